@@ -31,11 +31,11 @@ TESTS = {"node": 1765, "simple": 23, "pytorch-converted": 82, "pytorch-operator"
 def wanted(name):
     """The path below OUT_DIR/onnx-VERSION of an archive member, or None."""
     parts = name.split("/")
-    if "data" not in parts:
+    start = next((i for i, part in enumerate(parts) if part in KINDS), None)
+    if start is None or not name.endswith((".onnx", ".pb")):
         return None
-    rest = parts[parts.index("data") + 1:]
-    good = len(rest) >= 3 and rest[0] in KINDS and ".." not in rest and "" not in rest
-    return os.path.join(*rest) if good and rest[-1].endswith((".onnx", ".pb")) else None
+    rest = parts[start:]
+    return None if len(rest) < 3 or ".." in rest or "" in rest else os.path.join(*rest)
 
 
 def write(folder, path, source):
