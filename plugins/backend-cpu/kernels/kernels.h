@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fast CPU kernels: one header to include, and what all of them share.
+ *
+ * Rules that hold for every function of this folder:
+ *  - Bits. An output element is a fixed expression of its inputs: sums run in a stated order, math
+ * functions are own polynomials, nothing is contracted by the compiler. The instruction set, the
+ * number of rows in a call, the tiling and the number of threads do not change a bit (of a NaN,
+ * only that it is one).
+ *  - Memory. Nothing is allocated. What a kernel needs beyond its operands is a workspace, whose
+ * size a function of the same shape answers beforehand: false when the size does not fit 64 bits.
+ * Workspaces and packed operands are aligned to CPU_ALIGN_BYTES; all other pointers need their
+ * element's alignment only.
+ *  - Sizes and strides are int64_t and count elements; sizes may be zero, and then nothing is read
+ * or written beyond what the sizes say. Rows are contiguous (column stride 1) unless a stride says
+ * otherwise. The caller has checked shapes and that sizes times strides stay within its buffers:
+ * kernels cannot fail and report nothing.
+ *  - Outputs overlap no input, except where a comment allows the very same pointer and stride.
+ *  - Threads. `x` names the kernels and the team; a call returns when the whole team is done. One
+ * call at a time a team. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_KERNELS_H_
+#define OPIPE_BACKEND_CPU_KERNELS_KERNELS_H_
+
+#include "isa.h"
+#include "team.h"
+
+enum { CPU_ALIGN_BYTES = 64 };
+
+/* Who computes: the kernels of one instruction set and a team (NULL: the calling thread alone). */
+typedef struct cpu_exec {
+  const cpu_kernels *kernels;
+  cpu_team *team;
+} cpu_exec;
+
+/* Storage types that kernels read or write; arithmetic is in fp32. */
+typedef enum cpu_dtype { CPU_F32 = 0, CPU_F16 = 1, CPU_BF16 = 2 } cpu_dtype;
+
+typedef enum cpu_activation {
+  CPU_ACT_NONE = 0,
+  CPU_ACT_RELU = 1,
+  CPU_ACT_GELU_ERF = 2,   /* x Phi(x) */
+  CPU_ACT_GELU_TANH = 3,  /* x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is the tanh form */
+  CPU_ACT_GELU_QUICK = 4, /* x sigmoid(1.702 x) */
+  CPU_ACT_SILU = 5,       /* x sigmoid(x) */
+  CPU_ACT_TANH = 6,
+  CPU_ACT_SIGMOID = 7,
+  CPU_ACT_COUNT = 8
+} cpu_activation;
+
+#include "attention.h"
+#include "conv.h"
+#include "matmul.h"
+#include "rowwise.h"
+
+#endif
