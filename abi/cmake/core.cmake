@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The library: one set of position-independent objects, linked once as libonnxpipe.so (which exports
+# opipe_get_api alone) and once as a static archive in which tests see internal names.
+set(OPI_INCLUDE_DIR ${PROJECT_SOURCE_DIR}/abi/include)
+set(OPI_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
+
+file(GLOB_RECURSE core_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+  loader/*.c partition/*.c runtime/*.c)
+file(GLOB abi_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+  abi/registry/*.c abi/api/*.c)
+file(GLOB proto_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} loader/wire/*.proto)
+
+set(generated_sources)
+foreach(proto IN LISTS proto_sources)
+  get_filename_component(folder ${proto} DIRECTORY)
+  get_filename_component(name ${proto} NAME_WE)
+  set(out ${OPI_GENERATED_DIR}/${folder}/${name}.pb-c)
+  file(MAKE_DIRECTORY ${OPI_GENERATED_DIR}/${folder})
+  add_custom_command(OUTPUT ${out}.c ${out}.h
+    COMMAND ${OPI_PROTOC_C} --proto_path=${PROJECT_SOURCE_DIR} --c_out=${OPI_GENERATED_DIR} ${proto}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    DEPENDS ${PROJECT_SOURCE_DIR}/${proto}
+    COMMENT "protoc-c ${proto}" VERBATIM)
+  list(APPEND generated_sources ${out}.c)
+  set_source_files_properties(${out}.c PROPERTIES COMPILE_OPTIONS "-w" SKIP_LINTING ON)
+endforeach()
+
+# What every source of the core may include: its own tree from the top ("loader/base/...") and
+# the public headers ("opipe/...").
+add_library(opi_core_usage INTERFACE)
+target_include_directories(opi_core_usage INTERFACE ${PROJECT_SOURCE_DIR} ${OPI_INCLUDE_DIR})
+target_include_directories(opi_core_usage SYSTEM INTERFACE
+  ${OPI_GENERATED_DIR} ${OPI_GENERATED_DIR}/loader/wire
+  ${OPI_UTHASH_INCLUDE} ${OPI_XXHASH_INCLUDE})
+target_compile_definitions(opi_core_usage INTERFACE
+  OPI_VERSION="${PROJECT_VERSION}"
+  OPI_PLUGIN_INSTALL_DIR="${CMAKE_INSTALL_FULL_LIBDIR}/onnx-pipe")
+target_link_libraries(opi_core_usage INTERFACE
+  opi_flags PkgConfig::JANSSON PkgConfig::PROTOBUF_C Threads::Threads ${CMAKE_DL_LIBS} m)
+if(OPI_HAVE_HWLOC)
+  target_link_libraries(opi_core_usage INTERFACE PkgConfig::HWLOC)
+  target_compile_definitions(opi_core_usage INTERFACE OPI_HAVE_HWLOC=1)
+endif()
+
+if(NOT core_sources AND NOT abi_sources)
+  file(WRITE ${OPI_GENERATED_DIR}/empty.c "typedef int opi_empty;\n")
+  list(APPEND generated_sources ${OPI_GENERATED_DIR}/empty.c)
+endif()
+add_library(opi_core OBJECT ${core_sources} ${abi_sources} ${generated_sources})
+target_link_libraries(opi_core PRIVATE opi_core_usage)
+
+add_library(opi_core_static STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:opi_core>)
+target_link_libraries(opi_core_static PUBLIC opi_core_usage)
+set_target_properties(opi_core_static PROPERTIES LINKER_LANGUAGE C)
+
+add_library(onnxpipe SHARED $<TARGET_OBJECTS:opi_core>)
+add_library(onnxpipe::onnxpipe ALIAS onnxpipe)
+target_include_directories(onnxpipe INTERFACE
+  $<BUILD_INTERFACE:${OPI_INCLUDE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_link_libraries(onnxpipe PRIVATE opi_core_usage)
+set_target_properties(onnxpipe PROPERTIES
+  LINKER_LANGUAGE C
+  VERSION ${OPI_ABI_MAJOR}.${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+  SOVERSION ${OPI_ABI_MAJOR})
+opi_export_only(onnxpipe ${PROJECT_SOURCE_DIR}/abi/cmake/library.map)

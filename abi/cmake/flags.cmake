@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Compiler flags as interface targets: opi_flags for everything of ours, nothing global.
+# Generated code (protobuf-c) is compiled without warnings.
+include(CheckLinkerFlag)
+
+add_library(opi_flags INTERFACE)
+target_compile_definitions(opi_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE=>)
+target_compile_options(opi_flags INTERFACE
+  -fvisibility=hidden
+  -fno-common
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef
+  $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes>
+  $<$<BOOL:${OPIPE_WERROR}>:-Werror>
+  $<$<CONFIG:Release>:-O3>)
+
+# Sanitizers change every target and also the compiler's idea of what may be uninitialised.
+set(OPI_NO_UNDEFINED -Wl,-z,defs)
+if(OPIPE_SANITIZE)
+  target_compile_options(opi_flags INTERFACE
+    -fsanitize=${OPIPE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    -Wno-maybe-uninitialized)
+  target_link_options(opi_flags INTERFACE -fsanitize=${OPIPE_SANITIZE})
+  if(CMAKE_C_COMPILER_ID MATCHES Clang)
+    # clang leaves the sanitizer's own symbols to the executable.
+    set(OPI_NO_UNDEFINED "")
+    target_compile_options(opi_flags INTERFACE -Wno-unknown-warning-option)
+  endif()
+endif()
+
+# Gives `target` a version script, so that exactly the names in it are exported.
+function(opi_export_only target script)
+  target_link_options(${target} PRIVATE -Wl,--version-script=${script} ${OPI_NO_UNDEFINED})
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
+endfunction()
+
+# Kernel sources say in their name which instructions they need; the caller checks the machine.
+function(opi_kernel_flags)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    return()
+  endif()
+  foreach(source IN LISTS ARGN)
+    if(source MATCHES "_avx2\\.c$")
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mfma -mf16c)
+    elseif(source MATCHES "_avx512\\.c$")
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
+        -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+    endif()
+  endforeach()
+endfunction()

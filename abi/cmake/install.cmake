@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# cmake --install: library, command, headers, pkg-config file, CMake package, guide. (The plugins
+# are installed where they are made.)
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/onnxpipe)
+
+install(TARGETS onnxpipe EXPORT onnxpipe-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(OPI_HAVE_COMMAND)
+  install(TARGETS onnx-pipe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(DIRECTORY ${OPI_INCLUDE_DIR}/opipe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY abi/guide/ DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL
+  FILES_MATCHING PATTERN "*.md")
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+configure_file(abi/cmake/onnxpipe.pc.in onnxpipe.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/onnxpipe.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(EXPORT onnxpipe-targets NAMESPACE onnxpipe:: DESTINATION ${package_dir})
+configure_package_config_file(abi/cmake/onnxpipe-config.cmake.in
+  ${PROJECT_BINARY_DIR}/onnxpipe-config.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/onnxpipe-config-version.cmake
+  COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/onnxpipe-config.cmake
+  ${PROJECT_BINARY_DIR}/onnxpipe-config-version.cmake DESTINATION ${package_dir})
+install(FILES abi/cmake/plugin.map DESTINATION ${package_dir})

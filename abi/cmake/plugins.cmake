@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Every folder plugins/<kind>-<id>/ becomes lib/onnx-pipe/opipe-<kind>-<id>.so. A plugin sees
+# abi/include and its own folder, nothing else of ours, and exports opipe_plugin_v1 alone.
+# A folder may hold a plugin.cmake for what it needs besides; it sees `plugin_target`,
+# `plugin_sources`, and may set `plugin_skip` to a reason to leave the plugin out.
+set(OPI_PLUGIN_DIR ${PROJECT_BINARY_DIR}/lib/onnx-pipe)
+
+function(opi_plugin_settings target folder)
+  target_include_directories(${target} PRIVATE ${folder} ${OPI_INCLUDE_DIR})
+  target_link_libraries(${target} PRIVATE opi_flags Threads::Threads m)
+  set_target_properties(${target} PROPERTIES PREFIX "")
+endfunction()
+
+# Builds `sources` as a loadable plugin `file` (without .so) in `directory`.
+function(opi_add_plugin target directory file folder)
+  add_library(${target} MODULE ${ARGN})
+  opi_plugin_settings(${target} ${folder})
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME ${file} LIBRARY_OUTPUT_DIRECTORY ${directory})
+  opi_export_only(${target} ${PROJECT_SOURCE_DIR}/abi/cmake/plugin.map)
+endfunction()
+
+set(OPI_PLUGINS)
+set(OPI_PLUGIN_TARGETS)
+set(OPI_STATIC_PLUGIN_TARGETS)
+set(OPI_PLUGINS_LEFT_OUT)
+file(GLOB plugin_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true
+  ${PROJECT_SOURCE_DIR}/plugins/backend-* ${PROJECT_SOURCE_DIR}/plugins/schedule-*
+  ${PROJECT_SOURCE_DIR}/plugins/transport-*)
+foreach(folder IN LISTS plugin_folders)
+  get_filename_component(plugin ${folder} NAME)
+  file(GLOB_RECURSE plugin_sources CONFIGURE_DEPENDS ${folder}/*.c)
+  if(NOT plugin_sources)
+    continue()
+  endif()
+  opi_kernel_flags(${plugin_sources})
+  set(plugin_target opipe-${plugin})
+  unset(plugin_skip)
+  opi_add_plugin(${plugin_target} ${OPI_PLUGIN_DIR} opipe-${plugin} ${folder} ${plugin_sources})
+  if(plugin STREQUAL "backend-cpu")
+    # The same bits on every instruction set: a product and a sum are joined only where we say so.
+    target_compile_options(${plugin_target} PRIVATE -ffp-contract=off -fno-math-errno)
+  endif()
+  include(${folder}/plugin.cmake OPTIONAL)
+  if(plugin_skip)
+    set_target_properties(${plugin_target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    list(APPEND OPI_PLUGINS_LEFT_OUT "${plugin} (${plugin_skip})")
+    continue()
+  endif()
+  list(APPEND OPI_PLUGINS ${plugin})
+  list(APPEND OPI_PLUGIN_TARGETS ${plugin_target})
+  install(TARGETS ${plugin_target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/onnx-pipe)
+
+  if(OPIPE_STATIC_PLUGINS)
+    string(REPLACE "-" "_" static_id ${plugin})
+    add_library(${plugin_target}-static STATIC ${plugin_sources})
+    opi_plugin_settings(${plugin_target}-static ${folder})
+    target_compile_definitions(${plugin_target}-static PRIVATE OPIPE_PLUGIN_STATIC_ID=${static_id})
+    get_target_property(options ${plugin_target} COMPILE_OPTIONS)
+    if(options)
+      target_compile_options(${plugin_target}-static PRIVATE ${options})
+    endif()
+    list(APPEND OPI_STATIC_PLUGIN_TARGETS ${plugin_target}-static)
+  endif()
+endforeach()
+add_custom_target(plugins DEPENDS ${OPI_PLUGIN_TARGETS})
