@@ -86,7 +86,7 @@ typedef struct opipe_transport {
   uint32_t reserved;
   opipe_status (*info)(opipe_instance *self, opipe_transport_info *io_info, opipe_error *err); /* [any-thread] */
 
-  /* -- set-up [control] -- */
+  /* -- set-up [control]; may run while the rank steps other streams of the same endpoint -- */
   opipe_status (*world_open)(opipe_instance *self, const opipe_world_params *params, opipe_world **out_world, opipe_error *err);
   void (*world_close)(opipe_world *world); /* after its endpoints; accepts NULL */
   opipe_status (*endpoint_open)(opipe_world *world, const opipe_endpoint_params *params, opipe_endpoint **out_endpoint,
