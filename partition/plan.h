@@ -10,6 +10,24 @@
 #include "loader/passes/passes.h"
 
 #include <opipe/schedule.h>
+#include <opipe/transport.h>
+
+/* Opened plugins, as the caller (abi/api) resolved them. Borrowed. */
+typedef struct opi_backend_ref {
+  const opipe_backend *table;
+  opipe_instance *self;
+  const char *id;
+} opi_backend_ref;
+typedef struct opi_schedule_ref {
+  const opipe_schedule *table;
+  opipe_instance *self;
+  const char *id;
+} opi_schedule_ref;
+typedef struct opi_transport_ref {
+  const opipe_transport *table;
+  opipe_instance *self;
+  const char *id;
+} opi_transport_ref;
 
 /* A device as the user asked for it: "cpu,memory=300MiB,threads=1". */
 typedef struct opi_device_spec {

@@ -19,10 +19,12 @@ import numpy as np
 import onnx
 import torch
 
+import build
 import graphs
 import modules
 import odd
 import odd_old
+import odd_refused
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROW = {0: "batch", 1: "seq"}
@@ -242,7 +244,8 @@ def main():
     names = args.only.split(",") if args.only else [*CASES, "odd"]
     for name in names:
         if name == "odd":
-            odd.make_all(os.path.join(args.out, "odd"), {**odd.MODELS, **odd_old.MODELS})
+            build.make_all(os.path.join(args.out, "odd"), {**odd.MODELS, **odd_refused.MODELS})
+            build.make_all(os.path.join(args.out, "old"), odd_old.MODELS)
         else:
             make_case(name, CASES[name], args.out)
     return 0
