@@ -25,6 +25,7 @@ import modules
 import odd
 import odd_old
 import odd_refused
+import odd_values
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROW = {0: "batch", 1: "seq"}
@@ -33,9 +34,29 @@ ROW = {0: "batch", 1: "seq"}
 class Case:
     """One model: how it is made, what goes in, and how it is exported."""
 
-    def __init__(self, make, seed, inputs, outputs, sets, *, opset=20, dtype=torch.float32,
-                 legacy=False, optimize=True, external=False, dims=None, tol=1e-5):
-        self.make, self.seed, self.inputs, self.outputs, self.sets = make, seed, inputs, outputs, sets
+    def __init__(
+        self,
+        make,
+        seed,
+        inputs,
+        outputs,
+        sets,
+        *,
+        opset=20,
+        dtype=torch.float32,
+        legacy=False,
+        optimize=True,
+        external=False,
+        dims=None,
+        tol=1e-5,
+    ):
+        self.make, self.seed, self.inputs, self.outputs, self.sets = (
+            make,
+            seed,
+            inputs,
+            outputs,
+            sets,
+        )
         self.opset, self.dtype, self.legacy, self.optimize = opset, dtype, legacy, optimize
         self.external, self.tol = external, tol
         self.dims = dims or {name: ROW for name in inputs}
@@ -44,13 +65,14 @@ class Case:
 def ids(vocab):
     def make(rng, batch, seq):
         return rng.integers(0, vocab, (batch, seq)).astype(np.int64)
+
     return make
 
 
 def padding(rng, batch, seq):
     """Ones, but the last third of the last row."""
     mask = np.ones((batch, seq), np.int64)
-    mask[-1, seq - seq // 3:] = 0
+    mask[-1, seq - seq // 3 :] = 0
     return mask
 
 
@@ -65,7 +87,9 @@ def half_seq(make):
 
 def past(heads, head):
     """The keys or values of seq + 2 earlier tokens."""
-    return lambda rng, batch, seq: rng.standard_normal((batch, heads, seq + 2, head)).astype(np.float32)
+    return lambda rng, batch, seq: rng.standard_normal((batch, heads, seq + 2, head)).astype(
+        np.float32
+    )
 
 
 def pixels(rng, batch, seq):
@@ -91,7 +115,11 @@ FEW = {"input_ids": ids(96)}
 TEXT = {"input_ids": ids(528), "attention_mask": padding, "token_type_ids": kinds}
 SHORT_TEXT = {**TEXT, "input_ids": ids(96)}
 PAIR = {"input_ids": ids(96), "attention_mask": padding, "decoder_input_ids": half_seq(ids(96))}
-PAIR_DIMS = {"input_ids": ROW, "attention_mask": ROW, "decoder_input_ids": {0: "batch", 1: "target"}}
+PAIR_DIMS = {
+    "input_ids": ROW,
+    "attention_mask": ROW,
+    "decoder_input_ids": {0: "batch", 1: "target"},
+}
 PAST = {"input_ids": ids(96), **{name: past(2, 8) for name in KV}}
 PAST_DIMS = {"input_ids": ROW, **{name: {0: "batch", 2: "past"} for name in KV}}
 LOGITS = ["logits"]
@@ -101,22 +129,38 @@ TWO = [(2, 5), (3, 3)]
 # 528 x 16. The others are kept small.
 CASES = {
     "demo": Case(gpt(8, 56, 7, 256, 64), 1, TOKENS, LOGITS, [(2, 12), (3, 7)]),
-    "gpt_8block": Case(gpt(8, 24, 4, 344, 64), 2, {"input_ids": ids(344)}, LOGITS, [(2, 6), (3, 3)]),
+    "gpt_8block": Case(
+        gpt(8, 24, 4, 344, 64), 2, {"input_ids": ids(344)}, LOGITS, [(2, 6), (3, 3)]
+    ),
     "llama_8block": Case(llama(8, 24, 4, 2, 48, 256), 3, TOKENS, LOGITS, [(2, 6), (3, 3)]),
     "encoder": Case(encoder(528), 4, TEXT, ["scores"], [(2, 4), (3, 3)]),
-    "encoder_decoder": Case(lambda: modules.T5(2, 16, 2, 96), 5, PAIR, LOGITS, [(2, 6), (3, 9)],
-                            dims=PAIR_DIMS),
-    "vision": Case(lambda: modules.Vision(2, 16, 2, 10), 6, {"pixels": pixels}, ["classes"],
-                   [(2, 1), (1, 1)], dims={"pixels": {0: "batch"}}),
-    "gpt_past": Case(gpt(2, 16, 2, 96, 32, kind=modules.GptPast), 7, PAST, LOGITS + KV_OUT,
-                     [(2, 3), (3, 1)], dims=PAST_DIMS),
+    "encoder_decoder": Case(
+        lambda: modules.T5(2, 16, 2, 96), 5, PAIR, LOGITS, [(2, 6), (3, 9)], dims=PAIR_DIMS
+    ),
+    "vision": Case(
+        lambda: modules.Vision(2, 16, 2, 10),
+        6,
+        {"pixels": pixels},
+        ["classes"],
+        [(2, 1), (1, 1)],
+        dims={"pixels": {0: "batch"}},
+    ),
+    "gpt_past": Case(
+        gpt(2, 16, 2, 96, 32, kind=modules.GptPast),
+        7,
+        PAST,
+        LOGITS + KV_OUT,
+        [(2, 3), (3, 1)],
+        dims=PAST_DIMS,
+    ),
     "gpt_legacy": Case(gpt(2, 16, 2, 96, 32), 8, FEW, LOGITS, TWO, opset=14, legacy=True),
     "encoder_legacy": Case(encoder(96), 9, SHORT_TEXT, ["scores"], TWO, opset=12, legacy=True),
     "gpt_raw": Case(gpt(2, 16, 2, 96, 32), 10, FEW, LOGITS, TWO, opset=18, optimize=False),
     "llama_attention": Case(llama(2, 16, 4, 2, 32, 96), 11, FEW, LOGITS, TWO, opset=23),
     "llama_external": Case(llama(2, 16, 4, 2, 32, 96), 12, FEW, LOGITS, TWO, external=True),
-    "llama_fp16": Case(llama(2, 16, 4, 2, 32, 96), 13, FEW, LOGITS, TWO, dtype=torch.float16,
-                       tol=2e-3),
+    "llama_fp16": Case(
+        llama(2, 16, 4, 2, 32, 96), 13, FEW, LOGITS, TWO, dtype=torch.float16, tol=2e-3
+    ),
     "gpt_bf16": Case(gpt(2, 16, 2, 96, 32), 14, FEW, LOGITS, TWO, dtype=torch.bfloat16, tol=2e-2),
 }
 
@@ -136,17 +180,38 @@ def export_model(case, model, path):
     args, names = to_torch(case, example(case, 0)), list(case.inputs)
     if case.legacy:
         dims = dict(case.dims, **{case.outputs[0]: ROW})
-        torch.onnx.export(model, args, path, dynamo=False, opset_version=case.opset,
-                          input_names=names, output_names=case.outputs, dynamic_axes=dims)
+        torch.onnx.export(
+            model,
+            args,
+            path,
+            dynamo=False,
+            opset_version=case.opset,
+            input_names=names,
+            output_names=case.outputs,
+            dynamic_axes=dims,
+        )
         return onnx.load(path)
     named = {}
-    shapes = tuple({axis: named.setdefault(dim, torch.export.Dim(dim, min=1, max=64))
-                    for axis, dim in case.dims[name].items()} for name in names)
+    shapes = tuple(
+        {
+            axis: named.setdefault(dim, torch.export.Dim(dim, min=1, max=64))
+            for axis, dim in case.dims[name].items()
+        }
+        for name in names
+    )
     if isinstance(model, modules.GptPast):
         shapes = (shapes[0], shapes[1:])
-    program = torch.onnx.export(model, args, dynamo=True, opset_version=case.opset,
-                                input_names=names, output_names=case.outputs,
-                                dynamic_shapes=shapes, optimize=case.optimize, verbose=False)
+    program = torch.onnx.export(
+        model,
+        args,
+        dynamo=True,
+        opset_version=case.opset,
+        input_names=names,
+        output_names=case.outputs,
+        dynamic_shapes=shapes,
+        optimize=case.optimize,
+        verbose=False,
+    )
     return program.model_proto
 
 
@@ -154,8 +219,9 @@ def save(case, model, folder):
     path = os.path.join(folder, "model.onnx")
     model = graphs.strip(model)
     if case.external:
-        onnx.save(model, path, save_as_external_data=True, location="model.onnx.data",
-                  size_threshold=256)
+        onnx.save(
+            model, path, save_as_external_data=True, location="model.onnx.data", size_threshold=256
+        )
     else:
         graphs.write_bytes(path, model.SerializeToString(deterministic=True))
     onnx.checker.check_model(path)
@@ -204,14 +270,19 @@ def write_sets(case, model, folder):
     sets = [example(case, i) for i in range(len(case.sets))]
     if case.dtype == torch.float32:
         results = graphs.run_sets(folder, sets)
-        return max(largest_gap(got, torch_outputs(case, model, inputs))
-                   for got, inputs in zip(results, sets))
+        return max(
+            largest_gap(got, torch_outputs(case, model, inputs))
+            for got, inputs in zip(results, sets)
+        )
     wide, gap = copy.deepcopy(model).double(), 0.0
     for number, inputs in enumerate(sets):
-        truth = {name: value.to(case.dtype) for name, value in torch_outputs(case, wide, inputs).items()}
+        truth = {
+            name: value.to(case.dtype) for name, value in torch_outputs(case, wide, inputs).items()
+        }
         gap = max(gap, half_gap(case, model, folder, inputs, truth))
-        graphs.write_set(folder, number, inputs,
-                         {name: half_proto(name, value) for name, value in truth.items()})
+        graphs.write_set(
+            folder, number, inputs, {name: half_proto(name, value) for name, value in truth.items()}
+        )
     return gap
 
 
@@ -223,10 +294,14 @@ def make_case(name, case, out):
     save(case, proto, folder)
     gap = write_sets(case, model, folder)
     if gap > case.tol:
-        raise ValueError(f"{name}: ONNX Runtime and torch differ by {gap:.1e}, more than {case.tol}")
+        raise ValueError(
+            f"{name}: ONNX Runtime and torch differ by {gap:.1e}, more than {case.tol}"
+        )
     params = sum(p.numel() for p in model.parameters())
-    print(f"{name:16} opset {case.opset} nodes {len(proto.graph.node):4} parameters {params:7} "
-          f"model {os.path.getsize(path):8} folder {graphs.folder_bytes(folder):8} gap {gap:.1e}")
+    print(
+        f"{name:16} opset {case.opset} nodes {len(proto.graph.node):4} parameters {params:7} "
+        f"model {os.path.getsize(path):8} folder {graphs.folder_bytes(folder):8} gap {gap:.1e}"
+    )
 
 
 def main():
@@ -244,7 +319,10 @@ def main():
     names = args.only.split(",") if args.only else [*CASES, "odd"]
     for name in names:
         if name == "odd":
-            build.make_all(os.path.join(args.out, "odd"), {**odd.MODELS, **odd_refused.MODELS})
+            build.make_all(
+                os.path.join(args.out, "odd"),
+                {**odd.MODELS, **odd_values.MODELS, **odd_refused.MODELS},
+            )
             build.make_all(os.path.join(args.out, "old"), odd_old.MODELS)
         else:
             make_case(name, CASES[name], args.out)

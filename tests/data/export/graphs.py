@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What export.py and odd.py share: writing models and data sets so that a second run gives the same bytes.
+"""What export.py and build.py share: writing models and data sets, the same bytes every time.
 
 A model folder has the layout of the ONNX backend tests: model.onnx and
 test_data_set_K/{input_i,output_i}.pb, each one TensorProto with its name.
@@ -98,5 +98,8 @@ def run_sets(folder, sets):
 
 
 def folder_bytes(folder):
-    return sum(os.path.getsize(os.path.join(base, name))
-               for base, _, names in os.walk(folder) for name in names)
+    return sum(
+        os.path.getsize(os.path.join(base, name))
+        for base, _, names in os.walk(folder)
+        for name in names
+    )

@@ -62,7 +62,7 @@ class GptBlock(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Learned positions, pre-LayerNorm, tanh GELU, tied head. ids [B, S] -> logits [B, S, vocab]."""
+    """Learned positions, pre-LayerNorm, tanh GELU, tied head. ids [B, S] -> [B, S, vocab]."""
 
     def __init__(self, blocks, width, heads, vocab, positions):
         super().__init__()
@@ -87,7 +87,7 @@ class GptPast(Gpt):
     def forward(self, input_ids, *past):
         x, present = self.embed(input_ids, past[0].shape[2]), []
         for i, block in enumerate(self.h):
-            x, k, v = block(x, past[2 * i:2 * i + 2])
+            x, k, v = block(x, past[2 * i : 2 * i + 2])
             present += [k, v]
         return (F.linear(self.ln_f(x), self.wte.weight), *present)
 
@@ -137,8 +137,9 @@ class LlamaBlock(nn.Module):
         k = rotate(split_heads(self.k(h), self.kv_heads), cos, sin)
         v = split_heads(self.v(h), self.kv_heads)
         times = self.heads // self.kv_heads
-        y = F.scaled_dot_product_attention(q, repeat_kv(k, times), repeat_kv(v, times),
-                                           is_causal=True)
+        y = F.scaled_dot_product_attention(
+            q, repeat_kv(k, times), repeat_kv(v, times), is_causal=True
+        )
         x = x + self.o(join_heads(y))
         h = self.norm_2(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
@@ -151,8 +152,9 @@ class Llama(nn.Module):
         super().__init__()
         head = width // heads
         self.embed = nn.Embedding(vocab, width)
-        self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, hidden)
-                                    for _ in range(blocks))
+        self.blocks = nn.ModuleList(
+            LlamaBlock(width, heads, kv_heads, hidden) for _ in range(blocks)
+        )
         self.norm = RmsNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
         frequency = 10000.0 ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
@@ -187,7 +189,7 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT-like: ids, padding mask and token types [B, S] -> hidden states, or scores of a tied head."""
+    """BERT-like: ids, padding mask, token types [B, S] -> hidden states, or a tied head."""
 
     def __init__(self, blocks, width, heads, vocab, positions, head=True):
         super().__init__()
@@ -210,7 +212,7 @@ class Encoder(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """Score bias [1, H, rows, columns] from a table of distance buckets: exact near, logarithmic far."""
+    """Score bias [1, H, rows, columns] by distance: a bucket each when near, logarithmic far."""
 
     def __init__(self, heads, buckets=8, far=16, both=True):
         super().__init__()
@@ -218,7 +220,10 @@ class RelativeBias(nn.Module):
         self.buckets, self.far, self.both = buckets, far, both
 
     def forward(self, rows, columns, device):
-        gap = torch.arange(columns, device=device)[None, :] - torch.arange(rows, device=device)[:, None]
+        gap = (
+            torch.arange(columns, device=device)[None, :]
+            - torch.arange(rows, device=device)[:, None]
+        )
         buckets, base = self.buckets, torch.zeros_like(gap)
         if self.both:
             buckets //= 2
@@ -235,7 +240,7 @@ class RelativeBias(nn.Module):
 
 
 class T5Layer(nn.Module):
-    """Self-attention, in the decoder cross-attention, then ReLU; RMSNorm before each; scores unscaled."""
+    """Self-attention, in the decoder cross-attention, ReLU; RMSNorm first; scores unscaled."""
 
     def __init__(self, width, heads, cross):
         super().__init__()
@@ -249,7 +254,9 @@ class T5Layer(nn.Module):
 
     def attend(self, x, memory, weights, bias):
         q, k, v, o = weights
-        q, k, v = split_heads(q(x), self.heads), *(split_heads(f(memory), self.heads) for f in (k, v))
+        q, k, v = split_heads(q(x), self.heads), *(
+            split_heads(f(memory), self.heads) for f in (k, v)
+        )
         return o(join_heads((q @ k.transpose(-1, -2) + bias).softmax(-1) @ v))
 
     def forward(self, x, bias, memory=None, memory_bias=None):
@@ -262,7 +269,7 @@ class T5Layer(nn.Module):
 
 
 class T5(nn.Module):
-    """Encoder and decoder with one shared embedding, which is the head too (scaled by width^-0.5)."""
+    """Encoder and decoder with one embedding, which is the head too (scaled by width^-0.5)."""
 
     def __init__(self, layers, width, heads, vocab):
         super().__init__()
@@ -271,7 +278,7 @@ class T5(nn.Module):
         self.encoder = nn.ModuleList(T5Layer(width, heads, False) for _ in range(layers))
         self.decoder = nn.ModuleList(T5Layer(width, heads, True) for _ in range(layers))
         self.norm_1, self.norm_2 = RmsNorm(width, 1e-6), RmsNorm(width, 1e-6)
-        self.scale = width ** -0.5
+        self.scale = width**-0.5
 
     def forward(self, input_ids, attention_mask, decoder_input_ids):
         x, s = self.shared(input_ids), input_ids.shape[1]
@@ -297,14 +304,16 @@ class VisionBlock(nn.Module):
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x):
-        q, k, v = (split_heads(t, self.heads) for t in self.qkv(self.ln_1(x)).split(x.shape[-1], -1))
+        q, k, v = (
+            split_heads(t, self.heads) for t in self.qkv(self.ln_1(x)).split(x.shape[-1], -1)
+        )
         x = x + self.proj(join_heads(F.scaled_dot_product_attention(q, k, v)))
         h = self.up(self.ln_2(x))
         return x + self.down(h * torch.sigmoid(1.702 * h))
 
 
 class Vision(nn.Module):
-    """Patches by convolution, class token, quick GELU. pixels [B, 3, 16, 16] -> logits [B, classes]."""
+    """Patches by convolution, class token, quick GELU. pixels [B, 3, 16, 16] -> [B, classes]."""
 
     def __init__(self, blocks, width, heads, classes):
         super().__init__()

@@ -1,0 +1,1 @@
+ByJ0Ä\@÷ÙARCqA_`„AÞA“@þo	A¤ï=ABÉApõ^@´IAeµ^AußÇA
