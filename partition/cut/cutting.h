@@ -66,8 +66,11 @@ opipe_status opi_cutting_build(const opi_graph *graph, const uint32_t *stage_of_
                                const opipe_allocator *allocator, opi_cutting **out_cutting, opipe_error *err);
 void opi_cutting_free(opi_cutting *cutting); /* accepts NULL */
 
+/* A node's key in plans: the name of its first present output. */
+const char *opi_node_key(const opi_graph *graph, const opi_node *node);
+
 /* Stage of every node of `graph` (another binding of the plan's model) by the plan's node keys; a node that the plan does not know takes the
- * largest stage of its producers, or the smallest of its consumers. */
+ * largest stage of its producers. */
 opipe_status opi_plan_assign(const opi_plan *plan, const opi_graph *graph, const opipe_allocator *allocator, uint32_t *out_stage_of_node,
                              opipe_error *err);
 

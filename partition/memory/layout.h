@@ -33,6 +33,12 @@ typedef struct opi_layout {
   uint32_t n_ranks, n_stages;
 } opi_layout;
 
+/* Slots of every route: plan->depth, or one per micro-batch when a rank has several stages. */
+uint32_t opi_route_depth(const opi_plan *plan);
+/* The route whose slots output `slot` of `stage` is written into (same rank first, then, if direct, the first route); OPIPE_NONE: the output
+ * has slots of its own. */
+uint32_t opi_home_route(const opi_plan *plan, const opi_cutting *cutting, uint32_t stage, uint32_t slot, bool direct);
+
 /* arena_bytes [n_stages]: program_info.arena_bytes of each stage's program; alignment [n_ranks]; direct: transport writes in place. */
 opipe_status opi_layout_build(const opi_plan *plan, const opi_cutting *cutting, const uint64_t *arena_bytes, const uint32_t *alignment,
                               bool direct, const opipe_allocator *allocator, opi_layout **out_layout, opipe_error *err);
