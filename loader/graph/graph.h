@@ -19,6 +19,7 @@ enum {
   OPI_VALUE_INITIALIZER = 4u, /* named in the file's initializers (data may be absent: weights not shipped) */
   OPI_VALUE_BARRIER = 8u,     /* a cut tensor: no fusion may swallow it */
   OPI_VALUE_SEQUENCE = 16u,   /* file graph only: a sequence, folded away by binding */
+  OPI_VALUE_BORROWED = 64u,   /* `data` is the model's memory (its mapped file), not the graph's own */
   OPI_VALUE_MISSING = 32u     /* an initializer whose external data was not opened ("graph only") */
 };
 
