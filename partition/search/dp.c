@@ -213,7 +213,7 @@ static opipe_status report_overflow(dp *d, uint32_t *ends) {
   OPI_TRY(run_stages(d, true));
   trace(d, ends);
   for (uint32_t k = 0; k < d->problem->n_stages; ++k) {
-    if (d->problem->profiles[k] != d->problem->profiles[d->problem->n_stages - 1]) OPI_TRY(fill_segments(d, d->problem->profiles[k]));
+    OPI_TRY(fill_segments(d, d->problem->profiles[k]));
     const uint64_t need = d->segments[(size_t)ends[k] * d->n_cuts + ends[k + 1]].bytes;
     const uint64_t cap = d->problem->caps_bytes[k];
     if (need <= cap) continue;
