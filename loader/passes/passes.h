@@ -22,18 +22,33 @@ typedef struct opi_pin {
   uint32_t dtype;
 } opi_pin;
 
+/* The shape of an input that is at hand: its free dimensions take these numbers. */
+typedef struct opi_input_shape {
+  const char *input;
+  const int64_t *shape;
+  uint32_t rank;
+} opi_input_shape;
+
 typedef struct opi_bind_options {
   const opi_dim_binding *dims;
   const opi_pin *pins;
   const char *const *barriers; /* names of cut tensors that no fusion may swallow */
   uint32_t n_dims, n_pins, n_barriers;
+  uint32_t n_shapes;
+  const opi_input_shape *shapes; /* [n_shapes] */
   uint32_t flags;   /* OPI_BIND_* */
   uint32_t dropout; /* OPI_DROPOUT_* */
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
   const opi_logger *logger;
+  opipe_write_fn report; /* gets the whole report of unsupported operators, a line each; may be NULL */
+  void *report_ctx;
 } opi_bind_options;
-enum { OPI_BIND_NO_FUSE = 1u, OPI_BIND_DEFAULTS = 2u /* free dimensions get stated defaults: batch 1, others 8 */ };
+enum {
+  OPI_BIND_NO_FUSE = 1u,
+  OPI_BIND_DEFAULTS = 2u,       /* free dimensions get stated defaults: batch 1, others 8 */
+  OPI_BIND_KEEP_PARAMETERS = 4u /* no float initializer of more than one element is folded away (training) */
+};
 
 typedef struct opi_bound {
   opi_arena arena;           /* owns the graph and all below */
@@ -41,6 +56,8 @@ typedef struct opi_bound {
   opi_dim_binding *dims;     /* every dimension that was free, with its number: the shape signature */
   uint32_t n_dims;
   uint32_t n_file_nodes;     /* before */
+  uint32_t n_aliases;
+  opi_alias *aliases;        /* file names of values that bear another name now */
   uint32_t patterns[OPI_PATTERN_COUNT]; /* recognised, by kind */
   int64_t *index_limits;     /* [graph->n_inputs] integer inputs: values must be below it (smallest extent indexed); 0: unknown */
 } opi_bound;
@@ -50,6 +67,10 @@ typedef struct opi_bound {
  * OPIPE_E_UNSUPPORTED (operators: one report over all nodes; "needs the value of input X"). */
 opipe_status opi_bind(const opi_model *model, const opi_bind_options *options, opi_bound **out_bound, opipe_error *err);
 void opi_bound_free(opi_bound *bound); /* accepts NULL */
+/* The bound value that a file name stands for (its own name or an alias); OPIPE_NONE when it was folded, dropped or never there.
+ * Graph outputs stand in the file's order; one that is an input, a constant or a second output is a copy named "<name>_output" when its
+ * own name is taken. */
+uint32_t opi_bound_value(const opi_bound *bound, const char *name);
 
 /* Solves the free dimensions of the inputs (equal names equal numbers; expressions as "past + seq", "(((s1 - 1)//8)) + 1" are evaluated or
  * solved for one unknown; mask totals follow). out_dims in `arena`. Used by opi_bind; separate for hosts that ask what is needed. */

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to loader/passes: walking a file graph, collecting what is unsupported, the expressions of
+ * dimensions. Included by nothing outside this folder and its tests.
+ */
+#ifndef OPI_WALK_H
+#define OPI_WALK_H
+
+#include "loader/passes/passes.h"
+
+/* Everything unsupported of one file: a line per cause. The first also goes into the error's message,
+ * with the number of the others. */
+typedef struct opi_report {
+  opi_text text; /* lines */
+  uint32_t n;
+  opipe_error first;
+} opi_report;
+void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_error *err);
+
+/* Walks the nodes of scope->file that its outputs need, in order. */
+opipe_status opi_walk(opi_builder *b, opi_scope *scope, opipe_error *err);
+/* The bound value of a file value; initializers are taken over at their first use. OPIPE_NONE when it
+ * was never made (an error of the file). */
+opipe_status opi_scope_value(opi_builder *b, const opi_scope *scope, uint32_t file_value,
+                             uint32_t *out_value, opipe_error *err);
+/* A scope whose values are all OPIPE_NONE, in the builder's scratch. */
+opipe_status opi_scope_open(opi_builder *b, const opi_graph *file, const opi_scope *outer,
+                            opi_scope *out_scope, opipe_error *err);
+
+/* One bind with every dimension solved; what opi_bind repeats while it searches defaults. */
+opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *options,
+                             const opi_dim_binding *dims, uint32_t n_dims, opi_bound **out_bound,
+                             opipe_error *err);
+/* Called when the defaults `dims` did not bind: `first` says why. */
+opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
+                             const opi_dim_binding *dims, uint32_t n_dims,
+                             const opipe_error *first, opi_bound **out_bound, opipe_error *err);
+/* The key of dimension `axis` of a file input: its name, or "INPUT.axis". NULL: out of memory. */
+const char *opi_dim_key(opi_arena *arena, const opi_value *input, uint32_t axis);
+bool opi_dim_find(const opi_dim_binding *dims, uint32_t n_dims, const char *key,
+                  int64_t *out_value);
+
+/* What a value of each integer graph input must stay below; see passes.h. */
+opipe_status opi_index_limits(const opi_graph *graph, opi_arena *arena, int64_t **out_limits,
+                              opipe_error *err);
+/* Copies what is reachable into `arena`: garbage of the passes stays behind. */
+opipe_status opi_graph_copy(const opi_graph *graph, opi_arena *arena, opi_graph **out_graph,
+                            opipe_error *err);
+
+/* -- expressions over dimensions: + - * // / % ( ) integers identifiers, max(a,b) min(a,b) -- */
+typedef struct opi_expr opi_expr;
+/* NULL when `text` is no expression (then it is a plain name), or out of memory. */
+const opi_expr *opi_expr_parse(opi_arena *arena, const char *text);
+/* Lists the distinct names in it. */
+uint32_t opi_expr_names(const opi_expr *expr, const char **out_names, uint32_t room);
+typedef bool (*opi_expr_lookup)(const void *ctx, const char *name, int64_t *out_value);
+/* False: a name is unknown, a division by zero or an overflow. */
+bool opi_expr_eval(const opi_expr *expr, opi_expr_lookup lookup, const void *ctx,
+                   int64_t *out_value);
+
+#endif /* OPI_WALK_H */
