@@ -75,8 +75,8 @@ typedef struct opi_plan {
   uint32_t dropout;
   const char **barriers;     /* cut tensors that fusion keeps */
   uint32_t n_barriers;
-  const char *batch_dim;     /* name of the dimension that micro-batches split; NULL when M == 1 */
-  int64_t batch_rows;        /* rows of a whole request */
+  const char *batch_dim;     /* name(s) of the dimension that micro-batches split (partition/cut/batch.h); NULL: none is free */
+  int64_t batch_rows;        /* rows of a whole request; 0 without batch_dim */
   uint32_t n_microbatches;
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
@@ -87,6 +87,7 @@ typedef struct opi_plan {
   uint32_t n_settings;
   uint32_t in_flight;        /* of the layout: 0 = no limit */
   uint32_t depth;            /* slots of every boundary tensor */
+  const char *transport;     /* plugin id */
   /* where */
   const char **node_keys;    /* [n_nodes] first present output's name of every node of the bound graph, in order */
   uint32_t *stage_of_node;   /* [n_nodes] */
