@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading a model: the file is mapped, checked and unpacked without its weights, and turned into a
+ * file graph. What is kept lies in the model's arena; the messages end with the load.
+ *
+ * Nothing here reads tensor contents, so the time and the memory that a load takes follow the size of
+ * the graph, not that of the weights.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "loader/wire/wire.h"
+
+static opipe_status map_file(opi_load *load, const char *path, opipe_error *err) {
+  struct stat info;
+  opi_mapping *mapping = NULL;
+  const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) {
+    if (errno == ENOENT) return opi_fail(err, OPIPE_E_NOTFOUND, "'%.300s' does not exist", path);
+    return opi_fail_errno(err, errno, "'%.300s'", path);
+  }
+  opipe_status status = OPIPE_OK;
+  if (fstat(fd, &info) != 0) {
+    status = opi_fail_errno(err, errno, "'%.300s'", path);
+  } else if (!S_ISREG(info.st_mode)) {
+    status = opi_fail(err, OPIPE_E_INVALID, "'%.300s' is not a regular file", path);
+  }
+  if (status < 0) {
+    (void)close(fd);
+    return status;
+  }
+  OPI_TRY(opi_mapping_create(load, fd, "", (uint64_t)info.st_size, &mapping, err));
+  load->file = mapping->bytes;
+  load->file_bytes = mapping->n_bytes;
+  load->model->path = opi_arena_strdup(load->arena, path);
+  return load->model->path != NULL ? OPIPE_OK : opi_fail_nomem(err, strlen(path) + 1, "a path");
+}
+
+static opipe_status read_file(opi_load *load, opipe_error *err) {
+  const opi_load_params *params = load->params;
+  if ((params->path == NULL) == (params->data == NULL)) {
+    return opi_fail(err, OPIPE_E_INVALID, "a model is loaded from a path or from memory: %s given",
+                    params->path == NULL ? "none" : "both");
+  }
+  if (params->path != NULL) {
+    OPI_TRY(map_file(load, params->path, err));
+  } else {
+    load->file = params->data;
+    load->file_bytes = params->n_bytes;
+  }
+  load->model->file = load->file;
+  load->model->file_bytes = load->file_bytes;
+  if (load->file_bytes == 0) return opi_fail(err, OPIPE_E_INVALID, "the model file is empty");
+  return opi_external_begin(load, params->path, params->path == NULL ? params->base_dir : NULL, err);
+}
+
+static opipe_status load_model(opi_load *load, opipe_error *err) {
+  opi_scan scan;
+  ProtobufCMessage *message = NULL;
+  OPI_TRY(read_file(load, err));
+  OPI_TRY(opi_wire_unpack(load->file, load->file_bytes, OPI_MSG_MODEL,
+                          load->params->memory_budget_bytes, &load->parse, &scan, &message, err));
+  load->message = (OpiOnnx__ModelProto *)message;
+  load->budget_bytes =
+      opi_scan_budget(&scan, load->file_bytes, load->params->memory_budget_bytes);
+  load->arena->limit_bytes = load->budget_bytes;
+  return opi_wire_import(load, err);
+}
+
+/* An arena that is full looks like memory that is exhausted; this tells them apart. */
+static opipe_status explain_limit(const opi_load *load, opipe_status status, opipe_error *err) {
+  const uint64_t slack = UINT64_C(2) << 20; /* the largest chunk, and what did not fit into it */
+  const opi_arena *arena = load->arena;
+  if (status != OPIPE_E_NOMEM || arena->limit_bytes == 0) return status;
+  if (arena->total_bytes + slack < arena->limit_bytes) return status;
+  return opi_fail(err, OPIPE_E_LIMIT,
+                  "the model's graph takes more than the memory budget of %llu bytes (%u nodes)",
+                  (unsigned long long)arena->limit_bytes, load->n_nodes);
+}
+
+static void end_load(opi_load *load) {
+  opi_external_end(load);
+  opi_map_free(load->taken);
+  opi_map_free(load->node_names);
+  opi_map_free(load->functions);
+  opi_map_free(load->domains);
+  opi_text_release(&load->key);
+  opi_arena_release(&load->parse);
+}
+
+opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model,
+                            opipe_error *err) {
+  const opipe_allocator *allocator =
+      params->allocator != NULL ? params->allocator : opi_allocator_system();
+  opi_model *model = opi_alloc_zero(allocator, 1, sizeof(*model));
+  if (model == NULL) return opi_fail_nomem(err, sizeof(*model), "a model");
+  model->allocator = allocator;
+  opi_arena_init(&model->arena, allocator, 0);
+  opi_load load = {.params = params,
+                   .allocator = allocator,
+                   .logger = params->logger,
+                   .model = model,
+                   .arena = &model->arena,
+                   .dir = -1};
+  opi_arena_init(&load.parse, allocator, 0);
+  opi_text_init(&load.key, allocator);
+  const opipe_status status = explain_limit(&load, load_model(&load, err), err);
+  end_load(&load);
+  if (status < 0) {
+    opi_model_free(model);
+    return status;
+  }
+  model->arena.limit_bytes = 0;
+  *out_model = model;
+  return OPIPE_OK;
+}
+
+void opi_model_free(opi_model *model) {
+  if (model == NULL) return;
+  const opipe_allocator *allocator = model->allocator;
+  opi_mappings_free(model->mappings);
+  opi_arena_release(&model->arena);
+  opi_free(allocator, model, sizeof(*model));
+}
