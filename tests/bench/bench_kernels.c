@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix kernels against OpenBLAS and oneDNN, taking turns in slices of at most 30 ms in one process.
+/* Matrix kernels against OpenBLAS and oneDNN, taking turns in slices of at most 30 ms in one
+ * process.
  *
  * Weights come from memory, as in a model: as many copies in turn as make 160 MB (up to 16 rows) or
  * 40 MB. A library that is not installed has an empty column. Printed: GFLOP/s, best (95th
  * percentile of the samples) and median.
  *
  *   bench_kernels [--threads N] [--isa NAME] [--shape KxN] [--rows T] [--seconds S] [--no-peers] */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <getopt.h>
 #include <stdbool.h>
@@ -31,7 +31,7 @@ typedef void (*set_threads)(int threads);
 typedef struct options {
   int threads;
   cpu_isa isa;
-  double seconds; /* a contestant and row of the table */
+  double seconds;  /* a contestant and row of the table */
   long k, n, rows; /* 0: all */
   bool peers;
 } options;
@@ -44,9 +44,9 @@ typedef struct peers {
 typedef struct problem {
   long rows, k, n, copies;
   float *a, *c;
-  float **b;      /* [copies] row-major */
-  void **packed;  /* [copies] */
-  long next;      /* copy to use */
+  float **b;     /* [copies] row-major */
+  void **packed; /* [copies] */
+  long next;     /* copy to use */
 } problem;
 
 static double now_s(void) {
@@ -221,11 +221,13 @@ static void find_peers(const options *o, peers *out_peers) {
 }
 
 static int read_options(int argc, char **argv, options *o) {
-  static const struct option table[] = {
-      {"threads", required_argument, NULL, 't'}, {"isa", required_argument, NULL, 'i'},
-      {"shape", required_argument, NULL, 's'},   {"rows", required_argument, NULL, 'r'},
-      {"seconds", required_argument, NULL, 'd'}, {"no-peers", no_argument, NULL, 'n'},
-      {NULL, 0, NULL, 0}};
+  static const struct option table[] = {{"threads", required_argument, NULL, 't'},
+                                        {"isa", required_argument, NULL, 'i'},
+                                        {"shape", required_argument, NULL, 's'},
+                                        {"rows", required_argument, NULL, 'r'},
+                                        {"seconds", required_argument, NULL, 'd'},
+                                        {"no-peers", no_argument, NULL, 'n'},
+                                        {NULL, 0, NULL, 0}};
   for (int c = 0; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
     if (c == 't') {
       o->threads = atoi(optarg);
@@ -255,9 +257,10 @@ int main(int argc, char **argv) {
   static const long rows[] = {1, 5, 16, 128, 512};
   options o = {.threads = 1, .isa = cpu_isa_detect(), .seconds = 1.0, .peers = true};
   if (read_options(argc, argv, &o) != 0) {
-    fprintf(stderr,
-            "usage: bench_kernels [--threads N] [--isa NAME] [--shape KxN] [--rows T] [--seconds S] "
-            "[--no-peers]\n");
+    fprintf(
+        stderr,
+        "usage: bench_kernels [--threads N] [--isa NAME] [--shape KxN] [--rows T] [--seconds S] "
+        "[--no-peers]\n");
     return 2;
   }
   cpu_exec x = {.kernels = cpu_kernels_get(o.isa)};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fused attention. Include kernels.h, not this file.
+/* Fused attention.
  *
  * One block of query rows at a time: scores = Q K^T into a buffer of the block, scale, cap, mask,
  * softmax, times V. Nothing of the size of the whole score matrix exists. K and V are strided
@@ -14,6 +14,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base.h"
 
 /* What a row gives whose every key is masked out. (A mask of large finite negative numbers masks
  * nothing out in this sense: it gives the softmax of the sums, as the unfused operators do.) */

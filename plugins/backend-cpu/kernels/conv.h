@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base.h"
+
 /* One spatial dimension: set the height's size, kernel, stride and dilation to 1 and its pads to 0.
  */
 typedef struct cpu_conv_args {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products. Include kernels.h, not this file.
+/* Matrix products.
  *
  * Order of additions: an element of C is a sum of chains of fused multiply-adds, s = fma(a, b, s)
  * from 0 over CPU_CHAIN consecutive indices of K counted from 0, the chains added in rising order.
@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base.h"
 
 enum { CPU_CHAIN = 256, CPU_PANEL = 64 };
 

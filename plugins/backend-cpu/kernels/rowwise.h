@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations along rows and element by element. Include kernels.h, not this file.
+/* Operations along rows and element by element.
  *
  * Order of sums: element i of a row goes to partial sum i mod 64, in rising order; partial sums
  * s[0..63] are added as t[l] = (s[l] + s[16+l]) + (s[32+l] + s[48+l]), l < 16, then lanes l and
@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base.h"
 
 /* ---- element by element
  * ---------------------------------------------------------------------------------------- */
@@ -94,11 +96,13 @@ typedef struct cpu_softmax_args {
 void cpu_softmax(const cpu_exec *x, const cpu_softmax_args *args);
 
 /* Layer and RMS normalisation, with the additions of SkipLayerNormalization in front:
- *   z = in + skip + skip_bias               (absent ones left out; z is written to `sum` when that
- * is not NULL) layer: d = z - mean(z), out = d * (1 / sqrt(mean(d d) + epsilon)) * scale + bias
+ *   z = in + skip + skip_bias               (absent ones left out; z goes to `sum` when not NULL)
+ *   layer: d = z - mean(z), out = d * (1 / sqrt(mean(d d) + epsilon)) * scale + bias
  *   RMS:   out = z * (1 / sqrt(mean(z z) + epsilon)) * scale + bias
- * A mean is the sum (order above) times 1/columns rounded. out may be in, or skip; sum may be in,
- * or skip, or out where out is wanted no longer. */
+ * A mean is the sum (order above, squares by fused multiply-add) times 1/columns. Scale and bias
+ * are one fused multiply-add. out may be in or skip; sum may be in or skip; they differ from each
+ * other.
+ */
 typedef struct cpu_norm_args {
   int64_t rows, columns;
   bool rms;

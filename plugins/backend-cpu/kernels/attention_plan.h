@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernels of attention and the code that divides its work agree on: the height of a row
+ * block, which keys a row sees, and the parts of a thread's workspace. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_ATTENTION_PLAN_H_
+#define OPIPE_BACKEND_CPU_KERNELS_ATTENTION_PLAN_H_
+
+#include "table.h"
+
+enum { ATTENTION_ROWS = 24 };
+
+typedef struct attention_plan {
+  float *keys;   /* [padded_keys / 64][qk_dim][64] */
+  float *values; /* [ceil(v_dim / 64)][kv_rows][64] */
+  float *scores; /* [ATTENTION_ROWS][padded_keys] */
+  int64_t padded_keys;
+} attention_plan;
+
+/* Keys that query row `row` may see, of `keys` that count; begin = end = 0 when there are none. */
+static inline cpu_range attention_keys_seen(const cpu_attention_args *g, int64_t keys,
+                                            int64_t row) {
+  cpu_range seen = {0, keys};
+  int64_t last = row + g->causal_offset;
+  if (g->causal && last + 1 < seen.end) {
+    seen.end = last + 1 > 0 ? last + 1 : 0;
+  }
+  if (g->window > 0 && last - g->window + 1 > 0) {
+    seen.begin = last - g->window + 1;
+  }
+  return seen;
+}
+
+static inline void attention_divide_workspace(void *workspace, int64_t kv_rows, int64_t qk_dim,
+                                              int64_t v_dim, attention_plan *out_plan) {
+  int64_t padded = (kv_rows + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
+  int64_t columns = (v_dim + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
+  out_plan->padded_keys = padded;
+  out_plan->keys = workspace;
+  out_plan->values = out_plan->keys + padded * qk_dim;
+  out_plan->scores = out_plan->values + columns * kv_rows;
+}
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all kernels share: who computes, storage types, activations. The rules stand in kernels.h.
+ */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_BASE_H_
+#define OPIPE_BACKEND_CPU_KERNELS_BASE_H_
+
+#include "isa.h"
+#include "team.h"
+
+enum { CPU_ALIGN_BYTES = 64 };
+
+/* Who computes: the kernels of one instruction set and a team (NULL: the calling thread alone). */
+typedef struct cpu_exec {
+  const cpu_kernels *kernels;
+  cpu_team *team;
+} cpu_exec;
+
+/* Storage types that kernels read or write; arithmetic is in fp32. */
+typedef enum cpu_dtype { CPU_F32 = 0, CPU_F16 = 1, CPU_BF16 = 2 } cpu_dtype;
+
+typedef enum cpu_activation {
+  CPU_ACT_NONE = 0,
+  CPU_ACT_RELU = 1,
+  CPU_ACT_GELU_ERF = 2,   /* x Phi(x) */
+  CPU_ACT_GELU_TANH = 3,  /* x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is the tanh form */
+  CPU_ACT_GELU_QUICK = 4, /* x sigmoid(1.702 x) */
+  CPU_ACT_SILU = 5,       /* x sigmoid(x) */
+  CPU_ACT_TANH = 6,
+  CPU_ACT_SIGMOID = 7,
+  CPU_ACT_COUNT = 8
+} cpu_activation;
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolution; see conv.h. The units are panels of 64 output pixels of one (image, group): a thread
+ * writes the patches of its panel into its workspace and multiplies all filters with it. */
+#include "conv.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "table.h"
+
+bool cpu_conv_workspace(int32_t threads, int64_t k, uint64_t *out_bytes) {
+  return cpu_matmul_batch_workspace(threads, k, out_bytes);
+}
+
+/* One row of a panel: the input under one tap of the kernel for pixels [pixel, pixel + count). */
+static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t tap[2],
+                      int64_t pixel, int64_t count, float *out) {
+  int64_t y = pixel / g->out_size[1];
+  int64_t x = pixel % g->out_size[1];
+  memset(out, 0, CPU_PANEL * sizeof(float));
+  while (count > 0) {
+    const int64_t run = g->out_size[1] - x < count ? g->out_size[1] - x : count;
+    const int64_t row = y * g->stride[0] + tap[0] * g->dilation[0] - g->pad_begin[0];
+    const float *in = plane + row * g->in_size[1];
+    int64_t column = x * g->stride[1] + tap[1] * g->dilation[1] - g->pad_begin[1];
+    for (int64_t i = 0; row >= 0 && row < g->in_size[0] && i < run; i++, column += g->stride[1]) {
+      out[i] = column >= 0 && column < g->in_size[1] ? in[column] : 0.0f;
+    }
+    out += run;
+    count -= run;
+    x = 0;
+    y++;
+  }
+}
+
+/* The patches [K][64] of a panel; `in` is the first plane of the group. */
+static void patch_panel(const cpu_conv_args *g, const float *in, int64_t pixel, int64_t count,
+                        float *out) {
+  const int64_t planes = g->c_in / g->groups;
+  for (int64_t c = 0; c < planes; c++) {
+    const float *plane = in + c * g->in_size[0] * g->in_size[1];
+    for (int64_t ky = 0; ky < g->kernel[0]; ky++) {
+      for (int64_t kx = 0; kx < g->kernel[1]; kx++, out += CPU_PANEL) {
+        patch_row(g, plane, (const int64_t[2]){ky, kx}, pixel, count, out);
+      }
+    }
+  }
+}
+
+typedef struct conv_job {
+  const cpu_kernels *kernels;
+  const cpu_conv_args *args;
+} conv_job;
+
+static void conv_task(void *argument, int32_t worker, int32_t workers) {
+  const conv_job *j = argument;
+  const cpu_conv_args *g = j->args;
+  const int64_t pixels = g->out_size[0] * g->out_size[1];
+  const int64_t panels = (pixels + CPU_PANEL - 1) / CPU_PANEL;
+  const int64_t planes = g->c_in / g->groups;
+  const int64_t filters = g->c_out / g->groups;
+  const int64_t k = planes * g->kernel[0] * g->kernel[1];
+  float *panel = (float *)g->workspace + worker * CPU_PANEL * k;
+  cpu_range share;
+  cpu_team_share(g->images * g->groups * panels, worker, workers, &share.begin, &share.end);
+  for (int64_t u = share.begin; u < share.end; u++) {
+    const int64_t pixel = u % panels * CPU_PANEL;
+    const int64_t count = pixels - pixel < CPU_PANEL ? pixels - pixel : CPU_PANEL;
+    const int64_t group = u / panels % g->groups;
+    const int64_t image = u / panels / g->groups;
+    const int64_t plane = image * g->c_in + group * planes;
+    patch_panel(g, g->in + plane * g->in_size[0] * g->in_size[1], pixel, count, panel);
+    cpu_epilogue epilogue = {.alpha = 1.0f,
+                             .activation = g->activation,
+                             .row_bias = g->bias == NULL ? NULL : g->bias + group * filters};
+    cpu_product product = {.n = count,
+                           .k = k,
+                           .a = g->weight + group * filters * k,
+                           .a_stride = k,
+                           .panels = panel,
+                           .c = g->out + (image * g->c_out + group * filters) * pixels + pixel,
+                           .c_stride = pixels,
+                           .epilogue = &epilogue};
+    j->kernels->product(&product, (cpu_range){0, 1}, (cpu_range){0, filters});
+  }
+}
+
+void cpu_conv(const cpu_exec *x, const cpu_conv_args *args) {
+  conv_job job = {x->kernels, args};
+  cpu_team_run(x->team, conv_task, &job);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds out what the processor and the kernel's saved state allow, by CPUID and XGETBV. Nothing
+ * here runs an instruction that an older processor lacks. */
+#include "isa.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "table.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <stdint.h>
+
+enum {
+  STATE_AVX = 0x6,     /* XMM and YMM */
+  STATE_AVX512 = 0xe6, /* and opmask, upper ZMM, ZMM 16-31 */
+};
+
+static uint64_t saved_state(void) {
+  uint32_t low = 0;
+  uint32_t high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return ((uint64_t)high << 32) | low;
+}
+
+cpu_isa cpu_isa_detect(void) {
+  const unsigned osxsave = 1u << 27;
+  const unsigned leaf1_avx2 = osxsave | (1u << 12) | (1u << 28) | (1u << 29); /* FMA AVX F16C */
+  const unsigned leaf7_avx2 = 1u << 5;
+  const unsigned leaf7_avx512 = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31); /* F DQ BW VL */
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & leaf1_avx2) != leaf1_avx2) {
+    return CPU_ISA_PORTABLE;
+  }
+  uint64_t state = saved_state();
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & leaf7_avx2) != leaf7_avx2 ||
+      (state & STATE_AVX) != STATE_AVX) {
+    return CPU_ISA_PORTABLE;
+  }
+  if ((b & leaf7_avx512) != leaf7_avx512 || (state & STATE_AVX512) != STATE_AVX512) {
+    return CPU_ISA_AVX2;
+  }
+  return CPU_ISA_AVX512;
+}
+
+const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
+  if ((int)isa < 0 || isa >= CPU_ISA_COUNT || isa > cpu_isa_detect()) {
+    return NULL;
+  }
+  return isa == CPU_ISA_AVX512 ? &cpu_kernels_avx512
+         : isa == CPU_ISA_AVX2 ? &cpu_kernels_avx2
+                               : &cpu_kernels_portable;
+}
+
+#else
+
+cpu_isa cpu_isa_detect(void) {
+  return CPU_ISA_PORTABLE;
+}
+
+const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
+  return isa == CPU_ISA_PORTABLE ? &cpu_kernels_portable : NULL;
+}
+
+#endif
+
+static const char *const isa_names[CPU_ISA_COUNT] = {"portable", "avx2", "avx512"};
+
+const char *cpu_isa_name(cpu_isa isa) {
+  return (int)isa >= 0 && isa < CPU_ISA_COUNT ? isa_names[isa] : NULL;
+}
+
+bool cpu_isa_parse(const char *name, cpu_isa *out_isa) {
+  for (int i = 0; i < CPU_ISA_COUNT; i++) {
+    if (strcmp(name, isa_names[i]) == 0) {
+      *out_isa = (cpu_isa)i;
+      return true;
+    }
+  }
+  return false;
+}

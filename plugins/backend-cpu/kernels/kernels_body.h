@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything that is built once per instruction set, and the table of it. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_KERNELS_BODY_H_
+#define OPIPE_BACKEND_CPU_KERNELS_KERNELS_BODY_H_
+
+#include <math.h>
+
+#include "attention_body.h"
+#include "matmul_body.h"
+#include "matmul_f64_body.h"
+#include "norm_body.h"
+#include "pack_body.h"
+#include "rowwise_body.h"
+
+#define CPU_KERNELS_TABLE(which)                                                          \
+  {                                                                                       \
+    .isa = (which), .pack_panel = pack_panel, .product = product_share,                   \
+    .product_f64 = product_f64_share, .transpose = transpose_share, .unary = unary_share, \
+    .binary = binary_share, .bias_activation = bias_share, .convert = convert_share,      \
+    .softmax = softmax_share, .norm = norm_share, .reduce_rows = reduce_share,            \
+    .rotary = rotary_share, .attention = attention_share,                                 \
+  }
+
+#endif

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fp32 product on panels of 64 columns, included once per instruction set after vec.h.
+ *
+ * A register tile is 6 rows by CPU_TILE_VECTORS vectors; its sums run over one chain (CPU_CHAIN
+ * steps of K) at most and are then added to C, in rising order. Which rows and columns share a
+ * tile, and how K is cut into blocks of whole chains, therefore never shows in a result.
+ *
+ * Loops: rows by ROW_BLOCK, K by K_BLOCK, panels, row blocks of equal height. While a panel is used
+ * by two row blocks or more, the next one is fetched to L2, evenly spread over the steps. With a
+ * single row block the panel is only streamed through, and software prefetch would be in the way;
+ * up to three rows take several panels at once. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_MATMUL_BODY_H_
+#define OPIPE_BACKEND_CPU_KERNELS_MATMUL_BODY_H_
+
+#include "table.h"
+#include "vmath_body.h"
+
+enum {
+  TILE_ROWS = 6,
+  PANEL_VECTORS = CPU_PANEL / 16,
+  RUN = 16, /* steps between two helpings of prefetch */
+  ROW_BLOCK = 192,
+  K_BLOCK = 4 * CPU_CHAIN,
+  STREAM_K_BLOCK = 32 * CPU_CHAIN /* with a single row block, whose rows stay in L2 */
+};
+
+typedef enum tile_mode {
+  TILE_SET = 0,   /* c = chain from 0 */
+  TILE_ADD = 1,   /* c = c + chain from 0 */
+  TILE_RESUME = 2 /* c = the chain going on from c */
+} tile_mode;
+
+typedef struct tile_job {
+  const float *a;
+  int64_t a_stride;
+  const float *b;
+  int64_t b_stride; /* CPU_PANEL, except where nothing is fetched ahead */
+  float *c;
+  int64_t c_stride;
+  int64_t steps;
+  tile_mode mode;
+  const char *next; /* what to fetch to L2 meanwhile, next_lines cache lines every RUN steps */
+  int64_t next_lines;
+} tile_job;
+
+/* c[rows][16 * vectors]; rows, vectors and ahead are constants. */
+CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const int ahead) {
+  v16 sum[TILE_ROWS][CPU_TILE_VECTORS];
+  CPU_UNROLL(6)
+  for (int r = 0; r < rows; r++) {
+    CPU_UNROLL(4)
+    for (int v = 0; v < vectors; v++) {
+      sum[r][v] = t->mode == TILE_RESUME ? v16_load(t->c + r * t->c_stride + 16 * v) : v16_zero();
+    }
+  }
+  const float *a = t->a;
+  const float *b = t->b;
+  const int64_t a_stride = t->a_stride;
+  const int64_t b_stride = ahead ? CPU_PANEL : t->b_stride;
+  const char *next = t->next;
+  for (int64_t left = t->steps; left > 0; left -= RUN) {
+    for (int64_t line = 0; ahead && line < t->next_lines; line++, next += 64) {
+      v16_prefetch_l2(next);
+    }
+    for (int64_t run = left < RUN ? left : RUN; run > 0; run--, a++, b += b_stride) {
+      v16 w[CPU_TILE_VECTORS];
+      CPU_UNROLL(4)
+      for (int v = 0; v < vectors; v++) {
+        w[v] = v16_load(b + 16 * v);
+        if (ahead) {
+          v16_prefetch_l1(b + 8 * CPU_PANEL + 16 * v);
+        }
+      }
+      CPU_UNROLL(6)
+      for (int r = 0; r < rows; r++) {
+        v16 x = v16_set(a[r * a_stride]);
+        CPU_UNROLL(4)
+        for (int v = 0; v < vectors; v++) {
+          sum[r][v] = v16_fma(x, w[v], sum[r][v]);
+        }
+      }
+    }
+  }
+  CPU_UNROLL(6)
+  for (int r = 0; r < rows; r++) {
+    CPU_UNROLL(4)
+    for (int v = 0; v < vectors; v++) {
+      float *c = t->c + r * t->c_stride + 16 * v;
+      v16_store(c, t->mode == TILE_ADD ? v16_add(v16_load(c), sum[r][v]) : sum[r][v]);
+    }
+  }
+}
+
+#define CPU_TILE_FUNCTION(rows, vectors, ahead)                                    \
+  CPU_STATIC void tile_##rows##_##vectors##_##ahead(const tile_job *t) {           \
+    tile(t, rows, vectors < CPU_TILE_VECTORS ? vectors : CPU_TILE_VECTORS, ahead); \
+  }
+#define CPU_TILE_FUNCTIONS(vectors, ahead) \
+  CPU_TILE_FUNCTION(1, vectors, ahead)     \
+  CPU_TILE_FUNCTION(2, vectors, ahead)     \
+  CPU_TILE_FUNCTION(3, vectors, ahead)     \
+  CPU_TILE_FUNCTION(4, vectors, ahead)     \
+  CPU_TILE_FUNCTION(5, vectors, ahead)     \
+  CPU_TILE_FUNCTION(6, vectors, ahead)
+#define CPU_TILE_ROW(vectors, ahead)                                                       \
+  {                                                                                        \
+    tile_1_##vectors##_##ahead, tile_2_##vectors##_##ahead, tile_3_##vectors##_##ahead,    \
+        tile_4_##vectors##_##ahead, tile_5_##vectors##_##ahead, tile_6_##vectors##_##ahead \
+  }
+
+typedef void (*tile_function)(const tile_job *t);
+
+CPU_TILE_FUNCTIONS(1, 0)
+CPU_TILE_FUNCTIONS(1, 1)
+#if CPU_TILE_VECTORS == 4
+CPU_TILE_FUNCTIONS(2, 0)
+CPU_TILE_FUNCTIONS(3, 0)
+CPU_TILE_FUNCTIONS(4, 0)
+CPU_TILE_FUNCTIONS(4, 1)
+static const tile_function tiles[4][TILE_ROWS] = {CPU_TILE_ROW(1, 0), CPU_TILE_ROW(2, 0),
+                                                  CPU_TILE_ROW(3, 0), CPU_TILE_ROW(4, 0)};
+static const tile_function tiles_ahead[TILE_ROWS] = CPU_TILE_ROW(4, 1);
+#else
+static const tile_function tiles[1][TILE_ROWS] = {CPU_TILE_ROW(1, 0)};
+static const tile_function tiles_ahead[TILE_ROWS] = CPU_TILE_ROW(1, 1);
+#endif
+
+/* All columns of one tile job: `vectors` of the panel, as many at a time as a tile has. */
+CPU_STATIC void tile_columns(const tile_job *job, int64_t rows, int64_t vectors, int ahead) {
+  tile_job t = *job;
+  for (int64_t v = 0; v < vectors; v += CPU_TILE_VECTORS) {
+    int64_t now = vectors - v < CPU_TILE_VECTORS ? vectors - v : CPU_TILE_VECTORS;
+    t.b = job->b + 16 * v;
+    t.c = job->c + 16 * v;
+    tile_function f =
+        ahead && now == CPU_TILE_VECTORS ? tiles_ahead[rows - 1] : tiles[now - 1][rows - 1];
+    f(&t);
+    t.next_lines = 0;
+  }
+}
+
+/* A tile over a K block: one chain after the other. `first`: nothing is in c yet. */
+CPU_STATIC void tile_chains(const tile_job *job, int64_t rows, int64_t vectors, int ahead,
+                            int first) {
+  tile_job t = *job;
+  t.mode = first ? TILE_SET : TILE_ADD;
+  for (int64_t left = job->steps; left > 0; left -= CPU_CHAIN) {
+    t.steps = left < CPU_CHAIN ? left : CPU_CHAIN;
+    tile_columns(&t, rows, vectors, ahead);
+    t.mode = TILE_ADD;
+    t.a += CPU_CHAIN;
+    t.b += CPU_CHAIN * t.b_stride;
+    t.next += t.next_lines * 64 * (CPU_CHAIN / RUN);
+  }
+}
+
+/* Applies the epilogue to c[rows][columns], the tile at (row, column) of C. */
+CPU_STATIC void finish_tile(const cpu_epilogue *e, int64_t row, int64_t column, int64_t rows,
+                            int64_t columns, float *c, int64_t c_stride) {
+  const v16 alpha = v16_set(e->alpha);
+  for (int64_t r = 0; r < rows; r++) {
+    for (int64_t u = 0; u < columns; u += 16) {
+      int64_t n = columns - u < 16 ? columns - u : 16;
+      int64_t at = column + u;
+      float *p = c + r * c_stride + u;
+      v16 v = v16_mul(alpha, v16_load_part_or(p, n, 0.0f));
+      if (e->bias != NULL) {
+        v = v16_add(v, v16_load_part_or(e->bias + at, n, 0.0f));
+      }
+      if (e->row_bias != NULL) {
+        v = v16_add(v, v16_set(e->row_bias[row + r]));
+      }
+      v = v16_activate(e->activation, v);
+      if (e->multiplier != NULL) {
+        const float *m = e->multiplier + (row + r) * e->multiplier_stride + at;
+        v = v16_mul(v, v16_load_part_or(m, n, 0.0f));
+      }
+      if (e->residual != NULL) {
+        const float *m = e->residual + (row + r) * e->residual_stride + at;
+        v = v16_add(v, v16_load_part_or(m, n, 0.0f));
+      }
+      if (n < 16) {
+        v16_store_part(p, n, v);
+      } else {
+        v16_store(p, v);
+      }
+    }
+  }
+}
+
+/* c[rows][64 * panels] of whole panels, for very few rows: all of K in one go. */
+CPU_INLINE void few_rows(const cpu_product *p, const int rows, const int panels, int64_t panel,
+                         int64_t row) {
+  const float *a = p->a + row * p->a_stride;
+  const float *b = p->panels + panel * CPU_PANEL * p->k;
+  float *c = p->c + row * p->c_stride + panel * CPU_PANEL;
+  const int64_t a_stride = p->a_stride;
+  const int64_t panel_stride = CPU_PANEL * p->k;
+  for (int64_t k = 0; k < p->k; k += CPU_CHAIN) {
+    v16 sum[3][4][PANEL_VECTORS];
+    CPU_UNROLL(3)
+    for (int r = 0; r < rows; r++) {
+      CPU_UNROLL(4)
+      for (int i = 0; i < panels; i++) {
+        CPU_UNROLL(4)
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+          sum[r][i][v] = v16_zero();
+        }
+      }
+    }
+    int64_t end = p->k - k < CPU_CHAIN ? p->k : k + CPU_CHAIN;
+    for (int64_t q = k; q < end; q++, b += CPU_PANEL) {
+      v16 x[3];
+      CPU_UNROLL(3)
+      for (int r = 0; r < rows; r++) {
+        x[r] = v16_set(a[r * a_stride + q]);
+      }
+      CPU_UNROLL(4)
+      for (int i = 0; i < panels; i++) {
+        CPU_UNROLL(4)
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+          v16 w = v16_load(b + i * panel_stride + 16 * v);
+          CPU_UNROLL(3)
+          for (int r = 0; r < rows; r++) {
+            sum[r][i][v] = v16_fma(x[r], w, sum[r][i][v]);
+          }
+        }
+      }
+    }
+    CPU_UNROLL(3)
+    for (int r = 0; r < rows; r++) {
+      CPU_UNROLL(4)
+      for (int i = 0; i < panels; i++) {
+        CPU_UNROLL(4)
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+          float *o = c + r * p->c_stride + i * CPU_PANEL + 16 * v;
+          v16_store(o, k > 0 ? v16_add(v16_load(o), sum[r][i][v]) : sum[r][i][v]);
+        }
+      }
+    }
+  }
+}
+
+/* As many whole panels as fit groups of the best width for one to three rows; returns the first
+ * panel that is left. */
+CPU_STATIC int64_t few_rows_panels(const cpu_product *p, cpu_range panels, int64_t row,
+                                   int64_t rows) {
+  const int64_t whole = p->n / CPU_PANEL < panels.end ? p->n / CPU_PANEL : panels.end;
+  const int64_t width = rows == 1 ? CPU_VECTOR_PANELS : CPU_TILE_VECTORS == 4 ? 5 - rows : 0;
+  int64_t j = panels.begin;
+  if (p->k == 0 || width == 0 || rows > 3) {
+    return j;
+  }
+  for (; j + width <= whole; j += width) {
+    if (rows == 1) {
+      few_rows(p, 1, CPU_VECTOR_PANELS, j, row);
+#if CPU_TILE_VECTORS == 4
+    } else if (rows == 2) {
+      few_rows(p, 2, 3, j, row);
+    } else {
+      few_rows(p, 3, 2, j, row);
+#endif
+    }
+    if (p->epilogue != NULL) {
+      finish_tile(p->epilogue, row, j * CPU_PANEL, rows, width * CPU_PANEL,
+                  p->c + row * p->c_stride + j * CPU_PANEL, p->c_stride);
+    }
+  }
+  return j;
+}
+
+/* Rows [row, row + rows) of one panel over the K block [k, k_end). The last, narrower panel goes
+ * through a buffer, since a tile writes whole vectors. */
+CPU_STATIC void panel_tile(const cpu_product *p, int64_t panel, int64_t row, int64_t rows,
+                           cpu_range k, const char *next, int64_t next_lines) {
+  float buffer[TILE_ROWS * CPU_PANEL];
+  const int64_t column = panel * CPU_PANEL;
+  const int64_t columns = p->n - column < CPU_PANEL ? p->n - column : CPU_PANEL;
+  float *out = p->c + row * p->c_stride + column;
+  tile_job t = {.a = p->a + row * p->a_stride + k.begin,
+                .a_stride = p->a_stride,
+                .b = p->panels + column * p->k + k.begin * CPU_PANEL,
+                .b_stride = CPU_PANEL,
+                .c = out,
+                .c_stride = p->c_stride,
+                .steps = k.end - k.begin,
+                .next = next,
+                .next_lines = next_lines > 0 ? next_lines : 0};
+  if (columns % 16 != 0) {
+    t.c = buffer;
+    t.c_stride = CPU_PANEL;
+    for (int64_t r = 0; k.begin > 0 && r < rows; r++) {
+      memcpy(buffer + r * CPU_PANEL, out + r * p->c_stride, (size_t)columns * sizeof(float));
+    }
+  }
+  tile_chains(&t, rows, (columns + 15) / 16, next_lines >= 0, k.begin == 0);
+  if (k.end == p->k && p->epilogue != NULL) {
+    finish_tile(p->epilogue, row, column, rows, columns, t.c, t.c_stride);
+  }
+  for (int64_t r = 0; t.c == buffer && r < rows; r++) {
+    memcpy(out + r * p->c_stride, buffer + r * CPU_PANEL, (size_t)columns * sizeof(float));
+  }
+}
+
+/* One block of rows by all panels of the share. */
+CPU_STATIC void row_block(const cpu_product *p, cpu_range panels, cpu_range rows) {
+  const int64_t count = rows.end - rows.begin;
+  const int64_t blocks = (count + TILE_ROWS - 1) / TILE_ROWS;
+  const int64_t k_block = blocks == 1 ? STREAM_K_BLOCK : K_BLOCK;
+  for (int64_t k = 0; k < p->k; k += k_block) {
+    const cpu_range depth = {k, p->k - k < k_block ? p->k : k + k_block};
+    const int64_t runs = (depth.end - k + RUN - 1) / RUN;
+    for (int64_t j = panels.begin; j < panels.end; j++) {
+      int64_t lines = blocks == 1 ? -1 : 0; /* of the next panel, to fetch every RUN steps */
+      if (blocks > 1 && j + 1 < panels.end) {
+        lines = ((depth.end - k) * 4 + blocks * runs - 1) / (blocks * runs);
+      }
+      const char *next = (const char *)(p->panels + (j + 1) * CPU_PANEL * p->k + k * CPU_PANEL);
+      int64_t row = rows.begin;
+      for (int64_t b = 0; b < blocks; b++) {
+        int64_t height = (rows.end - row + blocks - b - 1) / (blocks - b);
+        panel_tile(p, j, row, height, depth, lines > 0 ? next + b * runs * lines * 64 : next,
+                   lines);
+        row += height;
+      }
+    }
+  }
+}
+
+/* K = 0: the sum is 0. */
+CPU_STATIC void product_of_nothing(const cpu_product *p, cpu_range panels, cpu_range rows) {
+  const int64_t column = panels.begin * CPU_PANEL;
+  int64_t end = panels.end * CPU_PANEL < p->n ? panels.end * CPU_PANEL : p->n;
+  for (int64_t i = rows.begin; i < rows.end && column < end; i++) {
+    float *c = p->c + i * p->c_stride + column;
+    memset(c, 0, (size_t)(end - column) * sizeof(float));
+    if (p->epilogue != NULL) {
+      finish_tile(p->epilogue, i, column, 1, end - column, c, 0);
+    }
+  }
+}
+
+CPU_STATIC void product_share(const cpu_product *p, cpu_range panels, cpu_range rows) {
+  if (p->k == 0) {
+    product_of_nothing(p, panels, rows);
+    return;
+  }
+  for (int64_t i = rows.begin; i < rows.end; i += ROW_BLOCK) {
+    cpu_range block = {i, rows.end - i < ROW_BLOCK ? rows.end : i + ROW_BLOCK};
+    cpu_range rest = panels;
+    if (block.end - i <= 3) {
+      rest.begin = few_rows_panels(p, panels, i, block.end - i);
+    }
+    row_block(p, rest, block);
+  }
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packing into panels and transposing, included once per instruction set after vec.h. Both only
+ * move and convert values, exactly. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_PACK_BODY_H_
+#define OPIPE_BACKEND_CPU_KERNELS_PACK_BODY_H_
+
+#include "half.h"
+#include "table.h"
+#include "vec.h"
+
+CPU_INLINE float source_value(const void *data, cpu_dtype dtype, int64_t at) {
+  switch (dtype) {
+    case CPU_F16:
+      return cpu_f16_to_f32(((const uint16_t *)data)[at]);
+    case CPU_BF16:
+      return cpu_bf16_to_f32(((const uint16_t *)data)[at]);
+    default:
+      return ((const float *)data)[at];
+  }
+}
+
+CPU_INLINE v16 source_vector(const void *data, cpu_dtype dtype, int64_t at) {
+  switch (dtype) {
+    case CPU_F16:
+      return v16_load_f16((const uint16_t *)data + at);
+    case CPU_BF16:
+      return v16_load_bf16((const uint16_t *)data + at);
+    default:
+      return v16_load((const float *)data + at);
+  }
+}
+
+/* Rows of the source are rows of the panel. */
+CPU_STATIC void pack_row_major(const cpu_pack_source *s, int64_t column, int64_t columns,
+                               float *out) {
+  for (int64_t k = 0; k < s->k; k++, out += CPU_PANEL) {
+    int64_t at = k * s->k_stride + column;
+    int64_t u = 0;
+    for (; u + 16 <= columns; u += 16) {
+      v16_store(out + u, source_vector(s->data, s->dtype, at + u));
+    }
+    for (; u < columns; u++) {
+      out[u] = source_value(s->data, s->dtype, at + u);
+    }
+    for (; u < CPU_PANEL; u++) {
+      out[u] = 0.0f;
+    }
+  }
+}
+
+/* One element at a time, for the rest of a transposed source and for odd strides. */
+CPU_STATIC void pack_elements(const cpu_pack_source *s, int64_t column, cpu_range columns,
+                              cpu_range depth, float *out) {
+  for (int64_t k = depth.begin; k < depth.end; k++) {
+    for (int64_t u = columns.begin; u < columns.end; u++) {
+      int64_t n = column + u;
+      out[k * CPU_PANEL + u] =
+          n < s->n ? source_value(s->data, s->dtype, k * s->k_stride + n * s->n_stride) : 0.0f;
+    }
+  }
+}
+
+/* Columns of the panel are rows of the source: transposed 16 by 16. */
+CPU_STATIC void pack_transposed(const cpu_pack_source *s, int64_t column, int64_t columns,
+                                float *out) {
+  const int64_t whole = columns - columns % 16;
+  const int64_t depth = s->k - s->k % 16;
+  for (int64_t u = 0; u < whole; u += 16) {
+    for (int64_t k = 0; k < depth; k += 16) {
+      int64_t at = (column + u) * s->n_stride + k;
+      if (s->dtype == CPU_F32) {
+        v16_transpose((const float *)s->data + at, s->n_stride, out + k * CPU_PANEL + u, CPU_PANEL);
+        continue;
+      }
+      float block[16 * 16];
+      for (int64_t i = 0; i < 16; i++) {
+        v16_store(block + 16 * i, source_vector(s->data, s->dtype, at + i * s->n_stride));
+      }
+      v16_transpose(block, 16, out + k * CPU_PANEL + u, CPU_PANEL);
+    }
+  }
+  pack_elements(s, column, (cpu_range){0, whole}, (cpu_range){depth, s->k}, out);
+  pack_elements(s, column, (cpu_range){whole, CPU_PANEL}, (cpu_range){0, s->k}, out);
+}
+
+CPU_STATIC void pack_panel(const cpu_pack_source *s, int64_t panel, float *out) {
+  const int64_t column = panel * CPU_PANEL;
+  const int64_t columns = s->n - column < CPU_PANEL ? s->n - column : CPU_PANEL;
+  if (s->n_stride == 1) {
+    pack_row_major(s, column, columns, out);
+  } else if (s->k_stride == 1) {
+    pack_transposed(s, column, columns, out);
+  } else {
+    pack_elements(s, column, (cpu_range){0, CPU_PANEL}, (cpu_range){0, s->k}, out);
+  }
+}
+
+CPU_STATIC void transpose_share(const float *in, int64_t in_stride, int64_t rows, int64_t columns,
+                                float *out, int64_t out_stride) {
+  const int64_t whole_rows = rows - rows % 16;
+  const int64_t whole_columns = columns - columns % 16;
+  for (int64_t i = 0; i < whole_rows; i += 16) {
+    for (int64_t j = 0; j < whole_columns; j += 16) {
+      v16_transpose(in + i * in_stride + j, in_stride, out + j * out_stride + i, out_stride);
+    }
+  }
+  for (int64_t i = 0; i < rows; i++) {
+    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; j++) {
+      out[j * out_stride + i] = in[i * in_stride + j];
+    }
+  }
+}
+
+#endif

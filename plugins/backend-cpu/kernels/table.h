@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that exist once per instruction set, all of them working on one thread's share. The
+ * files named after an operation (matmul.c, attention.c ...) divide the work and call through this
+ * table; only they include it. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_TABLE_H_
+#define OPIPE_BACKEND_CPU_KERNELS_TABLE_H_
+
+#include "kernels.h"
+
+/* C = epilogue(A B) for panels [panel_begin, panel_end) of B and rows [row_begin, row_end) of A. */
+typedef struct cpu_product {
+  int64_t n, k;
+  const float *a;
+  int64_t a_stride;
+  const float *panels; /* panel 0 */
+  float *c;
+  int64_t c_stride;
+  const cpu_epilogue *epilogue; /* NULL: none */
+} cpu_product;
+
+/* Half-open ranges of what a share covers. */
+typedef struct cpu_range {
+  int64_t begin, end;
+} cpu_range;
+
+struct cpu_kernels {
+  cpu_isa isa;
+  /* One panel of 64 columns, from column 64 * panel on: out[k][64], missing columns 0. */
+  void (*pack_panel)(const cpu_pack_source *source, int64_t panel, float *out);
+  void (*product)(const cpu_product *p, cpu_range panels, cpu_range rows);
+  void (*product_f64)(const cpu_matmul_f64_args *args, const double *a, const double *panel,
+                      int64_t columns, double *c, cpu_range rows);
+  void (*transpose)(const float *in, int64_t in_stride, int64_t rows, int64_t columns, float *out,
+                    int64_t out_stride);
+  void (*unary)(cpu_unary op, const float *in, float *out, int64_t n);
+  void (*binary)(const cpu_binary_args *args, cpu_range rows);
+  void (*bias_activation)(const cpu_bias_args *args, cpu_range rows);
+  void (*convert)(cpu_dtype from, const void *in, cpu_dtype to, void *out, int64_t n);
+  void (*softmax)(const cpu_softmax_args *args, cpu_range rows);
+  void (*norm)(const cpu_norm_args *args, cpu_range rows);
+  void (*reduce_rows)(cpu_reduce op, int64_t columns, const float *in, int64_t in_row, float *out,
+                      cpu_range rows);
+  void (*rotary)(const cpu_rotary_args *args, cpu_range rows); /* rows of batch * heads * rows */
+  /* Row blocks [begin, end) of the query rows of one (batch, head); see attention_body.h. */
+  void (*attention)(const cpu_attention_args *args, int64_t batch, int64_t head, cpu_range blocks,
+                    void *workspace);
+};
+
+extern const cpu_kernels cpu_kernels_portable;
+extern const cpu_kernels cpu_kernels_avx2;   /* x86-64 only */
+extern const cpu_kernels cpu_kernels_avx512; /* x86-64 only */
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lanes of vec.h in one AVX-512 register. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_VEC_AVX512_H_
+#define OPIPE_BACKEND_CPU_KERNELS_VEC_AVX512_H_
+
+#include <immintrin.h>
+
+/* How many v16 a row of the product's register tile has, and of the single-row product. */
+#define CPU_TILE_VECTORS 4
+#define CPU_VECTOR_PANELS 4
+
+typedef __m512 v16;
+typedef __m512i i16;
+typedef __mmask16 m16;
+
+CPU_INLINE v16 v16_load(const float *p) {
+  return _mm512_loadu_ps(p);
+}
+
+CPU_INLINE void v16_store(float *p, v16 a) {
+  _mm512_storeu_ps(p, a);
+}
+
+CPU_INLINE m16 v16_first(int64_t n) {
+  return (m16)((1u << (unsigned)n) - 1u);
+}
+
+CPU_INLINE v16 v16_load_part(const float *p, int64_t n) {
+  return _mm512_maskz_loadu_ps(v16_first(n), p);
+}
+
+CPU_INLINE void v16_store_part(float *p, int64_t n, v16 a) {
+  _mm512_mask_storeu_ps(p, v16_first(n), a);
+}
+
+CPU_INLINE v16 v16_set(float a) {
+  return _mm512_set1_ps(a);
+}
+
+CPU_INLINE v16 v16_add(v16 a, v16 b) {
+  return _mm512_add_ps(a, b);
+}
+
+CPU_INLINE v16 v16_sub(v16 a, v16 b) {
+  return _mm512_sub_ps(a, b);
+}
+
+CPU_INLINE v16 v16_mul(v16 a, v16 b) {
+  return _mm512_mul_ps(a, b);
+}
+
+CPU_INLINE v16 v16_div(v16 a, v16 b) {
+  return _mm512_div_ps(a, b);
+}
+
+CPU_INLINE v16 v16_fma(v16 a, v16 b, v16 c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+
+CPU_INLINE v16 v16_sqrt(v16 a) {
+  return _mm512_sqrt_ps(a);
+}
+
+CPU_INLINE v16 v16_min(v16 a, v16 b) {
+  return _mm512_min_ps(a, b);
+}
+
+CPU_INLINE v16 v16_max(v16 a, v16 b) {
+  return _mm512_max_ps(a, b);
+}
+
+CPU_INLINE m16 v16_less(v16 a, v16 b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+CPU_INLINE m16 v16_is_nan(v16 a) {
+  return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+}
+
+/* yes where the lane of m is set, else no */
+CPU_INLINE v16 v16_select(m16 m, v16 yes, v16 no) {
+  return _mm512_mask_blend_ps(m, no, yes);
+}
+
+CPU_INLINE v16 v16_and_bits(v16 a, uint32_t bits) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32((int32_t)bits)));
+}
+
+CPU_INLINE v16 v16_or(v16 a, v16 b) {
+  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+
+CPU_INLINE v16 v16_xor_bits(v16 a, uint32_t bits) {
+  return _mm512_castsi512_ps(
+      _mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32((int32_t)bits)));
+}
+
+CPU_INLINE i16 i16_from_bits(v16 a) {
+  return _mm512_castps_si512(a);
+}
+
+CPU_INLINE v16 i16_as_float(i16 a) {
+  return _mm512_castsi512_ps(a);
+}
+
+CPU_INLINE i16 i16_set(int32_t a) {
+  return _mm512_set1_epi32(a);
+}
+
+CPU_INLINE i16 i16_add(i16 a, i16 b) {
+  return _mm512_add_epi32(a, b);
+}
+
+CPU_INLINE i16 i16_sub(i16 a, i16 b) {
+  return _mm512_sub_epi32(a, b);
+}
+
+CPU_INLINE i16 i16_half(i16 a) { /* rounded down */
+  return _mm512_srai_epi32(a, 1);
+}
+
+CPU_INLINE i16 i16_to_exponent(i16 a) { /* a << 23 */
+  return _mm512_slli_epi32(a, 23);
+}
+
+CPU_INLINE i16 i16_from_exponent(i16 a) { /* a >> 23, sign kept */
+  return _mm512_srai_epi32(a, 23);
+}
+
+CPU_INLINE v16 i16_to_float(i16 a) {
+  return _mm512_cvtepi32_ps(a);
+}
+
+/* Lane 0 of the sums, or maxima, over pairs l and l+8, then l+4, l+2, l+1. */
+CPU_INLINE float v16_sum(v16 a) {
+  __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+CPU_INLINE float v16_largest(v16 a) {
+  __m256 b = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+CPU_INLINE v16 v16_load_f16(const uint16_t *p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+CPU_INLINE void v16_store_f16(uint16_t *p, v16 a) {
+  _mm256_storeu_si256((__m256i *)(void *)p,
+                      _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+CPU_INLINE v16 v16_load_bf16(const uint16_t *p) {
+  __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
+}
+
+CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
+  __m512i bits = _mm512_castps_si512(a);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  rounded = _mm512_mask_mov_epi32(rounded, v16_is_nan(a), quiet);
+  _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+
+CPU_INLINE void v16_prefetch_l1(const void *p) {
+  _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
+CPU_INLINE void v16_prefetch_l2(const void *p) {
+  _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
+
+/* out[j][i] = in[i][j], 16 by 16. */
+CPU_INLINE void v16_transpose(const float *in, int64_t in_stride, float *out, int64_t out_stride) {
+  __m512 a[16];
+  __m512 b[16];
+  CPU_UNROLL(16)
+  for (int i = 0; i < 16; i++) {
+    a[i] = _mm512_loadu_ps(in + i * in_stride);
+  }
+  CPU_UNROLL(8)
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  CPU_UNROLL(4)
+  for (int i = 0; i < 16; i += 4) {
+    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+  /* a[4 g + c]: columns c, c+4, c+8, c+12 of rows 4 g .. 4 g + 3, one in each 128-bit part */
+  CPU_UNROLL(4)
+  for (int c = 0; c < 4; c++) {
+    __m512 even = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);
+    __m512 odd = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
+    __m512 even2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
+    __m512 odd2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
+    _mm512_storeu_ps(out + c * out_stride, _mm512_shuffle_f32x4(even, even2, 0x88));
+    _mm512_storeu_ps(out + (c + 4) * out_stride, _mm512_shuffle_f32x4(odd, odd2, 0x88));
+    _mm512_storeu_ps(out + (c + 8) * out_stride, _mm512_shuffle_f32x4(even, even2, 0xdd));
+    _mm512_storeu_ps(out + (c + 12) * out_stride, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+  }
+}
+
+#endif
