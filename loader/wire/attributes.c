@@ -7,14 +7,28 @@
 
 #include <string.h>
 
-enum { TYPE_FLOAT = 1, TYPE_INT, TYPE_STRING, TYPE_TENSOR, TYPE_GRAPH, TYPE_FLOATS, TYPE_INTS,
-       TYPE_STRINGS, TYPE_TENSORS, TYPE_GRAPHS, TYPE_SPARSE_TENSOR, TYPE_SPARSE_TENSORS,
-       TYPE_TYPE_PROTO, TYPE_TYPE_PROTOS, TYPE_COUNT };
+enum {
+  TYPE_FLOAT = 1,
+  TYPE_INT,
+  TYPE_STRING,
+  TYPE_TENSOR,
+  TYPE_GRAPH,
+  TYPE_FLOATS,
+  TYPE_INTS,
+  TYPE_STRINGS,
+  TYPE_TENSORS,
+  TYPE_GRAPHS,
+  TYPE_SPARSE_TENSOR,
+  TYPE_SPARSE_TENSORS,
+  TYPE_TYPE_PROTO,
+  TYPE_TYPE_PROTOS,
+  TYPE_COUNT
+};
 
 static const char *const type_names[TYPE_COUNT] = {
-    "UNDEFINED", "FLOAT",   "INT",    "STRING",        "TENSOR",         "GRAPH",      "FLOATS",
-    "INTS",      "STRINGS", "TENSORS", "GRAPHS",       "SPARSE_TENSOR",  "SPARSE_TENSORS",
-    "TYPE_PROTO", "TYPE_PROTOS"};
+    "UNDEFINED",      "FLOAT",      "INT",        "STRING",  "TENSOR", "GRAPH",
+    "FLOATS",         "INTS",       "STRINGS",    "TENSORS", "GRAPHS", "SPARSE_TENSOR",
+    "SPARSE_TENSORS", "TYPE_PROTO", "TYPE_PROTOS"};
 
 /* Bit per type for which the message holds something. */
 static uint32_t held_types(const OpiOnnx__AttributeProto *a) {
@@ -35,7 +49,8 @@ static uint32_t held_types(const OpiOnnx__AttributeProto *a) {
       [TYPE_TYPE_PROTOS] = a->n_type_protos != 0,
   };
   uint32_t held = 0;
-  for (uint32_t t = 1; t < TYPE_COUNT; t++) held |= (uint32_t)has[t] << t;
+  for (uint32_t t = 1; t < TYPE_COUNT; t++)
+    held |= (uint32_t)has[t] << t;
   return held;
 }
 
@@ -71,8 +86,8 @@ static opipe_status nomem(opipe_error *err, uint64_t n_bytes) {
   return opi_fail_nomem(err, n_bytes, "an attribute");
 }
 
-static opipe_status read_string(opi_arena *arena, const ProtobufCBinaryData *text,
-                                const char **out, opipe_error *err) {
+static opipe_status read_string(opi_arena *arena, const ProtobufCBinaryData *text, const char **out,
+                                opipe_error *err) {
   *out = opi_arena_strndup(arena, (const char *)text->data, text->len);
   return *out != NULL ? OPIPE_OK : nomem(err, text->len);
 }
@@ -80,7 +95,8 @@ static opipe_status read_string(opi_arena *arena, const ProtobufCBinaryData *tex
 static opipe_status read_strings(opi_arena *arena, const OpiOnnx__AttributeProto *a,
                                  opipe_attr *out, opipe_error *err) {
   const char **list = OPI_ARENA_ARRAY(arena, const char *, a->n_strings);
-  if (list == NULL) return nomem(err, 8 * a->n_strings);
+  if (list == NULL)
+    return nomem(err, 8 * a->n_strings);
   for (size_t i = 0; i < a->n_strings; i++) {
     OPI_TRY(read_string(arena, &a->strings[i], &list[i], err));
   }
@@ -92,7 +108,8 @@ static opipe_status read_strings(opi_arena *arena, const OpiOnnx__AttributeProto
 
 static opipe_status read_list(opi_arena *arena, uint32_t kind, const void *data, size_t n,
                               size_t size, opipe_attr *out, opipe_error *err) {
-  if (n > UINT32_MAX) return nomem(err, n * size);
+  if (n > UINT32_MAX)
+    return nomem(err, n * size);
   out->kind = kind;
   out->n = (uint32_t)n;
   out->data = opi_arena_copy(arena, data, n * size);
@@ -108,7 +125,8 @@ static opipe_status read_tensor(opi_load *load, const OpiOnnx__AttributeProto *a
   OPI_TRY(a->t != NULL ? opi_wire_tensor(load, a->t, &dense, err)
                        : opi_wire_sparse(load, a->sparse_tensor, &dense, err));
   opipe_literal *literal = OPI_ARENA_NEW(load->arena, opipe_literal);
-  if (literal == NULL) return nomem(err, sizeof(*literal));
+  if (literal == NULL)
+    return nomem(err, sizeof(*literal));
   *literal = (opipe_literal){dense.data, dense.shape, dense.n_bytes, dense.dtype, dense.rank};
   out->kind = OPIPE_ATTR_TENSOR;
   out->n = 1;
@@ -118,15 +136,18 @@ static opipe_status read_tensor(opi_load *load, const OpiOnnx__AttributeProto *a
 
 static opipe_status read_subgraph(opi_scope *scope, const OpiOnnx__AttributeProto *a,
                                   opipe_attr *out, opipe_error *err) {
-  if (a->g == NULL) return opi_fail(err, OPIPE_E_INVALID, "declared a graph, but holds none");
+  if (a->g == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "declared a graph, but holds none");
   opi_arena *arena = scope->load->arena;
   const char *name = opi_arena_strdup(arena, opi_wire_text(a->g->name));
   opi_graph *graph = name != NULL ? opi_graph_new(arena, name) : NULL;
-  if (graph == NULL) return nomem(err, sizeof(*graph));
+  if (graph == NULL)
+    return nomem(err, sizeof(*graph));
   graph->outer = scope->graph;
   opi_scope inner;
   opipe_status status = opi_scope_open(&inner, scope->load, graph, scope, err);
-  if (status >= 0) status = opi_wire_graph(&inner, a->g, err);
+  if (status >= 0)
+    status = opi_wire_graph(&inner, a->g, err);
   opi_scope_close(&inner);
   out->kind = OPI_ATTR_GRAPH;
   out->n = 1;
@@ -183,7 +204,8 @@ static opipe_status read_reference(opi_scope *scope, const OpiOnnx__AttributePro
                     a->ref_attr_name);
   }
   for (uint32_t i = 0; i < call->n_attrs; i++) {
-    if (strcmp(call->attrs[i].name, a->ref_attr_name) != 0) continue;
+    if (strcmp(call->attrs[i].name, a->ref_attr_name) != 0)
+      continue;
     const char *name = out->name;
     *out = call->attrs[i];
     out->name = name;
@@ -195,7 +217,8 @@ static opipe_status read_reference(opi_scope *scope, const OpiOnnx__AttributePro
   const OpiOnnx__FunctionProto *function = call->function;
   for (size_t i = 0; i < function->n_attribute_proto; i++) {
     const OpiOnnx__AttributeProto *preset = function->attribute_proto[i];
-    if (strcmp(opi_wire_text(preset->name), a->ref_attr_name) != 0) continue;
+    if (strcmp(opi_wire_text(preset->name), a->ref_attr_name) != 0)
+      continue;
     return read_value(scope, preset, out, err);
   }
   return OPIPE_OK;
@@ -205,14 +228,17 @@ static opipe_status read_attribute(opi_scope *scope, const OpiOnnx__NodeProto *n
                                    const OpiOnnx__AttributeProto *a, opipe_attr *out,
                                    opipe_error *err) {
   const char *name = opi_wire_text(a->name);
-  if (name[0] == '\0') return opi_fail(err, OPIPE_E_INVALID, "has no name");
+  if (name[0] == '\0')
+    return opi_fail(err, OPIPE_E_INVALID, "has no name");
   /* Read here, so that operators know one form less. */
   if (strcmp(name, "sparse_value") == 0 && strcmp(opi_wire_text(node->op_type), "Constant") == 0) {
     name = "value";
   }
   out->name = opi_arena_strdup(scope->load->arena, name);
-  if (out->name == NULL) return nomem(err, strlen(name) + 1);
-  if (opi_wire_text(a->ref_attr_name)[0] != '\0') return read_reference(scope, a, out, err);
+  if (out->name == NULL)
+    return nomem(err, strlen(name) + 1);
+  if (opi_wire_text(a->ref_attr_name)[0] != '\0')
+    return read_reference(scope, a, out, err);
   return read_value(scope, a, out, err);
 }
 
@@ -224,16 +250,20 @@ opipe_status opi_wire_attributes(opi_scope *scope, const OpiOnnx__NodeProto *nod
                     OPI_WIRE_MAX_ATTRIBUTES);
   }
   opipe_attr *attrs = OPI_ARENA_ARRAY(scope->load->arena, opipe_attr, node->n_attribute);
-  if (attrs == NULL) return nomem(err, node->n_attribute * sizeof(*attrs));
+  if (attrs == NULL)
+    return nomem(err, node->n_attribute * sizeof(*attrs));
   for (size_t i = 0; i < node->n_attribute; i++) {
     const OpiOnnx__AttributeProto *a = node->attribute[i];
     const opipe_status status = read_attribute(scope, node, a, &attrs[n], err);
-    if (status < 0) return about(a, status, err);
+    if (status < 0)
+      return about(a, status, err);
     for (uint32_t k = 0; k < n; k++) {
-      if (strcmp(attrs[k].name, attrs[n].name) != 0) continue;
+      if (strcmp(attrs[k].name, attrs[n].name) != 0)
+        continue;
       return about(a, opi_fail(err, OPIPE_E_INVALID, "stands twice"), err);
     }
-    if (attrs[n].kind != 0) n++;
+    if (attrs[n].kind != 0)
+      n++;
   }
   *out_attrs = attrs;
   *out_n = n;

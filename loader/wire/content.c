@@ -10,8 +10,15 @@
 
 #include "loader/wire/wire.h"
 
-enum { RAW_DATA = 9, FLOAT_DATA = 4, INT32_DATA = 5, INT64_DATA = 7, DOUBLE_DATA = 10,
-       UINT64_DATA = 11, STRING_DATA = 6 };
+enum {
+  RAW_DATA = 9,
+  FLOAT_DATA = 4,
+  INT32_DATA = 5,
+  INT64_DATA = 7,
+  DOUBLE_DATA = 10,
+  UINT64_DATA = 11,
+  STRING_DATA = 6
+};
 
 /* Which typed field holds a type, in what units. */
 typedef struct typed_form {
@@ -42,8 +49,10 @@ static typed_form form_of(uint32_t dtype) {
     default:
       break;
   }
-  if (bits == 16) return (typed_form){INT32_DATA, 2, INT16_MIN, UINT16_MAX};
-  if (bits != 0 && bits <= 8) return (typed_form){INT32_DATA, 1, INT8_MIN, UINT8_MAX};
+  if (bits == 16)
+    return (typed_form){INT32_DATA, 2, INT16_MIN, UINT16_MAX};
+  if (bits != 0 && bits <= 8)
+    return (typed_form){INT32_DATA, 1, INT8_MIN, UINT8_MAX};
   return (typed_form){0, 0, 0, 0};
 }
 
@@ -67,10 +76,12 @@ static opipe_status look(content *c, uint32_t typed, opipe_error *err) {
   const uint64_t end = at + c->tensor->span_bytes;
   opi_wire_field field;
   while (at < end) {
-    if (!opi_wire_next(c->file, end, &at, &field)) return damaged(c, err);
+    if (!opi_wire_next(c->file, end, &at, &field))
+      return damaged(c, err);
     const bool holds = field.wire != OPI_WIRE_BYTES || field.n_bytes != 0;
     if (field.number == RAW_DATA) {
-      if (field.wire != OPI_WIRE_BYTES) return damaged(c, err);
+      if (field.wire != OPI_WIRE_BYTES)
+        return damaged(c, err);
       c->raw = field;
       c->has_raw = true;
     } else if (field.number == typed && holds) {
@@ -84,17 +95,22 @@ static opipe_status look(content *c, uint32_t typed, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Appends entries of a varint field to dense[...]; *io_n counts those there, `room` those expected. */
+/* Appends entries of a varint field to dense[...]; *io_n counts those there, `room` those expected.
+ */
 static opipe_status decode_ints(const content *c, const opi_wire_field *field,
                                 const typed_form *form, uint8_t *dense, uint64_t room,
                                 uint64_t *io_n, opipe_error *err) {
   uint64_t at = field->data, value = 0;
-  if (field->wire != OPI_WIRE_BYTES && field->wire != OPI_WIRE_VARINT) return damaged(c, err);
+  if (field->wire != OPI_WIRE_BYTES && field->wire != OPI_WIRE_VARINT)
+    return damaged(c, err);
   for (; at < field->end; ++*io_n) {
-    if (!opi_wire_varint(c->file, field->end, &at, &value)) return damaged(c, err);
+    if (!opi_wire_varint(c->file, field->end, &at, &value))
+      return damaged(c, err);
     if (*io_n == room) {
-      return opi_fail(err, OPIPE_E_INVALID, "tensor '%s' holds more than the %llu entries of its "
-                      "type and dimensions", c->name, (unsigned long long)room);
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "tensor '%s' holds more than the %llu entries of its "
+                      "type and dimensions",
+                      c->name, (unsigned long long)room);
     }
     const int64_t entry = (int64_t)value;
     if (entry < form->low || entry > form->high) {
@@ -113,8 +129,10 @@ static opipe_status copy_fixed(const content *c, const opi_wire_field *field,
                                const typed_form *form, uint8_t *dense, uint64_t room,
                                uint64_t *io_n, opipe_error *err) {
   const uint32_t single = form->unit_bytes == 4 ? OPI_WIRE_FIXED32 : OPI_WIRE_FIXED64;
-  if (field->wire != OPI_WIRE_BYTES && field->wire != single) return damaged(c, err);
-  if (field->n_bytes % form->unit_bytes != 0) return damaged(c, err);
+  if (field->wire != OPI_WIRE_BYTES && field->wire != single)
+    return damaged(c, err);
+  if (field->n_bytes % form->unit_bytes != 0)
+    return damaged(c, err);
   const uint64_t n = field->n_bytes / form->unit_bytes;
   if (n > room - *io_n) {
     return opi_fail(err, OPIPE_E_INVALID,
@@ -139,24 +157,29 @@ static opipe_status wrong_size(const content *c, const opi_dense *dense, uint64_
 /* All pieces of a typed field into memory of their own. */
 static opipe_status decode(opi_load *load, const content *c, const typed_form *form,
                            opi_dense *dense, opipe_error *err) {
-  /* An entry takes at least one byte of the file, so that a claimed size is no way to take memory. */
+  /* An entry takes at least one byte of the file, so that a claimed size is no way to take memory.
+   */
   if (dense->n_bytes / form->unit_bytes > c->tensor->span_bytes) {
     return wrong_size(c, dense, c->tensor->span_bytes, err);
   }
   uint8_t *data = opi_arena_alloc(load->arena, dense->n_bytes);
-  if (data == NULL) return opi_fail_nomem(err, dense->n_bytes, "a tensor's content");
+  if (data == NULL)
+    return opi_fail_nomem(err, dense->n_bytes, "a tensor's content");
   const bool fixed = form->field == FLOAT_DATA || form->field == DOUBLE_DATA;
   const uint64_t room = dense->n_bytes / form->unit_bytes;
   const uint64_t end = c->tensor->span_offset + c->tensor->span_bytes;
   uint64_t at = c->tensor->span_offset, n = 0;
   opi_wire_field field;
   while (at < end) {
-    if (!opi_wire_next(c->file, end, &at, &field)) return damaged(c, err);
-    if (field.number != form->field) continue;
+    if (!opi_wire_next(c->file, end, &at, &field))
+      return damaged(c, err);
+    if (field.number != form->field)
+      continue;
     OPI_TRY(fixed ? copy_fixed(c, &field, form, data, room, &n, err)
                   : decode_ints(c, &field, form, data, room, &n, err));
   }
-  if (n != room) return wrong_size(c, dense, n * form->unit_bytes, err);
+  if (n != room)
+    return wrong_size(c, dense, n * form->unit_bytes, err);
   dense->data = data;
   return OPIPE_OK;
 }
@@ -179,22 +202,26 @@ opipe_status opi_wire_content(opi_load *load, const OpiOnnx__TensorProto *tensor
   const typed_form form = form_of(dense->dtype);
   OPI_TRY(look(&c, form.field, err));
   if (c.has_raw && c.raw.n_bytes != 0 && (c.n_pieces != 0 || c.has_other)) {
-    return opi_fail(err, OPIPE_E_INVALID, "tensor '%s' has both raw_data and a typed field", c.name);
+    return opi_fail(err, OPIPE_E_INVALID, "tensor '%s' has both raw_data and a typed field",
+                    c.name);
   }
   if (c.has_other) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "tensor '%s' of type %s holds its content in the field of another type", c.name,
                     opi_dtype_name(dense->dtype));
   }
-  if (c.n_pieces == 0 && (!c.has_raw || c.raw.n_bytes == 0)) return absent(load, &c, dense, err);
+  if (c.n_pieces == 0 && (!c.has_raw || c.raw.n_bytes == 0))
+    return absent(load, &c, dense, err);
   if (c.n_pieces == 0) {
-    if (c.raw.n_bytes != dense->n_bytes) return wrong_size(&c, dense, c.raw.n_bytes, err);
+    if (c.raw.n_bytes != dense->n_bytes)
+      return wrong_size(&c, dense, c.raw.n_bytes, err);
     dense->data = load->file + c.raw.data;
     return OPIPE_OK;
   }
   const bool fixed = form.field == FLOAT_DATA || form.field == DOUBLE_DATA;
   if (fixed && c.n_pieces == 1 && c.piece.wire == OPI_WIRE_BYTES) {
-    if (c.piece.n_bytes != dense->n_bytes) return wrong_size(&c, dense, c.piece.n_bytes, err);
+    if (c.piece.n_bytes != dense->n_bytes)
+      return wrong_size(&c, dense, c.piece.n_bytes, err);
     dense->data = load->file + c.piece.data;
     return OPIPE_OK;
   }

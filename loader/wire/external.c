@@ -18,7 +18,8 @@
 
 /* ---- folders ---- */
 
-static opipe_status keep_path(opi_load *load, const char *path, const char **out, opipe_error *err) {
+static opipe_status keep_path(opi_load *load, const char *path, const char **out,
+                              opipe_error *err) {
   *out = opi_arena_strdup(&load->parse, path);
   return *out != NULL ? OPIPE_OK : opi_fail_nomem(err, strlen(path) + 1, "a path");
 }
@@ -37,11 +38,14 @@ static void to_folder(char *path) {
 static opipe_status folder_of_link(opi_load *load, const char *path, opipe_error *err) {
   char folder[PATH_MAX], real[PATH_MAX];
   struct stat info;
-  if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode)) return OPIPE_OK;
-  if (strlen(path) + 2 > sizeof(folder)) return OPIPE_OK;
+  if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
+    return OPIPE_OK;
+  if (strlen(path) + 2 > sizeof(folder))
+    return OPIPE_OK;
   memcpy(folder, path, strlen(path) + 1);
   to_folder(folder);
-  if (realpath(folder, real) == NULL) return OPIPE_OK;
+  if (realpath(folder, real) == NULL)
+    return OPIPE_OK;
   return keep_path(load, real, &load->link_path, err);
 }
 
@@ -50,9 +54,11 @@ opipe_status opi_external_begin(opi_load *load, const char *path, const char *ba
   char real[PATH_MAX];
   const char *where = path != NULL ? path : base_dir;
   load->dir = -1;
-  if (where == NULL) return OPIPE_OK;
+  if (where == NULL)
+    return OPIPE_OK;
   if (realpath(where, real) == NULL) {
-    if (errno == ENOENT) return opi_fail(err, OPIPE_E_NOTFOUND, "'%.300s' does not exist", where);
+    if (errno == ENOENT)
+      return opi_fail(err, OPIPE_E_NOTFOUND, "'%.300s' does not exist", where);
     return opi_fail_errno(err, errno, "'%.300s'", where);
   }
   if (path != NULL) {
@@ -62,12 +68,14 @@ opipe_status opi_external_begin(opi_load *load, const char *path, const char *ba
   OPI_TRY(keep_path(load, real, &load->dir_path, err));
   OPI_TRY(opi_map_create(load->allocator, &load->locations, err));
   load->dir = open(real, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (load->dir < 0) return opi_fail_errno(err, errno, "folder '%.300s'", real);
+  if (load->dir < 0)
+    return opi_fail_errno(err, errno, "folder '%.300s'", real);
   return OPIPE_OK;
 }
 
 void opi_external_end(opi_load *load) {
-  if (load->dir >= 0) (void)close(load->dir);
+  if (load->dir >= 0)
+    (void)close(load->dir);
   load->dir = -1;
   opi_map_free(load->locations);
   load->locations = NULL;
@@ -105,7 +113,8 @@ done:
 
 void opi_mappings_free(opi_mapping *first) {
   for (opi_mapping *m = first; m != NULL; m = m->next) {
-    if (m->bytes != NULL) (void)munmap(m->bytes, m->n_bytes);
+    if (m->bytes != NULL)
+      (void)munmap(m->bytes, m->n_bytes);
   }
 }
 
@@ -141,9 +150,11 @@ typedef struct place {
 /* Decimal digits only. */
 static bool parse_u64(const char *text, uint64_t *out) {
   uint64_t value = 0;
-  if (text[0] == '\0') return false;
+  if (text[0] == '\0')
+    return false;
   for (const char *c = text; *c != '\0'; c++) {
-    if (*c < '0' || *c > '9') return false;
+    if (*c < '0' || *c > '9')
+      return false;
     if (opi_mul_u64(value, 10, &value) || opi_add_u64(value, (uint64_t)(*c - '0'), &value)) {
       return false;
     }
@@ -154,9 +165,11 @@ static bool parse_u64(const char *text, uint64_t *out) {
 
 static opipe_status read_number(const char *key, const char *text, bool *io_has, uint64_t *out,
                                 opipe_error *err) {
-  if (*io_has) return opi_fail(err, OPIPE_E_INVALID, "external_data has '%s' twice", key);
+  if (*io_has)
+    return opi_fail(err, OPIPE_E_INVALID, "external_data has '%s' twice", key);
   *io_has = true;
-  if (parse_u64(text, out)) return OPIPE_OK;
+  if (parse_u64(text, out))
+    return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "external_data: %s '%.100s' is not a number", key, text);
 }
 
@@ -223,14 +236,17 @@ static opipe_status find(opi_load *load, const OpiOnnx__TensorProto *tensor, uin
   *out_data = NULL;
   OPI_TRY(read_place(load, tensor, &at, err));
   if (load->dir < 0) {
-    if (graph_only) return OPIPE_OK;
+    if (graph_only)
+      return OPIPE_OK;
     return opi_fail(err, OPIPE_E_INVALID,
                     "its content lies in '%.150s', and no folder for external data was given",
                     at.location);
   }
   const opipe_status status = map_location(load, at.location, &file, err);
-  if (status == OPIPE_E_NOTFOUND && graph_only) return OPIPE_OK;
-  if (status < 0) return status;
+  if (status == OPIPE_E_NOTFOUND && graph_only)
+    return OPIPE_OK;
+  if (status < 0)
+    return status;
   OPI_TRY(check_range(&at, file, n_bytes, err));
   load->model->external_bytes += n_bytes;
   *out_data = n_bytes != 0 ? file->bytes + at.offset : opi_arena_alloc(load->arena, 0);
@@ -240,6 +256,7 @@ static opipe_status find(opi_load *load, const OpiOnnx__TensorProto *tensor, uin
 opipe_status opi_external_find(opi_load *load, const OpiOnnx__TensorProto *tensor, uint64_t n_bytes,
                                const uint8_t **out_data, opipe_error *err) {
   const opipe_status status = find(load, tensor, n_bytes, out_data, err);
-  if (status < 0) (void)opi_error_prefix(err, "tensor '%.150s': ", opi_wire_text(tensor->name));
+  if (status < 0)
+    (void)opi_error_prefix(err, "tensor '%.150s': ", opi_wire_text(tensor->name));
   return status;
 }

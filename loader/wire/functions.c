@@ -12,14 +12,15 @@ static opipe_status make_key(opi_load *load, const char *domain, const char *nam
                              const char *overload, opipe_error *err) {
   const char *plain = opi_wire_domain(domain);
   load->key.n = 0;
-  opi_text_printf(&load->key, "%zu.%s.%zu.%s.%s", strlen(plain), plain,
-                  strlen(opi_wire_text(name)), opi_wire_text(name), opi_wire_text(overload));
+  opi_text_printf(&load->key, "%zu.%s.%zu.%s.%s", strlen(plain), plain, strlen(opi_wire_text(name)),
+                  opi_wire_text(name), opi_wire_text(overload));
   return load->key.failed ? opi_fail_nomem(err, 64, "a function's key") : OPIPE_OK;
 }
 
 opipe_status opi_functions_index(opi_load *load, opipe_error *err) {
   const OpiOnnx__ModelProto *model = load->message;
-  if (model->n_functions == 0) return OPIPE_OK;
+  if (model->n_functions == 0)
+    return OPIPE_OK;
   OPI_TRY(opi_map_create(load->allocator, &load->functions, err));
   for (size_t i = 0; i < model->n_functions; i++) {
     const OpiOnnx__FunctionProto *f = model->functions[i];
@@ -45,7 +46,8 @@ opipe_status opi_functions_find(opi_load *load, const OpiOnnx__NodeProto *node,
                                 const OpiOnnx__FunctionProto **out_function, opipe_error *err) {
   uint32_t index = 0;
   *out_function = NULL;
-  if (load->functions == NULL) return OPIPE_OK;
+  if (load->functions == NULL)
+    return OPIPE_OK;
   OPI_TRY(make_key(load, node->domain, node->op_type, node->overload, err));
   if (opi_map_get(load->functions, load->key.data, &index)) {
     *out_function = load->message->functions[index];
@@ -56,8 +58,10 @@ opipe_status opi_functions_find(opi_load *load, const OpiOnnx__NodeProto *node,
 static opipe_status check_cycle(opi_load *load, const opi_call *outer,
                                 const OpiOnnx__FunctionProto *function, opipe_error *err) {
   const opi_call *at = outer;
-  while (at != NULL && at->function != function) at = at->outer;
-  if (at == NULL) return OPIPE_OK;
+  while (at != NULL && at->function != function)
+    at = at->outer;
+  if (at == NULL)
+    return OPIPE_OK;
   opi_text chain;
   opi_text_init(&chain, load->allocator);
   opi_text_printf(&chain, "'%.60s'", function->name);
@@ -90,7 +94,8 @@ static opipe_status bind_inputs(opi_scope *body, opi_scope *caller, const opi_ca
     if (status == OPIPE_E_NOTFOUND) {
       return opi_fail(err, OPIPE_E_INVALID, "reads '%.200s', which nothing makes", name);
     }
-    if (status < 0) return status;
+    if (status < 0)
+      return status;
     OPI_TRY(opi_map_set(body->names, function->input[i], value, err));
   }
   return OPIPE_OK;
@@ -101,14 +106,14 @@ static opipe_status promise_outputs(opi_scope *body, opi_scope *caller, const op
                                     opipe_error *err) {
   const OpiOnnx__FunctionProto *function = site->function;
   if (site->node->n_output > function->n_output) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "takes %zu outputs from function '%.100s', which has %zu", site->node->n_output,
-                    function->name, function->n_output);
+    return opi_fail(err, OPIPE_E_INVALID, "takes %zu outputs from function '%.100s', which has %zu",
+                    site->node->n_output, function->name, function->n_output);
   }
   OPI_TRY(opi_map_create(body->load->allocator, &body->promised, err));
   for (size_t i = 0; i < site->node->n_output; i++) {
     uint32_t value = OPIPE_NONE, before = 0;
-    if (site->node->output[i][0] == '\0') continue;
+    if (site->node->output[i][0] == '\0')
+      continue;
     if (opi_map_get(body->promised, function->output[i], &before)) {
       return opi_fail(err, OPIPE_E_INVALID, "function '%.100s' has two outputs '%.100s'",
                       function->name, function->output[i]);
@@ -131,7 +136,8 @@ static opipe_status hand_through(opi_scope *body, const opi_call_site *site, con
   OPI_TRY(opi_scope_unique(body->load, body->load->node_names, body->prefix, formal, &name, err));
   OPI_TRY(opi_wire_version(body, "", "Identity", &version, err));
   opi_node *node = opi_graph_add_node(body->graph, name, "Identity", "", 1, 1, 0);
-  if (node == NULL) return opi_fail_nomem(err, sizeof(*node), "a node");
+  if (node == NULL)
+    return opi_fail_nomem(err, sizeof(*node), "a node");
   node->in[0] = from;
   node->out[0] = value;
   node->version = version;
@@ -151,7 +157,8 @@ static opipe_status fill_body(opi_scope *body, const opi_call_site *site, opipe_
   }
   for (size_t i = 0; i < site->node->n_output; i++) {
     uint32_t value = OPIPE_NONE;
-    if (!opi_map_get(body->promised, function->output[i], &value)) continue;
+    if (!opi_map_get(body->promised, function->output[i], &value))
+      continue;
     OPI_TRY(hand_through(body, site, function->output[i], value, err));
   }
   return OPIPE_OK;
@@ -163,7 +170,8 @@ opipe_status opi_functions_expand(opi_scope *scope, const opi_call_site *site, o
   const opi_call call = {site->function, site->attrs, site->n_attrs, scope->call};
   opi_scope body;
   opipe_status status = opi_scope_open(&body, load, scope->graph, NULL, err);
-  if (status < 0) goto done;
+  if (status < 0)
+    goto done;
   body.call = &call;
   body.source = site->source;
   body.stage = site->stage;
@@ -173,9 +181,11 @@ opipe_status opi_functions_expand(opi_scope *scope, const opi_call_site *site, o
     goto done;
   }
   status = bind_inputs(&body, scope, site, err);
-  if (status < 0) goto done;
+  if (status < 0)
+    goto done;
   status = promise_outputs(&body, scope, site, err);
-  if (status < 0) goto done;
+  if (status < 0)
+    goto done;
   status = fill_body(&body, site, err);
 done:
   opi_scope_close(&body);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GraphProto -> opi_graph: names become values first (inputs, initializers, every node's outputs), so
- * that files whose nodes are in no order read like others; then nodes; then outputs; then the order
- * is made executable. A subgraph is read when the attribute that holds it is.
+/* GraphProto -> opi_graph: names become values first (inputs, initializers, every node's outputs),
+ * so that files whose nodes are in no order read like others; then nodes; then outputs; then the
+ * order is made executable. A subgraph is read when the attribute that holds it is.
  *
- * An initializer that is an input too is a constant: IR 3 demands the pair, later versions call it an
- * overridable default.
+ * An initializer that is an input too is a constant: IR 3 demands the pair, later versions call it
+ * an overridable default.
  */
 #include <string.h>
 
@@ -13,8 +13,10 @@
 /* ---- inputs and initializers ---- */
 
 static const char *initializer_name(const OpiOnnx__GraphProto *message, size_t i) {
-  if (i < message->n_initializer) return opi_wire_text(message->initializer[i]->name);
-  const OpiOnnx__TensorProto *values = message->sparse_initializer[i - message->n_initializer]->values;
+  if (i < message->n_initializer)
+    return opi_wire_text(message->initializer[i]->name);
+  const OpiOnnx__TensorProto *values =
+      message->sparse_initializer[i - message->n_initializer]->values;
   return values != NULL ? opi_wire_text(values->name) : "";
 }
 
@@ -28,18 +30,20 @@ static opipe_status add_input(opi_scope *scope, const OpiOnnx__ValueInfoProto *i
   uint32_t value = OPIPE_NONE;
   const char *name = opi_wire_text(info->name);
   const bool is_main = scope->outer == NULL;
-  if (name[0] == '\0') return opi_fail(err, OPIPE_E_INVALID, "a graph input has no name");
+  if (name[0] == '\0')
+    return opi_fail(err, OPIPE_E_INVALID, "a graph input has no name");
   OPI_TRY(opi_wire_read_type(scope->load, info, &type, err));
   if (is_main && type.sequence) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "input '%.200s' is a sequence; only tensors are supported",
-                    name);
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "input '%.200s' is a sequence; only tensors are supported", name);
   }
   if (is_main && type.dtype == OPIPE_UNDEFINED) {
     return opi_fail(err, OPIPE_E_INVALID, "input '%.200s' has no element type", name);
   }
   OPI_TRY(opi_scope_define(scope, name, OPI_DEFINES_INPUT, &value, err));
   opi_wire_apply_type(scope->load, &scope->graph->values[value], &type);
-  if (!opi_graph_add_input(scope->graph, value)) return opi_fail_nomem(err, 4, "an input");
+  if (!opi_graph_add_input(scope->graph, value))
+    return opi_fail_nomem(err, 4, "an input");
   return OPIPE_OK;
 }
 
@@ -48,7 +52,8 @@ static opipe_status add_inputs(opi_scope *scope, const OpiOnnx__GraphProto *mess
                                const opi_map *constants, opipe_error *err) {
   for (size_t i = 0; i < message->n_input; i++) {
     uint32_t unused = 0;
-    if (opi_map_get(constants, opi_wire_text(message->input[i]->name), &unused)) continue;
+    if (opi_map_get(constants, opi_wire_text(message->input[i]->name), &unused))
+      continue;
     OPI_TRY(add_input(scope, message->input[i], err));
   }
   return OPIPE_OK;
@@ -82,8 +87,10 @@ static opipe_status check_declared(opi_scope *scope, const OpiOnnx__GraphProto *
     opi_wire_type type;
     uint32_t value = 0;
     const char *name = opi_wire_text(message->input[i]->name);
-    if (!opi_map_get(constants, name, &value)) continue;
-    if (!opi_map_get(scope->names, name, &value)) continue;
+    if (!opi_map_get(constants, name, &value))
+      continue;
+    if (!opi_map_get(scope->names, name, &value))
+      continue;
     OPI_TRY(opi_wire_read_type(scope->load, message->input[i], &type, err));
     opi_wire_apply_type(scope->load, &scope->graph->values[value], &type);
   }
@@ -95,11 +102,13 @@ static opipe_status add_sources(opi_scope *scope, const OpiOnnx__GraphProto *mes
   const size_t n = count_initializers(message);
   for (size_t i = 0; i < n; i++) {
     const char *name = initializer_name(message, i);
-    if (name[0] == '\0') return opi_fail(err, OPIPE_E_INVALID, "initializer %zu has no name", i);
+    if (name[0] == '\0')
+      return opi_fail(err, OPIPE_E_INVALID, "initializer %zu has no name", i);
     OPI_TRY(opi_map_set(constants, name, 0, err));
   }
   OPI_TRY(add_inputs(scope, message, constants, err));
-  for (size_t i = 0; i < n; i++) OPI_TRY(add_initializer(scope, message, i, err));
+  for (size_t i = 0; i < n; i++)
+    OPI_TRY(add_initializer(scope, message, i, err));
   return check_declared(scope, message, constants, err);
 }
 
@@ -117,37 +126,91 @@ static opipe_status add_output(opi_scope *scope, const OpiOnnx__ValueInfoProto *
     return opi_fail(err, OPIPE_E_INVALID, "graph '%.100s': nothing makes its output '%.200s'",
                     scope->graph->name, name);
   }
-  if (found < 0) return found;
+  if (found < 0)
+    return found;
   opi_value *value = &scope->graph->values[v];
   if (is_main && (value->flags & OPI_VALUE_OUTPUT) != 0) {
     return opi_fail(err, OPIPE_E_INVALID, "output '%.200s' is listed twice", name);
   }
   opi_wire_apply_type(scope->load, value, &type);
-  if (!opi_graph_add_output(scope->graph, v)) return opi_fail_nomem(err, 4, "an output");
+  if (!opi_graph_add_output(scope->graph, v))
+    return opi_fail_nomem(err, 4, "an output");
   return OPIPE_OK;
 }
 
 /* ---- the graph ---- */
 
-static opipe_status fill_graph(opi_scope *scope, const OpiOnnx__GraphProto *message,
-                               opi_map *constants, opipe_error *err) {
-  OPI_TRY(add_sources(scope, message, constants, err));
+/* Name of the constant that the node makes, NULL when it is another operator. */
+static const char *constant_name(const OpiOnnx__NodeProto *node) {
+  if (node->n_output != 1 || node->output[0][0] == '\0')
+    return NULL;
+  if (strcmp(opi_wire_text(node->op_type), "Constant") != 0)
+    return NULL;
+  return opi_wire_domain(node->domain)[0] == '\0' ? node->output[0] : NULL;
+}
+
+/* Shrunken exports carry later Constant nodes that replace earlier ones of the same name: the last
+ * one of each name counts. Gives every name its last node. */
+static opipe_status find_latest(const OpiOnnx__GraphProto *message, opi_map *latest,
+                                opipe_error *err) {
   for (size_t i = 0; i < message->n_node; i++) {
+    const char *name = constant_name(message->node[i]);
+    if (name != NULL)
+      OPI_TRY(opi_map_set(latest, name, (uint32_t)i, err));
+  }
+  return OPIPE_OK;
+}
+
+static bool is_replaced(opi_load *load, const OpiOnnx__GraphProto *message, size_t i,
+                        const opi_map *latest) {
+  uint32_t last = 0;
+  const char *name = constant_name(message->node[i]);
+  if (name == NULL || !opi_map_get(latest, name, &last) || last == i)
+    return false;
+  if (opi_load_first(load, OPI_WARNED_CONSTANT)) {
+    opi_log(load->logger, OPIPE_LOG_WARN,
+            "constant '%.200s' is made by nodes %zu and %u: the last one counts", name, i, last);
+  }
+  return true;
+}
+
+static opipe_status fill_nodes(opi_scope *scope, const OpiOnnx__GraphProto *message,
+                               const opi_map *latest, opipe_error *err) {
+  for (size_t i = 0; i < message->n_node; i++) {
+    if (is_replaced(scope->load, message, i, latest))
+      continue;
     OPI_TRY(opi_wire_define_outputs(scope, message->node[i], err));
   }
   for (size_t i = 0; i < message->n_node; i++) {
-    OPI_TRY(opi_wire_node(scope, message->node[i], i, err));
+    if (is_replaced(scope->load, message, i, latest)) {
+      scope->load->n_nodes++;
+    } else {
+      OPI_TRY(opi_wire_node(scope, message->node[i], i, err));
+    }
   }
+  return OPIPE_OK;
+}
+
+static opipe_status fill_graph(opi_scope *scope, const OpiOnnx__GraphProto *message,
+                               opi_map *constants, opi_map *latest, opipe_error *err) {
+  OPI_TRY(add_sources(scope, message, constants, err));
+  OPI_TRY(find_latest(message, latest, err));
+  OPI_TRY(fill_nodes(scope, message, latest, err));
   for (size_t i = 0; i < message->n_output; i++) {
     OPI_TRY(add_output(scope, message->output[i], err));
   }
   return opi_graph_sort(scope->graph, err);
 }
 
-opipe_status opi_wire_graph(opi_scope *scope, const OpiOnnx__GraphProto *message, opipe_error *err) {
-  opi_map *constants = NULL;
-  OPI_TRY(opi_map_create(scope->load->allocator, &constants, err));
-  const opipe_status status = fill_graph(scope, message, constants, err);
+opipe_status opi_wire_graph(opi_scope *scope, const OpiOnnx__GraphProto *message,
+                            opipe_error *err) {
+  opi_map *constants = NULL, *latest = NULL;
+  opipe_status status = opi_map_create(scope->load->allocator, &constants, err);
+  if (status >= 0)
+    status = opi_map_create(scope->load->allocator, &latest, err);
+  if (status >= 0)
+    status = fill_graph(scope, message, constants, latest, err);
+  opi_map_free(latest);
   opi_map_free(constants);
   return status;
 }
@@ -168,10 +231,15 @@ static opipe_status check_ir(opi_load *load, opipe_error *err) {
             "IR version %lld is newer than 13, the newest known: reading what is known",
             (long long)message->ir_version);
   }
-  if (message->graph == NULL) return opi_fail(err, OPIPE_E_INVALID, "the model has no graph");
+  if (message->graph == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "the model has no graph");
   if (message->n_opset_import == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "the model has no opset_import, so the versions of its operators are unknown");
+  }
+  if (message->n_configuration > OPI_WIRE_MAX_CONFIGURATIONS) {
+    return opi_fail(err, OPIPE_E_LIMIT, "the model has %zu device configurations; the limit is %d",
+                    message->n_configuration, OPI_WIRE_MAX_CONFIGURATIONS);
   }
   load->model->ir_version = message->ir_version;
   return OPIPE_OK;
@@ -181,13 +249,15 @@ static opipe_status read_opsets(opi_load *load, opipe_error *err) {
   const OpiOnnx__ModelProto *message = load->message;
   opi_model *model = load->model;
   model->opsets = OPI_ARENA_ARRAY(load->arena, opi_opset, message->n_opset_import);
-  if (model->opsets == NULL) return opi_fail_nomem(err, message->n_opset_import * 16, "opsets");
+  if (model->opsets == NULL)
+    return opi_fail_nomem(err, message->n_opset_import * 16, "opsets");
   for (size_t i = 0; i < message->n_opset_import; i++) {
     const OpiOnnx__OperatorSetIdProto *opset = message->opset_import[i];
     opi_opset *out = &model->opsets[i];
     out->domain = opi_arena_strdup(load->arena, opi_wire_domain(opset->domain));
     out->version = opset->version;
-    if (out->domain == NULL) return opi_fail_nomem(err, 16, "a domain");
+    if (out->domain == NULL)
+      return opi_fail_nomem(err, 16, "a domain");
     if (opset->version < 1 || opset->version > 1000000) {
       return opi_fail(err, OPIPE_E_INVALID, "opset version %lld of domain '%.200s'",
                       (long long)opset->version, out->domain);
@@ -200,15 +270,16 @@ static opipe_status read_opsets(opi_load *load, opipe_error *err) {
 static opipe_status name_producer(opi_load *load, opipe_error *err) {
   const char *name = opi_wire_text(load->message->producer_name);
   const char *version = opi_wire_text(load->message->producer_version);
-  load->model->producer = opi_arena_printf(load->arena, version[0] != '\0' ? "%s %s" : "%s%s", name,
-                                           version);
+  load->model->producer =
+      opi_arena_printf(load->arena, version[0] != '\0' ? "%s %s" : "%s%s", name, version);
   return load->model->producer != NULL ? OPIPE_OK : opi_fail_nomem(err, 64, "the producer's name");
 }
 
 static void count_stages(opi_model *model) {
   for (uint32_t n = 0; n < model->graph->n_nodes; n++) {
     const int32_t stage = model->graph->nodes[n].stage;
-    if (stage >= model->n_stages) model->n_stages = stage + 1;
+    if (stage >= model->n_stages)
+      model->n_stages = stage + 1;
   }
 }
 
@@ -216,10 +287,12 @@ static opipe_status import_main(opi_load *load, opipe_error *err) {
   const OpiOnnx__GraphProto *message = load->message->graph;
   const char *name = opi_arena_strdup(load->arena, opi_wire_text(message->name));
   load->model->graph = name != NULL ? opi_graph_new(load->arena, name) : NULL;
-  if (load->model->graph == NULL) return opi_fail_nomem(err, sizeof(opi_graph), "the graph");
+  if (load->model->graph == NULL)
+    return opi_fail_nomem(err, sizeof(opi_graph), "the graph");
   opi_scope scope;
   opipe_status status = opi_scope_open(&scope, load, load->model->graph, NULL, err);
-  if (status >= 0) status = opi_wire_graph(&scope, message, err);
+  if (status >= 0)
+    status = opi_wire_graph(&scope, message, err);
   opi_scope_close(&scope);
   return status;
 }
@@ -232,6 +305,7 @@ opipe_status opi_wire_import(opi_load *load, opipe_error *err) {
   OPI_TRY(opi_map_create(load->allocator, &load->node_names, err));
   OPI_TRY(opi_map_create(load->allocator, &load->domains, err));
   OPI_TRY(opi_functions_index(load, err));
+  opi_wire_choose_configuration(load);
   OPI_TRY(import_main(load, err));
   load->model->n_file_nodes = load->n_nodes;
   count_stages(load->model);

@@ -2,8 +2,8 @@
 /* Loading a model: the file is mapped, checked and unpacked without its weights, and turned into a
  * file graph. What is kept lies in the model's arena; the messages end with the load.
  *
- * Nothing here reads tensor contents, so the time and the memory that a load takes follow the size of
- * the graph, not that of the weights.
+ * Nothing here reads tensor contents, so the time and the memory that a load takes follow the size
+ * of the graph, not that of the weights.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,8 @@ static opipe_status map_file(opi_load *load, const char *path, opipe_error *err)
   opi_mapping *mapping = NULL;
   const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (fd < 0) {
-    if (errno == ENOENT) return opi_fail(err, OPIPE_E_NOTFOUND, "'%.300s' does not exist", path);
+    if (errno == ENOENT)
+      return opi_fail(err, OPIPE_E_NOTFOUND, "'%.300s' does not exist", path);
     return opi_fail_errno(err, errno, "'%.300s'", path);
   }
   opipe_status status = OPIPE_OK;
@@ -52,8 +53,10 @@ static opipe_status read_file(opi_load *load, opipe_error *err) {
   }
   load->model->file = load->file;
   load->model->file_bytes = load->file_bytes;
-  if (load->file_bytes == 0) return opi_fail(err, OPIPE_E_INVALID, "the model file is empty");
-  return opi_external_begin(load, params->path, params->path == NULL ? params->base_dir : NULL, err);
+  if (load->file_bytes == 0)
+    return opi_fail(err, OPIPE_E_INVALID, "the model file is empty");
+  return opi_external_begin(load, params->path, params->path == NULL ? params->base_dir : NULL,
+                            err);
 }
 
 static opipe_status load_model(opi_load *load, opipe_error *err) {
@@ -63,8 +66,7 @@ static opipe_status load_model(opi_load *load, opipe_error *err) {
   OPI_TRY(opi_wire_unpack(load->file, load->file_bytes, OPI_MSG_MODEL,
                           load->params->memory_budget_bytes, &load->parse, &scan, &message, err));
   load->message = (OpiOnnx__ModelProto *)message;
-  load->budget_bytes =
-      opi_scan_budget(&scan, load->file_bytes, load->params->memory_budget_bytes);
+  load->budget_bytes = opi_scan_budget(&scan, load->file_bytes, load->params->memory_budget_bytes);
   load->arena->limit_bytes = load->budget_bytes;
   return opi_wire_import(load, err);
 }
@@ -73,8 +75,10 @@ static opipe_status load_model(opi_load *load, opipe_error *err) {
 static opipe_status explain_limit(const opi_load *load, opipe_status status, opipe_error *err) {
   const uint64_t slack = UINT64_C(2) << 20; /* the largest chunk, and what did not fit into it */
   const opi_arena *arena = load->arena;
-  if (status != OPIPE_E_NOMEM || arena->limit_bytes == 0) return status;
-  if (arena->total_bytes + slack < arena->limit_bytes) return status;
+  if (status != OPIPE_E_NOMEM || arena->limit_bytes == 0)
+    return status;
+  if (arena->total_bytes + slack < arena->limit_bytes)
+    return status;
   return opi_fail(err, OPIPE_E_LIMIT,
                   "the model's graph takes more than the memory budget of %llu bytes (%u nodes)",
                   (unsigned long long)arena->limit_bytes, load->n_nodes);
@@ -95,7 +99,8 @@ opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model
   const opipe_allocator *allocator =
       params->allocator != NULL ? params->allocator : opi_allocator_system();
   opi_model *model = opi_alloc_zero(allocator, 1, sizeof(*model));
-  if (model == NULL) return opi_fail_nomem(err, sizeof(*model), "a model");
+  if (model == NULL)
+    return opi_fail_nomem(err, sizeof(*model), "a model");
   model->allocator = allocator;
   opi_arena_init(&model->arena, allocator, 0);
   opi_load load = {.params = params,
@@ -118,7 +123,8 @@ opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model
 }
 
 void opi_model_free(opi_model *model) {
-  if (model == NULL) return;
+  if (model == NULL)
+    return;
   const opipe_allocator *allocator = model->allocator;
   opi_mappings_free(model->mappings);
   opi_arena_release(&model->arena);

@@ -2,9 +2,9 @@
 /* Opening the file that a model names, when the model is not to be trusted.
  *
  * A location is relative, has no "..", no backslash, and stays below the folder of the model file:
- * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS), or where the kernel has no
- * openat2 one component after the other with O_NOFOLLOW. What was opened must be a regular file with
- * one name. O_NONBLOCK keeps a FIFO from holding the loader.
+ * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS), or where the kernel has
+ * no openat2 one component after the other with O_NOFOLLOW. What was opened must be a regular file
+ * with one name. O_NONBLOCK keeps a FIFO from holding the loader.
  *
  * Model hubs' caches hold links: model.onnx -> ../blobs/A, model.onnx.data -> ../blobs/B. So where
  * the model was reached by a link, a data file that is a link in the same folder, and whose target
@@ -27,20 +27,27 @@ enum { OPEN_FLAGS = O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY };
 
 static opipe_status check_location(const char *location, opipe_error *err) {
   const char *fault = NULL;
-  if (location[0] == '\0') fault = "is empty";
-  if (location[0] == '/') fault = "is absolute";
-  if (strchr(location, '\\') != NULL) fault = "holds a backslash";
-  if (strlen(location) >= PATH_MAX) fault = "is too long";
+  if (location[0] == '\0')
+    fault = "is empty";
+  if (location[0] == '/')
+    fault = "is absolute";
+  if (strchr(location, '\\') != NULL)
+    fault = "holds a backslash";
+  if (strlen(location) >= PATH_MAX)
+    fault = "is too long";
   for (const char *part = location; part != NULL && fault == NULL;) {
     const size_t n = strcspn(part, "/");
-    if (n == 2 && part[0] == '.' && part[1] == '.') fault = "leaves the model's folder by '..'";
+    if (n == 2 && part[0] == '.' && part[1] == '.')
+      fault = "leaves the model's folder by '..'";
     part = part[n] == '/' ? part + n + 1 : NULL;
   }
-  if (fault == NULL) return OPIPE_OK;
+  if (fault == NULL)
+    return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "external data location '%.200s' %s", location, fault);
 }
 
-/* One component after the other, none of them a link. -1 and errno (ELOOP for a link) on failure. */
+/* One component after the other, none of them a link. -1 and errno (ELOOP for a link) on failure.
+ */
 static int open_by_component(int dir, const char *location) {
   char part[PATH_MAX];
   int at = dir, fd = -1, cause = ENOENT;
@@ -59,8 +66,10 @@ static int open_by_component(int dir, const char *location) {
       fd = openat(at, part, (last ? OPEN_FLAGS : O_PATH | O_DIRECTORY | O_CLOEXEC) | O_NOFOLLOW);
       cause = errno;
     }
-    if (at != dir) (void)close(at);
-    if (fd < 0 || last) break;
+    if (at != dir)
+      (void)close(at);
+    if (fd < 0 || last)
+      break;
     at = fd;
     fd = -1;
   }
@@ -70,16 +79,19 @@ static int open_by_component(int dir, const char *location) {
 
 /* Opens below `dir`; with OPI_LOAD_ALLOW_SYMLINKS links are followed wherever they lead. */
 static int open_below(int dir, const char *location, uint32_t flags) {
-  if ((flags & OPI_LOAD_ALLOW_SYMLINKS) != 0) return openat(dir, location, OPEN_FLAGS);
+  if ((flags & OPI_LOAD_ALLOW_SYMLINKS) != 0)
+    return openat(dir, location, OPEN_FLAGS);
   if ((flags & OPI_EXTERNAL_NO_OPENAT2) == 0) {
     struct open_how how;
     memset(&how, 0, sizeof(how));
     how.flags = OPEN_FLAGS;
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS;
     const long fd = syscall(SYS_openat2, dir, location, &how, sizeof(how));
-    if (fd >= 0) return (int)fd;
+    if (fd >= 0)
+      return (int)fd;
     /* No such call here, forbidden by a sandbox, or a folder was moved meanwhile. */
-    if (errno != ENOSYS && errno != EPERM && errno != EINVAL && errno != EAGAIN) return -1;
+    if (errno != ENOSYS && errno != EPERM && errno != EINVAL && errno != EAGAIN)
+      return -1;
   }
   return open_by_component(dir, location);
 }
@@ -89,13 +101,18 @@ static bool cached_name(const char *dir_path, const char *link_path, const char 
                         char out_name[PATH_MAX]) {
   char path[PATH_MAX], target[PATH_MAX];
   struct stat info;
-  if (strchr(location, '/') != NULL) return false;
+  if (strchr(location, '/') != NULL)
+    return false;
   const int n = snprintf(path, sizeof(path), "%s/%s", link_path, location);
-  if (n < 0 || (size_t)n >= sizeof(path)) return false;
-  if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode)) return false;
-  if (realpath(path, target) == NULL) return false;
+  if (n < 0 || (size_t)n >= sizeof(path))
+    return false;
+  if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
+    return false;
+  if (realpath(path, target) == NULL)
+    return false;
   char *slash = strrchr(target, '/');
-  if (slash == NULL) return false;
+  if (slash == NULL)
+    return false;
   memcpy(out_name, slash + 1, strlen(slash + 1) + 1);
   *(slash == target ? slash + 1 : slash) = '\0';
   return strcmp(target, dir_path) == 0;
@@ -112,14 +129,16 @@ static bool is_link(const char *link_path, const char *location) {
 static int open_cached(int dir, const char *dir_path, const char *link_path, const char *location,
                        uint32_t flags) {
   char name[PATH_MAX];
-  if (cached_name(dir_path, link_path, location, name)) return open_below(dir, name, flags);
+  if (cached_name(dir_path, link_path, location, name))
+    return open_below(dir, name, flags);
   const bool allowed = (flags & OPI_LOAD_ALLOW_SYMLINKS) != 0;
   if (!allowed) {
     errno = is_link(link_path, location) ? ELOOP : ENOENT;
     return -1;
   }
   const int link_dir = open(link_path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (link_dir < 0) return -1;
+  if (link_dir < 0)
+    return -1;
   const int fd = open_below(link_dir, location, flags);
   const int cause = errno;
   (void)close(link_dir);
@@ -137,7 +156,8 @@ static opipe_status explain(int cause, const char *dir_path, const char *locatio
     case ELOOP:
       return opi_fail(err, OPIPE_E_INVALID,
                       "external data '%.150s' in '%.200s' is reached by a symbolic link; "
-                      "--allow-symlinks accepts that", location, dir_path);
+                      "--allow-symlinks accepts that",
+                      location, dir_path);
     case EXDEV:
       return opi_fail(err, OPIPE_E_INVALID, "external data '%.150s' lies outside '%.200s'",
                       location, dir_path);
@@ -149,14 +169,16 @@ static opipe_status explain(int cause, const char *dir_path, const char *locatio
 static opipe_status check_file(int fd, const char *location, uint32_t flags, uint64_t *out_bytes,
                                opipe_error *err) {
   struct stat info;
-  if (fstat(fd, &info) != 0) return opi_fail_errno(err, errno, "external data '%.200s'", location);
+  if (fstat(fd, &info) != 0)
+    return opi_fail_errno(err, errno, "external data '%.200s'", location);
   if (!S_ISREG(info.st_mode)) {
     return opi_fail(err, OPIPE_E_INVALID, "external data '%.200s' is not a regular file", location);
   }
   if (info.st_nlink > 1 && (flags & OPI_LOAD_ALLOW_HARDLINKS) == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "external data '%.200s' has %llu hard links, so it may be another's file; "
-                    "--allow-hardlinks accepts that", location, (unsigned long long)info.st_nlink);
+                    "--allow-hardlinks accepts that",
+                    location, (unsigned long long)info.st_nlink);
   }
   *out_bytes = (uint64_t)info.st_size;
   return OPIPE_OK;
@@ -170,7 +192,8 @@ opipe_status opi_external_open(int dir, const char *dir_path, const char *link_p
   if (fd < 0 && errno == ENOENT && link_path != NULL) {
     fd = open_cached(dir, dir_path, link_path, location, flags);
   }
-  if (fd < 0) return explain(errno, dir_path, location, err);
+  if (fd < 0)
+    return explain(errno, dir_path, location, err);
   const opipe_status status = check_file(fd, location, flags, out_bytes, err);
   if (status < 0) {
     (void)close(fd);

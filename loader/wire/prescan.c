@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pre-scan: one loop over the fields with an explicit stack of 64 messages, run twice - first to
- * check and to measure, then to write the copy for protobuf-c. Both runs take the same decisions, and
- * the second never writes more than the first measured, even if the file changes in between.
+/* The pre-scan: one loop over the fields with an explicit stack of 64 messages, run twice - first
+ * to check and to measure, then to write the copy for protobuf-c. Both runs take the same
+ * decisions, and the second never writes more than the first measured, even if the file changes in
+ * between.
  *
  * In the copy every message length takes five bytes, so that a length can be filled in when its
  * message ends.
@@ -12,12 +13,12 @@
 #include "loader/wire/scan.h"
 
 enum {
-  LENGTH_BYTES = 5,      /* of a message's length in the copy */
-  SPAN_OFFSET = 1001,    /* TensorProto.span_offset */
-  SPAN_BYTES = 1002,     /* TensorProto.span_bytes */
-  BLOCK = 32,            /* arena overhead of one allocation, estimated from above */
-  FREE_FIELDS = 16,      /* fields of a message that protobuf-c lists on its stack */
-  LISTED_FIELD = 96      /* bytes of its list for each further one, doubling included */
+  LENGTH_BYTES = 5,   /* of a message's length in the copy */
+  SPAN_OFFSET = 1001, /* TensorProto.span_offset */
+  SPAN_BYTES = 1002,  /* TensorProto.span_bytes */
+  BLOCK = 32,         /* arena overhead of one allocation, estimated from above */
+  FREE_FIELDS = 16,   /* fields of a message that protobuf-c lists on its stack */
+  LISTED_FIELD = 96   /* bytes of its list for each further one, doubling included */
 };
 
 typedef struct frame {
@@ -41,7 +42,8 @@ typedef struct scanner {
   opipe_error *err;
 } scanner;
 
-static opipe_status bad(scanner *s, uint64_t offset, const opi_field_rule *field, const char *what) {
+static opipe_status bad(scanner *s, uint64_t offset, const opi_field_rule *field,
+                        const char *what) {
   const frame *top = &s->stack[s->depth - 1];
   return opi_fail(s->err, OPIPE_E_INVALID, "malformed model: offset %llu, %s%s%s: %s",
                   (unsigned long long)offset, opi_message_rules(top->message)->name,
@@ -58,7 +60,8 @@ static opipe_status too_many(scanner *s, uint64_t found, uint64_t most, const ch
 
 static bool put(scanner *s, const uint8_t *data, uint64_t n) {
   if (s->copy != NULL) {
-    if (n > s->copy_room - s->scan.copy_bytes) return false;
+    if (n > s->copy_room - s->scan.copy_bytes)
+      return false;
     memcpy(s->copy + s->scan.copy_bytes, data, n);
   }
   s->scan.copy_bytes += n;
@@ -85,23 +88,29 @@ static opipe_status changed(scanner *s) {
 static uint64_t utf8_sequence(const uint8_t *text, uint64_t n) {
   static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
   const uint8_t first = text[0];
-  if (first == 0) return 0;
-  if (first < 0x80) return 1;
+  if (first == 0)
+    return 0;
+  if (first < 0x80)
+    return 1;
   const uint32_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || n < length) return 0;
+  if (first < 0xc2 || first > 0xf4 || n < length)
+    return 0;
   uint32_t code = first & (0x7fu >> length);
   for (uint32_t i = 1; i < length; i++) {
-    if ((text[i] & 0xc0) != 0x80) return 0;
+    if ((text[i] & 0xc0) != 0x80)
+      return 0;
     code = code << 6 | (text[i] & 0x3fu);
   }
-  if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
+  if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+    return 0;
   return length;
 }
 
 static bool is_text(const uint8_t *text, uint64_t n) {
   for (uint64_t i = 0; i < n;) {
     const uint64_t length = utf8_sequence(text + i, n - i);
-    if (length == 0) return false;
+    if (length == 0)
+      return false;
     i += length;
   }
   return true;
@@ -111,7 +120,8 @@ static bool packed_ints(const scanner *s, const opi_wire_field *field, uint64_t 
   uint64_t at = field->data, value = 0;
   *out_n = 0;
   while (at < field->end) {
-    if (!opi_wire_varint(s->bytes, field->end, &at, &value)) return false;
+    if (!opi_wire_varint(s->bytes, field->end, &at, &value))
+      return false;
     (*out_n)++;
   }
   return true;
@@ -127,8 +137,10 @@ static opipe_status check_once(scanner *s, frame *top, const opi_wire_field *fie
     return bad(s, field->start, rule, "excludes a field that stands before it");
   }
   top->seen |= 1u << index;
-  if (rule->group != 0) top->groups |= 1u << rule->group;
-  if (++top->n_fields > FREE_FIELDS) s->scan.tree_bytes += LISTED_FIELD;
+  if (rule->group != 0)
+    top->groups |= 1u << rule->group;
+  if (++top->n_fields > FREE_FIELDS)
+    s->scan.tree_bytes += LISTED_FIELD;
   return OPIPE_OK;
 }
 
@@ -136,7 +148,8 @@ static opipe_status check_once(scanner *s, frame *top, const opi_wire_field *fie
 
 static opipe_status scan_text(scanner *s, const opi_wire_field *field, const opi_field_rule *rule) {
   const uint8_t *text = s->bytes + field->data;
-  if (field->wire != OPI_WIRE_BYTES) return bad(s, field->start, rule, "has another wire type");
+  if (field->wire != OPI_WIRE_BYTES)
+    return bad(s, field->start, rule, "has another wire type");
   if (field->n_bytes != 0 && memchr(text, 0, field->n_bytes) != NULL) {
     return bad(s, field->start, rule, "holds a NUL");
   }
@@ -147,7 +160,8 @@ static opipe_status scan_text(scanner *s, const opi_wire_field *field, const opi
     return too_many(s, s->scan.n_strings, OPI_WIRE_MAX_ITEMS, "strings");
   }
   s->scan.tree_bytes += field->n_bytes + BLOCK;
-  if (!put(s, s->bytes + field->start, field->end - field->start)) return changed(s);
+  if (!put(s, s->bytes + field->start, field->end - field->start))
+    return changed(s);
   return OPIPE_OK;
 }
 
@@ -159,24 +173,28 @@ static opipe_status scan_numbers(scanner *s, const opi_wire_field *field,
   const uint32_t single = ints ? OPI_WIRE_VARINT : OPI_WIRE_FIXED32;
   uint64_t n = 1;
   if (field->wire == OPI_WIRE_BYTES && many) {
-    if (ints && !packed_ints(s, field, &n)) return bad(s, field->start, rule, "bad varint");
+    if (ints && !packed_ints(s, field, &n))
+      return bad(s, field->start, rule, "bad varint");
     if (!ints && field->n_bytes % 4 != 0) {
       return bad(s, field->start, rule, "its length is not a multiple of 4");
     }
-    if (!ints) n = field->n_bytes / 4;
+    if (!ints)
+      n = field->n_bytes / 4;
   } else if (field->wire != single) {
     return bad(s, field->start, rule, "has another wire type");
   }
-  if (many) s->scan.tree_bytes += 8 * n + BLOCK;
-  if (!put(s, s->bytes + field->start, field->end - field->start)) return changed(s);
+  if (many)
+    s->scan.tree_bytes += 8 * n + BLOCK;
+  if (!put(s, s->bytes + field->start, field->end - field->start))
+    return changed(s);
   return OPIPE_OK;
 }
 
 static opipe_status enter(scanner *s, opi_message message, uint64_t begin, uint64_t end) {
   if (s->depth == OPI_WIRE_MAX_DEPTH) {
-    return opi_fail(s->err, OPIPE_E_LIMIT,
-                    "the model nests messages deeper than %d levels (offset %llu, %s)",
-                    OPI_WIRE_MAX_DEPTH, (unsigned long long)begin, opi_message_rules(message)->name);
+    return opi_fail(
+        s->err, OPIPE_E_LIMIT, "the model nests messages deeper than %d levels (offset %llu, %s)",
+        OPI_WIRE_MAX_DEPTH, (unsigned long long)begin, opi_message_rules(message)->name);
   }
   if (++s->scan.n_messages[message] > OPI_WIRE_MAX_ITEMS) {
     return too_many(s, s->scan.n_messages[message], OPI_WIRE_MAX_ITEMS,
@@ -196,13 +214,17 @@ static opipe_status enter(scanner *s, opi_message message, uint64_t begin, uint6
 static opipe_status enter_field(scanner *s, const opi_wire_field *field,
                                 const opi_field_rule *rule) {
   static const uint8_t room[LENGTH_BYTES] = {0x80, 0x80, 0x80, 0x80, 0};
-  if (field->wire != OPI_WIRE_BYTES) return bad(s, field->start, rule, "has another wire type");
-  if (!put_varint(s, (uint64_t)field->number << 3 | OPI_WIRE_BYTES)) return changed(s);
+  if (field->wire != OPI_WIRE_BYTES)
+    return bad(s, field->start, rule, "has another wire type");
+  if (!put_varint(s, (uint64_t)field->number << 3 | OPI_WIRE_BYTES))
+    return changed(s);
   const uint64_t length_at = s->scan.copy_bytes;
-  if (!put(s, room, LENGTH_BYTES)) return changed(s);
+  if (!put(s, room, LENGTH_BYTES))
+    return changed(s);
   OPI_TRY(enter(s, (opi_message)rule->child, field->data, field->end));
   s->stack[s->depth - 1].length_at = length_at;
-  if (rule->child != OPI_MSG_TENSOR) return OPIPE_OK;
+  if (rule->child != OPI_MSG_TENSOR)
+    return OPIPE_OK;
   if (!put_number(s, SPAN_OFFSET, field->data) || !put_number(s, SPAN_BYTES, field->n_bytes)) {
     return changed(s);
   }
@@ -211,7 +233,8 @@ static opipe_status enter_field(scanner *s, const opi_wire_field *field,
 
 static void leave(scanner *s) {
   const frame *top = &s->stack[--s->depth];
-  if (s->copy == NULL || s->depth == 0) return;
+  if (s->copy == NULL || s->depth == 0)
+    return;
   uint64_t n = s->scan.copy_bytes - top->length_at - LENGTH_BYTES;
   for (uint32_t i = 0; i < LENGTH_BYTES; i++, n >>= 7) {
     const uint8_t more = i + 1 < LENGTH_BYTES ? 0x80 : 0;
@@ -227,7 +250,8 @@ static opipe_status scan_field(scanner *s) {
     return bad(s, start, NULL, "bad tag, varint or length");
   }
   const opi_field_rule *rule = opi_message_field(top->message, field.number);
-  if (rule == NULL) return OPIPE_OK;
+  if (rule == NULL)
+    return OPIPE_OK;
   OPI_TRY(check_once(s, top, &field, rule));
   switch (rule->kind) {
     case OPI_FIELD_MESSAGE:
@@ -263,7 +287,8 @@ static opipe_status scan_all(scanner *s, opi_message root) {
 }
 
 uint64_t opi_scan_budget(const opi_scan *scan, uint64_t n_bytes, uint64_t budget_bytes) {
-  if (budget_bytes != 0) return budget_bytes;
+  if (budget_bytes != 0)
+    return budget_bytes;
   const uint64_t rest = n_bytes - scan->content_bytes;
   return rest > UINT64_MAX / 16 ? UINT64_MAX / 2 : (UINT64_C(64) << 20) + 8 * rest;
 }

@@ -18,9 +18,12 @@
   { number, OPI_FIELD_##kind, 0, OPI_MSG_##child, 1, name }
 
 static const opi_field_rule model[] = {
-    ONE(1, INT, "ir_version"),          ONE(2, TEXT, "producer_name"),
-    ONE(3, TEXT, "producer_version"),   SUB(7, GRAPH, "graph"),
-    SUBS(8, OPSET, "opset_import"),     SUBS(25, FUNCTION, "functions"),
+    ONE(1, INT, "ir_version"),
+    ONE(2, TEXT, "producer_name"),
+    ONE(3, TEXT, "producer_version"),
+    SUB(7, GRAPH, "graph"),
+    SUBS(8, OPSET, "opset_import"),
+    SUBS(25, FUNCTION, "functions"),
     SUBS(26, CONFIGURATION, "configuration"),
 };
 static const opi_field_rule opset[] = {ONE(1, TEXT, "domain"), ONE(2, INT, "version")};
@@ -33,10 +36,14 @@ static const opi_field_rule graph[] = {
     SUBS(12, VALUE_INFO, "output"), SUBS(15, SPARSE_TENSOR, "sparse_initializer"),
 };
 static const opi_field_rule node[] = {
-    MANY(1, TEXT, "input"),           MANY(2, TEXT, "output"),
-    ONE(3, TEXT, "name"),             ONE(4, TEXT, "op_type"),
-    SUBS(5, ATTRIBUTE, "attribute"),  ONE(7, TEXT, "domain"),
-    ONE(8, TEXT, "overload"),         SUBS(10, NODE_CONFIGURATION, "device_configurations"),
+    MANY(1, TEXT, "input"),
+    MANY(2, TEXT, "output"),
+    ONE(3, TEXT, "name"),
+    ONE(4, TEXT, "op_type"),
+    SUBS(5, ATTRIBUTE, "attribute"),
+    ONE(7, TEXT, "domain"),
+    ONE(8, TEXT, "overload"),
+    SUBS(10, NODE_CONFIGURATION, "device_configurations"),
 };
 static const opi_field_rule attribute[] = {
     ONE(1, TEXT, "name"),
@@ -89,14 +96,10 @@ static const opi_field_rule shape[] = {SUBS(1, DIMENSION, "dim")};
 static const opi_field_rule dimension[] = {EITHER(1, INT, TYPE, "dim_value"),
                                            EITHER(2, TEXT, TYPE, "dim_param")};
 static const opi_field_rule function[] = {
-    ONE(1, TEXT, "name"),
-    MANY(4, TEXT, "input"),
-    MANY(5, TEXT, "output"),
-    MANY(6, TEXT, "attribute"),
-    SUBS(7, NODE, "node"),
-    SUBS(9, OPSET, "opset_import"),
-    ONE(10, TEXT, "domain"),
-    SUBS(11, ATTRIBUTE, "attribute_proto"),
+    ONE(1, TEXT, "name"),      MANY(4, TEXT, "input"),
+    MANY(5, TEXT, "output"),   MANY(6, TEXT, "attribute"),
+    SUBS(7, NODE, "node"),     SUBS(9, OPSET, "opset_import"),
+    ONE(10, TEXT, "domain"),   SUBS(11, ATTRIBUTE, "attribute_proto"),
     ONE(13, TEXT, "overload"),
 };
 
@@ -132,7 +135,8 @@ const opi_message_rule *opi_message_rules(opi_message message) {
 const opi_field_rule *opi_message_field(opi_message message, uint32_t number) {
   const opi_message_rule *rule = &rules[message];
   for (uint32_t i = 0; i < rule->n_fields; i++) {
-    if (rule->fields[i].number == number) return &rule->fields[i];
+    if (rule->fields[i].number == number)
+      return &rule->fields[i];
   }
   return NULL;
 }

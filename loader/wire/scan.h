@@ -14,8 +14,8 @@
 enum { OPI_WIRE_VARINT = 0, OPI_WIRE_FIXED64 = 1, OPI_WIRE_BYTES = 2, OPI_WIRE_FIXED32 = 5 };
 
 enum {
-  OPI_WIRE_MAX_DEPTH = 64,         /* nested messages */
-  OPI_WIRE_MAX_ITEMS = 1 << 24,    /* messages, strings: each kind */
+  OPI_WIRE_MAX_DEPTH = 64,          /* nested messages */
+  OPI_WIRE_MAX_ITEMS = 1 << 24,     /* messages, strings: each kind */
   OPI_WIRE_MAX_COPY_BYTES = 1 << 30 /* what protobuf-c may be given */
 };
 
@@ -72,9 +72,9 @@ typedef enum opi_field_kind {
   OPI_FIELD_TEXT,    /* UTF-8 without NUL */
   OPI_FIELD_BYTES,   /* without NUL */
   OPI_FIELD_MESSAGE,
-  OPI_FIELD_INTS,    /* repeated varint, packed or not */
-  OPI_FIELD_FLOATS,  /* repeated fixed32, packed or not */
-  OPI_FIELD_CONTENT  /* a tensor's elements, of any wire type: left where they are */
+  OPI_FIELD_INTS,   /* repeated varint, packed or not */
+  OPI_FIELD_FLOATS, /* repeated fixed32, packed or not */
+  OPI_FIELD_CONTENT /* a tensor's elements, of any wire type: left where they are */
 } opi_field_kind;
 
 typedef struct opi_field_rule {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of a file -> values of the graph under construction.
  *
- * Each name is made once in its scope. A subgraph may read what the graphs around it have: the value
- * is then captured, level by level. A function's body sees its arguments only. In the graph every
- * value of the whole model has a name of its own, so that inlining a subgraph can never confuse two.
+ * Each name is made once in its scope. A subgraph may read what the graphs around it have: the
+ * value is then captured, level by level. A function's body sees its arguments only. In the graph
+ * every value of the whole model has a name of its own, so that inlining a subgraph can never
+ * confuse two.
  */
 #include "loader/wire/wire.h"
 
@@ -34,7 +35,8 @@ opipe_status opi_scope_open(opi_scope *scope, opi_load *load, opi_graph *graph, 
 }
 
 void opi_scope_close(opi_scope *scope) {
-  if (scope->names == NULL) return;
+  if (scope->names == NULL)
+    return;
   opi_map_free(scope->names);
   opi_map_free(scope->promised);
   scope->names = scope->promised = NULL;
@@ -45,14 +47,16 @@ opipe_status opi_scope_unique(opi_load *load, opi_map *taken, const char *prefix
                               const char **out_name, opipe_error *err) {
   const char *wanted = prefix[0] == '\0' ? opi_arena_strdup(load->arena, name)
                                          : opi_arena_printf(load->arena, "%s%s", prefix, name);
-  if (wanted == NULL) return opi_fail_nomem(err, strlen(prefix) + strlen(name) + 1, "a name");
+  if (wanted == NULL)
+    return opi_fail_nomem(err, strlen(prefix) + strlen(name) + 1, "a name");
   uint32_t count = 0;
   *out_name = wanted;
   if (opi_map_get(taken, wanted, &count)) {
     uint32_t unused = 0;
     do {
       *out_name = opi_arena_printf(load->arena, "%s__%u", wanted, ++count);
-      if (*out_name == NULL) return opi_fail_nomem(err, strlen(wanted) + 16, "a name");
+      if (*out_name == NULL)
+        return opi_fail_nomem(err, strlen(wanted) + 16, "a name");
     } while (opi_map_get(taken, *out_name, &unused));
     OPI_TRY(opi_map_set(taken, wanted, count, err));
   }
@@ -65,21 +69,26 @@ static opipe_status add_value(opi_scope *scope, const char *name, uint32_t *out_
   const char *unique = NULL;
   OPI_TRY(opi_scope_unique(scope->load, scope->load->taken, scope->prefix, name, &unique, err));
   const uint32_t value = opi_graph_add_value(scope->graph, unique, OPIPE_UNDEFINED, NULL, -1);
-  if (value == OPIPE_NONE) return opi_fail_nomem(err, sizeof(opi_value), "a value");
+  if (value == OPIPE_NONE)
+    return opi_fail_nomem(err, sizeof(opi_value), "a value");
   *out_value = value;
   return opi_map_set(scope->names, name, value, err);
 }
 
-/* An inner input of an outer name hides it, with a warning; an inner result of that name is refused. */
+/* An inner input of an outer name hides it, with a warning; an inner result of that name is
+ * refused. */
 static opipe_status check_shadow(opi_scope *scope, const char *name, opi_definition what,
                                  opipe_error *err) {
   uint32_t unused = 0;
   const opi_scope *at = scope->outer;
-  while (at != NULL && !opi_map_get(at->names, name, &unused)) at = at->outer;
-  if (at == NULL) return OPIPE_OK;
+  while (at != NULL && !opi_map_get(at->names, name, &unused))
+    at = at->outer;
+  if (at == NULL)
+    return OPIPE_OK;
   if (what == OPI_DEFINES_OUTPUT) {
-    return opi_fail(err, OPIPE_E_INVALID, "'%.200s' in subgraph '%.100s' shadows a value outside of it",
-                    name, scope->graph->name);
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "'%.200s' in subgraph '%.100s' shadows a value outside of it", name,
+                    scope->graph->name);
   }
   if (opi_load_first(scope->load, OPI_WARNED_SHADOW)) {
     opi_log(scope->load->logger, OPIPE_LOG_WARN,
@@ -93,9 +102,9 @@ opipe_status opi_scope_define(opi_scope *scope, const char *name, opi_definition
                               uint32_t *out_value, opipe_error *err) {
   uint32_t value = OPIPE_NONE;
   if (opi_map_get(scope->names, name, &value)) {
-    return opi_fail(err, OPIPE_E_INVALID, "'%.200s' is made twice in graph '%.200s'", name,
-                    scope->call != NULL ? opi_wire_text(scope->call->function->name)
-                                        : scope->graph->name);
+    return opi_fail(
+        err, OPIPE_E_INVALID, "'%.200s' is made twice in graph '%.200s'", name,
+        scope->call != NULL ? opi_wire_text(scope->call->function->name) : scope->graph->name);
   }
   if (scope->promised != NULL && opi_map_get(scope->promised, name, &value)) {
     opi_map_remove(scope->promised, name);
@@ -135,10 +144,13 @@ opipe_status opi_scope_find(opi_scope *scope, const char *name, uint32_t *out_va
                             opipe_error *err) {
   uint32_t outer_value = OPIPE_NONE;
   *out_value = OPIPE_NONE;
-  if (name[0] == '\0' || opi_map_get(scope->names, name, out_value)) return OPIPE_OK;
-  if (scope->outer == NULL) return OPIPE_E_NOTFOUND;
+  if (name[0] == '\0' || opi_map_get(scope->names, name, out_value))
+    return OPIPE_OK;
+  if (scope->outer == NULL)
+    return OPIPE_E_NOTFOUND;
   OPI_TRY(opi_scope_find(scope->outer, name, &outer_value, err));
   /* An absent argument of the function around is absent here too. */
-  if (outer_value == OPIPE_NONE) return opi_map_set(scope->names, name, OPIPE_NONE, err);
+  if (outer_value == OPIPE_NONE)
+    return opi_map_set(scope->names, name, OPIPE_NONE, err);
   return add_capture(scope, name, outer_value, out_value, err);
 }

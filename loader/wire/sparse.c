@@ -14,9 +14,11 @@ static opipe_status fail(const opi_dense *dense, opipe_error *err, opipe_status 
 
 static opipe_status read_parts(opi_load *load, const OpiOnnx__SparseTensorProto *sparse,
                                opi_dense *values, opi_dense *indices, opipe_error *err) {
-  if (sparse->values == NULL) return opi_fail(err, OPIPE_E_INVALID, "sparse tensor without values");
+  if (sparse->values == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "sparse tensor without values");
   OPI_TRY(opi_wire_tensor(load, sparse->values, values, err));
-  if (sparse->indices == NULL) return fail(values, err, OPIPE_E_INVALID, "has no indices");
+  if (sparse->indices == NULL)
+    return fail(values, err, OPIPE_E_INVALID, "has no indices");
   OPI_TRY(opi_wire_tensor(load, sparse->indices, indices, err));
   if (values->missing || indices->missing) {
     return fail(values, err, OPIPE_E_UNSUPPORTED, "its content was not shipped");
@@ -44,7 +46,8 @@ static bool position(const opi_dense *dense, const opi_dense *indices, uint64_t 
     int64_t index = 0;
     memcpy(&index, raw + (i * n + d) * sizeof(index), sizeof(index));
     const uint64_t extent = indices->rank == 1 ? n_elems : (uint64_t)dense->shape[d];
-    if (index < 0 || (uint64_t)index >= extent) return false;
+    if (index < 0 || (uint64_t)index >= extent)
+      return false;
     at = at * extent + (uint64_t)index;
   }
   *out = at;
@@ -56,7 +59,8 @@ static opipe_status fill(opi_load *load, const opi_dense *values, const opi_dens
   const uint64_t n_values = (uint64_t)values->shape[0];
   const uint64_t elem = opi_dtype_bits(dense->dtype) / 8;
   uint8_t *data = opi_arena_alloc(load->arena, dense->n_bytes);
-  if (data == NULL) return opi_fail_nomem(err, dense->n_bytes, "a sparse tensor");
+  if (data == NULL)
+    return opi_fail_nomem(err, dense->n_bytes, "a sparse tensor");
   for (uint64_t i = 0; i < n_values; i++) {
     uint64_t at = 0;
     if (!position(dense, indices, i, dense->n_bytes / elem, &at)) {
@@ -78,7 +82,8 @@ opipe_status opi_wire_sparse(opi_load *load, const OpiOnnx__SparseTensorProto *s
   }
   out->rank = (uint32_t)sparse->n_dims;
   out->shape = opi_arena_copy(load->arena, sparse->dims, sparse->n_dims * sizeof(int64_t));
-  if (out->shape == NULL) return opi_fail_nomem(err, 8 * sparse->n_dims, "dimensions");
+  if (out->shape == NULL)
+    return opi_fail_nomem(err, 8 * sparse->n_dims, "dimensions");
   if (!opi_tensor_bytes(out->dtype, out->shape, out->rank, &out->n_bytes)) {
     return fail(out, err, OPIPE_E_INVALID, "its size overflows or a dimension is negative");
   }

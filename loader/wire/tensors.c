@@ -9,13 +9,16 @@
 /* What the dtype asks of an address. */
 static uint32_t element_align(uint32_t dtype) {
   const uint32_t n_bytes = opi_dtype_bits(dtype) / 8;
-  if (n_bytes <= 1) return 1;
+  if (n_bytes <= 1)
+    return 1;
   return n_bytes > 8 ? 8 : n_bytes;
 }
 
 static opipe_status align_small(opi_load *load, opi_dense *dense, opipe_error *err) {
-  if (dense->data == NULL || dense->n_bytes > OPI_WIRE_ALIGN_BYTES) return OPIPE_OK;
-  if ((uintptr_t)dense->data % element_align(dense->dtype) == 0) return OPIPE_OK;
+  if (dense->data == NULL || dense->n_bytes > OPI_WIRE_ALIGN_BYTES)
+    return OPIPE_OK;
+  if ((uintptr_t)dense->data % element_align(dense->dtype) == 0)
+    return OPIPE_OK;
   dense->data = opi_arena_copy(load->arena, dense->data, dense->n_bytes);
   return dense->data != NULL ? OPIPE_OK : opi_fail_nomem(err, dense->n_bytes, "a small tensor");
 }
@@ -28,7 +31,8 @@ static opipe_status read_shape(opi_load *load, const OpiOnnx__TensorProto *tenso
   }
   dense->rank = (uint32_t)tensor->n_dims;
   int64_t *shape = OPI_ARENA_ARRAY(load->arena, int64_t, dense->rank);
-  if (shape == NULL) return opi_fail_nomem(err, 8 * (uint64_t)dense->rank, "dimensions");
+  if (shape == NULL)
+    return opi_fail_nomem(err, 8 * (uint64_t)dense->rank, "dimensions");
   for (uint32_t d = 0; d < dense->rank; d++) {
     shape[d] = tensor->dims[d];
     if (shape[d] < 0) {
@@ -44,7 +48,8 @@ opipe_status opi_wire_tensor(opi_load *load, const OpiOnnx__TensorProto *tensor,
                              opipe_error *err) {
   *out = (opi_dense){.name = opi_wire_text(tensor->name), .dtype = (uint32_t)tensor->data_type};
   OPI_TRY(read_shape(load, tensor, out, err));
-  if (out->dtype == OPIPE_STRING) return OPIPE_OK; /* refused by whoever uses it */
+  if (out->dtype == OPIPE_STRING)
+    return OPIPE_OK; /* refused by whoever uses it */
   if (opi_dtype_bits(out->dtype) == 0) {
     return opi_fail(err, OPIPE_E_INVALID, "tensor '%s' has the unknown element type %d", out->name,
                     tensor->data_type);
@@ -82,7 +87,8 @@ opipe_status opi_tensor_parse(const void *bytes, uint64_t n_bytes, opi_arena *ar
   opi_dense dense;
   opipe_status status =
       opi_wire_unpack(bytes, n_bytes, OPI_MSG_TENSOR, 0, &load.parse, &scan, &message, err);
-  if (status >= 0) status = opi_wire_tensor(&load, (OpiOnnx__TensorProto *)message, &dense, err);
+  if (status >= 0)
+    status = opi_wire_tensor(&load, (OpiOnnx__TensorProto *)message, &dense, err);
   if (status >= 0 && dense.dtype == OPIPE_STRING) {
     status = opi_fail(err, OPIPE_E_UNSUPPORTED, "tensor '%s' holds strings", dense.name);
   }

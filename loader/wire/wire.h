@@ -12,9 +12,10 @@
 #include "onnx_model.pb-c.h"
 
 enum {
-  OPI_WIRE_MAX_NODES = 1 << 20,  /* of the file graph, functions expanded, subgraphs included */
-  OPI_WIRE_MAX_SCOPES = 128,     /* functions and subgraphs inside one another */
-  OPI_WIRE_MAX_STAGE = 65535,    /* pipeline_stage */
+  OPI_WIRE_MAX_NODES = 1 << 20, /* of the file graph, functions expanded, subgraphs included */
+  OPI_WIRE_MAX_SCOPES = 128,    /* functions and subgraphs inside one another */
+  OPI_WIRE_MAX_STAGE = 65535,   /* pipeline_stage */
+  OPI_WIRE_MAX_CONFIGURATIONS = 64,
   OPI_WIRE_MAX_ATTRIBUTES = 4096, /* of one node, defaults of one function */
   OPI_WIRE_ALIGN_BYTES = 65536,  /* smaller tensors are copied when the file holds them unaligned */
   OPI_WIRE_MAX_SPARSE = 64 << 20 /* bytes of one densified sparse tensor */
@@ -29,7 +30,8 @@ enum {
   OPI_WARNED_KEY = 2u,
   OPI_WARNED_SHADOW = 4u,
   OPI_WARNED_TYPE = 8u,
-  OPI_WARNED_STAGE = 16u
+  OPI_WARNED_STAGE = 16u,
+  OPI_WARNED_CONSTANT = 32u
 };
 
 typedef struct opi_mapping opi_mapping;
@@ -59,12 +61,12 @@ typedef struct opi_load {
   opi_mapping **mappings;
   uint32_t n_mappings, room_mappings;
   /* import */
-  opi_map *taken;      /* value names of all graphs -> how often asked for */
-  opi_map *node_names; /* the same of nodes */
-  opi_map *functions;  /* key of domain, name and overload -> index; NULL: there are none */
-  opi_text key;        /* of the function that is looked for */
-  opi_map *domains;    /* those warned about */
-  const char *configuration; /* whose pipeline stages are read; NULL: the first one met */
+  opi_map *taken;            /* value names of all graphs -> how often asked for */
+  opi_map *node_names;       /* the same of nodes */
+  opi_map *functions;        /* key of domain, name and overload -> index; NULL: there are none */
+  opi_text key;              /* of the function that is looked for */
+  opi_map *domains;          /* those warned about */
+  const char *configuration; /* whose pipeline stages are read; NULL: there are none */
   uint32_t n_nodes, n_scopes;
   uint32_t warned; /* OPI_WARNED_* */
 } opi_load;
@@ -88,9 +90,10 @@ opipe_status opi_wire_unpack(const uint8_t *bytes, uint64_t n_bytes, opi_message
 
 enum { OPI_EXTERNAL_NO_OPENAT2 = 256u }; /* beside OPI_LOAD_*: the fall-back, for tests */
 
-/* Opens the regular file `location` below the folder `dir` (of real path dir_path) for reading, with
- * everything that onnx-pipe asks of external data; `link_path`: see opi_load. `flags`: OPI_LOAD_*.
- * Errors: OPIPE_E_INVALID (outside the folder, a link, not a file), OPIPE_E_NOTFOUND, OPIPE_E_IO. */
+/* Opens the regular file `location` below the folder `dir` (of real path dir_path) for reading,
+ * with everything that onnx-pipe asks of external data; `link_path`: see opi_load. `flags`:
+ * OPI_LOAD_*. Errors: OPIPE_E_INVALID (outside the folder, a link, not a file), OPIPE_E_NOTFOUND,
+ * OPIPE_E_IO. */
 opipe_status opi_external_open(int dir, const char *dir_path, const char *link_path,
                                const char *location, uint32_t flags, int *out_fd,
                                uint64_t *out_bytes, opipe_error *err);
@@ -141,7 +144,8 @@ typedef struct opi_wire_type {
 /* Refuses what is neither a tensor nor a sequence (map, optional, sparse, opaque) by name. */
 opipe_status opi_wire_read_type(opi_load *load, const OpiOnnx__ValueInfoProto *info,
                                 opi_wire_type *out, opipe_error *err);
-/* Gives a value what it does not have yet; a contradiction is warned about, and what is there stays. */
+/* Gives a value what it does not have yet; a contradiction is warned about, and what is there
+ * stays. */
 void opi_wire_apply_type(opi_load *load, opi_value *value, const opi_wire_type *type);
 
 /* ---- scope.c ---- */
@@ -158,8 +162,8 @@ typedef struct opi_call {
 typedef struct opi_scope {
   opi_load *load;
   opi_graph *graph;
-  opi_map *names;          /* name in the file -> value of `graph`, OPIPE_NONE: an absent argument */
-  opi_map *promised;       /* a call's outputs that its body has not made yet; NULL: not a call */
+  opi_map *names;    /* name in the file -> value of `graph`, OPIPE_NONE: an absent argument */
+  opi_map *promised; /* a call's outputs that its body has not made yet; NULL: not a call */
   struct opi_scope *outer; /* whose names may be read; NULL: main graph, function body */
   const opi_call *call;    /* innermost; NULL: none */
   const char *prefix;      /* of made names, "" or "call/" */
@@ -176,15 +180,16 @@ typedef enum opi_definition {
   OPI_DEFINES_INITIALIZER,
   OPI_DEFINES_OUTPUT
 } opi_definition;
-/* Makes the value `name`, with a name that no other value of the model has. Twice in one scope, or a
- * node's output of an outer name: OPIPE_E_INVALID. */
+/* Makes the value `name`, with a name that no other value of the model has. Twice in one scope, or
+ * a node's output of an outer name: OPIPE_E_INVALID. */
 opipe_status opi_scope_define(opi_scope *scope, const char *name, opi_definition what,
                               uint32_t *out_value, opipe_error *err);
 /* The value that `name` means here, captured from outer graphs if need be; "" gives OPIPE_NONE.
  * OPIPE_E_NOTFOUND, without a message: nothing has that name. */
 opipe_status opi_scope_find(opi_scope *scope, const char *name, uint32_t *out_value,
                             opipe_error *err);
-/* `name` if `taken` does not hold it, else with a suffix that makes it new. In the model's arena. */
+/* `name` if `taken` does not hold it, else with a suffix that makes it new. In the model's arena.
+ */
 opipe_status opi_scope_unique(opi_load *load, opi_map *taken, const char *prefix, const char *name,
                               const char **out_name, opipe_error *err);
 
@@ -209,6 +214,8 @@ opipe_status opi_wire_define_outputs(opi_scope *scope, const OpiOnnx__NodeProto 
 /* Opset version that the scope's imports give to the domain. */
 opipe_status opi_wire_version(opi_scope *scope, const char *domain, const char *op,
                               uint32_t *out_version, opipe_error *err);
+/* Decides whose pipeline stages are read: sets load->configuration. */
+void opi_wire_choose_configuration(opi_load *load);
 /* "ai.onnx" and NULL are "". */
 const char *opi_wire_domain(const char *domain);
 /* Reads the function list; then finds one for a node: *out_function NULL when it is none. */
@@ -229,6 +236,8 @@ typedef struct opi_call_site {
 opipe_status opi_functions_expand(opi_scope *scope, const opi_call_site *site, opipe_error *err);
 
 /* A string field that may be absent. */
-static inline const char *opi_wire_text(const char *text) { return text != NULL ? text : ""; }
+static inline const char *opi_wire_text(const char *text) {
+  return text != NULL ? text : "";
+}
 
 #endif /* OPI_WIRE_WIRE_H */
