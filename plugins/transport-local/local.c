@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transport-local: the plugin's table; worlds, endpoints, registered memory, abort. */
+#include "local.h"
+
+/* ---- memory and errors ---- */
+
+void *local_alloc(const opipe_host *host, size_t n_bytes, size_t align) {
+  void *ptr = host->realloc(host->ctx, NULL, 0, n_bytes, align);
+  if (ptr != NULL)
+    memset(ptr, 0, n_bytes);
+  return ptr;
+}
+
+void local_free(const opipe_host *host, void *ptr, size_t n_bytes, size_t align) {
+  if (ptr != NULL)
+    (void)host->realloc(host->ctx, ptr, n_bytes, 0, align);
+}
+
+opipe_status local_check(opipe_world *world, opipe_error *err) {
+  if (atomic_load_explicit(&world->aborted, memory_order_acquire) == 0)
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_PEER, "rank %u ended the run: %s", world->abort_rank,
+                    world->why.message);
+}
+
+opipe_status local_address(const opipe_endpoint *endpoint, const opipe_region *region,
+                           void **out_data, opipe_error *err) {
+  void *base = NULL;
+  if (region->buffer == NULL) {
+    *out_data = NULL;
+    if (region->n_bytes == 0)
+      return OPIPE_OK;
+    return opipe_fail(err, OPIPE_E_INVALID, "rank %u: a region of %llu bytes without a buffer",
+                      endpoint->rank, (unsigned long long)region->n_bytes);
+  }
+  if (endpoint->backend == NULL) {
+    return opipe_fail(err, OPIPE_E_INVALID, "rank %u: its endpoint was opened without a backend",
+                      endpoint->rank);
+  }
+  const opipe_status status = endpoint->backend->buffer_host(region->buffer, &base, err);
+  if (status == OPIPE_OK)
+    *out_data = (char *)base + region->offset_bytes;
+  return status;
+}
+
+opipe_status local_record(const opipe_endpoint *endpoint, opipe_event *event, opipe_error *err) {
+  if (event == NULL)
+    return OPIPE_OK;
+  if (endpoint->backend == NULL || endpoint->queue == NULL) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "rank %u: an event to record, but its endpoint was opened without a queue",
+                      endpoint->rank);
+  }
+  return endpoint->backend->event_record(endpoint->queue, event, err);
+}
+
+/* ---- worlds ---- */
+
+static opipe_status local_info(opipe_instance *self, opipe_transport_info *io_info,
+                               opipe_error *err) {
+  (void)self;
+  const uint32_t size = io_info->struct_size;
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth);
+  if (size < OPIPE_END(opipe_transport_info, max_ranks)) {
+    return opipe_fail(err, OPIPE_E_ABI, "transport info: struct_size %u is too small", size);
+  }
+  const opipe_transport_info full = {.struct_size = size,
+                                     .rule = OPIPE_RULE_TAG,
+                                     .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
+                                     .flags = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES,
+                                     .fence_kinds = 1u << OPIPE_FENCE_NONE,
+                                     .max_ranks = 0,
+                                     .latency_ns = 500,
+                                     .bandwidth = 0};
+  memcpy(io_info, &full, size < known ? size : known);
+  return OPIPE_OK;
+}
+
+static opipe_status check_world(const opipe_world_params *params, opipe_error *err) {
+  if (params->struct_size < OPIPE_END(opipe_world_params, options)) {
+    return opipe_fail(err, OPIPE_E_ABI, "world_open: struct_size %u is too small",
+                      params->struct_size);
+  }
+  if (params->n_ranks == 0 || params->n_ranks > 65536) {
+    return opipe_fail(err, OPIPE_E_INVALID, "world_open: %u ranks, 1 to 65536 are possible",
+                      params->n_ranks);
+  }
+  if (params->options != NULL && params->options[0] != '\0') {
+    return opipe_fail(err, OPIPE_E_INVALID, "transport 'local' has no options, '%.100s' was given",
+                      params->options);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status local_world_open(opipe_instance *self, const opipe_world_params *params,
+                                     opipe_world **out_world, opipe_error *err) {
+  const opipe_host *host = self->host;
+  opipe_status status = check_world(params, err);
+  if (status < 0)
+    return status;
+  const size_t table_bytes = params->n_ranks * sizeof(_Atomic(opipe_endpoint *));
+  opipe_world *world = local_alloc(host, sizeof *world, _Alignof(opipe_world));
+  if (world == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "a world: the host has no %zu bytes left", sizeof *world);
+  world->host = host;
+  world->n_ranks = params->n_ranks;
+  world->endpoints = local_alloc(host, table_bytes, _Alignof(_Atomic(opipe_endpoint *)));
+  if (world->endpoints == NULL) {
+    status = opipe_fail(err, OPIPE_E_NOMEM, "a world: the host has no %zu bytes left", table_bytes);
+    goto fail_world;
+  }
+  if (pthread_mutex_init(&world->lock, NULL) != 0) {
+    status = opipe_fail(err, OPIPE_E_NOMEM, "a world: no lock could be made");
+    goto fail_table;
+  }
+  *out_world = world;
+  return OPIPE_OK;
+fail_table:
+  local_free(host, world->endpoints, table_bytes, _Alignof(_Atomic(opipe_endpoint *)));
+fail_world:
+  local_free(host, world, sizeof *world, _Alignof(opipe_world));
+  return status;
+}
+
+static void local_world_close(opipe_world *world) {
+  if (world == NULL)
+    return;
+  const opipe_host *host = world->host;
+  pthread_mutex_destroy(&world->lock);
+  local_free(host, world->endpoints, world->n_ranks * sizeof(_Atomic(opipe_endpoint *)),
+             _Alignof(_Atomic(opipe_endpoint *)));
+  local_free(host, world, sizeof *world, _Alignof(opipe_world));
+}
+
+static void local_abort(opipe_world *world, uint32_t rank, const opipe_error *why) {
+  pthread_mutex_lock(&world->lock);
+  if (atomic_load(&world->aborted) == 0) {
+    world->abort_rank = rank;
+    if (why != NULL)
+      world->why = *why;
+    world->why.message[sizeof world->why.message - 1] = '\0';
+    atomic_store_explicit(&world->aborted, 1, memory_order_release);
+  }
+  for (uint32_t r = 0; r < world->n_ranks; ++r)
+    local_ring_rank(world, r);
+  pthread_mutex_unlock(&world->lock);
+}
+
+/* ---- endpoints ---- */
+
+static opipe_status check_endpoint(const opipe_world *world, const opipe_endpoint_params *params,
+                                   opipe_error *err) {
+  if (params->struct_size < OPIPE_END(opipe_endpoint_params, spin_us)) {
+    return opipe_fail(err, OPIPE_E_ABI, "endpoint_open: struct_size %u is too small",
+                      params->struct_size);
+  }
+  if (params->rank >= world->n_ranks) {
+    return opipe_fail(err, OPIPE_E_INVALID, "endpoint_open: rank %u in a world of %u", params->rank,
+                      world->n_ranks);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status local_endpoint_open(opipe_world *world, const opipe_endpoint_params *params,
+                                        opipe_endpoint **out_endpoint, opipe_error *err) {
+  opipe_status status = check_endpoint(world, params, err);
+  if (status < 0)
+    return status;
+  opipe_endpoint *endpoint = local_alloc(world->host, sizeof *endpoint, _Alignof(opipe_endpoint));
+  if (endpoint == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: the host has no %zu bytes left",
+                      sizeof *endpoint);
+  }
+  endpoint->world = world;
+  endpoint->backend = params->backend;
+  endpoint->device = params->device;
+  endpoint->queue = params->queue;
+  endpoint->rank = params->rank;
+  endpoint->spin_us = params->spin_us;
+  opipe_endpoint *nobody = NULL;
+  if (!atomic_compare_exchange_strong(&world->endpoints[params->rank], &nobody, endpoint)) {
+    local_free(world->host, endpoint, sizeof *endpoint, _Alignof(opipe_endpoint));
+    return opipe_fail(err, OPIPE_E_STATE, "endpoint_open: rank %u has an endpoint already",
+                      params->rank);
+  }
+  *out_endpoint = endpoint;
+  return OPIPE_OK;
+}
+
+/* Under the lock, so that no abort rings it meanwhile; its peers have stopped. */
+static void local_endpoint_close(opipe_endpoint *endpoint) {
+  if (endpoint == NULL)
+    return;
+  opipe_world *world = endpoint->world;
+  pthread_mutex_lock(&world->lock);
+  atomic_store(&world->endpoints[endpoint->rank], NULL);
+  pthread_mutex_unlock(&world->lock);
+  local_free(world->host, endpoint, sizeof *endpoint, _Alignof(opipe_endpoint));
+}
+
+static opipe_status local_memory_register(opipe_endpoint *endpoint, opipe_buffer *buffer,
+                                          uint64_t n_bytes, opipe_memory **out_memory,
+                                          opipe_error *err) {
+  const opipe_region region = {.buffer = buffer, .offset_bytes = 0, .n_bytes = n_bytes};
+  void *data = NULL;
+  const opipe_status status = local_address(endpoint, &region, &data, err);
+  if (status < 0)
+    return status;
+  opipe_memory *memory = local_alloc(endpoint->world->host, sizeof *memory, _Alignof(opipe_memory));
+  if (memory == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "registered memory: the host has no %zu bytes left",
+                      sizeof *memory);
+  }
+  memory->endpoint = endpoint;
+  memory->buffer = buffer;
+  *out_memory = memory;
+  return OPIPE_OK;
+}
+
+static void local_memory_drop(opipe_memory *memory) {
+  if (memory != NULL)
+    local_free(memory->endpoint->world->host, memory, sizeof *memory, _Alignof(opipe_memory));
+}
+
+/* ---- the plugin ---- */
+
+static const opipe_transport transport_table = {
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, abort),
+    .info = local_info,
+    .world_open = local_world_open,
+    .world_close = local_world_close,
+    .endpoint_open = local_endpoint_open,
+    .endpoint_close = local_endpoint_close,
+    .stream_open = local_stream_open,
+    .stream_close = local_stream_close,
+    .memory_register = local_memory_register,
+    .memory_drop = local_memory_drop,
+    .reserve = local_reserve,
+    .send = local_send,
+    .recv = local_recv,
+    .test = local_test,
+    .doorbell = local_doorbell,
+    .ring = local_ring,
+    .wait = local_wait,
+    .group_open = local_group_open,
+    .group_close = local_group_close,
+    .all_reduce = local_all_reduce,
+    .group_test = local_group_test,
+    .abort = local_abort};
+
+static opipe_status local_open(const opipe_host *host, opipe_instance **out_self,
+                               opipe_error *err) {
+  opipe_instance *self = local_alloc(host, sizeof *self, _Alignof(opipe_instance));
+  if (self == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "transport 'local': the host has no %zu bytes left",
+                      sizeof *self);
+  self->host = host;
+  *out_self = self;
+  return OPIPE_OK;
+}
+
+static void local_close(opipe_instance *self) {
+  if (self != NULL)
+    local_free(self->host, self, sizeof *self, _Alignof(opipe_instance));
+}
+
+static const void *local_get_interface(opipe_instance *self, const char *id) {
+  (void)self;
+  return strcmp(id, OPIPE_TRANSPORT_ID) == 0 ? &transport_table : NULL;
+}
+
+OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
+    OPIPE_PLUGIN_HEAD(OPIPE_KIND_TRANSPORT, 0),
+    "local",
+    "1.0",
+    "Apache-2.0",
+    "ranks are threads of one process: producers write into the receiver's memory",
+    local_open,
+    local_close,
+    local_get_interface,
+};

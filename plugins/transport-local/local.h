@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside transport-local: ranks are threads of one process and see each other's memory.
+ *
+ * A message is a hand-over of an address: the receiver posts the region, the sender writes there
+ * (or asks for a copy) and publishes a number. Every rank has a doorbell, an eventcount: it spins
+ * on it, then sleeps in a futex; who rings wakes only announced sleepers. Invariants: the fields of
+ * a cell are written by the side named beside them, and read by the other side only after the
+ * number that publishes them (acquire) has been seen. Nothing on the message path locks, blocks or
+ * allocates.
+ */
+#ifndef OPIPE_TRANSPORT_LOCAL_H
+#define OPIPE_TRANSPORT_LOCAL_H
+
+#include <opipe/helpers.h>
+#include <opipe/transport.h>
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+
+enum { LINE_BYTES = 128 }; /* two cache lines: neighbours are prefetched in pairs */
+
+struct opipe_instance {
+  const opipe_host *host;
+};
+
+typedef struct doorbell {
+  alignas(LINE_BYTES) _Atomic uint32_t count; /* the futex word */
+  _Atomic uint32_t sleepers;
+} doorbell;
+
+struct opipe_endpoint {
+  doorbell bell;
+  alignas(LINE_BYTES) opipe_world *world; /* written by set-up only from here on */
+  const opipe_backend *backend;
+  opipe_device *device;
+  opipe_queue *queue;
+  uint32_t rank;
+  uint32_t spin_us;
+  uint32_t n_users; /* streams and groups that are open, under the world's lock */
+  bool unready; /* own thread: an event of another device is awaited, so `wait` must look again by
+                   itself */
+};
+
+/* One message in flight: sequence number `q` uses cell q % depth. */
+typedef struct cell {
+  /* receiver */
+  alignas(LINE_BYTES) _Atomic uint64_t posted; /* q + 1 once the receive of q stands */
+  char *target;
+  uint64_t room_bytes;
+  /* sender */
+  alignas(LINE_BYTES) _Atomic uint64_t sent; /* q + 1 once message q has been published */
+  _Atomic uint64_t arrived; /* q + 1 once its data is there: `sent`, unless an event is awaited */
+  opipe_event *ready;       /* awaited before the data is valid; NULL: none */
+  const char *source;       /* to be copied once ready; NULL: in place */
+  uint64_t n_bytes;
+  /* each side's own */
+  alignas(LINE_BYTES) opipe_event *recv_done;
+  opipe_event *send_done;
+} cell;
+
+typedef struct wire {
+  struct wire *next;
+  opipe_stream_params params;
+  opipe_stream *ends[2]; /* 0: the source's handle, 1: the destination's; under the world's lock */
+  cell *cells;           /* [depth] */
+  const opipe_backend *src_backend; /* for its events */
+} wire;
+
+struct opipe_stream {
+  wire *wire;
+  opipe_endpoint *endpoint;
+  uint32_t sides; /* bit 0: source, bit 1: destination */
+};
+
+struct opipe_memory {
+  opipe_endpoint *endpoint;
+  opipe_buffer *buffer;
+};
+
+/* A member's place in a group; on a line of its own. */
+typedef struct member {
+  alignas(LINE_BYTES) _Atomic uint64_t given; /* q + 1: contribution q stands */
+  _Atomic uint64_t taken;                     /* q + 1: result q has been copied out */
+  void *data;
+  uint64_t n_elems;
+  uint32_t dtype;
+  opipe_event *done;
+  bool joined; /* under the world's lock */
+} member;
+
+typedef struct reduction {
+  struct reduction *next;
+  alignas(LINE_BYTES) _Atomic uint64_t
+      n_given;             /* contributions since the start: the last of a round adds */
+  _Atomic uint64_t summed; /* q + 1: the sum of round q lies in `sum` */
+  _Atomic int32_t fault;   /* a status: the members' calls of a round disagree */
+  uint32_t *ranks;         /* [n] as every member gave them */
+  uint32_t n;
+  uint32_t n_open;
+  member *members; /* [n] */
+  void *sum;       /* n_bytes */
+  uint64_t n_bytes;
+} reduction;
+
+struct opipe_group {
+  reduction *reduction;
+  opipe_endpoint *endpoint;
+  uint32_t index; /* of this rank among the members */
+};
+
+struct opipe_world {
+  const opipe_host *host;
+  uint32_t n_ranks;
+  _Atomic uint32_t aborted; /* 1 once `why` is complete */
+  pthread_mutex_t lock;     /* set-up, and the first abort */
+  uint32_t abort_rank;
+  opipe_error why;
+  _Atomic(opipe_endpoint *) *endpoints; /* [n_ranks] */
+  wire *wires;
+  reduction *reductions;
+};
+
+/* ---- memory and errors (local.c) ---- */
+void *local_alloc(const opipe_host *host, size_t n_bytes, size_t align); /* zeroed; NULL */
+void local_free(const opipe_host *host, void *ptr, size_t n_bytes, size_t align);
+/* OPIPE_OK, or OPIPE_E_PEER with the reason of the abort. */
+opipe_status local_check(opipe_world *world, opipe_error *err);
+/* Host address of a region; 0 bytes need no buffer. */
+opipe_status local_address(const opipe_endpoint *endpoint, const opipe_region *region,
+                           void **out_data, opipe_error *err);
+/* Records `event` on the endpoint's queue; NULL: nothing. */
+opipe_status local_record(const opipe_endpoint *endpoint, opipe_event *event, opipe_error *err);
+
+/* ---- doorbell.c ---- */
+uint32_t local_doorbell(opipe_endpoint *endpoint);
+void local_ring(opipe_endpoint *endpoint);
+opipe_status local_wait(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
+                        opipe_error *err);
+void local_ring_rank(opipe_world *world, uint32_t rank);
+
+/* ---- streams.c ---- */
+opipe_status local_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
+                               opipe_stream **out_stream, opipe_error *err);
+void local_stream_close(opipe_stream *stream);
+
+/* ---- messages.c ---- */
+opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                        opipe_event *ready, opipe_event *done, opipe_error *err);
+opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                        opipe_event *done, opipe_error *err);
+opipe_status local_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+
+/* ---- groups.c, reduce.c ---- */
+opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
+                              uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
+void local_group_close(opipe_group *group);
+opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
+                              uint64_t n_elems, uint32_t dtype, opipe_event *ready,
+                              opipe_event *done, opipe_error *err);
+opipe_status local_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
+
+#endif /* OPIPE_TRANSPORT_LOCAL_H */

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages: post, reserve, publish, test. One cell per sequence number modulo the stream's depth.
+ *
+ * In place: the sender's region is the posted one, and publishing is one store. Else the sender
+ * copies before it publishes. When the data is ready only later (an event of the sender's device),
+ * the message is published at once and the side that tests it finishes it.
+ */
+#include "local.h"
+
+static cell *cell_of(const opipe_stream *stream, uint64_t sequence) {
+  return &stream->wire->cells[sequence % stream->wire->params.depth];
+}
+
+static opipe_status check_side(const opipe_stream *stream, uint32_t side, const char *what,
+                               opipe_error *err) {
+  if ((stream->sides & (1u << side)) != 0)
+    return local_check(stream->endpoint->world, err);
+  const opipe_stream_params *p = &stream->wire->params;
+  return opipe_fail(err, OPIPE_E_STATE,
+                    "%s on stream %u of stages %u -> %u: rank %u holds only its other end", what,
+                    p->index, p->src_stage, p->dst_stage, stream->endpoint->rank);
+}
+
+opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err) {
+  const opipe_status status = check_side(stream, 0, "reserve", err);
+  if (status < 0)
+    return status;
+  const uint64_t posted =
+      atomic_load_explicit(&cell_of(stream, sequence)->posted, memory_order_acquire);
+  return posted == sequence + 1 ? OPIPE_OK : OPIPE_PENDING;
+}
+
+opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                        opipe_event *done, opipe_error *err) {
+  void *target = NULL;
+  cell *c = cell_of(stream, sequence);
+  opipe_status status = check_side(stream, 1, "recv", err);
+  if (status == OPIPE_OK)
+    status = local_address(stream->endpoint, region, &target, err);
+  if (status < 0)
+    return status;
+  const uint64_t before = atomic_load_explicit(&c->posted, memory_order_relaxed);
+  if (before > sequence) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "recv of message %llu: message %llu of the same slot was posted before",
+                      (unsigned long long)sequence, (unsigned long long)(before - 1));
+  }
+  if (before != 0 && atomic_load_explicit(&c->arrived, memory_order_acquire) != before)
+    return OPIPE_PENDING;
+  c->target = target;
+  c->room_bytes = region->n_bytes;
+  c->recv_done = done;
+  atomic_store_explicit(&c->posted, sequence + 1, memory_order_release);
+  local_ring_rank(stream->endpoint->world, stream->wire->params.src_rank);
+  return OPIPE_OK;
+}
+
+static void copy_bytes(char *to, const char *from, uint64_t n_bytes) {
+  if (n_bytes != 0 && to != from)
+    memmove(to, from, (size_t)n_bytes);
+}
+
+/* The awaited event: OK once the data is valid, which is then published. Either side may come here,
+ * both do the same. */
+static opipe_status finish_late(opipe_stream *stream, cell *c, uint64_t sequence,
+                                opipe_error *err) {
+  const wire *w = stream->wire;
+  const opipe_status status = w->src_backend->event_poll(c->ready, err);
+  if (status == OPIPE_PENDING)
+    stream->endpoint->unready = true;
+  if (status != OPIPE_OK)
+    return status;
+  if ((stream->sides & 2u) == 0)
+    return OPIPE_PENDING; /* the receiver copies and publishes: one writer */
+  if (c->source != NULL)
+    copy_bytes(c->target, c->source, c->n_bytes);
+  atomic_store_explicit(&c->arrived, sequence + 1, memory_order_release);
+  local_ring_rank(stream->endpoint->world, w->params.src_rank);
+  return OPIPE_OK;
+}
+
+static opipe_status publish(opipe_stream *stream, cell *c, uint64_t sequence, const char *source,
+                            uint64_t n_bytes, opipe_event *ready, opipe_error *err) {
+  c->ready = NULL;
+  c->source = source == c->target ? NULL : source;
+  c->n_bytes = n_bytes;
+  opipe_status status = OPIPE_OK;
+  if (ready != NULL)
+    status = stream->endpoint->backend->event_poll(ready, err);
+  if (status < 0)
+    return status;
+  if (status == OPIPE_PENDING) {
+    c->ready = ready;
+  } else {
+    copy_bytes(c->target, source, n_bytes);
+    atomic_store_explicit(&c->arrived, sequence + 1, memory_order_release);
+  }
+  atomic_store_explicit(&c->sent, sequence + 1, memory_order_release);
+  local_ring_rank(stream->endpoint->world, stream->wire->params.dst_rank);
+  return OPIPE_OK;
+}
+
+opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                        opipe_event *ready, opipe_event *done, opipe_error *err) {
+  void *source = NULL;
+  cell *c = cell_of(stream, sequence);
+  opipe_status status = check_side(stream, 0, "send", err);
+  if (status == OPIPE_OK)
+    status = local_address(stream->endpoint, region, &source, err);
+  if (status < 0)
+    return status;
+  if (atomic_load_explicit(&c->sent, memory_order_relaxed) > sequence) {
+    return opipe_fail(err, OPIPE_E_STATE, "send of message %llu: it was sent before",
+                      (unsigned long long)sequence);
+  }
+  if (atomic_load_explicit(&c->posted, memory_order_acquire) != sequence + 1)
+    return OPIPE_PENDING;
+  if (region->n_bytes > c->room_bytes) {
+    const opipe_stream_params *p = &stream->wire->params;
+    return opipe_fail(
+        err, OPIPE_E_INVALID,
+        "stream %u of stages %u -> %u: message %llu has %llu bytes, rank %u posted room for %llu",
+        p->index, p->src_stage, p->dst_stage, (unsigned long long)sequence,
+        (unsigned long long)region->n_bytes, p->dst_rank, (unsigned long long)c->room_bytes);
+  }
+  status = publish(stream, c, sequence, source, region->n_bytes, ready, err);
+  if (status < 0)
+    return status;
+  if (atomic_load_explicit(&c->arrived, memory_order_relaxed) == sequence + 1) {
+    return local_record(stream->endpoint, done, err);
+  }
+  c->send_done = done;
+  return OPIPE_OK;
+}
+
+/* Records the events that this rank asked for with message `sequence`, once. */
+static opipe_status record_done(const opipe_stream *stream, cell *c, uint64_t sequence,
+                                opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  if ((stream->sides & 1u) != 0 && c->send_done != NULL &&
+      atomic_load_explicit(&c->sent, memory_order_relaxed) == sequence + 1) {
+    status = local_record(stream->endpoint, c->send_done, err);
+    c->send_done = NULL;
+  }
+  if (status == OPIPE_OK && (stream->sides & 2u) != 0 && c->recv_done != NULL &&
+      atomic_load_explicit(&c->posted, memory_order_relaxed) == sequence + 1) {
+    status = local_record(stream->endpoint, c->recv_done, err);
+    c->recv_done = NULL;
+  }
+  return status;
+}
+
+opipe_status local_test(opipe_stream *stream, uint64_t sequence, opipe_error *err) {
+  cell *c = cell_of(stream, sequence);
+  opipe_status status = local_check(stream->endpoint->world, err);
+  if (status < 0)
+    return status;
+  if (atomic_load_explicit(&c->arrived, memory_order_acquire) <= sequence) {
+    if (atomic_load_explicit(&c->sent, memory_order_acquire) != sequence + 1)
+      return OPIPE_PENDING;
+    if (atomic_load_explicit(&c->arrived, memory_order_acquire) <= sequence) {
+      status = finish_late(stream, c, sequence, err);
+      if (status != OPIPE_OK)
+        return status;
+    }
+  }
+  return record_done(stream, c, sequence, err);
+}
