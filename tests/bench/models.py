@@ -3,8 +3,8 @@
 """Writes the benchmark models: the graphs of graphs/ with seeded random weights.
 
 Weights lie in DIR/NAME.onnx.data, at offsets that are multiples of 4096. A model that is there is
-not written again. `cut` makes the two halves that a user of a runtime without pipelines would make by
-hand.
+not written again. `cut` makes the two halves that a user of a runtime without pipelines would make
+by hand.
 
 usage: models.py DIR [NAME ...]
 """

@@ -14,157 +14,72 @@ import sys
 
 import numpy as np
 
-FLAG_DEFAULTS, FOREVER, MAJOR, MINOR, PENDING = 2, 2**64 - 1, 1, 0, 1
+MAJOR, MINOR, PENDING, LOG_WARN, BIND_DEFAULTS, FOREVER = 1, 0, 1, 1, 2, 2**64 - 1
 # DLPack's type codes: int, uint, float, bool.
 CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 KINDS = {code: kind for kind, code in CODES.items()}
 
 
-def struct(name, **fields):
-    return type(name, (c.Structure,), {"_fields_": list(fields.items())})
+def struct(title, /, **fields):
+    return type(title, (c.Structure,), {"_fields_": list(fields.items())})
 
 
 U32, U64, I64, PTR, TEXT = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.c_char_p
-Error = struct(
-    "Error", struct_size=U32, status=c.c_int32, domain=U32, native=c.c_int32, message=c.c_char * 496
-)
-Tensor = struct(
-    "Tensor",
-    data=PTR,
-    device_type=c.c_int32,
-    device_id=c.c_int32,
-    rank=c.c_int32,
-    code=c.c_uint8,
-    bits=c.c_uint8,
-    lanes=c.c_uint16,
-    shape=c.POINTER(I64),
-    strides=PTR,
-    byte_offset=U64,
-)
+# fmt: off
+Error = struct("Error", struct_size=U32, status=c.c_int32, domain=U32, native=c.c_int32,
+               message=c.c_char * 496)
+Tensor = struct("Tensor", data=PTR, device_type=c.c_int32, device_id=c.c_int32, rank=c.c_int32,
+                code=c.c_uint8, bits=c.c_uint8, lanes=c.c_uint16, shape=c.POINTER(I64), strides=PTR,
+                byte_offset=U64)
 Fence = struct("Fence", kind=U32, reserved=U32, handle=PTR)
 Binding = struct("Binding", name=TEXT, tensor=Tensor, ready=Fence, done=Fence)
-Load = struct(
-    "Load",
-    struct_size=U32,
-    flags=U32,
-    path=TEXT,
-    data=PTR,
-    n_bytes=U64,
-    base_dir=TEXT,
-    memory_budget_bytes=U64,
-)
+Context = struct("Context", struct_size=U32, log_level=U32, allocator=PTR, log_ctx=PTR, log=PTR,
+                 plugin_paths=PTR, budgets=PTR, n_plugin_paths=U32, n_budgets=U32, cores=U32,
+                 flags=U32)
+Load = struct("Load", struct_size=U32, flags=U32, path=TEXT, data=PTR, n_bytes=U64, base_dir=TEXT,
+              memory_budget_bytes=U64)
 Dim = struct("Dim", name=TEXT, value=I64)
-Bind = struct(
-    "Bind",
-    struct_size=U32,
-    flags=U32,
-    dims=c.POINTER(Dim),
-    pins=PTR,
-    n_dims=U32,
-    n_pins=U32,
-    keep=PTR,
-    n_keep=U32,
-    reserved=U32,
-)
-Info = struct(
-    "Info",
-    struct_size=U32,
-    dtype=U32,
-    name=TEXT,
-    shape=c.POINTER(I64),
-    dim_names=c.POINTER(TEXT),
-    rank=U32,
-    flags=U32,
-    index_limit=I64,
-)
-Counts = struct(
-    "Counts",
-    struct_size=U32,
-    bound=U32,
-    n_inputs=U32,
-    n_outputs=U32,
-    n_file_nodes=U32,
-    n_nodes=U32,
-    n_annotated_stages=U32,
-    n_dims=U32,
-    parameter_elems=U64,
-    parameter_bytes=U64,
-    flops=c.c_double,
-)
+Bind = struct("Bind", struct_size=U32, flags=U32, dims=c.POINTER(Dim), pins=PTR, n_dims=U32,
+              n_pins=U32, keep=PTR, n_keep=U32, reserved=U32)
+Info = struct("Info", struct_size=U32, dtype=U32, name=TEXT, shape=c.POINTER(I64),
+              dim_names=c.POINTER(TEXT), rank=U32, flags=U32, index_limit=I64)
+Counts = struct("Counts", struct_size=U32, bound=U32, n_inputs=U32, n_outputs=U32, n_file_nodes=U32,
+                n_nodes=U32, n_annotated_stages=U32, n_dims=U32, parameter_elems=U64,
+                parameter_bytes=U64, flops=c.c_double)
 Device = struct("Device", kind=TEXT, options=TEXT, memory_bytes=U64, index=U32, threads=U32)
-PlanParams = struct(
-    "PlanParams",
-    struct_size=U32,
-    n_stages=U32,
-    devices=c.POINTER(Device),
-    n_devices=U32,
-    n_microbatches=U32,
-    schedule=TEXT,
-    cut=TEXT,
-    batch_dim=TEXT,
-    memory_bytes=U64,
-    depth=U32,
-    cost=U32,
-    flags=U32,
-    n_ranks=U32,
-    transport=TEXT,
-)
-SessionParams = struct(
-    "SessionParams",
-    struct_size=U32,
-    threads=U32,
-    flags=U32,
-    max_in_flight=U32,
-    watchdog_ns=U64,
-    spin_us=U32,
-    max_shapes=U32,
-)
-Submit = struct(
-    "Submit",
-    struct_size=U32,
-    n_inputs=U32,
-    n_outputs=U32,
-    reserved=U32,
-    inputs=c.POINTER(Binding),
-    outputs=c.POINTER(Binding),
-    stream=U64,
-    deadline_ns=U64,
-)
+PlanParams = struct("PlanParams", struct_size=U32, n_stages=U32, devices=c.POINTER(Device),
+                    n_devices=U32, n_microbatches=U32, schedule=TEXT, cut=TEXT, batch_dim=TEXT,
+                    memory_bytes=U64, depth=U32, cost=U32, flags=U32, n_ranks=U32, transport=TEXT)
+SessionParams = struct("SessionParams", struct_size=U32, threads=U32, flags=U32, max_in_flight=U32,
+                       watchdog_ns=U64, spin_us=U32, max_shapes=U32)
+Submit = struct("Submit", struct_size=U32, n_inputs=U32, n_outputs=U32, reserved=U32,
+                inputs=c.POINTER(Binding), outputs=c.POINTER(Binding), stream=U64, deadline_ns=U64)
 
 # The table's functions in their order: name, result, arguments before the error.
 OUT = c.POINTER(PTR)
 STATUS = c.c_int32
 FUNCTIONS = [
-    ("context_create", STATUS, [PTR, OUT]),
-    ("context_destroy", None, [PTR]),
+    ("context_create", STATUS, [PTR, OUT]), ("context_destroy", None, [PTR]),
     ("context_register_static", STATUS, [PTR, PTR]),
     ("context_plugins", STATUS, [PTR, U32, PTR, PTR]),
-    ("model_load", STATUS, [PTR, c.POINTER(Load), OUT]),
-    ("model_destroy", None, [PTR]),
+    ("model_load", STATUS, [PTR, c.POINTER(Load), OUT]), ("model_destroy", None, [PTR]),
     ("model_bind", STATUS, [PTR, c.POINTER(Bind), OUT]),
     ("model_info", STATUS, [PTR, c.POINTER(Counts)]),
     ("model_input", STATUS, [PTR, U32, c.POINTER(Info)]),
-    ("model_output", STATUS, [PTR, U32, c.POINTER(Info)]),
-    ("model_dim", STATUS, [PTR, U32, PTR]),
+    ("model_output", STATUS, [PTR, U32, c.POINTER(Info)]), ("model_dim", STATUS, [PTR, U32, PTR]),
     ("model_describe", STATUS, [PTR, U32, PTR, PTR]),
     ("plan_make", STATUS, [PTR, c.POINTER(PlanParams), OUT]),
-    ("plan_read", STATUS, [PTR, PTR, U64, OUT]),
-    ("plan_write", STATUS, [PTR, PTR, PTR]),
-    ("plan_describe", STATUS, [PTR, U32, PTR, PTR]),
-    ("plan_annotate", STATUS, [PTR, PTR, PTR]),
-    ("plan_info", STATUS, [PTR, PTR]),
-    ("plan_memory", STATUS, [PTR, U32, PTR]),
-    ("plan_cut_tensor", STATUS, [PTR, U32, PTR, PTR, PTR]),
-    ("plan_destroy", None, [PTR]),
+    ("plan_read", STATUS, [PTR, PTR, U64, OUT]), ("plan_write", STATUS, [PTR, PTR, PTR]),
+    ("plan_describe", STATUS, [PTR, U32, PTR, PTR]), ("plan_annotate", STATUS, [PTR, PTR, PTR]),
+    ("plan_info", STATUS, [PTR, PTR]), ("plan_memory", STATUS, [PTR, U32, PTR]),
+    ("plan_cut_tensor", STATUS, [PTR, U32, PTR, PTR, PTR]), ("plan_destroy", None, [PTR]),
     ("session_open", STATUS, [PTR, PTR, c.POINTER(SessionParams), OUT]),
-    ("session_close", None, [PTR]),
-    ("session_submit", STATUS, [PTR, c.POINTER(Submit), OUT]),
-    ("request_poll", STATUS, [PTR]),
-    ("request_wait", STATUS, [PTR, U64]),
-    ("request_cancel", STATUS, [PTR]),
-    ("request_output", STATUS, [PTR, U32, c.POINTER(Tensor)]),
+    ("session_close", None, [PTR]), ("session_submit", STATUS, [PTR, c.POINTER(Submit), OUT]),
+    ("request_poll", STATUS, [PTR]), ("request_wait", STATUS, [PTR, U64]),
+    ("request_cancel", STATUS, [PTR]), ("request_output", STATUS, [PTR, U32, c.POINTER(Tensor)]),
     ("request_release", None, [PTR]),
 ]
+# fmt: on
 Table = struct(
     "Table",
     struct_size=U32,
@@ -188,7 +103,7 @@ def failed(status, error):
 
 
 class Library:
-    """The functions of the table as methods; a failure becomes an exception with the library's text."""
+    """The table's functions as methods; a failure becomes an exception with the library's text."""
 
     def __init__(self, path):
         library = c.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -271,11 +186,12 @@ class Pipeline:
         return handle
 
     def open(self, path, dims, stages, threads, in_flight):
-        context = self.keep("context_destroy", "context_create", None)
+        settings = sized(Context, log_level=LOG_WARN)
+        context = self.keep("context_destroy", "context_create", c.byref(settings))
         load = sized(Load, path=path.encode())
         model = self.keep("model_destroy", "model_load", context, c.byref(load))
         pairs = (Dim * max(len(dims), 1))(*(Dim(n.encode(), v) for n, v in dims.items()))
-        bind = sized(Bind, flags=FLAG_DEFAULTS, dims=pairs, n_dims=len(dims))
+        bind = sized(Bind, flags=BIND_DEFAULTS, dims=pairs, n_dims=len(dims))
         bound = self.keep("model_destroy", "model_bind", model, c.byref(bind))
         device = Device(kind=b"cpu", threads=threads)
         params = sized(PlanParams, n_stages=stages, devices=c.pointer(device), n_devices=1)
@@ -294,7 +210,7 @@ class Pipeline:
         return info.name.decode(), tuple(info.shape[: info.rank])
 
     def submit(self, inputs, outputs=None):
-        """Starts a request; None where the pipeline is full. Arrays must live until it has finished."""
+        """Starts a request; None: the pipeline is full. Arrays must live until it has finished."""
         given, wanted = bindings(inputs), bindings(outputs or {})
         params = sized(
             Submit, n_inputs=len(inputs), n_outputs=len(outputs or {}), inputs=given, outputs=wanted
@@ -378,9 +294,7 @@ def main(library_path, folder, stages="1"):
                 print(f"{name}: {got[name].dtype}{got[name].shape}, expected {b.dtype}{b.shape}")
                 return 1
             worst = max(worst, float(np.abs(got[name] - b).max() / np.abs(b).max()))
-    print(
-        f"onnx-pipe {library.version}, {stages} stages: largest difference {worst:.1e} of the maximum"
-    )
+    print(f"onnx-pipe {library.version}, {stages} stages: largest difference {worst:.1e} of max")
     return 0 if worst <= 1e-4 else 1
 
 
