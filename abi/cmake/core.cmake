@@ -43,10 +43,6 @@ if(OPI_HAVE_HWLOC)
   target_compile_definitions(opi_core_usage INTERFACE OPI_HAVE_HWLOC=1)
 endif()
 
-if(NOT core_sources AND NOT abi_sources)
-  file(WRITE ${OPI_GENERATED_DIR}/empty.c "typedef int opi_empty;\n")
-  list(APPEND generated_sources ${OPI_GENERATED_DIR}/empty.c)
-endif()
 add_library(opi_core OBJECT ${core_sources} ${abi_sources} ${generated_sources})
 target_link_libraries(opi_core PRIVATE opi_core_usage)
 
