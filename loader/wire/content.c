@@ -196,6 +196,16 @@ static opipe_status absent(opi_load *load, const content *c, opi_dense *dense, o
   return wrong_size(c, dense, 0, err);
 }
 
+opipe_status opi_wire_no_content(opi_load *load, const OpiOnnx__TensorProto *tensor,
+                                 opipe_error *err) {
+  content c = {.tensor = tensor, .file = load->file, .name = opi_wire_text(tensor->name)};
+  OPI_TRY(look(&c, 0, err));
+  if (!c.has_other && (!c.has_raw || c.raw.n_bytes == 0))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "tensor '%s' has content in the file and in external data",
+                  c.name);
+}
+
 opipe_status opi_wire_content(opi_load *load, const OpiOnnx__TensorProto *tensor, opi_dense *dense,
                               opipe_error *err) {
   content c = {.tensor = tensor, .file = load->file, .name = dense->name};

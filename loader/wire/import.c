@@ -24,6 +24,19 @@ static size_t count_initializers(const OpiOnnx__GraphProto *message) {
   return message->n_initializer + message->n_sparse_initializer;
 }
 
+/* The known dimensions alone must not make a size that cannot be. */
+static bool is_sane(const opi_wire_type *type) {
+  uint64_t n_bytes = 0, product = opi_dtype_bits(type->dtype);
+  for (int32_t d = 0; d < type->rank; d++) {
+    if (type->shape[d] <= 0)
+      continue;
+    if (opi_mul_u64(product, (uint64_t)type->shape[d], &n_bytes))
+      return false;
+    product = n_bytes;
+  }
+  return product <= INT64_MAX;
+}
+
 static opipe_status add_input(opi_scope *scope, const OpiOnnx__ValueInfoProto *info,
                               opipe_error *err) {
   opi_wire_type type;
@@ -39,6 +52,9 @@ static opipe_status add_input(opi_scope *scope, const OpiOnnx__ValueInfoProto *i
   }
   if (is_main && type.dtype == OPIPE_UNDEFINED) {
     return opi_fail(err, OPIPE_E_INVALID, "input '%.200s' has no element type", name);
+  }
+  if (!is_sane(&type)) {
+    return opi_fail(err, OPIPE_E_INVALID, "input '%.200s': its size overflows", name);
   }
   OPI_TRY(opi_scope_define(scope, name, OPI_DEFINES_INPUT, &value, err));
   opi_wire_apply_type(scope->load, &scope->graph->values[value], &type);
@@ -222,7 +238,7 @@ static opipe_status check_ir(opi_load *load, opipe_error *err) {
   if (!message->has_ir_version) {
     return opi_fail(err, OPIPE_E_INVALID, "not an ONNX model: it has no ir_version");
   }
-  if (message->ir_version < 3) {
+  if (message->ir_version < 3 || message->ir_version > 1000) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "IR version %lld; 3 to 13 are supported",
                     (long long)message->ir_version);
   }
@@ -236,6 +252,10 @@ static opipe_status check_ir(opi_load *load, opipe_error *err) {
   if (message->n_opset_import == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "the model has no opset_import, so the versions of its operators are unknown");
+  }
+  if (message->n_opset_import > OPI_WIRE_MAX_OPSETS) {
+    return opi_fail(err, OPIPE_E_LIMIT, "the model imports %zu opsets; the limit is %d",
+                    message->n_opset_import, OPI_WIRE_MAX_OPSETS);
   }
   if (message->n_configuration > OPI_WIRE_MAX_CONFIGURATIONS) {
     return opi_fail(err, OPIPE_E_LIMIT, "the model has %zu device configurations; the limit is %d",
@@ -258,6 +278,14 @@ static opipe_status read_opsets(opi_load *load, opipe_error *err) {
     out->version = opset->version;
     if (out->domain == NULL)
       return opi_fail_nomem(err, 16, "a domain");
+    for (size_t k = 0; k < i; k++) {
+      if (strcmp(model->opsets[k].domain, out->domain) != 0)
+        continue;
+      if (model->opsets[k].version == out->version)
+        continue;
+      return opi_fail(err, OPIPE_E_INVALID, "domain '%.200s' has opset versions %lld and %lld",
+                      out->domain, (long long)model->opsets[k].version, (long long)out->version);
+    }
     if (opset->version < 1 || opset->version > 1000000) {
       return opi_fail(err, OPIPE_E_INVALID, "opset version %lld of domain '%.200s'",
                       (long long)opset->version, out->domain);

@@ -39,6 +39,20 @@ static opipe_status map_file(opi_load *load, const char *path, opipe_error *err)
   return load->model->path != NULL ? OPIPE_OK : opi_fail_nomem(err, strlen(path) + 1, "a path");
 }
 
+/* What is often given in a model's place. */
+static opipe_status check_start(const opi_load *load, opipe_error *err) {
+  static const char pointer[] = "version https://git-lfs";
+  if (load->file_bytes == 0)
+    return opi_fail(err, OPIPE_E_INVALID, "the model file is empty");
+  if (load->file_bytes >= sizeof(pointer) &&
+      memcmp(load->file, pointer, sizeof(pointer) - 1) == 0) {
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "not an ONNX model, but a Git LFS pointer to one: fetch it with 'git lfs pull'");
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status read_file(opi_load *load, opipe_error *err) {
   const opi_load_params *params = load->params;
   if ((params->path == NULL) == (params->data == NULL)) {
@@ -53,8 +67,7 @@ static opipe_status read_file(opi_load *load, opipe_error *err) {
   }
   load->model->file = load->file;
   load->model->file_bytes = load->file_bytes;
-  if (load->file_bytes == 0)
-    return opi_fail(err, OPIPE_E_INVALID, "the model file is empty");
+  OPI_TRY(check_start(load, err));
   return opi_external_begin(load, params->path, params->path == NULL ? params->base_dir : NULL,
                             err);
 }
@@ -71,17 +84,25 @@ static opipe_status load_model(opi_load *load, opipe_error *err) {
   return opi_wire_import(load, err);
 }
 
-/* An arena that is full looks like memory that is exhausted; this tells them apart. */
+static void *watched_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align) {
+  opi_load *load = ctx;
+  void *fresh = load->underlying->realloc(load->underlying->ctx, ptr, old_size, new_size, align);
+  if (fresh == NULL && new_size != 0)
+    load->out_of_memory = true;
+  return fresh;
+}
+
+/* An arena at its limit looks like memory that is exhausted; this tells them apart. */
 static opipe_status explain_limit(const opi_load *load, opipe_status status, opipe_error *err) {
-  const uint64_t slack = UINT64_C(2) << 20; /* the largest chunk, and what did not fit into it */
-  const opi_arena *arena = load->arena;
-  if (status != OPIPE_E_NOMEM || arena->limit_bytes == 0)
+  if (status != OPIPE_E_NOMEM || load->out_of_memory)
     return status;
-  if (arena->total_bytes + slack < arena->limit_bytes)
-    return status;
-  return opi_fail(err, OPIPE_E_LIMIT,
-                  "the model's graph takes more than the memory budget of %llu bytes (%u nodes)",
-                  (unsigned long long)arena->limit_bytes, load->n_nodes);
+  (void)opi_error_prefix(err,
+                         "the model (%u nodes so far) takes more than its memory budget of %llu "
+                         "bytes: ",
+                         load->n_nodes, (unsigned long long)load->budget_bytes);
+  if (err != NULL)
+    err->status = OPIPE_E_LIMIT;
+  return OPIPE_E_LIMIT;
 }
 
 static void end_load(opi_load *load) {
@@ -101,23 +122,26 @@ opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model
   opi_model *model = opi_alloc_zero(allocator, 1, sizeof(*model));
   if (model == NULL)
     return opi_fail_nomem(err, sizeof(*model), "a model");
-  model->allocator = allocator;
-  opi_arena_init(&model->arena, allocator, 0);
   opi_load load = {.params = params,
-                   .allocator = allocator,
+                   .underlying = allocator,
                    .logger = params->logger,
                    .model = model,
                    .arena = &model->arena,
                    .dir = -1};
-  opi_arena_init(&load.parse, allocator, 0);
-  opi_text_init(&load.key, allocator);
+  load.watched = (opipe_allocator){&load, watched_realloc};
+  load.allocator = &load.watched;
+  model->allocator = allocator;
+  opi_arena_init(&model->arena, load.allocator, 0);
+  opi_arena_init(&load.parse, load.allocator, 0);
+  opi_text_init(&load.key, load.allocator);
   const opipe_status status = explain_limit(&load, load_model(&load, err), err);
   end_load(&load);
+  model->arena.allocator = allocator;
+  model->arena.limit_bytes = 0;
   if (status < 0) {
     opi_model_free(model);
     return status;
   }
-  model->arena.limit_bytes = 0;
   *out_model = model;
   return OPIPE_OK;
 }

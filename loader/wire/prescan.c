@@ -22,7 +22,8 @@ enum {
 };
 
 typedef struct frame {
-  uint64_t end;       /* of the message in the input */
+  uint64_t begin;     /* of the message in the input */
+  uint64_t end;       /* the same */
   uint64_t length_at; /* of its length in the copy */
   uint64_t n_fields;
   uint32_t seen;   /* bit per rule */
@@ -42,12 +43,85 @@ typedef struct scanner {
   opipe_error *err;
 } scanner;
 
+/* Length of the UTF-8 sequence at text[0..n), 0: none (NUL, overlong, surrogate, cut off). */
+static uint64_t utf8_sequence(const uint8_t *text, uint64_t n) {
+  static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+  const uint8_t first = text[0];
+  if (first == 0)
+    return 0;
+  if (first < 0x80)
+    return 1;
+  const uint32_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || n < length)
+    return 0;
+  uint32_t code = first & (0x7fu >> length);
+  for (uint32_t i = 1; i < length; i++) {
+    if ((text[i] & 0xc0) != 0x80)
+      return 0;
+    code = code << 6 | (text[i] & 0x3fu);
+  }
+  if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+    return 0;
+  return length;
+}
+
+static bool is_text(const uint8_t *text, uint64_t n) {
+  for (uint64_t i = 0; i < n;) {
+    const uint64_t length = utf8_sequence(text + i, n - i);
+    if (length == 0)
+      return false;
+    i += length;
+  }
+  return true;
+}
+
+/* ---- errors ---- */
+
+/* Number of the field that names a message; 0: such messages have no name. */
+static uint32_t name_field(opi_message message) {
+  switch (message) {
+    case OPI_MSG_TENSOR:
+      return 8;
+    case OPI_MSG_NODE:
+      return 3;
+    case OPI_MSG_FUNCTION:
+    case OPI_MSG_ATTRIBUTE:
+    case OPI_MSG_VALUE_INFO:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+/* Looks for the name of the innermost message that has one; "" if none can be read. */
+static void find_name(const scanner *s, char *out_name, size_t room) {
+  out_name[0] = '\0';
+  for (uint32_t d = s->depth; d > 0 && out_name[0] == '\0'; d--) {
+    const frame *f = &s->stack[d - 1];
+    const uint32_t number = name_field(f->message);
+    uint64_t at = f->begin;
+    opi_wire_field field;
+    while (number != 0 && at < f->end && opi_wire_next(s->bytes, f->end, &at, &field)) {
+      if (field.number != number || field.wire != OPI_WIRE_BYTES || field.n_bytes > 200)
+        continue;
+      if (!is_text(s->bytes + field.data, field.n_bytes))
+        break;
+      (void)snprintf(out_name, room, " '%.*s'", (int)field.n_bytes,
+                     (const char *)s->bytes + field.data);
+      break;
+    }
+  }
+}
+
 static opipe_status bad(scanner *s, uint64_t offset, const opi_field_rule *field,
                         const char *what) {
   const frame *top = &s->stack[s->depth - 1];
-  return opi_fail(s->err, OPIPE_E_INVALID, "malformed model: offset %llu, %s%s%s: %s",
-                  (unsigned long long)offset, opi_message_rules(top->message)->name,
-                  field != NULL ? "." : "", field != NULL ? field->name : "", what);
+  char name[256];
+  find_name(s, name, sizeof(name));
+  return opi_fail(s->err, OPIPE_E_INVALID, "%s: offset %llu, %s%s%s%s: %s",
+                  offset == 0 ? "not an ONNX model" : "malformed model", (unsigned long long)offset,
+                  opi_message_rules(top->message)->name, field != NULL ? "." : "",
+                  field != NULL ? field->name : "", name, what);
 }
 
 static opipe_status too_many(scanner *s, uint64_t found, uint64_t most, const char *what) {
@@ -83,38 +157,6 @@ static opipe_status changed(scanner *s) {
 }
 
 /* ---- checks ---- */
-
-/* Length of the UTF-8 sequence at text[0..n), 0: none (NUL, overlong, surrogate, cut off). */
-static uint64_t utf8_sequence(const uint8_t *text, uint64_t n) {
-  static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-  const uint8_t first = text[0];
-  if (first == 0)
-    return 0;
-  if (first < 0x80)
-    return 1;
-  const uint32_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || n < length)
-    return 0;
-  uint32_t code = first & (0x7fu >> length);
-  for (uint32_t i = 1; i < length; i++) {
-    if ((text[i] & 0xc0) != 0x80)
-      return 0;
-    code = code << 6 | (text[i] & 0x3fu);
-  }
-  if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-    return 0;
-  return length;
-}
-
-static bool is_text(const uint8_t *text, uint64_t n) {
-  for (uint64_t i = 0; i < n;) {
-    const uint64_t length = utf8_sequence(text + i, n - i);
-    if (length == 0)
-      return false;
-    i += length;
-  }
-  return true;
-}
 
 static bool packed_ints(const scanner *s, const opi_wire_field *field, uint64_t *out_n) {
   uint64_t at = field->data, value = 0;
@@ -203,6 +245,7 @@ static opipe_status enter(scanner *s, opi_message message, uint64_t begin, uint6
   s->scan.tree_bytes += opi_message_rules(message)->tree_bytes + BLOCK;
   frame *top = &s->stack[s->depth++];
   memset(top, 0, sizeof(*top));
+  top->begin = begin;
   top->end = end;
   top->message = message;
   top->length_at = s->scan.copy_bytes;

@@ -16,6 +16,7 @@ enum {
   OPI_WIRE_MAX_SCOPES = 128,    /* functions and subgraphs inside one another */
   OPI_WIRE_MAX_STAGE = 65535,   /* pipeline_stage */
   OPI_WIRE_MAX_CONFIGURATIONS = 64,
+  OPI_WIRE_MAX_OPSETS = 1024,
   OPI_WIRE_MAX_ATTRIBUTES = 4096, /* of one node, defaults of one function */
   OPI_WIRE_ALIGN_BYTES = 65536,  /* smaller tensors are copied when the file holds them unaligned */
   OPI_WIRE_MAX_SPARSE = 64 << 20 /* bytes of one densified sparse tensor */
@@ -44,7 +45,10 @@ struct opi_mapping {
 
 typedef struct opi_load {
   const opi_load_params *params;
-  const opipe_allocator *allocator;
+  const opipe_allocator *allocator;  /* `watched`, unless a single tensor is read */
+  const opipe_allocator *underlying; /* what `watched` hands on to */
+  opipe_allocator watched;
+  bool out_of_memory; /* `underlying` has refused memory */
   const opi_logger *logger;
   opi_model *model;    /* NULL while a single tensor is read */
   opi_arena *arena;    /* of what stays */
@@ -130,6 +134,10 @@ opipe_status opi_wire_sparse(opi_load *load, const OpiOnnx__SparseTensorProto *t
 /* Decodes the content that the message itself holds. */
 opipe_status opi_wire_content(opi_load *load, const OpiOnnx__TensorProto *tensor, opi_dense *dense,
                               opipe_error *err);
+
+/* Refuses content in the message of a tensor whose content is external. */
+opipe_status opi_wire_no_content(opi_load *load, const OpiOnnx__TensorProto *tensor,
+                                 opipe_error *err);
 
 /* ---- types.c ---- */
 
