@@ -105,6 +105,8 @@ void opi_text_puts(opi_text *text, const char *data);
 void opi_text_printf(opi_text *text, const char *fmt, ...) OPIPE_PRINTF(2, 3);
 /* "[2, 128, 768]" */
 void opi_text_shape(opi_text *text, const int64_t *shape, uint32_t rank);
+/* A JSON string literal, escaped. */
+void opi_text_json(opi_text *text, const char *value);
 /* Hands the text to a sink; OPIPE_E_NOMEM when building it failed. */
 opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx, opipe_error *err);
 

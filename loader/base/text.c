@@ -70,6 +70,21 @@ void opi_text_shape(opi_text *text, const int64_t *shape, uint32_t rank) {
   opi_text_puts(text, "]");
 }
 
+void opi_text_json(opi_text *text, const char *value) {
+  opi_text_puts(text, "\"");
+  for (const char *at = value; *at != '\0'; ++at) {
+    const unsigned char c = (unsigned char)*at;
+    if (c == '"' || c == '\\') {
+      opi_text_printf(text, "\\%c", c);
+    } else if (c < 0x20) {
+      opi_text_printf(text, "\\u%04x", c);
+    } else {
+      opi_text_add(text, at, 1);
+    }
+  }
+  opi_text_puts(text, "\"");
+}
+
 opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx, opipe_error *err) {
   if (text->failed) return opi_fail_nomem(err, text->n, "text");
   if (text->n == 0) return OPIPE_OK;

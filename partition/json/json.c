@@ -9,21 +9,6 @@
 
 enum { SIZE_MOST = 256 << 20, DEPTH_MOST = 32 };
 
-void opi_json_string(opi_text *text, const char *value) {
-  opi_text_puts(text, "\"");
-  for (const char *at = value; *at != '\0'; ++at) {
-    const unsigned char c = (unsigned char)*at;
-    if (c == '"' || c == '\\') {
-      opi_text_printf(text, "\\%c", c);
-    } else if (c < 0x20) {
-      opi_text_printf(text, "\\u%04x", c);
-    } else {
-      opi_text_add(text, at, 1);
-    }
-  }
-  opi_text_puts(text, "\"");
-}
-
 void opi_json_double(opi_text *text, double value) {
   if (!isfinite(value)) {
     opi_text_puts(text, "null");

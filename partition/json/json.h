@@ -7,8 +7,6 @@
 
 #include "loader/base/base.h"
 
-/* Appends a JSON string literal, escaped. */
-void opi_json_string(opi_text *text, const char *value);
 /* Appends a double with enough digits to read back the same number; not finite: null. */
 void opi_json_double(opi_text *text, double value);
 

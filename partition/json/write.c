@@ -9,7 +9,7 @@ static void write_dims(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"dims\": {");
   for (uint32_t i = 0; i < plan->n_dims; ++i) {
     if (i != 0) opi_text_puts(t, ", ");
-    opi_json_string(t, plan->dims[i].name);
+    opi_text_json(t, plan->dims[i].name);
     opi_text_printf(t, ": %" PRId64, plan->dims[i].value);
   }
   opi_text_puts(t, "},\n");
@@ -28,7 +28,7 @@ static void write_pins(opi_text *t, const opi_plan *plan) {
     uint64_t n_bytes = 0;
     (void)opi_tensor_bytes(pin->dtype, pin->shape, pin->rank, &n_bytes);
     opi_text_puts(t, i == 0 ? "\n    {\"input\": " : ",\n    {\"input\": ");
-    opi_json_string(t, pin->input);
+    opi_text_json(t, pin->input);
     opi_text_printf(t, ", \"dtype\": %u, \"shape\": ", pin->dtype);
     write_shape(t, pin->shape, pin->rank);
     opi_text_puts(t, ", \"bytes\": \"");
@@ -42,7 +42,7 @@ static void write_barriers(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"keep\": [");
   for (uint32_t i = 0; i < plan->n_barriers; ++i) {
     if (i != 0) opi_text_puts(t, ", ");
-    opi_json_string(t, plan->barriers[i]);
+    opi_text_json(t, plan->barriers[i]);
   }
   opi_text_puts(t, "],\n");
 }
@@ -52,10 +52,10 @@ static void write_devices(opi_text *t, const opi_plan *plan) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_device_spec *d = &plan->devices[r];
     opi_text_puts(t, r == 0 ? "\n    {\"kind\": " : ",\n    {\"kind\": ");
-    opi_json_string(t, d->kind);
+    opi_text_json(t, d->kind);
     opi_text_printf(t, ", \"index\": %u, \"threads\": %u, \"memory_bytes\": %" PRIu64 ", \"options\": ", d->index,
                     d->threads, d->memory_bytes);
-    opi_json_string(t, d->options);
+    opi_text_json(t, d->options);
     opi_text_puts(t, "}");
   }
   opi_text_puts(t, "\n  ],\n");
@@ -63,21 +63,21 @@ static void write_devices(opi_text *t, const opi_plan *plan) {
 
 static void write_schedule(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"schedule\": ");
-  opi_json_string(t, plan->schedule);
+  opi_text_json(t, plan->schedule);
   opi_text_puts(t, ",\n  \"settings\": {");
   for (uint32_t i = 0; i < plan->n_settings; ++i) {
     if (i != 0) opi_text_puts(t, ", ");
-    opi_json_string(t, plan->settings[i].key);
+    opi_text_json(t, plan->settings[i].key);
     opi_text_puts(t, ": ");
-    opi_json_string(t, plan->settings[i].value);
+    opi_text_json(t, plan->settings[i].value);
   }
   opi_text_puts(t, "},\n  \"transport\": ");
-  opi_json_string(t, plan->transport);
+  opi_text_json(t, plan->transport);
   opi_text_printf(t, ",\n  \"microbatches\": %u,\n  \"in_flight\": %u,\n  \"depth\": %u,\n", plan->n_microbatches,
                   plan->in_flight, plan->depth);
   if (plan->batch_dim != NULL) {
     opi_text_puts(t, "  \"batch_dim\": ");
-    opi_json_string(t, plan->batch_dim);
+    opi_text_json(t, plan->batch_dim);
     opi_text_printf(t, ",\n  \"batch_rows\": %" PRId64 ",\n", plan->batch_rows);
   }
 }
@@ -93,7 +93,7 @@ static void write_stages(opi_text *t, const opi_plan *plan) {
       if (plan->stage_of_node[n] != s) continue;
       if (!first) opi_text_puts(t, ", ");
       first = false;
-      opi_json_string(t, plan->node_keys[n]);
+      opi_text_json(t, plan->node_keys[n]);
     }
     opi_text_puts(t, "]}");
   }

@@ -206,6 +206,16 @@ typedef struct opipe_backend {
   opipe_status (*run)(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars, uint32_t n_scalars, opipe_error *err);
 } opipe_backend;
 
+/* Host service for backends that stand on another one (an emulator, a tracer): opipe_host.get_interface(ctx, OPIPE_BACKEND_LOOKUP_ID). Not
+ * settled: the id ends in "/0". */
+#define OPIPE_BACKEND_LOOKUP_ID "opipe.backends/0"
+typedef struct opipe_backend_lookup {
+  uint32_t struct_size;
+  uint32_t reserved;
+  /* ctx: opipe_host.ctx. Opens backend `id` if need be; the table is valid until the asking plugin's close. [control] */
+  opipe_status (*find)(void *ctx, const char *id, const opipe_backend **out_table, opipe_instance **out_self, opipe_error *err);
+} opipe_backend_lookup;
+
 #ifdef __cplusplus
 }
 #endif
