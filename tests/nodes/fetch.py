@@ -22,8 +22,15 @@ import zipfile
 
 VERSION = "1.22.0"
 SHA256 = "1d0a2bdb15eb2b3cb65c438f3423d9620d14fdce32f92380e6bb1b2e09568ef5"
-PLATFORM = ["--only-binary=:all:", "--implementation", "cp", "--python-version", "3.11",
-            "--platform", "manylinux_2_28_x86_64"]
+PLATFORM = [
+    "--only-binary=:all:",
+    "--implementation",
+    "cp",
+    "--python-version",
+    "3.11",
+    "--platform",
+    "manylinux_2_28_x86_64",
+]
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 TESTS = {"node": 1765, "simple": 23, "pytorch-converted": 82, "pytorch-operator": 35}
 
@@ -46,8 +53,18 @@ def write(folder, path, source):
 
 
 def from_wheel(folder, scratch):
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *PLATFORM,
-               "-d", scratch, f"onnx=={VERSION}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        *PLATFORM,
+        "-d",
+        scratch,
+        f"onnx=={VERSION}",
+    ]
     done = subprocess.run(command, stdout=sys.stderr, check=False)
     wheels = [name for name in os.listdir(scratch) if name.endswith(".whl")]
     if done.returncode != 0 or len(wheels) != 1:

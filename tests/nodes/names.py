@@ -64,10 +64,10 @@ def fields(data):
             value, at = varint(data, at)
         elif wire == 2:
             size, at = varint(data, at)
-            value, at = data[at:at + size], at + size
+            value, at = data[at : at + size], at + size
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
-            value, at = data[at:at + size], at + size
+            value, at = data[at : at + size], at + size
         else:
             raise ValueError(f"wire type {wire}")
         yield key >> 3, value
