@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one device: this machine's processors and memory.
+ *
+ * Rates are estimates for planning, from instruction set, clock and core count; nothing is measured
+ * here. Threads: as many as the process may run on, unless the opening says otherwise.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cpu.h"
+
+enum { OPTION_ROOM = 64 };
+
+opipe_status cpu_device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err) {
+  (void)self;
+  (void)err;
+  *out_count = 1;
+  return OPIPE_OK;
+}
+
+static uint32_t usable_cpus(void) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    return (uint32_t)CPU_COUNT(&set);
+  }
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 ? (uint32_t)online : 1u;
+}
+
+static uint64_t physical_bytes(void) {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+}
+
+/* The text after "key   : " of the first line of /proc/cpuinfo that starts with key. */
+static bool cpuinfo(const char *key, char *out_text, size_t room) {
+  bool found = false;
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  char line[256];
+  if (file == NULL) {
+    return false;
+  }
+  while (!found && fgets(line, (int)sizeof line, file) != NULL) {
+    const char *colon = strchr(line, ':');
+    if (strncmp(line, key, strlen(key)) == 0 && colon != NULL) {
+      const char *text = colon + 1 + strspn(colon + 1, " \t");
+      const size_t n = strcspn(text, "\n");
+      const size_t kept = n < room - 1 ? n : room - 1;
+      memcpy(out_text, text, kept);
+      out_text[kept] = '\0';
+      found = true;
+    }
+  }
+  (void)fclose(file);
+  return found;
+}
+
+/* fp32 operations a cycle and core: two 256-bit multiply-adds (AVX2); two 512-bit ones are issued in
+ * halves by some processors, so AVX-512 counts one and a half. */
+static double flops_per_cycle(cpu_isa isa) {
+  switch (isa) {
+    case CPU_ISA_AVX512:
+      return 48.0;
+    case CPU_ISA_AVX2:
+      return 32.0;
+    default:
+      return 2.0;
+  }
+}
+
+static double clock_hz(void) {
+  char text[32];
+  const double mhz = cpuinfo("cpu MHz", text, sizeof text) ? strtod(text, NULL) : 0.0;
+  return mhz > 100.0 && mhz < 10000.0 ? mhz * 1e6 : 2.5e9;
+}
+
+opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
+                              opipe_error *err) {
+  opipe_device_info full;
+  char model[40] = "CPU";
+  const cpu_isa isa = cpu_isa_detect();
+  const uint32_t size = io_info->struct_size;
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, name);
+  (void)self;
+  if (index != 0) {
+    return opipe_fail(err, OPIPE_E_NOTFOUND, "backend cpu: device %u asked for, there is 1", index);
+  }
+  if (size < OPIPE_END(opipe_device_info, flags)) {
+    return opipe_fail(err, OPIPE_E_ABI, "device_query: struct_size %u is too small", size);
+  }
+  memset(&full, 0, sizeof full);
+  full.struct_size = size;
+  full.flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
+  full.max_threads = usable_cpus();
+  full.memory_bytes = physical_bytes();
+  full.peak_flops = flops_per_cycle(isa) * clock_hz() * full.max_threads;
+  full.bandwidth = 9e9 + 7e9 * (full.max_threads < 8 ? full.max_threads - 1.0 : 7.0);
+  full.launch_ns = 300.0;
+  full.alignment = CPU_ALIGN_BYTES;
+  (void)cpuinfo("model name", model, sizeof model);
+  (void)snprintf(full.name, sizeof full.name, "%s (%s)", model, cpu_isa_name(isa));
+  memcpy(io_info, &full, size < known ? size : known);
+  return OPIPE_OK;
+}
+
+static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
+  char key[OPTION_ROOM];
+  char value[OPTION_ROOM];
+  int more = 0;
+  while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
+    if (strcmp(key, "kernels") != 0) {
+      return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: unknown option '%s' (kernels)", key);
+    }
+    if (strcmp(value, "reference") == 0) {
+      device->mode = CPU_MODE_REFERENCE;
+    } else if (!cpu_isa_parse(value, &device->isa)) {
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "backend cpu: kernels=%s (reference, portable, avx2 or avx512)", value);
+    }
+  }
+  if (more < 0) {
+    return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: options are malformed at '%.40s'",
+                      options);
+  }
+  device->exec.kernels = cpu_kernels_get(device->isa);
+  if (device->exec.kernels == NULL) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "backend cpu: kernels=%s needs instructions that this machine lacks",
+                      cpu_isa_name(device->isa));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status start_team(opipe_device *device, uint32_t spin_us, opipe_error *err) {
+  const cpu_team_options options = {device->threads, (int64_t)spin_us * 1000, NULL};
+  const opipe_host *host = device->host;
+  if (device->threads == 1) {
+    return OPIPE_OK;
+  }
+  device->team_bytes = cpu_team_bytes(device->threads);
+  device->team_memory =
+      host->realloc(host->ctx, NULL, 0, device->team_bytes, CPU_TEAM_ALIGN_BYTES);
+  if (device->team_memory == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "backend cpu: no memory for a team of %d threads",
+                      device->threads);
+  }
+  const int failed = cpu_team_start(device->team_memory, &options, &device->exec.team);
+  if (failed != 0) {
+    device->exec.team = NULL;
+    opipe_fail(err, OPIPE_E_IO, "backend cpu: cannot start %d threads: %s", device->threads,
+               strerror(failed));
+    if (err != NULL) {
+      err->domain = OPIPE_DOMAIN_ERRNO;
+      err->native = failed;
+    }
+    return OPIPE_E_IO;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *params,
+                             opipe_device **out_device, opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  opipe_device *device = NULL;
+  if (!OPIPE_HAS(params, opipe_device_params, options)) {
+    return opipe_fail(err, OPIPE_E_ABI, "device_open: struct_size %u is too small",
+                      params->struct_size);
+  }
+  if (params->index != 0) {
+    return opipe_fail(err, OPIPE_E_NOTFOUND, "backend cpu: device %u asked for, there is 1",
+                      params->index);
+  }
+  if (params->threads > CPU_TEAM_MAX_THREADS) {
+    return opipe_fail(err, OPIPE_E_LIMIT, "backend cpu: %u threads asked for, at most %d",
+                      params->threads, CPU_TEAM_MAX_THREADS);
+  }
+  device = cpu_acquire(self->host, sizeof *device, "device", err);
+  if (device == NULL) {
+    return OPIPE_E_NOMEM;
+  }
+  device->host = self->host;
+  device->meter.cap_bytes = params->memory_bytes;
+  device->mode = CPU_MODE_FAST;
+  device->isa = cpu_isa_detect();
+  device->threads = (int32_t)(params->threads != 0 ? params->threads : usable_cpus());
+  status = read_options(device, params->options, err);
+  if (status >= 0) {
+    status = start_team(device, params->spin_us, err);
+  }
+  if (status < 0) {
+    cpu_device_close(device);
+    return status;
+  }
+  *out_device = device;
+  return OPIPE_OK;
+}
+
+void cpu_device_close(opipe_device *device) {
+  if (device == NULL) {
+    return;
+  }
+  const opipe_host *host = device->host;
+  cpu_team_stop(device->exec.team);
+  if (device->team_memory != NULL) {
+    host->realloc(host->ctx, device->team_memory, device->team_bytes, 0, CPU_TEAM_ALIGN_BYTES);
+  }
+  cpu_release(host, device, sizeof *device);
+}
+
+opipe_status cpu_device_usage(opipe_device *device, opipe_device_usage *io_usage,
+                              opipe_error *err) {
+  return opipe_meter_read(&device->meter, io_usage, err);
+}

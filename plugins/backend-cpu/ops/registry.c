@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All families, and the way from a node to its rule.
+ */
+#include "op.h"
+
+static const cpu_op_family *const families[] = {
+    &cpu_family_shape,    &cpu_family_movement,   &cpu_family_index,    &cpu_family_elementwise,
+    &cpu_family_logic,    &cpu_family_cast,       &cpu_family_activation,
+};
+
+const cpu_op *cpu_op_find(const char *domain, const char *name) {
+  const char *wanted = domain == NULL || strcmp(domain, "ai.onnx") == 0 ? "" : domain;
+  for (uint32_t f = 0; f < CPU_COUNT_OF(families); ++f) {
+    for (uint32_t i = 0; i < families[f]->n; ++i) {
+      const cpu_op *op = &families[f]->ops[i];
+      if (strcmp(op->name, name) == 0 &&
+          strcmp(op->domain != NULL ? op->domain : "", wanted) == 0) {
+        return op;
+      }
+    }
+  }
+  return NULL;
+}
+
+static bool has_half(const cpu_prep *p) {
+  bool found = false;
+  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+    found = found || (cpu_in(p, i) != NULL && cpu_is_half(cpu_in(p, i)->dtype));
+  }
+  for (uint32_t i = 0; i < p->step->n_out; ++i) {
+    found = found || (cpu_out(p, i) != NULL && cpu_is_half(cpu_out(p, i)->dtype));
+  }
+  return found;
+}
+
+opipe_status cpu_op_prepare(cpu_prep *p) {
+  const opipe_node *node = p->node;
+  p->op = cpu_op_find(node->domain, node->op);
+  if (p->op == NULL) {
+    return cpu_refuse(p, "no such operator in domain '%.40s'",
+                      node->domain != NULL ? node->domain : "");
+  }
+  if (node->n_in < p->op->min_in || (p->op->max_in != 255 && node->n_in > p->op->max_in) ||
+      node->n_out < 1 || (p->op->max_out != 255 && node->n_out > p->op->max_out)) {
+    return cpu_refuse(p, "has %u inputs and %u outputs; it takes %u to %u and 1 to %u", node->n_in,
+                      node->n_out, p->op->min_in, p->op->max_in, p->op->max_out);
+  }
+  for (uint32_t i = 0; i < p->op->min_in; ++i) {
+    if (node->in[i] == OPIPE_NONE) {
+      return cpu_refuse(p, "input %u is absent", i);
+    }
+  }
+  if (node->out[0] == OPIPE_NONE && p->op->max_out == 1) {
+    return cpu_refuse(p, "its output is absent");
+  }
+  if ((p->op->flags & CPU_OP_WIDEN) != 0 && has_half(p)) {
+    return cpu_prepare_widened(p);
+  }
+  return p->op->prepare(p);
+}

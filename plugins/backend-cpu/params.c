@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameter sets: the sources, and one copy of each layout that some program wanted.
+ *
+ * Layout RAW is the source itself (often a mapped file), until the parameter is written: then the
+ * set owns a dense copy of it, and RAW is that copy. Other layouts are made from whichever of the two
+ * holds. `version` grows whenever an address may have changed, so that bindings look again.
+ */
+#include "ops/op.h"
+
+typedef struct param_copy {
+  void *data;
+  uint64_t n_bytes;
+  bool present;
+} param_copy;
+
+typedef struct param_state {
+  opipe_param_source source;
+  void *own; /* dense copy, once written */
+  uint64_t own_bytes;
+  bool dirty; /* written since the last commit */
+  param_copy copies[CPU_LAYOUT_COUNT];
+} param_state;
+
+struct opipe_params {
+  opipe_device *device;
+  cpu_pool pool; /* names and shapes */
+  param_state *states;
+  uint32_t n;
+  uint64_t version;
+};
+
+/* Never NULL: a parameter without elements has some address. */
+static const void *dense_data(const param_state *state) {
+  const void *data = state->own != NULL ? state->own : state->source.data;
+  return data != NULL ? data : state;
+}
+
+const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t kind) {
+  const param_state *state = &params->states[slot];
+  if (!state->copies[kind].present) {
+    return NULL;
+  }
+  return kind == CPU_LAYOUT_RAW ? dense_data(state) : state->copies[kind].data;
+}
+
+uint64_t cpu_params_version(const opipe_params *params) {
+  return params->version;
+}
+
+uint32_t cpu_params_count(const opipe_params *params) {
+  return params->n;
+}
+
+static opipe_status alloc_params(opipe_params *params, uint64_t n_bytes, void **out_data,
+                                 uint64_t *out_bytes, opipe_error *err) {
+  *out_bytes = n_bytes;
+  return opipe_host_alloc(params->device->host, &params->device->meter, OPIPE_BUFFER_PARAMS,
+                          out_bytes, CPU_ALIGN_BYTES, out_data, err);
+}
+
+static void free_params(opipe_params *params, void *data, uint64_t n_bytes) {
+  opipe_host_free(params->device->host, &params->device->meter, OPIPE_BUFFER_PARAMS, data, n_bytes,
+                  CPU_ALIGN_BYTES);
+}
+
+static void count_mapped(opipe_params *params, const param_state *state, bool more) {
+  opipe_meter *meter = &params->device->meter;
+  const uint64_t bytes = state->source.n_bytes;
+  __atomic_store_n(&meter->mapped_bytes,
+                   more ? meter->mapped_bytes + bytes : meter->mapped_bytes - bytes,
+                   __ATOMIC_RELAXED);
+}
+
+static bool is_mapped(const param_state *state) {
+  return state->copies[CPU_LAYOUT_RAW].present && state->own == NULL;
+}
+
+static opipe_status take_source(opipe_params *params, uint32_t slot,
+                                const opipe_param_source *source, opipe_error *err) {
+  param_state *state = &params->states[slot];
+  uint64_t n_bytes = 0;
+  const char *name = source->name != NULL ? source->name : "?";
+  if (source->rank > OPIPE_MAX_RANK || (source->rank > 0 && source->shape == NULL) ||
+      !opipe_tensor_bytes(source->dtype, source->shape, source->rank, &n_bytes) ||
+      n_bytes != source->n_bytes || (source->data == NULL && n_bytes > 0)) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "parameter '%.80s': no data, or %llu bytes do not fit shape and type", name,
+                      (unsigned long long)source->n_bytes);
+  }
+  char *text = cpu_pool_array(&params->pool, strlen(name) + 1, 1);
+  int64_t *shape = CPU_POOL_ARRAY(&params->pool, int64_t, source->rank);
+  if (text == NULL || shape == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for parameter '%.80s'", name);
+  }
+  memcpy(text, name, strlen(name) + 1);
+  if (source->rank > 0) {
+    memcpy(shape, source->shape, source->rank * sizeof shape[0]);
+  }
+  state->source = *source;
+  state->source.name = text;
+  state->source.shape = shape;
+  return OPIPE_OK;
+}
+
+opipe_status cpu_params_create(opipe_device *device, const opipe_param_source *sources, uint32_t n,
+                               opipe_params **out_params, opipe_error *err) {
+  opipe_params *params = cpu_acquire(device->host, sizeof *params, "parameter set", err);
+  opipe_status status = OPIPE_OK;
+  if (params == NULL) {
+    return OPIPE_E_NOMEM;
+  }
+  params->device = device;
+  cpu_pool_init(&params->pool, device->host);
+  params->states = CPU_POOL_ARRAY(&params->pool, param_state, n);
+  if (params->states == NULL) {
+    status = opipe_fail(err, OPIPE_E_NOMEM, "no memory for a set of %u parameters", n);
+  }
+  for (uint32_t i = 0; status >= 0 && i < n; ++i) {
+    params->n = i + 1;
+    status = take_source(params, i, &sources[i], err);
+  }
+  if (status < 0) {
+    cpu_params_free(params);
+    return status;
+  }
+  *out_params = params;
+  return OPIPE_OK;
+}
+
+void cpu_params_free(opipe_params *params) {
+  if (params == NULL) {
+    return;
+  }
+  for (uint32_t i = 0; params->states != NULL && i < params->n; ++i) {
+    param_state *state = &params->states[i];
+    if (is_mapped(state)) {
+      count_mapped(params, state, false);
+    }
+    for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
+      free_params(params, state->copies[kind].data, state->copies[kind].n_bytes);
+    }
+    free_params(params, state->own, state->own_bytes);
+  }
+  const opipe_host *host = params->device->host;
+  cpu_pool_release(&params->pool);
+  cpu_release(host, params, sizeof *params);
+}
+
+/* The parameter must be what the program was compiled for. */
+static opipe_status check_match(const opipe_program *program, const cpu_layout *layout,
+                                const opipe_params *params, opipe_error *err) {
+  const opipe_value *value = &program->graph->values[layout->value];
+  if (layout->slot >= params->n) {
+    return opipe_fail(err, OPIPE_E_INVALID, "parameter '%.80s': slot %u of a set of %u",
+                      value->name, layout->slot, params->n);
+  }
+  const opipe_param_source *source = &params->states[layout->slot].source;
+  if (source->dtype != value->dtype || source->rank != value->rank ||
+      (value->rank > 0 &&
+       memcmp(source->shape, value->shape, value->rank * sizeof value->shape[0]) != 0)) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "parameter '%.80s': the set holds '%.80s' of another type or shape",
+                      value->name, source->name);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status make_copy(opipe_params *params, uint32_t slot, uint32_t kind, uint64_t n_bytes,
+                              opipe_error *err) {
+  param_state *state = &params->states[slot];
+  param_copy *copy = &state->copies[kind];
+  if (copy->present) {
+    return OPIPE_OK;
+  }
+  if (kind == CPU_LAYOUT_RAW) {
+    copy->present = true;
+    if (is_mapped(state)) {
+      count_mapped(params, state, true);
+    }
+    return OPIPE_OK;
+  }
+  CPU_TRY(alloc_params(params, n_bytes, &copy->data, &copy->n_bytes, err));
+  cpu_layout_fill(&params->device->exec, kind, &state->source, dense_data(state), copy->data);
+  copy->present = true;
+  return OPIPE_OK;
+}
+
+opipe_status cpu_params_prepare(opipe_params *params, const opipe_program *program,
+                                opipe_error *err) {
+  for (uint32_t i = 0; i < program->n_layouts; ++i) {
+    CPU_TRY(check_match(program, &program->layouts[i], params, err));
+  }
+  for (uint32_t i = 0; i < program->n_layouts; ++i) {
+    const cpu_layout *layout = &program->layouts[i];
+    const opipe_status status = make_copy(params, layout->slot, layout->kind, layout->n_bytes, err);
+    if (status < 0 && err != NULL) {
+      char text[sizeof err->message];
+      (void)snprintf(text, sizeof text, "%s", err->message);
+      opipe_fail(err, status, "parameter '%.80s': %s", params->states[layout->slot].source.name,
+                 text);
+    }
+    CPU_TRY(status);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status clone_state(opipe_params *copy, uint32_t slot, const param_state *state,
+                                opipe_error *err) {
+  param_state *fresh = &copy->states[slot];
+  if (state->own != NULL) {
+    CPU_TRY(alloc_params(copy, state->own_bytes, &fresh->own, &fresh->own_bytes, err));
+    memcpy(fresh->own, state->own, (size_t)state->own_bytes);
+  }
+  fresh->dirty = state->dirty;
+  for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
+    const param_copy *from = &state->copies[kind];
+    param_copy *to = &fresh->copies[kind];
+    if (!from->present) {
+      continue;
+    }
+    if (kind != CPU_LAYOUT_RAW) {
+      CPU_TRY(alloc_params(copy, from->n_bytes, &to->data, &to->n_bytes, err));
+      memcpy(to->data, from->data, (size_t)from->n_bytes);
+    }
+    to->present = true;
+  }
+  if (is_mapped(fresh)) {
+    count_mapped(copy, fresh, true);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status cpu_params_clone(const opipe_params *params, opipe_params **out_params,
+                              opipe_error *err) {
+  const opipe_host *host = params->device->host;
+  opipe_params *copy = cpu_acquire(host, sizeof *copy, "parameter set", err);
+  opipe_status status = OPIPE_OK;
+  if (copy == NULL) {
+    return OPIPE_E_NOMEM;
+  }
+  copy->device = params->device;
+  cpu_pool_init(&copy->pool, host);
+  copy->states = CPU_POOL_ARRAY(&copy->pool, param_state, params->n);
+  if (copy->states == NULL) {
+    status = opipe_fail(err, OPIPE_E_NOMEM, "no memory for a set of %u parameters", params->n);
+  }
+  for (uint32_t i = 0; status >= 0 && i < params->n; ++i) {
+    copy->n = i + 1;
+    status = take_source(copy, i, &params->states[i].source, err);
+    if (status >= 0) {
+      status = clone_state(copy, i, &params->states[i], err);
+    }
+  }
+  if (status < 0) {
+    cpu_params_free(copy);
+    return status;
+  }
+  *out_params = copy;
+  return OPIPE_OK;
+}
+
+static opipe_status check_access(const opipe_params *params, uint32_t slot, uint64_t n_bytes,
+                                 const char *what, opipe_error *err) {
+  if (slot >= params->n) {
+    return opipe_fail(err, OPIPE_E_INVALID, "%s: slot %u of a set of %u", what, slot, params->n);
+  }
+  const opipe_param_source *source = &params->states[slot].source;
+  if (n_bytes != source->n_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID, "%s: parameter '%.80s' has %llu bytes, not %llu", what,
+                      source->name, (unsigned long long)source->n_bytes,
+                      (unsigned long long)n_bytes);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status cpu_params_write(opipe_params *params, uint32_t slot, const void *src,
+                              uint64_t n_bytes, opipe_error *err) {
+  CPU_TRY(check_access(params, slot, n_bytes, "params_write", err));
+  param_state *state = &params->states[slot];
+  if (state->own == NULL) {
+    const bool mapped = is_mapped(state);
+    CPU_TRY(alloc_params(params, n_bytes, &state->own, &state->own_bytes, err));
+    if (mapped) {
+      count_mapped(params, state, false);
+    }
+  }
+  if (n_bytes > 0) {
+    memcpy(state->own, src, (size_t)n_bytes);
+  }
+  state->dirty = true;
+  ++params->version;
+  return OPIPE_OK;
+}
+
+opipe_status cpu_params_read(const opipe_params *params, uint32_t slot, void *dst, uint64_t n_bytes,
+                             opipe_error *err) {
+  CPU_TRY(check_access(params, slot, n_bytes, "params_read", err));
+  if (n_bytes > 0) {
+    memcpy(dst, dense_data(&params->states[slot]), (size_t)n_bytes);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
+  (void)err;
+  for (uint32_t i = 0; i < params->n; ++i) {
+    param_state *state = &params->states[i];
+    for (uint32_t kind = CPU_LAYOUT_RAW + 1; state->dirty && kind < CPU_LAYOUT_COUNT; ++kind) {
+      if (state->copies[kind].present) {
+        cpu_layout_fill(&params->device->exec, kind, &state->source, state->own,
+                        state->copies[kind].data);
+      }
+    }
+    state->dirty = false;
+  }
+  return OPIPE_OK;
+}
