@@ -30,6 +30,8 @@ opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model, const o
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
   opi_bind_options options = *base;
+  options.shapes = NULL;
+  options.n_shapes = 0;
   options.dims = plan->dims;
   options.n_dims = plan->n_dims;
   options.pins = plan->pins;
@@ -79,7 +81,7 @@ static opipe_status find_transport(finish *f, const char *id) {
     return opi_fail(f->err, OPIPE_E_UNSUPPORTED, "transport '%s' takes %u ranks, the plan has %u", id, info.max_ranks,
                     f->plan->n_ranks);
   }
-  f->direct = (info.flags & OPIPE_TRANSPORT_DIRECT) != 0;
+  f->direct = (info.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_devices_shared(f->backends, f->plan->devices, f->plan->n_ranks);
   return OPIPE_OK;
 }
 
@@ -155,10 +157,10 @@ static opipe_status order_and_prove(finish *f) {
 
 static opipe_status finish_all(finish *f, const opi_bound *bound, const char *transport) {
   OPI_TRY(check_batch(f, bound));
+  OPI_TRY(open_devices(f));
   OPI_TRY(find_transport(f, transport));
   OPI_TRY(cut_classes(f, bound));
   OPI_TRY(order_and_prove(f));
-  OPI_TRY(open_devices(f));
   f->plan->memory = OPI_ARENA_ARRAY(&f->plan->arena, opi_memory, f->plan->n_ranks);
   if (f->plan->memory == NULL) return opi_fail_nomem(f->err, f->plan->n_ranks * sizeof(opi_memory), "a prediction");
   OPI_TRY(opi_predict(f->plan, (const opi_cutting *const *)f->cuttings, f->n_classes, f->devices, f->direct, 0,

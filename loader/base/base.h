@@ -50,6 +50,13 @@ bool opi_shape_elems(const int64_t *shape, uint32_t rank, uint64_t *out_elems);
 /* Dense bytes of a tensor (sub-byte types packed, rounded up); false on overflow or unknown type. */
 bool opi_tensor_bytes(uint32_t dtype, const int64_t *shape, uint32_t rank, uint64_t *out_bytes);
 
+/* The host border's form of a type, and back (OPIPE_UNDEFINED: no such type here). DLPack has no 4- or 2-bit integers of its own: they are
+ * (unsigned) integers of that many bits. */
+opipe_dtype opi_dtype_to_dl(uint32_t dtype);
+uint32_t opi_dtype_from_dl(opipe_dtype dtype);
+/* Copies a strided host tensor into dense row-major order; `out` has room for all elements. Whole-byte types only. */
+void opi_tensor_pack(const opipe_tensor *tensor, void *out);
+
 /* -- memory -------------------------------------------------------------------------------------------------------------------- */
 
 /* malloc/free behind the allocator form; what a context uses when the host gives none. */

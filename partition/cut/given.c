@@ -76,10 +76,10 @@ opipe_status opi_cut_parse(const char *spec, opi_arena *arena, opi_cut_edge **ou
 /* ---- from edges to stages ---- */
 
 typedef struct given {
+  const opi_bound *bound;
   const opi_graph *graph;
   const opi_graph *file_graph;
   opi_arena scratch;
-  opi_map *values; /* name -> value of the bound graph */
   opi_map *nodes;  /* output or node name -> node */
   uint32_t *ceiling; /* [n_nodes] latest stage: what some boundary is computed from */
   uint32_t *floor;   /* [n_nodes] earliest stage: what reads across a boundary */
@@ -88,7 +88,6 @@ typedef struct given {
 } given;
 
 static opipe_status index_names(given *g) {
-  for (uint32_t v = 0; v < g->graph->n_values; ++v) OPI_TRY(opi_map_set(g->values, g->graph->values[v].name, v, g->err));
   for (uint32_t n = 0; n < g->graph->n_nodes; ++n) {
     const opi_node *node = &g->graph->nodes[n];
     OPI_TRY(opi_map_set(g->nodes, node->name, n, g->err));
@@ -109,6 +108,10 @@ static bool in_file(const given *g, const char *name) {
 static opipe_status mark_consumer(given *g, const opi_cut_edge *edge, uint32_t value, const char *name) {
   uint32_t node = 0;
   if (!opi_map_get(g->nodes, name, &node)) {
+    const uint32_t made = opi_bound_value(g->bound, name);
+    node = made == OPIPE_NONE ? OPIPE_NONE : g->graph->values[made].producer;
+  }
+  if (node == OPIPE_NONE) {
     if (in_file(g, name)) return OPIPE_OK; /* folded or fused away */
     return opi_fail(g->err, OPIPE_E_NOTFOUND, "cut tensor '%s': there is no consumer '%s'", edge->tensor, name);
   }
@@ -122,8 +125,8 @@ static opipe_status mark_consumer(given *g, const opi_cut_edge *edge, uint32_t v
 }
 
 static opipe_status mark_edge(given *g, const opi_cut_edge *edge) {
-  uint32_t value = 0;
-  if (!opi_map_get(g->values, edge->tensor, &value)) {
+  const uint32_t value = opi_bound_value(g->bound, edge->tensor);
+  if (value == OPIPE_NONE) {
     if (in_file(g, edge->tensor)) return OPIPE_OK; /* a constant now: every stage has it */
     return opi_fail(g->err, OPIPE_E_NOTFOUND, "there is no tensor '%s' to cut at", edge->tensor);
   }
@@ -181,16 +184,14 @@ static opipe_status cut_given(given *g, const opi_cut_edge *edges, uint32_t n_ed
   return assign(g, out_stage);
 }
 
-opipe_status opi_cut_given(const opi_graph *graph, const opi_graph *file_graph, const opi_cut_edge *edges,
+opipe_status opi_cut_given(const opi_bound *bound, const opi_graph *file_graph, const opi_cut_edge *edges,
                            uint32_t n_edges, uint32_t n_stages, const opipe_allocator *allocator,
                            uint32_t *out_stage_of_node, opipe_error *err) {
-  given g = {.graph = graph, .file_graph = file_graph, .n_stages = n_stages, .err = err};
+  given g = {.bound = bound, .graph = bound->graph, .file_graph = file_graph, .n_stages = n_stages, .err = err};
   opi_arena_init(&g.scratch, allocator, 0);
-  opipe_status status = opi_map_create(allocator, &g.values, err);
-  if (status == OPIPE_OK) status = opi_map_create(allocator, &g.nodes, err);
+  opipe_status status = opi_map_create(allocator, &g.nodes, err);
   if (status == OPIPE_OK) status = cut_given(&g, edges, n_edges, out_stage_of_node);
   opi_map_free(g.nodes);
-  opi_map_free(g.values);
   opi_arena_release(&g.scratch);
   return status;
 }

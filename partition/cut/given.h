@@ -18,9 +18,9 @@ opipe_status opi_cut_parse(const char *spec, opi_arena *arena, opi_cut_edge **ou
                            opipe_error *err);
 
 /* Stage of every node: what a tensor of boundary k needs stands in stage k at the latest; a consumer of a cut edge stands behind it; all else
- * stays with its producers. known_name tells whether a tensor that is not in the bound graph is in the file (folded away: ignored).
+ * stays with its producers. A tensor that is in the file graph but was folded away is ignored: every stage has it.
  *   OPIPE_E_NOTFOUND: no such tensor or consumer; OPIPE_E_INVALID: a consumer stands before the boundary. */
-opipe_status opi_cut_given(const opi_graph *graph, const opi_graph *file_graph, const opi_cut_edge *edges, uint32_t n_edges,
+opipe_status opi_cut_given(const opi_bound *bound, const opi_graph *file_graph, const opi_cut_edge *edges, uint32_t n_edges,
                            uint32_t n_stages, const opipe_allocator *allocator, uint32_t *out_stage_of_node, opipe_error *err);
 
 /* Stages from IR-11 annotations; a node without one stays with its latest producer. OPIPE_E_INVALID when an edge would go backwards. */

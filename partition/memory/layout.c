@@ -6,6 +6,8 @@
  */
 #include "partition/memory/layout.h"
 
+#include <string.h>
+
 typedef struct build {
   const opi_plan *plan;
   const opi_cutting *cutting;
@@ -21,6 +23,17 @@ uint32_t opi_route_depth(const opi_plan *plan) {
   uint32_t depth = plan->depth == 0 ? 1 : plan->depth;
   if (plan->n_stages > plan->n_ranks && plan->n_microbatches > depth) depth = plan->n_microbatches;
   return depth;
+}
+
+bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *devices, uint32_t n_ranks) {
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+    if (backends[r].table->device_query(backends[r].self, devices[r].index, &info, NULL) < 0 ||
+        (info.flags & OPIPE_DEVICE_HOST_MEMORY) == 0 || strcmp(backends[r].id, backends[0].id) != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 static opipe_status place(build *b, uint32_t rank, uint64_t n_bytes, uint32_t depth, opi_slot *out_slot) {

@@ -286,7 +286,7 @@ static opipe_status cut(planner *p) {
                                    .depth = opi_route_depth(plan)};
   plan->bound_ns = lower_bound(p);
   if (p->n_edges != 0) {
-    OPI_TRY(opi_cut_given(p->bound->graph, p->env->model->graph, p->edges, p->n_edges, plan->n_stages, plan->allocator,
+    OPI_TRY(opi_cut_given(p->bound, p->env->model->graph, p->edges, p->n_edges, plan->n_stages, plan->allocator,
                           plan->stage_of_node, p->err));
     return finish_cut(p, &problem);
   }
