@@ -11,7 +11,7 @@ static opipe_status plain_infer(opi_builder *b, const opi_node *node, opipe_erro
 }
 
 static opipe_status relu_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_infer_same(b, node, OPI_T_FLOAT | OPI_T_WIDE | OPI_T_SMALL, err);
+  return opi_k_infer_same(b, node, OPI_T_FLOAT | OPI_T_WIDE | OPI_T_SMALL, err);
 }
 
 static opipe_status plain_lift(opi_builder *b, const opi_node *node, opipe_error *err) {

@@ -216,7 +216,7 @@ static void attention_work(const opi_graph *graph, const opi_node *node, opi_wor
   const double rows = (double)q->shape[0] * heads * (double)q->shape[flat ? 1 : 2];
   double keys = (double)k->shape[flat ? 1 : 2];
   if (past != OPIPE_NONE) keys += (double)graph->values[past].shape[2];
-  const double q_size = opi_elems(q), y_size = opi_elems_of(graph, node->out[OPI_ATT_Y]);
+  const double q_size = opi_k_elems(q), y_size = opi_k_elems_of(graph, node->out[OPI_ATT_Y]);
   out_work->flops = 2.0 * keys * (q_size + y_size) + 5.0 * rows * keys;
   out_work->bytes = opi_work_bytes(graph, node);
 }

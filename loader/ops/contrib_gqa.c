@@ -82,9 +82,9 @@ static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped 
   uint32_t n = 0, shift;
   OPI_TRY(opi_need(b, node, IN_LENGTHS, "seqlens_k", OPI_T_WIDE, 0, 2, err));
   OPI_TRY(opi_need(b, node, IN_TOTAL, "total_sequence_length", OPI_T_WIDE, 0, 2, err));
-  if (opi_elems(opi_input(b, node, IN_LENGTHS)) != (double)g->batch) {
+  if (opi_k_elems(opi_input(b, node, IN_LENGTHS)) != (double)g->batch) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (seqlens_k) has %.0f elements for a batch of %lld",
-                         opi_input(b, node, IN_LENGTHS)->name, opi_elems(opi_input(b, node, IN_LENGTHS)), (long long)g->batch);
+                         opi_input(b, node, IN_LENGTHS)->name, opi_k_elems(opi_input(b, node, IN_LENGTHS)), (long long)g->batch);
   }
   OPI_TRY(opi_known_ints(b, node, IN_TOTAL, &known, &n, err));
   if (n != 1 || known[0] < g->length || known[0] > INT32_MAX) {

@@ -86,6 +86,7 @@ static opipe_status read_window(const opi_builder *b, const opi_node *node, cons
     }
     OPI_TRY(place_axis(b, node, w, a, x->shape[a + 2], auto_pad, err));
   }
+  if (strncmp(auto_pad, "SAME", 4) == 0) w->ceil = false; /* the pads make the windows fit exactly */
   return OPIPE_OK;
 }
 
@@ -143,8 +144,8 @@ static opipe_status conv_infer(opi_builder *b, const opi_node *node, opipe_error
 
 static void conv_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
   const opi_value *k = &graph->values[node->in[1]];
-  const double per_output = k->shape[0] > 0 ? opi_elems(k) / (double)k->shape[0] : 0;
-  out_work->flops = 2.0 * opi_elems_of(graph, node->out[0]) * per_output;
+  const double per_output = k->shape[0] > 0 ? opi_k_elems(k) / (double)k->shape[0] : 0;
+  out_work->flops = 2.0 * opi_k_elems_of(graph, node->out[0]) * per_output;
   out_work->bytes = opi_work_bytes(graph, node);
 }
 
@@ -181,7 +182,7 @@ static opipe_status pool_infer(opi_builder *b, const opi_node *node, opipe_error
 static void pool_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
   uint32_t n;
   const int64_t *kernel = opi_attr_ints(node, "kernel_shape", &n);
-  out_work->flops = opi_elems_of(graph, node->out[0]);
+  out_work->flops = opi_k_elems_of(graph, node->out[0]);
   for (uint32_t i = 0; i < n; i++) out_work->flops *= (double)kernel[i];
   out_work->bytes = opi_work_bytes(graph, node);
 }

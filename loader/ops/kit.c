@@ -194,19 +194,19 @@ bool opi_known_scalar(const opi_value *value, double *out_value) {
   }
 }
 
-double opi_elems(const opi_value *value) {
+double opi_k_elems(const opi_value *value) {
   double n = 1;
   for (int32_t i = 0; i < value->rank; i++) n *= (double)value->shape[i];
   return n;
 }
 
-double opi_elems_of(const opi_graph *graph, uint32_t value) {
-  return value == OPIPE_NONE ? 0 : opi_elems(&graph->values[value]);
+double opi_k_elems_of(const opi_graph *graph, uint32_t value) {
+  return value == OPIPE_NONE ? 0 : opi_k_elems(&graph->values[value]);
 }
 
 /* -- shared rules -- */
 
-opipe_status opi_infer_same(opi_builder *b, const opi_node *node, uint32_t classes, opipe_error *err) {
+opipe_status opi_k_infer_same(opi_builder *b, const opi_node *node, uint32_t classes, opipe_error *err) {
   const opi_value *x;
   OPI_TRY(opi_need(b, node, 0, "X", classes, 0, OPIPE_MAX_RANK, err));
   x = opi_input(b, node, 0);
@@ -214,7 +214,7 @@ opipe_status opi_infer_same(opi_builder *b, const opi_node *node, uint32_t class
 }
 
 opipe_status opi_infer_float(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_infer_same(b, node, OPI_T_FLOAT, err);
+  return opi_k_infer_same(b, node, OPI_T_FLOAT, err);
 }
 
 opipe_status opi_carry_refuse(const opi_graph *graph, const opi_node *node, uint32_t i, const char *why, opipe_error *err) {
@@ -254,6 +254,6 @@ double opi_work_bytes(const opi_graph *graph, const opi_node *node) {
 }
 
 void opi_work_each(const opi_graph *graph, const opi_node *node, double flops, opi_work *out_work) {
-  out_work->flops = flops * opi_elems_of(graph, opi_node_in(node, 0));
+  out_work->flops = flops * opi_k_elems_of(graph, opi_node_in(node, 0));
   out_work->bytes = opi_work_bytes(graph, node);
 }

@@ -48,8 +48,8 @@ opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char
 /* The first element of a known tensor as double; false when not known, empty or of another kind than number or bool. */
 bool opi_known_scalar(const opi_value *value, double *out_value);
 /* Elements of a value. */
-double opi_elems(const opi_value *value);
-double opi_elems_of(const opi_graph *graph, uint32_t value); /* 0 for OPIPE_NONE */
+double opi_k_elems(const opi_value *value);
+double opi_k_elems_of(const opi_graph *graph, uint32_t value); /* 0 for OPIPE_NONE */
 
 /* -- emission -- */
 
@@ -89,7 +89,7 @@ opipe_status opi_k_band(opi_builder *b, int64_t rows, int64_t cols, int64_t offs
 
 /* -- rules that many operators share -- */
 
-opipe_status opi_infer_same(opi_builder *b, const opi_node *node, uint32_t classes, opipe_error *err); /* output like input 0 */
+opipe_status opi_k_infer_same(opi_builder *b, const opi_node *node, uint32_t classes, opipe_error *err); /* output like input 0 */
 opipe_status opi_infer_float(opi_builder *b, const opi_node *node, opipe_error *err);                  /* the same, F only */
 /* Outputs carry as input 0 does; the other inputs must not. */
 opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out, opipe_error *err);

@@ -79,13 +79,28 @@ static opipe_status with_ints(opi_builder *b, const char *op, uint32_t version, 
 }
 
 opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank, uint32_t *out, opipe_error *err) {
+  const opi_value *v = opi_b_value(b, x);
   opi_attrs attrs = {.n = 0};
+  if ((uint32_t)v->rank == rank && (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0)) {
+    *out = x;
+    return OPIPE_OK;
+  }
+  if (opi_value_known(v)) {
+    *out = opi_b_reshaped(b, x, shape, rank);
+    return opi_k_const(*out, err);
+  }
   opi_attrs_int(&attrs, "allowzero", 1);
   return with_ints(b, "Reshape", 0, x, shape, rank, &attrs, out, err);
 }
 
 opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, uint32_t rank, uint32_t *out, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
+  bool moves = false;
+  for (uint32_t a = 0; a < rank; a++) moves = moves || perm[a] != (int64_t)a;
+  if (!moves) {
+    *out = x;
+    return OPIPE_OK;
+  }
   opi_attrs_ints(&attrs, "perm", perm, rank);
   return opi_k_one(b, "Transpose", 0, &x, 1, &attrs, out, err);
 }
@@ -112,6 +127,10 @@ opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint
 
 opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin, int64_t end, uint32_t *out, opipe_error *err) {
   const int64_t step = 1;
+  if (begin == 0 && end == opi_b_value(b, x)->shape[axis]) {
+    *out = x;
+    return OPIPE_OK;
+  }
   const uint32_t in[5] = {x, opi_b_const_ints(b, &begin, 1), opi_b_const_ints(b, &end, 1), opi_b_const_ints(b, &axis, 1),
                           opi_b_const_ints(b, &step, 1)};
   for (uint32_t i = 1; i < 5; i++) OPI_TRY(opi_k_const(in[i], err));

@@ -75,7 +75,7 @@ static opipe_status fused_infer(opi_builder *b, const opi_node *node, opipe_erro
 static void product_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
   const product p = product_of(&graph->values[node->in[0]], &graph->values[node->in[1]],
                                opi_attr_int(node, "transA", 0) != 0, opi_attr_int(node, "transB", 0) != 0);
-  out_work->flops = 2.0 * opi_elems_of(graph, node->out[0]) * (double)p.k;
+  out_work->flops = 2.0 * opi_k_elems_of(graph, node->out[0]) * (double)p.k;
   out_work->bytes = opi_work_bytes(graph, node);
 }
 

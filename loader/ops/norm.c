@@ -37,7 +37,7 @@ static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, con
   const int64_t *tail = x->shape + axis;
   const uint32_t n = (uint32_t)x->rank - axis;
   const bool fits = opi_broadcast(s->shape, (uint32_t)s->rank, tail, n, both, &rank);
-  if (!fits || opi_elems(s) > opi_elems(x) || memcmp(both + (rank - n), tail, n * sizeof(*tail)) != 0) {
+  if (!fits || opi_k_elems(s) > opi_k_elems(x) || memcmp(both + (rank - n), tail, n * sizeof(*tail)) != 0) {
     opi_shape_text(has, sizeof(has), s->shape, (uint32_t)s->rank);
     opi_shape_text(want, sizeof(want), tail, n);
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) has shape %s, which does not broadcast to %s", s->name,
@@ -45,7 +45,7 @@ static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, con
   }
   double elems = 1;
   for (uint32_t a = 0; a < n; a++) elems *= (double)tail[a];
-  if (opi_elems(s) == elems) return OPIPE_OK;
+  if (opi_k_elems(s) == elems) return OPIPE_OK;
   return opi_k_expand(b, *out, tail, n, out, err);
 }
 
@@ -84,9 +84,9 @@ static opipe_status check_affine(opi_builder *b, const opi_node *node, uint32_t 
   if (s == NULL) return OPIPE_OK;
   OPI_TRY(opi_need(b, node, i, role, OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   for (uint32_t a = axis; a < (uint32_t)x->rank; a++) n *= (double)x->shape[a];
-  if (opi_elems(s) != n) {
+  if (opi_k_elems(s) != n) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) has %.0f elements, %.0f are normalised", s->name, role,
-                         opi_elems(s), n);
+                         opi_k_elems(s), n);
   }
   return OPIPE_OK;
 }
