@@ -18,6 +18,7 @@ import warnings
 import numpy as np
 import onnx
 import torch
+from onnxruntime.transformers import optimizer
 
 import build
 import graphs
@@ -49,6 +50,7 @@ class Case:
         external=False,
         dims=None,
         tol=1e-5,
+        fuse=None,
     ):
         self.make, self.seed, self.inputs, self.outputs, self.sets = (
             make,
@@ -58,7 +60,7 @@ class Case:
             sets,
         )
         self.opset, self.dtype, self.legacy, self.optimize = opset, dtype, legacy, optimize
-        self.external, self.tol = external, tol
+        self.external, self.tol, self.fuse = external, tol, fuse
         self.dims = dims or {name: ROW for name in inputs}
 
 
@@ -155,6 +157,16 @@ CASES = {
     ),
     "gpt_legacy": Case(gpt(2, 16, 2, 96, 32), 8, FEW, LOGITS, TWO, opset=14, legacy=True),
     "encoder_legacy": Case(encoder(96), 9, SHORT_TEXT, ["scores"], TWO, opset=12, legacy=True),
+    "encoder_contrib": Case(
+        encoder(96),
+        15,
+        SHORT_TEXT,
+        ["scores"],
+        TWO,
+        opset=12,
+        legacy=True,
+        fuse={"model_type": "bert", "num_heads": 2, "hidden_size": 16},
+    ),
     "gpt_raw": Case(gpt(2, 16, 2, 96, 32), 10, FEW, LOGITS, TWO, opset=18, optimize=False),
     "llama_attention": Case(llama(2, 16, 4, 2, 32, 96), 11, FEW, LOGITS, TWO, opset=23),
     "llama_external": Case(llama(2, 16, 4, 2, 32, 96), 12, FEW, LOGITS, TWO, external=True),
@@ -190,6 +202,10 @@ def export_model(case, model, path):
             output_names=case.outputs,
             dynamic_axes=dims,
         )
+        if case.fuse:
+            fused = optimizer.optimize_model(path, opt_level=0, **case.fuse).model
+            fused.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+            return fused
         return onnx.load(path)
     named = {}
     shapes = tuple(
