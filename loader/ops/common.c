@@ -94,10 +94,31 @@ opipe_status opi_infer_same(opi_builder *b, const opi_node *node, opipe_error *e
   return opi_b_set(b, node, 0, x->dtype, x->shape, (uint32_t)x->rank, err);
 }
 
+opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank,
+                              uint32_t *out_value, opipe_error *err) {
+  const opi_value *x = opi_b_value(b, value);
+  *out_value = value;
+  if (rank == (uint32_t)x->rank && (rank == 0 || memcmp(x->shape, shape, rank * 8) == 0)) {
+    return OPIPE_OK;
+  }
+  const bool parameter = (x->flags & OPI_VALUE_INITIALIZER) != 0 && b->keep_parameters;
+  if (x->data != NULL && !parameter) {
+    *out_value = opi_b_reshaped(b, value, shape, rank);
+    return *out_value != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "a reshaped constant");
+  }
+  uint32_t in[2] = {value, OPIPE_NONE};
+  OPI_TRY(opi_ints_value(b, shape, rank, &in[1], err));
+  const opipe_attr allow = OPI_ATTR_I("allowzero", 1);
+  const opi_emit emit = {.op = "Reshape", .in = in, .n_in = 2, .n_out = 1, .attrs = &allow,
+                         .n_attrs = 1};
+  return opi_b_emit(b, &emit, out_value, err);
+}
+
 opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_t *shape,
                               uint32_t rank, opipe_error *err) {
   const opi_value *x = NULL;
   uint64_t n = 0;
+  uint32_t out = OPIPE_NONE;
   char from[128], to[128];
   OPI_TRY(opi_in(b, node, 0, &x, err));
   if (rank > OPIPE_MAX_RANK || !opi_shape_elems(shape, rank, &n) || n != opi_elems(x)) {
@@ -105,21 +126,7 @@ opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_
                          x->name, opi_shape_text(from, sizeof(from), x->shape, (uint32_t)x->rank),
                          opi_shape_text(to, sizeof(to), shape, rank));
   }
-  if (rank == (uint32_t)x->rank && (rank == 0 || memcmp(x->shape, shape, rank * 8) == 0)) {
-    return opi_b_result(b, node, 0, node->in[0], err);
-  }
-  const bool parameter = (x->flags & OPI_VALUE_INITIALIZER) != 0 && b->keep_parameters;
-  if (x->data != NULL && !parameter) {
-    const uint32_t v = opi_b_reshaped(b, node->in[0], shape, rank);
-    if (v == OPIPE_NONE) return opi_fail_nomem(err, rank * 8, "a reshaped constant");
-    return opi_b_result(b, node, 0, v, err);
-  }
-  uint32_t in[2] = {node->in[0], OPIPE_NONE}, out = OPIPE_NONE;
-  OPI_TRY(opi_ints_value(b, shape, rank, &in[1], err));
-  const opipe_attr allow = OPI_ATTR_I("allowzero", 1);
-  const opi_emit emit = {.op = "Reshape", .in = in, .n_in = 2, .n_out = 1, .attrs = &allow,
-                         .n_attrs = 1};
-  OPI_TRY(opi_b_emit(b, &emit, &out, err));
+  OPI_TRY(opi_emit_reshape(b, node->in[0], shape, rank, &out, err));
   return opi_b_result(b, node, 0, out, err);
 }
 

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arithmetic, element by element: Add Sub Mul Div Pow Mod Max Min Sum Mean, the unary functions, Clip,
+ * Cast, CastLike.
+ *
+ * Canonical forms left in a bound graph:
+ *   Add Sub Mul Div Mod Pow Max Min   two inputs, numpy broadcasting. Sum and Mean of n, Max and Min of n become chains
+ *                                     of two from left to right (Mean: then Div by n). Mod has attribute fmod.
+ *   Abs Neg ... (unary)               one input, output of the same type.
+ *   Clip(x, min?, max?)               bounds of x's type, rank 0.
+ *   Cast(x)                           attributes to, saturate; one that changes nothing vanishes. CastLike becomes it.
+ * Opset < 7: attributes broadcast and axis become a Reshape of the second input.
+ */
+#include "loader/ops/elementwise.h"
+
+#include <strings.h>
+
+/* -- two inputs -- */
+
+/* Opset < 7: B of shape [b...] stands at A's dimensions axis .. (default: the last ones). */
+static opipe_status align_old(opi_builder *b, const opi_node *node, uint32_t *out_b,
+                              opipe_error *err) {
+  const opi_value *x = NULL, *y = NULL;
+  int64_t shape[OPIPE_MAX_RANK];
+  uint32_t axis = 0;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_in(b, node, 1, &y, err));
+  *out_b = node->in[1];
+  if (opi_attr_int(node, "broadcast", 0) == 0 || opi_attr_find(node, "axis") == NULL ||
+      y->rank == 0) {
+    return OPIPE_OK;
+  }
+  OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
+  if (axis + (uint32_t)y->rank > (uint32_t)x->rank) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "'%s' of rank %" PRId32 " does not fit at axis %" PRIu32 " of rank %"
+                         PRId32, y->name, y->rank, axis, x->rank);
+  }
+  const uint32_t rank = (uint32_t)x->rank - axis;
+  for (uint32_t d = 0; d < rank; ++d) shape[d] = d < (uint32_t)y->rank ? y->shape[d] : 1;
+  return opi_emit_reshape(b, node->in[1], shape, rank, out_b, err);
+}
+
+opipe_status opi_lift_binary(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t in[2] = {node->in[0], node->n_in > 1 ? node->in[1] : OPIPE_NONE};
+  if (node->version < 7) OPI_TRY(align_old(b, node, &in[1], err));
+  return opi_b_lift(b, node, node->op, in, 2, NULL, 0, err);
+}
+
+static opipe_status lift_mod(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opipe_attr attr = OPI_ATTR_I("fmod", opi_attr_int(node, "fmod", 0) != 0);
+  return opi_b_lift(b, node, "Mod", node->in, node->n_in, &attr, 1, err);
+}
+
+opipe_status opi_infer_broadcast(opi_builder *b, const opi_node *node, uint32_t first,
+                                 uint32_t n, uint32_t dtype, opipe_error *err) {
+  int64_t shape[OPIPE_MAX_RANK];
+  uint32_t rank = 0;
+  char have[96], more[96];
+  for (uint32_t i = first; i < first + n; ++i) {
+    const opi_value *x = NULL;
+    OPI_TRY(opi_in(b, node, i, &x, err));
+    if (opi_broadcast(shape, rank, x->shape, (uint32_t)x->rank, shape, &rank)) continue;
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "'%s' of shape %s does not broadcast with %s", x->name,
+                         opi_shape_text(more, sizeof(more), x->shape, (uint32_t)x->rank),
+                         opi_shape_text(have, sizeof(have), shape, rank));
+  }
+  return opi_b_set(b, node, 0, dtype, shape, rank, err);
+}
+
+static opipe_status infer_binary(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_check_type(b, node, x, OPI_TYPES_FLOAT | OPI_TYPES_INTEGER, err));
+  OPI_TRY(opi_check_same_type(b, node, 0, err));
+  return opi_infer_broadcast(b, node, 0, node->n_in, x->dtype, err);
+}
+
+/* The exponent may be of another type. */
+static opipe_status infer_pow(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL, *e = NULL;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_in(b, node, 1, &e, err));
+  OPI_TRY(opi_check_type(b, node, x, OPI_TYPES_FLOAT | OPI_TYPES_INTEGER, err));
+  OPI_TRY(opi_check_type(b, node, e, OPI_TYPES_FLOAT | OPI_TYPES_INTEGER, err));
+  return opi_infer_broadcast(b, node, 0, 2, x->dtype, err);
+}
+
+/* -- n inputs -- */
+
+/* ((x0 op x1) op x2) ...: the order of additions is the file's. */
+static opipe_status chain(opi_builder *b, const opi_node *node, const char *op, uint32_t *out,
+                          opipe_error *err) {
+  *out = node->in[0];
+  for (uint32_t i = 1; i < node->n_in; ++i) {
+    if (node->in[i] == OPIPE_NONE) {
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "lacks input %" PRIu32, i);
+    }
+    OPI_TRY(opi_b_op2(b, op, *out, node->in[i], out, err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status lift_sum(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t out = OPIPE_NONE;
+  OPI_TRY(chain(b, node, "Add", &out, err));
+  return opi_b_result(b, node, 0, out, err);
+}
+
+static opipe_status lift_mean(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t out = OPIPE_NONE;
+  OPI_TRY(chain(b, node, "Add", &out, err));
+  if (node->n_in > 1) {
+    const uint32_t n = opi_b_const_scalar(b, opi_b_value(b, out)->dtype, (double)node->n_in);
+    if (n == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
+    OPI_TRY(opi_b_op2(b, "Div", out, n, &out, err));
+  }
+  return opi_b_result(b, node, 0, out, err);
+}
+
+static opipe_status lift_extreme(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t out = OPIPE_NONE;
+  OPI_TRY(chain(b, node, node->op, &out, err));
+  return opi_b_result(b, node, 0, out, err);
+}
+
+/* -- one input -- */
+
+/* Old forms carry attributes that mean nothing today (consumed_inputs). */
+opipe_status opi_lift_plain(opi_builder *b, const opi_node *node, opipe_error *err) {
+  return opi_b_lift(b, node, node->op, node->in, node->n_in, NULL, 0, err);
+}
+
+static opipe_status infer_float(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_check_type(b, node, x, OPI_TYPES_FLOAT, err));
+  return opi_infer_same(b, node, err);
+}
+
+static opipe_status infer_number(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_check_type(b, node, x, OPI_TYPES_FLOAT | OPI_TYPES_INTEGER, err));
+  return opi_infer_same(b, node, err);
+}
+
+/* -- Clip -- */
+
+static opipe_status clip_bound(opi_builder *b, const opi_node *node, uint32_t i, const char *name,
+                               uint32_t *out, opipe_error *err) {
+  const opi_value *x = NULL;
+  *out = opi_node_in(node, i);
+  if (*out != OPIPE_NONE || opi_attr_find(node, name) == NULL) return OPIPE_OK;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  *out = opi_b_const_scalar(b, x->dtype, opi_attr_float(node, name, 0));
+  return *out != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "a bound");
+}
+
+static opipe_status lift_clip(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t in[3] = {node->in[0], OPIPE_NONE, OPIPE_NONE};
+  OPI_TRY(clip_bound(b, node, 1, "min", &in[1], err));
+  OPI_TRY(clip_bound(b, node, 2, "max", &in[2], err));
+  if (in[1] == OPIPE_NONE && in[2] == OPIPE_NONE) return opi_b_result(b, node, 0, in[0], err);
+  return opi_b_lift(b, node, "Clip", in, 3, NULL, 0, err);
+}
+
+static opipe_status infer_clip(opi_builder *b, const opi_node *node, opipe_error *err) {
+  OPI_TRY(opi_check_same_type(b, node, 0, err));
+  for (uint32_t i = 1; i < node->n_in; ++i) {
+    const opi_value *bound = opi_in_optional(b, node, i);
+    if (bound == NULL || opi_elems(bound) == 1) continue;
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "bound '%s' has %" PRIu64 " elements, not 1",
+                         bound->name, opi_elems(bound));
+  }
+  return infer_number(b, node, err);
+}
+
+/* -- Cast -- */
+
+typedef struct type_name {
+  const char *name;
+  uint32_t dtype;
+} type_name;
+
+/* Opset 1 spells the type. */
+static uint32_t type_by_name(const char *name) {
+  static const type_name names[] = {
+      {"FLOAT", OPIPE_FLOAT},     {"UINT8", OPIPE_UINT8},   {"INT8", OPIPE_INT8},
+      {"UINT16", OPIPE_UINT16},   {"INT16", OPIPE_INT16},   {"INT32", OPIPE_INT32},
+      {"INT64", OPIPE_INT64},     {"BOOL", OPIPE_BOOL},     {"FLOAT16", OPIPE_FLOAT16},
+      {"DOUBLE", OPIPE_DOUBLE},   {"UINT32", OPIPE_UINT32}, {"UINT64", OPIPE_UINT64},
+      {"BFLOAT16", OPIPE_BFLOAT16}};
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
+    if (strcasecmp(names[i].name, name) == 0) return names[i].dtype;
+  }
+  return OPIPE_UNDEFINED;
+}
+
+static bool is_castable(uint32_t dtype) {
+  return opi_dtype_bits(dtype) != 0 && dtype != OPIPE_COMPLEX64 && dtype != OPIPE_COMPLEX128;
+}
+
+static opipe_status emit_cast(opi_builder *b, const opi_node *node, uint32_t to, opipe_error *err) {
+  const opi_value *x = NULL;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  if (!is_castable(to) || !is_castable(x->dtype)) {
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "'%s' of type %s cannot become %s",
+                         x->name, opi_dtype_name(x->dtype), opi_dtype_name(to));
+  }
+  if (x->dtype == to) return opi_b_result(b, node, 0, node->in[0], err);
+  const opipe_attr attrs[2] = {OPI_ATTR_I("to", to),
+                               OPI_ATTR_I("saturate", opi_attr_int(node, "saturate", 1) != 0)};
+  uint32_t out = OPIPE_NONE;
+  const opi_emit emit = {.op = "Cast", .in = node->in, .n_in = 1, .n_out = 1, .attrs = attrs,
+                         .n_attrs = 2};
+  OPI_TRY(opi_b_emit(b, &emit, &out, err));
+  return opi_b_result(b, node, 0, out, err);
+}
+
+static opipe_status lift_cast(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const char *name = opi_attr_string(node, "to", NULL);
+  const int64_t to = name != NULL ? (int64_t)type_by_name(name) : opi_attr_int(node, "to", 0);
+  if (to <= 0 || to > OPIPE_INT2) {
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "type %s%" PRId64 " is not known",
+                         name != NULL ? name : "", to);
+  }
+  return emit_cast(b, node, (uint32_t)to, err);
+}
+
+static opipe_status lift_cast_like(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *like = NULL;
+  OPI_TRY(opi_in(b, node, 1, &like, err));
+  return emit_cast(b, node, like->dtype, err);
+}
+
+static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL;
+  const int64_t to = opi_attr_int(node, "to", 0);
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  if (to <= 0 || to > OPIPE_INT2 || !is_castable((uint32_t)to)) {
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "type %" PRId64 " is not known", to);
+  }
+  return opi_b_set(b, node, 0, (uint32_t)to, x->shape, (uint32_t)x->rank, err);
+}
+
+#define BINARY(name_, first_, lift_, infer_) \
+  {name_, "", first_, 27, 2, 2, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL}
+#define MANY(name_, first_, lift_, infer_) \
+  {name_, "", first_, 27, 1, 255, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL}
+#define UNARY(name_, first_, infer_) \
+  {name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, NULL}
+
+static const opi_op ops[] = {
+    BINARY("Add", 1, opi_lift_binary, infer_binary),
+    BINARY("Sub", 1, opi_lift_binary, infer_binary),
+    BINARY("Mul", 1, opi_lift_binary, infer_binary),
+    BINARY("Div", 1, opi_lift_binary, infer_binary),
+    BINARY("Pow", 1, opi_lift_binary, infer_pow),
+    BINARY("Mod", 10, lift_mod, infer_binary),
+    MANY("Max", 1, lift_extreme, infer_binary),
+    MANY("Min", 1, lift_extreme, infer_binary),
+    MANY("Sum", 1, lift_sum, infer_binary),
+    MANY("Mean", 1, lift_mean, infer_binary),
+    UNARY("Abs", 1, infer_number),
+    UNARY("Neg", 1, infer_number),
+    UNARY("Sign", 9, infer_number),
+    UNARY("Sqrt", 1, infer_float),
+    UNARY("Reciprocal", 1, infer_float),
+    UNARY("Exp", 1, infer_float),
+    UNARY("Log", 1, infer_float),
+    UNARY("Floor", 1, infer_float),
+    UNARY("Ceil", 1, infer_float),
+    UNARY("Round", 11, infer_float),
+    UNARY("Sin", 7, infer_float),
+    UNARY("Cos", 7, infer_float),
+    UNARY("Tan", 7, infer_float),
+    UNARY("Asin", 7, infer_float),
+    UNARY("Acos", 7, infer_float),
+    UNARY("Atan", 7, infer_float),
+    UNARY("Sinh", 9, infer_float),
+    UNARY("Cosh", 9, infer_float),
+    UNARY("Asinh", 9, infer_float),
+    UNARY("Acosh", 9, infer_float),
+    UNARY("Atanh", 9, infer_float),
+    {"Clip", "", 1, 27, 1, 3, 1, 1, lift_clip, infer_clip, NULL, opi_carry_broadcast, NULL},
+    {"Cast", "", 1, 27, 1, 1, 1, 1, lift_cast, infer_cast, NULL, opi_carry_broadcast, NULL},
+    {"CastLike", "", 15, 27, 2, 2, 1, 1, lift_cast_like, infer_cast, NULL, NULL, NULL},
+};
+extern const opi_op_family opi_ops_elementwise;
+const opi_op_family opi_ops_elementwise = {ops, OPI_COUNT(ops)};

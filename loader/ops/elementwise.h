@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules that arithmetic and logic share. Private to loader/ops. */
+#ifndef OPI_OPS_ELEMENTWISE_H
+#define OPI_OPS_ELEMENTWISE_H
+
+#include "loader/ops/common.h"
+
+/* Two inputs, opset < 7's attributes broadcast and axis resolved. */
+opipe_status opi_lift_binary(opi_builder *b, const opi_node *node, opipe_error *err);
+/* As it is, without attributes. */
+opipe_status opi_lift_plain(opi_builder *b, const opi_node *node, opipe_error *err);
+/* Output 0: dtype, and the broadcast shape of inputs first .. first + n - 1. */
+opipe_status opi_infer_broadcast(opi_builder *b, const opi_node *node, uint32_t first, uint32_t n,
+                                 uint32_t dtype, opipe_error *err);
+
+#endif /* OPI_OPS_ELEMENTWISE_H */

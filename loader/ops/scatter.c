@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing by index: ScatterElements (and its old name Scatter), ScatterND.
+ *
+ * Canonical forms: ScatterElements(data, indices, updates) with attributes axis >= 0 and reduction;
+ * ScatterND(data, indices, updates) with attribute reduction. reduction: none add mul max min.
+ * Where indices repeat, updates are applied in row-major order.
+ */
+#include "loader/ops/common.h"
+
+static opipe_status check_reduction(const opi_builder *b, const opi_node *node, const char **out,
+                                    opipe_error *err) {
+  static const char *const known[] = {"none", "add", "mul", "max", "min"};
+  *out = opi_attr_string(node, "reduction", "none");
+  for (size_t i = 0; i < OPI_COUNT(known); ++i) {
+    if (strcmp(*out, known[i]) == 0) return OPIPE_OK;
+  }
+  return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "reduction '%s' is not known", *out);
+}
+
+static opipe_status lift_elements(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL;
+  const char *reduction = NULL;
+  uint32_t axis = 0, out = OPIPE_NONE;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
+  OPI_TRY(check_reduction(b, node, &reduction, err));
+  const opipe_attr attrs[2] = {OPI_ATTR_I("axis", axis), OPI_ATTR_S("reduction", reduction)};
+  const opi_emit emit = {.op = "ScatterElements", .in = node->in, .n_in = node->n_in, .n_out = 1,
+                         .attrs = attrs, .n_attrs = 2};
+  OPI_TRY(opi_b_emit(b, &emit, &out, err));
+  return opi_b_result(b, node, 0, out, err);
+}
+
+static opipe_status infer_elements(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL, *at = NULL, *up = NULL;
+  uint32_t axis = 0;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_in(b, node, 1, &at, err));
+  OPI_TRY(opi_in(b, node, 2, &up, err));
+  OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
+  OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
+  bool fits = at->rank == x->rank && up->rank == x->rank && up->dtype == x->dtype;
+  for (int32_t d = 0; fits && d < x->rank; ++d) {
+    fits = at->shape[d] == up->shape[d] && (d == (int32_t)axis || at->shape[d] <= x->shape[d]);
+  }
+  if (fits) return opi_infer_same(b, node, err);
+  char shapes[3][80];
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                       "data %s of %s, indices %s, updates %s of %s do not fit",
+                       opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank),
+                       opi_dtype_name(x->dtype),
+                       opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
+                       opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank),
+                       opi_dtype_name(up->dtype));
+}
+
+static opipe_status carry_elements(const opi_graph *graph, const opi_node *node,
+                                   const opi_carry *in, opi_carry *out, opipe_error *err) {
+  const int32_t axis = (int32_t)opi_attr_int(node, "axis", 0);
+  for (uint32_t i = 0; i < 3; ++i) {
+    if (!opi_carries(&in[i]) || in[i].axis != axis) continue;
+    return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " are written", axis);
+  }
+  OPI_TRY(opi_carry_broadcast(graph, node, in, out, err));
+  const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
+  if (!opi_carries(&out[0]) || x->shape[out[0].axis] == at->shape[out[0].axis]) return OPIPE_OK;
+  return opi_carry_fail(graph, node, err, "only %" PRId64 " of %" PRId64 " entries are written",
+                        at->shape[out[0].axis], x->shape[out[0].axis]);
+}
+
+static opipe_status lift_nd(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const char *reduction = NULL;
+  OPI_TRY(check_reduction(b, node, &reduction, err));
+  const opipe_attr attr = OPI_ATTR_S("reduction", reduction);
+  return opi_b_lift(b, node, "ScatterND", node->in, node->n_in, &attr, 1, err);
+}
+
+static opipe_status infer_nd(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL, *at = NULL, *up = NULL;
+  OPI_TRY(opi_in(b, node, 0, &x, err));
+  OPI_TRY(opi_in(b, node, 1, &at, err));
+  OPI_TRY(opi_in(b, node, 2, &up, err));
+  OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
+  const int64_t n = at->rank > 0 ? at->shape[at->rank - 1] : -1;
+  bool fits = n >= 0 && n <= x->rank && up->dtype == x->dtype &&
+              up->rank == at->rank - 1 + x->rank - (int32_t)n;
+  for (int32_t d = 0; fits && d < up->rank; ++d) {
+    fits = up->shape[d] == (d + 1 < at->rank ? at->shape[d] : x->shape[n + d - at->rank + 1]);
+  }
+  if (fits) return opi_infer_same(b, node, err);
+  char shapes[3][80];
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                       "data %s of %s, indices %s, updates %s of %s do not fit",
+                       opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank),
+                       opi_dtype_name(x->dtype),
+                       opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
+                       opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank),
+                       opi_dtype_name(up->dtype));
+}
+
+/* Data and updates may hold the axis in the dimensions that are written whole. */
+static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                             opi_carry *out, opipe_error *err) {
+  const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
+  const opi_value *up = &graph->values[node->in[2]];
+  const int32_t n = (int32_t)at->shape[at->rank - 1];
+  const int32_t shift = n - (at->rank - 1); /* dimension of updates -> dimension of data */
+  out[0] = in[0];
+  if (opi_carries(&in[1])) return opi_carry_fail(graph, node, err, "the indices hold it");
+  if (opi_carries(&in[2]) && in[2].axis < at->rank - 1) {
+    return opi_carry_fail(graph, node, err, "the updates hold it in dimension %" PRId32,
+                          in[2].axis);
+  }
+  if (opi_carries(&in[0]) && in[0].axis < n) {
+    return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " are written",
+                          in[0].axis);
+  }
+  if (opi_carries(&in[0]) && opi_carries(&in[2])) {
+    if (in[0].axis == in[2].axis + shift && in[0].outer == in[2].outer) return OPIPE_OK;
+    return opi_carry_fail(graph, node, err, "data and updates hold it in different places");
+  }
+  const bool from_data = opi_carries(&in[0]);
+  const opi_carry *held = from_data ? &in[0] : &in[2];
+  const opi_value *holder = from_data ? x : up;
+  const int32_t axis = from_data ? in[0].axis - shift : in[2].axis + shift;
+  if (!from_data) {
+    out[0] = in[2];
+    out[0].axis = axis;
+  }
+  if (opi_is_uniform(graph, node->in[from_data ? 2 : 0], (uint32_t)axis, held->outer,
+                     opi_carry_length(holder, held), held->inner)) {
+    return OPIPE_OK;
+  }
+  return opi_carry_fail(graph, node, err, "'%s' differs along it", from_data ? up->name : x->name);
+}
+
+static const opi_op ops[] = {
+    {"Scatter", "", 9, 10, 3, 3, 1, 1, lift_elements, infer_elements, NULL, NULL, NULL},
+    {"ScatterElements", "", 11, 27, 3, 3, 1, 1, lift_elements, infer_elements, opi_work_move,
+     carry_elements, NULL},
+    {"ScatterND", "", 11, 27, 3, 3, 1, 1, lift_nd, infer_nd, opi_work_move, carry_nd, NULL},
+};
+extern const opi_op_family opi_ops_scatter;
+const opi_op_family opi_ops_scatter = {ops, OPI_COUNT(ops)};
