@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Include directions: who may include whom, as the top-level README draws it."""
+import os
+import re
+
+from lib import tree
+
+# Folder (the longest match counts) -> the folders of ours that it may include from.
+ALLOWED = {
+    "abi/include": ["abi/include"],
+    "abi/registry": ["abi/registry", "loader/base", "abi/include"],
+    "abi/api": ["abi/api", "abi/registry", "runtime", "partition", "loader", "abi/include"],
+    "abi/cli": ["abi/cli", "abi/include"],
+    "loader/base": ["loader/base", "abi/include"],
+    "loader": ["loader", "abi/include"],
+    "partition": ["partition", "loader", "abi/include"],
+    "runtime": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
+}
+
+
+def owner(path):
+    """The folder of ALLOWED that a path belongs to, a plugin's own folder, or None."""
+    parts = path.split("/")
+    if parts[0] == "plugins" and len(parts) > 2:
+        return "/".join(parts[:2])
+    for length in (2, 1):
+        folder = "/".join(parts[:length])
+        if folder in ALLOWED:
+            return folder
+    return None
+
+
+def allowed_for(folder):
+    return [folder, "abi/include"] if folder.startswith("plugins/") else ALLOWED[folder]
+
+
+def resolve(path, name):
+    """The file of ours that an include names, or None for a system or generated header."""
+    for base in (os.path.dirname(path), "", "abi/include"):
+        found = os.path.normpath(os.path.join(base, name))
+        if os.path.isfile(os.path.join(tree.ROOT, found)):
+            return found
+    return None
+
+
+def main():
+    report = tree.Report("includes")
+    for path in tree.files(tree.C_ENDINGS):
+        folder = owner(path)
+        if folder is None:
+            continue
+        for number, line in enumerate(tree.text(path).splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
+            target = resolve(path, match.group(1)) if match else None
+            if match and target is None and ".." in match.group(1):
+                report.add(path, number, f"includes {match.group(1)}, which is not there")
+            if target is None:
+                continue
+            if not any(target.startswith(a + "/") for a in allowed_for(folder)):
+                report.add(path, number, f"{folder} may not include {target}")
+            elif ".." in match.group(1).split("/") and not folder.startswith("plugins/"):
+                report.add(path, number, f"write the path from the top: {target}")
+    report.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the built library, and every built plugin, exports: exactly the names in tests/abi/symbols.txt.
+set -eu
+cd "$(dirname "$0")/../.."
+build=${OPIPE_BUILD_DIR:-build/dev}
+list=tests/abi/symbols.txt
+
+# check KIND FILE: the exported names of FILE against the lines of KIND.
+check() {
+  wanted=$(sed -n "s/^$1  *//p" "$list" | sort)
+  found=$(nm -D --defined-only --format=posix "$2" | awk '$2 != "A" { sub(/@.*/, "", $1); print $1 }' | sort)
+  if [ "$wanted" != "$found" ]; then
+    printf '%s exports:\n%s\nwanted:\n%s\n' "$2" "$found" "$wanted"
+    return 1
+  fi
+}
+
+status=0
+check library "$build/lib/libonnxpipe.so" || status=1
+n_plugins=0
+for plugin in "$build"/lib/onnx-pipe/opipe-*.so; do
+  [ -f "$plugin" ] || continue
+  n_plugins=$((n_plugins + 1))
+  check plugin "$plugin" || status=1
+done
+if [ "$n_plugins" -eq 0 ]; then
+  echo "no plugin was built"
+  status=1
+fi
+soname=$(readelf -d "$build/lib/libonnxpipe.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+if [ "$soname" != libonnxpipe.so.1 ]; then
+  echo "the library's SONAME is $soname, wanted libonnxpipe.so.1"
+  status=1
+fi
+exit $status
