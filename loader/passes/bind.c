@@ -20,7 +20,7 @@ typedef struct binding {
   uint32_t n_dims;
   opi_arena scratch; /* freed with the builder; holds the graph under construction too */
   opi_builder builder;
-  opi_scope scope;
+  opi_frame scope;
   opi_report report;
 } binding;
 
@@ -179,7 +179,7 @@ static opipe_status add_output(binding *bd, uint32_t file_value, opipe_error *er
   opi_builder *b = &bd->builder;
   const char *name = bd->scope.file->values[file_value].name;
   uint32_t v = OPIPE_NONE;
-  OPI_TRY(opi_scope_value(b, &bd->scope, file_value, &v, err));
+  OPI_TRY(opi_frame_value(b, &bd->scope, file_value, &v, err));
   if (v == OPI_POISONED) return OPIPE_OK;
   if (opi_is_sequence(v)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "graph output '%s' is a sequence", name);
@@ -307,7 +307,7 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.dropout = options->dropout;
   bd->builder.keep_parameters = (options->flags & OPI_BIND_KEEP_PARAMETERS) != 0;
   bd->builder.report = &bd->report;
-  return opi_scope_open(&bd->builder, bd->model->graph, NULL, &bd->scope, err);
+  return opi_frame_open(&bd->builder, bd->model->graph, NULL, &bd->scope, err);
 }
 
 opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *options,

@@ -27,11 +27,11 @@ typedef struct opi_sequence {
 } opi_sequence;
 
 /* Which bound value each value of a file graph became. One per file graph that is being walked (the main graph, bodies of If and Loop). */
-typedef struct opi_scope {
+typedef struct opi_frame {
   const opi_graph *file;
   uint32_t *values; /* [file->n_values]: a bound value, a sequence's handle, OPI_POISONED, or OPIPE_NONE (not made) */
-  const struct opi_scope *outer; /* NULL: the main graph */
-} opi_scope;
+  const struct opi_frame *outer; /* NULL: the main graph */
+} opi_frame;
 
 /* What stands for a value whose node could not be lifted: its readers are skipped, the first cause is in the report. */
 #define OPI_POISONED (OPIPE_NONE - 1)
@@ -62,7 +62,7 @@ struct opi_builder {
   uint32_t n_emitted;           /* since `origin` was set */
   uint32_t depth;               /* of bodies being inlined */
   uint64_t n_walked;            /* file nodes walked, bodies counted at each inlining: bounded */
-  opi_scope *scope;             /* the innermost; NULL: no file graph is being walked */
+  opi_frame *scope;             /* the innermost; NULL: no file graph is being walked */
   opi_sequence *sequences;
   uint32_t n_sequences, room_sequences;
   opi_alias *aliases;

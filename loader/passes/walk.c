@@ -18,17 +18,17 @@ void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_er
   opi_log(logger, OPIPE_LOG_WARN, "unsupported: %s", err->message);
 }
 
-opipe_status opi_scope_open(opi_builder *b, const opi_graph *file, const opi_scope *outer,
-                            opi_scope *out_scope, opipe_error *err) {
+opipe_status opi_frame_open(opi_builder *b, const opi_graph *file, const opi_frame *outer,
+                            opi_frame *out_scope, opipe_error *err) {
   uint32_t *values = OPI_ARENA_ARRAY(b->scratch, uint32_t, file->n_values);
   if (values == NULL) return opi_fail_nomem(err, (uint64_t)file->n_values * 4, "a scope");
   for (uint32_t v = 0; v < file->n_values; ++v) values[v] = OPIPE_NONE;
-  *out_scope = (opi_scope){file, values, outer};
+  *out_scope = (opi_frame){file, values, outer};
   return OPIPE_OK;
 }
 
 /* An initializer enters the bound graph under its name, its data by reference. */
-static opipe_status take_initializer(opi_builder *b, const opi_scope *scope, uint32_t file_value,
+static opipe_status take_initializer(opi_builder *b, const opi_frame *scope, uint32_t file_value,
                                      uint32_t *out_value, opipe_error *err) {
   const opi_value *from = &scope->file->values[file_value];
   uint32_t other = 0;
@@ -48,7 +48,7 @@ static opipe_status take_initializer(opi_builder *b, const opi_scope *scope, uin
   return OPIPE_OK;
 }
 
-opipe_status opi_scope_value(opi_builder *b, const opi_scope *scope, uint32_t file_value,
+opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t file_value,
                              uint32_t *out_value, opipe_error *err) {
   *out_value = OPIPE_NONE;
   if (file_value == OPIPE_NONE) return OPIPE_OK;
@@ -116,7 +116,7 @@ static opipe_status check_form(const opi_builder *b, const opi_node *node, const
 }
 
 /* Lifts one node whose inputs are looked up already. */
-static opipe_status lift_node(opi_builder *b, opi_scope *scope, const opi_node *node,
+static opipe_status lift_node(opi_builder *b, opi_frame *scope, const opi_node *node,
                               opipe_error *err) {
   const opi_op *op = NULL;
   const opi_node *outer_origin = b->origin;
@@ -133,7 +133,7 @@ static opipe_status lift_node(opi_builder *b, opi_scope *scope, const opi_node *
 }
 
 /* Looks the inputs up; *out_poisoned when one of them could not be made. */
-static opipe_status map_inputs(opi_builder *b, const opi_scope *scope, const opi_node *from,
+static opipe_status map_inputs(opi_builder *b, const opi_frame *scope, const opi_node *from,
                                opi_node *node, bool *out_poisoned, opipe_error *err) {
   uint32_t *in = OPI_ARENA_ARRAY(b->scratch, uint32_t, from->n_in);
   if (in == NULL) return opi_fail_nomem(err, (uint64_t)from->n_in * 4, "a node's inputs");
@@ -141,20 +141,20 @@ static opipe_status map_inputs(opi_builder *b, const opi_scope *scope, const opi
   node->in = in;
   *out_poisoned = false;
   for (uint32_t i = 0; i < from->n_in; ++i) {
-    OPI_TRY(opi_scope_value(b, scope, from->in[i], &in[i], err));
+    OPI_TRY(opi_frame_value(b, scope, from->in[i], &in[i], err));
     if (in[i] == OPI_POISONED) *out_poisoned = true;
   }
   while (node->n_in > 0 && in[node->n_in - 1] == OPIPE_NONE) --node->n_in;
   return OPIPE_OK;
 }
 
-static void poison_outputs(const opi_scope *scope, const opi_node *node) {
+static void poison_outputs(const opi_frame *scope, const opi_node *node) {
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE) scope->values[node->out[o]] = OPI_POISONED;
   }
 }
 
-static opipe_status walk_node(opi_builder *b, opi_scope *scope, uint32_t index, opipe_error *err) {
+static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, opipe_error *err) {
   const opi_node *from = &scope->file->nodes[index];
   opi_node node;
   bool poisoned = false;
@@ -183,7 +183,7 @@ static opipe_status walk_node(opi_builder *b, opi_scope *scope, uint32_t index, 
   return status;
 }
 
-opipe_status opi_walk(opi_builder *b, opi_scope *scope, opipe_error *err) {
+opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err) {
   const bool *live = live_nodes(b, scope->file);
   if (live == NULL) return opi_fail_nomem(err, scope->file->n_nodes, "marking nodes");
   for (uint32_t n = 0; n < scope->file->n_nodes; ++n) {
@@ -193,11 +193,11 @@ opipe_status opi_walk(opi_builder *b, opi_scope *scope, opipe_error *err) {
 }
 
 /* What the body reads of its surroundings, as far as it is made there. */
-static opipe_status map_captures(opi_builder *b, const opi_scope *outer, const opi_scope *scope,
+static opipe_status map_captures(opi_builder *b, const opi_frame *outer, const opi_frame *scope,
                                  opipe_error *err) {
   const opi_graph *body = scope->file;
   for (uint32_t c = 0; c < body->n_captures; ++c) {
-    OPI_TRY(opi_scope_value(b, outer, body->capture_outer[c],
+    OPI_TRY(opi_frame_value(b, outer, body->capture_outer[c],
                             &scope->values[body->capture_inner[c]], err));
   }
   return OPIPE_OK;
@@ -205,8 +205,8 @@ static opipe_status map_captures(opi_builder *b, const opi_scope *outer, const o
 
 opipe_status opi_b_inline(opi_builder *b, const opi_graph *body, const uint32_t *feeds,
                           uint32_t n_feeds, uint32_t *out_values, opipe_error *err) {
-  opi_scope scope;
-  opi_scope *outer = b->scope;
+  opi_frame scope;
+  opi_frame *outer = b->scope;
   const opi_node *origin = b->origin;
   if (b->depth >= MOST_DEPTH) {
     return opi_fail(err, OPIPE_E_LIMIT, "bodies are nested deeper than %u", MOST_DEPTH);
@@ -215,13 +215,13 @@ opipe_status opi_b_inline(opi_builder *b, const opi_graph *body, const uint32_t 
     return opi_fail(err, OPIPE_E_INVALID, "body '%s' has %" PRIu32 " inputs, %" PRIu32 " are given",
                     body->name, body->n_inputs, n_feeds);
   }
-  OPI_TRY(opi_scope_open(b, body, outer, &scope, err));
+  OPI_TRY(opi_frame_open(b, body, outer, &scope, err));
   OPI_TRY(map_captures(b, outer, &scope, err));
   for (uint32_t i = 0; i < n_feeds; ++i) scope.values[body->inputs[i]] = feeds[i];
   ++b->depth;
   opipe_status status = opi_walk(b, &scope, err);
   for (uint32_t o = 0; o < body->n_outputs && status >= 0; ++o) {
-    status = opi_scope_value(b, &scope, body->outputs[o], &out_values[o], err);
+    status = opi_frame_value(b, &scope, body->outputs[o], &out_values[o], err);
   }
   --b->depth;
   b->scope = outer;

@@ -17,14 +17,14 @@ typedef struct opi_report {
 void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_error *err);
 
 /* Walks the nodes of scope->file that its outputs need, in order. */
-opipe_status opi_walk(opi_builder *b, opi_scope *scope, opipe_error *err);
+opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err);
 /* The bound value of a file value; initializers are taken over at their first use. OPIPE_NONE when it
  * was never made (an error of the file). */
-opipe_status opi_scope_value(opi_builder *b, const opi_scope *scope, uint32_t file_value,
+opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t file_value,
                              uint32_t *out_value, opipe_error *err);
 /* A scope whose values are all OPIPE_NONE, in the builder's scratch. */
-opipe_status opi_scope_open(opi_builder *b, const opi_graph *file, const opi_scope *outer,
-                            opi_scope *out_scope, opipe_error *err);
+opipe_status opi_frame_open(opi_builder *b, const opi_graph *file, const opi_frame *outer,
+                            opi_frame *out_scope, opipe_error *err);
 
 /* One bind with every dimension solved; what opi_bind repeats while it searches defaults. */
 opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *options,
