@@ -64,7 +64,8 @@ static void expect_weights(const char *dir, const char *name, uint32_t flags, co
   opipe_error err = OPIPE_ERROR_INIT;
   opi_model *model = NULL;
   OPI_ASSERT_OK(load(dir, name, flags, &model, &err), &err);
-  if (model == NULL) return;
+  if (model == NULL)
+    return;
   const uint32_t w = w_find(model->graph, "w");
   OPI_ASSERT(memcmp(model->graph->values[w].data, wanted, 16) == 0);
   OPI_ASSERT_INT(model->external_bytes, 16);
@@ -145,8 +146,9 @@ static void test_locations(void) {
     put_model(dir, "m.onnx", external_model(good[i], NULL, NULL));
     expect_weights(dir, "m.onnx", 0, numbers);
   }
-  const char *const bad[] = {"../outside.bin", "sub/../w.bin", "..", "", ".", "sub", absolute,
-                             "sub\\w.bin", "sub/../../outside.bin", "w.bin/", "/"};
+  const char *const bad[] = {
+      "../outside.bin", "sub/../w.bin",          "..",     "", ".", "sub", absolute,
+      "sub\\w.bin",     "sub/../../outside.bin", "w.bin/", "/"};
   for (size_t i = 0; i < OPI_COUNT(bad); i++) {
     put_model(dir, "m.onnx", external_model(bad[i], NULL, NULL));
     opipe_error err = OPIPE_ERROR_INIT;
@@ -282,7 +284,8 @@ static void test_fallback(void) {
       } else {
         OPI_ASSERT_ERROR(status, cases[i].wanted, &err, cases[i].part);
       }
-      if (fd >= 0) (void)close(fd);
+      if (fd >= 0)
+        (void)close(fd);
     }
   }
   (void)close(at);

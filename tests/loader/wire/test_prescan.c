@@ -123,9 +123,16 @@ static void test_names_are_text(void) {
   for (size_t i = 0; i < OPI_COUNT(good); i++) {
     OPI_ASSERT_OK(scan_name(good[i], strlen(good[i]), &err), &err);
   }
-  static const char *const bad[] = {
-      "\x80",         "\xc3",         "\xc3(",         "\xc0\xaf",        "\xe0\x80\xaf",
-      "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\xff"};
+  static const char *const bad[] = {"\x80",
+                                    "\xc3",
+                                    "\xc3(",
+                                    "\xc0\xaf",
+                                    "\xe0\x80\xaf",
+                                    "\xed\xa0\x80",
+                                    "\xf5\x80\x80\x80",
+                                    "\xf4\x90\x80\x80",
+                                    "\xe2\x82",
+                                    "\xff"};
   for (size_t i = 0; i < OPI_COUNT(bad); i++) {
     OPI_ASSERT_ERROR(scan_name(bad[i], strlen(bad[i]), &err), OPIPE_E_INVALID, &err, "UTF-8");
   }
@@ -153,7 +160,8 @@ static void test_empty_messages_stay_in_the_budget(void) {
   static const uint32_t fields[] = {1, 5, 11, 15};
   for (size_t f = 0; f < OPI_COUNT(fields); f++) {
     bytes graph = {0};
-    for (uint32_t i = 0; i < 5000000; i++) w_bytes(&graph, fields[f], NULL, 0);
+    for (uint32_t i = 0; i < 5000000; i++)
+      w_bytes(&graph, fields[f], NULL, 0);
     OPI_ASSERT_ERROR(scan_once(w_model(graph, 8), &err), OPIPE_E_LIMIT, &err, "the budget is");
   }
 }

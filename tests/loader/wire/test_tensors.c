@@ -40,10 +40,12 @@ static void expect_error(bytes tensor, opipe_status wanted, const char *part) {
 /* Elements of every type in three rows of three, and their dense bytes. */
 static void test_raw_data_of_every_type(void) {
   uint8_t data[9 * 16 + 1];
-  for (size_t i = 0; i < sizeof(data); i++) data[i] = (uint8_t)(i * 7 + 1);
+  for (size_t i = 0; i < sizeof(data); i++)
+    data[i] = (uint8_t)(i * 7 + 1);
   const int64_t dims[] = {3, 3};
   for (uint32_t dtype = 1; dtype <= OPIPE_INT2; dtype++) {
-    if (dtype == OPIPE_STRING) continue;
+    if (dtype == OPIPE_STRING)
+      continue;
     const uint64_t n_bytes = (9 * (uint64_t)opi_dtype_bits(dtype) + 7) / 8;
     OPI_ASSERT(n_bytes != 0);
     expect_bytes(w_tensor("t", (int)dtype, dims, 2, data, n_bytes), dtype, data, n_bytes);
@@ -63,7 +65,8 @@ static bytes typed(uint32_t dtype, uint32_t field, int64_t n_elems, const int64_
       w_num(&b, field, values[i]);
     }
   }
-  if (packed) w_sub(&b, field, list);
+  if (packed)
+    w_sub(&b, field, list);
   return b;
 }
 
@@ -97,7 +100,8 @@ static void test_typed_integers(void) {
   for (size_t c = 0; c < OPI_COUNT(cases); c++) {
     const typed_case *t = &cases[c];
     uint8_t wanted[24];
-    for (size_t i = 0; i < 3; i++) memcpy(wanted + i * t->unit, &t->values[i], t->unit);
+    for (size_t i = 0; i < 3; i++)
+      memcpy(wanted + i * t->unit, &t->values[i], t->unit);
     for (int packed = 0; packed < 2; packed++) {
       expect_bytes(typed(t->dtype, t->field, t->n_elems, t->values, 3, packed != 0), t->dtype,
                    wanted, 3 * t->unit);

@@ -19,9 +19,11 @@ static inline void w_raw(bytes *b, const void *data, size_t n) {
   if (b->n + n > b->room) {
     b->room = 2 * (b->n + n) + 64;
     b->data = realloc(b->data, b->room);
-    if (b->data == NULL) abort();
+    if (b->data == NULL)
+      abort();
   }
-  if (n != 0) memcpy(b->data + b->n, data, n);
+  if (n != 0)
+    memcpy(b->data + b->n, data, n);
   b->n += n;
 }
 
@@ -65,10 +67,13 @@ static inline void w_sub(bytes *b, uint32_t field, bytes sub) {
 static inline bytes w_tensor(const char *name, int dtype, const int64_t *dims, size_t rank,
                              const void *raw, size_t n) {
   bytes b = {0};
-  for (size_t d = 0; d < rank; d++) w_num(&b, 1, dims[d]);
+  for (size_t d = 0; d < rank; d++)
+    w_num(&b, 1, dims[d]);
   w_num(&b, 2, dtype);
-  if (name != NULL) w_text(&b, 8, name);
-  if (raw != NULL) w_bytes(&b, 9, raw, n);
+  if (name != NULL)
+    w_text(&b, 8, name);
+  if (raw != NULL)
+    w_bytes(&b, 9, raw, n);
   return b;
 }
 
@@ -84,8 +89,10 @@ static inline bytes w_external(const char *name, int dtype, const int64_t *dims,
                                const char *location, const char *offset, const char *length) {
   bytes b = w_tensor(name, dtype, dims, rank, NULL, 0);
   w_entry(&b, "location", location);
-  if (offset != NULL) w_entry(&b, "offset", offset);
-  if (length != NULL) w_entry(&b, "length", length);
+  if (offset != NULL)
+    w_entry(&b, "offset", offset);
+  if (length != NULL)
+    w_entry(&b, "length", length);
   w_num(&b, 14, 1);
   return b;
 }
@@ -126,9 +133,11 @@ static inline bytes w_node(const char *op, const char *name, const char *domain,
   bytes b = {0};
   w_names(&b, 1, in);
   w_names(&b, 2, out);
-  if (name != NULL) w_text(&b, 3, name);
+  if (name != NULL)
+    w_text(&b, 3, name);
   w_text(&b, 4, op);
-  if (domain != NULL) w_text(&b, 7, domain);
+  if (domain != NULL)
+    w_text(&b, 7, domain);
   return b;
 }
 
@@ -193,7 +202,8 @@ static inline opipe_status w_load(bytes model, uint32_t flags, const opi_logger 
 /* Index of the value of that name in the graph, OPIPE_NONE if there is none. */
 static inline uint32_t w_find(const opi_graph *graph, const char *name) {
   for (uint32_t v = 0; v < graph->n_values; v++) {
-    if (strcmp(graph->values[v].name, name) == 0) return v;
+    if (strcmp(graph->values[v].name, name) == 0)
+      return v;
   }
   return OPIPE_NONE;
 }
