@@ -5,6 +5,8 @@
 
 #include "partition/make.h"
 
+enum { CROSSINGS_MOST = 40 };
+
 static void bytes_text(opi_text *t, uint64_t bytes) {
   if (bytes >= 10u << 20) {
     opi_text_printf(t, "%8.1f MiB", (double)bytes / 1048576.0);
@@ -56,6 +58,12 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   }
   opi_text_puts(&t, "\n");
   describe_ranks(&t, plan);
+  for (uint32_t i = 0; i < plan->n_crossings && i < CROSSINGS_MOST; ++i) {
+    opi_text_printf(&t, "cut %u -> %u: ", plan->crossings[i].src_stage, plan->crossings[i].dst_stage);
+    bytes_text(&t, plan->crossings[i].n_bytes);
+    opi_text_printf(&t, "  %s\n", plan->crossings[i].name);
+  }
+  if (plan->n_crossings > CROSSINGS_MOST) opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
   const double bound = plan->bound_ns * plan->n_microbatches;
   opi_text_printf(&t, "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
                   plan->cost_kind == OPI_COST_MEASURED ? "measured nodes" : "device rates", plan->request_ns * 1e-6,

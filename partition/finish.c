@@ -116,6 +116,22 @@ static opipe_status cut_classes(finish *f, const opi_bound *bound) {
   return OPIPE_OK;
 }
 
+static opipe_status name_crossings(finish *f) {
+  opi_plan *plan = f->plan;
+  const opi_cutting *c = f->cuttings[0];
+  plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, c->n_routes);
+  if (plan->crossings == NULL) return opi_fail_nomem(f->err, c->n_routes * sizeof(*plan->crossings), "a plan");
+  plan->n_crossings = c->n_routes;
+  for (uint32_t r = 0; r < c->n_routes; ++r) {
+    plan->crossings[r] = (opi_crossing){.name = opi_arena_strdup(&plan->arena, c->graph->values[c->routes[r].value].name),
+                                        .src_stage = c->routes[r].src_stage,
+                                        .dst_stage = c->routes[r].dst_stage,
+                                        .n_bytes = c->routes[r].n_bytes};
+    if (plan->crossings[r].name == NULL) return opi_fail_nomem(f->err, 0, "a plan");
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status check_caps(const finish *f) {
   for (uint32_t r = 0; r < f->plan->n_ranks; ++r) {
     const opi_memory *m = &f->plan->memory[r];
@@ -160,6 +176,7 @@ static opipe_status finish_all(finish *f, const opi_bound *bound, const char *tr
   OPI_TRY(open_devices(f));
   OPI_TRY(find_transport(f, transport));
   OPI_TRY(cut_classes(f, bound));
+  OPI_TRY(name_crossings(f));
   OPI_TRY(order_and_prove(f));
   f->plan->memory = OPI_ARENA_ARRAY(&f->plan->arena, opi_memory, f->plan->n_ranks);
   if (f->plan->memory == NULL) return opi_fail_nomem(f->err, f->plan->n_ranks * sizeof(opi_memory), "a prediction");

@@ -62,6 +62,13 @@ typedef struct opi_step {
 } opi_step;
 #define OPI_ROUTE_CREDIT (UINT32_MAX - 1)
 
+/* A tensor that crosses stages. */
+typedef struct opi_crossing {
+  const char *name;
+  uint32_t src_stage, dst_stage;
+  uint64_t n_bytes;
+} opi_crossing;
+
 typedef struct opi_plan {
   const opipe_allocator *allocator;
   opi_arena arena;           /* everything below */
@@ -92,6 +99,8 @@ typedef struct opi_plan {
   const char **node_keys;    /* [n_nodes] first present output's name of every node of the bound graph, in order */
   uint32_t *stage_of_node;   /* [n_nodes] */
   uint32_t n_nodes;
+  struct opi_crossing *crossings; /* [n_crossings] tensors that cross stages, by src, dst */
+  uint32_t n_crossings;
   /* when */
   opipe_action *actions;     /* compute order, rank by rank */
   uint32_t n_actions;
