@@ -230,6 +230,16 @@ static opipe_status mark_barriers(binding *bd, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* When the first cause is an input whose value is needed, says which: its index in the model. */
+static void name_input(const opi_graph *file, const opipe_error *first, opipe_error *err) {
+  if (err == NULL || first->domain != OPIPE_DOMAIN_INPUT) return;
+  for (uint32_t i = 0; i < file->n_inputs; ++i) {
+    if (file->inputs[i] != (uint32_t)first->native) continue;
+    err->domain = OPIPE_DOMAIN_INPUT;
+    err->native = (int32_t)i;
+  }
+}
+
 /* The report as one error: the first cause and how many there are. */
 static opipe_status finish_report(binding *bd, opipe_error *err) {
   const opi_report *report = &bd->report;
@@ -238,11 +248,14 @@ static opipe_status finish_report(binding *bd, opipe_error *err) {
     OPI_TRY(opi_text_write(&report->text, bd->options->report, bd->options->report_ctx, err));
   }
   if (report->n == 1) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s", report->first.message);
+    (void)opi_fail(err, OPIPE_E_UNSUPPORTED, "%s", report->first.message);
+  } else {
+    (void)opi_fail(err, OPIPE_E_UNSUPPORTED, "%" PRIu32 " nodes are not supported: %s", report->n,
+                   report->text.failed || report->text.data == NULL ? report->first.message
+                                                                    : report->text.data);
   }
-  return opi_fail(err, OPIPE_E_UNSUPPORTED, "%" PRIu32 " nodes are not supported: %s", report->n,
-                  report->text.failed || report->text.data == NULL ? report->first.message
-                                                                   : report->text.data);
+  name_input(bd->model->graph, &report->first, err);
+  return OPIPE_E_UNSUPPORTED;
 }
 
 static opipe_status build(binding *bd, opipe_error *err) {

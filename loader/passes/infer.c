@@ -94,8 +94,8 @@ static void push(search *s, uint32_t v) {
   s->stack[s->n++] = v;
 }
 
-/* Lists up to three graph inputs that `value` is computed from: "'a', 'b'". */
-static void list_inputs(opi_builder *b, uint32_t value, char *text, size_t room) {
+/* Lists up to three graph inputs that `value` is computed from: "'a', 'b'"; *out_first is the first. */
+static void list_inputs(opi_builder *b, uint32_t value, char *text, size_t room, uint32_t *out_first) {
   const opi_graph *graph = b->graph;
   search s = {graph, OPI_ARENA_ARRAY(b->scratch, uint8_t, graph->n_values),
               OPI_ARENA_ARRAY(b->scratch, uint32_t, graph->n_values), 0};
@@ -107,6 +107,7 @@ static void list_inputs(opi_builder *b, uint32_t value, char *text, size_t room)
   while (s.n > 0 && found < 3) {
     const opi_value *at = &graph->values[s.stack[--s.n]];
     if (at->flags & OPI_VALUE_INPUT) {
+      if (found == 0) *out_first = (uint32_t)(at - graph->values);
       const int n = snprintf(text + used, room - used, "%s'%s'", found++ == 0 ? "" : ", ", at->name);
       used += n < 0 ? 0 : (size_t)n;
       if (used >= room) return;
@@ -117,22 +118,34 @@ static void list_inputs(opi_builder *b, uint32_t value, char *text, size_t room)
   }
 }
 
+/* Tells programs which input is meant: its value in the file graph, which opi_bind turns into an index. */
+static opipe_status note_input(opi_builder *b, uint32_t value, opipe_error *err) {
+  if (err != NULL) {
+    err->domain = OPIPE_DOMAIN_INPUT;
+    err->native = (int32_t)opi_b_value(b, value)->source;
+  }
+  return OPIPE_E_UNSUPPORTED;
+}
+
 opipe_status opi_need_value(opi_builder *b, const opi_node *node, uint32_t value,
                             opipe_error *err) {
   const opi_value *v = opi_b_value(b, value);
   char inputs[200];
+  uint32_t first = value;
   if (v->flags & OPI_VALUE_INPUT) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                         "needs the value of graph input '%s': pin it to a constant", v->name);
+    (void)opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                        "needs the value of graph input '%s': pin it to a constant", v->name);
+    return note_input(b, value, err);
   }
-  list_inputs(b, value, inputs, sizeof(inputs));
+  list_inputs(b, value, inputs, sizeof(inputs), &first);
   if (inputs[0] == '\0') {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                          "needs the value of '%s', which is not known before the run", v->name);
   }
-  return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                       "needs the value of '%s', which depends on graph input %s: pin it to a "
-                       "constant", v->name, inputs);
+  (void)opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                      "needs the value of '%s', which depends on graph input %s: pin it to a "
+                      "constant", v->name, inputs);
+  return note_input(b, first, err);
 }
 
 opipe_status opi_known_ints(opi_builder *b, const opi_node *node, uint32_t i,

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *opi_dim_key(const opi_value *input, uint32_t axis, char *buffer, size_t room) {
+const char *opi_batch_dim_key(const opi_value *input, uint32_t axis, char *buffer, size_t room) {
   if (input->dim_names != NULL && input->dim_names[axis] != NULL && input->dim_names[axis][0] != '\0') {
     return input->dim_names[axis];
   }
@@ -28,7 +28,7 @@ int32_t opi_batch_axis(const opi_model *model, const char *batch_dim, uint32_t i
   const opi_value *input = &model->graph->values[model->graph->inputs[index]];
   char buffer[256];
   for (int32_t d = 0; d < input->rank; ++d) {
-    if (opi_is_batch_dim(batch_dim, opi_dim_key(input, (uint32_t)d, buffer, sizeof(buffer)))) return d;
+    if (opi_is_batch_dim(batch_dim, opi_batch_dim_key(input, (uint32_t)d, buffer, sizeof(buffer)))) return d;
   }
   return -1;
 }
@@ -50,7 +50,7 @@ const char *opi_find_batch(const opi_model *model, const opi_dim_binding *dims, 
     const opi_value *input = &model->graph->values[model->graph->inputs[i]];
     int64_t rows = 0;
     if (input->rank < 1) continue;
-    const char *key = opi_dim_key(input, 0, buffer, sizeof(buffer));
+    const char *key = opi_batch_dim_key(input, 0, buffer, sizeof(buffer));
     if (!find_dim(dims, n_dims, key, &rows)) continue;
     if (names == NULL) {
       names = opi_arena_strdup(arena, key);

@@ -10,7 +10,7 @@
 #include "partition/plan.h"
 
 /* The name of dimension `axis` of a file graph's input as bindings know it: its dim_param, or "INPUT.axis" in `buffer`. */
-const char *opi_dim_key(const opi_value *input, uint32_t axis, char *buffer, size_t room);
+const char *opi_batch_dim_key(const opi_value *input, uint32_t axis, char *buffer, size_t room);
 /* Is `key` one of the names in `batch_dim`? */
 bool opi_is_batch_dim(const char *batch_dim, const char *key);
 /* Axis of the file graph's input `index` that carries the batch, -1: none. */

@@ -70,7 +70,8 @@ enum {
 };
 
 enum { OPIPE_DOMAIN_NONE = 0, OPIPE_DOMAIN_ERRNO = 1, OPIPE_DOMAIN_CUDA = 2, OPIPE_DOMAIN_CUBLAS = 3,
-       OPIPE_DOMAIN_CUDNN = 4, OPIPE_DOMAIN_NCCL = 5, OPIPE_DOMAIN_MPI = 6 };
+       OPIPE_DOMAIN_CUDNN = 4, OPIPE_DOMAIN_NCCL = 5, OPIPE_DOMAIN_MPI = 6,
+       OPIPE_DOMAIN_INPUT = 7 /* native: index of the model input whose value is needed before shapes can be known */ };
 
 /* Owned by the caller, always; 512 bytes. Wherever a function takes an `opipe_error *` NULL is allowed. Written only on failure. */
 typedef struct opipe_error {
