@@ -56,7 +56,7 @@ static opipe_status add_input(opi_scope *scope, const OpiOnnx__ValueInfoProto *i
   if (!is_sane(&type)) {
     return opi_fail(err, OPIPE_E_INVALID, "input '%.200s': its size overflows", name);
   }
-  OPI_TRY(opi_scope_define(scope, name, OPI_DEFINES_INPUT, &value, err));
+  OPI_TRY(opi_scope_define(scope, name, &value, err));
   opi_wire_apply_type(scope->load, &scope->graph->values[value], &type);
   if (!opi_graph_add_input(scope->graph, value))
     return opi_fail_nomem(err, 4, "an input");
@@ -85,7 +85,7 @@ static opipe_status add_initializer(opi_scope *scope, const OpiOnnx__GraphProto 
     OPI_TRY(opi_wire_sparse(scope->load, message->sparse_initializer[i - message->n_initializer],
                             &dense, err));
   }
-  OPI_TRY(opi_scope_define(scope, dense.name, OPI_DEFINES_INITIALIZER, &v, err));
+  OPI_TRY(opi_scope_define(scope, dense.name, &v, err));
   opi_value *value = &scope->graph->values[v];
   value->dtype = dense.dtype;
   value->rank = (int32_t)dense.rank;

@@ -134,7 +134,7 @@ opipe_status opi_wire_define_outputs(opi_scope *scope, const OpiOnnx__NodeProto 
     uint32_t value = OPIPE_NONE;
     if (message->output[i][0] == '\0')
       continue;
-    OPI_TRY(opi_scope_define(scope, message->output[i], OPI_DEFINES_OUTPUT, &value, err));
+    OPI_TRY(opi_scope_define(scope, message->output[i], &value, err));
   }
   return OPIPE_OK;
 }

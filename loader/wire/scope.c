@@ -75,31 +75,22 @@ static opipe_status add_value(opi_scope *scope, const char *name, uint32_t *out_
   return opi_map_set(scope->names, name, value, err);
 }
 
-/* An inner input of an outer name hides it, with a warning; an inner result of that name is
- * refused. */
-static opipe_status check_shadow(opi_scope *scope, const char *name, opi_definition what,
-                                 opipe_error *err) {
+/* The format forbids an inner name that stands outside too, and exporters write it: results of a
+ * branch that are called as the node around it calls its own. Inside, the inner one is meant. */
+static void warn_shadow(opi_scope *scope, const char *name) {
   uint32_t unused = 0;
   const opi_scope *at = scope->outer;
   while (at != NULL && !opi_map_get(at->names, name, &unused))
     at = at->outer;
-  if (at == NULL)
-    return OPIPE_OK;
-  if (what == OPI_DEFINES_OUTPUT) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "'%.200s' in subgraph '%.100s' shadows a value outside of it", name,
-                    scope->graph->name);
-  }
-  if (opi_load_first(scope->load, OPI_WARNED_SHADOW)) {
-    opi_log(scope->load->logger, OPIPE_LOG_WARN,
-            "'%.200s' in subgraph '%.100s' hides a value of the same name outside of it", name,
-            scope->graph->name);
-  }
-  return OPIPE_OK;
+  if (at == NULL || !opi_load_first(scope->load, OPI_WARNED_SHADOW))
+    return;
+  opi_log(scope->load->logger, OPIPE_LOG_WARN,
+          "'%.200s' in subgraph '%.100s' hides a value of the same name outside of it", name,
+          scope->graph->name);
 }
 
-opipe_status opi_scope_define(opi_scope *scope, const char *name, opi_definition what,
-                              uint32_t *out_value, opipe_error *err) {
+opipe_status opi_scope_define(opi_scope *scope, const char *name, uint32_t *out_value,
+                              opipe_error *err) {
   uint32_t value = OPIPE_NONE;
   if (opi_map_get(scope->names, name, &value)) {
     return opi_fail(
@@ -111,7 +102,7 @@ opipe_status opi_scope_define(opi_scope *scope, const char *name, opi_definition
     *out_value = value;
     return opi_map_set(scope->names, name, value, err);
   }
-  OPI_TRY(check_shadow(scope, name, what, err));
+  warn_shadow(scope, name);
   return add_value(scope, name, out_value, err);
 }
 

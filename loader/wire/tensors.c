@@ -62,8 +62,8 @@ opipe_status opi_wire_tensor(opi_load *load, const OpiOnnx__TensorProto *tensor,
   }
   if (tensor->data_location == 1) {
     const uint8_t *data = NULL;
-    OPI_TRY(opi_wire_no_content(load, tensor, err));
     OPI_TRY(opi_external_find(load, tensor, out->n_bytes, &data, err));
+    OPI_TRY(opi_wire_no_content(load, tensor, err));
     out->data = data;
     out->missing = data == NULL;
   } else if (tensor->data_location == 0) {

@@ -183,15 +183,10 @@ opipe_status opi_scope_open(opi_scope *scope, opi_load *load, opi_graph *graph, 
                             opipe_error *err);
 void opi_scope_close(opi_scope *scope); /* accepts one that did not open */
 
-typedef enum opi_definition {
-  OPI_DEFINES_INPUT,
-  OPI_DEFINES_INITIALIZER,
-  OPI_DEFINES_OUTPUT
-} opi_definition;
-/* Makes the value `name`, with a name that no other value of the model has. Twice in one scope, or
- * a node's output of an outer name: OPIPE_E_INVALID. */
-opipe_status opi_scope_define(opi_scope *scope, const char *name, opi_definition what,
-                              uint32_t *out_value, opipe_error *err);
+/* Makes the value `name`, with a name that no other value of the model has. Twice in one scope:
+ * OPIPE_E_INVALID. */
+opipe_status opi_scope_define(opi_scope *scope, const char *name, uint32_t *out_value,
+                              opipe_error *err);
 /* The value that `name` means here, captured from outer graphs if need be; "" gives OPIPE_NONE.
  * OPIPE_E_NOTFOUND, without a message: nothing has that name. */
 opipe_status opi_scope_find(opi_scope *scope, const char *name, uint32_t *out_value,

@@ -271,7 +271,16 @@ static void test_subgraphs_capture(void) {
   done(model, file);
 
   refuse(if_model(branch("none", "r"), branch("x", "r")), OPIPE_E_INVALID, "reads 'none'");
-  refuse(if_model(branch("x", "h"), branch("x", "r")), OPIPE_E_INVALID, "'h'");
+  /* Names that stand outside too: the inner one is meant. */
+  file = if_model(branch("x", "h"), branch("x", "y"));
+  model = load(file);
+  if (model == NULL)
+    return;
+  then_graph = opi_attr_find(&model->graph->nodes[0], "then_branch")->data;
+  OPI_ASSERT_INT(then_graph->n_captures, 1);
+  OPI_ASSERT_INT(then_graph->outputs[0], then_graph->nodes[0].out[0]);
+  OPI_ASSERT(strcmp(then_graph->values[then_graph->outputs[0]].name, "h") != 0);
+  done(model, file);
   bytes cycle = if_model(branch("y", "r"), branch("x", "r"));
   refuse(cycle, OPIPE_E_INVALID, "cycle");
 }
