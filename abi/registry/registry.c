@@ -93,7 +93,7 @@ static opipe_status add_candidate(opi_registry *r, const char *path, uint32_t pl
 
 static void refuse(candidate *c, uint32_t state, const char *reason) {
   c->state = state;
-  (void)snprintf(c->reason, sizeof(c->reason), "%s", reason);
+  (void)snprintf(c->reason, sizeof(c->reason), "%.*s", (int)sizeof(c->reason) - 1, reason);
 }
 
 /* Names: a second plugin of one kind and id in the same place makes both unusable, in a later place it is shadowed. */
