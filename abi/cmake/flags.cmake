@@ -5,7 +5,7 @@
 include(CheckLinkerFlag)
 
 add_library(opi_flags INTERFACE)
-target_compile_definitions(opi_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE=>)
+target_compile_definitions(opi_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
 target_compile_options(opi_flags INTERFACE
   -fvisibility=hidden
   -fno-common

@@ -15,6 +15,9 @@ install(DIRECTORY abi/guide/ DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL
   FILES_MATCHING PATTERN "*.md")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+# Relative to the file itself, so that an installed tree can be moved.
+file(RELATIVE_PATH OPI_PC_UP /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" OPI_PC_UP "${OPI_PC_UP}")
 configure_file(abi/cmake/onnxpipe.pc.in onnxpipe.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/onnxpipe.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

@@ -24,6 +24,8 @@ endfunction()
 set(OPI_PLUGINS)
 set(OPI_PLUGIN_TARGETS)
 set(OPI_STATIC_PLUGIN_TARGETS)
+set(static_declarations "")
+set(static_entries "")
 set(OPI_PLUGINS_LEFT_OUT)
 file(GLOB plugin_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true
   ${PROJECT_SOURCE_DIR}/plugins/backend-* ${PROJECT_SOURCE_DIR}/plugins/schedule-*
@@ -61,7 +63,27 @@ foreach(folder IN LISTS plugin_folders)
     if(options)
       target_compile_options(${plugin_target}-static PRIVATE ${options})
     endif()
+    set_target_properties(${plugin_target}-static PROPERTIES OUTPUT_NAME lib${plugin_target})
     list(APPEND OPI_STATIC_PLUGIN_TARGETS ${plugin_target}-static)
+    install(TARGETS ${plugin_target}-static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    string(APPEND static_declarations
+      "extern const opipe_plugin OPIPE_PLUGIN_STATIC(${static_id});\n")
+    string(APPEND static_entries "  &OPIPE_PLUGIN_STATIC(${static_id}),\n")
   endif()
 endforeach()
+
+# opi_static_plugins: every plugin linked in, with the list that a host registers one by one.
+if(OPIPE_STATIC_PLUGINS)
+  file(CONFIGURE OUTPUT ${OPI_GENERATED_DIR}/static_plugins.c CONTENT
+"/* Every plugin of this build, ended by NULL. */
+#include \"opipe/abi.h\"
+@static_declarations@
+extern const opipe_plugin *const opi_static_plugins[];
+const opipe_plugin *const opi_static_plugins[] = {
+@static_entries@  NULL};
+" @ONLY)
+  add_library(opi_static_plugins STATIC EXCLUDE_FROM_ALL ${OPI_GENERATED_DIR}/static_plugins.c)
+  target_include_directories(opi_static_plugins PRIVATE ${OPI_INCLUDE_DIR})
+  target_link_libraries(opi_static_plugins PRIVATE opi_flags PUBLIC ${OPI_STATIC_PLUGIN_TARGETS})
+endif()
 add_custom_target(plugins DEPENDS ${OPI_PLUGIN_TARGETS})
