@@ -10,7 +10,6 @@
 #include "loader/passes/walk.h"
 
 #include <inttypes.h>
-#include <strings.h>
 
 /* One bind in the making. */
 typedef struct binding {
@@ -110,7 +109,10 @@ static opipe_status input_shape(binding *bd, const opi_value *from, int64_t *sha
     shape[d] = from->shape[d];
     if (shape[d] >= 0) continue;
     const char *key = opi_dim_key(&bd->scratch, from, d);
-    if (key == NULL || !opi_dim_find(bd->dims, bd->n_dims, key, &shape[d])) {
+    const char *place = opi_dim_place(&bd->scratch, from, d);
+    if (key == NULL || place == NULL) return opi_fail_nomem(err, 32, "a dimension's name");
+    if (opi_dim_find(bd->dims, bd->n_dims, place, &shape[d])) continue;
+    if (!opi_dim_find(bd->dims, bd->n_dims, key, &shape[d])) {
       return opi_fail(err, OPIPE_E_INTERNAL, "dimension %" PRIu32 " of input '%s' has no number", d,
                       from->name);
     }

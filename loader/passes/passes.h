@@ -43,6 +43,7 @@ typedef struct opi_bind_options {
   const opi_logger *logger;
   opipe_write_fn report; /* gets the whole report of unsupported operators, a line each; may be NULL */
   void *report_ctx;
+  int64_t default_length; /* of free dimensions that are no batch, with OPI_BIND_DEFAULTS; 0: 8, and less when only less fits */
 } opi_bind_options;
 enum {
   OPI_BIND_NO_FUSE = 1u,

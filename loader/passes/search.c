@@ -2,91 +2,112 @@
 /* Defaults that do not bind as they are: a constraint that the file does not write down, nearly always
  * that a mask is as long as past and new tokens together.
  *
- * For each free dimension (those of masks first) and each pair of others, the sum is tried; the first
- * choice that binds is taken. When none does, the first failure is reported with the defaults taken.
+ * For each free dimension (those of masks first) the sums of pairs of lengths are tried, for its name
+ * and, since some files give it the name of another length, for its place alone; then all lengths are
+ * halved (short position tables) and it begins again. The first choice that binds is taken. When none
+ * does, the first failure is reported with the defaults taken.
  */
 #include "loader/passes/walk.h"
 
 #include <inttypes.h>
-#include <strings.h>
 
 enum { MOST_TRIALS = 48 };
 
 typedef struct search {
   const opi_model *model;
   const opi_bind_options *options;
-  const opi_dim_binding *dims;
+  opi_bind_options current; /* options with this round's default length */
+  const opi_dim_binding *dims; /* this round's */
   uint32_t n_dims;
-  uint32_t n_trials;
+  uint32_t n_trials; /* of this round */
   opi_arena arena;
   opi_bound *found;
 } search;
 
+/* A free dimension of an input: what a trial gives another number to. */
+typedef struct target {
+  const char *name;  /* of the dimension, NULL: it has none */
+  const char *place; /* "INPUT.axis" */
+} target;
+
 static bool is_given(const search *s, const char *key) {
   int64_t value = 0;
-  return opi_dim_find(s->options->dims, s->options->n_dims, key, &value);
+  return key != NULL && opi_dim_find(s->options->dims, s->options->n_dims, key, &value);
 }
 
-/* Does an input whose name holds "mask" have this dimension? */
-static bool is_of_mask(search *s, const char *key) {
-  const opi_graph *graph = s->model->graph;
-  for (uint32_t i = 0; i < graph->n_inputs; ++i) {
-    const opi_value *input = &graph->values[graph->inputs[i]];
-    if (strcasestr(input->name, "mask") == NULL) continue;
-    for (int32_t d = 0; d < input->rank; ++d) {
-      if (input->shape[d] >= 0) continue;
-      const char *own = opi_dim_key(&s->arena, input, (uint32_t)d);
-      if (own != NULL && strcmp(own, key) == 0) return true;
-    }
+static bool has_given_shape(const search *s, const char *input) {
+  for (uint32_t i = 0; i < s->options->n_shapes; ++i) {
+    if (strcmp(s->options->shapes[i].input, input) == 0) return true;
   }
   return false;
 }
 
-/* The given dimensions and one more; OPIPE_E_INVALID: this choice does not fit. */
-static opipe_status try_value(search *s, const char *key, int64_t value, opipe_error *err) {
-  opi_bind_options options = *s->options;
+/* Once by its name (every dimension of the name moves), once by its place alone. */
+static opipe_status try_value(search *s, const target *t, bool by_name, int64_t value,
+                              opipe_error *err) {
+  opi_bind_options options = s->current;
+  const opi_dim_binding one = {by_name ? t->name : t->place, value};
   opi_dim_binding *given = OPI_ARENA_ARRAY(&s->arena, opi_dim_binding, options.n_dims + 1);
   opi_dim_binding *dims = NULL;
   uint32_t n_dims = 0;
   if (given == NULL) return opi_fail_nomem(err, sizeof(*given), "dimensions");
   if (options.n_dims != 0) memcpy(given, options.dims, options.n_dims * sizeof(*given));
-  given[options.n_dims++] = (opi_dim_binding){key, value};
+  if (by_name) given[options.n_dims++] = one;
   options.dims = given;
   ++s->n_trials;
-  OPI_TRY(opi_solve_dims(s->model, &options, &s->arena, &dims, &n_dims, err));
+  OPI_TRY(opi_solve_with(s->model, &options, by_name ? NULL : &one, &s->arena, &dims, &n_dims,
+                         err));
   return opi_bind_solved(s->model, &options, dims, n_dims, &s->found, err);
 }
 
-/* Tries dims[t] = dims[a] + dims[c] for every pair. */
-static opipe_status try_sums(search *s, uint32_t t, opipe_error *err) {
+/* The target = dims[a] + dims[c] for every pair of lengths. */
+static opipe_status try_sums(search *s, const target *t, bool by_name, opipe_error *err) {
   for (uint32_t a = 0; a < s->n_dims; ++a) {
     for (uint32_t c = a + 1; c < s->n_dims; ++c) {
-      const int64_t sum = s->dims[a].value + s->dims[c].value;
-      if (a == t || c == t || s->dims[a].value < 2 || s->dims[c].value < 2) continue;
-      if (sum == s->dims[t].value || s->n_trials >= MOST_TRIALS) continue;
-      const opipe_status status = try_value(s, s->dims[t].name, sum, err);
+      if (s->dims[a].value < 1 || s->dims[c].value < 1 || s->n_trials >= MOST_TRIALS) continue;
+      const opipe_status status =
+          try_value(s, t, by_name, s->dims[a].value + s->dims[c].value, err);
       if (status != OPIPE_E_INVALID) return status;
     }
+  }
+  return OPIPE_E_INVALID;
+}
+
+static opipe_status try_input(search *s, const opi_value *input, opipe_error *err) {
+  for (int32_t d = input->rank; d-- > 0;) { /* lengths stand last */
+    if (input->shape[d] >= 0) continue;
+    const char *name = input->dim_names != NULL ? input->dim_names[d] : NULL;
+    const target t = {name, opi_dim_place(&s->arena, input, (uint32_t)d)};
+    if (t.place == NULL) return opi_fail_nomem(err, 32, "a dimension's name");
+    if (is_given(s, t.name) || is_given(s, t.place)) continue;
+    opipe_status status = OPIPE_E_INVALID;
+    if (name != NULL && name[0] != '\0') status = try_sums(s, &t, true, err);
+    if (status == OPIPE_E_INVALID) status = try_sums(s, &t, false, err);
+    if (status != OPIPE_E_INVALID) return status;
   }
   return OPIPE_E_INVALID;
 }
 
 static opipe_status try_all(search *s, opipe_error *err) {
+  const opi_graph *graph = s->model->graph;
   for (uint32_t pass = 0; pass < 2; ++pass) { /* masks first */
-    for (uint32_t t = 0; t < s->n_dims; ++t) {
-      if (is_of_mask(s, s->dims[t].name) != (pass == 0) || is_given(s, s->dims[t].name)) continue;
-      const opipe_status status = try_sums(s, t, err);
+    for (uint32_t i = 0; i < graph->n_inputs; ++i) {
+      const opi_value *input = &graph->values[graph->inputs[i]];
+      const bool mask = strcasestr(input->name, "mask") != NULL;
+      if (mask != (pass == 0) || has_given_shape(s, input->name)) continue;
+      const opipe_status status = try_input(s, input, err);
       if (status != OPIPE_E_INVALID) return status;
     }
   }
   return OPIPE_E_INVALID;
 }
 
-static opipe_status report(const search *s, const opipe_error *first, opipe_error *err) {
+static opipe_status report(const search *s, const opi_dim_binding *dims, uint32_t n_dims,
+                           const opipe_error *first, opipe_error *err) {
   opi_text text;
   opi_text_init(&text, s->options->allocator);
-  for (uint32_t d = 0; d < s->n_dims; ++d) {
-    opi_text_printf(&text, "%s%s=%" PRId64, d == 0 ? "" : ",", s->dims[d].name, s->dims[d].value);
+  for (uint32_t d = 0; d < n_dims; ++d) {
+    opi_text_printf(&text, "%s%s=%" PRId64, d == 0 ? "" : ",", dims[d].name, dims[d].value);
   }
   const opipe_status status =
       opi_fail(err, OPIPE_E_INVALID, "no default fits: bind the dimensions (tried %.160s): %s",
@@ -95,15 +116,38 @@ static opipe_status report(const search *s, const opipe_error *first, opipe_erro
   return status;
 }
 
+/* All lengths at `length`: as they are, then with sums. */
+static opipe_status try_length(search *s, int64_t length, opipe_error *err) {
+  opi_dim_binding *dims = NULL;
+  s->current = *s->options;
+  s->current.default_length = length;
+  s->n_trials = 0;
+  OPI_TRY(opi_solve_dims(s->model, &s->current, &s->arena, &dims, &s->n_dims, err));
+  s->dims = dims;
+  const opipe_status status =
+      opi_bind_solved(s->model, &s->current, dims, s->n_dims, &s->found, err);
+  return status == OPIPE_E_INVALID ? try_all(s, err) : status;
+}
+
 opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
                              const opi_dim_binding *dims, uint32_t n_dims,
                              const opipe_error *first, opi_bound **out_bound, opipe_error *err) {
-  search s = {.model = model, .options = options, .dims = dims, .n_dims = n_dims};
+  search s = {.model = model, .options = options};
   opipe_error reason = OPIPE_ERROR_INIT;
+  opi_logger silent = {NULL, NULL, 0};
+  opi_bind_options quiet = *options;
+  quiet.logger = &silent;
+  quiet.report = NULL;
+  s.options = &quiet;
   opi_arena_init(&s.arena, options->allocator, 0);
-  opipe_status status = try_all(&s, &reason);
+  const int64_t longest = options->default_length > 0 ? options->default_length : 8;
+  opipe_status status = OPIPE_E_INVALID;
+  for (int64_t length = longest; length > 0 && status == OPIPE_E_INVALID; length /= 2) {
+    status = try_length(&s, length, &reason);
+    if (options->default_length > 0) break;
+  }
   if (status == OPIPE_E_INVALID) {
-    status = report(&s, first, err);
+    status = report(&s, dims, n_dims, first, err);
   } else if (status < 0 && err != NULL) {
     *err = reason;
   }

@@ -8,7 +8,6 @@
 #include "loader/passes/walk.h"
 
 #include <inttypes.h>
-#include <strings.h>
 
 typedef struct unknown {
   const char *name;
@@ -22,6 +21,7 @@ typedef struct dimension {
   const opi_expr *expr; /* NULL: the key is the unknown itself */
   uint32_t unknown;     /* of the key */
   uint32_t input, axis; /* a file value, and where */
+  int64_t own;          /* a number of its own, against its name; -1: none */
 } dimension;
 
 typedef struct solver {
@@ -37,10 +37,13 @@ static const opi_value *file_value(const solver *s, uint32_t v) {
   return &s->model->graph->values[v];
 }
 
+const char *opi_dim_place(opi_arena *arena, const opi_value *input, uint32_t axis) {
+  return opi_arena_printf(arena, "%s.%" PRIu32, input->name, axis);
+}
+
 const char *opi_dim_key(opi_arena *arena, const opi_value *input, uint32_t axis) {
   const char *name = input->dim_names != NULL ? input->dim_names[axis] : NULL;
-  if (name != NULL && name[0] != '\0') return name;
-  return opi_arena_printf(arena, "%s.%" PRIu32, input->name, axis);
+  return name != NULL && name[0] != '\0' ? name : opi_dim_place(arena, input, axis);
 }
 
 bool opi_dim_find(const opi_dim_binding *dims, uint32_t n_dims, const char *key,
@@ -90,7 +93,7 @@ static opipe_status add_dimension(solver *s, uint32_t input, uint32_t axis, opip
     return opi_fail_nomem(err, sizeof(dimension), "a dimension");
   }
   dimension *dim = &s->dims[s->n_dims];
-  *dim = (dimension){.key = key, .expr = parse_key(s, key), .input = input, .axis = axis};
+  *dim = (dimension){.key = key, .expr = parse_key(s, key), .input = input, .axis = axis, .own = -1};
   dim->unknown = add_unknown(s, key);
   if (dim->unknown == OPIPE_NONE) return opi_fail_nomem(err, sizeof(unknown), "a dimension");
   unknown *u = &s->unknowns[dim->unknown];
@@ -153,18 +156,32 @@ static opipe_status assign(solver *s, uint32_t u, int64_t value, const char *why
   return OPIPE_OK;
 }
 
-/* "INPUT.axis" of a dimension that has a name. */
-static uint32_t find_by_place(const solver *s, const char *name) {
+/* The dimension that "INPUT.axis" means; NULL: none. */
+static dimension *find_by_place(const solver *s, const char *name) {
   for (uint32_t d = 0; d < s->n_dims; ++d) {
     const char *input = file_value(s, s->dims[d].input)->name;
     const size_t n = strlen(input);
     int64_t axis = 0;
     if (strncmp(name, input, n) == 0 && name[n] == '.' &&
         opi_parse_int(name + n + 1, 0, OPIPE_MAX_RANK, &axis) && axis == s->dims[d].axis) {
-      return s->dims[d].unknown;
+      return &s->dims[d];
     }
   }
-  return OPIPE_NONE;
+  return NULL;
+}
+
+/* Files exist whose one name stands for two lengths. A dimension that is known to be another than its
+ * name takes a number of its own; whether the graph fits is seen when it is bound. */
+static opipe_status assign_place(solver *s, dimension *dim, int64_t value, opipe_error *err) {
+  const int64_t named = s->unknowns[dim->unknown].value;
+  if (value < 0 || named < 0 || named == value) {
+    return assign(s, dim->unknown, value, file_value(s, dim->input)->name, err);
+  }
+  opi_log(s->options->logger, OPIPE_LOG_WARN,
+          "dimension '%s' is %" PRId64 ", but %" PRId64 " in input '%s', axis %" PRIu32, dim->key,
+          named, value, file_value(s, dim->input)->name, dim->axis);
+  dim->own = value;
+  return OPIPE_OK;
 }
 
 static opipe_status unknown_name(const solver *s, const char *name, opipe_error *err) {
@@ -180,13 +197,19 @@ static opipe_status unknown_name(const solver *s, const char *name, opipe_error 
   return status;
 }
 
+/* Names first, then places. */
 static opipe_status take_given_dims(solver *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->options->n_dims; ++i) {
     const opi_dim_binding *given = &s->options->dims[i];
-    uint32_t u = find_unknown(s, given->name);
-    if (u == OPIPE_NONE) u = find_by_place(s, given->name);
-    if (u == OPIPE_NONE) return unknown_name(s, given->name, err);
-    OPI_TRY(assign(s, u, given->value, "given", err));
+    const uint32_t u = find_unknown(s, given->name);
+    if (u != OPIPE_NONE) OPI_TRY(assign(s, u, given->value, "given", err));
+  }
+  for (uint32_t i = 0; i < s->options->n_dims; ++i) {
+    const opi_dim_binding *given = &s->options->dims[i];
+    if (find_unknown(s, given->name) != OPIPE_NONE) continue;
+    dimension *dim = find_by_place(s, given->name);
+    if (dim == NULL) return unknown_name(s, given->name, err);
+    OPI_TRY(assign_place(s, dim, given->value, err));
   }
   return OPIPE_OK;
 }
@@ -221,7 +244,7 @@ static opipe_status take_given_shapes(solver *s, opipe_error *err) {
     const opi_value *input = file_value(s, s->dims[d].input);
     const opi_input_shape *given = given_shape(s, input->name);
     if (given == NULL) continue;
-    OPI_TRY(assign(s, s->dims[d].unknown, given->shape[s->dims[d].axis], input->name, err));
+    OPI_TRY(assign_place(s, &s->dims[d], given->shape[s->dims[d].axis], err));
   }
   return OPIPE_OK;
 }
@@ -311,13 +334,14 @@ static opipe_status propagate(solver *s, opipe_error *err) {
 static bool has_word(const char *name, const char *word) { return strcasestr(name, word) != NULL; }
 
 /* Batch: so named, or only ever first and not named after a length. */
-static int64_t default_of(const unknown *u) {
+static int64_t default_of(const solver *s, const unknown *u) {
+  const int64_t length = s->options->default_length > 0 ? s->options->default_length : 8;
   if (has_word(u->name, "batch")) return 1;
   static const char *const lengths[] = {"seq", "len", "past", "time", "token", "total"};
   for (size_t i = 0; i < OPI_COUNT(lengths); ++i) {
-    if (has_word(u->name, lengths[i])) return 8;
+    if (has_word(u->name, lengths[i])) return length;
   }
-  return u->first_axis && !u->other_axis ? 1 : 8;
+  return u->first_axis && !u->other_axis ? 1 : length;
 }
 
 static opipe_status take_defaults(solver *s, opipe_error *err) {
@@ -325,7 +349,7 @@ static opipe_status take_defaults(solver *s, opipe_error *err) {
     for (uint32_t u = 0; u < s->n_unknowns; ++u) {
       const bool whole = parse_key(s, s->unknowns[u].name) != NULL;
       if (s->unknowns[u].value >= 0 || whole != (pass == 1)) continue;
-      OPI_TRY(assign(s, u, default_of(&s->unknowns[u]), "default", err));
+      OPI_TRY(assign(s, u, default_of(s, &s->unknowns[u]), "default", err));
       OPI_TRY(propagate(s, err));
     }
   }
@@ -350,6 +374,7 @@ static opipe_status report_free(const solver *s, opipe_error *err) {
   return status;
 }
 
+/* One entry per name, and one per dimension that differs from its name. */
 static opipe_status hand_out(solver *s, opi_dim_binding **out_dims, uint32_t *out_n,
                              opipe_error *err) {
   opi_dim_binding *dims = OPI_ARENA_ARRAY(s->arena, opi_dim_binding, s->n_dims);
@@ -357,17 +382,21 @@ static opipe_status hand_out(solver *s, opi_dim_binding **out_dims, uint32_t *ou
   int64_t value = 0;
   if (dims == NULL) return opi_fail_nomem(err, s->n_dims * sizeof(*dims), "dimensions");
   for (uint32_t d = 0; d < s->n_dims; ++d) {
-    if (opi_dim_find(dims, n, s->dims[d].key, &value)) continue;
-    dims[n++] = (opi_dim_binding){s->dims[d].key, s->unknowns[s->dims[d].unknown].value};
+    const dimension *dim = &s->dims[d];
+    const char *key = dim->own < 0 ? dim->key : opi_dim_place(s->arena, file_value(s, dim->input),
+                                                              dim->axis);
+    if (key == NULL) return opi_fail_nomem(err, 32, "a dimension's name");
+    if (opi_dim_find(dims, n, key, &value)) continue;
+    dims[n++] = (opi_dim_binding){key, dim->own < 0 ? s->unknowns[dim->unknown].value : dim->own};
   }
   *out_dims = dims;
   *out_n = n;
   return OPIPE_OK;
 }
 
-opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *options,
-                            opi_arena *arena, opi_dim_binding **out_dims, uint32_t *out_n,
-                            opipe_error *err) {
+opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *options,
+                            const opi_dim_binding *place, opi_arena *arena,
+                            opi_dim_binding **out_dims, uint32_t *out_n, opipe_error *err) {
   solver s = {.model = model, .options = options, .arena = arena};
   OPI_TRY(collect(&s, err));
   OPI_TRY(take_given_dims(&s, err));
@@ -375,5 +404,15 @@ opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *opti
   OPI_TRY(propagate(&s, err));
   if (options->flags & OPI_BIND_DEFAULTS) OPI_TRY(take_defaults(&s, err));
   OPI_TRY(report_free(&s, err));
+  if (place != NULL) {
+    dimension *dim = find_by_place(&s, place->name);
+    if (dim != NULL) dim->own = place->value;
+  }
   return hand_out(&s, out_dims, out_n, err);
+}
+
+opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *options,
+                            opi_arena *arena, opi_dim_binding **out_dims, uint32_t *out_n,
+                            opipe_error *err) {
+  return opi_solve_with(model, options, NULL, arena, out_dims, out_n, err);
 }

@@ -34,8 +34,14 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
 opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
                              const opi_dim_binding *dims, uint32_t n_dims,
                              const opipe_error *first, opi_bound **out_bound, opipe_error *err);
-/* The key of dimension `axis` of a file input: its name, or "INPUT.axis". NULL: out of memory. */
+/* The key of dimension `axis` of a file input: its name, or its place. NULL: out of memory. */
 const char *opi_dim_key(opi_arena *arena, const opi_value *input, uint32_t axis);
+/* "INPUT.axis": beats the name where both have a number. */
+const char *opi_dim_place(opi_arena *arena, const opi_value *input, uint32_t axis);
+/* As opi_solve_dims; at the end the dimension at `place` (NULL: none) takes a number of its own. */
+opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *options,
+                            const opi_dim_binding *place, opi_arena *arena,
+                            opi_dim_binding **out_dims, uint32_t *out_n, opipe_error *err);
 bool opi_dim_find(const opi_dim_binding *dims, uint32_t n_dims, const char *key,
                   int64_t *out_value);
 
