@@ -88,6 +88,17 @@ uint64_t opi_elems(const opi_value *value) {
   return opi_shape_elems(value->shape, (uint32_t)value->rank, &n) ? n : 0;
 }
 
+int64_t opi_index_at(const opi_value *at, uint64_t i) {
+  int32_t narrow = 0;
+  int64_t wide = 0;
+  if (at->dtype == OPIPE_INT64) {
+    memcpy(&wide, (const char *)at->data + i * 8, 8);
+    return wide;
+  }
+  memcpy(&narrow, (const char *)at->data + i * 4, 4);
+  return narrow;
+}
+
 opipe_status opi_infer_same(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL;
   OPI_TRY(opi_in(b, node, 0, &x, err));

@@ -36,6 +36,8 @@ opipe_status opi_attr_or_input(opi_builder *b, const opi_node *node, const char 
                                const int64_t **out_ints, uint32_t *out_n, opipe_error *err);
 static inline const int64_t *opi_shape_of(const opi_builder *b, uint32_t v) { return b->graph->values[v].shape; }
 static inline uint32_t opi_rank_of(const opi_builder *b, uint32_t v) { return (uint32_t)b->graph->values[v].rank; }
+/* Element i of a known int32 or int64 tensor. */
+int64_t opi_index_at(const opi_value *value, uint64_t i);
 /* Elements of a bound value. */
 uint64_t opi_elems(const opi_value *value);
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading by index: Gather GatherElements GatherND OneHot TopK NonZero.
+/* Reading by index: Gather GatherElements OneHot TopK NonZero. (GatherND: gather_nd.c.)
  *
  * Canonical forms left in a bound graph:
  *   Gather(data, indices)           attribute axis >= 0; indices int32 or int64, may be negative.
  *   GatherElements(data, indices)   attribute axis >= 0.
- *   GatherND(data, indices)         attribute batch_dims.
  *   OneHot(indices, depth, values)  depth: known int64 of rank 0; attribute axis >= 0, of the output.
  *   TopK(x, k)                      k: known int64 [1]; attributes axis >= 0, largest, sorted; 2 outputs.
  * NonZero needs a known input and becomes a constant.
@@ -51,6 +50,37 @@ static opipe_status infer_gather(opi_builder *b, const opi_node *node, opipe_err
   return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
 }
 
+/* Do known indices pick, at coordinate c along their dimension d, from part c alone, and from the same
+ * place in every part? */
+static bool picks_own_part(const opi_value *x, const opi_value *at, const opi_carry *carry,
+                           uint32_t d) {
+  const int64_t extent = x->shape[carry->axis], length = opi_carry_length(x, carry);
+  const uint64_t elems = opi_elems(at);
+  uint64_t inner = 1;
+  for (int32_t e = (int32_t)d + 1; e < at->rank; ++e) inner *= (uint64_t)at->shape[e];
+  for (uint64_t i = 0; i < elems; ++i) {
+    const uint64_t c = i / inner % (uint64_t)length;
+    const int64_t given = opi_index_at(at, i), first = opi_index_at(at, i - c * inner);
+    const int64_t p = given < 0 ? given + extent : given, p0 = first < 0 ? first + extent : first;
+    if (p / carry->inner % length != (int64_t)c) return false;
+    if (p - (int64_t)c * carry->inner != p0) return false;
+  }
+  return elems != 0;
+}
+
+/* Data flattened over the axis and picked by [part, ...]: a mask read by computed positions. */
+static opipe_status carry_picked(const opi_graph *graph, const opi_node *node,
+                                 const opi_carry *carry, opi_carry *out, opipe_error *err) {
+  const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
+  for (uint32_t d = 0; at->data != NULL && d < (uint32_t)at->rank; ++d) {
+    if (at->shape[d] != opi_carry_length(x, carry) || !picks_own_part(x, at, carry, d)) continue;
+    out[0] = (opi_carry){carry->axis + (int32_t)d, 0, 1, 1};
+    return OPIPE_OK;
+  }
+  return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " of '%s' are picked",
+                        carry->axis, x->name);
+}
+
 static opipe_status carry_gather(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                                  opi_carry *out, opipe_error *err) {
   const int32_t axis = (int32_t)opi_attr_int(node, "axis", 0);
@@ -59,8 +89,7 @@ static opipe_status carry_gather(const opi_graph *graph, const opi_node *node, c
     return opi_carry_fail(graph, node, err, "both data and indices hold it");
   }
   if (opi_carries(&in[0]) && in[0].axis == axis) {
-    return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " of '%s' are picked",
-                          axis, graph->values[node->in[0]].name);
+    return carry_picked(graph, node, &in[0], out, err);
   }
   out[0] = opi_carries(&in[1]) ? in[1] : in[0];
   if (opi_carries(&in[1])) {
@@ -108,138 +137,6 @@ static opipe_status carry_gather_elements(const opi_graph *graph, const opi_node
   return opi_carry_fail(graph, node, err, "dimension %" PRId32 " is %" PRId64 " in '%s', %" PRId64
                         " in '%s'", out[0].axis, x->shape[out[0].axis], x->name,
                         at->shape[out[0].axis], at->name);
-}
-
-/* -- GatherND -- */
-
-static opipe_status lift_gather_nd(opi_builder *b, const opi_node *node, opipe_error *err) {
-  const opipe_attr attr = OPI_ATTR_I("batch_dims", opi_attr_int(node, "batch_dims", 0));
-  return opi_b_lift(b, node, "GatherND", node->in, node->n_in, &attr, 1, err);
-}
-
-typedef struct nd_form {
-  uint32_t batch, n; /* leading dimensions in common; components of an index */
-} nd_form;
-
-static opipe_status read_nd(const opi_builder *b, const opi_node *node, const opi_value *x,
-                            const opi_value *at, nd_form *form, opipe_error *err) {
-  const int64_t batch = opi_attr_int(node, "batch_dims", 0);
-  const int64_t n = at->rank > 0 ? at->shape[at->rank - 1] : 0;
-  if (at->rank < 1 || batch < 0 || batch >= at->rank || batch >= x->rank || n < 0 ||
-      n > x->rank - batch) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "'%s' of rank %" PRId32 ", '%s' of rank %" PRId32 " with indices of %"
-                         PRId64 " components and batch_dims %" PRId64 " do not fit", x->name,
-                         x->rank, at->name, at->rank, n, batch);
-  }
-  *form = (nd_form){(uint32_t)batch, (uint32_t)n};
-  for (uint32_t d = 0; d < form->batch; ++d) {
-    if (x->shape[d] == at->shape[d]) continue;
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "batch dimension %" PRIu32 " is %" PRId64 " in '%s', %" PRId64 " in '%s'",
-                         d, x->shape[d], x->name, at->shape[d], at->name);
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status infer_gather_nd(opi_builder *b, const opi_node *node, opipe_error *err) {
-  const opi_value *x = NULL, *at = NULL;
-  int64_t shape[2 * OPIPE_MAX_RANK];
-  uint32_t rank = 0;
-  nd_form form = {0, 0};
-  OPI_TRY(opi_in(b, node, 0, &x, err));
-  OPI_TRY(opi_in(b, node, 1, &at, err));
-  OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
-  OPI_TRY(read_nd(b, node, x, at, &form, err));
-  for (int32_t d = 0; d + 1 < at->rank; ++d) shape[rank++] = at->shape[d];
-  for (int32_t d = (int32_t)(form.batch + form.n); d < x->rank; ++d) shape[rank++] = x->shape[d];
-  return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
-}
-
-static int64_t index_at(const opi_value *at, uint64_t i) {
-  int32_t narrow = 0;
-  int64_t wide = 0;
-  if (at->dtype == OPIPE_INT64) {
-    memcpy(&wide, (const char *)at->data + i * 8, 8);
-    return wide;
-  }
-  memcpy(&narrow, (const char *)at->data + i * 4, 4);
-  return narrow;
-}
-
-/* Is component c of known indices [.., n] the coordinate along dimension d everywhere? */
-static bool is_coordinate(const opi_value *at, uint32_t d, uint32_t c) {
-  const uint64_t n = (uint64_t)at->shape[at->rank - 1];
-  uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e) inner *= (uint64_t)at->shape[e];
-  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
-  for (uint64_t r = 0; r < rows; ++r) {
-    const int64_t coordinate = (int64_t)(r / inner % (uint64_t)at->shape[d]);
-    if (index_at(at, r * n + c) != coordinate) return false;
-  }
-  return true;
-}
-
-/* Are the other components the same for all coordinates along dimension d? */
-static bool others_are_uniform(const opi_value *at, uint32_t d, uint32_t c) {
-  const uint64_t n = (uint64_t)at->shape[at->rank - 1];
-  uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e) inner *= (uint64_t)at->shape[e];
-  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
-  for (uint64_t r = 0; r < rows; ++r) {
-    const uint64_t coordinate = r / inner % (uint64_t)at->shape[d];
-    for (uint64_t k = 0; k < n; ++k) {
-      if (k != c && index_at(at, r * n + k) != index_at(at, (r - coordinate * inner) * n + k)) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-/* Data holds the axis in an indexed dimension: it stays together when the (known) indices count
- * 0, 1, 2, ... along a dimension of their own, as masks picked by [batch, key] do. */
-static opipe_status carry_counted(const opi_graph *graph, const opi_node *node,
-                                  const opi_carry *in, nd_form form, opi_carry *out,
-                                  opipe_error *err) {
-  const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
-  const uint32_t c = (uint32_t)in[0].axis - form.batch;
-  for (uint32_t d = form.batch; at->data != NULL && d + 1 < (uint32_t)at->rank; ++d) {
-    if (at->shape[d] != x->shape[in[0].axis] || at->shape[d] == 0) continue;
-    if (!is_coordinate(at, d, c) || !others_are_uniform(at, d, c)) continue;
-    out[0] = (opi_carry){(int32_t)d, 0, in[0].outer, in[0].inner};
-    return OPIPE_OK;
-  }
-  return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " of '%s' are picked",
-                        in[0].axis, x->name);
-}
-
-static opipe_status carry_gather_nd(const opi_graph *graph, const opi_node *node,
-                                    const opi_carry *in, opi_carry *out, opipe_error *err) {
-  const opi_value *at = &graph->values[node->in[1]];
-  const nd_form form = {(uint32_t)opi_attr_int(node, "batch_dims", 0),
-                        (uint32_t)at->shape[at->rank - 1]};
-  const int32_t batch = (int32_t)form.batch, n = (int32_t)form.n;
-  out[0] = opi_carries(&in[0]) ? in[0] : in[1];
-  if (opi_carries(&in[0]) && opi_carries(&in[1])) {
-    if (in[0].axis == in[1].axis && in[0].axis < batch && in[0].outer == in[1].outer &&
-        in[0].inner == in[1].inner) {
-      return OPIPE_OK;
-    }
-    return opi_carry_fail(graph, node, err, "both data and indices hold it");
-  }
-  if (opi_carries(&in[1])) {
-    if (in[1].axis >= batch && in[1].axis + 1 < at->rank) return OPIPE_OK;
-    return opi_carry_fail(graph, node, err, "dimension %" PRId32 " of the indices holds it",
-                          in[1].axis);
-  }
-  if (in[0].axis < batch) {
-    return opi_carry_fail(graph, node, err, "the indices do not hold batch dimension %" PRId32,
-                          in[0].axis);
-  }
-  if (in[0].axis < batch + n) return carry_counted(graph, node, in, form, out, err);
-  out[0].axis = at->rank - 1 + in[0].axis - batch - n;
-  return OPIPE_OK;
 }
 
 /* -- OneHot -- */
@@ -391,8 +288,6 @@ static const opi_op ops[] = {
     {"Gather", "", 1, 27, 2, 2, 1, 1, lift_gather, infer_gather, opi_work_move, carry_gather, NULL},
     {"GatherElements", "", 11, 27, 2, 2, 1, 1, lift_gather, infer_gather_elements, opi_work_move,
      carry_gather_elements, NULL},
-    {"GatherND", "", 11, 27, 2, 2, 1, 1, lift_gather_nd, infer_gather_nd, opi_work_move,
-     carry_gather_nd, NULL},
     {"OneHot", "", 9, 27, 3, 3, 1, 1, lift_one_hot, infer_one_hot, opi_work_move, carry_one_hot,
      NULL},
     {"TopK", "", 1, 27, 1, 2, 1, 2, lift_top_k, infer_top_k, NULL, carry_top_k, NULL},
