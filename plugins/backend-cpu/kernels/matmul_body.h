@@ -16,12 +16,17 @@
 #include "vmath_body.h"
 
 enum {
-  TILE_ROWS = 6,
+  TILE_ROWS = 6,                             /* of several row blocks */
+  MOST_ROWS = CPU_TILE_VECTORS == 4 ? 7 : 6, /* of a single one: fits the registers just so */
   PANEL_VECTORS = CPU_PANEL / 16,
-  RUN = 16, /* steps between two helpings of prefetch */
+  TILES_WIDE = PANEL_VECTORS / CPU_TILE_VECTORS,
+  RUN = 2, /* steps between two helpings of prefetch: small, since more than the processor's twenty
+              or so outstanding lines at once make its own loads wait */
   ROW_BLOCK = 192,
   K_BLOCK = 4 * CPU_CHAIN,
-  STREAM_K_BLOCK = 32 * CPU_CHAIN /* with a single row block, whose rows stay in L2 */
+  STREAM_K_BLOCK = 32 * CPU_CHAIN, /* with a single row block, whose rows stay in L2 */
+  STREAM_ROWS = CPU_TILE_VECTORS == 4 ? 6 : 2,
+  STREAM_AHEAD = 128
 };
 
 typedef enum tile_mode {
@@ -39,14 +44,15 @@ typedef struct tile_job {
   int64_t c_stride;
   int64_t steps;
   tile_mode mode;
-  const char *next; /* what to fetch to L2 meanwhile, next_lines cache lines every RUN steps */
+  const char *next; /* what to fetch to L2 meanwhile: next_lines cache lines every RUN steps */
+  const char *next_end;
   int64_t next_lines;
 } tile_job;
 
 /* c[rows][16 * vectors]; rows, vectors and ahead are constants. */
 CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const int ahead) {
-  v16 sum[TILE_ROWS][CPU_TILE_VECTORS];
-  CPU_UNROLL(6)
+  v16 sum[MOST_ROWS][CPU_TILE_VECTORS];
+  CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
     CPU_UNROLL(4)
     for (int v = 0; v < vectors; v++) {
@@ -59,7 +65,7 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   const int64_t b_stride = ahead ? CPU_PANEL : t->b_stride;
   const char *next = t->next;
   for (int64_t left = t->steps; left > 0; left -= RUN) {
-    for (int64_t line = 0; ahead && line < t->next_lines; line++, next += 64) {
+    for (int64_t n = ahead ? t->next_lines : 0; n > 0 && next < t->next_end; n--, next += 64) {
       v16_prefetch_l2(next);
     }
     for (int64_t run = left < RUN ? left : RUN; run > 0; run--, a++, b += b_stride) {
@@ -71,7 +77,7 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
           v16_prefetch_l1(b + 8 * CPU_PANEL + 16 * v);
         }
       }
-      CPU_UNROLL(6)
+      CPU_UNROLL(7)
       for (int r = 0; r < rows; r++) {
         v16 x = v16_set(a[r * a_stride]);
         CPU_UNROLL(4)
@@ -81,7 +87,7 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
       }
     }
   }
-  CPU_UNROLL(6)
+  CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
     CPU_UNROLL(4)
     for (int v = 0; v < vectors; v++) {
@@ -95,17 +101,26 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   CPU_STATIC void tile_##rows##_##vectors##_##ahead(const tile_job *t) {           \
     tile(t, rows, vectors < CPU_TILE_VECTORS ? vectors : CPU_TILE_VECTORS, ahead); \
   }
+#if CPU_TILE_VECTORS == 4
+#define CPU_TILE_SEVEN(vectors, ahead) CPU_TILE_FUNCTION(7, vectors, ahead)
+#define CPU_TILE_SEVEN_NAME(vectors, ahead) , tile_7_##vectors##_##ahead
+#else
+#define CPU_TILE_SEVEN(vectors, ahead)
+#define CPU_TILE_SEVEN_NAME(vectors, ahead)
+#endif
 #define CPU_TILE_FUNCTIONS(vectors, ahead) \
   CPU_TILE_FUNCTION(1, vectors, ahead)     \
   CPU_TILE_FUNCTION(2, vectors, ahead)     \
   CPU_TILE_FUNCTION(3, vectors, ahead)     \
   CPU_TILE_FUNCTION(4, vectors, ahead)     \
   CPU_TILE_FUNCTION(5, vectors, ahead)     \
-  CPU_TILE_FUNCTION(6, vectors, ahead)
-#define CPU_TILE_ROW(vectors, ahead)                                                       \
-  {                                                                                        \
-    tile_1_##vectors##_##ahead, tile_2_##vectors##_##ahead, tile_3_##vectors##_##ahead,    \
-        tile_4_##vectors##_##ahead, tile_5_##vectors##_##ahead, tile_6_##vectors##_##ahead \
+  CPU_TILE_FUNCTION(6, vectors, ahead)     \
+  CPU_TILE_SEVEN(vectors, ahead)
+#define CPU_TILE_ROW(vectors, ahead)                                                    \
+  {                                                                                     \
+    tile_1_##vectors##_##ahead, tile_2_##vectors##_##ahead, tile_3_##vectors##_##ahead, \
+        tile_4_##vectors##_##ahead, tile_5_##vectors##_##ahead,                         \
+        tile_6_##vectors##_##ahead CPU_TILE_SEVEN_NAME(vectors, ahead)                  \
   }
 
 typedef void (*tile_function)(const tile_job *t);
@@ -117,12 +132,12 @@ CPU_TILE_FUNCTIONS(2, 0)
 CPU_TILE_FUNCTIONS(3, 0)
 CPU_TILE_FUNCTIONS(4, 0)
 CPU_TILE_FUNCTIONS(4, 1)
-static const tile_function tiles[4][TILE_ROWS] = {CPU_TILE_ROW(1, 0), CPU_TILE_ROW(2, 0),
+static const tile_function tiles[4][MOST_ROWS] = {CPU_TILE_ROW(1, 0), CPU_TILE_ROW(2, 0),
                                                   CPU_TILE_ROW(3, 0), CPU_TILE_ROW(4, 0)};
-static const tile_function tiles_ahead[TILE_ROWS] = CPU_TILE_ROW(4, 1);
+static const tile_function tiles_ahead[MOST_ROWS] = CPU_TILE_ROW(4, 1);
 #else
-static const tile_function tiles[1][TILE_ROWS] = {CPU_TILE_ROW(1, 0)};
-static const tile_function tiles_ahead[TILE_ROWS] = CPU_TILE_ROW(1, 1);
+static const tile_function tiles[1][MOST_ROWS] = {CPU_TILE_ROW(1, 0)};
+static const tile_function tiles_ahead[MOST_ROWS] = CPU_TILE_ROW(1, 1);
 #endif
 
 /* All columns of one tile job: `vectors` of the panel, as many at a time as a tile has. */
@@ -135,7 +150,9 @@ CPU_STATIC void tile_columns(const tile_job *job, int64_t rows, int64_t vectors,
     tile_function f =
         ahead && now == CPU_TILE_VECTORS ? tiles_ahead[rows - 1] : tiles[now - 1][rows - 1];
     f(&t);
-    t.next_lines = 0;
+    if (ahead) {
+      t.next += t.next_lines * 64 * ((t.steps + RUN - 1) / RUN);
+    }
   }
 }
 
@@ -150,7 +167,9 @@ CPU_STATIC void tile_chains(const tile_job *job, int64_t rows, int64_t vectors, 
     t.mode = TILE_ADD;
     t.a += CPU_CHAIN;
     t.b += CPU_CHAIN * t.b_stride;
-    t.next += t.next_lines * 64 * (CPU_CHAIN / RUN);
+    if (ahead) {
+      t.next += t.next_lines * 64 * (CPU_CHAIN / RUN) * TILES_WIDE;
+    }
   }
 }
 
@@ -269,11 +288,18 @@ CPU_STATIC int64_t few_rows_panels(const cpu_product *p, cpu_range panels, int64
   return j;
 }
 
+/* What a tile fetches from memory while it computes. */
+typedef struct fetch_plan {
+  const char *next, *end;
+  int64_t lines; /* every RUN steps of every tile */
+  int ahead;     /* at all, and the panel itself to L1 */
+} fetch_plan;
+
 /* Rows [row, row + rows) of one panel over the K block [k, k_end). The last, narrower panel goes
  * through a buffer, since a tile writes whole vectors. */
 CPU_STATIC void panel_tile(const cpu_product *p, int64_t panel, int64_t row, int64_t rows,
-                           cpu_range k, const char *next, int64_t next_lines) {
-  float buffer[TILE_ROWS * CPU_PANEL];
+                           cpu_range k, fetch_plan fetch) {
+  float buffer[MOST_ROWS * CPU_PANEL];
   const int64_t column = panel * CPU_PANEL;
   const int64_t columns = p->n - column < CPU_PANEL ? p->n - column : CPU_PANEL;
   float *out = p->c + row * p->c_stride + column;
@@ -284,8 +310,9 @@ CPU_STATIC void panel_tile(const cpu_product *p, int64_t panel, int64_t row, int
                 .c = out,
                 .c_stride = p->c_stride,
                 .steps = k.end - k.begin,
-                .next = next,
-                .next_lines = next_lines > 0 ? next_lines : 0};
+                .next = fetch.next,
+                .next_end = fetch.end,
+                .next_lines = fetch.lines};
   if (columns % 16 != 0) {
     t.c = buffer;
     t.c_stride = CPU_PANEL;
@@ -293,7 +320,7 @@ CPU_STATIC void panel_tile(const cpu_product *p, int64_t panel, int64_t row, int
       memcpy(buffer + r * CPU_PANEL, out + r * p->c_stride, (size_t)columns * sizeof(float));
     }
   }
-  tile_chains(&t, rows, (columns + 15) / 16, next_lines >= 0, k.begin == 0);
+  tile_chains(&t, rows, (columns + 15) / 16, fetch.ahead, k.begin == 0);
   if (k.end == p->k && p->epilogue != NULL) {
     finish_tile(p->epilogue, row, column, rows, columns, t.c, t.c_stride);
   }
@@ -302,25 +329,43 @@ CPU_STATIC void panel_tile(const cpu_product *p, int64_t panel, int64_t row, int
   }
 }
 
+/* With several row blocks, what is next is the same K block of the next panel. A single block of
+ * STREAM_ROWS or more is fast enough to outrun the hardware's prefetch: it fetches the panel it
+ * reads, STREAM_AHEAD steps further on. With fewer rows nothing is fetched: memory alone sets the
+ * pace. */
+CPU_STATIC fetch_plan plan_fetch(const cpu_product *p, int64_t panel, int64_t panels_end,
+                                 cpu_range depth, int64_t rows, int64_t blocks) {
+  const int64_t steps = depth.end - depth.begin;
+  const int64_t runs = (steps + RUN - 1) / RUN * blocks * TILES_WIDE;
+  const float *from = p->panels + panel * CPU_PANEL * p->k + depth.begin * CPU_PANEL;
+  if (blocks == 1 && rows < STREAM_ROWS) {
+    return (fetch_plan){.ahead = 0};
+  }
+  from += blocks == 1 ? STREAM_AHEAD * CPU_PANEL : CPU_PANEL * p->k;
+  if (blocks > 1 && panel + 1 == panels_end) {
+    return (fetch_plan){.next = (const char *)p->panels, .ahead = 1};
+  }
+  return (fetch_plan){.next = (const char *)from,
+                      .end = (const char *)(from + steps * CPU_PANEL),
+                      .lines = (steps * 4 + runs - 1) / runs,
+                      .ahead = 1};
+}
+
 /* One block of rows by all panels of the share. */
 CPU_STATIC void row_block(const cpu_product *p, cpu_range panels, cpu_range rows) {
   const int64_t count = rows.end - rows.begin;
-  const int64_t blocks = (count + TILE_ROWS - 1) / TILE_ROWS;
+  const int64_t blocks = count <= MOST_ROWS ? 1 : (count + TILE_ROWS - 1) / TILE_ROWS;
   const int64_t k_block = blocks == 1 ? STREAM_K_BLOCK : K_BLOCK;
   for (int64_t k = 0; k < p->k; k += k_block) {
     const cpu_range depth = {k, p->k - k < k_block ? p->k : k + k_block};
-    const int64_t runs = (depth.end - k + RUN - 1) / RUN;
+    const int64_t runs = (depth.end - k + RUN - 1) / RUN * TILES_WIDE;
     for (int64_t j = panels.begin; j < panels.end; j++) {
-      int64_t lines = blocks == 1 ? -1 : 0; /* of the next panel, to fetch every RUN steps */
-      if (blocks > 1 && j + 1 < panels.end) {
-        lines = ((depth.end - k) * 4 + blocks * runs - 1) / (blocks * runs);
-      }
-      const char *next = (const char *)(p->panels + (j + 1) * CPU_PANEL * p->k + k * CPU_PANEL);
+      fetch_plan fetch = plan_fetch(p, j, panels.end, depth, count, blocks);
       int64_t row = rows.begin;
       for (int64_t b = 0; b < blocks; b++) {
         int64_t height = (rows.end - row + blocks - b - 1) / (blocks - b);
-        panel_tile(p, j, row, height, depth, lines > 0 ? next + b * runs * lines * 64 : next,
-                   lines);
+        panel_tile(p, j, row, height, depth, fetch);
+        fetch.next = fetch.ahead ? fetch.next + runs * fetch.lines * 64 : NULL;
         row += height;
       }
     }
