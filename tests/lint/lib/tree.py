@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+ROOT = os.environ.get("OPIPE_LINT_ROOT") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 C_ENDINGS = (".c", ".h", ".cpp", ".hpp", ".cu")
 
 

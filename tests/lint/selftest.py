@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The checks themselves: each is run on a small tree with one fault of every kind and must name them all, and on a clean one and must
+be silent."""
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n/* What this is for. */\n"
+LONG = "int f(int x) {\n" + "  x++;\n" * 120 + "  return x;\n}\n"
+DEEP = "int g(int x) {\n" + "if (x) {\n" * 6 + "x++;\n" + "}\n" * 6 + "  return x;\n}\n"
+
+# check -> (files of the faulty tree, what its report must name)
+FAULTY = {
+    "banned": ({"loader/wire/a.c": SPDX + "void f(char *p) { sprintf(p, \"x\"); free(p); abort(); }\n"},
+               ["sprintf", "free", "abort"]),
+    "heads": ({"loader/a.c": "int x;\n", "loader/b.c": "/* SPDX-License-Identifier: Apache-2.0 */\nint y;\n"},
+              ["loader/a.c:1", "loader/b.c:2"]),
+    "includes": ({"loader/a.c": SPDX + '#include "partition/plan.h"\n', "partition/plan.h": SPDX,
+                  "plugins/backend-x/p.c": SPDX + '#include "loader/base/base.h"\n', "loader/base/base.h": SPDX},
+                 ["loader may not include partition/plan.h",
+                  "plugins/backend-x may not include loader/base/base.h"]),
+    "links": ({"loader/README.md": "[here](gone.md) [there](README.md#nowhere)\n# Title\n",
+               "runtime/x/a.c": SPDX}, ["gone.md", "#nowhere", "runtime/x"]),
+    "sizes": ({"loader/a.c": SPDX + LONG + DEEP + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800,
+               "loader/README.md": "x\n" * 61},
+              ["f has 123 lines", "g nests 6 levels", "112 columns", "802 lines", "61 lines"]),
+    "words": ({"loader/a.c": SPDX + "/* TO" + "DO: later */\n// x = f(y);\nint x; \n\tint y;\n",
+               "loader/README.md": "see issue 12\n"},
+              ["work to do", "code in a comment", "blanks", "a tab", "number of an issue"]),
+}
+CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said here, not called */\n}\n",
+         "loader/README.md": "# loader\n\n[top](../README.md#title)\n", "README.md": "# Title\n"}
+
+
+def run(check, files, exceptions=""):
+    """Exit status and report of a check on a tree of these files."""
+    with tempfile.TemporaryDirectory() as root:
+        files = dict(files)
+        files["tests/lint/exceptions.txt"] = exceptions
+        for path, content in files.items():
+            os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                file.write(content)
+        done = subprocess.run([sys.executable, os.path.join(HERE, check + ".py")], capture_output=True, text=True,
+                              env={**os.environ, "OPIPE_LINT_ROOT": root}, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+
+def main():
+    wrong = 0
+    for check, (files, named) in FAULTY.items():
+        status, report = run(check, files)
+        for text in named:
+            if status != 1 or text not in report:
+                wrong += 1
+                print(f"{check}: status {status}, does not name {text!r}:\n{report}")
+        status, report = run(check, CLEAN)
+        if status != 0:
+            wrong += 1
+            print(f"{check}: status {status} on a clean tree:\n{report}")
+    status, report = run("heads", CLEAN, "heads loader/gone.c it was needed once\n")
+    if status != 1 or "no longer needed" not in report:
+        wrong += 1
+        print(f"an exception that is not needed is let pass:\n{report}")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
