@@ -15,12 +15,13 @@
 
 typedef struct cpu_op cpu_op;
 
-/* Element-wise work that follows a product in the same step. Values are indices of the graph. */
+/* Element-wise work that follows a product in the same step, in the order of its fields. Operands are
+ * indices of step->in, -1: none. */
 typedef struct cpu_fusion {
+  int bias; /* [N] */
   cpu_activation activation;
-  uint32_t bias;       /* [N], OPIPE_NONE: none */
-  uint32_t multiplier; /* shape of the product */
-  uint32_t residual;   /* shape of the product */
+  int multiplier; /* shape of the product */
+  int residual;   /* shape of the product */
 } cpu_fusion;
 
 typedef struct cpu_prep {

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products: out[batch] = f(alpha a[batch] b[batch] + beta c), f the fused element-wise work.
+ */
+#ifndef OPIPE_BACKEND_CPU_OPS_LINEAR_H_
+#define OPIPE_BACKEND_CPU_OPS_LINEAR_H_
+
+#include "loop.h"
+
+typedef struct cpu_linear_plan {
+  int64_t m, n, k;
+  int64_t a_m, a_k, b_k, b_n; /* strides in elements inside a matrix */
+  cpu_loop batch;             /* operands a, b, out */
+  double alpha, beta;
+  int c; /* index of the addend among the inputs, -1: none */
+  int64_t c_m, c_n;
+  cpu_fusion fusion;
+  /* fast kernels: offsets in the workspace */
+  uint64_t a_at;       /* A transposed */
+  uint64_t c_at;       /* beta c, dense */
+  uint64_t scratch_at; /* the kernel's own */
+  bool b_turned; /* B is stored [N,K] */
+  bool turn_a;
+  bool scale_c;
+} cpu_linear_plan;
+
+/* The plain kernels; false when there is none for the type. */
+bool cpu_linear_reference(uint32_t dtype, cpu_kernel *out_kernel);
+/* Chooses a fast kernel where one fits; leaves the step alone otherwise. */
+opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan);
+
+#endif
