@@ -11,7 +11,83 @@ typedef struct follower {
   const opi_graph *graph;
   opi_carry *carry; /* [n_values] */
   opi_carry *in, *out; /* room for any node */
+  int64_t length;   /* of the axis; 0: no input carries it */
+  opi_arena *scratch;
+  opi_carry *derived; /* [n_values] what a value that carries nothing may be taken to carry; made when needed */
+  uint8_t *tried;     /* [n_values] */
 } follower;
+
+static opipe_status apply_rule(const follower *f, const opi_node *node, const opi_carry *in,
+                               opi_carry *out, opipe_error *err) {
+  const opi_op *op = opi_op_find(node->domain, node->op);
+  for (uint32_t o = 0; o < node->n_out; ++o) out[o] = OPI_CARRY_NONE;
+  if (op == NULL || op->carry == NULL) {
+    return opi_carry_fail(f->graph, node, err, "the operator has no rule for it");
+  }
+  return op->carry(f->graph, node, in, out, err);
+}
+
+/* The first dimension along which all parts of a value are equal: the axis alone, or the axis before,
+ * then behind other factors (heads). */
+static opi_carry uniform_dimension(const follower *f, uint32_t v) {
+  const opi_value *value = &f->graph->values[v];
+  for (uint32_t form = 0; form < 3; ++form) {
+    for (int32_t d = 0; d < value->rank; ++d) {
+      const int64_t rest = f->length == 0 ? 0 : value->shape[d] / f->length;
+      const opi_carry carry = {d, 0, form == 2 ? rest : 1, form == 1 ? rest : 1};
+      if (rest < 1 || value->shape[d] % f->length != 0 || (rest == 1) != (form == 0)) continue;
+      if (opi_is_uniform(f->graph, v, (uint32_t)d, carry.outer, f->length, carry.inner)) {
+        return carry;
+      }
+    }
+  }
+  return OPI_CARRY_NONE;
+}
+
+enum { MOST_STEPS_BACK = 64 };
+
+/* What does not depend on the split, but was expanded to the axis' length (latents, a class token),
+ * may be taken to carry it: each part is made from the same. Followed back to where it was expanded. */
+static opi_carry derive(follower *f, uint32_t v, uint32_t depth) {
+  if (v == OPIPE_NONE || depth == 0) return OPI_CARRY_NONE;
+  if (f->tried[v]) return f->derived[v];
+  f->tried[v] = 1;
+  f->derived[v] = uniform_dimension(f, v);
+  const uint32_t producer = f->graph->values[v].producer;
+  if (opi_carries(&f->derived[v]) || producer == OPIPE_NONE) return f->derived[v];
+  const opi_node *node = &f->graph->nodes[producer];
+  opi_carry *in = OPI_ARENA_ARRAY(f->scratch, opi_carry, (size_t)node->n_in + node->n_out);
+  if (in == NULL) return OPI_CARRY_NONE;
+  opi_carry *out = in + node->n_in;
+  bool any = false;
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    in[i] = derive(f, node->in[i], depth - 1);
+    any = any || opi_carries(&in[i]);
+  }
+  if (!any || apply_rule(f, node, in, out, NULL) < 0) return OPI_CARRY_NONE;
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] == v) f->derived[v] = out[o];
+  }
+  return f->derived[v];
+}
+
+/* The rule refused: tries again with one input that carries nothing taken to carry what it may. */
+static bool retry(follower *f, const opi_node *node) {
+  const size_t n = f->graph->n_values;
+  if (f->derived == NULL) {
+    f->derived = OPI_ARENA_ARRAY(f->scratch, opi_carry, n);
+    f->tried = OPI_ARENA_ARRAY(f->scratch, uint8_t, n);
+    if (f->derived == NULL || f->tried == NULL) return false;
+    for (size_t v = 0; v < n; ++v) f->derived[v] = OPI_CARRY_NONE;
+  }
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    if (node->in[i] == OPIPE_NONE || opi_carries(&f->in[i])) continue;
+    f->in[i] = derive(f, node->in[i], MOST_STEPS_BACK);
+    if (opi_carries(&f->in[i]) && apply_rule(f, node, f->in, f->out, NULL) >= 0) return true;
+    f->in[i] = OPI_CARRY_NONE;
+  }
+  return false;
+}
 
 static opipe_status follow_node(follower *f, const opi_node *node, opipe_error *err) {
   bool carried = false;
@@ -21,11 +97,8 @@ static opipe_status follow_node(follower *f, const opi_node *node, opipe_error *
   }
   for (uint32_t o = 0; o < node->n_out; ++o) f->out[o] = OPI_CARRY_NONE;
   if (carried) {
-    const opi_op *op = opi_op_find(node->domain, node->op);
-    if (op == NULL || op->carry == NULL) {
-      return opi_carry_fail(f->graph, node, err, "the operator has no rule for it");
-    }
-    OPI_TRY(op->carry(f->graph, node, f->in, f->out, err));
+    const opipe_status status = apply_rule(f, node, f->in, f->out, err);
+    if (status < 0 && (status != OPIPE_E_UNSUPPORTED || !retry(f, node))) return status;
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE) f->carry[node->out[o]] = f->out[o];
@@ -43,7 +116,8 @@ static uint32_t widest(const opi_graph *graph) {
 }
 
 /* Every input holds the axis whole and with the same length. */
-static opipe_status check_inputs(const opi_graph *graph, const opi_carry *in, opipe_error *err) {
+static opipe_status check_inputs(const opi_graph *graph, const opi_carry *in, int64_t *out_length,
+                                 opipe_error *err) {
   int64_t length = -1;
   const char *first = "";
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
@@ -64,17 +138,20 @@ static opipe_status check_inputs(const opi_graph *graph, const opi_carry *in, op
     if (length < 0) first = value->name;
     length = own;
   }
+  *out_length = length < 0 ? 0 : length;
   return OPIPE_OK;
 }
 
 opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry,
                             opi_carry *out_carry, opipe_error *err) {
   opi_arena scratch;
-  OPI_TRY(check_inputs(graph, in_carry, err));
+  int64_t length = 0;
+  OPI_TRY(check_inputs(graph, in_carry, &length, err));
   opi_arena_init(&scratch, graph->arena->allocator, 0);
   const uint32_t room = widest(graph);
-  follower f = {graph, out_carry, OPI_ARENA_ARRAY(&scratch, opi_carry, room),
-                OPI_ARENA_ARRAY(&scratch, opi_carry, room)};
+  follower f = {.graph = graph, .carry = out_carry, .length = length, .scratch = &scratch,
+                .in = OPI_ARENA_ARRAY(&scratch, opi_carry, room),
+                .out = OPI_ARENA_ARRAY(&scratch, opi_carry, room)};
   opipe_status status = OPIPE_OK;
   if (f.in == NULL || f.out == NULL) {
     status = opi_fail_nomem(err, room * 2 * sizeof(opi_carry), "carries");
