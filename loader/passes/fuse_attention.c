@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention from MatMul, Softmax, MatMul and what exporters write around them.
+ *
+ * Starts at a Softmax over the last axis. Upwards from it stand, in any number and order that keeps the meaning: Casts, Reshapes of the
+ * leading axes, masks (Add, Where, s m - c (1 - m)), the softcap, scales, the product of queries and keys. Downwards: Casts, Reshapes,
+ * Where(IsNaN(p), 0, p), the product with the values. Scales on either operand, transposed keys, key heads repeated by Expand, and a
+ * past joined by Concat are taken apart too. What does not fit is left as it is.
+ */
+#include <math.h>
+
+#include "loader/passes/fuse_attention.h"
+
+#include "loader/ops/attention.h"
+
+enum { MAX_STEPS = 16 };
+
+/* -- upwards: from the softmax to the product ---------------------------------------------------------------------------------------- */
+
+static bool keeps_matrix(const opi_fuse *f, const opi_node *reshape) {
+  const opi_value *a = opi_f_value(f, reshape->in[0]), *b = opi_f_value(f, reshape->out[0]);
+  return a->rank >= 2 && b->rank >= 2 && a->rank <= 4 && b->rank <= 4 && a->shape[a->rank - 1] == b->shape[b->rank - 1] &&
+         a->shape[a->rank - 2] == b->shape[b->rank - 2];
+}
+
+static bool is_product(const opi_node *node) {
+  if (opi_f_is(node, "MatMul")) return true;
+  return strcmp(node->op, "FusedMatMul") == 0 && opi_attr_int(node, "transA", 0) == 0;
+}
+
+/* Does v come from a product of its own matrix size through scores' arithmetic? */
+static bool leads(const opi_fuse *f, uint32_t v, uint32_t depth) {
+  const opi_node *node = opi_f_made(f, v, NULL);
+  const opi_value *x = opi_f_value(f, v);
+  if (node == NULL || depth == 0 || x->rank < 2) return false;
+  if (is_product(node)) return true;
+  if (opi_f_is(node, "Cast") || opi_f_is(node, "Tanh") || opi_f_is(node, "Reshape")) return leads(f, node->in[0], depth - 1);
+  if (opi_f_is(node, "Where")) return leads(f, node->in[1], depth - 1) || leads(f, node->in[2], depth - 1);
+  if (opi_f_is(node, "Mul") || opi_f_is(node, "Add")) return leads(f, node->in[0], depth - 1) || leads(f, node->in[1], depth - 1);
+  return (opi_f_is(node, "Div") || opi_f_is(node, "Sub")) && leads(f, node->in[0], depth - 1);
+}
+
+static bool push_mask(const opi_fuse *f, opi_scores *s, opi_mask_item item, uint32_t at) {
+  if (s->n_masks == OPI_MAX_MASKS || s->scale != 1 || s->softcap != 0) return false; /* inside a scale: another meaning */
+  item.rank = opi_f_value(f, at)->rank;
+  s->dtype = opi_f_value(f, at)->dtype;
+  s->masks[s->n_masks++] = item;
+  return true;
+}
+
+/* tanh(x / c) c -> x */
+static bool read_softcap(const opi_fuse *f, const opi_node *mul, opi_scores *s, uint32_t *io) {
+  double cap, inside;
+  for (uint32_t i = 0; i < 2; i++) {
+    const opi_node *tanh = opi_f_made(f, opi_f_other(mul, i), "Tanh");
+    if (tanh == NULL || !opi_f_number(f, mul->in[i], &cap) || !opi_f_free(f, tanh->out[0], 1)) continue;
+    const opi_node *down = opi_f_made(f, tanh->in[0], NULL);
+    const uint32_t dtype = opi_f_value(f, tanh->in[0])->dtype;
+    if (down == NULL || !opi_f_free(f, tanh->in[0], 1) || s->scale != 1 || s->softcap != 0 || !(cap > 0)) return false;
+    const bool div = opi_f_is(down, "Div");
+    if (!div && !opi_f_is(down, "Mul")) return false;
+    if (!opi_f_number(f, down->in[1], &inside) || !opi_f_near(dtype, div ? inside : 1 / inside, cap)) return false;
+    s->softcap = cap;
+    *io = down->in[0];
+    return true;
+  }
+  return false;
+}
+
+static bool read_scale(const opi_fuse *f, const opi_node *node, opi_scores *s, uint32_t *io) {
+  double x;
+  if (opi_f_is(node, "Div")) {
+    if (!opi_f_number(f, node->in[1], &x) || x == 0) return false;
+    s->scale /= x;
+    *io = node->in[0];
+    return true;
+  }
+  for (uint32_t i = 0; i < 2; i++) {
+    if (!opi_f_number(f, node->in[i], &x)) continue;
+    s->scale *= x;
+    *io = opi_f_other(node, i);
+    return true;
+  }
+  return false;
+}
+
+/* Where(c, scores, number) or Where(c, number, scores) */
+static bool read_where(const opi_fuse *f, const opi_node *node, opi_scores *s, uint32_t at, uint32_t *io) {
+  for (uint32_t i = 1; i < 3; i++) {
+    opi_mask_item item = {.value = node->in[0], .keeps = true, .inverted = i == 2};
+    if (!opi_f_number(f, node->in[3 - i], &item.fill) || !opi_f_same_shape(f, node->in[i], at)) continue;
+    *io = node->in[i];
+    return push_mask(f, s, item, at);
+  }
+  return false;
+}
+
+/* Every element of v by index, as double. */
+static double element(const opi_value *v, uint64_t i) {
+  const uint64_t size = opi_dtype_bits(v->dtype) / 8;
+  opi_value one = *v;
+  double x = NAN;
+  one.data = (const uint8_t *)v->data + i * size;
+  one.n_bytes = size;
+  return opi_known_scalar(&one, &x) ? x : NAN;
+}
+
+/* scores m - c with m known zeros and ones, and c one number where m is 0, else 0. */
+static bool read_product_mask(const opi_fuse *f, const opi_node *sub, opi_scores *s, uint32_t at, uint32_t *io) {
+  const opi_node *mul = opi_f_made(f, sub->in[0], "Mul");
+  const opi_value *c = opi_f_value(f, sub->in[1]);
+  if (mul == NULL || c->data == NULL || !opi_f_free(f, sub->in[0], 1)) return false;
+  for (uint32_t i = 0; i < 2; i++) {
+    const opi_value *m = opi_f_value(f, mul->in[i]);
+    opi_mask_item item = {.value = mul->in[i], .keeps = true};
+    if (m->data == NULL || !opi_f_same_shape(f, mul->in[i], sub->in[1]) || !opi_f_same_shape(f, opi_f_other(mul, i), at)) continue;
+    for (uint64_t k = 0; k < (uint64_t)opi_k_elems(m); k++) {
+      const double kept = element(m, k), minus = element(c, k);
+      if (kept == 0 && item.fill == 0) item.fill = -minus;
+      if ((kept != 0 && kept != 1) || (kept == 1 ? minus != 0 : minus != -item.fill)) return false;
+    }
+    *io = opi_f_other(mul, i);
+    return item.fill < 0 && push_mask(f, s, item, at);
+  }
+  return false;
+}
+
+static bool read_sum(const opi_fuse *f, const opi_node *node, opi_scores *s, uint32_t at, uint32_t *io) {
+  if (opi_f_is(node, "Sub")) {
+    if (read_product_mask(f, node, s, at, io)) return true;
+    *io = node->in[0];
+    return opi_f_same_shape(f, *io, at) && push_mask(f, s, (opi_mask_item){.value = node->in[1], .subtracted = true}, at);
+  }
+  for (uint32_t i = 0; i < 2; i++) {
+    if (!opi_f_same_shape(f, node->in[i], at) || !leads(f, node->in[i], MAX_STEPS)) continue;
+    *io = node->in[i];
+    return push_mask(f, s, (opi_mask_item){.value = opi_f_other(node, i)}, at);
+  }
+  return false;
+}
+
+/* One step up from `at`. False: it is no part of an attention. */
+static bool step_up(const opi_fuse *f, const opi_node *node, opi_scores *s, uint32_t at, uint32_t *io) {
+  *io = node->in[0];
+  if (opi_f_is(node, "Cast")) return opi_dtype_is_float(opi_f_value(f, node->in[0])->dtype);
+  if (opi_f_is(node, "Reshape")) return keeps_matrix(f, node);
+  if (opi_f_is(node, "Where")) return read_where(f, node, s, at, io);
+  if (opi_f_is(node, "Add") || opi_f_is(node, "Sub")) return read_sum(f, node, s, at, io);
+  if (opi_f_is(node, "Div")) return read_scale(f, node, s, io);
+  if (opi_f_is(node, "Mul")) return read_softcap(f, node, s, io) || read_scale(f, node, s, io);
+  return false;
+}
+
+static void note_dims(const opi_fuse *f, uint32_t v, opi_scores *s) {
+  const opi_value *x = opi_f_value(f, v);
+  if (x->rank == 4) memcpy(s->dims, x->shape, sizeof(s->dims));
+}
+
+static bool read_scores(const opi_fuse *f, uint32_t v, opi_scores *s) {
+  *s = (opi_scores){.scale = 1, .dims = {-1, -1, -1, -1}, .dtype = opi_f_value(f, v)->dtype};
+  for (uint32_t step = 0; step < MAX_STEPS; step++) {
+    const opi_node *node = opi_f_made(f, v, NULL);
+    if (node == NULL || !opi_f_free(f, v, 1)) return false;
+    note_dims(f, v, s);
+    if (is_product(node)) {
+      const opi_value *x = opi_f_value(f, v);
+      s->left = node->in[0];
+      s->right = node->in[1];
+      s->trans_right = opi_attr_int(node, "transB", 0) != 0;
+      s->scale *= opi_attr_float(node, "alpha", 1.0);
+      if (s->dims[0] < 0 && x->rank >= 2 && x->rank <= 3) {
+        const int64_t own[4] = {1, x->rank == 3 ? x->shape[0] : 1, x->shape[x->rank - 2], x->shape[x->rank - 1]};
+        memcpy(s->dims, own, sizeof(own));
+      }
+      return s->dims[0] >= 0;
+    }
+    if (!step_up(f, node, s, v, &v)) return false;
+  }
+  return false;
+}
+
+/* -- downwards: from the softmax to the product with the values ------------------------------------------------------------------------- */
+
+/* Where(IsNaN(p), 0, p) */
+static uint32_t nan_guard(const opi_fuse *f, uint32_t p) {
+  if (!opi_f_free(f, p, 2)) return OPIPE_NONE;
+  const uint32_t *users = f->uses.users + f->uses.first[p];
+  for (uint32_t i = 0; i < 2; i++) {
+    const opi_node *isnan = opi_f_node(f, users[i]), *where = opi_f_node(f, users[1 - i]);
+    double zero;
+    if (!opi_f_is(isnan, "IsNaN") || !opi_f_is(where, "Where") || where->in[0] != isnan->out[0]) continue;
+    if (opi_f_free(f, isnan->out[0], 1) && opi_f_number(f, where->in[1], &zero) && zero == 0 && where->in[2] == p) {
+      return where->out[0];
+    }
+  }
+  return OPIPE_NONE;
+}
+
+/* The node that multiplies the weights with the values; NULL: none. */
+static const opi_node *find_output(const opi_fuse *f, uint32_t p) {
+  for (uint32_t step = 0; step < MAX_STEPS; step++) {
+    const uint32_t guarded = nan_guard(f, p);
+    if (guarded != OPIPE_NONE) {
+      p = guarded;
+      continue;
+    }
+    const uint32_t n = opi_f_next(f, p, NULL);
+    if (n == OPIPE_NONE || !opi_f_free(f, p, 1)) return NULL;
+    const opi_node *node = opi_f_node(f, n);
+    if (is_product(node)) {
+      const bool plain = opi_attr_int(node, "transB", 0) == 0 && opi_attr_float(node, "alpha", 1.0) == 1.0;
+      return node->in[0] == p && plain ? node : NULL;
+    }
+    const bool through = (opi_f_is(node, "Cast") && opi_dtype_is_float(opi_f_value(f, node->out[0])->dtype)) ||
+                         (opi_f_is(node, "Reshape") && keeps_matrix(f, node));
+    if (!through) return NULL;
+    p = node->out[0];
+  }
+  return NULL;
+}
+
+/* -- operands --------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct operand {
+  uint32_t value;   /* [B, heads, rows, size] once settled */
+  uint32_t past;    /* OPIPE_NONE: none */
+  uint32_t joined;  /* the Concat of past and new, OPIPE_NONE: none */
+  int64_t heads;
+} operand;
+
+static bool has_shape(const opi_fuse *f, uint32_t v, const int64_t *shape) {
+  const opi_value *x = opi_f_value(f, v);
+  return x->rank == 4 && memcmp(x->shape, shape, 4 * sizeof(*shape)) == 0;
+}
+
+/* Scales on an operand of the product are the product's. */
+static uint32_t strip_scale(const opi_fuse *f, uint32_t v, opi_scores *s) {
+  for (uint32_t step = 0; step < 4; step++) {
+    const opi_node *node = opi_f_made(f, v, NULL);
+    uint32_t inside;
+    if (node == NULL || (!opi_f_is(node, "Mul") && !opi_f_is(node, "Div"))) return v;
+    if ((opi_f_value(f, v)->flags & OPI_VALUE_BARRIER) != 0 || !opi_f_same_shape(f, v, node->in[0])) return v;
+    const double before = s->scale;
+    if (!read_scale(f, node, s, &inside)) return v;
+    if (!opi_f_same_shape(f, inside, v)) {
+      s->scale = before;
+      return v;
+    }
+    v = inside;
+  }
+  return v;
+}
+
+/* v, or what it is a Reshape of, in the shape [B, heads, rows, size]; emits a Reshape when there is none. */
+static opipe_status as_shape(opi_fuse *f, uint32_t v, const int64_t *shape, uint32_t *out, opipe_error *err) {
+  uint32_t from = v;
+  for (uint32_t step = 0; step < 4; step++) {
+    const opi_node *node = opi_f_made(f, from, "Reshape");
+    if (has_shape(f, from, shape)) {
+      *out = from;
+      return OPIPE_OK;
+    }
+    if (node == NULL) break;
+    from = node->in[0];
+  }
+  return opi_k_reshape(f->b, v, shape, 4, out, err);
+}
+
+/* Keys from the product's right operand: undoes the transposition. shape [B, H, T, D] is what is wanted. */
+static opipe_status settle_keys(opi_fuse *f, opi_scores *s, const int64_t *shape, uint32_t *out, opipe_error *err) {
+  static const int64_t swap[4] = {0, 1, 3, 2}, forth[4] = {0, 2, 1, 3};
+  const int64_t turned[4] = {shape[0], shape[1], shape[3], shape[2]};
+  uint32_t v = strip_scale(f, s->right, s), from = v, n = 0;
+  if (s->trans_right) return as_shape(f, v, shape, out, err);
+  for (uint32_t step = 0; step < 3; step++) { /* Reshapes of the leading axes around the transposition */
+    const opi_node *node = opi_f_made(f, from, NULL);
+    if (node == NULL) break;
+    if (opi_f_is(node, "Transpose") && opi_f_swaps_last(node)) {
+      return as_shape(f, strip_scale(f, node->in[0], s), shape, out, err);
+    }
+    const int64_t *perm = opi_attr_ints(node, "perm", &n);
+    if (opi_f_is(node, "Transpose") && n == 4 && perm[0] == 0 && perm[1] == 2 && perm[2] == 3 && perm[3] == 1) {
+      return opi_k_transpose(f->b, strip_scale(f, node->in[0], s), forth, 4, out, err);
+    }
+    if (!opi_f_is(node, "Reshape") || !keeps_matrix(f, node)) break;
+    from = node->in[0];
+  }
+  OPI_TRY(as_shape(f, v, turned, &v, err));
+  return opi_k_transpose(f->b, v, swap, 4, out, err);
+}
+
+/* [B, G, 1, T, D] expanded to [B, G, n, T, D] and merged to [B, G n, T, D] -> [B, G, T, D] */
+static void strip_repeats(const opi_fuse *f, operand *o) {
+  const opi_node *merge = opi_f_made(f, o->value, "Reshape");
+  const opi_node *expand = merge != NULL ? opi_f_made(f, merge->in[0], "Expand") : NULL;
+  const opi_node *split = expand != NULL ? opi_f_made(f, expand->in[0], "Reshape") : NULL;
+  if (split == NULL) return;
+  const opi_value *x = opi_f_value(f, split->in[0]), *one = opi_f_value(f, expand->in[0]), *many = opi_f_value(f, merge->in[0]);
+  const opi_value *y = opi_f_value(f, o->value);
+  if (x->rank != 4 || one->rank != 5 || many->rank != 5 || y->rank != 4) return;
+  const int64_t groups = x->shape[1];
+  const int64_t want_one[5] = {x->shape[0], groups, 1, x->shape[2], x->shape[3]};
+  const int64_t want_many[5] = {x->shape[0], groups, many->shape[2], x->shape[2], x->shape[3]};
+  const int64_t want[4] = {x->shape[0], groups * many->shape[2], x->shape[2], x->shape[3]};
+  if (memcmp(one->shape, want_one, sizeof(want_one)) != 0 || memcmp(many->shape, want_many, sizeof(want_many)) != 0 ||
+      memcmp(y->shape, want, sizeof(want)) != 0) {
+    return;
+  }
+  o->value = split->in[0];
+  o->heads = groups;
+}
+
+/* Concat(past, new) along the keys. */
+static void strip_past(const opi_fuse *f, operand *o) {
+  const opi_node *concat = opi_f_made(f, o->value, "Concat");
+  if (concat == NULL || concat->n_in != 2 || opi_attr_int(concat, "axis", 0) != 2 || opi_f_uses(f, o->value) > 1) return;
+  if ((opi_f_value(f, o->value)->flags & OPI_VALUE_BARRIER) != 0) return;
+  o->joined = o->value;
+  o->past = concat->in[0];
+  o->value = concat->in[1];
+}
+
+static void unstrip_past(operand *o) {
+  if (o->joined != OPIPE_NONE) o->value = o->joined;
+  o->joined = o->past = OPIPE_NONE;
+}
+
+/* -- putting it together ---------------------------------------------------------------------------------------------------------------- */
+
+/* The leading axes of a product's operands must be those of the result: no broadcast inside. */
+static bool leading_fit(const opi_fuse *f, uint32_t a, uint32_t b) {
+  const opi_value *x = opi_f_value(f, a), *y = opi_f_value(f, b);
+  if (x->rank != y->rank || x->rank < 2 || x->rank > 4) return false;
+  return x->rank == 2 || memcmp(x->shape, y->shape, (size_t)(x->rank - 2) * sizeof(*x->shape)) == 0;
+}
+
+static bool sizes_fit(const opi_fuse *f, const opi_scores *s, const opi_node *output) {
+  const opi_value *q = opi_f_value(f, s->left), *v = opi_f_value(f, output->in[1]), *y = opi_f_value(f, output->out[0]);
+  int64_t n = 1;
+  if (!leading_fit(f, s->left, s->right) || !leading_fit(f, output->in[0], output->in[1])) return false;
+  for (int32_t a = 0; a + 2 < q->rank; a++) n *= q->shape[a];
+  if (n != s->dims[0] * s->dims[1] || q->shape[q->rank - 2] != s->dims[2]) return false;
+  if (s->dims[0] < 1 || s->dims[1] < 1 || q->shape[q->rank - 1] < 1) return false;
+  return v->shape[v->rank - 2] == s->dims[3] && y->shape[y->rank - 2] == s->dims[2] && v->dtype == y->dtype;
+}
+
+static opipe_status settle(opi_fuse *f, opi_scores *s, const opi_node *output, operand *q, operand *k, operand *v, opipe_error *err) {
+  const opi_value *left = opi_f_value(f, s->left), *values = opi_f_value(f, output->in[1]);
+  const int64_t *d = s->dims;
+  const int64_t size = left->shape[left->rank - 1], v_size = values->shape[values->rank - 1];
+  const int64_t q_shape[4] = {d[0], d[1], d[2], size}, k_shape[4] = {d[0], d[1], d[3], size}, v_shape[4] = {d[0], d[1], d[3], v_size};
+  *q = *k = *v = (operand){.past = OPIPE_NONE, .joined = OPIPE_NONE, .heads = d[1]};
+  OPI_TRY(as_shape(f, strip_scale(f, s->left, s), q_shape, &q->value, err));
+  OPI_TRY(settle_keys(f, s, k_shape, &k->value, err));
+  OPI_TRY(as_shape(f, output->in[1], v_shape, &v->value, err));
+  strip_repeats(f, k);
+  strip_repeats(f, v);
+  if (k->heads != v->heads) { /* repeated on one side only: leave both as they are */
+    OPI_TRY(settle_keys(f, s, k_shape, &k->value, err));
+    OPI_TRY(as_shape(f, output->in[1], v_shape, &v->value, err));
+    k->heads = v->heads = d[1];
+  }
+  strip_past(f, k);
+  strip_past(f, v);
+  if (k->joined == OPIPE_NONE || v->joined == OPIPE_NONE ||
+      opi_f_value(f, k->past)->shape[2] != opi_f_value(f, v->past)->shape[2]) {
+    unstrip_past(k);
+    unstrip_past(v);
+  }
+  return OPIPE_OK;
+}
+
+/* All three of one type, that of the result. */
+static bool one_type(const opi_fuse *f, uint32_t dtype, operand *q, operand *k, const operand *v) {
+  if (opi_f_value(f, q->value)->dtype != dtype) q->value = opi_f_uncast(f, q->value);
+  if (opi_f_value(f, k->value)->dtype != dtype && k->joined == OPIPE_NONE) k->value = opi_f_uncast(f, k->value);
+  return opi_f_value(f, q->value)->dtype == dtype && opi_f_value(f, k->value)->dtype == dtype &&
+         opi_f_value(f, v->value)->dtype == dtype && opi_dtype_is_float(dtype);
+}
+
+static opipe_status replace_present(opi_fuse *f, const operand *o, uint32_t present, opipe_error *err) {
+  const bool read = o->joined != OPIPE_NONE && (opi_f_value(f, o->joined)->flags & OPI_VALUE_OUTPUT) != 0;
+  return read ? opi_f_replace(f, o->joined, present, OPI_PATTERN_ATTENTION, err) : OPIPE_OK;
+}
+
+static uint32_t wanted(const opi_fuse *f, const operand *k, const operand *v) {
+  uint32_t want = 1u << OPI_ATT_Y;
+  if (k->joined != OPIPE_NONE && (opi_f_value(f, k->joined)->flags & OPI_VALUE_OUTPUT) != 0) want |= 1u << OPI_ATT_PRESENT_K;
+  if (v->joined != OPIPE_NONE && (opi_f_value(f, v->joined)->flags & OPI_VALUE_OUTPUT) != 0) want |= 1u << OPI_ATT_PRESENT_V;
+  return want;
+}
+
+static opipe_status fuse(opi_fuse *f, opi_scores *s, const opi_node *output, opipe_error *err) {
+  const uint32_t result = output->out[0];
+  const opi_value y = *opi_f_value(f, result);
+  uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS], mask = OPIPE_NONE;
+  bool causal = false, ok = true;
+  operand q, k, v;
+  OPI_TRY(settle(f, s, output, &q, &k, &v, err));
+  if (!one_type(f, y.dtype, &q, &k, &v)) return OPIPE_OK;
+  const int64_t past = k.past != OPIPE_NONE ? opi_f_value(f, k.past)->shape[2] : 0;
+  OPI_TRY(opi_fuse_masks(f, s, past, &mask, &causal, &ok, err));
+  if (!ok) return OPIPE_OK;
+  if (mask != OPIPE_NONE) {
+    const uint32_t type = opi_f_value(f, mask)->dtype;
+    if (type != OPIPE_BOOL && type != y.dtype && type != OPIPE_FLOAT) return OPIPE_OK;
+  }
+  const opi_attention how = {.q_heads = q.heads,
+                             .kv_heads = k.heads,
+                             .scale = s->scale,
+                             .softcap = s->softcap,
+                             .causal = causal,
+                             .precision = y.dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT};
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++) in[i] = OPIPE_NONE;
+  in[OPI_ATT_Q] = q.value;
+  in[OPI_ATT_K] = k.value;
+  in[OPI_ATT_V] = v.value;
+  in[OPI_ATT_MASK] = mask;
+  in[OPI_ATT_PAST_K] = k.past;
+  in[OPI_ATT_PAST_V] = v.past;
+  OPI_TRY(opi_attention_emit(f->b, &how, in, wanted(f, &k, &v), OPI_PATTERN_ATTENTION, out, err));
+  OPI_TRY(replace_present(f, &k, out[OPI_ATT_PRESENT_K], err));
+  OPI_TRY(replace_present(f, &v, out[OPI_ATT_PRESENT_V], err));
+  OPI_TRY(opi_k_reshape(f->b, out[OPI_ATT_Y], y.shape, (uint32_t)y.rank, &out[OPI_ATT_Y], err));
+  return opi_f_replace(f, result, out[OPI_ATT_Y], OPI_PATTERN_ATTENTION, err);
+}
+
+opipe_status opi_fuse_attention(opi_fuse *f, uint32_t n, opipe_error *err) {
+  const opi_node *node = opi_f_node(f, n);
+  opi_scores s;
+  if (!opi_f_is(node, "Softmax")) return OPIPE_OK;
+  const uint32_t scores = node->in[0], weights = node->out[0];
+  if (opi_attr_int(node, "axis", -1) != opi_f_value(f, scores)->rank - 1) return OPIPE_OK;
+  const opi_node *output = find_output(f, weights);
+  if (output == NULL || !read_scores(f, scores, &s) || !sizes_fit(f, &s, output)) return OPIPE_OK;
+  const opi_node last = *output;
+  return fuse(f, &s, &last, err);
+}
