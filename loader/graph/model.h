@@ -45,7 +45,8 @@ typedef struct opi_model {
 } opi_model;
 
 /* Reads, checks and imports a model. Everything in it is hostile until checked: errors name what and where.
- *   Errors: OPIPE_E_INVALID (malformed), _UNSUPPORTED (one report over all nodes: node, operator, domain, version), _LIMIT, _IO, _NOMEM */
+ *   Errors: OPIPE_E_INVALID (malformed), _UNSUPPORTED (one report over all nodes: node, operator, domain, version), _LIMIT, _IO,
+ *   _NOTFOUND (the file, or a file of external data), _NOMEM */
 opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model, opipe_error *err);
 void opi_model_free(opi_model *model); /* accepts NULL */
 

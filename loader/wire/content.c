@@ -10,6 +10,8 @@
 
 #include "loader/wire/wire.h"
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are used as the file has them");
+
 enum {
   RAW_DATA = 9,
   FLOAT_DATA = 4,

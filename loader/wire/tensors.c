@@ -2,7 +2,8 @@
 /* TensorProto -> dense tensor: type and dimensions checked, content found in the file or beside it.
  *
  * Nothing is copied but what has to be decoded, and small tensors that lie unaligned in the file
- * (below OPI_WIRE_ALIGN_BYTES): those are the ones that passes read as numbers.
+ * (up to OPI_WIRE_ALIGN_BYTES, and OPI_WIRE_ALIGN_TOTAL of them): most of what passes read as
+ * numbers.
  */
 #include "loader/wire/wire.h"
 
@@ -14,11 +15,18 @@ static uint32_t element_align(uint32_t dtype) {
   return n_bytes > 8 ? 8 : n_bytes;
 }
 
+/* The copies are no more than what the files hold, so they do not count against the budget. */
 static opipe_status align_small(opi_load *load, opi_dense *dense, opipe_error *err) {
-  if (dense->data == NULL || dense->n_bytes > OPI_WIRE_ALIGN_BYTES)
+  if (load->model == NULL || dense->data == NULL)
     return OPIPE_OK;
   if ((uintptr_t)dense->data % element_align(dense->dtype) == 0)
     return OPIPE_OK;
+  if (dense->n_bytes > OPI_WIRE_ALIGN_BYTES)
+    return OPIPE_OK;
+  if (load->aligned_bytes + dense->n_bytes > OPI_WIRE_ALIGN_TOTAL)
+    return OPIPE_OK;
+  load->aligned_bytes += dense->n_bytes;
+  load->arena->limit_bytes += dense->n_bytes + 64;
   dense->data = opi_arena_copy(load->arena, dense->data, dense->n_bytes);
   return dense->data != NULL ? OPIPE_OK : opi_fail_nomem(err, dense->n_bytes, "a small tensor");
 }

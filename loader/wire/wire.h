@@ -18,8 +18,9 @@ enum {
   OPI_WIRE_MAX_CONFIGURATIONS = 64,
   OPI_WIRE_MAX_OPSETS = 1024,
   OPI_WIRE_MAX_ATTRIBUTES = 4096, /* of one node, defaults of one function */
-  OPI_WIRE_ALIGN_BYTES = 65536,  /* smaller tensors are copied when the file holds them unaligned */
-  OPI_WIRE_MAX_SPARSE = 64 << 20 /* bytes of one densified sparse tensor */
+  OPI_WIRE_ALIGN_BYTES = 65536, /* smaller tensors are copied when the file holds them unaligned */
+  OPI_WIRE_ALIGN_TOTAL = 64 << 20, /* of such copies */
+  OPI_WIRE_MAX_SPARSE = 64 << 20   /* bytes of one densified sparse tensor */
 };
 
 /* Kinds of attribute beyond opipe_attr's: kept by name alone, nothing behind `data`. */
@@ -72,7 +73,8 @@ typedef struct opi_load {
   opi_map *domains;          /* those warned about */
   const char *configuration; /* whose pipeline stages are read; NULL: there are none */
   uint32_t n_nodes, n_scopes;
-  uint32_t warned; /* OPI_WARNED_* */
+  uint64_t aligned_bytes; /* copied for alignment */
+  uint32_t warned;        /* OPI_WARNED_* */
 } opi_load;
 
 /* True the first time in this load. */
