@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads, locks and clocks: the one place where pthreads are used by the core.
+ *
+ * pthreads and not C11 threads, because ThreadSanitizer understands the former. Waits are on the monotonic clock.
+ */
+#ifndef OPI_THREAD_H
+#define OPI_THREAD_H
+
+#include <pthread.h>
+#include <time.h>
+
+#include "loader/base/base.h"
+
+typedef struct opi_thread {
+  pthread_t handle;
+  bool running;
+} opi_thread;
+
+/* A lock with a signal: waiters sleep on it with the lock held. */
+typedef struct opi_lock {
+  pthread_mutex_t mutex;
+  pthread_cond_t cond;
+} opi_lock;
+
+/* Starts `run(arg)` on a thread of its own, with all signals blocked; `name` (15 characters are kept) is what debuggers show. */
+opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg), void *arg, opipe_error *err);
+void opi_thread_join(opi_thread *thread); /* nothing when it was never started */
+
+opipe_status opi_lock_init(opi_lock *lock, opipe_error *err);
+void opi_lock_destroy(opi_lock *lock);
+static inline void opi_lock_take(opi_lock *lock) { (void)pthread_mutex_lock(&lock->mutex); }
+static inline void opi_lock_give(opi_lock *lock) { (void)pthread_mutex_unlock(&lock->mutex); }
+static inline void opi_lock_signal(opi_lock *lock) { (void)pthread_cond_broadcast(&lock->cond); }
+/* Lets go of the lock until signalled, or until the clock shows `until_ns`; may wake for nothing. */
+void opi_lock_wait(opi_lock *lock, uint64_t until_ns);
+
+/* Monotonic nanoseconds. */
+static inline uint64_t opi_now_ns(void) {
+  struct timespec t;
+  (void)clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+/* a + b, UINT64_MAX on overflow: for ends of waits. */
+static inline uint64_t opi_later_ns(uint64_t a, uint64_t b) {
+  uint64_t sum = 0;
+  return opi_add_u64(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+/* Cores that this process may run on (its affinity mask), at least 1. */
+uint32_t opi_cores_allowed(void);
+
+#endif /* OPI_THREAD_H */
