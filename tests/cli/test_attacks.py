@@ -23,16 +23,21 @@ def said(result, text):
     return None if text in result.err else f"`{text}` is not in: {result.err.strip()[:300]}"
 
 
+def tried(model):
+    """Inspected, and run if that went well: what lies in the values shows only then."""
+    result = run("inspect", model, timeout=SECONDS)
+    if result.status == DONE:
+        result = run("run", model, "--stages", "1", timeout=SECONDS)
+    return result
+
+
 def problem(folder, expectation):
     word, _, text = expectation.partition(" ")
-    model = os.path.join(folder, "model.onnx")
     if word == "runs":
         result = run("run", folder, "--check", "--stages", "1", timeout=SECONDS)
-        wrong = (
-            None if result.status == DONE else f"status {result.status}: {result.err.strip()[:300]}"
-        )
+        wrong = None if result.status == DONE else f"status {result.status}: {result.err[-300:]}"
     else:
-        result = run("inspect", model, timeout=SECONDS)
+        result = tried(os.path.join(folder, "model.onnx"))
         wrong = None if word == "any" else said(result, text)
     return result.broken(SECONDS, MIB) or wrong
 
@@ -41,9 +46,7 @@ def mutilated(count, folder):
     """Cut and flipped files may load or not; what loads is run as well."""
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
-        result = run("inspect", path, timeout=SECONDS)
-        if result.status == DONE:
-            result = run("run", path, "--stages", "1", timeout=SECONDS)
+        result = tried(path)
         wrong = result.broken(SECONDS, MIB)
         if not wrong and result.status not in (DONE, USAGE, REFUSED):
             wrong = f"status {result.status}"

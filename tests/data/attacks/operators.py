@@ -46,6 +46,13 @@ def wrong_attribute(kind, body, inputs="x"):
     return model(graph([made], [X], [blob(1, "y")])), "load victim"
 
 
+def split(*sizes):
+    """Two outputs of the four columns."""
+    made = node("Split", "x s", "y z", axis=1)
+    outputs = [blob(1, "y"), blob(1, "z")]
+    return model(graph([made], [X], outputs, [ints("s", *sizes)])), "load victim"
+
+
 def branch(then, other):
     nodes = [
         node(
@@ -79,7 +86,10 @@ ATTACKS = {
     "reshape_wraps": op("Reshape", "x s", [ints("s", 1 << 32, 1 << 32, 8)]),
     "reshape_copy_past_end": op("Reshape", "x s", [ints("s", 2, 4, 0)]),
     "reshape_shape_of_floats": op("Reshape", "x s", [tensor("s", FLOAT, [2], floats(2, 4))]),
-    "reshape_shape_is_matrix": op("Reshape", "x s", [tensor("s", INT64, [1, 2], longs(2, 4))]),
+    "reshape_shape_is_matrix": (
+        one_node("Reshape", "x s", [tensor("s", INT64, [1, 2], longs(2, 4))]),
+        "any",
+    ),
     "transpose_repeats": op("Transpose", perm=[0, 0]),
     "transpose_out_of_range": op("Transpose", perm=[0, 7]),
     "transpose_negative": op("Transpose", perm=[0, -9]),
@@ -105,9 +115,10 @@ ATTACKS = {
     "slice_axis": op("Slice", "x s e a", [ints("s", 0), ints("e", 4), ints("a", 2)]),
     "slice_axis_twice": op("Slice", "x s e a", [ints("s", 0, 0), ints("e", 1, 2), ints("a", 1, 1)]),
     "slice_lengths": op("Slice", "x s e", [ints("s", 0, 0), ints("e", 4)]),
-    "split_sum": op("Split", "x s", [ints("s", 1, 5)], axis=1),
-    "split_negative": op("Split", "x s", [ints("s", -1, 5)], axis=1),
-    "split_wraps": op("Split", "x s", [ints("s", TOP, TOP)], axis=1),
+    "split_sum": split(1, 5),
+    "split_negative": split(-1, 5),
+    "split_wraps": split(TOP, TOP),
+    "split_entries": split(1, 1, 2),
     "gather_index": op("Gather", "x i", [ints("i", 0, 99)], axis=1),
     "gather_index_negative": op("Gather", "x i", [ints("i", -5)], axis=1),
     "gather_index_min": op("Gather", "x i", [ints("i", -TOP - 1)], axis=1),
@@ -218,8 +229,8 @@ ATTACKS = {
     "inputs_absent": op("Relu", ""),
     "outputs_too_many": (model(graph([node("Relu", "x", "y z")], [X], [Y])), "load victim"),
     "if_no_branch": branch(None, None),
-    "if_one_branch": branch(PLAIN, None),
-    "if_outputs": branch(TWO_OUTPUTS, TWO_OUTPUTS),
+    "if_one_branch": (branch(PLAIN, None)[0], "any"),
+    "if_outputs": (branch(TWO_OUTPUTS, TWO_OUTPUTS)[0], "any"),
     "if_unknown_name": (branch(UNKNOWN_READ, PLAIN)[0], "load nowhere"),
     "attribute_kind": wrong_attribute("Softmax", blob(1, "axis") + blob(4, "1") + num(20, 3)),
     "attribute_kind_lies": wrong_attribute("Softmax", blob(1, "axis") + num(3, 1) + num(20, 1)),
@@ -228,5 +239,8 @@ ATTACKS = {
     "attribute_reference": wrong_attribute(
         "Softmax", blob(1, "axis") + blob(21, "outer") + num(20, 2)
     ),
-    "attribute_unknown": wrong_attribute("Relu", blob(1, "slope") + num(3, 1) + num(20, 2)),
+    "attribute_unknown": (
+        wrong_attribute("Relu", blob(1, "slope") + num(3, 1) + num(20, 2))[0],
+        "any",
+    ),
 }
