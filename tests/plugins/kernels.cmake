@@ -12,3 +12,13 @@ foreach(target IN LISTS OPI_TEST_TARGETS OPI_BENCH_TARGETS)
     target_compile_options(${target} PRIVATE -ffp-contract=off)
   endif()
 endforeach()
+
+# For tests/bench/kernels.py, which loads it beside ONNX Runtime.
+add_library(bench-kernels-shim SHARED EXCLUDE_FROM_ALL
+  ${PROJECT_SOURCE_DIR}/tests/bench/kernels_shim.c ${kernel_sources})
+target_include_directories(bench-kernels-shim PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(bench-kernels-shim PRIVATE opi_flags m Threads::Threads)
+target_compile_options(bench-kernels-shim PRIVATE -ffp-contract=off -fno-math-errno)
+set_target_properties(bench-kernels-shim PROPERTIES
+  OUTPUT_NAME opi-bench-kernels LIBRARY_OUTPUT_DIRECTORY ${OPI_TEST_DIR}/bench)
+list(APPEND OPI_BENCH_TARGETS bench-kernels-shim)
