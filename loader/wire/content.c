@@ -159,15 +159,17 @@ static opipe_status wrong_size(const content *c, const opi_dense *dense, uint64_
 /* All pieces of a typed field into memory of their own. */
 static opipe_status decode(opi_load *load, const content *c, const typed_form *form,
                            opi_dense *dense, opipe_error *err) {
-  /* An entry takes at least one byte of the file, so that a claimed size is no way to take memory.
-   */
-  if (dense->n_bytes / form->unit_bytes > c->tensor->span_bytes) {
+  const bool fixed = form->field == FLOAT_DATA || form->field == DOUBLE_DATA;
+  /* An entry takes at least one byte of the file, or all of its own, so that a claimed size is no
+   * way to take memory. */
+  const uint64_t least = fixed ? dense->n_bytes : dense->n_bytes / form->unit_bytes;
+  if (least > c->tensor->span_bytes)
     return wrong_size(c, dense, c->tensor->span_bytes, err);
-  }
+  if (fixed && load->model != NULL)
+    load->arena->limit_bytes += dense->n_bytes + 64;
   uint8_t *data = opi_arena_alloc(load->arena, dense->n_bytes);
   if (data == NULL)
     return opi_fail_nomem(err, dense->n_bytes, "a tensor's content");
-  const bool fixed = form->field == FLOAT_DATA || form->field == DOUBLE_DATA;
   const uint64_t room = dense->n_bytes / form->unit_bytes;
   const uint64_t end = c->tensor->span_offset + c->tensor->span_bytes;
   uint64_t at = c->tensor->span_offset, n = 0;
