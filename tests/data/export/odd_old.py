@@ -255,8 +255,9 @@ old(
     "constantofshape_9",
     9,
     "ConstantOfShape",
-    [np.array([2, 3], np.int64)],
+    [],
     np.zeros((2, 3), np.float32),
+    [np.array([2, 3], np.int64)],
 )
 old("shape_1", 1, "Shape", [A], np.array([2, 3, 4], np.int64))
 old("size_1", 1, "Size", [A], np.array(24, np.int64))
