@@ -256,7 +256,6 @@ opipe_status opi_read_inputs(opi_session *session, const opipe_submit_params *pa
 /* Checks of tensors at the border, naming tensor `name`: place and type; fences. */
 opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint32_t dtype, opipe_error *err);
 opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_error *err);
-opipe_dtype opi_dtype_to_dl(uint32_t dtype); /* code 0, bits 0: it has none */
 /* Is `shape` the one for `request`'s micro-batches of `rows` rows? */
 bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t rows);
 /* Fills dims and pins of a new shape. */
