@@ -230,7 +230,7 @@ static int read_options(int argc, char **argv, options *o) {
                                         {NULL, 0, NULL, 0}};
   for (int c = 0; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
     if (c == 't') {
-      o->threads = atoi(optarg);
+      o->threads = (int)strtol(optarg, NULL, 10);
     } else if (c == 'i') {
       if (!cpu_isa_parse(optarg, &o->isa)) {
         return 1;
@@ -240,9 +240,9 @@ static int read_options(int argc, char **argv, options *o) {
         return 1;
       }
     } else if (c == 'r') {
-      o->rows = atol(optarg);
+      o->rows = strtol(optarg, NULL, 10);
     } else if (c == 'd') {
-      o->seconds = atof(optarg);
+      o->seconds = strtod(optarg, NULL);
     } else if (c == 'n') {
       o->peers = false;
     } else {
