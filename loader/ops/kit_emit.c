@@ -57,7 +57,10 @@ opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint
 
 opipe_status opi_k_one(opi_builder *b, const char *op, uint32_t version, const uint32_t *in, uint32_t n_in, const opi_attrs *attrs,
                        uint32_t *out, opipe_error *err) {
-  return opi_k_node(b, op, NULL, version, in, n_in, 1, attrs, out, err);
+  uint32_t y; /* `in` may be the place that `out` names */
+  OPI_TRY(opi_k_node(b, op, NULL, version, in, n_in, 1, attrs, &y, err));
+  *out = y;
+  return OPIPE_OK;
 }
 
 opipe_status opi_k_lift(opi_builder *b, const opi_node *node, const char *op, const char *domain, uint32_t version,
