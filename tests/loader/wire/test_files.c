@@ -107,10 +107,18 @@ static opipe_status status_of(const char *name) {
   return OPIPE_OK;
 }
 
+/* Ends the word at `text` and gives what follows the blank; "" at the end. */
+static char *cut_word(char *text) {
+  const size_t n = strcspn(text, " ");
+  if (text[n] == '\0')
+    return text + n;
+  text[n] = '\0';
+  return text + n + 1;
+}
+
 static void check_line(char *line) {
-  char *path = strtok(line, " "), *what = strtok(NULL, " "), *arg = strtok(NULL, " ");
-  char *text = strtok(NULL, "");
-  OPI_ASSERT_FATAL(path != NULL && what != NULL && arg != NULL);
+  char *path = line, *what = cut_word(path), *arg = cut_word(what), *text = cut_word(arg);
+  OPI_ASSERT_FATAL(*what != '\0' && *arg != '\0');
   char relative[512];
   (void)snprintf(relative, sizeof(relative), "models/%s", path);
   const char *full = opi_test_shared(relative);

@@ -160,7 +160,7 @@ static void test_empty_messages_stay_in_the_budget(void) {
   static const uint32_t fields[] = {1, 5, 11, 15};
   for (size_t f = 0; f < OPI_COUNT(fields); f++) {
     bytes graph = {0};
-    for (uint32_t i = 0; i < 5000000; i++)
+    for (uint32_t i = 0; i < (f == 0 ? 5000000 : 1000000); i++)
       w_bytes(&graph, fields[f], NULL, 0);
     OPI_ASSERT_ERROR(scan_once(w_model(graph, 8), &err), OPIPE_E_LIMIT, &err, "the budget is");
   }
