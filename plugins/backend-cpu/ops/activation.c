@@ -30,7 +30,7 @@ CPU_MAP1(shrink, x < -p ? x + q : x > p ? x - q : (real)0)
 CPU_MAP1_TYPE(relu_i64, int64_t, x > 0 ? x : 0)
 
 enum {
-  SIGMOID_, RELU, TANH, GELU_ERF, GELU_TANH, SWISH, SILU, QUICK, ELU, CELU, SELU, LEAKY, THRESHOLDED,
+  SIGMOID_, RELU, TANH, GELU_ERF, GELU_TANH, SWISH, QUICK, ELU, CELU, SELU, LEAKY, THRESHOLDED,
   MISH, HARD_SWISH, HARD_SIGMOID, SOFTPLUS_, SOFTSIGN, SHRINK
 };
 
@@ -45,7 +45,6 @@ static const cpu_map maps[] = {
     [GELU_ERF] = SIMPLE(gelu_erf, CPU_ACT_GELU_ERF),
     [GELU_TANH] = SIMPLE(gelu_tanh, CPU_ACT_GELU_TANH),
     [SWISH] = MAP(swish, "alpha", 1.0, NULL, 0, CPU_NO_FAST),
-    [SILU] = MAP(swish, NULL, 1.0, NULL, 0, CPU_ACT_SILU),
     [QUICK] = MAP(swish, "alpha", 1.702, NULL, 0, CPU_ACT_GELU_QUICK),
     [ELU] = MAP(elu, "alpha", 1.0, NULL, 0, CPU_NO_FAST),
     [CELU] = MAP(celu, "alpha", 1.0, NULL, 0, CPU_NO_FAST),
@@ -73,23 +72,35 @@ static opipe_status prepare_gelu(cpu_prep *p) {
   return cpu_prepare_map(p, &maps[strcmp(form, "tanh") == 0 ? GELU_TANH : GELU_ERF], 0);
 }
 
+/* Swish and com.microsoft QuickGelu, x sigmoid(alpha x), with the vector kernels for the two alphas that
+ * occur. */
 static opipe_status prepare_swish(cpu_prep *p) {
-  const double alpha = opipe_attr_float(p->node, "alpha", 1.0);
-  return cpu_prepare_map(p, &maps[alpha == 1.0 ? SILU : SWISH], 0);
+  cpu_map map = maps[strcmp(p->node->op, "QuickGelu") == 0 ? QUICK : SWISH];
+  const cpu_activation known = cpu_activation_of(p->node);
+  map.fast = known == CPU_ACT_NONE ? CPU_NO_FAST : (int)known;
+  return cpu_prepare_map(p, &map, 0);
 }
 
-/* com.microsoft QuickGelu: x sigmoid(alpha x). */
-static opipe_status prepare_quick(cpu_prep *p) {
-  const double alpha = opipe_attr_float(p->node, "alpha", 1.702);
-  if (alpha == 1.0) {
-    return cpu_prepare_map(p, &maps[SILU], 0);
+cpu_activation cpu_activation_of(const opipe_node *node) {
+  static const struct {
+    const char *name;
+    cpu_activation activation;
+  } plain[] = {{"Relu", CPU_ACT_RELU}, {"Tanh", CPU_ACT_TANH}, {"Sigmoid", CPU_ACT_SIGMOID}};
+  for (uint32_t i = 0; i < CPU_COUNT_OF(plain); ++i) {
+    if (strcmp(node->op, plain[i].name) == 0) {
+      return plain[i].activation;
+    }
   }
-  if ((float)alpha == 1.702f) {
-    return cpu_prepare_map(p, &maps[QUICK], 0);
+  if (strcmp(node->op, "Gelu") == 0) {
+    return strcmp(opipe_attr_string(node, "approximate", "none"), "tanh") == 0 ? CPU_ACT_GELU_TANH
+                                                                                : CPU_ACT_GELU_ERF;
   }
-  cpu_map general = maps[QUICK];
-  general.fast = CPU_NO_FAST;
-  return cpu_prepare_map(p, &general, 0);
+  const bool quick = strcmp(node->op, "QuickGelu") == 0;
+  if (quick || strcmp(node->op, "Swish") == 0) {
+    const float alpha = (float)opipe_attr_float(node, "alpha", quick ? 1.702 : 1.0);
+    return alpha == 1.0f ? CPU_ACT_SILU : alpha == 1.702f ? CPU_ACT_GELU_QUICK : CPU_ACT_NONE;
+  }
+  return CPU_ACT_NONE;
 }
 
 CPU_MAP2_TYPE(prelu_f32, float, float, a < 0 ? a *b : (real)a)
@@ -123,7 +134,7 @@ static const cpu_op ops[] = {
     {"Gelu", NULL, prepare_gelu, 1, 1, 1, 0, 0},
     {"Gelu", "com.microsoft", prepare_gelu, 1, 1, 1, 0, 0},
     {"Swish", NULL, prepare_swish, 1, 1, 1, 0, 0},
-    {"QuickGelu", "com.microsoft", prepare_quick, 1, 1, 1, 0, 0},
+    {"QuickGelu", "com.microsoft", prepare_swish, 1, 1, 1, 0, 0},
     {"PRelu", NULL, prepare_prelu, 2, 2, 1, 0, 0},
 };
 

@@ -80,7 +80,11 @@ static opipe_status choose_kernel(cpu_prep *p, cpu_linear_plan *plan) {
   if (!cpu_linear_reference(cpu_in(p, 0)->dtype, &p->step->run)) {
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(cpu_in(p, 0)->dtype));
   }
-  return p->fast ? cpu_linear_fast(p, plan) : OPIPE_OK;
+  CPU_TRY(p->fast ? cpu_linear_fast(p, plan) : OPIPE_OK);
+  return p->fusion == NULL || plan->packed
+             ? OPIPE_OK
+             : opipe_fail(p->err, OPIPE_E_INTERNAL, "node '%.80s': fused without packed weights",
+                          p->node->name);
 }
 
 static opipe_status set_matrices(cpu_prep *p, cpu_linear_plan *plan, const matrix_view *a,
@@ -127,7 +131,7 @@ static opipe_status prepare_matmul(cpu_prep *p) {
     shape[rank++] = plan->n;
   }
   CPU_TRY(cpu_expect(p, 0, left->dtype, shape, rank));
-  plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion){-1, CPU_ACT_NONE, -1, -1};
+  plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion)CPU_FUSION_NONE;
   return choose_kernel(p, plan);
 }
 
@@ -165,7 +169,7 @@ static opipe_status prepare_gemm(cpu_prep *p) {
     plan->c_m = strides[0];
     plan->c_n = strides[1];
   }
-  plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion){-1, CPU_ACT_NONE, -1, -1};
+  plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion)CPU_FUSION_NONE;
   return choose_kernel(p, plan);
 }
 

@@ -20,6 +20,7 @@ typedef struct cpu_linear_plan {
   uint64_t scratch_at; /* the kernel's own */
   bool b_turned; /* B is stored [N,K] */
   bool turn_a;
+  bool packed;
   bool scale_c;
 } cpu_linear_plan;
 

@@ -224,6 +224,7 @@ opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan) {
     cpu_want_layout(p, 1, plan->b_turned ? CPU_LAYOUT_PANEL_T : CPU_LAYOUT_PANEL);
     cpu_want_workspace(p, at);
     p->step->run = packed_kernel;
+    plan->packed = true;
     return OPIPE_OK;
   }
   const bool tail = plan->fusion.multiplier >= 0 || plan->fusion.residual >= 0 ||

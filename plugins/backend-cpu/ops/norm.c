@@ -14,8 +14,8 @@ typedef struct norm_plan {
   bool rms;
   int64_t groups, channels, pixels; /* group and batch forms; LpNormalization: pixels = inner */
   int64_t p;
-  int skip, skip_bias, bias; /* operands of the fused form and of the bias, -1: none */
-  int sum_out;
+  int bias, skip; /* operands, -1: none */
+  int sum_out;    /* output that takes input + skip, -1: none */
 } norm_plan;
 
 static double value_at(const cpu_call *call, int operand, int64_t i, double absent) {
@@ -90,15 +90,14 @@ static opipe_status fast_layer_kernel(const cpu_call *call, opipe_error *err) {
                               .in_row = plan->columns,
                               .skip = operand_f32(call, plan->skip),
                               .skip_row = plan->columns,
-                              .skip_bias = operand_f32(call, plan->skip_bias),
                               .scale = operand_f32(call, 1),
                               .bias = operand_f32(call, plan->bias),
                               .out = call->out[0].data,
                               .out_row = plan->columns,
                               .sum = output_f32(call, plan->sum_out),
                               .sum_row = plan->columns,
-                              .mean = plan->rms ? NULL : output_f32(call, 1),
-                              .inv_std = plan->rms ? NULL : output_f32(call, 2)};
+                              .mean = plan->sum_out == 1 ? NULL : output_f32(call, 1),
+                              .inv_std = plan->sum_out == 2 ? NULL : output_f32(call, 2)};
   (void)err;
   cpu_norm(call->exec, &args);
   return OPIPE_OK;
@@ -130,10 +129,9 @@ static opipe_status prepare_layer(cpu_prep *p) {
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
   }
   plan->rms = p->op->code == 1;
-  plan->bias = plan->rms || p->step->n_in < 3 ? -1 : 2;
-  plan->skip = -1;
-  plan->skip_bias = -1;
-  plan->sum_out = -1;
+  plan->bias = plan->rms || p->node->n_in < 3 ? -1 : 2;
+  plan->skip = p->fusion != NULL ? p->fusion->skip : -1;
+  plan->sum_out = p->fusion != NULL ? p->fusion->sum : -1;
   plan->epsilon = opipe_attr_float(p->node, "epsilon", 1e-5);
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", -1), in->rank, &axis));
   plan->rows = 1;
@@ -145,7 +143,7 @@ static opipe_status prepare_layer(cpu_prep *p) {
   CPU_TRY(check_vector(p, 1, in, plan->columns));
   CPU_TRY(check_vector(p, 2, in, plan->columns));
   bool all_f32 = in->dtype == OPIPE_FLOAT && cpu_out(p, 0)->dtype == OPIPE_FLOAT;
-  for (uint32_t i = 1; i < p->step->n_out; ++i) {
+  for (uint32_t i = 1; i < p->node->n_out; ++i) {
     const opipe_value *out = cpu_out(p, i);
     if (out != NULL && ((int64_t)cpu_elems(out) != plan->rows ||
                         (out->dtype != OPIPE_FLOAT && out->dtype != OPIPE_DOUBLE))) {
@@ -161,6 +159,9 @@ static opipe_status prepare_layer(cpu_prep *p) {
     }
     p->step->run = fast_layer_kernel;
     p->step->inplace = 1;
+  } else if (p->fusion != NULL) {
+    return opipe_fail(p->err, OPIPE_E_INTERNAL, "node '%.80s': fused without its fast kernel",
+                      p->node->name);
   }
   return OPIPE_OK;
 }

@@ -15,14 +15,19 @@
 
 typedef struct cpu_op cpu_op;
 
-/* Element-wise work that follows a product in the same step, in the order of its fields. Operands are
- * indices of step->in, -1: none. */
+/* Work that was fused into a step. Operands are indices of step->in (sum: of step->out), -1: none.
+ *   of a product: v + bias, activation, v * multiplier, v + residual, in this order
+ *   of a norm: skip is added to its input, and the sum may be wanted */
 typedef struct cpu_fusion {
   int bias; /* [N] */
   cpu_activation activation;
   int multiplier; /* shape of the product */
   int residual;   /* shape of the product */
+  int skip;       /* shape of the norm's input */
+  int sum;
 } cpu_fusion;
+
+#define CPU_FUSION_NONE {-1, CPU_ACT_NONE, -1, -1, -1, -1}
 
 typedef struct cpu_prep {
   const opipe_device *device;
@@ -50,6 +55,9 @@ struct cpu_op {
   uint8_t flags;                   /* CPU_OP_* */
   uint32_t code;                   /* for rules shared by several operators */
 };
+
+/* The activation that a node is, where the product kernels know it; CPU_ACT_NONE otherwise. */
+cpu_activation cpu_activation_of(const opipe_node *node);
 
 /* The row for an operator; NULL when there is none. */
 const cpu_op *cpu_op_find(const char *domain, const char *name);
