@@ -16,7 +16,7 @@ typedef struct opi_load_params {
   const void *data;     /* the file's bytes, borrowed as long as the model lives */
   uint64_t n_bytes;
   const char *base_dir; /* with data: where external data lies; NULL: none allowed */
-  uint64_t memory_budget_bytes; /* of host metadata; 0: 64 MiB + 8 x the protobuf part of the file */
+  uint64_t memory_budget_bytes; /* of host metadata; 0: 64 MiB + 16 x the file without its tensors' content */
   uint32_t flags;       /* OPI_LOAD_* */
   const opipe_allocator *allocator;
   const opi_logger *logger; /* warnings (unknown keys, newer IR); may be NULL */

@@ -207,8 +207,27 @@ static opipe_status fill_nodes(opi_scope *scope, const OpiOnnx__GraphProto *mess
   return OPIPE_OK;
 }
 
+/* Room for what the message holds at least, so that arrays need not grow step by step. */
+static opipe_status reserve(opi_graph *graph, const OpiOnnx__GraphProto *message,
+                            opipe_error *err) {
+  uint64_t n_values = message->n_input + count_initializers(message);
+  for (size_t i = 0; i < message->n_node; i++)
+    n_values += message->node[i]->n_output;
+  if (n_values > UINT32_MAX / 4 || message->n_node > UINT32_MAX / 4) {
+    return opi_fail(err, OPIPE_E_LIMIT, "a graph of %llu values", (unsigned long long)n_values);
+  }
+  if (!opi_arena_grow(graph->arena, (void **)&graph->values, &graph->room_values,
+                      (uint32_t)n_values, sizeof(opi_value)) ||
+      !opi_arena_grow(graph->arena, (void **)&graph->nodes, &graph->room_nodes,
+                      (uint32_t)message->n_node, sizeof(opi_node))) {
+    return opi_fail_nomem(err, n_values * sizeof(opi_value), "a graph");
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status fill_graph(opi_scope *scope, const OpiOnnx__GraphProto *message,
                                opi_map *constants, opi_map *latest, opipe_error *err) {
+  OPI_TRY(reserve(scope->graph, message, err));
   OPI_TRY(add_sources(scope, message, constants, err));
   OPI_TRY(find_latest(message, latest, err));
   OPI_TRY(fill_nodes(scope, message, latest, err));

@@ -16,7 +16,6 @@ enum {
   LENGTH_BYTES = 5,   /* of a message's length in the copy */
   SPAN_OFFSET = 1001, /* TensorProto.span_offset */
   SPAN_BYTES = 1002,  /* TensorProto.span_bytes */
-  BLOCK = 32,         /* arena overhead of one allocation, estimated from above */
   FREE_FIELDS = 16,   /* fields of a message that protobuf-c lists on its stack */
   LISTED_FIELD = 96   /* bytes of its list for each further one, doubling included */
 };
@@ -130,6 +129,11 @@ static opipe_status too_many(scanner *s, uint64_t found, uint64_t most, const ch
                   (unsigned long long)most);
 }
 
+/* What n bytes take in an arena, with the pointer that refers to them. */
+static uint64_t block(uint64_t n) {
+  return opi_align_up(n, 16) + 8;
+}
+
 /* ---- the copy ---- */
 
 static bool put(scanner *s, const uint8_t *data, uint64_t n) {
@@ -201,7 +205,7 @@ static opipe_status scan_text(scanner *s, const opi_wire_field *field, const opi
   if (++s->scan.n_strings > OPI_WIRE_MAX_ITEMS) {
     return too_many(s, s->scan.n_strings, OPI_WIRE_MAX_ITEMS, "strings");
   }
-  s->scan.tree_bytes += field->n_bytes + BLOCK;
+  s->scan.tree_bytes += block(field->n_bytes + 1);
   if (!put(s, s->bytes + field->start, field->end - field->start))
     return changed(s);
   return OPIPE_OK;
@@ -226,7 +230,7 @@ static opipe_status scan_numbers(scanner *s, const opi_wire_field *field,
     return bad(s, field->start, rule, "has another wire type");
   }
   if (many)
-    s->scan.tree_bytes += 8 * n + BLOCK;
+    s->scan.tree_bytes += block(8 * n);
   if (!put(s, s->bytes + field->start, field->end - field->start))
     return changed(s);
   return OPIPE_OK;
@@ -242,7 +246,7 @@ static opipe_status enter(scanner *s, opi_message message, uint64_t begin, uint6
     return too_many(s, s->scan.n_messages[message], OPI_WIRE_MAX_ITEMS,
                     opi_message_rules(message)->name);
   }
-  s->scan.tree_bytes += opi_message_rules(message)->tree_bytes + BLOCK;
+  s->scan.tree_bytes += block(opi_message_rules(message)->tree_bytes);
   frame *top = &s->stack[s->depth++];
   memset(top, 0, sizeof(*top));
   top->begin = begin;
@@ -333,7 +337,7 @@ uint64_t opi_scan_budget(const opi_scan *scan, uint64_t n_bytes, uint64_t budget
   if (budget_bytes != 0)
     return budget_bytes;
   const uint64_t rest = n_bytes - scan->content_bytes;
-  return rest > UINT64_MAX / 16 ? UINT64_MAX / 2 : (UINT64_C(64) << 20) + 8 * rest;
+  return rest > UINT64_MAX / 32 ? UINT64_MAX / 2 : (UINT64_C(64) << 20) + 16 * rest;
 }
 
 opipe_status opi_prescan(const uint8_t *bytes, uint64_t n_bytes, opi_message root,

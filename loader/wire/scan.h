@@ -109,7 +109,7 @@ typedef struct opi_scan {
 
 /* Checks the message `root` in bytes [n_bytes]: structure, depth, lengths, varints, wire types,
  * repeats of what may stand once, UTF-8, NULs, counts; and that tree and copy fit the budget (0: 64
- * MiB + 8 bytes for each byte that is not tensor content). Errors: OPIPE_E_INVALID with offset,
+ * MiB + 16 bytes for each byte that is not tensor content). Errors: OPIPE_E_INVALID with offset,
  * message and field; OPIPE_E_LIMIT with both numbers. */
 opipe_status opi_prescan(const uint8_t *bytes, uint64_t n_bytes, opi_message root,
                          uint64_t budget_bytes, opi_scan *out_scan, opipe_error *err);
