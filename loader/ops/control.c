@@ -124,15 +124,36 @@ static opipe_status one_trip(opi_builder *b, loop *l, opipe_error *err) {
   return known_flag(b, l->node, l->results[0], &l->go_on, err);
 }
 
+/* Of no trips: an empty tensor, whose other dimensions a body made for nothing tells. */
+static opipe_status empty_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *out,
+                               opipe_error *err) {
+  const int64_t zero = 0;
+  const uint8_t truth = 1;
+  int64_t shape[OPIPE_MAX_RANK + 1] = {0};
+  l->feeds[0] = opi_b_const(b, OPIPE_INT64, NULL, 0, &zero);
+  l->feeds[1] = opi_b_const(b, OPIPE_BOOL, NULL, 0, &truth);
+  if (l->feeds[0] == OPIPE_NONE || l->feeds[1] == OPIPE_NONE) {
+    return opi_fail_nomem(err, 9, "a constant");
+  }
+  OPI_TRY(opi_b_inline(b, l->body, l->feeds, 2 + l->n_carried, l->results, err));
+  const uint32_t item = l->results[1 + l->n_carried + s];
+  *out = item;
+  if (item == OPI_POISONED) return OPIPE_OK;
+  if (opi_is_sequence(item) || opi_rank_of(b, item) >= OPIPE_MAX_RANK) {
+    return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED, "a scan output is no tensor");
+  }
+  const uint32_t rank = opi_rank_of(b, item);
+  for (uint32_t d = 0; d < rank; ++d) shape[d + 1] = opi_shape_of(b, item)[d];
+  *out = opi_b_const(b, opi_b_value(b, item)->dtype, shape, rank + 1, NULL);
+  return *out != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "an empty scan output");
+}
+
 /* Scan outputs are stacked along a new first axis. */
-static opipe_status stack_scan(opi_builder *b, const loop *l, uint32_t s, uint32_t *out,
+static opipe_status stack_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *out,
                                opipe_error *err) {
   const uint32_t *items = &l->scans[s * MOST_TRIPS];
   int64_t shape[OPIPE_MAX_RANK + 1] = {1};
-  if (l->trip == 0) {
-    return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED,
-                         "a scan output of no trips has no known shape");
-  }
+  if (l->trip == 0) return empty_scan(b, l, s, out, err);
   uint32_t *in = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)l->trip);
   if (in == NULL) return opi_fail_nomem(err, (uint64_t)l->trip * 4, "inputs");
   for (int64_t t = 0; t < l->trip; ++t) {
