@@ -33,6 +33,23 @@ static opipe_status check_skip(const opi_builder *b, const opi_node *node, opipe
                        opi_shape_text(want, sizeof(want), x->shape, (uint32_t)x->rank), x->name);
 }
 
+/* Outputs 1 and 2 of the simplified form, [.., 1] float: the mean, and 1 / sqrt(mean(x^2) + epsilon). */
+static opipe_status rms_statistics(opi_builder *b, const opi_node *node, uint32_t x, opipe_error *err) {
+  const int64_t last = opi_b_value(b, x)->rank - 1;
+  uint32_t v, mean, eps;
+  if (!opi_wants(node, 1) && !opi_wants(node, 2)) return OPIPE_OK;
+  OPI_TRY(opi_k_cast(b, x, OPIPE_FLOAT, &v, err));
+  OPI_TRY(opi_k_reduce(b, "ReduceMean", 0, v, &last, 1, true, &mean, err));
+  if (opi_wants(node, 1)) OPI_TRY(opi_b_result(b, node, 1, mean, err));
+  OPI_TRY(opi_b_op2(b, "Mul", v, v, &v, err));
+  OPI_TRY(opi_k_reduce(b, "ReduceMean", 0, v, &last, 1, true, &v, err));
+  OPI_TRY(opi_k_const(eps = opi_b_const_scalar(b, OPIPE_FLOAT, opi_attr_float(node, "epsilon", (double)1e-12f)), err));
+  OPI_TRY(opi_b_op2(b, "Add", v, eps, &v, err));
+  OPI_TRY(opi_b_op1(b, "Sqrt", v, &v, err));
+  OPI_TRY(opi_b_op1(b, "Reciprocal", v, &v, err));
+  return opi_wants(node, 2) ? opi_b_result(b, node, 2, v, err) : OPIPE_OK;
+}
+
 /* Inputs: x, skip, gamma, beta? (not for the simplified form), bias?. Outputs: y, mean?, inverse deviation?, sum?. */
 opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   const bool rms = strcmp(node->op, "SkipSimplifiedLayerNormalization") == 0;
@@ -54,10 +71,8 @@ opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node, opipe_error 
   const uint32_t bias = opi_node_in(node, n_vectors + 1);
   OPI_TRY(opi_b_op2(b, "Add", node->in[0], node->in[1], &x, err));
   if (bias != OPIPE_NONE) OPI_TRY(opi_b_op2(b, "Add", x, bias, &x, err));
-  if (rms && (opi_wants(node, 1) || opi_wants(node, 2))) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "outputs mean and inv_std_var are not known");
-  }
-  for (uint32_t o = 1; o < 3; o++) want |= opi_wants(node, o) ? 1u << o : 0u;
+  if (rms) OPI_TRY(rms_statistics(b, node, x, err));
+  for (uint32_t o = 1; o < 3 && !rms; o++) want |= opi_wants(node, o) ? 1u << o : 0u;
   OPI_TRY(emit_norm(b, node, rms ? "RMSNormalization" : "LayerNormalization", x, node->in[2],
                     rms ? OPIPE_NONE : opi_node_in(node, 3), want, out, err));
   for (uint32_t o = 0; o < 3; o++) {

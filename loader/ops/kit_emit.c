@@ -38,7 +38,7 @@ void opi_attrs_ints(opi_attrs *attrs, const char *name, const int64_t *ints, uin
 opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint32_t version, const uint32_t *in, uint32_t n_in,
                         uint32_t want, const opi_attrs *attrs, uint32_t *out, opipe_error *err) {
   const char *names[8] = {NULL};
-  uint32_t n_out = 0;
+  uint32_t n_out = 0, made[8]; /* `out` may lie where `in` does */
   for (uint32_t i = 0; i < OPI_COUNT(names); i++) {
     if (want >> i & 1u) n_out = i + 1;
   }
@@ -52,7 +52,9 @@ opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint
                          .n_attrs = attrs != NULL ? attrs->n : 0,
                          .version = version,
                          .out_names = names};
-  return opi_b_emit(b, &emit, out, err);
+  OPI_TRY(opi_b_emit(b, &emit, made, err));
+  memcpy(out, made, n_out * sizeof(*out));
+  return OPIPE_OK;
 }
 
 opipe_status opi_k_one(opi_builder *b, const char *op, uint32_t version, const uint32_t *in, uint32_t n_in, const opi_attrs *attrs,

@@ -23,9 +23,9 @@ static opipe_status stash_of(const opi_builder *b, const opi_node *node, int64_t
                        (long long)stash);
 }
 
-/* Scale or bias: broadcasts to X.shape[axis:]; expanded where it has fewer elements. */
+/* Scale or bias: broadcasts to X one way. Over X.shape[axis:] alone it is expanded to that; *out_outer: it also varies outside. */
 static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, const char *role, uint32_t axis, uint32_t *out,
-                           opipe_error *err) {
+                           bool *out_outer, opipe_error *err) {
   const opi_value *x = opi_input(b, node, 0);
   int64_t both[OPIPE_MAX_RANK];
   char has[128], want[128];
@@ -36,17 +36,29 @@ static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, con
   const opi_value *s = opi_input(b, node, i);
   const int64_t *tail = x->shape + axis;
   const uint32_t n = (uint32_t)x->rank - axis;
-  const bool fits = opi_broadcast(s->shape, (uint32_t)s->rank, tail, n, both, &rank);
-  if (!fits || opi_k_elems(s) > opi_k_elems(x) || memcmp(both + (rank - n), tail, n * sizeof(*tail)) != 0) {
+  double elems = 1;
+  bool inside = true;
+  if (!opi_broadcast(s->shape, (uint32_t)s->rank, x->shape, (uint32_t)x->rank, both, &rank) || rank != (uint32_t)x->rank ||
+      memcmp(both, x->shape, rank * sizeof(*both)) != 0) {
     opi_shape_text(has, sizeof(has), s->shape, (uint32_t)s->rank);
-    opi_shape_text(want, sizeof(want), tail, n);
+    opi_shape_text(want, sizeof(want), x->shape, (uint32_t)x->rank);
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) has shape %s, which does not broadcast to %s", s->name,
                          role, has, want);
   }
-  double elems = 1;
+  for (int32_t a = 0; a + (int32_t)n < s->rank; a++) inside = inside && s->shape[a] == 1;
   for (uint32_t a = 0; a < n; a++) elems *= (double)tail[a];
-  if (opi_k_elems(s) == elems) return OPIPE_OK;
+  *out_outer = *out_outer || !inside;
+  if (!inside || opi_k_elems(s) == elems) return OPIPE_OK;
+  if (s->rank > (int32_t)n) OPI_TRY(opi_k_reshape(b, *out, s->shape + (s->rank - (int32_t)n), n, out, err));
   return opi_k_expand(b, *out, tail, n, out, err);
+}
+
+/* Ones over the normalised axes: the scale is applied afterwards. */
+static opipe_status ones(opi_builder *b, const opi_node *node, uint32_t axis, uint32_t *out, opipe_error *err) {
+  const opi_value x = *opi_input(b, node, 0);
+  uint32_t one;
+  OPI_TRY(opi_k_const(one = opi_b_const_scalar(b, x.dtype, 1), err));
+  return opi_k_expand(b, one, x.shape + axis, (uint32_t)x.rank - axis, out, err);
 }
 
 static opipe_status norm_head(opi_builder *b, const opi_node *node, opi_attrs *attrs, uint32_t *out_axis, opipe_error *err) {
@@ -62,14 +74,22 @@ static opipe_status norm_head(opi_builder *b, const opi_node *node, opi_attrs *a
 
 static opipe_status layer_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
-  uint32_t axis, in[3], out[3], want = 0;
+  uint32_t axis, in[3], out[3], want = 0, after[2] = {OPIPE_NONE, OPIPE_NONE};
+  bool outer = false;
   OPI_TRY(norm_head(b, node, &attrs, &axis, err));
   OPI_TRY(opi_need(b, node, 1, "Scale", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   in[0] = node->in[0];
-  OPI_TRY(fit_to(b, node, 1, "Scale", axis, &in[1], err));
-  OPI_TRY(fit_to(b, node, 2, "B", axis, &in[2], err));
+  OPI_TRY(fit_to(b, node, 1, "Scale", axis, &in[1], &outer, err));
+  OPI_TRY(fit_to(b, node, 2, "B", axis, &in[2], &outer, err));
+  if (outer) {
+    memcpy(after, in + 1, sizeof(after));
+    OPI_TRY(ones(b, node, axis, &in[1], err));
+    in[2] = OPIPE_NONE;
+  }
   for (uint32_t i = 0; i < 3; i++) want |= opi_wants(node, i) ? 1u << i : 0u;
-  OPI_TRY(opi_k_node(b, "LayerNormalization", NULL, 17, in, 3, want, &attrs, out, err));
+  OPI_TRY(opi_k_node(b, "LayerNormalization", NULL, 17, in, 3, want | 1u, &attrs, out, err));
+  if (after[0] != OPIPE_NONE) OPI_TRY(opi_b_op2(b, "Mul", out[0], after[0], &out[0], err));
+  if (after[1] != OPIPE_NONE) OPI_TRY(opi_b_op2(b, "Add", out[0], after[1], &out[0], err));
   for (uint32_t i = 0; i < 3; i++) {
     if (want >> i & 1u) OPI_TRY(opi_b_result(b, node, i, out[i], err));
   }
@@ -123,11 +143,15 @@ static opipe_status rms_infer(opi_builder *b, const opi_node *node, opipe_error 
 static opipe_status rms_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   uint32_t axis, in[2], y;
+  bool outer = false;
   OPI_TRY(norm_head(b, node, &attrs, &axis, err));
   OPI_TRY(opi_need(b, node, 1, "scale", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   in[0] = node->in[0];
-  OPI_TRY(fit_to(b, node, 1, "scale", axis, &in[1], err));
+  OPI_TRY(fit_to(b, node, 1, "scale", axis, &in[1], &outer, err));
+  const uint32_t scale = in[1];
+  if (outer) OPI_TRY(ones(b, node, axis, &in[1], err));
   OPI_TRY(opi_k_one(b, "RMSNormalization", 23, in, 2, &attrs, &y, err));
+  if (outer) OPI_TRY(opi_b_op2(b, "Mul", y, scale, &y, err));
   return opi_b_result(b, node, 0, y, err);
 }
 

@@ -92,7 +92,7 @@ opipe_status opi_f_replace(opi_fuse *f, uint32_t old, uint32_t fresh, uint32_t p
   gone->out[gone_out] = fresh;
   a->producer = to;
   b->producer = from;
-  if (!opi_f_is(made, "Reshape")) made->pattern = pattern;
+  if (!opi_f_is(made, "Reshape") && !opi_f_is(made, "Cast")) made->pattern = pattern;
   f->n_fused++;
   return OPIPE_OK;
 }

@@ -60,7 +60,12 @@ static bool read_power(const reading *r, const opi_node *node, uint32_t depth, p
 }
 
 static bool read_pair(const reading *r, const opi_node *node, uint32_t depth, poly *out) {
+  double number;
   poly a, b;
+  if (!opi_f_number(r->f, node->in[0], &number) && !opi_f_number(r->f, node->in[1], &number) &&
+      !opi_f_same_shape(r->f, node->in[0], node->in[1])) {
+    return false;
+  }
   if (!read_poly(r, node->in[0], depth, &a) || !read_poly(r, node->in[1], depth, &b)) return false;
   if (opi_f_is(node, "Add") || opi_f_is(node, "Sub")) {
     add(&a, &b, opi_f_is(node, "Add") ? 1 : -1, out);
@@ -94,6 +99,7 @@ static bool read_poly(const reading *r, uint32_t v, uint32_t depth, poly *out) {
   if (node == NULL || depth == 0) return false;
   if (v != r->root && (opi_f_value(r->f, v)->flags & (OPI_VALUE_OUTPUT | OPI_VALUE_BARRIER)) != 0) return false;
   if (opi_f_is(node, "Cast")) return opi_dtype_is_float(opi_f_value(r->f, v)->dtype) && read_poly(r, node->in[0], depth - 1, out);
+  if (opi_f_is(node, "Reshape")) return read_poly(r, node->in[0], depth - 1, out); /* element by element all the same */
   if (opi_f_is(node, "Pow")) return read_power(r, node, depth - 1, out);
   if (opi_f_is(node, "Neg")) {
     const poly zero = {{{0}}};
@@ -119,7 +125,7 @@ static bool is_poly(const reading *r, uint32_t v, const poly *want) {
 
 /* Values that the argument is computed from, deepest last. */
 static uint32_t candidates(const opi_fuse *f, uint32_t v, uint32_t *list) {
-  static const char *const through[] = {"Add", "Sub", "Mul", "Div", "Pow", "Cast", "Neg"};
+  static const char *const through[] = {"Add", "Sub", "Mul", "Div", "Pow", "Cast", "Neg", "Reshape"};
   uint32_t n = 1;
   list[0] = v;
   for (uint32_t k = 0; k < n; k++) {
@@ -155,7 +161,8 @@ static uint32_t find_result(const reading *r, const poly *want) {
     const uint32_t n = opi_f_next(r->f, v, NULL);
     if (n == OPIPE_NONE || opi_f_node(r->f, n)->n_out != 1) return OPIPE_NONE;
     v = opi_f_node(r->f, n)->out[0];
-    if (opi_f_value(r->f, v)->dtype != opi_f_value(r->f, r->x)->dtype || !opi_f_same_shape(r->f, v, r->x)) continue;
+    const opi_value *y = opi_f_value(r->f, v), *x = opi_f_value(r->f, r->x);
+    if (y->dtype != x->dtype || opi_k_elems(y) != opi_k_elems(x)) continue;
     reading rooted = *r;
     rooted.root = v;
     if (is_poly(&rooted, v, want)) return v;
@@ -165,8 +172,11 @@ static uint32_t find_result(const reading *r, const poly *want) {
 
 static opipe_status emit(opi_fuse *f, const char *op, uint32_t version, const opi_attrs *attrs, uint32_t x, uint32_t result,
                          uint32_t pattern, opipe_error *err) {
+  const opi_value shape = *opi_f_value(f, result);
   uint32_t y;
   OPI_TRY(opi_k_one(f->b, op, version, &x, 1, attrs, &y, err));
+  opi_f_mark(f, y, pattern);
+  OPI_TRY(opi_k_reshape(f->b, y, shape.shape, (uint32_t)shape.rank, &y, err));
   return opi_f_replace(f, result, y, pattern, err);
 }
 

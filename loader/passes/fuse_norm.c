@@ -188,12 +188,25 @@ static uint32_t x_as(const opi_fuse *f, uint32_t x, uint32_t dtype) {
   return opi_f_value(f, x)->dtype == dtype ? x : OPIPE_NONE;
 }
 
+/* A wider x than the result: normalised in x's type, vectors widened, rounded at the end. */
+static opipe_status widen(opi_fuse *f, norm *n, opipe_error *err) {
+  const uint32_t dtype = opi_f_value(f, n->x)->dtype;
+  if (n->gamma != OPIPE_NONE) OPI_TRY(opi_k_cast(f->b, n->gamma, dtype, &n->gamma, err));
+  return n->beta != OPIPE_NONE ? opi_k_cast(f->b, n->beta, dtype, &n->beta, err) : OPIPE_OK;
+}
+
 static opipe_status emit(opi_fuse *f, norm *n, opipe_error *err) {
-  const uint32_t dtype = opi_f_value(f, n->result)->dtype;
-  const uint32_t x = n->centred ? x_as(f, n->x, dtype) : opi_f_uncast(f, n->x);
-  uint32_t y, gamma = n->gamma;
+  const uint32_t result = opi_f_value(f, n->result)->dtype;
+  uint32_t x = n->centred ? x_as(f, n->x, result) : opi_f_uncast(f, n->x);
+  uint32_t y, gamma;
   opi_attrs attrs = {.n = 0};
-  if (x == OPIPE_NONE || !opi_f_same_shape(f, x, n->result)) return OPIPE_OK;
+  if (x == OPIPE_NONE) {
+    OPI_TRY(widen(f, n, err));
+    x = n->x;
+  }
+  if (!opi_f_same_shape(f, x, n->result)) return OPIPE_OK;
+  const uint32_t dtype = n->centred ? opi_f_value(f, x)->dtype : result;
+  gamma = n->gamma;
   if (gamma == OPIPE_NONE) OPI_TRY(ones_like(f, n, dtype, &gamma, err));
   const uint32_t scale = opi_f_value(f, gamma)->dtype;
   if (n->centred ? scale != dtype && scale != OPIPE_FLOAT : scale != dtype) return OPIPE_OK;
@@ -207,6 +220,8 @@ static opipe_status emit(opi_fuse *f, norm *n, opipe_error *err) {
   } else {
     OPI_TRY(opi_k_one(f->b, "RMSNormalization", 23, in, 2, &attrs, &y, err));
   }
+  opi_f_mark(f, y, n->centred ? OPI_PATTERN_LAYERNORM : OPI_PATTERN_RMSNORM);
+  OPI_TRY(opi_k_cast(f->b, y, result, &y, err));
   return opi_f_replace(f, n->result, y, n->centred ? OPI_PATTERN_LAYERNORM : OPI_PATTERN_RMSNORM, err);
 }
 
