@@ -111,7 +111,7 @@ CPU_INLINE float attention_weights(const attention_head *h, const int plain, int
       (void)n;
       v16 s = v16_load(p + c);
       s = plain ? attention_score(h, 1, row, c, seen, s) : s;
-      v16 e = v16_exp(v16_sub(s, top));
+      v16 e = v16_exp_negative(v16_sub(s, top));
       v16_store(p + c, e);
       sum.part[q] = v16_add(sum.part[q], e);
     });

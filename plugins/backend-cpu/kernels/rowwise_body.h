@@ -259,7 +259,7 @@ CPU_STATIC float row_exp(const float *in, int64_t columns, float max, float *out
   const v16 top = v16_set(max);
   row_sum s = row_sum_start(0.0f);
   CPU_ROW_LOOP(columns, {
-    v16 e = v16_exp(v16_sub(v16_load_part_or(in + c, n, -INFINITY), top));
+    v16 e = v16_exp_negative(v16_sub(v16_load_part_or(in + c, n, -INFINITY), top));
     if (n < 16) {
       e = v16_select(v16_first(n), e, v16_zero());
     }
