@@ -19,7 +19,7 @@ bool opi_request_fail(opi_request *request, const opipe_error *why) {
 
 void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage) {
   opipe_error why = OPIPE_ERROR_INIT;
-  const uint64_t now = opi_now_ns();
+  const uint64_t now = opi_clock_ns();
   if (request->deadline_ns == 0 || now < request->deadline_ns || opi_request_failed(request)) return;
   const double late_ms = (double)(now - request->deadline_ns) * 1e-6;
   if (rank == NULL) {

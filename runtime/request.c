@@ -113,7 +113,7 @@ opipe_status opi_request_poll(opi_request *request, opipe_error *err) {
 }
 
 static void spin(opi_request *request, uint64_t until_ns) {
-  while (atomic_load_explicit(&request->state, memory_order_acquire) != OPI_REQUEST_FINISHED && opi_now_ns() < until_ns) {
+  while (atomic_load_explicit(&request->state, memory_order_acquire) != OPI_REQUEST_FINISHED && opi_clock_ns() < until_ns) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -124,7 +124,7 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
   opi_session *s = request->session;
   const uint64_t slice = s->watchdog_ns / 4 < OPI_SLICE_NS ? s->watchdog_ns / 4 + 1 : OPI_SLICE_NS;
   while (!is_finished(request)) {
-    const uint64_t now = opi_now_ns();
+    const uint64_t now = opi_clock_ns();
     if (now >= until_ns) return;
     uint64_t end = opi_later_ns(now, slice);
     if (until_ns < end) end = until_ns;
@@ -142,7 +142,7 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
   if (atomic_exchange(&request->waiting, 1) != 0) {
     return opi_fail(err, OPIPE_E_STATE, "request %llu: another thread is waiting for it already", (unsigned long long)request->number);
   }
-  const uint64_t now = opi_now_ns(), until = opi_later_ns(now, timeout_ns);
+  const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
   const uint64_t spin_until = opi_later_ns(now, (uint64_t)s->wait_spin_us * 1000);
   if (s->wait_spin_us != 0) spin(request, spin_until < until ? spin_until : until);
   atomic_fetch_add(&s->n_waiters, 1);

@@ -291,7 +291,7 @@ static void stop(opi_session *s) {
   while (atomic_load(&s->n_waiters) != 0) {
     opi_lock_take(&s->lock);
     opi_lock_signal(&s->lock);
-    opi_lock_wait(&s->lock, opi_now_ns() + OPI_POLL_NS);
+    opi_lock_wait(&s->lock, opi_clock_ns() + OPI_POLL_NS);
     opi_lock_give(&s->lock);
   }
 }

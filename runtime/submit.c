@@ -142,7 +142,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
 static void number(opi_session *s, opi_request *request, const opipe_submit_params *params) {
   const uint32_t n_small = request->n_microbatches - request->n_large;
   request->number = s->n_numbered++;
-  request->deadline_ns = params->deadline_ns == 0 ? 0 : opi_later_ns(opi_now_ns(), params->deadline_ns);
+  request->deadline_ns = params->deadline_ns == 0 ? 0 : opi_later_ns(opi_clock_ns(), params->deadline_ns);
   for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
     opi_shape *shape = request->shape[c];
     if (shape == NULL) continue;

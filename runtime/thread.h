@@ -35,7 +35,7 @@ static inline void opi_lock_signal(opi_lock *lock) { (void)pthread_cond_broadcas
 void opi_lock_wait(opi_lock *lock, uint64_t until_ns);
 
 /* Monotonic nanoseconds. */
-static inline uint64_t opi_now_ns(void) {
+static inline uint64_t opi_clock_ns(void) {
   struct timespec t;
   (void)clock_gettime(CLOCK_MONOTONIC, &t);
   return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;

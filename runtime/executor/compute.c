@@ -31,10 +31,10 @@ opipe_status opi_stage_compute(opi_rank *rank, opi_shape *shape, opi_request *re
   opipe_error local = OPIPE_ERROR_INIT;
   if (request->deadline_ns != 0) opi_request_check_deadline(request, rank, stage);
   if (s->program == NULL || opi_request_failed(request)) return OPIPE_OK;
-  const uint64_t start = opi_now_ns();
+  const uint64_t start = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_PROGRAM, &step, start);
   opipe_status status = run(rank, shape, s, sequence, &local);
-  const uint64_t end = opi_now_ns();
+  const uint64_t end = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_STEP, &step, 0);
   atomic_store_explicit(&rank->busy_ns, atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) + (end - start),
                         memory_order_relaxed);

@@ -40,7 +40,7 @@ static bool take_request(opi_rank *rank) {
 /* Remembers since when the step has been blocked, or that it moves again. */
 static void note_blocked(opi_rank *rank, const opi_step *step) {
   if (rank->blocked_since_ns != 0) return;
-  rank->blocked_since_ns = opi_now_ns();
+  rank->blocked_since_ns = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_STEP, step, rank->blocked_since_ns);
 }
 

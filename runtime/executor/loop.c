@@ -7,7 +7,7 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
   uint64_t slice = idle ? UINT64_C(10) * OPI_SLICE_NS : rank->polls ? OPI_POLL_NS : OPI_SLICE_NS;
   if (!idle && s->watchdog_ns / 4 < slice) slice = s->watchdog_ns / 4 + 1;
   if (until_ns != UINT64_MAX) {
-    const uint64_t now = opi_now_ns();
+    const uint64_t now = opi_clock_ns();
     const uint64_t left = until_ns > now ? until_ns - now : 0;
     if (left < slice) slice = left;
   }
@@ -40,13 +40,13 @@ void *opi_rank_thread(void *arg) {
 
 static opipe_status drive(opi_rank *rank, uint64_t timeout_ns, opipe_error *err) {
   const opipe_transport *t = rank->session->transport;
-  const uint64_t until = opi_later_ns(opi_now_ns(), timeout_ns);
+  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
   rank->blocked_since_ns = 0; /* it has not been stuck while nobody drove it */
   for (;;) {
     const uint32_t seen = t->doorbell(rank->endpoint);
     opipe_status status = opi_rank_advance(rank, err);
     if (status <= 0) return status;
-    if (timeout_ns == 0 || opi_now_ns() >= until) return OPIPE_PENDING;
+    if (timeout_ns == 0 || opi_clock_ns() >= until) return OPIPE_PENDING;
     status = opi_rank_wait(rank, seen, false, until, err);
     if (status < 0 && !opi_session_failed(rank->session)) return status;
   }

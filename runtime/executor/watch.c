@@ -73,7 +73,7 @@ static void describe(opi_session *s, uint32_t r, uint64_t now, char *text, size_
 }
 
 void opi_watch(opi_session *s) {
-  const uint64_t now = opi_now_ns();
+  const uint64_t now = opi_clock_ns();
   uint32_t rank = 0, waiter = OPIPE_NONE;
   if (s->reference || opi_session_failed(s) || !is_stuck(s, now, &rank)) return;
   char culprit[200], other[200] = "";
