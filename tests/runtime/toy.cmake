@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The toy model and backend of the runtime's tests, and the in-process transports linked statically.
+if(OPI_HAVE_CUNIT)
+  add_library(opi_runtime_toy STATIC EXCLUDE_FROM_ALL
+    ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_backend.c
+    ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_model.c
+    ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_run.c)
+  target_link_libraries(opi_runtime_toy PUBLIC opi_test_support)
+  foreach(id local emulated)
+    set(folder ${PROJECT_SOURCE_DIR}/plugins/transport-${id})
+    file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.c)
+    if(NOT sources)
+      continue()
+    endif()
+    add_library(opi_toy_transport_${id} STATIC EXCLUDE_FROM_ALL ${sources})
+    opi_plugin_settings(opi_toy_transport_${id} ${folder})
+    target_compile_definitions(opi_toy_transport_${id} PRIVATE OPIPE_PLUGIN_STATIC_ID=transport_${id})
+    target_link_libraries(opi_runtime_toy PUBLIC opi_toy_transport_${id})
+  endforeach()
+  foreach(target IN LISTS OPI_TEST_TARGETS OPI_BENCH_TARGETS)
+    if(target MATCHES "^runtime-test_|^bench-bench_handoff$")
+      target_link_libraries(${target} PRIVATE opi_runtime_toy)
+    endif()
+  endforeach()
+endif()
