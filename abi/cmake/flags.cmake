@@ -19,6 +19,8 @@ set(OPI_NO_UNDEFINED -Wl,-z,defs)
 if(OPIPE_SANITIZE)
   target_compile_options(opi_flags INTERFACE
     -fsanitize=${OPIPE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    # Following variables through instrumented code takes gcc minutes for a kernel source.
+    $<$<C_COMPILER_ID:GNU>:-fno-var-tracking>
     -Wno-maybe-uninitialized)
   target_link_options(opi_flags INTERFACE -fsanitize=${OPIPE_SANITIZE})
   if(CMAKE_C_COMPILER_ID MATCHES Clang)

@@ -2,8 +2,8 @@
 #
 # Every folder plugins/<kind>-<id>/ becomes lib/onnx-pipe/opipe-<kind>-<id>.so. A plugin sees
 # abi/include and its own folder, nothing else of ours, and exports opipe_plugin_v1 alone.
-# A folder may hold a plugin.cmake for what it needs besides; it sees `plugin_target`,
-# `plugin_sources`, and may set `plugin_skip` to a reason to leave the plugin out.
+# A folder may hold a plugin.cmake for what it needs besides; it sees `plugin_target` (linked),
+# `plugin_objects` (compiled, may be empty), and may set `plugin_skip` to a reason to leave it out.
 set(OPI_PLUGIN_DIR ${PROJECT_BINARY_DIR}/lib/onnx-pipe)
 
 function(opi_plugin_settings target folder)
@@ -12,13 +12,30 @@ function(opi_plugin_settings target folder)
   set_target_properties(${target} PROPERTIES PREFIX "")
 endfunction()
 
-# Builds `sources` as a loadable plugin `file` (without .so) in `directory`.
+# Builds `sources` (and objects) as a loadable plugin `file` (without .so) in `directory`.
 function(opi_add_plugin target directory file folder)
   add_library(${target} MODULE ${ARGN})
   opi_plugin_settings(${target} ${folder})
   set_target_properties(${target} PROPERTIES
     OUTPUT_NAME ${file} LIBRARY_OUTPUT_DIRECTORY ${directory})
   opi_export_only(${target} ${PROJECT_SOURCE_DIR}/abi/cmake/plugin.map)
+endfunction()
+
+# Splits sources into those that define the descriptor, whose name depends on how the plugin is
+# linked, and the rest, which is compiled once.
+function(opi_split_sources out_descriptor out_rest)
+  set(descriptor)
+  set(rest)
+  foreach(source IN LISTS ARGN)
+    file(STRINGS ${source} found REGEX "OPIPE_PLUGIN_SYMBOL *=" LIMIT_COUNT 1)
+    if(found)
+      list(APPEND descriptor ${source})
+    else()
+      list(APPEND rest ${source})
+    endif()
+  endforeach()
+  set(${out_descriptor} "${descriptor}" PARENT_SCOPE)
+  set(${out_rest} "${rest}" PARENT_SCOPE)
 endfunction()
 
 set(OPI_PLUGINS)
@@ -37,16 +54,25 @@ foreach(folder IN LISTS plugin_folders)
     continue()
   endif()
   opi_kernel_flags(${plugin_sources})
+  opi_split_sources(descriptor_sources object_sources ${plugin_sources})
   set(plugin_target opipe-${plugin})
-  unset(plugin_skip)
-  opi_add_plugin(${plugin_target} ${OPI_PLUGIN_DIR} opipe-${plugin} ${folder} ${plugin_sources})
-  if(plugin STREQUAL "backend-cpu")
-    # The same bits on every instruction set: a product and a sum are joined only where we say so.
-    target_compile_options(${plugin_target} PRIVATE -ffp-contract=off -fno-math-errno)
+  set(plugin_objects)
+  if(object_sources)
+    set(plugin_objects opipe-${plugin}-objects)
+    add_library(${plugin_objects} OBJECT ${object_sources})
+    opi_plugin_settings(${plugin_objects} ${folder})
+    set(object_sources $<TARGET_OBJECTS:${plugin_objects}>)
   endif()
+  opi_add_plugin(${plugin_target} ${OPI_PLUGIN_DIR} opipe-${plugin} ${folder}
+    ${descriptor_sources} ${object_sources})
+  if(plugin STREQUAL "backend-cpu" AND plugin_objects)
+    # The same bits on every instruction set: a product and a sum are joined only where we say so.
+    target_compile_options(${plugin_objects} PRIVATE -ffp-contract=off -fno-math-errno)
+  endif()
+  unset(plugin_skip)
   include(${folder}/plugin.cmake OPTIONAL)
   if(plugin_skip)
-    set_target_properties(${plugin_target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    set_target_properties(${plugin_target} ${plugin_objects} PROPERTIES EXCLUDE_FROM_ALL ON)
     list(APPEND OPI_PLUGINS_LEFT_OUT "${plugin} (${plugin_skip})")
     continue()
   endif()
@@ -56,13 +82,9 @@ foreach(folder IN LISTS plugin_folders)
 
   if(OPIPE_STATIC_PLUGINS)
     string(REPLACE "-" "_" static_id ${plugin})
-    add_library(${plugin_target}-static STATIC ${plugin_sources})
+    add_library(${plugin_target}-static STATIC ${descriptor_sources} ${object_sources})
     opi_plugin_settings(${plugin_target}-static ${folder})
     target_compile_definitions(${plugin_target}-static PRIVATE OPIPE_PLUGIN_STATIC_ID=${static_id})
-    get_target_property(options ${plugin_target} COMPILE_OPTIONS)
-    if(options)
-      target_compile_options(${plugin_target}-static PRIVATE ${options})
-    endif()
     set_target_properties(${plugin_target}-static PROPERTIES OUTPUT_NAME lib${plugin_target})
     list(APPEND OPI_STATIC_PLUGIN_TARGETS ${plugin_target}-static)
     install(TARGETS ${plugin_target}-static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
