@@ -23,8 +23,12 @@ static const opi_graph *body_of(const opi_node *node, const char *name) {
 static opipe_status known_flag(opi_builder *b, const opi_node *node, uint32_t value, bool *out,
                                opipe_error *err) {
   uint32_t n = 0;
+  if (opi_b_value(b, value)->data == NULL) return opi_need_value(b, node, value, err);
   const int64_t *flag = opi_b_ints(b, value, &n);
-  if (flag == NULL) return opi_need_value(b, node, value, err);
+  if (flag == NULL) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "condition '%s' has type %s",
+                         opi_b_value(b, value)->name, opi_dtype_name(opi_b_value(b, value)->dtype));
+  }
   if (n != 1) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "condition '%s' has %" PRIu32 " elements",
                          opi_b_value(b, value)->name, n);

@@ -15,6 +15,7 @@ typedef struct follower {
   opi_arena *scratch;
   opi_carry *derived; /* [n_values] what a value that carries nothing may be taken to carry; made when needed */
   uint8_t *tried;     /* [n_values] */
+  bool failed;        /* out of memory */
 } follower;
 
 static opipe_status apply_rule(const follower *f, const opi_node *node, const opi_carry *in,
@@ -57,7 +58,10 @@ static opi_carry derive(follower *f, uint32_t v, uint32_t depth) {
   if (opi_carries(&f->derived[v]) || producer == OPIPE_NONE) return f->derived[v];
   const opi_node *node = &f->graph->nodes[producer];
   opi_carry *in = OPI_ARENA_ARRAY(f->scratch, opi_carry, (size_t)node->n_in + node->n_out);
-  if (in == NULL) return OPI_CARRY_NONE;
+  if (in == NULL) {
+    f->failed = true;
+    return OPI_CARRY_NONE;
+  }
   opi_carry *out = in + node->n_in;
   bool any = false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
@@ -77,7 +81,10 @@ static bool retry(follower *f, const opi_node *node) {
   if (f->derived == NULL) {
     f->derived = OPI_ARENA_ARRAY(f->scratch, opi_carry, n);
     f->tried = OPI_ARENA_ARRAY(f->scratch, uint8_t, n);
-    if (f->derived == NULL || f->tried == NULL) return false;
+    if (f->derived == NULL || f->tried == NULL) {
+      f->failed = true;
+      return false;
+    }
     for (size_t v = 0; v < n; ++v) f->derived[v] = OPI_CARRY_NONE;
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {
@@ -98,7 +105,9 @@ static opipe_status follow_node(follower *f, const opi_node *node, opipe_error *
   for (uint32_t o = 0; o < node->n_out; ++o) f->out[o] = OPI_CARRY_NONE;
   if (carried) {
     const opipe_status status = apply_rule(f, node, f->in, f->out, err);
-    if (status < 0 && (status != OPIPE_E_UNSUPPORTED || !retry(f, node))) return status;
+    const bool passed = status >= 0 || (status == OPIPE_E_UNSUPPORTED && retry(f, node));
+    if (f->failed) return opi_fail_nomem(err, f->graph->n_values * sizeof(opi_carry), "carries");
+    if (!passed) return status;
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE) f->carry[node->out[o]] = f->out[o];

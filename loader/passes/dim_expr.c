@@ -26,6 +26,7 @@ typedef struct parser {
   opi_arena *arena;
   const char *at;
   int depth;
+  bool failed; /* out of memory */
 } parser;
 
 static const opi_expr *parse_sum(parser *p);
@@ -36,7 +37,11 @@ static void skip_blanks(parser *p) {
 
 static opi_expr *make(parser *p, expr_kind kind, const opi_expr *a, const opi_expr *b) {
   opi_expr *e = OPI_ARENA_NEW(p->arena, opi_expr);
-  if (e != NULL) *e = (opi_expr){.kind = kind, .a = a, .b = b};
+  if (e == NULL) {
+    p->failed = true;
+    return NULL;
+  }
+  *e = (opi_expr){.kind = kind, .a = a, .b = b};
   return e;
 }
 
@@ -67,7 +72,10 @@ static const opi_expr *parse_name(parser *p) {
   const char *start = p->at;
   while (is_name_char(*p->at) || is_inner_hyphen(p->at)) ++p->at;
   const char *name = opi_arena_strndup(p->arena, start, (size_t)(p->at - start));
-  if (name == NULL) return NULL;
+  if (name == NULL) {
+    p->failed = true;
+    return NULL;
+  }
   skip_blanks(p);
   if (*p->at != '(') {
     opi_expr *e = make(p, EXPR_NAME, NULL, NULL);
@@ -137,11 +145,15 @@ static const opi_expr *parse_sum(parser *p) {
   return e;
 }
 
-const opi_expr *opi_expr_parse(opi_arena *arena, const char *text) {
-  parser p = {arena, text, 0};
-  if (strnlen(text, MOST_LENGTH + 1) > MOST_LENGTH) return NULL;
+opipe_status opi_expr_parse(opi_arena *arena, const char *text, const opi_expr **out_expr,
+                            opipe_error *err) {
+  parser p = {.arena = arena, .at = text};
+  *out_expr = NULL;
+  if (strnlen(text, MOST_LENGTH + 1) > MOST_LENGTH) return OPIPE_OK;
   const opi_expr *e = parse_sum(&p);
-  return e != NULL && *p.at == '\0' ? e : NULL;
+  if (p.failed) return opi_fail_nomem(err, sizeof(opi_expr), "an expression");
+  if (e != NULL && *p.at == '\0') *out_expr = e;
+  return OPIPE_OK;
 }
 
 static void add_names(const opi_expr *e, const char **names, uint32_t *n, uint32_t room) {

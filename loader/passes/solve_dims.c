@@ -75,12 +75,13 @@ static uint32_t add_unknown(solver *s, const char *name) {
 }
 
 /* An expression that is more than a name; NULL for plain names and for text that does not parse. */
-static const opi_expr *parse_key(solver *s, const char *key) {
+static opipe_status parse_key(solver *s, const char *key, const opi_expr **out_expr,
+                              opipe_error *err) {
   const char *name = NULL;
-  const opi_expr *expr = opi_expr_parse(s->arena, key);
-  const bool plain =
-      expr != NULL && opi_expr_names(expr, &name, 1) == 1 && strcmp(name, key) == 0;
-  return plain ? NULL : expr;
+  OPI_TRY(opi_expr_parse(s->arena, key, out_expr, err));
+  if (*out_expr == NULL || opi_expr_names(*out_expr, &name, 1) != 1) return OPIPE_OK;
+  if (strcmp(name, key) == 0) *out_expr = NULL;
+  return OPIPE_OK;
 }
 
 enum { MOST_NAMES = 16 };
@@ -93,7 +94,8 @@ static opipe_status add_dimension(solver *s, uint32_t input, uint32_t axis, opip
     return opi_fail_nomem(err, sizeof(dimension), "a dimension");
   }
   dimension *dim = &s->dims[s->n_dims];
-  *dim = (dimension){.key = key, .expr = parse_key(s, key), .input = input, .axis = axis, .own = -1};
+  *dim = (dimension){.key = key, .input = input, .axis = axis, .own = -1};
+  OPI_TRY(parse_key(s, key, &dim->expr, err));
   dim->unknown = add_unknown(s, key);
   if (dim->unknown == OPIPE_NONE) return opi_fail_nomem(err, sizeof(unknown), "a dimension");
   unknown *u = &s->unknowns[dim->unknown];
@@ -347,8 +349,9 @@ static int64_t default_of(const solver *s, const unknown *u) {
 static opipe_status take_defaults(solver *s, opipe_error *err) {
   for (uint32_t pass = 0; pass < 2; ++pass) { /* plain names first, whole expressions last */
     for (uint32_t u = 0; u < s->n_unknowns; ++u) {
-      const bool whole = parse_key(s, s->unknowns[u].name) != NULL;
-      if (s->unknowns[u].value >= 0 || whole != (pass == 1)) continue;
+      const opi_expr *whole = NULL;
+      OPI_TRY(parse_key(s, s->unknowns[u].name, &whole, err));
+      if (s->unknowns[u].value >= 0 || (whole != NULL) != (pass == 1)) continue;
       OPI_TRY(assign(s, u, default_of(s, &s->unknowns[u]), "default", err));
       OPI_TRY(propagate(s, err));
     }

@@ -54,8 +54,9 @@ opipe_status opi_graph_copy(const opi_graph *graph, opi_arena *arena, opi_graph 
 
 /* -- expressions over dimensions: + - * // / % ( ) integers identifiers, max(a,b) min(a,b) -- */
 typedef struct opi_expr opi_expr;
-/* NULL when `text` is no expression (then it is a plain name), or out of memory. */
-const opi_expr *opi_expr_parse(opi_arena *arena, const char *text);
+/* *out_expr NULL: `text` is no expression, but a plain name. */
+opipe_status opi_expr_parse(opi_arena *arena, const char *text, const opi_expr **out_expr,
+                            opipe_error *err);
 /* Lists the distinct names in it. */
 uint32_t opi_expr_names(const opi_expr *expr, const char **out_names, uint32_t room);
 typedef bool (*opi_expr_lookup)(const void *ctx, const char *name, int64_t *out_value);

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Binding: names that survive, outputs, barriers, one report, folding and its limits, index limits,
+ * values followed through expansion, and every allocation failing in turn.
+ */
+#include "tests/loader/graphs.h"
+
+static const int64_t two[1] = {2}, two_three[2] = {2, 3};
+
+/* Adds and multiplies int64 tensors of equal shape, and counts how often it was asked. */
+static opipe_status tiny_run(void *ctx, const opipe_graph *graph, void *const *out_data,
+                             opipe_error *err) {
+  const opipe_node *node = &graph->nodes[0];
+  const bool add = strcmp(node->op, "Add") == 0, mul = strcmp(node->op, "Mul") == 0;
+  const opipe_value *a = &graph->values[node->in[0]], *b = &graph->values[node->in[node->n_in - 1]];
+  if ((!add && !mul) || a->dtype != OPIPE_INT64) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "the tiny evaluator knows Add and Mul of int64");
+  }
+  ++*(int *)ctx;
+  for (uint64_t i = 0; i < a->n_bytes / 8; ++i) {
+    const int64_t x = ((const int64_t *)a->data)[i], y = ((const int64_t *)b->data)[i];
+    ((int64_t *)out_data[0])[i] = add ? x + y : x * y;
+  }
+  return OPIPE_OK;
+}
+
+static opi_bound *bind_or_end(test_graph *t, const opi_bind_options *options) {
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(opi_bind(&t->model, options, &bound, &err), &err);
+  return bound;
+}
+
+static void test_shape_arithmetic_is_folded(void) {
+  test_graph t;
+  int n_runs = 0;
+  const opi_evaluator evaluator = {&n_runs, tiny_run};
+  opi_bind_options options = test_options();
+  options.evaluator = &evaluator;
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two_three, 2);
+  const int64_t factor[2] = {1, 2};
+  const uint32_t shape = test_op(&t, "Shape", x, OPIPE_NONE);
+  const uint32_t wide = test_op(&t, "Mul", shape, test_ints(&t, "factor", factor, 2)); /* 2, 6 */
+  const uint32_t tiled = test_op(&t, "Tile", x, test_ints(&t, "repeats", factor, 2));
+  test_output(&t, test_op(&t, "Neg", test_op(&t, "Reshape", tiled, wide), OPIPE_NONE));
+  opi_bound *bound = bind_or_end(&t, &options);
+  OPI_ASSERT_INT(n_runs, 1);
+  OPI_ASSERT_INT(bound->graph->n_nodes, 2); /* Tile, Neg: the Reshape changes nothing */
+  OPI_ASSERT_INT(bound->graph->values[bound->graph->outputs[0]].shape[1], 6);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+static void test_fold_limit_and_parameters(void) {
+  for (int form = 0; form < 3; ++form) {
+    test_graph t;
+    int n_runs = 0;
+    const opi_evaluator evaluator = {&n_runs, tiny_run};
+    opi_bind_options options = test_options();
+    options.evaluator = &evaluator;
+    const int64_t many[1] = {form == 1 ? (9 << 20) : 4};
+    test_open(&t);
+    const uint32_t w = test_known(&t, "w", OPIPE_INT64, many, 1, NULL);
+    test_output(&t, test_op(&t, "Add", w, w));
+    if (form == 2) {
+      options.flags |= OPI_BIND_KEEP_PARAMETERS; /* integers are no parameters: still folded */
+    }
+    opi_bound *bound = bind_or_end(&t, &options);
+    OPI_ASSERT_INT(n_runs, form == 1 ? 0 : 1);
+    OPI_ASSERT_INT(test_count(bound->graph, "Add"), form == 1 ? 1 : 0);
+    opi_bound_free(bound);
+    test_close(&t);
+  }
+}
+
+static void test_names_survive(void) {
+  test_graph t;
+  const opi_bind_options options = test_options();
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+  const uint32_t a = test_op(&t, "Neg", x, OPIPE_NONE);
+  const uint32_t b = test_op(&t, "Identity", a, OPIPE_NONE);
+  const uint32_t c = test_op(&t, "Exp", b, OPIPE_NONE);
+  const uint32_t d = test_op(&t, "Identity", c, OPIPE_NONE);
+  test_rename(&t, a, "a");
+  test_rename(&t, b, "b");
+  test_rename(&t, c, "c");
+  test_rename(&t, d, "d");
+  test_output(&t, d);
+  opi_bound *bound = bind_or_end(&t, &options);
+  const opi_graph *g = bound->graph;
+  OPI_ASSERT_INT(g->n_nodes, 2);
+  OPI_ASSERT_STR(g->values[g->nodes[0].out[0]].name, "a");
+  OPI_ASSERT_STR(g->values[g->outputs[0]].name, "d");
+  OPI_ASSERT_INT(g->values[g->outputs[0]].source, d);
+  OPI_ASSERT_INT(opi_bound_value(bound, "b"), opi_bound_value(bound, "a"));
+  OPI_ASSERT_INT(opi_bound_value(bound, "c"), g->outputs[0]);
+  OPI_ASSERT_INT(opi_bound_value(bound, "nothing"), OPIPE_NONE);
+  OPI_ASSERT_INT(g->nodes[1].source, 2);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+static void test_outputs_without_a_node_get_one(void) {
+  test_graph t;
+  const opi_bind_options options = test_options();
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+  const uint32_t unused = test_input(&t, "unused", OPIPE_FLOAT, two, 1);
+  const uint32_t w = test_known(&t, "w", OPIPE_FLOAT, two, 1, NULL);
+  const uint32_t y = test_op(&t, "Neg", x, OPIPE_NONE);
+  test_rename(&t, y, "y");
+  const uint32_t outputs[5] = {x, w, y, y, y};
+  (void)unused;
+  for (uint32_t i = 0; i < 5; ++i) test_output(&t, outputs[i]);
+  opi_bound *bound = bind_or_end(&t, &options);
+  const opi_graph *g = bound->graph;
+  OPI_ASSERT_INT(g->n_inputs, 2); /* also the one that nothing reads */
+  OPI_ASSERT_INT(g->n_outputs, 5);
+  OPI_ASSERT_INT(test_count(g, "Identity"), 4);
+  OPI_ASSERT_STR(g->values[g->outputs[0]].name, "x_output");
+  OPI_ASSERT_STR(g->values[g->outputs[1]].name, "w_output");
+  OPI_ASSERT_STR(g->values[g->outputs[2]].name, "y");
+  OPI_ASSERT_STR(g->values[g->outputs[3]].name, "y_output");
+  for (uint32_t i = 0; i < 5; ++i) OPI_ASSERT_INT(g->values[g->outputs[i]].source, outputs[i]);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+static void test_barriers(void) {
+  test_graph t;
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bind_options options = test_options();
+  const char *names[1] = {"b"};
+  options.barriers = names;
+  options.n_barriers = 1;
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+  const uint32_t a = test_op(&t, "Neg", x, OPIPE_NONE);
+  const uint32_t b = test_op(&t, "Identity", a, OPIPE_NONE);
+  const uint32_t dead = test_op(&t, "Exp", a, OPIPE_NONE);
+  test_rename(&t, a, "a");
+  test_rename(&t, b, "b");
+  test_rename(&t, dead, "dead");
+  test_output(&t, test_op(&t, "Abs", b, OPIPE_NONE));
+  bound = bind_or_end(&t, &options);
+  OPI_ASSERT((bound->graph->values[opi_bound_value(bound, "a")].flags & OPI_VALUE_BARRIER) != 0);
+  opi_bound_free(bound);
+  names[0] = "dead";
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_INVALID, &err,
+                   "tensor 'dead' cannot be cut at");
+  names[0] = "nowhere";
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_NOTFOUND, &err,
+                   "no tensor 'nowhere'");
+  test_close(&t);
+}
+
+static opipe_status collect(void *ctx, const void *data, size_t n_bytes) {
+  opi_text_add(ctx, data, n_bytes);
+  return OPIPE_OK;
+}
+
+static void test_unsupported_come_in_one_report(void) {
+  test_graph t;
+  opi_bound *bound = NULL;
+  opi_text text;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bind_options options = test_options();
+  opi_text_init(&text, opi_allocator_system());
+  options.report = collect;
+  options.report_ctx = &text;
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+  const uint32_t a = test_op(&t, "Frobnicate", x, OPIPE_NONE);
+  const uint32_t b = test_op(&t, "Neg", a, OPIPE_NONE); /* reads what is not there: no cause of its own */
+  const uint32_t c = test_op(&t, "Celebrate", x, OPIPE_NONE);
+  const uint32_t late = test_op(&t, "Abs", x, OPIPE_NONE);
+  t.graph->nodes[3].version = 99;
+  (void)test_op(&t, "Unneeded", x, OPIPE_NONE);
+  test_output(&t, test_op(&t, "Add", b, c));
+  test_output(&t, late);
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "3 nodes are not supported: node 'Frobnicate_1': operator Frobnicate of domain "
+                   "ai.onnx, version 18, is not known");
+  OPI_ASSERT(text.data != NULL && strstr(text.data, "operator Celebrate") != NULL);
+  OPI_ASSERT(text.data != NULL && strstr(text.data, "version 99, known are 1 to") != NULL);
+  OPI_ASSERT(text.data != NULL && strstr(text.data, "Unneeded") == NULL);
+  opi_text_release(&text);
+  test_close(&t);
+}
+
+static void test_pins(void) {
+  test_graph t;
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bind_options options = test_options();
+  const int64_t rows[2] = {3, 2}, one_two[2] = {1, 2};
+  const int32_t wrong[2] = {3, 2};
+  opi_pin pin = {"shape", rows, two, 1, OPIPE_INT64};
+  options.pins = &pin;
+  options.n_pins = 1;
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two_three, 2);
+  const uint32_t shape = test_input(&t, "shape", OPIPE_INT64, two, 1);
+  test_output(&t, test_op(&t, "Reshape", x, shape));
+  bound = bind_or_end(&t, &options);
+  OPI_ASSERT_INT(bound->graph->n_inputs, 1);
+  OPI_ASSERT_INT(bound->graph->values[bound->graph->outputs[0]].shape[0], 3);
+  opi_bound_free(bound);
+  pin.data = wrong;
+  pin.dtype = OPIPE_INT32;
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_INVALID, &err,
+                   "'shape' has type int64, the pin has int32");
+  pin = (opi_pin){"shape", rows, one_two, 2, OPIPE_INT64};
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_INVALID, &err,
+                   "'shape' has shape [2] in the file, the pin has [1, 2]");
+  pin.input = "nobody";
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_NOTFOUND, &err,
+                   "no input 'nobody' to pin");
+  test_close(&t);
+}
+
+static void test_index_limits(void) {
+  test_graph t;
+  const opi_bind_options options = test_options();
+  const int64_t table[2] = {50, 4}, positions[2] = {20, 4}, ids[2] = {1, 3};
+  const int64_t offset = 2;
+  uint32_t in[2], out = OPIPE_NONE;
+  test_open(&t);
+  const uint32_t i0 = test_input(&t, "ids", OPIPE_INT64, ids, 2);
+  const uint32_t i1 = test_input(&t, "positions", OPIPE_INT64, ids, 2);
+  const uint32_t i2 = test_input(&t, "mask", OPIPE_INT64, ids, 2);
+  const uint32_t i3 = test_input(&t, "free", OPIPE_INT64, ids, 2);
+  const uint32_t w = test_known(&t, "w", OPIPE_FLOAT, table, 2, NULL);
+  const uint32_t p = test_known(&t, "p", OPIPE_FLOAT, positions, 2, NULL);
+  const uint32_t two_more = test_known(&t, "two", OPIPE_INT64, NULL, 0, &offset);
+  const uint32_t axis = test_known(&t, "axis", OPIPE_INT64, NULL, 0, (int64_t[]){1});
+  test_output(&t, test_op(&t, "Gather", w, test_op(&t, "Identity", i0, OPIPE_NONE)));
+  test_output(&t, test_op(&t, "Gather", p, test_op(&t, "Add", i1, two_more)));
+  in[0] = i2;
+  in[1] = axis;
+  test_node(&t, "CumSum", 14, in, 2, NULL, 0, &out, 1);
+  test_output(&t, test_op(&t, "Gather", p, out));
+  test_output(&t, test_op(&t, "Neg", i3, OPIPE_NONE));
+  opi_bound *bound = bind_or_end(&t, &options);
+  OPI_ASSERT_INT(bound->index_limits[0], 50);
+  OPI_ASSERT_INT(bound->index_limits[1], 18);
+  OPI_ASSERT_INT(bound->index_limits[2], 7); /* 3 * 6 < 20, 3 * 7 is not */
+  OPI_ASSERT_INT(bound->index_limits[3], 0);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+/* latents [1, 3] expanded to the batch, then mixed with what carries it. */
+static void test_expanded_values_are_followed(void) {
+  test_graph t;
+  const opi_bind_options options = test_options();
+  const int64_t batch[3] = {4, 2, 3}, one[3] = {1, 2, 3}, whole[3] = {4, 2, 3};
+  opi_carry carry[32];
+  const opi_carry held[2] = {{0, 0, 1, 1}, {-1, 0, 1, 1}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, batch, 3);
+  const uint32_t latents = test_input(&t, "latents", OPIPE_FLOAT, one, 3);
+  const uint32_t wide = test_op(&t, "Expand", latents, test_ints(&t, "to", whole, 3));
+  const uint32_t in[2] = {test_op(&t, "Exp", wide, OPIPE_NONE), x};
+  const opipe_attr axis = {.name = "axis", .i = 1, .kind = OPIPE_ATTR_INT};
+  uint32_t joined = OPIPE_NONE;
+  test_node(&t, "Concat", 13, in, 2, &axis, 1, &joined, 1);
+  test_output(&t, joined);
+  opi_bound *bound = bind_or_end(&t, &options);
+  OPI_ASSERT_OK(opi_carry_axis(bound->graph, held, carry, &err), &err);
+  OPI_ASSERT_INT(carry[bound->graph->outputs[0]].axis, 0);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+static void test_axis_lengths_must_agree(void) {
+  test_graph t;
+  const opi_bind_options options = test_options();
+  opi_carry carry[32];
+  opi_carry held[2] = {{0, 0, 1, 1}, {0, 0, 1, 1}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  const int64_t three[1] = {3};
+  test_open(&t);
+  test_output(&t, test_op(&t, "Neg", test_input(&t, "a", OPIPE_FLOAT, two, 1), OPIPE_NONE));
+  test_output(&t, test_op(&t, "Neg", test_input(&t, "b", OPIPE_FLOAT, three, 1), OPIPE_NONE));
+  opi_bound *bound = bind_or_end(&t, &options);
+  OPI_ASSERT_ERROR(opi_carry_axis(bound->graph, held, carry, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "length 2 in input 'a' and 3 in 'b'");
+  held[0].axis = 1;
+  OPI_ASSERT_ERROR(opi_carry_axis(bound->graph, held, carry, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "input 'a' of rank 1 cannot hold the axis in dimension 1");
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+/* A graph that touches inputs, pins, folding, aliases, a search of defaults. */
+static opipe_status bind_with(opi_test_memory *memory, void *arg) {
+  test_graph *t = arg;
+  int n_runs = 0;
+  const opi_evaluator evaluator = {&n_runs, tiny_run};
+  opi_bind_options options = test_options();
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  options.allocator = &memory->allocator;
+  options.flags |= OPI_BIND_DEFAULTS;
+  options.evaluator = &evaluator;
+  const opipe_status status = opi_bind(&t->model, &options, &bound, &err);
+  opi_bound_free(bound);
+  return status;
+}
+
+static void test_every_allocation_may_fail(void) {
+  test_graph t;
+  const int64_t free_two[2] = {-1, -1}, free_one[1] = {-1}, factor[2] = {1, 1};
+  uint32_t joined = OPIPE_NONE;
+  test_open(&t);
+  const uint32_t past = test_input(&t, "past", OPIPE_FLOAT, free_two, 2);
+  const uint32_t fresh = test_input(&t, "new", OPIPE_FLOAT, free_two, 2);
+  const uint32_t mask = test_input(&t, "mask", OPIPE_FLOAT, free_one, 1);
+  test_dim(&t, past, 0, "batch");
+  test_dim(&t, fresh, 0, "batch");
+  test_dim(&t, mask, 0, "seq + 8");
+  test_dim(&t, fresh, 1, "seq");
+  const uint32_t in[2] = {past, fresh};
+  const opipe_attr axis = {.name = "axis", .i = 1, .kind = OPIPE_ATTR_INT};
+  test_node(&t, "Concat", 13, in, 2, &axis, 1, &joined, 1);
+  const uint32_t shape = test_op(&t, "Mul", test_op(&t, "Shape", joined, OPIPE_NONE),
+                                 test_ints(&t, "factor", factor, 2));
+  const uint32_t flat = test_op(&t, "Reshape", test_op(&t, "Flatten", joined, OPIPE_NONE), shape);
+  test_output(&t, test_op(&t, "Add", test_op(&t, "Identity", flat, OPIPE_NONE), mask));
+  const uint64_t runs = opi_test_every_allocation(bind_with, &t, 4000);
+  OPI_ASSERT(runs > 10 && runs < 4000);
+  test_close(&t);
+}
+
+OPI_TEST_MAIN("bind", OPI_TEST(test_shape_arithmetic_is_folded),
+              OPI_TEST(test_fold_limit_and_parameters), OPI_TEST(test_names_survive),
+              OPI_TEST(test_outputs_without_a_node_get_one), OPI_TEST(test_barriers),
+              OPI_TEST(test_unsupported_come_in_one_report), OPI_TEST(test_pins),
+              OPI_TEST(test_index_limits), OPI_TEST(test_expanded_values_are_followed),
+              OPI_TEST(test_axis_lengths_must_agree), OPI_TEST(test_every_allocation_may_fail))
