@@ -16,17 +16,21 @@ static void bytes_text(opi_text *t, uint64_t bytes) {
 }
 
 static void describe_ranks(opi_text *t, const opi_plan *plan) {
-  opi_text_puts(t, "rank  stages  device            nodes      time   parameters   activations  workspace    boundaries        total          cap\n");
+  opi_text_puts(t,
+                "rank  stages  device            nodes      time   parameters   activations  "
+                "workspace    boundaries        total          cap\n");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &plan->memory[r];
     uint32_t n_nodes = 0, n_stages = 0, first = 0;
     double ns = 0;
     for (uint32_t s = plan->n_stages; s-- > 0;) {
-      if (opi_plan_rank(plan, s, 0) != r) continue;
+      if (opi_plan_rank(plan, s, 0) != r)
+        continue;
       ++n_stages;
       first = s;
       ns += plan->stage_ns[s];
-      for (uint32_t n = 0; n < plan->n_nodes; ++n) n_nodes += plan->stage_of_node[n] == s;
+      for (uint32_t n = 0; n < plan->n_nodes; ++n)
+        n_nodes += plan->stage_of_node[n] == s;
     }
     char stages[24], device[40];
     (void)snprintf(stages, sizeof(stages), n_stages == 1 ? "%u" : "%u+%u", first, n_stages - 1);
@@ -47,29 +51,36 @@ static void describe_ranks(opi_text *t, const opi_plan *plan) {
   }
 }
 
-opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err) {
+opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx,
+                               opipe_error *err) {
   opi_text t;
   opi_text_init(&t, plan->allocator);
-  opi_text_printf(&t, "plan: %u stage%s on %u rank%s, schedule %s, %u micro-batch%s", plan->n_stages,
-                  plan->n_stages == 1 ? "" : "s", plan->n_ranks, plan->n_ranks == 1 ? "" : "s", plan->schedule,
-                  plan->n_microbatches, plan->n_microbatches == 1 ? "" : "es");
+  opi_text_printf(&t, "plan: %u stage%s on %u rank%s, schedule %s, %u micro-batch%s",
+                  plan->n_stages, plan->n_stages == 1 ? "" : "s", plan->n_ranks,
+                  plan->n_ranks == 1 ? "" : "s", plan->schedule, plan->n_microbatches,
+                  plan->n_microbatches == 1 ? "" : "es");
   for (uint32_t i = 0; i < plan->n_dims; ++i) {
-    opi_text_printf(&t, "%s%s=%" PRId64, i == 0 ? "; " : ", ", plan->dims[i].name, plan->dims[i].value);
+    opi_text_printf(&t, "%s%s=%" PRId64, i == 0 ? "; " : ", ", plan->dims[i].name,
+                    plan->dims[i].value);
   }
   opi_text_puts(&t, "\n");
   describe_ranks(&t, plan);
   for (uint32_t i = 0; i < plan->n_crossings && i < CROSSINGS_MOST; ++i) {
-    opi_text_printf(&t, "cut %u -> %u: ", plan->crossings[i].src_stage, plan->crossings[i].dst_stage);
+    opi_text_printf(&t, "cut %u -> %u: ", plan->crossings[i].src_stage,
+                    plan->crossings[i].dst_stage);
     bytes_text(&t, plan->crossings[i].n_bytes);
     opi_text_printf(&t, "  %s\n", plan->crossings[i].name);
   }
-  if (plan->n_crossings > CROSSINGS_MOST) opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
+  if (plan->n_crossings > CROSSINGS_MOST)
+    opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
   const double bound = plan->bound_ns * plan->n_microbatches;
-  opi_text_printf(&t, "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
-                  plan->cost_kind == OPI_COST_MEASURED ? "measured nodes" : "device rates", plan->request_ns * 1e-6,
-                  plan->interval_ns * 1e-6);
+  opi_text_printf(&t,
+                  "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
+                  plan->cost_kind == OPI_COST_MEASURED ? "measured nodes" : "device rates",
+                  plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
   if (bound > 0) {
-    opi_text_printf(&t, "; %.1f %% above the lower bound of %.3f ms", 100.0 * (plan->interval_ns / bound - 1.0), bound * 1e-6);
+    opi_text_printf(&t, "; %.1f %% above the lower bound of %.3f ms",
+                    100.0 * (plan->interval_ns / bound - 1.0), bound * 1e-6);
   }
   opi_text_puts(&t, "\n");
   const opipe_status status = opi_text_write(&t, write, ctx, err);

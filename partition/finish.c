@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From "which node in which stage" to a whole plan: schedule, proof, exact memory against the caps, simulated times. */
+/* From "which node in which stage" to a whole plan: schedule, proof, exact memory against the caps,
+ * simulated times. */
 #include <string.h>
 
 #include "partition/cost/profile.h"
@@ -14,19 +15,20 @@ enum { CLASSES = 2 };
 typedef struct finish {
   const opi_plan_env *env;
   opi_plan *plan;
-  opi_bound *bounds[CLASSES];        /* of the smaller class only [1] is owned */
+  opi_bound *bounds[CLASSES]; /* of the smaller class only [1] is owned */
   opi_cutting *cuttings[CLASSES];
   uint32_t n_classes;
-  opi_rank_device *devices;          /* [n_ranks] */
-  opi_backend_ref *backends;         /* [n_ranks] */
+  opi_rank_device *devices;  /* [n_ranks] */
+  opi_backend_ref *backends; /* [n_ranks] */
   opi_program_list *list;
   opi_arena scratch;
   bool direct;
   opipe_error *err;
 } finish;
 
-opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model, const opi_bind_options *base, int64_t rows,
-                           opi_bound **out_bound, opipe_error *err) {
+opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
+                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                           opipe_error *err) {
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
   opi_bind_options options = *base;
@@ -43,9 +45,11 @@ opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model, const o
   opipe_status status = OPIPE_OK;
   if (rows > 0 && plan->batch_dim != NULL) {
     options.dims = opi_batch_bind(plan->dims, plan->n_dims, plan->batch_dim, rows, &scratch);
-    if (options.dims == NULL) status = opi_fail_nomem(err, plan->n_dims * sizeof(*options.dims), "a binding");
+    if (options.dims == NULL)
+      status = opi_fail_nomem(err, plan->n_dims * sizeof(*options.dims), "a binding");
   }
-  if (status == OPIPE_OK) status = opi_bind(model, &options, out_bound, err);
+  if (status == OPIPE_OK)
+    status = opi_bind(model, &options, out_bound, err);
   opi_arena_release(&scratch);
   return status;
 }
@@ -54,7 +58,8 @@ static opipe_status open_devices(finish *f) {
   const uint32_t n = f->plan->n_ranks;
   f->devices = OPI_ARENA_ARRAY(&f->scratch, opi_rank_device, n);
   f->backends = OPI_ARENA_ARRAY(&f->scratch, opi_backend_ref, n);
-  if (f->devices == NULL || f->backends == NULL) return opi_fail_nomem(f->err, n * sizeof(*f->devices), "devices");
+  if (f->devices == NULL || f->backends == NULL)
+    return opi_fail_nomem(f->err, n * sizeof(*f->devices), "devices");
   for (uint32_t r = 0; r < n; ++r) {
     const opi_device_spec *spec = &f->plan->devices[r];
     OPI_TRY(f->env->plugins->backend(f->env->plugins->ctx, spec->kind, &f->backends[r], f->err));
@@ -62,12 +67,14 @@ static opipe_status open_devices(finish *f) {
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
     OPI_TRY(f->backends[r].table->device_query(f->backends[r].self, spec->index, &info, f->err));
     f->devices[r].alignment = info.alignment;
-    const opipe_device_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
-                                        .index = spec->index,
-                                        .memory_bytes = spec->memory_bytes,
-                                        .threads = spec->threads,
-                                        .options = spec->options[0] == '\0' ? NULL : spec->options};
-    OPI_TRY(f->backends[r].table->device_open(f->backends[r].self, &params, &f->devices[r].device, f->err));
+    const opipe_device_params params = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+        .index = spec->index,
+        .memory_bytes = spec->memory_bytes,
+        .threads = spec->threads,
+        .options = spec->options[0] == '\0' ? NULL : spec->options};
+    OPI_TRY(f->backends[r].table->device_open(f->backends[r].self, &params, &f->devices[r].device,
+                                              f->err));
   }
   return OPIPE_OK;
 }
@@ -78,38 +85,47 @@ static opipe_status find_transport(finish *f, const char *id) {
   OPI_TRY(f->env->plugins->transport(f->env->plugins->ctx, id, &ref, f->err));
   OPI_TRY(ref.table->info(ref.self, &info, f->err));
   if (info.max_ranks != 0 && info.max_ranks < f->plan->n_ranks) {
-    return opi_fail(f->err, OPIPE_E_UNSUPPORTED, "transport '%s' takes %u ranks, the plan has %u", id, info.max_ranks,
-                    f->plan->n_ranks);
+    return opi_fail(f->err, OPIPE_E_UNSUPPORTED, "transport '%s' takes %u ranks, the plan has %u",
+                    id, info.max_ranks, f->plan->n_ranks);
   }
-  f->direct = (info.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_devices_shared(f->backends, f->plan->devices, f->plan->n_ranks);
+  f->direct = (info.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
+              opi_devices_shared(f->backends, f->plan->devices, f->plan->n_ranks);
   return OPIPE_OK;
 }
 
 /* The graph must carry the batch axis when a request is split. */
 static opipe_status check_batch(finish *f, const opi_bound *bound) {
   const opi_graph *g = bound->graph;
-  if (f->plan->n_microbatches == 1) return OPIPE_OK;
+  if (f->plan->n_microbatches == 1)
+    return OPIPE_OK;
   opi_carry *in = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_inputs);
   opi_carry *out = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_values);
-  if (in == NULL || out == NULL) return opi_fail_nomem(f->err, g->n_values * sizeof(*out), "a proof");
+  if (in == NULL || out == NULL)
+    return opi_fail_nomem(f->err, g->n_values * sizeof(*out), "a proof");
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    in[i] = (opi_carry){.axis = opi_batch_axis(f->env->model, f->plan->batch_dim, i), .outer = 1, .inner = 1};
+    in[i] = (opi_carry){
+        .axis = opi_batch_axis(f->env->model, f->plan->batch_dim, i), .outer = 1, .inner = 1};
   }
   const opipe_status status = opi_carry_axis(g, in, out, f->err);
-  if (status < 0) (void)opi_error_prefix(f->err, "%u micro-batches: ", f->plan->n_microbatches);
+  if (status < 0)
+    (void)opi_error_prefix(f->err, "%u micro-batches: ", f->plan->n_microbatches);
   return status;
 }
 
 static opipe_status cut_classes(finish *f, const opi_bound *bound) {
   opi_plan *plan = f->plan;
   const int64_t rows = plan->batch_rows;
-  OPI_TRY(opi_cutting_build(bound->graph, plan->stage_of_node, plan->n_stages, plan->allocator, &f->cuttings[0], f->err));
+  OPI_TRY(opi_cutting_build(bound->graph, plan->stage_of_node, plan->n_stages, plan->allocator,
+                            &f->cuttings[0], f->err));
   f->n_classes = 1;
-  if (plan->n_microbatches == 1 || rows % plan->n_microbatches == 0) return OPIPE_OK;
-  OPI_TRY(opi_plan_bind(plan, f->env->model, f->env->bind, rows / plan->n_microbatches, &f->bounds[1], f->err));
+  if (plan->n_microbatches == 1 || rows % plan->n_microbatches == 0)
+    return OPIPE_OK;
+  OPI_TRY(opi_plan_bind(plan, f->env->model, f->env->bind, rows / plan->n_microbatches,
+                        &f->bounds[1], f->err));
   const opi_graph *g = f->bounds[1]->graph;
   uint32_t *stages = OPI_ARENA_ARRAY(&f->scratch, uint32_t, g->n_nodes);
-  if (stages == NULL) return opi_fail_nomem(f->err, g->n_nodes * sizeof(*stages), "a cutting");
+  if (stages == NULL)
+    return opi_fail_nomem(f->err, g->n_nodes * sizeof(*stages), "a cutting");
   OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, f->err));
   OPI_TRY(opi_cutting_build(g, stages, plan->n_stages, plan->allocator, &f->cuttings[1], f->err));
   f->n_classes = 2;
@@ -120,14 +136,17 @@ static opipe_status name_crossings(finish *f) {
   opi_plan *plan = f->plan;
   const opi_cutting *c = f->cuttings[0];
   plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, c->n_routes);
-  if (plan->crossings == NULL) return opi_fail_nomem(f->err, c->n_routes * sizeof(*plan->crossings), "a plan");
+  if (plan->crossings == NULL)
+    return opi_fail_nomem(f->err, c->n_routes * sizeof(*plan->crossings), "a plan");
   plan->n_crossings = c->n_routes;
   for (uint32_t r = 0; r < c->n_routes; ++r) {
-    plan->crossings[r] = (opi_crossing){.name = opi_arena_strdup(&plan->arena, c->graph->values[c->routes[r].value].name),
-                                        .src_stage = c->routes[r].src_stage,
-                                        .dst_stage = c->routes[r].dst_stage,
-                                        .n_bytes = c->routes[r].n_bytes};
-    if (plan->crossings[r].name == NULL) return opi_fail_nomem(f->err, 0, "a plan");
+    plan->crossings[r] = (opi_crossing){
+        .name = opi_arena_strdup(&plan->arena, c->graph->values[c->routes[r].value].name),
+        .src_stage = c->routes[r].src_stage,
+        .dst_stage = c->routes[r].dst_stage,
+        .n_bytes = c->routes[r].n_bytes};
+    if (plan->crossings[r].name == NULL)
+      return opi_fail_nomem(f->err, 0, "a plan");
   }
   return OPIPE_OK;
 }
@@ -135,15 +154,19 @@ static opipe_status name_crossings(finish *f) {
 static opipe_status check_caps(const finish *f) {
   for (uint32_t r = 0; r < f->plan->n_ranks; ++r) {
     const opi_memory *m = &f->plan->memory[r];
-    if (m->total_bytes <= m->cap_bytes) continue;
+    if (m->total_bytes <= m->cap_bytes)
+      continue;
     uint32_t stage = 0;
-    while (opi_plan_rank(f->plan, stage, 0) != r && stage + 1 < f->plan->n_stages) ++stage;
+    while (opi_plan_rank(f->plan, stage, 0) != r && stage + 1 < f->plan->n_stages)
+      ++stage;
     return opi_fail(f->err, OPIPE_E_LIMIT,
-                    "rank %u (stage %u) needs %llu bytes (parameters %llu, activations %llu, workspace %llu, boundaries "
+                    "rank %u (stage %u) needs %llu bytes (parameters %llu, activations %llu, "
+                    "workspace %llu, boundaries "
                     "%llu) of %llu: %llu too many",
-                    r, stage, (unsigned long long)m->total_bytes, (unsigned long long)m->params_bytes,
-                    (unsigned long long)m->activation_bytes, (unsigned long long)m->workspace_bytes,
-                    (unsigned long long)m->boundary_bytes, (unsigned long long)m->cap_bytes,
+                    r, stage, (unsigned long long)m->total_bytes,
+                    (unsigned long long)m->params_bytes, (unsigned long long)m->activation_bytes,
+                    (unsigned long long)m->workspace_bytes, (unsigned long long)m->boundary_bytes,
+                    (unsigned long long)m->cap_bytes,
                     (unsigned long long)(m->total_bytes - m->cap_bytes));
   }
   return OPIPE_OK;
@@ -164,8 +187,8 @@ static opipe_status order_and_prove(finish *f) {
   }
   opi_replay_result times;
   const uint32_t n_requests = 2 * plan->n_stages + 4;
-  OPI_TRY(opi_replay(plan, f->cuttings[f->n_classes - 1], f->list, plan->stage_ns, n_requests, plan->allocator, &times,
-                     f->err));
+  OPI_TRY(opi_replay(plan, f->cuttings[f->n_classes - 1], f->list, plan->stage_ns, n_requests,
+                     plan->allocator, &times, f->err));
   plan->request_ns = times.request_ns;
   plan->interval_ns = times.interval_ns;
   return OPIPE_OK;
@@ -179,19 +202,21 @@ static opipe_status finish_all(finish *f, const opi_bound *bound, const char *tr
   OPI_TRY(name_crossings(f));
   OPI_TRY(order_and_prove(f));
   f->plan->memory = OPI_ARENA_ARRAY(&f->plan->arena, opi_memory, f->plan->n_ranks);
-  if (f->plan->memory == NULL) return opi_fail_nomem(f->err, f->plan->n_ranks * sizeof(opi_memory), "a prediction");
-  OPI_TRY(opi_predict(f->plan, (const opi_cutting *const *)f->cuttings, f->n_classes, f->devices, f->direct, 0,
-                      f->plan->allocator, f->plan->memory, f->err));
+  if (f->plan->memory == NULL)
+    return opi_fail_nomem(f->err, f->plan->n_ranks * sizeof(opi_memory), "a prediction");
+  OPI_TRY(opi_predict(f->plan, (const opi_cutting *const *)f->cuttings, f->n_classes, f->devices,
+                      f->direct, 0, f->plan->allocator, f->plan->memory, f->err));
   return check_caps(f);
 }
 
-opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound, const char *transport,
-                             opipe_error *err) {
+opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
+                             const char *transport, opipe_error *err) {
   finish f = {.env = env, .plan = plan, .err = err};
   opi_arena_init(&f.scratch, plan->allocator, 0);
   const opipe_status status = finish_all(&f, bound, transport);
   for (uint32_t r = 0; f.devices != NULL && f.backends != NULL && r < plan->n_ranks; ++r) {
-    if (f.devices[r].device != NULL) f.backends[r].table->device_close(f.devices[r].device);
+    if (f.devices[r].device != NULL)
+      f.backends[r].table->device_close(f.devices[r].device);
   }
   opi_program_list_free(f.list);
   for (uint32_t c = 0; c < CLASSES; ++c) {

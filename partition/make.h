@@ -12,7 +12,8 @@ typedef struct opi_plugins {
   void *ctx;
   opipe_status (*backend)(void *ctx, const char *id, opi_backend_ref *out_ref, opipe_error *err);
   opipe_status (*schedule)(void *ctx, const char *id, opi_schedule_ref *out_ref, opipe_error *err);
-  opipe_status (*transport)(void *ctx, const char *id, opi_transport_ref *out_ref, opipe_error *err);
+  opipe_status (*transport)(void *ctx, const char *id, opi_transport_ref *out_ref,
+                            opipe_error *err);
 } opi_plugins;
 
 typedef struct opi_plan_env {
@@ -20,7 +21,8 @@ typedef struct opi_plan_env {
   const opi_logger *logger;
   const opi_plugins *plugins;
   const opi_model *model;
-  const opi_bind_options *bind; /* how the model was bound: pins, flags, evaluator; dims are the request's (all of them) */
+  const opi_bind_options *bind; /* how the model was bound: pins, flags, evaluator; dims are the
+                                   request's (all of them) */
   uint64_t (*now_ns)(void);
 } opi_plan_env;
 
@@ -28,18 +30,25 @@ opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan,
 void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 
 /* Chooses (or takes) the cut, asks the schedule, proves, predicts. params as in host.h. */
-opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params, opi_plan **out_plan, opipe_error *err);
+opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params,
+                           opi_plan **out_plan, opipe_error *err);
 /* env->bind gives the evaluator and logger only; dims, pins and flags are the plan's. */
-opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes, opi_plan **out_plan, opipe_error *err);
-opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
+                           opi_plan **out_plan, opipe_error *err);
+opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
+                            opipe_error *err);
 /* For people: stages, ranks, bytes per category, predicted times, gap to the bound. */
-opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx,
+                               opipe_error *err);
 
-/* The bound graph of one micro-batch with `rows` rows under the plan (rows 0: the plan has no batch dimension). */
-opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model, const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+/* The bound graph of one micro-batch with `rows` rows under the plan (rows 0: the plan has no batch
+ * dimension). */
+opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
+                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
                            opipe_error *err);
-/* Shared by make and read: from stage_of_node and actions (actions NULL: asks the schedule) to a proven, predicted plan. The shape classes'
- * graphs are bound anew. */
-opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound, const char *transport, opipe_error *err);
+/* Shared by make and read: from stage_of_node and actions (actions NULL: asks the schedule) to a
+ * proven, predicted plan. The shape classes' graphs are bound anew. */
+opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
+                             const char *transport, opipe_error *err);
 
 #endif /* OPI_MAKE_H */

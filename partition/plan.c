@@ -18,7 +18,8 @@
 
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err) {
   opi_plan *plan = opi_alloc_zero(allocator, 1, sizeof(*plan));
-  if (plan == NULL) return opi_fail_nomem(err, sizeof(*plan), "a plan");
+  if (plan == NULL)
+    return opi_fail_nomem(err, sizeof(*plan), "a plan");
   plan->allocator = allocator;
   opi_arena_init(&plan->arena, allocator, 0);
   *out_plan = plan;
@@ -26,19 +27,25 @@ opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan,
 }
 
 void opi_plan_free(opi_plan *plan) {
-  if (plan == NULL) return;
+  if (plan == NULL)
+    return;
   const opipe_allocator *allocator = plan->allocator;
   opi_arena_release(&plan->arena);
   opi_free(allocator, plan, sizeof(*plan));
 }
 
 static void add(XXH3_state_t *state, const void *data, size_t n) {
-  if (n != 0) (void)XXH3_128bits_update(state, data, n);
+  if (n != 0)
+    (void)XXH3_128bits_update(state, data, n);
 }
 
-static void add_text(XXH3_state_t *state, const char *text) { add(state, text, strlen(text) + 1); }
+static void add_text(XXH3_state_t *state, const char *text) {
+  add(state, text, strlen(text) + 1);
+}
 
-static void add_u64(XXH3_state_t *state, uint64_t value) { add(state, &value, sizeof(value)); }
+static void add_u64(XXH3_state_t *state, uint64_t value) {
+  add(state, &value, sizeof(value));
+}
 
 static void add_value(XXH3_state_t *state, const opi_value *value) {
   add_text(state, value->name);
@@ -46,7 +53,8 @@ static void add_value(XXH3_state_t *state, const opi_value *value) {
   add_u64(state, (uint64_t)(int64_t)value->rank);
   for (int32_t d = 0; d < value->rank; ++d) {
     add_u64(state, (uint64_t)value->shape[d]);
-    if (value->dim_names != NULL && value->dim_names[d] != NULL) add_text(state, value->dim_names[d]);
+    if (value->dim_names != NULL && value->dim_names[d] != NULL)
+      add_text(state, value->dim_names[d]);
   }
 }
 
@@ -57,28 +65,40 @@ static void add_attr(XXH3_state_t *state, const opipe_attr *attr) {
   add_u64(state, attr->kind);
   add_u64(state, (uint64_t)attr->i);
   add(state, &attr->f, sizeof(attr->f));
-  if (attr->data == NULL) return;
+  if (attr->data == NULL)
+    return;
   const opipe_literal *literal = attr->data;
   const char *const *strings = attr->data;
   switch (attr->kind) {
-    case OPIPE_ATTR_STRING: add(state, attr->data, attr->n); break;
-    case OPIPE_ATTR_INTS: add(state, attr->data, attr->n * sizeof(int64_t)); break;
-    case OPIPE_ATTR_FLOATS: add(state, attr->data, attr->n * sizeof(float)); break;
+    case OPIPE_ATTR_STRING:
+      add(state, attr->data, attr->n);
+      break;
+    case OPIPE_ATTR_INTS:
+      add(state, attr->data, attr->n * sizeof(int64_t));
+      break;
+    case OPIPE_ATTR_FLOATS:
+      add(state, attr->data, attr->n * sizeof(float));
+      break;
     case OPIPE_ATTR_STRINGS:
-      for (uint32_t i = 0; i < attr->n; ++i) add_text(state, strings[i]);
+      for (uint32_t i = 0; i < attr->n; ++i)
+        add_text(state, strings[i]);
       break;
     case OPIPE_ATTR_TENSOR:
       add_u64(state, literal->dtype);
       add(state, literal->shape, literal->rank * sizeof(int64_t));
       break;
-    case OPI_ATTR_GRAPH: add_graph(state, attr->data); break;
-    default: break;
+    case OPI_ATTR_GRAPH:
+      add_graph(state, attr->data);
+      break;
+    default:
+      break;
   }
 }
 
 static void add_graph(XXH3_state_t *state, const opi_graph *graph) {
   add_u64(state, graph->n_values);
-  for (uint32_t v = 0; v < graph->n_values; ++v) add_value(state, &graph->values[v]);
+  for (uint32_t v = 0; v < graph->n_values; ++v)
+    add_value(state, &graph->values[v]);
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
     add_text(state, node->op);
@@ -86,7 +106,8 @@ static void add_graph(XXH3_state_t *state, const opi_graph *graph) {
     add_u64(state, node->version);
     add(state, node->in, node->n_in * sizeof(*node->in));
     add(state, node->out, node->n_out * sizeof(*node->out));
-    for (uint32_t a = 0; a < node->n_attrs; ++a) add_attr(state, &node->attrs[a]);
+    for (uint32_t a = 0; a < node->n_attrs; ++a)
+      add_attr(state, &node->attrs[a]);
   }
   add(state, graph->inputs, graph->n_inputs * sizeof(*graph->inputs));
   add(state, graph->outputs, graph->n_outputs * sizeof(*graph->outputs));

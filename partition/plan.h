@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan: a value that says which node runs in which stage, which stage on which rank, in which order, and what that costs.
+/* The plan: a value that says which node runs in which stage, which stage on which rank, in which
+ * order, and what that costs.
  *
- * Made by partition/search, read from JSON, or given as cuts; proven before anything runs; the runtime only executes it. A plan does not
- * depend on weight values: its fingerprint covers graph, names, types and shapes. Same inputs, same bytes.
+ * Made by partition/search, read from JSON, or given as cuts; proven before anything runs; the
+ * runtime only executes it. A plan does not depend on weight values: its fingerprint covers graph,
+ * names, types and shapes. Same inputs, same bytes.
  */
 #ifndef OPI_PLAN_H
 #define OPI_PLAN_H
@@ -45,20 +47,27 @@ typedef struct opi_memory {
   uint64_t workspace_bytes;  /* scratch of kernels */
   uint64_t boundary_bytes;   /* slots of received tensors, request inputs and results */
   uint64_t gradient_bytes, optimizer_bytes, version_bytes, stash_bytes; /* training */
-  uint64_t total_bytes;      /* sum, each piece rounded as it is allocated */
-  uint64_t cap_bytes;        /* UINT64_MAX: none */
-  uint64_t mapped_bytes;     /* of weight files used in place; not in total */
+  uint64_t total_bytes;  /* sum, each piece rounded as it is allocated */
+  uint64_t cap_bytes;    /* UINT64_MAX: none */
+  uint64_t mapped_bytes; /* of weight files used in place; not in total */
 } opi_memory;
 
 /* Lowered actions: what a rank's interpreter executes. */
-enum { OPI_ACT_COMPUTE = 0, OPI_ACT_RECV = 1, OPI_ACT_SEND = 2, OPI_ACT_LOAD = 3, OPI_ACT_STORE = 4 };
+enum {
+  OPI_ACT_COMPUTE = 0,
+  OPI_ACT_RECV = 1,
+  OPI_ACT_SEND = 2,
+  OPI_ACT_LOAD = 3,
+  OPI_ACT_STORE = 4
+};
 typedef struct opi_step {
-  uint32_t kind;       /* OPI_ACT_* */
+  uint32_t kind; /* OPI_ACT_* */
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route;      /* RECV, SEND: index in the cutting's routes; OPI_ROUTE_CREDIT: the schedule's in-flight credit */
-  uint32_t pass;       /* COMPUTE */
+  uint32_t route; /* RECV, SEND: index in the cutting's routes; OPI_ROUTE_CREDIT: the schedule's
+                     in-flight credit */
+  uint32_t pass;  /* COMPUTE */
 } opi_step;
 #define OPI_ROUTE_CREDIT (UINT32_MAX - 1)
 
@@ -71,47 +80,50 @@ typedef struct opi_crossing {
 
 typedef struct opi_plan {
   const opipe_allocator *allocator;
-  opi_arena arena;           /* everything below */
-  uint64_t fingerprint[2];   /* of the model, XXH3-128: graph, names, types, shapes; not weight values */
+  opi_arena arena; /* everything below */
+  uint64_t
+      fingerprint[2]; /* of the model, XXH3-128: graph, names, types, shapes; not weight values */
   /* binding of the micro-batch graph */
-  opi_dim_binding *dims;     /* shape signature of the whole request (batch = rows of the request) */
+  opi_dim_binding *dims; /* shape signature of the whole request (batch = rows of the request) */
   uint32_t n_dims;
   opi_pin *pins;
   uint32_t n_pins;
-  uint32_t bind_flags;       /* OPI_BIND_* */
+  uint32_t bind_flags; /* OPI_BIND_* */
   uint32_t dropout;
-  const char **barriers;     /* cut tensors that fusion keeps */
+  const char **barriers; /* cut tensors that fusion keeps */
   uint32_t n_barriers;
-  const char *batch_dim;     /* name(s) of the dimension that micro-batches split (partition/cut/batch.h); NULL: none is free */
-  int64_t batch_rows;        /* rows of a whole request; 0 without batch_dim */
+  const char *batch_dim; /* name(s) of the dimension that micro-batches split
+                            (partition/cut/batch.h); NULL: none is free */
+  int64_t batch_rows;    /* rows of a whole request; 0 without batch_dim */
   uint32_t n_microbatches;
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
-  opi_device_spec *devices;  /* [n_ranks] */
-  uint32_t *instance_rank;   /* [n_stages * n_replicas] */
-  const char *schedule;      /* "gpipe" */
+  opi_device_spec *devices; /* [n_ranks] */
+  uint32_t *instance_rank;  /* [n_stages * n_replicas] */
+  const char *schedule;     /* "gpipe" */
   opipe_schedule_setting *settings;
   uint32_t n_settings;
-  uint32_t in_flight;        /* of the layout: 0 = no limit */
-  uint32_t depth;            /* slots of every boundary tensor */
-  const char *transport;     /* plugin id */
+  uint32_t in_flight;    /* of the layout: 0 = no limit */
+  uint32_t depth;        /* slots of every boundary tensor */
+  const char *transport; /* plugin id */
   /* where */
-  const char **node_keys;    /* [n_nodes] first present output's name of every node of the bound graph, in order */
-  uint32_t *stage_of_node;   /* [n_nodes] */
+  const char **node_keys; /* [n_nodes] first present output's name of every node of the bound graph,
+                             in order */
+  uint32_t *stage_of_node; /* [n_nodes] */
   uint32_t n_nodes;
   struct opi_crossing *crossings; /* [n_crossings] tensors that cross stages, by src, dst */
   uint32_t n_crossings;
   /* when */
-  opipe_action *actions;     /* compute order, rank by rank */
+  opipe_action *actions; /* compute order, rank by rank */
   uint32_t n_actions;
-  uint32_t *rank_first;      /* [n_ranks + 1] into actions */
+  uint32_t *rank_first; /* [n_ranks + 1] into actions */
   /* predictions */
-  opi_memory *memory;        /* [n_ranks] */
-  double *stage_ns;          /* [n_stages] one micro-batch */
-  double request_ns;         /* simulated time of one request alone */
-  double interval_ns;        /* simulated steady-state time between requests of a stream */
-  double bound_ns;           /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
-  uint32_t cost_kind;        /* OPI_COST_* */
+  opi_memory *memory; /* [n_ranks] */
+  double *stage_ns;   /* [n_stages] one micro-batch */
+  double request_ns;  /* simulated time of one request alone */
+  double interval_ns; /* simulated steady-state time between requests of a stream */
+  double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
+  uint32_t cost_kind; /* OPI_COST_* */
 } opi_plan;
 
 enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1 };

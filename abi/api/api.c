@@ -12,17 +12,21 @@ void opi_handle_init(opi_handle *handle, uint32_t magic) {
 }
 
 bool opi_handle_drop(opi_handle *handle) {
-  if (atomic_fetch_sub_explicit(&handle->refs, 1, memory_order_acq_rel) != 1) return false;
+  if (atomic_fetch_sub_explicit(&handle->refs, 1, memory_order_acq_rel) != 1)
+    return false;
   handle->magic = 0;
   return true;
 }
 
-opipe_status opi_handle_check(const opi_handle *handle, uint32_t magic, const char *what, opipe_error *err) {
-  if (handle == NULL) return opi_fail(err, OPIPE_E_INVALID, "the %s is NULL", what);
-  if (handle->magic != magic) return opi_fail(err, OPIPE_E_STATE, "this is no %s (or it was destroyed)", what);
+opipe_status opi_handle_check(const opi_handle *handle, uint32_t magic, const char *what,
+                              opipe_error *err) {
+  if (handle == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "the %s is NULL", what);
+  if (handle->magic != magic)
+    return opi_fail(err, OPIPE_E_STATE, "this is no %s (or it was destroyed)", what);
   if (handle->pid != getpid()) {
-    return opi_fail(err, OPIPE_E_STATE, "the %s was opened in another process (%d, this is %d)", what, (int)handle->pid,
-                    (int)getpid());
+    return opi_fail(err, OPIPE_E_STATE, "the %s was opened in another process (%d, this is %d)",
+                    what, (int)handle->pid, (int)getpid());
   }
   return OPIPE_OK;
 }
@@ -75,15 +79,22 @@ static const opipe_api api = {
     .session_flush = opi_api_session_flush,
 };
 
-OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api, opipe_error *err) {
-  if (out_api == NULL) return opi_fail(err, OPIPE_E_INVALID, "opipe_get_api: out_api is NULL");
+OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,
+                                        opipe_error *err) {
+  if (out_api == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "opipe_get_api: out_api is NULL");
   if (major != OPIPE_ABI_MAJOR) {
-    return opi_fail(err, OPIPE_E_ABI, "the host asks for ABI major %u, this library has %u: %s", major, OPIPE_ABI_MAJOR,
-                    major > OPIPE_ABI_MAJOR ? "use a newer library" : "rebuild the host with this library's headers");
+    return opi_fail(err, OPIPE_E_ABI, "the host asks for ABI major %u, this library has %u: %s",
+                    major, OPIPE_ABI_MAJOR,
+                    major > OPIPE_ABI_MAJOR ? "use a newer library"
+                                            : "rebuild the host with this library's headers");
   }
   if (minor > OPIPE_ABI_MINOR) {
-    return opi_fail(err, OPIPE_E_ABI, "the host needs ABI %u.%u, this library has %u.%u: use a newer library, or build the host with "
-                    "OPIPE_TARGET_MINOR=%u", major, minor, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, OPIPE_ABI_MINOR);
+    return opi_fail(err, OPIPE_E_ABI,
+                    "the host needs ABI %u.%u, this library has %u.%u: use a newer library, or "
+                    "build the host with "
+                    "OPIPE_TARGET_MINOR=%u",
+                    major, minor, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, OPIPE_ABI_MINOR);
   }
   *out_api = &api;
   return OPIPE_OK;

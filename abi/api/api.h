@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles behind the host's table. Each begins with a head that tells what it is and which process made it; objects that others need are kept
- * by counted references, so that the order in which a host destroys them cannot break what is left.
+/* Handles behind the host's table. Each begins with a head that tells what it is and which process
+ * made it; objects that others need are kept by counted references, so that the order in which a
+ * host destroys them cannot break what is left.
  */
 #ifndef OPI_API_H
 #define OPI_API_H
@@ -21,7 +22,12 @@ typedef struct opi_handle {
   atomic_uint refs;
 } opi_handle;
 
-enum { OPI_MAGIC_CONTEXT = 0x43504f31, OPI_MAGIC_MODEL = 0x4d504f31, OPI_MAGIC_PLAN = 0x50504f31, OPI_MAGIC_SESSION = 0x53504f31 };
+enum {
+  OPI_MAGIC_CONTEXT = 0x43504f31,
+  OPI_MAGIC_MODEL = 0x4d504f31,
+  OPI_MAGIC_PLAN = 0x50504f31,
+  OPI_MAGIC_SESSION = 0x53504f31
+};
 
 struct opipe_context {
   opi_handle head;
@@ -38,29 +44,31 @@ struct opipe_context {
 struct opipe_model {
   opi_handle head;
   opipe_context *context;
-  opipe_model *unbound;   /* bound models: the model that they are made from (a reference); else NULL */
-  opi_model *file;        /* owned by the unbound model */
-  opi_bound *bound;       /* NULL: unbound */
-  opi_arena arena;        /* options below */
+  opipe_model
+      *unbound;     /* bound models: the model that they are made from (a reference); else NULL */
+  opi_model *file;  /* owned by the unbound model */
+  opi_bound *bound; /* NULL: unbound */
+  opi_arena arena;  /* options below */
   opi_bind_options options; /* as bound: all dims, pins, barriers, flags */
 };
 
 struct opipe_plan {
   opi_handle head;
-  opipe_model *model;     /* a reference */
+  opipe_model *model; /* a reference */
   opi_plan *plan;
 };
 
 struct opipe_session {
   opi_handle head;
-  opipe_plan *plan;          /* a reference */
+  opipe_plan *plan; /* a reference */
   opi_session *session;
   opi_backend_ref *backends; /* [n_ranks] */
   uint32_t n_ranks;
 };
 
 /* Checks a handle before anything else: kind, life, process. `what` names it in the message. */
-opipe_status opi_handle_check(const opi_handle *handle, uint32_t magic, const char *what, opipe_error *err);
+opipe_status opi_handle_check(const opi_handle *handle, uint32_t magic, const char *what,
+                              opipe_error *err);
 void opi_handle_init(opi_handle *handle, uint32_t magic);
 /* True when the last reference is gone. */
 bool opi_handle_drop(opi_handle *handle);
@@ -68,51 +76,74 @@ bool opi_handle_drop(opi_handle *handle);
 void opi_model_unref(opipe_model *model);
 void opi_plan_unref(opipe_plan *plan);
 /* The constant folder of the context: stands on backend "cpu". */
-opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator **out_evaluator, opipe_error *err);
+opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator **out_evaluator,
+                                   opipe_error *err);
 uint64_t opi_now_ns(void);
 
 /* The table's functions, by file. */
-opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context, opipe_error *err);
+opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
+                                    opipe_error *err);
 void opi_api_context_destroy(opipe_context *context);
-opipe_status opi_api_context_register_static(opipe_context *context, const opipe_plugin *plugin, opipe_error *err);
-opipe_status opi_api_context_plugins(opipe_context *context, uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_context_register_static(opipe_context *context, const opipe_plugin *plugin,
+                                             opipe_error *err);
+opipe_status opi_api_context_plugins(opipe_context *context, uint32_t format, opipe_write_fn write,
+                                     void *ctx, opipe_error *err);
 
-opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params *params, opipe_model **out_model, opipe_error *err);
+opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params *params,
+                                opipe_model **out_model, opipe_error *err);
 void opi_api_model_destroy(opipe_model *model);
-opipe_status opi_api_model_bind(opipe_model *model, const opipe_bind_options *options, opipe_model **out_bound, opipe_error *err);
+opipe_status opi_api_model_bind(opipe_model *model, const opipe_bind_options *options,
+                                opipe_model **out_bound, opipe_error *err);
 opipe_status opi_api_model_info(opipe_model *model, opipe_model_info *io_info, opipe_error *err);
-opipe_status opi_api_model_input(opipe_model *model, uint32_t index, opipe_tensor_info *io_info, opipe_error *err);
-opipe_status opi_api_model_output(opipe_model *model, uint32_t index, opipe_tensor_info *io_info, opipe_error *err);
-opipe_status opi_api_model_dim(opipe_model *model, uint32_t index, opipe_dim *out_dim, opipe_error *err);
-opipe_status opi_api_model_describe(opipe_model *model, uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_model_input(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
+                                 opipe_error *err);
+opipe_status opi_api_model_output(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
+                                  opipe_error *err);
+opipe_status opi_api_model_dim(opipe_model *model, uint32_t index, opipe_dim *out_dim,
+                               opipe_error *err);
+opipe_status opi_api_model_describe(opipe_model *model, uint32_t format, opipe_write_fn write,
+                                    void *ctx, opipe_error *err);
 
-opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *params, opipe_plan **out_plan, opipe_error *err);
-opipe_status opi_api_plan_read(opipe_model *model, const void *json, uint64_t n_bytes, opipe_plan **out_plan, opipe_error *err);
-opipe_status opi_api_plan_write(opipe_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err);
-opipe_status opi_api_plan_describe(opipe_plan *plan, uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
-opipe_status opi_api_plan_annotate(opipe_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *params,
+                               opipe_plan **out_plan, opipe_error *err);
+opipe_status opi_api_plan_read(opipe_model *model, const void *json, uint64_t n_bytes,
+                               opipe_plan **out_plan, opipe_error *err);
+opipe_status opi_api_plan_write(opipe_plan *plan, opipe_write_fn write, void *ctx,
+                                opipe_error *err);
+opipe_status opi_api_plan_describe(opipe_plan *plan, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err);
+opipe_status opi_api_plan_annotate(opipe_plan *plan, opipe_write_fn write, void *ctx,
+                                   opipe_error *err);
 opipe_status opi_api_plan_info(opipe_plan *plan, opipe_plan_info *io_info, opipe_error *err);
-opipe_status opi_api_plan_memory(opipe_plan *plan, uint32_t rank, opipe_memory_info *io_info, opipe_error *err);
-opipe_status opi_api_plan_cut_tensor(opipe_plan *plan, uint32_t index, const char **out_name, uint32_t *out_src_stage,
-                                     uint32_t *out_dst_stage, opipe_error *err);
+opipe_status opi_api_plan_memory(opipe_plan *plan, uint32_t rank, opipe_memory_info *io_info,
+                                 opipe_error *err);
+opipe_status opi_api_plan_cut_tensor(opipe_plan *plan, uint32_t index, const char **out_name,
+                                     uint32_t *out_src_stage, uint32_t *out_dst_stage,
+                                     opipe_error *err);
 void opi_api_plan_destroy(opipe_plan *plan);
 
-opipe_status opi_api_session_open(opipe_context *context, opipe_plan *plan, const opipe_session_params *params,
-                                  opipe_session **out_session, opipe_error *err);
+opipe_status opi_api_session_open(opipe_context *context, opipe_plan *plan,
+                                  const opipe_session_params *params, opipe_session **out_session,
+                                  opipe_error *err);
 void opi_api_session_close(opipe_session *session);
-opipe_status opi_api_session_submit(opipe_session *session, const opipe_submit_params *params, opipe_request **out_request,
-                                    opipe_error *err);
+opipe_status opi_api_session_submit(opipe_session *session, const opipe_submit_params *params,
+                                    opipe_request **out_request, opipe_error *err);
 opipe_status opi_api_request_poll(opipe_request *request, opipe_error *err);
 opipe_status opi_api_request_wait(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
 opipe_status opi_api_request_cancel(opipe_request *request, opipe_error *err);
-opipe_status opi_api_request_output(opipe_request *request, uint32_t index, opipe_tensor *out_tensor, opipe_error *err);
+opipe_status opi_api_request_output(opipe_request *request, uint32_t index,
+                                    opipe_tensor *out_tensor, opipe_error *err);
 void opi_api_request_release(opipe_request *request);
-opipe_status opi_api_session_drive(opipe_session *session, uint32_t rank, uint64_t timeout_ns, opipe_error *err);
-opipe_status opi_api_session_memory(opipe_session *session, uint32_t rank, opipe_memory_info *io_info, opipe_error *err);
-opipe_status opi_api_session_info(opipe_session *session, opipe_session_info *io_info, opipe_error *err);
-opipe_status opi_api_session_bind_state(opipe_session *session, const char *output, const char *input, opipe_error *err);
-opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params, opipe_request **out_ticket,
-                                        opipe_error *err);
+opipe_status opi_api_session_drive(opipe_session *session, uint32_t rank, uint64_t timeout_ns,
+                                   opipe_error *err);
+opipe_status opi_api_session_memory(opipe_session *session, uint32_t rank,
+                                    opipe_memory_info *io_info, opipe_error *err);
+opipe_status opi_api_session_info(opipe_session *session, opipe_session_info *io_info,
+                                  opipe_error *err);
+opipe_status opi_api_session_bind_state(opipe_session *session, const char *output,
+                                        const char *input, opipe_error *err);
+opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params,
+                                        opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err);
 
 #endif /* OPI_API_H */

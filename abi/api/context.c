@@ -7,7 +7,8 @@
 
 #include "abi/api/api.h"
 
-static void log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
+static void log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line,
+                          const char *msg) {
   static const char *const names[] = {"error", "warning", "info", "debug"};
   (void)ctx;
   (void)file;
@@ -17,76 +18,90 @@ static void log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t 
 
 static uint32_t allowed_cores(void) {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0)
+    return 1;
   const int n = CPU_COUNT(&set);
   return n < 1 ? 1 : (uint32_t)n;
 }
 
 /* ---- plugins by id, as partition wants them ---- */
 
-static opipe_status find_plugin(opipe_context *context, uint32_t kind, const char *id, opi_plugin_ref *out, opipe_error *err) {
+static opipe_status find_plugin(opipe_context *context, uint32_t kind, const char *id,
+                                opi_plugin_ref *out, opipe_error *err) {
   return opi_registry_find(context->registry, kind, id, out, err);
 }
 
-static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out_ref, opipe_error *err) {
+static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out_ref,
+                                 opipe_error *err) {
   opi_plugin_ref ref;
   OPI_TRY(find_plugin(ctx, OPIPE_KIND_BACKEND, id, &ref, err));
   *out_ref = (opi_backend_ref){.table = ref.table, .self = ref.self, .id = ref.id};
   return OPIPE_OK;
 }
 
-static opipe_status find_schedule(void *ctx, const char *id, opi_schedule_ref *out_ref, opipe_error *err) {
+static opipe_status find_schedule(void *ctx, const char *id, opi_schedule_ref *out_ref,
+                                  opipe_error *err) {
   opi_plugin_ref ref;
   OPI_TRY(find_plugin(ctx, OPIPE_KIND_SCHEDULE, id, &ref, err));
   *out_ref = (opi_schedule_ref){.table = ref.table, .self = ref.self, .id = ref.id};
   return OPIPE_OK;
 }
 
-static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref *out_ref, opipe_error *err) {
+static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref *out_ref,
+                                   opipe_error *err) {
   opi_plugin_ref ref;
   OPI_TRY(find_plugin(ctx, OPIPE_KIND_TRANSPORT, id, &ref, err));
   *out_ref = (opi_transport_ref){.table = ref.table, .self = ref.self, .id = ref.id};
   return OPIPE_OK;
 }
 
-opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator **out_evaluator, opipe_error *err) {
+opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator **out_evaluator,
+                                   opipe_error *err) {
   opi_backend_ref cpu;
   opipe_status status = OPIPE_OK;
   (void)pthread_mutex_lock(&context->lock);
   if (context->evaluator == NULL) {
     status = find_backend(context, "cpu", &cpu, err);
     if (status == OPIPE_OK) {
-      status = opi_evaluator_create(&context->allocator, cpu.table, cpu.self, &context->evaluator, err);
+      status =
+          opi_evaluator_create(&context->allocator, cpu.table, cpu.self, &context->evaluator, err);
     }
-    if (status < 0) (void)opi_error_prefix(err, "constants are folded by backend 'cpu': ");
+    if (status < 0)
+      (void)opi_error_prefix(err, "constants are folded by backend 'cpu': ");
   }
   (void)pthread_mutex_unlock(&context->lock);
-  if (status == OPIPE_OK) *out_evaluator = context->evaluator;
+  if (status == OPIPE_OK)
+    *out_evaluator = context->evaluator;
   return status;
 }
 
 /* ---- life ---- */
 
-static opipe_status make_parts(opipe_context *c, const opipe_context_params *params, opipe_error *err) {
-  const opi_registry_params registry = {.allocator = &c->allocator,
-                                        .logger = &c->logger,
-                                        .paths = params->plugin_paths,
-                                        .n_paths = params->n_plugin_paths,
-                                        .only_static = (params->flags & OPIPE_CONTEXT_ONLY_STATIC) != 0};
+static opipe_status make_parts(opipe_context *c, const opipe_context_params *params,
+                               opipe_error *err) {
+  const opi_registry_params registry = {
+      .allocator = &c->allocator,
+      .logger = &c->logger,
+      .paths = params->plugin_paths,
+      .n_paths = params->n_plugin_paths,
+      .only_static = (params->flags & OPIPE_CONTEXT_ONLY_STATIC) != 0};
   OPI_TRY(opi_budget_create(&c->allocator, &c->budget, err));
   for (uint32_t i = 0; i < params->n_budgets; ++i) {
     const opipe_device_budget *budget = &params->budgets[i];
-    if (budget->kind == NULL) return opi_fail(err, OPIPE_E_INVALID, "device budget %u names no backend", i);
+    if (budget->kind == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "device budget %u names no backend", i);
     OPI_TRY(opi_budget_cap(c->budget, budget->kind, budget->index, budget->memory_bytes, err));
   }
   return opi_registry_create(&registry, &c->registry, err);
 }
 
-opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context, opipe_error *err) {
-  static const opipe_context_params preset = {.struct_size = (uint32_t)OPIPE_END(opipe_context_params, flags),
-                                              .log_level = OPIPE_LOG_WARN};
+opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
+                                    opipe_error *err) {
+  static const opipe_context_params preset = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_context_params, flags), .log_level = OPIPE_LOG_WARN};
   opipe_context_params own = preset;
-  if (out_context == NULL) return opi_fail(err, OPIPE_E_INVALID, "context_create: out_context is NULL");
+  if (out_context == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "context_create: out_context is NULL");
   if (params != NULL) {
     if (params->struct_size < OPIPE_END(opipe_context_params, log_level)) {
       return opi_fail(err, OPIPE_E_ABI, "context_create: struct_size is %u", params->struct_size);
@@ -95,12 +110,15 @@ opipe_status opi_api_context_create(const opipe_context_params *params, opipe_co
   }
   const opipe_allocator *allocator = own.allocator == NULL ? opi_allocator_system() : own.allocator;
   opipe_context *c = opi_alloc_zero(allocator, 1, sizeof(*c));
-  if (c == NULL) return opi_fail_nomem(err, sizeof(*c), "a context");
+  if (c == NULL)
+    return opi_fail_nomem(err, sizeof(*c), "a context");
   opi_handle_init(&c->head, OPI_MAGIC_CONTEXT);
   c->allocator = *allocator;
-  c->logger = (opi_logger){.ctx = own.log_ctx, .log = own.log == NULL ? log_to_stderr : own.log, .level = own.log_level};
+  c->logger = (opi_logger){
+      .ctx = own.log_ctx, .log = own.log == NULL ? log_to_stderr : own.log, .level = own.log_level};
   c->cores = own.cores == 0 ? allowed_cores() : own.cores;
-  c->plugins = (opi_plugins){.ctx = c, .backend = find_backend, .schedule = find_schedule, .transport = find_transport};
+  c->plugins = (opi_plugins){
+      .ctx = c, .backend = find_backend, .schedule = find_schedule, .transport = find_transport};
   if (pthread_mutex_init(&c->lock, NULL) != 0) {
     opi_free(allocator, c, sizeof(*c));
     return opi_fail_nomem(err, sizeof(pthread_mutex_t), "a lock");
@@ -115,8 +133,10 @@ opipe_status opi_api_context_create(const opipe_context_params *params, opipe_co
 }
 
 void opi_api_context_destroy(opipe_context *c) {
-  if (opi_handle_check(c == NULL ? NULL : &c->head, OPI_MAGIC_CONTEXT, "context", NULL) < 0) return;
-  if (!opi_handle_drop(&c->head)) return; /* the last model or session ends it */
+  if (opi_handle_check(c == NULL ? NULL : &c->head, OPI_MAGIC_CONTEXT, "context", NULL) < 0)
+    return;
+  if (!opi_handle_drop(&c->head))
+    return; /* the last model or session ends it */
   const opipe_allocator allocator = c->allocator;
   opi_evaluator_free(c->evaluator);
   opi_registry_free(c->registry);
@@ -125,13 +145,16 @@ void opi_api_context_destroy(opipe_context *c) {
   opi_free(&allocator, c, sizeof(*c));
 }
 
-opipe_status opi_api_context_register_static(opipe_context *c, const opipe_plugin *plugin, opipe_error *err) {
+opipe_status opi_api_context_register_static(opipe_context *c, const opipe_plugin *plugin,
+                                             opipe_error *err) {
   OPI_TRY(opi_handle_check(c == NULL ? NULL : &c->head, OPI_MAGIC_CONTEXT, "context", err));
   return opi_registry_add_static(c->registry, plugin, err);
 }
 
-opipe_status opi_api_context_plugins(opipe_context *c, uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err) {
+opipe_status opi_api_context_plugins(opipe_context *c, uint32_t format, opipe_write_fn write,
+                                     void *ctx, opipe_error *err) {
   OPI_TRY(opi_handle_check(c == NULL ? NULL : &c->head, OPI_MAGIC_CONTEXT, "context", err));
-  if (write == NULL) return opi_fail(err, OPIPE_E_INVALID, "context_plugins: the sink is NULL");
+  if (write == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "context_plugins: the sink is NULL");
   return opi_registry_describe(c->registry, format, write, ctx, err);
 }

@@ -10,7 +10,8 @@ static opipe_status check(const opipe_model *model, opipe_error *err) {
 
 static opipe_status new_model(opipe_context *context, opipe_model **out_model, opipe_error *err) {
   opipe_model *m = opi_alloc_zero(&context->allocator, 1, sizeof(*m));
-  if (m == NULL) return opi_fail_nomem(err, sizeof(*m), "a model");
+  if (m == NULL)
+    return opi_fail_nomem(err, sizeof(*m), "a model");
   opi_handle_init(&m->head, OPI_MAGIC_MODEL);
   m->context = context;
   opi_arena_init(&m->arena, &context->allocator, 0);
@@ -20,7 +21,8 @@ static opipe_status new_model(opipe_context *context, opipe_model **out_model, o
 }
 
 void opi_model_unref(opipe_model *m) {
-  if (m == NULL || !opi_handle_drop(&m->head)) return;
+  if (m == NULL || !opi_handle_drop(&m->head))
+    return;
   opipe_context *context = m->context;
   opi_bound_free(m->bound);
   if (m->unbound != NULL) {
@@ -34,23 +36,30 @@ void opi_model_unref(opipe_model *m) {
 }
 
 void opi_api_model_destroy(opipe_model *model) {
-  if (check(model, NULL) == OPIPE_OK) opi_model_unref(model);
+  if (check(model, NULL) == OPIPE_OK)
+    opi_model_unref(model);
 }
 
-opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params *params, opipe_model **out_model, opipe_error *err) {
+opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params *params,
+                                opipe_model **out_model, opipe_error *err) {
   opipe_model *m = NULL;
-  OPI_TRY(opi_handle_check(context == NULL ? NULL : &context->head, OPI_MAGIC_CONTEXT, "context", err));
-  if (params == NULL || out_model == NULL) return opi_fail(err, OPIPE_E_INVALID, "model_load: an argument is NULL");
+  OPI_TRY(
+      opi_handle_check(context == NULL ? NULL : &context->head, OPI_MAGIC_CONTEXT, "context", err));
+  if (params == NULL || out_model == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_load: an argument is NULL");
   if (params->struct_size < OPIPE_END(opipe_load_params, base_dir)) {
     return opi_fail(err, OPIPE_E_ABI, "model_load: struct_size is %u", params->struct_size);
   }
-  if (params->path == NULL && params->data == NULL) return opi_fail(err, OPIPE_E_INVALID, "model_load: neither a path nor data");
+  if (params->path == NULL && params->data == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_load: neither a path nor data");
   const opi_load_params load = {
       .path = params->path,
       .data = params->data,
       .n_bytes = params->n_bytes,
       .base_dir = params->base_dir,
-      .memory_budget_bytes = OPIPE_HAS(params, opipe_load_params, memory_budget_bytes) ? params->memory_budget_bytes : 0,
+      .memory_budget_bytes = OPIPE_HAS(params, opipe_load_params, memory_budget_bytes)
+                                 ? params->memory_budget_bytes
+                                 : 0,
       .flags = params->flags, /* the same bits: checked below */
       .allocator = &context->allocator,
       .logger = &context->logger};
@@ -73,22 +82,31 @@ opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params 
 static opipe_status copy_pin(opipe_model *m, const opipe_pin *pin, opi_pin *out, opipe_error *err) {
   const opipe_tensor *t = &pin->value;
   uint64_t n_bytes = 0;
-  if (pin->input == NULL) return opi_fail(err, OPIPE_E_INVALID, "model_bind: a pin names no input");
+  if (pin->input == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_bind: a pin names no input");
   const uint32_t dtype = opi_dtype_from_dl(t->dtype);
-  if (t->rank < 0 || t->rank > OPIPE_MAX_RANK || dtype == OPIPE_UNDEFINED || opi_dtype_bits(dtype) % 8 != 0 ||
-      !opi_tensor_bytes(dtype, t->shape, (uint32_t)t->rank, &n_bytes) || (t->data == NULL && n_bytes != 0)) {
-    return opi_fail(err, OPIPE_E_INVALID, "model_bind: the tensor pinned to input '%s' has no valid type, shape or data", pin->input);
+  if (t->rank < 0 || t->rank > OPIPE_MAX_RANK || dtype == OPIPE_UNDEFINED ||
+      opi_dtype_bits(dtype) % 8 != 0 ||
+      !opi_tensor_bytes(dtype, t->shape, (uint32_t)t->rank, &n_bytes) ||
+      (t->data == NULL && n_bytes != 0)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "model_bind: the tensor pinned to input '%s' has no valid type, shape or data",
+                    pin->input);
   }
   if (t->device_type != OPIPE_DL_CPU) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "model_bind: the tensor pinned to input '%s' is on device type %d, host memory is %d",
-                    pin->input, t->device_type, OPIPE_DL_CPU);
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "model_bind: the tensor pinned to input '%s' is on device type %d, host memory is %d",
+        pin->input, t->device_type, OPIPE_DL_CPU);
   }
   void *data = opi_arena_alloc(&m->arena, (size_t)n_bytes);
   int64_t *shape = opi_arena_copy(&m->arena, t->shape, (size_t)t->rank * sizeof(int64_t));
   char *input = opi_arena_strdup(&m->arena, pin->input);
-  if (data == NULL || shape == NULL || input == NULL) return opi_fail_nomem(err, n_bytes, "a pinned input");
+  if (data == NULL || shape == NULL || input == NULL)
+    return opi_fail_nomem(err, n_bytes, "a pinned input");
   opi_tensor_pack(t, data);
-  *out = (opi_pin){.input = input, .data = data, .shape = shape, .rank = (uint32_t)t->rank, .dtype = dtype};
+  *out = (opi_pin){
+      .input = input, .data = data, .shape = shape, .rank = (uint32_t)t->rank, .dtype = dtype};
   return OPIPE_OK;
 }
 
@@ -96,33 +114,43 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
   opi_dim_binding *dims = OPI_ARENA_ARRAY(&m->arena, opi_dim_binding, o->n_dims);
   opi_pin *pins = OPI_ARENA_ARRAY(&m->arena, opi_pin, o->n_pins);
   const char **keep = OPI_ARENA_ARRAY(&m->arena, const char *, o->n_keep);
-  if (dims == NULL || pins == NULL || keep == NULL) return opi_fail_nomem(err, 0, "bind options");
+  if (dims == NULL || pins == NULL || keep == NULL)
+    return opi_fail_nomem(err, 0, "bind options");
   for (uint32_t i = 0; i < o->n_dims; ++i) {
-    if (o->dims[i].name == NULL) return opi_fail(err, OPIPE_E_INVALID, "model_bind: dimension %u has no name", i);
+    if (o->dims[i].name == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "model_bind: dimension %u has no name", i);
     dims[i] = (opi_dim_binding){opi_arena_strdup(&m->arena, o->dims[i].name), o->dims[i].value};
-    if (dims[i].name == NULL) return opi_fail_nomem(err, 0, "bind options");
+    if (dims[i].name == NULL)
+      return opi_fail_nomem(err, 0, "bind options");
   }
-  for (uint32_t i = 0; i < o->n_pins; ++i) OPI_TRY(copy_pin(m, &o->pins[i], &pins[i], err));
+  for (uint32_t i = 0; i < o->n_pins; ++i)
+    OPI_TRY(copy_pin(m, &o->pins[i], &pins[i], err));
   for (uint32_t i = 0; i < o->n_keep; ++i) {
     keep[i] = o->keep[i] == NULL ? NULL : opi_arena_strdup(&m->arena, o->keep[i]);
-    if (keep[i] == NULL) return opi_fail(err, OPIPE_E_INVALID, "model_bind: tensor %u to keep has no name", i);
+    if (keep[i] == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "model_bind: tensor %u to keep has no name", i);
   }
-  m->options = (opi_bind_options){.dims = dims,
-                                  .pins = pins,
-                                  .barriers = keep,
-                                  .n_dims = o->n_dims,
-                                  .n_pins = o->n_pins,
-                                  .n_barriers = o->n_keep,
-                                  .flags = o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS),
-                                  .dropout = (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF,
-                                  .allocator = &m->context->allocator,
-                                  .logger = &m->context->logger};
+  m->options = (opi_bind_options){
+      .dims = dims,
+      .pins = pins,
+      .barriers = keep,
+      .n_dims = o->n_dims,
+      .n_pins = o->n_pins,
+      .n_barriers = o->n_keep,
+      .flags = o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS),
+      .dropout = (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF,
+      .allocator = &m->context->allocator,
+      .logger = &m->context->logger};
   return OPIPE_OK;
 }
 
-static opipe_status bind(opipe_model *m, opipe_model *from, const opipe_bind_options *options, opipe_error *err) {
-  static const opipe_bind_options none = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_options, reserved)};
-  OPIPE_STATIC_ASSERT((int)OPIPE_BIND_NO_FUSE == (int)OPI_BIND_NO_FUSE && (int)OPIPE_BIND_DEFAULTS == (int)OPI_BIND_DEFAULTS, "bind flags agree");
+static opipe_status bind(opipe_model *m, opipe_model *from, const opipe_bind_options *options,
+                         opipe_error *err) {
+  static const opipe_bind_options none = {.struct_size =
+                                              (uint32_t)OPIPE_END(opipe_bind_options, reserved)};
+  OPIPE_STATIC_ASSERT((int)OPIPE_BIND_NO_FUSE == (int)OPI_BIND_NO_FUSE &&
+                          (int)OPIPE_BIND_DEFAULTS == (int)OPI_BIND_DEFAULTS,
+                      "bind flags agree");
   m->unbound = from;
   m->file = from->file;
   (void)atomic_fetch_add_explicit(&from->head.refs, 1, memory_order_relaxed);
@@ -135,16 +163,21 @@ static opipe_status bind(opipe_model *m, opipe_model *from, const opipe_bind_opt
   return OPIPE_OK;
 }
 
-opipe_status opi_api_model_bind(opipe_model *model, const opipe_bind_options *options, opipe_model **out_bound, opipe_error *err) {
+opipe_status opi_api_model_bind(opipe_model *model, const opipe_bind_options *options,
+                                opipe_model **out_bound, opipe_error *err) {
   opipe_model *m = NULL;
   OPI_TRY(check(model, err));
-  if (out_bound == NULL) return opi_fail(err, OPIPE_E_INVALID, "model_bind: out_bound is NULL");
-  if (model->bound != NULL) return opi_fail(err, OPIPE_E_STATE, "model_bind: the model is bound already; bind the loaded one");
+  if (out_bound == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_bind: out_bound is NULL");
+  if (model->bound != NULL)
+    return opi_fail(err, OPIPE_E_STATE,
+                    "model_bind: the model is bound already; bind the loaded one");
   if (options != NULL && options->struct_size < OPIPE_END(opipe_bind_options, n_pins)) {
     return opi_fail(err, OPIPE_E_ABI, "model_bind: struct_size is %u", options->struct_size);
   }
   opipe_bind_options own = {0};
-  if (options != NULL) memcpy(&own, options, options->struct_size < sizeof(own) ? options->struct_size : sizeof(own));
+  if (options != NULL)
+    memcpy(&own, options, options->struct_size < sizeof(own) ? options->struct_size : sizeof(own));
   OPI_TRY(new_model(model->context, &m, err));
   const opipe_status status = bind(m, model, &own, err);
   if (status < 0) {
@@ -157,15 +190,20 @@ opipe_status opi_api_model_bind(opipe_model *model, const opipe_bind_options *op
 
 /* ---- what a model consists of ---- */
 
-static const opi_graph *graph_of(const opipe_model *m) { return m->bound == NULL ? m->file->graph : m->bound->graph; }
+static const opi_graph *graph_of(const opipe_model *m) {
+  return m->bound == NULL ? m->file->graph : m->bound->graph;
+}
 
 static void count_parameters(const opi_graph *g, opipe_model_info *info) {
   for (uint32_t v = 0; v < g->n_values; ++v) {
     uint64_t elems = 0, bytes = 0;
     const opi_value *value = &g->values[v];
-    if ((value->flags & OPI_VALUE_INITIALIZER) == 0 || value->rank < 0) continue;
-    if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &elems)) continue;
-    if (!opi_tensor_bytes(value->dtype, value->shape, (uint32_t)value->rank, &bytes)) continue;
+    if ((value->flags & OPI_VALUE_INITIALIZER) == 0 || value->rank < 0)
+      continue;
+    if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &elems))
+      continue;
+    if (!opi_tensor_bytes(value->dtype, value->shape, (uint32_t)value->rank, &bytes))
+      continue;
     info->parameter_elems += elems;
     info->parameter_bytes += bytes;
   }
@@ -174,7 +212,8 @@ static void count_parameters(const opi_graph *g, opipe_model_info *info) {
 opipe_status opi_api_model_info(opipe_model *m, opipe_model_info *io_info, opipe_error *err) {
   OPI_TRY(check(m, err));
   if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_model_info, bound)) {
-    return opi_fail(err, OPIPE_E_INVALID, "model_info: struct_size is %u", io_info == NULL ? 0 : io_info->struct_size);
+    return opi_fail(err, OPIPE_E_INVALID, "model_info: struct_size is %u",
+                    io_info == NULL ? 0 : io_info->struct_size);
   }
   const opi_graph *g = graph_of(m);
   opipe_model_info info = {.struct_size = io_info->struct_size,
@@ -195,12 +234,15 @@ opipe_status opi_api_model_info(opipe_model *m, opipe_model_info *io_info, opipe
   return OPIPE_OK;
 }
 
-static opipe_status describe_value(const opipe_model *m, const char *function, const uint32_t *list, uint32_t n, uint32_t index,
-                                   bool input, opipe_tensor_info *io_info, opipe_error *err) {
+static opipe_status describe_value(const opipe_model *m, const char *function, const uint32_t *list,
+                                   uint32_t n, uint32_t index, bool input,
+                                   opipe_tensor_info *io_info, opipe_error *err) {
   if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_tensor_info, dim_names)) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: struct_size is %u", function, io_info == NULL ? 0 : io_info->struct_size);
+    return opi_fail(err, OPIPE_E_INVALID, "%s: struct_size is %u", function,
+                    io_info == NULL ? 0 : io_info->struct_size);
   }
-  if (index >= n) return opi_fail(err, OPIPE_E_NOTFOUND, "%s: index %u of %u", function, index, n);
+  if (index >= n)
+    return opi_fail(err, OPIPE_E_NOTFOUND, "%s: index %u of %u", function, index, n);
   const opi_value *v = &graph_of(m)->values[list[index]];
   opipe_tensor_info info = {.struct_size = io_info->struct_size,
                             .dtype = v->dtype,
@@ -208,25 +250,32 @@ static opipe_status describe_value(const opipe_model *m, const char *function, c
                             .shape = v->shape,
                             .dim_names = (const char *const *)v->dim_names,
                             .rank = v->rank < 0 ? 0 : (uint32_t)v->rank};
-  if (input && m->bound != NULL) info.index_limit = m->bound->index_limits[index];
+  if (input && m->bound != NULL)
+    info.index_limit = m->bound->index_limits[index];
   memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
   return OPIPE_OK;
 }
 
-opipe_status opi_api_model_input(opipe_model *m, uint32_t index, opipe_tensor_info *io_info, opipe_error *err) {
+opipe_status opi_api_model_input(opipe_model *m, uint32_t index, opipe_tensor_info *io_info,
+                                 opipe_error *err) {
   OPI_TRY(check(m, err));
-  return describe_value(m, "model_input", graph_of(m)->inputs, graph_of(m)->n_inputs, index, true, io_info, err);
+  return describe_value(m, "model_input", graph_of(m)->inputs, graph_of(m)->n_inputs, index, true,
+                        io_info, err);
 }
 
-opipe_status opi_api_model_output(opipe_model *m, uint32_t index, opipe_tensor_info *io_info, opipe_error *err) {
+opipe_status opi_api_model_output(opipe_model *m, uint32_t index, opipe_tensor_info *io_info,
+                                  opipe_error *err) {
   OPI_TRY(check(m, err));
-  return describe_value(m, "model_output", graph_of(m)->outputs, graph_of(m)->n_outputs, index, false, io_info, err);
+  return describe_value(m, "model_output", graph_of(m)->outputs, graph_of(m)->n_outputs, index,
+                        false, io_info, err);
 }
 
-opipe_status opi_api_model_dim(opipe_model *m, uint32_t index, opipe_dim *out_dim, opipe_error *err) {
+opipe_status opi_api_model_dim(opipe_model *m, uint32_t index, opipe_dim *out_dim,
+                               opipe_error *err) {
   OPI_TRY(check(m, err));
   const uint32_t n = m->bound == NULL ? 0 : m->bound->n_dims;
-  if (out_dim == NULL || index >= n) return opi_fail(err, OPIPE_E_NOTFOUND, "model_dim: index %u of %u", index, n);
+  if (out_dim == NULL || index >= n)
+    return opi_fail(err, OPIPE_E_NOTFOUND, "model_dim: index %u of %u", index, n);
   *out_dim = (opipe_dim){m->bound->dims[index].name, m->bound->dims[index].value};
   return OPIPE_OK;
 }

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions: resolves the plan's plugins, keeps model and plan alive as long as the session is open, and hands every call to the runtime, whose
- * request objects are the host's request handles.
+/* Sessions: resolves the plan's plugins, keeps model and plan alive as long as the session is open,
+ * and hands every call to the runtime, whose request objects are the host's request handles.
  */
 #include <string.h>
 
 #include "abi/api/api.h"
 
 static opipe_status check(const opipe_session *session, opipe_error *err) {
-  return opi_handle_check(session == NULL ? NULL : &session->head, OPI_MAGIC_SESSION, "session", err);
+  return opi_handle_check(session == NULL ? NULL : &session->head, OPI_MAGIC_SESSION, "session",
+                          err);
 }
 
-static opi_request *runtime_request(opipe_request *request) { return (opi_request *)(void *)request; }
+static opi_request *runtime_request(opipe_request *request) {
+  return (opi_request *)(void *)request;
+}
 
 static void forget(opipe_session *s) {
   opipe_context *context = s->plan->model->context;
@@ -21,7 +24,8 @@ static void forget(opipe_session *s) {
   opi_plan_unref(plan);
 }
 
-static opipe_status open_runtime(opipe_context *context, opipe_session *s, const opipe_session_params *params, opipe_error *err) {
+static opipe_status open_runtime(opipe_context *context, opipe_session *s,
+                                 const opipe_session_params *params, opipe_error *err) {
   const opi_plan *plan = s->plan->plan;
   opi_session_env env = {.allocator = &context->allocator,
                          .logger = &context->logger,
@@ -31,20 +35,25 @@ static opipe_status open_runtime(opipe_context *context, opipe_session *s, const
                          .budget = context->budget,
                          .cores = context->cores};
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind, &s->backends[r], err));
+    OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind, &s->backends[r],
+                                     err));
   }
   OPI_TRY(context->plugins.transport(context->plugins.ctx, plan->transport, &env.transport, err));
   OPI_TRY(opi_context_evaluator(context, &env.evaluator, err));
   return opi_session_open(&env, params, &s->session, err);
 }
 
-opipe_status opi_api_session_open(opipe_context *context, opipe_plan *plan, const opipe_session_params *params,
-                                  opipe_session **out_session, opipe_error *err) {
+opipe_status opi_api_session_open(opipe_context *context, opipe_plan *plan,
+                                  const opipe_session_params *params, opipe_session **out_session,
+                                  opipe_error *err) {
   opipe_session_params own = {.spin_us = UINT32_MAX};
-  OPI_TRY(opi_handle_check(context == NULL ? NULL : &context->head, OPI_MAGIC_CONTEXT, "context", err));
+  OPI_TRY(
+      opi_handle_check(context == NULL ? NULL : &context->head, OPI_MAGIC_CONTEXT, "context", err));
   OPI_TRY(opi_handle_check(plan == NULL ? NULL : &plan->head, OPI_MAGIC_PLAN, "plan", err));
-  if (out_session == NULL) return opi_fail(err, OPIPE_E_INVALID, "session_open: out_session is NULL");
-  if (plan->model->context != context) return opi_fail(err, OPIPE_E_INVALID, "session_open: the plan belongs to another context");
+  if (out_session == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_open: out_session is NULL");
+  if (plan->model->context != context)
+    return opi_fail(err, OPIPE_E_INVALID, "session_open: the plan belongs to another context");
   if (params != NULL) {
     if (params->struct_size < OPIPE_END(opipe_session_params, flags)) {
       return opi_fail(err, OPIPE_E_ABI, "session_open: struct_size is %u", params->struct_size);
@@ -53,14 +62,16 @@ opipe_status opi_api_session_open(opipe_context *context, opipe_plan *plan, cons
   }
   own.struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes);
   opipe_session *s = opi_alloc_zero(&context->allocator, 1, sizeof(*s));
-  if (s == NULL) return opi_fail_nomem(err, sizeof(*s), "a session");
+  if (s == NULL)
+    return opi_fail_nomem(err, sizeof(*s), "a session");
   opi_handle_init(&s->head, OPI_MAGIC_SESSION);
   (void)atomic_fetch_add_explicit(&plan->head.refs, 1, memory_order_relaxed);
   s->plan = plan;
   s->n_ranks = plan->plan->n_ranks;
   s->backends = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->backends));
-  const opipe_status status = s->backends == NULL ? opi_fail_nomem(err, s->n_ranks * sizeof(*s->backends), "a session")
-                                                  : open_runtime(context, s, &own, err);
+  const opipe_status status =
+      s->backends == NULL ? opi_fail_nomem(err, s->n_ranks * sizeof(*s->backends), "a session")
+                          : open_runtime(context, s, &own, err);
   if (status < 0) {
     forget(s);
     return status;
@@ -70,72 +81,89 @@ opipe_status opi_api_session_open(opipe_context *context, opipe_plan *plan, cons
 }
 
 void opi_api_session_close(opipe_session *s) {
-  if (check(s, NULL) < 0 || !opi_handle_drop(&s->head)) return;
+  if (check(s, NULL) < 0 || !opi_handle_drop(&s->head))
+    return;
   opi_session_close(s->session);
   forget(s);
 }
 
-opipe_status opi_api_session_submit(opipe_session *s, const opipe_submit_params *params, opipe_request **out_request, opipe_error *err) {
+opipe_status opi_api_session_submit(opipe_session *s, const opipe_submit_params *params,
+                                    opipe_request **out_request, opipe_error *err) {
   opi_request *request = NULL;
   OPI_TRY(check(s, err));
-  if (params == NULL || out_request == NULL) return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
+  if (params == NULL || out_request == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
   const opipe_status status = opi_session_submit(s->session, params, &request, err);
-  if (status == OPIPE_OK) *out_request = (opipe_request *)(void *)request;
+  if (status == OPIPE_OK)
+    *out_request = (opipe_request *)(void *)request;
   return status;
 }
 
 opipe_status opi_api_request_poll(opipe_request *request, opipe_error *err) {
-  if (request == NULL) return opi_fail(err, OPIPE_E_INVALID, "request_poll: the request is NULL");
+  if (request == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "request_poll: the request is NULL");
   return opi_request_poll(runtime_request(request), err);
 }
 
 opipe_status opi_api_request_wait(opipe_request *request, uint64_t timeout_ns, opipe_error *err) {
-  if (request == NULL) return opi_fail(err, OPIPE_E_INVALID, "request_wait: the request is NULL");
+  if (request == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "request_wait: the request is NULL");
   return opi_request_wait(runtime_request(request), timeout_ns, err);
 }
 
 opipe_status opi_api_request_cancel(opipe_request *request, opipe_error *err) {
-  if (request == NULL) return opi_fail(err, OPIPE_E_INVALID, "request_cancel: the request is NULL");
+  if (request == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "request_cancel: the request is NULL");
   return opi_request_cancel(runtime_request(request), err);
 }
 
-opipe_status opi_api_request_output(opipe_request *request, uint32_t index, opipe_tensor *out_tensor, opipe_error *err) {
-  if (request == NULL || out_tensor == NULL) return opi_fail(err, OPIPE_E_INVALID, "request_output: an argument is NULL");
+opipe_status opi_api_request_output(opipe_request *request, uint32_t index,
+                                    opipe_tensor *out_tensor, opipe_error *err) {
+  if (request == NULL || out_tensor == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "request_output: an argument is NULL");
   return opi_request_output(runtime_request(request), index, out_tensor, err);
 }
 
-void opi_api_request_release(opipe_request *request) { opi_request_release(runtime_request(request)); }
+void opi_api_request_release(opipe_request *request) {
+  opi_request_release(runtime_request(request));
+}
 
-opipe_status opi_api_session_drive(opipe_session *s, uint32_t rank, uint64_t timeout_ns, opipe_error *err) {
+opipe_status opi_api_session_drive(opipe_session *s, uint32_t rank, uint64_t timeout_ns,
+                                   opipe_error *err) {
   OPI_TRY(check(s, err));
   return opi_session_drive(s->session, rank, timeout_ns, err);
 }
 
-opipe_status opi_api_session_memory(opipe_session *s, uint32_t rank, opipe_memory_info *io_info, opipe_error *err) {
+opipe_status opi_api_session_memory(opipe_session *s, uint32_t rank, opipe_memory_info *io_info,
+                                    opipe_error *err) {
   OPI_TRY(check(s, err));
-  if (io_info == NULL) return opi_fail(err, OPIPE_E_INVALID, "session_memory: io_info is NULL");
+  if (io_info == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_memory: io_info is NULL");
   return opi_session_memory(s->session, rank, io_info, err);
 }
 
 opipe_status opi_api_session_info(opipe_session *s, opipe_session_info *io_info, opipe_error *err) {
   OPI_TRY(check(s, err));
-  if (io_info == NULL) return opi_fail(err, OPIPE_E_INVALID, "session_info: io_info is NULL");
+  if (io_info == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_info: io_info is NULL");
   return opi_session_info(s->session, io_info, err);
 }
 
 static opipe_status reserved(const char *function, opipe_error *err) {
-  return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s is reserved: this version of the library does not have it", function);
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "%s is reserved: this version of the library does not have it", function);
 }
 
-opipe_status opi_api_session_bind_state(opipe_session *session, const char *output, const char *input, opipe_error *err) {
+opipe_status opi_api_session_bind_state(opipe_session *session, const char *output,
+                                        const char *input, opipe_error *err) {
   (void)session;
   (void)output;
   (void)input;
   return reserved("session_bind_state", err);
 }
 
-opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params, opipe_request **out_ticket,
-                                        opipe_error *err) {
+opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params,
+                                        opipe_request **out_ticket, opipe_error *err) {
   (void)session;
   (void)params;
   (void)out_ticket;

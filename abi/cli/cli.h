@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The onnx-pipe command: a client of opipe/host.h like any other. Exit status: 0 done, 1 a check failed, 2 usage, 3 refused or failed.
- * Results go to stdout, all else to stderr.
+/* The onnx-pipe command: a client of opipe/host.h like any other. Exit status: 0 done, 1 a check
+ * failed, 2 usage, 3 refused or failed. Results go to stdout, all else to stderr.
  */
 #ifndef CLI_H
 #define CLI_H
@@ -53,7 +53,8 @@ typedef struct cli_options {
   bool why;
 } cli_options;
 
-/* Parses argv[1..] (argv[0]: the command's name). CLI_DONE: go on; else the exit status, -1: --help was printed. */
+/* Parses argv[1..] (argv[0]: the command's name). CLI_DONE: go on; else the exit status, -1: --help
+ * was printed. */
 int cli_parse(const char *command, int argc, char **argv, cli_options *out);
 
 /* ---- errors ---- */
@@ -71,14 +72,15 @@ typedef struct cli_tensor {
   uint32_t dtype; /* OPIPE_FLOAT ... */
   uint32_t rank;
   int64_t shape[OPIPE_MAX_RANK];
-  void *data;     /* malloc'ed, dense */
+  void *data; /* malloc'ed, dense */
   size_t n_bytes;
 } cli_tensor;
 
 size_t cli_dtype_bytes(uint32_t dtype); /* 0: unknown or sub-byte */
 const char *cli_dtype_name(uint32_t dtype);
 size_t cli_elems(const cli_tensor *tensor);
-bool cli_tensor_alloc(cli_tensor *tensor); /* data for dtype and shape, zeroed; false: too large or no memory */
+bool cli_tensor_alloc(
+    cli_tensor *tensor); /* data for dtype and shape, zeroed; false: too large or no memory */
 void cli_tensor_free(cli_tensor *tensor);
 opipe_tensor cli_tensor_view(const cli_tensor *tensor);
 /* Copies a dense view (shape and data). */
@@ -89,29 +91,34 @@ double cli_tensor_get(const cli_tensor *tensor, size_t i); /* as double */
 int cli_npy_read(const char *path, cli_tensor *out);
 int cli_npy_write(const char *path, const cli_tensor *tensor);
 int cli_pb_read(const char *path, cli_tensor *out); /* one serialised ONNX TensorProto */
-int cli_file_read(const char *path, void **out_data, size_t *out_n); /* malloc'ed, NUL behind the end */
+int cli_file_read(const char *path, void **out_data,
+                  size_t *out_n); /* malloc'ed, NUL behind the end */
 
 /* ---- the steps that commands share ---- */
 
 typedef struct cli_session {
   const opipe_api *api;
   opipe_context *context;
-  opipe_model *file;  /* as loaded */
+  opipe_model *file; /* as loaded */
   opipe_model *bound;
   opipe_plan *plan;
 } cli_session;
 
 int cli_open(const cli_options *options, cli_session *s);
 void cli_close(cli_session *s);
-/* Binds to what --bind, --pin and the given tensors say; free dimensions get defaults. A tensor whose value decides shapes is pinned. */
-int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tensors, uint32_t n_tensors);
+/* Binds to what --bind, --pin and the given tensors say; free dimensions get defaults. A tensor
+ * whose value decides shapes is pinned. */
+int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tensors,
+             uint32_t n_tensors);
 /* --plan FILE, or a new plan. n_stages 0: presets of `run`. */
-int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages, opipe_plan **out_plan);
+int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
+                  opipe_plan **out_plan);
 uint32_t cli_cores(void);
 
-/* Draws every input of the bound model that is not among the given ones: integers below the smallest extent that they index, masks 1, floats
- * normal. Appends to tensors [room]. */
-int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, uint32_t *io_n, uint32_t room);
+/* Draws every input of the bound model that is not among the given ones: integers below the
+ * smallest extent that they index, masks 1, floats normal. Appends to tensors [room]. */
+int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, uint32_t *io_n,
+                    uint32_t room);
 
 /* ---- running ---- */
 
@@ -122,25 +129,29 @@ typedef struct cli_result {
 void cli_result_free(cli_result *result);
 
 /* Runs one request under session flags; outputs in model order. */
-int cli_run_once(cli_session *s, opipe_plan *plan, uint32_t session_flags, const cli_tensor *inputs, uint32_t n_inputs, cli_result *out);
+int cli_run_once(cli_session *s, opipe_plan *plan, uint32_t session_flags, const cli_tensor *inputs,
+                 uint32_t n_inputs, cli_result *out);
 
 typedef struct cli_timing {
   uint32_t n;
   double total_s, mean_ms, p50_ms, p90_ms, p99_ms;
 } cli_timing;
 /* Streams n requests over the same inputs, several in flight; the last one's outputs. */
-int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n, const cli_tensor *inputs, uint32_t n_inputs,
-               cli_result *out, cli_timing *timing);
+int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n,
+               const cli_tensor *inputs, uint32_t n_inputs, cli_result *out, cli_timing *timing);
 
-/* Differences of two tensors: max|a-b|, max|b|, and whether bits are equal. -1: type or shape differ (printed). */
+/* Differences of two tensors: max|a-b|, max|b|, and whether bits are equal. -1: type or shape
+ * differ (printed). */
 typedef struct cli_difference {
   double largest, scale; /* max |a - b|, max |b| */
   size_t at;             /* where */
   bool bit_equal, shapes_differ, finite;
 } cli_difference;
 void cli_compare(const cli_tensor *a, const cli_tensor *b, cli_difference *out);
-/* Element-wise |a - b| <= atol + rtol |b|; NaN equals NaN. Returns the number of elements that miss. */
-size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rtol, double atol, size_t *out_first);
+/* Element-wise |a - b| <= atol + rtol |b|; NaN equals NaN. Returns the number of elements that
+ * miss. */
+size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rtol, double atol,
+                            size_t *out_first);
 
 /* Commands. */
 int cli_inspect(const cli_options *options);
@@ -151,8 +162,8 @@ int cli_plugins(const cli_options *options);
 int cli_run_folder(const cli_options *options);
 int cli_write_outputs(const char *directory, const cli_result *result);
 /* --reference: the plan's stages by a plain loop, and the uncut model. */
-int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan, const cli_tensor *inputs, uint32_t n_inputs,
-                      const cli_result *result);
+int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan,
+                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result);
 void cli_print_timing(const cli_options *options, const cli_timing *timing);
 
 #endif /* CLI_H */

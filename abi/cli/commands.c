@@ -11,12 +11,14 @@ int cli_inspect(const cli_options *o) {
   cli_options own = *o;
   own.load_flags |= OPIPE_LOAD_GRAPH_ONLY; /* a graph can be looked at without its weights */
   int status = cli_open(&own, &s);
-  if (status == CLI_DONE) status = cli_bind(&own, &s, NULL, 0);
+  if (status == CLI_DONE)
+    status = cli_bind(&own, &s, NULL, 0);
   if (s.file != NULL) {
     /* What could not be bound is still described, as the file has it. */
     opipe_model *model = s.bound != NULL ? s.bound : s.file;
     const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
-    if (s.api->model_describe(model, format, cli_write_stdout, NULL, &err) < 0) status = cli_report(o->model, &err);
+    if (s.api->model_describe(model, format, cli_write_stdout, NULL, &err) < 0)
+      status = cli_report(o->model, &err);
   }
   cli_close(&s);
   return status;
@@ -33,7 +35,8 @@ static opipe_status gather(void *ctx, const void *data, size_t n) {
   if (g->n + n > g->room) {
     const size_t room = (g->n + n) * 2;
     char *grown = realloc(g->data, room);
-    if (grown == NULL) return OPIPE_E_NOMEM;
+    if (grown == NULL)
+      return OPIPE_E_NOMEM;
     g->data = grown;
     g->room = room;
   }
@@ -42,7 +45,8 @@ static opipe_status gather(void *ctx, const void *data, size_t n) {
   return OPIPE_OK;
 }
 
-static int write_gathered(opipe_status status, const char *path, gathered *g, const opipe_error *err) {
+static int write_gathered(opipe_status status, const char *path, gathered *g,
+                          const opipe_error *err) {
   const int result = status < 0 ? cli_report(path, err) : cli_write_file(path, g->data, g->n);
   free(g->data);
   return result;
@@ -52,11 +56,14 @@ int cli_plan(const cli_options *o) {
   cli_session s;
   opipe_error err = OPIPE_ERROR_INIT;
   int status = cli_open(o, &s);
-  if (status == CLI_DONE) status = cli_bind(o, &s, NULL, 0);
-  if (status == CLI_DONE) status = cli_make_plan(o, &s, 0, &s.plan);
+  if (status == CLI_DONE)
+    status = cli_bind(o, &s, NULL, 0);
+  if (status == CLI_DONE)
+    status = cli_make_plan(o, &s, 0, &s.plan);
   if (status == CLI_DONE) {
     const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
-    if (s.api->plan_describe(s.plan, format, cli_write_stdout, NULL, &err) < 0) status = cli_report("plan", &err);
+    if (s.api->plan_describe(s.plan, format, cli_write_stdout, NULL, &err) < 0)
+      status = cli_report("plan", &err);
   }
   if (status == CLI_DONE && o->output != NULL) {
     gathered g = {NULL, 0, 0};
@@ -71,14 +78,17 @@ int cli_plan(const cli_options *o) {
 }
 
 static opipe_status drop_refused(void *ctx, const void *data, size_t n) {
-  /* Lines of refused and shadowed candidates, and the line with the reason that follows each, are for --why. */
+  /* Lines of refused and shadowed candidates, and the line with the reason that follows each, are
+   * for --why. */
   const char *at = data, *end = at + n;
   bool *skipping = ctx;
   while (at < end) {
     const char *newline = memchr(at, '\n', (size_t)(end - at));
     const char *next = newline == NULL ? end : newline + 1;
-    if (*at != ' ') *skipping = strncmp(at, "refused", 7) == 0 || strncmp(at, "shadowed", 8) == 0;
-    if (!*skipping && fwrite(at, 1, (size_t)(next - at), stdout) != (size_t)(next - at)) return OPIPE_E_IO;
+    if (*at != ' ')
+      *skipping = strncmp(at, "refused", 7) == 0 || strncmp(at, "shadowed", 8) == 0;
+    if (!*skipping && fwrite(at, 1, (size_t)(next - at), stdout) != (size_t)(next - at))
+      return OPIPE_E_IO;
     at = next;
   }
   return OPIPE_OK;
@@ -92,7 +102,8 @@ int cli_plugins(const cli_options *o) {
   if (status == CLI_DONE) {
     const bool all = o->why || o->json;
     const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
-    if (s.api->context_plugins(s.context, format, all ? cli_write_stdout : drop_refused, &skipping, &err) < 0) {
+    if (s.api->context_plugins(s.context, format, all ? cli_write_stdout : drop_refused, &skipping,
+                               &err) < 0) {
       status = cli_report("plugins", &err);
     }
   }

@@ -12,7 +12,9 @@ static uint64_t next(uint64_t *state) { /* splitmix64 (Steele, Lea, Flood 2014) 
   return z ^ (z >> 31);
 }
 
-static double uniform(uint64_t *state) { return ((double)(next(state) >> 11) + 0.5) * 0x1p-53; }
+static double uniform(uint64_t *state) {
+  return ((double)(next(state) >> 11) + 0.5) * 0x1p-53;
+}
 
 static double normal(uint64_t *state) {
   const double radius = sqrt(-2.0 * log(uniform(state)));
@@ -31,8 +33,10 @@ static uint16_t to_half(float value) {
   memcpy(&bits, &value, sizeof(bits));
   const uint32_t sign = bits >> 16 & 0x8000, rounded = bits + 0x0fff + (bits >> 13 & 1);
   const int32_t exponent = (int32_t)(rounded >> 23 & 255) - 112;
-  if (exponent <= 0) return (uint16_t)sign;
-  if (exponent >= 31) return (uint16_t)(sign | 0x7bff);
+  if (exponent <= 0)
+    return (uint16_t)sign;
+  if (exponent >= 31)
+    return (uint16_t)(sign | 0x7bff);
   return (uint16_t)(sign | (uint32_t)exponent << 10 | (rounded >> 13 & 0x3ff));
 }
 
@@ -41,11 +45,19 @@ static void put(cli_tensor *t, size_t i, double value, int64_t integer) {
   const float narrow = (float)value;
   const uint16_t half = t->dtype == OPIPE_FLOAT16 ? to_half(narrow) : to_bfloat(narrow);
   switch (t->dtype) {
-    case OPIPE_FLOAT: memcpy(at, &narrow, sizeof(narrow)); break;
-    case OPIPE_DOUBLE: memcpy(at, &value, sizeof(value)); break;
+    case OPIPE_FLOAT:
+      memcpy(at, &narrow, sizeof(narrow));
+      break;
+    case OPIPE_DOUBLE:
+      memcpy(at, &value, sizeof(value));
+      break;
     case OPIPE_FLOAT16:
-    case OPIPE_BFLOAT16: memcpy(at, &half, sizeof(half)); break;
-    default: memcpy(at, &integer, cli_dtype_bytes(t->dtype)); break;
+    case OPIPE_BFLOAT16:
+      memcpy(at, &half, sizeof(half));
+      break;
+    default:
+      memcpy(at, &integer, cli_dtype_bytes(t->dtype));
+      break;
   }
 }
 
@@ -58,24 +70,32 @@ static void fill(cli_tensor *t, int64_t limit, uint64_t *state) {
   }
 }
 
-int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, uint32_t *io_n, uint32_t room) {
+int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, uint32_t *io_n,
+                    uint32_t room) {
   for (uint32_t i = 0;; ++i) {
     opipe_tensor_info info = {.struct_size = sizeof(info)};
     uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15) + i + 1;
     bool given = false;
-    if (s->api->model_input(s->bound, i, &info, NULL) < 0) return CLI_DONE;
-    for (uint32_t t = 0; t < *io_n && !given; ++t) given = strcmp(tensors[t].name, info.name) == 0;
-    if (given) continue;
-    if (*io_n == room) return cli_usage("the model has more than %u inputs", room);
+    if (s->api->model_input(s->bound, i, &info, NULL) < 0)
+      return CLI_DONE;
+    for (uint32_t t = 0; t < *io_n && !given; ++t)
+      given = strcmp(tensors[t].name, info.name) == 0;
+    if (given)
+      continue;
+    if (*io_n == room)
+      return cli_usage("the model has more than %u inputs", room);
     cli_tensor *t = &tensors[*io_n];
     memset(t, 0, sizeof(*t));
     (void)snprintf(t->name, sizeof(t->name), "%s", info.name);
     t->dtype = info.dtype;
     t->rank = info.rank;
-    if (info.rank > OPIPE_MAX_RANK) return cli_usage("input '%s' has rank %u", info.name, info.rank);
-    if (info.rank != 0) memcpy(t->shape, info.shape, info.rank * sizeof(int64_t));
+    if (info.rank > OPIPE_MAX_RANK)
+      return cli_usage("input '%s' has rank %u", info.name, info.rank);
+    if (info.rank != 0)
+      memcpy(t->shape, info.shape, info.rank * sizeof(int64_t));
     if (!cli_tensor_alloc(t)) {
-      return cli_usage("input '%s' of type %s cannot be drawn: give it by --input", info.name, cli_dtype_name(info.dtype));
+      return cli_usage("input '%s' of type %s cannot be drawn: give it by --input", info.name,
+                       cli_dtype_name(info.dtype));
     }
     ++*io_n;
     fill(t, info.index_limit, &state);

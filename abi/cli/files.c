@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npy files (version 1 to 3, C order) and serialised TensorProtos. Both are input: lengths are checked before they are used. */
+/* .npy files (version 1 to 3, C order) and serialised TensorProtos. Both are input: lengths are
+ * checked before they are used. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,10 @@ int cli_file_read(const char *path, void **out_data, size_t *out_n) {
   struct stat st;
   FILE *file = fopen(path, "rb");
   if (file == NULL || fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {
-    (void)fprintf(stderr, "onnx-pipe: cannot read %s: %s\n", path, file == NULL ? strerror(errno) : "no regular file");
-    if (file != NULL) (void)fclose(file);
+    (void)fprintf(stderr, "onnx-pipe: cannot read %s: %s\n", path,
+                  file == NULL ? strerror(errno) : "no regular file");
+    if (file != NULL)
+      (void)fclose(file);
     return CLI_FAILED;
   }
   const size_t n = (size_t)st.st_size;
@@ -60,26 +63,34 @@ static uint32_t dtype_of_descr(const char *descr) {
   static const struct {
     const char *descr;
     uint32_t dtype;
-  } names[] = {{"<f4", OPIPE_FLOAT}, {"<f8", OPIPE_DOUBLE}, {"<f2", OPIPE_FLOAT16}, {"<i8", OPIPE_INT64}, {"<i4", OPIPE_INT32},
-               {"<i2", OPIPE_INT16}, {"|i1", OPIPE_INT8}, {"<u8", OPIPE_UINT64}, {"<u4", OPIPE_UINT32}, {"<u2", OPIPE_UINT16},
-               {"|u1", OPIPE_UINT8}, {"|b1", OPIPE_BOOL}};
+  } names[] = {{"<f4", OPIPE_FLOAT},  {"<f8", OPIPE_DOUBLE}, {"<f2", OPIPE_FLOAT16},
+               {"<i8", OPIPE_INT64},  {"<i4", OPIPE_INT32},  {"<i2", OPIPE_INT16},
+               {"|i1", OPIPE_INT8},   {"<u8", OPIPE_UINT64}, {"<u4", OPIPE_UINT32},
+               {"<u2", OPIPE_UINT16}, {"|u1", OPIPE_UINT8},  {"|b1", OPIPE_BOOL}};
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); ++i) {
-    if (strncmp(descr, names[i].descr, 3) == 0 && descr[3] == '\'') return names[i].dtype;
+    if (strncmp(descr, names[i].descr, 3) == 0 && descr[3] == '\'')
+      return names[i].dtype;
   }
   return OPIPE_UNDEFINED;
 }
 
 /* {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } */
 static const char *parse_npy_header(char *header, cli_tensor *out) {
-  const char *descr = strstr(header, "'descr':"), *order = strstr(header, "'fortran_order':"), *shape = strstr(header, "'shape':");
-  if (descr == NULL || order == NULL || shape == NULL) return "its header lacks descr, fortran_order or shape";
+  const char *descr = strstr(header, "'descr':"), *order = strstr(header, "'fortran_order':"),
+             *shape = strstr(header, "'shape':");
+  if (descr == NULL || order == NULL || shape == NULL)
+    return "its header lacks descr, fortran_order or shape";
   descr = strchr(descr + 8, '\'');
-  if (descr == NULL || (out->dtype = dtype_of_descr(descr + 1)) == OPIPE_UNDEFINED) return "its element type is not supported";
+  if (descr == NULL || (out->dtype = dtype_of_descr(descr + 1)) == OPIPE_UNDEFINED)
+    return "its element type is not supported";
   order += 16;
-  while (*order == ' ') ++order;
-  if (strncmp(order, "False", 5) != 0) return "it is in Fortran order; save it in C order";
+  while (*order == ' ')
+    ++order;
+  if (strncmp(order, "False", 5) != 0)
+    return "it is in Fortran order; save it in C order";
   shape = strchr(shape, '(');
-  if (shape == NULL) return "its shape is malformed";
+  if (shape == NULL)
+    return "its shape is malformed";
   for (const char *at = shape + 1; *at != ')';) {
     char *end = NULL;
     if (*at == ' ' || *at == ',') {
@@ -87,7 +98,8 @@ static const char *parse_npy_header(char *header, cli_tensor *out) {
       continue;
     }
     const long long dim = strtoll(at, &end, 10);
-    if (end == at || dim < 0 || out->rank == OPIPE_MAX_RANK) return "its shape is malformed";
+    if (end == at || dim < 0 || out->rank == OPIPE_MAX_RANK)
+      return "its shape is malformed";
     out->shape[out->rank++] = dim;
     at = end;
   }
@@ -98,7 +110,8 @@ int cli_npy_read(const char *path, cli_tensor *out) {
   uint8_t *data = NULL;
   size_t n = 0;
   memset(out, 0, sizeof(*out));
-  if (cli_file_read(path, (void **)&data, &n) != CLI_DONE) return CLI_FAILED;
+  if (cli_file_read(path, (void **)&data, &n) != CLI_DONE)
+    return CLI_FAILED;
   const char *why = NULL;
   size_t start = 0, length = 0;
   if (n < 12 || memcmp(data, "\x93NUMPY", 6) != 0) {
@@ -106,57 +119,79 @@ int cli_npy_read(const char *path, cli_tensor *out) {
   } else {
     start = data[6] == 1 ? 10 : 12;
     length = data[6] == 1 ? (size_t)data[8] | (size_t)data[9] << 8
-                          : (size_t)data[8] | (size_t)data[9] << 8 | (size_t)data[10] << 16 | (size_t)data[11] << 24;
-    if (length > n - start || length == 0) why = "its header is longer than the file";
+                          : (size_t)data[8] | (size_t)data[9] << 8 | (size_t)data[10] << 16 |
+                                (size_t)data[11] << 24;
+    if (length > n - start || length == 0)
+      why = "its header is longer than the file";
   }
   if (why == NULL) {
     data[start + length - 1] = '\0';
     why = parse_npy_header((char *)data + start, out);
   }
-  if (why == NULL && !cli_tensor_alloc(out)) why = "it is too large";
-  if (why == NULL && out->n_bytes != n - start - length) why = "its size does not fit its shape";
-  if (why == NULL) memcpy(out->data, data + start + length, out->n_bytes);
+  if (why == NULL && !cli_tensor_alloc(out))
+    why = "it is too large";
+  if (why == NULL && out->n_bytes != n - start - length)
+    why = "its size does not fit its shape";
+  if (why == NULL)
+    memcpy(out->data, data + start + length, out->n_bytes);
   free(data);
-  if (why == NULL) return CLI_DONE;
+  if (why == NULL)
+    return CLI_DONE;
   cli_tensor_free(out);
   return bad_file(path, why);
 }
 
 static const char *descr_of_dtype(uint32_t dtype) {
   switch (dtype) {
-    case OPIPE_FLOAT: return "<f4";
-    case OPIPE_DOUBLE: return "<f8";
-    case OPIPE_FLOAT16: return "<f2";
-    case OPIPE_INT64: return "<i8";
-    case OPIPE_INT32: return "<i4";
-    case OPIPE_INT16: return "<i2";
-    case OPIPE_INT8: return "|i1";
-    case OPIPE_UINT64: return "<u8";
-    case OPIPE_UINT32: return "<u4";
+    case OPIPE_FLOAT:
+      return "<f4";
+    case OPIPE_DOUBLE:
+      return "<f8";
+    case OPIPE_FLOAT16:
+      return "<f2";
+    case OPIPE_INT64:
+      return "<i8";
+    case OPIPE_INT32:
+      return "<i4";
+    case OPIPE_INT16:
+      return "<i2";
+    case OPIPE_INT8:
+      return "|i1";
+    case OPIPE_UINT64:
+      return "<u8";
+    case OPIPE_UINT32:
+      return "<u4";
     case OPIPE_UINT16:
-    case OPIPE_BFLOAT16: return "<u2"; /* numpy has no bfloat16: its bits */
-    case OPIPE_BOOL: return "|b1";
-    default: return "|u1";
+    case OPIPE_BFLOAT16:
+      return "<u2"; /* numpy has no bfloat16: its bits */
+    case OPIPE_BOOL:
+      return "|b1";
+    default:
+      return "|u1";
   }
 }
 
 int cli_npy_write(const char *path, const cli_tensor *t) {
   char header[1024];
-  int n = snprintf(header, sizeof(header), "{'descr': '%s', 'fortran_order': False, 'shape': (", descr_of_dtype(t->dtype));
+  int n = snprintf(header, sizeof(header), "{'descr': '%s', 'fortran_order': False, 'shape': (",
+                   descr_of_dtype(t->dtype));
   for (uint32_t d = 0; d < t->rank; ++d) {
-    n += snprintf(header + n, sizeof(header) - (size_t)n, d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
+    n += snprintf(header + n, sizeof(header) - (size_t)n, d == 0 ? "%lld" : ", %lld",
+                  (long long)t->shape[d]);
   }
   n += snprintf(header + n, sizeof(header) - (size_t)n, t->rank == 1 ? ",), }" : "), }");
   const size_t total = (10 + (size_t)n + 1 + 63) / 64 * 64;
   char *file = malloc(total + t->n_bytes);
-  if (file == NULL) return bad_file(path, "out of memory");
+  if (file == NULL)
+    return bad_file(path, "out of memory");
   memset(file, ' ', total);
   memcpy(file, "\x93NUMPY\x01\x00", 8);
   file[8] = (char)((total - 10) & 255);
   file[9] = (char)((total - 10) >> 8);
   memcpy(file + 10, header, (size_t)n);
   file[total - 1] = '\n';
-  if (t->n_bytes != 0) memcpy(file + total, t->data, t->n_bytes);
+  if (t->n_bytes != 0)
+    memcpy(file + total, t->data, t->n_bytes);
   const int status = cli_write_file(path, file, total + t->n_bytes);
   free(file);
   return status;
@@ -172,10 +207,12 @@ typedef struct proto {
 static uint64_t take_varint(proto *p) {
   uint64_t value = 0;
   for (int shift = 0; shift < 64; shift += 7) {
-    if (p->at == p->end) break;
+    if (p->at == p->end)
+      break;
     const uint8_t byte = *p->at++;
     value |= (uint64_t)(byte & 127) << shift;
-    if ((byte & 128) == 0) return value;
+    if ((byte & 128) == 0)
+      return value;
   }
   p->bad = true;
   return 0;
@@ -195,18 +232,20 @@ static proto take_bytes(proto *p) {
 }
 
 typedef struct typed {
-  proto raw;                      /* field 9 */
+  proto raw; /* field 9 */
   bool has_raw;
-  uint64_t *numbers;              /* varints of int32_data, int64_data, uint64_data; bits of float_data, double_data */
+  uint64_t *
+      numbers; /* varints of int32_data, int64_data, uint64_data; bits of float_data, double_data */
   size_t n, room;
-  uint32_t width;                 /* bytes of one number in float_data (4) and double_data (8), 0: integers */
+  uint32_t width; /* bytes of one number in float_data (4) and double_data (8), 0: integers */
 } typed;
 
 static bool add_number(typed *t, uint64_t value) {
   if (t->n == t->room) {
     const size_t room = t->room == 0 ? 64 : t->room * 2;
     uint64_t *numbers = realloc(t->numbers, room * sizeof(*numbers));
-    if (numbers == NULL) return false;
+    if (numbers == NULL)
+      return false;
     t->numbers = numbers;
     t->room = room;
   }
@@ -223,27 +262,33 @@ static void take_fixed(proto *p, typed *t, uint32_t width) {
   memcpy(&value, p->at, width);
   p->at += width;
   t->width = width;
-  if (!add_number(t, value)) p->bad = true;
+  if (!add_number(t, value))
+    p->bad = true;
 }
 
 static void take_numbers(proto *p, uint32_t wire, uint32_t width, typed *t) {
   proto inner = *p;
-  if (wire == 2) inner = take_bytes(p);
+  if (wire == 2)
+    inner = take_bytes(p);
   do {
-    if (wire == 2 && inner.at == inner.end) break;
+    if (wire == 2 && inner.at == inner.end)
+      break;
     proto *from = wire == 2 ? &inner : p;
     if (width != 0) {
       take_fixed(from, t, width);
     } else if (!add_number(t, take_varint(from))) {
       from->bad = true;
     }
-    if (from->bad) p->bad = true;
+    if (from->bad)
+      p->bad = true;
   } while (wire == 2 && !p->bad);
 }
 
 static void skip_field(proto *p, uint32_t wire) {
-  if (wire == 0) (void)take_varint(p);
-  if (wire == 2) (void)take_bytes(p);
+  if (wire == 0)
+    (void)take_varint(p);
+  if (wire == 2)
+    (void)take_bytes(p);
   const size_t width = wire == 1 ? 8 : wire == 5 ? 4 : 0;
   if (width > (size_t)(p->end - p->at) || wire == 3 || wire == 4 || wire > 5) {
     p->bad = true;
@@ -254,9 +299,11 @@ static void skip_field(proto *p, uint32_t wire) {
 
 static void take_dims(proto *p, uint32_t wire, cli_tensor *out) {
   proto inner = *p;
-  if (wire == 2) inner = take_bytes(p);
+  if (wire == 2)
+    inner = take_bytes(p);
   do {
-    if (wire == 2 && inner.at == inner.end) break;
+    if (wire == 2 && inner.at == inner.end)
+      break;
     proto *from = wire == 2 ? &inner : p;
     if (out->rank == OPIPE_MAX_RANK) {
       p->bad = true;
@@ -272,39 +319,59 @@ static void take_tensor(proto *p, cli_tensor *out, typed *t) {
     const uint64_t key = take_varint(p);
     const uint32_t wire = (uint32_t)(key & 7);
     switch (key >> 3) {
-      case 1: take_dims(p, wire, out); break;
-      case 2: out->dtype = (uint32_t)take_varint(p); break;
-      case 4: take_numbers(p, wire, 4, t); break;
+      case 1:
+        take_dims(p, wire, out);
+        break;
+      case 2:
+        out->dtype = (uint32_t)take_varint(p);
+        break;
+      case 4:
+        take_numbers(p, wire, 4, t);
+        break;
       case 5:
       case 7:
-      case 11: take_numbers(p, wire, 0, t); break;
+      case 11:
+        take_numbers(p, wire, 0, t);
+        break;
       case 8: {
         const proto name = take_bytes(p);
-        (void)snprintf(out->name, sizeof(out->name), "%.*s", (int)(name.end - name.at), (const char *)name.at);
+        (void)snprintf(out->name, sizeof(out->name), "%.*s", (int)(name.end - name.at),
+                       (const char *)name.at);
         break;
       }
       case 9:
         t->raw = take_bytes(p);
         t->has_raw = true;
         break;
-      case 10: take_numbers(p, wire, 8, t); break;
-      default: skip_field(p, wire); break;
+      case 10:
+        take_numbers(p, wire, 8, t);
+        break;
+      default:
+        skip_field(p, wire);
+        break;
     }
   }
 }
 
 static const char *fill_tensor(cli_tensor *out, const typed *t) {
-  if (cli_dtype_bytes(out->dtype) == 0) return "its element type is not supported";
-  if (!cli_tensor_alloc(out)) return "its shape is not valid";
+  if (cli_dtype_bytes(out->dtype) == 0)
+    return "its element type is not supported";
+  if (!cli_tensor_alloc(out))
+    return "its shape is not valid";
   if (t->has_raw) {
-    if ((size_t)(t->raw.end - t->raw.at) != out->n_bytes) return "its size does not fit its shape";
-    if (out->n_bytes != 0) memcpy(out->data, t->raw.at, out->n_bytes);
+    if ((size_t)(t->raw.end - t->raw.at) != out->n_bytes)
+      return "its size does not fit its shape";
+    if (out->n_bytes != 0)
+      memcpy(out->data, t->raw.at, out->n_bytes);
     return NULL;
   }
   const size_t size = cli_dtype_bytes(out->dtype);
-  if (t->n != cli_elems(out)) return "its number of elements does not fit its shape";
-  if (t->width != 0 && t->width != size) return "its data field does not fit its type";
-  for (size_t i = 0; i < t->n; ++i) memcpy((char *)out->data + i * size, &t->numbers[i], size);
+  if (t->n != cli_elems(out))
+    return "its number of elements does not fit its shape";
+  if (t->width != 0 && t->width != size)
+    return "its data field does not fit its type";
+  for (size_t i = 0; i < t->n; ++i)
+    memcpy((char *)out->data + i * size, &t->numbers[i], size);
   return NULL;
 }
 
@@ -313,13 +380,15 @@ int cli_pb_read(const char *path, cli_tensor *out) {
   size_t n = 0;
   typed t = {{NULL, NULL, false}, false, NULL, 0, 0, 0};
   memset(out, 0, sizeof(*out));
-  if (cli_file_read(path, (void **)&data, &n) != CLI_DONE) return CLI_FAILED;
+  if (cli_file_read(path, (void **)&data, &n) != CLI_DONE)
+    return CLI_FAILED;
   proto p = {data, data + n, false};
   take_tensor(&p, out, &t);
   const char *why = p.bad ? "it is no serialised tensor" : fill_tensor(out, &t);
   free(t.numbers);
   free(data);
-  if (why == NULL) return CLI_DONE;
+  if (why == NULL)
+    return CLI_DONE;
   cli_tensor_free(out);
   return bad_file(path, why);
 }

@@ -20,14 +20,16 @@ enum { N_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
 static void print_commands(FILE *out) {
   (void)fprintf(out, "usage: onnx-pipe COMMAND [OPTION ...] [MODEL]\n\n");
-  for (int i = 0; i < N_COMMANDS; ++i) (void)fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
+  for (int i = 0; i < N_COMMANDS; ++i)
+    (void)fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
   (void)fprintf(out, "\nonnx-pipe COMMAND --help lists a command's options.\n");
 }
 
 static int print_version(void) {
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &api, &err) < 0) return cli_report("opipe_get_api", &err);
+  if (opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &api, &err) < 0)
+    return cli_report("opipe_get_api", &err);
   (void)printf("onnx-pipe %s (ABI %u.%u)\n", api->version, api->abi_major, api->abi_minor);
   return CLI_DONE;
 }
@@ -37,16 +39,20 @@ int main(int argc, char **argv) {
     print_commands(stderr);
     return CLI_USAGE;
   }
-  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+      strcmp(argv[1], "help") == 0) {
     print_commands(stdout);
     return CLI_DONE;
   }
-  if (strcmp(argv[1], "--version") == 0) return print_version();
+  if (strcmp(argv[1], "--version") == 0)
+    return print_version();
   for (int i = 0; i < N_COMMANDS; ++i) {
     static cli_options options; /* large: not on the stack */
-    if (strcmp(argv[1], commands[i].name) != 0) continue;
+    if (strcmp(argv[1], commands[i].name) != 0)
+      continue;
     const int status = cli_parse(argv[1], argc - 1, argv + 1, &options);
-    if (status != CLI_DONE) return status < 0 ? CLI_DONE : status;
+    if (status != CLI_DONE)
+      return status < 0 ? CLI_DONE : status;
     const int result = commands[i].run(&options);
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {
       (void)fprintf(stderr, "onnx-pipe: cannot write the output\n");

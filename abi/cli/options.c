@@ -8,60 +8,112 @@
 #include "cli.h"
 
 enum {
-  O_HELP = 256, O_JSON, O_DEVICE, O_STAGES, O_THREADS, O_CUT, O_PLAN, O_MEMORY, O_SCHEDULE, O_MICROBATCHES, O_BIND, O_PIN, O_NO_FUSE,
-  O_DROPOUT, O_SEED, O_PLUGIN, O_SYMLINKS, O_HARDLINKS, O_DEPTH, O_TRANSPORT, O_COST, O_BATCH, O_IGNORE, O_ANNOTATE, O_INPUT, O_OUTPUT,
-  O_REQUESTS, O_CHECK, O_RTOL, O_ATOL, O_REFERENCE, O_FINITE, O_WHY, O_GRAPH_ONLY
+  O_HELP = 256,
+  O_JSON,
+  O_DEVICE,
+  O_STAGES,
+  O_THREADS,
+  O_CUT,
+  O_PLAN,
+  O_MEMORY,
+  O_SCHEDULE,
+  O_MICROBATCHES,
+  O_BIND,
+  O_PIN,
+  O_NO_FUSE,
+  O_DROPOUT,
+  O_SEED,
+  O_PLUGIN,
+  O_SYMLINKS,
+  O_HARDLINKS,
+  O_DEPTH,
+  O_TRANSPORT,
+  O_COST,
+  O_BATCH,
+  O_IGNORE,
+  O_ANNOTATE,
+  O_INPUT,
+  O_OUTPUT,
+  O_REQUESTS,
+  O_CHECK,
+  O_RTOL,
+  O_ATOL,
+  O_REFERENCE,
+  O_FINITE,
+  O_WHY,
+  O_GRAPH_ONLY
 };
 
-#define COMMON_ROWS                                                                                     \
-  {"json", NULL, "machine-readable output", O_JSON},                                                    \
-  {"plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)", O_PLUGIN},    \
-  {"help", NULL, "this text", O_HELP}
-#define MODEL_ROWS                                                                                      \
-  {"bind", "DIM=N,...", "numbers for free dimensions (a name of the file, or INPUT.axis)", O_BIND},     \
-  {"pin", "NAME=VALUE", "fix an input before folding: a number, a list 1,2,3 or a .npy file", O_PIN},   \
-  {"no-fuse", NULL, "recognise no patterns", O_NO_FUSE},                                                \
-  {"dropout", "off|graph", "off (preset): identity; graph: as the operator text says", O_DROPOUT},      \
-  {"allow-symlinks", NULL, "external data may be reached through symlinks", O_SYMLINKS},                \
-  {"allow-hardlinks", NULL, "external data may have several hard links", O_HARDLINKS}
-#define PLAN_ROWS                                                                                       \
-  {"device", "KIND[,memory=SIZE][,threads=N]", "the devices in order, the last one repeats (repeatable)", O_DEVICE}, \
-  {"stages", "S", "number of stages", O_STAGES},                                                        \
-  {"threads", "T", "compute threads per rank", O_THREADS},                                              \
-  {"cut", "SPEC", "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT}, \
-  {"plan", "FILE", "a whole plan", O_PLAN},                                                             \
-  {"memory", "SIZE", "cap of every device that has none of its own", O_MEMORY},                         \
-  {"schedule", "NAME[:key=value,...]", "sequential, gpipe (preset) or a plugin's id", O_SCHEDULE},      \
-  {"microbatches", "M", "micro-batches of a request", O_MICROBATCHES},                                  \
-  {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                             \
-  {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                                        \
-  {"transport", "NAME", "local (preset) or a plugin's id", O_TRANSPORT},                                \
-  {"cost", "rates|measured", "node times from device rates (preset) or measured", O_COST},              \
-  {"ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say", O_IGNORE}
+#define COMMON_ROWS                                                                           \
+  {"json", NULL, "machine-readable output", O_JSON},                                          \
+      {"plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)", \
+       O_PLUGIN},                                                                             \
+  {                                                                                           \
+    "help", NULL, "this text", O_HELP                                                         \
+  }
+#define MODEL_ROWS                                                                                \
+  {"bind", "DIM=N,...", "numbers for free dimensions (a name of the file, or INPUT.axis)",        \
+   O_BIND},                                                                                       \
+      {"pin", "NAME=VALUE", "fix an input before folding: a number, a list 1,2,3 or a .npy file", \
+       O_PIN},                                                                                    \
+      {"no-fuse", NULL, "recognise no patterns", O_NO_FUSE},                                      \
+      {"dropout", "off|graph", "off (preset): identity; graph: as the operator text says",        \
+       O_DROPOUT},                                                                                \
+      {"allow-symlinks", NULL, "external data may be reached through symlinks", O_SYMLINKS}, {    \
+    "allow-hardlinks", NULL, "external data may have several hard links", O_HARDLINKS             \
+  }
+#define PLAN_ROWS                                                                                \
+  {"device", "KIND[,memory=SIZE][,threads=N]",                                                   \
+   "the devices in order, the last one repeats (repeatable)", O_DEVICE},                         \
+      {"stages", "S", "number of stages", O_STAGES},                                             \
+      {"threads", "T", "compute threads per rank", O_THREADS},                                   \
+      {"cut", "SPEC",                                                                            \
+       "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT},    \
+      {"plan", "FILE", "a whole plan", O_PLAN},                                                  \
+      {"memory", "SIZE", "cap of every device that has none of its own", O_MEMORY},              \
+      {"schedule", "NAME[:key=value,...]", "sequential, gpipe (preset) or a plugin's id",        \
+       O_SCHEDULE},                                                                              \
+      {"microbatches", "M", "micro-batches of a request", O_MICROBATCHES},                       \
+      {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                  \
+      {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                             \
+      {"transport", "NAME", "local (preset) or a plugin's id", O_TRANSPORT},                     \
+      {"cost", "rates|measured", "node times from device rates (preset) or measured", O_COST}, { \
+    "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",    \
+        O_IGNORE                                                                                 \
+  }
 
 static const cli_option inspect_table[] = {
-    MODEL_ROWS, {"graph-only", NULL, "weights need not be there", O_GRAPH_ONLY}, COMMON_ROWS, {NULL, NULL, NULL, 0}};
-static const cli_option plan_table[] = {PLAN_ROWS,
-                                        MODEL_ROWS,
-                                        {"output", "FILE", "write the plan (JSON); also -o", O_OUTPUT},
-                                        {"annotate", "OUT.onnx", "write a copy of the model with the plan as IR-11 annotations", O_ANNOTATE},
-                                        COMMON_ROWS,
-                                        {NULL, NULL, NULL, 0}};
-static const cli_option run_table[] = {PLAN_ROWS,
-                                       MODEL_ROWS,
-                                       {"input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", O_INPUT},
-                                       {"output", "DIR", "write every output as DIR/NAME.npy", O_OUTPUT},
-                                       {"requests", "N", "a stream of N requests: throughput and latency", O_REQUESTS},
-                                       {"check", "[max|element]", "compare with the outputs of a folder's data sets", O_CHECK},
-                                       {"rtol", "X", "relative tolerance of --check", O_RTOL},
-                                       {"atol", "X", "absolute tolerance of --check", O_ATOL},
-                                       {"reference", NULL, "compare with the plan's stages by a plain loop, and with the uncut model", O_REFERENCE},
-                                       {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
-                                       {"seed", "N", "of drawn inputs (0)", O_SEED},
-                                       COMMON_ROWS,
-                                       {NULL, NULL, NULL, 0}};
+    MODEL_ROWS,
+    {"graph-only", NULL, "weights need not be there", O_GRAPH_ONLY},
+    COMMON_ROWS,
+    {NULL, NULL, NULL, 0}};
+static const cli_option plan_table[] = {
+    PLAN_ROWS,
+    MODEL_ROWS,
+    {"output", "FILE", "write the plan (JSON); also -o", O_OUTPUT},
+    {"annotate", "OUT.onnx", "write a copy of the model with the plan as IR-11 annotations",
+     O_ANNOTATE},
+    COMMON_ROWS,
+    {NULL, NULL, NULL, 0}};
+static const cli_option run_table[] = {
+    PLAN_ROWS,
+    MODEL_ROWS,
+    {"input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", O_INPUT},
+    {"output", "DIR", "write every output as DIR/NAME.npy", O_OUTPUT},
+    {"requests", "N", "a stream of N requests: throughput and latency", O_REQUESTS},
+    {"check", "[max|element]", "compare with the outputs of a folder's data sets", O_CHECK},
+    {"rtol", "X", "relative tolerance of --check", O_RTOL},
+    {"atol", "X", "absolute tolerance of --check", O_ATOL},
+    {"reference", NULL, "compare with the plan's stages by a plain loop, and with the uncut model",
+     O_REFERENCE},
+    {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
+    {"seed", "N", "of drawn inputs (0)", O_SEED},
+    COMMON_ROWS,
+    {NULL, NULL, NULL, 0}};
 static const cli_option plugins_table[] = {
-    {"why", NULL, "also every candidate that was refused, and why", O_WHY}, COMMON_ROWS, {NULL, NULL, NULL, 0}};
+    {"why", NULL, "also every candidate that was refused, and why", O_WHY},
+    COMMON_ROWS,
+    {NULL, NULL, NULL, 0}};
 
 typedef struct spec {
   const char *command, *operand;
@@ -85,16 +137,22 @@ int cli_usage(const char *fmt, ...) {
 }
 
 int cli_report(const char *what, const opipe_error *err) {
-  (void)fprintf(stderr, "onnx-pipe: %s: %s\n", what, err->message[0] == '\0' ? "failed" : err->message);
+  (void)fprintf(stderr, "onnx-pipe: %s: %s\n", what,
+                err->message[0] == '\0' ? "failed" : err->message);
   return CLI_FAILED;
 }
 
 static void print_help(const spec *s) {
-  (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n\n", s->command, s->operand == NULL ? "" : " ", s->operand == NULL ? "" : s->operand);
+  (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n\n", s->command,
+               s->operand == NULL ? "" : " ", s->operand == NULL ? "" : s->operand);
   for (const cli_option *o = s->table; o->name != NULL; ++o) {
     char left[80];
     const bool optional = o->argument != NULL && o->argument[0] == '[';
-    (void)snprintf(left, sizeof(left), "--%s%s%s", o->name, o->argument == NULL ? "" : optional ? "" : " ", o->argument == NULL ? "" : o->argument);
+    (void)snprintf(left, sizeof(left), "--%s%s%s", o->name,
+                   o->argument == NULL ? ""
+                   : optional          ? ""
+                                       : " ",
+                   o->argument == NULL ? "" : o->argument);
     (void)printf("  %-40s %s\n", left, o->help);
   }
 }
@@ -103,18 +161,22 @@ static void print_help(const spec *s) {
 
 static bool parse_u64(const char *text, uint64_t max, uint64_t *out) {
   char *end = NULL;
-  if (text[0] < '0' || text[0] > '9') return false;
+  if (text[0] < '0' || text[0] > '9')
+    return false;
   errno = 0;
   const unsigned long long value = strtoull(text, &end, 10);
-  if (errno != 0 || *end != '\0' || value > max) return false;
+  if (errno != 0 || *end != '\0' || value > max)
+    return false;
   *out = value;
   return true;
 }
 
-static int take_count(const char *name, const char *text, uint64_t min, uint64_t max, uint32_t *out) {
+static int take_count(const char *name, const char *text, uint64_t min, uint64_t max,
+                      uint32_t *out) {
   uint64_t value = 0;
   if (!parse_u64(text, max, &value) || value < min) {
-    return cli_usage("--%s %s: an integer from %llu to %llu is needed", name, text, (unsigned long long)min, (unsigned long long)max);
+    return cli_usage("--%s %s: an integer from %llu to %llu is needed", name, text,
+                     (unsigned long long)min, (unsigned long long)max);
   }
   *out = (uint32_t)value;
   return CLI_DONE;
@@ -124,14 +186,19 @@ static bool parse_size(const char *text, uint64_t *out) {
   static const struct {
     const char *name;
     double scale;
-  } units[] = {{"", 1}, {"B", 1}, {"k", 1024}, {"K", 1024}, {"KiB", 1024}, {"kB", 1e3}, {"KB", 1e3}, {"M", 1048576},
-               {"MiB", 1048576}, {"MB", 1e6}, {"G", 1073741824.}, {"GiB", 1073741824.}, {"GB", 1e9}};
+  } units[] = {{"", 1},          {"B", 1},    {"k", 1024},        {"K", 1024},
+               {"KiB", 1024},    {"kB", 1e3}, {"KB", 1e3},        {"M", 1048576},
+               {"MiB", 1048576}, {"MB", 1e6}, {"G", 1073741824.}, {"GiB", 1073741824.},
+               {"GB", 1e9}};
   char *end = NULL;
-  if (text[0] < '0' || text[0] > '9') return false;
+  if (text[0] < '0' || text[0] > '9')
+    return false;
   const double value = strtod(text, &end);
   for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); ++i) {
-    if (strcmp(end, units[i].name) != 0) continue;
-    if (!(value * units[i].scale < 9e18)) return false;
+    if (strcmp(end, units[i].name) != 0)
+      continue;
+    if (!(value * units[i].scale < 9e18))
+      return false;
     *out = (uint64_t)(value * units[i].scale);
     return true;
   }
@@ -139,21 +206,25 @@ static bool parse_size(const char *text, uint64_t *out) {
 }
 
 static int take_size(const char *name, const char *text, uint64_t *out) {
-  return parse_size(text, out) ? CLI_DONE : cli_usage("--%s %s: a size such as 300MiB is needed", name, text);
+  return parse_size(text, out) ? CLI_DONE
+                               : cli_usage("--%s %s: a size such as 300MiB is needed", name, text);
 }
 
 static int take_item(const char *name, const char *text, cli_list *list) {
-  if (list->n == CLI_LIST_MOST) return cli_usage("--%s is given more than %d times", name, CLI_LIST_MOST);
+  if (list->n == CLI_LIST_MOST)
+    return cli_usage("--%s is given more than %d times", name, CLI_LIST_MOST);
   list->items[list->n++] = text;
   return CLI_DONE;
 }
 
 /* KIND[:INDEX][,memory=SIZE][,threads=N][,key=value for the backend ...] */
 static int take_device(const char *text, cli_options *o) {
-  if (o->n_devices == 64) return cli_usage("--device is given more than 64 times");
+  if (o->n_devices == 64)
+    return cli_usage("--device is given more than 64 times");
   char *own = o->device_text[o->n_devices];
   opipe_device_choice *choice = &o->devices[o->n_devices];
-  if (strlen(text) >= sizeof(o->device_text[0]) / 2) return cli_usage("--device %s: too long", text);
+  if (strlen(text) >= sizeof(o->device_text[0]) / 2)
+    return cli_usage("--device %s: too long", text);
   memset(choice, 0, sizeof(*choice));
   (void)snprintf(own, sizeof(o->device_text[0]), "%s", text);
   char *rest = own + strlen(own) + 1; /* options for the backend are gathered here */
@@ -166,18 +237,22 @@ static int take_device(const char *text, cli_options *o) {
       choice->kind = word;
       if (colon != NULL) {
         *colon = '\0';
-        if (take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE) return CLI_USAGE;
+        if (take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
+          return CLI_USAGE;
       }
     } else if (strncmp(word, "memory=", 7) == 0) {
-      if (take_size("device memory", word + 7, &choice->memory_bytes) != CLI_DONE) return CLI_USAGE;
+      if (take_size("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)
+        return CLI_USAGE;
     } else if (strncmp(word, "threads=", 8) == 0) {
-      if (take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE) return CLI_USAGE;
+      if (take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE)
+        return CLI_USAGE;
     } else {
       const size_t used = strlen(rest);
       (void)snprintf(rest + used, room - used, "%s%s", used == 0 ? "" : ",", word);
     }
   }
-  if (choice->kind == NULL || choice->kind[0] == '\0') return cli_usage("--device '%s' names no kind", text);
+  if (choice->kind == NULL || choice->kind[0] == '\0')
+    return cli_usage("--device '%s' names no kind", text);
   choice->options = rest[0] == '\0' ? NULL : rest;
   ++o->n_devices;
   return CLI_DONE;
@@ -186,13 +261,16 @@ static int take_device(const char *text, cli_options *o) {
 static int take_double(const char *name, const char *text, double *out) {
   char *end = NULL;
   *out = strtod(text, &end);
-  if (end == text || *end != '\0' || !(*out >= 0)) return cli_usage("--%s %s: a number >= 0 is needed", name, text);
+  if (end == text || *end != '\0' || !(*out >= 0))
+    return cli_usage("--%s %s: a number >= 0 is needed", name, text);
   return CLI_DONE;
 }
 
-static int take_word(const char *name, const char *text, const char *a, const char *b, bool *out_second) {
+static int take_word(const char *name, const char *text, const char *a, const char *b,
+                     bool *out_second) {
   *out_second = strcmp(text, b) == 0;
-  if (*out_second || strcmp(text, a) == 0) return CLI_DONE;
+  if (*out_second || strcmp(text, a) == 0)
+    return CLI_DONE;
   return cli_usage("--%s %s: %s or %s is needed", name, text, a, b);
 }
 
@@ -200,46 +278,95 @@ static int take_option(int id, const char *value, cli_options *o) {
   bool second = false;
   int status = CLI_DONE;
   switch (id) {
-    case O_JSON: o->json = true; break;
-    case O_DEVICE: return take_device(value, o);
-    case O_STAGES: return take_count("stages", value, 1, 4096, &o->n_stages);
-    case O_THREADS: return take_count("threads", value, 1, 4096, &o->n_threads);
-    case O_CUT: o->cut = value; break;
-    case O_PLAN: o->plan_file = value; break;
-    case O_MEMORY: return take_size("memory", value, &o->memory_bytes);
-    case O_SCHEDULE: o->schedule = value; break;
-    case O_MICROBATCHES: return take_count("microbatches", value, 1, 1u << 20, &o->n_microbatches);
-    case O_BATCH: o->batch = value; break;
-    case O_DEPTH: return take_count("depth", value, 1, 1024, &o->depth);
-    case O_TRANSPORT: o->transport = value; break;
+    case O_JSON:
+      o->json = true;
+      break;
+    case O_DEVICE:
+      return take_device(value, o);
+    case O_STAGES:
+      return take_count("stages", value, 1, 4096, &o->n_stages);
+    case O_THREADS:
+      return take_count("threads", value, 1, 4096, &o->n_threads);
+    case O_CUT:
+      o->cut = value;
+      break;
+    case O_PLAN:
+      o->plan_file = value;
+      break;
+    case O_MEMORY:
+      return take_size("memory", value, &o->memory_bytes);
+    case O_SCHEDULE:
+      o->schedule = value;
+      break;
+    case O_MICROBATCHES:
+      return take_count("microbatches", value, 1, 1u << 20, &o->n_microbatches);
+    case O_BATCH:
+      o->batch = value;
+      break;
+    case O_DEPTH:
+      return take_count("depth", value, 1, 1024, &o->depth);
+    case O_TRANSPORT:
+      o->transport = value;
+      break;
     case O_COST:
       status = take_word("cost", value, "rates", "measured", &second);
       o->cost = second ? OPIPE_COST_MEASURED : OPIPE_COST_RATES;
       return status;
-    case O_IGNORE: o->ignore_annotations = true; break;
-    case O_BIND: return take_item("bind", value, &o->bind);
-    case O_PIN: return take_item("pin", value, &o->pins);
-    case O_NO_FUSE: o->no_fuse = true; break;
-    case O_DROPOUT: return take_word("dropout", value, "off", "graph", &o->graph_dropout);
-    case O_SYMLINKS: o->load_flags |= OPIPE_LOAD_ALLOW_SYMLINKS; break;
-    case O_HARDLINKS: o->load_flags |= OPIPE_LOAD_ALLOW_HARDLINKS; break;
-    case O_GRAPH_ONLY: o->load_flags |= OPIPE_LOAD_GRAPH_ONLY; break;
+    case O_IGNORE:
+      o->ignore_annotations = true;
+      break;
+    case O_BIND:
+      return take_item("bind", value, &o->bind);
+    case O_PIN:
+      return take_item("pin", value, &o->pins);
+    case O_NO_FUSE:
+      o->no_fuse = true;
+      break;
+    case O_DROPOUT:
+      return take_word("dropout", value, "off", "graph", &o->graph_dropout);
+    case O_SYMLINKS:
+      o->load_flags |= OPIPE_LOAD_ALLOW_SYMLINKS;
+      break;
+    case O_HARDLINKS:
+      o->load_flags |= OPIPE_LOAD_ALLOW_HARDLINKS;
+      break;
+    case O_GRAPH_ONLY:
+      o->load_flags |= OPIPE_LOAD_GRAPH_ONLY;
+      break;
     case O_SEED:
-      return parse_u64(value, UINT64_MAX - 1, &o->seed) ? CLI_DONE : cli_usage("--seed %s: an integer is needed", value);
-    case O_PLUGIN: return take_item("plugin", value, &o->plugins);
-    case O_ANNOTATE: o->annotate = value; break;
-    case O_INPUT: return take_item("input", value, &o->inputs);
-    case O_OUTPUT: o->output = value; break;
-    case O_REQUESTS: return take_count("requests", value, 1, 1u << 30, &o->n_requests);
+      return parse_u64(value, UINT64_MAX - 1, &o->seed)
+                 ? CLI_DONE
+                 : cli_usage("--seed %s: an integer is needed", value);
+    case O_PLUGIN:
+      return take_item("plugin", value, &o->plugins);
+    case O_ANNOTATE:
+      o->annotate = value;
+      break;
+    case O_INPUT:
+      return take_item("input", value, &o->inputs);
+    case O_OUTPUT:
+      o->output = value;
+      break;
+    case O_REQUESTS:
+      return take_count("requests", value, 1, 1u << 30, &o->n_requests);
     case O_CHECK:
       o->check = value == NULL ? "max" : value;
       return take_word("check", o->check, "max", "element", &second);
-    case O_RTOL: return take_double("rtol", value, &o->rtol);
-    case O_ATOL: return take_double("atol", value, &o->atol);
-    case O_REFERENCE: o->reference = true; break;
-    case O_FINITE: o->check_finite = true; break;
-    case O_WHY: o->why = true; break;
-    default: return CLI_USAGE; /* getopt_long has said why */
+    case O_RTOL:
+      return take_double("rtol", value, &o->rtol);
+    case O_ATOL:
+      return take_double("atol", value, &o->atol);
+    case O_REFERENCE:
+      o->reference = true;
+      break;
+    case O_FINITE:
+      o->check_finite = true;
+      break;
+    case O_WHY:
+      o->why = true;
+      break;
+    default:
+      return CLI_USAGE; /* getopt_long has said why */
   }
   return CLI_DONE;
 }
@@ -248,9 +375,12 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
   struct option longs[64];
   const spec *s = specs;
   size_t n = 0;
-  while (strcmp(s->command, command) != 0) ++s;
+  while (strcmp(s->command, command) != 0)
+    ++s;
   for (const cli_option *o = s->table; o->name != NULL; ++o, ++n) {
-    const int kind = o->argument == NULL ? no_argument : o->argument[0] == '[' ? optional_argument : required_argument;
+    const int kind = o->argument == NULL     ? no_argument
+                     : o->argument[0] == '[' ? optional_argument
+                                             : required_argument;
     longs[n] = (struct option){o->name, kind, NULL, o->id};
   }
   longs[n] = (struct option){NULL, 0, NULL, 0};
@@ -263,13 +393,15 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
       return -1;
     }
     const int status = take_option(id == 'o' ? O_OUTPUT : id, optarg, out);
-    if (status != CLI_DONE) return status;
+    if (status != CLI_DONE)
+      return status;
   }
   const int n_operands = argc - optind;
   if (n_operands != (s->operand != NULL)) {
     return cli_usage("%s takes %s, %d operands were given ('onnx-pipe %s --help')", command,
                      s->operand == NULL ? "no operand" : s->operand, n_operands, command);
   }
-  if (s->operand != NULL) out->model = argv[optind];
+  if (s->operand != NULL)
+    out->model = argv[optind];
   return CLI_DONE;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --reference: the plan's own stages by a plain loop must give the same bits; the uncut model must be close. */
+/* --reference: the plan's own stages by a plain loop must give the same bits; the uncut model must
+ * be close. */
 #include <string.h>
 
 #include "cli.h"
@@ -7,30 +8,39 @@
 static double closeness(uint32_t dtype) {
   switch (dtype) {
     case OPIPE_FLOAT:
-    case OPIPE_DOUBLE: return 1e-5;
-    case OPIPE_FLOAT16: return 2e-3;
-    case OPIPE_BFLOAT16: return 2e-2;
-    default: return 0; /* integers */
+    case OPIPE_DOUBLE:
+      return 1e-5;
+    case OPIPE_FLOAT16:
+      return 2e-3;
+    case OPIPE_BFLOAT16:
+      return 2e-2;
+    default:
+      return 0; /* integers */
   }
 }
 
-static int compare_all(const cli_result *a, const cli_result *b, bool bits, const char *with, double *out_largest) {
+static int compare_all(const cli_result *a, const cli_result *b, bool bits, const char *with,
+                       double *out_largest) {
   int status = CLI_DONE;
   *out_largest = 0;
   for (uint32_t i = 0; i < a->n_outputs; ++i) {
     cli_difference d;
     cli_compare(&a->outputs[i], &b->outputs[i], &d);
-    if (d.largest > *out_largest) *out_largest = d.largest;
+    if (d.largest > *out_largest)
+      *out_largest = d.largest;
     const bool ok = bits ? d.bit_equal : d.largest <= closeness(a->outputs[i].dtype) * d.scale;
-    if (ok) continue;
-    (void)printf("output %s differs from %s: largest difference %g at element %zu, largest value %g\n", a->outputs[i].name, with,
-                 d.largest, d.at, d.scale);
+    if (ok)
+      continue;
+    (void)printf(
+        "output %s differs from %s: largest difference %g at element %zu, largest value %g\n",
+        a->outputs[i].name, with, d.largest, d.at, d.scale);
     status = CLI_CHECK_FAILED;
   }
   return status;
 }
 
-static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inputs, uint32_t n_inputs, cli_result *out) {
+static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inputs,
+                     uint32_t n_inputs, cli_result *out) {
   cli_options own = *o;
   opipe_plan *plan = NULL;
   own.n_stages = 1;
@@ -42,26 +52,32 @@ static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inp
   own.ignore_annotations = true;
   own.n_devices = 0;
   int status = cli_make_plan(&own, s, 1, &plan);
-  if (status == CLI_DONE) status = cli_run_once(s, plan, OPIPE_SESSION_REFERENCE, inputs, n_inputs, out);
+  if (status == CLI_DONE)
+    status = cli_run_once(s, plan, OPIPE_SESSION_REFERENCE, inputs, n_inputs, out);
   s->api->plan_destroy(plan);
   return status;
 }
 
-int cli_run_reference(const cli_options *o, cli_session *s, opipe_plan *plan, const cli_tensor *inputs, uint32_t n_inputs,
-                      const cli_result *result) {
+int cli_run_reference(const cli_options *o, cli_session *s, opipe_plan *plan,
+                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result) {
   cli_result reference = {NULL, 0}, uncut = {NULL, 0};
   double bits = 0, close = 0;
   int status = cli_run_once(s, plan, OPIPE_SESSION_REFERENCE, inputs, n_inputs, &reference);
-  if (status == CLI_DONE) status = run_uncut(o, s, inputs, n_inputs, &uncut);
+  if (status == CLI_DONE)
+    status = run_uncut(o, s, inputs, n_inputs, &uncut);
   if (status == CLI_DONE) {
     const int equal = compare_all(result, &reference, true, "the plan's reference", &bits);
     const int near = compare_all(result, &uncut, false, "the uncut model", &close);
     if (o->json) {
-      (void)printf("{\"identical\": %s, \"difference_reference\": %.9g, \"close\": %s, \"difference_uncut\": %.9g}\n",
-                   equal == CLI_DONE ? "true" : "false", bits, near == CLI_DONE ? "true" : "false", close);
+      (void)printf(
+          "{\"identical\": %s, \"difference_reference\": %.9g, \"close\": %s, "
+          "\"difference_uncut\": %.9g}\n",
+          equal == CLI_DONE ? "true" : "false", bits, near == CLI_DONE ? "true" : "false", close);
     } else {
-      if (equal == CLI_DONE) (void)printf("identical to the plan's reference\n");
-      (void)printf("largest difference from the uncut model: %g%s\n", close, near == CLI_DONE ? "" : " (too large)");
+      if (equal == CLI_DONE)
+        (void)printf("identical to the plan's reference\n");
+      (void)printf("largest difference from the uncut model: %g%s\n", close,
+                   near == CLI_DONE ? "" : " (too large)");
     }
     status = equal != CLI_DONE ? equal : near;
   }

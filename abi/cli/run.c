@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run MODEL: inputs from files or drawn, the plan, one request or a stream, outputs, and the comparison with the reference. */
+/* run MODEL: inputs from files or drawn, the plan, one request or a stream, outputs, and the
+ * comparison with the reference. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,23 +12,26 @@ static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_
   for (uint32_t i = 0; i < o->inputs.n; ++i) {
     const char *text = o->inputs.items[i], *equals = strchr(text, '=');
     cli_tensor *t = &tensors[*out_n];
-    if (equals == NULL || (size_t)(equals - text) >= sizeof(t->name)) return cli_usage("--input %s: NAME=FILE is needed", text);
+    if (equals == NULL || (size_t)(equals - text) >= sizeof(t->name))
+      return cli_usage("--input %s: NAME=FILE is needed", text);
     const size_t n = strlen(equals + 1);
     const bool proto = n > 3 && strcmp(equals + 1 + n - 3, ".pb") == 0;
-    if ((proto ? cli_pb_read(equals + 1, t) : cli_npy_read(equals + 1, t)) != CLI_DONE) return CLI_FAILED;
+    if ((proto ? cli_pb_read(equals + 1, t) : cli_npy_read(equals + 1, t)) != CLI_DONE)
+      return CLI_FAILED;
     (void)snprintf(t->name, sizeof(t->name), "%.*s", (int)(equals - text), text);
     ++*out_n;
   }
   return CLI_DONE;
 }
 
-/* Letters, digits, '.', '_', '-' stay; all else is percent-encoded, so that any tensor name is a file name. */
+/* Letters, digits, '.', '_', '-' stay; all else is percent-encoded, so that any tensor name is a
+ * file name. */
 static void encode_name(const char *name, char *out, size_t room) {
   size_t n = 0;
   for (const char *at = name; *at != '\0' && n + 4 < room; ++at) {
     const unsigned char c = (unsigned char)*at;
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-                       (c == '.' && at != name);
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '-' || (c == '.' && at != name);
     n += (size_t)snprintf(out + n, room - n, plain ? "%c" : "%%%02X", c);
   }
   out[n] = '\0';
@@ -42,18 +46,25 @@ int cli_write_outputs(const char *directory, const cli_result *result) {
     char name[800], path[4096];
     encode_name(result->outputs[i].name, name, sizeof(name));
     (void)snprintf(path, sizeof(path), "%s/%s.npy", directory, name);
-    if (cli_npy_write(path, &result->outputs[i]) != CLI_DONE) return CLI_FAILED;
+    if (cli_npy_write(path, &result->outputs[i]) != CLI_DONE)
+      return CLI_FAILED;
   }
   return CLI_DONE;
 }
 
 void cli_print_timing(const cli_options *o, const cli_timing *t) {
   if (o->json) {
-    (void)printf("{\"requests\": %u, \"seconds\": %.6f, \"requests_per_s\": %.4f, \"latency_ms\": {\"mean\": %.4f, \"p50\": %.4f, "
-                 "\"p90\": %.4f, \"p99\": %.4f}}\n", t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
+    (void)printf(
+        "{\"requests\": %u, \"seconds\": %.6f, \"requests_per_s\": %.4f, \"latency_ms\": "
+        "{\"mean\": %.4f, \"p50\": %.4f, "
+        "\"p90\": %.4f, \"p99\": %.4f}}\n",
+        t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
   } else {
-    (void)printf("%u request%s in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, 99 %% %.3f\n", t->n,
-                 t->n == 1 ? "" : "s", t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
+    (void)printf(
+        "%u request%s in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, "
+        "99 %% %.3f\n",
+        t->n, t->n == 1 ? "" : "s", t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms,
+        t->p99_ms);
   }
 }
 
@@ -61,10 +72,12 @@ static void print_outputs(const cli_result *result) {
   for (uint32_t i = 0; i < result->n_outputs; ++i) {
     const cli_tensor *t = &result->outputs[i];
     (void)printf("output %-20s %-8s [", t->name, cli_dtype_name(t->dtype));
-    for (uint32_t d = 0; d < t->rank; ++d) (void)printf(d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
+    for (uint32_t d = 0; d < t->rank; ++d)
+      (void)printf(d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
     (void)printf("]");
     const size_t n = cli_elems(t);
-    for (size_t e = 0; e < n && e < 4; ++e) (void)printf(e == 0 ? "  %.6g" : " %.6g", cli_tensor_get(t, e));
+    for (size_t e = 0; e < n && e < 4; ++e)
+      (void)printf(e == 0 ? "  %.6g" : " %.6g", cli_tensor_get(t, e));
     (void)printf(n > 4 ? " ...\n" : "\n");
   }
 }
@@ -76,18 +89,25 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   const uint32_t cores = cli_cores(), n = o->n_requests == 0 ? 1 : o->n_requests;
   const uint32_t flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u;
   int status = cli_bind(o, s, tensors, *io_n);
-  if (status == CLI_DONE) status = cli_draw_inputs(s, o->seed, tensors, io_n, CLI_LIST_MOST);
-  if (status == CLI_DONE) status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
-  if (status == CLI_DONE && !o->json && s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0) {
+  if (status == CLI_DONE)
+    status = cli_draw_inputs(s, o->seed, tensors, io_n, CLI_LIST_MOST);
+  if (status == CLI_DONE)
+    status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
+  if (status == CLI_DONE && !o->json &&
+      s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0) {
     status = cli_report("plan", &err);
   }
-  if (status == CLI_DONE) status = cli_stream(s, s->plan, flags, n, tensors, *io_n, &result, &timing);
+  if (status == CLI_DONE)
+    status = cli_stream(s, s->plan, flags, n, tensors, *io_n, &result, &timing);
   if (status == CLI_DONE) {
-    if (!o->json) print_outputs(&result);
+    if (!o->json)
+      print_outputs(&result);
     cli_print_timing(o, &timing);
   }
-  if (status == CLI_DONE && o->output != NULL) status = cli_write_outputs(o->output, &result);
-  if (status == CLI_DONE && o->reference) status = cli_run_reference(o, s, s->plan, tensors, *io_n, &result);
+  if (status == CLI_DONE && o->output != NULL)
+    status = cli_write_outputs(o->output, &result);
+  if (status == CLI_DONE && o->reference)
+    status = cli_run_reference(o, s, s->plan, tensors, *io_n, &result);
   cli_result_free(&result);
   return status;
 }
@@ -96,15 +116,21 @@ int cli_run(const cli_options *o) {
   struct stat st;
   cli_session s;
   uint32_t n = 0;
-  if (stat(o->model, &st) == 0 && S_ISDIR(st.st_mode)) return cli_run_folder(o);
-  if (o->check != NULL) return cli_usage("--check needs a model folder with data sets, %s is a file", o->model);
+  if (stat(o->model, &st) == 0 && S_ISDIR(st.st_mode))
+    return cli_run_folder(o);
+  if (o->check != NULL)
+    return cli_usage("--check needs a model folder with data sets, %s is a file", o->model);
   cli_tensor *tensors = calloc(CLI_LIST_MOST, sizeof(*tensors));
-  if (tensors == NULL) return cli_usage("out of memory");
+  if (tensors == NULL)
+    return cli_usage("out of memory");
   int status = cli_open(o, &s);
-  if (status == CLI_DONE) status = read_inputs(o, tensors, &n);
-  if (status == CLI_DONE) status = run_model(o, &s, tensors, &n);
+  if (status == CLI_DONE)
+    status = read_inputs(o, tensors, &n);
+  if (status == CLI_DONE)
+    status = run_model(o, &s, tensors, &n);
   cli_close(&s);
-  for (uint32_t i = 0; i < CLI_LIST_MOST; ++i) cli_tensor_free(&tensors[i]);
+  for (uint32_t i = 0; i < CLI_LIST_MOST; ++i)
+    cli_tensor_free(&tensors[i]);
   free(tensors);
   return status;
 }

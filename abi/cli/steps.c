@@ -22,16 +22,22 @@ int cli_open(const cli_options *o, cli_session *s) {
                                        .plugin_paths = o->plugins.items,
                                        .n_plugin_paths = o->plugins.n};
   memset(s, 0, sizeof(*s));
-  if (opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &s->api, &err) < 0) return cli_report("opipe_get_api", &err);
-  if (s->api->context_create(&params, &s->context, &err) < 0) return cli_report("opening a context", &err);
-  if (o->model == NULL) return CLI_DONE;
-  const opipe_load_params load = {.struct_size = sizeof(load), .flags = o->load_flags, .path = o->model};
-  if (s->api->model_load(s->context, &load, &s->file, &err) < 0) return cli_report(o->model, &err);
+  if (opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &s->api, &err) < 0)
+    return cli_report("opipe_get_api", &err);
+  if (s->api->context_create(&params, &s->context, &err) < 0)
+    return cli_report("opening a context", &err);
+  if (o->model == NULL)
+    return CLI_DONE;
+  const opipe_load_params load = {
+      .struct_size = sizeof(load), .flags = o->load_flags, .path = o->model};
+  if (s->api->model_load(s->context, &load, &s->file, &err) < 0)
+    return cli_report(o->model, &err);
   return CLI_DONE;
 }
 
 void cli_close(cli_session *s) {
-  if (s->api == NULL) return;
+  if (s->api == NULL)
+    return;
   s->api->plan_destroy(s->plan);
   s->api->model_destroy(s->bound);
   s->api->model_destroy(s->file);
@@ -51,13 +57,18 @@ typedef struct binding {
 } binding;
 
 static int add_dim(binding *b, const char *name, size_t n, int64_t value, const char *whence) {
-  if (n >= sizeof(b->names[0])) return cli_usage("%s: the dimension's name is too long", whence);
+  if (n >= sizeof(b->names[0]))
+    return cli_usage("%s: the dimension's name is too long", whence);
   for (uint32_t i = 0; i < b->n_dims; ++i) {
-    if (strlen(b->names[i]) != n || memcmp(b->names[i], name, n) != 0) continue;
-    if (b->dims[i].value == value) return CLI_DONE;
-    return cli_usage("%s: dimension '%s' is %lld, and %lld elsewhere", whence, b->names[i], (long long)value, (long long)b->dims[i].value);
+    if (strlen(b->names[i]) != n || memcmp(b->names[i], name, n) != 0)
+      continue;
+    if (b->dims[i].value == value)
+      return CLI_DONE;
+    return cli_usage("%s: dimension '%s' is %lld, and %lld elsewhere", whence, b->names[i],
+                     (long long)value, (long long)b->dims[i].value);
   }
-  if (b->n_dims == DIMS_MOST) return cli_usage("more than %d dimensions", DIMS_MOST);
+  if (b->n_dims == DIMS_MOST)
+    return cli_usage("more than %d dimensions", DIMS_MOST);
   memcpy(b->names[b->n_dims], name, n);
   b->names[b->n_dims][n] = '\0';
   b->dims[b->n_dims] = (opipe_dim){b->names[b->n_dims], value};
@@ -70,14 +81,16 @@ static int add_bind_option(binding *b, const char *text) {
   for (const char *at = text; *at != '\0';) {
     const char *equals = strchr(at, '=');
     char *end = NULL;
-    if (equals == NULL || equals == at) return cli_usage("--bind %s: DIM=N is needed", text);
+    if (equals == NULL || equals == at)
+      return cli_usage("--bind %s: DIM=N is needed", text);
     errno = 0;
     const long long value = strtoll(equals + 1, &end, 10);
     if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ',')) {
       return cli_usage("--bind %s: '%s' is no number >= 0", text, equals + 1);
     }
     const int status = add_dim(b, at, (size_t)(equals - at), value, "--bind");
-    if (status != CLI_DONE) return status;
+    if (status != CLI_DONE)
+      return status;
     at = *end == ',' ? end + 1 : end;
   }
   return CLI_DONE;
@@ -86,26 +99,32 @@ static int add_bind_option(binding *b, const char *text) {
 static bool input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out) {
   for (uint32_t i = 0;; ++i) {
     out->struct_size = sizeof(*out);
-    if (s->api->model_input(s->file, i, out, NULL) < 0) return false;
-    if (strlen(out->name) == n && memcmp(out->name, name, n) == 0) return true;
+    if (s->api->model_input(s->file, i, out, NULL) < 0)
+      return false;
+    if (strlen(out->name) == n && memcmp(out->name, name, n) == 0)
+      return true;
   }
 }
 
 /* The free dimensions of a given tensor's input. */
 static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
   opipe_tensor_info info;
-  if (!input_info(s, t->name, strlen(t->name), &info)) return cli_usage("the model has no input '%s'", t->name);
-  if (info.rank != t->rank) return CLI_DONE; /* the library names both */
+  if (!input_info(s, t->name, strlen(t->name), &info))
+    return cli_usage("the model has no input '%s'", t->name);
+  if (info.rank != t->rank)
+    return CLI_DONE; /* the library names both */
   for (uint32_t d = 0; d < t->rank; ++d) {
     char key[300];
-    if (info.shape[d] >= 0) continue;
+    if (info.shape[d] >= 0)
+      continue;
     if (info.dim_names != NULL && info.dim_names[d] != NULL && info.dim_names[d][0] != '\0') {
       (void)snprintf(key, sizeof(key), "%s", info.dim_names[d]);
     } else {
       (void)snprintf(key, sizeof(key), "%s.%u", info.name, d);
     }
     const int status = add_dim(b, key, strlen(key), t->shape[d], info.name);
-    if (status != CLI_DONE) return status;
+    if (status != CLI_DONE)
+      return status;
   }
   return CLI_DONE;
 }
@@ -113,34 +132,52 @@ static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
 static bool set_number(cli_tensor *t, size_t i, const char *text, char **out_end) {
   const double value = strtod(text, out_end);
   const long long integer = strtoll(text, NULL, 10);
-  if (*out_end == text) return false;
+  if (*out_end == text)
+    return false;
   char *at = (char *)t->data + i * cli_dtype_bytes(t->dtype);
   const float narrow = (float)value;
   switch (t->dtype) {
-    case OPIPE_FLOAT: memcpy(at, &narrow, sizeof(narrow)); return true;
-    case OPIPE_DOUBLE: memcpy(at, &value, sizeof(value)); return true;
+    case OPIPE_FLOAT:
+      memcpy(at, &narrow, sizeof(narrow));
+      return true;
+    case OPIPE_DOUBLE:
+      memcpy(at, &value, sizeof(value));
+      return true;
     case OPIPE_FLOAT16:
-    case OPIPE_BFLOAT16: return false;
-    default: memcpy(at, &integer, cli_dtype_bytes(t->dtype)); return true; /* little-endian */
+    case OPIPE_BFLOAT16:
+      return false;
+    default:
+      memcpy(at, &integer, cli_dtype_bytes(t->dtype));
+      return true; /* little-endian */
   }
 }
 
-static int parse_pin(const char *text, const opipe_tensor_info *info, const char *value, cli_tensor *out) {
+static int parse_pin(const char *text, const opipe_tensor_info *info, const char *value,
+                     cli_tensor *out) {
   const size_t n = strlen(value);
-  if (n > 4 && strcmp(value + n - 4, ".npy") == 0) return cli_npy_read(value, out);
+  if (n > 4 && strcmp(value + n - 4, ".npy") == 0)
+    return cli_npy_read(value, out);
   memset(out, 0, sizeof(*out));
   out->dtype = info->dtype;
   size_t count = 1;
-  for (const char *at = value; *at != '\0'; ++at) count += *at == ',';
-  if (info->rank > 1 && count > 1) return cli_usage("--pin %s: input '%s' has rank %u, give a .npy file", text, info->name, info->rank);
+  for (const char *at = value; *at != '\0'; ++at)
+    count += *at == ',';
+  if (info->rank > 1 && count > 1)
+    return cli_usage("--pin %s: input '%s' has rank %u, give a .npy file", text, info->name,
+                     info->rank);
   out->rank = info->rank;
-  for (uint32_t d = 0; d < info->rank; ++d) out->shape[d] = 1;
-  if (info->rank == 1) out->shape[0] = (int64_t)count;
-  if (!cli_tensor_alloc(out)) return cli_usage("--pin %s: inputs of type %s cannot be given as text", text, cli_dtype_name(info->dtype));
+  for (uint32_t d = 0; d < info->rank; ++d)
+    out->shape[d] = 1;
+  if (info->rank == 1)
+    out->shape[0] = (int64_t)count;
+  if (!cli_tensor_alloc(out))
+    return cli_usage("--pin %s: inputs of type %s cannot be given as text", text,
+                     cli_dtype_name(info->dtype));
   const char *at = strcmp(value, "true") == 0 ? "1" : strcmp(value, "false") == 0 ? "0" : value;
   for (size_t i = 0; i < count; ++i) {
     char *end = NULL;
-    if (!set_number(out, i, at, &end) || (*end != '\0' && *end != ',')) return cli_usage("--pin %s: '%s' is no number", text, at);
+    if (!set_number(out, i, at, &end) || (*end != '\0' && *end != ','))
+      return cli_usage("--pin %s: '%s' is no number", text, at);
     at = *end == ',' ? end + 1 : end;
   }
   return CLI_DONE;
@@ -149,54 +186,71 @@ static int parse_pin(const char *text, const opipe_tensor_info *info, const char
 static int add_pin_option(binding *b, const cli_session *s, const char *text) {
   const char *equals = strchr(text, '=');
   opipe_tensor_info info;
-  if (equals == NULL) return cli_usage("--pin %s: NAME=VALUE is needed", text);
-  if (!input_info(s, text, (size_t)(equals - text), &info)) return cli_usage("--pin %s: the model has no such input", text);
-  if (b->n_pins == PINS_MOST) return cli_usage("--pin is given more than %d times", PINS_MOST);
+  if (equals == NULL)
+    return cli_usage("--pin %s: NAME=VALUE is needed", text);
+  if (!input_info(s, text, (size_t)(equals - text), &info))
+    return cli_usage("--pin %s: the model has no such input", text);
+  if (b->n_pins == PINS_MOST)
+    return cli_usage("--pin is given more than %d times", PINS_MOST);
   cli_tensor *own = &b->owned[b->n_owned];
   const int status = parse_pin(text, &info, equals + 1, own);
   ++b->n_owned;
-  if (status != CLI_DONE) return status;
+  if (status != CLI_DONE)
+    return status;
   b->pins[b->n_pins++] = (opipe_pin){info.name, cli_tensor_view(own)};
   return CLI_DONE;
 }
 
-static int gather(const cli_options *o, const cli_session *s, const cli_tensor *tensors, uint32_t n, binding *b) {
+static int gather(const cli_options *o, const cli_session *s, const cli_tensor *tensors, uint32_t n,
+                  binding *b) {
   int status = CLI_DONE;
-  for (uint32_t i = 0; i < o->bind.n && status == CLI_DONE; ++i) status = add_bind_option(b, o->bind.items[i]);
-  for (uint32_t i = 0; i < n && status == CLI_DONE; ++i) status = add_shape(b, s, &tensors[i]);
-  for (uint32_t i = 0; i < o->pins.n && status == CLI_DONE; ++i) status = add_pin_option(b, s, o->pins.items[i]);
+  for (uint32_t i = 0; i < o->bind.n && status == CLI_DONE; ++i)
+    status = add_bind_option(b, o->bind.items[i]);
+  for (uint32_t i = 0; i < n && status == CLI_DONE; ++i)
+    status = add_shape(b, s, &tensors[i]);
+  for (uint32_t i = 0; i < o->pins.n && status == CLI_DONE; ++i)
+    status = add_pin_option(b, s, o->pins.items[i]);
   return status;
 }
 
 /* When the library needs an input's value to know shapes, and the value is at hand: pin it. */
-static bool pin_needed(const cli_session *s, const opipe_error *err, const cli_tensor *tensors, uint32_t n, binding *b) {
+static bool pin_needed(const cli_session *s, const opipe_error *err, const cli_tensor *tensors,
+                       uint32_t n, binding *b) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
-  if (err->domain != OPIPE_DOMAIN_INPUT || b->n_pins == PINS_MOST) return false;
-  if (s->api->model_input(s->file, (uint32_t)err->native, &info, NULL) < 0) return false;
+  if (err->domain != OPIPE_DOMAIN_INPUT || b->n_pins == PINS_MOST)
+    return false;
+  if (s->api->model_input(s->file, (uint32_t)err->native, &info, NULL) < 0)
+    return false;
   for (uint32_t p = 0; p < b->n_pins; ++p) {
-    if (strcmp(b->pins[p].input, info.name) == 0) return false;
+    if (strcmp(b->pins[p].input, info.name) == 0)
+      return false;
   }
   for (uint32_t i = 0; i < n; ++i) {
-    if (strcmp(tensors[i].name, info.name) != 0) continue;
+    if (strcmp(tensors[i].name, info.name) != 0)
+      continue;
     b->pins[b->n_pins++] = (opipe_pin){info.name, cli_tensor_view(&tensors[i])};
     return true;
   }
   return false;
 }
 
-static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n, binding *b) {
+static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n,
+                     binding *b) {
   opipe_error err = OPIPE_ERROR_INIT;
   for (;;) {
     const opipe_bind_options options = {.struct_size = sizeof(options),
-                                        .flags = OPIPE_BIND_DEFAULTS | (o->no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
+                                        .flags = OPIPE_BIND_DEFAULTS |
+                                                 (o->no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
                                                  (o->graph_dropout ? OPIPE_BIND_GRAPH_DROPOUT : 0u),
                                         .dims = b->dims,
                                         .pins = b->pins,
                                         .n_dims = b->n_dims,
                                         .n_pins = b->n_pins};
     const opipe_status status = s->api->model_bind(s->file, &options, &s->bound, &err);
-    if (status == OPIPE_OK) return CLI_DONE;
-    if (pin_needed(s, &err, tensors, n, b)) continue;
+    if (status == OPIPE_OK)
+      return CLI_DONE;
+    if (pin_needed(s, &err, tensors, n, b))
+      continue;
     (void)cli_report(o->model, &err);
     if (err.domain == OPIPE_DOMAIN_INPUT) {
       (void)fprintf(stderr, "onnx-pipe: give it by --input or --pin\n");
@@ -208,10 +262,13 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
 
 int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n_tensors) {
   binding *b = calloc(1, sizeof(*b));
-  if (b == NULL) return cli_usage("out of memory");
+  if (b == NULL)
+    return cli_usage("out of memory");
   int status = gather(o, s, tensors, n_tensors, b);
-  if (status == CLI_DONE) status = bind_with(o, s, tensors, n_tensors, b);
-  for (uint32_t i = 0; i < b->n_owned; ++i) cli_tensor_free(&b->owned[i]);
+  if (status == CLI_DONE)
+    status = bind_with(o, s, tensors, n_tensors, b);
+  for (uint32_t i = 0; i < b->n_owned; ++i)
+    cli_tensor_free(&b->owned[i]);
   free(b);
   return status;
 }
@@ -222,7 +279,8 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   opipe_error err = OPIPE_ERROR_INIT;
   void *json = NULL;
   size_t n = 0;
-  if (cli_file_read(o->plan_file, &json, &n) != CLI_DONE) return CLI_FAILED;
+  if (cli_file_read(o->plan_file, &json, &n) != CLI_DONE)
+    return CLI_FAILED;
   const opipe_status status = s->api->plan_read(s->bound, json, n, out_plan, &err);
   free(json);
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
@@ -232,32 +290,38 @@ int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_device_choice devices[64];
   opipe_model_info info = {.struct_size = sizeof(info)};
-  if (o->plan_file != NULL) return read_plan(o, s, out_plan);
+  if (o->plan_file != NULL)
+    return read_plan(o, s, out_plan);
   uint32_t n_devices = o->n_devices == 0 ? 1 : o->n_devices;
   devices[0] = (opipe_device_choice){.kind = "cpu"};
   memcpy(devices, o->devices, o->n_devices * sizeof(devices[0]));
   (void)s->api->model_info(s->bound, &info, NULL);
   const bool annotated = info.n_annotated_stages > 1 && !o->ignore_annotations;
   uint32_t stages = o->n_stages;
-  if (stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated) stages = n_stages;
-  const uint32_t ranks = stages != 0 ? stages : o->cut == NULL && annotated ? info.n_annotated_stages : n_devices;
+  if (stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated)
+    stages = n_stages;
+  const uint32_t ranks = stages != 0                   ? stages
+                         : o->cut == NULL && annotated ? info.n_annotated_stages
+                                                       : n_devices;
   const uint32_t share = cli_cores() / (ranks == 0 ? 1 : ranks);
   for (uint32_t d = 0; d < n_devices; ++d) {
-    if (devices[d].threads == 0) devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;
+    if (devices[d].threads == 0)
+      devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;
   }
-  const opipe_plan_params params = {.struct_size = sizeof(params),
-                                    .n_stages = stages,
-                                    .devices = devices,
-                                    .n_devices = n_devices,
-                                    .n_microbatches = o->n_microbatches,
-                                    .schedule = o->schedule,
-                                    .cut = o->cut,
-                                    .batch_dim = o->batch,
-                                    .memory_bytes = o->memory_bytes,
-                                    .depth = o->depth,
-                                    .cost = o->cost,
-                                    .flags = o->ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u,
-                                    .transport = o->transport};
+  const opipe_plan_params params = {
+      .struct_size = sizeof(params),
+      .n_stages = stages,
+      .devices = devices,
+      .n_devices = n_devices,
+      .n_microbatches = o->n_microbatches,
+      .schedule = o->schedule,
+      .cut = o->cut,
+      .batch_dim = o->batch,
+      .memory_bytes = o->memory_bytes,
+      .depth = o->depth,
+      .cost = o->cost,
+      .flags = o->ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u,
+      .transport = o->transport};
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
   return status < 0 ? cli_report("plan", &err) : CLI_DONE;
 }

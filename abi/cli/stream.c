@@ -14,7 +14,8 @@ static double now_s(void) {
 }
 
 void cli_result_free(cli_result *result) {
-  for (uint32_t i = 0; result->outputs != NULL && i < result->n_outputs; ++i) cli_tensor_free(&result->outputs[i]);
+  for (uint32_t i = 0; result->outputs != NULL && i < result->n_outputs; ++i)
+    cli_tensor_free(&result->outputs[i]);
   free(result->outputs);
   result->outputs = NULL;
   result->n_outputs = 0;
@@ -27,7 +28,7 @@ typedef struct stream {
   uint32_t n_inputs;
   opipe_request **requests; /* ring of n */
   double *started;
-  double *latency_ms;       /* [total] */
+  double *latency_ms;        /* [total] */
   uint32_t room, head, tail; /* head: oldest unfinished; tail: next to submit */
   opipe_error err;
 } stream;
@@ -37,14 +38,17 @@ static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
   (void)st->s->api->model_info(st->s->bound, &info, NULL);
   out->n_outputs = info.n_outputs;
   out->outputs = calloc(info.n_outputs == 0 ? 1 : info.n_outputs, sizeof(cli_tensor));
-  if (out->outputs == NULL) return cli_usage("out of memory");
+  if (out->outputs == NULL)
+    return cli_usage("out of memory");
   for (uint32_t i = 0; i < info.n_outputs; ++i) {
     opipe_tensor_info output = {.struct_size = sizeof(output)};
     opipe_tensor view;
     (void)st->s->api->model_output(st->s->bound, i, &output, NULL);
-    if (st->s->api->request_output(request, i, &view, &st->err) < 0) return cli_report("output", &st->err);
+    if (st->s->api->request_output(request, i, &view, &st->err) < 0)
+      return cli_report("output", &st->err);
     if (!cli_tensor_copy(output.name, &view, &out->outputs[i])) {
-      return cli_usage("output '%s' of type %s cannot be taken", output.name, cli_dtype_name(output.dtype));
+      return cli_usage("output '%s' of type %s cannot be taken", output.name,
+                       cli_dtype_name(output.dtype));
     }
   }
   return CLI_DONE;
@@ -57,7 +61,8 @@ static int finish_oldest(stream *st, bool last, cli_result *out) {
     status = cli_report("request", &st->err);
   } else {
     st->latency_ms[st->head] = (now_s() - st->started[st->head % st->room]) * 1e3;
-    if (last) status = copy_outputs(st, request, out);
+    if (last)
+      status = copy_outputs(st, request, out);
   }
   st->s->api->request_release(request);
   ++st->head;
@@ -65,19 +70,25 @@ static int finish_oldest(stream *st, bool last, cli_result *out) {
 }
 
 static int run_stream(stream *st, uint32_t n, cli_result *out) {
-  const opipe_submit_params params = {.struct_size = sizeof(params), .n_inputs = st->n_inputs, .inputs = st->inputs};
+  const opipe_submit_params params = {
+      .struct_size = sizeof(params), .n_inputs = st->n_inputs, .inputs = st->inputs};
   int status = CLI_DONE;
   while (status == CLI_DONE && st->head < n) {
     opipe_status submitted = OPIPE_PENDING;
     if (st->tail < n && st->tail - st->head < st->room) {
       st->started[st->tail % st->room] = now_s();
-      submitted = st->s->api->session_submit(st->session, &params, &st->requests[st->tail % st->room], &st->err);
-      if (submitted < 0) status = cli_report("request", &st->err);
-      if (submitted == OPIPE_OK) ++st->tail;
+      submitted = st->s->api->session_submit(st->session, &params,
+                                             &st->requests[st->tail % st->room], &st->err);
+      if (submitted < 0)
+        status = cli_report("request", &st->err);
+      if (submitted == OPIPE_OK)
+        ++st->tail;
     }
-    if (submitted == OPIPE_PENDING) status = finish_oldest(st, st->head + 1 == n, out);
+    if (submitted == OPIPE_PENDING)
+      status = finish_oldest(st, st->head + 1 == n, out);
   }
-  while (st->head < st->tail) st->s->api->request_release(st->requests[st->head++ % st->room]);
+  while (st->head < st->tail)
+    st->s->api->request_release(st->requests[st->head++ % st->room]);
   return status;
 }
 
@@ -88,7 +99,8 @@ static int by_value(const void *left, const void *right) {
 
 static void summarise(const stream *st, uint32_t n, double total_s, cli_timing *timing) {
   *timing = (cli_timing){.n = n, .total_s = total_s};
-  for (uint32_t i = 0; i < n; ++i) timing->mean_ms += st->latency_ms[i] / n;
+  for (uint32_t i = 0; i < n; ++i)
+    timing->mean_ms += st->latency_ms[i] / n;
   qsort(st->latency_ms, n, sizeof(double), by_value);
   timing->p50_ms = st->latency_ms[(n - 1) / 2];
   timing->p90_ms = st->latency_ms[(uint32_t)((n - 1) * 0.9)];
@@ -96,21 +108,25 @@ static void summarise(const stream *st, uint32_t n, double total_s, cli_timing *
 }
 
 /* Inputs that the bound model still has (pinned ones are constants now). */
-static uint32_t name_inputs(const cli_session *s, const cli_tensor *tensors, uint32_t n, opipe_binding_io *out) {
+static uint32_t name_inputs(const cli_session *s, const cli_tensor *tensors, uint32_t n,
+                            opipe_binding_io *out) {
   uint32_t used = 0;
   for (uint32_t i = 0;; ++i) {
     opipe_tensor_info info = {.struct_size = sizeof(info)};
-    if (s->api->model_input(s->bound, i, &info, NULL) < 0) return used;
+    if (s->api->model_input(s->bound, i, &info, NULL) < 0)
+      return used;
     for (uint32_t t = 0; t < n; ++t) {
-      if (strcmp(tensors[t].name, info.name) != 0) continue;
-      out[used++] = (opipe_binding_io){.name = tensors[t].name, .tensor = cli_tensor_view(&tensors[t])};
+      if (strcmp(tensors[t].name, info.name) != 0)
+        continue;
+      out[used++] =
+          (opipe_binding_io){.name = tensors[t].name, .tensor = cli_tensor_view(&tensors[t])};
       break;
     }
   }
 }
 
-int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n, const cli_tensor *inputs, uint32_t n_inputs,
-               cli_result *out, cli_timing *timing) {
+int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n,
+               const cli_tensor *inputs, uint32_t n_inputs, cli_result *out, cli_timing *timing) {
   opipe_plan_info info = {.struct_size = sizeof(info)};
   stream st = {.s = s, .err = OPIPE_ERROR_INIT};
   int status = CLI_DONE;
@@ -120,7 +136,8 @@ int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_
   st.requests = calloc(st.room, sizeof(*st.requests));
   st.started = calloc(st.room, sizeof(*st.started));
   st.latency_ms = calloc(n, sizeof(*st.latency_ms));
-  const opipe_session_params params = {.struct_size = sizeof(params), .flags = session_flags, .spin_us = UINT32_MAX};
+  const opipe_session_params params = {
+      .struct_size = sizeof(params), .flags = session_flags, .spin_us = UINT32_MAX};
   if (st.inputs == NULL || st.requests == NULL || st.started == NULL || st.latency_ms == NULL) {
     status = cli_usage("out of memory");
   } else if (s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0) {
@@ -130,7 +147,8 @@ int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_
     st.n_inputs = name_inputs(s, inputs, n_inputs, st.inputs);
     const double start = now_s();
     status = run_stream(&st, n, out);
-    if (status == CLI_DONE) summarise(&st, n, now_s() - start, timing);
+    if (status == CLI_DONE)
+      summarise(&st, n, now_s() - start, timing);
   }
   s->api->session_close(st.session);
   free(st.inputs);
@@ -140,7 +158,8 @@ int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_
   return status;
 }
 
-int cli_run_once(cli_session *s, opipe_plan *plan, uint32_t session_flags, const cli_tensor *inputs, uint32_t n_inputs, cli_result *out) {
+int cli_run_once(cli_session *s, opipe_plan *plan, uint32_t session_flags, const cli_tensor *inputs,
+                 uint32_t n_inputs, cli_result *out) {
   cli_timing timing;
   return cli_stream(s, plan, session_flags, 1, inputs, n_inputs, out, &timing);
 }

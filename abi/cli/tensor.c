@@ -13,13 +13,20 @@ typedef struct dtype_row {
 } dtype_row;
 
 static const dtype_row rows[] = {
-    {"float32", OPIPE_FLOAT, 4, {OPIPE_DL_FLOAT, 32, 1}},    {"float64", OPIPE_DOUBLE, 8, {OPIPE_DL_FLOAT, 64, 1}},
-    {"float16", OPIPE_FLOAT16, 2, {OPIPE_DL_FLOAT, 16, 1}},  {"bfloat16", OPIPE_BFLOAT16, 2, {OPIPE_DL_BFLOAT, 16, 1}},
-    {"int64", OPIPE_INT64, 8, {OPIPE_DL_INT, 64, 1}},        {"int32", OPIPE_INT32, 4, {OPIPE_DL_INT, 32, 1}},
-    {"int16", OPIPE_INT16, 2, {OPIPE_DL_INT, 16, 1}},        {"int8", OPIPE_INT8, 1, {OPIPE_DL_INT, 8, 1}},
-    {"uint64", OPIPE_UINT64, 8, {OPIPE_DL_UINT, 64, 1}},     {"uint32", OPIPE_UINT32, 4, {OPIPE_DL_UINT, 32, 1}},
-    {"uint16", OPIPE_UINT16, 2, {OPIPE_DL_UINT, 16, 1}},     {"uint8", OPIPE_UINT8, 1, {OPIPE_DL_UINT, 8, 1}},
-    {"bool", OPIPE_BOOL, 1, {OPIPE_DL_BOOL, 8, 1}},          {"float8e4m3fn", OPIPE_FLOAT8E4M3FN, 1, {OPIPE_DL_FLOAT8_E4M3FN, 8, 1}},
+    {"float32", OPIPE_FLOAT, 4, {OPIPE_DL_FLOAT, 32, 1}},
+    {"float64", OPIPE_DOUBLE, 8, {OPIPE_DL_FLOAT, 64, 1}},
+    {"float16", OPIPE_FLOAT16, 2, {OPIPE_DL_FLOAT, 16, 1}},
+    {"bfloat16", OPIPE_BFLOAT16, 2, {OPIPE_DL_BFLOAT, 16, 1}},
+    {"int64", OPIPE_INT64, 8, {OPIPE_DL_INT, 64, 1}},
+    {"int32", OPIPE_INT32, 4, {OPIPE_DL_INT, 32, 1}},
+    {"int16", OPIPE_INT16, 2, {OPIPE_DL_INT, 16, 1}},
+    {"int8", OPIPE_INT8, 1, {OPIPE_DL_INT, 8, 1}},
+    {"uint64", OPIPE_UINT64, 8, {OPIPE_DL_UINT, 64, 1}},
+    {"uint32", OPIPE_UINT32, 4, {OPIPE_DL_UINT, 32, 1}},
+    {"uint16", OPIPE_UINT16, 2, {OPIPE_DL_UINT, 16, 1}},
+    {"uint8", OPIPE_UINT8, 1, {OPIPE_DL_UINT, 8, 1}},
+    {"bool", OPIPE_BOOL, 1, {OPIPE_DL_BOOL, 8, 1}},
+    {"float8e4m3fn", OPIPE_FLOAT8E4M3FN, 1, {OPIPE_DL_FLOAT8_E4M3FN, 8, 1}},
     {"float8e5m2", OPIPE_FLOAT8E5M2, 1, {OPIPE_DL_FLOAT8_E5M2, 8, 1}},
     {"float8e4m3fnuz", OPIPE_FLOAT8E4M3FNUZ, 1, {OPIPE_DL_FLOAT8_E4M3FNUZ, 8, 1}},
     {"float8e5m2fnuz", OPIPE_FLOAT8E5M2FNUZ, 1, {OPIPE_DL_FLOAT8_E5M2FNUZ, 8, 1}},
@@ -28,7 +35,8 @@ enum { N_ROWS = sizeof(rows) / sizeof(rows[0]) };
 
 static const dtype_row *row_of(uint32_t dtype) {
   for (int i = 0; i < N_ROWS; ++i) {
-    if (rows[i].dtype == dtype) return &rows[i];
+    if (rows[i].dtype == dtype)
+      return &rows[i];
   }
   return NULL;
 }
@@ -45,15 +53,18 @@ const char *cli_dtype_name(uint32_t dtype) {
 
 size_t cli_elems(const cli_tensor *tensor) {
   size_t n = 1;
-  for (uint32_t d = 0; d < tensor->rank; ++d) n *= (size_t)tensor->shape[d];
+  for (uint32_t d = 0; d < tensor->rank; ++d)
+    n *= (size_t)tensor->shape[d];
   return n;
 }
 
 bool cli_tensor_alloc(cli_tensor *tensor) {
   size_t n = cli_dtype_bytes(tensor->dtype);
-  if (n == 0) return false;
+  if (n == 0)
+    return false;
   for (uint32_t d = 0; d < tensor->rank; ++d) {
-    if (tensor->shape[d] < 0 || __builtin_mul_overflow(n, (size_t)tensor->shape[d], &n)) return false;
+    if (tensor->shape[d] < 0 || __builtin_mul_overflow(n, (size_t)tensor->shape[d], &n))
+      return false;
   }
   tensor->data = calloc(1, n == 0 ? 1 : n);
   tensor->n_bytes = n;
@@ -67,22 +78,31 @@ void cli_tensor_free(cli_tensor *tensor) {
 
 opipe_tensor cli_tensor_view(const cli_tensor *tensor) {
   const dtype_row *row = row_of(tensor->dtype);
-  opipe_tensor view = {.data = tensor->data, .device_type = OPIPE_DL_CPU, .rank = (int32_t)tensor->rank, .shape = tensor->shape};
-  if (row != NULL) view.dtype = row->dl;
+  opipe_tensor view = {.data = tensor->data,
+                       .device_type = OPIPE_DL_CPU,
+                       .rank = (int32_t)tensor->rank,
+                       .shape = tensor->shape};
+  if (row != NULL)
+    view.dtype = row->dl;
   return view;
 }
 
 bool cli_tensor_copy(const char *name, const opipe_tensor *view, cli_tensor *out) {
   memset(out, 0, sizeof(*out));
   (void)snprintf(out->name, sizeof(out->name), "%s", name);
-  if (view->rank < 0 || view->rank > OPIPE_MAX_RANK || view->strides != NULL) return false;
+  if (view->rank < 0 || view->rank > OPIPE_MAX_RANK || view->strides != NULL)
+    return false;
   out->rank = (uint32_t)view->rank;
-  for (int32_t d = 0; d < view->rank; ++d) out->shape[d] = view->shape[d];
+  for (int32_t d = 0; d < view->rank; ++d)
+    out->shape[d] = view->shape[d];
   for (int i = 0; i < N_ROWS; ++i) {
-    if (rows[i].dl.code == view->dtype.code && rows[i].dl.bits == view->dtype.bits) out->dtype = rows[i].dtype;
+    if (rows[i].dl.code == view->dtype.code && rows[i].dl.bits == view->dtype.bits)
+      out->dtype = rows[i].dtype;
   }
-  if (!cli_tensor_alloc(out)) return false;
-  if (out->n_bytes != 0) memcpy(out->data, (const char *)view->data + view->byte_offset, out->n_bytes);
+  if (!cli_tensor_alloc(out))
+    return false;
+  if (out->n_bytes != 0)
+    memcpy(out->data, (const char *)view->data + view->byte_offset, out->n_bytes);
   return true;
 }
 
@@ -106,29 +126,39 @@ static double bfloat_to_double(uint16_t b) {
   return (double)value;
 }
 
-#define GET(type)                                             \
-  do {                                                        \
-    type value_;                                              \
+#define GET(type)                                                                \
+  do {                                                                           \
+    type value_;                                                                 \
     memcpy(&value_, (const char *)t->data + i * sizeof(value_), sizeof(value_)); \
-    return (double)value_;                                    \
+    return (double)value_;                                                       \
   } while (0)
 
 double cli_tensor_get(const cli_tensor *t, size_t i) {
   uint16_t bits = 0;
   switch (t->dtype) {
-    case OPIPE_FLOAT: GET(float);
-    case OPIPE_DOUBLE: GET(double);
-    case OPIPE_INT64: GET(int64_t);
-    case OPIPE_INT32: GET(int32_t);
-    case OPIPE_INT16: GET(int16_t);
-    case OPIPE_INT8: GET(int8_t);
-    case OPIPE_UINT64: GET(uint64_t);
-    case OPIPE_UINT32: GET(uint32_t);
-    case OPIPE_UINT16: GET(uint16_t);
+    case OPIPE_FLOAT:
+      GET(float);
+    case OPIPE_DOUBLE:
+      GET(double);
+    case OPIPE_INT64:
+      GET(int64_t);
+    case OPIPE_INT32:
+      GET(int32_t);
+    case OPIPE_INT16:
+      GET(int16_t);
+    case OPIPE_INT8:
+      GET(int8_t);
+    case OPIPE_UINT64:
+      GET(uint64_t);
+    case OPIPE_UINT32:
+      GET(uint32_t);
+    case OPIPE_UINT16:
+      GET(uint16_t);
     case OPIPE_FLOAT16:
     case OPIPE_BFLOAT16:
       memcpy(&bits, (const char *)t->data + i * 2, 2);
       return t->dtype == OPIPE_FLOAT16 ? half_to_double(bits) : bfloat_to_double(bits);
-    default: GET(uint8_t);
+    default:
+      GET(uint8_t);
   }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes a descriptor and a table acceptable. The messages name both versions and which side to change. */
+/* What makes a descriptor and a table acceptable. The messages name both versions and which side to
+ * change. */
 #include <string.h>
 
 #include "abi/registry/registry.h"
@@ -13,29 +14,39 @@ static bool id_ok(const char *id) {
   size_t n = 0;
   for (; id[n] != '\0'; ++n) {
     const char c = id[n];
-    const bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-    if (!ok || n >= 63) return false;
+    const bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '-' || c == '_' || c == '.';
+    if (!ok || n >= 63)
+      return false;
   }
   return n != 0;
 }
 
 static const char *build_name(uint32_t flags) {
-  if (flags == OPIPE_BUILD_ASAN) return "AddressSanitizer";
-  if (flags == OPIPE_BUILD_TSAN) return "ThreadSanitizer";
+  if (flags == OPIPE_BUILD_ASAN)
+    return "AddressSanitizer";
+  if (flags == OPIPE_BUILD_TSAN)
+    return "ThreadSanitizer";
   return flags == 0 ? "no sanitizer" : "another sanitizer";
 }
 
 static opipe_status check_texts(const opipe_plugin *p, opipe_error *err) {
   if (p->id == NULL || p->version == NULL || p->license == NULL || p->summary == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "its descriptor lacks %s",
-                    p->id == NULL ? "an id" : p->version == NULL ? "a version" : p->license == NULL ? "a licence" : "a summary");
+                    p->id == NULL        ? "an id"
+                    : p->version == NULL ? "a version"
+                    : p->license == NULL ? "a licence"
+                                         : "a summary");
   }
   if (!id_ok(p->id)) {
-    return opi_fail(err, OPIPE_E_INVALID, "its id '%.64s' is not 1 to 63 letters, digits, '-', '_', '.'", p->id);
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "its id '%.64s' is not 1 to 63 letters, digits, '-', '_', '.'", p->id);
   }
   if (p->open == NULL || p->close == NULL || p->get_interface == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "its descriptor has no %s function",
-                    p->open == NULL ? "open" : p->close == NULL ? "close" : "get_interface");
+                    p->open == NULL    ? "open"
+                    : p->close == NULL ? "close"
+                                       : "get_interface");
   }
   return OPIPE_OK;
 }
@@ -43,36 +54,48 @@ static opipe_status check_texts(const opipe_plugin *p, opipe_error *err) {
 opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
   const uint32_t least = (uint32_t)OPIPE_END(opipe_plugin, get_interface);
   if (p->magic != OPIPE_PLUGIN_MAGIC) {
-    return opi_fail(err, OPIPE_E_ABI, "its descriptor has magic 0x%08x, an onnx-pipe plugin has 0x%08x", p->magic, OPIPE_PLUGIN_MAGIC);
+    return opi_fail(err, OPIPE_E_ABI,
+                    "its descriptor has magic 0x%08x, an onnx-pipe plugin has 0x%08x", p->magic,
+                    OPIPE_PLUGIN_MAGIC);
   }
   if (p->abi_major != OPIPE_ABI_MAJOR) {
-    return opi_fail(err, OPIPE_E_ABI, "it is built for ABI major %u, this library has %u: rebuild the plugin", p->abi_major,
-                    OPIPE_ABI_MAJOR);
+    return opi_fail(err, OPIPE_E_ABI,
+                    "it is built for ABI major %u, this library has %u: rebuild the plugin",
+                    p->abi_major, OPIPE_ABI_MAJOR);
   }
   if (p->struct_size < least) {
-    return opi_fail(err, OPIPE_E_ABI, "its descriptor has %u bytes, ABI 1.0 has %u: rebuild the plugin", p->struct_size, least);
+    return opi_fail(err, OPIPE_E_ABI,
+                    "its descriptor has %u bytes, ABI 1.0 has %u: rebuild the plugin",
+                    p->struct_size, least);
   }
   if (p->abi_minor_min > OPIPE_ABI_MINOR) {
-    return opi_fail(err, OPIPE_E_ABI, "it needs ABI %u.%u, this library has %u.%u: use a newer onnx-pipe, or a plugin built for %u.%u",
-                    p->abi_major, p->abi_minor_min, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR);
+    return opi_fail(err, OPIPE_E_ABI,
+                    "it needs ABI %u.%u, this library has %u.%u: use a newer onnx-pipe, or a "
+                    "plugin built for %u.%u",
+                    p->abi_major, p->abi_minor_min, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR,
+                    OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR);
   }
   if (p->layout != OPIPE_LAYOUT) {
-    return opi_fail(err, OPIPE_E_ABI, "its layout fingerprint is %016llx, this library's is %016llx: rebuild the plugin with unmodified headers",
+    return opi_fail(err, OPIPE_E_ABI,
+                    "its layout fingerprint is %016llx, this library's is %016llx: rebuild the "
+                    "plugin with unmodified headers",
                     (unsigned long long)p->layout, (unsigned long long)OPIPE_LAYOUT);
   }
   if (p->build_flags != OPIPE_BUILD_FLAGS) {
-    return opi_fail(err, OPIPE_E_ABI, "it is built with %s, this library with %s", build_name(p->build_flags),
-                    build_name(OPIPE_BUILD_FLAGS));
+    return opi_fail(err, OPIPE_E_ABI, "it is built with %s, this library with %s",
+                    build_name(p->build_flags), build_name(OPIPE_BUILD_FLAGS));
   }
   if (p->kind < OPIPE_KIND_BACKEND || p->kind > OPIPE_KIND_TRANSPORT) {
-    return opi_fail(err, OPIPE_E_ABI, "its kind %u is unknown (1 backend, 2 schedule, 3 transport)", p->kind);
+    return opi_fail(err, OPIPE_E_ABI, "its kind %u is unknown (1 backend, 2 schedule, 3 transport)",
+                    p->kind);
   }
   return check_texts(p, err);
 }
 
 /* ---- tables ---- */
 
-/* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in [optional_from, optional_to). */
+/* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in
+ * [optional_from, optional_to). */
 typedef struct table_rule {
   const char *id;
   size_t n_bytes;
@@ -82,12 +105,17 @@ typedef struct table_rule {
 static const table_rule rules[] = {
     [OPIPE_KIND_BACKEND] = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, run), 0, 0},
     [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan), 0, 0},
-    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, abort), offsetof(opipe_transport, group_open),
+    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, abort),
+                              offsetof(opipe_transport, group_open),
                               OPIPE_END(opipe_transport, group_test)},
 };
 
-size_t opi_table_room(uint32_t kind) { return rules[kind].n_bytes; }
-const char *opi_table_id(uint32_t kind) { return rules[kind].id; }
+size_t opi_table_room(uint32_t kind) {
+  return rules[kind].n_bytes;
+}
+const char *opi_table_id(uint32_t kind) {
+  return rules[kind].id;
+}
 
 opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, opipe_error *err) {
   const table_rule *rule = &rules[kind];
@@ -97,7 +125,8 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
   }
   memcpy(&size, table, sizeof(size));
   if (size < rule->n_bytes) {
-    return opi_fail(err, OPIPE_E_ABI, "its interface '%s' has %u bytes, ABI 1.0 has %zu", rule->id, size, rule->n_bytes);
+    return opi_fail(err, OPIPE_E_ABI, "its interface '%s' has %u bytes, ABI 1.0 has %zu", rule->id,
+                    size, rule->n_bytes);
   }
   memset(out_table, 0, rule->n_bytes);
   memcpy(out_table, table, rule->n_bytes);
@@ -105,7 +134,8 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
     void *slot = NULL;
     memcpy(&slot, (const char *)out_table + at, sizeof(slot));
     if (slot == NULL && (at < rule->optional_from || at >= rule->optional_to)) {
-      return opi_fail(err, OPIPE_E_ABI, "slot %zu of its interface '%s' is NULL", (at - 8) / sizeof(void *), rule->id);
+      return opi_fail(err, OPIPE_E_ABI, "slot %zu of its interface '%s' is NULL",
+                      (at - 8) / sizeof(void *), rule->id);
     }
   }
   return OPIPE_OK;

@@ -35,19 +35,23 @@ static int by_name(const void *left, const void *right) {
 }
 
 /* Names in byte order, so that the order does not depend on the file system. */
-static opipe_status list_names(DIR *dir, opi_arena *arena, char ***out_names, uint32_t *out_n, opipe_error *err) {
+static opipe_status list_names(DIR *dir, opi_arena *arena, char ***out_names, uint32_t *out_n,
+                               opipe_error *err) {
   uint32_t room = 0;
   *out_names = NULL;
   *out_n = 0;
   for (const struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-    if (!is_plugin_name(entry->d_name) || *out_n >= FILES_MOST) continue;
+    if (!is_plugin_name(entry->d_name) || *out_n >= FILES_MOST)
+      continue;
     char *name = opi_arena_strdup(arena, entry->d_name);
-    if (name == NULL || !opi_arena_grow(arena, (void **)out_names, &room, *out_n + 1, sizeof(char *))) {
+    if (name == NULL ||
+        !opi_arena_grow(arena, (void **)out_names, &room, *out_n + 1, sizeof(char *))) {
       return opi_fail_nomem(err, sizeof(char *), "a list of plugins");
     }
     (*out_names)[(*out_n)++] = name;
   }
-  if (*out_n > 1) qsort(*out_names, *out_n, sizeof(char *), by_name);
+  if (*out_n > 1)
+    qsort(*out_names, *out_n, sizeof(char *), by_name);
   return OPIPE_OK;
 }
 
@@ -56,14 +60,16 @@ static opipe_status search_directory(search *s, const char *path) {
   char **names = NULL;
   uint32_t n = 0;
   DIR *dir = opendir(path);
-  if (dir == NULL) return OPIPE_OK; /* a place that is not there holds no plugins */
+  if (dir == NULL)
+    return OPIPE_OK; /* a place that is not there holds no plugins */
   opi_arena arena;
   opi_arena_init(&arena, s->allocator, 0);
   opipe_status status = list_names(dir, &arena, &names, &n, s->err);
   (void)closedir(dir);
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     const int length = snprintf(file, sizeof(file), "%s/%s", path, names[i]);
-    if (length > 0 && (size_t)length < sizeof(file)) status = s->found(s->ctx, file, s->place, s->err);
+    if (length > 0 && (size_t)length < sizeof(file))
+      status = s->found(s->ctx, file, s->place, s->err);
   }
   opi_arena_release(&arena);
   ++s->place;
@@ -72,8 +78,10 @@ static opipe_status search_directory(search *s, const char *path) {
 
 static opipe_status search_given(search *s, const char *path) {
   struct stat st;
-  if (stat(path, &st) != 0) return opi_fail_errno(s->err, errno, "plugin path %s", path);
-  if (S_ISDIR(st.st_mode)) return search_directory(s, path);
+  if (stat(path, &st) != 0)
+    return opi_fail_errno(s->err, errno, "plugin path %s", path);
+  if (S_ISDIR(st.st_mode))
+    return search_directory(s, path);
   return s->found(s->ctx, path, s->place++, s->err);
 }
 
@@ -83,7 +91,8 @@ static opipe_status search_environment(search *s) {
   for (const char *at = list; at != NULL && *at != '\0';) {
     const char *end = strchr(at, ':');
     const size_t n = end == NULL ? strlen(at) : (size_t)(end - at);
-    if (n > 0 && n < sizeof(path) && at[0] == '/') { /* relative entries would mean the current directory */
+    if (n > 0 && n < sizeof(path) &&
+        at[0] == '/') { /* relative entries would mean the current directory */
       memcpy(path, at, n);
       path[n] = '\0';
       OPI_TRY(search_directory(s, path));
@@ -97,9 +106,11 @@ static opipe_status search_beside_library(search *s) {
   static const char anchor = 0; /* an address inside this library */
   Dl_info info;
   char path[PATH_ROOM];
-  if (dladdr(&anchor, &info) == 0 || info.dli_fname == NULL) return OPIPE_OK;
+  if (dladdr(&anchor, &info) == 0 || info.dli_fname == NULL)
+    return OPIPE_OK;
   char *real = realpath(info.dli_fname, NULL);
-  if (real == NULL) return OPIPE_OK;
+  if (real == NULL)
+    return OPIPE_OK;
   char *slash = strrchr(real, '/');
   int n = -1;
   if (slash != NULL) {
@@ -110,9 +121,11 @@ static opipe_status search_beside_library(search *s) {
   return n > 0 && (size_t)n < sizeof(path) ? search_directory(s, path) : OPIPE_OK;
 }
 
-opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx, opipe_error *err) {
+opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx,
+                          opipe_error *err) {
   search s = {.allocator = params->allocator, .found = found, .ctx = ctx, .err = err};
-  for (uint32_t i = 0; i < params->n_paths; ++i) OPI_TRY(search_given(&s, params->paths[i]));
+  for (uint32_t i = 0; i < params->n_paths; ++i)
+    OPI_TRY(search_given(&s, params->paths[i]));
   OPI_TRY(search_environment(&s));
   OPI_TRY(search_beside_library(&s));
   return search_directory(&s, OPIPE_PLUGIN_DIR);
@@ -123,11 +136,16 @@ opipe_status opi_library_open(const char *path, const opipe_plugin **out_plugin,
   Dl_info info;
   OPI_TRY(opi_elf_check(path, err));
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == NULL) return opi_fail(err, OPIPE_E_INVALID, "cannot be loaded: %s", dlerror());
+  if (library == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "cannot be loaded: %s", dlerror());
   const opipe_plugin *plugin = dlsym(library, "opipe_plugin_v1");
-  if (plugin == NULL) return opi_fail(err, OPIPE_E_ABI, "it defines no symbol opipe_plugin_v1");
-  if (dlinfo(library, RTLD_DI_LINKMAP, &own) != 0 || dladdr1(plugin, &info, (void **)&owner, RTLD_DL_LINKMAP) == 0 || own != owner) {
-    return opi_fail(err, OPIPE_E_ABI, "its symbol opipe_plugin_v1 comes from a library that it depends on, not from itself");
+  if (plugin == NULL)
+    return opi_fail(err, OPIPE_E_ABI, "it defines no symbol opipe_plugin_v1");
+  if (dlinfo(library, RTLD_DI_LINKMAP, &own) != 0 ||
+      dladdr1(plugin, &info, (void **)&owner, RTLD_DL_LINKMAP) == 0 || own != owner) {
+    return opi_fail(
+        err, OPIPE_E_ABI,
+        "its symbol opipe_plugin_v1 comes from a library that it depends on, not from itself");
   }
   *out_plugin = plugin;
   return OPIPE_OK;

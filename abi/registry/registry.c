@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of candidates of one context. Each is in one state: found, refused (with the reason), shadowed, or open.
- * One mutex guards the list; plugins' open() runs under it, so that a plugin is opened once.
+/* The list of candidates of one context. Each is in one state: found, refused (with the reason),
+ * shadowed, or open. One mutex guards the list; plugins' open() runs under it, so that a plugin is
+ * opened once.
  */
 #include "abi/registry/registry.h"
 
@@ -13,7 +14,7 @@ enum { STATE_FOUND = 0, STATE_REFUSED = 1, STATE_SHADOWED = 2, STATE_OPEN = 3 };
 static const uint32_t PLACE_STATIC = UINT32_MAX;
 
 typedef struct candidate {
-  const char *path; /* "(static)" for registered descriptors */
+  const char *path;           /* "(static)" for registered descriptors */
   const opipe_plugin *plugin; /* NULL until it was loaded */
   uint32_t place;
   uint32_t state;
@@ -43,7 +44,8 @@ static void *host_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size
 
 static void host_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
   const opi_registry *r = ctx;
-  if (r->logger != NULL && r->logger->log != NULL && level <= r->logger->level) r->logger->log(r->logger->ctx, level, file, line, msg);
+  if (r->logger != NULL && r->logger->log != NULL && level <= r->logger->level)
+    r->logger->log(r->logger->ctx, level, file, line, msg);
 }
 
 static uint64_t host_now(void *ctx) {
@@ -53,35 +55,42 @@ static uint64_t host_now(void *ctx) {
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-/* Service "opipe.backends/0": lets a backend stand on another one. Called from within open() of a plugin, under the registry's lock. */
+/* Service "opipe.backends/0": lets a backend stand on another one. Called from within open() of a
+ * plugin, under the registry's lock. */
 static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *err);
-static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id, opi_plugin_ref *out_ref, opipe_error *err);
+static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
+                                opi_plugin_ref *out_ref, opipe_error *err);
 
-static opipe_status lookup_backend(void *ctx, const char *id, const opipe_backend **out_table, opipe_instance **out_self,
-                                   opipe_error *err) {
+static opipe_status lookup_backend(void *ctx, const char *id, const opipe_backend **out_table,
+                                   opipe_instance **out_self, opipe_error *err) {
   opi_plugin_ref ref;
   opi_registry *r = ctx;
   (void)pthread_mutex_lock(&r->lock);
   const opipe_status status = find_locked(r, OPIPE_KIND_BACKEND, id, &ref, err);
   (void)pthread_mutex_unlock(&r->lock);
-  if (status < 0) return status;
+  if (status < 0)
+    return status;
   *out_table = ref.table;
   *out_self = ref.self;
   return OPIPE_OK;
 }
 
 static const void *host_interface(void *ctx, const char *id) {
-  static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, find), 0, lookup_backend};
+  static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, find), 0,
+                                              lookup_backend};
   (void)ctx;
   return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 ? &lookup : NULL;
 }
 
 /* ---- candidates ---- */
 
-static opipe_status add_candidate(opi_registry *r, const char *path, uint32_t place, candidate **out, opipe_error *err) {
+static opipe_status add_candidate(opi_registry *r, const char *path, uint32_t place,
+                                  candidate **out, opipe_error *err) {
   candidate *c = OPI_ARENA_NEW(&r->arena, candidate);
   char *copy = opi_arena_strdup(&r->arena, path);
-  if (c == NULL || copy == NULL || !opi_arena_grow(&r->arena, (void **)&r->candidates, &r->room, r->n + 1, sizeof(candidate *))) {
+  if (c == NULL || copy == NULL ||
+      !opi_arena_grow(&r->arena, (void **)&r->candidates, &r->room, r->n + 1,
+                      sizeof(candidate *))) {
     return opi_fail_nomem(err, sizeof(*c), "a plugin candidate");
   }
   c->path = copy;
@@ -96,20 +105,21 @@ static void refuse(candidate *c, uint32_t state, const char *reason) {
   (void)snprintf(c->reason, sizeof(c->reason), "%.*s", (int)sizeof(c->reason) - 1, reason);
 }
 
-/* Names: a second plugin of one kind and id in the same place makes both unusable, in a later place it is shadowed. */
+/* Names: a second plugin of one kind and id in the same place makes both unusable, in a later place
+ * it is shadowed. */
 static void check_name(opi_registry *r, candidate *c) {
   char reason[400];
   for (uint32_t i = 0; i < r->n; ++i) {
     candidate *other = r->candidates[i];
-    if (other == c || other->plugin == NULL || other->state == STATE_REFUSED || other->plugin->kind != c->plugin->kind ||
-        strcmp(other->plugin->id, c->plugin->id) != 0) {
+    if (other == c || other->plugin == NULL || other->state == STATE_REFUSED ||
+        other->plugin->kind != c->plugin->kind || strcmp(other->plugin->id, c->plugin->id) != 0) {
       continue;
     }
     if (other->plugin == c->plugin) {
       refuse(c, STATE_SHADOWED, "the same file was found before");
     } else if (other->place == c->place) {
-      (void)snprintf(reason, sizeof(reason), "two plugins are called %s '%s': %s and %s", opi_kind_name(c->plugin->kind),
-                     c->plugin->id, other->path, c->path);
+      (void)snprintf(reason, sizeof(reason), "two plugins are called %s '%s': %s and %s",
+                     opi_kind_name(c->plugin->kind), c->plugin->id, other->path, c->path);
       refuse(other, STATE_REFUSED, reason);
       refuse(c, STATE_REFUSED, reason);
     } else {
@@ -127,7 +137,8 @@ static opipe_status take_file(void *ctx, const char *path, uint32_t place, opipe
   OPI_TRY(add_candidate(r, path, place, &c, err));
   const opipe_plugin *plugin = NULL;
   opipe_status status = opi_library_open(path, &plugin, &why);
-  if (status == OPIPE_OK) status = opi_descriptor_check(plugin, &why);
+  if (status == OPIPE_OK)
+    status = opi_descriptor_check(plugin, &why);
   if (status < 0) {
     refuse(c, STATE_REFUSED, why.message);
     opi_log(r->logger, OPIPE_LOG_INFO, "plugin %s refused: %s", path, why.message);
@@ -138,9 +149,11 @@ static opipe_status take_file(void *ctx, const char *path, uint32_t place, opipe
   return OPIPE_OK;
 }
 
-opipe_status opi_registry_add_static(opi_registry *r, const opipe_plugin *plugin, opipe_error *err) {
+opipe_status opi_registry_add_static(opi_registry *r, const opipe_plugin *plugin,
+                                     opipe_error *err) {
   candidate *c = NULL;
-  if (plugin == NULL) return opi_fail(err, OPIPE_E_INVALID, "no descriptor was given");
+  if (plugin == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "no descriptor was given");
   opipe_status status = opi_descriptor_check(plugin, err);
   if (status < 0) {
     (void)opi_error_prefix(err, "static plugin: ");
@@ -149,19 +162,22 @@ opipe_status opi_registry_add_static(opi_registry *r, const opipe_plugin *plugin
   (void)pthread_mutex_lock(&r->lock);
   for (uint32_t i = 0; i < r->n && status == OPIPE_OK; ++i) {
     const candidate *other = r->candidates[i];
-    if (other->plugin == NULL || other->plugin->kind != plugin->kind || strcmp(other->plugin->id, plugin->id) != 0) continue;
+    if (other->plugin == NULL || other->plugin->kind != plugin->kind ||
+        strcmp(other->plugin->id, plugin->id) != 0)
+      continue;
     if (other->place == PLACE_STATIC || other->state == STATE_OPEN) {
-      status = opi_fail(err, OPIPE_E_STATE, "%s '%s' is registered or in use already (%s)", opi_kind_name(plugin->kind), plugin->id,
-                        other->path);
+      status = opi_fail(err, OPIPE_E_STATE, "%s '%s' is registered or in use already (%s)",
+                        opi_kind_name(plugin->kind), plugin->id, other->path);
     }
   }
-  if (status == OPIPE_OK) status = add_candidate(r, "(static)", PLACE_STATIC, &c, err);
+  if (status == OPIPE_OK)
+    status = add_candidate(r, "(static)", PLACE_STATIC, &c, err);
   if (status == OPIPE_OK) {
     c->plugin = plugin;
     for (uint32_t i = 0; i < r->n; ++i) { /* what is linked in goes before files */
       candidate *other = r->candidates[i];
-      if (other != c && other->plugin != NULL && other->state == STATE_FOUND && other->plugin->kind == plugin->kind &&
-          strcmp(other->plugin->id, plugin->id) == 0) {
+      if (other != c && other->plugin != NULL && other->state == STATE_FOUND &&
+          other->plugin->kind == plugin->kind && strcmp(other->plugin->id, plugin->id) == 0) {
         refuse(other, STATE_SHADOWED, "shadowed by a registered descriptor");
       }
     }
@@ -175,13 +191,16 @@ opipe_status opi_registry_add_static(opi_registry *r, const opipe_plugin *plugin
 static opipe_status open_table(opi_registry *r, candidate *c, opipe_error *err) {
   opipe_instance *self = NULL;
   void *table = opi_arena_alloc(&r->arena, opi_table_room(c->plugin->kind));
-  if (table == NULL) return opi_fail_nomem(err, opi_table_room(c->plugin->kind), "a plugin's table");
+  if (table == NULL)
+    return opi_fail_nomem(err, opi_table_room(c->plugin->kind), "a plugin's table");
   opipe_status status = c->plugin->open(&r->host, &self, err);
   if (status != OPIPE_OK) {
-    if (status > 0) status = opi_fail(err, OPIPE_E_INVALID, "its open() answered %d", (int)status);
+    if (status > 0)
+      status = opi_fail(err, OPIPE_E_INVALID, "its open() answered %d", (int)status);
     return status;
   }
-  status = opi_table_copy(c->plugin->kind, c->plugin->get_interface(self, opi_table_id(c->plugin->kind)), table, err);
+  status = opi_table_copy(
+      c->plugin->kind, c->plugin->get_interface(self, opi_table_id(c->plugin->kind)), table, err);
   if (status < 0) {
     c->plugin->close(self);
     return status;
@@ -194,28 +213,37 @@ static opipe_status open_table(opi_registry *r, candidate *c, opipe_error *err) 
 }
 
 static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *err) {
-  if (c->state != STATE_FOUND) return OPIPE_OK;
+  if (c->state != STATE_FOUND)
+    return OPIPE_OK;
   opipe_error why = OPIPE_ERROR_INIT;
   const opipe_status status = open_table(r, c, &why);
-  if (status == OPIPE_OK) return OPIPE_OK;
+  if (status == OPIPE_OK)
+    return OPIPE_OK;
   if (status != OPIPE_E_NOMEM) { /* memory may be there next time */
-    refuse(c, STATE_REFUSED, why.message[0] == '\0' ? "its open() failed without a message" : why.message);
+    refuse(c, STATE_REFUSED,
+           why.message[0] == '\0' ? "its open() failed without a message" : why.message);
   }
-  if (err != NULL) *err = why;
-  (void)opi_error_prefix(err, "%s '%s' (%s): ", opi_kind_name(c->plugin->kind), c->plugin->id, c->path);
+  if (err != NULL)
+    *err = why;
+  (void)opi_error_prefix(err, "%s '%s' (%s): ", opi_kind_name(c->plugin->kind), c->plugin->id,
+                         c->path);
   return status;
 }
 
-static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *id, opipe_error *err) {
+static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *id,
+                                   opipe_error *err) {
   char known[300] = "";
   for (uint32_t i = 0; i < r->n; ++i) {
     const candidate *c = r->candidates[i];
     const size_t used = strlen(known);
-    if (c->plugin == NULL || c->plugin->kind != kind || c->state == STATE_SHADOWED) continue;
+    if (c->plugin == NULL || c->plugin->kind != kind || c->state == STATE_SHADOWED)
+      continue;
     if (strcmp(c->plugin->id, id) == 0) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' (%s) was refused: %s", opi_kind_name(kind), id, c->path, c->reason);
+      return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' (%s) was refused: %s", opi_kind_name(kind),
+                      id, c->path, c->reason);
     }
-    (void)snprintf(known + used, sizeof(known) - used, "%s%s", used == 0 ? "" : ", ", c->plugin->id);
+    (void)snprintf(known + used, sizeof(known) - used, "%s%s", used == 0 ? "" : ", ",
+                   c->plugin->id);
   }
   char pattern[128];
   (void)snprintf(pattern, sizeof(pattern), "opipe-%s-%.64s.so", opi_kind_name(kind), id);
@@ -223,26 +251,33 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
     const candidate *c = r->candidates[i];
     const char *slash = strrchr(c->path, '/');
     if (c->plugin == NULL && slash != NULL && strcmp(slash + 1, pattern) == 0) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' was refused: %s", opi_kind_name(kind), id, c->reason);
+      return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' was refused: %s", opi_kind_name(kind), id,
+                      c->reason);
     }
   }
-  return opi_fail(err, OPIPE_E_NOTFOUND, "there is no %s '%s' (found: %s); give its path, or set OPIPE_PLUGIN_PATH",
+  return opi_fail(err, OPIPE_E_NOTFOUND,
+                  "there is no %s '%s' (found: %s); give its path, or set OPIPE_PLUGIN_PATH",
                   opi_kind_name(kind), id, known[0] == '\0' ? "none" : known);
 }
 
-static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id, opi_plugin_ref *out_ref, opipe_error *err) {
+static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
+                                opi_plugin_ref *out_ref, opipe_error *err) {
   for (uint32_t i = 0; i < r->n; ++i) {
     candidate *c = r->candidates[i];
-    if (c->plugin == NULL || c->plugin->kind != kind || strcmp(c->plugin->id, id) != 0) continue;
-    if (c->state == STATE_FOUND) OPI_TRY(open_candidate(r, c, err));
-    if (c->state != STATE_OPEN) continue;
+    if (c->plugin == NULL || c->plugin->kind != kind || strcmp(c->plugin->id, id) != 0)
+      continue;
+    if (c->state == STATE_FOUND)
+      OPI_TRY(open_candidate(r, c, err));
+    if (c->state != STATE_OPEN)
+      continue;
     *out_ref = (opi_plugin_ref){.id = c->plugin->id, .self = c->self, .table = c->table};
     return OPIPE_OK;
   }
   return report_missing(r, kind, id, err);
 }
 
-opipe_status opi_registry_find(opi_registry *r, uint32_t kind, const char *id, opi_plugin_ref *out_ref, opipe_error *err) {
+opipe_status opi_registry_find(opi_registry *r, uint32_t kind, const char *id,
+                               opi_plugin_ref *out_ref, opipe_error *err) {
   (void)pthread_mutex_lock(&r->lock);
   const opipe_status status = find_locked(r, kind, id, out_ref, err);
   (void)pthread_mutex_unlock(&r->lock);
@@ -253,16 +288,20 @@ opipe_status opi_registry_find(opi_registry *r, uint32_t kind, const char *id, o
 
 static bool init_lock(pthread_mutex_t *lock) {
   pthread_mutexattr_t attr;
-  if (pthread_mutexattr_init(&attr) != 0) return false;
-  bool ok = pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE) == 0; /* open() may look up another backend */
+  if (pthread_mutexattr_init(&attr) != 0)
+    return false;
+  bool ok = pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE) ==
+            0; /* open() may look up another backend */
   ok = ok && pthread_mutex_init(lock, &attr) == 0;
   (void)pthread_mutexattr_destroy(&attr);
   return ok;
 }
 
-opipe_status opi_registry_create(const opi_registry_params *params, opi_registry **out_registry, opipe_error *err) {
+opipe_status opi_registry_create(const opi_registry_params *params, opi_registry **out_registry,
+                                 opipe_error *err) {
   opi_registry *r = opi_alloc_zero(params->allocator, 1, sizeof(*r));
-  if (r == NULL) return opi_fail_nomem(err, sizeof(*r), "a plugin registry");
+  if (r == NULL)
+    return opi_fail_nomem(err, sizeof(*r), "a plugin registry");
   if (!init_lock(&r->lock)) {
     opi_free(params->allocator, r, sizeof(*r));
     return opi_fail_nomem(err, sizeof(pthread_mutex_t), "a lock");
@@ -278,7 +317,8 @@ opipe_status opi_registry_create(const opi_registry_params *params, opi_registry
                          .log = host_log,
                          .now_ns = host_now,
                          .get_interface = host_interface};
-  const opipe_status status = params->only_static ? OPIPE_OK : opi_discover(params, take_file, r, err);
+  const opipe_status status =
+      params->only_static ? OPIPE_OK : opi_discover(params, take_file, r, err);
   if (status < 0) {
     opi_registry_free(r);
     return status;
@@ -288,10 +328,13 @@ opipe_status opi_registry_create(const opi_registry_params *params, opi_registry
 }
 
 void opi_registry_free(opi_registry *r) {
-  if (r == NULL) return;
-  for (uint32_t order = r->n_opened; order > 0; --order) { /* who stands on another plugin was opened after it */
+  if (r == NULL)
+    return;
+  for (uint32_t order = r->n_opened; order > 0;
+       --order) { /* who stands on another plugin was opened after it */
     for (uint32_t i = 0; i < r->n; ++i) {
-      if (r->candidates[i]->opened == order) r->candidates[i]->plugin->close(r->candidates[i]->self);
+      if (r->candidates[i]->opened == order)
+        r->candidates[i]->plugin->close(r->candidates[i]->self);
     }
   }
   opi_arena_release(&r->arena);
@@ -315,8 +358,8 @@ static void describe_json(opi_text *t, const candidate *c, bool first) {
     opi_text_json(t, c->plugin->license);
     opi_text_puts(t, ", \"summary\": ");
     opi_text_json(t, c->plugin->summary);
-    opi_text_printf(t, ", \"abi\": \"%u.%u\", \"abi_min\": \"%u.%u\"", c->plugin->abi_major, c->plugin->abi_minor,
-                    c->plugin->abi_major, c->plugin->abi_minor_min);
+    opi_text_printf(t, ", \"abi\": \"%u.%u\", \"abi_min\": \"%u.%u\"", c->plugin->abi_major,
+                    c->plugin->abi_minor, c->plugin->abi_major, c->plugin->abi_minor_min);
   }
   if (c->reason[0] != '\0') {
     opi_text_puts(t, ", \"reason\": ");
@@ -327,8 +370,10 @@ static void describe_json(opi_text *t, const candidate *c, bool first) {
 
 static void describe_text(opi_text *t, const candidate *c) {
   const char *const states[] = {"found", "refused", "shadowed", "ok"};
-  opi_text_printf(t, "%-9s %-10s %-14s %-8s %s\n", states[c->state], c->plugin == NULL ? "-" : opi_kind_name(c->plugin->kind),
-                  c->plugin == NULL ? "-" : c->plugin->id, c->plugin == NULL ? "-" : c->plugin->version, c->path);
+  opi_text_printf(t, "%-9s %-10s %-14s %-8s %s\n", states[c->state],
+                  c->plugin == NULL ? "-" : opi_kind_name(c->plugin->kind),
+                  c->plugin == NULL ? "-" : c->plugin->id,
+                  c->plugin == NULL ? "-" : c->plugin->version, c->path);
   if (c->reason[0] != '\0') {
     opi_text_printf(t, "          %s\n", c->reason);
   } else if (c->plugin != NULL) {
@@ -336,11 +381,13 @@ static void describe_text(opi_text *t, const candidate *c) {
   }
 }
 
-opipe_status opi_registry_describe(opi_registry *r, uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err) {
+opipe_status opi_registry_describe(opi_registry *r, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err) {
   opi_text t;
   opi_text_init(&t, r->allocator);
   (void)pthread_mutex_lock(&r->lock);
-  if (format != 0) opi_text_puts(&t, "[");
+  if (format != 0)
+    opi_text_puts(&t, "[");
   for (uint32_t i = 0; i < r->n; ++i) {
     (void)open_candidate(r, r->candidates[i], NULL); /* the reason is kept with the candidate */
     if (format != 0) {
@@ -349,7 +396,8 @@ opipe_status opi_registry_describe(opi_registry *r, uint32_t format, opipe_write
       describe_text(&t, r->candidates[i]);
     }
   }
-  if (format != 0) opi_text_puts(&t, "\n]\n");
+  if (format != 0)
+    opi_text_puts(&t, "\n]\n");
   (void)pthread_mutex_unlock(&r->lock);
   const opipe_status status = opi_text_write(&t, write, ctx, err);
   opi_text_release(&t);

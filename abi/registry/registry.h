@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds, checks and opens plugins; keeps for every candidate why it was taken or refused.
  *
- * Search order: registered descriptors; paths given to the context (files or directories); $OPIPE_PLUGIN_PATH (not in set-uid programs); the folder
- * onnx-pipe beside the library; the installation's folder. Never the current directory. A file name opipe-<kind>-<id>.so only filters:
- * identity comes from the descriptor. Two plugins of one kind and id in one place are both refused; one in a later place is shadowed, and says so.
- * A plugin is opened when it is first asked for, once per registry. Nothing is ever unloaded.
+ * Search order: registered descriptors; paths given to the context (files or directories);
+ * $OPIPE_PLUGIN_PATH (not in set-uid programs); the folder onnx-pipe beside the library; the
+ * installation's folder. Never the current directory. A file name opipe-<kind>-<id>.so only
+ * filters: identity comes from the descriptor. Two plugins of one kind and id in one place are both
+ * refused; one in a later place is shadowed, and says so. A plugin is opened when it is first asked
+ * for, once per registry. Nothing is ever unloaded.
  */
 #ifndef OPI_REGISTRY_H
 #define OPI_REGISTRY_H
@@ -25,37 +27,48 @@ typedef struct opi_registry_params {
   bool only_static;
 } opi_registry_params;
 
-/* An open plugin: `table` is a full-size copy of its kind's table, unknown newer slots cut off, missing optional ones NULL. */
+/* An open plugin: `table` is a full-size copy of its kind's table, unknown newer slots cut off,
+ * missing optional ones NULL. */
 typedef struct opi_plugin_ref {
   const char *id;
   opipe_instance *self;
   const void *table; /* opipe_backend, opipe_schedule or opipe_transport */
 } opi_plugin_ref;
 
-opipe_status opi_registry_create(const opi_registry_params *params, opi_registry **out_registry, opipe_error *err);
+opipe_status opi_registry_create(const opi_registry_params *params, opi_registry **out_registry,
+                                 opipe_error *err);
 void opi_registry_free(opi_registry *registry); /* closes what is open; accepts NULL */
-opipe_status opi_registry_add_static(opi_registry *registry, const opipe_plugin *plugin, opipe_error *err);
-/* Thread-safe. OPIPE_E_NOTFOUND lists what there is of that kind; a plugin that was refused gives its reason. */
-opipe_status opi_registry_find(opi_registry *registry, uint32_t kind, const char *id, opi_plugin_ref *out_ref, opipe_error *err);
+opipe_status opi_registry_add_static(opi_registry *registry, const opipe_plugin *plugin,
+                                     opipe_error *err);
+/* Thread-safe. OPIPE_E_NOTFOUND lists what there is of that kind; a plugin that was refused gives
+ * its reason. */
+opipe_status opi_registry_find(opi_registry *registry, uint32_t kind, const char *id,
+                               opi_plugin_ref *out_ref, opipe_error *err);
 /* Opens everything; text or JSON (OPIPE_FORMAT_*: 0 text, 1 JSON). */
-opipe_status opi_registry_describe(opi_registry *registry, uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_registry_describe(opi_registry *registry, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err);
 /* "backend", "schedule", "transport". */
 const char *opi_kind_name(uint32_t kind);
 
 /* -- private to the folder -- */
 
-/* Can `path` be given to dlopen at all: an ELF shared object of this machine, whole, of the same sanitizer build? Reads the file, opens nothing. */
+/* Can `path` be given to dlopen at all: an ELF shared object of this machine, whole, of the same
+ * sanitizer build? Reads the file, opens nothing. */
 opipe_status opi_elf_check(const char *path, opipe_error *err);
-/* Is the descriptor one that this host can live with? Writes both versions and which side to change. */
+/* Is the descriptor one that this host can live with? Writes both versions and which side to
+ * change. */
 opipe_status opi_descriptor_check(const opipe_plugin *plugin, opipe_error *err);
-/* Copies a kind's table into full-size memory and checks its mandatory slots. out_table has room for opi_table_room(kind) bytes. */
+/* Copies a kind's table into full-size memory and checks its mandatory slots. out_table has room
+ * for opi_table_room(kind) bytes. */
 opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, opipe_error *err);
 size_t opi_table_room(uint32_t kind);
 const char *opi_table_id(uint32_t kind);
-/* Opens a shared object and finds the descriptor that it defines itself (not one of a dependency). */
+/* Opens a shared object and finds the descriptor that it defines itself (not one of a dependency).
+ */
 opipe_status opi_library_open(const char *path, const opipe_plugin **out_plugin, opipe_error *err);
 /* Calls `found` for every candidate file in search order; place counts the places. */
 typedef opipe_status (*opi_found_fn)(void *ctx, const char *path, uint32_t place, opipe_error *err);
-opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx, opipe_error *err);
+opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx,
+                          opipe_error *err);
 
 #endif /* OPI_REGISTRY_H */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small things that every folder of the library shares: errors, checked sizes, memory, arenas, text, growing arrays.
+/* The small things that every folder of the library shares: errors, checked sizes, memory, arenas,
+ * text, growing arrays.
  *
- * Memory comes from an opipe_allocator that the context carries (hosts may give their own); nothing in the library calls malloc
- * directly. An arena is for everything that lives and dies together (a graph, a plan): allocate, never free singly.
+ * Memory comes from an opipe_allocator that the context carries (hosts may give their own); nothing
+ * in the library calls malloc directly. An arena is for everything that lives and dies together (a
+ * graph, a plan): allocate, never free singly.
  */
 #ifndef OPI_BASE_H
 #define OPI_BASE_H
@@ -12,32 +14,47 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-/* Runs `expr`; on a negative status returns it. Only in functions that own nothing at that point. */
+/* Runs `expr`; on a negative status returns it. Only in functions that own nothing at that point.
+ */
 #define OPI_TRY(expr)                   \
   do {                                  \
     const opipe_status opi_s_ = (expr); \
-    if (opi_s_ < 0) return opi_s_;      \
+    if (opi_s_ < 0)                     \
+      return opi_s_;                    \
   } while (0)
 
 #define OPI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* -- errors -------------------------------------------------------------------------------------------------------------------- */
+/* -- errors
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Writes the message (the first detector does) and returns `status`. err may be NULL. */
-opipe_status opi_fail(opipe_error *err, opipe_status status, const char *fmt, ...) OPIPE_PRINTF(3, 4);
+opipe_status opi_fail(opipe_error *err, opipe_status status, const char *fmt, ...)
+    OPIPE_PRINTF(3, 4);
 /* The same for a failed system call: appends strerror(errno_value), sets domain and native. */
-opipe_status opi_fail_errno(opipe_error *err, int errno_value, const char *fmt, ...) OPIPE_PRINTF(3, 4);
+opipe_status opi_fail_errno(opipe_error *err, int errno_value, const char *fmt, ...)
+    OPIPE_PRINTF(3, 4);
 /* Out of memory: says how much was asked for and for what. */
 opipe_status opi_fail_nomem(opipe_error *err, uint64_t n_bytes, const char *what);
-/* Puts context before the message that is there ("stage 2: ..."); truncates at the end. Returns err's status. */
+/* Puts context before the message that is there ("stage 2: ..."); truncates at the end. Returns
+ * err's status. */
 opipe_status opi_error_prefix(opipe_error *err, const char *fmt, ...) OPIPE_PRINTF(2, 3);
 
-/* -- sizes --------------------------------------------------------------------------------------------------------------------- */
+/* -- sizes
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
-static inline bool opi_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return __builtin_mul_overflow(a, b, out); }
-static inline bool opi_add_u64(uint64_t a, uint64_t b, uint64_t *out) { return __builtin_add_overflow(a, b, out); }
+static inline bool opi_mul_u64(uint64_t a, uint64_t b, uint64_t *out) {
+  return __builtin_mul_overflow(a, b, out);
+}
+static inline bool opi_add_u64(uint64_t a, uint64_t b, uint64_t *out) {
+  return __builtin_add_overflow(a, b, out);
+}
 /* Rounds up to a power of two; values within `align` of UINT64_MAX are the caller's to exclude. */
-static inline uint64_t opi_align_up(uint64_t n, uint64_t align) { return (n + align - 1) & ~(align - 1); }
+static inline uint64_t opi_align_up(uint64_t n, uint64_t align) {
+  return (n + align - 1) & ~(align - 1);
+}
 
 /* Bits of one element of an ONNX type, 0 for unknown types and strings. */
 uint32_t opi_dtype_bits(uint32_t dtype);
@@ -47,17 +64,21 @@ bool opi_dtype_is_float(uint32_t dtype);   /* fp16, bf16, fp32, fp64 */
 bool opi_dtype_is_integer(uint32_t dtype); /* 8 to 64 bits, signed or not; not bool */
 /* Product of shape [rank]; false on overflow of int64 or a negative dimension. Rank 0 gives 1. */
 bool opi_shape_elems(const int64_t *shape, uint32_t rank, uint64_t *out_elems);
-/* Dense bytes of a tensor (sub-byte types packed, rounded up); false on overflow or unknown type. */
+/* Dense bytes of a tensor (sub-byte types packed, rounded up); false on overflow or unknown type.
+ */
 bool opi_tensor_bytes(uint32_t dtype, const int64_t *shape, uint32_t rank, uint64_t *out_bytes);
 
-/* The host border's form of a type, and back (OPIPE_UNDEFINED: no such type here). DLPack has no 4- or 2-bit integers of its own: they are
- * (unsigned) integers of that many bits. */
+/* The host border's form of a type, and back (OPIPE_UNDEFINED: no such type here). DLPack has no 4-
+ * or 2-bit integers of its own: they are (unsigned) integers of that many bits. */
 opipe_dtype opi_dtype_to_dl(uint32_t dtype);
 uint32_t opi_dtype_from_dl(opipe_dtype dtype);
-/* Copies a strided host tensor into dense row-major order; `out` has room for all elements. Whole-byte types only. */
+/* Copies a strided host tensor into dense row-major order; `out` has room for all elements.
+ * Whole-byte types only. */
 void opi_tensor_pack(const opipe_tensor *tensor, void *out);
 
-/* -- memory -------------------------------------------------------------------------------------------------------------------- */
+/* -- memory
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 /* malloc/free behind the allocator form; what a context uses when the host gives none. */
 const opipe_allocator *opi_allocator_system(void);
@@ -75,13 +96,14 @@ typedef struct opi_arena_chunk opi_arena_chunk;
 typedef struct opi_arena {
   const opipe_allocator *allocator;
   opi_arena_chunk *head;
-  size_t used, room;     /* in the newest chunk */
-  uint64_t total_bytes;  /* of all chunks */
-  uint64_t limit_bytes;  /* 0: none */
+  size_t used, room;    /* in the newest chunk */
+  uint64_t total_bytes; /* of all chunks */
+  uint64_t limit_bytes; /* 0: none */
 } opi_arena;
 void opi_arena_init(opi_arena *arena, const opipe_allocator *allocator, uint64_t limit_bytes);
 void opi_arena_release(opi_arena *arena); /* frees all; the arena may be used again */
-/* Zeroed, 16-byte aligned; NULL when out of memory or over the limit. n_bytes 0 gives a valid unique pointer. */
+/* Zeroed, 16-byte aligned; NULL when out of memory or over the limit. n_bytes 0 gives a valid
+ * unique pointer. */
 void *opi_arena_alloc(opi_arena *arena, size_t n_bytes);
 /* n * size zeroed bytes; NULL also on overflow. */
 void *opi_arena_array(opi_arena *arena, size_t n, size_t size);
@@ -93,12 +115,17 @@ char *opi_arena_printf(opi_arena *arena, const char *fmt, ...) OPIPE_PRINTF(2, 3
 #define OPI_ARENA_NEW(arena, type) ((type *)opi_arena_array((arena), 1, sizeof(type)))
 #define OPI_ARENA_ARRAY(arena, type, n) ((type *)opi_arena_array((arena), (n), sizeof(type)))
 
-/* Makes room for `need` elements in an arena-held array by doubling; *io_array and *io_room are updated. False when out of memory. */
-bool opi_arena_grow(opi_arena *arena, void **io_array, uint32_t *io_room, uint32_t need, size_t elem_size);
+/* Makes room for `need` elements in an arena-held array by doubling; *io_array and *io_room are
+ * updated. False when out of memory. */
+bool opi_arena_grow(opi_arena *arena, void **io_array, uint32_t *io_room, uint32_t need,
+                    size_t elem_size);
 
-/* -- text ---------------------------------------------------------------------------------------------------------------------- */
+/* -- text
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 
-/* Growing text. After an out-of-memory `failed` is set and further calls do nothing; check it once at the end. */
+/* Growing text. After an out-of-memory `failed` is set and further calls do nothing; check it once
+ * at the end. */
 typedef struct opi_text {
   const opipe_allocator *allocator;
   char *data; /* NUL-terminated once anything was added, else NULL */
@@ -115,7 +142,8 @@ void opi_text_shape(opi_text *text, const int64_t *shape, uint32_t rank);
 /* A JSON string literal, escaped. */
 void opi_text_json(opi_text *text, const char *value);
 /* Hands the text to a sink; OPIPE_E_NOMEM when building it failed. */
-opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx,
+                            opipe_error *err);
 
 /* Formats "[2, 128, 768]" into a fixed buffer (truncated) and returns it: for error messages. */
 const char *opi_shape_text(char *buffer, size_t room, const int64_t *shape, uint32_t rank);
@@ -128,7 +156,8 @@ bool opi_parse_size(const char *text, uint64_t *out_bytes);
 /* Whole text as a decimal integer within [min, max]. */
 bool opi_parse_int(const char *text, int64_t min, int64_t max, int64_t *out);
 
-/* -- name -> index maps (uthash inside; out-of-memory is an error, not an exit) --------------------------------------------------- */
+/* -- name -> index maps (uthash inside; out-of-memory is an error, not an exit)
+ * --------------------------------------------------- */
 
 typedef struct opi_map opi_map;
 opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map, opipe_error *err);
@@ -139,13 +168,16 @@ bool opi_map_get(const opi_map *map, const char *key, uint32_t *out_value);
 void opi_map_remove(opi_map *map, const char *key);
 uint32_t opi_map_count(const opi_map *map);
 
-/* -- logging ------------------------------------------------------------------------------------------------------------------- */
+/* -- logging
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct opi_logger {
   void *ctx;
   void (*log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
   uint32_t level; /* messages above it are dropped */
 } opi_logger;
-void opi_log(const opi_logger *logger, uint32_t level, const char *fmt, ...) OPIPE_PRINTF(3, 4); /* logger may be NULL */
+void opi_log(const opi_logger *logger, uint32_t level, const char *fmt, ...)
+    OPIPE_PRINTF(3, 4); /* logger may be NULL */
 
 #endif /* OPI_BASE_H */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Error messages: 512 bytes that the caller owns, written by whoever first knows what is wrong.
- * Truncation keeps whole UTF-8 sequences out of scope: messages are ASCII but for names taken from files.
+ * Truncation keeps whole UTF-8 sequences out of scope: messages are ASCII but for names taken from
+ * files.
  */
 #include "loader/base/base.h"
 
@@ -42,11 +43,13 @@ opipe_status opi_fail_errno(opipe_error *err, int errno_value, const char *fmt, 
 }
 
 opipe_status opi_fail_nomem(opipe_error *err, uint64_t n_bytes, const char *what) {
-  return opi_fail(err, OPIPE_E_NOMEM, "out of memory: %llu bytes for %s", (unsigned long long)n_bytes, what);
+  return opi_fail(err, OPIPE_E_NOMEM, "out of memory: %llu bytes for %s",
+                  (unsigned long long)n_bytes, what);
 }
 
 opipe_status opi_error_prefix(opipe_error *err, const char *fmt, ...) {
-  if (err == NULL) return OPIPE_E_INVALID;
+  if (err == NULL)
+    return OPIPE_E_INVALID;
   char joined[sizeof(err->message)];
   va_list args;
   va_start(args, fmt);
@@ -63,7 +66,8 @@ opipe_status opi_error_prefix(opipe_error *err, const char *fmt, ...) {
 }
 
 void opi_log(const opi_logger *logger, uint32_t level, const char *fmt, ...) {
-  if (logger == NULL || logger->log == NULL || level > logger->level) return;
+  if (logger == NULL || logger->log == NULL || level > logger->level)
+    return;
   char line[1024];
   va_list args;
   va_start(args, fmt);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Name -> index map: the one place that uses uthash. Its out-of-memory exit is turned into a status, its memory comes from the context. */
+/* Name -> index map: the one place that uses uthash. Its out-of-memory exit is turned into a
+ * status, its memory comes from the context. */
 #include "loader/base/base.h"
 
 #include <string.h>
@@ -32,14 +33,16 @@ struct entry {
 
 opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map, opipe_error *err) {
   opi_map *map = opi_alloc_zero(allocator, 1, sizeof(*map));
-  if (map == NULL) return opi_fail_nomem(err, sizeof(*map), "a name map");
+  if (map == NULL)
+    return opi_fail_nomem(err, sizeof(*map), "a name map");
   map->allocator = allocator;
   *out_map = map;
   return OPIPE_OK;
 }
 
 void opi_map_free(opi_map *map) {
-  if (map == NULL) return;
+  if (map == NULL)
+    return;
   entry *e = NULL, *next = NULL;
   HASH_ITER(hh, map->head, e, next) {
     HASH_DEL(map->head, e);
@@ -62,7 +65,8 @@ opipe_status opi_map_set(opi_map *map, const char *key, uint32_t value, opipe_er
   }
   const size_t n = strlen(key), n_bytes = sizeof(*e) + n + 1;
   e = opi_alloc_zero(map->allocator, 1, n_bytes);
-  if (e == NULL) return opi_fail_nomem(err, n_bytes, "a name");
+  if (e == NULL)
+    return opi_fail_nomem(err, n_bytes, "a name");
   e->n_bytes = n_bytes;
   e->value = value;
   memcpy(e->key, key, n + 1);
@@ -77,17 +81,21 @@ opipe_status opi_map_set(opi_map *map, const char *key, uint32_t value, opipe_er
 
 bool opi_map_get(const opi_map *map, const char *key, uint32_t *out_value) {
   const entry *e = find(map, key);
-  if (e == NULL) return false;
+  if (e == NULL)
+    return false;
   *out_value = e->value;
   return true;
 }
 
 void opi_map_remove(opi_map *map, const char *key) {
   entry *e = find(map, key);
-  if (e == NULL) return;
+  if (e == NULL)
+    return;
   HASH_DEL(map->head, e);
   opi_free(map->allocator, e, e->n_bytes);
 }
 
-uint32_t opi_map_count(const opi_map *map) { return (uint32_t)HASH_COUNT(map->head); }
+uint32_t opi_map_count(const opi_map *map) {
+  return (uint32_t)HASH_COUNT(map->head);
+}
 #pragma GCC diagnostic pop

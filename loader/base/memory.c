@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocation behind the host's allocator, and arenas: chunks of doubling size that are freed together.
- * Arena memory is zeroed, so that structures start in a known state even when a file is hostile.
+/* Allocation behind the host's allocator, and arenas: chunks of doubling size that are freed
+ * together. Arena memory is zeroed, so that structures start in a known state even when a file is
+ * hostile.
  */
 #include "loader/base/base.h"
 
@@ -14,9 +15,11 @@ static void *system_realloc(void *ctx, void *ptr, size_t old_size, size_t new_si
     free(ptr);
     return NULL;
   }
-  if (align <= 16) return realloc(ptr, new_size);
+  if (align <= 16)
+    return realloc(ptr, new_size);
   void *fresh = NULL;
-  if (posix_memalign(&fresh, align, new_size) != 0) return NULL;
+  if (posix_memalign(&fresh, align, new_size) != 0)
+    return NULL;
   if (ptr != NULL) {
     memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
     free(ptr);
@@ -30,15 +33,18 @@ const opipe_allocator *opi_allocator_system(void) {
 }
 
 void *opi_alloc(const opipe_allocator *allocator, size_t n_bytes) {
-  if (n_bytes == 0) return NULL;
+  if (n_bytes == 0)
+    return NULL;
   return allocator->realloc(allocator->ctx, NULL, 0, n_bytes, 16);
 }
 
 void *opi_alloc_zero(const opipe_allocator *allocator, size_t n, size_t size) {
   uint64_t n_bytes = 0;
-  if (opi_mul_u64(n, size, &n_bytes)) return NULL;
+  if (opi_mul_u64(n, size, &n_bytes))
+    return NULL;
   void *ptr = opi_alloc(allocator, (size_t)n_bytes);
-  if (ptr != NULL) memset(ptr, 0, (size_t)n_bytes);
+  if (ptr != NULL)
+    memset(ptr, 0, (size_t)n_bytes);
   return ptr;
 }
 
@@ -47,7 +53,8 @@ void *opi_resize(const opipe_allocator *allocator, void *ptr, size_t old_bytes, 
 }
 
 void opi_free(const opipe_allocator *allocator, void *ptr, size_t n_bytes) {
-  if (ptr != NULL) (void)allocator->realloc(allocator->ctx, ptr, n_bytes, 0, 16);
+  if (ptr != NULL)
+    (void)allocator->realloc(allocator->ctx, ptr, n_bytes, 0, 16);
 }
 
 struct opi_arena_chunk {
@@ -77,11 +84,15 @@ void opi_arena_release(opi_arena *arena) {
 
 static bool add_chunk(opi_arena *arena, size_t need) {
   size_t n_bytes = arena->head == NULL ? CHUNK_FIRST : arena->head->n_bytes * 2;
-  if (n_bytes > CHUNK_MOST) n_bytes = CHUNK_MOST;
-  if (n_bytes < need + CHUNK_HEADER) n_bytes = need + CHUNK_HEADER;
-  if (arena->limit_bytes != 0 && arena->total_bytes + n_bytes > arena->limit_bytes) return false;
+  if (n_bytes > CHUNK_MOST)
+    n_bytes = CHUNK_MOST;
+  if (n_bytes < need + CHUNK_HEADER)
+    n_bytes = need + CHUNK_HEADER;
+  if (arena->limit_bytes != 0 && arena->total_bytes + n_bytes > arena->limit_bytes)
+    return false;
   opi_arena_chunk *chunk = opi_alloc(arena->allocator, n_bytes);
-  if (chunk == NULL) return false;
+  if (chunk == NULL)
+    return false;
   chunk->next = arena->head;
   chunk->n_bytes = n_bytes;
   arena->head = chunk;
@@ -92,9 +103,11 @@ static bool add_chunk(opi_arena *arena, size_t need) {
 }
 
 void *opi_arena_alloc(opi_arena *arena, size_t n_bytes) {
-  if (n_bytes > SIZE_MAX - 64) return NULL;
+  if (n_bytes > SIZE_MAX - 64)
+    return NULL;
   const size_t take = n_bytes == 0 ? 16 : (n_bytes + 15) & ~(size_t)15;
-  if (arena->room - arena->used < take && !add_chunk(arena, take)) return NULL;
+  if (arena->room - arena->used < take && !add_chunk(arena, take))
+    return NULL;
   void *ptr = (char *)arena->head + arena->used;
   arena->used += take;
   memset(ptr, 0, take);
@@ -103,49 +116,62 @@ void *opi_arena_alloc(opi_arena *arena, size_t n_bytes) {
 
 void *opi_arena_array(opi_arena *arena, size_t n, size_t size) {
   uint64_t n_bytes = 0;
-  if (opi_mul_u64(n, size, &n_bytes)) return NULL;
+  if (opi_mul_u64(n, size, &n_bytes))
+    return NULL;
   return opi_arena_alloc(arena, (size_t)n_bytes);
 }
 
 void *opi_arena_copy(opi_arena *arena, const void *src, size_t n_bytes) {
   void *ptr = opi_arena_alloc(arena, n_bytes);
-  if (ptr != NULL && n_bytes != 0) memcpy(ptr, src, n_bytes);
+  if (ptr != NULL && n_bytes != 0)
+    memcpy(ptr, src, n_bytes);
   return ptr;
 }
 
 char *opi_arena_strndup(opi_arena *arena, const char *text, size_t n) {
-  if (n == SIZE_MAX) return NULL;
+  if (n == SIZE_MAX)
+    return NULL;
   char *copy = opi_arena_alloc(arena, n + 1);
-  if (copy != NULL && n != 0) memcpy(copy, text, n);
+  if (copy != NULL && n != 0)
+    memcpy(copy, text, n);
   return copy;
 }
 
-char *opi_arena_strdup(opi_arena *arena, const char *text) { return opi_arena_strndup(arena, text, strlen(text)); }
+char *opi_arena_strdup(opi_arena *arena, const char *text) {
+  return opi_arena_strndup(arena, text, strlen(text));
+}
 
 char *opi_arena_printf(opi_arena *arena, const char *fmt, ...) {
   va_list args;
   va_start(args, fmt);
   const int n = vsnprintf(NULL, 0, fmt, args);
   va_end(args);
-  if (n < 0) return NULL;
+  if (n < 0)
+    return NULL;
   char *text = opi_arena_alloc(arena, (size_t)n + 1);
-  if (text == NULL) return NULL;
+  if (text == NULL)
+    return NULL;
   va_start(args, fmt);
   (void)vsnprintf(text, (size_t)n + 1, fmt, args);
   va_end(args);
   return text;
 }
 
-bool opi_arena_grow(opi_arena *arena, void **io_array, uint32_t *io_room, uint32_t need, size_t elem_size) {
-  if (need <= *io_room) return true;
+bool opi_arena_grow(opi_arena *arena, void **io_array, uint32_t *io_room, uint32_t need,
+                    size_t elem_size) {
+  if (need <= *io_room)
+    return true;
   uint32_t room = *io_room < 8 ? 8 : *io_room;
   while (room < need) {
-    if (room > UINT32_MAX / 2) return false;
+    if (room > UINT32_MAX / 2)
+      return false;
     room *= 2;
   }
   void *fresh = opi_arena_array(arena, room, elem_size);
-  if (fresh == NULL) return false;
-  if (*io_room != 0) memcpy(fresh, *io_array, (size_t)*io_room * elem_size);
+  if (fresh == NULL)
+    return false;
+  if (*io_room != 0)
+    memcpy(fresh, *io_array, (size_t)*io_room * elem_size);
   *io_array = fresh;
   *io_room = room;
   return true;

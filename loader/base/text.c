@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing text with one error check at the end, and the parsers of sizes, integers and globs that options share. */
+/* Growing text with one error check at the end, and the parsers of sizes, integers and globs that
+ * options share. */
 #include "loader/base/base.h"
 
 #include <errno.h>
@@ -20,15 +21,19 @@ void opi_text_release(opi_text *text) {
 }
 
 static bool make_room(opi_text *text, size_t more) {
-  if (text->failed) return false;
+  if (text->failed)
+    return false;
   size_t need = 0;
-  if (__builtin_add_overflow(text->n, more, &need) || __builtin_add_overflow(need, (size_t)1, &need)) {
+  if (__builtin_add_overflow(text->n, more, &need) ||
+      __builtin_add_overflow(need, (size_t)1, &need)) {
     text->failed = true;
     return false;
   }
-  if (need <= text->room) return true;
+  if (need <= text->room)
+    return true;
   size_t room = text->room < 128 ? 128 : text->room;
-  while (room < need) room = room > SIZE_MAX / 2 ? need : room * 2;
+  while (room < need)
+    room = room > SIZE_MAX / 2 ? need : room * 2;
   char *data = opi_resize(text->allocator, text->data, text->room, room);
   if (data == NULL) {
     text->failed = true;
@@ -40,13 +45,17 @@ static bool make_room(opi_text *text, size_t more) {
 }
 
 void opi_text_add(opi_text *text, const char *data, size_t n) {
-  if (!make_room(text, n)) return;
-  if (n != 0) memcpy(text->data + text->n, data, n);
+  if (!make_room(text, n))
+    return;
+  if (n != 0)
+    memcpy(text->data + text->n, data, n);
   text->n += n;
   text->data[text->n] = '\0';
 }
 
-void opi_text_puts(opi_text *text, const char *data) { opi_text_add(text, data, strlen(data)); }
+void opi_text_puts(opi_text *text, const char *data) {
+  opi_text_add(text, data, strlen(data));
+}
 
 void opi_text_printf(opi_text *text, const char *fmt, ...) {
   va_list args;
@@ -57,7 +66,8 @@ void opi_text_printf(opi_text *text, const char *fmt, ...) {
     text->failed = true;
     return;
   }
-  if (!make_room(text, (size_t)n)) return;
+  if (!make_room(text, (size_t)n))
+    return;
   va_start(args, fmt);
   (void)vsnprintf(text->data + text->n, (size_t)n + 1, fmt, args);
   va_end(args);
@@ -66,7 +76,8 @@ void opi_text_printf(opi_text *text, const char *fmt, ...) {
 
 void opi_text_shape(opi_text *text, const int64_t *shape, uint32_t rank) {
   opi_text_puts(text, "[");
-  for (uint32_t d = 0; d < rank; ++d) opi_text_printf(text, d == 0 ? "%" PRId64 : ", %" PRId64, shape[d]);
+  for (uint32_t d = 0; d < rank; ++d)
+    opi_text_printf(text, d == 0 ? "%" PRId64 : ", %" PRId64, shape[d]);
   opi_text_puts(text, "]");
 }
 
@@ -85,17 +96,22 @@ void opi_text_json(opi_text *text, const char *value) {
   opi_text_puts(text, "\"");
 }
 
-opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx, opipe_error *err) {
-  if (text->failed) return opi_fail_nomem(err, text->n, "text");
-  if (text->n == 0) return OPIPE_OK;
+opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx,
+                            opipe_error *err) {
+  if (text->failed)
+    return opi_fail_nomem(err, text->n, "text");
+  if (text->n == 0)
+    return OPIPE_OK;
   const opipe_status status = write(ctx, text->data, text->n);
-  if (status < 0) return opi_fail(err, status, "the sink refused %zu bytes (status %d)", text->n, (int)status);
+  if (status < 0)
+    return opi_fail(err, status, "the sink refused %zu bytes (status %d)", text->n, (int)status);
   return OPIPE_OK;
 }
 
 const char *opi_shape_text(char *buffer, size_t room, const int64_t *shape, uint32_t rank) {
   size_t n = 0;
-  if (room == 0) return "";
+  if (room == 0)
+    return "";
   (void)snprintf(buffer, room, "[");
   for (uint32_t d = 0; d < rank; ++d) {
     n = strlen(buffer);
@@ -122,7 +138,8 @@ bool opi_glob(const char *glob, const char *text) {
       return false;
     }
   }
-  while (*glob == '*') ++glob;
+  while (*glob == '*')
+    ++glob;
   return *glob == '\0';
 }
 
@@ -130,9 +147,20 @@ static bool unit_scale(const char *unit, double *out_scale) {
   static const struct {
     const char *name;
     double scale;
-  } units[] = {{"", 1},           {"B", 1},           {"k", 1024.},       {"K", 1024.},  {"KiB", 1024.},
-               {"M", 1048576.},   {"MiB", 1048576.},  {"G", 1073741824.}, {"GiB", 1073741824.},
-               {"kB", 1e3},       {"KB", 1e3},        {"MB", 1e6},        {"GB", 1e9},   {"TiB", 1099511627776.}};
+  } units[] = {{"", 1},
+               {"B", 1},
+               {"k", 1024.},
+               {"K", 1024.},
+               {"KiB", 1024.},
+               {"M", 1048576.},
+               {"MiB", 1048576.},
+               {"G", 1073741824.},
+               {"GiB", 1073741824.},
+               {"kB", 1e3},
+               {"KB", 1e3},
+               {"MB", 1e6},
+               {"GB", 1e9},
+               {"TiB", 1099511627776.}};
   for (size_t i = 0; i < OPI_COUNT(units); ++i) {
     if (strcmp(unit, units[i].name) == 0) {
       *out_scale = units[i].scale;
@@ -145,19 +173,23 @@ static bool unit_scale(const char *unit, double *out_scale) {
 bool opi_parse_size(const char *text, uint64_t *out_bytes) {
   char *end = NULL;
   double scale = 1;
-  if (text[0] < '0' || text[0] > '9') return false;
+  if (text[0] < '0' || text[0] > '9')
+    return false;
   const double value = strtod(text, &end);
-  if (!unit_scale(end, &scale) || !(value * scale < 9.2e18)) return false;
+  if (!unit_scale(end, &scale) || !(value * scale < 9.2e18))
+    return false;
   *out_bytes = (uint64_t)(value * scale);
   return true;
 }
 
 bool opi_parse_int(const char *text, int64_t min, int64_t max, int64_t *out) {
   char *end = NULL;
-  if (!((text[0] >= '0' && text[0] <= '9') || (text[0] == '-' && text[1] >= '0' && text[1] <= '9'))) return false;
+  if (!((text[0] >= '0' && text[0] <= '9') || (text[0] == '-' && text[1] >= '0' && text[1] <= '9')))
+    return false;
   errno = 0;
   const long long value = strtoll(text, &end, 10);
-  if (errno != 0 || *end != '\0' || value < min || value > max) return false;
+  if (errno != 0 || *end != '\0' || value < min || value > max)
+    return false;
   *out = value;
   return true;
 }

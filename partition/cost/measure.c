@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures nodes by running them: one buffer for all boundaries and scratch of a node, zero inputs, best of three. */
+/* Measures nodes by running them: one buffer for all boundaries and scratch of a node, zero inputs,
+ * best of three. */
 #include "partition/cost/measure.h"
 
 #include <string.h>
@@ -17,7 +18,8 @@ typedef struct measure {
   uint64_t (*now_ns)(void);
 } measure;
 
-static opipe_status time_runs(const measure *m, opipe_binding *binding, double *out_ns, opipe_error *err) {
+static opipe_status time_runs(const measure *m, opipe_binding *binding, double *out_ns,
+                              opipe_error *err) {
   const opipe_backend *t = m->backend->table;
   for (uint32_t run = 0; run < RUNS; ++run) {
     const uint64_t start = m->now_ns();
@@ -25,17 +27,21 @@ static opipe_status time_runs(const measure *m, opipe_binding *binding, double *
     OPI_TRY(t->event_record(m->queue, m->event, err));
     OPI_TRY(t->event_sync(m->event, UINT64_MAX, err));
     const double took = (double)(m->now_ns() - start);
-    if (run == 0 || took < *out_ns) *out_ns = took;
+    if (run == 0 || took < *out_ns)
+      *out_ns = took;
   }
   return OPIPE_OK;
 }
 
 static opipe_status zero(const measure *m, const opipe_region *region, opipe_error *err) {
   void *zeros = opi_alloc_zero(m->allocator, 1, (size_t)region->n_bytes);
-  if (zeros == NULL) return opi_fail_nomem(err, region->n_bytes, "a measurement");
+  if (zeros == NULL)
+    return opi_fail_nomem(err, region->n_bytes, "a measurement");
   opipe_status status = m->backend->table->write(m->queue, region, zeros, err);
-  if (status == OPIPE_OK) status = m->backend->table->event_record(m->queue, m->event, err);
-  if (status == OPIPE_OK) status = m->backend->table->event_sync(m->event, UINT64_MAX, err);
+  if (status == OPIPE_OK)
+    status = m->backend->table->event_record(m->queue, m->event, err);
+  if (status == OPIPE_OK)
+    status = m->backend->table->event_sync(m->event, UINT64_MAX, err);
   opi_free(m->allocator, zeros, (size_t)region->n_bytes);
   return status;
 }
@@ -47,61 +53,77 @@ static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opip
   opipe_buffer *buffer = NULL;
   opipe_binding *binding = NULL;
   opipe_status status = t->program_info(program, &info, err);
-  if (status < 0) return status;
+  if (status < 0)
+    return status;
   uint64_t total = opi_align_up(info.arena_bytes, m->alignment);
   for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) {
     regions[i].offset_bytes = total;
     regions[i].n_bytes = opi_align_up(stage->boundaries[i].n_bytes + 1, m->alignment);
     total += regions[i].n_bytes;
   }
-  status = t->buffer_alloc(m->device, total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING, &buffer, err);
-  if (status < 0) return status;
-  for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) regions[i].buffer = buffer;
+  status = t->buffer_alloc(m->device, total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING,
+                           &buffer, err);
+  if (status < 0)
+    return status;
+  for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i)
+    regions[i].buffer = buffer;
   const opipe_region all = {buffer, 0, total};
   status = total == 0 ? OPIPE_OK : zero(m, &all, err);
-  const opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
-                                    .n_boundaries = stage->graph.n_boundaries,
-                                    .program = program,
-                                    .params = m->params,
-                                    .arena = {buffer, 0, opi_align_up(info.arena_bytes, m->alignment)},
-                                    .boundaries = regions};
-  if (status == OPIPE_OK) status = t->params_prepare(m->params, program, err);
-  if (status == OPIPE_OK) status = t->bind(m->device, &params, &binding, err);
-  if (status == OPIPE_OK) status = time_runs(m, binding, out_ns, err);
+  const opipe_bind_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
+      .n_boundaries = stage->graph.n_boundaries,
+      .program = program,
+      .params = m->params,
+      .arena = {buffer, 0, opi_align_up(info.arena_bytes, m->alignment)},
+      .boundaries = regions};
+  if (status == OPIPE_OK)
+    status = t->params_prepare(m->params, program, err);
+  if (status == OPIPE_OK)
+    status = t->bind(m->device, &params, &binding, err);
+  if (status == OPIPE_OK)
+    status = time_runs(m, binding, out_ns, err);
   t->binding_free(binding);
   t->buffer_free(buffer);
   return status;
 }
 
-static opipe_status measure_stage(const measure *m, const opi_stage *stage, double *out_ns, opipe_error *err) {
-  const opipe_compile_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
-                                       .graph = &stage->graph};
+static opipe_status measure_stage(const measure *m, const opi_stage *stage, double *out_ns,
+                                  opipe_error *err) {
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = &stage->graph};
   const size_t n = stage->graph.n_boundaries == 0 ? 1 : stage->graph.n_boundaries;
   opipe_program *program = NULL;
   opipe_region *regions = opi_alloc_zero(m->allocator, n, sizeof(*regions));
-  if (regions == NULL) return opi_fail_nomem(err, n * sizeof(*regions), "a measurement");
+  if (regions == NULL)
+    return opi_fail_nomem(err, n * sizeof(*regions), "a measurement");
   opipe_status status = m->backend->table->compile(m->device, &params, &program, err);
-  if (status == OPIPE_OK) status = bind_and_time(m, stage, program, regions, out_ns, err);
+  if (status == OPIPE_OK)
+    status = bind_and_time(m, stage, program, regions, out_ns, err);
   m->backend->table->program_free(program);
   opi_free(m->allocator, regions, n * sizeof(*regions));
   return status;
 }
 
-opipe_status opi_measure_nodes(const opi_cutting *single, const opi_backend_ref *backend, opipe_device *device,
-                               const opipe_allocator *allocator, uint64_t (*now_ns)(void), double *out_ns,
-                               opipe_error *err) {
+opipe_status opi_measure_nodes(const opi_cutting *single, const opi_backend_ref *backend,
+                               opipe_device *device, const opipe_allocator *allocator,
+                               uint64_t (*now_ns)(void), double *out_ns, opipe_error *err) {
   measure m = {.backend = backend, .device = device, .allocator = allocator, .now_ns = now_ns};
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   for (uint32_t p = 0; p < single->n_params; ++p) {
-    if (single->sources[p].data != NULL) continue;
-    return opi_fail(err, OPIPE_E_NOTFOUND, "measured costs need the weights: '%s' is missing", single->sources[p].name);
+    if (single->sources[p].data != NULL)
+      continue;
+    return opi_fail(err, OPIPE_E_NOTFOUND, "measured costs need the weights: '%s' is missing",
+                    single->sources[p].name);
   }
   opipe_status status = backend->table->device_query(backend->self, 0, &info, err);
   m.alignment = info.alignment == 0 ? 1 : info.alignment;
-  if (status == OPIPE_OK) status = backend->table->queue_open(device, &m.queue, err);
-  if (status == OPIPE_OK) status = backend->table->event_create(device, &m.event, err);
+  if (status == OPIPE_OK)
+    status = backend->table->queue_open(device, &m.queue, err);
+  if (status == OPIPE_OK)
+    status = backend->table->event_create(device, &m.event, err);
   if (status == OPIPE_OK) {
-    status = backend->table->params_create(device, single->sources, single->n_params, &m.params, err);
+    status =
+        backend->table->params_create(device, single->sources, single->n_params, &m.params, err);
   }
   for (uint32_t n = 0; n < single->n_stages && status == OPIPE_OK; ++n) {
     status = measure_stage(&m, &single->stages[n], &out_ns[n], err);

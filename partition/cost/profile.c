@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles nodes by compiling each as a program of its own: exact parameter layouts and workspaces, and a time from the device's rates or from
- * a measurement. A layout depends on the parameter and its consumer only, so what holds for one node holds in any stage.
+/* Profiles nodes by compiling each as a program of its own: exact parameter layouts and workspaces,
+ * and a time from the device's rates or from a measurement. A layout depends on the parameter and
+ * its consumer only, so what holds for one node holds in any stage.
  */
 #include "partition/cost/profile.h"
 
@@ -10,32 +11,36 @@
 
 enum { REPORT_MOST = 6 };
 
-static opipe_status check_support(const opi_graph *graph, const opi_backend_ref *backend, opipe_device *device,
-                                  opi_arena *arena, opipe_error *err) {
+static opipe_status check_support(const opi_graph *graph, const opi_backend_ref *backend,
+                                  opipe_device *device, opi_arena *arena, opipe_error *err) {
   opipe_graph abi;
   OPI_TRY(opi_graph_to_abi(graph, arena, &abi, err));
   opipe_support *support = OPI_ARENA_ARRAY(arena, opipe_support, graph->n_nodes);
-  if (support == NULL) return opi_fail_nomem(err, graph->n_nodes * sizeof(*support), "a support query");
+  if (support == NULL)
+    return opi_fail_nomem(err, graph->n_nodes * sizeof(*support), "a support query");
   OPI_TRY(backend->table->support(device, &abi, support, err));
   opi_text text;
   opi_text_init(&text, arena->allocator);
   uint32_t n_refused = 0;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    if (support[n].status == OPIPE_OK) continue;
-    if (++n_refused > REPORT_MOST) continue;
-    opi_text_printf(&text, "%s'%s' (%s): %.119s", n_refused == 1 ? "" : "; ", graph->nodes[n].name, graph->nodes[n].op,
-                    support[n].reason);
+    if (support[n].status == OPIPE_OK)
+      continue;
+    if (++n_refused > REPORT_MOST)
+      continue;
+    opi_text_printf(&text, "%s'%s' (%s): %.119s", n_refused == 1 ? "" : "; ", graph->nodes[n].name,
+                    graph->nodes[n].op, support[n].reason);
   }
   opipe_status status = OPIPE_OK;
   if (n_refused != 0) {
-    status = opi_fail(err, OPIPE_E_UNSUPPORTED, "backend '%s' refuses %u of %u nodes: %s", backend->id, n_refused,
-                      graph->n_nodes, text.data == NULL ? "" : text.data);
+    status = opi_fail(err, OPIPE_E_UNSUPPORTED, "backend '%s' refuses %u of %u nodes: %s",
+                      backend->id, n_refused, graph->n_nodes, text.data == NULL ? "" : text.data);
   }
   opi_text_release(&text);
   return status;
 }
 
-static double rate_ns(const opi_profile *profile, uint32_t node, const opipe_device_info *info, double share) {
+static double rate_ns(const opi_profile *profile, uint32_t node, const opipe_device_info *info,
+                      double share) {
   const opi_stage *stage = &profile->single->stages[node];
   const double compute = info->peak_flops > 0 ? stage->flops / (info->peak_flops * share) * 1e9 : 0;
   const double memory = info->bandwidth > 0 ? stage->bytes / (info->bandwidth * share) * 1e9 : 0;
@@ -43,69 +48,84 @@ static double rate_ns(const opi_profile *profile, uint32_t node, const opipe_dev
 }
 
 /* Appends the layouts that node `n`'s program wants. */
-static opipe_status add_params(opi_profile *profile, const opi_backend_ref *backend, opipe_program *program, uint32_t n,
-                               uint32_t *io_room, opipe_error *err) {
+static opipe_status add_params(opi_profile *profile, const opi_backend_ref *backend,
+                               opipe_program *program, uint32_t n, uint32_t *io_room,
+                               opipe_error *err) {
   opipe_param_layout layouts[8];
   uint32_t count = OPI_COUNT(layouts), used = profile->param_first[n];
-  for (uint32_t i = 0; i < count; ++i) layouts[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
+  for (uint32_t i = 0; i < count; ++i)
+    layouts[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
   opipe_param_layout *list = layouts;
   opipe_status status = backend->table->program_params(program, list, &count, err);
   if (status == OPIPE_E_LIMIT || count > OPI_COUNT(layouts)) {
     list = OPI_ARENA_ARRAY(&profile->arena, opipe_param_layout, count);
-    if (list == NULL) return opi_fail_nomem(err, count * sizeof(*list), "parameter layouts");
-    for (uint32_t i = 0; i < count; ++i) list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
+    if (list == NULL)
+      return opi_fail_nomem(err, count * sizeof(*list), "parameter layouts");
+    for (uint32_t i = 0; i < count; ++i)
+      list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
     status = backend->table->program_params(program, list, &count, err);
   }
-  if (status < 0) return status;
+  if (status < 0)
+    return status;
   for (uint32_t i = 0; i < count; ++i, ++used) {
-    if (!opi_arena_grow(&profile->arena, (void **)&profile->params, io_room, used + 1, sizeof(*profile->params))) {
+    if (!opi_arena_grow(&profile->arena, (void **)&profile->params, io_room, used + 1,
+                        sizeof(*profile->params))) {
       return opi_fail_nomem(err, sizeof(*profile->params), "parameter layouts");
     }
-    profile->params[used] = (opi_node_param){.param = list[i].slot, .key = list[i].key, .n_bytes = list[i].n_bytes};
+    profile->params[used] =
+        (opi_node_param){.param = list[i].slot, .key = list[i].key, .n_bytes = list[i].n_bytes};
   }
   profile->param_first[n + 1] = used;
   return OPIPE_OK;
 }
 
-static opipe_status profile_node(opi_profile *profile, const opi_backend_ref *backend, opipe_device *device, uint32_t n,
-                                 uint32_t *io_room, opipe_error *err) {
+static opipe_status profile_node(opi_profile *profile, const opi_backend_ref *backend,
+                                 opipe_device *device, uint32_t n, uint32_t *io_room,
+                                 opipe_error *err) {
   const opi_stage *stage = &profile->single->stages[n];
   opipe_program *program = NULL;
-  const opipe_compile_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
-                                       .graph = &stage->graph};
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = &stage->graph};
   OPI_TRY(backend->table->compile(device, &params, &program, err));
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = backend->table->program_info(program, &info, err);
-  if (status == OPIPE_OK) status = add_params(profile, backend, program, n, io_room, err);
+  if (status == OPIPE_OK)
+    status = add_params(profile, backend, program, n, io_room, err);
   backend->table->program_free(program);
-  if (status < 0) return status;
+  if (status < 0)
+    return status;
   profile->workspace_bytes[n] = info.workspace_bytes;
   for (uint32_t v = 0; v < stage->graph.n_values; ++v) {
     const uint32_t role = stage->graph.values[v].role;
-    if (role == OPIPE_VALUE_OUTPUT || role == OPIPE_VALUE_TEMP) profile->output_bytes[n] += stage->graph.values[v].n_bytes;
+    if (role == OPIPE_VALUE_OUTPUT || role == OPIPE_VALUE_TEMP)
+      profile->output_bytes[n] += stage->graph.values[v].n_bytes;
   }
   return OPIPE_OK;
 }
 
-static opipe_status make_single(opi_profile *profile, const opi_graph *graph, const opipe_allocator *allocator,
-                                opipe_error *err) {
+static opipe_status make_single(opi_profile *profile, const opi_graph *graph,
+                                const opipe_allocator *allocator, opipe_error *err) {
   uint32_t *stages = OPI_ARENA_ARRAY(&profile->arena, uint32_t, graph->n_nodes);
   profile->node_ns = OPI_ARENA_ARRAY(&profile->arena, double, graph->n_nodes);
   profile->workspace_bytes = OPI_ARENA_ARRAY(&profile->arena, uint64_t, graph->n_nodes);
   profile->output_bytes = OPI_ARENA_ARRAY(&profile->arena, uint64_t, graph->n_nodes);
   profile->param_first = OPI_ARENA_ARRAY(&profile->arena, uint32_t, (size_t)graph->n_nodes + 1);
-  if (stages == NULL || profile->node_ns == NULL || profile->workspace_bytes == NULL || profile->output_bytes == NULL ||
-      profile->param_first == NULL) {
+  if (stages == NULL || profile->node_ns == NULL || profile->workspace_bytes == NULL ||
+      profile->output_bytes == NULL || profile->param_first == NULL) {
     return opi_fail_nomem(err, graph->n_nodes * sizeof(double), "a profile");
   }
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) stages[n] = n;
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
+    stages[n] = n;
   profile->n_nodes = graph->n_nodes;
-  return opi_cutting_build(graph, stages, graph->n_nodes == 0 ? 1 : graph->n_nodes, allocator, &profile->single, err);
+  return opi_cutting_build(graph, stages, graph->n_nodes == 0 ? 1 : graph->n_nodes, allocator,
+                           &profile->single, err);
 }
 
-static opipe_status fill(opi_profile *profile, const opi_graph *graph, const opi_backend_ref *backend,
-                         opipe_device *device, uint32_t device_index, uint32_t threads, uint32_t kind,
-                         const opipe_allocator *allocator, uint64_t (*now_ns)(void), opipe_error *err) {
+static opipe_status fill(opi_profile *profile, const opi_graph *graph,
+                         const opi_backend_ref *backend, opipe_device *device,
+                         uint32_t device_index, uint32_t threads, uint32_t kind,
+                         const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                         opipe_error *err) {
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   uint32_t room = 0;
   OPI_TRY(backend->table->device_query(backend->self, device_index, &info, err));
@@ -118,20 +138,25 @@ static opipe_status fill(opi_profile *profile, const opi_graph *graph, const opi
     OPI_TRY(profile_node(profile, backend, device, n, &room, err));
     profile->node_ns[n] = rate_ns(profile, n, &info, share);
   }
-  /* A boundary tensor is written by one core and read cold by another: about half the memory's rate. */
+  /* A boundary tensor is written by one core and read cold by another: about half the memory's
+   * rate. */
   profile->transfer_bytes_per_ns = info.bandwidth > 0 ? info.bandwidth * 0.5e-9 : 10.0;
   profile->transfer_ns = 1000.0;
   if (kind == OPI_COST_MEASURED) {
-    OPI_TRY(opi_measure_nodes(profile->single, backend, device, allocator, now_ns, profile->node_ns, err));
+    OPI_TRY(opi_measure_nodes(profile->single, backend, device, allocator, now_ns, profile->node_ns,
+                              err));
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_profile_make(const opi_graph *graph, const opi_backend_ref *backend, opipe_device *device,
-                              uint32_t device_index, uint32_t threads, uint32_t kind, const opipe_allocator *allocator,
-                              uint64_t (*now_ns)(void), opi_profile **out_profile, opipe_error *err) {
+opipe_status opi_profile_make(const opi_graph *graph, const opi_backend_ref *backend,
+                              opipe_device *device, uint32_t device_index, uint32_t threads,
+                              uint32_t kind, const opipe_allocator *allocator,
+                              uint64_t (*now_ns)(void), opi_profile **out_profile,
+                              opipe_error *err) {
   opi_profile *profile = opi_alloc_zero(allocator, 1, sizeof(*profile));
-  if (profile == NULL) return opi_fail_nomem(err, sizeof(*profile), "a profile");
+  if (profile == NULL)
+    return opi_fail_nomem(err, sizeof(*profile), "a profile");
   opi_arena_init(&profile->arena, allocator, 0);
   const opipe_status status =
       fill(profile, graph, backend, device, device_index, threads, kind, allocator, now_ns, err);
@@ -144,7 +169,8 @@ opipe_status opi_profile_make(const opi_graph *graph, const opi_backend_ref *bac
 }
 
 void opi_profile_free(opi_profile *profile) {
-  if (profile == NULL) return;
+  if (profile == NULL)
+    return;
   const opipe_allocator *allocator = profile->arena.allocator;
   opi_cutting_free(profile->single);
   opi_arena_release(&profile->arena);

@@ -7,7 +7,7 @@
 
 /* One parameter layout that a node wants. */
 typedef struct opi_node_param {
-  uint32_t param;   /* in the table of opi_profile.single */
+  uint32_t param; /* in the table of opi_profile.single */
   uint32_t reserved;
   uint64_t key;
   uint64_t n_bytes; /* device memory */
@@ -15,23 +15,26 @@ typedef struct opi_node_param {
 
 typedef struct opi_profile {
   opi_arena arena;
-  opi_cutting *single;      /* every node a stage of its own */
-  double *node_ns;          /* [n_nodes] one run */
+  opi_cutting *single;       /* every node a stage of its own */
+  double *node_ns;           /* [n_nodes] one run */
   uint64_t *workspace_bytes; /* [n_nodes] */
-  uint64_t *output_bytes;   /* [n_nodes] of all its outputs */
-  opi_node_param *params;   /* of node n: params[param_first[n]] .. params[param_first[n + 1] - 1] */
-  uint32_t *param_first;    /* [n_nodes + 1] */
+  uint64_t *output_bytes;    /* [n_nodes] of all its outputs */
+  opi_node_param *params; /* of node n: params[param_first[n]] .. params[param_first[n + 1] - 1] */
+  uint32_t *param_first;  /* [n_nodes + 1] */
   uint32_t n_nodes;
   double transfer_bytes_per_ns; /* of a boundary tensor */
-  double transfer_ns;       /* fixed cost of one boundary tensor */
+  double transfer_ns;           /* fixed cost of one boundary tensor */
 } opi_profile;
 
-/* Profiles `graph` on an open device: asks for support first (one report of all nodes that it refuses), compiles each node by itself.
- *   kind  OPI_COST_RATES: max(flops / peak, bytes / bandwidth) + launch, with the share of `threads` in the device's threads;
- *         OPI_COST_MEASURED: best of 3 runs on zeros */
-opipe_status opi_profile_make(const opi_graph *graph, const opi_backend_ref *backend, opipe_device *device, uint32_t device_index,
-                              uint32_t threads, uint32_t kind, const opipe_allocator *allocator, uint64_t (*now_ns)(void),
-                              opi_profile **out_profile, opipe_error *err);
+/* Profiles `graph` on an open device: asks for support first (one report of all nodes that it
+ * refuses), compiles each node by itself. kind  OPI_COST_RATES: max(flops / peak, bytes /
+ * bandwidth) + launch, with the share of `threads` in the device's threads; OPI_COST_MEASURED: best
+ * of 3 runs on zeros */
+opipe_status opi_profile_make(const opi_graph *graph, const opi_backend_ref *backend,
+                              opipe_device *device, uint32_t device_index, uint32_t threads,
+                              uint32_t kind, const opipe_allocator *allocator,
+                              uint64_t (*now_ns)(void), opi_profile **out_profile,
+                              opipe_error *err);
 void opi_profile_free(opi_profile *profile); /* accepts NULL */
 
 #endif /* OPI_PROFILE_H */

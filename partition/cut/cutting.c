@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes a bound graph apart: for each stage its nodes, the values it reads and makes, and every tensor that crosses as a route.
+/* Takes a bound graph apart: for each stage its nodes, the values it reads and makes, and every
+ * tensor that crosses as a route.
  *
- * Three passes: (1) find the routes and check that edges go forward; (2) sort them; (3) build each stage's program, numbering boundary
- * slots in the order inputs (first use), then outputs (node order), and tell the routes their slots.
+ * Three passes: (1) find the routes and check that edges go forward; (2) sort them; (3) build each
+ * stage's program, numbering boundary slots in the order inputs (first use), then outputs (node
+ * order), and tell the routes their slots.
  */
 #include "partition/cut/cutting.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONSTANT_MOST_BYTES = 1024 }; /* larger known values are parameters: they stay outside the program */
+enum {
+  CONSTANT_MOST_BYTES = 1024
+}; /* larger known values are parameters: they stay outside the program */
 
 typedef struct build {
   const opi_graph *graph;
@@ -22,10 +26,13 @@ typedef struct build {
   opipe_error *err;
 } build;
 
-static bool is_known(const opi_value *value) { return value->data != NULL || (value->flags & OPI_VALUE_MISSING) != 0; }
+static bool is_known(const opi_value *value) {
+  return value->data != NULL || (value->flags & OPI_VALUE_MISSING) != 0;
+}
 
 static bool is_parameter(const opi_value *value) {
-  if (value->n_bytes > CONSTANT_MOST_BYTES || (value->flags & OPI_VALUE_MISSING) != 0) return true;
+  if (value->n_bytes > CONSTANT_MOST_BYTES || (value->flags & OPI_VALUE_MISSING) != 0)
+    return true;
   uint64_t elems = 0;
   return (value->flags & OPI_VALUE_INITIALIZER) != 0 && opi_dtype_is_float(value->dtype) &&
          opi_shape_elems(value->shape, (uint32_t)value->rank, &elems) && elems > 1;
@@ -40,7 +47,8 @@ static uint32_t producer_stage(const build *b, uint32_t value) {
 
 static opipe_status add_route(build *b, uint32_t value, uint32_t src, uint32_t dst) {
   opi_cutting *c = b->cutting;
-  if (!opi_arena_grow(&c->arena, (void **)&c->routes, &b->room_routes, c->n_routes + 1, sizeof(*c->routes))) {
+  if (!opi_arena_grow(&c->arena, (void **)&c->routes, &b->room_routes, c->n_routes + 1,
+                      sizeof(*c->routes))) {
     return opi_fail_nomem(b->err, sizeof(*c->routes), "a route");
   }
   c->routes[c->n_routes++] = (opi_route){.value = value,
@@ -57,13 +65,16 @@ static opipe_status find_node_routes(build *b, uint32_t node, uint32_t *seen) {
   const uint32_t stage = b->stage_of_node[node];
   for (uint32_t i = 0; i < g->nodes[node].n_in; ++i) {
     const uint32_t v = g->nodes[node].in[i];
-    if (v == OPIPE_NONE || is_known(&g->values[v])) continue;
+    if (v == OPIPE_NONE || is_known(&g->values[v]))
+      continue;
     const uint32_t src = producer_stage(b, v);
-    if (src == OPIPE_NONE || src == stage || seen[v] == stage) continue;
+    if (src == OPIPE_NONE || src == stage || seen[v] == stage)
+      continue;
     if (src > stage) {
-      return opi_fail(b->err, OPIPE_E_INVALID,
-                      "the cut sends tensor '%s' backwards: stage %u makes it, node '%s' reads it in stage %u",
-                      g->values[v].name, src, g->nodes[node].name, stage);
+      return opi_fail(
+          b->err, OPIPE_E_INVALID,
+          "the cut sends tensor '%s' backwards: stage %u makes it, node '%s' reads it in stage %u",
+          g->values[v].name, src, g->nodes[node].name, stage);
     }
     seen[v] = stage;
     OPI_TRY(add_route(b, v, src, stage));
@@ -73,8 +84,10 @@ static opipe_status find_node_routes(build *b, uint32_t node, uint32_t *seen) {
 
 static int by_stages(const void *left, const void *right) {
   const opi_route *a = left, *b = right;
-  if (a->src_stage != b->src_stage) return a->src_stage < b->src_stage ? -1 : 1;
-  if (a->dst_stage != b->dst_stage) return a->dst_stage < b->dst_stage ? -1 : 1;
+  if (a->src_stage != b->src_stage)
+    return a->src_stage < b->src_stage ? -1 : 1;
+  if (a->dst_stage != b->dst_stage)
+    return a->dst_stage < b->dst_stage ? -1 : 1;
   return a->value < b->value ? -1 : a->value > b->value;
 }
 
@@ -83,12 +96,15 @@ static opipe_status find_routes(build *b) {
   const opi_graph *g = b->graph;
   opi_cutting *c = b->cutting;
   uint32_t *seen = OPI_ARENA_ARRAY(&b->scratch, uint32_t, g->n_values);
-  if (seen == NULL) return opi_fail_nomem(b->err, g->n_values * sizeof(*seen), "routes");
+  if (seen == NULL)
+    return opi_fail_nomem(b->err, g->n_values * sizeof(*seen), "routes");
   memset(seen, 0xff, g->n_values * sizeof(*seen));
   for (uint32_t s = 0; s < c->n_stages; ++s) {
-    for (uint32_t i = 0; i < c->stages[s].graph.n_nodes; ++i) OPI_TRY(find_node_routes(b, c->stages[s].nodes[i], seen));
+    for (uint32_t i = 0; i < c->stages[s].graph.n_nodes; ++i)
+      OPI_TRY(find_node_routes(b, c->stages[s].nodes[i], seen));
   }
-  if (c->n_routes > 1) qsort(c->routes, c->n_routes, sizeof(*c->routes), by_stages);
+  if (c->n_routes > 1)
+    qsort(c->routes, c->n_routes, sizeof(*c->routes), by_stages);
   for (uint32_t r = 1; r < c->n_routes; ++r) {
     const bool same = c->routes[r].src_stage == c->routes[r - 1].src_stage &&
                       c->routes[r].dst_stage == c->routes[r - 1].dst_stage;
@@ -100,7 +116,8 @@ static opipe_status find_routes(build *b) {
 static opi_route *route_of(const build *b, uint32_t value, uint32_t dst_stage) {
   for (uint32_t r = 0; r < b->cutting->n_routes; ++r) {
     opi_route *route = &b->cutting->routes[r];
-    if (route->value == value && route->dst_stage == dst_stage) return route;
+    if (route->value == value && route->dst_stage == dst_stage)
+      return route;
   }
   return NULL;
 }
@@ -113,14 +130,16 @@ static opipe_status count_stages(build *b) {
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const uint32_t s = b->stage_of_node[n];
     if (s >= c->n_stages) {
-      return opi_fail(b->err, OPIPE_E_INVALID, "node '%s' stands in stage %u of %u", g->nodes[n].name, s, c->n_stages);
+      return opi_fail(b->err, OPIPE_E_INVALID, "node '%s' stands in stage %u of %u",
+                      g->nodes[n].name, s, c->n_stages);
     }
     ++c->stages[s].graph.n_nodes;
   }
   for (uint32_t s = 0; s < c->n_stages; ++s) {
     const uint32_t n = c->stages[s].graph.n_nodes;
     c->stages[s].nodes = OPI_ARENA_ARRAY(&c->arena, uint32_t, n);
-    if (c->stages[s].nodes == NULL) return opi_fail_nomem(b->err, n * sizeof(uint32_t), "a stage");
+    if (c->stages[s].nodes == NULL)
+      return opi_fail_nomem(b->err, n * sizeof(uint32_t), "a stage");
     c->stages[s].graph.n_nodes = 0;
   }
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
@@ -137,9 +156,12 @@ static opipe_status find_params(build *b) {
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
       const uint32_t v = g->nodes[n].in[i];
-      if (v == OPIPE_NONE || !is_known(&g->values[v]) || !is_parameter(&g->values[v])) continue;
-      if (b->param_of_value[v] != OPIPE_NONE) continue;
-      if (!opi_arena_grow(&c->arena, (void **)&c->params, &room, c->n_params + 1, sizeof(*c->params))) {
+      if (v == OPIPE_NONE || !is_known(&g->values[v]) || !is_parameter(&g->values[v]))
+        continue;
+      if (b->param_of_value[v] != OPIPE_NONE)
+        continue;
+      if (!opi_arena_grow(&c->arena, (void **)&c->params, &room, c->n_params + 1,
+                          sizeof(*c->params))) {
         return opi_fail_nomem(b->err, sizeof(*c->params), "a parameter");
       }
       const opi_value *value = &g->values[v];
@@ -155,8 +177,10 @@ static opipe_status find_params(build *b) {
     }
   }
   c->sources = OPI_ARENA_ARRAY(&c->arena, opipe_param_source, c->n_params);
-  if (c->sources == NULL) return opi_fail_nomem(b->err, c->n_params * sizeof(*c->sources), "parameters");
-  for (uint32_t p = 0; p < c->n_params; ++p) c->sources[p] = c->params[p].source;
+  if (c->sources == NULL)
+    return opi_fail_nomem(b->err, c->n_params * sizeof(*c->sources), "parameters");
+  for (uint32_t p = 0; p < c->n_params; ++p)
+    c->sources[p] = c->params[p].source;
   return OPIPE_OK;
 }
 
@@ -186,28 +210,32 @@ static opipe_status add_boundary(stage_build *sb, opi_boundary boundary, opipe_v
 static opipe_status add_param_use(stage_build *sb, uint32_t param) {
   opi_stage *stage = sb->stage;
   opi_param *p = &sb->b->cutting->params[param];
-  if (!opi_arena_grow(&sb->b->cutting->arena, (void **)&stage->params, &sb->room_params, stage->n_params + 1,
-                      sizeof(*stage->params))) {
+  if (!opi_arena_grow(&sb->b->cutting->arena, (void **)&stage->params, &sb->room_params,
+                      stage->n_params + 1, sizeof(*stage->params))) {
     return opi_fail_nomem(sb->b->err, sizeof(param), "a parameter");
   }
   uint32_t at = stage->n_params++;
-  for (; at > 0 && stage->params[at - 1] > param; --at) stage->params[at] = stage->params[at - 1];
+  for (; at > 0 && stage->params[at - 1] > param; --at)
+    stage->params[at] = stage->params[at - 1];
   stage->params[at] = param;
-  if (p->first_stage == OPIPE_NONE) p->first_stage = sb->s;
+  if (p->first_stage == OPIPE_NONE)
+    p->first_stage = sb->s;
   ++p->n_stages;
   return OPIPE_OK;
 }
 
 static uint32_t input_port(const opi_graph *g, uint32_t value) {
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    if (g->inputs[i] == value) return i;
+    if (g->inputs[i] == value)
+      return i;
   }
   return OPIPE_NONE;
 }
 
 static uint32_t output_port(const opi_graph *g, uint32_t value) {
   for (uint32_t i = 0; i < g->n_outputs; ++i) {
-    if (g->outputs[i] == value) return i;
+    if (g->outputs[i] == value)
+      return i;
   }
   return OPIPE_NONE;
 }
@@ -226,11 +254,16 @@ static opipe_status place_outer(stage_build *sb, uint32_t v, opipe_value *out) {
   out->role = OPIPE_VALUE_INPUT;
   if (value->producer == OPIPE_NONE) {
     const uint32_t port = input_port(g, v);
-    if (port == OPIPE_NONE) return opi_fail(sb->b->err, OPIPE_E_INTERNAL, "tensor '%s' comes from nowhere", value->name);
-    return add_boundary(sb, (opi_boundary){.kind = OPI_BOUNDARY_REQUEST, .value = v, .route = OPIPE_NONE, .port = port}, out);
+    if (port == OPIPE_NONE)
+      return opi_fail(sb->b->err, OPIPE_E_INTERNAL, "tensor '%s' comes from nowhere", value->name);
+    return add_boundary(
+        sb,
+        (opi_boundary){.kind = OPI_BOUNDARY_REQUEST, .value = v, .route = OPIPE_NONE, .port = port},
+        out);
   }
   opi_route *route = route_of(sb->b, v, sb->s);
-  if (route == NULL) return opi_fail(sb->b->err, OPIPE_E_INTERNAL, "tensor '%s' has no route", value->name);
+  if (route == NULL)
+    return opi_fail(sb->b->err, OPIPE_E_INTERNAL, "tensor '%s' has no route", value->name);
   OPI_TRY(add_boundary(sb,
                        (opi_boundary){.kind = OPI_BOUNDARY_RECEIVED,
                                       .value = v,
@@ -249,8 +282,10 @@ static opipe_status local_value(stage_build *sb, uint32_t v, bool produced, uint
   }
   const uint32_t index = sb->stage->graph.n_values;
   opi_arena *arena = &b->cutting->arena;
-  if (!opi_arena_grow(arena, (void **)&sb->values, &sb->room_values, index + 1, sizeof(*sb->values)) ||
-      !opi_arena_grow(&b->scratch, (void **)&sb->globals, &sb->room_globals, index + 1, sizeof(*sb->globals))) {
+  if (!opi_arena_grow(arena, (void **)&sb->values, &sb->room_values, index + 1,
+                      sizeof(*sb->values)) ||
+      !opi_arena_grow(&b->scratch, (void **)&sb->globals, &sb->room_globals, index + 1,
+                      sizeof(*sb->globals))) {
     return opi_fail_nomem(b->err, sizeof(*sb->values), "a value");
   }
   const opi_value *value = &b->graph->values[v];
@@ -262,7 +297,8 @@ static opipe_status local_value(stage_build *sb, uint32_t v, bool produced, uint
                        .rank = (uint32_t)value->rank,
                        .role = OPIPE_VALUE_TEMP,
                        .slot = OPIPE_NONE};
-  if (!produced) OPI_TRY(place_outer(sb, v, out));
+  if (!produced)
+    OPI_TRY(place_outer(sb, v, out));
   sb->globals[index] = v;
   b->local[v] = index;
   ++sb->stage->graph.n_values;
@@ -274,14 +310,17 @@ static opipe_status convert_node(stage_build *sb, const opi_node *node, opipe_no
   opi_arena *arena = &sb->b->cutting->arena;
   uint32_t *in = OPI_ARENA_ARRAY(arena, uint32_t, node->n_in);
   uint32_t *outs = OPI_ARENA_ARRAY(arena, uint32_t, node->n_out);
-  if (in == NULL || outs == NULL) return opi_fail_nomem(sb->b->err, node->n_in * sizeof(*in), "a node");
+  if (in == NULL || outs == NULL)
+    return opi_fail_nomem(sb->b->err, node->n_in * sizeof(*in), "a node");
   for (uint32_t i = 0; i < node->n_in; ++i) {
     in[i] = OPIPE_NONE;
-    if (node->in[i] != OPIPE_NONE) OPI_TRY(local_value(sb, node->in[i], false, &in[i]));
+    if (node->in[i] != OPIPE_NONE)
+      OPI_TRY(local_value(sb, node->in[i], false, &in[i]));
   }
   for (uint32_t i = 0; i < node->n_out; ++i) {
     outs[i] = OPIPE_NONE;
-    if (node->out[i] != OPIPE_NONE) OPI_TRY(local_value(sb, node->out[i], true, &outs[i]));
+    if (node->out[i] != OPIPE_NONE)
+      OPI_TRY(local_value(sb, node->out[i], true, &outs[i]));
   }
   *out = (opipe_node){.name = node->name,
                       .op = node->op,
@@ -301,22 +340,28 @@ static opipe_status convert_node(stage_build *sb, const opi_node *node, opipe_no
 static opipe_status mark_outputs(stage_build *sb) {
   build *b = sb->b;
   for (uint32_t local = 0; local < sb->stage->graph.n_values; ++local) {
-    if (sb->values[local].role != OPIPE_VALUE_TEMP) continue;
+    if (sb->values[local].role != OPIPE_VALUE_TEMP)
+      continue;
     const uint32_t v = sb->globals[local];
     const uint32_t port = output_port(b->graph, v);
     uint32_t first = OPIPE_NONE;
     for (uint32_t r = 0; r < b->cutting->n_routes; ++r) {
       opi_route *route = &b->cutting->routes[r];
-      if (route->value != v || route->src_stage != sb->s) continue;
-      if (first == OPIPE_NONE) first = r;
+      if (route->value != v || route->src_stage != sb->s)
+        continue;
+      if (first == OPIPE_NONE)
+        first = r;
       route->src_slot = sb->stage->graph.n_boundaries;
     }
-    if (first == OPIPE_NONE && port == OPIPE_NONE) continue;
+    if (first == OPIPE_NONE && port == OPIPE_NONE)
+      continue;
     sb->values[local].role = OPIPE_VALUE_OUTPUT;
     OPI_TRY(add_boundary(
-        sb, (opi_boundary){.kind = OPI_BOUNDARY_PRODUCED, .value = v, .route = first, .port = port}, &sb->values[local]));
+        sb, (opi_boundary){.kind = OPI_BOUNDARY_PRODUCED, .value = v, .route = first, .port = port},
+        &sb->values[local]));
     for (uint32_t i = 0; i < b->graph->n_outputs; ++i) {
-      if (b->graph->outputs[i] != v) continue;
+      if (b->graph->outputs[i] != v)
+        continue;
       b->cutting->output_stage[i] = sb->s;
       b->cutting->output_slot[i] = sb->values[local].slot;
     }
@@ -329,7 +374,8 @@ static opipe_status build_stage(build *b, uint32_t s) {
   stage_build sb = {.b = b, .stage = stage, .s = s};
   memset(b->local, 0xff, b->graph->n_values * sizeof(*b->local));
   opipe_node *nodes = OPI_ARENA_ARRAY(&b->cutting->arena, opipe_node, stage->graph.n_nodes);
-  if (nodes == NULL) return opi_fail_nomem(b->err, stage->graph.n_nodes * sizeof(*nodes), "a stage");
+  if (nodes == NULL)
+    return opi_fail_nomem(b->err, stage->graph.n_nodes * sizeof(*nodes), "a stage");
   for (uint32_t i = 0; i < stage->graph.n_nodes; ++i) {
     OPI_TRY(convert_node(&sb, &b->graph->nodes[stage->nodes[i]], &nodes[i]));
     opi_work work = {0, 0};
@@ -350,7 +396,8 @@ static void place_plain_outputs(build *b) {
   const opi_graph *g = b->graph;
   for (uint32_t i = 0; i < g->n_outputs; ++i) {
     b->cutting->output_stage[i] = OPIPE_NONE;
-    b->cutting->output_slot[i] = is_known(&g->values[g->outputs[i]]) ? OPIPE_NONE : input_port(g, g->outputs[i]);
+    b->cutting->output_slot[i] =
+        is_known(&g->values[g->outputs[i]]) ? OPIPE_NONE : input_port(g, g->outputs[i]);
   }
 }
 
@@ -362,8 +409,8 @@ static opipe_status build_all(build *b) {
   c->stages = OPI_ARENA_ARRAY(&c->arena, opi_stage, c->n_stages);
   c->output_stage = OPI_ARENA_ARRAY(&c->arena, uint32_t, n_outputs);
   c->output_slot = OPI_ARENA_ARRAY(&c->arena, uint32_t, n_outputs);
-  if (b->param_of_value == NULL || b->local == NULL || c->stages == NULL || c->output_stage == NULL ||
-      c->output_slot == NULL) {
+  if (b->param_of_value == NULL || b->local == NULL || c->stages == NULL ||
+      c->output_stage == NULL || c->output_slot == NULL) {
     return opi_fail_nomem(b->err, (uint64_t)n_values * sizeof(uint32_t), "a cutting");
   }
   memset(b->param_of_value, 0xff, n_values * sizeof(uint32_t));
@@ -371,15 +418,19 @@ static opipe_status build_all(build *b) {
   OPI_TRY(find_params(b));
   OPI_TRY(find_routes(b));
   place_plain_outputs(b);
-  for (uint32_t s = 0; s < c->n_stages; ++s) OPI_TRY(build_stage(b, s));
+  for (uint32_t s = 0; s < c->n_stages; ++s)
+    OPI_TRY(build_stage(b, s));
   return OPIPE_OK;
 }
 
-opipe_status opi_cutting_build(const opi_graph *graph, const uint32_t *stage_of_node, uint32_t n_stages,
-                               const opipe_allocator *allocator, opi_cutting **out_cutting, opipe_error *err) {
-  if (n_stages == 0) return opi_fail(err, OPIPE_E_INVALID, "a cutting needs at least 1 stage, 0 were asked for");
+opipe_status opi_cutting_build(const opi_graph *graph, const uint32_t *stage_of_node,
+                               uint32_t n_stages, const opipe_allocator *allocator,
+                               opi_cutting **out_cutting, opipe_error *err) {
+  if (n_stages == 0)
+    return opi_fail(err, OPIPE_E_INVALID, "a cutting needs at least 1 stage, 0 were asked for");
   opi_cutting *cutting = opi_alloc_zero(allocator, 1, sizeof(*cutting));
-  if (cutting == NULL) return opi_fail_nomem(err, sizeof(*cutting), "a cutting");
+  if (cutting == NULL)
+    return opi_fail_nomem(err, sizeof(*cutting), "a cutting");
   opi_arena_init(&cutting->arena, allocator, 0);
   cutting->graph = graph;
   cutting->n_stages = n_stages;
@@ -396,7 +447,8 @@ opipe_status opi_cutting_build(const opi_graph *graph, const uint32_t *stage_of_
 }
 
 void opi_cutting_free(opi_cutting *cutting) {
-  if (cutting == NULL) return;
+  if (cutting == NULL)
+    return;
   const opipe_allocator *allocator = cutting->arena.allocator;
   opi_arena_release(&cutting->arena);
   opi_free(allocator, cutting, sizeof(*cutting));

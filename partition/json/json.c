@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jansson keeps its allocator and hash seed per process: neither is touched here, since the host may use jansson too. */
+/* jansson keeps its allocator and hash seed per process: neither is touched here, since the host
+ * may use jansson too. */
 #include "partition/json/json.h"
 
 #include <inttypes.h>
@@ -17,7 +18,8 @@ void opi_json_double(opi_text *text, double value) {
   char digits[40];
   (void)snprintf(digits, sizeof(digits), "%.17g", value);
   for (char *at = digits; *at != '\0'; ++at) {
-    if (*at == ',') *at = '.'; /* the host's locale is the host's */
+    if (*at == ',')
+      *at = '.'; /* the host's locale is the host's */
   }
   opi_text_puts(text, digits);
 }
@@ -28,12 +30,15 @@ static bool too_deep(const char *bytes, uint64_t n_bytes) {
   for (uint64_t i = 0; i < n_bytes; ++i) {
     const char c = bytes[i];
     if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
+      if (c == '\\')
+        ++i;
+      if (c == '"')
+        quoted = false;
     } else if (c == '"') {
       quoted = true;
     } else if (c == '{' || c == '[') {
-      if (++depth > DEPTH_MOST) return true;
+      if (++depth > DEPTH_MOST)
+        return true;
     } else if (c == '}' || c == ']') {
       --depth;
     }
@@ -41,16 +46,19 @@ static bool too_deep(const char *bytes, uint64_t n_bytes) {
   return false;
 }
 
-opipe_status opi_json_parse(const void *bytes, uint64_t n_bytes, const char *what, json_t **out_root, opipe_error *err) {
+opipe_status opi_json_parse(const void *bytes, uint64_t n_bytes, const char *what,
+                            json_t **out_root, opipe_error *err) {
   json_error_t where;
   if (n_bytes > SIZE_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "%s has %" PRIu64 " bytes, at most %d are read", what, n_bytes, SIZE_MOST);
+    return opi_fail(err, OPIPE_E_LIMIT, "%s has %" PRIu64 " bytes, at most %d are read", what,
+                    n_bytes, SIZE_MOST);
   }
-  if (too_deep(bytes, n_bytes)) return opi_fail(err, OPIPE_E_LIMIT, "%s nests deeper than %d", what, DEPTH_MOST);
+  if (too_deep(bytes, n_bytes))
+    return opi_fail(err, OPIPE_E_LIMIT, "%s nests deeper than %d", what, DEPTH_MOST);
   *out_root = json_loadb(bytes, (size_t)n_bytes, JSON_REJECT_DUPLICATES, &where);
   if (*out_root == NULL) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s is no valid JSON: line %d, column %d: %s", what, where.line, where.column,
-                    where.text);
+    return opi_fail(err, OPIPE_E_INVALID, "%s is no valid JSON: line %d, column %d: %s", what,
+                    where.line, where.column, where.text);
   }
   if (!json_is_object(*out_root)) {
     json_decref(*out_root);
@@ -60,33 +68,41 @@ opipe_status opi_json_parse(const void *bytes, uint64_t n_bytes, const char *wha
   return OPIPE_OK;
 }
 
-opipe_status opi_json_get_string(const json_t *object, const char *what, const char *name, const char **out, opipe_error *err) {
+opipe_status opi_json_get_string(const json_t *object, const char *what, const char *name,
+                                 const char **out, opipe_error *err) {
   const json_t *value = json_object_get(object, name);
-  if (!json_is_string(value)) return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be a string", what, name);
+  if (!json_is_string(value))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be a string", what, name);
   *out = json_string_value(value);
   return OPIPE_OK;
 }
 
-opipe_status opi_json_get_u64(const json_t *object, const char *what, const char *name, uint64_t max, uint64_t *out,
-                              opipe_error *err) {
+opipe_status opi_json_get_u64(const json_t *object, const char *what, const char *name,
+                              uint64_t max, uint64_t *out, opipe_error *err) {
   const json_t *value = json_object_get(object, name);
-  if (!json_is_integer(value) || json_integer_value(value) < 0 || (uint64_t)json_integer_value(value) > max) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be an integer from 0 to %" PRIu64, what, name, max);
+  if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+      (uint64_t)json_integer_value(value) > max) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be an integer from 0 to %" PRIu64, what,
+                    name, max);
   }
   *out = (uint64_t)json_integer_value(value);
   return OPIPE_OK;
 }
 
-opipe_status opi_json_get_number(const json_t *object, const char *what, const char *name, double *out, opipe_error *err) {
+opipe_status opi_json_get_number(const json_t *object, const char *what, const char *name,
+                                 double *out, opipe_error *err) {
   const json_t *value = json_object_get(object, name);
-  if (!json_is_number(value)) return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be a number", what, name);
+  if (!json_is_number(value))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be a number", what, name);
   *out = json_number_value(value);
   return OPIPE_OK;
 }
 
-opipe_status opi_json_get_array(const json_t *object, const char *what, const char *name, const json_t **out, opipe_error *err) {
+opipe_status opi_json_get_array(const json_t *object, const char *what, const char *name,
+                                const json_t **out, opipe_error *err) {
   const json_t *value = json_object_get(object, name);
-  if (!json_is_array(value)) return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be an array", what, name);
+  if (!json_is_array(value))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be an array", what, name);
   *out = value;
   return OPIPE_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small helpers around jansson for reading what is hostile, and around opi_text for writing the same bytes every time. */
+/* Small helpers around jansson for reading what is hostile, and around opi_text for writing the
+ * same bytes every time. */
 #ifndef OPI_JSON_H
 #define OPI_JSON_H
 
@@ -10,13 +11,20 @@
 /* Appends a double with enough digits to read back the same number; not finite: null. */
 void opi_json_double(opi_text *text, double value);
 
-/* Parses after bounding size (256 MiB) and depth (32). The caller owns *out_root (json_decref). `what` names the file in messages. */
-opipe_status opi_json_parse(const void *bytes, uint64_t n_bytes, const char *what, json_t **out_root, opipe_error *err);
+/* Parses after bounding size (256 MiB) and depth (32). The caller owns *out_root (json_decref).
+ * `what` names the file in messages. */
+opipe_status opi_json_parse(const void *bytes, uint64_t n_bytes, const char *what,
+                            json_t **out_root, opipe_error *err);
 
-/* Members of an object by name; wrong or missing types are errors that name `what` and the member. */
-opipe_status opi_json_get_string(const json_t *object, const char *what, const char *name, const char **out, opipe_error *err);
-opipe_status opi_json_get_u64(const json_t *object, const char *what, const char *name, uint64_t max, uint64_t *out, opipe_error *err);
-opipe_status opi_json_get_number(const json_t *object, const char *what, const char *name, double *out, opipe_error *err);
-opipe_status opi_json_get_array(const json_t *object, const char *what, const char *name, const json_t **out, opipe_error *err);
+/* Members of an object by name; wrong or missing types are errors that name `what` and the member.
+ */
+opipe_status opi_json_get_string(const json_t *object, const char *what, const char *name,
+                                 const char **out, opipe_error *err);
+opipe_status opi_json_get_u64(const json_t *object, const char *what, const char *name,
+                              uint64_t max, uint64_t *out, opipe_error *err);
+opipe_status opi_json_get_number(const json_t *object, const char *what, const char *name,
+                                 double *out, opipe_error *err);
+opipe_status opi_json_get_array(const json_t *object, const char *what, const char *name,
+                                const json_t **out, opipe_error *err);
 
 #endif /* OPI_JSON_H */

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a plan. What it says is checked like any input: the fingerprint first, then every node must be there, every edge go forward, and the
- * order be proven; memory is predicted anew for the devices that are here.
+/* Reads a plan. What it says is checked like any input: the fingerprint first, then every node must
+ * be there, every edge go forward, and the order be proven; memory is predicted anew for the
+ * devices that are here.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "partition/cut/batch.h"
 #include "partition/cut/cutting.h"
 #include "partition/json/json.h"
 #include "partition/make.h"
-#include "partition/cut/batch.h"
 
 static const char *const WHAT = "the plan";
 enum { COUNT_MOST = 1 << 20 };
@@ -28,7 +29,8 @@ static opipe_status copy_text(reader *r, const char *text, const char **out) {
   return *out == NULL ? opi_fail_nomem(r->err, strlen(text), "a plan") : OPIPE_OK;
 }
 
-static opipe_status read_u32(reader *r, const json_t *object, const char *name, uint32_t max, uint32_t *out) {
+static opipe_status read_u32(reader *r, const json_t *object, const char *name, uint32_t max,
+                             uint32_t *out) {
   uint64_t value = 0;
   OPI_TRY(opi_json_get_u64(object, WHAT, name, max, &value, r->err));
   *out = (uint32_t)value;
@@ -40,13 +42,17 @@ static opipe_status read_head(reader *r) {
   char own[40];
   OPI_TRY(opi_json_get_string(r->root, WHAT, "format", &format, r->err));
   if (strcmp(format, "onnx-pipe plan 1") != 0) {
-    return opi_fail(r->err, OPIPE_E_UNSUPPORTED, "the plan's format is '%s', this build reads 'onnx-pipe plan 1'", format);
+    return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
+                    "the plan's format is '%s', this build reads 'onnx-pipe plan 1'", format);
   }
   OPI_TRY(opi_json_get_string(r->root, WHAT, "fingerprint", &print, r->err));
   opi_model_fingerprint(r->env->model, r->plan->fingerprint);
-  (void)snprintf(own, sizeof(own), "%016" PRIx64 "%016" PRIx64, r->plan->fingerprint[0], r->plan->fingerprint[1]);
+  (void)snprintf(own, sizeof(own), "%016" PRIx64 "%016" PRIx64, r->plan->fingerprint[0],
+                 r->plan->fingerprint[1]);
   if (strcmp(print, own) != 0) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan was made for a model with fingerprint %.32s, this model has %s", print, own);
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan was made for a model with fingerprint %.32s, this model has %s",
+                    print, own);
   }
   return OPIPE_OK;
 }
@@ -56,12 +62,15 @@ static opipe_status read_dims(reader *r) {
   const char *name = NULL;
   json_t *value = NULL;
   json_t *dims = json_object_get(r->root, "dims");
-  if (!json_is_object(dims)) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"dims\" must be an object");
+  if (!json_is_object(dims))
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"dims\" must be an object");
   plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, json_object_size(dims));
-  if (plan->dims == NULL) return opi_fail_nomem(r->err, 0, "a plan");
+  if (plan->dims == NULL)
+    return opi_fail_nomem(r->err, 0, "a plan");
   json_object_foreach(dims, name, value) {
     if (!json_is_integer(value) || json_integer_value(value) < 0) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: dimension '%s' must be an integer >= 0", name);
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: dimension '%s' must be an integer >= 0",
+                      name);
     }
     plan->dims[plan->n_dims].value = json_integer_value(value);
     OPI_TRY(copy_text(r, name, &plan->dims[plan->n_dims].name));
@@ -71,7 +80,8 @@ static opipe_status read_dims(reader *r) {
 }
 
 static int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= '0' && c <= '9')
+    return c - '0';
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
@@ -85,20 +95,26 @@ static opipe_status read_pin(reader *r, const json_t *object, opi_pin *pin) {
   OPI_TRY(opi_json_get_array(object, WHAT, "shape", &shape, r->err));
   OPI_TRY(opi_json_get_string(object, WHAT, "bytes", &hex, r->err));
   pin->rank = (uint32_t)json_array_size(shape);
-  if (pin->rank > OPIPE_MAX_RANK) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: pin '%s' has rank %u", input, pin->rank);
+  if (pin->rank > OPIPE_MAX_RANK)
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: pin '%s' has rank %u", input, pin->rank);
   int64_t *dims = OPI_ARENA_ARRAY(&r->plan->arena, int64_t, pin->rank);
-  if (dims == NULL) return opi_fail_nomem(r->err, 0, "a plan");
-  for (uint32_t d = 0; d < pin->rank; ++d) dims[d] = json_integer_value(json_array_get(shape, d));
+  if (dims == NULL)
+    return opi_fail_nomem(r->err, 0, "a plan");
+  for (uint32_t d = 0; d < pin->rank; ++d)
+    dims[d] = json_integer_value(json_array_get(shape, d));
   pin->shape = dims;
   if (!opi_tensor_bytes(pin->dtype, dims, pin->rank, &n_bytes) || strlen(hex) != 2 * n_bytes) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: pin '%s' has %zu bytes, its shape says %" PRIu64, input,
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan: pin '%s' has %zu bytes, its shape says %" PRIu64, input,
                     strlen(hex) / 2, n_bytes);
   }
   uint8_t *data = opi_arena_alloc(&r->plan->arena, (size_t)n_bytes);
-  if (data == NULL) return opi_fail_nomem(r->err, n_bytes, "a plan");
+  if (data == NULL)
+    return opi_fail_nomem(r->err, n_bytes, "a plan");
   for (uint64_t b = 0; b < n_bytes; ++b) {
     const int high = hex_digit(hex[2 * b]), low = hex_digit(hex[2 * b + 1]);
-    if (high < 0 || low < 0) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: pin '%s' is not hexadecimal", input);
+    if (high < 0 || low < 0)
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: pin '%s' is not hexadecimal", input);
     data[b] = (uint8_t)(high * 16 + low);
   }
   pin->data = data;
@@ -109,8 +125,10 @@ static opipe_status read_pins(reader *r) {
   const json_t *pins = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "pins", &pins, r->err));
   r->plan->pins = OPI_ARENA_ARRAY(&r->plan->arena, opi_pin, json_array_size(pins));
-  if (r->plan->pins == NULL) return opi_fail_nomem(r->err, 0, "a plan");
-  for (size_t i = 0; i < json_array_size(pins); ++i) OPI_TRY(read_pin(r, json_array_get(pins, i), &r->plan->pins[r->plan->n_pins++]));
+  if (r->plan->pins == NULL)
+    return opi_fail_nomem(r->err, 0, "a plan");
+  for (size_t i = 0; i < json_array_size(pins); ++i)
+    OPI_TRY(read_pin(r, json_array_get(pins, i), &r->plan->pins[r->plan->n_pins++]));
   return OPIPE_OK;
 }
 
@@ -121,15 +139,19 @@ static opipe_status read_binding(reader *r) {
   OPI_TRY(read_pins(r));
   OPI_TRY(opi_json_get_array(r->root, WHAT, "keep", &keep, r->err));
   r->plan->barriers = OPI_ARENA_ARRAY(&r->plan->arena, const char *, json_array_size(keep));
-  if (r->plan->barriers == NULL) return opi_fail_nomem(r->err, 0, "a plan");
+  if (r->plan->barriers == NULL)
+    return opi_fail_nomem(r->err, 0, "a plan");
   for (size_t i = 0; i < json_array_size(keep); ++i) {
     const char *name = json_string_value(json_array_get(keep, i));
-    if (name == NULL) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"keep\" must hold strings");
+    if (name == NULL)
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"keep\" must hold strings");
     OPI_TRY(copy_text(r, name, &r->plan->barriers[r->plan->n_barriers++]));
   }
   const json_t *fuse = json_object_get(r->root, "fuse");
-  if (!json_is_boolean(fuse)) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"fuse\" must be true or false");
-  if (json_is_false(fuse)) r->plan->bind_flags |= OPI_BIND_NO_FUSE;
+  if (!json_is_boolean(fuse))
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"fuse\" must be true or false");
+  if (json_is_false(fuse))
+    r->plan->bind_flags |= OPI_BIND_NO_FUSE;
   OPI_TRY(opi_json_get_string(r->root, WHAT, "dropout", &dropout, r->err));
   r->plan->dropout = strcmp(dropout, "graph") == 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF;
   return OPIPE_OK;
@@ -139,10 +161,12 @@ static opipe_status read_devices(reader *r) {
   const json_t *devices = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "devices", &devices, r->err));
   const size_t n = json_array_size(devices);
-  if (n == 0 || n > COUNT_MOST) return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices", n);
+  if (n == 0 || n > COUNT_MOST)
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices", n);
   r->plan->n_ranks = (uint32_t)n;
   r->plan->devices = OPI_ARENA_ARRAY(&r->plan->arena, opi_device_spec, n);
-  if (r->plan->devices == NULL) return opi_fail_nomem(r->err, n * sizeof(opi_device_spec), "a plan");
+  if (r->plan->devices == NULL)
+    return opi_fail_nomem(r->err, n * sizeof(opi_device_spec), "a plan");
   for (size_t i = 0; i < n; ++i) {
     const json_t *object = json_array_get(devices, i);
     opi_device_spec *spec = &r->plan->devices[i];
@@ -171,13 +195,17 @@ static opipe_status read_schedule(reader *r) {
   OPI_TRY(read_u32(r, r->root, "in_flight", COUNT_MOST, &plan->in_flight));
   OPI_TRY(read_u32(r, r->root, "depth", COUNT_MOST, &plan->depth));
   if (plan->n_microbatches == 0 || plan->depth == 0) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %u micro-batches and depth %u", plan->n_microbatches, plan->depth);
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %u micro-batches and depth %u",
+                    plan->n_microbatches, plan->depth);
   }
   json_t *settings = json_object_get(r->root, "settings");
-  plan->settings = OPI_ARENA_ARRAY(&plan->arena, opipe_schedule_setting, json_object_size(settings));
-  if (plan->settings == NULL) return opi_fail_nomem(r->err, 0, "a plan");
+  plan->settings =
+      OPI_ARENA_ARRAY(&plan->arena, opipe_schedule_setting, json_object_size(settings));
+  if (plan->settings == NULL)
+    return opi_fail_nomem(r->err, 0, "a plan");
   json_object_foreach(settings, key, value) {
-    if (!json_is_string(value)) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: setting '%s' must be a string", key);
+    if (!json_is_string(value))
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: setting '%s' must be a string", key);
     OPI_TRY(copy_text(r, key, &plan->settings[plan->n_settings].key));
     OPI_TRY(copy_text(r, json_string_value(value), &plan->settings[plan->n_settings].value));
     ++plan->n_settings;
@@ -189,7 +217,8 @@ static opipe_status read_schedule(reader *r) {
     plan->batch_rows = (int64_t)rows;
   }
   if (plan->n_microbatches > 1 && plan->batch_rows < plan->n_microbatches) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan splits %" PRId64 " rows into %u micro-batches", plan->batch_rows,
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan splits %" PRId64 " rows into %u micro-batches", plan->batch_rows,
                     plan->n_microbatches);
   }
   return OPIPE_OK;
@@ -205,9 +234,11 @@ static opipe_status read_stage(reader *r, const json_t *object, uint32_t s, opi_
   for (size_t i = 0; i < json_array_size(nodes); ++i) {
     const char *key = json_string_value(json_array_get(nodes, i));
     uint32_t other = 0;
-    if (key == NULL) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: stage %u must list strings", s);
+    if (key == NULL)
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: stage %u must list strings", s);
     if (opi_map_get(stages, key, &other)) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan puts node '%s' into stage %u and stage %u", key, other, s);
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan puts node '%s' into stage %u and stage %u",
+                      key, other, s);
     }
     OPI_TRY(opi_map_set(stages, key, s, r->err));
   }
@@ -219,18 +250,22 @@ static opipe_status place_nodes(reader *r, opi_map *stages) {
   const opi_graph *g = r->bound->graph;
   plan->node_keys = OPI_ARENA_ARRAY(&plan->arena, const char *, g->n_nodes);
   plan->stage_of_node = OPI_ARENA_ARRAY(&plan->arena, uint32_t, g->n_nodes);
-  if (plan->node_keys == NULL || plan->stage_of_node == NULL) return opi_fail_nomem(r->err, 0, "a plan");
+  if (plan->node_keys == NULL || plan->stage_of_node == NULL)
+    return opi_fail_nomem(r->err, 0, "a plan");
   plan->n_nodes = g->n_nodes;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const char *key = opi_node_key(g, &g->nodes[n]);
     OPI_TRY(copy_text(r, key, &plan->node_keys[n]));
     if (!opi_map_get(stages, key, &plan->stage_of_node[n])) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan puts node '%s' (output '%s') into no stage", g->nodes[n].name, key);
+      return opi_fail(r->err, OPIPE_E_INVALID,
+                      "the plan puts node '%s' (output '%s') into no stage", g->nodes[n].name, key);
     }
     opi_map_remove(stages, key);
   }
   if (opi_map_count(stages) != 0) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan lists %u nodes that the bound model does not have", opi_map_count(stages));
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan lists %u nodes that the bound model does not have",
+                    opi_map_count(stages));
   }
   return OPIPE_OK;
 }
@@ -241,37 +276,46 @@ static opipe_status read_stages(reader *r) {
   opi_map *stages = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "stages", &list, r->err));
   const size_t n = json_array_size(list);
-  if (n == 0 || n > COUNT_MOST) return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages", n);
+  if (n == 0 || n > COUNT_MOST)
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages", n);
   plan->n_stages = (uint32_t)n;
   plan->n_replicas = 1;
   plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
   plan->stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
-  if (plan->instance_rank == NULL || plan->stage_ns == NULL) return opi_fail_nomem(r->err, n * sizeof(double), "a plan");
+  if (plan->instance_rank == NULL || plan->stage_ns == NULL)
+    return opi_fail_nomem(r->err, n * sizeof(double), "a plan");
   OPI_TRY(opi_map_create(plan->allocator, &stages, r->err));
   opipe_status status = OPIPE_OK;
-  for (uint32_t s = 0; s < plan->n_stages && status == OPIPE_OK; ++s) status = read_stage(r, json_array_get(list, s), s, stages);
-  if (status == OPIPE_OK) status = place_nodes(r, stages);
+  for (uint32_t s = 0; s < plan->n_stages && status == OPIPE_OK; ++s)
+    status = read_stage(r, json_array_get(list, s), s, stages);
+  if (status == OPIPE_OK)
+    status = place_nodes(r, stages);
   opi_map_free(stages);
   return status;
 }
 
 /* ---- actions ---- */
 
-static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line, uint32_t *io_room) {
+static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line,
+                                      uint32_t *io_room) {
   opi_plan *plan = r->plan;
   for (const char *at = line; *at != '\0';) {
     unsigned stage = 0, microbatch = 0;
     int used = 0;
-    if (sscanf(at, "%9uF%9u%n", &stage, &microbatch, &used) != 2 || (at[used] != ' ' && at[used] != '\0')) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.20s' is no forward action", rank, at);
+    if (sscanf(at, "%9uF%9u%n", &stage, &microbatch, &used) != 2 ||
+        (at[used] != ' ' && at[used] != '\0')) {
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.20s' is no forward action",
+                      rank, at);
     }
-    if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + 1, sizeof(opipe_action))) {
+    if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + 1,
+                        sizeof(opipe_action))) {
       return opi_fail_nomem(r->err, sizeof(opipe_action), "a plan");
     }
-    plan->actions[plan->n_actions++] =
-        (opipe_action){.rank = rank, .stage = stage, .microbatch = microbatch, .pass = OPIPE_PASS_FORWARD};
+    plan->actions[plan->n_actions++] = (opipe_action){
+        .rank = rank, .stage = stage, .microbatch = microbatch, .pass = OPIPE_PASS_FORWARD};
     at += used;
-    while (*at == ' ') ++at;
+    while (*at == ' ')
+      ++at;
   }
   return OPIPE_OK;
 }
@@ -282,18 +326,23 @@ static opipe_status read_actions(reader *r) {
   uint32_t room = 0;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "actions", &list, r->err));
   if (json_array_size(list) != plan->n_ranks) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has actions of %zu ranks and %u devices", json_array_size(list), plan->n_ranks);
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has actions of %zu ranks and %u devices",
+                    json_array_size(list), plan->n_ranks);
   }
   plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)plan->n_ranks + 1);
-  if (plan->rank_first == NULL) return opi_fail_nomem(r->err, plan->n_ranks * sizeof(uint32_t), "a plan");
+  if (plan->rank_first == NULL)
+    return opi_fail_nomem(r->err, plan->n_ranks * sizeof(uint32_t), "a plan");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     const char *line = json_string_value(json_array_get(list, rank));
-    if (line == NULL) return opi_fail(r->err, OPIPE_E_INVALID, "the plan: the actions of rank %u must be a string", rank);
+    if (line == NULL)
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: the actions of rank %u must be a string",
+                      rank);
     plan->rank_first[rank] = plan->n_actions;
     OPI_TRY(read_rank_actions(r, rank, line, &room));
   }
   plan->rank_first[plan->n_ranks] = plan->n_actions;
-  if (plan->actions == NULL) return opi_fail(r->err, OPIPE_E_INVALID, "the plan has no actions");
+  if (plan->actions == NULL)
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has no actions");
   return OPIPE_OK;
 }
 
@@ -306,23 +355,25 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(opi_json_get_number(r->root, WHAT, "bound_ns", &r->plan->bound_ns, r->err));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));
   r->plan->cost_kind = strcmp(cost, "measured") == 0 ? OPI_COST_MEASURED : OPI_COST_RATES;
-  const int64_t rows =
-      r->plan->batch_dim == NULL ? 0 : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);
+  const int64_t rows = r->plan->batch_dim == NULL
+                           ? 0
+                           : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bind(r->plan, r->env->model, r->env->bind, rows, &r->bound, r->err));
   OPI_TRY(read_stages(r));
   OPI_TRY(read_actions(r));
   return opi_plan_finish(r->env, r->plan, r->bound, r->plan->transport, r->err);
 }
 
-opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes, opi_plan **out_plan,
-                           opipe_error *err) {
+opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
+                           opi_plan **out_plan, opipe_error *err) {
   json_t *root = NULL;
   reader r = {.env = env, .err = err};
   OPI_TRY(opi_json_parse(json, n_bytes, WHAT, &root, err));
   opipe_status status = opi_plan_new(env->allocator, &r.plan, err);
   opi_arena_init(&r.scratch, env->allocator, 0);
   r.root = root;
-  if (status == OPIPE_OK) status = read_all(&r);
+  if (status == OPIPE_OK)
+    status = read_all(&r);
   opi_bound_free(r.bound);
   opi_arena_release(&r.scratch);
   json_decref(root);

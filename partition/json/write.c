@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as JSON. The same plan gives the same bytes: fixed order of members, shortest exact numbers, no clock, no host name. */
+/* A plan as JSON. The same plan gives the same bytes: fixed order of members, shortest exact
+ * numbers, no clock, no host name. */
 #include <inttypes.h>
 
 #include "partition/json/json.h"
@@ -8,7 +9,8 @@
 static void write_dims(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"dims\": {");
   for (uint32_t i = 0; i < plan->n_dims; ++i) {
-    if (i != 0) opi_text_puts(t, ", ");
+    if (i != 0)
+      opi_text_puts(t, ", ");
     opi_text_json(t, plan->dims[i].name);
     opi_text_printf(t, ": %" PRId64, plan->dims[i].value);
   }
@@ -17,7 +19,8 @@ static void write_dims(opi_text *t, const opi_plan *plan) {
 
 static void write_shape(opi_text *t, const int64_t *shape, uint32_t rank) {
   opi_text_puts(t, "[");
-  for (uint32_t d = 0; d < rank; ++d) opi_text_printf(t, "%s%" PRId64, d == 0 ? "" : ", ", shape[d]);
+  for (uint32_t d = 0; d < rank; ++d)
+    opi_text_printf(t, "%s%" PRId64, d == 0 ? "" : ", ", shape[d]);
   opi_text_puts(t, "]");
 }
 
@@ -32,7 +35,8 @@ static void write_pins(opi_text *t, const opi_plan *plan) {
     opi_text_printf(t, ", \"dtype\": %u, \"shape\": ", pin->dtype);
     write_shape(t, pin->shape, pin->rank);
     opi_text_puts(t, ", \"bytes\": \"");
-    for (uint64_t b = 0; b < n_bytes; ++b) opi_text_printf(t, "%02x", ((const uint8_t *)pin->data)[b]);
+    for (uint64_t b = 0; b < n_bytes; ++b)
+      opi_text_printf(t, "%02x", ((const uint8_t *)pin->data)[b]);
     opi_text_puts(t, "\"}");
   }
   opi_text_puts(t, plan->n_pins == 0 ? "],\n" : "\n  ],\n");
@@ -41,7 +45,8 @@ static void write_pins(opi_text *t, const opi_plan *plan) {
 static void write_barriers(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"keep\": [");
   for (uint32_t i = 0; i < plan->n_barriers; ++i) {
-    if (i != 0) opi_text_puts(t, ", ");
+    if (i != 0)
+      opi_text_puts(t, ", ");
     opi_text_json(t, plan->barriers[i]);
   }
   opi_text_puts(t, "],\n");
@@ -53,8 +58,10 @@ static void write_devices(opi_text *t, const opi_plan *plan) {
     const opi_device_spec *d = &plan->devices[r];
     opi_text_puts(t, r == 0 ? "\n    {\"kind\": " : ",\n    {\"kind\": ");
     opi_text_json(t, d->kind);
-    opi_text_printf(t, ", \"index\": %u, \"threads\": %u, \"memory_bytes\": %" PRIu64 ", \"options\": ", d->index,
-                    d->threads, d->memory_bytes);
+    opi_text_printf(
+        t,
+        ", \"index\": %u, \"threads\": %u, \"memory_bytes\": %" PRIu64 ", \"options\": ", d->index,
+        d->threads, d->memory_bytes);
     opi_text_json(t, d->options);
     opi_text_puts(t, "}");
   }
@@ -66,15 +73,16 @@ static void write_schedule(opi_text *t, const opi_plan *plan) {
   opi_text_json(t, plan->schedule);
   opi_text_puts(t, ",\n  \"settings\": {");
   for (uint32_t i = 0; i < plan->n_settings; ++i) {
-    if (i != 0) opi_text_puts(t, ", ");
+    if (i != 0)
+      opi_text_puts(t, ", ");
     opi_text_json(t, plan->settings[i].key);
     opi_text_puts(t, ": ");
     opi_text_json(t, plan->settings[i].value);
   }
   opi_text_puts(t, "},\n  \"transport\": ");
   opi_text_json(t, plan->transport);
-  opi_text_printf(t, ",\n  \"microbatches\": %u,\n  \"in_flight\": %u,\n  \"depth\": %u,\n", plan->n_microbatches,
-                  plan->in_flight, plan->depth);
+  opi_text_printf(t, ",\n  \"microbatches\": %u,\n  \"in_flight\": %u,\n  \"depth\": %u,\n",
+                  plan->n_microbatches, plan->in_flight, plan->depth);
   if (plan->batch_dim != NULL) {
     opi_text_puts(t, "  \"batch_dim\": ");
     opi_text_json(t, plan->batch_dim);
@@ -86,12 +94,15 @@ static void write_stages(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"stages\": [");
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
     bool first = true;
-    opi_text_printf(t, "%s\n    {\"rank\": %u, \"time_ns\": ", s == 0 ? "" : ",", opi_plan_rank(plan, s, 0));
+    opi_text_printf(t, "%s\n    {\"rank\": %u, \"time_ns\": ", s == 0 ? "" : ",",
+                    opi_plan_rank(plan, s, 0));
     opi_json_double(t, plan->stage_ns[s]);
     opi_text_puts(t, ", \"nodes\": [");
     for (uint32_t n = 0; n < plan->n_nodes; ++n) {
-      if (plan->stage_of_node[n] != s) continue;
-      if (!first) opi_text_puts(t, ", ");
+      if (plan->stage_of_node[n] != s)
+        continue;
+      if (!first)
+        opi_text_puts(t, ", ");
       first = false;
       opi_text_json(t, plan->node_keys[n]);
     }
@@ -118,10 +129,11 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &plan->memory[r];
     opi_text_printf(t,
-                    "%s\n    {\"params_bytes\": %" PRIu64 ", \"activation_bytes\": %" PRIu64 ", \"workspace_bytes\": %" PRIu64
-                    ", \"boundary_bytes\": %" PRIu64 ", \"total_bytes\": %" PRIu64 ", \"mapped_bytes\": %" PRIu64 "}",
-                    r == 0 ? "" : ",", m->params_bytes, m->activation_bytes, m->workspace_bytes, m->boundary_bytes,
-                    m->total_bytes, m->mapped_bytes);
+                    "%s\n    {\"params_bytes\": %" PRIu64 ", \"activation_bytes\": %" PRIu64
+                    ", \"workspace_bytes\": %" PRIu64 ", \"boundary_bytes\": %" PRIu64
+                    ", \"total_bytes\": %" PRIu64 ", \"mapped_bytes\": %" PRIu64 "}",
+                    r == 0 ? "" : ",", m->params_bytes, m->activation_bytes, m->workspace_bytes,
+                    m->boundary_bytes, m->total_bytes, m->mapped_bytes);
   }
   opi_text_puts(t, "\n  ],\n  \"request_ns\": ");
   opi_json_double(t, plan->request_ns);
@@ -129,13 +141,17 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_json_double(t, plan->interval_ns);
   opi_text_puts(t, ",\n  \"bound_ns\": ");
   opi_json_double(t, plan->bound_ns);
-  opi_text_printf(t, ",\n  \"cost\": \"%s\"\n}\n", plan->cost_kind == OPI_COST_MEASURED ? "measured" : "rates");
+  opi_text_printf(t, ",\n  \"cost\": \"%s\"\n}\n",
+                  plan->cost_kind == OPI_COST_MEASURED ? "measured" : "rates");
 }
 
-opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err) {
+opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
+                            opipe_error *err) {
   opi_text t;
   opi_text_init(&t, plan->allocator);
-  opi_text_printf(&t, "{\n  \"format\": \"onnx-pipe plan 1\",\n  \"fingerprint\": \"%016" PRIx64 "%016" PRIx64 "\",\n",
+  opi_text_printf(&t,
+                  "{\n  \"format\": \"onnx-pipe plan 1\",\n  \"fingerprint\": \"%016" PRIx64
+                  "%016" PRIx64 "\",\n",
                   plan->fingerprint[0], plan->fingerprint[1]);
   write_dims(&t, plan);
   write_pins(&t, plan);

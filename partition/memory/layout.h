@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where every boundary buffer of a rank lies: offsets fixed before the first step, the same numbers for prediction and for allocation.
+/* Where every boundary buffer of a rank lies: offsets fixed before the first step, the same numbers
+ * for prediction and for allocation.
  *
- * One boundary buffer per rank holds, each at a multiple of the device's alignment and in this order: for every stage of the rank the slots
- * of what it receives from other ranks (`depth` each), of what it receives from stages of the same rank (`depth` each, written in place by the
- * producer), its request inputs (one each), and its outputs that no route in direct mode covers (one each). One arena per rank, as large
- * as its largest program's arena, serves all its programs in turn.
+ * One boundary buffer per rank holds, each at a multiple of the device's alignment and in this
+ * order: for every stage of the rank the slots of what it receives from other ranks (`depth` each),
+ * of what it receives from stages of the same rank (`depth` each, written in place by the
+ * producer), its request inputs (one each), and its outputs that no route in direct mode covers
+ * (one each). One arena per rank, as large as its largest program's arena, serves all its programs
+ * in turn.
  */
 #ifndef OPI_LAYOUT_H
 #define OPI_LAYOUT_H
@@ -12,7 +15,8 @@
 #include "partition/cut/cutting.h"
 
 typedef struct opi_slot {
-  uint64_t offset_bytes; /* in the boundary buffer of `rank`; slot k lies k * stride_bytes further */
+  uint64_t
+      offset_bytes; /* in the boundary buffer of `rank`; slot k lies k * stride_bytes further */
   uint64_t stride_bytes; /* size rounded up to the alignment */
   uint32_t rank;
   uint32_t depth;
@@ -26,26 +30,33 @@ typedef struct opi_rank_layout {
 
 typedef struct opi_layout {
   opi_arena arena;
-  opi_rank_layout *ranks;   /* [n_ranks] */
-  opi_slot *routes;         /* [n_routes] buffer on the receiving rank */
-  opi_slot **boundaries;    /* [n_stages][n_boundaries]: REQUEST and RECEIVED: where the program reads; PRODUCED: where it writes. With a direct
-                               transport a produced tensor is written into the first route's slots on the receiving rank */
+  opi_rank_layout *ranks; /* [n_ranks] */
+  opi_slot *routes;       /* [n_routes] buffer on the receiving rank */
+  opi_slot **boundaries; /* [n_stages][n_boundaries]: REQUEST and RECEIVED: where the program reads;
+                            PRODUCED: where it writes. With a direct transport a produced tensor is
+                            written into the first route's slots on the receiving rank */
   uint32_t n_ranks, n_stages;
 } opi_layout;
 
-/* May a producer write into another rank's memory? Only where all ranks' devices are of one backend and have host memory (a transport that writes
- * in place then does). backends and devices [n_ranks]. */
-bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *devices, uint32_t n_ranks);
+/* May a producer write into another rank's memory? Only where all ranks' devices are of one backend
+ * and have host memory (a transport that writes in place then does). backends and devices
+ * [n_ranks]. */
+bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *devices,
+                        uint32_t n_ranks);
 
 /* Slots of every route: plan->depth, or one per micro-batch when a rank has several stages. */
 uint32_t opi_route_depth(const opi_plan *plan);
-/* The route whose slots output `slot` of `stage` is written into (same rank first, then, if direct, the first route); OPIPE_NONE: the output
- * has slots of its own. */
-uint32_t opi_home_route(const opi_plan *plan, const opi_cutting *cutting, uint32_t stage, uint32_t slot, bool direct);
+/* The route whose slots output `slot` of `stage` is written into (same rank first, then, if direct,
+ * the first route); OPIPE_NONE: the output has slots of its own. */
+uint32_t opi_home_route(const opi_plan *plan, const opi_cutting *cutting, uint32_t stage,
+                        uint32_t slot, bool direct);
 
-/* arena_bytes [n_stages]: program_info.arena_bytes of each stage's program; alignment [n_ranks]; direct: transport writes in place. */
-opipe_status opi_layout_build(const opi_plan *plan, const opi_cutting *cutting, const uint64_t *arena_bytes, const uint32_t *alignment,
-                              bool direct, const opipe_allocator *allocator, opi_layout **out_layout, opipe_error *err);
+/* arena_bytes [n_stages]: program_info.arena_bytes of each stage's program; alignment [n_ranks];
+ * direct: transport writes in place. */
+opipe_status opi_layout_build(const opi_plan *plan, const opi_cutting *cutting,
+                              const uint64_t *arena_bytes, const uint32_t *alignment, bool direct,
+                              const opipe_allocator *allocator, opi_layout **out_layout,
+                              opipe_error *err);
 void opi_layout_free(opi_layout *layout); /* accepts NULL */
 
 #endif /* OPI_LAYOUT_H */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiles every stage and adds up: parameters by (name, layout), the largest arena, the boundary buffers of the layout.
- * Classes of one plan share parameters by name; their tables may list them in another order, so names are compared.
+/* Compiles every stage and adds up: parameters by (name, layout), the largest arena, the boundary
+ * buffers of the layout. Classes of one plan share parameters by name; their tables may list them
+ * in another order, so names are compared.
  */
 #include "partition/memory/predict.h"
 
@@ -19,9 +20,9 @@ typedef struct predict {
   opi_arena scratch;
   counted *seen;
   uint32_t n_seen, room_seen;
-  uint64_t *arena_bytes;     /* [n_stages] of the class at hand */
+  uint64_t *arena_bytes;                 /* [n_stages] of the class at hand */
   uint64_t *rank_arena, *rank_workspace; /* [n_ranks] of the largest program */
-  uint32_t *alignment;       /* [n_ranks] */
+  uint32_t *alignment;                   /* [n_ranks] */
   uint32_t compile_flags;
   bool direct;
   opipe_error *err;
@@ -29,25 +30,33 @@ typedef struct predict {
 
 static bool is_counted(predict *p, const char *name, uint64_t key, uint32_t rank) {
   for (uint32_t i = 0; i < p->n_seen; ++i) {
-    if (p->seen[i].rank == rank && p->seen[i].key == key && strcmp(p->seen[i].name, name) == 0) return true;
+    if (p->seen[i].rank == rank && p->seen[i].key == key && strcmp(p->seen[i].name, name) == 0)
+      return true;
   }
   return false;
 }
 
-static opipe_status add_params(predict *p, const opi_cutting *cutting, const opipe_program *program, uint32_t rank) {
+static opipe_status add_params(predict *p, const opi_cutting *cutting, const opipe_program *program,
+                               uint32_t rank) {
   const opipe_backend *t = p->devices[rank].backend->table;
   uint32_t count = 0;
   opipe_status status = t->program_params(program, NULL, &count, p->err);
-  if (status < 0 && status != OPIPE_E_LIMIT) return status;
-  if (count == 0) return OPIPE_OK;
+  if (status < 0 && status != OPIPE_E_LIMIT)
+    return status;
+  if (count == 0)
+    return OPIPE_OK;
   opipe_param_layout *list = OPI_ARENA_ARRAY(&p->scratch, opipe_param_layout, count);
-  if (list == NULL) return opi_fail_nomem(p->err, count * sizeof(*list), "parameter layouts");
-  for (uint32_t i = 0; i < count; ++i) list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
+  if (list == NULL)
+    return opi_fail_nomem(p->err, count * sizeof(*list), "parameter layouts");
+  for (uint32_t i = 0; i < count; ++i)
+    list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
   OPI_TRY(t->program_params(program, list, &count, p->err));
   for (uint32_t i = 0; i < count; ++i) {
     const char *name = cutting->params[list[i].slot].source.name;
-    if (is_counted(p, name, list[i].key, rank)) continue;
-    if (!opi_arena_grow(&p->scratch, (void **)&p->seen, &p->room_seen, p->n_seen + 1, sizeof(*p->seen))) {
+    if (is_counted(p, name, list[i].key, rank))
+      continue;
+    if (!opi_arena_grow(&p->scratch, (void **)&p->seen, &p->room_seen, p->n_seen + 1,
+                        sizeof(*p->seen))) {
       return opi_fail_nomem(p->err, sizeof(*p->seen), "parameter layouts");
     }
     p->seen[p->n_seen++] = (counted){.name = name, .key = list[i].key, .rank = rank};
@@ -60,16 +69,19 @@ static opipe_status add_params(predict *p, const opi_cutting *cutting, const opi
 static opipe_status predict_stage(predict *p, const opi_cutting *cutting, uint32_t s) {
   const uint32_t rank = opi_plan_rank(p->plan, s, 0);
   const opipe_backend *t = p->devices[rank].backend->table;
-  const opipe_compile_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
-                                       .flags = p->compile_flags,
-                                       .graph = &cutting->stages[s].graph};
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .flags = p->compile_flags,
+      .graph = &cutting->stages[s].graph};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_program *program = NULL;
   OPI_TRY(t->compile(p->devices[rank].device, &params, &program, p->err));
   opipe_status status = t->program_info(program, &info, p->err);
-  if (status == OPIPE_OK) status = add_params(p, cutting, program, rank);
+  if (status == OPIPE_OK)
+    status = add_params(p, cutting, program, rank);
   t->program_free(program);
-  if (status < 0) return status;
+  if (status < 0)
+    return status;
   p->arena_bytes[s] = info.arena_bytes;
   const uint64_t arena = opi_align_up(info.arena_bytes, p->alignment[rank]);
   if (arena > p->rank_arena[rank]) {
@@ -79,10 +91,13 @@ static opipe_status predict_stage(predict *p, const opi_cutting *cutting, uint32
   return OPIPE_OK;
 }
 
-static opipe_status predict_class(predict *p, const opi_cutting *cutting, const opipe_allocator *allocator) {
+static opipe_status predict_class(predict *p, const opi_cutting *cutting,
+                                  const opipe_allocator *allocator) {
   opi_layout *layout = NULL;
-  for (uint32_t s = 0; s < cutting->n_stages; ++s) OPI_TRY(predict_stage(p, cutting, s));
-  OPI_TRY(opi_layout_build(p->plan, cutting, p->arena_bytes, p->alignment, p->direct, allocator, &layout, p->err));
+  for (uint32_t s = 0; s < cutting->n_stages; ++s)
+    OPI_TRY(predict_stage(p, cutting, s));
+  OPI_TRY(opi_layout_build(p->plan, cutting, p->arena_bytes, p->alignment, p->direct, allocator,
+                           &layout, p->err));
   for (uint32_t r = 0; r < p->plan->n_ranks; ++r) {
     p->memory[r].boundary_bytes += opi_align_up(layout->ranks[r].boundary_bytes, p->alignment[r]);
   }
@@ -97,7 +112,8 @@ static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, 
   p->rank_arena = OPI_ARENA_ARRAY(&p->scratch, uint64_t, n_ranks);
   p->rank_workspace = OPI_ARENA_ARRAY(&p->scratch, uint64_t, n_ranks);
   p->alignment = OPI_ARENA_ARRAY(&p->scratch, uint32_t, n_ranks);
-  if (p->arena_bytes == NULL || p->rank_arena == NULL || p->rank_workspace == NULL || p->alignment == NULL) {
+  if (p->arena_bytes == NULL || p->rank_arena == NULL || p->rank_workspace == NULL ||
+      p->alignment == NULL) {
     return opi_fail_nomem(p->err, n_ranks * sizeof(uint64_t), "a prediction");
   }
   for (uint32_t r = 0; r < n_ranks; ++r) {
@@ -105,7 +121,8 @@ static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, 
     p->alignment[r] = p->devices[r].alignment == 0 ? 1 : p->devices[r].alignment;
     p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap};
   }
-  for (uint32_t c = 0; c < n_cuttings; ++c) OPI_TRY(predict_class(p, cuttings[c], allocator));
+  for (uint32_t c = 0; c < n_cuttings; ++c)
+    OPI_TRY(predict_class(p, cuttings[c], allocator));
   for (uint32_t r = 0; r < n_ranks; ++r) {
     opi_memory *m = &p->memory[r];
     m->workspace_bytes = p->rank_workspace[r];
@@ -115,9 +132,10 @@ static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, 
   return OPIPE_OK;
 }
 
-opipe_status opi_predict(const opi_plan *plan, const opi_cutting *const *cuttings, uint32_t n_cuttings,
-                         const opi_rank_device *devices, bool direct, uint32_t compile_flags,
-                         const opipe_allocator *allocator, opi_memory *out_memory, opipe_error *err) {
+opipe_status opi_predict(const opi_plan *plan, const opi_cutting *const *cuttings,
+                         uint32_t n_cuttings, const opi_rank_device *devices, bool direct,
+                         uint32_t compile_flags, const opipe_allocator *allocator,
+                         opi_memory *out_memory, opipe_error *err) {
   predict p = {.plan = plan,
                .devices = devices,
                .memory = out_memory,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact memory of every rank of a plan: its stages are compiled (which takes no device memory) and their needs added up by the same layout
- * code that the runtime allocates by. */
+/* Exact memory of every rank of a plan: its stages are compiled (which takes no device memory) and
+ * their needs added up by the same layout code that the runtime allocates by. */
 #ifndef OPI_PREDICT_H
 #define OPI_PREDICT_H
 
@@ -13,11 +13,13 @@ typedef struct opi_rank_device {
   uint32_t alignment;
 } opi_rank_device;
 
-/* Adds the needs of one shape class (cutting) to `io_memory` [n_ranks]: parameters are counted once per (rank, parameter, layout) over all
- * classes given to one call, the arena once per rank (the largest), boundaries for every class.
- *   cuttings [n_cuttings]: the classes (rows of a micro-batch), the same model; compile_flags: OPIPE_COMPILE_* of the session to come */
-opipe_status opi_predict(const opi_plan *plan, const opi_cutting *const *cuttings, uint32_t n_cuttings, const opi_rank_device *devices,
-                         bool direct, uint32_t compile_flags, const opipe_allocator *allocator, opi_memory *out_memory,
-                         opipe_error *err);
+/* Adds the needs of one shape class (cutting) to `io_memory` [n_ranks]: parameters are counted once
+ * per (rank, parameter, layout) over all classes given to one call, the arena once per rank (the
+ * largest), boundaries for every class. cuttings [n_cuttings]: the classes (rows of a micro-batch),
+ * the same model; compile_flags: OPIPE_COMPILE_* of the session to come */
+opipe_status opi_predict(const opi_plan *plan, const opi_cutting *const *cuttings,
+                         uint32_t n_cuttings, const opi_rank_device *devices, bool direct,
+                         uint32_t compile_flags, const opipe_allocator *allocator,
+                         opi_memory *out_memory, opipe_error *err);
 
 #endif /* OPI_PREDICT_H */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The core's side of the schedule interface: what a plugin says is data, and is checked as such.
- * Records arrive in each rank's order but may interleave ranks; they are sorted by rank, keeping the order of emission.
+ * Records arrive in each rank's order but may interleave ranks; they are sorted by rank, keeping
+ * the order of emission.
  */
 #include "partition/schedule/compute_order.h"
 
@@ -10,23 +11,27 @@
 enum { INSTANCES_MOST = 1 << 20, ACTIONS_MOST = 1 << 26 };
 
 opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char **out_name,
-                                opipe_schedule_setting **out_settings, uint32_t *out_n, opipe_error *err) {
+                                opipe_schedule_setting **out_settings, uint32_t *out_n,
+                                opipe_error *err) {
   const char *colon = strchr(spec, ':');
   const size_t n_name = colon == NULL ? strlen(spec) : (size_t)(colon - spec);
   char *name = opi_arena_strndup(arena, spec, n_name);
   opipe_schedule_setting *settings = NULL;
   uint32_t n = 0, room = 0;
-  if (name == NULL) return opi_fail_nomem(err, n_name, "a schedule's name");
+  if (name == NULL)
+    return opi_fail_nomem(err, n_name, "a schedule's name");
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');
     const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
     char *pair = opi_arena_strndup(arena, at, length);
-    if (pair == NULL || !opi_arena_grow(arena, (void **)&settings, &room, n + 1, sizeof(*settings))) {
+    if (pair == NULL ||
+        !opi_arena_grow(arena, (void **)&settings, &room, n + 1, sizeof(*settings))) {
       return opi_fail_nomem(err, length, "a schedule's option");
     }
     char *equals = strchr(pair, '=');
     if (equals == NULL || equals == pair) {
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': option '%s' is not of the form key=value", name, pair);
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "schedule '%s': option '%s' is not of the form key=value", name, pair);
     }
     *equals = '\0';
     settings[n++] = (opipe_schedule_setting){.key = pair, .value = equals + 1};
@@ -45,46 +50,55 @@ static bool is_choice(const char *choices, const char *value) {
   for (const char *at = choices; at != NULL && *at != '\0';) {
     const char *end = strchr(at, '|');
     const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
-    if (length == n && memcmp(at, value, n) == 0) return true;
+    if (length == n && memcmp(at, value, n) == 0)
+      return true;
     at += length + (end != NULL);
   }
   return false;
 }
 
-static opipe_status check_value(const char *name, const opipe_schedule_option *option, const char *value, opipe_error *err) {
+static opipe_status check_value(const char *name, const opipe_schedule_option *option,
+                                const char *value, opipe_error *err) {
   int64_t number = 0;
   char *end = NULL;
   switch (option->type) {
     case 'i':
-      if (opi_parse_int(value, (int64_t)option->min, (int64_t)option->max, &number)) return OPIPE_OK;
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is no integer in [%.0f, %.0f]", name, option->key, value,
-                      option->min, option->max);
+      if (opi_parse_int(value, (int64_t)option->min, (int64_t)option->max, &number))
+        return OPIPE_OK;
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is no integer in [%.0f, %.0f]",
+                      name, option->key, value, option->min, option->max);
     case 'x': {
       const double x = strtod(value, &end);
-      if (end != value && *end == '\0' && x >= option->min && x <= option->max) return OPIPE_OK;
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is no number in [%g, %g]", name, option->key, value,
-                      option->min, option->max);
+      if (end != value && *end == '\0' && x >= option->min && x <= option->max)
+        return OPIPE_OK;
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is no number in [%g, %g]", name,
+                      option->key, value, option->min, option->max);
     }
     case 's':
-      if (is_choice(option->choices, value)) return OPIPE_OK;
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is none of %s", name, option->key, value,
-                      option->choices == NULL ? "" : option->choices);
-    default: return OPIPE_OK;
+      if (is_choice(option->choices, value))
+        return OPIPE_OK;
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is none of %s", name, option->key,
+                      value, option->choices == NULL ? "" : option->choices);
+    default:
+      return OPIPE_OK;
   }
 }
 
-opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule, const opipe_schedule_setting *settings,
-                                         uint32_t n, opipe_error *err) {
+opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
+                                         const opipe_schedule_setting *settings, uint32_t n,
+                                         opipe_error *err) {
   const opipe_schedule_option *options = NULL;
   uint32_t n_options = 0;
   OPI_TRY(schedule->table->options(schedule->self, &options, &n_options, err));
   for (uint32_t i = 0; i < n; ++i) {
     const opipe_schedule_option *found = NULL;
     for (uint32_t o = 0; o < n_options && found == NULL; ++o) {
-      if (strcmp(options[o].key, settings[i].key) == 0) found = &options[o];
+      if (strcmp(options[o].key, settings[i].key) == 0)
+        found = &options[o];
     }
     if (found == NULL) {
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no option '%s'", schedule->id, settings[i].key);
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no option '%s'", schedule->id,
+                      settings[i].key);
     }
     OPI_TRY(check_value(schedule->id, found, settings[i].value, err));
   }
@@ -93,47 +107,56 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule, const
 
 /* ---- layout ---- */
 
-static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_layout *layout, const uint32_t *ranks,
-                                 opipe_error *err) {
+static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_layout *layout,
+                                 const uint32_t *ranks, opipe_error *err) {
   if (layout->n_replicas != 1 || layout->n_slices > 1 || layout->n_parts > 1) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "schedule '%s': forward plans have 1 replica, 1 slice, 1 part; it asks for %u, %u, %u", schedule->id,
-                    layout->n_replicas, layout->n_slices, layout->n_parts);
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "schedule '%s': forward plans have 1 replica, 1 slice, 1 part; it asks for %u, %u, %u",
+        schedule->id, layout->n_replicas, layout->n_slices, layout->n_parts);
   }
   for (uint32_t i = 0; i < layout->n_stages * layout->n_replicas; ++i) {
-    if (ranks[i] < layout->n_ranks) continue;
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' puts stage %u on rank %u of %u", schedule->id,
-                    i / layout->n_replicas, ranks[i], layout->n_ranks);
+    if (ranks[i] < layout->n_ranks)
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' puts stage %u on rank %u of %u",
+                    schedule->id, i / layout->n_replicas, ranks[i], layout->n_ranks);
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks, uint32_t n_stages, opi_plan *plan,
-                                 opipe_error *err) {
-  const opipe_layout_request request = {.struct_size = (uint32_t)OPIPE_END(opipe_layout_request, settings),
-                                        .mode = OPIPE_MODE_FORWARD,
-                                        .n_ranks = n_ranks,
-                                        .n_stages = n_stages,
-                                        .n_microbatches = plan->n_microbatches,
-                                        .n_settings = plan->n_settings,
-                                        .settings = plan->settings};
+opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
+                                 uint32_t n_stages, opi_plan *plan, opipe_error *err) {
+  const opipe_layout_request request = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_layout_request, settings),
+      .mode = OPIPE_MODE_FORWARD,
+      .n_ranks = n_ranks,
+      .n_stages = n_stages,
+      .n_microbatches = plan->n_microbatches,
+      .n_settings = plan->n_settings,
+      .settings = plan->settings};
   opipe_layout layout = {0};
   uint32_t room = n_stages > n_ranks ? n_stages : n_ranks;
   for (uint32_t attempt = 0;; ++attempt) {
-    layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths), .instance_room = room};
+    layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
+                            .instance_room = room};
     layout.instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, room);
-    if (layout.instance_rank == NULL) return opi_fail_nomem(err, room * sizeof(uint32_t), "a layout");
+    if (layout.instance_rank == NULL)
+      return opi_fail_nomem(err, room * sizeof(uint32_t), "a layout");
     uint32_t *ranks = layout.instance_rank;
     const opipe_status status = schedule->table->layout(schedule->self, &request, &layout, err);
     const uint64_t need = (uint64_t)layout.n_stages * layout.n_replicas;
     if (need > INSTANCES_MOST || (status == OPIPE_OK && (need == 0 || layout.n_ranks == 0))) {
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' lays out %u stages x %u replicas on %u ranks", schedule->id,
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "schedule '%s' lays out %u stages x %u replicas on %u ranks", schedule->id,
                       layout.n_stages, layout.n_replicas, layout.n_ranks);
     }
     layout.instance_rank = ranks;
-    if (status == OPIPE_OK && need <= room) break;
+    if (status == OPIPE_OK && need <= room)
+      break;
     if ((status < 0 && status != OPIPE_E_LIMIT) || attempt > 0 || need <= room) {
-      return status < 0 ? status : opi_fail(err, OPIPE_E_INVALID, "schedule '%s' changes its layout", schedule->id);
+      return status < 0
+                 ? status
+                 : opi_fail(err, OPIPE_E_INVALID, "schedule '%s' changes its layout", schedule->id);
     }
     room = (uint32_t)need;
   }
@@ -155,18 +178,20 @@ typedef struct collect {
   uint32_t n, room;
 } collect;
 
-static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_t n, opipe_error *err) {
+static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_t n,
+                                 opipe_error *err) {
   collect *c = ctx;
   if (n > ACTIONS_MOST || c->n + n > ACTIONS_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions", c->plan->schedule, ACTIONS_MOST);
+    return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions",
+                    c->plan->schedule, ACTIONS_MOST);
   }
   if (!opi_arena_grow(c->scratch, (void **)&c->actions, &c->room, c->n + n, sizeof(*actions))) {
     return opi_fail_nomem(err, (uint64_t)n * sizeof(*actions), "actions");
   }
   for (uint32_t i = 0; i < n; ++i) {
     if (actions[i].rank >= c->plan->n_ranks) {
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u", c->plan->schedule, c->n + i,
-                      actions[i].rank, c->plan->n_ranks);
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u",
+                      c->plan->schedule, c->n + i, actions[i].rank, c->plan->n_ranks);
     }
     c->actions[c->n + i] = actions[i];
   }
@@ -177,28 +202,33 @@ static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_
 static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *err) {
   plan->actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, c->n);
   plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)plan->n_ranks + 1);
-  if (plan->actions == NULL || plan->rank_first == NULL) return opi_fail_nomem(err, c->n * sizeof(opipe_action), "actions");
+  if (plan->actions == NULL || plan->rank_first == NULL)
+    return opi_fail_nomem(err, c->n * sizeof(opipe_action), "actions");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     plan->rank_first[rank] = plan->n_actions;
     for (uint32_t i = 0; i < c->n; ++i) {
-      if (c->actions[i].rank == rank) plan->actions[plan->n_actions++] = c->actions[i];
+      if (c->actions[i].rank == rank)
+        plan->actions[plan->n_actions++] = c->actions[i];
     }
   }
   plan->rank_first[plan->n_ranks] = plan->n_actions;
   return OPIPE_OK;
 }
 
-static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, opi_arena *scratch, opipe_error *err) {
+static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, opi_arena *scratch,
+                          opipe_error *err) {
   const uint32_t n = plan->n_stages * plan->n_replicas;
   uint64_t *forward = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   uint64_t *zeros = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   uint64_t *free_bytes = OPI_ARENA_ARRAY(scratch, uint64_t, plan->n_ranks);
-  if (forward == NULL || zeros == NULL || free_bytes == NULL) return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
+  if (forward == NULL || zeros == NULL || free_bytes == NULL)
+    return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
   for (uint32_t i = 0; i < n; ++i) {
     const double ns = plan->stage_ns == NULL ? 0 : plan->stage_ns[i / plan->n_replicas];
     forward[i] = ns < 1 ? 1 : (uint64_t)ns;
   }
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) free_bytes[r] = UINT64_MAX;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    free_bytes[r] = UINT64_MAX;
   const opipe_layout layout = {.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
                                .n_ranks = plan->n_ranks,
                                .n_stages = plan->n_stages,
@@ -208,25 +238,27 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, opi_
                                .in_flight = plan->in_flight,
                                .instance_room = n,
                                .instance_rank = plan->instance_rank};
-  const opipe_schedule_problem problem = {.struct_size = (uint32_t)OPIPE_END(opipe_schedule_problem, rank_memory_bytes),
-                                          .mode = OPIPE_MODE_FORWARD,
-                                          .n_microbatches = plan->n_microbatches,
-                                          .n_settings = plan->n_settings,
-                                          .settings = plan->settings,
-                                          .layout = &layout,
-                                          .forward_ns = forward,
-                                          .backward_input_ns = zeros,
-                                          .backward_weight_ns = zeros,
-                                          .transfer_ns = zeros,
-                                          .stash_bytes = zeros,
-                                          .rank_memory_bytes = free_bytes};
+  const opipe_schedule_problem problem = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_schedule_problem, rank_memory_bytes),
+      .mode = OPIPE_MODE_FORWARD,
+      .n_microbatches = plan->n_microbatches,
+      .n_settings = plan->n_settings,
+      .settings = plan->settings,
+      .layout = &layout,
+      .forward_ns = forward,
+      .backward_input_ns = zeros,
+      .backward_weight_ns = zeros,
+      .transfer_ns = zeros,
+      .stash_bytes = zeros,
+      .rank_memory_bytes = free_bytes};
   collect c = {.plan = plan, .scratch = scratch};
   plan->n_actions = 0;
   OPI_TRY(schedule->table->plan(schedule->self, &problem, take_actions, &c, err));
   return sort_by_rank(plan, &c, err);
 }
 
-opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan, opipe_error *err) {
+opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan,
+                                opipe_error *err) {
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
   const opipe_status status = order(schedule, plan, &scratch, err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering, forward form: around every compute its loads, receives, stores and sends.
  *
- * A receive stands just before its consumer (lazy), a send right after its producer. Where the schedule limits how many micro-batches are
- * in flight, the last stage sends a credit that the first stage receives before it starts another one.
+ * A receive stands just before its consumer (lazy), a send right after its producer. Where the
+ * schedule limits how many micro-batches are in flight, the last stage sends a credit that the
+ * first stage receives before it starts another one.
  */
 #include "partition/schedule/lower.h"
 
@@ -30,7 +31,9 @@ static opipe_status add(build *b, uint32_t kind, const opipe_action *action, uin
 
 static bool has_boundary(const opi_stage *stage, uint32_t kind, bool with_port) {
   for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) {
-    if (stage->boundaries[i].kind == kind && (!with_port || stage->boundaries[i].port != OPIPE_NONE)) return true;
+    if (stage->boundaries[i].kind == kind &&
+        (!with_port || stage->boundaries[i].port != OPIPE_NONE))
+      return true;
   }
   return false;
 }
@@ -41,22 +44,28 @@ static bool crosses(const build *b, const opi_route *route) {
 
 /* The credit loop exists only where the first and the last stage are on different ranks. */
 static bool has_credit(const opi_plan *plan) {
-  return plan->in_flight != 0 && opi_plan_rank(plan, 0, 0) != opi_plan_rank(plan, plan->n_stages - 1, 0);
+  return plan->in_flight != 0 &&
+         opi_plan_rank(plan, 0, 0) != opi_plan_rank(plan, plan->n_stages - 1, 0);
 }
 
 static opipe_status lower_action(build *b, const opipe_action *action) {
   const opi_stage *stage = &b->cutting->stages[action->stage];
-  if (action->stage == 0 && has_credit(b->plan)) OPI_TRY(add(b, OPI_ACT_RECV, action, OPI_ROUTE_CREDIT));
-  if (has_boundary(stage, OPI_BOUNDARY_REQUEST, false)) OPI_TRY(add(b, OPI_ACT_LOAD, action, OPIPE_NONE));
+  if (action->stage == 0 && has_credit(b->plan))
+    OPI_TRY(add(b, OPI_ACT_RECV, action, OPI_ROUTE_CREDIT));
+  if (has_boundary(stage, OPI_BOUNDARY_REQUEST, false))
+    OPI_TRY(add(b, OPI_ACT_LOAD, action, OPIPE_NONE));
   for (uint32_t r = 0; r < b->cutting->n_routes; ++r) {
     const opi_route *route = &b->cutting->routes[r];
-    if (route->dst_stage == action->stage && crosses(b, route)) OPI_TRY(add(b, OPI_ACT_RECV, action, r));
+    if (route->dst_stage == action->stage && crosses(b, route))
+      OPI_TRY(add(b, OPI_ACT_RECV, action, r));
   }
   OPI_TRY(add(b, OPI_ACT_COMPUTE, action, OPIPE_NONE));
-  if (has_boundary(stage, OPI_BOUNDARY_PRODUCED, true)) OPI_TRY(add(b, OPI_ACT_STORE, action, OPIPE_NONE));
+  if (has_boundary(stage, OPI_BOUNDARY_PRODUCED, true))
+    OPI_TRY(add(b, OPI_ACT_STORE, action, OPIPE_NONE));
   for (uint32_t r = 0; r < b->cutting->n_routes; ++r) {
     const opi_route *route = &b->cutting->routes[r];
-    if (route->src_stage == action->stage && crosses(b, route)) OPI_TRY(add(b, OPI_ACT_SEND, action, r));
+    if (route->src_stage == action->stage && crosses(b, route))
+      OPI_TRY(add(b, OPI_ACT_SEND, action, r));
   }
   if (action->stage + 1 == b->plan->n_stages && has_credit(b->plan)) {
     OPI_TRY(add(b, OPI_ACT_SEND, action, OPI_ROUTE_CREDIT));
@@ -68,7 +77,8 @@ static opipe_status lower_all(build *b) {
   const opi_plan *plan = b->plan;
   b->list->n_ranks = plan->n_ranks;
   b->list->rank_first = OPI_ARENA_ARRAY(&b->list->arena, uint32_t, (size_t)plan->n_ranks + 1);
-  if (b->list->rank_first == NULL) return opi_fail_nomem(b->err, plan->n_ranks * sizeof(uint32_t), "steps");
+  if (b->list->rank_first == NULL)
+    return opi_fail_nomem(b->err, plan->n_ranks * sizeof(uint32_t), "steps");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     b->list->rank_first[rank] = b->list->n_steps;
     for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
@@ -79,10 +89,12 @@ static opipe_status lower_all(build *b) {
   return OPIPE_OK;
 }
 
-opipe_status opi_lower(const opi_plan *plan, const opi_cutting *cutting, const opipe_allocator *allocator,
-                       opi_program_list **out_list, opipe_error *err) {
+opipe_status opi_lower(const opi_plan *plan, const opi_cutting *cutting,
+                       const opipe_allocator *allocator, opi_program_list **out_list,
+                       opipe_error *err) {
   opi_program_list *list = opi_alloc_zero(allocator, 1, sizeof(*list));
-  if (list == NULL) return opi_fail_nomem(err, sizeof(*list), "steps");
+  if (list == NULL)
+    return opi_fail_nomem(err, sizeof(*list), "steps");
   opi_arena_init(&list->arena, allocator, 0);
   build b = {.plan = plan, .cutting = cutting, .list = list, .err = err};
   const opipe_status status = lower_all(&b);
@@ -95,7 +107,8 @@ opipe_status opi_lower(const opi_plan *plan, const opi_cutting *cutting, const o
 }
 
 void opi_program_list_free(opi_program_list *list) {
-  if (list == NULL) return;
+  if (list == NULL)
+    return;
   const opipe_allocator *allocator = list->arena.allocator;
   opi_arena_release(&list->arena);
   opi_free(allocator, list, sizeof(*list));

@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The proof before running, forward form: completeness, placement, and (by replaying two requests, since slots couple a request with the next)
- * dependencies and freedom from deadlock under back-pressure.
+/* The proof before running, forward form: completeness, placement, and (by replaying two requests,
+ * since slots couple a request with the next) dependencies and freedom from deadlock under
+ * back-pressure.
  */
 #include "partition/simulate/replay.h"
 
-static opipe_status check_action(const opi_plan *plan, uint32_t rank, uint32_t a, opipe_error *err) {
+static opipe_status check_action(const opi_plan *plan, uint32_t rank, uint32_t a,
+                                 opipe_error *err) {
   const opipe_action *action = &plan->actions[a];
   const uint32_t index = a - plan->rank_first[rank];
   if (action->stage >= plan->n_stages || action->microbatch >= plan->n_microbatches) {
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', rank %u, action %u: stage %u of %u, micro-batch %u of %u",
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "schedule '%s', rank %u, action %u: stage %u of %u, micro-batch %u of %u",
                     plan->schedule, rank, index, action->stage, plan->n_stages, action->microbatch,
                     plan->n_microbatches);
   }
   if (action->pass != OPIPE_PASS_FORWARD) {
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', rank %u, action %u: pass %u in a forward-only plan",
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "schedule '%s', rank %u, action %u: pass %u in a forward-only plan",
                     plan->schedule, rank, index, action->pass);
   }
   if (opi_plan_rank(plan, action->stage, 0) != rank || action->rank != rank) {
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', rank %u, action %u: stage %u lives on rank %u",
-                    plan->schedule, rank, index, action->stage, opi_plan_rank(plan, action->stage, 0));
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "schedule '%s', rank %u, action %u: stage %u lives on rank %u", plan->schedule,
+                    rank, index, action->stage, opi_plan_rank(plan, action->stage, 0));
   }
   return OPIPE_OK;
 }
@@ -30,7 +35,8 @@ static opipe_status check_complete(const opi_plan *plan, uint8_t *seen, opipe_er
       const opipe_action *action = &plan->actions[a];
       uint8_t *mark = &seen[(size_t)action->stage * plan->n_microbatches + action->microbatch];
       if (*mark != 0) {
-        return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', rank %u, action %u: %uF%u appears twice", plan->schedule,
+        return opi_fail(err, OPIPE_E_INVALID,
+                        "schedule '%s', rank %u, action %u: %uF%u appears twice", plan->schedule,
                         rank, a - plan->rank_first[rank], action->stage, action->microbatch);
       }
       *mark = 1;
@@ -38,21 +44,25 @@ static opipe_status check_complete(const opi_plan *plan, uint8_t *seen, opipe_er
   }
   const size_t n = (size_t)plan->n_stages * plan->n_microbatches;
   for (size_t i = 0; i < n; ++i) {
-    if (seen[i] != 0) continue;
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' leaves out %zuF%zu", plan->schedule, i / plan->n_microbatches,
-                    i % plan->n_microbatches);
+    if (seen[i] != 0)
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' leaves out %zuF%zu", plan->schedule,
+                    i / plan->n_microbatches, i % plan->n_microbatches);
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_prove(const opi_plan *plan, const opi_cutting *cutting, const opi_program_list *list,
-                       const opipe_allocator *allocator, opipe_error *err) {
+opipe_status opi_prove(const opi_plan *plan, const opi_cutting *cutting,
+                       const opi_program_list *list, const opipe_allocator *allocator,
+                       opipe_error *err) {
   opi_replay_result ignored;
   const size_t n = (size_t)plan->n_stages * plan->n_microbatches;
   uint8_t *seen = opi_alloc_zero(allocator, n, 1);
-  if (seen == NULL) return opi_fail_nomem(err, n, "the proof");
+  if (seen == NULL)
+    return opi_fail_nomem(err, n, "the proof");
   opipe_status status = check_complete(plan, seen, err);
   opi_free(allocator, seen, n);
-  if (status == OPIPE_OK) status = opi_replay(plan, cutting, list, NULL, 2, allocator, &ignored, err);
+  if (status == OPIPE_OK)
+    status = opi_replay(plan, cutting, list, NULL, 2, allocator, &ignored, err);
   return status;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact bottleneck partition of the node order. best[k][c]: the least largest-stage-time with the first k stages covering positions up to
- * candidate c. The tables of a segment's cost grow as its end moves, so that filling them is linear in the segment.
+/* Exact bottleneck partition of the node order. best[k][c]: the least largest-stage-time with the
+ * first k stages covering positions up to candidate c. The tables of a segment's cost grow as its
+ * end moves, so that filling them is linear in the segment.
  *
- * A segment's memory: distinct parameter layouts + the largest live set inside + scratch + `depth` slots of what crosses into it. The live set
- * is an estimate (a backend may fuse and alias); the caller checks the result exactly and lowers the caps where it was too low.
+ * A segment's memory: distinct parameter layouts + the largest live set inside + scratch + `depth`
+ * slots of what crosses into it. The live set is an estimate (a backend may fuse and alias); the
+ * caller checks the result exactly and lowers the caps where it was too low.
  */
 #include "partition/search/dp.h"
 
@@ -28,14 +30,15 @@ typedef struct dp {
   const opi_cut_problem *problem;
   opi_arena scratch;
   uint32_t n_nodes;
-  uint32_t n_cuts;          /* candidates, 0 and n_nodes included */
-  uint32_t *cuts;           /* [n_cuts] positions: the cut stands before node cuts[i] */
-  uint64_t *live_bytes;     /* [n_nodes + 1] crossing position p, routed values only */
-  uint32_t *live_count;     /* [n_nodes + 1] */
-  uint32_t *last_use;       /* [n_values] last node that reads the value; outputs: n_nodes */
-  uint32_t *previous_use;   /* [n_params of the profile] node before, that wants the same layout (OPIPE_NONE) */
-  segment *segments;        /* [n_cuts][n_cuts] of the profile at hand */
-  cell *cells;              /* [n_stages + 1][n_cuts] */
+  uint32_t n_cuts;        /* candidates, 0 and n_nodes included */
+  uint32_t *cuts;         /* [n_cuts] positions: the cut stands before node cuts[i] */
+  uint64_t *live_bytes;   /* [n_nodes + 1] crossing position p, routed values only */
+  uint32_t *live_count;   /* [n_nodes + 1] */
+  uint32_t *last_use;     /* [n_values] last node that reads the value; outputs: n_nodes */
+  uint32_t *previous_use; /* [n_params of the profile] node before, that wants the same layout
+                             (OPIPE_NONE) */
+  segment *segments;      /* [n_cuts][n_cuts] of the profile at hand */
+  cell *cells;            /* [n_stages + 1][n_cuts] */
   opipe_error *err;
 } dp;
 
@@ -51,12 +54,14 @@ static opipe_status find_live(dp *d) {
   }
   for (uint32_t n = 0; n < d->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
-      if (g->nodes[n].in[i] != OPIPE_NONE) d->last_use[g->nodes[n].in[i]] = n;
+      if (g->nodes[n].in[i] != OPIPE_NONE)
+        d->last_use[g->nodes[n].in[i]] = n;
     }
   }
   for (uint32_t v = 0; v < g->n_values; ++v) {
     const uint32_t producer = g->values[v].producer;
-    if (producer == OPIPE_NONE || d->last_use[v] <= producer) continue;
+    if (producer == OPIPE_NONE || d->last_use[v] <= producer)
+      continue;
     for (uint32_t p = producer + 1; p <= d->last_use[v]; ++p) {
       d->live_bytes[p] += g->values[v].n_bytes;
       ++d->live_count[p];
@@ -75,17 +80,21 @@ static opipe_status choose_positions(dp *d) {
   uint64_t threshold = UINT64_MAX;
   if (d->n_nodes > POSITIONS_MOST) {
     uint64_t *sorted = opi_arena_copy(&d->scratch, d->live_bytes + 1, d->n_nodes * sizeof(*sorted));
-    if (sorted == NULL) return opi_fail_nomem(d->err, d->n_nodes * sizeof(*sorted), "a cut");
+    if (sorted == NULL)
+      return opi_fail_nomem(d->err, d->n_nodes * sizeof(*sorted), "a cut");
     qsort(sorted, d->n_nodes, sizeof(*sorted), by_value);
     threshold = sorted[POSITIONS_MOST - 2];
   }
   d->cuts = OPI_ARENA_ARRAY(&d->scratch, uint32_t, (size_t)d->n_nodes + 1);
-  if (d->cuts == NULL) return opi_fail_nomem(d->err, d->n_nodes * sizeof(*d->cuts), "a cut");
+  if (d->cuts == NULL)
+    return opi_fail_nomem(d->err, d->n_nodes * sizeof(*d->cuts), "a cut");
   d->cuts[d->n_cuts++] = 0;
   for (uint32_t p = 1; p < d->n_nodes; ++p) {
-    if (d->live_bytes[p] <= threshold && d->n_cuts < POSITIONS_MOST + POSITIONS_MOST / 4) d->cuts[d->n_cuts++] = p;
+    if (d->live_bytes[p] <= threshold && d->n_cuts < POSITIONS_MOST + POSITIONS_MOST / 4)
+      d->cuts[d->n_cuts++] = p;
   }
-  if (d->n_nodes > 0) d->cuts[d->n_cuts++] = d->n_nodes;
+  if (d->n_nodes > 0)
+    d->cuts[d->n_cuts++] = d->n_nodes;
   return OPIPE_OK;
 }
 
@@ -93,19 +102,24 @@ static opipe_status choose_positions(dp *d) {
 
 static opipe_status find_previous_uses(dp *d, const opi_profile *profile) {
   const uint32_t n = profile->param_first[profile->n_nodes];
-  uint32_t *last = OPI_ARENA_ARRAY(&d->scratch, uint32_t, n); /* by layout entry: the latest entry of the same layout */
+  uint32_t *last = OPI_ARENA_ARRAY(&d->scratch, uint32_t,
+                                   n); /* by layout entry: the latest entry of the same layout */
   d->previous_use = OPI_ARENA_ARRAY(&d->scratch, uint32_t, n);
   uint32_t *first_of_param = OPI_ARENA_ARRAY(&d->scratch, uint32_t, profile->single->n_params);
-  if (last == NULL || d->previous_use == NULL || first_of_param == NULL) return opi_fail_nomem(d->err, n * sizeof(*last), "a cut");
-  /* Entries of one parameter form a list, newest first: last[e] is the entry before e, first_of_param the newest (+ 1). */
+  if (last == NULL || d->previous_use == NULL || first_of_param == NULL)
+    return opi_fail_nomem(d->err, n * sizeof(*last), "a cut");
+  /* Entries of one parameter form a list, newest first: last[e] is the entry before e,
+   * first_of_param the newest (+ 1). */
   for (uint32_t node = 0; node < profile->n_nodes; ++node) {
     for (uint32_t e = profile->param_first[node]; e < profile->param_first[node + 1]; ++e) {
       const opi_node_param *use = &profile->params[e];
       d->previous_use[e] = OPIPE_NONE;
       for (uint32_t at = first_of_param[use->param]; at != 0; at = last[at - 1]) {
-        if (profile->params[at - 1].key != use->key) continue;
+        if (profile->params[at - 1].key != use->key)
+          continue;
         uint32_t owner = node; /* the node of entry at - 1 */
-        while (profile->param_first[owner] > at - 1) --owner;
+        while (profile->param_first[owner] > at - 1)
+          --owner;
         d->previous_use[e] = owner;
         break;
       }
@@ -117,7 +131,8 @@ static opipe_status find_previous_uses(dp *d, const opi_profile *profile) {
 }
 
 static double receive_ns(const dp *d, const opi_profile *profile, uint32_t position) {
-  if (position == 0) return 0;
+  if (position == 0)
+    return 0;
   return (double)d->live_count[position] * profile->transfer_ns +
          (double)d->live_bytes[position] / profile->transfer_bytes_per_ns;
 }
@@ -133,19 +148,23 @@ static void fill_row(dp *d, const opi_profile *profile, uint32_t from, uint64_t 
   for (uint32_t n = start; n < d->n_nodes; ++n) {
     ns += profile->node_ns[n];
     for (uint32_t e = profile->param_first[n]; e < profile->param_first[n + 1]; ++e) {
-      if (d->previous_use[e] == OPIPE_NONE || d->previous_use[e] < start) params += profile->params[e].n_bytes;
+      if (d->previous_use[e] == OPIPE_NONE || d->previous_use[e] < start)
+        params += profile->params[e].n_bytes;
     }
-    if (profile->workspace_bytes[n] > scratch) scratch = profile->workspace_bytes[n];
+    if (profile->workspace_bytes[n] > scratch)
+      scratch = profile->workspace_bytes[n];
     live += profile->output_bytes[n];
-    if (live > peak) peak = live;
+    if (live > peak)
+      peak = live;
     for (uint32_t i = 0; i < g->nodes[n].n_out; ++i) {
       const uint32_t v = g->nodes[n].out[i];
-      if (v != OPIPE_NONE) frees[d->last_use[v] < n ? n : d->last_use[v]] += g->values[v].n_bytes;
+      if (v != OPIPE_NONE)
+        frees[d->last_use[v] < n ? n : d->last_use[v]] += g->values[v].n_bytes;
     }
     live -= frees[n] < live ? frees[n] : live;
     if (next < d->n_cuts && d->cuts[next] == n + 1) {
-      d->segments[(size_t)from * d->n_cuts + next] =
-          (segment){.ns = ns, .bytes = params + peak + scratch + d->problem->depth * d->live_bytes[start]};
+      d->segments[(size_t)from * d->n_cuts + next] = (segment){
+          .ns = ns, .bytes = params + peak + scratch + d->problem->depth * d->live_bytes[start]};
       ++next;
     }
   }
@@ -153,9 +172,11 @@ static void fill_row(dp *d, const opi_profile *profile, uint32_t from, uint64_t 
 
 static opipe_status fill_segments(dp *d, const opi_profile *profile) {
   uint64_t *frees = OPI_ARENA_ARRAY(&d->scratch, uint64_t, (size_t)d->n_nodes + 1);
-  if (frees == NULL) return opi_fail_nomem(d->err, d->n_nodes * sizeof(*frees), "a cut");
+  if (frees == NULL)
+    return opi_fail_nomem(d->err, d->n_nodes * sizeof(*frees), "a cut");
   OPI_TRY(find_previous_uses(d, profile));
-  for (uint32_t from = 0; from + 1 < d->n_cuts; ++from) fill_row(d, profile, from, frees);
+  for (uint32_t from = 0; from + 1 < d->n_cuts; ++from)
+    fill_row(d, profile, from, frees);
   return OPIPE_OK;
 }
 
@@ -171,23 +192,28 @@ static void extend(dp *d, uint32_t stage, bool by_bytes) {
   const uint64_t cap = d->problem->caps_bytes[stage];
   const cell *before = &d->cells[(size_t)stage * d->n_cuts];
   cell *after = &d->cells[(size_t)(stage + 1) * d->n_cuts];
-  for (uint32_t to = 0; to < d->n_cuts; ++to) after[to] = (cell){.worst = INFINITY, .tie = INFINITY, .from = OPIPE_NONE};
+  for (uint32_t to = 0; to < d->n_cuts; ++to)
+    after[to] = (cell){.worst = INFINITY, .tie = INFINITY, .from = OPIPE_NONE};
   for (uint32_t from = 0; from + 1 < d->n_cuts; ++from) {
-    if (isinf(before[from].worst)) continue;
+    if (isinf(before[from].worst))
+      continue;
     for (uint32_t to = from + 1; to < d->n_cuts; ++to) {
       const segment *s = &d->segments[(size_t)from * d->n_cuts + to];
-      if (!by_bytes && s->bytes > cap) continue;
+      if (!by_bytes && s->bytes > cap)
+        continue;
       const double cost = !by_bytes ? s->ns : s->bytes > cap ? (double)(s->bytes - cap) : 0;
       const double worst = cost > before[from].worst ? cost : before[from].worst;
       const double tie = before[from].tie + (double)d->live_bytes[d->cuts[from]];
-      if (better(worst, tie, &after[to])) after[to] = (cell){.worst = worst, .tie = tie, .from = from};
+      if (better(worst, tie, &after[to]))
+        after[to] = (cell){.worst = worst, .tie = tie, .from = from};
     }
   }
 }
 
 static opipe_status run_stages(dp *d, bool by_bytes) {
   const opi_profile *filled = NULL;
-  for (uint32_t c = 0; c < d->n_cuts; ++c) d->cells[c] = (cell){.worst = INFINITY, .tie = INFINITY, .from = OPIPE_NONE};
+  for (uint32_t c = 0; c < d->n_cuts; ++c)
+    d->cells[c] = (cell){.worst = INFINITY, .tie = INFINITY, .from = OPIPE_NONE};
   d->cells[0] = (cell){.worst = 0, .tie = 0, .from = OPIPE_NONE};
   for (uint32_t k = 0; k < d->problem->n_stages; ++k) {
     if (d->problem->profiles[k] != filled) {
@@ -216,13 +242,16 @@ static opipe_status report_overflow(dp *d, uint32_t *ends) {
     OPI_TRY(fill_segments(d, d->problem->profiles[k]));
     const uint64_t need = d->segments[(size_t)ends[k] * d->n_cuts + ends[k + 1]].bytes;
     const uint64_t cap = d->problem->caps_bytes[k];
-    if (need <= cap) continue;
+    if (need <= cap)
+      continue;
     return opi_fail(d->err, OPIPE_E_LIMIT,
-                    "the model does not fit: in the cut into %u stages that misses least, stage %u needs %llu bytes of %llu: %llu too many",
+                    "the model does not fit: in the cut into %u stages that misses least, stage %u "
+                    "needs %llu bytes of %llu: %llu too many",
                     d->problem->n_stages, k, (unsigned long long)need, (unsigned long long)cap,
                     (unsigned long long)(need - cap));
   }
-  return opi_fail(d->err, OPIPE_E_INTERNAL, "no cut into %u stages was found although one fits", d->problem->n_stages);
+  return opi_fail(d->err, OPIPE_E_INTERNAL, "no cut into %u stages was found although one fits",
+                  d->problem->n_stages);
 }
 
 static opipe_status solve(dp *d, uint32_t *out_stage_of_node) {
@@ -230,24 +259,28 @@ static opipe_status solve(dp *d, uint32_t *out_stage_of_node) {
   OPI_TRY(find_live(d));
   OPI_TRY(choose_positions(d));
   if (d->n_nodes < n_stages) { /* fewer nodes than stages: the last ones stay empty */
-    for (uint32_t n = 0; n < d->n_nodes; ++n) out_stage_of_node[n] = n;
+    for (uint32_t n = 0; n < d->n_nodes; ++n)
+      out_stage_of_node[n] = n;
     return OPIPE_OK;
   }
   d->segments = OPI_ARENA_ARRAY(&d->scratch, segment, (size_t)d->n_cuts * d->n_cuts);
   d->cells = OPI_ARENA_ARRAY(&d->scratch, cell, ((size_t)n_stages + 1) * d->n_cuts);
   uint32_t *ends = OPI_ARENA_ARRAY(&d->scratch, uint32_t, (size_t)n_stages + 1);
-  if (d->segments == NULL || d->cells == NULL || ends == NULL) return opi_fail_nomem(d->err, d->n_cuts, "a cut");
+  if (d->segments == NULL || d->cells == NULL || ends == NULL)
+    return opi_fail_nomem(d->err, d->n_cuts, "a cut");
   OPI_TRY(run_stages(d, false));
-  if (isinf(d->cells[(size_t)n_stages * d->n_cuts + d->n_cuts - 1].worst)) return report_overflow(d, ends);
+  if (isinf(d->cells[(size_t)n_stages * d->n_cuts + d->n_cuts - 1].worst))
+    return report_overflow(d, ends);
   trace(d, ends);
   for (uint32_t k = 0; k < n_stages; ++k) {
-    for (uint32_t n = d->cuts[ends[k]]; n < d->cuts[ends[k + 1]]; ++n) out_stage_of_node[n] = k;
+    for (uint32_t n = d->cuts[ends[k]]; n < d->cuts[ends[k + 1]]; ++n)
+      out_stage_of_node[n] = k;
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_cut_dp(const opi_cut_problem *problem, const opipe_allocator *allocator, uint32_t *out_stage_of_node,
-                        opipe_error *err) {
+opipe_status opi_cut_dp(const opi_cut_problem *problem, const opipe_allocator *allocator,
+                        uint32_t *out_stage_of_node, opipe_error *err) {
   dp d = {.problem = problem, .n_nodes = problem->graph->n_nodes, .err = err};
   opi_arena_init(&d.scratch, allocator, 0);
   const opipe_status status = solve(&d, out_stage_of_node);

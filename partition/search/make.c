@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner for streams: devices and layout first, then the cut (given, annotated or searched), then opi_plan_finish.
+/* The planner for streams: devices and layout first, then the cut (given, annotated or searched),
+ * then opi_plan_finish.
  *
- * The search works on estimates of a stage's memory; the finished plan is exact. Where a rank turns out too large, its stages' caps are
- * lowered by what was missing and the search runs again; when nothing fits any more, the first exact report is the answer.
+ * The search works on estimates of a stage's memory; the finished plan is exact. Where a rank turns
+ * out too large, its stages' caps are lowered by what was missing and the search runs again; when
+ * nothing fits any more, the first exact report is the answer.
  */
 #include <string.h>
 
@@ -19,16 +21,18 @@ typedef struct planner {
   const opi_plan_env *env;
   const opipe_plan_params *params;
   opi_plan *plan;
-  opi_bound *bound;             /* the larger class */
+  opi_bound *bound; /* the larger class */
   opi_arena scratch;
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
-  opi_profile **profiles;       /* [n_ranks] shared where devices are equal */
-  uint32_t *profile_owner;      /* [n_ranks] the rank whose entry owns the profile */
+  opi_profile **profiles;  /* [n_ranks] shared where devices are equal */
+  uint32_t *profile_owner; /* [n_ranks] the rank whose entry owns the profile */
   opipe_error *err;
 } planner;
 
-static const char *text_or(const char *text, const char *fallback) { return text == NULL ? fallback : text; }
+static const char *text_or(const char *text, const char *fallback) {
+  return text == NULL ? fallback : text;
+}
 
 /* ---- what the caller gave ---- */
 
@@ -38,31 +42,38 @@ static opipe_status copy_dims(planner *p) {
   plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, b->n_dims);
   plan->pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, b->n_pins);
   plan->barriers = OPI_ARENA_ARRAY(&plan->arena, const char *, (size_t)b->n_barriers + p->n_edges);
-  if (plan->dims == NULL || plan->pins == NULL || plan->barriers == NULL) return opi_fail_nomem(p->err, 0, "a plan");
+  if (plan->dims == NULL || plan->pins == NULL || plan->barriers == NULL)
+    return opi_fail_nomem(p->err, 0, "a plan");
   for (uint32_t i = 0; i < b->n_dims; ++i) {
-    plan->dims[i] = (opi_dim_binding){opi_arena_strdup(&plan->arena, b->dims[i].name), b->dims[i].value};
-    if (plan->dims[i].name == NULL) return opi_fail_nomem(p->err, 0, "a plan");
+    plan->dims[i] =
+        (opi_dim_binding){opi_arena_strdup(&plan->arena, b->dims[i].name), b->dims[i].value};
+    if (plan->dims[i].name == NULL)
+      return opi_fail_nomem(p->err, 0, "a plan");
   }
   for (uint32_t i = 0; i < b->n_pins; ++i) {
     uint64_t n_bytes = 0;
     if (!opi_tensor_bytes(b->pins[i].dtype, b->pins[i].shape, b->pins[i].rank, &n_bytes)) {
-      return opi_fail(p->err, OPIPE_E_INVALID, "pinned input '%s' has no valid shape", b->pins[i].input);
+      return opi_fail(p->err, OPIPE_E_INVALID, "pinned input '%s' has no valid shape",
+                      b->pins[i].input);
     }
-    plan->pins[i] = (opi_pin){.input = opi_arena_strdup(&plan->arena, b->pins[i].input),
-                              .data = opi_arena_copy(&plan->arena, b->pins[i].data, (size_t)n_bytes),
-                              .shape = opi_arena_copy(&plan->arena, b->pins[i].shape, b->pins[i].rank * sizeof(int64_t)),
-                              .rank = b->pins[i].rank,
-                              .dtype = b->pins[i].dtype};
+    plan->pins[i] = (opi_pin){
+        .input = opi_arena_strdup(&plan->arena, b->pins[i].input),
+        .data = opi_arena_copy(&plan->arena, b->pins[i].data, (size_t)n_bytes),
+        .shape = opi_arena_copy(&plan->arena, b->pins[i].shape, b->pins[i].rank * sizeof(int64_t)),
+        .rank = b->pins[i].rank,
+        .dtype = b->pins[i].dtype};
     if (plan->pins[i].input == NULL || plan->pins[i].data == NULL || plan->pins[i].shape == NULL) {
       return opi_fail_nomem(p->err, n_bytes, "a plan");
     }
   }
-  for (uint32_t i = 0; i < b->n_barriers; ++i) plan->barriers[plan->n_barriers++] = opi_arena_strdup(&plan->arena, b->barriers[i]);
+  for (uint32_t i = 0; i < b->n_barriers; ++i)
+    plan->barriers[plan->n_barriers++] = opi_arena_strdup(&plan->arena, b->barriers[i]);
   for (uint32_t e = 0; e < p->n_edges; ++e) {
     plan->barriers[plan->n_barriers++] = opi_arena_strdup(&plan->arena, p->edges[e].tensor);
   }
   for (uint32_t i = 0; i < plan->n_barriers; ++i) {
-    if (plan->barriers[i] == NULL) return opi_fail_nomem(p->err, 0, "a plan");
+    if (plan->barriers[i] == NULL)
+      return opi_fail_nomem(p->err, 0, "a plan");
   }
   plan->n_dims = b->n_dims;
   plan->n_pins = b->n_pins;
@@ -76,25 +87,31 @@ static opipe_status choose_batch(planner *p) {
   plan->n_microbatches = p->params->n_microbatches == 0 ? 1 : p->params->n_microbatches;
   if (p->params->batch_dim != NULL) {
     plan->batch_dim = opi_arena_strdup(&plan->arena, p->params->batch_dim);
-    if (plan->batch_dim == NULL) return opi_fail_nomem(p->err, 0, "a plan");
+    if (plan->batch_dim == NULL)
+      return opi_fail_nomem(p->err, 0, "a plan");
     for (uint32_t i = 0; i < plan->n_dims && plan->batch_rows == 0; ++i) {
-      if (opi_is_batch_dim(plan->batch_dim, plan->dims[i].name)) plan->batch_rows = plan->dims[i].value;
+      if (opi_is_batch_dim(plan->batch_dim, plan->dims[i].name))
+        plan->batch_rows = plan->dims[i].value;
     }
     if (plan->batch_rows == 0) {
-      return opi_fail(p->err, OPIPE_E_NOTFOUND, "the model has no free dimension '%s' to split", plan->batch_dim);
+      return opi_fail(p->err, OPIPE_E_NOTFOUND, "the model has no free dimension '%s' to split",
+                      plan->batch_dim);
     }
   } else {
-    plan->batch_dim = opi_find_batch(p->env->model, plan->dims, plan->n_dims, &plan->arena, &plan->batch_rows);
+    plan->batch_dim =
+        opi_find_batch(p->env->model, plan->dims, plan->n_dims, &plan->arena, &plan->batch_rows);
   }
-  if (plan->n_microbatches == 1) return OPIPE_OK;
+  if (plan->n_microbatches == 1)
+    return OPIPE_OK;
   if (plan->batch_dim == NULL) {
-    return opi_fail(p->err, OPIPE_E_INVALID,
-                    "%u micro-batches: no input has a free dimension 0 to split (name one by batch_dim)",
-                    plan->n_microbatches);
+    return opi_fail(
+        p->err, OPIPE_E_INVALID,
+        "%u micro-batches: no input has a free dimension 0 to split (name one by batch_dim)",
+        plan->n_microbatches);
   }
   if (plan->batch_rows < plan->n_microbatches) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "%u micro-batches of a request of %lld rows ('%s')", plan->n_microbatches,
-                    (long long)plan->batch_rows, plan->batch_dim);
+    return opi_fail(p->err, OPIPE_E_INVALID, "%u micro-batches of a request of %lld rows ('%s')",
+                    plan->n_microbatches, (long long)plan->batch_rows, plan->batch_dim);
   }
   return OPIPE_OK;
 }
@@ -104,31 +121,38 @@ static opipe_status choose_layout(planner *p) {
   const char *name = NULL;
   uint32_t n_stages = p->params->n_stages;
   opi_schedule_ref schedule;
-  OPI_TRY(opi_schedule_split(text_or(p->params->schedule, "gpipe"), &plan->arena, &name, &plan->settings,
-                             &plan->n_settings, p->err));
+  OPI_TRY(opi_schedule_split(text_or(p->params->schedule, "gpipe"), &plan->arena, &name,
+                             &plan->settings, &plan->n_settings, p->err));
   plan->schedule = name;
   OPI_TRY(p->env->plugins->schedule(p->env->plugins->ctx, name, &schedule, p->err));
   OPI_TRY(opi_schedule_check_settings(&schedule, plan->settings, plan->n_settings, p->err));
   if (p->n_edges != 0) {
     if (n_stages != 0 && n_stages != p->n_boundaries + 1) {
-      return opi_fail(p->err, OPIPE_E_INVALID, "the cut has %u boundaries, which makes %u stages; %u were asked for",
+      return opi_fail(p->err, OPIPE_E_INVALID,
+                      "the cut has %u boundaries, which makes %u stages; %u were asked for",
                       p->n_boundaries, p->n_boundaries + 1, n_stages);
     }
     n_stages = p->n_boundaries + 1;
   }
-  const bool annotated = p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
+  const bool annotated =
+      p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
   if (n_stages == 0 && p->params->n_ranks == 0) {
-    n_stages = annotated ? (uint32_t)p->env->model->n_stages : p->params->n_devices > 1 ? p->params->n_devices : 1;
+    n_stages = annotated                  ? (uint32_t)p->env->model->n_stages
+               : p->params->n_devices > 1 ? p->params->n_devices
+                                          : 1;
   }
   if (n_stages > STAGES_MOST || p->params->n_ranks > STAGES_MOST) {
-    return opi_fail(p->err, OPIPE_E_LIMIT, "%u stages on %u ranks: at most %d", n_stages, p->params->n_ranks, STAGES_MOST);
+    return opi_fail(p->err, OPIPE_E_LIMIT, "%u stages on %u ranks: at most %d", n_stages,
+                    p->params->n_ranks, STAGES_MOST);
   }
   OPI_TRY(opi_schedule_layout(&schedule, p->params->n_ranks, n_stages, plan, p->err));
   if (n_stages != 0 && plan->n_stages != n_stages) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for", name, plan->n_stages, n_stages);
+    return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for",
+                    name, plan->n_stages, n_stages);
   }
   if (p->params->n_devices > plan->n_ranks) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "%u devices for %u ranks", p->params->n_devices, plan->n_ranks);
+    return opi_fail(p->err, OPIPE_E_INVALID, "%u devices for %u ranks", p->params->n_devices,
+                    plan->n_ranks);
   }
   return OPIPE_OK;
 }
@@ -137,17 +161,20 @@ static opipe_status choose_devices(planner *p) {
   opi_plan *plan = p->plan;
   static const opipe_device_choice cpu = {.kind = "cpu"};
   plan->devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, plan->n_ranks);
-  if (plan->devices == NULL) return opi_fail_nomem(p->err, plan->n_ranks * sizeof(opi_device_spec), "devices");
+  if (plan->devices == NULL)
+    return opi_fail_nomem(p->err, plan->n_ranks * sizeof(opi_device_spec), "devices");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint32_t last = p->params->n_devices == 0 ? 0 : p->params->n_devices - 1;
-    const opipe_device_choice *choice = p->params->n_devices == 0 ? &cpu : &p->params->devices[r < last ? r : last];
-    plan->devices[r] = (opi_device_spec){.kind = opi_arena_strdup(&plan->arena, text_or(choice->kind, "cpu")),
-                                         .options = opi_arena_strdup(&plan->arena, text_or(choice->options, "")),
-                                         .memory_bytes = choice->memory_bytes != 0 ? choice->memory_bytes
-                                                                                   : p->params->memory_bytes,
-                                         .index = choice->index,
-                                         .threads = choice->threads};
-    if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL) return opi_fail_nomem(p->err, 0, "devices");
+    const opipe_device_choice *choice =
+        p->params->n_devices == 0 ? &cpu : &p->params->devices[r < last ? r : last];
+    plan->devices[r] = (opi_device_spec){
+        .kind = opi_arena_strdup(&plan->arena, text_or(choice->kind, "cpu")),
+        .options = opi_arena_strdup(&plan->arena, text_or(choice->options, "")),
+        .memory_bytes = choice->memory_bytes != 0 ? choice->memory_bytes : p->params->memory_bytes,
+        .index = choice->index,
+        .threads = choice->threads};
+    if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
+      return opi_fail_nomem(p->err, 0, "devices");
   }
   return OPIPE_OK;
 }
@@ -155,14 +182,15 @@ static opipe_status choose_devices(planner *p) {
 /* ---- profiles ---- */
 
 static bool same_device(const opi_device_spec *a, const opi_device_spec *b) {
-  return strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 && a->index == b->index &&
-         a->threads == b->threads;
+  return strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 &&
+         a->index == b->index && a->threads == b->threads;
 }
 
 static opipe_status profile_rank(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->devices[rank];
   for (uint32_t r = 0; r < rank; ++r) {
-    if (!same_device(&p->plan->devices[r], spec)) continue;
+    if (!same_device(&p->plan->devices[r], spec))
+      continue;
     p->profiles[rank] = p->profiles[r];
     p->profile_owner[rank] = p->profile_owner[r];
     return OPIPE_OK;
@@ -170,14 +198,15 @@ static opipe_status profile_rank(planner *p, uint32_t rank) {
   opi_backend_ref backend;
   opipe_device *device = NULL;
   OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, &backend, p->err));
-  const opipe_device_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
-                                      .index = spec->index,
-                                      .threads = spec->threads,
-                                      .options = spec->options[0] == '\0' ? NULL : spec->options};
+  const opipe_device_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+      .index = spec->index,
+      .threads = spec->threads,
+      .options = spec->options[0] == '\0' ? NULL : spec->options};
   OPI_TRY(backend.table->device_open(backend.self, &params, &device, p->err));
-  const opipe_status status =
-      opi_profile_make(p->bound->graph, &backend, device, spec->index, spec->threads, p->params->cost, p->plan->allocator,
-                       p->env->now_ns, &p->profiles[rank], p->err);
+  const opipe_status status = opi_profile_make(p->bound->graph, &backend, device, spec->index,
+                                               spec->threads, p->params->cost, p->plan->allocator,
+                                               p->env->now_ns, &p->profiles[rank], p->err);
   backend.table->device_close(device);
   p->profile_owner[rank] = rank;
   return status;
@@ -186,8 +215,10 @@ static opipe_status profile_rank(planner *p, uint32_t rank) {
 static opipe_status profile_ranks(planner *p) {
   p->profiles = OPI_ARENA_ARRAY(&p->scratch, opi_profile *, p->plan->n_ranks);
   p->profile_owner = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_ranks);
-  if (p->profiles == NULL || p->profile_owner == NULL) return opi_fail_nomem(p->err, p->plan->n_ranks, "profiles");
-  for (uint32_t r = 0; r < p->plan->n_ranks; ++r) OPI_TRY(profile_rank(p, r));
+  if (p->profiles == NULL || p->profile_owner == NULL)
+    return opi_fail_nomem(p->err, p->plan->n_ranks, "profiles");
+  for (uint32_t r = 0; r < p->plan->n_ranks; ++r)
+    OPI_TRY(profile_rank(p, r));
   p->plan->cost_kind = p->params->cost;
   return OPIPE_OK;
 }
@@ -206,7 +237,8 @@ static opipe_status name_nodes(planner *p) {
   plan->n_nodes = g->n_nodes;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     plan->node_keys[n] = opi_arena_strdup(&plan->arena, opi_node_key(g, &g->nodes[n]));
-    if (plan->node_keys[n] == NULL) return opi_fail_nomem(p->err, 0, "a plan");
+    if (plan->node_keys[n] == NULL)
+      return opi_fail_nomem(p->err, 0, "a plan");
   }
   return OPIPE_OK;
 }
@@ -217,10 +249,12 @@ static double lower_bound(const planner *p) {
   for (uint32_t n = 0; n < p->plan->n_nodes; ++n) {
     double best = p->profiles[0]->node_ns[n];
     for (uint32_t r = 1; r < p->plan->n_ranks; ++r) {
-      if (p->profiles[r]->node_ns[n] < best) best = p->profiles[r]->node_ns[n];
+      if (p->profiles[r]->node_ns[n] < best)
+        best = p->profiles[r]->node_ns[n];
     }
     sum += best;
-    if (best > largest) largest = best;
+    if (best > largest)
+      largest = best;
   }
   sum /= p->plan->n_ranks;
   return sum > largest ? sum : largest;
@@ -228,7 +262,8 @@ static double lower_bound(const planner *p) {
 
 static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
   p->plan->actions = NULL;
-  OPI_TRY(opi_cut_times(problem, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, p->err));
+  OPI_TRY(opi_cut_times(problem, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns,
+                        p->err));
   return opi_plan_finish(p->env, p->plan, p->bound, p->plan->transport, p->err);
 }
 
@@ -236,7 +271,8 @@ static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
 static void tighten(const planner *p, uint64_t *caps) {
   for (uint32_t s = 0; s < p->plan->n_stages; ++s) {
     const opi_memory *m = &p->plan->memory[opi_plan_rank(p->plan, s, 0)];
-    if (m->total_bytes <= m->cap_bytes) continue;
+    if (m->total_bytes <= m->cap_bytes)
+      continue;
     const uint64_t over = (m->total_bytes - m->cap_bytes) + m->cap_bytes / 64 + 1;
     caps[s] = caps[s] > over ? caps[s] - over : 0;
   }
@@ -248,21 +284,28 @@ static opipe_status search_cut(planner *p, const opi_cut_problem *problem, uint6
   for (uint32_t attempt = 0; attempt < ATTEMPTS; ++attempt) {
     uint32_t moves = 0;
     opipe_status status = opi_cut_dp(problem, plan->allocator, plan->stage_of_node, p->err);
-    if (status == OPIPE_E_LIMIT && attempt > 0) break;
-    if (status < 0) return status;
-    uint32_t *contiguous = opi_arena_copy(&p->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
-    if (contiguous == NULL) return opi_fail_nomem(p->err, plan->n_nodes * sizeof(uint32_t), "a cut");
+    if (status == OPIPE_E_LIMIT && attempt > 0)
+      break;
+    if (status < 0)
+      return status;
+    uint32_t *contiguous =
+        opi_arena_copy(&p->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
+    if (contiguous == NULL)
+      return opi_fail_nomem(p->err, plan->n_nodes * sizeof(uint32_t), "a cut");
     OPI_TRY(opi_cut_refine(problem, plan->allocator, plan->stage_of_node, &moves, p->err));
     status = finish_cut(p, problem);
     if (status == OPIPE_E_LIMIT && moves != 0) {
       memcpy(plan->stage_of_node, contiguous, plan->n_nodes * sizeof(uint32_t));
       status = finish_cut(p, problem);
     }
-    if (status != OPIPE_E_LIMIT) return status;
-    if (attempt == 0 && p->err != NULL) first = *p->err;
+    if (status != OPIPE_E_LIMIT)
+      return status;
+    if (attempt == 0 && p->err != NULL)
+      first = *p->err;
     tighten(p, caps);
   }
-  if (p->err != NULL) *p->err = first;
+  if (p->err != NULL)
+    *p->err = first;
   return OPIPE_E_LIMIT;
 }
 
@@ -271,8 +314,10 @@ static opipe_status cut(planner *p) {
   uint64_t *caps = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_stages);
   const opi_profile **profiles = OPI_ARENA_ARRAY(&p->scratch, const opi_profile *, plan->n_stages);
   uint32_t *stages_of_rank = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_ranks);
-  if (caps == NULL || profiles == NULL || stages_of_rank == NULL) return opi_fail_nomem(p->err, plan->n_stages, "a cut");
-  for (uint32_t s = 0; s < plan->n_stages; ++s) ++stages_of_rank[opi_plan_rank(plan, s, 0)];
+  if (caps == NULL || profiles == NULL || stages_of_rank == NULL)
+    return opi_fail_nomem(p->err, plan->n_stages, "a cut");
+  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    ++stages_of_rank[opi_plan_rank(plan, s, 0)];
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
     const uint32_t rank = opi_plan_rank(plan, s, 0);
     const uint64_t cap = plan->devices[rank].memory_bytes;
@@ -286,8 +331,8 @@ static opipe_status cut(planner *p) {
                                    .depth = opi_route_depth(plan)};
   plan->bound_ns = lower_bound(p);
   if (p->n_edges != 0) {
-    OPI_TRY(opi_cut_given(p->bound, p->env->model->graph, p->edges, p->n_edges, plan->n_stages, plan->allocator,
-                          plan->stage_of_node, p->err));
+    OPI_TRY(opi_cut_given(p->bound, p->env->model->graph, p->edges, p->n_edges, plan->n_stages,
+                          plan->allocator, plan->stage_of_node, p->err));
     return finish_cut(p, &problem);
   }
   if (p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0 &&
@@ -303,29 +348,33 @@ static opipe_status make(planner *p) {
   opi_model_fingerprint(p->env->model, plan->fingerprint);
   plan->depth = p->params->depth == 0 ? 2 : p->params->depth;
   plan->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
-  if (plan->transport == NULL) return opi_fail_nomem(p->err, 0, "a plan");
+  if (plan->transport == NULL)
+    return opi_fail_nomem(p->err, 0, "a plan");
   if (p->params->cut != NULL && p->params->cut[0] != '\0') {
-    OPI_TRY(opi_cut_parse(p->params->cut, &p->scratch, &p->edges, &p->n_edges, &p->n_boundaries, p->err));
+    OPI_TRY(opi_cut_parse(p->params->cut, &p->scratch, &p->edges, &p->n_edges, &p->n_boundaries,
+                          p->err));
   }
   OPI_TRY(copy_dims(p));
   OPI_TRY(choose_batch(p));
   OPI_TRY(choose_layout(p));
   OPI_TRY(choose_devices(p));
-  const int64_t rows = plan->batch_dim == NULL ? 0 : opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
+  const int64_t rows =
+      plan->batch_dim == NULL ? 0 : opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bind(plan, p->env->model, p->env->bind, rows, &p->bound, p->err));
   OPI_TRY(name_nodes(p));
   OPI_TRY(profile_ranks(p));
   return cut(p);
 }
 
-opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params, opi_plan **out_plan,
-                           opipe_error *err) {
+opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params,
+                           opi_plan **out_plan, opipe_error *err) {
   planner p = {.env = env, .params = params, .err = err};
   OPI_TRY(opi_plan_new(env->allocator, &p.plan, err));
   opi_arena_init(&p.scratch, env->allocator, 0);
   const opipe_status status = make(&p);
   for (uint32_t r = 0; p.profiles != NULL && p.profile_owner != NULL && r < p.plan->n_ranks; ++r) {
-    if (p.profile_owner[r] == r) opi_profile_free(p.profiles[r]);
+    if (p.profile_owner[r] == r)
+      opi_profile_free(p.profiles[r]);
   }
   opi_bound_free(p.bound);
   opi_arena_release(&p.scratch);

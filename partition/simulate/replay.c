@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's steps are a fixed sequence, and every wait is for a message or a slot that one other rank gives: a Kahn network, so that one greedy
- * replay decides for every interleaving whether it ends, and gives the times of all. When it stops short, each stuck rank waits for one
- * other: following these arrows gives the cycle that is printed.
+/* A rank's steps are a fixed sequence, and every wait is for a message or a slot that one other
+ * rank gives: a Kahn network, so that one greedy replay decides for every interleaving whether it
+ * ends, and gives the times of all. When it stops short, each stuck rank waits for one other:
+ * following these arrows gives the cycle that is printed.
  */
 #include "partition/simulate/replay.h"
 
@@ -39,7 +40,9 @@ static const char *kind_name(uint32_t kind) {
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 
-static uint32_t rank_of(const replay *p, uint32_t stage) { return opi_plan_rank(p->plan, stage, 0); }
+static uint32_t rank_of(const replay *p, uint32_t stage) {
+  return opi_plan_rank(p->plan, stage, 0);
+}
 
 static uint32_t steps_of(const replay *p, uint32_t rank) {
   return p->list->rank_first[rank + 1] - p->list->rank_first[rank];
@@ -55,7 +58,8 @@ static message *message_of(const replay *p, uint32_t route, uint32_t seq) {
 }
 
 /* Message seq lies in slot seq % depth, which is free once message seq - depth has been used. */
-static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, double *io_when, uint32_t *out_peer) {
+static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, double *io_when,
+                          uint32_t *out_peer) {
   for (uint32_t r = 0; r < p->cutting->n_routes; ++r) {
     const opi_route *route = &p->cutting->routes[r];
     double need = 0;
@@ -66,37 +70,49 @@ static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, d
       need = message_of(p, r, seq - p->depth)->used;
       *out_peer = rank_of(p, route->dst_stage);
     }
-    if (need < 0) return false;
-    if (need > *io_when) *io_when = need;
+    if (need < 0)
+      return false;
+    if (need > *io_when)
+      *io_when = need;
   }
   return true;
 }
 
 /* May the step run, and when at the earliest? If not, *out_peer is the rank that it waits for. */
-static bool step_ready(const replay *p, uint32_t rank, const opi_step *step, double *io_when, uint32_t *out_peer) {
+static bool step_ready(const replay *p, uint32_t rank, const opi_step *step, double *io_when,
+                       uint32_t *out_peer) {
   const uint32_t seq = sequence(p, rank, step->microbatch);
-  if (step->kind == OPI_ACT_COMPUTE) return compute_ready(p, step, seq, io_when, out_peer);
-  if (step->kind != OPI_ACT_RECV) return true;
+  if (step->kind == OPI_ACT_COMPUTE)
+    return compute_ready(p, step, seq, io_when, out_peer);
+  if (step->kind != OPI_ACT_RECV)
+    return true;
   double need = 0;
   if (step->route == OPI_ROUTE_CREDIT) {
     *out_peer = rank_of(p, p->plan->n_stages - 1);
-    if (p->n_taken < p->plan->in_flight) return true;
-    if (p->n_taken >= p->n_given + p->plan->in_flight) return false;
+    if (p->n_taken < p->plan->in_flight)
+      return true;
+    if (p->n_taken >= p->n_given + p->plan->in_flight)
+      return false;
     need = p->credit[p->n_taken - p->plan->in_flight];
   } else {
     *out_peer = rank_of(p, p->cutting->routes[step->route].src_stage);
     need = message_of(p, step->route, seq)->sent;
   }
-  if (need < 0) return false;
-  if (need > *io_when) *io_when = need;
+  if (need < 0)
+    return false;
+  if (need > *io_when)
+    *io_when = need;
   return true;
 }
 
 static void run_compute(replay *p, uint32_t rank, uint32_t stage, uint32_t seq) {
-  if (p->stage_ns != NULL) p->now[rank] += p->stage_ns[stage];
+  if (p->stage_ns != NULL)
+    p->now[rank] += p->stage_ns[stage];
   for (uint32_t r = 0; r < p->cutting->n_routes; ++r) {
-    if (p->cutting->routes[r].dst_stage == stage) message_of(p, r, seq)->used = p->now[rank];
-    if (p->cutting->routes[r].src_stage == stage) message_of(p, r, seq)->made = p->now[rank];
+    if (p->cutting->routes[r].dst_stage == stage)
+      message_of(p, r, seq)->used = p->now[rank];
+    if (p->cutting->routes[r].src_stage == stage)
+      message_of(p, r, seq)->made = p->now[rank];
   }
 }
 
@@ -115,13 +131,16 @@ static void run_step(replay *p, uint32_t rank, const opi_step *step, double when
     run_compute(p, rank, step->stage, seq);
   }
   double *finish = &p->finish[p->at[rank] / steps_of(p, rank)];
-  if (p->now[rank] > *finish) *finish = p->now[rank];
+  if (p->now[rank] > *finish)
+    *finish = p->now[rank];
   ++p->at[rank];
 }
 
 static const opi_step *next_step(const replay *p, uint32_t rank) {
   const uint32_t n = steps_of(p, rank);
-  return n == 0 || p->at[rank] / n >= p->n_requests ? NULL : &p->list->steps[p->list->rank_first[rank] + p->at[rank] % n];
+  return n == 0 || p->at[rank] / n >= p->n_requests
+             ? NULL
+             : &p->list->steps[p->list->rank_first[rank] + p->at[rank] % n];
 }
 
 static opipe_status report_cycle(replay *p, uint32_t rank) {
@@ -130,9 +149,11 @@ static opipe_status report_cycle(replay *p, uint32_t rank) {
     const opi_step *step = next_step(p, rank);
     uint32_t peer = rank;
     double when = 0;
-    if (step == NULL || step_ready(p, rank, step, &when, &peer)) break;
+    if (step == NULL || step_ready(p, rank, step, &when, &peer))
+      break;
     const size_t n = strlen(text);
-    (void)snprintf(text + n, sizeof(text) - n, "%srank %u, step %u: %s of stage %u, micro-batch %u, waits for rank %u",
+    (void)snprintf(text + n, sizeof(text) - n,
+                   "%srank %u, step %u: %s of stage %u, micro-batch %u, waits for rank %u",
                    seen == 0 ? "" : "; ", rank, p->at[rank], kind_name(step->kind), step->stage,
                    sequence(p, rank, step->microbatch), peer);
     rank = peer;
@@ -147,10 +168,12 @@ static opipe_status prepare(replay *p) {
   p->messages = OPI_ARENA_ARRAY(&p->scratch, message, n);
   p->credit = OPI_ARENA_ARRAY(&p->scratch, double, p->n_messages);
   p->finish = OPI_ARENA_ARRAY(&p->scratch, double, p->n_requests);
-  if (p->at == NULL || p->now == NULL || p->messages == NULL || p->credit == NULL || p->finish == NULL) {
+  if (p->at == NULL || p->now == NULL || p->messages == NULL || p->credit == NULL ||
+      p->finish == NULL) {
     return opi_fail_nomem(p->err, n * sizeof(message), "the simulation");
   }
-  for (uint64_t i = 0; i < n; ++i) p->messages[i] = (message){NEVER, NEVER, NEVER};
+  for (uint64_t i = 0; i < n; ++i)
+    p->messages[i] = (message){NEVER, NEVER, NEVER};
   return OPIPE_OK;
 }
 
@@ -171,14 +194,16 @@ static opipe_status run_all(replay *p) {
     }
   }
   for (uint32_t rank = 0; rank < p->plan->n_ranks; ++rank) {
-    if (next_step(p, rank) != NULL) return report_cycle(p, rank);
+    if (next_step(p, rank) != NULL)
+      return report_cycle(p, rank);
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_replay(const opi_plan *plan, const opi_cutting *cutting, const opi_program_list *list,
-                        const double *stage_ns, uint32_t n_requests, const opipe_allocator *allocator,
-                        opi_replay_result *out_result, opipe_error *err) {
+opipe_status opi_replay(const opi_plan *plan, const opi_cutting *cutting,
+                        const opi_program_list *list, const double *stage_ns, uint32_t n_requests,
+                        const opipe_allocator *allocator, opi_replay_result *out_result,
+                        opipe_error *err) {
   replay p = {.plan = plan,
               .cutting = cutting,
               .list = list,
@@ -192,7 +217,8 @@ opipe_status opi_replay(const opi_plan *plan, const opi_cutting *cutting, const 
   if (status == OPIPE_OK) {
     const uint32_t last = n_requests - 1, from = last / 2;
     out_result->request_ns = p.finish[0];
-    out_result->interval_ns = last == 0 ? p.finish[0] : (p.finish[last] - p.finish[from]) / (last - from);
+    out_result->interval_ns =
+        last == 0 ? p.finish[0] : (p.finish[last] - p.finish[from]) / (last - from);
   }
   opi_arena_release(&p.scratch);
   return status;

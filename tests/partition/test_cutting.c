@@ -2,7 +2,8 @@
 /* Taking a graph apart: routes, skips, shared parameters, outputs that come from anywhere. */
 #include "tests/partition/toy.h"
 
-/* x -> a -> b -> c -> d; a is read by d too; w is read in the first and the last stage; c is an output as well. */
+/* x -> a -> b -> c -> d; a is read by d too; w is read in the first and the last stage; c is an
+ * output as well. */
 static void make_graph(toy *t) {
   toy_open(t);
   const uint32_t x = toy_input(t, "x", 8), w = toy_param(t, "w", 512);
@@ -15,9 +16,11 @@ static void make_graph(toy *t) {
   toy_output(t, x);
 }
 
-static const opi_route *find_route(const opi_cutting *c, const char *name, uint32_t src, uint32_t dst) {
+static const opi_route *find_route(const opi_cutting *c, const char *name, uint32_t src,
+                                   uint32_t dst) {
   for (uint32_t r = 0; r < c->n_routes; ++r) {
-    if (strcmp(c->graph->values[c->routes[r].value].name, name) == 0 && c->routes[r].src_stage == src && c->routes[r].dst_stage == dst) {
+    if (strcmp(c->graph->values[c->routes[r].value].name, name) == 0 &&
+        c->routes[r].src_stage == src && c->routes[r].dst_stage == dst) {
       return &c->routes[r];
     }
   }
@@ -29,7 +32,9 @@ static void test_routes_go_straight_to_each_reader(void) {
   opi_cutting *c = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   make_graph(&t);
-  OPI_ASSERT_OK_FATAL(opi_cutting_build(t.graph, (uint32_t[]){0, 1, 1, 2}, 3, opi_allocator_system(), &c, &err), &err);
+  OPI_ASSERT_OK_FATAL(
+      opi_cutting_build(t.graph, (uint32_t[]){0, 1, 1, 2}, 3, opi_allocator_system(), &c, &err),
+      &err);
   OPI_ASSERT_INT(c->n_routes, 3);
   OPI_ASSERT(find_route(c, "a", 0, 1) != NULL);
   OPI_ASSERT(find_route(c, "a", 0, 2) != NULL); /* skips stage 1 */
@@ -48,7 +53,9 @@ static void test_a_shared_parameter_is_one_entry(void) {
   opi_cutting *c = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   make_graph(&t);
-  OPI_ASSERT_OK_FATAL(opi_cutting_build(t.graph, (uint32_t[]){0, 1, 1, 2}, 3, opi_allocator_system(), &c, &err), &err);
+  OPI_ASSERT_OK_FATAL(
+      opi_cutting_build(t.graph, (uint32_t[]){0, 1, 1, 2}, 3, opi_allocator_system(), &c, &err),
+      &err);
   OPI_ASSERT_INT(c->n_params, 1);
   OPI_ASSERT_STR(c->sources[0].name, "w");
   OPI_ASSERT_INT(c->params[0].n_stages, 2);
@@ -65,7 +72,9 @@ static void test_outputs_know_where_they_come_from(void) {
   opi_cutting *c = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   make_graph(&t);
-  OPI_ASSERT_OK_FATAL(opi_cutting_build(t.graph, (uint32_t[]){0, 1, 1, 2}, 3, opi_allocator_system(), &c, &err), &err);
+  OPI_ASSERT_OK_FATAL(
+      opi_cutting_build(t.graph, (uint32_t[]){0, 1, 1, 2}, 3, opi_allocator_system(), &c, &err),
+      &err);
   OPI_ASSERT_INT(c->output_stage[0], 2);
   OPI_ASSERT_INT(c->output_stage[1], 1);
   OPI_ASSERT_INT(c->stages[1].boundaries[c->output_slot[1]].port, 1);
@@ -80,12 +89,16 @@ static void test_an_edge_that_goes_back_is_refused(void) {
   opi_cutting *c = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   make_graph(&t);
-  OPI_ASSERT_ERROR(opi_cutting_build(t.graph, (uint32_t[]){1, 0, 1, 1}, 2, opi_allocator_system(), &c, &err), OPIPE_E_INVALID, &err,
-                   "'a' backwards: stage 1 makes it, node 'n_b' reads it in stage 0");
-  OPI_ASSERT_ERROR(opi_cutting_build(t.graph, (uint32_t[]){0, 0, 0, 5}, 2, opi_allocator_system(), &c, &err), OPIPE_E_INVALID, &err,
-                   "stage 5 of 2");
+  OPI_ASSERT_ERROR(
+      opi_cutting_build(t.graph, (uint32_t[]){1, 0, 1, 1}, 2, opi_allocator_system(), &c, &err),
+      OPIPE_E_INVALID, &err, "'a' backwards: stage 1 makes it, node 'n_b' reads it in stage 0");
+  OPI_ASSERT_ERROR(
+      opi_cutting_build(t.graph, (uint32_t[]){0, 0, 0, 5}, 2, opi_allocator_system(), &c, &err),
+      OPIPE_E_INVALID, &err, "stage 5 of 2");
   toy_close(&t);
 }
 
-OPI_TEST_MAIN("cutting", OPI_TEST(test_routes_go_straight_to_each_reader), OPI_TEST(test_a_shared_parameter_is_one_entry),
-              OPI_TEST(test_outputs_know_where_they_come_from), OPI_TEST(test_an_edge_that_goes_back_is_refused))
+OPI_TEST_MAIN("cutting", OPI_TEST(test_routes_go_straight_to_each_reader),
+              OPI_TEST(test_a_shared_parameter_is_one_entry),
+              OPI_TEST(test_outputs_know_where_they_come_from),
+              OPI_TEST(test_an_edge_that_goes_back_is_refused))

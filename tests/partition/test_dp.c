@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cut search against brute force over all contiguous cuts of small random graphs, under memory caps; refinement keeps every edge forward
- * and never makes it worse.
+/* The cut search against brute force over all contiguous cuts of small random graphs, under memory
+ * caps; refinement keeps every edge forward and never makes it worse.
  */
 #include <math.h>
 
@@ -23,7 +23,8 @@ typedef struct problem {
   opi_cut_problem cut;
 } problem;
 
-/* chain: every node reads the one before; else any earlier one, so that nodes may move over a boundary. */
+/* chain: every node reads the one before; else any earlier one, so that nodes may move over a
+ * boundary. */
 static void make(problem *p, opi_test_random *random, bool chain) {
   uint32_t values[NODES];
   memset(p, 0, sizeof(*p));
@@ -32,36 +33,52 @@ static void make(problem *p, opi_test_random *random, bool chain) {
   for (uint32_t n = 0; n < NODES; ++n) {
     char name[8];
     uint32_t in[2] = {before, before};
-    if (!chain && n > 0) in[0] = in[1] = values[opi_test_next(random) % n];
+    if (!chain && n > 0)
+      in[0] = in[1] = values[opi_test_next(random) % n];
     (void)snprintf(name, sizeof(name), "v%u", n);
-    if (n > 1) in[1] = values[opi_test_next(random) % (n - 1)]; /* skips */
+    if (n > 1)
+      in[1] = values[opi_test_next(random) % (n - 1)]; /* skips */
     values[n] = before = toy_node(&p->t, name, in, 2, (int64_t)(1 + opi_test_next(random) % 64));
     p->ns[n] = opi_test_uniform(random, 1, 1000);
     p->outputs[n] = p->t.graph->values[before].n_bytes;
     p->workspace[n] = opi_test_next(random) % 256;
     p->param_of_node[n] = n % 4 == 3 ? 0 : n; /* ties to the first */
-    p->params[n] = (opi_node_param){.param = p->param_of_node[n], .key = 1, .n_bytes = 100 + 50 * p->param_of_node[n]};
+    p->params[n] = (opi_node_param){
+        .param = p->param_of_node[n], .key = 1, .n_bytes = 100 + 50 * p->param_of_node[n]};
     p->first[n + 1] = n + 1;
   }
   toy_output(&p->t, before);
   p->single.n_params = NODES;
-  p->profile = (opi_profile){.single = &p->single, .node_ns = p->ns, .workspace_bytes = p->workspace, .output_bytes = p->outputs,
-                             .params = p->params, .param_first = p->first, .n_nodes = NODES,
-                             .transfer_bytes_per_ns = 10, .transfer_ns = 20};
+  p->profile = (opi_profile){.single = &p->single,
+                             .node_ns = p->ns,
+                             .workspace_bytes = p->workspace,
+                             .output_bytes = p->outputs,
+                             .params = p->params,
+                             .param_first = p->first,
+                             .n_nodes = NODES,
+                             .transfer_bytes_per_ns = 10,
+                             .transfer_ns = 20};
   for (uint32_t s = 0; s < STAGES; ++s) {
     p->profiles[s] = &p->profile;
     p->caps[s] = UINT64_MAX;
   }
-  p->cut = (opi_cut_problem){.graph = p->t.graph, .profiles = p->profiles, .caps_bytes = p->caps, .n_stages = STAGES, .depth = 2};
+  p->cut = (opi_cut_problem){.graph = p->t.graph,
+                             .profiles = p->profiles,
+                             .caps_bytes = p->caps,
+                             .n_stages = STAGES,
+                             .depth = 2};
 }
 
-/* Parameters of nodes [from, to), each layout once: the part of a stage's memory that does not rest on an estimate. */
+/* Parameters of nodes [from, to), each layout once: the part of a stage's memory that does not rest
+ * on an estimate. */
 static uint64_t params_of(const problem *p, uint32_t from, uint32_t to) {
   uint64_t sum = 0;
   for (uint32_t n = from; n < to; ++n) {
     bool seen = false;
-    for (uint32_t k = from; k < n; ++k) seen |= p->param_of_node[k] == p->param_of_node[n];
-    if (!seen) sum += p->params[n].n_bytes;
+    for (uint32_t k = from; k < n; ++k)
+      seen |= p->param_of_node[k] == p->param_of_node[n];
+    if (!seen)
+      sum += p->params[n].n_bytes;
   }
   return sum;
 }
@@ -70,12 +87,17 @@ static uint64_t params_of(const problem *p, uint32_t from, uint32_t to) {
 static double stage_ns(const problem *p, uint32_t from, uint32_t to) {
   const opi_graph *g = p->t.graph;
   double ns = 0;
-  for (uint32_t n = from; n < to; ++n) ns += p->ns[n];
+  for (uint32_t n = from; n < to; ++n)
+    ns += p->ns[n];
   for (uint32_t v = 0; from > 0 && v < g->n_values; ++v) {
-    if (g->values[v].producer == OPIPE_NONE || g->values[v].producer >= from) continue;
+    if (g->values[v].producer == OPIPE_NONE || g->values[v].producer >= from)
+      continue;
     bool later = false;
-    for (uint32_t n = from; n < NODES; ++n) later |= g->nodes[n].in[0] == v || g->nodes[n].in[1] == v;
-    if (later) ns += p->profile.transfer_ns + (double)g->values[v].n_bytes / p->profile.transfer_bytes_per_ns;
+    for (uint32_t n = from; n < NODES; ++n)
+      later |= g->nodes[n].in[0] == v || g->nodes[n].in[1] == v;
+    if (later)
+      ns +=
+          p->profile.transfer_ns + (double)g->values[v].n_bytes / p->profile.transfer_bytes_per_ns;
   }
   return ns;
 }
@@ -84,7 +106,8 @@ static double worst_of(const problem *p, const uint32_t *ends) {
   double worst = 0;
   for (uint32_t s = 0; s < STAGES; ++s) {
     const double ns = stage_ns(p, ends[s], ends[s + 1]);
-    if (ns > worst) worst = ns;
+    if (ns > worst)
+      worst = ns;
   }
   return worst;
 }
@@ -94,7 +117,8 @@ static double brute_force(const problem *p) {
   for (uint32_t a = 1; a < NODES; ++a) {
     for (uint32_t b = a + 1; b < NODES; ++b) {
       const double worst = worst_of(p, (uint32_t[]){0, a, b, NODES});
-      if (worst < best) best = worst;
+      if (worst < best)
+        best = worst;
     }
   }
   return best;
@@ -104,10 +128,13 @@ static bool ends_of(const uint32_t *stage, uint32_t *ends) {
   uint32_t s = 0;
   ends[0] = 0;
   for (uint32_t n = 0; n < NODES; ++n) {
-    if (stage[n] < s) return false;
-    while (s < stage[n]) ends[++s] = n;
+    if (stage[n] < s)
+      return false;
+    while (s < stage[n])
+      ends[++s] = n;
   }
-  while (s < STAGES) ends[++s] = NODES;
+  while (s < STAGES)
+    ends[++s] = NODES;
   return true;
 }
 
@@ -121,7 +148,8 @@ static void test_the_search_equals_brute_force(void) {
     OPI_ASSERT_OK_FATAL(opi_cut_dp(&p.cut, opi_allocator_system(), stage, &err), &err);
     OPI_ASSERT_FATAL(ends_of(stage, ends));
     const double found = worst_of(&p, ends), best = brute_force(&p);
-    if (fabs(found - best) > 1e-6 * best) OPI_FAIL("round %d: %.3f ns found, %.3f possible", round, found, best);
+    if (fabs(found - best) > 1e-6 * best)
+      OPI_FAIL("round %d: %.3f ns found, %.3f possible", round, found, best);
     toy_close(&p.t);
   }
 }
@@ -159,8 +187,10 @@ static void test_what_cannot_fit_says_by_how_much(void) {
   problem p;
   uint32_t stage[NODES];
   make(&p, &random, true);
-  for (uint32_t s = 0; s < STAGES; ++s) p.caps[s] = 10;
-  OPI_ASSERT_ERROR(opi_cut_dp(&p.cut, opi_allocator_system(), stage, &err), OPIPE_E_LIMIT, &err, "bytes of 10:");
+  for (uint32_t s = 0; s < STAGES; ++s)
+    p.caps[s] = 10;
+  OPI_ASSERT_ERROR(opi_cut_dp(&p.cut, opi_allocator_system(), stage, &err), OPIPE_E_LIMIT, &err,
+                   "bytes of 10:");
   toy_close(&p.t);
 }
 
@@ -184,12 +214,15 @@ static void test_refinement_only_improves(void) {
     OPI_ASSERT(worst_after <= worst_before * (1 + 1e-9));
     improved += worst_after < worst_before * (1 - 1e-9);
     opi_cutting *c = NULL;
-    OPI_ASSERT_OK(opi_cutting_build(p.t.graph, stage, STAGES, opi_allocator_system(), &c, &err), &err); /* every edge goes forward */
+    OPI_ASSERT_OK(opi_cutting_build(p.t.graph, stage, STAGES, opi_allocator_system(), &c, &err),
+                  &err); /* every edge goes forward */
     opi_cutting_free(c);
     toy_close(&p.t);
   }
   OPI_ASSERT(improved > 5);
 }
 
-OPI_TEST_MAIN("cut search", OPI_TEST(test_the_search_equals_brute_force), OPI_TEST(test_caps_force_another_cut),
-              OPI_TEST(test_what_cannot_fit_says_by_how_much), OPI_TEST(test_refinement_only_improves))
+OPI_TEST_MAIN("cut search", OPI_TEST(test_the_search_equals_brute_force),
+              OPI_TEST(test_caps_force_another_cut),
+              OPI_TEST(test_what_cannot_fit_says_by_how_much),
+              OPI_TEST(test_refinement_only_improves))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lowering, the proof and the simulator: what is complete and what deadlocks, and times that can be worked out by hand. */
+/* Lowering, the proof and the simulator: what is complete and what deadlocks, and times that can be
+ * worked out by hand. */
 #include "partition/simulate/replay.h"
 #include "tests/partition/toy.h"
 
@@ -17,11 +18,13 @@ static opi_cutting *chain(toy *t, uint32_t n) {
     stages[i] = i;
   }
   toy_output(t, v);
-  OPI_ASSERT_OK_FATAL(opi_cutting_build(t->graph, stages, n, opi_allocator_system(), &c, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_cutting_build(t->graph, stages, n, opi_allocator_system(), &c, &err),
+                      &err);
   return c;
 }
 
-static opipe_status lower_and_prove(const opi_plan *plan, const opi_cutting *c, opi_program_list **list, opipe_error *err) {
+static opipe_status lower_and_prove(const opi_plan *plan, const opi_cutting *c,
+                                    opi_program_list **list, opipe_error *err) {
   OPI_TRY(opi_lower(plan, c, opi_allocator_system(), list, err));
   return opi_prove(plan, c, *list, opi_allocator_system(), err);
 }
@@ -41,7 +44,8 @@ static void test_a_straight_pipeline_is_proven_and_timed(void) {
   OPI_ASSERT_INT(list->steps[list->rank_first[3] + 2].kind, OPI_ACT_STORE);
   const double ns[4] = {10, 10, 20, 10};
   OPI_ASSERT_OK(opi_replay(&plan, c, list, ns, 12, opi_allocator_system(), &times, &err), &err);
-  OPI_ASSERT_INT(times.request_ns, 10 + 10 + 3 * 20 + 10); /* fill, then the slowest stage three times, then drain */
+  OPI_ASSERT_INT(times.request_ns,
+                 10 + 10 + 3 * 20 + 10); /* fill, then the slowest stage three times, then drain */
   OPI_ASSERT_INT(times.interval_ns, 3 * 20);
   opi_program_list_free(list);
   opi_cutting_free(c);
@@ -73,7 +77,8 @@ static void test_missing_and_double_actions_are_named(void) {
   opi_cutting *c = chain(&t, 2);
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[3].microbatch = 0; /* 1F0 twice, 1F1 never */
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err, "rank 1, action 1: 1F0 appears twice");
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+                   "rank 1, action 1: 1F0 appears twice");
   opi_program_list_free(list);
   plan = toy_plan(&t, 2, 2, 2);
   plan.n_actions = plan.rank_first[2] = 3;
@@ -81,7 +86,8 @@ static void test_missing_and_double_actions_are_named(void) {
   opi_program_list_free(list);
   plan = toy_plan(&t, 2, 2, 2);
   plan.actions[0].stage = 1;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err, "stage 1 lives on rank 1");
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+                   "stage 1 lives on rank 1");
   opi_program_list_free(list);
   opi_cutting_free(c);
   toy_close(&t);
@@ -96,7 +102,9 @@ static void test_a_deadlock_prints_its_cycle(void) {
   opi_plan plan = toy_plan(&t, 2, 3, 1);
   plan.actions[3].microbatch = 2;
   plan.actions[5].microbatch = 0;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err, "deadlocks: rank 0, step 4: COMPUTE of stage 0, micro-batch 1, waits for rank 1; rank 1, step 0: RECV of stage 1, micro-batch 2, waits for rank 0");
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+                   "deadlocks: rank 0, step 4: COMPUTE of stage 0, micro-batch 1, waits for rank "
+                   "1; rank 1, step 0: RECV of stage 1, micro-batch 2, waits for rank 0");
   opi_program_list_free(list);
   plan.depth = 3;
   OPI_ASSERT_OK(lower_and_prove(&plan, c, &list, &err), &err);
@@ -105,5 +113,7 @@ static void test_a_deadlock_prints_its_cycle(void) {
   toy_close(&t);
 }
 
-OPI_TEST_MAIN("proof", OPI_TEST(test_a_straight_pipeline_is_proven_and_timed), OPI_TEST(test_one_in_flight_is_sequential),
-              OPI_TEST(test_missing_and_double_actions_are_named), OPI_TEST(test_a_deadlock_prints_its_cycle))
+OPI_TEST_MAIN("proof", OPI_TEST(test_a_straight_pipeline_is_proven_and_timed),
+              OPI_TEST(test_one_in_flight_is_sequential),
+              OPI_TEST(test_missing_and_double_actions_are_named),
+              OPI_TEST(test_a_deadlock_prints_its_cycle))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bound graphs made by hand for tests of the partition: float tensors of given sizes, nodes without meaning. No backend is needed. */
+/* Bound graphs made by hand for tests of the partition: float tensors of given sizes, nodes without
+ * meaning. No backend is needed. */
 #ifndef TESTS_PARTITION_TOY_H
 #define TESTS_PARTITION_TOY_H
 
@@ -16,7 +17,8 @@ typedef struct toy {
 } toy;
 
 static inline void toy_need(bool there) {
-  if (there) return;
+  if (there)
+    return;
   fprintf(stderr, "out of memory in a test\n");
   exit(1);
 }
@@ -27,11 +29,14 @@ static inline void toy_open(toy *t) {
   toy_need(t->graph != NULL);
 }
 
-static inline void toy_close(toy *t) { opi_arena_release(&t->arena); }
+static inline void toy_close(toy *t) {
+  opi_arena_release(&t->arena);
+}
 
 /* A float value of n elements. */
 static inline uint32_t toy_value(toy *t, const char *name, int64_t n) {
-  const uint32_t v = opi_graph_add_value(t->graph, opi_arena_strdup(&t->arena, name), OPIPE_FLOAT, &n, 1);
+  const uint32_t v =
+      opi_graph_add_value(t->graph, opi_arena_strdup(&t->arena, name), OPIPE_FLOAT, &n, 1);
   toy_need(v != OPIPE_NONE);
   t->graph->values[v].n_bytes = (uint64_t)n * 4;
   return v;
@@ -54,9 +59,11 @@ static inline uint32_t toy_param(toy *t, const char *name, int64_t n) {
 }
 
 /* A node that reads `in` and makes one value called `name` of n elements. */
-static inline uint32_t toy_node(toy *t, const char *name, const uint32_t *in, uint32_t n_in, int64_t n) {
+static inline uint32_t toy_node(toy *t, const char *name, const uint32_t *in, uint32_t n_in,
+                                int64_t n) {
   const uint32_t out = toy_value(t, name, n);
-  opi_node *node = opi_graph_add_node(t->graph, opi_arena_printf(&t->arena, "n_%s", name), "Add", "", n_in, 1, 0);
+  opi_node *node = opi_graph_add_node(t->graph, opi_arena_printf(&t->arena, "n_%s", name), "Add",
+                                      "", n_in, 1, 0);
   toy_need(node != NULL);
   memcpy(node->in, in, n_in * sizeof(*in));
   node->out[0] = out;
@@ -71,7 +78,8 @@ static inline void toy_output(toy *t, uint32_t v) {
 }
 
 /* A plan of n stages, one per rank, M micro-batches in rising order. */
-static inline opi_plan toy_plan(toy *t, uint32_t n_stages, uint32_t n_microbatches, uint32_t depth) {
+static inline opi_plan toy_plan(toy *t, uint32_t n_stages, uint32_t n_microbatches,
+                                uint32_t depth) {
   opi_plan plan = {.allocator = opi_allocator_system(),
                    .n_ranks = n_stages,
                    .n_stages = n_stages,
@@ -83,12 +91,14 @@ static inline opi_plan toy_plan(toy *t, uint32_t n_stages, uint32_t n_microbatch
   plan.devices = OPI_ARENA_ARRAY(&t->arena, opi_device_spec, n_stages);
   plan.actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, n_stages * n_microbatches);
   plan.rank_first = OPI_ARENA_ARRAY(&t->arena, uint32_t, n_stages + 1);
-  toy_need(plan.instance_rank != NULL && plan.devices != NULL && plan.actions != NULL && plan.rank_first != NULL);
+  toy_need(plan.instance_rank != NULL && plan.devices != NULL && plan.actions != NULL &&
+           plan.rank_first != NULL);
   for (uint32_t s = 0; s < n_stages; ++s) {
     plan.instance_rank[s] = s;
     plan.rank_first[s] = plan.n_actions;
     for (uint32_t m = 0; m < n_microbatches; ++m) {
-      plan.actions[plan.n_actions++] = (opipe_action){.rank = s, .stage = s, .microbatch = m, .pass = OPIPE_PASS_FORWARD};
+      plan.actions[plan.n_actions++] =
+          (opipe_action){.rank = s, .stage = s, .microbatch = m, .pass = OPIPE_PASS_FORWARD};
     }
   }
   plan.rank_first[n_stages] = plan.n_actions;
