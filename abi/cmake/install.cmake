@@ -23,7 +23,8 @@ install(FILES ${PROJECT_BINARY_DIR}/onnxpipe.pc DESTINATION ${CMAKE_INSTALL_LIBD
 
 install(EXPORT onnxpipe-targets NAMESPACE onnxpipe:: DESTINATION ${package_dir})
 configure_package_config_file(abi/cmake/onnxpipe-config.cmake.in
-  ${PROJECT_BINARY_DIR}/onnxpipe-config.cmake INSTALL_DESTINATION ${package_dir})
+  ${PROJECT_BINARY_DIR}/onnxpipe-config.cmake INSTALL_DESTINATION ${package_dir}
+  PATH_VARS CMAKE_INSTALL_LIBDIR)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/onnxpipe-config-version.cmake
   COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/onnxpipe-config.cmake
