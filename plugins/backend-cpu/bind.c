@@ -8,8 +8,7 @@
 void cpu_refresh_params(opipe_binding *binding) {
   for (uint32_t i = 0; i < binding->n_refs; ++i) {
     const cpu_param_ref *ref = &binding->refs[i];
-    ref->tensor->data =
-        (void *)(uintptr_t)cpu_params_data(binding->params, ref->slot, ref->kind);
+    ref->tensor->data = (void *)(uintptr_t)cpu_params_data(binding->params, ref->slot, ref->kind);
   }
   binding->params_version = binding->n_refs > 0 ? cpu_params_version(binding->params) : 0;
 }

@@ -48,8 +48,7 @@ opipe_status cpu_region_data(const opipe_region *region, const char *what, void 
       region->n_bytes > buffer->n_bytes - region->offset_bytes) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "%s: %llu bytes at %llu reach beyond the buffer's %llu bytes", what,
-                      (unsigned long long)region->n_bytes,
-                      (unsigned long long)region->offset_bytes,
+                      (unsigned long long)region->n_bytes, (unsigned long long)region->offset_bytes,
                       (unsigned long long)buffer->n_bytes);
   }
   *out_data = (char *)buffer->data + region->offset_bytes;

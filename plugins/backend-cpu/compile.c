@@ -26,11 +26,7 @@ static opipe_status check_value(const opipe_graph *graph, uint32_t v, opipe_erro
     return opipe_fail(err, OPIPE_E_INVALID, "value '%.80s': says %llu bytes, its shape %llu",
                       value->name, (unsigned long long)value->n_bytes, (unsigned long long)n_bytes);
   }
-  const uint32_t slots[] = {1,
-                            1,
-                            graph->n_params,
-                            graph->n_boundaries,
-                            graph->n_boundaries};
+  const uint32_t slots[] = {1, 1, graph->n_params, graph->n_boundaries, graph->n_boundaries};
   if (value->role > OPIPE_VALUE_OUTPUT) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "value '%.80s': role %u is not known", value->name,
                       value->role);
@@ -162,8 +158,7 @@ opipe_status cpu_compile(opipe_device *device, const opipe_compile_params *param
     return opipe_fail(err, OPIPE_E_ABI, "compile: struct_size %u is too small",
                       params->struct_size);
   }
-  const uint32_t known =
-      OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON | OPIPE_COMPILE_NO_FUSE;
+  const uint32_t known = OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON | OPIPE_COMPILE_NO_FUSE;
   if ((params->flags & ~known) != 0) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "compile: unknown flags 0x%x", params->flags);
   }

@@ -58,8 +58,8 @@ static bool cpuinfo(const char *key, char *out_text, size_t room) {
   return found;
 }
 
-/* fp32 operations a cycle and core: two 256-bit multiply-adds (AVX2); two 512-bit ones are issued in
- * halves by some processors, so AVX-512 counts one and a half. */
+/* fp32 operations a cycle and core: two 256-bit multiply-adds (AVX2); two 512-bit ones are issued
+ * in halves by some processors, so AVX-512 counts one and a half. */
 static double flops_per_cycle(cpu_isa isa) {
   switch (isa) {
     case CPU_ISA_AVX512:
@@ -141,8 +141,7 @@ static opipe_status start_team(opipe_device *device, uint32_t spin_us, opipe_err
     return OPIPE_OK;
   }
   device->team_bytes = cpu_team_bytes(device->threads);
-  device->team_memory =
-      host->realloc(host->ctx, NULL, 0, device->team_bytes, CPU_TEAM_ALIGN_BYTES);
+  device->team_memory = host->realloc(host->ctx, NULL, 0, device->team_bytes, CPU_TEAM_ALIGN_BYTES);
   if (device->team_memory == NULL) {
     return opipe_fail(err, OPIPE_E_NOMEM, "backend cpu: no memory for a team of %d threads",
                       device->threads);

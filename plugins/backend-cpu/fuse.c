@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From nodes to steps, with what the kernels can do in one go:
  *
- *   product with packed weights, + bias, activation, * gate, + residual  -> one step, where the last
- *                                                                           of its nodes stood
- *   sum of two tensors, then a layer or RMS norm                         -> one step, where the sum
- *                                                                           stood
+ *   product with packed weights, + bias, activation, * gate, + residual  -> one step, where the
+ * last of its nodes stood sum of two tensors, then a layer or RMS norm                         ->
+ * one step, where the sum stood
  *
  * What disappears must be a temporary that nobody else reads: a value at the border (a cut tensor)
  * is never swallowed. Off for reference kernels and with OPIPE_COMPILE_NO_FUSE.
@@ -53,8 +52,8 @@ static opipe_status find_users(fuser *f) {
   f->made = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->taken = CPU_POOL_ARRAY(pool, bool, graph->n_nodes);
   f->at = CPU_POOL_ARRAY(pool, group *, graph->n_nodes);
-  if (next == NULL || f->first == NULL || f->users == NULL || f->made == NULL ||
-      f->taken == NULL || f->at == NULL) {
+  if (next == NULL || f->first == NULL || f->users == NULL || f->made == NULL || f->taken == NULL ||
+      f->at == NULL) {
     return out_of_memory(f);
   }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
@@ -207,8 +206,8 @@ static opipe_status match_product(fuser *f, uint32_t i) {
   }
   CPU_TRY(new_group(f, node, node->out[0], &g));
   const bool has_c = is_op(node, "Gemm") && node->n_in > 2 && node->in[2] != OPIPE_NONE;
-  if (has_c && cpu_elems(&f->graph->values[node->in[2]]) !=
-                   (uint64_t)f->graph->values[g->out].shape[1]) {
+  if (has_c &&
+      cpu_elems(&f->graph->values[node->in[2]]) != (uint64_t)f->graph->values[g->out].shape[1]) {
     return OPIPE_OK; /* C is more than a bias: it takes the residual's place */
   }
   int stage = has_c ? 1 : 0;
@@ -239,9 +238,8 @@ static const opipe_node *norm_of(const fuser *f, uint32_t sum) {
     bool ready = norm && node->n_in >= 2 && node->in[0] == sum && node->out[0] != OPIPE_NONE &&
                  !f->taken[f->users[u]];
     for (uint32_t k = 1; ready && k < node->n_in; ++k) {
-      ready = node->in[k] == OPIPE_NONE ||
-              (f->made[node->in[k]] == OPIPE_NONE &&
-               f->graph->values[node->in[k]].dtype == OPIPE_FLOAT);
+      ready = node->in[k] == OPIPE_NONE || (f->made[node->in[k]] == OPIPE_NONE &&
+                                            f->graph->values[node->in[k]].dtype == OPIPE_FLOAT);
     }
     for (uint32_t k = 0; ready && k < node->n_out; ++k) {
       ready = node->out[k] == OPIPE_NONE || f->graph->values[node->out[k]].dtype == OPIPE_FLOAT;

@@ -19,8 +19,9 @@ bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32
       return opipe_shape_elems(shape, rank, &n) && !__builtin_mul_overflow(n, 4ull, out_bytes);
     case CPU_LAYOUT_PANEL:
     case CPU_LAYOUT_PANEL_T:
-      return rank == 2 && cpu_pack_bytes(CPU_PACK_F32_PANEL, shape[kind == CPU_LAYOUT_PANEL ? 0 : 1],
-                                         shape[kind == CPU_LAYOUT_PANEL ? 1 : 0], out_bytes);
+      return rank == 2 &&
+             cpu_pack_bytes(CPU_PACK_F32_PANEL, shape[kind == CPU_LAYOUT_PANEL ? 0 : 1],
+                            shape[kind == CPU_LAYOUT_PANEL ? 1 : 0], out_bytes);
     default:
       return false;
   }

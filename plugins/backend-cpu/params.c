@@ -2,8 +2,8 @@
 /* Parameter sets: the sources, and one copy of each layout that some program wanted.
  *
  * Layout RAW is the source itself (often a mapped file), until the parameter is written: then the
- * set owns a dense copy of it, and RAW is that copy. Other layouts are made from whichever of the two
- * holds. `version` grows whenever an address may have changed, so that bindings look again.
+ * set owns a dense copy of it, and RAW is that copy. Other layouts are made from whichever of the
+ * two holds. `version` grows whenever an address may have changed, so that bindings look again.
  */
 #include "ops/op.h"
 

@@ -166,8 +166,7 @@ static opipe_status make_storages(placer *q, opipe_error *err) {
           break;
         case OPIPE_VALUE_TEMP:
           storage->kind = in_arena(q, head) ? CPU_PLACE_ARENA : CPU_PLACE_BOUNDARY;
-          storage->slot =
-              in_arena(q, head) ? 0 : q->graph->values[q->output[head]].slot;
+          storage->slot = in_arena(q, head) ? 0 : q->graph->values[q->output[head]].slot;
           break;
         default:
           storage->kind = CPU_PLACE_BOUNDARY;
@@ -224,7 +223,8 @@ static void sort_storages(const cpu_storage *storages, uint32_t *order, uint32_t
   }
 }
 
-/* Offsets of the arena's storages; in them n_bytes becomes what is taken, rounded, with red zones. */
+/* Offsets of the arena's storages; in them n_bytes becomes what is taken, rounded, with red zones.
+ */
 static opipe_status place_arena(opipe_program *program, opipe_error *err) {
   const uint64_t zone = (program->flags & OPIPE_COMPILE_POISON) != 0 ? 2 * CPU_RED_ZONE : 0;
   uint32_t *order = CPU_POOL_ARRAY(&program->pool, uint32_t, program->n_storages);

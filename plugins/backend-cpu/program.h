@@ -63,7 +63,13 @@ typedef struct cpu_step {
   bool is_view;     /* out[0] has the bytes of in[0] */
 } cpu_step;
 
-enum { CPU_PLACE_NONE = 0, CPU_PLACE_ARENA, CPU_PLACE_CONSTANT, CPU_PLACE_BOUNDARY, CPU_PLACE_PARAM };
+enum {
+  CPU_PLACE_NONE = 0,
+  CPU_PLACE_ARENA,
+  CPU_PLACE_CONSTANT,
+  CPU_PLACE_BOUNDARY,
+  CPU_PLACE_PARAM
+};
 
 /* Where the bytes of one or several values lie. */
 typedef struct cpu_storage {

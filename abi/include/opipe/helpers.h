@@ -47,19 +47,20 @@ static inline opipe_status opipe_fail(opipe_error *err, opipe_status status, con
 
 /* Bits of one element; 0 for unknown types and strings. */
 static inline uint32_t opipe_dtype_bits(uint32_t dtype) {
-  static const uint8_t bits[27] = {0,  32, 8,  8,  16, 16, 32, 64, 0,  8, 16, 64, 32, 64,
-                                   64, 128, 16, 8,  8,  8,  8,  4,  4,  4, 8,  2,  2};
+  static const uint8_t bits[27] = {0,  32,  8,  8, 16, 16, 32, 64, 0, 8, 16, 64, 32, 64,
+                                   64, 128, 16, 8, 8,  8,  8,  4,  4, 4, 8,  2,  2};
   return dtype < 27u ? bits[dtype] : 0u;
 }
 
 /* "float32", "int64", ...; "unknown" for anything else. */
 static inline const char *opipe_dtype_name(uint32_t dtype) {
   static const char *const names[27] = {
-      "unknown",      "float32",    "uint8",          "int8",    "uint16",     "int16",   "int32",
-      "int64",        "string",     "bool",           "float16", "float64",    "uint32",  "uint64",
-      "complex64",    "complex128", "bfloat16",       "float8e4m3fn", "float8e4m3fnuz",
-      "float8e5m2",   "float8e5m2fnuz", "uint4",      "int4",    "float4e2m1", "float8e8m0",
-      "uint2",        "int2"};
+      "unknown",        "float32",  "uint8",        "int8",           "uint16",
+      "int16",          "int32",    "int64",        "string",         "bool",
+      "float16",        "float64",  "uint32",       "uint64",         "complex64",
+      "complex128",     "bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2",
+      "float8e5m2fnuz", "uint4",    "int4",         "float4e2m1",     "float8e8m0",
+      "uint2",          "int2"};
   return dtype < 27u ? names[dtype] : names[0];
 }
 
@@ -162,8 +163,8 @@ static inline bool opipe_broadcast_strides(const int64_t *shape, uint32_t rank, 
 
 /* ---- options: "key=value,key=value" ---- */
 
-/* Takes the next pair off *io_text. 1: a pair was read; 0: the end; -1: malformed or longer than the
- * buffers. A key without '=' gets an empty value. */
+/* Takes the next pair off *io_text. 1: a pair was read; 0: the end; -1: malformed or longer than
+ * the buffers. A key without '=' gets an empty value. */
 static inline int opipe_option_next(const char **io_text, char *out_key, size_t key_room,
                                     char *out_value, size_t value_room) {
   const char *text = *io_text;
@@ -189,8 +190,9 @@ static inline int opipe_option_next(const char **io_text, char *out_key, size_t 
 
 /* ---- devices whose memory is the host's ---- */
 
-/* Counts live bytes by kind (OPIPE_BUFFER_*) under a cap. Zero it, then set cap_bytes (0: none). One
- * thread at a time takes and gives back; opipe_meter_read may be called by any thread meanwhile. */
+/* Counts live bytes by kind (OPIPE_BUFFER_*) under a cap. Zero it, then set cap_bytes (0: none).
+ * One thread at a time takes and gives back; opipe_meter_read may be called by any thread
+ * meanwhile. */
 typedef struct opipe_meter {
   uint64_t cap_bytes;
   uint64_t live_bytes[4];
@@ -301,6 +303,323 @@ static inline opipe_status opipe_sync_event_poll(const opipe_sync_event *event) 
   (void)__atomic_load_n(&event->n_recorded, __ATOMIC_ACQUIRE);
   return OPIPE_OK;
 }
+
+#ifdef OPIPE_HELPERS_HOST_DEVICE
+/* ---- a host-memory device, ready made ----
+ *
+ * With OPIPE_HELPERS_HOST_DEVICE defined before this header is included, the plugin gets the types
+ * opipe_device, opipe_buffer, opipe_queue, opipe_event and opipe_params, and functions for every
+ * slot of opipe_backend that deals with them, for devices whose memory is the host's, whose work is
+ * done when a call returns, and which use parameters where they lie. What is left to write:
+ * device_count, device_query, support, compile, program_*, bind, binding_free, run.
+ * OPIPE_HOST_ALIGN is the device's alignment.
+ */
+#define OPIPE_HOST_ALIGN 64u
+
+struct opipe_device {
+  const opipe_host *host;
+  opipe_meter meter;
+};
+struct opipe_buffer {
+  opipe_device *device;
+  void *data;
+  uint64_t n_bytes;
+  uint32_t kind;
+  uint32_t reserved;
+};
+struct opipe_queue {
+  opipe_device *device;
+};
+struct opipe_event {
+  opipe_device *device;
+  opipe_sync_event event;
+};
+struct opipe_params {
+  opipe_device *device;
+  const opipe_param_source *sources;
+  uint64_t n;
+};
+
+/* Zeroed memory of the host's allocator, NULL when there is none; and back. */
+static inline void *opipe_host_new(const opipe_host *host, size_t n_bytes) {
+  void *data = host->realloc(host->ctx, NULL, 0, n_bytes != 0 ? n_bytes : 1, 16);
+  if (data != NULL) {
+    memset(data, 0, n_bytes);
+  }
+  return data;
+}
+static inline void opipe_host_delete(const opipe_host *host, void *data, size_t n_bytes) {
+  if (data != NULL) {
+    host->realloc(host->ctx, data, n_bytes != 0 ? n_bytes : 1, 0, 16);
+  }
+}
+static inline opipe_status opipe_host_no_memory(opipe_error *err, const char *what) {
+  return opipe_fail(err, OPIPE_E_NOMEM, "the host has no memory for %s", what);
+}
+
+/* Device 0 of an instance whose host is `host`; options are refused. */
+static inline opipe_status opipe_host_device_open(const opipe_host *host,
+                                                  const opipe_device_params *params,
+                                                  opipe_device **out_device, opipe_error *err) {
+  if (params->index != 0) {
+    return opipe_fail(err, OPIPE_E_NOTFOUND, "there is no device %u, there is 1", params->index);
+  }
+  if (OPIPE_HAS(params, opipe_device_params, options) && params->options != NULL &&
+      params->options[0] != '\0') {
+    return opipe_fail(err, OPIPE_E_INVALID, "the device has no option '%s'", params->options);
+  }
+  opipe_device *device = (opipe_device *)opipe_host_new(host, sizeof *device);
+  if (device == NULL) {
+    return opipe_host_no_memory(err, "a device");
+  }
+  device->host = host;
+  device->meter.cap_bytes = params->memory_bytes;
+  *out_device = device;
+  return OPIPE_OK;
+}
+static inline void opipe_host_device_close(opipe_device *device) {
+  if (device != NULL) {
+    opipe_host_delete(device->host, device, sizeof *device);
+  }
+}
+static inline opipe_status opipe_host_device_usage(opipe_device *device,
+                                                   opipe_device_usage *io_usage, opipe_error *err) {
+  return opipe_meter_read(&device->meter, io_usage, err);
+}
+
+static inline opipe_status opipe_host_buffer_alloc(opipe_device *device, uint64_t n_bytes,
+                                                   uint32_t kind, opipe_buffer **out_buffer,
+                                                   opipe_error *err) {
+  void *data = NULL;
+  opipe_buffer *buffer = (opipe_buffer *)opipe_host_new(device->host, sizeof *buffer);
+  if (buffer == NULL) {
+    return opipe_host_no_memory(err, "a buffer");
+  }
+  const opipe_status status =
+      opipe_host_alloc(device->host, &device->meter, kind, &n_bytes, OPIPE_HOST_ALIGN, &data, err);
+  if (status < 0) {
+    opipe_host_delete(device->host, buffer, sizeof *buffer);
+    return status;
+  }
+  buffer->device = device;
+  buffer->data = data;
+  buffer->n_bytes = n_bytes;
+  buffer->kind = kind;
+  *out_buffer = buffer;
+  return OPIPE_OK;
+}
+static inline void opipe_host_buffer_free(opipe_buffer *buffer) {
+  if (buffer != NULL) {
+    opipe_device *device = buffer->device;
+    opipe_host_free(device->host, &device->meter, buffer->kind, buffer->data, buffer->n_bytes,
+                    OPIPE_HOST_ALIGN);
+    opipe_host_delete(device->host, buffer, sizeof *buffer);
+  }
+}
+static inline opipe_status opipe_host_buffer_host(opipe_buffer *buffer, void **out_data,
+                                                  opipe_error *err) {
+  (void)err;
+  *out_data = buffer->data;
+  return OPIPE_OK;
+}
+/* Address of a region's first byte. */
+static inline void *opipe_host_at(const opipe_region *region) {
+  return (char *)region->buffer->data + region->offset_bytes;
+}
+
+static inline opipe_status opipe_host_queue_open(opipe_device *device, opipe_queue **out_queue,
+                                                 opipe_error *err) {
+  opipe_queue *queue = (opipe_queue *)opipe_host_new(device->host, sizeof *queue);
+  if (queue == NULL) {
+    return opipe_host_no_memory(err, "a queue");
+  }
+  queue->device = device;
+  *out_queue = queue;
+  return OPIPE_OK;
+}
+static inline void opipe_host_queue_close(opipe_queue *queue) {
+  if (queue != NULL) {
+    opipe_host_delete(queue->device->host, queue, sizeof *queue);
+  }
+}
+static inline opipe_status opipe_host_event_create(opipe_device *device, opipe_event **out_event,
+                                                   opipe_error *err) {
+  opipe_event *event = (opipe_event *)opipe_host_new(device->host, sizeof *event);
+  if (event == NULL) {
+    return opipe_host_no_memory(err, "an event");
+  }
+  event->device = device;
+  *out_event = event;
+  return OPIPE_OK;
+}
+static inline void opipe_host_event_destroy(opipe_event *event) {
+  if (event != NULL) {
+    opipe_host_delete(event->device->host, event, sizeof *event);
+  }
+}
+static inline opipe_status opipe_host_event_record(opipe_queue *queue, opipe_event *event,
+                                                   opipe_error *err) {
+  (void)queue;
+  (void)err;
+  opipe_sync_event_record(&event->event);
+  return OPIPE_OK;
+}
+static inline opipe_status opipe_host_event_wait(opipe_queue *queue, opipe_event *event,
+                                                 opipe_error *err) {
+  (void)queue;
+  (void)err;
+  return opipe_sync_event_poll(&event->event);
+}
+static inline opipe_status opipe_host_event_poll(opipe_event *event, opipe_error *err) {
+  (void)err;
+  return opipe_sync_event_poll(&event->event);
+}
+static inline opipe_status opipe_host_event_sync(opipe_event *event, uint64_t timeout_ns,
+                                                 opipe_error *err) {
+  (void)timeout_ns;
+  (void)err;
+  return opipe_sync_event_poll(&event->event);
+}
+
+static inline opipe_status opipe_host_check_region(const opipe_region *region, opipe_error *err) {
+  if (region->offset_bytes > region->buffer->n_bytes ||
+      region->n_bytes > region->buffer->n_bytes - region->offset_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "a region of %llu bytes at %llu lies outside its buffer of %llu",
+                      (unsigned long long)region->n_bytes, (unsigned long long)region->offset_bytes,
+                      (unsigned long long)region->buffer->n_bytes);
+  }
+  return OPIPE_OK;
+}
+static inline opipe_status opipe_host_write(opipe_queue *queue, const opipe_region *dst,
+                                            const void *src, opipe_error *err) {
+  (void)queue;
+  const opipe_status status = opipe_host_check_region(dst, err);
+  if (status == OPIPE_OK && dst->n_bytes != 0) {
+    memcpy(opipe_host_at(dst), src, (size_t)dst->n_bytes);
+  }
+  return status;
+}
+static inline opipe_status opipe_host_read(opipe_queue *queue, void *dst, const opipe_region *src,
+                                           opipe_error *err) {
+  (void)queue;
+  const opipe_status status = opipe_host_check_region(src, err);
+  if (status == OPIPE_OK && src->n_bytes != 0) {
+    memcpy(dst, opipe_host_at(src), (size_t)src->n_bytes);
+  }
+  return status;
+}
+static inline opipe_status opipe_host_copy(opipe_queue *queue, const opipe_region *dst,
+                                           const opipe_region *src, opipe_error *err) {
+  (void)queue;
+  opipe_status status = opipe_host_check_region(dst, err);
+  if (status == OPIPE_OK) {
+    status = opipe_host_check_region(src, err);
+  }
+  if (status == OPIPE_OK && dst->n_bytes != src->n_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID, "a copy of %llu bytes to a region of %llu",
+                      (unsigned long long)src->n_bytes, (unsigned long long)dst->n_bytes);
+  }
+  if (status == OPIPE_OK && dst->n_bytes != 0) {
+    memmove(opipe_host_at(dst), opipe_host_at(src), (size_t)dst->n_bytes);
+  }
+  return status;
+}
+
+/* Parameters used where they lie: every layout has key 0 and takes no device memory. */
+static inline opipe_status opipe_host_params_create(opipe_device *device,
+                                                    const opipe_param_source *sources, uint32_t n,
+                                                    opipe_params **out_params, opipe_error *err) {
+  opipe_params *params = (opipe_params *)opipe_host_new(device->host, sizeof *params);
+  if (params == NULL) {
+    return opipe_host_no_memory(err, "a parameter set");
+  }
+  params->device = device;
+  params->sources = sources;
+  params->n = n;
+  *out_params = params;
+  return OPIPE_OK;
+}
+static inline void opipe_host_params_free(opipe_params *params) {
+  if (params != NULL) {
+    opipe_host_delete(params->device->host, params, sizeof *params);
+  }
+}
+static inline opipe_status opipe_host_params_prepare(opipe_params *params,
+                                                     const opipe_program *program,
+                                                     opipe_error *err) {
+  (void)params;
+  (void)program;
+  (void)err;
+  return OPIPE_OK;
+}
+static inline opipe_status opipe_host_params_clone(const opipe_params *params,
+                                                   opipe_params **out_params, opipe_error *err) {
+  return opipe_host_params_create(params->device, params->sources, (uint32_t)params->n, out_params,
+                                  err);
+}
+static inline opipe_status opipe_host_params_write(opipe_params *params, uint32_t slot,
+                                                   const void *src, uint64_t n_bytes,
+                                                   opipe_error *err) {
+  (void)params;
+  (void)src;
+  (void)n_bytes;
+  return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                    "parameter %u is used where it lies and cannot be written", slot);
+}
+static inline opipe_status opipe_host_params_read(const opipe_params *params, uint32_t slot,
+                                                  void *dst, uint64_t n_bytes, opipe_error *err) {
+  if (slot >= params->n || n_bytes != params->sources[slot].n_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID, "parameter %u (of %u) does not have %llu bytes", slot,
+                      (unsigned)params->n, (unsigned long long)n_bytes);
+  }
+  if (n_bytes != 0) {
+    memcpy(dst, params->sources[slot].data, (size_t)n_bytes);
+  }
+  return OPIPE_OK;
+}
+static inline opipe_status opipe_host_params_commit(opipe_params *params, opipe_error *err) {
+  (void)params;
+  (void)err;
+  return OPIPE_OK;
+}
+/* program_params for a graph whose parameters are all used where they lie. */
+static inline opipe_status opipe_host_graph_params(const opipe_graph *graph,
+                                                   opipe_param_layout *out_layouts,
+                                                   uint32_t *io_count, opipe_error *err) {
+  const uint32_t room = *io_count;
+  uint32_t n = 0;
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    if (graph->values[v].role != OPIPE_VALUE_PARAMETER) {
+      continue;
+    }
+    if (n < room) {
+      out_layouts[n].slot = graph->values[v].slot;
+      out_layouts[n].key = 0;
+      out_layouts[n].n_bytes = 0;
+      out_layouts[n].mapped_bytes = graph->values[v].n_bytes;
+    }
+    ++n;
+  }
+  *io_count = n;
+  return n <= room || room == 0
+             ? OPIPE_OK
+             : opipe_fail(err, OPIPE_E_LIMIT, "%u layouts, room for %u", n, room);
+}
+
+/* The slots of opipe_backend from device_close on, up to the programs' and from the parameters' on.
+ */
+#define OPIPE_HOST_MEMORY_SLOTS                                                  \
+  opipe_host_device_close, opipe_host_device_usage, opipe_host_buffer_alloc,     \
+      opipe_host_buffer_free, opipe_host_buffer_host, opipe_host_queue_open,     \
+      opipe_host_queue_close, opipe_host_event_create, opipe_host_event_destroy, \
+      opipe_host_event_record, opipe_host_event_wait, opipe_host_event_poll,     \
+      opipe_host_event_sync, opipe_host_write, opipe_host_read, opipe_host_copy
+#define OPIPE_HOST_PARAMS_SLOTS                                                 \
+  opipe_host_params_create, opipe_host_params_free, opipe_host_params_prepare,  \
+      opipe_host_params_clone, opipe_host_params_write, opipe_host_params_read, \
+      opipe_host_params_commit
+#endif /* OPIPE_HELPERS_HOST_DEVICE */
 
 #ifdef __cplusplus
 }

@@ -12,30 +12,47 @@
 CPU_MAP1(sigmoid, SIGMOID(x))
 CPU_MAP1(relu, x > 0 || x != x ? x : (real)0)
 CPU_MAP1(hyperbolic, tanh(x))
-CPU_MAP1(gelu_erf, (real)0.5 *x *((real)1 + erf(x *(real)0.70710678118654752440)))
-CPU_MAP1(gelu_tanh, (real)0.5 *x *((real)1 + tanh((real)0.79788456080286535588 *
-                                                  (x + (real)0.044715 * x * x * x))))
+CPU_MAP1(gelu_erf, (real)0.5 * x * ((real)1 + erf(x * (real)0.70710678118654752440)))
+CPU_MAP1(gelu_tanh,
+         (real)0.5 * x *
+             ((real)1 + tanh((real)0.79788456080286535588 * (x + (real)0.044715 * x * x * x))))
 CPU_MAP1(swish, x *SIGMOID(p *x))
-CPU_MAP1(elu, x > 0 ? x : p *expm1(x))
+CPU_MAP1(elu, x > 0 ? x : p * expm1(x))
 CPU_MAP1(celu, (x > 0 ? x : (real)0) + (x < 0 ? p * expm1(x / p) : (real)0))
-CPU_MAP1(selu, q *(x > 0 ? x : p *expm1(x)))
-CPU_MAP1(leaky_relu, x < 0 ? p *x : x)
+CPU_MAP1(selu, q *(x > 0 ? x : p * expm1(x)))
+CPU_MAP1(leaky_relu, x < 0 ? p * x : x)
 CPU_MAP1(thresholded_relu, x > p ? x : (real)0)
 CPU_MAP1(mish, x *tanh(SOFTPLUS(x)))
 CPU_MAP1(hard_swish, x *UNIT(x *((real)1 / (real)6) + (real)0.5))
 CPU_MAP1(hard_sigmoid, UNIT(p *x + q))
 CPU_MAP1(softplus, SOFTPLUS(x))
 CPU_MAP1(softsign, x / ((real)1 + fabs(x)))
-CPU_MAP1(shrink, x < -p ? x + q : x > p ? x - q : (real)0)
+CPU_MAP1(shrink, x<-p ? x + q : x> p ? x - q : (real)0)
 CPU_MAP1_TYPE(relu_i64, int64_t, x > 0 ? x : 0)
 
 enum {
-  SIGMOID_, RELU, TANH, GELU_ERF, GELU_TANH, SWISH, QUICK, ELU, CELU, SELU, LEAKY, THRESHOLDED,
-  MISH, HARD_SWISH, HARD_SIGMOID, SOFTPLUS_, SOFTSIGN, SHRINK
+  SIGMOID_,
+  RELU,
+  TANH,
+  GELU_ERF,
+  GELU_TANH,
+  SWISH,
+  QUICK,
+  ELU,
+  CELU,
+  SELU,
+  LEAKY,
+  THRESHOLDED,
+  MISH,
+  HARD_SWISH,
+  HARD_SIGMOID,
+  SOFTPLUS_,
+  SOFTSIGN,
+  SHRINK
 };
 
 #define MAP(NAME, ATTR1, DEFAULT1, ATTR2, DEFAULT2, FAST_CODE) \
-  {{NAME##_f32, NAME##_f64, NULL, NULL}, {ATTR1, ATTR2}, {DEFAULT1, DEFAULT2}, FAST_CODE}
+  { {NAME##_f32, NAME##_f64, NULL, NULL}, {ATTR1, ATTR2}, {DEFAULT1, DEFAULT2}, FAST_CODE }
 #define SIMPLE(NAME, FAST_CODE) MAP(NAME, NULL, 0, NULL, 0, FAST_CODE)
 
 static const cpu_map maps[] = {
@@ -72,8 +89,8 @@ static opipe_status prepare_gelu(cpu_prep *p) {
   return cpu_prepare_map(p, &maps[strcmp(form, "tanh") == 0 ? GELU_TANH : GELU_ERF], 0);
 }
 
-/* Swish and com.microsoft QuickGelu, x sigmoid(alpha x), with the vector kernels for the two alphas that
- * occur. */
+/* Swish and com.microsoft QuickGelu, x sigmoid(alpha x), with the vector kernels for the two alphas
+ * that occur. */
 static opipe_status prepare_swish(cpu_prep *p) {
   cpu_map map = maps[strcmp(p->node->op, "QuickGelu") == 0 ? QUICK : SWISH];
   const cpu_activation known = cpu_activation_of(p->node);
@@ -93,7 +110,7 @@ cpu_activation cpu_activation_of(const opipe_node *node) {
   }
   if (strcmp(node->op, "Gelu") == 0) {
     return strcmp(opipe_attr_string(node, "approximate", "none"), "tanh") == 0 ? CPU_ACT_GELU_TANH
-                                                                                : CPU_ACT_GELU_ERF;
+                                                                               : CPU_ACT_GELU_ERF;
   }
   const bool quick = strcmp(node->op, "QuickGelu") == 0;
   if (quick || strcmp(node->op, "Swish") == 0) {
@@ -103,9 +120,9 @@ cpu_activation cpu_activation_of(const opipe_node *node) {
   return CPU_ACT_NONE;
 }
 
-CPU_MAP2_TYPE(prelu_f32, float, float, a < 0 ? a *b : (real)a)
-CPU_MAP2_TYPE(prelu_f64, double, double, a < 0 ? a *b : (real)a)
-CPU_MAP2_TYPE(prelu_i64, int64_t, int64_t, a < 0 ? a *b : (real)a)
+CPU_MAP2_TYPE(prelu_f32, float, float, a < 0 ? a * b : (real)a)
+CPU_MAP2_TYPE(prelu_f64, double, double, a < 0 ? a * b : (real)a)
+CPU_MAP2_TYPE(prelu_i64, int64_t, int64_t, a < 0 ? a * b : (real)a)
 
 static opipe_status prepare_prelu(cpu_prep *p) {
   static const cpu_map map = {
@@ -114,7 +131,8 @@ static opipe_status prepare_prelu(cpu_prep *p) {
   return cpu_prepare_map(p, &map, 0);
 }
 
-#define ROW(NAME, CODE) {NAME, NULL, prepare, 1, 1, 1, 0, CODE}
+#define ROW(NAME, CODE) \
+  { NAME, NULL, prepare, 1, 1, 1, 0, CODE }
 
 static const cpu_op ops[] = {
     ROW("Sigmoid", SIGMOID_),

@@ -8,7 +8,8 @@
 
 enum { IN_MASK = 3, IN_PAST_K = 4, IN_PAST_V = 5, IN_NONPAD = 6 };
 
-/* Copies fresh [B, H, L, D] (any strides) behind past (dense [B, H, P, D]) into to (dense, T rows). */
+/* Copies fresh [B, H, L, D] (any strides) behind past (dense [B, H, P, D]) into to (dense, T rows).
+ */
 static void join_one(const cpu_tensor *past, const cpu_tensor *fresh, const int64_t *stride,
                      const cpu_attention_plan *plan, int64_t dim, char *to, int64_t size) {
   for (int64_t bh = 0; bh < plan->batch * plan->kv_heads; ++bh) {
@@ -204,8 +205,8 @@ static opipe_status plan_workspace(cpu_prep *p, cpu_attention_plan *plan, bool f
   plan->valid_at = at;
   at += cpu_align_up((uint64_t)plan->batch * sizeof(int64_t), CPU_ALIGN_BYTES);
   plan->scratch_at = at;
-  if (fast && !cpu_attention_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim,
-                                       &scratch)) {
+  if (fast &&
+      !cpu_attention_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim, &scratch)) {
     return cpu_refuse(p, "%lld keys need more workspace than can be addressed",
                       (long long)plan->keys);
   }

@@ -8,20 +8,20 @@
 
 typedef struct cpu_attention_plan {
   int64_t batch, heads, kv_heads;
-  int64_t rows;          /* queries */
-  int64_t past, fresh;   /* keys before, keys given */
-  int64_t keys;          /* past + fresh */
+  int64_t rows;        /* queries */
+  int64_t past, fresh; /* keys before, keys given */
+  int64_t keys;        /* past + fresh */
   int64_t dim, v_dim;
-  int64_t q[3], out[3];  /* strides: batch, head, row */
-  int64_t k[3], v[3];    /* of the K and V inputs */
-  int64_t mask[4];       /* batch, head, row, key; 0 where it repeats */
-  int64_t mask_keys;     /* keys that the mask covers */
+  int64_t q[3], out[3]; /* strides: batch, head, row */
+  int64_t k[3], v[3];   /* of the K and V inputs */
+  int64_t mask[4];      /* batch, head, row, key; 0 where it repeats */
+  int64_t mask_keys;    /* keys that the mask covers */
   double scale, softcap;
   bool causal, has_mask, bool_mask, has_nonpad;
-  int mode;              /* qk_matmul_output_mode */
-  bool joined;           /* past and fresh keys are joined: to the present outputs or the workspace */
+  int mode;    /* qk_matmul_output_mode */
+  bool joined; /* past and fresh keys are joined: to the present outputs or the workspace */
   uint64_t join_k, join_v; /* offsets in the workspace, UINT64_MAX: the present outputs */
-  uint64_t valid_at;     /* int64 [batch]: keys that count */
+  uint64_t valid_at;       /* int64 [batch]: keys that count */
   uint64_t scratch_at;
 } cpu_attention_plan;
 

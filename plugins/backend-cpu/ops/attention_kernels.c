@@ -27,8 +27,8 @@ static double mask_value(const cpu_call *call, const cpu_attention_plan *plan,
   if (!plan->has_mask) {
     return 0;
   }
-  const int64_t i = at[0] * plan->mask[0] + at[1] * plan->mask[1] + at[2] * plan->mask[2] +
-                    j * plan->mask[3];
+  const int64_t i =
+      at[0] * plan->mask[0] + at[1] * plan->mask[1] + at[2] * plan->mask[2] + j * plan->mask[3];
   if (plan->bool_mask) {
     return ((const uint8_t *)call->in[3].data)[i] != 0 ? 0 : -(double)INFINITY;
   }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cast and CastLike between all numeric types.
  *
- * A run of elements becomes fp64 (from floats: exact) or 64-bit integers, then the target type: every
- * conversion rounds once. Floats out of an integer type's range give the most negative 64-bit integer
- * cut to the type; integers wrap. To a bool: not equal to zero.
+ * A run of elements becomes fp64 (from floats: exact) or 64-bit integers, then the target type:
+ * every conversion rounds once. Floats out of an integer type's range give the most negative 64-bit
+ * integer cut to the type; integers wrap. To a bool: not equal to zero.
  */
 #include <math.h>
 
@@ -49,7 +49,7 @@ static wide_class load_wide(uint32_t dtype, const void *data, int64_t first, int
     }
     return WIDE_I64;
   }
-  const cpu_class to = cpu_is_float(dtype) ? CPU_CLASS_F64
+  const cpu_class to = cpu_is_float(dtype)     ? CPU_CLASS_F64
                        : dtype == OPIPE_UINT64 ? CPU_CLASS_U64
                                                : CPU_CLASS_I64;
   const void *run = cpu_fetch(to, dtype, data, first, 1, n, buffer);
@@ -59,8 +59,8 @@ static wide_class load_wide(uint32_t dtype, const void *data, int64_t first, int
   return to == CPU_CLASS_F64 ? WIDE_F64 : to == CPU_CLASS_U64 ? WIDE_U64 : WIDE_I64;
 }
 
-/* fp32 with the last bit set when the conversion was not exact: rounding it again to a narrower type
- * gives what rounding the fp64 value once would. */
+/* fp32 with the last bit set when the conversion was not exact: rounding it again to a narrower
+ * type gives what rounding the fp64 value once would. */
 static float to_odd(double value) {
   float narrow = (float)value;
   uint32_t bits;

@@ -22,8 +22,10 @@ static opipe_status dropout_kernel(const cpu_call *call, opipe_error *err) {
   const dropout_plan *plan = call->plan;
   const cpu_tensor *in = &call->in[0];
   const cpu_tensor *out = &call->out[0];
-  const double ratio = call->n_in > 1 && call->in[1].data != NULL ? cpu_number(&call->in[1], 0) : 0.5;
-  const bool trains = call->n_in > 2 && call->in[2].data != NULL && cpu_number(&call->in[2], 0) != 0;
+  const double ratio =
+      call->n_in > 1 && call->in[1].data != NULL ? cpu_number(&call->in[1], 0) : 0.5;
+  const bool trains =
+      call->n_in > 2 && call->in[2].data != NULL && cpu_number(&call->in[2], 0) != 0;
   uint8_t *mask = call->n_out > 1 ? call->out[1].data : NULL;
   (void)err;
   for (uint64_t i = 0; i < in->n; ++i) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Einsum: any number of operands, letters only, with an explicit output.
  *
- * One loop over the output's letters and, inside, one over the letters that are summed; every operand
- * is read through its strides per letter (a letter that repeats in an operand adds both strides:
- * the diagonal). Products of two matrices come as MatMul and do not pass here.
+ * One loop over the output's letters and, inside, one over the letters that are summed; every
+ * operand is read through its strides per letter (a letter that repeats in an operand adds both
+ * strides: the diagonal). Products of two matrices come as MatMul and do not pass here.
  */
 #include "loop.h"
 

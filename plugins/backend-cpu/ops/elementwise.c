@@ -40,13 +40,35 @@ CPU_MAP1_TYPE(sign_i64, int64_t, (x > 0) - (x < 0))
 CPU_MAP1_TYPE(sign_u64, uint64_t, x > 0)
 
 enum {
-  NEG, ABS, SQRT, RECIPROCAL, EXP, LOG, FLOOR, CEIL, ROUND, SIGN, SIN, COS, TAN, ASIN, ACOS, ATAN,
-  SINH, COSH, ASINH, ACOSH, ATANH, ERF
+  NEG,
+  ABS,
+  SQRT,
+  RECIPROCAL,
+  EXP,
+  LOG,
+  FLOOR,
+  CEIL,
+  ROUND,
+  SIGN,
+  SIN,
+  COS,
+  TAN,
+  ASIN,
+  ACOS,
+  ATAN,
+  SINH,
+  COSH,
+  ASINH,
+  ACOSH,
+  ATANH,
+  ERF
 };
 
 #define FLOATS(NAME) NAME##_f32, NAME##_f64
-#define PLAIN(NAME) {{FLOATS(NAME), NULL, NULL}, {NULL, NULL}, {0, 0}, CPU_NO_FAST}
-#define FAST(NAME, CODE) {{FLOATS(NAME), NULL, NULL}, {NULL, NULL}, {0, 0}, CODE}
+#define PLAIN(NAME) \
+  { {FLOATS(NAME), NULL, NULL}, {NULL, NULL}, {0, 0}, CPU_NO_FAST }
+#define FAST(NAME, CODE) \
+  { {FLOATS(NAME), NULL, NULL}, {NULL, NULL}, {0, 0}, CODE }
 
 static const cpu_map unary[] = {
     [NEG] = {{FLOATS(neg), neg_u64, neg_u64}, {NULL, NULL}, {0, 0}, CPU_UNARY_NEG},
@@ -79,8 +101,8 @@ static opipe_status prepare_unary(cpu_prep *p) {
 
 /* ---- two elements ---- */
 
-#define MAP2_FLOAT(NAME, EXPR)                   \
-  CPU_MAP2_TYPE(NAME##_f32, float, float, EXPR)  \
+#define MAP2_FLOAT(NAME, EXPR)                  \
+  CPU_MAP2_TYPE(NAME##_f32, float, float, EXPR) \
   CPU_MAP2_TYPE(NAME##_f64, double, double, EXPR)
 #define MAP2(NAME, EXPR) MAP2_FLOAT(NAME, EXPR) CPU_MAP2_TYPE(NAME##_u64, uint64_t, uint64_t, EXPR)
 
@@ -148,7 +170,10 @@ static const cpu_map binary[] = {
     [DIV] = {{FLOATS(divide), divide_i64, divide_u64}, {NULL, NULL}, {0, 0}, CPU_BINARY_DIV},
     [MIN] = {{FLOATS(smaller), smaller_i64, smaller_u64}, {NULL, NULL}, {0, 0}, CPU_BINARY_MIN},
     [MAX] = {{FLOATS(larger), larger_i64, larger_u64}, {NULL, NULL}, {0, 0}, CPU_BINARY_MAX},
-    [FMOD] = {{FLOATS(c_remainder), c_remainder_i64, modulo_u64}, {NULL, NULL}, {0, 0}, CPU_NO_FAST},
+    [FMOD] = {{FLOATS(c_remainder), c_remainder_i64, modulo_u64},
+              {NULL, NULL},
+              {0, 0},
+              CPU_NO_FAST},
     [MOD] = {{FLOATS(modulo), modulo_run_i64, modulo_u64}, {NULL, NULL}, {0, 0}, CPU_NO_FAST},
     [SUM] = {{FLOATS(add), NULL, NULL}, {NULL, NULL}, {0, 0}, CPU_NO_FAST},
     [MEAN] = {{FLOATS(add), NULL, NULL}, {NULL, NULL}, {0, 0}, CPU_NO_FAST},
@@ -212,19 +237,19 @@ static opipe_status prepare_pow(cpu_prep *p) {
 
 /* ---- Clip ---- */
 
-#define CLIP(NAME, T)                                                                         \
-  static void NAME(int64_t n, const void *const *in, void *out, const double *param) {        \
-    const T *a = in[0];                                                                       \
-    const T *low = in[1];                                                                     \
-    const T *high = in[2];                                                                    \
-    T *y = out;                                                                               \
-    (void)param;                                                                              \
-    for (int64_t k = 0; k < n; ++k) {                                                         \
-      T v = a[k];                                                                             \
-      v = low != NULL && v < low[k] ? low[k] : v;                                             \
-      v = high != NULL && v > high[k] ? high[k] : v;                                          \
-      y[k] = v;                                                                               \
-    }                                                                                         \
+#define CLIP(NAME, T)                                                                  \
+  static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
+    const T *a = in[0];                                                                \
+    const T *low = in[1];                                                              \
+    const T *high = in[2];                                                             \
+    T *y = out;                                                                        \
+    (void)param;                                                                       \
+    for (int64_t k = 0; k < n; ++k) {                                                  \
+      T v = a[k];                                                                      \
+      v = low != NULL && v < low[k] ? low[k] : v;                                      \
+      v = high != NULL && v > high[k] ? high[k] : v;                                   \
+      y[k] = v;                                                                        \
+    }                                                                                  \
   }
 CLIP(clip_f32, float)
 CLIP(clip_f64, double)
@@ -256,21 +281,44 @@ static opipe_status prepare_clip(cpu_prep *p) {
   return cpu_map_init(p, plan);
 }
 
-#define UNARY(NAME, CODE) {NAME, NULL, prepare_unary, 1, 1, 1, 0, CODE}
-#define BINARY(NAME, CODE) {NAME, NULL, prepare_binary, 2, 2, 1, 0, CODE}
-#define FOLD(NAME, CODE) {NAME, NULL, prepare_fold, 1, 255, 1, 0, CODE}
+#define UNARY(NAME, CODE) \
+  { NAME, NULL, prepare_unary, 1, 1, 1, 0, CODE }
+#define BINARY(NAME, CODE) \
+  { NAME, NULL, prepare_binary, 2, 2, 1, 0, CODE }
+#define FOLD(NAME, CODE) \
+  { NAME, NULL, prepare_fold, 1, 255, 1, 0, CODE }
 
 static const cpu_op ops[] = {
-    UNARY("Neg", NEG),         UNARY("Abs", ABS),     UNARY("Sqrt", SQRT),
-    UNARY("Reciprocal", RECIPROCAL), UNARY("Exp", EXP), UNARY("Log", LOG),
-    UNARY("Floor", FLOOR),     UNARY("Ceil", CEIL),   UNARY("Round", ROUND),
-    UNARY("Sign", SIGN),       UNARY("Sin", SIN),     UNARY("Cos", COS),
-    UNARY("Tan", TAN),         UNARY("Asin", ASIN),   UNARY("Acos", ACOS),
-    UNARY("Atan", ATAN),       UNARY("Sinh", SINH),   UNARY("Cosh", COSH),
-    UNARY("Asinh", ASINH),     UNARY("Acosh", ACOSH), UNARY("Atanh", ATANH),
-    UNARY("Erf", ERF),         BINARY("Add", ADD),    BINARY("Sub", SUB),
-    BINARY("Mul", MUL),        BINARY("Div", DIV),    FOLD("Min", MIN),
-    FOLD("Max", MAX),          FOLD("Sum", SUM),      FOLD("Mean", MEAN),
+    UNARY("Neg", NEG),
+    UNARY("Abs", ABS),
+    UNARY("Sqrt", SQRT),
+    UNARY("Reciprocal", RECIPROCAL),
+    UNARY("Exp", EXP),
+    UNARY("Log", LOG),
+    UNARY("Floor", FLOOR),
+    UNARY("Ceil", CEIL),
+    UNARY("Round", ROUND),
+    UNARY("Sign", SIGN),
+    UNARY("Sin", SIN),
+    UNARY("Cos", COS),
+    UNARY("Tan", TAN),
+    UNARY("Asin", ASIN),
+    UNARY("Acos", ACOS),
+    UNARY("Atan", ATAN),
+    UNARY("Sinh", SINH),
+    UNARY("Cosh", COSH),
+    UNARY("Asinh", ASINH),
+    UNARY("Acosh", ACOSH),
+    UNARY("Atanh", ATANH),
+    UNARY("Erf", ERF),
+    BINARY("Add", ADD),
+    BINARY("Sub", SUB),
+    BINARY("Mul", MUL),
+    BINARY("Div", DIV),
+    FOLD("Min", MIN),
+    FOLD("Max", MAX),
+    FOLD("Sum", SUM),
+    FOLD("Mean", MEAN),
     {"Mod", NULL, prepare_mod, 2, 2, 1, 0, 0},
     {"Pow", NULL, prepare_pow, 2, 2, 1, 0, 0},
     {"Clip", NULL, prepare_clip, 1, 3, 1, 0, 0},

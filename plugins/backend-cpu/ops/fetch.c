@@ -42,38 +42,38 @@ bool cpu_raw_class_of(uint32_t dtype, cpu_class *out_class) {
 }
 
 /* Loads n strided elements of type S, converts each with CONVERT, into T *out. */
-#define LOAD(S, T, CONVERT)                                                 \
-  do {                                                                      \
-    const char *from = (const char *)data + first * (int64_t)sizeof(S);     \
-    const int64_t step = stride * (int64_t)sizeof(S);                       \
-    if (stride == 1) {                                                      \
-      for (int64_t k = 0; k < n; ++k) {                                     \
-        S v;                                                                \
-        memcpy(&v, from + k * (int64_t)sizeof(S), sizeof v);                \
-        out[k] = (T)CONVERT(v);                                             \
-      }                                                                     \
-    } else {                                                                \
-      for (int64_t k = 0; k < n; ++k) {                                     \
-        S v;                                                                \
-        memcpy(&v, from + k * step, sizeof v);                              \
-        out[k] = (T)CONVERT(v);                                             \
-      }                                                                     \
-    }                                                                       \
+#define LOAD(S, T, CONVERT)                                             \
+  do {                                                                  \
+    const char *from = (const char *)data + first * (int64_t)sizeof(S); \
+    const int64_t step = stride * (int64_t)sizeof(S);                   \
+    if (stride == 1) {                                                  \
+      for (int64_t k = 0; k < n; ++k) {                                 \
+        S v;                                                            \
+        memcpy(&v, from + k * (int64_t)sizeof(S), sizeof v);            \
+        out[k] = (T)CONVERT(v);                                         \
+      }                                                                 \
+    } else {                                                            \
+      for (int64_t k = 0; k < n; ++k) {                                 \
+        S v;                                                            \
+        memcpy(&v, from + k * step, sizeof v);                          \
+        out[k] = (T)CONVERT(v);                                         \
+      }                                                                 \
+    }                                                                   \
   } while (0)
 
-#define LOAD_CASES(T)                        \
-  case OPIPE_FLOAT:                          \
-    LOAD(float, T, );                        \
-    break;                                   \
-  case OPIPE_DOUBLE:                         \
-    LOAD(double, T, );                       \
-    break;                                   \
-  case OPIPE_FLOAT16:                        \
-    LOAD(uint16_t, T, cpu_f16_to_f32);       \
-    break;                                   \
-  case OPIPE_BFLOAT16:                       \
-    LOAD(uint16_t, T, cpu_bf16_to_f32);      \
-    break;                                   \
+#define LOAD_CASES(T)                   \
+  case OPIPE_FLOAT:                     \
+    LOAD(float, T, );                   \
+    break;                              \
+  case OPIPE_DOUBLE:                    \
+    LOAD(double, T, );                  \
+    break;                              \
+  case OPIPE_FLOAT16:                   \
+    LOAD(uint16_t, T, cpu_f16_to_f32);  \
+    break;                              \
+  case OPIPE_BFLOAT16:                  \
+    LOAD(uint16_t, T, cpu_bf16_to_f32); \
+    break;                              \
     LOAD_INTEGER_CASES(T)
 
 #define LOAD_INTEGER_CASES(T) \
@@ -178,12 +178,12 @@ void *cpu_stage(cpu_class from, uint32_t dtype, void *data, int64_t first, cpu_r
                                 : (void *)buffer;
 }
 
-#define STORE(S, CONVERT)                                   \
-  do {                                                      \
-    S *to = (S *)data + first;                              \
-    for (int64_t k = 0; k < n; ++k) {                       \
-      to[k] = (S)CONVERT(in[k]);                            \
-    }                                                       \
+#define STORE(S, CONVERT)             \
+  do {                                \
+    S *to = (S *)data + first;        \
+    for (int64_t k = 0; k < n; ++k) { \
+      to[k] = (S)CONVERT(in[k]);      \
+    }                                 \
   } while (0)
 
 static void store_f32(uint32_t dtype, const float *in, void *data, int64_t first, int64_t n) {
@@ -239,8 +239,7 @@ void cpu_store(cpu_class from, uint32_t dtype, const void *run, void *data, int6
       store_i64(dtype, run, data, first, n);
       break;
     default:
-      memcpy((char *)data + first * (int64_t)class_bytes(from), run,
-             (size_t)n * class_bytes(from));
+      memcpy((char *)data + first * (int64_t)class_bytes(from), run, (size_t)n * class_bytes(from));
       break;
   }
 }

@@ -162,9 +162,10 @@ static void pad_rows(void *ctx, int64_t begin, int64_t end) {
     char *to = (char *)out->data + row * columns * plan->size;
     for (int64_t c = 0; c < columns; ++c) {
       const int64_t at = plan->from[inner][c];
-      memcpy(to + c * plan->size,
-             outside || at < 0 ? constant : (const char *)call->in[0].data + (base + at) * plan->size,
-             plan->size);
+      memcpy(
+          to + c * plan->size,
+          outside || at < 0 ? constant : (const char *)call->in[0].data + (base + at) * plan->size,
+          plan->size);
     }
   }
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading by index: Gather, GatherElements, GatherND, OneHot.
  *
- * Indices come from the caller's data: each is checked when it is used, negative ones count from the
- * end, and what is out of range is an error with the index and the limit.
+ * Indices come from the caller's data: each is checked when it is used, negative ones count from
+ * the end, and what is out of range is an error with the index and the limit.
  */
 #include "loop.h"
 
 typedef struct gather_plan {
-  int64_t outer;  /* product of the axes before `axis` (batch axes: GatherND) */
-  int64_t n;      /* elements of the axis */
-  int64_t inner;  /* bytes behind one index */
-  int64_t count;  /* indices (of a batch) */
-  int64_t tuple;  /* GatherND: entries of one index */
+  int64_t outer;          /* product of the axes before `axis` (batch axes: GatherND) */
+  int64_t n;              /* elements of the axis */
+  int64_t inner;          /* bytes behind one index */
+  int64_t count;          /* indices (of a batch) */
+  int64_t tuple;          /* GatherND: entries of one index */
   const int64_t *limits;  /* GatherND: [tuple] */
   const int64_t *strides; /* GatherND: [tuple] in bytes; GatherElements: [rank] of data, elements */
   uint32_t axis;
@@ -54,8 +54,7 @@ static opipe_status gather_rows_kernel(const cpu_call *call, opipe_error *err) {
   const int64_t bad =
       cpu_gather_rows(call->exec, call->in[0].data, plan->n, plan->inner, call->in[1].data,
                       call->in[1].dtype == OPIPE_INT64, plan->count, call->out[0].data);
-  return bad < 0 ? OPIPE_OK
-                 : bad_index(call, err, cpu_index(&call->in[1], (uint64_t)bad), plan->n);
+  return bad < 0 ? OPIPE_OK : bad_index(call, err, cpu_index(&call->in[1], (uint64_t)bad), plan->n);
 }
 
 static opipe_status prepare_gather(cpu_prep *p) {

@@ -3,7 +3,8 @@
  */
 #include "linear.h"
 
-/* Rows, columns and strides of an operand's last two axes; a vector is a row (A) or a column (B). */
+/* Rows, columns and strides of an operand's last two axes; a vector is a row (A) or a column (B).
+ */
 typedef struct matrix_view {
   int64_t rows, columns;
   int64_t row_stride, column_stride;

@@ -18,7 +18,7 @@ typedef struct cpu_linear_plan {
   uint64_t a_at;       /* A transposed */
   uint64_t c_at;       /* beta c, dense */
   uint64_t scratch_at; /* the kernel's own */
-  bool b_turned; /* B is stored [N,K] */
+  bool b_turned;       /* B is stored [N,K] */
   bool turn_a;
   bool packed;
   bool scale_c;

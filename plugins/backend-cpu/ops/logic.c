@@ -5,10 +5,10 @@
 
 #include "map.h"
 
-#define COMPARE(NAME, EXPR)                             \
-  CPU_MAP2_TYPE(NAME##_f32, float, uint8_t, EXPR)       \
-  CPU_MAP2_TYPE(NAME##_f64, double, uint8_t, EXPR)      \
-  CPU_MAP2_TYPE(NAME##_i64, int64_t, uint8_t, EXPR)     \
+#define COMPARE(NAME, EXPR)                         \
+  CPU_MAP2_TYPE(NAME##_f32, float, uint8_t, EXPR)   \
+  CPU_MAP2_TYPE(NAME##_f64, double, uint8_t, EXPR)  \
+  CPU_MAP2_TYPE(NAME##_i64, int64_t, uint8_t, EXPR) \
   CPU_MAP2_TYPE(NAME##_u64, uint64_t, uint8_t, EXPR)
 
 COMPARE(equal, a == b)
@@ -27,11 +27,11 @@ CPU_MAP2_TYPE(bit_xor, uint64_t, uint64_t, a ^ b)
 enum { EQUAL, GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, AND, OR, XOR, BIT_AND, BIT_OR, BIT_XOR };
 
 #define ALL(NAME) \
-  {{NAME##_f32, NAME##_f64, NAME##_i64, NAME##_u64}, {NULL, NULL}, {0, 0}, CPU_NO_FAST}
+  { {NAME##_f32, NAME##_f64, NAME##_i64, NAME##_u64}, {NULL, NULL}, {0, 0}, CPU_NO_FAST }
 #define INT(NAME) \
-  {{NULL, NULL, NAME, NULL}, {NULL, NULL}, {0, 0}, CPU_NO_FAST}
+  { {NULL, NULL, NAME, NULL}, {NULL, NULL}, {0, 0}, CPU_NO_FAST }
 #define BITS(NAME) \
-  {{NULL, NULL, NAME, NAME}, {NULL, NULL}, {0, 0}, CPU_NO_FAST}
+  { {NULL, NULL, NAME, NAME}, {NULL, NULL}, {0, 0}, CPU_NO_FAST }
 
 static const cpu_map maps[] = {
     [EQUAL] = ALL(equal),
@@ -64,15 +64,15 @@ static opipe_status prepare_bits(cpu_prep *p) {
 
 /* ---- of one element ---- */
 
-#define TEST1(NAME, T, EXPR)                                                               \
-  static void NAME(int64_t n, const void *const *in, void *out, const double *param) {     \
-    const T *a = in[0];                                                                    \
-    uint8_t *y = out;                                                                      \
-    (void)param;                                                                           \
-    for (int64_t k = 0; k < n; ++k) {                                                      \
-      const T x = a[k];                                                                    \
-      y[k] = (EXPR);                                                                       \
-    }                                                                                      \
+#define TEST1(NAME, T, EXPR)                                                           \
+  static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
+    const T *a = in[0];                                                                \
+    uint8_t *y = out;                                                                  \
+    (void)param;                                                                       \
+    for (int64_t k = 0; k < n; ++k) {                                                  \
+      const T x = a[k];                                                                \
+      y[k] = (EXPR);                                                                   \
+    }                                                                                  \
   }
 
 TEST1(not_run, int64_t, x == 0)
@@ -113,16 +113,16 @@ static opipe_status prepare_bit_not(cpu_prep *p) {
 
 /* ---- Where ---- */
 
-#define SELECT(NAME, T)                                                                    \
-  static void NAME(int64_t n, const void *const *in, void *out, const double *param) {     \
-    const uint8_t *condition = in[0];                                                      \
-    const char *a = in[1];                                                                 \
-    const char *b = in[2];                                                                 \
-    (void)param;                                                                           \
-    for (int64_t k = 0; k < n; ++k) {                                                      \
-      memcpy((char *)out + k * (int64_t)sizeof(T),                                         \
-             (condition[k] != 0 ? a : b) + k * (int64_t)sizeof(T), sizeof(T));             \
-    }                                                                                      \
+#define SELECT(NAME, T)                                                                \
+  static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
+    const uint8_t *condition = in[0];                                                  \
+    const char *a = in[1];                                                             \
+    const char *b = in[2];                                                             \
+    (void)param;                                                                       \
+    for (int64_t k = 0; k < n; ++k) {                                                  \
+      memcpy((char *)out + k * (int64_t)sizeof(T),                                     \
+             (condition[k] != 0 ? a : b) + k * (int64_t)sizeof(T), sizeof(T));         \
+    }                                                                                  \
   }
 SELECT(select_1, uint8_t)
 SELECT(select_2, uint16_t)

@@ -5,7 +5,8 @@
 
 enum { PARALLEL_WORK = 32768 }; /* elements below which waking the team costs more than it gives */
 
-/* True when axis a and a + 1 can be one: for every operand the outer stride spans the inner axis. */
+/* True when axis a and a + 1 can be one: for every operand the outer stride spans the inner axis.
+ */
 static bool mergeable(const cpu_loop *loop, uint32_t a) {
   for (uint32_t i = 0; i < loop->n; ++i) {
     if (loop->stride[i][a] != loop->stride[i][a + 1] * loop->shape[a + 1]) {
@@ -138,12 +139,11 @@ opipe_status cpu_copy_plan_init(cpu_prep *p, cpu_copy_plan *plan, const int64_t 
   return OPIPE_OK;
 }
 
-#define COPY_STRIDED(T)                                     \
-  do {                                                      \
-    for (int64_t k = 0; k < n; ++k) {                       \
-      memcpy(to + k * os * (int64_t)sizeof(T),              \
-             from + k * is * (int64_t)sizeof(T), sizeof(T)); \
-    }                                                       \
+#define COPY_STRIDED(T)                                                                        \
+  do {                                                                                         \
+    for (int64_t k = 0; k < n; ++k) {                                                          \
+      memcpy(to + k * os * (int64_t)sizeof(T), from + k * is * (int64_t)sizeof(T), sizeof(T)); \
+    }                                                                                          \
   } while (0)
 
 static void copy_row(const char *from, int64_t is, char *to, int64_t os, int64_t n, uint32_t size) {

@@ -68,8 +68,8 @@ opipe_status cpu_loop_broadcast(cpu_prep *p, const opipe_value *out, uint32_t n_
 /* Element offset of operand i at the start of row r. */
 int64_t cpu_loop_offset(const cpu_loop *loop, uint32_t i, int64_t row);
 
-/* Splits `units` over the team: body(ctx, begin, end) on each thread. Small jobs stay on the calling
- * thread: `work` is about the elements touched. */
+/* Splits `units` over the team: body(ctx, begin, end) on each thread. Small jobs stay on the
+ * calling thread: `work` is about the elements touched. */
 typedef void (*cpu_range_body)(void *ctx, int64_t begin, int64_t end);
 void cpu_parallel(const cpu_exec *exec, int64_t units, int64_t work, cpu_range_body body,
                   void *ctx);

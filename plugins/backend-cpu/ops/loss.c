@@ -69,8 +69,7 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
     }
     if (counts) {
       const double weight = weighted ? cpu_number(&call->in[2], (uint64_t)label) : 1.0;
-      loss = weight *
-             (shift - cpu_number(&call->in[0], (uint64_t)(first + label * plan->inner)));
+      loss = weight * (shift - cpu_number(&call->in[0], (uint64_t)(first + label * plan->inner)));
       weights += weight;
       sum += loss;
     }

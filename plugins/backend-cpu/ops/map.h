@@ -42,39 +42,39 @@ opipe_status cpu_map_init(cpu_prep *p, cpu_map_plan *plan);
 /* Marks every input that the output may be written over. */
 void cpu_map_inplace(cpu_prep *p);
 
-/* Defines name_f32 and name_f64, functions on runs. In EXPR x is the element, `real` its type, p and
- * q are the parameters. */
-#define CPU_MAP1_TYPE(NAME, T, EXPR)                                                            \
-  static void NAME(int64_t n, const void *const *in, void *out, const double *param) {          \
-    typedef T real;                                                                             \
-    const real *a = in[0];                                                                      \
-    real *y = out;                                                                              \
-    const real p = (real)param[0];                                                              \
-    const real q = (real)param[1];                                                              \
-    (void)p;                                                                                    \
-    (void)q;                                                                                    \
-    for (int64_t k = 0; k < n; ++k) {                                                           \
-      const real x = a[k];                                                                      \
-      y[k] = (real)(EXPR);                                                                      \
-    }                                                                                           \
+/* Defines name_f32 and name_f64, functions on runs. In EXPR x is the element, `real` its type, p
+ * and q are the parameters. */
+#define CPU_MAP1_TYPE(NAME, T, EXPR)                                                   \
+  static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
+    typedef T real;                                                                    \
+    const real *a = in[0];                                                             \
+    real *y = out;                                                                     \
+    const real p = (real)param[0];                                                     \
+    const real q = (real)param[1];                                                     \
+    (void)p;                                                                           \
+    (void)q;                                                                           \
+    for (int64_t k = 0; k < n; ++k) {                                                  \
+      const real x = a[k];                                                             \
+      y[k] = (real)(EXPR);                                                             \
+    }                                                                                  \
   }
 #define CPU_MAP1(NAME, EXPR)             \
   CPU_MAP1_TYPE(NAME##_f32, float, EXPR) \
   CPU_MAP1_TYPE(NAME##_f64, double, EXPR)
 
 /* The same of two elements a and b, the result of type R. */
-#define CPU_MAP2_TYPE(NAME, T, R, EXPR)                                                         \
-  static void NAME(int64_t n, const void *const *in, void *out, const double *param) {          \
-    typedef T real;                                                                             \
-    const real *first = in[0];                                                                  \
-    const real *second = in[1];                                                                 \
-    R *y = out;                                                                                 \
-    (void)param;                                                                                \
-    for (int64_t k = 0; k < n; ++k) {                                                           \
-      const real a = first[k];                                                                  \
-      const real b = second[k];                                                                 \
-      y[k] = (R)(EXPR);                                                                         \
-    }                                                                                           \
+#define CPU_MAP2_TYPE(NAME, T, R, EXPR)                                                \
+  static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
+    typedef T real;                                                                    \
+    const real *first = in[0];                                                         \
+    const real *second = in[1];                                                        \
+    R *y = out;                                                                        \
+    (void)param;                                                                       \
+    for (int64_t k = 0; k < n; ++k) {                                                  \
+      const real a = first[k];                                                         \
+      const real b = second[k];                                                        \
+      y[k] = (R)(EXPR);                                                                \
+    }                                                                                  \
   }
 
 #endif

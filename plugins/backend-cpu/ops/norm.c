@@ -19,8 +19,9 @@ typedef struct norm_plan {
 } norm_plan;
 
 static double value_at(const cpu_call *call, int operand, int64_t i, double absent) {
-  return operand < 0 || call->in[operand].data == NULL ? absent
-                                                       : cpu_number(&call->in[operand], (uint64_t)i);
+  return operand < 0 || call->in[operand].data == NULL
+             ? absent
+             : cpu_number(&call->in[operand], (uint64_t)i);
 }
 
 static void put(const cpu_tensor *out, int64_t i, double value) {
@@ -280,8 +281,7 @@ static opipe_status lp_kernel(const cpu_call *call, opipe_error *err) {
   const norm_plan *plan = call->plan;
   (void)err;
   for (int64_t line = 0; line < plan->rows * plan->pixels; ++line) {
-    const int64_t first =
-        line / plan->pixels * plan->columns * plan->pixels + line % plan->pixels;
+    const int64_t first = line / plan->pixels * plan->columns * plan->pixels + line % plan->pixels;
     double norm = 0;
     for (int64_t c = 0; c < plan->columns; ++c) {
       const double v = cpu_number(&call->in[0], (uint64_t)(first + c * plan->pixels));

@@ -27,7 +27,8 @@ typedef struct cpu_fusion {
   int sum;
 } cpu_fusion;
 
-#define CPU_FUSION_NONE {-1, CPU_ACT_NONE, -1, -1, -1, -1}
+#define CPU_FUSION_NONE \
+  { -1, CPU_ACT_NONE, -1, -1, -1, -1 }
 
 typedef struct cpu_prep {
   const opipe_device *device;
@@ -44,7 +45,8 @@ typedef struct cpu_prep {
 typedef opipe_status (*cpu_prepare)(cpu_prep *p);
 
 enum {
-  CPU_OP_WIDEN = 1u /* kernels know fp32 and fp64; fp16 and bf16 operands are converted around them */
+  CPU_OP_WIDEN =
+      1u /* kernels know fp32 and fp64; fp16 and bf16 operands are converted around them */
 };
 
 struct cpu_op {
@@ -116,7 +118,7 @@ bool cpu_is_float(uint32_t dtype); /* fp16, bf16, fp32, fp64 */
 bool cpu_is_half(uint32_t dtype);  /* fp16, bf16 */
 bool cpu_is_int(uint32_t dtype);   /* 8 to 64 bits */
 bool cpu_is_unsigned(uint32_t dtype);
-uint32_t cpu_dtype_bytes(uint32_t dtype); /* 0 below a byte */
+uint32_t cpu_dtype_bytes(uint32_t dtype);   /* 0 below a byte */
 cpu_dtype cpu_storage_type(uint32_t dtype); /* of fp32, fp16, bf16 */
 
 /* ---- for kernels ---- */

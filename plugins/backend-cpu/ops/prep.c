@@ -51,9 +51,8 @@ const opipe_value *cpu_in(const cpu_prep *p, uint32_t i) {
 
 const opipe_value *cpu_out(const cpu_prep *p, uint32_t i) {
   const cpu_step *step = p->step;
-  return i < step->n_out && step->out[i].value != OPIPE_NONE
-             ? &p->graph->values[step->out[i].value]
-             : NULL;
+  return i < step->n_out && step->out[i].value != OPIPE_NONE ? &p->graph->values[step->out[i].value]
+                                                             : NULL;
 }
 
 uint64_t cpu_elems(const opipe_value *value) {
@@ -133,8 +132,7 @@ opipe_status cpu_expect(cpu_prep *p, uint32_t i, uint32_t dtype, const int64_t *
     return cpu_invalid(p, "output '%.80s' is %s, but %s comes out", out->name,
                        opipe_dtype_name(out->dtype), opipe_dtype_name(dtype));
   }
-  if (out->rank != rank ||
-      (rank > 0 && memcmp(out->shape, shape, rank * sizeof shape[0]) != 0)) {
+  if (out->rank != rank || (rank > 0 && memcmp(out->shape, shape, rank * sizeof shape[0]) != 0)) {
     return cpu_invalid(p, "output '%.80s' has shape %s, but %s comes out", out->name,
                        shape_text(found, sizeof found, out->shape, out->rank),
                        shape_text(wanted, sizeof wanted, shape, rank));

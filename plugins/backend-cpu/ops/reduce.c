@@ -9,8 +9,16 @@
 #include "loop.h"
 
 typedef enum reduce_kind {
-  REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD, REDUCE_L1, REDUCE_L2,
-  REDUCE_SUM_SQUARE, REDUCE_LOG_SUM, REDUCE_LOG_SUM_EXP
+  REDUCE_SUM,
+  REDUCE_MEAN,
+  REDUCE_MAX,
+  REDUCE_MIN,
+  REDUCE_PROD,
+  REDUCE_L1,
+  REDUCE_L2,
+  REDUCE_SUM_SQUARE,
+  REDUCE_LOG_SUM,
+  REDUCE_LOG_SUM_EXP
 } reduce_kind;
 
 typedef struct reduce_plan {
@@ -161,7 +169,7 @@ static int64_t finish_integer(const cpu_call *call, int64_t base) {
   const wide sum = reduce_one(call, plan->kind, 0, base);
   switch (plan->kind) {
     case REDUCE_MEAN:
-      return plan->count == 0             ? 0
+      return plan->count == 0              ? 0
              : plan->sums == CPU_CLASS_U64 ? (int64_t)(sum.u / (uint64_t)plan->count)
                                            : sum.i / plan->count;
     case REDUCE_L2:
@@ -208,7 +216,8 @@ static opipe_status rows_kernel(const cpu_call *call, opipe_error *err) {
 }
 
 /* Which axes go: reduced [rank]. */
-static opipe_status reduced_axes(cpu_prep *p, const opipe_value *in, bool *reduced, bool *out_noop) {
+static opipe_status reduced_axes(cpu_prep *p, const opipe_value *in, bool *reduced,
+                                 bool *out_noop) {
   const int64_t *axes = NULL;
   uint32_t n = 0;
   CPU_TRY(cpu_ints(p, 1, &axes, &n));
@@ -286,8 +295,7 @@ static opipe_status prepare_reduce(cpu_prep *p) {
   }
   plan->kind = (reduce_kind)p->op->code;
   const bool ordered = plan->kind == REDUCE_MAX || plan->kind == REDUCE_MIN;
-  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype) &&
-      !(in->dtype == OPIPE_BOOL && ordered)) {
+  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype) && !(in->dtype == OPIPE_BOOL && ordered)) {
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
   }
   CPU_TRY(reduced_axes(p, in, reduced, &noop));
@@ -379,7 +387,8 @@ static opipe_status prepare_cumulate(cpu_prep *p) {
   return OPIPE_OK;
 }
 
-#define ROW(NAME, CODE) {NAME, NULL, prepare_reduce, 1, 2, 1, 0, CODE}
+#define ROW(NAME, CODE) \
+  { NAME, NULL, prepare_reduce, 1, 2, 1, 0, CODE }
 
 static const cpu_op ops[] = {
     ROW("ReduceSum", REDUCE_SUM),

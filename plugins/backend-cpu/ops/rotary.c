@@ -6,7 +6,8 @@
 typedef struct rotary_plan {
   int64_t batch, heads, rows, dim, rotary;
   int64_t stride[3]; /* batch, head, row */
-  int64_t table_batch, table_row, positions; /* positions: rows of the table when given by position */
+  int64_t table_batch, table_row,
+      positions; /* positions: rows of the table when given by position */
   bool interleaved, by_position;
 } rotary_plan;
 
@@ -65,23 +66,22 @@ static opipe_status rotary_kernel(const cpu_call *call, opipe_error *err) {
 static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
   const rotary_plan *plan = call->plan;
   CPU_TRY(check_positions(call, plan, err));
-  const cpu_rotary_args args = {
-      .batch = plan->batch,
-      .heads = plan->heads,
-      .rows = plan->rows,
-      .dim = plan->dim,
-      .rotary_dim = plan->rotary,
-      .interleaved = plan->interleaved,
-      .in = call->in[0].data,
-      .in_stride = {plan->stride[0], plan->stride[1], plan->stride[2]},
-      .out = call->out[0].data,
-      .out_stride = {plan->stride[0], plan->stride[1], plan->stride[2]},
-      .cos = call->in[1].data,
-      .sin = call->in[2].data,
-      .table_batch = plan->table_batch,
-      .table_row = plan->table_row,
-      .positions = plan->by_position ? call->in[3].data : NULL,
-      .position_batch = plan->rows};
+  const cpu_rotary_args args = {.batch = plan->batch,
+                                .heads = plan->heads,
+                                .rows = plan->rows,
+                                .dim = plan->dim,
+                                .rotary_dim = plan->rotary,
+                                .interleaved = plan->interleaved,
+                                .in = call->in[0].data,
+                                .in_stride = {plan->stride[0], plan->stride[1], plan->stride[2]},
+                                .out = call->out[0].data,
+                                .out_stride = {plan->stride[0], plan->stride[1], plan->stride[2]},
+                                .cos = call->in[1].data,
+                                .sin = call->in[2].data,
+                                .table_batch = plan->table_batch,
+                                .table_row = plan->table_row,
+                                .positions = plan->by_position ? call->in[3].data : NULL,
+                                .position_batch = plan->rows};
   cpu_rotary(call->exec, &args);
   return OPIPE_OK;
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing by index: ScatterElements, ScatterND.
  *
- * The data is copied (or overwritten in place), then updates are applied one after the other in index
- * order, so that repeated indices give the same bits on any number of threads.
+ * The data is copied (or overwritten in place), then updates are applied one after the other in
+ * index order, so that repeated indices give the same bits on any number of threads.
  */
 #include "loop.h"
 
 typedef enum scatter_kind {
-  SCATTER_NONE, SCATTER_ADD, SCATTER_MUL, SCATTER_MAX, SCATTER_MIN
+  SCATTER_NONE,
+  SCATTER_ADD,
+  SCATTER_MUL,
+  SCATTER_MAX,
+  SCATTER_MIN
 } scatter_kind;
 
 typedef struct scatter_plan {
@@ -20,20 +24,20 @@ typedef struct scatter_plan {
   int64_t strides[OPIPE_MAX_RANK];
 } scatter_plan;
 
-#define COMBINE(FIELD)                                           \
-  switch (kind) {                                                \
-    case SCATTER_ADD:                                            \
-      a->FIELD[0] = a->FIELD[0] + b->FIELD[0];                   \
-      break;                                                     \
-    case SCATTER_MUL:                                            \
-      a->FIELD[0] = a->FIELD[0] * b->FIELD[0];                   \
-      break;                                                     \
-    case SCATTER_MAX:                                            \
+#define COMBINE(FIELD)                                                     \
+  switch (kind) {                                                          \
+    case SCATTER_ADD:                                                      \
+      a->FIELD[0] = a->FIELD[0] + b->FIELD[0];                             \
+      break;                                                               \
+    case SCATTER_MUL:                                                      \
+      a->FIELD[0] = a->FIELD[0] * b->FIELD[0];                             \
+      break;                                                               \
+    case SCATTER_MAX:                                                      \
       a->FIELD[0] = a->FIELD[0] > b->FIELD[0] ? a->FIELD[0] : b->FIELD[0]; \
-      break;                                                     \
-    default:                                                     \
+      break;                                                               \
+    default:                                                               \
       a->FIELD[0] = a->FIELD[0] < b->FIELD[0] ? a->FIELD[0] : b->FIELD[0]; \
-      break;                                                     \
+      break;                                                               \
   }
 
 static void combine(cpu_class math, scatter_kind kind, cpu_run_buffer *a, const cpu_run_buffer *b) {

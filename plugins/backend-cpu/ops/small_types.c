@@ -97,7 +97,8 @@ uint8_t cpu_small_encode(uint32_t dtype, double value, bool saturate, cpu_round 
   const double x = fabs(value);
   const uint8_t last = (uint8_t)(cpu_small_decode(dtype, (uint8_t)(f->sign_bit - 1u)) == f->largest
                                      ? f->sign_bit - 1u
-                                     : f->infinity != 0 ? f->infinity - 1u : f->nan - 1u);
+                                 : f->infinity != 0 ? f->infinity - 1u
+                                                    : f->nan - 1u);
   if (isnan(value)) {
     return f->nan == 0 ? f->sign_bit : (uint8_t)(unsigned_nan ? f->nan : f->nan | sign);
   }

@@ -14,26 +14,26 @@ typedef struct softmax_plan {
   uint32_t code;
 } softmax_plan;
 
-#define SOFTMAX_LINE(NAME, T)                                                          \
-  static void NAME(const softmax_plan *plan, const T *x, T *y) {                       \
-    const int64_t step = plan->inner;                                                  \
-    double top = -(double)INFINITY;                                                    \
-    double sum = 0;                                                                    \
-    int64_t at = 0;                                                                    \
-    for (int64_t k = 0; k < plan->n; ++k) {                                            \
-      const double v = (double)x[k * step];                                            \
-      at = v > top || isnan(v) ? k : at;                                               \
-      top = v > top || isnan(v) ? v : top;                                             \
-    }                                                                                  \
-    for (int64_t k = 0; k < plan->n; ++k) {                                            \
-      sum += exp((double)x[k * step] - top);                                           \
-    }                                                                                  \
-    for (int64_t k = 0; k < plan->n; ++k) {                                            \
-      const double v = (double)x[k * step] - top;                                      \
-      y[k * step] = (T)(plan->code == SOFTMAX       ? exp(v) / sum                     \
-                        : plan->code == LOG_SOFTMAX ? v - log(sum)                     \
-                                                    : (double)(k == at));              \
-    }                                                                                  \
+#define SOFTMAX_LINE(NAME, T)                                             \
+  static void NAME(const softmax_plan *plan, const T *x, T *y) {          \
+    const int64_t step = plan->inner;                                     \
+    double top = -(double)INFINITY;                                       \
+    double sum = 0;                                                       \
+    int64_t at = 0;                                                       \
+    for (int64_t k = 0; k < plan->n; ++k) {                               \
+      const double v = (double)x[k * step];                               \
+      at = v > top || isnan(v) ? k : at;                                  \
+      top = v > top || isnan(v) ? v : top;                                \
+    }                                                                     \
+    for (int64_t k = 0; k < plan->n; ++k) {                               \
+      sum += exp((double)x[k * step] - top);                              \
+    }                                                                     \
+    for (int64_t k = 0; k < plan->n; ++k) {                               \
+      const double v = (double)x[k * step] - top;                         \
+      y[k * step] = (T)(plan->code == SOFTMAX       ? exp(v) / sum        \
+                        : plan->code == LOG_SOFTMAX ? v - log(sum)        \
+                                                    : (double)(k == at)); \
+    }                                                                     \
   }
 
 SOFTMAX_LINE(line_f32, float)

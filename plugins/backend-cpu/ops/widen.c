@@ -52,8 +52,7 @@ static opipe_status widen_kernel(const cpu_call *call, opipe_error *err) {
   for (uint32_t i = 0; status >= 0 && i < call->n_out; ++i) {
     if (plan->out_at[i] != NOT_WIDENED) {
       cpu_convert(call->exec, CPU_F32, workspace + plan->out_at[i],
-                  cpu_storage_type(call->out[i].dtype), call->out[i].data,
-                  (int64_t)call->out[i].n);
+                  cpu_storage_type(call->out[i].dtype), call->out[i].data, (int64_t)call->out[i].n);
     }
   }
   return status;
