@@ -42,6 +42,16 @@ opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const 
   return opi_b_emit(b, &emit, out, err);
 }
 
+opi_attention opi_attention_of(const opi_node *node) {
+  return (opi_attention){.q_heads = opi_attr_int(node, "q_num_heads", 1),
+                         .kv_heads = opi_attr_int(node, "kv_num_heads", 1),
+                         .scale = opi_attr_float(node, "scale", 1.0),
+                         .softcap = opi_attr_float(node, "softcap", 0.0),
+                         .causal = opi_attr_int(node, "is_causal", 0) != 0,
+                         .qk_mode = opi_attr_int(node, "qk_matmul_output_mode", 0),
+                         .precision = opi_attr_int(node, "softmax_precision", OPIPE_FLOAT)};
+}
+
 /* -- shapes ---------------------------------------------------------------------------------------------------------------------- */
 
 static opipe_status split_heads(const opi_builder *b, const opi_node *node, uint32_t i, int64_t heads, int64_t *out_size,

@@ -18,6 +18,8 @@ typedef struct opi_attention {
   int64_t precision; /* OPIPE_FLOAT or OPIPE_DOUBLE */
 } opi_attention;
 
+/* What a canonical node says. */
+opi_attention opi_attention_of(const opi_node *node);
 /* in [OPI_ATT_INPUTS], want: bit per output; out [OPI_ATT_OUTPUTS]. */
 opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const uint32_t *in, uint32_t want, uint32_t pattern,
                                 uint32_t *out, opipe_error *err);

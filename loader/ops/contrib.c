@@ -116,9 +116,10 @@ static opipe_status bias_dropout_lift(opi_builder *b, const opi_node *node, opip
   return opi_wants(node, 1) ? opi_b_result(b, node, 1, mask, err) : OPIPE_OK;
 }
 
+/* min_out 0: files hold such nodes without any output; what is wrong with their inputs is told all the same. */
 #define MS(name_, min_in_, max_in_, max_out_, lift_)                                                                          \
   {                                                                                                                          \
-    .name = name_, .domain = OPI_MS, .first = 1, .last = 1, .min_in = min_in_, .max_in = max_in_, .min_out = 1,               \
+    .name = name_, .domain = OPI_MS, .first = 1, .last = 1, .min_in = min_in_, .max_in = max_in_, .min_out = 0,               \
     .max_out = max_out_, .lift = lift_, .infer = never                                                                        \
   }
 

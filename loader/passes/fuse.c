@@ -70,6 +70,16 @@ bool opi_f_swaps_last(const opi_node *transpose) {
   return true;
 }
 
+void opi_f_forward(opi_fuse *f, uint32_t old, uint32_t v) {
+  for (uint32_t i = f->uses.first[old]; i < f->uses.first[old + 1]; i++) {
+    opi_node *user = opi_f_node(f, f->uses.users[i]);
+    for (uint32_t k = 0; k < user->n_in; k++) {
+      if (user->in[k] == old) user->in[k] = v;
+    }
+  }
+  f->n_fused++;
+}
+
 static uint32_t output_of(const opi_node *node, uint32_t v) {
   for (uint32_t o = 0; o < node->n_out; o++) {
     if (node->out[o] == v) return o;
@@ -193,7 +203,7 @@ static opipe_status run_fusion(opi_builder *b, opi_fuse_visit visit, uint32_t *o
     if (status < 0) return status;
   }
   *out_fused = f.n_fused;
-  if (g->n_nodes == n_nodes) return OPIPE_OK;
+  if (g->n_nodes == n_nodes && f.n_fused == 0) return OPIPE_OK;
   OPI_TRY(reorder(b, err));
   return opi_pass_dead(b, err);
 }
@@ -209,12 +219,13 @@ static uint32_t kind_of(const opi_node *node) {
     if (opi_f_is(node, kinds[i].op)) return kinds[i].kind;
   }
   if (opi_f_is(node, "Swish")) return opi_attr_float(node, "alpha", 1.0) == 1.0 ? OPI_PATTERN_SILU : OPI_PATTERN_GELU;
+  if (opi_f_is(node, "Softmax")) return node->pattern; /* an attention that stays as it is written */
   return node->pattern == OPI_PATTERN_MATMUL ? OPI_PATTERN_MATMUL : OPI_PATTERN_NONE;
 }
 
 opipe_status opi_pass_fuse(opi_builder *b, uint32_t *io_patterns, opipe_error *err) {
-  static const opi_fuse_visit fusions[] = {opi_fuse_activation, opi_fuse_norm,           opi_fuse_rotary,
-                                           opi_fuse_attention,  opi_fuse_flat_attention, opi_fuse_matmul};
+  static const opi_fuse_visit fusions[] = {opi_fuse_tidy,      opi_fuse_tidy,           opi_fuse_activation, opi_fuse_norm, opi_fuse_rotary,
+                                           opi_fuse_attention, opi_fuse_repeats, opi_fuse_flat_attention, opi_fuse_matmul,     opi_fuse_tidy};
   const opi_node *outer = b->origin;
   for (size_t i = 0; i < OPI_COUNT(fusions); i++) {
     uint32_t fused = 0;

@@ -30,10 +30,12 @@ typedef struct opi_fuse {
 typedef opipe_status (*opi_fuse_visit)(opi_fuse *f, uint32_t node, opipe_error *err);
 
 /* The fusions, in the order in which they run. Each is called for every node of the graph. */
+opipe_status opi_fuse_tidy(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_activation(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_norm(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_rotary(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_attention(opi_fuse *f, uint32_t node, opipe_error *err);
+opipe_status opi_fuse_repeats(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_flat_attention(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_matmul(opi_fuse *f, uint32_t node, opipe_error *err);
 
@@ -64,6 +66,8 @@ bool opi_f_swaps_last(const opi_node *transpose);
 
 /* Lets what made `fresh` produce `old` from now on. Shapes and types must be equal: checked. */
 opipe_status opi_f_replace(opi_fuse *f, uint32_t old, uint32_t fresh, uint32_t pattern, opipe_error *err);
+/* Lets every reader of `old` read `v` instead; `old` must be made as the pass began, and be no graph output and no barrier. */
+void opi_f_forward(opi_fuse *f, uint32_t old, uint32_t v);
 /* Notes the pattern on the node that makes `v`. */
 void opi_f_mark(const opi_fuse *f, uint32_t v, uint32_t pattern);
 /* Memo of a made value; OPIPE_NONE: not made yet. */

@@ -4,7 +4,8 @@
  * Starts at a Softmax over the last axis. Upwards from it stand, in any number and order that keeps the meaning: Casts, Reshapes of the
  * leading axes, masks (Add, Where, s m - c (1 - m)), the softcap, scales, the product of queries and keys. Downwards: Casts, Reshapes,
  * Where(IsNaN(p), 0, p), the product with the values. Scales on either operand, transposed keys, key heads repeated by Expand, and a
- * past joined by Concat are taken apart too. What does not fit is left as it is.
+ * past joined by Concat are taken apart too. What does not fit is left as it is; where only a multiplied mask that nobody knows
+ * stands in the way, the Softmax is marked, so that the attention is counted.
  */
 #include <math.h>
 
@@ -104,6 +105,30 @@ static double element(const opi_value *v, uint64_t i) {
   return opi_known_scalar(&one, &x) ? x : NAN;
 }
 
+/* v = c (1 - m) -> true */
+static bool complement(const opi_fuse *f, uint32_t v, uint32_t m) {
+  const opi_node *mul = opi_f_made(f, v, "Mul");
+  double number;
+  for (uint32_t i = 0; mul != NULL && i < 2; i++) {
+    const opi_node *sub = opi_f_made(f, opi_f_other(mul, i), "Sub");
+    if (sub == NULL || !opi_f_number(f, mul->in[i], &number) || sub->in[1] != m) continue;
+    return number > 0 && opi_f_number(f, sub->in[0], &number) && number == 1;
+  }
+  return false;
+}
+
+/* scores m - c (1 - m) with an m that is not known: an attention, but none that the canonical form can say. */
+static bool read_unknown_product(const opi_fuse *f, const opi_node *sub, opi_scores *s, uint32_t at, uint32_t *io) {
+  const opi_node *mul = opi_f_made(f, sub->in[0], "Mul");
+  for (uint32_t i = 0; mul != NULL && i < 2; i++) {
+    if (!opi_f_same_shape(f, opi_f_other(mul, i), at) || !complement(f, sub->in[1], mul->in[i])) continue;
+    *io = opi_f_other(mul, i);
+    s->kept = true;
+    return true;
+  }
+  return false;
+}
+
 /* scores m - c with m known zeros and ones, and c one number where m is 0, else 0. */
 static bool read_product_mask(const opi_fuse *f, const opi_node *sub, opi_scores *s, uint32_t at, uint32_t *io) {
   const opi_node *mul = opi_f_made(f, sub->in[0], "Mul");
@@ -126,7 +151,7 @@ static bool read_product_mask(const opi_fuse *f, const opi_node *sub, opi_scores
 
 static bool read_sum(const opi_fuse *f, const opi_node *node, opi_scores *s, uint32_t at, uint32_t *io) {
   if (opi_f_is(node, "Sub")) {
-    if (read_product_mask(f, node, s, at, io)) return true;
+    if (read_product_mask(f, node, s, at, io) || read_unknown_product(f, node, s, at, io)) return true;
     *io = node->in[0];
     return opi_f_same_shape(f, *io, at) && push_mask(f, s, (opi_mask_item){.value = node->in[1], .subtracted = true}, at);
   }
@@ -195,8 +220,8 @@ static uint32_t nan_guard(const opi_fuse *f, uint32_t p) {
   return OPIPE_NONE;
 }
 
-/* The node that multiplies the weights with the values; NULL: none. */
-static const opi_node *find_output(const opi_fuse *f, uint32_t p) {
+/* The node that multiplies the weights with the values; NULL: none. swap: the weights must be transposed on the way. */
+static const opi_node *find_output(const opi_fuse *f, uint32_t p, bool swap) {
   for (uint32_t step = 0; step < MAX_STEPS; step++) {
     const uint32_t guarded = nan_guard(f, p);
     if (guarded != OPIPE_NONE) {
@@ -208,7 +233,12 @@ static const opi_node *find_output(const opi_fuse *f, uint32_t p) {
     const opi_node *node = opi_f_node(f, n);
     if (is_product(node)) {
       const bool plain = opi_attr_int(node, "transB", 0) == 0 && opi_attr_float(node, "alpha", 1.0) == 1.0;
-      return node->in[0] == p && plain ? node : NULL;
+      return node->in[0] == p && plain && !swap ? node : NULL;
+    }
+    if (swap && opi_f_is(node, "Transpose") && opi_f_swaps_last(node)) {
+      swap = false;
+      p = node->out[0];
+      continue;
     }
     const bool through = (opi_f_is(node, "Cast") && opi_dtype_is_float(opi_f_value(f, node->out[0])->dtype)) ||
                          (opi_f_is(node, "Reshape") && keeps_matrix(f, node));
@@ -265,7 +295,7 @@ static opipe_status as_shape(opi_fuse *f, uint32_t v, const int64_t *shape, uint
   return opi_k_reshape(f->b, v, shape, 4, out, err);
 }
 
-/* Keys from the product's right operand: undoes the transposition. shape [B, H, T, D] is what is wanted. */
+/* The product's right operand, its transposition undone. shape [B, H, T, D] is what is wanted. */
 static opipe_status settle_keys(opi_fuse *f, opi_scores *s, const int64_t *shape, uint32_t *out, opipe_error *err) {
   static const int64_t swap[4] = {0, 1, 3, 2}, forth[4] = {0, 2, 1, 3};
   const int64_t turned[4] = {shape[0], shape[1], shape[3], shape[2]};
@@ -289,24 +319,26 @@ static opipe_status settle_keys(opi_fuse *f, opi_scores *s, const int64_t *shape
 }
 
 /* [B, G, 1, T, D] expanded to [B, G, n, T, D] and merged to [B, G n, T, D] -> [B, G, T, D] */
-static void strip_repeats(const opi_fuse *f, operand *o) {
-  const opi_node *merge = opi_f_made(f, o->value, "Reshape");
-  const opi_node *expand = merge != NULL ? opi_f_made(f, merge->in[0], "Expand") : NULL;
-  const opi_node *split = expand != NULL ? opi_f_made(f, expand->in[0], "Reshape") : NULL;
-  if (split == NULL) return;
-  const opi_value *x = opi_f_value(f, split->in[0]), *one = opi_f_value(f, expand->in[0]), *many = opi_f_value(f, merge->in[0]);
-  const opi_value *y = opi_f_value(f, o->value);
-  if (x->rank != 4 || one->rank != 5 || many->rank != 5 || y->rank != 4) return;
-  const int64_t groups = x->shape[1];
-  const int64_t want_one[5] = {x->shape[0], groups, 1, x->shape[2], x->shape[3]};
-  const int64_t want_many[5] = {x->shape[0], groups, many->shape[2], x->shape[2], x->shape[3]};
-  const int64_t want[4] = {x->shape[0], groups * many->shape[2], x->shape[2], x->shape[3]};
-  if (memcmp(one->shape, want_one, sizeof(want_one)) != 0 || memcmp(many->shape, want_many, sizeof(want_many)) != 0 ||
-      memcmp(y->shape, want, sizeof(want)) != 0) {
-    return;
+static opipe_status strip_repeats(opi_fuse *f, operand *o, opipe_error *err) {
+  uint32_t v = o->value;
+  const opi_node *node = opi_f_made(f, v, "Reshape");
+  for (uint32_t step = 0; step < 3 && node != NULL; step++) {
+    v = node->in[0];
+    node = opi_f_made(f, v, "Reshape");
   }
-  o->value = split->in[0];
-  o->heads = groups;
+  const opi_node *expand = opi_f_made(f, v, "Expand");
+  if (expand == NULL) return OPIPE_OK;
+  const opi_value *one = opi_f_value(f, expand->in[0]), *many = opi_f_value(f, v), *y = opi_f_value(f, o->value);
+  if (one->rank != 5 || many->rank != 5 || y->rank != 4) return OPIPE_OK;
+  const int64_t *x = one->shape, n = many->shape[2];
+  const int64_t want_one[5] = {x[0], x[1], 1, x[3], x[4]}, want_many[5] = {x[0], x[1], n, x[3], x[4]};
+  const int64_t want[4] = {x[0], x[1] * n, x[3], x[4]}, groups[4] = {x[0], x[1], x[3], x[4]};
+  if (memcmp(x, want_one, sizeof(want_one)) != 0 || memcmp(many->shape, want_many, sizeof(want_many)) != 0 ||
+      memcmp(y->shape, want, sizeof(want)) != 0) {
+    return OPIPE_OK;
+  }
+  o->heads = groups[1];
+  return as_shape(f, expand->in[0], groups, &o->value, err);
 }
 
 /* Concat(past, new) along the keys. */
@@ -338,7 +370,7 @@ static bool sizes_fit(const opi_fuse *f, const opi_scores *s, const opi_node *ou
   int64_t n = 1;
   if (!leading_fit(f, s->left, s->right) || !leading_fit(f, output->in[0], output->in[1])) return false;
   for (int32_t a = 0; a + 2 < q->rank; a++) n *= q->shape[a];
-  if (n != s->dims[0] * s->dims[1] || q->shape[q->rank - 2] != s->dims[2]) return false;
+  if (n != s->dims[0] * s->dims[1] || q->shape[q->rank - 2] != s->dims[s->transposed ? 3 : 2]) return false;
   if (s->dims[0] < 1 || s->dims[1] < 1 || q->shape[q->rank - 1] < 1) return false;
   return v->shape[v->rank - 2] == s->dims[3] && y->shape[y->rank - 2] == s->dims[2] && v->dtype == y->dtype;
 }
@@ -349,14 +381,20 @@ static opipe_status settle(opi_fuse *f, opi_scores *s, const opi_node *output, o
   const int64_t size = left->shape[left->rank - 1], v_size = values->shape[values->rank - 1];
   const int64_t q_shape[4] = {d[0], d[1], d[2], size}, k_shape[4] = {d[0], d[1], d[3], size}, v_shape[4] = {d[0], d[1], d[3], v_size};
   *q = *k = *v = (operand){.past = OPIPE_NONE, .joined = OPIPE_NONE, .heads = d[1]};
+  if (s->transposed) {
+    OPI_TRY(settle_keys(f, s, q_shape, &q->value, err));
+    OPI_TRY(as_shape(f, strip_scale(f, s->left, s), k_shape, &k->value, err));
+    return as_shape(f, output->in[1], v_shape, &v->value, err);
+  }
   OPI_TRY(as_shape(f, strip_scale(f, s->left, s), q_shape, &q->value, err));
   OPI_TRY(settle_keys(f, s, k_shape, &k->value, err));
   OPI_TRY(as_shape(f, output->in[1], v_shape, &v->value, err));
-  strip_repeats(f, k);
-  strip_repeats(f, v);
+  const uint32_t whole_k = k->value, whole_v = v->value;
+  OPI_TRY(strip_repeats(f, k, err));
+  OPI_TRY(strip_repeats(f, v, err));
   if (k->heads != v->heads) { /* repeated on one side only: leave both as they are */
-    OPI_TRY(settle_keys(f, s, k_shape, &k->value, err));
-    OPI_TRY(as_shape(f, output->in[1], v_shape, &v->value, err));
+    k->value = whole_k;
+    v->value = whole_v;
     k->heads = v->heads = d[1];
   }
   strip_past(f, k);
@@ -429,9 +467,43 @@ opipe_status opi_fuse_attention(opi_fuse *f, uint32_t n, opipe_error *err) {
   opi_scores s;
   if (!opi_f_is(node, "Softmax")) return OPIPE_OK;
   const uint32_t scores = node->in[0], weights = node->out[0];
-  if (opi_attr_int(node, "axis", -1) != opi_f_value(f, scores)->rank - 1) return OPIPE_OK;
-  const opi_node *output = find_output(f, weights);
-  if (output == NULL || !read_scores(f, scores, &s) || !sizes_fit(f, &s, output)) return OPIPE_OK;
+  const int64_t axis = opi_attr_int(node, "axis", -1), rank = opi_f_value(f, scores)->rank;
+  const bool transposed = rank >= 2 && axis == rank - 2;
+  if (axis != rank - 1 && !transposed) return OPIPE_OK;
+  const opi_node *output = find_output(f, weights, transposed);
+  if (output == NULL || !read_scores(f, scores, &s)) return OPIPE_OK;
+  if (transposed) {
+    const int64_t rows = s.dims[2];
+    if (s.n_masks != 0 || s.kept) return OPIPE_OK;
+    s.transposed = true;
+    s.dims[2] = s.dims[3];
+    s.dims[3] = rows;
+  }
+  if (!sizes_fit(f, &s, output)) return OPIPE_OK;
+  if (s.kept) {
+    opi_f_mark(f, weights, OPI_PATTERN_ATTENTION);
+    return OPIPE_OK;
+  }
   const opi_node last = *output;
   return fuse(f, &s, &last, err);
+}
+
+/* An Attention that reads key heads repeated by Expand reads them as they are. */
+opipe_status opi_fuse_repeats(opi_fuse *f, uint32_t n, opipe_error *err) {
+  const opi_node node = *opi_f_node(f, n);
+  uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS];
+  if (!opi_f_is(&node, "Attention") || node.n_out != 1 || opi_f_value(f, node.in[OPI_ATT_Q])->rank != 4) return OPIPE_OK;
+  if (opi_node_in(&node, OPI_ATT_PAST_K) != OPIPE_NONE) return OPIPE_OK;
+  const int64_t heads = opi_attr_int(&node, "kv_num_heads", 1);
+  operand k = {.value = node.in[OPI_ATT_K], .heads = heads}, v = {.value = node.in[OPI_ATT_V], .heads = heads};
+  OPI_TRY(strip_repeats(f, &k, err));
+  OPI_TRY(strip_repeats(f, &v, err));
+  if (k.heads == heads || k.heads != v.heads) return OPIPE_OK;
+  opi_attention how = opi_attention_of(&node);
+  how.kv_heads = k.heads;
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++) in[i] = opi_node_in(&node, i);
+  in[OPI_ATT_K] = k.value;
+  in[OPI_ATT_V] = v.value;
+  OPI_TRY(opi_attention_emit(f->b, &how, in, 1u << OPI_ATT_Y, node.pattern, out, err));
+  return opi_f_replace(f, node.out[OPI_ATT_Y], out[OPI_ATT_Y], node.pattern, err);
 }

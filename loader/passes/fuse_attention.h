@@ -24,6 +24,8 @@ typedef struct opi_scores {
   double softcap;
   uint32_t left, right; /* operands of the product */
   bool trans_right;
+  bool transposed;      /* the product is K Q^T, the softmax goes along its rows */
+  bool kept;            /* recognised, but its mask is multiplied and not known to be of zeros and ones: stays as it is written */
   int64_t dims[4];      /* B, H, S, T */
   uint32_t dtype;       /* of the scores where masks are added */
 } opi_scores;

@@ -64,13 +64,7 @@ opipe_status opi_fuse_flat_attention(opi_fuse *f, uint32_t n, opipe_error *err) 
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++) in[i] = opi_node_in(&node, i);
   for (uint32_t i = 0; i < 3; i++) OPI_TRY(flatten(f, x[i], found[i] != NULL ? &turns[i] : NULL, &in[i], err));
   for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++) want |= opi_wants(&node, o) ? 1u << o : 0u;
-  const opi_attention how = {.q_heads = opi_attr_int(&node, "q_num_heads", 1),
-                             .kv_heads = opi_attr_int(&node, "kv_num_heads", 1),
-                             .scale = opi_attr_float(&node, "scale", 1.0),
-                             .softcap = opi_attr_float(&node, "softcap", 0.0),
-                             .causal = opi_attr_int(&node, "is_causal", 0) != 0,
-                             .qk_mode = opi_attr_int(&node, "qk_matmul_output_mode", 0),
-                             .precision = opi_attr_int(&node, "softmax_precision", OPIPE_FLOAT)};
+  const opi_attention how = opi_attention_of(&node);
   OPI_TRY(opi_attention_emit(f->b, &how, in, want, node.pattern, out, err));
   for (uint32_t o = OPI_ATT_PRESENT_K; o <= OPI_ATT_PRESENT_V; o++) {
     if ((want >> o & 1u) != 0) OPI_TRY(opi_f_replace(f, node.out[o], out[o], node.pattern, err));

@@ -68,6 +68,9 @@ static bool *live_nodes(opi_builder *b, const opi_graph *file) {
   bool *needed = OPI_ARENA_ARRAY(b->scratch, bool, file->n_values);
   if (live == NULL || needed == NULL) return NULL;
   for (uint32_t o = 0; o < file->n_outputs; ++o) needed[file->outputs[o]] = true;
+  if (file->n_outputs == 0) { /* no output decides what is needed: every node is looked at */
+    for (uint32_t n = 0; n < file->n_nodes; ++n) live[n] = true;
+  }
   for (uint32_t n = file->n_nodes; n-- > 0;) {
     const opi_node *node = &file->nodes[n];
     for (uint32_t o = 0; o < node->n_out; ++o) {
