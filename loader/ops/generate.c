@@ -157,11 +157,11 @@ static void write_range(const range *r, void *out) {
   }
 }
 
-static opipe_status lift_range(opi_builder *b, const opi_node *node, opipe_error *err) {
+static opipe_status make_range(opi_builder *b, const opi_node *node, uint32_t *out,
+                               opipe_error *err) {
   range r = {0};
   double *numbers[3] = {&r.start, &r.limit, &r.delta};
   int64_t *integers[3] = {&r.i_start, &r.i_limit, &r.i_delta};
-  OPI_TRY(opi_check_same_type(b, node, 0, err));
   for (uint32_t i = 0; i < 3; ++i) {
     const opi_value *x = NULL;
     OPI_TRY(opi_in(b, node, i, &x, err));
@@ -178,7 +178,42 @@ static opipe_status lift_range(opi_builder *b, const opi_node *node, opipe_error
   void *data = opi_arena_alloc(b->scratch, r.n * (opi_dtype_bits(r.dtype) / 8));
   if (data == NULL) return opi_fail_nomem(err, r.n * 8, "a range");
   write_range(&r, data);
-  return result(b, node, opi_b_const(b, r.dtype, &n, 1, data), err);
+  *out = opi_b_const(b, r.dtype, &n, 1, data);
+  return *out != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, r.n * 8, "a range");
+}
+
+static opipe_status emit_cast(opi_builder *b, uint32_t value, uint32_t to, uint32_t *out,
+                              opipe_error *err) {
+  const opipe_attr attrs[2] = {OPI_ATTR_I("to", to), OPI_ATTR_I("saturate", 1)};
+  const opi_emit emit = {.op = "Cast", .in = &value, .n_in = 1, .n_out = 1, .attrs = attrs,
+                         .n_attrs = 2};
+  return opi_b_emit(b, &emit, out, err);
+}
+
+/* Opset 27: the 16-bit floats, counted in float32. */
+static opipe_status lift_half_range(opi_builder *b, const opi_node *node, uint32_t dtype,
+                                    opipe_error *err) {
+  uint32_t in[3], wide = OPIPE_NONE, out = OPIPE_NONE;
+  for (uint32_t i = 0; i < 3; ++i) {
+    OPI_TRY(emit_cast(b, node->in[i], OPIPE_FLOAT, &in[i], err));
+    if (opi_b_value(b, in[i])->data == NULL) return opi_need_value(b, node, in[i], err);
+  }
+  const opi_node inner = {.name = node->name, .op = node->op, .in = in, .n_in = 3};
+  OPI_TRY(make_range(b, &inner, &wide, err));
+  OPI_TRY(emit_cast(b, wide, dtype, &out, err));
+  return opi_b_result(b, node, 0, out, err);
+}
+
+static opipe_status lift_range(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *start = NULL;
+  uint32_t out = OPIPE_NONE;
+  OPI_TRY(opi_in(b, node, 0, &start, err));
+  OPI_TRY(opi_check_same_type(b, node, 0, err));
+  if (start->dtype == OPIPE_FLOAT16 || start->dtype == OPIPE_BFLOAT16) {
+    return lift_half_range(b, node, start->dtype, err);
+  }
+  OPI_TRY(make_range(b, node, &out, err));
+  return opi_b_result(b, node, 0, out, err);
 }
 
 /* -- EyeLike -- */
