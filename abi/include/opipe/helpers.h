@@ -607,6 +607,107 @@ static inline opipe_status opipe_host_graph_params(const opipe_graph *graph,
              : opipe_fail(err, OPIPE_E_LIMIT, "%u layouts, room for %u", n, room);
 }
 
+/* Programs whose temporary values have a place each in the arena, bound to a table of addresses. A
+ * larger backend places them by lifetime and has its own. */
+struct opipe_program {
+  opipe_device *device;
+  const opipe_graph *graph;
+  uint64_t arena_bytes;
+};
+struct opipe_binding {
+  opipe_device *device;
+  const opipe_graph *graph;
+  void **values; /* [graph->n_values] address of each value's first byte */
+};
+
+static inline uint64_t opipe_host_padded(uint64_t n_bytes) {
+  return (n_bytes + OPIPE_HOST_ALIGN - 1) & ~(uint64_t)(OPIPE_HOST_ALIGN - 1);
+}
+/* For compile, once every node is known to be supported. */
+static inline opipe_status opipe_host_program_new(opipe_device *device, const opipe_graph *graph,
+                                                  opipe_program **out_program, opipe_error *err) {
+  opipe_program *program = (opipe_program *)opipe_host_new(device->host, sizeof *program);
+  if (program == NULL) {
+    return opipe_host_no_memory(err, "a program");
+  }
+  program->device = device;
+  program->graph = graph;
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    if (graph->values[v].role == OPIPE_VALUE_TEMP) {
+      program->arena_bytes += opipe_host_padded(graph->values[v].n_bytes);
+    }
+  }
+  *out_program = program;
+  return OPIPE_OK;
+}
+static inline void opipe_host_program_free(opipe_program *program) {
+  if (program != NULL) {
+    opipe_host_delete(program->device->host, program, sizeof *program);
+  }
+}
+static inline opipe_status opipe_host_program_info(const opipe_program *program,
+                                                   opipe_program_info *io_info, opipe_error *err) {
+  opipe_program_info info;
+  (void)err;
+  memset(&info, 0, sizeof info);
+  info.struct_size = io_info->struct_size;
+  info.n_kernels = program->graph->n_nodes;
+  info.temp_bytes = program->arena_bytes;
+  info.arena_bytes = program->arena_bytes;
+  memcpy(io_info, &info, info.struct_size < sizeof info ? info.struct_size : sizeof info);
+  return OPIPE_OK;
+}
+static inline opipe_status opipe_host_program_params(const opipe_program *program,
+                                                     opipe_param_layout *out_layouts,
+                                                     uint32_t *io_count, opipe_error *err) {
+  return opipe_host_graph_params(program->graph, out_layouts, io_count, err);
+}
+static inline void opipe_host_binding_free(opipe_binding *binding) {
+  if (binding != NULL) {
+    opipe_host_delete(binding->device->host, binding->values,
+                      binding->graph->n_values * sizeof(void *));
+    opipe_host_delete(binding->device->host, binding, sizeof *binding);
+  }
+}
+static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bind_params *params,
+                                           opipe_binding **out_binding, opipe_error *err) {
+  const opipe_graph *graph = params->program->graph;
+  uint64_t used = 0;
+  if (params->arena.n_bytes < params->program->arena_bytes ||
+      params->n_boundaries < graph->n_boundaries) {
+    return opipe_fail(
+        err, OPIPE_E_INVALID,
+        "the program needs an arena of %llu bytes and %u boundaries, %llu and %u were given",
+        (unsigned long long)params->program->arena_bytes, graph->n_boundaries,
+        (unsigned long long)params->arena.n_bytes, params->n_boundaries);
+  }
+  opipe_binding *binding = (opipe_binding *)opipe_host_new(device->host, sizeof *binding);
+  void **values = (void **)opipe_host_new(device->host, graph->n_values * sizeof(void *));
+  if (binding == NULL || values == NULL) {
+    opipe_host_delete(device->host, binding, sizeof *binding);
+    opipe_host_delete(device->host, values, graph->n_values * sizeof(void *));
+    return opipe_host_no_memory(err, "a binding");
+  }
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opipe_value *value = &graph->values[v];
+    if (value->role == OPIPE_VALUE_CONSTANT) {
+      values[v] = (void *)(uintptr_t)value->data;
+    } else if (value->role == OPIPE_VALUE_PARAMETER) {
+      values[v] = (void *)(uintptr_t)params->params->sources[value->slot].data;
+    } else if (value->role == OPIPE_VALUE_TEMP) {
+      values[v] = (char *)opipe_host_at(&params->arena) + used;
+      used += opipe_host_padded(value->n_bytes);
+    } else {
+      values[v] = opipe_host_at(&params->boundaries[value->slot]);
+    }
+  }
+  binding->device = device;
+  binding->graph = graph;
+  binding->values = values;
+  *out_binding = binding;
+  return OPIPE_OK;
+}
+
 /* The slots of opipe_backend from device_close on, up to the programs' and from the parameters' on.
  */
 #define OPIPE_HOST_MEMORY_SLOTS                                                  \

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A host in C that only opens the library: loads a model, cuts it into stages, streams requests.
+ *
+ *   cc -std=c11 -I<prefix>/include host.c -ldl -o host
+ *   ./host <prefix>/lib/libonnxpipe.so model.onnx [STAGES [REQUESTS]]
+ * Integer inputs are 1, others 0.5: the point is the calls, in the order in which a host makes
+ * them.
+ */
+#include <dlfcn.h>
+#include <opipe/host.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { INPUTS_MOST = 16, IN_FLIGHT = 4 };
+
+static opipe_error err = OPIPE_ERROR_INIT;
+
+/* Ends the program when a call failed: the message names the thing. */
+static void need(opipe_status status, const char *what) {
+  if (status >= 0)
+    return;
+  fprintf(stderr, "%s: %s\n", what, err.message);
+  exit(1);
+}
+
+static const opipe_api *open_library(const char *path) {
+  const opipe_api *api = NULL;
+  opipe_get_api_fn get_api = NULL;
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    fprintf(stderr, "%s\n", dlerror());
+    exit(1);
+  }
+  *(void **)&get_api = dlsym(library, "opipe_get_api");
+  if (get_api == NULL) {
+    fprintf(stderr, "%s: no opipe_get_api\n", path);
+    exit(1);
+  }
+  need(get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &api, &err), "opipe_get_api");
+  return api;
+}
+
+static size_t elements(const opipe_tensor_info *info) {
+  size_t n = 1;
+  for (uint32_t d = 0; d < info->rank; ++d)
+    n *= (size_t)info->shape[d];
+  return n;
+}
+
+/* A host would bring its own tensors: a pointer, a shape and a type, as DLPack has them. */
+static opipe_binding_io make_input(const opipe_tensor_info *info) {
+  const size_t n = elements(info);
+  opipe_binding_io io;
+  memset(&io, 0, sizeof io);
+  io.name = info->name;
+  io.tensor.device_type = OPIPE_DL_CPU;
+  io.tensor.rank = (int32_t)info->rank;
+  io.tensor.shape = info->shape;
+  io.tensor.data = calloc(n + 1, 8);
+  if (io.tensor.data == NULL)
+    exit(1);
+  switch (info->dtype) {
+    case OPIPE_INT64:
+      io.tensor.dtype = (opipe_dtype){OPIPE_DL_INT, 64, 1};
+      for (size_t i = 0; i < n; ++i)
+        ((int64_t *)io.tensor.data)[i] = info->index_limit == 1 ? 0 : 1;
+      break;
+    case OPIPE_INT32:
+      io.tensor.dtype = (opipe_dtype){OPIPE_DL_INT, 32, 1};
+      for (size_t i = 0; i < n; ++i)
+        ((int32_t *)io.tensor.data)[i] = info->index_limit == 1 ? 0 : 1;
+      break;
+    case OPIPE_FLOAT:
+      io.tensor.dtype = (opipe_dtype){OPIPE_DL_FLOAT, 32, 1};
+      for (size_t i = 0; i < n; ++i)
+        ((float *)io.tensor.data)[i] = 0.5f;
+      break;
+    default:
+      fprintf(stderr, "input %s: this example has no data of type %u\n", info->name, info->dtype);
+      exit(1);
+  }
+  return io;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 3) {
+    fprintf(stderr, "usage: %s libonnxpipe.so model.onnx [STAGES [REQUESTS]]\n", argv[0]);
+    return 2;
+  }
+  const uint32_t n_stages = argc > 3 ? (uint32_t)atoi(argv[3]) : 2;
+  const uint32_t n_requests = argc > 4 ? (uint32_t)atoi(argv[4]) : 8;
+  const opipe_api *api = open_library(argv[1]);
+  opipe_context *context = NULL;
+  opipe_model *model = NULL, *bound = NULL;
+  opipe_plan *plan = NULL;
+  opipe_session *session = NULL;
+
+  need(api->context_create(NULL, &context, &err), "context");
+  const opipe_load_params load = {.struct_size = sizeof load, .path = argv[2]};
+  need(api->model_load(context, &load, &model, &err), "load");
+  const opipe_bind_options bind = {.struct_size = sizeof bind, .flags = OPIPE_BIND_DEFAULTS};
+  need(api->model_bind(model, &bind, &bound, &err), "bind");
+  const opipe_plan_params params = {.struct_size = sizeof params, .n_stages = n_stages};
+  need(api->plan_make(bound, &params, &plan, &err), "plan");
+  need(api->session_open(context, plan, NULL, &session, &err), "session");
+  api->plan_destroy(plan); /* a session keeps what it needs */
+
+  opipe_binding_io inputs[INPUTS_MOST];
+  opipe_model_info info = {.struct_size = sizeof info};
+  need(api->model_info(bound, &info, &err), "model");
+  if (info.n_inputs > INPUTS_MOST)
+    return 1;
+  for (uint32_t i = 0; i < info.n_inputs; ++i) {
+    opipe_tensor_info input = {.struct_size = sizeof input};
+    need(api->model_input(bound, i, &input, &err), "input");
+    inputs[i] = make_input(&input);
+  }
+
+  /* A stream: several requests in flight, results in the order of submission. */
+  opipe_request *requests[IN_FLIGHT] = {NULL};
+  const opipe_submit_params submit = {
+      .struct_size = sizeof submit, .n_inputs = info.n_inputs, .inputs = inputs};
+  for (uint32_t done = 0, sent = 0; done < n_requests;) {
+    if (sent < n_requests && sent - done < IN_FLIGHT) {
+      const opipe_status status =
+          api->session_submit(session, &submit, &requests[sent % IN_FLIGHT], &err);
+      need(status, "submit");
+      if (status == OPIPE_OK) {
+        ++sent;
+        continue;
+      }
+    }
+    opipe_tensor output;
+    opipe_request *request = requests[done++ % IN_FLIGHT];
+    need(api->request_wait(request, UINT64_MAX, &err), "request");
+    need(api->request_output(request, 0, &output, &err), "output");
+    if (done == n_requests && output.dtype.code == OPIPE_DL_FLOAT && output.dtype.bits == 32) {
+      printf("%u requests in %u stages; first value of the last one: %g\n", done, n_stages,
+             (double)*(const float *)output.data);
+    }
+    api->request_release(request);
+  }
+
+  for (uint32_t i = 0; i < info.n_inputs; ++i)
+    free(inputs[i].tensor.data);
+  api->session_close(session);
+  api->model_destroy(bound);
+  api->model_destroy(model);
+  api->context_destroy(context);
+  return 0;
+}
