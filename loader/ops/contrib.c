@@ -20,15 +20,18 @@ static opipe_status emit_gelu(opi_builder *b, const opi_node *node, uint32_t x, 
   return opi_b_result(b, node, 0, y, err);
 }
 
-/* x + bias along the last axis; without a bias x itself. */
+/* x + bias along the last axes; without a bias x itself. */
 static opipe_status add_bias(opi_builder *b, const opi_node *node, uint32_t i, uint32_t *out, opipe_error *err) {
   *out = node->in[0];
   if (opi_node_in(node, i) == OPIPE_NONE) return OPIPE_OK;
   OPI_TRY(opi_need(b, node, 0, "A", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
-  OPI_TRY(opi_need(b, node, i, "bias", OPI_T_FLOAT, 1, 1, err));
+  OPI_TRY(opi_need(b, node, i, "bias", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need_same_type(b, node, 0, i, err));
-  const opi_value *x = opi_input(b, node, 0);
-  OPI_TRY(opi_need_dim(b, node, i, 0, x->shape[x->rank - 1], "the last axis of the input", err));
+  const opi_value *x = opi_input(b, node, 0), *bias = opi_input(b, node, i);
+  if (bias->rank > x->rank) return opi_need(b, node, i, "bias", OPI_T_FLOAT, 1, x->rank, err);
+  for (int32_t a = 0; a < bias->rank; a++) {
+    OPI_TRY(opi_need_dim(b, node, i, (uint32_t)a, x->shape[x->rank - bias->rank + a], "as the last axes of the input", err));
+  }
   return opi_b_op2(b, "Add", node->in[0], node->in[i], out, err);
 }
 

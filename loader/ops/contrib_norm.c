@@ -33,16 +33,20 @@ static opipe_status check_skip(const opi_builder *b, const opi_node *node, opipe
                        opi_shape_text(want, sizeof(want), x->shape, (uint32_t)x->rank), x->name);
 }
 
-/* Outputs 1 and 2 of the simplified form, [.., 1] float: the mean, and 1 / sqrt(mean(x^2) + epsilon). */
+/* Outputs 1 and 2 of the simplified form, [.., 1] float: zeros (nothing is subtracted), and 1 / sqrt(mean(x^2) + epsilon). */
 static opipe_status rms_statistics(opi_builder *b, const opi_node *node, uint32_t x, opipe_error *err) {
   const int64_t last = opi_b_value(b, x)->rank - 1;
-  uint32_t v, mean, eps;
+  uint32_t v, zero, eps;
   if (!opi_wants(node, 1) && !opi_wants(node, 2)) return OPIPE_OK;
   OPI_TRY(opi_k_cast(b, x, OPIPE_FLOAT, &v, err));
-  OPI_TRY(opi_k_reduce(b, "ReduceMean", 0, v, &last, 1, true, &mean, err));
-  if (opi_wants(node, 1)) OPI_TRY(opi_b_result(b, node, 1, mean, err));
   OPI_TRY(opi_b_op2(b, "Mul", v, v, &v, err));
   OPI_TRY(opi_k_reduce(b, "ReduceMean", 0, v, &last, 1, true, &v, err));
+  if (opi_wants(node, 1)) {
+    const opi_value like = *opi_b_value(b, v);
+    OPI_TRY(opi_k_const(zero = opi_b_const_scalar(b, OPIPE_FLOAT, 0), err));
+    OPI_TRY(opi_k_expand(b, zero, like.shape, (uint32_t)like.rank, &zero, err));
+    OPI_TRY(opi_b_result(b, node, 1, zero, err));
+  }
   OPI_TRY(opi_k_const(eps = opi_b_const_scalar(b, OPIPE_FLOAT, opi_attr_float(node, "epsilon", (double)1e-12f)), err));
   OPI_TRY(opi_b_op2(b, "Add", v, eps, &v, err));
   OPI_TRY(opi_b_op1(b, "Sqrt", v, &v, err));
