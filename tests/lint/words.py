@@ -16,7 +16,8 @@ WORDS = [
     (re.compile(r"[ \t]+$"), "blanks at the end of the line"),
 ]
 TAB = (re.compile(r"\t"), "a tab")
-COMMENTED_CODE = re.compile(r"^\s*(//|/\*)\s*(\w[\w\->.\[\] ]* = .*|\w+\(.*\)|return\b.*);\s*(\*/)?$")
+CODE = r"(\w[\w\->.\[\] ]* = .*|\w+\(.*\)|return\b.*);"
+COMMENTED_CODE = re.compile(r"^\s*(//\s*" + CODE + r"\s*|/\*\s*" + CODE + r"\s*\*/)$")
 ENDINGS = tree.C_ENDINGS + (".py", ".sh", ".cmake", ".txt", ".md", ".json", ".proto", ".in")
 SKIPPED = ("tests/data/", "tests/lint/words.py", "tests/lint/selftest.py", "tests/bench/records/", "LICENSE")
 
