@@ -6,19 +6,22 @@
 #include <math.h>
 
 #include "attention_body.h"
+#include "gradient_body.h"
 #include "matmul_body.h"
 #include "matmul_f64_body.h"
 #include "norm_body.h"
 #include "pack_body.h"
 #include "rowwise_body.h"
 
-#define CPU_KERNELS_TABLE(which)                                                          \
-  {                                                                                       \
-    .isa = (which), .pack_panel = pack_panel, .product = product_share,                   \
-    .product_f64 = product_f64_share, .transpose = transpose_share, .unary = unary_share, \
-    .binary = binary_share, .bias_activation = bias_share, .convert = convert_share,      \
-    .softmax = softmax_share, .norm = norm_share, .reduce_rows = reduce_share,            \
-    .rotary = rotary_share, .attention = attention_share,                                 \
+#define CPU_KERNELS_TABLE(which)                                                       \
+  {                                                                                    \
+    .isa = (which), .pack_panel = pack_panel, .product = product_share,                \
+    .product_dx = product_dx_share, .product_dw = product_dw_share,                    \
+    .sum_columns = sum_columns_share, .product_f64 = product_f64_share,                \
+    .transpose = transpose_share, .unary = unary_share, .binary = binary_share,        \
+    .bias_activation = bias_share, .convert = convert_share, .softmax = softmax_share, \
+    .norm = norm_share, .reduce_rows = reduce_share, .rotary = rotary_share,           \
+    .attention = attention_share,                                                      \
   }
 
 #endif

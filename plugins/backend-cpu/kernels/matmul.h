@@ -95,7 +95,48 @@ typedef struct cpu_matmul_batch_args {
 bool cpu_matmul_batch_workspace(int32_t threads, int64_t k, uint64_t *out_bytes);
 void cpu_matmul_batch(const cpu_exec *x, const cpu_matmul_batch_args *args);
 
-/* The same in fp64, without an epilogue: C = alpha A B. */
+/* ---- gradients: everything from, and into, the panels of the forward product ---- */
+
+/* dX[M,K] = epilogue(dY[M,N] W^T), W[K,N] packed. Order of additions as above, over N. */
+typedef struct cpu_matmul_dx_args {
+  int64_t m;
+  const float *dy; /* [M,N] */
+  int64_t dy_stride;
+  cpu_packed w; /* [K,N] */
+  float *dx;    /* [M,K], overlapping nothing */
+  int64_t dx_stride;
+  const cpu_epilogue
+      *epilogue;   /* NULL: none; [N] and [M,N] of its fields mean [K] and [M,K] here */
+  void *workspace; /* cpu_matmul_dx_workspace */
+} cpu_matmul_dx_args;
+
+bool cpu_matmul_dx_workspace(int32_t threads, uint64_t *out_bytes);
+void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args);
+
+/* dW[K,N] += X[M,K]^T dY[M,N] in the layout of the packed W. Every element is one chain of fused
+ * multiply-adds over the rows, going on from what stands there: rows in several calls give the bits
+ * of one call. (What stands in columns beyond N takes part, and stays 0 if it was and X is finite.)
+ */
+typedef struct cpu_matmul_dw_args {
+  int64_t m, k, n;
+  const float *x; /* [M,K] */
+  int64_t x_stride;
+  const float *dy; /* [M,N] */
+  int64_t dy_stride;
+  cpu_pack_format format;
+  void *dw;        /* cpu_pack_bytes(format, k, n) */
+  void *workspace; /* cpu_matmul_dw_workspace */
+} cpu_matmul_dw_args;
+
+bool cpu_matmul_dw_workspace(int32_t threads, int64_t k, uint64_t *out_bytes);
+void cpu_matmul_dw(const cpu_exec *x, const cpu_matmul_dw_args *args);
+
+/* out[c] += in[0, c] + in[1, c] + ..., one addition after the other: gradients of a bias. */
+void cpu_sum_columns(const cpu_exec *x, const float *in, int64_t in_row, int64_t rows,
+                     int64_t columns, float *out);
+
+/* ---- the batched product in fp64, without an epilogue: C = alpha A B ---- */
+
 typedef struct cpu_matmul_f64_args {
   int64_t batch[2];
   int64_t m, n, k;

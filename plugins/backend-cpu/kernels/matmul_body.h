@@ -295,17 +295,17 @@ typedef struct fetch_plan {
   int ahead;     /* at all, and the panel itself to L1 */
 } fetch_plan;
 
-/* Rows [row, row + rows) of one panel over the K block [k, k_end). The last, narrower panel goes
- * through a buffer, since a tile writes whole vectors. */
-CPU_STATIC void panel_tile(const cpu_product *p, int64_t panel, int64_t row, int64_t rows,
-                           cpu_range k, fetch_plan fetch) {
+/* Rows [row, row + rows) of one panel over the K block k, which b holds. The last, narrower panel
+ * goes through a buffer, since a tile writes whole vectors. */
+CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, int64_t row,
+                           int64_t rows, cpu_range k, fetch_plan fetch) {
   float buffer[MOST_ROWS * CPU_PANEL];
   const int64_t column = panel * CPU_PANEL;
   const int64_t columns = p->n - column < CPU_PANEL ? p->n - column : CPU_PANEL;
   float *out = p->c + row * p->c_stride + column;
   tile_job t = {.a = p->a + row * p->a_stride + k.begin,
                 .a_stride = p->a_stride,
-                .b = p->panels + column * p->k + k.begin * CPU_PANEL,
+                .b = b,
                 .b_stride = CPU_PANEL,
                 .c = out,
                 .c_stride = p->c_stride,
@@ -360,11 +360,12 @@ CPU_STATIC void row_block(const cpu_product *p, cpu_range panels, cpu_range rows
     const cpu_range depth = {k, p->k - k < k_block ? p->k : k + k_block};
     const int64_t runs = (depth.end - k + RUN - 1) / RUN * TILES_WIDE;
     for (int64_t j = panels.begin; j < panels.end; j++) {
+      const float *b = p->panels + (j * p->k + k) * CPU_PANEL;
       fetch_plan fetch = plan_fetch(p, j, panels.end, depth, count, blocks);
       int64_t row = rows.begin;
-      for (int64_t b = 0; b < blocks; b++) {
-        int64_t height = (rows.end - row + blocks - b - 1) / (blocks - b);
-        panel_tile(p, j, row, height, depth, fetch);
+      for (int64_t i = 0; i < blocks; i++) {
+        int64_t height = (rows.end - row + blocks - i - 1) / (blocks - i);
+        panel_tile(p, b, j, row, height, depth, fetch);
         fetch.next = fetch.ahead ? fetch.next + runs * fetch.lines * 64 : NULL;
         row += height;
       }

@@ -18,6 +18,11 @@ typedef struct cpu_product {
   const cpu_epilogue *epilogue; /* NULL: none */
 } cpu_product;
 
+enum {
+  CPU_DX_DEPTH = 1024, /* columns of dY a block */
+  CPU_DW_ROWS = 512    /* rows a block */
+};
+
 /* Half-open ranges of what a share covers. */
 typedef struct cpu_range {
   int64_t begin, end;
@@ -28,6 +33,13 @@ struct cpu_kernels {
   /* One panel of 64 columns, from column 64 * panel on: out[k][64], missing columns 0. */
   void (*pack_panel)(const cpu_pack_source *source, int64_t panel, float *out);
   void (*product)(const cpu_product *p, cpu_range panels, cpu_range rows);
+  /* The same for dX = dY W^T: `panels` are those of W (K by N), n counts columns of dX, k of dY;
+   * buffer: CPU_DX_DEPTH rows of a panel. */
+  void (*product_dx)(const cpu_product *p, cpu_range panels, cpu_range rows, float *buffer);
+  /* dW += X^T dY for panels of dW; turned: X^T, [k][turned_stride]; buffer: m rows of a panel. */
+  void (*product_dw)(const cpu_matmul_dw_args *args, const float *turned, int64_t turned_stride,
+                     cpu_range sample, cpu_range panels, float *buffer);
+  void (*sum_columns)(const float *in, int64_t in_row, int64_t rows, int64_t columns, float *out);
   void (*product_f64)(const cpu_matmul_f64_args *args, const double *a, const double *panel,
                       int64_t columns, double *c, cpu_range rows);
   void (*transpose)(const float *in, int64_t in_stride, int64_t rows, int64_t columns, float *out,

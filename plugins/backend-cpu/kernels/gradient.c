@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of the packed product: sizes, and how the work is divided among the team: dX by panels
+ * of its columns or by rows, dW by panels, after the team has transposed a block of X together. */
+#include <stddef.h>
+
+#include "matmul.h"
+#include "table.h"
+
+static int64_t panels_of(int64_t n) {
+  return (n + CPU_PANEL - 1) / CPU_PANEL;
+}
+
+bool cpu_matmul_dx_workspace(int32_t threads, uint64_t *out_bytes) {
+  if (threads < 1) {
+    return false;
+  }
+  *out_bytes = (uint64_t)threads * CPU_DX_DEPTH * CPU_PANEL * sizeof(float);
+  return true;
+}
+
+typedef struct dx_job {
+  const cpu_kernels *kernels;
+  cpu_product product;
+  int64_t m;
+  float *workspace;
+} dx_job;
+
+static void dx_task(void *argument, int32_t worker, int32_t workers) {
+  const dx_job *j = argument;
+  cpu_range panels = {0, panels_of(j->product.n)};
+  cpu_range rows = {0, j->m};
+  if (panels.end >= workers) {
+    cpu_team_share(panels.end, worker, workers, &panels.begin, &panels.end);
+  } else {
+    cpu_team_share(j->m, worker, workers, &rows.begin, &rows.end);
+  }
+  if (rows.begin < rows.end && panels.begin < panels.end) {
+    float *buffer = j->workspace + (int64_t)worker * CPU_DX_DEPTH * CPU_PANEL;
+    j->kernels->product_dx(&j->product, panels, rows, buffer);
+  }
+}
+
+void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args) {
+  dx_job job = {.kernels = x->kernels,
+                .product = {.n = args->w.k,
+                            .k = args->w.n,
+                            .a = args->dy,
+                            .a_stride = args->dy_stride,
+                            .panels = args->w.data,
+                            .c = args->dx,
+                            .c_stride = args->dx_stride,
+                            .epilogue = args->epilogue},
+                .m = args->m,
+                .workspace = args->workspace};
+  if (args->m > 0 && args->w.k > 0) {
+    cpu_team_run(x->team, dx_task, &job);
+  }
+}
+
+bool cpu_matmul_dw_workspace(int32_t threads, int64_t k, uint64_t *out_bytes) {
+  uint64_t rows = 0; /* of CPU_DW_ROWS floats: X^T, and a panel of dY a thread */
+  return threads > 0 && k >= 0 &&
+         !__builtin_add_overflow((uint64_t)k, (uint64_t)threads * CPU_PANEL, &rows) &&
+         !__builtin_mul_overflow(rows, CPU_DW_ROWS * sizeof(float), out_bytes);
+}
+
+typedef struct dw_job {
+  const cpu_kernels *kernels;
+  const cpu_matmul_dw_args *args;
+  cpu_range sample;
+} dw_job;
+
+static void dw_turn_task(void *argument, int32_t worker, int32_t workers) {
+  const dw_job *j = argument;
+  const cpu_matmul_dw_args *g = j->args;
+  cpu_range columns;
+  cpu_team_share(g->k, worker, workers, &columns.begin, &columns.end);
+  j->kernels->transpose(g->x + j->sample.begin * g->x_stride + columns.begin, g->x_stride,
+                        j->sample.end - j->sample.begin, columns.end - columns.begin,
+                        (float *)g->workspace + columns.begin * CPU_DW_ROWS, CPU_DW_ROWS);
+}
+
+static void dw_task(void *argument, int32_t worker, int32_t workers) {
+  const dw_job *j = argument;
+  const cpu_matmul_dw_args *g = j->args;
+  const float *turned = g->workspace;
+  float *buffer = (float *)g->workspace + (g->k + (int64_t)worker * CPU_PANEL) * CPU_DW_ROWS;
+  cpu_range panels;
+  cpu_team_share(panels_of(g->n), worker, workers, &panels.begin, &panels.end);
+  j->kernels->product_dw(g, turned, CPU_DW_ROWS, j->sample, panels, buffer);
+}
+
+void cpu_matmul_dw(const cpu_exec *x, const cpu_matmul_dw_args *args) {
+  dw_job job = {.kernels = x->kernels, .args = args};
+  for (int64_t i = 0; i < args->m && args->k > 0 && args->n > 0; i += CPU_DW_ROWS) {
+    job.sample = (cpu_range){i, args->m - i < CPU_DW_ROWS ? args->m : i + CPU_DW_ROWS};
+    cpu_team_run(x->team, dw_turn_task, &job);
+    cpu_team_run(x->team, dw_task, &job);
+  }
+}
+
+typedef struct sum_job {
+  const cpu_kernels *kernels;
+  const float *in;
+  int64_t in_row, rows, columns;
+  float *out;
+} sum_job;
+
+static void sum_task(void *argument, int32_t worker, int32_t workers) {
+  const sum_job *j = argument;
+  cpu_range blocks; /* of 16 columns */
+  cpu_team_share((j->columns + 15) / 16, worker, workers, &blocks.begin, &blocks.end);
+  const int64_t begin = blocks.begin * 16;
+  const int64_t end = blocks.end * 16 < j->columns ? blocks.end * 16 : j->columns;
+  if (begin < end) {
+    j->kernels->sum_columns(j->in + begin, j->in_row, j->rows, end - begin, j->out + begin);
+  }
+}
+
+void cpu_sum_columns(const cpu_exec *x, const float *in, int64_t in_row, int64_t rows,
+                     int64_t columns, float *out) {
+  sum_job job = {x->kernels, in, in_row, rows, columns, out};
+  cpu_team_run(x->team, sum_task, &job);
+}
