@@ -56,6 +56,15 @@ typedef struct binding {
   uint32_t n_pins, n_owned;
 } binding;
 
+/* The number that a dimension has already, -1: none. */
+static int64_t dim_value(const binding *b, const char *name) {
+  for (uint32_t i = 0; i < b->n_dims; ++i) {
+    if (strcmp(b->names[i], name) == 0)
+      return b->dims[i].value;
+  }
+  return -1;
+}
+
 static int add_dim(binding *b, const char *name, size_t n, int64_t value, const char *whence) {
   if (n >= sizeof(b->names[0]))
     return cli_usage("%s: the dimension's name is too long", whence);
@@ -106,7 +115,8 @@ static bool input_info(const cli_session *s, const char *name, size_t n, opipe_t
   }
 }
 
-/* The free dimensions of a given tensor's input. */
+/* The free dimensions of a given tensor's input. Files exist whose one name stands for two lengths:
+ * the second one is given by its place. */
 static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
   opipe_tensor_info info;
   if (!input_info(s, t->name, strlen(t->name), &info))
@@ -122,6 +132,9 @@ static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
     } else {
       (void)snprintf(key, sizeof(key), "%s.%u", info.name, d);
     }
+    const int64_t known = dim_value(b, key);
+    if (known >= 0 && known != t->shape[d])
+      (void)snprintf(key, sizeof(key), "%s.%u", info.name, d);
     const int status = add_dim(b, key, strlen(key), t->shape[d], info.name);
     if (status != CLI_DONE)
       return status;

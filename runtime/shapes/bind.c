@@ -24,11 +24,11 @@ static opipe_status name_dims(const opi_shape *shape, opi_arena *scratch, opi_bi
       const char *key = opi_batch_dim_key(value, (uint32_t)d, buffer, sizeof buffer);
       uint32_t k = 0;
       while (k < n && strcmp(dims[k].name, key) != 0) ++k;
-      if (k < n && dims[k].value != shape->dims[at]) {
-        return opi_fail(err, OPIPE_E_INVALID, "input '%s': dimension %d ('%s') is %lld, another input makes it %lld",
-                        s->inputs[i].name, d, key, (long long)shape->dims[at], (long long)dims[k].value);
+      if (k < n && dims[k].value == shape->dims[at]) continue;
+      if (k < n) { /* one name for two lengths: the loader takes the second one by its place */
+        (void)snprintf(buffer, sizeof buffer, "%s.%d", s->inputs[i].name, d);
+        key = buffer;
       }
-      if (k < n) continue;
       /* An expression over the batch follows from the batch. */
       const bool computed = strpbrk(key, "+-*/") != NULL;
       if (s->plan->n_microbatches > 1 && computed && s->plan->batch_dim != NULL && strstr(key, s->plan->batch_dim) != NULL) {

@@ -142,7 +142,9 @@ static opipe_status prepare_layer(cpu_prep *p) {
   }
   CPU_TRY(cpu_expect(p, 0, cpu_out(p, 0) != NULL ? cpu_out(p, 0)->dtype : 0, in->shape, in->rank));
   CPU_TRY(check_vector(p, 1, in, plan->columns));
-  CPU_TRY(check_vector(p, 2, in, plan->columns));
+  if (plan->skip != 2) { /* a fused residual is a whole tensor */
+    CPU_TRY(check_vector(p, 2, in, plan->columns));
+  }
   bool all_f32 = in->dtype == OPIPE_FLOAT && cpu_out(p, 0)->dtype == OPIPE_FLOAT;
   for (uint32_t i = 1; i < p->node->n_out; ++i) {
     const opipe_value *out = cpu_out(p, i);
