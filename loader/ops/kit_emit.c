@@ -90,7 +90,7 @@ opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uin
     *out = x;
     return OPIPE_OK;
   }
-  if (opi_value_known(v)) {
+  if (opi_value_known(v) && !(b->keep_parameters && (v->flags & OPI_VALUE_INITIALIZER) != 0)) {
     *out = opi_b_reshaped(b, x, shape, rank);
     return opi_k_const(*out, err);
   }

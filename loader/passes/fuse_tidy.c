@@ -25,6 +25,10 @@ static opipe_status tidy_reshape(opi_fuse *f, const opi_node *node, opipe_error 
     return OPIPE_OK;
   }
   OPI_TRY(opi_k_reshape(f->b, x, shape.shape, (uint32_t)shape.rank, &fresh, err));
+  if (opi_f_value(f, fresh)->producer == OPIPE_NONE) { /* known: nothing to compute */
+    if (inner(f, y)) opi_f_forward(f, y, fresh);
+    return OPIPE_OK;
+  }
   return opi_f_replace(f, y, fresh, OPI_PATTERN_NONE, err);
 }
 
@@ -49,7 +53,7 @@ static opipe_status tidy_transpose(opi_fuse *f, const opi_node *node, opipe_erro
   OPI_TRY(opi_k_reshape(f->b, in, shape, rank, &v, err));
   OPI_TRY(opi_k_transpose(f->b, v, perm, rank, &v, err));
   OPI_TRY(opi_k_reshape(f->b, v, y.shape, (uint32_t)y.rank, &v, err));
-  if (v < f->n_values) { /* nothing was left to do */
+  if (v < f->n_values || opi_f_value(f, v)->producer == OPIPE_NONE) { /* nothing is left to do */
     if (inner(f, out)) opi_f_forward(f, out, v);
     return OPIPE_OK;
   }
