@@ -106,7 +106,7 @@ opipe_status opi_infer_same(opi_builder *b, const opi_node *node, opipe_error *e
 }
 
 opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank,
-                              uint32_t *out_value, opipe_error *err) {
+                              const int64_t *kept, uint32_t *out_value, opipe_error *err) {
   const opi_value *x = opi_b_value(b, value);
   *out_value = value;
   if (rank == (uint32_t)x->rank && (rank == 0 || memcmp(x->shape, shape, rank * 8) == 0)) {
@@ -118,15 +118,16 @@ opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *sha
     return *out_value != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "a reshaped constant");
   }
   uint32_t in[2] = {value, OPIPE_NONE};
+  const uint32_t rank_in = (uint32_t)x->rank;
   OPI_TRY(opi_ints_value(b, shape, rank, &in[1], err));
-  const opipe_attr allow = OPI_ATTR_I("allowzero", 1);
-  const opi_emit emit = {.op = "Reshape", .in = in, .n_in = 2, .n_out = 1, .attrs = &allow,
-                         .n_attrs = 1};
+  const opipe_attr attrs[2] = {OPI_ATTR_I("allowzero", 1), OPI_ATTR_N("kept", kept, rank_in)};
+  const opi_emit emit = {.op = "Reshape", .in = in, .n_in = 2, .n_out = 1, .attrs = attrs,
+                         .n_attrs = kept != NULL ? 2 : 1};
   return opi_b_emit(b, &emit, out_value, err);
 }
 
 opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_t *shape,
-                              uint32_t rank, opipe_error *err) {
+                              uint32_t rank, const int64_t *kept, opipe_error *err) {
   const opi_value *x = NULL;
   uint64_t n = 0;
   uint32_t out = OPIPE_NONE;
@@ -137,7 +138,7 @@ opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_
                          x->name, opi_shape_text(from, sizeof(from), x->shape, (uint32_t)x->rank),
                          opi_shape_text(to, sizeof(to), shape, rank));
   }
-  OPI_TRY(opi_emit_reshape(b, node->in[0], shape, rank, &out, err));
+  OPI_TRY(opi_emit_reshape(b, node->in[0], shape, rank, kept, &out, err));
   return opi_b_result(b, node, 0, out, err);
 }
 

@@ -43,11 +43,12 @@ uint64_t opi_elems(const opi_value *value);
 
 /* Output 0 has the type and shape of input 0. */
 opipe_status opi_infer_same(opi_builder *b, const opi_node *node, opipe_error *err);
-/* `value` with another shape of as many elements: itself when it has that shape, no copy of known data, else a Reshape node. */
-opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank, uint32_t *out_value,
-                              opipe_error *err);
-/* A Reshape to `shape` of the file node's input 0 as its output 0: an alias when the shape is the same, no copy of known data. */
-opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_t *shape, uint32_t rank,
+/* `value` with another shape of as many elements: itself when it has that shape, no copy of known data, else a Reshape node.
+ * kept [rank of value], may be NULL: where each dimension went, -1 for one that is gone; the axis rules need it when the axis is 1 long. */
+opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank, const int64_t *kept,
+                              uint32_t *out_value, opipe_error *err);
+/* The same for the file node's input 0, as its output 0; checks that the elements are as many. */
+opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_t *shape, uint32_t rank, const int64_t *kept,
                               opipe_error *err);
 
 /* -- work rules -- */

@@ -172,7 +172,7 @@ static opipe_status stack_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
     if (rank >= OPIPE_MAX_RANK) {
       return opi_node_fail(b, l->node, err, OPIPE_E_LIMIT, "a scan output has rank %" PRIu32, rank);
     }
-    OPI_TRY(opi_emit_reshape(b, items[t], shape, rank + 1, &in[t], err));
+    OPI_TRY(opi_emit_reshape(b, items[t], shape, rank + 1, NULL, &in[t], err));
   }
   *out = in[0];
   if (l->trip == 1) return OPIPE_OK;
@@ -338,7 +338,7 @@ static opipe_status drop_axis(opi_builder *b, uint32_t axis, uint32_t *io_value,
   for (uint32_t d = 0; d < (uint32_t)x->rank; ++d) {
     if (d != axis) shape[rank++] = x->shape[d];
   }
-  return opi_emit_reshape(b, *io_value, shape, rank, io_value, err);
+  return opi_emit_reshape(b, *io_value, shape, rank, NULL, io_value, err);
 }
 
 static opipe_status lift_split_to_sequence(opi_builder *b, const opi_node *node,
@@ -386,7 +386,7 @@ static opipe_status lift_concat_from_sequence(opi_builder *b, const opi_node *no
     for (uint32_t d = 0; d < rank; ++d) {
       shape[d] = d == axis || from >= opi_rank_of(b, in[i]) ? 1 : opi_shape_of(b, in[i])[from++];
     }
-    OPI_TRY(opi_emit_reshape(b, in[i], shape, rank, &in[i], err));
+    OPI_TRY(opi_emit_reshape(b, in[i], shape, rank, NULL, &in[i], err));
   }
   if (n == 1) return opi_b_result(b, node, 0, in[0], err);
   const opipe_attr attr = OPI_ATTR_I("axis", axis);

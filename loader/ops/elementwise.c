@@ -37,7 +37,7 @@ static opipe_status align_old(opi_builder *b, const opi_node *node, uint32_t *ou
   }
   const uint32_t rank = (uint32_t)x->rank - axis;
   for (uint32_t d = 0; d < rank; ++d) shape[d] = d < (uint32_t)y->rank ? y->shape[d] : 1;
-  return opi_emit_reshape(b, node->in[1], shape, rank, out_b, err);
+  return opi_emit_reshape(b, node->in[1], shape, rank, NULL, out_b, err);
 }
 
 opipe_status opi_lift_binary(opi_builder *b, const opi_node *node, opipe_error *err) {

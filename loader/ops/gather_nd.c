@@ -134,7 +134,7 @@ static uint32_t counted_along(const opi_value *x, const opi_value *at, uint32_t 
 static opipe_status lift_counted(opi_builder *b, const opi_node *node, bool *out_done,
                                  opipe_error *err) {
   const opi_value *x = opi_b_value(b, node->in[0]), *at = opi_b_value(b, node->in[1]);
-  int64_t narrow[2 * OPIPE_MAX_RANK], wide[2 * OPIPE_MAX_RANK];
+  int64_t narrow[2 * OPIPE_MAX_RANK], wide[2 * OPIPE_MAX_RANK], kept[OPIPE_MAX_RANK];
   const uint32_t n = (uint32_t)at->shape[at->rank - 1];
   uint32_t rank = (uint32_t)at->rank - 1, next = 0, out = node->in[0];
   if (at->data == NULL || n == 0 || rank + (uint32_t)x->rank - n > OPIPE_MAX_RANK) return OPIPE_OK;
@@ -146,10 +146,14 @@ static opipe_status lift_counted(opi_builder *b, const opi_node *node, bool *out
     const uint32_t d = counted_along(x, at, c, next);
     if (d == OPIPE_NONE) return OPIPE_OK;
     narrow[d] = x->shape[c];
+    kept[c] = d;
     next = d + 1;
   }
-  for (int32_t d = (int32_t)n; d < x->rank; ++d, ++rank) narrow[rank] = wide[rank] = x->shape[d];
-  OPI_TRY(opi_emit_reshape(b, node->in[0], narrow, rank, &out, err));
+  for (int32_t d = (int32_t)n; d < x->rank; ++d, ++rank) {
+    narrow[rank] = wide[rank] = x->shape[d];
+    kept[d] = rank;
+  }
+  OPI_TRY(opi_emit_reshape(b, node->in[0], narrow, rank, kept, &out, err));
   if (memcmp(narrow, wide, rank * sizeof(*wide)) != 0) {
     uint32_t in[2] = {out, OPIPE_NONE};
     OPI_TRY(opi_ints_value(b, wide, rank, &in[1], err));

@@ -4,6 +4,8 @@
  * Canonical forms left in a bound graph:
  *   Reshape(data, shape)  shape: known int64, exactly the output's shape (no 0 and -1 forms), attribute allowzero 1.
  *                         Flatten, Squeeze and Unsqueeze become it; one that changes nothing vanishes.
+ *                         Attribute kept [rank of data], from Squeeze and Unsqueeze: where each dimension went (-1:
+ *                         gone). Only the axis rules read it: a batch of 1 cannot be told from other ones.
  *   Expand(data, shape)   shape: known int64, exactly the output's shape; one that changes nothing vanishes.
  *   Identity(x)           only where a graph output needs a buffer of its own.
  * Shape and Size never remain: they are constants once shapes are numbers.
@@ -95,7 +97,7 @@ static opipe_status lift_reshape(opi_builder *b, const opi_node *node, opipe_err
   }
   if (n != 0) memcpy(shape, wanted, n * sizeof(*shape));
   OPI_TRY(resolve_shape(b, node, x, shape, n, opi_attr_int(node, "allowzero", 0) != 0, err));
-  return opi_lift_reshape(b, node, shape, n, err);
+  return opi_lift_reshape(b, node, shape, n, NULL, err);
 }
 
 static opipe_status infer_reshape(opi_builder *b, const opi_node *node, opipe_error *err) {
@@ -119,6 +121,15 @@ static opipe_status carry_reshape(const opi_graph *graph, const opi_node *node,
                                   const opi_carry *in, opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]], *y = &graph->values[node->out[0]];
   char a[96], c[96];
+  uint32_t n = 0;
+  const int64_t *kept = opi_attr_ints(node, "kept", &n);
+  if (opi_carries(&in[0]) && kept != NULL && n == (uint32_t)x->rank && kept[in[0].axis] < y->rank) {
+    out[0] = in[0];
+    out[0].axis = (int32_t)kept[in[0].axis];
+    if (opi_carries(&out[0])) return OPIPE_OK;
+    return opi_carry_fail(graph, node, err, "dimension %" PRId32 " of '%s' is squeezed away",
+                          in[0].axis, x->name);
+  }
   out[0] = opi_carry_reshape(x, &in[0], y);
   if (opi_carries(&out[0]) || !opi_carries(&in[0])) return OPIPE_OK;
   return opi_carry_fail(graph, node, err, "no dimension of %s keeps dimension %" PRId32 " of %s",
@@ -137,7 +148,7 @@ static opipe_status lift_flatten(opi_builder *b, const opi_node *node, opipe_err
   }
   const int64_t at = axis < 0 ? axis + x->rank : axis;
   for (int32_t d = 0; d < x->rank; ++d) shape[d >= at] *= x->shape[d];
-  return opi_lift_reshape(b, node, shape, 2, err);
+  return opi_lift_reshape(b, node, shape, 2, NULL, err);
 }
 
 /* Marks the axes listed; each once, inside `rank`. */
@@ -161,7 +172,7 @@ static opipe_status mark_axes(const opi_builder *b, const opi_node *node, const 
 static opipe_status lift_squeeze(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL;
   const int64_t *axes = NULL;
-  int64_t shape[OPIPE_MAX_RANK];
+  int64_t shape[OPIPE_MAX_RANK], kept[OPIPE_MAX_RANK];
   bool drop[OPIPE_MAX_RANK] = {false};
   uint32_t n = 0, rank = 0;
   OPI_TRY(opi_in(b, node, 0, &x, err));
@@ -174,15 +185,16 @@ static opipe_status lift_squeeze(opi_builder *b, const opi_node *node, opipe_err
                            "dimension %" PRId32 " of '%s' is %" PRId64 ", not 1", d, x->name,
                            x->shape[d]);
     }
+    kept[d] = drop[d] ? -1 : (int64_t)rank;
     if (!drop[d]) shape[rank++] = x->shape[d];
   }
-  return opi_lift_reshape(b, node, shape, rank, err);
+  return opi_lift_reshape(b, node, shape, rank, kept, err);
 }
 
 static opipe_status lift_unsqueeze(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL;
   const int64_t *axes = NULL;
-  int64_t shape[OPIPE_MAX_RANK];
+  int64_t shape[OPIPE_MAX_RANK], kept[OPIPE_MAX_RANK];
   bool added[OPIPE_MAX_RANK] = {false};
   uint32_t n = 0, from = 0;
   OPI_TRY(opi_in(b, node, 0, &x, err));
@@ -194,8 +206,11 @@ static opipe_status lift_unsqueeze(opi_builder *b, const opi_node *node, opipe_e
   }
   const uint32_t rank = (uint32_t)x->rank + n;
   OPI_TRY(mark_axes(b, node, axes, n, rank, added, err));
-  for (uint32_t d = 0; d < rank; ++d) shape[d] = added[d] ? 1 : x->shape[from++];
-  return opi_lift_reshape(b, node, shape, rank, err);
+  for (uint32_t d = 0; d < rank; ++d) {
+    if (!added[d]) kept[from] = d;
+    shape[d] = added[d] ? 1 : x->shape[from++];
+  }
+  return opi_lift_reshape(b, node, shape, rank, kept, err);
 }
 
 static opipe_status lift_expand(opi_builder *b, const opi_node *node, opipe_error *err) {

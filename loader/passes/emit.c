@@ -2,16 +2,15 @@
 /* Emitting a node: outputs are made, the operator's shape rule runs, and when everything it reads is
  * known and small enough the evaluator computes it at once and only its results stay.
  *
- * What is folded: inputs all known; no input above the fold limit, unless it holds integers or bools
- * (index tables and masks that shapes alone decide); results not above it either, integers and bools
- * up to 64 times as much. Never folded: random operators, and with keep_parameters whatever reads a
- * float initializer of more than one element.
+ * What is folded: inputs all known, no input or result above the fold limit; 64 times the limit where
+ * no parameter (a float initializer of more than one element) is read: index tables and masks that
+ * shapes decide. Never folded: random operators, and with keep_parameters whatever reads a parameter.
  */
 #include "loader/passes/builder.h"
 
 #include <inttypes.h>
 
-#define INTEGER_FACTOR 64u
+#define SHAPE_FACTOR 64u
 
 /* Copies what an attribute points to; tensors are the model's own and stay where they are. */
 static bool copy_attr(opi_arena *arena, const opipe_attr *from, opipe_attr *to) {
@@ -111,27 +110,31 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
   return op->infer(b, node, err);
 }
 
-static bool within_limit(const opi_builder *b, const opi_value *value) {
-  const bool exact = opi_dtype_is_integer(value->dtype) || value->dtype == OPIPE_BOOL;
-  return value->n_bytes <= b->fold_limit_bytes * (exact ? INTEGER_FACTOR : 1u);
-}
-
 static bool is_parameter(const opi_value *value) {
   return (value->flags & OPI_VALUE_INITIALIZER) != 0 && opi_dtype_is_float(value->dtype) &&
          value->n_bytes * 8 > opi_dtype_bits(value->dtype);
 }
 
+static bool reads_parameter(const opi_builder *b, const opi_node *node) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    if (node->in[i] != OPIPE_NONE && is_parameter(&b->graph->values[node->in[i]])) return true;
+  }
+  return false;
+}
+
 static bool may_fold(const opi_builder *b, const opi_node *node) {
+  const bool parameter = reads_parameter(b, node);
+  const uint64_t limit = b->fold_limit_bytes * (parameter ? 1u : SHAPE_FACTOR);
   if (b->evaluator == NULL || strcmp(node->op, "Dropout") == 0) return false;
+  if (parameter && b->keep_parameters) return false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (node->in[i] == OPIPE_NONE) continue;
     const opi_value *value = &b->graph->values[node->in[i]];
-    if (!opi_value_known(value) || !within_limit(b, value)) return false;
-    if (b->keep_parameters && is_parameter(value)) return false;
+    if (!opi_value_known(value) || value->n_bytes > limit) return false;
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] == OPIPE_NONE) continue;
-    if (!within_limit(b, &b->graph->values[node->out[o]])) return false;
+    if (b->graph->values[node->out[o]].n_bytes > limit) return false;
   }
   return true;
 }

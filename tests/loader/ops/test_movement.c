@@ -58,6 +58,17 @@ static void test_flatten_squeeze_unsqueeze(void) {
              "Unsqueeze@13 f[3] i{0,0} -> !INVALID twice", "Unsqueeze@13 f[3] -> !INVALID has no axes");
 }
 
+/* A batch of one is not taken for another 1; what squeezes it away is refused. */
+static void test_batch_of_one(void) {
+  TEST_CASES("Unsqueeze@13 f[1,3]^0 i{0} -> Reshape f[1,1,3]^1",
+             "Unsqueeze@13 f[1,3]^0 i{1} -> Reshape f[1,1,3]^0",
+             "Squeeze@13 f[1,1,3]^1 i{0} -> Reshape f[1,3]^0",
+             "Squeeze@13 f[1,1,3]^1 -> !carry dimension 1 of 't0' is squeezed away",
+             "Reshape@13 f[1,6]^0 i{1,2,3} -> Reshape f[1,2,3]^0",
+             "Reshape@13 f[1,6]^0 i{6} -> Reshape f[6]^0:1:6",
+             "Reshape@13 f[2,1,6]^1 i{2,1,2,3} -> Reshape f[2,1,2,3]^1");
+}
+
 static void test_expand(void) {
   TEST_CASES("Expand@8 f[3,1] i{2,1,4} -> Expand f[2,3,4]", "Expand@13 f[3,1] i{1} -> alias f[3,1]",
              "Expand@8 f[3] i{4} -> !INVALID does not expand to [4]",
@@ -153,6 +164,7 @@ static void test_trilu(void) {
 
 OPI_TEST_MAIN("movement", OPI_TEST(test_shape_and_size_are_constants), OPI_TEST(test_reshape_forms),
               OPI_TEST(test_reshape_carries_factors), OPI_TEST(test_flatten_squeeze_unsqueeze),
+              OPI_TEST(test_batch_of_one),
               OPI_TEST(test_expand), OPI_TEST(test_transpose), OPI_TEST(test_tile),
               OPI_TEST(test_concat), OPI_TEST(test_split), OPI_TEST(test_slice), OPI_TEST(test_pad),
               OPI_TEST(test_trilu))
