@@ -146,7 +146,7 @@ ATTACKS = {
         "x i u",
         [tensor("i", INT64, [1, 1], longs(-99)), tensor("u", FLOAT, [1, 1], floats(1))],
     ),
-    "expand_huge": op("Expand", "x s", [ints("s", 1 << 40, 2, 4)]),
+    "expand_huge": (one_node("Expand", "x s", [ints("s", 1 << 40, 2, 4)]), "refuse"),
     "expand_wraps": op("Expand", "x s", [ints("s", 1 << 62, 2, 4)]),
     "expand_negative": op("Expand", "x s", [ints("s", -3, 2, 4)]),
     "expand_shapes": op("Expand", "x s", [ints("s", 3, 4)]),
@@ -161,10 +161,13 @@ ATTACKS = {
     "range_huge": op("Range", "a b c", [scalar("a", -TOP), scalar("b", TOP), scalar("c", 1)]),
     "constantofshape_huge": op("ConstantOfShape", "s", [ints("s", *BIG)]),
     "constantofshape_negative": op("ConstantOfShape", "s", [ints("s", -1)]),
-    "onehot_huge": op(
-        "OneHot",
-        "i d v",
-        [ints("i", 1), scalar("d", 1 << 50), tensor("v", FLOAT, [2], floats(0, 1))],
+    "onehot_huge": (
+        one_node(
+            "OneHot",
+            "i d v",
+            [ints("i", 1), scalar("d", 1 << 50), tensor("v", FLOAT, [2], floats(0, 1))],
+        ),
+        "refuse",
     ),
     "onehot_negative": op(
         "OneHot", "i d v", [ints("i", 1), scalar("d", -4), tensor("v", FLOAT, [2], floats(0, 1))]
@@ -198,8 +201,13 @@ ATTACKS = {
     "batchnorm_channels": op(
         "BatchNormalization", "x c c c c", [tensor("c", FLOAT, [3], floats(1, 2, 3))]
     ),
-    "dropout_ratio": op(
-        "Dropout", "x r t", [tensor("r", FLOAT, [], floats(-3)), tensor("t", BOOL, [], b"\x01")]
+    "dropout_ratio": (
+        one_node(
+            "Dropout",
+            "x r t",
+            [tensor("r", FLOAT, [], floats(-3)), tensor("t", BOOL, [], b"\x01")],
+        ),
+        "any",
     ),
     "cast_to_99": op("Cast", to=99),
     "cast_to_string": op("Cast", to=STRING),
