@@ -44,14 +44,13 @@ static inline uint32_t bt_value(bt_graph *g, uint32_t role, uint32_t dtype, cons
   const uint32_t v = g->graph.n_values++;
   opipe_value *value = &g->values[v];
   (void)snprintf(g->names[v], sizeof g->names[v], "v%u", v);
-  for (uint32_t i = 0; i < rank; ++i) g->shapes[v][i] = shape[i];
-  *value = (opipe_value){.name = g->names[v],
-                         .shape = g->shapes[v],
-                         .dtype = dtype,
-                         .rank = rank,
-                         .role = role};
+  for (uint32_t i = 0; i < rank; ++i)
+    g->shapes[v][i] = shape[i];
+  *value = (opipe_value){
+      .name = g->names[v], .shape = g->shapes[v], .dtype = dtype, .rank = rank, .role = role};
   (void)opipe_tensor_bytes(dtype, shape, rank, &value->n_bytes);
-  if (role == OPIPE_VALUE_CONSTANT) value->data = data;
+  if (role == OPIPE_VALUE_CONSTANT)
+    value->data = data;
   if (role == OPIPE_VALUE_INPUT || role == OPIPE_VALUE_OUTPUT) {
     value->slot = g->graph.n_boundaries++;
     memcpy(&g->data[value->slot], &data, sizeof data);
@@ -64,8 +63,10 @@ static inline uint32_t bt_value(bt_graph *g, uint32_t role, uint32_t dtype, cons
   return v;
 }
 
-#define BT_SHAPE(...) \
-  (uint32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
+#define BT_SHAPE(...)                                                                 \
+  (uint32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { \
+    __VA_ARGS__                                                                       \
+  }
 
 /* A node; inputs and outputs end with BT_END. */
 #define BT_END (OPIPE_NONE - 1)
@@ -75,12 +76,16 @@ static inline opipe_node *bt_node(bt_graph *g, const char *op, const uint32_t *i
   opipe_node *node = &g->nodes[n];
   *node = (opipe_node){.name = op, .op = op, .domain = "", .in = g->in[n], .out = g->out[n]};
   node->attrs = g->attrs[n];
-  for (; in[node->n_in] != BT_END; ++node->n_in) g->in[n][node->n_in] = in[node->n_in];
-  for (; out[node->n_out] != BT_END; ++node->n_out) g->out[n][node->n_out] = out[node->n_out];
+  for (; in[node->n_in] != BT_END; ++node->n_in)
+    g->in[n][node->n_in] = in[node->n_in];
+  for (; out[node->n_out] != BT_END; ++node->n_out)
+    g->out[n][node->n_out] = out[node->n_out];
   return node;
 }
-#define BT_IN(...) \
-  (const uint32_t[]) { __VA_ARGS__, BT_END }
+#define BT_IN(...)      \
+  (const uint32_t[]) {  \
+    __VA_ARGS__, BT_END \
+  }
 #define BT_OUT BT_IN
 
 static inline void bt_int(bt_graph *g, opipe_node *node, const char *name, int64_t value) {
@@ -208,29 +213,37 @@ static inline opipe_status bt_prepare(const opipe_backend *t, opipe_device *devi
   memset(r, 0, sizeof *r);
   r->info.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
   opipe_status s = t->compile(device, &compile, &r->program, err);
-  if (s >= 0) s = t->program_info(r->program, &r->info, err);
+  if (s >= 0)
+    s = t->program_info(r->program, &r->info, err);
   if (s >= 0 && g->graph.n_params > 0) {
     s = t->params_create(device, g->sources, g->graph.n_params, &r->params, err);
-    if (s >= 0) s = t->params_prepare(r->params, r->program, err);
+    if (s >= 0)
+      s = t->params_prepare(r->params, r->program, err);
   }
   for (uint32_t v = 0; v < g->graph.n_values; ++v) {
     const opipe_value *value = &g->values[v];
-    if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT) continue;
+    if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT)
+      continue;
     r->regions[value->slot].offset_bytes = total;
     r->regions[value->slot].n_bytes = value->n_bytes;
     total += (value->n_bytes + 64) / 64 * 64;
   }
-  if (s >= 0) s = t->buffer_alloc(device, r->info.arena_bytes, OPIPE_BUFFER_ARENA, &r->arena, err);
-  if (s >= 0) s = t->buffer_alloc(device, total, OPIPE_BUFFER_BOUNDARY, &r->boundary, err);
-  for (uint32_t i = 0; i < g->graph.n_boundaries; ++i) r->regions[i].buffer = r->boundary;
+  if (s >= 0)
+    s = t->buffer_alloc(device, r->info.arena_bytes, OPIPE_BUFFER_ARENA, &r->arena, err);
+  if (s >= 0)
+    s = t->buffer_alloc(device, total, OPIPE_BUFFER_BOUNDARY, &r->boundary, err);
+  for (uint32_t i = 0; i < g->graph.n_boundaries; ++i)
+    r->regions[i].buffer = r->boundary;
   const opipe_bind_params bind = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
                                   .n_boundaries = g->graph.n_boundaries,
                                   .program = r->program,
                                   .params = r->params,
                                   .arena = {r->arena, 0, r->info.arena_bytes},
                                   .boundaries = r->regions};
-  if (s >= 0) s = t->bind(device, &bind, &r->binding, err);
-  if (s >= 0) s = t->queue_open(device, &r->queue, err);
+  if (s >= 0)
+    s = t->bind(device, &bind, &r->binding, err);
+  if (s >= 0)
+    s = t->queue_open(device, &r->queue, err);
   return s;
 }
 
@@ -244,7 +257,8 @@ static inline opipe_status bt_step(const opipe_backend *t, const bt_graph *g, bt
       s = t->write(r->queue, &r->regions[value->slot], g->data[value->slot], err);
     }
   }
-  if (s >= 0) s = t->run(r->binding, r->queue, NULL, 0, err);
+  if (s >= 0)
+    s = t->run(r->binding, r->queue, NULL, 0, err);
   for (uint32_t v = 0; s >= 0 && v < g->graph.n_values; ++v) {
     const opipe_value *value = &g->values[v];
     if (value->role == OPIPE_VALUE_OUTPUT) {
@@ -258,7 +272,8 @@ static inline opipe_status bt_run_once(const opipe_backend *t, opipe_device *dev
                                        const bt_graph *g, uint32_t flags, opipe_error *err) {
   bt_run r;
   opipe_status s = bt_prepare(t, device, g, flags, &r, err);
-  if (s >= 0) s = bt_step(t, g, &r, err);
+  if (s >= 0)
+    s = bt_step(t, g, &r, err);
   bt_release(t, &r);
   return s;
 }

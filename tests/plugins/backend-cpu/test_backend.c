@@ -117,7 +117,8 @@ static void test_regions_stay_within_their_buffers(void) {
   bt_close(&backend);
 }
 
-/* Product with packed weights, fused work, a view, a reduction: a bit of everything that allocates. */
+/* Product with packed weights, fused work, a view, a reduction: a bit of everything that allocates.
+ */
 static void small_graph(bt_graph *g, float *x, float *w, float *bias, float *y) {
   static const int64_t flat[1] = {12};
   bt_init(g);
@@ -149,10 +150,12 @@ static opipe_status everything(opi_test_memory *memory, void *arg) {
   b.host.ctx = &memory->allocator;
   small_graph(&g, x, w, bias, y);
   opipe_status s = b.plugin->open(&b.host, &self, &err);
-  if (s < 0) return s;
+  if (s < 0)
+    return s;
   b.self = self;
   s = bt_device(&b, NULL, 2, 0, &device, &err);
-  if (s >= 0) s = bt_run_once(b.table, device, &g, OPIPE_COMPILE_POISON, &err);
+  if (s >= 0)
+    s = bt_run_once(b.table, device, &g, OPIPE_COMPILE_POISON, &err);
   if (s >= 0) {
     OPI_ASSERT_NEAR(y, (&(float){3 * (4 * 5 + 10)}), 1, OPIPE_FLOAT, 1e-6, 1e-6);
   }
