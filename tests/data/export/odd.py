@@ -125,7 +125,7 @@ def functions_nested():
 
 
 def initializer_input(ir):
-    """IR 3: weights are listed among the inputs. From IR 4 on such an input has a default; it is taken."""
+    """IR 3: weights are listed among the inputs. From IR 4 on such an input has that as default."""
     nodes = [node("MatMul", "x w", "h"), node("Add", "h b", "y")]
     model = build(
         nodes,
@@ -134,9 +134,7 @@ def initializer_input(ir):
         [weight("w", 4, 4), weight("b", 4)],
         ir=ir,
     )
-
-
-return Odd(model, SETS)
+    return Odd(model, SETS)
 
 
 def unsorted():
