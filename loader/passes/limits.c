@@ -3,7 +3,7 @@
  * they index. Hosts draw inputs with it; 0 means that nothing is indexed, as far as can be seen.
  *
  * Backwards over the nodes: a table's extent bounds its indices; movement and casts pass a bound on,
- * additions of constants shift it, a running sum divides it by its length.
+ * additions of constants shift it, products and running sums divide it.
  */
 #include "loader/passes/walk.h"
 
@@ -87,6 +87,22 @@ static void shift(const opi_graph *graph, const opi_node *node, int64_t limit, i
   }
 }
 
+/* A product with constants of at most c stays below c * (m - 1) + 1; one of two unknown factors: both
+ * stay below the root. */
+static void scale(const opi_graph *graph, const opi_node *node, int64_t limit, int64_t *limits) {
+  if (strcmp(node->op, "Mul") != 0) return;
+  for (uint32_t i = 0; i < 2; ++i) {
+    int64_t low = 0, high = 0, root = 0;
+    const opi_value *other = &graph->values[node->in[1 - i]];
+    if (bounds(other, &low, &high)) {
+      if (low >= 0 && high > 0) lower(&limits[node->in[i]], (limit - 1) / high + 1);
+      continue;
+    }
+    while ((root + 1) * (root + 1) <= limit - 1) ++root;
+    if (other->data == NULL) lower(&limits[node->in[i]], root + 1);
+  }
+}
+
 /* A running sum over n elements below m stays below n * (m - 1) + 1. */
 static void running_sum(const opi_graph *graph, const opi_node *node, int64_t limit,
                         int64_t *limits) {
@@ -130,6 +146,7 @@ static void visit(const opi_graph *graph, const opi_node *node, int64_t *limits)
     if (node->in[i] != OPIPE_NONE && passes_on(node, i)) lower(&limits[node->in[i]], limit);
   }
   shift(graph, node, limit, limits);
+  scale(graph, node, limit, limits);
   running_sum(graph, node, limit, limits);
 }
 

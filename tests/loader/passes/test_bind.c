@@ -243,8 +243,13 @@ static void test_index_limits(void) {
   test_node(&t, "CumSum", 14, in, 2, NULL, 0, &out, 1);
   test_output(&t, test_op(&t, "Gather", p, out));
   test_output(&t, test_op(&t, "Neg", i3, OPIPE_NONE));
+  const uint32_t i4 = test_input(&t, "a", OPIPE_INT64, ids, 2);
+  const uint32_t i5 = test_input(&t, "b", OPIPE_INT64, ids, 2);
+  const uint32_t doubled = test_op(&t, "Mul", test_op(&t, "Mul", i4, i5), two_more);
+  test_output(&t, test_op(&t, "Gather", w, doubled));
   opi_bound *bound = bind_or_end(&t, &options);
   OPI_ASSERT_INT(bound->index_limits[0], 50);
+  OPI_ASSERT_INT(bound->index_limits[4], 5); /* 2 * 4 * 4 < 50, 2 * 5 * 5 is not */
   OPI_ASSERT_INT(bound->index_limits[1], 18);
   OPI_ASSERT_INT(bound->index_limits[2], 7); /* 3 * 6 < 20, 3 * 7 is not */
   OPI_ASSERT_INT(bound->index_limits[3], 0);
