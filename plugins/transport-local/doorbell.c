@@ -6,15 +6,15 @@
  * ringer moves the count before it looks for sleepers (both sequentially consistent), so at least
  * one of them sees the other; and the futex itself compares once more.
  */
-#include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "local.h"
 
-enum { UNREADY_WAIT_NS = 20000, LOOKS_PER_CLOCK = 64 };
+enum { UNREADY_WAIT_NS = 20000, LOOKS_PER_CLOCK = 32, YIELD_AFTER_NS = 1000 };
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -57,16 +57,22 @@ void local_ring_rank(opipe_world *world, uint32_t rank) {
     local_ring(endpoint);
 }
 
-/* True when the count left `seen` within spin_us. */
-static bool spin(opipe_endpoint *endpoint, uint32_t seen, uint64_t until_ns) {
+/* True when the count left `seen` before the clock shows until_ns. */
+static bool spin(opipe_endpoint *endpoint, uint32_t seen, uint64_t start_ns, uint64_t until_ns) {
   for (;;) {
     for (int i = 0; i < LOOKS_PER_CLOCK; ++i) {
-      if (local_doorbell(endpoint) != seen)
+      if (local_doorbell(endpoint) != seen) {
         return true;
+      }
       relax();
     }
-    if (now_ns() >= until_ns)
+    const uint64_t now = now_ns();
+    if (now >= until_ns) {
       return false;
+    }
+    if (now - start_ns > YIELD_AFTER_NS) {
+      (void)sched_yield();
+    }
   }
 }
 
@@ -94,7 +100,7 @@ opipe_status local_wait(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeou
   const uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
   const uint64_t spin_until = start + (uint64_t)endpoint->spin_us * 1000;
   const bool rang =
-      endpoint->spin_us != 0 && spin(endpoint, seen, spin_until < until ? spin_until : until);
+      endpoint->spin_us != 0 && spin(endpoint, seen, start, spin_until < until ? spin_until : until);
   if (!rang)
     sleep_until(endpoint, seen, until);
   const opipe_status status = local_check(endpoint->world, err);

@@ -29,8 +29,6 @@ void *realloc(void *p, size_t n) {
   atomic_fetch_add(&n_mallocs, 1);
   return __libc_realloc(p, n);
 }
-#else
-static _Atomic uint64_t n_mallocs;
 #endif
 
 static const toy_plan three_ranks = {.n_nodes = 12, .n_stages = 3, .n_ranks = 3, .n_microbatches = 2, .depth = 2, .rows = 5, .seq = 2};
