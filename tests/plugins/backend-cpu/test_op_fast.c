@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fast kernels behind the operators, as a program runs them: close to the reference, the same bits
+ * on every instruction set, with two threads, with and without fusion, and for every number of
+ * rows.
+ */
+#include "backend_test.h"
+#include "plugins/backend-cpu/kernels/half.h"
+
+enum { ROWS = 7, WIDE = 70, OUT = 130, ROOM = ROWS * 16 * 256 };
+
+/* What a case may use: tensors of `dtype`, filled from one sequence of numbers. */
+typedef struct maker {
+  bt_graph *g;
+  uint32_t dtype;
+  int64_t rows;  /* rows in this run */
+  int64_t first; /* first row of the whole data */
+  opi_test_random random;
+  char *pool; /* data of all tensors */
+  size_t used;
+  void *out;
+} maker;
+
+static size_t element_bytes(uint32_t dtype) {
+  return dtype == OPIPE_FLOAT ? 4 : 2;
+}
+
+/* n numbers in [-1, 1], of which `skip` were drawn and dropped before. */
+static void *numbers(maker *m, int64_t skip, int64_t n, int64_t rest) {
+  void *data = m->pool + m->used;
+  m->used += ((size_t)n * 4 + 64) / 64 * 64;
+  OPI_ASSERT_FATAL(m->used < (size_t)ROOM * 8);
+  for (int64_t i = 0; i < skip + n + rest; ++i) {
+    const float value = (float)opi_test_uniform(&m->random, -1, 1);
+    if (i < skip || i >= skip + n)
+      continue;
+    if (m->dtype == OPIPE_FLOAT) {
+      ((float *)data)[i - skip] = value;
+    } else {
+      ((uint16_t *)data)[i - skip] =
+          m->dtype == OPIPE_FLOAT16 ? cpu_f32_to_f16(value) : cpu_f32_to_bf16(value);
+    }
+  }
+  return data;
+}
+
+/* An input [rows, a, b] (b 0: [rows, a]). */
+static uint32_t rows_input(maker *m, int64_t a, int64_t b) {
+  const int64_t shape[3] = {m->rows, a, b};
+  const int64_t per_row = a * (b > 0 ? b : 1);
+  void *data =
+      numbers(m, m->first * per_row, m->rows * per_row, (ROWS - m->first - m->rows) * per_row);
+  return bt_value(m->g, OPIPE_VALUE_INPUT, m->dtype, data, b > 0 ? 3 : 2, shape);
+}
+
+static uint32_t parameter(maker *m, int64_t a, int64_t b) {
+  const int64_t shape[2] = {a, b};
+  return bt_value(m->g, OPIPE_VALUE_PARAMETER, m->dtype, numbers(m, 0, a * (b > 0 ? b : 1), 0),
+                  b > 0 ? 2 : 1, shape);
+}
+
+static uint32_t rows_value(maker *m, bool last, int64_t a, int64_t b) {
+  const int64_t shape[3] = {m->rows, a, b};
+  return bt_value(m->g, last ? OPIPE_VALUE_OUTPUT : OPIPE_VALUE_TEMP, m->dtype,
+                  last ? m->out : NULL, b > 0 ? 3 : 2, shape);
+}
+
+/* ---- cases ---- */
+
+static void product(maker *m) {
+  bt_node(m->g, "MatMul", BT_IN(rows_input(m, 3, WIDE), parameter(m, WIDE, OUT)),
+          BT_OUT(rows_value(m, true, 3, OUT)));
+}
+
+static void product_of_activations(maker *m) {
+  bt_node(m->g, "MatMul", BT_IN(rows_input(m, 5, WIDE), rows_input(m, WIDE, 33)),
+          BT_OUT(rows_value(m, true, 5, 33)));
+}
+
+static void gemm(maker *m) {
+  opipe_node *node = bt_node(
+      m->g, "Gemm", BT_IN(rows_input(m, WIDE, 0), parameter(m, OUT, WIDE), parameter(m, OUT, 0)),
+      BT_OUT(rows_value(m, true, OUT, 0)));
+  bt_int(m->g, node, "transB", 1);
+  bt_float(m->g, node, "alpha", 0.5);
+  bt_float(m->g, node, "beta", 1.5);
+}
+
+/* Everything that may follow a product, then a sum and a norm. */
+static void block(maker *m) {
+  const uint32_t x = rows_input(m, 3, WIDE);
+  const uint32_t gate = rows_input(m, 3, OUT);
+  const uint32_t residual = rows_input(m, 3, OUT);
+  uint32_t v[7];
+  for (int i = 0; i < 6; ++i)
+    v[i] = rows_value(m, false, 3, OUT);
+  v[6] = rows_value(m, true, 3, OUT);
+  bt_node(m->g, "MatMul", BT_IN(x, parameter(m, WIDE, OUT)), BT_OUT(v[0]));
+  bt_node(m->g, "Add", BT_IN(parameter(m, OUT, 0), v[0]), BT_OUT(v[1]));
+  bt_text(m->g, bt_node(m->g, "Gelu", BT_IN(v[1]), BT_OUT(v[2])), "approximate", "tanh");
+  bt_node(m->g, "Mul", BT_IN(gate, v[2]), BT_OUT(v[3]));
+  bt_node(m->g, "Add", BT_IN(v[3], residual), BT_OUT(v[4]));
+  bt_node(m->g, "Add", BT_IN(v[4], residual), BT_OUT(v[5]));
+  opipe_node *norm = bt_node(m->g, "LayerNormalization",
+                             BT_IN(v[5], parameter(m, OUT, 0), parameter(m, OUT, 0)), BT_OUT(v[6]));
+  bt_int(m->g, norm, "axis", -1);
+}
+
+static void layer_norm(maker *m) {
+  bt_node(m->g, "LayerNormalization",
+          BT_IN(rows_input(m, OUT, 0), parameter(m, OUT, 0), parameter(m, OUT, 0)),
+          BT_OUT(rows_value(m, true, OUT, 0)));
+}
+
+static void rms_norm(maker *m) {
+  bt_node(m->g, "RMSNormalization", BT_IN(rows_input(m, OUT, 0), parameter(m, OUT, 0)),
+          BT_OUT(rows_value(m, true, OUT, 0)));
+}
+
+static void softmax(maker *m) {
+  bt_node(m->g, "Softmax", BT_IN(rows_input(m, 3, WIDE)), BT_OUT(rows_value(m, true, 3, WIDE)));
+}
+
+static void log_softmax(maker *m) {
+  bt_node(m->g, "LogSoftmax", BT_IN(rows_input(m, 3, WIDE)), BT_OUT(rows_value(m, true, 3, WIDE)));
+}
+
+static void reductions(maker *m) {
+  static const int64_t last[1] = {-1};
+  const uint32_t x = rows_input(m, 3, WIDE);
+  const uint32_t axes = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, last, BT_SHAPE(1));
+  const uint32_t mean = rows_value(m, false, 3, 1);
+  const uint32_t d = rows_value(m, false, 3, WIDE);
+  bt_node(m->g, "ReduceMean", BT_IN(x, axes), BT_OUT(mean));
+  bt_node(m->g, "Sub", BT_IN(x, mean), BT_OUT(d));
+  bt_node(m->g, "ReduceL2", BT_IN(d, axes), BT_OUT(rows_value(m, true, 3, 1)));
+}
+
+/* Functions of one element and of two, with a row broadcast. */
+static void element_wise(maker *m) {
+  static const char *const unary[] = {"Erf", "Exp", "Sqrt", "Tanh", "Sigmoid", "Neg", "Relu"};
+  const uint32_t row = parameter(m, WIDE, 0);
+  uint32_t v = rows_input(m, 3, WIDE);
+  for (int i = 0; i < 7; ++i) {
+    const uint32_t next = rows_value(m, false, 3, WIDE);
+    const uint32_t sum = rows_value(m, i == 6, 3, WIDE);
+    bt_node(m->g, unary[i], BT_IN(v), BT_OUT(next));
+    bt_node(m->g, i % 2 == 0 ? "Add" : "Mul", BT_IN(next, row), BT_OUT(sum));
+    if (i == 0) { /* keeps what follows positive: Exp, then Sqrt */
+      v = rows_value(m, false, 3, WIDE);
+      bt_node(m->g, "Abs", BT_IN(sum), BT_OUT(v));
+      continue;
+    }
+    v = sum;
+    if (i == 1) {
+      v = rows_value(m, false, 3, WIDE);
+      bt_node(m->g, "Abs", BT_IN(sum), BT_OUT(v));
+    }
+  }
+}
+
+static void rotary(maker *m) {
+  const int64_t x_shape[3] = {m->rows, 5, 32};
+  const int64_t table_shape[3] = {1, 5, 8};
+  (void)x_shape;
+  const uint32_t x = rows_input(m, 5, 32);
+  const uint32_t c =
+      bt_value(m->g, OPIPE_VALUE_CONSTANT, m->dtype, numbers(m, 0, 40, 0), 3, table_shape);
+  const uint32_t s =
+      bt_value(m->g, OPIPE_VALUE_CONSTANT, m->dtype, numbers(m, 0, 40, 0), 3, table_shape);
+  opipe_node *node =
+      bt_node(m->g, "RotaryEmbedding", BT_IN(x, c, s), BT_OUT(rows_value(m, true, 5, 32)));
+  bt_int(m->g, node, "num_heads", 2);
+}
+
+static void attention(maker *m) {
+  const uint32_t q = rows_input(m, 9, 64);
+  const uint32_t k = rows_input(m, 9, 32);
+  const uint32_t v = rows_input(m, 9, 32);
+  opipe_node *node = bt_node(m->g, "Attention", BT_IN(q, k, v), BT_OUT(rows_value(m, true, 9, 64)));
+  bt_int(m->g, node, "q_num_heads", 4);
+  bt_int(m->g, node, "kv_num_heads", 2);
+  bt_int(m->g, node, "is_causal", 1);
+}
+
+static void convolution(maker *m) {
+  static const int64_t pads[2] = {1, 1};
+  const int64_t w_shape[3] = {8, 6, 3};
+  const uint32_t x = rows_input(m, 6, 20);
+  const uint32_t w =
+      bt_value(m->g, OPIPE_VALUE_PARAMETER, m->dtype, numbers(m, 0, 144, 0), 3, w_shape);
+  opipe_node *node =
+      bt_node(m->g, "Conv", BT_IN(x, w, parameter(m, 8, 0)), BT_OUT(rows_value(m, true, 8, 20)));
+  bt_ints(m->g, node, "pads", 2, pads);
+}
+
+/* ---- running them ---- */
+
+typedef void (*case_fn)(maker *m);
+
+static char pool[ROOM * 8];
+static char outputs[3][ROOM * 4];
+
+/* Runs rows first .. first + rows of a case into `out`; the number of output elements. */
+static size_t run_case(bt_backend *b, case_fn build, const char *options, uint32_t threads,
+                       uint32_t flags, uint32_t dtype, int64_t first, int64_t rows, void *out) {
+  static bt_graph g;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_device *device = NULL;
+  maker m = {.g = &g, .dtype = dtype, .rows = rows, .first = first, .random = {7}, .pool = pool};
+  size_t n = 0;
+  m.out = out;
+  bt_init(&g);
+  build(&m);
+  for (uint32_t v = 0; v < g.graph.n_values; ++v) {
+    if (g.values[v].role == OPIPE_VALUE_OUTPUT)
+      n = g.values[v].n_bytes / element_bytes(dtype);
+  }
+  const opipe_status status = bt_device(b, options, threads, 0, &device, &err);
+  if (status == OPIPE_E_UNSUPPORTED)
+    return 0; /* instructions that this machine lacks */
+  OPI_ASSERT_OK(status, &err);
+  OPI_ASSERT_OK(bt_run_once(b->table, device, &g, flags, &err), &err);
+  b->table->device_close(device);
+  return n;
+}
+
+static void check_case(case_fn build, double tol) {
+  static const char *const isas[] = {"kernels=portable", "kernels=avx2", "kernels=avx512"};
+  const uint32_t poison = OPIPE_COMPILE_POISON;
+  bt_backend b;
+  bt_open(&b);
+  char *fast = outputs[0];
+  char *other = outputs[1];
+  const size_t n = run_case(&b, build, NULL, 1, poison, OPIPE_FLOAT, 0, ROWS, fast);
+  OPI_ASSERT(n > 0);
+  run_case(&b, build, "kernels=reference", 1, poison, OPIPE_FLOAT, 0, ROWS, other);
+  OPI_ASSERT_CLOSE(fast, other, n, OPIPE_FLOAT, tol);
+  for (int i = 0; i < 3; ++i) {
+    for (uint32_t threads = 1; threads <= 2; ++threads) {
+      if (run_case(&b, build, isas[i], threads, 0, OPIPE_FLOAT, 0, ROWS, other) > 0) {
+        OPI_ASSERT_BITS(other, fast, n, OPIPE_FLOAT);
+      }
+    }
+  }
+  run_case(&b, build, NULL, 1, OPIPE_COMPILE_NO_FUSE | poison, OPIPE_FLOAT, 0, ROWS, other);
+  OPI_ASSERT_BITS(other, fast, n, OPIPE_FLOAT);
+  for (int64_t row = 0; row < ROWS; ++row) {
+    run_case(&b, build, NULL, 1, 0, OPIPE_FLOAT, row, 1, other);
+    OPI_ASSERT_BITS(other, fast + (size_t)row * (n / ROWS) * 4, n / ROWS, OPIPE_FLOAT);
+  }
+  bt_close(&b);
+}
+
+/* Stored halves: one rounding at the end of each operator, fp32 inside. */
+static void check_halves(case_fn build) {
+  static const struct {
+    uint32_t dtype;
+    double tol;
+  } types[] = {{OPIPE_FLOAT16, 2e-3}, {OPIPE_BFLOAT16, 2e-2}};
+  bt_backend b;
+  bt_open(&b);
+  for (int i = 0; i < 2; ++i) {
+    const size_t n =
+        run_case(&b, build, NULL, 2, OPIPE_COMPILE_POISON, types[i].dtype, 0, ROWS, outputs[0]);
+    run_case(&b, build, "kernels=reference", 1, 0, types[i].dtype, 0, ROWS, outputs[1]);
+    OPI_ASSERT_CLOSE(outputs[0], outputs[1], n, types[i].dtype, types[i].tol);
+  }
+  bt_close(&b);
+}
+
+#define CASE(NAME, TOL)           \
+  static void test_##NAME(void) { \
+    check_case(NAME, TOL);        \
+    check_halves(NAME);           \
+  }
+
+CASE(product, 2e-6)
+CASE(product_of_activations, 2e-6)
+CASE(gemm, 2e-6)
+CASE(block, 5e-6)
+CASE(layer_norm, 2e-6)
+CASE(rms_norm, 2e-6)
+CASE(softmax, 2e-6)
+CASE(log_softmax, 2e-6)
+CASE(reductions, 2e-6)
+CASE(element_wise, 5e-6)
+CASE(rotary, 2e-6)
+CASE(attention, 5e-6)
+CASE(convolution, 5e-6)
+
+OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_product),
+              OPI_TEST(test_product_of_activations), OPI_TEST(test_gemm), OPI_TEST(test_block),
+              OPI_TEST(test_layer_norm), OPI_TEST(test_rms_norm), OPI_TEST(test_softmax),
+              OPI_TEST(test_log_softmax), OPI_TEST(test_reductions), OPI_TEST(test_element_wise),
+              OPI_TEST(test_rotary), OPI_TEST(test_attention), OPI_TEST(test_convolution))
