@@ -46,7 +46,8 @@ opipe_status opi_graph_to_abi(const opi_graph *graph, opi_arena *arena, opipe_gr
     }
     fill_value(&graph->values[v], &values[v]);
   }
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) fill_node(&graph->nodes[n], &nodes[n]);
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
+    fill_node(&graph->nodes[n], &nodes[n]);
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     values[graph->inputs[i]].role = OPIPE_VALUE_INPUT;
     values[graph->inputs[i]].slot = i;

@@ -10,7 +10,8 @@
 
 opi_graph *opi_graph_new(opi_arena *arena, const char *name) {
   opi_graph *graph = OPI_ARENA_NEW(arena, opi_graph);
-  if (graph == NULL) return NULL;
+  if (graph == NULL)
+    return NULL;
   graph->arena = arena;
   graph->name = name != NULL ? name : "";
   return graph;
@@ -18,7 +19,8 @@ opi_graph *opi_graph_new(opi_arena *arena, const char *name) {
 
 uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
                              const int64_t *shape, int32_t rank) {
-  if (graph->n_values >= OPIPE_NONE - 1) return OPIPE_NONE;
+  if (graph->n_values >= OPIPE_NONE - 1)
+    return OPIPE_NONE;
   if (!opi_arena_grow(graph->arena, (void **)&graph->values, &graph->room_values,
                       graph->n_values + 1, sizeof(opi_value))) {
     return OPIPE_NONE;
@@ -26,8 +28,10 @@ uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
   int64_t *own = NULL;
   if (rank > 0) {
     own = OPI_ARENA_ARRAY(graph->arena, int64_t, (uint32_t)rank);
-    if (own == NULL) return OPIPE_NONE;
-    for (int32_t d = 0; d < rank; ++d) own[d] = shape != NULL ? shape[d] : -1;
+    if (own == NULL)
+      return OPIPE_NONE;
+    for (int32_t d = 0; d < rank; ++d)
+      own[d] = shape != NULL ? shape[d] : -1;
   }
   opi_value *value = &graph->values[graph->n_values];
   memset(value, 0, sizeof(*value));
@@ -42,14 +46,17 @@ uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
 
 static uint32_t *index_array(opi_arena *arena, uint32_t n) {
   uint32_t *array = OPI_ARENA_ARRAY(arena, uint32_t, n);
-  if (array == NULL) return NULL;
-  for (uint32_t i = 0; i < n; ++i) array[i] = OPIPE_NONE;
+  if (array == NULL)
+    return NULL;
+  for (uint32_t i = 0; i < n; ++i)
+    array[i] = OPIPE_NONE;
   return array;
 }
 
-opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op,
-                             const char *domain, uint32_t n_in, uint32_t n_out, uint32_t n_attrs) {
-  if (graph->n_nodes >= OPIPE_NONE - 1) return NULL;
+opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op, const char *domain,
+                             uint32_t n_in, uint32_t n_out, uint32_t n_attrs) {
+  if (graph->n_nodes >= OPIPE_NONE - 1)
+    return NULL;
   if (!opi_arena_grow(graph->arena, (void **)&graph->nodes, &graph->room_nodes, graph->n_nodes + 1,
                       sizeof(opi_node))) {
     return NULL;
@@ -57,7 +64,8 @@ opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op,
   uint32_t *in = index_array(graph->arena, n_in);
   uint32_t *out = index_array(graph->arena, n_out);
   opipe_attr *attrs = OPI_ARENA_ARRAY(graph->arena, opipe_attr, n_attrs);
-  if (in == NULL || out == NULL || attrs == NULL) return NULL;
+  if (in == NULL || out == NULL || attrs == NULL)
+    return NULL;
   opi_node *node = &graph->nodes[graph->n_nodes++];
   memset(node, 0, sizeof(*node));
   node->name = name;
@@ -77,13 +85,15 @@ opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op,
 
 static bool add_index(opi_graph *graph, uint32_t **array, uint32_t *n, uint32_t *room,
                       uint32_t value) {
-  if (!opi_arena_grow(graph->arena, (void **)array, room, *n + 1, sizeof(uint32_t))) return false;
+  if (!opi_arena_grow(graph->arena, (void **)array, room, *n + 1, sizeof(uint32_t)))
+    return false;
   (*array)[(*n)++] = value;
   return true;
 }
 
 bool opi_graph_add_input(opi_graph *graph, uint32_t value) {
-  if (!add_index(graph, &graph->inputs, &graph->n_inputs, &graph->room_inputs, value)) return false;
+  if (!add_index(graph, &graph->inputs, &graph->n_inputs, &graph->room_inputs, value))
+    return false;
   graph->values[value].flags |= OPI_VALUE_INPUT;
   return true;
 }
@@ -98,7 +108,8 @@ bool opi_graph_add_output(opi_graph *graph, uint32_t value) {
 
 const opipe_attr *opi_attr_find(const opi_node *node, const char *name) {
   for (uint32_t i = 0; i < node->n_attrs; ++i) {
-    if (strcmp(node->attrs[i].name, name) == 0) return &node->attrs[i];
+    if (strcmp(node->attrs[i].name, name) == 0)
+      return &node->attrs[i];
   }
   return NULL;
 }

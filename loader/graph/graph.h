@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The graph: values and nodes in arrays, names only for people and for keys.
  *
- * Two graphs exist of every model. The *file graph* holds what the file says (its operator versions, unknown dimensions, subgraphs).
- * The *bound graph* is made from it for given input shapes: canonical operators, every shape a number, constants folded, nothing dead,
- * nodes in an executable order. Partition and runtime only ever see bound graphs.
+ * Two graphs exist of every model. The *file graph* holds what the file says (its operator
+ * versions, unknown dimensions, subgraphs). The *bound graph* is made from it for given input
+ * shapes: canonical operators, every shape a number, constants folded, nothing dead, nodes in an
+ * executable order. Partition and runtime only ever see bound graphs.
  *
- * Invariants of both: a value has at most one producer; every input of a node is a value index or OPIPE_NONE; value 0.. are dense.
- * Memory: everything lies in the graph's arena, but for `data`, which may point into a mapped file that outlives the graph.
+ * Invariants of both: a value has at most one producer; every input of a node is a value index or
+ * OPIPE_NONE; value 0.. are dense. Memory: everything lies in the graph's arena, but for `data`,
+ * which may point into a mapped file that outlives the graph.
  */
 #ifndef OPI_GRAPH_H
 #define OPI_GRAPH_H
@@ -14,13 +16,15 @@
 #include "loader/base/base.h"
 
 enum {
-  OPI_VALUE_INPUT = 1u,       /* a graph input that the caller feeds */
-  OPI_VALUE_OUTPUT = 2u,      /* a graph output */
-  OPI_VALUE_INITIALIZER = 4u, /* named in the file's initializers (data may be absent: weights not shipped) */
-  OPI_VALUE_BARRIER = 8u,     /* a cut tensor: no fusion may swallow it */
-  OPI_VALUE_SEQUENCE = 16u,   /* file graph only: a sequence, folded away by binding */
-  OPI_VALUE_BORROWED = 64u,   /* `data` is the model's memory (its mapped file), not the graph's own */
-  OPI_VALUE_MISSING = 32u     /* an initializer whose external data was not opened ("graph only") */
+  OPI_VALUE_INPUT = 1u,  /* a graph input that the caller feeds */
+  OPI_VALUE_OUTPUT = 2u, /* a graph output */
+  OPI_VALUE_INITIALIZER =
+      4u, /* named in the file's initializers (data may be absent: weights not shipped) */
+  OPI_VALUE_BARRIER = 8u,   /* a cut tensor: no fusion may swallow it */
+  OPI_VALUE_SEQUENCE = 16u, /* file graph only: a sequence, folded away by binding */
+  OPI_VALUE_BORROWED =
+      64u,                /* `data` is the model's memory (its mapped file), not the graph's own */
+  OPI_VALUE_MISSING = 32u /* an initializer whose external data was not opened ("graph only") */
 };
 
 typedef struct opi_value {
@@ -33,12 +37,14 @@ typedef struct opi_value {
   uint32_t dtype;         /* OPIPE_UNDEFINED: unknown (file graph only) */
   uint32_t producer;      /* node index, OPIPE_NONE for inputs and constants */
   uint32_t flags;         /* OPI_VALUE_* */
-  uint32_t source;        /* bound graph: the file graph's value of the same content, OPIPE_NONE when made by a pass */
+  uint32_t source; /* bound graph: the file graph's value of the same content, OPIPE_NONE when made
+                      by a pass */
   uint32_t reserved;
 } opi_value;
 
 struct opi_graph;
-#define OPI_ATTR_GRAPH 100u /* opipe_attr.kind of a subgraph: data is a struct opi_graph *, file graph only */
+#define OPI_ATTR_GRAPH \
+  100u /* opipe_attr.kind of a subgraph: data is a struct opi_graph *, file graph only */
 
 typedef struct opi_node {
   const char *name; /* never NULL; made up when the file has none */
@@ -48,15 +54,25 @@ typedef struct opi_node {
   uint32_t *out;      /* [n_out] */
   opipe_attr *attrs;  /* [n_attrs] */
   uint32_t n_in, n_out, n_attrs;
-  uint32_t version;   /* opset of its domain (file graph); of the canonical form (bound graph) */
-  uint32_t source;    /* index of the node in the file's main graph that it came from; OPIPE_NONE: none (inlined bodies: the call) */
-  int32_t stage;      /* pipeline_stage annotation (IR 11), -1: none */
-  uint32_t pass;      /* OPIPE_PASS_* */
-  uint32_t pattern;   /* OPI_PATTERN_*: which fusion made it */
+  uint32_t version; /* opset of its domain (file graph); of the canonical form (bound graph) */
+  uint32_t source; /* index of the node in the file's main graph that it came from; OPIPE_NONE: none
+                      (inlined bodies: the call) */
+  int32_t stage;   /* pipeline_stage annotation (IR 11), -1: none */
+  uint32_t pass;   /* OPIPE_PASS_* */
+  uint32_t pattern; /* OPI_PATTERN_*: which fusion made it */
 } opi_node;
 
-enum { OPI_PATTERN_NONE = 0, OPI_PATTERN_LAYERNORM, OPI_PATTERN_RMSNORM, OPI_PATTERN_GELU, OPI_PATTERN_SILU, OPI_PATTERN_ROTARY,
-       OPI_PATTERN_ATTENTION, OPI_PATTERN_MATMUL, OPI_PATTERN_COUNT };
+enum {
+  OPI_PATTERN_NONE = 0,
+  OPI_PATTERN_LAYERNORM,
+  OPI_PATTERN_RMSNORM,
+  OPI_PATTERN_GELU,
+  OPI_PATTERN_SILU,
+  OPI_PATTERN_ROTARY,
+  OPI_PATTERN_ATTENTION,
+  OPI_PATTERN_MATMUL,
+  OPI_PATTERN_COUNT
+};
 
 typedef struct opi_graph {
   const char *name;
@@ -67,19 +83,22 @@ typedef struct opi_graph {
   uint32_t *outputs; /* [n_outputs] in file order */
   uint32_t n_values, n_nodes, n_inputs, n_outputs;
   uint32_t room_values, room_nodes, room_inputs, room_outputs;
-  struct opi_graph *outer; /* file graph: the graph whose names a subgraph may read. Captured values are listed in `captures` */
+  struct opi_graph *outer; /* file graph: the graph whose names a subgraph may read. Captured values
+                              are listed in `captures` */
   /* Subgraphs: inner value index -> outer value index of each captured name. */
   uint32_t *capture_inner, *capture_outer;
   uint32_t n_captures, room_captures;
 } opi_graph;
 
 opi_graph *opi_graph_new(opi_arena *arena, const char *name); /* NULL: out of memory */
-/* Appends; the name is used as it is (must live in the arena or longer). OPIPE_NONE: out of memory. */
-uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype, const int64_t *shape, int32_t rank);
-/* Appends a node with room for the given counts; in/out are filled with OPIPE_NONE. NULL: out of memory. The pointer is valid until the
- * next node is added. */
-opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op, const char *domain, uint32_t n_in, uint32_t n_out,
-                             uint32_t n_attrs);
+/* Appends; the name is used as it is (must live in the arena or longer). OPIPE_NONE: out of memory.
+ */
+uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
+                             const int64_t *shape, int32_t rank);
+/* Appends a node with room for the given counts; in/out are filled with OPIPE_NONE. NULL: out of
+ * memory. The pointer is valid until the next node is added. */
+opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op, const char *domain,
+                             uint32_t n_in, uint32_t n_out, uint32_t n_attrs);
 bool opi_graph_add_input(opi_graph *graph, uint32_t value);
 bool opi_graph_add_output(opi_graph *graph, uint32_t value);
 
@@ -88,26 +107,39 @@ const opipe_attr *opi_attr_find(const opi_node *node, const char *name);
 int64_t opi_attr_int(const opi_node *node, const char *name, int64_t fallback);
 double opi_attr_float(const opi_node *node, const char *name, double fallback);
 const char *opi_attr_string(const opi_node *node, const char *name, const char *fallback);
-const int64_t *opi_attr_ints(const opi_node *node, const char *name, uint32_t *out_n); /* NULL and 0 when absent */
+const int64_t *opi_attr_ints(const opi_node *node, const char *name,
+                             uint32_t *out_n); /* NULL and 0 when absent */
 
-static inline bool opi_value_known(const opi_value *value) { return value->data != NULL; }
-static inline uint32_t opi_node_in(const opi_node *node, uint32_t i) { return i < node->n_in ? node->in[i] : OPIPE_NONE; }
-static inline uint32_t opi_node_out(const opi_node *node, uint32_t i) { return i < node->n_out ? node->out[i] : OPIPE_NONE; }
+static inline bool opi_value_known(const opi_value *value) {
+  return value->data != NULL;
+}
+static inline uint32_t opi_node_in(const opi_node *node, uint32_t i) {
+  return i < node->n_in ? node->in[i] : OPIPE_NONE;
+}
+static inline uint32_t opi_node_out(const opi_node *node, uint32_t i) {
+  return i < node->n_out ? node->out[i] : OPIPE_NONE;
+}
 
-/* Consumers of every value: users[first[v]] .. users[first[v + 1] - 1] are node indices in rising order, one entry per use. In `arena`. */
+/* Consumers of every value: users[first[v]] .. users[first[v + 1] - 1] are node indices in rising
+ * order, one entry per use. In `arena`. */
 typedef struct opi_uses {
   uint32_t *first; /* [n_values + 1] */
   uint32_t *users;
 } opi_uses;
-opipe_status opi_graph_uses(const opi_graph *graph, opi_arena *arena, opi_uses *out_uses, opipe_error *err);
+opipe_status opi_graph_uses(const opi_graph *graph, opi_arena *arena, opi_uses *out_uses,
+                            opipe_error *err);
 
-/* Sorts nodes into an executable order (stable: file order wherever it is one already); a cycle is an error that prints it. */
+/* Sorts nodes into an executable order (stable: file order wherever it is one already); a cycle is
+ * an error that prints it. */
 opipe_status opi_graph_sort(opi_graph *graph, opipe_error *err);
 
-/* A bound graph's own consistency: indices, producers, order, shapes, sizes. What is found is an OPIPE_E_INTERNAL naming it. */
+/* A bound graph's own consistency: indices, producers, order, shapes, sizes. What is found is an
+ * OPIPE_E_INTERNAL naming it. */
 opipe_status opi_graph_verify(const opi_graph *graph, opipe_error *err);
 
-/* The whole bound graph as a backend sees it, in `arena`: value roles INPUT, OUTPUT, CONSTANT, TEMP. */
-opipe_status opi_graph_to_abi(const opi_graph *graph, opi_arena *arena, opipe_graph *out_graph, opipe_error *err);
+/* The whole bound graph as a backend sees it, in `arena`: value roles INPUT, OUTPUT, CONSTANT,
+ * TEMP. */
+opipe_status opi_graph_to_abi(const opi_graph *graph, opi_arena *arena, opipe_graph *out_graph,
+                              opipe_error *err);
 
 #endif /* OPI_GRAPH_H */

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model file: mapped, parsed, its file graph built. Immutable after loading; shared by any number of bound graphs and threads. */
+/* A model file: mapped, parsed, its file graph built. Immutable after loading; shared by any number
+ * of bound graphs and threads. */
 #ifndef OPI_MODEL_H
 #define OPI_MODEL_H
 
 #include "loader/graph/graph.h"
 
 enum {
-  OPI_LOAD_GRAPH_ONLY = 1u,      /* external data that is absent is no error: its values are flagged OPI_VALUE_MISSING */
-  OPI_LOAD_ALLOW_SYMLINKS = 2u,  /* external data may be reached through symlinks */
-  OPI_LOAD_ALLOW_HARDLINKS = 4u  /* external data may have a link count above 1 */
+  OPI_LOAD_GRAPH_ONLY =
+      1u, /* external data that is absent is no error: its values are flagged OPI_VALUE_MISSING */
+  OPI_LOAD_ALLOW_SYMLINKS = 2u, /* external data may be reached through symlinks */
+  OPI_LOAD_ALLOW_HARDLINKS = 4u /* external data may have a link count above 1 */
 };
 
 typedef struct opi_load_params {
-  const char *path;     /* a file, or NULL with data */
-  const void *data;     /* the file's bytes, borrowed as long as the model lives */
+  const char *path; /* a file, or NULL with data */
+  const void *data; /* the file's bytes, borrowed as long as the model lives */
   uint64_t n_bytes;
-  const char *base_dir; /* with data: where external data lies; NULL: none allowed */
-  uint64_t memory_budget_bytes; /* of host metadata; 0: 64 MiB + 16 x the file without its tensors' content */
-  uint32_t flags;       /* OPI_LOAD_* */
+  const char *base_dir;         /* with data: where external data lies; NULL: none allowed */
+  uint64_t memory_budget_bytes; /* of host metadata; 0: 64 MiB + 16 x the file without its tensors'
+                                   content */
+  uint32_t flags;               /* OPI_LOAD_* */
   const opipe_allocator *allocator;
   const opi_logger *logger; /* warnings (unknown keys, newer IR); may be NULL */
 } opi_load_params;
@@ -29,33 +32,39 @@ typedef struct opi_opset {
 
 typedef struct opi_model {
   const opipe_allocator *allocator;
-  opi_arena arena;         /* everything below */
-  const char *path;        /* NULL when loaded from memory */
-  const char *producer;    /* "pytorch 2.5" or "" */
-  const uint8_t *file;     /* the model file's bytes (mapped) */
+  opi_arena arena;      /* everything below */
+  const char *path;     /* NULL when loaded from memory */
+  const char *producer; /* "pytorch 2.5" or "" */
+  const uint8_t *file;  /* the model file's bytes (mapped) */
   uint64_t file_bytes;
   int64_t ir_version;
   opi_opset *opsets;
   uint32_t n_opsets;
-  opi_graph *graph;        /* local functions inlined, sorted; If/Loop bodies as subgraphs */
-  uint32_t n_file_nodes;   /* nodes as the file counts them: main graph, functions expanded, subgraphs included */
-  uint64_t external_bytes; /* of external data in use */
-  int32_t n_stages;        /* from pipeline_stage annotations: 1 + the largest; 0: none */
+  opi_graph *graph;      /* local functions inlined, sorted; If/Loop bodies as subgraphs */
+  uint32_t n_file_nodes; /* nodes as the file counts them: main graph, functions expanded, subgraphs
+                            included */
+  uint64_t external_bytes;      /* of external data in use */
+  int32_t n_stages;             /* from pipeline_stage annotations: 1 + the largest; 0: none */
   struct opi_mapping *mappings; /* private to loader/wire */
 } opi_model;
 
-/* Reads, checks and imports a model. Everything in it is hostile until checked: errors name what and where.
- *   Errors: OPIPE_E_INVALID (malformed), _UNSUPPORTED (one report over all nodes: node, operator, domain, version), _LIMIT, _IO,
- *   _NOTFOUND (the file, or a file of external data), _NOMEM */
+/* Reads, checks and imports a model. Everything in it is hostile until checked: errors name what
+ * and where. Errors: OPIPE_E_INVALID (malformed), _UNSUPPORTED (one report over all nodes: node,
+ * operator, domain, version), _LIMIT, _IO, _NOTFOUND (the file, or a file of external data), _NOMEM
+ */
 opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model, opipe_error *err);
 void opi_model_free(opi_model *model); /* accepts NULL */
 
-/* Writes the model file with `stage_of_node` [n main graph nodes, -1: leave out] as IR-11 annotations under configuration `name` with
- * n_devices devices; every other byte of the file survives in place or shifted, annotations of the same name are replaced. */
-opipe_status opi_model_annotate(const opi_model *model, const char *name, const int32_t *stage_of_node, uint32_t n_nodes,
-                                uint32_t n_devices, opipe_write_fn write, void *ctx, opipe_error *err);
+/* Writes the model file with `stage_of_node` [n main graph nodes, -1: leave out] as IR-11
+ * annotations under configuration `name` with n_devices devices; every other byte of the file
+ * survives in place or shifted, annotations of the same name are replaced. */
+opipe_status opi_model_annotate(const opi_model *model, const char *name,
+                                const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
+                                opipe_write_fn write, void *ctx, opipe_error *err);
 
-/* Reads one serialised TensorProto (test data sets, --input x.pb): name, type, shape, data in `arena`. */
-opipe_status opi_tensor_parse(const void *bytes, uint64_t n_bytes, opi_arena *arena, opi_value *out_tensor, opipe_error *err);
+/* Reads one serialised TensorProto (test data sets, --input x.pb): name, type, shape, data in
+ * `arena`. */
+opipe_status opi_tensor_parse(const void *bytes, uint64_t n_bytes, opi_arena *arena,
+                              opi_value *out_tensor, opipe_error *err);
 
 #endif /* OPI_MODEL_H */

@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Order of nodes: who reads a value, and an executable order that keeps the file's wherever it can.
  *
- * Sorting takes, of all nodes whose inputs are made, the one that stands first in the file (a binary
- * heap of indices), so a file that is in order stays as it is. A subgraph's captured values count as
- * inputs of the node that holds it. What is left over when nothing is ready is a cycle: it is printed.
+ * Sorting takes, of all nodes whose inputs are made, the one that stands first in the file (a
+ * binary heap of indices), so a file that is in order stays as it is. A subgraph's captured values
+ * count as inputs of the node that holds it. What is left over when nothing is ready is a cycle: it
+ * is printed.
  */
 #include "loader/graph/graph.h"
 
 #include <string.h>
 
-/* Calls `visit` with each value of the node's own graph that the node reads, its subgraphs' captures
- * included. */
+/* Calls `visit` with each value of the node's own graph that the node reads, its subgraphs'
+ * captures included. */
 typedef void (*visit_fn)(void *ctx, uint32_t node, uint32_t value);
 
 static void visit_reads(const opi_graph *graph, uint32_t n, visit_fn visit, void *ctx) {
   const opi_node *node = &graph->nodes[n];
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] != OPIPE_NONE) visit(ctx, n, node->in[i]);
+    if (node->in[i] != OPIPE_NONE)
+      visit(ctx, n, node->in[i]);
   }
   for (uint32_t a = 0; a < node->n_attrs; ++a) {
-    if (node->attrs[a].kind != OPI_ATTR_GRAPH) continue;
+    if (node->attrs[a].kind != OPI_ATTR_GRAPH)
+      continue;
     const opi_graph *body = node->attrs[a].data;
-    for (uint32_t c = 0; c < body->n_captures; ++c) visit(ctx, n, body->capture_outer[c]);
+    for (uint32_t c = 0; c < body->n_captures; ++c)
+      visit(ctx, n, body->capture_outer[c]);
   }
 }
 
@@ -40,14 +44,20 @@ opipe_status opi_graph_uses(const opi_graph *graph, opi_arena *arena, opi_uses *
                             opipe_error *err) {
   const size_t n_first = (size_t)graph->n_values + 1;
   opi_uses uses = {OPI_ARENA_ARRAY(arena, uint32_t, n_first), NULL};
-  if (uses.first == NULL) return opi_fail_nomem(err, n_first * 4, "uses of values");
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) visit_reads(graph, n, count_use, &uses);
-  for (uint32_t v = 0; v < graph->n_values; ++v) uses.first[v + 1] += uses.first[v];
+  if (uses.first == NULL)
+    return opi_fail_nomem(err, n_first * 4, "uses of values");
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
+    visit_reads(graph, n, count_use, &uses);
+  for (uint32_t v = 0; v < graph->n_values; ++v)
+    uses.first[v + 1] += uses.first[v];
   const uint32_t total = uses.first[graph->n_values];
   uses.users = OPI_ARENA_ARRAY(arena, uint32_t, total);
-  if (uses.users == NULL) return opi_fail_nomem(err, (uint64_t)total * 4, "uses of values");
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) visit_reads(graph, n, write_use, &uses);
-  for (uint32_t v = graph->n_values; v > 0; --v) uses.first[v] = uses.first[v - 1];
+  if (uses.users == NULL)
+    return opi_fail_nomem(err, (uint64_t)total * 4, "uses of values");
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
+    visit_reads(graph, n, write_use, &uses);
+  for (uint32_t v = graph->n_values; v > 0; --v)
+    uses.first[v] = uses.first[v - 1];
   uses.first[0] = 0;
   *out_uses = uses;
   return OPIPE_OK;
@@ -72,9 +82,12 @@ static uint32_t heap_pop(heap *h) {
   uint32_t i = 0;
   for (;;) {
     uint32_t child = 2 * i + 1;
-    if (child >= h->n) break;
-    if (child + 1 < h->n && h->items[child + 1] < h->items[child]) ++child;
-    if (h->items[child] >= last) break;
+    if (child >= h->n)
+      break;
+    if (child + 1 < h->n && h->items[child + 1] < h->items[child])
+      ++child;
+    if (h->items[child] >= last)
+      break;
     h->items[i] = h->items[child];
     i = child;
   }
@@ -92,7 +105,8 @@ typedef struct sorter {
 
 static void count_missing(void *ctx, uint32_t node, uint32_t value) {
   sorter *s = ctx;
-  if (s->graph->values[value].producer != OPIPE_NONE) ++s->missing[node];
+  if (s->graph->values[value].producer != OPIPE_NONE)
+    ++s->missing[node];
 }
 
 typedef struct step_back {
@@ -104,14 +118,16 @@ static void find_waiting(void *ctx, uint32_t node, uint32_t value) {
   (void)node;
   step_back *step = ctx;
   const uint32_t p = step->s->graph->values[value].producer;
-  if (step->found == OPIPE_NONE && p != OPIPE_NONE && step->s->missing[p] != 0) step->found = p;
+  if (step->found == OPIPE_NONE && p != OPIPE_NONE && step->s->missing[p] != 0)
+    step->found = p;
 }
 
 /* Walks back from any node that waits: after n_nodes steps it is on a cycle; then once around. */
 static opipe_status report_cycle(const sorter *s, opipe_error *err) {
   const opi_graph *graph = s->graph;
   uint32_t at = 0;
-  while (s->missing[at] == 0) ++at;
+  while (s->missing[at] == 0)
+    ++at;
   step_back step = {s, OPIPE_NONE};
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     step.found = OPIPE_NONE;
@@ -138,11 +154,13 @@ static opipe_status report_cycle(const sorter *s, opipe_error *err) {
 static opipe_status apply_order(sorter *s, opipe_error *err) {
   opi_graph *graph = s->graph;
   opi_node *sorted = OPI_ARENA_ARRAY(graph->arena, opi_node, graph->n_nodes);
-  if (sorted == NULL) return opi_fail_nomem(err, graph->n_nodes * sizeof(*sorted), "sorted nodes");
+  if (sorted == NULL)
+    return opi_fail_nomem(err, graph->n_nodes * sizeof(*sorted), "sorted nodes");
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     sorted[i] = graph->nodes[s->order[i]];
     for (uint32_t o = 0; o < sorted[i].n_out; ++o) {
-      if (sorted[i].out[o] != OPIPE_NONE) graph->values[sorted[i].out[o]].producer = i;
+      if (sorted[i].out[o] != OPIPE_NONE)
+        graph->values[sorted[i].out[o]].producer = i;
     }
   }
   graph->nodes = sorted;
@@ -152,7 +170,8 @@ static opipe_status apply_order(sorter *s, opipe_error *err) {
 
 static bool is_sorted(const sorter *s) {
   for (uint32_t i = 0; i < s->n; ++i) {
-    if (s->order[i] != i) return false;
+    if (s->order[i] != i)
+      return false;
   }
   return true;
 }
@@ -160,9 +179,11 @@ static bool is_sorted(const sorter *s) {
 static void release_users(sorter *s, const opi_uses *uses, const opi_node *node) {
   for (uint32_t o = 0; o < node->n_out; ++o) {
     const uint32_t v = node->out[o];
-    if (v == OPIPE_NONE) continue;
+    if (v == OPIPE_NONE)
+      continue;
     for (uint32_t u = uses->first[v]; u < uses->first[v + 1]; ++u) {
-      if (--s->missing[uses->users[u]] == 0) heap_push(&s->ready, uses->users[u]);
+      if (--s->missing[uses->users[u]] == 0)
+        heap_push(&s->ready, uses->users[u]);
     }
   }
 }
@@ -173,7 +194,8 @@ opipe_status opi_graph_sort(opi_graph *graph, opipe_error *err) {
   sorter s = {.graph = graph};
   opi_uses uses;
   opipe_status status = opi_graph_uses(graph, &scratch, &uses, err);
-  if (status < 0) goto done;
+  if (status < 0)
+    goto done;
   s.missing = OPI_ARENA_ARRAY(&scratch, uint32_t, graph->n_nodes);
   s.order = OPI_ARENA_ARRAY(&scratch, uint32_t, graph->n_nodes);
   s.ready.items = OPI_ARENA_ARRAY(&scratch, uint32_t, graph->n_nodes);
@@ -181,9 +203,11 @@ opipe_status opi_graph_sort(opi_graph *graph, opipe_error *err) {
     status = opi_fail_nomem(err, (uint64_t)graph->n_nodes * 12, "sorting nodes");
     goto done;
   }
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) visit_reads(graph, n, count_missing, &s);
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
+    visit_reads(graph, n, count_missing, &s);
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    if (s.missing[n] == 0) heap_push(&s.ready, n);
+    if (s.missing[n] == 0)
+      heap_push(&s.ready, n);
   }
   while (s.ready.n > 0) {
     const uint32_t n = heap_pop(&s.ready);

@@ -38,15 +38,17 @@ static opipe_status check_value(const opi_graph *graph, uint32_t v, opipe_error 
 
 static opipe_status check_input(const opi_graph *graph, uint32_t n, uint32_t v, opipe_error *err) {
   const opi_node *node = &graph->nodes[n];
-  if (v == OPIPE_NONE) return OPIPE_OK;
+  if (v == OPIPE_NONE)
+    return OPIPE_OK;
   if (v >= graph->n_values) {
     return opi_fail(err, OPIPE_E_INTERNAL, "node '%s' reads value %" PRIu32 " of %" PRIu32,
                     node->name, v, graph->n_values);
   }
   const opi_value *value = &graph->values[v];
   if (value->producer != OPIPE_NONE && value->producer >= n) {
-    return opi_fail(err, OPIPE_E_INTERNAL, "node '%s' (%" PRIu32 ") reads '%s' before node %" PRIu32
-                    " makes it", node->name, n, value->name, value->producer);
+    return opi_fail(err, OPIPE_E_INTERNAL,
+                    "node '%s' (%" PRIu32 ") reads '%s' before node %" PRIu32 " makes it",
+                    node->name, n, value->name, value->producer);
   }
   const bool made = value->producer != OPIPE_NONE || value->data != NULL;
   if (!made && !(value->flags & (OPI_VALUE_INPUT | OPI_VALUE_MISSING))) {
@@ -58,10 +60,12 @@ static opipe_status check_input(const opi_graph *graph, uint32_t n, uint32_t v, 
 
 static opipe_status check_node(const opi_graph *graph, uint32_t n, opipe_error *err) {
   const opi_node *node = &graph->nodes[n];
-  for (uint32_t i = 0; i < node->n_in; ++i) OPI_TRY(check_input(graph, n, node->in[i], err));
+  for (uint32_t i = 0; i < node->n_in; ++i)
+    OPI_TRY(check_input(graph, n, node->in[i], err));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     const uint32_t v = node->out[o];
-    if (v == OPIPE_NONE) continue;
+    if (v == OPIPE_NONE)
+      continue;
     if (v >= graph->n_values || graph->values[v].producer != n) {
       return opi_fail(err, OPIPE_E_INTERNAL, "output %" PRIu32 " of node '%s' is not its own", o,
                       node->name);
@@ -79,12 +83,13 @@ static opipe_status check_names(const opi_graph *graph, opipe_error *err) {
   opi_map *map = NULL;
   uint32_t other = 0;
   opipe_status status = opi_map_create(graph->arena->allocator, &map, err);
-  if (status < 0) return status;
+  if (status < 0)
+    return status;
   for (uint32_t v = 0; v < graph->n_values && status >= 0; ++v) {
     const char *name = graph->values[v].name;
     if (opi_map_get(map, name, &other)) {
-      status = opi_fail(err, OPIPE_E_INTERNAL, "values %" PRIu32 " and %" PRIu32
-                        " share the name '%s'", other, v, name);
+      status = opi_fail(err, OPIPE_E_INTERNAL,
+                        "values %" PRIu32 " and %" PRIu32 " share the name '%s'", other, v, name);
     } else {
       status = opi_map_set(map, name, v, err);
     }
@@ -94,8 +99,10 @@ static opipe_status check_names(const opi_graph *graph, opipe_error *err) {
 }
 
 opipe_status opi_graph_verify(const opi_graph *graph, opipe_error *err) {
-  for (uint32_t v = 0; v < graph->n_values; ++v) OPI_TRY(check_value(graph, v, err));
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) OPI_TRY(check_node(graph, n, err));
+  for (uint32_t v = 0; v < graph->n_values; ++v)
+    OPI_TRY(check_value(graph, v, err));
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
+    OPI_TRY(check_node(graph, n, err));
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const uint32_t v = graph->inputs[i];
     if (v >= graph->n_values || graph->values[v].producer != OPIPE_NONE) {

@@ -2,8 +2,9 @@
 /* Axis rules that operators have in common; see common.h for what a carry is.
  *
  * A value that does not carry the axis is the same for every part of a split. Read beside one that
- * carries it, it fits when its dimension there is 1, or when its N parts along the axis are all equal
- * (a mask that shapes alone decide, expanded over the batch): then a split run makes the same parts.
+ * carries it, it fits when its dimension there is 1, or when its N parts along the axis are all
+ * equal (a mask that shapes alone decide, expanded over the batch): then a split run makes the same
+ * parts.
  */
 #include "loader/ops/common.h"
 
@@ -31,14 +32,18 @@ static bool is_data_uniform(const opi_value *value, uint32_t axis, int64_t outer
                             int64_t inner) {
   const uint32_t bits = opi_dtype_bits(value->dtype);
   uint64_t before = 1, after = 1;
-  if (bits % 8 != 0) return false;
-  for (uint32_t d = 0; d < axis; ++d) before *= (uint64_t)value->shape[d];
-  for (uint32_t d = axis + 1; d < (uint32_t)value->rank; ++d) after *= (uint64_t)value->shape[d];
+  if (bits % 8 != 0)
+    return false;
+  for (uint32_t d = 0; d < axis; ++d)
+    before *= (uint64_t)value->shape[d];
+  for (uint32_t d = axis + 1; d < (uint32_t)value->rank; ++d)
+    after *= (uint64_t)value->shape[d];
   const uint64_t part = (uint64_t)inner * after * (bits / 8);
   const char *at = value->data;
   for (uint64_t r = 0; r < before * (uint64_t)outer; ++r) {
     for (int64_t i = 1; i < length; ++i) {
-      if (memcmp(at, at + (uint64_t)i * part, part) != 0) return false;
+      if (memcmp(at, at + (uint64_t)i * part, part) != 0)
+        return false;
     }
     at += (uint64_t)length * part;
   }
@@ -52,11 +57,16 @@ static bool is_node_uniform(const opi_graph *graph, const opi_node *node, const 
 static bool is_uniform(const opi_graph *graph, uint32_t v, uint32_t axis, int64_t outer,
                        int64_t length, int64_t inner, uint32_t depth) {
   const opi_value *value = &graph->values[v];
-  if (depth == 0 || axis >= (uint32_t)value->rank) return false;
-  if (length <= 1) return true;
-  if (outer * length * inner != value->shape[axis]) return false;
-  if (value->data != NULL) return is_data_uniform(value, axis, outer, length, inner);
-  if (value->producer == OPIPE_NONE) return false;
+  if (depth == 0 || axis >= (uint32_t)value->rank)
+    return false;
+  if (length <= 1)
+    return true;
+  if (outer * length * inner != value->shape[axis])
+    return false;
+  if (value->data != NULL)
+    return is_data_uniform(value, axis, outer, length, inner);
+  if (value->producer == OPIPE_NONE)
+    return false;
   return is_node_uniform(graph, &graph->nodes[value->producer], value, axis, outer, length, inner,
                          depth - 1);
 }
@@ -67,14 +77,18 @@ static bool is_node_uniform(const opi_graph *graph, const opi_node *node, const 
                             uint32_t depth) {
   const opi_op *op = opi_op_find(node->domain, node->op);
   const bool expand = strcmp(node->op, "Expand") == 0;
-  if (op == NULL || (op->carry != opi_carry_broadcast && !expand)) return false;
+  if (op == NULL || (op->carry != opi_carry_broadcast && !expand))
+    return false;
   const uint32_t n = expand ? 1 : node->n_in;
   for (uint32_t i = 0; i < n; ++i) {
-    if (node->in[i] == OPIPE_NONE) continue;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
     const opi_value *x = &graph->values[node->in[i]];
     const uint32_t lead = (uint32_t)(out->rank - x->rank);
-    if (axis < lead || x->shape[axis - lead] == 1) continue;
-    if (!is_uniform(graph, node->in[i], axis - lead, outer, length, inner, depth)) return false;
+    if (axis < lead || x->shape[axis - lead] == 1)
+      continue;
+    if (!is_uniform(graph, node->in[i], axis - lead, outer, length, inner, depth))
+      return false;
   }
   return true;
 }
@@ -94,10 +108,13 @@ static opipe_status join(const opi_graph *graph, const opi_node *node, uint32_t 
     *io = seen;
     return OPIPE_OK;
   }
-  if (io->axis == seen.axis && io->outer == seen.outer && io->inner == seen.inner) return OPIPE_OK;
+  if (io->axis == seen.axis && io->outer == seen.outer && io->inner == seen.inner)
+    return OPIPE_OK;
   return opi_carry_fail(graph, node, err,
-                        "its inputs hold it in different places: dimension %" PRId32 " and, in '%s'"
-                        ", dimension %" PRId32, io->axis, x->name, seen.axis);
+                        "its inputs hold it in different places: dimension %" PRId32
+                        " and, in '%s'"
+                        ", dimension %" PRId32,
+                        io->axis, x->name, seen.axis);
 }
 
 /* Input i beside a carried dimension `out` of an output of `out_rank`. */
@@ -106,7 +123,8 @@ static opipe_status check_beside(const opi_graph *graph, const opi_node *node, u
                                  opipe_error *err) {
   const opi_value *x = &graph->values[node->in[i]];
   const int32_t axis = out->axis - (y->rank - x->rank);
-  if (axis < 0 || x->shape[axis] == 1) return OPIPE_OK;
+  if (axis < 0 || x->shape[axis] == 1)
+    return OPIPE_OK;
   if (opi_is_uniform(graph, node->in[i], (uint32_t)axis, out->outer, length, out->inner)) {
     return OPIPE_OK;
   }
@@ -121,31 +139,36 @@ opipe_status opi_carry_broadcast(const opi_graph *graph, const opi_node *node, c
   opi_carry carry = OPI_CARRY_NONE;
   int64_t length = 0;
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] == OPIPE_NONE || !opi_carries(&in[i])) continue;
+    if (node->in[i] == OPIPE_NONE || !opi_carries(&in[i]))
+      continue;
     const opi_value *x = &graph->values[node->in[i]];
     OPI_TRY(join(graph, node, i, &in[i], y->rank, &carry, err));
     length = opi_carry_length(x, &in[i]);
     if (x->shape[in[i].axis] != y->shape[carry.axis]) {
-      return opi_carry_fail(graph, node, err, "'%s' is broadcast along it from %" PRId64
-                            " to %" PRId64, x->name, x->shape[in[i].axis], y->shape[carry.axis]);
+      return opi_carry_fail(graph, node, err,
+                            "'%s' is broadcast along it from %" PRId64 " to %" PRId64, x->name,
+                            x->shape[in[i].axis], y->shape[carry.axis]);
     }
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] == OPIPE_NONE || opi_carries(&in[i])) continue;
+    if (node->in[i] == OPIPE_NONE || opi_carries(&in[i]))
+      continue;
     OPI_TRY(check_beside(graph, node, i, y, &carry, length, err));
   }
-  for (uint32_t o = 0; o < node->n_out; ++o) out[o] = carry;
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    out[o] = carry;
   return OPIPE_OK;
 }
 
 opipe_status opi_carry_same(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                             opi_carry *out, opipe_error *err) {
   for (uint32_t i = 1; i < node->n_in; ++i) {
-    if (node->in[i] == OPIPE_NONE || !opi_carries(&in[i])) continue;
-    return opi_carry_fail(graph, node, err, "input '%s' holds it",
-                          graph->values[node->in[i]].name);
+    if (node->in[i] == OPIPE_NONE || !opi_carries(&in[i]))
+      continue;
+    return opi_carry_fail(graph, node, err, "input '%s' holds it", graph->values[node->in[i]].name);
   }
-  for (uint32_t o = 0; o < node->n_out; ++o) out[o] = in[0];
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    out[o] = in[0];
   return OPIPE_OK;
 }
 
@@ -160,15 +183,19 @@ opipe_status opi_carry_mixing(const opi_graph *graph, const opi_node *node, cons
 }
 
 opi_carry opi_carry_reshape(const opi_value *from, const opi_carry *carry, const opi_value *to) {
-  if (!opi_carries(carry)) return OPI_CARRY_NONE;
+  if (!opi_carries(carry))
+    return OPI_CARRY_NONE;
   const int64_t length = opi_carry_length(from, carry);
   int64_t before = carry->outer, after = carry->inner;
-  for (int32_t d = 0; d < carry->axis; ++d) before *= from->shape[d];
-  for (int32_t d = carry->axis + 1; d < from->rank; ++d) after *= from->shape[d];
+  for (int32_t d = 0; d < carry->axis; ++d)
+    before *= from->shape[d];
+  for (int32_t d = carry->axis + 1; d < from->rank; ++d)
+    after *= from->shape[d];
   int64_t lead = 1; /* elements of the dimensions before d */
   for (int32_t d = 0; d < to->rank; ++d) {
     int64_t tail = 1;
-    for (int32_t e = d + 1; e < to->rank; ++e) tail *= to->shape[e];
+    for (int32_t e = d + 1; e < to->rank; ++e)
+      tail *= to->shape[e];
     const bool whole = lead != 0 && tail != 0 && before % lead == 0 && after % tail == 0;
     if (whole && (before / lead) * length * (after / tail) == to->shape[d] &&
         (length != 1 || to->shape[d] == 1 || d == to->rank - 1 || lead == before)) {

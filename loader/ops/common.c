@@ -23,16 +23,19 @@ const opi_value *opi_in_optional(const opi_builder *b, const opi_node *node, uin
 opipe_status opi_check_type(const opi_builder *b, const opi_node *node, const opi_value *value,
                             uint32_t types, opipe_error *err) {
   const uint32_t t = value->dtype;
-  if ((types & OPI_TYPES_FLOAT) && opi_dtype_is_float(t)) return OPIPE_OK;
-  if ((types & OPI_TYPES_INTEGER) && opi_dtype_is_integer(t)) return OPIPE_OK;
-  if ((types & OPI_TYPES_BOOL) && t == OPIPE_BOOL) return OPIPE_OK;
-  if ((types & OPI_TYPES_INDEX) && (t == OPIPE_INT32 || t == OPIPE_INT64)) return OPIPE_OK;
-  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has type %s, needed is%s%s%s%s",
-                       value->name, opi_dtype_name(t),
-                       types & OPI_TYPES_FLOAT ? " a float type" : "",
-                       types & OPI_TYPES_INTEGER ? " an integer type" : "",
-                       types & OPI_TYPES_BOOL ? " bool" : "",
-                       types & OPI_TYPES_INDEX ? " int32 or int64" : "");
+  if ((types & OPI_TYPES_FLOAT) && opi_dtype_is_float(t))
+    return OPIPE_OK;
+  if ((types & OPI_TYPES_INTEGER) && opi_dtype_is_integer(t))
+    return OPIPE_OK;
+  if ((types & OPI_TYPES_BOOL) && t == OPIPE_BOOL)
+    return OPIPE_OK;
+  if ((types & OPI_TYPES_INDEX) && (t == OPIPE_INT32 || t == OPIPE_INT64))
+    return OPIPE_OK;
+  return opi_node_fail(
+      b, node, err, OPIPE_E_INVALID, "input '%s' has type %s, needed is%s%s%s%s", value->name,
+      opi_dtype_name(t), types & OPI_TYPES_FLOAT ? " a float type" : "",
+      types & OPI_TYPES_INTEGER ? " an integer type" : "", types & OPI_TYPES_BOOL ? " bool" : "",
+      types & OPI_TYPES_INDEX ? " int32 or int64" : "");
 }
 
 opipe_status opi_check_same_type(opi_builder *b, const opi_node *node, uint32_t first,
@@ -41,7 +44,8 @@ opipe_status opi_check_same_type(opi_builder *b, const opi_node *node, uint32_t 
   OPI_TRY(opi_in(b, node, first, &lead, err));
   for (uint32_t i = first + 1; i < node->n_in; ++i) {
     const opi_value *value = opi_in_optional(b, node, i);
-    if (value == NULL || value->dtype == lead->dtype) continue;
+    if (value == NULL || value->dtype == lead->dtype)
+      continue;
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has type %s, '%s' has %s",
                          lead->name, opi_dtype_name(lead->dtype), value->name,
                          opi_dtype_name(value->dtype));
@@ -52,7 +56,8 @@ opipe_status opi_check_same_type(opi_builder *b, const opi_node *node, uint32_t 
 opipe_status opi_axis_attr(const opi_builder *b, const opi_node *node, const char *name,
                            int64_t fallback, uint32_t rank, uint32_t *out_axis, opipe_error *err) {
   const int64_t axis = opi_attr_int(node, name, fallback);
-  if (opi_axis(axis, rank, out_axis)) return OPIPE_OK;
+  if (opi_axis(axis, rank, out_axis))
+    return OPIPE_OK;
   return opi_node_fail(b, node, err, OPIPE_E_INVALID, "%s %" PRId64 " is outside rank %" PRIu32,
                        name, axis, rank);
 }
@@ -79,7 +84,8 @@ opipe_status opi_attr_or_input(opi_builder *b, const opi_node *node, const char 
     *out_n = 1;
     return OPIPE_OK;
   }
-  if (opi_node_in(node, i) == OPIPE_NONE) return OPIPE_OK;
+  if (opi_node_in(node, i) == OPIPE_NONE)
+    return OPIPE_OK;
   return opi_known_ints(b, node, i, out_ints, out_n, err);
 }
 
@@ -121,7 +127,11 @@ opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *sha
   const uint32_t rank_in = (uint32_t)x->rank;
   OPI_TRY(opi_ints_value(b, shape, rank, &in[1], err));
   const opipe_attr attrs[2] = {OPI_ATTR_I("allowzero", 1), OPI_ATTR_N("kept", kept, rank_in)};
-  const opi_emit emit = {.op = "Reshape", .in = in, .n_in = 2, .n_out = 1, .attrs = attrs,
+  const opi_emit emit = {.op = "Reshape",
+                         .in = in,
+                         .n_in = 2,
+                         .n_out = 1,
+                         .attrs = attrs,
                          .n_attrs = kept != NULL ? 2 : 1};
   return opi_b_emit(b, &emit, out_value, err);
 }
@@ -145,7 +155,8 @@ opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_
 void opi_work_move(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
   *out_work = (opi_work){0};
   for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] == OPIPE_NONE) continue;
+    if (node->out[o] == OPIPE_NONE)
+      continue;
     out_work->bytes += 2.0 * (double)graph->values[node->out[o]].n_bytes;
   }
 }

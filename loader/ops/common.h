@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the operator families share: type checks, attribute checks, the axis rules that many operators
- * have in common. Private to loader/ops (and loader/passes/carry.c).
+/* What the operator families share: type checks, attribute checks, the axis rules that many
+ * operators have in common. Private to loader/ops (and loader/passes/carry.c).
  *
- * Axis rules ("carry"): a value whose carry has axis >= 0 holds the special axis, of length N, in that
- * dimension as outer * N * inner elements. The same N holds for a whole graph at one time.
+ * Axis rules ("carry"): a value whose carry has axis >= 0 holds the special axis, of length N, in
+ * that dimension as outer * N * inner elements. The same N holds for a whole graph at one time.
  */
 #ifndef OPI_OPS_COMMON_H
 #define OPI_OPS_COMMON_H
@@ -19,7 +19,12 @@ opipe_status opi_in(opi_builder *b, const opi_node *node, uint32_t i, const opi_
 /* The input that may be absent: NULL. */
 const opi_value *opi_in_optional(const opi_builder *b, const opi_node *node, uint32_t i);
 /* Type classes; the message names input, type and what is needed. */
-enum { OPI_TYPES_FLOAT = 1u, OPI_TYPES_INTEGER = 2u, OPI_TYPES_BOOL = 4u, OPI_TYPES_INDEX = 8u /* int32, int64 */ };
+enum {
+  OPI_TYPES_FLOAT = 1u,
+  OPI_TYPES_INTEGER = 2u,
+  OPI_TYPES_BOOL = 4u,
+  OPI_TYPES_INDEX = 8u /* int32, int64 */
+};
 opipe_status opi_check_type(const opi_builder *b, const opi_node *node, const opi_value *value,
                             uint32_t types, opipe_error *err);
 /* All present inputs from `first` on have the type of input `first`. */
@@ -31,11 +36,16 @@ opipe_status opi_axis_attr(const opi_builder *b, const opi_node *node, const cha
 /* A constant of int64 in the bound graph; OPIPE_E_NOMEM. */
 opipe_status opi_ints_value(opi_builder *b, const int64_t *ints, uint32_t n, uint32_t *out_value,
                             opipe_error *err);
-/* Reads the int64 list of attribute `name` or, when absent, of input i; *out_ints NULL: neither is there. */
+/* Reads the int64 list of attribute `name` or, when absent, of input i; *out_ints NULL: neither is
+ * there. */
 opipe_status opi_attr_or_input(opi_builder *b, const opi_node *node, const char *name, uint32_t i,
                                const int64_t **out_ints, uint32_t *out_n, opipe_error *err);
-static inline const int64_t *opi_shape_of(const opi_builder *b, uint32_t v) { return b->graph->values[v].shape; }
-static inline uint32_t opi_rank_of(const opi_builder *b, uint32_t v) { return (uint32_t)b->graph->values[v].rank; }
+static inline const int64_t *opi_shape_of(const opi_builder *b, uint32_t v) {
+  return b->graph->values[v].shape;
+}
+static inline uint32_t opi_rank_of(const opi_builder *b, uint32_t v) {
+  return (uint32_t)b->graph->values[v].rank;
+}
 /* Element i of a known int32 or int64 tensor. */
 int64_t opi_index_at(const opi_value *value, uint64_t i);
 /* Elements of a bound value. */
@@ -43,36 +53,45 @@ uint64_t opi_elems(const opi_value *value);
 
 /* Output 0 has the type and shape of input 0. */
 opipe_status opi_infer_same(opi_builder *b, const opi_node *node, opipe_error *err);
-/* `value` with another shape of as many elements: itself when it has that shape, no copy of known data, else a Reshape node.
- * kept [rank of value], may be NULL: where each dimension went, -1 for one that is gone; the axis rules need it when the axis is 1 long. */
-opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank, const int64_t *kept,
-                              uint32_t *out_value, opipe_error *err);
+/* `value` with another shape of as many elements: itself when it has that shape, no copy of known
+ * data, else a Reshape node. kept [rank of value], may be NULL: where each dimension went, -1 for
+ * one that is gone; the axis rules need it when the axis is 1 long. */
+opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank,
+                              const int64_t *kept, uint32_t *out_value, opipe_error *err);
 /* The same for the file node's input 0, as its output 0; checks that the elements are as many. */
-opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_t *shape, uint32_t rank, const int64_t *kept,
-                              opipe_error *err);
+opipe_status opi_lift_reshape(opi_builder *b, const opi_node *node, const int64_t *shape,
+                              uint32_t rank, const int64_t *kept, opipe_error *err);
 
 /* -- work rules -- */
-void opi_work_move(const opi_graph *graph, const opi_node *node, opi_work *out_work); /* no flops; outputs read and written */
+void opi_work_move(const opi_graph *graph, const opi_node *node,
+                   opi_work *out_work); /* no flops; outputs read and written */
 
 /* -- carry rules -- */
 #define OPI_CARRY_NONE ((opi_carry){-1, 0, 1, 1})
-static inline bool opi_carries(const opi_carry *carry) { return carry->axis >= 0; }
+static inline bool opi_carries(const opi_carry *carry) {
+  return carry->axis >= 0;
+}
 /* Length of the special axis, from a value that carries it. */
 int64_t opi_carry_length(const opi_value *value, const opi_carry *carry);
-opipe_status opi_carry_fail(const opi_graph *graph, const opi_node *node, opipe_error *err, const char *fmt, ...)
-    OPIPE_PRINTF(4, 5);
-/* A value that does not carry the axis, read beside one that has it in dimension `axis`: true when all N parts along it hold the same. */
-bool opi_is_uniform(const opi_graph *graph, uint32_t value, uint32_t axis, int64_t outer, int64_t length, int64_t inner);
+opipe_status opi_carry_fail(const opi_graph *graph, const opi_node *node, opipe_error *err,
+                            const char *fmt, ...) OPIPE_PRINTF(4, 5);
+/* A value that does not carry the axis, read beside one that has it in dimension `axis`: true when
+ * all N parts along it hold the same. */
+bool opi_is_uniform(const opi_graph *graph, uint32_t value, uint32_t axis, int64_t outer,
+                    int64_t length, int64_t inner);
 /* Element-wise with broadcasting over all inputs; every output has output 0's shape. */
-opipe_status opi_carry_broadcast(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                                 opipe_error *err);
+opipe_status opi_carry_broadcast(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                 opi_carry *out, opipe_error *err);
 /* Outputs carry what input 0 carries; other inputs must not carry anything. */
-opipe_status opi_carry_same(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                            opipe_error *err);
-/* As opi_carry_same, but the dimensions [first, last) mix and must not carry the axis. `what`: "normalised" ... */
-opipe_status opi_carry_mixing(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out, uint32_t first,
-                              uint32_t last, const char *what, opipe_error *err);
-/* The carry after the elements of `from` are read in row-major order as `to`; axis -1 when no dimension keeps the factor. */
+opipe_status opi_carry_same(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                            opi_carry *out, opipe_error *err);
+/* As opi_carry_same, but the dimensions [first, last) mix and must not carry the axis. `what`:
+ * "normalised" ... */
+opipe_status opi_carry_mixing(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                              opi_carry *out, uint32_t first, uint32_t last, const char *what,
+                              opipe_error *err);
+/* The carry after the elements of `from` are read in row-major order as `to`; axis -1 when no
+ * dimension keeps the factor. */
 opi_carry opi_carry_reshape(const opi_value *from, const opi_carry *carry, const opi_value *to);
 
 #endif /* OPI_OPS_COMMON_H */

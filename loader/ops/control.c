@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control flow and sequences, all of which vanish at binding: If Loop SequenceConstruct SequenceEmpty
- * SequenceInsert SequenceErase SequenceAt SequenceLength SplitToSequence ConcatFromSequence.
+/* Control flow and sequences, all of which vanish at binding: If Loop SequenceConstruct
+ * SequenceEmpty SequenceInsert SequenceErase SequenceAt SequenceLength SplitToSequence
+ * ConcatFromSequence.
  *
  *   If     its condition must be known (constant, or decided by shapes): that branch is inlined.
  *   Loop   its trip count or conditions must be known, as many trips as MOST_TRIPS: unrolled.
@@ -23,7 +24,8 @@ static const opi_graph *body_of(const opi_node *node, const char *name) {
 static opipe_status known_flag(opi_builder *b, const opi_node *node, uint32_t value, bool *out,
                                opipe_error *err) {
   uint32_t n = 0;
-  if (opi_b_value(b, value)->data == NULL) return opi_need_value(b, node, value, err);
+  if (opi_b_value(b, value)->data == NULL)
+    return opi_need_value(b, node, value, err);
   const int64_t *flag = opi_b_ints(b, value, &n);
   if (flag == NULL) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "condition '%s' has type %s",
@@ -50,9 +52,11 @@ static opipe_status lift_if(opi_builder *b, const opi_node *node, opipe_error *e
                          truth ? "then_branch" : "else_branch");
   }
   uint32_t *out = OPI_ARENA_ARRAY(b->scratch, uint32_t, body->n_outputs);
-  if (out == NULL) return opi_fail_nomem(err, body->n_outputs * 4, "outputs");
+  if (out == NULL)
+    return opi_fail_nomem(err, body->n_outputs * 4, "outputs");
   OPI_TRY(opi_b_inline(b, body, NULL, 0, out, err));
-  for (uint32_t o = 0; o < node->n_out; ++o) OPI_TRY(opi_b_result(b, node, o, out[o], err));
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    OPI_TRY(opi_b_result(b, node, o, out[o], err));
   return OPIPE_OK;
 }
 
@@ -76,11 +80,11 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
   l->body = body_of(node, "body");
   l->n_carried = node->n_in > 2 ? node->n_in - 2 : 0;
   if (l->body == NULL || l->body->n_inputs != 2 + l->n_carried ||
-      l->body->n_outputs < 1 + l->n_carried ||
-      l->body->n_outputs - 1 != node->n_out) {
+      l->body->n_outputs < 1 + l->n_carried || l->body->n_outputs - 1 != node->n_out) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "body is absent, or its inputs and outputs do not fit the node's %" PRIu32
-                         " and %" PRIu32, node->n_in, node->n_out);
+                         " and %" PRIu32,
+                         node->n_in, node->n_out);
   }
   l->n_scans = l->body->n_outputs - 1 - l->n_carried;
   l->most = MOST_TRIPS;
@@ -88,7 +92,8 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
   l->endless = opi_node_in(node, 0) == OPIPE_NONE;
   if (!l->endless) {
     OPI_TRY(opi_known_ints(b, node, 0, &most, &n, err));
-    if (n != 1) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "trip count has not 1 element");
+    if (n != 1)
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "trip count has not 1 element");
     l->most = most[0];
   }
   if (opi_node_in(node, 1) != OPIPE_NONE) {
@@ -100,7 +105,8 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
   if (l->feeds == NULL || l->results == NULL || l->scans == NULL) {
     return opi_fail_nomem(err, (uint64_t)l->n_scans * MOST_TRIPS * 4, "a loop");
   }
-  for (uint32_t c = 0; c < l->n_carried; ++c) l->feeds[2 + c] = node->in[2 + c];
+  for (uint32_t c = 0; c < l->n_carried; ++c)
+    l->feeds[2 + c] = node->in[2 + c];
   return OPIPE_OK;
 }
 
@@ -116,7 +122,8 @@ static opipe_status one_trip(opi_builder *b, loop *l, opipe_error *err) {
     return opi_fail_nomem(err, 9, "a constant");
   }
   OPI_TRY(opi_b_inline(b, l->body, l->feeds, 2 + l->n_carried, l->results, err));
-  for (uint32_t c = 0; c < l->n_carried; ++c) l->feeds[2 + c] = l->results[1 + c];
+  for (uint32_t c = 0; c < l->n_carried; ++c)
+    l->feeds[2 + c] = l->results[1 + c];
   for (uint32_t s = 0; s < l->n_scans; ++s) {
     l->scans[s * MOST_TRIPS + (uint32_t)l->trip] = l->results[1 + l->n_carried + s];
   }
@@ -142,12 +149,14 @@ static opipe_status empty_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
   OPI_TRY(opi_b_inline(b, l->body, l->feeds, 2 + l->n_carried, l->results, err));
   const uint32_t item = l->results[1 + l->n_carried + s];
   *out = item;
-  if (item == OPI_POISONED) return OPIPE_OK;
+  if (item == OPI_POISONED)
+    return OPIPE_OK;
   if (opi_is_sequence(item) || opi_rank_of(b, item) >= OPIPE_MAX_RANK) {
     return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED, "a scan output is no tensor");
   }
   const uint32_t rank = opi_rank_of(b, item);
-  for (uint32_t d = 0; d < rank; ++d) shape[d + 1] = opi_shape_of(b, item)[d];
+  for (uint32_t d = 0; d < rank; ++d)
+    shape[d + 1] = opi_shape_of(b, item)[d];
   *out = opi_b_const(b, opi_b_value(b, item)->dtype, shape, rank + 1, NULL);
   return *out != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "an empty scan output");
 }
@@ -157,41 +166,52 @@ static opipe_status stack_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
                                opipe_error *err) {
   const uint32_t *items = &l->scans[s * MOST_TRIPS];
   int64_t shape[OPIPE_MAX_RANK + 1] = {1};
-  if (l->trip == 0) return empty_scan(b, l, s, out, err);
+  if (l->trip == 0)
+    return empty_scan(b, l, s, out, err);
   uint32_t *in = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)l->trip);
-  if (in == NULL) return opi_fail_nomem(err, (uint64_t)l->trip * 4, "inputs");
+  if (in == NULL)
+    return opi_fail_nomem(err, (uint64_t)l->trip * 4, "inputs");
   for (int64_t t = 0; t < l->trip; ++t) {
     *out = items[t];
-    if (items[t] == OPI_POISONED) return OPIPE_OK;
+    if (items[t] == OPI_POISONED)
+      return OPIPE_OK;
     if (opi_is_sequence(items[t])) {
       return opi_node_fail(b, l->node, err, OPIPE_E_INVALID, "a scan output is a sequence");
     }
     const opi_value *x = opi_b_value(b, items[t]);
     const uint32_t rank = (uint32_t)x->rank;
-    for (uint32_t d = 0; d < rank; ++d) shape[d + 1] = x->shape[d];
+    for (uint32_t d = 0; d < rank; ++d)
+      shape[d + 1] = x->shape[d];
     if (rank >= OPIPE_MAX_RANK) {
       return opi_node_fail(b, l->node, err, OPIPE_E_LIMIT, "a scan output has rank %" PRIu32, rank);
     }
     OPI_TRY(opi_emit_reshape(b, items[t], shape, rank + 1, NULL, &in[t], err));
   }
   *out = in[0];
-  if (l->trip == 1) return OPIPE_OK;
+  if (l->trip == 1)
+    return OPIPE_OK;
   const opipe_attr axis = OPI_ATTR_I("axis", 0);
-  const opi_emit emit = {.op = "Concat", .in = in, .n_in = (uint32_t)l->trip, .n_out = 1,
-                         .attrs = &axis, .n_attrs = 1};
+  const opi_emit emit = {.op = "Concat",
+                         .in = in,
+                         .n_in = (uint32_t)l->trip,
+                         .n_out = 1,
+                         .attrs = &axis,
+                         .n_attrs = 1};
   return opi_b_emit(b, &emit, out, err);
 }
 
 static opipe_status lift_loop(opi_builder *b, const opi_node *node, opipe_error *err) {
   loop l = {.node = node};
   OPI_TRY(open_loop(b, &l, err));
-  while (l.go_on && (l.endless || l.trip < l.most)) OPI_TRY(one_trip(b, &l, err));
+  while (l.go_on && (l.endless || l.trip < l.most))
+    OPI_TRY(one_trip(b, &l, err));
   for (uint32_t c = 0; c < l.n_carried; ++c) {
     OPI_TRY(opi_b_result(b, node, c, l.feeds[2 + c], err));
   }
   for (uint32_t s = 0; s < l.n_scans; ++s) {
     uint32_t out = OPIPE_NONE;
-    if (opi_node_out(node, l.n_carried + s) == OPIPE_NONE) continue;
+    if (opi_node_out(node, l.n_carried + s) == OPIPE_NONE)
+      continue;
     OPI_TRY(stack_scan(b, &l, s, &out, err));
     OPI_TRY(opi_b_result(b, node, l.n_carried + s, out, err));
   }
@@ -258,7 +278,8 @@ static opipe_status lift_sequence_insert(opi_builder *b, const opi_node *node, o
     OPI_TRY(read_position(b, node, 2, s->n, true, &at, err));
   }
   uint32_t *items = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)s->n + 1);
-  if (items == NULL) return opi_fail_nomem(err, ((uint64_t)s->n + 1) * 4, "a sequence");
+  if (items == NULL)
+    return opi_fail_nomem(err, ((uint64_t)s->n + 1) * 4, "a sequence");
   for (uint32_t i = 0; i <= s->n; ++i) {
     items[i] = i == at ? node->in[1] : s->items[i < at ? i : i - 1];
   }
@@ -268,15 +289,18 @@ static opipe_status lift_sequence_insert(opi_builder *b, const opi_node *node, o
 static opipe_status lift_sequence_erase(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_sequence *s = NULL;
   OPI_TRY(read_sequence(b, node, 0, &s, err));
-  if (s->n == 0) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the sequence is empty");
+  if (s->n == 0)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the sequence is empty");
   uint32_t at = s->n - 1, k = 0;
   if (opi_node_in(node, 1) != OPIPE_NONE) {
     OPI_TRY(read_position(b, node, 1, s->n, false, &at, err));
   }
   uint32_t *items = OPI_ARENA_ARRAY(b->scratch, uint32_t, s->n);
-  if (items == NULL) return opi_fail_nomem(err, (uint64_t)s->n * 4, "a sequence");
+  if (items == NULL)
+    return opi_fail_nomem(err, (uint64_t)s->n * 4, "a sequence");
   for (uint32_t i = 0; i < s->n; ++i) {
-    if (i != at) items[k++] = s->items[i];
+    if (i != at)
+      items[k++] = s->items[i];
   }
   return give_sequence(b, node, items, k, err);
 }
@@ -294,7 +318,8 @@ static opipe_status lift_sequence_length(opi_builder *b, const opi_node *node, o
   OPI_TRY(read_sequence(b, node, 0, &s, err));
   const int64_t n = s->n;
   const uint32_t out = opi_b_const(b, OPIPE_INT64, NULL, 0, &n);
-  if (out == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
+  if (out == OPIPE_NONE)
+    return opi_fail_nomem(err, 8, "a constant");
   return opi_b_result(b, node, 0, out, err);
 }
 
@@ -317,9 +342,11 @@ static opipe_status part_sizes(opi_builder *b, const opi_node *node, int64_t ext
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "%" PRId64 " cannot be split into parts of %" PRId64, extent, chunk);
   }
-  if (given == NULL) n = (uint32_t)((extent + chunk - 1) / chunk);
+  if (given == NULL)
+    n = (uint32_t)((extent + chunk - 1) / chunk);
   int64_t *sizes = OPI_ARENA_ARRAY(b->scratch, int64_t, n);
-  if (sizes == NULL) return opi_fail_nomem(err, (uint64_t)n * 8, "part sizes");
+  if (sizes == NULL)
+    return opi_fail_nomem(err, (uint64_t)n * 8, "part sizes");
   for (uint32_t i = 0; i < n; ++i) {
     const int64_t rest = extent - (int64_t)i * chunk;
     sizes[i] = given != NULL ? given[i] : rest < chunk ? rest : chunk;
@@ -330,19 +357,18 @@ static opipe_status part_sizes(opi_builder *b, const opi_node *node, int64_t ext
 }
 
 /* Without split sizes and with keepdims 0 the parts lose the axis. */
-static opipe_status drop_axis(opi_builder *b, uint32_t axis, uint32_t *io_value,
-                              opipe_error *err) {
+static opipe_status drop_axis(opi_builder *b, uint32_t axis, uint32_t *io_value, opipe_error *err) {
   const opi_value *x = opi_b_value(b, *io_value);
   int64_t shape[OPIPE_MAX_RANK];
   uint32_t rank = 0;
   for (uint32_t d = 0; d < (uint32_t)x->rank; ++d) {
-    if (d != axis) shape[rank++] = x->shape[d];
+    if (d != axis)
+      shape[rank++] = x->shape[d];
   }
   return opi_emit_reshape(b, *io_value, shape, rank, NULL, io_value, err);
 }
 
-static opipe_status lift_split_to_sequence(opi_builder *b, const opi_node *node,
-                                           opipe_error *err) {
+static opipe_status lift_split_to_sequence(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL;
   int64_t *sizes = NULL;
   uint32_t axis = 0, n = 0, in[2] = {node->in[0], OPIPE_NONE};
@@ -351,13 +377,15 @@ static opipe_status lift_split_to_sequence(opi_builder *b, const opi_node *node,
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
   OPI_TRY(part_sizes(b, node, x->shape[axis], &sizes, &n, &single, err));
   uint32_t *items = OPI_ARENA_ARRAY(b->scratch, uint32_t, n);
-  if (items == NULL) return opi_fail_nomem(err, (uint64_t)n * 4, "a sequence");
-  if (n == 1) items[0] = node->in[0];
+  if (items == NULL)
+    return opi_fail_nomem(err, (uint64_t)n * 4, "a sequence");
+  if (n == 1)
+    items[0] = node->in[0];
   if (n > 1) {
     OPI_TRY(opi_ints_value(b, sizes, n, &in[1], err));
     const opipe_attr attr = OPI_ATTR_I("axis", axis);
-    const opi_emit emit = {.op = "Split", .in = in, .n_in = 2, .n_out = n, .attrs = &attr,
-                           .n_attrs = 1};
+    const opi_emit emit = {
+        .op = "Split", .in = in, .n_in = 2, .n_out = n, .attrs = &attr, .n_attrs = 1};
     OPI_TRY(opi_b_emit(b, &emit, items, err));
   }
   for (uint32_t i = 0; single && i < n && opi_attr_int(node, "keepdims", 1) == 0; ++i) {
@@ -370,10 +398,12 @@ static opipe_status lift_concat_from_sequence(opi_builder *b, const opi_node *no
                                               opipe_error *err) {
   const opi_sequence *s = NULL;
   OPI_TRY(read_sequence(b, node, 0, &s, err));
-  if (s->n == 0) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the sequence is empty");
+  if (s->n == 0)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the sequence is empty");
   uint32_t *in = opi_arena_copy(b->scratch, s->items, s->n * sizeof(*in));
   uint32_t axis = 0, out = OPIPE_NONE;
-  if (in == NULL) return opi_fail_nomem(err, s->n * 4, "inputs");
+  if (in == NULL)
+    return opi_fail_nomem(err, s->n * 4, "inputs");
   const bool fresh = opi_attr_int(node, "new_axis", 0) != 0;
   if (fresh && opi_rank_of(b, in[0]) >= OPIPE_MAX_RANK) {
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "rank %d cannot grow", OPIPE_MAX_RANK);
@@ -388,16 +418,17 @@ static opipe_status lift_concat_from_sequence(opi_builder *b, const opi_node *no
     }
     OPI_TRY(opi_emit_reshape(b, in[i], shape, rank, NULL, &in[i], err));
   }
-  if (n == 1) return opi_b_result(b, node, 0, in[0], err);
+  if (n == 1)
+    return opi_b_result(b, node, 0, in[0], err);
   const opipe_attr attr = OPI_ATTR_I("axis", axis);
-  const opi_emit emit = {.op = "Concat", .in = in, .n_in = n, .n_out = 1, .attrs = &attr,
-                         .n_attrs = 1};
+  const opi_emit emit = {
+      .op = "Concat", .in = in, .n_in = n, .n_out = 1, .attrs = &attr, .n_attrs = 1};
   OPI_TRY(opi_b_emit(b, &emit, &out, err));
   return opi_b_result(b, node, 0, out, err);
 }
 
 #define VANISHES(name_, first_, min_in_, max_in_, max_out_, lift_) \
-  {name_, "", first_, 27, min_in_, max_in_, 1, max_out_, lift_, infer_never, NULL, NULL, NULL}
+  { name_, "", first_, 27, min_in_, max_in_, 1, max_out_, lift_, infer_never, NULL, NULL, NULL }
 
 static const opi_op ops[] = {
     VANISHES("If", 1, 1, 1, 255, lift_if),

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic, element by element: Add Sub Mul Div Pow Mod Max Min Sum Mean, the unary functions, Clip,
- * Cast, CastLike.
+/* Arithmetic, element by element: Add Sub Mul Div Pow Mod Max Min Sum Mean, the unary functions,
+ * Clip, Cast, CastLike.
  *
  * Canonical forms left in a bound graph:
- *   Add Sub Mul Div Mod Pow Max Min   two inputs, numpy broadcasting. Sum and Mean of n, Max and Min of n become chains
- *                                     of two from left to right (Mean: then Div by n). Mod has attribute fmod.
+ *   Add Sub Mul Div Mod Pow Max Min   two inputs, numpy broadcasting. Sum and Mean of n, Max and
+ * Min of n become chains of two from left to right (Mean: then Div by n). Mod has attribute fmod.
  *   Abs Neg ... (unary)               one input, output of the same type.
  *   Clip(x, min?, max?)               bounds of x's type, rank 0.
- *   Cast(x)                           attributes to, saturate; one that changes nothing vanishes. CastLike becomes it.
- * Opset < 7: attributes broadcast and axis become a Reshape of the second input.
+ *   Cast(x)                           attributes to, saturate; one that changes nothing vanishes.
+ * CastLike becomes it. Opset < 7: attributes broadcast and axis become a Reshape of the second
+ * input.
  */
 #include "loader/ops/elementwise.h"
 
@@ -32,17 +33,20 @@ static opipe_status align_old(opi_builder *b, const opi_node *node, uint32_t *ou
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
   if (axis + (uint32_t)y->rank > (uint32_t)x->rank) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "'%s' of rank %" PRId32 " does not fit at axis %" PRIu32 " of rank %"
-                         PRId32, y->name, y->rank, axis, x->rank);
+                         "'%s' of rank %" PRId32 " does not fit at axis %" PRIu32
+                         " of rank %" PRId32,
+                         y->name, y->rank, axis, x->rank);
   }
   const uint32_t rank = (uint32_t)x->rank - axis;
-  for (uint32_t d = 0; d < rank; ++d) shape[d] = d < (uint32_t)y->rank ? y->shape[d] : 1;
+  for (uint32_t d = 0; d < rank; ++d)
+    shape[d] = d < (uint32_t)y->rank ? y->shape[d] : 1;
   return opi_emit_reshape(b, node->in[1], shape, rank, NULL, out_b, err);
 }
 
 opipe_status opi_lift_binary(opi_builder *b, const opi_node *node, opipe_error *err) {
   uint32_t in[2] = {node->in[0], node->n_in > 1 ? node->in[1] : OPIPE_NONE};
-  if (node->version < 7) OPI_TRY(align_old(b, node, &in[1], err));
+  if (node->version < 7)
+    OPI_TRY(align_old(b, node, &in[1], err));
   return opi_b_lift(b, node, node->op, in, 2, NULL, 0, err);
 }
 
@@ -51,15 +55,16 @@ static opipe_status lift_mod(opi_builder *b, const opi_node *node, opipe_error *
   return opi_b_lift(b, node, "Mod", node->in, node->n_in, &attr, 1, err);
 }
 
-opipe_status opi_infer_broadcast(opi_builder *b, const opi_node *node, uint32_t first,
-                                 uint32_t n, uint32_t dtype, opipe_error *err) {
+opipe_status opi_infer_broadcast(opi_builder *b, const opi_node *node, uint32_t first, uint32_t n,
+                                 uint32_t dtype, opipe_error *err) {
   int64_t shape[OPIPE_MAX_RANK];
   uint32_t rank = 0;
   char have[96], more[96];
   for (uint32_t i = first; i < first + n; ++i) {
     const opi_value *x = NULL;
     OPI_TRY(opi_in(b, node, i, &x, err));
-    if (opi_broadcast(shape, rank, x->shape, (uint32_t)x->rank, shape, &rank)) continue;
+    if (opi_broadcast(shape, rank, x->shape, (uint32_t)x->rank, shape, &rank))
+      continue;
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "'%s' of shape %s does not broadcast with %s", x->name,
                          opi_shape_text(more, sizeof(more), x->shape, (uint32_t)x->rank),
@@ -112,7 +117,8 @@ static opipe_status lift_mean(opi_builder *b, const opi_node *node, opipe_error 
   OPI_TRY(chain(b, node, "Add", &out, err));
   if (node->n_in > 1) {
     const uint32_t n = opi_b_const_scalar(b, opi_b_value(b, out)->dtype, (double)node->n_in);
-    if (n == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
+    if (n == OPIPE_NONE)
+      return opi_fail_nomem(err, 8, "a constant");
     OPI_TRY(opi_b_op2(b, "Div", out, n, &out, err));
   }
   return opi_b_result(b, node, 0, out, err);
@@ -151,7 +157,8 @@ static opipe_status clip_bound(opi_builder *b, const opi_node *node, uint32_t i,
                                uint32_t *out, opipe_error *err) {
   const opi_value *x = NULL;
   *out = opi_node_in(node, i);
-  if (*out != OPIPE_NONE || opi_attr_find(node, name) == NULL) return OPIPE_OK;
+  if (*out != OPIPE_NONE || opi_attr_find(node, name) == NULL)
+    return OPIPE_OK;
   OPI_TRY(opi_in(b, node, 0, &x, err));
   *out = opi_b_const_scalar(b, x->dtype, opi_attr_float(node, name, 0));
   return *out != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "a bound");
@@ -161,7 +168,8 @@ static opipe_status lift_clip(opi_builder *b, const opi_node *node, opipe_error 
   uint32_t in[3] = {node->in[0], OPIPE_NONE, OPIPE_NONE};
   OPI_TRY(clip_bound(b, node, 1, "min", &in[1], err));
   OPI_TRY(clip_bound(b, node, 2, "max", &in[2], err));
-  if (in[1] == OPIPE_NONE && in[2] == OPIPE_NONE) return opi_b_result(b, node, 0, in[0], err);
+  if (in[1] == OPIPE_NONE && in[2] == OPIPE_NONE)
+    return opi_b_result(b, node, 0, in[0], err);
   return opi_b_lift(b, node, "Clip", in, 3, NULL, 0, err);
 }
 
@@ -169,9 +177,11 @@ static opipe_status infer_clip(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_check_same_type(b, node, 0, err));
   for (uint32_t i = 1; i < node->n_in; ++i) {
     const opi_value *bound = opi_in_optional(b, node, i);
-    if (bound == NULL || opi_elems(bound) == 1) continue;
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "bound '%s' has %" PRIu64 " elements, not 1",
-                         bound->name, opi_elems(bound));
+    if (bound == NULL || opi_elems(bound) == 1)
+      continue;
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "bound '%s' has %" PRIu64 " elements, not 1", bound->name,
+                         opi_elems(bound));
   }
   return infer_number(b, node, err);
 }
@@ -186,13 +196,14 @@ typedef struct type_name {
 /* Opset 1 spells the type. */
 static uint32_t type_by_name(const char *name) {
   static const type_name names[] = {
-      {"FLOAT", OPIPE_FLOAT},     {"UINT8", OPIPE_UINT8},   {"INT8", OPIPE_INT8},
-      {"UINT16", OPIPE_UINT16},   {"INT16", OPIPE_INT16},   {"INT32", OPIPE_INT32},
-      {"INT64", OPIPE_INT64},     {"BOOL", OPIPE_BOOL},     {"FLOAT16", OPIPE_FLOAT16},
-      {"DOUBLE", OPIPE_DOUBLE},   {"UINT32", OPIPE_UINT32}, {"UINT64", OPIPE_UINT64},
+      {"FLOAT", OPIPE_FLOAT},      {"UINT8", OPIPE_UINT8},   {"INT8", OPIPE_INT8},
+      {"UINT16", OPIPE_UINT16},    {"INT16", OPIPE_INT16},   {"INT32", OPIPE_INT32},
+      {"INT64", OPIPE_INT64},      {"BOOL", OPIPE_BOOL},     {"FLOAT16", OPIPE_FLOAT16},
+      {"DOUBLE", OPIPE_DOUBLE},    {"UINT32", OPIPE_UINT32}, {"UINT64", OPIPE_UINT64},
       {"BFLOAT16", OPIPE_BFLOAT16}};
   for (size_t i = 0; i < OPI_COUNT(names); ++i) {
-    if (strcasecmp(names[i].name, name) == 0) return names[i].dtype;
+    if (strcasecmp(names[i].name, name) == 0)
+      return names[i].dtype;
   }
   return OPIPE_UNDEFINED;
 }
@@ -208,12 +219,13 @@ static opipe_status emit_cast(opi_builder *b, const opi_node *node, uint32_t to,
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "'%s' of type %s cannot become %s",
                          x->name, opi_dtype_name(x->dtype), opi_dtype_name(to));
   }
-  if (x->dtype == to) return opi_b_result(b, node, 0, node->in[0], err);
+  if (x->dtype == to)
+    return opi_b_result(b, node, 0, node->in[0], err);
   const opipe_attr attrs[2] = {OPI_ATTR_I("to", to),
                                OPI_ATTR_I("saturate", opi_attr_int(node, "saturate", 1) != 0)};
   uint32_t out = OPIPE_NONE;
-  const opi_emit emit = {.op = "Cast", .in = node->in, .n_in = 1, .n_out = 1, .attrs = attrs,
-                         .n_attrs = 2};
+  const opi_emit emit = {
+      .op = "Cast", .in = node->in, .n_in = 1, .n_out = 1, .attrs = attrs, .n_attrs = 2};
   OPI_TRY(opi_b_emit(b, &emit, &out, err));
   return opi_b_result(b, node, 0, out, err);
 }
@@ -245,11 +257,11 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
 }
 
 #define BINARY(name_, first_, lift_, infer_) \
-  {name_, "", first_, 27, 2, 2, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL}
+  { name_, "", first_, 27, 2, 2, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL }
 #define MANY(name_, first_, lift_, infer_) \
-  {name_, "", first_, 27, 1, 255, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL}
+  { name_, "", first_, 27, 1, 255, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL }
 #define UNARY(name_, first_, infer_) \
-  {name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, NULL}
+  { name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, NULL }
 
 static const opi_op ops[] = {
     BINARY("Add", 1, opi_lift_binary, infer_binary),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GatherND.
  *
- * Canonical form: GatherND(data, indices), attribute batch_dims; indices int32 or int64, last dimension
- * the components of an index, may be negative. Exporters spell plain broadcasting of a mask as GatherND
- * with indices that count 0, 1, 2, ...: that becomes Reshape and Expand.
+ * Canonical form: GatherND(data, indices), attribute batch_dims; indices int32 or int64, last
+ * dimension the components of an index, may be negative. Exporters spell plain broadcasting of a
+ * mask as GatherND with indices that count 0, 1, 2, ...: that becomes Reshape and Expand.
  */
 #include "loader/ops/common.h"
 
@@ -18,13 +18,15 @@ static opipe_status read_nd(const opi_builder *b, const opi_node *node, const op
   if (at->rank < 1 || batch < 0 || batch >= at->rank || batch >= x->rank || n < 0 ||
       n > x->rank - batch) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "'%s' of rank %" PRId32 ", '%s' of rank %" PRId32 " with indices of %"
-                         PRId64 " components and batch_dims %" PRId64 " do not fit", x->name,
-                         x->rank, at->name, at->rank, n, batch);
+                         "'%s' of rank %" PRId32 ", '%s' of rank %" PRId32
+                         " with indices of %" PRId64 " components and batch_dims %" PRId64
+                         " do not fit",
+                         x->name, x->rank, at->name, at->rank, n, batch);
   }
   *form = (nd_form){(uint32_t)batch, (uint32_t)n};
   for (uint32_t d = 0; d < form->batch; ++d) {
-    if (x->shape[d] == at->shape[d]) continue;
+    if (x->shape[d] == at->shape[d])
+      continue;
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "batch dimension %" PRIu32 " is %" PRId64 " in '%s', %" PRId64 " in '%s'",
                          d, x->shape[d], x->name, at->shape[d], at->name);
@@ -41,8 +43,10 @@ static opipe_status infer_gather_nd(opi_builder *b, const opi_node *node, opipe_
   OPI_TRY(opi_in(b, node, 1, &at, err));
   OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
   OPI_TRY(read_nd(b, node, x, at, &form, err));
-  for (int32_t d = 0; d + 1 < at->rank; ++d) shape[rank++] = at->shape[d];
-  for (int32_t d = (int32_t)(form.batch + form.n); d < x->rank; ++d) shape[rank++] = x->shape[d];
+  for (int32_t d = 0; d + 1 < at->rank; ++d)
+    shape[rank++] = at->shape[d];
+  for (int32_t d = (int32_t)(form.batch + form.n); d < x->rank; ++d)
+    shape[rank++] = x->shape[d];
   return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
 }
 
@@ -50,11 +54,13 @@ static opipe_status infer_gather_nd(opi_builder *b, const opi_node *node, opipe_
 static bool is_coordinate(const opi_value *at, uint32_t d, uint32_t c) {
   const uint64_t n = (uint64_t)at->shape[at->rank - 1];
   uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e) inner *= (uint64_t)at->shape[e];
+  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
+    inner *= (uint64_t)at->shape[e];
   const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
   for (uint64_t r = 0; r < rows; ++r) {
     const int64_t coordinate = (int64_t)(r / inner % (uint64_t)at->shape[d]);
-    if (opi_index_at(at, r * n + c) != coordinate) return false;
+    if (opi_index_at(at, r * n + c) != coordinate)
+      return false;
   }
   return true;
 }
@@ -63,12 +69,14 @@ static bool is_coordinate(const opi_value *at, uint32_t d, uint32_t c) {
 static bool others_are_uniform(const opi_value *at, uint32_t d, uint32_t c) {
   const uint64_t n = (uint64_t)at->shape[at->rank - 1];
   uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e) inner *= (uint64_t)at->shape[e];
+  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
+    inner *= (uint64_t)at->shape[e];
   const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
   for (uint64_t r = 0; r < rows; ++r) {
     const uint64_t coordinate = r / inner % (uint64_t)at->shape[d];
     for (uint64_t k = 0; k < n; ++k) {
-      if (k != c && opi_index_at(at, r * n + k) != opi_index_at(at, (r - coordinate * inner) * n + k)) {
+      if (k != c &&
+          opi_index_at(at, r * n + k) != opi_index_at(at, (r - coordinate * inner) * n + k)) {
         return false;
       }
     }
@@ -78,14 +86,15 @@ static bool others_are_uniform(const opi_value *at, uint32_t d, uint32_t c) {
 
 /* Data holds the axis in an indexed dimension: it stays together when the (known) indices count
  * 0, 1, 2, ... along a dimension of their own, as masks picked by [batch, key] do. */
-static opipe_status carry_counted(const opi_graph *graph, const opi_node *node,
-                                  const opi_carry *in, nd_form form, opi_carry *out,
-                                  opipe_error *err) {
+static opipe_status carry_counted(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  nd_form form, opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
   const uint32_t c = (uint32_t)in[0].axis - form.batch;
   for (uint32_t d = form.batch; at->data != NULL && d + 1 < (uint32_t)at->rank; ++d) {
-    if (at->shape[d] != x->shape[in[0].axis] || at->shape[d] == 0) continue;
-    if (!is_coordinate(at, d, c) || !others_are_uniform(at, d, c)) continue;
+    if (at->shape[d] != x->shape[in[0].axis] || at->shape[d] == 0)
+      continue;
+    if (!is_coordinate(at, d, c) || !others_are_uniform(at, d, c))
+      continue;
     out[0] = (opi_carry){(int32_t)d, 0, in[0].outer, in[0].inner};
     return OPIPE_OK;
   }
@@ -108,7 +117,8 @@ static opipe_status carry_gather_nd(const opi_graph *graph, const opi_node *node
     return opi_carry_fail(graph, node, err, "both data and indices hold it");
   }
   if (opi_carries(&in[1])) {
-    if (in[1].axis >= batch && in[1].axis + 1 < at->rank) return OPIPE_OK;
+    if (in[1].axis >= batch && in[1].axis + 1 < at->rank)
+      return OPIPE_OK;
     return opi_carry_fail(graph, node, err, "dimension %" PRId32 " of the indices holds it",
                           in[1].axis);
   }
@@ -116,7 +126,8 @@ static opipe_status carry_gather_nd(const opi_graph *graph, const opi_node *node
     return opi_carry_fail(graph, node, err, "the indices do not hold batch dimension %" PRId32,
                           in[0].axis);
   }
-  if (in[0].axis < batch + n) return carry_counted(graph, node, in, form, out, err);
+  if (in[0].axis < batch + n)
+    return carry_counted(graph, node, in, form, out, err);
   out[0].axis = at->rank - 1 + in[0].axis - batch - n;
   return OPIPE_OK;
 }
@@ -124,27 +135,31 @@ static opipe_status carry_gather_nd(const opi_graph *graph, const opi_node *node
 /* Finds the dimension of the indices that component c counts along; OPIPE_NONE: none. */
 static uint32_t counted_along(const opi_value *x, const opi_value *at, uint32_t c, uint32_t first) {
   for (uint32_t d = first; d + 1 < (uint32_t)at->rank; ++d) {
-    if (at->shape[d] == x->shape[c] && at->shape[d] != 0 && is_coordinate(at, d, c)) return d;
+    if (at->shape[d] == x->shape[c] && at->shape[d] != 0 && is_coordinate(at, d, c))
+      return d;
   }
   return OPIPE_NONE;
 }
 
-/* Known indices whose every component counts 0, 1, 2, ... along a dimension of its own, in rising order,
- * pick everything in its place: data gets dimensions of 1 where no component counts, and is expanded. */
+/* Known indices whose every component counts 0, 1, 2, ... along a dimension of its own, in rising
+ * order, pick everything in its place: data gets dimensions of 1 where no component counts, and is
+ * expanded. */
 static opipe_status lift_counted(opi_builder *b, const opi_node *node, bool *out_done,
                                  opipe_error *err) {
   const opi_value *x = opi_b_value(b, node->in[0]), *at = opi_b_value(b, node->in[1]);
   int64_t narrow[2 * OPIPE_MAX_RANK], wide[2 * OPIPE_MAX_RANK], kept[OPIPE_MAX_RANK];
   const uint32_t n = (uint32_t)at->shape[at->rank - 1];
   uint32_t rank = (uint32_t)at->rank - 1, next = 0, out = node->in[0];
-  if (at->data == NULL || n == 0 || rank + (uint32_t)x->rank - n > OPIPE_MAX_RANK) return OPIPE_OK;
+  if (at->data == NULL || n == 0 || rank + (uint32_t)x->rank - n > OPIPE_MAX_RANK)
+    return OPIPE_OK;
   for (uint32_t d = 0; d < rank; ++d) {
     narrow[d] = 1;
     wide[d] = at->shape[d];
   }
   for (uint32_t c = 0; c < n; ++c) {
     const uint32_t d = counted_along(x, at, c, next);
-    if (d == OPIPE_NONE) return OPIPE_OK;
+    if (d == OPIPE_NONE)
+      return OPIPE_OK;
     narrow[d] = x->shape[c];
     kept[c] = d;
     next = d + 1;
@@ -172,8 +187,10 @@ static opipe_status lift_gather_nd(opi_builder *b, const opi_node *node, opipe_e
   OPI_TRY(opi_in(b, node, 1, &at, err));
   OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
   OPI_TRY(read_nd(b, node, x, at, &form, err));
-  if (form.batch == 0) OPI_TRY(lift_counted(b, node, &done, err));
-  if (done) return OPIPE_OK;
+  if (form.batch == 0)
+    OPI_TRY(lift_counted(b, node, &done, err));
+  if (done)
+    return OPIPE_OK;
   const opipe_attr attr = OPI_ATTR_I("batch_dims", form.batch);
   return opi_b_lift(b, node, "GatherND", node->in, node->n_in, &attr, 1, err);
 }

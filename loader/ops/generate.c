@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators that make tensors from few numbers: Constant ConstantOfShape Range EyeLike.
  *
- * None is left in a bound graph: Constant, Range and EyeLike become constants; ConstantOfShape becomes
- * an Expand of a scalar, which is folded when it is small.
+ * None is left in a bound graph: Constant, Range and EyeLike become constants; ConstantOfShape
+ * becomes an Expand of a scalar, which is folded when it is small.
  */
 #include "loader/ops/common.h"
 
@@ -11,7 +11,8 @@
 #define MOST_BYTES ((uint64_t)256 << 20)
 
 static opipe_status result(opi_builder *b, const opi_node *node, uint32_t v, opipe_error *err) {
-  if (v == OPIPE_NONE) return opi_fail_nomem(err, sizeof(opi_value), "a constant");
+  if (v == OPIPE_NONE)
+    return opi_fail_nomem(err, sizeof(opi_value), "a constant");
   return opi_b_result(b, node, 0, v, err);
 }
 
@@ -36,17 +37,24 @@ static opipe_status from_literal(opi_builder *b, const opi_node *node, const opi
 static opipe_status lift_constant(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opipe_attr *attr = node->n_attrs == 1 ? &node->attrs[0] : NULL;
   for (uint32_t a = 0; attr == NULL && a < node->n_attrs; ++a) {
-    if (strncmp(node->attrs[a].name, "value", 5) == 0) attr = &node->attrs[a];
+    if (strncmp(node->attrs[a].name, "value", 5) == 0)
+      attr = &node->attrs[a];
   }
-  if (attr == NULL) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "has no value");
+  if (attr == NULL)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "has no value");
   const int64_t n = attr->n;
   const float single = (float)attr->f;
   switch (attr->kind) {
-    case OPIPE_ATTR_TENSOR: return from_literal(b, node, attr->data, err);
-    case OPIPE_ATTR_INT: return result(b, node, opi_b_const(b, OPIPE_INT64, NULL, 0, &attr->i), err);
-    case OPIPE_ATTR_FLOAT: return result(b, node, opi_b_const(b, OPIPE_FLOAT, NULL, 0, &single), err);
-    case OPIPE_ATTR_INTS: return result(b, node, opi_b_const(b, OPIPE_INT64, &n, 1, attr->data), err);
-    case OPIPE_ATTR_FLOATS: return result(b, node, opi_b_const(b, OPIPE_FLOAT, &n, 1, attr->data), err);
+    case OPIPE_ATTR_TENSOR:
+      return from_literal(b, node, attr->data, err);
+    case OPIPE_ATTR_INT:
+      return result(b, node, opi_b_const(b, OPIPE_INT64, NULL, 0, &attr->i), err);
+    case OPIPE_ATTR_FLOAT:
+      return result(b, node, opi_b_const(b, OPIPE_FLOAT, NULL, 0, &single), err);
+    case OPIPE_ATTR_INTS:
+      return result(b, node, opi_b_const(b, OPIPE_INT64, &n, 1, attr->data), err);
+    case OPIPE_ATTR_FLOATS:
+      return result(b, node, opi_b_const(b, OPIPE_FLOAT, &n, 1, attr->data), err);
     default:
       return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "a value of form '%s' is not known",
                            attr->name);
@@ -55,8 +63,7 @@ static opipe_status lift_constant(opi_builder *b, const opi_node *node, opipe_er
 
 /* -- ConstantOfShape -- */
 
-static opipe_status lift_constant_of_shape(opi_builder *b, const opi_node *node,
-                                           opipe_error *err) {
+static opipe_status lift_constant_of_shape(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opipe_attr *attr = opi_attr_find(node, "value");
   const opipe_literal *t = attr != NULL && attr->kind == OPIPE_ATTR_TENSOR ? attr->data : NULL;
   const int64_t *shape = NULL;
@@ -67,15 +74,18 @@ static opipe_status lift_constant_of_shape(opi_builder *b, const opi_node *node,
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "its value is not one number");
   }
   for (uint32_t d = 0; d < n; ++d) {
-    if (shape[d] >= 0 && n <= OPIPE_MAX_RANK) continue;
+    if (shape[d] >= 0 && n <= OPIPE_MAX_RANK)
+      continue;
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "shape entry %" PRIu32 " is %" PRId64 " (rank %" PRIu32 ")", d, shape[d],
                          n);
   }
   in[0] = t != NULL ? opi_b_const(b, t->dtype, NULL, 0, t->data)
                     : opi_b_const(b, OPIPE_FLOAT, NULL, 0, &zero);
-  if (in[0] == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
-  if (n == 0) return opi_b_result(b, node, 0, in[0], err);
+  if (in[0] == OPIPE_NONE)
+    return opi_fail_nomem(err, 8, "a constant");
+  if (n == 0)
+    return opi_b_result(b, node, 0, in[0], err);
   OPI_TRY(opi_ints_value(b, shape, n, &in[1], err));
   return opi_b_lift(b, node, "Expand", in, 2, NULL, 0, err);
 }
@@ -86,7 +96,8 @@ static opipe_status lift_constant_of_shape(opi_builder *b, const opi_node *node,
 static bool read_number(const opi_value *x, double *out, int64_t *out_int) {
   float single = 0;
   double wide = 0;
-  if (x->data == NULL || opi_elems(x) != 1) return false;
+  if (x->data == NULL || opi_elems(x) != 1)
+    return false;
   if (x->dtype == OPIPE_FLOAT) {
     memcpy(&single, x->data, 4);
     *out = (double)single;
@@ -97,7 +108,8 @@ static bool read_number(const opi_value *x, double *out, int64_t *out_int) {
     *out = wide;
     return true;
   }
-  if (x->dtype == OPIPE_INT64) memcpy(out_int, x->data, 8);
+  if (x->dtype == OPIPE_INT64)
+    memcpy(out_int, x->data, 8);
   if (x->dtype == OPIPE_INT32) {
     int32_t narrow = 0;
     memcpy(&narrow, x->data, 4);
@@ -123,7 +135,8 @@ typedef struct range {
 static opipe_status count_range(const opi_builder *b, const opi_node *node, range *r,
                                 opipe_error *err) {
   double steps = 0;
-  if (r->delta == 0) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "its step is 0");
+  if (r->delta == 0)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "its step is 0");
   if (opi_dtype_is_float(r->dtype)) {
     steps = ceil((r->limit - r->start) / r->delta);
   } else {
@@ -149,11 +162,16 @@ static void write_range(const range *r, void *out) {
     const int16_t small = (int16_t)whole;
     const double wide = r->start + (double)i * r->delta;
     const float single = (float)r->start + (float)i * (float)r->delta;
-    if (r->dtype == OPIPE_INT64) memcpy((char *)out + i * 8, &whole, 8);
-    if (r->dtype == OPIPE_INT32) memcpy((char *)out + i * 4, &narrow, 4);
-    if (r->dtype == OPIPE_INT16) memcpy((char *)out + i * 2, &small, 2);
-    if (r->dtype == OPIPE_DOUBLE) memcpy((char *)out + i * 8, &wide, 8);
-    if (r->dtype == OPIPE_FLOAT) memcpy((char *)out + i * 4, &single, 4);
+    if (r->dtype == OPIPE_INT64)
+      memcpy((char *)out + i * 8, &whole, 8);
+    if (r->dtype == OPIPE_INT32)
+      memcpy((char *)out + i * 4, &narrow, 4);
+    if (r->dtype == OPIPE_INT16)
+      memcpy((char *)out + i * 2, &small, 2);
+    if (r->dtype == OPIPE_DOUBLE)
+      memcpy((char *)out + i * 8, &wide, 8);
+    if (r->dtype == OPIPE_FLOAT)
+      memcpy((char *)out + i * 4, &single, 4);
   }
 }
 
@@ -166,7 +184,8 @@ static opipe_status make_range(opi_builder *b, const opi_node *node, uint32_t *o
     const opi_value *x = NULL;
     OPI_TRY(opi_in(b, node, i, &x, err));
     r.dtype = x->dtype;
-    if (x->data == NULL) return opi_need_value(b, node, node->in[i], err);
+    if (x->data == NULL)
+      return opi_need_value(b, node, node->in[i], err);
     if (!read_number(x, numbers[i], integers[i])) {
       return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                            "'%s' of type %s with %" PRIu64 " elements is not a number", x->name,
@@ -176,7 +195,8 @@ static opipe_status make_range(opi_builder *b, const opi_node *node, uint32_t *o
   OPI_TRY(count_range(b, node, &r, err));
   const int64_t n = (int64_t)r.n;
   void *data = opi_arena_alloc(b->scratch, r.n * (opi_dtype_bits(r.dtype) / 8));
-  if (data == NULL) return opi_fail_nomem(err, r.n * 8, "a range");
+  if (data == NULL)
+    return opi_fail_nomem(err, r.n * 8, "a range");
   write_range(&r, data);
   *out = opi_b_const(b, r.dtype, &n, 1, data);
   return *out != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, r.n * 8, "a range");
@@ -185,8 +205,8 @@ static opipe_status make_range(opi_builder *b, const opi_node *node, uint32_t *o
 static opipe_status emit_cast(opi_builder *b, uint32_t value, uint32_t to, uint32_t *out,
                               opipe_error *err) {
   const opipe_attr attrs[2] = {OPI_ATTR_I("to", to), OPI_ATTR_I("saturate", 1)};
-  const opi_emit emit = {.op = "Cast", .in = &value, .n_in = 1, .n_out = 1, .attrs = attrs,
-                         .n_attrs = 2};
+  const opi_emit emit = {
+      .op = "Cast", .in = &value, .n_in = 1, .n_out = 1, .attrs = attrs, .n_attrs = 2};
   return opi_b_emit(b, &emit, out, err);
 }
 
@@ -196,7 +216,8 @@ static opipe_status lift_half_range(opi_builder *b, const opi_node *node, uint32
   uint32_t in[3], wide = OPIPE_NONE, out = OPIPE_NONE;
   for (uint32_t i = 0; i < 3; ++i) {
     OPI_TRY(emit_cast(b, node->in[i], OPIPE_FLOAT, &in[i], err));
-    if (opi_b_value(b, in[i])->data == NULL) return opi_need_value(b, node, in[i], err);
+    if (opi_b_value(b, in[i])->data == NULL)
+      return opi_need_value(b, node, in[i], err);
   }
   const opi_node inner = {.name = node->name, .op = node->op, .in = in, .n_in = 3};
   OPI_TRY(make_range(b, &inner, &wide, err));
@@ -237,10 +258,12 @@ static opipe_status lift_eye_like(opi_builder *b, const opi_node *node, opipe_er
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "type %s is not known",
                          opi_dtype_name(dtype));
   }
-  if (data == NULL) return opi_fail_nomem(err, n_bytes, "an identity matrix");
+  if (data == NULL)
+    return opi_fail_nomem(err, n_bytes, "an identity matrix");
   for (int64_t r = 0; r < rows; ++r) {
     int64_t c = 0;
-    if (__builtin_add_overflow(r, k, &c) || c < 0 || c >= columns) continue;
+    if (__builtin_add_overflow(r, k, &c) || c < 0 || c >= columns)
+      continue;
     memcpy(data + (size_t)(r * columns + c) * size, opi_b_value(b, one)->data, size);
   }
   const int64_t shape[2] = {rows, columns};

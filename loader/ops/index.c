@@ -4,9 +4,9 @@
  * Canonical forms left in a bound graph:
  *   Gather(data, indices)           attribute axis >= 0; indices int32 or int64, may be negative.
  *   GatherElements(data, indices)   attribute axis >= 0.
- *   OneHot(indices, depth, values)  depth: known int64 of rank 0; attribute axis >= 0, of the output.
- *   TopK(x, k)                      k: known int64 [1]; attributes axis >= 0, largest, sorted; 2 outputs.
- * NonZero needs a known input and becomes a constant.
+ *   OneHot(indices, depth, values)  depth: known int64 of rank 0; attribute axis >= 0, of the
+ * output. TopK(x, k)                      k: known int64 [1]; attributes axis >= 0, largest,
+ * sorted; 2 outputs. NonZero needs a known input and becomes a constant.
  */
 #include "loader/ops/common.h"
 
@@ -27,7 +27,8 @@ static opipe_status check_range(opi_builder *b, const opi_node *node, uint32_t i
   uint32_t n = 0;
   const int64_t *list = opi_b_ints(b, indices, &n);
   for (uint32_t i = 0; list != NULL && i < n; ++i) {
-    if (list[i] >= -extent && list[i] < extent) continue;
+    if (list[i] >= -extent && list[i] < extent)
+      continue;
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "index %" PRId64 " in '%s' is outside %" PRId64 " entries", list[i],
                          opi_b_value(b, indices)->name, extent);
@@ -44,26 +45,32 @@ static opipe_status infer_gather(opi_builder *b, const opi_node *node, opipe_err
   OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
   OPI_TRY(check_range(b, node, node->in[1], x->shape[axis], err));
-  for (uint32_t d = 0; d < axis; ++d) shape[rank++] = x->shape[d];
-  for (int32_t d = 0; d < at->rank; ++d) shape[rank++] = at->shape[d];
-  for (int32_t d = (int32_t)axis + 1; d < x->rank; ++d) shape[rank++] = x->shape[d];
+  for (uint32_t d = 0; d < axis; ++d)
+    shape[rank++] = x->shape[d];
+  for (int32_t d = 0; d < at->rank; ++d)
+    shape[rank++] = at->shape[d];
+  for (int32_t d = (int32_t)axis + 1; d < x->rank; ++d)
+    shape[rank++] = x->shape[d];
   return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
 }
 
-/* Do known indices pick, at coordinate c along their dimension d, from part c alone, and from the same
- * place in every part? */
+/* Do known indices pick, at coordinate c along their dimension d, from part c alone, and from the
+ * same place in every part? */
 static bool picks_own_part(const opi_value *x, const opi_value *at, const opi_carry *carry,
                            uint32_t d) {
   const int64_t extent = x->shape[carry->axis], length = opi_carry_length(x, carry);
   const uint64_t elems = opi_elems(at);
   uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e < at->rank; ++e) inner *= (uint64_t)at->shape[e];
+  for (int32_t e = (int32_t)d + 1; e < at->rank; ++e)
+    inner *= (uint64_t)at->shape[e];
   for (uint64_t i = 0; i < elems; ++i) {
     const uint64_t c = i / inner % (uint64_t)length;
     const int64_t given = opi_index_at(at, i), first = opi_index_at(at, i - c * inner);
     const int64_t p = given < 0 ? given + extent : given, p0 = first < 0 ? first + extent : first;
-    if (p / carry->inner % length != (int64_t)c) return false;
-    if (p - (int64_t)c * carry->inner != p0) return false;
+    if (p / carry->inner % length != (int64_t)c)
+      return false;
+    if (p - (int64_t)c * carry->inner != p0)
+      return false;
   }
   return elems != 0;
 }
@@ -73,7 +80,8 @@ static opipe_status carry_picked(const opi_graph *graph, const opi_node *node,
                                  const opi_carry *carry, opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
   for (uint32_t d = 0; at->data != NULL && d < (uint32_t)at->rank; ++d) {
-    if (at->shape[d] != opi_carry_length(x, carry) || !picks_own_part(x, at, carry, d)) continue;
+    if (at->shape[d] != opi_carry_length(x, carry) || !picks_own_part(x, at, carry, d))
+      continue;
     out[0] = (opi_carry){carry->axis + (int32_t)d, 0, 1, 1};
     return OPIPE_OK;
   }
@@ -115,7 +123,8 @@ static opipe_status infer_gather_elements(opi_builder *b, const opi_node *node, 
                          at->rank);
   }
   for (int32_t d = 0; d < x->rank; ++d) {
-    if (d == (int32_t)axis || at->shape[d] <= x->shape[d]) continue;
+    if (d == (int32_t)axis || at->shape[d] <= x->shape[d])
+      continue;
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "dimension %" PRId32 " of '%s' is %" PRId64 ", of '%s' %" PRId64, d,
                          at->name, at->shape[d], x->name, x->shape[d]);
@@ -128,15 +137,17 @@ static opipe_status carry_gather_elements(const opi_graph *graph, const opi_node
                                           const opi_carry *in, opi_carry *out, opipe_error *err) {
   const int32_t axis = (int32_t)opi_attr_int(node, "axis", 0);
   for (uint32_t i = 0; i < 2; ++i) {
-    if (!opi_carries(&in[i]) || in[i].axis != axis) continue;
+    if (!opi_carries(&in[i]) || in[i].axis != axis)
+      continue;
     return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " are picked", axis);
   }
   OPI_TRY(opi_carry_broadcast(graph, node, in, out, err));
   const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
-  if (!opi_carries(&out[0]) || x->shape[out[0].axis] == at->shape[out[0].axis]) return OPIPE_OK;
-  return opi_carry_fail(graph, node, err, "dimension %" PRId32 " is %" PRId64 " in '%s', %" PRId64
-                        " in '%s'", out[0].axis, x->shape[out[0].axis], x->name,
-                        at->shape[out[0].axis], at->name);
+  if (!opi_carries(&out[0]) || x->shape[out[0].axis] == at->shape[out[0].axis])
+    return OPIPE_OK;
+  return opi_carry_fail(
+      graph, node, err, "dimension %" PRId32 " is %" PRId64 " in '%s', %" PRId64 " in '%s'",
+      out[0].axis, x->shape[out[0].axis], x->name, at->shape[out[0].axis], at->name);
 }
 
 /* -- OneHot -- */
@@ -152,11 +163,12 @@ static opipe_status lift_one_hot(opi_builder *b, const opi_node *node, opipe_err
   if (opi_dtype_is_float(given->dtype)) {
     uint32_t as_int = OPIPE_NONE;
     const opipe_attr to = OPI_ATTR_I("to", OPIPE_INT64);
-    const opi_emit emit = {.op = "Cast", .in = &node->in[1], .n_in = 1, .n_out = 1, .attrs = &to,
-                           .n_attrs = 1};
+    const opi_emit emit = {
+        .op = "Cast", .in = &node->in[1], .n_in = 1, .n_out = 1, .attrs = &to, .n_attrs = 1};
     OPI_TRY(opi_b_emit(b, &emit, &as_int, err));
     depth = opi_b_ints(b, as_int, &n);
-    if (depth == NULL) return opi_need_value(b, node, node->in[1], err);
+    if (depth == NULL)
+      return opi_need_value(b, node, node->in[1], err);
   } else {
     OPI_TRY(opi_known_ints(b, node, 1, &depth, &n, err));
   }
@@ -166,7 +178,8 @@ static opipe_status lift_one_hot(opi_builder *b, const opi_node *node, opipe_err
   }
   whole = depth[0];
   uint32_t in[3] = {node->in[0], opi_b_const(b, OPIPE_INT64, NULL, 0, &whole), node->in[2]};
-  if (in[1] == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
+  if (in[1] == OPIPE_NONE)
+    return opi_fail_nomem(err, 8, "a constant");
   const opipe_attr attr = OPI_ATTR_I("axis", axis);
   return opi_b_lift(b, node, "OneHot", in, 3, &attr, 1, err);
 }
@@ -191,10 +204,11 @@ static opipe_status infer_one_hot(opi_builder *b, const opi_node *node, opipe_er
   return opi_b_set(b, node, 0, values->dtype, shape, (uint32_t)at->rank + 1, err);
 }
 
-static opipe_status carry_one_hot(const opi_graph *graph, const opi_node *node,
-                                  const opi_carry *in, opi_carry *out, opipe_error *err) {
+static opipe_status carry_one_hot(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
   OPI_TRY(opi_carry_same(graph, node, in, out, err));
-  if (in[0].axis >= opi_attr_int(node, "axis", 0)) ++out[0].axis;
+  if (in[0].axis >= opi_attr_int(node, "axis", 0))
+    ++out[0].axis;
   return OPIPE_OK;
 }
 
@@ -207,7 +221,8 @@ static opipe_status lift_top_k(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(opi_axis_attr(b, node, "axis", -1, (uint32_t)x->rank, &axis, err));
   OPI_TRY(opi_attr_or_input(b, node, "k", 1, &k, &n, err));
-  if (n != 1) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "k is not one number");
+  if (n != 1)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "k is not one number");
   uint32_t in[2] = {node->in[0], OPIPE_NONE};
   OPI_TRY(opi_ints_value(b, k, 1, &in[1], err));
   const opipe_attr attrs[3] = {OPI_ATTR_I("axis", axis),
@@ -258,16 +273,20 @@ static bool is_nonzero(const opi_value *x, uint64_t i) {
 static opipe_status lift_non_zero(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL;
   OPI_TRY(opi_in(b, node, 0, &x, err));
-  if (x->data == NULL) return opi_need_value(b, node, node->in[0], err);
+  if (x->data == NULL)
+    return opi_need_value(b, node, node->in[0], err);
   OPI_TRY(opi_check_type(b, node, x, OPI_TYPES_FLOAT | OPI_TYPES_INTEGER | OPI_TYPES_BOOL, err));
   const uint64_t elems = opi_elems(x);
   uint64_t n = 0, k = 0;
-  for (uint64_t i = 0; i < elems; ++i) n += is_nonzero(x, i);
+  for (uint64_t i = 0; i < elems; ++i)
+    n += is_nonzero(x, i);
   const int64_t shape[2] = {x->rank, (int64_t)n};
   int64_t *found = OPI_ARENA_ARRAY(b->scratch, int64_t, (size_t)((uint64_t)x->rank * n));
-  if (found == NULL) return opi_fail_nomem(err, (uint64_t)x->rank * n * 8, "found indices");
+  if (found == NULL)
+    return opi_fail_nomem(err, (uint64_t)x->rank * n * 8, "found indices");
   for (uint64_t i = 0; i < elems; ++i) {
-    if (!is_nonzero(x, i)) continue;
+    if (!is_nonzero(x, i))
+      continue;
     uint64_t rest = i;
     for (int32_t d = x->rank; d-- > 0;) {
       found[(uint64_t)d * n + k] = (int64_t)(rest % (uint64_t)x->shape[d]);
@@ -276,7 +295,8 @@ static opipe_status lift_non_zero(opi_builder *b, const opi_node *node, opipe_er
     ++k;
   }
   const uint32_t out = opi_b_const(b, OPIPE_INT64, shape, 2, found);
-  if (out == OPIPE_NONE) return opi_fail_nomem(err, (uint64_t)x->rank * n * 8, "found indices");
+  if (out == OPIPE_NONE)
+    return opi_fail_nomem(err, (uint64_t)x->rank * n * 8, "found indices");
   return opi_b_result(b, node, 0, out, err);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparisons and logic: Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not IsNaN IsInf Where.
+/* Comparisons and logic: Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not IsNaN IsInf
+ * Where.
  *
- * Canonical forms: two inputs with numpy broadcasting, output bool. IsInf has attributes detect_negative
- * and detect_positive always. Where(condition bool, x, y) broadcasts all three.
+ * Canonical forms: two inputs with numpy broadcasting, output bool. IsInf has attributes
+ * detect_negative and detect_positive always. Where(condition bool, x, y) broadcasts all three.
  */
 #include "loader/ops/elementwise.h"
 
@@ -54,9 +55,9 @@ static opipe_status infer_where(opi_builder *b, const opi_node *node, opipe_erro
 }
 
 #define TWO(name_, first_, infer_) \
-  {name_, "", first_, 27, 2, 2, 1, 1, opi_lift_binary, infer_, NULL, opi_carry_broadcast, NULL}
+  { name_, "", first_, 27, 2, 2, 1, 1, opi_lift_binary, infer_, NULL, opi_carry_broadcast, NULL }
 #define ONE(name_, first_, lift_, infer_) \
-  {name_, "", first_, 27, 1, 1, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL}
+  { name_, "", first_, 27, 1, 1, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL }
 
 static const opi_op ops[] = {
     TWO("Equal", 1, infer_equal),

@@ -4,10 +4,11 @@
  * Canonical forms left in a bound graph:
  *   Transpose(x)            attribute perm always there; the identity permutation vanishes.
  *   Tile(x, repeats)        repeats: known int64 [rank]; all ones vanish.
- *   Concat(x0, x1, ...)     attribute axis >= 0; inputs that are empty along it are left out; one input vanishes.
- *   Split(x, split)         split: known int64 [outputs] that adds up; attribute axis >= 0.
- *   Pad(x, pads, value?)    pads: known int64 [2 * rank], may be negative; attribute mode; value of x's type, rank 0.
- *   Trilu(x, k)             k: known int64, rank 0; attribute upper always there.
+ *   Concat(x0, x1, ...)     attribute axis >= 0; inputs that are empty along it are left out; one
+ * input vanishes. Split(x, split)         split: known int64 [outputs] that adds up; attribute axis
+ * >= 0. Pad(x, pads, value?)    pads: known int64 [2 * rank], may be negative; attribute mode;
+ * value of x's type, rank 0. Trilu(x, k)             k: known int64, rank 0; attribute upper always
+ * there.
  */
 #include "loader/ops/common.h"
 
@@ -18,14 +19,16 @@ static opipe_status read_perm(const opi_builder *b, const opi_node *node, const 
   uint32_t n = 0, seen = 0;
   const uint32_t rank = (uint32_t)x->rank;
   const int64_t *given = opi_attr_ints(node, "perm", &n);
-  for (uint32_t d = 0; given == NULL && d < rank; ++d) perm[d] = (int64_t)(rank - 1 - d);
+  for (uint32_t d = 0; given == NULL && d < rank; ++d)
+    perm[d] = (int64_t)(rank - 1 - d);
   if (given != NULL && n != rank) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "perm has %" PRIu32 " entries, '%s' rank %" PRIu32, n, x->name, rank);
   }
   for (uint32_t d = 0; d < rank; ++d) {
     uint32_t axis = 0;
-    if (given != NULL) perm[d] = given[d];
+    if (given != NULL)
+      perm[d] = given[d];
     if (!opi_axis(perm[d], rank, &axis) || (seen & (1u << axis))) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                            "perm entry %" PRIu32 " is %" PRId64 ": not a permutation of %" PRIu32,
@@ -44,8 +47,10 @@ static opipe_status lift_transpose(opi_builder *b, const opi_node *node, opipe_e
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(read_perm(b, node, x, perm, err));
   const uint32_t rank = (uint32_t)x->rank;
-  for (uint32_t d = 0; d < rank; ++d) same = same && perm[d] == d;
-  if (same) return opi_b_result(b, node, 0, node->in[0], err);
+  for (uint32_t d = 0; d < rank; ++d)
+    same = same && perm[d] == d;
+  if (same)
+    return opi_b_result(b, node, 0, node->in[0], err);
   const opipe_attr attr = OPI_ATTR_N("perm", perm, rank);
   return opi_b_lift(b, node, "Transpose", node->in, 1, &attr, 1, err);
 }
@@ -55,7 +60,8 @@ static opipe_status infer_transpose(opi_builder *b, const opi_node *node, opipe_
   int64_t perm[OPIPE_MAX_RANK], shape[OPIPE_MAX_RANK];
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(read_perm(b, node, x, perm, err));
-  for (int32_t d = 0; d < x->rank; ++d) shape[d] = x->shape[perm[d]];
+  for (int32_t d = 0; d < x->rank; ++d)
+    shape[d] = x->shape[perm[d]];
   return opi_b_set(b, node, 0, x->dtype, shape, (uint32_t)x->rank, err);
 }
 
@@ -67,7 +73,8 @@ static opipe_status carry_transpose(const opi_graph *graph, const opi_node *node
   (void)err;
   out[0] = in[0];
   for (uint32_t d = 0; d < n; ++d) {
-    if (opi_carries(&in[0]) && perm[d] == in[0].axis) out[0].axis = (int32_t)d;
+    if (opi_carries(&in[0]) && perm[d] == in[0].axis)
+      out[0].axis = (int32_t)d;
   }
   return OPIPE_OK;
 }
@@ -86,14 +93,16 @@ static opipe_status read_repeats(opi_builder *b, const opi_node *node, const opi
                            "repeats has %" PRIu32 " entries, '%s' rank %" PRId32, n, x->name,
                            x->rank);
     }
-    if (n != 0) memcpy(repeats, given, n * sizeof(*repeats));
+    if (n != 0)
+      memcpy(repeats, given, n * sizeof(*repeats));
     return OPIPE_OK;
   }
   OPI_TRY(opi_known_ints(b, node, 2, &axis, &n_axis, err));
   if (n != 1 || n_axis != 1 || !opi_axis(axis[0], (uint32_t)x->rank, &at)) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "tiles or axis does not fit '%s'", x->name);
   }
-  for (int32_t d = 0; d < x->rank; ++d) repeats[d] = 1;
+  for (int32_t d = 0; d < x->rank; ++d)
+    repeats[d] = 1;
   repeats[at] = given[0];
   return OPIPE_OK;
 }
@@ -105,8 +114,10 @@ static opipe_status lift_tile(opi_builder *b, const opi_node *node, opipe_error 
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(read_repeats(b, node, x, repeats, err));
   const uint32_t rank = (uint32_t)x->rank;
-  for (uint32_t d = 0; d < rank; ++d) same = same && repeats[d] == 1;
-  if (same) return opi_b_result(b, node, 0, node->in[0], err);
+  for (uint32_t d = 0; d < rank; ++d)
+    same = same && repeats[d] == 1;
+  if (same)
+    return opi_b_result(b, node, 0, node->in[0], err);
   uint32_t in[2] = {node->in[0], OPIPE_NONE};
   OPI_TRY(opi_ints_value(b, repeats, rank, &in[1], err));
   return opi_b_lift(b, node, "Tile", in, 2, NULL, 0, err);
@@ -132,7 +143,8 @@ static opipe_status carry_tile(const opi_graph *graph, const opi_node *node, con
   const opi_value *x = &graph->values[node->in[0]], *y = &graph->values[node->out[0]];
   (void)err;
   out[0] = in[0];
-  if (!opi_carries(&in[0]) || x->shape[in[0].axis] == 0) return OPIPE_OK;
+  if (!opi_carries(&in[0]) || x->shape[in[0].axis] == 0)
+    return OPIPE_OK;
   out[0].outer *= y->shape[in[0].axis] / x->shape[in[0].axis]; /* each repeat holds all parts */
   return OPIPE_OK;
 }
@@ -143,10 +155,11 @@ static opipe_status lift_concat(opi_builder *b, const opi_node *node, opipe_erro
   const opi_value *x = NULL, *first = NULL;
   uint32_t axis = 0, n = 0;
   uint32_t *in = OPI_ARENA_ARRAY(b->scratch, uint32_t, node->n_in);
-  if (in == NULL) return opi_fail_nomem(err, node->n_in * 4, "inputs");
+  if (in == NULL)
+    return opi_fail_nomem(err, node->n_in * 4, "inputs");
   OPI_TRY(opi_in(b, node, 0, &first, err));
-  OPI_TRY(opi_axis_attr(b, node, "axis", node->version < 4 ? 1 : 0, (uint32_t)first->rank, &axis,
-                        err));
+  OPI_TRY(
+      opi_axis_attr(b, node, "axis", node->version < 4 ? 1 : 0, (uint32_t)first->rank, &axis, err));
   for (uint32_t i = 0; i < node->n_in; ++i) {
     OPI_TRY(opi_in(b, node, i, &x, err));
     const bool empty = x->rank > (int32_t)axis && x->shape[axis] == 0;
@@ -154,10 +167,13 @@ static opipe_status lift_concat(opi_builder *b, const opi_node *node, opipe_erro
     for (int32_t d = 0; fits && d < x->rank; ++d) {
       fits = d == (int32_t)axis || x->shape[d] == first->shape[d];
     }
-    if (!fits) in[n++] = node->in[i]; /* what does not fit is left for the shape rule to name */
+    if (!fits)
+      in[n++] = node->in[i]; /* what does not fit is left for the shape rule to name */
   }
-  if (n == 0) in[n++] = node->in[0];
-  if (n == 1) return opi_b_result(b, node, 0, in[0], err);
+  if (n == 0)
+    in[n++] = node->in[0];
+  if (n == 1)
+    return opi_b_result(b, node, 0, in[0], err);
   const opipe_attr attr = OPI_ATTR_I("axis", axis);
   return opi_b_lift(b, node, "Concat", in, n, &attr, 1, err);
 }
@@ -178,11 +194,10 @@ static opipe_status infer_concat(opi_builder *b, const opi_node *node, opipe_err
       fits = d == (int32_t)axis || x->shape[d] == first->shape[d];
     }
     if (!fits || __builtin_add_overflow(shape[axis], x->shape[axis], &shape[axis])) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                           "'%s' %s and '%s' %s cannot be joined along axis %" PRIu32, first->name,
-                           opi_shape_text(a, sizeof(a), first->shape, (uint32_t)first->rank),
-                           x->name, opi_shape_text(c, sizeof(c), x->shape, (uint32_t)x->rank),
-                           axis);
+      return opi_node_fail(
+          b, node, err, OPIPE_E_INVALID, "'%s' %s and '%s' %s cannot be joined along axis %" PRIu32,
+          first->name, opi_shape_text(a, sizeof(a), first->shape, (uint32_t)first->rank), x->name,
+          opi_shape_text(c, sizeof(c), x->shape, (uint32_t)x->rank), axis);
     }
   }
   return opi_b_set(b, node, 0, first->dtype, shape, (uint32_t)first->rank, err);
@@ -191,7 +206,8 @@ static opipe_status infer_concat(opi_builder *b, const opi_node *node, opipe_err
 static opipe_status carry_concat(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                                  opi_carry *out, opipe_error *err) {
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (!opi_carries(&in[i]) || in[i].axis != opi_attr_int(node, "axis", -1)) continue;
+    if (!opi_carries(&in[i]) || in[i].axis != opi_attr_int(node, "axis", -1))
+      continue;
     return opi_carry_fail(graph, node, err, "values are joined along it (dimension %" PRId32 ")",
                           in[i].axis);
   }
@@ -215,7 +231,8 @@ static opipe_status equal_parts(const opi_builder *b, const opi_node *node, int6
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "%" PRId64 " cannot be split into %" PRId64 " equal parts", extent, n);
   }
-  for (int64_t i = 0; i < n; ++i) split[i] = i + 1 < n ? part : extent - part * (n - 1);
+  for (int64_t i = 0; i < n; ++i)
+    split[i] = i + 1 < n ? part : extent - part * (n - 1);
   return OPIPE_OK;
 }
 
@@ -232,7 +249,8 @@ static opipe_status lift_split(opi_builder *b, const opi_node *node, opipe_error
                          node->n_out);
   }
   int64_t *split = OPI_ARENA_ARRAY(b->scratch, int64_t, node->n_out);
-  if (split == NULL) return opi_fail_nomem(err, node->n_out * 8, "split sizes");
+  if (split == NULL)
+    return opi_fail_nomem(err, node->n_out * 8, "split sizes");
   if (given != NULL) {
     memcpy(split, given, n * sizeof(*split));
   } else {
@@ -270,7 +288,8 @@ static opipe_status infer_split(opi_builder *b, const opi_node *node, opipe_erro
     shape[axis] = split[o];
     OPI_TRY(opi_b_set(b, node, o, from.dtype, shape, (uint32_t)from.rank, err));
   }
-  if (sum == from.shape[axis]) return OPIPE_OK;
+  if (sum == from.shape[axis])
+    return OPIPE_OK;
   return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                        "split adds up to %" PRId64 ", dimension %" PRIu32 " of '%s' is %" PRId64,
                        sum, axis, from.name, from.shape[axis]);
@@ -292,7 +311,8 @@ static opipe_status read_pads(opi_builder *b, const opi_node *node, const opi_va
   const uint32_t rank = (uint32_t)x->rank;
   const char *name = opi_attr_find(node, "paddings") != NULL ? "paddings" : "pads";
   OPI_TRY(opi_attr_or_input(b, node, name, 1, &given, &n, err));
-  if (opi_node_in(node, 3) != OPIPE_NONE) OPI_TRY(opi_known_ints(b, node, 3, &axes, &n_axes, err));
+  if (opi_node_in(node, 3) != OPIPE_NONE)
+    OPI_TRY(opi_known_ints(b, node, 3, &axes, &n_axes, err));
   const uint32_t n_dims = axes != NULL ? n_axes : rank;
   if (given == NULL || n != 2 * n_dims) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -318,7 +338,8 @@ static opipe_status pad_value(opi_builder *b, const opi_node *node, uint32_t *ou
   *out_value = opi_node_in(node, 2);
   if (*out_value != OPIPE_NONE) {
     const opi_value *fill = opi_b_value(b, *out_value);
-    if (fill->rank == 0) return OPIPE_OK;
+    if (fill->rank == 0)
+      return OPIPE_OK;
     if (opi_elems(fill) != 1 || fill->data == NULL) {
       return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                            "fill '%s' has %" PRIu64 " elements or is not known", fill->name,
@@ -327,7 +348,8 @@ static opipe_status pad_value(opi_builder *b, const opi_node *node, uint32_t *ou
     *out_value = opi_b_reshaped(b, *out_value, NULL, 0);
     return *out_value != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "a scalar");
   }
-  if (opi_attr_find(node, "value") == NULL) return OPIPE_OK;
+  if (opi_attr_find(node, "value") == NULL)
+    return OPIPE_OK;
   OPI_TRY(opi_in(b, node, 0, &x, err));
   *out_value = opi_b_const_scalar(b, x->dtype, opi_attr_float(node, "value", 0));
   return *out_value != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "a scalar");
@@ -340,8 +362,10 @@ static opipe_status lift_pad(opi_builder *b, const opi_node *node, opipe_error *
   OPI_TRY(opi_in(b, node, 0, &x, err));
   const uint32_t rank = (uint32_t)x->rank;
   OPI_TRY(read_pads(b, node, x, pads, err));
-  for (uint32_t i = 0; i < 2 * rank; ++i) same = same && pads[i] == 0;
-  if (same) return opi_b_result(b, node, 0, node->in[0], err);
+  for (uint32_t i = 0; i < 2 * rank; ++i)
+    same = same && pads[i] == 0;
+  if (same)
+    return opi_b_result(b, node, 0, node->in[0], err);
   uint32_t in[3] = {node->in[0], OPIPE_NONE, OPIPE_NONE};
   OPI_TRY(opi_ints_value(b, pads, 2 * rank, &in[1], err));
   OPI_TRY(pad_value(b, node, &in[2], err));
@@ -353,7 +377,8 @@ static opipe_status lift_pad(opi_builder *b, const opi_node *node, opipe_error *
 static bool is_pad_mode(const char *mode) {
   static const char *const modes[] = {"constant", "reflect", "edge", "wrap"};
   for (size_t i = 0; i < OPI_COUNT(modes); ++i) {
-    if (strcmp(mode, modes[i]) == 0) return true;
+    if (strcmp(mode, modes[i]) == 0)
+      return true;
   }
   return false;
 }
@@ -382,7 +407,8 @@ static opipe_status infer_pad(opi_builder *b, const opi_node *node, opipe_error 
     if (over || shape[d] < 0 || (needs_data && (x->shape[d] == 0 || beyond))) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                            "dimension %" PRId32 " of %" PRId64 " cannot be padded by %" PRId64
-                           " and %" PRId64 " (%s)", d, x->shape[d], before, after, mode);
+                           " and %" PRId64 " (%s)",
+                           d, x->shape[d], before, after, mode);
     }
   }
   return opi_b_set(b, node, 0, x->dtype, shape, (uint32_t)x->rank, err);
@@ -393,9 +419,11 @@ static opipe_status carry_pad(const opi_graph *graph, const opi_node *node, cons
   const opi_value *pads = &graph->values[node->in[1]];
   const int64_t *p = pads->data;
   OPI_TRY(opi_carry_same(graph, node, in, out, err));
-  if (!opi_carries(&in[0])) return OPIPE_OK;
+  if (!opi_carries(&in[0]))
+    return OPIPE_OK;
   const int32_t rank = graph->values[node->in[0]].rank;
-  if (p != NULL && p[in[0].axis] == 0 && p[rank + in[0].axis] == 0) return OPIPE_OK;
+  if (p != NULL && p[in[0].axis] == 0 && p[rank + in[0].axis] == 0)
+    return OPIPE_OK;
   return opi_carry_fail(graph, node, err, "dimension %" PRId32 " is padded", in[0].axis);
 }
 
@@ -413,7 +441,8 @@ static opipe_status lift_trilu(opi_builder *b, const opi_node *node, opipe_error
     diagonal = k[0];
   }
   const uint32_t in[2] = {node->in[0], opi_b_const(b, OPIPE_INT64, NULL, 0, &diagonal)};
-  if (in[1] == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
+  if (in[1] == OPIPE_NONE)
+    return opi_fail_nomem(err, 8, "a constant");
   const opipe_attr attr = OPI_ATTR_I("upper", opi_attr_int(node, "upper", 1) != 0);
   return opi_b_lift(b, node, "Trilu", in, 2, &attr, 1, err);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions along axes: ReduceMean Sum Max Min Prod L1 L2 SumSquare LogSum LogSumExp, ArgMax, ArgMin,
- * CumSum.
+/* Reductions along axes: ReduceMean Sum Max Min Prod L1 L2 SumSquare LogSum LogSumExp, ArgMax,
+ * ArgMin, CumSum.
  *
  * Canonical forms left in a bound graph:
- *   Reduce*(x, axes)   axes: known int64, rising, >= 0, each once (all of them when the file gives none); attribute keepdims.
- *                      Empty axes with noop_with_empty_axes: nothing is reduced, but the function of one element still
- *                      applies (ReduceL1 becomes |x|); ReduceSum, Mean, Max, Min, Prod then vanish.
- *   ArgMax, ArgMin(x)  attributes axis >= 0, keepdims, select_last_index; output int64.
+ *   Reduce*(x, axes)   axes: known int64, rising, >= 0, each once (all of them when the file gives
+ * none); attribute keepdims. Empty axes with noop_with_empty_axes: nothing is reduced, but the
+ * function of one element still applies (ReduceL1 becomes |x|); ReduceSum, Mean, Max, Min, Prod
+ * then vanish. ArgMax, ArgMin(x)  attributes axis >= 0, keepdims, select_last_index; output int64.
  *   CumSum(x, axis)    axis: known int64 of rank 0, >= 0; attributes exclusive, reverse.
  */
 #include "loader/ops/common.h"
@@ -28,7 +28,8 @@ static opipe_status mark_axes(opi_builder *b, const opi_node *node, const opi_va
     marked[axis] = true;
   }
   if (n == 0 && opi_attr_int(node, "noop_with_empty_axes", 0) == 0) {
-    for (int32_t d = 0; d < x->rank; ++d) marked[d] = true;
+    for (int32_t d = 0; d < x->rank; ++d)
+      marked[d] = true;
   }
   return OPIPE_OK;
 }
@@ -37,7 +38,8 @@ static bool keeps_single(const char *op) {
   static const char *const names[] = {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin",
                                       "ReduceProd"};
   for (size_t i = 0; i < OPI_COUNT(names); ++i) {
-    if (strcmp(op, names[i]) == 0) return true;
+    if (strcmp(op, names[i]) == 0)
+      return true;
   }
   return false;
 }
@@ -50,9 +52,11 @@ static opipe_status lift_reduce(opi_builder *b, const opi_node *node, opipe_erro
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(mark_axes(b, node, x, marked, err));
   for (int32_t d = 0; d < x->rank; ++d) {
-    if (marked[d]) axes[n++] = d;
+    if (marked[d])
+      axes[n++] = d;
   }
-  if (n == 0 && keeps_single(node->op)) return opi_b_result(b, node, 0, node->in[0], err);
+  if (n == 0 && keeps_single(node->op))
+    return opi_b_result(b, node, 0, node->in[0], err);
   OPI_TRY(opi_ints_value(b, axes, n, &in[1], err));
   const opipe_attr attrs[2] = {OPI_ATTR_I("keepdims", opi_attr_int(node, "keepdims", 1) != 0),
                                OPI_ATTR_I("noop_with_empty_axes", 1)};
@@ -86,13 +90,15 @@ static opipe_status carry_reduce(const opi_graph *graph, const opi_node *node, c
   const int64_t *list = axes->data;
   const bool keep = opi_attr_int(node, "keepdims", 1) != 0;
   OPI_TRY(opi_carry_same(graph, node, in, out, err));
-  if (!opi_carries(&in[0])) return OPIPE_OK;
+  if (!opi_carries(&in[0]))
+    return OPIPE_OK;
   for (int64_t i = 0; list != NULL && i < axes->shape[0]; ++i) {
     if (list[i] == in[0].axis) {
       return opi_carry_fail(graph, node, err, "dimension %" PRId64 " of '%s' is reduced", list[i],
                             graph->values[node->in[0]].name);
     }
-    if (!keep && list[i] < in[0].axis) --out[0].axis;
+    if (!keep && list[i] < in[0].axis)
+      --out[0].axis;
   }
   return OPIPE_OK;
 }
@@ -130,7 +136,8 @@ static opipe_status infer_arg(opi_builder *b, const opi_node *node, opipe_error 
   }
   const bool keep = opi_attr_int(node, "keepdims", 1) != 0;
   for (uint32_t d = 0; d < (uint32_t)x->rank; ++d) {
-    if (d != axis || keep) shape[rank++] = d == axis ? 1 : x->shape[d];
+    if (d != axis || keep)
+      shape[rank++] = d == axis ? 1 : x->shape[d];
   }
   return opi_b_set(b, node, 0, OPIPE_INT64, shape, rank, err);
 }
@@ -139,7 +146,8 @@ static opipe_status carry_arg(const opi_graph *graph, const opi_node *node, cons
                               opi_carry *out, opipe_error *err) {
   const uint32_t axis = (uint32_t)opi_attr_int(node, "axis", 0);
   OPI_TRY(opi_carry_mixing(graph, node, in, out, axis, axis + 1, "reduced", err));
-  if (opi_attr_int(node, "keepdims", 1) == 0 && in[0].axis > (int32_t)axis) --out[0].axis;
+  if (opi_attr_int(node, "keepdims", 1) == 0 && in[0].axis > (int32_t)axis)
+    --out[0].axis;
   return OPIPE_OK;
 }
 
@@ -165,7 +173,8 @@ static opipe_status lift_cum_sum(opi_builder *b, const opi_node *node, opipe_err
   int64_t axis = 0;
   OPI_TRY(read_cum_axis(b, node, &axis, err));
   const uint32_t in[2] = {node->in[0], opi_b_const(b, OPIPE_INT64, NULL, 0, &axis)};
-  if (in[1] == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
+  if (in[1] == OPIPE_NONE)
+    return opi_fail_nomem(err, 8, "a constant");
   const opipe_attr attrs[2] = {OPI_ATTR_I("exclusive", opi_attr_int(node, "exclusive", 0) != 0),
                                OPI_ATTR_I("reverse", opi_attr_int(node, "reverse", 0) != 0)};
   return opi_b_lift(b, node, "CumSum", in, 2, attrs, 2, err);
@@ -180,15 +189,15 @@ static opipe_status infer_cum_sum(opi_builder *b, const opi_node *node, opipe_er
   return opi_infer_same(b, node, err);
 }
 
-static opipe_status carry_cum_sum(const opi_graph *graph, const opi_node *node,
-                                  const opi_carry *in, opi_carry *out, opipe_error *err) {
+static opipe_status carry_cum_sum(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
   const opi_value *axis = &graph->values[node->in[1]];
-  const uint32_t at = axis->data != NULL ? (uint32_t)*(const int64_t *)axis->data : 0;
+  const uint32_t at = axis->data != NULL ? (uint32_t) * (const int64_t *)axis->data : 0;
   return opi_carry_mixing(graph, node, in, out, at, at + 1, "summed along", err);
 }
 
-#define REDUCE(name_)                                                                       \
-  {name_, "", 1, 27, 1, 2, 1, 1, lift_reduce, infer_reduce, work_reduce, carry_reduce, NULL}
+#define REDUCE(name_) \
+  { name_, "", 1, 27, 1, 2, 1, 1, lift_reduce, infer_reduce, work_reduce, carry_reduce, NULL }
 
 static const opi_op ops[] = {
     REDUCE("ReduceMean"),

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds an operator's rules by domain and name, family by family: some two hundred rows, whose names
- * differ in their first letters. The families are listed here and nowhere else.
+/* Finds an operator's rules by domain and name, family by family: some two hundred rows, whose
+ * names differ in their first letters. The families are listed here and nowhere else.
  */
 #include "loader/ops/op.h"
 
 #include <string.h>
 
 extern const opi_op_family opi_ops_shape, opi_ops_movement, opi_ops_elementwise, opi_ops_logic,
-    opi_ops_reduce, opi_ops_slice, opi_ops_index, opi_ops_gather_nd, opi_ops_scatter, opi_ops_generate,
-    opi_ops_control;
+    opi_ops_reduce, opi_ops_slice, opi_ops_index, opi_ops_gather_nd, opi_ops_scatter,
+    opi_ops_generate, opi_ops_control;
 extern const opi_op_family opi_ops_linear, opi_ops_conv, opi_ops_norm, opi_ops_softmax,
     opi_ops_activation, opi_ops_attention, opi_ops_contrib, opi_ops_loss;
 
 static const opi_op_family *const families[] = {
-    &opi_ops_shape,      &opi_ops_movement,  &opi_ops_slice,       &opi_ops_elementwise,
-    &opi_ops_logic,      &opi_ops_reduce,    &opi_ops_index,       &opi_ops_scatter,
-    &opi_ops_generate,   &opi_ops_control,   &opi_ops_gather_nd,
-    &opi_ops_linear,     &opi_ops_conv,      &opi_ops_norm,        &opi_ops_softmax,
-    &opi_ops_activation, &opi_ops_attention, &opi_ops_contrib,     &opi_ops_loss,
+    &opi_ops_shape,     &opi_ops_movement, &opi_ops_slice,     &opi_ops_elementwise,
+    &opi_ops_logic,     &opi_ops_reduce,   &opi_ops_index,     &opi_ops_scatter,
+    &opi_ops_generate,  &opi_ops_control,  &opi_ops_gather_nd, &opi_ops_linear,
+    &opi_ops_conv,      &opi_ops_norm,     &opi_ops_softmax,   &opi_ops_activation,
+    &opi_ops_attention, &opi_ops_contrib,  &opi_ops_loss,
 };
 
 static const char *plain_domain(const char *domain) {
@@ -29,7 +29,8 @@ const opi_op *opi_op_find(const char *domain, const char *name) {
   for (size_t f = 0; f < OPI_COUNT(families); ++f) {
     for (uint32_t i = 0; i < families[f]->n; ++i) {
       const opi_op *op = &families[f]->ops[i];
-      if (strcmp(op->name, name) == 0 && strcmp(plain_domain(op->domain), domain) == 0) return op;
+      if (strcmp(op->name, name) == 0 && strcmp(plain_domain(op->domain), domain) == 0)
+        return op;
     }
   }
   return NULL;
@@ -43,13 +44,16 @@ void opi_node_work(const opi_graph *graph, const opi_node *node, opi_work *out_w
     return;
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] != OPIPE_NONE) out_work->bytes += (double)graph->values[node->in[i]].n_bytes;
+    if (node->in[i] != OPIPE_NONE)
+      out_work->bytes += (double)graph->values[node->in[i]].n_bytes;
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] == OPIPE_NONE) continue;
+    if (node->out[o] == OPIPE_NONE)
+      continue;
     const opi_value *value = &graph->values[node->out[o]];
     const uint32_t bits = opi_dtype_bits(value->dtype);
     out_work->bytes += (double)value->n_bytes;
-    if (bits != 0) out_work->flops += (double)value->n_bytes * 8.0 / (double)bits;
+    if (bits != 0)
+      out_work->flops += (double)value->n_bytes * 8.0 / (double)bits;
   }
 }

@@ -12,7 +12,8 @@ static opipe_status check_reduction(const opi_builder *b, const opi_node *node, 
   static const char *const known[] = {"none", "add", "mul", "max", "min"};
   *out = opi_attr_string(node, "reduction", "none");
   for (size_t i = 0; i < OPI_COUNT(known); ++i) {
-    if (strcmp(*out, known[i]) == 0) return OPIPE_OK;
+    if (strcmp(*out, known[i]) == 0)
+      return OPIPE_OK;
   }
   return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "reduction '%s' is not known", *out);
 }
@@ -25,8 +26,12 @@ static opipe_status lift_elements(opi_builder *b, const opi_node *node, opipe_er
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
   OPI_TRY(check_reduction(b, node, &reduction, err));
   const opipe_attr attrs[2] = {OPI_ATTR_I("axis", axis), OPI_ATTR_S("reduction", reduction)};
-  const opi_emit emit = {.op = "ScatterElements", .in = node->in, .n_in = node->n_in, .n_out = 1,
-                         .attrs = attrs, .n_attrs = 2};
+  const opi_emit emit = {.op = "ScatterElements",
+                         .in = node->in,
+                         .n_in = node->n_in,
+                         .n_out = 1,
+                         .attrs = attrs,
+                         .n_attrs = 2};
   OPI_TRY(opi_b_emit(b, &emit, &out, err));
   return opi_b_result(b, node, 0, out, err);
 }
@@ -43,27 +48,28 @@ static opipe_status infer_elements(opi_builder *b, const opi_node *node, opipe_e
   for (int32_t d = 0; fits && d < x->rank; ++d) {
     fits = at->shape[d] == up->shape[d] && (d == (int32_t)axis || at->shape[d] <= x->shape[d]);
   }
-  if (fits) return opi_infer_same(b, node, err);
+  if (fits)
+    return opi_infer_same(b, node, err);
   char shapes[3][80];
-  return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                       "data %s of %s, indices %s, updates %s of %s do not fit",
-                       opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank),
-                       opi_dtype_name(x->dtype),
-                       opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
-                       opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank),
-                       opi_dtype_name(up->dtype));
+  return opi_node_fail(
+      b, node, err, OPIPE_E_INVALID, "data %s of %s, indices %s, updates %s of %s do not fit",
+      opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank), opi_dtype_name(x->dtype),
+      opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
+      opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank), opi_dtype_name(up->dtype));
 }
 
 static opipe_status carry_elements(const opi_graph *graph, const opi_node *node,
                                    const opi_carry *in, opi_carry *out, opipe_error *err) {
   const int32_t axis = (int32_t)opi_attr_int(node, "axis", 0);
   for (uint32_t i = 0; i < 3; ++i) {
-    if (!opi_carries(&in[i]) || in[i].axis != axis) continue;
+    if (!opi_carries(&in[i]) || in[i].axis != axis)
+      continue;
     return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " are written", axis);
   }
   OPI_TRY(opi_carry_broadcast(graph, node, in, out, err));
   const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
-  if (!opi_carries(&out[0]) || x->shape[out[0].axis] == at->shape[out[0].axis]) return OPIPE_OK;
+  if (!opi_carries(&out[0]) || x->shape[out[0].axis] == at->shape[out[0].axis])
+    return OPIPE_OK;
   return opi_carry_fail(graph, node, err, "only %" PRId64 " of %" PRId64 " entries are written",
                         at->shape[out[0].axis], x->shape[out[0].axis]);
 }
@@ -87,15 +93,14 @@ static opipe_status infer_nd(opi_builder *b, const opi_node *node, opipe_error *
   for (int32_t d = 0; fits && d < up->rank; ++d) {
     fits = up->shape[d] == (d + 1 < at->rank ? at->shape[d] : x->shape[n + d - at->rank + 1]);
   }
-  if (fits) return opi_infer_same(b, node, err);
+  if (fits)
+    return opi_infer_same(b, node, err);
   char shapes[3][80];
-  return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                       "data %s of %s, indices %s, updates %s of %s do not fit",
-                       opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank),
-                       opi_dtype_name(x->dtype),
-                       opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
-                       opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank),
-                       opi_dtype_name(up->dtype));
+  return opi_node_fail(
+      b, node, err, OPIPE_E_INVALID, "data %s of %s, indices %s, updates %s of %s do not fit",
+      opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank), opi_dtype_name(x->dtype),
+      opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
+      opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank), opi_dtype_name(up->dtype));
 }
 
 /* Data and updates may hold the axis in the dimensions that are written whole. */
@@ -106,7 +111,8 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
   const int32_t n = (int32_t)at->shape[at->rank - 1];
   const int32_t shift = n - (at->rank - 1); /* dimension of updates -> dimension of data */
   out[0] = in[0];
-  if (opi_carries(&in[1])) return opi_carry_fail(graph, node, err, "the indices hold it");
+  if (opi_carries(&in[1]))
+    return opi_carry_fail(graph, node, err, "the indices hold it");
   if (opi_carries(&in[2]) && in[2].axis < at->rank - 1) {
     return opi_carry_fail(graph, node, err, "the updates hold it in dimension %" PRId32,
                           in[2].axis);
@@ -116,7 +122,8 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
                           in[0].axis);
   }
   if (opi_carries(&in[0]) && opi_carries(&in[2])) {
-    if (in[0].axis == in[2].axis + shift && in[0].outer == in[2].outer) return OPIPE_OK;
+    if (in[0].axis == in[2].axis + shift && in[0].outer == in[2].outer)
+      return OPIPE_OK;
     return opi_carry_fail(graph, node, err, "data and updates hold it in different places");
   }
   const bool from_data = opi_carries(&in[0]);

@@ -2,13 +2,13 @@
 /* Operators about shapes: Shape Size Reshape Flatten Squeeze Unsqueeze Expand Identity.
  *
  * Canonical forms left in a bound graph:
- *   Reshape(data, shape)  shape: known int64, exactly the output's shape (no 0 and -1 forms), attribute allowzero 1.
- *                         Flatten, Squeeze and Unsqueeze become it; one that changes nothing vanishes.
- *                         Attribute kept [rank of data], from Squeeze and Unsqueeze: where each dimension went (-1:
- *                         gone). Only the axis rules read it: a batch of 1 cannot be told from other ones.
- *   Expand(data, shape)   shape: known int64, exactly the output's shape; one that changes nothing vanishes.
- *   Identity(x)           only where a graph output needs a buffer of its own.
- * Shape and Size never remain: they are constants once shapes are numbers.
+ *   Reshape(data, shape)  shape: known int64, exactly the output's shape (no 0 and -1 forms),
+ * attribute allowzero 1. Flatten, Squeeze and Unsqueeze become it; one that changes nothing
+ * vanishes. Attribute kept [rank of data], from Squeeze and Unsqueeze: where each dimension went
+ * (-1: gone). Only the axis rules read it: a batch of 1 cannot be told from other ones.
+ *   Expand(data, shape)   shape: known int64, exactly the output's shape; one that changes nothing
+ * vanishes. Identity(x)           only where a graph output needs a buffer of its own. Shape and
+ * Size never remain: they are constants once shapes are numbers.
  */
 #include "loader/ops/common.h"
 
@@ -21,7 +21,8 @@ static opipe_status lift_identity(opi_builder *b, const opi_node *node, opipe_er
 
 /* start and end (opset 15) are clamped, as slices are. */
 static int64_t clamp_axis(int64_t axis, int64_t rank) {
-  if (axis < 0) axis += rank;
+  if (axis < 0)
+    axis += rank;
   return axis < 0 ? 0 : axis > rank ? rank : axis;
 }
 
@@ -41,7 +42,8 @@ static opipe_status lift_size(opi_builder *b, const opi_node *node, opipe_error 
   OPI_TRY(opi_in(b, node, 0, &x, err));
   const int64_t size = (int64_t)opi_elems(x);
   const uint32_t out = opi_b_const(b, OPIPE_INT64, NULL, 0, &size);
-  if (out == OPIPE_NONE) return opi_fail_nomem(err, 8, "a constant");
+  if (out == OPIPE_NONE)
+    return opi_fail_nomem(err, 8, "a constant");
   return opi_b_result(b, node, 0, out, err);
 }
 
@@ -60,13 +62,15 @@ static opipe_status resolve_shape(const opi_builder *b, const opi_node *node, co
       if (d >= (uint32_t)x->rank) {
         return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                              "shape entry %" PRIu32 " copies a dimension that '%s' of rank %" PRId32
-                             " lacks", d, x->name, x->rank);
+                             " lacks",
+                             d, x->name, x->rank);
       }
       shape[d] = x->shape[d];
     }
     if (shape[d] < -1 || (shape[d] == -1 && free_at != OPIPE_NONE)) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "shape entry %" PRIu32 " is %" PRId64
-                           "%s", d, shape[d], shape[d] == -1 ? ", the second of its kind" : "");
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                           "shape entry %" PRIu32 " is %" PRId64 "%s", d, shape[d],
+                           shape[d] == -1 ? ", the second of its kind" : "");
     }
     if (shape[d] == -1) {
       free_at = d;
@@ -74,7 +78,8 @@ static opipe_status resolve_shape(const opi_builder *b, const opi_node *node, co
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the shape overflows");
     }
   }
-  if (free_at == OPIPE_NONE) return OPIPE_OK;
+  if (free_at == OPIPE_NONE)
+    return OPIPE_OK;
   const uint64_t elems = opi_elems(x);
   if (known == 0 || elems % known != 0) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -95,7 +100,8 @@ static opipe_status lift_reshape(opi_builder *b, const opi_node *node, opipe_err
   if (wanted == NULL || n > OPIPE_MAX_RANK) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "has no shape, or one of rank %" PRIu32, n);
   }
-  if (n != 0) memcpy(shape, wanted, n * sizeof(*shape));
+  if (n != 0)
+    memcpy(shape, wanted, n * sizeof(*shape));
   OPI_TRY(resolve_shape(b, node, x, shape, n, opi_attr_int(node, "allowzero", 0) != 0, err));
   return opi_lift_reshape(b, node, shape, n, NULL, err);
 }
@@ -109,16 +115,15 @@ static opipe_status infer_reshape(opi_builder *b, const opi_node *node, opipe_er
   OPI_TRY(opi_known_ints(b, node, 1, &shape, &n, err));
   OPI_TRY(opi_b_set(b, node, 0, x->dtype, shape, n, err));
   if (!opi_shape_elems(shape, n, &elems) || elems != opi_elems(&b->graph->values[node->in[0]])) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "'%s' has %" PRIu64 " elements, the new shape %" PRIu64,
-                         b->graph->values[node->in[0]].name,
-                         opi_elems(&b->graph->values[node->in[0]]), elems);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID, "'%s' has %" PRIu64 " elements, the new shape %" PRIu64,
+        b->graph->values[node->in[0]].name, opi_elems(&b->graph->values[node->in[0]]), elems);
   }
   return OPIPE_OK;
 }
 
-static opipe_status carry_reshape(const opi_graph *graph, const opi_node *node,
-                                  const opi_carry *in, opi_carry *out, opipe_error *err) {
+static opipe_status carry_reshape(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]], *y = &graph->values[node->out[0]];
   char a[96], c[96];
   uint32_t n = 0;
@@ -126,12 +131,14 @@ static opipe_status carry_reshape(const opi_graph *graph, const opi_node *node,
   if (opi_carries(&in[0]) && kept != NULL && n == (uint32_t)x->rank && kept[in[0].axis] < y->rank) {
     out[0] = in[0];
     out[0].axis = (int32_t)kept[in[0].axis];
-    if (opi_carries(&out[0])) return OPIPE_OK;
+    if (opi_carries(&out[0]))
+      return OPIPE_OK;
     return opi_carry_fail(graph, node, err, "dimension %" PRId32 " of '%s' is squeezed away",
                           in[0].axis, x->name);
   }
   out[0] = opi_carry_reshape(x, &in[0], y);
-  if (opi_carries(&out[0]) || !opi_carries(&in[0])) return OPIPE_OK;
+  if (opi_carries(&out[0]) || !opi_carries(&in[0]))
+    return OPIPE_OK;
   return opi_carry_fail(graph, node, err, "no dimension of %s keeps dimension %" PRId32 " of %s",
                         opi_shape_text(c, sizeof(c), y->shape, (uint32_t)y->rank), in[0].axis,
                         opi_shape_text(a, sizeof(a), x->shape, (uint32_t)x->rank));
@@ -143,11 +150,12 @@ static opipe_status lift_flatten(opi_builder *b, const opi_node *node, opipe_err
   OPI_TRY(opi_in(b, node, 0, &x, err));
   const int64_t axis = opi_attr_int(node, "axis", 1);
   if (axis < -(int64_t)x->rank || axis > x->rank) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "axis %" PRId64 " is outside rank %" PRId32, axis, x->rank);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "axis %" PRId64 " is outside rank %" PRId32,
+                         axis, x->rank);
   }
   const int64_t at = axis < 0 ? axis + x->rank : axis;
-  for (int32_t d = 0; d < x->rank; ++d) shape[d >= at] *= x->shape[d];
+  for (int32_t d = 0; d < x->rank; ++d)
+    shape[d >= at] *= x->shape[d];
   return opi_lift_reshape(b, node, shape, 2, NULL, err);
 }
 
@@ -177,16 +185,19 @@ static opipe_status lift_squeeze(opi_builder *b, const opi_node *node, opipe_err
   uint32_t n = 0, rank = 0;
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(opi_attr_or_input(b, node, "axes", 1, &axes, &n, err));
-  if (axes != NULL) OPI_TRY(mark_axes(b, node, axes, n, (uint32_t)x->rank, drop, err));
+  if (axes != NULL)
+    OPI_TRY(mark_axes(b, node, axes, n, (uint32_t)x->rank, drop, err));
   for (int32_t d = 0; d < x->rank; ++d) {
-    if (axes == NULL) drop[d] = x->shape[d] == 1;
+    if (axes == NULL)
+      drop[d] = x->shape[d] == 1;
     if (drop[d] && x->shape[d] != 1) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                            "dimension %" PRId32 " of '%s' is %" PRId64 ", not 1", d, x->name,
                            x->shape[d]);
     }
     kept[d] = drop[d] ? -1 : (int64_t)rank;
-    if (!drop[d]) shape[rank++] = x->shape[d];
+    if (!drop[d])
+      shape[rank++] = x->shape[d];
   }
   return opi_lift_reshape(b, node, shape, rank, kept, err);
 }
@@ -199,15 +210,17 @@ static opipe_status lift_unsqueeze(opi_builder *b, const opi_node *node, opipe_e
   uint32_t n = 0, from = 0;
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(opi_attr_or_input(b, node, "axes", 1, &axes, &n, err));
-  if (axes == NULL) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "has no axes");
+  if (axes == NULL)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "has no axes");
   if (n > OPIPE_MAX_RANK || (uint32_t)x->rank + n > OPIPE_MAX_RANK) {
-    return opi_node_fail(b, node, err, OPIPE_E_LIMIT,
-                         "rank %" PRId32 " + %" PRIu32 " is above %d", x->rank, n, OPIPE_MAX_RANK);
+    return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "rank %" PRId32 " + %" PRIu32 " is above %d",
+                         x->rank, n, OPIPE_MAX_RANK);
   }
   const uint32_t rank = (uint32_t)x->rank + n;
   OPI_TRY(mark_axes(b, node, axes, n, rank, added, err));
   for (uint32_t d = 0; d < rank; ++d) {
-    if (!added[d]) kept[from] = d;
+    if (!added[d])
+      kept[from] = d;
     shape[d] = added[d] ? 1 : x->shape[from++];
   }
   return opi_lift_reshape(b, node, shape, rank, kept, err);
@@ -252,9 +265,11 @@ static opipe_status carry_expand(const opi_graph *graph, const opi_node *node, c
                                  opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]], *y = &graph->values[node->out[0]];
   out[0] = in[0];
-  if (!opi_carries(&in[0])) return OPIPE_OK;
+  if (!opi_carries(&in[0]))
+    return OPIPE_OK;
   out[0].axis += y->rank - x->rank;
-  if (x->shape[in[0].axis] == y->shape[out[0].axis]) return OPIPE_OK;
+  if (x->shape[in[0].axis] == y->shape[out[0].axis])
+    return OPIPE_OK;
   return opi_carry_fail(graph, node, err, "it is expanded from %" PRId64 " to %" PRId64,
                         x->shape[in[0].axis], y->shape[out[0].axis]);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slice, in every form: attributes (opset < 10), inputs with steps (10 and later).
  *
- * Canonical form: Slice(x, starts, ends, axes, steps), all known int64 of one length, axes rising and
+ * Canonical form: Slice(x, starts, ends, axes, steps), all known int64 of one length, axes rising
+ * and
  * >= 0, numbers clamped to the dimension: for a positive step 0 <= start <= end <= extent; for a
  * negative one extent > start >= end, where an end before the first element is INT64_MIN. Axes that
  * are taken whole are left out; a slice that takes everything vanishes.
@@ -16,8 +17,10 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) {
 static opi_slice_axis clamp_axis(uint32_t axis, int64_t extent, int64_t start, int64_t end,
                                  int64_t step) {
   opi_slice_axis s = {.axis = axis, .step = step};
-  if (start < 0) start = start < -extent ? -1 : start + extent;
-  if (end < 0) end = end < -extent ? -1 : end + extent;
+  if (start < 0)
+    start = start < -extent ? -1 : start + extent;
+  if (end < 0)
+    end = end < -extent ? -1 : end + extent;
   if (step > 0) {
     s.start = clamp(start, 0, extent);
     s.end = clamp(end, s.start, extent);
@@ -28,9 +31,12 @@ static opi_slice_axis clamp_axis(uint32_t axis, int64_t extent, int64_t start, i
     s.end = clamp(end, -1, s.start);
     const uint64_t span = (uint64_t)(s.start - s.end), stride = 0 - (uint64_t)step;
     s.count = (int64_t)(span / stride + (span % stride != 0));
-    if (s.start < 0) s.start = 0;
-    if (s.end < 0) s.end = INT64_MIN;
-    if (s.count == 0) s = (opi_slice_axis){.axis = axis, .step = 1};
+    if (s.start < 0)
+      s.start = 0;
+    if (s.end < 0)
+      s.end = INT64_MIN;
+    if (s.count == 0)
+      s = (opi_slice_axis){.axis = axis, .step = 1};
   }
   return s;
 }
@@ -49,10 +55,12 @@ static opipe_status read_lists(opi_builder *b, const opi_node *node, slice_input
   OPI_TRY(opi_attr_or_input(b, node, "steps", 4, &s->steps, &n_steps, err));
   const bool fits = s->starts != NULL && s->ends != NULL && n_ends == s->n &&
                     (s->axes == NULL || n_axes == s->n) && (s->steps == NULL || n_steps == s->n);
-  if (fits && s->n <= OPIPE_MAX_RANK) return OPIPE_OK;
+  if (fits && s->n <= OPIPE_MAX_RANK)
+    return OPIPE_OK;
   return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                        "starts, ends, axes, steps have %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                       ", %" PRIu32 " entries", s->n, n_ends, n_axes, n_steps);
+                       ", %" PRIu32 " entries",
+                       s->n, n_ends, n_axes, n_steps);
 }
 
 opipe_status opi_slice_read(opi_builder *b, const opi_node *node, const opi_value *x,
@@ -84,7 +92,8 @@ static void sort_axes(opi_slice_axis *axes, uint32_t n) {
   for (uint32_t i = 1; i < n; ++i) {
     const opi_slice_axis moved = axes[i];
     uint32_t k = i;
-    for (; k > 0 && axes[k - 1].axis > moved.axis; --k) axes[k] = axes[k - 1];
+    for (; k > 0 && axes[k - 1].axis > moved.axis; --k)
+      axes[k] = axes[k - 1];
     axes[k] = moved;
   }
 }
@@ -99,15 +108,18 @@ static opipe_status lift_slice(opi_builder *b, const opi_node *node, opipe_error
   sort_axes(axes, n);
   for (uint32_t i = 0; i < n; ++i) {
     const opi_slice_axis *s = &axes[i];
-    if (s->step == 1 && s->count == x->shape[s->axis]) continue;
+    if (s->step == 1 && s->count == x->shape[s->axis])
+      continue;
     lists[0][kept] = s->start;
     lists[1][kept] = s->end;
     lists[2][kept] = s->axis;
     lists[3][kept++] = s->step;
   }
-  if (kept == 0) return opi_b_result(b, node, 0, node->in[0], err);
+  if (kept == 0)
+    return opi_b_result(b, node, 0, node->in[0], err);
   uint32_t in[5] = {node->in[0]};
-  for (uint32_t l = 0; l < 4; ++l) OPI_TRY(opi_ints_value(b, lists[l], kept, &in[l + 1], err));
+  for (uint32_t l = 0; l < 4; ++l)
+    OPI_TRY(opi_ints_value(b, lists[l], kept, &in[l + 1], err));
   return opi_b_lift(b, node, "Slice", in, 5, NULL, 0, err);
 }
 
@@ -118,8 +130,10 @@ static opipe_status infer_slice(opi_builder *b, const opi_node *node, opipe_erro
   uint32_t n = 0;
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(opi_slice_read(b, node, x, axes, &n, err));
-  for (int32_t d = 0; d < x->rank; ++d) shape[d] = x->shape[d];
-  for (uint32_t i = 0; i < n; ++i) shape[axes[i].axis] = axes[i].count;
+  for (int32_t d = 0; d < x->rank; ++d)
+    shape[d] = x->shape[d];
+  for (uint32_t i = 0; i < n; ++i)
+    shape[axes[i].axis] = axes[i].count;
   return opi_b_set(b, node, 0, x->dtype, shape, (uint32_t)x->rank, err);
 }
 
@@ -128,9 +142,11 @@ static opipe_status carry_slice(const opi_graph *graph, const opi_node *node, co
   const opi_value *axes = &graph->values[node->in[3]];
   const int64_t *list = axes->data;
   OPI_TRY(opi_carry_same(graph, node, in, out, err));
-  if (!opi_carries(&in[0])) return OPIPE_OK;
+  if (!opi_carries(&in[0]))
+    return OPIPE_OK;
   for (int64_t i = 0; list != NULL && i < axes->shape[0]; ++i) {
-    if (list[i] != in[0].axis) continue;
+    if (list[i] != in[0].axis)
+      continue;
     return opi_carry_fail(graph, node, err, "dimension %" PRId64 " of '%s' is sliced", list[i],
                           graph->values[node->in[0]].name);
   }

@@ -2,8 +2,8 @@
 /* Values of a graph under construction: fresh names, constants, results under their file names,
  * aliases. Nodes are emitted in emit.c.
  *
- * A value made while lifting first gets a made-up name; when the file's name for it is told, it takes
- * that name unless it bears one already, and then the file's name becomes an alias.
+ * A value made while lifting first gets a made-up name; when the file's name for it is told, it
+ * takes that name unless it bears one already, and then the file's name becomes an alias.
  */
 #include "loader/passes/builder.h"
 
@@ -42,25 +42,30 @@ const char *opi_b_name(opi_builder *b) {
   uint32_t taken = 0;
   for (;;) {
     const char *name = opi_arena_printf(b->graph->arena, "%s_%" PRIu32, stem, b->next_name++);
-    if (name == NULL || !opi_map_get(b->names, name, &taken)) return name;
+    if (name == NULL || !opi_map_get(b->names, name, &taken))
+      return name;
   }
 }
 
 /* Adds a value and takes its name. */
 static uint32_t add_named(opi_builder *b, const char *name, uint32_t dtype, const int64_t *shape,
                           uint32_t rank) {
-  if (name == NULL) return OPIPE_NONE;
+  if (name == NULL)
+    return OPIPE_NONE;
   const uint32_t v = opi_graph_add_value(b->graph, name, dtype, shape, (int32_t)rank);
-  if (v == OPIPE_NONE || opi_map_set(b->names, name, v, NULL) < 0) return OPIPE_NONE;
+  if (v == OPIPE_NONE || opi_map_set(b->names, name, v, NULL) < 0)
+    return OPIPE_NONE;
   return v;
 }
 
 uint32_t opi_b_borrow(opi_builder *b, const char *name, uint32_t dtype, const int64_t *shape,
                       uint32_t rank, const void *data) {
   uint64_t n_bytes = 0;
-  if (!opi_tensor_bytes(dtype, shape, rank, &n_bytes)) return OPIPE_NONE;
+  if (!opi_tensor_bytes(dtype, shape, rank, &n_bytes))
+    return OPIPE_NONE;
   const uint32_t v = add_named(b, name != NULL ? name : opi_b_name(b), dtype, shape, rank);
-  if (v == OPIPE_NONE) return OPIPE_NONE;
+  if (v == OPIPE_NONE)
+    return OPIPE_NONE;
   opi_value *value = opi_b_value(b, v);
   value->data = data;
   value->n_bytes = n_bytes;
@@ -71,11 +76,14 @@ uint32_t opi_b_borrow(opi_builder *b, const char *name, uint32_t dtype, const in
 uint32_t opi_b_const(opi_builder *b, uint32_t dtype, const int64_t *shape, uint32_t rank,
                      const void *data) {
   uint64_t n_bytes = 0;
-  if (!opi_tensor_bytes(dtype, shape, rank, &n_bytes)) return OPIPE_NONE;
+  if (!opi_tensor_bytes(dtype, shape, rank, &n_bytes))
+    return OPIPE_NONE;
   const void *copy = opi_arena_copy(b->graph->arena, data, n_bytes);
-  if (copy == NULL) return OPIPE_NONE;
+  if (copy == NULL)
+    return OPIPE_NONE;
   const uint32_t v = opi_b_borrow(b, NULL, dtype, shape, rank, copy);
-  if (v != OPIPE_NONE) opi_b_value(b, v)->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
+  if (v != OPIPE_NONE)
+    opi_b_value(b, v)->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
   return v;
 }
 
@@ -98,12 +106,15 @@ static uint16_t half_bits(float value) {
   uint32_t bits = 0;
   memcpy(&bits, &value, sizeof(bits));
   const uint16_t sign = (uint16_t)((bits >> 16) & 0x8000u);
-  if (isnan(value)) return (uint16_t)(sign | 0x7e00u);
+  if (isnan(value))
+    return (uint16_t)(sign | 0x7e00u);
   const double magnitude = fabs((double)value);
-  if (magnitude >= 65520.0) return (uint16_t)(sign | 0x7c00u);
-  if (magnitude < 0x1p-14) return (uint16_t)(sign | (uint16_t)nearbyint(magnitude * 0x1p24));
+  if (magnitude >= 65520.0)
+    return (uint16_t)(sign | 0x7c00u);
+  if (magnitude < 0x1p-14)
+    return (uint16_t)(sign | (uint16_t)nearbyint(magnitude * 0x1p24));
   int exponent = 0;
-  const double fraction = frexp(magnitude, &exponent); /* [0.5, 1) */
+  const double fraction = frexp(magnitude, &exponent);              /* [0.5, 1) */
   const uint32_t mantissa = (uint32_t)nearbyint(fraction * 2048.0); /* [1024, 2048] */
   return (uint16_t)(sign + ((uint32_t)(exponent + 13) << 10) + mantissa);
 }
@@ -111,7 +122,8 @@ static uint16_t half_bits(float value) {
 static uint16_t bfloat_bits(float value) {
   uint32_t bits = 0;
   memcpy(&bits, &value, sizeof(bits));
-  if (isnan(value)) return (uint16_t)((bits >> 16) | 0x40u);
+  if (isnan(value))
+    return (uint16_t)((bits >> 16) | 0x40u);
   return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -123,23 +135,40 @@ static bool write_number(uint32_t dtype, double value, void *out) {
   const uint16_t half = dtype == OPIPE_FLOAT16 ? half_bits(single) : bfloat_bits(single);
   const uint8_t truth = value != 0;
   switch (dtype) {
-    case OPIPE_FLOAT: memcpy(out, &single, 4); return true;
-    case OPIPE_DOUBLE: memcpy(out, &value, 8); return true;
+    case OPIPE_FLOAT:
+      memcpy(out, &single, 4);
+      return true;
+    case OPIPE_DOUBLE:
+      memcpy(out, &value, 8);
+      return true;
     case OPIPE_FLOAT16:
-    case OPIPE_BFLOAT16: memcpy(out, &half, 2); return true;
-    case OPIPE_BOOL: memcpy(out, &truth, 1); return true;
-    case OPIPE_UINT64: memcpy(out, &natural, 8); return true;
-    case OPIPE_INT8: case OPIPE_UINT8: case OPIPE_INT16: case OPIPE_UINT16:
-    case OPIPE_INT32: case OPIPE_UINT32: case OPIPE_INT64:
+    case OPIPE_BFLOAT16:
+      memcpy(out, &half, 2);
+      return true;
+    case OPIPE_BOOL:
+      memcpy(out, &truth, 1);
+      return true;
+    case OPIPE_UINT64:
+      memcpy(out, &natural, 8);
+      return true;
+    case OPIPE_INT8:
+    case OPIPE_UINT8:
+    case OPIPE_INT16:
+    case OPIPE_UINT16:
+    case OPIPE_INT32:
+    case OPIPE_UINT32:
+    case OPIPE_INT64:
       memcpy(out, &whole, opi_dtype_bits(dtype) / 8); /* little-endian: the low bytes */
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
 uint32_t opi_b_const_scalar(opi_builder *b, uint32_t dtype, double value) {
   uint64_t number = 0;
-  if (!write_number(dtype, value, &number)) return OPIPE_NONE;
+  if (!write_number(dtype, value, &number))
+    return OPIPE_NONE;
   return opi_b_const(b, dtype, NULL, 0, &number);
 }
 
@@ -160,19 +189,23 @@ static opipe_status take_name(opi_builder *b, uint32_t value, uint32_t file_valu
   uint32_t other = 0;
   const bool fixed = v->source != OPIPE_NONE ||
                      (v->flags & (OPI_VALUE_INPUT | OPI_VALUE_OUTPUT | OPI_VALUE_INITIALIZER)) != 0;
-  if (fixed || opi_map_get(b->names, name, &other)) return add_alias(b, name, value, err);
+  if (fixed || opi_map_get(b->names, name, &other))
+    return add_alias(b, name, value, err);
   opi_map_remove(b->names, v->name);
   v->name = name;
-  if (b->scope->outer == NULL) v->source = file_value;
+  if (b->scope->outer == NULL)
+    v->source = file_value;
   return opi_map_set(b->names, name, value, err);
 }
 
 opipe_status opi_b_result(opi_builder *b, const opi_node *file_node, uint32_t i, uint32_t value,
                           opipe_error *err) {
   const uint32_t file_value = opi_node_out(file_node, i);
-  if (file_value == OPIPE_NONE) return OPIPE_OK;
+  if (file_value == OPIPE_NONE)
+    return OPIPE_OK;
   b->scope->values[file_value] = value;
-  if (value >= OPI_POISONED || opi_is_sequence(value)) return OPIPE_OK;
+  if (value >= OPI_POISONED || opi_is_sequence(value))
+    return OPIPE_OK;
   return take_name(b, value, file_value, err);
 }
 

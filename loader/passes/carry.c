@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Follows one axis (batch, token, feature) from the inputs through every node.
  *
- * Nodes that read nothing carrying it carry nothing; the others answer by their operator's rule. What
- * has no rule, or whose rule says that splitting does not commute, is refused by name.
+ * Nodes that read nothing carrying it carry nothing; the others answer by their operator's rule.
+ * What has no rule, or whose rule says that splitting does not commute, is refused by name.
  */
 #include "loader/ops/common.h"
 #include "loader/passes/passes.h"
 
 typedef struct follower {
   const opi_graph *graph;
-  opi_carry *carry; /* [n_values] */
+  opi_carry *carry;    /* [n_values] */
   opi_carry *in, *out; /* room for any node */
-  int64_t length;   /* of the axis; 0: no input carries it */
+  int64_t length;      /* of the axis; 0: no input carries it */
   opi_arena *scratch;
-  opi_carry *derived; /* [n_values] what a value that carries nothing may be taken to carry; made when needed */
+  opi_carry *derived; /* [n_values] what a value that carries nothing may be taken to carry; made
+                         when needed */
   uint8_t *tried;     /* [n_values] */
   bool failed;        /* out of memory */
 } follower;
@@ -21,22 +22,24 @@ typedef struct follower {
 static opipe_status apply_rule(const follower *f, const opi_node *node, const opi_carry *in,
                                opi_carry *out, opipe_error *err) {
   const opi_op *op = opi_op_find(node->domain, node->op);
-  for (uint32_t o = 0; o < node->n_out; ++o) out[o] = OPI_CARRY_NONE;
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    out[o] = OPI_CARRY_NONE;
   if (op == NULL || op->carry == NULL) {
     return opi_carry_fail(f->graph, node, err, "the operator has no rule for it");
   }
   return op->carry(f->graph, node, in, out, err);
 }
 
-/* The first dimension along which all parts of a value are equal: the axis alone, or the axis before,
- * then behind other factors (heads). */
+/* The first dimension along which all parts of a value are equal: the axis alone, or the axis
+ * before, then behind other factors (heads). */
 static opi_carry uniform_dimension(const follower *f, uint32_t v) {
   const opi_value *value = &f->graph->values[v];
   for (uint32_t form = 0; form < 3; ++form) {
     for (int32_t d = 0; d < value->rank; ++d) {
       const int64_t rest = f->length == 0 ? 0 : value->shape[d] / f->length;
       const opi_carry carry = {d, 0, form == 2 ? rest : 1, form == 1 ? rest : 1};
-      if (rest < 1 || value->shape[d] % f->length != 0 || (rest == 1) != (form == 0)) continue;
+      if (rest < 1 || value->shape[d] % f->length != 0 || (rest == 1) != (form == 0))
+        continue;
       if (opi_is_uniform(f->graph, v, (uint32_t)d, carry.outer, f->length, carry.inner)) {
         return carry;
       }
@@ -48,14 +51,18 @@ static opi_carry uniform_dimension(const follower *f, uint32_t v) {
 enum { MOST_STEPS_BACK = 64 };
 
 /* What does not depend on the split, but was expanded to the axis' length (latents, a class token),
- * may be taken to carry it: each part is made from the same. Followed back to where it was expanded. */
+ * may be taken to carry it: each part is made from the same. Followed back to where it was
+ * expanded. */
 static opi_carry derive(follower *f, uint32_t v, uint32_t depth) {
-  if (v == OPIPE_NONE || depth == 0) return OPI_CARRY_NONE;
-  if (f->tried[v]) return f->derived[v];
+  if (v == OPIPE_NONE || depth == 0)
+    return OPI_CARRY_NONE;
+  if (f->tried[v])
+    return f->derived[v];
   f->tried[v] = 1;
   f->derived[v] = uniform_dimension(f, v);
   const uint32_t producer = f->graph->values[v].producer;
-  if (opi_carries(&f->derived[v]) || producer == OPIPE_NONE) return f->derived[v];
+  if (opi_carries(&f->derived[v]) || producer == OPIPE_NONE)
+    return f->derived[v];
   const opi_node *node = &f->graph->nodes[producer];
   opi_carry *in = OPI_ARENA_ARRAY(f->scratch, opi_carry, (size_t)node->n_in + node->n_out);
   if (in == NULL) {
@@ -68,9 +75,11 @@ static opi_carry derive(follower *f, uint32_t v, uint32_t depth) {
     in[i] = derive(f, node->in[i], depth - 1);
     any = any || opi_carries(&in[i]);
   }
-  if (!any || apply_rule(f, node, in, out, NULL) < 0) return OPI_CARRY_NONE;
+  if (!any || apply_rule(f, node, in, out, NULL) < 0)
+    return OPI_CARRY_NONE;
   for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] == v) f->derived[v] = out[o];
+    if (node->out[o] == v)
+      f->derived[v] = out[o];
   }
   return f->derived[v];
 }
@@ -85,12 +94,15 @@ static bool retry(follower *f, const opi_node *node) {
       f->failed = true;
       return false;
     }
-    for (size_t v = 0; v < n; ++v) f->derived[v] = OPI_CARRY_NONE;
+    for (size_t v = 0; v < n; ++v)
+      f->derived[v] = OPI_CARRY_NONE;
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] == OPIPE_NONE || opi_carries(&f->in[i])) continue;
+    if (node->in[i] == OPIPE_NONE || opi_carries(&f->in[i]))
+      continue;
     f->in[i] = derive(f, node->in[i], MOST_STEPS_BACK);
-    if (opi_carries(&f->in[i]) && apply_rule(f, node, f->in, f->out, NULL) >= 0) return true;
+    if (opi_carries(&f->in[i]) && apply_rule(f, node, f->in, f->out, NULL) >= 0)
+      return true;
     f->in[i] = OPI_CARRY_NONE;
   }
   return false;
@@ -102,15 +114,19 @@ static opipe_status follow_node(follower *f, const opi_node *node, opipe_error *
     f->in[i] = node->in[i] == OPIPE_NONE ? OPI_CARRY_NONE : f->carry[node->in[i]];
     carried = carried || opi_carries(&f->in[i]);
   }
-  for (uint32_t o = 0; o < node->n_out; ++o) f->out[o] = OPI_CARRY_NONE;
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    f->out[o] = OPI_CARRY_NONE;
   if (carried) {
     const opipe_status status = apply_rule(f, node, f->in, f->out, err);
     const bool passed = status >= 0 || (status == OPIPE_E_UNSUPPORTED && retry(f, node));
-    if (f->failed) return opi_fail_nomem(err, f->graph->n_values * sizeof(opi_carry), "carries");
-    if (!passed) return status;
+    if (f->failed)
+      return opi_fail_nomem(err, f->graph->n_values * sizeof(opi_carry), "carries");
+    if (!passed)
+      return status;
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] != OPIPE_NONE) f->carry[node->out[o]] = f->out[o];
+    if (node->out[o] != OPIPE_NONE)
+      f->carry[node->out[o]] = f->out[o];
   }
   return OPIPE_OK;
 }
@@ -118,8 +134,10 @@ static opipe_status follow_node(follower *f, const opi_node *node, opipe_error *
 static uint32_t widest(const opi_graph *graph) {
   uint32_t most = 1;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    if (graph->nodes[n].n_in > most) most = graph->nodes[n].n_in;
-    if (graph->nodes[n].n_out > most) most = graph->nodes[n].n_out;
+    if (graph->nodes[n].n_in > most)
+      most = graph->nodes[n].n_in;
+    if (graph->nodes[n].n_out > most)
+      most = graph->nodes[n].n_out;
   }
   return most;
 }
@@ -131,7 +149,8 @@ static opipe_status check_inputs(const opi_graph *graph, const opi_carry *in, in
   const char *first = "";
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const opi_value *value = &graph->values[graph->inputs[i]];
-    if (!opi_carries(&in[i])) continue;
+    if (!opi_carries(&in[i]))
+      continue;
     if (in[i].axis >= value->rank || in[i].outer < 1 || in[i].inner < 1 ||
         value->shape[in[i].axis] % (in[i].outer * in[i].inner) != 0) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -144,28 +163,33 @@ static opipe_status check_inputs(const opi_graph *graph, const opi_carry *in, in
                       "the axis has length %" PRId64 " in input '%s' and %" PRId64 " in '%s'",
                       length, first, own, value->name);
     }
-    if (length < 0) first = value->name;
+    if (length < 0)
+      first = value->name;
     length = own;
   }
   *out_length = length < 0 ? 0 : length;
   return OPIPE_OK;
 }
 
-opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry,
-                            opi_carry *out_carry, opipe_error *err) {
+opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
+                            opipe_error *err) {
   opi_arena scratch;
   int64_t length = 0;
   OPI_TRY(check_inputs(graph, in_carry, &length, err));
   opi_arena_init(&scratch, graph->arena->allocator, 0);
   const uint32_t room = widest(graph);
-  follower f = {.graph = graph, .carry = out_carry, .length = length, .scratch = &scratch,
+  follower f = {.graph = graph,
+                .carry = out_carry,
+                .length = length,
+                .scratch = &scratch,
                 .in = OPI_ARENA_ARRAY(&scratch, opi_carry, room),
                 .out = OPI_ARENA_ARRAY(&scratch, opi_carry, room)};
   opipe_status status = OPIPE_OK;
   if (f.in == NULL || f.out == NULL) {
     status = opi_fail_nomem(err, room * 2 * sizeof(opi_carry), "carries");
   }
-  for (uint32_t v = 0; v < graph->n_values && status >= 0; ++v) out_carry[v] = OPI_CARRY_NONE;
+  for (uint32_t v = 0; v < graph->n_values && status >= 0; ++v)
+    out_carry[v] = OPI_CARRY_NONE;
   for (uint32_t i = 0; i < graph->n_inputs && status >= 0; ++i) {
     out_carry[graph->inputs[i]] = in_carry[i];
   }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drops what no output needs, and copies graphs so that garbage stays behind.
  *
- * Graph inputs stay even when nothing reads them: callers feed inputs by position. Values are renumbered
- * in their old order, so a graph that has nothing dead does not change.
+ * Graph inputs stay even when nothing reads them: callers feed inputs by position. Values are
+ * renumbered in their old order, so a graph that has nothing dead does not change.
  */
 #include "loader/passes/walk.h"
 
@@ -12,44 +12,54 @@ typedef struct marks {
 } marks;
 
 static void mark(const opi_graph *graph, const marks *m) {
-  for (uint32_t i = 0; i < graph->n_inputs; ++i) m->value[graph->inputs[i]] = 1;
-  for (uint32_t o = 0; o < graph->n_outputs; ++o) m->value[graph->outputs[o]] = 1;
+  for (uint32_t i = 0; i < graph->n_inputs; ++i)
+    m->value[graph->inputs[i]] = 1;
+  for (uint32_t o = 0; o < graph->n_outputs; ++o)
+    m->value[graph->outputs[o]] = 1;
   for (uint32_t n = graph->n_nodes; n-- > 0;) {
     const opi_node *node = &graph->nodes[n];
     for (uint32_t o = 0; o < node->n_out; ++o) {
-      if (node->out[o] != OPIPE_NONE && m->value[node->out[o]]) m->node[n] = true;
+      if (node->out[o] != OPIPE_NONE && m->value[node->out[o]])
+        m->node[n] = true;
     }
-    if (!m->node[n]) continue;
+    if (!m->node[n])
+      continue;
     for (uint32_t i = 0; i < node->n_in; ++i) {
-      if (node->in[i] != OPIPE_NONE) m->value[node->in[i]] = 1;
+      if (node->in[i] != OPIPE_NONE)
+        m->value[node->in[i]] = 1;
     }
     for (uint32_t o = 0; o < node->n_out; ++o) { /* unread outputs of a live node stay */
-      if (node->out[o] != OPIPE_NONE) m->value[node->out[o]] = 1;
+      if (node->out[o] != OPIPE_NONE)
+        m->value[node->out[o]] = 1;
     }
   }
 }
 
 static void renumber(const marks *m, uint32_t *indices, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i) {
-    if (indices[i] != OPIPE_NONE) indices[i] = m->value[indices[i]] - 1;
+    if (indices[i] != OPIPE_NONE)
+      indices[i] = m->value[indices[i]] - 1;
   }
 }
 
 static void compact(opi_graph *graph, const marks *m) {
   uint32_t n_values = 0, n_nodes = 0;
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    if (!m->value[v]) continue;
+    if (!m->value[v])
+      continue;
     graph->values[n_values] = graph->values[v];
     m->value[v] = ++n_values;
   }
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    if (!m->node[n]) continue;
+    if (!m->node[n])
+      continue;
     opi_node *node = &graph->nodes[n_nodes];
     *node = graph->nodes[n];
     renumber(m, node->in, node->n_in);
     renumber(m, node->out, node->n_out);
     for (uint32_t o = 0; o < node->n_out; ++o) {
-      if (node->out[o] != OPIPE_NONE) graph->values[node->out[o]].producer = n_nodes;
+      if (node->out[o] != OPIPE_NONE)
+        graph->values[node->out[o]].producer = n_nodes;
     }
     ++n_nodes;
   }
@@ -63,7 +73,8 @@ static void compact(opi_graph *graph, const marks *m) {
 static opipe_status follow_names(opi_builder *b, const opi_graph *graph, const marks *m,
                                  opipe_error *err) {
   for (uint32_t a = 0; a < b->n_aliases; ++a) {
-    if (b->aliases[a].value == OPIPE_NONE) continue;
+    if (b->aliases[a].value == OPIPE_NONE)
+      continue;
     b->aliases[a].value = m->value[b->aliases[a].value] - 1; /* dropped: OPIPE_NONE */
   }
   opi_map *names = NULL;
@@ -98,25 +109,33 @@ static bool copy_value(opi_arena *arena, const opi_value *from, opi_value *to) {
   *to = *from;
   to->dim_names = NULL;
   to->name = opi_arena_strdup(arena, from->name);
-  if (to->name == NULL) return false;
+  if (to->name == NULL)
+    return false;
   if (from->rank > 0) {
     to->shape = opi_arena_copy(arena, from->shape, (size_t)from->rank * sizeof(int64_t));
-    if (to->shape == NULL) return false;
+    if (to->shape == NULL)
+      return false;
   }
   if (from->data != NULL && !(from->flags & OPI_VALUE_BORROWED)) {
     to->data = opi_arena_copy(arena, from->data, from->n_bytes);
-    if (to->data == NULL) return false;
+    if (to->data == NULL)
+      return false;
   }
   return true;
 }
 
 static const void *copy_attr_data(opi_arena *arena, const opipe_attr *attr) {
   switch (attr->kind) {
-    case OPIPE_ATTR_STRING: return opi_arena_strndup(arena, attr->data, attr->n);
-    case OPIPE_ATTR_INTS: return opi_arena_copy(arena, attr->data, attr->n * sizeof(int64_t));
-    case OPIPE_ATTR_FLOATS: return opi_arena_copy(arena, attr->data, attr->n * sizeof(float));
-    case OPIPE_ATTR_STRINGS: return opi_arena_copy(arena, attr->data, attr->n * sizeof(char *));
-    default: return attr->data; /* numbers have none, tensors are the model's own */
+    case OPIPE_ATTR_STRING:
+      return opi_arena_strndup(arena, attr->data, attr->n);
+    case OPIPE_ATTR_INTS:
+      return opi_arena_copy(arena, attr->data, attr->n * sizeof(int64_t));
+    case OPIPE_ATTR_FLOATS:
+      return opi_arena_copy(arena, attr->data, attr->n * sizeof(float));
+    case OPIPE_ATTR_STRINGS:
+      return opi_arena_copy(arena, attr->data, attr->n * sizeof(char *));
+    default:
+      return attr->data; /* numbers have none, tensors are the model's own */
   }
 }
 
@@ -135,8 +154,10 @@ static bool copy_node(opi_arena *arena, const opi_node *from, opi_node *to) {
   for (uint32_t a = 0; a < from->n_attrs; ++a) {
     to->attrs[a].name = opi_arena_strdup(arena, from->attrs[a].name);
     to->attrs[a].data = copy_attr_data(arena, &from->attrs[a]);
-    if (to->attrs[a].name == NULL) return false;
-    if (from->attrs[a].data != NULL && to->attrs[a].data == NULL) return false;
+    if (to->attrs[a].name == NULL)
+      return false;
+    if (from->attrs[a].data != NULL && to->attrs[a].data == NULL)
+      return false;
   }
   return true;
 }
@@ -150,10 +171,12 @@ static bool copy_all(const opi_graph *from, opi_arena *arena, opi_graph *to) {
     return false;
   }
   for (uint32_t v = 0; v < from->n_values; ++v) {
-    if (!copy_value(arena, &from->values[v], &to->values[v])) return false;
+    if (!copy_value(arena, &from->values[v], &to->values[v]))
+      return false;
   }
   for (uint32_t n = 0; n < from->n_nodes; ++n) {
-    if (!copy_node(arena, &from->nodes[n], &to->nodes[n])) return false;
+    if (!copy_node(arena, &from->nodes[n], &to->nodes[n]))
+      return false;
   }
   to->n_values = to->room_values = from->n_values;
   to->n_nodes = to->room_nodes = from->n_nodes;

@@ -12,7 +12,15 @@
 enum { MOST_LENGTH = 512, MOST_NESTING = 64 };
 
 typedef enum expr_kind {
-  EXPR_NUMBER, EXPR_NAME, EXPR_ADD, EXPR_SUB, EXPR_MUL, EXPR_DIV, EXPR_MOD, EXPR_MAX, EXPR_MIN
+  EXPR_NUMBER,
+  EXPR_NAME,
+  EXPR_ADD,
+  EXPR_SUB,
+  EXPR_MUL,
+  EXPR_DIV,
+  EXPR_MOD,
+  EXPR_MAX,
+  EXPR_MIN
 } expr_kind;
 
 struct opi_expr {
@@ -32,7 +40,8 @@ typedef struct parser {
 static const opi_expr *parse_sum(parser *p);
 
 static void skip_blanks(parser *p) {
-  while (*p->at == ' ' || *p->at == '\t') ++p->at;
+  while (*p->at == ' ' || *p->at == '\t')
+    ++p->at;
 }
 
 static opi_expr *make(parser *p, expr_kind kind, const opi_expr *a, const opi_expr *b) {
@@ -50,7 +59,9 @@ static bool is_name_char(char c) {
 }
 
 /* "batch-size" is one name; a difference is written with blanks or before a digit. */
-static bool is_inner_hyphen(const char *at) { return *at == '-' && isalpha((unsigned char)at[1]); }
+static bool is_inner_hyphen(const char *at) {
+  return *at == '-' && isalpha((unsigned char)at[1]);
+}
 
 static const opi_expr *parse_number(parser *p) {
   int64_t number = 0;
@@ -61,16 +72,19 @@ static const opi_expr *parse_number(parser *p) {
     }
     ++p->at;
   }
-  if (is_name_char(*p->at)) return NULL;
+  if (is_name_char(*p->at))
+    return NULL;
   opi_expr *e = make(p, EXPR_NUMBER, NULL, NULL);
-  if (e != NULL) e->number = number;
+  if (e != NULL)
+    e->number = number;
   return e;
 }
 
 /* name | max(a, b, ...) | min(a, b, ...) */
 static const opi_expr *parse_name(parser *p) {
   const char *start = p->at;
-  while (is_name_char(*p->at) || is_inner_hyphen(p->at)) ++p->at;
+  while (is_name_char(*p->at) || is_inner_hyphen(p->at))
+    ++p->at;
   const char *name = opi_arena_strndup(p->arena, start, (size_t)(p->at - start));
   if (name == NULL) {
     p->failed = true;
@@ -79,11 +93,13 @@ static const opi_expr *parse_name(parser *p) {
   skip_blanks(p);
   if (*p->at != '(') {
     opi_expr *e = make(p, EXPR_NAME, NULL, NULL);
-    if (e != NULL) e->name = name;
+    if (e != NULL)
+      e->name = name;
     return e;
   }
   const bool max = strcmp(name, "Max") == 0 || strcmp(name, "max") == 0;
-  if (!max && strcmp(name, "Min") != 0 && strcmp(name, "min") != 0) return NULL;
+  if (!max && strcmp(name, "Min") != 0 && strcmp(name, "min") != 0)
+    return NULL;
   ++p->at;
   const opi_expr *e = parse_sum(p);
   while (e != NULL && *p->at == ',') {
@@ -91,14 +107,16 @@ static const opi_expr *parse_name(parser *p) {
     const opi_expr *b = parse_sum(p);
     e = b == NULL ? NULL : make(p, max ? EXPR_MAX : EXPR_MIN, e, b);
   }
-  if (e == NULL || *p->at != ')') return NULL;
+  if (e == NULL || *p->at != ')')
+    return NULL;
   ++p->at;
   return e;
 }
 
 static const opi_expr *parse_factor(parser *p) {
   skip_blanks(p);
-  if (++p->depth > MOST_NESTING) return NULL;
+  if (++p->depth > MOST_NESTING)
+    return NULL;
   const opi_expr *e = NULL;
   if (*p->at == '-') {
     ++p->at;
@@ -108,7 +126,8 @@ static const opi_expr *parse_factor(parser *p) {
   } else if (*p->at == '(') {
     ++p->at;
     e = parse_sum(p);
-    if (e == NULL || *p->at != ')') return NULL;
+    if (e == NULL || *p->at != ')')
+      return NULL;
     ++p->at;
   } else if (isdigit((unsigned char)*p->at)) {
     e = parse_number(p);
@@ -124,8 +143,10 @@ static const opi_expr *parse_product(parser *p) {
   const opi_expr *e = parse_factor(p);
   while (e != NULL && (*p->at == '*' || *p->at == '/' || *p->at == '%')) {
     const char op = *p->at++;
-    if (op == '*' && *p->at == '*') return NULL;
-    if (op == '/' && *p->at == '/') ++p->at;
+    if (op == '*' && *p->at == '*')
+      return NULL;
+    if (op == '/' && *p->at == '/')
+      ++p->at;
     const opi_expr *b = parse_factor(p);
     const expr_kind kind = op == '*' ? EXPR_MUL : op == '/' ? EXPR_DIV : EXPR_MOD;
     e = b == NULL ? NULL : make(p, kind, e, b);
@@ -134,7 +155,8 @@ static const opi_expr *parse_product(parser *p) {
 }
 
 static const opi_expr *parse_sum(parser *p) {
-  if (++p->depth > MOST_NESTING) return NULL;
+  if (++p->depth > MOST_NESTING)
+    return NULL;
   const opi_expr *e = parse_product(p);
   while (e != NULL && (*p->at == '+' || *p->at == '-')) {
     const expr_kind kind = *p->at++ == '+' ? EXPR_ADD : EXPR_SUB;
@@ -149,20 +171,26 @@ opipe_status opi_expr_parse(opi_arena *arena, const char *text, const opi_expr *
                             opipe_error *err) {
   parser p = {.arena = arena, .at = text};
   *out_expr = NULL;
-  if (strnlen(text, MOST_LENGTH + 1) > MOST_LENGTH) return OPIPE_OK;
+  if (strnlen(text, MOST_LENGTH + 1) > MOST_LENGTH)
+    return OPIPE_OK;
   const opi_expr *e = parse_sum(&p);
-  if (p.failed) return opi_fail_nomem(err, sizeof(opi_expr), "an expression");
-  if (e != NULL && *p.at == '\0') *out_expr = e;
+  if (p.failed)
+    return opi_fail_nomem(err, sizeof(opi_expr), "an expression");
+  if (e != NULL && *p.at == '\0')
+    *out_expr = e;
   return OPIPE_OK;
 }
 
 static void add_names(const opi_expr *e, const char **names, uint32_t *n, uint32_t room) {
-  if (e == NULL) return;
+  if (e == NULL)
+    return;
   if (e->kind == EXPR_NAME) {
     for (uint32_t i = 0; i < *n; ++i) {
-      if (strcmp(names[i], e->name) == 0) return;
+      if (strcmp(names[i], e->name) == 0)
+        return;
     }
-    if (*n < room) names[(*n)++] = e->name;
+    if (*n < room)
+      names[(*n)++] = e->name;
     return;
   }
   add_names(e->a, names, n, room);
@@ -176,7 +204,8 @@ uint32_t opi_expr_names(const opi_expr *expr, const char **out_names, uint32_t r
 }
 
 static bool divide(int64_t a, int64_t b, bool remainder, int64_t *out) {
-  if (b == 0 || (a == INT64_MIN && b == -1)) return false;
+  if (b == 0 || (a == INT64_MIN && b == -1))
+    return false;
   int64_t q = a / b, r = a % b;
   if (r != 0 && (r < 0) != (b < 0)) {
     --q;
@@ -192,16 +221,28 @@ bool opi_expr_eval(const opi_expr *e, opi_expr_lookup lookup, const void *ctx, i
     *out = e->number;
     return true;
   }
-  if (e->kind == EXPR_NAME) return lookup(ctx, e->name, out);
-  if (!opi_expr_eval(e->a, lookup, ctx, &a) || !opi_expr_eval(e->b, lookup, ctx, &b)) return false;
+  if (e->kind == EXPR_NAME)
+    return lookup(ctx, e->name, out);
+  if (!opi_expr_eval(e->a, lookup, ctx, &a) || !opi_expr_eval(e->b, lookup, ctx, &b))
+    return false;
   switch (e->kind) {
-    case EXPR_ADD: return !__builtin_add_overflow(a, b, out);
-    case EXPR_SUB: return !__builtin_sub_overflow(a, b, out);
-    case EXPR_MUL: return !__builtin_mul_overflow(a, b, out);
-    case EXPR_DIV: return divide(a, b, false, out);
-    case EXPR_MOD: return divide(a, b, true, out);
-    case EXPR_MAX: *out = a > b ? a : b; return true;
-    case EXPR_MIN: *out = a < b ? a : b; return true;
-    default: return false;
+    case EXPR_ADD:
+      return !__builtin_add_overflow(a, b, out);
+    case EXPR_SUB:
+      return !__builtin_sub_overflow(a, b, out);
+    case EXPR_MUL:
+      return !__builtin_mul_overflow(a, b, out);
+    case EXPR_DIV:
+      return divide(a, b, false, out);
+    case EXPR_MOD:
+      return divide(a, b, true, out);
+    case EXPR_MAX:
+      *out = a > b ? a : b;
+      return true;
+    case EXPR_MIN:
+      *out = a < b ? a : b;
+      return true;
+    default:
+      return false;
   }
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Emitting a node: outputs are made, the operator's shape rule runs, and when everything it reads is
- * known and small enough the evaluator computes it at once and only its results stay.
+/* Emitting a node: outputs are made, the operator's shape rule runs, and when everything it reads
+ * is known and small enough the evaluator computes it at once and only its results stay.
  *
- * What is folded: inputs all known, no input or result above the fold limit; 64 times the limit where
- * no parameter (a float initializer of more than one element) is read: index tables and masks that
- * shapes decide. Never folded: random operators, and with keep_parameters whatever reads a parameter.
+ * What is folded: inputs all known, no input or result above the fold limit; 64 times the limit
+ * where no parameter (a float initializer of more than one element) is read: index tables and masks
+ * that shapes decide. Never folded: random operators, and with keep_parameters whatever reads a
+ * parameter.
  */
 #include "loader/passes/builder.h"
 
@@ -34,7 +35,8 @@ static const char *node_name(opi_builder *b) {
   if (base == NULL || base[0] == '\0') {
     return opi_arena_printf(b->graph->arena, "node_%" PRIu32, b->next_name++);
   }
-  if (b->n_emitted == 0) return base;
+  if (b->n_emitted == 0)
+    return base;
   return opi_arena_printf(b->graph->arena, "%s/%" PRIu32, base, b->n_emitted + 1);
 }
 
@@ -44,14 +46,18 @@ static opipe_status add_outputs(opi_builder *b, const opi_emit *emit, uint32_t *
   for (uint32_t o = 0; o < emit->n_out; ++o) {
     const char *name = emit->out_names != NULL ? emit->out_names[o] : NULL;
     out_values[o] = OPIPE_NONE;
-    if (name != NULL && name[0] == '\0') continue;
+    if (name != NULL && name[0] == '\0')
+      continue;
     if (name != NULL && opi_map_get(b->names, name, &other)) {
       return opi_fail(err, OPIPE_E_INTERNAL, "value name '%s' is taken", name);
     }
-    if (name == NULL) name = opi_b_name(b);
-    if (name == NULL) return opi_fail_nomem(err, 32, "a value's name");
+    if (name == NULL)
+      name = opi_b_name(b);
+    if (name == NULL)
+      return opi_fail_nomem(err, 32, "a value's name");
     out_values[o] = opi_graph_add_value(b->graph, name, OPIPE_UNDEFINED, NULL, 0);
-    if (out_values[o] == OPIPE_NONE) return opi_fail_nomem(err, sizeof(opi_value), "a value");
+    if (out_values[o] == OPIPE_NONE)
+      return opi_fail_nomem(err, sizeof(opi_value), "a value");
     OPI_TRY(opi_map_set(b->names, name, out_values[o], err));
   }
   return OPIPE_OK;
@@ -77,15 +83,18 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
                            uint32_t *out_values, opipe_error *err) {
   OPI_TRY(add_outputs(b, emit, out_values, err));
   uint32_t n_in = emit->n_in;
-  while (n_in > 0 && emit->in[n_in - 1] == OPIPE_NONE) --n_in;
+  while (n_in > 0 && emit->in[n_in - 1] == OPIPE_NONE)
+    --n_in;
   const char *name = node_name(b);
   opi_node *node = name == NULL ? NULL
                                 : opi_graph_add_node(b->graph, name, op->name, op->domain, n_in,
                                                      emit->n_out, emit->n_attrs);
-  if (node == NULL) return opi_fail_nomem(err, sizeof(*node), "a node");
+  if (node == NULL)
+    return opi_fail_nomem(err, sizeof(*node), "a node");
   ++b->n_emitted;
   const uint32_t index = b->graph->n_nodes - 1;
-  if (n_in != 0) memcpy(node->in, emit->in, n_in * sizeof(uint32_t));
+  if (n_in != 0)
+    memcpy(node->in, emit->in, n_in * sizeof(uint32_t));
   for (uint32_t a = 0; a < emit->n_attrs; ++a) {
     if (!copy_attr(b->graph->arena, &emit->attrs[a], &node->attrs[a])) {
       return opi_fail_nomem(err, emit->attrs[a].n, "an attribute");
@@ -93,7 +102,8 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
   }
   for (uint32_t o = 0; o < emit->n_out; ++o) {
     node->out[o] = out_values[o];
-    if (out_values[o] != OPIPE_NONE) b->graph->values[out_values[o]].producer = index;
+    if (out_values[o] != OPIPE_NONE)
+      b->graph->values[out_values[o]].producer = index;
   }
   node->version = emit->version != 0 ? emit->version : op->last;
   node->source = b->origin_index;
@@ -101,7 +111,8 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
   node->pattern = emit->pattern;
   OPI_TRY(check_arity(b, op, node, err));
   for (uint32_t i = 0; i < n_in; ++i) {
-    if (node->in[i] == OPIPE_NONE) continue;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
     if (node->in[i] >= b->graph->n_values) {
       return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                            "input %" PRIu32 " is a sequence, which only known positions allow", i);
@@ -117,7 +128,8 @@ static bool is_parameter(const opi_value *value) {
 
 static bool reads_parameter(const opi_builder *b, const opi_node *node) {
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] != OPIPE_NONE && is_parameter(&b->graph->values[node->in[i]])) return true;
+    if (node->in[i] != OPIPE_NONE && is_parameter(&b->graph->values[node->in[i]]))
+      return true;
   }
   return false;
 }
@@ -125,16 +137,22 @@ static bool reads_parameter(const opi_builder *b, const opi_node *node) {
 static bool may_fold(const opi_builder *b, const opi_node *node) {
   const bool parameter = reads_parameter(b, node);
   const uint64_t limit = b->fold_limit_bytes * (parameter ? 1u : SHAPE_FACTOR);
-  if (b->evaluator == NULL || strcmp(node->op, "Dropout") == 0) return false;
-  if (parameter && b->keep_parameters) return false;
+  if (b->evaluator == NULL || strcmp(node->op, "Dropout") == 0)
+    return false;
+  if (parameter && b->keep_parameters)
+    return false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] == OPIPE_NONE) continue;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
     const opi_value *value = &b->graph->values[node->in[i]];
-    if (!opi_value_known(value) || value->n_bytes > limit) return false;
+    if (!opi_value_known(value) || value->n_bytes > limit)
+      return false;
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] == OPIPE_NONE) continue;
-    if (b->graph->values[node->out[o]].n_bytes > limit) return false;
+    if (node->out[o] == OPIPE_NONE)
+      continue;
+    if (b->graph->values[node->out[o]].n_bytes > limit)
+      return false;
   }
   return true;
 }
@@ -147,15 +165,15 @@ typedef struct one_node {
 } one_node;
 
 static uint32_t add_abi_value(one_node *one, const opi_value *value, uint32_t role, uint32_t slot) {
-  one->values[one->n_values] = (opipe_value){.name = value->name,
-                                             .shape = value->shape,
-                                             .data = role == OPIPE_VALUE_CONSTANT ? value->data
-                                                                                  : NULL,
-                                             .n_bytes = value->n_bytes,
-                                             .dtype = value->dtype,
-                                             .rank = (uint32_t)value->rank,
-                                             .role = role,
-                                             .slot = slot};
+  one->values[one->n_values] =
+      (opipe_value){.name = value->name,
+                    .shape = value->shape,
+                    .data = role == OPIPE_VALUE_CONSTANT ? value->data : NULL,
+                    .n_bytes = value->n_bytes,
+                    .dtype = value->dtype,
+                    .rank = (uint32_t)value->rank,
+                    .role = role,
+                    .slot = slot};
   return one->n_values++;
 }
 
@@ -165,29 +183,42 @@ static bool isolate(opi_builder *b, const opi_node *node, one_node *one) {
   one->values = OPI_ARENA_ARRAY(b->scratch, opipe_value, n);
   one->data = OPI_ARENA_ARRAY(b->scratch, void *, node->n_out);
   uint32_t *indices = OPI_ARENA_ARRAY(b->scratch, uint32_t, n);
-  if (one->values == NULL || one->data == NULL || indices == NULL) return false;
+  if (one->values == NULL || one->data == NULL || indices == NULL)
+    return false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     indices[i] = OPIPE_NONE;
-    if (node->in[i] == OPIPE_NONE) continue;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
     for (uint32_t k = 0; k < i && indices[i] == OPIPE_NONE; ++k) {
-      if (node->in[k] == node->in[i]) indices[i] = indices[k];
+      if (node->in[k] == node->in[i])
+        indices[i] = indices[k];
     }
-    if (indices[i] != OPIPE_NONE) continue;
+    if (indices[i] != OPIPE_NONE)
+      continue;
     indices[i] = add_abi_value(one, &b->graph->values[node->in[i]], OPIPE_VALUE_CONSTANT, 0);
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     uint32_t *index = &indices[node->n_in + o];
     *index = OPIPE_NONE;
-    if (node->out[o] == OPIPE_NONE) continue;
+    if (node->out[o] == OPIPE_NONE)
+      continue;
     const opi_value *value = &b->graph->values[node->out[o]];
     one->data[one->n_data] = opi_arena_alloc(b->graph->arena, value->n_bytes);
-    if (one->data[one->n_data] == NULL) return false;
+    if (one->data[one->n_data] == NULL)
+      return false;
     *index = add_abi_value(one, value, OPIPE_VALUE_OUTPUT, one->n_data++);
   }
-  one->node = (opipe_node){.name = node->name, .op = node->op, .domain = node->domain,
-                           .in = indices, .out = indices + node->n_in, .attrs = node->attrs,
-                           .n_in = node->n_in, .n_out = node->n_out, .n_attrs = node->n_attrs,
-                           .version = node->version, .pass = node->pass};
+  one->node = (opipe_node){.name = node->name,
+                           .op = node->op,
+                           .domain = node->domain,
+                           .in = indices,
+                           .out = indices + node->n_in,
+                           .attrs = node->attrs,
+                           .n_in = node->n_in,
+                           .n_out = node->n_out,
+                           .n_attrs = node->n_attrs,
+                           .version = node->version,
+                           .pass = node->pass};
   return true;
 }
 
@@ -196,7 +227,8 @@ static void keep_results(opi_builder *b, const one_node *one) {
   const opi_node *node = &b->graph->nodes[b->graph->n_nodes - 1];
   uint32_t k = 0;
   for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] == OPIPE_NONE) continue;
+    if (node->out[o] == OPIPE_NONE)
+      continue;
     opi_value *value = &b->graph->values[node->out[o]];
     value->producer = OPIPE_NONE;
     value->data = one->data[k++];
@@ -206,13 +238,18 @@ static void keep_results(opi_builder *b, const one_node *one) {
 
 static opipe_status fold_last(opi_builder *b, opipe_error *err) {
   const opi_node *node = &b->graph->nodes[b->graph->n_nodes - 1];
-  if (!may_fold(b, node)) return OPIPE_OK;
+  if (!may_fold(b, node))
+    return OPIPE_OK;
   one_node one;
   memset(&one, 0, sizeof(one));
-  if (!isolate(b, node, &one)) return opi_fail_nomem(err, 0, "folding a node");
+  if (!isolate(b, node, &one))
+    return opi_fail_nomem(err, 0, "folding a node");
   const opipe_graph graph = {.struct_size = (uint32_t)OPIPE_END(opipe_graph, n_scalars),
-                             .n_values = one.n_values, .values = one.values, .nodes = &one.node,
-                             .n_nodes = 1, .n_boundaries = one.n_data};
+                             .n_values = one.n_values,
+                             .values = one.values,
+                             .nodes = &one.node,
+                             .n_nodes = 1,
+                             .n_boundaries = one.n_data};
   opipe_error reason = OPIPE_ERROR_INIT;
   const opipe_status status = b->evaluator->run(b->evaluator->ctx, &graph, one.data, &reason);
   if (status == OPIPE_E_UNSUPPORTED) {
@@ -272,11 +309,20 @@ opipe_status opi_b_lift(opi_builder *b, const opi_node *file_node, const char *o
   const uint32_t n_out = file_node->n_out;
   uint32_t *out = OPI_ARENA_ARRAY(b->scratch, uint32_t, n_out);
   const char **names = OPI_ARENA_ARRAY(b->scratch, const char *, n_out);
-  if (out == NULL || names == NULL) return opi_fail_nomem(err, (uint64_t)n_out * 12, "outputs");
-  for (uint32_t o = 0; o < n_out; ++o) names[o] = file_node->out[o] == OPIPE_NONE ? "" : NULL;
-  const opi_emit emit = {.op = op, .domain = file_node->domain, .in = in, .n_in = n_in,
-                         .n_out = n_out, .attrs = attrs, .n_attrs = n_attrs, .out_names = names};
+  if (out == NULL || names == NULL)
+    return opi_fail_nomem(err, (uint64_t)n_out * 12, "outputs");
+  for (uint32_t o = 0; o < n_out; ++o)
+    names[o] = file_node->out[o] == OPIPE_NONE ? "" : NULL;
+  const opi_emit emit = {.op = op,
+                         .domain = file_node->domain,
+                         .in = in,
+                         .n_in = n_in,
+                         .n_out = n_out,
+                         .attrs = attrs,
+                         .n_attrs = n_attrs,
+                         .out_names = names};
   OPI_TRY(opi_b_emit(b, &emit, out, err));
-  for (uint32_t o = 0; o < n_out; ++o) OPI_TRY(opi_b_result(b, file_node, o, out[o], err));
+  for (uint32_t o = 0; o < n_out; ++o)
+    OPI_TRY(opi_b_result(b, file_node, o, out[o], err));
   return OPIPE_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An evaluator over a backend: each node to be folded is compiled, bound to host-visible buffers and
- * run once, with one compute thread, so that folded numbers are those that the run would have made.
+/* An evaluator over a backend: each node to be folded is compiled, bound to host-visible buffers
+ * and run once, with one compute thread, so that folded numbers are those that the run would have
+ * made.
  *
  * One buffer for results and one for the arena slot are kept and grown; programs live for one node.
  */
@@ -28,7 +29,8 @@ typedef struct backend_evaluator {
 
 static opipe_status hold(backend_evaluator *e, held_buffer *held, uint64_t need, uint32_t kind,
                          opipe_error *err) {
-  if (held->buffer != NULL && held->n_bytes >= need) return OPIPE_OK;
+  if (held->buffer != NULL && held->n_bytes >= need)
+    return OPIPE_OK;
   e->backend->buffer_free(held->buffer);
   *held = (held_buffer){0};
   const uint64_t n_bytes = need < 65536 ? 65536 : need;
@@ -42,7 +44,8 @@ static opipe_status place_outputs(backend_evaluator *e, const opipe_graph *graph
                                   opipe_region *regions, opipe_error *err) {
   uint64_t total = 0;
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    if (graph->values[v].role != OPIPE_VALUE_OUTPUT) continue;
+    if (graph->values[v].role != OPIPE_VALUE_OUTPUT)
+      continue;
     opipe_region *region = &regions[graph->values[v].slot];
     region->offset_bytes = total;
     region->n_bytes = graph->values[v].n_bytes;
@@ -52,7 +55,8 @@ static opipe_status place_outputs(backend_evaluator *e, const opipe_graph *graph
     total += opi_align_up(region->n_bytes, e->alignment);
   }
   OPI_TRY(hold(e, &e->results, total, OPIPE_BUFFER_BOUNDARY, err));
-  for (uint32_t s = 0; s < graph->n_boundaries; ++s) regions[s].buffer = e->results.buffer;
+  for (uint32_t s = 0; s < graph->n_boundaries; ++s)
+    regions[s].buffer = e->results.buffer;
   return OPIPE_OK;
 }
 
@@ -61,7 +65,8 @@ static opipe_status run_binding(backend_evaluator *e, opipe_binding *binding,
                                 opipe_error *err) {
   OPI_TRY(e->backend->run(binding, e->queue, NULL, 0, err));
   for (uint32_t s = 0; s < n; ++s) {
-    if (regions[s].n_bytes == 0) continue;
+    if (regions[s].n_bytes == 0)
+      continue;
     OPI_TRY(e->backend->read(e->queue, out_data[s], &regions[s], err));
   }
   OPI_TRY(e->backend->event_record(e->queue, e->event, err));
@@ -89,8 +94,7 @@ static opipe_status run_program(backend_evaluator *e, const opipe_graph *graph,
       .arena = {e->slot.buffer, 0, info.arena_bytes},
       .boundaries = regions};
   OPI_TRY(e->backend->bind(e->device, &params, &binding, err));
-  const opipe_status status =
-      run_binding(e, binding, regions, out_data, graph->n_boundaries, err);
+  const opipe_status status = run_binding(e, binding, regions, out_data, graph->n_boundaries, err);
   e->backend->binding_free(binding);
   return status;
 }
@@ -124,7 +128,8 @@ opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_
                                   opipe_instance *self, opi_evaluator **out_evaluator,
                                   opipe_error *err) {
   backend_evaluator *e = opi_alloc_zero(allocator, 1, sizeof(*e));
-  if (e == NULL) return opi_fail_nomem(err, sizeof(*e), "an evaluator");
+  if (e == NULL)
+    return opi_fail_nomem(err, sizeof(*e), "an evaluator");
   e->public_part = (opi_evaluator){e, evaluate};
   e->allocator = allocator;
   e->backend = backend;
@@ -138,12 +143,18 @@ opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_
 }
 
 void opi_evaluator_free(opi_evaluator *evaluator) {
-  if (evaluator == NULL) return;
+  if (evaluator == NULL)
+    return;
   backend_evaluator *e = (backend_evaluator *)evaluator->ctx;
-  if (e->event != NULL) e->backend->event_destroy(e->event);
-  if (e->queue != NULL) e->backend->queue_close(e->queue);
-  if (e->results.buffer != NULL) e->backend->buffer_free(e->results.buffer);
-  if (e->slot.buffer != NULL) e->backend->buffer_free(e->slot.buffer);
-  if (e->device != NULL) e->backend->device_close(e->device);
+  if (e->event != NULL)
+    e->backend->event_destroy(e->event);
+  if (e->queue != NULL)
+    e->backend->queue_close(e->queue);
+  if (e->results.buffer != NULL)
+    e->backend->buffer_free(e->results.buffer);
+  if (e->slot.buffer != NULL)
+    e->backend->buffer_free(e->slot.buffer);
+  if (e->device != NULL)
+    e->backend->device_close(e->device);
   opi_free(e->allocator, e, sizeof(*e));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What shape rules share: setting an output, reading a known input, errors that name node and tensor,
- * broadcasting, axes.
+/* What shape rules share: setting an output, reading a known input, errors that name node and
+ * tensor, broadcasting, axes.
  */
 #include "loader/passes/builder.h"
 
@@ -23,7 +23,8 @@ opipe_status opi_b_set(opi_builder *b, const opi_node *node, uint32_t output, ui
   const uint32_t v = opi_node_out(node, output);
   char text[128];
   uint64_t n_bytes = 0;
-  if (v == OPIPE_NONE) return OPIPE_OK;
+  if (v == OPIPE_NONE)
+    return OPIPE_OK;
   opi_value *value = opi_b_value(b, v);
   if (rank > OPIPE_MAX_RANK) {
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT,
@@ -41,7 +42,8 @@ opipe_status opi_b_set(opi_builder *b, const opi_node *node, uint32_t output, ui
   int64_t *own = NULL;
   if (rank > 0) {
     own = opi_arena_copy(b->graph->arena, shape, rank * sizeof(int64_t));
-    if (own == NULL) return opi_fail_nomem(err, rank * sizeof(int64_t), "a shape");
+    if (own == NULL)
+      return opi_fail_nomem(err, rank * sizeof(int64_t), "a shape");
   }
   value->shape = own;
   value->rank = (int32_t)rank;
@@ -57,10 +59,18 @@ static int64_t read_int(uint32_t dtype, const void *data, uint64_t i) {
   int16_t i16 = 0;
   int8_t i8 = 0;
   switch (dtype) {
-    case OPIPE_INT64: memcpy(&i64, at, 8); return i64;
-    case OPIPE_INT32: memcpy(&i32, at, 4); return i32;
-    case OPIPE_INT16: memcpy(&i16, at, 2); return i16;
-    case OPIPE_INT8: memcpy(&i8, at, 1); return i8;
+    case OPIPE_INT64:
+      memcpy(&i64, at, 8);
+      return i64;
+    case OPIPE_INT32:
+      memcpy(&i32, at, 4);
+      return i32;
+    case OPIPE_INT16:
+      memcpy(&i16, at, 2);
+      return i16;
+    case OPIPE_INT8:
+      memcpy(&i8, at, 1);
+      return i8;
     default: /* unsigned: the low bytes of a little-endian number */
       memcpy(&i64, at, opi_dtype_bits(dtype) / 8);
       return i64;
@@ -72,11 +82,15 @@ const int64_t *opi_b_ints(opi_builder *b, uint32_t v, uint32_t *out_n) {
   const bool integer = opi_dtype_is_integer(value->dtype) || value->dtype == OPIPE_BOOL;
   uint64_t n = 0;
   *out_n = 0;
-  if (value->data == NULL || !integer) return NULL;
-  if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n > UINT32_MAX) return NULL;
+  if (value->data == NULL || !integer)
+    return NULL;
+  if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n > UINT32_MAX)
+    return NULL;
   int64_t *ints = OPI_ARENA_ARRAY(b->scratch, int64_t, (size_t)n);
-  if (ints == NULL) return NULL;
-  for (uint64_t i = 0; i < n; ++i) ints[i] = read_int(value->dtype, value->data, i);
+  if (ints == NULL)
+    return NULL;
+  for (uint64_t i = 0; i < n; ++i)
+    ints[i] = read_int(value->dtype, value->data, i);
   *out_n = (uint32_t)n;
   return ints;
 }
@@ -89,36 +103,46 @@ typedef struct search {
 } search;
 
 static void push(search *s, uint32_t v) {
-  if (v == OPIPE_NONE || v >= s->graph->n_values || s->seen[v]) return;
+  if (v == OPIPE_NONE || v >= s->graph->n_values || s->seen[v])
+    return;
   s->seen[v] = 1;
   s->stack[s->n++] = v;
 }
 
-/* Lists up to three graph inputs that `value` is computed from: "'a', 'b'"; *out_first is the first. */
-static void list_inputs(opi_builder *b, uint32_t value, char *text, size_t room, uint32_t *out_first) {
+/* Lists up to three graph inputs that `value` is computed from: "'a', 'b'"; *out_first is the
+ * first. */
+static void list_inputs(opi_builder *b, uint32_t value, char *text, size_t room,
+                        uint32_t *out_first) {
   const opi_graph *graph = b->graph;
   search s = {graph, OPI_ARENA_ARRAY(b->scratch, uint8_t, graph->n_values),
               OPI_ARENA_ARRAY(b->scratch, uint32_t, graph->n_values), 0};
   uint32_t found = 0;
   size_t used = 0;
   text[0] = '\0';
-  if (s.seen == NULL || s.stack == NULL) return;
+  if (s.seen == NULL || s.stack == NULL)
+    return;
   push(&s, value);
   while (s.n > 0 && found < 3) {
     const opi_value *at = &graph->values[s.stack[--s.n]];
     if (at->flags & OPI_VALUE_INPUT) {
-      if (found == 0) *out_first = (uint32_t)(at - graph->values);
-      const int n = snprintf(text + used, room - used, "%s'%s'", found++ == 0 ? "" : ", ", at->name);
+      if (found == 0)
+        *out_first = (uint32_t)(at - graph->values);
+      const int n =
+          snprintf(text + used, room - used, "%s'%s'", found++ == 0 ? "" : ", ", at->name);
       used += n < 0 ? 0 : (size_t)n;
-      if (used >= room) return;
+      if (used >= room)
+        return;
     }
-    if (at->producer == OPIPE_NONE) continue;
+    if (at->producer == OPIPE_NONE)
+      continue;
     const opi_node *node = &graph->nodes[at->producer];
-    for (uint32_t i = 0; i < node->n_in; ++i) push(&s, node->in[i]);
+    for (uint32_t i = 0; i < node->n_in; ++i)
+      push(&s, node->in[i]);
   }
 }
 
-/* Tells programs which input is meant: its value in the file graph, which opi_bind turns into an index. */
+/* Tells programs which input is meant: its value in the file graph, which opi_bind turns into an
+ * index. */
 static opipe_status note_input(opi_builder *b, uint32_t value, opipe_error *err) {
   if (err != NULL) {
     err->domain = OPIPE_DOMAIN_INPUT;
@@ -144,7 +168,8 @@ opipe_status opi_need_value(opi_builder *b, const opi_node *node, uint32_t value
   }
   (void)opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                       "needs the value of '%s', which depends on graph input %s: pin it to a "
-                      "constant", v->name, inputs);
+                      "constant",
+                      v->name, inputs);
   return note_input(b, first, err);
 }
 
@@ -160,30 +185,36 @@ opipe_status opi_known_ints(opi_builder *b, const opi_node *node, uint32_t i,
                          "input '%s' has type %s, integers are needed", value->name,
                          opi_dtype_name(value->dtype));
   }
-  if (value->data == NULL) return opi_need_value(b, node, v, err);
+  if (value->data == NULL)
+    return opi_need_value(b, node, v, err);
   *out_ints = opi_b_ints(b, v, out_n);
-  if (*out_ints == NULL) return opi_fail_nomem(err, value->n_bytes, "known integers");
+  if (*out_ints == NULL)
+    return opi_fail_nomem(err, value->n_bytes, "known integers");
   return OPIPE_OK;
 }
 
 bool opi_broadcast(const int64_t *a, uint32_t rank_a, const int64_t *b, uint32_t rank_b,
                    int64_t *out, uint32_t *out_rank) {
   const uint32_t rank = rank_a > rank_b ? rank_a : rank_b;
-  if (rank > OPIPE_MAX_RANK) return false;
+  if (rank > OPIPE_MAX_RANK)
+    return false;
   int64_t shape[OPIPE_MAX_RANK];
   for (uint32_t d = 0; d < rank; ++d) {
     const int64_t x = d + rank_a < rank ? 1 : a[d + rank_a - rank];
     const int64_t y = d + rank_b < rank ? 1 : b[d + rank_b - rank];
-    if (x != y && x != 1 && y != 1) return false;
+    if (x != y && x != 1 && y != 1)
+      return false;
     shape[d] = x == 1 ? y : x;
   }
-  if (rank != 0) memcpy(out, shape, rank * sizeof(int64_t));
+  if (rank != 0)
+    memcpy(out, shape, rank * sizeof(int64_t));
   *out_rank = rank;
   return true;
 }
 
 bool opi_axis(int64_t axis, uint32_t rank, uint32_t *out_axis) {
-  if (axis < -(int64_t)rank || axis >= (int64_t)rank) return false;
+  if (axis < -(int64_t)rank || axis >= (int64_t)rank)
+    return false;
   *out_axis = (uint32_t)(axis < 0 ? axis + (int64_t)rank : axis);
   return true;
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the file graph to a bound graph: bind input dimensions, lift, fold, drop what is dead, recognise patterns. */
+/* From the file graph to a bound graph: bind input dimensions, lift, fold, drop what is dead,
+ * recognise patterns. */
 #ifndef OPI_PASSES_H
 #define OPI_PASSES_H
 
-#include "loader/graph/model.h"
 #include <opipe/backend.h>
+#include "loader/graph/model.h"
 
 #include "loader/passes/builder.h"
 
 typedef struct opi_dim_binding {
-  const char *name; /* a dim_param's text, or "INPUT.axis" for a dimension without a name ("ids.0") */
+  const char
+      *name; /* a dim_param's text, or "INPUT.axis" for a dimension without a name ("ids.0") */
   int64_t value;
 } opi_dim_binding;
 
@@ -36,59 +38,72 @@ typedef struct opi_bind_options {
   uint32_t n_dims, n_pins, n_barriers;
   uint32_t n_shapes;
   const opi_input_shape *shapes; /* [n_shapes] */
-  uint32_t flags;   /* OPI_BIND_* */
-  uint32_t dropout; /* OPI_DROPOUT_* */
+  uint32_t flags;                /* OPI_BIND_* */
+  uint32_t dropout;              /* OPI_DROPOUT_* */
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
   const opi_logger *logger;
-  opipe_write_fn report; /* gets the whole report of unsupported operators, a line each; may be NULL */
+  opipe_write_fn
+      report; /* gets the whole report of unsupported operators, a line each; may be NULL */
   void *report_ctx;
-  int64_t default_length; /* of free dimensions that are no batch, with OPI_BIND_DEFAULTS; 0: 8, and less when only less fits */
+  int64_t default_length; /* of free dimensions that are no batch, with OPI_BIND_DEFAULTS; 0: 8, and
+                             less when only less fits */
 } opi_bind_options;
 enum {
   OPI_BIND_NO_FUSE = 1u,
-  OPI_BIND_DEFAULTS = 2u,       /* free dimensions get stated defaults: batch 1, others 8 */
-  OPI_BIND_KEEP_PARAMETERS = 4u /* no float initializer of more than one element is folded away (training) */
+  OPI_BIND_DEFAULTS = 2u, /* free dimensions get stated defaults: batch 1, others 8 */
+  OPI_BIND_KEEP_PARAMETERS =
+      4u /* no float initializer of more than one element is folded away (training) */
 };
 
 typedef struct opi_bound {
-  opi_arena arena;           /* owns the graph and all below */
+  opi_arena arena; /* owns the graph and all below */
   opi_graph *graph;
-  opi_dim_binding *dims;     /* every dimension that was free, with its number: the shape signature */
+  opi_dim_binding *dims; /* every dimension that was free, with its number: the shape signature */
   uint32_t n_dims;
-  uint32_t n_file_nodes;     /* before */
+  uint32_t n_file_nodes; /* before */
   uint32_t n_aliases;
-  opi_alias *aliases;        /* file names of values that bear another name now */
+  opi_alias *aliases;                   /* file names of values that bear another name now */
   uint32_t patterns[OPI_PATTERN_COUNT]; /* recognised, by kind */
-  int64_t *index_limits;     /* [graph->n_inputs] integer inputs: values must be below it (smallest extent indexed); 0: unknown */
+  int64_t *index_limits; /* [graph->n_inputs] integer inputs: values must be below it (smallest
+                            extent indexed); 0: unknown */
 } opi_bound;
 
 /* All steps; the result refers to the model's mapped data, so the model must outlive it.
- * Errors: OPIPE_E_NOTFOUND (an unknown dimension or pin), OPIPE_E_INVALID (a dimension left free, contradicting numbers: names both),
- * OPIPE_E_UNSUPPORTED (operators: one report over all nodes; "needs the value of input X"). */
-opipe_status opi_bind(const opi_model *model, const opi_bind_options *options, opi_bound **out_bound, opipe_error *err);
+ * Errors: OPIPE_E_NOTFOUND (an unknown dimension or pin), OPIPE_E_INVALID (a dimension left free,
+ * contradicting numbers: names both), OPIPE_E_UNSUPPORTED (operators: one report over all nodes;
+ * "needs the value of input X"). */
+opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
+                      opi_bound **out_bound, opipe_error *err);
 void opi_bound_free(opi_bound *bound); /* accepts NULL */
-/* The bound value that a file name stands for (its own name or an alias); OPIPE_NONE when it was folded, dropped or never there.
- * Graph outputs stand in the file's order; one that is an input, a constant or a second output is a copy named "<name>_output" when its
- * own name is taken. */
+/* The bound value that a file name stands for (its own name or an alias); OPIPE_NONE when it was
+ * folded, dropped or never there. Graph outputs stand in the file's order; one that is an input, a
+ * constant or a second output is a copy named "<name>_output" when its own name is taken. */
 uint32_t opi_bound_value(const opi_bound *bound, const char *name);
 
-/* Solves the free dimensions of the inputs (equal names equal numbers; expressions as "past + seq", "(((s1 - 1)//8)) + 1" are evaluated or
- * solved for one unknown; mask totals follow). out_dims in `arena`. Used by opi_bind; separate for hosts that ask what is needed. */
-opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *options, opi_arena *arena, opi_dim_binding **out_dims,
-                            uint32_t *out_n, opipe_error *err);
+/* Solves the free dimensions of the inputs (equal names equal numbers; expressions as "past + seq",
+ * "(((s1 - 1)//8)) + 1" are evaluated or solved for one unknown; mask totals follow). out_dims in
+ * `arena`. Used by opi_bind; separate for hosts that ask what is needed. */
+opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *options,
+                            opi_arena *arena, opi_dim_binding **out_dims, uint32_t *out_n,
+                            opipe_error *err);
 
 /* Evaluator over a backend's first host-memory device; `self` and table must outlive it. */
-opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_backend *backend, opipe_instance *self,
-                                  opi_evaluator **out_evaluator, opipe_error *err);
+opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_backend *backend,
+                                  opipe_instance *self, opi_evaluator **out_evaluator,
+                                  opipe_error *err);
 void opi_evaluator_free(opi_evaluator *evaluator);
 
 /* Passes on a bound graph (each keeps it valid and sorted). */
-opipe_status opi_pass_dead(opi_builder *builder, opipe_error *err);    /* drops nodes and values that no output needs */
-opipe_status opi_pass_fuse(opi_builder *builder, uint32_t *io_patterns, opipe_error *err); /* all exact patterns, counts by kind */
+opipe_status opi_pass_dead(opi_builder *builder,
+                           opipe_error *err); /* drops nodes and values that no output needs */
+opipe_status opi_pass_fuse(opi_builder *builder, uint32_t *io_patterns,
+                           opipe_error *err); /* all exact patterns, counts by kind */
 
-/* Follows the batch axis (dimension 0 of every input that is not marked otherwise) through the graph: out_carry [n_values].
- * OPIPE_E_UNSUPPORTED names the node that does not carry it. in_carry [n_inputs]. */
-opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry, opipe_error *err);
+/* Follows the batch axis (dimension 0 of every input that is not marked otherwise) through the
+ * graph: out_carry [n_values]. OPIPE_E_UNSUPPORTED names the node that does not carry it. in_carry
+ * [n_inputs]. */
+opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
+                            opipe_error *err);
 
 #endif /* OPI_PASSES_H */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defaults that do not bind as they are: a constraint that the file does not write down, nearly always
- * that a mask is as long as past and new tokens together.
+/* Defaults that do not bind as they are: a constraint that the file does not write down, nearly
+ * always that a mask is as long as past and new tokens together.
  *
- * For each free dimension (those of masks first) the sums of pairs of lengths are tried, for its name
- * and, since some files give it the name of another length, for its place alone; then all lengths are
- * halved (short position tables) and it begins again. The first choice that binds is taken. When none
- * does, the first failure is reported with the defaults taken.
+ * For each free dimension (those of masks first) the sums of pairs of lengths are tried, for its
+ * name and, since some files give it the name of another length, for its place alone; then all
+ * lengths are halved (short position tables) and it begins again. The first choice that binds is
+ * taken. When none does, the first failure is reported with the defaults taken.
  */
 #include "loader/passes/walk.h"
 
@@ -16,7 +16,7 @@ enum { MOST_TRIALS = 48 };
 typedef struct search {
   const opi_model *model;
   const opi_bind_options *options;
-  opi_bind_options current; /* options with this round's default length */
+  opi_bind_options current;    /* options with this round's default length */
   const opi_dim_binding *dims; /* this round's */
   uint32_t n_dims;
   uint32_t n_trials; /* of this round */
@@ -37,7 +37,8 @@ static bool is_given(const search *s, const char *key) {
 
 static bool has_given_shape(const search *s, const char *input) {
   for (uint32_t i = 0; i < s->options->n_shapes; ++i) {
-    if (strcmp(s->options->shapes[i].input, input) == 0) return true;
+    if (strcmp(s->options->shapes[i].input, input) == 0)
+      return true;
   }
   return false;
 }
@@ -50,13 +51,16 @@ static opipe_status try_value(search *s, const target *t, bool by_name, int64_t 
   opi_dim_binding *given = OPI_ARENA_ARRAY(&s->arena, opi_dim_binding, options.n_dims + 1);
   opi_dim_binding *dims = NULL;
   uint32_t n_dims = 0;
-  if (given == NULL) return opi_fail_nomem(err, sizeof(*given), "dimensions");
-  if (options.n_dims != 0) memcpy(given, options.dims, options.n_dims * sizeof(*given));
-  if (by_name) given[options.n_dims++] = one;
+  if (given == NULL)
+    return opi_fail_nomem(err, sizeof(*given), "dimensions");
+  if (options.n_dims != 0)
+    memcpy(given, options.dims, options.n_dims * sizeof(*given));
+  if (by_name)
+    given[options.n_dims++] = one;
   options.dims = given;
   ++s->n_trials;
-  OPI_TRY(opi_solve_with(s->model, &options, by_name ? NULL : &one, &s->arena, &dims, &n_dims,
-                         err));
+  OPI_TRY(
+      opi_solve_with(s->model, &options, by_name ? NULL : &one, &s->arena, &dims, &n_dims, err));
   return opi_bind_solved(s->model, &options, dims, n_dims, &s->found, err);
 }
 
@@ -64,10 +68,12 @@ static opipe_status try_value(search *s, const target *t, bool by_name, int64_t 
 static opipe_status try_sums(search *s, const target *t, bool by_name, opipe_error *err) {
   for (uint32_t a = 0; a < s->n_dims; ++a) {
     for (uint32_t c = a + 1; c < s->n_dims; ++c) {
-      if (s->dims[a].value < 1 || s->dims[c].value < 1 || s->n_trials >= MOST_TRIALS) continue;
+      if (s->dims[a].value < 1 || s->dims[c].value < 1 || s->n_trials >= MOST_TRIALS)
+        continue;
       const opipe_status status =
           try_value(s, t, by_name, s->dims[a].value + s->dims[c].value, err);
-      if (status != OPIPE_E_INVALID) return status;
+      if (status != OPIPE_E_INVALID)
+        return status;
     }
   }
   return OPIPE_E_INVALID;
@@ -75,15 +81,21 @@ static opipe_status try_sums(search *s, const target *t, bool by_name, opipe_err
 
 static opipe_status try_input(search *s, const opi_value *input, opipe_error *err) {
   for (int32_t d = input->rank; d-- > 0;) { /* lengths stand last */
-    if (input->shape[d] >= 0) continue;
+    if (input->shape[d] >= 0)
+      continue;
     const char *name = input->dim_names != NULL ? input->dim_names[d] : NULL;
     const target t = {name, opi_dim_place(&s->arena, input, (uint32_t)d)};
-    if (t.place == NULL) return opi_fail_nomem(err, 32, "a dimension's name");
-    if (is_given(s, t.name) || is_given(s, t.place)) continue;
+    if (t.place == NULL)
+      return opi_fail_nomem(err, 32, "a dimension's name");
+    if (is_given(s, t.name) || is_given(s, t.place))
+      continue;
     opipe_status status = OPIPE_E_INVALID;
-    if (name != NULL && name[0] != '\0') status = try_sums(s, &t, true, err);
-    if (status == OPIPE_E_INVALID) status = try_sums(s, &t, false, err);
-    if (status != OPIPE_E_INVALID) return status;
+    if (name != NULL && name[0] != '\0')
+      status = try_sums(s, &t, true, err);
+    if (status == OPIPE_E_INVALID)
+      status = try_sums(s, &t, false, err);
+    if (status != OPIPE_E_INVALID)
+      return status;
   }
   return OPIPE_E_INVALID;
 }
@@ -94,9 +106,11 @@ static opipe_status try_all(search *s, opipe_error *err) {
     for (uint32_t i = 0; i < graph->n_inputs; ++i) {
       const opi_value *input = &graph->values[graph->inputs[i]];
       const bool mask = strcasestr(input->name, "mask") != NULL;
-      if (mask != (pass == 0) || has_given_shape(s, input->name)) continue;
+      if (mask != (pass == 0) || has_given_shape(s, input->name))
+        continue;
       const opipe_status status = try_input(s, input, err);
-      if (status != OPIPE_E_INVALID) return status;
+      if (status != OPIPE_E_INVALID)
+        return status;
     }
   }
   return OPIPE_E_INVALID;
@@ -130,8 +144,8 @@ static opipe_status try_length(search *s, int64_t length, opipe_error *err) {
 }
 
 opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
-                             const opi_dim_binding *dims, uint32_t n_dims,
-                             const opipe_error *first, opi_bound **out_bound, opipe_error *err) {
+                             const opi_dim_binding *dims, uint32_t n_dims, const opipe_error *first,
+                             opi_bound **out_bound, opipe_error *err) {
   search s = {.model = model, .options = options};
   opipe_error reason = OPIPE_ERROR_INIT;
   opi_logger silent = {NULL, NULL, 0};
@@ -144,7 +158,8 @@ opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *opt
   opipe_status status = OPIPE_E_INVALID;
   for (int64_t length = longest; length > 0 && status == OPIPE_E_INVALID; length /= 2) {
     status = try_length(&s, length, &reason);
-    if (options->default_length > 0) break;
+    if (options->default_length > 0)
+      break;
   }
   if (status == OPIPE_E_INVALID) {
     status = report(&s, dims, n_dims, first, err);
@@ -152,6 +167,7 @@ opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *opt
     *err = reason;
   }
   opi_arena_release(&s.arena);
-  if (status >= 0) *out_bound = s.found;
+  if (status >= 0)
+    *out_bound = s.found;
   return status;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gives every free dimension of the inputs a number.
  *
- * Unknowns are names: a dim_param, a name inside an expression, or "INPUT.axis". What is given (by name
- * or by the shapes at hand) is written down; expressions are evaluated, or solved for their only unknown
- * name, until nothing moves. What is left takes defaults one by one, or is an error that lists it.
+ * Unknowns are names: a dim_param, a name inside an expression, or "INPUT.axis". What is given (by
+ * name or by the shapes at hand) is written down; expressions are evaluated, or solved for their
+ * only unknown name, until nothing moves. What is left takes defaults one by one, or is an error
+ * that lists it.
  */
 #include "loader/passes/walk.h"
 
@@ -11,7 +12,7 @@
 
 typedef struct unknown {
   const char *name;
-  int64_t value; /* -1: not known */
+  int64_t value;               /* -1: not known */
   bool first_axis, other_axis; /* where it stands in inputs */
 } unknown;
 
@@ -49,7 +50,8 @@ const char *opi_dim_key(opi_arena *arena, const opi_value *input, uint32_t axis)
 bool opi_dim_find(const opi_dim_binding *dims, uint32_t n_dims, const char *key,
                   int64_t *out_value) {
   for (uint32_t i = 0; i < n_dims; ++i) {
-    if (strcmp(dims[i].name, key) != 0) continue;
+    if (strcmp(dims[i].name, key) != 0)
+      continue;
     *out_value = dims[i].value;
     return true;
   }
@@ -58,14 +60,16 @@ bool opi_dim_find(const opi_dim_binding *dims, uint32_t n_dims, const char *key,
 
 static uint32_t find_unknown(const solver *s, const char *name) {
   for (uint32_t i = 0; i < s->n_unknowns; ++i) {
-    if (strcmp(s->unknowns[i].name, name) == 0) return i;
+    if (strcmp(s->unknowns[i].name, name) == 0)
+      return i;
   }
   return OPIPE_NONE;
 }
 
 static uint32_t add_unknown(solver *s, const char *name) {
   const uint32_t found = find_unknown(s, name);
-  if (found != OPIPE_NONE) return found;
+  if (found != OPIPE_NONE)
+    return found;
   if (!opi_arena_grow(s->arena, (void **)&s->unknowns, &s->room_unknowns, s->n_unknowns + 1,
                       sizeof(unknown))) {
     return OPIPE_NONE;
@@ -79,8 +83,10 @@ static opipe_status parse_key(solver *s, const char *key, const opi_expr **out_e
                               opipe_error *err) {
   const char *name = NULL;
   OPI_TRY(opi_expr_parse(s->arena, key, out_expr, err));
-  if (*out_expr == NULL || opi_expr_names(*out_expr, &name, 1) != 1) return OPIPE_OK;
-  if (strcmp(name, key) == 0) *out_expr = NULL;
+  if (*out_expr == NULL || opi_expr_names(*out_expr, &name, 1) != 1)
+    return OPIPE_OK;
+  if (strcmp(name, key) == 0)
+    *out_expr = NULL;
   return OPIPE_OK;
 }
 
@@ -97,10 +103,13 @@ static opipe_status add_dimension(solver *s, uint32_t input, uint32_t axis, opip
   *dim = (dimension){.key = key, .input = input, .axis = axis, .own = -1};
   OPI_TRY(parse_key(s, key, &dim->expr, err));
   dim->unknown = add_unknown(s, key);
-  if (dim->unknown == OPIPE_NONE) return opi_fail_nomem(err, sizeof(unknown), "a dimension");
+  if (dim->unknown == OPIPE_NONE)
+    return opi_fail_nomem(err, sizeof(unknown), "a dimension");
   unknown *u = &s->unknowns[dim->unknown];
-  if (axis == 0) u->first_axis = true;
-  if (axis != 0) u->other_axis = true;
+  if (axis == 0)
+    u->first_axis = true;
+  if (axis != 0)
+    u->other_axis = true;
   ++s->n_dims;
   const uint32_t n = dim->expr != NULL ? opi_expr_names(dim->expr, names, MOST_NAMES) : 0;
   for (uint32_t i = 0; i < n; ++i) {
@@ -113,14 +122,16 @@ static opipe_status add_dimension(solver *s, uint32_t input, uint32_t axis, opip
 
 static bool is_pinned(const solver *s, const char *input) {
   for (uint32_t i = 0; i < s->options->n_pins; ++i) {
-    if (strcmp(s->options->pins[i].input, input) == 0) return true;
+    if (strcmp(s->options->pins[i].input, input) == 0)
+      return true;
   }
   return false;
 }
 
 static const opi_input_shape *given_shape(const solver *s, const char *input) {
   for (uint32_t i = 0; i < s->options->n_shapes; ++i) {
-    if (strcmp(s->options->shapes[i].input, input) == 0) return &s->options->shapes[i];
+    if (strcmp(s->options->shapes[i].input, input) == 0)
+      return &s->options->shapes[i];
   }
   return NULL;
 }
@@ -129,14 +140,17 @@ static opipe_status collect(solver *s, opipe_error *err) {
   const opi_graph *graph = s->model->graph;
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const opi_value *input = &graph->values[graph->inputs[i]];
-    if (is_pinned(s, input->name)) continue;
+    if (is_pinned(s, input->name))
+      continue;
     if (input->rank < 0) {
-      if (given_shape(s, input->name) != NULL) continue;
-      return opi_fail(err, OPIPE_E_INVALID, "input '%s' has no rank in the file: its shape is needed",
-                      input->name);
+      if (given_shape(s, input->name) != NULL)
+        continue;
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "input '%s' has no rank in the file: its shape is needed", input->name);
     }
     for (int32_t d = 0; d < input->rank; ++d) {
-      if (input->shape[d] >= 0) continue;
+      if (input->shape[d] >= 0)
+        continue;
       OPI_TRY(add_dimension(s, graph->inputs[i], (uint32_t)d, err));
     }
   }
@@ -172,8 +186,8 @@ static dimension *find_by_place(const solver *s, const char *name) {
   return NULL;
 }
 
-/* Files exist whose one name stands for two lengths. A dimension that is known to be another than its
- * name takes a number of its own; whether the graph fits is seen when it is bound. */
+/* Files exist whose one name stands for two lengths. A dimension that is known to be another than
+ * its name takes a number of its own; whether the graph fits is seen when it is bound. */
 static opipe_status assign_place(solver *s, dimension *dim, int64_t value, opipe_error *err) {
   const int64_t named = s->unknowns[dim->unknown].value;
   if (value < 0 || named < 0 || named == value) {
@@ -204,13 +218,16 @@ static opipe_status take_given_dims(solver *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->options->n_dims; ++i) {
     const opi_dim_binding *given = &s->options->dims[i];
     const uint32_t u = find_unknown(s, given->name);
-    if (u != OPIPE_NONE) OPI_TRY(assign(s, u, given->value, "given", err));
+    if (u != OPIPE_NONE)
+      OPI_TRY(assign(s, u, given->value, "given", err));
   }
   for (uint32_t i = 0; i < s->options->n_dims; ++i) {
     const opi_dim_binding *given = &s->options->dims[i];
-    if (find_unknown(s, given->name) != OPIPE_NONE) continue;
+    if (find_unknown(s, given->name) != OPIPE_NONE)
+      continue;
     dimension *dim = find_by_place(s, given->name);
-    if (dim == NULL) return unknown_name(s, given->name, err);
+    if (dim == NULL)
+      return unknown_name(s, given->name, err);
     OPI_TRY(assign_place(s, dim, given->value, err));
   }
   return OPIPE_OK;
@@ -224,14 +241,17 @@ static opipe_status check_given_shape(const opi_value *input, const opi_input_sh
     return opi_fail(err, OPIPE_E_INVALID, "input '%s' cannot have shape %s", input->name,
                     opi_shape_text(a, sizeof(a), given->shape, given->rank));
   }
-  if (input->rank < 0) return OPIPE_OK;
+  if (input->rank < 0)
+    return OPIPE_OK;
   bool fits = given->rank == (uint32_t)input->rank;
   for (uint32_t d = 0; fits && d < given->rank; ++d) {
     fits = input->shape[d] < 0 || input->shape[d] == given->shape[d];
   }
-  if (fits) return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "input '%s' has shape %s in the file (-1: free), %s is given",
-                  input->name, opi_shape_text(a, sizeof(a), input->shape, (uint32_t)input->rank),
+  if (fits)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "input '%s' has shape %s in the file (-1: free), %s is given", input->name,
+                  opi_shape_text(a, sizeof(a), input->shape, (uint32_t)input->rank),
                   opi_shape_text(b, sizeof(b), given->shape, given->rank));
 }
 
@@ -240,12 +260,14 @@ static opipe_status take_given_shapes(solver *s, opipe_error *err) {
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const opi_value *input = &graph->values[graph->inputs[i]];
     const opi_input_shape *given = given_shape(s, input->name);
-    if (given != NULL) OPI_TRY(check_given_shape(input, given, err));
+    if (given != NULL)
+      OPI_TRY(check_given_shape(input, given, err));
   }
   for (uint32_t d = 0; d < s->n_dims; ++d) {
     const opi_value *input = file_value(s, s->dims[d].input);
     const opi_input_shape *given = given_shape(s, input->name);
-    if (given == NULL) continue;
+    if (given == NULL)
+      continue;
     OPI_TRY(assign_place(s, &s->dims[d], given->shape[s->dims[d].axis], err));
   }
   return OPIPE_OK;
@@ -265,25 +287,31 @@ static bool lookup(const void *ctx, const char *name, int64_t *out_value) {
     return true;
   }
   const uint32_t u = find_unknown(t->s, name);
-  if (u == OPIPE_NONE || t->s->unknowns[u].value < 0) return false;
+  if (u == OPIPE_NONE || t->s->unknowns[u].value < 0)
+    return false;
   *out_value = t->s->unknowns[u].value;
   return true;
 }
 
-/* expr(x) = target by bisection, rising or falling; false when there is no such x or it overflows. */
+/* expr(x) = target by bisection, rising or falling; false when there is no such x or it overflows.
+ */
 static bool solve_for(const solver *s, const opi_expr *expr, const char *name, int64_t target,
                       int64_t *out_value) {
   trial t = {s, name, 0};
   int64_t low = 0, high = (int64_t)1 << 31, at_low = 0, at_high = 0, at = 0;
-  if (!opi_expr_eval(expr, lookup, &t, &at_low)) low = 1; /* a division by the unknown */
+  if (!opi_expr_eval(expr, lookup, &t, &at_low))
+    low = 1; /* a division by the unknown */
   t.value = low;
-  if (!opi_expr_eval(expr, lookup, &t, &at_low)) return false;
+  if (!opi_expr_eval(expr, lookup, &t, &at_low))
+    return false;
   t.value = high;
-  if (!opi_expr_eval(expr, lookup, &t, &at_high)) return false;
+  if (!opi_expr_eval(expr, lookup, &t, &at_high))
+    return false;
   const bool rising = at_high >= at_low;
   while (low < high) {
     t.value = low + (high - low) / 2;
-    if (!opi_expr_eval(expr, lookup, &t, &at)) return false;
+    if (!opi_expr_eval(expr, lookup, &t, &at))
+      return false;
     if (rising ? at >= target : at <= target) {
       high = t.value;
     } else {
@@ -301,19 +329,23 @@ static opipe_status relax(solver *s, const dimension *dim, bool *out_moved, opip
   const trial t = {s, NULL, 0};
   int64_t value = 0;
   if (opi_expr_eval(dim->expr, lookup, &t, &value)) {
-    if (s->unknowns[dim->unknown].value != value) *out_moved = true;
+    if (s->unknowns[dim->unknown].value != value)
+      *out_moved = true;
     return assign(s, dim->unknown, value, "from its expression", err);
   }
   const int64_t target = s->unknowns[dim->unknown].value;
-  if (target < 0) return OPIPE_OK;
+  if (target < 0)
+    return OPIPE_OK;
   uint32_t missing = 0, n_missing = 0;
   const uint32_t n = opi_expr_names(dim->expr, names, MOST_NAMES);
   for (uint32_t i = 0; i < n; ++i) {
-    if (s->unknowns[find_unknown(s, names[i])].value >= 0) continue;
+    if (s->unknowns[find_unknown(s, names[i])].value >= 0)
+      continue;
     missing = i;
     ++n_missing;
   }
-  if (n_missing != 1) return OPIPE_OK;
+  if (n_missing != 1)
+    return OPIPE_OK;
   if (!solve_for(s, dim->expr, names[missing], target, &value)) {
     return opi_fail(err, OPIPE_E_INVALID, "dimension '%s' cannot be %" PRId64 " for any '%s'",
                     dim->key, target, names[missing]);
@@ -327,21 +359,26 @@ static opipe_status propagate(solver *s, opipe_error *err) {
   while (moved) {
     moved = false;
     for (uint32_t d = 0; d < s->n_dims; ++d) {
-      if (s->dims[d].expr != NULL) OPI_TRY(relax(s, &s->dims[d], &moved, err));
+      if (s->dims[d].expr != NULL)
+        OPI_TRY(relax(s, &s->dims[d], &moved, err));
     }
   }
   return OPIPE_OK;
 }
 
-static bool has_word(const char *name, const char *word) { return strcasestr(name, word) != NULL; }
+static bool has_word(const char *name, const char *word) {
+  return strcasestr(name, word) != NULL;
+}
 
 /* Batch: so named, or only ever first and not named after a length. */
 static int64_t default_of(const solver *s, const unknown *u) {
   const int64_t length = s->options->default_length > 0 ? s->options->default_length : 8;
-  if (has_word(u->name, "batch")) return 1;
+  if (has_word(u->name, "batch"))
+    return 1;
   static const char *const lengths[] = {"seq", "len", "past", "time", "token", "total"};
   for (size_t i = 0; i < OPI_COUNT(lengths); ++i) {
-    if (has_word(u->name, lengths[i])) return length;
+    if (has_word(u->name, lengths[i]))
+      return length;
   }
   return u->first_axis && !u->other_axis ? 1 : length;
 }
@@ -351,7 +388,8 @@ static opipe_status take_defaults(solver *s, opipe_error *err) {
     for (uint32_t u = 0; u < s->n_unknowns; ++u) {
       const opi_expr *whole = NULL;
       OPI_TRY(parse_key(s, s->unknowns[u].name, &whole, err));
-      if (s->unknowns[u].value >= 0 || (whole != NULL) != (pass == 1)) continue;
+      if (s->unknowns[u].value >= 0 || (whole != NULL) != (pass == 1))
+        continue;
       OPI_TRY(assign(s, u, default_of(s, &s->unknowns[u]), "default", err));
       OPI_TRY(propagate(s, err));
     }
@@ -364,7 +402,8 @@ static opipe_status report_free(const solver *s, opipe_error *err) {
   opi_text_init(&text, s->options->allocator);
   uint32_t n = 0;
   for (uint32_t d = 0; d < s->n_dims; ++d) {
-    if (s->unknowns[s->dims[d].unknown].value >= 0) continue;
+    if (s->unknowns[s->dims[d].unknown].value >= 0)
+      continue;
     opi_text_printf(&text, "%s'%s' (input '%s', axis %" PRIu32 ")", n++ == 0 ? "" : ", ",
                     s->dims[d].key, file_value(s, s->dims[d].input)->name, s->dims[d].axis);
   }
@@ -383,13 +422,16 @@ static opipe_status hand_out(solver *s, opi_dim_binding **out_dims, uint32_t *ou
   opi_dim_binding *dims = OPI_ARENA_ARRAY(s->arena, opi_dim_binding, s->n_dims);
   uint32_t n = 0;
   int64_t value = 0;
-  if (dims == NULL) return opi_fail_nomem(err, s->n_dims * sizeof(*dims), "dimensions");
+  if (dims == NULL)
+    return opi_fail_nomem(err, s->n_dims * sizeof(*dims), "dimensions");
   for (uint32_t d = 0; d < s->n_dims; ++d) {
     const dimension *dim = &s->dims[d];
-    const char *key = dim->own < 0 ? dim->key : opi_dim_place(s->arena, file_value(s, dim->input),
-                                                              dim->axis);
-    if (key == NULL) return opi_fail_nomem(err, 32, "a dimension's name");
-    if (opi_dim_find(dims, n, key, &value)) continue;
+    const char *key =
+        dim->own < 0 ? dim->key : opi_dim_place(s->arena, file_value(s, dim->input), dim->axis);
+    if (key == NULL)
+      return opi_fail_nomem(err, 32, "a dimension's name");
+    if (opi_dim_find(dims, n, key, &value))
+      continue;
     dims[n++] = (opi_dim_binding){key, dim->own < 0 ? s->unknowns[dim->unknown].value : dim->own};
   }
   *out_dims = dims;
@@ -405,11 +447,13 @@ opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *opti
   OPI_TRY(take_given_dims(&s, err));
   OPI_TRY(take_given_shapes(&s, err));
   OPI_TRY(propagate(&s, err));
-  if (options->flags & OPI_BIND_DEFAULTS) OPI_TRY(take_defaults(&s, err));
+  if (options->flags & OPI_BIND_DEFAULTS)
+    OPI_TRY(take_defaults(&s, err));
   OPI_TRY(report_free(&s, err));
   if (place != NULL) {
     dimension *dim = find_by_place(&s, place->name);
-    if (dim != NULL) dim->own = place->value;
+    if (dim != NULL)
+      dim->own = place->value;
   }
   return hand_out(&s, out_dims, out_n, err);
 }

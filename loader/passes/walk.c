@@ -2,8 +2,8 @@
 /* Walks a file graph in order: each needed node's inputs are looked up, its form is checked against
  * the operator's table, and its lift rule emits canonical nodes.
  *
- * What is unsupported does not end the walk: the node's outputs are poisoned, its readers skipped, and
- * the cause goes into one report. Nodes that no output needs are never looked at.
+ * What is unsupported does not end the walk: the node's outputs are poisoned, its readers skipped,
+ * and the cause goes into one report. Nodes that no output needs are never looked at.
  */
 #include "loader/passes/walk.h"
 
@@ -13,7 +13,8 @@
 #define MOST_DEPTH 32u
 
 void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_error *err) {
-  if (report->n++ == 0) report->first = *err;
+  if (report->n++ == 0)
+    report->first = *err;
   opi_text_printf(&report->text, "%s\n", err->message);
   opi_log(logger, OPIPE_LOG_WARN, "unsupported: %s", err->message);
 }
@@ -21,8 +22,10 @@ void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_er
 opipe_status opi_frame_open(opi_builder *b, const opi_graph *file, const opi_frame *outer,
                             opi_frame *out_scope, opipe_error *err) {
   uint32_t *values = OPI_ARENA_ARRAY(b->scratch, uint32_t, file->n_values);
-  if (values == NULL) return opi_fail_nomem(err, (uint64_t)file->n_values * 4, "a scope");
-  for (uint32_t v = 0; v < file->n_values; ++v) values[v] = OPIPE_NONE;
+  if (values == NULL)
+    return opi_fail_nomem(err, (uint64_t)file->n_values * 4, "a scope");
+  for (uint32_t v = 0; v < file->n_values; ++v)
+    values[v] = OPIPE_NONE;
   *out_scope = (opi_frame){file, values, outer};
   return OPIPE_OK;
 }
@@ -37,12 +40,14 @@ static opipe_status take_initializer(opi_builder *b, const opi_frame *scope, uin
                     opi_dtype_name(from->dtype));
   }
   const char *name = opi_map_get(b->names, from->name, &other) ? NULL : from->name;
-  const uint32_t v = opi_b_borrow(b, name, from->dtype, from->shape, (uint32_t)from->rank,
-                                  from->data);
-  if (v == OPIPE_NONE) return opi_fail_nomem(err, sizeof(opi_value), "an initializer");
+  const uint32_t v =
+      opi_b_borrow(b, name, from->dtype, from->shape, (uint32_t)from->rank, from->data);
+  if (v == OPIPE_NONE)
+    return opi_fail_nomem(err, sizeof(opi_value), "an initializer");
   opi_value *value = opi_b_value(b, v);
   value->flags |= from->flags & (OPI_VALUE_INITIALIZER | OPI_VALUE_MISSING);
-  if (scope->outer == NULL) value->source = file_value;
+  if (scope->outer == NULL)
+    value->source = file_value;
   scope->values[file_value] = v;
   *out_value = v;
   return OPIPE_OK;
@@ -51,9 +56,11 @@ static opipe_status take_initializer(opi_builder *b, const opi_frame *scope, uin
 opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t file_value,
                              uint32_t *out_value, opipe_error *err) {
   *out_value = OPIPE_NONE;
-  if (file_value == OPIPE_NONE) return OPIPE_OK;
+  if (file_value == OPIPE_NONE)
+    return OPIPE_OK;
   *out_value = scope->values[file_value];
-  if (*out_value != OPIPE_NONE) return OPIPE_OK;
+  if (*out_value != OPIPE_NONE)
+    return OPIPE_OK;
   const opi_value *from = &scope->file->values[file_value];
   if (from->data != NULL || (from->flags & OPI_VALUE_MISSING)) {
     return take_initializer(b, scope, file_value, out_value, err);
@@ -66,24 +73,32 @@ opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t fi
 static bool *live_nodes(opi_builder *b, const opi_graph *file) {
   bool *live = OPI_ARENA_ARRAY(b->scratch, bool, file->n_nodes);
   bool *needed = OPI_ARENA_ARRAY(b->scratch, bool, file->n_values);
-  if (live == NULL || needed == NULL) return NULL;
-  for (uint32_t o = 0; o < file->n_outputs; ++o) needed[file->outputs[o]] = true;
+  if (live == NULL || needed == NULL)
+    return NULL;
+  for (uint32_t o = 0; o < file->n_outputs; ++o)
+    needed[file->outputs[o]] = true;
   if (file->n_outputs == 0) { /* no output decides what is needed: every node is looked at */
-    for (uint32_t n = 0; n < file->n_nodes; ++n) live[n] = true;
+    for (uint32_t n = 0; n < file->n_nodes; ++n)
+      live[n] = true;
   }
   for (uint32_t n = file->n_nodes; n-- > 0;) {
     const opi_node *node = &file->nodes[n];
     for (uint32_t o = 0; o < node->n_out; ++o) {
-      if (node->out[o] != OPIPE_NONE && needed[node->out[o]]) live[n] = true;
+      if (node->out[o] != OPIPE_NONE && needed[node->out[o]])
+        live[n] = true;
     }
-    if (!live[n]) continue;
+    if (!live[n])
+      continue;
     for (uint32_t i = 0; i < node->n_in; ++i) {
-      if (node->in[i] != OPIPE_NONE) needed[node->in[i]] = true;
+      if (node->in[i] != OPIPE_NONE)
+        needed[node->in[i]] = true;
     }
     for (uint32_t a = 0; a < node->n_attrs; ++a) {
-      if (node->attrs[a].kind != OPI_ATTR_GRAPH) continue;
+      if (node->attrs[a].kind != OPI_ATTR_GRAPH)
+        continue;
       const opi_graph *body = node->attrs[a].data;
-      for (uint32_t c = 0; c < body->n_captures; ++c) needed[body->capture_outer[c]] = true;
+      for (uint32_t c = 0; c < body->n_captures; ++c)
+        needed[body->capture_outer[c]] = true;
     }
   }
   return live;
@@ -102,8 +117,8 @@ static opipe_status check_form(const opi_builder *b, const opi_node *node, const
   if (node->version < op->first || node->version > op->last) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "node '%s': operator %s of domain %s has version %" PRIu32
-                    ", known are %u to %u", node->name, node->op, domain, node->version, op->first,
-                    op->last);
+                    ", known are %u to %u",
+                    node->name, node->op, domain, node->version, op->first, op->last);
   }
   if (node->n_in < op->min_in || (op->max_in != 255 && node->n_in > op->max_in)) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -139,21 +154,25 @@ static opipe_status lift_node(opi_builder *b, opi_frame *scope, const opi_node *
 static opipe_status map_inputs(opi_builder *b, const opi_frame *scope, const opi_node *from,
                                opi_node *node, bool *out_poisoned, opipe_error *err) {
   uint32_t *in = OPI_ARENA_ARRAY(b->scratch, uint32_t, from->n_in);
-  if (in == NULL) return opi_fail_nomem(err, (uint64_t)from->n_in * 4, "a node's inputs");
+  if (in == NULL)
+    return opi_fail_nomem(err, (uint64_t)from->n_in * 4, "a node's inputs");
   *node = *from;
   node->in = in;
   *out_poisoned = false;
   for (uint32_t i = 0; i < from->n_in; ++i) {
     OPI_TRY(opi_frame_value(b, scope, from->in[i], &in[i], err));
-    if (in[i] == OPI_POISONED) *out_poisoned = true;
+    if (in[i] == OPI_POISONED)
+      *out_poisoned = true;
   }
-  while (node->n_in > 0 && in[node->n_in - 1] == OPIPE_NONE) --node->n_in;
+  while (node->n_in > 0 && in[node->n_in - 1] == OPIPE_NONE)
+    --node->n_in;
   return OPIPE_OK;
 }
 
 static void poison_outputs(const opi_frame *scope, const opi_node *node) {
   for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] != OPIPE_NONE) scope->values[node->out[o]] = OPI_POISONED;
+    if (node->out[o] != OPIPE_NONE)
+      scope->values[node->out[o]] = OPI_POISONED;
   }
 }
 
@@ -175,22 +194,27 @@ static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, 
     poison_outputs(scope, from);
     return OPIPE_OK;
   }
-  if (status >= 0) status = lift_node(b, scope, &node, &reason);
-  if (status >= 0) return OPIPE_OK;
+  if (status >= 0)
+    status = lift_node(b, scope, &node, &reason);
+  if (status >= 0)
+    return OPIPE_OK;
   if (status == OPIPE_E_UNSUPPORTED && b->report != NULL) {
     opi_report_add(b->report, b->logger, &reason);
     poison_outputs(scope, from);
     return OPIPE_OK;
   }
-  if (err != NULL) *err = reason;
+  if (err != NULL)
+    *err = reason;
   return status;
 }
 
 opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err) {
   const bool *live = live_nodes(b, scope->file);
-  if (live == NULL) return opi_fail_nomem(err, scope->file->n_nodes, "marking nodes");
+  if (live == NULL)
+    return opi_fail_nomem(err, scope->file->n_nodes, "marking nodes");
   for (uint32_t n = 0; n < scope->file->n_nodes; ++n) {
-    if (live[n]) OPI_TRY(walk_node(b, scope, n, err));
+    if (live[n])
+      OPI_TRY(walk_node(b, scope, n, err));
   }
   return OPIPE_OK;
 }
@@ -220,7 +244,8 @@ opipe_status opi_b_inline(opi_builder *b, const opi_graph *body, const uint32_t 
   }
   OPI_TRY(opi_frame_open(b, body, outer, &scope, err));
   OPI_TRY(map_captures(b, outer, &scope, err));
-  for (uint32_t i = 0; i < n_feeds; ++i) scope.values[body->inputs[i]] = feeds[i];
+  for (uint32_t i = 0; i < n_feeds; ++i)
+    scope.values[body->inputs[i]] = feeds[i];
   ++b->depth;
   opipe_status status = opi_walk(b, &scope, err);
   for (uint32_t o = 0; o < body->n_outputs && status >= 0; ++o) {

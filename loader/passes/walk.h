@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to loader/passes: walking a file graph, collecting what is unsupported, the expressions of
- * dimensions. Included by nothing outside this folder and its tests.
+/* Private to loader/passes: walking a file graph, collecting what is unsupported, the expressions
+ * of dimensions. Included by nothing outside this folder and its tests.
  */
 #ifndef OPI_WALK_H
 #define OPI_WALK_H
 
 #include "loader/passes/passes.h"
 
-/* Everything unsupported of one file: a line per cause. The first also goes into the error's message,
- * with the number of the others. */
+/* Everything unsupported of one file: a line per cause. The first also goes into the error's
+ * message, with the number of the others. */
 typedef struct opi_report {
   opi_text text; /* lines */
   uint32_t n;
@@ -18,8 +18,8 @@ void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_er
 
 /* Walks the nodes of scope->file that its outputs need, in order. */
 opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err);
-/* The bound value of a file value; initializers are taken over at their first use. OPIPE_NONE when it
- * was never made (an error of the file). */
+/* The bound value of a file value; initializers are taken over at their first use. OPIPE_NONE when
+ * it was never made (an error of the file). */
 opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t file_value,
                              uint32_t *out_value, opipe_error *err);
 /* A scope whose values are all OPIPE_NONE, in the builder's scratch. */
@@ -32,8 +32,8 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
                              opipe_error *err);
 /* Called when the defaults `dims` did not bind: `first` says why. */
 opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
-                             const opi_dim_binding *dims, uint32_t n_dims,
-                             const opipe_error *first, opi_bound **out_bound, opipe_error *err);
+                             const opi_dim_binding *dims, uint32_t n_dims, const opipe_error *first,
+                             opi_bound **out_bound, opipe_error *err);
 /* The key of dimension `axis` of a file input: its name, or its place. NULL: out of memory. */
 const char *opi_dim_key(opi_arena *arena, const opi_value *input, uint32_t axis);
 /* "INPUT.axis": beats the name where both have a number. */

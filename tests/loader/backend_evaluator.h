@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU backend as the evaluator of tests below tests/loader: opened from the build tree with dlopen,
- * as the library would. One per test program, never closed before the end.
+/* The CPU backend as the evaluator of tests below tests/loader: opened from the build tree with
+ * dlopen, as the library would. One per test program, never closed before the end.
  */
 #ifndef TESTS_LOADER_BACKEND_EVALUATOR_H
 #define TESTS_LOADER_BACKEND_EVALUATOR_H
@@ -23,7 +23,8 @@ static void test_log(void *ctx, uint32_t level, const char *file, uint32_t line,
   (void)ctx;
   (void)file;
   (void)line;
-  if (level <= OPIPE_LOG_WARN) fprintf(stderr, "backend: %s\n", msg);
+  if (level <= OPIPE_LOG_WARN)
+    fprintf(stderr, "backend: %s\n", msg);
 }
 
 static uint64_t test_now_ns(void *ctx) {
@@ -52,9 +53,12 @@ static inline const opi_evaluator *test_backend_evaluator(void) {
                                   test_interface};
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_instance *self = NULL;
-  if (evaluator != NULL) return evaluator;
-  void *library = dlopen(opi_test_build("lib/onnx-pipe/opipe-backend-cpu.so"), RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) return NULL;
+  if (evaluator != NULL)
+    return evaluator;
+  void *library =
+      dlopen(opi_test_build("lib/onnx-pipe/opipe-backend-cpu.so"), RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL)
+    return NULL;
   const opipe_plugin *plugin = dlsym(library, "opipe_plugin_v1");
   if (plugin == NULL || plugin->open(&host, &self, &err) < 0) {
     fprintf(stderr, "backend-cpu does not open: %s\n", err.message);

@@ -3,12 +3,12 @@
  *
  *   "Slice@9 f[4,6]^1 | starts=[1] ends=[3] axes=[0] -> Slice f[2,6]^1"
  *
- * OP@VERSION, inputs, "|" attributes, "->" the canonical operator that makes output 0 ("alias": no node,
- * "const": known) and every output's type and shape; or "!STATUS part of the message", or "!carry part".
- *   inputs   f h d B i n u o [shape]: unknown tensor of float32 float16 float64 bfloat16 int64 int32 uint8 bool
- *            i{1,2}: known, rank 1    i=5: known, rank 0    i#[2,3]: known zeros of a shape    -: absent
- *   ^axis[:outer:inner]  what the input carries, or the output must
- *   attrs    name=1  name=0.5f  name=[1,2]  name=$text
+ * OP@VERSION (ms.OP: of com.microsoft), inputs, "|" attributes, "->" the canonical operator that
+ * makes output 0 ("alias": no node, "const": known) and every output's type and shape; or "!STATUS
+ * part of the message", or "!carry part". inputs   f h d B i n u o [shape]: unknown tensor of
+ * float32 float16 float64 bfloat16 int64 int32 uint8 bool i{1,2}: known, rank 1    i=5: known, rank
+ * 0    i#[2,3]: known zeros of a shape    -: absent ^axis[:outer:inner]  what the input carries, or
+ * the output must attrs    name=1  name=0.5f  name=[1,2]  name=$text
  */
 #ifndef TESTS_LOADER_CASES_H
 #define TESTS_LOADER_CASES_H
@@ -46,7 +46,8 @@ static uint32_t test_numbers(const char **at, char end, int64_t *out) {
     out[n++] = strtoll(*at, &rest, 10);
     *at = *rest == ',' ? rest + 1 : rest;
   }
-  if (**at == end) ++*at;
+  if (**at == end)
+    ++*at;
   return n;
 }
 
@@ -74,26 +75,31 @@ static test_term test_term_read(const char **at) {
     int64_t *parts[3] = {NULL, &t.carry.outer, &t.carry.inner};
     char *rest = NULL;
     t.carry.axis = (int32_t)strtol(*at + 1, &rest, 10);
-    for (int i = 1; i < 3 && *rest == ':'; ++i) *parts[i] = strtoll(rest + 1, &rest, 10);
+    for (int i = 1; i < 3 && *rest == ':'; ++i)
+      *parts[i] = strtoll(rest + 1, &rest, 10);
     *at = rest;
   }
   return t;
 }
 
 static void test_skip_blanks(const char **at) {
-  while (**at == ' ') ++*at;
+  while (**at == ' ')
+    ++*at;
 }
 
 static bool test_starts(const char **at, const char *text) {
   test_skip_blanks(at);
-  if (strncmp(*at, text, strlen(text)) != 0) return false;
+  if (strncmp(*at, text, strlen(text)) != 0)
+    return false;
   *at += strlen(text);
   return true;
 }
 
 static uint32_t test_add_term(test_graph *t, const test_term *term) {
-  if (!term->known) return test_input(t, NULL, term->dtype, term->shape, term->rank);
-  if (term->zeros) return test_known(t, NULL, term->dtype, term->shape, term->rank, NULL);
+  if (!term->known)
+    return test_input(t, NULL, term->dtype, term->shape, term->rank);
+  if (term->zeros)
+    return test_known(t, NULL, term->dtype, term->shape, term->rank, NULL);
   const bool real = opi_dtype_is_float(term->dtype);
   const double number = term->real;
   uint8_t data[512] = {0};
@@ -129,22 +135,26 @@ static opipe_attr test_attr_read(test_graph *t, const char **at) {
     char *rest = NULL;
     attr.f = strtod(*at, &rest);
     attr.kind = *rest == 'f' ? OPIPE_ATTR_FLOAT : OPIPE_ATTR_INT;
-    if (attr.kind == OPIPE_ATTR_INT) attr.i = strtoll(*at, &rest, 10);
+    if (attr.kind == OPIPE_ATTR_INT)
+      attr.i = strtoll(*at, &rest, 10);
     *at = *rest == 'f' ? rest + 1 : rest;
   }
   return attr;
 }
 
 static bool test_shape_is(const opi_value *v, const test_term *wanted) {
-  if (v->dtype != wanted->dtype || (uint32_t)v->rank != wanted->rank) return false;
+  if (v->dtype != wanted->dtype || (uint32_t)v->rank != wanted->rank)
+    return false;
   for (uint32_t d = 0; d < wanted->rank; ++d) {
-    if (v->shape[d] != wanted->shape[d]) return false;
+    if (v->shape[d] != wanted->shape[d])
+      return false;
   }
   return true;
 }
 
 static bool test_carry_is(const opi_value *v, const opi_carry *found, const opi_carry *wanted) {
-  if (found->axis < 0 || wanted->axis < 0) return found->axis == wanted->axis;
+  if (found->axis < 0 || wanted->axis < 0)
+    return found->axis == wanted->axis;
   const int64_t all = found->outer * found->inner;
   return found->axis == wanted->axis && found->outer == wanted->outer &&
          found->inner == wanted->inner && all != 0 && v->shape[found->axis] % all == 0;
@@ -177,7 +187,7 @@ static const char *test_case_read(test_case *c) {
   uint32_t in[64], n_in = 0, n_attrs = 0;
   opipe_attr attrs[8];
   at = rest;
-  const char *arrow = strstr(c->text, "->");
+  const char *arrow = strstr(c->text, " -> ") + 1;
   for (test_skip_blanks(&at); at < arrow && *at != '|'; test_skip_blanks(&at)) {
     if (*at == '-') {
       in[n_in++] = OPIPE_NONE;
@@ -186,9 +196,11 @@ static const char *test_case_read(test_case *c) {
     }
     const test_term term = test_term_read(&at);
     in[n_in++] = test_add_term(&c->graph, &term);
-    if (!term.known) c->carries[c->n_carries++] = term.carry;
+    if (!term.known)
+      c->carries[c->n_carries++] = term.carry;
   }
-  if (*at == '|') ++at;
+  if (*at == '|')
+    ++at;
   for (test_skip_blanks(&at); at < arrow; test_skip_blanks(&at)) {
     attrs[n_attrs++] = test_attr_read(&c->graph, &at);
   }
@@ -197,27 +209,38 @@ static const char *test_case_read(test_case *c) {
   const char *count = at;
   (void)test_starts(&count, "");
   while (*count != '\0' && *count != '!') {
-    if ((*count == '[') || (*count == '=')) ++c->n_outputs;
+    if ((*count == '[') || (*count == '='))
+      ++c->n_outputs;
     ++count;
   }
-  if (c->n_outputs == 0) c->n_outputs = 1;
+  if (c->n_outputs == 0)
+    c->n_outputs = 1;
   uint32_t out[16];
-  test_node(&c->graph, op, version, in, n_in, attrs, n_attrs, out, c->n_outputs);
-  for (uint32_t o = 0; o < c->n_outputs; ++o) test_output(&c->graph, out[o]);
+  const bool contrib = strncmp(op, "ms.", 3) == 0;
+  opi_node *node = test_node(&c->graph, contrib ? op + 3 : op, version, in, n_in, attrs, n_attrs,
+                             out, c->n_outputs);
+  if (contrib)
+    node->domain = "com.microsoft";
+  for (uint32_t o = 0; o < c->n_outputs; ++o)
+    test_output(&c->graph, out[o]);
   return at;
 }
 
 static int32_t test_status(const char **at) {
-  if (test_starts(at, "INVALID")) return OPIPE_E_INVALID;
-  if (test_starts(at, "UNSUPPORTED")) return OPIPE_E_UNSUPPORTED;
-  if (test_starts(at, "LIMIT")) return OPIPE_E_LIMIT;
+  if (test_starts(at, "INVALID"))
+    return OPIPE_E_INVALID;
+  if (test_starts(at, "UNSUPPORTED"))
+    return OPIPE_E_UNSUPPORTED;
+  if (test_starts(at, "LIMIT"))
+    return OPIPE_E_LIMIT;
   return OPIPE_OK;
 }
 
 /* What made output `o`, seen through the copy that inputs and constants leave by. */
 static const char *test_maker(const opi_graph *g, uint32_t o) {
   const opi_node *node = &g->nodes[g->values[g->outputs[o]].producer];
-  if (strcmp(node->op, "Identity") != 0) return node->op;
+  if (strcmp(node->op, "Identity") != 0)
+    return node->op;
   return g->values[node->in[0]].data != NULL ? "const" : "alias";
 }
 
@@ -243,18 +266,17 @@ static void test_check_outputs(test_case *c, const char *at, const opi_bound *bo
     const opi_value *v = &g->values[g->outputs[o]];
     if (!test_shape_is(v, &wanted)) {
       test_wrong(c, "output %u is %s %s", o, opi_dtype_name(v->dtype),
-               opi_shape_text(shape, sizeof(shape), v->shape, (uint32_t)v->rank));
+                 opi_shape_text(shape, sizeof(shape), v->shape, (uint32_t)v->rank));
     }
     const opi_carry *found = &carry[g->outputs[o]];
     if (!test_carry_is(v, found, &wanted.carry)) {
-      test_wrong(c, "output %u carries %d:%lld:%lld", o, found->axis,
-               (long long)found->outer, (long long)found->inner);
+      test_wrong(c, "output %u carries %d:%lld:%lld", o, found->axis, (long long)found->outer,
+                 (long long)found->inner);
     }
   }
 }
 
-static void test_check_carry_refused(test_case *c, const char *part,
-                                     const opi_bound *bound) {
+static void test_check_carry_refused(test_case *c, const char *part, const opi_bound *bound) {
   opi_carry carry[256];
   opipe_error err = OPIPE_ERROR_INIT;
   test_skip_blanks(&part);
@@ -295,12 +317,13 @@ static void test_run_case(const char *text) {
 }
 
 static void test_run_cases(const char *const *cases, size_t n) {
-  for (size_t i = 0; i < n; ++i) test_run_case(cases[i]);
+  for (size_t i = 0; i < n; ++i)
+    test_run_case(cases[i]);
 }
-#define TEST_CASES(...)                                    \
-  do {                                                     \
-    static const char *const cases_[] = {__VA_ARGS__};     \
-    test_run_cases(cases_, OPI_COUNT(cases_));             \
+#define TEST_CASES(...)                                \
+  do {                                                 \
+    static const char *const cases_[] = {__VA_ARGS__}; \
+    test_run_cases(cases_, OPI_COUNT(cases_));         \
   } while (0)
 
 #endif /* TESTS_LOADER_CASES_H */

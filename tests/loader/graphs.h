@@ -24,7 +24,8 @@ typedef struct test_graph {
 } test_graph;
 
 static inline void test_need(bool there) {
-  if (there) return;
+  if (there)
+    return;
   fprintf(stderr, "out of memory in a test\n");
   exit(1);
 }
@@ -38,10 +39,13 @@ static inline void test_open(test_graph *t) {
   t->model.graph = t->graph;
 }
 
-static inline void test_close(test_graph *t) { opi_arena_release(&t->arena); }
+static inline void test_close(test_graph *t) {
+  opi_arena_release(&t->arena);
+}
 
 static inline const char *test_name(test_graph *t, const char *name) {
-  if (name != NULL) return name;
+  if (name != NULL)
+    return name;
   const char *made = opi_arena_printf(&t->arena, "t%u", t->n_names++);
   test_need(made != NULL);
   return made;
@@ -56,8 +60,7 @@ static inline uint32_t test_value(test_graph *t, const char *name) {
 /* A graph input; entries of -1 are free dimensions without a name. */
 static inline uint32_t test_input(test_graph *t, const char *name, uint32_t dtype,
                                   const int64_t *shape, uint32_t rank) {
-  const uint32_t v =
-      opi_graph_add_value(t->graph, test_name(t, name), dtype, shape, (int32_t)rank);
+  const uint32_t v = opi_graph_add_value(t->graph, test_name(t, name), dtype, shape, (int32_t)rank);
   test_need(v != OPIPE_NONE && opi_graph_add_input(t->graph, v));
   return v;
 }
@@ -78,12 +81,11 @@ static inline uint32_t test_known(test_graph *t, const char *name, uint32_t dtyp
                                   const int64_t *shape, uint32_t rank, const void *data) {
   uint64_t n_bytes = 0;
   test_need(opi_tensor_bytes(dtype, shape, rank, &n_bytes));
-  const uint32_t v =
-      opi_graph_add_value(t->graph, test_name(t, name), dtype, shape, (int32_t)rank);
+  const uint32_t v = opi_graph_add_value(t->graph, test_name(t, name), dtype, shape, (int32_t)rank);
   test_need(v != OPIPE_NONE);
   opi_value *value = &t->graph->values[v];
-  value->data = data != NULL ? opi_arena_copy(&t->arena, data, n_bytes)
-                             : opi_arena_alloc(&t->arena, n_bytes);
+  value->data =
+      data != NULL ? opi_arena_copy(&t->arena, data, n_bytes) : opi_arena_alloc(&t->arena, n_bytes);
   test_need(value->data != NULL);
   value->n_bytes = n_bytes;
   value->flags |= OPI_VALUE_INITIALIZER;
@@ -99,13 +101,16 @@ static inline uint32_t test_ints(test_graph *t, const char *name, const int64_t 
 static inline opi_node *test_node(test_graph *t, const char *op, uint32_t version,
                                   const uint32_t *in, uint32_t n_in, const opipe_attr *attrs,
                                   uint32_t n_attrs, uint32_t *out, uint32_t n_out) {
-  for (uint32_t o = 0; o < n_out; ++o) out[o] = test_value(t, NULL);
+  for (uint32_t o = 0; o < n_out; ++o)
+    out[o] = test_value(t, NULL);
   const char *name = opi_arena_printf(&t->arena, "%s_%u", op, t->n_names++);
   opi_node *node = opi_graph_add_node(t->graph, name, op, "", n_in, n_out, n_attrs);
   test_need(name != NULL && node != NULL);
   node->version = version;
-  if (n_in != 0) memcpy(node->in, in, n_in * sizeof(*in));
-  if (n_attrs != 0) memcpy(node->attrs, attrs, n_attrs * sizeof(*attrs));
+  if (n_in != 0)
+    memcpy(node->in, in, n_in * sizeof(*in));
+  if (n_attrs != 0)
+    memcpy(node->attrs, attrs, n_attrs * sizeof(*attrs));
   for (uint32_t o = 0; o < n_out; ++o) {
     node->out[o] = out[o];
     t->graph->values[out[o]].producer = t->graph->n_nodes - 1;
@@ -136,7 +141,8 @@ static inline opi_bind_options test_options(void) {
 /* How many nodes of the operator a graph has. */
 static inline uint32_t test_count(const opi_graph *graph, const char *op) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < graph->n_nodes; ++i) n += strcmp(graph->nodes[i].op, op) == 0;
+  for (uint32_t i = 0; i < graph->n_nodes; ++i)
+    n += strcmp(graph->nodes[i].op, op) == 0;
   return n;
 }
 

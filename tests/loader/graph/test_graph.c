@@ -21,7 +21,8 @@ static void test_sort_is_executable_and_stable(void) {
   test_output(&t, late);
   OPI_ASSERT_OK_FATAL(opi_graph_sort(t.graph, &err), &err);
   static const char *const wanted[] = {"Exp", "Abs", "Neg", "Add"};
-  for (uint32_t i = 0; i < 4; ++i) OPI_ASSERT_STR(t.graph->nodes[i].op, wanted[i]);
+  for (uint32_t i = 0; i < 4; ++i)
+    OPI_ASSERT_STR(t.graph->nodes[i].op, wanted[i]);
   for (uint32_t i = 0; i < 4; ++i) {
     OPI_ASSERT_INT(t.graph->values[t.graph->nodes[i].out[0]].producer, i);
   }
@@ -49,8 +50,7 @@ static void test_sort_prints_the_cycle(void) {
   OPI_ASSERT(strstr(err.message, "'first' needs 'third'") != NULL);
   t.graph->nodes[1].in[0] = c; /* a node that reads itself */
   t.graph->nodes[0].in[0] = a;
-  OPI_ASSERT_ERROR(opi_graph_sort(t.graph, &err), OPIPE_E_INVALID, &err,
-                   "'second' needs 'second'");
+  OPI_ASSERT_ERROR(opi_graph_sort(t.graph, &err), OPIPE_E_INVALID, &err, "'second' needs 'second'");
   test_close(&t);
 }
 

@@ -7,8 +7,9 @@ static void test_binary_broadcasts(void) {
              "Mul@7 i[2] i[] -> Mul i[2]", "Div@7 d[2,0] d[1] -> Div d[2,0]",
              "Add@13 f[2,3] f[2] -> !INVALID 't1' of shape [2] does not broadcast with [2, 3]",
              "Add@13 f[2] i[2] -> !INVALID 't0' has type float32, 't1' has int64",
-             "Add@13 o[2] o[2] -> !INVALID needed is a float type an integer type", "Add@13 f[2] - -> !INVALID has 1 inputs",
-             "Pow@7 f[2] f[1] -> Pow f[2]", "Pow@13 f[2] i=2 -> Pow f[2]", "Mod@10 i[4] i=3 -> Mod i[4]",
+             "Add@13 o[2] o[2] -> !INVALID needed is a float type an integer type",
+             "Add@13 f[2] - -> !INVALID has 1 inputs", "Pow@7 f[2] f[1] -> Pow f[2]",
+             "Pow@13 f[2] i=2 -> Pow f[2]", "Mod@10 i[4] i=3 -> Mod i[4]",
              "Mod@13 f[4] f=3 | fmod=1 -> Mod f[4]");
 }
 
@@ -33,9 +34,11 @@ static void test_many_become_chains(void) {
 
 static void test_unary_and_clip(void) {
   TEST_CASES("Abs@6 i[2] -> Abs i[2]", "Neg@13 f[2] -> Neg f[2]", "Sqrt@6 f[2] -> Sqrt f[2]",
-             "Sqrt@6 i[2] -> !INVALID has type int64, needed is a float type", "Exp@1 d[] -> Exp d[]",
-             "Round@11 h[3] -> Round h[3]", "Round@9 h[3] -> !UNSUPPORTED version 9, known are 11 to 27",
-             "Sign@13 n[3] -> Sign n[3]", "Tan@7 f[3] -> Tan f[3]", "Floor@28 f[3] -> !UNSUPPORTED version 28",
+             "Sqrt@6 i[2] -> !INVALID has type int64, needed is a float type",
+             "Exp@1 d[] -> Exp d[]", "Round@11 h[3] -> Round h[3]",
+             "Round@9 h[3] -> !UNSUPPORTED version 9, known are 11 to 27",
+             "Sign@13 n[3] -> Sign n[3]", "Tan@7 f[3] -> Tan f[3]",
+             "Floor@28 f[3] -> !UNSUPPORTED version 28",
              "Clip@6 f[2] | min=0.5f max=2.5f -> Clip f[2]", "Clip@6 f[2] -> alias f[2]",
              "Clip@11 f[2] f=0 -> Clip f[2]", "Clip@11 f[2] - f=6 -> Clip f[2]",
              "Clip@13 i[2] i[] i[] -> Clip i[2]", "Clip@12 f[2] d=0 -> !INVALID 't1' has float64",
@@ -45,9 +48,10 @@ static void test_unary_and_clip(void) {
 static void test_casts(void) {
   TEST_CASES("Cast@1 f[2] | to=$INT64 -> Cast i[2]", "Cast@6 f[2] | to=7 -> Cast i[2]",
              "Cast@13 f[2] | to=1 -> alias f[2]", "Cast@19 f[2] | to=16 saturate=0 -> Cast B[2]",
-             "Cast@13 f[2] | to=99 -> !UNSUPPORTED type 99", "Cast@13 f[2] | to=8 -> !UNSUPPORTED string",
-             "Cast@1 f[2] | to=$NOTHING -> !UNSUPPORTED type NOTHING", "CastLike@15 f[2] i[3] -> Cast i[2]",
-             "CastLike@19 f[2] f[] -> alias f[2]");
+             "Cast@13 f[2] | to=99 -> !UNSUPPORTED type 99",
+             "Cast@13 f[2] | to=8 -> !UNSUPPORTED string",
+             "Cast@1 f[2] | to=$NOTHING -> !UNSUPPORTED type NOTHING",
+             "CastLike@15 f[2] i[3] -> Cast i[2]", "CastLike@19 f[2] f[] -> alias f[2]");
 }
 
 static void test_compare_makes_bool(void) {
@@ -60,8 +64,10 @@ static void test_compare_makes_bool(void) {
   test_open(&t);
   const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, shape, 1);
   const uint32_t c = test_input(&t, "c", OPIPE_BOOL, shape, 1);
-  for (size_t i = 0; i < OPI_COUNT(ops); ++i) test_output(&t, test_op(&t, ops[i], x, x));
-  for (size_t i = 0; i < OPI_COUNT(logic); ++i) test_output(&t, test_op(&t, logic[i], c, c));
+  for (size_t i = 0; i < OPI_COUNT(ops); ++i)
+    test_output(&t, test_op(&t, ops[i], x, x));
+  for (size_t i = 0; i < OPI_COUNT(logic); ++i)
+    test_output(&t, test_op(&t, logic[i], c, c));
   test_output(&t, test_op(&t, "Not", c, OPIPE_NONE));
   test_output(&t, test_op(&t, "IsNaN", x, OPIPE_NONE));
   test_output(&t, test_op(&t, "IsInf", x, OPIPE_NONE));
@@ -77,17 +83,19 @@ static void test_compare_makes_bool(void) {
 }
 
 static void test_elementwise_carries(void) {
-  TEST_CASES("Add@14 f[4,3]^0 f[3] -> Add f[4,3]^0", "Add@14 f[3]^0 f[2,3]^1 -> Add f[2,3]^1",
-             "Add@14 f[4,3]^0 f[4,3]^0 -> Add f[4,3]^0", "Mul@14 f[8,3]^0:2:1 f[8,1]^0:2:1 -> Mul f[8,3]^0:2:1",
-             "Add@14 f[4,3]^0 f[4,3] -> !carry 't1' has 4 different entries along it in dimension 0",
-             "Add@14 f[4,3]^0 f#[4,3] -> Add f[4,3]^0",
-             "Add@14 f[4]^0 f{1,2,3,4} -> !carry 4 different entries",
-             "Add@14 f[4]^0 f{2,2,2,2} -> Add f[4]^0",
-             "Add@14 f[4]^0 f[4,1]^0 -> !carry different places",
-             "Add@14 f[1,3]^0 f[4,3] -> !carry broadcast along it from 1 to 4",
-             "Clip@13 f[4]^0 f[] f[] -> Clip f[4]^0", "Cast@13 f[4]^0 | to=7 -> Cast i[4]^0");
+  TEST_CASES(
+      "Add@14 f[4,3]^0 f[3] -> Add f[4,3]^0", "Add@14 f[3]^0 f[2,3]^1 -> Add f[2,3]^1",
+      "Add@14 f[4,3]^0 f[4,3]^0 -> Add f[4,3]^0",
+      "Mul@14 f[8,3]^0:2:1 f[8,1]^0:2:1 -> Mul f[8,3]^0:2:1",
+      "Add@14 f[4,3]^0 f[4,3] -> !carry 't1' has 4 different entries along it in dimension 0",
+      "Add@14 f[4,3]^0 f#[4,3] -> Add f[4,3]^0",
+      "Add@14 f[4]^0 f{1,2,3,4} -> !carry 4 different entries",
+      "Add@14 f[4]^0 f{2,2,2,2} -> Add f[4]^0", "Add@14 f[4]^0 f[4,1]^0 -> !carry different places",
+      "Add@14 f[1,3]^0 f[4,3] -> !carry broadcast along it from 1 to 4",
+      "Clip@13 f[4]^0 f[] f[] -> Clip f[4]^0", "Cast@13 f[4]^0 | to=7 -> Cast i[4]^0");
 }
 
-OPI_TEST_MAIN("arithmetic", OPI_TEST(test_binary_broadcasts), OPI_TEST(test_old_broadcast_attributes),
-              OPI_TEST(test_many_become_chains), OPI_TEST(test_unary_and_clip), OPI_TEST(test_casts),
+OPI_TEST_MAIN("arithmetic", OPI_TEST(test_binary_broadcasts),
+              OPI_TEST(test_old_broadcast_attributes), OPI_TEST(test_many_become_chains),
+              OPI_TEST(test_unary_and_clip), OPI_TEST(test_casts),
               OPI_TEST(test_compare_makes_bool), OPI_TEST(test_elementwise_carries))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* If, Loop and sequences vanish when what decides them is known, and are refused by name when not. */
+/* If, Loop and sequences vanish when what decides them is known, and are refused by name when not.
+ */
 #include "tests/loader/graphs.h"
 
 static const int64_t two[1] = {2}, two_three[2] = {2, 3}, four_three[2] = {4, 3};
@@ -27,7 +28,9 @@ static uint32_t capture(test_graph *t, uint32_t outer) {
   return inner;
 }
 
-static void body_close(test_graph *t) { t->graph = t->model.graph; }
+static void body_close(test_graph *t) {
+  t->graph = t->model.graph;
+}
 
 static opipe_attr body_attr(const char *name, const opi_graph *body) {
   return (opipe_attr){.name = name, .data = body, .kind = OPI_ATTR_GRAPH};
@@ -168,8 +171,10 @@ static void test_loop_limits(void) {
     test_output(&t, scan);
     const opi_bind_options options = test_options();
     const opipe_status status = opi_bind(&t.model, &options, &bound, &err);
-    if (form == 0) OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, "more than 1024 trips");
-    if (form == 1) OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, "graph input 'n'");
+    if (form == 0)
+      OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, "more than 1024 trips");
+    if (form == 1)
+      OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, "graph input 'n'");
     if (form == 2) { /* not a single trip: the carried value passes, the scan is empty */
       OPI_ASSERT_OK_FATAL(status, &err);
       OPI_ASSERT_STR(bound->graph->nodes[0].op, "Identity");
@@ -229,9 +234,12 @@ static void test_sequences_that_stay_are_refused(void) {
     const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
     const uint32_t at = test_input(&t, "at", OPIPE_INT64, NULL, 0);
     test_node(&t, "SequenceConstruct", 11, &x, 1, NULL, 0, &sequence, 1);
-    if (form == 0) test_output(&t, sequence);
-    if (form == 1) test_output(&t, test_op(&t, "SequenceAt", sequence, at));
-    if (form == 2) test_output(&t, test_op(&t, "Add", sequence, x));
+    if (form == 0)
+      test_output(&t, sequence);
+    if (form == 1)
+      test_output(&t, test_op(&t, "SequenceAt", sequence, at));
+    if (form == 2)
+      test_output(&t, test_op(&t, "Add", sequence, x));
     const opi_bind_options options = test_options();
     const opipe_status status = opi_bind(&t.model, &options, &bound, &err);
     OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err,

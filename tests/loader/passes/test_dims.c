@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dimensions: expressions, what is given, what follows, defaults, and what is refused with both numbers. */
+/* Dimensions: expressions, what is given, what follows, defaults, and what is refused with both
+ * numbers. */
 #include "loader/passes/walk.h"
 #include "tests/loader/graphs.h"
 
 static bool lookup(const void *ctx, const char *name, int64_t *out_value) {
   (void)ctx;
-  if (strcmp(name, "s1") == 0) *out_value = 17;
-  if (strcmp(name, "batch-size") == 0 || strcmp(name, "a.b") == 0) *out_value = 3;
+  if (strcmp(name, "s1") == 0)
+    *out_value = 17;
+  if (strcmp(name, "batch-size") == 0 || strcmp(name, "a.b") == 0)
+    *out_value = 3;
   return strcmp(name, "missing") != 0;
 }
 
@@ -19,18 +22,29 @@ static void test_expressions(void) {
   static const struct {
     const char *text;
     int64_t value;
-  } rows[] = {{"(((s1 - 1)//8)) + 1", 3}, {"2*s1", 34}, {"s1 + s1", 34}, {"-s1 + 20", 3},
-              {"s1 % 5", 2}, {"(0-s1)//4", -5}, {"Max(1, s1, 4)", 17}, {"min(s1,2)*3", 6},
-              {"batch-size", 3}, {"batch-size*2", 6}, {"a.b", 3}, {"s1-1", 16}, {"  7 ", 7}};
-  static const char *const bad[] = {"s1 +", "(s1", "s1)", "s1 ** 2", "f(s1)", "", "1x", "s1 s1",
-                                    "99999999999999999999"};
+  } rows[] = {{"(((s1 - 1)//8)) + 1", 3},
+              {"2*s1", 34},
+              {"s1 + s1", 34},
+              {"-s1 + 20", 3},
+              {"s1 % 5", 2},
+              {"(0-s1)//4", -5},
+              {"Max(1, s1, 4)", 17},
+              {"min(s1,2)*3", 6},
+              {"batch-size", 3},
+              {"batch-size*2", 6},
+              {"a.b", 3},
+              {"s1-1", 16},
+              {"  7 ", 7}};
+  static const char *const bad[] = {
+      "s1 +", "(s1", "s1)", "s1 ** 2", "f(s1)", "", "1x", "s1 s1", "99999999999999999999"};
   opi_arena arena;
   int64_t value = 0;
   opi_arena_init(&arena, opi_allocator_system(), 0);
   for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
     const opi_expr *e = parse(&arena, rows[i].text);
     const bool good = e != NULL && opi_expr_eval(e, lookup, NULL, &value);
-    if (!opi_test_check(good, __FILE__, __LINE__, false, "'%s'", rows[i].text)) continue;
+    if (!opi_test_check(good, __FILE__, __LINE__, false, "'%s'", rows[i].text))
+      continue;
     OPI_ASSERT_INT(value, rows[i].value);
   }
   for (size_t i = 0; i < OPI_COUNT(bad); ++i) {
@@ -47,7 +61,8 @@ static void test_expressions(void) {
   opi_arena_release(&arena);
 }
 
-/* ids [batch, seq], past [batch, 2, past_seq, 4], mask [batch, "past_seq + seq"], patches [(s - 1)//4 + 1] */
+/* ids [batch, seq], past [batch, 2, past_seq, 4], mask [batch, "past_seq + seq"], patches [(s -
+ * 1)//4 + 1] */
 static void add_decoder_inputs(test_graph *t) {
   const int64_t free_two[2] = {-1, -1}, past[4] = {-1, 2, -1, 4}, free_one[1] = {-1};
   const uint32_t ids = test_input(t, "ids", OPIPE_INT64, free_two, 2);
@@ -62,7 +77,8 @@ static void add_decoder_inputs(test_graph *t) {
   test_dim(t, mask, 1, "past_seq + seq");
   test_dim(t, patches, 0, "(s - 1)//4 + 1");
   const uint32_t all[4] = {ids, kv, mask, patches};
-  for (uint32_t i = 0; i < 4; ++i) test_output(t, test_op(t, "Identity", all[i], OPIPE_NONE));
+  for (uint32_t i = 0; i < 4; ++i)
+    test_output(t, test_op(t, "Identity", all[i], OPIPE_NONE));
 }
 
 static opipe_status solve(test_graph *t, const opi_bind_options *options, const char *name,
@@ -89,7 +105,8 @@ static void test_given_dims_and_what_follows(void) {
   OPI_ASSERT_INT(value, 8);
   OPI_ASSERT_OK(solve(&t, &options, "(s - 1)//4 + 1", &value, &err), &err);
   OPI_ASSERT_INT(value, 3);
-  const opi_dim_binding backwards[] = {{"batch", 2}, {"seq", 3}, {"past_seq + seq", 7}, {"patches.0", 4}};
+  const opi_dim_binding backwards[] = {
+      {"batch", 2}, {"seq", 3}, {"past_seq + seq", 7}, {"patches.0", 4}};
   options.dims = backwards;
   OPI_ASSERT_OK(solve(&t, &options, "past_seq", &value, &err), &err);
   OPI_ASSERT_INT(value, 4);
@@ -145,7 +162,8 @@ static void test_given_shapes(void) {
   const int64_t patches[1] = {2};
   test_open(&t);
   add_decoder_inputs(&t);
-  opi_input_shape shapes[] = {{"ids", ids, 2}, {"mask", mask, 2}, {"past", past, 4}, {"patches", patches, 1}};
+  opi_input_shape shapes[] = {
+      {"ids", ids, 2}, {"mask", mask, 2}, {"past", past, 4}, {"patches", patches, 1}};
   options.shapes = shapes;
   options.n_shapes = 4;
   OPI_ASSERT_OK(solve(&t, &options, "past_seq", &value, &err), &err);
@@ -154,7 +172,8 @@ static void test_given_shapes(void) {
   OPI_ASSERT_ERROR(solve(&t, &options, "past_seq", &value, &err), OPIPE_E_INVALID, &err,
                    "'past' has shape [-1, 2, -1, 4] in the file (-1: free), [2, 3, 5, 4] is given");
   shapes[2].rank = 3;
-  OPI_ASSERT_ERROR(solve(&t, &options, "past_seq", &value, &err), OPIPE_E_INVALID, &err, "[2, 3, 5]");
+  OPI_ASSERT_ERROR(solve(&t, &options, "past_seq", &value, &err), OPIPE_E_INVALID, &err,
+                   "[2, 3, 5]");
   test_close(&t);
 }
 

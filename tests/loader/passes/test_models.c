@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Real models, bound to the shapes of their first data set: output types and shapes are the data set's,
- * nothing that shapes alone decide is left, the batch axis is carried. The same models bind with
- * defaults. Read from the folder `shared` beside the project and from tests/data.
+/* Real models, bound to the shapes of their first data set: output types and shapes are the data
+ * set's, nothing that shapes alone decide is left, the batch axis is carried. The same models bind
+ * with defaults. Read from the folder `shared` beside the project and from tests/data.
  *
  * ctest: timeout=300
  */
@@ -25,9 +25,11 @@ static bool read_tensor(data_set *set, const char *folder, const char *kind, uin
   struct stat info;
   opipe_error err = OPIPE_ERROR_INIT;
   (void)snprintf(path, sizeof(path), "%s/test_data_set_0/%s_%u.pb", folder, kind, i);
-  if (stat(path, &info) != 0) return false;
+  if (stat(path, &info) != 0)
+    return false;
   char *bytes = opi_test_read_file(path, &n);
-  if (bytes == NULL) return false;
+  if (bytes == NULL)
+    return false;
   void *own = opi_arena_copy(&set->arena, bytes, n);
   free(bytes);
   if (own == NULL || opi_tensor_parse(own, n, &set->arena, out, &err) < 0) {
@@ -41,7 +43,8 @@ static void read_inputs(data_set *set, const opi_model *model, const char *folde
   const opi_graph *graph = model->graph;
   for (uint32_t i = 0; i < graph->n_inputs && i < MOST_INPUTS; ++i) {
     opi_value tensor;
-    if (!read_tensor(set, folder, "input", i, &tensor)) continue;
+    if (!read_tensor(set, folder, "input", i, &tensor))
+      continue;
     set->shapes[set->n++] = (opi_input_shape){graph->values[graph->inputs[i]].name, tensor.shape,
                                               (uint32_t)tensor.rank};
   }
@@ -52,15 +55,16 @@ static void check_outputs(data_set *set, const opi_graph *graph, const char *fol
   for (uint32_t o = 0; o < graph->n_outputs; ++o) {
     opi_value tensor;
     const opi_value *v = &graph->values[graph->outputs[o]];
-    if (!read_tensor(set, folder, "output", o, &tensor)) continue;
+    if (!read_tensor(set, folder, "output", o, &tensor))
+      continue;
     bool same = v->rank == tensor.rank && v->dtype == tensor.dtype;
-    for (int32_t d = 0; same && d < v->rank; ++d) same = v->shape[d] == tensor.shape[d];
-    (void)opi_test_check(same, __FILE__, __LINE__, false, "%s: output '%s' is %s %s, not %s %s",
-                         folder, v->name, opi_dtype_name(v->dtype),
-                         opi_shape_text(found, sizeof(found), v->shape, (uint32_t)v->rank),
-                         opi_dtype_name(tensor.dtype),
-                         opi_shape_text(wanted, sizeof(wanted), tensor.shape,
-                                        (uint32_t)tensor.rank));
+    for (int32_t d = 0; same && d < v->rank; ++d)
+      same = v->shape[d] == tensor.shape[d];
+    (void)opi_test_check(
+        same, __FILE__, __LINE__, false, "%s: output '%s' is %s %s, not %s %s", folder, v->name,
+        opi_dtype_name(v->dtype), opi_shape_text(found, sizeof(found), v->shape, (uint32_t)v->rank),
+        opi_dtype_name(tensor.dtype),
+        opi_shape_text(wanted, sizeof(wanted), tensor.shape, (uint32_t)tensor.rank));
   }
 }
 
@@ -73,14 +77,16 @@ static void check_folded(const opi_graph *graph, const char *folder) {
     const opi_node *node = &graph->nodes[n];
     bool reads = false, exact = true;
     for (uint32_t i = 0; i < node->n_in; ++i) {
-      if (node->in[i] == OPIPE_NONE) continue;
+      if (node->in[i] == OPIPE_NONE)
+        continue;
       reads = reads || graph->values[node->in[i]].data == NULL;
       exact = exact && !opi_dtype_is_float(graph->values[node->in[i]].dtype);
     }
     const bool copied = strcmp(node->op, "Identity") == 0; /* a constant output */
     (void)opi_test_check(reads || copied || !exact, __FILE__, __LINE__, false,
                          "%s: node '%s' (%s) reads constants alone", folder, node->name, node->op);
-    for (size_t k = 0; k < OPI_COUNT(gone); ++k) OPI_ASSERT(strcmp(node->op, gone[k]) != 0);
+    for (size_t k = 0; k < OPI_COUNT(gone); ++k)
+      OPI_ASSERT(strcmp(node->op, gone[k]) != 0);
   }
 }
 
@@ -89,8 +95,8 @@ static opi_model *load(const char *folder) {
   opi_model *model = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   (void)snprintf(path, sizeof(path), "%s/model.onnx", folder);
-  const opi_load_params params = {.path = path, .flags = OPI_LOAD_GRAPH_ONLY,
-                                  .allocator = opi_allocator_system()};
+  const opi_load_params params = {
+      .path = path, .flags = OPI_LOAD_GRAPH_ONLY, .allocator = opi_allocator_system()};
   OPI_ASSERT_OK(opi_model_load(&params, &model, &err), &err);
   return model;
 }
@@ -100,23 +106,29 @@ static void bind_model(const char *folder, uint32_t flags) {
   opi_bound *bound = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_model *model = load(folder);
-  if (model == NULL) return;
+  if (model == NULL)
+    return;
   opi_arena_init(&set.arena, opi_allocator_system(), 0);
-  const opi_bind_options options = {.flags = flags, .allocator = opi_allocator_system(),
-                                    .evaluator = test_backend_evaluator(), .shapes = set.shapes,
+  const opi_bind_options options = {.flags = flags,
+                                    .allocator = opi_allocator_system(),
+                                    .evaluator = test_backend_evaluator(),
+                                    .shapes = set.shapes,
                                     .n_shapes = 0};
   opi_bind_options given = options;
   if (!(flags & OPI_BIND_DEFAULTS)) {
     read_inputs(&set, model, folder);
     given.n_shapes = set.n;
-    if (set.n == 0) given.flags |= OPI_BIND_DEFAULTS; /* a folder without data */
+    if (set.n == 0)
+      given.flags |= OPI_BIND_DEFAULTS; /* a folder without data */
   }
   const opipe_status status = opi_bind(model, &given, &bound, &err);
   (void)opi_test_check(status >= 0, __FILE__, __LINE__, false, "%s: %s", folder,
                        status < 0 ? err.message : "");
   if (status >= 0) {
-    if (given.n_shapes != 0) check_outputs(&set, bound->graph, folder);
-    if (!(flags & OPI_BIND_KEEP_PARAMETERS)) check_folded(bound->graph, folder);
+    if (given.n_shapes != 0)
+      check_outputs(&set, bound->graph, folder);
+    if (!(flags & OPI_BIND_KEEP_PARAMETERS))
+      check_folded(bound->graph, folder);
   }
   opi_bound_free(bound);
   opi_model_free(model);
@@ -135,25 +147,36 @@ static uint32_t for_each_model(const char *root, int depth, uint32_t flags) {
   }
   DIR *folder = depth > 0 ? opendir(root) : NULL;
   for (struct dirent *e = NULL; folder != NULL && (e = readdir(folder)) != NULL;) {
-    if (e->d_name[0] == '.') continue;
+    if (e->d_name[0] == '.')
+      continue;
     (void)snprintf(path, sizeof(path), "%s/%s", root, e->d_name);
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) n += for_each_model(path, depth - 1, flags);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+      n += for_each_model(path, depth - 1, flags);
   }
-  if (folder != NULL) (void)closedir(folder);
+  if (folder != NULL)
+    (void)closedir(folder);
   return n;
 }
 
 static void all_below(const char *relative, uint32_t least, uint32_t flags) {
-  if (test_backend_evaluator() == NULL) OPI_SKIP("backend-cpu is not built");
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("backend-cpu is not built");
   const char *root = opi_test_shared(relative);
-  if (root == NULL) return;
+  if (root == NULL)
+    return;
   const uint32_t n = for_each_model(root, 2, flags);
   OPI_ASSERT(n >= least);
 }
 
-static void test_graphs(void) { all_below("models/graphs", 21, OPI_BIND_NO_FUSE); }
-static void test_gradients(void) { all_below("models/gradients", 10, OPI_BIND_NO_FUSE); }
-static void test_modern(void) { all_below("models/modern", 60, OPI_BIND_NO_FUSE); }
+static void test_graphs(void) {
+  all_below("models/graphs", 21, OPI_BIND_NO_FUSE);
+}
+static void test_gradients(void) {
+  all_below("models/gradients", 10, OPI_BIND_NO_FUSE);
+}
+static void test_modern(void) {
+  all_below("models/modern", 60, OPI_BIND_NO_FUSE);
+}
 static void test_graphs_by_defaults(void) {
   all_below("models/graphs", 21, OPI_BIND_NO_FUSE | OPI_BIND_DEFAULTS);
 }
@@ -167,7 +190,8 @@ static void test_gradients_with_parameters_kept(void) {
   all_below("models/gradients", 10, OPI_BIND_NO_FUSE | OPI_BIND_KEEP_PARAMETERS);
 }
 static void test_own_models(void) {
-  if (test_backend_evaluator() == NULL) OPI_SKIP("backend-cpu is not built");
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("backend-cpu is not built");
   OPI_ASSERT(for_each_model(opi_test_source("tests/data"), 1, OPI_BIND_NO_FUSE) >= 10);
 }
 
@@ -175,9 +199,11 @@ static void test_own_models(void) {
 static void test_gpt2_past_shrinks(void) {
   opi_bound *bound = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (test_backend_evaluator() == NULL) OPI_SKIP("backend-cpu is not built");
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("backend-cpu is not built");
   const char *folder = opi_test_shared("models/graphs/gpt2_past_12layer");
-  if (folder == NULL) return;
+  if (folder == NULL)
+    return;
   opi_model *model = load(folder);
   OPI_ASSERT_FATAL(model != NULL);
   const opi_bind_options options = {.flags = OPI_BIND_NO_FUSE | OPI_BIND_DEFAULTS,
