@@ -88,10 +88,15 @@ static void attention_task(void *argument, int32_t worker, int32_t workers) {
   }
 }
 
+/* Below this many multiplications the team is not woken. */
+enum { SMALL_ATTENTION = 1 << 15 };
+
 void cpu_attention(const cpu_exec *x, const cpu_attention_args *args) {
   attention_job job = {.kernels = x->kernels, .args = args};
   if (args->q_rows > 0 && args->v_dim > 0 &&
       thread_workspace(args->kv_rows, args->qk_dim, args->v_dim, &job.thread_bytes)) {
-    cpu_team_run(x->team, attention_task, &job);
+    double work = (double)(args->batch * args->heads * args->q_rows) * (double)args->kv_rows *
+                  (double)(args->qk_dim + args->v_dim);
+    cpu_team_run(work < SMALL_ATTENTION ? NULL : x->team, attention_task, &job);
   }
 }

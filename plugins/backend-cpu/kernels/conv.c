@@ -12,6 +12,21 @@ bool cpu_conv_workspace(int32_t threads, int64_t k, uint64_t *out_bytes) {
   return cpu_matmul_batch_workspace(threads, k, out_bytes);
 }
 
+/* out[i] = in[first + i * step] for i < count, 0 where that lies outside of [0, width). */
+static void copy_strided(const float *in, int64_t width, int64_t first, int64_t step, int64_t count,
+                         float *out) {
+  int64_t begin = first < 0 ? (step - 1 - first) / step : 0;
+  int64_t end = first < width ? (width - first + step - 1) / step : 0;
+  end = end < count ? end : count;
+  if (begin < end && step == 1) {
+    memcpy(out + begin, in + first + begin, (size_t)(end - begin) * sizeof(float));
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    out[i] = in[first + i * step];
+  }
+}
+
 /* One row of a panel: the input under one tap of the kernel for pixels [pixel, pixel + count). */
 static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t tap[2],
                       int64_t pixel, int64_t count, float *out) {
@@ -21,10 +36,9 @@ static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t 
   while (count > 0) {
     const int64_t run = g->out_size[1] - x < count ? g->out_size[1] - x : count;
     const int64_t row = y * g->stride[0] + tap[0] * g->dilation[0] - g->pad_begin[0];
-    const float *in = plane + row * g->in_size[1];
-    int64_t column = x * g->stride[1] + tap[1] * g->dilation[1] - g->pad_begin[1];
-    for (int64_t i = 0; row >= 0 && row < g->in_size[0] && i < run; i++, column += g->stride[1]) {
-      out[i] = column >= 0 && column < g->in_size[1] ? in[column] : 0.0f;
+    const int64_t column = x * g->stride[1] + tap[1] * g->dilation[1] - g->pad_begin[1];
+    if (row >= 0 && row < g->in_size[0]) {
+      copy_strided(plane + row * g->in_size[1], g->in_size[1], column, g->stride[1], run, out);
     }
     out += run;
     count -= run;

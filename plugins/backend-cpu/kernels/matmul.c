@@ -75,6 +75,13 @@ typedef struct product_job {
   int by_rows;
 } product_job;
 
+/* Products below this many multiplications are not worth waking the team: about a microsecond. */
+enum { SMALL_PRODUCT = 1 << 15 };
+
+static cpu_team *product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k) {
+  return (double)m * (double)n * (double)k < SMALL_PRODUCT ? NULL : x->team;
+}
+
 /* Columns or rows that the largest share has more than the mean, relative: compared to choose. */
 static int rows_divide_better(int64_t m, int64_t panels, int32_t workers) {
   enum { ROWS = 6 };
@@ -116,8 +123,9 @@ void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
                                  .epilogue = args->epilogue},
                      .m = args->m};
   int64_t panels = (args->b.n + CPU_PANEL - 1) / CPU_PANEL;
-  job.by_rows = rows_divide_better(args->m, panels, cpu_team_size(x->team));
-  cpu_team_run(x->team, product_task, &job);
+  cpu_team *team = product_team(x, args->m, args->b.n, args->b.k);
+  job.by_rows = rows_divide_better(args->m, panels, cpu_team_size(team));
+  cpu_team_run(team, product_task, &job);
 }
 
 /* ---- activations by activations: each thread packs the panel it is about to use ---- */
@@ -183,8 +191,9 @@ static void batch_task(void *argument, int32_t worker, int32_t workers) {
 
 void cpu_matmul_batch(const cpu_exec *x, const cpu_matmul_batch_args *args) {
   batch_job job = {x->kernels, args};
-  if (args->m > 0 && args->n > 0) {
-    cpu_team_run(x->team, batch_task, &job);
+  const int64_t rows = args->batch[0] * args->batch[1] * args->m;
+  if (rows > 0 && args->n > 0) {
+    cpu_team_run(product_team(x, rows, args->n, args->k), batch_task, &job);
   }
 }
 
