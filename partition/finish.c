@@ -93,11 +93,7 @@ static opipe_status find_transport(finish *f, const char *id) {
   return OPIPE_OK;
 }
 
-/* The graph must carry the batch axis when a request is split. */
-static opipe_status check_batch(finish *f, const opi_bound *bound) {
-  const opi_graph *g = bound->graph;
-  if (f->plan->n_microbatches == 1)
-    return OPIPE_OK;
+static opipe_status carry_batch(finish *f, const opi_graph *g) {
   opi_carry *in = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_inputs);
   opi_carry *out = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_values);
   if (in == NULL || out == NULL)
@@ -106,7 +102,22 @@ static opipe_status check_batch(finish *f, const opi_bound *bound) {
     in[i] = (opi_carry){
         .axis = opi_batch_axis(f->env->model, f->plan->batch_dim, i), .outer = 1, .inner = 1};
   }
-  const opipe_status status = opi_carry_axis(g, in, out, f->err);
+  return opi_carry_axis(g, in, out, f->err);
+}
+
+/* The graph must carry the batch axis when a request is split: as the micro-batch is, and as the
+ * whole batch is, since a node that folds rows together does nothing to a micro-batch of one row. */
+static opipe_status check_batch(finish *f, const opi_bound *bound) {
+  opi_bound *whole = NULL;
+  if (f->plan->n_microbatches == 1)
+    return OPIPE_OK;
+  opipe_status status = opi_plan_bind(f->plan, f->env->model, f->env->bind, f->plan->batch_rows,
+                                      &whole, f->err);
+  if (status == OPIPE_OK)
+    status = carry_batch(f, whole->graph);
+  if (status == OPIPE_OK)
+    status = carry_batch(f, bound->graph);
+  opi_bound_free(whole);
   if (status < 0)
     (void)opi_error_prefix(f->err, "%u micro-batches: ", f->plan->n_microbatches);
   return status;
