@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Binding: file graph + numbers for its dimensions -> bound graph.
  *
- *   solve dims -> inputs (or pinned constants) -> walk (lift, infer, fold) -> outputs -> dead -> fuse ->
- *   dead -> copy (leaves the garbage of folding behind) -> verify
+ *   solve dims -> inputs (or pinned constants) -> walk (lift, infer, fold) -> outputs -> dead ->
+ * fuse -> dead -> copy (leaves the garbage of folding behind) -> verify
  *
  * With OPI_BIND_DEFAULTS a length that only fits as the sum of two others (a mask over past and new
  * tokens) is found by trying: the first choice that binds is taken.
@@ -25,21 +25,24 @@ typedef struct binding {
 
 static const opi_pin *find_pin(const opi_bind_options *options, const char *input) {
   for (uint32_t i = 0; i < options->n_pins; ++i) {
-    if (strcmp(options->pins[i].input, input) == 0) return &options->pins[i];
+    if (strcmp(options->pins[i].input, input) == 0)
+      return &options->pins[i];
   }
   return NULL;
 }
 
 static const opi_input_shape *find_shape(const opi_bind_options *options, const char *input) {
   for (uint32_t i = 0; i < options->n_shapes; ++i) {
-    if (strcmp(options->shapes[i].input, input) == 0) return &options->shapes[i];
+    if (strcmp(options->shapes[i].input, input) == 0)
+      return &options->shapes[i];
   }
   return NULL;
 }
 
 static bool is_input(const opi_graph *graph, const char *name) {
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
-    if (strcmp(graph->values[graph->inputs[i]].name, name) == 0) return true;
+    if (strcmp(graph->values[graph->inputs[i]].name, name) == 0)
+      return true;
   }
   return false;
 }
@@ -47,12 +50,14 @@ static bool is_input(const opi_graph *graph, const char *name) {
 static opipe_status check_options(const opi_model *model, const opi_bind_options *options,
                                   opipe_error *err) {
   for (uint32_t i = 0; i < options->n_pins; ++i) {
-    if (is_input(model->graph, options->pins[i].input)) continue;
+    if (is_input(model->graph, options->pins[i].input))
+      continue;
     return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s' to pin",
                     options->pins[i].input);
   }
   for (uint32_t i = 0; i < options->n_shapes; ++i) {
-    if (is_input(model->graph, options->shapes[i].input)) continue;
+    if (is_input(model->graph, options->shapes[i].input))
+      continue;
     return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'", options->shapes[i].input);
   }
   return OPIPE_OK;
@@ -85,7 +90,8 @@ static opipe_status add_pinned(binding *bd, uint32_t file_value, const opi_pin *
   const uint32_t v = data == NULL ? OPIPE_NONE
                                   : opi_b_borrow(&bd->builder, from->name, pin->dtype, pin->shape,
                                                  pin->rank, data);
-  if (v == OPIPE_NONE) return opi_fail_nomem(err, n_bytes, "a pinned input");
+  if (v == OPIPE_NONE)
+    return opi_fail_nomem(err, n_bytes, "a pinned input");
   opi_b_value(&bd->builder, v)->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
   opi_b_value(&bd->builder, v)->source = file_value;
   bd->scope.values[file_value] = v;
@@ -107,11 +113,14 @@ static opipe_status input_shape(binding *bd, const opi_value *from, int64_t *sha
   *out_rank = (uint32_t)from->rank;
   for (uint32_t d = 0; d < *out_rank; ++d) {
     shape[d] = from->shape[d];
-    if (shape[d] >= 0) continue;
+    if (shape[d] >= 0)
+      continue;
     const char *key = opi_dim_key(&bd->scratch, from, d);
     const char *place = opi_dim_place(&bd->scratch, from, d);
-    if (key == NULL || place == NULL) return opi_fail_nomem(err, 32, "a dimension's name");
-    if (opi_dim_find(bd->dims, bd->n_dims, place, &shape[d])) continue;
+    if (key == NULL || place == NULL)
+      return opi_fail_nomem(err, 32, "a dimension's name");
+    if (opi_dim_find(bd->dims, bd->n_dims, place, &shape[d]))
+      continue;
     if (!opi_dim_find(bd->dims, bd->n_dims, key, &shape[d])) {
       return opi_fail(err, OPIPE_E_INTERNAL, "dimension %" PRIu32 " of input '%s' has no number", d,
                       from->name);
@@ -126,10 +135,11 @@ static opipe_status add_input(binding *bd, uint32_t file_value, opipe_error *err
   uint32_t rank = 0;
   char text[128];
   const opi_pin *pin = find_pin(bd->options, from->name);
-  if (pin != NULL) return add_pinned(bd, file_value, pin, err);
+  if (pin != NULL)
+    return add_pinned(bd, file_value, pin, err);
   OPI_TRY(input_shape(bd, from, shape, &rank, err));
-  const uint32_t v = opi_graph_add_value(bd->builder.graph, from->name, from->dtype, shape,
-                                         (int32_t)rank);
+  const uint32_t v =
+      opi_graph_add_value(bd->builder.graph, from->name, from->dtype, shape, (int32_t)rank);
   if (v == OPIPE_NONE || !opi_graph_add_input(bd->builder.graph, v)) {
     return opi_fail_nomem(err, sizeof(opi_value), "an input");
   }
@@ -155,8 +165,10 @@ static opipe_status add_copied_output(binding *bd, uint32_t v, uint32_t file_val
   const char *name = bd->scope.file->values[file_value].name;
   if (opi_map_get(b->names, name, &other)) {
     name = opi_arena_printf(b->graph->arena, "%s_output", name);
-    if (name != NULL && opi_map_get(b->names, name, &other)) name = opi_b_name(b);
-    if (name == NULL) return opi_fail_nomem(err, 32, "an output's name");
+    if (name != NULL && opi_map_get(b->names, name, &other))
+      name = opi_b_name(b);
+    if (name == NULL)
+      return opi_fail_nomem(err, 32, "an output's name");
   }
   b->origin_index = OPIPE_NONE;
   b->origin_stage = -1;
@@ -167,8 +179,7 @@ static opipe_status add_copied_output(binding *bd, uint32_t v, uint32_t file_val
                                               : opi_fail_nomem(err, sizeof(uint32_t), "an output");
 }
 
-static opipe_status note_alias(opi_builder *b, const char *name, uint32_t value,
-                               opipe_error *err) {
+static opipe_status note_alias(opi_builder *b, const char *name, uint32_t value, opipe_error *err) {
   if (!opi_arena_grow(b->graph->arena, (void **)&b->aliases, &b->room_aliases, b->n_aliases + 1,
                       sizeof(opi_alias))) {
     return opi_fail_nomem(err, sizeof(opi_alias), "a second name");
@@ -182,7 +193,8 @@ static opipe_status add_output(binding *bd, uint32_t file_value, opipe_error *er
   const char *name = bd->scope.file->values[file_value].name;
   uint32_t v = OPIPE_NONE;
   OPI_TRY(opi_frame_value(b, &bd->scope, file_value, &v, err));
-  if (v == OPI_POISONED) return OPIPE_OK;
+  if (v == OPI_POISONED)
+    return OPIPE_OK;
   if (opi_is_sequence(v)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "graph output '%s' is a sequence", name);
   }
@@ -195,7 +207,8 @@ static opipe_status add_output(binding *bd, uint32_t file_value, opipe_error *er
     opi_map_remove(b->names, old);
     value->name = name;
     OPI_TRY(opi_map_set(b->names, name, v, err));
-    if (value->source != OPIPE_NONE) OPI_TRY(note_alias(b, old, v, err));
+    if (value->source != OPIPE_NONE)
+      OPI_TRY(note_alias(b, old, v, err));
   }
   opi_b_value(b, v)->source = file_value;
   return opi_graph_add_output(b->graph, v) ? OPIPE_OK
@@ -205,10 +218,12 @@ static opipe_status add_output(binding *bd, uint32_t file_value, opipe_error *er
 static uint32_t find_named(const opi_graph *graph, const opi_alias *aliases, uint32_t n_aliases,
                            const char *name) {
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    if (strcmp(graph->values[v].name, name) == 0) return v;
+    if (strcmp(graph->values[v].name, name) == 0)
+      return v;
   }
   for (uint32_t a = 0; a < n_aliases; ++a) {
-    if (strcmp(aliases[a].name, name) == 0) return aliases[a].value;
+    if (strcmp(aliases[a].name, name) == 0)
+      return aliases[a].value;
   }
   return OPIPE_NONE;
 }
@@ -225,18 +240,22 @@ static opipe_status mark_barriers(binding *bd, opipe_error *err) {
     if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE) {
       return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no tensor '%s' to cut at", name);
     }
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "tensor '%s' cannot be cut at: it is a constant or not needed once the "
-                    "dimensions are bound", name);
+    /* Known once the dimensions are bound, or not needed: there is nothing to send. */
+    opi_log(
+        bd->options->logger, OPIPE_LOG_INFO,
+        "tensor '%s' is a constant or not needed once the dimensions are bound: every stage has it",
+        name);
   }
   return OPIPE_OK;
 }
 
 /* When the first cause is an input whose value is needed, says which: its index in the model. */
 static void name_input(const opi_graph *file, const opipe_error *first, opipe_error *err) {
-  if (err == NULL || first->domain != OPIPE_DOMAIN_INPUT) return;
+  if (err == NULL || first->domain != OPIPE_DOMAIN_INPUT)
+    return;
   for (uint32_t i = 0; i < file->n_inputs; ++i) {
-    if (file->inputs[i] != (uint32_t)first->native) continue;
+    if (file->inputs[i] != (uint32_t)first->native)
+      continue;
     err->domain = OPIPE_DOMAIN_INPUT;
     err->native = (int32_t)i;
   }
@@ -245,7 +264,8 @@ static void name_input(const opi_graph *file, const opipe_error *first, opipe_er
 /* The report as one error: the first cause and how many there are. */
 static opipe_status finish_report(binding *bd, opipe_error *err) {
   const opi_report *report = &bd->report;
-  if (report->n == 0) return OPIPE_OK;
+  if (report->n == 0)
+    return OPIPE_OK;
   if (bd->options->report != NULL) {
     OPI_TRY(opi_text_write(&report->text, bd->options->report, bd->options->report_ctx, err));
   }
@@ -262,22 +282,26 @@ static opipe_status finish_report(binding *bd, opipe_error *err) {
 
 static opipe_status build(binding *bd, opipe_error *err) {
   const opi_graph *file = bd->model->graph;
-  for (uint32_t i = 0; i < file->n_inputs; ++i) OPI_TRY(add_input(bd, file->inputs[i], err));
+  for (uint32_t i = 0; i < file->n_inputs; ++i)
+    OPI_TRY(add_input(bd, file->inputs[i], err));
   bd->builder.scope = &bd->scope;
   OPI_TRY(opi_walk(&bd->builder, &bd->scope, err));
   bd->builder.origin = NULL;
-  for (uint32_t o = 0; o < file->n_outputs; ++o) OPI_TRY(add_output(bd, file->outputs[o], err));
+  for (uint32_t o = 0; o < file->n_outputs; ++o)
+    OPI_TRY(add_output(bd, file->outputs[o], err));
   OPI_TRY(finish_report(bd, err));
   return opi_pass_dead(&bd->builder, err);
 }
 
 static opipe_status copy_dims(const binding *bd, opi_bound *bound, opipe_error *err) {
   bound->dims = OPI_ARENA_ARRAY(&bound->arena, opi_dim_binding, bd->n_dims);
-  if (bound->dims == NULL) return opi_fail_nomem(err, bd->n_dims * sizeof(*bd->dims), "dimensions");
+  if (bound->dims == NULL)
+    return opi_fail_nomem(err, bd->n_dims * sizeof(*bd->dims), "dimensions");
   for (uint32_t d = 0; d < bd->n_dims; ++d) {
     bound->dims[d].name = opi_arena_strdup(&bound->arena, bd->dims[d].name);
     bound->dims[d].value = bd->dims[d].value;
-    if (bound->dims[d].name == NULL) return opi_fail_nomem(err, 32, "a dimension's name");
+    if (bound->dims[d].name == NULL)
+      return opi_fail_nomem(err, 32, "a dimension's name");
   }
   bound->n_dims = bd->n_dims;
   return OPIPE_OK;
@@ -290,11 +314,13 @@ static opipe_status copy_aliases(const binding *bd, opi_bound *bound, opipe_erro
     return opi_fail_nomem(err, b->n_aliases * sizeof(opi_alias), "second names");
   }
   for (uint32_t a = 0; a < b->n_aliases; ++a) {
-    if (b->aliases[a].value == OPIPE_NONE) continue;
+    if (b->aliases[a].value == OPIPE_NONE)
+      continue;
     opi_alias *to = &bound->aliases[bound->n_aliases++];
     to->value = b->aliases[a].value;
     to->name = opi_arena_strdup(&bound->arena, b->aliases[a].name);
-    if (to->name == NULL) return opi_fail_nomem(err, 32, "a second name");
+    if (to->name == NULL)
+      return opi_fail_nomem(err, 32, "a second name");
   }
   return OPIPE_OK;
 }
@@ -315,7 +341,8 @@ static opipe_status finish(binding *bd, opi_bound *bound, opipe_error *err) {
 static opipe_status open_binding(binding *bd, opipe_error *err) {
   const opi_bind_options *options = bd->options;
   opi_graph *graph = opi_graph_new(&bd->scratch, bd->model->graph->name);
-  if (graph == NULL) return opi_fail_nomem(err, sizeof(*graph), "a graph");
+  if (graph == NULL)
+    return opi_fail_nomem(err, sizeof(*graph), "a graph");
   OPI_TRY(opi_b_open(&bd->builder, graph, &bd->scratch, options->allocator, err));
   bd->builder.evaluator = options->evaluator;
   bd->builder.logger = options->logger;
@@ -330,14 +357,18 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
                              opipe_error *err) {
   binding bd = {.model = model, .options = options, .dims = dims, .n_dims = n_dims};
   opi_bound *bound = opi_alloc_zero(options->allocator, 1, sizeof(*bound));
-  if (bound == NULL) return opi_fail_nomem(err, sizeof(*bound), "a bound graph");
+  if (bound == NULL)
+    return opi_fail_nomem(err, sizeof(*bound), "a bound graph");
   opi_arena_init(&bound->arena, options->allocator, 0);
   opi_arena_init(&bd.scratch, options->allocator, 0);
   opi_text_init(&bd.report.text, options->allocator);
   opipe_status status = open_binding(&bd, err);
-  if (status >= 0) status = build(&bd, err);
-  if (status >= 0) status = mark_barriers(&bd, err);
-  if (status >= 0) status = finish(&bd, bound, err);
+  if (status >= 0)
+    status = build(&bd, err);
+  if (status >= 0)
+    status = mark_barriers(&bd, err);
+  if (status >= 0)
+    status = finish(&bd, bound, err);
   opi_text_release(&bd.report.text);
   opi_b_close(&bd.builder);
   opi_arena_release(&bd.scratch);
@@ -350,7 +381,8 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
 }
 
 void opi_bound_free(opi_bound *bound) {
-  if (bound == NULL) return;
+  if (bound == NULL)
+    return;
   const opipe_allocator *allocator = bound->arena.allocator;
   opi_arena_release(&bound->arena);
   opi_free(allocator, bound, sizeof(*bound));
@@ -369,8 +401,10 @@ opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
   OPI_TRY(check_options(model, options, err));
   opi_arena_init(&arena, options->allocator, 0);
   opipe_status status = opi_solve_dims(model, options, &arena, &dims, &n_dims, &reason);
-  if (status >= 0) status = opi_bind_solved(model, options, dims, n_dims, out_bound, &reason);
-  if (status < 0 && err != NULL) *err = reason;
+  if (status >= 0)
+    status = opi_bind_solved(model, options, dims, n_dims, out_bound, &reason);
+  if (status < 0 && err != NULL)
+    *err = reason;
   if (status == OPIPE_E_INVALID && n_dims != 0 && (options->flags & OPI_BIND_DEFAULTS)) {
     status = opi_bind_search(model, options, dims, n_dims, &reason, out_bound, err);
   }

@@ -90,6 +90,8 @@ typedef struct given {
   opi_map *nodes;    /* output or node name -> node */
   uint32_t *ceiling; /* [n_nodes] latest stage: what some boundary is computed from */
   uint32_t *floor;   /* [n_nodes] earliest stage: what reads across a boundary */
+  bool *free;        /* [n_nodes] reads graph inputs only and feeds no boundary */
+  opi_uses uses;
   uint32_t n_stages;
   opipe_error *err;
 } given;
@@ -162,32 +164,74 @@ static opipe_status mark_edge(given *g, const opi_cut_edge *edge) {
   return OPIPE_OK;
 }
 
-static opipe_status assign(given *g, uint32_t *out_stage) {
+/* The latest stage among a node's producers; *out_free: it reads graph inputs and known values only
+ * (or nodes that do). */
+static uint32_t producer_stage(const given *g, uint32_t n, const uint32_t *stage, bool *out_free) {
   const opi_graph *graph = g->graph;
-  for (uint32_t n = graph->n_nodes; n-- > 0;) { /* ceilings flow to producers */
-    for (uint32_t i = 0; i < graph->nodes[n].n_in; ++i) {
-      const uint32_t v = graph->nodes[n].in[i];
-      const uint32_t producer = v == OPIPE_NONE ? OPIPE_NONE : graph->values[v].producer;
+  uint32_t latest = 0;
+  for (uint32_t i = 0; i < graph->nodes[n].n_in; ++i) {
+    const uint32_t v = graph->nodes[n].in[i];
+    const uint32_t producer = v == OPIPE_NONE ? OPIPE_NONE : graph->values[v].producer;
+    if (producer == OPIPE_NONE)
+      continue;
+    if (stage[producer] > latest)
+      latest = stage[producer];
+    *out_free &= g->free[producer];
+  }
+  return latest;
+}
+
+/* Ceilings flow to producers: what boundary k needs stands in stage k, or before where an earlier
+ * boundary needs it too. */
+static void lower_ceilings(given *g) {
+  for (uint32_t n = g->graph->n_nodes; n-- > 0;) {
+    for (uint32_t i = 0; i < g->graph->nodes[n].n_in; ++i) {
+      const uint32_t v = g->graph->nodes[n].in[i];
+      const uint32_t producer = v == OPIPE_NONE ? OPIPE_NONE : g->graph->values[v].producer;
       if (producer != OPIPE_NONE && g->ceiling[producer] > g->ceiling[n])
         g->ceiling[producer] = g->ceiling[n];
     }
   }
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) { /* floors flow to consumers */
-    uint32_t stage = g->floor[n];
-    for (uint32_t i = 0; i < graph->nodes[n].n_in; ++i) {
-      const uint32_t v = graph->nodes[n].in[i];
-      const uint32_t producer = v == OPIPE_NONE ? OPIPE_NONE : graph->values[v].producer;
-      if (producer != OPIPE_NONE && out_stage[producer] > stage)
-        stage = out_stage[producer];
+}
+
+/* A node that no boundary needs and that reads no other stage's work goes to its first reader. */
+static void move_to_readers(given *g, uint32_t *io_stage) {
+  for (uint32_t n = g->graph->n_nodes; n-- > 0;) {
+    const opi_node *node = &g->graph->nodes[n];
+    uint32_t first = OPIPE_NONE;
+    if (!g->free[n])
+      continue;
+    for (uint32_t o = 0; o < node->n_out; ++o) {
+      const uint32_t v = node->out[o];
+      for (uint32_t u = v == OPIPE_NONE ? 0 : g->uses.first[v];
+           v != OPIPE_NONE && u < g->uses.first[v + 1]; ++u) {
+        if (io_stage[g->uses.users[u]] < first)
+          first = io_stage[g->uses.users[u]];
+      }
     }
+    if (first != OPIPE_NONE)
+      io_stage[n] = first;
+  }
+}
+
+static opipe_status assign(given *g, uint32_t *out_stage) {
+  lower_ceilings(g);
+  for (uint32_t n = 0; n < g->graph->n_nodes; ++n) {
+    bool free_node = g->floor[n] == 0 && g->ceiling[n] == g->n_stages - 1;
+    const uint32_t latest = producer_stage(g, n, out_stage, &free_node);
+    uint32_t stage = g->floor[n] > latest ? g->floor[n] : latest;
     if (stage > g->ceiling[n]) {
       return opi_fail(g->err, OPIPE_E_INVALID,
                       "the cuts contradict: node '%s' feeds a tensor of boundary %u, but reads "
                       "across boundary %u",
-                      graph->nodes[n].name, g->ceiling[n], stage - 1);
+                      g->graph->nodes[n].name, g->ceiling[n], stage - 1);
     }
+    if (g->ceiling[n] < g->n_stages - 1)
+      stage = g->ceiling[n];
+    g->free[n] = free_node;
     out_stage[n] = stage;
   }
+  move_to_readers(g, out_stage);
   return OPIPE_OK;
 }
 
@@ -195,11 +239,13 @@ static opipe_status cut_given(given *g, const opi_cut_edge *edges, uint32_t n_ed
                               uint32_t *out_stage) {
   g->ceiling = OPI_ARENA_ARRAY(&g->scratch, uint32_t, g->graph->n_nodes);
   g->floor = OPI_ARENA_ARRAY(&g->scratch, uint32_t, g->graph->n_nodes);
-  if (g->ceiling == NULL || g->floor == NULL)
+  g->free = OPI_ARENA_ARRAY(&g->scratch, bool, g->graph->n_nodes);
+  if (g->ceiling == NULL || g->floor == NULL || g->free == NULL)
     return opi_fail_nomem(g->err, g->graph->n_nodes, "a cut");
   for (uint32_t n = 0; n < g->graph->n_nodes; ++n)
     g->ceiling[n] = g->n_stages - 1;
   OPI_TRY(index_names(g));
+  OPI_TRY(opi_graph_uses(g->graph, &g->scratch, &g->uses, g->err));
   for (uint32_t e = 0; e < n_edges; ++e) {
     if (edges[e].boundary + 1 >= g->n_stages) {
       return opi_fail(g->err, OPIPE_E_INVALID,

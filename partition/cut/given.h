@@ -20,7 +20,8 @@ opipe_status opi_cut_parse(const char *spec, opi_arena *arena, opi_cut_edge **ou
                            uint32_t *out_n_edges, uint32_t *out_n_boundaries, opipe_error *err);
 
 /* Stage of every node: what a tensor of boundary k needs stands in stage k at the latest; a
- * consumer of a cut edge stands behind it; all else stays with its producers. A tensor that is in
+ * consumer of a cut edge stands behind it; all else stays with its producers, or where it has none
+ * with its first reader. A tensor that is in
  * the file graph but was folded away is ignored: every stage has it. OPIPE_E_NOTFOUND: no such
  * tensor or consumer; OPIPE_E_INVALID: a consumer stands before the boundary. */
 opipe_status opi_cut_given(const opi_bound *bound, const opi_graph *file_graph,
