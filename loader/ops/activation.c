@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Activations: functions of one element, and PRelu.
  *
- * Canonical: the standard's own operators with every attribute written out. com.microsoft's Gelu, FastGelu, BiasGelu and QuickGelu
- * become Add, Gelu-20 and Swish-24 (contrib.c).
+ * Canonical: the standard's own operators with every attribute written out. com.microsoft's Gelu,
+ * FastGelu, BiasGelu and QuickGelu become Add, Gelu-20 and Swish-24 (contrib.c).
  */
 #include "loader/ops/kit.h"
 
@@ -15,10 +15,12 @@ static opipe_status relu_infer(opi_builder *b, const opi_node *node, opipe_error
 }
 
 static opipe_status plain_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_k_lift(b, node, node->op, NULL, 0, NULL, err); /* drops attributes of opset 1 (consumed_inputs) */
+  return opi_k_lift(b, node, node->op, NULL, 0, NULL,
+                    err); /* drops attributes of opset 1 (consumed_inputs) */
 }
 
-static opipe_status one_number(opi_builder *b, const opi_node *node, double alpha, opipe_error *err) {
+static opipe_status one_number(opi_builder *b, const opi_node *node, double alpha,
+                               opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   opi_attrs_float(&attrs, "alpha", opi_attr_float(node, "alpha", alpha));
   return opi_k_lift(b, node, node->op, NULL, 0, &attrs, err);
@@ -35,8 +37,12 @@ static opipe_status leaky_lift(opi_builder *b, const opi_node *node, opipe_error
 static opipe_status selu_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   const bool old = node->version < 6;
   opi_attrs attrs = {.n = 0};
-  opi_attrs_float(&attrs, "alpha", opi_attr_float(node, "alpha", (double)(old ? 1.6732f : 1.67326319217681884765625f)));
-  opi_attrs_float(&attrs, "gamma", opi_attr_float(node, "gamma", (double)(old ? 1.0507f : 1.05070102214813232421875f)));
+  opi_attrs_float(
+      &attrs, "alpha",
+      opi_attr_float(node, "alpha", (double)(old ? 1.6732f : 1.67326319217681884765625f)));
+  opi_attrs_float(
+      &attrs, "gamma",
+      opi_attr_float(node, "gamma", (double)(old ? 1.0507f : 1.05070102214813232421875f)));
   return opi_k_lift(b, node, "Selu", NULL, 22, &attrs, err);
 }
 
@@ -51,13 +57,14 @@ static opipe_status gelu_lift(opi_builder *b, const opi_node *node, opipe_error 
   const char *form = opi_attr_string(node, "approximate", "none");
   opi_attrs attrs = {.n = 0};
   if (strcmp(form, "none") != 0 && strcmp(form, "tanh") != 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute approximate is '%.40s', it must be none or tanh", form);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "attribute approximate is '%.40s', it must be none or tanh", form);
   }
   opi_attrs_string(&attrs, "approximate", form);
   return opi_k_lift(b, node, "Gelu", NULL, 20, &attrs, err);
 }
 
-/* -- PRelu ------------------------------------------------------------------------------------------------------------------------- */
+/* -- PRelu ------------------------------------------------------------------------------------- */
 
 /* Opset < 7: a slope of rank 1 goes along axis 1 (the channels). */
 static opipe_status prelu_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
@@ -70,7 +77,8 @@ static opipe_status prelu_lift(opi_builder *b, const opi_node *node, opipe_error
   in[1] = node->in[1];
   if (node->version < 7 && slope.rank == 1 && x.rank > 2 && slope.shape[0] != 1) {
     int64_t shape[OPIPE_MAX_RANK];
-    for (int32_t a = 0; a + 1 < x.rank; a++) shape[a] = a == 0 ? slope.shape[0] : 1;
+    for (int32_t a = 0; a + 1 < x.rank; a++)
+      shape[a] = a == 0 ? slope.shape[0] : 1;
     OPI_TRY(opi_k_reshape(b, in[1], shape, (uint32_t)x.rank - 1, &in[1], err));
   }
   OPI_TRY(opi_k_one(b, "PRelu", 16, in, 2, NULL, &y, err));
@@ -85,10 +93,12 @@ static opipe_status prelu_infer(opi_builder *b, const opi_node *node, opipe_erro
   OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
   const opi_value *x = opi_input(b, node, 0);
   const opi_value *s = opi_input(b, node, 1);
-  if (!opi_broadcast(x->shape, (uint32_t)x->rank, s->shape, (uint32_t)s->rank, both, &rank) || rank != (uint32_t)x->rank ||
+  if (!opi_broadcast(x->shape, (uint32_t)x->rank, s->shape, (uint32_t)s->rank, both, &rank) ||
+      rank != (uint32_t)x->rank ||
       (rank != 0 && memcmp(both, x->shape, rank * sizeof(*both)) != 0)) {
     char has[128], want[128];
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' of shape %s does not broadcast to %s", s->name,
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' of shape %s does not broadcast to %s", s->name,
                          opi_shape_text(has, sizeof(has), s->shape, (uint32_t)s->rank),
                          opi_shape_text(want, sizeof(want), x->shape, (uint32_t)x->rank));
   }
@@ -96,8 +106,8 @@ static opipe_status prelu_infer(opi_builder *b, const opi_node *node, opipe_erro
 }
 
 /* The slope stays whole: it must not have the axis. */
-static opipe_status prelu_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                                opipe_error *err) {
+static opipe_status prelu_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]];
   const opi_value *s = &graph->values[node->in[1]];
   const int32_t back = in[0].axis < 0 ? 0 : x->rank - in[0].axis;
@@ -115,10 +125,11 @@ static void cheap_work(const opi_graph *graph, const opi_node *node, opi_work *o
   opi_work_each(graph, node, 1.0, out_work);
 }
 
-#define UNARY(name_, first_, lift_, infer_, work_)                                                                            \
-  {                                                                                                                          \
-    .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1,           \
-    .lift = lift_, .infer = infer_, .work = work_, .carry = opi_carry_first                                                   \
+#define UNARY(name_, first_, lift_, infer_, work_)                                      \
+  {                                                                                     \
+    .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = 1, \
+    .min_out = 1, .max_out = 1, .lift = lift_, .infer = infer_, .work = work_,          \
+    .carry = opi_carry_first                                                            \
   }
 
 static const opi_op ops[] = {

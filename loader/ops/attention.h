@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's extents and its emission, shared by the operator, the contrib forms and the fusion. */
+/* Attention's extents and its emission, shared by the operator, the contrib forms and the fusion.
+ */
 #ifndef OPI_ATTENTION_H
 #define OPI_ATTENTION_H
 
 #include "loader/ops/kit.h"
 
-enum { OPI_ATT_Q, OPI_ATT_K, OPI_ATT_V, OPI_ATT_MASK, OPI_ATT_PAST_K, OPI_ATT_PAST_V, OPI_ATT_SEQLEN, OPI_ATT_INPUTS };
+enum {
+  OPI_ATT_Q,
+  OPI_ATT_K,
+  OPI_ATT_V,
+  OPI_ATT_MASK,
+  OPI_ATT_PAST_K,
+  OPI_ATT_PAST_V,
+  OPI_ATT_SEQLEN,
+  OPI_ATT_INPUTS
+};
 enum { OPI_ATT_Y, OPI_ATT_PRESENT_K, OPI_ATT_PRESENT_V, OPI_ATT_QK, OPI_ATT_OUTPUTS };
 
 /* What the canonical node needs beside its inputs. */
@@ -21,7 +31,7 @@ typedef struct opi_attention {
 /* What a canonical node says. */
 opi_attention opi_attention_of(const opi_node *node);
 /* in [OPI_ATT_INPUTS], want: bit per output; out [OPI_ATT_OUTPUTS]. */
-opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const uint32_t *in, uint32_t want, uint32_t pattern,
-                                uint32_t *out, opipe_error *err);
+opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const uint32_t *in,
+                                uint32_t want, uint32_t pattern, uint32_t *out, opipe_error *err);
 
 #endif /* OPI_ATTENTION_H */

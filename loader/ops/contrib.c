@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* com.microsoft operators: the table, and the small ones (the GELU family, biases in front of softmax and dropout).
+/* com.microsoft operators: the table, and the small ones (the GELU family, biases in front of
+ * softmax and dropout).
  *
- * All of them are lifted to canonical operators: none reaches a backend. Hence their shape rules only say so.
+ * All of them are lifted to canonical operators: none reaches a backend. Hence their shape rules
+ * only say so.
  */
 #include "loader/ops/contrib.h"
 #include "loader/ops/dropout.h"
@@ -10,9 +12,10 @@ static opipe_status never(opi_builder *b, const opi_node *node, opipe_error *err
   return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "a com.microsoft operator was not lifted");
 }
 
-/* -- the GELU family --------------------------------------------------------------------------------------------------------------- */
+/* -- the GELU family --------------------------------------------------------------------------- */
 
-static opipe_status emit_gelu(opi_builder *b, const opi_node *node, uint32_t x, const char *approximate, opipe_error *err) {
+static opipe_status emit_gelu(opi_builder *b, const opi_node *node, uint32_t x,
+                              const char *approximate, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   uint32_t y;
   opi_attrs_string(&attrs, "approximate", approximate);
@@ -21,16 +24,20 @@ static opipe_status emit_gelu(opi_builder *b, const opi_node *node, uint32_t x, 
 }
 
 /* x + bias along the last axes; without a bias x itself. */
-static opipe_status add_bias(opi_builder *b, const opi_node *node, uint32_t i, uint32_t *out, opipe_error *err) {
+static opipe_status add_bias(opi_builder *b, const opi_node *node, uint32_t i, uint32_t *out,
+                             opipe_error *err) {
   *out = node->in[0];
-  if (opi_node_in(node, i) == OPIPE_NONE) return OPIPE_OK;
+  if (opi_node_in(node, i) == OPIPE_NONE)
+    return OPIPE_OK;
   OPI_TRY(opi_need(b, node, 0, "A", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need(b, node, i, "bias", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need_same_type(b, node, 0, i, err));
   const opi_value *x = opi_input(b, node, 0), *bias = opi_input(b, node, i);
-  if (bias->rank > x->rank) return opi_need(b, node, i, "bias", OPI_T_FLOAT, 1, x->rank, err);
+  if (bias->rank > x->rank)
+    return opi_need(b, node, i, "bias", OPI_T_FLOAT, 1, x->rank, err);
   for (int32_t a = 0; a < bias->rank; a++) {
-    OPI_TRY(opi_need_dim(b, node, i, (uint32_t)a, x->shape[x->rank - bias->rank + a], "as the last axes of the input", err));
+    OPI_TRY(opi_need_dim(b, node, i, (uint32_t)a, x->shape[x->rank - bias->rank + a],
+                         "as the last axes of the input", err));
   }
   return opi_b_op2(b, "Add", node->in[0], node->in[i], out, err);
 }
@@ -69,7 +76,8 @@ static opipe_status bias_split_gelu_lift(opi_builder *b, const opi_node *node, o
   OPI_TRY(opi_need(b, node, 1, "bias", OPI_T_FLOAT, 1, 1, err));
   const int64_t n = opi_input(b, node, 0)->shape[2];
   if (n % 2 != 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has %lld along axis 2, an even number is needed",
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' has %lld along axis 2, an even number is needed",
                          opi_input(b, node, 0)->name, (long long)n);
   }
   OPI_TRY(add_bias(b, node, 1, &x, err));
@@ -81,7 +89,7 @@ static opipe_status bias_split_gelu_lift(opi_builder *b, const opi_node *node, o
   return opi_b_result(b, node, 0, y, err);
 }
 
-/* -- softmax and dropout with a bias ------------------------------------------------------------------------------------------------ */
+/* -- softmax and dropout with a bias ----------------------------------------------------------- */
 
 /* data + bias, softmax over everything from `axis` on. */
 static opipe_status bias_softmax_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
@@ -94,11 +102,14 @@ static opipe_status bias_softmax_lift(opi_builder *b, const opi_node *node, opip
   const opi_value data = *opi_input(b, node, 0);
   OPI_TRY(opi_b_op2(b, "Add", node->in[0], node->in[1], &x, err));
   const opi_value *sum = opi_b_value(b, x);
-  if (sum->rank != data.rank || memcmp(sum->shape, data.shape, (size_t)data.rank * sizeof(*data.shape)) != 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (bias) does not broadcast to the shape of '%s'",
+  if (sum->rank != data.rank ||
+      memcmp(sum->shape, data.shape, (size_t)data.rank * sizeof(*data.shape)) != 0) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (bias) does not broadcast to the shape of '%s'",
                          opi_input(b, node, 1)->name, data.name);
   }
-  for (uint32_t a = 0; a < (uint32_t)data.rank; a++) flat[a < axis ? 0 : 1] *= data.shape[a];
+  for (uint32_t a = 0; a < (uint32_t)data.rank; a++)
+    flat[a < axis ? 0 : 1] *= data.shape[a];
   OPI_TRY(opi_k_reshape(b, x, flat, 2, &x, err));
   opi_attrs_int(&attrs, "axis", 1);
   OPI_TRY(opi_k_one(b, "Softmax", 13, &x, 1, &attrs, &x, err));
@@ -106,7 +117,8 @@ static opipe_status bias_softmax_lift(opi_builder *b, const opi_node *node, opip
   return opi_b_result(b, node, 0, x, err);
 }
 
-/* Inputs: data, bias, residual?, ratio?, training_mode?. Outputs: dropout(data + bias) + residual, mask?. */
+/* Inputs: data, bias, residual?, ratio?, training_mode?. Outputs: dropout(data + bias) + residual,
+ * mask?. */
 static opipe_status bias_dropout_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   uint32_t x, mask;
   OPI_TRY(opi_need(b, node, 0, "data", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
@@ -114,16 +126,18 @@ static opipe_status bias_dropout_lift(opi_builder *b, const opi_node *node, opip
   OPI_TRY(opi_may(b, node, 2, "residual", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_b_op2(b, "Add", node->in[0], node->in[1], &x, err));
   OPI_TRY(opi_dropout(b, node, x, 3, opi_wants(node, 1), &x, &mask, err));
-  if (opi_node_in(node, 2) != OPIPE_NONE) OPI_TRY(opi_b_op2(b, "Add", x, node->in[2], &x, err));
+  if (opi_node_in(node, 2) != OPIPE_NONE)
+    OPI_TRY(opi_b_op2(b, "Add", x, node->in[2], &x, err));
   OPI_TRY(opi_b_result(b, node, 0, x, err));
   return opi_wants(node, 1) ? opi_b_result(b, node, 1, mask, err) : OPIPE_OK;
 }
 
-/* min_out 0: files hold such nodes without any output; what is wrong with their inputs is told all the same. */
-#define MS(name_, min_in_, max_in_, max_out_, lift_)                                                                          \
-  {                                                                                                                          \
-    .name = name_, .domain = OPI_MS, .first = 1, .last = 1, .min_in = min_in_, .max_in = max_in_, .min_out = 0,               \
-    .max_out = max_out_, .lift = lift_, .infer = never                                                                        \
+/* min_out 0: files hold such nodes without any output; what is wrong with their inputs is told all
+ * the same. */
+#define MS(name_, min_in_, max_in_, max_out_, lift_)                                              \
+  {                                                                                               \
+    .name = name_, .domain = OPI_MS, .first = 1, .last = 1, .min_in = min_in_, .max_in = max_in_, \
+    .min_out = 0, .max_out = max_out_, .lift = lift_, .infer = never                              \
   }
 
 static const opi_op ops[] = {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lift rules of com.microsoft operators that stand in files of their own, and what they share. The table is in contrib.c. */
+/* Lift rules of com.microsoft operators that stand in files of their own, and what they share. The
+ * table is in contrib.c. */
 #ifndef OPI_CONTRIB_H
 #define OPI_CONTRIB_H
 
@@ -7,32 +8,43 @@
 
 #define OPI_MS "com.microsoft"
 
-opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_error *err); /* contrib_attention.c */
-opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *err);       /* contrib_mha.c */
-opipe_status opi_ms_gqa_lift(opi_builder *b, const opi_node *node, opipe_error *err);       /* contrib_gqa.c */
-opipe_status opi_ms_rotary_lift(opi_builder *b, const opi_node *node, opipe_error *err);    /* contrib_rotary.c */
-opipe_status opi_ms_embed_lift(opi_builder *b, const opi_node *node, opipe_error *err);     /* contrib_norm.c */
-opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node, opipe_error *err);      /* contrib_norm.c */
+opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node,
+                                   opipe_error *err); /* contrib_attention.c */
+opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node,
+                             opipe_error *err); /* contrib_mha.c */
+opipe_status opi_ms_gqa_lift(opi_builder *b, const opi_node *node,
+                             opipe_error *err); /* contrib_gqa.c */
+opipe_status opi_ms_rotary_lift(opi_builder *b, const opi_node *node,
+                                opipe_error *err); /* contrib_rotary.c */
+opipe_status opi_ms_embed_lift(opi_builder *b, const opi_node *node,
+                               opipe_error *err); /* contrib_norm.c */
+opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node,
+                              opipe_error *err); /* contrib_norm.c */
 
 /* Attributes that a lift rule does not know must be absent or at their default `value`. */
-opipe_status opi_ms_only(const opi_builder *b, const opi_node *node, const char *name, int64_t value, opipe_error *err);
+opipe_status opi_ms_only(const opi_builder *b, const opi_node *node, const char *name,
+                         int64_t value, opipe_error *err);
 
 /* Padding of keys as ORT's CPU kernels read it, as an added mask. */
 typedef struct opi_padding {
-  uint32_t input;    /* index of the mask input of the node */
+  uint32_t input; /* index of the mask input of the node */
   int64_t batch, q_len, total;
-  double filter;     /* mask_filter_value */
-  bool causal;       /* unidirectional: folded into the mask */
+  double filter; /* mask_filter_value */
+  bool causal;   /* unidirectional: folded into the mask */
   int64_t past;
-  uint32_t dtype;    /* of the queries */
+  uint32_t dtype; /* of the queries */
 } opi_padding;
-/* int32 [B] lengths, [2B] ends and begins, [B, T], [B, S, T] or [B, 1, M, M] -> dtype [B, 1, 1 or S, T]. Errors name the input. */
-opipe_status opi_ms_padding(opi_builder *b, const opi_node *node, const opi_padding *how, uint32_t *out, opipe_error *err);
-/* attention_bias (input i, [B or 1, N or 1, S, T]) plus `mask` (OPIPE_NONE: none); OPIPE_NONE when there is neither. */
-opipe_status opi_ms_add_bias(opi_builder *b, const opi_node *node, uint32_t i, const int64_t *full, uint32_t mask, uint32_t *out,
-                             opipe_error *err);
+/* int32 [B] lengths, [2B] ends and begins, [B, T], [B, S, T] or [B, 1, M, M] -> dtype [B, 1, 1 or
+ * S, T]. Errors name the input. */
+opipe_status opi_ms_padding(opi_builder *b, const opi_node *node, const opi_padding *how,
+                            uint32_t *out, opipe_error *err);
+/* attention_bias (input i, [B or 1, N or 1, S, T]) plus `mask` (OPIPE_NONE: none); OPIPE_NONE when
+ * there is neither. */
+opipe_status opi_ms_add_bias(opi_builder *b, const opi_node *node, uint32_t i, const int64_t *full,
+                             uint32_t mask, uint32_t *out, opipe_error *err);
 /* x [..., a + b + c] -> three parts along the last axis. */
-opipe_status opi_ms_split(opi_builder *b, uint32_t x, const int64_t *sizes, uint32_t n, uint32_t *out, opipe_error *err);
+opipe_status opi_ms_split(opi_builder *b, uint32_t x, const int64_t *sizes, uint32_t n,
+                          uint32_t *out, opipe_error *err);
 /* int64 0, 1 .. n - 1 as [1, n]. */
 opipe_status opi_ms_range(opi_builder *b, int64_t n, uint32_t *out, opipe_error *err);
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* com.microsoft Attention: one packed projection of the input, then attention, with the past as one tensor [2, B, N, P, H].
+/* com.microsoft Attention: one packed projection of the input, then attention, with the past as one
+ * tensor [2, B, N, P, H].
  *
- * Becomes MatMul (+ Add), three Slices and the canonical Attention in its 3-D form. Inputs: input, weights, bias?, mask_index?, past?,
- * attention_bias?, past_sequence_length? (shared buffers: not known). Outputs: output, present?.
+ * Becomes MatMul (+ Add), three Slices and the canonical Attention in its 3-D form. Inputs: input,
+ * weights, bias?, mask_index?, past?, attention_bias?, past_sequence_length? (shared buffers: not
+ * known). Outputs: output, present?.
  */
 #include <math.h>
 
@@ -15,31 +17,43 @@ typedef struct packed {
   int64_t hidden[3]; /* of Q, K, V */
 } packed;
 
-static opipe_status hidden_sizes(const opi_builder *b, const opi_node *node, packed *p, opipe_error *err) {
+static opipe_status hidden_sizes(const opi_builder *b, const opi_node *node, packed *p,
+                                 opipe_error *err) {
   uint32_t n = 0;
   const int64_t *given = opi_attr_ints(node, "qkv_hidden_sizes", &n);
   const opi_value *w = opi_input(b, node, IN_W);
   if (given == NULL) {
     if (w->shape[1] % 3 != 0) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (weights) has %lld columns, no multiple of 3, and qkv_hidden_sizes is absent",
-                           w->name, (long long)w->shape[1]);
+      return opi_node_fail(
+          b, node, err, OPIPE_E_INVALID,
+          "input '%s' (weights) has %lld columns, no multiple of 3, and qkv_hidden_sizes is absent",
+          w->name, (long long)w->shape[1]);
     }
-    for (uint32_t i = 0; i < 3; i++) p->hidden[i] = w->shape[1] / 3;
+    for (uint32_t i = 0; i < 3; i++)
+      p->hidden[i] = w->shape[1] / 3;
   } else {
-    if (n != 3) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute qkv_hidden_sizes has %u numbers, 3 are needed", n);
+    if (n != 3)
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                           "attribute qkv_hidden_sizes has %u numbers, 3 are needed", n);
     memcpy(p->hidden, given, sizeof(p->hidden));
   }
   for (uint32_t i = 0; i < 3; i++) {
-    if (p->hidden[i] > 0 && p->hidden[i] % p->heads == 0) continue;
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "hidden size %lld of input '%s' (weights) is no multiple of num_heads %lld",
-                         (long long)p->hidden[i], w->name, (long long)p->heads);
+    if (p->hidden[i] > 0 && p->hidden[i] % p->heads == 0)
+      continue;
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "hidden size %lld of input '%s' (weights) is no multiple of num_heads %lld",
+        (long long)p->hidden[i], w->name, (long long)p->heads);
   }
   int64_t sum;
-  if (p->hidden[0] != p->hidden[1] || __builtin_add_overflow(p->hidden[0] + p->hidden[1], p->hidden[2], &sum) ||
+  if (p->hidden[0] != p->hidden[1] ||
+      __builtin_add_overflow(p->hidden[0] + p->hidden[1], p->hidden[2], &sum) ||
       sum != w->shape[1]) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute qkv_hidden_sizes [%lld, %lld, %lld] does not fit input '%s' with %lld columns",
-                         (long long)p->hidden[0], (long long)p->hidden[1], (long long)p->hidden[2], w->name,
-                         (long long)w->shape[1]);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "attribute qkv_hidden_sizes [%lld, %lld, %lld] does not fit input '%s' with %lld columns",
+        (long long)p->hidden[0], (long long)p->hidden[1], (long long)p->hidden[2], w->name,
+        (long long)w->shape[1]);
   }
   return OPIPE_OK;
 }
@@ -49,19 +63,23 @@ static opipe_status check(const opi_builder *b, const opi_node *node, packed *p,
   OPI_TRY(opi_need(b, node, IN_X, "input", OPI_T_FLOAT, 3, 3, err));
   OPI_TRY(opi_need(b, node, IN_W, "weights", OPI_T_FLOAT, 2, 2, err));
   OPI_TRY(opi_may(b, node, IN_BIAS, "bias", OPI_T_FLOAT, 1, 1, err));
-  for (uint32_t i = IN_W; i <= IN_BIAS; i++) OPI_TRY(opi_need_same_type(b, node, IN_X, i, err));
+  for (uint32_t i = IN_W; i <= IN_BIAS; i++)
+    OPI_TRY(opi_need_same_type(b, node, IN_X, i, err));
   const opi_value *x = opi_input(b, node, IN_X);
   p->batch = x->shape[0];
   p->length = x->shape[1];
   OPI_TRY(opi_need_int(b, node, "num_heads", 1, INT32_MAX, &p->heads, err));
   OPI_TRY(opi_need_dim(b, node, IN_W, 0, x->shape[2], "the hidden size of the input", err));
   OPI_TRY(hidden_sizes(b, node, p, err));
-  OPI_TRY(opi_need_dim(b, node, IN_BIAS, 0, opi_input(b, node, IN_W)->shape[1], "the columns of the weights", err));
+  OPI_TRY(opi_need_dim(b, node, IN_BIAS, 0, opi_input(b, node, IN_W)->shape[1],
+                       "the columns of the weights", err));
   OPI_TRY(opi_ms_only(b, node, "do_rotary", 0, err));
   OPI_TRY(opi_ms_only(b, node, "past_present_share_buffer", 0, err));
   if (opi_node_in(node, IN_PAST_LENGTH) != OPIPE_NONE) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input '%s' (past_sequence_length) means shared buffers, which are not known",
-                         opi_input(b, node, IN_PAST_LENGTH)->name);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_UNSUPPORTED,
+        "input '%s' (past_sequence_length) means shared buffers, which are not known",
+        opi_input(b, node, IN_PAST_LENGTH)->name);
   }
   OPI_TRY(opi_may(b, node, IN_PAST, "past", OPI_T_FLOAT, 5, 5, err));
   const opi_value *past = opi_input(b, node, IN_PAST);
@@ -70,7 +88,8 @@ static opipe_status check(const opi_builder *b, const opi_node *node, packed *p,
     OPI_TRY(opi_need_same_type(b, node, IN_X, IN_PAST, err));
     OPI_TRY(opi_need_shape(b, node, IN_PAST, want, 5, err));
     if (p->hidden[2] != p->hidden[1]) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (past) needs V of the size of K: %lld, not %lld", past->name,
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                           "input '%s' (past) needs V of the size of K: %lld, not %lld", past->name,
                            (long long)p->hidden[1], (long long)p->hidden[2]);
     }
     p->past = past->shape[3];
@@ -82,8 +101,10 @@ static opipe_status check(const opi_builder *b, const opi_node *node, packed *p,
 }
 
 /* past [2, B, N, P, H] -> its halves [B, N, P, H]. */
-static opipe_status unpack_past(opi_builder *b, const opi_node *node, uint32_t *in, opipe_error *err) {
-  if (opi_node_in(node, IN_PAST) == OPIPE_NONE) return OPIPE_OK;
+static opipe_status unpack_past(opi_builder *b, const opi_node *node, uint32_t *in,
+                                opipe_error *err) {
+  if (opi_node_in(node, IN_PAST) == OPIPE_NONE)
+    return OPIPE_OK;
   const opi_value past = *opi_input(b, node, IN_PAST);
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t half;
@@ -93,10 +114,12 @@ static opipe_status unpack_past(opi_builder *b, const opi_node *node, uint32_t *
   return OPIPE_OK;
 }
 
-static opipe_status pack_present(opi_builder *b, const opi_node *node, const packed *p, const uint32_t *out, opipe_error *err) {
+static opipe_status pack_present(opi_builder *b, const opi_node *node, const packed *p,
+                                 const uint32_t *out, opipe_error *err) {
   const int64_t shape[5] = {1, p->batch, p->heads, p->total, p->hidden[1] / p->heads};
   uint32_t halves[2], present;
-  for (uint32_t i = 0; i < 2; i++) OPI_TRY(opi_k_reshape(b, out[OPI_ATT_PRESENT_K + i], shape, 5, &halves[i], err));
+  for (uint32_t i = 0; i < 2; i++)
+    OPI_TRY(opi_k_reshape(b, out[OPI_ATT_PRESENT_K + i], shape, 5, &halves[i], err));
   OPI_TRY(opi_k_concat(b, halves, 2, 0, &present, err));
   return opi_b_result(b, node, 1, present, err);
 }
@@ -116,18 +139,22 @@ opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_e
                                .causal = causal,
                                .past = p.past,
                                .dtype = opi_input(b, node, IN_X)->dtype};
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++) in[i] = OPIPE_NONE;
-  if (opi_node_in(node, IN_MASK) != OPIPE_NONE) OPI_TRY(opi_ms_padding(b, node, &padding, &mask, err));
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+    in[i] = OPIPE_NONE;
+  if (opi_node_in(node, IN_MASK) != OPIPE_NONE)
+    OPI_TRY(opi_ms_padding(b, node, &padding, &mask, err));
   OPI_TRY(opi_ms_add_bias(b, node, IN_ATTENTION_BIAS, full, mask, &in[OPI_ATT_MASK], err));
   OPI_TRY(unpack_past(b, node, in, err));
   OPI_TRY(opi_b_op2(b, "MatMul", node->in[IN_X], node->in[IN_W], &x, err));
-  if (opi_node_in(node, IN_BIAS) != OPIPE_NONE) OPI_TRY(opi_b_op2(b, "Add", x, node->in[IN_BIAS], &x, err));
+  if (opi_node_in(node, IN_BIAS) != OPIPE_NONE)
+    OPI_TRY(opi_b_op2(b, "Add", x, node->in[IN_BIAS], &x, err));
   OPI_TRY(opi_ms_split(b, x, p.hidden, 3, in, err));
-  const opi_attention how = {.q_heads = p.heads,
-                             .kv_heads = p.heads,
-                             .scale = scale != 0 ? scale : 1.0 / sqrt((double)(p.hidden[0] / p.heads)),
-                             .causal = causal && mask == OPIPE_NONE,
-                             .precision = OPIPE_FLOAT};
+  const opi_attention how = {
+      .q_heads = p.heads,
+      .kv_heads = p.heads,
+      .scale = scale != 0 ? scale : 1.0 / sqrt((double)(p.hidden[0] / p.heads)),
+      .causal = causal && mask == OPIPE_NONE,
+      .precision = OPIPE_FLOAT};
   OPI_TRY(opi_attention_emit(b, &how, in, opi_wants(node, 1) ? 7 : 1, OPI_PATTERN_NONE, out, err));
   OPI_TRY(opi_b_result(b, node, 0, out[OPI_ATT_Y], err));
   return opi_wants(node, 1) ? pack_present(b, node, &p, out, err) : OPIPE_OK;

@@ -1,16 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* com.microsoft GroupQueryAttention: causal attention of a decoder with rotary embedding, cache and local window in one node.
+/* com.microsoft GroupQueryAttention: causal attention of a decoder with rotary embedding, cache and
+ * local window in one node.
  *
- * Inputs: query (or packed QKV), key?, value?, past_key?, past_value?, seqlens_k [B], total_sequence_length, cos?, sin?, position_ids?,
- * attention_bias?. Outputs: output, present_key?, present_value?. A prompt (total = S) is plain causal attention. Later, sequence b
- * has past[b] = seqlens_k[b] + 1 - S keys; when those numbers are known and equal to the cache's length the new keys simply follow,
- * otherwise every sequence's keys are gathered to where they belong and a mask says which count.
+ * Inputs: query (or packed QKV), key?, value?, past_key?, past_value?, seqlens_k [B],
+ * total_sequence_length, cos?, sin?, position_ids?, attention_bias?. Outputs: output, present_key?,
+ * present_value?. A prompt (total = S) is plain causal attention. Later, sequence b has past[b] =
+ * seqlens_k[b] + 1 - S keys; when those numbers are known and equal to the cache's length the new
+ * keys simply follow, otherwise every sequence's keys are gathered to where they belong and a mask
+ * says which count.
  */
 #include <math.h>
 
 #include "loader/ops/contrib.h"
 
-enum { IN_Q, IN_K, IN_V, IN_PAST_K, IN_PAST_V, IN_LENGTHS, IN_TOTAL, IN_COS, IN_SIN, IN_POSITIONS, IN_ATTENTION_BIAS, IN_SINK };
+enum {
+  IN_Q,
+  IN_K,
+  IN_V,
+  IN_PAST_K,
+  IN_PAST_V,
+  IN_LENGTHS,
+  IN_TOTAL,
+  IN_COS,
+  IN_SIN,
+  IN_POSITIONS,
+  IN_ATTENTION_BIAS,
+  IN_SINK
+};
 
 typedef struct grouped {
   int64_t batch, length, heads, kv_heads, head, cache, total, window;
@@ -19,7 +35,8 @@ typedef struct grouped {
   uint32_t past; /* int64 [B, 1]: keys before this call; OPIPE_NONE for a prompt */
 } grouped;
 
-static opipe_status check_layout(const opi_builder *b, const opi_node *node, grouped *g, opipe_error *err) {
+static opipe_status check_layout(const opi_builder *b, const opi_node *node, grouped *g,
+                                 opipe_error *err) {
   OPI_TRY(opi_need_int(b, node, "num_heads", 1, INT32_MAX, &g->heads, err));
   OPI_TRY(opi_need_int(b, node, "kv_num_heads", 1, INT32_MAX, &g->kv_heads, err));
   OPI_TRY(opi_need(b, node, IN_Q, "query", OPI_T_FLOAT, 3, 3, err));
@@ -30,13 +47,17 @@ static opipe_status check_layout(const opi_builder *b, const opi_node *node, gro
   g->packed = opi_node_in(node, IN_K) == OPIPE_NONE;
   const int64_t parts = g->packed ? g->heads + 2 * g->kv_heads : g->heads;
   if (g->heads % g->kv_heads != 0 || q->shape[2] % parts != 0 || q->shape[2] == 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has hidden size %lld, which %lld heads and %lld key heads do not divide",
-                         q->name, (long long)q->shape[2], (long long)g->heads, (long long)g->kv_heads);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "input '%s' has hidden size %lld, which %lld heads and %lld key heads do not divide",
+        q->name, (long long)q->shape[2], (long long)g->heads, (long long)g->kv_heads);
   }
   g->head = q->shape[2] / parts;
   if (g->packed) {
-    if (opi_node_in(node, IN_V) == OPIPE_NONE) return OPIPE_OK;
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (value) must be absent when the key is: '%s' holds all three",
+    if (opi_node_in(node, IN_V) == OPIPE_NONE)
+      return OPIPE_OK;
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (value) must be absent when the key is: '%s' holds all three",
                          opi_input(b, node, IN_V)->name, q->name);
   }
   const int64_t want[3] = {g->batch, g->length, g->kv_heads * g->head};
@@ -48,11 +69,14 @@ static opipe_status check_layout(const opi_builder *b, const opi_node *node, gro
   return OPIPE_OK;
 }
 
-static opipe_status check_cache(const opi_builder *b, const opi_node *node, grouped *g, opipe_error *err) {
+static opipe_status check_cache(const opi_builder *b, const opi_node *node, grouped *g,
+                                opipe_error *err) {
   const opi_value *k = opi_input(b, node, IN_PAST_K);
-  if (k == NULL && opi_node_in(node, IN_PAST_V) == OPIPE_NONE) return OPIPE_OK;
+  if (k == NULL && opi_node_in(node, IN_PAST_V) == OPIPE_NONE)
+    return OPIPE_OK;
   for (uint32_t i = IN_PAST_K; i <= IN_PAST_V; i++) {
-    OPI_TRY(opi_need(b, node, i, i == IN_PAST_K ? "past_key" : "past_value", OPI_T_FLOAT, 4, 4, err));
+    OPI_TRY(
+        opi_need(b, node, i, i == IN_PAST_K ? "past_key" : "past_value", OPI_T_FLOAT, 4, 4, err));
     OPI_TRY(opi_need_same_type(b, node, IN_Q, i, err));
     const int64_t want[4] = {g->batch, g->kv_heads, k->shape[2], g->head};
     OPI_TRY(opi_need_shape(b, node, i, want, 4, err));
@@ -61,48 +85,62 @@ static opipe_status check_cache(const opi_builder *b, const opi_node *node, grou
   return OPIPE_OK;
 }
 
-static opipe_status check_options(const opi_builder *b, const opi_node *node, grouped *g, opipe_error *err) {
+static opipe_status check_options(const opi_builder *b, const opi_node *node, grouped *g,
+                                  opipe_error *err) {
   OPI_TRY(opi_ms_only(b, node, "smooth_softmax", 0, err));
   OPI_TRY(opi_ms_only(b, node, "qk_output", 0, err));
   if (opi_node_in(node, IN_SINK) != OPIPE_NONE) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input '%s' (head_sink) is not known", opi_input(b, node, IN_SINK)->name);
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input '%s' (head_sink) is not known",
+                         opi_input(b, node, IN_SINK)->name);
   }
-  if (opi_wants(node, 3)) return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 3 (output_qk) is not known");
+  if (opi_wants(node, 3))
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 3 (output_qk) is not known");
   g->window = opi_attr_int(node, "local_window_size", -1);
   if (g->window < -1 || g->window > INT32_MAX) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute local_window_size is %lld", (long long)g->window);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute local_window_size is %lld",
+                         (long long)g->window);
   }
   return OPIPE_OK;
 }
 
 /* Reads total_sequence_length and seqlens_k as far as they are known. */
-static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped *g, opipe_error *err) {
+static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped *g,
+                                  opipe_error *err) {
   const int64_t column[2] = {g->batch, 1};
   const int64_t *known;
   uint32_t n = 0, shift;
   OPI_TRY(opi_need(b, node, IN_LENGTHS, "seqlens_k", OPI_T_WIDE, 0, 2, err));
   OPI_TRY(opi_need(b, node, IN_TOTAL, "total_sequence_length", OPI_T_WIDE, 0, 2, err));
   if (opi_k_elems(opi_input(b, node, IN_LENGTHS)) != (double)g->batch) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (seqlens_k) has %.0f elements for a batch of %lld",
-                         opi_input(b, node, IN_LENGTHS)->name, opi_k_elems(opi_input(b, node, IN_LENGTHS)), (long long)g->batch);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (seqlens_k) has %.0f elements for a batch of %lld",
+                         opi_input(b, node, IN_LENGTHS)->name,
+                         opi_k_elems(opi_input(b, node, IN_LENGTHS)), (long long)g->batch);
   }
   OPI_TRY(opi_known_ints(b, node, IN_TOTAL, &known, &n, err));
   if (n != 1 || known[0] < g->length || known[0] > INT32_MAX) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (total_sequence_length) is %lld, at least the %lld new tokens are needed",
-                         opi_input(b, node, IN_TOTAL)->name, n > 0 ? (long long)known[0] : 0LL, (long long)g->length);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "input '%s' (total_sequence_length) is %lld, at least the %lld new tokens are needed",
+        opi_input(b, node, IN_TOTAL)->name, n > 0 ? (long long)known[0] : 0LL,
+        (long long)g->length);
   }
   g->total = known[0];
   g->prompt = g->total == g->length;
   g->past = OPIPE_NONE;
-  if (g->prompt) return OPIPE_OK;
+  if (g->prompt)
+    return OPIPE_OK;
   if (g->total - g->length > g->cache) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is %lld, but %lld new tokens and a cache of %lld make only %lld",
-                         opi_input(b, node, IN_TOTAL)->name, (long long)g->total, (long long)g->length, (long long)g->cache,
-                         (long long)(g->length + g->cache));
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "input '%s' is %lld, but %lld new tokens and a cache of %lld make only %lld",
+        opi_input(b, node, IN_TOTAL)->name, (long long)g->total, (long long)g->length,
+        (long long)g->cache, (long long)(g->length + g->cache));
   }
   const int64_t *lengths = opi_b_ints(b, node->in[IN_LENGTHS], &n);
   g->aligned = lengths != NULL && g->total == g->cache + g->length;
-  for (uint32_t i = 0; g->aligned && i < n; i++) g->aligned = lengths[i] + 1 == g->total;
+  for (uint32_t i = 0; g->aligned && i < n; i++)
+    g->aligned = lengths[i] + 1 == g->total;
   OPI_TRY(opi_k_cast(b, node->in[IN_LENGTHS], OPIPE_INT64, &g->past, err));
   OPI_TRY(opi_k_reshape(b, g->past, column, 2, &g->past, err));
   OPI_TRY(opi_k_const(shift = opi_b_const_scalar(b, OPIPE_INT64, (double)(1 - g->length)), err));
@@ -110,15 +148,20 @@ static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped 
 }
 
 /* Q and K turned by position. A prompt's positions are 0 .. S-1, so a slice of the caches does. */
-static opipe_status rotate(opi_builder *b, const opi_node *node, const grouped *g, uint32_t *qkv, opipe_error *err) {
-  uint32_t in[4] = {0, opi_node_in(node, IN_COS), opi_node_in(node, IN_SIN), opi_node_in(node, IN_POSITIONS)};
-  if (opi_attr_int(node, "do_rotary", 0) == 0) return OPIPE_OK;
+static opipe_status rotate(opi_builder *b, const opi_node *node, const grouped *g, uint32_t *qkv,
+                           opipe_error *err) {
+  uint32_t in[4] = {0, opi_node_in(node, IN_COS), opi_node_in(node, IN_SIN),
+                    opi_node_in(node, IN_POSITIONS)};
+  if (opi_attr_int(node, "do_rotary", 0) == 0)
+    return OPIPE_OK;
   OPI_TRY(opi_need(b, node, IN_COS, "cos_cache", OPI_T_FLOAT, 2, 2, err));
   OPI_TRY(opi_need(b, node, IN_SIN, "sin_cache", OPI_T_FLOAT, 2, 2, err));
   const opi_value cos = *opi_input(b, node, IN_COS);
   if (cos.shape[1] > g->head / 2 || cos.shape[0] < (g->prompt ? g->length : 1)) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (cos_cache) is [%lld, %lld] for %lld positions and head size %lld",
-                         cos.name, (long long)cos.shape[0], (long long)cos.shape[1], (long long)g->total, (long long)g->head);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "input '%s' (cos_cache) is [%lld, %lld] for %lld positions and head size %lld", cos.name,
+        (long long)cos.shape[0], (long long)cos.shape[1], (long long)g->total, (long long)g->head);
   }
   OPI_TRY(opi_need_shape(b, node, IN_SIN, cos.shape, 2, err));
   if (in[3] != OPIPE_NONE) {
@@ -148,16 +191,20 @@ static opipe_status rotate(opi_builder *b, const opi_node *node, const grouped *
 }
 
 /* [B, S, K*H] -> [B, K, S, H] */
-static opipe_status by_head(opi_builder *b, const grouped *g, uint32_t x, uint32_t *out, opipe_error *err) {
+static opipe_status by_head(opi_builder *b, const grouped *g, uint32_t x, uint32_t *out,
+                            opipe_error *err) {
   static const int64_t perm[4] = {0, 2, 1, 3};
   const int64_t shape[4] = {g->batch, g->length, g->kv_heads, g->head};
   OPI_TRY(opi_k_reshape(b, x, shape, 4, &x, err));
   return opi_k_transpose(b, x, perm, 4, out, err);
 }
 
-/* Where present's row t of sequence b lies in [cache; new]: t before the past's end, then the new rows, then the cache again. */
-static opipe_status source_rows(opi_builder *b, const grouped *g, int64_t rows, uint32_t *out, opipe_error *err) {
-  const int64_t column[4] = {g->batch, 1, rows, 1}, full[4] = {g->batch, g->kv_heads, rows, g->head};
+/* Where present's row t of sequence b lies in [cache; new]: t before the past's end, then the new
+ * rows, then the cache again. */
+static opipe_status source_rows(opi_builder *b, const grouped *g, int64_t rows, uint32_t *out,
+                                opipe_error *err) {
+  const int64_t column[4] = {g->batch, 1, rows, 1},
+                full[4] = {g->batch, g->kv_heads, rows, g->head};
   uint32_t t, in_new, shift, is_old, is_after, fresh, n, cap;
   OPI_TRY(opi_ms_range(b, rows, &t, err));
   OPI_TRY(opi_k_const(n = opi_b_const_scalar(b, OPIPE_INT64, (double)g->length), err));
@@ -167,7 +214,8 @@ static opipe_status source_rows(opi_builder *b, const grouped *g, int64_t rows, 
   OPI_TRY(opi_b_op2(b, "GreaterOrEqual", in_new, n, &is_after, err));
   OPI_TRY(opi_b_op2(b, "Or", is_old, is_after, &is_old, err));
   OPI_TRY(opi_b_op2(b, "Add", in_new, shift, &fresh, err));
-  OPI_TRY(opi_k_const(cap = opi_b_const_scalar(b, OPIPE_INT64, (double)(g->cache + g->length - 1)), err));
+  OPI_TRY(opi_k_const(cap = opi_b_const_scalar(b, OPIPE_INT64, (double)(g->cache + g->length - 1)),
+                      err));
   OPI_TRY(opi_b_op2(b, "Min", t, cap, &t, err));
   OPI_TRY(opi_k_where(b, is_old, t, fresh, out, err));
   OPI_TRY(opi_k_reshape(b, *out, column, 4, out, err));
@@ -175,7 +223,8 @@ static opipe_status source_rows(opi_builder *b, const grouped *g, int64_t rows, 
 }
 
 /* present_key and present_value [B, K, max(cache, total), H] in qkv[1], qkv[2]. */
-static opipe_status gather_present(opi_builder *b, const opi_node *node, const grouped *g, uint32_t *qkv, opipe_error *err) {
+static opipe_status gather_present(opi_builder *b, const opi_node *node, const grouped *g,
+                                   uint32_t *qkv, opipe_error *err) {
   const int64_t rows = g->cache > g->total ? g->cache : g->total;
   uint32_t index;
   OPI_TRY(source_rows(b, g, rows, &index, err));
@@ -187,13 +236,16 @@ static opipe_status gather_present(opi_builder *b, const opi_node *node, const g
     const uint32_t in[2] = {joined, index};
     opi_attrs_int(&attrs, "axis", 2);
     OPI_TRY(opi_k_one(b, "GatherElements", 0, in, 2, &attrs, &qkv[i], err));
-    if (opi_wants(node, i)) OPI_TRY(opi_b_result(b, node, i, qkv[i], err));
-    if (rows > g->total) OPI_TRY(opi_k_slice(b, qkv[i], 2, 0, g->total, &qkv[i], err));
+    if (opi_wants(node, i))
+      OPI_TRY(opi_b_result(b, node, i, qkv[i], err));
+    if (rows > g->total)
+      OPI_TRY(opi_k_slice(b, qkv[i], 2, 0, g->total, &qkv[i], err));
   }
   return OPIPE_OK;
 }
 
-/* bool [B, 1, S, T]: key j counts for row i of sequence b when past[b] + i - window <= j <= past[b] + i. */
+/* bool [B, 1, S, T]: key j counts for row i of sequence b when past[b] + i - window <= j <= past[b]
+ * + i. */
 static opipe_status ragged_mask(opi_builder *b, const grouped *g, uint32_t *out, opipe_error *err) {
   const int64_t rows[4] = {g->batch, 1, g->length, 1};
   uint32_t t, at, low, width;
@@ -202,7 +254,8 @@ static opipe_status ragged_mask(opi_builder *b, const grouped *g, uint32_t *out,
   OPI_TRY(opi_k_reshape(b, at, rows, 4, &at, err));
   OPI_TRY(opi_ms_range(b, g->total, &t, err));
   OPI_TRY(opi_b_op2(b, "LessOrEqual", t, at, out, err));
-  if (g->window < 0) return OPIPE_OK;
+  if (g->window < 0)
+    return OPIPE_OK;
   OPI_TRY(opi_k_const(width = opi_b_const_scalar(b, OPIPE_INT64, (double)g->window), err));
   OPI_TRY(opi_b_op2(b, "Sub", at, width, &low, err));
   OPI_TRY(opi_b_op2(b, "GreaterOrEqual", t, low, &low, err));
@@ -210,8 +263,8 @@ static opipe_status ragged_mask(opi_builder *b, const grouped *g, uint32_t *out,
 }
 
 /* Mask and bias in one; out OPIPE_NONE: none. */
-static opipe_status make_mask(opi_builder *b, const opi_node *node, const grouped *g, bool ragged, bool *out_causal, uint32_t *out,
-                              opipe_error *err) {
+static opipe_status make_mask(opi_builder *b, const opi_node *node, const grouped *g, bool ragged,
+                              bool *out_causal, uint32_t *out, opipe_error *err) {
   const int64_t full[4] = {g->batch, g->heads, g->length, g->total};
   uint32_t zero, low, mask = OPIPE_NONE;
   const bool biased = opi_node_in(node, IN_ATTENTION_BIAS) != OPIPE_NONE;
@@ -222,7 +275,8 @@ static opipe_status make_mask(opi_builder *b, const opi_node *node, const groupe
     OPI_TRY(opi_k_band(b, g->length, g->total, g->total - g->length, -g->window, 0, &mask, err));
   }
   *out = mask;
-  if (!biased) return OPIPE_OK;
+  if (!biased)
+    return OPIPE_OK;
   if (mask != OPIPE_NONE) {
     OPI_TRY(opi_k_const(zero = opi_b_const_scalar(b, g->dtype, 0), err));
     OPI_TRY(opi_k_const(low = opi_b_const_scalar(b, g->dtype, -INFINITY), err));
@@ -232,18 +286,22 @@ static opipe_status make_mask(opi_builder *b, const opi_node *node, const groupe
 }
 
 /* A prompt with a cache of fixed size: the rest of the cache stays behind the new keys. */
-static opipe_status keep_cache_tail(opi_builder *b, const opi_node *node, const grouped *g, uint32_t *out, opipe_error *err) {
-  if (g->cache <= g->length) return OPIPE_OK;
+static opipe_status keep_cache_tail(opi_builder *b, const opi_node *node, const grouped *g,
+                                    uint32_t *out, opipe_error *err) {
+  if (!g->prompt || g->cache <= g->length)
+    return OPIPE_OK;
   for (uint32_t i = 1; i < 3; i++) {
     uint32_t both[2] = {out[i], OPIPE_NONE};
-    if (!opi_wants(node, i)) continue;
+    if (!opi_wants(node, i))
+      continue;
     OPI_TRY(opi_k_slice(b, node->in[IN_PAST_K + i - 1], 2, g->length, g->cache, &both[1], err));
     OPI_TRY(opi_k_concat(b, both, 2, 2, &out[i], err));
   }
   return OPIPE_OK;
 }
 
-static opipe_status attend(opi_builder *b, const opi_node *node, const grouped *g, uint32_t *qkv, opipe_error *err) {
+static opipe_status attend(opi_builder *b, const opi_node *node, const grouped *g, uint32_t *qkv,
+                           opipe_error *err) {
   static const int64_t perm[4] = {0, 2, 1, 3};
   const double scale = opi_attr_float(node, "scale", 0.0);
   const bool ragged = !g->prompt && !g->aligned;
@@ -253,22 +311,26 @@ static opipe_status attend(opi_builder *b, const opi_node *node, const grouped *
                        .scale = scale != 0 ? scale : 1.0 / sqrt((double)g->head),
                        .softcap = opi_attr_float(node, "softcap", 0.0),
                        .precision = OPIPE_FLOAT};
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++) in[i] = i < 3 ? qkv[i] : OPIPE_NONE;
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+    in[i] = i < 3 ? qkv[i] : OPIPE_NONE;
   if (ragged) {
     const int64_t shape[4] = {g->batch, g->length, g->heads, g->head};
     OPI_TRY(gather_present(b, node, g, in, err));
     OPI_TRY(opi_k_reshape(b, qkv[0], shape, 4, &in[0], err));
     OPI_TRY(opi_k_transpose(b, in[0], perm, 4, &in[0], err));
   } else {
-    for (uint32_t i = 0; i < 2 && g->aligned; i++) in[OPI_ATT_PAST_K + i] = node->in[IN_PAST_K + i];
-    for (uint32_t o = 1; o < 3; o++) want |= opi_wants(node, o) ? 1u << o : 0u;
+    for (uint32_t i = 0; i < 2 && g->aligned; i++)
+      in[OPI_ATT_PAST_K + i] = node->in[IN_PAST_K + i];
+    for (uint32_t o = 1; o < 3; o++)
+      want |= opi_wants(node, o) ? 1u << o : 0u;
   }
   OPI_TRY(make_mask(b, node, g, ragged, &how.causal, &in[OPI_ATT_MASK], err));
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));
   if (!ragged) {
     OPI_TRY(keep_cache_tail(b, node, g, out, err));
     for (uint32_t o = 1; o < 3; o++) {
-      if (opi_wants(node, o)) OPI_TRY(opi_b_result(b, node, o, out[o], err));
+      if (opi_wants(node, o))
+        OPI_TRY(opi_b_result(b, node, o, out[o], err));
     }
     return opi_b_result(b, node, 0, out[0], err);
   }

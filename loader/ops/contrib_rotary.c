@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* com.microsoft RotaryEmbedding: input [B, S, N*H] or [B, N, S, H], position_ids [1] (an offset) or [B, S], caches [max, R/2].
+/* com.microsoft RotaryEmbedding: input [B, S, N*H] or [B, N, S, H], position_ids [1] (an offset) or
+ * [B, S], caches [max, R/2].
  *
- * Becomes the standard's RotaryEmbedding; an offset becomes positions. Scaling and packed batching are not known.
+ * Becomes the standard's RotaryEmbedding; an offset becomes positions. Scaling and packed batching
+ * are not known.
  */
 #include "loader/ops/contrib.h"
 
-static opipe_status heads_of(const opi_builder *b, const opi_node *node, int64_t dim, int64_t *out_heads, opipe_error *err) {
+static opipe_status heads_of(const opi_builder *b, const opi_node *node, int64_t dim,
+                             int64_t *out_heads, opipe_error *err) {
   const opi_value *x = opi_input(b, node, 0);
   int64_t heads = opi_attr_int(node, "num_heads", 0);
   if (x->rank == 4) {
@@ -13,12 +16,17 @@ static opipe_status heads_of(const opi_builder *b, const opi_node *node, int64_t
     return OPIPE_OK;
   }
   if (heads == 0 && opi_attr_int(node, "rotary_embedding_dim", 0) > 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute num_heads is needed: rotary_embedding_dim is given and input '%s' has rank 3",
-                         x->name);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "attribute num_heads is needed: rotary_embedding_dim is given and input '%s' has rank 3",
+        x->name);
   }
-  if (heads == 0) heads = dim > 0 && x->shape[2] % dim == 0 ? x->shape[2] / dim : 0;
+  if (heads == 0)
+    heads = dim > 0 && x->shape[2] % dim == 0 ? x->shape[2] / dim : 0;
   if (heads < 1 || x->shape[2] % heads != 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has hidden size %lld, which heads of size %lld (twice the cache's width) do not fill",
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' has hidden size %lld, which heads of size %lld (twice the "
+                         "cache's width) do not fill",
                          x->name, (long long)x->shape[2], (long long)dim);
   }
   *out_heads = heads;
@@ -26,13 +34,14 @@ static opipe_status heads_of(const opi_builder *b, const opi_node *node, int64_t
 }
 
 /* Positions [B, S] from an offset [1], or as they are. */
-static opipe_status positions(opi_builder *b, const opi_node *node, int64_t batch, int64_t length, uint32_t *out,
-                              opipe_error *err) {
+static opipe_status positions(opi_builder *b, const opi_node *node, int64_t batch, int64_t length,
+                              uint32_t *out, opipe_error *err) {
   const int64_t shape[2] = {batch, length};
   uint32_t steps;
   OPI_TRY(opi_need(b, node, 1, "position_ids", OPI_T_WIDE, 1, 2, err));
   OPI_TRY(opi_k_cast(b, node->in[1], OPIPE_INT64, out, err));
-  if (opi_input(b, node, 1)->rank == 2) return opi_need_shape(b, node, 1, shape, 2, err);
+  if (opi_input(b, node, 1)->rank == 2)
+    return opi_need_shape(b, node, 1, shape, 2, err);
   OPI_TRY(opi_need_dim(b, node, 1, 0, 1, "one offset", err));
   OPI_TRY(opi_ms_range(b, length, &steps, err));
   OPI_TRY(opi_b_op2(b, "Add", steps, *out, out, err));
@@ -48,16 +57,21 @@ opipe_status opi_ms_rotary_lift(opi_builder *b, const opi_node *node, opipe_erro
   OPI_TRY(opi_need(b, node, 3, "sin_cache", OPI_T_FLOAT, 2, 2, err));
   OPI_TRY(opi_ms_only(b, node, "is_packed_batching", 0, err));
   if (opi_attr_float(node, "scale", 1.0) != 1.0) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "attribute scale is %g, only 1 is known", opi_attr_float(node, "scale", 1.0));
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                         "attribute scale is %g, only 1 is known",
+                         opi_attr_float(node, "scale", 1.0));
   }
   const opi_value *x = opi_input(b, node, 0);
   const int64_t batch = x->shape[0], length = x->shape[x->rank == 4 ? 2 : 1];
-  if (opi_input(b, node, 2)->shape[1] > INT32_MAX) OPI_TRY(opi_need_dim(b, node, 2, 1, INT32_MAX, "at most", err));
+  if (opi_input(b, node, 2)->shape[1] > INT32_MAX)
+    OPI_TRY(opi_need_dim(b, node, 2, 1, INT32_MAX, "at most", err));
   dim = 2 * opi_input(b, node, 2)->shape[1];
   const int64_t given = opi_attr_int(node, "rotary_embedding_dim", 0);
   if (given != 0 && given != dim) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has width %lld, rotary_embedding_dim %lld needs half of that number",
-                         opi_input(b, node, 2)->name, (long long)(dim / 2), (long long)given);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "input '%s' has width %lld, rotary_embedding_dim %lld needs half of that number",
+        opi_input(b, node, 2)->name, (long long)(dim / 2), (long long)given);
   }
   OPI_TRY(heads_of(b, node, dim, &heads, err));
   in[0] = node->in[0];

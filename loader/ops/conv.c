@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Windows over spatial axes: Conv, AveragePool, MaxPool, GlobalAveragePool, GlobalMaxPool.
  *
- * Canonical: kernel_shape, strides, dilations and pads written out, auto_pad resolved with the shapes at hand. The global pools
- * become ReduceMean and ReduceMax.
+ * Canonical: kernel_shape, strides, dilations and pads written out, auto_pad resolved with the
+ * shapes at hand. The global pools become ReduceMean and ReduceMax.
  */
 #include "loader/ops/kit.h"
 
@@ -10,36 +10,40 @@ enum { MAX_SPATIAL = 3 };
 
 typedef struct window {
   uint32_t n; /* spatial axes */
-  int64_t kernel[MAX_SPATIAL], strides[MAX_SPATIAL], dilations[MAX_SPATIAL], pads[2 * MAX_SPATIAL], out[MAX_SPATIAL];
+  int64_t kernel[MAX_SPATIAL], strides[MAX_SPATIAL], dilations[MAX_SPATIAL], pads[2 * MAX_SPATIAL],
+      out[MAX_SPATIAL];
   bool ceil;
 } window;
 
 /* Attribute `name` into dst [n]; `fallback` when absent. Each number within [min, INT32_MAX]. */
-static opipe_status read_ints(const opi_builder *b, const opi_node *node, const char *name, uint32_t n, int64_t fallback,
-                              int64_t min, int64_t *dst, opipe_error *err) {
+static opipe_status read_ints(const opi_builder *b, const opi_node *node, const char *name,
+                              uint32_t n, int64_t fallback, int64_t min, int64_t *dst,
+                              opipe_error *err) {
   uint32_t given = 0;
   const int64_t *ints = opi_attr_ints(node, name, &given);
   if (ints != NULL && given != n) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute %s has %u numbers, %u are needed", name, given, n);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "attribute %s has %u numbers, %u are needed", name, given, n);
   }
   for (uint32_t i = 0; i < n; i++) {
     dst[i] = ints != NULL ? ints[i] : fallback;
     if (dst[i] < min || dst[i] > INT32_MAX) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute %s holds %lld, out of range", name, (long long)dst[i]);
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute %s holds %lld, out of range",
+                           name, (long long)dst[i]);
     }
   }
   return OPIPE_OK;
 }
 
 /* Output extent of one axis; resolves auto_pad into pads. */
-static opipe_status place_axis(const opi_builder *b, const opi_node *node, window *w, uint32_t a, int64_t extent,
-                               const char *auto_pad, opipe_error *err) {
+static opipe_status place_axis(const opi_builder *b, const opi_node *node, window *w, uint32_t a,
+                               int64_t extent, const char *auto_pad, opipe_error *err) {
   const int64_t reach = (w->kernel[a] - 1) * w->dilations[a] + 1;
   const bool same = strcmp(auto_pad, "SAME_UPPER") == 0 || strcmp(auto_pad, "SAME_LOWER") == 0;
   int64_t *head = &w->pads[a], *tail = &w->pads[w->n + a];
   if (extent > INT32_MAX) {
-    return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "input '%s' has %lld along axis %u", opi_input(b, node, 0)->name,
-                         (long long)extent, a + 2);
+    return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "input '%s' has %lld along axis %u",
+                         opi_input(b, node, 0)->name, (long long)extent, a + 2);
   }
   if (same) {
     const int64_t out = (extent + w->strides[a] - 1) / w->strides[a];
@@ -54,20 +58,24 @@ static opipe_status place_axis(const opi_builder *b, const opi_node *node, windo
   }
   const int64_t room = extent + *head + *tail - reach;
   if (room < 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has %lld along axis %u, with padding %lld; the window needs %lld",
-                         opi_input(b, node, 0)->name, (long long)extent, a + 2, (long long)(extent + *head + *tail),
-                         (long long)reach);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "input '%s' has %lld along axis %u, with padding %lld; the window needs %lld",
+        opi_input(b, node, 0)->name, (long long)extent, a + 2, (long long)(extent + *head + *tail),
+        (long long)reach);
   }
   w->out[a] = room / w->strides[a] + 1;
   if (w->ceil && !same && room % w->strides[a] != 0) {
     w->out[a]++;
-    if ((w->out[a] - 1) * w->strides[a] >= extent + *head) w->out[a]--; /* a window must begin inside */
+    if ((w->out[a] - 1) * w->strides[a] >= extent + *head)
+      w->out[a]--; /* a window must begin inside */
   }
   return OPIPE_OK;
 }
 
 /* x [N, C, spatial...]; kernel: from the weights (Conv) or NULL (the attribute). */
-static opipe_status read_window(const opi_builder *b, const opi_node *node, const int64_t *kernel, window *w, opipe_error *err) {
+static opipe_status read_window(const opi_builder *b, const opi_node *node, const int64_t *kernel,
+                                window *w, opipe_error *err) {
   const opi_value *x = opi_input(b, node, 0);
   const char *auto_pad = opi_attr_string(node, "auto_pad", "NOTSET");
   *w = (window){.n = (uint32_t)x->rank - 2, .ceil = opi_attr_int(node, "ceil_mode", 0) != 0};
@@ -75,18 +83,22 @@ static opipe_status read_window(const opi_builder *b, const opi_node *node, cons
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute kernel_shape is missing");
   }
   OPI_TRY(read_ints(b, node, "kernel_shape", w->n, 1, 1, w->kernel, err));
-  if (kernel != NULL && opi_attr_find(node, "kernel_shape") == NULL) memcpy(w->kernel, kernel, w->n * sizeof(*kernel));
+  if (kernel != NULL && opi_attr_find(node, "kernel_shape") == NULL)
+    memcpy(w->kernel, kernel, w->n * sizeof(*kernel));
   OPI_TRY(read_ints(b, node, "strides", w->n, 1, 1, w->strides, err));
   OPI_TRY(read_ints(b, node, "dilations", w->n, 1, 1, w->dilations, err));
   OPI_TRY(read_ints(b, node, "pads", 2 * w->n, 0, 0, w->pads, err));
   for (uint32_t a = 0; a < w->n; a++) {
     if (kernel != NULL && kernel[a] != w->kernel[a]) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (W) has %lld along axis %u, kernel_shape says %lld",
-                           opi_input(b, node, 1)->name, (long long)kernel[a], a + 2, (long long)w->kernel[a]);
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                           "input '%s' (W) has %lld along axis %u, kernel_shape says %lld",
+                           opi_input(b, node, 1)->name, (long long)kernel[a], a + 2,
+                           (long long)w->kernel[a]);
     }
     OPI_TRY(place_axis(b, node, w, a, x->shape[a + 2], auto_pad, err));
   }
-  if (strncmp(auto_pad, "SAME", 4) == 0) w->ceil = false; /* the pads make the windows fit exactly */
+  if (strncmp(auto_pad, "SAME", 4) == 0)
+    w->ceil = false; /* the pads make the windows fit exactly */
   return OPIPE_OK;
 }
 
@@ -97,16 +109,18 @@ static void write_window(opi_attrs *attrs, const window *w) {
   opi_attrs_ints(attrs, "pads", w->pads, 2 * w->n);
 }
 
-static opipe_status set_output(opi_builder *b, const opi_node *node, const window *w, int64_t channels, opipe_error *err) {
+static opipe_status set_output(opi_builder *b, const opi_node *node, const window *w,
+                               int64_t channels, opipe_error *err) {
   const opi_value *x = opi_input(b, node, 0);
   int64_t shape[2 + MAX_SPATIAL] = {x->shape[0], channels};
   memcpy(shape + 2, w->out, w->n * sizeof(*shape));
   return opi_b_set(b, node, 0, x->dtype, shape, 2 + w->n, err);
 }
 
-/* -- Conv -------------------------------------------------------------------------------------------------------------------------- */
+/* -- Conv -------------------------------------------------------------------------------------- */
 
-static opipe_status conv_check(const opi_builder *b, const opi_node *node, window *w, int64_t *out_group, opipe_error *err) {
+static opipe_status conv_check(const opi_builder *b, const opi_node *node, window *w,
+                               int64_t *out_group, opipe_error *err) {
   const int64_t group = opi_attr_int(node, "group", 1);
   OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 3, 2 + MAX_SPATIAL, err));
   const opi_value *x = opi_input(b, node, 0);
@@ -114,8 +128,10 @@ static opipe_status conv_check(const opi_builder *b, const opi_node *node, windo
   OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
   const opi_value *k = opi_input(b, node, 1);
   if (group < 1 || x->shape[1] % group != 0 || k->shape[0] % group != 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "group %lld does not divide the %lld channels of '%s' and the %lld of '%s'",
-                         (long long)group, (long long)x->shape[1], x->name, (long long)k->shape[0], k->name);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "group %lld does not divide the %lld channels of '%s' and the %lld of '%s'",
+        (long long)group, (long long)x->shape[1], x->name, (long long)k->shape[0], k->name);
   }
   OPI_TRY(opi_need_dim(b, node, 1, 1, x->shape[1] / group, "the channels of X in a group", err));
   OPI_TRY(opi_may(b, node, 2, "B", OPI_T_FLOAT, 1, 1, err));
@@ -149,15 +165,17 @@ static void conv_work(const opi_graph *graph, const opi_node *node, opi_work *ou
   out_work->bytes = opi_work_bytes(graph, node);
 }
 
-static opipe_status batch_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                                opipe_error *err) {
+static opipe_status batch_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                opi_carry *out, opipe_error *err) {
   return opi_carry_not(graph, node, 1, false, in, out, err);
 }
 
-/* -- pools ------------------------------------------------------------------------------------------------------------------------- */
+/* -- pools ------------------------------------------------------------------------------------- */
 
-static opipe_status pool_check(const opi_builder *b, const opi_node *node, window *w, opipe_error *err) {
-  const uint32_t classes = node->op[0] == 'M' ? OPI_T_FLOAT | OPI_T_SMALL | OPI_T_USMALL : OPI_T_FLOAT;
+static opipe_status pool_check(const opi_builder *b, const opi_node *node, window *w,
+                               opipe_error *err) {
+  const uint32_t classes =
+      node->op[0] == 'M' ? OPI_T_FLOAT | OPI_T_SMALL | OPI_T_USMALL : OPI_T_FLOAT;
   OPI_TRY(opi_need(b, node, 0, "X", classes, 3, 2 + MAX_SPATIAL, err));
   return read_window(b, node, NULL, w, err);
 }
@@ -166,10 +184,12 @@ static opipe_status pool_lift(opi_builder *b, const opi_node *node, opipe_error 
   opi_attrs attrs = {.n = 0};
   window w;
   OPI_TRY(pool_check(b, node, &w, err));
-  if (opi_wants(node, 1)) return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 1 (Indices) is not known");
+  if (opi_wants(node, 1))
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 1 (Indices) is not known");
   write_window(&attrs, &w);
   opi_attrs_int(&attrs, "ceil_mode", w.ceil ? 1 : 0);
-  if (node->op[0] == 'A') opi_attrs_int(&attrs, "count_include_pad", opi_attr_int(node, "count_include_pad", 0) != 0);
+  if (node->op[0] == 'A')
+    opi_attrs_int(&attrs, "count_include_pad", opi_attr_int(node, "count_include_pad", 0) != 0);
   return opi_k_lift(b, node, node->op, NULL, 22, &attrs, err);
 }
 
@@ -183,12 +203,13 @@ static void pool_work(const opi_graph *graph, const opi_node *node, opi_work *ou
   uint32_t n;
   const int64_t *kernel = opi_attr_ints(node, "kernel_shape", &n);
   out_work->flops = opi_k_elems_of(graph, node->out[0]);
-  for (uint32_t i = 0; i < n; i++) out_work->flops *= (double)kernel[i];
+  for (uint32_t i = 0; i < n; i++)
+    out_work->flops *= (double)kernel[i];
   out_work->bytes = opi_work_bytes(graph, node);
 }
 
-static opipe_status spatial_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                                  opipe_error *err) {
+static opipe_status spatial_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
   return opi_carry_not(graph, node, 2, false, in, out, err);
 }
 
@@ -197,9 +218,10 @@ static opipe_status global_lift(opi_builder *b, const opi_node *node, opipe_erro
   uint32_t y;
   OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 3, OPIPE_MAX_RANK, err));
   const uint32_t rank = (uint32_t)opi_input(b, node, 0)->rank;
-  for (uint32_t a = 2; a < rank; a++) axes[a - 2] = a;
-  OPI_TRY(opi_k_reduce(b, strcmp(node->op, "GlobalMaxPool") == 0 ? "ReduceMax" : "ReduceMean", 0, node->in[0], axes, rank - 2,
-                       true, &y, err));
+  for (uint32_t a = 2; a < rank; a++)
+    axes[a - 2] = a;
+  OPI_TRY(opi_k_reduce(b, strcmp(node->op, "GlobalMaxPool") == 0 ? "ReduceMax" : "ReduceMean", 0,
+                       node->in[0], axes, rank - 2, true, &y, err));
   return opi_b_result(b, node, 0, y, err);
 }
 
@@ -207,10 +229,10 @@ static opipe_status global_infer(opi_builder *b, const opi_node *node, opipe_err
   return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "a global pool was not lifted");
 }
 
-#define POOL(name_, max_out_, lift_, infer_, work_, carry_)                                                                   \
-  {                                                                                                                          \
-    .name = name_, .domain = "", .first = 1, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = max_out_,         \
-    .lift = lift_, .infer = infer_, .work = work_, .carry = carry_                                                            \
+#define POOL(name_, max_out_, lift_, infer_, work_, carry_)                                      \
+  {                                                                                              \
+    .name = name_, .domain = "", .first = 1, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, \
+    .max_out = max_out_, .lift = lift_, .infer = infer_, .work = work_, .carry = carry_          \
   }
 
 static const opi_op ops[] = {

@@ -36,92 +36,117 @@ static uint32_t type_class(uint32_t dtype) {
 }
 
 static const char *class_text(uint32_t classes) {
-  if (classes == OPI_T_FLOAT) return "a floating-point type";
-  if (classes == OPI_T_BOOL) return "bool";
-  if (classes == OPI_T_WIDE) return "int32 or int64";
-  if (classes == (OPI_T_FLOAT | OPI_T_WIDE)) return "a floating-point type, int32 or int64";
-  if (classes == (OPI_T_FLOAT | OPI_T_BOOL)) return "bool or a floating-point type";
-  if (classes == (OPI_T_FLOAT | OPI_T_WIDE | OPI_T_UWIDE)) return "a floating-point type or an integer of 32 or 64 bits";
+  if (classes == OPI_T_FLOAT)
+    return "a floating-point type";
+  if (classes == OPI_T_BOOL)
+    return "bool";
+  if (classes == OPI_T_WIDE)
+    return "int32 or int64";
+  if (classes == (OPI_T_FLOAT | OPI_T_WIDE))
+    return "a floating-point type, int32 or int64";
+  if (classes == (OPI_T_FLOAT | OPI_T_BOOL))
+    return "bool or a floating-point type";
+  if (classes == (OPI_T_FLOAT | OPI_T_WIDE | OPI_T_UWIDE))
+    return "a floating-point type or an integer of 32 or 64 bits";
   return "another type";
 }
 
-opipe_status opi_need(const opi_builder *b, const opi_node *node, uint32_t i, const char *role, uint32_t classes, int32_t min_rank,
-                      int32_t max_rank, opipe_error *err) {
+opipe_status opi_need(const opi_builder *b, const opi_node *node, uint32_t i, const char *role,
+                      uint32_t classes, int32_t min_rank, int32_t max_rank, opipe_error *err) {
   const opi_value *x = opi_input(b, node, i);
   char shape[128];
   if (x == NULL) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input %u (%s) is missing or no tensor, the node has %u inputs", i, role,
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input %u (%s) is missing or no tensor, the node has %u inputs", i, role,
                          node->n_in);
   }
   if ((type_class(x->dtype) & classes) == 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) is of type %s, it must be %s", x->name, role,
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (%s) is of type %s, it must be %s", x->name, role,
                          opi_dtype_name(x->dtype), class_text(classes));
   }
   if (x->rank < min_rank || x->rank > max_rank) {
     opi_shape_text(shape, sizeof(shape), x->shape, (uint32_t)x->rank);
     if (min_rank == max_rank) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) has shape %s of rank %d, rank %d is needed", x->name,
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                           "input '%s' (%s) has shape %s of rank %d, rank %d is needed", x->name,
                            role, shape, x->rank, min_rank);
     }
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) has shape %s of rank %d, rank %d to %d is needed", x->name,
-                         role, shape, x->rank, min_rank, max_rank);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (%s) has shape %s of rank %d, rank %d to %d is needed",
+                         x->name, role, shape, x->rank, min_rank, max_rank);
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_may(const opi_builder *b, const opi_node *node, uint32_t i, const char *role, uint32_t classes, int32_t min_rank,
-                     int32_t max_rank, opipe_error *err) {
-  if (opi_node_in(node, i) == OPIPE_NONE) return OPIPE_OK;
+opipe_status opi_may(const opi_builder *b, const opi_node *node, uint32_t i, const char *role,
+                     uint32_t classes, int32_t min_rank, int32_t max_rank, opipe_error *err) {
+  if (opi_node_in(node, i) == OPIPE_NONE)
+    return OPIPE_OK;
   return opi_need(b, node, i, role, classes, min_rank, max_rank, err);
 }
 
-opipe_status opi_need_same_type(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t j, opipe_error *err) {
+opipe_status opi_need_same_type(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t j,
+                                opipe_error *err) {
   const opi_value *x = opi_input(b, node, i);
   const opi_value *y = opi_input(b, node, j);
-  if (x == NULL || y == NULL || x->dtype == y->dtype) return OPIPE_OK;
-  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is of type %s, but input '%s' is of type %s", x->name,
+  if (x == NULL || y == NULL || x->dtype == y->dtype)
+    return OPIPE_OK;
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                       "input '%s' is of type %s, but input '%s' is of type %s", x->name,
                        opi_dtype_name(x->dtype), y->name, opi_dtype_name(y->dtype));
 }
 
-opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis, int64_t want, const char *what,
-                          opipe_error *err) {
+opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis,
+                          int64_t want, const char *what, opipe_error *err) {
   const opi_value *x = opi_input(b, node, i);
   char shape[128];
-  if (x == NULL) return OPIPE_OK;
-  if (axis < (uint32_t)x->rank && x->shape[axis] == want) return OPIPE_OK;
+  if (x == NULL)
+    return OPIPE_OK;
+  if (axis < (uint32_t)x->rank && x->shape[axis] == want)
+    return OPIPE_OK;
   opi_shape_text(shape, sizeof(shape), x->shape, (uint32_t)x->rank);
-  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has shape %s: axis %u must be %lld (%s)", x->name, shape, axis,
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                       "input '%s' has shape %s: axis %u must be %lld (%s)", x->name, shape, axis,
                        (long long)want, what);
 }
 
-opipe_status opi_need_shape(const opi_builder *b, const opi_node *node, uint32_t i, const int64_t *shape, uint32_t rank,
-                            opipe_error *err) {
+opipe_status opi_need_shape(const opi_builder *b, const opi_node *node, uint32_t i,
+                            const int64_t *shape, uint32_t rank, opipe_error *err) {
   const opi_value *x = opi_input(b, node, i);
   char has[128], want[128];
-  if (x == NULL) return OPIPE_OK;
-  if ((uint32_t)x->rank == rank && (rank == 0 || memcmp(x->shape, shape, rank * sizeof(*shape)) == 0)) return OPIPE_OK;
+  if (x == NULL)
+    return OPIPE_OK;
+  if ((uint32_t)x->rank == rank &&
+      (rank == 0 || memcmp(x->shape, shape, rank * sizeof(*shape)) == 0))
+    return OPIPE_OK;
   opi_shape_text(has, sizeof(has), x->shape, (uint32_t)x->rank);
   opi_shape_text(want, sizeof(want), shape, rank);
-  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has shape %s, %s is needed", x->name, has, want);
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has shape %s, %s is needed",
+                       x->name, has, want);
 }
 
-opipe_status opi_need_axis(const opi_builder *b, const opi_node *node, int64_t fallback, uint32_t *out_axis, opipe_error *err) {
+opipe_status opi_need_axis(const opi_builder *b, const opi_node *node, int64_t fallback,
+                           uint32_t *out_axis, opipe_error *err) {
   const int64_t axis = opi_attr_int(node, "axis", fallback);
   const opi_value *x = opi_input(b, node, 0);
-  if (x == NULL) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input 0 is missing");
-  if (opi_axis(axis, (uint32_t)x->rank, out_axis)) return OPIPE_OK;
-  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "axis %lld is outside input '%s' of rank %d", (long long)axis, x->name,
-                       x->rank);
+  if (x == NULL)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input 0 is missing");
+  if (opi_axis(axis, (uint32_t)x->rank, out_axis))
+    return OPIPE_OK;
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "axis %lld is outside input '%s' of rank %d",
+                       (long long)axis, x->name, x->rank);
 }
 
-opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char *name, int64_t min, int64_t max, int64_t *out_value,
-                          opipe_error *err) {
+opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char *name, int64_t min,
+                          int64_t max, int64_t *out_value, opipe_error *err) {
   const opipe_attr *attr = opi_attr_find(node, name);
   if (attr == NULL || attr->kind != OPIPE_ATTR_INT) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "integer attribute '%s' is missing", name);
   }
   if (attr->i < min || attr->i > max) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute '%s' is %lld, outside %lld to %lld", name, (long long)attr->i,
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "attribute '%s' is %lld, outside %lld to %lld", name, (long long)attr->i,
                          (long long)min, (long long)max);
   }
   *out_value = attr->i;
@@ -154,16 +179,17 @@ static double bfloat_to_double(uint16_t h) {
   return (double)f;
 }
 
-#define READ_AS(type)                    \
-  do {                                   \
-    type t_;                             \
+#define READ_AS(type)                     \
+  do {                                    \
+    type t_;                              \
     memcpy(&t_, value->data, sizeof(t_)); \
-    *out_value = (double)t_;             \
+    *out_value = (double)t_;              \
   } while (0)
 
 bool opi_known_scalar(const opi_value *value, double *out_value) {
   uint16_t half;
-  if (value == NULL || value->data == NULL || value->n_bytes == 0) return false;
+  if (value == NULL || value->data == NULL || value->n_bytes == 0)
+    return false;
   switch (value->dtype) {
     case OPIPE_FLOAT:
       READ_AS(float);
@@ -196,7 +222,8 @@ bool opi_known_scalar(const opi_value *value, double *out_value) {
 
 double opi_k_elems(const opi_value *value) {
   double n = 1;
-  for (int32_t i = 0; i < value->rank; i++) n *= (double)value->shape[i];
+  for (int32_t i = 0; i < value->rank; i++)
+    n *= (double)value->shape[i];
   return n;
 }
 
@@ -204,9 +231,10 @@ double opi_k_elems_of(const opi_graph *graph, uint32_t value) {
   return value == OPIPE_NONE ? 0 : opi_k_elems(&graph->values[value]);
 }
 
-/* -- shared rules -- */
+/* -- shared rules ------------------------------------------------------------------------------ */
 
-opipe_status opi_k_infer_same(opi_builder *b, const opi_node *node, uint32_t classes, opipe_error *err) {
+opipe_status opi_k_infer_same(opi_builder *b, const opi_node *node, uint32_t classes,
+                              opipe_error *err) {
   const opi_value *x;
   OPI_TRY(opi_need(b, node, 0, "X", classes, 0, OPIPE_MAX_RANK, err));
   x = opi_input(b, node, 0);
@@ -217,24 +245,28 @@ opipe_status opi_infer_float(opi_builder *b, const opi_node *node, opipe_error *
   return opi_k_infer_same(b, node, OPI_T_FLOAT, err);
 }
 
-opipe_status opi_carry_refuse(const opi_graph *graph, const opi_node *node, uint32_t i, const char *why, opipe_error *err) {
+opipe_status opi_carry_refuse(const opi_graph *graph, const opi_node *node, uint32_t i,
+                              const char *why, opipe_error *err) {
   const uint32_t v = opi_node_in(node, i);
-  return opi_fail(err, OPIPE_E_UNSUPPORTED, "node '%s' (%s) does not carry the axis of input '%s': %s", node->name, node->op,
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "node '%s' (%s) does not carry the axis of input '%s': %s", node->name, node->op,
                   v == OPIPE_NONE ? "" : graph->values[v].name, why);
 }
 
-opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out, opipe_error *err) {
+opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                             opi_carry *out, opipe_error *err) {
   for (uint32_t i = 1; i < node->n_in; i++) {
     if (node->in[i] != OPIPE_NONE && in[i].axis >= 0) {
       return opi_carry_refuse(graph, node, i, "only the first input may carry it", err);
     }
   }
-  for (uint32_t o = 0; o < node->n_out; o++) out[o] = in[0];
+  for (uint32_t o = 0; o < node->n_out; o++)
+    out[o] = in[0];
   return OPIPE_OK;
 }
 
-opipe_status opi_carry_not(const opi_graph *graph, const opi_node *node, uint32_t from, bool only_that, const opi_carry *in,
-                           opi_carry *out, opipe_error *err) {
+opipe_status opi_carry_not(const opi_graph *graph, const opi_node *node, uint32_t from,
+                           bool only_that, const opi_carry *in, opi_carry *out, opipe_error *err) {
   const int32_t axis = in[0].axis;
   if (axis >= 0 && ((uint32_t)axis == from || (!only_that && (uint32_t)axis > from))) {
     return opi_carry_refuse(graph, node, 0, "its elements depend on each other along it", err);
@@ -245,10 +277,12 @@ opipe_status opi_carry_not(const opi_graph *graph, const opi_node *node, uint32_
 double opi_work_bytes(const opi_graph *graph, const opi_node *node) {
   double bytes = 0;
   for (uint32_t i = 0; i < node->n_in; i++) {
-    if (node->in[i] != OPIPE_NONE) bytes += (double)graph->values[node->in[i]].n_bytes;
+    if (node->in[i] != OPIPE_NONE)
+      bytes += (double)graph->values[node->in[i]].n_bytes;
   }
   for (uint32_t i = 0; i < node->n_out; i++) {
-    if (node->out[i] != OPIPE_NONE) bytes += (double)graph->values[node->out[i]].n_bytes;
+    if (node->out[i] != OPIPE_NONE)
+      bytes += (double)graph->values[node->out[i]].n_bytes;
   }
   return bytes;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operator rules share: checks of inputs that write the whole error message, attribute lists, short forms of emission.
+/* What operator rules share: checks of inputs that write the whole error message, attribute lists,
+ * short forms of emission.
  *
- * The checks never trust a file: every rule calls opi_need() before it looks at an input. Messages name node, input and both numbers.
+ * The checks never trust a file: every rule calls opi_need() before it looks at an input. Messages
+ * name node, input and both numbers.
  */
 #ifndef OPI_KIT_H
 #define OPI_KIT_H
@@ -9,14 +11,14 @@
 #include "loader/ops/op.h"
 #include "loader/passes/builder.h"
 
-/* -- inputs -- */
+/* -- inputs ------------------------------------------------------------------------------------ */
 
 /* Classes of element types. */
 enum {
-  OPI_T_FLOAT = 1u,  /* fp16, bf16, fp32, fp64 */
-  OPI_T_WIDE = 2u,   /* int32, int64 */
-  OPI_T_UWIDE = 4u,  /* uint32, uint64 */
-  OPI_T_SMALL = 8u,  /* int8, int16 */
+  OPI_T_FLOAT = 1u,   /* fp16, bf16, fp32, fp64 */
+  OPI_T_WIDE = 2u,    /* int32, int64 */
+  OPI_T_UWIDE = 4u,   /* uint32, uint64 */
+  OPI_T_SMALL = 8u,   /* int8, int16 */
   OPI_T_USMALL = 16u, /* uint8, uint16 */
   OPI_T_BOOL = 32u
 };
@@ -24,34 +26,41 @@ enum {
 /* Input `i`, NULL when absent. */
 const opi_value *opi_input(const opi_builder *b, const opi_node *node, uint32_t i);
 /* True when output `i` is asked for. */
-static inline bool opi_wants(const opi_node *node, uint32_t i) { return opi_node_out(node, i) != OPIPE_NONE; }
+static inline bool opi_wants(const opi_node *node, uint32_t i) {
+  return opi_node_out(node, i) != OPIPE_NONE;
+}
 
-/* Input `i` must be there, of one of the classes, with a rank in [min_rank, max_rank]. `role` is the operator text's name of the input. */
-opipe_status opi_need(const opi_builder *b, const opi_node *node, uint32_t i, const char *role, uint32_t classes, int32_t min_rank,
-                      int32_t max_rank, opipe_error *err);
+/* Input `i` must be there, of one of the classes, with a rank in [min_rank, max_rank]. `role` is
+ * the operator text's name of the input. */
+opipe_status opi_need(const opi_builder *b, const opi_node *node, uint32_t i, const char *role,
+                      uint32_t classes, int32_t min_rank, int32_t max_rank, opipe_error *err);
 /* The same for an optional input; nothing when it is absent. */
-opipe_status opi_may(const opi_builder *b, const opi_node *node, uint32_t i, const char *role, uint32_t classes, int32_t min_rank,
-                     int32_t max_rank, opipe_error *err);
+opipe_status opi_may(const opi_builder *b, const opi_node *node, uint32_t i, const char *role,
+                     uint32_t classes, int32_t min_rank, int32_t max_rank, opipe_error *err);
 /* Inputs `i` and `j` (both there) must be of one type. */
-opipe_status opi_need_same_type(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t j, opipe_error *err);
-/* Axis `axis` of input `i` must be `want`; `what` says of what ("the hidden size"). Nothing when the input is absent. */
-opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis, int64_t want, const char *what,
-                          opipe_error *err);
+opipe_status opi_need_same_type(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t j,
+                                opipe_error *err);
+/* Axis `axis` of input `i` must be `want`; `what` says of what ("the hidden size"). Nothing when
+ * the input is absent. */
+opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis,
+                          int64_t want, const char *what, opipe_error *err);
 /* Input `i` must have exactly this shape. Nothing when the input is absent. */
-opipe_status opi_need_shape(const opi_builder *b, const opi_node *node, uint32_t i, const int64_t *shape, uint32_t rank,
-                            opipe_error *err);
+opipe_status opi_need_shape(const opi_builder *b, const opi_node *node, uint32_t i,
+                            const int64_t *shape, uint32_t rank, opipe_error *err);
 /* Attribute `name` as an axis of input 0 in [0, rank). */
-opipe_status opi_need_axis(const opi_builder *b, const opi_node *node, int64_t fallback, uint32_t *out_axis, opipe_error *err);
+opipe_status opi_need_axis(const opi_builder *b, const opi_node *node, int64_t fallback,
+                           uint32_t *out_axis, opipe_error *err);
 /* A required integer attribute within [min, max]. */
-opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char *name, int64_t min, int64_t max, int64_t *out_value,
-                          opipe_error *err);
-/* The first element of a known tensor as double; false when not known, empty or of another kind than number or bool. */
+opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char *name, int64_t min,
+                          int64_t max, int64_t *out_value, opipe_error *err);
+/* The first element of a known tensor as double; false when not known, empty or of another kind
+ * than number or bool. */
 bool opi_known_scalar(const opi_value *value, double *out_value);
 /* Elements of a value. */
 double opi_k_elems(const opi_value *value);
 double opi_k_elems_of(const opi_graph *graph, uint32_t value); /* 0 for OPIPE_NONE */
 
-/* -- emission -- */
+/* -- emission ---------------------------------------------------------------------------------- */
 
 typedef struct opi_attrs {
   opipe_attr list[16];
@@ -62,41 +71,56 @@ void opi_attrs_float(opi_attrs *attrs, const char *name, double value);
 void opi_attrs_string(opi_attrs *attrs, const char *name, const char *value);
 void opi_attrs_ints(opi_attrs *attrs, const char *name, const int64_t *ints, uint32_t n);
 
-/* Emits a canonical node of any outputs; out [n_out]. domain NULL: "". Outputs not in `want` (bit per output) are absent. */
-opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint32_t version, const uint32_t *in, uint32_t n_in,
-                        uint32_t want, const opi_attrs *attrs, uint32_t *out, opipe_error *err);
+/* Emits a canonical node of any outputs; out [n_out]. domain NULL: "". Outputs not in `want` (bit
+ * per output) are absent. */
+opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint32_t version,
+                        const uint32_t *in, uint32_t n_in, uint32_t want, const opi_attrs *attrs,
+                        uint32_t *out, opipe_error *err);
 /* One output. attrs may be NULL. */
-opipe_status opi_k_one(opi_builder *b, const char *op, uint32_t version, const uint32_t *in, uint32_t n_in, const opi_attrs *attrs,
-                       uint32_t *out, opipe_error *err);
+opipe_status opi_k_one(opi_builder *b, const char *op, uint32_t version, const uint32_t *in,
+                       uint32_t n_in, const opi_attrs *attrs, uint32_t *out, opipe_error *err);
 /* The file node's single output: emits and binds it. */
-opipe_status opi_k_lift(opi_builder *b, const opi_node *node, const char *op, const char *domain, uint32_t version,
-                        const opi_attrs *attrs, opipe_error *err);
+opipe_status opi_k_lift(opi_builder *b, const opi_node *node, const char *op, const char *domain,
+                        uint32_t version, const opi_attrs *attrs, opipe_error *err);
 
-opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank, uint32_t *out, opipe_error *err);
-opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, uint32_t rank, uint32_t *out, opipe_error *err);
-opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *out, opipe_error *err);
-opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank, uint32_t *out, opipe_error *err);
-opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin, int64_t end, uint32_t *out, opipe_error *err);
-opipe_status opi_k_concat(opi_builder *b, const uint32_t *in, uint32_t n_in, int64_t axis, uint32_t *out, opipe_error *err);
-opipe_status opi_k_reduce(opi_builder *b, const char *op, uint32_t version, uint32_t x, const int64_t *axes, uint32_t n_axes,
-                          bool keepdims, uint32_t *out, opipe_error *err);
-opipe_status opi_k_where(opi_builder *b, uint32_t cond, uint32_t yes, uint32_t no, uint32_t *out, opipe_error *err);
+opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank,
+                           uint32_t *out, opipe_error *err);
+opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, uint32_t rank,
+                             uint32_t *out, opipe_error *err);
+opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *out,
+                        opipe_error *err);
+opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank,
+                          uint32_t *out, opipe_error *err);
+opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin, int64_t end,
+                         uint32_t *out, opipe_error *err);
+opipe_status opi_k_concat(opi_builder *b, const uint32_t *in, uint32_t n_in, int64_t axis,
+                          uint32_t *out, opipe_error *err);
+opipe_status opi_k_reduce(opi_builder *b, const char *op, uint32_t version, uint32_t x,
+                          const int64_t *axes, uint32_t n_axes, bool keepdims, uint32_t *out,
+                          opipe_error *err);
+opipe_status opi_k_where(opi_builder *b, uint32_t cond, uint32_t yes, uint32_t no, uint32_t *out,
+                         opipe_error *err);
 /* A constant that could not be made is out of memory. */
 opipe_status opi_k_const(uint32_t value, opipe_error *err);
 /* A bool constant [rows, cols]: key col allowed for row when lo <= col - row - offset <= hi. */
-opipe_status opi_k_band(opi_builder *b, int64_t rows, int64_t cols, int64_t offset, int64_t lo, int64_t hi, uint32_t *out,
-                        opipe_error *err);
+opipe_status opi_k_band(opi_builder *b, int64_t rows, int64_t cols, int64_t offset, int64_t lo,
+                        int64_t hi, uint32_t *out, opipe_error *err);
 
-/* -- rules that many operators share -- */
+/* -- rules that many operators share ----------------------------------------------------------- */
 
-opipe_status opi_k_infer_same(opi_builder *b, const opi_node *node, uint32_t classes, opipe_error *err); /* output like input 0 */
-opipe_status opi_infer_float(opi_builder *b, const opi_node *node, opipe_error *err);                  /* the same, F only */
+opipe_status opi_k_infer_same(opi_builder *b, const opi_node *node, uint32_t classes,
+                              opipe_error *err); /* output like input 0 */
+opipe_status opi_infer_float(opi_builder *b, const opi_node *node,
+                             opipe_error *err); /* the same, F only */
 /* Outputs carry as input 0 does; the other inputs must not. */
-opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out, opipe_error *err);
-/* As opi_carry_first, refused when the carried dimension is `from` or later (or exactly `from` with only_that). */
-opipe_status opi_carry_not(const opi_graph *graph, const opi_node *node, uint32_t from, bool only_that, const opi_carry *in,
-                           opi_carry *out, opipe_error *err);
-opipe_status opi_carry_refuse(const opi_graph *graph, const opi_node *node, uint32_t i, const char *why, opipe_error *err);
+opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                             opi_carry *out, opipe_error *err);
+/* As opi_carry_first, refused when the carried dimension is `from` or later (or exactly `from` with
+ * only_that). */
+opipe_status opi_carry_not(const opi_graph *graph, const opi_node *node, uint32_t from,
+                           bool only_that, const opi_carry *in, opi_carry *out, opipe_error *err);
+opipe_status opi_carry_refuse(const opi_graph *graph, const opi_node *node, uint32_t i,
+                              const char *why, opipe_error *err);
 /* flops per output element; bytes of all inputs and outputs. */
 void opi_work_each(const opi_graph *graph, const opi_node *node, double flops, opi_work *out_work);
 double opi_work_bytes(const opi_graph *graph, const opi_node *node);

@@ -35,14 +35,17 @@ void opi_attrs_ints(opi_attrs *attrs, const char *name, const int64_t *ints, uin
   attr->n = n;
 }
 
-opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint32_t version, const uint32_t *in, uint32_t n_in,
-                        uint32_t want, const opi_attrs *attrs, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint32_t version,
+                        const uint32_t *in, uint32_t n_in, uint32_t want, const opi_attrs *attrs,
+                        uint32_t *out, opipe_error *err) {
   const char *names[8] = {NULL};
   uint32_t n_out = 0, made[8]; /* `out` may lie where `in` does */
   for (uint32_t i = 0; i < OPI_COUNT(names); i++) {
-    if (want >> i & 1u) n_out = i + 1;
+    if (want >> i & 1u)
+      n_out = i + 1;
   }
-  for (uint32_t i = 0; i < n_out; i++) names[i] = (want >> i & 1u) != 0 ? NULL : "";
+  for (uint32_t i = 0; i < n_out; i++)
+    names[i] = (want >> i & 1u) != 0 ? NULL : "";
   const opi_emit emit = {.op = op,
                          .domain = domain,
                          .in = in,
@@ -57,16 +60,16 @@ opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint
   return OPIPE_OK;
 }
 
-opipe_status opi_k_one(opi_builder *b, const char *op, uint32_t version, const uint32_t *in, uint32_t n_in, const opi_attrs *attrs,
-                       uint32_t *out, opipe_error *err) {
+opipe_status opi_k_one(opi_builder *b, const char *op, uint32_t version, const uint32_t *in,
+                       uint32_t n_in, const opi_attrs *attrs, uint32_t *out, opipe_error *err) {
   uint32_t y; /* `in` may be the place that `out` names */
   OPI_TRY(opi_k_node(b, op, NULL, version, in, n_in, 1, attrs, &y, err));
   *out = y;
   return OPIPE_OK;
 }
 
-opipe_status opi_k_lift(opi_builder *b, const opi_node *node, const char *op, const char *domain, uint32_t version,
-                        const opi_attrs *attrs, opipe_error *err) {
+opipe_status opi_k_lift(opi_builder *b, const opi_node *node, const char *op, const char *domain,
+                        uint32_t version, const opi_attrs *attrs, opipe_error *err) {
   uint32_t y;
   OPI_TRY(opi_k_node(b, op, domain, version, node->in, node->n_in, 1, attrs, &y, err));
   return opi_b_result(b, node, 0, y, err);
@@ -76,17 +79,20 @@ opipe_status opi_k_const(uint32_t value, opipe_error *err) {
   return value == OPIPE_NONE ? opi_fail_nomem(err, 0, "a constant") : OPIPE_OK;
 }
 
-static opipe_status with_ints(opi_builder *b, const char *op, uint32_t version, uint32_t x, const int64_t *ints, uint32_t n,
-                              const opi_attrs *attrs, uint32_t *out, opipe_error *err) {
+static opipe_status with_ints(opi_builder *b, const char *op, uint32_t version, uint32_t x,
+                              const int64_t *ints, uint32_t n, const opi_attrs *attrs,
+                              uint32_t *out, opipe_error *err) {
   const uint32_t in[2] = {x, opi_b_const_ints(b, ints, n)};
   OPI_TRY(opi_k_const(in[1], err));
   return opi_k_one(b, op, version, in, 2, attrs, out, err);
 }
 
-opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank,
+                           uint32_t *out, opipe_error *err) {
   const opi_value *v = opi_b_value(b, x);
   opi_attrs attrs = {.n = 0};
-  if ((uint32_t)v->rank == rank && (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0)) {
+  if ((uint32_t)v->rank == rank &&
+      (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0)) {
     *out = x;
     return OPIPE_OK;
   }
@@ -98,10 +104,12 @@ opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uin
   return with_ints(b, "Reshape", 0, x, shape, rank, &attrs, out, err);
 }
 
-opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, uint32_t rank, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, uint32_t rank,
+                             uint32_t *out, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   bool moves = false;
-  for (uint32_t a = 0; a < rank; a++) moves = moves || perm[a] != (int64_t)a;
+  for (uint32_t a = 0; a < rank; a++)
+    moves = moves || perm[a] != (int64_t)a;
   if (!moves) {
     *out = x;
     return OPIPE_OK;
@@ -110,7 +118,8 @@ opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, ui
   return opi_k_one(b, "Transpose", 0, &x, 1, &attrs, out, err);
 }
 
-opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *out,
+                        opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   if (opi_b_value(b, x)->dtype == dtype) {
     *out = x;
@@ -121,55 +130,64 @@ opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *ou
   return opi_k_one(b, "Cast", 0, &x, 1, &attrs, out, err);
 }
 
-opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank,
+                          uint32_t *out, opipe_error *err) {
   const opi_value *v = opi_b_value(b, x);
-  if ((uint32_t)v->rank == rank && (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0)) {
+  if ((uint32_t)v->rank == rank &&
+      (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0)) {
     *out = x;
     return OPIPE_OK;
   }
   return with_ints(b, "Expand", 0, x, shape, rank, NULL, out, err);
 }
 
-opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin, int64_t end, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin, int64_t end,
+                         uint32_t *out, opipe_error *err) {
   const int64_t step = 1;
   if (begin == 0 && end == opi_b_value(b, x)->shape[axis]) {
     *out = x;
     return OPIPE_OK;
   }
-  const uint32_t in[5] = {x, opi_b_const_ints(b, &begin, 1), opi_b_const_ints(b, &end, 1), opi_b_const_ints(b, &axis, 1),
-                          opi_b_const_ints(b, &step, 1)};
-  for (uint32_t i = 1; i < 5; i++) OPI_TRY(opi_k_const(in[i], err));
+  const uint32_t in[5] = {x, opi_b_const_ints(b, &begin, 1), opi_b_const_ints(b, &end, 1),
+                          opi_b_const_ints(b, &axis, 1), opi_b_const_ints(b, &step, 1)};
+  for (uint32_t i = 1; i < 5; i++)
+    OPI_TRY(opi_k_const(in[i], err));
   return opi_k_one(b, "Slice", 0, in, 5, NULL, out, err);
 }
 
-opipe_status opi_k_concat(opi_builder *b, const uint32_t *in, uint32_t n_in, int64_t axis, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_concat(opi_builder *b, const uint32_t *in, uint32_t n_in, int64_t axis,
+                          uint32_t *out, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   opi_attrs_int(&attrs, "axis", axis);
   return opi_k_one(b, "Concat", 0, in, n_in, &attrs, out, err);
 }
 
-opipe_status opi_k_reduce(opi_builder *b, const char *op, uint32_t version, uint32_t x, const int64_t *axes, uint32_t n_axes,
-                          bool keepdims, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_reduce(opi_builder *b, const char *op, uint32_t version, uint32_t x,
+                          const int64_t *axes, uint32_t n_axes, bool keepdims, uint32_t *out,
+                          opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   opi_attrs_int(&attrs, "keepdims", keepdims ? 1 : 0);
   opi_attrs_int(&attrs, "noop_with_empty_axes", 0);
   return with_ints(b, op, version, x, axes, n_axes, &attrs, out, err);
 }
 
-opipe_status opi_k_where(opi_builder *b, uint32_t cond, uint32_t yes, uint32_t no, uint32_t *out, opipe_error *err) {
+opipe_status opi_k_where(opi_builder *b, uint32_t cond, uint32_t yes, uint32_t no, uint32_t *out,
+                         opipe_error *err) {
   const uint32_t in[3] = {cond, yes, no};
   return opi_k_one(b, "Where", 0, in, 3, NULL, out, err);
 }
 
-opipe_status opi_k_band(opi_builder *b, int64_t rows, int64_t cols, int64_t offset, int64_t lo, int64_t hi, uint32_t *out,
-                        opipe_error *err) {
+opipe_status opi_k_band(opi_builder *b, int64_t rows, int64_t cols, int64_t offset, int64_t lo,
+                        int64_t hi, uint32_t *out, opipe_error *err) {
   const int64_t shape[2] = {rows, cols};
   uint64_t n;
   uint8_t *data;
-  if (!opi_shape_elems(shape, 2, &n)) return opi_fail(err, OPIPE_E_LIMIT, "a mask of %lld x %lld is too large",
-                                                      (long long)rows, (long long)cols);
+  if (!opi_shape_elems(shape, 2, &n))
+    return opi_fail(err, OPIPE_E_LIMIT, "a mask of %lld x %lld is too large", (long long)rows,
+                    (long long)cols);
   data = opi_arena_alloc(b->scratch, n);
-  if (data == NULL) return opi_fail_nomem(err, n, "a mask");
+  if (data == NULL)
+    return opi_fail_nomem(err, n, "a mask");
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t c = 0; c < cols; c++) {
       const int64_t ahead = c - r - offset;

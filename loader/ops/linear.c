@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, Einsum.
  *
- * Canonical: MatMul and FusedMatMul (alpha, transA, transB) with batch broadcast, Gemm in two dimensions. FusedMatMul's transBatch
- * attributes become Transpose nodes. Einsum: see einsum.c.
+ * Canonical: MatMul and FusedMatMul (alpha, transA, transB) with batch broadcast, Gemm in two
+ * dimensions. FusedMatMul's transBatch attributes become Transpose nodes. Einsum: see einsum.c.
  */
 #include "loader/ops/einsum.h"
 #include "loader/ops/kit.h"
 
 enum { NUMBERS = OPI_T_FLOAT | OPI_T_WIDE | OPI_T_UWIDE };
 
-/* -- MatMul and FusedMatMul ------------------------------------------------------------------------------------------------------ */
+/* -- MatMul and FusedMatMul -------------------------------------------------------------------- */
 
-/* Extents of a product: y[batch..., m, n] = a[..., m, k] b[..., k, n]; 1-D operands have no m (or n). */
+/* Extents of a product: y[batch..., m, n] = a[..., m, k] b[..., k, n]; 1-D operands have no m (or
+ * n). */
 typedef struct product {
   int64_t m, k, k2, n;
   bool vec_a, vec_b;
@@ -36,7 +37,8 @@ static product product_of(const opi_value *a, const opi_value *c, bool trans_a, 
   return p;
 }
 
-static opipe_status product_infer(opi_builder *b, const opi_node *node, uint32_t classes, opipe_error *err) {
+static opipe_status product_infer(opi_builder *b, const opi_node *node, uint32_t classes,
+                                  opipe_error *err) {
   int64_t shape[OPIPE_MAX_RANK];
   char ta[128], tb[128];
   uint32_t rank = 0;
@@ -45,22 +47,27 @@ static opipe_status product_infer(opi_builder *b, const opi_node *node, uint32_t
   OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
   const opi_value *x = opi_input(b, node, 0);
   const opi_value *y = opi_input(b, node, 1);
-  const product p = product_of(x, y, opi_attr_int(node, "transA", 0) != 0, opi_attr_int(node, "transB", 0) != 0);
+  const product p =
+      product_of(x, y, opi_attr_int(node, "transA", 0) != 0, opi_attr_int(node, "transB", 0) != 0);
   opi_shape_text(ta, sizeof(ta), x->shape, (uint32_t)x->rank);
   opi_shape_text(tb, sizeof(tb), y->shape, (uint32_t)y->rank);
   if (p.k != p.k2) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "inputs '%s' %s and '%s' %s do not fit: %lld and %lld along the summed axis", x->name, ta, y->name, tb,
-                         (long long)p.k, (long long)p.k2);
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID,
+        "inputs '%s' %s and '%s' %s do not fit: %lld and %lld along the summed axis", x->name, ta,
+        y->name, tb, (long long)p.k, (long long)p.k2);
   }
   const uint32_t batch_a = x->rank > 2 ? (uint32_t)x->rank - 2 : 0;
   const uint32_t batch_b = y->rank > 2 ? (uint32_t)y->rank - 2 : 0;
   if (!opi_broadcast(x->shape, batch_a, y->shape, batch_b, shape, &rank)) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "inputs '%s' %s and '%s' %s: the batch axes do not broadcast", x->name, ta,
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "inputs '%s' %s and '%s' %s: the batch axes do not broadcast", x->name, ta,
                          y->name, tb);
   }
-  if (!p.vec_a) shape[rank++] = p.m;
-  if (!p.vec_b) shape[rank++] = p.n;
+  if (!p.vec_a)
+    shape[rank++] = p.m;
+  if (!p.vec_b)
+    shape[rank++] = p.n;
   return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
 }
 
@@ -73,35 +80,47 @@ static opipe_status fused_infer(opi_builder *b, const opi_node *node, opipe_erro
 }
 
 static void product_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
-  const product p = product_of(&graph->values[node->in[0]], &graph->values[node->in[1]],
-                               opi_attr_int(node, "transA", 0) != 0, opi_attr_int(node, "transB", 0) != 0);
+  const product p =
+      product_of(&graph->values[node->in[0]], &graph->values[node->in[1]],
+                 opi_attr_int(node, "transA", 0) != 0, opi_attr_int(node, "transB", 0) != 0);
   out_work->flops = 2.0 * opi_k_elems_of(graph, node->out[0]) * (double)p.k;
   out_work->bytes = opi_work_bytes(graph, node);
 }
 
-/* One operand's carried axis as an axis of the output counted from its end (1 = last); 0: none; -1: the summed axis. */
-static int64_t product_side(const opi_value *v, int32_t axis, bool trans, bool left, bool other_vec) {
+/* One operand's carried axis as an axis of the output counted from its end (1 = last); 0: none; -1:
+ * the summed axis. */
+static int64_t product_side(const opi_value *v, int32_t axis, bool trans, bool left,
+                            bool other_vec) {
   const int64_t back = (int64_t)v->rank - axis; /* 1 = last */
-  if (axis < 0) return 0;
-  if (v->rank == 1) return -1;
-  if (back > 2) return other_vec ? back - 1 : back;
+  if (axis < 0)
+    return 0;
+  if (v->rank == 1)
+    return -1;
+  if (back > 2)
+    return other_vec ? back - 1 : back;
   const bool is_last = (back == 1) != trans;
-  if (left) return is_last ? -1 : (other_vec ? 1 : 2); /* m */
-  return is_last ? 1 : -1;                             /* n */
+  if (left)
+    return is_last ? -1 : (other_vec ? 1 : 2); /* m */
+  return is_last ? 1 : -1;                     /* n */
 }
 
-static opipe_status product_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                                  opipe_error *err) {
+static opipe_status product_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]];
   const opi_value *y = &graph->values[node->in[1]];
   const opi_value *z = &graph->values[node->out[0]];
-  const int64_t at_a = product_side(x, in[0].axis, opi_attr_int(node, "transA", 0) != 0, true, y->rank == 1);
-  const int64_t at_b = product_side(y, in[1].axis, opi_attr_int(node, "transB", 0) != 0, false, x->rank == 1);
-  if (at_a < 0) return opi_carry_refuse(graph, node, 0, "it is summed over", err);
-  if (at_b < 0) return opi_carry_refuse(graph, node, 1, "it is summed over", err);
+  const int64_t at_a =
+      product_side(x, in[0].axis, opi_attr_int(node, "transA", 0) != 0, true, y->rank == 1);
+  const int64_t at_b =
+      product_side(y, in[1].axis, opi_attr_int(node, "transB", 0) != 0, false, x->rank == 1);
+  if (at_a < 0)
+    return opi_carry_refuse(graph, node, 0, "it is summed over", err);
+  if (at_b < 0)
+    return opi_carry_refuse(graph, node, 1, "it is summed over", err);
   out[0] = in[0];
   out[0].axis = -1;
-  if (at_a == 0 && at_b == 0) return OPIPE_OK;
+  if (at_a == 0 && at_b == 0)
+    return OPIPE_OK;
   if (at_a != 0 && at_b != 0) {
     if (at_a != at_b || in[0].outer != in[1].outer || in[0].inner != in[1].inner) {
       return opi_carry_refuse(graph, node, 1, "both operands carry it, at different places", err);
@@ -112,7 +131,8 @@ static opipe_status product_carry(const opi_graph *graph, const opi_node *node, 
     const int64_t at = at_a != 0 ? at_a : at_b;
     const int64_t back = at + (y->rank == 1 || x->rank == 1 ? 1 : 0);
     if (back > 2 && back <= other->rank && other->shape[other->rank - back] != 1) {
-      return opi_carry_refuse(graph, node, at_a != 0 ? 0 : 1, "the other operand has that axis and does not carry it", err);
+      return opi_carry_refuse(graph, node, at_a != 0 ? 0 : 1,
+                              "the other operand has that axis and does not carry it", err);
     }
   }
   out[0] = at_a != 0 ? in[0] : in[1];
@@ -120,7 +140,8 @@ static opipe_status product_carry(const opi_graph *graph, const opi_node *node, 
   return OPIPE_OK;
 }
 
-/* transBatch: the first axis is the row (or column) axis, the batch axes follow it; the last axis stays. */
+/* transBatch: the first axis is the row (or column) axis, the batch axes follow it; the last axis
+ * stays. */
 static opipe_status batch_last(opi_builder *b, uint32_t x, uint32_t *out, opipe_error *err) {
   int64_t perm[OPIPE_MAX_RANK];
   const uint32_t rank = (uint32_t)opi_b_value(b, x)->rank;
@@ -128,7 +149,8 @@ static opipe_status batch_last(opi_builder *b, uint32_t x, uint32_t *out, opipe_
     *out = x;
     return OPIPE_OK;
   }
-  for (uint32_t i = 0; i + 2 < rank; i++) perm[i] = i + 1;
+  for (uint32_t i = 0; i + 2 < rank; i++)
+    perm[i] = i + 1;
   perm[rank - 2] = 0;
   perm[rank - 1] = rank - 1;
   return opi_k_transpose(b, x, perm, rank, out, err);
@@ -141,8 +163,10 @@ static opipe_status fused_lift(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_need(b, node, 1, "B", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
   in[0] = node->in[0];
   in[1] = node->in[1];
-  if (opi_attr_int(node, "transBatchA", 0) != 0) OPI_TRY(batch_last(b, in[0], &in[0], err));
-  if (opi_attr_int(node, "transBatchB", 0) != 0) OPI_TRY(batch_last(b, in[1], &in[1], err));
+  if (opi_attr_int(node, "transBatchA", 0) != 0)
+    OPI_TRY(batch_last(b, in[0], &in[0], err));
+  if (opi_attr_int(node, "transBatchB", 0) != 0)
+    OPI_TRY(batch_last(b, in[1], &in[1], err));
   opi_attrs_float(&attrs, "alpha", opi_attr_float(node, "alpha", 1.0));
   opi_attrs_int(&attrs, "transA", opi_attr_int(node, "transA", 0) != 0);
   opi_attrs_int(&attrs, "transB", opi_attr_int(node, "transB", 0) != 0);
@@ -150,13 +174,15 @@ static opipe_status fused_lift(opi_builder *b, const opi_node *node, opipe_error
   return opi_b_result(b, node, 0, y, err);
 }
 
-/* -- Gemm ------------------------------------------------------------------------------------------------------------------------ */
+/* -- Gemm -------------------------------------------------------------------------------------- */
 
-/* Opset < 7: `broadcast` 0 wants C of the product's shape, 1 allows one-way broadcast from the right. */
+/* Opset < 7: `broadcast` 0 wants C of the product's shape, 1 allows one-way broadcast from the
+ * right. */
 static opipe_status gemm_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   if (node->version < 11 && opi_node_in(node, 2) == OPIPE_NONE) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input 2 (C) is missing: it is optional from opset 11 on, the file has %u",
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input 2 (C) is missing: it is optional from opset 11 on, the file has %u",
                          node->version);
   }
   opi_attrs_float(&attrs, "alpha", opi_attr_float(node, "alpha", 1.0));
@@ -168,12 +194,14 @@ static opipe_status gemm_lift(opi_builder *b, const opi_node *node, opipe_error 
     OPI_TRY(opi_need(b, node, 2, "C", NUMBERS, 2, 2, err));
     OPI_TRY(opi_need(b, node, 0, "A", NUMBERS, 2, 2, err));
     OPI_TRY(opi_need(b, node, 1, "B", NUMBERS, 2, 2, err));
-    const product p = product_of(opi_input(b, node, 0), opi_input(b, node, 1), opi_attr_int(node, "transA", 0) != 0,
-                                 opi_attr_int(node, "transB", 0) != 0);
+    const product p =
+        product_of(opi_input(b, node, 0), opi_input(b, node, 1),
+                   opi_attr_int(node, "transA", 0) != 0, opi_attr_int(node, "transB", 0) != 0);
     if (c->shape[0] != p.m || c->shape[1] != p.n) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                           "input '%s' is [%lld, %lld], without broadcast it must be [%lld, %lld]", c->name,
-                           (long long)c->shape[0], (long long)c->shape[1], (long long)p.m, (long long)p.n);
+                           "input '%s' is [%lld, %lld], without broadcast it must be [%lld, %lld]",
+                           c->name, (long long)c->shape[0], (long long)c->shape[1], (long long)p.m,
+                           (long long)p.n);
     }
   }
   return opi_k_lift(b, node, "Gemm", NULL, 13, &attrs, err);
@@ -194,31 +222,37 @@ static opipe_status gemm_infer(opi_builder *b, const opi_node *node, opipe_error
       product_of(x, y, opi_attr_int(node, "transA", 0) != 0, opi_attr_int(node, "transB", 0) != 0);
   const int64_t shape[2] = {p.m, p.n};
   if (p.k != p.k2) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "inputs '%s' and '%s' do not fit: %lld and %lld along the summed axis",
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "inputs '%s' and '%s' do not fit: %lld and %lld along the summed axis",
                          x->name, y->name, (long long)p.k, (long long)p.k2);
   }
-  if (c != NULL && (!opi_broadcast(shape, 2, c->shape, (uint32_t)c->rank, both, &rank) || rank != 2 || both[0] != p.m ||
-                    both[1] != p.n)) {
+  if (c != NULL && (!opi_broadcast(shape, 2, c->shape, (uint32_t)c->rank, both, &rank) ||
+                    rank != 2 || both[0] != p.m || both[1] != p.n)) {
     char text[128];
     opi_shape_text(text, sizeof(text), c->shape, (uint32_t)c->rank);
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (C) has shape %s, which does not broadcast to [%lld, %lld]",
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (C) has shape %s, which does not broadcast to [%lld, %lld]",
                          c->name, text, (long long)p.m, (long long)p.n);
   }
   return opi_b_set(b, node, 0, x->dtype, shape, 2, err);
 }
 
-static opipe_status gemm_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                               opipe_error *err) {
+static opipe_status gemm_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                               opi_carry *out, opipe_error *err) {
   const opi_value *c = opi_node_in(node, 2) == OPIPE_NONE ? NULL : &graph->values[node->in[2]];
   OPI_TRY(product_carry(graph, node, in, out, err));
-  if (c == NULL) return OPIPE_OK;
+  if (c == NULL)
+    return OPIPE_OK;
   const int32_t back = out[0].axis < 0 ? 0 : 2 - out[0].axis;
   if (in[2].axis >= 0) {
-    if (back == 0 || c->rank - in[2].axis != back || in[2].outer != out[0].outer || in[2].inner != out[0].inner) {
-      return opi_carry_refuse(graph, node, 2, "the product does not carry it at the same place", err);
+    if (back == 0 || c->rank - in[2].axis != back || in[2].outer != out[0].outer ||
+        in[2].inner != out[0].inner) {
+      return opi_carry_refuse(graph, node, 2, "the product does not carry it at the same place",
+                              err);
     }
   } else if (back != 0 && back <= c->rank && c->shape[c->rank - back] != 1) {
-    return opi_carry_refuse(graph, node, 0, "the added input has that axis and does not carry it", err);
+    return opi_carry_refuse(graph, node, 0, "the added input has that axis and does not carry it",
+                            err);
   }
   return OPIPE_OK;
 }

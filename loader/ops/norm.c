@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Normalisations: LayerNormalization, RMSNormalization (and SimplifiedLayerNormalization), BatchNormalization, GroupNormalization,
- * InstanceNormalization, LpNormalization.
+/* Normalisations: LayerNormalization, RMSNormalization (and SimplifiedLayerNormalization),
+ * BatchNormalization, GroupNormalization, InstanceNormalization, LpNormalization.
  *
- * Canonical: LayerNormalization-17, RMSNormalization-23, GroupNormalization-21 (InstanceNormalization is one group per channel) and
- * BatchNormalization-15 in its inference form; the training form and LpNormalization are written out in simpler operators.
- * LayerNormalization and SimplifiedLayerNormalization stand in the default domain at any opset, as fused files have them.
+ * Canonical: LayerNormalization-17, RMSNormalization-23, GroupNormalization-21
+ * (InstanceNormalization is one group per channel) and BatchNormalization-15 in its inference form;
+ * the training form and LpNormalization are written out in simpler operators. LayerNormalization
+ * and SimplifiedLayerNormalization stand in the default domain at any opset, as fused files have
+ * them.
  */
 #include <math.h>
 #include <string.h>
@@ -12,56 +14,68 @@
 #include "loader/ops/kit.h"
 
 /* The type that statistics are kept in: 1 or 11. */
-static opipe_status stash_of(const opi_builder *b, const opi_node *node, int64_t *out_stash, opipe_error *err) {
+static opipe_status stash_of(const opi_builder *b, const opi_node *node, int64_t *out_stash,
+                             opipe_error *err) {
   const int64_t stash = opi_attr_int(node, "stash_type", 1);
   *out_stash = stash == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
-  if (stash == OPIPE_FLOAT || stash == OPIPE_DOUBLE) return OPIPE_OK;
-  if ((stash == 0 || stash == OPIPE_FLOAT16 || stash == OPIPE_BFLOAT16) && !opi_wants(node, 1) && !opi_wants(node, 2)) {
+  if (stash == OPIPE_FLOAT || stash == OPIPE_DOUBLE)
+    return OPIPE_OK;
+  if ((stash == 0 || stash == OPIPE_FLOAT16 || stash == OPIPE_BFLOAT16) && !opi_wants(node, 1) &&
+      !opi_wants(node, 2)) {
     return OPIPE_OK; /* less precise statistics that nobody reads: kept in float32 */
   }
-  return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "stash_type is %lld, 1 (float) or 11 (double) is needed",
-                       (long long)stash);
+  return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                       "stash_type is %lld, 1 (float) or 11 (double) is needed", (long long)stash);
 }
 
-/* Scale or bias: broadcasts to X one way. Over X.shape[axis:] alone it is expanded to that; *out_outer: it also varies outside. */
-static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, const char *role, uint32_t axis, uint32_t *out,
-                           bool *out_outer, opipe_error *err) {
+/* Scale or bias: broadcasts to X one way. Over X.shape[axis:] alone it is expanded to that;
+ * *out_outer: it also varies outside. */
+static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, const char *role,
+                           uint32_t axis, uint32_t *out, bool *out_outer, opipe_error *err) {
   const opi_value *x = opi_input(b, node, 0);
   int64_t both[OPIPE_MAX_RANK];
   char has[128], want[128];
   uint32_t rank;
   *out = opi_node_in(node, i);
-  if (*out == OPIPE_NONE) return OPIPE_OK;
+  if (*out == OPIPE_NONE)
+    return OPIPE_OK;
   OPI_TRY(opi_need(b, node, i, role, OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   const opi_value *s = opi_input(b, node, i);
   const int64_t *tail = x->shape + axis;
   const uint32_t n = (uint32_t)x->rank - axis;
   double elems = 1;
   bool inside = true;
-  if (!opi_broadcast(s->shape, (uint32_t)s->rank, x->shape, (uint32_t)x->rank, both, &rank) || rank != (uint32_t)x->rank ||
-      memcmp(both, x->shape, rank * sizeof(*both)) != 0) {
+  if (!opi_broadcast(s->shape, (uint32_t)s->rank, x->shape, (uint32_t)x->rank, both, &rank) ||
+      rank != (uint32_t)x->rank || memcmp(both, x->shape, rank * sizeof(*both)) != 0) {
     opi_shape_text(has, sizeof(has), s->shape, (uint32_t)s->rank);
     opi_shape_text(want, sizeof(want), x->shape, (uint32_t)x->rank);
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) has shape %s, which does not broadcast to %s", s->name,
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (%s) has shape %s, which does not broadcast to %s", s->name,
                          role, has, want);
   }
-  for (int32_t a = 0; a + (int32_t)n < s->rank; a++) inside = inside && s->shape[a] == 1;
-  for (uint32_t a = 0; a < n; a++) elems *= (double)tail[a];
+  for (int32_t a = 0; a + (int32_t)n < s->rank; a++)
+    inside = inside && s->shape[a] == 1;
+  for (uint32_t a = 0; a < n; a++)
+    elems *= (double)tail[a];
   *out_outer = *out_outer || !inside;
-  if (!inside || opi_k_elems(s) == elems) return OPIPE_OK;
-  if (s->rank > (int32_t)n) OPI_TRY(opi_k_reshape(b, *out, s->shape + (s->rank - (int32_t)n), n, out, err));
+  if (!inside || opi_k_elems(s) == elems)
+    return OPIPE_OK;
+  if (s->rank > (int32_t)n)
+    OPI_TRY(opi_k_reshape(b, *out, s->shape + (s->rank - (int32_t)n), n, out, err));
   return opi_k_expand(b, *out, tail, n, out, err);
 }
 
 /* Ones over the normalised axes: the scale is applied afterwards. */
-static opipe_status ones(opi_builder *b, const opi_node *node, uint32_t axis, uint32_t *out, opipe_error *err) {
+static opipe_status ones(opi_builder *b, const opi_node *node, uint32_t axis, uint32_t *out,
+                         opipe_error *err) {
   const opi_value x = *opi_input(b, node, 0);
   uint32_t one;
   OPI_TRY(opi_k_const(one = opi_b_const_scalar(b, x.dtype, 1), err));
   return opi_k_expand(b, one, x.shape + axis, (uint32_t)x.rank - axis, out, err);
 }
 
-static opipe_status norm_head(opi_builder *b, const opi_node *node, opi_attrs *attrs, uint32_t *out_axis, opipe_error *err) {
+static opipe_status norm_head(opi_builder *b, const opi_node *node, opi_attrs *attrs,
+                              uint32_t *out_axis, opipe_error *err) {
   int64_t stash;
   OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need_axis(b, node, -1, out_axis, err));
@@ -86,26 +100,33 @@ static opipe_status layer_lift(opi_builder *b, const opi_node *node, opipe_error
     OPI_TRY(ones(b, node, axis, &in[1], err));
     in[2] = OPIPE_NONE;
   }
-  for (uint32_t i = 0; i < 3; i++) want |= opi_wants(node, i) ? 1u << i : 0u;
+  for (uint32_t i = 0; i < 3; i++)
+    want |= opi_wants(node, i) ? 1u << i : 0u;
   OPI_TRY(opi_k_node(b, "LayerNormalization", NULL, 17, in, 3, want | 1u, &attrs, out, err));
-  if (after[0] != OPIPE_NONE) OPI_TRY(opi_b_op2(b, "Mul", out[0], after[0], &out[0], err));
-  if (after[1] != OPIPE_NONE) OPI_TRY(opi_b_op2(b, "Add", out[0], after[1], &out[0], err));
+  if (after[0] != OPIPE_NONE)
+    OPI_TRY(opi_b_op2(b, "Mul", out[0], after[0], &out[0], err));
+  if (after[1] != OPIPE_NONE)
+    OPI_TRY(opi_b_op2(b, "Add", out[0], after[1], &out[0], err));
   for (uint32_t i = 0; i < 3; i++) {
-    if (want >> i & 1u) OPI_TRY(opi_b_result(b, node, i, out[i], err));
+    if (want >> i & 1u)
+      OPI_TRY(opi_b_result(b, node, i, out[i], err));
   }
   return OPIPE_OK;
 }
 
-static opipe_status check_affine(opi_builder *b, const opi_node *node, uint32_t i, const char *role, uint32_t axis,
-                                 opipe_error *err) {
+static opipe_status check_affine(opi_builder *b, const opi_node *node, uint32_t i, const char *role,
+                                 uint32_t axis, opipe_error *err) {
   const opi_value *x = opi_input(b, node, 0);
   const opi_value *s = opi_input(b, node, i);
   double n = 1;
-  if (s == NULL) return OPIPE_OK;
+  if (s == NULL)
+    return OPIPE_OK;
   OPI_TRY(opi_need(b, node, i, role, OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
-  for (uint32_t a = axis; a < (uint32_t)x->rank; a++) n *= (double)x->shape[a];
+  for (uint32_t a = axis; a < (uint32_t)x->rank; a++)
+    n *= (double)x->shape[a];
   if (opi_k_elems(s) != n) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' (%s) has %.0f elements, %.0f are normalised", s->name, role,
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (%s) has %.0f elements, %.0f are normalised", s->name, role,
                          opi_k_elems(s), n);
   }
   return OPIPE_OK;
@@ -122,9 +143,12 @@ static opipe_status layer_infer(opi_builder *b, const opi_node *node, opipe_erro
   OPI_TRY(opi_need_same_type(b, node, 1, 2, err));
   const opi_value *x = opi_input(b, node, 0);
   const opi_value *s = opi_input(b, node, 1);
-  const uint32_t stash = opi_attr_int(node, "stash_type", 1) == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
-  if (s->dtype != x->dtype && s->dtype != OPIPE_FLOAT) OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
-  for (uint32_t a = 0; a < (uint32_t)x->rank; a++) shape[a] = a < axis ? x->shape[a] : 1;
+  const uint32_t stash =
+      opi_attr_int(node, "stash_type", 1) == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
+  if (s->dtype != x->dtype && s->dtype != OPIPE_FLOAT)
+    OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
+  for (uint32_t a = 0; a < (uint32_t)x->rank; a++)
+    shape[a] = a < axis ? x->shape[a] : 1;
   OPI_TRY(opi_b_set(b, node, 0, x->dtype, x->shape, (uint32_t)x->rank, err));
   OPI_TRY(opi_b_set(b, node, 1, stash, shape, (uint32_t)x->rank, err));
   return opi_b_set(b, node, 2, stash, shape, (uint32_t)x->rank, err);
@@ -149,18 +173,22 @@ static opipe_status rms_lift(opi_builder *b, const opi_node *node, opipe_error *
   in[0] = node->in[0];
   OPI_TRY(fit_to(b, node, 1, "scale", axis, &in[1], &outer, err));
   const uint32_t scale = in[1];
-  if (outer) OPI_TRY(ones(b, node, axis, &in[1], err));
+  if (outer)
+    OPI_TRY(ones(b, node, axis, &in[1], err));
   OPI_TRY(opi_k_one(b, "RMSNormalization", 23, in, 2, &attrs, &y, err));
-  if (outer) OPI_TRY(opi_b_op2(b, "Mul", y, scale, &y, err));
+  if (outer)
+    OPI_TRY(opi_b_op2(b, "Mul", y, scale, &y, err));
   return opi_b_result(b, node, 0, y, err);
 }
 
 /* 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` on. */
-static opipe_status inverse_rms(opi_builder *b, uint32_t x, uint32_t axis, double epsilon, uint32_t *out, opipe_error *err) {
+static opipe_status inverse_rms(opi_builder *b, uint32_t x, uint32_t axis, double epsilon,
+                                uint32_t *out, opipe_error *err) {
   int64_t axes[OPIPE_MAX_RANK];
   const uint32_t rank = (uint32_t)opi_b_value(b, x)->rank;
   uint32_t v;
-  for (uint32_t a = axis; a < rank; a++) axes[a - axis] = a;
+  for (uint32_t a = axis; a < rank; a++)
+    axes[a - axis] = a;
   OPI_TRY(opi_k_cast(b, x, OPIPE_FLOAT, &v, err));
   OPI_TRY(opi_b_op2(b, "Mul", v, v, &v, err));
   OPI_TRY(opi_k_reduce(b, "ReduceMean", 0, v, axes, rank - axis, true, &v, err));
@@ -175,9 +203,11 @@ static opipe_status inverse_rms(opi_builder *b, uint32_t x, uint32_t axis, doubl
 static opipe_status simplified_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   uint32_t axis, inv;
   OPI_TRY(rms_lift(b, node, err));
-  if (!opi_wants(node, 1)) return OPIPE_OK;
+  if (!opi_wants(node, 1))
+    return OPIPE_OK;
   OPI_TRY(opi_need_axis(b, node, -1, &axis, err));
-  OPI_TRY(inverse_rms(b, node->in[0], axis, opi_attr_float(node, "epsilon", (double)1e-5f), &inv, err));
+  OPI_TRY(
+      inverse_rms(b, node->in[0], axis, opi_attr_float(node, "epsilon", (double)1e-5f), &inv, err));
   return opi_b_result(b, node, 1, inv, err);
 }
 
@@ -185,12 +215,12 @@ static void norm_work(const opi_graph *graph, const opi_node *node, opi_work *ou
   opi_work_each(graph, node, 8.0, out_work);
 }
 
-static opipe_status norm_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                               opipe_error *err) {
+static opipe_status norm_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                               opi_carry *out, opipe_error *err) {
   return opi_carry_not(graph, node, (uint32_t)opi_attr_int(node, "axis", 0), false, in, out, err);
 }
 
-/* -- BatchNormalization ---------------------------------------------------------------------------------------------------------- */
+/* -- BatchNormalization ------------------------------------------------------------------------ */
 
 static const char *const batch_roles[5] = {"X", "scale", "B", "mean", "var"};
 
@@ -209,12 +239,13 @@ static opipe_status batch_infer(opi_builder *b, const opi_node *node, opipe_erro
 }
 
 /* old * momentum + now * (1 - momentum), `now` [1, C, 1...] flattened. */
-static opipe_status running(opi_builder *b, const opi_node *node, uint32_t out_index, uint32_t old, uint32_t now, double momentum,
-                            opipe_error *err) {
+static opipe_status running(opi_builder *b, const opi_node *node, uint32_t out_index, uint32_t old,
+                            uint32_t now, double momentum, opipe_error *err) {
   const opi_value *o = opi_b_value(b, old);
   const uint32_t dtype = o->dtype;
   uint32_t x, y, keep, add;
-  if (!opi_wants(node, out_index)) return OPIPE_OK;
+  if (!opi_wants(node, out_index))
+    return OPIPE_OK;
   OPI_TRY(opi_k_reshape(b, now, o->shape, 1, &now, err));
   OPI_TRY(opi_k_cast(b, now, dtype, &now, err));
   OPI_TRY(opi_k_const(keep = opi_b_const_scalar(b, dtype, momentum), err));
@@ -226,13 +257,15 @@ static opipe_status running(opi_builder *b, const opi_node *node, uint32_t out_i
 }
 
 /* Training form of opset 14: statistics of this batch, which the inference form then applies. */
-static opipe_status batch_training(opi_builder *b, const opi_node *node, uint32_t *in, opipe_error *err) {
+static opipe_status batch_training(opi_builder *b, const opi_node *node, uint32_t *in,
+                                   opipe_error *err) {
   int64_t axes[OPIPE_MAX_RANK];
   const double momentum = opi_attr_float(node, "momentum", (double)0.9f);
   const uint32_t rank = (uint32_t)opi_b_value(b, in[0])->rank;
   uint32_t mean, var, centred, n = 0;
   for (uint32_t a = 0; a < rank; a++) {
-    if (a != 1) axes[n++] = a;
+    if (a != 1)
+      axes[n++] = a;
   }
   OPI_TRY(opi_k_reduce(b, "ReduceMean", 0, in[0], axes, n, true, &mean, err));
   OPI_TRY(opi_b_op2(b, "Sub", in[0], mean, &centred, err));
@@ -250,30 +283,34 @@ static opipe_status batch_lift(opi_builder *b, const opi_node *node, opipe_error
   bool training = node->version >= 14 && opi_attr_int(node, "training_mode", 0) != 0;
   OPI_TRY(batch_check(b, node, err));
   if (opi_attr_int(node, "spatial", 1) == 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "attribute spatial is 0, only 1 is known");
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                         "attribute spatial is 0, only 1 is known");
   }
   for (uint32_t i = 1; i < node->n_out; i++) {
     if (opi_wants(node, i) && !training) {
-      return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                           "output %u is the training form's, which is known from opset 14 with training_mode 1", i);
+      return opi_node_fail(
+          b, node, err, OPIPE_E_UNSUPPORTED,
+          "output %u is the training form's, which is known from opset 14 with training_mode 1", i);
     }
   }
   memcpy(in, node->in, sizeof(in));
-  if (training) OPI_TRY(batch_training(b, node, in, err));
+  if (training)
+    OPI_TRY(batch_training(b, node, in, err));
   opi_attrs_float(&attrs, "epsilon", opi_attr_float(node, "epsilon", (double)1e-5f));
   OPI_TRY(opi_k_one(b, "BatchNormalization", 15, in, 5, &attrs, &y, err));
   return opi_b_result(b, node, 0, y, err);
 }
 
-static opipe_status channel_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                                  opipe_error *err) {
+static opipe_status channel_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
   return opi_carry_not(graph, node, 1, true, in, out, err);
 }
 
-/* -- GroupNormalization and InstanceNormalization ---------------------------------------------------------------------------------- */
+/* -- GroupNormalization and InstanceNormalization ---------------------------------------------- */
 
 /* Scale and bias of opset 18 are per group: each value is repeated for the group's channels. */
-static opipe_status per_channel(opi_builder *b, uint32_t v, int64_t groups, int64_t channels, uint32_t *out, opipe_error *err) {
+static opipe_status per_channel(opi_builder *b, uint32_t v, int64_t groups, int64_t channels,
+                                uint32_t *out, opipe_error *err) {
   const int64_t column[2] = {groups, 1}, wide[2] = {groups, channels / groups};
   OPI_TRY(opi_k_reshape(b, v, column, 2, &v, err));
   OPI_TRY(opi_k_expand(b, v, wide, 2, &v, err));
@@ -293,16 +330,19 @@ static opipe_status group_lift(opi_builder *b, const opi_node *node, opipe_error
     OPI_TRY(stash_of(b, node, &stash, err));
   }
   if (groups < 1 || channels % groups != 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has %lld channels, no multiple of %lld groups",
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' has %lld channels, no multiple of %lld groups",
                          opi_input(b, node, 0)->name, (long long)channels, (long long)groups);
   }
   in[0] = node->in[0];
   for (uint32_t i = 1; i < 3; i++) {
     const bool grouped = !instance && node->version < 21;
     OPI_TRY(opi_need(b, node, i, i == 1 ? "scale" : "bias", OPI_T_FLOAT, 1, 1, err));
-    OPI_TRY(opi_need_dim(b, node, i, 0, grouped ? groups : channels, grouped ? "the groups" : "the channels", err));
+    OPI_TRY(opi_need_dim(b, node, i, 0, grouped ? groups : channels,
+                         grouped ? "the groups" : "the channels", err));
     in[i] = node->in[i];
-    if (grouped) OPI_TRY(per_channel(b, in[i], groups, channels, &in[i], err));
+    if (grouped)
+      OPI_TRY(per_channel(b, in[i], groups, channels, &in[i], err));
   }
   opi_attrs_float(&attrs, "epsilon", opi_attr_float(node, "epsilon", (double)1e-5f));
   opi_attrs_int(&attrs, "num_groups", groups);
@@ -316,8 +356,9 @@ static opipe_status group_infer(opi_builder *b, const opi_node *node, opipe_erro
   OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 3, OPIPE_MAX_RANK, err));
   const int64_t channels = opi_input(b, node, 0)->shape[1];
   OPI_TRY(opi_need_int(b, node, "num_groups", 1, INT32_MAX, &groups, err));
-  if (channels % groups != 0) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "%lld channels in %lld groups",
-                                                   (long long)channels, (long long)groups);
+  if (channels % groups != 0)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "%lld channels in %lld groups",
+                         (long long)channels, (long long)groups);
   for (uint32_t i = 1; i < 3; i++) {
     OPI_TRY(opi_need(b, node, i, i == 1 ? "scale" : "bias", OPI_T_FLOAT, 1, 1, err));
     OPI_TRY(opi_need_dim(b, node, i, 0, channels, "the channels", err));
@@ -325,12 +366,12 @@ static opipe_status group_infer(opi_builder *b, const opi_node *node, opipe_erro
   return opi_infer_float(b, node, err);
 }
 
-static opipe_status group_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out,
-                                opipe_error *err) {
+static opipe_status group_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                opi_carry *out, opipe_error *err) {
   return opi_carry_not(graph, node, 1, false, in, out, err);
 }
 
-/* -- LpNormalization --------------------------------------------------------------------------------------------------------------- */
+/* -- LpNormalization --------------------------------------------------------------------------- */
 
 static opipe_status lp_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   const int64_t p = opi_attr_int(node, "p", 2);
@@ -339,18 +380,21 @@ static opipe_status lp_lift(opi_builder *b, const opi_node *node, opipe_error *e
   OPI_TRY(opi_need(b, node, 0, "input", OPI_T_FLOAT, 1, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need_axis(b, node, -1, &axis, err));
   if (p != 1 && p != 2) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute p is %lld, it must be 1 or 2", (long long)p);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute p is %lld, it must be 1 or 2",
+                         (long long)p);
   }
   axes[0] = axis;
-  OPI_TRY(opi_k_reduce(b, p == 1 ? "ReduceL1" : "ReduceL2", 0, node->in[0], axes, 1, true, &norm, err));
+  OPI_TRY(
+      opi_k_reduce(b, p == 1 ? "ReduceL1" : "ReduceL2", 0, node->in[0], axes, 1, true, &norm, err));
   OPI_TRY(opi_b_op2(b, "Div", node->in[0], norm, &y, err));
   return opi_b_result(b, node, 0, y, err);
 }
 
-#define NORM(name_, first_, max_in_, max_out_, lift_, infer_, carry_)                                                        \
-  {                                                                                                                         \
-    .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = max_in_, .min_out = 1,                  \
-    .max_out = max_out_, .lift = lift_, .infer = infer_, .work = norm_work, .carry = carry_                                  \
+#define NORM(name_, first_, max_in_, max_out_, lift_, infer_, carry_)                         \
+  {                                                                                           \
+    .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = max_in_, \
+    .min_out = 1, .max_out = max_out_, .lift = lift_, .infer = infer_, .work = norm_work,     \
+    .carry = carry_                                                                           \
   }
 
 static const opi_op ops[] = {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax, LogSoftmax, Hardmax.
  *
- * Canonical: opset 13, along one axis. Older forms flatten to two dimensions at `axis` (default 1): the same thing when that is the
- * last axis or all later ones are 1, else Reshape, the operator, Reshape.
+ * Canonical: opset 13, along one axis. Older forms flatten to two dimensions at `axis` (default 1):
+ * the same thing when that is the last axis or all later ones are 1, else Reshape, the operator,
+ * Reshape.
  */
 #include "loader/ops/kit.h"
 
@@ -13,7 +14,9 @@ static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err)
   OPI_TRY(opi_need(b, node, 0, "input", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   const opi_value x = *opi_input(b, node, 0);
   const uint32_t rank = (uint32_t)x.rank;
-  if (rank == 0) return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is a scalar, it has no axis", x.name);
+  if (rank == 0)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is a scalar, it has no axis",
+                         x.name);
   if (node->version >= 13) {
     OPI_TRY(opi_need_axis(b, node, -1, &axis, err));
     opi_attrs_int(&attrs, "axis", axis);
@@ -25,7 +28,8 @@ static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err)
   } else {
     OPI_TRY(opi_need_axis(b, node, 1, &axis, err));
   }
-  for (uint32_t a = 0; a < rank; a++) flat[a < axis ? 0 : 1] *= x.shape[a];
+  for (uint32_t a = 0; a < rank; a++)
+    flat[a < axis ? 0 : 1] *= x.shape[a];
   if (axis == rank - 1) {
     opi_attrs_int(&attrs, "axis", axis);
     return opi_k_lift(b, node, node->op, NULL, 13, &attrs, err);
@@ -48,14 +52,15 @@ static void work(const opi_graph *graph, const opi_node *node, opi_work *out_wor
   opi_work_each(graph, node, 5.0, out_work);
 }
 
-static opipe_status carry(const opi_graph *graph, const opi_node *node, const opi_carry *in, opi_carry *out, opipe_error *err) {
+static opipe_status carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                          opi_carry *out, opipe_error *err) {
   return opi_carry_not(graph, node, (uint32_t)opi_attr_int(node, "axis", 0), true, in, out, err);
 }
 
-#define SOFTMAX(name_)                                                                                                       \
-  {                                                                                                                         \
-    .name = name_, .domain = "", .first = 1, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .lift = lift, \
-    .infer = infer, .work = work, .carry = carry                                                                            \
+#define SOFTMAX(name_)                                                                           \
+  {                                                                                              \
+    .name = name_, .domain = "", .first = 1, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, \
+    .max_out = 1, .lift = lift, .infer = infer, .work = work, .carry = carry                     \
   }
 
 static const opi_op ops[] = {SOFTMAX("Softmax"), SOFTMAX("LogSoftmax"), SOFTMAX("Hardmax")};

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs the fusions over a bound graph, keeps it sorted, and counts what a reader would call a norm, an attention, ...
+/* Runs the fusions over a bound graph, keeps it sorted, and counts what a reader would call a norm,
+ * an attention, ...
  *
- * The counts are of canonical nodes whether a fusion made them or the file had them. Nodes are put in order by going through the old
- * order and placing first what each node reads: helpers stand just before their first reader, and chains stay together.
+ * The counts are of canonical nodes whether a fusion made them or the file had them. Nodes are put
+ * in order by going through the old order and placing first what each node reads: helpers stand
+ * just before their first reader, and chains stay together.
  */
 #include "loader/passes/fuse.h"
 
@@ -12,9 +14,11 @@
 
 const opi_node *opi_f_made(const opi_fuse *f, uint32_t v, const char *op) {
   const opi_graph *g = f->b->graph;
-  if (v >= g->n_values || g->values[v].producer == OPIPE_NONE) return NULL;
+  if (v >= g->n_values || g->values[v].producer == OPIPE_NONE)
+    return NULL;
   const opi_node *node = &g->nodes[g->values[v].producer];
-  if (node->stage != f->stage || (op != NULL && !opi_f_is(node, op))) return NULL;
+  if (node->stage != f->stage || (op != NULL && !opi_f_is(node, op)))
+    return NULL;
   return node;
 }
 
@@ -23,16 +27,20 @@ uint32_t opi_f_uses(const opi_fuse *f, uint32_t v) {
 }
 
 bool opi_f_free(const opi_fuse *f, uint32_t v, uint32_t n) {
-  return v < f->n_values && opi_f_uses(f, v) == n && (opi_f_value(f, v)->flags & (OPI_VALUE_OUTPUT | OPI_VALUE_BARRIER)) == 0;
+  return v < f->n_values && opi_f_uses(f, v) == n &&
+         (opi_f_value(f, v)->flags & (OPI_VALUE_OUTPUT | OPI_VALUE_BARRIER)) == 0;
 }
 
 uint32_t opi_f_next(const opi_fuse *f, uint32_t v, const char *op) {
   const uint32_t n = opi_f_uses(f, v);
-  if (n == 0 || !opi_f_free(f, v, n)) return OPIPE_NONE;
+  if (n == 0 || !opi_f_free(f, v, n))
+    return OPIPE_NONE;
   const uint32_t *users = f->uses.users + f->uses.first[v];
-  if (users[n - 1] != users[0]) return OPIPE_NONE;
+  if (users[n - 1] != users[0])
+    return OPIPE_NONE;
   const opi_node *node = opi_f_node(f, users[0]);
-  if (node->stage != f->stage || (op != NULL && !opi_f_is(node, op))) return OPIPE_NONE;
+  if (node->stage != f->stage || (op != NULL && !opi_f_is(node, op)))
+    return OPIPE_NONE;
   return users[0];
 }
 
@@ -48,14 +56,17 @@ bool opi_f_near(uint32_t dtype, double a, double b) {
 
 bool opi_f_same_shape(const opi_fuse *f, uint32_t a, uint32_t b) {
   const opi_value *x = opi_f_value(f, a), *y = opi_f_value(f, b);
-  return x->rank == y->rank && (x->rank == 0 || memcmp(x->shape, y->shape, (size_t)x->rank * sizeof(*x->shape)) == 0);
+  return x->rank == y->rank &&
+         (x->rank == 0 || memcmp(x->shape, y->shape, (size_t)x->rank * sizeof(*x->shape)) == 0);
 }
 
 uint32_t opi_f_uncast(const opi_fuse *f, uint32_t v) {
   for (;;) {
     const opi_node *cast = opi_f_made(f, v, "Cast");
-    if (cast == NULL || !opi_dtype_is_float(opi_f_value(f, v)->dtype)) return v;
-    if (!opi_dtype_is_float(opi_f_value(f, cast->in[0])->dtype)) return v;
+    if (cast == NULL || !opi_dtype_is_float(opi_f_value(f, v)->dtype))
+      return v;
+    if (!opi_dtype_is_float(opi_f_value(f, cast->in[0])->dtype))
+      return v;
     v = cast->in[0];
   }
 }
@@ -63,9 +74,11 @@ uint32_t opi_f_uncast(const opi_fuse *f, uint32_t v) {
 bool opi_f_swaps_last(const opi_node *transpose) {
   uint32_t n;
   const int64_t *perm = opi_attr_ints(transpose, "perm", &n);
-  if (perm == NULL || n < 2 || perm[n - 1] != (int64_t)n - 2 || perm[n - 2] != (int64_t)n - 1) return false;
+  if (perm == NULL || n < 2 || perm[n - 1] != (int64_t)n - 2 || perm[n - 2] != (int64_t)n - 1)
+    return false;
   for (uint32_t i = 0; i + 2 < n; i++) {
-    if (perm[i] != (int64_t)i) return false;
+    if (perm[i] != (int64_t)i)
+      return false;
   }
   return true;
 }
@@ -74,7 +87,8 @@ void opi_f_forward(opi_fuse *f, uint32_t old, uint32_t v) {
   for (uint32_t i = f->uses.first[old]; i < f->uses.first[old + 1]; i++) {
     opi_node *user = opi_f_node(f, f->uses.users[i]);
     for (uint32_t k = 0; k < user->n_in; k++) {
-      if (user->in[k] == old) user->in[k] = v;
+      if (user->in[k] == old)
+        user->in[k] = v;
     }
   }
   f->n_fused++;
@@ -82,53 +96,62 @@ void opi_f_forward(opi_fuse *f, uint32_t old, uint32_t v) {
 
 static uint32_t output_of(const opi_node *node, uint32_t v) {
   for (uint32_t o = 0; o < node->n_out; o++) {
-    if (node->out[o] == v) return o;
+    if (node->out[o] == v)
+      return o;
   }
   return OPIPE_NONE;
 }
 
-opipe_status opi_f_replace(opi_fuse *f, uint32_t old, uint32_t fresh, uint32_t pattern, opipe_error *err) {
+opipe_status opi_f_replace(opi_fuse *f, uint32_t old, uint32_t fresh, uint32_t pattern,
+                           opipe_error *err) {
   opi_value *a = opi_f_value(f, old), *b = opi_f_value(f, fresh);
-  if (a->producer == OPIPE_NONE || b->producer == OPIPE_NONE || a->dtype != b->dtype || !opi_f_same_shape(f, old, fresh)) {
+  if (a->producer == OPIPE_NONE || b->producer == OPIPE_NONE || a->dtype != b->dtype ||
+      !opi_f_same_shape(f, old, fresh)) {
     return opi_fail(err, OPIPE_E_INTERNAL, "fusing '%s' gave another type or shape", a->name);
   }
   const uint32_t from = a->producer, to = b->producer;
   opi_node *made = opi_f_node(f, to), *gone = opi_f_node(f, from);
   const uint32_t made_out = output_of(made, fresh), gone_out = output_of(gone, old);
   if (made_out == OPIPE_NONE || gone_out == OPIPE_NONE) {
-    return opi_fail(err, OPIPE_E_INTERNAL, "value '%s' and its producer do not know each other", a->name);
+    return opi_fail(err, OPIPE_E_INTERNAL, "value '%s' and its producer do not know each other",
+                    a->name);
   }
   made->out[made_out] = old;
   gone->out[gone_out] = fresh;
   a->producer = to;
   b->producer = from;
-  if (!opi_f_is(made, "Reshape") && !opi_f_is(made, "Cast")) made->pattern = pattern;
+  if (!opi_f_is(made, "Reshape") && !opi_f_is(made, "Cast"))
+    made->pattern = pattern;
   f->n_fused++;
   return OPIPE_OK;
 }
 
 void opi_f_mark(const opi_fuse *f, uint32_t v, uint32_t pattern) {
   const uint32_t producer = opi_f_value(f, v)->producer;
-  if (producer != OPIPE_NONE) opi_f_node(f, producer)->pattern = pattern;
+  if (producer != OPIPE_NONE)
+    opi_f_node(f, producer)->pattern = pattern;
 }
 
 uint32_t opi_f_recall(const opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b) {
   for (uint32_t i = 0; i < f->n_memos; i++) {
     const uint32_t *key = f->memos[i].key;
-    if (key[0] == kind && key[1] == a && key[2] == b) return f->memos[i].value;
+    if (key[0] == kind && key[1] == a && key[2] == b)
+      return f->memos[i].value;
   }
   return OPIPE_NONE;
 }
 
-opipe_status opi_f_remember(opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b, uint32_t value, opipe_error *err) {
-  if (!opi_arena_grow(f->b->scratch, (void **)&f->memos, &f->room_memos, f->n_memos + 1, sizeof(*f->memos))) {
+opipe_status opi_f_remember(opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b, uint32_t value,
+                            opipe_error *err) {
+  if (!opi_arena_grow(f->b->scratch, (void **)&f->memos, &f->room_memos, f->n_memos + 1,
+                      sizeof(*f->memos))) {
     return opi_fail_nomem(err, sizeof(*f->memos), "a fusion");
   }
   f->memos[f->n_memos++] = (opi_fuse_memo){{kind, a, b}, value};
   return OPIPE_OK;
 }
 
-/* -- order ------------------------------------------------------------------------------------------------------------------------- */
+/* -- order ------------------------------------------------------------------------------------- */
 
 typedef struct ordering {
   const opi_graph *graph;
@@ -149,7 +172,8 @@ static opipe_status place(ordering *o, uint32_t root, opipe_error *err) {
     while (below == OPIPE_NONE && o->next[n] < node->n_in) {
       const uint32_t v = node->in[o->next[n]++];
       const uint32_t p = v == OPIPE_NONE ? OPIPE_NONE : o->graph->values[v].producer;
-      if (p != OPIPE_NONE && o->place[p] == 0) below = p;
+      if (p != OPIPE_NONE && o->place[p] == 0)
+        below = p;
     }
     if (below == OPIPE_NONE) {
       o->place[n] = ++o->n_placed;
@@ -165,28 +189,33 @@ static opipe_status place(ordering *o, uint32_t root, opipe_error *err) {
 
 static opipe_status reorder(opi_builder *b, opipe_error *err) {
   opi_graph *g = b->graph;
-  ordering o = {g, OPI_ARENA_ARRAY(b->scratch, uint32_t, g->n_nodes), OPI_ARENA_ARRAY(b->scratch, uint32_t, g->n_nodes),
+  ordering o = {g, OPI_ARENA_ARRAY(b->scratch, uint32_t, g->n_nodes),
+                OPI_ARENA_ARRAY(b->scratch, uint32_t, g->n_nodes),
                 OPI_ARENA_ARRAY(b->scratch, uint32_t, g->n_nodes), 0};
   opi_node *nodes = OPI_ARENA_ARRAY(b->scratch, opi_node, g->n_nodes);
   if (o.place == NULL || o.stack == NULL || o.next == NULL || nodes == NULL) {
     return opi_fail_nomem(err, (uint64_t)g->n_nodes * sizeof(opi_node), "sorting nodes");
   }
   for (uint32_t n = 0; n < g->n_nodes; n++) {
-    if (o.place[n] == 0) OPI_TRY(place(&o, n, err));
+    if (o.place[n] == 0)
+      OPI_TRY(place(&o, n, err));
   }
   memcpy(nodes, g->nodes, g->n_nodes * sizeof(*nodes));
-  for (uint32_t n = 0; n < g->n_nodes; n++) g->nodes[o.place[n] - 1] = nodes[n];
+  for (uint32_t n = 0; n < g->n_nodes; n++)
+    g->nodes[o.place[n] - 1] = nodes[n];
   for (uint32_t n = 0; n < g->n_nodes; n++) {
     for (uint32_t k = 0; k < g->nodes[n].n_out; k++) {
-      if (g->nodes[n].out[k] != OPIPE_NONE) g->values[g->nodes[n].out[k]].producer = n;
+      if (g->nodes[n].out[k] != OPIPE_NONE)
+        g->values[g->nodes[n].out[k]].producer = n;
     }
   }
   return OPIPE_OK;
 }
 
-/* -- driver ------------------------------------------------------------------------------------------------------------------------ */
+/* -- driver ------------------------------------------------------------------------------------ */
 
-static opipe_status run_fusion(opi_builder *b, opi_fuse_visit visit, uint32_t *out_fused, opipe_error *err) {
+static opipe_status run_fusion(opi_builder *b, opi_fuse_visit visit, uint32_t *out_fused,
+                               opipe_error *err) {
   opi_graph *g = b->graph;
   opi_fuse f = {.b = b, .n_values = g->n_values};
   const uint32_t n_nodes = g->n_nodes;
@@ -200,10 +229,12 @@ static opipe_status run_fusion(opi_builder *b, opi_fuse_visit visit, uint32_t *o
     b->n_emitted = 0;
     const opipe_status status = visit(&f, n, err);
     b->origin = NULL;
-    if (status < 0) return status;
+    if (status < 0)
+      return status;
   }
   *out_fused = f.n_fused;
-  if (g->n_nodes == n_nodes && f.n_fused == 0) return OPIPE_OK;
+  if (g->n_nodes == n_nodes && f.n_fused == 0)
+    return OPIPE_OK;
   OPI_TRY(reorder(b, err));
   return opi_pass_dead(b, err);
 }
@@ -212,32 +243,41 @@ static uint32_t kind_of(const opi_node *node) {
   static const struct {
     const char *op;
     uint32_t kind;
-  } kinds[] = {{"LayerNormalization", OPI_PATTERN_LAYERNORM}, {"RMSNormalization", OPI_PATTERN_RMSNORM},
-               {"Gelu", OPI_PATTERN_GELU},                    {"RotaryEmbedding", OPI_PATTERN_ROTARY},
+  } kinds[] = {{"LayerNormalization", OPI_PATTERN_LAYERNORM},
+               {"RMSNormalization", OPI_PATTERN_RMSNORM},
+               {"Gelu", OPI_PATTERN_GELU},
+               {"RotaryEmbedding", OPI_PATTERN_ROTARY},
                {"Attention", OPI_PATTERN_ATTENTION}};
   for (size_t i = 0; i < OPI_COUNT(kinds); i++) {
-    if (opi_f_is(node, kinds[i].op)) return kinds[i].kind;
+    if (opi_f_is(node, kinds[i].op))
+      return kinds[i].kind;
   }
-  if (opi_f_is(node, "Swish")) return opi_attr_float(node, "alpha", 1.0) == 1.0 ? OPI_PATTERN_SILU : OPI_PATTERN_GELU;
-  if (opi_f_is(node, "Softmax")) return node->pattern; /* an attention that stays as it is written */
+  if (opi_f_is(node, "Swish"))
+    return opi_attr_float(node, "alpha", 1.0) == 1.0 ? OPI_PATTERN_SILU : OPI_PATTERN_GELU;
+  if (opi_f_is(node, "Softmax"))
+    return node->pattern; /* an attention that stays as it is written */
   return node->pattern == OPI_PATTERN_MATMUL ? OPI_PATTERN_MATMUL : OPI_PATTERN_NONE;
 }
 
 opipe_status opi_pass_fuse(opi_builder *b, uint32_t *io_patterns, opipe_error *err) {
-  static const opi_fuse_visit fusions[] = {opi_fuse_tidy,      opi_fuse_tidy,           opi_fuse_activation, opi_fuse_norm, opi_fuse_rotary,
-                                           opi_fuse_attention, opi_fuse_repeats, opi_fuse_flat_attention, opi_fuse_matmul,     opi_fuse_tidy};
+  static const opi_fuse_visit fusions[] = {
+      opi_fuse_tidy,   opi_fuse_tidy,      opi_fuse_activation, opi_fuse_norm,
+      opi_fuse_rotary, opi_fuse_attention, opi_fuse_repeats,    opi_fuse_flat_attention,
+      opi_fuse_matmul, opi_fuse_tidy};
   const opi_node *outer = b->origin;
   for (size_t i = 0; i < OPI_COUNT(fusions); i++) {
     uint32_t fused = 0;
     const opipe_status status = run_fusion(b, fusions[i], &fused, err);
     b->origin = outer;
-    if (status < 0) return opi_error_prefix(err, "fusing: ");
+    if (status < 0)
+      return opi_error_prefix(err, "fusing: ");
   }
   b->origin_index = OPIPE_NONE;
   b->origin_stage = -1;
   for (uint32_t n = 0; n < b->graph->n_nodes; n++) {
     const uint32_t kind = kind_of(&b->graph->nodes[n]);
-    if (kind != OPI_PATTERN_NONE) io_patterns[kind]++;
+    if (kind != OPI_PATTERN_NONE)
+      io_patterns[kind]++;
   }
   return OPIPE_OK;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks of a recognised attention, joined to one attn_mask or to the causal flag.
  *
- * The causal flag is set only when the mask is known and is exactly the causal one. A known mask that keeps at least one key in every
- * row and drops the others by -1e4 or less becomes a bool mask (what is dropped has weight 0 either way). Everything else is added as
- * the file has it, so rows in which nothing is kept come out as before. Joined masks are made once and used by all layers.
+ * The causal flag is set only when the mask is known and is exactly the causal one. A known mask
+ * that keeps at least one key in every row and drops the others by -1e4 or less becomes a bool mask
+ * (what is dropped has weight 0 either way). Everything else is added as the file has it, so rows
+ * in which nothing is kept come out as before. Joined masks are made once and used by all layers.
  */
 #include <math.h>
 
@@ -15,18 +16,23 @@
 static const uint8_t *kept_bits(opi_fuse *f, const opi_mask_item *m) {
   const opi_value v = *opi_f_value(f, m->value);
   const uint64_t size = opi_dtype_bits(v.dtype) / 8;
-  if (v.data == NULL || size == 0 || v.n_bytes > (uint64_t)1 << 28) return NULL;
+  if (v.data == NULL || size == 0 || v.n_bytes > (uint64_t)1 << 28)
+    return NULL;
   const uint64_t n = v.n_bytes / size;
   uint8_t *bits = opi_arena_alloc(f->b->scratch, n);
   opi_value one = v;
-  if (bits == NULL || (m->keeps && m->fill > DROPPED)) return NULL;
+  if (bits == NULL || (m->keeps && m->fill > DROPPED))
+    return NULL;
   one.n_bytes = size;
   for (uint64_t i = 0; i < n; i++) {
     double x = 0;
     one.data = (const uint8_t *)v.data + i * size;
-    if (!opi_known_scalar(&one, &x)) return NULL;
-    if (m->subtracted) x = -x;
-    if (!m->keeps && x != 0 && !(x <= DROPPED)) return NULL;
+    if (!opi_known_scalar(&one, &x))
+      return NULL;
+    if (m->subtracted)
+      x = -x;
+    if (!m->keeps && x != 0 && !(x <= DROPPED))
+      return NULL;
     bits[i] = m->keeps ? (x != 0) != m->inverted : x == 0;
   }
   return bits;
@@ -35,7 +41,8 @@ static const uint8_t *kept_bits(opi_fuse *f, const opi_mask_item *m) {
 /* Every row keeps at least one key. */
 static bool rows_live(const uint8_t *bits, uint64_t n, int64_t row) {
   for (uint64_t at = 0; row > 0 && at < n; at += (uint64_t)row) {
-    if (memchr(bits + at, 1, (size_t)row) == NULL) return false;
+    if (memchr(bits + at, 1, (size_t)row) == NULL)
+      return false;
   }
   return row > 0;
 }
@@ -43,13 +50,16 @@ static bool rows_live(const uint8_t *bits, uint64_t n, int64_t row) {
 /* bits [..1, S, T] keep key j for row i exactly when j <= i + past. */
 static bool is_causal(const opi_value *v, const uint8_t *bits, const opi_scores *s, int64_t past) {
   const int64_t rows = s->dims[2], cols = s->dims[3];
-  if (v->rank < 2 || v->shape[v->rank - 1] != cols || v->shape[v->rank - 2] != rows) return false;
+  if (v->rank < 2 || v->shape[v->rank - 1] != cols || v->shape[v->rank - 2] != rows)
+    return false;
   for (int32_t a = 0; a + 2 < v->rank; a++) {
-    if (v->shape[a] != 1) return false;
+    if (v->shape[a] != 1)
+      return false;
   }
   for (int64_t i = 0; i < rows; i++) {
     for (int64_t j = 0; j < cols; j++) {
-      if (bits[i * cols + j] != (j <= i + past)) return false;
+      if (bits[i * cols + j] != (j <= i + past))
+        return false;
     }
   }
   return true;
@@ -60,13 +70,16 @@ static bool all_kept(const uint8_t *bits, uint64_t n) {
 }
 
 /* A mask of rank 2 to 4 that broadcasts to [B, H, S, T] from the right. */
-static opipe_status align(opi_fuse *f, const opi_scores *s, const opi_mask_item *m, uint32_t *io, bool *out_ok, opipe_error *err) {
+static opipe_status align(opi_fuse *f, const opi_scores *s, const opi_mask_item *m, uint32_t *io,
+                          bool *out_ok, opipe_error *err) {
   const opi_value v = *opi_f_value(f, *io);
   int64_t shape[4] = {1, 1, 1, 1};
   uint32_t rank = v.rank < 2 ? 2 : (uint32_t)v.rank;
   *out_ok = v.rank <= 4;
-  if (!*out_ok) return OPIPE_OK;
-  for (int32_t a = 0; a < v.rank; a++) shape[rank - (uint32_t)v.rank + (uint32_t)a] = v.shape[a];
+  if (!*out_ok)
+    return OPIPE_OK;
+  for (int32_t a = 0; a < v.rank; a++)
+    shape[rank - (uint32_t)v.rank + (uint32_t)a] = v.shape[a];
   if (m->rank == 3 && v.rank == 3 && v.shape[0] != 1) { /* [B*H, S, T] */
     *out_ok = v.shape[0] == s->dims[0] * s->dims[1];
     shape[0] = s->dims[0];
@@ -83,12 +96,15 @@ static opipe_status align(opi_fuse *f, const opi_scores *s, const opi_mask_item 
 }
 
 /* The mask as numbers to add. */
-static opipe_status as_added(opi_fuse *f, const opi_scores *s, const opi_mask_item *m, uint32_t *out, opipe_error *err) {
+static opipe_status as_added(opi_fuse *f, const opi_scores *s, const opi_mask_item *m,
+                             uint32_t *out, opipe_error *err) {
   uint32_t keep = m->value, zero, fill;
   *out = m->value;
-  if (!m->keeps) return m->subtracted ? opi_b_op1(f->b, "Neg", m->value, out, err) : OPIPE_OK;
+  if (!m->keeps)
+    return m->subtracted ? opi_b_op1(f->b, "Neg", m->value, out, err) : OPIPE_OK;
   *out = opi_f_recall(f, OPI_MEMO_MASK, m->value, m->inverted);
-  if (*out != OPIPE_NONE) return OPIPE_OK;
+  if (*out != OPIPE_NONE)
+    return OPIPE_OK;
   OPI_TRY(opi_k_cast(f->b, keep, OPIPE_BOOL, &keep, err));
   OPI_TRY(opi_k_const(zero = opi_b_const_scalar(f->b, s->dtype, 0), err));
   OPI_TRY(opi_k_const(fill = opi_b_const_scalar(f->b, s->dtype, m->fill), err));
@@ -96,17 +112,20 @@ static opipe_status as_added(opi_fuse *f, const opi_scores *s, const opi_mask_it
   return opi_f_remember(f, OPI_MEMO_MASK, m->value, m->inverted, *out, err);
 }
 
-static opipe_status as_bool(opi_fuse *f, const opi_mask_item *m, const uint8_t *bits, uint32_t *out, opipe_error *err) {
+static opipe_status as_bool(opi_fuse *f, const opi_mask_item *m, const uint8_t *bits, uint32_t *out,
+                            opipe_error *err) {
   const opi_value v = *opi_f_value(f, m->value);
   *out = opi_f_recall(f, OPI_MEMO_KEEP, m->value, m->inverted);
-  if (*out != OPIPE_NONE) return OPIPE_OK;
+  if (*out != OPIPE_NONE)
+    return OPIPE_OK;
   OPI_TRY(opi_k_const(*out = opi_b_const(f->b, OPIPE_BOOL, v.shape, (uint32_t)v.rank, bits), err));
   return opi_f_remember(f, OPI_MEMO_KEEP, m->value, m->inverted, *out, err);
 }
 
 static opipe_status join(opi_fuse *f, uint32_t a, uint32_t b, uint32_t *out, opipe_error *err) {
   *out = opi_f_recall(f, OPI_MEMO_SUM, a, b);
-  if (*out != OPIPE_NONE) return OPIPE_OK;
+  if (*out != OPIPE_NONE)
+    return OPIPE_OK;
   OPI_TRY(opi_b_op2(f->b, "Add", a, b, out, err));
   return opi_f_remember(f, OPI_MEMO_SUM, a, b, *out, err);
 }
@@ -117,14 +136,15 @@ static uint32_t needed(opi_fuse *f, const opi_scores *s, opi_mask_item *out) {
   for (uint32_t i = 0; i < s->n_masks; i++) {
     const opi_value *v = opi_f_value(f, s->masks[i].value);
     const uint8_t *bits = kept_bits(f, &s->masks[i]);
-    if (bits != NULL && all_kept(bits, (uint64_t)opi_k_elems(v))) continue;
+    if (bits != NULL && all_kept(bits, (uint64_t)opi_k_elems(v)))
+      continue;
     out[n++] = s->masks[i];
   }
   return n;
 }
 
-opipe_status opi_fuse_masks(opi_fuse *f, const opi_scores *s, int64_t past, uint32_t *out, bool *out_causal, bool *out_ok,
-                            opipe_error *err) {
+opipe_status opi_fuse_masks(opi_fuse *f, const opi_scores *s, int64_t past, uint32_t *out,
+                            bool *out_causal, bool *out_ok, opipe_error *err) {
   opi_mask_item items[OPI_MAX_MASKS];
   const uint32_t n = needed(f, s, items);
   *out = OPIPE_NONE;
@@ -136,7 +156,8 @@ opipe_status opi_fuse_masks(opi_fuse *f, const opi_scores *s, int64_t past, uint
     const bool whole = bits != NULL && v.rank > 0 && v.shape[v.rank - 1] == s->dims[3];
     if (whole && rows_live(bits, (uint64_t)opi_k_elems(&v), s->dims[3])) {
       *out_causal = is_causal(&v, bits, s, past);
-      if (*out_causal) return OPIPE_OK;
+      if (*out_causal)
+        return OPIPE_OK;
       OPI_TRY(as_bool(f, &items[0], bits, out, err));
       return align(f, s, &items[0], out, out_ok, err);
     }
@@ -145,7 +166,8 @@ opipe_status opi_fuse_masks(opi_fuse *f, const opi_scores *s, int64_t past, uint
     uint32_t v;
     OPI_TRY(as_added(f, s, &items[i], &v, err));
     OPI_TRY(align(f, s, &items[i], &v, out_ok, err));
-    if (!*out_ok) return OPIPE_OK;
+    if (!*out_ok)
+      return OPIPE_OK;
     if (*out == OPIPE_NONE) {
       *out = v;
     } else {

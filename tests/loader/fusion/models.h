@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models from files for tests of the fusions: load, bind to a data set's shapes, run the whole bound graph through the evaluator.
+/* Models from files for tests of the fusions: load, bind to a data set's shapes, run the whole
+ * bound graph through the evaluator.
  *
- *   test_model m; if (test_load(&m, path)) { test_read_set(&m, path, 0); test_bind(&m, flags, &bound, &err); ... } test_unload(&m);
+ *   test_model m; if (test_load(&m, path)) { test_read_set(&m, path, 0); test_bind(&m, flags,
+ * &bound, &err); ... } test_unload(&m);
  */
 #ifndef TESTS_LOADER_FUSION_MODELS_H
 #define TESTS_LOADER_FUSION_MODELS_H
@@ -21,8 +23,9 @@ typedef struct test_model {
 } test_model;
 
 static inline bool test_load(test_model *m, const char *path, opipe_error *err) {
-  const opi_load_params params = {
-      .path = path, .allocator = opi_allocator_system(), .flags = OPI_LOAD_ALLOW_SYMLINKS | OPI_LOAD_ALLOW_HARDLINKS};
+  const opi_load_params params = {.path = path,
+                                  .allocator = opi_allocator_system(),
+                                  .flags = OPI_LOAD_ALLOW_SYMLINKS | OPI_LOAD_ALLOW_HARDLINKS};
   memset(m, 0, sizeof(*m));
   opi_arena_init(&m->arena, opi_allocator_system(), 0);
   return opi_model_load(&params, &m->model, err) >= 0;
@@ -37,7 +40,8 @@ static inline void test_unload(test_model *m) {
 static inline bool test_read_tensor(test_model *m, const char *path, opi_value *out) {
   FILE *file = fopen(path, "rb");
   opipe_error err = OPIPE_ERROR_INIT;
-  if (file == NULL) return false;
+  if (file == NULL)
+    return false;
   (void)fseek(file, 0, SEEK_END);
   const long n = ftell(file);
   (void)fseek(file, 0, SEEK_SET);
@@ -53,22 +57,26 @@ static inline bool test_read_set(test_model *m, const char *folder, uint32_t set
   m->n_inputs = m->n_outputs = 0;
   for (uint32_t i = 0; i < TEST_MAX_TENSORS; i++) {
     (void)snprintf(path, sizeof(path), "%s/test_data_set_%u/input_%u.pb", folder, set, i);
-    if (!test_read_tensor(m, path, &m->inputs[i])) break;
+    if (!test_read_tensor(m, path, &m->inputs[i]))
+      break;
     m->n_inputs++;
   }
   for (uint32_t i = 0; i < TEST_MAX_TENSORS; i++) {
     (void)snprintf(path, sizeof(path), "%s/test_data_set_%u/output_%u.pb", folder, set, i);
-    if (!test_read_tensor(m, path, &m->outputs[i])) break;
+    if (!test_read_tensor(m, path, &m->outputs[i]))
+      break;
     m->n_outputs++;
   }
   return m->n_outputs > 0;
 }
 
-static inline opipe_status test_bind(const test_model *m, uint32_t flags, const opi_evaluator *evaluator, opi_bound **out_bound,
+static inline opipe_status test_bind(const test_model *m, uint32_t flags,
+                                     const opi_evaluator *evaluator, opi_bound **out_bound,
                                      opipe_error *err) {
   opi_input_shape shapes[TEST_MAX_TENSORS];
   for (uint32_t i = 0; i < m->n_inputs; i++) {
-    shapes[i] = (opi_input_shape){m->inputs[i].name, m->inputs[i].shape, (uint32_t)m->inputs[i].rank};
+    shapes[i] =
+        (opi_input_shape){m->inputs[i].name, m->inputs[i].shape, (uint32_t)m->inputs[i].rank};
   }
   const opi_bind_options options = {.flags = flags | OPI_BIND_DEFAULTS,
                                     .shapes = shapes,
@@ -90,38 +98,50 @@ static inline void *test_fill(opi_arena *arena, const opi_value *v, uint64_t see
     uint32_t bits;
     memcpy(&bits, &f, 4);
     const uint16_t brain = (uint16_t)(bits >> 16);
-    const uint16_t half = (uint16_t)((bits >> 16 & 0x8000u) | ((((bits >> 23 & 0xffu) < 113 ? 113 : bits >> 23 & 0xffu) - 112) << 10) |
-                                     (bits >> 13 & 0x3ffu));
-    if (v->dtype == OPIPE_FLOAT) memcpy(data + i * size, &f, size);
-    else if (v->dtype == OPIPE_DOUBLE) memcpy(data + i * size, &x, size);
-    else if (v->dtype == OPIPE_FLOAT16) memcpy(data + i * size, &half, size);
-    else if (v->dtype == OPIPE_BFLOAT16) memcpy(data + i * size, &brain, size);
-    else memcpy(data + i * size, &whole, size);
+    const uint16_t half =
+        (uint16_t)((bits >> 16 & 0x8000u) |
+                   ((((bits >> 23 & 0xffu) < 113 ? 113 : bits >> 23 & 0xffu) - 112) << 10) |
+                   (bits >> 13 & 0x3ffu));
+    if (v->dtype == OPIPE_FLOAT)
+      memcpy(data + i * size, &f, size);
+    else if (v->dtype == OPIPE_DOUBLE)
+      memcpy(data + i * size, &x, size);
+    else if (v->dtype == OPIPE_FLOAT16)
+      memcpy(data + i * size, &half, size);
+    else if (v->dtype == OPIPE_BFLOAT16)
+      memcpy(data + i * size, &brain, size);
+    else
+      memcpy(data + i * size, &whole, size);
   }
   return data;
 }
 
 static inline const opi_value *test_input_of(const test_model *m, const char *name) {
   for (uint32_t i = 0; i < m->n_inputs; i++) {
-    if (strcmp(m->inputs[i].name, name) == 0) return &m->inputs[i];
+    if (strcmp(m->inputs[i].name, name) == 0)
+      return &m->inputs[i];
   }
   return NULL;
 }
 
-/* Runs the whole bound graph with the data set's inputs (made-up ones where there is none) as constants; outs [n_outputs] in `arena`. */
-static inline opipe_status test_run(const test_model *m, const opi_bound *bound, const opi_evaluator *evaluator, opi_arena *arena,
-                                    void **outs, opipe_error *err) {
+/* Runs the whole bound graph with the data set's inputs (made-up ones where there is none) as
+ * constants; outs [n_outputs] in `arena`. */
+static inline opipe_status test_run(const test_model *m, const opi_bound *bound,
+                                    const opi_evaluator *evaluator, opi_arena *arena, void **outs,
+                                    opipe_error *err) {
   const opi_graph *g = bound->graph;
   opipe_graph abi;
   OPI_TRY(opi_graph_to_abi(g, arena, &abi, err));
   opipe_value *values = opi_arena_copy(arena, abi.values, abi.n_values * sizeof(*values));
-  if (values == NULL) return OPIPE_E_NOMEM;
+  if (values == NULL)
+    return OPIPE_E_NOMEM;
   for (uint32_t i = 0; i < g->n_inputs; i++) {
     const opi_value *in = test_input_of(m, g->values[g->inputs[i]].name);
     opipe_value *v = &values[g->inputs[i]];
     v->role = OPIPE_VALUE_CONSTANT;
     v->data = in != NULL ? in->data : test_fill(arena, &g->values[g->inputs[i]], i + 1);
-    if (in != NULL && in->n_bytes != v->n_bytes) return opi_fail(err, OPIPE_E_INVALID, "input '%s' has another size", v->name);
+    if (in != NULL && in->n_bytes != v->n_bytes)
+      return opi_fail(err, OPIPE_E_INVALID, "input '%s' has another size", v->name);
   }
   for (uint32_t o = 0; o < g->n_outputs; o++) {
     values[g->outputs[o]].slot = o;
