@@ -21,7 +21,7 @@ uint8_t cpu_small_encode(uint32_t dtype, double value, bool saturate, cpu_round 
 static inline uint8_t cpu_packed_get(const uint8_t *data, uint32_t bits, int64_t i) {
   const int64_t per_byte = 8 / (int64_t)bits;
   const int shift = (int)(i % per_byte) * (int)bits;
-  return (uint8_t)((data[i / per_byte] >> shift) & ((1u << bits) - 1u));
+  return (uint8_t)(((unsigned)data[i / per_byte] >> shift) & ((1u << bits) - 1u));
 }
 
 static inline void cpu_packed_set(uint8_t *data, uint32_t bits, int64_t i, uint8_t code) {
