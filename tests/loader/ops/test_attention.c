@@ -97,12 +97,12 @@ static void test_multi_head(void) {
       "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,6] f[2,5,8] | num_heads=2 -> !INVALID input 't1' has "
       "shape [2, 5, 6]",
       "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,8] | num_heads=2 -> !INVALID (value) is missing",
-      "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,8] f[2,5,8] - n[7] | num_heads=2 -> !INVALID 't4' "
+      "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,8] f[2,5,8] - n[7] | num_heads=2 -> !INVALID 't3' "
       "has 7 elements",
       "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,8] f[2,5,8] - n[8] | num_heads=2 -> !UNSUPPORTED "
-      "'t4' of 8 lengths",
+      "'t3' of 8 lengths",
       "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,8] f[2,5,8] - - f[1,2,3,4] | num_heads=2 -> !INVALID "
-      "'t5' has shape",
+      "'t3' has shape",
       "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,8] f[2,5,8] | num_heads=3 -> !INVALID no multiple of "
       "num_heads 3",
       "ms.MultiHeadAttention@1 f[2,3,8] f[2,5,8] f[2,5,8] -> !INVALID 'num_heads' is missing");
