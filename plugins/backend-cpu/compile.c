@@ -82,6 +82,27 @@ static opipe_status check_node(const opipe_graph *graph, const opipe_node *node,
   return OPIPE_OK;
 }
 
+/* An output's region belongs to one value. */
+static opipe_status check_boundaries(const opipe_graph *graph, cpu_pool *pool, opipe_error *err) {
+  const opipe_value **owner = CPU_POOL_ARRAY(pool, const opipe_value *, graph->n_boundaries);
+  if (owner == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u boundaries", graph->n_boundaries);
+  }
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opipe_value *value = &graph->values[v];
+    if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT) {
+      continue;
+    }
+    const opipe_value *other = owner[value->slot];
+    if (other != NULL && (other->role == OPIPE_VALUE_OUTPUT || value->role == OPIPE_VALUE_OUTPUT)) {
+      return opipe_fail(err, OPIPE_E_INVALID, "'%.80s' and '%.80s' share boundary %u", value->name,
+                        other->name, value->slot);
+    }
+    owner[value->slot] = value;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status check_graph(const opipe_graph *graph, cpu_pool *pool, opipe_error *err) {
   if (graph == NULL || !OPIPE_HAS(graph, opipe_graph, n_scalars)) {
     return opipe_fail(err, OPIPE_E_ABI, "the graph's struct_size is too small");
@@ -93,6 +114,7 @@ static opipe_status check_graph(const opipe_graph *graph, cpu_pool *pool, opipe_
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     CPU_TRY(check_value(graph, v, err));
   }
+  CPU_TRY(check_boundaries(graph, pool, err));
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     CPU_TRY(check_node(graph, &graph->nodes[i], made, err));
   }

@@ -181,10 +181,12 @@ opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *pa
     return OPIPE_E_NOMEM;
   }
   device->host = self->host;
-  device->meter.cap_bytes = params->memory_bytes;
+  device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : physical_bytes();
   device->mode = CPU_MODE_FAST;
   device->isa = cpu_isa_detect();
-  device->threads = (int32_t)(params->threads != 0 ? params->threads : usable_cpus());
+  const uint32_t usable = usable_cpus();
+  const uint32_t own = usable < CPU_TEAM_MAX_THREADS ? usable : CPU_TEAM_MAX_THREADS;
+  device->threads = (int32_t)(params->threads != 0 ? params->threads : own);
   status = read_options(device, params->options, err);
   if (status >= 0) {
     status = start_team(device, params->spin_us, err);

@@ -126,6 +126,9 @@ static opipe_status batch_kernel(const cpu_call *call, opipe_error *err) {
                                 .workspace = (char *)call->workspace + plan->scratch_at};
   (void)err;
   set_epilogue(call, plan, plan->m, &epilogue);
+  const float *addend = epilogue.residual; /* a Gemm's C, added afterwards: there is one matrix */
+  const int64_t addend_stride = epilogue.residual_stride;
+  epilogue.residual = NULL;
   batch_strides(plan, 0, args.a_batch);
   batch_strides(plan, 1, args.b_batch);
   batch_strides(plan, 2, args.c_batch);
@@ -138,6 +141,20 @@ static opipe_status batch_kernel(const cpu_call *call, opipe_error *err) {
     args.b = (const float *)call->in[1].data + outer_offset(plan, 1, o);
     args.c = (float *)call->out[0].data + outer_offset(plan, 2, o);
     cpu_matmul_batch(call->exec, &args);
+  }
+  if (addend != NULL) {
+    const cpu_binary_args sum = {.op = CPU_BINARY_ADD,
+                                 .rows = plan->m,
+                                 .columns = plan->n,
+                                 .a = call->out[0].data,
+                                 .a_row = plan->n,
+                                 .a_column = 1,
+                                 .b = addend,
+                                 .b_row = addend_stride,
+                                 .b_column = 1,
+                                 .out = call->out[0].data,
+                                 .out_row = plan->n};
+    cpu_binary_f32(call->exec, &sum);
   }
   return OPIPE_OK;
 }
@@ -227,9 +244,7 @@ opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan) {
     plan->packed = true;
     return OPIPE_OK;
   }
-  const bool tail = plan->fusion.multiplier >= 0 || plan->fusion.residual >= 0 ||
-                    (plan->c >= 0 && plan->c_m != 0);
-  if (tail || !cpu_matmul_batch_workspace(p->device->threads, plan->k, &bytes)) {
+  if (!cpu_matmul_batch_workspace(p->device->threads, plan->k, &bytes)) {
     return OPIPE_OK;
   }
   plan->scratch_at = at;

@@ -85,6 +85,17 @@ static void gemm(maker *m) {
   bt_float(m->g, node, "beta", 1.5);
 }
 
+/* B is no parameter and C a whole matrix: there are as many rows as the data has. */
+static void gemm_of_activations(maker *m) {
+  const int64_t b_shape[2] = {WIDE, OUT};
+  const uint32_t a = rows_input(m, WIDE, 0);
+  const uint32_t b =
+      bt_value(m->g, OPIPE_VALUE_INPUT, m->dtype, numbers(m, 0, WIDE * OUT, 0), 2, b_shape);
+  opipe_node *node = bt_node(m->g, "Gemm", BT_IN(a, b, rows_input(m, OUT, 0)),
+                             BT_OUT(rows_value(m, true, OUT, 0)));
+  bt_float(m->g, node, "beta", -0.5);
+}
+
 /* Everything that may follow a product, then a sum and a norm. */
 static void block(maker *m) {
   const uint32_t x = rows_input(m, 3, WIDE);
@@ -277,6 +288,7 @@ static void check_halves(case_fn build) {
 CASE(product, 2e-6)
 CASE(product_of_activations, 2e-6)
 CASE(gemm, 2e-6)
+CASE(gemm_of_activations, 2e-6)
 CASE(block, 5e-6)
 CASE(layer_norm, 2e-6)
 CASE(rms_norm, 2e-6)
@@ -289,7 +301,8 @@ CASE(attention, 5e-6)
 CASE(convolution, 5e-6)
 
 OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_product),
-              OPI_TEST(test_product_of_activations), OPI_TEST(test_gemm), OPI_TEST(test_block),
-              OPI_TEST(test_layer_norm), OPI_TEST(test_rms_norm), OPI_TEST(test_softmax),
-              OPI_TEST(test_log_softmax), OPI_TEST(test_reductions), OPI_TEST(test_element_wise),
-              OPI_TEST(test_rotary), OPI_TEST(test_attention), OPI_TEST(test_convolution))
+              OPI_TEST(test_product_of_activations), OPI_TEST(test_gemm),
+              OPI_TEST(test_gemm_of_activations), OPI_TEST(test_block), OPI_TEST(test_layer_norm),
+              OPI_TEST(test_rms_norm), OPI_TEST(test_softmax), OPI_TEST(test_log_softmax),
+              OPI_TEST(test_reductions), OPI_TEST(test_element_wise), OPI_TEST(test_rotary),
+              OPI_TEST(test_attention), OPI_TEST(test_convolution))
