@@ -6,7 +6,7 @@ every refusal that an expect.txt asks for, under the circumstances that it names
 import os
 import sys
 
-from command import DATA, DONE, REFUSED, Count, need_command, run
+from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
 
 
 def folders(group=""):
@@ -53,7 +53,9 @@ def refusals(count, folder, name, expect):
     }
     for when, texts in expect.items():
         result = run(*commands[when])
-        count.check(f"{name}, {when}", wrong(result, REFUSED, texts))
+        # An input whose value is needed is something that the caller left out.
+        status = USAGE if "--pin" in result.err else REFUSED
+        count.check(f"{name}, {when}", wrong(result, status, texts))
 
 
 def main():

@@ -25,9 +25,10 @@ KINDS = {
 MODELS = {}
 
 
-def old(name, opset, op, inputs, want, weights=(), absent=None, **attributes):
+def old(name, opset, op, inputs, want, weights=(), absent=None, refused=None, **attributes):
     """inputs: arrays, called a, b, ...; weights: arrays that are initialisers, called w0, w1, ...
-    `absent` gives the node's input names where they are not simply all of these, in order."""
+    `absent` gives the node's input names where they are not simply all of these, in order.
+    `refused`: a form that is not supported; what the refusal must name."""
     given = {chr(ord("a") + i): np.asarray(array) for i, array in enumerate(inputs)}
     stored = {f"w{i}": np.asarray(array) for i, array in enumerate(weights)}
     wanted = want if isinstance(want, (list, tuple)) else [want]
@@ -47,7 +48,7 @@ def old(name, opset, op, inputs, want, weights=(), absent=None, **attributes):
             opset=opset,
             ir=4 if opset < 10 else 7,
         )
-        return Odd(model, [(given, outputs)])
+        return Odd(model, (), [("load", refused)]) if refused else Odd(model, [(given, outputs)])
 
     MODELS[name] = make
 
@@ -245,6 +246,8 @@ old(
     [A],
     np.tile(A, (1, 2, 1)),
     [np.array(2, np.float32), np.array(1, np.float32)],
+    refused="make_y0",
+    refused="make_y0",
 )
 old("tile_6", 6, "Tile", [A], np.tile(A, (1, 2, 3)), [np.array([1, 2, 3], np.int64)])
 old("flatten_1", 1, "Flatten", [A], A.reshape(6, 4), axis=2)
