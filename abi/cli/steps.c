@@ -247,6 +247,21 @@ static bool pin_needed(const cli_session *s, const opipe_error *err, const cli_t
   return false;
 }
 
+/* Whether a number may be lacking: some input that is not at hand has a free dimension. */
+static bool dims_open(const cli_session *s, const cli_tensor *tensors, uint32_t n) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    uint32_t given = 0;
+    while (given < n && strcmp(tensors[given].name, info.name) != 0)
+      ++given;
+    for (uint32_t d = 0; given == n && d < info.rank; ++d) {
+      if (info.shape[d] < 0)
+        return true;
+    }
+  }
+  return false;
+}
+
 static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n,
                      binding *b) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -269,7 +284,9 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
       (void)fprintf(stderr, "onnx-pipe: give it by --input or --pin\n");
       return CLI_USAGE;
     }
-    return status == OPIPE_E_NOTFOUND || status == OPIPE_E_INVALID ? CLI_USAGE : CLI_FAILED;
+    if (status == OPIPE_E_INVALID)
+      return dims_open(s, tensors, n) ? CLI_USAGE : CLI_FAILED;
+    return status == OPIPE_E_NOTFOUND ? CLI_USAGE : CLI_FAILED;
   }
 }
 
