@@ -234,7 +234,16 @@ old(
     np.pad(A, ((0, 0), (1, 0), (0, 1)), constant_values=-2),
     [np.array([0, 1, 0, 0, 0, 1], np.int64), np.array(-2, np.float32)],
 )
-old("split_1_input", 1, "Split", [A], [A[:, :1], A[:, 1:]], [np.array([1, 2], np.float32)], axis=1)
+old(
+    "split_1_input",
+    1,
+    "Split",
+    [A],
+    [A[:, :1], A[:, 1:]],
+    [np.array([1, 2], np.float32)],
+    refused="make_y0",
+    axis=1,
+)
 old("split_1_attribute", 1, "Split", [A], [A[..., :1], A[..., 1:]], axis=2, split=[1, 3])
 old("split_2_equal", 2, "Split", [A], [A[..., :2], A[..., 2:]], axis=2)
 old("split_11_negative", 11, "Split", [A], [A[:, :2], A[:, 2:]], axis=-2, split=[2, 1])
@@ -246,7 +255,6 @@ old(
     [A],
     np.tile(A, (1, 2, 1)),
     [np.array(2, np.float32), np.array(1, np.float32)],
-    refused="make_y0",
     refused="make_y0",
 )
 old("tile_6", 6, "Tile", [A], np.tile(A, (1, 2, 3)), [np.array([1, 2, 3], np.int64)])
