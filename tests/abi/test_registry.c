@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the registry takes and refuses: one rule broken at a time, files that are no plugins, names
+ * that clash, memory that fails. A refusal must name the reason, leave nothing behind and not hide
+ * the others.
+ */
+#include "abi/registry/registry.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/support.h"
+
+static opipe_error err = OPIPE_ERROR_INIT;
+
+typedef struct text {
+  char data[65536];
+  size_t n;
+} text;
+
+static opipe_status append(void *ctx, const void *data, size_t n) {
+  text *t = ctx;
+  if (t->n + n >= sizeof(t->data))
+    return OPIPE_E_LIMIT;
+  memcpy(t->data + t->n, data, n);
+  t->n += n;
+  t->data[t->n] = '\0';
+  return OPIPE_OK;
+}
+
+static const char *mock(const char *name) {
+  static char path[8][1024];
+  static int at;
+  char *room = path[at++ % 8];
+  (void)snprintf(room, 1024, "%s/tests/abi/mocks/%s/opipe-schedule-%s.so", opi_test_build(""), name,
+                 name);
+  return room;
+}
+
+static opi_registry *open_paths(const char *const *paths, uint32_t n) {
+  opi_registry *r = NULL;
+  const opi_registry_params params = {
+      .allocator = opi_allocator_system(), .paths = paths, .n_paths = n};
+  OPI_ASSERT_OK_FATAL(opi_registry_create(&params, &r, &err), &err);
+  return r;
+}
+
+/* The registry over one path: finding "mock" fails, and the table of candidates gives the reason.
+ */
+static void expect_refused(const char *path, const char *reason) {
+  static text described;
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(&path, 1);
+  described.n = 0;
+  const opipe_status status = opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err);
+  if (status >= 0)
+    OPI_FAIL("%s was taken", path);
+  OPI_ASSERT_OK(opi_registry_describe(r, 0, append, &described, &err), &err);
+  const char *line = strstr(described.data, path);
+  if (line == NULL || strstr(line, reason) == NULL)
+    OPI_FAIL("%s: no '%s' in: %s", path, reason, described.data);
+  opi_registry_free(r);
+}
+
+static void test_a_good_plugin_is_opened_once(void) {
+  const char *path = mock("good");
+  opi_plugin_ref first, second;
+  opi_registry *r = open_paths(&path, 1);
+  OPI_ASSERT_OK_FATAL(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &first, &err), &err);
+  OPI_ASSERT_OK(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &second, &err), &err);
+  OPI_ASSERT(first.self == second.self && first.table == second.table);
+  OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_BACKEND, "mock", &first, &err), OPIPE_E_NOTFOUND,
+                   &err, "there is no backend 'mock'");
+  OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mick", &first, &err),
+                   OPIPE_E_NOTFOUND, &err, "found: mock");
+  opi_registry_free(r);
+}
+
+static void test_each_broken_rule_is_named(void) {
+  static const char *const cases[][2] = {
+      {"magic", "magic 0x00000001"},
+      {"size", "its descriptor has 40 bytes"},
+      {"major", "ABI major 2, this library has 1"},
+      {"needs-newer", "it needs ABI 1.7, this library has 1.0"},
+      {"kind", "its kind 9 is unknown"},
+      {"layout", "layout fingerprint"},
+      {"build", "another sanitizer"},
+      {"id", "its id 'no spaces please'"},
+      {"null-id", "lacks an id"},
+      {"null-open", "no open function"},
+      {"null-slot", "slot 2 of its interface 'opipe.schedule/1' is NULL"},
+      {"no-table", "it has no interface 'opipe.schedule/1'"},
+      {"short-table", "has 16 bytes"},
+      {"open-fails", "the mock's device is on fire"},
+      {"open-silent", "without a message"},
+      {"open-pending", "its open() answered 1"},
+      {"no-symbol", "it defines no symbol opipe_plugin_v1"},
+      {"dependent", "comes from a library that it depends on"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+    expect_refused(mock(cases[i][0]), cases[i][1]);
+}
+
+/* Built for a newer minor but content with this one: its table is longer than ours, and is cut. */
+static void test_a_newer_plugin_that_can_live_with_us_is_taken(void) {
+  const char *path = mock("newer");
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(&path, 1);
+  OPI_ASSERT_OK_FATAL(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err), &err);
+  OPI_ASSERT(((const opipe_schedule *)ref.table)->plan != NULL);
+  opi_registry_free(r);
+}
+
+static void test_a_sanitized_plugin_is_refused_before_it_is_loaded(void) {
+  if (access(mock("asan"), R_OK) != 0)
+    OPI_SKIP("this build is sanitized itself");
+  expect_refused(mock("asan"), "AddressSanitizer");
+}
+
+/* ---- files that are no plugins ---- */
+
+static const char *write_file(const char *name, const void *data, size_t n) {
+  const char *path = opi_test_tmp(name);
+  OPI_ASSERT_FATAL(opi_test_write_file(path, data, n));
+  return path;
+}
+
+static unsigned char *read_good(size_t *out_n) {
+  char *data = opi_test_read_file(mock("good"), out_n);
+  OPI_ASSERT_FATAL(data != NULL);
+  return (unsigned char *)data;
+}
+
+static void test_files_that_are_no_plugins(void) {
+  size_t n = 0;
+  unsigned char *data = read_good(&n);
+  expect_refused(write_file("opipe-schedule-text.so", "hello", 5), "is no ELF file");
+  expect_refused(write_file("opipe-schedule-empty.so", "", 0), "is no ELF file");
+  data[18] = 183; /* e_machine: AArch64 */
+  data[19] = 0;
+  expect_refused(write_file("opipe-schedule-machine.so", data, n), "another machine");
+  free(data);
+}
+
+/* Cut short anywhere, a plugin is refused or (when only what dlopen does not map is missing) still
+ * loads; it never ends the process. */
+static void test_truncated_files_never_crash(void) {
+  size_t n = 0;
+  uint32_t refused = 0;
+  unsigned char *data = read_good(&n);
+  for (size_t length = 0; length < n; length += n / 23 + 1) {
+    char name[64];
+    opi_plugin_ref ref;
+    (void)snprintf(name, sizeof(name), "opipe-schedule-cut%zu.so", length);
+    const char *path = write_file(name, data, length);
+    opi_registry *r = open_paths(&path, 1);
+    refused += opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err) < 0;
+    opi_registry_free(r);
+  }
+  OPI_ASSERT(refused > 10);
+  free(data);
+}
+
+static void test_a_fifo_does_not_hang(void) {
+  char path[1024];
+  (void)snprintf(path, sizeof(path), "%s/opipe-schedule-fifo.so", opi_test_tmpdir());
+  (void)unlink(path);
+  OPI_ASSERT_FATAL(mkfifo(path, 0600) == 0);
+  expect_refused(path, "is no regular file");
+}
+
+static void test_a_given_path_must_exist(void) {
+  const char *path = "/nowhere/opipe-schedule-x.so";
+  opi_registry *r = NULL;
+  const opi_registry_params params = {
+      .allocator = opi_allocator_system(), .paths = &path, .n_paths = 1};
+  OPI_ASSERT_ERROR(opi_registry_create(&params, &r, &err), OPIPE_E_IO, &err, "/nowhere/");
+}
+
+/* ---- names ---- */
+
+static void test_a_later_twin_is_shadowed(void) {
+  static text described;
+  const char *paths[] = {mock("good"), mock("twin")};
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(paths, 2);
+  described.n = 0;
+  OPI_ASSERT_OK(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err), &err);
+  OPI_ASSERT_OK(opi_registry_describe(r, 1, append, &described, &err), &err);
+  OPI_ASSERT(strstr(described.data, "shadowed by ") != NULL);
+  opi_registry_free(r);
+}
+
+static void copy_file(const char *from, const char *to) {
+  char command[4096];
+  (void)snprintf(command, sizeof(command), "cp '%s' '%s'", from, to);
+  OPI_ASSERT_INT(system(command), 0);
+}
+
+static void test_twins_in_one_folder_are_both_refused(void) {
+  char folder[1024], path[1200];
+  opi_plugin_ref ref;
+  (void)snprintf(folder, sizeof(folder), "%s/twins", opi_test_tmpdir());
+  (void)mkdir(folder, 0700);
+  (void)snprintf(path, sizeof(path), "%s/opipe-schedule-one.so", folder);
+  copy_file(mock("good"), path);
+  (void)snprintf(path, sizeof(path), "%s/opipe-schedule-two.so", folder);
+  copy_file(mock("twin"), path);
+  const char *paths[] = {folder};
+  opi_registry *r = open_paths(paths, 1);
+  OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err),
+                   OPIPE_E_UNSUPPORTED, &err, "two plugins are called schedule 'mock'");
+  opi_registry_free(r);
+}
+
+static void test_bad_neighbours_do_not_hide_good_ones(void) {
+  const char *paths[] = {mock("magic"), mock("no-symbol"), mock("good")};
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(paths, 3);
+  OPI_ASSERT_OK(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err), &err);
+  opi_registry_free(r);
+}
+
+/* Asked for by name and not usable is an error: the twin that would work is no substitute. */
+static void test_a_failing_plugin_is_not_replaced(void) {
+  const char *paths[] = {mock("open-fails"), mock("good")};
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(paths, 2);
+  for (int i = 0; i < 2; ++i) {
+    OPI_ASSERT(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err) < 0);
+    OPI_ASSERT(strstr(err.message, "the mock's device is on fire") != NULL);
+  }
+  opi_registry_free(r);
+}
+
+/* ---- memory ---- */
+
+static opipe_status open_and_describe(opi_test_memory *memory, void *arg) {
+  static text described;
+  const char *path = arg;
+  opi_registry *r = NULL;
+  opi_plugin_ref ref;
+  const opi_registry_params params = {
+      .allocator = &memory->allocator, .paths = &path, .n_paths = 1};
+  opipe_status status = opi_registry_create(&params, &r, &err);
+  if (status == OPIPE_OK)
+    status = opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err);
+  described.n = 0;
+  if (status == OPIPE_OK)
+    status = opi_registry_describe(r, 1, append, &described, &err);
+  opi_registry_free(r);
+  return status;
+}
+
+static void test_every_failing_allocation_is_survived(void) {
+  OPI_ASSERT(opi_test_every_allocation(open_and_describe, (void *)(uintptr_t)mock("good"), 1000) >
+             4);
+}
+
+OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
+              OPI_TEST(test_each_broken_rule_is_named),
+              OPI_TEST(test_a_newer_plugin_that_can_live_with_us_is_taken),
+              OPI_TEST(test_a_sanitized_plugin_is_refused_before_it_is_loaded),
+              OPI_TEST(test_files_that_are_no_plugins), OPI_TEST(test_truncated_files_never_crash),
+              OPI_TEST(test_a_fifo_does_not_hang), OPI_TEST(test_a_given_path_must_exist),
+              OPI_TEST(test_a_later_twin_is_shadowed),
+              OPI_TEST(test_twins_in_one_folder_are_both_refused),
+              OPI_TEST(test_bad_neighbours_do_not_hide_good_ones),
+              OPI_TEST(test_a_failing_plugin_is_not_replaced),
+              OPI_TEST(test_every_failing_allocation_is_survived))
