@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transport-emulated: the plugin's table; worlds, endpoints, doorbells, abort. */
+#include "emulated.h"
+
+#include <time.h>
+
+void *emulated_alloc(const opipe_host *host, size_t n_bytes) {
+  void *ptr = host->realloc(host->ctx, NULL, 0, n_bytes, 16);
+  if (ptr != NULL)
+    memset(ptr, 0, n_bytes);
+  return ptr;
+}
+
+void emulated_free(const opipe_host *host, void *ptr, size_t n_bytes) {
+  if (ptr != NULL)
+    (void)host->realloc(host->ctx, ptr, n_bytes, 0, 16);
+}
+
+uint64_t emulated_now(void) {
+  struct timespec t;
+  (void)clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+opipe_status emulated_check(const opipe_world *world, opipe_error *err) {
+  if (!world->aborted)
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_PEER, "rank %u ended the run: %s", world->abort_rank,
+                    world->why.message);
+}
+
+void emulated_ring_locked(opipe_world *world, uint32_t rank) {
+  opipe_endpoint *e = world->endpoints[rank];
+  if (e == NULL)
+    return;
+  ++e->count;
+  pthread_cond_broadcast(&e->cond);
+}
+
+/* ---- worlds ---- */
+
+static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, opipe_error *err) {
+  const uint32_t size = io_info->struct_size;
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth);
+  (void)self;
+  if (size < OPIPE_END(opipe_transport_info, max_ranks)) {
+    return opipe_fail(err, OPIPE_E_ABI, "transport info: struct_size %u is too small", size);
+  }
+  /* The weaker of its rules: a plan that holds under it holds under the other. */
+  const opipe_transport_info full = {.struct_size = size,
+                                     .rule = OPIPE_RULE_STREAM,
+                                     .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
+                                     .flags = OPIPE_TRANSPORT_EMULATED,
+                                     .fence_kinds = 1u << OPIPE_FENCE_NONE,
+                                     .latency_ns = 1000,
+                                     .bandwidth = 1e10};
+  memcpy(io_info, &full, size < known ? size : known);
+  return OPIPE_OK;
+}
+
+static opipe_status world_open(opipe_instance *self, const opipe_world_params *params,
+                               opipe_world **out_world, opipe_error *err) {
+  options wanted;
+  if (params->struct_size < OPIPE_END(opipe_world_params, options)) {
+    return opipe_fail(err, OPIPE_E_ABI, "world_open: struct_size %u is too small",
+                      params->struct_size);
+  }
+  if (params->n_ranks == 0 || params->n_ranks > 65536) {
+    return opipe_fail(err, OPIPE_E_INVALID, "world_open: %u ranks, 1 to 65536 are possible",
+                      params->n_ranks);
+  }
+  opipe_status status = emulated_options(params->options, &wanted, err);
+  if (status < 0)
+    return status;
+  const size_t table_bytes = params->n_ranks * sizeof(opipe_endpoint *);
+  opipe_world *world = emulated_alloc(self->host, sizeof *world);
+  opipe_endpoint **table = emulated_alloc(self->host, table_bytes);
+  if (world == NULL || table == NULL) {
+    status = opipe_fail(err, OPIPE_E_NOMEM, "a world: the host has no %zu bytes left",
+                        sizeof *world + table_bytes);
+    goto fail;
+  }
+  *world = (opipe_world){
+      .host = self->host, .options = wanted, .n_ranks = params->n_ranks, .endpoints = table};
+  if (pthread_mutex_init(&world->lock, NULL) != 0) {
+    status = opipe_fail(err, OPIPE_E_NOMEM, "a world: no lock could be made");
+    goto fail;
+  }
+  *out_world = world;
+  return OPIPE_OK;
+fail:
+  emulated_free(self->host, table, table_bytes);
+  emulated_free(self->host, world, sizeof *world);
+  return status;
+}
+
+static void world_close(opipe_world *world) {
+  if (world == NULL)
+    return;
+  pthread_mutex_destroy(&world->lock);
+  emulated_free(world->host, world->endpoints, world->n_ranks * sizeof(opipe_endpoint *));
+  emulated_free(world->host, world, sizeof *world);
+}
+
+static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *why) {
+  pthread_mutex_lock(&world->lock);
+  if (!world->aborted) {
+    world->aborted = true;
+    world->abort_rank = rank;
+    if (why != NULL)
+      world->why = *why;
+    world->why.message[sizeof world->why.message - 1] = '\0';
+  }
+  for (uint32_t r = 0; r < world->n_ranks; ++r)
+    emulated_ring_locked(world, r);
+  pthread_mutex_unlock(&world->lock);
+}
+
+/* ---- endpoints ---- */
+
+static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_params *params,
+                                  opipe_endpoint **out_endpoint, opipe_error *err) {
+  pthread_condattr_t attributes;
+  if (params->struct_size < OPIPE_END(opipe_endpoint_params, spin_us)) {
+    return opipe_fail(err, OPIPE_E_ABI, "endpoint_open: struct_size %u is too small",
+                      params->struct_size);
+  }
+  if (params->rank >= world->n_ranks || world->endpoints[params->rank] != NULL) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "endpoint_open: rank %u of %u has an endpoint already or does not exist",
+                      params->rank, world->n_ranks);
+  }
+  opipe_endpoint *e = emulated_alloc(world->host, sizeof *e);
+  if (e == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: the host has no %zu bytes left", sizeof *e);
+  e->world = world;
+  e->backend = params->backend;
+  e->queue = params->queue;
+  e->rank = params->rank;
+  e->next_ns = UINT64_MAX;
+  bool made = pthread_condattr_init(&attributes) == 0;
+  if (made) {
+    made = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 &&
+           pthread_cond_init(&e->cond, &attributes) == 0;
+    (void)pthread_condattr_destroy(&attributes);
+  }
+  if (!made) {
+    emulated_free(world->host, e, sizeof *e);
+    return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: no signal could be made");
+  }
+  pthread_mutex_lock(&world->lock);
+  world->endpoints[e->rank] = e;
+  pthread_mutex_unlock(&world->lock);
+  *out_endpoint = e;
+  return OPIPE_OK;
+}
+
+static void endpoint_close(opipe_endpoint *e) {
+  if (e == NULL)
+    return;
+  opipe_world *world = e->world;
+  pthread_mutex_lock(&world->lock);
+  world->endpoints[e->rank] = NULL;
+  pthread_mutex_unlock(&world->lock);
+  (void)pthread_cond_destroy(&e->cond);
+  emulated_free(world->host, e, sizeof *e);
+}
+
+static opipe_status memory_register(opipe_endpoint *e, opipe_buffer *buffer, uint64_t n_bytes,
+                                    opipe_memory **out_memory, opipe_error *err) {
+  (void)buffer, (void)n_bytes;
+  opipe_memory *memory = emulated_alloc(e->world->host, sizeof *memory);
+  if (memory == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "registered memory: the host has no %zu bytes left",
+                      sizeof *memory);
+  memory->world = e->world;
+  *out_memory = memory;
+  return OPIPE_OK;
+}
+
+static void memory_drop(opipe_memory *memory) {
+  if (memory != NULL)
+    emulated_free(memory->world->host, memory, sizeof *memory);
+}
+
+/* ---- doorbells ---- */
+
+static uint32_t doorbell(opipe_endpoint *e) {
+  pthread_mutex_lock(&e->world->lock);
+  const uint32_t count = e->count;
+  pthread_mutex_unlock(&e->world->lock);
+  return count;
+}
+
+static void ring(opipe_endpoint *e) {
+  pthread_mutex_lock(&e->world->lock);
+  emulated_ring_locked(e->world, e->rank);
+  pthread_mutex_unlock(&e->world->lock);
+}
+
+/* Besides rings, the arrival of a message that was tested in vain ends the wait. */
+static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, opipe_error *err) {
+  opipe_world *world = e->world;
+  const uint64_t start = emulated_now();
+  const uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
+  pthread_mutex_lock(&world->lock);
+  uint64_t now = start;
+  while (e->count == seen && !world->aborted && now < until && now < e->next_ns) {
+    const uint64_t end = e->next_ns < until ? e->next_ns : until;
+    const struct timespec t = {.tv_sec = (time_t)(end / UINT64_C(1000000000)),
+                               .tv_nsec = (long)(end % UINT64_C(1000000000))};
+    if (end == UINT64_MAX) {
+      (void)pthread_cond_wait(&e->cond, &world->lock);
+    } else {
+      (void)pthread_cond_timedwait(&e->cond, &world->lock, &t);
+    }
+    now = emulated_now();
+  }
+  opipe_status status = emulated_check(world, err);
+  const bool moved = e->count != seen || now >= e->next_ns;
+  if (now >= e->next_ns)
+    e->next_ns = UINT64_MAX;
+  pthread_mutex_unlock(&world->lock);
+  if (status == OPIPE_OK && !moved) {
+    status = opipe_fail(err, OPIPE_E_TIMEOUT, "rank %u: nothing happened for %llu ns", e->rank,
+                        (unsigned long long)timeout_ns);
+  }
+  return status;
+}
+
+/* ---- the plugin ---- */
+
+static const opipe_transport transport_table = {
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, abort),
+    .info = info,
+    .world_open = world_open,
+    .world_close = world_close,
+    .endpoint_open = endpoint_open,
+    .endpoint_close = endpoint_close,
+    .stream_open = emulated_stream_open,
+    .stream_close = emulated_stream_close,
+    .memory_register = memory_register,
+    .memory_drop = memory_drop,
+    .reserve = emulated_reserve,
+    .send = emulated_send,
+    .recv = emulated_recv,
+    .test = emulated_test,
+    .doorbell = doorbell,
+    .ring = ring,
+    .wait = wait,
+    .abort = abort_world};
+
+static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
+                                opipe_error *err) {
+  opipe_instance *self = emulated_alloc(host, sizeof *self);
+  if (self == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "transport 'emulated': the host has no %zu bytes left",
+                      sizeof *self);
+  }
+  self->host = host;
+  *out_self = self;
+  return OPIPE_OK;
+}
+
+static void close_plugin(opipe_instance *self) {
+  if (self != NULL)
+    emulated_free(self->host, self, sizeof *self);
+}
+
+static const void *get_interface(opipe_instance *self, const char *id) {
+  (void)self;
+  return strcmp(id, OPIPE_TRANSPORT_ID) == 0 ? &transport_table : NULL;
+}
+
+OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
+    OPIPE_PLUGIN_HEAD(OPIPE_KIND_TRANSPORT, 0),
+    "emulated",
+    "1.0",
+    "Apache-2.0",
+    "messages in modelled time, with stalls and losses by rule: for tests",
+    open_plugin,
+    close_plugin,
+    get_interface,
+};

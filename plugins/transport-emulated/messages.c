@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages in modelled time. A sent message waits in its cell until its receive stands, its event
+ * is complete and its clock has come; then whoever looks copies it. The sender's region is its own
+ * again when `test` says so.
+ */
+#include "emulated.h"
+
+static cell *cell_of(const opipe_stream *s, uint64_t sequence) {
+  return &s->wire->cells[sequence % s->wire->params.depth];
+}
+
+static opipe_status check_side(const opipe_stream *s, uint32_t side, const char *what,
+                               opipe_error *err) {
+  if ((s->sides & (1u << side)) != 0)
+    return emulated_check(s->endpoint->world, err);
+  return opipe_fail(err, OPIPE_E_STATE,
+                    "%s on stream %u of stages %u -> %u: rank %u holds only its other end", what,
+                    s->wire->params.index, s->wire->params.src_stage, s->wire->params.dst_stage,
+                    s->endpoint->rank);
+}
+
+/* First in, first out: a stream's operations must come in the order of their numbers. */
+static opipe_status check_order(const opipe_stream *s, uint64_t sequence, uint64_t next,
+                                const char *what, opipe_error *err) {
+  if (s->endpoint->world->options.rule != OPIPE_RULE_STREAM || sequence == next)
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_STATE,
+                    "%s of message %llu on a first-in-first-out stream (%u of stages %u -> %u): "
+                    "message %llu is next",
+                    what, (unsigned long long)sequence, s->wire->params.index,
+                    s->wire->params.src_stage, s->wire->params.dst_stage, (unsigned long long)next);
+}
+
+static opipe_status address(const opipe_endpoint *e, const opipe_region *region, void **out,
+                            opipe_error *err) {
+  void *base = NULL;
+  *out = NULL;
+  if (region->buffer == NULL && region->n_bytes == 0)
+    return OPIPE_OK;
+  if (region->buffer == NULL || e->backend == NULL) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "rank %u: a region of %llu bytes without buffer or backend", e->rank,
+                      (unsigned long long)region->n_bytes);
+  }
+  const opipe_status status = e->backend->buffer_host(region->buffer, &base, err);
+  if (status == OPIPE_OK)
+    *out = (char *)base + region->offset_bytes;
+  return status;
+}
+
+static opipe_status record(const opipe_endpoint *e, opipe_event **io_event, opipe_error *err) {
+  opipe_event *event = *io_event;
+  *io_event = NULL;
+  if (event == NULL)
+    return OPIPE_OK;
+  if (e->backend == NULL || e->queue == NULL) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "rank %u: an event to record, but its endpoint has no queue", e->rank);
+  }
+  return e->backend->event_record(e->queue, event, err);
+}
+
+/* Clock at which a message arrives that is sent now. */
+static uint64_t arrival(opipe_world *world, wire *w, uint64_t sequence, uint64_t n_bytes) {
+  const options *o = &world->options;
+  const uint64_t now = emulated_now();
+  const uint64_t start = w->free_ns > now ? w->free_ns : now;
+  w->free_ns = start + (o->bytes_per_ns > 0 ? (uint64_t)((double)n_bytes / o->bytes_per_ns) : 0);
+  uint64_t at = w->free_ns + o->latency_ns;
+  for (uint32_t i = 0; i < o->n_faults; ++i) {
+    const fault *f = &o->faults[i];
+    if (f->src != w->params.src_rank || f->dst != w->params.dst_rank || f->sequence != sequence)
+      continue;
+    at = f->delay_ns == UINT64_MAX ? UINT64_MAX : at + f->delay_ns;
+  }
+  return at;
+}
+
+/* The endpoint must look again at `ns`. */
+static void look_at(opipe_endpoint *e, uint64_t ns) {
+  if (ns < e->next_ns)
+    e->next_ns = ns;
+}
+
+/* Copies message `sequence` if its time has come. Lock held. */
+static opipe_status move(opipe_stream *s, cell *c, uint64_t sequence, opipe_error *err) {
+  enum { AGAIN_NS = 20000 };
+  const uint64_t now = emulated_now();
+  if (c->arrived > sequence)
+    return OPIPE_OK;
+  if (c->sent != sequence + 1 || c->posted != sequence + 1)
+    return OPIPE_PENDING;
+  if (c->at_ns > now) {
+    look_at(s->endpoint, c->at_ns);
+    return OPIPE_PENDING;
+  }
+  const opipe_status ready =
+      c->ready == NULL ? OPIPE_OK : s->wire->src_backend->event_poll(c->ready, err);
+  if (ready < 0)
+    return ready;
+  if (ready == OPIPE_PENDING) {
+    look_at(s->endpoint, now + AGAIN_NS);
+    return OPIPE_PENDING;
+  }
+  if (c->n_bytes != 0)
+    memmove(c->target, c->source, (size_t)c->n_bytes);
+  c->arrived = sequence + 1;
+  emulated_ring_locked(s->endpoint->world, s->wire->params.src_rank);
+  emulated_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
+  return OPIPE_OK;
+}
+
+opipe_status emulated_reserve(opipe_stream *s, uint64_t sequence, opipe_error *err) {
+  opipe_world *world = s->endpoint->world;
+  pthread_mutex_lock(&world->lock);
+  opipe_status status = check_side(s, 0, "reserve", err);
+  if (status == OPIPE_OK && cell_of(s, sequence)->posted != sequence + 1)
+    status = OPIPE_PENDING;
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+                                opipe_event *done, opipe_error *err) {
+  void *target = NULL;
+  cell *c = cell_of(s, sequence);
+  opipe_status status = check_side(s, 1, "recv", err);
+  if (status == OPIPE_OK)
+    status = check_order(s, sequence, s->wire->n_posted, "recv", err);
+  if (status == OPIPE_OK)
+    status = address(s->endpoint, region, &target, err);
+  if (status < 0)
+    return status;
+  if (c->posted > sequence) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "recv of message %llu: message %llu of the same slot was posted before",
+                      (unsigned long long)sequence, (unsigned long long)(c->posted - 1));
+  }
+  if (c->arrived != c->posted)
+    return OPIPE_PENDING;
+  c->target = target;
+  c->room_bytes = region->n_bytes;
+  c->recv_done = done;
+  c->posted = sequence + 1;
+  s->wire->n_posted = sequence + 1;
+  emulated_ring_locked(s->endpoint->world, s->wire->params.src_rank);
+  return OPIPE_OK;
+}
+
+opipe_status emulated_recv(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+                           opipe_event *done, opipe_error *err) {
+  opipe_world *world = s->endpoint->world;
+  pthread_mutex_lock(&world->lock);
+  const opipe_status status = recv_locked(s, sequence, region, done, err);
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+                                opipe_event *ready, opipe_event *done, opipe_error *err) {
+  void *source = NULL;
+  cell *c = cell_of(s, sequence);
+  opipe_status status = check_side(s, 0, "send", err);
+  if (status == OPIPE_OK && c->sent > sequence) {
+    status = opipe_fail(err, OPIPE_E_STATE, "send of message %llu: it was sent before",
+                        (unsigned long long)sequence);
+  }
+  if (status == OPIPE_OK)
+    status = check_order(s, sequence, s->wire->n_sent, "send", err);
+  if (status == OPIPE_OK)
+    status = address(s->endpoint, region, &source, err);
+  if (status < 0)
+    return status;
+  if (c->posted != sequence + 1)
+    return OPIPE_PENDING;
+  if (region->n_bytes > c->room_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "message %llu has %llu bytes, rank %u posted room for %llu",
+                      (unsigned long long)sequence, (unsigned long long)region->n_bytes,
+                      s->wire->params.dst_rank, (unsigned long long)c->room_bytes);
+  }
+  c->source = source;
+  c->n_bytes = region->n_bytes;
+  c->ready = ready;
+  c->send_done = done;
+  c->at_ns = arrival(s->endpoint->world, s->wire, sequence, region->n_bytes);
+  c->sent = sequence + 1;
+  s->wire->n_sent = sequence + 1;
+  emulated_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
+  return OPIPE_OK;
+}
+
+opipe_status emulated_send(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+                           opipe_event *ready, opipe_event *done, opipe_error *err) {
+  opipe_world *world = s->endpoint->world;
+  pthread_mutex_lock(&world->lock);
+  const opipe_status status = send_locked(s, sequence, region, ready, done, err);
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+opipe_status emulated_test(opipe_stream *s, uint64_t sequence, opipe_error *err) {
+  opipe_world *world = s->endpoint->world;
+  cell *c = cell_of(s, sequence);
+  pthread_mutex_lock(&world->lock);
+  opipe_status status = emulated_check(world, err);
+  if (status == OPIPE_OK)
+    status = move(s, c, sequence, err);
+  if (status == OPIPE_OK && (s->sides & 1u) != 0 && c->sent == sequence + 1)
+    status = record(s->endpoint, &c->send_done, err);
+  if (status == OPIPE_OK && (s->sides & 2u) != 0 && c->posted == sequence + 1)
+    status = record(s->endpoint, &c->recv_done, err);
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of a world:
+ *   rule=tag|stream          which messages may overtake which (stream: first in, first out per
+ * stream) latency_us=N             every message bandwidth=N              bytes per second of a
+ * stream; 0: no limit stall=SRC:DST:SEQ:MS     message SEQ from rank SRC to rank DST comes MS
+ * milliseconds later (may be given several times) lose=SRC:DST:SEQ         it never comes
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "emulated.h"
+
+static bool read_number(const char *text, double most, double *out) {
+  char *end = NULL;
+  errno = 0;
+  *out = strtod(text, &end);
+  return end != text && *end == '\0' && errno == 0 && *out >= 0 && *out <= most;
+}
+
+/* "a:b:c" into n numbers. */
+static bool read_list(const char *text, uint64_t *out, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i) {
+    char *end = NULL;
+    errno = 0;
+    if (*text < '0' || *text > '9')
+      return false;
+    out[i] = strtoull(text, &end, 10);
+    if (errno != 0 || *end != (i + 1 < n ? ':' : '\0'))
+      return false;
+    text = end + 1;
+  }
+  return true;
+}
+
+static opipe_status read_fault(const char *key, const char *value, options *out, opipe_error *err) {
+  const bool lost = strcmp(key, "lose") == 0;
+  uint64_t n[4] = {0};
+  if (!read_list(value, n, lost ? 3 : 4) || n[0] > UINT32_MAX || n[1] > UINT32_MAX ||
+      n[3] > 86400000) {
+    return opipe_fail(err, OPIPE_E_INVALID, "transport 'emulated': %s=%s, wanted %s", key, value,
+                      lost ? "SRC:DST:SEQ" : "SRC:DST:SEQ:MS");
+  }
+  if (out->n_faults == FAULTS_MOST) {
+    return opipe_fail(err, OPIPE_E_LIMIT, "transport 'emulated': more than %d stalls and losses",
+                      FAULTS_MOST);
+  }
+  out->faults[out->n_faults++] = (fault){.src = (uint32_t)n[0],
+                                         .dst = (uint32_t)n[1],
+                                         .sequence = n[2],
+                                         .delay_ns = lost ? UINT64_MAX : n[3] * UINT64_C(1000000)};
+  return OPIPE_OK;
+}
+
+static opipe_status read_option(const char *key, const char *value, options *out,
+                                opipe_error *err) {
+  double number = 0;
+  if (strcmp(key, "stall") == 0 || strcmp(key, "lose") == 0)
+    return read_fault(key, value, out, err);
+  if (strcmp(key, "rule") == 0) {
+    if (strcmp(value, "tag") != 0 && strcmp(value, "stream") != 0) {
+      return opipe_fail(err, OPIPE_E_INVALID, "transport 'emulated': rule=%s, wanted tag or stream",
+                        value);
+    }
+    out->rule = value[0] == 't' ? OPIPE_RULE_TAG : OPIPE_RULE_STREAM;
+    return OPIPE_OK;
+  }
+  const bool latency = strcmp(key, "latency_us") == 0;
+  if (!latency && strcmp(key, "bandwidth") != 0) {
+    return opipe_fail(
+        err, OPIPE_E_NOTFOUND,
+        "transport 'emulated' has no option '%s' (rule, latency_us, bandwidth, stall, lose)", key);
+  }
+  if (!read_number(value, latency ? 1e9 : 1e15, &number)) {
+    return opipe_fail(err, OPIPE_E_INVALID, "transport 'emulated': %s=%s is not a number in range",
+                      key, value);
+  }
+  if (latency) {
+    out->latency_ns = (uint64_t)(number * 1e3);
+  } else {
+    out->bytes_per_ns = number * 1e-9;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status emulated_options(const char *text, options *out, opipe_error *err) {
+  char key[32], value[96];
+  memset(out, 0, sizeof *out);
+  for (;;) {
+    const int more = opipe_option_next(&text, key, sizeof key, value, sizeof value);
+    if (more == 0)
+      return OPIPE_OK;
+    if (more < 0) {
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "transport 'emulated': options end in nonsense at '%.60s'", text);
+    }
+    const opipe_status status = read_option(key, value, out, err);
+    if (status < 0)
+      return status;
+  }
+}
