@@ -279,7 +279,10 @@ def data_set(folder):
 
 def main(library_path, folder, stages="1"):
     library, worst = Library(library_path), 0.0
-    for sets in sorted(glob.glob(os.path.join(folder, "test_data_set_*"))):
+    found = sorted(glob.glob(os.path.join(folder, "test_data_set_*")))
+    if not found:
+        raise Failed(f"{folder} holds no test_data_set_K")
+    for sets in found:
         inputs, wanted = data_set(sets)
         batch, seq = next(iter(inputs.values())).shape[:2]
         pipeline = Pipeline(
