@@ -4,32 +4,32 @@
 
 #include <time.h>
 
-void *emulated_alloc(const opipe_host *host, size_t n_bytes) {
+void *emutrans_alloc(const opipe_host *host, size_t n_bytes) {
   void *ptr = host->realloc(host->ctx, NULL, 0, n_bytes, 16);
   if (ptr != NULL)
     memset(ptr, 0, n_bytes);
   return ptr;
 }
 
-void emulated_free(const opipe_host *host, void *ptr, size_t n_bytes) {
+void emutrans_free(const opipe_host *host, void *ptr, size_t n_bytes) {
   if (ptr != NULL)
     (void)host->realloc(host->ctx, ptr, n_bytes, 0, 16);
 }
 
-uint64_t emulated_now(void) {
+uint64_t emutrans_now(void) {
   struct timespec t;
   (void)clock_gettime(CLOCK_MONOTONIC, &t);
   return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-opipe_status emulated_check(const opipe_world *world, opipe_error *err) {
+opipe_status emutrans_check(const opipe_world *world, opipe_error *err) {
   if (!world->aborted)
     return OPIPE_OK;
   return opipe_fail(err, OPIPE_E_PEER, "rank %u ended the run: %s", world->abort_rank,
                     world->why.message);
 }
 
-void emulated_ring_locked(opipe_world *world, uint32_t rank) {
+void emutrans_ring_locked(opipe_world *world, uint32_t rank) {
   opipe_endpoint *e = world->endpoints[rank];
   if (e == NULL)
     return;
@@ -69,12 +69,12 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
     return opipe_fail(err, OPIPE_E_INVALID, "world_open: %u ranks, 1 to 65536 are possible",
                       params->n_ranks);
   }
-  opipe_status status = emulated_options(params->options, &wanted, err);
+  opipe_status status = emutrans_options(params->options, &wanted, err);
   if (status < 0)
     return status;
   const size_t table_bytes = params->n_ranks * sizeof(opipe_endpoint *);
-  opipe_world *world = emulated_alloc(self->host, sizeof *world);
-  opipe_endpoint **table = emulated_alloc(self->host, table_bytes);
+  opipe_world *world = emutrans_alloc(self->host, sizeof *world);
+  opipe_endpoint **table = emutrans_alloc(self->host, table_bytes);
   if (world == NULL || table == NULL) {
     status = opipe_fail(err, OPIPE_E_NOMEM, "a world: the host has no %zu bytes left",
                         sizeof *world + table_bytes);
@@ -89,8 +89,8 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
   *out_world = world;
   return OPIPE_OK;
 fail:
-  emulated_free(self->host, table, table_bytes);
-  emulated_free(self->host, world, sizeof *world);
+  emutrans_free(self->host, table, table_bytes);
+  emutrans_free(self->host, world, sizeof *world);
   return status;
 }
 
@@ -98,8 +98,8 @@ static void world_close(opipe_world *world) {
   if (world == NULL)
     return;
   pthread_mutex_destroy(&world->lock);
-  emulated_free(world->host, world->endpoints, world->n_ranks * sizeof(opipe_endpoint *));
-  emulated_free(world->host, world, sizeof *world);
+  emutrans_free(world->host, world->endpoints, world->n_ranks * sizeof(opipe_endpoint *));
+  emutrans_free(world->host, world, sizeof *world);
 }
 
 static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *why) {
@@ -112,7 +112,7 @@ static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *wh
     world->why.message[sizeof world->why.message - 1] = '\0';
   }
   for (uint32_t r = 0; r < world->n_ranks; ++r)
-    emulated_ring_locked(world, r);
+    emutrans_ring_locked(world, r);
   pthread_mutex_unlock(&world->lock);
 }
 
@@ -130,7 +130,7 @@ static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_param
                       "endpoint_open: rank %u of %u has an endpoint already or does not exist",
                       params->rank, world->n_ranks);
   }
-  opipe_endpoint *e = emulated_alloc(world->host, sizeof *e);
+  opipe_endpoint *e = emutrans_alloc(world->host, sizeof *e);
   if (e == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: the host has no %zu bytes left", sizeof *e);
   e->world = world;
@@ -145,7 +145,7 @@ static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_param
     (void)pthread_condattr_destroy(&attributes);
   }
   if (!made) {
-    emulated_free(world->host, e, sizeof *e);
+    emutrans_free(world->host, e, sizeof *e);
     return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: no signal could be made");
   }
   pthread_mutex_lock(&world->lock);
@@ -163,13 +163,13 @@ static void endpoint_close(opipe_endpoint *e) {
   world->endpoints[e->rank] = NULL;
   pthread_mutex_unlock(&world->lock);
   (void)pthread_cond_destroy(&e->cond);
-  emulated_free(world->host, e, sizeof *e);
+  emutrans_free(world->host, e, sizeof *e);
 }
 
 static opipe_status memory_register(opipe_endpoint *e, opipe_buffer *buffer, uint64_t n_bytes,
                                     opipe_memory **out_memory, opipe_error *err) {
   (void)buffer, (void)n_bytes;
-  opipe_memory *memory = emulated_alloc(e->world->host, sizeof *memory);
+  opipe_memory *memory = emutrans_alloc(e->world->host, sizeof *memory);
   if (memory == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "registered memory: the host has no %zu bytes left",
                       sizeof *memory);
@@ -180,7 +180,7 @@ static opipe_status memory_register(opipe_endpoint *e, opipe_buffer *buffer, uin
 
 static void memory_drop(opipe_memory *memory) {
   if (memory != NULL)
-    emulated_free(memory->world->host, memory, sizeof *memory);
+    emutrans_free(memory->world->host, memory, sizeof *memory);
 }
 
 /* ---- doorbells ---- */
@@ -194,14 +194,14 @@ static uint32_t doorbell(opipe_endpoint *e) {
 
 static void ring(opipe_endpoint *e) {
   pthread_mutex_lock(&e->world->lock);
-  emulated_ring_locked(e->world, e->rank);
+  emutrans_ring_locked(e->world, e->rank);
   pthread_mutex_unlock(&e->world->lock);
 }
 
 /* Besides rings, the arrival of a message that was tested in vain ends the wait. */
 static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, opipe_error *err) {
   opipe_world *world = e->world;
-  const uint64_t start = emulated_now();
+  const uint64_t start = emutrans_now();
   const uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
   pthread_mutex_lock(&world->lock);
   uint64_t now = start;
@@ -214,9 +214,9 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
     } else {
       (void)pthread_cond_timedwait(&e->cond, &world->lock, &t);
     }
-    now = emulated_now();
+    now = emutrans_now();
   }
-  opipe_status status = emulated_check(world, err);
+  opipe_status status = emutrans_check(world, err);
   const bool moved = e->count != seen || now >= e->next_ns;
   if (now >= e->next_ns)
     e->next_ns = UINT64_MAX;
@@ -237,14 +237,14 @@ static const opipe_transport transport_table = {
     .world_close = world_close,
     .endpoint_open = endpoint_open,
     .endpoint_close = endpoint_close,
-    .stream_open = emulated_stream_open,
-    .stream_close = emulated_stream_close,
+    .stream_open = emutrans_stream_open,
+    .stream_close = emutrans_stream_close,
     .memory_register = memory_register,
     .memory_drop = memory_drop,
-    .reserve = emulated_reserve,
-    .send = emulated_send,
-    .recv = emulated_recv,
-    .test = emulated_test,
+    .reserve = emutrans_reserve,
+    .send = emutrans_send,
+    .recv = emutrans_recv,
+    .test = emutrans_test,
     .doorbell = doorbell,
     .ring = ring,
     .wait = wait,
@@ -252,7 +252,7 @@ static const opipe_transport transport_table = {
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {
-  opipe_instance *self = emulated_alloc(host, sizeof *self);
+  opipe_instance *self = emutrans_alloc(host, sizeof *self);
   if (self == NULL) {
     return opipe_fail(err, OPIPE_E_NOMEM, "transport 'emulated': the host has no %zu bytes left",
                       sizeof *self);
@@ -264,7 +264,7 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
 
 static void close_plugin(opipe_instance *self) {
   if (self != NULL)
-    emulated_free(self->host, self, sizeof *self);
+    emutrans_free(self->host, self, sizeof *self);
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {

@@ -89,26 +89,26 @@ struct opipe_world {
 };
 
 /* options.c */
-opipe_status emulated_options(const char *text, options *out, opipe_error *err);
+opipe_status emutrans_options(const char *text, options *out, opipe_error *err);
 
 /* emulated.c */
-void *emulated_alloc(const opipe_host *host, size_t n_bytes); /* zeroed; NULL */
-void emulated_free(const opipe_host *host, void *ptr, size_t n_bytes);
-uint64_t emulated_now(void);
-opipe_status emulated_check(const opipe_world *world, opipe_error *err); /* lock held */
-void emulated_ring_locked(opipe_world *world, uint32_t rank);
+void *emutrans_alloc(const opipe_host *host, size_t n_bytes); /* zeroed; NULL */
+void emutrans_free(const opipe_host *host, void *ptr, size_t n_bytes);
+uint64_t emutrans_now(void);
+opipe_status emutrans_check(const opipe_world *world, opipe_error *err); /* lock held */
+void emutrans_ring_locked(opipe_world *world, uint32_t rank);
 
 /* messages.c */
-opipe_status emulated_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);
-opipe_status emulated_send(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+opipe_status emutrans_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+opipe_status emutrans_send(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                            opipe_event *ready, opipe_event *done, opipe_error *err);
-opipe_status emulated_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+opipe_status emutrans_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                            opipe_event *done, opipe_error *err);
-opipe_status emulated_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+opipe_status emutrans_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
 
 /* streams.c */
-opipe_status emulated_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
+opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                   opipe_stream **out_stream, opipe_error *err);
-void emulated_stream_close(opipe_stream *stream);
+void emutrans_stream_close(opipe_stream *stream);
 
 #endif /* OPIPE_TRANSPORT_EMULATED_H */

@@ -12,7 +12,7 @@ static cell *cell_of(const opipe_stream *s, uint64_t sequence) {
 static opipe_status check_side(const opipe_stream *s, uint32_t side, const char *what,
                                opipe_error *err) {
   if ((s->sides & (1u << side)) != 0)
-    return emulated_check(s->endpoint->world, err);
+    return emutrans_check(s->endpoint->world, err);
   return opipe_fail(err, OPIPE_E_STATE,
                     "%s on stream %u of stages %u -> %u: rank %u holds only its other end", what,
                     s->wire->params.index, s->wire->params.src_stage, s->wire->params.dst_stage,
@@ -63,7 +63,7 @@ static opipe_status record(const opipe_endpoint *e, opipe_event **io_event, opip
 /* Clock at which a message arrives that is sent now. */
 static uint64_t arrival(opipe_world *world, wire *w, uint64_t sequence, uint64_t n_bytes) {
   const options *o = &world->options;
-  const uint64_t now = emulated_now();
+  const uint64_t now = emutrans_now();
   const uint64_t start = w->free_ns > now ? w->free_ns : now;
   w->free_ns = start + (o->bytes_per_ns > 0 ? (uint64_t)((double)n_bytes / o->bytes_per_ns) : 0);
   uint64_t at = w->free_ns + o->latency_ns;
@@ -85,7 +85,7 @@ static void look_at(opipe_endpoint *e, uint64_t ns) {
 /* Copies message `sequence` if its time has come. Lock held. */
 static opipe_status move(opipe_stream *s, cell *c, uint64_t sequence, opipe_error *err) {
   enum { AGAIN_NS = 20000 };
-  const uint64_t now = emulated_now();
+  const uint64_t now = emutrans_now();
   if (c->arrived > sequence)
     return OPIPE_OK;
   if (c->sent != sequence + 1 || c->posted != sequence + 1)
@@ -105,12 +105,12 @@ static opipe_status move(opipe_stream *s, cell *c, uint64_t sequence, opipe_erro
   if (c->n_bytes != 0)
     memmove(c->target, c->source, (size_t)c->n_bytes);
   c->arrived = sequence + 1;
-  emulated_ring_locked(s->endpoint->world, s->wire->params.src_rank);
-  emulated_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->params.src_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
   return OPIPE_OK;
 }
 
-opipe_status emulated_reserve(opipe_stream *s, uint64_t sequence, opipe_error *err) {
+opipe_status emutrans_reserve(opipe_stream *s, uint64_t sequence, opipe_error *err) {
   opipe_world *world = s->endpoint->world;
   pthread_mutex_lock(&world->lock);
   opipe_status status = check_side(s, 0, "reserve", err);
@@ -143,11 +143,11 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->recv_done = done;
   c->posted = sequence + 1;
   s->wire->n_posted = sequence + 1;
-  emulated_ring_locked(s->endpoint->world, s->wire->params.src_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->params.src_rank);
   return OPIPE_OK;
 }
 
-opipe_status emulated_recv(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+opipe_status emutrans_recv(opipe_stream *s, uint64_t sequence, const opipe_region *region,
                            opipe_event *done, opipe_error *err) {
   opipe_world *world = s->endpoint->world;
   pthread_mutex_lock(&world->lock);
@@ -186,11 +186,11 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->at_ns = arrival(s->endpoint->world, s->wire, sequence, region->n_bytes);
   c->sent = sequence + 1;
   s->wire->n_sent = sequence + 1;
-  emulated_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
   return OPIPE_OK;
 }
 
-opipe_status emulated_send(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+opipe_status emutrans_send(opipe_stream *s, uint64_t sequence, const opipe_region *region,
                            opipe_event *ready, opipe_event *done, opipe_error *err) {
   opipe_world *world = s->endpoint->world;
   pthread_mutex_lock(&world->lock);
@@ -199,11 +199,11 @@ opipe_status emulated_send(opipe_stream *s, uint64_t sequence, const opipe_regio
   return status;
 }
 
-opipe_status emulated_test(opipe_stream *s, uint64_t sequence, opipe_error *err) {
+opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err) {
   opipe_world *world = s->endpoint->world;
   cell *c = cell_of(s, sequence);
   pthread_mutex_lock(&world->lock);
-  opipe_status status = emulated_check(world, err);
+  opipe_status status = emutrans_check(world, err);
   if (status == OPIPE_OK)
     status = move(s, c, sequence, err);
   if (status == OPIPE_OK && (s->sides & 1u) != 0 && c->sent == sequence + 1)

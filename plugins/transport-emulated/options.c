@@ -82,7 +82,7 @@ static opipe_status read_option(const char *key, const char *value, options *out
   return OPIPE_OK;
 }
 
-opipe_status emulated_options(const char *text, options *out, opipe_error *err) {
+opipe_status emutrans_options(const char *text, options *out, opipe_error *err) {
   char key[32], value[96];
   memset(out, 0, sizeof *out);
   for (;;) {

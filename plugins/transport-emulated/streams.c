@@ -44,12 +44,12 @@ static wire *find_wire(opipe_world *world, const opipe_stream_params *params) {
 
 static opipe_status make_wire(opipe_world *world, const opipe_stream_params *params,
                               wire **out_wire, opipe_error *err) {
-  wire *w = emulated_alloc(world->host, sizeof *w);
+  wire *w = emutrans_alloc(world->host, sizeof *w);
   if (w == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "a stream: the host has no %zu bytes left", sizeof *w);
-  w->cells = emulated_alloc(world->host, params->depth * sizeof(cell));
+  w->cells = emutrans_alloc(world->host, params->depth * sizeof(cell));
   if (w->cells == NULL) {
-    emulated_free(world->host, w, sizeof *w);
+    emutrans_free(world->host, w, sizeof *w);
     return opipe_fail(err, OPIPE_E_NOMEM, "a stream: the host has no %zu bytes left",
                       params->depth * sizeof(cell));
   }
@@ -65,8 +65,8 @@ static void drop_wire(opipe_world *world, wire *w) {
   while (*at != w)
     at = &(*at)->next;
   *at = w->next;
-  emulated_free(world->host, w->cells, w->params.depth * sizeof(cell));
-  emulated_free(world->host, w, sizeof *w);
+  emutrans_free(world->host, w->cells, w->params.depth * sizeof(cell));
+  emutrans_free(world->host, w, sizeof *w);
 }
 
 /* The sides of `w` that `endpoint` may take. */
@@ -115,13 +115,13 @@ static opipe_status open_locked(opipe_endpoint *endpoint, const opipe_stream_par
   return OPIPE_OK;
 }
 
-opipe_status emulated_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
+opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                   opipe_stream **out_stream, opipe_error *err) {
   opipe_world *world = endpoint->world;
   opipe_status status = check_params(endpoint, params, err);
   if (status < 0)
     return status;
-  opipe_stream *stream = emulated_alloc(world->host, sizeof *stream);
+  opipe_stream *stream = emutrans_alloc(world->host, sizeof *stream);
   if (stream == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "a stream: the host has no %zu bytes left",
                       sizeof *stream);
@@ -132,14 +132,14 @@ opipe_status emulated_stream_open(opipe_endpoint *endpoint, const opipe_stream_p
   status = open_locked(endpoint, params, stream, err);
   pthread_mutex_unlock(&world->lock);
   if (status < 0) {
-    emulated_free(world->host, stream, sizeof *stream);
+    emutrans_free(world->host, stream, sizeof *stream);
     return status;
   }
   *out_stream = stream;
   return OPIPE_OK;
 }
 
-void emulated_stream_close(opipe_stream *stream) {
+void emutrans_stream_close(opipe_stream *stream) {
   if (stream == NULL)
     return;
   opipe_world *world = stream->endpoint->world;
@@ -153,5 +153,5 @@ void emulated_stream_close(opipe_stream *stream) {
   if (w->ends[0] == NULL && w->ends[1] == NULL)
     drop_wire(world, w);
   pthread_mutex_unlock(&world->lock);
-  emulated_free(world->host, stream, sizeof *stream);
+  emutrans_free(world->host, stream, sizeof *stream);
 }

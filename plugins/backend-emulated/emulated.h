@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside backend-emulated: a device that stands on backend "cpu" and declares what it is not.
+ *
+ * Arithmetic is the inner backend's (or left out), memory is the inner one's under the declared
+ * cap, time is modelled: a run occupies its queue from max(now, the queue is free) for the modelled
+ * time, and events complete when the clock comes there. Calls return at once. Every object wraps
+ * the inner one and knows its device, since most calls are given nothing else.
+ */
+#ifndef OPIPE_BACKEND_EMULATED_H
+#define OPIPE_BACKEND_EMULATED_H
+
+#include <opipe/backend.h>
+#include <opipe/helpers.h>
+#include <stdatomic.h>
+
+enum { DEVICES = 16 };
+
+struct opipe_instance {
+  const opipe_host *host;
+  const opipe_backend *inner;
+  opipe_instance *inner_self;
+};
+
+typedef struct options {
+  uint64_t memory_bytes;                               /* 0: what the opening says */
+  uint64_t time_ns;                                    /* of every run; 0: by the rates */
+  double flops;                                        /* per second; 0: not modelled */
+  double bandwidth;                                    /* bytes per second; 0: not modelled */
+  bool compute;                                        /* do the arithmetic */
+  uint64_t fail_run, fail_late, stall_run, fail_alloc; /* which one, counted from 1; 0: none */
+  uint64_t stall_ns;
+  char inner[256]; /* options for the inner device */
+} options;
+
+struct opipe_device {
+  opipe_instance *self;
+  opipe_device *inner;
+  options options;
+  _Atomic uint64_t n_runs, n_allocs;
+};
+
+struct opipe_buffer {
+  opipe_device *device;
+  opipe_buffer *inner;
+};
+
+struct opipe_queue {
+  opipe_device *device;
+  opipe_queue *inner;
+  uint64_t free_ns;    /* clock when all queued work is done */
+  opipe_error failure; /* status 0: none. An error that comes with the next event */
+};
+
+struct opipe_event {
+  opipe_device *device;
+  _Atomic uint64_t at_ns; /* clock when it is complete; written last */
+  opipe_error failure;
+};
+
+struct opipe_program {
+  opipe_device *device;
+  opipe_program *inner;
+  uint64_t time_ns; /* modelled, of one run */
+};
+
+struct opipe_params {
+  opipe_device *device;
+  opipe_params *inner;
+};
+
+struct opipe_binding {
+  opipe_device *device;
+  opipe_binding *inner;
+  uint64_t time_ns;
+};
+
+/* options.c */
+opipe_status emudev_options(const char *text, options *out, opipe_error *err);
+
+/* device.c */
+void *emudev_alloc(const opipe_device *device, size_t n_bytes); /* zeroed; NULL */
+void emudev_free(const opipe_device *device, void *ptr, size_t n_bytes);
+opipe_status emudev_nomem(size_t n_bytes, opipe_error *err);
+opipe_status emudev_device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err);
+opipe_status emudev_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
+                                 opipe_error *err);
+opipe_status emudev_device_open(opipe_instance *self, const opipe_device_params *params,
+                                opipe_device **out_device, opipe_error *err);
+void emudev_device_close(opipe_device *device);
+opipe_status emudev_device_usage(opipe_device *device, opipe_device_usage *io_usage,
+                                 opipe_error *err);
+opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t kind,
+                                 opipe_buffer **out_buffer, opipe_error *err);
+void emudev_buffer_free(opipe_buffer *buffer);
+opipe_status emudev_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
+opipe_region emudev_region(const opipe_region *region); /* the same of the inner buffer */
+
+/* queue.c */
+uint64_t emudev_now(void);
+opipe_status emudev_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err);
+void emudev_queue_close(opipe_queue *queue);
+opipe_status emudev_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err);
+void emudev_event_destroy(opipe_event *event);
+opipe_status emudev_event_record(opipe_queue *queue, opipe_event *event, opipe_error *err);
+opipe_status emudev_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err);
+opipe_status emudev_event_poll(opipe_event *event, opipe_error *err);
+opipe_status emudev_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_error *err);
+opipe_status emudev_queue_write(opipe_queue *queue, const opipe_region *dst, const void *src,
+                                opipe_error *err);
+opipe_status emudev_queue_read(opipe_queue *queue, void *dst, const opipe_region *src,
+                               opipe_error *err);
+opipe_status emudev_queue_copy(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                               opipe_error *err);
+
+/* program.c */
+uint64_t emudev_graph_ns(const options *o,
+                         const opipe_graph *graph); /* time.c: modelled time of one run */
+opipe_status emudev_support(opipe_device *device, const opipe_graph *graph,
+                            opipe_support *out_support, opipe_error *err);
+opipe_status emudev_compile(opipe_device *device, const opipe_compile_params *params,
+                            opipe_program **out_program, opipe_error *err);
+void emudev_program_free(opipe_program *program);
+opipe_status emudev_program_info(const opipe_program *program, opipe_program_info *io_info,
+                                 opipe_error *err);
+opipe_status emudev_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
+                                   uint32_t *io_count, opipe_error *err);
+opipe_status emudev_bind(opipe_device *device, const opipe_bind_params *params,
+                         opipe_binding **out_binding, opipe_error *err);
+void emudev_binding_free(opipe_binding *binding);
+opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                        uint32_t n_scalars, opipe_error *err);
+
+/* params.c */
+opipe_status emudev_params_create(opipe_device *device, const opipe_param_source *sources,
+                                  uint32_t n, opipe_params **out_params, opipe_error *err);
+void emudev_params_free(opipe_params *params);
+opipe_status emudev_params_prepare(opipe_params *params, const opipe_program *program,
+                                   opipe_error *err);
+opipe_status emudev_params_clone(const opipe_params *params, opipe_params **out_params,
+                                 opipe_error *err);
+opipe_status emudev_params_write(opipe_params *params, uint32_t slot, const void *src,
+                                 uint64_t n_bytes, opipe_error *err);
+opipe_status emudev_params_read(const opipe_params *params, uint32_t slot, void *dst,
+                                uint64_t n_bytes, opipe_error *err);
+opipe_status emudev_params_commit(opipe_params *params, opipe_error *err);
+
+#endif /* OPIPE_BACKEND_EMULATED_H */

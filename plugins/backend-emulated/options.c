@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of a device:
+ *   memory=BYTES        declared memory, at most what the opening allows
+ *   time_us=N           every run takes so long
+ *   flops=N bandwidth=N else: by the nodes' products and bytes at these rates (per second)
+ *   compute=on|off      off: only the time passes, outputs keep what was in them
+ *   fail_run=N          the Nth run of the device fails at once      fail_late=N  ... fails when
+ * its event completes stall_run=N:MS      the Nth run takes MS milliseconds longer     fail_alloc=N
+ * the Nth buffer is refused kernels=...         goes to the inner backend, as any other key
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "emulated.h"
+
+static bool read_real(const char *text, double most, double *out) {
+  char *end = NULL;
+  errno = 0;
+  *out = strtod(text, &end);
+  return end != text && *end == '\0' && errno == 0 && *out >= 0 && *out <= most;
+}
+
+static bool read_count(const char *text, const char stop, uint64_t *out, const char **out_rest) {
+  char *end = NULL;
+  errno = 0;
+  if (*text < '0' || *text > '9') {
+    return false;
+  }
+  *out = strtoull(text, &end, 10);
+  *out_rest = end;
+  return errno == 0 && *end == stop;
+}
+
+static opipe_status malformed(const char *key, const char *value, const char *wanted,
+                              opipe_error *err) {
+  return opipe_fail(err, OPIPE_E_INVALID, "backend 'emulated': %s=%s, wanted %s", key, value,
+                    wanted);
+}
+
+static opipe_status read_rate(const char *key, const char *value, options *out, opipe_error *err) {
+  double number = 0;
+  if (!read_real(value, 1e18, &number)) {
+    return malformed(key, value, "a number from 0 to 1e18", err);
+  }
+  if (strcmp(key, "time_us") == 0) {
+    out->time_ns = number > 1e12 ? (uint64_t)1e15 : (uint64_t)(number * 1e3);
+  } else if (strcmp(key, "flops") == 0) {
+    out->flops = number;
+  } else {
+    out->bandwidth = number;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status read_fault(const char *key, const char *value, options *out, opipe_error *err) {
+  const char *rest = NULL;
+  uint64_t n = 0, ms = 0;
+  const bool stalls = strcmp(key, "stall_run") == 0;
+  if (!read_count(value, stalls ? ':' : '\0', &n, &rest)) {
+    return malformed(key, value, stalls ? "N:MS" : "a whole number", err);
+  }
+  if (stalls && (!read_count(rest + 1, '\0', &ms, &rest) || ms > 86400000)) {
+    return malformed(key, value, "N:MS with MS up to 86400000", err);
+  }
+  if (stalls) {
+    out->stall_run = n;
+    out->stall_ns = ms * UINT64_C(1000000);
+  } else if (strcmp(key, "fail_run") == 0) {
+    out->fail_run = n;
+  } else if (strcmp(key, "fail_late") == 0) {
+    out->fail_late = n;
+  } else if (strcmp(key, "fail_alloc") == 0) {
+    out->fail_alloc = n;
+  } else {
+    out->memory_bytes = n;
+  }
+  return OPIPE_OK;
+}
+
+/* What is not ours is the inner backend's to accept or refuse. */
+static opipe_status pass_on(const char *key, const char *value, options *out, opipe_error *err) {
+  const size_t used = strlen(out->inner);
+  const int n = snprintf(out->inner + used, sizeof out->inner - used, "%s%s=%s",
+                         used == 0 ? "" : ",", key, value);
+  if (n > 0 && (size_t)n < sizeof out->inner - used) {
+    return OPIPE_OK;
+  }
+  return opipe_fail(err, OPIPE_E_LIMIT,
+                    "backend 'emulated': options for the inner backend exceed %zu bytes",
+                    sizeof out->inner);
+}
+
+static bool is_one_of(const char *key, const char *const *keys, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    if (strcmp(key, keys[i]) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static opipe_status read_option(const char *key, const char *value, options *out,
+                                opipe_error *err) {
+  static const char *const rates[] = {"time_us", "flops", "bandwidth"};
+  static const char *const counts[] = {"memory", "fail_run", "fail_late", "stall_run",
+                                       "fail_alloc"};
+  if (is_one_of(key, rates, sizeof rates / sizeof rates[0])) {
+    return read_rate(key, value, out, err);
+  }
+  if (is_one_of(key, counts, sizeof counts / sizeof counts[0])) {
+    return read_fault(key, value, out, err);
+  }
+  if (strcmp(key, "compute") != 0) {
+    return pass_on(key, value, out, err);
+  }
+  if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0) {
+    return malformed(key, value, "on or off", err);
+  }
+  out->compute = strcmp(value, "on") == 0;
+  return OPIPE_OK;
+}
+
+opipe_status emudev_options(const char *text, options *out, opipe_error *err) {
+  char key[32], value[96];
+  memset(out, 0, sizeof *out);
+  out->compute = true;
+  for (;;) {
+    const int more = opipe_option_next(&text, key, sizeof key, value, sizeof value);
+    if (more == 0) {
+      return OPIPE_OK;
+    }
+    if (more < 0) {
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "backend 'emulated': options end in nonsense at '%.60s'", text);
+    }
+    const opipe_status status = read_option(key, value, out, err);
+    if (status < 0) {
+      return status;
+    }
+  }
+}
