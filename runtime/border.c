@@ -4,7 +4,9 @@
 
 opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_error *err) {
   if (fence->kind > OPIPE_FENCE_HOST_FLAG) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "tensor '%s': fences of kind %u are not known to its device", name, fence->kind);
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "tensor '%s': fences of kind %u are not known to its device", name,
+                    fence->kind);
   }
   if (fence->kind == OPIPE_FENCE_HOST_FLAG && fence->handle == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "tensor '%s': a host flag without an address", name);
@@ -12,13 +14,17 @@ opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_e
   return OPIPE_OK;
 }
 
-opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint32_t dtype, opipe_error *err) {
+opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint32_t dtype,
+                              opipe_error *err) {
   if (tensor->device_type != OPIPE_DL_CPU) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "tensor '%s' lies on a device of type %d, host memory (%d) is taken", name,
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "tensor '%s' lies on a device of type %d, host memory (%d) is taken", name,
                     tensor->device_type, OPIPE_DL_CPU);
   }
   const uint32_t given = opi_dtype_from_dl(tensor->dtype);
-  if (given == dtype) return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "tensor '%s' is %s (DLPack code %u, %u bits), the model wants %s", name,
-                  opi_dtype_name(given), tensor->dtype.code, tensor->dtype.bits, opi_dtype_name(dtype));
+  if (given == dtype)
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_INVALID, "tensor '%s' is %s (DLPack code %u, %u bits), the model wants %s", name,
+      opi_dtype_name(given), tensor->dtype.code, tensor->dtype.bits, opi_dtype_name(dtype));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device budgets: a short list of (backend, device) with a cap and what is charged, under one lock. */
+/* Device budgets: a short list of (backend, device) with a cap and what is charged, under one lock.
+ */
 #include "runtime/budget.h"
 
 #include <string.h>
@@ -20,9 +21,11 @@ struct opi_budget {
   account *accounts;
 };
 
-opipe_status opi_budget_create(const opipe_allocator *allocator, opi_budget **out_budget, opipe_error *err) {
+opipe_status opi_budget_create(const opipe_allocator *allocator, opi_budget **out_budget,
+                               opipe_error *err) {
   opi_budget *budget = opi_alloc_zero(allocator, 1, sizeof *budget);
-  if (budget == NULL) return opi_fail_nomem(err, sizeof *budget, "a device budget");
+  if (budget == NULL)
+    return opi_fail_nomem(err, sizeof *budget, "a device budget");
   budget->allocator = allocator;
   const opipe_status status = opi_lock_init(&budget->lock, err);
   if (status < 0) {
@@ -34,7 +37,8 @@ opipe_status opi_budget_create(const opipe_allocator *allocator, opi_budget **ou
 }
 
 void opi_budget_free(opi_budget *budget) {
-  if (budget == NULL) return;
+  if (budget == NULL)
+    return;
   while (budget->accounts != NULL) {
     account *next = budget->accounts->next;
     opi_free(budget->allocator, budget->accounts, sizeof *next);
@@ -46,16 +50,20 @@ void opi_budget_free(opi_budget *budget) {
 
 static account *find(const opi_budget *budget, const char *kind, uint32_t index) {
   account *a = budget->accounts;
-  while (a != NULL && (a->index != index || strcmp(a->kind, kind) != 0)) a = a->next;
+  while (a != NULL && (a->index != index || strcmp(a->kind, kind) != 0))
+    a = a->next;
   return a;
 }
 
 /* The account of a device, made without a cap when there is none. NULL: `err` says why. */
-static account *find_or_add(opi_budget *budget, const char *kind, uint32_t index, opipe_error *err) {
+static account *find_or_add(opi_budget *budget, const char *kind, uint32_t index,
+                            opipe_error *err) {
   account *a = find(budget, kind, index);
-  if (a != NULL) return a;
+  if (a != NULL)
+    return a;
   if (strlen(kind) >= sizeof a->kind) {
-    (void)opi_fail(err, OPIPE_E_INVALID, "device '%s': its name is longer than %zu characters", kind, sizeof a->kind - 1);
+    (void)opi_fail(err, OPIPE_E_INVALID, "device '%s': its name is longer than %zu characters",
+                   kind, sizeof a->kind - 1);
     return NULL;
   }
   a = opi_alloc_zero(budget->allocator, 1, sizeof *a);
@@ -71,36 +79,43 @@ static account *find_or_add(opi_budget *budget, const char *kind, uint32_t index
   return a;
 }
 
-opipe_status opi_budget_cap(opi_budget *budget, const char *kind, uint32_t index, uint64_t cap_bytes, opipe_error *err) {
+opipe_status opi_budget_cap(opi_budget *budget, const char *kind, uint32_t index,
+                            uint64_t cap_bytes, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
   opi_lock_take(&budget->lock);
   account *a = find_or_add(budget, kind, index, e);
-  if (a != NULL) a->cap_bytes = cap_bytes;
+  if (a != NULL)
+    a->cap_bytes = cap_bytes;
   opi_lock_give(&budget->lock);
   return a == NULL ? e->status : OPIPE_OK;
 }
 
-static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes, const char *what,
-                                  opipe_error *err) {
+static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t index,
+                                  uint64_t n_bytes, const char *what, opipe_error *err) {
   account *a = find_or_add(budget, kind, index, err);
-  if (a == NULL) return err->status;
+  if (a == NULL)
+    return err->status;
   if (a->charged_bytes > a->cap_bytes || n_bytes > a->cap_bytes - a->charged_bytes) {
-    return opi_fail(err, OPIPE_E_LIMIT,
-                    "%s needs %llu bytes of device %s:%u, %llu of its budget of %llu bytes are taken, %llu are free", what,
-                    (unsigned long long)n_bytes, kind, index, (unsigned long long)a->charged_bytes,
-                    (unsigned long long)a->cap_bytes,
-                    (unsigned long long)(a->cap_bytes > a->charged_bytes ? a->cap_bytes - a->charged_bytes : 0));
+    return opi_fail(
+        err, OPIPE_E_LIMIT,
+        "%s needs %llu bytes of device %s:%u, %llu of its budget of %llu bytes are taken, %llu are "
+        "free",
+        what, (unsigned long long)n_bytes, kind, index, (unsigned long long)a->charged_bytes,
+        (unsigned long long)a->cap_bytes,
+        (unsigned long long)(a->cap_bytes > a->charged_bytes ? a->cap_bytes - a->charged_bytes
+                                                             : 0));
   }
   a->charged_bytes += n_bytes;
   return OPIPE_OK;
 }
 
-opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes, const char *what,
-                               opipe_error *err) {
+opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t index,
+                               uint64_t n_bytes, const char *what, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opi_lock_take(&budget->lock);
-  const opipe_status status = charge_locked(budget, kind, index, n_bytes, what, err == NULL ? &local : err);
+  const opipe_status status =
+      charge_locked(budget, kind, index, n_bytes, what, err == NULL ? &local : err);
   opi_lock_give(&budget->lock);
   return status;
 }
@@ -108,12 +123,13 @@ opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t in
 void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes) {
   opi_lock_take(&budget->lock);
   account *a = find(budget, kind, index);
-  if (a != NULL) a->charged_bytes -= n_bytes < a->charged_bytes ? n_bytes : a->charged_bytes;
+  if (a != NULL)
+    a->charged_bytes -= n_bytes < a->charged_bytes ? n_bytes : a->charged_bytes;
   opi_lock_give(&budget->lock);
 }
 
-void opi_budget_state(opi_budget *budget, const char *kind, uint32_t index, uint64_t *out_charged_bytes,
-                      uint64_t *out_cap_bytes) {
+void opi_budget_state(opi_budget *budget, const char *kind, uint32_t index,
+                      uint64_t *out_charged_bytes, uint64_t *out_cap_bytes) {
   opi_lock_take(&budget->lock);
   const account *a = find(budget, kind, index);
   *out_charged_bytes = a == NULL ? 0 : a->charged_bytes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the sessions of one context together may take of each device. Charged before memory is taken, released when it is given back. */
+/* What the sessions of one context together may take of each device. Charged before memory is
+ * taken, released when it is given back. */
 #ifndef OPI_BUDGET_H
 #define OPI_BUDGET_H
 
@@ -7,17 +8,23 @@
 
 typedef struct opi_budget opi_budget;
 
-opipe_status opi_budget_create(const opipe_allocator *allocator, opi_budget **out_budget, opipe_error *err);
+opipe_status opi_budget_create(const opipe_allocator *allocator, opi_budget **out_budget,
+                               opipe_error *err);
 void opi_budget_free(opi_budget *budget); /* accepts NULL */
 
-/* Caps device `index` of backend `kind` (copied); a device that was never capped is not limited. [control] */
-opipe_status opi_budget_cap(opi_budget *budget, const char *kind, uint32_t index, uint64_t cap_bytes, opipe_error *err);
+/* Caps device `index` of backend `kind` (copied); a device that was never capped is not limited.
+ * [control] */
+opipe_status opi_budget_cap(opi_budget *budget, const char *kind, uint32_t index,
+                            uint64_t cap_bytes, opipe_error *err);
 
-/* OPIPE_E_LIMIT names `what`, what it asks for, what is charged already and the cap; nothing is charged then. [any-thread] */
-opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes, const char *what,
-                               opipe_error *err);
-void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes); /* [any-thread] */
+/* OPIPE_E_LIMIT names `what`, what it asks for, what is charged already and the cap; nothing is
+ * charged then. [any-thread] */
+opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t index,
+                               uint64_t n_bytes, const char *what, opipe_error *err);
+void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index,
+                        uint64_t n_bytes); /* [any-thread] */
 /* Bytes charged now; *out_cap_bytes UINT64_MAX: no cap. [any-thread] */
-void opi_budget_state(opi_budget *budget, const char *kind, uint32_t index, uint64_t *out_charged_bytes, uint64_t *out_cap_bytes);
+void opi_budget_state(opi_budget *budget, const char *kind, uint32_t index,
+                      uint64_t *out_charged_bytes, uint64_t *out_cap_bytes);
 
 #endif /* OPI_BUDGET_H */

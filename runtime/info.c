@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a session tells about itself: counters, and the memory that its devices have really handed out. */
+/* What a session tells about itself: counters, and the memory that its devices have really handed
+ * out. */
 #include <string.h>
 
 #include "runtime/state.h"
@@ -9,17 +10,22 @@ static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_s
   memcpy(dst, src, dst_size < src_size ? dst_size : src_size);
 }
 
-/* The arena that is charged as activations and workspace belongs to the largest program of the plan's own shapes. */
+/* The arena that is charged as activations and workspace belongs to the largest program of the
+ * plan's own shapes. */
 static uint64_t workspace_of(const opi_session *s, const opi_rank *rank) {
   uint64_t largest = 0, workspace = 0;
   for (uint32_t i = 0; i < s->n_places; ++i) {
     const opi_shape *shape = s->shapes[i];
     for (uint32_t st = 0; shape != NULL && st < s->plan->n_stages; ++st) {
-      opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-      if (shape->stages[st].program == NULL || opi_plan_rank(s->plan, st, 0) != rank->index) continue;
-      if (rank->backend->program_info(shape->stages[st].program, &info, NULL) < 0) continue;
+      opipe_program_info info = {.struct_size =
+                                     (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+      if (shape->stages[st].program == NULL || opi_plan_rank(s->plan, st, 0) != rank->index)
+        continue;
+      if (rank->backend->program_info(shape->stages[st].program, &info, NULL) < 0)
+        continue;
       const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
-      if (arena <= largest) continue;
+      if (arena <= largest)
+        continue;
       largest = arena;
       workspace = info.workspace_bytes;
     }
@@ -27,12 +33,15 @@ static uint64_t workspace_of(const opi_session *s, const opi_rank *rank) {
   return workspace;
 }
 
-opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_info *io_info, opipe_error *err) {
+opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_info *io_info,
+                                opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
   if (io_info->struct_size < OPIPE_END(opipe_memory_info, total_bytes)) {
-    return opi_fail(err, OPIPE_E_ABI, "session_memory: struct_size %u is too small", io_info->struct_size);
+    return opi_fail(err, OPIPE_E_ABI, "session_memory: struct_size %u is too small",
+                    io_info->struct_size);
   }
-  if (index >= s->plan->n_ranks) return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index, s->plan->n_ranks);
+  if (index >= s->plan->n_ranks)
+    return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index, s->plan->n_ranks);
   opi_rank *rank = &s->ranks[index];
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
   OPI_TRY(rank->backend->device_usage(rank->device, &usage, err));
@@ -44,10 +53,12 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
       .struct_size = io_info->struct_size,
       .rank = index,
       .params_bytes = usage.params_bytes,
-      .activation_bytes = usage.arena_bytes - (workspace < usage.arena_bytes ? workspace : usage.arena_bytes),
+      .activation_bytes =
+          usage.arena_bytes - (workspace < usage.arena_bytes ? workspace : usage.arena_bytes),
       .workspace_bytes = workspace < usage.arena_bytes ? workspace : usage.arena_bytes,
       .boundary_bytes = usage.boundary_bytes,
-      .total_bytes = usage.params_bytes + usage.arena_bytes + usage.boundary_bytes + usage.staging_bytes,
+      .total_bytes =
+          usage.params_bytes + usage.arena_bytes + usage.boundary_bytes + usage.staging_bytes,
       .cap_bytes = cap == 0 ? UINT64_MAX : cap,
       .mapped_bytes = usage.mapped_bytes};
   copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, mapped_bytes));
@@ -57,14 +68,16 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
 opipe_status opi_session_info(opi_session *s, opipe_session_info *io_info, opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
   if (io_info->struct_size < OPIPE_END(opipe_session_info, requests_failed)) {
-    return opi_fail(err, OPIPE_E_ABI, "session_info: struct_size %u is too small", io_info->struct_size);
+    return opi_fail(err, OPIPE_E_ABI, "session_info: struct_size %u is too small",
+                    io_info->struct_size);
   }
   opipe_session_info info = {.struct_size = io_info->struct_size,
                              .n_ranks = s->plan->n_ranks,
                              .requests_done = atomic_load(&s->n_done),
                              .requests_failed = atomic_load(&s->n_failed),
                              .shapes_compiled = atomic_load(&s->n_shapes)};
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) info.busy_ns += atomic_load(&s->ranks[r].busy_ns);
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    info.busy_ns += atomic_load(&s->ranks[r].busy_ns);
   copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, reserved));
   return OPIPE_OK;
 }

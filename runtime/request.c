@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests from the caller's side: poll, wait, cancel, look at results, release; and the pool that they come from.
+/* Requests from the caller's side: poll, wait, cancel, look at results, release; and the pool that
+ * they come from.
  *
- * A request belongs to the caller from submit to release, and to the ranks until it has FINISHED. Its memory goes back to the pool with
- * its result buffers, so that after warm-up submitting allocates nothing.
+ * A request belongs to the caller from submit to release, and to the ranks until it has FINISHED.
+ * Its memory goes back to the pool with its result buffers, so that after warm-up submitting
+ * allocates nothing.
  */
 #include <unistd.h>
 
@@ -11,8 +13,10 @@
 /* ---- the pool ---- */
 
 static opi_request *make(opi_session *s, opipe_error *err) {
-  const size_t feeds_bytes = s->n_inputs * sizeof(opi_feed), results_bytes = s->n_outputs * sizeof(opi_result);
-  opi_request *request = opi_alloc_zero(s->allocator, 1, sizeof *request + feeds_bytes + results_bytes);
+  const size_t feeds_bytes = s->n_inputs * sizeof(opi_feed),
+               results_bytes = s->n_outputs * sizeof(opi_result);
+  opi_request *request =
+      opi_alloc_zero(s->allocator, 1, sizeof *request + feeds_bytes + results_bytes);
   if (request == NULL) {
     (void)opi_fail_nomem(err, sizeof *request + feeds_bytes + results_bytes, "a request");
     return NULL;
@@ -24,15 +28,20 @@ static opi_request *make(opi_session *s, opipe_error *err) {
 }
 
 static void unmake(opi_session *s, opi_request *request) {
-  for (uint32_t o = 0; o < s->n_outputs; ++o) opi_free(s->allocator, request->results[o].own, request->results[o].own_bytes);
-  opi_free(s->allocator, request, sizeof *request + s->n_inputs * sizeof(opi_feed) + s->n_outputs * sizeof(opi_result));
+  for (uint32_t o = 0; o < s->n_outputs; ++o)
+    opi_free(s->allocator, request->results[o].own, request->results[o].own_bytes);
+  opi_free(s->allocator, request,
+           sizeof *request + s->n_inputs * sizeof(opi_feed) + s->n_outputs * sizeof(opi_result));
 }
 
 static bool grow_pool(opi_session *s) {
-  if (s->n_pool < s->pool_room) return true;
+  if (s->n_pool < s->pool_room)
+    return true;
   const uint32_t room = s->pool_room == 0 ? 16 : s->pool_room * 2;
-  opi_request **pool = opi_resize(s->allocator, s->pool, s->pool_room * sizeof *pool, room * sizeof *pool);
-  if (pool == NULL) return false;
+  opi_request **pool =
+      opi_resize(s->allocator, s->pool, s->pool_room * sizeof *pool, room * sizeof *pool);
+  if (pool == NULL)
+    return false;
   s->pool = pool;
   s->pool_room = room;
   return true;
@@ -47,7 +56,8 @@ opi_request *opi_request_new(opi_session *s, opipe_error *err) {
     (void)opi_fail_nomem(err, s->pool_room * 2 * sizeof(void *), "requests");
   } else {
     request = make(s, err);
-    if (request != NULL) s->pool[s->n_pool++] = request;
+    if (request != NULL)
+      s->pool[s->n_pool++] = request;
   }
   opi_lock_give(&s->lock);
   return request;
@@ -66,7 +76,8 @@ opipe_status opi_requests_make(opi_session *s, uint32_t n, opipe_error *err) {
   opi_request *list = NULL;
   for (uint32_t i = 0; i < n; ++i) {
     opi_request *request = opi_request_new(s, err);
-    if (request == NULL) return OPIPE_E_NOMEM; /* those made are in the pool */
+    if (request == NULL)
+      return OPIPE_E_NOMEM; /* those made are in the pool */
     request->next_free = list;
     list = request;
   }
@@ -75,7 +86,8 @@ opipe_status opi_requests_make(opi_session *s, uint32_t n, opipe_error *err) {
 }
 
 void opi_requests_free(opi_session *s) {
-  for (uint32_t i = 0; i < s->n_pool; ++i) unmake(s, s->pool[i]);
+  for (uint32_t i = 0; i < s->n_pool; ++i)
+    unmake(s, s->pool[i]);
   opi_free(s->allocator, s->pool, s->pool_room * sizeof *s->pool);
   s->pool = NULL;
   s->n_pool = s->pool_room = 0;
@@ -84,26 +96,33 @@ void opi_requests_free(opi_session *s) {
 /* ---- the caller's side ---- */
 
 static opipe_status check(const opi_request *request, opipe_error *err) {
-  if (request == NULL) return opi_fail(err, OPIPE_E_INVALID, "no request was given (NULL)");
+  if (request == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "no request was given (NULL)");
   OPI_TRY(opi_session_check(request->session, err));
   if (atomic_load(&request->state) == OPI_REQUEST_FREE) {
-    return opi_fail(err, OPIPE_E_STATE, "request %llu has been released", (unsigned long long)request->number);
+    return opi_fail(err, OPIPE_E_STATE, "request %llu has been released",
+                    (unsigned long long)request->number);
   }
   return OPIPE_OK;
 }
 
 /* How a finished request ended. */
 static opipe_status outcome(const opi_request *request, opipe_error *err) {
-  if (!opi_request_failed(request)) return OPIPE_OK;
-  if (err != NULL) *err = request->error;
+  if (!opi_request_failed(request))
+    return OPIPE_OK;
+  if (err != NULL)
+    *err = request->error;
   return request->error.status;
 }
 
 /* Finished? Sees deadlines and failed sessions to it on the way. */
 static bool is_finished(opi_request *request) {
-  if (atomic_load(&request->state) == OPI_REQUEST_FINISHED) return true;
-  if (opi_session_failed(request->session)) opi_session_settle(request->session);
-  if (request->deadline_ns != 0) opi_request_check_deadline(request, NULL, 0);
+  if (atomic_load(&request->state) == OPI_REQUEST_FINISHED)
+    return true;
+  if (opi_session_failed(request->session))
+    opi_session_settle(request->session);
+  if (request->deadline_ns != 0)
+    opi_request_check_deadline(request, NULL, 0);
   return atomic_load(&request->state) == OPI_REQUEST_FINISHED;
 }
 
@@ -113,7 +132,8 @@ opipe_status opi_request_poll(opi_request *request, opipe_error *err) {
 }
 
 static void spin(opi_request *request, uint64_t until_ns) {
-  while (atomic_load_explicit(&request->state, memory_order_acquire) != OPI_REQUEST_FINISHED && opi_clock_ns() < until_ns) {
+  while (atomic_load_explicit(&request->state, memory_order_acquire) != OPI_REQUEST_FINISHED &&
+         opi_clock_ns() < until_ns) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -125,12 +145,16 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
   const uint64_t slice = s->watchdog_ns / 4 < OPI_SLICE_NS ? s->watchdog_ns / 4 + 1 : OPI_SLICE_NS;
   while (!is_finished(request)) {
     const uint64_t now = opi_clock_ns();
-    if (now >= until_ns) return;
+    if (now >= until_ns)
+      return;
     uint64_t end = opi_later_ns(now, slice);
-    if (until_ns < end) end = until_ns;
-    if (request->deadline_ns > now && request->deadline_ns < end) end = request->deadline_ns;
+    if (until_ns < end)
+      end = until_ns;
+    if (request->deadline_ns > now && request->deadline_ns < end)
+      end = request->deadline_ns;
     opi_lock_take(&s->lock);
-    if (atomic_load(&request->state) != OPI_REQUEST_FINISHED) opi_lock_wait(&s->lock, end);
+    if (atomic_load(&request->state) != OPI_REQUEST_FINISHED)
+      opi_lock_wait(&s->lock, end);
     opi_lock_give(&s->lock);
     opi_watch(s);
   }
@@ -140,20 +164,23 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
   OPI_TRY(check(request, err));
   opi_session *s = request->session;
   if (atomic_exchange(&request->waiting, 1) != 0) {
-    return opi_fail(err, OPIPE_E_STATE, "request %llu: another thread is waiting for it already", (unsigned long long)request->number);
+    return opi_fail(err, OPIPE_E_STATE, "request %llu: another thread is waiting for it already",
+                    (unsigned long long)request->number);
   }
   const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
   const uint64_t spin_until = opi_later_ns(now, (uint64_t)s->wait_spin_us * 1000);
-  if (s->wait_spin_us != 0) spin(request, spin_until < until ? spin_until : until);
+  if (s->wait_spin_us != 0)
+    spin(request, spin_until < until ? spin_until : until);
   atomic_fetch_add(&s->n_waiters, 1);
-  if (!is_finished(request)) sleep_for(request, until);
+  if (!is_finished(request))
+    sleep_for(request, until);
   const bool finished = atomic_load(&request->state) == OPI_REQUEST_FINISHED;
   opipe_status status = OPIPE_OK;
   if (finished) {
     status = outcome(request, err);
   } else {
-    status = opi_fail(err, OPIPE_E_TIMEOUT, "request %llu is not finished after %llu ns of waiting", (unsigned long long)request->number,
-                      (unsigned long long)timeout_ns);
+    status = opi_fail(err, OPIPE_E_TIMEOUT, "request %llu is not finished after %llu ns of waiting",
+                      (unsigned long long)request->number, (unsigned long long)timeout_ns);
   }
   atomic_store(&request->waiting, 0);
   atomic_fetch_sub(&s->n_waiters, 1); /* last: closing waits for it */
@@ -163,26 +190,33 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
 opipe_status opi_request_cancel(opi_request *request, opipe_error *err) {
   opipe_error why = OPIPE_ERROR_INIT;
   OPI_TRY(check(request, err));
-  (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu was cancelled", (unsigned long long)request->number);
-  if (opi_request_fail(request, &why)) return OPIPE_OK;
+  (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu was cancelled",
+                 (unsigned long long)request->number);
+  if (opi_request_fail(request, &why))
+    return OPIPE_OK;
   if (atomic_load(&request->failed) == OPI_FATE_SEALED) {
-    return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has finished", (unsigned long long)request->number);
+    return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has finished",
+                    (unsigned long long)request->number);
   }
-  return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has failed", (unsigned long long)request->number);
+  return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has failed",
+                  (unsigned long long)request->number);
 }
 
-opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor, opipe_error *err) {
+opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
+                                opipe_error *err) {
   OPI_TRY(check(request, err));
   const opi_session *s = request->session;
   if (!is_finished(request)) {
-    return opi_fail(err, OPIPE_E_STATE, "request %llu has not finished: its outputs are not there yet", (unsigned long long)request->number);
+    return opi_fail(err, OPIPE_E_STATE,
+                    "request %llu has not finished: its outputs are not there yet",
+                    (unsigned long long)request->number);
   }
   if (index >= s->n_outputs) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "output %u of a model with %u", index, s->n_outputs);
   }
   if (opi_request_failed(request)) {
-    return opi_fail(err, OPIPE_E_STATE, "request %llu has failed and has no outputs: %s", (unsigned long long)request->number,
-                    request->error.message);
+    return opi_fail(err, OPIPE_E_STATE, "request %llu has failed and has no outputs: %s",
+                    (unsigned long long)request->number, request->error.message);
   }
   const opi_result *result = &request->results[index];
   *out_tensor = (opipe_tensor){.data = result->data,
@@ -194,9 +228,12 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
 }
 
 void opi_request_release(opi_request *request) {
-  if (request == NULL || check(request, NULL) < 0) return;
+  if (request == NULL || check(request, NULL) < 0)
+    return;
   opipe_status status = opi_request_wait(request, UINT64_MAX, NULL);
-  while (status == OPIPE_E_STATE && atomic_load(&request->state) == OPI_REQUEST_ACTIVE) { /* somebody else waits: until it is done */
+  while (status == OPIPE_E_STATE &&
+         atomic_load(&request->state) ==
+             OPI_REQUEST_ACTIVE) { /* somebody else waits: until it is done */
     const struct timespec t = {.tv_nsec = 1000000};
     (void)nanosleep(&t, NULL);
   }

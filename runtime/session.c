@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing a session: devices, message world, the plan's own shapes, threads; in reverse order on the way out and after a
- * failure half-way. What the plan's shape needs is all there when open returns.
+/* Opening and closing a session: devices, message world, the plan's own shapes, threads; in reverse
+ * order on the way out and after a failure half-way. What the plan's shape needs is all there when
+ * open returns.
  */
 #include "runtime/session.h"
 
@@ -17,16 +18,20 @@ enum { SPIN_US = 50, SHAPES = 8, ALL_FLAGS = 15, IN_FLIGHT_MOST = 1 << 20 };
 /* ---- what was asked for ---- */
 
 static opipe_status read_params(opi_session *s, const opipe_session_params *p, opipe_error *err) {
-  static const opipe_session_params none = {.struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
-                                            .spin_us = UINT32_MAX};
-  if (p == NULL) p = &none;
+  static const opipe_session_params none = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = UINT32_MAX};
+  if (p == NULL)
+    p = &none;
   if (p->struct_size < OPIPE_END(opipe_session_params, max_shapes)) {
-    return opi_fail(err, OPIPE_E_ABI, "session_open: struct_size %u is too small, %zu are needed", p->struct_size,
-                    OPIPE_END(opipe_session_params, max_shapes));
+    return opi_fail(err, OPIPE_E_ABI, "session_open: struct_size %u is too small, %zu are needed",
+                    p->struct_size, OPIPE_END(opipe_session_params, max_shapes));
   }
-  if (p->threads > OPIPE_THREADS_HOST || p->flags > ALL_FLAGS || p->max_in_flight > IN_FLIGHT_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "session_open: threads %u (0 or 1), flags %u (at most %d), max_in_flight %u (at most %d)",
-                    p->threads, p->flags, ALL_FLAGS, p->max_in_flight, IN_FLIGHT_MOST);
+  if (p->threads > OPIPE_THREADS_HOST || p->flags > ALL_FLAGS ||
+      p->max_in_flight > IN_FLIGHT_MOST) {
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "session_open: threads %u (0 or 1), flags %u (at most %d), max_in_flight %u (at most %d)",
+        p->threads, p->flags, ALL_FLAGS, p->max_in_flight, IN_FLIGHT_MOST);
   }
   s->threads = p->threads;
   s->flags = p->flags;
@@ -34,13 +39,20 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   s->max_in_flight = p->max_in_flight != 0 ? p->max_in_flight : 2 * s->plan->n_stages;
   s->watchdog_ns = p->watchdog_ns != 0 ? p->watchdog_ns : WATCHDOG_NS;
   s->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
-  if (s->n_places < OPI_CLASSES) s->n_places = OPI_CLASSES;
-  if (s->n_places > 65535) return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535", s->n_places);
-  if ((p->flags & OPIPE_SESSION_CHECK_FINITE) != 0) s->compile_flags |= OPIPE_COMPILE_CHECK_FINITE;
-  if ((p->flags & OPIPE_SESSION_POISON) != 0) s->compile_flags |= OPIPE_COMPILE_POISON;
-  if ((p->flags & OPIPE_SESSION_NO_BACKEND_FUSE) != 0) s->compile_flags |= OPIPE_COMPILE_NO_FUSE;
+  if (s->n_places < OPI_CLASSES)
+    s->n_places = OPI_CLASSES;
+  if (s->n_places > 65535)
+    return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535",
+                    s->n_places);
+  if ((p->flags & OPIPE_SESSION_CHECK_FINITE) != 0)
+    s->compile_flags |= OPIPE_COMPILE_CHECK_FINITE;
+  if ((p->flags & OPIPE_SESSION_POISON) != 0)
+    s->compile_flags |= OPIPE_COMPILE_POISON;
+  if ((p->flags & OPIPE_SESSION_NO_BACKEND_FUSE) != 0)
+    s->compile_flags |= OPIPE_COMPILE_NO_FUSE;
   uint64_t n_threads = 0;
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) n_threads += s->plan->devices[r].threads == 0 ? 1 : s->plan->devices[r].threads;
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    n_threads += s->plan->devices[r].threads == 0 ? 1 : s->plan->devices[r].threads;
   const uint32_t cores = s->env.cores != 0 ? s->env.cores : opi_cores_allowed();
   s->spin_us = p->spin_us != UINT32_MAX ? p->spin_us : n_threads <= cores ? SPIN_US : 0;
   s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
@@ -62,18 +74,22 @@ static opipe_status list_inputs(opi_session *s, opipe_error *err) {
     input->value = &g->values[g->inputs[i]];
     input->name = input->value->name;
     if (input->value->rank < 0 || input->value->rank > OPIPE_MAX_RANK) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED, "input '%s' has rank %d; 0 to %d are taken", input->name, input->value->rank,
-                      OPIPE_MAX_RANK);
+      return opi_fail(err, OPIPE_E_UNSUPPORTED, "input '%s' has rank %d; 0 to %d are taken",
+                      input->name, input->value->rank, OPIPE_MAX_RANK);
     }
     s->n_dims += (uint32_t)input->value->rank;
-    input->batch_axis = s->plan->batch_dim == NULL ? -1 : opi_batch_axis(s->env.model, s->plan->batch_dim, i);
-    if (input->batch_axis >= 0) ++s->n_batch_inputs;
+    input->batch_axis =
+        s->plan->batch_dim == NULL ? -1 : opi_batch_axis(s->env.model, s->plan->batch_dim, i);
+    if (input->batch_axis >= 0)
+      ++s->n_batch_inputs;
     for (uint32_t p = 0; p < s->plan->n_pins; ++p) {
-      if (strcmp(s->plan->pins[p].input, input->name) == 0) input->pin = &s->plan->pins[p];
+      if (strcmp(s->plan->pins[p].input, input->name) == 0)
+        input->pin = &s->plan->pins[p];
     }
     input->valued = input->pin != NULL;
   }
-  for (uint32_t o = 0; o < s->n_outputs; ++o) s->output_names[o] = g->values[g->outputs[o]].name;
+  for (uint32_t o = 0; o < s->n_outputs; ++o)
+    s->output_names[o] = g->values[g->outputs[o]].name;
   return OPIPE_OK;
 }
 
@@ -83,12 +99,13 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   const opi_device_spec *spec = &s->plan->devices[r];
   opi_rank *rank = &s->ranks[r];
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-  const opipe_device_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
-                                      .index = spec->index,
-                                      .memory_bytes = spec->memory_bytes,
-                                      .threads = spec->threads,
-                                      .spin_us = s->spin_us,
-                                      .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};
+  const opipe_device_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+      .index = spec->index,
+      .memory_bytes = spec->memory_bytes,
+      .threads = spec->threads,
+      .spin_us = s->spin_us,
+      .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};
   rank->session = s;
   rank->index = r;
   rank->peer = OPIPE_NONE;
@@ -99,84 +116,103 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   rank->alignment = info.alignment == 0 ? 1 : info.alignment;
   OPI_TRY(rank->backend->device_open(rank->instance, &params, &rank->device, err));
   OPI_TRY(rank->backend->queue_open(rank->device, &rank->queue, err));
-  if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0) return OPIPE_OK;
+  if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
+    return OPIPE_OK;
   return rank->backend->event_create(rank->device, &rank->event, err);
 }
 
 static opipe_status open_ranks(opi_session *s, opipe_error *err) {
   s->ranks = opi_alloc_zero(s->allocator, s->plan->n_ranks, sizeof *s->ranks);
-  if (s->ranks == NULL) return opi_fail_nomem(err, s->plan->n_ranks * sizeof *s->ranks, "ranks");
+  if (s->ranks == NULL)
+    return opi_fail_nomem(err, s->plan->n_ranks * sizeof *s->ranks, "ranks");
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     const opipe_status status = open_rank(s, r, err);
     if (status < 0) {
-      (void)opi_error_prefix(err, "rank %u (device %s:%u): ", r, s->env.backends[r].id, s->plan->devices[r].index);
+      (void)opi_error_prefix(err, "rank %u (device %s:%u): ", r, s->env.backends[r].id,
+                             s->plan->devices[r].index);
       return status;
     }
   }
   return OPIPE_OK;
 }
 
-bool opi_session_direct(const opi_transport_ref *transport, const opi_backend_ref *backends, const opi_device_spec *devices,
-                        uint32_t n_ranks) {
+bool opi_session_direct(const opi_transport_ref *transport, const opi_backend_ref *backends,
+                        const opi_device_spec *devices, uint32_t n_ranks) {
   opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
-  if (transport->table->info(transport->self, &info, NULL) < 0 || (info.flags & OPIPE_TRANSPORT_DIRECT) == 0) return false;
+  if (transport->table->info(transport->self, &info, NULL) < 0 ||
+      (info.flags & OPIPE_TRANSPORT_DIRECT) == 0)
+    return false;
   for (uint32_t r = 0; r < n_ranks; ++r) {
     opipe_device_info device = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    if (backends[r].table != backends[0].table || backends[r].self != backends[0].self) return false;
-    if (backends[r].table->device_query(backends[r].self, devices[r].index, &device, NULL) < 0) return false;
-    if ((device.flags & OPIPE_DEVICE_HOST_MEMORY) == 0) return false;
+    if (backends[r].table != backends[0].table || backends[r].self != backends[0].self)
+      return false;
+    if (backends[r].table->device_query(backends[r].self, devices[r].index, &device, NULL) < 0)
+      return false;
+    if ((device.flags & OPIPE_DEVICE_HOST_MEMORY) == 0)
+      return false;
   }
   return true;
 }
 
 static void close_rank(opi_rank *rank) {
   const opi_session *s = rank->session;
-  if (s == NULL) return;
+  if (s == NULL)
+    return;
   rank->backend->params_free(rank->params);
   rank->backend->event_destroy(rank->event);
   rank->backend->queue_close(rank->queue);
   rank->backend->device_close(rank->device);
-  for (const opi_staging *at = rank->stagings; at != NULL; at = at->next) opi_free(s->allocator, at->data, (size_t)at->n_bytes);
+  for (const opi_staging *at = rank->stagings; at != NULL; at = at->next)
+    opi_free(s->allocator, at->data, (size_t)at->n_bytes);
   if (s->env.budget != NULL) {
-    opi_budget_release(s->env.budget, s->env.backends[rank->index].id, s->plan->devices[rank->index].index, rank->charged_bytes);
+    opi_budget_release(s->env.budget, s->env.backends[rank->index].id,
+                       s->plan->devices[rank->index].index, rank->charged_bytes);
   }
 }
 
 /* ---- messages ---- */
 
 static opipe_status open_credit(opi_session *s, opipe_error *err) {
-  const uint32_t first = opi_plan_rank(s->plan, 0, 0), last = opi_plan_rank(s->plan, s->plan->n_stages - 1, 0);
-  if (s->plan->in_flight == 0 || first == last) return OPIPE_OK;
-  const opipe_stream_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
-                                      .kind = OPIPE_STREAM_CONTROL,
-                                      .src_rank = last,
-                                      .dst_rank = first,
-                                      .src_stage = s->plan->n_stages - 1,
-                                      .dst_stage = 0,
-                                      .depth = s->plan->in_flight,
-                                      .n_bytes = 0};
-  OPI_TRY(s->transport->stream_open(s->ranks[last].endpoint, &params, &s->ranks[last].credit_src, err));
-  return s->transport->stream_open(s->ranks[first].endpoint, &params, &s->ranks[first].credit_dst, err);
+  const uint32_t first = opi_plan_rank(s->plan, 0, 0),
+                 last = opi_plan_rank(s->plan, s->plan->n_stages - 1, 0);
+  if (s->plan->in_flight == 0 || first == last)
+    return OPIPE_OK;
+  const opipe_stream_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
+      .kind = OPIPE_STREAM_CONTROL,
+      .src_rank = last,
+      .dst_rank = first,
+      .src_stage = s->plan->n_stages - 1,
+      .dst_stage = 0,
+      .depth = s->plan->in_flight,
+      .n_bytes = 0};
+  OPI_TRY(
+      s->transport->stream_open(s->ranks[last].endpoint, &params, &s->ranks[last].credit_src, err));
+  return s->transport->stream_open(s->ranks[first].endpoint, &params, &s->ranks[first].credit_dst,
+                                   err);
 }
 
 static opipe_status open_world(opi_session *s, opipe_error *err) {
   opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
-  const opipe_world_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
-                                     .n_ranks = s->plan->n_ranks,
-                                     .options = s->env.transport_options};
+  const opipe_world_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
+      .n_ranks = s->plan->n_ranks,
+      .options = s->env.transport_options};
   OPI_TRY(s->transport->info(s->env.transport.self, &info, err));
   if (info.thread_rule != OPIPE_THREADS_PER_ENDPOINT && s->plan->n_ranks > 1) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "transport '%s' wants all calls from one thread, the plan has %u ranks",
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "transport '%s' wants all calls from one thread, the plan has %u ranks",
                     s->env.transport.id, s->plan->n_ranks);
   }
   OPI_TRY(s->transport->world_open(s->env.transport.self, &params, &s->world, err));
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
-    const opipe_endpoint_params end = {.struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
-                                       .rank = r,
-                                       .backend = s->ranks[r].backend,
-                                       .device = s->ranks[r].device,
-                                       .queue = s->ranks[r].queue,
-                                       .spin_us = s->spin_us};
+    const opipe_endpoint_params end = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
+        .rank = r,
+        .backend = s->ranks[r].backend,
+        .device = s->ranks[r].device,
+        .queue = s->ranks[r].queue,
+        .spin_us = s->spin_us};
     OPI_TRY(s->transport->endpoint_open(s->world, &end, &s->ranks[r].endpoint, err));
   }
   return open_credit(s, err);
@@ -187,7 +223,8 @@ static void close_world(opi_session *s) {
     s->transport->stream_close(s->ranks[r].credit_src);
     s->transport->stream_close(s->ranks[r].credit_dst);
   }
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) s->transport->endpoint_close(s->ranks[r].endpoint);
+  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
+    s->transport->endpoint_close(s->ranks[r].endpoint);
   s->transport->world_close(s->world);
 }
 
@@ -198,26 +235,30 @@ static opipe_status open_shapes(opi_session *s, opipe_error *err) {
   const uint32_t m = s->n_batch_inputs == 0 ? 1 : plan->n_microbatches;
   opi_shape *shape = NULL;
   s->shapes = OPI_ARENA_ARRAY(&s->arena, opi_shape *, s->n_places);
-  if (s->shapes == NULL) return opi_fail_nomem(err, s->n_places * sizeof *s->shapes, "shapes");
+  if (s->shapes == NULL)
+    return opi_fail_nomem(err, s->n_places * sizeof *s->shapes, "shapes");
   const int64_t rows = s->n_batch_inputs == 0 ? 0 : opi_microbatch_rows(plan->batch_rows, m, 0);
   OPI_TRY(opi_shape_get(s, NULL, rows, &shape, err));
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_graph *g = shape->bound->graph;
     s->output_dtypes[o] = g->values[g->outputs[o]].dtype;
   }
-  if (s->n_batch_inputs == 0 || plan->batch_rows % m == 0 || plan->batch_rows < m) return OPIPE_OK;
+  if (s->n_batch_inputs == 0 || plan->batch_rows % m == 0 || plan->batch_rows < m)
+    return OPIPE_OK;
   return opi_shape_get(s, NULL, plan->batch_rows / m, &shape, err);
 }
 
 static opipe_status open_requests(opi_session *s, opipe_error *err) {
   s->ring_room = s->max_in_flight + 1;
   s->ring = OPI_ARENA_ARRAY(&s->arena, opi_request *, s->ring_room);
-  if (s->ring == NULL) return opi_fail_nomem(err, s->ring_room * sizeof *s->ring, "requests");
+  if (s->ring == NULL)
+    return opi_fail_nomem(err, s->ring_room * sizeof *s->ring, "requests");
   return opi_requests_make(s, s->max_in_flight < 64 ? s->max_in_flight : 64, err);
 }
 
 static opipe_status start_threads(opi_session *s, opipe_error *err) {
-  if (s->threads == OPIPE_THREADS_HOST || s->reference) return OPIPE_OK;
+  if (s->threads == OPIPE_THREADS_HOST || s->reference)
+    return OPIPE_OK;
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     char name[16];
     (void)snprintf(name, sizeof name, "opipe-rank-%u", r % 1000);
@@ -232,8 +273,10 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
   OPI_TRY(read_params(s, params, err));
   OPI_TRY(list_inputs(s, err));
   OPI_TRY(open_ranks(s, err));
-  s->direct = opi_session_direct(&s->env.transport, s->env.backends, s->plan->devices, s->plan->n_ranks);
-  if (!s->reference) OPI_TRY(open_world(s, err));
+  s->direct =
+      opi_session_direct(&s->env.transport, s->env.backends, s->plan->devices, s->plan->n_ranks);
+  if (!s->reference)
+    OPI_TRY(open_world(s, err));
   OPI_TRY(open_shapes(s, err));
   OPI_TRY(open_requests(s, err));
   return start_threads(s, err);
@@ -241,11 +284,14 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
 
 static opipe_status open_locks(opi_session *s, opipe_error *err) {
   opipe_status status = opi_lock_init(&s->lock, err);
-  if (status < 0) return status;
+  if (status < 0)
+    return status;
   status = opi_lock_init(&s->submit_lock, err);
-  if (status < 0) goto fail_lock;
+  if (status < 0)
+    goto fail_lock;
   status = opi_lock_init(&s->shapes_lock, err);
-  if (status < 0) goto fail_submit_lock;
+  if (status < 0)
+    goto fail_submit_lock;
   return OPIPE_OK;
 fail_submit_lock:
   opi_lock_destroy(&s->submit_lock);
@@ -254,17 +300,20 @@ fail_lock:
   return status;
 }
 
-opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params, opi_session **out_session,
-                              opipe_error *err) {
+opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params,
+                              opi_session **out_session, opipe_error *err) {
   opi_session *s = opi_alloc_zero(env->allocator, 1, sizeof *s);
-  if (s == NULL) return opi_fail_nomem(err, sizeof *s, "a session");
+  if (s == NULL)
+    return opi_fail_nomem(err, sizeof *s, "a session");
   s->env = *env;
   s->allocator = env->allocator;
   s->plan = env->plan;
   s->transport = env->transport.table;
   s->pid = (int32_t)getpid();
-  if (s->env.source.bind == NULL) s->env.source.bind = opi_bind;
-  if (s->env.source.carry == NULL) s->env.source.carry = opi_carry_axis;
+  if (s->env.source.bind == NULL)
+    s->env.source.bind = opi_bind;
+  if (s->env.source.carry == NULL)
+    s->env.source.carry = opi_carry_axis;
   opi_arena_init(&s->arena, env->allocator, 0);
   opipe_status status = open_locks(s, err);
   if (status < 0) {
@@ -286,7 +335,8 @@ static void stop(opi_session *s) {
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "the session was closed");
   atomic_store(&s->closing, 1);
   opi_session_fail(s, 0, NULL, &why);
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) opi_thread_join(&s->ranks[r].thread);
+  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
+    opi_thread_join(&s->ranks[r].thread);
   opi_session_settle(s);
   while (atomic_load(&s->n_waiters) != 0) {
     opi_lock_take(&s->lock);
@@ -297,14 +347,17 @@ static void stop(opi_session *s) {
 }
 
 void opi_session_close(opi_session *s) {
-  if (s == NULL || s->pid != (int32_t)getpid()) return;
+  if (s == NULL || s->pid != (int32_t)getpid())
+    return;
   const opipe_allocator *allocator = s->allocator;
   stop(s);
   for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
-    if (s->shapes[i] != NULL) opi_shape_stop(s->shapes[i]);
+    if (s->shapes[i] != NULL)
+      opi_shape_stop(s->shapes[i]);
   }
   close_world(s);
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) close_rank(&s->ranks[r]);
+  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
+    close_rank(&s->ranks[r]);
   opi_shapes_free(s);
   opi_requests_free(s);
   opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session: an opened plan that serves requests. What abi/api's session_* and request_* functions do, handle checks excepted.
+/* A session: an opened plan that serves requests. What abi/api's session_* and request_* functions
+ * do, handle checks excepted.
  *
- *   submit -> (compiled shape, by signature) -> every rank's thread interprets its lowered list -> the request finishes
+ *   submit -> (compiled shape, by signature) -> every rank's thread interprets its lowered list ->
+ * the request finishes
  *
- * Thread rules, lifetimes and errors are those that opipe/host.h states for the function of the same name. In a forked child every
- * function answers OPIPE_E_STATE "opened in another process", and close does nothing.
+ * Thread rules, lifetimes and errors are those that opipe/host.h states for the function of the
+ * same name. In a forked child every function answers OPIPE_E_STATE "opened in another process",
+ * and close does nothing.
  */
 #ifndef OPI_SESSION_H
 #define OPI_SESSION_H
@@ -19,44 +22,50 @@ typedef struct opi_request opi_request;
 
 /* How a shape's graph is made. NULL members: opi_bind and opi_carry_axis. */
 typedef struct opi_shape_source {
-  opipe_status (*bind)(const opi_model *model, const opi_bind_options *options, opi_bound **out_bound, opipe_error *err);
-  opipe_status (*carry)(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry, opipe_error *err);
+  opipe_status (*bind)(const opi_model *model, const opi_bind_options *options,
+                       opi_bound **out_bound, opipe_error *err);
+  opipe_status (*carry)(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
+                        opipe_error *err);
 } opi_shape_source;
 
 /* All borrowed: must outlive the session. */
 typedef struct opi_session_env {
   const opipe_allocator *allocator;
-  const opi_logger *logger;         /* may be NULL */
+  const opi_logger *logger; /* may be NULL */
   const opi_model *model;
   const opi_plan *plan;
-  const opi_backend_ref *backends;  /* [plan->n_ranks] */
+  const opi_backend_ref *backends; /* [plan->n_ranks] */
   opi_transport_ref transport;
-  const char *transport_options;    /* may be NULL */
-  const opi_evaluator *evaluator;   /* for binding further shapes; may be NULL */
-  opi_budget *budget;               /* may be NULL */
+  const char *transport_options;  /* may be NULL */
+  const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
+  opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
-  uint32_t cores;                   /* cores that the ranks may use; 0: those the process is allowed */
+  uint32_t cores; /* cores that the ranks may use; 0: those the process is allowed */
 } opi_session_env;
 
-opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params, opi_session **out_session,
-                              opipe_error *err);
+opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params,
+                              opi_session **out_session, opipe_error *err);
 void opi_session_close(opi_session *session); /* accepts NULL */
 
-opipe_status opi_session_submit(opi_session *session, const opipe_submit_params *params, opi_request **out_request,
+opipe_status opi_session_submit(opi_session *session, const opipe_submit_params *params,
+                                opi_request **out_request, opipe_error *err);
+opipe_status opi_session_drive(opi_session *session, uint32_t rank, uint64_t timeout_ns,
+                               opipe_error *err);
+opipe_status opi_session_memory(opi_session *session, uint32_t rank, opipe_memory_info *io_info,
                                 opipe_error *err);
-opipe_status opi_session_drive(opi_session *session, uint32_t rank, uint64_t timeout_ns, opipe_error *err);
-opipe_status opi_session_memory(opi_session *session, uint32_t rank, opipe_memory_info *io_info, opipe_error *err);
 opipe_status opi_session_info(opi_session *session, opipe_session_info *io_info, opipe_error *err);
 
 opipe_status opi_request_poll(opi_request *request, opipe_error *err);
 opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_error *err);
 opipe_status opi_request_cancel(opi_request *request, opipe_error *err);
-opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor, opipe_error *err);
+opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
+                                opipe_error *err);
 void opi_request_release(opi_request *request); /* accepts NULL */
 
-/* Does the plan's transport, with these backends, let producers write into the receiver's memory? The planner must lay out memory by the
- * same answer: the transport writes in place, all ranks' devices are of one backend and have host memory. */
-bool opi_session_direct(const opi_transport_ref *transport, const opi_backend_ref *backends, const opi_device_spec *devices,
-                        uint32_t n_ranks);
+/* Does the plan's transport, with these backends, let producers write into the receiver's memory?
+ * The planner must lay out memory by the same answer: the transport writes in place, all ranks'
+ * devices are of one backend and have host memory. */
+bool opi_session_direct(const opi_transport_ref *transport, const opi_backend_ref *backends,
+                        const opi_device_spec *devices, uint32_t n_ranks);
 
 #endif /* OPI_SESSION_H */

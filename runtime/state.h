@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a session is made of; private to runtime/.
  *
- *   session ── ranks [n_ranks]      device, queue, parameter set, arena, endpoint, thread, place in its list
- *           ── shapes [room]        one per shape signature: graph, programs, bindings, boundary buffers, streams
- *           ── requests (a pool)    what the caller gave, how far it is, how it ended
+ *   session ── ranks [n_ranks]      device, queue, parameter set, arena, endpoint, thread, place in
+ * its list ── shapes [room]        one per shape signature: graph, programs, bindings, boundary
+ * buffers, streams ── requests (a pool)    what the caller gave, how far it is, how it ended
  *
- * Who may touch what: `submit_lock` guards accepting requests and building or evicting shapes (cold); `lock` guards the pool's free list and
- * the sleep of waiters; `shapes_lock` guards the list of shapes against ranks that look for new ones. A rank's own fields belong to
- * its thread; what other threads read of it is atomic. The step loop takes no lock and allocates nothing.
+ * Who may touch what: `submit_lock` guards accepting requests and building or evicting shapes
+ * (cold); `lock` guards the pool's free list and the sleep of waiters; `shapes_lock` guards the
+ * list of shapes against ranks that look for new ones. A rank's own fields belong to its thread;
+ * what other threads read of it is atomic. The step loop takes no lock and allocates nothing.
  */
 #ifndef OPI_RUNTIME_STATE_H
 #define OPI_RUNTIME_STATE_H
@@ -20,8 +21,10 @@
 #include "runtime/thread.h"
 
 enum { OPI_CLASSES = 2 /* micro-batches of one request have at most two row counts */ };
-enum { OPI_SLICE_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
-       OPI_POLL_NS = 50000 /* waits for something that rings no bell: host fences */ };
+enum {
+  OPI_SLICE_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
+  OPI_POLL_NS = 50000       /* waits for something that rings no bell: host fences */
+};
 
 /* ---- shapes ---- */
 
@@ -31,19 +34,19 @@ typedef struct opi_stage_run {
   opipe_binding **bindings; /* [n_bindings] of message number modulo n_bindings */
   uint32_t n_bindings;
   uint32_t n_results;
-  uint32_t *results;        /* [n_results] graph outputs that the stage stores */
+  uint32_t *results; /* [n_results] graph outputs that the stage stores */
 } opi_stage_run;
 
 /* One tensor from one stage to another. The counters of each side are that rank's own. */
 typedef struct opi_route_run {
-  opipe_stream *src, *dst;  /* NULL: both stages are on one rank */
-  const opi_slot *home;     /* where the producer writes it */
-  const opi_slot *slot;     /* where the consumer reads it */
+  opipe_stream *src, *dst; /* NULL: both stages are on one rank */
+  const opi_slot *home;    /* where the producer writes it */
+  const opi_slot *slot;    /* where the consumer reads it */
   uint32_t src_rank, dst_rank;
-  bool in_place;            /* home and slot are the same */
+  bool in_place; /* home and slot are the same */
   char pad_[64];
-  uint64_t n_posted;        /* receiver: receives posted so far */
-  uint64_t n_used;          /* receiver: messages consumed so far */
+  uint64_t n_posted; /* receiver: receives posted so far */
+  uint64_t n_used;   /* receiver: messages consumed so far */
 } opi_route_run;
 
 /* A pinned value that is part of a shape's signature. */
@@ -55,11 +58,11 @@ typedef struct opi_shape_pin {
 
 typedef struct opi_shape {
   opi_session *session;
-  opi_arena arena;          /* the tables below */
-  uint32_t place;           /* index in session->shapes; part of its streams' names */
-  bool keep;                /* of the plan itself: never evicted, its constants are the parameter sets' sources */
-  int64_t rows;             /* of the micro-batch along the batch axis; 0 without one */
-  int64_t *dims;            /* all dimensions of all inputs, in order, the batch axis with `rows` */
+  opi_arena arena; /* the tables below */
+  uint32_t place;  /* index in session->shapes; part of its streams' names */
+  bool keep; /* of the plan itself: never evicted, its constants are the parameter sets' sources */
+  int64_t rows;  /* of the micro-batch along the batch axis; 0 without one */
+  int64_t *dims; /* all dimensions of all inputs, in order, the batch axis with `rows` */
   opi_shape_pin *pins;
   uint32_t n_pins;
   uint64_t last_used;       /* request number */
@@ -69,7 +72,7 @@ typedef struct opi_shape {
   opi_cutting *cutting;
   opi_layout *layout;
   opi_program_list *list;
-  uint32_t *group_first;    /* [plan->n_actions + 1] first step of each action */
+  uint32_t *group_first; /* [plan->n_actions + 1] first step of each action */
   opi_stage_run *stages;
   opi_route_run *routes;
   opi_carry *output_carry;  /* [n_outputs] */
@@ -79,27 +82,34 @@ typedef struct opi_shape {
   uint64_t *boundary_bytes; /* [n_ranks] charged to the budget */
   uint32_t *arena_of_rank;  /* [n_ranks] index in the rank's arenas */
   bool *started;            /* [n_ranks] its first receives are posted; shapes_lock */
-  bool *wakes;              /* [n_ranks] its list begins with something that no message announces: submit rings it */
+  bool *wakes; /* [n_ranks] its list begins with something that no message announces: submit rings
+                  it */
 } opi_shape;
 
 /* ---- requests ---- */
 
-enum { OPI_REQUEST_FREE = 0, OPI_REQUEST_ACTIVE = 1, OPI_REQUEST_ENDING = 2, OPI_REQUEST_FINISHED = 3 };
+enum {
+  OPI_REQUEST_FREE = 0,
+  OPI_REQUEST_ACTIVE = 1,
+  OPI_REQUEST_ENDING = 2,
+  OPI_REQUEST_FINISHED = 3
+};
 
-/* OPEN until it fails (being WRITTEN, then FAILED: `error` holds) or ends well (SEALED: can fail no more). */
+/* OPEN until it fails (being WRITTEN, then FAILED: `error` holds) or ends well (SEALED: can fail no
+ * more). */
 enum { OPI_FATE_OPEN = 0, OPI_FATE_WRITTEN = 1, OPI_FATE_FAILED = 2, OPI_FATE_SEALED = 3 };
 
 typedef struct opi_feed {
-  const char *data;       /* first element */
+  const char *data; /* first element */
   int64_t shape[OPIPE_MAX_RANK];
   int64_t strides[OPIPE_MAX_RANK]; /* elements */
-  bool given;             /* false: pinned by the plan */
+  bool given;                      /* false: pinned by the plan */
   opipe_fence ready, done;
 } opi_feed;
 
 typedef struct opi_result {
-  char *data;             /* the caller's, or `own` */
-  char *own;              /* kept from request to request */
+  char *data; /* the caller's, or `own` */
+  char *own;  /* kept from request to request */
   uint64_t own_bytes;
   uint64_t n_bytes;
   uint32_t rank;
@@ -110,21 +120,21 @@ typedef struct opi_result {
 struct opi_request {
   opi_session *session;
   opi_request *next_free;
-  uint64_t number;          /* counts the session's requests */
-  _Atomic uint32_t state;   /* OPI_REQUEST_* */
-  _Atomic uint32_t failed;  /* OPI_FATE_* */
+  uint64_t number;         /* counts the session's requests */
+  _Atomic uint32_t state;  /* OPI_REQUEST_* */
+  _Atomic uint32_t failed; /* OPI_FATE_* */
   _Atomic uint32_t n_ranks_left;
   _Atomic uint32_t waiting; /* a thread is in request_wait */
   opipe_error error;
-  uint64_t deadline_ns;     /* absolute; 0: none */
+  uint64_t deadline_ns; /* absolute; 0: none */
   opi_shape *shape[OPI_CLASSES];
   uint64_t first_sequence[OPI_CLASSES];
-  int64_t rows;             /* of the whole request */
-  uint32_t n_microbatches;  /* that hold rows; the plan's others are skipped */
-  uint32_t n_large;         /* the first of them are of shape[0], the rest of shape[1] */
-  bool has_plain;           /* an output is an input or a known value */
-  opi_feed *feeds;          /* [session->n_inputs] */
-  opi_result *results;      /* [session->n_outputs] */
+  int64_t rows;            /* of the whole request */
+  uint32_t n_microbatches; /* that hold rows; the plan's others are skipped */
+  uint32_t n_large;        /* the first of them are of shape[0], the rest of shape[1] */
+  bool has_plain;          /* an output is an input or a known value */
+  opi_feed *feeds;         /* [session->n_inputs] */
+  opi_result *results;     /* [session->n_outputs] */
 };
 
 /* ---- ranks ---- */
@@ -132,7 +142,7 @@ struct opi_request {
 typedef struct opi_rank_arena {
   opipe_buffer *buffer; /* NULL: freed */
   uint64_t n_bytes;
-  uint32_t n_shapes;    /* that are bound to it */
+  uint32_t n_shapes; /* that are bound to it */
 } opi_rank_arena;
 
 enum { OPI_ARENAS = 32 /* an arena is made only when a shape needs more than all before */ };
@@ -154,35 +164,35 @@ typedef struct opi_rank {
   opipe_instance *instance;
   opipe_device *device;
   opipe_queue *queue;
-  opipe_event *event;       /* NULL on synchronous devices */
+  opipe_event *event; /* NULL on synchronous devices */
   uint32_t device_flags;
   uint32_t alignment;
-  opipe_params *params;     /* NULL: the model has none */
+  opipe_params *params; /* NULL: the model has none */
   opi_rank_arena arenas[OPI_ARENAS];
   uint32_t n_arenas;
-  uint64_t charged_bytes;   /* to the budget */
+  uint64_t charged_bytes; /* to the budget */
   opipe_endpoint *endpoint;
   opipe_stream *credit_src, *credit_dst;
   opi_thread thread;
-  _Atomic(char *) staging;  /* for strided copies to and from devices without host memory */
-  uint64_t staging_bytes;   /* submit_lock */
+  _Atomic(char *) staging;      /* for strided copies to and from devices without host memory */
+  uint64_t staging_bytes;       /* submit_lock */
   struct opi_staging *stagings; /* all, for freeing */
   /* the interpreter's place: own thread */
   char pad_[64];
-  uint64_t n_taken;         /* requests begun */
-  opi_request *request;   /* in work, NULL: none */
-  uint32_t action, step;    /* next, in plan->actions and in the list of its micro-batch's shape */
-  uint32_t seen_shapes;     /* session->shapes_version at the last look */
+  uint64_t n_taken;      /* requests begun */
+  opi_request *request;  /* in work, NULL: none */
+  uint32_t action, step; /* next, in plan->actions and in the list of its micro-batch's shape */
+  uint32_t seen_shapes;  /* session->shapes_version at the last look */
   uint64_t credits_posted, credits_used, credits_started, credits_given;
-  bool polls;               /* it waits for something that rings no bell */
-  uint32_t peer;            /* rank that a blocked step waits for, OPIPE_NONE: none */
+  bool polls;                /* it waits for something that rings no bell */
+  uint32_t peer;             /* rank that a blocked step waits for, OPIPE_NONE: none */
   uint64_t blocked_since_ns; /* 0: not blocked */
   /* for other threads */
   char pad2_[64];
-  _Atomic uint32_t touching; /* 1 while it may touch a request's memory */
-  _Atomic uint32_t gone;     /* 1: its thread has ended */
-  _Atomic uint32_t driving;  /* 1: a host thread is in session_drive */
-  _Atomic uint32_t doing;    /* OPI_DOING_* */
+  _Atomic uint32_t touching;       /* 1 while it may touch a request's memory */
+  _Atomic uint32_t gone;           /* 1: its thread has ended */
+  _Atomic uint32_t driving;        /* 1: a host thread is in session_drive */
+  _Atomic uint32_t doing;          /* OPI_DOING_* */
   _Atomic uint64_t doing_since_ns; /* of a program or a blocked step; 0: it moves */
   _Atomic uint64_t doing_request;
   _Atomic uint32_t doing_kind, doing_stage, doing_microbatch, doing_peer;
@@ -218,31 +228,31 @@ struct opi_session {
   const char **output_names;
   uint32_t *output_dtypes;
   uint32_t n_inputs, n_outputs, n_dims; /* n_dims: of all inputs together */
-  uint32_t n_batch_inputs;     /* that carry the batch */
+  uint32_t n_batch_inputs;              /* that carry the batch */
   const opi_cutting *master;            /* whose parameter table all shapes use */
   opipe_world *world;
   opi_rank *ranks;
 
   opi_lock submit_lock;
   opi_lock shapes_lock;
-  opi_shape **shapes;          /* [n_places] NULL: empty */
+  opi_shape **shapes; /* [n_places] NULL: empty */
   uint32_t n_places;
   _Atomic uint32_t shapes_version;
 
-  opi_request **ring;        /* [ring_room] request number modulo room */
+  opi_request **ring; /* [ring_room] request number modulo room */
   uint32_t ring_room;
-  uint64_t n_numbered;         /* submit_lock */
-  uint32_t rung_version;       /* shapes_version when all ranks were last rung; submit_lock */
+  uint64_t n_numbered;   /* submit_lock */
+  uint32_t rung_version; /* shapes_version when all ranks were last rung; submit_lock */
   _Atomic uint64_t n_submitted;
   _Atomic uint32_t n_unfinished;
 
   opi_lock lock;
-  opi_request **pool;        /* all requests ever made */
+  opi_request **pool; /* all requests ever made */
   uint32_t n_pool, pool_room;
   opi_request *free_requests;
   _Atomic uint32_t n_waiters;
 
-  _Atomic uint32_t failed;     /* 1: `why` holds, nothing runs any more */
+  _Atomic uint32_t failed; /* 1: `why` holds, nothing runs any more */
   _Atomic uint32_t failing;
   opipe_error why;
   _Atomic uint32_t closing;
@@ -252,55 +262,75 @@ struct opi_session {
 /* ---- shapes/ ---- */
 
 /* What a request's inputs look like: signature.c */
-opipe_status opi_read_inputs(opi_session *session, const opipe_submit_params *params, opi_request *request, opipe_error *err);
+opipe_status opi_read_inputs(opi_session *session, const opipe_submit_params *params,
+                             opi_request *request, opipe_error *err);
 /* Checks of tensors at the border, naming tensor `name`: place and type; fences. */
-opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint32_t dtype, opipe_error *err);
+opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint32_t dtype,
+                              opipe_error *err);
 opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_error *err);
 /* Is `shape` the one for `request`'s micro-batches of `rows` rows? */
 bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t rows);
 /* Fills dims and pins of a new shape. */
-opipe_status opi_shape_sign(opi_shape *shape, const opi_request *request, int64_t rows, opipe_error *err);
-opipe_status opi_shape_bind(opi_shape *shape, opipe_error *err); /* bind.c: the graph, and how it carries the batch */
+opipe_status opi_shape_sign(opi_shape *shape, const opi_request *request, int64_t rows,
+                            opipe_error *err);
+opipe_status opi_shape_bind(opi_shape *shape,
+                            opipe_error *err); /* bind.c: the graph, and how it carries the batch */
 
-/* The shape for `request`'s micro-batches of `rows` rows, built if need be. Under submit_lock. cache.c */
-opipe_status opi_shape_get(opi_session *session, const opi_request *request, int64_t rows, opi_shape **out_shape, opipe_error *err);
+/* The shape for `request`'s micro-batches of `rows` rows, built if need be. Under submit_lock.
+ * cache.c */
+opipe_status opi_shape_get(opi_session *session, const opi_request *request, int64_t rows,
+                           opi_shape **out_shape, opipe_error *err);
 void opi_shapes_free(opi_session *session);
 
-opipe_status opi_shape_build(opi_shape *shape, opipe_error *err); /* build.c: programs, memory, bindings, streams */
-void opi_shape_stop(opi_shape *shape); /* gives back all that is the backend's or the transport's; once idle */
+opipe_status opi_shape_build(opi_shape *shape,
+                             opipe_error *err); /* build.c: programs, memory, bindings, streams */
+void opi_shape_stop(
+    opi_shape *shape); /* gives back all that is the backend's or the transport's; once idle */
 void opi_shape_free(opi_shape *shape); /* accepts NULL */
-opipe_status opi_shape_memory(opi_shape *shape, opipe_error *err); /* memory.c: arenas and boundary buffers, charged */
+opipe_status opi_shape_memory(
+    opi_shape *shape, opipe_error *err); /* memory.c: arenas and boundary buffers, charged */
 void opi_shape_memory_free(opi_shape *shape);
-opipe_status opi_shape_params(opi_shape *shape, opipe_error *err); /* params.c: slots of the session's table; prepares sets */
+opipe_status opi_shape_params(
+    opi_shape *shape, opipe_error *err); /* params.c: slots of the session's table; prepares sets */
 opipe_status opi_stage_graph(opi_shape *shape, uint32_t stage, opipe_error *err);
 /* The region of message `sequence` in a slot. */
-opipe_region opi_slot_region(const opi_shape *shape, const opi_slot *slot, uint64_t sequence, uint64_t n_bytes);
+opipe_region opi_slot_region(const opi_shape *shape, const opi_slot *slot, uint64_t sequence,
+                             uint64_t n_bytes);
 /* Its host address; NULL without host memory. */
 char *opi_slot_host(const opi_shape *shape, const opi_slot *slot, uint64_t sequence);
 
 /* ---- executor/ ---- */
 
-/* Runs rank `rank` as far as it goes. OPIPE_OK: no request left; OPIPE_PENDING: blocked; < 0: the session has failed. interpret.c */
+/* Runs rank `rank` as far as it goes. OPIPE_OK: no request left; OPIPE_PENDING: blocked; < 0: the
+ * session has failed. interpret.c */
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err);
 void *opi_rank_thread(void *arg); /* loop.c */
 /* Waits until something may have changed, at most until `until_ns`; watches. */
-opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns, opipe_error *err);
+opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
+                           opipe_error *err);
 /* Executes one step; OPIPE_PENDING: not yet. steps.c */
-opipe_status opi_step_run(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence, opipe_error *err);
-opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *route, uint64_t n_bytes, opipe_error *err);
+opipe_status opi_step_run(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence,
+                          opipe_error *err);
+opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *route,
+                               uint64_t n_bytes, opipe_error *err);
 opipe_status opi_post_credits(opi_rank *rank, opipe_error *err);
 /* Runs the program of `stage` and says how the request fared. compute.c */
-opipe_status opi_stage_compute(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage, uint32_t microbatch,
-                               uint64_t sequence, opipe_error *err);
+opipe_status opi_stage_compute(opi_rank *rank, opi_shape *shape, opi_request *request,
+                               uint32_t stage, uint32_t microbatch, uint64_t sequence,
+                               opipe_error *err);
 /* Moves request inputs in, results out. transfer.c. OPIPE_PENDING: a host fence is not set. */
-opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage, uint32_t microbatch,
-                             opipe_error *err);
-opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage, uint32_t microbatch,
-                               uint64_t sequence, opipe_error *err);
-opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err); /* outputs that are inputs or known values */
+opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage,
+                             uint32_t microbatch, opipe_error *err);
+opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *request,
+                               uint32_t stage, uint32_t microbatch, uint64_t sequence,
+                               opipe_error *err);
+opipe_status opi_store_plain(opi_rank *rank, opi_request *request,
+                             opipe_error *err); /* outputs that are inputs or known values */
 /* Between regions of two ranks, on the calling thread. */
-opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *to, const opipe_region *dst, opipe_error *err);
-opipe_status opi_run_reference(opi_session *session, opi_request *request, opipe_error *err); /* reference.c */
+opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *to,
+                             const opipe_region *dst, opipe_error *err);
+opipe_status opi_run_reference(opi_session *session, opi_request *request,
+                               opipe_error *err); /* reference.c */
 /* Waits for the rank's queue on asynchronous devices; late errors come out here. */
 opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err);
 /* Takes note of what the rank is doing, for the watchdog. watch.c */
@@ -311,7 +341,9 @@ void opi_watch(opi_session *session);
 /* ---- request.c, finish.c ---- */
 
 /* Which shape micro-batch `m` of a request is of; its message number there. */
-static inline uint32_t opi_class_of(const opi_request *request, uint32_t m) { return m < request->n_large ? 0 : 1; }
+static inline uint32_t opi_class_of(const opi_request *request, uint32_t m) {
+  return m < request->n_large ? 0 : 1;
+}
 static inline uint64_t opi_sequence_of(const opi_request *request, uint32_t m) {
   const uint32_t c = opi_class_of(request, m);
   return request->first_sequence[c] + (c == 0 ? m : m - request->n_large);
@@ -327,18 +359,27 @@ static inline bool opi_request_failed(const opi_request *request) {
   const uint32_t fate = atomic_load_explicit(&request->failed, memory_order_acquire);
   return fate == OPI_FATE_WRITTEN || fate == OPI_FATE_FAILED;
 }
-bool opi_request_fail(opi_request *request, const opipe_error *why); /* the first reason stays; false: it was not this one */
-void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage); /* rank NULL: the caller's side */
-void opi_request_finish(opi_request *request); /* the last rank is done with it */
-/* Ends the session: the first reason stays; all ranks stop. `request`: whose step failed, NULL: nobody's. */
-void opi_session_fail(opi_session *session, uint32_t rank, opi_request *request, const opipe_error *why);
+bool opi_request_fail(
+    opi_request *request,
+    const opipe_error *why); /* the first reason stays; false: it was not this one */
+void opi_request_check_deadline(opi_request *request, const opi_rank *rank,
+                                uint32_t stage); /* rank NULL: the caller's side */
+void opi_request_finish(opi_request *request);   /* the last rank is done with it */
+/* Ends the session: the first reason stays; all ranks stop. `request`: whose step failed, NULL:
+ * nobody's. */
+void opi_session_fail(opi_session *session, uint32_t rank, opi_request *request,
+                      const opipe_error *why);
 /* After a failure: ends all unfinished requests once no rank touches their memory. */
 void opi_session_settle(opi_session *session);
-static inline bool opi_session_failed(opi_session *session) { return atomic_load(&session->failed) != 0; }
-opipe_status opi_session_check(const opi_session *session, opipe_error *err); /* forked child, closing */
-opi_request *opi_request_new(opi_session *session, opipe_error *err);       /* from the pool */
+static inline bool opi_session_failed(opi_session *session) {
+  return atomic_load(&session->failed) != 0;
+}
+opipe_status opi_session_check(const opi_session *session,
+                               opipe_error *err);                     /* forked child, closing */
+opi_request *opi_request_new(opi_session *session, opipe_error *err); /* from the pool */
 void opi_request_recycle(opi_request *request);
-opipe_status opi_requests_make(opi_session *session, uint32_t n, opipe_error *err); /* the first n of the pool */
+opipe_status opi_requests_make(opi_session *session, uint32_t n,
+                               opipe_error *err); /* the first n of the pool */
 void opi_requests_free(opi_session *session);
 
 #endif /* OPI_RUNTIME_STATE_H */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strided copies: the trailing dense dimensions are one block, the leading ones are walked like an odometer. */
+/* Strided copies: the trailing dense dimensions are one block, the leading ones are walked like an
+ * odometer. */
 #include "runtime/strided.h"
 
 #include <string.h>
@@ -15,23 +16,29 @@ static blocks split(const opi_view *view) {
   int64_t dense = 1;
   while (b.n_leading > 0) {
     const uint32_t d = b.n_leading - 1;
-    if (view->shape[d] != 1 && view->strides[d] != dense) break;
+    if (view->shape[d] != 1 && view->strides[d] != dense)
+      break;
     dense *= view->shape[d];
     b.block_bytes *= (uint64_t)view->shape[d];
     --b.n_leading;
   }
-  for (uint32_t d = 0; d < b.n_leading; ++d) b.n_blocks *= (uint64_t)view->shape[d];
+  for (uint32_t d = 0; d < b.n_leading; ++d)
+    b.n_blocks *= (uint64_t)view->shape[d];
   return b;
 }
 
-bool opi_view_is_dense(const opi_view *view) { return split(view).n_leading == 0; }
+bool opi_view_is_dense(const opi_view *view) {
+  return split(view).n_leading == 0;
+}
 
 /* Steps `at` [n_leading] to the next block; returns its address. */
-static const char *next_block(const opi_view *view, uint32_t n_leading, int64_t *at, const char *src) {
+static const char *next_block(const opi_view *view, uint32_t n_leading, int64_t *at,
+                              const char *src) {
   for (uint32_t d = n_leading; d > 0; --d) {
     const int64_t step = view->strides[d - 1] * (int64_t)view->elem_bytes;
     src += step;
-    if (++at[d - 1] < view->shape[d - 1]) return src;
+    if (++at[d - 1] < view->shape[d - 1])
+      return src;
     src -= step * view->shape[d - 1];
     at[d - 1] = 0;
   }
@@ -43,23 +50,31 @@ static bool walk(const opi_view *view, char *dst, const char *dense) {
   const blocks b = split(view);
   int64_t at[OPIPE_MAX_RANK] = {0};
   const char *src = view->data;
-  if (b.block_bytes == 0) return true;
+  if (b.block_bytes == 0)
+    return true;
   for (uint64_t i = 0; i < b.n_blocks; ++i) {
-    if (dst != NULL) memcpy(dst + i * b.block_bytes, src, (size_t)b.block_bytes);
-    if (dense != NULL && memcmp(dense + i * b.block_bytes, src, (size_t)b.block_bytes) != 0) return false;
+    if (dst != NULL)
+      memcpy(dst + i * b.block_bytes, src, (size_t)b.block_bytes);
+    if (dense != NULL && memcmp(dense + i * b.block_bytes, src, (size_t)b.block_bytes) != 0)
+      return false;
     src = next_block(view, b.n_leading, at, src);
   }
   return true;
 }
 
-void opi_view_gather(const opi_view *view, char *dst) { (void)walk(view, dst, NULL); }
+void opi_view_gather(const opi_view *view, char *dst) {
+  (void)walk(view, dst, NULL);
+}
 
-bool opi_view_equals(const opi_view *view, const char *dense) { return walk(view, NULL, dense); }
+bool opi_view_equals(const opi_view *view, const char *dense) {
+  return walk(view, NULL, dense);
+}
 
-void opi_scatter_part(char *whole, const char *part, uint64_t outer, uint64_t n_whole, uint64_t first, uint64_t n_part,
-                      uint64_t unit_bytes) {
+void opi_scatter_part(char *whole, const char *part, uint64_t outer, uint64_t n_whole,
+                      uint64_t first, uint64_t n_part, uint64_t unit_bytes) {
   const size_t n_bytes = (size_t)(n_part * unit_bytes);
-  if (n_bytes == 0) return;
+  if (n_bytes == 0)
+    return;
   for (uint64_t o = 0; o < outer; ++o) {
     memcpy(whole + (o * n_whole + first) * unit_bytes, part + o * n_bytes, n_bytes);
   }

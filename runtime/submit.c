@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accepting a request: its inputs are checked, its compiled shapes found or built, its results given a place, then it is published to the
- * ranks. One submitter at a time; the order of submission is the order in which every rank works.
+/* Accepting a request: its inputs are checked, its compiled shapes found or built, its results
+ * given a place, then it is published to the ranks. One submitter at a time; the order of
+ * submission is the order in which every rank works.
  */
 #include <string.h>
 
@@ -8,11 +9,14 @@
 
 static opipe_status check_params(const opipe_submit_params *params, opipe_error *err) {
   if (params == NULL || params->struct_size < OPIPE_END(opipe_submit_params, deadline_ns)) {
-    return opi_fail(err, OPIPE_E_ABI, "submit: struct_size %u is too small, %zu are needed", params == NULL ? 0 : params->struct_size,
+    return opi_fail(err, OPIPE_E_ABI, "submit: struct_size %u is too small, %zu are needed",
+                    params == NULL ? 0 : params->struct_size,
                     OPIPE_END(opipe_submit_params, deadline_ns));
   }
-  if ((params->n_inputs != 0 && params->inputs == NULL) || (params->n_outputs != 0 && params->outputs == NULL)) {
-    return opi_fail(err, OPIPE_E_INVALID, "submit: %u inputs and %u outputs, but no list of them", params->n_inputs, params->n_outputs);
+  if ((params->n_inputs != 0 && params->inputs == NULL) ||
+      (params->n_outputs != 0 && params->outputs == NULL)) {
+    return opi_fail(err, OPIPE_E_INVALID, "submit: %u inputs and %u outputs, but no list of them",
+                    params->n_inputs, params->n_outputs);
   }
   return OPIPE_OK;
 }
@@ -26,40 +30,47 @@ static opipe_status find_shapes(opi_session *s, opi_request *request, opipe_erro
   const int64_t most = request->n_large == m ? least : least + 1;
   OPI_TRY(opi_shape_get(s, request, most, &request->shape[0], err));
   atomic_fetch_add(&request->shape[0]->n_users, 1); /* so that the second one does not evict it */
-  if (request->n_large == m) return OPIPE_OK;
+  if (request->n_large == m)
+    return OPIPE_OK;
   const opipe_status status = opi_shape_get(s, request, least, &request->shape[1], err);
-  if (status == OPIPE_OK) atomic_fetch_add(&request->shape[1]->n_users, 1);
+  if (status == OPIPE_OK)
+    atomic_fetch_add(&request->shape[1]->n_users, 1);
   return status;
 }
 
 static void drop_shapes(opi_request *request) {
   for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
-    if (request->shape[c] != NULL) atomic_fetch_sub(&request->shape[c]->n_users, 1);
+    if (request->shape[c] != NULL)
+      atomic_fetch_sub(&request->shape[c]->n_users, 1);
     request->shape[c] = NULL;
   }
 }
 
 /* ---- results ---- */
 
-static opipe_status result_shape(const opi_session *s, const opi_request *request, uint32_t output, opi_result *result,
-                                 opipe_error *err) {
+static opipe_status result_shape(const opi_session *s, const opi_request *request, uint32_t output,
+                                 opi_result *result, opipe_error *err) {
   const opi_shape *shape = request->shape[0];
   const opi_cutting *c = shape->cutting;
   const opi_value *value = &c->graph->values[c->graph->outputs[output]];
   const opi_carry *carry = &shape->output_carry[output];
   result->rank = (uint32_t)value->rank;
-  for (int32_t d = 0; d < value->rank; ++d) result->shape[d] = value->shape[d];
+  for (int32_t d = 0; d < value->rank; ++d)
+    result->shape[d] = value->shape[d];
   if (c->output_stage[output] == OPIPE_NONE && c->output_slot[output] != OPIPE_NONE) {
     const opi_feed *feed = &request->feeds[shape->port_input[c->output_slot[output]]];
-    for (int32_t d = 0; d < value->rank; ++d) result->shape[d] = feed->shape[d];
+    for (int32_t d = 0; d < value->rank; ++d)
+      result->shape[d] = feed->shape[d];
   } else if (carry->axis >= 0) {
     result->shape[carry->axis] = carry->outer * request->rows * carry->inner;
   }
-  if (opi_tensor_bytes(s->output_dtypes[output], result->shape, result->rank, &result->n_bytes)) return OPIPE_OK;
+  if (opi_tensor_bytes(s->output_dtypes[output], result->shape, result->rank, &result->n_bytes))
+    return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows", s->output_names[output]);
 }
 
-static opipe_status own_result(const opi_session *s, opi_result *result, const char *name, opipe_error *err) {
+static opipe_status own_result(const opi_session *s, opi_result *result, const char *name,
+                               opipe_error *err) {
   const uint64_t need = result->n_bytes == 0 ? 1 : result->n_bytes;
   if (result->own_bytes < need) {
     opi_free(s->allocator, result->own, (size_t)result->own_bytes);
@@ -75,29 +86,35 @@ static opipe_status own_result(const opi_session *s, opi_result *result, const c
   return OPIPE_OK;
 }
 
-static opipe_status take_buffer(const opi_session *s, uint32_t output, const opipe_binding_io *io, opi_result *result,
-                                opipe_error *err) {
+static opipe_status take_buffer(const opi_session *s, uint32_t output, const opipe_binding_io *io,
+                                opi_result *result, opipe_error *err) {
   char given[128], wanted[128];
   const opipe_tensor *t = &io->tensor;
   const char *name = s->output_names[output];
   OPI_TRY(opi_check_tensor(name, t, s->output_dtypes[output], err));
   bool fits = t->rank == (int32_t)result->rank && (t->rank == 0 || t->shape != NULL);
-  for (uint32_t d = 0; fits && d < result->rank; ++d) fits = t->shape[d] == result->shape[d];
+  for (uint32_t d = 0; fits && d < result->rank; ++d)
+    fits = t->shape[d] == result->shape[d];
   if (!fits) {
-    const uint32_t rank = t->rank < 0 || t->rank > OPIPE_MAX_RANK || t->shape == NULL ? 0 : (uint32_t)t->rank;
-    return opi_fail(err, OPIPE_E_INVALID, "output '%s': the buffer has rank %d and shape %s, the result %s", name, t->rank,
-                    opi_shape_text(given, sizeof given, t->shape, rank),
+    const uint32_t rank =
+        t->rank < 0 || t->rank > OPIPE_MAX_RANK || t->shape == NULL ? 0 : (uint32_t)t->rank;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "output '%s': the buffer has rank %d and shape %s, the result %s", name,
+                    t->rank, opi_shape_text(given, sizeof given, t->shape, rank),
                     opi_shape_text(wanted, sizeof wanted, result->shape, result->rank));
   }
   int64_t dense = 1;
   for (uint32_t d = result->rank; d > 0; --d) {
     if (t->strides != NULL && t->shape[d - 1] > 1 && t->strides[d - 1] != dense) {
-      return opi_fail(err, OPIPE_E_INVALID, "output '%s': the buffer has stride %lld at dimension %u, dense ones (%lld) are taken", name,
-                      (long long)t->strides[d - 1], d - 1, (long long)dense);
+      return opi_fail(
+          err, OPIPE_E_INVALID,
+          "output '%s': the buffer has stride %lld at dimension %u, dense ones (%lld) are taken",
+          name, (long long)t->strides[d - 1], d - 1, (long long)dense);
     }
     dense *= t->shape[d - 1];
   }
-  if (t->data == NULL && result->n_bytes != 0) return opi_fail(err, OPIPE_E_INVALID, "output '%s': a buffer without data", name);
+  if (t->data == NULL && result->n_bytes != 0)
+    return opi_fail(err, OPIPE_E_INVALID, "output '%s': a buffer without data", name);
   OPI_TRY(opi_check_fence(name, &io->ready, err));
   OPI_TRY(opi_check_fence(name, &io->done, err));
   result->data = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
@@ -106,33 +123,40 @@ static opipe_status take_buffer(const opi_session *s, uint32_t output, const opi
   return OPIPE_OK;
 }
 
-static opipe_status find_output(const opi_session *s, const char *name, uint32_t *out_index, opipe_error *err) {
+static opipe_status find_output(const opi_session *s, const char *name, uint32_t *out_index,
+                                opipe_error *err) {
   for (uint32_t o = 0; name != NULL && o < s->n_outputs; ++o) {
-    if (strcmp(s->output_names[o], name) != 0) continue;
+    if (strcmp(s->output_names[o], name) != 0)
+      continue;
     *out_index = o;
     return OPIPE_OK;
   }
-  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no output '%s'; its first of %u is '%s'", name == NULL ? "(NULL)" : name,
-                  s->n_outputs, s->n_outputs == 0 ? "" : s->output_names[0]);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no output '%s'; its first of %u is '%s'",
+                  name == NULL ? "(NULL)" : name, s->n_outputs,
+                  s->n_outputs == 0 ? "" : s->output_names[0]);
 }
 
-static opipe_status place_results(const opi_session *s, const opipe_submit_params *params, opi_request *request, opipe_error *err) {
+static opipe_status place_results(const opi_session *s, const opipe_submit_params *params,
+                                  opi_request *request, opipe_error *err) {
   request->has_plain = false;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     opi_result *result = &request->results[o];
     result->data = NULL;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     OPI_TRY(result_shape(s, request, o, result, err));
-    if (request->shape[0]->cutting->output_stage[o] == OPIPE_NONE) request->has_plain = true;
+    if (request->shape[0]->cutting->output_stage[o] == OPIPE_NONE)
+      request->has_plain = true;
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {
     uint32_t o = 0;
     OPI_TRY(find_output(s, params->outputs[i].name, &o, err));
-    if (request->results[o].data != NULL) return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
+    if (request->results[o].data != NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
     OPI_TRY(take_buffer(s, o, &params->outputs[i], &request->results[o], err));
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    if (request->results[o].data == NULL) OPI_TRY(own_result(s, &request->results[o], s->output_names[o], err));
+    if (request->results[o].data == NULL)
+      OPI_TRY(own_result(s, &request->results[o], s->output_names[o], err));
   }
   return OPIPE_OK;
 }
@@ -142,10 +166,12 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
 static void number(opi_session *s, opi_request *request, const opipe_submit_params *params) {
   const uint32_t n_small = request->n_microbatches - request->n_large;
   request->number = s->n_numbered++;
-  request->deadline_ns = params->deadline_ns == 0 ? 0 : opi_later_ns(opi_clock_ns(), params->deadline_ns);
+  request->deadline_ns =
+      params->deadline_ns == 0 ? 0 : opi_later_ns(opi_clock_ns(), params->deadline_ns);
   for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
     opi_shape *shape = request->shape[c];
-    if (shape == NULL) continue;
+    if (shape == NULL)
+      continue;
     request->first_sequence[c] = shape->n_sequences;
     shape->n_sequences += c == 0 ? request->n_large : n_small;
     shape->last_used = request->number + 1;
@@ -164,28 +190,37 @@ static void publish(opi_session *s, opi_request *request, uint32_t version) {
   s->ring[request->number % s->ring_room] = request;
   atomic_store_explicit(&s->n_submitted, request->number + 1, memory_order_release);
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
-    if (all || wakes[r]) s->transport->ring(s->ranks[r].endpoint);
+    if (all || wakes[r])
+      s->transport->ring(s->ranks[r].endpoint);
   }
-  if (opi_session_failed(s)) opi_session_settle(s);
+  if (opi_session_failed(s))
+    opi_session_settle(s);
 }
 
 static void run_now(opi_session *s, opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
   const opipe_status status = opi_run_reference(s, request, &why);
-  if (status < 0) (void)opi_request_fail(request, &why);
+  if (status < 0)
+    (void)opi_request_fail(request, &why);
   opi_request_finish(request);
 }
 
-static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params, opi_request **out_request, opipe_error *err) {
+static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
+                                  opi_request **out_request, opipe_error *err) {
   const uint32_t version = s->rung_version;
-  if (opi_session_failed(s)) return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
-  if (atomic_load(&s->n_unfinished) >= s->max_in_flight) return OPIPE_PENDING;
+  if (opi_session_failed(s))
+    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
+  if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
+    return OPIPE_PENDING;
   opi_request *request = opi_request_new(s, err);
-  if (request == NULL) return OPIPE_E_NOMEM;
+  if (request == NULL)
+    return OPIPE_E_NOMEM;
   request->shape[0] = request->shape[1] = NULL;
   opipe_status status = opi_read_inputs(s, params, request, err);
-  if (status == OPIPE_OK) status = find_shapes(s, request, err);
-  if (status == OPIPE_OK) status = place_results(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = find_shapes(s, request, err);
+  if (status == OPIPE_OK)
+    status = place_results(s, params, request, err);
   if (status < 0) {
     drop_shapes(request);
     opi_request_recycle(request);
@@ -202,7 +237,8 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   return OPIPE_OK;
 }
 
-opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params, opi_request **out_request, opipe_error *err) {
+opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params,
+                                opi_request **out_request, opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
   OPI_TRY(check_params(params, err));
   opi_lock_take(&s->submit_lock);

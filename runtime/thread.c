@@ -6,7 +6,8 @@
 #include <signal.h>
 #include <stdio.h>
 
-opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg), void *arg, opipe_error *err) {
+opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg),
+                              void *arg, opipe_error *err) {
   char short_name[16];
   sigset_t all, before;
   (void)snprintf(short_name, sizeof short_name, "%s", name);
@@ -14,14 +15,16 @@ opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)
   (void)pthread_sigmask(SIG_SETMASK, &all, &before);
   const int failed = pthread_create(&thread->handle, NULL, run, arg);
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (failed != 0) return opi_fail_errno(err, failed, "thread '%s' cannot be started", name);
+  if (failed != 0)
+    return opi_fail_errno(err, failed, "thread '%s' cannot be started", name);
   (void)pthread_setname_np(thread->handle, short_name);
   thread->running = true;
   return OPIPE_OK;
 }
 
 void opi_thread_join(opi_thread *thread) {
-  if (!thread->running) return;
+  if (!thread->running)
+    return;
   (void)pthread_join(thread->handle, NULL);
   thread->running = false;
 }
@@ -29,14 +32,16 @@ void opi_thread_join(opi_thread *thread) {
 opipe_status opi_lock_init(opi_lock *lock, opipe_error *err) {
   pthread_condattr_t attributes;
   int failed = pthread_mutex_init(&lock->mutex, NULL);
-  if (failed != 0) return opi_fail_errno(err, failed, "a lock cannot be made");
+  if (failed != 0)
+    return opi_fail_errno(err, failed, "a lock cannot be made");
   failed = pthread_condattr_init(&attributes);
   if (failed == 0) {
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     failed = pthread_cond_init(&lock->cond, &attributes);
     (void)pthread_condattr_destroy(&attributes);
   }
-  if (failed == 0) return OPIPE_OK;
+  if (failed == 0)
+    return OPIPE_OK;
   (void)pthread_mutex_destroy(&lock->mutex);
   return opi_fail_errno(err, failed, "a signal cannot be made");
 }
@@ -55,7 +60,8 @@ void opi_lock_wait(opi_lock *lock, uint64_t until_ns) {
 uint32_t opi_cores_allowed(void) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+    return 1;
   const int n = CPU_COUNT(&cores);
   return n < 1 ? 1 : (uint32_t)n;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads, locks and clocks: the one place where pthreads are used by the core.
  *
- * pthreads and not C11 threads, because ThreadSanitizer understands the former. Waits are on the monotonic clock.
+ * pthreads and not C11 threads, because ThreadSanitizer understands the former. Waits are on the
+ * monotonic clock.
  */
 #ifndef OPI_THREAD_H
 #define OPI_THREAD_H
@@ -22,16 +23,25 @@ typedef struct opi_lock {
   pthread_cond_t cond;
 } opi_lock;
 
-/* Starts `run(arg)` on a thread of its own, with all signals blocked; `name` (15 characters are kept) is what debuggers show. */
-opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg), void *arg, opipe_error *err);
+/* Starts `run(arg)` on a thread of its own, with all signals blocked; `name` (15 characters are
+ * kept) is what debuggers show. */
+opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg),
+                              void *arg, opipe_error *err);
 void opi_thread_join(opi_thread *thread); /* nothing when it was never started */
 
 opipe_status opi_lock_init(opi_lock *lock, opipe_error *err);
 void opi_lock_destroy(opi_lock *lock);
-static inline void opi_lock_take(opi_lock *lock) { (void)pthread_mutex_lock(&lock->mutex); }
-static inline void opi_lock_give(opi_lock *lock) { (void)pthread_mutex_unlock(&lock->mutex); }
-static inline void opi_lock_signal(opi_lock *lock) { (void)pthread_cond_broadcast(&lock->cond); }
-/* Lets go of the lock until signalled, or until the clock shows `until_ns`; may wake for nothing. */
+static inline void opi_lock_take(opi_lock *lock) {
+  (void)pthread_mutex_lock(&lock->mutex);
+}
+static inline void opi_lock_give(opi_lock *lock) {
+  (void)pthread_mutex_unlock(&lock->mutex);
+}
+static inline void opi_lock_signal(opi_lock *lock) {
+  (void)pthread_cond_broadcast(&lock->cond);
+}
+/* Lets go of the lock until signalled, or until the clock shows `until_ns`; may wake for nothing.
+ */
 void opi_lock_wait(opi_lock *lock, uint64_t until_ns);
 
 /* Monotonic nanoseconds. */

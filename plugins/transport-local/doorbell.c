@@ -99,8 +99,8 @@ opipe_status local_wait(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeou
   const uint64_t start = now_ns();
   const uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
   const uint64_t spin_until = start + (uint64_t)endpoint->spin_us * 1000;
-  const bool rang =
-      endpoint->spin_us != 0 && spin(endpoint, seen, start, spin_until < until ? spin_until : until);
+  const bool rang = endpoint->spin_us != 0 &&
+                    spin(endpoint, seen, start, spin_until < until ? spin_until : until);
   if (!rang)
     sleep_until(endpoint, seen, until);
   const opipe_status status = local_check(endpoint->world, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's interpreter: request after request in the order of submission, action after action in the plan's order, step after step in the
- * list of the micro-batch's shape. Its place is a few numbers, so that it can stop at any step and go on later, on any thread.
+/* A rank's interpreter: request after request in the order of submission, action after action in
+ * the plan's order, step after step in the list of the micro-batch's shape. Its place is a few
+ * numbers, so that it can stop at any step and go on later, on any thread.
  */
 #include "runtime/state.h"
 
@@ -9,15 +10,19 @@ static opipe_status look_for_shapes(opi_rank *rank, opipe_error *err) {
   opi_session *s = rank->session;
   const uint32_t version = atomic_load_explicit(&s->shapes_version, memory_order_acquire);
   opipe_status status = OPIPE_OK;
-  if (version == rank->seen_shapes) return OPIPE_OK;
-  if (rank->credit_dst != NULL) OPI_TRY(opi_post_credits(rank, err));
+  if (version == rank->seen_shapes)
+    return OPIPE_OK;
+  if (rank->credit_dst != NULL)
+    OPI_TRY(opi_post_credits(rank, err));
   opi_lock_take(&s->shapes_lock);
   for (uint32_t i = 0; i < s->n_places && status == OPIPE_OK; ++i) {
     opi_shape *shape = s->shapes[i];
-    if (shape == NULL || shape->started[rank->index]) continue;
+    if (shape == NULL || shape->started[rank->index])
+      continue;
     for (uint32_t r = 0; r < shape->cutting->n_routes && status == OPIPE_OK; ++r) {
       opi_route_run *route = &shape->routes[r];
-      if (route->dst == NULL || route->dst_rank != rank->index) continue;
+      if (route->dst == NULL || route->dst_rank != rank->index)
+        continue;
       status = opi_post_receives(rank, shape, route, shape->cutting->routes[r].n_bytes, err);
     }
     shape->started[rank->index] = true;
@@ -29,7 +34,8 @@ static opipe_status look_for_shapes(opi_rank *rank, opipe_error *err) {
 
 static bool take_request(opi_rank *rank) {
   opi_session *s = rank->session;
-  if (rank->n_taken >= atomic_load_explicit(&s->n_submitted, memory_order_acquire)) return false;
+  if (rank->n_taken >= atomic_load_explicit(&s->n_submitted, memory_order_acquire))
+    return false;
   rank->request = s->ring[rank->n_taken % s->ring_room];
   rank->action = s->plan->rank_first[rank->index];
   rank->step = OPIPE_NONE;
@@ -39,25 +45,31 @@ static bool take_request(opi_rank *rank) {
 
 /* Remembers since when the step has been blocked, or that it moves again. */
 static void note_blocked(opi_rank *rank, const opi_step *step) {
-  if (rank->blocked_since_ns != 0) return;
+  if (rank->blocked_since_ns != 0)
+    return;
   rank->blocked_since_ns = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_STEP, step, rank->blocked_since_ns);
 }
 
 static void note_moves(opi_rank *rank, const opi_step *step) {
-  if (rank->blocked_since_ns == 0) return;
+  if (rank->blocked_since_ns == 0)
+    return;
   rank->blocked_since_ns = 0;
   opi_rank_note(rank, OPI_DOING_STEP, step, 0);
 }
 
-static opipe_status run_group(opi_rank *rank, opi_shape *shape, uint64_t sequence, opipe_error *err) {
+static opipe_status run_group(opi_rank *rank, opi_shape *shape, uint64_t sequence,
+                              opipe_error *err) {
   const uint32_t end = shape->group_first[rank->action + 1];
-  if (rank->step == OPIPE_NONE) rank->step = shape->group_first[rank->action];
+  if (rank->step == OPIPE_NONE)
+    rank->step = shape->group_first[rank->action];
   while (rank->step < end) {
     const opi_step *step = &shape->list->steps[rank->step];
     const opipe_status status = opi_step_run(rank, shape, step, sequence, err);
-    if (status == OPIPE_PENDING) note_blocked(rank, step);
-    if (status != OPIPE_OK) return status;
+    if (status == OPIPE_PENDING)
+      note_blocked(rank, step);
+    if (status != OPIPE_OK)
+      return status;
     note_moves(rank, step);
     ++rank->step;
   }
@@ -70,9 +82,12 @@ static opipe_status run_request(opi_rank *rank, opipe_error *err) {
   while (rank->action < plan->rank_first[rank->index + 1]) {
     const uint32_t m = plan->actions[rank->action].microbatch;
     if (m < request->n_microbatches) { /* else it has no rows: all ranks leave it out */
-      const opipe_status status = run_group(rank, request->shape[opi_class_of(request, m)], opi_sequence_of(request, m), err);
-      if (status != OPIPE_OK) return status;
-      if (opi_session_failed(rank->session)) return OPIPE_PENDING;
+      const opipe_status status = run_group(rank, request->shape[opi_class_of(request, m)],
+                                            opi_sequence_of(request, m), err);
+      if (status != OPIPE_OK)
+        return status;
+      if (opi_session_failed(rank->session))
+        return OPIPE_PENDING;
     }
     ++rank->action;
     rank->step = OPIPE_NONE;
@@ -90,19 +105,24 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   rank->polls = false;
   while (status == OPIPE_OK) {
-    if (opi_session_failed(s)) return why_failed(s, err);
+    if (opi_session_failed(s))
+      return why_failed(s, err);
     status = look_for_shapes(rank, &local);
     if (status == OPIPE_OK && rank->request == NULL && !take_request(rank)) {
       opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
       return OPIPE_OK;
     }
-    if (status == OPIPE_OK) status = run_request(rank, &local);
-    if (status != OPIPE_OK) break;
+    if (status == OPIPE_OK)
+      status = run_request(rank, &local);
+    if (status != OPIPE_OK)
+      break;
     opi_request *done = rank->request;
     rank->request = NULL;
-    if (atomic_fetch_sub(&done->n_ranks_left, 1) == 1) opi_request_finish(done);
+    if (atomic_fetch_sub(&done->n_ranks_left, 1) == 1)
+      opi_request_finish(done);
   }
-  if (status == OPIPE_PENDING) return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;
+  if (status == OPIPE_PENDING)
+    return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;
   opi_session_fail(s, rank->index, rank->request, &local);
   return why_failed(s, err);
 }

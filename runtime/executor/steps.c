@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One step of a rank's list: each either happens or answers OPIPE_PENDING without having done anything, and is tried again.
+/* One step of a rank's list: each either happens or answers OPIPE_PENDING without having done
+ * anything, and is tried again.
  *
- * A request that has failed flows on: its messages are received, slots reserved and handed over as ever, so that the counting of all ranks
- * stays in step; only loads, programs and stores are left out.
+ * A request that has failed flows on: its messages are received, slots reserved and handed over as
+ * ever, so that the counting of all ranks stays in step; only loads, programs and stores are left
+ * out.
  */
 #include "runtime/state.h"
 
 /* ---- receives: posted as soon as a slot is free ---- */
 
-opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *route, uint64_t n_bytes, opipe_error *err) {
+opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *route,
+                               uint64_t n_bytes, opipe_error *err) {
   const opipe_transport *t = rank->session->transport;
   while (route->n_posted < route->n_used + route->slot->depth) {
     const opipe_region region = opi_slot_region(shape, route->slot, route->n_posted, n_bytes);
     const opipe_status status = t->recv(route->dst, route->n_posted, &region, NULL, err);
-    if (status < 0) return status;
-    if (status == OPIPE_PENDING) return OPIPE_OK;
+    if (status < 0)
+      return status;
+    if (status == OPIPE_PENDING)
+      return OPIPE_OK;
     ++route->n_posted;
   }
   return OPIPE_OK;
@@ -25,22 +30,27 @@ static const opipe_region NOTHING = {.buffer = NULL};
 opipe_status opi_post_credits(opi_rank *rank, opipe_error *err) {
   const opi_session *s = rank->session;
   while (rank->credits_posted < rank->credits_used + s->plan->in_flight) {
-    const opipe_status status = s->transport->recv(rank->credit_dst, rank->credits_posted, &NOTHING, NULL, err);
-    if (status < 0) return status;
-    if (status == OPIPE_PENDING) return OPIPE_OK;
+    const opipe_status status =
+        s->transport->recv(rank->credit_dst, rank->credits_posted, &NOTHING, NULL, err);
+    if (status < 0)
+      return status;
+    if (status == OPIPE_PENDING)
+      return OPIPE_OK;
     ++rank->credits_posted;
   }
   return OPIPE_OK;
 }
 
-/* The first stage may start micro-batch n once credit n - in_flight has come. n counts from the session's start. */
+/* The first stage may start micro-batch n once credit n - in_flight has come. n counts from the
+ * session's start. */
 static opipe_status take_credit(opi_rank *rank, opipe_error *err) {
   const opi_session *s = rank->session;
   rank->peer = opi_plan_rank(s->plan, s->plan->n_stages - 1, 0);
   if (rank->credits_started >= s->plan->in_flight) {
     OPI_TRY(opi_post_credits(rank, err));
     const opipe_status status = s->transport->test(rank->credit_dst, rank->credits_used, err);
-    if (status != OPIPE_OK) return status;
+    if (status != OPIPE_OK)
+      return status;
     ++rank->credits_used;
     OPI_TRY(opi_post_credits(rank, err));
   }
@@ -51,24 +61,30 @@ static opipe_status take_credit(opi_rank *rank, opipe_error *err) {
 static opipe_status give_credit(opi_rank *rank, opipe_error *err) {
   const opi_session *s = rank->session;
   rank->peer = opi_plan_rank(s->plan, 0, 0);
-  const opipe_status status = s->transport->send(rank->credit_src, rank->credits_given, &NOTHING, NULL, NULL, err);
-  if (status == OPIPE_OK) ++rank->credits_given;
+  const opipe_status status =
+      s->transport->send(rank->credit_src, rank->credits_given, &NOTHING, NULL, NULL, err);
+  if (status == OPIPE_OK)
+    ++rank->credits_given;
   return status;
 }
 
 /* ---- messages ---- */
 
-static opipe_status receive(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence, opipe_error *err) {
+static opipe_status receive(opi_rank *rank, opi_shape *shape, const opi_step *step,
+                            uint64_t sequence, opipe_error *err) {
   opi_route_run *route = &shape->routes[step->route];
   rank->peer = route->src_rank;
   if (route->n_posted <= sequence) {
-    OPI_TRY(opi_post_receives(rank, shape, route, shape->cutting->routes[step->route].n_bytes, err));
-    if (route->n_posted <= sequence) return OPIPE_PENDING;
+    OPI_TRY(
+        opi_post_receives(rank, shape, route, shape->cutting->routes[step->route].n_bytes, err));
+    if (route->n_posted <= sequence)
+      return OPIPE_PENDING;
   }
   return rank->session->transport->test(route->dst, sequence, err);
 }
 
-static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence, opipe_error *err) {
+static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *step,
+                            uint64_t sequence, opipe_error *err) {
   opi_route_run *route = &shape->routes[step->route];
   const uint64_t n_bytes = shape->cutting->routes[step->route].n_bytes;
   const opipe_region region = opi_slot_region(shape, route->home, sequence, n_bytes);
@@ -78,68 +94,87 @@ static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *st
 
 /* ---- programs ---- */
 
-/* May the program write its outputs? In place: the receiver has set the slot aside. Own memory: the messages that lay there are gone. */
-static opipe_status outputs_free(opi_rank *rank, const opi_shape *shape, uint32_t stage, uint64_t sequence, opipe_error *err) {
+/* May the program write its outputs? In place: the receiver has set the slot aside. Own memory: the
+ * messages that lay there are gone. */
+static opipe_status outputs_free(opi_rank *rank, const opi_shape *shape, uint32_t stage,
+                                 uint64_t sequence, opipe_error *err) {
   const opipe_transport *t = rank->session->transport;
   for (uint32_t r = 0; r < shape->cutting->n_routes; ++r) {
     const opi_route_run *route = &shape->routes[r];
     opipe_status status = OPIPE_OK;
-    if (shape->cutting->routes[r].src_stage != stage) continue;
+    if (shape->cutting->routes[r].src_stage != stage)
+      continue;
     if (route->src == NULL) {
       if (sequence >= route->n_used + route->slot->depth) {
-        return opi_fail(err, OPIPE_E_INTERNAL, "rank %u: stage %u makes message %llu of a tensor of which stage %u has used %llu",
-                        rank->index, stage, (unsigned long long)sequence, shape->cutting->routes[r].dst_stage,
-                        (unsigned long long)route->n_used);
+        return opi_fail(
+            err, OPIPE_E_INTERNAL,
+            "rank %u: stage %u makes message %llu of a tensor of which stage %u has used %llu",
+            rank->index, stage, (unsigned long long)sequence, shape->cutting->routes[r].dst_stage,
+            (unsigned long long)route->n_used);
       }
     } else if (route->in_place) {
       status = t->reserve(route->src, sequence, err);
     } else if (sequence >= route->home->depth) {
       status = t->test(route->src, sequence - route->home->depth, err);
     }
-    if (status == OPIPE_OK) continue;
+    if (status == OPIPE_OK)
+      continue;
     rank->peer = route->dst_rank;
     return status;
   }
   return OPIPE_OK;
 }
 
-static void poison(const opi_shape *shape, const opi_slot *slot, uint64_t sequence, uint64_t n_bytes) {
+static void poison(const opi_shape *shape, const opi_slot *slot, uint64_t sequence,
+                   uint64_t n_bytes) {
   char *data = opi_slot_host(shape, slot, sequence);
-  for (uint64_t i = 0; data != NULL && i < n_bytes; ++i) data[i] = (char)0xdb;
+  for (uint64_t i = 0; data != NULL && i < n_bytes; ++i)
+    data[i] = (char)0xdb;
 }
 
 /* The stage has read its inputs: their slots go back. */
-static opipe_status inputs_used(opi_rank *rank, opi_shape *shape, uint32_t stage, uint64_t sequence, opipe_error *err) {
+static opipe_status inputs_used(opi_rank *rank, opi_shape *shape, uint32_t stage, uint64_t sequence,
+                                opipe_error *err) {
   const bool wipe = (rank->session->flags & OPIPE_SESSION_POISON) != 0;
   for (uint32_t r = 0; r < shape->cutting->n_routes; ++r) {
     opi_route_run *route = &shape->routes[r];
     const uint64_t n_bytes = shape->cutting->routes[r].n_bytes;
-    if (shape->cutting->routes[r].dst_stage != stage) continue;
-    if (wipe) poison(shape, route->slot, sequence, n_bytes);
+    if (shape->cutting->routes[r].dst_stage != stage)
+      continue;
+    if (wipe)
+      poison(shape, route->slot, sequence, n_bytes);
     ++route->n_used;
-    if (route->dst != NULL) OPI_TRY(opi_post_receives(rank, shape, route, n_bytes, err));
+    if (route->dst != NULL)
+      OPI_TRY(opi_post_receives(rank, shape, route, n_bytes, err));
   }
   return OPIPE_OK;
 }
 
-static opipe_status compute(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence, opipe_error *err) {
+static opipe_status compute(opi_rank *rank, opi_shape *shape, const opi_step *step,
+                            uint64_t sequence, opipe_error *err) {
   const opipe_status status = outputs_free(rank, shape, step->stage, sequence, err);
-  if (status != OPIPE_OK) return status;
-  OPI_TRY(opi_stage_compute(rank, shape, rank->request, step->stage, step->microbatch, sequence, err));
+  if (status != OPIPE_OK)
+    return status;
+  OPI_TRY(
+      opi_stage_compute(rank, shape, rank->request, step->stage, step->microbatch, sequence, err));
   return inputs_used(rank, shape, step->stage, sequence, err);
 }
 
-opipe_status opi_step_run(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence, opipe_error *err) {
+opipe_status opi_step_run(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence,
+                          opipe_error *err) {
   rank->peer = OPIPE_NONE;
   switch (step->kind) {
     case OPI_ACT_RECV:
-      return step->route == OPI_ROUTE_CREDIT ? take_credit(rank, err) : receive(rank, shape, step, sequence, err);
+      return step->route == OPI_ROUTE_CREDIT ? take_credit(rank, err)
+                                             : receive(rank, shape, step, sequence, err);
     case OPI_ACT_SEND:
-      return step->route == OPI_ROUTE_CREDIT ? give_credit(rank, err) : deliver(rank, shape, step, sequence, err);
+      return step->route == OPI_ROUTE_CREDIT ? give_credit(rank, err)
+                                             : deliver(rank, shape, step, sequence, err);
     case OPI_ACT_LOAD:
       return opi_load_inputs(rank, shape, rank->request, step->stage, step->microbatch, err);
     case OPI_ACT_STORE:
-      return opi_store_results(rank, shape, rank->request, step->stage, step->microbatch, sequence, err);
+      return opi_store_results(rank, shape, rank->request, step->stage, step->microbatch, sequence,
+                               err);
     case OPI_ACT_COMPUTE:
       return compute(rank, shape, step, sequence, err);
     default:

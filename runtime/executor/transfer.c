@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between a request's memory and the device: inputs are gathered (any strides, the micro-batch's rows) into the stage's slots, results are
- * put into their place in the caller's or the library's buffer.
+/* Between a request's memory and the device: inputs are gathered (any strides, the micro-batch's
+ * rows) into the stage's slots, results are put into their place in the caller's or the library's
+ * buffer.
  *
- * While a rank touches a request's memory it says so (`touching`) and then looks whether the session has failed, so that a failed request
- * is never handed back to its owner while somebody still copies.
+ * While a rank touches a request's memory it says so (`touching`) and then looks whether the
+ * session has failed, so that a failed request is never handed back to its owner while somebody
+ * still copies.
  */
 #include <string.h>
 
@@ -13,29 +15,34 @@
 /* ---- fences ---- */
 
 static bool fence_set(const opipe_fence *fence) {
-  if (fence->kind != OPIPE_FENCE_HOST_FLAG) return true;
+  if (fence->kind != OPIPE_FENCE_HOST_FLAG)
+    return true;
   return __atomic_load_n((const uint32_t *)fence->handle, __ATOMIC_ACQUIRE) != 0;
 }
 
 /* False when the session has failed: the memory must not be touched then. */
 static bool touch(opi_rank *rank) {
   atomic_store(&rank->touching, 1);
-  if (!opi_session_failed(rank->session)) return true;
+  if (!opi_session_failed(rank->session))
+    return true;
   atomic_store(&rank->touching, 0);
   return false;
 }
 
-static void let_go(opi_rank *rank) { atomic_store(&rank->touching, 0); }
+static void let_go(opi_rank *rank) {
+  atomic_store(&rank->touching, 0);
+}
 
 static bool is_plain_host(const opi_rank *rank) {
-  return (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 && (rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
+  return (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 &&
+         (rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
 }
 
 /* ---- inputs ---- */
 
 /* The rows of micro-batch m of an input. */
-static opi_view part_of(const opi_session *s, const opi_request *request, uint32_t input, uint32_t microbatch, int64_t *shape,
-                        uint64_t *out_n_bytes) {
+static opi_view part_of(const opi_session *s, const opi_request *request, uint32_t input,
+                        uint32_t microbatch, int64_t *shape, uint64_t *out_n_bytes) {
   const opi_input *in = &s->inputs[input];
   const opi_feed *feed = &request->feeds[input];
   opi_view view = {.data = feed->data,
@@ -46,7 +53,8 @@ static opi_view part_of(const opi_session *s, const opi_request *request, uint32
   memcpy(shape, feed->shape, sizeof feed->shape);
   if (in->batch_axis >= 0) {
     shape[in->batch_axis] = request->shape[opi_class_of(request, microbatch)]->rows;
-    view.data += opi_row_of(request, microbatch) * feed->strides[in->batch_axis] * (int64_t)view.elem_bytes;
+    view.data +=
+        opi_row_of(request, microbatch) * feed->strides[in->batch_axis] * (int64_t)view.elem_bytes;
   }
   (void)opi_tensor_bytes(in->value->dtype, shape, view.rank, out_n_bytes);
   if (view.elem_bytes == 0) { /* packed below a byte: dense and never sliced */
@@ -59,17 +67,21 @@ static opi_view part_of(const opi_session *s, const opi_request *request, uint32
   return view;
 }
 
-static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request *request, const opi_boundary *boundary,
-                             const opi_slot *slot, uint32_t microbatch, opipe_error *err) {
+static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request *request,
+                             const opi_boundary *boundary, const opi_slot *slot,
+                             uint32_t microbatch, opipe_error *err) {
   int64_t dims[OPIPE_MAX_RANK];
   uint64_t n_bytes = 0;
-  const opi_view view = part_of(rank->session, request, shape->port_input[boundary->port], microbatch, dims, &n_bytes);
+  const opi_view view = part_of(rank->session, request, shape->port_input[boundary->port],
+                                microbatch, dims, &n_bytes);
   if (n_bytes != boundary->n_bytes) {
-    return opi_fail(err, OPIPE_E_INTERNAL, "input '%s' of a micro-batch has %llu bytes, its slot %llu",
-                    rank->session->inputs[shape->port_input[boundary->port]].name, (unsigned long long)n_bytes,
-                    (unsigned long long)boundary->n_bytes);
+    return opi_fail(err, OPIPE_E_INTERNAL,
+                    "input '%s' of a micro-batch has %llu bytes, its slot %llu",
+                    rank->session->inputs[shape->port_input[boundary->port]].name,
+                    (unsigned long long)n_bytes, (unsigned long long)boundary->n_bytes);
   }
-  if (n_bytes == 0) return OPIPE_OK;
+  if (n_bytes == 0)
+    return OPIPE_OK;
   if (is_plain_host(rank)) {
     opi_view_gather(&view, opi_slot_host(shape, slot, 0));
     return OPIPE_OK;
@@ -85,21 +97,27 @@ static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request
   return opi_rank_sync(rank, err); /* the source may be reused, by us or by the caller */
 }
 
-opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage, uint32_t microbatch,
-                             opipe_error *err) {
+opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage,
+                             uint32_t microbatch, opipe_error *err) {
   const opi_stage *cut = &shape->cutting->stages[stage];
   opipe_status status = OPIPE_OK;
-  if (opi_request_failed(request)) return OPIPE_OK;
+  if (opi_request_failed(request))
+    return OPIPE_OK;
   for (uint32_t b = 0; b < cut->graph.n_boundaries; ++b) {
-    if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST) continue;
-    if (fence_set(&request->feeds[shape->port_input[cut->boundaries[b].port]].ready)) continue;
+    if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST)
+      continue;
+    if (fence_set(&request->feeds[shape->port_input[cut->boundaries[b].port]].ready))
+      continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
-  if (!touch(rank)) return OPIPE_OK;
+  if (!touch(rank))
+    return OPIPE_OK;
   for (uint32_t b = 0; b < cut->graph.n_boundaries && status == OPIPE_OK; ++b) {
-    if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST) continue;
-    status = load_one(rank, shape, request, &cut->boundaries[b], &shape->layout->boundaries[stage][b], microbatch, err);
+    if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST)
+      continue;
+    status = load_one(rank, shape, request, &cut->boundaries[b],
+                      &shape->layout->boundaries[stage][b], microbatch, err);
   }
   let_go(rank);
   return status;
@@ -107,9 +125,11 @@ opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *requ
 
 /* ---- results ---- */
 
-/* The device that holds a produced tensor may be another rank's, whose memory is then the host's too (in place). */
-static opipe_status read_slot(opi_rank *rank, const opi_shape *shape, const opi_slot *slot, uint64_t sequence, uint64_t n_bytes,
-                              const char **out_data, opipe_error *err) {
+/* The device that holds a produced tensor may be another rank's, whose memory is then the host's
+ * too (in place). */
+static opipe_status read_slot(opi_rank *rank, const opi_shape *shape, const opi_slot *slot,
+                              uint64_t sequence, uint64_t n_bytes, const char **out_data,
+                              opipe_error *err) {
   opi_rank *owner = &rank->session->ranks[slot->rank];
   if (owner != rank || is_plain_host(rank)) {
     *out_data = opi_slot_host(shape, slot, sequence);
@@ -122,43 +142,52 @@ static opipe_status read_slot(opi_rank *rank, const opi_shape *shape, const opi_
   return opi_rank_sync(rank, err);
 }
 
-static void put_result(const opi_request *request, const opi_shape *shape, uint32_t output, uint32_t microbatch, const char *part,
-                       uint64_t n_bytes) {
+static void put_result(const opi_request *request, const opi_shape *shape, uint32_t output,
+                       uint32_t microbatch, const char *part, uint64_t n_bytes) {
   const opi_carry *carry = &shape->output_carry[output];
   const opi_result *result = &request->results[output];
-  if (n_bytes == 0) return;
+  if (n_bytes == 0)
+    return;
   if (carry->axis < 0) {
-    if (microbatch == 0) memcpy(result->data, part, (size_t)n_bytes);
+    if (microbatch == 0)
+      memcpy(result->data, part, (size_t)n_bytes);
     return;
   }
   uint64_t outer = (uint64_t)carry->outer;
-  for (int32_t d = 0; d < carry->axis; ++d) outer *= (uint64_t)result->shape[d];
+  for (int32_t d = 0; d < carry->axis; ++d)
+    outer *= (uint64_t)result->shape[d];
   const uint64_t unit_bytes = n_bytes / outer / (uint64_t)shape->rows;
-  opi_scatter_part(result->data, part, outer, (uint64_t)request->rows, (uint64_t)opi_row_of(request, microbatch),
-                   (uint64_t)shape->rows, unit_bytes);
+  opi_scatter_part(result->data, part, outer, (uint64_t)request->rows,
+                   (uint64_t)opi_row_of(request, microbatch), (uint64_t)shape->rows, unit_bytes);
 }
 
-static opipe_status store_one(opi_rank *rank, const opi_shape *shape, const opi_request *request, uint32_t stage, uint32_t output,
-                              uint32_t microbatch, uint64_t sequence, opipe_error *err) {
+static opipe_status store_one(opi_rank *rank, const opi_shape *shape, const opi_request *request,
+                              uint32_t stage, uint32_t output, uint32_t microbatch,
+                              uint64_t sequence, opipe_error *err) {
   const uint32_t b = shape->cutting->output_slot[output];
   const uint64_t n_bytes = shape->cutting->stages[stage].boundaries[b].n_bytes;
   const char *data = NULL;
-  OPI_TRY(read_slot(rank, shape, &shape->layout->boundaries[stage][b], sequence, n_bytes, &data, err));
+  OPI_TRY(
+      read_slot(rank, shape, &shape->layout->boundaries[stage][b], sequence, n_bytes, &data, err));
   put_result(request, shape, output, microbatch, data, n_bytes);
   return OPIPE_OK;
 }
 
-opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage, uint32_t microbatch,
-                               uint64_t sequence, opipe_error *err) {
+opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *request,
+                               uint32_t stage, uint32_t microbatch, uint64_t sequence,
+                               opipe_error *err) {
   const opi_stage_run *run = &shape->stages[stage];
   opipe_status status = OPIPE_OK;
-  if (opi_request_failed(request)) return OPIPE_OK;
+  if (opi_request_failed(request))
+    return OPIPE_OK;
   for (uint32_t i = 0; i < run->n_results; ++i) {
-    if (fence_set(&request->results[run->results[i]].ready)) continue;
+    if (fence_set(&request->results[run->results[i]].ready))
+      continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
-  if (!touch(rank)) return OPIPE_OK;
+  if (!touch(rank))
+    return OPIPE_OK;
   for (uint32_t i = 0; i < run->n_results && status == OPIPE_OK; ++i) {
     status = store_one(rank, shape, request, stage, run->results[i], microbatch, sequence, err);
   }
@@ -171,19 +200,25 @@ opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *re
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err) {
   const opi_session *s = rank->session;
   const opi_cutting *c = request->shape[0]->cutting;
-  if (!request->has_plain || opi_request_failed(request)) return OPIPE_OK;
+  if (!request->has_plain || opi_request_failed(request))
+    return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    if (c->output_stage[o] != OPIPE_NONE) continue;
+    if (c->output_stage[o] != OPIPE_NONE)
+      continue;
     const uint32_t port = c->output_slot[o];
-    const bool ready = port == OPIPE_NONE || fence_set(&request->feeds[request->shape[0]->port_input[port]].ready);
-    if (ready && fence_set(&request->results[o].ready)) continue;
+    const bool ready =
+        port == OPIPE_NONE || fence_set(&request->feeds[request->shape[0]->port_input[port]].ready);
+    if (ready && fence_set(&request->results[o].ready))
+      continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
-  if (!touch(rank)) return OPIPE_OK;
+  if (!touch(rank))
+    return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_result *result = &request->results[o];
-    if (c->output_stage[o] != OPIPE_NONE || result->n_bytes == 0) continue;
+    if (c->output_stage[o] != OPIPE_NONE || result->n_bytes == 0)
+      continue;
     if (c->output_slot[o] == OPIPE_NONE) {
       memcpy(result->data, c->graph->values[c->graph->outputs[o]].data, (size_t)result->n_bytes);
       continue;
@@ -208,13 +243,16 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
 
 /* ---- between ranks, for the reference ---- */
 
-opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *to, const opipe_region *dst, opipe_error *err) {
+opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *to,
+                             const opipe_region *dst, opipe_error *err) {
   void *a = NULL, *b = NULL;
-  if (src->n_bytes == 0) return OPIPE_OK;
+  if (src->n_bytes == 0)
+    return OPIPE_OK;
   if ((from->device_flags & to->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
     OPI_TRY(from->backend->buffer_host(src->buffer, &a, err));
     OPI_TRY(to->backend->buffer_host(dst->buffer, &b, err));
-    memmove((char *)b + dst->offset_bytes, (const char *)a + src->offset_bytes, (size_t)src->n_bytes);
+    memmove((char *)b + dst->offset_bytes, (const char *)a + src->offset_bytes,
+            (size_t)src->n_bytes);
     return OPIPE_OK;
   }
   char *staging = atomic_load_explicit(&from->staging, memory_order_acquire);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog: no thread of its own, every waiter looks now and then. The session is stuck when every rank that has work has stood still
- * for the watchdog's time; then the arrows "waits for" are followed to the rank that holds all up, and it is named.
+/* The watchdog: no thread of its own, every waiter looks now and then. The session is stuck when
+ * every rank that has work has stood still for the watchdog's time; then the arrows "waits for" are
+ * followed to the rank that holds all up, and it is named.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,8 @@ void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_stage, step->stage, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_microbatch, step->microbatch, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_peer, doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->peer, memory_order_relaxed);
+    atomic_store_explicit(&rank->doing_peer, doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->peer,
+                          memory_order_relaxed);
   }
   atomic_store_explicit(&rank->doing, doing, memory_order_relaxed);
   atomic_store_explicit(&rank->doing_since_ns, since_ns, memory_order_release);
@@ -31,10 +33,14 @@ static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
     opi_rank *rank = &s->ranks[r];
     const uint32_t doing = atomic_load_explicit(&rank->doing, memory_order_relaxed);
     const uint64_t since = atomic_load_explicit(&rank->doing_since_ns, memory_order_acquire);
-    if (s->threads == OPIPE_THREADS_HOST && atomic_load(&rank->driving) == 0) return false; /* the host's pace */
-    if (doing == OPI_DOING_NOTHING) continue;
-    if (since == 0 || now < since || now - since < s->watchdog_ns) return false;
-    if (!any) *out_rank = r;
+    if (s->threads == OPIPE_THREADS_HOST && atomic_load(&rank->driving) == 0)
+      return false; /* the host's pace */
+    if (doing == OPI_DOING_NOTHING)
+      continue;
+    if (since == 0 || now < since || now - since < s->watchdog_ns)
+      return false;
+    if (!any)
+      *out_rank = r;
     any = true;
   }
   return any;
@@ -44,9 +50,11 @@ static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
 static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
   for (uint32_t i = 0; i < s->plan->n_ranks; ++i) {
     const opi_rank *rank = &s->ranks[r];
-    if (atomic_load(&rank->doing) != OPI_DOING_STEP) break;
+    if (atomic_load(&rank->doing) != OPI_DOING_STEP)
+      break;
     const uint32_t peer = atomic_load(&rank->doing_peer);
-    if (peer >= s->plan->n_ranks || atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING) break;
+    if (peer >= s->plan->n_ranks || atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING)
+      break;
     *out_waiter = r;
     r = peer;
   }
@@ -56,32 +64,41 @@ static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
 static void describe(opi_session *s, uint32_t r, uint64_t now, char *text, size_t room) {
   const opi_rank *rank = &s->ranks[r];
   const double seconds = (double)(now - atomic_load(&rank->doing_since_ns)) * 1e-9;
-  const uint32_t stage = atomic_load(&rank->doing_stage), microbatch = atomic_load(&rank->doing_microbatch);
+  const uint32_t stage = atomic_load(&rank->doing_stage),
+                 microbatch = atomic_load(&rank->doing_microbatch);
   const unsigned long long request = atomic_load(&rank->doing_request);
   const uint32_t peer = atomic_load(&rank->doing_peer);
   if (atomic_load(&rank->doing) == OPI_DOING_PROGRAM) {
-    (void)snprintf(text, room, "rank %u has been in the program of stage %u (request %llu, micro-batch %u) for %.3g s", r, stage,
-                   request, microbatch, seconds);
+    (void)snprintf(
+        text, room,
+        "rank %u has been in the program of stage %u (request %llu, micro-batch %u) for %.3g s", r,
+        stage, request, microbatch, seconds);
     return;
   }
-  const int n = snprintf(text, room, "rank %u has stood at %s of stage %u (request %llu, micro-batch %u) for %.3g s", r,
-                         kind_name(atomic_load(&rank->doing_kind)), stage, request, microbatch, seconds);
+  const int n = snprintf(
+      text, room, "rank %u has stood at %s of stage %u (request %llu, micro-batch %u) for %.3g s",
+      r, kind_name(atomic_load(&rank->doing_kind)), stage, request, microbatch, seconds);
   if (peer != OPIPE_NONE && n > 0 && (size_t)n < room) {
     (void)snprintf(text + n, room - (size_t)n, ", waiting for rank %u%s", peer,
-                   atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING ? ", which has nothing left to do" : "");
+                   atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING
+                       ? ", which has nothing left to do"
+                       : "");
   }
 }
 
 void opi_watch(opi_session *s) {
   const uint64_t now = opi_clock_ns();
   uint32_t rank = 0, waiter = OPIPE_NONE;
-  if (s->reference || opi_session_failed(s) || !is_stuck(s, now, &rank)) return;
+  if (s->reference || opi_session_failed(s) || !is_stuck(s, now, &rank))
+    return;
   char culprit[200], other[200] = "";
   opipe_error why = OPIPE_ERROR_INIT;
   rank = follow(s, rank, &waiter);
   describe(s, rank, now, culprit, sizeof culprit);
-  if (waiter != OPIPE_NONE) describe(s, waiter, now, other, sizeof other);
-  (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ", other);
+  if (waiter != OPIPE_NONE)
+    describe(s, waiter, now, other, sizeof other);
+  (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ",
+                 other);
   const uint64_t number = atomic_load(&s->ranks[rank].doing_request);
   opi_session_fail(s, rank, s->ring[number % s->ring_room], &why);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a signature to a bound graph, cut as the plan says, and how its outputs carry the batch.
  *
- * When the loader says that it needs the value of an input, that input's value becomes part of every later signature and the binding is
- * tried again with it pinned.
+ * When the loader says that it needs the value of an input, that input's value becomes part of
+ * every later signature and the binding is tried again with it pinned.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,31 +11,38 @@
 #include "runtime/state.h"
 
 /* The free dimensions of all inputs with their numbers. */
-static opipe_status name_dims(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options, opipe_error *err) {
+static opipe_status name_dims(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options,
+                              opipe_error *err) {
   const opi_session *s = shape->session;
   opi_dim_binding *dims = OPI_ARENA_ARRAY(scratch, opi_dim_binding, s->n_dims);
   uint32_t n = 0, at = 0;
   char buffer[256];
-  if (dims == NULL) return opi_fail_nomem(err, s->n_dims * sizeof *dims, "dimensions");
+  if (dims == NULL)
+    return opi_fail_nomem(err, s->n_dims * sizeof *dims, "dimensions");
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_value *value = s->inputs[i].value;
     for (int32_t d = 0; d < value->rank; ++d, ++at) {
-      if (value->shape[d] >= 0) continue;
+      if (value->shape[d] >= 0)
+        continue;
       const char *key = opi_batch_dim_key(value, (uint32_t)d, buffer, sizeof buffer);
       uint32_t k = 0;
-      while (k < n && strcmp(dims[k].name, key) != 0) ++k;
-      if (k < n && dims[k].value == shape->dims[at]) continue;
+      while (k < n && strcmp(dims[k].name, key) != 0)
+        ++k;
+      if (k < n && dims[k].value == shape->dims[at])
+        continue;
       if (k < n) { /* one name for two lengths: the loader takes the second one by its place */
         (void)snprintf(buffer, sizeof buffer, "%s.%d", s->inputs[i].name, d);
         key = buffer;
       }
       /* An expression over the batch follows from the batch. */
       const bool computed = strpbrk(key, "+-*/") != NULL;
-      if (s->plan->n_microbatches > 1 && computed && s->plan->batch_dim != NULL && strstr(key, s->plan->batch_dim) != NULL) {
+      if (s->plan->n_microbatches > 1 && computed && s->plan->batch_dim != NULL &&
+          strstr(key, s->plan->batch_dim) != NULL) {
         continue;
       }
       dims[n] = (opi_dim_binding){.name = opi_arena_strdup(scratch, key), .value = shape->dims[at]};
-      if (dims[n++].name == NULL) return opi_fail_nomem(err, strlen(key), "dimensions");
+      if (dims[n++].name == NULL)
+        return opi_fail_nomem(err, strlen(key), "dimensions");
     }
   }
   options->dims = dims;
@@ -43,14 +50,17 @@ static opipe_status name_dims(const opi_shape *shape, opi_arena *scratch, opi_bi
   return OPIPE_OK;
 }
 
-static opipe_status name_pins(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options, opipe_error *err) {
+static opipe_status name_pins(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options,
+                              opipe_error *err) {
   const opi_session *s = shape->session;
   opi_pin *pins = OPI_ARENA_ARRAY(scratch, opi_pin, shape->n_pins);
-  if (pins == NULL) return opi_fail_nomem(err, shape->n_pins * sizeof *pins, "pinned inputs");
+  if (pins == NULL)
+    return opi_fail_nomem(err, shape->n_pins * sizeof *pins, "pinned inputs");
   for (uint32_t p = 0; p < shape->n_pins; ++p) {
     const uint32_t input = shape->pins[p].input;
     uint32_t at = 0;
-    for (uint32_t i = 0; i < input; ++i) at += (uint32_t)s->inputs[i].value->rank;
+    for (uint32_t i = 0; i < input; ++i)
+      at += (uint32_t)s->inputs[i].value->rank;
     pins[p] = (opi_pin){.input = s->inputs[input].name,
                         .data = shape->pins[p].data,
                         .shape = &shape->dims[at],
@@ -63,15 +73,19 @@ static opipe_status name_pins(const opi_shape *shape, opi_arena *scratch, opi_bi
 }
 
 /* The plan's own request: its dimensions and pins as they stand there. */
-static opipe_status name_plan(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options, opipe_error *err) {
+static opipe_status name_plan(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options,
+                              opipe_error *err) {
   const opi_plan *plan = shape->session->plan;
   options->dims = plan->dims;
   options->n_dims = plan->n_dims;
   options->pins = plan->pins;
   options->n_pins = plan->n_pins;
-  if (shape->rows == 0 || plan->batch_dim == NULL) return OPIPE_OK;
+  if (shape->rows == 0 || plan->batch_dim == NULL)
+    return OPIPE_OK;
   options->dims = opi_batch_bind(plan->dims, plan->n_dims, plan->batch_dim, shape->rows, scratch);
-  return options->dims == NULL ? opi_fail_nomem(err, plan->n_dims * sizeof(opi_dim_binding), "dimensions") : OPIPE_OK;
+  return options->dims == NULL
+             ? opi_fail_nomem(err, plan->n_dims * sizeof(opi_dim_binding), "dimensions")
+             : OPIPE_OK;
 }
 
 static opipe_status bind_graph(opi_shape *shape, opi_arena *scratch, opipe_error *err) {
@@ -99,30 +113,37 @@ static opipe_status sign_plan(opi_shape *shape, opipe_error *err) {
   uint32_t at = 0;
   shape->dims = OPI_ARENA_ARRAY(&shape->arena, int64_t, s->n_dims);
   shape->pins = OPI_ARENA_ARRAY(&shape->arena, opi_shape_pin, s->n_inputs);
-  if (shape->dims == NULL || shape->pins == NULL) return opi_fail_nomem(err, s->n_dims * sizeof(int64_t), "a shape signature");
+  if (shape->dims == NULL || shape->pins == NULL)
+    return opi_fail_nomem(err, s->n_dims * sizeof(int64_t), "a shape signature");
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_pin *pin = s->inputs[i].pin;
-    const int64_t *shape_of = pin == NULL || (int32_t)pin->rank != s->inputs[i].value->rank ? NULL : pin->shape;
+    const int64_t *shape_of =
+        pin == NULL || (int32_t)pin->rank != s->inputs[i].value->rank ? NULL : pin->shape;
     for (uint32_t p = 0; pin == NULL && p < g->n_inputs; ++p) {
       const opi_value *value = &g->values[g->inputs[p]];
-      if (strcmp(value->name, s->inputs[i].name) == 0 && value->rank == s->inputs[i].value->rank) shape_of = value->shape;
+      if (strcmp(value->name, s->inputs[i].name) == 0 && value->rank == s->inputs[i].value->rank)
+        shape_of = value->shape;
     }
     if (shape_of == NULL) {
-      return opi_fail(err, OPIPE_E_INTERNAL, "input '%s' of rank %d is neither bound nor pinned by the plan", s->inputs[i].name,
-                      s->inputs[i].value->rank);
+      return opi_fail(err, OPIPE_E_INTERNAL,
+                      "input '%s' of rank %d is neither bound nor pinned by the plan",
+                      s->inputs[i].name, s->inputs[i].value->rank);
     }
     if (s->inputs[i].value->rank > 0) {
       memcpy(&shape->dims[at], shape_of, (size_t)s->inputs[i].value->rank * sizeof(int64_t));
     }
     at += (uint32_t)s->inputs[i].value->rank;
-    if (pin == NULL) continue;
+    if (pin == NULL)
+      continue;
     opi_shape_pin *own = &shape->pins[shape->n_pins++];
     own->input = i;
     if (!opi_tensor_bytes(pin->dtype, pin->shape, pin->rank, &own->n_bytes)) {
-      return opi_fail(err, OPIPE_E_INVALID, "the plan's value of input '%s' has no size", pin->input);
+      return opi_fail(err, OPIPE_E_INVALID, "the plan's value of input '%s' has no size",
+                      pin->input);
     }
     own->data = opi_arena_copy(&shape->arena, pin->data, (size_t)own->n_bytes);
-    if (own->data == NULL) return opi_fail_nomem(err, own->n_bytes, "a pinned input");
+    if (own->data == NULL)
+      return opi_fail_nomem(err, own->n_bytes, "a pinned input");
   }
   return OPIPE_OK;
 }
@@ -133,22 +154,28 @@ static opipe_status match_ports(opi_shape *shape, opipe_error *err) {
   const opi_graph *g = shape->bound->graph;
   char found[128], wanted[128];
   shape->port_input = OPI_ARENA_ARRAY(&shape->arena, uint32_t, g->n_inputs);
-  if (shape->port_input == NULL) return opi_fail_nomem(err, g->n_inputs * sizeof(uint32_t), "inputs");
+  if (shape->port_input == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof(uint32_t), "inputs");
   if (g->n_outputs != s->n_outputs) {
-    return opi_fail(err, OPIPE_E_INTERNAL, "a bound graph has %u outputs, the model %u", g->n_outputs, s->n_outputs);
+    return opi_fail(err, OPIPE_E_INTERNAL, "a bound graph has %u outputs, the model %u",
+                    g->n_outputs, s->n_outputs);
   }
   for (uint32_t p = 0; p < g->n_inputs; ++p) {
     const opi_value *value = &g->values[g->inputs[p]];
     uint32_t i = 0, at = 0;
-    for (; i < s->n_inputs && strcmp(s->inputs[i].name, value->name) != 0; ++i) at += (uint32_t)s->inputs[i].value->rank;
+    for (; i < s->n_inputs && strcmp(s->inputs[i].name, value->name) != 0; ++i)
+      at += (uint32_t)s->inputs[i].value->rank;
     if (i == s->n_inputs || s->inputs[i].value->rank != value->rank) {
-      return opi_fail(err, OPIPE_E_INTERNAL, "a bound graph reads input '%s' of rank %d, which the model does not have",
+      return opi_fail(err, OPIPE_E_INTERNAL,
+                      "a bound graph reads input '%s' of rank %d, which the model does not have",
                       value->name, value->rank);
     }
-    if (value->rank > 0 && memcmp(value->shape, &shape->dims[at], (size_t)value->rank * sizeof(int64_t)) != 0) {
-      return opi_fail(err, OPIPE_E_INVALID, "input '%s' of a micro-batch has shape %s, the model makes it %s", value->name,
-                      opi_shape_text(found, sizeof found, &shape->dims[at], (uint32_t)value->rank),
-                      opi_shape_text(wanted, sizeof wanted, value->shape, (uint32_t)value->rank));
+    if (value->rank > 0 &&
+        memcmp(value->shape, &shape->dims[at], (size_t)value->rank * sizeof(int64_t)) != 0) {
+      return opi_fail(
+          err, OPIPE_E_INVALID, "input '%s' of a micro-batch has shape %s, the model makes it %s",
+          value->name, opi_shape_text(found, sizeof found, &shape->dims[at], (uint32_t)value->rank),
+          opi_shape_text(wanted, sizeof wanted, value->shape, (uint32_t)value->rank));
     }
     shape->port_input[p] = i;
   }
@@ -159,12 +186,16 @@ static opipe_status carry_batch(opi_shape *shape, opi_arena *scratch, opipe_erro
   const opi_session *s = shape->session;
   const opi_graph *g = shape->bound->graph;
   shape->output_carry = OPI_ARENA_ARRAY(&shape->arena, opi_carry, s->n_outputs);
-  if (shape->output_carry == NULL) return opi_fail_nomem(err, s->n_outputs * sizeof(opi_carry), "outputs");
-  for (uint32_t o = 0; o < s->n_outputs; ++o) shape->output_carry[o].axis = -1;
-  if (s->plan->n_microbatches == 1) return OPIPE_OK;
+  if (shape->output_carry == NULL)
+    return opi_fail_nomem(err, s->n_outputs * sizeof(opi_carry), "outputs");
+  for (uint32_t o = 0; o < s->n_outputs; ++o)
+    shape->output_carry[o].axis = -1;
+  if (s->plan->n_microbatches == 1)
+    return OPIPE_OK;
   opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
   opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
-  if (in == NULL || all == NULL) return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
+  if (in == NULL || all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
   for (uint32_t p = 0; p < g->n_inputs; ++p) {
     in[p] = (opi_carry){.axis = s->inputs[shape->port_input[p]].batch_axis, .outer = 1, .inner = 1};
   }
@@ -173,8 +204,9 @@ static opipe_status carry_batch(opi_shape *shape, opi_arena *scratch, opipe_erro
     const opi_value *value = &g->values[g->outputs[o]];
     shape->output_carry[o] = all[g->outputs[o]];
     if (shape->output_carry[o].axis >= 0 && opi_dtype_bits(value->dtype) < 8) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED, "output '%s' of type %s cannot be put together from micro-batches", value->name,
-                      opi_dtype_name(value->dtype));
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "output '%s' of type %s cannot be put together from micro-batches",
+                      value->name, opi_dtype_name(value->dtype));
     }
   }
   return OPIPE_OK;
@@ -184,7 +216,8 @@ static opipe_status cut_graph(opi_shape *shape, opi_arena *scratch, opipe_error 
   const opi_session *s = shape->session;
   const opi_graph *g = shape->bound->graph;
   uint32_t *stages = OPI_ARENA_ARRAY(scratch, uint32_t, g->n_nodes);
-  if (stages == NULL) return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cutting");
+  if (stages == NULL)
+    return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cutting");
   OPI_TRY(opi_plan_assign(s->plan, g, s->allocator, stages, err));
   OPI_TRY(opi_cutting_build(g, stages, s->plan->n_stages, s->allocator, &shape->cutting, err));
   return opi_lower(s->plan, shape->cutting, s->allocator, &shape->list, err);
@@ -194,10 +227,14 @@ opipe_status opi_shape_bind(opi_shape *shape, opipe_error *err) {
   opi_arena scratch;
   opi_arena_init(&scratch, shape->session->allocator, 0);
   opipe_status status = bind_graph(shape, &scratch, err);
-  if (status == OPIPE_OK && shape->keep) status = sign_plan(shape, err);
-  if (status == OPIPE_OK) status = match_ports(shape, err);
-  if (status == OPIPE_OK) status = carry_batch(shape, &scratch, err);
-  if (status == OPIPE_OK) status = cut_graph(shape, &scratch, err);
+  if (status == OPIPE_OK && shape->keep)
+    status = sign_plan(shape, err);
+  if (status == OPIPE_OK)
+    status = match_ports(shape, err);
+  if (status == OPIPE_OK)
+    status = carry_batch(shape, &scratch, err);
+  if (status == OPIPE_OK)
+    status = cut_graph(shape, &scratch, err);
   opi_arena_release(&scratch);
   return status;
 }

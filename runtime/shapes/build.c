@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds what a bound and cut shape needs to run: programs, layout, memory, bindings, message streams, the lists' groups. */
+/* Builds what a bound and cut shape needs to run: programs, layout, memory, bindings, message
+ * streams, the lists' groups. */
 #include <string.h>
 
 #include "runtime/state.h"
@@ -10,17 +11,21 @@ static opi_rank *rank_of(const opi_shape *shape, uint32_t stage) {
 
 /* ---- programs and layout ---- */
 
-static opipe_status compile_stage(opi_shape *shape, uint32_t stage, uint64_t *out_arena_bytes, opipe_error *err) {
+static opipe_status compile_stage(opi_shape *shape, uint32_t stage, uint64_t *out_arena_bytes,
+                                  opipe_error *err) {
   opi_stage_run *run = &shape->stages[stage];
   const opi_rank *rank = rank_of(shape, stage);
   OPI_TRY(opi_stage_graph(shape, stage, err));
-  if (run->graph.n_nodes == 0) return OPIPE_OK;
-  const opipe_compile_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
-                                       .flags = shape->session->compile_flags,
-                                       .graph = &run->graph};
+  if (run->graph.n_nodes == 0)
+    return OPIPE_OK;
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .flags = shape->session->compile_flags,
+      .graph = &run->graph};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = rank->backend->compile(rank->device, &params, &run->program, err);
-  if (status == OPIPE_OK) status = rank->backend->program_info(run->program, &info, err);
+  if (status == OPIPE_OK)
+    status = rank->backend->program_info(run->program, &info, err);
   if (status < 0) {
     (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage);
     return status;
@@ -38,9 +43,12 @@ static opipe_status compile_all(opi_shape *shape, opi_arena *scratch, opipe_erro
   if (arena_bytes == NULL || alignment == NULL || shape->stages == NULL) {
     return opi_fail_nomem(err, n_stages * sizeof(opi_stage_run), "stages");
   }
-  for (uint32_t st = 0; st < n_stages; ++st) OPI_TRY(compile_stage(shape, st, &arena_bytes[st], err));
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) alignment[r] = s->ranks[r].alignment;
-  return opi_layout_build(s->plan, shape->cutting, arena_bytes, alignment, s->direct, s->allocator, &shape->layout, err);
+  for (uint32_t st = 0; st < n_stages; ++st)
+    OPI_TRY(compile_stage(shape, st, &arena_bytes[st], err));
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    alignment[r] = s->ranks[r].alignment;
+  return opi_layout_build(s->plan, shape->cutting, arena_bytes, alignment, s->direct, s->allocator,
+                          &shape->layout, err);
 }
 
 static opipe_status list_results(opi_shape *shape, opipe_error *err) {
@@ -48,9 +56,11 @@ static opipe_status list_results(opi_shape *shape, opipe_error *err) {
   for (uint32_t st = 0; st < c->n_stages; ++st) {
     opi_stage_run *run = &shape->stages[st];
     run->results = OPI_ARENA_ARRAY(&shape->arena, uint32_t, shape->session->n_outputs);
-    if (run->results == NULL) return opi_fail_nomem(err, shape->session->n_outputs * sizeof(uint32_t), "results");
+    if (run->results == NULL)
+      return opi_fail_nomem(err, shape->session->n_outputs * sizeof(uint32_t), "results");
     for (uint32_t o = 0; o < shape->session->n_outputs; ++o) {
-      if (c->output_stage[o] == st) run->results[run->n_results++] = o;
+      if (c->output_stage[o] == st)
+        run->results[run->n_results++] = o;
     }
   }
   return OPIPE_OK;
@@ -58,12 +68,14 @@ static opipe_status list_results(opi_shape *shape, opipe_error *err) {
 
 /* ---- bindings: one per message number modulo the number of slots ---- */
 
-static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opipe_region *regions, opipe_error *err) {
+static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opipe_region *regions,
+                              opipe_error *err) {
   const opi_stage *cut = &shape->cutting->stages[stage];
   opi_stage_run *run = &shape->stages[stage];
   const opi_rank *rank = rank_of(shape, stage);
   for (uint32_t b = 0; b < cut->graph.n_boundaries; ++b) {
-    regions[b] = opi_slot_region(shape, &shape->layout->boundaries[stage][b], k, cut->boundaries[b].n_bytes);
+    regions[b] =
+        opi_slot_region(shape, &shape->layout->boundaries[stage][b], k, cut->boundaries[b].n_bytes);
   }
   opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
                               .n_boundaries = cut->graph.n_boundaries,
@@ -72,27 +84,34 @@ static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opip
                               .boundaries = regions};
   const uint32_t arena = shape->arena_of_rank[rank->index];
   if (arena != OPIPE_NONE) {
-    params.arena = (opipe_region){.buffer = rank->arenas[arena].buffer, .n_bytes = rank->arenas[arena].n_bytes};
+    params.arena = (opipe_region){.buffer = rank->arenas[arena].buffer,
+                                  .n_bytes = rank->arenas[arena].n_bytes};
   }
   const opipe_status status = rank->backend->bind(rank->device, &params, &run->bindings[k], err);
-  if (status < 0) (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage);
+  if (status < 0)
+    (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage);
   return status;
 }
 
-static opipe_status bind_stage(opi_shape *shape, uint32_t stage, opi_arena *scratch, opipe_error *err) {
+static opipe_status bind_stage(opi_shape *shape, uint32_t stage, opi_arena *scratch,
+                               opipe_error *err) {
   opi_stage_run *run = &shape->stages[stage];
   const uint32_t n_boundaries = shape->cutting->stages[stage].graph.n_boundaries;
   uint32_t n = 1;
-  if (run->program == NULL) return OPIPE_OK;
+  if (run->program == NULL)
+    return OPIPE_OK;
   for (uint32_t b = 0; b < n_boundaries; ++b) {
     const uint32_t depth = shape->layout->boundaries[stage][b].depth;
-    if (depth > n) n = depth;
+    if (depth > n)
+      n = depth;
   }
   opipe_region *regions = OPI_ARENA_ARRAY(scratch, opipe_region, n_boundaries);
   run->bindings = OPI_ARENA_ARRAY(&shape->arena, opipe_binding *, n);
-  if (regions == NULL || run->bindings == NULL) return opi_fail_nomem(err, n * sizeof(void *), "bindings");
+  if (regions == NULL || run->bindings == NULL)
+    return opi_fail_nomem(err, n * sizeof(void *), "bindings");
   run->n_bindings = n;
-  for (uint32_t k = 0; k < n; ++k) OPI_TRY(bind_once(shape, stage, k, regions, err));
+  for (uint32_t k = 0; k < n; ++k)
+    OPI_TRY(bind_once(shape, stage, k, regions, err));
   return OPIPE_OK;
 }
 
@@ -104,39 +123,49 @@ static opipe_status open_route(opi_shape *shape, uint32_t route, opipe_error *er
   opi_route_run *run = &shape->routes[route];
   run->slot = &shape->layout->routes[route];
   run->home = &shape->layout->boundaries[r->src_stage][r->src_slot];
-  run->in_place = run->home->rank == run->slot->rank && run->home->offset_bytes == run->slot->offset_bytes;
+  run->in_place =
+      run->home->rank == run->slot->rank && run->home->offset_bytes == run->slot->offset_bytes;
   run->src_rank = opi_plan_rank(s->plan, r->src_stage, 0);
   run->dst_rank = opi_plan_rank(s->plan, r->dst_stage, 0);
-  if (s->reference || run->src_rank == run->dst_rank) return OPIPE_OK;
-  if (r->index >= 65536) return opi_fail(err, OPIPE_E_LIMIT, "stages %u -> %u exchange more than 65536 tensors", r->src_stage, r->dst_stage);
-  const opipe_stream_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
-                                      .kind = OPIPE_STREAM_FORWARD,
-                                      .src_rank = run->src_rank,
-                                      .dst_rank = run->dst_rank,
-                                      .src_stage = r->src_stage,
-                                      .dst_stage = r->dst_stage,
-                                      .index = shape->place << 16 | r->index,
-                                      .depth = run->slot->depth,
-                                      .n_bytes = r->n_bytes};
-  opipe_status status = s->transport->stream_open(s->ranks[run->src_rank].endpoint, &params, &run->src, err);
-  if (status == OPIPE_OK) status = s->transport->stream_open(s->ranks[run->dst_rank].endpoint, &params, &run->dst, err);
+  if (s->reference || run->src_rank == run->dst_rank)
+    return OPIPE_OK;
+  if (r->index >= 65536)
+    return opi_fail(err, OPIPE_E_LIMIT, "stages %u -> %u exchange more than 65536 tensors",
+                    r->src_stage, r->dst_stage);
+  const opipe_stream_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
+      .kind = OPIPE_STREAM_FORWARD,
+      .src_rank = run->src_rank,
+      .dst_rank = run->dst_rank,
+      .src_stage = r->src_stage,
+      .dst_stage = r->dst_stage,
+      .index = shape->place << 16 | r->index,
+      .depth = run->slot->depth,
+      .n_bytes = r->n_bytes};
+  opipe_status status =
+      s->transport->stream_open(s->ranks[run->src_rank].endpoint, &params, &run->src, err);
+  if (status == OPIPE_OK)
+    status = s->transport->stream_open(s->ranks[run->dst_rank].endpoint, &params, &run->dst, err);
   if (status < 0) {
-    (void)opi_error_prefix(err, "tensor '%s' from stage %u to stage %u: ", shape->bound->graph->values[r->value].name, r->src_stage,
-                           r->dst_stage);
+    (void)opi_error_prefix(err, "tensor '%s' from stage %u to stage %u: ",
+                           shape->bound->graph->values[r->value].name, r->src_stage, r->dst_stage);
   }
   return status;
 }
 
 /* ---- lists ---- */
 
-/* Where the steps of each action begin; copies are sent before what was written in place, so that they are read before the reader of the
- * latter may hand its slot on. */
+/* Where the steps of each action begin; copies are sent before what was written in place, so that
+ * they are read before the reader of the latter may hand its slot on. */
 static void sort_sends(const opi_shape *shape, opi_step *steps, uint32_t n) {
   for (uint32_t i = 1; i < n; ++i) {
     for (uint32_t j = i; j > 0; --j) {
       const opi_step *a = &steps[j - 1], *b = &steps[j];
-      if (a->kind != OPI_ACT_SEND || b->kind != OPI_ACT_SEND || b->route == OPI_ROUTE_CREDIT || a->route == OPI_ROUTE_CREDIT) break;
-      if (!shape->routes[a->route].in_place || shape->routes[b->route].in_place) break;
+      if (a->kind != OPI_ACT_SEND || b->kind != OPI_ACT_SEND || b->route == OPI_ROUTE_CREDIT ||
+          a->route == OPI_ROUTE_CREDIT)
+        break;
+      if (!shape->routes[a->route].in_place || shape->routes[b->route].in_place)
+        break;
       const opi_step held = steps[j];
       steps[j] = steps[j - 1];
       steps[j - 1] = held;
@@ -149,22 +178,28 @@ static opipe_status group_actions(opi_shape *shape, opipe_error *err) {
   opi_program_list *list = shape->list;
   uint32_t at = 0;
   shape->group_first = OPI_ARENA_ARRAY(&shape->arena, uint32_t, (size_t)plan->n_actions + 1);
-  if (shape->group_first == NULL) return opi_fail_nomem(err, plan->n_actions * sizeof(uint32_t), "actions");
+  if (shape->group_first == NULL)
+    return opi_fail_nomem(err, plan->n_actions * sizeof(uint32_t), "actions");
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
     uint32_t n_computes = 0;
     shape->group_first[a] = at;
     for (; at < list->n_steps; ++at) {
       const opi_step *step = &list->steps[at];
-      const bool before = step->kind == OPI_ACT_LOAD || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_COMPUTE;
-      if (n_computes == 1 && before) break;
+      const bool before =
+          step->kind == OPI_ACT_LOAD || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_COMPUTE;
+      if (n_computes == 1 && before)
+        break;
       if (step->stage != action->stage || step->microbatch != action->microbatch) {
-        return opi_fail(err, OPIPE_E_INTERNAL, "step %u of the list is of stage %u, micro-batch %u; action %u of stage %u, %u", at,
-                        step->stage, step->microbatch, a, action->stage, action->microbatch);
+        return opi_fail(
+            err, OPIPE_E_INTERNAL,
+            "step %u of the list is of stage %u, micro-batch %u; action %u of stage %u, %u", at,
+            step->stage, step->microbatch, a, action->stage, action->microbatch);
       }
       n_computes += step->kind == OPI_ACT_COMPUTE;
     }
-    if (n_computes != 1) return opi_fail(err, OPIPE_E_INTERNAL, "action %u has %u computes", a, n_computes);
+    if (n_computes != 1)
+      return opi_fail(err, OPIPE_E_INTERNAL, "action %u has %u computes", a, n_computes);
     sort_sends(shape, &list->steps[shape->group_first[a]], at - shape->group_first[a]);
   }
   shape->group_first[plan->n_actions] = at;
@@ -175,7 +210,8 @@ static opipe_status group_actions(opi_shape *shape, opipe_error *err) {
 static opipe_status find_wakes(opi_shape *shape, opipe_error *err) {
   const opi_plan *plan = shape->session->plan;
   shape->wakes = OPI_ARENA_ARRAY(&shape->arena, bool, plan->n_ranks);
-  if (shape->wakes == NULL) return opi_fail_nomem(err, plan->n_ranks, "ranks");
+  if (shape->wakes == NULL)
+    return opi_fail_nomem(err, plan->n_ranks, "ranks");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint32_t first = plan->rank_first[r];
     const bool none = first == plan->rank_first[r + 1];
@@ -191,12 +227,16 @@ static opipe_status reserve_staging(opi_shape *shape, opipe_error *err) {
   for (uint32_t st = 0; st < shape->cutting->n_stages; ++st) {
     const opi_stage *stage = &shape->cutting->stages[st];
     opi_rank *rank = rank_of(shape, st);
-    if ((rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 && (rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0) continue;
+    if ((rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 &&
+        (rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
+      continue;
     for (uint32_t b = 0; b < stage->graph.n_boundaries; ++b) {
       const uint64_t need = stage->boundaries[b].n_bytes;
-      if (need <= rank->staging_bytes) continue;
+      if (need <= rank->staging_bytes)
+        continue;
       char *more = opi_alloc(shape->session->allocator, (size_t)need);
-      if (more == NULL) return opi_fail_nomem(err, need, "staging memory");
+      if (more == NULL)
+        return opi_fail_nomem(err, need, "staging memory");
       /* Ranks may be at work with the old one: it is kept in the session's arena until the end. */
       opi_staging *old = OPI_ARENA_NEW(&shape->session->arena, opi_staging);
       if (old == NULL) {
@@ -214,16 +254,20 @@ static opipe_status reserve_staging(opi_shape *shape, opipe_error *err) {
 
 static opipe_status build_all(opi_shape *shape, opi_arena *scratch, opipe_error *err) {
   opi_session *s = shape->session;
-  if (s->master == NULL) s->master = shape->cutting;
+  if (s->master == NULL)
+    s->master = shape->cutting;
   OPI_TRY(compile_all(shape, scratch, err));
   OPI_TRY(opi_shape_params(shape, err));
   OPI_TRY(opi_shape_memory(shape, err));
   OPI_TRY(list_results(shape, err));
   OPI_TRY(reserve_staging(shape, err));
-  for (uint32_t st = 0; st < shape->cutting->n_stages; ++st) OPI_TRY(bind_stage(shape, st, scratch, err));
+  for (uint32_t st = 0; st < shape->cutting->n_stages; ++st)
+    OPI_TRY(bind_stage(shape, st, scratch, err));
   shape->routes = OPI_ARENA_ARRAY(&shape->arena, opi_route_run, shape->cutting->n_routes);
-  if (shape->routes == NULL) return opi_fail_nomem(err, shape->cutting->n_routes * sizeof(opi_route_run), "routes");
-  for (uint32_t r = 0; r < shape->cutting->n_routes; ++r) OPI_TRY(open_route(shape, r, err));
+  if (shape->routes == NULL)
+    return opi_fail_nomem(err, shape->cutting->n_routes * sizeof(opi_route_run), "routes");
+  for (uint32_t r = 0; r < shape->cutting->n_routes; ++r)
+    OPI_TRY(open_route(shape, r, err));
   OPI_TRY(group_actions(shape, err));
   return find_wakes(shape, err);
 }
@@ -239,7 +283,8 @@ opipe_status opi_shape_build(opi_shape *shape, opipe_error *err) {
 static void free_stage(opi_shape *shape, uint32_t stage) {
   opi_stage_run *run = &shape->stages[stage];
   const opipe_backend *backend = rank_of(shape, stage)->backend;
-  for (uint32_t k = 0; k < run->n_bindings; ++k) backend->binding_free(run->bindings[k]);
+  for (uint32_t k = 0; k < run->n_bindings; ++k)
+    backend->binding_free(run->bindings[k]);
   backend->program_free(run->program);
 }
 
@@ -249,7 +294,8 @@ void opi_shape_stop(opi_shape *shape) {
     s->transport->stream_close(shape->routes[r].dst);
     s->transport->stream_close(shape->routes[r].src);
   }
-  for (uint32_t st = 0; shape->stages != NULL && st < shape->cutting->n_stages; ++st) free_stage(shape, st);
+  for (uint32_t st = 0; shape->stages != NULL && st < shape->cutting->n_stages; ++st)
+    free_stage(shape, st);
   opi_shape_memory_free(shape);
   shape->routes = NULL;
   shape->stages = NULL;
@@ -257,12 +303,14 @@ void opi_shape_stop(opi_shape *shape) {
 }
 
 void opi_shape_free(opi_shape *shape) {
-  if (shape == NULL) return;
+  if (shape == NULL)
+    return;
   opi_session *s = shape->session;
   opi_shape_stop(shape);
   opi_program_list_free(shape->list);
   opi_layout_free(shape->layout);
-  if (s->master == shape->cutting) s->master = NULL;
+  if (s->master == shape->cutting)
+    s->master = NULL;
   opi_cutting_free(shape->cutting);
   opi_bound_free(shape->bound);
   opi_arena_release(&shape->arena);

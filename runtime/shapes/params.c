@@ -1,23 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters: one set per rank, shared by all shapes. Its table is that of the plan's own cutting (the master); the graphs of other shapes
- * are renumbered to it by name and content. A known value that only one shape has (folded from its dimensions) becomes a constant of that
- * shape's programs.
+/* Parameters: one set per rank, shared by all shapes. Its table is that of the plan's own cutting
+ * (the master); the graphs of other shapes are renumbered to it by name and content. A known value
+ * that only one shape has (folded from its dimensions) becomes a constant of that shape's programs.
  */
 #include <string.h>
 
 #include "runtime/state.h"
 
 static bool same_source(const opipe_param_source *a, const opipe_param_source *b) {
-  if (strcmp(a->name, b->name) != 0 || a->dtype != b->dtype || a->rank != b->rank || a->n_bytes != b->n_bytes) return false;
-  if (a->rank > 0 && memcmp(a->shape, b->shape, a->rank * sizeof(int64_t)) != 0) return false;
-  return a->data == b->data || (a->data != NULL && b->data != NULL && memcmp(a->data, b->data, (size_t)a->n_bytes) == 0);
+  if (strcmp(a->name, b->name) != 0 || a->dtype != b->dtype || a->rank != b->rank ||
+      a->n_bytes != b->n_bytes)
+    return false;
+  if (a->rank > 0 && memcmp(a->shape, b->shape, a->rank * sizeof(int64_t)) != 0)
+    return false;
+  return a->data == b->data ||
+         (a->data != NULL && b->data != NULL && memcmp(a->data, b->data, (size_t)a->n_bytes) == 0);
 }
 
 /* Slot of a parameter in the master's table, OPIPE_NONE: not there. */
-static uint32_t master_slot(const opi_cutting *master, const opipe_param_source *source, uint32_t guess) {
-  if (guess < master->n_params && same_source(&master->sources[guess], source)) return guess;
+static uint32_t master_slot(const opi_cutting *master, const opipe_param_source *source,
+                            uint32_t guess) {
+  if (guess < master->n_params && same_source(&master->sources[guess], source))
+    return guess;
   for (uint32_t p = 0; p < master->n_params; ++p) {
-    if (same_source(&master->sources[p], source)) return p;
+    if (same_source(&master->sources[p], source))
+      return p;
   }
   return OPIPE_NONE;
 }
@@ -26,12 +33,15 @@ opipe_status opi_stage_graph(opi_shape *shape, uint32_t stage, opipe_error *err)
   const opi_cutting *master = shape->session->master;
   opi_stage_run *run = &shape->stages[stage];
   run->graph = shape->cutting->stages[stage].graph;
-  if (master == shape->cutting) return OPIPE_OK;
+  if (master == shape->cutting)
+    return OPIPE_OK;
   opipe_value *values = OPI_ARENA_ARRAY(&shape->arena, opipe_value, run->graph.n_values);
-  if (values == NULL) return opi_fail_nomem(err, run->graph.n_values * sizeof *values, "a stage");
+  if (values == NULL)
+    return opi_fail_nomem(err, run->graph.n_values * sizeof *values, "a stage");
   for (uint32_t v = 0; v < run->graph.n_values; ++v) {
     values[v] = run->graph.values[v];
-    if (values[v].role != OPIPE_VALUE_PARAMETER) continue;
+    if (values[v].role != OPIPE_VALUE_PARAMETER)
+      continue;
     const opipe_param_source *source = &shape->cutting->sources[values[v].slot];
     const uint32_t slot = master_slot(master, source, values[v].slot);
     if (slot == OPIPE_NONE) {
@@ -53,18 +63,25 @@ typedef struct wanted {
   uint64_t n_bytes;
 } wanted;
 
-static opipe_status add_program(wanted *w, const opi_rank *rank, const opipe_program *program, opipe_error *err) {
+static opipe_status add_program(wanted *w, const opi_rank *rank, const opipe_program *program,
+                                opipe_error *err) {
   uint32_t count = 0;
   const opipe_status asked = rank->backend->program_params(program, NULL, &count, err);
-  if (asked < 0 && asked != OPIPE_E_LIMIT) return asked;
+  if (asked < 0 && asked != OPIPE_E_LIMIT)
+    return asked;
   opipe_param_layout *list = OPI_ARENA_ARRAY(&w->scratch, opipe_param_layout, count);
-  if (list == NULL) return opi_fail_nomem(err, count * sizeof *list, "parameter layouts");
-  for (uint32_t i = 0; i < count; ++i) list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
-  if (count != 0) OPI_TRY(rank->backend->program_params(program, list, &count, err));
+  if (list == NULL)
+    return opi_fail_nomem(err, count * sizeof *list, "parameter layouts");
+  for (uint32_t i = 0; i < count; ++i)
+    list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
+  if (count != 0)
+    OPI_TRY(rank->backend->program_params(program, list, &count, err));
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t k = 0;
-    while (k < w->n && (w->list[k].slot != list[i].slot || w->list[k].key != list[i].key)) ++k;
-    if (k < w->n) continue;
+    while (k < w->n && (w->list[k].slot != list[i].slot || w->list[k].key != list[i].key))
+      ++k;
+    if (k < w->n)
+      continue;
     if (!opi_arena_grow(&w->scratch, (void **)&w->list, &w->room, w->n + 1, sizeof *w->list)) {
       return opi_fail_nomem(err, sizeof *w->list, "parameter layouts");
     }
@@ -83,25 +100,33 @@ static opipe_status held_bytes(const opi_rank *rank, uint64_t *out_bytes, opipe_
 
 static opipe_status charge(opi_rank *rank, uint64_t n_bytes, opipe_error *err) {
   const opi_session *s = rank->session;
-  if (s->env.budget == NULL || n_bytes == 0) return OPIPE_OK;
-  OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id, s->plan->devices[rank->index].index, n_bytes,
+  if (s->env.budget == NULL || n_bytes == 0)
+    return OPIPE_OK;
+  OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id,
+                            s->plan->devices[rank->index].index, n_bytes,
                             "the parameters of a session", err));
   rank->charged_bytes += n_bytes;
   return OPIPE_OK;
 }
 
-/* Makes the layouts that the rank's programs lack. A set does not tell what it holds: first what is surely missing is charged, then, by what
- * the device has handed out meanwhile, the rest. */
-static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need_bytes, opipe_error *err) {
+/* Makes the layouts that the rank's programs lack. A set does not tell what it holds: first what is
+ * surely missing is charged, then, by what the device has handed out meanwhile, the rest. */
+static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need_bytes,
+                                 opipe_error *err) {
   uint64_t before = 0, after = 0;
   OPI_TRY(held_bytes(rank, &before, err));
   const uint64_t sure = need_bytes > before ? need_bytes - before : 0;
   OPI_TRY(charge(rank, sure, err));
   for (uint32_t st = 0; st < shape->cutting->n_stages; ++st) {
-    if (opi_plan_rank(shape->session->plan, st, 0) != rank->index || shape->stages[st].program == NULL) continue;
-    const opipe_status status = rank->backend->params_prepare(rank->params, shape->stages[st].program, err);
-    if (status < 0) (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, st);
-    if (status < 0) return status;
+    if (opi_plan_rank(shape->session->plan, st, 0) != rank->index ||
+        shape->stages[st].program == NULL)
+      continue;
+    const opipe_status status =
+        rank->backend->params_prepare(rank->params, shape->stages[st].program, err);
+    if (status < 0)
+      (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, st);
+    if (status < 0)
+      return status;
   }
   OPI_TRY(held_bytes(rank, &after, err));
   return charge(rank, after - before > sure ? after - before - sure : 0, err);
@@ -113,10 +138,12 @@ static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *
   opipe_status status = OPIPE_OK;
   opi_arena_init(&w.scratch, s->allocator, 0);
   for (uint32_t st = 0; st < shape->cutting->n_stages && status == OPIPE_OK; ++st) {
-    if (opi_plan_rank(s->plan, st, 0) != rank->index || shape->stages[st].program == NULL) continue;
+    if (opi_plan_rank(s->plan, st, 0) != rank->index || shape->stages[st].program == NULL)
+      continue;
     status = add_program(&w, rank, shape->stages[st].program, err);
   }
-  if (status == OPIPE_OK) status = prepare_sets(shape, rank, w.n_bytes, err);
+  if (status == OPIPE_OK)
+    status = prepare_sets(shape, rank, w.n_bytes, err);
   opi_arena_release(&w.scratch);
   return status;
 }
@@ -125,9 +152,11 @@ opipe_status opi_shape_params(opi_shape *shape, opipe_error *err) {
   opi_session *s = shape->session;
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     opi_rank *rank = &s->ranks[r];
-    if (s->master->n_params == 0) return OPIPE_OK;
+    if (s->master->n_params == 0)
+      return OPIPE_OK;
     if (rank->params == NULL) {
-      OPI_TRY(rank->backend->params_create(rank->device, s->master->sources, s->master->n_params, &rank->params, err));
+      OPI_TRY(rank->backend->params_create(rank->device, s->master->sources, s->master->n_params,
+                                           &rank->params, err));
     }
     OPI_TRY(prepare_rank(shape, rank, err));
   }

@@ -1,21 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions over a transport that copies, delays, stalls and loses: results stay the same, losses are named.
- * ctest: timeout=120
+/* Sessions over a transport that copies, delays, stalls and loses: results stay the same, losses
+ * are named. ctest: timeout=120
  */
 #include "tests/runtime/toy.h"
 
-static const toy_plan three_ranks = {.n_nodes = 12, .n_stages = 3, .n_ranks = 3, .n_microbatches = 2, .depth = 2, .rows = 5, .seq = 2};
+static const toy_plan three_ranks = {.n_nodes = 12,
+                                     .n_stages = 3,
+                                     .n_ranks = 3,
+                                     .n_microbatches = 2,
+                                     .depth = 2,
+                                     .rows = 5,
+                                     .seq = 2};
 
 static opipe_session_params session_params(void) {
-  return (opipe_session_params){.struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = 0, .max_in_flight = 6};
+  return (opipe_session_params){
+      .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
+      .spin_us = 0,
+      .max_in_flight = 6};
 }
 
-static bool open_toy(toy *t, const toy_plan *plan, const char *options, const opipe_session_params *params) {
+static bool open_toy(toy *t, const toy_plan *plan, const char *options,
+                     const opipe_session_params *params) {
   opipe_error err = OPIPE_ERROR_INIT;
   t->env.transport_options = options;
-  const bool made = opi_test_check_ok(toy_make(t, plan, &OPIPE_PLUGIN_STATIC(transport_emulated), &err), err.message, "toy_make", __FILE__,
-                                      __LINE__, false);
-  return made && opi_test_check_ok(toy_open(t, params, &err), err.message, "toy_open", __FILE__, __LINE__, false);
+  const bool made =
+      opi_test_check_ok(toy_make(t, plan, &OPIPE_PLUGIN_STATIC(transport_emulated), &err),
+                        err.message, "toy_make", __FILE__, __LINE__, false);
+  return made && opi_test_check_ok(toy_open(t, params, &err), err.message, "toy_open", __FILE__,
+                                   __LINE__, false);
 }
 
 static void check_stream(const toy_plan *plan, const char *options) {
@@ -24,9 +36,11 @@ static void check_stream(const toy_plan *plan, const char *options) {
   const opipe_session_params params = session_params();
   toy_request r[6];
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, plan, options, &params)) return;
+  if (!open_toy(&t, plan, options, &params))
+    return;
   for (uint32_t round = 0; round < 2; ++round) {
-    for (uint32_t i = 0; i < 6; ++i) OPI_ASSERT_OK_FATAL(toy_submit(&t, rows[i % 3], 2, i, 0, 0, &r[i], &err), &err);
+    for (uint32_t i = 0; i < 6; ++i)
+      OPI_ASSERT_OK_FATAL(toy_submit(&t, rows[i % 3], 2, i, 0, 0, &r[i], &err), &err);
     for (uint32_t i = 0; i < 6; ++i) {
       OPI_ASSERT_OK(opi_request_wait(r[i].request, UINT64_MAX, &err), &err);
       OPI_ASSERT(toy_check(&t, &r[i]));
@@ -38,7 +52,8 @@ static void check_stream(const toy_plan *plan, const char *options) {
 
 static void test_copying_transport_gives_the_plain_result(void) {
   static const uint32_t there_and_back[4] = {0, 1, 1, 0};
-  static const char *const options[4] = {NULL, "rule=stream", "rule=tag,latency_us=300", "rule=stream,bandwidth=1000000,latency_us=50"};
+  static const char *const options[4] = {NULL, "rule=stream", "rule=tag,latency_us=300",
+                                         "rule=stream,bandwidth=1000000,latency_us=50"};
   for (uint32_t o = 0; o < 4; ++o) {
     for (uint32_t depth = 1; depth <= 2; ++depth) {
       for (uint32_t in_flight = 0; in_flight <= 1; ++in_flight) {
@@ -59,9 +74,11 @@ static void test_stalled_message_only_delays(void) {
   toy t = {.allocator = NULL};
   opipe_session_params params = session_params();
   params.watchdog_ns = 2000000000;
-  if (!open_toy(&t, &three_ranks, "stall=0:1:1:80", &params)) return;
+  if (!open_toy(&t, &three_ranks, "stall=0:1:1:80", &params))
+    return;
   const uint64_t start = toy_now_ns();
-  OPI_ASSERT(toy_round(&t, 5, 2, 1, 0)); /* two micro-batches of two sizes: messages 0 of two streams */
+  OPI_ASSERT(
+      toy_round(&t, 5, 2, 1, 0)); /* two micro-batches of two sizes: messages 0 of two streams */
   OPI_ASSERT(toy_now_ns() - start < 80000000);
   OPI_ASSERT(toy_round(&t, 5, 2, 2, 0));
   OPI_ASSERT(toy_now_ns() - start >= 80000000);
@@ -74,15 +91,19 @@ static void test_lost_message_is_named(void) {
   toy_request r[3];
   opipe_error err = OPIPE_ERROR_INIT;
   params.watchdog_ns = 100000000;
-  if (!open_toy(&t, &three_ranks, "lose=1:2:1", &params)) return;
-  for (uint32_t i = 0; i < 3; ++i) OPI_ASSERT_OK_FATAL(toy_submit(&t, 5, 2, i, 0, 0, &r[i], &err), &err);
+  if (!open_toy(&t, &three_ranks, "lose=1:2:1", &params))
+    return;
+  for (uint32_t i = 0; i < 3; ++i)
+    OPI_ASSERT_OK_FATAL(toy_submit(&t, 5, 2, i, 0, 0, &r[i], &err), &err);
   OPI_ASSERT_OK(opi_request_wait(r[0].request, UINT64_MAX, &err), &err);
   OPI_ASSERT(toy_check(&t, &r[0]));
   OPI_ASSERT_ERROR(opi_request_wait(r[1].request, UINT64_MAX, &err), OPIPE_E_TIMEOUT, &err,
                    "rank 2 has stood at RECV of stage 2 (request 1, micro-batch 0)");
   OPI_ASSERT(strstr(err.message, "waiting for rank 1, which has nothing left to do") != NULL);
-  OPI_ASSERT_ERROR(opi_request_wait(r[2].request, UINT64_MAX, &err), OPIPE_E_PEER, &err, "rank 2 has stood at RECV");
-  for (uint32_t i = 0; i < 3; ++i) toy_release(&r[i]);
+  OPI_ASSERT_ERROR(opi_request_wait(r[2].request, UINT64_MAX, &err), OPIPE_E_PEER, &err,
+                   "rank 2 has stood at RECV");
+  for (uint32_t i = 0; i < 3; ++i)
+    toy_release(&r[i]);
   toy_end(&t);
 }
 
@@ -90,17 +111,22 @@ static void test_wrong_options_are_refused(void) {
   static const struct {
     const char *options, *part;
     opipe_status status;
-  } wrong[] = {{"rule=any", "rule=any", OPIPE_E_INVALID},        {"speed=3", "'speed'", OPIPE_E_NOTFOUND},
-               {"latency_us=-1", "latency_us=-1", OPIPE_E_INVALID}, {"lose=1:2", "SRC:DST:SEQ", OPIPE_E_INVALID},
-               {"stall=0:1:2", "SRC:DST:SEQ:MS", OPIPE_E_INVALID},  {"bandwidth=fast", "bandwidth=fast", OPIPE_E_INVALID}};
+  } wrong[] = {{"rule=any", "rule=any", OPIPE_E_INVALID},
+               {"speed=3", "'speed'", OPIPE_E_NOTFOUND},
+               {"latency_us=-1", "latency_us=-1", OPIPE_E_INVALID},
+               {"lose=1:2", "SRC:DST:SEQ", OPIPE_E_INVALID},
+               {"stall=0:1:2", "SRC:DST:SEQ:MS", OPIPE_E_INVALID},
+               {"bandwidth=fast", "bandwidth=fast", OPIPE_E_INVALID}};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     toy t = {.env = {.transport_options = wrong[i].options}};
     opipe_error err = OPIPE_ERROR_INIT;
-    OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_emulated), &err), &err);
+    OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_emulated), &err),
+                        &err);
     OPI_ASSERT_ERROR(toy_open(&t, NULL, &err), wrong[i].status, &err, wrong[i].part);
     toy_end(&t);
   }
 }
 
-OPI_TEST_MAIN("emulated", OPI_TEST(test_copying_transport_gives_the_plain_result), OPI_TEST(test_stalled_message_only_delays),
-              OPI_TEST(test_lost_message_is_named), OPI_TEST(test_wrong_options_are_refused))
+OPI_TEST_MAIN("emulated", OPI_TEST(test_copying_transport_gives_the_plain_result),
+              OPI_TEST(test_stalled_message_only_delays), OPI_TEST(test_lost_message_is_named),
+              OPI_TEST(test_wrong_options_are_refused))

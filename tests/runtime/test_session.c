@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rest of a session's contract: misuse is refused with both sides named, limits hold, memory is counted, hosts may drive the ranks, the
- * step loop allocates nothing, and every failing allocation leaves nothing behind.
- * ctest: timeout=120
+/* The rest of a session's contract: misuse is refused with both sides named, limits hold, memory is
+ * counted, hosts may drive the ranks, the step loop allocates nothing, and every failing allocation
+ * leaves nothing behind. ctest: timeout=120
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -31,17 +31,26 @@ void *realloc(void *p, size_t n) {
 }
 #endif
 
-static const toy_plan three_ranks = {.n_nodes = 12, .n_stages = 3, .n_ranks = 3, .n_microbatches = 2, .depth = 2, .rows = 5, .seq = 2};
+static const toy_plan three_ranks = {.n_nodes = 12,
+                                     .n_stages = 3,
+                                     .n_ranks = 3,
+                                     .n_microbatches = 2,
+                                     .depth = 2,
+                                     .rows = 5,
+                                     .seq = 2};
 
 static opipe_session_params session_params(void) {
-  return (opipe_session_params){.struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = UINT32_MAX};
+  return (opipe_session_params){
+      .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = UINT32_MAX};
 }
 
 static bool open_toy(toy *t, const toy_plan *plan, const opipe_session_params *params) {
   opipe_error err = OPIPE_ERROR_INIT;
-  const bool made = opi_test_check_ok(toy_make(t, plan, &OPIPE_PLUGIN_STATIC(transport_local), &err), err.message, "toy_make", __FILE__,
-                                      __LINE__, false);
-  return made && opi_test_check_ok(toy_open(t, params, &err), err.message, "toy_open", __FILE__, __LINE__, false);
+  const bool made =
+      opi_test_check_ok(toy_make(t, plan, &OPIPE_PLUGIN_STATIC(transport_local), &err), err.message,
+                        "toy_make", __FILE__, __LINE__, false);
+  return made && opi_test_check_ok(toy_open(t, params, &err), err.message, "toy_open", __FILE__,
+                                   __LINE__, false);
 }
 
 static opipe_tensor floats(void *data, const int64_t *shape, int32_t rank) {
@@ -54,14 +63,16 @@ static opipe_tensor floats(void *data, const int64_t *shape, int32_t rank) {
 
 /* ---- misuse ---- */
 
-static opipe_status submit_raw(toy *t, const opipe_binding_io *inputs, uint32_t n, const opipe_binding_io *outputs, uint32_t n_outputs,
+static opipe_status submit_raw(toy *t, const opipe_binding_io *inputs, uint32_t n,
+                               const opipe_binding_io *outputs, uint32_t n_outputs,
                                opipe_error *err) {
   opi_request *request = NULL;
-  const opipe_submit_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
-                                      .n_inputs = n,
-                                      .n_outputs = n_outputs,
-                                      .inputs = inputs,
-                                      .outputs = outputs};
+  const opipe_submit_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
+      .n_inputs = n,
+      .n_outputs = n_outputs,
+      .inputs = inputs,
+      .outputs = outputs};
   const opipe_status status = opi_session_submit(t->session, &params, &request, err);
   opi_request_release(request);
   return status;
@@ -69,16 +80,20 @@ static opipe_status submit_raw(toy *t, const opipe_binding_io *inputs, uint32_t 
 
 static void test_wrong_requests_are_refused(void) {
   static float x[5 * 2 * TOY_WIDTH], p[TOY_WIDTH];
-  static const int64_t x_shape[3] = {5, 2, TOY_WIDTH}, p_shape[1] = {TOY_WIDTH}, bad_shape[3] = {5, 2, 7};
+  static const int64_t x_shape[3] = {5, 2, TOY_WIDTH}, p_shape[1] = {TOY_WIDTH},
+                       bad_shape[3] = {5, 2, 7};
   toy t = {.allocator = NULL};
   const opipe_session_params params = session_params();
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, &three_ranks, &params)) return;
-  const opipe_binding_io good[2] = {{.name = "x", .tensor = floats(x, x_shape, 3)}, {.name = "p", .tensor = floats(p, p_shape, 1)}};
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
+  const opipe_binding_io good[2] = {{.name = "x", .tensor = floats(x, x_shape, 3)},
+                                    {.name = "p", .tensor = floats(p, p_shape, 1)}};
   opipe_binding_io io[3] = {good[0], good[1], good[0]};
   OPI_ASSERT_OK(submit_raw(&t, io, 2, NULL, 0, &err), &err);
   OPI_ASSERT_ERROR(submit_raw(&t, io, 1, NULL, 0, &err), OPIPE_E_INVALID, &err, "'p' is missing");
-  OPI_ASSERT_ERROR(submit_raw(&t, io, 3, NULL, 0, &err), OPIPE_E_INVALID, &err, "'x' is given twice");
+  OPI_ASSERT_ERROR(submit_raw(&t, io, 3, NULL, 0, &err), OPIPE_E_INVALID, &err,
+                   "'x' is given twice");
   io[0].name = "z";
   OPI_ASSERT_ERROR(submit_raw(&t, io, 2, NULL, 0, &err), OPIPE_E_NOTFOUND, &err, "no input 'z'");
   io[0] = good[0];
@@ -99,9 +114,11 @@ static void test_wrong_requests_are_refused(void) {
   opipe_binding_io out = {.name = "y", .tensor = floats(x, p_shape, 1)};
   OPI_ASSERT_ERROR(submit_raw(&t, good, 2, &out, 1, &err), OPIPE_E_INVALID, &err, "[5, 2, 8]");
   out.name = "nothing";
-  OPI_ASSERT_ERROR(submit_raw(&t, good, 2, &out, 1, &err), OPIPE_E_NOTFOUND, &err, "no output 'nothing'");
+  OPI_ASSERT_ERROR(submit_raw(&t, good, 2, &out, 1, &err), OPIPE_E_NOTFOUND, &err,
+                   "no output 'nothing'");
   OPI_ASSERT(toy_round(&t, 5, 2, 3, 0));
-  OPI_ASSERT_ERROR(opi_session_drive(t.session, 0, 0, &err), OPIPE_E_STATE, &err, "threads of its own");
+  OPI_ASSERT_ERROR(opi_session_drive(t.session, 0, 0, &err), OPIPE_E_STATE, &err,
+                   "threads of its own");
   toy_end(&t);
 }
 
@@ -109,7 +126,8 @@ static void test_wrong_options_are_refused(void) {
   toy t = {.allocator = NULL};
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_session_params params = session_params();
-  OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
+  OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
+                      &err);
   params.flags = 16;
   OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_INVALID, &err, "flags 16");
   params.flags = 0;
@@ -128,15 +146,18 @@ static void test_in_flight_is_limited(void) {
   toy_request r[4];
   opipe_error err = OPIPE_ERROR_INIT;
   params.max_in_flight = 3;
-  if (!open_toy(&t, &three_ranks, &params)) return;
-  for (uint32_t i = 0; i < 4; ++i) OPI_ASSERT_INT(toy_submit(&t, 5, 2, i, 0, 0, &r[i], &err), i == 3 ? OPIPE_PENDING : OPIPE_OK);
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
+  for (uint32_t i = 0; i < 4; ++i)
+    OPI_ASSERT_INT(toy_submit(&t, 5, 2, i, 0, 0, &r[i], &err), i == 3 ? OPIPE_PENDING : OPIPE_OK);
   for (uint32_t i = 0; i < 3; ++i) {
     OPI_ASSERT_OK(opi_request_wait(r[i].request, UINT64_MAX, &err), &err);
     OPI_ASSERT(toy_check(&t, &r[i]));
   }
   toy_release(&r[3]);
   OPI_ASSERT(toy_round(&t, 5, 2, 9, 0)); /* finished ones do not count, released or not */
-  for (uint32_t i = 0; i < 3; ++i) toy_release(&r[i]);
+  for (uint32_t i = 0; i < 3; ++i)
+    toy_release(&r[i]);
   toy_end(&t);
 }
 
@@ -147,16 +168,21 @@ static void test_shapes_are_cached_and_evicted(void) {
   opipe_memory_info before = {.struct_size = (uint32_t)sizeof before}, after = before;
   opipe_error err = OPIPE_ERROR_INIT;
   params.max_shapes = 4; /* two are the plan's own: 5 rows in 3 + 2 */
-  if (!open_toy(&t, &three_ranks, &params)) return;
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
   OPI_ASSERT_OK(opi_session_memory(t.session, 1, &before, &err), &err);
-  for (uint32_t i = 0; i < 5; ++i) OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
+  for (uint32_t i = 0; i < 5; ++i)
+    OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
   OPI_ASSERT_INT(info.shapes_compiled, 2);
   OPI_ASSERT_INT(info.requests_done, 5);
-  for (uint32_t i = 0; i < 12; ++i) OPI_ASSERT(toy_round(&t, 4, 1 + i % 4, i, 0)); /* two places */
+  for (uint32_t i = 0; i < 12; ++i)
+    OPI_ASSERT(toy_round(&t, 4, 1 + i % 4, i, 0)); /* two places */
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
-  OPI_ASSERT_INT(info.shapes_compiled, 2 + 9); /* [2 rows, seq 2] is the plan's own smaller class; three take turns */
-  for (uint32_t i = 0; i < 4; ++i) OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
+  OPI_ASSERT_INT(info.shapes_compiled,
+                 2 + 9); /* [2 rows, seq 2] is the plan's own smaller class; three take turns */
+  for (uint32_t i = 0; i < 4; ++i)
+    OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
   OPI_ASSERT_INT(info.requests_done, 21);
   OPI_ASSERT_OK(opi_session_memory(t.session, 1, &after, &err), &err);
@@ -171,7 +197,8 @@ static void test_memory_cap_refuses_larger_shapes(void) {
   toy_request r;
   opipe_error err = OPIPE_ERROR_INIT;
   plan.memory_bytes = 64 * 1024;
-  if (!open_toy(&t, &plan, &params)) return;
+  if (!open_toy(&t, &plan, &params))
+    return;
   OPI_ASSERT(toy_round(&t, 5, 2, 1, 0));
   OPI_ASSERT_ERROR(toy_submit(&t, 50, 60, 1, 0, 0, &r, &err), OPIPE_E_LIMIT, &err, "65536");
   toy_release(&r);
@@ -186,7 +213,8 @@ static void test_sessions_share_the_budget(void) {
   const opipe_session_params params = session_params();
   OPI_ASSERT_OK_FATAL(opi_budget_create(opi_allocator_system(), &budget, &err), &err);
   toy a = {.env = {.budget = budget}}, b = {.env = {.budget = budget}};
-  if (!open_toy(&a, &three_ranks, &params)) return;
+  if (!open_toy(&a, &three_ranks, &params))
+    return;
   opi_budget_state(budget, "toy", 1, &one, &cap);
   OPI_ASSERT(one > 0 && cap == UINT64_MAX);
   opipe_memory_info memory = {.struct_size = (uint32_t)sizeof memory};
@@ -221,8 +249,11 @@ static void make_class(toy *t, classes *c, uint32_t index, int64_t rows) {
   const opi_dim_binding dims[2] = {{"batch", rows}, {"seq", t->shape.seq}};
   const opi_bind_options options = {.dims = dims, .n_dims = 2, .allocator = t->allocator};
   OPI_ASSERT_OK_FATAL(t->env.source.bind(&t->model, &options, &c->bounds[index], &err), &err);
-  OPI_ASSERT_OK_FATAL(opi_plan_assign(t->plan, c->bounds[index]->graph, t->allocator, stages, &err), &err);
-  OPI_ASSERT_OK_FATAL(opi_cutting_build(c->bounds[index]->graph, stages, t->plan->n_stages, t->allocator, &c->cuttings[index], &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_plan_assign(t->plan, c->bounds[index]->graph, t->allocator, stages, &err),
+                      &err);
+  OPI_ASSERT_OK_FATAL(opi_cutting_build(c->bounds[index]->graph, stages, t->plan->n_stages,
+                                        t->allocator, &c->cuttings[index], &err),
+                      &err);
 }
 
 static void test_measured_memory_is_the_prediction(void) {
@@ -232,15 +263,20 @@ static void test_measured_memory_is_the_prediction(void) {
   opi_rank_device devices[3];
   const opipe_session_params params = session_params();
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, &three_ranks, &params)) return;
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
   make_class(&t, &c, 0, 3);
   make_class(&t, &c, 1, 2);
   for (uint32_t r = 0; r < 3; ++r) {
-    const opipe_device_params open = {.struct_size = (uint32_t)OPIPE_END(opipe_device_params, options), .index = r};
+    const opipe_device_params open = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options), .index = r};
     devices[r] = (opi_rank_device){.backend = &t.backends[r], .alignment = 64};
-    OPI_ASSERT_OK_FATAL(toy_backend.device_open(t.backends[r].self, &open, &devices[r].device, &err), &err);
+    OPI_ASSERT_OK_FATAL(
+        toy_backend.device_open(t.backends[r].self, &open, &devices[r].device, &err), &err);
   }
-  OPI_ASSERT_OK(opi_predict(t.plan, (const opi_cutting *const *)c.cuttings, 2, devices, true, 0, t.allocator, predicted, &err), &err);
+  OPI_ASSERT_OK(opi_predict(t.plan, (const opi_cutting *const *)c.cuttings, 2, devices, true, 0,
+                            t.allocator, predicted, &err),
+                &err);
   for (uint32_t r = 0; r < 3; ++r) {
     opipe_memory_info found = {.struct_size = (uint32_t)sizeof found};
     OPI_ASSERT_OK(opi_session_memory(t.session, r, &found, &err), &err);
@@ -267,14 +303,18 @@ static void test_one_thread_drives_all_ranks(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   params.threads = OPIPE_THREADS_HOST;
   params.max_in_flight = 5;
-  if (!open_toy(&t, &three_ranks, &params)) return;
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
   OPI_ASSERT_INT(opi_session_drive(t.session, 0, 0, &err), OPIPE_OK); /* nothing to do */
   OPI_ASSERT_ERROR(opi_session_drive(t.session, 3, 0, &err), OPIPE_E_INVALID, &err, "rank 3 of 3");
-  for (uint32_t i = 0; i < 5; ++i) OPI_ASSERT_OK(toy_submit(&t, 5, 2, i, 0, 0, &r[i], &err), &err);
+  for (uint32_t i = 0; i < 5; ++i)
+    OPI_ASSERT_OK(toy_submit(&t, 5, 2, i, 0, 0, &r[i], &err), &err);
   OPI_ASSERT_INT(opi_session_drive(t.session, 2, 0, &err), OPIPE_PENDING); /* waits for rank 1 */
   OPI_ASSERT_INT(opi_request_poll(r[0].request, &err), OPIPE_PENDING);
-  for (uint32_t turn = 0; turn < 100 && opi_request_poll(r[4].request, &err) == OPIPE_PENDING; ++turn) {
-    for (uint32_t rank = 0; rank < 3; ++rank) OPI_ASSERT(opi_session_drive(t.session, rank, 0, &err) >= 0);
+  for (uint32_t turn = 0; turn < 100 && opi_request_poll(r[4].request, &err) == OPIPE_PENDING;
+       ++turn) {
+    for (uint32_t rank = 0; rank < 3; ++rank)
+      OPI_ASSERT(opi_session_drive(t.session, rank, 0, &err) >= 0);
   }
   for (uint32_t i = 0; i < 5; ++i) {
     OPI_ASSERT_OK(opi_request_poll(r[i].request, &err), &err);
@@ -293,7 +333,8 @@ typedef struct driver {
 
 static void *drive_rank(void *arg) {
   driver *d = arg;
-  while (atomic_load(d->stop) == 0 && d->status >= 0) d->status = opi_session_drive(d->t->session, d->rank, 1000000, NULL);
+  while (atomic_load(d->stop) == 0 && d->status >= 0)
+    d->status = opi_session_drive(d->t->session, d->rank, 1000000, NULL);
   return NULL;
 }
 
@@ -304,12 +345,14 @@ static void test_host_threads_drive(void) {
   driver d[3];
   pthread_t threads[3];
   params.threads = OPIPE_THREADS_HOST;
-  if (!open_toy(&t, &three_ranks, &params)) return;
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
   for (uint32_t r = 0; r < 3; ++r) {
     d[r] = (driver){.t = &t, .rank = r, .stop = &stop};
     OPI_ASSERT_FATAL(pthread_create(&threads[r], NULL, drive_rank, &d[r]) == 0);
   }
-  for (uint32_t i = 0; i < 10; ++i) OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
+  for (uint32_t i = 0; i < 10; ++i)
+    OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
   atomic_store(&stop, 1);
   for (uint32_t r = 0; r < 3; ++r) {
     (void)pthread_join(threads[r], NULL);
@@ -328,13 +371,17 @@ static void test_host_flags_hold_a_request_back(void) {
   const opipe_session_params params = session_params();
   opi_request *request = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, &three_ranks, &params)) return;
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
   const opipe_binding_io io[2] = {{.name = "x",
                                    .tensor = floats(x, x_shape, 3),
                                    .ready = {.kind = OPIPE_FENCE_HOST_FLAG, .handle = &ready},
                                    .done = {.kind = OPIPE_FENCE_HOST_FLAG, .handle = &done}},
                                   {.name = "p", .tensor = floats(p, p_shape, 1)}};
-  const opipe_submit_params submit = {.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns), .n_inputs = 2, .inputs = io};
+  const opipe_submit_params submit = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
+      .n_inputs = 2,
+      .inputs = io};
   OPI_ASSERT_OK_FATAL(opi_session_submit(t.session, &submit, &request, &err), &err);
   OPI_ASSERT_ERROR(opi_request_wait(request, 5000000, &err), OPIPE_E_TIMEOUT, &err, "not finished");
   OPI_ASSERT_INT(__atomic_load_n(&done, __ATOMIC_ACQUIRE), 0);
@@ -350,8 +397,10 @@ static void test_needed_values_are_part_of_the_shape(void) {
   const opipe_session_params params = session_params();
   opipe_session_info info = {.struct_size = (uint32_t)sizeof info};
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, &three_ranks, &params)) return;
-  for (uint32_t i = 0; i < 12; ++i) OPI_ASSERT(toy_round(&t, 5, 2, i % 3, 0)); /* p differs with the seed */
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
+  for (uint32_t i = 0; i < 12; ++i)
+    OPI_ASSERT(toy_round(&t, 5, 2, i % 3, 0)); /* p differs with the seed */
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
   OPI_ASSERT_INT(info.shapes_compiled, 2 + 3 * 2);
   toy_end(&t);
@@ -367,24 +416,33 @@ static void test_the_step_loop_allocates_nothing(void) {
   const opipe_session_params params = session_params();
   toy_request r[2];
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, &three_ranks, &params)) return;
-  for (uint32_t i = 0; i < 10; ++i) OPI_ASSERT(toy_round(&t, i % 2 == 0 ? 5 : 3, 2, i, 0));
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
+  for (uint32_t i = 0; i < 10; ++i)
+    OPI_ASSERT(toy_round(&t, i % 2 == 0 ? 5 : 3, 2, i, 0));
   for (uint32_t i = 0; i < 50; ++i) {
-    OPI_ASSERT_OK(toy_submit(&t, 5, 2, i, 0, 0, &r[0], &err), &err); /* the test's own buffers: before counting */
+    OPI_ASSERT_OK(toy_submit(&t, 5, 2, i, 0, 0, &r[0], &err),
+                  &err); /* the test's own buffers: before counting */
     OPI_ASSERT_OK(opi_request_wait(r[0].request, UINT64_MAX, &err), &err);
     const int64_t shape_p[1] = {TOY_WIDTH};
     const opipe_binding_io io[2] = {{.name = "x", .tensor = floats(r[0].x, r[0].shape_x, 3)},
                                     {.name = "p", .tensor = floats(r[0].p, shape_p, 1)}};
-    const opipe_submit_params submit = {.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns), .n_inputs = 2, .inputs = io};
+    const opipe_submit_params submit = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
+        .n_inputs = 2,
+        .inputs = io};
     const uint64_t before = atomic_load(&n_mallocs);
     opi_request *request = NULL;
     const opipe_status status = opi_session_submit(t.session, &submit, &request, &err);
-    if (status == OPIPE_OK) (void)opi_request_wait(request, UINT64_MAX, &err);
+    if (status == OPIPE_OK)
+      (void)opi_request_wait(request, UINT64_MAX, &err);
     opi_request_release(request);
     const uint64_t after = atomic_load(&n_mallocs);
     toy_release(&r[0]);
     OPI_ASSERT_OK(status, &err);
-    if (i >= 2) OPI_ASSERT_INT(after - before, 0); /* the first use of a pool entry makes its results' memory */
+    if (i >= 2)
+      OPI_ASSERT_INT(after - before,
+                     0); /* the first use of a pool entry makes its results' memory */
   }
   toy_end(&t);
 #endif
@@ -396,9 +454,12 @@ static opipe_status open_and_run(opi_test_memory *memory, void *arg) {
   toy_request r = {.request = NULL};
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_status status = toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err);
-  if (status == OPIPE_OK) status = toy_open(&t, params, &err);
-  if (status == OPIPE_OK) status = toy_submit(&t, 4, 1, 1, 0, 0, &r, &err); /* a shape of its own */
-  if (status == OPIPE_OK) status = opi_request_wait(r.request, UINT64_MAX, &err);
+  if (status == OPIPE_OK)
+    status = toy_open(&t, params, &err);
+  if (status == OPIPE_OK)
+    status = toy_submit(&t, 4, 1, 1, 0, 0, &r, &err); /* a shape of its own */
+  if (status == OPIPE_OK)
+    status = opi_request_wait(r.request, UINT64_MAX, &err);
   toy_release(&r);
   toy_end(&t);
   return status;
@@ -412,10 +473,14 @@ static void test_every_failing_allocation_is_survived(void) {
   OPI_ASSERT(opi_test_every_allocation(open_and_run, &params, 3000) > 100);
 }
 
-OPI_TEST_MAIN("session", OPI_TEST(test_wrong_requests_are_refused), OPI_TEST(test_wrong_options_are_refused),
-              OPI_TEST(test_in_flight_is_limited), OPI_TEST(test_shapes_are_cached_and_evicted),
-              OPI_TEST(test_memory_cap_refuses_larger_shapes), OPI_TEST(test_sessions_share_the_budget),
-              OPI_TEST(test_measured_memory_is_the_prediction), OPI_TEST(test_one_thread_drives_all_ranks),
-              OPI_TEST(test_host_threads_drive), OPI_TEST(test_host_flags_hold_a_request_back),
-              OPI_TEST(test_needed_values_are_part_of_the_shape), OPI_TEST(test_the_step_loop_allocates_nothing),
+OPI_TEST_MAIN("session", OPI_TEST(test_wrong_requests_are_refused),
+              OPI_TEST(test_wrong_options_are_refused), OPI_TEST(test_in_flight_is_limited),
+              OPI_TEST(test_shapes_are_cached_and_evicted),
+              OPI_TEST(test_memory_cap_refuses_larger_shapes),
+              OPI_TEST(test_sessions_share_the_budget),
+              OPI_TEST(test_measured_memory_is_the_prediction),
+              OPI_TEST(test_one_thread_drives_all_ranks), OPI_TEST(test_host_threads_drive),
+              OPI_TEST(test_host_flags_hold_a_request_back),
+              OPI_TEST(test_needed_values_are_part_of_the_shape),
+              OPI_TEST(test_the_step_loop_allocates_nothing),
               OPI_TEST(test_every_failing_allocation_is_survived))

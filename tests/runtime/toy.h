@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A small model, its plan and a backend with four operators: what the runtime's tests run on.
  *
- *   x [batch, seq, 8] -> n0 -> n1 -> ... -> y       every node: Mix (a * w + 1/4) with a parameter of its own, but every third one, which
- *                                                   adds the value of three nodes before: these tensors skip stages
- *   outputs: y, mid (also read further on), x itself, a constant, q = Mix(p) without batch, t = y with batch and seq swapped,
- *            f = y with batch and seq in one dimension
+ *   x [batch, seq, 8] -> n0 -> n1 -> ... -> y       every node: Mix (a * w + 1/4) with a parameter
+ * of its own, but every third one, which adds the value of three nodes before: these tensors skip
+ * stages outputs: y, mid (also read further on), x itself, a constant, q = Mix(p) without batch, t
+ * = y with batch and seq swapped, f = y with batch and seq in one dimension
  *
  * The backend computes for real; faults, stalls and flags of the device are set in toy_faults.
  */
@@ -18,22 +18,33 @@
 #include "tests/support/support.h"
 
 enum { TOY_WIDTH = 8, TOY_MAX_NODES = 64, TOY_MAX_RANKS = 8, TOY_MAX_STAGES = 16 };
-enum { TOY_Y = 0, TOY_MID = 1, TOY_X = 2, TOY_CONSTANT = 3, TOY_Q = 4, TOY_T = 5, TOY_F = 6, TOY_OUTPUTS = 7 };
+enum {
+  TOY_Y = 0,
+  TOY_MID = 1,
+  TOY_X = 2,
+  TOY_CONSTANT = 3,
+  TOY_Q = 4,
+  TOY_T = 5,
+  TOY_F = 6,
+  TOY_OUTPUTS = 7
+};
 
-/* What the toy backend does besides computing. Set before the session is opened, but for the counters. */
+/* What the toy backend does besides computing. Set before the session is opened, but for the
+ * counters. */
 typedef struct toy_faults {
-  const char *fail_node;    /* the run of the program that holds this node fails */
-  uint32_t fail_at;         /* at its nth run (1: the first); 0: never */
+  const char *fail_node; /* the run of the program that holds this node fails */
+  uint32_t fail_at;      /* at its nth run (1: the first); 0: never */
   int32_t fail_status;
-  const char *stall_node;   /* ... takes stall_ms longer */
-  uint32_t stall_at;        /* 0: always when stall_ms != 0 */
+  const char *stall_node; /* ... takes stall_ms longer */
+  uint32_t stall_at;      /* 0: always when stall_ms != 0 */
   uint32_t stall_ms;
-  uint32_t device_flags;    /* OPIPE_DEVICE_* */
-  uint64_t memory_bytes;    /* of a device */
+  uint32_t device_flags; /* OPIPE_DEVICE_* */
+  uint64_t memory_bytes; /* of a device */
   _Atomic uint32_t n_fail_runs, n_stall_runs;
   _Atomic uint64_t n_runs;
   _Atomic uint64_t last_end_ns; /* clock at the end of the last run: for measuring hand-offs */
-  uint64_t *hops;           /* [hops_room] time from the end of one run to the start of the next, by whoever runs */
+  uint64_t *
+      hops; /* [hops_room] time from the end of one run to the start of the next, by whoever runs */
   uint32_t hops_room;
   _Atomic uint32_t n_hops;
 } toy_faults;
@@ -42,8 +53,8 @@ typedef struct toy_plan {
   uint32_t n_nodes, n_stages, n_ranks, n_microbatches, depth, in_flight;
   int64_t rows, seq;
   const uint32_t *rank_of_stage; /* NULL: stage s on rank s % n_ranks */
-  bool by_microbatch;            /* order of a rank: micro-batch after micro-batch; else stage after stage */
-  uint64_t memory_bytes;         /* cap of every device, 0: none */
+  bool by_microbatch; /* order of a rank: micro-batch after micro-batch; else stage after stage */
+  uint64_t memory_bytes; /* cap of every device, 0: none */
 } toy_plan;
 
 typedef struct toy {
@@ -62,8 +73,10 @@ typedef struct toy {
   uint32_t n_binds;
 } toy;
 
-/* Fills `t` (zeroed by the caller; allocator and faults may be set before), without opening the session. */
-opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transport, opipe_error *err);
+/* Fills `t` (zeroed by the caller; allocator and faults may be set before), without opening the
+ * session. */
+opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transport,
+                      opipe_error *err);
 opipe_status toy_open(toy *t, const opipe_session_params *params, opipe_error *err);
 void toy_end(toy *t); /* closes the session too */
 
@@ -78,10 +91,14 @@ typedef struct toy_request {
   uint32_t seed;
   float *y; /* caller's buffer for y when `own` was asked for */
 } toy_request;
-enum { TOY_STRIDED = 1u, /* x comes transposed in memory */ TOY_OWN_Y = 2u, TOY_NAN = 4u /* one NaN in the last row */ };
+enum {
+  TOY_STRIDED = 1u,
+  /* x comes transposed in memory */ TOY_OWN_Y = 2u,
+  TOY_NAN = 4u /* one NaN in the last row */
+};
 /* Submits; OPIPE_PENDING as opi_session_submit. `out` is zeroed first. */
-opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32_t flags, uint64_t deadline_ns, toy_request *out,
-                        opipe_error *err);
+opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32_t flags,
+                        uint64_t deadline_ns, toy_request *out, opipe_error *err);
 /* Compares all outputs of a finished request with a plain computation, bit by bit. */
 bool toy_check(const toy *t, const toy_request *request);
 void toy_release(toy_request *request);
@@ -93,7 +110,9 @@ extern const opipe_plugin OPIPE_PLUGIN_STATIC(transport_local);
 extern const opipe_plugin OPIPE_PLUGIN_STATIC(transport_emulated);
 
 /* for toy_backend.c */
-static inline toy *toy_of(opipe_instance *self) { return (toy *)(void *)self; }
+static inline toy *toy_of(opipe_instance *self) {
+  return (toy *)(void *)self;
+}
 uint64_t toy_now_ns(void);
 
 #endif /* TESTS_RUNTIME_TOY_H */

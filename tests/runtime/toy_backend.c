@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The toy backend: four operators, memory from the host's allocator, one parameter layout (a copy). */
+/* The toy backend: four operators, memory from the host's allocator, one parameter layout (a copy).
+ */
 #include <opipe/helpers.h>
 #include <stdlib.h>
 #include <time.h>
@@ -50,20 +51,25 @@ uint64_t toy_now_ns(void) {
 
 static void *take(const toy *t, size_t n) {
   void *p = t->allocator->realloc(t->allocator->ctx, NULL, 0, n == 0 ? 1 : n, 16);
-  if (p != NULL) memset(p, 0, n);
+  if (p != NULL)
+    memset(p, 0, n);
   return p;
 }
 static void give(const toy *t, void *p, size_t n) {
-  if (p != NULL) (void)t->allocator->realloc(t->allocator->ctx, p, n == 0 ? 1 : n, 0, 16);
+  if (p != NULL)
+    (void)t->allocator->realloc(t->allocator->ctx, p, n == 0 ? 1 : n, 0, 16);
 }
-static opipe_status no_memory(opipe_error *err) { return opipe_fail(err, OPIPE_E_NOMEM, "toy: no memory"); }
+static opipe_status no_memory(opipe_error *err) {
+  return opipe_fail(err, OPIPE_E_NOMEM, "toy: no memory");
+}
 
 static opipe_status device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err) {
   (void)self, (void)err;
   *out_count = TOY_MAX_RANKS;
   return OPIPE_OK;
 }
-static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_device_info *info, opipe_error *err) {
+static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_device_info *info,
+                                 opipe_error *err) {
   (void)index, (void)err;
   const uint32_t size = info->struct_size;
   memset(info, 0, sizeof *info);
@@ -75,26 +81,32 @@ static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_dev
                               .alignment = ALIGN};
   return OPIPE_OK;
 }
-static opipe_status device_open(opipe_instance *self, const opipe_device_params *params, opipe_device **out, opipe_error *err) {
+static opipe_status device_open(opipe_instance *self, const opipe_device_params *params,
+                                opipe_device **out, opipe_error *err) {
   opipe_device *d = take(toy_of(self), sizeof *d);
-  if (d == NULL) return no_memory(err);
+  if (d == NULL)
+    return no_memory(err);
   d->t = toy_of(self);
   d->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : d->t->faults.memory_bytes;
   *out = d;
   return OPIPE_OK;
 }
 static void device_close(opipe_device *d) {
-  if (d != NULL) give(d->t, d, sizeof *d);
+  if (d != NULL)
+    give(d->t, d, sizeof *d);
 }
 static opipe_status device_usage(opipe_device *d, opipe_device_usage *usage, opipe_error *err) {
   return opipe_meter_read(&d->meter, usage, err);
 }
 
-static opipe_status buffer_alloc(opipe_device *d, uint64_t n_bytes, uint32_t kind, opipe_buffer **out, opipe_error *err) {
+static opipe_status buffer_alloc(opipe_device *d, uint64_t n_bytes, uint32_t kind,
+                                 opipe_buffer **out, opipe_error *err) {
   opipe_buffer *b = take(d->t, sizeof *b);
-  if (b == NULL) return no_memory(err);
+  if (b == NULL)
+    return no_memory(err);
   void *data = NULL;
-  const opipe_status status = opipe_host_alloc(&d->t->host, &d->meter, kind, &n_bytes, ALIGN, &data, err);
+  const opipe_status status =
+      opipe_host_alloc(&d->t->host, &d->meter, kind, &n_bytes, ALIGN, &data, err);
   if (status < 0) {
     give(d->t, b, sizeof *b);
     return status;
@@ -105,7 +117,8 @@ static opipe_status buffer_alloc(opipe_device *d, uint64_t n_bytes, uint32_t kin
   return OPIPE_OK;
 }
 static void buffer_free(opipe_buffer *b) {
-  if (b == NULL) return;
+  if (b == NULL)
+    return;
   opipe_host_free(&b->device->t->host, &b->device->meter, b->kind, b->data, b->n_bytes, ALIGN);
   give(b->device->t, b, sizeof *b);
 }
@@ -117,13 +130,15 @@ static opipe_status buffer_host(opipe_buffer *b, void **out, opipe_error *err) {
 
 static opipe_status queue_open(opipe_device *d, opipe_queue **out, opipe_error *err) {
   opipe_queue *q = take(d->t, sizeof *q);
-  if (q == NULL) return no_memory(err);
+  if (q == NULL)
+    return no_memory(err);
   q->device = d;
   *out = q;
   return OPIPE_OK;
 }
 static void queue_close(opipe_queue *q) {
-  if (q != NULL) give(q->device->t, q, sizeof *q);
+  if (q != NULL)
+    give(q->device->t, q, sizeof *q);
 }
 struct event_box {
   opipe_event event;
@@ -131,13 +146,15 @@ struct event_box {
 };
 static opipe_status event_create(opipe_device *d, opipe_event **out, opipe_error *err) {
   struct event_box *e = take(d->t, sizeof *e);
-  if (e == NULL) return no_memory(err);
+  if (e == NULL)
+    return no_memory(err);
   e->t = d->t;
   *out = &e->event;
   return OPIPE_OK;
 }
 static void event_destroy(opipe_event *e) {
-  if (e != NULL) give(((struct event_box *)e)->t, e, sizeof(struct event_box));
+  if (e != NULL)
+    give(((struct event_box *)e)->t, e, sizeof(struct event_box));
 }
 static opipe_status event_record(opipe_queue *q, opipe_event *e, opipe_error *err) {
   (void)q, (void)err;
@@ -157,30 +174,36 @@ static opipe_status event_sync(opipe_event *e, uint64_t timeout_ns, opipe_error 
   return opipe_sync_event_poll(&e->sync);
 }
 
-static opipe_status write_region(opipe_queue *q, const opipe_region *dst, const void *src, opipe_error *err) {
+static opipe_status write_region(opipe_queue *q, const opipe_region *dst, const void *src,
+                                 opipe_error *err) {
   (void)q, (void)err;
   memcpy(dst->buffer->data + dst->offset_bytes, src, (size_t)dst->n_bytes);
   return OPIPE_OK;
 }
-static opipe_status read_region(opipe_queue *q, void *dst, const opipe_region *src, opipe_error *err) {
+static opipe_status read_region(opipe_queue *q, void *dst, const opipe_region *src,
+                                opipe_error *err) {
   (void)q, (void)err;
   memcpy(dst, src->buffer->data + src->offset_bytes, (size_t)src->n_bytes);
   return OPIPE_OK;
 }
-static opipe_status copy_region(opipe_queue *q, const opipe_region *dst, const opipe_region *src, opipe_error *err) {
+static opipe_status copy_region(opipe_queue *q, const opipe_region *dst, const opipe_region *src,
+                                opipe_error *err) {
   return write_region(q, dst, src->buffer->data + src->offset_bytes, err);
 }
 
-static opipe_status support(opipe_device *d, const opipe_graph *g, opipe_support *out, opipe_error *err) {
+static opipe_status support(opipe_device *d, const opipe_graph *g, opipe_support *out,
+                            opipe_error *err) {
   (void)d, (void)err;
   memset(out, 0, g->n_nodes * sizeof *out);
   return OPIPE_OK;
 }
 
-static opipe_status compile(opipe_device *d, const opipe_compile_params *params, opipe_program **out, opipe_error *err) {
+static opipe_status compile(opipe_device *d, const opipe_compile_params *params,
+                            opipe_program **out, opipe_error *err) {
   const opipe_graph *g = params->graph;
   opipe_program *p = take(d->t, sizeof *p);
-  if (p == NULL) return no_memory(err);
+  if (p == NULL)
+    return no_memory(err);
   p->offsets = take(d->t, g->n_values * sizeof *p->offsets);
   if (p->offsets == NULL) {
     give(d->t, p, sizeof *p);
@@ -190,7 +213,8 @@ static opipe_status compile(opipe_device *d, const opipe_compile_params *params,
   p->graph = g;
   p->flags = params->flags;
   for (uint32_t v = 0; v < g->n_values; ++v) {
-    if (g->values[v].role != OPIPE_VALUE_TEMP) continue;
+    if (g->values[v].role != OPIPE_VALUE_TEMP)
+      continue;
     p->offsets[v] = p->arena_bytes;
     p->arena_bytes += (g->values[v].n_bytes + ALIGN - 1) / ALIGN * ALIGN;
   }
@@ -198,11 +222,13 @@ static opipe_status compile(opipe_device *d, const opipe_compile_params *params,
   return OPIPE_OK;
 }
 static void program_free(opipe_program *p) {
-  if (p == NULL) return;
+  if (p == NULL)
+    return;
   give(p->device->t, p->offsets, p->graph->n_values * sizeof *p->offsets);
   give(p->device->t, p, sizeof *p);
 }
-static opipe_status program_info(const opipe_program *p, opipe_program_info *info, opipe_error *err) {
+static opipe_status program_info(const opipe_program *p, opipe_program_info *info,
+                                 opipe_error *err) {
   (void)err;
   info->n_kernels = p->graph->n_nodes;
   info->temp_bytes = p->arena_bytes;
@@ -210,10 +236,12 @@ static opipe_status program_info(const opipe_program *p, opipe_program_info *inf
   info->arena_bytes = p->arena_bytes + ALIGN;
   return OPIPE_OK;
 }
-static opipe_status program_params(const opipe_program *p, opipe_param_layout *out, uint32_t *io_count, opipe_error *err) {
+static opipe_status program_params(const opipe_program *p, opipe_param_layout *out,
+                                   uint32_t *io_count, opipe_error *err) {
   uint32_t n = 0;
   for (uint32_t v = 0; v < p->graph->n_values; ++v) {
-    if (p->graph->values[v].role != OPIPE_VALUE_PARAMETER) continue;
+    if (p->graph->values[v].role != OPIPE_VALUE_PARAMETER)
+      continue;
     if (n < *io_count) {
       out[n].slot = p->graph->values[v].slot;
       out[n].key = 1;
@@ -227,10 +255,11 @@ static opipe_status program_params(const opipe_program *p, opipe_param_layout *o
   return room ? OPIPE_OK : opipe_fail(err, OPIPE_E_LIMIT, "toy: room for fewer layouts than %u", n);
 }
 
-static opipe_status params_create(opipe_device *d, const opipe_param_source *sources, uint32_t n, opipe_params **out,
-                                  opipe_error *err) {
+static opipe_status params_create(opipe_device *d, const opipe_param_source *sources, uint32_t n,
+                                  opipe_params **out, opipe_error *err) {
   opipe_params *p = take(d->t, sizeof *p);
-  if (p == NULL) return no_memory(err);
+  if (p == NULL)
+    return no_memory(err);
   p->copies = take(d->t, n * sizeof *p->copies);
   if (p->copies == NULL) {
     give(d->t, p, sizeof *p);
@@ -243,17 +272,23 @@ static opipe_status params_create(opipe_device *d, const opipe_param_source *sou
   return OPIPE_OK;
 }
 static void params_free(opipe_params *p) {
-  if (p == NULL) return;
-  for (uint32_t i = 0; i < p->n; ++i) buffer_free(p->copies[i]);
+  if (p == NULL)
+    return;
+  for (uint32_t i = 0; i < p->n; ++i)
+    buffer_free(p->copies[i]);
   give(p->device->t, p->copies, p->n * sizeof *p->copies);
   give(p->device->t, p, sizeof *p);
 }
-static opipe_status params_prepare(opipe_params *p, const opipe_program *program, opipe_error *err) {
+static opipe_status params_prepare(opipe_params *p, const opipe_program *program,
+                                   opipe_error *err) {
   for (uint32_t v = 0; v < program->graph->n_values; ++v) {
     const opipe_value *value = &program->graph->values[v];
-    if (value->role != OPIPE_VALUE_PARAMETER || p->copies[value->slot] != NULL) continue;
-    const opipe_status status = buffer_alloc(p->device, value->n_bytes, OPIPE_BUFFER_PARAMS, &p->copies[value->slot], err);
-    if (status < 0) return status;
+    if (value->role != OPIPE_VALUE_PARAMETER || p->copies[value->slot] != NULL)
+      continue;
+    const opipe_status status =
+        buffer_alloc(p->device, value->n_bytes, OPIPE_BUFFER_PARAMS, &p->copies[value->slot], err);
+    if (status < 0)
+      return status;
     memcpy(p->copies[value->slot]->data, p->sources[value->slot].data, (size_t)value->n_bytes);
   }
   return OPIPE_OK;
@@ -262,11 +297,13 @@ static opipe_status params_clone(const opipe_params *p, opipe_params **out, opip
   (void)p, (void)out;
   return opipe_fail(err, OPIPE_E_UNSUPPORTED, "toy: sets are not cloned");
 }
-static opipe_status params_write(opipe_params *p, uint32_t slot, const void *src, uint64_t n, opipe_error *err) {
+static opipe_status params_write(opipe_params *p, uint32_t slot, const void *src, uint64_t n,
+                                 opipe_error *err) {
   (void)p, (void)slot, (void)src, (void)n;
   return opipe_fail(err, OPIPE_E_UNSUPPORTED, "toy: sets are not written");
 }
-static opipe_status params_read(const opipe_params *p, uint32_t slot, void *dst, uint64_t n, opipe_error *err) {
+static opipe_status params_read(const opipe_params *p, uint32_t slot, void *dst, uint64_t n,
+                                opipe_error *err) {
   (void)p, (void)slot, (void)dst, (void)n;
   return opipe_fail(err, OPIPE_E_UNSUPPORTED, "toy: sets are not read");
 }
@@ -275,10 +312,12 @@ static opipe_status params_commit(opipe_params *p, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static opipe_status bind(opipe_device *d, const opipe_bind_params *params, opipe_binding **out, opipe_error *err) {
+static opipe_status bind(opipe_device *d, const opipe_bind_params *params, opipe_binding **out,
+                         opipe_error *err) {
   const opipe_graph *g = params->program->graph;
   opipe_binding *b = take(d->t, sizeof *b);
-  if (b == NULL) return no_memory(err);
+  if (b == NULL)
+    return no_memory(err);
   b->data = take(d->t, g->n_values * sizeof *b->data);
   if (b->data == NULL) {
     give(d->t, b, sizeof *b);
@@ -288,7 +327,8 @@ static opipe_status bind(opipe_device *d, const opipe_bind_params *params, opipe
   for (uint32_t v = 0; v < g->n_values; ++v) {
     const opipe_value *value = &g->values[v];
     if (value->role == OPIPE_VALUE_TEMP) {
-      b->data[v] = params->arena.buffer->data + params->arena.offset_bytes + params->program->offsets[v];
+      b->data[v] =
+          params->arena.buffer->data + params->arena.offset_bytes + params->program->offsets[v];
     } else if (value->role == OPIPE_VALUE_PARAMETER) {
       b->data[v] = params->params->copies[value->slot]->data;
     } else if (value->role == OPIPE_VALUE_CONSTANT) {
@@ -302,7 +342,8 @@ static opipe_status bind(opipe_device *d, const opipe_bind_params *params, opipe
   return OPIPE_OK;
 }
 static void binding_free(opipe_binding *b) {
-  if (b == NULL) return;
+  if (b == NULL)
+    return;
   const toy *t = b->program->device->t;
   give(t, b->data, b->program->graph->n_values * sizeof *b->data);
   give(t, b, sizeof *b);
@@ -315,14 +356,17 @@ static void run_node(const opipe_graph *g, const opipe_node *node, char *const *
   const float *b = node->n_in > 1 ? (const float *)(void *)data[node->in[1]] : NULL;
   float *y = (float *)(void *)data[node->out[0]];
   if (strcmp(node->op, "Mix") == 0) {
-    for (size_t i = 0; i < n; ++i) y[i] = a[i] * b[i % TOY_WIDTH] + 0.25f;
+    for (size_t i = 0; i < n; ++i)
+      y[i] = a[i] * b[i % TOY_WIDTH] + 0.25f;
   } else if (strcmp(node->op, "Add") == 0) {
-    for (size_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+    for (size_t i = 0; i < n; ++i)
+      y[i] = a[i] + b[i];
   } else if (strcmp(node->op, "Swap") == 0) {
     const int64_t seq = out->shape[0], rows = out->shape[1];
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t s = 0; s < seq; ++s) {
-        memcpy(&y[(s * rows + r) * TOY_WIDTH], &a[(r * seq + s) * TOY_WIDTH], TOY_WIDTH * sizeof *y);
+        memcpy(&y[(s * rows + r) * TOY_WIDTH], &a[(r * seq + s) * TOY_WIDTH],
+               TOY_WIDTH * sizeof *y);
       }
     }
   } else {
@@ -332,15 +376,18 @@ static void run_node(const opipe_graph *g, const opipe_node *node, char *const *
 
 static bool has_node(const opipe_graph *g, const char *name) {
   for (uint32_t i = 0; name != NULL && i < g->n_nodes; ++i) {
-    if (strcmp(g->nodes[i].name, name) == 0) return true;
+    if (strcmp(g->nodes[i].name, name) == 0)
+      return true;
   }
   return false;
 }
 
-static opipe_status check_finite(const opipe_graph *g, const opipe_node *node, char *const *data, opipe_error *err) {
+static opipe_status check_finite(const opipe_graph *g, const opipe_node *node, char *const *data,
+                                 opipe_error *err) {
   const float *y = (const float *)(void *)data[node->out[0]];
   for (size_t i = 0; i < g->values[node->out[0]].n_bytes / sizeof *y; ++i) {
-    if (y[i] - y[i] != 0.0f) return opipe_fail(err, OPIPE_E_INVALID, "node '%s': its output is not finite", node->name);
+    if (y[i] - y[i] != 0.0f)
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': its output is not finite", node->name);
   }
   return OPIPE_OK;
 }
@@ -348,30 +395,39 @@ static opipe_status check_finite(const opipe_graph *g, const opipe_node *node, c
 static void note_hop(toy_faults *f) {
   const uint64_t last = atomic_load(&f->last_end_ns);
   const uint32_t at = f->hops == NULL || last == 0 ? UINT32_MAX : atomic_fetch_add(&f->n_hops, 1);
-  if (at < f->hops_room) f->hops[at] = toy_now_ns() - last;
+  if (at < f->hops_room)
+    f->hops[at] = toy_now_ns() - last;
 }
 
-static opipe_status run(opipe_binding *b, opipe_queue *q, const int64_t *scalars, uint32_t n_scalars, opipe_error *err) {
+static opipe_status run(opipe_binding *b, opipe_queue *q, const int64_t *scalars,
+                        uint32_t n_scalars, opipe_error *err) {
   const opipe_graph *g = b->program->graph;
   toy_faults *f = &q->device->t->faults;
   (void)scalars, (void)n_scalars;
-  if (f->hops != NULL) note_hop(f);
+  if (f->hops != NULL)
+    note_hop(f);
   atomic_fetch_add(&f->n_runs, 1);
   if (f->stall_ms != 0 && has_node(g, f->stall_node)) {
     const uint32_t n = atomic_fetch_add(&f->n_stall_runs, 1) + 1;
-    const struct timespec t = {.tv_sec = f->stall_ms / 1000, .tv_nsec = (long)(f->stall_ms % 1000) * 1000000};
-    if (f->stall_at == 0 || n == f->stall_at) (void)nanosleep(&t, NULL);
+    const struct timespec t = {.tv_sec = f->stall_ms / 1000,
+                               .tv_nsec = (long)(f->stall_ms % 1000) * 1000000};
+    if (f->stall_at == 0 || n == f->stall_at)
+      (void)nanosleep(&t, NULL);
   }
-  if (f->fail_at != 0 && has_node(g, f->fail_node) && atomic_fetch_add(&f->n_fail_runs, 1) + 1 == f->fail_at) {
+  if (f->fail_at != 0 && has_node(g, f->fail_node) &&
+      atomic_fetch_add(&f->n_fail_runs, 1) + 1 == f->fail_at) {
     return opipe_fail(err, f->fail_status, "node '%s': it was told to fail", f->fail_node);
   }
   for (uint32_t i = 0; i < g->n_nodes; ++i) {
     run_node(g, &g->nodes[i], b->data);
-    if ((b->program->flags & OPIPE_COMPILE_CHECK_FINITE) == 0) continue;
+    if ((b->program->flags & OPIPE_COMPILE_CHECK_FINITE) == 0)
+      continue;
     const opipe_status status = check_finite(g, &g->nodes[i], b->data, err);
-    if (status < 0) return status;
+    if (status < 0)
+      return status;
   }
-  if (f->hops != NULL) atomic_store(&f->last_end_ns, toy_now_ns());
+  if (f->hops != NULL)
+    atomic_store(&f->last_end_ns, toy_now_ns());
   return OPIPE_OK;
 }
 

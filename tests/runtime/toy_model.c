@@ -10,7 +10,9 @@ static toy *owner_of(const opi_model *model) {
   return (toy *)(void *)((char *)(uintptr_t)model - offsetof(toy, model));
 }
 
-static float weight(uint32_t node, uint32_t i) { return 0.5f + 0.01f * (float)((node * 7 + i * 3) % 50); }
+static float weight(uint32_t node, uint32_t i) {
+  return 0.5f + 0.01f * (float)((node * 7 + i * 3) % 50);
+}
 
 static const float constant_data[2] = {1.0f, 2.0f};
 
@@ -23,19 +25,26 @@ static opipe_status make_file_graph(toy *t, opipe_error *err) {
   opi_arena_init(&m->arena, t->allocator, 0);
   m->allocator = t->allocator;
   m->graph = opi_graph_new(&m->arena, "toy");
-  if (m->graph == NULL) return opi_fail_nomem(err, 0, "toy");
+  if (m->graph == NULL)
+    return opi_fail_nomem(err, 0, "toy");
   const uint32_t x = opi_graph_add_value(m->graph, "x", OPIPE_FLOAT, x_shape, 3);
-  const uint32_t p = opi_graph_add_value(m->graph, "p", t->needs_value ? OPIPE_INT64 : OPIPE_FLOAT, p_shape, 1);
-  if (x == OPIPE_NONE || p == OPIPE_NONE) return opi_fail_nomem(err, 0, "toy");
+  const uint32_t p =
+      opi_graph_add_value(m->graph, "p", t->needs_value ? OPIPE_INT64 : OPIPE_FLOAT, p_shape, 1);
+  if (x == OPIPE_NONE || p == OPIPE_NONE)
+    return opi_fail_nomem(err, 0, "toy");
   const char **names = OPI_ARENA_ARRAY(&m->arena, const char *, 3);
-  if (names == NULL) return opi_fail_nomem(err, 0, "toy");
+  if (names == NULL)
+    return opi_fail_nomem(err, 0, "toy");
   names[0] = "batch";
   names[1] = "seq";
   m->graph->values[x].dim_names = names;
-  if (!opi_graph_add_input(m->graph, x) || !opi_graph_add_input(m->graph, p)) return opi_fail_nomem(err, 0, "toy");
+  if (!opi_graph_add_input(m->graph, x) || !opi_graph_add_input(m->graph, p))
+    return opi_fail_nomem(err, 0, "toy");
   for (uint32_t o = 0; o < TOY_OUTPUTS; ++o) {
-    const uint32_t v = o == TOY_X ? x : opi_graph_add_value(m->graph, outputs[o], OPIPE_FLOAT, x_shape, 3);
-    if (v == OPIPE_NONE || !opi_graph_add_output(m->graph, v)) return opi_fail_nomem(err, 0, "toy");
+    const uint32_t v =
+        o == TOY_X ? x : opi_graph_add_value(m->graph, outputs[o], OPIPE_FLOAT, x_shape, 3);
+    if (v == OPIPE_NONE || !opi_graph_add_output(m->graph, v))
+      return opi_fail_nomem(err, 0, "toy");
   }
   return OPIPE_OK;
 }
@@ -52,7 +61,8 @@ typedef struct maker {
 
 static uint32_t add_value(maker *m, const char *name, const int64_t *shape, int32_t rank) {
   const char *own = opi_arena_strdup(m->arena, name);
-  const uint32_t v = own == NULL ? OPIPE_NONE : opi_graph_add_value(m->g, own, OPIPE_FLOAT, shape, rank);
+  const uint32_t v =
+      own == NULL ? OPIPE_NONE : opi_graph_add_value(m->g, own, OPIPE_FLOAT, shape, rank);
   if (v == OPIPE_NONE) {
     m->failed = true;
     return 0;
@@ -74,23 +84,27 @@ static uint32_t add_known(maker *m, const char *name, const float *data, int64_t
 static uint32_t add_weight(maker *m, uint32_t node) {
   float data[TOY_WIDTH];
   char name[32];
-  for (uint32_t i = 0; i < TOY_WIDTH; ++i) data[i] = weight(node, i);
+  for (uint32_t i = 0; i < TOY_WIDTH; ++i)
+    data[i] = weight(node, i);
   (void)snprintf(name, sizeof name, "w%u", node);
   return add_known(m, name, data, TOY_WIDTH);
 }
 
 static void add_node(maker *m, const char *op, uint32_t a, uint32_t b, uint32_t out) {
   char name[64];
-  if (m->failed) return;
+  if (m->failed)
+    return;
   (void)snprintf(name, sizeof name, "node_%s", m->g->values[out].name);
   const char *own = opi_arena_strdup(m->arena, name);
-  opi_node *node = own == NULL ? NULL : opi_graph_add_node(m->g, own, op, "toy", b == OPIPE_NONE ? 1 : 2, 1, 0);
+  opi_node *node =
+      own == NULL ? NULL : opi_graph_add_node(m->g, own, op, "toy", b == OPIPE_NONE ? 1 : 2, 1, 0);
   if (node == NULL) {
     m->failed = true;
     return;
   }
   node->in[0] = a;
-  if (b != OPIPE_NONE) node->in[1] = b;
+  if (b != OPIPE_NONE)
+    node->in[1] = b;
   node->out[0] = out;
   m->g->values[out].producer = m->g->n_nodes - 1;
 }
@@ -102,7 +116,8 @@ static uint32_t add_q(maker *m, const opi_bind_options *options) {
     const uint32_t p = add_value(m, "p", shape, 1);
     const uint32_t w = add_weight(m, 100);
     const uint32_t q = add_value(m, "q", shape, 1);
-    if (!m->failed) m->failed = !opi_graph_add_input(m->g, p);
+    if (!m->failed)
+      m->failed = !opi_graph_add_input(m->g, p);
     add_node(m, "Mix", p, w, q);
     return q;
   }
@@ -135,7 +150,8 @@ static void build(maker *m, const opi_bind_options *options) {
   const int64_t flat[2] = {m->rows * m->seq, TOY_WIDTH};
   uint32_t y = 0, mid = 0;
   const uint32_t x = add_value(m, "x", shape, 3);
-  if (!m->failed) m->failed = !opi_graph_add_input(m->g, x);
+  if (!m->failed)
+    m->failed = !opi_graph_add_input(m->g, x);
   const uint32_t q = add_q(m, options);
   add_chain(m, x, &y, &mid);
   const uint32_t c = add_known(m, "c", constant_data, 2);
@@ -143,27 +159,35 @@ static void build(maker *m, const opi_bind_options *options) {
   add_node(m, "Swap", y, OPIPE_NONE, t);
   add_node(m, "Flat", y, OPIPE_NONE, f);
   const uint32_t outputs[TOY_OUTPUTS] = {y, mid, x, c, q, t, f};
-  for (uint32_t o = 0; o < TOY_OUTPUTS && !m->failed; ++o) m->failed = !opi_graph_add_output(m->g, outputs[o]);
+  for (uint32_t o = 0; o < TOY_OUTPUTS && !m->failed; ++o)
+    m->failed = !opi_graph_add_output(m->g, outputs[o]);
 }
 
-static opipe_status toy_bind(const opi_model *model, const opi_bind_options *options, opi_bound **out_bound, opipe_error *err) {
+static opipe_status toy_bind(const opi_model *model, const opi_bind_options *options,
+                             opi_bound **out_bound, opipe_error *err) {
   toy *t = owner_of(model);
   maker m = {.t = t};
   for (uint32_t i = 0; i < options->n_dims; ++i) {
-    if (strcmp(options->dims[i].name, "batch") == 0) m.rows = options->dims[i].value;
-    if (strcmp(options->dims[i].name, "seq") == 0) m.seq = options->dims[i].value;
+    if (strcmp(options->dims[i].name, "batch") == 0)
+      m.rows = options->dims[i].value;
+    if (strcmp(options->dims[i].name, "seq") == 0)
+      m.seq = options->dims[i].value;
   }
   ++t->n_binds;
   if (t->needs_value && options->n_pins == 0) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "node 'node_q' (Mix): needs the value of graph input 'p': pin it to a constant");
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "node 'node_q' (Mix): needs the value of graph input 'p': pin it to a constant");
   }
   opi_bound *bound = opi_alloc_zero(t->allocator, 1, sizeof *bound);
-  if (bound == NULL) return opi_fail_nomem(err, sizeof *bound, "toy");
+  if (bound == NULL)
+    return opi_fail_nomem(err, sizeof *bound, "toy");
   opi_arena_init(&bound->arena, t->allocator, 0);
   m.arena = &bound->arena;
   m.g = bound->graph = opi_graph_new(&bound->arena, "toy");
   m.failed = m.g == NULL;
-  if (!m.failed) build(&m, options);
+  if (!m.failed)
+    build(&m, options);
   if (m.failed) {
     opi_bound_free(bound);
     return opi_fail_nomem(err, 0, "toy");
@@ -172,15 +196,20 @@ static opipe_status toy_bind(const opi_model *model, const opi_bind_options *opt
   return OPIPE_OK;
 }
 
-static opipe_status toy_carry(const opi_graph *g, const opi_carry *in, opi_carry *out, opipe_error *err) {
+static opipe_status toy_carry(const opi_graph *g, const opi_carry *in, opi_carry *out,
+                              opipe_error *err) {
   (void)err;
-  for (uint32_t v = 0; v < g->n_values; ++v) out[v] = (opi_carry){.axis = -1};
-  for (uint32_t i = 0; i < g->n_inputs; ++i) out[g->inputs[i]] = in[i];
+  for (uint32_t v = 0; v < g->n_values; ++v)
+    out[v] = (opi_carry){.axis = -1};
+  for (uint32_t i = 0; i < g->n_inputs; ++i)
+    out[g->inputs[i]] = in[i];
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const opi_node *node = &g->nodes[n];
     opi_carry carry = out[node->in[0]];
-    if (strcmp(node->op, "Swap") == 0) carry.axis = 1;
-    if (strcmp(node->op, "Flat") == 0) carry.inner = g->values[node->in[0]].shape[1];
+    if (strcmp(node->op, "Swap") == 0)
+      carry.axis = 1;
+    if (strcmp(node->op, "Flat") == 0)
+      carry.inner = g->values[node->in[0]].shape[1];
     out[node->out[0]] = carry;
   }
   return OPIPE_OK;
@@ -198,8 +227,10 @@ static void add_actions(opi_plan *plan, const toy_plan *shape, uint32_t rank) {
   for (uint32_t a = 0; a < outer; ++a) {
     for (uint32_t b = 0; b < inner; ++b) {
       const uint32_t stage = shape->by_microbatch ? b : a, m = shape->by_microbatch ? a : b;
-      if (rank_of(shape, stage) != rank) continue;
-      plan->actions[plan->n_actions++] = (opipe_action){.rank = rank, .stage = stage, .microbatch = m};
+      if (rank_of(shape, stage) != rank)
+        continue;
+      plan->actions[plan->n_actions++] =
+          (opipe_action){.rank = rank, .stage = stage, .microbatch = m};
     }
   }
 }
@@ -210,8 +241,12 @@ static opipe_status assign_nodes(toy *t, opi_plan *plan, opipe_error *err) {
   static const int64_t zeros[TOY_WIDTH];
   static const int64_t pin_shape[1] = {TOY_WIDTH};
   const opi_dim_binding dims[2] = {{"batch", 1}, {"seq", 1}};
-  const opi_pin pin = {.input = "p", .data = zeros, .shape = pin_shape, .rank = 1, .dtype = OPIPE_INT64};
-  const opi_bind_options options = {.dims = dims, .n_dims = 2, .pins = &pin, .n_pins = t->needs_value ? 1 : 0,
+  const opi_pin pin = {
+      .input = "p", .data = zeros, .shape = pin_shape, .rank = 1, .dtype = OPIPE_INT64};
+  const opi_bind_options options = {.dims = dims,
+                                    .n_dims = 2,
+                                    .pins = &pin,
+                                    .n_pins = t->needs_value ? 1 : 0,
                                     .allocator = t->allocator};
   OPI_TRY(toy_bind(&t->model, &options, &bound, err));
   const opi_graph *g = bound->graph;
@@ -246,8 +281,8 @@ static opipe_status make_plan(toy *t, opipe_error *err) {
   plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, shape->n_stages);
   plan->actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, n_actions);
   plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)shape->n_ranks + 1);
-  if (plan->dims == NULL || plan->devices == NULL || plan->instance_rank == NULL || plan->actions == NULL ||
-      plan->rank_first == NULL) {
+  if (plan->dims == NULL || plan->devices == NULL || plan->instance_rank == NULL ||
+      plan->actions == NULL || plan->rank_first == NULL) {
     return opi_fail_nomem(err, 0, "toy");
   }
   plan->n_dims = 2;
@@ -263,12 +298,17 @@ static opipe_status make_plan(toy *t, opipe_error *err) {
   plan->in_flight = shape->in_flight;
   plan->depth = shape->depth;
   for (uint32_t r = 0; r < shape->n_ranks; ++r) {
-    plan->devices[r] = (opi_device_spec){.kind = "toy", .options = "", .index = r, .threads = 1, .memory_bytes = shape->memory_bytes};
+    plan->devices[r] = (opi_device_spec){.kind = "toy",
+                                         .options = "",
+                                         .index = r,
+                                         .threads = 1,
+                                         .memory_bytes = shape->memory_bytes};
     plan->rank_first[r] = plan->n_actions;
     add_actions(plan, shape, r);
   }
   plan->rank_first[shape->n_ranks] = plan->n_actions;
-  for (uint32_t s = 0; s < shape->n_stages; ++s) plan->instance_rank[s] = rank_of(shape, s);
+  for (uint32_t s = 0; s < shape->n_stages; ++s)
+    plan->instance_rank[s] = rank_of(shape, s);
   return assign_nodes(t, plan, err);
 }
 
@@ -290,9 +330,12 @@ static const void *host_interface(void *ctx, const char *id) {
   return NULL;
 }
 
-opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transport, opipe_error *err) {
-  if (t->allocator == NULL) t->allocator = opi_allocator_system();
-  if (t->faults.device_flags == 0) t->faults.device_flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
+opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transport,
+                      opipe_error *err) {
+  if (t->allocator == NULL)
+    t->allocator = opi_allocator_system();
+  if (t->faults.device_flags == 0)
+    t->faults.device_flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
   t->shape = *shape;
   t->host = (opipe_host){.struct_size = (uint32_t)OPIPE_END(opipe_host, get_interface),
                          .abi_major = OPIPE_ABI_MAJOR,
@@ -306,18 +349,20 @@ opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transpo
   OPI_TRY(transport->open(&t->host, &t->transport_self, err));
   t->transport_plugin = transport;
   for (uint32_t r = 0; r < TOY_MAX_RANKS; ++r) {
-    t->backends[r] = (opi_backend_ref){.table = &toy_backend, .self = (opipe_instance *)(void *)t, .id = "toy"};
+    t->backends[r] =
+        (opi_backend_ref){.table = &toy_backend, .self = (opipe_instance *)(void *)t, .id = "toy"};
   }
-  const opi_session_env env = {.allocator = t->allocator,
-                               .model = &t->model,
-                               .plan = t->plan,
-                               .backends = t->backends,
-                               .transport = {.table = transport->get_interface(t->transport_self, OPIPE_TRANSPORT_ID),
-                                             .self = t->transport_self,
-                                             .id = transport->id},
-                               .transport_options = t->env.transport_options,
-                               .budget = t->env.budget,
-                               .source = {.bind = toy_bind, .carry = toy_carry}};
+  const opi_session_env env = {
+      .allocator = t->allocator,
+      .model = &t->model,
+      .plan = t->plan,
+      .backends = t->backends,
+      .transport = {.table = transport->get_interface(t->transport_self, OPIPE_TRANSPORT_ID),
+                    .self = t->transport_self,
+                    .id = transport->id},
+      .transport_options = t->env.transport_options,
+      .budget = t->env.budget,
+      .source = {.bind = toy_bind, .carry = toy_carry}};
   t->env = env;
   return OPIPE_OK;
 }
@@ -329,7 +374,9 @@ opipe_status toy_open(toy *t, const opipe_session_params *params, opipe_error *e
 void toy_end(toy *t) {
   opi_session_close(t->session);
   t->session = NULL;
-  if (t->transport_plugin != NULL) t->transport_plugin->close(t->transport_self);
+  if (t->transport_plugin != NULL)
+    t->transport_plugin->close(t->transport_self);
   opi_plan_free(t->plan);
-  if (t->model.arena.allocator != NULL) opi_arena_release(&t->model.arena);
+  if (t->model.arena.allocator != NULL)
+    opi_arena_release(&t->model.arena);
 }

@@ -10,9 +10,12 @@ float toy_input(uint32_t seed, size_t i) {
   return (float)(h % 2001u) / 1000.0f - 1.0f;
 }
 
-static float weight(uint32_t node, uint32_t i) { return 0.5f + 0.01f * (float)((node * 7 + i * 3) % 50); }
+static float weight(uint32_t node, uint32_t i) {
+  return 0.5f + 0.01f * (float)((node * 7 + i * 3) % 50);
+}
 
-static opipe_tensor view(void *data, uint32_t dtype, const int64_t *shape, const int64_t *strides, int32_t rank) {
+static opipe_tensor view(void *data, uint32_t dtype, const int64_t *shape, const int64_t *strides,
+                         int32_t rank) {
   return (opipe_tensor){.data = data,
                         .device_type = OPIPE_DL_CPU,
                         .rank = rank,
@@ -34,13 +37,15 @@ static void fill(toy_request *r, uint32_t flags) {
   r->strides_x[2] = 1;
   for (size_t i = 0; i < n; ++i) {
     const int64_t row = (int64_t)(i / TOY_WIDTH) / r->seq, s = (int64_t)(i / TOY_WIDTH) % r->seq;
-    r->x[row * r->strides_x[0] + s * r->strides_x[1] + (int64_t)(i % TOY_WIDTH)] = toy_input(r->seed, i);
+    r->x[row * r->strides_x[0] + s * r->strides_x[1] + (int64_t)(i % TOY_WIDTH)] =
+        toy_input(r->seed, i);
   }
-  if ((flags & TOY_NAN) != 0) r->x[n - 1] = (float)(0.0 / (double)(n == 0));
+  if ((flags & TOY_NAN) != 0)
+    r->x[n - 1] = (float)(0.0 / (double)(n == 0));
 }
 
-opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32_t flags, uint64_t deadline_ns, toy_request *out,
-                        opipe_error *err) {
+opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32_t flags,
+                        uint64_t deadline_ns, toy_request *out, opipe_error *err) {
   const size_t n = (size_t)(rows * seq) * TOY_WIDTH;
   memset(out, 0, sizeof *out);
   out->x = calloc(n + 1, sizeof *out->x);
@@ -59,15 +64,19 @@ opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32
       out->p[i] = toy_input(seed + 1, i);
     }
   }
-  const opipe_binding_io inputs[2] = {{.name = "p", .tensor = view(out->p, t->needs_value ? OPIPE_INT64 : OPIPE_FLOAT, out->shape_p, NULL, 1)},
-                                      {.name = "x", .tensor = view(out->x, OPIPE_FLOAT, out->shape_x, out->strides_x, 3)}};
-  const opipe_binding_io output = {.name = "y", .tensor = view(out->y, OPIPE_FLOAT, out->shape_x, NULL, 3)};
-  const opipe_submit_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
-                                      .n_inputs = 2,
-                                      .n_outputs = out->y != NULL ? 1 : 0,
-                                      .inputs = inputs,
-                                      .outputs = &output,
-                                      .deadline_ns = deadline_ns};
+  const opipe_binding_io inputs[2] = {
+      {.name = "p",
+       .tensor = view(out->p, t->needs_value ? OPIPE_INT64 : OPIPE_FLOAT, out->shape_p, NULL, 1)},
+      {.name = "x", .tensor = view(out->x, OPIPE_FLOAT, out->shape_x, out->strides_x, 3)}};
+  const opipe_binding_io output = {.name = "y",
+                                   .tensor = view(out->y, OPIPE_FLOAT, out->shape_x, NULL, 3)};
+  const opipe_submit_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
+      .n_inputs = 2,
+      .n_outputs = out->y != NULL ? 1 : 0,
+      .inputs = inputs,
+      .outputs = &output,
+      .deadline_ns = deadline_ns};
   return opi_session_submit(t->session, &params, &out->request, err);
 }
 
@@ -85,7 +94,8 @@ static float *chain(const toy *t, const toy_request *r, uint32_t last) {
   const size_t n = (size_t)(r->rows * r->seq) * TOY_WIDTH;
   float *h = calloc((n + 1) * (last + 2), sizeof *h);
   (void)t;
-  for (size_t i = 0; i < n; ++i) h[i] = toy_input(r->seed, i);
+  for (size_t i = 0; i < n; ++i)
+    h[i] = toy_input(r->seed, i);
   for (uint32_t k = 0; k <= last; ++k) {
     float *out = h + (k + 1) * n, *a = h + k * n;
     for (size_t i = 0; i < n; ++i) {
@@ -100,7 +110,8 @@ static float *chain(const toy *t, const toy_request *r, uint32_t last) {
   return h;
 }
 
-static bool same(const toy_request *r, uint32_t output, const float *wanted, const int64_t *shape, int32_t rank) {
+static bool same(const toy_request *r, uint32_t output, const float *wanted, const int64_t *shape,
+                 int32_t rank) {
   opipe_tensor found;
   opipe_error err = OPIPE_ERROR_INIT;
   if (opi_request_output(r->request, output, &found, &err) < 0) {
@@ -117,11 +128,14 @@ static bool same(const toy_request *r, uint32_t output, const float *wanted, con
     (void)fprintf(stderr, "output %u: wrong shape\n", output);
     return false;
   }
-  if (memcmp(found.data, wanted, n * sizeof *wanted) == 0) return true;
+  if (memcmp(found.data, wanted, n * sizeof *wanted) == 0)
+    return true;
   for (size_t i = 0; i < n; ++i) {
     const float value = ((const float *)found.data)[i];
-    if (memcmp(&value, &wanted[i], sizeof value) == 0) continue;
-    (void)fprintf(stderr, "output %u, element %zu: %g, wanted %g\n", output, i, (double)value, (double)wanted[i]);
+    if (memcmp(&value, &wanted[i], sizeof value) == 0)
+      continue;
+    (void)fprintf(stderr, "output %u, element %zu: %g, wanted %g\n", output, i, (double)value,
+                  (double)wanted[i]);
     break;
   }
   return false;
@@ -151,7 +165,8 @@ bool toy_check(const toy *t, const toy_request *r) {
   good = same(r, TOY_Q, q, q_shape, 1) && good;
   good = same(r, TOY_T, turned, swapped, 3) && good;
   good = same(r, TOY_F, y, flat, 2) && good;
-  if (r->y != NULL) good = memcmp(r->y, y, n * sizeof *y) == 0 && good;
+  if (r->y != NULL)
+    good = memcmp(r->y, y, n * sizeof *y) == 0 && good;
   free(y);
   free(mid);
   free(x);
@@ -163,8 +178,10 @@ bool toy_round(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32_t flags)
   toy_request r;
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_status status = toy_submit(t, rows, seq, seed, flags, 0, &r, &err);
-  if (status == OPIPE_OK) status = opi_request_wait(r.request, UINT64_MAX, &err);
-  if (status != OPIPE_OK) (void)fprintf(stderr, "status %d: %s\n", status, err.message);
+  if (status == OPIPE_OK)
+    status = opi_request_wait(r.request, UINT64_MAX, &err);
+  if (status != OPIPE_OK)
+    (void)fprintf(stderr, "status %d: %s\n", status, err.message);
   const bool good = status == OPIPE_OK && toy_check(t, &r);
   toy_release(&r);
   return good;
