@@ -8,15 +8,16 @@
 #include "table.h"
 #include "vec.h"
 
+/* A source may lie at any address: weights in a mapped file do. */
 CPU_INLINE float source_value(const void *data, cpu_dtype dtype, int64_t at) {
-  switch (dtype) {
-    case CPU_F16:
-      return cpu_f16_to_f32(((const uint16_t *)data)[at]);
-    case CPU_BF16:
-      return cpu_bf16_to_f32(((const uint16_t *)data)[at]);
-    default:
-      return ((const float *)data)[at];
+  uint16_t half;
+  float value;
+  if (dtype == CPU_F32) {
+    memcpy(&value, (const char *)data + at * (int64_t)sizeof value, sizeof value);
+    return value;
   }
+  memcpy(&half, (const char *)data + at * (int64_t)sizeof half, sizeof half);
+  return dtype == CPU_F16 ? cpu_f16_to_f32(half) : cpu_bf16_to_f32(half);
 }
 
 CPU_INLINE v16 source_vector(const void *data, cpu_dtype dtype, int64_t at) {

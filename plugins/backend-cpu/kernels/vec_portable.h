@@ -206,7 +206,9 @@ CPU_INLINE float v16_largest(v16 a) {
 }
 
 CPU_INLINE v16 v16_load_f16(const uint16_t *p) {
-  CPU_LANES(v16, cpu_f16_to_f32(p[l]));
+  uint16_t half[16];
+  memcpy(half, p, sizeof half);
+  CPU_LANES(v16, cpu_f16_to_f32(half[l]));
 }
 
 CPU_INLINE void v16_store_f16(uint16_t *p, v16 a) {
@@ -216,7 +218,9 @@ CPU_INLINE void v16_store_f16(uint16_t *p, v16 a) {
 }
 
 CPU_INLINE v16 v16_load_bf16(const uint16_t *p) {
-  CPU_LANES(v16, cpu_bf16_to_f32(p[l]));
+  uint16_t half[16];
+  memcpy(half, p, sizeof half);
+  CPU_LANES(v16, cpu_bf16_to_f32(half[l]));
 }
 
 CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
