@@ -92,6 +92,29 @@ static void test_if_on_an_input_needs_a_pin(void) {
   test_close(&t);
 }
 
+/* A merged decoder: one If on an input, both branches whole graphs. */
+static void test_pinned_condition_inlines_one_branch(void) {
+  for (uint8_t truth = 0; truth < 2; ++truth) {
+    test_graph t;
+    opi_bound *bound = NULL;
+    opipe_error err = OPIPE_ERROR_INIT;
+    const int64_t one[1] = {1};
+    const opi_pin pin = {"use_cache", &truth, one, 1, OPIPE_BOOL};
+    opi_bind_options options = test_options();
+    options.pins = &pin;
+    options.n_pins = 1;
+    test_open(&t);
+    const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+    const uint32_t c = test_input(&t, "use_cache", OPIPE_BOOL, one, 1);
+    test_output(&t, add_if(&t, c, x));
+    OPI_ASSERT_OK_FATAL(opi_bind(&t.model, &options, &bound, &err), &err);
+    OPI_ASSERT_STR(bound->graph->nodes[0].op, truth ? "Neg" : "Abs");
+    OPI_ASSERT_INT(bound->graph->n_inputs, 1);
+    opi_bound_free(bound);
+    test_close(&t);
+  }
+}
+
 /* The condition compares a dimension: known once shapes are. */
 static void test_if_on_a_shape_is_inlined(void) {
   test_graph t;
@@ -249,6 +272,8 @@ static void test_sequences_that_stay_are_refused(void) {
 }
 
 OPI_TEST_MAIN("control", OPI_TEST(test_if_with_known_condition_is_inlined),
-              OPI_TEST(test_if_on_an_input_needs_a_pin), OPI_TEST(test_if_on_a_shape_is_inlined),
-              OPI_TEST(test_loop_is_unrolled), OPI_TEST(test_loop_limits),
-              OPI_TEST(test_sequences_are_folded), OPI_TEST(test_sequences_that_stay_are_refused))
+              OPI_TEST(test_if_on_an_input_needs_a_pin),
+              OPI_TEST(test_pinned_condition_inlines_one_branch),
+              OPI_TEST(test_if_on_a_shape_is_inlined), OPI_TEST(test_loop_is_unrolled),
+              OPI_TEST(test_loop_limits), OPI_TEST(test_sequences_are_folded),
+              OPI_TEST(test_sequences_that_stay_are_refused))
