@@ -16,6 +16,8 @@ const opi_node *opi_f_made(const opi_fuse *f, uint32_t v, const char *op) {
   const opi_graph *g = f->b->graph;
   if (v >= g->n_values || g->values[v].producer == OPIPE_NONE)
     return NULL;
+  if ((g->values[v].flags & OPI_VALUE_BARRIER) != 0)
+    return NULL; /* nobody looks behind a cut */
   const opi_node *node = &g->nodes[g->values[v].producer];
   if (node->stage != f->stage || (op != NULL && !opi_f_is(node, op)))
     return NULL;

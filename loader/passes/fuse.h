@@ -51,8 +51,8 @@ static inline opi_node *opi_f_node(const opi_fuse *f, uint32_t n) {
 static inline bool opi_f_is(const opi_node *node, const char *op) {
   return node->domain[0] == '\0' && strcmp(node->op, op) == 0;
 }
-/* The node that makes `v`, when it is `op` (any when NULL) and of the stage being looked at; NULL
- * otherwise. */
+/* The node that makes `v`, when it is `op` (any when NULL), of the stage being looked at, and `v`
+ * is no barrier; NULL otherwise. */
 const opi_node *opi_f_made(const opi_fuse *f, uint32_t v, const char *op);
 /* Readers of `v` in the graph (entries, a node that reads it twice counts twice). */
 uint32_t opi_f_uses(const opi_fuse *f, uint32_t v);

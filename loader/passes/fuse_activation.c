@@ -106,7 +106,9 @@ static bool read_poly(const reading *r, uint32_t v, uint32_t depth, poly *out) {
     out->c[0][0] = number;
     return true;
   }
-  const opi_node *node = opi_f_made(r->f, v, NULL);
+  const uint32_t producer = opi_f_value(r->f, v)->producer; /* the root may be a barrier */
+  const opi_node *node = v == r->root && producer != OPIPE_NONE ? opi_f_node(r->f, producer)
+                                                                : opi_f_made(r->f, v, NULL);
   if (node == NULL || depth == 0)
     return false;
   if (v != r->root && (opi_f_value(r->f, v)->flags & (OPI_VALUE_OUTPUT | OPI_VALUE_BARRIER)) != 0)
