@@ -9,6 +9,7 @@
 #include "team.h"
 
 #include <errno.h>
+#include <fenv.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -94,6 +95,7 @@ static void *worker_main(void *argument) {
   const team_worker *self = argument;
   cpu_team *team = self->team;
   unsigned seen = 0;
+  fesetenv(FE_DFL_ENV); /* whatever rounding or flushing the host's thread had set */
   for (;;) {
     int64_t spin_ns = atomic_load_explicit(&team->spin_ns, memory_order_relaxed);
     seen = wait_change(&team->generation, seen, spin_ns);
