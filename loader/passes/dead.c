@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drops what no output needs, and copies graphs so that garbage stays behind.
  *
+ * Optional outputs that nothing reads go, too.
  * Graph inputs stay even when nothing reads them: callers feed inputs by position. Values are
  * renumbered in their old order, so a graph that has nothing dead does not change.
  */
@@ -10,6 +11,13 @@ typedef struct marks {
   uint32_t *value; /* [n_values] 1: needed; later the new index + 1, 0: dropped */
   bool *node;      /* [n_nodes] */
 } marks;
+
+/* Optional outputs that nothing reads are left out of a node, as a file may leave them out. */
+static uint32_t n_required(const opi_node *node) {
+  const opi_op *op = opi_op_find(node->domain, node->op);
+  const uint32_t least = op != NULL ? op->min_out : node->n_out;
+  return least < node->n_out ? least : node->n_out;
+}
 
 static void mark(const opi_graph *graph, const marks *m) {
   for (uint32_t i = 0; i < graph->n_inputs; ++i)
@@ -28,7 +36,7 @@ static void mark(const opi_graph *graph, const marks *m) {
       if (node->in[i] != OPIPE_NONE)
         m->value[node->in[i]] = 1;
     }
-    for (uint32_t o = 0; o < node->n_out; ++o) { /* unread outputs of a live node stay */
+    for (uint32_t o = 0; o < n_required(node); ++o) { /* these stay though nothing reads them */
       if (node->out[o] != OPIPE_NONE)
         m->value[node->out[o]] = 1;
     }

@@ -129,6 +129,26 @@ static void test_outputs_without_a_node_get_one(void) {
   test_close(&t);
 }
 
+static void test_unread_optional_outputs_go(void) {
+  test_graph t;
+  const opi_bind_options options = test_options();
+  const int64_t eight[1] = {8}, k[1] = {2};
+  uint32_t out[2], in[2];
+  test_open(&t);
+  in[0] = test_input(&t, "x", OPIPE_FLOAT, eight, 1);
+  in[1] = test_ints(&t, "k", k, 1);
+  test_node(&t, "TopK", 11, in, 2, NULL, 0, out, 2);
+  test_output(&t, out[0]); /* values are read, indices are not */
+  test_node(&t, "TopK", 11, in, 2, NULL, 0, out, 2);
+  test_output(&t, out[1]); /* the other way round: values are no optional output */
+  opi_bound *bound = bind_or_end(&t, &options);
+  OPI_ASSERT_INT(bound->graph->nodes[0].out[1], OPIPE_NONE);
+  OPI_ASSERT(bound->graph->nodes[1].out[0] != OPIPE_NONE);
+  OPI_ASSERT(bound->graph->nodes[1].out[1] != OPIPE_NONE);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
 static void test_barriers(void) {
   test_graph t;
   opi_bound *bound = NULL;
@@ -349,6 +369,7 @@ static void test_every_allocation_may_fail(void) {
 OPI_TEST_MAIN("bind", OPI_TEST(test_shape_arithmetic_is_folded),
               OPI_TEST(test_fold_limit_and_parameters), OPI_TEST(test_names_survive),
               OPI_TEST(test_outputs_without_a_node_get_one), OPI_TEST(test_barriers),
+              OPI_TEST(test_unread_optional_outputs_go),
               OPI_TEST(test_unsupported_come_in_one_report), OPI_TEST(test_pins),
               OPI_TEST(test_index_limits), OPI_TEST(test_expanded_values_are_followed),
               OPI_TEST(test_axis_lengths_must_agree), OPI_TEST(test_every_allocation_may_fail))
