@@ -15,9 +15,8 @@ if [ -z "$formatter" ]; then
   exit 77
 fi
 status=0
-list=$(git ls-files --cached --others --exclude-standard -- '*.c' '*.h' '*.cpp')
+list=$(python3 tests/lint/lib/tree.py .c .h .cpp)
 for file in $list; do
-  [ -f "$file" ] || continue
   grep -q "^format $file " tests/lint/exceptions.txt && continue
   "$formatter" --dry-run -Werror "$file" 2>/dev/null || {
     echo "$file: not as clang-format writes it"

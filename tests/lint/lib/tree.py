@@ -78,3 +78,10 @@ class Report:
                 self.findings += 1
                 print(f"tests/lint/exceptions.txt: {self.check} {key}: no longer needed")
         sys.exit(1 if self.findings else 0)
+
+
+if __name__ == "__main__":
+    # For shell scripts: tree.py ENDING... lists the files with these endings, one a line.
+    FOUND = files(tuple(sys.argv[1:]))
+    print("\n".join(FOUND))
+    sys.exit(0 if FOUND else 1)
