@@ -149,7 +149,7 @@ opipe_status opi_f_remember(opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b, 
                       sizeof(*f->memos))) {
     return opi_fail_nomem(err, sizeof(*f->memos), "a fusion");
   }
-  f->memos[f->n_memos++] = (opi_fuse_memo){{kind, a, b}, value};
+  f->memos[f->n_memos++] = (opi_fuse_memo){{kind, a, b}, value, 0};
   return OPIPE_OK;
 }
 

@@ -18,6 +18,7 @@
 typedef struct opi_fuse_memo {
   uint32_t key[3];
   uint32_t value;
+  double number; /* of masks: what a dropped score becomes */
 } opi_fuse_memo;
 
 typedef struct opi_fuse {

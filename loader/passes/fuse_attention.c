@@ -516,6 +516,21 @@ static uint32_t wanted(const opi_fuse *f, const operand *k, const operand *v) {
   return want;
 }
 
+/* An added mask is of the queries' type. Numbers in float32 beside half types must not lose their
+ * range: then queries, keys and values are widened instead. */
+static opipe_status meet_mask(opi_fuse *f, uint32_t mask, operand *q, operand *k, operand *v,
+                              bool *out_ok, opipe_error *err) {
+  const uint32_t dtype = opi_f_value(f, q->value)->dtype;
+  const uint32_t type = mask != OPIPE_NONE ? opi_f_value(f, mask)->dtype : OPIPE_BOOL;
+  *out_ok = type == OPIPE_BOOL || type == dtype ||
+            (type == OPIPE_FLOAT && dtype != OPIPE_DOUBLE && k->past == OPIPE_NONE);
+  if (!*out_ok || type == OPIPE_BOOL || type == dtype)
+    return OPIPE_OK;
+  OPI_TRY(opi_k_cast(f->b, q->value, type, &q->value, err));
+  OPI_TRY(opi_k_cast(f->b, k->value, type, &k->value, err));
+  return opi_k_cast(f->b, v->value, type, &v->value, err);
+}
+
 static opipe_status fuse(opi_fuse *f, opi_scores *s, const opi_node *output, opipe_error *err) {
   const uint32_t result = output->out[0];
   const opi_value y = *opi_f_value(f, result);
@@ -529,11 +544,9 @@ static opipe_status fuse(opi_fuse *f, opi_scores *s, const opi_node *output, opi
   OPI_TRY(opi_fuse_masks(f, s, past, &mask, &causal, &ok, err));
   if (!ok)
     return OPIPE_OK;
-  if (mask != OPIPE_NONE) {
-    const uint32_t type = opi_f_value(f, mask)->dtype;
-    if (type != OPIPE_BOOL && type != y.dtype && type != OPIPE_FLOAT)
-      return OPIPE_OK;
-  }
+  OPI_TRY(meet_mask(f, mask, &q, &k, &v, &ok, err));
+  if (!ok)
+    return OPIPE_OK;
   const opi_attention how = {.q_heads = q.heads,
                              .kv_heads = k.heads,
                              .scale = s->scale,
@@ -551,6 +564,7 @@ static opipe_status fuse(opi_fuse *f, opi_scores *s, const opi_node *output, opi
   OPI_TRY(opi_attention_emit(f->b, &how, in, wanted(f, &k, &v), OPI_PATTERN_ATTENTION, out, err));
   OPI_TRY(replace_present(f, &k, out[OPI_ATT_PRESENT_K], err));
   OPI_TRY(replace_present(f, &v, out[OPI_ATT_PRESENT_V], err));
+  OPI_TRY(opi_k_cast(f->b, out[OPI_ATT_Y], y.dtype, &out[OPI_ATT_Y], err));
   OPI_TRY(opi_k_reshape(f->b, out[OPI_ATT_Y], y.shape, (uint32_t)y.rank, &out[OPI_ATT_Y], err));
   return opi_f_replace(f, result, out[OPI_ATT_Y], OPI_PATTERN_ATTENTION, err);
 }

@@ -47,18 +47,15 @@ static bool rows_live(const uint8_t *bits, uint64_t n, int64_t row) {
   return row > 0;
 }
 
-/* bits [..1, S, T] keep key j for row i exactly when j <= i + past. */
+/* bits [.., S, T] keep key j for row i exactly when j <= i + past, in every matrix. */
 static bool is_causal(const opi_value *v, const uint8_t *bits, const opi_scores *s, int64_t past) {
   const int64_t rows = s->dims[2], cols = s->dims[3];
   if (v->rank < 2 || v->shape[v->rank - 1] != cols || v->shape[v->rank - 2] != rows)
     return false;
-  for (int32_t a = 0; a + 2 < v->rank; a++) {
-    if (v->shape[a] != 1)
-      return false;
-  }
-  for (int64_t i = 0; i < rows; i++) {
+  const int64_t lines = (int64_t)(opi_k_elems(v) / (double)cols);
+  for (int64_t line = 0; line < lines; line++) {
     for (int64_t j = 0; j < cols; j++) {
-      if (bits[i * cols + j] != (j <= i + past))
+      if (bits[line * cols + j] != (j <= line % rows + past))
         return false;
     }
   }
@@ -95,6 +92,33 @@ static opipe_status align(opi_fuse *f, const opi_scores *s, const opi_mask_item 
   return *out_ok ? opi_k_reshape(f->b, *io, shape, rank, io, err) : OPIPE_OK;
 }
 
+/* The same known content: exporters write one causal mask per layer. */
+static bool same_content(const opi_fuse *f, uint32_t a, uint32_t b) {
+  const opi_value *x = opi_f_value(f, a), *y = opi_f_value(f, b);
+  return a == b ||
+         (x->data != NULL && y->data != NULL && x->dtype == y->dtype && x->n_bytes == y->n_bytes &&
+          opi_f_same_shape(f, a, b) && memcmp(x->data, y->data, x->n_bytes) == 0);
+}
+
+/* An earlier mask of the kind with this content. */
+static uint32_t recall_mask(const opi_fuse *f, uint32_t kind, const opi_mask_item *m) {
+  for (uint32_t i = 0; i < f->n_memos; i++) {
+    const opi_fuse_memo *memo = &f->memos[i];
+    if (memo->key[0] != kind || memo->key[2] != m->inverted || memo->number != m->fill)
+      continue;
+    if (same_content(f, memo->key[1], m->value))
+      return memo->value;
+  }
+  return OPIPE_NONE;
+}
+
+static opipe_status remember_mask(opi_fuse *f, uint32_t kind, const opi_mask_item *m, uint32_t made,
+                                  opipe_error *err) {
+  OPI_TRY(opi_f_remember(f, kind, m->value, m->inverted, made, err));
+  f->memos[f->n_memos - 1].number = m->fill;
+  return OPIPE_OK;
+}
+
 /* The mask as numbers to add. */
 static opipe_status as_added(opi_fuse *f, const opi_scores *s, const opi_mask_item *m,
                              uint32_t *out, opipe_error *err) {
@@ -102,24 +126,24 @@ static opipe_status as_added(opi_fuse *f, const opi_scores *s, const opi_mask_it
   *out = m->value;
   if (!m->keeps)
     return m->subtracted ? opi_b_op1(f->b, "Neg", m->value, out, err) : OPIPE_OK;
-  *out = opi_f_recall(f, OPI_MEMO_MASK, m->value, m->inverted);
+  *out = recall_mask(f, OPI_MEMO_MASK, m);
   if (*out != OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_k_cast(f->b, keep, OPIPE_BOOL, &keep, err));
   OPI_TRY(opi_k_const(zero = opi_b_const_scalar(f->b, s->dtype, 0), err));
   OPI_TRY(opi_k_const(fill = opi_b_const_scalar(f->b, s->dtype, m->fill), err));
   OPI_TRY(opi_k_where(f->b, keep, m->inverted ? fill : zero, m->inverted ? zero : fill, out, err));
-  return opi_f_remember(f, OPI_MEMO_MASK, m->value, m->inverted, *out, err);
+  return remember_mask(f, OPI_MEMO_MASK, m, *out, err);
 }
 
 static opipe_status as_bool(opi_fuse *f, const opi_mask_item *m, const uint8_t *bits, uint32_t *out,
                             opipe_error *err) {
   const opi_value v = *opi_f_value(f, m->value);
-  *out = opi_f_recall(f, OPI_MEMO_KEEP, m->value, m->inverted);
+  *out = recall_mask(f, OPI_MEMO_KEEP, m);
   if (*out != OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_k_const(*out = opi_b_const(f->b, OPIPE_BOOL, v.shape, (uint32_t)v.rank, bits), err));
-  return opi_f_remember(f, OPI_MEMO_KEEP, m->value, m->inverted, *out, err);
+  return remember_mask(f, OPI_MEMO_KEEP, m, *out, err);
 }
 
 static opipe_status join(opi_fuse *f, uint32_t a, uint32_t b, uint32_t *out, opipe_error *err) {
