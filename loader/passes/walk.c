@@ -176,6 +176,14 @@ static void poison_outputs(const opi_frame *scope, const opi_node *node) {
   }
 }
 
+/* A node behind an unsupported one is not looked at closely; its operator belongs in the report. */
+static void note_form(opi_builder *b, const opi_node *from) {
+  const opi_op *op = NULL;
+  opipe_error reason = OPIPE_ERROR_INIT;
+  if (b->report != NULL && check_form(b, from, &op, &reason) == OPIPE_E_UNSUPPORTED)
+    opi_report_add(b->report, b->logger, &reason);
+}
+
 static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, opipe_error *err) {
   const opi_node *from = &scope->file->nodes[index];
   opi_node node;
@@ -191,6 +199,7 @@ static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, 
   opipe_error reason = OPIPE_ERROR_INIT;
   opipe_status status = map_inputs(b, scope, from, &node, &poisoned, &reason);
   if (status >= 0 && poisoned) {
+    note_form(b, from);
     poison_outputs(scope, from);
     return OPIPE_OK;
   }
