@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The toy model and backend of the runtime's tests, and the in-process transports linked statically.
+# The toy model and backend of the runtime's tests, and the plugins that they run over, linked statically.
 if(OPI_HAVE_CUNIT)
   add_library(opi_runtime_toy STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_backend.c
     ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_model.c
     ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_run.c)
   target_link_libraries(opi_runtime_toy PUBLIC opi_test_support)
-  foreach(id local emulated)
-    set(folder ${PROJECT_SOURCE_DIR}/plugins/transport-${id})
+  foreach(id transport-local transport-emulated backend-emulated)
+    set(folder ${PROJECT_SOURCE_DIR}/plugins/${id})
     file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.c)
     if(NOT sources)
       continue()
     endif()
-    add_library(opi_toy_transport_${id} STATIC EXCLUDE_FROM_ALL ${sources})
-    opi_plugin_settings(opi_toy_transport_${id} ${folder})
-    target_compile_definitions(opi_toy_transport_${id} PRIVATE OPIPE_PLUGIN_STATIC_ID=transport_${id})
-    target_link_libraries(opi_runtime_toy PUBLIC opi_toy_transport_${id})
+    string(REPLACE - _ static_id ${id})
+    add_library(opi_toy_${static_id} STATIC EXCLUDE_FROM_ALL ${sources})
+    opi_plugin_settings(opi_toy_${static_id} ${folder})
+    target_compile_definitions(opi_toy_${static_id} PRIVATE OPIPE_PLUGIN_STATIC_ID=${static_id})
+    target_link_libraries(opi_runtime_toy PUBLIC opi_toy_${static_id})
   endforeach()
   foreach(target IN LISTS OPI_TEST_TARGETS OPI_BENCH_TARGETS)
     if(target MATCHES "^runtime-test_|^plugins-transport-|^plugins-backend-emulated-|^bench-bench_handoff$")

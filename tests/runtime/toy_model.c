@@ -325,9 +325,21 @@ static uint64_t host_now(void *ctx) {
   (void)ctx;
   return toy_now_ns();
 }
+static opipe_status find_backend(void *ctx, const char *id, const opipe_backend **out_table,
+                                 opipe_instance **out_self, opipe_error *err) {
+  (void)id;
+  (void)err;
+  *out_table = &toy_backend;
+  *out_self = ctx;
+  return OPIPE_OK;
+}
+
+/* A backend that stands on another one stands on the toy. */
 static const void *host_interface(void *ctx, const char *id) {
-  (void)ctx, (void)id;
-  return NULL;
+  static const opipe_backend_lookup lookup = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_backend_lookup, find), .find = find_backend};
+  (void)ctx;
+  return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 ? &lookup : NULL;
 }
 
 opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transport,
