@@ -76,7 +76,7 @@ static bool is_node_uniform(const opi_graph *graph, const opi_node *node, const 
                             uint32_t axis, int64_t outer, int64_t length, int64_t inner,
                             uint32_t depth) {
   const opi_op *op = opi_op_find(node->domain, node->op);
-  const bool expand = strcmp(node->op, "Expand") == 0;
+  const bool expand = strcmp(node->op, "Expand") == 0 || strcmp(node->op, "Tile") == 0;
   if (op == NULL || (op->carry != opi_carry_broadcast && !expand))
     return false;
   const uint32_t n = expand ? 1 : node->n_in;

@@ -306,6 +306,40 @@ static void test_expanded_values_are_followed(void) {
   test_close(&t);
 }
 
+/* x [batch, 2] times its own shape reads the batch; plus a table that is expanded to it does not.
+ */
+static void test_length_read_as_data_is_found(void) {
+  for (int form = 0; form < 2; ++form) {
+    test_graph t;
+    opi_bind_options options = test_options();
+    const int64_t rows[2] = {-1, 2}, row[2] = {1, 2}, five_six[2] = {5, 6};
+    opipe_error err = OPIPE_ERROR_INIT;
+    test_open(&t);
+    const uint32_t x = test_input(&t, "x", OPIPE_INT64, rows, 2);
+    test_dim(&t, x, 0, "batch");
+    const uint32_t shape = test_op(&t, "Shape", x, OPIPE_NONE);
+    const uint32_t table = test_known(&t, "table", OPIPE_INT64, row, 2, five_six);
+    test_output(&t, form == 0 ? test_op(&t, "Mul", x, shape)
+                              : test_op(&t, "Add", x, test_op(&t, "Expand", table, shape)));
+    const opi_dim_binding four = {"batch", 4}, one = {"batch", 1};
+    options.n_dims = 1;
+    options.dims = &four;
+    opi_bound *whole = bind_or_end(&t, &options);
+    options.dims = &one;
+    opi_bound *part = bind_or_end(&t, &options);
+    const opipe_status status = opi_carry_compare(whole->graph, part->graph, &err);
+    if (form == 0) {
+      OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, "depends on the length that is split");
+    } else {
+      OPI_ASSERT_OK(status, &err);
+    }
+    OPI_ASSERT_OK(opi_carry_compare(whole->graph, whole->graph, &err), &err);
+    opi_bound_free(whole);
+    opi_bound_free(part);
+    test_close(&t);
+  }
+}
+
 static void test_axis_lengths_must_agree(void) {
   test_graph t;
   const opi_bind_options options = test_options();
@@ -372,4 +406,5 @@ OPI_TEST_MAIN("bind", OPI_TEST(test_shape_arithmetic_is_folded),
               OPI_TEST(test_unread_optional_outputs_go),
               OPI_TEST(test_unsupported_come_in_one_report), OPI_TEST(test_pins),
               OPI_TEST(test_index_limits), OPI_TEST(test_expanded_values_are_followed),
-              OPI_TEST(test_axis_lengths_must_agree), OPI_TEST(test_every_allocation_may_fail))
+              OPI_TEST(test_length_read_as_data_is_found), OPI_TEST(test_axis_lengths_must_agree),
+              OPI_TEST(test_every_allocation_may_fail))

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The length of the axis read as data: a scale of 1 / batch, positions counted through the batch.
+ *
+ * One bound graph cannot show it, because such numbers are constants there. Two graphs of the same
+ * model, bound for the whole request and for one part of it, can: constants that are data must be
+ * the same in both, but for dimensions that grow with the axis, along which they must repeat.
+ * Constants that only shape a result (of Reshape, Slice, ...) may differ. Constants are matched by
+ * name; one that is folded in one graph alone is not compared.
+ */
+#include "loader/ops/common.h"
+#include "loader/passes/passes.h"
+
+/* Input i of the node decides shapes and positions alone. */
+static bool is_shape_input(const opi_node *node, uint32_t i) {
+  static const char *const ops[] = {"Reshape", "Expand", "Tile", "Slice", "Split", "Pad"};
+  for (size_t k = 0; k < OPI_COUNT(ops); ++k) {
+    if (strcmp(node->op, ops[k]) == 0)
+      return i == 1 || (strcmp(node->op, "Slice") == 0 && i > 0);
+  }
+  return false;
+}
+
+/* Marks the constants of a graph that some node reads as data. */
+static bool *mark_data(const opi_graph *graph, opi_arena *scratch) {
+  bool *data = OPI_ARENA_ARRAY(scratch, bool, graph->n_values);
+  for (uint32_t n = 0; data != NULL && n < graph->n_nodes; ++n) {
+    const opi_node *node = &graph->nodes[n];
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+      if (node->in[i] != OPIPE_NONE && !is_shape_input(node, i))
+        data[node->in[i]] = true;
+    }
+  }
+  return data;
+}
+
+typedef struct dims {
+  uint64_t before, whole, part, after_bytes; /* around the one dimension that differs */
+  uint32_t axis;
+} dims;
+
+/* False when more than one dimension differs. */
+static bool find_dimension(const opi_value *a, const opi_value *b, dims *out) {
+  bool found = false;
+  if (a->rank != b->rank || a->dtype != b->dtype || opi_dtype_bits(a->dtype) % 8 != 0)
+    return false;
+  *out = (dims){.before = 1, .whole = 1, .part = 1, .after_bytes = opi_dtype_bits(a->dtype) / 8};
+  for (int32_t d = 0; d < a->rank; ++d) {
+    if (a->shape[d] != b->shape[d]) {
+      if (found)
+        return false;
+      found = true;
+      out->whole = (uint64_t)a->shape[d];
+      out->part = (uint64_t)b->shape[d];
+      out->axis = (uint32_t)d;
+    } else if (found) {
+      out->after_bytes *= (uint64_t)a->shape[d];
+    } else {
+      out->before *= (uint64_t)a->shape[d];
+    }
+  }
+  if (!found) /* equal shapes: one dimension of everything */
+    *out = (dims){.before = 1, .whole = 1, .part = 1, .after_bytes = a->n_bytes};
+  return true;
+}
+
+/* Each entry of the whole equals the part's entry at the same place: counted round and round (the
+ * axis stands before other factors), or stretched (behind them). */
+static bool repeats(const opi_value *a, const opi_value *b, const dims *d, bool stretched) {
+  for (uint64_t p = 0; p < d->before; ++p) {
+    for (uint64_t j = 0; j < d->whole; ++j) {
+      const uint64_t k = stretched ? j * d->part / d->whole : j % d->part;
+      const char *x = (const char *)a->data + (p * d->whole + j) * d->after_bytes;
+      const char *y = (const char *)b->data + (p * d->part + k) * d->after_bytes;
+      if (memcmp(x, y, d->after_bytes) != 0)
+        return false;
+    }
+  }
+  return true;
+}
+
+static opipe_status compare(const opi_value *a, const opi_value *b, opipe_error *err) {
+  dims d;
+  char whole[96], part[96];
+  if (a->data == b->data)
+    return OPIPE_OK;
+  if (find_dimension(a, b, &d)) {
+    if (d.part == 0 || d.whole == 0 || repeats(a, b, &d, false) || repeats(a, b, &d, true))
+      return OPIPE_OK;
+  }
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "constant '%s' depends on the length that is split: it is %s in the whole and %s "
+                  "in a part, with other numbers",
+                  b->name, opi_shape_text(whole, sizeof(whole), a->shape, (uint32_t)a->rank),
+                  opi_shape_text(part, sizeof(part), b->shape, (uint32_t)b->rank));
+}
+
+static opipe_status compare_all(const opi_graph *whole, const opi_graph *part, const opi_map *names,
+                                const bool *data, opipe_error *err) {
+  for (uint32_t v = 0; v < part->n_values; ++v) {
+    uint32_t other = 0;
+    const opi_value *b = &part->values[v];
+    if (b->data == NULL || !data[v] || !opi_map_get(names, b->name, &other))
+      continue;
+    const opi_value *a = &whole->values[other];
+    if (a->data != NULL)
+      OPI_TRY(compare(a, b, err));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, opipe_error *err) {
+  const opipe_allocator *allocator = part->arena->allocator;
+  opi_arena scratch;
+  opi_map *names = NULL;
+  OPI_TRY(opi_map_create(allocator, &names, err));
+  opi_arena_init(&scratch, allocator, 0);
+  opipe_status status = OPIPE_OK;
+  for (uint32_t v = 0; v < whole->n_values && status >= 0; ++v) {
+    if (whole->values[v].data != NULL)
+      status = opi_map_set(names, whole->values[v].name, v, err);
+  }
+  const bool *data = mark_data(part, &scratch);
+  if (status >= 0 && data == NULL)
+    status = opi_fail_nomem(err, part->n_values, "marking constants");
+  if (status >= 0)
+    status = compare_all(whole, part, names, data, err);
+  opi_arena_release(&scratch);
+  opi_map_free(names);
+  return status;
+}
