@@ -90,8 +90,10 @@ static void sleep_until(opipe_endpoint *endpoint, uint32_t seen, uint64_t until_
 
 opipe_status local_wait(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
                         opipe_error *err) {
-  if (local_doorbell(endpoint) != seen)
-    return local_check(endpoint->world, err);
+  /* An abort that came before `seen` was read rings no more. */
+  const opipe_status before = local_check(endpoint->world, err);
+  if (before < 0 || local_doorbell(endpoint) != seen)
+    return before;
   const bool look_again = endpoint->unready;
   endpoint->unready = false;
   if (look_again && timeout_ns > UNREADY_WAIT_NS)

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Conformance of backend plugins: conformance-backend PATH.so
+ *
+ * Devices, memory under a cap, queues and events, copies, support and compile, exact memory needs,
+ * parameter sets, bindings that run in any order with the same bits, and no allocation in the hot
+ * calls. Small graphs of Add, Mul and Relu are used; what the backend does not support is skipped,
+ * but something must be.
+ */
+#include <opipe/backend.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conformance.h"
+
+enum { N = 48, RUNS = 20 };
+
+typedef struct subject {
+  const opipe_backend *t;
+  opipe_instance *self;
+  opipe_device_info info;
+  opipe_device *device;
+  opipe_queue *queue;
+  opipe_event *event;
+} subject;
+
+static opipe_error err = OPIPE_ERROR_INIT;
+
+static uint64_t aligned(const subject *s, uint64_t n) {
+  const uint64_t a = s->info.alignment == 0 ? 1 : s->info.alignment;
+  return (n + a - 1) / a * a;
+}
+
+static opipe_status open_device(const subject *s, uint64_t cap, const char *options,
+                                opipe_device **out) {
+  const opipe_device_params params = {
+      (uint32_t)OPIPE_END(opipe_device_params, options), 0, cap, 1, 0, options};
+  err.message[0] = '\0';
+  return s->t->device_open(s->self, &params, out, &err);
+}
+
+static bool finish(const subject *s) {
+  return conf_ok(s->t->event_record(s->queue, s->event, &err), &err, "event_record") &&
+         conf_ok(s->t->event_sync(s->event, UINT64_C(10000000000), &err), &err, "event_sync") &&
+         conf_ok(s->t->event_poll(s->event, &err), &err, "event_poll after event_sync");
+}
+
+/* ---- devices and memory ---- */
+
+static void check_devices(subject *s) {
+  uint32_t n = 0;
+  opipe_device *device = NULL;
+  conf_case("devices");
+  conf_ok(s->t->device_count(s->self, &n, &err), &err, "device_count");
+  conf_check(n > 0, "no device");
+  s->info.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name);
+  conf_ok(s->t->device_query(s->self, 0, &s->info, &err), &err, "device_query");
+  conf_check(s->info.memory_bytes > 0 && s->info.peak_flops > 0 && s->info.bandwidth > 0,
+             "rates and memory must be known");
+  conf_check((s->info.alignment & (s->info.alignment - 1)) == 0 && s->info.alignment > 0,
+             "alignment %u", s->info.alignment);
+  opipe_device_info shorter = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, memory_bytes),
+                               .bandwidth = -7};
+  conf_ok(s->t->device_query(s->self, 0, &shorter, &err), &err, "device_query of a shorter struct");
+  conf_check(shorter.bandwidth == -7, "device_query writes beyond struct_size");
+  err.message[0] = '\0';
+  conf_check(s->t->device_query(s->self, n, &s->info, &err) < 0 && err.message[0] != '\0',
+             "device %u of %u is described", n, n);
+  conf_ok(s->t->device_query(s->self, 0, &s->info, &err), &err, "device_query");
+  conf_check(open_device(s, 0, "no-such-option=1", &device) < 0 && err.message[0] != '\0',
+             "an unknown option is accepted");
+  conf_check(s->t->device_query(s->self, n, &s->info, NULL) < 0, "err NULL");
+  (void)s->t->device_query(s->self, 0, &s->info, &err);
+  s->t->device_close(NULL);
+  s->t->buffer_free(NULL);
+  s->t->queue_close(NULL);
+  s->t->event_destroy(NULL);
+  s->t->program_free(NULL);
+  s->t->params_free(NULL);
+  s->t->binding_free(NULL);
+}
+
+static void check_cap(const subject *s) {
+  opipe_device *device = NULL;
+  opipe_buffer *a = NULL, *b = NULL;
+  const uint64_t unit = aligned(s, 4096), cap = 4 * unit;
+  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
+  conf_case("memory cap");
+  if (!conf_ok(open_device(s, cap, NULL, &device), &err, "device_open"))
+    return;
+  conf_ok(s->t->buffer_alloc(device, 3 * unit, OPIPE_BUFFER_ARENA, &a, &err), &err, "buffer_alloc");
+  err.message[0] = '\0';
+  conf_error(s->t->buffer_alloc(device, 2 * unit, OPIPE_BUFFER_BOUNDARY, &b, &err), OPIPE_E_LIMIT,
+             &err, "buffer_alloc beyond the cap");
+  conf_ok(s->t->buffer_alloc(device, unit, OPIPE_BUFFER_BOUNDARY, &b, &err), &err,
+          "buffer_alloc up to the cap");
+  conf_ok(s->t->device_usage(device, &usage, &err), &err, "device_usage");
+  conf_check(
+      usage.arena_bytes == 3 * unit && usage.boundary_bytes == unit && usage.peak_bytes == cap,
+      "usage %llu + %llu, peak %llu", (unsigned long long)usage.arena_bytes,
+      (unsigned long long)usage.boundary_bytes, (unsigned long long)usage.peak_bytes);
+  s->t->buffer_free(a);
+  conf_ok(s->t->device_usage(device, &usage, &err), &err, "device_usage");
+  conf_check(usage.arena_bytes == 0, "%llu bytes after buffer_free",
+             (unsigned long long)usage.arena_bytes);
+  s->t->buffer_free(b);
+  s->t->device_close(device);
+}
+
+static void check_copies(const subject *s) {
+  opipe_buffer *buffer = NULL;
+  const uint64_t size = aligned(s, 1024);
+  unsigned char out[1024], back[1024];
+  void *host = NULL;
+  conf_case("copies");
+  if (!conf_ok(s->t->buffer_alloc(s->device, 2 * size, OPIPE_BUFFER_STAGING, &buffer, &err), &err,
+               "buffer_alloc"))
+    return;
+  for (size_t i = 0; i < sizeof(out); ++i)
+    out[i] = (unsigned char)(i * 7 + 3);
+  const opipe_region first = {buffer, 0, sizeof(out)}, second = {buffer, size, sizeof(out)};
+  conf_ok(s->t->write(s->queue, &first, out, &err), &err, "write");
+  conf_ok(s->t->copy(s->queue, &second, &first, &err), &err, "copy");
+  conf_ok(s->t->read(s->queue, back, &second, &err), &err, "read");
+  finish(s);
+  conf_check(memcmp(out, back, sizeof(out)) == 0, "write, copy, read give other bytes");
+  if ((s->info.flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
+    conf_ok(s->t->buffer_host(buffer, &host, &err), &err, "buffer_host");
+    conf_check((uintptr_t)host % s->info.alignment == 0, "host address %p, alignment %u", host,
+               s->info.alignment);
+    conf_check(memcmp((char *)host + size, out, sizeof(out)) == 0, "buffer_host shows other bytes");
+  } else {
+    err.message[0] = '\0';
+    conf_error(s->t->buffer_host(buffer, &host, &err), OPIPE_E_UNSUPPORTED, &err,
+               "buffer_host without host memory");
+  }
+  s->t->buffer_free(buffer);
+}
+
+/* ---- programs: y = relu(x * w + x), y and the sum go out ---- */
+
+static const int64_t shape[2] = {4, N / 4};
+static float weights[N];
+
+typedef struct sample {
+  opipe_value values[5];
+  opipe_node nodes[3];
+  opipe_graph graph;
+  opipe_param_source source;
+} sample;
+
+static opipe_value value(const char *name, uint32_t role, uint32_t slot) {
+  return (opipe_value){name, shape, NULL, N * sizeof(float), OPIPE_FLOAT, 2, role, slot};
+}
+
+static opipe_node node(const char *op, const uint32_t *in, uint32_t n_in, const uint32_t *out,
+                       uint32_t version) {
+  return (opipe_node){op, op, "", in, out, NULL, n_in, 1, 0, version, OPIPE_PASS_FORWARD, 0};
+}
+
+static void make_sample(sample *g) {
+  static const uint32_t mul_in[] = {0, 1}, mul_out[] = {2}, add_in[] = {2, 0}, add_out[] = {3},
+                        relu_in[] = {3}, relu_out[] = {4};
+  memset(g, 0, sizeof(*g));
+  g->values[0] = value("x", OPIPE_VALUE_INPUT, 0);
+  g->values[1] = value("w", OPIPE_VALUE_PARAMETER, 0);
+  g->values[2] = value("xw", OPIPE_VALUE_TEMP, OPIPE_NONE);
+  g->values[3] = value("sum", OPIPE_VALUE_OUTPUT, 1); /* read again by the program */
+  g->values[4] = value("y", OPIPE_VALUE_OUTPUT, 2);
+  g->nodes[0] = node("Mul", mul_in, 2, mul_out, 14);
+  g->nodes[1] = node("Add", add_in, 2, add_out, 14);
+  g->nodes[2] = node("Relu", relu_in, 1, relu_out, 14);
+  g->graph = (opipe_graph){
+      (uint32_t)OPIPE_END(opipe_graph, n_scalars), 5, g->values, g->nodes, 3, 3, 1, 0};
+  for (int i = 0; i < N; ++i)
+    weights[i] = (float)(i % 5) - 2.0f;
+  g->source = (opipe_param_source){"w", weights, shape, sizeof(weights), OPIPE_FLOAT, 2};
+}
+
+static void expected(const float *x, float *sum, float *y) {
+  for (int i = 0; i < N; ++i) {
+    sum[i] = x[i] * weights[i] + x[i];
+    y[i] = sum[i] > 0 ? sum[i] : 0;
+  }
+}
+
+typedef struct bound {
+  opipe_program *program;
+  opipe_params *params;
+  opipe_buffer *memory;
+  opipe_binding *bindings[2]; /* other boundary regions, one arena */
+  opipe_region regions[2][3];
+  opipe_program_info info;
+} bound;
+
+static opipe_status bind_with_arena(const subject *s, const bound *b, const opipe_region *regions,
+                                    uint64_t arena, opipe_binding **out) {
+  const opipe_bind_params params = {(uint32_t)OPIPE_END(opipe_bind_params, boundaries),
+                                    3,
+                                    b->program,
+                                    b->params,
+                                    {b->memory, 0, arena},
+                                    regions};
+  err.message[0] = '\0';
+  return s->t->bind(s->device, &params, out, &err);
+}
+
+static bool open_bound(const subject *s, const sample *g, bound *b) {
+  const opipe_compile_params compile = {(uint32_t)OPIPE_END(opipe_compile_params, graph), 0,
+                                        &g->graph};
+  opipe_device_usage before = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)},
+                     after = before;
+  memset(b, 0, sizeof(*b));
+  (void)s->t->device_usage(s->device, &before, &err);
+  if (!conf_ok(s->t->compile(s->device, &compile, &b->program, &err), &err, "compile"))
+    return false;
+  (void)s->t->device_usage(s->device, &after, &err);
+  conf_check(
+      before.arena_bytes + before.params_bytes + before.boundary_bytes + before.staging_bytes ==
+          after.arena_bytes + after.params_bytes + after.boundary_bytes + after.staging_bytes,
+      "compile takes device memory");
+  b->info.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
+  conf_ok(s->t->program_info(b->program, &b->info, &err), &err, "program_info");
+  conf_check(
+      b->info.arena_bytes >= b->info.temp_bytes && b->info.arena_bytes >= b->info.workspace_bytes,
+      "arena %llu, temp %llu, workspace %llu", (unsigned long long)b->info.arena_bytes,
+      (unsigned long long)b->info.temp_bytes, (unsigned long long)b->info.workspace_bytes);
+  conf_ok(s->t->params_create(s->device, &g->source, 1, &b->params, &err), &err, "params_create");
+  conf_ok(s->t->params_prepare(b->params, b->program, &err), &err, "params_prepare");
+  const uint64_t arena = aligned(s, b->info.arena_bytes), slot = aligned(s, sizeof(weights));
+  if (!conf_ok(s->t->buffer_alloc(s->device, arena + 6 * slot + s->info.alignment,
+                                  OPIPE_BUFFER_ARENA, &b->memory, &err),
+               &err, "buffer_alloc"))
+    return false;
+  for (int k = 0; k < 2; ++k) {
+    for (int i = 0; i < 3; ++i)
+      b->regions[k][i] =
+          (opipe_region){b->memory, arena + (uint64_t)(k * 3 + i) * slot, sizeof(weights)};
+    if (!conf_ok(bind_with_arena(s, b, b->regions[k], arena, &b->bindings[k]), &err, "bind"))
+      return false;
+  }
+  return true;
+}
+
+static void close_bound(const subject *s, bound *b) {
+  s->t->binding_free(b->bindings[0]);
+  s->t->binding_free(b->bindings[1]);
+  s->t->buffer_free(b->memory);
+  s->t->params_free(b->params);
+  s->t->program_free(b->program);
+}
+
+static bool run_and_compare(const subject *s, const bound *b, int which, float seed) {
+  float x[N], sum[N], y[N], got_sum[N], got_y[N];
+  for (int i = 0; i < N; ++i)
+    x[i] = (float)i * 0.25f - seed;
+  expected(x, sum, y);
+  conf_ok(s->t->write(s->queue, &b->regions[which][0], x, &err), &err, "write");
+  conf_ok(s->t->run(b->bindings[which], s->queue, NULL, 0, &err), &err, "run");
+  conf_ok(s->t->read(s->queue, got_sum, &b->regions[which][1], &err), &err, "read");
+  conf_ok(s->t->read(s->queue, got_y, &b->regions[which][2], &err), &err, "read");
+  if (!finish(s))
+    return false;
+  for (int i = 0; i < N; ++i) {
+    const float near = 1e-6f * (sum[i] < 0 ? -sum[i] : sum[i]) + 1e-7f;
+    if (got_sum[i] - sum[i] > near || sum[i] - got_sum[i] > near || got_y[i] - y[i] > near ||
+        y[i] - got_y[i] > near) {
+      return conf_check(false, "element %d: %g and %g, expected %g and %g", i, (double)got_sum[i],
+                        (double)got_y[i], (double)sum[i], (double)y[i]);
+    }
+  }
+  return conf_check(true, "run");
+}
+
+static void check_layouts(const subject *s, const bound *b) {
+  opipe_param_layout layouts[4];
+  uint32_t count = 0;
+  conf_check(s->t->program_params(b->program, NULL, &count, &err) >= 0 || count > 0,
+             "program_params does not say how many");
+  conf_check(count >= 1 && count <= 4, "%u layouts of one parameter", count);
+  if (count < 1 || count > 4)
+    return;
+  for (uint32_t i = 0; i < count; ++i)
+    layouts[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
+  conf_ok(s->t->program_params(b->program, layouts, &count, &err), &err, "program_params");
+  for (uint32_t i = 0; i < count; ++i) {
+    conf_check(layouts[i].slot == 0, "slot %u of 1", layouts[i].slot);
+    conf_check(layouts[i].key != 0 || layouts[i].n_bytes == 0, "key 0 takes %llu bytes",
+               (unsigned long long)layouts[i].n_bytes);
+  }
+}
+
+static void check_params(const subject *s, bound *b) {
+  opipe_params *twin = NULL;
+  float seen[N], other[N];
+  conf_case("parameter sets");
+  conf_ok(s->t->params_read(b->params, 0, seen, sizeof(seen), &err), &err, "params_read");
+  conf_check(memcmp(seen, weights, sizeof(seen)) == 0, "params_read gives other values");
+  err.message[0] = '\0';
+  conf_check(
+      s->t->params_read(b->params, 1, seen, sizeof(seen), &err) < 0 && err.message[0] != '\0',
+      "parameter 1 of 1 is read");
+  err.message[0] = '\0';
+  conf_check(
+      s->t->params_read(b->params, 0, seen, sizeof(seen) - 4, &err) < 0 && err.message[0] != '\0',
+      "a wrong size is read");
+  if (!conf_ok(s->t->params_clone(b->params, &twin, &err), &err, "params_clone"))
+    return;
+  for (int i = 0; i < N; ++i)
+    other[i] = 3.0f;
+  err.message[0] = '\0';
+  const opipe_status status = s->t->params_write(twin, 0, other, sizeof(other), &err);
+  if (status == OPIPE_E_UNSUPPORTED) {
+    conf_skip("parameters cannot be written: %s", err.message);
+  } else if (conf_ok(status, &err, "params_write")) {
+    conf_ok(s->t->params_commit(twin, &err), &err, "params_commit");
+    conf_ok(s->t->params_read(twin, 0, seen, sizeof(seen), &err), &err, "params_read");
+    conf_check(memcmp(seen, other, sizeof(seen)) == 0, "what was written is not read");
+    conf_ok(s->t->params_read(b->params, 0, seen, sizeof(seen), &err), &err, "params_read");
+    conf_check(memcmp(seen, weights, sizeof(seen)) == 0, "writing a clone changes the original");
+  }
+  s->t->params_free(twin);
+}
+
+static void check_programs(const subject *s) {
+  sample g;
+  bound b;
+  opipe_support support[3];
+  make_sample(&g);
+  conf_case("support");
+  memset(support, 0xff, sizeof(support));
+  if (!conf_ok(s->t->support(s->device, &g.graph, support, &err), &err, "support"))
+    return;
+  for (int i = 0; i < 3; ++i) {
+    if (support[i].status == OPIPE_OK)
+      continue;
+    conf_check(support[i].reason[0] != '\0', "%s is refused without a reason", g.nodes[i].op);
+    conf_skip("%s in float32 is not supported (%s): no program can be run", g.nodes[i].op,
+              support[i].reason);
+    return;
+  }
+  conf_case("programs");
+  if (open_bound(s, &g, &b)) {
+    opipe_binding *small = NULL;
+    check_layouts(s, &b);
+    if (b.info.arena_bytes > 0) {
+      const uint64_t less =
+          b.info.arena_bytes > s->info.alignment ? b.info.arena_bytes - s->info.alignment : 0;
+      conf_check(bind_with_arena(s, &b, b.regions[0], less, &small) < 0 && err.message[0] != '\0',
+                 "an arena of %llu of %llu bytes is accepted", (unsigned long long)less,
+                 (unsigned long long)b.info.arena_bytes);
+      s->t->binding_free(small);
+    }
+    for (int i = 0; i < RUNS; ++i)
+      run_and_compare(s, &b, i % 2, (float)i * 0.5f);
+    conf_case("hot calls");
+    const uint64_t before = conf_allocations();
+    for (int i = 0; i < RUNS; ++i)
+      run_and_compare(s, &b, i % 2, (float)i);
+    conf_check(conf_allocations() == before, "%llu allocations in %d runs",
+               (unsigned long long)(conf_allocations() - before), RUNS);
+    check_params(s, &b);
+  }
+  close_bound(s, &b);
+}
+
+static void check_unknown_operator(const subject *s) {
+  sample g;
+  opipe_support support[3];
+  opipe_program *program = NULL;
+  conf_case("unknown operator");
+  make_sample(&g);
+  g.nodes[1].op = "NoSuchOperator";
+  g.nodes[1].name = "culprit";
+  const opipe_compile_params compile = {(uint32_t)OPIPE_END(opipe_compile_params, graph), 0,
+                                        &g.graph};
+  conf_ok(s->t->support(s->device, &g.graph, support, &err), &err, "support");
+  conf_check(support[1].status == OPIPE_E_UNSUPPORTED && support[1].reason[0] != '\0',
+             "support says %d", (int)support[1].status);
+  err.message[0] = '\0';
+  conf_error(s->t->compile(s->device, &compile, &program, &err), OPIPE_E_UNSUPPORTED, &err,
+             "compile");
+  conf_check(strstr(err.message, "culprit") != NULL, "the message does not name the node: %s",
+             err.message);
+}
+
+int main(int argc, char **argv) {
+  subject s;
+  if (argc != 2) {
+    (void)fprintf(stderr, "usage: %s PATH.so\n", argv[0]);
+    return 2;
+  }
+  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, OPIPE_BACKEND_ID);
+  memset(&s, 0, sizeof(s));
+  s.t = plugin.table;
+  s.self = plugin.self;
+  check_devices(&s);
+  check_cap(&s);
+  conf_case("queues");
+  if (conf_ok(open_device(&s, 0, NULL, &s.device), &err, "device_open") &&
+      conf_ok(s.t->queue_open(s.device, &s.queue, &err), &err, "queue_open") &&
+      conf_ok(s.t->event_create(s.device, &s.event, &err), &err, "event_create")) {
+    conf_ok(s.t->event_poll(s.event, &err), &err, "event_poll of an event that was never recorded");
+    finish(&s);
+    conf_ok(s.t->event_wait(s.queue, s.event, &err), &err, "event_wait");
+    check_copies(&s);
+    check_programs(&s);
+    check_unknown_operator(&s);
+  }
+  s.t->event_destroy(s.event);
+  s.t->queue_close(s.queue);
+  s.t->device_close(s.device);
+  conf_close(&plugin);
+  return conf_finish();
+}

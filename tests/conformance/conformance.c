@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Harness of the conformance programs. */
+#include "conformance.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static atomic_ullong n_allocations, live_bytes;
+static unsigned n_passed, n_failed, n_skipped;
+static const char *case_name = "";
+
+static void *count_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align) {
+  void *fresh = NULL;
+  (void)ctx;
+  if (new_size == 0) {
+    atomic_fetch_sub(&live_bytes, old_size);
+    free(ptr);
+    return NULL;
+  }
+  if (posix_memalign(&fresh, align < sizeof(void *) ? sizeof(void *) : align, new_size) != 0)
+    return NULL;
+  if (ptr != NULL) {
+    memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
+    free(ptr);
+  }
+  atomic_fetch_add(&n_allocations, 1);
+  atomic_fetch_add(&live_bytes, new_size);
+  atomic_fetch_sub(&live_bytes, ptr == NULL ? 0 : old_size);
+  return fresh;
+}
+
+static void print_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
+  (void)ctx;
+  (void)file;
+  (void)line;
+  if (level <= OPIPE_LOG_WARN)
+    (void)fprintf(stderr, "plugin: %s\n", msg);
+}
+
+static uint64_t now_ns(void *ctx) {
+  struct timespec now;
+  (void)ctx;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+static const void *no_interface(void *ctx, const char *id) {
+  (void)ctx;
+  (void)id;
+  return NULL;
+}
+
+const opipe_host conf_host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
+                              OPIPE_ABI_MAJOR,
+                              OPIPE_ABI_MINOR,
+                              NULL,
+                              count_realloc,
+                              print_log,
+                              now_ns,
+                              no_interface};
+
+uint64_t conf_allocations(void) {
+  return atomic_load(&n_allocations);
+}
+uint64_t conf_live_bytes(void) {
+  return atomic_load(&live_bytes);
+}
+
+void conf_case(const char *name) {
+  case_name = name;
+}
+
+bool conf_check(bool passed, const char *fmt, ...) {
+  if (passed) {
+    ++n_passed;
+    return true;
+  }
+  va_list args;
+  va_start(args, fmt);
+  (void)printf("FAILED: %s: ", case_name);
+  (void)vprintf(fmt, args);
+  (void)printf("\n");
+  va_end(args);
+  ++n_failed;
+  return false;
+}
+
+bool conf_error(opipe_status status, opipe_status wanted, const opipe_error *err,
+                const char *what) {
+  return conf_check(status == wanted, "%s: status %d, not %d (%s)", what, (int)status, (int)wanted,
+                    err->message) &&
+         conf_check(err->message[0] != '\0', "%s: an error without a message", what);
+}
+
+bool conf_ok(opipe_status status, const opipe_error *err, const char *what) {
+  return conf_check(status == OPIPE_OK, "%s: status %d (%s)", what, (int)status, err->message);
+}
+
+void conf_skip(const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  (void)printf("SKIP: %s: ", case_name);
+  (void)vprintf(fmt, args);
+  (void)printf("\n");
+  va_end(args);
+  ++n_skipped;
+}
+
+int conf_finish(void) {
+  (void)printf("%u passed, %u failed, %u skipped\n", n_passed, n_failed, n_skipped);
+  return n_failed == 0 ? 0 : 1;
+}
+
+static void give_up(const char *path, const char *why) {
+  (void)fprintf(stderr, "%s: %s\n", path, why);
+  exit(2);
+}
+
+static void check_descriptor(const opipe_plugin *p, uint32_t kind) {
+  conf_case("descriptor");
+  conf_check(p->magic == OPIPE_PLUGIN_MAGIC, "magic 0x%x", p->magic);
+  conf_check(p->struct_size >= OPIPE_END(opipe_plugin, get_interface), "struct_size %u",
+             p->struct_size);
+  conf_check(p->abi_major == OPIPE_ABI_MAJOR, "ABI major %u", p->abi_major);
+  conf_check(p->abi_minor_min <= p->abi_minor, "needs minor %u, built for %u", p->abi_minor_min,
+             p->abi_minor);
+  conf_check(p->layout == OPIPE_LAYOUT, "layout fingerprint");
+  conf_check(p->kind == kind, "kind %u, this program checks kind %u", p->kind, kind);
+  conf_check(p->id != NULL && p->version != NULL && p->license != NULL && p->summary != NULL,
+             "a text is missing");
+  conf_check(
+      p->id != NULL &&
+          p->id[strspn(
+              p->id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")] == '\0',
+      "id");
+}
+
+conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
+  conf_plugin out = {NULL, NULL, NULL};
+  opipe_error err = OPIPE_ERROR_INIT;
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL)
+    give_up(path, dlerror());
+  out.plugin = dlsym(library, "opipe_plugin_v1");
+  if (out.plugin == NULL)
+    give_up(path, "no symbol opipe_plugin_v1");
+  check_descriptor(out.plugin, kind);
+  if (out.plugin->kind != kind)
+    give_up(path, "another kind of plugin");
+  conf_case("life");
+  for (int i = 0; i < 3; ++i) { /* several instances, in any order */
+    opipe_instance *one = NULL, *two = NULL;
+    if (out.plugin->open(&conf_host, &one, &err) < 0)
+      give_up(path, err.message);
+    if (out.plugin->open(&conf_host, &two, &err) < 0)
+      give_up(path, err.message);
+    out.plugin->close(one);
+    out.plugin->close(two);
+  }
+  conf_check(conf_live_bytes() == 0, "close left %llu bytes",
+             (unsigned long long)conf_live_bytes());
+  out.plugin->close(NULL);
+  if (out.plugin->open(&conf_host, &out.self, &err) < 0)
+    give_up(path, err.message);
+  conf_check(out.plugin->get_interface(out.self, "no.such.interface/9") == NULL,
+             "an unknown interface is not NULL");
+  out.table = out.plugin->get_interface(out.self, interface_id);
+  if (out.table == NULL)
+    give_up(path, "its interface is missing");
+  return out;
+}
+
+void conf_close(conf_plugin *plugin) {
+  conf_case("life");
+  plugin->plugin->close(plugin->self);
+  conf_check(conf_live_bytes() == 0, "%llu bytes are left after close",
+             (unsigned long long)conf_live_bytes());
+}

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The conformance programs, and the project's own plugins as their first clients.
+set(OPI_CONFORMANCE_TARGETS)
+foreach(kind backend schedule transport)
+  add_executable(conformance-${kind} EXCLUDE_FROM_ALL
+    ${CMAKE_CURRENT_SOURCE_DIR}/conformance/${kind}.c ${CMAKE_CURRENT_SOURCE_DIR}/conformance/conformance.c)
+  target_include_directories(conformance-${kind} PRIVATE ${PROJECT_SOURCE_DIR}/abi/include)
+  target_compile_definitions(conformance-${kind} PRIVATE _GNU_SOURCE)
+  target_link_libraries(conformance-${kind} PRIVATE ${CMAKE_DL_LIBS} Threads::Threads m)
+  set_target_properties(conformance-${kind} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR}/conformance)
+  list(APPEND OPI_CONFORMANCE_TARGETS conformance-${kind})
+endforeach()
+list(APPEND OPI_TEST_TARGETS ${OPI_CONFORMANCE_TARGETS})
+
+function(opi_conformance kind id)
+  set(name conformance/${kind}-${id})
+  if(ARGN)
+    string(REGEX REPLACE "[^a-z0-9]" "-" suffix "${ARGN}")
+    set(name ${name}-${suffix})
+  endif()
+  add_test(NAME ${name} COMMAND conformance-${kind} ${OPI_PLUGIN_DIR}/opipe-${kind}-${id}.so ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS unit ENVIRONMENT "${OPI_TEST_ENVIRONMENT}")
+endfunction()
+opi_conformance(backend cpu)
+opi_conformance(schedule gpipe)
+opi_conformance(schedule sequential)
+opi_conformance(transport local)
+if(EXISTS ${PROJECT_SOURCE_DIR}/plugins/transport-emulated/emulated.c)
+  opi_conformance(transport emulated)
+  opi_conformance(transport emulated rule=stream)
+endif()
