@@ -8,6 +8,8 @@
  * seqlens_k[b] + 1 - S keys; when those numbers are known and equal to the cache's length the new
  * keys simply follow, otherwise every sequence's keys are gathered to where they belong and a mask
  * says which count.
+ * Rows of a prompt beyond a sequence's own length are padding: what they give is not specified
+ * (ONNX Runtime hides later padding keys from them, here causality alone decides).
  */
 #include <math.h>
 
@@ -29,7 +31,8 @@ enum {
 };
 
 typedef struct grouped {
-  int64_t batch, length, heads, kv_heads, head, cache, total, window;
+  int64_t batch, length, heads, kv_heads, head, cache, total;
+  int64_t window;               /* keys before the row's own that count, -1: all */
   bool packed, prompt, aligned; /* aligned: every sequence's past fills the cache exactly */
   uint32_t dtype;
   uint32_t past; /* int64 [B, 1]: keys before this call; OPIPE_NONE for a prompt */
@@ -95,11 +98,13 @@ static opipe_status check_options(const opi_builder *b, const opi_node *node, gr
   }
   if (opi_wants(node, 3))
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 3 (output_qk) is not known");
-  g->window = opi_attr_int(node, "local_window_size", -1);
-  if (g->window < -1 || g->window > INT32_MAX) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute local_window_size is %lld",
-                         (long long)g->window);
+  const int64_t window = opi_attr_int(node, "local_window_size", -1);
+  if (window != -1 && (window < 1 || window > INT32_MAX)) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "attribute local_window_size is %lld, it must be -1 or at least 1",
+                         (long long)window);
   }
+  g->window = window < 0 ? -1 : window - 1; /* the file's number counts the row's own key too */
   return OPIPE_OK;
 }
 
@@ -222,12 +227,27 @@ static opipe_status source_rows(opi_builder *b, const grouped *g, int64_t rows, 
   return opi_k_expand(b, *out, full, 4, out, err);
 }
 
+/* bool [B, 1, rows, 1]: rows of present that hold a key. */
+static opipe_status filled_rows(opi_builder *b, const grouped *g, int64_t rows, uint32_t *out,
+                                opipe_error *err) {
+  const int64_t column[4] = {g->batch, 1, rows, 1};
+  uint32_t t, n, end;
+  OPI_TRY(opi_ms_range(b, rows, &t, err));
+  OPI_TRY(opi_k_const(n = opi_b_const_scalar(b, OPIPE_INT64, (double)g->length), err));
+  OPI_TRY(opi_b_op2(b, "Add", g->past, n, &end, err));
+  OPI_TRY(opi_b_op2(b, "Less", t, end, out, err));
+  return opi_k_reshape(b, *out, column, 4, out, err);
+}
+
 /* present_key and present_value [B, K, max(cache, total), H] in qkv[1], qkv[2]. */
 static opipe_status gather_present(opi_builder *b, const opi_node *node, const grouped *g,
                                    uint32_t *qkv, opipe_error *err) {
   const int64_t rows = g->cache > g->total ? g->cache : g->total;
-  uint32_t index;
+  uint32_t index, filled = OPIPE_NONE, zero;
   OPI_TRY(source_rows(b, g, rows, &index, err));
+  OPI_TRY(opi_k_const(zero = opi_b_const_scalar(b, g->dtype, 0), err));
+  if (rows > g->cache)
+    OPI_TRY(filled_rows(b, g, rows, &filled, err)); /* a growing cache */
   for (uint32_t i = 1; i < 3; i++) {
     uint32_t both[2] = {node->in[IN_PAST_K + i - 1], OPIPE_NONE}, joined;
     opi_attrs attrs = {.n = 0};
@@ -236,6 +256,8 @@ static opipe_status gather_present(opi_builder *b, const opi_node *node, const g
     const uint32_t in[2] = {joined, index};
     opi_attrs_int(&attrs, "axis", 2);
     OPI_TRY(opi_k_one(b, "GatherElements", 0, in, 2, &attrs, &qkv[i], err));
+    if (filled != OPIPE_NONE)
+      OPI_TRY(opi_k_where(b, filled, qkv[i], zero, &qkv[i], err));
     if (opi_wants(node, i))
       OPI_TRY(opi_b_result(b, node, i, qkv[i], err));
     if (rows > g->total)
