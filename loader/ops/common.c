@@ -53,9 +53,22 @@ opipe_status opi_check_same_type(opi_builder *b, const opi_node *node, uint32_t 
   return OPIPE_OK;
 }
 
+opipe_status opi_int_attr(const opi_builder *b, const opi_node *node, const char *name,
+                          int64_t fallback, int64_t *out_value, opipe_error *err) {
+  const opipe_attr *attr = opi_attr_find(node, name);
+  *out_value = fallback;
+  if (attr == NULL)
+    return OPIPE_OK;
+  if (attr->kind != OPIPE_ATTR_INT)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute '%s' is no integer", name);
+  *out_value = attr->i;
+  return OPIPE_OK;
+}
+
 opipe_status opi_axis_attr(const opi_builder *b, const opi_node *node, const char *name,
                            int64_t fallback, uint32_t rank, uint32_t *out_axis, opipe_error *err) {
-  const int64_t axis = opi_attr_int(node, name, fallback);
+  int64_t axis;
+  OPI_TRY(opi_int_attr(b, node, name, fallback, &axis, err));
   if (opi_axis(axis, rank, out_axis))
     return OPIPE_OK;
   return opi_node_fail(b, node, err, OPIPE_E_INVALID, "%s %" PRId64 " is outside rank %" PRIu32,

@@ -30,6 +30,9 @@ opipe_status opi_check_type(const opi_builder *b, const opi_node *node, const op
 /* All present inputs from `first` on have the type of input `first`. */
 opipe_status opi_check_same_type(opi_builder *b, const opi_node *node, uint32_t first,
                                  opipe_error *err);
+/* Attribute `name`, `fallback` where it is absent; INVALID where it is of another kind. */
+opipe_status opi_int_attr(const opi_builder *b, const opi_node *node, const char *name,
+                          int64_t fallback, int64_t *out_value, opipe_error *err);
 /* Attribute `name` as an axis of rank `rank`. */
 opipe_status opi_axis_attr(const opi_builder *b, const opi_node *node, const char *name,
                            int64_t fallback, uint32_t rank, uint32_t *out_axis, opipe_error *err);

@@ -2,6 +2,8 @@
 /* Checks, carry rules and work shared by the operator families: see kit.h. */
 #include "loader/ops/kit.h"
 
+#include "loader/ops/common.h"
+
 #include <string.h>
 
 const opi_value *opi_input(const opi_builder *b, const opi_node *node, uint32_t i) {
@@ -128,8 +130,9 @@ opipe_status opi_need_shape(const opi_builder *b, const opi_node *node, uint32_t
 
 opipe_status opi_need_axis(const opi_builder *b, const opi_node *node, int64_t fallback,
                            uint32_t *out_axis, opipe_error *err) {
-  const int64_t axis = opi_attr_int(node, "axis", fallback);
   const opi_value *x = opi_input(b, node, 0);
+  int64_t axis;
+  OPI_TRY(opi_int_attr(b, node, "axis", fallback, &axis, err));
   if (x == NULL)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input 0 is missing");
   if (opi_axis(axis, (uint32_t)x->rank, out_axis))

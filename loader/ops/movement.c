@@ -158,6 +158,8 @@ static opipe_status lift_concat(opi_builder *b, const opi_node *node, opipe_erro
   if (in == NULL)
     return opi_fail_nomem(err, node->n_in * 4, "inputs");
   OPI_TRY(opi_in(b, node, 0, &first, err));
+  if (node->version >= 4 && opi_attr_find(node, "axis") == NULL)
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute 'axis' is missing");
   OPI_TRY(
       opi_axis_attr(b, node, "axis", node->version < 4 ? 1 : 0, (uint32_t)first->rank, &axis, err));
   for (uint32_t i = 0; i < node->n_in; ++i) {
