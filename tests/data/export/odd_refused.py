@@ -31,7 +31,7 @@ def unknown_operators():
     nodes = [
         node("Relu", "x", "a"),
         node("Frobnicate", "a", "b", name="n1", domain="test.unknown"),
-        node("NonZero", "b", "c", name="n2"),
+        node("Unique", "b", "c", name="n2"),
         node("Cast", "c", "d", to=FLOAT),
         node("Twist", "d", "y", name="n3"),
     ]
@@ -40,7 +40,7 @@ def unknown_operators():
         model,
         expect=[
             ("load", text)
-            for text in ("Frobnicate", "test.unknown", "NonZero", "Twist", "n1", "n3")
+            for text in ("Frobnicate", "test.unknown", "Unique", "Twist", "n1", "n3")
         ],
     )
 
