@@ -29,9 +29,7 @@ opipe_status opi_ms_only(const opi_builder *b, const opi_node *node, const char 
 typedef struct opi_padding {
   uint32_t input; /* index of the mask input of the node */
   int64_t batch, q_len, total;
-  double filter; /* mask_filter_value */
-  bool causal;   /* unidirectional: folded into the mask */
-  int64_t past;
+  double filter;  /* mask_filter_value */
   uint32_t dtype; /* of the queries */
 } opi_padding;
 /* int32 [B] lengths, [2B] ends and begins, [B, T], [B, S, T] or [B, 1, M, M] -> dtype [B, 1, 1 or

@@ -8,6 +8,7 @@
  */
 #include <math.h>
 
+#include "loader/ops/common.h"
 #include "loader/ops/contrib.h"
 
 enum { IN_X, IN_W, IN_BIAS, IN_MASK, IN_PAST, IN_ATTENTION_BIAS, IN_PAST_LENGTH };
@@ -117,9 +118,10 @@ static opipe_status unpack_past(opi_builder *b, const opi_node *node, uint32_t *
 static opipe_status pack_present(opi_builder *b, const opi_node *node, const packed *p,
                                  const uint32_t *out, opipe_error *err) {
   const int64_t shape[5] = {1, p->batch, p->heads, p->total, p->hidden[1] / p->heads};
+  static const int64_t kept[4] = {1, 2, 3, 4}; /* a batch of 1 cannot be told from the new axis */
   uint32_t halves[2], present;
   for (uint32_t i = 0; i < 2; i++)
-    OPI_TRY(opi_k_reshape(b, out[OPI_ATT_PRESENT_K + i], shape, 5, &halves[i], err));
+    OPI_TRY(opi_emit_reshape(b, out[OPI_ATT_PRESENT_K + i], shape, 5, kept, &halves[i], err));
   OPI_TRY(opi_k_concat(b, halves, 2, 0, &present, err));
   return opi_b_result(b, node, 1, present, err);
 }
@@ -136,8 +138,6 @@ opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_e
                                .q_len = p.length,
                                .total = p.total,
                                .filter = opi_attr_float(node, "mask_filter_value", -10000.0),
-                               .causal = causal,
-                               .past = p.past,
                                .dtype = opi_input(b, node, IN_X)->dtype};
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
     in[i] = OPIPE_NONE;
@@ -153,7 +153,7 @@ opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_e
       .q_heads = p.heads,
       .kv_heads = p.heads,
       .scale = scale != 0 ? scale : 1.0 / sqrt((double)(p.hidden[0] / p.heads)),
-      .causal = causal && mask == OPIPE_NONE,
+      .causal = causal,
       .precision = OPIPE_FLOAT};
   OPI_TRY(opi_attention_emit(b, &how, in, opi_wants(node, 1) ? 7 : 1, OPI_PATTERN_NONE, out, err));
   OPI_TRY(opi_b_result(b, node, 0, out[OPI_ATT_Y], err));

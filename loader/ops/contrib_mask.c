@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks of com.microsoft attentions: padding of keys in the five shapes that ORT knows, as numbers
- * that are added to the scores.
- *
- * A masked key gets mask_filter_value (default -10000), not -inf, and unidirectional masking adds
- * the same once more: that is what decides rows without any allowed key. Hence both become one
- * added mask.
+ * that are added to the scores. A padded key gets mask_filter_value (default -10000), not -inf:
+ * that decides rows without any allowed key. Unidirectional masking is the canonical causal flag.
  */
 #include "loader/ops/contrib.h"
 
@@ -99,7 +96,7 @@ static opipe_status to_added(opi_builder *b, uint32_t keep, double filter, uint3
 
 opipe_status opi_ms_padding(opi_builder *b, const opi_node *node, const opi_padding *how,
                             uint32_t *out, opipe_error *err) {
-  uint32_t keep, band;
+  uint32_t keep;
   OPI_TRY(opi_need(b, node, how->input, "mask of keys", OPI_T_WIDE, 1, 4, err));
   const opi_value m = *opi_input(b, node, how->input);
   if (m.rank == 1) {
@@ -121,12 +118,7 @@ opipe_status opi_ms_padding(opi_builder *b, const opi_node *node, const opi_padd
   } else {
     OPI_TRY(from_marks(b, node, how, &keep, err));
   }
-  OPI_TRY(to_added(b, keep, how->filter, how->dtype, out, err));
-  if (!how->causal)
-    return OPIPE_OK;
-  OPI_TRY(opi_k_band(b, how->q_len, how->total, how->past, INT64_MIN, 0, &band, err));
-  OPI_TRY(to_added(b, band, how->filter, how->dtype, &band, err));
-  return opi_b_op2(b, "Add", *out, band, out, err);
+  return to_added(b, keep, how->filter, how->dtype, out, err);
 }
 
 opipe_status opi_ms_add_bias(opi_builder *b, const opi_node *node, uint32_t i, const int64_t *full,

@@ -220,8 +220,6 @@ opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *
                                .q_len = l.q_len,
                                .total = l.total,
                                .filter = opi_attr_float(node, "mask_filter_value", -10000.0),
-                               .causal = causal,
-                               .past = l.past,
                                .dtype = opi_input(b, node, IN_Q)->dtype};
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
     in[i] = OPIPE_NONE;
@@ -234,7 +232,7 @@ opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *
   const opi_attention how = {.q_heads = l.heads,
                              .kv_heads = l.heads,
                              .scale = scale != 0 ? scale : 1.0 / sqrt((double)l.head),
-                             .causal = causal && mask == OPIPE_NONE,
+                             .causal = causal,
                              .precision = OPIPE_FLOAT};
   for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++)
     want |= opi_wants(node, o) ? 1u << o : 0u;
