@@ -11,7 +11,14 @@
 
 /* ---- every allocation of the process is counted ---- */
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if !defined(SANITIZED) && defined(__GLIBC__)
 #define COUNTS_MALLOC 1
 static _Atomic uint64_t n_mallocs;
 void *__libc_malloc(size_t n);
