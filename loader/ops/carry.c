@@ -182,26 +182,40 @@ opipe_status opi_carry_mixing(const opi_graph *graph, const opi_node *node, cons
   return opi_carry_same(graph, node, in, out, err);
 }
 
+/* Could dimension d of `to` hold the axis, with these elements before and after it? */
+static bool fits_dimension(const opi_value *to, int32_t d, int64_t before, int64_t length,
+                           int64_t after, opi_carry *out) {
+  int64_t lead = 1, tail = 1;
+  for (int32_t e = 0; e < d; ++e)
+    lead *= to->shape[e];
+  for (int32_t e = d + 1; e < to->rank; ++e)
+    tail *= to->shape[e];
+  if (lead == 0 || tail == 0 || before % lead != 0 || after % tail != 0)
+    return false;
+  *out = (opi_carry){d, 0, before / lead, after / tail};
+  return out->outer * length * out->inner == to->shape[d];
+}
+
+/* With a length above 1 one dimension fits at most. An axis of 1 fits wherever its neighbours do: a
+ * dimension of its own is taken first, then the last one that is not the very last (batch and heads
+ * are merged, batch and features are not), then any. */
 opi_carry opi_carry_reshape(const opi_value *from, const opi_carry *carry, const opi_value *to) {
+  opi_carry best = OPI_CARRY_NONE, found = OPI_CARRY_NONE;
   if (!opi_carries(carry))
-    return OPI_CARRY_NONE;
+    return best;
   const int64_t length = opi_carry_length(from, carry);
   int64_t before = carry->outer, after = carry->inner;
   for (int32_t d = 0; d < carry->axis; ++d)
     before *= from->shape[d];
   for (int32_t d = carry->axis + 1; d < from->rank; ++d)
     after *= from->shape[d];
-  int64_t lead = 1; /* elements of the dimensions before d */
   for (int32_t d = 0; d < to->rank; ++d) {
-    int64_t tail = 1;
-    for (int32_t e = d + 1; e < to->rank; ++e)
-      tail *= to->shape[e];
-    const bool whole = lead != 0 && tail != 0 && before % lead == 0 && after % tail == 0;
-    if (whole && (before / lead) * length * (after / tail) == to->shape[d] &&
-        (length != 1 || to->shape[d] == 1 || d == to->rank - 1 || lead == before)) {
-      return (opi_carry){d, 0, before / lead, after / tail};
-    }
-    lead *= to->shape[d];
+    if (!fits_dimension(to, d, before, length, after, &found))
+      continue;
+    if (length != 1 || found.outer * found.inner == 1)
+      return found;
+    if (!opi_carries(&best) || d + 1 < to->rank)
+      best = found;
   }
-  return OPI_CARRY_NONE;
+  return best;
 }

@@ -34,6 +34,23 @@ static opipe_status read_nd(const opi_builder *b, const opi_node *node, const op
   return OPIPE_OK;
 }
 
+/* Known indices must lie in [-extent, extent) of the dimensions they pick from. */
+static opipe_status check_range(const opi_builder *b, const opi_node *node, const opi_value *x,
+                                const opi_value *at, nd_form form, opipe_error *err) {
+  const uint64_t elems = at->data != NULL ? opi_elems(at) : 0;
+  for (uint64_t i = 0; i < elems; ++i) {
+    const uint32_t axis = form.batch + (uint32_t)(i % form.n);
+    const int64_t index = opi_index_at(at, i);
+    if (index >= -x->shape[axis] && index < x->shape[axis])
+      continue;
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "index %" PRId64 " in '%s' is outside dimension %" PRIu32
+                         " of '%s', which has %" PRId64 " entries",
+                         index, at->name, axis, x->name, x->shape[axis]);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status infer_gather_nd(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL, *at = NULL;
   int64_t shape[2 * OPIPE_MAX_RANK];
@@ -43,6 +60,7 @@ static opipe_status infer_gather_nd(opi_builder *b, const opi_node *node, opipe_
   OPI_TRY(opi_in(b, node, 1, &at, err));
   OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
   OPI_TRY(read_nd(b, node, x, at, &form, err));
+  OPI_TRY(check_range(b, node, x, at, form, err));
   for (int32_t d = 0; d + 1 < at->rank; ++d)
     shape[rank++] = at->shape[d];
   for (int32_t d = (int32_t)(form.batch + form.n); d < x->rank; ++d)

@@ -10,9 +10,12 @@
 #include "loader/ops/common.h"
 #include "loader/passes/passes.h"
 
-/* Input i of the node decides shapes and positions alone. */
-static bool is_shape_input(const opi_node *node, uint32_t i) {
+/* Input i of the node decides shapes and positions alone: also what is picked from a value that is
+ * not known, since the axis rules look at such indices themselves. */
+static bool is_shape_input(const opi_graph *graph, const opi_node *node, uint32_t i) {
   static const char *const ops[] = {"Reshape", "Expand", "Tile", "Slice", "Split", "Pad"};
+  if (strcmp(node->op, "Gather") == 0 || strcmp(node->op, "GatherND") == 0)
+    return i == 1 && graph->values[node->in[0]].data == NULL;
   for (size_t k = 0; k < OPI_COUNT(ops); ++k) {
     if (strcmp(node->op, ops[k]) == 0)
       return i == 1 || (strcmp(node->op, "Slice") == 0 && i > 0);
@@ -26,7 +29,7 @@ static bool *mark_data(const opi_graph *graph, opi_arena *scratch) {
   for (uint32_t n = 0; data != NULL && n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
     for (uint32_t i = 0; i < node->n_in; ++i) {
-      if (node->in[i] != OPIPE_NONE && !is_shape_input(node, i))
+      if (node->in[i] != OPIPE_NONE && !is_shape_input(graph, node, i))
         data[node->in[i]] = true;
     }
   }

@@ -370,16 +370,23 @@ static bool has_word(const char *name, const char *word) {
   return strcasestr(name, word) != NULL;
 }
 
-/* Batch: so named, or only ever first and not named after a length. */
+static bool is_length(const char *name) {
+  static const char *const words[] = {"seq", "len", "past", "time", "token", "total"};
+  for (size_t i = 0; i < OPI_COUNT(words); ++i) {
+    if (has_word(name, words[i]))
+      return true;
+  }
+  return false;
+}
+
+/* Batch: named so and not after a length ("max_seq_len_in_batch"), or without a name that tells and
+ * only ever first. */
 static int64_t default_of(const solver *s, const unknown *u) {
   const int64_t length = s->options->default_length > 0 ? s->options->default_length : 8;
+  if (is_length(u->name))
+    return length;
   if (has_word(u->name, "batch"))
     return 1;
-  static const char *const lengths[] = {"seq", "len", "past", "time", "token", "total"};
-  for (size_t i = 0; i < OPI_COUNT(lengths); ++i) {
-    if (has_word(u->name, lengths[i]))
-      return length;
-  }
   return u->first_axis && !u->other_axis ? 1 : length;
 }
 

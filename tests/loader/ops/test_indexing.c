@@ -32,6 +32,8 @@ static void test_gather_nd(void) {
   TEST_CASES("GatherND@11 f[4,3] i[2,1] -> GatherND f[2,3]",
              "GatherND@12 f[4,3] i[5,2] -> GatherND f[5]",
              "GatherND@12 f[4,3,2] i[4,5,1] | batch_dims=1 -> GatherND f[4,5,2]",
+             "GatherND@11 f[4] i#[3,1] -> GatherND f[3]",
+             "GatherND@11 f[0] i#[3,1] -> !INVALID index 0 in 't1' is outside dimension 0",
              "GatherND@11 f[4] i[2,2] -> !INVALID 2 components", "GatherND@11 f[4] i[] -> !INVALID",
              "GatherND@12 f[4,3] i[2,1] | batch_dims=1 -> !INVALID batch dimension 0 is 4",
              "GatherND@12 f[4,3,2]^0 i[4,5,1]^0 | batch_dims=1 -> GatherND f[4,5,2]^0",

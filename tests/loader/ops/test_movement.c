@@ -68,7 +68,11 @@ static void test_batch_of_one(void) {
              "Squeeze@13 f[1,1,3]^1 -> !carry dimension 1 of 't0' is squeezed away",
              "Reshape@13 f[1,6]^0 i{1,2,3} -> Reshape f[1,2,3]^0",
              "Reshape@13 f[1,6]^0 i{6} -> Reshape f[6]^0:1:6",
-             "Reshape@13 f[2,1,6]^1 i{2,1,2,3} -> Reshape f[2,1,2,3]^1");
+             "Reshape@13 f[2,1,6]^1 i{2,1,2,3} -> Reshape f[2,1,2,3]^1",
+             "Reshape@13 f[5,1,6]^1 i{5,2,3} -> Reshape f[5,2,3]^1:1:2",
+             "Reshape@13 f[5,2,3]^1:1:2 i{5,6} -> Reshape f[5,6]^0:5:1",
+             "Reshape@13 f[5,6]^0:5:1 i{5,1,6} -> Reshape f[5,1,6]^1",
+             "Reshape@13 f[1,8,6]^0 i{1,8,2,3} -> Reshape f[1,8,2,3]^0");
 }
 
 static void test_expand(void) {

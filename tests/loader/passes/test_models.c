@@ -168,6 +168,83 @@ static void all_below(const char *relative, uint32_t least, uint32_t flags) {
   OPI_ASSERT(n >= least);
 }
 
+/* The names of free dimensions that took 1 are the batch: bound again with `batch`. */
+static opi_bound *bind_batch(const opi_model *model, const opi_bound *first, int64_t batch) {
+  opi_dim_binding dims[MOST_INPUTS];
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  for (uint32_t d = 0; d < first->n_dims && d < MOST_INPUTS; ++d) {
+    dims[d] = first->dims[d];
+    if (dims[d].value == 1)
+      dims[d].value = batch;
+  }
+  const opi_bind_options options = {.allocator = opi_allocator_system(),
+                                    .evaluator = test_backend_evaluator(),
+                                    .dims = dims,
+                                    .n_dims = first->n_dims};
+  OPI_ASSERT_OK(opi_bind(model, &options, &bound, &err), &err);
+  return bound;
+}
+
+static void hold_batch(const opi_graph *graph, int64_t batch, opi_carry *held) {
+  for (uint32_t i = 0; i < graph->n_inputs; ++i) {
+    const opi_value *v = &graph->values[graph->inputs[i]];
+    held[i] = (opi_carry){v->rank > 0 && v->shape[0] == batch ? 0 : -1, 0, 1, 1};
+  }
+}
+
+/* The batch goes through; a batch of one takes the same way; no constant reads its length. */
+static void check_batch(const char *folder, const opi_model *model, const opi_bound *one) {
+  opi_bound *four = bind_batch(model, one, 4);
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (four == NULL)
+    return;
+  opi_carry held[MOST_INPUTS];
+  opi_carry *whole = calloc(four->graph->n_values, sizeof(*whole));
+  opi_carry *part = calloc(one->graph->n_values, sizeof(*part));
+  hold_batch(four->graph, 4, held);
+  const opipe_status carried = opi_carry_axis(four->graph, held, whole, &err);
+  (void)opi_test_check(carried >= 0, __FILE__, __LINE__, false, "%s: %s", folder,
+                       carried < 0 ? err.message : "");
+  OPI_ASSERT_OK(opi_carry_axis(one->graph, held, part, &err), &err);
+  OPI_ASSERT_OK(opi_carry_compare(four->graph, one->graph, &err), &err);
+  for (uint32_t o = 0; carried >= 0 && o < four->graph->n_outputs; ++o) {
+    OPI_ASSERT_INT(part[one->graph->outputs[o]].axis, whole[four->graph->outputs[o]].axis);
+    OPI_ASSERT(whole[four->graph->outputs[o]].axis >= 0);
+  }
+  free(whole);
+  free(part);
+  opi_bound_free(four);
+}
+
+static void test_batch_is_carried(void) {
+  static const char *const folders[] = {
+      "bert/infer",       "bert/infer_legacy", "bloom/infer",    "gemma2/infer", "gpt2/infer_kv",
+      "gpt2/train_raw",   "gptneox/infer",     "llama/infer_kv", "olmo2/infer",  "opt/infer",
+      "perceiver/infer",  "qwen2_moe/infer",   "t5/infer",       "vit/infer",    "whisper/infer",
+      "llama/infer",      "gpt2/infer_legacy", "phi3/infer",     "qwen2/infer",  "roberta/infer",
+      "distilbert/infer", "llama/infer_legacy"};
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("backend-cpu is not built");
+  for (size_t i = 0; i < OPI_COUNT(folders); ++i) {
+    char relative[256];
+    opi_bound *one = NULL;
+    opipe_error err = OPIPE_ERROR_INIT;
+    (void)snprintf(relative, sizeof(relative), "models/modern/%s", folders[i]);
+    const char *folder = opi_test_shared(relative);
+    opi_model *model = folder != NULL ? load(folder) : NULL;
+    if (model == NULL)
+      return;
+    const opi_bind_options options = {.flags = OPI_BIND_DEFAULTS,
+                                      .allocator = opi_allocator_system(),
+                                      .evaluator = test_backend_evaluator()};
+    OPI_ASSERT_OK_FATAL(opi_bind(model, &options, &one, &err), &err);
+    check_batch(folder, model, one);
+    opi_bound_free(one);
+    opi_model_free(model);
+  }
+}
+
 static void test_graphs(void) {
   all_below("models/graphs", 21, OPI_BIND_NO_FUSE);
 }
@@ -232,4 +309,5 @@ static void test_gpt2_past_shrinks(void) {
 OPI_TEST_MAIN("models", OPI_TEST(test_graphs), OPI_TEST(test_gradients), OPI_TEST(test_modern),
               OPI_TEST(test_graphs_by_defaults), OPI_TEST(test_gradients_by_defaults),
               OPI_TEST(test_modern_by_defaults), OPI_TEST(test_gradients_with_parameters_kept),
-              OPI_TEST(test_own_models), OPI_TEST(test_gpt2_past_shrinks))
+              OPI_TEST(test_batch_is_carried), OPI_TEST(test_own_models),
+              OPI_TEST(test_gpt2_past_shrinks))
