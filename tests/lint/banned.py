@@ -10,7 +10,7 @@ UNSAFE = {
     "sprintf": "snprintf", "vsprintf": "vsnprintf", "strcpy": "memcpy with a size", "stpcpy": "memcpy with a size",
     "strcat": "snprintf", "strncpy": "memcpy with a size", "strncat": "snprintf", "strtok": "strcspn", "gets": "fgets",
     "atoi": "strtol", "atol": "strtol", "atof": "strtod", "alloca": "an arena", "mktemp": "mkstemp",
-    "tmpnam": "mkstemp", "system": "posix_spawn", "popen": "posix_spawn",
+    "tmpnam": "mkstemp",
 }
 # Only where a host's process is at stake.
 IN_HOST = {
@@ -20,6 +20,7 @@ IN_HOST = {
     "getenv": "secure_getenv", "setenv": "an option", "putenv": "an option", "setlocale": "nothing: the host's",
     "rand": "a seeded generator", "srand": "a seeded generator", "signal": "nothing: the host's",
     "sigaction": "nothing: the host's", "chdir": "openat", "fork": "a thread",
+    "system": "a thread", "popen": "a thread",
 }
 MEMORY = {name: "the allocator" for name in (
     "malloc", "calloc", "realloc", "free", "strdup", "strndup", "posix_memalign", "aligned_alloc", "asprintf",
