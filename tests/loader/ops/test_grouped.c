@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GroupQueryAttention computed: a sequence decoded token by token from its cache gives what one
+ * prompt over the whole sequence gives, with rotary embedding, a local window, several tokens at
+ * once, and sequences of different length in one batch.
+ */
+#include <math.h>
+
+#include "tests/loader/backend_evaluator.h"
+#include "tests/loader/graphs.h"
+
+enum {
+  HEADS = 4,
+  KV = 2,
+  SIZE = 8,
+  MAX_POSITIONS = 16,
+  Q_WIDTH = HEADS * SIZE,
+  KV_WIDTH = KV * SIZE
+};
+
+typedef struct step {
+  int64_t batch, length, cache, total, window;
+  const float *q, *k, *v;       /* [batch, length, heads * SIZE] */
+  const float *past_k, *past_v; /* [batch, KV, cache, SIZE], NULL: none */
+  const int32_t *lengths;       /* [batch] seqlens_k */
+  bool known;                   /* are the lengths known before the run? */
+  float *y, *present_k, *present_v;
+} step;
+
+static float table[2][MAX_POSITIONS * SIZE / 2];
+
+static void fill(float *data, size_t n, uint64_t seed) {
+  opi_test_random random = {seed};
+  for (size_t i = 0; i < n; i++)
+    data[i] = (float)opi_test_uniform(&random, -1, 1);
+}
+
+static uint32_t constant(test_graph *t, uint32_t dtype, int64_t rows, int64_t cols, int64_t third,
+                         int64_t fourth, const void *data) {
+  const int64_t shape[4] = {rows, cols, third, fourth};
+  return test_known(t, NULL, dtype, shape, fourth > 0 ? 4 : third > 0 ? 3 : cols > 0 ? 2 : 1, data);
+}
+
+/* One GroupQueryAttention through the evaluator. Queries are a graph input, so that nothing is
+ * folded. */
+static bool run_step(const step *s) {
+  const opi_evaluator *evaluator = test_backend_evaluator();
+  const int64_t q_shape[3] = {s->batch, s->length, Q_WIDTH}, one = 1, n = s->batch;
+  const int32_t total = (int32_t)s->total;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bound *bound = NULL;
+  test_graph t;
+  uint32_t in[9], out[3];
+  opipe_attr attrs[4] = {OPI_ATTR_I("num_heads", HEADS), OPI_ATTR_I("kv_num_heads", KV),
+                         OPI_ATTR_I("do_rotary", 1), OPI_ATTR_I("local_window_size", s->window)};
+  void *results[3];
+  bool good = false;
+  test_open(&t);
+  in[0] = test_input(&t, "q", OPIPE_FLOAT, q_shape, 3);
+  in[1] = constant(&t, OPIPE_FLOAT, s->batch, s->length, KV_WIDTH, 0, s->k);
+  in[2] = constant(&t, OPIPE_FLOAT, s->batch, s->length, KV_WIDTH, 0, s->v);
+  in[3] = s->past_k != NULL ? constant(&t, OPIPE_FLOAT, s->batch, KV, s->cache, SIZE, s->past_k)
+                            : OPIPE_NONE;
+  in[4] = s->past_k != NULL ? constant(&t, OPIPE_FLOAT, s->batch, KV, s->cache, SIZE, s->past_v)
+                            : OPIPE_NONE;
+  in[5] = s->known ? test_known(&t, "lengths", OPIPE_INT32, &n, 1, s->lengths)
+                   : test_input(&t, "lengths", OPIPE_INT32, &n, 1);
+  in[6] = test_known(&t, "total", OPIPE_INT32, &one, 1, &total);
+  in[7] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[0]);
+  in[8] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[1]);
+  test_node(&t, "GroupQueryAttention", 1, in, 9, attrs, 4, out, 3)->domain = "com.microsoft";
+  for (uint32_t o = 0; o < 3; o++)
+    test_output(&t, out[o]);
+  opi_bind_options options = test_options();
+  options.evaluator = evaluator;
+  if (OPI_ASSERT_OK(opi_bind(&t.model, &options, &bound, &err), &err)) {
+    opipe_graph abi;
+    opi_arena *arena = &bound->arena;
+    if (OPI_ASSERT_OK(opi_graph_to_abi(bound->graph, arena, &abi, &err), &err)) {
+      opipe_value *values = opi_arena_copy(arena, abi.values, abi.n_values * sizeof(*values));
+      for (uint32_t i = 0; i < bound->graph->n_inputs; i++) {
+        opipe_value *v = &values[bound->graph->inputs[i]];
+        v->role = OPIPE_VALUE_CONSTANT;
+        v->data = v->dtype == OPIPE_FLOAT ? (const void *)s->q : s->lengths;
+      }
+      for (uint32_t o = 0; o < 3; o++) {
+        values[bound->graph->outputs[o]].slot = o;
+        results[o] = opi_arena_alloc(arena, values[bound->graph->outputs[o]].n_bytes);
+      }
+      abi.values = values;
+      abi.n_boundaries = 3;
+      good = OPI_ASSERT_OK(evaluator->run(evaluator->ctx, &abi, results, &err), &err);
+      float *const to[3] = {s->y, s->present_k, s->present_v};
+      for (uint32_t o = 0; good && o < 3; o++)
+        memcpy(to[o], results[o], values[bound->graph->outputs[o]].n_bytes);
+    }
+  }
+  opi_bound_free(bound);
+  test_close(&t);
+  return good;
+}
+
+/* Copies tokens [from, from + n) of sequences [batch, length, width]. */
+static void tokens(const float *all, int64_t batch, int64_t length, int64_t width, int64_t from,
+                   int64_t n, float *out) {
+  for (int64_t b = 0; b < batch; b++) {
+    memcpy(out + b * n * width, all + (b * length + from) * width,
+           (size_t)(n * width) * sizeof(float));
+  }
+}
+
+enum { BATCH = 2, LENGTH = 7 };
+
+typedef struct sequences {
+  float q[BATCH * LENGTH * Q_WIDTH], k[BATCH * LENGTH * KV_WIDTH], v[BATCH * LENGTH * KV_WIDTH];
+  float whole[BATCH * LENGTH * Q_WIDTH]; /* the prompt's result */
+  float cache_k[BATCH * LENGTH * KV_WIDTH], cache_v[BATCH * LENGTH * KV_WIDTH];
+} sequences;
+
+static bool prompt(sequences *s, int64_t window) {
+  static const int32_t lengths[BATCH] = {LENGTH - 1, LENGTH - 1};
+  for (size_t i = 0; i < OPI_COUNT(table[0]); i++) {
+    const double angle = (double)(i / (SIZE / 2)) * pow(10.0, -(double)(i % (SIZE / 2)));
+    table[0][i] = (float)cos(angle);
+    table[1][i] = (float)sin(angle);
+  }
+  fill(s->q, OPI_COUNT(s->q), 1);
+  fill(s->k, OPI_COUNT(s->k), 2);
+  fill(s->v, OPI_COUNT(s->v), 3);
+  const step all = {BATCH, LENGTH, 0,       LENGTH, window,   s->q,       s->k,      s->v,
+                    NULL,  NULL,   lengths, true,   s->whole, s->cache_k, s->cache_v};
+  return run_step(&all);
+}
+
+/* Prompt of `first` tokens, then the rest `n` at a time; compares every row with the whole
+ * prompt's. */
+static void check_decoding(int64_t first, int64_t n, int64_t window, bool known) {
+  static sequences s;
+  static float q[BATCH * LENGTH * Q_WIDTH], k[BATCH * LENGTH * KV_WIDTH],
+      v[BATCH * LENGTH * KV_WIDTH], y[BATCH * LENGTH * Q_WIDTH];
+  static float wanted[BATCH * LENGTH * Q_WIDTH], cache[2][2][BATCH * LENGTH * KV_WIDTH];
+  if (!prompt(&s, window))
+    return;
+  for (int64_t at = 0, now = 0; at < LENGTH; at += now) {
+    now = at == 0 ? first : n;
+    const int32_t lengths[BATCH] = {(int32_t)(at + now - 1), (int32_t)(at + now - 1)};
+    const int64_t side = (at == 0 ? 0 : (at - first) / n + 1) % 2;
+    tokens(s.q, BATCH, LENGTH, Q_WIDTH, at, now, q);
+    tokens(s.k, BATCH, LENGTH, KV_WIDTH, at, now, k);
+    tokens(s.v, BATCH, LENGTH, KV_WIDTH, at, now, v);
+    tokens(s.whole, BATCH, LENGTH, Q_WIDTH, at, now, wanted);
+    const step one = {BATCH,
+                      now,
+                      at,
+                      at + now,
+                      window,
+                      q,
+                      k,
+                      v,
+                      at > 0 ? cache[1 - side][0] : NULL,
+                      cache[1 - side][1],
+                      lengths,
+                      known,
+                      y,
+                      cache[side][0],
+                      cache[side][1]};
+    if (!run_step(&one))
+      return;
+    OPI_ASSERT_NEAR(y, wanted, (size_t)(BATCH * now * Q_WIDTH), OPIPE_FLOAT, 1e-5, 1e-5);
+  }
+}
+
+static void test_decoding_equals_the_prompt(void) {
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  check_decoding(3, 1, -1, true);
+  check_decoding(3, 1, -1, false);
+  check_decoding(1, 2, -1, true);
+  check_decoding(1, 3, -1, false);
+  check_decoding(3, 1, 2, true);
+  check_decoding(3, 2, 3, false);
+}
+
+/* Sequence 0 has 6 keys in the cache, sequence 1 only 4 (its cache's rest is rubbish): each sees
+ * its own. */
+static void test_lengths_differ(void) {
+  static sequences s;
+  static float q[BATCH * Q_WIDTH], k[BATCH * KV_WIDTH], v[BATCH * KV_WIDTH], y[BATCH * Q_WIDTH];
+  static float past[2][BATCH * KV_WIDTH * 6], present[2][BATCH * KV_WIDTH * LENGTH];
+  static const int32_t lengths[BATCH] = {6, 4};
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  if (!prompt(&s, -1))
+    return;
+  for (int64_t b = 0; b < BATCH; b++) { /* the token that comes next is number lengths[b] */
+    memcpy(q + b * Q_WIDTH, s.q + (b * LENGTH + lengths[b]) * Q_WIDTH, Q_WIDTH * sizeof(float));
+    memcpy(k + b * KV_WIDTH, s.k + (b * LENGTH + lengths[b]) * KV_WIDTH, KV_WIDTH * sizeof(float));
+    memcpy(v + b * KV_WIDTH, s.v + (b * LENGTH + lengths[b]) * KV_WIDTH, KV_WIDTH * sizeof(float));
+    for (int64_t h = 0; h < KV; h++) {
+      for (int64_t i = 0; i < 6 * SIZE; i++) {
+        const bool rubbish = i / SIZE >= lengths[b];
+        past[0][(b * KV + h) * 6 * SIZE + i] =
+            rubbish ? 99.0f : s.cache_k[(b * KV + h) * LENGTH * SIZE + i];
+        past[1][(b * KV + h) * 6 * SIZE + i] =
+            rubbish ? 99.0f : s.cache_v[(b * KV + h) * LENGTH * SIZE + i];
+      }
+    }
+  }
+  const step one = {BATCH,   1,       6,       7,     -1, q,          k,         v,
+                    past[0], past[1], lengths, false, y,  present[0], present[1]};
+  if (!run_step(&one))
+    return;
+  for (int64_t b = 0; b < BATCH; b++) {
+    OPI_ASSERT_NEAR(y + b * Q_WIDTH, s.whole + (b * LENGTH + lengths[b]) * Q_WIDTH, Q_WIDTH,
+                    OPIPE_FLOAT, 1e-5, 1e-5);
+    for (int64_t h = 0; h < KV; h++) { /* keys stand in order, behind them zeros */
+      const float *found = present[0] + (b * KV + h) * LENGTH * SIZE;
+      const float *wanted = s.cache_k + (b * KV + h) * LENGTH * SIZE;
+      OPI_ASSERT_NEAR(found, wanted, (size_t)((lengths[b] + 1) * SIZE), OPIPE_FLOAT, 1e-6, 1e-6);
+      for (int64_t i = (lengths[b] + 1) * SIZE; i < LENGTH * SIZE; i++)
+        OPI_ASSERT(found[i] == 0.0f);
+    }
+  }
+}
+
+OPI_TEST_MAIN("grouped attention", OPI_TEST(test_decoding_equals_the_prompt),
+              OPI_TEST(test_lengths_differ))
