@@ -136,11 +136,11 @@ static bool is_packed_product(const fuser *f, const opipe_node *node) {
          (a->dtype == OPIPE_FLOAT || cpu_is_half(a->dtype)) && a->dtype == b->dtype;
 }
 
-/* [N] of the product's type, whatever the leading ones. */
-static bool is_bias(const opipe_value *bias, const opipe_value *product) {
+/* [N] of the product's type, whatever the leading ones, while the product still has rows of N. */
+static bool is_bias(const opipe_value *bias, const opipe_value *product, int64_t n) {
   return bias->dtype == product->dtype && bias->rank >= 1 && bias->rank <= product->rank &&
-         bias->shape[bias->rank - 1] == product->shape[product->rank - 1] &&
-         cpu_elems(bias) == (uint64_t)product->shape[product->rank - 1];
+         product->shape[product->rank - 1] == n && bias->shape[bias->rank - 1] == n &&
+         cpu_elems(bias) == (uint64_t)n;
 }
 
 static int add_extra(group *g, uint32_t value) {
@@ -165,8 +165,9 @@ static bool absorb(const fuser *f, group *g, const opipe_node *node, int *io_sta
     return false;
   }
   const opipe_value *value = &f->graph->values[other];
+  const opipe_value *made = &f->graph->values[g->main->out[0]];
   const bool whole = same_tensor(value, product);
-  if (sum && *io_stage < 1 && is_bias(value, product)) {
+  if (sum && *io_stage < 1 && is_bias(value, product, made->shape[made->rank - 1])) {
     g->fusion.bias = add_extra(g, other);
     *io_stage = 1;
     return true;
@@ -180,6 +181,19 @@ static bool absorb(const fuser *f, group *g, const opipe_node *node, int *io_sta
     g->fusion.residual = add_extra(g, other);
     *io_stage = 4;
     return true;
+  }
+  return false;
+}
+
+/* A node that only gives its input another shape: products are fused through it. */
+static bool is_view_of(const fuser *f, const opipe_node *node, uint32_t value) {
+  static const char *const views[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
+  for (uint32_t i = 0; i < CPU_COUNT_OF(views); ++i) {
+    if (is_op(node, views[i])) {
+      return node->n_in >= 1 && node->in[0] == value && node->n_out == 1 &&
+             node->out[0] != OPIPE_NONE &&
+             f->graph->values[node->out[0]].n_bytes == f->graph->values[value].n_bytes;
+    }
   }
   return false;
 }
@@ -213,7 +227,7 @@ static opipe_status match_product(fuser *f, uint32_t i) {
   int stage = has_c ? 1 : 0;
   for (;;) {
     const opipe_node *next = only_user(f, g->out);
-    if (next == NULL || !absorb(f, g, next, &stage)) {
+    if (next == NULL || !(is_view_of(f, next, g->out) || absorb(f, g, next, &stage))) {
       break;
     }
     last = node_index(f, next);

@@ -88,6 +88,19 @@ static opipe_status choose_kernel(cpu_prep *p, cpu_linear_plan *plan) {
                           p->node->name);
 }
 
+/* The output's shape; of a fused product, which may end in a view, its size. */
+static opipe_status check_output(cpu_prep *p, const int64_t *shape, uint32_t rank) {
+  const opipe_value *out = cpu_out(p, 0);
+  const uint32_t dtype = cpu_in(p, 0)->dtype;
+  uint64_t n = 0;
+  if (p->fusion == NULL) {
+    return cpu_expect(p, 0, dtype, shape, rank);
+  }
+  return opipe_shape_elems(shape, rank, &n) && cpu_elems(out) == n && out->dtype == dtype
+             ? OPIPE_OK
+             : cpu_invalid(p, "'%.80s' is not as large as the product", out->name);
+}
+
 static opipe_status set_matrices(cpu_prep *p, cpu_linear_plan *plan, const matrix_view *a,
                                  const matrix_view *b) {
   if (a->columns != b->rows) {
@@ -131,7 +144,7 @@ static opipe_status prepare_matmul(cpu_prep *p) {
   if (right->rank > 1) {
     shape[rank++] = plan->n;
   }
-  CPU_TRY(cpu_expect(p, 0, left->dtype, shape, rank));
+  CPU_TRY(check_output(p, shape, rank));
   plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion)CPU_FUSION_NONE;
   return choose_kernel(p, plan);
 }
@@ -159,7 +172,7 @@ static opipe_status prepare_gemm(cpu_prep *p) {
   plan->c = -1;
   shape[0] = plan->m;
   shape[1] = plan->n;
-  CPU_TRY(cpu_expect(p, 0, left->dtype, shape, 2));
+  CPU_TRY(check_output(p, shape, 2));
   if (addend != NULL && plan->beta != 0) {
     int64_t strides[2];
     if (!opipe_broadcast_strides(addend->shape, addend->rank, shape, 2, strides)) {

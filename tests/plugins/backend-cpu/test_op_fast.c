@@ -116,6 +116,26 @@ static void block(maker *m) {
   bt_int(m->g, norm, "axis", -1);
 }
 
+/* As exporters write it: rows flattened for Gemm, unflattened for what follows. */
+static void through_views(maker *m) {
+  const int64_t rows = m->rows * 3;
+  static const int64_t unused[1] = {0};
+  const uint32_t shape = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, unused, BT_SHAPE(1));
+  const int64_t flat_x[2] = {rows, WIDE};
+  const int64_t flat_y[2] = {rows, OUT};
+  const uint32_t x = rows_input(m, 3, WIDE);
+  const uint32_t residual = rows_input(m, 3, OUT);
+  const uint32_t a = bt_value(m->g, OPIPE_VALUE_TEMP, m->dtype, NULL, 2, flat_x);
+  const uint32_t p = bt_value(m->g, OPIPE_VALUE_TEMP, m->dtype, NULL, 2, flat_y);
+  const uint32_t q = rows_value(m, false, 3, OUT);
+  const uint32_t r = rows_value(m, false, 3, OUT);
+  bt_node(m->g, "Reshape", BT_IN(x, shape), BT_OUT(a));
+  bt_node(m->g, "Gemm", BT_IN(a, parameter(m, WIDE, OUT), parameter(m, OUT, 0)), BT_OUT(p));
+  bt_node(m->g, "Reshape", BT_IN(p, shape), BT_OUT(q));
+  bt_node(m->g, "Tanh", BT_IN(q), BT_OUT(r));
+  bt_node(m->g, "Add", BT_IN(residual, r), BT_OUT(rows_value(m, true, 3, OUT)));
+}
+
 static void layer_norm(maker *m) {
   bt_node(m->g, "LayerNormalization",
           BT_IN(rows_input(m, OUT, 0), parameter(m, OUT, 0), parameter(m, OUT, 0)),
@@ -279,6 +299,51 @@ static void check_halves(case_fn build) {
   bt_close(&b);
 }
 
+/* Kernels of a case; seen: a temporary (its index among the values) that is an output too. */
+static uint32_t kernels_of(case_fn build, uint32_t flags, uint32_t seen) {
+  static bt_graph g;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_device *device = NULL;
+  bt_backend b;
+  bt_run r;
+  maker m = {.g = &g, .dtype = OPIPE_FLOAT, .rows = ROWS, .random = {7}, .pool = pool};
+  m.out = outputs[0];
+  bt_open(&b);
+  bt_init(&g);
+  build(&m);
+  if (seen != OPIPE_NONE) {
+    uint32_t v = 0;
+    for (uint32_t left = seen; g.values[v].role != OPIPE_VALUE_TEMP || left-- > 0;)
+      ++v;
+    g.values[v].role = OPIPE_VALUE_OUTPUT;
+    g.values[v].slot = g.graph.n_boundaries++;
+    g.data[g.values[v].slot] = outputs[1];
+  }
+  OPI_ASSERT_OK(bt_device(&b, NULL, 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK(bt_prepare(b.table, device, &g, flags, &r, &err), &err);
+  const uint32_t n = r.info.n_kernels;
+  OPI_ASSERT_OK(bt_step(b.table, &g, &r, &err), &err);
+  bt_release(b.table, &r);
+  b.table->device_close(device);
+  bt_close(&b);
+  return n;
+}
+
+static void test_groups_become_one_kernel(void) {
+  OPI_ASSERT_INT(kernels_of(block, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 7);
+  OPI_ASSERT_INT(kernels_of(block, 0, OPIPE_NONE), 2);
+  OPI_ASSERT_INT(kernels_of(through_views, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 3);
+  OPI_ASSERT_INT(kernels_of(through_views, 0, OPIPE_NONE), 1);
+}
+
+/* What is seen from outside cuts a group in two, wherever it stands. */
+static void test_cut_tensors_are_not_swallowed(void) {
+  static const uint32_t wanted[6] = {6, 5, 4, 3, 2, 2};
+  for (uint32_t i = 0; i < 6; ++i) {
+    OPI_ASSERT_INT(kernels_of(block, 0, i), wanted[i]);
+  }
+}
+
 #define CASE(NAME, TOL)           \
   static void test_##NAME(void) { \
     check_case(NAME, TOL);        \
@@ -290,6 +355,7 @@ CASE(product_of_activations, 2e-6)
 CASE(gemm, 2e-6)
 CASE(gemm_of_activations, 2e-6)
 CASE(block, 5e-6)
+CASE(through_views, 5e-6)
 CASE(layer_norm, 2e-6)
 CASE(rms_norm, 2e-6)
 CASE(softmax, 2e-6)
@@ -300,9 +366,11 @@ CASE(rotary, 2e-6)
 CASE(attention, 5e-6)
 CASE(convolution, 5e-6)
 
-OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_product),
+OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kernel),
+              OPI_TEST(test_cut_tensors_are_not_swallowed), OPI_TEST(test_product),
               OPI_TEST(test_product_of_activations), OPI_TEST(test_gemm),
-              OPI_TEST(test_gemm_of_activations), OPI_TEST(test_block), OPI_TEST(test_layer_norm),
-              OPI_TEST(test_rms_norm), OPI_TEST(test_softmax), OPI_TEST(test_log_softmax),
-              OPI_TEST(test_reductions), OPI_TEST(test_element_wise), OPI_TEST(test_rotary),
-              OPI_TEST(test_attention), OPI_TEST(test_convolution))
+              OPI_TEST(test_gemm_of_activations), OPI_TEST(test_block),
+              OPI_TEST(test_through_views), OPI_TEST(test_layer_norm), OPI_TEST(test_rms_norm),
+              OPI_TEST(test_softmax), OPI_TEST(test_log_softmax), OPI_TEST(test_reductions),
+              OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
+              OPI_TEST(test_convolution))
