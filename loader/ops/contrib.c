@@ -155,6 +155,7 @@ static const opi_op ops[] = {
     MS("MultiHeadAttention", 1, 10, 4, opi_ms_mha_lift),
     MS("GroupQueryAttention", 7, 14, 4, opi_ms_gqa_lift),
     MS("RotaryEmbedding", 4, 4, 1, opi_ms_rotary_lift),
+    MS("MatMulNBits", 3, 6, 1, opi_ms_bits_lift),
 };
 
 const opi_op_family opi_ops_contrib = {ops, OPI_COUNT(ops)};

@@ -4,6 +4,7 @@
 
 #include "loader/ops/common.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const opi_value *opi_input(const opi_builder *b, const opi_node *node, uint32_t i) {
@@ -37,20 +38,19 @@ static uint32_t type_class(uint32_t dtype) {
   }
 }
 
-static const char *class_text(uint32_t classes) {
-  if (classes == OPI_T_FLOAT)
-    return "a floating-point type";
-  if (classes == OPI_T_BOOL)
-    return "bool";
-  if (classes == OPI_T_WIDE)
-    return "int32 or int64";
-  if (classes == (OPI_T_FLOAT | OPI_T_WIDE))
-    return "a floating-point type, int32 or int64";
-  if (classes == (OPI_T_FLOAT | OPI_T_BOOL))
-    return "bool or a floating-point type";
-  if (classes == (OPI_T_FLOAT | OPI_T_WIDE | OPI_T_UWIDE))
-    return "a floating-point type or an integer of 32 or 64 bits";
-  return "another type";
+/* "a floating-point type, int32, int64" into `text`. */
+static const char *class_text(uint32_t classes, char *text, size_t room) {
+  static const char *const names[] = {"a floating-point type", "int32, int64",  "uint32, uint64",
+                                      "int8, int16",           "uint8, uint16", "bool"};
+  size_t used = 0;
+  text[0] = '\0';
+  for (uint32_t i = 0; i < OPI_COUNT(names); i++) {
+    if ((classes >> i & 1u) == 0 || used >= room)
+      continue;
+    const int n = snprintf(text + used, room - used, "%s%s", used == 0 ? "" : ", ", names[i]);
+    used += n > 0 ? (size_t)n : 0;
+  }
+  return text;
 }
 
 opipe_status opi_need(const opi_builder *b, const opi_node *node, uint32_t i, const char *role,
@@ -65,7 +65,7 @@ opipe_status opi_need(const opi_builder *b, const opi_node *node, uint32_t i, co
   if ((type_class(x->dtype) & classes) == 0) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "input '%s' (%s) is of type %s, it must be %s", x->name, role,
-                         opi_dtype_name(x->dtype), class_text(classes));
+                         opi_dtype_name(x->dtype), class_text(classes, shape, sizeof(shape)));
   }
   if (x->rank < min_rank || x->rank > max_rank) {
     opi_shape_text(shape, sizeof(shape), x->shape, (uint32_t)x->rank);
