@@ -7,6 +7,7 @@ is subtracted once more. Printed: GFLOP/s best (95th percentile) / median of bot
 the results are equal bit for bit, else the largest difference.
 
 Usage: kernels.py SHIM.so [--threads N] [--isa NAME] [--rows 1,5,...] [--shapes 768x768,...] [--seconds S]
+                  [--clock cpu]
 """
 import argparse
 import ctypes
@@ -86,20 +87,20 @@ def others_seconds():
     return busy / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def turn(call, record):
+def turn(call, record, clock):
     """Calls for at least 60 ms; the first call after a change of hands is not counted."""
     start = time.perf_counter()
     call()
     while True:
-        t0 = time.perf_counter()
+        t0 = clock()
         call()
-        t1 = time.perf_counter()
-        record.append(t1 - t0)
-        if t1 - start > 0.06:
-            return t1 - start
+        record.append(clock() - t0)
+        elapsed = time.perf_counter() - start
+        if elapsed > 0.06:
+            return elapsed
 
 
-def turns(calls, seconds):
+def turns(calls, seconds, clock=time.perf_counter):
     """Alternating turns; seconds per call of every contestant. Rounds in which others used more than a tenth of
     a core are left out, unless there are hardly any without; also says which share was left out."""
     clean, dirty = [[] for _ in calls], [[] for _ in calls]
@@ -108,7 +109,7 @@ def turns(calls, seconds):
     while time.perf_counter() < end or rounds < 4:
         found = [[] for _ in calls]
         before = others_seconds()
-        wall = sum(turn(call, record) for call, record in zip(calls, found))
+        wall = sum(turn(call, record, clock) for call, record in zip(calls, found))
         quiet = others_seconds() - before < 0.1 * wall + 0.02
         rounds += 1
         left_out += not quiet
@@ -127,11 +128,14 @@ def main():
     parser.add_argument("--rows", default=ROWS)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor time of the process, for one thread on a busy machine")
     args = parser.parse_args()
+    clock = time.perf_counter if args.clock == "wall" else time.process_time
     own = Own(args.shim, args.isa, args.threads)
     one = np.ones((1, 1), np.float32)
     empty_call, empty_outputs = peer([one], one, args.threads)
-    empty = np.median(turns([empty_call], 0.3)[0][0])
+    empty = np.median(turns([empty_call], 0.3, clock)[0][0])
     del empty_call, empty_outputs
     print(f"{own.isa}, {args.threads} thread(s), ONNX Runtime {onnxruntime.__version__}; its empty call of "
           f"{1e6 * empty:.1f} us is subtracted")
@@ -148,7 +152,7 @@ def main():
             peer_run, outputs = peer(weights, x, args.threads)  # which the binding points at
             del weights
             z = outputs[-1]
-            (mine, theirs), noise = turns([run, peer_run], args.seconds)
+            (mine, theirs), noise = turns([run, peer_run], args.seconds, clock)
             theirs = theirs - empty
             flops = 2e-9 * rows * k * n * copies
             rate = [(flops / np.percentile(t, 5), flops / np.median(t)) for t in (mine, theirs)]

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The packed product behind four plain functions, as a shared library for kernels.py. */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "plugins/backend-cpu/kernels/kernels.h"
 
@@ -43,15 +44,17 @@ const char *shim_isa(const cpu_exec *x) {
   return "";
 }
 
-/* Panels of the row-major b[k, n], to be freed with free(); NULL when there is no memory. */
+/* Panels of the row-major b[k, n], on huge pages as the backend's buffers, to be freed with free();
+ * NULL when there is no memory. */
 void *shim_pack(const cpu_exec *x, const float *b, int64_t k, int64_t n) {
   uint64_t bytes = 0;
   void *packed = NULL;
   cpu_pack_source source = {b, CPU_F32, k, n, n, 1};
   if (!cpu_pack_bytes(CPU_PACK_F32_PANEL, k, n, &bytes) ||
-      posix_memalign(&packed, CPU_ALIGN_BYTES, bytes) != 0) {
+      posix_memalign(&packed, (size_t)1 << 21, bytes) != 0) {
     return NULL;
   }
+  (void)madvise(packed, bytes >> 21 << 21, MADV_HUGEPAGE);
   cpu_pack(x, CPU_PACK_F32_PANEL, &source, packed);
   return packed;
 }
