@@ -68,7 +68,8 @@ typedef struct loop {
   uint32_t n_carried, n_scans;
   uint32_t *feeds;   /* [2 + n_carried]: trip, condition, carried */
   uint32_t *results; /* [1 + n_carried + n_scans] of one trip */
-  uint32_t *scans;   /* [n_scans][room_trips] */
+  uint32_t *scans;   /* [n_scans][room] */
+  uint32_t room;     /* trips that may come */
   int64_t trip, most;
   bool go_on, endless;
 } loop;
@@ -99,11 +100,12 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
   if (opi_node_in(node, 1) != OPIPE_NONE) {
     OPI_TRY(known_flag(b, node, node->in[1], &l->go_on, err));
   }
+  l->room = l->most < 0 ? 0 : l->most < MOST_TRIPS ? (uint32_t)l->most : MOST_TRIPS;
   l->feeds = OPI_ARENA_ARRAY(b->scratch, uint32_t, 2 + (size_t)l->n_carried);
   l->results = OPI_ARENA_ARRAY(b->scratch, uint32_t, l->body->n_outputs);
-  l->scans = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)l->n_scans * MOST_TRIPS);
+  l->scans = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)l->n_scans * l->room);
   if (l->feeds == NULL || l->results == NULL || l->scans == NULL) {
-    return opi_fail_nomem(err, (uint64_t)l->n_scans * MOST_TRIPS * 4, "a loop");
+    return opi_fail_nomem(err, (uint64_t)l->n_scans * l->room * 4, "a loop");
   }
   for (uint32_t c = 0; c < l->n_carried; ++c)
     l->feeds[2 + c] = node->in[2 + c];
@@ -125,7 +127,7 @@ static opipe_status one_trip(opi_builder *b, loop *l, opipe_error *err) {
   for (uint32_t c = 0; c < l->n_carried; ++c)
     l->feeds[2 + c] = l->results[1 + c];
   for (uint32_t s = 0; s < l->n_scans; ++s) {
-    l->scans[s * MOST_TRIPS + (uint32_t)l->trip] = l->results[1 + l->n_carried + s];
+    l->scans[(size_t)s * l->room + (uint32_t)l->trip] = l->results[1 + l->n_carried + s];
   }
   ++l->trip;
   if (l->results[0] == OPI_POISONED) {
@@ -164,7 +166,7 @@ static opipe_status empty_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
 /* Scan outputs are stacked along a new first axis. */
 static opipe_status stack_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *out,
                                opipe_error *err) {
-  const uint32_t *items = &l->scans[s * MOST_TRIPS];
+  const uint32_t *items = &l->scans[(size_t)s * l->room];
   int64_t shape[OPIPE_MAX_RANK + 1] = {1};
   if (l->trip == 0)
     return empty_scan(b, l, s, out, err);

@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 
-#define MOST_WALKED ((uint64_t)1 << 20)
+#define MOST_WALKED ((uint64_t)1 << 23) /* nodes and values of all bodies, at each inlining */
 #define MOST_DEPTH 32u
 
 void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_error *err) {
@@ -188,10 +188,6 @@ static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, 
   const opi_node *from = &scope->file->nodes[index];
   opi_node node;
   bool poisoned = false;
-  if (++b->n_walked > MOST_WALKED) {
-    return opi_fail(err, OPIPE_E_LIMIT, "more than %" PRIu64 " nodes with bodies inlined",
-                    MOST_WALKED);
-  }
   if (scope->outer == NULL) {
     b->origin_index = index;
     b->origin_stage = from->stage;
@@ -218,6 +214,11 @@ static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, 
 }
 
 opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err) {
+  b->n_walked += (uint64_t)scope->file->n_nodes + scope->file->n_values;
+  if (b->n_walked > MOST_WALKED && b->depth > 0) {
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "bodies hold more than %" PRIu64 " nodes and values inlined", MOST_WALKED);
+  }
   const bool *live = live_nodes(b, scope->file);
   if (live == NULL)
     return opi_fail_nomem(err, scope->file->n_nodes, "marking nodes");
