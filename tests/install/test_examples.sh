@@ -1,0 +1,61 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The examples, built out of tree against an installed prefix alone: hosts in C, C++ and Python that only open the library, a backend
+# and a schedule of under 200 lines each, which then pass the conformance programs and run a model.
+# ctest: timeout=180
+set -eu
+if [ -n "${OPIPE_SANITIZE:-}" ]; then
+  echo "SKIP: foreign programs do not open a library built with $OPIPE_SANITIZE"
+  exit 77
+fi
+prefix=$(mktemp -d)
+trap 'rm -rf "$prefix"' EXIT
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+cmake --install "$OPIPE_BUILD_DIR" --prefix "$prefix/usr" >"$prefix/install.log" || fail "cmake --install"
+lib=$(dirname "$(find "$prefix/usr" -name libonnxpipe.so | head -n 1)")
+include=$prefix/usr/include
+model=$OPIPE_SOURCE_DIR/tests/data/gpt_8block/model.onnx
+cp -R "$OPIPE_SOURCE_DIR/tests/examples" "$OPIPE_SOURCE_DIR/tests/conformance" "$prefix/" # nothing else of the tree is used
+cd "$prefix"
+strict="-Wall -Wextra -Wpedantic -Werror"
+
+# hosts
+"$OPIPE_CC" -std=c11 $strict -I"$include" examples/host.c -ldl -o host_c || fail "host.c does not build"
+./host_c "$lib/libonnxpipe.so" "$model" 3 20 | grep -q "20 requests in 3 stages" || fail "host.c"
+"$OPIPE_CXX" -std=c++17 $strict -I"$include" examples/host.cpp -ldl -o host_cpp || fail "host.cpp does not build"
+./host_cpp "$lib/libonnxpipe.so" "$model" | grep -q "2 shapes alternated" || fail "host.cpp"
+
+# plugins: the line count is part of the promise
+for kind in backend schedule; do
+  source=examples/$kind/plugin.c
+  [ "$(wc -l <"$source")" -lt 200 ] || fail "$source has 200 lines or more"
+  "$OPIPE_CC" -std=c11 $strict -shared -fPIC -fvisibility=hidden -I"$include" "$source" -o "opipe-$kind-example.so" ||
+    fail "$source does not build"
+  names=$(nm -D --defined-only --format=posix "opipe-$kind-example.so" | cut -d' ' -f1)
+  [ "$names" = opipe_plugin_v1 ] || fail "the example $kind exports: $names"
+  "$OPIPE_CC" -std=c11 -D_GNU_SOURCE -I"$include" "conformance/$kind.c" conformance/conformance.c -ldl -lpthread -lm -o "conformance-$kind" ||
+    fail "the conformance program for a $kind does not build out of tree"
+  "./conformance-$kind" "./opipe-$kind-example.so" || fail "the example $kind does not conform"
+done
+
+# and in use
+run="$prefix/usr/bin/onnx-pipe run"
+$run "$model" --plugin ./opipe-schedule-example.so --schedule example:order=falling --bind batch=4 --microbatches 4 --depth 4 --stages 2 \
+  --reference | grep -q "identical to the plan's reference" || fail "a run under the example schedule"
+if $run "$model" --plugin ./opipe-backend-example.so --device example 2>refused.txt; then
+  fail "a backend that knows three operators runs a transformer"
+fi
+grep -q "backend 'example' refuses" refused.txt || {
+  cat refused.txt
+  fail "the refusal of the example backend"
+}
+python=${OPIPE_PYTHON:-}
+if [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null; then
+  "$python" examples/host_numpy.py "$lib/libonnxpipe.so" "$OPIPE_SOURCE_DIR/tests/data/demo" 4 || fail "host_numpy.py"
+else
+  echo "SKIP: host_numpy.py: no python3 with numpy"
+fi
+echo "hosts and plugins built against the installed prefix, and used"
