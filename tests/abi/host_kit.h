@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tests of the host's table share: from a model file to an open session, and one request on
+ * token ids. */
+#ifndef TESTS_ABI_HOST_KIT_H
+#define TESTS_ABI_HOST_KIT_H
+
+#include "opipe/host.h"
+#include "tests/support/support.h"
+
+typedef struct host_kit {
+  const opipe_api *api;
+  opipe_context *context;
+  opipe_model *model, *bound;
+  opipe_plan *plan;
+  opipe_session *session;
+  opipe_error err;
+} host_kit;
+
+/* Batch and sequence of the project's own GPT: bind and plan; NULL params: two stages. */
+static inline opipe_status kit_plan(host_kit *k, const opipe_context_params *context,
+                                    const char *file, int64_t batch, int64_t seq,
+                                    const opipe_plan_params *params) {
+  const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(file)};
+  const opipe_dim dims[] = {{"batch", batch}, {"seq", seq}};
+  const opipe_bind_options bind = {
+      .struct_size = sizeof bind, .flags = OPIPE_BIND_DEFAULTS, .dims = dims, .n_dims = 2};
+  const opipe_plan_params two = {.struct_size = sizeof two, .n_stages = 2};
+  memset(k, 0, sizeof(*k));
+  k->err.struct_size = sizeof(k->err);
+  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->context_create(context, &k->context, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->model_load(k->context, &load, &k->model, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->plan_make(k->bound, params == NULL ? &two : params, &k->plan, &k->err);
+  return status;
+}
+
+static inline opipe_status kit_open(host_kit *k, const opipe_session_params *params) {
+  return k->api->session_open(k->context, k->plan, params, &k->session, &k->err);
+}
+
+static inline void kit_close(host_kit *k) {
+  if (k->api == NULL)
+    return;
+  k->api->session_close(k->session);
+  k->api->plan_destroy(k->plan);
+  k->api->model_destroy(k->bound);
+  k->api->model_destroy(k->model);
+  k->api->context_destroy(k->context);
+}
+
+/* input_ids [batch, seq] of int64. */
+static inline opipe_binding_io kit_ids(const int64_t *ids, const int64_t *shape) {
+  opipe_binding_io io = {.name = "input_ids",
+                         .tensor = {.data = (void *)(uintptr_t)ids,
+                                    .device_type = OPIPE_DL_CPU,
+                                    .rank = 2,
+                                    .dtype = {OPIPE_DL_INT, 64, 1},
+                                    .shape = shape}};
+  return io;
+}
+
+static inline opipe_status kit_submit(host_kit *k, const opipe_binding_io *input,
+                                      opipe_request **out) {
+  const opipe_submit_params submit = {.struct_size = sizeof submit, .n_inputs = 1, .inputs = input};
+  return k->api->session_submit(k->session, &submit, out, &k->err);
+}
+
+#endif /* TESTS_ABI_HOST_KIT_H */
