@@ -106,7 +106,7 @@ static opipe_status carry_batch(finish *f, const opi_graph *g) {
 }
 
 /* The graph must carry the batch axis when a request is split: as the micro-batch is, and as the
- * whole batch is, since a node that folds rows together does nothing to a micro-batch of one row. */
+ * whole batch is, since a node that folds rows together does nothing to a micro-batch of one. */
 static opipe_status check_batch(finish *f, const opi_bound *bound) {
   opi_bound *whole = NULL;
   if (f->plan->n_microbatches == 1)
