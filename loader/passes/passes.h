@@ -107,7 +107,8 @@ opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, o
                             opipe_error *err);
 
 /* Finds the length of the axis read as data: compares the graphs of one model bound for a whole
- * request and for a part of it (a micro-batch). OPIPE_E_UNSUPPORTED names the constant that differs. */
+ * request and for a part of it (a micro-batch). OPIPE_E_UNSUPPORTED names the constant that
+ * differs. */
 opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, opipe_error *err);
 
 #endif /* OPI_PASSES_H */
