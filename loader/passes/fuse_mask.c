@@ -77,7 +77,8 @@ static opipe_status align(opi_fuse *f, const opi_scores *s, const opi_mask_item 
     return OPIPE_OK;
   for (int32_t a = 0; a < v.rank; a++)
     shape[rank - (uint32_t)v.rank + (uint32_t)a] = v.shape[a];
-  if (m->rank == 3 && v.rank == 3 && v.shape[0] != 1) { /* [B*H, S, T] */
+  if (m->rank == 3 && v.rank == 3 &&
+      (v.shape[0] != 1 || s->dims[0] * s->dims[1] == 1)) { /* [B*H, S, T] */
     *out_ok = v.shape[0] == s->dims[0] * s->dims[1];
     shape[0] = s->dims[0];
     shape[1] = s->dims[1];
