@@ -93,7 +93,7 @@ static opipe_status bind_step(opipe_binding *binding, uint32_t s, cpu_tensor *te
   const opipe_program *program = binding->program;
   const cpu_step *step = &program->steps[s];
   cpu_call *call = &binding->calls[s];
-  call->exec = &binding->device->exec;
+  call->exec = &binding->exec;
   call->node = step->node;
   call->plan = step->plan;
   call->in = tensors;

@@ -24,6 +24,7 @@ struct opipe_binding {
   char *arena;
   void **boundaries; /* [n_boundaries] */
   opipe_device *device;
+  cpu_exec exec; /* of the run in progress: what every call points to */
 };
 
 /* Looks parameters' addresses up again. */

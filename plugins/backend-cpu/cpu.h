@@ -30,7 +30,26 @@ struct opipe_device {
   void *team_memory;
   size_t team_bytes;
   int32_t threads;
+  uint32_t team_busy; /* 1 while a run or a packing uses the team */
 };
+
+/* The device's kernels with its team, or without it while somebody else uses that: queues of one
+ * device may run at once. Results do not depend on the number of threads. */
+static inline cpu_exec cpu_take_exec(opipe_device *device) {
+  cpu_exec exec = device->exec;
+  uint32_t idle = 0;
+  if (exec.team != NULL && !__atomic_compare_exchange_n(&device->team_busy, &idle, 1u, false,
+                                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+    exec.team = NULL;
+  }
+  return exec;
+}
+
+static inline void cpu_give_exec(opipe_device *device, const cpu_exec *exec) {
+  if (exec->team != NULL) {
+    __atomic_store_n(&device->team_busy, 0u, __ATOMIC_RELEASE);
+  }
+}
 
 struct opipe_buffer {
   opipe_device *device;

@@ -64,11 +64,8 @@ static void free_params(opipe_params *params, void *data, uint64_t n_bytes) {
 }
 
 static void count_mapped(opipe_params *params, const param_state *state, bool more) {
-  opipe_meter *meter = &params->device->meter;
-  const uint64_t bytes = state->source.n_bytes;
-  __atomic_store_n(&meter->mapped_bytes,
-                   more ? meter->mapped_bytes + bytes : meter->mapped_bytes - bytes,
-                   __ATOMIC_RELAXED);
+  const int64_t bytes = (int64_t)state->source.n_bytes;
+  opipe_meter_map(&params->device->meter, more ? bytes : -bytes);
 }
 
 static bool is_mapped(const param_state *state) {
@@ -180,7 +177,9 @@ static opipe_status make_copy(opipe_params *params, uint32_t slot, uint32_t kind
     return OPIPE_OK;
   }
   CPU_TRY(alloc_params(params, n_bytes, &copy->data, &copy->n_bytes, err));
-  cpu_layout_fill(&params->device->exec, kind, &state->source, dense_data(state), copy->data);
+  const cpu_exec exec = cpu_take_exec(params->device);
+  cpu_layout_fill(&exec, kind, &state->source, dense_data(state), copy->data);
+  cpu_give_exec(params->device, &exec);
   copy->present = true;
   return OPIPE_OK;
 }
@@ -302,16 +301,17 @@ opipe_status cpu_params_read(const opipe_params *params, uint32_t slot, void *ds
 }
 
 opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
+  const cpu_exec exec = cpu_take_exec(params->device);
   (void)err;
   for (uint32_t i = 0; i < params->n; ++i) {
     param_state *state = &params->states[i];
     for (uint32_t kind = CPU_LAYOUT_RAW + 1; state->dirty && kind < CPU_LAYOUT_COUNT; ++kind) {
       if (state->copies[kind].present) {
-        cpu_layout_fill(&params->device->exec, kind, &state->source, state->own,
-                        state->copies[kind].data);
+        cpu_layout_fill(&exec, kind, &state->source, state->own, state->copies[kind].data);
       }
     }
     state->dirty = false;
   }
+  cpu_give_exec(params->device, &exec);
   return OPIPE_OK;
 }

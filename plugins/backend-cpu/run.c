@@ -3,11 +3,28 @@
  */
 #include "binding.h"
 
+static opipe_status run_step(opipe_binding *binding, uint32_t s, opipe_error *err) {
+  const opipe_program *program = binding->program;
+  const cpu_step *step = &program->steps[s];
+  const cpu_call *call = &binding->calls[s];
+  const bool poison = (program->flags & OPIPE_COMPILE_POISON) != 0;
+  opipe_status status = OPIPE_OK;
+  if (poison) {
+    cpu_poison_before(binding, s);
+  }
+  if (step->run != NULL) {
+    status = step->run(call, err);
+    if (status >= 0 && (program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0) {
+      status = cpu_check_finite(call, program, s, err);
+    }
+  }
+  return status >= 0 && poison ? cpu_poison_after(binding, s, err) : status;
+}
+
 opipe_status cpu_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                      uint32_t n_scalars, opipe_error *err) {
   const opipe_program *program = binding->program;
-  const bool poison = (program->flags & OPIPE_COMPILE_POISON) != 0;
-  const bool finite = (program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0;
+  opipe_status status = OPIPE_OK;
   (void)queue;
   (void)scalars;
   if (n_scalars != program->graph->n_scalars) {
@@ -17,27 +34,13 @@ opipe_status cpu_run(opipe_binding *binding, opipe_queue *queue, const int64_t *
   if (binding->n_refs > 0 && binding->params_version != cpu_params_version(binding->params)) {
     cpu_refresh_params(binding);
   }
-  if (poison) {
+  if ((program->flags & OPIPE_COMPILE_POISON) != 0) {
     cpu_poison_start(binding);
   }
-  for (uint32_t s = 0; s < program->n_steps; ++s) {
-    const cpu_step *step = &program->steps[s];
-    opipe_status status = OPIPE_OK;
-    if (poison) {
-      cpu_poison_before(binding, s);
-    }
-    if (step->run != NULL) {
-      status = step->run(&binding->calls[s], err);
-    }
-    if (status >= 0 && finite && step->run != NULL) {
-      status = cpu_check_finite(&binding->calls[s], program, s, err);
-    }
-    if (status >= 0 && poison) {
-      status = cpu_poison_after(binding, s, err);
-    }
-    if (status < 0) {
-      return status;
-    }
+  binding->exec = cpu_take_exec(binding->device);
+  for (uint32_t s = 0; status >= 0 && s < program->n_steps; ++s) {
+    status = run_step(binding, s, err);
   }
-  return OPIPE_OK;
+  cpu_give_exec(binding->device, &binding->exec);
+  return status;
 }

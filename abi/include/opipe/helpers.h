@@ -191,45 +191,49 @@ static inline int opipe_option_next(const char **io_text, char *out_key, size_t 
 /* ---- devices whose memory is the host's ---- */
 
 /* Counts live bytes by kind (OPIPE_BUFFER_*) under a cap. Zero it, then set cap_bytes (0: none).
- * One thread at a time takes and gives back; opipe_meter_read may be called by any thread
- * meanwhile. */
+ * All functions on it: [any-thread]. */
 typedef struct opipe_meter {
   uint64_t cap_bytes;
+  uint64_t total_bytes; /* of all kinds */
   uint64_t live_bytes[4];
   uint64_t mapped_bytes;
-  uint64_t peak_bytes;
+  uint64_t peak_bytes; /* largest total */
 } opipe_meter;
-
-static inline uint64_t opipe_meter_live(const opipe_meter *meter) {
-  uint64_t sum = 0;
-  for (int i = 0; i < 4; ++i) {
-    sum += __atomic_load_n(&meter->live_bytes[i], __ATOMIC_RELAXED);
-  }
-  return sum;
-}
 
 /* OPIPE_E_LIMIT when the cap would be exceeded; `what` and both numbers stand in the message. */
 static inline opipe_status opipe_meter_take(opipe_meter *meter, uint32_t kind, uint64_t n_bytes,
                                             const char *what, opipe_error *err) {
-  const uint64_t live = opipe_meter_live(meter);
+  uint64_t total = __atomic_load_n(&meter->total_bytes, __ATOMIC_RELAXED);
+  uint64_t peak = __atomic_load_n(&meter->peak_bytes, __ATOMIC_RELAXED);
   if (kind > OPIPE_BUFFER_STAGING) {
     return opipe_fail(err, OPIPE_E_INVALID, "%s: unknown kind of memory %u", what, kind);
   }
-  if (meter->cap_bytes != 0 && (live > meter->cap_bytes || n_bytes > meter->cap_bytes - live)) {
-    return opipe_fail(err, OPIPE_E_LIMIT,
-                      "%s: %llu bytes asked for, %llu of the device's %llu bytes are in use", what,
-                      (unsigned long long)n_bytes, (unsigned long long)live,
-                      (unsigned long long)meter->cap_bytes);
+  do {
+    const uint64_t cap = meter->cap_bytes != 0 ? meter->cap_bytes : UINT64_MAX;
+    if (total > cap || n_bytes > cap - total) {
+      return opipe_fail(err, OPIPE_E_LIMIT,
+                        "%s: %llu bytes asked for, %llu of the device's %llu bytes are in use",
+                        what, (unsigned long long)n_bytes, (unsigned long long)total,
+                        (unsigned long long)cap);
+    }
+  } while (!__atomic_compare_exchange_n(&meter->total_bytes, &total, total + n_bytes, true,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  while (total + n_bytes > peak &&
+         !__atomic_compare_exchange_n(&meter->peak_bytes, &peak, total + n_bytes, true,
+                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
-  __atomic_store_n(&meter->live_bytes[kind], meter->live_bytes[kind] + n_bytes, __ATOMIC_RELAXED);
-  if (live + n_bytes > meter->peak_bytes) {
-    __atomic_store_n(&meter->peak_bytes, live + n_bytes, __ATOMIC_RELAXED);
-  }
+  (void)__atomic_add_fetch(&meter->live_bytes[kind], n_bytes, __ATOMIC_RELAXED);
   return OPIPE_OK;
 }
 
 static inline void opipe_meter_give(opipe_meter *meter, uint32_t kind, uint64_t n_bytes) {
-  __atomic_store_n(&meter->live_bytes[kind], meter->live_bytes[kind] - n_bytes, __ATOMIC_RELAXED);
+  (void)__atomic_sub_fetch(&meter->live_bytes[kind], n_bytes, __ATOMIC_RELAXED);
+  (void)__atomic_sub_fetch(&meter->total_bytes, n_bytes, __ATOMIC_RELAXED);
+}
+
+/* Bytes of the host's mappings that are used in place; `change` may be negative. */
+static inline void opipe_meter_map(opipe_meter *meter, int64_t change) {
+  (void)__atomic_add_fetch(&meter->mapped_bytes, (uint64_t)change, __ATOMIC_RELAXED);
 }
 
 /* Fills what fits of the caller's struct_size. [any-thread] */
