@@ -4,10 +4,12 @@
  * made.
  *
  * One buffer for results and one for the arena slot are kept and grown; programs live for one node.
+ * A context's binds share one evaluator, so a lock lets in one thread at a time.
  */
 #include "loader/passes/passes.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 
 typedef struct held_buffer {
   opipe_buffer *buffer;
@@ -23,6 +25,7 @@ typedef struct backend_evaluator {
   opipe_event *event;
   held_buffer results, slot;
   uint64_t alignment;
+  pthread_mutex_t lock;
 } backend_evaluator;
 
 #define WAIT_NS (UINT64_C(60) * 1000000000u)
@@ -99,9 +102,8 @@ static opipe_status run_program(backend_evaluator *e, const opipe_graph *graph,
   return status;
 }
 
-static opipe_status evaluate(void *ctx, const opipe_graph *graph, void *const *out_data,
-                             opipe_error *err) {
-  backend_evaluator *e = ctx;
+static opipe_status evaluate_locked(backend_evaluator *e, const opipe_graph *graph,
+                                    void *const *out_data, opipe_error *err) {
   opipe_program *program = NULL;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
@@ -110,6 +112,15 @@ static opipe_status evaluate(void *ctx, const opipe_graph *graph, void *const *o
   OPI_TRY(e->backend->compile(e->device, &params, &program, err));
   const opipe_status status = run_program(e, graph, program, out_data, err);
   e->backend->program_free(program);
+  return status;
+}
+
+static opipe_status evaluate(void *ctx, const opipe_graph *graph, void *const *out_data,
+                             opipe_error *err) {
+  backend_evaluator *e = ctx;
+  (void)pthread_mutex_lock(&e->lock);
+  const opipe_status status = evaluate_locked(e, graph, out_data, err);
+  (void)pthread_mutex_unlock(&e->lock);
   return status;
 }
 
@@ -133,6 +144,7 @@ opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_
   e->public_part = (opi_evaluator){e, evaluate};
   e->allocator = allocator;
   e->backend = backend;
+  (void)pthread_mutex_init(&e->lock, NULL); /* cannot fail here: default attributes */
   const opipe_status status = open_device(e, self, err);
   if (status < 0) {
     opi_evaluator_free(&e->public_part);
@@ -156,5 +168,6 @@ void opi_evaluator_free(opi_evaluator *evaluator) {
     e->backend->buffer_free(e->slot.buffer);
   if (e->device != NULL)
     e->backend->device_close(e->device);
+  (void)pthread_mutex_destroy(&e->lock);
   opi_free(e->allocator, e, sizeof(*e));
 }

@@ -88,7 +88,8 @@ opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *opti
                             opi_arena *arena, opi_dim_binding **out_dims, uint32_t *out_n,
                             opipe_error *err);
 
-/* Evaluator over a backend's first host-memory device; `self` and table must outlive it. */
+/* Evaluator over a backend's first host-memory device; `self` and table must outlive it. Any
+ * thread may use it; one node is computed at a time. */
 opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_backend *backend,
                                   opipe_instance *self, opi_evaluator **out_evaluator,
                                   opipe_error *err);
