@@ -52,7 +52,7 @@ static inline const opi_evaluator *test_backend_evaluator(void) {
                                   test_now_ns,
                                   test_interface};
   opipe_error err = OPIPE_ERROR_INIT;
-  opipe_instance *self = NULL;
+  static opipe_instance *self; /* still reachable at exit */
   if (evaluator != NULL)
     return evaluator;
   void *library =
