@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx-pipe ABI: what every border shares - status codes, errors, host services, the plugin descriptor.
+/* onnx-pipe ABI: what every border shares - status codes, errors, host services, the plugin
+ * descriptor.
  *
  * Standalone: only standard headers. Compiles as C11 and C++17. 64-bit targets only.
- * Stability: major 1 from the first release; tables and parameter structs only grow at their end. What is not settled is reached
- * through get_interface() under an id that ends in "/0". No struct here has implicit padding, bit-fields, enums or bool members.
+ * Stability: major 1 from the first release; tables and parameter structs only grow at their end.
+ * What is not settled is reached through get_interface() under an id that ends in "/0". No struct
+ * here has implicit padding, bit-fields, enums or bool members.
  *
  * Thread tags used in all opipe headers:
  *   [any-thread]   may be called by any thread at any time while the object lives
@@ -42,7 +44,8 @@ extern "C" {
 #define OPIPE_STATIC_ASSERT(cond, msg) _Static_assert(cond, msg)
 #endif
 
-/* End offset of a field: struct sizes are given by the end of the last field, so that trailing padding never counts. */
+/* End offset of a field: struct sizes are given by the end of the last field, so that trailing
+ * padding never counts. */
 #define OPIPE_END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 /* True when the caller's or callee's struct reaches as far as `field`. */
 #define OPIPE_HAS(ptr, type, field) ((ptr)->struct_size >= OPIPE_END(type, field))
@@ -64,16 +67,25 @@ enum {
   OPIPE_E_LIMIT = -8,       /* a declared limit (memory cap, depth, count) would be exceeded */
   OPIPE_E_TIMEOUT = -9,     /* a deadline passed */
   OPIPE_E_CANCELLED = -10,  /* the caller cancelled, or the object is being closed */
-  OPIPE_E_STATE = -11,      /* right call, wrong moment: double wait, destroyed plan, forked child */
-  OPIPE_E_PEER = -12,       /* another rank failed first; the message names it */
-  OPIPE_E_INTERNAL = -13    /* an invariant of the library does not hold: a bug to report */
+  OPIPE_E_STATE = -11,   /* right call, wrong moment: double wait, destroyed plan, forked child */
+  OPIPE_E_PEER = -12,    /* another rank failed first; the message names it */
+  OPIPE_E_INTERNAL = -13 /* an invariant of the library does not hold: a bug to report */
 };
 
-enum { OPIPE_DOMAIN_NONE = 0, OPIPE_DOMAIN_ERRNO = 1, OPIPE_DOMAIN_CUDA = 2, OPIPE_DOMAIN_CUBLAS = 3,
-       OPIPE_DOMAIN_CUDNN = 4, OPIPE_DOMAIN_NCCL = 5, OPIPE_DOMAIN_MPI = 6,
-       OPIPE_DOMAIN_INPUT = 7 /* native: index of the model input whose value is needed before shapes can be known */ };
+enum {
+  OPIPE_DOMAIN_NONE = 0,
+  OPIPE_DOMAIN_ERRNO = 1,
+  OPIPE_DOMAIN_CUDA = 2,
+  OPIPE_DOMAIN_CUBLAS = 3,
+  OPIPE_DOMAIN_CUDNN = 4,
+  OPIPE_DOMAIN_NCCL = 5,
+  OPIPE_DOMAIN_MPI = 6,
+  OPIPE_DOMAIN_INPUT =
+      7 /* native: index of the model input whose value is needed before shapes can be known */
+};
 
-/* Owned by the caller, always; 512 bytes. Wherever a function takes an `opipe_error *` NULL is allowed. Written only on failure. */
+/* Owned by the caller, always; 512 bytes. Wherever a function takes an `opipe_error *` NULL is
+ * allowed. Written only on failure. */
 typedef struct opipe_error {
   uint32_t struct_size; /* set by the caller: sizeof(opipe_error) */
   int32_t status;       /* the status that was returned */
@@ -82,16 +94,23 @@ typedef struct opipe_error {
   char message[496]; /* UTF-8, NUL-terminated, truncated if need be */
 } opipe_error;
 OPIPE_STATIC_ASSERT(sizeof(opipe_error) == 512, "opipe_error is frozen at 512 bytes");
-#define OPIPE_ERROR_INIT {(uint32_t)sizeof(opipe_error), 0, 0, 0, {0}}
+#define OPIPE_ERROR_INIT                      \
+  {                                           \
+    (uint32_t)sizeof(opipe_error), 0, 0, 0, { \
+      0                                       \
+    }                                         \
+  }
 
-/* A sink for text or bytes: may be called many times; returns OPIPE_OK or a negative status, which ends the writing. */
+/* A sink for text or bytes: may be called many times; returns OPIPE_OK or a negative status, which
+ * ends the writing. */
 typedef opipe_status (*opipe_write_fn)(void *ctx, const void *data, size_t n_bytes);
 
 enum { OPIPE_LOG_ERROR = 0, OPIPE_LOG_WARN = 1, OPIPE_LOG_INFO = 2, OPIPE_LOG_DEBUG = 3 };
 
-/* Memory services. One function in the manner of Lua: ptr NULL allocates, new_size 0 frees (and returns NULL).
- *   old_size  the size given before (0 with ptr NULL)      align  a power of two, at least 1; the same at every call for one block
- *   Returns NULL when out of memory: the old block then stays valid. Thread: [any-thread] */
+/* Memory services. One function in the manner of Lua: ptr NULL allocates, new_size 0 frees (and
+ * returns NULL). old_size  the size given before (0 with ptr NULL)      align  a power of two, at
+ * least 1; the same at every call for one block Returns NULL when out of memory: the old block then
+ * stays valid. Thread: [any-thread] */
 typedef struct opipe_allocator {
   void *ctx;
   void *(*realloc)(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align);
@@ -135,19 +154,23 @@ enum { OPIPE_BUILD_ASAN = 1u, OPIPE_BUILD_TSAN = 2u, OPIPE_BUILD_MSAN = 4u };
 #define OPIPE_BUILD_FLAGS 0u
 #endif
 
-/* Fingerprint of the 1.0 prefixes: an insertion, removal or size change in them makes another number. */
+/* Fingerprint of the 1.0 prefixes: an insertion, removal or size change in them makes another
+ * number. */
 #define OPIPE_MIX(h, v) ((((uint64_t)(h)) ^ (uint64_t)(v)) * UINT64_C(1099511628211))
-#define OPIPE_LAYOUT                                                                              \
-  OPIPE_MIX(OPIPE_MIX(OPIPE_MIX(UINT64_C(14695981039346656037), sizeof(void *)), sizeof(opipe_error)), \
-            OPIPE_END(opipe_host, get_interface))
+#define OPIPE_LAYOUT                                                                             \
+  OPIPE_MIX(                                                                                     \
+      OPIPE_MIX(OPIPE_MIX(UINT64_C(14695981039346656037), sizeof(void *)), sizeof(opipe_error)), \
+      OPIPE_END(opipe_host, get_interface))
 
-/* The descriptor: the one data symbol that a plugin exports. Const, so that it lies in read-only memory and can be read before any code
- * of the plugin runs. A plugin has no constructors, no destructors and no atexit handlers; it is never unloaded.
- *   abi_minor      the minor it was built against         abi_minor_min  the lowest host minor it can live with
- *   id             "cpu", "gpipe", ...: letters, digits, '-', '_', '.'; unique per kind
- *   open           makes an instance; may be called several times (one per context). On failure nothing is left behind. [control]
- *   close          ends an instance: joins its threads, frees everything. Accepts NULL. [control]
- *   get_interface  the kind's table by id ("opipe.backend/1", ...), NULL when unknown; valid until close. [any-thread] */
+/* The descriptor: the one data symbol that a plugin exports. Const, so that it lies in read-only
+ * memory and can be read before any code of the plugin runs. A plugin has no constructors, no
+ * destructors and no atexit handlers; it is never unloaded. abi_minor      the minor it was built
+ * against         abi_minor_min  the lowest host minor it can live with id             "cpu",
+ * "gpipe", ...: letters, digits, '-', '_', '.'; unique per kind open           makes an instance;
+ * may be called several times (one per context). On failure nothing is left behind. [control] close
+ * ends an instance: joins its threads, frees everything. Accepts NULL. [control] get_interface  the
+ * kind's table by id ("opipe.backend/1", ...), NULL when unknown; valid until close. [any-thread]
+ */
 typedef struct opipe_plugin {
   uint32_t magic;
   uint32_t struct_size;
@@ -167,8 +190,9 @@ typedef struct opipe_plugin {
   const void *(*get_interface)(opipe_instance *self, const char *id);
 } opipe_plugin;
 
-/* The symbol's name. In static builds -DOPIPE_PLUGIN_STATIC_ID=backend_cpu renames it, so that several plugins can be linked into one
- * binary and given to context_register_static as &OPIPE_PLUGIN_STATIC(backend_cpu). */
+/* The symbol's name. In static builds -DOPIPE_PLUGIN_STATIC_ID=backend_cpu renames it, so that
+ * several plugins can be linked into one binary and given to context_register_static as
+ * &OPIPE_PLUGIN_STATIC(backend_cpu). */
 #define OPIPE_PLUGIN_STATIC_(id) opipe_plugin_v1_##id
 #define OPIPE_PLUGIN_STATIC(id) OPIPE_PLUGIN_STATIC_(id)
 #ifdef OPIPE_PLUGIN_STATIC_ID
@@ -177,9 +201,10 @@ typedef struct opipe_plugin {
 #define OPIPE_PLUGIN_SYMBOL opipe_plugin_v1
 #endif
 
-/* Fills the head of a descriptor: const opipe_plugin OPIPE_PLUGIN_SYMBOL = { OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "id", ... }; */
-#define OPIPE_PLUGIN_HEAD(kind_, min_minor_)                                                       \
-  OPIPE_PLUGIN_MAGIC, (uint32_t)OPIPE_END(opipe_plugin, get_interface), OPIPE_ABI_MAJOR,           \
+/* Fills the head of a descriptor: const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
+ * OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "id", ... }; */
+#define OPIPE_PLUGIN_HEAD(kind_, min_minor_)                                             \
+  OPIPE_PLUGIN_MAGIC, (uint32_t)OPIPE_END(opipe_plugin, get_interface), OPIPE_ABI_MAJOR, \
       OPIPE_TARGET_MINOR, (min_minor_), (kind_), OPIPE_LAYOUT, OPIPE_BUILD_FLAGS, 0
 
 #ifdef __cplusplus
