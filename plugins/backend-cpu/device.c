@@ -97,7 +97,7 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   full.max_threads = usable_cpus();
   full.memory_bytes = physical_bytes();
   full.peak_flops = flops_per_cycle(isa) * clock_hz() * full.max_threads;
-  full.bandwidth = 9e9 + 7e9 * (full.max_threads < 8 ? full.max_threads - 1.0 : 7.0);
+  full.bandwidth = 16e9 + 10e9 * (full.max_threads < 8 ? full.max_threads - 1.0 : 7.0);
   full.launch_ns = 300.0;
   full.alignment = CPU_ALIGN_BYTES;
   (void)cpuinfo("model name", model, sizeof model);

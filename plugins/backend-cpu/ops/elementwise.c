@@ -208,6 +208,34 @@ static void power_i64_f64(int64_t n, const void *const *in, void *out, const dou
   }
 }
 
+CPU_MAP1(square, x *x)
+
+/* x^2, as norms are often written: true when the exponent is a constant 2 of x's shape or a scalar.
+ */
+static bool is_square(const cpu_prep *p) {
+  const opipe_value *base = cpu_in(p, 0);
+  const opipe_value *exponent = cpu_in(p, 1);
+  if (!cpu_is_float(base->dtype) || exponent->role != OPIPE_VALUE_CONSTANT ||
+      exponent->rank > base->rank || cpu_elems(exponent) != 1) {
+    return false;
+  }
+  const cpu_tensor tensor = {(void *)(uintptr_t)exponent->data,
+                             exponent->shape,
+                             1,
+                             exponent->n_bytes,
+                             exponent->dtype,
+                             exponent->rank};
+  return cpu_number(&tensor, 0) == 2.0;
+}
+
+static opipe_status prepare_square(cpu_prep *p) {
+  static const cpu_map map = {
+      {square_f32, square_f64, NULL, NULL}, {NULL, NULL}, {0, 0}, CPU_UNARY_SQUARE};
+  CPU_TRY(cpu_expect_like(p, 0, cpu_in(p, 0)));
+  p->step->n_in = 1;
+  return cpu_prepare_map(p, &map, 0);
+}
+
 static opipe_status prepare_pow(cpu_prep *p) {
   static const cpu_run_fn same[4] = {power_f32, power_f64, power_run_i64, power_run_u64};
   const opipe_value *base = cpu_in(p, 0);
@@ -225,6 +253,9 @@ static opipe_status prepare_pow(cpu_prep *p) {
   }
   if (cpu_out(p, 0)->dtype != base->dtype) {
     return cpu_invalid(p, "its output is not %s", opipe_dtype_name(base->dtype));
+  }
+  if (p->fast && is_square(p)) {
+    return prepare_square(p);
   }
   const bool mixed = cpu_is_int(base->dtype) && cpu_is_float(exponent->dtype);
   plan->n_in = 2;

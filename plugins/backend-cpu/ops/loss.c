@@ -83,6 +83,75 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+enum { BLOCK_ROWS = 64 };
+
+/* The loss of one row whose log-probabilities are known; its weight in *out_weight. */
+static opipe_status row_loss(const cpu_call *call, const loss_plan *plan, int64_t row,
+                             const float *logs, double *out_loss, double *out_weight,
+                             opipe_error *err) {
+  const int64_t label = cpu_index(&call->in[1], (uint64_t)row);
+  *out_loss = 0;
+  *out_weight = 0;
+  if (plan->ignores && label == plan->ignored) {
+    return OPIPE_OK;
+  }
+  if (label < 0 || label >= plan->classes) {
+    return cpu_fail(call, err, OPIPE_E_INVALID, "label %lld is outside [0, %lld)", (long long)label,
+                    (long long)plan->classes);
+  }
+  const bool weighted = call->n_in > 2 && call->in[2].data != NULL;
+  *out_weight = weighted ? cpu_number(&call->in[2], (uint64_t)label) : 1.0;
+  *out_loss = -*out_weight * (double)logs[label];
+  return OPIPE_OK;
+}
+
+/* fp32 rows of scores: log-probabilities of BLOCK_ROWS rows at a time by the vector kernel, into
+ * the output where they are wanted, else into the workspace. */
+static opipe_status rows_kernel(const cpu_call *call, opipe_error *err) {
+  const loss_plan *plan = call->plan;
+  float *kept = call->n_out > 1 ? call->out[1].data : NULL;
+  double sum = 0;
+  double weights = 0;
+  for (int64_t first = 0; first < plan->n; first += BLOCK_ROWS) {
+    const int64_t rows = plan->n - first < BLOCK_ROWS ? plan->n - first : BLOCK_ROWS;
+    float *logs = kept != NULL ? kept + first * plan->classes : call->workspace;
+    const cpu_softmax_args args = {.rows = rows,
+                                   .columns = plan->classes,
+                                   .log = true,
+                                   .in = (const float *)call->in[0].data + first * plan->classes,
+                                   .in_row = plan->classes,
+                                   .out = logs,
+                                   .out_row = plan->classes};
+    cpu_softmax(call->exec, &args);
+    for (int64_t r = 0; r < rows; ++r) {
+      double loss = 0;
+      double weight = 0;
+      CPU_TRY(row_loss(call, plan, first + r, logs + r * plan->classes, &loss, &weight, err));
+      sum += loss;
+      weights += weight;
+      if (plan->reduction == LOSS_NONE) {
+        put(&call->out[0], first + r, loss);
+      }
+    }
+  }
+  if (plan->reduction != LOSS_NONE) {
+    put(&call->out[0], 0, plan->reduction == LOSS_MEAN ? sum / weights : sum);
+  }
+  return OPIPE_OK;
+}
+
+static void choose_fast(cpu_prep *p, const loss_plan *plan) {
+  const uint64_t rows = plan->n < BLOCK_ROWS ? (uint64_t)plan->n : BLOCK_ROWS;
+  if (!p->fast || !plan->softmax || plan->inner != 1 || cpu_in(p, 0)->dtype != OPIPE_FLOAT ||
+      cpu_is_param(p, 0)) {
+    return;
+  }
+  p->step->run = rows_kernel;
+  if (cpu_out(p, 1) == NULL) {
+    cpu_want_workspace(p, rows * (uint64_t)plan->classes * sizeof(float));
+  }
+}
+
 static opipe_status read_shapes(cpu_prep *p, loss_plan *plan) {
   const opipe_value *scores = cpu_in(p, 0);
   const opipe_value *labels = cpu_in(p, 1);
@@ -138,6 +207,7 @@ static opipe_status prepare_loss(cpu_prep *p) {
                             : cpu_expect(p, 0, scores->dtype, NULL, 0));
   CPU_TRY(p->step->n_out > 1 ? cpu_expect_like(p, 1, scores) : OPIPE_OK);
   p->step->run = loss_kernel;
+  choose_fast(p, plan);
   return OPIPE_OK;
 }
 

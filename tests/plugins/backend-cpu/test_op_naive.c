@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operators against plain loops, where the standard's own tests do not reach: more rows than a
+ * kernel's block, values at the ends of types, masks that must repeat.
+ */
+#include <float.h>
+#include <math.h>
+
+#include "backend_test.h"
+
+static bt_backend backend;
+static opipe_device *device;
+
+static void open_device(const char *options) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  bt_open(&backend);
+  OPI_ASSERT_OK_FATAL(bt_device(&backend, options, 2, 0, &device, &err), &err);
+}
+
+static void close_device(void) {
+  backend.table->device_close(device);
+  bt_close(&backend);
+}
+
+enum { TOKENS = 150, CLASSES = 37 };
+
+static double naive_loss(const float *scores, const int64_t *labels, const float *weights) {
+  double sum = 0;
+  double total = 0;
+  for (int t = 0; t < TOKENS; ++t) {
+    double z = 0;
+    if (labels[t] == -100)
+      continue;
+    for (int c = 0; c < CLASSES; ++c)
+      z += exp((double)scores[t * CLASSES + c]);
+    sum += weights[labels[t]] * (log(z) - (double)scores[t * CLASSES + labels[t]]);
+    total += weights[labels[t]];
+  }
+  return sum / total;
+}
+
+static void test_loss_over_many_rows(void) {
+  static float scores[TOKENS * CLASSES], weights[CLASSES], logs[TOKENS * CLASSES];
+  static int64_t labels[TOKENS];
+  opi_test_random random = {5};
+  opi_test_fill_f32(&random, scores, TOKENS * CLASSES, -3, 3);
+  opi_test_fill_f32(&random, weights, CLASSES, 0.5, 2);
+  for (int i = 0; i < 4; ++i) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    bt_graph g;
+    float loss = 0;
+    open_device(i % 2 == 0 ? NULL : "kernels=reference");
+    for (int t = 0; t < TOKENS; ++t)
+      labels[t] = t % 11 == 3 ? -100 : (t * 7) % CLASSES;
+    bt_init(&g);
+    const uint32_t s =
+        bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_FLOAT, scores, BT_SHAPE(TOKENS, CLASSES));
+    const uint32_t l = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, labels, BT_SHAPE(TOKENS));
+    const uint32_t w = bt_value(&g, OPIPE_VALUE_PARAMETER, OPIPE_FLOAT, weights, BT_SHAPE(CLASSES));
+    const uint32_t o = bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, &loss, 0, NULL);
+    const uint32_t k =
+        bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, logs, BT_SHAPE(TOKENS, CLASSES));
+    opipe_node *node =
+        bt_node(&g, "SoftmaxCrossEntropyLoss", BT_IN(s, l, w), BT_OUT(o, i < 2 ? k : OPIPE_NONE));
+    bt_text(&g, node, "reduction", "mean");
+    bt_int(&g, node, "ignore_index", -100);
+    OPI_ASSERT_OK(bt_run_once(backend.table, device, &g, OPIPE_COMPILE_POISON, &err), &err);
+    const float wanted = (float)naive_loss(scores, labels, weights);
+    OPI_ASSERT_NEAR(&loss, &wanted, 1, OPIPE_FLOAT, 0, 1e-6);
+    labels[77] = CLASSES;
+    OPI_ASSERT_ERROR(bt_run_once(backend.table, device, &g, 0, &err), OPIPE_E_INVALID, &err,
+                     "label 37");
+    close_device();
+  }
+}
+
+/* One node from one input to one output of other types. */
+static opipe_status convert(uint32_t from, const void *in, uint32_t to, void *out, int64_t n) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  bt_graph g;
+  bt_init(&g);
+  const uint32_t a = bt_value(&g, OPIPE_VALUE_INPUT, from, in, 1, &n);
+  const uint32_t b = bt_value(&g, OPIPE_VALUE_OUTPUT, to, out, 1, &n);
+  bt_int(&g, bt_node(&g, "Cast", BT_IN(a), BT_OUT(b)), "to", to);
+  const opipe_status status = bt_run_once(backend.table, device, &g, 0, &err);
+  OPI_ASSERT_OK(status, &err);
+  return status;
+}
+
+static void test_casts_at_the_ends_of_types(void) {
+  const double doubles[7] = {1e300, -1e300, NAN, 0.1, -2.5, 65504.0 + 16.0, 1.0 + 0x1p-11};
+  const int64_t wide[3] = {INT64_MIN, 300, -1};
+  const float small[3] = {1.9f, -1.9f, 0.0f};
+  float floats[7];
+  uint16_t halves[7];
+  int64_t integers[7];
+  uint8_t bytes[3];
+  int8_t signed_bytes[3];
+  open_device(NULL);
+  convert(OPIPE_DOUBLE, doubles, OPIPE_FLOAT, floats, 7);
+  OPI_ASSERT(isinf(floats[0]) && floats[0] > 0 && isinf(floats[1]) && isnan(floats[2]));
+  OPI_ASSERT(floats[3] == 0.1f);
+  convert(OPIPE_DOUBLE, doubles, OPIPE_FLOAT16, halves, 7);
+  OPI_ASSERT_INT(halves[0], 0x7c00);
+  OPI_ASSERT_INT(halves[1], 0xfc00);
+  OPI_ASSERT_INT(halves[5], 0x7c00); /* half way to 65536 rounds up, to infinity */
+  OPI_ASSERT_INT(halves[6], 0x3c00); /* half way between 1 and the next: to even */
+  convert(OPIPE_DOUBLE, doubles, OPIPE_INT64, integers, 7);
+  OPI_ASSERT(integers[0] == INT64_MIN && integers[2] == INT64_MIN);
+  OPI_ASSERT(integers[3] == 0 && integers[4] == -2);
+  convert(OPIPE_INT64, wide, OPIPE_UINT8, bytes, 3);
+  OPI_ASSERT(bytes[0] == 0 && bytes[1] == 44 && bytes[2] == 255);
+  convert(OPIPE_FLOAT, small, OPIPE_INT8, signed_bytes, 3);
+  OPI_ASSERT(signed_bytes[0] == 1 && signed_bytes[1] == -1 && signed_bytes[2] == 0);
+  convert(OPIPE_FLOAT, small, OPIPE_BOOL, bytes, 3);
+  OPI_ASSERT(bytes[0] == 1 && bytes[1] == 1 && bytes[2] == 0);
+  close_device();
+}
+
+static void test_integer_arithmetic_never_traps(void) {
+  static const char *const names[] = {"Div", "Mod", "Add", "Mul"};
+  static const int64_t wanted[4][4] = {
+      {0, INT64_MIN, -3, 3}, {0, 0, -1, -1}, {7, INT64_MAX, -5, 5}, {0, INT64_MIN, -14, 14}};
+  const int64_t a[4] = {7, INT64_MIN, 7, -7};
+  const int64_t b[4] = {0, -1, -2, -2};
+  const int64_t c[4] = {0, -1, -12, 12};
+  open_device(NULL);
+  for (int i = 0; i < 4; ++i) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    bt_graph g;
+    int64_t y[4];
+    bt_init(&g);
+    const uint32_t x = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, a, BT_SHAPE(4));
+    const uint32_t w = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, i == 2 ? c : b, BT_SHAPE(4));
+    const uint32_t o = bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_INT64, y, BT_SHAPE(4));
+    bt_node(&g, names[i], BT_IN(x, w), BT_OUT(o));
+    OPI_ASSERT_OK(bt_run_once(backend.table, device, &g, 0, &err), &err);
+    for (int k = 0; k < 4; ++k)
+      OPI_ASSERT_INT(y[k], wanted[i][k]);
+  }
+  close_device();
+}
+
+/* A mask depends on seed and name alone, keeps about 1 - ratio, and scales what it keeps. */
+static void test_dropout_repeats_its_mask(void) {
+  enum { N = 20000 };
+  static float x[N], y[2][N];
+  static uint8_t mask[2][N];
+  static const float ratio = 0.25f;
+  static const uint8_t yes = 1;
+  for (int i = 0; i < N; ++i)
+    x[i] = 1.0f;
+  for (int i = 0; i < 2; ++i) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    bt_graph g;
+    open_device(i == 0 ? NULL : "kernels=reference");
+    bt_init(&g);
+    const uint32_t a = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_FLOAT, x, BT_SHAPE(N));
+    const uint32_t r = bt_value(&g, OPIPE_VALUE_CONSTANT, OPIPE_FLOAT, &ratio, 0, NULL);
+    const uint32_t t = bt_value(&g, OPIPE_VALUE_CONSTANT, OPIPE_BOOL, &yes, 0, NULL);
+    const uint32_t o = bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, y[i], BT_SHAPE(N));
+    const uint32_t m = bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_BOOL, mask[i], BT_SHAPE(N));
+    bt_int(&g, bt_node(&g, "Dropout", BT_IN(a, r, t), BT_OUT(o, m)), "seed", 11);
+    OPI_ASSERT_OK(bt_run_once(backend.table, device, &g, 0, &err), &err);
+    close_device();
+  }
+  int kept = 0;
+  for (int i = 0; i < N; ++i) {
+    kept += mask[0][i];
+    OPI_ASSERT(mask[0][i] == mask[1][i] && y[0][i] == (mask[0][i] ? 1.0f / 0.75f : 0.0f));
+  }
+  OPI_ASSERT(kept > 0.73 * N && kept < 0.77 * N);
+}
+
+static void test_squares_are_exact(void) {
+  static const float two = 2.0f;
+  const char *options[] = {NULL, "kernels=reference"};
+  for (int i = 0; i < 2; ++i) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    bt_graph g;
+    float x[5] = {-3, 0, 0.1f, 1e20f, FLT_MIN}, y[5];
+    open_device(options[i]);
+    bt_init(&g);
+    const uint32_t a = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_FLOAT, x, BT_SHAPE(5));
+    const uint32_t e = bt_value(&g, OPIPE_VALUE_CONSTANT, OPIPE_FLOAT, &two, 0, NULL);
+    const uint32_t o = bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, y, BT_SHAPE(5));
+    bt_node(&g, "Pow", BT_IN(a, e), BT_OUT(o));
+    OPI_ASSERT_OK(bt_run_once(backend.table, device, &g, OPIPE_COMPILE_POISON, &err), &err);
+    for (int k = 0; k < 5; ++k)
+      OPI_ASSERT(y[k] == x[k] * x[k]);
+    close_device();
+  }
+}
+
+OPI_TEST_MAIN("backend-cpu operators", OPI_TEST(test_loss_over_many_rows),
+              OPI_TEST(test_casts_at_the_ends_of_types),
+              OPI_TEST(test_integer_arithmetic_never_traps),
+              OPI_TEST(test_dropout_repeats_its_mask), OPI_TEST(test_squares_are_exact))
