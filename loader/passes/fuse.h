@@ -29,6 +29,9 @@ typedef struct opi_fuse {
   int32_t stage; /* of the node being looked at */
   opi_fuse_memo *memos;
   uint32_t n_memos, room_memos;
+  const uint8_t *mask_bits; /* of the known mask looked at last, by fuse_mask.c; NULL: none */
+  uint32_t mask_value;
+  uint32_t mask_flags;
 } opi_fuse;
 
 typedef opipe_status (*opi_fuse_visit)(opi_fuse *f, uint32_t node, opipe_error *err);

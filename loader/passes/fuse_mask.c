@@ -16,12 +16,18 @@
 static const uint8_t *kept_bits(opi_fuse *f, const opi_mask_item *m) {
   const opi_value v = *opi_f_value(f, m->value);
   const uint64_t size = opi_dtype_bits(v.dtype) / 8;
+  const uint32_t flags = (m->keeps ? 1u : 0u) | (m->inverted ? 2u : 0u) | (m->subtracted ? 4u : 0u);
   if (v.data == NULL || size == 0 || v.n_bytes > (uint64_t)1 << 28)
     return NULL;
+  if (m->keeps && m->fill > DROPPED)
+    return NULL;
+  if (f->mask_bits != NULL && f->mask_value == m->value && f->mask_flags == flags) {
+    return f->mask_bits; /* all layers read the same one */
+  }
   const uint64_t n = v.n_bytes / size;
   uint8_t *bits = opi_arena_alloc(f->b->scratch, n);
   opi_value one = v;
-  if (bits == NULL || (m->keeps && m->fill > DROPPED))
+  if (bits == NULL)
     return NULL;
   one.n_bytes = size;
   for (uint64_t i = 0; i < n; i++) {
@@ -35,6 +41,9 @@ static const uint8_t *kept_bits(opi_fuse *f, const opi_mask_item *m) {
       return NULL;
     bits[i] = m->keeps ? (x != 0) != m->inverted : x == 0;
   }
+  f->mask_bits = bits;
+  f->mask_value = m->value;
+  f->mask_flags = flags;
   return bits;
 }
 
