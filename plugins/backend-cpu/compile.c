@@ -9,6 +9,18 @@
 
 #include "ops/op.h"
 
+/* Products of extents must stay small even where another extent is 0: strides are made of them. */
+static bool extents_fit(const opipe_value *value) {
+  int64_t n = 1;
+  for (uint32_t i = 0; i < value->rank; ++i) {
+    const int64_t extent = value->shape[i] > 1 ? value->shape[i] : 1;
+    if (value->shape[i] < 0 || __builtin_mul_overflow(n, extent, &n) || n > INT64_MAX / 128) {
+      return false;
+    }
+  }
+  return true;
+}
+
 static opipe_status check_value(const opipe_graph *graph, uint32_t v, opipe_error *err) {
   const opipe_value *value = &graph->values[v];
   uint64_t n_bytes = 0;
@@ -18,7 +30,7 @@ static opipe_status check_value(const opipe_graph *graph, uint32_t v, opipe_erro
                       value->rank, OPIPE_MAX_RANK);
   }
   if (!opipe_tensor_bytes(value->dtype, value->shape, value->rank, &n_bytes) ||
-      n_bytes > INT64_MAX / 16) {
+      !extents_fit(value)) {
     return opipe_fail(err, OPIPE_E_INVALID, "value '%.80s': shape or type %u has no size",
                       value->name, value->dtype);
   }

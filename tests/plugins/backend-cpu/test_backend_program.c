@@ -216,7 +216,7 @@ static void test_hostile_graphs_are_refused(void) {
   const uint32_t b = output(&good, y, 4);
   bt_node(&good, "Neg", BT_IN(a), BT_OUT(t));
   bt_node(&good, "Neg", BT_IN(t), BT_OUT(b));
-  for (int fault = 0; fault < 12; ++fault) {
+  for (int fault = 0; fault < 14; ++fault) {
     bt_graph g = good;
     g.graph.values = g.values;
     g.graph.nodes = g.nodes;
@@ -262,6 +262,15 @@ static void test_hostile_graphs_are_refused(void) {
         g.shapes[t][0] = 3;
         g.values[t].n_bytes = 12;
         break; /* Neg keeps shapes */
+      case 11:
+        g.values[t].rank = 3;
+        g.shapes[t][0] = 0;
+        g.shapes[t][1] = g.shapes[t][2] = INT64_C(1) << 62;
+        g.values[t].n_bytes = 0;
+        break;
+      case 12:
+        g.values[b].slot = g.values[a].slot;
+        break;
       default:
         g.values[t].dtype = 99;
         break;
