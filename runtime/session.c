@@ -136,22 +136,13 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-bool opi_session_direct(const opi_transport_ref *transport, const opi_backend_ref *backends,
-                        const opi_device_spec *devices, uint32_t n_ranks) {
+/* Producers write into the receiver's memory: the planner laid out memory by the same answer. */
+static opipe_status find_direct(opi_session *s, opipe_error *err) {
   opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
-  if (transport->table->info(transport->self, &info, NULL) < 0 ||
-      (info.flags & OPIPE_TRANSPORT_DIRECT) == 0)
-    return false;
-  for (uint32_t r = 0; r < n_ranks; ++r) {
-    opipe_device_info device = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    if (backends[r].table != backends[0].table || backends[r].self != backends[0].self)
-      return false;
-    if (backends[r].table->device_query(backends[r].self, devices[r].index, &device, NULL) < 0)
-      return false;
-    if ((device.flags & OPIPE_DEVICE_HOST_MEMORY) == 0)
-      return false;
-  }
-  return true;
+  OPI_TRY(s->transport->info(s->env.transport.self, &info, err));
+  s->direct = (info.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
+              opi_devices_shared(s->env.backends, s->plan->devices, s->plan->n_ranks);
+  return OPIPE_OK;
 }
 
 static void close_rank(opi_rank *rank) {
@@ -273,8 +264,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
   OPI_TRY(read_params(s, params, err));
   OPI_TRY(list_inputs(s, err));
   OPI_TRY(open_ranks(s, err));
-  s->direct =
-      opi_session_direct(&s->env.transport, s->env.backends, s->plan->devices, s->plan->n_ranks);
+  OPI_TRY(find_direct(s, err));
   if (!s->reference)
     OPI_TRY(open_world(s, err));
   OPI_TRY(open_shapes(s, err));

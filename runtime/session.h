@@ -62,10 +62,4 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
                                 opipe_error *err);
 void opi_request_release(opi_request *request); /* accepts NULL */
 
-/* Does the plan's transport, with these backends, let producers write into the receiver's memory?
- * The planner must lay out memory by the same answer: the transport writes in place, all ranks'
- * devices are of one backend and have host memory. */
-bool opi_session_direct(const opi_transport_ref *transport, const opi_backend_ref *backends,
-                        const opi_device_spec *devices, uint32_t n_ranks);
-
 #endif /* OPI_SESSION_H */
