@@ -111,8 +111,8 @@ static opipe_status check_batch(finish *f, const opi_bound *bound) {
   opi_bound *whole = NULL;
   if (f->plan->n_microbatches == 1)
     return OPIPE_OK;
-  opipe_status status = opi_plan_bind(f->plan, f->env->model, f->env->bind, f->plan->batch_rows,
-                                      &whole, f->err);
+  opipe_status status =
+      opi_plan_bind(f->plan, f->env->model, f->env->bind, f->plan->batch_rows, &whole, f->err);
   if (status == OPIPE_OK)
     status = carry_batch(f, whole->graph);
   if (status == OPIPE_OK)

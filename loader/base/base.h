@@ -25,9 +25,7 @@
 
 #define OPI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* -- errors
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* -- errors -- */
 
 /* Writes the message (the first detector does) and returns `status`. err may be NULL. */
 opipe_status opi_fail(opipe_error *err, opipe_status status, const char *fmt, ...)
@@ -41,9 +39,7 @@ opipe_status opi_fail_nomem(opipe_error *err, uint64_t n_bytes, const char *what
  * err's status. */
 opipe_status opi_error_prefix(opipe_error *err, const char *fmt, ...) OPIPE_PRINTF(2, 3);
 
-/* -- sizes
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* -- sizes -- */
 
 static inline bool opi_mul_u64(uint64_t a, uint64_t b, uint64_t *out) {
   return __builtin_mul_overflow(a, b, out);
@@ -76,9 +72,7 @@ uint32_t opi_dtype_from_dl(opipe_dtype dtype);
  * Whole-byte types only. */
 void opi_tensor_pack(const opipe_tensor *tensor, void *out);
 
-/* -- memory
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* -- memory -- */
 
 /* malloc/free behind the allocator form; what a context uses when the host gives none. */
 const opipe_allocator *opi_allocator_system(void);
@@ -120,9 +114,7 @@ char *opi_arena_printf(opi_arena *arena, const char *fmt, ...) OPIPE_PRINTF(2, 3
 bool opi_arena_grow(opi_arena *arena, void **io_array, uint32_t *io_room, uint32_t need,
                     size_t elem_size);
 
-/* -- text
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* -- text -- */
 
 /* Growing text. After an out-of-memory `failed` is set and further calls do nothing; check it once
  * at the end. */
@@ -156,8 +148,7 @@ bool opi_parse_size(const char *text, uint64_t *out_bytes);
 /* Whole text as a decimal integer within [min, max]. */
 bool opi_parse_int(const char *text, int64_t min, int64_t max, int64_t *out);
 
-/* -- name -> index maps (uthash inside; out-of-memory is an error, not an exit)
- * --------------------------------------------------- */
+/* -- name -> index maps (uthash inside; out-of-memory is an error, not an exit) -- */
 
 typedef struct opi_map opi_map;
 opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map, opipe_error *err);
@@ -168,9 +159,7 @@ bool opi_map_get(const opi_map *map, const char *key, uint32_t *out_value);
 void opi_map_remove(opi_map *map, const char *key);
 uint32_t opi_map_count(const opi_map *map);
 
-/* -- logging
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* -- logging -- */
 
 typedef struct opi_logger {
   void *ctx;

@@ -60,8 +60,9 @@ static const longer_table table = {
 #endif
     NULL};
 
-static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
-                                opipe_error *err) {
+__attribute__((unused)) static opipe_status open_plugin(const opipe_host *host,
+                                                        opipe_instance **out_self,
+                                                        opipe_error *err) {
 #ifdef MOCK_OPEN_FAILS
   (void)host;
   (void)out_self;

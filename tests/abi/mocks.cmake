@@ -11,6 +11,7 @@ if(OPI_HAVE_CUNIT)
       LIBRARY_OUTPUT_DIRECTORY ${OPI_MOCK_DIR}/${name})
     target_include_directories(mock-${name} PRIVATE ${PROJECT_SOURCE_DIR}/abi/include)
     target_compile_definitions(mock-${name} PRIVATE ${ARGN})
+    target_link_libraries(mock-${name} PRIVATE opi_flags)
     set(OPI_MOCKS ${OPI_MOCKS} mock-${name} PARENT_SCOPE)
   endfunction()
 
@@ -40,10 +41,11 @@ if(OPI_HAVE_CUNIT)
   set_target_properties(mock-base PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${OPI_MOCK_DIR}/base
     C_VISIBILITY_PRESET hidden)
   target_include_directories(mock-base PRIVATE ${PROJECT_SOURCE_DIR}/abi/include)
+  target_link_libraries(mock-base PRIVATE opi_flags)
   add_library(mock-dependent MODULE EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/abi/mock_dependent.c)
   set_target_properties(mock-dependent PROPERTIES PREFIX "" OUTPUT_NAME opipe-schedule-dependent
     LIBRARY_OUTPUT_DIRECTORY ${OPI_MOCK_DIR}/dependent)
-  target_link_libraries(mock-dependent PRIVATE mock-base)
+  target_link_libraries(mock-dependent PRIVATE mock-base opi_flags)
   list(APPEND OPI_MOCKS mock-dependent)
 
   # The same source under AddressSanitizer: must be refused before dlopen would end the process.

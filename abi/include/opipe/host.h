@@ -28,9 +28,7 @@ typedef struct opipe_plan opipe_plan;
 typedef struct opipe_session opipe_session;
 typedef struct opipe_request opipe_request;
 
-/* ---- context
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- context ---- */
 
 /* A cap on what all sessions of the context together may take of one device ("cpu" index 0, ...).
  */
@@ -59,9 +57,7 @@ typedef struct opipe_context_params {
 /* ONLY_STATIC: no file is searched or opened, only registered descriptors are used. */
 enum { OPIPE_CONTEXT_ONLY_STATIC = 1u };
 
-/* ---- models
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- models ---- */
 
 enum {
   OPIPE_LOAD_GRAPH_ONLY = 1u,
@@ -138,9 +134,7 @@ typedef struct opipe_model_info {
 
 enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
 
-/* ---- plans
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- plans ---- */
 
 typedef struct opipe_device_choice {
   const char *kind;      /* backend id: "cpu" */
@@ -200,9 +194,7 @@ typedef struct opipe_memory_info {
   uint64_t mapped_bytes; /* weight files used in place, not in total */
 } opipe_memory_info;
 
-/* ---- sessions
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- sessions ---- */
 
 enum {
   OPIPE_THREADS_LIBRARY = 0, /* one executor thread per rank, started by the session */
@@ -260,9 +252,7 @@ typedef struct opipe_session_info {
   uint64_t reserved;
 } opipe_session_info;
 
-/* ---- the table
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the table ---- */
 
 typedef struct opipe_api {
   uint32_t struct_size;

@@ -102,8 +102,7 @@ typedef struct opipe_fence {
   void *handle;
 } opipe_fence;
 
-/* ---- static graphs: what a backend sees
- * ------------------------------------------------------------------------------------------- */
+/* ---- static graphs: what a backend sees ---- */
 
 /* Where a value of a program comes from or goes to. */
 enum {
