@@ -117,6 +117,8 @@ static opipe_status check_batch(finish *f, const opi_bound *bound) {
     status = carry_batch(f, whole->graph);
   if (status == OPIPE_OK)
     status = carry_batch(f, bound->graph);
+  if (status == OPIPE_OK) /* nothing may have read the number of rows as data */
+    status = opi_carry_compare(whole->graph, bound->graph, f->err);
   opi_bound_free(whole);
   if (status < 0)
     (void)opi_error_prefix(f->err, "%u micro-batches: ", f->plan->n_microbatches);
