@@ -9,6 +9,8 @@
  *   options       opipe_option_next: walks "key=value,key=value"
  *   host devices  opipe_meter (cap and accounting of memory), opipe_host_alloc, opipe_host_free,
  *                 opipe_sync_event (an event of a device whose work is done when a call returns)
+ *   schedules     opipe_layout_line, opipe_emit_rising
+ *   descriptors   OPIPE_STATELESS_PLUGIN
  *
  * Thread rule: functions without a comment of their own work on their arguments alone.
  */
@@ -21,6 +23,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "schedule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -307,6 +310,102 @@ static inline opipe_status opipe_sync_event_poll(const opipe_sync_event *event) 
   (void)__atomic_load_n(&event->n_recorded, __ATOMIC_ACQUIRE);
   return OPIPE_OK;
 }
+
+/* ---- schedules ---- */
+
+/* Layout of one stage per rank, stage s on rank s; mode forward. `name` stands in messages. */
+static inline opipe_status opipe_layout_line(const opipe_layout_request *request,
+                                             opipe_layout *io_layout, const char *name,
+                                             opipe_error *err) {
+  const uint32_t n = request->n_stages != 0 ? request->n_stages : request->n_ranks;
+  if (request->mode != OPIPE_MODE_FORWARD) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "schedule '%s' has no form for mode %u; it has mode %u (forward)", name,
+                      request->mode, (unsigned)OPIPE_MODE_FORWARD);
+  }
+  if (request->n_stages != 0 && request->n_ranks != 0 && request->n_stages != request->n_ranks) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "schedule '%s' puts one stage on each rank: %u stages on %u ranks do not fit",
+                      name, request->n_stages, request->n_ranks);
+  }
+  io_layout->n_ranks = n;
+  io_layout->n_stages = n;
+  io_layout->n_replicas = 1;
+  io_layout->n_slices = 1;
+  io_layout->n_parts = 1;
+  io_layout->versions = OPIPE_VERSIONS_ONE;
+  io_layout->sync = OPIPE_SYNC_END;
+  io_layout->in_flight = 0;
+  io_layout->slice_lengths = NULL;
+  if (n > io_layout->instance_room) { /* the caller makes room and asks again */
+    return opipe_fail(err, OPIPE_E_LIMIT,
+                      "schedule '%s' needs room for %u instances, %u were given", name, n,
+                      io_layout->instance_room);
+  }
+  for (uint32_t stage = 0; stage < n; ++stage) {
+    io_layout->instance_rank[stage] = stage;
+  }
+  return OPIPE_OK;
+}
+
+/* The forward of micro-batch `microbatch` in `stage`, for a layout of one stage per rank. */
+static inline opipe_status opipe_emit_forward(opipe_emit_fn emit, void *emit_ctx, uint32_t stage,
+                                              uint32_t microbatch, opipe_error *err) {
+  opipe_action forward;
+  memset(&forward, 0, sizeof forward);
+  forward.rank = stage;
+  forward.stage = stage;
+  forward.microbatch = microbatch;
+  forward.pass = OPIPE_PASS_FORWARD;
+  return emit(emit_ctx, &forward, 1, err);
+}
+
+/* Every rank computes its micro-batches in rising order. */
+static inline opipe_status opipe_emit_rising(const opipe_schedule_problem *problem,
+                                             opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  for (uint32_t rank = 0; rank < problem->layout->n_ranks; ++rank) {
+    for (uint32_t m = 0; m < problem->n_microbatches; ++m) {
+      const opipe_status status = opipe_emit_forward(emit, emit_ctx, rank, m, err);
+      if (status < 0) {
+        return status;
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* ---- descriptors ---- */
+
+/* The descriptor of a plugin without state: one interface `interface_id_`, answered with `&table_`.
+ * Texts are string literals. */
+#define OPIPE_STATELESS_PLUGIN(kind_, id_, version_, license_, summary_, interface_id_, table_) \
+  struct opipe_instance {                                                                       \
+    int unused;                                                                                 \
+  };                                                                                            \
+  static opipe_status opipe_stateless_open(const opipe_host *host, opipe_instance **out_self,   \
+                                           opipe_error *err) {                                  \
+    static opipe_instance only;                                                                 \
+    (void)host;                                                                                 \
+    (void)err;                                                                                  \
+    *out_self = &only;                                                                          \
+    return OPIPE_OK;                                                                            \
+  }                                                                                             \
+  static void opipe_stateless_close(opipe_instance *self) {                                     \
+    (void)self;                                                                                 \
+  }                                                                                             \
+  static const void *opipe_stateless_interface(opipe_instance *self, const char *id) {          \
+    (void)self;                                                                                 \
+    return strcmp(id, interface_id_) == 0 ? &(table_) : NULL;                                   \
+  }                                                                                             \
+  extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;                                   \
+  const opipe_plugin OPIPE_PLUGIN_SYMBOL = {OPIPE_PLUGIN_HEAD(kind_, 0),                        \
+                                            id_,                                                \
+                                            version_,                                           \
+                                            license_,                                           \
+                                            summary_,                                           \
+                                            opipe_stateless_open,                               \
+                                            opipe_stateless_close,                              \
+                                            opipe_stateless_interface}
 
 #ifdef __cplusplus
 }

@@ -25,27 +25,8 @@ static opipe_status list_options(opipe_instance *self, const opipe_schedule_opti
 
 static opipe_status layout(opipe_instance *self, const opipe_layout_request *request,
                            opipe_layout *io_layout, opipe_error *err) {
-  const uint32_t n = request->n_stages != 0 ? request->n_stages : request->n_ranks;
   (void)self;
-  if (request->mode != OPIPE_MODE_FORWARD) {
-    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "schedule 'example' has a forward form only");
-  }
-  if (request->n_stages != 0 && request->n_ranks != 0 && request->n_stages != request->n_ranks) {
-    return opipe_fail(err, OPIPE_E_INVALID, "schedule 'example': %u stages need %u ranks, not %u",
-                      request->n_stages, request->n_stages, request->n_ranks);
-  }
-  io_layout->n_ranks = n;
-  io_layout->n_stages = n;
-  io_layout->n_replicas = 1;
-  io_layout->n_slices = 1;
-  io_layout->n_parts = 1;
-  if (n > io_layout->instance_room) { /* the caller makes room and asks again */
-    return opipe_fail(err, OPIPE_E_LIMIT, "schedule 'example': %u instances, room for %u", n,
-                      io_layout->instance_room);
-  }
-  for (uint32_t stage = 0; stage < n; ++stage)
-    io_layout->instance_rank[stage] = stage;
-  return OPIPE_OK;
+  return opipe_layout_line(request, io_layout, "example", err);
 }
 
 static bool is_falling(const opipe_schedule_problem *problem) {
@@ -64,13 +45,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   (void)self;
   for (uint32_t rank = 0; rank < problem->layout->n_ranks; ++rank) {
     for (uint32_t i = 0; i < n; ++i) {
-      opipe_action forward;
-      memset(&forward, 0, sizeof forward);
-      forward.rank = rank;
-      forward.stage = rank;
-      forward.microbatch = falling ? n - 1 - i : i;
-      forward.pass = OPIPE_PASS_FORWARD;
-      const opipe_status status = emit(emit_ctx, &forward, 1, err);
+      const opipe_status status =
+          opipe_emit_forward(emit, emit_ctx, rank, falling ? n - 1 - i : i, err);
       if (status < 0)
         return status;
     }
@@ -78,39 +54,9 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return OPIPE_OK;
 }
 
-/* ---- the plugin ---- */
-
 static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
                                      layout, plan};
 
-struct opipe_instance {
-  int unused; /* this schedule has no state */
-};
-
-static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
-                                opipe_error *err) {
-  static opipe_instance only;
-  (void)host;
-  (void)err;
-  *out_self = &only;
-  return OPIPE_OK;
-}
-
-static void close_plugin(opipe_instance *self) {
-  (void)self;
-}
-
-static const void *find_interface(opipe_instance *self, const char *id) {
-  (void)self;
-  return strcmp(id, OPIPE_SCHEDULE_ID) == 0 ? &table : NULL;
-}
-
-extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
-const opipe_plugin OPIPE_PLUGIN_SYMBOL = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_SCHEDULE, 0),
-                                          "example",
-                                          "1.0",
-                                          "Apache-2.0",
-                                          "one stage per rank, rising or falling micro-batches",
-                                          open_plugin,
-                                          close_plugin,
-                                          find_interface};
+OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "example", "1.0", "Apache-2.0",
+                       "one stage per rank, rising or falling micro-batches", OPIPE_SCHEDULE_ID,
+                       table);
