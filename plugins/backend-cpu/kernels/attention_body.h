@@ -167,7 +167,7 @@ CPU_STATIC void attention_scores(const attention_head *h, int64_t row, int64_t c
                     .c = h->plan.scores + r * h->padded_keys + j,
                     .c_stride = h->padded_keys,
                     .steps = g->qk_dim};
-      tile_chains(&t, height, PANEL_VECTORS, 0, 1);
+      tile_chains(&t, height, PANEL_VECTORS, 1);
       r += height;
     }
   }
@@ -190,7 +190,7 @@ CPU_STATIC void attention_output(const attention_head *h, int64_t row, int64_t c
                     .c_stride = CPU_PANEL,
                     .steps = limit};
       memset(result, 0, limit == 0 ? sizeof result : 0);
-      tile_chains(&t, height, (columns + 15) / 16, 0, 1);
+      tile_chains(&t, height, (columns + 15) / 16, 1);
       for (int64_t i = 0; i < height; i++) {
         float *out = h->out + (row + r + i) * g->out_stride.row + u;
         for (int64_t c = 0; c < columns; c += 16) {

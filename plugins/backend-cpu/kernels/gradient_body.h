@@ -26,7 +26,7 @@ CPU_STATIC void turn_panel(const float *panels, int64_t w_rows, int64_t column, 
 
 CPU_STATIC void product_dx_share(const cpu_product *p, cpu_range panels, cpu_range rows,
                                  float *buffer) {
-  const fetch_plan fetch = {.next = (const char *)buffer, .end = (const char *)buffer, .ahead = 1};
+  fetch_state none = {.next = NULL, .end = NULL, .lines = 0};
   if (p->k == 0) {
     product_of_nothing(p, panels, rows);
     return;
@@ -41,7 +41,7 @@ CPU_STATIC void product_dx_share(const cpu_product *p, cpu_range panels, cpu_ran
       int64_t row = rows.begin;
       for (int64_t i = 0; i < blocks; i++) {
         const int64_t height = (rows.end - row + blocks - i - 1) / (blocks - i);
-        panel_tile(p, buffer, j, row, height, depth, fetch);
+        panel_tile(p, buffer, j, row, height, depth, &none);
         row += height;
       }
     }
@@ -63,6 +63,8 @@ CPU_STATIC void product_dw_share(const cpu_matmul_dw_args *g, const float *turne
     for (int64_t k = 0; k < g->k; k += TILE_ROWS) {
       const int64_t height = g->k - k < TILE_ROWS ? g->k - k : TILE_ROWS;
       const char *next = (const char *)(dw + (k + height) * CPU_PANEL);
+      const int64_t lines = TILE_ROWS * CPU_PANEL * sizeof(float) / 64;
+      fetch_state fetch = {next, next + lines * 64, 1};
       tile_job t = {.a = turned + k * turned_stride,
                     .a_stride = turned_stride,
                     .b = buffer,
@@ -71,10 +73,8 @@ CPU_STATIC void product_dw_share(const cpu_matmul_dw_args *g, const float *turne
                     .c_stride = CPU_PANEL,
                     .steps = dy.k,
                     .mode = TILE_RESUME,
-                    .next = next,
-                    .next_end = next + TILE_ROWS * CPU_PANEL * sizeof(float),
-                    .next_lines = 1};
-      tile_columns(&t, height, PANEL_VECTORS, 1);
+                    .fetch = &fetch};
+      tile_columns(&t, height, PANEL_VECTORS);
     }
   }
 }

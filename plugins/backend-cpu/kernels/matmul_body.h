@@ -20,8 +20,6 @@ enum {
   MOST_ROWS = CPU_TILE_VECTORS == 4 ? 7 : 6, /* of a single one: fits the registers just so */
   PANEL_VECTORS = CPU_PANEL / 16,
   TILES_WIDE = PANEL_VECTORS / CPU_TILE_VECTORS,
-  RUN = 2, /* steps between two helpings of prefetch: small, since more than the processor's twenty
-              or so outstanding lines at once make its own loads wait */
   ROW_BLOCK = 192,
   K_BLOCK = 4 * CPU_CHAIN,
   STREAM_K_BLOCK = 32 * CPU_CHAIN, /* with a single row block, whose rows stay in L2 */
@@ -35,6 +33,14 @@ typedef enum tile_mode {
   TILE_RESUME = 2 /* c = the chain going on from c */
 } tile_mode;
 
+/* What is fetched to L2 while tiles compute: `lines` cache lines every `steps` steps, from `next`
+ * on, up to `end`. Small helpings, evenly spread: more than the core's twenty or so outstanding
+ * lines at once make its own loads wait. */
+typedef struct fetch_state {
+  const char *next, *end;
+  int64_t lines;
+} fetch_state;
+
 typedef struct tile_job {
   const float *a;
   int64_t a_stride;
@@ -44,9 +50,7 @@ typedef struct tile_job {
   int64_t c_stride;
   int64_t steps;
   tile_mode mode;
-  const char *next; /* what to fetch to L2 meanwhile: next_lines cache lines every RUN steps */
-  const char *next_end;
-  int64_t next_lines;
+  fetch_state *fetch; /* NULL: nothing, and no prefetch of b to L1 either */
 } tile_job;
 
 /* c[rows][16 * vectors]; rows, vectors and ahead are constants. */
@@ -63,29 +67,32 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   const float *b = t->b;
   const int64_t a_stride = t->a_stride;
   const int64_t b_stride = ahead ? CPU_PANEL : t->b_stride;
-  const char *next = t->next;
-  for (int64_t left = t->steps; left > 0; left -= RUN) {
-    for (int64_t n = ahead ? t->next_lines : 0; n > 0 && next < t->next_end; n--, next += 64) {
+  const int64_t lines = ahead ? t->fetch->lines : 0;
+  const char *const end = ahead ? t->fetch->end : NULL;
+  const char *next = ahead ? t->fetch->next : NULL;
+  for (int64_t left = t->steps; left > 0; left--, a++, b += b_stride) {
+    for (int64_t n = lines; n > 0 && next < end; n--, next += 64) {
       v16_prefetch_l2(next);
     }
-    for (int64_t run = left < RUN ? left : RUN; run > 0; run--, a++, b += b_stride) {
-      v16 w[CPU_TILE_VECTORS];
-      CPU_UNROLL(4)
-      for (int v = 0; v < vectors; v++) {
-        w[v] = v16_load(b + 16 * v);
-        if (ahead) {
-          v16_prefetch_l1(b + 8 * CPU_PANEL + 16 * v);
-        }
-      }
-      CPU_UNROLL(7)
-      for (int r = 0; r < rows; r++) {
-        v16 x = v16_set(a[r * a_stride]);
-        CPU_UNROLL(4)
-        for (int v = 0; v < vectors; v++) {
-          sum[r][v] = v16_fma(x, w[v], sum[r][v]);
-        }
+    v16 w[CPU_TILE_VECTORS];
+    CPU_UNROLL(4)
+    for (int v = 0; v < vectors; v++) {
+      w[v] = v16_load(b + 16 * v);
+      if (ahead) {
+        v16_prefetch_l1(b + 8 * CPU_PANEL + 16 * v);
       }
     }
+    CPU_UNROLL(7)
+    for (int r = 0; r < rows; r++) {
+      v16 x = v16_set(a[r * a_stride]);
+      CPU_UNROLL(4)
+      for (int v = 0; v < vectors; v++) {
+        sum[r][v] = v16_fma(x, w[v], sum[r][v]);
+      }
+    }
+  }
+  if (ahead) {
+    t->fetch->next = next;
   }
   CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
@@ -141,35 +148,28 @@ static const tile_function tiles_ahead[MOST_ROWS] = CPU_TILE_ROW(1, 1);
 #endif
 
 /* All columns of one tile job: `vectors` of the panel, as many at a time as a tile has. */
-CPU_STATIC void tile_columns(const tile_job *job, int64_t rows, int64_t vectors, int ahead) {
+CPU_STATIC void tile_columns(const tile_job *job, int64_t rows, int64_t vectors) {
   tile_job t = *job;
   for (int64_t v = 0; v < vectors; v += CPU_TILE_VECTORS) {
     int64_t now = vectors - v < CPU_TILE_VECTORS ? vectors - v : CPU_TILE_VECTORS;
     t.b = job->b + 16 * v;
     t.c = job->c + 16 * v;
-    tile_function f =
-        ahead && now == CPU_TILE_VECTORS ? tiles_ahead[rows - 1] : tiles[now - 1][rows - 1];
+    tile_function f = t.fetch != NULL && now == CPU_TILE_VECTORS ? tiles_ahead[rows - 1]
+                                                                 : tiles[now - 1][rows - 1];
     f(&t);
-    if (ahead) {
-      t.next += t.next_lines * 64 * ((t.steps + RUN - 1) / RUN);
-    }
   }
 }
 
 /* A tile over a K block: one chain after the other. `first`: nothing is in c yet. */
-CPU_STATIC void tile_chains(const tile_job *job, int64_t rows, int64_t vectors, int ahead,
-                            int first) {
+CPU_STATIC void tile_chains(const tile_job *job, int64_t rows, int64_t vectors, int first) {
   tile_job t = *job;
   t.mode = first ? TILE_SET : TILE_ADD;
   for (int64_t left = job->steps; left > 0; left -= CPU_CHAIN) {
     t.steps = left < CPU_CHAIN ? left : CPU_CHAIN;
-    tile_columns(&t, rows, vectors, ahead);
+    tile_columns(&t, rows, vectors);
     t.mode = TILE_ADD;
     t.a += CPU_CHAIN;
     t.b += CPU_CHAIN * t.b_stride;
-    if (ahead) {
-      t.next += t.next_lines * 64 * (CPU_CHAIN / RUN) * TILES_WIDE;
-    }
   }
 }
 
@@ -288,17 +288,10 @@ CPU_STATIC int64_t few_rows_panels(const cpu_product *p, cpu_range panels, int64
   return j;
 }
 
-/* What a tile fetches from memory while it computes. */
-typedef struct fetch_plan {
-  const char *next, *end;
-  int64_t lines; /* every RUN steps of every tile */
-  int ahead;     /* at all, and the panel itself to L1 */
-} fetch_plan;
-
 /* Rows [row, row + rows) of one panel over the K block k, which b holds. The last, narrower panel
  * goes through a buffer, since a tile writes whole vectors. */
 CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, int64_t row,
-                           int64_t rows, cpu_range k, fetch_plan fetch) {
+                           int64_t rows, cpu_range k, fetch_state *fetch) {
   float buffer[MOST_ROWS * CPU_PANEL];
   const int64_t column = panel * CPU_PANEL;
   const int64_t columns = p->n - column < CPU_PANEL ? p->n - column : CPU_PANEL;
@@ -310,9 +303,7 @@ CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, 
                 .c = out,
                 .c_stride = p->c_stride,
                 .steps = k.end - k.begin,
-                .next = fetch.next,
-                .next_end = fetch.end,
-                .next_lines = fetch.lines};
+                .fetch = fetch};
   if (columns % 16 != 0) {
     t.c = buffer;
     t.c_stride = CPU_PANEL;
@@ -320,7 +311,7 @@ CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, 
       memcpy(buffer + r * CPU_PANEL, out + r * p->c_stride, (size_t)columns * sizeof(float));
     }
   }
-  tile_chains(&t, rows, (columns + 15) / 16, fetch.ahead, k.begin == 0);
+  tile_chains(&t, rows, (columns + 15) / 16, k.begin == 0);
   if (k.end == p->k && p->epilogue != NULL) {
     finish_tile(p->epilogue, row, column, rows, columns, t.c, t.c_stride);
   }
@@ -329,26 +320,18 @@ CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, 
   }
 }
 
-/* With several row blocks, what is next is the same K block of the next panel. A single block of
- * STREAM_ROWS or more is fast enough to outrun the hardware's prefetch: it fetches the panel it
- * reads, STREAM_AHEAD steps further on. With fewer rows nothing is fetched: memory alone sets the
- * pace. */
-CPU_STATIC fetch_plan plan_fetch(const cpu_product *p, int64_t panel, int64_t panels_end,
-                                 cpu_range depth, int64_t rows, int64_t blocks) {
-  const int64_t steps = depth.end - depth.begin;
-  const int64_t runs = (steps + RUN - 1) / RUN * blocks * TILES_WIDE;
-  const float *from = p->panels + panel * CPU_PANEL * p->k + depth.begin * CPU_PANEL;
-  if (blocks == 1 && rows < STREAM_ROWS) {
-    return (fetch_plan){.ahead = 0};
-  }
-  from += blocks == 1 ? STREAM_AHEAD * CPU_PANEL : CPU_PANEL * p->k;
-  if (blocks > 1 && panel + 1 == panels_end) {
-    return (fetch_plan){.next = (const char *)p->panels, .ahead = 1};
-  }
-  return (fetch_plan){.next = (const char *)from,
-                      .end = (const char *)(from + steps * CPU_PANEL),
-                      .lines = (steps * 4 + runs - 1) / runs,
-                      .ahead = 1};
+/* Plans what to fetch during one panel; false for nothing. With several row blocks, what is next is
+ * the same K block of the next panel. A single block of STREAM_ROWS or more is fast enough to
+ * outrun the hardware's prefetch: it fetches the panel it reads, STREAM_AHEAD steps further on.
+ * With fewer rows memory alone sets the pace, and prefetch would be in the way. */
+CPU_STATIC int plan_fetch(const float *b, int64_t panel_stride, int64_t steps, int64_t rows,
+                          int64_t blocks, fetch_state *out) {
+  const int64_t passes = blocks * TILES_WIDE; /* over the panel's steps, 4 lines each */
+  const float *from = b + (blocks == 1 ? STREAM_AHEAD * CPU_PANEL : panel_stride);
+  out->next = (const char *)from;
+  out->end = (const char *)(from + steps * CPU_PANEL);
+  out->lines = (4 + passes - 1) / passes;
+  return blocks > 1 || rows >= STREAM_ROWS;
 }
 
 /* One block of rows by all panels of the share. */
@@ -358,15 +341,15 @@ CPU_STATIC void row_block(const cpu_product *p, cpu_range panels, cpu_range rows
   const int64_t k_block = blocks == 1 ? STREAM_K_BLOCK : K_BLOCK;
   for (int64_t k = 0; k < p->k; k += k_block) {
     const cpu_range depth = {k, p->k - k < k_block ? p->k : k + k_block};
-    const int64_t runs = (depth.end - k + RUN - 1) / RUN * TILES_WIDE;
     for (int64_t j = panels.begin; j < panels.end; j++) {
       const float *b = p->panels + (j * p->k + k) * CPU_PANEL;
-      fetch_plan fetch = plan_fetch(p, j, panels.end, depth, count, blocks);
+      fetch_state fetch;
+      int ahead = plan_fetch(b, CPU_PANEL * p->k, depth.end - k, count, blocks, &fetch);
+      fetch.end = j + 1 < panels.end ? fetch.end : fetch.next; /* after the last: nothing */
       int64_t row = rows.begin;
       for (int64_t i = 0; i < blocks; i++) {
         int64_t height = (rows.end - row + blocks - i - 1) / (blocks - i);
-        panel_tile(p, b, j, row, height, depth, fetch);
-        fetch.next = fetch.ahead ? fetch.next + runs * fetch.lines * 64 : NULL;
+        panel_tile(p, b, j, row, height, depth, ahead ? &fetch : NULL);
         row += height;
       }
     }
