@@ -269,6 +269,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
     OPI_TRY(open_world(s, err));
   OPI_TRY(open_shapes(s, err));
   OPI_TRY(open_requests(s, err));
+  opi_model_relax(s->env.model); /* packed weights have been read */
   return start_threads(s, err);
 }
 

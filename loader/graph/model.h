@@ -54,6 +54,10 @@ typedef struct opi_model {
  */
 opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model, opipe_error *err);
 void opi_model_free(opi_model *model); /* accepts NULL */
+/* Tells the system that the pages of the model's mapped files are not needed for now (what still
+ * reads them faults them in again, from the page cache): after weights were packed, the files need
+ * not stay resident beside the copies. [any-thread] */
+void opi_model_relax(const opi_model *model);
 
 /* Writes the model file with `stage_of_node` [n main graph nodes, -1: leave out] as IR-11
  * annotations under configuration `name` with n_devices devices; every other byte of the file

@@ -118,6 +118,14 @@ void opi_mappings_free(opi_mapping *first) {
   }
 }
 
+/* The mappings are private, read only and of files: dropped pages come back as they were. */
+void opi_model_relax(const opi_model *model) {
+  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next) {
+    if (m->bytes != NULL)
+      (void)madvise(m->bytes, (size_t)m->n_bytes, MADV_DONTNEED);
+  }
+}
+
 static opipe_status map_location(opi_load *load, const char *location, opi_mapping **out_mapping,
                                  opipe_error *err) {
   uint32_t index = 0;
