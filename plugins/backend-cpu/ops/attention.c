@@ -10,7 +10,7 @@ enum { IN_MASK = 3, IN_PAST_K = 4, IN_PAST_V = 5, IN_NONPAD = 6 };
 
 /* Copies fresh [B, H, L, D] (any strides) behind past (dense [B, H, P, D]) into to (dense, T rows).
  */
-static void join_one(const cpu_tensor *past, const cpu_tensor *fresh, const int64_t *stride,
+static void join_one(const cpu_tensor *past, const char *fresh, const int64_t *stride,
                      const cpu_attention_plan *plan, int64_t dim, char *to, int64_t size) {
   for (int64_t bh = 0; bh < plan->batch * plan->kv_heads; ++bh) {
     const int64_t b = bh / plan->kv_heads;
@@ -22,8 +22,7 @@ static void join_one(const cpu_tensor *past, const cpu_tensor *fresh, const int6
     }
     row += plan->past * dim * size;
     for (int64_t r = 0; r < plan->fresh; ++r) {
-      memcpy(row + r * dim * size,
-             (const char *)fresh->data + (b * stride[0] + h * stride[1] + r * stride[2]) * size,
+      memcpy(row + r * dim * size, fresh + (b * stride[0] + h * stride[1] + r * stride[2]) * size,
              (size_t)(dim * size));
     }
   }
@@ -40,8 +39,10 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
   const int64_t size = call->in[0].dtype == OPIPE_DOUBLE ? 8 : 4;
   char *workspace = call->workspace;
   int64_t *valid = (int64_t *)(void *)(workspace + plan->valid_at);
-  out_view->k = call->in[1].data;
-  out_view->v = call->in[2].data;
+  const char *fresh_k = (const char *)call->in[1].data + plan->first[1] * size;
+  const char *fresh_v = (const char *)call->in[2].data + plan->first[2] * size;
+  out_view->k = fresh_k;
+  out_view->v = fresh_v;
   memcpy(out_view->k_stride, plan->k, sizeof plan->k);
   memcpy(out_view->v_stride, plan->v, sizeof plan->v);
   if (plan->joined) {
@@ -49,10 +50,8 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
     char *k = plan->join_k != UINT64_MAX ? workspace + plan->join_k : call->out[1].data;
     char *v = plan->join_v != UINT64_MAX ? workspace + plan->join_v : call->out[2].data;
     const bool has_past = call->n_in > IN_PAST_V;
-    join_one(has_past ? &call->in[IN_PAST_K] : &none, &call->in[1], plan->k, plan, plan->dim, k,
-             size);
-    join_one(has_past ? &call->in[IN_PAST_V] : &none, &call->in[2], plan->v, plan, plan->v_dim, v,
-             size);
+    join_one(has_past ? &call->in[IN_PAST_K] : &none, fresh_k, plan->k, plan, plan->dim, k, size);
+    join_one(has_past ? &call->in[IN_PAST_V] : &none, fresh_v, plan->v, plan, plan->v_dim, v, size);
     out_view->k = k;
     out_view->v = v;
     dense_strides(plan, plan->dim, out_view->k_stride);
@@ -72,8 +71,8 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
 /* Sizes of one of Q, K, V by the rank of Q; `heads` is known for rank 3. */
 static opipe_status read_operand(cpu_prep *p, uint32_t i, int64_t *io_heads, int64_t *out_rows,
                                  int64_t *out_dim, int64_t *out_strides) {
-  const opipe_value *value = cpu_in(p, i);
-  const opipe_value *q = cpu_in(p, 0);
+  const opipe_value *value = &p->graph->values[p->node->in[i]];
+  const opipe_value *q = &p->graph->values[p->node->in[0]];
   if (value->rank != q->rank || value->dtype != q->dtype || value->shape[0] != q->shape[0]) {
     return cpu_invalid(p, "'%.80s' differs from Q in rank, type or batch", value->name);
   }
@@ -98,7 +97,7 @@ static opipe_status read_operand(cpu_prep *p, uint32_t i, int64_t *io_heads, int
 }
 
 static opipe_status read_sizes(cpu_prep *p, cpu_attention_plan *plan) {
-  const opipe_value *q = cpu_in(p, 0);
+  const opipe_value *q = &p->graph->values[p->node->in[0]];
   int64_t v_heads = opipe_attr_int(p->node, "kv_num_heads", 0);
   int64_t v_rows = 0;
   if (!cpu_is_float(q->dtype) || (q->rank != 3 && q->rank != 4)) {
@@ -117,6 +116,25 @@ static opipe_status read_sizes(cpu_prep *p, cpu_attention_plan *plan) {
                        (long long)plan->heads, (long long)plan->dim, (long long)plan->kv_heads,
                        (long long)k_dim, (long long)v_heads, (long long)plan->fresh,
                        (long long)v_rows);
+  }
+  return OPIPE_OK;
+}
+
+/* Q, K and V as columns of one tensor: see cpu_fusion. */
+static opipe_status read_packed(cpu_prep *p, cpu_attention_plan *plan) {
+  const opipe_value *all = cpu_in(p, 0);
+  int64_t *strides[3] = {plan->q, plan->k, plan->v};
+  if (p->fusion == NULL || !p->fusion->packed_rows) {
+    return OPIPE_OK;
+  }
+  if (all->rank != 3 || plan->fresh != plan->rows || plan->rows != all->shape[1]) {
+    return cpu_invalid(p, "'%.80s' does not hold %lld rows of queries, keys and values", all->name,
+                       (long long)plan->rows);
+  }
+  for (int i = 0; i < 3; ++i) {
+    plan->first[i] = p->fusion->column[i];
+    strides[i][2] = all->shape[2];
+    strides[i][0] = all->shape[1] * all->shape[2];
   }
   return OPIPE_OK;
 }
@@ -172,7 +190,7 @@ static opipe_status read_mask(cpu_prep *p, cpu_attention_plan *plan) {
 }
 
 static opipe_status check_outputs(cpu_prep *p, const cpu_attention_plan *plan) {
-  const opipe_value *q = cpu_in(p, 0);
+  const opipe_value *q = &p->graph->values[p->node->in[0]];
   const int64_t four[4] = {plan->batch, plan->heads, plan->rows, plan->v_dim};
   const int64_t three[3] = {plan->batch, plan->rows, plan->heads * plan->v_dim};
   const int64_t present_k[4] = {plan->batch, plan->kv_heads, plan->keys, plan->dim};
@@ -220,6 +238,7 @@ static opipe_status prepare_attention(cpu_prep *p) {
     return cpu_nomem(p);
   }
   CPU_TRY(read_sizes(p, plan));
+  CPU_TRY(read_packed(p, plan));
   CPU_TRY(read_past(p, plan));
   CPU_TRY(read_mask(p, plan));
   CPU_TRY(check_outputs(p, plan));
@@ -235,9 +254,10 @@ static opipe_status prepare_attention(cpu_prep *p) {
       opipe_attr_int(p->node, "right_window_size", -1) >= 0) {
     return cpu_refuse(p, "windows are not known");
   }
+  const uint32_t rank = p->graph->values[p->node->in[0]].rank;
   plan->out[0] = plan->heads * plan->rows * plan->v_dim;
-  plan->out[1] = cpu_in(p, 0)->rank == 4 ? plan->rows * plan->v_dim : plan->v_dim;
-  plan->out[2] = cpu_in(p, 0)->rank == 4 ? plan->v_dim : plan->heads * plan->v_dim;
+  plan->out[1] = rank == 4 ? plan->rows * plan->v_dim : plan->v_dim;
+  plan->out[2] = rank == 4 ? plan->v_dim : plan->heads * plan->v_dim;
   for (uint32_t i = 0; i < p->step->n_in; ++i) {
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
   }

@@ -14,6 +14,7 @@ typedef struct cpu_attention_plan {
   int64_t dim, v_dim;
   int64_t q[3], out[3]; /* strides: batch, head, row */
   int64_t k[3], v[3];   /* of the K and V inputs */
+  int64_t first[3];     /* element of Q, K and V at which each begins */
   int64_t mask[4];      /* batch, head, row, key; 0 where it repeats */
   int64_t mask_keys;    /* keys that the mask covers */
   double scale, softcap;

@@ -39,7 +39,7 @@ static double mask_value(const cpu_call *call, const cpu_attention_plan *plan,
 static void score_row(const cpu_call *call, const cpu_attention_plan *plan,
                       const cpu_attention_view *view, const int64_t *at, double *s) {
   const int64_t kv = at[1] / (plan->heads / plan->kv_heads);
-  const int64_t q = at[0] * plan->q[0] + at[1] * plan->q[1] + at[2] * plan->q[2];
+  const int64_t q = plan->first[0] + at[0] * plan->q[0] + at[1] * plan->q[1] + at[2] * plan->q[2];
   const int64_t row = ((at[0] * plan->heads + at[1]) * plan->rows + at[2]) * plan->keys;
   const cpu_tensor *qk = call->n_out > 3 && call->out[3].data != NULL ? &call->out[3] : NULL;
   double top = -(double)INFINITY;
@@ -118,7 +118,7 @@ opipe_status cpu_attention_fast(const cpu_call *call, opipe_error *err) {
                              .kv_rows = plan->keys,
                              .qk_dim = plan->dim,
                              .v_dim = plan->v_dim,
-                             .q = call->in[0].data,
+                             .q = (const float *)call->in[0].data + plan->first[0],
                              .k = view.k,
                              .v = view.v,
                              .q_stride = strides_of(plan->q),

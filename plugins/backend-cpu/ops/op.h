@@ -17,7 +17,8 @@ typedef struct cpu_op cpu_op;
 
 /* Work that was fused into a step. Operands are indices of step->in (sum: of step->out), -1: none.
  *   of a product: v + bias, activation, v * multiplier, v + residual, in this order
- *   of a norm: skip is added to its input, and the sum may be wanted */
+ *   of a norm: skip is added to its input, and the sum may be wanted
+ *   of attention: Q, K and V are columns of one tensor [batch, rows, all columns] */
 typedef struct cpu_fusion {
   int bias; /* [N] */
   cpu_activation activation;
@@ -25,10 +26,12 @@ typedef struct cpu_fusion {
   int residual;   /* shape of the product */
   int skip;       /* shape of the norm's input */
   int sum;
+  int64_t column[3]; /* where Q, K and V begin in a row */
+  bool packed_rows;
 } cpu_fusion;
 
 #define CPU_FUSION_NONE \
-  { -1, CPU_ACT_NONE, -1, -1, -1, -1 }
+  { -1, CPU_ACT_NONE, -1, -1, -1, -1, {0, 0, 0}, false }
 
 typedef struct cpu_prep {
   const opipe_device *device;

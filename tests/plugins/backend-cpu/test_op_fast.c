@@ -213,6 +213,33 @@ static void attention(maker *m) {
   bt_int(m->g, node, "is_causal", 1);
 }
 
+/* Queries, keys and values side by side in a row, cut apart, reshaped to heads and back. */
+static void packed_attention(maker *m) {
+  static const int64_t unused[1] = {0};
+  static const int64_t sizes[3] = {64, 32, 48};
+  const uint32_t shape = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, unused, BT_SHAPE(1));
+  const uint32_t parts = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, sizes, BT_SHAPE(3));
+  const uint32_t all = rows_input(m, 9, 144);
+  uint32_t v[3];
+  for (int i = 0; i < 3; ++i)
+    v[i] = rows_value(m, false, 9, sizes[i]);
+  opipe_node *split = bt_node(m->g, "Split", BT_IN(all, parts), BT_OUT(v[0], v[1], v[2]));
+  bt_int(m->g, split, "axis", -1);
+  for (int i = 0; i < 3; ++i) {
+    const int64_t heads[4] = {m->rows, 9, 2, sizes[i] / 2};
+    const uint32_t wide = bt_value(m->g, OPIPE_VALUE_TEMP, m->dtype, NULL, 4, heads);
+    const uint32_t flat = rows_value(m, false, 9, sizes[i]);
+    bt_node(m->g, "Reshape", BT_IN(v[i], shape), BT_OUT(wide));
+    bt_node(m->g, "Reshape", BT_IN(wide, shape), BT_OUT(flat));
+    v[i] = flat;
+  }
+  opipe_node *node =
+      bt_node(m->g, "Attention", BT_IN(v[0], v[1], v[2]), BT_OUT(rows_value(m, true, 9, 96)));
+  bt_int(m->g, node, "q_num_heads", 4);
+  bt_int(m->g, node, "kv_num_heads", 2);
+  bt_int(m->g, node, "is_causal", 1);
+}
+
 static void convolution(maker *m) {
   static const int64_t pads[2] = {1, 1};
   const int64_t w_shape[3] = {8, 6, 3};
@@ -334,6 +361,8 @@ static void test_groups_become_one_kernel(void) {
   OPI_ASSERT_INT(kernels_of(block, 0, OPIPE_NONE), 2);
   OPI_ASSERT_INT(kernels_of(through_views, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 3);
   OPI_ASSERT_INT(kernels_of(through_views, 0, OPIPE_NONE), 1);
+  OPI_ASSERT_INT(kernels_of(packed_attention, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 2);
+  OPI_ASSERT_INT(kernels_of(packed_attention, 0, OPIPE_NONE), 1);
 }
 
 /* What is seen from outside cuts a group in two, wherever it stands. */
@@ -342,6 +371,7 @@ static void test_cut_tensors_are_not_swallowed(void) {
   for (uint32_t i = 0; i < 6; ++i) {
     OPI_ASSERT_INT(kernels_of(block, 0, i), wanted[i]);
   }
+  OPI_ASSERT_INT(kernels_of(packed_attention, 0, 1), 2);
 }
 
 #define CASE(NAME, TOL)           \
@@ -364,6 +394,7 @@ CASE(reductions, 2e-6)
 CASE(element_wise, 5e-6)
 CASE(rotary, 2e-6)
 CASE(attention, 5e-6)
+CASE(packed_attention, 5e-6)
 CASE(convolution, 5e-6)
 
 OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kernel),
@@ -373,4 +404,4 @@ OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kern
               OPI_TEST(test_through_views), OPI_TEST(test_layer_norm), OPI_TEST(test_rms_norm),
               OPI_TEST(test_softmax), OPI_TEST(test_log_softmax), OPI_TEST(test_reductions),
               OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
-              OPI_TEST(test_convolution))
+              OPI_TEST(test_packed_attention), OPI_TEST(test_convolution))

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups of nodes that become one step: what fuse.c (steps) and fuse_match.c (patterns) share.
+ */
+#ifndef OPIPE_BACKEND_CPU_FUSE_H_
+#define OPIPE_BACKEND_CPU_FUSE_H_
+
+#include "ops/op.h"
+
+enum { CPU_GROUP_EXTRA = 3, CPU_GROUP_REPLACED = 3 };
+
+typedef struct cpu_group {
+  const opipe_node *main; /* whose rule is asked */
+  cpu_fusion fusion;
+  uint32_t extra[CPU_GROUP_EXTRA];       /* values appended to the main node's inputs */
+  uint32_t replaced[CPU_GROUP_REPLACED]; /* instead of its first inputs, OPIPE_NONE: as they are */
+  uint32_t n_extra;
+  uint32_t out; /* the group's result: in place of the main node's first output */
+  uint32_t sum; /* further output, OPIPE_NONE */
+} cpu_group;
+
+typedef struct cpu_fuser {
+  opipe_program *program;
+  const opipe_graph *graph;
+  uint32_t *first; /* [n_values + 1] into users */
+  uint32_t *users; /* node indices, one entry per use */
+  uint32_t *made;  /* [n_values] node that makes it, OPIPE_NONE */
+  bool *taken;     /* [n_nodes] part of a group */
+  cpu_group **at;  /* [n_nodes] group whose step stands here */
+  opipe_error *err;
+} cpu_fuser;
+
+/* Finds groups: marks nodes as taken and puts groups where their steps stand. */
+opipe_status cpu_match_groups(cpu_fuser *f);
+
+#endif
