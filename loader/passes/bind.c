@@ -403,11 +403,13 @@ opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
   opipe_status status = opi_solve_dims(model, options, &arena, &dims, &n_dims, &reason);
   if (status >= 0)
     status = opi_bind_solved(model, options, dims, n_dims, out_bound, &reason);
+  if (status == OPIPE_E_INVALID && n_dims != 0 && (options->flags & OPI_BIND_DEFAULTS)) {
+    opipe_error searched = OPIPE_ERROR_INIT; /* failed trials on the way to success are no error */
+    status = opi_bind_search(model, options, dims, n_dims, &reason, out_bound, &searched);
+    reason = searched;
+  }
   if (status < 0 && err != NULL)
     *err = reason;
-  if (status == OPIPE_E_INVALID && n_dims != 0 && (options->flags & OPI_BIND_DEFAULTS)) {
-    status = opi_bind_search(model, options, dims, n_dims, &reason, out_bound, err);
-  }
   opi_arena_release(&arena);
   return status;
 }
