@@ -34,7 +34,9 @@ typedef struct opi_stage_run {
   opipe_binding **bindings; /* [n_bindings] of message number modulo n_bindings */
   uint32_t n_bindings;
   uint32_t n_results;
-  uint32_t *results; /* [n_results] graph outputs that the stage stores */
+  uint32_t *results;          /* [n_results] graph outputs that the stage stores */
+  uint32_t *sends, *receives; /* routes out of the stage, into it */
+  uint32_t n_sends, n_receives;
 } opi_stage_run;
 
 /* One tensor from one stage to another. The counters of each side are that rank's own. */

@@ -11,10 +11,11 @@ static opi_rank *rank_of(const opi_session *s, uint32_t stage) {
 
 static opipe_status hand_on(opi_shape *shape, uint32_t stage, uint64_t sequence, opipe_error *err) {
   opi_session *s = shape->session;
-  for (uint32_t r = 0; r < shape->cutting->n_routes; ++r) {
+  for (uint32_t i = 0; i < shape->stages[stage].n_sends; ++i) {
+    const uint32_t r = shape->stages[stage].sends[i];
     const opi_route *route = &shape->cutting->routes[r];
     const opi_route_run *run = &shape->routes[r];
-    if (route->src_stage != stage || run->in_place)
+    if (run->in_place)
       continue;
     const opipe_region src = opi_slot_region(shape, run->home, sequence, route->n_bytes);
     const opipe_region dst = opi_slot_region(shape, run->slot, sequence, route->n_bytes);

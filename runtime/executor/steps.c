@@ -99,18 +99,17 @@ static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *st
 static opipe_status outputs_free(opi_rank *rank, const opi_shape *shape, uint32_t stage,
                                  uint64_t sequence, opipe_error *err) {
   const opipe_transport *t = rank->session->transport;
-  for (uint32_t r = 0; r < shape->cutting->n_routes; ++r) {
-    const opi_route_run *route = &shape->routes[r];
+  const opi_stage_run *run = &shape->stages[stage];
+  for (uint32_t i = 0; i < run->n_sends; ++i) {
+    const opi_route_run *route = &shape->routes[run->sends[i]];
     opipe_status status = OPIPE_OK;
-    if (shape->cutting->routes[r].src_stage != stage)
-      continue;
     if (route->src == NULL) {
       if (sequence >= route->n_used + route->slot->depth) {
         return opi_fail(
             err, OPIPE_E_INTERNAL,
             "rank %u: stage %u makes message %llu of a tensor of which stage %u has used %llu",
-            rank->index, stage, (unsigned long long)sequence, shape->cutting->routes[r].dst_stage,
-            (unsigned long long)route->n_used);
+            rank->index, stage, (unsigned long long)sequence,
+            shape->cutting->routes[run->sends[i]].dst_stage, (unsigned long long)route->n_used);
       }
     } else if (route->in_place) {
       status = t->reserve(route->src, sequence, err);
@@ -135,13 +134,14 @@ static void poison(const opi_shape *shape, const opi_slot *slot, uint64_t sequen
 /* The stage has read its inputs: their slots go back. */
 static opipe_status inputs_used(opi_rank *rank, opi_shape *shape, uint32_t stage, uint64_t sequence,
                                 opipe_error *err) {
-  const bool wipe = (rank->session->flags & OPIPE_SESSION_POISON) != 0;
-  for (uint32_t r = 0; r < shape->cutting->n_routes; ++r) {
-    opi_route_run *route = &shape->routes[r];
-    const uint64_t n_bytes = shape->cutting->routes[r].n_bytes;
-    if (shape->cutting->routes[r].dst_stage != stage)
-      continue;
-    if (wipe)
+  const opi_session *s = rank->session;
+  const opi_stage_run *run = &shape->stages[stage];
+  for (uint32_t i = 0; i < run->n_receives; ++i) {
+    opi_route_run *route = &shape->routes[run->receives[i]];
+    const uint64_t n_bytes = shape->cutting->routes[run->receives[i]].n_bytes;
+    /* A slot of this rank's own producer may still be on its way elsewhere by a copying transport.
+     */
+    if ((s->flags & OPIPE_SESSION_POISON) != 0 && (s->direct || route->dst != NULL))
       poison(shape, route->slot, sequence, n_bytes);
     ++route->n_used;
     if (route->dst != NULL)

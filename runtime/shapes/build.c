@@ -66,6 +66,24 @@ static opipe_status list_results(opi_shape *shape, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static opipe_status list_routes(opi_shape *shape, opipe_error *err) {
+  const opi_cutting *c = shape->cutting;
+  for (uint32_t st = 0; st < c->n_stages; ++st) {
+    opi_stage_run *run = &shape->stages[st];
+    run->sends = OPI_ARENA_ARRAY(&shape->arena, uint32_t, c->n_routes);
+    run->receives = OPI_ARENA_ARRAY(&shape->arena, uint32_t, c->n_routes);
+    if (run->sends == NULL || run->receives == NULL)
+      return opi_fail_nomem(err, c->n_routes * sizeof(uint32_t), "routes");
+    for (uint32_t r = 0; r < c->n_routes; ++r) {
+      if (c->routes[r].src_stage == st)
+        run->sends[run->n_sends++] = r;
+      if (c->routes[r].dst_stage == st)
+        run->receives[run->n_receives++] = r;
+    }
+  }
+  return OPIPE_OK;
+}
+
 /* ---- bindings: one per message number modulo the number of slots ---- */
 
 static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opipe_region *regions,
@@ -260,6 +278,7 @@ static opipe_status build_all(opi_shape *shape, opi_arena *scratch, opipe_error 
   OPI_TRY(opi_shape_params(shape, err));
   OPI_TRY(opi_shape_memory(shape, err));
   OPI_TRY(list_results(shape, err));
+  OPI_TRY(list_routes(shape, err));
   OPI_TRY(reserve_staging(shape, err));
   for (uint32_t st = 0; st < shape->cutting->n_stages; ++st)
     OPI_TRY(bind_stage(shape, st, scratch, err));
