@@ -179,7 +179,8 @@ static const opipe_node *norm_of(const cpu_fuser *f, uint32_t sum) {
     const opipe_node *node = &f->graph->nodes[f->users[u]];
     const bool norm = is_op(node, "LayerNormalization") || is_op(node, "RMSNormalization") ||
                       is_op(node, "SimplifiedLayerNormalization");
-    bool ready = norm && node->n_in >= 2 && node->in[0] == sum && node->out[0] != OPIPE_NONE &&
+    bool ready = norm && opipe_attr_int(node, "stash_type", OPIPE_FLOAT) == OPIPE_FLOAT &&
+                 node->n_in >= 2 && node->in[0] == sum && node->out[0] != OPIPE_NONE &&
                  !f->taken[f->users[u]];
     for (uint32_t k = 1; ready && k < node->n_in; ++k) {
       ready = node->in[k] == OPIPE_NONE || (f->made[node->in[k]] == OPIPE_NONE &&

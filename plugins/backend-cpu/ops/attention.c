@@ -261,7 +261,8 @@ static opipe_status prepare_attention(cpu_prep *p) {
   for (uint32_t i = 0; i < p->step->n_in; ++i) {
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
   }
-  const bool fast = p->fast && cpu_in(p, 0)->dtype == OPIPE_FLOAT && cpu_out(p, 3) == NULL;
+  const bool fast = p->fast && cpu_in(p, 0)->dtype == OPIPE_FLOAT && cpu_out(p, 3) == NULL &&
+                    opipe_attr_int(p->node, "softmax_precision", OPIPE_FLOAT) != OPIPE_DOUBLE;
   p->step->run = fast ? cpu_attention_fast : cpu_attention_reference;
   return plan_workspace(p, plan, fast);
 }

@@ -145,7 +145,8 @@ static opipe_status prepare_layer(cpu_prep *p) {
   if (plan->skip != 2) { /* a fused residual is a whole tensor */
     CPU_TRY(check_vector(p, 2, in, plan->columns));
   }
-  bool all_f32 = in->dtype == OPIPE_FLOAT && cpu_out(p, 0)->dtype == OPIPE_FLOAT;
+  bool all_f32 = in->dtype == OPIPE_FLOAT && cpu_out(p, 0)->dtype == OPIPE_FLOAT &&
+                 opipe_attr_int(p->node, "stash_type", OPIPE_FLOAT) == OPIPE_FLOAT;
   for (uint32_t i = 1; i < p->node->n_out; ++i) {
     const opipe_value *out = cpu_out(p, i);
     if (out != NULL && ((int64_t)cpu_elems(out) != plan->rows ||
