@@ -13,7 +13,10 @@
 #include "runtime/state.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
-enum { SPIN_US = 50, SHAPES = 8, ALL_FLAGS = 15, IN_FLIGHT_MOST = 1 << 20 };
+enum { SHAPES = 8, ALL_FLAGS = 15, IN_FLIGHT_MOST = 1 << 20 };
+/* Where ranks outnumber the cores a rank looks only for about as long as falling asleep and being
+ * woken would cost; the transport yields while it looks. */
+enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
 
 /* ---- what was asked for ---- */
 
@@ -54,7 +57,9 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
     n_threads += s->plan->devices[r].threads == 0 ? 1 : s->plan->devices[r].threads;
   const uint32_t cores = s->env.cores != 0 ? s->env.cores : opi_cores_allowed();
-  s->spin_us = p->spin_us != UINT32_MAX ? p->spin_us : n_threads <= cores ? SPIN_US : 0;
+  const bool crowded = n_threads > cores, chosen = p->spin_us != UINT32_MAX;
+  s->spin_us = chosen ? p->spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
+  s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
   s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
   return OPIPE_OK;
 }
@@ -104,7 +109,7 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
       .index = spec->index,
       .memory_bytes = spec->memory_bytes,
       .threads = spec->threads,
-      .spin_us = s->spin_us,
+      .spin_us = s->worker_spin_us,
       .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};
   rank->session = s;
   rank->index = r;

@@ -221,7 +221,7 @@ struct opi_session {
   uint32_t flags, threads;
   uint32_t max_in_flight;
   uint32_t compile_flags;
-  uint32_t spin_us, wait_spin_us; /* of ranks; of request_wait */
+  uint32_t spin_us, worker_spin_us, wait_spin_us; /* of ranks; of devices; of request_wait */
   uint64_t watchdog_ns;
   bool direct;
   bool reference;

@@ -226,7 +226,7 @@ int main(int argc, char **argv) {
   if (s.n_ranks < 2 || s.n_ranks > TOY_MAX_RANKS || s.count < 100)
     return 2;
   if (s.spin_us == UINT32_MAX)
-    s.spin_us = s.n_ranks <= opi_cores_allowed() ? 50 : 0; /* as the library chooses */
+    s.spin_us = s.n_ranks <= opi_cores_allowed() ? 50 : 5; /* as the library chooses */
   toy t = {.allocator = NULL};
   opipe_error err = OPIPE_ERROR_INIT;
   const toy_plan plan = {.n_nodes = 4,
