@@ -42,8 +42,8 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   s->max_in_flight = p->max_in_flight != 0 ? p->max_in_flight : 2 * s->plan->n_stages;
   s->watchdog_ns = p->watchdog_ns != 0 ? p->watchdog_ns : WATCHDOG_NS;
   s->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
-  if (s->n_places < OPI_CLASSES)
-    s->n_places = OPI_CLASSES;
+  if (s->n_places < 2 * OPI_CLASSES) /* the plan's own, and those of one request more */
+    s->n_places = 2 * OPI_CLASSES;
   if (s->n_places > 65535)
     return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535",
                     s->n_places);

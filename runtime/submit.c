@@ -28,11 +28,13 @@ static opipe_status find_shapes(opi_session *s, opi_request *request, opipe_erro
   const uint32_t m = request->n_microbatches;
   const int64_t least = split ? request->rows / m : 0;
   const int64_t most = request->n_large == m ? least : least + 1;
-  OPI_TRY(opi_shape_get(s, request, most, &request->shape[0], err));
+  opipe_status status = opi_shape_get(s, request, most, &request->shape[0], err);
+  if (status != OPIPE_OK)
+    return status;
   atomic_fetch_add(&request->shape[0]->n_users, 1); /* so that the second one does not evict it */
   if (request->n_large == m)
     return OPIPE_OK;
-  const opipe_status status = opi_shape_get(s, request, least, &request->shape[1], err);
+  status = opi_shape_get(s, request, least, &request->shape[1], err);
   if (status == OPIPE_OK)
     atomic_fetch_add(&request->shape[1]->n_users, 1);
   return status;
@@ -221,7 +223,8 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = find_shapes(s, request, err);
   if (status == OPIPE_OK)
     status = place_results(s, params, request, err);
-  if (status < 0) {
+  if (status !=
+      OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
     drop_shapes(request);
     opi_request_recycle(request);
     return status;

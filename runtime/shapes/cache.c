@@ -17,32 +17,50 @@ static opi_shape *shape_new(opi_session *session, opipe_error *err) {
   return shape;
 }
 
-/* An empty place, or that of the idle shape that was used longest ago. */
-static opipe_status find_place(opi_session *session, uint32_t *out_place, opipe_error *err) {
+/* The shape that is neither the plan's own nor in use and was used longest ago; OPIPE_NONE: none.
+ * *out_busy: a shape that is not the plan's own is in use, so that there will be one later. */
+static uint32_t find_idle(const opi_session *session, bool *out_busy) {
   uint32_t oldest = OPIPE_NONE;
+  *out_busy = false;
   for (uint32_t i = 0; i < session->n_places; ++i) {
-    const opi_shape *shape = session->shapes[i];
-    if (shape == NULL) {
-      *out_place = i;
-      return OPIPE_OK;
-    }
-    if (shape->keep || atomic_load(&shape->n_users) != 0)
+    opi_shape *shape = session->shapes[i];
+    if (shape == NULL || shape->keep)
       continue;
-    if (oldest == OPIPE_NONE || shape->last_used < session->shapes[oldest]->last_used)
+    if (atomic_load(&shape->n_users) != 0) {
+      *out_busy = true;
+    } else if (oldest == OPIPE_NONE || shape->last_used < session->shapes[oldest]->last_used) {
       oldest = i;
+    }
   }
-  if (oldest == OPIPE_NONE) {
-    return opi_fail(err, OPIPE_E_LIMIT,
-                    "a request of a new shape: all %u compiled shapes are in use; max_shapes is %u",
-                    session->n_places, session->n_places);
-  }
+  return oldest;
+}
+
+static void evict(opi_session *session, uint32_t place) {
   opi_lock_take(&session->shapes_lock);
-  opi_shape *shape = session->shapes[oldest];
-  session->shapes[oldest] = NULL;
+  opi_shape *shape = session->shapes[place];
+  session->shapes[place] = NULL;
   opi_lock_give(&session->shapes_lock);
   opi_shape_free(shape);
-  *out_place = oldest;
-  return OPIPE_OK;
+}
+
+/* An empty place, made so if need be; OPIPE_PENDING: all shapes are in use. */
+static opipe_status find_place(opi_session *session, uint32_t *out_place, opipe_error *err) {
+  bool busy = false;
+  for (uint32_t i = 0; i < session->n_places; ++i) {
+    if (session->shapes[i] != NULL)
+      continue;
+    *out_place = i;
+    return OPIPE_OK;
+  }
+  *out_place = find_idle(session, &busy);
+  if (*out_place != OPIPE_NONE) {
+    evict(session, *out_place);
+    return OPIPE_OK;
+  }
+  if (busy)
+    return OPIPE_PENDING;
+  return opi_fail(err, OPIPE_E_LIMIT, "a request of a new shape: all %u places hold the plan's own",
+                  session->n_places);
 }
 
 /* Marks the graph inputs that a loader's message asks values of: "... graph input 'a', 'b': ...".
@@ -92,17 +110,34 @@ static opipe_status try_build(opi_session *session, const opi_request *request, 
   return OPIPE_OK;
 }
 
+/* Idle shapes make room, one after the other, for one that does not fit beside them. */
+static opipe_status build_in_room(opi_session *session, const opi_request *request, int64_t rows,
+                                  uint32_t place, opi_shape **out_shape, opipe_error *err) {
+  bool busy = false;
+  for (;;) {
+    opipe_status status = OPIPE_PENDING;
+    while (status == OPIPE_PENDING)
+      status = try_build(session, request, rows, place, out_shape, err);
+    if (status != OPIPE_E_LIMIT)
+      return status;
+    const uint32_t idle = find_idle(session, &busy);
+    if (idle == OPIPE_NONE)
+      return busy ? OPIPE_PENDING : status;
+    evict(session, idle);
+  }
+}
+
 static opipe_status build(opi_session *session, const opi_request *request, int64_t rows,
                           opi_shape **out_shape, opipe_error *err) {
   opipe_error local =
       OPIPE_ERROR_INIT; /* the loader's message is read even when the caller wants none */
   uint32_t place = 0;
-  OPI_TRY(find_place(session, &place, err));
-  opipe_status status = OPIPE_PENDING;
-  while (status == OPIPE_PENDING)
-    status = try_build(session, request, rows, place, out_shape, &local);
-  if (status < 0) {
-    if (err != NULL)
+  opipe_status status = find_place(session, &place, err);
+  if (status != OPIPE_OK)
+    return status;
+  status = build_in_room(session, request, rows, place, out_shape, &local);
+  if (status != OPIPE_OK) {
+    if (err != NULL && status < 0)
       *err = local;
     return status;
   }

@@ -4,6 +4,7 @@
  * leaves nothing behind. ctest: timeout=120
  */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "partition/memory/predict.h"
@@ -210,6 +211,92 @@ static void test_memory_cap_refuses_larger_shapes(void) {
   OPI_ASSERT_ERROR(toy_submit(&t, 50, 60, 1, 0, 0, &r, &err), OPIPE_E_LIMIT, &err, "65536");
   toy_release(&r);
   OPI_ASSERT(toy_round(&t, 5, 2, 1, 0));
+  toy_end(&t);
+}
+
+static uint64_t total_of(toy *t, uint32_t rank) {
+  opipe_memory_info memory = {.struct_size = (uint32_t)sizeof memory};
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK(opi_session_memory(t->session, rank, &memory, &err), &err);
+  return memory.total_bytes;
+}
+
+static void test_idle_shapes_make_room(void) {
+  toy_plan plan = three_ranks;
+  opipe_session_params params = session_params();
+  uint64_t one = 0, two = UINT64_MAX;
+  toy free_toy = {.allocator = NULL}, capped = {.allocator = NULL};
+  opipe_session_info info = {.struct_size = (uint32_t)sizeof info};
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (!open_toy(&free_toy, &plan, &params))
+    return;
+  for (uint32_t turn = 0; turn < 2; ++turn) { /* what one such shape takes, and two */
+    OPI_ASSERT(toy_round(&free_toy, 10, 11 - turn, 1, 0));
+    for (uint32_t r = 0; r < 3; ++r) {
+      const uint64_t total = total_of(&free_toy, r);
+      if (turn == 0)
+        one = total > one ? total : one;
+      else
+        two = r == 0 || total > two ? total : two;
+    }
+  }
+  toy_end(&free_toy);
+  OPI_ASSERT_FATAL(two > one);
+  plan.memory_bytes = one + (two - one) / 2;
+  if (!open_toy(&capped, &plan, &params))
+    return;
+  for (uint32_t i = 0; i < 6; ++i)
+    OPI_ASSERT(toy_round(&capped, 10, 11 - i % 2, i, 0));
+  OPI_ASSERT(toy_round(&capped, 5, 2, 1, 0));
+  OPI_ASSERT_OK(opi_session_info(capped.session, &info, &err), &err);
+  OPI_ASSERT_INT(info.shapes_compiled, 2 + 6); /* each had to make room for the other */
+  toy_end(&capped);
+}
+
+typedef struct submitter {
+  toy *t;
+  uint32_t seed;
+  uint32_t n_wrong;
+} submitter;
+
+static void *submit_many(void *arg) {
+  submitter *s = arg;
+  for (uint32_t i = 0; i < 40; ++i) {
+    toy_request r;
+    opipe_error err = OPIPE_ERROR_INIT;
+    const uint32_t seed = s->seed * 1000 + i;
+    opipe_status status = toy_submit(s->t, 1 + seed % 6, 1 + seed % 4, seed, 0, 0, &r, &err);
+    while (status == OPIPE_PENDING) {
+      toy_release(&r);
+      (void)sched_yield();
+      status = toy_submit(s->t, 1 + seed % 6, 1 + seed % 4, seed, 0, 0, &r, &err);
+    }
+    if (status == OPIPE_OK)
+      status = opi_request_wait(r.request, UINT64_MAX, &err);
+    if (status < 0)
+      printf("request %u: %s\n", seed, err.message);
+    s->n_wrong += status != OPIPE_OK || !toy_check(s->t, &r);
+    toy_release(&r);
+  }
+  return NULL;
+}
+
+static void test_many_threads_submit_many_shapes(void) {
+  toy t = {.allocator = NULL};
+  opipe_session_params params = session_params();
+  pthread_t threads[3];
+  submitter s[3];
+  params.max_shapes = 5;
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
+  for (uint32_t i = 0; i < 3; ++i) {
+    s[i] = (submitter){.t = &t, .seed = i};
+    OPI_ASSERT_FATAL(pthread_create(&threads[i], NULL, submit_many, &s[i]) == 0);
+  }
+  for (uint32_t i = 0; i < 3; ++i) {
+    (void)pthread_join(threads[i], NULL);
+    OPI_ASSERT_INT(s[i].n_wrong, 0);
+  }
   toy_end(&t);
 }
 
@@ -483,7 +570,8 @@ static void test_every_failing_allocation_is_survived(void) {
 OPI_TEST_MAIN("session", OPI_TEST(test_wrong_requests_are_refused),
               OPI_TEST(test_wrong_options_are_refused), OPI_TEST(test_in_flight_is_limited),
               OPI_TEST(test_shapes_are_cached_and_evicted),
-              OPI_TEST(test_memory_cap_refuses_larger_shapes),
+              OPI_TEST(test_memory_cap_refuses_larger_shapes), OPI_TEST(test_idle_shapes_make_room),
+              OPI_TEST(test_many_threads_submit_many_shapes),
               OPI_TEST(test_sessions_share_the_budget),
               OPI_TEST(test_measured_memory_is_the_prediction),
               OPI_TEST(test_one_thread_drives_all_ranks), OPI_TEST(test_host_threads_drive),
