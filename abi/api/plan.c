@@ -110,71 +110,130 @@ opipe_status opi_api_plan_describe(opipe_plan *plan, uint32_t format, opipe_writ
                                      : opi_plan_describe(plan->plan, write, ctx, err);
 }
 
-/* ---- the plan's graph, for annotations and cut tensors ---- */
+/* ---- annotations ---- */
 
-static opipe_status bind_plan(const opipe_plan *plan, opi_bound **out_bound, opipe_error *err) {
-  const opi_plan *p = plan->plan;
+static opipe_status bind_unfused(const opipe_plan *plan, opi_bound **out_bound, opipe_error *err) {
+  opi_plan plain = *plan->plan;
   opi_bind_options base = {.allocator = &plan->model->context->allocator,
                            .logger = &plan->model->context->logger};
   OPI_TRY(opi_context_evaluator(plan->model->context, &base.evaluator, err));
+  plain.bind_flags |= OPI_BIND_NO_FUSE;
   const int64_t rows =
-      p->batch_dim == NULL ? 0 : opi_microbatch_rows(p->batch_rows, p->n_microbatches, 0);
-  return opi_plan_bind(p, plan->model->file, &base, rows, out_bound, err);
+      plain.batch_dim == NULL ? 0 : opi_microbatch_rows(plain.batch_rows, plain.n_microbatches, 0);
+  return opi_plan_bind(&plain, plan->model->file, &base, rows, out_bound, err);
 }
 
-/* A node of the file gets the latest stage of the bound nodes that came from it; one that was
- * folded away gets none. */
-static void stages_of_file(const opi_plan *plan, const opi_graph *bound, int32_t *out_stage,
-                           uint32_t n) {
-  for (uint32_t i = 0; i < n; ++i)
-    out_stage[i] = -1;
-  for (uint32_t i = 0; i < bound->n_nodes && i < plan->n_nodes; ++i) {
-    const uint32_t source = bound->nodes[i].source;
-    if (source < n && out_stage[source] < (int32_t)plan->stage_of_node[i])
-      out_stage[source] = (int32_t)plan->stage_of_node[i];
+/* What a reader of the annotations will find for bound node i: its file node's stage, else that of
+ * its latest producer. */
+static int32_t stage_as_read(const opi_graph *bound, const int32_t *of_source, uint32_t n,
+                             uint32_t i, const int32_t *as_read) {
+  const opi_node *node = &bound->nodes[i];
+  int32_t latest = 0;
+  for (uint32_t k = 0; k < node->n_in; ++k) {
+    const uint32_t producer =
+        node->in[k] == OPIPE_NONE ? OPIPE_NONE : bound->values[node->in[k]].producer;
+    if (producer != OPIPE_NONE && as_read[producer] > latest)
+      latest = as_read[producer];
   }
+  const int32_t own = node->source < n ? of_source[node->source] : -1;
+  return own > latest ? own : latest;
 }
 
-/* Nodes inside a fused group have no bound node of their own: they go where their consumers are, so
- * that the annotation names a stage for all that a stage computes and every edge goes forward. */
-static void spread_stages(const opi_graph *file, int32_t *io_stage) {
-  for (uint32_t n = file->n_nodes; n-- > 0;) {
-    int32_t least = INT32_MAX;
-    for (uint32_t c = n + 1; c < file->n_nodes; ++c) {
-      for (uint32_t i = 0; i < file->nodes[c].n_in; ++i) {
-        const uint32_t v = file->nodes[c].in[i];
-        if (v == OPIPE_NONE || file->values[v].producer != n || io_stage[c] < 0)
-          continue;
-        if (io_stage[c] < least)
-          least = io_stage[c];
+/* The plan's stage of every node of the model bound without patterns: by name where the plan knows
+ * the node, else (inside a pattern) that of its first reader. out_stage [nodes]. */
+static opipe_status stages_unfused(const opi_plan *plan, const opi_graph *plain, int32_t *out_stage,
+                                   opi_arena *scratch, opipe_error *err) {
+  opi_map *keys = NULL;
+  opi_uses uses;
+  OPI_TRY(opi_graph_uses(plain, scratch, &uses, err));
+  OPI_TRY(opi_map_create(plan->allocator, &keys, err));
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < plan->n_nodes && status == OPIPE_OK; ++i)
+    status = opi_map_set(keys, plan->node_keys[i], plan->stage_of_node[i], err);
+  for (uint32_t i = plain->n_nodes; i-- > 0 && status == OPIPE_OK;) {
+    const opi_node *node = &plain->nodes[i];
+    uint32_t stage = plan->n_stages - 1;
+    if (!opi_map_get(keys, opi_node_key(plain, node), &stage)) {
+      for (uint32_t o = 0; o < node->n_out; ++o) {
+        const uint32_t v = node->out[o];
+        for (uint32_t u = v == OPIPE_NONE ? 0 : uses.first[v];
+             v != OPIPE_NONE && u < uses.first[v + 1]; ++u) {
+          if ((uint32_t)out_stage[uses.users[u]] < stage)
+            stage = (uint32_t)out_stage[uses.users[u]];
+        }
       }
     }
-    if (io_stage[n] < 0 && least != INT32_MAX)
-      io_stage[n] = least;
-    if (io_stage[n] > least)
-      io_stage[n] = least;
+    out_stage[i] = (int32_t)stage;
   }
+  opi_map_free(keys);
+  return status;
+}
+
+/* A node of the file gets the latest stage of the nodes that came from it, later where their inputs
+ * would otherwise come from behind. One that was folded away gets none: readers take it to be where
+ * its inputs are. stage, as_read [nodes of plain]; out_stage [n]. */
+static void stages_of_file(const opi_graph *plain, const int32_t *stage, int32_t *as_read,
+                           int32_t *out_stage, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i)
+    out_stage[i] = -1;
+  for (uint32_t i = 0; i < plain->n_nodes; ++i) {
+    const uint32_t source = plain->nodes[i].source;
+    if (source < n && out_stage[source] < stage[i])
+      out_stage[source] = stage[i];
+  }
+  for (bool moved = true; moved;) { /* stages only rise, so that this ends */
+    moved = false;
+    for (uint32_t i = 0; i < plain->n_nodes; ++i) {
+      const uint32_t source = plain->nodes[i].source;
+      as_read[i] = stage_as_read(plain, out_stage, n, i, as_read);
+      if (source < n && out_stage[source] < as_read[i]) {
+        out_stage[source] = as_read[i];
+        moved = true;
+      }
+    }
+  }
+}
+
+/* One more than the largest place of a node in the file's main graph. */
+static uint32_t count_sources(const opi_graph *file) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < file->n_nodes; ++i) {
+    if (file->nodes[i].source != OPIPE_NONE && file->nodes[i].source >= n)
+      n = file->nodes[i].source + 1;
+  }
+  return n;
+}
+
+static opipe_status annotate_bound(const opipe_plan *plan, const opi_graph *plain,
+                                   opipe_write_fn write, void *ctx, opipe_error *err) {
+  const opi_model *file = plan->model->file;
+  const uint32_t n = count_sources(file->graph);
+  opi_arena scratch;
+  opi_arena_init(&scratch, plan->plan->allocator, 0);
+  opipe_status status = OPIPE_OK;
+  int32_t *of_file = OPI_ARENA_ARRAY(&scratch, int32_t, n);
+  int32_t *stage = OPI_ARENA_ARRAY(&scratch, int32_t, plain->n_nodes);
+  int32_t *as_read = OPI_ARENA_ARRAY(&scratch, int32_t, plain->n_nodes);
+  if (of_file == NULL || stage == NULL || as_read == NULL)
+    status = opi_fail_nomem(err, n * sizeof(*of_file), "annotations");
+  if (status == OPIPE_OK)
+    status = stages_unfused(plan->plan, plain, stage, &scratch, err);
+  if (status == OPIPE_OK) {
+    stages_of_file(plain, stage, as_read, of_file, n);
+    status =
+        opi_model_annotate(file, "onnx-pipe", of_file, n, plan->plan->n_ranks, write, ctx, err);
+  }
+  opi_arena_release(&scratch);
+  return status;
 }
 
 opipe_status opi_api_plan_annotate(opipe_plan *plan, opipe_write_fn write, void *ctx,
                                    opipe_error *err) {
-  OPI_TRY(check_sink(plan, write, "plan_annotate", err));
-  const opi_model *file = plan->model->file;
-  const opipe_allocator *allocator = &plan->model->context->allocator;
-  const size_t n = file->graph->n_nodes;
   opi_bound *bound = NULL;
-  int32_t *stages = opi_alloc_zero(allocator, n + 1, sizeof(*stages));
-  if (stages == NULL)
-    return opi_fail_nomem(err, n * sizeof(*stages), "annotations");
-  opipe_status status = bind_plan(plan, &bound, err);
-  if (status == OPIPE_OK) {
-    stages_of_file(plan->plan, bound->graph, stages, (uint32_t)n);
-    spread_stages(file->graph, stages);
-    status = opi_model_annotate(file, "onnx-pipe", stages, (uint32_t)n, plan->plan->n_ranks, write,
-                                ctx, err);
-  }
+  OPI_TRY(check_sink(plan, write, "plan_annotate", err));
+  OPI_TRY(bind_unfused(plan, &bound, err));
+  const opipe_status status = annotate_bound(plan, bound->graph, write, ctx, err);
   opi_bound_free(bound);
-  opi_free(allocator, stages, (n + 1) * sizeof(*stages));
   return status;
 }
 

@@ -59,9 +59,10 @@ void opi_model_free(opi_model *model); /* accepts NULL */
  * not stay resident beside the copies. [any-thread] */
 void opi_model_relax(const opi_model *model);
 
-/* Writes the model file with `stage_of_node` [n main graph nodes, -1: leave out] as IR-11
- * annotations under configuration `name` with n_devices devices; every other byte of the file
- * survives in place or shifted, annotations of the same name are replaced. */
+/* Writes the model file with `stage_of_node` [n main graph nodes, -1: leave out; nodes beyond
+ * n_nodes are left out] as IR-11 annotations under configuration `name` with n_devices devices;
+ * every other byte of the file survives in place or shifted, annotations of the same name are
+ * replaced. */
 opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
                                 opipe_write_fn write, void *ctx, opipe_error *err);

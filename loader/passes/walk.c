@@ -189,7 +189,7 @@ static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, 
   opi_node node;
   bool poisoned = false;
   if (scope->outer == NULL) {
-    b->origin_index = index;
+    b->origin_index = from->source;
     b->origin_stage = from->stage;
   }
   opipe_error reason = OPIPE_ERROR_INIT;

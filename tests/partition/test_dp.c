@@ -31,7 +31,7 @@ static void make(problem *p, opi_test_random *random, bool chain) {
   toy_open(&p->t);
   uint32_t before = toy_input(&p->t, "x", 4);
   for (uint32_t n = 0; n < NODES; ++n) {
-    char name[8];
+    char name[16];
     uint32_t in[2] = {before, before};
     if (!chain && n > 0)
       in[0] = in[1] = values[opi_test_next(random) % n];

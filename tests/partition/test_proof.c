@@ -12,7 +12,7 @@ static opi_cutting *chain(toy *t, uint32_t n) {
   toy_open(t);
   uint32_t v = toy_input(t, "x", 8);
   for (uint32_t i = 0; i < n; ++i) {
-    char name[8];
+    char name[16];
     (void)snprintf(name, sizeof(name), "v%u", i);
     v = toy_node(t, name, &v, 1, 8);
     stages[i] = i;
