@@ -93,14 +93,23 @@ static opipe_status find_transport(finish *f, const char *id) {
   return OPIPE_OK;
 }
 
+/* The batch axis of input i of a bound graph, which lacks the pinned inputs of the file. */
+static int32_t batch_axis(const finish *f, const opi_graph *g, uint32_t i) {
+  const opi_graph *file = f->env->model->graph;
+  for (uint32_t k = 0; k < file->n_inputs; ++k) {
+    if (strcmp(file->values[file->inputs[k]].name, g->values[g->inputs[i]].name) == 0)
+      return opi_batch_axis(f->env->model, f->plan->batch_dim, k);
+  }
+  return -1;
+}
+
 static opipe_status carry_batch(finish *f, const opi_graph *g) {
   opi_carry *in = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_inputs);
   opi_carry *out = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_values);
   if (in == NULL || out == NULL)
     return opi_fail_nomem(f->err, g->n_values * sizeof(*out), "a proof");
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    in[i] = (opi_carry){
-        .axis = opi_batch_axis(f->env->model, f->plan->batch_dim, i), .outer = 1, .inner = 1};
+    in[i] = (opi_carry){.axis = batch_axis(f, g, i), .outer = 1, .inner = 1};
   }
   return opi_carry_axis(g, in, out, f->err);
 }

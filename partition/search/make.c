@@ -2,9 +2,10 @@
 /* The planner for streams: devices and layout first, then the cut (given, annotated or searched),
  * then opi_plan_finish.
  *
- * The search works on estimates of a stage's memory; the finished plan is exact. Where a rank turns
- * out too large, its stages' caps are lowered by what was missing and the search runs again; when
- * nothing fits any more, the first exact report is the answer.
+ * The search works on estimates of a stage's memory; the finished plan is exact. The best cut
+ * without caps is tried first; where a rank turns out too large, its stages' estimates are held
+ * down step by step and the search runs again; when nothing is found any more, the first exact
+ * report is the answer.
  */
 #include <string.h>
 
@@ -15,7 +16,7 @@
 #include "partition/schedule/compute_order.h"
 #include "partition/search/dp.h"
 
-enum { ATTEMPTS = 12, STAGES_MOST = 4096 };
+enum { ATTEMPTS = 24, STAGES_MOST = 4096 };
 
 typedef struct planner {
   const opi_plan_env *env;
@@ -25,8 +26,9 @@ typedef struct planner {
   opi_arena scratch;
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
-  opi_profile **profiles;  /* [n_ranks] shared where devices are equal */
-  uint32_t *profile_owner; /* [n_ranks] the rank whose entry owns the profile */
+  opi_profile **profiles;   /* [n_ranks] shared where devices are equal */
+  uint32_t *stages_of_rank; /* [n_ranks] */
+  uint32_t *profile_owner;  /* [n_ranks] the rank whose entry owns the profile */
   opipe_error *err;
 } planner;
 
@@ -267,42 +269,62 @@ static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
   return opi_plan_finish(p->env, p->plan, p->bound, p->plan->transport, p->err);
 }
 
-/* Lowers the caps of the stages of each rank that was too large. */
-static void tighten(const planner *p, uint64_t *caps) {
+/* The search's estimate of a stage's memory is on the high side (a backend aliases and fuses): a
+ * rank that was exactly measured as too large gets its estimate held to twice its cap, then closer
+ * step by step, then below it by what was missing. */
+static void tighten(const planner *p, uint64_t *caps, uint32_t *steps) {
+  static const double factors[] = {2.0, 1.5, 1.25, 1.0};
   for (uint32_t s = 0; s < p->plan->n_stages; ++s) {
-    const opi_memory *m = &p->plan->memory[opi_plan_rank(p->plan, s, 0)];
+    const uint32_t rank = opi_plan_rank(p->plan, s, 0);
+    const opi_memory *m = &p->plan->memory[rank];
     if (m->total_bytes <= m->cap_bytes)
       continue;
+    const double share = (double)m->cap_bytes / (double)p->stages_of_rank[rank];
     const uint64_t over = (m->total_bytes - m->cap_bytes) + m->cap_bytes / 64 + 1;
-    caps[s] = caps[s] > over ? caps[s] - over : 0;
+    if (steps[s] < OPI_COUNT(factors)) {
+      caps[s] = (uint64_t)(share * factors[steps[s]]);
+    } else {
+      caps[s] = caps[s] > over ? caps[s] - over : 0;
+    }
+    ++steps[s];
   }
 }
 
-static opipe_status search_cut(planner *p, const opi_cut_problem *problem, uint64_t *caps) {
+/* One cut under the caps as they stand: contiguous, refined if that fits, finished exactly. */
+static opipe_status try_cut(planner *p, const opi_cut_problem *problem) {
   opi_plan *plan = p->plan;
-  opipe_error first = OPIPE_ERROR_INIT;
-  for (uint32_t attempt = 0; attempt < ATTEMPTS; ++attempt) {
-    uint32_t moves = 0;
-    opipe_status status = opi_cut_dp(problem, plan->allocator, plan->stage_of_node, p->err);
-    if (status == OPIPE_E_LIMIT && attempt > 0)
-      break;
-    if (status < 0)
-      return status;
-    uint32_t *contiguous =
-        opi_arena_copy(&p->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
-    if (contiguous == NULL)
-      return opi_fail_nomem(p->err, plan->n_nodes * sizeof(uint32_t), "a cut");
-    OPI_TRY(opi_cut_refine(problem, plan->allocator, plan->stage_of_node, &moves, p->err));
+  uint32_t moves = 0;
+  OPI_TRY(opi_cut_dp(problem, plan->allocator, plan->stage_of_node, p->err));
+  uint32_t *contiguous =
+      opi_arena_copy(&p->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
+  if (contiguous == NULL)
+    return opi_fail_nomem(p->err, plan->n_nodes * sizeof(uint32_t), "a cut");
+  OPI_TRY(opi_cut_refine(problem, plan->allocator, plan->stage_of_node, &moves, p->err));
+  opipe_status status = finish_cut(p, problem);
+  if (status == OPIPE_E_LIMIT && moves != 0) {
+    memcpy(plan->stage_of_node, contiguous, plan->n_nodes * sizeof(uint32_t));
     status = finish_cut(p, problem);
-    if (status == OPIPE_E_LIMIT && moves != 0) {
-      memcpy(plan->stage_of_node, contiguous, plan->n_nodes * sizeof(uint32_t));
-      status = finish_cut(p, problem);
-    }
+  }
+  return status;
+}
+
+static opipe_status search_cut(planner *p, const opi_cut_problem *problem, uint64_t *caps) {
+  opipe_error first = OPIPE_ERROR_INIT;
+  uint32_t *steps = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_stages);
+  if (steps == NULL)
+    return opi_fail_nomem(p->err, p->plan->n_stages * sizeof(*steps), "a cut");
+  for (uint32_t s = 0; s < p->plan->n_stages; ++s)
+    caps[s] = UINT64_MAX;
+  for (uint32_t attempt = 0; attempt < ATTEMPTS; ++attempt) {
+    p->plan->memory = NULL;
+    const opipe_status status = try_cut(p, problem);
     if (status != OPIPE_E_LIMIT)
       return status;
     if (attempt == 0 && p->err != NULL)
       first = *p->err;
-    tighten(p, caps);
+    if (p->plan->memory == NULL) /* the search itself found no cut under these caps */
+      break;
+    tighten(p, caps, steps);
   }
   if (p->err != NULL)
     *p->err = first;
@@ -313,16 +335,14 @@ static opipe_status cut(planner *p) {
   opi_plan *plan = p->plan;
   uint64_t *caps = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_stages);
   const opi_profile **profiles = OPI_ARENA_ARRAY(&p->scratch, const opi_profile *, plan->n_stages);
-  uint32_t *stages_of_rank = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_ranks);
-  if (caps == NULL || profiles == NULL || stages_of_rank == NULL)
+  p->stages_of_rank = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_ranks);
+  if (caps == NULL || profiles == NULL || p->stages_of_rank == NULL)
     return opi_fail_nomem(p->err, plan->n_stages, "a cut");
   for (uint32_t s = 0; s < plan->n_stages; ++s)
-    ++stages_of_rank[opi_plan_rank(plan, s, 0)];
+    ++p->stages_of_rank[opi_plan_rank(plan, s, 0)];
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
-    const uint32_t rank = opi_plan_rank(plan, s, 0);
-    const uint64_t cap = plan->devices[rank].memory_bytes;
-    caps[s] = cap == 0 ? UINT64_MAX : cap / stages_of_rank[rank];
-    profiles[s] = p->profiles[rank];
+    caps[s] = UINT64_MAX;
+    profiles[s] = p->profiles[opi_plan_rank(plan, s, 0)];
   }
   const opi_cut_problem problem = {.graph = p->bound->graph,
                                    .profiles = profiles,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who calls the interpreter: the rank's own thread, or the host by session_drive. Both wait at the
  * rank's doorbell in between. */
+#include <fenv.h>
+
 #include "runtime/state.h"
 
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
@@ -26,6 +28,8 @@ void *opi_rank_thread(void *arg) {
   opi_rank *rank = arg;
   const opipe_transport *t = rank->session->transport;
   opipe_status status = OPIPE_OK;
+  (void)fesetenv(FE_DFL_ENV); /* bits must not depend on the rounding or flushing of the thread that
+                                 opened us */
   while (status >= 0) {
     const uint32_t seen = t->doorbell(rank->endpoint);
     status = opi_rank_advance(rank, NULL);
