@@ -79,9 +79,12 @@ static opipe_status open_devices(finish *f) {
   return OPIPE_OK;
 }
 
-static opipe_status find_transport(finish *f, const char *id) {
+static opipe_status find_transport(finish *f, const char *spec) {
+  char id[64];
+  const char *options = NULL;
   opi_transport_ref ref;
   opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
+  OPI_TRY(opi_transport_split(spec, id, &options, f->err));
   OPI_TRY(f->env->plugins->transport(f->env->plugins->ctx, id, &ref, f->err));
   OPI_TRY(ref.table->info(ref.self, &info, f->err));
   if (info.max_ranks != 0 && info.max_ranks < f->plan->n_ranks) {

@@ -26,6 +26,11 @@ typedef struct opi_plan_env {
   uint64_t (*now_ns)(void);
 } opi_plan_env;
 
+/* A transport as plans spell it, "id" or "id:key=value,...": the id in `out_id` (64 bytes), the
+ * options as a pointer into `spec`, NULL without. */
+opipe_status opi_transport_split(const char *spec, char out_id[64], const char **out_options,
+                                 opipe_error *err);
+
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
 void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 

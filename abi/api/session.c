@@ -27,6 +27,7 @@ static void forget(opipe_session *s) {
 static opipe_status open_runtime(opipe_context *context, opipe_session *s,
                                  const opipe_session_params *params, opipe_error *err) {
   const opi_plan *plan = s->plan->plan;
+  char id[64];
   opi_session_env env = {.allocator = &context->allocator,
                          .logger = &context->logger,
                          .model = s->plan->model->file,
@@ -38,7 +39,8 @@ static opipe_status open_runtime(opipe_context *context, opipe_session *s,
     OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind, &s->backends[r],
                                      err));
   }
-  OPI_TRY(context->plugins.transport(context->plugins.ctx, plan->transport, &env.transport, err));
+  OPI_TRY(opi_transport_split(plan->transport, id, &env.transport_options, err));
+  OPI_TRY(context->plugins.transport(context->plugins.ctx, id, &env.transport, err));
   OPI_TRY(opi_context_evaluator(context, &env.evaluator, err));
   return opi_session_open(&env, params, &s->session, err);
 }

@@ -62,24 +62,25 @@ enum {
       {"allow-symlinks", NULL, "external data may be reached through symlinks", O_SYMLINKS}, {    \
     "allow-hardlinks", NULL, "external data may have several hard links", O_HARDLINKS             \
   }
-#define PLAN_ROWS                                                                                \
-  {"device", "KIND[,memory=SIZE][,threads=N]",                                                   \
-   "the devices in order, the last one repeats (repeatable)", O_DEVICE},                         \
-      {"stages", "S", "number of stages", O_STAGES},                                             \
-      {"threads", "T", "compute threads per rank", O_THREADS},                                   \
-      {"cut", "SPEC",                                                                            \
-       "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT},    \
-      {"plan", "FILE", "a whole plan", O_PLAN},                                                  \
-      {"memory", "SIZE", "cap of every device that has none of its own", O_MEMORY},              \
-      {"schedule", "NAME[:key=value,...]", "sequential, gpipe (preset) or a plugin's id",        \
-       O_SCHEDULE},                                                                              \
-      {"microbatches", "M", "micro-batches of a request", O_MICROBATCHES},                       \
-      {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                  \
-      {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                             \
-      {"transport", "NAME", "local (preset) or a plugin's id", O_TRANSPORT},                     \
-      {"cost", "rates|measured", "node times from device rates (preset) or measured", O_COST}, { \
-    "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",    \
-        O_IGNORE                                                                                 \
+#define PLAN_ROWS                                                                                  \
+  {"device", "KIND[,memory=SIZE][,threads=N]",                                                     \
+   "the devices in order, the last one repeats (repeatable)", O_DEVICE},                           \
+      {"stages", "S", "number of stages", O_STAGES},                                               \
+      {"threads", "T", "compute threads per rank", O_THREADS},                                     \
+      {"cut", "SPEC",                                                                              \
+       "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT},      \
+      {"plan", "FILE", "a whole plan", O_PLAN},                                                    \
+      {"memory", "SIZE", "cap of every device that has none of its own", O_MEMORY},                \
+      {"schedule", "NAME[:key=value,...]", "sequential, gpipe (preset) or a plugin's id",          \
+       O_SCHEDULE},                                                                                \
+      {"microbatches", "M", "micro-batches of a request", O_MICROBATCHES},                         \
+      {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                    \
+      {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                               \
+      {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \
+       O_TRANSPORT},                                                                               \
+      {"cost", "rates|measured", "node times from device rates (preset) or measured", O_COST}, {   \
+    "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",      \
+        O_IGNORE                                                                                   \
   }
 
 static const cli_option inspect_table[] = {

@@ -163,7 +163,7 @@ typedef struct opipe_plan_params {
   uint32_t cost;         /* OPIPE_COST_* */
   uint32_t flags;        /* OPIPE_PLAN_* */
   uint32_t n_ranks;      /* 0: as the schedule's layout needs */
-  const char *transport; /* plugin id, NULL: "local" */
+  const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u };
 
@@ -326,8 +326,9 @@ typedef struct opipe_api {
   /* Cancels what is in flight, joins threads, frees. Requests not released become invalid.
    * [control] */
   void (*session_close)(opipe_session *session);
-  /* Starts a request. OPIPE_PENDING: max_in_flight requests are unfinished, nothing was started. A
-   * request of another shape than the plan's is compiled first (cold). [any-thread] */
+  /* Starts a request. OPIPE_PENDING: max_in_flight requests are unfinished (or a new shape must
+   * wait for room), nothing was started. A request of another shape than the plan's is compiled
+   * first (cold). [any-thread] */
   opipe_status (*session_submit)(opipe_session *session, const opipe_submit_params *params,
                                  opipe_request **out_request, opipe_error *err);
   opipe_status (*request_poll)(
