@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The matrix: model folder x data set x fused or not x stages x schedule x micro-batches x caps.
+ * Every case compares with the plan's reference (bits), the uncut model (close) and the data set,
+ * and predicted with measured memory. */
+#ifndef TESTS_MATRIX_CASES_H
+#define TESTS_MATRIX_CASES_H
+
+#include "tests/matrix/kit.h"
+
+typedef struct mx_count {
+  uint32_t passed, failed;
+  uint32_t refused_rows, refused_batch, refused_node; /* micro-batches that cannot be */
+  uint32_t capped, one_cut; /* plans that a cap moved; models whose cut no cap could move */
+} mx_count;
+
+/* full: all cases; else a cover: every model, every stage count, pairs of the other choices in
+ * turn. Fails the running test for each case that does not hold. */
+void mx_matrix(bool full, mx_count *count);
+/* One case; NULL when it holds, else why not (static storage). `uncut` is the whole model's. */
+const char *mx_case(mx_model *m, opipe_plan *plan, uint32_t n_ranks, const mx_result *uncut);
+
+#endif /* TESTS_MATRIX_CASES_H */
