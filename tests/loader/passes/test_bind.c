@@ -87,6 +87,8 @@ static void test_names_survive(void) {
   test_rename(&t, c, "c");
   test_rename(&t, d, "d");
   test_output(&t, d);
+  for (uint32_t n = 0; n < t.graph->n_nodes; n++)
+    t.graph->nodes[n].source = n; /* as if read from a file */
   opi_bound *bound = bind_or_end(&t, &options);
   const opi_graph *g = bound->graph;
   OPI_ASSERT_INT(g->n_nodes, 2);
