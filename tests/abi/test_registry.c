@@ -113,6 +113,16 @@ static void test_a_newer_plugin_that_can_live_with_us_is_taken(void) {
   opi_registry_free(r);
 }
 
+/* Built against the frozen headers of an older minor. */
+static void test_an_old_plugin_is_taken(void) {
+  const char *path = mock("v1.0");
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(&path, 1);
+  OPI_ASSERT_OK_FATAL(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err), &err);
+  OPI_ASSERT(((const opipe_schedule *)ref.table)->layout != NULL);
+  opi_registry_free(r);
+}
+
 static void test_a_sanitized_plugin_is_refused_before_it_is_loaded(void) {
   if (access(mock("asan"), R_OK) != 0)
     OPI_SKIP("this build is sanitized itself");
@@ -262,6 +272,7 @@ static void test_every_failing_allocation_is_survived(void) {
 OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_each_broken_rule_is_named),
               OPI_TEST(test_a_newer_plugin_that_can_live_with_us_is_taken),
+              OPI_TEST(test_an_old_plugin_is_taken),
               OPI_TEST(test_a_sanitized_plugin_is_refused_before_it_is_loaded),
               OPI_TEST(test_files_that_are_no_plugins), OPI_TEST(test_truncated_files_never_crash),
               OPI_TEST(test_a_fifo_does_not_hang), OPI_TEST(test_a_given_path_must_exist),

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What applications call: one exported function gives a table; the table makes contexts, models,
+ * plans and sessions.
+ *
+ *   opipe_get_api -> context_create -> model_load -> model_bind -> plan_make -> session_open ->
+ * session_submit, request_wait, ...
+ *
+ * Errors: every function that can fail returns opipe_status and fills a caller-owned opipe_error
+ * (NULL allowed). Outputs are set only on success. A handle used in a forked child answers
+ * OPIPE_E_STATE "opened in another process". Lifetimes: a context outlives everything made from it;
+ * a model its bound models and plans; a plan may be destroyed once a session is open. Destroy
+ * functions accept NULL. Text is handed out through a sink (opipe_write_fn), so nothing needs
+ * freeing. Thread rules are those of abi.h; objects of one context may be used from different
+ * threads as their tags say.
+ */
+#ifndef OPIPE_HOST_H
+#define OPIPE_HOST_H
+
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct opipe_context opipe_context;
+typedef struct opipe_model opipe_model;
+typedef struct opipe_plan opipe_plan;
+typedef struct opipe_session opipe_session;
+typedef struct opipe_request opipe_request;
+
+/* ---- context ---- */
+
+/* A cap on what all sessions of the context together may take of one device ("cpu" index 0, ...).
+ */
+typedef struct opipe_device_budget {
+  const char *kind; /* plugin id */
+  uint32_t index;
+  uint32_t reserved;
+  uint64_t memory_bytes;
+} opipe_device_budget;
+
+typedef struct opipe_context_params {
+  uint32_t struct_size;
+  uint32_t log_level; /* OPIPE_LOG_*: messages above it are dropped */
+  const opipe_allocator
+      *allocator; /* NULL: the system's. Copied; its ctx must outlive the context */
+  void *log_ctx;
+  /* NULL: errors and warnings go to stderr. [callback: any thread] */
+  void (*log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
+  const char *const *plugin_paths; /* files or directories searched first, in order */
+  const opipe_device_budget *budgets;
+  uint32_t n_plugin_paths;
+  uint32_t n_budgets;
+  uint32_t cores; /* cores the context may use; 0: those this process is allowed */
+  uint32_t flags; /* OPIPE_CONTEXT_* */
+} opipe_context_params;
+/* ONLY_STATIC: no file is searched or opened, only registered descriptors are used. */
+enum { OPIPE_CONTEXT_ONLY_STATIC = 1u };
+
+/* ---- models ---- */
+
+enum {
+  OPIPE_LOAD_GRAPH_ONLY = 1u,
+  OPIPE_LOAD_ALLOW_SYMLINKS = 2u,
+  OPIPE_LOAD_ALLOW_HARDLINKS = 4u
+};
+
+typedef struct opipe_load_params {
+  uint32_t struct_size;
+  uint32_t flags;   /* OPIPE_LOAD_* */
+  const char *path; /* a .onnx file; or NULL and: */
+  const void *data; /* the bytes of one, borrowed until model_destroy */
+  uint64_t n_bytes;
+  const char *base_dir;         /* with data: where external data lies, NULL: none allowed */
+  uint64_t memory_budget_bytes; /* host metadata, 0: 64 MiB + 8 x file size */
+} opipe_load_params;
+
+typedef struct opipe_dim {
+  const char *name; /* a dim_param of the file, or "INPUT.axis" */
+  int64_t value;    /* >= 0 */
+} opipe_dim;
+
+/* An input that is fixed before constants are folded. */
+typedef struct opipe_pin {
+  const char *input;
+  opipe_tensor value; /* host memory; copied */
+} opipe_pin;
+
+enum {
+  OPIPE_BIND_NO_FUSE = 1u, /* recognise no patterns */
+  OPIPE_BIND_DEFAULTS =
+      2u, /* free dimensions get stated defaults: batch 1, others 8; expressions are solved */
+  OPIPE_BIND_GRAPH_DROPOUT = 4u /* Dropout as the operator text says; without: identity */
+};
+
+typedef struct opipe_bind_options {
+  uint32_t struct_size;
+  uint32_t flags; /* OPIPE_BIND_* */
+  const opipe_dim *dims;
+  const opipe_pin *pins;
+  uint32_t n_dims;
+  uint32_t n_pins;
+  const char *const *keep; /* names of tensors that no fusion may swallow */
+  uint32_t n_keep;
+  uint32_t reserved;
+} opipe_bind_options;
+
+/* An input or output. Pointers belong to the model (until model_destroy). */
+typedef struct opipe_tensor_info {
+  uint32_t struct_size;
+  uint32_t dtype; /* OPIPE_FLOAT ... */
+  const char *name;
+  const int64_t *shape;         /* [rank], -1: free (never in bound models) */
+  const char *const *dim_names; /* [rank], NULL entries: unnamed; NULL: none has a name */
+  uint32_t rank;
+  uint32_t flags;      /* 0 */
+  int64_t index_limit; /* integer inputs of bound models: values index extents no smaller than this;
+                          0: unknown */
+} opipe_tensor_info;
+
+typedef struct opipe_model_info {
+  uint32_t struct_size;
+  uint32_t bound; /* 1: made by model_bind */
+  uint32_t n_inputs;
+  uint32_t n_outputs;
+  uint32_t n_file_nodes;       /* as the file has them, functions expanded */
+  uint32_t n_nodes;            /* bound: what is left */
+  uint32_t n_annotated_stages; /* from IR-11 pipeline_stage, 0: none */
+  uint32_t n_dims;             /* bound: dimensions that were free */
+  uint64_t parameter_elems;
+  uint64_t parameter_bytes;
+  double flops; /* bound: of one request */
+} opipe_model_info;
+
+enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
+
+/* ---- plans ---- */
+
+typedef struct opipe_device_choice {
+  const char *kind;      /* backend id: "cpu" */
+  const char *options;   /* for the backend, NULL: none */
+  uint64_t memory_bytes; /* 0: what the device has */
+  uint32_t index;
+  uint32_t threads; /* 0: backend's choice */
+} opipe_device_choice;
+
+enum { OPIPE_COST_RATES = 0, OPIPE_COST_MEASURED = 1 };
+
+typedef struct opipe_plan_params {
+  uint32_t struct_size;
+  uint32_t n_stages; /* 0: as many as there are devices, or 1 */
+  const opipe_device_choice
+      *devices; /* one per rank in order; fewer than ranks: the last repeats; none: "cpu" */
+  uint32_t n_devices;
+  uint32_t n_microbatches; /* of a whole request; 0: 1 */
+  const char *schedule;    /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
+  const char *cut; /* "t1,t2:consumer1+consumer2;t3": tensors per boundary with optional consumers;
+                      NULL: chosen */
+  const char *
+      batch_dim; /* the dimension that micro-batches split; NULL: the one of axis 0 of the inputs */
+  uint64_t memory_bytes; /* cap of every device that has none of its own; 0: none */
+  uint32_t depth;        /* slots of every boundary tensor, 0: 2 */
+  uint32_t cost;         /* OPIPE_COST_* */
+  uint32_t flags;        /* OPIPE_PLAN_* */
+  uint32_t n_ranks;      /* 0: as the schedule's layout needs */
+  const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
+} opipe_plan_params;
+enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u };
+
+typedef struct opipe_plan_info {
+  uint32_t struct_size;
+  uint32_t n_ranks;
+  uint32_t n_stages;
+  uint32_t n_microbatches;
+  double request_ns;  /* simulated time of one request alone */
+  double interval_ns; /* simulated time between requests of a stream */
+  double bound_ns;    /* lower bound on interval_ns */
+} opipe_plan_info;
+
+/* Bytes of one rank. */
+typedef struct opipe_memory_info {
+  uint32_t struct_size;
+  uint32_t rank;
+  uint64_t params_bytes;
+  uint64_t activation_bytes;
+  uint64_t workspace_bytes;
+  uint64_t boundary_bytes;
+  uint64_t gradient_bytes;
+  uint64_t optimizer_bytes;
+  uint64_t version_bytes;
+  uint64_t stash_bytes;
+  uint64_t total_bytes;
+  uint64_t cap_bytes;    /* UINT64_MAX: none */
+  uint64_t mapped_bytes; /* weight files used in place, not in total */
+} opipe_memory_info;
+
+/* ---- sessions ---- */
+
+enum {
+  OPIPE_THREADS_LIBRARY = 0, /* one executor thread per rank, started by the session */
+  OPIPE_THREADS_HOST = 1     /* the host drives each rank: session_drive */
+};
+enum {
+  OPIPE_SESSION_CHECK_FINITE =
+      1u, /* a NaN or infinity in any node's output fails the request, naming the node */
+  OPIPE_SESSION_REFERENCE = 2u, /* the plan's own stages by a plain loop in the submitting thread:
+                                   no schedule, no transport */
+  OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
+  OPIPE_SESSION_NO_BACKEND_FUSE = 8u
+};
+
+typedef struct opipe_session_params {
+  uint32_t struct_size;
+  uint32_t threads;       /* OPIPE_THREADS_LIBRARY | _HOST */
+  uint32_t flags;         /* OPIPE_SESSION_* */
+  uint32_t max_in_flight; /* requests accepted before submit answers OPIPE_PENDING; 0: 2 x stages */
+  uint64_t watchdog_ns; /* a rank without progress for so long while it has work fails the session;
+                           0: 60 s */
+  uint32_t spin_us;     /* how long a waiting rank spins before it sleeps; UINT32_MAX: the library's
+                           choice */
+  uint32_t max_shapes;  /* shape signatures kept compiled, 0: 8 */
+} opipe_session_params;
+
+/* A named tensor of a request. */
+typedef struct opipe_binding_io {
+  const char *name;
+  opipe_tensor tensor;
+  opipe_fence ready; /* inputs: when it may be read; outputs: when it may be written */
+  opipe_fence done;  /* set when the library has finished with it */
+} opipe_binding_io;
+
+typedef struct opipe_submit_params {
+  uint32_t struct_size;
+  uint32_t n_inputs;
+  uint32_t n_outputs;
+  uint32_t reserved;
+  const opipe_binding_io
+      *inputs; /* every graph input, any order; borrowed until the request has finished */
+  const opipe_binding_io *outputs; /* caller's buffers for some or all outputs (dense); others stay
+                                      the library's until request_release */
+  uint64_t stream;                 /* requests of one stream finish in the order of submission */
+  uint64_t deadline_ns; /* relative; 0: none. Passed: the request fails with OPIPE_E_TIMEOUT */
+} opipe_submit_params;
+
+typedef struct opipe_session_info {
+  uint32_t struct_size;
+  uint32_t n_ranks;
+  uint64_t requests_done;
+  uint64_t requests_failed;
+  uint64_t shapes_compiled; /* shape signatures compiled since opening */
+  uint64_t busy_ns;         /* sum over ranks of time in programs */
+  uint64_t reserved;
+} opipe_session_info;
+
+/* ---- the table ---- */
+
+typedef struct opipe_api {
+  uint32_t struct_size;
+  uint16_t abi_major;
+  uint16_t abi_minor;
+  const char *version; /* "0.1.0" */
+
+  /* -- context -- */
+  opipe_status (*context_create)(const opipe_context_params *params, opipe_context **out_context,
+                                 opipe_error *err); /* [any-thread] */
+  void (*context_destroy)(
+      opipe_context *context); /* everything made from it must be gone. [control] */
+  /* Adds a plugin that is linked into the host. The descriptor must outlive the context. [control]
+   */
+  opipe_status (*context_register_static)(opipe_context *context, const opipe_plugin *plugin,
+                                          opipe_error *err);
+  /* Every plugin found and every candidate refused, with the reason. [control] */
+  opipe_status (*context_plugins)(opipe_context *context, uint32_t format, opipe_write_fn write,
+                                  void *ctx, opipe_error *err);
+
+  /* -- models -- */
+  opipe_status (*model_load)(opipe_context *context, const opipe_load_params *params,
+                             opipe_model **out_model, opipe_error *err);
+  void (*model_destroy)(opipe_model *model);
+  /* A bound model: every dimension a number, constants folded, patterns recognised. The unbound one
+   * must outlive it. [any-thread] Errors: INVALID names the dimension left free or contradicting;
+   * UNSUPPORTED reports all nodes, or the input whose value is needed. */
+  opipe_status (*model_bind)(opipe_model *model, const opipe_bind_options *options,
+                             opipe_model **out_bound, opipe_error *err);
+  opipe_status (*model_info)(opipe_model *model, opipe_model_info *io_info, opipe_error *err);
+  opipe_status (*model_input)(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
+                              opipe_error *err);
+  opipe_status (*model_output)(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
+                               opipe_error *err);
+  /* Dimension `index` of a bound model that was free, and its number. */
+  opipe_status (*model_dim)(opipe_model *model, uint32_t index, opipe_dim *out_dim,
+                            opipe_error *err);
+  /* Inputs, outputs, dimensions, operators before and after, patterns, parameters, ties, work.
+   * [any-thread] */
+  opipe_status (*model_describe)(opipe_model *model, uint32_t format, opipe_write_fn write,
+                                 void *ctx, opipe_error *err);
+
+  /* -- plans -- */
+  /* Cuts a bound model; proves the result. Errors: LIMIT says what does not fit, at which stage and
+   * by how much. [any-thread] */
+  opipe_status (*plan_make)(opipe_model *model, const opipe_plan_params *params,
+                            opipe_plan **out_plan, opipe_error *err);
+  /* Reads a plan (JSON) for `model` (unbound or bound); refused for a model of another fingerprint,
+   * naming both. */
+  opipe_status (*plan_read)(opipe_model *model, const void *json, uint64_t n_bytes,
+                            opipe_plan **out_plan, opipe_error *err);
+  opipe_status (*plan_write)(opipe_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err);
+  opipe_status (*plan_describe)(opipe_plan *plan, uint32_t format, opipe_write_fn write, void *ctx,
+                                opipe_error *err);
+  /* The model file with the plan as IR-11 annotations; all other bytes survive. */
+  opipe_status (*plan_annotate)(opipe_plan *plan, opipe_write_fn write, void *ctx,
+                                opipe_error *err);
+  opipe_status (*plan_info)(opipe_plan *plan, opipe_plan_info *io_info, opipe_error *err);
+  opipe_status (*plan_memory)(opipe_plan *plan, uint32_t rank, opipe_memory_info *io_info,
+                              opipe_error *err); /* predicted */
+  /* Tensors that cross stages, one call per boundary tensor; OPIPE_E_NOTFOUND past the last. */
+  opipe_status (*plan_cut_tensor)(opipe_plan *plan, uint32_t index, const char **out_name,
+                                  uint32_t *out_src_stage, uint32_t *out_dst_stage,
+                                  opipe_error *err);
+  void (*plan_destroy)(opipe_plan *plan);
+
+  /* -- sessions -- */
+  opipe_status (*session_open)(opipe_context *context, opipe_plan *plan,
+                               const opipe_session_params *params, opipe_session **out_session,
+                               opipe_error *err);
+  /* Cancels what is in flight, joins threads, frees. Requests not released become invalid.
+   * [control] */
+  void (*session_close)(opipe_session *session);
+  /* Starts a request. OPIPE_PENDING: max_in_flight requests are unfinished (or a new shape must
+   * wait for room), nothing was started. A request of another shape than the plan's is compiled
+   * first (cold). [any-thread] */
+  opipe_status (*session_submit)(opipe_session *session, const opipe_submit_params *params,
+                                 opipe_request **out_request, opipe_error *err);
+  opipe_status (*request_poll)(
+      opipe_request *request,
+      opipe_error *err); /* OK | PENDING | < 0 how it failed. [any-thread] */
+  /* Blocks; OPIPE_E_TIMEOUT after timeout_ns (UINT64_MAX: for ever), the request goes on. One
+   * waiter at a time. */
+  opipe_status (*request_wait)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
+  opipe_status (*request_cancel)(
+      opipe_request *request,
+      opipe_error *err); /* it then finishes with OPIPE_E_CANCELLED. [any-thread] */
+  /* View of output `index` (model order) of a finished request; valid until request_release. */
+  opipe_status (*request_output)(opipe_request *request, uint32_t index, opipe_tensor *out_tensor,
+                                 opipe_error *err);
+  void (*request_release)(opipe_request *request); /* waits for an unfinished one; accepts NULL */
+  /* threads=HOST: runs rank `rank` until it has nothing to do or timeout_ns passed (OPIPE_PENDING).
+   * [step:rank] */
+  opipe_status (*session_drive)(opipe_session *session, uint32_t rank, uint64_t timeout_ns,
+                                opipe_error *err);
+  opipe_status (*session_memory)(opipe_session *session, uint32_t rank, opipe_memory_info *io_info,
+                                 opipe_error *err); /* measured */
+  opipe_status (*session_info)(opipe_session *session, opipe_session_info *io_info,
+                               opipe_error *err);
+
+  /* -- reserved: refused with OPIPE_E_UNSUPPORTED until their step -- */
+  /* Binds output `output` to input `input` of the next request of the same stream; the tensor stays
+   * on its device. */
+  opipe_status (*session_bind_state)(opipe_session *session, const char *output, const char *input,
+                                     opipe_error *err);
+  opipe_status (*session_train_step)(opipe_session *session, const opipe_submit_params *params,
+                                     opipe_request **out_ticket, opipe_error *err);
+  opipe_status (*session_flush)(opipe_session *session, opipe_error *err);
+} opipe_api;
+
+/* The one exported function. minor: the lowest table minor the caller can live with
+ * (OPIPE_TARGET_MINOR). Errors: OPIPE_E_ABI names both versions and which side to change. Thread:
+ * [any-thread] */
+OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,
+                                        opipe_error *err);
+typedef opipe_status (*opipe_get_api_fn)(uint32_t major, uint32_t minor, const opipe_api **out_api,
+                                         opipe_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPIPE_HOST_H */
