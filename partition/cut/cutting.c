@@ -453,3 +453,13 @@ void opi_cutting_free(opi_cutting *cutting) {
   opi_arena_release(&cutting->arena);
   opi_free(allocator, cutting, sizeof(*cutting));
 }
+
+bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b) {
+  if (strcmp(a->name, b->name) != 0 || a->dtype != b->dtype || a->rank != b->rank ||
+      a->n_bytes != b->n_bytes)
+    return false;
+  if (a->rank > 0 && memcmp(a->shape, b->shape, a->rank * sizeof(int64_t)) != 0)
+    return false;
+  return a->data == b->data ||
+         (a->data != NULL && b->data != NULL && memcmp(a->data, b->data, (size_t)a->n_bytes) == 0);
+}

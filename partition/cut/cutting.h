@@ -79,6 +79,9 @@ opipe_status opi_cutting_build(const opi_graph *graph, const uint32_t *stage_of_
                                opi_cutting **out_cutting, opipe_error *err);
 void opi_cutting_free(opi_cutting *cutting); /* accepts NULL */
 
+/* Are two sources one parameter: equal in name, type, shape and content? */
+bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b);
+
 /* A node's key in plans: the name of its first present output. */
 const char *opi_node_key(const opi_graph *graph, const opi_node *node);
 

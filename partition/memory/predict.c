@@ -16,6 +16,7 @@ typedef struct counted {
 typedef struct predict {
   const opi_plan *plan;
   const opi_rank_device *devices;
+  const opi_cutting *table; /* whose parameters the sets hold: the first class */
   opi_memory *memory;
   opi_arena scratch;
   counted *seen;
@@ -31,6 +32,16 @@ typedef struct predict {
 static bool is_counted(predict *p, const char *name, uint64_t key, uint32_t rank) {
   for (uint32_t i = 0; i < p->n_seen; ++i) {
     if (p->seen[i].rank == rank && p->seen[i].key == key && strcmp(p->seen[i].name, name) == 0)
+      return true;
+  }
+  return false;
+}
+
+/* Parameters are those of the first class; a known value that only another class has (folded from
+ * its number of rows) is a constant of that class's programs, which takes no device memory. */
+static bool in_table(const opi_cutting *table, const opipe_param_source *source) {
+  for (uint32_t i = 0; i < table->n_params; ++i) {
+    if (opi_same_source(&table->sources[i], source))
       return true;
   }
   return false;
@@ -53,7 +64,8 @@ static opipe_status add_params(predict *p, const opi_cutting *cutting, const opi
   OPI_TRY(t->program_params(program, list, &count, p->err));
   for (uint32_t i = 0; i < count; ++i) {
     const char *name = cutting->params[list[i].slot].source.name;
-    if (is_counted(p, name, list[i].key, rank))
+    if (is_counted(p, name, list[i].key, rank) ||
+        !in_table(p->table, &cutting->params[list[i].slot].source))
       continue;
     if (!opi_arena_grow(&p->scratch, (void **)&p->seen, &p->room_seen, p->n_seen + 1,
                         sizeof(*p->seen))) {
@@ -137,6 +149,7 @@ opipe_status opi_predict(const opi_plan *plan, const opi_cutting *const *cutting
                          uint32_t compile_flags, const opipe_allocator *allocator,
                          opi_memory *out_memory, opipe_error *err) {
   predict p = {.plan = plan,
+               .table = cuttings[0],
                .devices = devices,
                .memory = out_memory,
                .compile_flags = compile_flags,

@@ -7,23 +7,13 @@
 
 #include "runtime/state.h"
 
-static bool same_source(const opipe_param_source *a, const opipe_param_source *b) {
-  if (strcmp(a->name, b->name) != 0 || a->dtype != b->dtype || a->rank != b->rank ||
-      a->n_bytes != b->n_bytes)
-    return false;
-  if (a->rank > 0 && memcmp(a->shape, b->shape, a->rank * sizeof(int64_t)) != 0)
-    return false;
-  return a->data == b->data ||
-         (a->data != NULL && b->data != NULL && memcmp(a->data, b->data, (size_t)a->n_bytes) == 0);
-}
-
 /* Slot of a parameter in the master's table, OPIPE_NONE: not there. */
 static uint32_t master_slot(const opi_cutting *master, const opipe_param_source *source,
                             uint32_t guess) {
-  if (guess < master->n_params && same_source(&master->sources[guess], source))
+  if (guess < master->n_params && opi_same_source(&master->sources[guess], source))
     return guess;
   for (uint32_t p = 0; p < master->n_params; ++p) {
-    if (same_source(&master->sources[p], source))
+    if (opi_same_source(&master->sources[p], source))
       return p;
   }
   return OPIPE_NONE;
