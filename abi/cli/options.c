@@ -151,9 +151,9 @@ static void print_help(const spec *s) {
     const bool optional = o->argument != NULL && o->argument[0] == '[';
     (void)snprintf(left, sizeof(left), "--%s%s%s", o->name,
                    o->argument == NULL ? ""
-                   : optional          ? ""
+                   : optional          ? "[="
                                        : " ",
-                   o->argument == NULL ? "" : o->argument);
+                   o->argument == NULL ? "" : o->argument + (optional ? 1 : 0));
     (void)printf("  %-40s %s\n", left, o->help);
   }
 }
