@@ -12,6 +12,7 @@
 #include "loader/graph/graph.h"
 
 typedef struct opi_builder opi_builder; /* loader/passes/builder.h */
+typedef struct opi_grad opi_grad;       /* loader/gradient/rules.h */
 
 /* How a value carries one of the special axes (batch, token, feature): dimension `axis` has outer *
  * N * inner elements in row-major factors, N the length of the special axis. axis -1: the value
@@ -49,8 +50,12 @@ typedef struct opi_op {
    * operator that carries none (refused when an input does). */
   opipe_status (*carry)(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                         opi_carry *out, opipe_error *err);
-  /* Appends the gradient of `node` (rules of the training step); NULL: not differentiable. */
-  opipe_status (*gradient)(opi_builder *builder, const opi_node *node, opipe_error *err);
+  /* Emits the gradient of `node` and contributes to its inputs' gradients (loader/gradient/rules.h).
+   * NULL with stops_gradient 0: not differentiable, an error where a gradient is wanted. */
+  opipe_status (*gradient)(opi_grad *g, const opi_node *node, opipe_error *err);
+  uint64_t stops_gradient; /* bit i: no gradient ever flows into input i (indices, shapes, masks);
+                              bit 63: nor into any input from 63 on. All ones: outputs are constant
+                              almost everywhere */
 } opi_op;
 
 /* "" and "ai.onnx" are one domain. NULL: unknown operator. */

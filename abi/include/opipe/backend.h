@@ -151,7 +151,42 @@ typedef struct opipe_bind_params {
       arena; /* at least program_info.arena_bytes; contents undefined before and after a run */
   const opipe_region *boundaries; /* [n_boundaries] by slot; copied. An input's region may equal no
                                      output's region */
+  opipe_params *gradients; /* since 1.1: set made by gradients_create and prepared for the program;
+                              NULL when it has no GRADIENT values */
 } opipe_bind_params;
+
+/* ---- training (since 1.1) ----
+ *
+ * Sets whose values change. Every copy (slot, key) of such a set is the set's own device memory, fp32
+ * elements where the key's layout is a format of fp32 (padding elements are zero and stay so):
+ * element-wise work and sums over equal layouts need not know the format.
+ *   One copy of each parameter is its *master* (params_master): the one that the optimizer changes;
+ * the others (further formats, half types) are made from it by params_refresh. A gradient set
+ * (gradients_create) has, per parameter, one accumulator for every layout that programs accumulate
+ * in; the first is of the master's layout, and gradients_fold adds the others to it. */
+
+enum { OPIPE_UPDATE_SGD = 0, OPIPE_UPDATE_ADAM = 1, OPIPE_UPDATE_ADAMW = 2 };
+enum {
+  OPIPE_UPDATE_NESTEROV = 1u,   /* SGD */
+  OPIPE_UPDATE_EPS_INNER = 2u,  /* ADAM*: epsilon is added to the root of the uncorrected second moment */
+  OPIPE_UPDATE_CLEAR = 4u       /* the gradient is set to 0 */
+};
+/* One element-wise update. g = gradient * gradient_scale.
+ *   SGD    g += decay w;  m = momentum m + g;  w -= lr (nesterov ? g + momentum m : m)   (m absent: g)
+ *   ADAM   g += decay w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g
+ *          w -= lr (m / c1) / (sqrt(v / c2) + eps);   c1 = 1 - b1^t, c2 = 1 - b2^t
+ *          EPS_INNER: w -= lr (sqrt(c2) / c1) m / (sqrt(v) + eps)
+ *   ADAMW  the same without decay in g; w -= lr decay w (of the value before this update) */
+typedef struct opipe_update {
+  uint32_t struct_size;
+  uint32_t kind;  /* OPIPE_UPDATE_SGD ... */
+  uint32_t flags; /* OPIPE_UPDATE_* */
+  uint32_t reserved;
+  uint64_t n_elems;
+  opipe_region weight, gradient, first, second; /* fp32 [n_elems]; first, second: buffer NULL where
+                                                   the kind has none */
+  double gradient_scale, lr, momentum, beta1, beta2, correction1, correction2, epsilon, decay;
+} opipe_update;
 
 typedef struct opipe_backend {
   uint32_t struct_size;
@@ -252,6 +287,46 @@ typedef struct opipe_backend {
    * regions must not run at once. [step:queue] */
   opipe_status (*run)(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                       uint32_t n_scalars, opipe_error *err);
+
+  /* -- training (since 1.1); all NULL: the backend cannot train -- */
+  /* A set whose values may change: nothing is used in place, every layout is device memory. Otherwise
+   * as params_create. params_prepare, _clone, _write, _read, _commit work on it; params_write changes
+   * every layout. [control] */
+  opipe_status (*params_create_owned)(opipe_device *device, const opipe_param_source *sources,
+                                      uint32_t n, opipe_params **out_params, opipe_error *err);
+  /* A gradient set over the parameters of `params` (owned); no accumulator yet. params_prepare makes
+   * those that a program accumulates in, zeroed; params_read gives the folded sum, dense fp32.
+   * [control] */
+  opipe_status (*gradients_create)(opipe_params *params, opipe_params **out_gradients,
+                                   opipe_error *err);
+  /* Accumulators that the program wants, as program_params. A backend chooses the layout from the
+   * parameter and its consumers' operators only. [control] */
+  opipe_status (*program_gradients)(const opipe_program *program, opipe_param_layout *out_layouts,
+                                    uint32_t *io_count, opipe_error *err);
+  /* The master copy of `slot` (of a gradient set: the accumulator of the master's layout), once
+   * prepared; n_bytes is its size, a multiple of 4; n_bytes 0: the set has none. [control] */
+  opipe_status (*params_master)(opipe_params *params, uint32_t slot, opipe_region *out_region,
+                                opipe_error *err);
+  /* Adds all other accumulators of `slot` to the master's and clears them. [step:queue] */
+  opipe_status (*gradients_fold)(opipe_params *gradients, opipe_queue *queue, uint32_t slot,
+                                 opipe_error *err);
+  /* Makes all other copies of `slot` anew from the master. [step:queue] */
+  opipe_status (*params_refresh)(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                 opipe_error *err);
+  /* master of `slot` <-> dense row-major fp32 (ties between stages whose layouts differ). [step:queue] */
+  opipe_status (*params_export)(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                const opipe_region *dst, opipe_error *err);
+  opipe_status (*params_import)(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                const opipe_region *src, opipe_error *err);
+  /* Element-wise on fp32: dst = 0; dst += src. Regions of equal size. [step:queue] */
+  opipe_status (*fill_zero)(opipe_queue *queue, const opipe_region *dst, opipe_error *err);
+  opipe_status (*add)(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                      opipe_error *err);
+  /* dst (a double) = sum of squares of src's fp32 elements, added in an order that depends on the
+   * number of elements alone; infinite or NaN when an element is. [step:queue] */
+  opipe_status (*sum_squares)(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                              opipe_error *err);
+  opipe_status (*update)(opipe_queue *queue, const opipe_update *update, opipe_error *err);
 } opipe_backend;
 
 /* Host service for backends that stand on another one (an emulator, a tracer):

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Appends the backward pass to a bound graph: a training graph of one micro-batch.
+ *
+ *   bound graph -> copy -> loss nodes -> backward nodes (rules in loader/ops) -> Accumulate nodes
+ *               -> marks (I | W) -> recomputation (cloned forward nodes, pass I) -> opi_training
+ *
+ * Reverse mode over nodes in topological order, from the loss, through nodes that lie on a path
+ * from a trainable parameter. Contributions to one value's gradient are added in a fixed order:
+ * descending stage of the consumer, then descending node index, so that a partial sum travels
+ * backwards through the stages once. Every backward node has an *anchor*, the forward node whose
+ * rule made it (of a sum: the consumer whose contribution is added): it runs in the anchor's stage
+ * and reads only values that the anchor's stage has: its inputs, its outputs, and gradients.
+ */
+#ifndef OPI_GRADIENT_H
+#define OPI_GRADIENT_H
+
+#include "loader/passes/passes.h"
+
+/* ---- what is asked ---- */
+
+enum { OPI_LOSS_OUTPUT = 0, OPI_LOSS_CROSS_ENTROPY = 1, OPI_LOSS_MSE = 2, OPI_LOSS_BCE = 3 };
+
+typedef struct opi_loss {
+  uint32_t kind;      /* OPI_LOSS_* */
+  uint32_t shift;     /* CROSS_ENTROPY: 1: row t is judged by label t + 1. Done by whoever feeds the
+                         labels, before micro-batches and slices; here only remembered */
+  const char *output; /* logits, predictions or the scalar; NULL: the only scalar float output */
+  const char *labels; /* labels or targets: a graph input, or the name of an input to be added
+                         (labels: int64, the logits' shape without the last axis) */
+  int64_t ignore;     /* label that does not count, -100 */
+  double smoothing;   /* [0, 1) */
+} opi_loss;
+
+/* The last match wins. */
+typedef struct opi_train_glob {
+  const char *pattern; /* fnmatch, of initializer names */
+  bool trainable;
+} opi_train_glob;
+
+enum {
+  OPI_RECOMPUTE_NONE = 0,
+  OPI_RECOMPUTE_STAGE = 1, /* only what a stage receives is kept */
+  OPI_RECOMPUTE_BLOCK = 2, /* values at the narrow places of a stage are kept */
+  OPI_RECOMPUTE_ATTENTION = 3 /* scores and probabilities of attention are made again */
+};
+
+typedef struct opi_gradient_options {
+  const opi_loss *loss; /* NULL: the only scalar float output */
+  const opi_train_glob *globs;
+  const uint32_t *stage_of_node; /* [bound graph's nodes]; NULL: one stage */
+  const opi_carry *carry; /* [bound graph's values] of the batch axis (opi_carry_axis); NULL: the
+                             batch is not split */
+  uint32_t n_globs;
+  uint32_t recompute; /* OPI_RECOMPUTE_* */
+  uint32_t compute;   /* OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16: type of activations and
+                         products; parameters, gradients of parameters, norm statistics and the loss
+                         stay fp32 */
+  uint32_t reserved;
+  const opi_evaluator *evaluator;
+  const opipe_allocator *allocator;
+  const opi_logger *logger;
+} opi_gradient_options;
+
+/* ---- what comes out ---- */
+
+/* Per-run scalars of every training program, by slot: values of role SCALAR, rank 0. INT64: the
+ * number; DOUBLE: the bits of a double in the int64. */
+enum {
+  OPI_SCALAR_SEED = 0,   /* int64 */
+  OPI_SCALAR_STEP = 1,   /* int64: mini-batches since training began */
+  OPI_SCALAR_SAMPLE = 2, /* int64: first row of this micro-batch or part, counted over the mini-batch */
+  OPI_SCALAR_TOKEN = 3,  /* int64: first token of this slice */
+  OPI_SCALAR_COUNT = 4,  /* double: what the mini-batch's loss is divided by */
+  OPI_SCALAR_SCALE = 5,  /* double: loss scale, 1 without */
+  OPI_SCALAR_TABLE = 6   /* how many there are */
+};
+
+/* Why an initializer is, or is not, trained. */
+enum {
+  OPI_TRAINED = 0,
+  OPI_NOT_FLOAT = 1,
+  OPI_NOT_REACHED = 2,   /* no differentiable path to the loss */
+  OPI_NOT_LITERAL = 3,   /* one element, or a rank-0 literal */
+  OPI_NOT_BUFFER = 4,    /* reaches the loss only through Sin or Cos, or is a running statistic */
+  OPI_FROZEN_BY_GLOB = 5,
+  OPI_TRAINED_BY_GLOB = 6
+};
+typedef struct opi_train_param {
+  const char *name;     /* initializer */
+  uint32_t value;       /* in the training graph; OPIPE_NONE: not in it */
+  uint32_t why;         /* OPI_TRAINED ... */
+  uint32_t n_gradients; /* Accumulate nodes: one per stage that consumes it */
+  uint32_t *gradients;  /* [n_gradients] values of role GRADIENT, rising stage */
+} opi_train_param;
+
+typedef struct opi_training {
+  opi_arena arena;
+  opi_graph *graph;   /* forward, loss and backward; node.pass says which. Outputs: `loss`, then
+                         `output` where there is one */
+  uint32_t *anchor;   /* [graph->n_nodes] forward node (index in this graph) */
+  uint32_t *stage;    /* [graph->n_nodes] */
+  uint32_t *forward_of; /* [bound graph's nodes] index in this graph, OPIPE_NONE: not needed for the loss */
+  uint32_t loss;      /* fp32, rank 0: this micro-batch's share; the mini-batch's loss is their sum */
+  uint32_t output;    /* what the loss judges (logits), OPIPE_NONE: OPI_LOSS_OUTPUT */
+  uint32_t labels;    /* input that was added or named, OPIPE_NONE: none */
+  uint32_t scalars[OPI_SCALAR_TABLE]; /* values, OPIPE_NONE: not read */
+  uint32_t n_params, n_trained;
+  opi_train_param *params; /* every float initializer, graph order */
+  /* What COUNT adds up over micro-batches: a graph of some of the inputs with one output, a double of
+   * rank 0; NULL: the constant `count`. Runs before the first backward. */
+  opi_graph *count_graph;
+  double count;
+  bool by_rows; /* the loss is a scalar that is averaged by batch rows: reports say so */
+} opi_training;
+
+/* Errors: UNSUPPORTED, one report of every node on the path that has no gradient rule; INVALID names
+ * the loss output that is missing or not scalar (and lists the outputs), labels of a wrong shape, a
+ * glob that matches nothing. `bound` is not changed and must outlive the result. */
+opipe_status opi_gradient_build(const opi_bound *bound, const opi_gradient_options *options,
+                                opi_training **out_training, opipe_error *err);
+void opi_training_free(opi_training *training); /* accepts NULL */
+
+/* For `inspect --train`: every initializer, trained or not, and why. */
+opipe_status opi_training_describe(const opi_training *training, opipe_write_fn write, void *ctx,
+                                   opipe_error *err);
+
+#endif /* OPI_GRADIENT_H */
