@@ -9,7 +9,7 @@ target_compile_definitions(opi_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:_GNU_SOUR
 target_compile_options(opi_flags INTERFACE
   -fvisibility=hidden
   -fno-common
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef
+  -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wconversion -Wvla -Wundef
   $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes>
   $<$<BOOL:${OPIPE_WERROR}>:-Werror>
   $<$<CONFIG:Release>:-O3>)
