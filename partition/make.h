@@ -37,6 +37,12 @@ void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 /* Chooses (or takes) the cut, asks the schedule, proves, predicts. params as in host.h. */
 opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params,
                            opi_plan **out_plan, opipe_error *err);
+/* The same for training: `spec` is copied into the plan. The model must have been bound with
+ * OPI_BIND_KEEP_PARAMETERS. params->n_microbatches counts those of the whole mini-batch over all
+ * replicas. */
+opipe_status opi_plan_make_training(const opi_plan_env *env, const opipe_plan_params *params,
+                                    const opi_train_spec *spec, opi_plan **out_plan,
+                                    opipe_error *err);
 /* env->bind gives the evaluator and logger only; dims, pins and flags are the plan's. */
 opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
                            opi_plan **out_plan, opipe_error *err);

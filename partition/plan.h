@@ -9,6 +9,7 @@
 #ifndef OPI_PLAN_H
 #define OPI_PLAN_H
 
+#include "loader/gradient/gradient.h"
 #include "loader/passes/passes.h"
 
 #include <opipe/schedule.h>
@@ -78,6 +79,38 @@ typedef struct opi_crossing {
   uint64_t n_bytes;
 } opi_crossing;
 
+/* ---- training ---- */
+
+enum { OPI_OPT_SGD = 0, OPI_OPT_ADAM = 1, OPI_OPT_ADAMW = 2 };
+enum { OPI_LR_CONSTANT = 0, OPI_LR_LINEAR = 1, OPI_LR_COSINE = 2 };
+
+typedef struct opi_optimizer {
+  uint32_t kind; /* OPI_OPT_* */
+  uint32_t nesterov;
+  uint32_t eps_inner;   /* eps-mode=hf */
+  uint32_t lr_schedule; /* OPI_LR_* */
+  double lr, momentum, beta1, beta2, epsilon, decay;
+  uint64_t warmup_steps, total_steps;
+  double clip_norm;            /* 0: none */
+  const char *const *no_decay; /* [n_no_decay] globs */
+  uint32_t n_no_decay;
+  uint32_t loss_scaling; /* 1: dynamic loss scale (fp16) */
+} opi_optimizer;
+
+/* What a training plan is made for. The loss, the globs, recompute and compute shape the graph; the
+ * optimizer its memory; all of it is written into the plan, so that a plan alone can be trained. */
+typedef struct opi_train_spec {
+  opi_loss loss; /* kind OPI_LOSS_OUTPUT with output NULL: the only scalar float output */
+  const opi_train_glob *globs; /* [n_globs] */
+  uint32_t n_globs;
+  uint32_t recompute; /* OPI_RECOMPUTE_* */
+  uint32_t compute;   /* OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16; 0: OPIPE_FLOAT */
+  uint32_t replicas;  /* data parallel copies of the whole pipeline, each on ranks of its own; 0: 1.
+                         Multiplies what the schedule lays out */
+  uint64_t seed;      /* of dropout */
+  opi_optimizer optimizer;
+} opi_train_spec;
+
 typedef struct opi_plan {
   const opipe_allocator *allocator;
   opi_arena arena; /* everything below */
@@ -103,9 +136,13 @@ typedef struct opi_plan {
   const char *schedule;     /* "gpipe" */
   opipe_schedule_setting *settings;
   uint32_t n_settings;
-  uint32_t in_flight;    /* of the layout: 0 = no limit */
-  uint32_t depth;        /* slots of every boundary tensor */
-  const char *transport; /* plugin id */
+  uint32_t in_flight;          /* of the layout: 0 = no limit */
+  const opi_train_spec *train; /* NULL: a forward plan */
+  uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans: 1 */
+  uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
+  uint32_t *slice_lengths;     /* [n_slices] tokens; NULL: equal */
+  uint32_t depth;              /* slots of every boundary tensor */
+  const char *transport;       /* plugin id */
   /* where */
   const char **node_keys; /* [n_nodes] first present output's name of every node of the bound graph,
                              in order */
@@ -119,7 +156,9 @@ typedef struct opi_plan {
   uint32_t *rank_first; /* [n_ranks + 1] into actions */
   /* predictions */
   opi_memory *memory; /* [n_ranks] */
-  double *stage_ns;   /* [n_stages] one micro-batch */
+  double *stage_ns;   /* [n_stages] one micro-batch; training: its forward */
+  double *input_ns,
+      *weight_ns;     /* [n_stages] training: backward of one micro-batch, its two halves */
   double request_ns;  /* simulated time of one request alone */
   double interval_ns; /* simulated steady-state time between requests of a stream */
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */

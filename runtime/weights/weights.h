@@ -14,22 +14,6 @@
 #include "partition/plan.h"
 #include "runtime/budget.h"
 
-enum { OPI_OPT_SGD = 0, OPI_OPT_ADAM = 1, OPI_OPT_ADAMW = 2 };
-enum { OPI_LR_CONSTANT = 0, OPI_LR_LINEAR = 1, OPI_LR_COSINE = 2 };
-
-typedef struct opi_optimizer {
-  uint32_t kind;        /* OPI_OPT_* */
-  uint32_t nesterov;
-  uint32_t eps_inner;   /* eps-mode=hf */
-  uint32_t lr_schedule; /* OPI_LR_* */
-  double lr, momentum, beta1, beta2, epsilon, decay;
-  uint64_t warmup_steps, total_steps;
-  double clip_norm;     /* 0: none */
-  const char *const *no_decay; /* [n_no_decay] globs */
-  uint32_t n_no_decay;
-  uint32_t loss_scaling; /* 1: dynamic loss scale (fp16) */
-} opi_optimizer;
-
 /* One stage instance as the executor has built it; programs are compiled, nothing is bound. All
  * borrowed. */
 typedef struct opi_weight_instance {
@@ -52,7 +36,7 @@ typedef struct opi_weights_options {
   opi_transport_ref transport;
   opi_budget *budget;
   uint32_t n_stages, n_replicas, n_ranks, n_sources;
-  uint32_t n_versions; /* 1; 2: double buffered */
+  uint32_t n_versions;     /* 1; 2: double buffered */
   uint32_t keep_gradients; /* 1: gradients of the last step can be read until the next */
 } opi_weights_options;
 
@@ -66,9 +50,10 @@ void opi_weights_close(opi_weights *weights); /* accepts NULL */
 opipe_params *opi_weights_params(opi_weights *weights, uint32_t instance, uint32_t version);
 opipe_params *opi_weights_gradients(opi_weights *weights, uint32_t instance);
 
-/* -- on the rank's own thread; OPIPE_PENDING: a peer is not there yet, call again. None allocates -- */
-/* Sums the gradients of (stage, replica) over the replicas of its stage. Every replica calls it once
- * per mini-batch. */
+/* -- on the rank's own thread; OPIPE_PENDING: a peer is not there yet, call again. None allocates
+ * -- */
+/* Sums the gradients of (stage, replica) over the replicas of its stage. Every replica calls it
+ * once per mini-batch. */
 opipe_status opi_weights_reduce(opi_weights *weights, uint32_t instance, opipe_error *err);
 /* After its instances' reductions: ties, norm, clip, update of all instances of `rank`. */
 opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, opipe_error *err);
@@ -87,10 +72,10 @@ double opi_weights_loss_scale(const opi_weights *weights); /* for the next step 
 enum { OPI_STATE_WEIGHT = 0, OPI_STATE_GRADIENT = 1, OPI_STATE_FIRST = 2, OPI_STATE_SECOND = 3 };
 /* Dense fp32 (weights: the initializer's own type) by name; `version` of double-buffered weights.
  * set changes every copy. Errors: NOTFOUND names what there is; INVALID both byte counts. */
-opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state, uint32_t version,
-                             void *dst, uint64_t n_bytes, opipe_error *err);
-opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state, uint32_t version,
-                             const void *src, uint64_t n_bytes, opipe_error *err);
+opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
+                             uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
+opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
+                             uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err);
 uint64_t opi_weights_step_count(const opi_weights *weights);
 void opi_weights_set_step_count(opi_weights *weights, uint64_t step);
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training sessions: a session (runtime/session.h) whose plan has a training part.
+ *
+ *   opi_train_open -> opi_train_step -> opi_request_wait -> opi_train_report -> release, ...
+ *                     opi_train_evaluate, opi_train_flush, opi_train_weights -> opi_session_close
+ *
+ * A ticket is an opi_request: poll, wait, output, release work on it as ever; so do
+ * opi_session_drive, opi_session_memory, opi_session_info. Steps are done in the order of
+ * submission; step n + 1 may be submitted before step n has finished. Outputs of a ticket, by
+ * index: 0  "loss"  fp32, rank 0: sum of the micro-batches' shares 1  what the loss judges
+ * (logits), for the whole mini-batch; only of evaluate, and only where the plan's loss has one
+ */
+#ifndef OPI_TRAIN_H
+#define OPI_TRAIN_H
+
+#include "runtime/session.h"
+#include "runtime/weights/weights.h"
+
+/* env->plan->train must be there. params: as session_open; flags REFERENCE: the plan's own programs
+ * by a plain loop over micro-batches and stages in the submitting thread, no schedule, no
+ * transport. OPIPE_SESSION_CHECK_FINITE is the NaN check. */
+opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
+                            opi_session **out_session, opipe_error *err);
+
+/* One mini-batch: inputs are the model's and the labels (opi_train_spec.loss.labels), whole batch,
+ * any order; borrowed until the ticket has finished. With loss.shift labels are given unshifted
+ * (row t of sample b is the token t itself, int64 [batch, tokens]). No outputs may be given but
+ * "loss". With double-buffered weights a ticket's loss arrives only with the next step or a flush.
+ * OPIPE_PENDING as submit. [any-thread] */
+opipe_status opi_train_step(opi_session *session, const opipe_submit_params *params,
+                            opi_request **out_ticket, opipe_error *err);
+/* Forward only, no gradient, no update; flushes first. Labels may be left out where the loss needs
+ * them: then only output 1 is there. */
+opipe_status opi_train_evaluate(opi_session *session, const opipe_submit_params *params,
+                                opi_request **out_request, opipe_error *err);
+/* Runs what a double-buffered schedule has left over, and waits until nothing is in flight. */
+opipe_status opi_train_flush(opi_session *session, uint64_t timeout_ns, opipe_error *err);
+
+typedef struct opi_train_result {
+  opi_step_report step; /* of weights; evaluate: zeros */
+  double loss;          /* of the mini-batch */
+  double count;         /* valid labels (what the loss was divided by) */
+  uint64_t step_ns;     /* wall time on the slowest rank */
+} opi_train_result;
+/* Of a finished ticket; OPIPE_E_STATE before. */
+opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err);
+
+/* For get, set, save and load: only between steps (after opi_train_flush). The session's. */
+opi_weights *opi_train_weights(opi_session *session);
+/* Name of every trained parameter; OPIPE_E_NOTFOUND past the last. */
+opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
+                                  opipe_error *err);
+/* A live session takes the plan's spec; this changes the dropout seed's stream position after a
+ * load: mini-batches since training began. */
+void opi_train_set_step(opi_session *session, uint64_t step);
+
+#endif /* OPI_TRAIN_H */
