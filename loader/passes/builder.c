@@ -127,13 +127,30 @@ static uint16_t bfloat_bits(float value) {
   return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+static bool is_unsigned(uint32_t dtype) {
+  return dtype == OPIPE_UINT8 || dtype == OPIPE_UINT16 || dtype == OPIPE_UINT32 ||
+         dtype == OPIPE_UINT64;
+}
+
+/* The nearest number of an integer type of so many bits, towards zero; NaN is 0. */
+static uint64_t saturate(double value, uint32_t bits, bool natural) {
+  const double limit = ldexp(1.0, (int)bits - (natural ? 0 : 1));
+  const uint64_t top = UINT64_MAX >> (natural ? 64 - bits : 65 - bits);
+  if (isnan(value))
+    return 0;
+  if (value >= limit)
+    return top;
+  if (natural)
+    return value <= 0 ? 0 : (uint64_t)value;
+  return value <= -limit ? ~top : (uint64_t)(int64_t)value;
+}
+
 /* Writes value as dtype; false for types without plain numbers. */
 static bool write_number(uint32_t dtype, double value, void *out) {
-  const int64_t whole = value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : (int64_t)value;
-  const uint64_t natural = value >= 0x1p63 ? (uint64_t)value : (uint64_t)whole;
   const float single = (float)value;
   const uint16_t half = dtype == OPIPE_FLOAT16 ? half_bits(single) : bfloat_bits(single);
   const uint8_t truth = value != 0;
+  uint64_t whole = 0;
   switch (dtype) {
     case OPIPE_FLOAT:
       memcpy(out, &single, 4);
@@ -148,9 +165,6 @@ static bool write_number(uint32_t dtype, double value, void *out) {
     case OPIPE_BOOL:
       memcpy(out, &truth, 1);
       return true;
-    case OPIPE_UINT64:
-      memcpy(out, &natural, 8);
-      return true;
     case OPIPE_INT8:
     case OPIPE_UINT8:
     case OPIPE_INT16:
@@ -158,6 +172,8 @@ static bool write_number(uint32_t dtype, double value, void *out) {
     case OPIPE_INT32:
     case OPIPE_UINT32:
     case OPIPE_INT64:
+    case OPIPE_UINT64:
+      whole = saturate(value, opi_dtype_bits(dtype), is_unsigned(dtype));
       memcpy(out, &whole, opi_dtype_bits(dtype) / 8); /* little-endian: the low bytes */
       return true;
     default:

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic, logic and casts: file forms, canonical forms, shapes, axis rule, hostile input. */
+#include <math.h>
+
 #include "tests/loader/cases.h"
 
 static void test_binary_broadcasts(void) {
@@ -82,6 +84,46 @@ static void test_compare_makes_bool(void) {
   test_close(&t);
 }
 
+/* A number that an integer type does not have becomes the nearest that it has. */
+static void test_literals_saturate(void) {
+  static const struct {
+    uint32_t dtype;
+    double value;
+    int64_t want;
+  } cases[] = {{OPIPE_INT32, 1e38, INT32_MAX},
+               {OPIPE_INT32, -1e38, INT32_MIN},
+               {OPIPE_INT8, 200, INT8_MAX},
+               {OPIPE_UINT8, 200, 200},
+               {OPIPE_UINT8, -1, 0},
+               {OPIPE_UINT16, 1e9, UINT16_MAX},
+               {OPIPE_INT64, 1e30, INT64_MAX},
+               {OPIPE_INT64, -1e30, INT64_MIN},
+               {OPIPE_UINT64, 1e30, -1},
+               {OPIPE_UINT64, -INFINITY, 0},
+               {OPIPE_INT16, (double)NAN, 0},
+               {OPIPE_INT64, -7.9, -7},
+               {OPIPE_UINT64, 0x1p63, INT64_MIN}};
+  opi_builder b;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_arena arena, scratch;
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  opi_arena_init(&scratch, opi_allocator_system(), 0);
+  OPI_ASSERT_OK_FATAL(
+      opi_b_open(&b, opi_graph_new(&arena, "g"), &scratch, opi_allocator_system(), &err), &err);
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
+    const opi_value *v = opi_b_value(&b, opi_b_const_scalar(&b, cases[i].dtype, cases[i].value));
+    int64_t has = 0;
+    memcpy(&has, v->data, (size_t)v->n_bytes);
+    const bool negative = cases[i].want < 0 && cases[i].dtype != OPIPE_UINT64;
+    if (negative && v->n_bytes < sizeof(has))
+      has -= (int64_t)1 << (8 * v->n_bytes);
+    OPI_ASSERT_INT(has, cases[i].want);
+  }
+  opi_b_close(&b);
+  opi_arena_release(&scratch);
+  opi_arena_release(&arena);
+}
+
 static void test_elementwise_carries(void) {
   TEST_CASES(
       "Add@14 f[4,3]^0 f[3] -> Add f[4,3]^0", "Add@14 f[3]^0 f[2,3]^1 -> Add f[2,3]^1",
@@ -98,4 +140,5 @@ static void test_elementwise_carries(void) {
 OPI_TEST_MAIN("arithmetic", OPI_TEST(test_binary_broadcasts),
               OPI_TEST(test_old_broadcast_attributes), OPI_TEST(test_many_become_chains),
               OPI_TEST(test_unary_and_clip), OPI_TEST(test_casts),
-              OPI_TEST(test_compare_makes_bool), OPI_TEST(test_elementwise_carries))
+              OPI_TEST(test_compare_makes_bool), OPI_TEST(test_literals_saturate),
+              OPI_TEST(test_elementwise_carries))
