@@ -26,11 +26,11 @@ typedef struct build {
   opipe_error *err;
 } build;
 
-static bool is_known(const opi_value *value) {
+bool opi_value_is_known(const opi_value *value) {
   return value->data != NULL || (value->flags & OPI_VALUE_MISSING) != 0;
 }
 
-static bool is_parameter(const opi_value *value) {
+bool opi_value_is_param(const opi_value *value) {
   if (value->n_bytes > CONSTANT_MOST_BYTES || (value->flags & OPI_VALUE_MISSING) != 0)
     return true;
   uint64_t elems = 0;
@@ -65,7 +65,7 @@ static opipe_status find_node_routes(build *b, uint32_t node, uint32_t *seen) {
   const uint32_t stage = b->stage_of_node[node];
   for (uint32_t i = 0; i < g->nodes[node].n_in; ++i) {
     const uint32_t v = g->nodes[node].in[i];
-    if (v == OPIPE_NONE || is_known(&g->values[v]))
+    if (v == OPIPE_NONE || opi_value_is_known(&g->values[v]))
       continue;
     const uint32_t src = producer_stage(b, v);
     if (src == OPIPE_NONE || src == stage || seen[v] == stage)
@@ -156,7 +156,8 @@ static opipe_status find_params(build *b) {
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
       const uint32_t v = g->nodes[n].in[i];
-      if (v == OPIPE_NONE || !is_known(&g->values[v]) || !is_parameter(&g->values[v]))
+      if (v == OPIPE_NONE || !opi_value_is_known(&g->values[v]) ||
+          !opi_value_is_param(&g->values[v]))
         continue;
       if (b->param_of_value[v] != OPIPE_NONE)
         continue;
@@ -244,7 +245,7 @@ static uint32_t output_port(const opi_graph *g, uint32_t value) {
 static opipe_status place_outer(stage_build *sb, uint32_t v, opipe_value *out) {
   const opi_graph *g = sb->b->graph;
   const opi_value *value = &g->values[v];
-  if (is_known(value)) {
+  if (opi_value_is_known(value)) {
     const uint32_t param = sb->b->param_of_value[v];
     out->role = param == OPIPE_NONE ? OPIPE_VALUE_CONSTANT : OPIPE_VALUE_PARAMETER;
     out->data = param == OPIPE_NONE ? value->data : NULL;
@@ -397,7 +398,7 @@ static void place_plain_outputs(build *b) {
   for (uint32_t i = 0; i < g->n_outputs; ++i) {
     b->cutting->output_stage[i] = OPIPE_NONE;
     b->cutting->output_slot[i] =
-        is_known(&g->values[g->outputs[i]]) ? OPIPE_NONE : input_port(g, g->outputs[i]);
+        opi_value_is_known(&g->values[g->outputs[i]]) ? OPIPE_NONE : input_port(g, g->outputs[i]);
   }
 }
 

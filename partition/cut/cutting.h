@@ -79,6 +79,10 @@ opipe_status opi_cutting_build(const opi_graph *graph, const uint32_t *stage_of_
                                opi_cutting **out_cutting, opipe_error *err);
 void opi_cutting_free(opi_cutting *cutting); /* accepts NULL */
 
+/* Is the content known before any run (constant or parameter)? Is it one that stays outside the
+ * programs: an initializer of more than one element, or larger than 1 KiB? */
+bool opi_value_is_known(const opi_value *value);
+bool opi_value_is_param(const opi_value *value);
 /* Are two sources one parameter: equal in name, type, shape and content? */
 bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b);
 

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training graph taken apart: per stage one program for each pass that the schedule uses, and the
+ * tensors that outlive a program.
+ *
+ *   stage s:  F ──cells──> B (= I + W in one)      F ──cells──> I ──cells──> W
+ *               ╲ routes to later stages            I ╲ routes to earlier stages
+ *
+ * A *cell* is a tensor that a stage holds between its programs, one for every micro-batch in
+ * flight: a request's input, a tensor received over a route, or one that a program of the stage
+ * made for another of its programs (the stash), for other stages, or for the caller. Every boundary
+ * slot of a program is tied to a cell. Known values are parameters or constants of the programs,
+ * never cells.
+ */
+#ifndef OPI_TRAIN_CUT_H
+#define OPI_TRAIN_CUT_H
+
+#include "loader/gradient/gradient.h"
+#include "partition/plan.h"
+
+/* Parts of a stage's work: nodes of pass FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT. */
+enum { OPI_PHASE_F = 0, OPI_PHASE_I = 1, OPI_PHASE_W = 2, OPI_PHASES = 3 };
+/* Programs. E: F with dropout off, only where there is dropout (evaluate). */
+enum {
+  OPI_PROGRAM_F = 0,
+  OPI_PROGRAM_B = 1,
+  OPI_PROGRAM_I = 2,
+  OPI_PROGRAM_W = 3,
+  OPI_PROGRAM_E = 4,
+  OPI_PROGRAMS = 5
+};
+
+enum { OPI_CELL_REQUEST = 0, OPI_CELL_RECEIVED = 1, OPI_CELL_MADE = 2 };
+
+typedef struct opi_cell {
+  uint32_t stage;
+  uint32_t value;   /* in the training graph */
+  uint32_t source;  /* OPI_CELL_* */
+  uint32_t phase;   /* that makes it: MADE, and RECEIVED (in the other stage); REQUEST: F */
+  uint32_t readers; /* bit (1 << phase) of the own stage's phases that read it */
+  uint32_t port;    /* REQUEST: index in the training graph's inputs */
+  uint32_t route;   /* RECEIVED */
+  uint32_t output;  /* index in the training graph's outputs, OPIPE_NONE: none */
+  uint64_t n_bytes;
+} opi_cell;
+
+typedef struct opi_train_route {
+  uint32_t value;
+  uint32_t src_stage, dst_stage;
+  uint32_t src_cell, dst_cell;
+  uint32_t phase; /* F: activations, to a later stage; I: gradients, to an earlier one */
+  uint32_t index; /* counts the routes of one (src_stage, dst_stage, phase) */
+  uint64_t n_bytes;
+} opi_train_route;
+
+typedef struct opi_train_program {
+  opipe_graph graph; /* n_nodes 0: nothing to compute, or not used */
+  uint32_t *cells;   /* [graph.n_boundaries] index in the cut's cells */
+  bool *writes;      /* [graph.n_boundaries] */
+  uint32_t *params;  /* [n_params] slots of the parameter table that are read or accumulated */
+  uint32_t n_params;
+  double flops, bytes; /* of one micro-batch */
+} opi_train_program;
+
+typedef struct opi_train_cut {
+  opi_arena arena;
+  const opi_training *training; /* borrowed */
+  opi_cell *cells;              /* by stage */
+  uint32_t *cell_first;         /* [n_stages + 1] */
+  opi_train_route *routes;
+  opi_train_program *programs; /* [n_stages * OPI_PROGRAMS] */
+  uint32_t *used;              /* [n_stages] bit (1 << OPI_PROGRAM_*) */
+  opipe_param_source *sources; /* [n_params] the parameter table */
+  bool *trained;               /* [n_params] */
+  uint32_t n_stages, n_cells, n_routes, n_params;
+} opi_train_cut;
+
+/* used [n_stages]: the programs that the schedule's records ask for. master: a cut of the same
+ * model for another number of rows, whose parameter table this one shall use (a known value that
+ * only this one has becomes a constant), and whose cells must be the same but for their sizes;
+ * NULL: its own. Errors: INVALID names the tensor that would have to travel backwards and both
+ * stages; UNSUPPORTED the tensor in which two row classes differ. */
+opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *used,
+                                 uint32_t n_stages, const opi_train_cut *master,
+                                 const opipe_allocator *allocator, opi_train_cut **out_cut,
+                                 opipe_error *err);
+void opi_train_cut_free(opi_train_cut *cut); /* accepts NULL */
+
+static inline const opi_train_program *opi_train_program_of(const opi_train_cut *cut,
+                                                            uint32_t stage, uint32_t program) {
+  return &cut->programs[stage * OPI_PROGRAMS + program];
+}
+/* Phases of a program, as bits. */
+static inline uint32_t opi_program_phases(uint32_t program) {
+  static const uint32_t phases[OPI_PROGRAMS] = {
+      1u << OPI_PHASE_F, 1u << OPI_PHASE_I | 1u << OPI_PHASE_W, 1u << OPI_PHASE_I,
+      1u << OPI_PHASE_W, 1u << OPI_PHASE_F};
+  return phases[program];
+}
+/* Is it kept from one program of the stage to another? */
+static inline bool opi_cell_is_stash(const opi_cell *cell) {
+  return cell->source == OPI_CELL_MADE
+             ? cell->readers != 0
+             : (cell->phase == OPI_PHASE_F && (cell->readers & ~1u) != 0) ||
+                   (cell->phase == OPI_PHASE_I && (cell->readers & 1u << OPI_PHASE_W) != 0);
+}
+
+#endif /* OPI_TRAIN_CUT_H */
