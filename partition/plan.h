@@ -59,7 +59,12 @@ enum {
   OPI_ACT_RECV = 1,
   OPI_ACT_SEND = 2,
   OPI_ACT_LOAD = 3,
-  OPI_ACT_STORE = 4
+  OPI_ACT_STORE = 4,
+  /* training */
+  OPI_ACT_POST = 5,   /* the receive of a message is posted */
+  OPI_ACT_DRAIN = 6,  /* a message that was sent has left its memory */
+  OPI_ACT_REDUCE = 7, /* gradients of an instance: over its replicas */
+  OPI_ACT_UPDATE = 8  /* ties, norm, clip, optimizer of all instances of the rank */
 };
 typedef struct opi_step {
   uint32_t kind; /* OPI_ACT_* */

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
+ *
+ *   head posts | LOAD DRAIN.. RECV.. COMPUTE STORE POST.. SEND.. | ... | DRAIN.. REDUCE.. UPDATE
+ */
+#include <string.h>
+
+#include "partition/train/slots.h"
+
+/* Items by key: items[first[k]] .. items[first[k + 1] - 1], in rising order. */
+typedef struct bucket {
+  uint32_t *first, *items;
+} bucket;
+
+typedef struct listing {
+  const opi_plan *plan;
+  const opi_train_cut *cut;
+  opi_train_lists *lists;
+  opi_train_times times;
+  opi_train_slots slots;
+  opi_arena scratch;
+  uint32_t *stream_at;                      /* [(route * R + src) * R + dst] */
+  uint32_t *send_key, *recv_key, *post_key; /* [n_messages] action; n_actions + rank: the head */
+  uint32_t *drain_key;                      /* action before which it has left; the rank's tail */
+  bucket sends, recvs, posts, drains;
+  uint32_t room_messages, room_streams, room_steps;
+  bool reference;
+  opipe_error *err;
+} listing;
+
+static opipe_status make_bucket(listing *l, const uint32_t *keys, uint32_t n, uint32_t n_keys,
+                                bucket *out) {
+  out->first = OPI_ARENA_ARRAY(&l->scratch, uint32_t, (size_t)n_keys + 1);
+  out->items = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
+  uint32_t *at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_keys);
+  if (out->first == NULL || out->items == NULL || at == NULL)
+    return opi_fail_nomem(l->err, n_keys * sizeof(uint32_t), "steps");
+  for (uint32_t i = 0; i < n; ++i)
+    ++out->first[keys[i] + 1];
+  for (uint32_t k = 0; k < n_keys; ++k) {
+    out->first[k + 1] += out->first[k];
+    at[k] = out->first[k];
+  }
+  for (uint32_t i = 0; i < n; ++i)
+    out->items[at[keys[i]]++] = i;
+  return OPIPE_OK;
+}
+
+static uint32_t replica_of(const listing *l, uint32_t stage, uint32_t m) {
+  return l->times.replica_of[(size_t)stage * l->plan->n_microbatches + m];
+}
+
+static opi_occurrence *occurrence(const listing *l, uint32_t cell, uint32_t m) {
+  return &l->slots.occurrences[(size_t)cell * l->plan->n_microbatches + m];
+}
+
+/* ---- messages ---- */
+
+static opipe_status find_stream(listing *l, uint32_t route, uint32_t m, uint32_t *out_stream) {
+  const opi_train_route *r = &l->cut->routes[route];
+  const uint32_t n = l->plan->n_replicas;
+  const uint32_t src = replica_of(l, r->src_stage, m), dst = replica_of(l, r->dst_stage, m);
+  uint32_t *at = &l->stream_at[((size_t)route * n + src) * n + dst];
+  if (*at == OPIPE_NONE) {
+    opi_train_lists *lists = l->lists;
+    if (!opi_arena_grow(&lists->arena, (void **)&lists->streams, &l->room_streams,
+                        lists->n_streams + 1, sizeof *lists->streams))
+      return opi_fail_nomem(l->err, sizeof *lists->streams, "a stream");
+    *at = lists->n_streams++;
+    lists->streams[*at] = (opi_train_stream){.route = route,
+                                             .src_replica = src,
+                                             .dst_replica = dst,
+                                             .src_rank = opi_plan_rank(l->plan, r->src_stage, src),
+                                             .dst_rank = opi_plan_rank(l->plan, r->dst_stage, dst)};
+  }
+  *out_stream = *at;
+  return OPIPE_OK;
+}
+
+static opipe_status add_message(listing *l, uint32_t route, uint32_t m) {
+  opi_train_lists *lists = l->lists;
+  uint32_t stream = 0;
+  OPI_TRY(find_stream(l, route, m, &stream));
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->messages, &l->room_messages,
+                      lists->n_messages + 1, sizeof *lists->messages))
+    return opi_fail_nomem(l->err, sizeof *lists->messages, "a message");
+  const uint32_t n_slots = occurrence(l, l->cut->routes[route].dst_cell, m)->n_slots;
+  if (n_slots > lists->streams[stream].depth)
+    lists->streams[stream].depth = n_slots;
+  lists->messages[lists->n_messages++] =
+      (opi_train_message){.route = route,
+                          .microbatch = m,
+                          .stream = stream,
+                          .sequence = lists->streams[stream].n_messages++};
+  return OPIPE_OK;
+}
+
+/* In the order in which the senders' lists make them. */
+static opipe_status list_messages(listing *l) {
+  const opi_plan *plan = l->plan;
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    const uint32_t phases = opi_program_phases(opi_action_program(action));
+    for (uint32_t r = 0; r < l->cut->n_routes; ++r) {
+      const opi_train_route *route = &l->cut->routes[r];
+      if (route->src_stage != action->stage || (phases & 1u << route->phase) == 0 ||
+          occurrence(l, route->dst_cell, action->microbatch)->home != OPIPE_NONE)
+        continue;
+      OPI_TRY(add_message(l, r, action->microbatch));
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* ---- when: keys of messages ---- */
+
+static uint32_t maker_action(const listing *l, uint32_t route, uint32_t m) {
+  const opi_train_route *r = &l->cut->routes[route];
+  return l->times
+      .phase_action[((size_t)r->src_stage * l->plan->n_microbatches + m) * OPI_PHASES + r->phase];
+}
+
+/* A receive is posted after the last use of what had its slot, and not before its stream's earlier
+ * ones. */
+static void key_post(listing *l, uint32_t i, uint32_t *stream_last) {
+  const opi_train_message *message = &l->lists->messages[i];
+  const opi_occurrence *dst =
+      occurrence(l, l->cut->routes[message->route].dst_cell, message->microbatch);
+  uint32_t *last = &stream_last[message->stream];
+  if (dst->previous != OPIPE_NONE) {
+    const uint32_t after = l->slots.occurrences[dst->previous].last_action;
+    if (*last == OPIPE_NONE || after > *last)
+      *last = after;
+  }
+  l->post_key[i] = *last == OPIPE_NONE ? l->plan->n_actions + dst->rank : *last;
+}
+
+/* A message must have left its memory before the next occurrence of the slot is made. */
+static void key_drains(listing *l) {
+  const uint32_t n_mb = l->plan->n_microbatches;
+  const size_t n = (size_t)l->cut->n_cells * n_mb;
+  for (size_t o = 0; o < n; ++o) {
+    const opi_occurrence *next = &l->slots.occurrences[o];
+    const uint32_t cell = (uint32_t)(o / n_mb);
+    if (next->previous == OPIPE_NONE || l->cut->cells[cell].source != OPI_CELL_MADE)
+      continue;
+    l->drain_key[next->previous] = next->first_action;
+  }
+}
+
+static opipe_status key_messages(listing *l) {
+  const opi_train_lists *lists = l->lists;
+  const opi_plan *plan = l->plan;
+  const uint32_t n = lists->n_messages, n_keys = plan->n_actions + plan->n_ranks;
+  const size_t n_occurrences = (size_t)l->cut->n_cells * plan->n_microbatches;
+  l->send_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
+  l->recv_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
+  l->post_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
+  l->drain_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_occurrences);
+  uint32_t *stream_last = OPI_ARENA_ARRAY(&l->scratch, uint32_t, lists->n_streams);
+  uint32_t *drain_of = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
+  if (l->send_key == NULL || l->recv_key == NULL || l->post_key == NULL || l->drain_key == NULL ||
+      stream_last == NULL || drain_of == NULL)
+    return opi_fail_nomem(l->err, n * sizeof(uint32_t), "messages");
+  memset(stream_last, 0xff, lists->n_streams * sizeof *stream_last);
+  memset(l->drain_key, 0xff, n_occurrences * sizeof *l->drain_key);
+  key_drains(l);
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_train_message *message = &lists->messages[i];
+    const opi_train_route *route = &l->cut->routes[message->route];
+    const size_t src = (size_t)route->src_cell * plan->n_microbatches + message->microbatch;
+    l->send_key[i] = maker_action(l, message->route, message->microbatch);
+    l->recv_key[i] = occurrence(l, route->dst_cell, message->microbatch)->first_action;
+    key_post(l, i, stream_last);
+    drain_of[i] = l->drain_key[src] != OPIPE_NONE
+                      ? l->drain_key[src]
+                      : plan->n_actions + l->slots.occurrences[src].rank;
+  }
+  OPI_TRY(make_bucket(l, l->send_key, n, n_keys, &l->sends));
+  OPI_TRY(make_bucket(l, l->recv_key, n, n_keys, &l->recvs));
+  OPI_TRY(make_bucket(l, l->post_key, n, n_keys, &l->posts));
+  return make_bucket(l, drain_of, n, n_keys, &l->drains);
+}
+
+/* ---- steps ---- */
+
+static opipe_status add(listing *l, uint32_t kind, const opipe_action *action, uint32_t item) {
+  opi_train_lists *lists = l->lists;
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->steps, &l->room_steps, lists->n_steps + 1,
+                      sizeof *lists->steps))
+    return opi_fail_nomem(l->err, sizeof *lists->steps, "a step");
+  opi_step step = {.kind = kind, .route = item};
+  if (action != NULL) {
+    step.stage = action->stage;
+    step.replica = action->replica;
+    step.microbatch = action->microbatch;
+    step.pass = opi_action_program(action);
+  }
+  lists->steps[lists->n_steps++] = step;
+  return OPIPE_OK;
+}
+
+static opipe_status add_bucket(listing *l, uint32_t kind, const bucket *b, uint32_t key) {
+  for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
+    const opi_train_message *message = &l->lists->messages[b->items[i]];
+    const opi_train_route *route = &l->cut->routes[message->route];
+    const bool source = kind == OPI_ACT_SEND || kind == OPI_ACT_DRAIN;
+    const uint32_t stage = source ? route->src_stage : route->dst_stage;
+    OPI_TRY(add(l, kind, NULL, b->items[i]));
+    opi_step *step = &l->lists->steps[l->lists->n_steps - 1];
+    step->stage = stage;
+    step->microbatch = message->microbatch;
+    step->replica = replica_of(l, stage, message->microbatch);
+    step->pass = route->phase == OPI_PHASE_F ? OPI_PROGRAM_F : OPI_PROGRAM_I;
+  }
+  return OPIPE_OK;
+}
+
+static bool has_cell(const listing *l, const opipe_action *action, bool output) {
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  for (uint32_t c = l->cut->cell_first[action->stage]; c < l->cut->cell_first[action->stage + 1];
+       ++c) {
+    const opi_cell *cell = &l->cut->cells[c];
+    if (output ? cell->output != OPIPE_NONE && cell->source == OPI_CELL_MADE &&
+                     (phases & 1u << cell->phase) != 0
+               : cell->source == OPI_CELL_REQUEST && (phases & 1u << OPI_PHASE_F) != 0)
+      return true;
+  }
+  return false;
+}
+
+static opipe_status list_action(listing *l, uint32_t a) {
+  const opipe_action *action = &l->plan->actions[a];
+  if (has_cell(l, action, false))
+    OPI_TRY(add(l, OPI_ACT_LOAD, action, OPIPE_NONE));
+  if (!l->reference) {
+    OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, a));
+    OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
+  }
+  OPI_TRY(add(l, OPI_ACT_COMPUTE, action, a));
+  if (has_cell(l, action, true))
+    OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
+  if (!l->reference)
+    OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, a));
+  return add_bucket(l, OPI_ACT_SEND, &l->sends, a);
+}
+
+static bool accumulates(const opipe_action *action) {
+  return action->pass == OPIPE_PASS_BACKWARD || action->pass == OPIPE_PASS_BACKWARD_WEIGHT;
+}
+
+/* The last record of each instance that adds to gradients: behind it an eager reduction may stand.
+ */
+static bool is_last(const listing *l, uint32_t rank, uint32_t a) {
+  const opipe_action *action = &l->plan->actions[a];
+  if (!accumulates(action))
+    return false;
+  for (uint32_t b = a + 1; b < l->plan->rank_first[rank + 1]; ++b) {
+    const opipe_action *later = &l->plan->actions[b];
+    if (accumulates(later) && later->stage == action->stage && later->replica == action->replica)
+      return false;
+  }
+  return true;
+}
+
+static opipe_status add_reduce(listing *l, uint32_t stage, uint32_t replica) {
+  OPI_TRY(add(l, OPI_ACT_REDUCE, NULL, OPIPE_NONE));
+  l->lists->steps[l->lists->n_steps - 1].stage = stage;
+  l->lists->steps[l->lists->n_steps - 1].replica = replica;
+  return OPIPE_OK;
+}
+
+static opipe_status list_tail(listing *l, uint32_t rank, bool reduced) {
+  const opi_plan *plan = l->plan;
+  if (!l->reference)
+    OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, plan->n_actions + rank));
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && !reduced; ++i) {
+    if (plan->instance_rank[i] == rank)
+      OPI_TRY(add_reduce(l, i / plan->n_replicas, i % plan->n_replicas));
+  }
+  return add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
+}
+
+static opipe_status list_rank(listing *l, uint32_t rank) {
+  const opi_plan *plan = l->plan;
+  const bool eager = plan->sync != OPIPE_SYNC_END;
+  OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
+  for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+    OPI_TRY(list_action(l, a));
+    if (eager && is_last(l, rank, a))
+      OPI_TRY(add_reduce(l, plan->actions[a].stage, plan->actions[a].replica));
+  }
+  return list_tail(l, rank, eager);
+}
+
+static opipe_status list_ranks(listing *l) {
+  const opi_plan *plan = l->plan;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    l->lists->rank_first[rank] = l->lists->n_steps;
+    OPI_TRY(list_rank(l, rank));
+  }
+  l->lists->rank_first[plan->n_ranks] = l->lists->n_steps;
+  return OPIPE_OK;
+}
+
+/* Every forward, micro-batch after micro-batch; then the backwards of each stage in the order of
+ * its own records. */
+static opipe_status list_reference(listing *l) {
+  const opi_plan *plan = l->plan;
+  for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
+    for (uint32_t s = 0; s < plan->n_stages; ++s) {
+      OPI_TRY(list_action(
+          l, l->times.phase_action[((size_t)s * plan->n_microbatches + m) * OPI_PHASES]));
+    }
+  }
+  for (uint32_t s = plan->n_stages; s-- > 0;) {
+    for (uint32_t a = 0; a < plan->n_actions; ++a) {
+      if (plan->actions[a].stage == s && plan->actions[a].pass != OPIPE_PASS_FORWARD)
+        OPI_TRY(list_action(l, a));
+    }
+  }
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    OPI_TRY(list_tail(l, rank, false));
+  for (uint32_t rank = 1; rank <= plan->n_ranks; ++rank)
+    l->lists->rank_first[rank] = l->lists->n_steps;
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
+static opipe_status keep_offsets(listing *l) {
+  opi_train_lists *lists = l->lists;
+  const size_t n = (size_t)l->cut->n_cells * l->plan->n_microbatches;
+  lists->offsets = OPI_ARENA_ARRAY(&lists->arena, uint64_t, n);
+  if (lists->offsets == NULL)
+    return opi_fail_nomem(l->err, n * sizeof(uint64_t), "offsets");
+  for (size_t i = 0; i < n; ++i)
+    lists->offsets[i] = l->slots.occurrences[i].offset_bytes;
+  lists->replica_of =
+      opi_arena_copy(&lists->arena, l->times.replica_of,
+                     (size_t)l->plan->n_stages * l->plan->n_microbatches * sizeof(uint32_t));
+  return lists->replica_of == NULL ? opi_fail_nomem(l->err, 0, "replicas") : OPIPE_OK;
+}
+
+/* Most micro-batches that a rank has between a forward and its backward. */
+static void count_stashes(listing *l) {
+  const opi_plan *plan = l->plan;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    uint32_t held = 0;
+    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+      const uint32_t program = opi_action_program(&plan->actions[a]);
+      held += program == OPI_PROGRAM_F;
+      if (held > l->lists->stashes[rank])
+        l->lists->stashes[rank] = held;
+      held -= program == OPI_PROGRAM_B || program == OPI_PROGRAM_W;
+    }
+  }
+}
+
+static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint32_t n_classes,
+                              const uint32_t *alignment) {
+  opi_train_lists *lists = l->lists;
+  const opi_plan *plan = l->plan;
+  const size_t n_keys = (size_t)l->cut->n_routes * plan->n_replicas * plan->n_replicas;
+  lists->n_ranks = plan->n_ranks;
+  lists->rank_first = OPI_ARENA_ARRAY(&lists->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  lists->boundary_bytes = OPI_ARENA_ARRAY(&lists->arena, uint64_t, plan->n_ranks);
+  lists->stash_bytes = OPI_ARENA_ARRAY(&lists->arena, uint64_t, plan->n_ranks);
+  lists->stashes = OPI_ARENA_ARRAY(&lists->arena, uint32_t, plan->n_ranks);
+  l->stream_at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_keys);
+  if (lists->rank_first == NULL || lists->boundary_bytes == NULL || lists->stash_bytes == NULL ||
+      lists->stashes == NULL || l->stream_at == NULL)
+    return opi_fail_nomem(l->err, n_keys * sizeof(uint32_t), "lists");
+  memset(l->stream_at, 0xff, n_keys * sizeof(uint32_t));
+  OPI_TRY(opi_train_times_build(plan, l->cut, &l->scratch, &l->times, l->err));
+  lists->step_ns = (double)l->times.end_ns;
+  l->slots = (opi_train_slots){.plan = plan,
+                               .cut = l->cut,
+                               .cuts = cuts,
+                               .times = &l->times,
+                               .alignment = alignment,
+                               .boundary_bytes = lists->boundary_bytes,
+                               .stash_bytes = lists->stash_bytes,
+                               .n_classes = n_classes,
+                               .reference = l->reference,
+                               .err = l->err};
+  OPI_TRY(opi_train_slots_build(&l->slots, &l->scratch));
+  OPI_TRY(list_messages(l));
+  OPI_TRY(key_messages(l));
+  OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));
+  count_stashes(l);
+  return keep_offsets(l);
+}
+
+opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
+                                   uint32_t n_classes, const uint32_t *alignment, bool reference,
+                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
+                                   opipe_error *err) {
+  opi_train_lists *lists = opi_alloc_zero(allocator, 1, sizeof *lists);
+  if (lists == NULL)
+    return opi_fail_nomem(err, sizeof *lists, "lists");
+  opi_arena_init(&lists->arena, allocator, 0);
+  listing l = {.plan = plan, .cut = cuts[0], .lists = lists, .reference = reference, .err = err};
+  opi_arena_init(&l.scratch, allocator, 0);
+  const opipe_status status = build_all(&l, cuts, n_classes, alignment);
+  opi_arena_release(&l.scratch);
+  if (status < 0) {
+    opi_train_lists_free(lists);
+    return status;
+  }
+  *out_lists = lists;
+  return OPIPE_OK;
+}
+
+void opi_train_lists_free(opi_train_lists *lists) {
+  if (lists == NULL)
+    return;
+  const opipe_allocator *allocator = lists->arena.allocator;
+  opi_arena_release(&lists->arena);
+  opi_free(allocator, lists, sizeof *lists);
+}

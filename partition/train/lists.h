@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every rank does in one mini-batch, step by step, and where every tensor lies.
+ *
+ *   compute records (the schedule's) -> checked -> modelled times -> slots -> steps
+ *
+ * Slots are given by the modelled times: an occurrence of a cell (one micro-batch) takes its slot
+ * from the start of the program that makes it (of a received one: from the moment it is sent) to
+ * the end of its last reader (or to its delivery). Occurrences whose times do not meet share a
+ * slot. Since every dependency, those through slots included, points forward in modelled time, no
+ * order of arrivals can stop the ranks for ever. Receives are posted as soon as their slot is free,
+ * sends wait in the background until the receive is posted, and are waited for before their memory
+ * is used again. A tensor between two stages of one rank is not copied: both cells are one place.
+ */
+#ifndef OPI_TRAIN_LISTS_H
+#define OPI_TRAIN_LISTS_H
+
+#include "partition/train/cut.h"
+
+/* One tensor of one micro-batch on its way between ranks. */
+typedef struct opi_train_message {
+  uint32_t route, microbatch;
+  uint32_t stream;   /* index in streams */
+  uint32_t sequence; /* in its stream, within the mini-batch */
+} opi_train_message;
+
+/* Messages of one route between two instances that live on different ranks. */
+typedef struct opi_train_stream {
+  uint32_t route;
+  uint32_t src_replica, dst_replica, src_rank, dst_rank;
+  uint32_t n_messages; /* of a mini-batch */
+  uint32_t depth;      /* receives that may stand posted at once */
+} opi_train_stream;
+
+typedef struct opi_train_lists {
+  opi_arena arena;
+  opi_step *steps; /* opi_step.route: message (POST, RECV, SEND, DRAIN); .pass: OPI_PROGRAM_* */
+  uint32_t *rank_first; /* [n_ranks + 1] */
+  opi_train_message *messages;
+  opi_train_stream *streams;
+  uint32_t *replica_of; /* [n_stages * n_microbatches] */
+  uint64_t *offsets;    /* [n_cells * n_microbatches] in the boundary buffer of the instance's rank;
+                           UINT64_MAX: never there */
+  uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum, boundaries first */
+  uint32_t *stashes;                      /* [n_ranks] most micro-batches held between F and B */
+  uint32_t n_steps, n_ranks, n_messages, n_streams;
+  double step_ns; /* modelled time of a mini-batch without the update */
+} opi_train_lists;
+
+/* cuts [n_classes]: of the larger, then of the smaller row class. alignment [n_ranks]. Times are
+ * the plan's stage_ns, input_ns, weight_ns. reference: no two occurrences share memory, and the
+ * steps are one list (of rank 0) that runs stage after stage: all forwards in order, then the
+ * backwards of each stage, from the last, in the order of its own records. Errors: INVALID names
+ * rank, action and what is wrong with it: missing, twice, away from home, or what it waits for for
+ * ever. */
+opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
+                                   uint32_t n_classes, const uint32_t *alignment, bool reference,
+                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
+                                   opipe_error *err);
+void opi_train_lists_free(opi_train_lists *lists); /* accepts NULL */
+
+/* ---- between order.c and lists.c ---- */
+
+/* When everything happens, in modelled ns. */
+typedef struct opi_train_times {
+  uint64_t *start, *end;             /* [n_actions] */
+  uint64_t *phase_start, *phase_end; /* [(stage * M + microbatch) * OPI_PHASES + phase] */
+  uint32_t *phase_action;            /* the same index: the plan's action */
+  uint32_t *replica_of;              /* [n_stages * M] */
+  uint64_t end_ns;
+} opi_train_times;
+
+/* Which program an action runs; OPIPE_NONE: none of training's. */
+uint32_t opi_action_program(const opipe_action *action);
+/* Programs that the records use, by stage: out_used [n_stages]. */
+void opi_train_used(const opi_plan *plan, uint32_t *out_used);
+/* Checks the records and models their times. In `arena`. */
+opipe_status opi_train_times_build(const opi_plan *plan, const opi_train_cut *cut, opi_arena *arena,
+                                   opi_train_times *out_times, opipe_error *err);
+/* Modelled time of a message. */
+uint64_t opi_train_transfer_ns(uint64_t n_bytes);
+
+#endif /* OPI_TRAIN_LISTS_H */

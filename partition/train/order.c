@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Are the schedule's records whole and at home, and when does each of them run? The times are a
+ * list-by-list replay: always the action that can start first.
+ */
+#include <string.h>
+
+#include "partition/train/lists.h"
+
+enum { LATENCY_NS = 1000, BYTES_PER_NS = 8 };
+
+uint64_t opi_train_transfer_ns(uint64_t n_bytes) {
+  return LATENCY_NS + n_bytes / BYTES_PER_NS;
+}
+
+uint32_t opi_action_program(const opipe_action *action) {
+  switch (action->pass) {
+    case OPIPE_PASS_FORWARD:
+      return OPI_PROGRAM_F;
+    case OPIPE_PASS_BACKWARD:
+      return OPI_PROGRAM_B;
+    case OPIPE_PASS_BACKWARD_INPUT:
+      return OPI_PROGRAM_I;
+    case OPIPE_PASS_BACKWARD_WEIGHT:
+      return OPI_PROGRAM_W;
+    default:
+      return OPIPE_NONE;
+  }
+}
+
+void opi_train_used(const opi_plan *plan, uint32_t *out_used) {
+  memset(out_used, 0, plan->n_stages * sizeof *out_used);
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const uint32_t program = opi_action_program(&plan->actions[a]);
+    if (program != OPIPE_NONE && plan->actions[a].stage < plan->n_stages)
+      out_used[plan->actions[a].stage] |= 1u << program;
+  }
+}
+
+typedef struct replay {
+  const opi_plan *plan;
+  const opi_train_cut *cut;
+  opi_train_times *t;
+  uint32_t *next;       /* [n_ranks] action */
+  uint64_t *free_at_ns; /* [n_ranks] */
+  opipe_error *err;
+} replay;
+
+static size_t phase_index(const opi_plan *plan, uint32_t stage, uint32_t m, uint32_t phase) {
+  return ((size_t)stage * plan->n_microbatches + m) * OPI_PHASES + phase;
+}
+
+static const char *pass_letter(uint32_t program) {
+  static const char *const letters[] = {"F", "B", "I", "W"};
+  return program < OPI_COUNT(letters) ? letters[program] : "?";
+}
+
+/* ---- checks ---- */
+
+static opipe_status check_action(const replay *r, uint32_t rank, uint32_t a) {
+  const opi_plan *plan = r->plan;
+  const opipe_action *action = &plan->actions[a];
+  const uint32_t program = opi_action_program(action), at = a - plan->rank_first[rank];
+  if (program == OPIPE_NONE || action->stage >= plan->n_stages ||
+      action->microbatch >= plan->n_microbatches || action->replica >= plan->n_replicas) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "schedule '%s', rank %u, action %u: pass %u, stage %u of %u, micro-batch %u of "
+                    "%u, replica %u of %u",
+                    plan->schedule, rank, at, action->pass, action->stage, plan->n_stages,
+                    action->microbatch, plan->n_microbatches, action->replica, plan->n_replicas);
+  }
+  if (action->slice != 0 || action->part != 0 || action->flags != 0 || action->version != 0) {
+    return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
+                    "schedule '%s', rank %u, action %u: slice %u, part %u, version %u, flags %u; "
+                    "this build executes whole micro-batches under one version of the weights",
+                    plan->schedule, rank, at, action->slice, action->part, action->version,
+                    action->flags);
+  }
+  const uint32_t home = opi_plan_rank(plan, action->stage, action->replica);
+  if (home != rank) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "schedule '%s', rank %u, action %u (%u%s%u): replica %u of stage %u lives on "
+                    "rank %u",
+                    plan->schedule, rank, at, action->stage, pass_letter(program),
+                    action->microbatch, action->replica, action->stage, home);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status note_phases(replay *r, uint32_t a) {
+  const opi_plan *plan = r->plan;
+  const opipe_action *action = &plan->actions[a];
+  const uint32_t program = opi_action_program(action);
+  const size_t place = (size_t)action->stage * plan->n_microbatches + action->microbatch;
+  for (uint32_t phase = 0; phase < OPI_PHASES; ++phase) {
+    if ((opi_program_phases(program) & 1u << phase) == 0)
+      continue;
+    uint32_t *known = &r->t->phase_action[place * OPI_PHASES + phase];
+    if (*known != OPIPE_NONE) {
+      return opi_fail(r->err, OPIPE_E_INVALID,
+                      "schedule '%s': %u%s%u on rank %u: the same was done on rank %u",
+                      plan->schedule, action->stage, pass_letter(program), action->microbatch,
+                      action->rank, plan->actions[*known].rank);
+    }
+    *known = a;
+  }
+  if (r->t->replica_of[place] == OPIPE_NONE)
+    r->t->replica_of[place] = action->replica;
+  if (r->t->replica_of[place] != action->replica) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "schedule '%s': micro-batch %u passes stage %u in replica %u and in replica %u",
+                    plan->schedule, action->microbatch, action->stage, r->t->replica_of[place],
+                    action->replica);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status check_all(replay *r) {
+  const opi_plan *plan = r->plan;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+      OPI_TRY(check_action(r, rank, a));
+      OPI_TRY(note_phases(r, a));
+    }
+  }
+  static const char *const names[OPI_PHASES] = {"forward", "input backward", "weight backward"};
+  for (uint32_t s = 0; s < plan->n_stages; ++s) {
+    for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
+      for (uint32_t p = 0; p < OPI_PHASES; ++p) {
+        if (r->t->phase_action[phase_index(plan, s, m, p)] != OPIPE_NONE)
+          continue;
+        return opi_fail(r->err, OPIPE_E_INVALID,
+                        "schedule '%s': the %s of micro-batch %u in stage %u is missing",
+                        plan->schedule, names[p], m, s);
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* ---- times ---- */
+
+/* When the cell is there for a reader; UINT64_MAX: not yet known. */
+static uint64_t ready_at(const replay *r, const opi_cell *cell, uint32_t m) {
+  const opi_plan *plan = r->plan;
+  if (cell->source == OPI_CELL_REQUEST)
+    return 0;
+  if (cell->source == OPI_CELL_MADE)
+    return r->t->phase_end[phase_index(plan, cell->stage, m, cell->phase)];
+  const opi_train_route *route = &r->cut->routes[cell->route];
+  const uint64_t made = r->t->phase_end[phase_index(plan, route->src_stage, m, route->phase)];
+  const uint32_t *replicas = r->t->replica_of;
+  const uint32_t src = opi_plan_rank(plan, route->src_stage,
+                                     replicas[(size_t)route->src_stage * plan->n_microbatches + m]);
+  const uint32_t dst = opi_plan_rank(plan, route->dst_stage,
+                                     replicas[(size_t)route->dst_stage * plan->n_microbatches + m]);
+  if (made == UINT64_MAX || src == dst)
+    return made;
+  return made + opi_train_transfer_ns(route->n_bytes);
+}
+
+/* Everything that the phases read and do not make; *out_cell: what is missing. */
+static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t *out_cell) {
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  const uint32_t m = action->microbatch;
+  uint64_t at = 0;
+  *out_cell = OPIPE_NONE;
+  if ((phases & 1u << OPI_PHASE_F) == 0) { /* its own forward, whatever it reads of it */
+    at = r->t->phase_end[phase_index(r->plan, action->stage, m, OPI_PHASE_F)];
+    if (phases == 1u << OPI_PHASE_W) {
+      const uint64_t input = r->t->phase_end[phase_index(r->plan, action->stage, m, OPI_PHASE_I)];
+      at = input > at ? input : at;
+    }
+    if (at == UINT64_MAX)
+      return at;
+  }
+  for (uint32_t c = r->cut->cell_first[action->stage]; c < r->cut->cell_first[action->stage + 1];
+       ++c) {
+    const opi_cell *cell = &r->cut->cells[c];
+    if ((cell->readers & phases) == 0 ||
+        (cell->source == OPI_CELL_MADE && (phases & 1u << cell->phase) != 0))
+      continue;
+    const uint64_t ready = ready_at(r, cell, m);
+    if (ready > at)
+      at = ready;
+    if (at != UINT64_MAX)
+      continue;
+    *out_cell = c;
+    return at;
+  }
+  return at;
+}
+
+static uint64_t whole_ns(const double *ns, uint32_t stage) {
+  const double x = ns == NULL ? 1 : ns[stage];
+  return x < 1 ? 1 : x > 1e15 ? (uint64_t)1e15 : (uint64_t)x;
+}
+
+static void run_action(replay *r, uint32_t a, uint64_t start) {
+  const opi_plan *plan = r->plan;
+  const opipe_action *action = &plan->actions[a];
+  static const uint32_t count = OPI_PHASES;
+  const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  uint64_t end = start;
+  for (uint32_t p = 0; p < count; ++p)
+    end += (phases & 1u << p) != 0 ? whole_ns(ns[p], action->stage) : 0;
+  r->t->start[a] = start;
+  r->t->end[a] = end;
+  for (uint32_t p = 0; p < count; ++p) {
+    if ((phases & 1u << p) == 0)
+      continue;
+    r->t->phase_start[phase_index(plan, action->stage, action->microbatch, p)] = start;
+    r->t->phase_end[phase_index(plan, action->stage, action->microbatch, p)] = end;
+  }
+  r->free_at_ns[action->rank] = end;
+  ++r->next[action->rank];
+  if (end > r->t->end_ns)
+    r->t->end_ns = end;
+}
+
+static opipe_status stuck(const replay *r) {
+  const opi_plan *plan = r->plan;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    uint32_t cell = OPIPE_NONE;
+    if (r->next[rank] == plan->rank_first[rank + 1])
+      continue;
+    const opipe_action *a = &plan->actions[r->next[rank]];
+    (void)inputs_at(r, a, &cell);
+    return opi_fail(
+        r->err, OPIPE_E_INVALID,
+        "schedule '%s' stands still: rank %u at action %u (%u%s%u) waits for ever for %s%s%s",
+        plan->schedule, rank, r->next[rank] - plan->rank_first[rank], a->stage,
+        pass_letter(opi_action_program(a)), a->microbatch,
+        cell == OPIPE_NONE ? "an earlier pass of its own stage" : "tensor '",
+        cell == OPIPE_NONE ? "" : r->cut->training->graph->values[r->cut->cells[cell].value].name,
+        cell == OPIPE_NONE ? "" : "'");
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status run_all(replay *r) {
+  const opi_plan *plan = r->plan;
+  for (uint32_t left = plan->n_actions; left > 0; --left) {
+    uint64_t best = UINT64_MAX;
+    uint32_t best_rank = OPIPE_NONE;
+    for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+      uint32_t cell = OPIPE_NONE;
+      if (r->next[rank] == plan->rank_first[rank + 1])
+        continue;
+      uint64_t at = inputs_at(r, &plan->actions[r->next[rank]], &cell);
+      if (at < r->free_at_ns[rank])
+        at = r->free_at_ns[rank];
+      if (at < best) {
+        best = at;
+        best_rank = rank;
+      }
+    }
+    if (best_rank == OPIPE_NONE)
+      return stuck(r);
+    run_action(r, r->next[best_rank], best);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_times_build(const opi_plan *plan, const opi_train_cut *cut, opi_arena *arena,
+                                   opi_train_times *t, opipe_error *err) {
+  const size_t places = (size_t)plan->n_stages * plan->n_microbatches;
+  replay r = {.plan = plan, .cut = cut, .t = t, .err = err};
+  *t = (opi_train_times){.end_ns = 0};
+  t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
+  t->end = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
+  t->phase_start = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint64_t));
+  t->phase_end = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint64_t));
+  t->phase_action = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint32_t));
+  t->replica_of = OPI_ARENA_ARRAY(arena, uint32_t, places);
+  r.next = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_ranks);
+  r.free_at_ns = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_ranks);
+  if (t->start == NULL || t->end == NULL || t->phase_start == NULL || t->phase_end == NULL ||
+      t->phase_action == NULL || t->replica_of == NULL || r.next == NULL || r.free_at_ns == NULL)
+    return opi_fail_nomem(err, places * OPI_PHASES * sizeof(uint64_t), "a schedule's times");
+  memset(t->phase_end, 0xff, places * OPI_PHASES * sizeof(uint64_t));
+  memset(t->phase_action, 0xff, places * OPI_PHASES * sizeof(uint32_t));
+  memset(t->replica_of, 0xff, places * sizeof(uint32_t));
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    r.next[rank] = plan->rank_first[rank];
+  OPI_TRY(check_all(&r));
+  return run_all(&r);
+}

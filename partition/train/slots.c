@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots by modelled time: one pool of slots for every cell and rank, the lowest free slot for every
+ * occurrence.
+ */
+#include "partition/train/slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t occurrence(const opi_train_slots *s, uint32_t cell, uint32_t m) {
+  return (size_t)cell * s->plan->n_microbatches + m;
+}
+
+static uint32_t rank_of(const opi_train_slots *s, uint32_t stage, uint32_t m) {
+  const uint32_t replica = s->times->replica_of[(size_t)stage * s->plan->n_microbatches + m];
+  return opi_plan_rank(s->plan, stage, replica);
+}
+
+static void use(opi_occurrence *o, const opi_train_times *t, uint32_t action) {
+  if (t->end[action] > o->t1)
+    o->t1 = t->end[action];
+  if (o->last_action == OPIPE_NONE || action > o->last_action)
+    o->last_action = action;
+  if (o->first_action == OPIPE_NONE || action < o->first_action)
+    o->first_action = action;
+}
+
+/* One micro-batch of one cell, by itself. */
+static void time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
+  const opi_train_times *t = s->times;
+  const opi_cell *cell = &s->cut->cells[c];
+  opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
+  const uint32_t n_mb = s->plan->n_microbatches;
+  const size_t phases = ((size_t)cell->stage * n_mb + m) * OPI_PHASES;
+  *o = (opi_occurrence){.rank = rank_of(s, cell->stage, m),
+                        .home = OPIPE_NONE,
+                        .previous = OPIPE_NONE,
+                        .first_action = OPIPE_NONE,
+                        .last_action = OPIPE_NONE};
+  for (uint32_t p = 0; p < OPI_PHASES; ++p) {
+    if ((cell->readers & 1u << p) != 0)
+      use(o, t, t->phase_action[phases + p]);
+  }
+  if (cell->source == OPI_CELL_REQUEST) {
+    o->t0 = t->phase_start[phases + OPI_PHASE_F];
+    use(o, t, t->phase_action[phases + OPI_PHASE_F]);
+  } else if (cell->source == OPI_CELL_MADE) {
+    o->t0 = t->phase_start[phases + cell->phase];
+    use(o, t, t->phase_action[phases + cell->phase]);
+  } else {
+    const opi_train_route *route = &s->cut->routes[cell->route];
+    o->t0 = t->phase_end[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
+    if (rank_of(s, route->src_stage, m) == o->rank)
+      o->home = (uint32_t)occurrence(s, route->src_cell, m);
+  }
+}
+
+/* Routes lengthen the life of what is sent: until it is delivered, or until the reader on the same
+ * rank is done with it. */
+static void follow_routes(opi_train_slots *s) {
+  for (uint32_t r = 0; r < s->cut->n_routes; ++r) {
+    const opi_train_route *route = &s->cut->routes[r];
+    for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
+      opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
+      const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
+      uint64_t until = dst->t1;
+      if (dst->home == OPIPE_NONE)
+        until = dst->t0 + opi_train_transfer_ns(route->n_bytes);
+      else if (dst->last_action > src->last_action)
+        src->last_action = dst->last_action;
+      if (until > src->t1)
+        src->t1 = until;
+    }
+  }
+}
+
+typedef struct entry {
+  uint64_t t0;
+  uint32_t index; /* of the occurrence */
+} entry;
+
+static int by_time(const void *x, const void *y) {
+  const entry *a = x, *b = y;
+  if (a->t0 != b->t0)
+    return a->t0 < b->t0 ? -1 : 1;
+  return a->index < b->index ? -1 : a->index > b->index;
+}
+
+/* Gives slots to the `n` occurrences of one pool; returns how many there are. */
+static uint32_t colour(opi_train_slots *s, entry *entries, uint32_t n, uint32_t *slot_of,
+                       uint32_t *occupant) {
+  uint32_t n_slots = 0;
+  qsort(entries, n, sizeof *entries, by_time);
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_occurrence *o = &s->occurrences[entries[i].index];
+    uint32_t k = 0;
+    while (k < n_slots && (s->reference || s->occurrences[occupant[k]].t1 > o->t0))
+      ++k;
+    if (k == n_slots)
+      ++n_slots;
+    else
+      o->previous = occupant[k];
+    occupant[k] = entries[i].index;
+    slot_of[i] = k;
+  }
+  return n_slots;
+}
+
+static opipe_status place_pool(opi_train_slots *s, uint32_t c, uint32_t rank, entry *entries,
+                               uint32_t *slot_of, uint32_t *occupant, uint64_t *io_bytes) {
+  const uint64_t align = s->alignment[rank] == 0 ? 1 : s->alignment[rank];
+  uint64_t stride = 0, total = 0;
+  uint32_t n = 0;
+  for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
+    const opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
+    if (o->rank == rank && o->home == OPIPE_NONE)
+      entries[n++] = (entry){.t0 = o->t0, .index = (uint32_t)occurrence(s, c, m)};
+  }
+  if (n == 0)
+    return OPIPE_OK;
+  for (uint32_t k = 0; k < s->n_classes; ++k) {
+    if (s->cuts[k]->cells[c].n_bytes > stride)
+      stride = s->cuts[k]->cells[c].n_bytes;
+  }
+  const uint32_t n_slots = colour(s, entries, n, slot_of, occupant);
+  if (opi_add_u64(stride, align - 1, &stride))
+    goto overflow;
+  stride = stride < align ? align : stride & ~(align - 1);
+  if (opi_mul_u64(stride, n_slots, &total))
+    goto overflow;
+  for (uint32_t i = 0; i < n; ++i) {
+    s->occurrences[entries[i].index].offset_bytes = *io_bytes + slot_of[i] * stride;
+    s->occurrences[entries[i].index].n_slots = n_slots;
+  }
+  if (opi_add_u64(*io_bytes, total, io_bytes))
+    goto overflow;
+  return OPIPE_OK;
+overflow:
+  return opi_fail(s->err, OPIPE_E_LIMIT, "the tensors kept on rank %u exceed 2^64 bytes", rank);
+}
+
+static opipe_status place_all(opi_train_slots *s, opi_arena *scratch) {
+  const uint32_t n_mb = s->plan->n_microbatches, n_ranks = s->plan->n_ranks;
+  entry *entries = OPI_ARENA_ARRAY(scratch, entry, n_mb);
+  uint32_t *slot_of = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
+  uint32_t *occupant = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
+  uint64_t *bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_ranks);
+  if (entries == NULL || slot_of == NULL || occupant == NULL || bytes == NULL)
+    return opi_fail_nomem(s->err, n_mb * sizeof *entries, "slots");
+  for (uint32_t stash = 0; stash < 2; ++stash) {
+    for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
+      if (opi_cell_is_stash(&s->cut->cells[c]) != (stash == 1))
+        continue;
+      for (uint32_t r = 0; r < n_ranks; ++r)
+        OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, &bytes[r]));
+    }
+    for (uint32_t r = 0; r < n_ranks; ++r) {
+      if (stash == 0)
+        s->boundary_bytes[r] = bytes[r];
+      else
+        s->stash_bytes[r] = bytes[r] - s->boundary_bytes[r];
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
+  const opi_train_cut *cut = s->cut;
+  const uint32_t n_mb = s->plan->n_microbatches;
+  const size_t n = (size_t)cut->n_cells * n_mb;
+  if (n > UINT32_MAX / 2)
+    return opi_fail(s->err, OPIPE_E_LIMIT, "%u tensors of %u micro-batches are too many",
+                    cut->n_cells, n_mb);
+  s->occurrences = OPI_ARENA_ARRAY(scratch, opi_occurrence, n);
+  if (s->occurrences == NULL)
+    return opi_fail_nomem(s->err, n * sizeof *s->occurrences, "slots");
+  for (uint32_t c = 0; c < cut->n_cells; ++c) {
+    for (uint32_t m = 0; m < n_mb; ++m)
+      time_one(s, c, m);
+  }
+  follow_routes(s);
+  OPI_TRY(place_all(s, scratch));
+  for (size_t i = 0; i < n; ++i) {
+    opi_occurrence *o = &s->occurrences[i];
+    if (o->home != OPIPE_NONE)
+      o->offset_bytes = s->occurrences[o->home].offset_bytes;
+  }
+  return OPIPE_OK;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where every tensor of every micro-batch lies; used by lists.c only. */
+#ifndef OPI_TRAIN_SLOTS_H
+#define OPI_TRAIN_SLOTS_H
+
+#include "partition/train/lists.h"
+
+/* One micro-batch of one cell. */
+typedef struct opi_occurrence {
+  uint64_t t0, t1; /* modelled ns in which its memory is taken */
+  uint64_t offset_bytes;
+  uint32_t rank;
+  uint32_t home;         /* occurrence whose memory it is (a tensor between stages of one rank) */
+  uint32_t previous;     /* occurrence that had the slot before, OPIPE_NONE */
+  uint32_t first_action; /* of its rank: the first that touches it; received: its first reader */
+  uint32_t last_action;
+  uint32_t n_slots; /* of its pool */
+} opi_occurrence;
+
+typedef struct opi_train_slots {
+  const opi_plan *plan;
+  const opi_train_cut *cut;         /* of the first class */
+  const opi_train_cut *const *cuts; /* [n_classes] */
+  const opi_train_times *times;
+  const uint32_t *alignment;              /* [n_ranks] */
+  opi_occurrence *occurrences;            /* [n_cells * n_microbatches], made here */
+  uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks] filled */
+  uint32_t n_classes;
+  bool reference; /* nothing shares a slot */
+  opipe_error *err;
+} opi_train_slots;
+
+opipe_status opi_train_slots_build(opi_train_slots *slots, opi_arena *scratch);
+
+#endif /* OPI_TRAIN_SLOTS_H */
