@@ -4,37 +4,44 @@
  *
  * A parameter belongs to every instance whose stage reads it (replicas of a stage; ties between
  * stages). Each has its own copy, gradient and state; gradients are summed over all of them in the
- * order (stage, replica), then every copy is updated alike, so all copies keep equal bits. Within a
- * stage the sum runs over its replicas through the transport's all_reduce, one region per
- * instance; ties between stages are then added in dense form.
+ * order (stage, replica), then every copy is updated alike, so all copies keep equal bits. Sums run
+ * through the transport's all_reduce, one member per instance in that order, on the layout that the
+ * backend accumulates in; parameters that several stages read are summed once at the step, in dense
+ * form where their layouts differ. The norm is added up parameter by parameter in the table's
+ * order, so that it does not depend on who holds what. Without a transport (the reference) one
+ * thread calls for all ranks in turn until all are done.
  */
 #ifndef OPI_WEIGHTS_H
 #define OPI_WEIGHTS_H
 
-#include "partition/plan.h"
+#include "partition/memory/weights.h"
 #include "runtime/budget.h"
 
 /* One stage instance as the executor has built it; programs are compiled, nothing is bound. All
  * borrowed. */
 typedef struct opi_weight_instance {
   uint32_t rank, stage, replica, n_programs;
-  const opi_backend_ref *backend;
+  const opi_backend_ref *backend; /* NULL: there is no such instance (unequal replicas) */
   opipe_device *device;
+  uint32_t device_index; /* of the backend's devices: for budgets */
+  uint32_t reserved;
   opipe_queue *queue;
-  opipe_endpoint *endpoint;
-  opipe_program *const *programs; /* [n_programs] all that read its parameters or accumulate */
+  opipe_endpoint *endpoint;       /* NULL without a transport */
+  opipe_program *const *programs; /* [n_programs] all that read its parameters or accumulate; NULL
+                                     entries are passed over */
   const uint32_t *params;         /* [n_params] slots of the table below that the stage reads */
   uint32_t n_params;
 } opi_weight_instance;
 
 typedef struct opi_weights_options {
   const opipe_allocator *allocator;
-  const opi_optimizer *optimizer;
+  const opi_optimizer *optimizer;       /* copied, globs too */
   const opi_weight_instance *instances; /* [n_stages * n_replicas], stage * n_replicas + replica */
-  const opipe_param_source *sources;    /* [n_sources] the parameter table: name, initial values */
+  const opipe_param_source *sources;    /* [n_sources] the parameter table: name, initial values;
+                                           borrowed until close */
   const bool *trained;                  /* [n_sources] */
-  opi_transport_ref transport;
-  opi_budget *budget;
+  opi_transport_ref transport;          /* table NULL: the reference */
+  opi_budget *budget;                   /* may be NULL */
   uint32_t n_stages, n_replicas, n_ranks, n_sources;
   uint32_t n_versions;     /* 1; 2: double buffered */
   uint32_t keep_gradients; /* 1: gradients of the last step can be read until the next */
@@ -42,44 +49,84 @@ typedef struct opi_weights_options {
 
 typedef struct opi_weights opi_weights;
 
-/* Makes all sets and state. Errors: LIMIT names instance, bytes wanted and left. [control] */
+/* Makes all sets and state; all endpoints must be open. Errors: LIMIT names instance, bytes wanted
+ * and left; UNSUPPORTED a backend that cannot train, a transport that cannot reduce. [control] */
 opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **out_weights,
                               opipe_error *err);
-void opi_weights_close(opi_weights *weights); /* accepts NULL */
-/* For bind. version 0: newest. */
-opipe_params *opi_weights_params(opi_weights *weights, uint32_t instance, uint32_t version);
+void opi_weights_close(opi_weights *weights); /* before the endpoints; accepts NULL */
+/* For bind: set `set` (0 .. n_versions - 1) of an instance. Which set holds which version changes
+ * with every step: bind a program to each, run the binding of opi_weights_set_of(). NULL: the
+ * instance reads no parameters. */
+opipe_params *opi_weights_params(opi_weights *weights, uint32_t instance, uint32_t set);
 opipe_params *opi_weights_gradients(opi_weights *weights, uint32_t instance);
 
 /* -- on the rank's own thread; OPIPE_PENDING: a peer is not there yet, call again. None allocates
- * -- */
-/* Sums the gradients of (stage, replica) over the replicas of its stage. Every replica calls it
- * once per mini-batch. */
+ * or blocks -- */
+/* The set that holds `version` (0: newest, 1: one older) for this rank now. */
+uint32_t opi_weights_set_of(const opi_weights *weights, uint32_t rank, uint32_t version);
+/* Before the rank's first backward of a mini-batch: clears gradients that were kept for reading. */
+opipe_status opi_weights_begin(opi_weights *weights, uint32_t rank, opipe_error *err);
+/* The gradients of (stage, replica) are complete: starts their sum over the replicas of the stage.
+ * Once per mini-batch, or never (then the step does it). Does not wait: OPIPE_OK. */
 opipe_status opi_weights_reduce(opi_weights *weights, uint32_t instance, opipe_error *err);
-/* After its instances' reductions: ties, norm, clip, update of all instances of `rank`. */
+/* Moves the sums of this rank on, for idle moments. OPIPE_OK: nothing is under way; PENDING. */
+opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_error *err);
+/* After the rank's last backward: what is left of the sums, ties, norm, clip, update of all
+ * instances of `rank`. OPIPE_OK: the new version is there. */
 opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, opipe_error *err);
 
-/* -- between steps [control] -- */
 typedef struct opi_step_report {
-  uint64_t step;
+  uint64_t step;        /* mini-batches done, this one included */
   double gradient_norm; /* of all parameters, before clipping, loss scale taken out */
   double lr, loss_scale;
   uint32_t skipped; /* 1: an overflow under loss scaling, no update */
   uint32_t reserved;
 } opi_step_report;
-void opi_weights_report(const opi_weights *weights, opi_step_report *out_report);
-double opi_weights_loss_scale(const opi_weights *weights); /* for the next step */
+/* Of the rank's last step; all ranks have the same. On the rank's thread, or between steps. */
+void opi_weights_report(const opi_weights *weights, uint32_t rank, opi_step_report *out_report);
+/* For the rank's next mini-batch. */
+double opi_weights_loss_scale(const opi_weights *weights, uint32_t rank);
 
-enum { OPI_STATE_WEIGHT = 0, OPI_STATE_GRADIENT = 1, OPI_STATE_FIRST = 2, OPI_STATE_SECOND = 3 };
-/* Dense fp32 (weights: the initializer's own type) by name; `version` of double-buffered weights.
- * set changes every copy. Errors: NOTFOUND names what there is; INVALID both byte counts. */
+/* -- between steps [control] -- */
+enum {
+  OPI_STATE_WEIGHT = 0,   /* the initializer's own type */
+  OPI_STATE_GRADIENT = 1, /* of the last mini-batch, summed, before clipping, loss scale taken out;
+                             needs keep_gradients */
+  OPI_STATE_FIRST = 2,    /* momentum, first moment */
+  OPI_STATE_SECOND = 3,
+  OPI_STATE_MASTER = 4 /* the weight in fp32, as the optimizer has it */
+};
+/* Dense row-major fp32 but for WEIGHT. `version` of double-buffered weights, else 0. `set` changes
+ * every copy. Errors: NOTFOUND says what is missing; INVALID both byte counts. */
 opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
 opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err);
-uint64_t opi_weights_step_count(const opi_weights *weights);
-void opi_weights_set_step_count(opi_weights *weights, uint64_t step);
+/* Parameter `index` that some stage reads, in the table's order; false past the last. */
+typedef struct opi_weight_info {
+  const opipe_param_source *source;
+  uint32_t trained; /* 1 */
+  uint32_t n_copies;
+  double gradient_norm; /* of the last step, before clipping */
+} opi_weight_info;
+bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info);
+uint32_t opi_weights_moments(const opi_weights *weights); /* of the optimizer: 0, 1, 2 */
+uint32_t opi_weights_versions(const opi_weights *weights);
 
-/* Exact bytes of one instance by category, before anything is allocated: params, gradients,
- * optimizer, versions. Used by the plan's prediction with the same numbers. */
+/* What continues a run besides the tensors. */
+typedef struct opi_weights_clock {
+  uint64_t n_steps;   /* mini-batches */
+  uint64_t n_updates; /* those that were not skipped: the t of Adam and of the learning rate */
+  uint64_t n_good;    /* since the loss scale last changed */
+  double loss_scale;
+} opi_weights_clock;
+void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_clock);
+void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock);
+/* Learning rate of update number `update` (0: the first). Warm-up: lr (update + 1) / warmup for the
+ * first `warmup` updates; then constant, or falling to 0 at `total`: linear, or half a cosine. */
+double opi_optimizer_lr(const opi_optimizer *optimizer, uint64_t update);
+uint32_t opi_optimizer_moments(const opi_optimizer *optimizer);
+/* Bytes of a rank by category, as made; opi_predict_weights says the same before. */
+void opi_weights_bytes(const opi_weights *weights, uint32_t rank, opi_weight_bytes *out_bytes);
 
 #endif /* OPI_WEIGHTS_H */

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes of weights, gradients and optimizer state: sums over the layouts that programs ask for. A
+ * layout that several programs of one instance want is counted once.
+ */
+#include "partition/memory/weights.h"
+
+typedef struct layout_list {
+  opipe_param_layout *list;
+  uint32_t n, room;
+} layout_list;
+
+typedef opipe_status (*layouts_fn)(const opipe_program *program, opipe_param_layout *out_layouts,
+                                   uint32_t *io_count, opipe_error *err);
+
+/* Appends the layouts of `program` that the list lacks. */
+static opipe_status collect(layouts_fn ask, const opipe_program *program, opi_arena *arena,
+                            layout_list *all, opipe_error *err) {
+  uint32_t count = 0;
+  const opipe_status asked = ask(program, NULL, &count, err);
+  if (asked < 0 && asked != OPIPE_E_LIMIT)
+    return asked;
+  opipe_param_layout *list = OPI_ARENA_ARRAY(arena, opipe_param_layout, count);
+  if (list == NULL)
+    return opi_fail_nomem(err, count * sizeof *list, "parameter layouts");
+  for (uint32_t i = 0; i < count; ++i)
+    list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
+  if (count != 0)
+    OPI_TRY(ask(program, list, &count, err));
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t k = 0;
+    while (k < all->n && (all->list[k].slot != list[i].slot || all->list[k].key != list[i].key))
+      ++k;
+    if (k < all->n)
+      continue;
+    if (!opi_arena_grow(arena, (void **)&all->list, &all->room, all->n + 1, sizeof *all->list))
+      return opi_fail_nomem(err, sizeof *all->list, "parameter layouts");
+    all->list[all->n++] = list[i];
+  }
+  return OPIPE_OK;
+}
+
+uint32_t opi_weight_index(const opi_weight_place *place, uint32_t slot) {
+  for (uint32_t k = 0; k < place->n_params; ++k) {
+    if (place->params[k] == slot)
+      return k;
+  }
+  return OPIPE_NONE;
+}
+
+bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_bytes) {
+  return opi_tensor_bytes(OPIPE_FLOAT, source->shape, source->rank, out_bytes);
+}
+
+static bool is_training(const opi_backend_ref *backend) {
+  return backend->table->struct_size >= OPIPE_END(opipe_backend, update) &&
+         backend->table->update != NULL;
+}
+
+/* An owned set has no layout in place: what a program would use in place is copied. */
+static uint64_t held_bytes(const opipe_param_layout *layout) {
+  return layout->n_bytes != 0 ? layout->n_bytes : layout->mapped_bytes;
+}
+
+static void add_params(const opi_weight_place *place, const layout_list *wanted,
+                       opi_weight_layout *layouts) {
+  for (uint32_t i = 0; i < wanted->n; ++i) {
+    const opipe_param_layout *w = &wanted->list[i];
+    const uint32_t k = opi_weight_index(place, w->slot);
+    if (k == OPIPE_NONE)
+      continue;
+    layouts[k].params_bytes += opi_align_up(held_bytes(w), place->alignment);
+    if (w->key >= OPIPE_LAYOUT_DERIVED || (layouts[k].master_bytes != 0 && w->key < layouts[k].key))
+      continue;
+    layouts[k].key = w->key;
+    layouts[k].master_bytes = held_bytes(w);
+  }
+}
+
+static void add_gradients(const opi_weight_place *place, const layout_list *wanted,
+                          opi_weight_layout *layouts) {
+  for (uint32_t i = 0; i < wanted->n; ++i) {
+    const uint32_t k = opi_weight_index(place, wanted->list[i].slot);
+    if (k == OPIPE_NONE)
+      continue;
+    if (layouts[k].gradient_bytes == 0) /* that of the master comes first */
+      layouts[k].gradient_bytes = opi_align_up(layouts[k].master_bytes, place->alignment);
+    if (wanted->list[i].key != layouts[k].key)
+      layouts[k].gradient_bytes += opi_align_up(wanted->list[i].n_bytes, place->alignment);
+  }
+}
+
+static opipe_status ask_place(const opi_weight_query *query, const opi_weight_place *place,
+                              opi_arena *arena, opi_weight_layout *layouts, opipe_error *err) {
+  layout_list params = {.n = 0}, gradients = {.n = 0};
+  if (!is_training(place->backend)) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "stage %u: backend '%s' cannot train", place->stage,
+                    place->backend->id);
+  }
+  for (uint32_t p = 0; p < place->n_programs; ++p) {
+    if (place->programs[p] == NULL)
+      continue;
+    OPI_TRY(
+        collect(place->backend->table->program_params, place->programs[p], arena, &params, err));
+    OPI_TRY(collect(place->backend->table->program_gradients, place->programs[p], arena, &gradients,
+                    err));
+  }
+  add_params(place, &params, layouts);
+  add_gradients(place, &gradients, layouts);
+  for (uint32_t k = 0; k < place->n_params; ++k) {
+    if (!query->trained[place->params[k]] || layouts[k].gradient_bytes != 0)
+      continue;
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "parameter '%s' is trained, and stage %u reads it without giving a gradient: "
+                    "freeze it or cut elsewhere",
+                    query->sources[place->params[k]].name, place->stage);
+  }
+  return OPIPE_OK;
+}
+
+bool opi_weight_tied(const opi_weight_query *query, uint32_t slot) {
+  uint32_t stage = OPIPE_NONE;
+  for (uint32_t i = 0; query->trained[slot] && i < query->n_places; ++i) {
+    const opi_weight_place *place = &query->places[i];
+    if (opi_weight_index(place, slot) == OPIPE_NONE)
+      continue;
+    if (stage != OPIPE_NONE && stage != place->stage)
+      return true;
+    stage = place->stage;
+  }
+  return false;
+}
+
+bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *const *layouts,
+                              uint32_t slot) {
+  const opi_weight_layout *first = NULL;
+  const opi_backend_ref *backend = NULL;
+  for (uint32_t i = 0; i < query->n_places; ++i) {
+    const uint32_t k = opi_weight_index(&query->places[i], slot);
+    if (k == OPIPE_NONE)
+      continue;
+    const opi_weight_layout *layout = &layouts[i][k];
+    if (first != NULL &&
+        (layout->key != first->key || layout->master_bytes != first->master_bytes ||
+         query->places[i].backend->table != backend->table))
+      return false;
+    first = layout;
+    backend = query->places[i].backend;
+  }
+  return true;
+}
+
+static void add_bytes(const opi_weight_query *query, const opi_weight_place *place,
+                      const opi_weight_layout *layouts, opi_weight_bytes *bytes) {
+  for (uint32_t k = 0; k < place->n_params; ++k) {
+    const bool trained = query->trained[place->params[k]];
+    const uint64_t state = opi_align_up(layouts[k].master_bytes, place->alignment);
+    bytes->params += layouts[k].params_bytes;
+    bytes->versions += layouts[k].params_bytes * (query->n_versions - 1);
+    bytes->gradients += layouts[k].gradient_bytes;
+    bytes->optimizer += trained ? state * query->n_moments : 0;
+  }
+}
+
+/* Room for one tied parameter in dense form, the largest; room for the norms of all parameters. */
+static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout *const *layouts,
+                               opi_weight_bytes *bytes, opipe_error *err) {
+  uint32_t n_trained = 0;
+  for (uint32_t slot = 0; slot < query->n_sources; ++slot)
+    n_trained += query->trained[slot] ? 1 : 0;
+  for (uint32_t i = 0; i < query->n_places; ++i) {
+    const opi_weight_place *place = &query->places[i];
+    uint64_t dense = 0, n_bytes = 0;
+    bool first = true;
+    for (uint32_t j = 0; j < i; ++j)
+      first = first && query->places[j].rank != place->rank;
+    if (first)
+      bytes[i].optimizer += n_trained * opi_align_up(sizeof(double), place->alignment);
+    for (uint32_t k = 0; k < place->n_params; ++k) {
+      const uint32_t slot = place->params[k];
+      if (!opi_weight_tied(query, slot) || opi_weight_layouts_equal(query, layouts, slot))
+        continue;
+      if (!opi_weight_dense_bytes(&query->sources[slot], &n_bytes)) {
+        return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': its bytes do not fit 64 bits",
+                        query->sources[slot].name);
+      }
+      dense = n_bytes > dense ? n_bytes : dense;
+    }
+    bytes[i].gradients += opi_align_up(dense, place->alignment);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena,
+                                 opi_weight_layout **out_layouts, opi_weight_bytes *out_bytes,
+                                 opipe_error *err) {
+  opi_weight_layout **layouts = OPI_ARENA_ARRAY(arena, opi_weight_layout *, query->n_places);
+  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(arena, opi_weight_bytes, query->n_places);
+  if (layouts == NULL || bytes == NULL)
+    return opi_fail_nomem(err, query->n_places * sizeof *bytes, "sizes of weights");
+  for (uint32_t i = 0; i < query->n_places; ++i) {
+    const opi_weight_place *place = &query->places[i];
+    layouts[i] = OPI_ARENA_ARRAY(arena, opi_weight_layout, place->n_params);
+    if (layouts[i] == NULL)
+      return opi_fail_nomem(err, place->n_params * sizeof **layouts, "sizes of weights");
+    OPI_TRY(ask_place(query, place, arena, layouts[i], err));
+    add_bytes(query, place, layouts[i], &bytes[i]);
+  }
+  OPI_TRY(add_shared(query, layouts, bytes, err));
+  for (uint32_t i = 0; i < query->n_places; ++i) {
+    if (out_layouts != NULL)
+      out_layouts[i] = layouts[i];
+    if (out_bytes != NULL)
+      out_bytes[i] = bytes[i];
+  }
+  return OPIPE_OK;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights, gradients and moments by name, in dense form. Only between steps.
+ *
+ * A backend packs and unpacks whole parameter sets, not moments: a moment has the master's layout,
+ * so it is laid into the gradient set's accumulator for as long as it is unpacked (or packed); what
+ * lay there is put back. No device memory is needed for it.
+ */
+#include <string.h>
+
+#include "runtime/weights/state.h"
+
+static opipe_status not_found(const opi_weights *w, const char *name, opipe_error *err) {
+  for (uint32_t i = 0; i < w->n_sources; ++i) {
+    if (strcmp(w->sources[i].name, name) == 0) {
+      return opi_fail(err, OPIPE_E_NOTFOUND, "parameter '%s' is %s", name,
+                      w->trained[i] ? "read by no stage" : "not trained: it has no such state");
+    }
+  }
+  return opi_fail(err, OPIPE_E_NOTFOUND, "no parameter is called '%s'; there are %u%s%s", name,
+                  w->n_used, w->n_used == 0 ? "" : ", the first is ",
+                  w->n_used == 0 ? "" : w->sources[w->used[0]].name);
+}
+
+static opi_weight_param *trained_param(const opi_instance *instance, uint32_t slot) {
+  for (uint32_t k = 0; k < instance->n_trained; ++k) {
+    if (instance->trained[k].slot == slot)
+      return &instance->trained[k];
+  }
+  return NULL;
+}
+
+static bool reads(const opi_instance *instance, uint32_t slot) {
+  for (uint32_t k = 0; k < instance->env.n_params; ++k) {
+    if (instance->env.params[k] == slot)
+      return true;
+  }
+  return false;
+}
+
+/* The slot called `name` and the first instance that reads it; checks state, version and size. */
+static opipe_status find(const opi_weights *w, const char *name, uint32_t state, uint32_t version,
+                         uint64_t n_bytes, uint32_t *out_slot, uint32_t *out_instance,
+                         opipe_error *err) {
+  uint64_t want = 0;
+  uint32_t u = 0, i = 0;
+  while (u < w->n_used && strcmp(w->sources[w->used[u]].name, name) != 0)
+    ++u;
+  if (u == w->n_used || (state != OPI_STATE_WEIGHT && !w->trained[w->used[u]]))
+    return not_found(w, name, err);
+  const opipe_param_source *source = &w->sources[w->used[u]];
+  if (version >= w->n_versions) {
+    return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': version %u, there are %u", name, version,
+                    w->n_versions);
+  }
+  if (state > OPI_STATE_MASTER || (state == OPI_STATE_FIRST && w->n_moments < 1) ||
+      (state == OPI_STATE_SECOND && w->n_moments < 2)) {
+    return opi_fail(err, OPIPE_E_NOTFOUND, "parameter '%s': the optimizer has %u moments, not %u",
+                    name, w->n_moments, state - 1);
+  }
+  if (state == OPI_STATE_GRADIENT && !w->keep_gradients) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "parameter '%s': gradients are not kept after the step in this session", name);
+  }
+  if (state == OPI_STATE_WEIGHT) {
+    want = source->n_bytes;
+  } else if (!opi_weight_dense_bytes(source, &want)) {
+    return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': its bytes do not fit 64 bits", name);
+  }
+  if (want != n_bytes) {
+    return opi_fail(err, OPIPE_E_INVALID, "parameter '%s' has %llu bytes, the buffer %llu", name,
+                    (unsigned long long)want, (unsigned long long)n_bytes);
+  }
+  while (!reads(&w->instances[i], w->used[u]))
+    ++i;
+  *out_slot = w->used[u];
+  *out_instance = i;
+  return OPIPE_OK;
+}
+
+/* ---- through the accumulator ---- */
+
+typedef struct borrowed {
+  opi_instance *instance;
+  const opi_weight_param *param;
+  char *saved; /* what lay in the accumulator */
+} borrowed;
+
+static opipe_status borrow(const opi_weights *w, opi_instance *instance,
+                           const opi_weight_param *param, borrowed *b, opipe_error *err) {
+  *b = (borrowed){.instance = instance, .param = param};
+  b->saved = opi_alloc(w->allocator, (size_t)param->n_bytes);
+  if (b->saved == NULL)
+    return opi_fail_nomem(err, param->n_bytes, w->sources[param->slot].name);
+  opipe_status status =
+      opi_backend_of(instance)->read(instance->env.queue, b->saved, &param->gradient, err);
+  if (status == OPIPE_OK)
+    status = opi_instance_sync(instance, err);
+  if (status < 0)
+    opi_free(w->allocator, b->saved, (size_t)param->n_bytes);
+  return status;
+}
+
+static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status status,
+                              opipe_error *err) {
+  opipe_error *e = status < 0 ? NULL : err; /* the first error stays */
+  opipe_status back =
+      opi_backend_of(b->instance)->write(b->instance->env.queue, &b->param->gradient, b->saved, e);
+  if (back == OPIPE_OK)
+    back = opi_instance_sync(b->instance, e);
+  opi_free(w->allocator, b->saved, (size_t)b->param->n_bytes);
+  return status < 0 ? status : back;
+}
+
+static opipe_status unpack(const opi_weights *w, opi_instance *instance,
+                           const opi_weight_param *param, const opipe_region *from, void *dst,
+                           uint64_t n_bytes, opipe_error *err) {
+  const opipe_backend *b = opi_backend_of(instance);
+  borrowed loan;
+  OPI_TRY(borrow(w, instance, param, &loan, err));
+  opipe_status status = b->copy(instance->env.queue, &param->gradient, from, err);
+  if (status == OPIPE_OK)
+    status = opi_instance_sync(instance, err);
+  if (status == OPIPE_OK)
+    status = b->params_read(instance->gradients, param->slot, dst, n_bytes, err);
+  return give_back(w, &loan, status, err);
+}
+
+static opipe_status pack(const opi_weights *w, opi_instance *instance,
+                         const opi_weight_param *param, const opipe_region *to, const void *src,
+                         uint64_t n_bytes, opipe_error *err) {
+  const opipe_backend *b = opi_backend_of(instance);
+  borrowed loan;
+  OPI_TRY(borrow(w, instance, param, &loan, err));
+  opipe_status status = b->params_write(instance->gradients, param->slot, src, n_bytes, err);
+  if (status == OPIPE_OK)
+    status = b->params_commit(instance->gradients, err);
+  if (status == OPIPE_OK)
+    status = b->copy(instance->env.queue, to, &param->gradient, err);
+  if (status == OPIPE_OK)
+    status = opi_instance_sync(instance, err);
+  return give_back(w, &loan, status, err);
+}
+
+static const opipe_region *state_region(const opi_weights *w, const opi_instance *instance,
+                                        const opi_weight_param *p, uint32_t state,
+                                        uint32_t version) {
+  if (state == OPI_STATE_FIRST)
+    return &p->first;
+  if (state == OPI_STATE_SECOND)
+    return &p->second;
+  return &p->weight[opi_weights_set_of(w, instance->env.rank, version)];
+}
+
+/* ---- get and set ---- */
+
+/* The gradient as the step found it, without the loss scale. */
+static opipe_status get_gradient(const opi_weights *w, opi_instance *instance, uint32_t slot,
+                                 float *dst, uint64_t n_bytes, opipe_error *err) {
+  const double scale = w->ranks[instance->env.rank].gradient_scale;
+  OPI_TRY(opi_backend_of(instance)->params_read(instance->gradients, slot, dst, n_bytes, err));
+  for (uint64_t i = 0; scale != 1 && i < n_bytes / sizeof *dst; ++i)
+    dst[i] = (float)((double)dst[i] / scale);
+  return OPIPE_OK;
+}
+
+opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
+                             uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
+  uint32_t slot = 0, i = 0;
+  OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &i, err));
+  opi_instance *instance = &weights->instances[i];
+  const opi_weight_param *p = trained_param(instance, slot);
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  if (state == OPI_STATE_WEIGHT) {
+    const uint32_t set = opi_weights_set_of(weights, instance->env.rank, version);
+    return opi_backend_of(instance)->params_read(instance->sets[set], slot, dst, n_bytes, err);
+  }
+  if (state == OPI_STATE_GRADIENT)
+    return get_gradient(weights, instance, slot, dst, n_bytes, err);
+  return unpack(weights, instance, p, state_region(weights, instance, p, state, version), dst,
+                n_bytes, err);
+}
+
+static opipe_status set_one(const opi_weights *w, opi_instance *instance, uint32_t slot,
+                            uint32_t state, uint32_t version, const void *src, uint64_t n_bytes,
+                            opipe_error *err) {
+  const opipe_backend *b = opi_backend_of(instance);
+  const uint32_t set = opi_weights_set_of(w, instance->env.rank, version);
+  const opi_weight_param *p = trained_param(instance, slot);
+  if (state == OPI_STATE_WEIGHT) {
+    OPI_TRY(b->params_write(instance->sets[set], slot, src, n_bytes, err));
+    return b->params_commit(instance->sets[set], err);
+  }
+  if (state == OPI_STATE_GRADIENT) {
+    OPI_TRY(b->params_write(instance->gradients, slot, src, n_bytes, err));
+    return b->params_commit(instance->gradients, err);
+  }
+  OPI_TRY(pack(w, instance, p, state_region(w, instance, p, state, version), src, n_bytes, err));
+  if (state != OPI_STATE_MASTER)
+    return OPIPE_OK;
+  OPI_TRY(b->params_refresh(instance->sets[set], instance->env.queue, slot, err));
+  return opi_instance_sync(instance, err);
+}
+
+opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
+                             uint32_t version, const void *src, uint64_t n_bytes,
+                             opipe_error *err) {
+  uint32_t slot = 0, first = 0;
+  OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &first, err));
+  for (uint32_t i = first; n_bytes != 0 && i < weights->n_instances; ++i) {
+    if (reads(&weights->instances[i], slot))
+      OPI_TRY(set_one(weights, &weights->instances[i], slot, state, version, src, n_bytes, err));
+  }
+  return OPIPE_OK;
+}
+
+/* ---- the rest ---- */
+
+opipe_params *opi_weights_params(opi_weights *weights, uint32_t instance, uint32_t set) {
+  const uint32_t at = weights->instance_at[instance];
+  return at == OPIPE_NONE ? NULL : weights->instances[at].sets[set];
+}
+
+opipe_params *opi_weights_gradients(opi_weights *weights, uint32_t instance) {
+  const uint32_t at = weights->instance_at[instance];
+  return at == OPIPE_NONE ? NULL : weights->instances[at].gradients;
+}
+
+bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info) {
+  if (index >= weights->n_used)
+    return false;
+  const uint32_t slot = weights->used[index];
+  *out_info =
+      (opi_weight_info){.source = &weights->sources[slot], .trained = weights->trained[slot]};
+  uint32_t rank = 0;
+  for (uint32_t i = weights->n_instances; i-- > 0;) {
+    if (!reads(&weights->instances[i], slot))
+      continue;
+    ++out_info->n_copies;
+    rank = weights->instances[i].env.rank;
+  }
+  if (weights->trained[slot])
+    out_info->gradient_norm = weights->ranks[rank].norms_now[weights->trained_index[slot]];
+  return true;
+}
+
+uint32_t opi_weights_moments(const opi_weights *weights) {
+  return weights->n_moments;
+}
+
+uint32_t opi_weights_versions(const opi_weights *weights) {
+  return weights->n_versions;
+}
+
+static const opi_weight_rank *any_rank(const opi_weights *w) {
+  uint32_t r = 0;
+  while (r + 1 < w->n_ranks && w->ranks[r].n_instances == 0)
+    ++r;
+  return &w->ranks[r];
+}
+
+void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_clock) {
+  *out_clock = any_rank(weights)->clock;
+}
+
+void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock) {
+  for (uint32_t r = 0; r < weights->n_ranks; ++r)
+    weights->ranks[r].clock = *clock;
+}
+
+void opi_weights_bytes(const opi_weights *weights, uint32_t rank, opi_weight_bytes *out_bytes) {
+  *out_bytes = (opi_weight_bytes){0};
+  for (uint32_t i = 0; i < weights->ranks[rank].n_instances; ++i) {
+    const opi_weight_bytes *b = &weights->ranks[rank].instances[i]->bytes;
+    out_bytes->params += b->params;
+    out_bytes->versions += b->versions;
+    out_bytes->gradients += b->gradients;
+    out_bytes->optimizer += b->optimizer;
+  }
+}

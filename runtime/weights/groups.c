@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums over instances: the transport's all-reduce, or, without a transport, a plain one that a
+ * single thread drives for all ranks: whoever gives the last part adds them up on the host, in the
+ * order of members, and writes the sum to all of them. Both add alike.
+ */
+#include <string.h>
+
+#include "runtime/weights/state.h"
+
+typedef struct plain_part {
+  opi_instance *instance;
+  opipe_region region;
+} plain_part;
+
+struct opi_plain_group {
+  opi_plain_group *next;
+  uint32_t n, n_given;
+  uint64_t n_summed; /* rounds */
+  plain_part *parts; /* [n] */
+  char *sum, *part;  /* n_bytes each */
+  uint64_t n_bytes;
+};
+
+/* ---- plain ---- */
+
+static void plain_free(const opipe_allocator *a, opi_plain_group *g) {
+  opi_free(a, g->sum, (size_t)g->n_bytes);
+  opi_free(a, g->part, (size_t)g->n_bytes);
+  opi_free(a, g->parts, g->n * sizeof *g->parts);
+  opi_free(a, g, sizeof *g);
+}
+
+static opipe_status plain_open(opi_weights *w, opi_instance *const *instances, uint32_t n,
+                               uint64_t n_bytes, opi_member *const *members, opipe_error *err) {
+  opi_plain_group *g = opi_alloc_zero(w->allocator, 1, sizeof *g);
+  if (g == NULL)
+    return opi_fail_nomem(err, sizeof *g, "a group");
+  g->n = n;
+  g->n_bytes = n_bytes == 0 ? 1 : n_bytes;
+  g->sum = opi_alloc(w->allocator, (size_t)g->n_bytes);
+  g->part = opi_alloc(w->allocator, (size_t)g->n_bytes);
+  g->parts = opi_alloc_zero(w->allocator, n, sizeof *g->parts);
+  if (g->sum == NULL || g->part == NULL || g->parts == NULL) {
+    plain_free(w->allocator, g);
+    return opi_fail_nomem(err, 2 * n_bytes, "a sum over instances");
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    g->parts[i].instance = instances[i];
+    *members[i] = (opi_member){.plain = g, .index = i};
+  }
+  g->next = w->plain;
+  w->plain = g;
+  return OPIPE_OK;
+}
+
+void opi_groups_free(opi_weights *weights) {
+  while (weights->plain != NULL) {
+    opi_plain_group *next = weights->plain->next;
+    plain_free(weights->allocator, weights->plain);
+    weights->plain = next;
+  }
+}
+
+static void add_host(char *sum, const char *part, uint64_t n_bytes, uint32_t dtype) {
+  if (dtype == OPIPE_DOUBLE) {
+    double *s = (double *)(void *)sum;
+    const double *p = (const double *)(const void *)part;
+    for (uint64_t i = 0; i < n_bytes / sizeof *s; ++i)
+      s[i] += p[i];
+    return;
+  }
+  float *s = (float *)(void *)sum;
+  const float *p = (const float *)(const void *)part;
+  for (uint64_t i = 0; i < n_bytes / sizeof *s; ++i)
+    s[i] += p[i];
+}
+
+static opipe_status fetch(const plain_part *part, char *dst, opipe_error *err) {
+  const opipe_backend *b = opi_backend_of(part->instance);
+  OPI_TRY(b->read(part->instance->env.queue, dst, &part->region, err));
+  return opi_instance_sync(part->instance, err);
+}
+
+static opipe_status plain_sum(opi_plain_group *g, uint32_t dtype, opipe_error *err) {
+  OPI_TRY(fetch(&g->parts[0], g->sum, err));
+  for (uint32_t i = 1; i < g->n; ++i) {
+    OPI_TRY(fetch(&g->parts[i], g->part, err));
+    add_host(g->sum, g->part, g->parts[i].region.n_bytes, dtype);
+  }
+  for (uint32_t i = 0; i < g->n; ++i) {
+    const plain_part *p = &g->parts[i];
+    OPI_TRY(opi_backend_of(p->instance)->write(p->instance->env.queue, &p->region, g->sum, err));
+    OPI_TRY(opi_instance_sync(p->instance, err));
+  }
+  g->n_given = 0;
+  ++g->n_summed;
+  return OPIPE_OK;
+}
+
+static opipe_status plain_start(opi_member *member, const opipe_region *region, uint32_t dtype,
+                                opipe_error *err) {
+  opi_plain_group *g = member->plain;
+  if (region->n_bytes > g->n_bytes) {
+    return opi_fail(err, OPIPE_E_INTERNAL, "a sum of %llu bytes, the group has room for %llu",
+                    (unsigned long long)region->n_bytes, (unsigned long long)g->n_bytes);
+  }
+  g->parts[member->index].region = *region;
+  return ++g->n_given == g->n ? plain_sum(g, dtype, err) : OPIPE_OK;
+}
+
+/* ---- either ---- */
+
+opipe_status opi_group_open(opi_weights *weights, opi_instance *const *instances, uint32_t n,
+                            uint64_t n_bytes, opi_member *const *members, opipe_error *err) {
+  const opipe_transport *t = weights->transport.table;
+  if (t == NULL)
+    return plain_open(weights, instances, n, n_bytes, members, err);
+  if (t->group_open == NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "transport '%s' cannot reduce, and gradients of %u instances are to be summed",
+                    weights->transport.id, n);
+  }
+  uint32_t *ranks = opi_alloc_zero(weights->allocator, n, sizeof *ranks);
+  if (ranks == NULL)
+    return opi_fail_nomem(err, n * sizeof *ranks, "a group");
+  for (uint32_t i = 0; i < n; ++i)
+    ranks[i] = instances[i]->env.rank;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
+    members[i]->index = i;
+    status = t->group_open(instances[i]->env.endpoint, ranks, n, n_bytes, &members[i]->group, err);
+  }
+  opi_free(weights->allocator, ranks, n * sizeof *ranks);
+  return status;
+}
+
+void opi_member_close(const opi_weights *weights, opi_member *member) {
+  if (member->group != NULL)
+    weights->transport.table->group_close(member->group);
+  member->group = NULL;
+}
+
+opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_member *member,
+                              const opipe_region *region, uint32_t dtype, opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  if (member->plain != NULL) {
+    status = plain_start(member, region, dtype, err);
+  } else {
+    const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
+    if (instance->ready != NULL)
+      OPI_TRY(opi_backend_of(instance)->event_record(instance->env.queue, instance->ready, err));
+    status = weights->transport.table->all_reduce(member->group, member->round, region,
+                                                  region->n_bytes / size, dtype, instance->ready,
+                                                  instance->done, err);
+  }
+  if (status == OPIPE_OK)
+    member->pending = 1;
+  return status;
+}
+
+opipe_status opi_member_test(opi_weights *weights, opi_instance *instance, opi_member *member,
+                             opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  if (member->pending == 0)
+    return OPIPE_OK;
+  if (member->plain != NULL) {
+    status = member->plain->n_summed > member->round ? OPIPE_OK : OPIPE_PENDING;
+  } else {
+    status = weights->transport.table->group_test(member->group, member->round, err);
+    if (status == OPIPE_OK && instance->done != NULL)
+      status = opi_backend_of(instance)->event_wait(instance->env.queue, instance->done, err);
+  }
+  if (status != OPIPE_OK)
+    return status;
+  member->pending = 0;
+  ++member->round;
+  return OPIPE_OK;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an optimizer's numbers are at one update: learning rate, bias corrections, which parameters
+ * decay. In double precision; the backend works in fp32.
+ */
+#include "runtime/weights/optimizer.h"
+
+#include <math.h>
+
+uint32_t opi_optimizer_moments(const opi_optimizer *optimizer) {
+  if (optimizer->kind == OPI_OPT_SGD)
+    return optimizer->momentum != 0 ? 1 : 0;
+  return 2;
+}
+
+double opi_optimizer_lr(const opi_optimizer *o, uint64_t update) {
+  static const double PI = 3.14159265358979323846;
+  if (update < o->warmup_steps)
+    return o->lr * (double)(update + 1) / (double)o->warmup_steps;
+  if (o->lr_schedule == OPI_LR_CONSTANT || o->total_steps == 0)
+    return o->lr;
+  if (update >= o->total_steps)
+    return 0;
+  const double done = (double)(update - o->warmup_steps);
+  const double all = (double)(o->total_steps - o->warmup_steps);
+  if (o->lr_schedule == OPI_LR_LINEAR)
+    return o->lr * (1 - done / all);
+  return o->lr * 0.5 * (1 + cos(PI * done / all));
+}
+
+bool opi_optimizer_decays(const opi_optimizer *optimizer, const char *name) {
+  for (uint32_t i = 0; i < optimizer->n_no_decay; ++i) {
+    if (opi_glob(optimizer->no_decay[i], name))
+      return false;
+  }
+  return true;
+}
+
+static opipe_status check_range(const char *what, double value, double low, double high,
+                                opipe_error *err) {
+  if (value >= low && value <= high) /* false for NaN */
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "optimizer: %s is %g, it must be %g to %g", what, value,
+                  low, high);
+}
+
+opipe_status opi_optimizer_check(const opi_optimizer *o, opipe_error *err) {
+  if (o->kind > OPI_OPT_ADAMW || o->lr_schedule > OPI_LR_COSINE) {
+    return opi_fail(err, OPIPE_E_INVALID, "optimizer: kind %u (at most %d), lr_schedule %u (%d)",
+                    o->kind, OPI_OPT_ADAMW, o->lr_schedule, OPI_LR_COSINE);
+  }
+  OPI_TRY(check_range("lr", o->lr, 0, 1e30, err));
+  OPI_TRY(check_range("momentum", o->momentum, 0, 1, err));
+  OPI_TRY(check_range("beta1", o->beta1, 0, 1 - 1e-12, err));
+  OPI_TRY(check_range("beta2", o->beta2, 0, 1 - 1e-12, err));
+  OPI_TRY(check_range("epsilon", o->epsilon, 0, 1e30, err));
+  OPI_TRY(check_range("decay", o->decay, 0, 1e30, err));
+  OPI_TRY(check_range("clip_norm", o->clip_norm, 0, 1e30, err));
+  if (o->nesterov != 0 && (o->kind != OPI_OPT_SGD || o->momentum == 0)) {
+    return opi_fail(err, OPIPE_E_INVALID, "optimizer: nesterov is for sgd with momentum, it is %g",
+                    o->momentum);
+  }
+  if (o->lr_schedule != OPI_LR_CONSTANT && o->total_steps <= o->warmup_steps) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "optimizer: the learning rate falls to 0 at step %llu, after %llu of warm-up",
+                    (unsigned long long)o->total_steps, (unsigned long long)o->warmup_steps);
+  }
+  return OPIPE_OK;
+}
+
+void opi_optimizer_fill(const opi_optimizer *o, uint64_t update, double gradient_scale,
+                        opipe_update *out) {
+  static const uint32_t kinds[] = {OPIPE_UPDATE_SGD, OPIPE_UPDATE_ADAM, OPIPE_UPDATE_ADAMW};
+  *out = (opipe_update){.struct_size = (uint32_t)OPIPE_END(opipe_update, decay),
+                        .kind = kinds[o->kind],
+                        .gradient_scale = gradient_scale,
+                        .lr = opi_optimizer_lr(o, update),
+                        .momentum = o->momentum,
+                        .beta1 = o->beta1,
+                        .beta2 = o->beta2,
+                        .correction1 = 1,
+                        .correction2 = 1,
+                        .epsilon = o->epsilon,
+                        .decay = o->decay};
+  if (o->nesterov != 0)
+    out->flags |= OPIPE_UPDATE_NESTEROV;
+  if (o->eps_inner != 0)
+    out->flags |= OPIPE_UPDATE_EPS_INNER;
+  if (o->kind != OPI_OPT_SGD) {
+    const double t = (double)(update + 1);
+    out->correction1 = 1 - pow(o->beta1, t);
+    out->correction2 = 1 - pow(o->beta2, t);
+  }
+}

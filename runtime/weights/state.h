@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside runtime/weights: instances, their parameters, the sums between them, a rank's place in its
+ * step. What a rank writes while it steps is its own (opi_weight_rank and its instances); groups
+ * are the transport's, or the plain ones below, which one thread drives.
+ */
+#ifndef OPI_WEIGHTS_STATE_H
+#define OPI_WEIGHTS_STATE_H
+
+#include "partition/memory/weights.h"
+#include "runtime/weights/weights.h"
+
+enum { OPI_SETS = 2 };
+
+/* One rank's (or instance's) part in an all-reduce; rounds are numbered. */
+typedef struct opi_plain_group opi_plain_group;
+typedef struct opi_member {
+  opipe_group *group;     /* of the transport */
+  opi_plain_group *plain; /* without one */
+  uint32_t index;         /* among the members */
+  uint32_t pending;       /* 1: started, not finished */
+  uint64_t round;
+} opi_member;
+
+/* A trained parameter of an instance. */
+typedef struct opi_weight_param {
+  uint32_t slot;
+  bool tied;  /* summed at the step, over stages too */
+  bool dense; /* in dense form */
+  bool owner; /* the first instance that has it: its norm is taken here */
+  bool no_decay;
+  uint32_t trained_index; /* among trained parameters: place in the table of norms */
+  uint64_t n_bytes;       /* of the master */
+  uint64_t dense_bytes;
+  opipe_region weight[OPI_SETS], gradient, first, second; /* masters and state */
+  opi_member tie;
+  bool tie_started, tie_ended; /* of the step that runs */
+} opi_weight_param;
+
+/* Progress of a mini-batch's sum over replicas. */
+enum { OPI_SUM_IDLE = 0, OPI_SUM_RUNS = 1, OPI_SUM_DONE = 2 };
+
+typedef struct opi_instance {
+  opi_weight_instance env;
+  uint32_t index, n_trained;
+  uint32_t alignment; /* of the device */
+  bool synchronous;
+  opi_weight_param *trained; /* [n_trained] rising slot */
+  opipe_params *sets[OPI_SETS];
+  opipe_params *gradients;
+  opipe_buffer *state; /* moments */
+  opipe_buffer *dense; /* one tied parameter */
+  uint64_t dense_bytes;
+  opi_member replicas; /* of the stage; unused where there is one */
+  bool has_replicas;
+  opipe_event *ready, *done; /* NULL on synchronous devices */
+  opi_weight_bytes bytes;
+  uint64_t charged_bytes;
+  /* the rank's own */
+  uint32_t sum; /* OPI_SUM_* */
+  uint32_t cursor;
+} opi_instance;
+
+/* Phases of a step. */
+enum { OPI_PHASE_SUM = 0, OPI_PHASE_TIES = 1, OPI_PHASE_NORM = 2, OPI_PHASE_READ = 3 };
+
+typedef struct opi_weight_rank {
+  opi_instance **instances; /* [n_instances] rising (stage, replica) */
+  uint32_t n_instances;
+  uint32_t phase, tie; /* tie: next of weights->ties */
+  bool started;        /* of the phase */
+  bool dirty;          /* gradients of the last step are still there */
+  uint32_t newest;     /* set of version 0 */
+  opi_member norms;
+  bool norms_given;    /* in this step */
+  opipe_buffer *table; /* [n_trained] doubles, `stride` bytes apart */
+  uint64_t stride, table_bytes;
+  char *host_table;  /* the same, on the host */
+  double *norms_now; /* [n_trained] of the last step */
+  opi_step_report report;
+  opi_weights_clock clock;
+  double gradient_scale; /* what the last mini-batch's gradients were multiplied by */
+} opi_weight_rank;
+
+struct opi_weights {
+  const opipe_allocator *allocator;
+  opi_arena arena;
+  opi_optimizer optimizer;
+  opi_transport_ref transport;
+  opi_budget *budget;
+  const opipe_param_source *sources;
+  bool *trained;           /* [n_sources] */
+  uint32_t *used;          /* [n_used] slots that some stage reads, rising */
+  uint32_t *ties;          /* [n_ties] slots, rising */
+  uint32_t *trained_index; /* [n_sources] */
+  uint32_t *instance_at;   /* [n_stages * n_replicas] OPIPE_NONE: no such instance */
+  uint32_t n_sources, n_used, n_ties, n_trained, n_instances, n_ranks, n_versions, n_moments;
+  bool keep_gradients;
+  opi_instance *instances; /* [n_instances] */
+  opi_weight_rank *ranks;  /* [n_ranks] */
+  opi_plain_group *plain;  /* all, for freeing */
+};
+
+/* -- groups.c -- */
+/* Opens the members of a sum over `instances` [n] in this order; members[i] is that of instance i.
+ * n_bytes: largest region. [control] */
+opipe_status opi_group_open(opi_weights *weights, opi_instance *const *instances, uint32_t n,
+                            uint64_t n_bytes, opi_member *const *members, opipe_error *err);
+void opi_member_close(const opi_weights *weights, opi_member *member);
+void opi_groups_free(opi_weights *weights);
+/* Gives `region` to the sum / asks whether it is there. OPIPE_PENDING: call again. */
+opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_member *member,
+                              const opipe_region *region, uint32_t dtype, opipe_error *err);
+opipe_status opi_member_test(opi_weights *weights, opi_instance *instance, opi_member *member,
+                             opipe_error *err);
+
+/* -- reduce.c -- */
+/* Moves the sums over replicas on. */
+opipe_status opi_rank_sum(opi_weights *weights, opi_weight_rank *rank, opipe_error *err);
+/* Sums parameters that several stages read. */
+opipe_status opi_rank_ties(opi_weights *weights, opi_weight_rank *rank, opipe_error *err);
+
+/* -- update.c -- */
+/* Takes the norms' table; writes the new version. */
+opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, opipe_error *err);
+
+/* -- open.c -- */
+/* Waits for all that is queued. [control] */
+opipe_status opi_instance_sync(opi_instance *instance, opipe_error *err);
+
+static inline const opipe_backend *opi_backend_of(const opi_instance *instance) {
+  return instance->env.backend->table;
+}
+
+#endif /* OPI_WEIGHTS_STATE_H */

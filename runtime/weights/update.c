@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The step of a rank: sums, ties, norm, update; a state machine that can stop wherever a peer is
+ * awaited.
+ *
+ *   SUM -> TIES -> NORM (squares of the parameters that this rank owns, summed with all ranks')
+ *       -> READ (on the host: norm, clip, overflow) -> update of all instances, next version
+ *
+ * All ranks read the same table and so come to the same decision. With two sets the new version is
+ * written over the oldest one, which no micro-batch reads any more; the one before stays.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/weights/optimizer.h"
+#include "runtime/weights/state.h"
+
+enum { GOOD_STEPS = 2000 }; /* without overflow, until the loss scale is doubled */
+static const double SCALE_MOST = 16777216.0;
+static const double CLIP_EPSILON = 1e-6;
+
+/* ---- norms ---- */
+
+static opipe_status fill_table(opi_weight_rank *rank, opipe_error *err) {
+  const opi_instance *first = rank->instances[0];
+  const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
+  if (rank->table == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_backend_of(first)->fill_zero(first->env.queue, &all, err));
+  for (uint32_t i = 0; i < rank->n_instances; ++i) {
+    const opi_instance *instance = rank->instances[i];
+    for (uint32_t k = 0; k < instance->n_trained; ++k) {
+      const opi_weight_param *p = &instance->trained[k];
+      const opipe_region cell = {.buffer = rank->table,
+                                 .offset_bytes = p->trained_index * rank->stride,
+                                 .n_bytes = sizeof(double)};
+      if (p->owner)
+        OPI_TRY(
+            opi_backend_of(instance)->sum_squares(instance->env.queue, &cell, &p->gradient, err));
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* The table summed over all ranks (a parameter has one owner: its cell is a number and zeros). */
+static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
+  const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
+  opi_instance *first = rank->instances[0];
+  opipe_status status = OPIPE_OK;
+  if (!rank->started) {
+    OPI_TRY(fill_table(rank, err));
+    rank->started = true;
+  }
+  if (rank->table == NULL || w->n_ranks == 1)
+    return OPIPE_OK;
+  if (!rank->norms_given)
+    status = opi_member_start(w, first, &rank->norms, &all, OPIPE_DOUBLE, err);
+  if (status != OPIPE_OK)
+    return status;
+  rank->norms_given = true;
+  return opi_member_test(w, first, &rank->norms, err);
+}
+
+/* Queues the copy to the host, then asks whether it is there. */
+static opipe_status read_table(opi_weight_rank *rank, opipe_error *err) {
+  opi_instance *first = rank->instances[0];
+  const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
+  if (rank->table == NULL)
+    return OPIPE_OK;
+  if (!rank->started) {
+    OPI_TRY(opi_backend_of(first)->read(first->env.queue, rank->host_table, &all, err));
+    if (first->done != NULL)
+      OPI_TRY(opi_backend_of(first)->event_record(first->env.queue, first->done, err));
+    rank->started = true;
+  }
+  return first->done == NULL ? OPIPE_OK : opi_backend_of(first)->event_poll(first->done, err);
+}
+
+/* Norm of all gradients as they are (loss scale in). */
+static double total_norm(const opi_weights *w, opi_weight_rank *rank) {
+  double sum = 0;
+  for (uint32_t t = 0; t < w->n_trained; ++t) {
+    double square = 0;
+    memcpy(&square, rank->host_table + t * rank->stride, sizeof square);
+    rank->norms_now[t] = sqrt(square) / rank->clock.loss_scale;
+    sum += square;
+  }
+  return sqrt(sum);
+}
+
+/* ---- update ---- */
+
+static opipe_status update_param(const opi_weights *w, const opi_weight_rank *rank,
+                                 const opi_instance *instance, const opi_weight_param *p,
+                                 opipe_update *u, opipe_error *err) {
+  const opipe_backend *b = opi_backend_of(instance);
+  const uint32_t to = (rank->newest + w->n_versions - 1) % w->n_versions;
+  u->n_elems = p->n_bytes / sizeof(float);
+  u->weight = p->weight[to];
+  u->gradient = p->gradient;
+  u->first = p->first;
+  u->second = p->second;
+  u->decay = p->no_decay ? 0 : w->optimizer.decay;
+  if (w->n_versions > 1)
+    OPI_TRY(b->copy(instance->env.queue, &p->weight[to], &p->weight[rank->newest], err));
+  if (rank->report.skipped == 0) {
+    OPI_TRY(b->update(instance->env.queue, u, err));
+  } else if (!w->keep_gradients) {
+    OPI_TRY(b->fill_zero(instance->env.queue, &p->gradient, err));
+  }
+  if (rank->report.skipped != 0 && w->n_versions == 1)
+    return OPIPE_OK;
+  return b->params_refresh(instance->sets[to], instance->env.queue, p->slot, err);
+}
+
+static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, double scale,
+                                opipe_error *err) {
+  opipe_update u;
+  opi_optimizer_fill(&w->optimizer, rank->clock.n_updates, scale, &u);
+  if (!w->keep_gradients)
+    u.flags |= OPIPE_UPDATE_CLEAR;
+  for (uint32_t i = 0; i < rank->n_instances; ++i) {
+    const opi_instance *instance = rank->instances[i];
+    for (uint32_t k = 0; k < instance->n_trained; ++k)
+      OPI_TRY(update_param(w, rank, instance, &instance->trained[k], &u, err));
+  }
+  return OPIPE_OK;
+}
+
+/* Counts the step; what the loss is scaled by from now on. */
+static void tick(const opi_weights *w, opi_weight_rank *rank) {
+  opi_weights_clock *c = &rank->clock;
+  const bool skipped = rank->report.skipped != 0;
+  ++c->n_steps;
+  c->n_updates += skipped ? 0 : 1;
+  rank->report.step = c->n_steps;
+  rank->gradient_scale = c->loss_scale;
+  rank->newest = (rank->newest + w->n_versions - 1) % w->n_versions;
+  rank->dirty = w->keep_gradients;
+  if (w->optimizer.loss_scaling == 0)
+    return;
+  c->n_good = skipped ? 0 : c->n_good + 1;
+  if (skipped) {
+    c->loss_scale = c->loss_scale > 1 ? c->loss_scale / 2 : 1;
+  } else if (c->n_good >= GOOD_STEPS && c->loss_scale < SCALE_MOST) {
+    c->loss_scale *= 2;
+    c->n_good = 0;
+  }
+}
+
+opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, opipe_error *err) {
+  const opi_optimizer *o = &weights->optimizer;
+  const double norm = rank->table == NULL ? 0 : total_norm(weights, rank);
+  const double scale = 1 / rank->clock.loss_scale;
+  double clip = 1;
+  rank->report = (opi_step_report){.gradient_norm = norm * scale,
+                                   .lr = opi_optimizer_lr(o, rank->clock.n_updates),
+                                   .loss_scale = rank->clock.loss_scale,
+                                   .skipped = o->loss_scaling != 0 && !isfinite(norm)};
+  if (o->clip_norm > 0 && norm * scale + CLIP_EPSILON > o->clip_norm)
+    clip = o->clip_norm / (norm * scale + CLIP_EPSILON);
+  OPI_TRY(update_rank(weights, rank, scale * clip, err));
+  tick(weights, rank);
+  return OPIPE_OK;
+}
+
+/* ---- the machine ---- */
+
+static opipe_status run_phase(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
+  switch (rank->phase) {
+    case OPI_PHASE_SUM:
+      return opi_rank_sum(w, rank, err);
+    case OPI_PHASE_TIES:
+      return opi_rank_ties(w, rank, err);
+    case OPI_PHASE_NORM:
+      return sum_table(w, rank, err);
+    default:
+      return read_table(rank, err);
+  }
+}
+
+opipe_status opi_weights_step(opi_weights *weights, uint32_t index, opipe_error *err) {
+  opi_weight_rank *rank = &weights->ranks[index];
+  while (rank->n_instances != 0 && rank->phase <= OPI_PHASE_READ) {
+    const opipe_status status = run_phase(weights, rank, err);
+    if (status != OPIPE_OK)
+      return status;
+    ++rank->phase;
+    rank->started = false;
+  }
+  if (rank->n_instances != 0)
+    OPI_TRY(opi_rank_update(weights, rank, err));
+  rank->phase = OPI_PHASE_SUM;
+  rank->norms_given = false;
+  for (uint32_t i = 0; i < rank->n_instances; ++i)
+    rank->instances[i]->sum = OPI_SUM_IDLE;
+  return OPIPE_OK;
+}
+
+opipe_status opi_weights_begin(opi_weights *weights, uint32_t index, opipe_error *err) {
+  opi_weight_rank *rank = &weights->ranks[index];
+  for (uint32_t i = 0; rank->dirty && i < rank->n_instances; ++i) {
+    const opi_instance *instance = rank->instances[i];
+    for (uint32_t k = 0; k < instance->n_trained; ++k) {
+      OPI_TRY(opi_backend_of(instance)->fill_zero(instance->env.queue,
+                                                  &instance->trained[k].gradient, err));
+    }
+  }
+  rank->dirty = false;
+  return OPIPE_OK;
+}
+
+uint32_t opi_weights_set_of(const opi_weights *weights, uint32_t rank, uint32_t version) {
+  return (weights->ranks[rank].newest + version) % weights->n_versions;
+}
+
+void opi_weights_report(const opi_weights *weights, uint32_t rank, opi_step_report *out_report) {
+  *out_report = weights->ranks[rank].report;
+}
+
+double opi_weights_loss_scale(const opi_weights *weights, uint32_t rank) {
+  return weights->ranks[rank].clock.loss_scale;
+}
