@@ -139,7 +139,8 @@ class Cut(Ort):
 
 
 class Pipe:
-    """onnx-pipe: caller's buffers for the outputs, one set for every request in flight."""
+    """onnx-pipe: caller's buffers for the outputs, one set for every request in flight. A single stage
+    runs on the caller's thread (threads=host), as the other engines do."""
 
     def __init__(self, job):
         sys.path.insert(0, os.path.join(HERE, "..", "examples"))
@@ -153,6 +154,7 @@ class Pipe:
             job["stages"],
             job["threads"],
             self.slots,
+            host=job["stages"] == 1,
         )
         self.inputs = feeds(job["model"], job["dims"])
         shapes = self.pipeline.outputs

@@ -77,7 +77,7 @@ FUNCTIONS = [
     ("session_close", None, [PTR]), ("session_submit", STATUS, [PTR, c.POINTER(Submit), OUT]),
     ("request_poll", STATUS, [PTR]), ("request_wait", STATUS, [PTR, U64]),
     ("request_cancel", STATUS, [PTR]), ("request_output", STATUS, [PTR, U32, c.POINTER(Tensor)]),
-    ("request_release", None, [PTR]),
+    ("request_release", None, [PTR]), ("session_drive", STATUS, [PTR, U32, U64]),
 ]
 # fmt: on
 Table = struct(
@@ -170,10 +170,11 @@ def bindings(arrays):
 
 
 class Pipeline:
-    """One model, planned and opened: `stages` ranks with `threads` compute threads each."""
+    """One model, planned and opened: `stages` ranks with `threads` compute threads each. `host`: with one
+    stage, requests run on the thread that waits for them, not on one of the library's."""
 
-    def __init__(self, library, path, dims=None, stages=1, threads=1, in_flight=0):
-        self.library, self.handles = library, []
+    def __init__(self, library, path, dims=None, stages=1, threads=1, in_flight=0, host=False):
+        self.library, self.handles, self.host = library, [], host
         try:
             self.open(path, dims or {}, stages, threads, in_flight)
         except Failed:
@@ -196,7 +197,9 @@ class Pipeline:
         device = Device(kind=b"cpu", threads=threads)
         params = sized(PlanParams, n_stages=stages, devices=c.pointer(device), n_devices=1)
         plan = self.keep("plan_destroy", "plan_make", bound, c.byref(params))
-        session = sized(SessionParams, max_in_flight=in_flight, spin_us=2**32 - 1)
+        session = sized(
+            SessionParams, threads=int(self.host), max_in_flight=in_flight, spin_us=2**32 - 1
+        )
         self.session = self.keep("session_close", "session_open", context, plan, c.byref(session))
         counts = sized(Counts)
         self.library.model_info(bound, c.byref(counts))
@@ -221,14 +224,19 @@ class Pipeline:
         return request, given, wanted
 
     def finish(self, submitted):
-        self.library.request_wait(submitted[0], FOREVER)
+        self.wait(submitted[0])
         self.library.request_release(submitted[0])
+
+    def wait(self, request):
+        if self.host:
+            self.library.session_drive(self.session, 0, FOREVER)
+        self.library.request_wait(request, FOREVER)
 
     def run(self, inputs):
         """One request: {name: array} in, {name: array} out."""
         request = self.submit(inputs)[0]
         try:
-            self.library.request_wait(request, FOREVER)
+            self.wait(request)
             results, tensor = {}, Tensor()
             for i, (name, _) in enumerate(self.outputs):
                 self.library.request_output(request, i, c.byref(tensor))
