@@ -95,17 +95,24 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 /* ---- tables ---- */
 
 /* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in
- * [optional_from, optional_to). */
+ * [optional_from, optional_to). A table of minor 0 has `least` bytes; what it lacks is NULL in the
+ * copy. */
 typedef struct table_rule {
   const char *id;
-  size_t n_bytes;
+  size_t n_bytes; /* today's */
+  size_t least;
   size_t optional_from, optional_to;
 } table_rule;
 
 static const table_rule rules[] = {
-    [OPIPE_KIND_BACKEND] = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, run), 0, 0},
-    [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan), 0, 0},
+    [OPIPE_KIND_BACKEND] = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, update),
+                            OPIPE_END(opipe_backend, run),
+                            offsetof(opipe_backend, params_create_owned),
+                            OPIPE_END(opipe_backend, update)},
+    [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan),
+                             OPIPE_END(opipe_schedule, plan), 0, 0},
     [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, abort),
+                              OPIPE_END(opipe_transport, abort),
                               offsetof(opipe_transport, group_open),
                               OPIPE_END(opipe_transport, group_test)},
 };
@@ -124,12 +131,12 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
     return opi_fail(err, OPIPE_E_ABI, "it has no interface '%s'", rule->id);
   }
   memcpy(&size, table, sizeof(size));
-  if (size < rule->n_bytes) {
+  if (size < rule->least) {
     return opi_fail(err, OPIPE_E_ABI, "its interface '%s' has %u bytes, ABI 1.0 has %zu", rule->id,
-                    size, rule->n_bytes);
+                    size, rule->least);
   }
   memset(out_table, 0, rule->n_bytes);
-  memcpy(out_table, table, rule->n_bytes);
+  memcpy(out_table, table, size < rule->n_bytes ? size : rule->n_bytes);
   for (size_t at = 8; at < rule->n_bytes; at += sizeof(void *)) {
     void *slot = NULL;
     memcpy(&slot, (const char *)out_table + at, sizeof(slot));

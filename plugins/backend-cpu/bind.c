@@ -6,11 +6,24 @@
 #include "ops/op.h"
 
 void cpu_refresh_params(opipe_binding *binding) {
+  uint64_t version = 0;
+  version += binding->params != NULL ? cpu_params_version(binding->params) : 0;
+  version += binding->gradients != NULL ? cpu_params_version(binding->gradients) : 0;
+  if (version == binding->params_version) {
+    return;
+  }
   for (uint32_t i = 0; i < binding->n_refs; ++i) {
     const cpu_param_ref *ref = &binding->refs[i];
-    ref->tensor->data = (void *)(uintptr_t)cpu_params_data(binding->params, ref->slot, ref->kind);
+    uint32_t kind = ref->kind;
+    if (kind == CPU_LAYOUT_MASTER) {
+      kind = cpu_params_master_kind(ref->set, ref->slot);
+    } else if (kind == CPU_LAYOUT_PANELS) {
+      kind = cpu_params_panels(ref->set, ref->slot);
+    }
+    ref->tensor->data = (void *)(uintptr_t)cpu_params_data(ref->set, ref->slot, kind);
+    ref->tensor->layout = kind;
   }
-  binding->params_version = binding->n_refs > 0 ? cpu_params_version(binding->params) : 0;
+  binding->params_version = version;
 }
 
 static opipe_status bind_boundaries(opipe_binding *binding, const opipe_bind_params *params,
@@ -45,13 +58,33 @@ static opipe_status bind_boundaries(opipe_binding *binding, const opipe_bind_par
 
 static opipe_status bind_param(opipe_binding *binding, cpu_tensor *tensor, const opipe_value *value,
                                uint32_t slot, uint32_t kind, opipe_error *err) {
-  if (binding->params == NULL || slot >= cpu_params_count(binding->params) ||
-      (cpu_params_data(binding->params, slot, kind) == NULL && value->n_bytes > 0)) {
+  const opipe_params *set = binding->params;
+  if ((binding->program->flags & OPIPE_COMPILE_OWNED) != 0 &&
+      (kind == CPU_LAYOUT_PANEL || kind == CPU_LAYOUT_PANEL_T)) {
+    kind = CPU_LAYOUT_PANELS;
+  }
+  if (set == NULL || slot >= cpu_params_count(set) ||
+      (kind == CPU_LAYOUT_PANELS
+           ? cpu_params_panels(set, slot) == CPU_LAYOUT_COUNT
+           : cpu_params_data(set, slot, kind) == NULL && value->n_bytes > 0)) {
     return opipe_fail(err, OPIPE_E_STATE,
                       "bind: parameter '%.80s' has not been prepared for this program",
                       value->name);
   }
-  binding->refs[binding->n_refs++] = (cpu_param_ref){tensor, slot, kind};
+  binding->refs[binding->n_refs++] = (cpu_param_ref){set, tensor, slot, kind};
+  return OPIPE_OK;
+}
+
+static opipe_status bind_gradient(opipe_binding *binding, cpu_tensor *tensor,
+                                  const opipe_value *value, opipe_error *err) {
+  const opipe_params *set = binding->gradients;
+  if (set == NULL || value->slot >= cpu_params_count(set) ||
+      cpu_params_master_kind(set, value->slot) == CPU_LAYOUT_MASTER) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "bind: gradient '%.80s' has no accumulator prepared for this program",
+                      value->name);
+  }
+  binding->refs[binding->n_refs++] = (cpu_param_ref){set, tensor, value->slot, CPU_LAYOUT_MASTER};
   return OPIPE_OK;
 }
 
@@ -71,11 +104,17 @@ static opipe_status bind_operand(opipe_binding *binding, const cpu_operand *oper
   if (value->role == OPIPE_VALUE_PARAMETER) {
     return bind_param(binding, tensor, value, value->slot, operand->layout, err);
   }
+  if (value->role == OPIPE_VALUE_GRADIENT) {
+    return bind_gradient(binding, tensor, value, err);
+  }
   switch (storage->kind) {
     case CPU_PLACE_PARAM:
       return bind_param(binding, tensor, value, storage->slot, CPU_LAYOUT_COPY, err);
     case CPU_PLACE_CONSTANT:
       tensor->data = (void *)(uintptr_t)storage->data;
+      break;
+    case CPU_PLACE_SCALAR:
+      tensor->data = &binding->scalars[storage->slot];
       break;
     case CPU_PLACE_BOUNDARY:
       tensor->data = binding->boundaries[storage->slot];
@@ -125,8 +164,9 @@ static opipe_status bind_all(opipe_binding *binding, const opipe_bind_params *pa
   binding->calls = CPU_POOL_ARRAY(&binding->pool, cpu_call, program->n_steps);
   binding->refs = CPU_POOL_ARRAY(&binding->pool, cpu_param_ref, n_operands);
   binding->boundaries = CPU_POOL_ARRAY(&binding->pool, void *, program->graph->n_boundaries);
-  if (tensors == NULL || binding->calls == NULL || binding->refs == NULL ||
-      binding->boundaries == NULL) {
+  binding->scalars = CPU_POOL_ARRAY(&binding->pool, int64_t, program->graph->n_scalars);
+  if (binding->scalars == NULL || tensors == NULL || binding->calls == NULL ||
+      binding->refs == NULL || binding->boundaries == NULL) {
     return opipe_fail(err, OPIPE_E_NOMEM, "bind: no memory for %llu operands",
                       (unsigned long long)n_operands);
   }
@@ -147,6 +187,7 @@ static opipe_status bind_all(opipe_binding *binding, const opipe_bind_params *pa
     CPU_TRY(bind_step(binding, s, tensors, err));
     tensors += program->steps[s].n_in + program->steps[s].n_out;
   }
+  binding->params_version = UINT64_MAX;
   cpu_refresh_params(binding);
   return OPIPE_OK;
 }
@@ -163,6 +204,7 @@ opipe_status cpu_bind(opipe_device *device, const opipe_bind_params *params,
   binding->device = device;
   binding->program = params->program;
   binding->params = params->params;
+  binding->gradients = OPIPE_HAS(params, opipe_bind_params, gradients) ? params->gradients : NULL;
   cpu_pool_init(&binding->pool, device->host);
   const opipe_status status = bind_all(binding, params, err);
   if (status < 0) {

@@ -6,8 +6,9 @@
 
 #include "program.h"
 
-/* An operand whose address comes from the parameter set. */
+/* An operand whose address comes from a parameter or gradient set. */
 typedef struct cpu_param_ref {
+  const opipe_params *set;
   cpu_tensor *tensor;
   uint32_t slot;
   uint32_t kind;
@@ -15,19 +16,21 @@ typedef struct cpu_param_ref {
 
 struct opipe_binding {
   const opipe_program *program;
-  const opipe_params *params; /* NULL: none */
+  const opipe_params *params;    /* NULL: none */
+  const opipe_params *gradients; /* NULL: none */
   cpu_pool pool;
   cpu_call *calls; /* [n_steps] */
   cpu_param_ref *refs;
   uint32_t n_refs;
-  uint64_t params_version; /* for which the addresses hold */
+  uint64_t params_version; /* of both sets, for which the addresses hold */
   char *arena;
   void **boundaries; /* [n_boundaries] */
+  int64_t *scalars;  /* [n_scalars] of the run in progress */
   opipe_device *device;
   cpu_exec exec; /* of the run in progress: what every call points to */
 };
 
-/* Looks parameters' addresses up again. */
+/* Looks the addresses in both sets up again, where one may have changed. */
 void cpu_refresh_params(opipe_binding *binding);
 
 /* poison.c: the checks of OPIPE_COMPILE_POISON and OPIPE_COMPILE_CHECK_FINITE. */

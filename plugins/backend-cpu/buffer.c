@@ -8,7 +8,7 @@
 /* Asks for huge pages inside a large buffer: weights are streamed through once a token, and small
  * pages cost 10-17 % of that. Never touches memory outside of the buffer; a refusal changes
  * nothing. */
-static void prefer_huge_pages(void *data, uint64_t n_bytes) {
+void cpu_prefer_huge_pages(void *data, uint64_t n_bytes) {
   const uint64_t page = UINT64_C(1) << 21;
   const uint64_t skip = (page - (uint64_t)(uintptr_t)data % page) % page;
   if (n_bytes >= 2 * page) {
@@ -32,7 +32,7 @@ opipe_status cpu_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t k
     cpu_release(host, buffer, sizeof *buffer);
     return status;
   }
-  prefer_huge_pages(buffer->data, buffer->n_bytes);
+  cpu_prefer_huge_pages(buffer->data, buffer->n_bytes);
   *out_buffer = buffer;
   return OPIPE_OK;
 }

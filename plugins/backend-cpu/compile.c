@@ -38,8 +38,15 @@ static opipe_status check_value(const opipe_graph *graph, uint32_t v, opipe_erro
     return opipe_fail(err, OPIPE_E_INVALID, "value '%.80s': says %llu bytes, its shape %llu",
                       value->name, (unsigned long long)value->n_bytes, (unsigned long long)n_bytes);
   }
-  const uint32_t slots[] = {1, 1, graph->n_params, graph->n_boundaries, graph->n_boundaries};
-  if (value->role > OPIPE_VALUE_OUTPUT) {
+  const uint32_t slots[] = {1,
+                            1,
+                            graph->n_params,
+                            graph->n_boundaries,
+                            graph->n_boundaries,
+                            0,
+                            graph->n_scalars,
+                            graph->n_params};
+  if (value->role >= CPU_COUNT_OF(slots) || value->role == OPIPE_VALUE_STATE) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "value '%.80s': role %u is not known", value->name,
                       value->role);
   }
@@ -49,6 +56,15 @@ static opipe_status check_value(const opipe_graph *graph, uint32_t v, opipe_erro
   }
   if (value->role == OPIPE_VALUE_CONSTANT && value->data == NULL && n_bytes > 0) {
     return opipe_fail(err, OPIPE_E_INVALID, "constant '%.80s' has no data", value->name);
+  }
+  if (value->role == OPIPE_VALUE_SCALAR &&
+      (value->rank != 0 || (value->dtype != OPIPE_INT64 && value->dtype != OPIPE_DOUBLE))) {
+    return opipe_fail(err, OPIPE_E_INVALID, "scalar '%.80s' is %s of rank %u, not int64 or double",
+                      value->name, opipe_dtype_name(value->dtype), value->rank);
+  }
+  if (value->role == OPIPE_VALUE_GRADIENT && value->dtype != OPIPE_FLOAT) {
+    return opipe_fail(err, OPIPE_E_INVALID, "gradient '%.80s' is %s, not float32", value->name,
+                      opipe_dtype_name(value->dtype));
   }
   return OPIPE_OK;
 }
@@ -69,6 +85,10 @@ static opipe_status check_node(const opipe_graph *graph, const opipe_node *node,
                         node->name, i, v, graph->n_values);
     }
     const uint32_t role = graph->values[v].role;
+    if (role == OPIPE_VALUE_GRADIENT) {
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%.80s': reads the gradient '%.80s'",
+                        node->name, graph->values[v].name);
+    }
     if ((role == OPIPE_VALUE_TEMP || role == OPIPE_VALUE_OUTPUT) && !made[v]) {
       return opipe_fail(err, OPIPE_E_INVALID, "node '%.80s': '%.80s' is read before it is made",
                         node->name, graph->values[v].name);
@@ -84,6 +104,9 @@ static opipe_status check_node(const opipe_graph *graph, const opipe_node *node,
                         node->name, i, v, graph->n_values);
     }
     const uint32_t role = graph->values[v].role;
+    if (role == OPIPE_VALUE_GRADIENT && cpu_is_accumulate(node)) {
+      continue; /* several nodes may add to one accumulator */
+    }
     if ((role != OPIPE_VALUE_TEMP && role != OPIPE_VALUE_OUTPUT) || made[v]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "node '%.80s': '%.80s' is made twice or cannot be written", node->name,
@@ -192,7 +215,8 @@ opipe_status cpu_compile(opipe_device *device, const opipe_compile_params *param
     return opipe_fail(err, OPIPE_E_ABI, "compile: struct_size %u is too small",
                       params->struct_size);
   }
-  const uint32_t known = OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON | OPIPE_COMPILE_NO_FUSE;
+  const uint32_t known = OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON | OPIPE_COMPILE_NO_FUSE |
+                         OPIPE_COMPILE_OWNED;
   if ((params->flags & ~known) != 0) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "compile: unknown flags 0x%x", params->flags);
   }
@@ -247,14 +271,15 @@ opipe_status cpu_program_info(const opipe_program *program, opipe_program_info *
   return OPIPE_OK;
 }
 
-opipe_status cpu_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
-                                uint32_t *io_count, opipe_error *err) {
+static opipe_status list_layouts(const opipe_program *program, const cpu_layout *layouts,
+                                 uint32_t n, opipe_param_layout *out_layouts, uint32_t *io_count,
+                                 opipe_error *err) {
   const uint32_t room = out_layouts != NULL ? *io_count : 0;
-  for (uint32_t i = 0; i < program->n_layouts && i < room; ++i) {
+  for (uint32_t i = 0; i < n && i < room; ++i) {
     opipe_param_layout *out = &out_layouts[i];
-    const cpu_layout *layout = &program->layouts[i];
+    const cpu_layout *layout = &layouts[i];
     if (!OPIPE_HAS(out, opipe_param_layout, mapped_bytes)) {
-      return opipe_fail(err, OPIPE_E_ABI, "program_params: struct_size %u is too small",
+      return opipe_fail(err, OPIPE_E_ABI, "layouts of a program: struct_size %u is too small",
                         out->struct_size);
     }
     out->slot = layout->slot;
@@ -263,6 +288,17 @@ opipe_status cpu_program_params(const opipe_program *program, opipe_param_layout
     out->mapped_bytes =
         layout->kind == CPU_LAYOUT_RAW ? program->graph->values[layout->value].n_bytes : 0;
   }
-  *io_count = program->n_layouts;
+  *io_count = n;
   return OPIPE_OK;
+}
+
+opipe_status cpu_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
+                                uint32_t *io_count, opipe_error *err) {
+  return list_layouts(program, program->layouts, program->n_layouts, out_layouts, io_count, err);
+}
+
+opipe_status cpu_program_gradients(const opipe_program *program, opipe_param_layout *out_layouts,
+                                   uint32_t *io_count, opipe_error *err) {
+  return list_layouts(program, program->gradients, program->n_gradients, out_layouts, io_count,
+                      err);
 }

@@ -110,6 +110,7 @@ opipe_status cpu_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t k
                               opipe_buffer **out_buffer, opipe_error *err);
 void cpu_buffer_free(opipe_buffer *buffer);
 opipe_status cpu_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
+void cpu_prefer_huge_pages(void *data, uint64_t n_bytes);
 /* Address of a region, checked against its buffer; `what` names it in the message. */
 opipe_status cpu_region_data(const opipe_region *region, const char *what, void **out_data,
                              opipe_error *err);
@@ -150,6 +151,29 @@ opipe_status cpu_params_write(opipe_params *params, uint32_t slot, const void *s
 opipe_status cpu_params_read(const opipe_params *params, uint32_t slot, void *dst, uint64_t n_bytes,
                              opipe_error *err);
 opipe_status cpu_params_commit(opipe_params *params, opipe_error *err);
+
+opipe_status cpu_program_gradients(const opipe_program *program, opipe_param_layout *out_layouts,
+                                   uint32_t *io_count, opipe_error *err);
+opipe_status cpu_params_create_owned(opipe_device *device, const opipe_param_source *sources,
+                                     uint32_t n, opipe_params **out_params, opipe_error *err);
+opipe_status cpu_gradients_create(opipe_params *params, opipe_params **out_gradients,
+                                  opipe_error *err);
+opipe_status cpu_params_master(opipe_params *params, uint32_t slot, opipe_region *out_region,
+                               opipe_error *err);
+opipe_status cpu_gradients_fold(opipe_params *gradients, opipe_queue *queue, uint32_t slot,
+                                opipe_error *err);
+opipe_status cpu_params_refresh(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                opipe_error *err);
+opipe_status cpu_params_export(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                               const opipe_region *dst, opipe_error *err);
+opipe_status cpu_params_import(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                               const opipe_region *src, opipe_error *err);
+opipe_status cpu_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_error *err);
+opipe_status cpu_add(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                     opipe_error *err);
+opipe_status cpu_sum_squares(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                             opipe_error *err);
+opipe_status cpu_update(opipe_queue *queue, const opipe_update *update, opipe_error *err);
 
 opipe_status cpu_bind(opipe_device *device, const opipe_bind_params *params,
                       opipe_binding **out_binding, opipe_error *err);

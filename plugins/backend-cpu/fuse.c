@@ -72,6 +72,7 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
                 .step = step,
                 .fusion = g != NULL ? &g->fusion : NULL,
                 .fast = program->device->mode == CPU_MODE_FAST,
+                .flags = program->flags,
                 .err = f->err};
   step->node = node;
   step->n_in = node->n_in + n_extra;

@@ -4,7 +4,20 @@
  * A layout depends on the parameter and on the operators that read it, never on the batch; programs
  * of different shapes share one copy in a set.
  */
-#include "ops/op.h"
+#include "ops/loop.h"
+
+/* Room for fp32 elements in any layout. */
+static bool master_bytes(const int64_t *shape, uint32_t rank, uint64_t *out_bytes) {
+  uint64_t panel = 0;
+  uint64_t turned = 0;
+  if (rank != 2) {
+    return cpu_layout_bytes(CPU_LAYOUT_F32, shape, rank, OPIPE_FLOAT, out_bytes);
+  }
+  const bool fits = cpu_layout_bytes(CPU_LAYOUT_PANEL, shape, rank, OPIPE_FLOAT, &panel) &&
+                    cpu_layout_bytes(CPU_LAYOUT_PANEL_T, shape, rank, OPIPE_FLOAT, &turned);
+  *out_bytes = panel > turned ? panel : turned;
+  return fits;
+}
 
 bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32_t dtype,
                       uint64_t *out_bytes) {
@@ -22,6 +35,9 @@ bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32
       return rank == 2 &&
              cpu_pack_bytes(CPU_PACK_F32_PANEL, shape[kind == CPU_LAYOUT_PANEL ? 0 : 1],
                             shape[kind == CPU_LAYOUT_PANEL ? 1 : 0], out_bytes);
+    case CPU_LAYOUT_PANELS:
+    case CPU_LAYOUT_MASTER:
+      return master_bytes(shape, rank, out_bytes);
     default:
       return false;
   }
@@ -65,25 +81,127 @@ void cpu_layout_fill(const cpu_exec *exec, uint32_t kind, const opipe_param_sour
   }
 }
 
-static bool wanted_by(const opipe_program *program, uint32_t n, uint32_t slot, uint32_t kind) {
-  for (uint32_t i = n; i > 0; --i) {
-    if (program->layouts[i - 1].slot == slot && program->layouts[i - 1].kind == kind) {
-      return true;
-    }
-  }
-  return false;
+/* ---- layouts of fp32 and dense tensors ---- */
+
+static bool is_panel(uint32_t kind) {
+  return kind == CPU_LAYOUT_PANEL || kind == CPU_LAYOUT_PANEL_T;
 }
 
-static opipe_status add_layout(opipe_program *program, const cpu_step *step, uint32_t value,
-                               uint32_t kind, opipe_error *err) {
-  const opipe_value *v = &program->graph->values[value];
-  cpu_layout *layout = &program->layouts[program->n_layouts];
-  if (wanted_by(program, program->n_layouts, v->slot, kind)) {
-    return OPIPE_OK;
+void cpu_layout_export(const cpu_exec *exec, uint32_t kind, const int64_t *shape, uint32_t rank,
+                       const void *data, float *to) {
+  uint64_t n = 0;
+  if (!is_panel(kind)) {
+    if (opipe_shape_elems(shape, rank, &n) && n > 0) {
+      memcpy(to, data, (size_t)n * sizeof *to);
+    }
+    return;
+  }
+  const bool turned = kind == CPU_LAYOUT_PANEL_T;
+  const int64_t k = shape[turned ? 1 : 0];
+  const int64_t columns = shape[turned ? 0 : 1];
+  const cpu_packed packed = {CPU_PACK_F32_PANEL, k, columns, data};
+  if (!turned) {
+    cpu_unpack(exec, &packed, to, columns);
+    return;
+  }
+  for (int64_t first = 0; first < columns; first += CPU_PANEL) {
+    const int64_t left = columns - first;
+    cpu_transpose(exec, (const float *)data + first * k, CPU_PANEL, k,
+                  left < CPU_PANEL ? left : CPU_PANEL, to + first * k, k);
+  }
+}
+
+void cpu_layout_import(const cpu_exec *exec, uint32_t kind, const int64_t *shape, uint32_t rank,
+                       const float *from, void *data) {
+  uint64_t n = 0;
+  if (opipe_shape_elems(shape, rank, &n) && n > 0) {
+    const opipe_param_source source = {
+        .data = from, .shape = shape, .n_bytes = n * 4, .dtype = OPIPE_FLOAT, .rank = rank};
+    cpu_layout_fill(exec, kind == CPU_LAYOUT_RAW ? CPU_LAYOUT_COPY : kind, &source, from, data);
+  }
+}
+
+typedef struct add_job {
+  const cpu_exec *exec;
+  const float *from;
+  float *to;
+  int64_t k, n;
+} add_job;
+
+/* Panels [begin, end) of a tensor stored [K,N]. */
+static void add_panels(void *ctx, int64_t begin, int64_t end) {
+  const add_job *job = ctx;
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t first = panel * CPU_PANEL;
+    const int64_t columns = job->n - first < CPU_PANEL ? job->n - first : CPU_PANEL;
+    float *to = job->to + first * job->k;
+    for (int64_t k = 0; k < job->k; ++k, to += CPU_PANEL) {
+      const float *from = job->from + k * job->n + first;
+      for (int64_t u = 0; u < columns; ++u) {
+        to[u] += from[u];
+      }
+    }
+  }
+}
+
+/* The same of one stored [N,K], turned a block of depth at a time. */
+static void add_panels_turned(void *ctx, int64_t begin, int64_t end) {
+  const add_job *job = ctx;
+  _Alignas(CPU_ALIGN_BYTES) float block[CPU_PANEL * CPU_PANEL];
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t first = panel * CPU_PANEL;
+    const int64_t columns = job->n - first < CPU_PANEL ? job->n - first : CPU_PANEL;
+    for (int64_t k = 0; k < job->k; k += CPU_PANEL) {
+      const cpu_exec alone = {job->exec->kernels, NULL};
+      const int64_t depth = job->k - k < CPU_PANEL ? job->k - k : CPU_PANEL;
+      float *to = job->to + first * job->k + k * CPU_PANEL;
+      cpu_transpose(&alone, job->from + first * job->k + k, job->k, columns, depth, block,
+                    CPU_PANEL);
+      for (int64_t i = 0; i < depth; ++i) {
+        for (int64_t u = 0; u < columns; ++u) {
+          to[i * CPU_PANEL + u] += block[i * CPU_PANEL + u];
+        }
+      }
+    }
+  }
+}
+
+void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, uint32_t rank,
+                    const float *from, void *data) {
+  uint64_t n = 0;
+  add_job job = {exec, from, data, 0, 0};
+  if (!opipe_shape_elems(shape, rank, &n) || n == 0) {
+    return;
+  }
+  if (!is_panel(kind)) {
+    cpu_add_f32(exec, from, data, (int64_t)n);
+    return;
+  }
+  const bool turned = kind == CPU_LAYOUT_PANEL_T;
+  job.k = shape[turned ? 1 : 0];
+  job.n = shape[turned ? 0 : 1];
+  cpu_parallel(exec, (job.n + CPU_PANEL - 1) / CPU_PANEL, (int64_t)n,
+               turned ? add_panels_turned : add_panels, &job);
+}
+
+/* ---- what a program wants ---- */
+
+static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint32_t *io_n,
+                               const cpu_step *step, const cpu_operand *operand, opipe_error *err) {
+  const opipe_value *v = &program->graph->values[operand->value];
+  const bool owned = (program->flags & OPIPE_COMPILE_OWNED) != 0;
+  const uint32_t kind =
+      owned && is_panel(operand->layout) ? (uint32_t)CPU_LAYOUT_PANELS : operand->layout;
+  cpu_layout *layout = &layouts[*io_n];
+  for (uint32_t i = 0; i < *io_n; ++i) {
+    if (layouts[i].slot == v->slot && layouts[i].kind == kind) {
+      return OPIPE_OK;
+    }
   }
   layout->slot = v->slot;
   layout->kind = kind;
-  layout->value = value;
+  layout->wish = operand->layout;
+  layout->value = operand->value;
   if (!cpu_layout_bytes(kind, v->shape, v->rank, v->dtype, &layout->n_bytes)) {
     return opipe_fail(err, OPIPE_E_INTERNAL, "node '%.80s': parameter '%.80s' has no layout %u",
                       step->node->name, v->name, kind);
@@ -92,22 +210,54 @@ static opipe_status add_layout(opipe_program *program, const cpu_step *step, uin
   if (layout->n_bytes == 0 && kind != CPU_LAYOUT_RAW) {
     layout->n_bytes = CPU_ALIGN_BYTES;
   }
-  ++program->n_layouts;
+  ++*io_n;
   return OPIPE_OK;
 }
 
-static void sort_layouts(opipe_program *program) {
-  for (uint32_t i = 1; i < program->n_layouts; ++i) {
-    const cpu_layout fresh = program->layouts[i];
+static void sort_layouts(cpu_layout *layouts, uint32_t n) {
+  for (uint32_t i = 1; i < n; ++i) {
+    const cpu_layout fresh = layouts[i];
     uint32_t k = i;
-    while (k > 0 && (program->layouts[k - 1].slot > fresh.slot ||
-                     (program->layouts[k - 1].slot == fresh.slot &&
-                      program->layouts[k - 1].kind > fresh.kind))) {
-      program->layouts[k] = program->layouts[k - 1];
+    while (k > 0 && (layouts[k - 1].slot > fresh.slot ||
+                     (layouts[k - 1].slot == fresh.slot && layouts[k - 1].kind > fresh.kind))) {
+      layouts[k] = layouts[k - 1];
       --k;
     }
-    program->layouts[k] = fresh;
+    layouts[k] = fresh;
   }
+}
+
+/* In an owned set nothing lies in place, and of fp32 parameters there is one dense form. */
+static void own_layout(const opipe_program *program, cpu_operand *operand) {
+  const bool f32 = program->graph->values[operand->value].dtype == OPIPE_FLOAT;
+  if ((program->flags & OPIPE_COMPILE_OWNED) != 0 &&
+      (operand->layout == CPU_LAYOUT_RAW || (f32 && operand->layout == CPU_LAYOUT_F32))) {
+    operand->layout = CPU_LAYOUT_COPY;
+  }
+}
+
+static opipe_status collect_gradients(opipe_program *program, opipe_error *err) {
+  uint64_t room = 0;
+  for (uint32_t v = 0; v < program->graph->n_values; ++v) {
+    room += program->graph->values[v].role == OPIPE_VALUE_GRADIENT;
+  }
+  program->gradients = CPU_POOL_ARRAY(&program->pool, cpu_layout, room + 1);
+  if (program->gradients == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the layouts of gradients");
+  }
+  for (uint32_t s = 0; s < program->n_steps; ++s) {
+    cpu_step *step = &program->steps[s];
+    for (uint32_t i = 0; i < step->n_out; ++i) {
+      const uint32_t v = step->out[i].value;
+      if (v != OPIPE_NONE && program->graph->values[v].role == OPIPE_VALUE_GRADIENT) {
+        step->out[i].layout = CPU_LAYOUT_MASTER;
+        CPU_TRY(add_layout(program, program->gradients, &program->n_gradients, step, &step->out[i],
+                           err));
+      }
+    }
+  }
+  sort_layouts(program->gradients, program->n_gradients);
+  return OPIPE_OK;
 }
 
 opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err) {
@@ -124,10 +274,12 @@ opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err) {
     for (uint32_t i = 0; i < step->n_in; ++i) {
       const uint32_t value = step->in[i].value;
       if (value != OPIPE_NONE && program->graph->values[value].role == OPIPE_VALUE_PARAMETER) {
-        CPU_TRY(add_layout(program, step, value, step->in[i].layout, err));
+        own_layout(program, &step->in[i]);
+        CPU_TRY(
+            add_layout(program, program->layouts, &program->n_layouts, step, &step->in[i], err));
       }
     }
   }
-  sort_layouts(program);
-  return OPIPE_OK;
+  sort_layouts(program->layouts, program->n_layouts);
+  return collect_gradients(program, err);
 }

@@ -5,32 +5,9 @@
  * set owns a dense copy of it, and RAW is that copy. Other layouts are made from whichever of the
  * two holds. `version` grows whenever an address may have changed, so that bindings look again.
  */
-#include "ops/op.h"
+#include "params.h"
 
-typedef struct param_copy {
-  void *data;
-  uint64_t n_bytes;
-  bool present;
-} param_copy;
-
-typedef struct param_state {
-  opipe_param_source source;
-  void *own; /* dense copy, once written */
-  uint64_t own_bytes;
-  bool dirty; /* written since the last commit */
-  param_copy copies[CPU_LAYOUT_COUNT];
-} param_state;
-
-struct opipe_params {
-  opipe_device *device;
-  cpu_pool pool; /* names and shapes */
-  param_state *states;
-  uint32_t n;
-  uint64_t version;
-};
-
-/* Never NULL: a parameter without elements has some address. */
-static const void *dense_data(const param_state *state) {
+const void *cpu_params_dense(const param_state *state) {
   const void *data = state->own != NULL ? state->own : state->source.data;
   return data != NULL ? data : state;
 }
@@ -40,7 +17,19 @@ const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t 
   if (!state->copies[kind].present) {
     return NULL;
   }
-  return kind == CPU_LAYOUT_RAW ? dense_data(state) : state->copies[kind].data;
+  return kind == CPU_LAYOUT_RAW && !params->owned ? cpu_params_dense(state)
+                                                  : state->copies[kind].buffer.data;
+}
+
+uint32_t cpu_params_panels(const opipe_params *params, uint32_t slot) {
+  const param_copy *copies = params->states[slot].copies;
+  return copies[CPU_LAYOUT_PANEL_T].present ? CPU_LAYOUT_PANEL_T
+         : copies[CPU_LAYOUT_PANEL].present ? CPU_LAYOUT_PANEL
+                                            : CPU_LAYOUT_COUNT;
+}
+
+uint32_t cpu_params_master_kind(const opipe_params *params, uint32_t slot) {
+  return params->states[slot].master;
 }
 
 uint64_t cpu_params_version(const opipe_params *params) {
@@ -51,14 +40,14 @@ uint32_t cpu_params_count(const opipe_params *params) {
   return params->n;
 }
 
-static opipe_status alloc_params(opipe_params *params, uint64_t n_bytes, void **out_data,
-                                 uint64_t *out_bytes, opipe_error *err) {
+static opipe_status alloc_bytes(opipe_params *params, uint64_t n_bytes, void **out_data,
+                                uint64_t *out_bytes, opipe_error *err) {
   *out_bytes = n_bytes;
   return opipe_host_alloc(params->device->host, &params->device->meter, OPIPE_BUFFER_PARAMS,
                           out_bytes, CPU_ALIGN_BYTES, out_data, err);
 }
 
-static void free_params(opipe_params *params, void *data, uint64_t n_bytes) {
+static void free_bytes(opipe_params *params, void *data, uint64_t n_bytes) {
   opipe_host_free(params->device->host, &params->device->meter, OPIPE_BUFFER_PARAMS, data, n_bytes,
                   CPU_ALIGN_BYTES);
 }
@@ -68,18 +57,18 @@ static void count_mapped(opipe_params *params, const param_state *state, bool mo
   opipe_meter_map(&params->device->meter, more ? bytes : -bytes);
 }
 
-static bool is_mapped(const param_state *state) {
-  return state->copies[CPU_LAYOUT_RAW].present && state->own == NULL;
+static bool is_mapped(const opipe_params *params, const param_state *state) {
+  return !params->owned && state->copies[CPU_LAYOUT_RAW].present && state->own == NULL;
 }
 
-static opipe_status take_source(opipe_params *params, uint32_t slot,
-                                const opipe_param_source *source, opipe_error *err) {
+opipe_status cpu_params_take(opipe_params *params, uint32_t slot, const opipe_param_source *source,
+                             opipe_error *err) {
   param_state *state = &params->states[slot];
   uint64_t n_bytes = 0;
   const char *name = source->name != NULL ? source->name : "?";
   if (source->rank > OPIPE_MAX_RANK || (source->rank > 0 && source->shape == NULL) ||
       !opipe_tensor_bytes(source->dtype, source->shape, source->rank, &n_bytes) ||
-      n_bytes != source->n_bytes || (source->data == NULL && n_bytes > 0)) {
+      n_bytes != source->n_bytes || (source->data == NULL && n_bytes > 0 && params->of == NULL)) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "parameter '%.80s': no data, or %llu bytes do not fit shape and type", name,
                       (unsigned long long)source->n_bytes);
@@ -96,13 +85,13 @@ static opipe_status take_source(opipe_params *params, uint32_t slot,
   state->source = *source;
   state->source.name = text;
   state->source.shape = shape;
+  state->master = CPU_LAYOUT_MASTER;
   return OPIPE_OK;
 }
 
-opipe_status cpu_params_create(opipe_device *device, const opipe_param_source *sources, uint32_t n,
-                               opipe_params **out_params, opipe_error *err) {
+opipe_status cpu_params_new(opipe_device *device, uint32_t n, opipe_params **out_params,
+                            opipe_error *err) {
   opipe_params *params = cpu_acquire(device->host, sizeof *params, "parameter set", err);
-  opipe_status status = OPIPE_OK;
   if (params == NULL) {
     return OPIPE_E_NOMEM;
   }
@@ -110,18 +99,39 @@ opipe_status cpu_params_create(opipe_device *device, const opipe_param_source *s
   cpu_pool_init(&params->pool, device->host);
   params->states = CPU_POOL_ARRAY(&params->pool, param_state, n);
   if (params->states == NULL) {
-    status = opipe_fail(err, OPIPE_E_NOMEM, "no memory for a set of %u parameters", n);
+    cpu_params_free(params);
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for a set of %u parameters", n);
   }
+  *out_params = params;
+  return OPIPE_OK;
+}
+
+static opipe_status create_set(opipe_device *device, const opipe_param_source *sources, uint32_t n,
+                               bool owned, opipe_params **out_params, opipe_error *err) {
+  opipe_params *params = NULL;
+  opipe_status status = cpu_params_new(device, n, &params, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {
     params->n = i + 1;
-    status = take_source(params, i, &sources[i], err);
+    params->owned = owned;
+    status = cpu_params_take(params, i, &sources[i], err);
   }
   if (status < 0) {
     cpu_params_free(params);
     return status;
   }
+  params->owned = owned;
   *out_params = params;
   return OPIPE_OK;
+}
+
+opipe_status cpu_params_create(opipe_device *device, const opipe_param_source *sources, uint32_t n,
+                               opipe_params **out_params, opipe_error *err) {
+  return create_set(device, sources, n, false, out_params, err);
+}
+
+opipe_status cpu_params_create_owned(opipe_device *device, const opipe_param_source *sources,
+                                     uint32_t n, opipe_params **out_params, opipe_error *err) {
+  return create_set(device, sources, n, true, out_params, err);
 }
 
 void cpu_params_free(opipe_params *params) {
@@ -130,13 +140,13 @@ void cpu_params_free(opipe_params *params) {
   }
   for (uint32_t i = 0; params->states != NULL && i < params->n; ++i) {
     param_state *state = &params->states[i];
-    if (is_mapped(state)) {
+    if (is_mapped(params, state)) {
       count_mapped(params, state, false);
     }
     for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
-      free_params(params, state->copies[kind].data, state->copies[kind].n_bytes);
+      free_bytes(params, state->copies[kind].buffer.data, state->copies[kind].buffer.n_bytes);
     }
-    free_params(params, state->own, state->own_bytes);
+    free_bytes(params, state->own, state->own_bytes);
   }
   const opipe_host *host = params->device->host;
   cpu_pool_release(&params->pool);
@@ -144,8 +154,8 @@ void cpu_params_free(opipe_params *params) {
 }
 
 /* The parameter must be what the program was compiled for. */
-static opipe_status check_match(const opipe_program *program, const cpu_layout *layout,
-                                const opipe_params *params, opipe_error *err) {
+opipe_status cpu_params_match(const opipe_program *program, const cpu_layout *layout,
+                              const opipe_params *params, opipe_error *err) {
   const opipe_value *value = &program->graph->values[layout->value];
   if (layout->slot >= params->n) {
     return opipe_fail(err, OPIPE_E_INVALID, "parameter '%.80s': slot %u of a set of %u",
@@ -162,23 +172,39 @@ static opipe_status check_match(const opipe_program *program, const cpu_layout *
   return OPIPE_OK;
 }
 
-static opipe_status make_copy(opipe_params *params, uint32_t slot, uint32_t kind, uint64_t n_bytes,
-                              opipe_error *err) {
+opipe_status cpu_params_alloc_copy(opipe_params *params, uint32_t slot, uint32_t kind,
+                                   uint64_t n_bytes, opipe_error *err) {
+  opipe_buffer *buffer = &params->states[slot].copies[kind].buffer;
+  CPU_TRY(alloc_bytes(params, n_bytes, &buffer->data, &buffer->n_bytes, err));
+  buffer->device = params->device;
+  buffer->kind = OPIPE_BUFFER_PARAMS;
+  ++params->version;
+  return OPIPE_OK;
+}
+
+static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, opipe_error *err) {
+  const uint32_t slot = layout->slot;
+  const uint32_t kind = layout->kind == CPU_LAYOUT_PANELS ? layout->wish : layout->kind;
+  const uint64_t n_bytes = layout->n_bytes;
   param_state *state = &params->states[slot];
   param_copy *copy = &state->copies[kind];
-  if (copy->present) {
+  if (copy->present ||
+      (layout->kind == CPU_LAYOUT_PANELS && cpu_params_panels(params, slot) != CPU_LAYOUT_COUNT)) {
     return OPIPE_OK;
+  }
+  if (params->owned) {
+    return cpu_owned_make_copy(params, slot, kind, n_bytes, err);
   }
   if (kind == CPU_LAYOUT_RAW) {
     copy->present = true;
-    if (is_mapped(state)) {
+    if (is_mapped(params, state)) {
       count_mapped(params, state, true);
     }
     return OPIPE_OK;
   }
-  CPU_TRY(alloc_params(params, n_bytes, &copy->data, &copy->n_bytes, err));
+  CPU_TRY(cpu_params_alloc_copy(params, slot, kind, n_bytes, err));
   const cpu_exec exec = cpu_take_exec(params->device);
-  cpu_layout_fill(&exec, kind, &state->source, dense_data(state), copy->data);
+  cpu_layout_fill(&exec, kind, &state->source, cpu_params_dense(state), copy->buffer.data);
   cpu_give_exec(params->device, &exec);
   copy->present = true;
   return OPIPE_OK;
@@ -186,12 +212,15 @@ static opipe_status make_copy(opipe_params *params, uint32_t slot, uint32_t kind
 
 opipe_status cpu_params_prepare(opipe_params *params, const opipe_program *program,
                                 opipe_error *err) {
+  if (params->of != NULL) {
+    return cpu_gradients_prepare(params, program, err);
+  }
   for (uint32_t i = 0; i < program->n_layouts; ++i) {
-    CPU_TRY(check_match(program, &program->layouts[i], params, err));
+    CPU_TRY(cpu_params_match(program, &program->layouts[i], params, err));
   }
   for (uint32_t i = 0; i < program->n_layouts; ++i) {
     const cpu_layout *layout = &program->layouts[i];
-    const opipe_status status = make_copy(params, layout->slot, layout->kind, layout->n_bytes, err);
+    const opipe_status status = make_copy(params, layout, err);
     if (status < 0 && err != NULL) {
       char text[sizeof err->message];
       (void)snprintf(text, sizeof text, "%s", err->message);
@@ -207,23 +236,24 @@ static opipe_status clone_state(opipe_params *copy, uint32_t slot, const param_s
                                 opipe_error *err) {
   param_state *fresh = &copy->states[slot];
   if (state->own != NULL) {
-    CPU_TRY(alloc_params(copy, state->own_bytes, &fresh->own, &fresh->own_bytes, err));
+    CPU_TRY(alloc_bytes(copy, state->own_bytes, &fresh->own, &fresh->own_bytes, err));
     memcpy(fresh->own, state->own, (size_t)state->own_bytes);
   }
   fresh->dirty = state->dirty;
+  fresh->master = state->master;
   for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
     const param_copy *from = &state->copies[kind];
     param_copy *to = &fresh->copies[kind];
     if (!from->present) {
       continue;
     }
-    if (kind != CPU_LAYOUT_RAW) {
-      CPU_TRY(alloc_params(copy, from->n_bytes, &to->data, &to->n_bytes, err));
-      memcpy(to->data, from->data, (size_t)from->n_bytes);
+    if (from->buffer.data != NULL) {
+      CPU_TRY(cpu_params_alloc_copy(copy, slot, kind, from->buffer.n_bytes, err));
+      memcpy(to->buffer.data, from->buffer.data, (size_t)from->buffer.n_bytes);
     }
     to->present = true;
   }
-  if (is_mapped(fresh)) {
+  if (is_mapped(copy, fresh)) {
     count_mapped(copy, fresh, true);
   }
   return OPIPE_OK;
@@ -231,21 +261,16 @@ static opipe_status clone_state(opipe_params *copy, uint32_t slot, const param_s
 
 opipe_status cpu_params_clone(const opipe_params *params, opipe_params **out_params,
                               opipe_error *err) {
-  const opipe_host *host = params->device->host;
-  opipe_params *copy = cpu_acquire(host, sizeof *copy, "parameter set", err);
-  opipe_status status = OPIPE_OK;
-  if (copy == NULL) {
-    return OPIPE_E_NOMEM;
+  opipe_params *copy = NULL;
+  opipe_status status = cpu_params_new(params->device, params->n, &copy, err);
+  if (status < 0) {
+    return status;
   }
-  copy->device = params->device;
-  cpu_pool_init(&copy->pool, host);
-  copy->states = CPU_POOL_ARRAY(&copy->pool, param_state, params->n);
-  if (copy->states == NULL) {
-    status = opipe_fail(err, OPIPE_E_NOMEM, "no memory for a set of %u parameters", params->n);
-  }
+  copy->owned = params->owned;
+  copy->of = params->of;
   for (uint32_t i = 0; status >= 0 && i < params->n; ++i) {
     copy->n = i + 1;
-    status = take_source(copy, i, &params->states[i].source, err);
+    status = cpu_params_take(copy, i, &params->states[i].source, err);
     if (status >= 0) {
       status = clone_state(copy, i, &params->states[i], err);
     }
@@ -258,8 +283,8 @@ opipe_status cpu_params_clone(const opipe_params *params, opipe_params **out_par
   return OPIPE_OK;
 }
 
-static opipe_status check_access(const opipe_params *params, uint32_t slot, uint64_t n_bytes,
-                                 const char *what, opipe_error *err) {
+opipe_status cpu_params_check(const opipe_params *params, uint32_t slot, uint64_t n_bytes,
+                              const char *what, opipe_error *err) {
   if (slot >= params->n) {
     return opipe_fail(err, OPIPE_E_INVALID, "%s: slot %u of a set of %u", what, slot, params->n);
   }
@@ -274,11 +299,14 @@ static opipe_status check_access(const opipe_params *params, uint32_t slot, uint
 
 opipe_status cpu_params_write(opipe_params *params, uint32_t slot, const void *src,
                               uint64_t n_bytes, opipe_error *err) {
-  CPU_TRY(check_access(params, slot, n_bytes, "params_write", err));
+  CPU_TRY(cpu_params_check(params, slot, n_bytes, "params_write", err));
   param_state *state = &params->states[slot];
+  if (params->owned) {
+    return cpu_owned_write(params, slot, src, err);
+  }
   if (state->own == NULL) {
-    const bool mapped = is_mapped(state);
-    CPU_TRY(alloc_params(params, n_bytes, &state->own, &state->own_bytes, err));
+    const bool mapped = is_mapped(params, state);
+    CPU_TRY(alloc_bytes(params, n_bytes, &state->own, &state->own_bytes, err));
     if (mapped) {
       count_mapped(params, state, false);
     }
@@ -293,9 +321,11 @@ opipe_status cpu_params_write(opipe_params *params, uint32_t slot, const void *s
 
 opipe_status cpu_params_read(const opipe_params *params, uint32_t slot, void *dst, uint64_t n_bytes,
                              opipe_error *err) {
-  CPU_TRY(check_access(params, slot, n_bytes, "params_read", err));
-  if (n_bytes > 0) {
-    memcpy(dst, dense_data(&params->states[slot]), (size_t)n_bytes);
+  CPU_TRY(cpu_params_check(params, slot, n_bytes, "params_read", err));
+  if (params->owned) {
+    cpu_owned_read(params, slot, dst);
+  } else if (n_bytes > 0) {
+    memcpy(dst, cpu_params_dense(&params->states[slot]), (size_t)n_bytes);
   }
   return OPIPE_OK;
 }
@@ -307,7 +337,7 @@ opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
     param_state *state = &params->states[i];
     for (uint32_t kind = CPU_LAYOUT_RAW + 1; state->dirty && kind < CPU_LAYOUT_COUNT; ++kind) {
       if (state->copies[kind].present) {
-        cpu_layout_fill(&exec, kind, &state->source, state->own, state->copies[kind].data);
+        cpu_layout_fill(&exec, kind, &state->source, state->own, state->copies[kind].buffer.data);
       }
     }
     state->dirty = false;

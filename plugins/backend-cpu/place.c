@@ -164,6 +164,12 @@ static opipe_status make_storages(placer *q, opipe_error *err) {
         case OPIPE_VALUE_PARAMETER:
           storage->kind = CPU_PLACE_PARAM;
           break;
+        case OPIPE_VALUE_SCALAR:
+          storage->kind = CPU_PLACE_SCALAR;
+          break;
+        case OPIPE_VALUE_GRADIENT:
+          storage->kind = CPU_PLACE_GRADIENT;
+          break;
         case OPIPE_VALUE_TEMP:
           storage->kind = in_arena(q, head) ? CPU_PLACE_ARENA : CPU_PLACE_BOUNDARY;
           storage->slot = in_arena(q, head) ? 0 : q->graph->values[q->output[head]].slot;

@@ -6,7 +6,7 @@
 #include "cpu.h"
 
 const opipe_backend cpu_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, run),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, update),
     .device_count = cpu_device_count,
     .device_query = cpu_device_query,
     .device_open = cpu_device_open,
@@ -41,6 +41,18 @@ const opipe_backend cpu_backend_table = {
     .bind = cpu_bind,
     .binding_free = cpu_binding_free,
     .run = cpu_run,
+    .params_create_owned = cpu_params_create_owned,
+    .gradients_create = cpu_gradients_create,
+    .program_gradients = cpu_program_gradients,
+    .params_master = cpu_params_master,
+    .gradients_fold = cpu_gradients_fold,
+    .params_refresh = cpu_params_refresh,
+    .params_export = cpu_params_export,
+    .params_import = cpu_params_import,
+    .fill_zero = cpu_fill_zero,
+    .add = cpu_add,
+    .sum_squares = cpu_sum_squares,
+    .update = cpu_update,
 };
 
 static opipe_status open_instance(const opipe_host *host, opipe_instance **out_self,

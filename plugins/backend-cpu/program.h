@@ -21,7 +21,9 @@ enum {
   CPU_LAYOUT_F32 = 2,     /* fp32 from fp16, bf16 or fp32, aligned */
   CPU_LAYOUT_PANEL = 3,   /* panels of B[K,N]: parameter stored [K,N] */
   CPU_LAYOUT_PANEL_T = 4, /* panels of B[K,N]: parameter stored [N,K] */
-  CPU_LAYOUT_COUNT = 5
+  CPU_LAYOUT_COUNT = 5,
+  CPU_LAYOUT_PANELS = 5, /* of owned sets: one of the two above; kernels know both */
+  CPU_LAYOUT_MASTER = 6  /* of accumulators: that of the parameter's master copy, whichever it is */
 };
 
 /* A tensor as a kernel sees it. data NULL: absent. */
@@ -32,6 +34,7 @@ typedef struct cpu_tensor {
   uint64_t n_bytes;
   uint32_t dtype;
   uint32_t rank;
+  uint32_t layout; /* CPU_LAYOUT_*, of parameters and accumulators */
 } cpu_tensor;
 
 typedef struct cpu_call {
@@ -48,7 +51,7 @@ typedef opipe_status (*cpu_kernel)(const cpu_call *call, opipe_error *err);
 
 typedef struct cpu_operand {
   uint32_t value;  /* index in the graph, OPIPE_NONE: absent */
-  uint32_t layout; /* CPU_LAYOUT_*, for parameters */
+  uint32_t layout; /* CPU_LAYOUT_*, for parameters and gradients */
 } cpu_operand;
 
 /* A kernel and its operands. */
@@ -68,7 +71,9 @@ enum {
   CPU_PLACE_ARENA,
   CPU_PLACE_CONSTANT,
   CPU_PLACE_BOUNDARY,
-  CPU_PLACE_PARAM
+  CPU_PLACE_PARAM,
+  CPU_PLACE_SCALAR,  /* the run's table of scalars */
+  CPU_PLACE_GRADIENT /* an accumulator of the bound gradient set */
 };
 
 /* Where the bytes of one or several values lie. */
@@ -84,9 +89,9 @@ typedef struct cpu_storage {
 
 typedef struct cpu_layout {
   uint32_t slot;
-  uint32_t kind;  /* CPU_LAYOUT_* */
-  uint32_t value; /* a value of the graph that stands for the parameter */
-  uint32_t reserved;
+  uint32_t kind;    /* CPU_LAYOUT_* */
+  uint32_t value;   /* a value of the graph that stands for the parameter */
+  uint32_t wish;    /* PANELS: the kind to make when there is none yet */
   uint64_t n_bytes; /* device memory, 0 for RAW */
 } cpu_layout;
 
@@ -103,6 +108,8 @@ struct opipe_program {
   uint32_t n_storages;
   uint32_t n_layouts;
   cpu_layout *layouts; /* sorted by slot, then kind */
+  uint32_t n_gradients;
+  cpu_layout *gradients; /* accumulators, sorted likewise */
   uint64_t temp_bytes;
   uint64_t workspace_bytes;
   uint64_t arena_bytes;
@@ -123,8 +130,23 @@ void cpu_layout_fill(const cpu_exec *exec, uint32_t kind, const opipe_param_sour
 /* place.c: storages, their offsets, and the program's sizes. */
 opipe_status cpu_place(opipe_program *program, opipe_error *err);
 
+/* layouts.c: dense fp32 `to` = / += what stands in a layout of fp32 (COPY, F32, PANEL, PANEL_T) of
+ * a tensor of `shape`, and back. PANEL kinds are of rank 2. */
+void cpu_layout_export(const cpu_exec *exec, uint32_t kind, const int64_t *shape, uint32_t rank,
+                       const void *data, float *to);
+void cpu_layout_import(const cpu_exec *exec, uint32_t kind, const int64_t *shape, uint32_t rank,
+                       const float *from, void *data);
+/* data += dense `from` */
+void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, uint32_t rank,
+                    const float *from, void *data);
+
 /* params.c: the bytes of parameter `slot` in a layout, NULL when the set does not have it. */
 const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t kind);
+/* The kind of panels that the set has, CPU_LAYOUT_COUNT: none. */
+uint32_t cpu_params_panels(const opipe_params *params, uint32_t slot);
+/* Layout of the master copy of `slot`, CPU_LAYOUT_MASTER when there is none (yet). Of a gradient
+ * set that of its accumulator. */
+uint32_t cpu_params_master_kind(const opipe_params *params, uint32_t slot);
 uint64_t cpu_params_version(const opipe_params *params);
 uint32_t cpu_params_count(const opipe_params *params);
 

@@ -26,14 +26,14 @@ opipe_status cpu_run(opipe_binding *binding, opipe_queue *queue, const int64_t *
   const opipe_program *program = binding->program;
   opipe_status status = OPIPE_OK;
   (void)queue;
-  (void)scalars;
   if (n_scalars != program->graph->n_scalars) {
     return opipe_fail(err, OPIPE_E_INVALID, "run: %u scalars given, the program takes %u",
                       n_scalars, program->graph->n_scalars);
   }
-  if (binding->n_refs > 0 && binding->params_version != cpu_params_version(binding->params)) {
-    cpu_refresh_params(binding);
+  if (n_scalars > 0) {
+    memcpy(binding->scalars, scalars, n_scalars * sizeof scalars[0]);
   }
+  cpu_refresh_params(binding);
   if ((program->flags & OPIPE_COMPILE_POISON) != 0) {
     cpu_poison_start(binding);
   }

@@ -83,7 +83,7 @@ static void test_each_broken_rule_is_named(void) {
       {"magic", "magic 0x00000001"},
       {"size", "its descriptor has 40 bytes"},
       {"major", "ABI major 2, this library has 1"},
-      {"needs-newer", "it needs ABI 1.7, this library has 1.0"},
+      {"needs-newer", "it needs ABI 1.7, this library has 1.1"},
       {"kind", "its kind 9 is unknown"},
       {"layout", "layout fingerprint"},
       {"build", "another sanitizer"},

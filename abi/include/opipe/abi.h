@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 #define OPIPE_ABI_MAJOR 1
-#define OPIPE_ABI_MINOR 0
+#define OPIPE_ABI_MINOR 1
 /* An author may pin an older minor: tables and structs are then truncated to that prefix. */
 #ifndef OPIPE_TARGET_MINOR
 #define OPIPE_TARGET_MINOR OPIPE_ABI_MINOR

@@ -102,7 +102,9 @@ enum {
       1u, /* run fails, naming the node, when a floating-point output is NaN or infinite */
   OPIPE_COMPILE_POISON = 2u, /* tests: freed parts of the arena are overwritten and red zones around
                                 every value are checked by run */
-  OPIPE_COMPILE_NO_FUSE = 4u /* every node by itself */
+  OPIPE_COMPILE_NO_FUSE = 4u, /* every node by itself */
+  OPIPE_COMPILE_OWNED = 8u /* since 1.1: parameters will come from an owned set: no layout has key
+                              0, and operators may read a format that another one needs */
 };
 
 typedef struct opipe_compile_params {
@@ -157,26 +159,31 @@ typedef struct opipe_bind_params {
 
 /* ---- training (since 1.1) ----
  *
- * Sets whose values change. Every copy (slot, key) of such a set is the set's own device memory, fp32
- * elements where the key's layout is a format of fp32 (padding elements are zero and stay so):
+ * Sets whose values change. Every copy (slot, key) of such a set is the set's own device memory,
+ * fp32 elements where the key's layout is a format of fp32 (padding elements are zero and stay so):
  * element-wise work and sums over equal layouts need not know the format.
- *   One copy of each parameter is its *master* (params_master): the one that the optimizer changes;
+ *   One copy of each parameter is its *master* (params_master): the one that the optimizer changes,
+ * of those prepared when it was first needed that of the highest key below OPIPE_LAYOUT_DERIVED;
  * the others (further formats, half types) are made from it by params_refresh. A gradient set
  * (gradients_create) has, per parameter, one accumulator for every layout that programs accumulate
  * in; the first is of the master's layout, and gradients_fold adds the others to it. */
 
+#define OPIPE_LAYOUT_DERIVED (UINT64_C(1) << 32) /* keys from here on are never a master */
+
 enum { OPIPE_UPDATE_SGD = 0, OPIPE_UPDATE_ADAM = 1, OPIPE_UPDATE_ADAMW = 2 };
 enum {
-  OPIPE_UPDATE_NESTEROV = 1u,   /* SGD */
-  OPIPE_UPDATE_EPS_INNER = 2u,  /* ADAM*: epsilon is added to the root of the uncorrected second moment */
-  OPIPE_UPDATE_CLEAR = 4u       /* the gradient is set to 0 */
+  OPIPE_UPDATE_NESTEROV = 1u, /* SGD */
+  OPIPE_UPDATE_EPS_INNER =
+      2u,                 /* ADAM*: epsilon is added to the root of the uncorrected second moment */
+  OPIPE_UPDATE_CLEAR = 4u /* the gradient is set to 0 */
 };
 /* One element-wise update. g = gradient * gradient_scale.
- *   SGD    g += decay w;  m = momentum m + g;  w -= lr (nesterov ? g + momentum m : m)   (m absent: g)
- *   ADAM   g += decay w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g
- *          w -= lr (m / c1) / (sqrt(v / c2) + eps);   c1 = 1 - b1^t, c2 = 1 - b2^t
- *          EPS_INNER: w -= lr (sqrt(c2) / c1) m / (sqrt(v) + eps)
- *   ADAMW  the same without decay in g; w -= lr decay w (of the value before this update) */
+ *   SGD    g += decay w;  m = momentum m + g;  w -= lr (nesterov ? g + momentum m : m)   (m absent:
+ * g) ADAM   g += decay w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g w -= lr (m / c1) /
+ * (sqrt(v / c2) + eps);   c1 = 1 - b1^t, c2 = 1 - b2^t EPS_INNER: w -= lr (sqrt(c2) / c1) m /
+ * (sqrt(v) + eps) ADAMW  the same without decay in g; w -= lr decay w (of the value before this
+ * update) */
+/* Where the denominator is 0 the step is 0: padding stays zero. */
 typedef struct opipe_update {
   uint32_t struct_size;
   uint32_t kind;  /* OPIPE_UPDATE_SGD ... */
@@ -289,14 +296,15 @@ typedef struct opipe_backend {
                       uint32_t n_scalars, opipe_error *err);
 
   /* -- training (since 1.1); all NULL: the backend cannot train -- */
-  /* A set whose values may change: nothing is used in place, every layout is device memory. Otherwise
-   * as params_create. params_prepare, _clone, _write, _read, _commit work on it; params_write changes
+  /* A set whose values may change: nothing is used in place, every layout is device memory (key 0
+   * of a program compiled without OPIPE_COMPILE_OWNED too: mapped_bytes, rounded up). Otherwise as
+   * params_create. params_prepare, _clone, _write, _read, _commit work on it; params_write changes
    * every layout. [control] */
   opipe_status (*params_create_owned)(opipe_device *device, const opipe_param_source *sources,
                                       uint32_t n, opipe_params **out_params, opipe_error *err);
-  /* A gradient set over the parameters of `params` (owned); no accumulator yet. params_prepare makes
-   * those that a program accumulates in, zeroed; params_read gives the folded sum, dense fp32.
-   * [control] */
+  /* A gradient set over the parameters of `params` (owned); no accumulator yet. params_prepare
+   * makes those that a program accumulates in, zeroed; params_read gives the folded sum, dense
+   * fp32. [control] */
   opipe_status (*gradients_create)(opipe_params *params, opipe_params **out_gradients,
                                    opipe_error *err);
   /* Accumulators that the program wants, as program_params. A backend chooses the layout from the
@@ -313,7 +321,8 @@ typedef struct opipe_backend {
   /* Makes all other copies of `slot` anew from the master. [step:queue] */
   opipe_status (*params_refresh)(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                  opipe_error *err);
-  /* master of `slot` <-> dense row-major fp32 (ties between stages whose layouts differ). [step:queue] */
+  /* master of `slot` <-> dense row-major fp32 (ties between stages whose layouts differ).
+   * [step:queue] */
   opipe_status (*params_export)(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                 const opipe_region *dst, opipe_error *err);
   opipe_status (*params_import)(opipe_params *params, opipe_queue *queue, uint32_t slot,

@@ -23,6 +23,7 @@
 #include "attention.h"
 #include "base.h"
 #include "conv.h"
+#include "elements.h"
 #include "matmul.h"
 #include "rowwise.h"
 

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "attention_body.h"
+#include "elements_body.h"
 #include "gradient_body.h"
 #include "matmul_body.h"
 #include "matmul_f64_body.h"
@@ -21,7 +22,8 @@
     .transpose = transpose_share, .unary = unary_share, .binary = binary_share,        \
     .bias_activation = bias_share, .convert = convert_share, .softmax = softmax_share, \
     .norm = norm_share, .reduce_rows = reduce_share, .rotary = rotary_share,           \
-    .attention = attention_share,                                                      \
+    .attention = attention_share, .add = add_share, .sum_squares = sum_squares_share,  \
+    .update = update_share,                                                            \
   }
 
 #endif

@@ -56,6 +56,9 @@ struct cpu_kernels {
   /* Row blocks [begin, end) of the query rows of one (batch, head); see attention_body.h. */
   void (*attention)(const cpu_attention_args *args, int64_t batch, int64_t head, cpu_range blocks,
                     void *workspace);
+  void (*add)(const float *from, float *to, int64_t n);
+  double (*sum_squares)(const float *in, int64_t n);
+  void (*update)(const cpu_update_args *args, cpu_range share);
 };
 
 extern const cpu_kernels cpu_kernels_portable;

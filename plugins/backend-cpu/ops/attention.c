@@ -39,8 +39,8 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
   const int64_t size = call->in[0].dtype == OPIPE_DOUBLE ? 8 : 4;
   char *workspace = call->workspace;
   int64_t *valid = (int64_t *)(void *)(workspace + plan->valid_at);
-  const char *fresh_k = (const char *)call->in[1].data + plan->first[1] * size;
-  const char *fresh_v = (const char *)call->in[2].data + plan->first[2] * size;
+  const char *fresh_k = (const char *)call->in[plan->base + 1].data + plan->first[1] * size;
+  const char *fresh_v = (const char *)call->in[plan->base + 2].data + plan->first[2] * size;
   out_view->k = fresh_k;
   out_view->v = fresh_v;
   memcpy(out_view->k_stride, plan->k, sizeof plan->k);
@@ -49,9 +49,11 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
     static const cpu_tensor none;
     char *k = plan->join_k != UINT64_MAX ? workspace + plan->join_k : call->out[1].data;
     char *v = plan->join_v != UINT64_MAX ? workspace + plan->join_v : call->out[2].data;
-    const bool has_past = call->n_in > IN_PAST_V;
-    join_one(has_past ? &call->in[IN_PAST_K] : &none, fresh_k, plan->k, plan, plan->dim, k, size);
-    join_one(has_past ? &call->in[IN_PAST_V] : &none, fresh_v, plan->v, plan, plan->v_dim, v, size);
+    const bool has_past = call->n_in > plan->base + IN_PAST_V;
+    join_one(has_past ? &call->in[plan->base + IN_PAST_K] : &none, fresh_k, plan->k, plan,
+             plan->dim, k, size);
+    join_one(has_past ? &call->in[plan->base + IN_PAST_V] : &none, fresh_v, plan->v, plan,
+             plan->v_dim, v, size);
     out_view->k = k;
     out_view->v = v;
     dense_strides(plan, plan->dim, out_view->k_stride);
@@ -60,7 +62,7 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
   for (int64_t b = 0; b < plan->batch; ++b) {
     valid[b] = plan->has_mask ? plan->mask_keys : plan->keys;
     if (plan->has_nonpad) {
-      int64_t n = cpu_index(&call->in[IN_NONPAD], (uint64_t)b);
+      int64_t n = cpu_index(&call->in[plan->base + IN_NONPAD], (uint64_t)b);
       n = n < 0 ? 0 : n;
       valid[b] = n < valid[b] ? n : valid[b];
     }
@@ -69,10 +71,10 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
 }
 
 /* Sizes of one of Q, K, V by the rank of Q; `heads` is known for rank 3. */
-static opipe_status read_operand(cpu_prep *p, uint32_t i, int64_t *io_heads, int64_t *out_rows,
-                                 int64_t *out_dim, int64_t *out_strides) {
-  const opipe_value *value = &p->graph->values[p->node->in[i]];
-  const opipe_value *q = &p->graph->values[p->node->in[0]];
+static opipe_status read_operand(cpu_prep *p, uint32_t base, uint32_t i, int64_t *io_heads,
+                                 int64_t *out_rows, int64_t *out_dim, int64_t *out_strides) {
+  const opipe_value *value = &p->graph->values[p->node->in[base + i]];
+  const opipe_value *q = &p->graph->values[p->node->in[base]];
   if (value->rank != q->rank || value->dtype != q->dtype || value->shape[0] != q->shape[0]) {
     return cpu_invalid(p, "'%.80s' differs from Q in rank, type or batch", value->name);
   }
@@ -97,7 +99,8 @@ static opipe_status read_operand(cpu_prep *p, uint32_t i, int64_t *io_heads, int
 }
 
 static opipe_status read_sizes(cpu_prep *p, cpu_attention_plan *plan) {
-  const opipe_value *q = &p->graph->values[p->node->in[0]];
+  const uint32_t base = plan->base;
+  const opipe_value *q = &p->graph->values[p->node->in[base]];
   int64_t v_heads = opipe_attr_int(p->node, "kv_num_heads", 0);
   int64_t v_rows = 0;
   if (!cpu_is_float(q->dtype) || (q->rank != 3 && q->rank != 4)) {
@@ -106,10 +109,10 @@ static opipe_status read_sizes(cpu_prep *p, cpu_attention_plan *plan) {
   plan->batch = q->shape[0];
   plan->heads = opipe_attr_int(p->node, "q_num_heads", 0);
   plan->kv_heads = v_heads;
-  CPU_TRY(read_operand(p, 0, &plan->heads, &plan->rows, &plan->dim, plan->q));
+  CPU_TRY(read_operand(p, base, 0, &plan->heads, &plan->rows, &plan->dim, plan->q));
   int64_t k_dim = 0;
-  CPU_TRY(read_operand(p, 1, &plan->kv_heads, &plan->fresh, &k_dim, plan->k));
-  CPU_TRY(read_operand(p, 2, &v_heads, &v_rows, &plan->v_dim, plan->v));
+  CPU_TRY(read_operand(p, base, 1, &plan->kv_heads, &plan->fresh, &k_dim, plan->k));
+  CPU_TRY(read_operand(p, base, 2, &v_heads, &v_rows, &plan->v_dim, plan->v));
   if (k_dim != plan->dim || v_heads != plan->kv_heads || v_rows != plan->fresh ||
       plan->kv_heads == 0 || plan->heads % plan->kv_heads != 0) {
     return cpu_invalid(p, "Q has %lld heads of %lld, K %lld of %lld, V %lld; %lld and %lld rows",
@@ -140,8 +143,8 @@ static opipe_status read_packed(cpu_prep *p, cpu_attention_plan *plan) {
 }
 
 static opipe_status read_past(cpu_prep *p, cpu_attention_plan *plan) {
-  const opipe_value *k = cpu_in(p, IN_PAST_K);
-  const opipe_value *v = cpu_in(p, IN_PAST_V);
+  const opipe_value *k = cpu_in(p, plan->base + IN_PAST_K);
+  const opipe_value *v = cpu_in(p, plan->base + IN_PAST_V);
   if ((k == NULL) != (v == NULL)) {
     return cpu_invalid(p, "has only one of past_key and past_value");
   }
@@ -150,8 +153,8 @@ static opipe_status read_past(cpu_prep *p, cpu_attention_plan *plan) {
                                  plan->dim};
     const int64_t wanted_v[4] = {plan->batch, plan->kv_heads, wanted_k[2], plan->v_dim};
     if (k->rank != 4 || v->rank != 4 || memcmp(k->shape, wanted_k, sizeof wanted_k) != 0 ||
-        memcmp(v->shape, wanted_v, sizeof wanted_v) != 0 || k->dtype != cpu_in(p, 0)->dtype ||
-        v->dtype != k->dtype) {
+        memcmp(v->shape, wanted_v, sizeof wanted_v) != 0 ||
+        k->dtype != cpu_in(p, plan->base)->dtype || v->dtype != k->dtype) {
       return cpu_invalid(p, "past_key or past_value do not fit K and V");
     }
     plan->past = k->shape[2];
@@ -161,8 +164,8 @@ static opipe_status read_past(cpu_prep *p, cpu_attention_plan *plan) {
 }
 
 static opipe_status read_mask(cpu_prep *p, cpu_attention_plan *plan) {
-  const opipe_value *mask = cpu_in(p, IN_MASK);
-  const opipe_value *nonpad = cpu_in(p, IN_NONPAD);
+  const opipe_value *mask = cpu_in(p, plan->base + IN_MASK);
+  const opipe_value *nonpad = cpu_in(p, plan->base + IN_NONPAD);
   plan->mask_keys = plan->keys;
   plan->has_nonpad = nonpad != NULL;
   if (nonpad != NULL && ((nonpad->dtype != OPIPE_INT64 && nonpad->dtype != OPIPE_INT32) ||
@@ -174,7 +177,7 @@ static opipe_status read_mask(cpu_prep *p, cpu_attention_plan *plan) {
   }
   plan->has_mask = true;
   plan->bool_mask = mask->dtype == OPIPE_BOOL;
-  if ((!plan->bool_mask && mask->dtype != cpu_in(p, 0)->dtype) || mask->rank < 1 ||
+  if ((!plan->bool_mask && mask->dtype != cpu_in(p, plan->base)->dtype) || mask->rank < 1 ||
       mask->rank > 4) {
     return cpu_refuse(p, "its mask is %s of rank %u", opipe_dtype_name(mask->dtype), mask->rank);
   }
@@ -203,25 +206,32 @@ static opipe_status check_outputs(cpu_prep *p, const cpu_attention_plan *plan) {
   return cpu_out(p, 3) != NULL ? cpu_expect(p, 3, q->dtype, scores, 4) : OPIPE_OK;
 }
 
-/* Offsets in the workspace: joined keys and values, valid keys, the kernel's scratch. */
-static opipe_status plan_workspace(cpu_prep *p, cpu_attention_plan *plan, bool fast) {
-  const uint64_t size = cpu_in(p, 0)->dtype == OPIPE_DOUBLE ? 8 : 4;
+void cpu_attention_plan_join(cpu_prep *p, cpu_attention_plan *plan, bool to_outputs,
+                             uint64_t *io_at) {
+  const uint64_t size = cpu_in(p, plan->base)->dtype == OPIPE_DOUBLE ? 8 : 4;
   const uint64_t rows = (uint64_t)(plan->batch * plan->kv_heads * plan->keys) * size;
-  uint64_t at = 0;
-  uint64_t scratch = (uint64_t)plan->keys * sizeof(double);
-  plan->joined = plan->past > 0 || cpu_out(p, 1) != NULL || cpu_out(p, 2) != NULL;
+  const bool k_out = to_outputs && cpu_out(p, 1) != NULL;
+  const bool v_out = to_outputs && cpu_out(p, 2) != NULL;
+  plan->joined = plan->past > 0 || k_out || v_out;
   plan->join_k = UINT64_MAX;
   plan->join_v = UINT64_MAX;
-  if (plan->joined && cpu_out(p, 1) == NULL) {
-    plan->join_k = at;
-    at += cpu_align_up(rows * (uint64_t)plan->dim, CPU_ALIGN_BYTES);
+  if (plan->joined && !k_out) {
+    plan->join_k = *io_at;
+    *io_at += cpu_align_up(rows * (uint64_t)plan->dim, CPU_ALIGN_BYTES);
   }
-  if (plan->joined && cpu_out(p, 2) == NULL) {
-    plan->join_v = at;
-    at += cpu_align_up(rows * (uint64_t)plan->v_dim, CPU_ALIGN_BYTES);
+  if (plan->joined && !v_out) {
+    plan->join_v = *io_at;
+    *io_at += cpu_align_up(rows * (uint64_t)plan->v_dim, CPU_ALIGN_BYTES);
   }
-  plan->valid_at = at;
-  at += cpu_align_up((uint64_t)plan->batch * sizeof(int64_t), CPU_ALIGN_BYTES);
+  plan->valid_at = *io_at;
+  *io_at += cpu_align_up((uint64_t)plan->batch * sizeof(int64_t), CPU_ALIGN_BYTES);
+}
+
+/* Offsets in the workspace: joined keys and values, valid keys, the kernel's scratch. */
+static opipe_status plan_workspace(cpu_prep *p, cpu_attention_plan *plan, bool fast) {
+  uint64_t at = 0;
+  uint64_t scratch = (uint64_t)plan->keys * sizeof(double);
+  cpu_attention_plan_join(p, plan, true, &at);
   plan->scratch_at = at;
   if (fast &&
       !cpu_attention_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim, &scratch)) {
@@ -232,34 +242,39 @@ static opipe_status plan_workspace(cpu_prep *p, cpu_attention_plan *plan, bool f
   return OPIPE_OK;
 }
 
-static opipe_status prepare_attention(cpu_prep *p) {
-  cpu_attention_plan *plan = CPU_PLAN(p, cpu_attention_plan);
-  if (plan == NULL) {
-    return cpu_nomem(p);
-  }
+opipe_status cpu_attention_read(cpu_prep *p, cpu_attention_plan *plan) {
   CPU_TRY(read_sizes(p, plan));
   CPU_TRY(read_packed(p, plan));
   CPU_TRY(read_past(p, plan));
   CPU_TRY(read_mask(p, plan));
-  CPU_TRY(check_outputs(p, plan));
   const double root = __builtin_sqrt((double)plan->dim);
   plan->scale = opipe_attr_float(p->node, "scale", root > 0 ? 1.0 / root : 1.0);
   plan->softcap = opipe_attr_float(p->node, "softcap", 0.0);
   plan->causal = opipe_attr_int(p->node, "is_causal", 0) != 0;
-  plan->mode = (int)opipe_attr_int(p->node, "qk_matmul_output_mode", 0);
-  if (plan->mode < 0 || plan->mode > 3) {
-    return cpu_refuse(p, "qk_matmul_output_mode %d is not known", plan->mode);
-  }
   if (opipe_attr_int(p->node, "left_window_size", -1) >= 0 ||
       opipe_attr_int(p->node, "right_window_size", -1) >= 0) {
     return cpu_refuse(p, "windows are not known");
   }
-  const uint32_t rank = p->graph->values[p->node->in[0]].rank;
+  const uint32_t rank = p->graph->values[p->node->in[plan->base]].rank;
   plan->out[0] = plan->heads * plan->rows * plan->v_dim;
   plan->out[1] = rank == 4 ? plan->rows * plan->v_dim : plan->v_dim;
   plan->out[2] = rank == 4 ? plan->v_dim : plan->heads * plan->v_dim;
   for (uint32_t i = 0; i < p->step->n_in; ++i) {
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status prepare_attention(cpu_prep *p) {
+  cpu_attention_plan *plan = CPU_PLAN(p, cpu_attention_plan);
+  if (plan == NULL) {
+    return cpu_nomem(p);
+  }
+  CPU_TRY(cpu_attention_read(p, plan));
+  CPU_TRY(check_outputs(p, plan));
+  plan->mode = (int)opipe_attr_int(p->node, "qk_matmul_output_mode", 0);
+  if (plan->mode < 0 || plan->mode > 3) {
+    return cpu_refuse(p, "qk_matmul_output_mode %d is not known", plan->mode);
   }
   const bool fast = p->fast && cpu_in(p, 0)->dtype == OPIPE_FLOAT && cpu_out(p, 3) == NULL &&
                     opipe_attr_int(p->node, "softmax_precision", OPIPE_FLOAT) != OPIPE_DOUBLE;

@@ -7,6 +7,7 @@
 #include "loop.h"
 
 typedef struct cpu_attention_plan {
+  uint32_t base; /* index of Q among the node's inputs; K, V, mask ... follow */
   int64_t batch, heads, kv_heads;
   int64_t rows;        /* queries */
   int64_t past, fresh; /* keys before, keys given */
@@ -34,6 +35,17 @@ typedef struct cpu_attention_view {
   const int64_t *valid;
 } cpu_attention_view;
 void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view);
+
+/* Fills in all but the outputs and the workspace, from the inputs that begin at plan->base. */
+opipe_status cpu_attention_read(cpu_prep *p, cpu_attention_plan *plan);
+/* Takes workspace for joined keys and values and the table of valid keys; *io_at: offset of what is
+ * free. join: also K and V when there is no present output to join into. */
+void cpu_attention_plan_join(cpu_prep *p, cpu_attention_plan *plan, bool to_outputs,
+                             uint64_t *io_at);
+/* Scores of one query row (at: batch, head, row) into s [keys], as probabilities; slope [keys],
+ * NULL when not wanted: derivative of the soft cap. qk: output for scores, NULL. In fp64. */
+void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, const int64_t *at,
+                       double *s, double *slope, const cpu_tensor *qk);
 
 opipe_status cpu_attention_reference(const cpu_call *call, opipe_error *err);
 opipe_status cpu_attention_fast(const cpu_call *call, opipe_error *err);

@@ -14,8 +14,9 @@ static void put(const cpu_tensor *out, int64_t i, double value) {
 }
 
 static double get(const cpu_call *call, const void *data, int64_t i) {
-  return call->in[0].dtype == OPIPE_DOUBLE ? ((const double *)data)[i]
-                                           : (double)((const float *)data)[i];
+  const cpu_attention_plan *plan = call->plan;
+  return call->in[plan->base].dtype == OPIPE_DOUBLE ? ((const double *)data)[i]
+                                                    : (double)((const float *)data)[i];
 }
 
 /* What the mask adds to the score of key j: 0, a number, or minus infinity. */
@@ -30,29 +31,32 @@ static double mask_value(const cpu_call *call, const cpu_attention_plan *plan,
   const int64_t i =
       at[0] * plan->mask[0] + at[1] * plan->mask[1] + at[2] * plan->mask[2] + j * plan->mask[3];
   if (plan->bool_mask) {
-    return ((const uint8_t *)call->in[3].data)[i] != 0 ? 0 : -(double)INFINITY;
+    return ((const uint8_t *)call->in[plan->base + 3].data)[i] != 0 ? 0 : -(double)INFINITY;
   }
-  return get(call, call->in[3].data, i);
+  return get(call, call->in[plan->base + 3].data, i);
 }
 
-/* Scores of one query row (at: batch, head, row) into s [keys], as probabilities. */
-static void score_row(const cpu_call *call, const cpu_attention_plan *plan,
-                      const cpu_attention_view *view, const int64_t *at, double *s) {
+void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, const int64_t *at,
+                       double *s, double *slope, const cpu_tensor *qk) {
+  const cpu_attention_plan *plan = call->plan;
   const int64_t kv = at[1] / (plan->heads / plan->kv_heads);
   const int64_t q = plan->first[0] + at[0] * plan->q[0] + at[1] * plan->q[1] + at[2] * plan->q[2];
   const int64_t row = ((at[0] * plan->heads + at[1]) * plan->rows + at[2]) * plan->keys;
-  const cpu_tensor *qk = call->n_out > 3 && call->out[3].data != NULL ? &call->out[3] : NULL;
   double top = -(double)INFINITY;
   double sum = 0;
   for (int64_t j = 0; j < plan->keys; ++j) {
     const int64_t k = at[0] * view->k_stride[0] + kv * view->k_stride[1] + j * view->k_stride[2];
     double score = 0;
     for (int64_t d = 0; d < plan->dim; ++d) {
-      score += get(call, call->in[0].data, q + d) * get(call, view->k, k + d);
+      score += get(call, call->in[plan->base].data, q + d) * get(call, view->k, k + d);
     }
     score *= plan->scale;
     if (qk != NULL && plan->mode == 0) {
       put(qk, row + j, score);
+    }
+    if (slope != NULL) {
+      const double t = plan->softcap > 0 ? tanh(score / plan->softcap) : 0;
+      slope[j] = 1 - t * t;
     }
     score = plan->softcap > 0 ? plan->softcap * tanh(score / plan->softcap) : score;
     if (qk != NULL && plan->mode == 1) {
@@ -88,7 +92,8 @@ opipe_status cpu_attention_reference(const cpu_call *call, opipe_error *err) {
                            i % plan->rows};
     const int64_t kv = at[1] / (plan->heads / plan->kv_heads);
     const int64_t out = at[0] * plan->out[0] + at[1] * plan->out[1] + at[2] * plan->out[2];
-    score_row(call, plan, &view, at, s);
+    cpu_attention_row(call, &view, at, s, NULL,
+                      call->n_out > 3 && call->out[3].data != NULL ? &call->out[3] : NULL);
     for (int64_t d = 0; d < plan->v_dim; ++d) {
       double sum = 0;
       for (int64_t j = 0; j < plan->keys; ++j) {

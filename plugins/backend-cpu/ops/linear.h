@@ -17,7 +17,7 @@ typedef struct cpu_linear_plan {
   /* fast kernels: offsets in the workspace */
   uint64_t a_at;       /* A transposed */
   uint64_t c_at;       /* beta c, dense */
-  uint64_t scratch_at; /* the kernel's own */
+  uint64_t scratch_at; /* the kernel's own; packed: of products with W transposed */
   bool b_turned;       /* B is stored [N,K] */
   bool turn_a;
   bool packed;

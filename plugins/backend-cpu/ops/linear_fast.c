@@ -68,6 +68,20 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
     a = turned;
   }
   set_epilogue(call, plan, rows, &epilogue);
+  if ((call->in[1].layout == CPU_LAYOUT_PANEL_T) != plan->b_turned) {
+    const cpu_matmul_dx_args args = {
+        .m = rows,
+        .dy = a,
+        .dy_stride = plan->k,
+        .w = {CPU_PACK_F32_PANEL, plan->n, plan->k, call->in[1].data},
+        .dx = call->out[0].data,
+        .dx_stride = plan->n,
+        .epilogue = &epilogue,
+        .workspace = (char *)call->workspace + plan->scratch_at,
+    };
+    cpu_matmul_dx(call->exec, &args);
+    return OPIPE_OK;
+  }
   const cpu_matmul_args args = {
       .m = rows,
       .a = a,
@@ -239,7 +253,13 @@ opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan) {
   }
   if (cpu_is_param(p, 1) && b->rank == 2 && (!plan->turn_a || count == 1)) {
     cpu_want_layout(p, 1, plan->b_turned ? CPU_LAYOUT_PANEL_T : CPU_LAYOUT_PANEL);
-    cpu_want_workspace(p, at);
+    plan->scratch_at = at;
+    bytes = 0;
+    if ((p->flags & OPIPE_COMPILE_OWNED) != 0 &&
+        !cpu_matmul_dx_workspace(p->device->threads, &bytes)) {
+      return OPIPE_OK;
+    }
+    cpu_want_workspace(p, at + bytes);
     p->step->run = packed_kernel;
     plan->packed = true;
     return OPIPE_OK;

@@ -42,6 +42,7 @@ typedef struct cpu_prep {
   cpu_step *step;
   const cpu_fusion *fusion; /* NULL: none */
   bool fast;                /* fast kernels may be chosen */
+  uint32_t flags;           /* OPIPE_COMPILE_* */
   opipe_error *err;
 } cpu_prep;
 
@@ -60,6 +61,9 @@ struct cpu_op {
   uint8_t flags;                   /* CPU_OP_* */
   uint32_t code;                   /* for rules shared by several operators */
 };
+
+/* opipe.Accumulate: adds its input to a gradient's accumulator. */
+bool cpu_is_accumulate(const opipe_node *node);
 
 /* The activation that a node is, where the product kernels know it; CPU_ACT_NONE otherwise. */
 cpu_activation cpu_activation_of(const opipe_node *node);
@@ -81,7 +85,9 @@ extern const cpu_op_family cpu_family_shape, cpu_family_movement, cpu_family_ind
     cpu_family_scatter, cpu_family_elementwise, cpu_family_logic, cpu_family_cast,
     cpu_family_reduce, cpu_family_order, cpu_family_generate, cpu_family_linear, cpu_family_einsum,
     cpu_family_conv, cpu_family_pool, cpu_family_norm, cpu_family_softmax, cpu_family_activation,
-    cpu_family_attention, cpu_family_rotary, cpu_family_loss, cpu_family_dropout;
+    cpu_family_attention, cpu_family_rotary, cpu_family_loss, cpu_family_dropout, cpu_family_train,
+    cpu_family_dropout_train, cpu_family_conv_grad, cpu_family_norm_grad, cpu_family_softmax_grad,
+    cpu_family_activation_grad, cpu_family_attention_grad;
 
 /* ---- for rules ---- */
 

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums, squares and optimizer updates, included once per instruction set after rowwise_body.h. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_ELEMENTS_BODY_H_
+#define OPIPE_BACKEND_CPU_KERNELS_ELEMENTS_BODY_H_
+
+#include "rowwise_body.h"
+
+CPU_STATIC void add_share(const float *from, float *to, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) {
+    const int64_t left = n - i;
+    const v16 a = v16_load_part_or(to + i, left, 0.0f);
+    store_row(to + i, left, v16_add(a, v16_load_part_or(from + i, left, 0.0f)));
+  }
+}
+
+/* Sixteen partial sums in fp64, added up in order. */
+CPU_STATIC double sum_squares_share(const float *in, int64_t n) {
+  double part[16] = {0};
+  double sum = 0;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int u = 0; u < 16; u++) {
+      part[u] += (double)in[i + u] * (double)in[i + u];
+    }
+  }
+  for (int u = 0; i < n; i++, u++) {
+    part[u] += (double)in[i] * (double)in[i];
+  }
+  for (int u = 0; u < 16; u++) {
+    sum += part[u];
+  }
+  return sum;
+}
+
+CPU_INLINE void adam_run(const cpu_update_args *g, int64_t i, int64_t n) {
+  const v16 w = v16_load_part_or(g->weight + i, n, 0.0f);
+  v16 d = v16_mul(v16_load_part_or(g->gradient + i, n, 0.0f), v16_set(g->gradient_scale));
+  d = v16_fma(v16_set(g->l2), w, d);
+  v16 m = v16_load_part_or(g->first + i, n, 0.0f);
+  v16 v = v16_load_part_or(g->second + i, n, 0.0f);
+  m = v16_fma(v16_set(g->beta1), m, v16_mul(v16_set(g->rest1), d));
+  v = v16_fma(v16_set(g->beta2), v, v16_mul(v16_mul(v16_set(g->rest2), d), d));
+  const v16 below = v16_fma(v16_sqrt(v), v16_set(g->root), v16_set(g->epsilon));
+  v16 step = v16_div(v16_mul(v16_set(g->step), m), below);
+  const m16 none = v16_less(v16_abs(below), v16_set(0x1p-149f)); /* 0 */
+  step = v16_select(none, v16_zero(), step);
+  store_row(g->first + i, n, m);
+  store_row(g->second + i, n, v);
+  store_row(g->weight + i, n, v16_sub(v16_mul(w, v16_set(g->keep)), step));
+}
+
+CPU_INLINE void sgd_run(const cpu_update_args *g, int64_t i, int64_t n) {
+  const v16 w = v16_load_part_or(g->weight + i, n, 0.0f);
+  v16 d = v16_mul(v16_load_part_or(g->gradient + i, n, 0.0f), v16_set(g->gradient_scale));
+  d = v16_fma(v16_set(g->l2), w, d);
+  v16 step = d;
+  if (g->first != NULL) {
+    const v16 m = v16_fma(v16_set(g->momentum), v16_load_part_or(g->first + i, n, 0.0f), d);
+    step = g->nesterov ? v16_fma(v16_set(g->momentum), m, d) : m;
+    store_row(g->first + i, n, m);
+  }
+  store_row(g->weight + i, n, v16_sub(w, v16_mul(v16_set(g->step), step)));
+}
+
+CPU_STATIC void update_share(const cpu_update_args *g, cpu_range share) {
+  for (int64_t i = share.begin; i < share.end; i += 16) {
+    const int64_t n = share.end - i;
+    if (g->adam) {
+      adam_run(g, i, n);
+    } else {
+      sgd_run(g, i, n);
+    }
+    if (g->clear) {
+      store_row(g->gradient + i, n, v16_zero());
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* opipe.ActivationGrad: dX = dY f'(X), element by element.
+ *
+ * Where a function has a corner its derivative is that of the side PyTorch takes: 0 for Relu at 0.
+ */
+#include <tgmath.h>
+
+#include "map.h"
+
+#define SIGMOID(X) ((real)1 / ((real)1 + exp(-(X))))
+#define SOFTPLUS(X) ((X) > 0 ? (X) + log1p(exp(-(X))) : log1p(exp(X)))
+
+/* name_f32 and name_f64: d is the gradient, x the input, p and q the parameters. */
+#define GRAD_TYPE(NAME, T, EXPR)                                                       \
+  static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
+    typedef T real;                                                                    \
+    const real *dy = in[0];                                                            \
+    const real *a = in[1];                                                             \
+    real *y = out;                                                                     \
+    const real p = (real)param[0];                                                     \
+    const real q = (real)param[1];                                                     \
+    (void)p;                                                                           \
+    (void)q;                                                                           \
+    for (int64_t k = 0; k < n; ++k) {                                                  \
+      const real d = dy[k];                                                            \
+      const real x = a[k];                                                             \
+      y[k] = (real)(EXPR);                                                             \
+    }                                                                                  \
+  }
+#define GRAD(NAME, EXPR)             \
+  GRAD_TYPE(NAME##_f32, float, EXPR) \
+  GRAD_TYPE(NAME##_f64, double, EXPR)
+
+#define ROOT_2_PI ((real)0.79788456080286535588)
+#define TANH_ARG(X) (ROOT_2_PI * ((X) + (real)0.044715 * (X) * (X) * (X)))
+#define SLOPE(T, X)              \
+  ((real)0.5 * ((real)1 + (T)) + \
+   (real)0.5 * (X) * ((real)1 - (T) * (T)) * ROOT_2_PI * ((real)1 + (real)0.134145 * (X) * (X)))
+
+GRAD(relu, x > 0 ? d : x != x ? x : (real)0)
+GRAD(sigmoid, d *SIGMOID(x) * ((real)1 - SIGMOID(x)))
+GRAD(hyperbolic, d *((real)1 - tanh(x) * tanh(x)))
+GRAD(gelu_erf, d *((real)0.5 * ((real)1 + erf(x * (real)0.70710678118654752440)) +
+                   x * (real)0.39894228040143267794 * exp((real)-0.5 * x * x)))
+GRAD(gelu_tanh, d *SLOPE(tanh(TANH_ARG(x)), x))
+GRAD(swish, d *SIGMOID(p *x) * ((real)1 + p * x * ((real)1 - SIGMOID(p * x))))
+GRAD(error, d *(real)1.12837916709551257390 * exp(-x * x))
+GRAD(elu, x > 0 ? d : d * p * exp(x))
+GRAD(celu, x > 0 ? d : d * exp(x / p))
+GRAD(selu, d *q *(x > 0 ? (real)1 : p * exp(x)))
+GRAD(leaky_relu, x < 0 ? p * d : d)
+GRAD(thresholded_relu, x > p ? d : (real)0)
+GRAD(mish,
+     d *(tanh(SOFTPLUS(x)) + x * SIGMOID(x) * ((real)1 - tanh(SOFTPLUS(x)) * tanh(SOFTPLUS(x)))))
+GRAD(hard_swish, x <= -3 ? (real)0 : x >= 3 ? d : d * (x / (real)3 + (real)0.5))
+GRAD(hard_sigmoid, p *x + q > 0 && p * x + q < 1 ? p * d : (real)0)
+GRAD(softplus, d *SIGMOID(x))
+GRAD(softsign, d / (((real)1 + fabs(x)) * ((real)1 + fabs(x))))
+
+typedef struct activation_row {
+  const char *name;
+  cpu_map map;
+} activation_row;
+
+#define ROW(NAME, FN, ATTR1, DEFAULT1, ATTR2, DEFAULT2)                                   \
+  {                                                                                       \
+    NAME, {                                                                               \
+      {FN##_f32, FN##_f64, NULL, NULL}, {ATTR1, ATTR2}, {DEFAULT1, DEFAULT2}, CPU_NO_FAST \
+    }                                                                                     \
+  }
+
+static const activation_row rows[] = {
+    ROW("Relu", relu, NULL, 0, NULL, 0),
+    ROW("Sigmoid", sigmoid, NULL, 0, NULL, 0),
+    ROW("Tanh", hyperbolic, NULL, 0, NULL, 0),
+    ROW("Gelu", gelu_erf, NULL, 0, NULL, 0),
+    ROW("GeluTanh", gelu_tanh, NULL, 0, NULL, 0),
+    ROW("QuickGelu", swish, "alpha", 1.702, NULL, 0),
+    ROW("Swish", swish, "alpha", 1.0, NULL, 0),
+    ROW("Erf", error, NULL, 0, NULL, 0),
+    ROW("Elu", elu, "alpha", 1.0, NULL, 0),
+    ROW("Celu", celu, "alpha", 1.0, NULL, 0),
+    ROW("Selu", selu, "alpha", 1.67326319217681884765625, "gamma", 1.05070102214813232421875),
+    ROW("LeakyRelu", leaky_relu, "alpha", 0.01, NULL, 0),
+    ROW("ThresholdedRelu", thresholded_relu, "alpha", 1.0, NULL, 0),
+    ROW("Mish", mish, NULL, 0, NULL, 0),
+    ROW("HardSwish", hard_swish, NULL, 0, NULL, 0),
+    ROW("HardSigmoid", hard_sigmoid, "alpha", 0.2, "beta", 0.5),
+    ROW("Softplus", softplus, NULL, 0, NULL, 0),
+    ROW("Softsign", softsign, NULL, 0, NULL, 0),
+};
+
+static opipe_status prepare_activation_grad(cpu_prep *p) {
+  const char *name = opipe_attr_string(p->node, "activation", "");
+  CPU_TRY(cpu_expect_like(p, 0, cpu_in(p, 1)));
+  for (uint32_t i = 0; i < CPU_COUNT_OF(rows); ++i) {
+    if (strcmp(rows[i].name, name) == 0) {
+      return cpu_prepare_map(p, &rows[i].map, 0);
+    }
+  }
+  return cpu_refuse(p, "activation '%.40s' is not known", name);
+}
+
+static const cpu_op ops[] = {
+    {"ActivationGrad", "opipe", prepare_activation_grad, 2, 2, 1, 0, 0},
+};
+
+const cpu_op_family cpu_family_activation_grad = {ops, CPU_COUNT_OF(ops)};
