@@ -111,11 +111,11 @@ enum {
   OPIPE_VALUE_CONSTANT = 1,  /* known at compile time: `data` holds it (host memory, dense) */
   OPIPE_VALUE_PARAMETER = 2, /* `slot`: index in the parameter set */
   OPIPE_VALUE_INPUT = 3,     /* `slot`: index of its boundary region at bind; read only */
-  OPIPE_VALUE_OUTPUT = 4, /* `slot`: index of its boundary region at bind; written by the program,
-                             may be read by it afterwards */
-  OPIPE_VALUE_STATE = 5,  /* reserved: a tensor that stays on the device between runs */
-  OPIPE_VALUE_SCALAR = 6, /* `slot`: index in the per-run table of int64 scalars; rank 0, dtype
-                             INT64 (the number) or DOUBLE (the bits of one) */
+  OPIPE_VALUE_OUTPUT = 4,  /* `slot`: index of its boundary region at bind; written by the program,
+                              may be read by it afterwards */
+  OPIPE_VALUE_STATE = 5,   /* reserved: a tensor that stays on the device between runs */
+  OPIPE_VALUE_SCALAR = 6,  /* `slot`: index in the per-run table of int64 scalars; rank 0, dtype
+                              INT64 (the number) or DOUBLE (the bits of one) */
   OPIPE_VALUE_GRADIENT = 7 /* `slot`: index in the parameter set: the accumulator of that
                               parameter's gradient in the bound gradient set; only as the output
                               of opipe.Accumulate (fp32, the parameter's shape) */
