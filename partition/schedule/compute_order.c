@@ -108,8 +108,8 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
 /* ---- layout ---- */
 
 static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_layout *layout,
-                                 const uint32_t *ranks, opipe_error *err) {
-  if (layout->n_replicas != 1 || layout->n_slices > 1 || layout->n_parts > 1) {
+                                 const uint32_t *ranks, bool train, opipe_error *err) {
+  if (!train && (layout->n_replicas != 1 || layout->n_slices > 1 || layout->n_parts > 1)) {
     return opi_fail(
         err, OPIPE_E_UNSUPPORTED,
         "schedule '%s': forward plans have 1 replica, 1 slice, 1 part; it asks for %u, %u, %u",
@@ -124,14 +124,64 @@ static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_l
   return OPIPE_OK;
 }
 
+/* Data parallel copies of the whole layout: copy k has ranks and replicas of its own. */
+static uint32_t n_copies(const opi_plan *plan) {
+  return plan->train == NULL || plan->train->replicas == 0 ? 1 : plan->train->replicas;
+}
+
+/* Micro-batches of copy k: they differ by at most one, the larger shares first. */
+static uint32_t share_of(const opi_plan *plan, uint32_t k) {
+  const uint32_t n = n_copies(plan);
+  return plan->n_microbatches / n + (k < plan->n_microbatches % n);
+}
+
+static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+  const uint32_t n = n_copies(plan);
+  const uint64_t total = (uint64_t)layout->n_stages * layout->n_replicas * n;
+  if (total > INSTANCES_MOST || (uint64_t)layout->n_ranks * n > INSTANCES_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT, "%u copies of %u stages x %u replicas", n, layout->n_stages,
+                    layout->n_replicas);
+  }
+  uint32_t *ranks = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
+  if (ranks == NULL)
+    return opi_fail_nomem(err, total * sizeof *ranks, "a layout");
+  plan->n_ranks = layout->n_ranks * n;
+  plan->n_stages = layout->n_stages;
+  plan->n_replicas = layout->n_replicas * n;
+  for (uint32_t i = 0; i < (uint32_t)total; ++i) {
+    const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
+    ranks[i] = layout->instance_rank[s * layout->n_replicas + r % layout->n_replicas] +
+               r / layout->n_replicas * layout->n_ranks;
+  }
+  plan->in_flight = layout->in_flight;
+  plan->instance_rank = ranks;
+  plan->n_slices = layout->n_slices == 0 ? 1 : layout->n_slices;
+  plan->n_parts = layout->n_parts == 0 ? 1 : layout->n_parts;
+  plan->versions = layout->versions;
+  plan->sync = layout->sync;
+  plan->slice_lengths = NULL;
+  if (layout->slice_lengths == NULL || plan->n_slices == 1)
+    return OPIPE_OK;
+  plan->slice_lengths = opi_arena_copy(&plan->arena, layout->slice_lengths,
+                                       plan->n_slices * sizeof *plan->slice_lengths);
+  return plan->slice_lengths == NULL ? opi_fail_nomem(err, plan->n_slices, "slices") : OPIPE_OK;
+}
+
 opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
                                  uint32_t n_stages, opi_plan *plan, opipe_error *err) {
+  const uint32_t copies = n_copies(plan);
+  if (n_ranks % copies != 0 || share_of(plan, copies - 1) == 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%u replicas of the pipeline on %u ranks with %u micro-batches: every replica "
+                    "needs as many ranks and at least one micro-batch",
+                    copies, n_ranks, plan->n_microbatches);
+  }
   const opipe_layout_request request = {
       .struct_size = (uint32_t)OPIPE_END(opipe_layout_request, settings),
-      .mode = OPIPE_MODE_FORWARD,
-      .n_ranks = n_ranks,
+      .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+      .n_ranks = n_ranks / copies,
       .n_stages = n_stages,
-      .n_microbatches = plan->n_microbatches,
+      .n_microbatches = share_of(plan, 0),
       .n_settings = plan->n_settings,
       .settings = plan->settings};
   opipe_layout layout = {0};
@@ -160,13 +210,8 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
     }
     room = (uint32_t)need;
   }
-  OPI_TRY(check_layout(schedule, &layout, layout.instance_rank, err));
-  plan->n_ranks = layout.n_ranks;
-  plan->n_stages = layout.n_stages;
-  plan->n_replicas = layout.n_replicas;
-  plan->in_flight = layout.in_flight;
-  plan->instance_rank = layout.instance_rank;
-  return OPIPE_OK;
+  OPI_TRY(check_layout(schedule, &layout, layout.instance_rank, plan->train != NULL, err));
+  return copy_layout(plan, &layout, err);
 }
 
 /* ---- order ---- */
@@ -176,6 +221,8 @@ typedef struct collect {
   opi_arena *scratch;
   opipe_action *actions;
   uint32_t n, room;
+  uint32_t first_rank, first_replica, first_microbatch; /* of the copy at hand */
+  uint32_t n_ranks;                                     /* of one copy */
 } collect;
 
 static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_t n,
@@ -189,11 +236,15 @@ static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_
     return opi_fail_nomem(err, (uint64_t)n * sizeof(*actions), "actions");
   }
   for (uint32_t i = 0; i < n; ++i) {
-    if (actions[i].rank >= c->plan->n_ranks) {
+    opipe_action *action = &c->actions[c->n + i];
+    if (actions[i].rank >= c->n_ranks) {
       return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u",
-                      c->plan->schedule, c->n + i, actions[i].rank, c->plan->n_ranks);
+                      c->plan->schedule, c->n + i, actions[i].rank, c->n_ranks);
     }
-    c->actions[c->n + i] = actions[i];
+    *action = actions[i];
+    action->rank += c->first_rank;
+    action->replica = (uint16_t)(action->replica + c->first_replica);
+    action->microbatch += c->first_microbatch;
   }
   c->n += n;
   return OPIPE_OK;
@@ -215,45 +266,83 @@ static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *
   return OPIPE_OK;
 }
 
-static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, opi_arena *scratch,
-                          opipe_error *err) {
-  const uint32_t n = plan->n_stages * plan->n_replicas;
-  uint64_t *forward = OPI_ARENA_ARRAY(scratch, uint64_t, n);
+/* Per instance of one copy, from the plan's per stage; at least 1 where something is to be done. */
+static uint64_t *per_instance(opi_arena *scratch, const double *ns, uint32_t n_stages,
+                              uint32_t n_replicas) {
+  uint64_t *out = OPI_ARENA_ARRAY(scratch, uint64_t, (size_t)n_stages * n_replicas);
+  for (uint32_t i = 0; out != NULL && i < n_stages * n_replicas; ++i)
+    out[i] = ns[i / n_replicas] < 1 ? 1 : (uint64_t)ns[i / n_replicas];
+  return out;
+}
+
+/* The problem and layout of one copy. */
+static opipe_status describe_problem(const opi_plan *plan, opi_arena *scratch, opipe_layout *layout,
+                                     opipe_schedule_problem *problem, opipe_error *err) {
+  const uint32_t copies = n_copies(plan), n_replicas = plan->n_replicas / copies;
+  const uint32_t n = plan->n_stages * n_replicas, n_ranks = plan->n_ranks / copies;
+  double *ones = OPI_ARENA_ARRAY(scratch, double, plan->n_stages);
   uint64_t *zeros = OPI_ARENA_ARRAY(scratch, uint64_t, n);
-  uint64_t *free_bytes = OPI_ARENA_ARRAY(scratch, uint64_t, plan->n_ranks);
-  if (forward == NULL || zeros == NULL || free_bytes == NULL)
+  uint64_t *stash = OPI_ARENA_ARRAY(scratch, uint64_t, n);
+  uint64_t *free_bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_ranks);
+  uint32_t *ranks = OPI_ARENA_ARRAY(scratch, uint32_t, n);
+  if (ones == NULL || zeros == NULL || stash == NULL || free_bytes == NULL || ranks == NULL)
     return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
-  for (uint32_t i = 0; i < n; ++i) {
-    const double ns = plan->stage_ns == NULL ? 0 : plan->stage_ns[i / plan->n_replicas];
-    forward[i] = ns < 1 ? 1 : (uint64_t)ns;
-  }
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
-    free_bytes[r] = UINT64_MAX;
-  const opipe_layout layout = {.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
-                               .n_ranks = plan->n_ranks,
-                               .n_stages = plan->n_stages,
-                               .n_replicas = plan->n_replicas,
-                               .n_slices = 1,
-                               .n_parts = 1,
-                               .in_flight = plan->in_flight,
-                               .instance_room = n,
-                               .instance_rank = plan->instance_rank};
-  const opipe_schedule_problem problem = {
+  const double *forward = plan->stage_ns == NULL ? ones : plan->stage_ns;
+  *problem = (opipe_schedule_problem){
       .struct_size = (uint32_t)OPIPE_END(opipe_schedule_problem, rank_memory_bytes),
-      .mode = OPIPE_MODE_FORWARD,
-      .n_microbatches = plan->n_microbatches,
+      .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
       .n_settings = plan->n_settings,
       .settings = plan->settings,
-      .layout = &layout,
-      .forward_ns = forward,
+      .layout = layout,
+      .forward_ns = per_instance(scratch, forward, plan->n_stages, n_replicas),
       .backward_input_ns = zeros,
       .backward_weight_ns = zeros,
       .transfer_ns = zeros,
-      .stash_bytes = zeros,
+      .stash_bytes = stash,
       .rank_memory_bytes = free_bytes};
-  collect c = {.plan = plan, .scratch = scratch};
+  if (plan->train != NULL && plan->input_ns != NULL && plan->weight_ns != NULL) {
+    problem->backward_input_ns = per_instance(scratch, plan->input_ns, plan->n_stages, n_replicas);
+    problem->backward_weight_ns =
+        per_instance(scratch, plan->weight_ns, plan->n_stages, n_replicas);
+  }
+  if (problem->forward_ns == NULL || problem->backward_input_ns == NULL ||
+      problem->backward_weight_ns == NULL)
+    return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
+  for (uint32_t r = 0; r < n_ranks; ++r)
+    free_bytes[r] = plan->free_bytes == NULL ? UINT64_MAX : plan->free_bytes[r];
+  for (uint32_t i = 0; i < n; ++i) {
+    stash[i] = plan->stage_stash_bytes == NULL ? 0 : plan->stage_stash_bytes[i / n_replicas];
+    ranks[i] = opi_plan_rank(plan, i / n_replicas, i % n_replicas);
+  }
+  *layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
+                           .n_ranks = n_ranks,
+                           .n_stages = plan->n_stages,
+                           .n_replicas = n_replicas,
+                           .n_slices = plan->n_slices == 0 ? 1 : plan->n_slices,
+                           .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
+                           .versions = plan->versions,
+                           .sync = plan->sync,
+                           .in_flight = plan->in_flight,
+                           .instance_room = n,
+                           .instance_rank = ranks,
+                           .slice_lengths = plan->slice_lengths};
+  return OPIPE_OK;
+}
+
+static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, opi_arena *scratch,
+                          opipe_error *err) {
+  opipe_layout layout;
+  opipe_schedule_problem problem;
+  OPI_TRY(describe_problem(plan, scratch, &layout, &problem, err));
+  collect c = {.plan = plan, .scratch = scratch, .n_ranks = layout.n_ranks};
   plan->n_actions = 0;
-  OPI_TRY(schedule->table->plan(schedule->self, &problem, take_actions, &c, err));
+  for (uint32_t k = 0; k < n_copies(plan); ++k) {
+    problem.n_microbatches = share_of(plan, k);
+    c.first_rank = k * layout.n_ranks;
+    c.first_replica = k * layout.n_replicas;
+    OPI_TRY(schedule->table->plan(schedule->self, &problem, take_actions, &c, err));
+    c.first_microbatch += problem.n_microbatches;
+  }
   return sort_by_rank(plan, &c, err);
 }
 
