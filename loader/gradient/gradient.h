@@ -39,8 +39,8 @@ typedef struct opi_train_glob {
 
 enum {
   OPI_RECOMPUTE_NONE = 0,
-  OPI_RECOMPUTE_STAGE = 1, /* only what a stage receives is kept */
-  OPI_RECOMPUTE_BLOCK = 2, /* values at the narrow places of a stage are kept */
+  OPI_RECOMPUTE_STAGE = 1,    /* only what a stage receives is kept */
+  OPI_RECOMPUTE_BLOCK = 2,    /* values at the narrow places of a stage are kept */
   OPI_RECOMPUTE_ATTENTION = 3 /* scores and probabilities of attention are made again */
 };
 
@@ -50,6 +50,9 @@ typedef struct opi_gradient_options {
   const uint32_t *stage_of_node; /* [bound graph's nodes]; NULL: one stage */
   const opi_carry *carry; /* [bound graph's values] of the batch axis (opi_carry_axis); NULL: the
                              batch is not split */
+  const opi_carry *token_carry; /* the same of the token axis, for the masks of Dropout; NULL: no
+                                   value is told by token. Give it wherever tokens might be sliced,
+                                   so that slices drop what the whole sequence drops */
   uint32_t n_globs;
   uint32_t recompute; /* OPI_RECOMPUTE_* */
   uint32_t compute;   /* OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16: type of activations and
@@ -66,22 +69,23 @@ typedef struct opi_gradient_options {
 /* Per-run scalars of every training program, by slot: values of role SCALAR, rank 0. INT64: the
  * number; DOUBLE: the bits of a double in the int64. */
 enum {
-  OPI_SCALAR_SEED = 0,   /* int64 */
-  OPI_SCALAR_STEP = 1,   /* int64: mini-batches since training began */
-  OPI_SCALAR_SAMPLE = 2, /* int64: first row of this micro-batch or part, counted over the mini-batch */
-  OPI_SCALAR_TOKEN = 3,  /* int64: first token of this slice */
-  OPI_SCALAR_COUNT = 4,  /* double: what the mini-batch's loss is divided by */
-  OPI_SCALAR_SCALE = 5,  /* double: loss scale, 1 without */
-  OPI_SCALAR_TABLE = 6   /* how many there are */
+  OPI_SCALAR_SEED = 0, /* int64 */
+  OPI_SCALAR_STEP = 1, /* int64: mini-batches since training began */
+  OPI_SCALAR_SAMPLE =
+      2, /* int64: first row of this micro-batch or part, counted over the mini-batch */
+  OPI_SCALAR_TOKEN = 3, /* int64: first token of this slice */
+  OPI_SCALAR_COUNT = 4, /* double: what the mini-batch's loss is divided by */
+  OPI_SCALAR_SCALE = 5, /* double: loss scale, 1 without */
+  OPI_SCALAR_TABLE = 6  /* how many there are */
 };
 
 /* Why an initializer is, or is not, trained. */
 enum {
   OPI_TRAINED = 0,
   OPI_NOT_FLOAT = 1,
-  OPI_NOT_REACHED = 2,   /* no differentiable path to the loss */
-  OPI_NOT_LITERAL = 3,   /* one element, or a rank-0 literal */
-  OPI_NOT_BUFFER = 4,    /* reaches the loss only through Sin or Cos, or is a running statistic */
+  OPI_NOT_REACHED = 2, /* no differentiable path to the loss */
+  OPI_NOT_LITERAL = 3, /* one element, or a rank-0 literal */
+  OPI_NOT_BUFFER = 4,  /* reaches the loss only through Sin or Cos, or is a running statistic */
   OPI_FROZEN_BY_GLOB = 5,
   OPI_TRAINED_BY_GLOB = 6
 };
@@ -95,27 +99,28 @@ typedef struct opi_train_param {
 
 typedef struct opi_training {
   opi_arena arena;
-  opi_graph *graph;   /* forward, loss and backward; node.pass says which. Outputs: `loss`, then
-                         `output` where there is one */
-  uint32_t *anchor;   /* [graph->n_nodes] forward node (index in this graph) */
-  uint32_t *stage;    /* [graph->n_nodes] */
-  uint32_t *forward_of; /* [bound graph's nodes] index in this graph, OPIPE_NONE: not needed for the loss */
-  uint32_t loss;      /* fp32, rank 0: this micro-batch's share; the mini-batch's loss is their sum */
-  uint32_t output;    /* what the loss judges (logits), OPIPE_NONE: OPI_LOSS_OUTPUT */
-  uint32_t labels;    /* input that was added or named, OPIPE_NONE: none */
+  opi_graph *graph;     /* forward, loss and backward; node.pass says which. Outputs: `loss`, then
+                           `output` where there is one */
+  uint32_t *anchor;     /* [graph->n_nodes] forward node (index in this graph) */
+  uint32_t *stage;      /* [graph->n_nodes] */
+  uint32_t *forward_of; /* [bound graph's nodes] index in this graph, OPIPE_NONE: not needed for the
+                           loss */
+  uint32_t loss;   /* fp32, rank 0: this micro-batch's share; the mini-batch's loss is their sum */
+  uint32_t output; /* what the loss judges (logits), OPIPE_NONE: OPI_LOSS_OUTPUT */
+  uint32_t labels; /* input that was added or named, OPIPE_NONE: none */
   uint32_t scalars[OPI_SCALAR_TABLE]; /* values, OPIPE_NONE: not read */
   uint32_t n_params, n_trained;
   opi_train_param *params; /* every float initializer, graph order */
-  /* What COUNT adds up over micro-batches: a graph of some of the inputs with one output, a double of
-   * rank 0; NULL: the constant `count`. Runs before the first backward. */
+  /* What COUNT adds up over micro-batches: a graph of some of the inputs with one output, a double
+   * of rank 0; NULL: the constant `count`. Runs before the first backward. */
   opi_graph *count_graph;
   double count;
   bool by_rows; /* the loss is a scalar that is averaged by batch rows: reports say so */
 } opi_training;
 
-/* Errors: UNSUPPORTED, one report of every node on the path that has no gradient rule; INVALID names
- * the loss output that is missing or not scalar (and lists the outputs), labels of a wrong shape, a
- * glob that matches nothing. `bound` is not changed and must outlive the result. */
+/* Errors: UNSUPPORTED, one report of every node on the path that has no gradient rule; INVALID
+ * names the loss output that is missing or not scalar (and lists the outputs), labels of a wrong
+ * shape, a glob that matches nothing. `bound` is not changed and must outlive the result. */
 opipe_status opi_gradient_build(const opi_bound *bound, const opi_gradient_options *options,
                                 opi_training **out_training, opipe_error *err);
 void opi_training_free(opi_training *training); /* accepts NULL */

@@ -24,7 +24,9 @@ enum {
   OPI_VALUE_SEQUENCE = 16u, /* file graph only: a sequence, folded away by binding */
   OPI_VALUE_BORROWED =
       64u,                /* `data` is the model's memory (its mapped file), not the graph's own */
-  OPI_VALUE_MISSING = 32u /* an initializer whose external data was not opened ("graph only") */
+  OPI_VALUE_MISSING = 32u, /* an initializer whose external data was not opened ("graph only") */
+  OPI_VALUE_SCALAR = 128u, /* training graph only: a per-run scalar, fed by whoever runs it */
+  OPI_VALUE_GRADIENT = 256u /* training graph only: what an Accumulate writes */
 };
 
 typedef struct opi_value {

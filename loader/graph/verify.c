@@ -51,7 +51,7 @@ static opipe_status check_input(const opi_graph *graph, uint32_t n, uint32_t v, 
                     node->name, n, value->name, value->producer);
   }
   const bool made = value->producer != OPIPE_NONE || value->data != NULL;
-  if (!made && !(value->flags & (OPI_VALUE_INPUT | OPI_VALUE_MISSING))) {
+  if (!made && !(value->flags & (OPI_VALUE_INPUT | OPI_VALUE_MISSING | OPI_VALUE_SCALAR))) {
     return opi_fail(err, OPIPE_E_INTERNAL, "node '%s' reads '%s', which nothing makes", node->name,
                     value->name);
   }

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reverse mode: forward nodes from the last stage to the first, within a stage from the last node
+ * to the first, each by its operator's rule.
+ *
+ * A parameter's contributions are added up within a stage and accumulated right after the last of
+ * them, so that no gradient of a weight lives longer than it must.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "loader/gradient/state.h"
+
+typedef struct walk {
+  uint32_t *order; /* [n_forward_nodes] rising stage, rising index */
+  uint32_t
+      *first_user;    /* [n_trained parameters * n_stages] lowest node of the stage that reads it */
+  uint32_t *param_of; /* [n_forward_values] index in training->params, OPIPE_NONE */
+} walk;
+
+static opipe_status report_missing(const opi_grad_state *s, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  opi_text text;
+  uint32_t n = 0;
+  opi_text_init(&text, s->options->allocator);
+  for (uint32_t k = 0; k < s->n_forward_nodes; ++k) {
+    const opi_node *node = &graph->nodes[k];
+    const opi_op *op = opi_op_find(node->domain, node->op);
+    bool reaches = false, wanted = false;
+    for (uint32_t o = 0; o < node->n_out; ++o)
+      reaches =
+          reaches || (node->out[o] != OPIPE_NONE && (s->flags[node->out[o]] & OPI_V_REACHES) != 0);
+    for (uint32_t i = 0; i < node->n_in; ++i)
+      wanted = wanted || (node->in[i] != OPIPE_NONE && !opi_grad_stops(op, i) &&
+                          (s->flags[node->in[i]] & OPI_V_WANTED) != 0);
+    if (!reaches || !wanted || op->gradient != NULL)
+      continue;
+    opi_log(s->options->logger, OPIPE_LOG_WARN, "no gradient rule: node '%s' (%s%s%s)", node->name,
+            node->domain, node->domain[0] != '\0' ? "." : "", node->op);
+    opi_text_printf(&text, "%s'%s' (%s%s%s)", n++ == 0 ? "" : ", ", node->name, node->domain,
+                    node->domain[0] != '\0' ? "." : "", node->op);
+  }
+  opipe_status status = OPIPE_OK;
+  if (n != 0) {
+    status = opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "%" PRIu32
+                      " nodes on the way from parameters to the loss have no gradient: "
+                      "%.360s",
+                      n, text.data != NULL ? text.data : "");
+  }
+  opi_text_release(&text);
+  return status;
+}
+
+static opipe_status prepare(opi_grad_state *s, walk *w, opipe_error *err) {
+  const opi_training *t = s->training;
+  const opi_graph *graph = t->graph;
+  const size_t cells = (size_t)t->n_params * s->n_stages;
+  w->order = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_nodes);
+  w->first_user = OPI_ARENA_ARRAY(&s->scratch, uint32_t, cells);
+  w->param_of = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
+  if (w->order == NULL || w->first_user == NULL || w->param_of == NULL)
+    return opi_fail_nomem(err, cells * 4 + s->n_forward_nodes * 4u, "the backward order");
+  memset(w->first_user, 0xff, cells * sizeof(uint32_t));
+  memset(w->param_of, 0xff, s->n_forward_values * sizeof(uint32_t));
+  for (uint32_t p = 0; p < t->n_params; ++p) {
+    if (t->params[p].value != OPIPE_NONE && (s->flags[t->params[p].value] & OPI_V_TRAINED) != 0)
+      w->param_of[t->params[p].value] = p;
+  }
+  uint32_t at = 0;
+  for (uint32_t stage = 0; stage < s->n_stages; ++stage) {
+    for (uint32_t n = 0; n < s->n_forward_nodes; ++n) {
+      if (s->stage[n] != stage)
+        continue;
+      w->order[at++] = n;
+      for (uint32_t i = 0; i < graph->nodes[n].n_in; ++i) {
+        const uint32_t v = graph->nodes[n].in[i];
+        if (v == OPIPE_NONE || w->param_of[v] == OPIPE_NONE)
+          continue;
+        uint32_t *first = &w->first_user[(size_t)w->param_of[v] * s->n_stages + stage];
+        if (*first == OPIPE_NONE)
+          *first = n;
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status accumulate(opi_grad_state *s, uint32_t param, uint32_t v, uint32_t stage,
+                               opipe_error *err) {
+  opi_training *t = s->training;
+  opi_train_param *p = &t->params[param];
+  const char *name =
+      s->n_stages == 1
+          ? opi_arena_printf(t->graph->arena, "%s/gradient", p->name)
+          : opi_arena_printf(t->graph->arena, "%s/gradient/stage%" PRIu32, p->name, stage);
+  uint32_t *list = OPI_ARENA_ARRAY(&t->arena, uint32_t, p->n_gradients + 1);
+  if (name == NULL || list == NULL)
+    return opi_fail_nomem(err, 64, "a gradient");
+  const opi_emit emit = {.op = "Accumulate",
+                         .domain = "opipe",
+                         .in = &s->gradient[v],
+                         .n_in = 1,
+                         .n_out = 1,
+                         .version = 1,
+                         .out_names = &name};
+  OPI_TRY(opi_b_emit_kept(&s->builder, &emit, &list[0], err));
+  opi_b_value(&s->builder, list[0])->flags |= OPI_VALUE_GRADIENT;
+  if (p->n_gradients != 0) /* stages fall, the list rises */
+    memcpy(list + 1, p->gradients, p->n_gradients * sizeof(*list));
+  p->gradients = list;
+  ++p->n_gradients;
+  s->gradient[v] = OPIPE_NONE;
+  return OPIPE_OK;
+}
+
+/* Parameters whose last contribution in this stage has come. */
+static opipe_status accumulate_done(opi_grad_state *s, const walk *w, const opi_node *node,
+                                    uint32_t n, opipe_error *err) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const uint32_t v = node->in[i];
+    if (v == OPIPE_NONE || w->param_of[v] == OPIPE_NONE || s->gradient[v] == OPIPE_NONE)
+      continue;
+    if (w->first_user[(size_t)w->param_of[v] * s->n_stages + s->stage[n]] == n)
+      OPI_TRY(accumulate(s, w->param_of[v], v, s->stage[n], err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status one_rule(opi_grad_state *s, const opi_node *node, uint32_t n,
+                             opipe_error *err) {
+  bool arrives = false, wanted = false;
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    arrives = arrives || opi_grad_of(&s->grad, node, o) != OPIPE_NONE;
+  for (uint32_t i = 0; i < node->n_in; ++i)
+    wanted = wanted || opi_grad_wants(&s->grad, node, i);
+  if (!arrives || !wanted)
+    return OPIPE_OK;
+  s->builder.origin = opi_grad_origin(s, node->name, "/gradient");
+  if (s->builder.origin == NULL)
+    return opi_fail_nomem(err, sizeof(opi_node), "a gradient's name");
+  s->builder.origin_index = node->source;
+  s->builder.origin_stage = node->stage;
+  s->builder.n_emitted = 0;
+  s->current = n;
+  return opi_op_find(node->domain, node->op)->gradient(&s->grad, node, err);
+}
+
+static opipe_status seed(opi_grad_state *s, opipe_error *err) {
+  uint32_t scale;
+  if (s->options->compute == OPIPE_FLOAT16) {
+    s->builder.origin = opi_grad_origin(s, "loss", "/scale");
+    OPI_TRY(opi_grad_scalar(s, OPI_SCALAR_SCALE, &scale, err));
+    OPI_TRY(opi_k_cast(&s->builder, scale, OPIPE_FLOAT, &scale, err));
+  } else {
+    scale = opi_b_const_scalar(&s->builder, OPIPE_FLOAT, 1);
+    OPI_TRY(opi_k_const(scale, err));
+  }
+  s->gradient[s->training->loss] = scale;
+  OPI_TRY(opi_grad_flags(s, err));
+  s->flags[scale] |= OPI_V_ACTIVE;
+  return opi_grad_anchor(s, opi_b_value(&s->builder, s->training->loss)->producer, s->target_stage,
+                         err);
+}
+
+opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  walk w = {0};
+  s->n_forward_nodes = graph->n_nodes;
+  s->n_forward_values = graph->n_values;
+  OPI_TRY(report_missing(s, err));
+  OPI_TRY(prepare(s, &w, err));
+  s->gradient = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
+  if (s->gradient == NULL)
+    return opi_fail_nomem(err, s->n_forward_values * 4u, "gradients");
+  memset(s->gradient, 0xff, s->n_forward_values * sizeof(uint32_t));
+  OPI_TRY(seed(s, err));
+  for (uint32_t k = s->n_forward_nodes; k-- > 0;) {
+    const uint32_t n = w.order[k];
+    const opi_node node = graph->nodes[n]; /* the array moves as nodes are added */
+    OPI_TRY(one_rule(s, &node, n, err));
+    OPI_TRY(accumulate_done(s, &w, &node, n, err));
+    OPI_TRY(opi_grad_anchor(s, n, s->stage[n], err));
+  }
+  return OPIPE_OK;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report of `inspect --train`: every initializer, trained or not, and why. */
+#include <inttypes.h>
+
+#include "loader/gradient/gradient.h"
+
+static const char *reason(uint32_t why) {
+  switch (why) {
+    case OPI_TRAINED:
+      return "trained";
+    case OPI_TRAINED_BY_GLOB:
+      return "trained: asked for by name";
+    case OPI_FROZEN_BY_GLOB:
+      return "frozen: asked for by name";
+    case OPI_NOT_FLOAT:
+      return "not trained: no float type";
+    case OPI_NOT_REACHED:
+      return "not trained: no differentiable path to the loss";
+    case OPI_NOT_LITERAL:
+      return "not trained: one element, a literal";
+    case OPI_NOT_BUFFER:
+      return "not trained: a buffer (reaches the loss only through Sin or Cos, or is a running "
+             "statistic)";
+    default:
+      return "not trained";
+  }
+}
+
+opipe_status opi_training_describe(const opi_training *training, opipe_write_fn write, void *ctx,
+                                   opipe_error *err) {
+  opi_text text;
+  uint64_t trained = 0, n = 0;
+  opi_text_init(&text, training->arena.allocator);
+  for (uint32_t i = 0; i < training->n_params; ++i) {
+    const opi_train_param *p = &training->params[i];
+    opi_text_printf(&text, "%s", p->name);
+    if (p->value != OPIPE_NONE) {
+      const opi_value *v = &training->graph->values[p->value];
+      opi_text_printf(&text, "  %s ", opi_dtype_name(v->dtype));
+      opi_text_shape(&text, v->shape, (uint32_t)v->rank);
+      if (p->n_gradients != 0 && opi_shape_elems(v->shape, (uint32_t)v->rank, &n))
+        trained += n;
+    }
+    opi_text_printf(&text, "  %s", reason(p->why));
+    if (p->n_gradients > 1)
+      opi_text_printf(&text, " (tied: %" PRIu32 " stages)", p->n_gradients);
+    opi_text_puts(&text, "\n");
+  }
+  opi_text_printf(&text,
+                  "%" PRIu32 " of %" PRIu32 " initializers are trained, %" PRIu64 " elements\n",
+                  training->n_trained, training->n_params, trained);
+  if (training->by_rows)
+    opi_text_puts(&text, "the loss is a scalar of the graph: averaged by batch rows\n");
+  const opipe_status status = opi_text_write(&text, write, ctx, err);
+  opi_text_release(&text);
+  return status;
+}

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is minimised: one scalar of the graph, or a loss attached to one of its outputs.
+ *
+ *   share of this micro-batch = sum of its valid terms / COUNT
+ *
+ * COUNT is a per-run scalar that whoever drives the steps adds up over the mini-batch before: by
+ * the count graph (labels that are not ignored, or their weights), or by the constant `count`
+ * (elements of the predictions, rows of the batch).
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "loader/gradient/state.h"
+
+/* -- which value ------------------------------------------------------------------------------- */
+
+static bool is_scalar(const opi_value *value) {
+  uint64_t n = 0;
+  return opi_dtype_is_float(value->dtype) &&
+         opi_shape_elems(value->shape, (uint32_t)value->rank, &n) && n == 1;
+}
+
+static opipe_status fail_outputs(const opi_grad_state *s, const char *what, opipe_error *err) {
+  const opi_graph *graph = s->bound->graph;
+  opi_text text;
+  char shape[96];
+  opi_text_init(&text, s->options->allocator);
+  for (uint32_t i = 0; i < graph->n_outputs; ++i) {
+    const opi_value *v = &graph->values[graph->outputs[i]];
+    opi_text_printf(&text, "%s'%s' %s %s", i == 0 ? "" : ", ", v->name, opi_dtype_name(v->dtype),
+                    opi_shape_text(shape, sizeof(shape), v->shape, (uint32_t)v->rank));
+  }
+  const opipe_status status = opi_fail(err, OPIPE_E_INVALID, "%s; the outputs are %.300s", what,
+                                       text.data != NULL ? text.data : "none");
+  opi_text_release(&text);
+  return status;
+}
+
+/* The only output that is a scalar (or, with a loss attached, a float of rank >= 1). */
+static opipe_status only_output(opi_grad_state *s, bool scalar, opipe_error *err) {
+  const opi_graph *graph = s->bound->graph;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < graph->n_outputs; ++i) {
+    const opi_value *v = &graph->values[graph->outputs[i]];
+    if (scalar ? !is_scalar(v) : !(opi_dtype_is_float(v->dtype) && v->rank >= 1))
+      continue;
+    s->target = graph->outputs[i];
+    ++n;
+  }
+  if (n == 1)
+    return OPIPE_OK;
+  if (scalar) {
+    return fail_outputs(s,
+                        n == 0 ? "no output is a scalar float: name the loss, or the output that a "
+                                 "loss is attached to"
+                               : "several outputs are scalar floats: name the loss",
+                        err);
+  }
+  return fail_outputs(s, "name the output that the loss judges", err);
+}
+
+opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err) {
+  const bool scalar = s->loss.kind == OPI_LOSS_OUTPUT;
+  char what[200];
+  if (s->loss.kind > OPI_LOSS_BCE)
+    return opi_fail(err, OPIPE_E_INVALID, "loss kind %" PRIu32 " is not known", s->loss.kind);
+  if (!(s->loss.smoothing >= 0 && s->loss.smoothing < 1)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "label smoothing is %g, it must be at least 0 and below 1", s->loss.smoothing);
+  }
+  if (s->loss.output == NULL)
+    return only_output(s, scalar, err);
+  s->target = opi_bound_value(s->bound, s->loss.output);
+  if (s->target == OPIPE_NONE) {
+    (void)snprintf(what, sizeof(what), "there is no '%.120s'", s->loss.output);
+    return fail_outputs(s, what, err);
+  }
+  const opi_value *v = &s->bound->graph->values[s->target];
+  if (scalar && !is_scalar(v)) {
+    (void)snprintf(what, sizeof(what), "'%.120s' is not a scalar float", s->loss.output);
+    return fail_outputs(s, what, err);
+  }
+  if (!scalar && !(opi_dtype_is_float(v->dtype) && v->rank >= 1)) {
+    (void)snprintf(what, sizeof(what), "'%.120s' is no float tensor", s->loss.output);
+    return fail_outputs(s, what, err);
+  }
+  return OPIPE_OK;
+}
+
+/* -- labels and counts ------------------------------------------------------------------------- */
+
+static opipe_status labels_input(opi_grad_state *s, uint32_t dtype, const int64_t *shape,
+                                 uint32_t rank, opipe_error *err) {
+  opi_training *t = s->training;
+  opi_graph *graph = t->graph;
+  char have[96], want[96];
+  const char *name = s->loss.labels != NULL ? s->loss.labels : "labels";
+  for (uint32_t i = 0; i < graph->n_inputs; ++i) {
+    const opi_value *v = &graph->values[graph->inputs[i]];
+    if (strcmp(v->name, name) != 0)
+      continue;
+    const bool fits = v->rank == (int32_t)rank &&
+                      (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0);
+    const bool typed = v->dtype == dtype || (dtype == OPIPE_INT64 && v->dtype == OPIPE_INT32);
+    if (!fits || !typed) {
+      return opi_fail(err, OPIPE_E_INVALID, "labels '%s' are %s %s, the loss needs %s %s", name,
+                      opi_dtype_name(v->dtype),
+                      opi_shape_text(have, sizeof(have), v->shape, (uint32_t)v->rank),
+                      opi_dtype_name(dtype), opi_shape_text(want, sizeof(want), shape, rank));
+    }
+    t->labels = graph->inputs[i];
+    return OPIPE_OK;
+  }
+  if (opi_map_get(s->builder.names, name, &t->labels)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "labels '%s' would be a new input, the graph has a value of that name", name);
+  }
+  const char *own = opi_arena_strdup(graph->arena, name);
+  t->labels = own == NULL ? OPIPE_NONE : opi_b_borrow(&s->builder, own, dtype, shape, rank, NULL);
+  if (t->labels == OPIPE_NONE || !opi_graph_add_input(graph, t->labels))
+    return opi_fail_nomem(err, sizeof(opi_value), "the labels");
+  opi_b_value(&s->builder, t->labels)->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
+  return OPIPE_OK;
+}
+
+/* Copies what `roots` need of the training graph into the builder's graph; map [n_values]. */
+static opipe_status copy_needed(opi_grad_state *s, opi_builder *b, const uint32_t *roots,
+                                uint32_t n_roots, uint32_t *map, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  bool *need = OPI_ARENA_ARRAY(&s->scratch, bool, graph->n_values);
+  if (need == NULL)
+    return opi_fail_nomem(err, graph->n_values, "marking values");
+  for (uint32_t r = 0; r < n_roots; ++r) {
+    if (roots[r] != OPIPE_NONE)
+      need[roots[r]] = true;
+  }
+  for (uint32_t n = graph->n_nodes; n-- > 0;) {
+    const opi_node *node = &graph->nodes[n];
+    bool any = false;
+    for (uint32_t o = 0; o < node->n_out; ++o)
+      any = any || (node->out[o] != OPIPE_NONE && need[node->out[o]]);
+    for (uint32_t i = 0; any && i < node->n_in; ++i) {
+      if (node->in[i] != OPIPE_NONE)
+        need[node->in[i]] = true;
+    }
+  }
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opi_value *value = &graph->values[v];
+    if (!need[v] || value->producer != OPIPE_NONE)
+      continue;
+    map[v] = opi_b_borrow(b, value->name, value->dtype, value->shape, (uint32_t)value->rank,
+                          value->data);
+    if (map[v] == OPIPE_NONE ||
+        (value->flags & OPI_VALUE_INPUT && !opi_graph_add_input(b->graph, map[v])))
+      return opi_fail_nomem(err, sizeof(opi_value), "the count graph");
+  }
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
+    const opi_node *node = &graph->nodes[n];
+    bool any = false;
+    for (uint32_t o = 0; o < node->n_out; ++o)
+      any = any || (node->out[o] != OPIPE_NONE && need[node->out[o]]);
+    if (!any)
+      continue;
+    uint32_t *in = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_in);
+    uint32_t *out = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_out);
+    const char **names = OPI_ARENA_ARRAY(&s->scratch, const char *, node->n_out);
+    if (in == NULL || out == NULL || names == NULL)
+      return opi_fail_nomem(err, node->n_in * 4 + node->n_out * 12, "the count graph");
+    for (uint32_t i = 0; i < node->n_in; ++i)
+      in[i] = node->in[i] == OPIPE_NONE ? OPIPE_NONE : map[node->in[i]];
+    for (uint32_t o = 0; o < node->n_out; ++o)
+      names[o] = node->out[o] == OPIPE_NONE ? "" : graph->values[node->out[o]].name;
+    const opi_emit emit = {.op = node->op,
+                           .domain = node->domain,
+                           .in = in,
+                           .n_in = node->n_in,
+                           .n_out = node->n_out,
+                           .attrs = node->attrs,
+                           .n_attrs = node->n_attrs,
+                           .version = node->version,
+                           .out_names = names};
+    b->origin = node;
+    b->n_emitted = 0;
+    OPI_TRY(opi_b_emit_kept(b, &emit, out, err));
+    for (uint32_t o = 0; o < node->n_out; ++o) {
+      if (node->out[o] != OPIPE_NONE)
+        map[node->out[o]] = out[o];
+    }
+  }
+  b->origin = NULL;
+  return OPIPE_OK;
+}
+
+static opipe_status all_axes(opi_builder *b, uint32_t x, uint32_t *out, opipe_error *err) {
+  int64_t axes[OPIPE_MAX_RANK];
+  const uint32_t rank = (uint32_t)opi_b_value(b, x)->rank;
+  for (uint32_t a = 0; a < rank; ++a)
+    axes[a] = a;
+  if (rank == 0) {
+    *out = x;
+    return OPIPE_OK;
+  }
+  return opi_k_reduce(b, "ReduceSum", 0, x, axes, rank, false, out, err);
+}
+
+/* double: how many labels are not `ignore`, or the sum of the weights of those. */
+static opipe_status count_labels(opi_builder *b, uint32_t labels, bool ignores, int64_t ignore,
+                                 uint32_t weights, uint32_t *out, opipe_error *err) {
+  const uint32_t dtype = opi_b_value(b, labels)->dtype;
+  opi_attrs attrs = {.n = 0};
+  uint32_t drop = OPIPE_NONE, none, zero, terms, in[2] = {weights, labels};
+  if (ignores) {
+    OPI_TRY(opi_k_const(none = opi_b_const_scalar(b, dtype, (double)ignore), err));
+    OPI_TRY(opi_b_op2(b, "Equal", labels, none, &drop, err));
+  }
+  if (weights == OPIPE_NONE) {
+    OPI_TRY(opi_b_op1(b, "Not", drop, &terms, err));
+    OPI_TRY(opi_k_cast(b, terms, OPIPE_DOUBLE, &terms, err));
+    return all_axes(b, terms, out, err);
+  }
+  if (ignores) {
+    OPI_TRY(opi_k_const(zero = opi_b_const_scalar(b, dtype, 0), err));
+    OPI_TRY(opi_k_where(b, drop, zero, labels, &in[1], err));
+  }
+  opi_attrs_int(&attrs, "axis", 0);
+  OPI_TRY(opi_k_one(b, "Gather", 0, in, 2, &attrs, &terms, err));
+  OPI_TRY(opi_k_cast(b, terms, OPIPE_DOUBLE, &terms, err));
+  if (ignores) {
+    OPI_TRY(opi_k_const(zero = opi_b_const_scalar(b, OPIPE_DOUBLE, 0), err));
+    OPI_TRY(opi_k_where(b, drop, zero, terms, &terms, err));
+  }
+  return all_axes(b, terms, out, err);
+}
+
+static opipe_status count_body(opi_grad_state *s, opi_builder *b, uint32_t labels, bool ignores,
+                               int64_t ignore, uint32_t weights, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  const uint32_t roots[2] = {labels, weights};
+  uint32_t *map = OPI_ARENA_ARRAY(&s->scratch, uint32_t, graph->n_values), count;
+  if (map == NULL)
+    return opi_fail_nomem(err, graph->n_values * sizeof(*map), "the count graph");
+  memset(map, 0xff, graph->n_values * sizeof(*map));
+  OPI_TRY(copy_needed(s, b, roots, 2, map, err));
+  OPI_TRY(count_labels(b, map[labels], ignores, ignore,
+                       weights == OPIPE_NONE ? OPIPE_NONE : map[weights], &count, err));
+  return opi_graph_add_output(b->graph, count) ? OPIPE_OK
+                                               : opi_fail_nomem(err, 4, "the count graph");
+}
+
+static opipe_status count_graph(opi_grad_state *s, uint32_t labels, bool ignores, int64_t ignore,
+                                uint32_t weights, opipe_error *err) {
+  opi_builder b;
+  uint64_t n = 0;
+  const opi_value *v = opi_b_value(&s->builder, labels);
+  if (!ignores && weights == OPIPE_NONE) {
+    if (!opi_shape_elems(v->shape, (uint32_t)v->rank, &n))
+      return opi_fail(err, OPIPE_E_LIMIT, "labels '%s' are too large", v->name);
+    s->training->count = (double)n;
+    return OPIPE_OK;
+  }
+  opi_graph *graph = opi_graph_new(&s->training->arena, "count");
+  if (graph == NULL)
+    return opi_fail_nomem(err, sizeof(*graph), "the count graph");
+  OPI_TRY(opi_b_open(&b, graph, &s->scratch, s->options->allocator, err));
+  b.keep_parameters = true;
+  const opipe_status status = count_body(s, &b, labels, ignores, ignore, weights, err);
+  opi_b_close(&b);
+  s->training->count_graph = graph;
+  return status;
+}
+
+/* loss = sum / COUNT, fp32, rank 0. */
+static opipe_status share(opi_grad_state *s, uint32_t sum, opipe_error *err) {
+  opi_builder *b = &s->builder;
+  uint32_t count, x = sum;
+  OPI_TRY(opi_k_reshape(b, x, NULL, 0, &x, err));
+  OPI_TRY(opi_grad_scalar(s, OPI_SCALAR_COUNT, &count, err));
+  OPI_TRY(opi_k_cast(b, x, OPIPE_FLOAT, &x, err));
+  OPI_TRY(opi_k_cast(b, count, OPIPE_FLOAT, &count, err));
+  return opi_b_op2(b, "Div", x, count, &s->training->loss, err);
+}
+
+/* -- attached losses --------------------------------------------------------------------------- */
+
+/* smoothing / classes * sum over valid rows of -sum of log p. */
+static opipe_status smooth(opi_grad_state *s, uint32_t logits, uint32_t labels, uint32_t *io_sum,
+                           opipe_error *err) {
+  opi_builder *b = &s->builder;
+  opi_attrs attrs = {.n = 0};
+  const int64_t last = 1;
+  uint32_t logp, mean, drop, none, zero, part, factor;
+  opi_attrs_int(&attrs, "axis", 1);
+  OPI_TRY(opi_k_one(b, "LogSoftmax", 0, &logits, 1, &attrs, &logp, err));
+  OPI_TRY(opi_k_reduce(b, "ReduceMean", 0, logp, &last, 1, false, &mean, err));
+  const uint32_t dtype = opi_b_value(b, labels)->dtype, real = opi_b_value(b, logits)->dtype;
+  OPI_TRY(opi_k_const(none = opi_b_const_scalar(b, dtype, (double)s->loss.ignore), err));
+  OPI_TRY(opi_b_op2(b, "Equal", labels, none, &drop, err));
+  OPI_TRY(opi_k_const(zero = opi_b_const_scalar(b, real, 0), err));
+  OPI_TRY(opi_k_where(b, drop, zero, mean, &part, err));
+  OPI_TRY(all_axes(b, part, &part, err));
+  OPI_TRY(opi_k_const(factor = opi_b_const_scalar(b, real, s->loss.smoothing), err));
+  OPI_TRY(opi_b_op2(b, "Mul", part, factor, &part, err));
+  OPI_TRY(opi_k_const(factor = opi_b_const_scalar(b, real, 1.0 - s->loss.smoothing), err));
+  OPI_TRY(opi_b_op2(b, "Mul", *io_sum, factor, io_sum, err));
+  return opi_b_op2(b, "Sub", *io_sum, part, io_sum, err);
+}
+
+static opipe_status wide(opi_grad_state *s, uint32_t x, uint32_t *out, opipe_error *err) {
+  const uint32_t dtype = opi_b_value(&s->builder, x)->dtype;
+  return opi_k_cast(&s->builder, x, dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT, out, err);
+}
+
+static opipe_status cross_entropy(opi_grad_state *s, uint32_t logits, opipe_error *err) {
+  opi_builder *b = &s->builder;
+  const opi_value v = *opi_b_value(b, logits);
+  const uint32_t rank = (uint32_t)v.rank;
+  opi_attrs attrs = {.n = 0};
+  uint64_t rows = 0;
+  uint32_t in[2], sum;
+  if (rank < 2 || !opi_shape_elems(v.shape, rank - 1, &rows)) {
+    char shape[96];
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "cross entropy needs logits [rows..., classes], '%s' is %s", v.name,
+                    opi_shape_text(shape, sizeof(shape), v.shape, rank));
+  }
+  OPI_TRY(labels_input(s, OPIPE_INT64, v.shape, rank - 1, err));
+  const int64_t flat[2] = {(int64_t)rows, v.shape[rank - 1]};
+  OPI_TRY(wide(s, logits, &in[0], err));
+  OPI_TRY(opi_k_reshape(b, in[0], flat, 2, &in[0], err));
+  OPI_TRY(opi_k_reshape(b, s->training->labels, flat, 1, &in[1], err));
+  opi_attrs_string(&attrs, "reduction", "sum");
+  opi_attrs_int(&attrs, "ignore_index", s->loss.ignore);
+  OPI_TRY(opi_k_one(b, "SoftmaxCrossEntropyLoss", 13, in, 2, &attrs, &sum, err));
+  if (s->loss.smoothing > 0)
+    OPI_TRY(smooth(s, in[0], in[1], &sum, err));
+  OPI_TRY(count_graph(s, s->training->labels, true, s->loss.ignore, OPIPE_NONE, err));
+  return share(s, sum, err);
+}
+
+/* Squared differences, or softplus(x) - x t. */
+static opipe_status by_element(opi_grad_state *s, uint32_t x, opipe_error *err) {
+  opi_builder *b = &s->builder;
+  const opi_value v = *opi_b_value(b, x);
+  uint64_t n = 0;
+  uint32_t t, terms;
+  if (!opi_shape_elems(v.shape, (uint32_t)v.rank, &n))
+    return opi_fail(err, OPIPE_E_LIMIT, "'%s' is too large", v.name);
+  OPI_TRY(labels_input(s, v.dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT, v.shape,
+                       (uint32_t)v.rank, err));
+  t = s->training->labels;
+  OPI_TRY(wide(s, x, &x, err));
+  if (s->loss.kind == OPI_LOSS_MSE) {
+    OPI_TRY(opi_b_op2(b, "Sub", x, t, &terms, err));
+    OPI_TRY(opi_b_op2(b, "Mul", terms, terms, &terms, err));
+  } else {
+    uint32_t product;
+    OPI_TRY(opi_b_op2(b, "Mul", x, t, &product, err));
+    OPI_TRY(opi_b_op1(b, "Softplus", x, &terms, err));
+    OPI_TRY(opi_b_op2(b, "Sub", terms, product, &terms, err));
+  }
+  OPI_TRY(all_axes(b, terms, &terms, err));
+  s->training->count = (double)n;
+  return share(s, terms, err);
+}
+
+/* -- a scalar of the graph --------------------------------------------------------------------- */
+
+static uint32_t n_uses(const opi_graph *graph, uint32_t v) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < graph->n_nodes; ++k) {
+    for (uint32_t i = 0; i < graph->nodes[k].n_in; ++i)
+      n += graph->nodes[k].in[i] == v;
+  }
+  return n;
+}
+
+/* The loss node with reduction mean that makes x and nothing else does: through Reshape and Cast.
+ */
+static opi_node *mean_loss(const opi_grad_state *s, uint32_t x) {
+  const opi_graph *graph = s->training->graph;
+  uint32_t uses = 0; /* of x itself: none */
+  for (;;) {
+    const uint32_t p = graph->values[x].producer;
+    if (p == OPIPE_NONE || n_uses(graph, x) != uses)
+      return NULL;
+    opi_node *node = &graph->nodes[p];
+    if (strcmp(node->op, "SoftmaxCrossEntropyLoss") == 0 ||
+        strcmp(node->op, "NegativeLogLikelihoodLoss") == 0) {
+      const bool mean = strcmp(opi_attr_string(node, "reduction", "mean"), "mean") == 0;
+      return mean && node->out[0] == x ? node : NULL;
+    }
+    if (strcmp(node->op, "Reshape") != 0 && strcmp(node->op, "Cast") != 0 &&
+        strcmp(node->op, "Identity") != 0)
+      return NULL;
+    x = node->in[0];
+    uses = 1;
+  }
+}
+
+static double batch_rows(const opi_grad_state *s) {
+  const opi_graph *graph = s->bound->graph;
+  for (uint32_t i = 0; s->options->carry != NULL && i < graph->n_inputs; ++i) {
+    const opi_carry carry = s->options->carry[graph->inputs[i]];
+    const opi_value *v = &graph->values[graph->inputs[i]];
+    if (carry.axis >= 0 && carry.axis < v->rank && carry.outer * carry.inner != 0)
+      return (double)(v->shape[carry.axis] / (carry.outer * carry.inner));
+  }
+  return 1;
+}
+
+static opipe_status scalar_loss(opi_grad_state *s, uint32_t x, opipe_error *err) {
+  opi_builder *b = &s->builder;
+  opi_training *t = s->training;
+  opi_node *node = mean_loss(s, x);
+  if (node != NULL) {
+    for (uint32_t a = 0; a < node->n_attrs; ++a) {
+      if (strcmp(node->attrs[a].name, "reduction") == 0)
+        node->attrs[a] = OPI_ATTR_S("reduction", "sum");
+    }
+    OPI_TRY(count_graph(s, node->in[1], opi_attr_find(node, "ignore_index") != NULL,
+                        opi_attr_int(node, "ignore_index", 0), opi_node_in(node, 2), err));
+    return share(s, x, err);
+  }
+  uint32_t rows;
+  t->by_rows = true;
+  t->count = batch_rows(s);
+  OPI_TRY(wide(s, x, &x, err));
+  if (t->count != 1) {
+    OPI_TRY(opi_k_const(rows = opi_b_const_scalar(b, opi_b_value(b, x)->dtype, t->count), err));
+    OPI_TRY(opi_b_op2(b, "Mul", x, rows, &x, err));
+  }
+  return share(s, x, err);
+}
+
+opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err) {
+  const uint32_t x = s->map[s->target];
+  s->training->output = s->loss.kind == OPI_LOSS_OUTPUT ? OPIPE_NONE : x;
+  s->builder.origin = opi_grad_origin(s, opi_b_value(&s->builder, x)->name, "/loss");
+  s->builder.origin_index = OPIPE_NONE;
+  s->builder.origin_stage = -1;
+  s->builder.n_emitted = 0;
+  if (s->builder.origin == NULL)
+    return opi_fail_nomem(err, sizeof(opi_node), "the loss");
+  if (s->loss.kind == OPI_LOSS_OUTPUT)
+    OPI_TRY(scalar_loss(s, x, err));
+  else if (s->loss.kind == OPI_LOSS_CROSS_ENTROPY)
+    OPI_TRY(cross_entropy(s, x, err));
+  else
+    OPI_TRY(by_element(s, x, err));
+  OPI_TRY(opi_grad_anchor(s, OPIPE_NONE, s->target_stage, err));
+  if (!opi_graph_add_output(s->training->graph, s->training->loss) ||
+      (s->training->output != OPIPE_NONE &&
+       !opi_graph_add_output(s->training->graph, s->training->output)))
+    return opi_fail_nomem(err, 8, "the outputs");
+  return OPIPE_OK;
+}

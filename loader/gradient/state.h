@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the steps of opi_gradient_build share; private to loader/gradient.
+ *
+ *   forward.c    copies what the loss needs of the bound graph, each node into its stage
+ *   loss.c       loss nodes, count graph
+ *   trainable.c  which initializers are trained
+ *   backward.c   rules in reverse order, Accumulates
+ *   finish.c     marks, recomputation, order of nodes
+ *
+ * Forward values have the indices below n_forward_values: only they have gradients.
+ */
+#ifndef OPI_GRADIENT_STATE_H
+#define OPI_GRADIENT_STATE_H
+
+#include "loader/gradient/gradient.h"
+#include "loader/gradient/rules.h"
+
+enum {
+  OPI_V_CONSTANT = 1u, /* made of constants and parameters only: no activation */
+  OPI_V_WANTED = 2u,   /* a trained parameter leads to it over differentiable edges */
+  OPI_V_REACHES = 4u,  /* leads to the loss over differentiable edges */
+  OPI_V_DIRECT = 8u,   /* the same without passing Sin or Cos */
+  OPI_V_TRAINED = 16u, /* a trained parameter itself */
+  OPI_V_ACTIVE = 32u   /* is, or leads to, the gradient of a value that is no OPI_V_CONSTANT */
+};
+
+typedef struct opi_grad_state {
+  const opi_bound *bound;
+  const opi_gradient_options *options;
+  opi_training *training; /* graph and results; arena */
+  opi_arena scratch;
+  opi_builder builder;
+  opi_grad grad;
+  opi_loss loss; /* as asked, output and labels resolved */
+
+  /* Of the bound graph. */
+  uint32_t n_stages;
+  uint32_t *map;    /* [values] of the training graph; OPIPE_NONE: not copied */
+  uint32_t *copies; /* [values * n_stages] per stage, of OPI_V_CONSTANT values that a node makes */
+  uint8_t *bound_flags;  /* [values] OPI_V_CONSTANT */
+  uint32_t target;       /* bound value that is judged: logits or the scalar */
+  uint32_t target_stage; /* of its producer: where the loss is */
+
+  /* Of the training graph; arrays grow with it. */
+  uint8_t *flags; /* [room_flags] OPI_V_* */
+  uint32_t room_flags, n_flags;
+  uint32_t *anchor, *stage; /* [n_anchored nodes] */
+  uint32_t room_anchor, room_stage, n_anchored;
+  uint32_t n_forward_nodes, n_forward_values;
+  uint32_t *gradient;  /* [n_forward_values] sum so far, OPIPE_NONE: none */
+  uint32_t current;    /* node whose rule runs */
+  const void **hidden; /* [n_forward_values] data of trained parameters while the graph is built */
+  opi_evaluator const *evaluator;
+} opi_grad_state;
+
+/* Gives all nodes emitted since the last call this anchor and stage. */
+opipe_status opi_grad_anchor(opi_grad_state *s, uint32_t anchor, uint32_t stage, opipe_error *err);
+/* Makes room for flags of every value there is. */
+opipe_status opi_grad_flags(opi_grad_state *s, opipe_error *err);
+/* The value of a per-run scalar (OPI_SCALAR_*), made at the first call. */
+opipe_status opi_grad_scalar(opi_grad_state *s, uint32_t slot, uint32_t *out, opipe_error *err);
+/* Is a gradient ever passed to input i by this operator? */
+bool opi_grad_stops(const opi_op *op, uint32_t i);
+/* Name of the node that rules' nodes are called after: "<name>/grad". */
+const opi_node *opi_grad_origin(opi_grad_state *s, const char *name, const char *suffix);
+
+opipe_status opi_grad_forward(opi_grad_state *s, opipe_error *err);
+/* One forward node, with its canonical inputs in the training graph. `name` NULL: the node's own.
+ */
+opipe_status opi_grad_copy_node(opi_grad_state *s, const opi_node *node, const uint32_t *in,
+                                const char *const *out_names, uint32_t *out, opipe_error *err);
+opipe_status opi_grad_dropout(opi_grad_state *s, const opi_node *node, uint32_t x,
+                              const char *const *out_names, uint32_t *out, opipe_error *err);
+opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err);
+opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err);
+opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err);
+opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err);
+opipe_status opi_grad_finish(opi_grad_state *s, opipe_error *err);
+
+#endif /* OPI_GRADIENT_STATE_H */
