@@ -1,43 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: the members of a reduction find each other by their list of ranks. Set-up only, under the
+/* Groups: the members of a reduction find each other by their list of ranks. A rank that stands in
+ * the list several times takes its places in the order in which it opens. Set-up only, under the
  * world's lock. */
 #include "local.h"
 
 static opipe_status check_members(const opipe_endpoint *endpoint, const uint32_t *ranks,
-                                  uint32_t n_ranks, uint32_t *out_index, opipe_error *err) {
-  uint32_t index = n_ranks;
+                                  uint32_t n_ranks, opipe_error *err) {
+  bool among = false;
   for (uint32_t i = 0; i < n_ranks; ++i) {
-    if (ranks[i] >= endpoint->world->n_ranks || (i > 0 && ranks[i] <= ranks[i - 1])) {
+    if (ranks[i] >= endpoint->world->n_ranks) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "group_open: member %u is rank %u: ranks must rise and be below %u", i,
-                        ranks[i], endpoint->world->n_ranks);
+                        "group_open: member %u is rank %u: it must be below %u", i, ranks[i],
+                        endpoint->world->n_ranks);
     }
-    if (ranks[i] == endpoint->rank)
-      index = i;
+    among = among || ranks[i] == endpoint->rank;
   }
-  if (index == n_ranks) {
+  if (!among) {
     return opipe_fail(err, OPIPE_E_INVALID, "group_open: rank %u is not among the %u members",
                       endpoint->rank, n_ranks);
   }
-  *out_index = index;
   return OPIPE_OK;
 }
 
-/* A group that this rank has not joined yet; several groups of equal members are told apart by the
- * order of opening. */
-static reduction *find(opipe_world *world, const uint32_t *ranks, uint32_t n_ranks,
-                       uint32_t index) {
+/* The first place of `rank` that nobody has taken; r->n: none. */
+static uint32_t free_place(const reduction *r, uint32_t rank) {
+  uint32_t i = 0;
+  while (i < r->n && (r->ranks[i] != rank || r->members[i].joined))
+    ++i;
+  return i;
+}
+
+/* A group in which this rank has a place left; several groups of equal members are told apart by
+ * the order of opening. */
+static reduction *find(opipe_world *world, const uint32_t *ranks, uint32_t n_ranks, uint32_t rank) {
   reduction *found = NULL;
   for (reduction *r = world->reductions; r != NULL; r = r->next) {
     if (r->n == n_ranks && memcmp(r->ranks, ranks, n_ranks * sizeof *ranks) == 0 &&
-        !r->members[index].joined)
+        free_place(r, rank) < n_ranks)
       found = r;
   }
   return found; /* the list has the newest first: the oldest is found last */
 }
 
 static void drop(const opipe_host *host, reduction *r) {
-  local_free(host, r->sum, (size_t)r->n_bytes, 64);
   local_free(host, r->members, r->n * sizeof(member), _Alignof(member));
   local_free(host, r->ranks, r->n * sizeof(uint32_t), _Alignof(uint32_t));
   local_free(host, r, sizeof *r, _Alignof(reduction));
@@ -49,14 +54,13 @@ static opipe_status make(opipe_world *world, const uint32_t *ranks, uint32_t n_r
   if (r == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "a group: the host has no %zu bytes left", sizeof *r);
   r->n = n_ranks;
-  r->n_bytes = n_bytes == 0 ? 64 : n_bytes;
+  r->n_bytes = n_bytes;
   r->ranks = local_alloc(world->host, n_ranks * sizeof(uint32_t), _Alignof(uint32_t));
   r->members = local_alloc(world->host, n_ranks * sizeof(member), _Alignof(member));
-  r->sum = local_alloc(world->host, (size_t)r->n_bytes, 64);
-  if (r->ranks == NULL || r->members == NULL || r->sum == NULL) {
+  if (r->ranks == NULL || r->members == NULL) {
     drop(world->host, r);
-    return opipe_fail(err, OPIPE_E_NOMEM, "a group of %u ranks: the host has no %llu bytes left",
-                      n_ranks, (unsigned long long)n_bytes);
+    return opipe_fail(err, OPIPE_E_NOMEM, "a group of %u members: the host has no %zu bytes left",
+                      n_ranks, n_ranks * sizeof(member));
   }
   memcpy(r->ranks, ranks, n_ranks * sizeof *ranks);
   r->next = world->reductions;
@@ -67,11 +71,11 @@ static opipe_status make(opipe_world *world, const uint32_t *ranks, uint32_t n_r
 
 static opipe_status join(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                          uint64_t n_bytes, opipe_group *group, opipe_error *err) {
-  reduction *r = find(endpoint->world, ranks, n_ranks, group->index);
+  reduction *r = find(endpoint->world, ranks, n_ranks, endpoint->rank);
   opipe_status status = OPIPE_OK;
   if (r == NULL) {
     status = make(endpoint->world, ranks, n_ranks, n_bytes, &r, err);
-  } else if (r->n_bytes != (n_bytes == 0 ? 64 : n_bytes)) {
+  } else if (r->n_bytes != n_bytes) {
     status = opipe_fail(
         err, OPIPE_E_INVALID, "group_open: rank %u opens it with %llu bytes, its peers with %llu",
         endpoint->rank, (unsigned long long)n_bytes, (unsigned long long)r->n_bytes);
@@ -79,6 +83,7 @@ static opipe_status join(opipe_endpoint *endpoint, const uint32_t *ranks, uint32
   if (status < 0)
     return status;
   group->reduction = r;
+  group->index = free_place(r, endpoint->rank);
   r->members[group->index].joined = true;
   ++r->n_open;
   return OPIPE_OK;
@@ -87,8 +92,7 @@ static opipe_status join(opipe_endpoint *endpoint, const uint32_t *ranks, uint32
 opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                               uint64_t n_bytes, opipe_group **out_group, opipe_error *err) {
   opipe_world *world = endpoint->world;
-  uint32_t index = 0;
-  opipe_status status = check_members(endpoint, ranks, n_ranks, &index, err);
+  opipe_status status = check_members(endpoint, ranks, n_ranks, err);
   if (status < 0)
     return status;
   if (n_bytes > PTRDIFF_MAX)
@@ -97,7 +101,6 @@ opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, u
   if (group == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "a group: the host has no %zu bytes left", sizeof *group);
   group->endpoint = endpoint;
-  group->index = index;
   pthread_mutex_lock(&world->lock);
   status = join(endpoint, ranks, n_ranks, n_bytes, group, err);
   pthread_mutex_unlock(&world->lock);

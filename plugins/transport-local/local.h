@@ -80,7 +80,8 @@ struct opipe_memory {
 /* A member's place in a group; on a line of its own. */
 typedef struct member {
   alignas(LINE_BYTES) _Atomic uint64_t given; /* q + 1: contribution q stands */
-  _Atomic uint64_t taken;                     /* q + 1: result q has been copied out */
+  _Atomic uint64_t added;                     /* q + 1: its share of round q is summed */
+  uint64_t taken;                             /* q + 1: own thread: it has seen that q is done */
   void *data;
   uint64_t n_elems;
   uint32_t dtype;
@@ -90,15 +91,11 @@ typedef struct member {
 
 typedef struct reduction {
   struct reduction *next;
-  alignas(LINE_BYTES) _Atomic uint64_t
-      n_given;             /* contributions since the start: the last of a round adds */
-  _Atomic uint64_t summed; /* q + 1: the sum of round q lies in `sum` */
-  _Atomic int32_t fault;   /* a status: the members' calls of a round disagree */
-  uint32_t *ranks;         /* [n] as every member gave them */
+  alignas(LINE_BYTES) _Atomic uint64_t n_given; /* contributions since the start */
+  uint32_t *ranks;                              /* [n] as every member gave them */
   uint32_t n;
   uint32_t n_open;
   member *members; /* [n] */
-  void *sum;       /* n_bytes */
   uint64_t n_bytes;
 } reduction;
 

@@ -1,29 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-reduce: every member gives the address of its values; the last to come adds them up, member
- * after member in rising order, so that the bits do not depend on who came when; then every member
- * copies the sum into its own region. One round at a time.
+/* All-reduce: every member gives the address of its values. Once all have, each adds up its share
+ * of the elements, over all members in their order, so that the bits do not depend on who came
+ * when, and writes the sums to all of them. No memory besides the members' own. One round at a
+ * time.
  */
 #include "local.h"
 
-static void add_floats(float *sum, const float *more, uint64_t n) {
-  for (uint64_t i = 0; i < n; ++i)
-    sum[i] += more[i];
+enum { BLOCK = 512 /* elements that are summed at once, on the stack */ };
+
+static void add_floats(const reduction *r, uint64_t first, uint64_t n) {
+  float sum[BLOCK];
+  memcpy(sum, (const float *)r->members[0].data + first, n * sizeof *sum);
+  for (uint32_t m = 1; m < r->n; ++m) {
+    const float *more = (const float *)r->members[m].data + first;
+    for (uint64_t i = 0; i < n; ++i)
+      sum[i] += more[i];
+  }
+  for (uint32_t m = 0; m < r->n; ++m)
+    memcpy((float *)r->members[m].data + first, sum, n * sizeof *sum);
 }
 
-static void add_doubles(double *sum, const double *more, uint64_t n) {
-  for (uint64_t i = 0; i < n; ++i)
-    sum[i] += more[i];
+static void add_doubles(const reduction *r, uint64_t first, uint64_t n) {
+  double sum[BLOCK];
+  memcpy(sum, (const double *)r->members[0].data + first, n * sizeof *sum);
+  for (uint32_t m = 1; m < r->n; ++m) {
+    const double *more = (const double *)r->members[m].data + first;
+    for (uint64_t i = 0; i < n; ++i)
+      sum[i] += more[i];
+  }
+  for (uint32_t m = 0; m < r->n; ++m)
+    memcpy((double *)r->members[m].data + first, sum, n * sizeof *sum);
 }
 
-static void add_up(reduction *r, uint64_t n_elems, uint32_t dtype) {
-  const size_t n_bytes = (size_t)n_elems * (dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float));
-  if (n_bytes != 0)
-    memcpy(r->sum, r->members[0].data, n_bytes);
-  for (uint32_t i = 1; i < r->n; ++i) {
+/* The share of member `index`: whole blocks, as equal as they come. */
+static void add_share(const reduction *r, uint32_t index, uint64_t n_elems, uint32_t dtype) {
+  const uint64_t n_blocks = (n_elems + BLOCK - 1) / BLOCK;
+  const uint64_t end = n_blocks / r->n * (index + 1) + (index + 1) * (n_blocks % r->n) / r->n;
+  for (uint64_t b = n_blocks / r->n * index + index * (n_blocks % r->n) / r->n; b < end; ++b) {
+    const uint64_t first = b * BLOCK;
+    const uint64_t n = n_elems - first < BLOCK ? n_elems - first : BLOCK;
     if (dtype == OPIPE_DOUBLE) {
-      add_doubles(r->sum, r->members[i].data, n_elems);
+      add_doubles(r, first, n);
     } else {
-      add_floats(r->sum, r->members[i].data, n_elems);
+      add_floats(r, first, n);
     }
   }
 }
@@ -61,6 +80,15 @@ static bool agree(const reduction *r) {
   return true;
 }
 
+/* Have all members summed their shares of the first `n_rounds` rounds? */
+static bool all_added(const reduction *r, uint64_t n_rounds) {
+  for (uint32_t i = 0; i < r->n; ++i) {
+    if (atomic_load_explicit(&r->members[i].added, memory_order_acquire) < n_rounds)
+      return false;
+  }
+  return true;
+}
+
 static opipe_status not_ready(const opipe_group *group, opipe_event *ready, opipe_error *err) {
   if (ready == NULL)
     return OPIPE_OK;
@@ -88,10 +116,8 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
                       (unsigned long long)sequence, group->endpoint->rank,
                       (unsigned long long)atomic_load(&me->given));
   }
-  for (uint32_t i = 0; i < r->n; ++i) { /* the sum of the round before is still being read */
-    if (atomic_load_explicit(&r->members[i].taken, memory_order_acquire) < sequence)
-      return OPIPE_PENDING;
-  }
+  if (!all_added(r, sequence)) /* a share of the round before is still being summed */
+    return OPIPE_PENDING;
   status = not_ready(group, ready, err);
   if (status != OPIPE_OK)
     return status;
@@ -100,39 +126,48 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
   me->dtype = dtype;
   me->done = done;
   atomic_store_explicit(&me->given, sequence + 1, memory_order_release);
-  if (atomic_fetch_add(&r->n_given, 1) + 1 == (sequence + 1) * r->n) {
-    if (agree(r)) {
-      add_up(r, n_elems, dtype);
-    } else {
-      atomic_store(&r->fault, OPIPE_E_INVALID);
-    }
-    atomic_store_explicit(&r->summed, sequence + 1, memory_order_release);
+  if (atomic_fetch_add(&r->n_given, 1) + 1 == (sequence + 1) * r->n)
     ring_all(group);
-  }
   return OPIPE_OK;
 }
 
-opipe_status local_group_test(opipe_group *group, uint64_t sequence, opipe_error *err) {
+/* Sums the own share once everybody has given. OPIPE_PENDING: not yet. */
+static opipe_status take_part(const opipe_group *group, uint64_t sequence, opipe_error *err) {
   reduction *r = group->reduction;
   member *me = &r->members[group->index];
-  const opipe_status status = local_check(group->endpoint->world, err);
-  if (status < 0)
-    return status;
-  if (atomic_load_explicit(&me->taken, memory_order_relaxed) > sequence)
-    return OPIPE_OK;
-  if (atomic_load_explicit(&r->summed, memory_order_acquire) <= sequence)
+  if (atomic_load_explicit(&r->n_given, memory_order_acquire) < (sequence + 1) * r->n)
     return OPIPE_PENDING;
-  if (atomic_load(&r->fault) != 0) {
+  if (!agree(r)) {
     return opipe_fail(
         err, OPIPE_E_INVALID,
         "all_reduce round %llu: the members' counts or types differ; rank %u gave %llu of %s",
         (unsigned long long)sequence, group->endpoint->rank, (unsigned long long)me->n_elems,
         opipe_dtype_name(me->dtype));
   }
-  const size_t size = me->dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
-  if (me->n_elems != 0)
-    memcpy(me->data, r->sum, (size_t)me->n_elems * size);
-  atomic_store_explicit(&me->taken, sequence + 1, memory_order_release);
-  ring_all(group); /* the next round may begin */
+  add_share(r, group->index, me->n_elems, me->dtype);
+  atomic_store_explicit(&me->added, sequence + 1, memory_order_release);
+  if (all_added(r, sequence + 1))
+    ring_all(group);
+  return OPIPE_OK;
+}
+
+opipe_status local_group_test(opipe_group *group, uint64_t sequence, opipe_error *err) {
+  reduction *r = group->reduction;
+  member *me = &r->members[group->index];
+  opipe_status status = local_check(group->endpoint->world, err);
+  if (status < 0)
+    return status;
+  if (me->taken > sequence)
+    return OPIPE_OK;
+  if (atomic_load_explicit(&me->given, memory_order_relaxed) <= sequence)
+    return OPIPE_PENDING;
+  if (atomic_load_explicit(&me->added, memory_order_relaxed) <= sequence) {
+    status = take_part(group, sequence, err);
+    if (status != OPIPE_OK)
+      return status;
+  }
+  if (!all_added(r, sequence + 1))
+    return OPIPE_PENDING;
+  me->taken = sequence + 1;
   return local_record(group->endpoint, me->done, err);
 }

@@ -414,7 +414,7 @@ static void *add(void *arg) {
 }
 
 static void test_reductions_add_in_rising_order(void) {
-  static const uint32_t ranks[RANKS] = {0, 1, 2, 3}, two[2] = {1, 0};
+  static const uint32_t ranks[RANKS] = {0, 1, 2, 3}, two[2] = {1, 9};
   place p;
   pthread_t threads[RANKS];
   adder a[RANKS];
@@ -435,7 +435,7 @@ static void test_reductions_add_in_rising_order(void) {
   opipe_group *group = NULL;
   const opipe_region region = region_of(&p, 0, 0);
   OPI_ASSERT_ERROR(p.table->group_open(p.ends[0], two, 2, BYTES, &group, &err), OPIPE_E_INVALID,
-                   &err, "must rise");
+                   &err, "member 1 is rank 9: it must be below");
   OPI_ASSERT_ERROR(p.table->group_open(p.ends[3], ranks, 2, BYTES, &group, &err), OPIPE_E_INVALID,
                    &err, "rank 3 is not among");
   OPI_ASSERT_ERROR(
@@ -452,7 +452,41 @@ static void test_reductions_add_in_rising_order(void) {
   teardown(&p);
 }
 
-OPI_TEST_MAIN("transport-local", OPI_TEST(test_message_in_place_and_by_copy),
+/* Members 2, 0, 2 of two ranks: sums go by the list; one thread drives all. */
+static void test_members_stand_in_any_order(void) {
+  static const uint32_t ranks[3] = {2, 0, 2}, order[3] = {2, 0, 2};
+  place p;
+  opipe_group *groups[3] = {NULL}, *more = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  setup(&p, 0);
+  for (uint32_t m = 0; m < 3; ++m)
+    OPI_ASSERT_OK_FATAL(p.table->group_open(p.ends[order[m]], ranks, 3, 4, &groups[m], &err), &err);
+  const float values[3] = {1e8f, 1.0f, -1e8f}; /* (a + b) + c is 0, any other order 1 */
+  opipe_region regions[3];
+  for (uint32_t m = 0; m < 3; ++m) {
+    regions[m] = region_of(&p, order[m], m);
+    *(float *)(void *)host_of(&p, order[m], m) = values[m];
+    OPI_ASSERT_OK(p.table->all_reduce(groups[m], 0, &regions[m], 1, OPIPE_FLOAT, NULL, NULL, &err),
+                  &err);
+  }
+  uint32_t n_done = 0;
+  for (uint32_t round = 0; round < 9 && n_done < 3; ++round) {
+    n_done = 0;
+    for (uint32_t m = 0; m < 3; ++m)
+      n_done += p.table->group_test(groups[m], 0, &err) == OPIPE_OK;
+  }
+  OPI_ASSERT_INT(n_done, 3);
+  for (uint32_t m = 0; m < 3; ++m)
+    OPI_ASSERT(*(const float *)(const void *)host_of(&p, order[m], m) == 0.0f);
+  OPI_ASSERT_OK(p.table->group_open(p.ends[0], ranks, 3, 4, &more, &err), &err); /* a second one */
+  p.table->group_close(more);
+  for (uint32_t m = 0; m < 3; ++m)
+    p.table->group_close(groups[m]);
+  teardown(&p);
+}
+
+OPI_TEST_MAIN("transport-local", OPI_TEST(test_members_stand_in_any_order),
+              OPI_TEST(test_message_in_place_and_by_copy),
               OPI_TEST(test_any_order_within_the_depth),
               OPI_TEST(test_late_events_hold_the_data_back), OPI_TEST(test_wrong_calls_are_refused),
               OPI_TEST(test_rings_and_aborts_wake_sleepers),
