@@ -186,20 +186,33 @@ static opipe_status find_extents(const opi_builder *b, const opi_node *node, ext
   return opi_need_dim(b, node, OPI_ATT_SEQLEN, 0, e->batch, "the batch of Q", err);
 }
 
-static opipe_status attention_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+opipe_status opi_attention_shape(const opi_builder *b, const opi_node *node, int64_t *shape,
+                                 uint32_t *out_rank, opipe_error *err) {
   extents e;
   int64_t hidden;
   OPI_TRY(find_extents(b, node, &e, err));
-  const uint32_t dtype = opi_input(b, node, OPI_ATT_Q)->dtype;
   if (__builtin_mul_overflow(e.q_heads, e.v_head, &hidden)) {
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "%lld heads of size %lld overflow",
                          (long long)e.q_heads, (long long)e.v_head);
   }
-  const int64_t y3[3] = {e.batch, e.q_len, hidden}, y4[4] = {e.batch, e.q_heads, e.q_len, e.v_head};
+  const int64_t y3[4] = {e.batch, e.q_len, hidden, 0};
+  const int64_t y4[4] = {e.batch, e.q_heads, e.q_len, e.v_head};
+  memcpy(shape, e.flat ? y3 : y4, sizeof(y3));
+  *out_rank = e.flat ? 3 : 4;
+  return OPIPE_OK;
+}
+
+static opipe_status attention_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  extents e;
+  int64_t y[4];
+  uint32_t rank;
+  OPI_TRY(find_extents(b, node, &e, err));
+  OPI_TRY(opi_attention_shape(b, node, y, &rank, err));
+  const uint32_t dtype = opi_input(b, node, OPI_ATT_Q)->dtype;
   const int64_t key[4] = {e.batch, e.kv_heads, e.total, e.head},
                 value[4] = {e.batch, e.kv_heads, e.total, e.v_head};
   const int64_t qk[4] = {e.batch, e.q_heads, e.q_len, e.total};
-  OPI_TRY(opi_b_set(b, node, OPI_ATT_Y, dtype, e.flat ? y3 : y4, e.flat ? 3 : 4, err));
+  OPI_TRY(opi_b_set(b, node, OPI_ATT_Y, dtype, y, rank, err));
   OPI_TRY(opi_b_set(b, node, OPI_ATT_PRESENT_K, dtype, key, 4, err));
   OPI_TRY(opi_b_set(b, node, OPI_ATT_PRESENT_V, dtype, value, 4, err));
   return opi_b_set(b, node, OPI_ATT_QK, dtype, qk, 4, err);

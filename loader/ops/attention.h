@@ -34,4 +34,14 @@ opi_attention opi_attention_of(const opi_node *node);
 opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const uint32_t *in,
                                 uint32_t want, uint32_t pattern, uint32_t *out, opipe_error *err);
 
+/* Checks all of a canonical node's inputs; the shape of Y, shape [4]. */
+opipe_status opi_attention_shape(const opi_builder *b, const opi_node *node, int64_t *shape,
+                                 uint32_t *out_rank, opipe_error *err);
+
+/* attention_gradient.c: gradient rules, and the rules of opipe.AttentionGrad. */
+opipe_status opi_attention_gradient(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_rotary_gradient(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_attention_grad_infer(opi_builder *b, const opi_node *node, opipe_error *err);
+void opi_attention_grad_work(const opi_graph *graph, const opi_node *node, opi_work *out_work);
+
 #endif /* OPI_ATTENTION_H */

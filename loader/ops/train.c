@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators of domain "opipe": what gradient rules emit beside the standard's own, and what only a
  * training graph has (Accumulate, Dropout by counter). See abi/guide/operators.md, families C.
+ *
+ * All have one version and no file form: inputs and attributes come from gradient rules, the checks
+ * catch rules that are wrong. X, Y, dX, dY are named as in the forward operator. What needs a
+ * family's own shapes (AttentionGrad, ConvGrad*, *PoolGrad) is checked in that family's file.
  */
 #include "loader/gradient/rules.h"
+#include "loader/ops/attention.h"
+#include "loader/ops/common.h"
+#include "loader/ops/conv.h"
 
 /* Output 0 like input `like`. */
 static opipe_status infer_like(opi_builder *b, const opi_node *node, uint32_t like,
@@ -18,13 +25,95 @@ static opipe_status accumulate_infer(opi_builder *b, const opi_node *node, opipe
   return opi_b_set(b, node, 0, OPIPE_FLOAT, x.shape, (uint32_t)x.rank, err);
 }
 
-/* dY and X (or Y) of one type and shape. */
-static opipe_status pair_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+/* dY and X (or Y) of one shape, dX of X's type. */
+static opipe_status shapes_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
   OPI_TRY(infer_like(b, node, 1, err));
+  OPI_TRY(opi_need(b, node, 0, "dY", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   const opi_value x = *opi_input(b, node, 1);
-  OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
   return opi_need_shape(b, node, 0, x.shape, (uint32_t)x.rank, err);
 }
+
+/* The same, and of one type. */
+static opipe_status pair_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  OPI_TRY(shapes_infer(b, node, err));
+  return opi_need_same_type(b, node, 0, 1, err);
+}
+
+static opipe_status softmax_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t axis;
+  OPI_TRY(pair_infer(b, node, err));
+  return opi_need_axis(b, node, -1, &axis, err);
+}
+
+static void softmax_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
+  opi_work_each(graph, node, 4.0, out_work);
+}
+
+/* dY and X (or Y) carry it in one place, not along the normalised axis. */
+static opipe_status line_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                               opi_carry *out, opipe_error *err) {
+  OPI_TRY(opi_carry_broadcast(graph, node, in, out, err));
+  if (out[0].axis >= 0 && out[0].axis == opi_attr_int(node, "axis", 0))
+    return opi_carry_refuse(graph, node, 1, "it is summed over", err);
+  return OPIPE_OK;
+}
+
+/* -- norms ------------------------------------------------------------------------------------- */
+
+/* Elements that are normalised together. */
+static opipe_status norm_extent(opi_builder *b, const opi_node *node, uint32_t *out_axis,
+                                opipe_error *err) {
+  OPI_TRY(shapes_infer(b, node, err));
+  return opi_need_axis(b, node, -1, out_axis, err);
+}
+
+static opipe_status norm_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t axis;
+  double n = 1;
+  OPI_TRY(norm_extent(b, node, &axis, err));
+  OPI_TRY(opi_need(b, node, 2, "Scale", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
+  const opi_value *x = opi_input(b, node, 1), *scale = opi_input(b, node, 2);
+  for (uint32_t a = axis; a < (uint32_t)x->rank; a++)
+    n *= (double)x->shape[a];
+  if (opi_k_elems(scale) != n) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (Scale) has %.0f elements, %.0f are normalised", scale->name,
+                         opi_k_elems(scale), n);
+  }
+  return OPIPE_OK;
+}
+
+/* Sums over rows: fp32 whatever the activations are (fp64 for fp64). */
+static opipe_status norm_scale_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t axis;
+  OPI_TRY(norm_extent(b, node, &axis, err));
+  const opi_value x = *opi_input(b, node, 1);
+  const bool wide = x.dtype == OPIPE_DOUBLE || opi_input(b, node, 0)->dtype == OPIPE_DOUBLE;
+  for (uint32_t o = 0; o < 2; o++)
+    OPI_TRY(opi_b_set(b, node, o, wide ? OPIPE_DOUBLE : OPIPE_FLOAT, x.shape + axis,
+                      (uint32_t)x.rank - axis, err));
+  return OPIPE_OK;
+}
+
+static void norm_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
+  out_work->flops = 14.0 * opi_k_elems_of(graph, node->in[1]);
+  out_work->bytes = opi_work_bytes(graph, node);
+}
+
+static opipe_status norm_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                               opi_carry *out, opipe_error *err) {
+  if (in[2].axis >= 0)
+    return opi_carry_refuse(graph, node, 2, "the scale holds it", err);
+  out[0] = in[1];
+  if (in[0].axis != in[1].axis ||
+      (in[0].axis >= 0 && (in[0].outer != in[1].outer || in[0].inner != in[1].inner)))
+    return opi_carry_refuse(graph, node, 0, "dY and X carry it at different places", err);
+  if (out[0].axis >= (int32_t)opi_attr_int(node, "axis", 0))
+    return opi_carry_refuse(graph, node, 1, "it is normalised over", err);
+  return OPIPE_OK;
+}
+
+/* -- loss -------------------------------------------------------------------------------------- */
 
 static opipe_status loss_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
   OPI_TRY(opi_need(b, node, 0, "dL", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
@@ -33,6 +122,12 @@ static opipe_status loss_infer(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_may(b, node, 3, "weights", OPI_T_FLOAT, 1, 1, err));
   return infer_like(b, node, 1, err);
 }
+
+static void transcendental_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
+  opi_work_each(graph, node, 10.0, out_work);
+}
+
+/* -- Dropout ----------------------------------------------------------------------------------- */
 
 static opipe_status dropout_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
   OPI_TRY(infer_like(b, node, 0, err));
@@ -61,20 +156,54 @@ static opipe_status dropout_gradient(opi_grad *g, const opi_node *node, opipe_er
   return opi_grad_give(g, node, 0, dx, err);
 }
 
-static void transcendental_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
-  opi_work_each(graph, node, 10.0, out_work);
+/* -- GatherGrad -------------------------------------------------------------------------------- */
+
+static opipe_status gather_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  int64_t want[2 * OPIPE_MAX_RANK];
+  uint32_t n = 0, rank = 0, axis = 0;
+  const int64_t *shape = opi_attr_ints(node, "shape", &n);
+  OPI_TRY(opi_need(b, node, 0, "dY", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
+  OPI_TRY(opi_need(b, node, 1, "indices", OPI_T_WIDE, 0, OPIPE_MAX_RANK, err));
+  const opi_value *at = opi_input(b, node, 1);
+  if (shape == NULL || n > OPIPE_MAX_RANK || !opi_axis(opi_attr_int(node, "axis", 0), n, &axis))
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attributes shape and axis do not fit");
+  for (uint32_t d = 0; d < axis; ++d)
+    want[rank++] = shape[d];
+  for (int32_t d = 0; d < at->rank; ++d)
+    want[rank++] = at->shape[d];
+  for (uint32_t d = axis + 1; d < n; ++d)
+    want[rank++] = shape[d];
+  OPI_TRY(opi_need_shape(b, node, 0, want, rank, err));
+  return opi_b_set(b, node, 0, opi_input(b, node, 0)->dtype, shape, n, err);
 }
 
-#define OWN(name_, min_in_, max_in_, max_out_, infer_, work_)                                    \
+static void gather_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
+  out_work->flops = opi_k_elems_of(graph, node->in[0]);
+  out_work->bytes = opi_work_bytes(graph, node);
+}
+
+#define OWN(name_, min_in_, max_in_, max_out_, infer_, work_, carry_)                            \
   .name = name_, .domain = "opipe", .first = 1, .last = 1, .min_in = min_in_, .max_in = max_in_, \
-  .min_out = 1, .max_out = max_out_, .infer = infer_, .work = work_
+  .min_out = 1, .max_out = max_out_, .infer = infer_, .work = work_, .carry = carry_
 
 static const opi_op ops[] = {
-    {OWN("Accumulate", 1, 1, 1, accumulate_infer, NULL)},
-    {OWN("ActivationGrad", 2, 2, 1, pair_infer, transcendental_work)},
-    {OWN("SoftmaxCrossEntropyLossGrad", 3, 4, 1, loss_infer, transcendental_work)},
-    {OWN("Dropout", 5, 5, 2, dropout_infer, transcendental_work), .gradient = dropout_gradient,
-     .stops_gradient = 0x1e},
+    {OWN("Accumulate", 1, 1, 1, accumulate_infer, NULL, NULL)},
+    {OWN("ActivationGrad", 2, 2, 1, pair_infer, transcendental_work, opi_carry_broadcast)},
+    {OWN("SoftmaxGrad", 2, 2, 1, softmax_infer, softmax_work, line_carry)},
+    {OWN("LogSoftmaxGrad", 2, 2, 1, softmax_infer, transcendental_work, line_carry)},
+    {OWN("LayerNormalizationGrad", 3, 3, 1, norm_infer, norm_work, norm_carry)},
+    {OWN("RMSNormalizationGrad", 3, 3, 1, norm_infer, norm_work, norm_carry)},
+    {OWN("LayerNormalizationGradScale", 2, 2, 2, norm_scale_infer, norm_work, NULL)},
+    {OWN("RMSNormalizationGradScale", 2, 2, 1, norm_scale_infer, norm_work, NULL)},
+    {OWN("AttentionGrad", 4, 8, 6, opi_attention_grad_infer, opi_attention_grad_work, NULL)},
+    {OWN("SoftmaxCrossEntropyLossGrad", 3, 4, 1, loss_infer, transcendental_work, NULL)},
+    {OWN("GatherGrad", 2, 2, 1, gather_infer, gather_work, NULL)},
+    {OWN("ConvGradX", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL)},
+    {OWN("ConvGradW", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL)},
+    {OWN("MaxPoolGrad", 2, 2, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL)},
+    {OWN("AveragePoolGrad", 1, 1, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL)},
+    {OWN("Dropout", 5, 5, 2, dropout_infer, transcendental_work, opi_carry_first),
+     .gradient = dropout_gradient, .stops_gradient = 0x1e},
 };
 
 extern const opi_op_family opi_ops_train;
