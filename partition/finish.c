@@ -9,6 +9,7 @@
 #include "partition/memory/predict.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/simulate/replay.h"
+#include "partition/train/model.h"
 
 enum { CLASSES = 2 };
 
@@ -223,6 +224,8 @@ static opipe_status finish_all(finish *f, const opi_bound *bound, const char *tr
   OPI_TRY(check_batch(f, bound));
   OPI_TRY(open_devices(f));
   OPI_TRY(find_transport(f, transport));
+  if (f->plan->train != NULL)
+    return opi_train_finish(f->env, f->plan, f->devices, f->err);
   OPI_TRY(cut_classes(f, bound));
   OPI_TRY(name_crossings(f));
   OPI_TRY(order_and_prove(f));

@@ -15,14 +15,18 @@
 #include "partition/memory/layout.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/search/dp.h"
+#include "partition/train/model.h"
 
 enum { ATTEMPTS = 24, STAGES_MOST = 4096 };
 
 typedef struct planner {
   const opi_plan_env *env;
   const opipe_plan_params *params;
+  const opi_train_spec *spec; /* NULL: a forward plan */
   opi_plan *plan;
-  opi_bound *bound; /* the larger class */
+  opi_bound *bound;                             /* the larger class */
+  opi_training *training;                       /* of a whole micro-batch, for costs */
+  double **input_ns, **weight_ns, **forward_ns; /* training: [n_ranks][n_nodes] */
   opi_arena scratch;
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
@@ -214,6 +218,65 @@ static opipe_status profile_rank(planner *p, uint32_t rank) {
   return status;
 }
 
+/* Training: a node costs its forward and its backward; the parts are kept for the stages' times. */
+static opipe_status add_backward(planner *p, uint32_t rank) {
+  const opi_device_spec *spec = &p->plan->devices[rank];
+  const uint32_t n_nodes = p->bound->graph->n_nodes, owner = p->profile_owner[rank];
+  opi_profile *profile = p->profiles[rank];
+  opi_backend_ref backend;
+  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+  if (owner != rank) {
+    p->forward_ns[rank] = p->forward_ns[owner];
+    p->input_ns[rank] = p->input_ns[owner];
+    p->weight_ns[rank] = p->weight_ns[owner];
+    return OPIPE_OK;
+  }
+  p->forward_ns[rank] = opi_arena_copy(&p->scratch, profile->node_ns, n_nodes * sizeof(double));
+  p->input_ns[rank] = OPI_ARENA_ARRAY(&p->scratch, double, n_nodes);
+  p->weight_ns[rank] = OPI_ARENA_ARRAY(&p->scratch, double, n_nodes);
+  if (p->forward_ns[rank] == NULL || p->input_ns[rank] == NULL || p->weight_ns[rank] == NULL)
+    return opi_fail_nomem(p->err, n_nodes * sizeof(double), "costs");
+  OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, &backend, p->err));
+  OPI_TRY(backend.table->device_query(backend.self, spec->index, &info, p->err));
+  OPI_TRY(opi_train_costs(p->training, p->bound, profile, &info, spec->threads, p->input_ns[rank],
+                          p->weight_ns[rank], p->err));
+  for (uint32_t n = 0; n < n_nodes; ++n)
+    profile->node_ns[n] += p->input_ns[rank][n] + p->weight_ns[rank][n];
+  return OPIPE_OK;
+}
+
+static opipe_status add_backwards(planner *p) {
+  const uint32_t n = p->plan->n_ranks;
+  if (p->spec == NULL)
+    return OPIPE_OK;
+  p->forward_ns = OPI_ARENA_ARRAY(&p->scratch, double *, n);
+  p->input_ns = OPI_ARENA_ARRAY(&p->scratch, double *, n);
+  p->weight_ns = OPI_ARENA_ARRAY(&p->scratch, double *, n);
+  p->plan->input_ns = OPI_ARENA_ARRAY(&p->plan->arena, double, p->plan->n_stages);
+  p->plan->weight_ns = OPI_ARENA_ARRAY(&p->plan->arena, double, p->plan->n_stages);
+  if (p->forward_ns == NULL || p->input_ns == NULL || p->weight_ns == NULL ||
+      p->plan->input_ns == NULL || p->plan->weight_ns == NULL)
+    return opi_fail_nomem(p->err, n * sizeof(double *), "costs");
+  OPI_TRY(opi_train_gradient(p->plan, p->env->model, p->bound, NULL, p->env->bind, &p->training,
+                             p->err));
+  for (uint32_t r = 0; r < n; ++r)
+    OPI_TRY(add_backward(p, r));
+  return OPIPE_OK;
+}
+
+/* The three times of every stage. */
+static void train_times(planner *p) {
+  opi_plan *plan = p->plan;
+  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    plan->stage_ns[s] = plan->input_ns[s] = plan->weight_ns[s] = 0;
+  for (uint32_t n = 0; n < plan->n_nodes; ++n) {
+    const uint32_t s = plan->stage_of_node[n], rank = opi_plan_rank(plan, s, 0);
+    plan->stage_ns[s] += p->forward_ns[rank][n];
+    plan->input_ns[s] += p->input_ns[rank][n];
+    plan->weight_ns[s] += p->weight_ns[rank][n];
+  }
+}
+
 static opipe_status profile_ranks(planner *p) {
   p->profiles = OPI_ARENA_ARRAY(&p->scratch, opi_profile *, p->plan->n_ranks);
   p->profile_owner = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_ranks);
@@ -222,7 +285,7 @@ static opipe_status profile_ranks(planner *p) {
   for (uint32_t r = 0; r < p->plan->n_ranks; ++r)
     OPI_TRY(profile_rank(p, r));
   p->plan->cost_kind = p->params->cost;
-  return OPIPE_OK;
+  return add_backwards(p);
 }
 
 /* ---- the cut ---- */
@@ -266,6 +329,8 @@ static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
   p->plan->actions = NULL;
   OPI_TRY(opi_cut_times(problem, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns,
                         p->err));
+  if (p->spec != NULL)
+    train_times(p);
   return opi_plan_finish(p->env, p->plan, p->bound, p->plan->transport, p->err);
 }
 
@@ -375,6 +440,10 @@ static opipe_status make(planner *p) {
                           p->err));
   }
   OPI_TRY(copy_dims(p));
+  if (p->spec != NULL) {
+    plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
+    OPI_TRY(opi_train_spec_copy(plan, p->spec, p->err));
+  }
   OPI_TRY(choose_batch(p));
   OPI_TRY(choose_layout(p));
   OPI_TRY(choose_devices(p));
@@ -386,9 +455,9 @@ static opipe_status make(planner *p) {
   return cut(p);
 }
 
-opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params,
-                           opi_plan **out_plan, opipe_error *err) {
-  planner p = {.env = env, .params = params, .err = err};
+static opipe_status plan_with(const opi_plan_env *env, const opipe_plan_params *params,
+                              const opi_train_spec *spec, opi_plan **out_plan, opipe_error *err) {
+  planner p = {.env = env, .params = params, .spec = spec, .err = err};
   OPI_TRY(opi_plan_new(env->allocator, &p.plan, err));
   opi_arena_init(&p.scratch, env->allocator, 0);
   const opipe_status status = make(&p);
@@ -396,6 +465,7 @@ opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *par
     if (p.profile_owner[r] == r)
       opi_profile_free(p.profiles[r]);
   }
+  opi_training_free(p.training);
   opi_bound_free(p.bound);
   opi_arena_release(&p.scratch);
   if (status < 0) {
@@ -404,4 +474,15 @@ opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *par
   }
   *out_plan = p.plan;
   return OPIPE_OK;
+}
+
+opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params,
+                           opi_plan **out_plan, opipe_error *err) {
+  return plan_with(env, params, NULL, out_plan, err);
+}
+
+opipe_status opi_plan_make_training(const opi_plan_env *env, const opipe_plan_params *params,
+                                    const opi_train_spec *spec, opi_plan **out_plan,
+                                    opipe_error *err) {
+  return plan_with(env, params, spec, out_plan, err);
 }

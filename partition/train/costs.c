@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the backward of each node costs: the nodes that it anchors, by the device's rates. */
+#include <string.h>
+
+#include "partition/train/model.h"
+
+typedef struct rates {
+  const opipe_device_info *device;
+  double share; /* of the device's threads */
+} rates;
+
+static double rate_ns(const rates *r, const opi_graph *g, const opi_node *node) {
+  opi_work work = {0, 0};
+  opi_node_work(g, node, &work);
+  const double flops = r->device->peak_flops * r->share, bytes = r->device->bandwidth * r->share;
+  const double compute = flops > 0 ? work.flops / flops * 1e9 : 0;
+  const double memory = bytes > 0 ? work.bytes / bytes * 1e9 : 0;
+  return (compute > memory ? compute : memory) + r->device->launch_ns;
+}
+
+opipe_status opi_train_costs(const opi_training *training, const opi_bound *bound,
+                             const opi_profile *profile, const opipe_device_info *device,
+                             uint32_t threads, double *out_input_ns, double *out_weight_ns,
+                             opipe_error *err) {
+  const opi_graph *g = training->graph, *f = bound->graph;
+  rates r = {.device = device, .share = 1.0};
+  if (threads != 0 && device->max_threads != 0 && threads < device->max_threads)
+    r.share = (double)threads / (double)device->max_threads;
+  uint32_t *origin = opi_alloc_zero(training->arena.allocator, g->n_nodes, sizeof *origin);
+  if (origin == NULL)
+    return opi_fail_nomem(err, g->n_nodes * sizeof *origin, "costs");
+  memset(origin, 0xff, g->n_nodes * sizeof *origin);
+  for (uint32_t n = 0; n < f->n_nodes; ++n) {
+    out_input_ns[n] = out_weight_ns[n] = 0;
+    if (training->forward_of[n] != OPIPE_NONE)
+      origin[training->forward_of[n]] = n;
+  }
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const uint32_t pass = g->nodes[n].pass, at = origin[training->anchor[n]];
+    if (at == OPIPE_NONE || pass == OPIPE_PASS_FORWARD)
+      continue;
+    const double own = rate_ns(&r, f, &f->nodes[at]);
+    const double scale = own > 0 ? profile->node_ns[at] / own : 1.0; /* 1 unless measured */
+    double *to = pass == OPIPE_PASS_BACKWARD_WEIGHT ? out_weight_ns : out_input_ns;
+    to[at] += rate_ns(&r, g, &g->nodes[n]) * scale;
+  }
+  opi_free(training->arena.allocator, origin, g->n_nodes * sizeof *origin);
+  return OPIPE_OK;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From "which node in which stage" to a whole training plan: training graphs, schedule, lists,
+ * exact memory against the caps. */
+#include <string.h>
+
+#include "partition/schedule/compute_order.h"
+#include "partition/train/model.h"
+
+typedef struct finish {
+  const opi_plan_env *env;
+  opi_plan *plan;
+  const opi_rank_device *devices;
+  opi_train_model *model;
+  opi_train_lists *lists;
+  opi_arena scratch;
+  opipe_error *err;
+} finish;
+
+static opipe_status build_model(finish *f) {
+  opi_train_model_free(f->model);
+  f->model = NULL;
+  return opi_train_model_build(f->plan, f->env->model, f->env->bind, &f->model, f->err);
+}
+
+/* What a micro-batch leaves behind in each stage, for the schedule's eyes. */
+static opipe_status sum_stashes(finish *f) {
+  opi_plan *plan = f->plan;
+  const opi_train_cut *cut = f->model->cuts[0];
+  plan->stage_stash_bytes = OPI_ARENA_ARRAY(&plan->arena, uint64_t, plan->n_stages);
+  if (plan->stage_stash_bytes == NULL)
+    return opi_fail_nomem(f->err, plan->n_stages * sizeof(uint64_t), "a plan");
+  for (uint32_t c = 0; c < cut->n_cells; ++c) {
+    if (opi_cell_is_stash(&cut->cells[c]))
+      plan->stage_stash_bytes[cut->cells[c].stage] += cut->cells[c].n_bytes;
+  }
+  return OPIPE_OK;
+}
+
+/* Do all stages use F and B and nothing else, as the first model did? */
+static bool is_plain(const finish *f, const uint32_t *used) {
+  for (uint32_t s = 0; s < f->plan->n_stages; ++s) {
+    if (used[s] != (1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B))
+      return false;
+  }
+  return true;
+}
+
+static opipe_status ask_schedule(finish *f) {
+  opi_plan *plan = f->plan;
+  opi_schedule_ref schedule;
+  OPI_TRY(build_model(f));
+  OPI_TRY(sum_stashes(f));
+  if (plan->actions != NULL)
+    return OPIPE_OK;
+  OPI_TRY(f->env->plugins->schedule(f->env->plugins->ctx, plan->schedule, &schedule, f->err));
+  OPI_TRY(opi_schedule_order(&schedule, plan, f->err));
+  uint32_t *used = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_stages);
+  if (used == NULL)
+    return opi_fail_nomem(f->err, plan->n_stages * sizeof *used, "a schedule");
+  opi_train_used(plan, used);
+  return is_plain(f, used) ? OPIPE_OK : build_model(f);
+}
+
+static opipe_status name_crossings(finish *f) {
+  opi_plan *plan = f->plan;
+  const opi_train_cut *c = f->model->cuts[0];
+  plan->n_crossings = 0;
+  plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, c->n_routes);
+  if (plan->crossings == NULL)
+    return opi_fail_nomem(f->err, c->n_routes * sizeof *plan->crossings, "a plan");
+  for (uint32_t r = 0; r < c->n_routes; ++r) {
+    const opi_train_route *route = &c->routes[r];
+    if (route->phase != OPI_PHASE_F)
+      continue;
+    opi_crossing *crossing = &plan->crossings[plan->n_crossings++];
+    *crossing = (opi_crossing){
+        .name = opi_arena_strdup(&plan->arena, c->training->graph->values[route->value].name),
+        .src_stage = route->src_stage,
+        .dst_stage = route->dst_stage,
+        .n_bytes = route->n_bytes};
+    if (crossing->name == NULL)
+      return opi_fail_nomem(f->err, 0, "a plan");
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status check_caps(const finish *f) {
+  for (uint32_t r = 0; r < f->plan->n_ranks; ++r) {
+    const opi_memory *m = &f->plan->memory[r];
+    if (m->total_bytes <= m->cap_bytes)
+      continue;
+    return opi_fail(
+        f->err, OPIPE_E_LIMIT,
+        "rank %u needs %llu bytes (parameters %llu, gradients %llu, optimizer %llu, versions %llu, "
+        "stashes %llu, boundaries %llu, activations %llu, workspace %llu) of %llu: %llu too many",
+        r, (unsigned long long)m->total_bytes, (unsigned long long)m->params_bytes,
+        (unsigned long long)m->gradient_bytes, (unsigned long long)m->optimizer_bytes,
+        (unsigned long long)m->version_bytes, (unsigned long long)m->stash_bytes,
+        (unsigned long long)m->boundary_bytes, (unsigned long long)m->activation_bytes,
+        (unsigned long long)m->workspace_bytes, (unsigned long long)m->cap_bytes,
+        (unsigned long long)(m->total_bytes - m->cap_bytes));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status finish_all(finish *f) {
+  opi_plan *plan = f->plan;
+  uint32_t *alignment = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_ranks);
+  if (alignment == NULL)
+    return opi_fail_nomem(f->err, plan->n_ranks * sizeof *alignment, "a plan");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    alignment[r] = f->devices[r].alignment;
+  OPI_TRY(ask_schedule(f));
+  OPI_TRY(name_crossings(f));
+  OPI_TRY(opi_train_lists_build(plan, (const opi_train_cut *const *)f->model->cuts,
+                                f->model->n_classes, alignment, false, plan->allocator, &f->lists,
+                                f->err));
+  plan->request_ns = plan->interval_ns = f->lists->step_ns;
+  plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
+  if (plan->memory == NULL)
+    return opi_fail_nomem(f->err, plan->n_ranks * sizeof *plan->memory, "a prediction");
+  OPI_TRY(opi_train_predict(plan, f->model, f->lists, f->devices, 0, plan->memory, f->err));
+  return check_caps(f);
+}
+
+opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan,
+                              const opi_rank_device *devices, opipe_error *err) {
+  finish f = {.env = env, .plan = plan, .devices = devices, .err = err};
+  opi_arena_init(&f.scratch, plan->allocator, 0);
+  const opipe_status status = finish_all(&f);
+  opi_train_lists_free(f.lists);
+  opi_train_model_free(f.model);
+  opi_arena_release(&f.scratch);
+  return status;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exact memory of a training plan: every program is compiled (which takes no device memory) and the
+ * needs are added up: weights by partition/memory/weights.h, slots by the lists, one arena per rank
+ * for its largest program.
+ */
+#include <string.h>
+
+#include "partition/memory/weights.h"
+#include "partition/train/model.h"
+
+typedef struct predict {
+  const opi_plan *plan;
+  const opi_train_model *model;
+  const opi_rank_device *devices;
+  opi_memory *memory;
+  opi_arena scratch;
+  opipe_program **programs;                /* [instances * OPI_PROGRAMS * classes] */
+  uint32_t **params;                       /* [n_stages] slots that the stage reads */
+  uint32_t *n_params;                      /* [n_stages] */
+  uint64_t *arena_bytes, *workspace_bytes; /* [n_ranks] of the largest program */
+  uint32_t per_instance, compile_flags;
+  opipe_error *err;
+} predict;
+
+/* Tensors of optimizer state per parameter. */
+static uint32_t moments(const opi_optimizer *optimizer) {
+  if (optimizer->kind == OPI_OPT_SGD)
+    return optimizer->momentum != 0 ? 1 : 0;
+  return 2;
+}
+
+static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
+  const opi_plan *plan = p->plan;
+  const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
+  const opi_train_program *cut = opi_train_program_of(p->model->cuts[class], stage, program);
+  const opipe_backend *t = p->devices[rank].backend->table;
+  if (cut->graph.n_nodes == 0)
+    return OPIPE_OK;
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .flags = p->compile_flags,
+      .graph = &cut->graph};
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  opipe_program **to = &p->programs[instance * p->per_instance + class * OPI_PROGRAMS + program];
+  OPI_TRY(t->compile(p->devices[rank].device, &params, to, p->err));
+  OPI_TRY(t->program_info(*to, &info, p->err));
+  const uint64_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
+  const uint64_t arena = opi_align_up(info.arena_bytes, align);
+  if (arena > p->arena_bytes[rank]) {
+    p->arena_bytes[rank] = arena;
+    p->workspace_bytes[rank] = info.workspace_bytes;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status compile_all(predict *p) {
+  const uint32_t n = p->plan->n_stages * p->plan->n_replicas;
+  for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t c = 0; c < p->model->n_classes; ++c) {
+      for (uint32_t k = 0; k < OPI_PROGRAMS; ++k) {
+        const opipe_status status = compile_one(p, i, c, k);
+        if (status < 0)
+          return opi_error_prefix(p->err, "rank %u, stage %u: ", p->plan->instance_rank[i],
+                                  i / p->plan->n_replicas);
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status add_weights(predict *p) {
+  const opi_plan *plan = p->plan;
+  const opi_train_cut *cut = p->model->cuts[0];
+  const uint32_t n = plan->n_stages * plan->n_replicas;
+  opi_weight_place *places = OPI_ARENA_ARRAY(&p->scratch, opi_weight_place, n);
+  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, n);
+  if (places == NULL || bytes == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *places, "a prediction");
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t stage = i / plan->n_replicas, rank = plan->instance_rank[i];
+    places[i] = (opi_weight_place){.rank = rank,
+                                   .stage = stage,
+                                   .replica = i % plan->n_replicas,
+                                   .alignment = p->devices[rank].alignment,
+                                   .n_programs = p->per_instance,
+                                   .n_params = p->n_params[stage],
+                                   .backend = p->devices[rank].backend,
+                                   .programs = &p->programs[i * p->per_instance],
+                                   .params = p->params[stage]};
+  }
+  const opi_weight_query query = {
+      .places = places,
+      .sources = cut->sources,
+      .trained = cut->trained,
+      .n_places = n,
+      .n_sources = cut->n_params,
+      .n_versions = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
+      .n_moments = moments(&plan->train->optimizer)};
+  OPI_TRY(opi_predict_weights(&query, &p->scratch, NULL, bytes, p->err));
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_memory *m = &p->memory[plan->instance_rank[i]];
+    m->params_bytes += bytes[i].params;
+    m->version_bytes += bytes[i].versions;
+    m->gradient_bytes += bytes[i].gradients;
+    m->optimizer_bytes += bytes[i].optimizer;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status list_params(predict *p) {
+  for (uint32_t s = 0; s < p->plan->n_stages; ++s)
+    OPI_TRY(
+        opi_train_stage_params(p->model, s, &p->scratch, &p->params[s], &p->n_params[s], p->err));
+  return OPIPE_OK;
+}
+
+static opipe_status predict_all(predict *p, const opi_train_lists *lists) {
+  const opi_plan *plan = p->plan;
+  const uint32_t n = plan->n_stages * plan->n_replicas;
+  p->per_instance = OPI_PROGRAMS * p->model->n_classes;
+  p->programs = OPI_ARENA_ARRAY(&p->scratch, opipe_program *, (size_t)n * p->per_instance);
+  p->params = OPI_ARENA_ARRAY(&p->scratch, uint32_t *, plan->n_stages);
+  p->n_params = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_stages);
+  p->arena_bytes = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_ranks);
+  p->workspace_bytes = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_ranks);
+  if (p->programs == NULL || p->params == NULL || p->n_params == NULL || p->arena_bytes == NULL ||
+      p->workspace_bytes == NULL)
+    return opi_fail_nomem(p->err, n * sizeof(void *), "a prediction");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const uint64_t cap = plan->devices[r].memory_bytes;
+    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap};
+  }
+  OPI_TRY(list_params(p));
+  OPI_TRY(compile_all(p));
+  OPI_TRY(add_weights(p));
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    opi_memory *m = &p->memory[r];
+    m->workspace_bytes = p->workspace_bytes[r];
+    m->activation_bytes = p->arena_bytes[r] - p->workspace_bytes[r];
+    m->boundary_bytes = lists->boundary_bytes[r];
+    m->stash_bytes = lists->stash_bytes[r];
+    m->total_bytes = m->params_bytes + m->gradient_bytes + m->optimizer_bytes + m->version_bytes +
+                     m->stash_bytes + m->boundary_bytes + p->arena_bytes[r];
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_predict(const opi_plan *plan, const opi_train_model *model,
+                               const opi_train_lists *lists, const opi_rank_device *devices,
+                               uint32_t compile_flags, opi_memory *out_memory, opipe_error *err) {
+  predict p = {.plan = plan,
+               .model = model,
+               .devices = devices,
+               .memory = out_memory,
+               .compile_flags = compile_flags,
+               .err = err};
+  opi_arena_init(&p.scratch, plan->allocator, 0);
+  const opipe_status status = predict_all(&p, lists);
+  const uint32_t n = plan->n_stages * plan->n_replicas * p.per_instance;
+  for (uint32_t i = 0; p.programs != NULL && i < n; ++i) {
+    if (p.programs[i] != NULL) {
+      const uint32_t rank = plan->instance_rank[i / p.per_instance];
+      devices[rank].backend->table->program_free(p.programs[i]);
+    }
+  }
+  opi_arena_release(&p.scratch);
+  return status;
+}
