@@ -37,7 +37,10 @@ typedef struct opipe_action {
 } opipe_action;
 OPIPE_STATIC_ASSERT(sizeof(opipe_action) == 32, "opipe_action is frozen at 32 bytes");
 
-enum { OPIPE_ACTION_RECOMPUTE = 1u, OPIPE_ACTION_OVERLAP_NEXT = 2u };
+/* NEXT_STEP (since 1.1; double-buffered versions only): a forward of the next mini-batch. The
+ * records are then the body of an endless stream: the flagged ones, in order, are its prologue, the
+ * body without them is its epilogue. */
+enum { OPIPE_ACTION_RECOMPUTE = 1u, OPIPE_ACTION_OVERLAP_NEXT = 2u, OPIPE_ACTION_NEXT_STEP = 4u };
 
 /* An option of a schedule: NAME:key=value. type: 'i' integer in [min, max], 's' one of `choices`
  * ("a|b|c"), 'x' number, 't' text. */

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The action language: what every rank does, one after the other, independent of any graph.
+ *
+ *   compute records (a plugin's, a file's) -> order checked -> B split or merged -> messages placed
+ *   -> receives placed -> reductions, frees, steps placed -> proven under the transport's rule
+ *
+ * A list holds the actions of all ranks, rank by rank; each pass makes a new list and leaves the
+ * old one alone. A *problem* says what the list is about: which instance lives where, which stages
+ * feed which. Stages usually form a chain; real models have edges that skip stages.
+ */
+#ifndef OPI_ACTIONS_H
+#define OPI_ACTIONS_H
+
+#include <opipe/schedule.h>
+
+#include "loader/base/base.h"
+
+/* Kinds. Text: stage KIND micro-batch, as 2F0, 2SEND_F0; REDUCE, UNSHARD, RESHARD have no
+ * micro-batch, STEP neither (it belongs to the rank). */
+enum {
+  OPI_DO_F = 0, /* forward */
+  OPI_DO_B,     /* whole backward: I and W in one */
+  OPI_DO_I,     /* backward for the input */
+  OPI_DO_W,     /* backward for the weights, after its I */
+  OPI_DO_R,     /* forward once more, for the backward that follows */
+  OPI_DO_SEND_F,
+  OPI_DO_RECV_F,
+  OPI_DO_SEND_B, /* stage: edge.dst, gradients travel backwards */
+  OPI_DO_RECV_B, /* stage: edge.src */
+  OPI_DO_REDUCE, /* gradients of one instance, over its replicas */
+  OPI_DO_STEP,   /* optimizer, all instances of the rank */
+  OPI_DO_FREE,   /* the stash of one (stage, micro-batch, slice) */
+  OPI_DO_UNSHARD,
+  OPI_DO_RESHARD,
+  OPI_DO_OFFLOAD,
+  OPI_DO_RELOAD,
+  OPI_DO_KINDS
+};
+
+/* flags: those of opipe_action (OPIPE_ACTION_OVERLAP_NEXT: this one and the next form an
+ * OVERLAP_F_B container; OPIPE_ACTION_NEXT_STEP: of the next mini-batch). */
+typedef struct opi_do {
+  uint32_t stage; /* OPIPE_NONE: STEP */
+  uint32_t microbatch;
+  uint32_t edge; /* SEND_x, RECV_x: index in the problem's edges; else OPIPE_NONE */
+  uint16_t replica;
+  uint16_t peer; /* SEND_x, RECV_x: replica at the other end */
+  uint16_t slice;
+  uint16_t version;
+  uint8_t kind; /* OPI_DO_* */
+  uint8_t part;
+  uint16_t flags;
+} opi_do;
+
+typedef struct opi_do_list {
+  opi_arena arena;
+  opi_do *items;        /* rank by rank */
+  uint32_t *rank_first; /* [n_ranks + 1] into items */
+  uint32_t n_items, n_ranks, room;
+} opi_do_list;
+
+/* Activations go from src to dst, gradients back. */
+typedef struct opi_stage_edge {
+  uint32_t src, dst; /* stages, src < dst */
+} opi_stage_edge;
+
+/* Borrowed arrays. Instance index: stage * n_replicas + replica. */
+typedef struct opi_problem {
+  uint32_t n_ranks, n_stages, n_replicas, n_microbatches, n_slices, n_parts;
+  uint32_t mode;                 /* OPIPE_MODE_* */
+  uint32_t versions;             /* OPIPE_VERSIONS_* */
+  uint32_t sync;                 /* OPIPE_SYNC_* */
+  const uint32_t *instance_rank; /* OPIPE_NONE: there is no such instance */
+  /* [n_stages] Not NULL: each micro-batch of the stage is cut along its rows between that many
+   * replicas, which all compute it. NULL: each micro-batch passes one replica of a stage, read off
+   * the records. */
+  const uint32_t *stage_shares;
+  const opi_stage_edge *edges; /* [n_edges] */
+  uint32_t n_edges;
+  uint32_t send_slots; /* messages of one stream sent and not yet received; 0: any number. A send
+                          waits for its slot */
+  uint32_t recv_slots; /* of one stream posted and not yet consumed; 0: any number */
+  const uint64_t *stash_bytes;      /* by instance, one whole micro-batch; NULL: 1 each */
+  const uint64_t *rank_stash_bytes; /* [n_ranks] cap of stashes; NULL: none */
+} opi_problem;
+
+/* ---- lists ---- */
+
+opipe_status opi_do_list_create(const opipe_allocator *allocator, uint32_t n_ranks,
+                                opi_do_list **out_list, opipe_error *err);
+void opi_do_list_free(opi_do_list *list); /* accepts NULL */
+/* Appends to the rank that is being filled; ranks are filled in rising order, opi_do_list_rank
+ * begins one and, with n_ranks, ends the last. */
+opipe_status opi_do_list_add(opi_do_list *list, opi_do item, opipe_error *err);
+void opi_do_list_rank(opi_do_list *list, uint32_t rank);
+/* From a plugin's records, in each rank's order. Errors: INVALID, a record out of range. */
+opipe_status opi_do_list_from_records(const opi_problem *problem, const opipe_action *records,
+                                      uint32_t n_records, const opipe_allocator *allocator,
+                                      opi_do_list **out_list, opipe_error *err);
+/* The chain 0 -> 1 -> ... into edges [n_stages - 1]. */
+void opi_edges_chain(opi_stage_edge *edges, uint32_t n_stages);
+bool opi_do_is_compute(uint32_t kind); /* F B I W R */
+bool opi_do_is_message(uint32_t kind); /* SEND_x RECV_x */
+const char *opi_do_kind_name(uint32_t kind);
+/* "2F0", "3SEND_F1>5" into buffer [room], which is returned. */
+const char *opi_do_text(const opi_problem *problem, const opi_do *item, char *buffer, size_t room);
+
+/* ---- passes: pure; the result is the caller's ---- */
+
+/* Compute order alone: range, home, exactly once per pass (a B, or an I and a W), F before B before
+ * its W in each rank, slices forward in rising and backward in falling order, the replica of a
+ * micro-batch. Errors: INVALID with rank, step, action. */
+opipe_status opi_pass_check(const opi_problem *problem, const opi_do_list *list,
+                            const opipe_allocator *allocator, opipe_error *err);
+/* B -> I, W; and I directly followed by its W (other actions of other kinds apart) -> B. */
+opipe_status opi_pass_split(const opi_do_list *list, const opipe_allocator *allocator,
+                            opi_do_list **out_list, opipe_error *err);
+opipe_status opi_pass_merge(const opi_do_list *list, const opipe_allocator *allocator,
+                            opi_do_list **out_list, opipe_error *err);
+/* Sends behind their producers, each with its receive put at the end of the peer's list at the same
+ * moment (a global order of messages: safe under every rule). Errors: INVALID, what every stopped
+ * rank waits for. */
+opipe_status opi_pass_messages(const opi_problem *problem, const opi_do_list *list,
+                               const opipe_allocator *allocator, opi_do_list **out_list,
+                               opipe_error *err);
+/* Receives moved to just before the (depth - 1)-th compute in front of their consumer; depth >= 1,
+ * 1: just before it. */
+opipe_status opi_pass_defer(const opi_problem *problem, const opi_do_list *list, uint32_t depth,
+                            const opipe_allocator *allocator, opi_do_list **out_list,
+                            opipe_error *err);
+/* UNSHARD before first use, RESHARD after, at most max_active stages at a time. */
+opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
+                              const opipe_allocator *allocator, opi_do_list **out_list,
+                              opipe_error *err);
+/* REDUCE of every instance (of those with replicas only, unless `all`), placed by problem->sync. */
+opipe_status opi_pass_reduce(const opi_problem *problem, const opi_do_list *list, bool all,
+                             const opipe_allocator *allocator, opi_do_list **out_list,
+                             opipe_error *err);
+/* FREE behind the last reader of every stash; STEP behind the rank's last backward or REDUCE. */
+opipe_status opi_pass_finish(const opi_problem *problem, const opi_do_list *list,
+                             const opipe_allocator *allocator, opi_do_list **out_list,
+                             opipe_error *err);
+
+typedef struct opi_lowering {
+  uint32_t receive_depth; /* 0: early, as placed; else opi_pass_defer's depth */
+} opi_lowering;
+/* All of them: check, messages, defer, reduce, finish. */
+opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
+                             const opi_lowering *how, const opipe_allocator *allocator,
+                             opi_do_list **out_list, opipe_error *err);
+
+/* ---- proof ---- */
+
+/* How a transport matches messages.
+ *   TAG       by number; a send never stops the rank, a consumer waits for its message
+ *   STREAM    first in first out per (edge, direction, replicas)
+ *   EDGE      first in first out per directed pair of ranks
+ *   PAIR      one queue per pair of ranks, both directions: sends and receives in one order
+ *   BLOCKING  send and receive meet; both ranks stand still until then
+ *   GROUPED   neighbouring messages of a rank start together and are waited for together */
+enum {
+  OPI_RULE_TAG = 0,
+  OPI_RULE_STREAM,
+  OPI_RULE_EDGE,
+  OPI_RULE_PAIR,
+  OPI_RULE_BLOCKING,
+  OPI_RULE_GROUPED,
+  OPI_RULES
+};
+const char *opi_rule_name(uint32_t rule);
+bool opi_rule_parse(const char *text, uint32_t *out_rule);
+
+typedef struct opi_proof {
+  uint64_t *peak_stash; /* [n_ranks] bytes, or with stash_bytes NULL in 1/scale micro-batches;
+                           caller's memory, may be NULL */
+  uint32_t scale;       /* out: n_slices * n_parts without stash_bytes, else 1 */
+  uint32_t n_messages;  /* out */
+} opi_proof;
+
+/* The whole proof of a lowered list: opi_pass_check, every message once at both ends and at home,
+ * order of matching, dependencies and deadlock (the cycle, with rank, step and action), versions
+ * (double-buffered: prologue, bodies and epilogue), slots, caps. Errors: INVALID (what is wrong),
+ * LIMIT (a cap). */
+opipe_status opi_proof_check(const opi_problem *problem, const opi_do_list *list, uint32_t rule,
+                             const opipe_allocator *allocator, opi_proof *out_proof,
+                             opipe_error *err);
+
+#endif /* OPI_ACTIONS_H */
