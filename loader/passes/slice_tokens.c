@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the graph of one token slice; see tokens.h.
+ *
+ * The whole graph is walked once. A value is either *whole* (as it was) or *sliced* (rows of this
+ * slice, its carry says where). A node is emitted sliced when it reads something sliced, or when it
+ * joins a parameter with something that has the token axis (the embedding); its operator's axis
+ * rule must agree, as for micro-batches. Whole operands that have the axis are cut at their reader.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "loader/ops/attention.h"
+#include "loader/ops/common.h"
+#include "loader/passes/tokens.h"
+#include "loader/passes/walk.h"
+
+typedef struct slicer {
+  const opi_tokens *t;
+  const opi_graph *whole;
+  int64_t first, length;
+  const opi_evaluator *evaluator;
+  opi_arena scratch;
+  opi_builder b;
+  uint32_t *map;    /* [n_values] in the slice's graph, OPIPE_NONE: not made */
+  opi_carry *carry; /* [n_values] of sliced values; axis -1: whole */
+  bool *weighty;    /* [n_values] depends on a parameter */
+  bool *needed;     /* [n_nodes] */
+  bool *main;       /* [n_nodes] not only for masks of attention */
+  const char **state_names;
+  uint32_t *pasts, *presents; /* [n_states] in the graph under construction */
+  uint32_t n_states;
+  opipe_error *err;
+} slicer;
+
+static bool is_sliced(const slicer *s, uint32_t v) {
+  return v != OPIPE_NONE && opi_carries(&s->carry[v]);
+}
+
+static int64_t end_of(const slicer *s) {
+  return s->first + s->length;
+}
+
+/* The only token dimension of a whole value, as a carry. */
+static opi_carry plain_carry(const slicer *s, uint32_t v) {
+  const int8_t *d = s->t->dims[v];
+  return d[0] >= 0 && d[1] < 0 ? (opi_carry){d[0], 0, 1, 1} : OPI_CARRY_NONE;
+}
+
+static opipe_status refuse(const slicer *s, const opi_node *node, const char *why) {
+  return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "node '%s' (%s): tokens cannot be sliced: %s",
+                  node->name, node->op, why);
+}
+
+/* ---- values ---- */
+
+static opipe_status copy_value(slicer *s, uint32_t v) {
+  const opi_value from = s->whole->values[v];
+  const uint32_t made =
+      opi_b_borrow(&s->b, from.name, from.dtype, from.shape, (uint32_t)from.rank, from.data);
+  if (made == OPIPE_NONE)
+    return opi_fail_nomem(s->err, sizeof(from), "a value");
+  opi_value *to = opi_b_value(&s->b, made);
+  to->flags = (from.flags & ~(uint32_t)OPI_VALUE_OUTPUT) |
+              (from.data != NULL ? (uint32_t)OPI_VALUE_BORROWED : 0u);
+  to->source = from.source;
+  s->map[v] = made;
+  return OPIPE_OK;
+}
+
+/* Operand i of a sliced node: itself, or cut to this slice where `how` says that it carries. */
+static opipe_status operand(slicer *s, uint32_t v, const opi_carry *how, uint32_t *out) {
+  *out = s->map[v];
+  if (is_sliced(s, v) || !opi_carries(how))
+    return OPIPE_OK;
+  return opi_k_slice(&s->b, s->map[v], how->axis, s->first, end_of(s), out, s->err);
+}
+
+/* ---- nodes ---- */
+
+/* Emits a copy with these inputs; the outputs keep their names. */
+static opipe_status emit(slicer *s, const opi_node *node, const uint32_t *in) {
+  uint32_t *out = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_out);
+  const char **names = OPI_ARENA_ARRAY(&s->scratch, const char *, node->n_out);
+  if (out == NULL || names == NULL)
+    return opi_fail_nomem(s->err, node->n_out * 12, "a node");
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    names[o] = node->out[o] == OPIPE_NONE ? "" : s->whole->values[node->out[o]].name;
+  const opi_emit how = {.op = node->op,
+                        .domain = node->domain,
+                        .in = in,
+                        .n_in = node->n_in,
+                        .n_out = node->n_out,
+                        .attrs = node->attrs,
+                        .n_attrs = node->n_attrs,
+                        .version = node->version,
+                        .out_names = names,
+                        .pattern = node->pattern};
+  OPI_TRY(opi_b_emit_kept(&s->b, &how, out, s->err));
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] == OPIPE_NONE)
+      continue;
+    s->map[node->out[o]] = out[o];
+    opi_b_value(&s->b, out[o])->source = s->whole->values[node->out[o]].source;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status emit_whole(slicer *s, const opi_node *node) {
+  uint32_t *in = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_in);
+  if (in == NULL)
+    return opi_fail_nomem(s->err, node->n_in * 4, "a node");
+  for (uint32_t i = 0; i < node->n_in; ++i)
+    in[i] = node->in[i] == OPIPE_NONE ? OPIPE_NONE : s->map[node->in[i]];
+  return emit(s, node, in);
+}
+
+/* The shape operand of Reshape and Expand: the output's, with the slice's rows. */
+static opipe_status shape_operand(slicer *s, const opi_node *node, const opi_carry *out_carry,
+                                  uint32_t *out) {
+  const opi_value *y = &s->whole->values[node->out[0]];
+  int64_t shape[OPIPE_MAX_RANK];
+  for (int32_t d = 0; d < y->rank; ++d)
+    shape[d] = y->shape[d];
+  if (opi_carries(out_carry))
+    shape[out_carry->axis] = out_carry->outer * s->length * out_carry->inner;
+  return opi_ints_value(&s->b, shape, (uint32_t)y->rank, out, s->err);
+}
+
+static opipe_status emit_sliced(slicer *s, const opi_node *node, const opi_carry *in_carry,
+                                const opi_carry *out_carry) {
+  const bool shaped = strcmp(node->op, "Reshape") == 0 || strcmp(node->op, "Expand") == 0;
+  uint32_t *in = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_in);
+  if (in == NULL)
+    return opi_fail_nomem(s->err, node->n_in * 4, "a node");
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    in[i] = OPIPE_NONE;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
+    if (shaped && i == 1) {
+      OPI_TRY(shape_operand(s, node, &out_carry[0], &in[i]));
+      continue;
+    }
+    if (s->t->differs[node->in[i]])
+      return refuse(s, node, "it reads the number of tokens");
+    OPI_TRY(operand(s, node->in[i], &in_carry[i], &in[i]));
+  }
+  OPI_TRY(emit(s, node, in));
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] != OPIPE_NONE)
+      s->carry[node->out[o]] = out_carry[o];
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status rule(const slicer *s, const opi_node *node, const opi_carry *in, opi_carry *out,
+                         opipe_error *err) {
+  const opi_op *op = opi_op_find(node->domain, node->op);
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    out[o] = OPI_CARRY_NONE;
+  if (op == NULL || op->carry == NULL)
+    return opi_carry_fail(s->whole, node, err, "the operator has no rule for it");
+  return op->carry(s->whole, node, in, out, err);
+}
+
+/* Asks the operator's rule, with whole operands taken to carry the axis where they have it; then
+ * with each of them, in turn, taken not to. */
+static opipe_status agree(slicer *s, const opi_node *node, opi_carry *in, opi_carry *out) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  opipe_status status = rule(s, node, in, out, &why);
+  for (uint32_t i = 0; i < node->n_in && status == OPIPE_E_UNSUPPORTED; ++i) {
+    const opi_carry had = in[i];
+    if (node->in[i] == OPIPE_NONE || is_sliced(s, node->in[i]) || !opi_carries(&had))
+      continue;
+    in[i] = OPI_CARRY_NONE;
+    status = rule(s, node, in, out, NULL);
+    if (status < 0)
+      in[i] = had;
+  }
+  if (status < 0 && s->err != NULL)
+    *s->err = why;
+  return status;
+}
+
+/* ---- attention ---- */
+
+static opipe_status check_attention(slicer *s, const opi_node *node, uint32_t axis) {
+  static const char *const extra[] = {"", "", "", "", "past_key", "past_value", "lengths of keys"};
+  for (uint32_t i = OPI_ATT_PAST_K; i < OPI_ATT_INPUTS; ++i) {
+    if (opi_node_in(node, i) != OPIPE_NONE) {
+      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                      "node '%s' (Attention): tokens cannot be sliced: it has %s already",
+                      node->name, extra[i]);
+    }
+  }
+  for (uint32_t o = OPI_ATT_PRESENT_K; o < node->n_out; ++o) {
+    if (node->out[o] != OPIPE_NONE)
+      return refuse(s, node, "more than its first output is read");
+  }
+  for (uint32_t i = 0; i <= OPI_ATT_V; ++i) {
+    const opi_carry *c = &s->carry[node->in[i]];
+    if (!is_sliced(s, node->in[i]) || c->axis != (int32_t)axis || c->outer != 1 || c->inner != 1)
+      return refuse(s, node, "queries, keys and values do not all have tokens as rows");
+  }
+  const uint32_t mask = opi_node_in(node, OPI_ATT_MASK);
+  if (mask != OPIPE_NONE && is_sliced(s, mask))
+    return refuse(s, node, "its mask is made from activations");
+  if (opi_attr_int(node, "is_causal", 0) == 0 &&
+      (mask == OPIPE_NONE || !opi_mask_is_causal(s->t, mask)))
+    return refuse(s, node, "it is not causal: rows may read later tokens");
+  return OPIPE_OK;
+}
+
+/* Rows of this slice, columns up to its end, where the mask has them. */
+static opipe_status cut_mask(slicer *s, const opi_node *node, uint32_t *out) {
+  const uint32_t mask = opi_node_in(node, OPI_ATT_MASK);
+  *out = OPIPE_NONE;
+  if (mask == OPIPE_NONE)
+    return OPIPE_OK;
+  const opi_value *m = &s->whole->values[mask];
+  *out = s->map[mask];
+  if (m->rank >= 2 && m->shape[m->rank - 2] == s->t->n_tokens)
+    OPI_TRY(opi_k_slice(&s->b, *out, m->rank - 2, s->first, end_of(s), out, s->err));
+  if (m->rank < 1 || m->shape[m->rank - 1] == 1 || end_of(s) == s->t->n_tokens)
+    return OPIPE_OK;
+  if (m->shape[m->rank - 1] != s->t->n_tokens)
+    return refuse(s, node, "its mask has other columns than tokens");
+  return opi_k_slice(&s->b, *out, m->rank - 1, 0, end_of(s), out, s->err);
+}
+
+static opipe_status add_past(slicer *s, const opi_node *node, uint32_t which, uint32_t *out) {
+  const opi_value *x = &s->whole->values[node->in[which]];
+  const int64_t heads = x->rank == 4 ? x->shape[1] : opi_attr_int(node, "kv_num_heads", 1);
+  const int64_t size = x->rank == 4 ? x->shape[3] : x->shape[2] / heads;
+  const int64_t shape[4] = {x->shape[0], heads, s->first, size};
+  const char *name = opi_arena_printf(&s->scratch, "%s/past", s->state_names[s->n_states]);
+  *out = OPIPE_NONE;
+  if (s->first == 0)
+    return OPIPE_OK;
+  *out = name == NULL ? OPIPE_NONE : opi_b_borrow(&s->b, name, x->dtype, shape, 4, NULL);
+  if (*out == OPIPE_NONE || !opi_graph_add_input(s->b.graph, *out))
+    return opi_fail_nomem(s->err, sizeof(opi_value), "an input");
+  opi_b_value(&s->b, *out)->flags = OPI_VALUE_INPUT;
+  return OPIPE_OK;
+}
+
+static opipe_status emit_attention(slicer *s, const opi_node *node) {
+  const opi_value *q = &s->whole->values[node->in[OPI_ATT_Q]];
+  const uint32_t axis = q->rank == 3 ? 1 : 2;
+  const bool last = end_of(s) == s->t->n_tokens;
+  uint32_t in[OPI_ATT_INPUTS], out[3];
+  OPI_TRY(check_attention(s, node, axis));
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
+    in[i] = i <= OPI_ATT_V ? s->map[node->in[i]] : OPIPE_NONE;
+  OPI_TRY(cut_mask(s, node, &in[OPI_ATT_MASK]));
+  const uint32_t state = s->n_states;
+  const char *name = s->whole->values[node->out[0]].name;
+  for (uint32_t k = 0; k < 2; ++k) {
+    s->state_names[s->n_states] =
+        opi_arena_printf(&s->scratch, "%s/%s", name, k == 0 ? "keys" : "values");
+    if (s->state_names[s->n_states] == NULL)
+      return opi_fail_nomem(s->err, 64, "a name");
+    OPI_TRY(add_past(s, node, k == 0 ? OPI_ATT_K : OPI_ATT_V, &in[OPI_ATT_PAST_K + k]));
+    s->pasts[s->n_states++] = in[OPI_ATT_PAST_K + k];
+  }
+  const char *const names[3] = {name, s->state_names[state], s->state_names[state + 1]};
+  const opi_emit how = {.op = node->op,
+                        .domain = node->domain,
+                        .in = in,
+                        .n_in = OPI_ATT_PAST_V + 1,
+                        .n_out = last ? 1 : 3,
+                        .attrs = node->attrs,
+                        .n_attrs = node->n_attrs,
+                        .version = node->version,
+                        .out_names = names,
+                        .pattern = node->pattern};
+  OPI_TRY(opi_b_emit_kept(&s->b, &how, out, s->err));
+  s->map[node->out[0]] = out[0];
+  opi_b_value(&s->b, out[0])->source = s->whole->values[node->out[0]].source;
+  for (uint32_t k = 0; k < 2; ++k)
+    s->presents[state + k] = last ? OPIPE_NONE : out[1 + k];
+  const opi_value *y = &s->whole->values[node->out[0]];
+  s->carry[node->out[0]] = (opi_carry){y->rank == 3 ? 1 : 2, 0, 1, 1};
+  return OPIPE_OK;
+}
+
+/* ---- the walk ---- */
+
+/* What node n reads: is any of it sliced, a parameter's, or of the token axis? */
+static void look(const slicer *s, const opi_node *node, opi_carry *in, bool *out_sliced,
+                 bool *out_weighty, bool *out_tokens) {
+  *out_sliced = *out_weighty = *out_tokens = false;
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const uint32_t v = node->in[i];
+    in[i] = OPI_CARRY_NONE;
+    if (v == OPIPE_NONE)
+      continue;
+    in[i] = is_sliced(s, v) ? s->carry[v] : plain_carry(s, v);
+    *out_sliced = *out_sliced || is_sliced(s, v);
+    *out_weighty = *out_weighty || s->weighty[v];
+    *out_tokens = *out_tokens || opi_carries(&in[i]);
+  }
+}
+
+static bool is_attention(const opi_node *node) {
+  return strcmp(node->op, "Attention") == 0 && node->domain[0] == '\0';
+}
+
+static opipe_status walk_node(slicer *s, const opi_node *node, bool main) {
+  bool sliced, weighty, tokens;
+  opi_carry *in = OPI_ARENA_ARRAY(&s->scratch, opi_carry, (size_t)node->n_in + node->n_out);
+  if (in == NULL)
+    return opi_fail_nomem(s->err, (node->n_in + node->n_out) * sizeof(*in), "carries");
+  opi_carry *out = in + node->n_in;
+  s->b.origin = node;
+  s->b.n_emitted = 0;
+  look(s, node, in, &sliced, &weighty, &tokens);
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] != OPIPE_NONE)
+      s->weighty[node->out[o]] = weighty;
+  }
+  if (sliced && !main)
+    return refuse(s, node, "a mask is made from activations");
+  if (sliced && is_attention(node) && is_sliced(s, node->in[OPI_ATT_K]))
+    return emit_attention(s, node);
+  if (sliced) {
+    OPI_TRY(agree(s, node, in, out));
+    return emit_sliced(s, node, in, out);
+  }
+  if (main && weighty && tokens && rule(s, node, in, out, NULL) >= 0 && opi_carries(&out[0]))
+    return emit_sliced(s, node, in, out);
+  return emit_whole(s, node);
+}
+
+static void mark_producer(const slicer *s, uint32_t v, bool main) {
+  const uint32_t n = v == OPIPE_NONE ? OPIPE_NONE : s->whole->values[v].producer;
+  if (n == OPIPE_NONE)
+    return;
+  s->needed[n] = true;
+  s->main[n] = s->main[n] || main;
+}
+
+/* What only masks need stays whole: rows and columns are cut where attention reads it. */
+static void mark_needed(const slicer *s, uint32_t output) {
+  mark_producer(s, output, true);
+  for (uint32_t n = s->whole->n_nodes; n-- > 0;) {
+    const opi_node *node = &s->whole->nodes[n];
+    for (uint32_t i = 0; s->needed[n] && i < node->n_in; ++i) {
+      const bool mask = is_attention(node) && i == OPI_ATT_MASK;
+      mark_producer(s, node->in[i], s->main[n] && !mask);
+    }
+  }
+}
+
+static opipe_status copy_values(slicer *s) {
+  for (uint32_t i = 0; i < s->whole->n_inputs; ++i) {
+    OPI_TRY(copy_value(s, s->whole->inputs[i]));
+    if (!opi_graph_add_input(s->b.graph, s->map[s->whole->inputs[i]]))
+      return opi_fail_nomem(s->err, 4, "an input");
+  }
+  for (uint32_t v = 0; v < s->whole->n_values; ++v) {
+    const opi_value *value = &s->whole->values[v];
+    if (value->producer != OPIPE_NONE || s->map[v] != OPIPE_NONE)
+      continue;
+    s->weighty[v] = (value->flags & OPI_VALUE_INITIALIZER) != 0 &&
+                    opi_dtype_is_float(value->dtype) && opi_elems(value) > 1;
+    OPI_TRY(copy_value(s, v));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status build(slicer *s, uint32_t output) {
+  mark_needed(s, output);
+  OPI_TRY(copy_values(s));
+  for (uint32_t n = 0; n < s->whole->n_nodes; ++n) {
+    if (s->needed[n])
+      OPI_TRY(walk_node(s, &s->whole->nodes[n], s->main[n]));
+  }
+  if (!is_sliced(s, output)) {
+    return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "output '%s' has no token axis to slice",
+                    s->whole->values[output].name);
+  }
+  if (!opi_graph_add_output(s->b.graph, s->map[output]))
+    return opi_fail_nomem(s->err, 4, "an output");
+  for (uint32_t i = 0; i < s->n_states; ++i) {
+    if (s->presents[i] != OPIPE_NONE && !opi_graph_add_output(s->b.graph, s->presents[i]))
+      return opi_fail_nomem(s->err, 4, "an output");
+  }
+  return opi_pass_dead(&s->b, s->err);
+}
+
+static opipe_status open_slicer(slicer *s) {
+  const uint32_t n = s->whole->n_values, most = 2 * s->whole->n_nodes + 1;
+  opi_graph *graph = opi_graph_new(&s->scratch, s->whole->name);
+  s->map = OPI_ARENA_ARRAY(&s->scratch, uint32_t, n);
+  s->carry = OPI_ARENA_ARRAY(&s->scratch, opi_carry, n);
+  s->weighty = OPI_ARENA_ARRAY(&s->scratch, bool, n);
+  s->needed = OPI_ARENA_ARRAY(&s->scratch, bool, s->whole->n_nodes);
+  s->main = OPI_ARENA_ARRAY(&s->scratch, bool, s->whole->n_nodes);
+  s->state_names = OPI_ARENA_ARRAY(&s->scratch, const char *, most);
+  s->pasts = OPI_ARENA_ARRAY(&s->scratch, uint32_t, most);
+  s->presents = OPI_ARENA_ARRAY(&s->scratch, uint32_t, most);
+  if (graph == NULL || s->map == NULL || s->carry == NULL || s->weighty == NULL ||
+      s->needed == NULL || s->main == NULL || s->state_names == NULL || s->pasts == NULL ||
+      s->presents == NULL)
+    return opi_fail_nomem(s->err, n * 32, "a token slice");
+  for (uint32_t v = 0; v < n; ++v) {
+    s->map[v] = OPIPE_NONE;
+    s->carry[v] = OPI_CARRY_NONE;
+  }
+  OPI_TRY(opi_b_open(&s->b, graph, &s->scratch, s->scratch.allocator, s->err));
+  s->b.evaluator = s->evaluator;
+  return OPIPE_OK;
+}
+
+/* The slice as a bound graph of its own. */
+static opipe_status finish(slicer *s, uint32_t output, opi_token_slice *out) {
+  opi_bound *bound = out->bound;
+  OPI_TRY(opi_graph_copy(s->b.graph, &bound->arena, &bound->graph, s->err));
+  out->states = OPI_ARENA_ARRAY(&bound->arena, opi_token_state, s->n_states);
+  if (out->states == NULL)
+    return opi_fail_nomem(s->err, s->n_states * sizeof(*out->states), "states");
+  const opi_graph *g = bound->graph;
+  uint32_t n_in = s->whole->n_inputs, n_out = 1;
+  for (uint32_t i = 0; i < s->n_states; ++i) {
+    opi_token_state *state = &out->states[i];
+    state->name = opi_arena_strdup(&bound->arena, s->state_names[i]);
+    if (state->name == NULL)
+      return opi_fail_nomem(s->err, 64, "a name");
+    state->past = s->pasts[i] == OPIPE_NONE ? OPIPE_NONE : g->inputs[n_in++];
+    state->present = s->presents[i] == OPIPE_NONE ? OPIPE_NONE : g->outputs[n_out++];
+  }
+  out->n_states = s->n_states;
+  out->output = g->outputs[0];
+  out->output_axis = s->carry[output].axis;
+  bound->index_limits = OPI_ARENA_ARRAY(&bound->arena, int64_t, g->n_inputs);
+  if (bound->index_limits == NULL)
+    return opi_fail_nomem(s->err, g->n_inputs * 8, "limits");
+  return opi_graph_verify(g, s->err);
+}
+
+static opipe_status slice(slicer *s, const char *output, opi_token_slice *out) {
+  const uint32_t v = opi_bound_value(s->t->whole, output);
+  if (v == OPIPE_NONE)
+    return opi_fail(s->err, OPIPE_E_NOTFOUND, "the graph has no value '%s'", output);
+  OPI_TRY(open_slicer(s));
+  opipe_status status = build(s, v);
+  if (status >= 0)
+    status = finish(s, v, out);
+  opi_b_close(&s->b);
+  return status;
+}
+
+opipe_status opi_slice_tokens(const opi_tokens *tokens, const char *output, int64_t first,
+                              int64_t length, const opi_evaluator *evaluator,
+                              const opipe_allocator *allocator, opi_token_slice **out_slice,
+                              opipe_error *err) {
+  slicer s = {.t = tokens,
+              .whole = tokens->whole->graph,
+              .first = first,
+              .length = length,
+              .evaluator = evaluator,
+              .err = err};
+  if (first < 0 || length < 1 || length > tokens->n_tokens - first) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "a slice of %" PRId64 " tokens from %" PRId64 " of a sequence of %" PRId64,
+                    length, first, tokens->n_tokens);
+  }
+  opi_token_slice *made = opi_alloc_zero(allocator, 1, sizeof(*made));
+  opi_bound *bound = made == NULL ? NULL : opi_alloc_zero(allocator, 1, sizeof(*bound));
+  if (bound == NULL) {
+    opi_free(allocator, made, sizeof(*made));
+    return opi_fail_nomem(err, sizeof(*made) + sizeof(*bound), "a token slice");
+  }
+  opi_arena_init(&bound->arena, allocator, 0);
+  opi_arena_init(&s.scratch, allocator, 0);
+  made->bound = bound;
+  const opipe_status status = slice(&s, output, made);
+  opi_arena_release(&s.scratch);
+  if (status < 0) {
+    opi_token_slice_free(made);
+    return status;
+  }
+  *out_slice = made;
+  return OPIPE_OK;
+}
+
+void opi_token_slice_free(opi_token_slice *slice) {
+  if (slice == NULL)
+    return;
+  const opipe_allocator *allocator = slice->bound->arena.allocator;
+  opi_bound_free(slice->bound);
+  opi_free(allocator, slice, sizeof(*slice));
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Token slices: from the graph of a whole sequence to the graph of a piece of it (TeraPipe, Li et
+ * al. 2021, section 3.2; Seq1F1B).
+ *
+ * A slice holds the tokens [first, first + length). What depends on parameters and tokens is
+ * computed for these rows only; what depends on neither parameters nor activations (masks,
+ * positions, rotary tables) is computed whole and cut where it is read. Causal self-attention reads
+ * the keys and values of earlier slices: they come in as past_key and past_value and leave,
+ * extended, as present_key and present_value. Everything else must treat tokens independently; what
+ * does not, and attention that is not causal, is refused by node.
+ */
+#ifndef OPI_TOKENS_H
+#define OPI_TOKENS_H
+
+#include "loader/passes/passes.h"
+
+enum { OPI_TOKEN_DIMS = 2 };
+
+/* Where every value of a graph has the token axis: found by comparing two bindings of one model. */
+typedef struct opi_tokens {
+  opi_arena arena;
+  const opi_bound *whole; /* borrowed */
+  int64_t n_tokens;
+  int8_t (*dims)[OPI_TOKEN_DIMS]; /* [n_values] dimensions that are n_tokens long, -1: none; the
+                                     first -2: the length is in it mixed with others */
+  bool *differs; /* [n_values] known content that depends on the number of tokens although the shape
+                    does not */
+} opi_tokens;
+
+/* whole and other: the same model bound for n_tokens and n_other tokens, all else equal. Errors:
+ * UNSUPPORTED when the graphs are not node by node alike. */
+opipe_status opi_tokens_find(const opi_bound *whole, int64_t n_tokens, const opi_bound *other,
+                             int64_t n_other, const opipe_allocator *allocator,
+                             opi_tokens **out_tokens, opipe_error *err);
+void opi_tokens_free(opi_tokens *tokens); /* accepts NULL */
+
+/* Keys or values that one attention keeps from slice to slice: [batch, heads, tokens so far, size].
+ */
+typedef struct opi_token_state {
+  const char *name; /* of the whole graph's value, the same in every slice */
+  uint32_t past;    /* input of the slice's graph; OPIPE_NONE in the first slice */
+  uint32_t present; /* output of the slice's graph; OPIPE_NONE in the last */
+} opi_token_state;
+
+typedef struct opi_token_slice {
+  opi_bound *bound; /* its graph: the whole one's inputs and the pasts; the wanted output, then the
+                       presents. Nodes and values keep the whole graph's names */
+  opi_token_state *states;
+  uint32_t n_states;   /* the same in every slice, in node order: K, V, K, V ... */
+  uint32_t output;     /* the wanted output: rows of this slice only */
+  int32_t output_axis; /* its token dimension */
+} opi_token_slice;
+
+/* `output`: name of the value wanted (the logits). Errors: INVALID for a range outside the
+ * sequence; UNSUPPORTED names the node that mixes tokens, or the attention that is not causal. */
+opipe_status opi_slice_tokens(const opi_tokens *tokens, const char *output, int64_t first,
+                              int64_t length, const opi_evaluator *evaluator,
+                              const opipe_allocator *allocator, opi_token_slice **out_slice,
+                              opipe_error *err);
+void opi_token_slice_free(opi_token_slice *slice); /* accepts NULL */
+
+/* Is what value `mask` of the whole graph says such that no row reads a later column? Followed
+ * through the logic that makes masks; what cannot be followed is not causal. */
+bool opi_mask_is_causal(const opi_tokens *tokens, uint32_t mask);
+
+#endif /* OPI_TOKENS_H */
