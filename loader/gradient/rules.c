@@ -53,10 +53,8 @@ opipe_status opi_grad_give(opi_grad *g, const opi_node *node, uint32_t i, uint32
   return OPIPE_OK;
 }
 
-opipe_status opi_grad_give_reduced(opi_grad *g, const opi_node *node, uint32_t i, uint32_t value,
-                                   opipe_error *err) {
-  if (!opi_grad_wants(g, node, i))
-    return OPIPE_OK;
+opipe_status opi_grad_reduce(opi_grad *g, const opi_node *node, uint32_t i, uint32_t value,
+                             uint32_t *out, opipe_error *err) {
   const opi_value x = *opi_b_value(g->builder, node->in[i]);
   const opi_value dx = *opi_b_value(g->builder, value);
   int64_t axes[OPIPE_MAX_RANK];
@@ -68,7 +66,15 @@ opipe_status opi_grad_give_reduced(opi_grad *g, const opi_node *node, uint32_t i
   }
   if (n != 0)
     OPI_TRY(opi_k_reduce(g->builder, "ReduceSum", 0, value, axes, n, true, &sum, err));
-  OPI_TRY(opi_k_reshape(g->builder, sum, x.shape, (uint32_t)x.rank, &sum, err));
+  return opi_k_reshape(g->builder, sum, x.shape, (uint32_t)x.rank, out, err);
+}
+
+opipe_status opi_grad_give_reduced(opi_grad *g, const opi_node *node, uint32_t i, uint32_t value,
+                                   opipe_error *err) {
+  uint32_t sum;
+  if (!opi_grad_wants(g, node, i))
+    return OPIPE_OK;
+  OPI_TRY(opi_grad_reduce(g, node, i, value, &sum, err));
   return opi_grad_give(g, node, i, sum, err);
 }
 

@@ -27,6 +27,9 @@ opipe_status opi_grad_give(opi_grad *g, const opi_node *node, uint32_t i, uint32
 /* The same after summing `value` over the axes along which input i was broadcast. */
 opipe_status opi_grad_give_reduced(opi_grad *g, const opi_node *node, uint32_t i, uint32_t value,
                                    opipe_error *err);
+/* `value` summed over the axes along which input i was broadcast: of input i's shape. */
+opipe_status opi_grad_reduce(opi_grad *g, const opi_node *node, uint32_t i, uint32_t value,
+                             uint32_t *out, opipe_error *err);
 /* Zeros like value `like` (a scalar constant, expanded). */
 opipe_status opi_grad_zeros(opi_grad *g, uint32_t like, uint32_t *out, opipe_error *err);
 /* Rank-0 constant of `like`'s type. */

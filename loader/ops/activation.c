@@ -4,7 +4,7 @@
  * Canonical: the standard's own operators with every attribute written out. com.microsoft's Gelu,
  * FastGelu, BiasGelu and QuickGelu become Add, Gelu-20 and Swish-24 (contrib.c).
  */
-#include "loader/ops/kit.h"
+#include "loader/gradient/rules.h"
 
 static opipe_status plain_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
   return opi_infer_float(b, node, err);
@@ -117,6 +117,44 @@ static opipe_status prelu_carry(const opi_graph *graph, const opi_node *node, co
   return opi_carry_first(graph, node, in, out, err);
 }
 
+/* -- gradients --------------------------------------------------------------------------------- */
+
+/* By the operator's name, with its numbers; alpha is always there. */
+static opipe_status activation_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
+  const uint32_t in[2] = {opi_grad_of(g, node, 0), node->in[0]};
+  const bool tanh = strcmp(opi_attr_string(node, "approximate", "none"), "tanh") == 0;
+  opi_attrs attrs = {.n = 0};
+  uint32_t dx;
+  opi_attrs_string(&attrs, "activation", tanh ? "GeluTanh" : node->op);
+  if (opi_attr_find(node, "alpha") == NULL)
+    opi_attrs_float(&attrs, "alpha", 1);
+  for (uint32_t a = 0; a < node->n_attrs; ++a) {
+    if (node->attrs[a].kind == OPIPE_ATTR_FLOAT)
+      opi_attrs_float(&attrs, node->attrs[a].name, node->attrs[a].f);
+  }
+  OPI_TRY(opi_grad_own(g, "ActivationGrad", in, 2, &attrs, &dx, err));
+  return opi_grad_give(g, node, 0, dx, err);
+}
+
+/* dX = X < 0 ? slope dY : dY;  dslope = X < 0 ? X dY : 0. */
+static opipe_status prelu_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
+  opi_builder *b = g->builder;
+  const uint32_t dy = opi_grad_of(g, node, 0);
+  uint32_t zero, below, d;
+  OPI_TRY(opi_grad_const(g, dy, 0, &zero, err));
+  OPI_TRY(opi_b_op2(b, "Less", node->in[0], zero, &below, err));
+  if (opi_grad_wants(g, node, 0)) {
+    OPI_TRY(opi_b_op2(b, "Mul", dy, node->in[1], &d, err));
+    OPI_TRY(opi_k_where(b, below, d, dy, &d, err));
+    OPI_TRY(opi_grad_give(g, node, 0, d, err));
+  }
+  if (!opi_grad_wants(g, node, 1))
+    return OPIPE_OK;
+  OPI_TRY(opi_b_op2(b, "Mul", dy, node->in[0], &d, err));
+  OPI_TRY(opi_k_where(b, below, d, zero, &d, err));
+  return opi_grad_give_reduced(g, node, 1, d, err);
+}
+
 static void work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
   opi_work_each(graph, node, 8.0, out_work);
 }
@@ -129,7 +167,7 @@ static void cheap_work(const opi_graph *graph, const opi_node *node, opi_work *o
   {                                                                                     \
     .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = 1, \
     .min_out = 1, .max_out = 1, .lift = lift_, .infer = infer_, .work = work_,          \
-    .carry = opi_carry_first                                                            \
+    .carry = opi_carry_first, .gradient = activation_gradient                           \
   }
 
 static const opi_op ops[] = {
@@ -160,7 +198,8 @@ static const opi_op ops[] = {
      .lift = prelu_lift,
      .infer = prelu_infer,
      .work = cheap_work,
-     .carry = prelu_carry},
+     .carry = prelu_carry,
+     .gradient = prelu_gradient},
 };
 
 const opi_op_family opi_ops_activation = {ops, OPI_COUNT(ops)};

@@ -256,47 +256,58 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
   return opi_b_set(b, node, 0, (uint32_t)to, x->shape, (uint32_t)x->rank, err);
 }
 
-#define BINARY(name_, first_, lift_, infer_) \
-  { name_, "", first_, 27, 2, 2, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL }
-#define MANY(name_, first_, lift_, infer_) \
-  { name_, "", first_, 27, 1, 255, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL }
-#define UNARY(name_, first_, infer_) \
-  { name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, NULL }
+#define ALL_STOP UINT64_MAX
+#define BINARY(name_, first_, lift_, infer_, gradient_) \
+  { name_, "", first_, 27, 2, 2, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, gradient_ }
+#define MANY(name_, first_, lift_, infer_, gradient_) \
+  { name_, "", first_, 27, 1, 255, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, gradient_ }
+#define UNARY(name_, first_, infer_, gradient_)                                           \
+  {                                                                                       \
+    name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, \
+        gradient_                                                                         \
+  }
+#define STEPS(name_, first_, infer_)                                                            \
+  {                                                                                             \
+    name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, NULL, \
+        ALL_STOP                                                                                \
+  }
 
 static const opi_op ops[] = {
-    BINARY("Add", 1, opi_lift_binary, infer_binary),
-    BINARY("Sub", 1, opi_lift_binary, infer_binary),
-    BINARY("Mul", 1, opi_lift_binary, infer_binary),
-    BINARY("Div", 1, opi_lift_binary, infer_binary),
-    BINARY("Pow", 1, opi_lift_binary, infer_pow),
-    BINARY("Mod", 10, lift_mod, infer_binary),
-    MANY("Max", 1, lift_extreme, infer_binary),
-    MANY("Min", 1, lift_extreme, infer_binary),
-    MANY("Sum", 1, lift_sum, infer_binary),
-    MANY("Mean", 1, lift_mean, infer_binary),
-    UNARY("Abs", 1, infer_number),
-    UNARY("Neg", 1, infer_number),
-    UNARY("Sign", 9, infer_number),
-    UNARY("Sqrt", 1, infer_float),
-    UNARY("Reciprocal", 1, infer_float),
-    UNARY("Exp", 1, infer_float),
-    UNARY("Log", 1, infer_float),
-    UNARY("Floor", 1, infer_float),
-    UNARY("Ceil", 1, infer_float),
-    UNARY("Round", 11, infer_float),
-    UNARY("Sin", 7, infer_float),
-    UNARY("Cos", 7, infer_float),
-    UNARY("Tan", 7, infer_float),
-    UNARY("Asin", 7, infer_float),
-    UNARY("Acos", 7, infer_float),
-    UNARY("Atan", 7, infer_float),
-    UNARY("Sinh", 9, infer_float),
-    UNARY("Cosh", 9, infer_float),
-    UNARY("Asinh", 9, infer_float),
-    UNARY("Acosh", 9, infer_float),
-    UNARY("Atanh", 9, infer_float),
-    {"Clip", "", 1, 27, 1, 3, 1, 1, lift_clip, infer_clip, NULL, opi_carry_broadcast, NULL},
-    {"Cast", "", 1, 27, 1, 1, 1, 1, lift_cast, infer_cast, NULL, opi_carry_broadcast, NULL},
+    BINARY("Add", 1, opi_lift_binary, infer_binary, opi_gradient_add),
+    BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub),
+    BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul),
+    BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div),
+    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow),
+    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod),
+    MANY("Max", 1, lift_extreme, infer_binary, opi_gradient_extreme),
+    MANY("Min", 1, lift_extreme, infer_binary, opi_gradient_extreme),
+    MANY("Sum", 1, lift_sum, infer_binary, NULL),
+    MANY("Mean", 1, lift_mean, infer_binary, NULL),
+    UNARY("Abs", 1, infer_number, opi_gradient_unary),
+    UNARY("Neg", 1, infer_number, opi_gradient_neg),
+    STEPS("Sign", 9, infer_number),
+    UNARY("Sqrt", 1, infer_float, opi_gradient_unary),
+    UNARY("Reciprocal", 1, infer_float, opi_gradient_unary),
+    UNARY("Exp", 1, infer_float, opi_gradient_unary),
+    UNARY("Log", 1, infer_float, opi_gradient_unary),
+    STEPS("Floor", 1, infer_float),
+    STEPS("Ceil", 1, infer_float),
+    STEPS("Round", 11, infer_float),
+    UNARY("Sin", 7, infer_float, opi_gradient_unary),
+    UNARY("Cos", 7, infer_float, opi_gradient_unary),
+    UNARY("Tan", 7, infer_float, opi_gradient_unary),
+    UNARY("Asin", 7, infer_float, opi_gradient_unary),
+    UNARY("Acos", 7, infer_float, opi_gradient_unary),
+    UNARY("Atan", 7, infer_float, opi_gradient_unary),
+    UNARY("Sinh", 9, infer_float, opi_gradient_unary),
+    UNARY("Cosh", 9, infer_float, opi_gradient_unary),
+    UNARY("Asinh", 9, infer_float, opi_gradient_unary),
+    UNARY("Acosh", 9, infer_float, opi_gradient_unary),
+    UNARY("Atanh", 9, infer_float, opi_gradient_unary),
+    {"Clip", "", 1, 27, 1, 3, 1, 1, lift_clip, infer_clip, NULL, opi_carry_broadcast,
+     opi_gradient_clip, 0x6},
+    {"Cast", "", 1, 27, 1, 1, 1, 1, lift_cast, infer_cast, NULL, opi_carry_broadcast,
+     opi_gradient_cast},
     {"CastLike", "", 15, 27, 2, 2, 1, 1, lift_cast_like, infer_cast, NULL, NULL, NULL},
 };
 extern const opi_op_family opi_ops_elementwise;

@@ -3,6 +3,7 @@
 #ifndef OPI_OPS_ELEMENTWISE_H
 #define OPI_OPS_ELEMENTWISE_H
 
+#include "loader/gradient/rules.h"
 #include "loader/ops/common.h"
 
 /* Two inputs, opset < 7's attributes broadcast and axis resolved. */
@@ -12,5 +13,19 @@ opipe_status opi_lift_plain(opi_builder *b, const opi_node *node, opipe_error *e
 /* Output 0: dtype, and the broadcast shape of inputs first .. first + n - 1. */
 opipe_status opi_infer_broadcast(opi_builder *b, const opi_node *node, uint32_t first, uint32_t n,
                                  uint32_t dtype, opipe_error *err);
+
+/* Gradient rules (elementwise_gradient.c). */
+opipe_status opi_gradient_add(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_sub(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_mul(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_div(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_mod(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_pow(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_extreme(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_unary(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_neg(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_clip(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_cast(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_where(opi_grad *g, const opi_node *node, opipe_error *err);
 
 #endif /* OPI_OPS_ELEMENTWISE_H */

@@ -5,6 +5,7 @@
  * dimensions. FusedMatMul's transBatch attributes become Transpose nodes. Einsum: see einsum.c.
  */
 #include "loader/ops/einsum.h"
+#include "loader/ops/gradients.h"
 #include "loader/ops/kit.h"
 
 enum { NUMBERS = OPI_T_FLOAT | OPI_T_WIDE | OPI_T_UWIDE };
@@ -268,7 +269,8 @@ static const opi_op ops[] = {
      .max_out = 1,
      .infer = matmul_infer,
      .work = product_work,
-     .carry = product_carry},
+     .carry = product_carry,
+     .gradient = opi_gradient_product},
     {.name = "FusedMatMul",
      .domain = "com.microsoft",
      .first = 1,
@@ -280,7 +282,8 @@ static const opi_op ops[] = {
      .lift = fused_lift,
      .infer = fused_infer,
      .work = product_work,
-     .carry = product_carry},
+     .carry = product_carry,
+     .gradient = opi_gradient_product},
     {.name = "Gemm",
      .domain = "",
      .first = 1,
@@ -292,7 +295,8 @@ static const opi_op ops[] = {
      .lift = gemm_lift,
      .infer = gemm_infer,
      .work = product_work,
-     .carry = gemm_carry},
+     .carry = gemm_carry,
+     .gradient = opi_gradient_gemm},
     {.name = "Einsum",
      .domain = "",
      .first = 12,

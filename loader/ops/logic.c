@@ -54,10 +54,13 @@ static opipe_status infer_where(opi_builder *b, const opi_node *node, opipe_erro
   return opi_infer_broadcast(b, node, 0, 3, x->dtype, err);
 }
 
-#define TWO(name_, first_, infer_) \
-  { name_, "", first_, 27, 2, 2, 1, 1, opi_lift_binary, infer_, NULL, opi_carry_broadcast, NULL }
+#define TWO(name_, first_, infer_)                                                               \
+  {                                                                                              \
+    name_, "", first_, 27, 2, 2, 1, 1, opi_lift_binary, infer_, NULL, opi_carry_broadcast, NULL, \
+        UINT64_MAX                                                                               \
+  }
 #define ONE(name_, first_, lift_, infer_) \
-  { name_, "", first_, 27, 1, 1, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL }
+  { name_, "", first_, 27, 1, 1, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL, UINT64_MAX }
 
 static const opi_op ops[] = {
     TWO("Equal", 1, infer_equal),
@@ -71,7 +74,8 @@ static const opi_op ops[] = {
     ONE("Not", 1, opi_lift_plain, infer_logic),
     ONE("IsNaN", 9, opi_lift_plain, infer_is),
     ONE("IsInf", 10, lift_is_inf, infer_is),
-    {"Where", "", 9, 27, 3, 3, 1, 1, NULL, infer_where, NULL, opi_carry_broadcast, NULL},
+    {"Where", "", 9, 27, 3, 3, 1, 1, NULL, infer_where, NULL, opi_carry_broadcast,
+     opi_gradient_where, 0x1},
 };
 extern const opi_op_family opi_ops_logic;
 const opi_op_family opi_ops_logic = {ops, OPI_COUNT(ops)};

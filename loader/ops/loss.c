@@ -7,6 +7,7 @@
  * true.
  */
 #include "loader/ops/dropout.h"
+#include "loader/ops/gradients.h"
 #include "loader/ops/kit.h"
 
 /* -- Dropout ----------------------------------------------------------------------------------- */
@@ -190,7 +191,9 @@ static const opi_op ops[] = {
      .lift = loss_lift,
      .infer = loss_infer,
      .work = loss_work,
-     .carry = loss_carry},
+     .carry = loss_carry,
+     .gradient = opi_gradient_cross_entropy,
+     .stops_gradient = 0x6},
     {.name = "NegativeLogLikelihoodLoss",
      .domain = "",
      .first = 12,
@@ -202,7 +205,9 @@ static const opi_op ops[] = {
      .lift = loss_lift,
      .infer = loss_infer,
      .work = loss_work,
-     .carry = loss_carry},
+     .carry = loss_carry,
+     .gradient = opi_gradient_likelihood,
+     .stops_gradient = 0x6},
 };
 
 const opi_op_family opi_ops_loss = {ops, OPI_COUNT(ops)};

@@ -11,6 +11,7 @@
  * there.
  */
 #include "loader/ops/common.h"
+#include "loader/ops/gradients.h"
 
 /* -- Transpose -- */
 
@@ -467,13 +468,17 @@ static opipe_status carry_trilu(const opi_graph *graph, const opi_node *node, co
 
 static const opi_op ops[] = {
     {"Transpose", "", 1, 27, 1, 1, 1, 1, lift_transpose, infer_transpose, opi_work_move,
-     carry_transpose, NULL},
-    {"Tile", "", 1, 27, 2, 3, 1, 1, lift_tile, infer_tile, opi_work_move, carry_tile, NULL},
+     carry_transpose, opi_gradient_transpose},
+    {"Tile", "", 1, 27, 2, 3, 1, 1, lift_tile, infer_tile, opi_work_move, carry_tile,
+     opi_gradient_tile, 0x6},
     {"Concat", "", 1, 27, 1, 255, 1, 1, lift_concat, infer_concat, opi_work_move, carry_concat,
-     NULL},
-    {"Split", "", 1, 27, 1, 2, 1, 255, lift_split, infer_split, opi_work_move, carry_split, NULL},
-    {"Pad", "", 1, 27, 1, 4, 1, 1, lift_pad, infer_pad, opi_work_move, carry_pad, NULL},
-    {"Trilu", "", 14, 27, 1, 2, 1, 1, lift_trilu, infer_trilu, opi_work_move, carry_trilu, NULL},
+     opi_gradient_concat},
+    {"Split", "", 1, 27, 1, 2, 1, 255, lift_split, infer_split, opi_work_move, carry_split,
+     opi_gradient_split, 0x2},
+    {"Pad", "", 1, 27, 1, 4, 1, 1, lift_pad, infer_pad, opi_work_move, carry_pad, opi_gradient_pad,
+     0xe},
+    {"Trilu", "", 14, 27, 1, 2, 1, 1, lift_trilu, infer_trilu, opi_work_move, carry_trilu,
+     opi_gradient_trilu, 0x2},
 };
 extern const opi_op_family opi_ops_movement;
 const opi_op_family opi_ops_movement = {ops, OPI_COUNT(ops)};

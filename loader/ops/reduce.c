@@ -10,6 +10,7 @@
  *   CumSum(x, axis)    axis: known int64 of rank 0, >= 0; attributes exclusive, reverse.
  */
 #include "loader/ops/common.h"
+#include "loader/ops/gradients.h"
 
 /* -- Reduce* -- */
 
@@ -196,8 +197,11 @@ static opipe_status carry_cum_sum(const opi_graph *graph, const opi_node *node, 
   return opi_carry_mixing(graph, node, in, out, at, at + 1, "summed along", err);
 }
 
-#define REDUCE(name_) \
-  { name_, "", 1, 27, 1, 2, 1, 1, lift_reduce, infer_reduce, work_reduce, carry_reduce, NULL }
+#define REDUCE(name_)                                                                   \
+  {                                                                                     \
+    name_, "", 1, 27, 1, 2, 1, 1, lift_reduce, infer_reduce, work_reduce, carry_reduce, \
+        opi_gradient_reduce, 0x2                                                        \
+  }
 
 static const opi_op ops[] = {
     REDUCE("ReduceMean"),
@@ -210,10 +214,12 @@ static const opi_op ops[] = {
     REDUCE("ReduceSumSquare"),
     REDUCE("ReduceLogSum"),
     REDUCE("ReduceLogSumExp"),
-    {"ArgMax", "", 1, 27, 1, 1, 1, 1, lift_arg, infer_arg, work_reduce, carry_arg, NULL},
-    {"ArgMin", "", 1, 27, 1, 1, 1, 1, lift_arg, infer_arg, work_reduce, carry_arg, NULL},
+    {"ArgMax", "", 1, 27, 1, 1, 1, 1, lift_arg, infer_arg, work_reduce, carry_arg, NULL,
+     UINT64_MAX},
+    {"ArgMin", "", 1, 27, 1, 1, 1, 1, lift_arg, infer_arg, work_reduce, carry_arg, NULL,
+     UINT64_MAX},
     {"CumSum", "", 11, 27, 2, 2, 1, 1, lift_cum_sum, infer_cum_sum, work_reduce, carry_cum_sum,
-     NULL},
+     opi_gradient_cum_sum, 0x2},
 };
 extern const opi_op_family opi_ops_reduce;
 const opi_op_family opi_ops_reduce = {ops, OPI_COUNT(ops)};

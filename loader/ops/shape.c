@@ -11,6 +11,7 @@
  * Size never remain: they are constants once shapes are numbers.
  */
 #include "loader/ops/common.h"
+#include "loader/ops/gradients.h"
 
 static opipe_status lift_identity(opi_builder *b, const opi_node *node, opipe_error *err) {
   if (node->n_in < 1 || node->in[0] == OPIPE_NONE) {
@@ -282,14 +283,16 @@ static void work_none(const opi_graph *graph, const opi_node *node, opi_work *ou
 
 static const opi_op ops[] = {
     {"Identity", "", 1, 27, 1, 1, 1, 1, lift_identity, opi_infer_same, opi_work_move,
-     opi_carry_same, NULL},
+     opi_carry_same, opi_gradient_identity},
     {"Shape", "", 1, 27, 1, 1, 1, 1, lift_shape, infer_never, NULL, NULL, NULL},
     {"Size", "", 1, 27, 1, 1, 1, 1, lift_size, infer_never, NULL, NULL, NULL},
-    {"Reshape", "", 1, 27, 1, 2, 1, 1, lift_reshape, infer_reshape, work_none, carry_reshape, NULL},
+    {"Reshape", "", 1, 27, 1, 2, 1, 1, lift_reshape, infer_reshape, work_none, carry_reshape,
+     opi_gradient_reshape, 0x2},
     {"Flatten", "", 1, 27, 1, 1, 1, 1, lift_flatten, infer_never, NULL, NULL, NULL},
     {"Squeeze", "", 1, 27, 1, 2, 1, 1, lift_squeeze, infer_never, NULL, NULL, NULL},
     {"Unsqueeze", "", 1, 27, 1, 2, 1, 1, lift_unsqueeze, infer_never, NULL, NULL, NULL},
-    {"Expand", "", 8, 27, 2, 2, 1, 1, lift_expand, infer_expand, opi_work_move, carry_expand, NULL},
+    {"Expand", "", 8, 27, 2, 2, 1, 1, lift_expand, infer_expand, opi_work_move, carry_expand,
+     opi_gradient_expand, 0x2},
 };
 extern const opi_op_family opi_ops_shape;
 const opi_op_family opi_ops_shape = {ops, OPI_COUNT(ops)};

@@ -8,6 +8,7 @@
  * are taken whole are left out; a slice that takes everything vanishes.
  */
 #include "loader/ops/slice.h"
+#include "loader/ops/gradients.h"
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : x > high ? high : x;
@@ -154,7 +155,8 @@ static opipe_status carry_slice(const opi_graph *graph, const opi_node *node, co
 }
 
 static const opi_op ops[] = {
-    {"Slice", "", 1, 27, 1, 5, 1, 1, lift_slice, infer_slice, opi_work_move, carry_slice, NULL},
+    {"Slice", "", 1, 27, 1, 5, 1, 1, lift_slice, infer_slice, opi_work_move, carry_slice,
+     opi_gradient_slice, 0x1e},
 };
 extern const opi_op_family opi_ops_slice;
 const opi_op_family opi_ops_slice = {ops, OPI_COUNT(ops)};
