@@ -192,6 +192,33 @@ static bool ready(const opipe_layout *l, uint32_t m, const opipe_action *a, cons
   return done[place(l, m, &other, 1, a->part)] != 0;
 }
 
+/* Records that reach into the next mini-batch are the body of a stream: *out gets the prologue, the
+ * body of three mini-batches and the epilogue, their micro-batches counted through. Returns the
+ * number of mini-batches; 1 and a copy when nothing reaches over. */
+static uint32_t unroll(const opipe_layout *l, uint32_t m, const recorded *r, recorded *out) {
+  uint32_t steps = 1;
+  for (uint32_t i = 0; i < r->n; ++i)
+    steps = (r->actions[i].flags & OPIPE_ACTION_NEXT_STEP) != 0 ? 3 : steps;
+  conf_check(steps == 1 || l->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+             "one version of the weights, but records of the next mini-batch");
+  out->n = 0;
+  for (uint32_t round = steps == 1 ? 1 : 0; round <= steps; ++round) {
+    for (uint32_t i = 0; i < r->n; ++i) {
+      opipe_action a = r->actions[i];
+      const bool next = (a.flags & OPIPE_ACTION_NEXT_STEP) != 0;
+      if ((round == 0 && !next) || (round == steps && next))
+        continue;
+      a.flags &= ~(uint32_t)OPIPE_ACTION_NEXT_STEP;
+      a.microbatch += m * (next ? round : round - 1);
+      conf_check(!next || a.pass == OPIPE_PASS_FORWARD, "record %u: only a forward runs ahead", i);
+      conf_check(out->n < ACTIONS_MOST, "more than %d records", (int)ACTIONS_MOST);
+      if (out->n < ACTIONS_MOST)
+        out->actions[out->n++] = a;
+    }
+  }
+  return steps;
+}
+
 /* Every rank follows its list; stops when nobody can go on. */
 static void execute(const opipe_layout *l, const uint32_t *rank, uint32_t mode, uint32_t m,
                     const recorded *r) {
@@ -239,7 +266,7 @@ static void execute(const opipe_layout *l, const uint32_t *rank, uint32_t mode, 
 static void check_case(const subject *s, uint32_t mode, uint32_t ranks, uint32_t stages, uint32_t m,
                        uint32_t *io_accepted) {
   static uint32_t rank[INSTANCES_MOST], again[INSTANCES_MOST];
-  static recorded first, second;
+  static recorded first, second, whole;
   static char name[128];
   opipe_layout l, twin;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -274,7 +301,8 @@ static void check_case(const subject *s, uint32_t mode, uint32_t ranks, uint32_t
   conf_check(first.n == second.n &&
                  memcmp(first.actions, second.actions, first.n * sizeof(opipe_action)) == 0,
              "plan is not pure");
-  execute(&l, rank, mode, m, &first);
+  const uint32_t steps = unroll(&l, m, &first, &whole);
+  execute(&l, rank, mode, m * steps, &whole);
   if (first.n > 1) {
     second.fail_after = first.n / 2;
     conf_check(order(s, mode, &l, m, &second, &err) == OPIPE_E_CANCELLED,

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of positions of interleaved 1F1B and its replay. */
+#ifndef INTERLEAVED_H
+#define INTERLEAVED_H
+
+#include <opipe/orders.h>
+
+typedef struct interleaved {
+  uint32_t n_ranks;  /* p */
+  uint32_t n_chunks; /* v */
+  uint32_t n_microbatches;
+  uint32_t group; /* g, at most n_microbatches */
+  bool torch;     /* warm-up of torch's schedule */
+  bool whole;     /* all forwards first, where there is more than one chunk */
+} interleaved;
+
+/* Emits every rank's order, ranks in turn. `work` gives 16 bytes per rank. */
+opipe_status interleaved_replay(const interleaved *order, const opipe_schedule_problem *problem,
+                                opipe_work *work, opipe_emit_fn emit, void *emit_ctx,
+                                opipe_error *err);
+
+#endif /* INTERLEAVED_H */

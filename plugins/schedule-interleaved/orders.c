@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Interleaved 1F1B: each rank follows its rule as far as its inputs are there.
+ *
+ * Position k of the table is the same work on every rank, shifted by one stage per rank, so what a
+ * pass waits for is a comparison of two counters. When no rank can follow its rule, the rule would
+ * have made ranks wait in a circle: the first rank whose other pass can run does that one. There is
+ * always such a rank, because forwards alone, and then backwards alone, never block. Where the rule
+ * is free of circles the order is exactly the rule's.
+ */
+#include "interleaved.h"
+
+typedef struct progress {
+  uint64_t forward;  /* positions done */
+  uint64_t backward; /* positions done, at most `forward` */
+} progress;
+
+typedef struct position {
+  uint32_t chunk; /* forward's; a backward's is n_chunks - 1 - chunk */
+  uint32_t microbatch;
+} position;
+
+/* Groups before the last, short one hold `group` micro-batches. */
+static position at(const interleaved *o, uint64_t k) {
+  const uint64_t full = (uint64_t)(o->n_microbatches / o->group) * o->group;
+  const bool tail = k >= full * o->n_chunks;
+  const uint64_t size = tail ? o->n_microbatches - full : o->group;
+  const uint64_t first = tail ? full : k / (size * o->n_chunks) * size;
+  const uint64_t within = k - first * o->n_chunks;
+  const position p = {(uint32_t)(within / size), (uint32_t)(first + within % size)};
+  return p;
+}
+
+static uint64_t position_of(const interleaved *o, uint32_t chunk, uint32_t microbatch) {
+  const uint64_t full = (uint64_t)(o->n_microbatches / o->group) * o->group;
+  const bool tail = microbatch >= full;
+  const uint64_t size = tail ? o->n_microbatches - full : o->group;
+  const uint64_t first = tail ? full : microbatch / size * size;
+  return first * o->n_chunks + chunk * size + (microbatch - first);
+}
+
+static bool forward_ready(const interleaved *o, const progress *done, uint32_t rank) {
+  const uint64_t k = done[rank].forward;
+  const position p = at(o, k);
+  if (rank > 0) {
+    return done[rank - 1].forward > k;
+  }
+  return p.chunk == 0 ||
+         done[o->n_ranks - 1].forward > position_of(o, p.chunk - 1, p.microbatch);
+}
+
+static bool backward_ready(const interleaved *o, const progress *done, uint32_t rank) {
+  const uint64_t k = done[rank].backward;
+  const position p = at(o, k);
+  if (done[rank].forward <= position_of(o, o->n_chunks - 1 - p.chunk, p.microbatch)) {
+    return false;
+  }
+  if (rank + 1 < o->n_ranks) {
+    return done[rank + 1].backward > k;
+  }
+  return p.chunk == 0 || done[0].backward > position_of(o, p.chunk - 1, p.microbatch);
+}
+
+/* Forwards that `rank` does before its first pair. */
+static uint64_t warm_up(const interleaved *o, uint32_t rank) {
+  const uint64_t all = (uint64_t)o->n_microbatches * o->n_chunks;
+  const uint64_t after = o->n_ranks - rank - 1;
+  const bool one = !o->torch && o->n_chunks == 1;
+  const uint64_t n = (one ? after : 2 * after) + (uint64_t)(o->n_chunks - 1) * o->group;
+  return n > all || (o->whole && o->n_chunks > 1) ? all : n;
+}
+
+typedef struct replay {
+  const interleaved *order;
+  const opipe_schedule_problem *problem;
+  progress *done; /* [n_ranks] */
+  opipe_emit_fn emit;
+  void *emit_ctx;
+  opipe_error *err;
+} replay;
+
+static opipe_status step(replay *r, uint32_t rank, bool forward) {
+  const interleaved *o = r->order;
+  const position p = at(o, forward ? r->done[rank].forward++ : r->done[rank].backward++);
+  const uint32_t chunk = forward ? p.chunk : o->n_chunks - 1 - p.chunk;
+  return opipe_emit_pass(r->problem, r->emit, r->emit_ctx, chunk * o->n_ranks + rank, p.microbatch,
+                         0, forward ? OPIPE_PASS_FORWARD : OPIPE_PASS_BACKWARD, 0, r->err);
+}
+
+/* Follows the rule of `rank` as far as it goes. *io_moved: set when a pass was emitted. */
+static opipe_status follow(replay *r, uint32_t rank, uint64_t all, bool *io_moved) {
+  const uint64_t ahead = warm_up(r->order, rank);
+  opipe_status status = OPIPE_OK;
+  while (status >= 0 && r->done[rank].backward < all) {
+    const progress *done = &r->done[rank];
+    const bool forward = done->forward < all && done->forward <= done->backward + ahead;
+    if (!(forward ? forward_ready(r->order, r->done, rank)
+                  : backward_ready(r->order, r->done, rank))) {
+      break;
+    }
+    status = step(r, rank, forward);
+    *io_moved = true;
+  }
+  return status;
+}
+
+/* No rank can follow its rule: the first that has something else to do does that. */
+static opipe_status give_way(replay *r, uint64_t all) {
+  for (uint32_t rank = 0; rank < r->order->n_ranks; ++rank) {
+    if (r->done[rank].forward < all && forward_ready(r->order, r->done, rank)) {
+      return step(r, rank, true);
+    }
+    if (r->done[rank].backward < all && backward_ready(r->order, r->done, rank)) {
+      return step(r, rank, false);
+    }
+  }
+  return opipe_fail(r->err, OPIPE_E_INTERNAL,
+                    "schedule 'interleaved': %u ranks, %u chunks, %u micro-batches, group %u: no "
+                    "rank can go on",
+                    r->order->n_ranks, r->order->n_chunks, r->order->n_microbatches,
+                    r->order->group);
+}
+
+opipe_status interleaved_replay(const interleaved *order, const opipe_schedule_problem *problem,
+                                opipe_work *work, opipe_emit_fn emit, void *emit_ctx,
+                                opipe_error *err) {
+  const uint64_t all = (uint64_t)order->n_microbatches * order->n_chunks;
+  progress *done = (progress *)opipe_work_array(work, order->n_ranks, sizeof *done);
+  replay r = {order, problem, done, emit, emit_ctx, err};
+  if (done == NULL) {
+    return opipe_fail(err, OPIPE_E_NOMEM, "schedule 'interleaved': no memory for %u ranks",
+                      order->n_ranks);
+  }
+  for (bool left = true; left;) {
+    bool moved = false;
+    left = false;
+    for (uint32_t rank = 0; rank < order->n_ranks; ++rank) {
+      const opipe_status status = follow(&r, rank, all, &moved);
+      if (status < 0) {
+        return status;
+      }
+      left = left || done[rank].backward < all;
+    }
+    if (left && !moved) {
+      const opipe_status status = give_way(&r, all);
+      if (status < 0) {
+        return status;
+      }
+    }
+  }
+  return OPIPE_OK;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Schedule "interleaved": several stages per rank, one forward, one backward (Narayanan et al.,
+ * Megatron-LM, section 2.2.2).
+ *
+ * Stage c * p + r is chunk c of rank r. Every rank counts through the same table of m * v
+ * positions: groups of g micro-batches, within a group chunk after chunk (backwards: in falling
+ * order), within a chunk micro-batch after micro-batch; the last group may be smaller. Rank r does
+ *   W = 2(p - r - 1) + (v - 1) g  forwards,
+ * then a forward and a backward in turn, then the backwards that are left.
+ *   warmup=megatron  one chunk: W = p - r - 1; m == p: all forwards first
+ *   warmup=torch     g = m / max(1, m / p)
+ * The bubble is (p - 1)/(m v) of the ideal time where g divides m and g >= p. With groups shorter
+ * than p - 1 (or such a remainder) two ranks can wait for each other's next position; orders.c
+ * finds out by replaying the order and lets the first rank that can do the other pass first.
+ */
+#include "interleaved.h"
+
+enum { CHUNKS_MOST = 4096, GROUP_MOST = 1 << 24 };
+
+struct opipe_instance {
+  const opipe_host *host;
+};
+
+static const opipe_schedule_option options[] = {
+    {"chunks", NULL, NULL, "stages per rank (default: stages / ranks where both are given, else 2)",
+     1, CHUNKS_MOST, 'i', 0},
+    {"group", NULL, NULL, "micro-batches of a chunk in a row (default: the ranks)", 1, GROUP_MOST,
+     'i', 0},
+    {"warmup", "megatron|torch", "megatron", "forwards before the first backward", 0, 0, 's', 0},
+};
+
+static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
+                                 uint32_t *out_count, opipe_error *err) {
+  (void)self;
+  (void)err;
+  *out_options = options;
+  *out_count = (uint32_t)(sizeof options / sizeof options[0]);
+  return OPIPE_OK;
+}
+
+static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
+                            opipe_layout *io_layout, opipe_error *err) {
+  const bool both = request->n_ranks != 0 && request->n_stages > request->n_ranks;
+  uint32_t chunks = both ? request->n_stages / request->n_ranks : 2;
+  (void)self;
+  const opipe_status status = opipe_setting_int(request->settings, request->n_settings, "chunks",
+                                                1, CHUNKS_MOST, chunks, &chunks, err);
+  return status < 0 ? status
+                    : opipe_layout_chunks(request, io_layout, chunks, OPIPE_PLACE_LOOP,
+                                          "interleaved", err);
+}
+
+static opipe_status describe(const opipe_schedule_problem *problem, interleaved *out,
+                             opipe_error *err) {
+  const char *warmup = opipe_setting_find(problem->settings, problem->n_settings, "warmup");
+  const uint32_t m = problem->n_microbatches;
+  const uint32_t p = problem->layout->n_ranks;
+  uint32_t group = 0;
+  const opipe_status status = opipe_setting_int(problem->settings, problem->n_settings, "group", 1,
+                                                GROUP_MOST, 0, &group, err);
+  out->torch = warmup != NULL && strcmp(warmup, "torch") == 0;
+  out->whole = !out->torch && group == 0 && m == p;
+  if (group == 0) {
+    group = !out->torch ? p : m < p ? m : m / (m / p);
+  }
+  out->n_ranks = p;
+  out->n_chunks = problem->layout->n_stages / p;
+  out->n_microbatches = m;
+  out->group = group < m ? group : m;
+  return status;
+}
+
+static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *problem,
+                         opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  opipe_work work = {self->host, NULL};
+  interleaved order;
+  opipe_status status = describe(problem, &order, err);
+  if (status >= 0 && problem->mode == OPIPE_MODE_FORWARD) {
+    return opipe_emit_forwards(problem, order.group, emit, emit_ctx, err);
+  }
+  if (status >= 0) {
+    status = interleaved_replay(&order, problem, &work, emit, emit_ctx, err);
+  }
+  opipe_work_end(&work);
+  return status;
+}
+
+static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
+                                     lay_out, plan};
+
+OPIPE_SCHEDULE_PLUGIN("interleaved", "0.1.0", "Apache-2.0",
+                      "several stages per rank, one forward, one backward", table);
