@@ -58,9 +58,8 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   warm_up unused;
   (void)self;
   const opipe_status status = read_settings(request->settings, request->n_settings, &unused, err);
-  return status < 0
-             ? status
-             : opipe_layout_chunks(request, io_layout, 1, OPIPE_PLACE_LOOP, "1f1b", err);
+  return status < 0 ? status
+                    : opipe_layout_chunks(request, io_layout, 1, OPIPE_PLACE_LOOP, "1f1b", err);
 }
 
 static uint32_t least(uint32_t a, uint64_t b) {

@@ -84,10 +84,10 @@ static opipe_status order_stage(const opipe_schedule_problem *problem, uint32_t 
   const uint32_t ahead = problem->layout->n_stages - stage - 1; /* below n */
   opipe_status status = OPIPE_OK;
   for (uint32_t m = 0; m < n && status >= 0; ++m) {
-    status = m < n - ahead ? put(problem, emit, emit_ctx, stage, m + ahead, OPIPE_PASS_FORWARD,
-                                 OLDER, 0, err)
-                           : put(problem, emit, emit_ctx, stage, m - (n - ahead),
-                                 OPIPE_PASS_FORWARD, NEWEST, OPIPE_ACTION_NEXT_STEP, err);
+    status = m < n - ahead
+                 ? put(problem, emit, emit_ctx, stage, m + ahead, OPIPE_PASS_FORWARD, OLDER, 0, err)
+                 : put(problem, emit, emit_ctx, stage, m - (n - ahead), OPIPE_PASS_FORWARD, NEWEST,
+                       OPIPE_ACTION_NEXT_STEP, err);
     if (status >= 0) {
       status = put(problem, emit, emit_ctx, stage, m, OPIPE_PASS_BACKWARD, OLDER, 0, err);
     }
@@ -102,8 +102,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   if (problem->mode == OPIPE_MODE_FORWARD) {
     return opipe_emit_forwards(problem, 0, emit, emit_ctx, err);
   }
-  opipe_status status = check_counts(problem->settings, problem->n_settings,
-                                     problem->n_microbatches, n_stages, err);
+  opipe_status status =
+      check_counts(problem->settings, problem->n_settings, problem->n_microbatches, n_stages, err);
   for (uint32_t stage = 0; stage < n_stages && status >= 0; ++stage) {
     status = order_stage(problem, stage, emit, emit_ctx, err);
   }

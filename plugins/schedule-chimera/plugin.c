@@ -2,8 +2,8 @@
 /* Schedule "chimera": pipelines in both directions (Li and Hoefler, Chimera, section 3).
  *
  * D stages on D ranks, 2f pipelines, each with an instance of every stage: replica 2i is the i-th
- * down pipeline, stage s on rank (s + i D/f) mod D; replica 2i + 1 is its mirror image. Each takes a
- * share of the micro-batches, in blocks; where they do not come out even the down pipelines have
+ * down pipeline, stage s on rank (s + i D/f) mod D; replica 2i + 1 is its mirror image. Each takes
+ * a share of the micro-batches, in blocks; where they do not come out even the down pipelines have
  * one more. D is even and f divides D / 2. More than D micro-batches (`concat`):
  *   direct    units of D follow each other
  *   doubling  units of 2 D: a forward slot takes two micro-batches, one after the other
@@ -41,8 +41,8 @@ static opipe_status read_settings(const opipe_schedule_setting *settings, uint32
                                   uint32_t n_stages, uint32_t n_microbatches, chimera *out,
                                   opipe_error *err) {
   const char *concat = opipe_setting_find(settings, n, "concat");
-  const opipe_status status = opipe_setting_int(settings, n, "pipelines", 2, PIPELINES_MOST, 2,
-                                                &out->n_pipelines, err);
+  const opipe_status status =
+      opipe_setting_int(settings, n, "pipelines", 2, PIPELINES_MOST, 2, &out->n_pipelines, err);
   if (status < 0) {
     return status;
   }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chimera's order by slots. Every pass has a slot number; a rank executes its passes by rising slot.
+/* Chimera's order by slots. Every pass has a slot number; a rank executes its passes by rising
+ * slot.
  *
  *   forward slot k of a pipeline's unit, on stage st       st + 2 k
  *   backward slot k                                        2 D - st - 1 + 2 k
  *   unit u starts T slots after unit u - 1:                T = D + D * (backwards per forward)
  *
  * A forward slot holds `per_slot` micro-batches, a backward slot one part of one. Along every
- * dependency the number rises, so that no order made of it can make ranks wait in a circle. With one
- * micro-batch per slot this is the authors' order: a F(X), b (F(Y) F(X)), a (F(Y) B(Y)), b (B(X)
- * B(Y)), then a (B(X) F(X)) into the next unit, or a B(X) at the end. With f = 1 no two passes of a
- * rank have the same slot; otherwise the lower pipeline goes first, its backward before its forward.
+ * dependency the number rises, so that no order made of it can make ranks wait in a circle. With
+ * one micro-batch per slot this is the authors' order: a F(X), b (F(Y) F(X)), a (F(Y) B(Y)), b
+ * (B(X) B(Y)), then a (B(X) F(X)) into the next unit, or a B(X) at the end. With f = 1 no two
+ * passes of a rank have the same slot; otherwise the lower pipeline goes first, its backward before
+ * its forward.
  */
 #include "chimera.h"
 

@@ -44,8 +44,7 @@ static bool forward_ready(const interleaved *o, const progress *done, uint32_t r
   if (rank > 0) {
     return done[rank - 1].forward > k;
   }
-  return p.chunk == 0 ||
-         done[o->n_ranks - 1].forward > position_of(o, p.chunk - 1, p.microbatch);
+  return p.chunk == 0 || done[o->n_ranks - 1].forward > position_of(o, p.chunk - 1, p.microbatch);
 }
 
 static bool backward_ready(const interleaved *o, const progress *done, uint32_t rank) {

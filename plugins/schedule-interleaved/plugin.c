@@ -43,8 +43,8 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   const bool both = request->n_ranks != 0 && request->n_stages > request->n_ranks;
   uint32_t chunks = both ? request->n_stages / request->n_ranks : 2;
   (void)self;
-  const opipe_status status = opipe_setting_int(request->settings, request->n_settings, "chunks",
-                                                1, CHUNKS_MOST, chunks, &chunks, err);
+  const opipe_status status = opipe_setting_int(request->settings, request->n_settings, "chunks", 1,
+                                                CHUNKS_MOST, chunks, &chunks, err);
   return status < 0 ? status
                     : opipe_layout_chunks(request, io_layout, chunks, OPIPE_PLACE_LOOP,
                                           "interleaved", err);

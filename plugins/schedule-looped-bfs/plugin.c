@@ -29,11 +29,11 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   const bool both = request->n_ranks != 0 && request->n_stages > request->n_ranks;
   uint32_t chunks = both ? request->n_stages / request->n_ranks : 2;
   (void)self;
-  const opipe_status status = opipe_setting_int(request->settings, request->n_settings, "chunks",
-                                                1, CHUNKS_MOST, chunks, &chunks, err);
-  return status < 0 ? status
-                    : opipe_layout_chunks(request, io_layout, chunks, OPIPE_PLACE_LOOP,
-                                          "looped-bfs", err);
+  const opipe_status status = opipe_setting_int(request->settings, request->n_settings, "chunks", 1,
+                                                CHUNKS_MOST, chunks, &chunks, err);
+  return status < 0
+             ? status
+             : opipe_layout_chunks(request, io_layout, chunks, OPIPE_PLACE_LOOP, "looped-bfs", err);
 }
 
 static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *problem,
@@ -45,8 +45,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   }
   for (uint32_t stage = problem->layout->n_stages; stage > 0; --stage) {
     for (uint32_t m = problem->n_microbatches; m > 0; --m) {
-      status = opipe_emit_pass(problem, emit, emit_ctx, stage - 1, m - 1, 0, OPIPE_PASS_BACKWARD,
-                               0, err);
+      status = opipe_emit_pass(problem, emit, emit_ctx, stage - 1, m - 1, 0, OPIPE_PASS_BACKWARD, 0,
+                               err);
       if (status < 0) {
         return status;
       }
