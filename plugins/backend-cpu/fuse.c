@@ -24,13 +24,15 @@ static opipe_status find_users(cpu_fuser *f) {
   f->users = CPU_POOL_ARRAY(pool, uint32_t, n_uses);
   f->made = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->taken = CPU_POOL_ARRAY(pool, bool, graph->n_nodes);
+  f->redirect = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->at = CPU_POOL_ARRAY(pool, cpu_group *, graph->n_nodes);
-  if (next == NULL || f->first == NULL || f->users == NULL || f->made == NULL || f->taken == NULL ||
-      f->at == NULL) {
+  if (next == NULL || f->redirect == NULL || f->first == NULL || f->users == NULL ||
+      f->made == NULL || f->taken == NULL || f->at == NULL) {
     return out_of_memory(f);
   }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     f->made[v] = OPIPE_NONE;
+    f->redirect[v] = OPIPE_NONE;
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
@@ -86,7 +88,8 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
     step->in[i].value = i < node->n_in ? node->in[i] : g->extra[i - node->n_in];
   }
   for (uint32_t i = 0; i < node->n_out; ++i) {
-    step->out[i].value = node->out[i];
+    const uint32_t v = node->out[i];
+    step->out[i].value = v != OPIPE_NONE && f->redirect[v] != OPIPE_NONE ? f->redirect[v] : v;
   }
   if (g != NULL) {
     step->out[0].value = g->out;
@@ -109,6 +112,7 @@ opipe_status cpu_build_steps(opipe_program *program, opipe_error *err) {
   }
   CPU_TRY(find_users(&f));
   if (program->device->mode == CPU_MODE_FAST && (program->flags & OPIPE_COMPILE_NO_FUSE) == 0) {
+    CPU_TRY(cpu_match_accumulate(&f));
     CPU_TRY(cpu_match_groups(&f));
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {

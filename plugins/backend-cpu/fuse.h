@@ -21,15 +21,19 @@ typedef struct cpu_group {
 typedef struct cpu_fuser {
   opipe_program *program;
   const opipe_graph *graph;
-  uint32_t *first; /* [n_values + 1] into users */
-  uint32_t *users; /* node indices, one entry per use */
-  uint32_t *made;  /* [n_values] node that makes it, OPIPE_NONE */
-  bool *taken;     /* [n_nodes] part of a group */
-  cpu_group **at;  /* [n_nodes] group whose step stands here */
+  uint32_t *first;    /* [n_values + 1] into users */
+  uint32_t *users;    /* node indices, one entry per use */
+  uint32_t *made;     /* [n_values] node that makes it, OPIPE_NONE */
+  bool *taken;        /* [n_nodes] part of a group */
+  uint32_t *redirect; /* [n_values] accumulator that takes the value's place, OPIPE_NONE */
+  cpu_group **at;     /* [n_nodes] group whose step stands here */
   opipe_error *err;
 } cpu_fuser;
 
 /* Finds groups: marks nodes as taken and puts groups where their steps stand. */
 opipe_status cpu_match_groups(cpu_fuser *f);
+
+/* Finds gradients that go straight into accumulators: fills `redirect`, marks nodes as taken. */
+opipe_status cpu_match_accumulate(cpu_fuser *f);
 
 #endif

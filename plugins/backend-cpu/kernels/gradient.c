@@ -58,44 +58,60 @@ void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args) {
 }
 
 bool cpu_matmul_dw_workspace(int32_t threads, int64_t k, uint64_t *out_bytes) {
+  const int64_t depth = k < CPU_DW_DEPTH ? k : CPU_DW_DEPTH;
   uint64_t rows = 0; /* of CPU_DW_ROWS floats: X^T, and a panel of dY a thread */
   return threads > 0 && k >= 0 &&
-         !__builtin_add_overflow((uint64_t)k, (uint64_t)threads * CPU_PANEL, &rows) &&
+         !__builtin_add_overflow((uint64_t)depth, (uint64_t)threads * CPU_PANEL, &rows) &&
          !__builtin_mul_overflow(rows, CPU_DW_ROWS * sizeof(float), out_bytes);
 }
 
 typedef struct dw_job {
   const cpu_kernels *kernels;
   const cpu_matmul_dw_args *args;
-  cpu_range sample;
+  cpu_range sample, depth;
 } dw_job;
 
 static void dw_turn_task(void *argument, int32_t worker, int32_t workers) {
   const dw_job *j = argument;
   const cpu_matmul_dw_args *g = j->args;
   cpu_range columns;
-  cpu_team_share(g->k, worker, workers, &columns.begin, &columns.end);
-  j->kernels->transpose(g->x + j->sample.begin * g->x_stride + columns.begin, g->x_stride,
-                        j->sample.end - j->sample.begin, columns.end - columns.begin,
+  cpu_team_share(j->depth.end - j->depth.begin, worker, workers, &columns.begin, &columns.end);
+  j->kernels->transpose(g->x + j->sample.begin * g->x_stride + j->depth.begin + columns.begin,
+                        g->x_stride, j->sample.end - j->sample.begin, columns.end - columns.begin,
                         (float *)g->workspace + columns.begin * CPU_DW_ROWS, CPU_DW_ROWS);
 }
 
+/* Panels are shared out; rows of them where the panels do not come out even. */
 static void dw_task(void *argument, int32_t worker, int32_t workers) {
   const dw_job *j = argument;
   const cpu_matmul_dw_args *g = j->args;
+  const int64_t height = j->depth.end - j->depth.begin;
+  const int64_t held = height < CPU_DW_DEPTH ? height : CPU_DW_DEPTH;
   const float *turned = g->workspace;
-  float *buffer = (float *)g->workspace + (g->k + (int64_t)worker * CPU_PANEL) * CPU_DW_ROWS;
-  cpu_range panels;
-  cpu_team_share(panels_of(g->n), worker, workers, &panels.begin, &panels.end);
-  j->kernels->product_dw(g, turned, CPU_DW_ROWS, j->sample, panels, buffer);
+  float *buffer = (float *)g->workspace + (held + (int64_t)worker * CPU_PANEL) * CPU_DW_ROWS;
+  cpu_range panels = {0, panels_of(g->n)};
+  cpu_range rows = {0, height};
+  if (panels.end % workers == 0 || panels.end >= 8 * workers) {
+    cpu_team_share(panels.end, worker, workers, &panels.begin, &panels.end);
+  } else {
+    cpu_team_share(height, worker, workers, &rows.begin, &rows.end);
+  }
+  if (rows.begin < rows.end && panels.begin < panels.end) {
+    const cpu_range depth = {j->depth.begin + rows.begin, j->depth.begin + rows.end};
+    j->kernels->product_dw(g, turned + rows.begin * CPU_DW_ROWS, CPU_DW_ROWS, j->sample, depth,
+                           panels, buffer);
+  }
 }
 
 void cpu_matmul_dw(const cpu_exec *x, const cpu_matmul_dw_args *args) {
   dw_job job = {.kernels = x->kernels, .args = args};
-  for (int64_t i = 0; i < args->m && args->k > 0 && args->n > 0; i += CPU_DW_ROWS) {
-    job.sample = (cpu_range){i, args->m - i < CPU_DW_ROWS ? args->m : i + CPU_DW_ROWS};
-    cpu_team_run(x->team, dw_turn_task, &job);
-    cpu_team_run(x->team, dw_task, &job);
+  for (int64_t k = 0; k < args->k && args->n > 0; k += CPU_DW_DEPTH) {
+    job.depth = (cpu_range){k, args->k - k < CPU_DW_DEPTH ? args->k : k + CPU_DW_DEPTH};
+    for (int64_t i = 0; i < args->m; i += CPU_DW_ROWS) {
+      job.sample = (cpu_range){i, args->m - i < CPU_DW_ROWS ? args->m : i + CPU_DW_ROWS};
+      cpu_team_run(x->team, dw_turn_task, &job);
+      cpu_team_run(x->team, dw_task, &job);
+    }
   }
 }
 

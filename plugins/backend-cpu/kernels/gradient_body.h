@@ -49,8 +49,8 @@ CPU_STATIC void product_dx_share(const cpu_product *p, cpu_range panels, cpu_ran
 }
 
 CPU_STATIC void product_dw_share(const cpu_matmul_dw_args *g, const float *turned,
-                                 int64_t turned_stride, cpu_range sample, cpu_range panels,
-                                 float *buffer) {
+                                 int64_t turned_stride, cpu_range sample, cpu_range depth,
+                                 cpu_range panels, float *buffer) {
   const cpu_pack_source dy = {.data = g->dy + sample.begin * g->dy_stride,
                               .dtype = CPU_F32,
                               .k = sample.end - sample.begin,
@@ -60,12 +60,12 @@ CPU_STATIC void product_dw_share(const cpu_matmul_dw_args *g, const float *turne
   for (int64_t j = panels.begin; j < panels.end; j++) {
     float *dw = (float *)g->dw + j * CPU_PANEL * g->k;
     pack_panel(&dy, j, buffer);
-    for (int64_t k = 0; k < g->k; k += TILE_ROWS) {
-      const int64_t height = g->k - k < TILE_ROWS ? g->k - k : TILE_ROWS;
+    for (int64_t k = depth.begin; k < depth.end; k += TILE_ROWS) {
+      const int64_t height = depth.end - k < TILE_ROWS ? depth.end - k : TILE_ROWS;
       const char *next = (const char *)(dw + (k + height) * CPU_PANEL);
       const int64_t lines = TILE_ROWS * CPU_PANEL * sizeof(float) / 64;
       fetch_state fetch = {next, next + lines * 64, 1};
-      tile_job t = {.a = turned + k * turned_stride,
+      tile_job t = {.a = turned + (k - depth.begin) * turned_stride,
                     .a_stride = turned_stride,
                     .b = buffer,
                     .b_stride = CPU_PANEL,

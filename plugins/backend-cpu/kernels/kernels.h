@@ -21,10 +21,12 @@
 #define OPIPE_BACKEND_CPU_KERNELS_KERNELS_H_
 
 #include "attention.h"
+#include "attention_grad.h"
 #include "base.h"
 #include "conv.h"
 #include "elements.h"
 #include "matmul.h"
+#include "rowgrad.h"
 #include "rowwise.h"
 
 #endif

@@ -20,7 +20,8 @@ typedef struct cpu_product {
 
 enum {
   CPU_DX_DEPTH = 1024, /* columns of dY a block */
-  CPU_DW_ROWS = 512    /* rows a block */
+  CPU_DW_ROWS = 512,   /* rows a block */
+  CPU_DW_DEPTH = 4096  /* columns of X a block */
 };
 
 /* Half-open ranges of what a share covers. */
@@ -36,9 +37,10 @@ struct cpu_kernels {
   /* The same for dX = dY W^T: `panels` are those of W (K by N), n counts columns of dX, k of dY;
    * buffer: CPU_DX_DEPTH rows of a panel. */
   void (*product_dx)(const cpu_product *p, cpu_range panels, cpu_range rows, float *buffer);
-  /* dW += X^T dY for panels of dW; turned: X^T, [k][turned_stride]; buffer: m rows of a panel. */
+  /* dW += X^T dY for panels of dW and rows `depth` of them; turned: those columns of X, turned,
+   * [depth][turned_stride]; buffer: a row of a panel for each of the sample. */
   void (*product_dw)(const cpu_matmul_dw_args *args, const float *turned, int64_t turned_stride,
-                     cpu_range sample, cpu_range panels, float *buffer);
+                     cpu_range sample, cpu_range depth, cpu_range panels, float *buffer);
   void (*sum_columns)(const float *in, int64_t in_row, int64_t rows, int64_t columns, float *out);
   void (*product_f64)(const cpu_matmul_f64_args *args, const double *a, const double *panel,
                       int64_t columns, double *c, cpu_range rows);
@@ -58,6 +60,16 @@ struct cpu_kernels {
                     void *workspace);
   void (*add)(const float *from, float *to, int64_t n);
   double (*sum_squares)(const float *in, int64_t n);
+  void (*norm_grad)(const cpu_norm_grad_args *args, cpu_range rows);
+  void (*norm_statistics)(const cpu_norm_grad_scale_args *args, cpu_range rows);
+  void (*norm_grad_scale)(const cpu_norm_grad_scale_args *args, cpu_range columns);
+  void (*softmax_grad)(bool log, int64_t columns, const float *dy, const float *y, float *dx,
+                       cpu_range rows);
+  void (*activation_grad)(cpu_activation activation, const float *dy, const float *x, float *dx,
+                          int64_t n);
+  void (*attention_grad)(const cpu_attention_grad_args *args, int64_t batch, int64_t kv_head,
+                         float *workspace);
+  void (*loss_grad)(const cpu_loss_grad_args *args, cpu_range rows);
   void (*update)(const cpu_update_args *args, cpu_range share);
 };
 

@@ -90,11 +90,70 @@ static const activation_row rows[] = {
     ROW("Softsign", softsign, NULL, 0, NULL, 0),
 };
 
+typedef struct fast_plan {
+  cpu_activation activation;
+} fast_plan;
+
+static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
+  const fast_plan *plan = call->plan;
+  (void)err;
+  cpu_activation_grad(call->exec, plan->activation, call->in[0].data, call->in[1].data,
+                      call->out[0].data, (int64_t)call->out[0].n);
+  return OPIPE_OK;
+}
+
+/* The activation, where there is a vector kernel. */
+static cpu_activation known_activation(const opipe_node *node, const char *name) {
+  static const struct {
+    const char *name;
+    cpu_activation activation;
+  } known[] = {{"Relu", CPU_ACT_RELU},
+               {"Sigmoid", CPU_ACT_SIGMOID},
+               {"Tanh", CPU_ACT_TANH},
+               {"Gelu", CPU_ACT_GELU_ERF},
+               {"GeluTanh", CPU_ACT_GELU_TANH}};
+  for (uint32_t i = 0; i < CPU_COUNT_OF(known); ++i) {
+    if (strcmp(known[i].name, name) == 0) {
+      return known[i].activation;
+    }
+  }
+  const bool quick = strcmp(name, "QuickGelu") == 0;
+  if (quick || strcmp(name, "Swish") == 0) {
+    const float alpha = (float)opipe_attr_float(node, "alpha", quick ? 1.702 : 1.0);
+    return alpha == 1.0f ? CPU_ACT_SILU : alpha == 1.702f ? CPU_ACT_GELU_QUICK : CPU_ACT_NONE;
+  }
+  return CPU_ACT_NONE;
+}
+
+/* Takes the vector kernel: fp32, both inputs of one shape. */
+static opipe_status choose_fast(cpu_prep *p, cpu_activation activation) {
+  const opipe_value *x = cpu_in(p, 1);
+  fast_plan *plan = CPU_PLAN(p, fast_plan);
+  if (plan == NULL) {
+    return cpu_nomem(p);
+  }
+  plan->activation = activation;
+  cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
+  cpu_want_layout(p, 1, CPU_LAYOUT_COPY);
+  p->step->inplace = 0;
+  for (uint32_t i = 0; i < 2; ++i) {
+    p->step->inplace |= cpu_elems(cpu_in(p, i)) == cpu_elems(x) ? 1u << i : 0;
+  }
+  p->step->run = fast_kernel;
+  return OPIPE_OK;
+}
+
 static opipe_status prepare_activation_grad(cpu_prep *p) {
   const char *name = opipe_attr_string(p->node, "activation", "");
   CPU_TRY(cpu_expect_like(p, 0, cpu_in(p, 1)));
   for (uint32_t i = 0; i < CPU_COUNT_OF(rows); ++i) {
     if (strcmp(rows[i].name, name) == 0) {
+      const cpu_activation known = known_activation(p->node, name);
+      if (p->fast && known != CPU_ACT_NONE && cpu_in(p, 0)->dtype == OPIPE_FLOAT &&
+          cpu_in(p, 1)->dtype == OPIPE_FLOAT &&
+          cpu_elems(cpu_in(p, 0)) == cpu_elems(cpu_in(p, 1))) {
+        return choose_fast(p, known);
+      }
       return cpu_prepare_map(p, &rows[i].map, 0);
     }
   }

@@ -135,6 +135,118 @@ static opipe_status reference_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static cpu_attention_strides strides_of(const int64_t *stride) {
+  const cpu_attention_strides s = {stride[0], stride[1], stride[2]};
+  return s;
+}
+
+/* Rows of joined keys (dense, past first) to the gradients of past and fresh ones. */
+static void split_joined(const cpu_call *call, const float *sum, int64_t dim, const int64_t *stride,
+                         uint32_t out, uint32_t past_out) {
+  const cpu_attention_plan *plan = call->plan;
+  for (int64_t i = 0; i < plan->batch * plan->kv_heads * plan->keys; ++i) {
+    const int64_t j = i % plan->keys;
+    const int64_t head = i / plan->keys;
+    float *to = NULL;
+    if (j < plan->past && wanted(call, past_out)) {
+      to = (float *)call->out[past_out].data + (head * plan->past + j) * dim;
+    } else if (j >= plan->past && wanted(call, out)) {
+      to = (float *)call->out[out].data + head / plan->kv_heads * stride[0] +
+           head % plan->kv_heads * stride[1] + (j - plan->past) * stride[2];
+    }
+    if (to != NULL) {
+      memcpy(to, sum + i * dim, (size_t)dim * sizeof *to);
+    }
+  }
+}
+
+static void set_forward(const cpu_call *call, const cpu_attention_view *view,
+                        cpu_attention_args *g) {
+  const cpu_attention_plan *plan = call->plan;
+  g->batch = plan->batch;
+  g->heads = plan->heads;
+  g->kv_heads = plan->kv_heads;
+  g->q_rows = plan->rows;
+  g->kv_rows = plan->keys;
+  g->qk_dim = plan->dim;
+  g->v_dim = plan->v_dim;
+  g->q = call->in[BASE].data;
+  g->k = view->k;
+  g->v = view->v;
+  g->q_stride = strides_of(plan->q);
+  g->k_stride = strides_of(view->k_stride);
+  g->v_stride = strides_of(view->v_stride);
+  g->scale = (float)plan->scale;
+  g->causal = plan->causal;
+  g->causal_offset = plan->past;
+  g->masked_row = CPU_MASKED_ROW_ZERO;
+  g->kv_valid = plan->has_nonpad || plan->mask_keys < plan->keys ? view->valid : NULL;
+  if (plan->has_mask) {
+    memcpy(g->mask_stride, plan->mask, sizeof plan->mask);
+    *(plan->bool_mask ? (const void **)&g->mask_keep : (const void **)&g->mask_add) =
+        call->in[BASE + 3].data;
+  }
+}
+
+static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
+  const grad_plan *own = call->plan;
+  const cpu_attention_plan *plan = &own->forward;
+  char *workspace = call->workspace;
+  const bool joined = plan->past > 0;
+  const int64_t rows = plan->batch * plan->kv_heads * plan->keys;
+  float *sum_k = (float *)(void *)(workspace + own->kv_at);
+  float *sum_v = sum_k + rows * plan->dim;
+  cpu_attention_view view;
+  cpu_attention_grad_args args;
+  (void)err;
+  memset(&args, 0, sizeof args);
+  cpu_attention_join(call, &view);
+  set_forward(call, &view, &args.forward);
+  args.dy = call->in[IN_DY].data;
+  args.dy_stride = strides_of(plan->out);
+  args.dq = wanted(call, 0) ? call->out[0].data : NULL;
+  args.dq_stride = strides_of(plan->q);
+  args.dk_stride = strides_of(view.k_stride);
+  args.dv_stride = strides_of(view.v_stride);
+  if (joined) {
+    args.dk = wanted(call, 1) || wanted(call, OUT_PAST_K) ? sum_k : NULL;
+    args.dv = wanted(call, 2) || wanted(call, OUT_PAST_V) ? sum_v : NULL;
+  } else {
+    args.dk = wanted(call, 1) ? call->out[1].data : NULL;
+    args.dv = wanted(call, 2) ? call->out[2].data : NULL;
+  }
+  args.workspace = workspace + own->row_at;
+  cpu_attention_grad(call->exec, &args);
+  if (joined && args.dk != NULL) {
+    split_joined(call, sum_k, plan->dim, plan->k, 1, OUT_PAST_K);
+  }
+  if (joined && args.dv != NULL) {
+    split_joined(call, sum_v, plan->v_dim, plan->v, 2, OUT_PAST_V);
+  }
+  return OPIPE_OK;
+}
+
+/* fp32 without soft cap and without a gradient of the mask. */
+static bool take_fast(cpu_prep *p, grad_plan *own, uint64_t at) {
+  const cpu_attention_plan *plan = &own->forward;
+  uint64_t bytes = 0;
+  if (!p->fast || cpu_in(p, 0)->dtype != OPIPE_FLOAT || plan->softcap > 0 ||
+      cpu_out(p, OUT_MASK) != NULL ||
+      !cpu_attention_grad_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim,
+                                    &bytes)) {
+    return false;
+  }
+  own->row_at = at;
+  own->kv_at = at + bytes;
+  if (plan->past > 0) {
+    bytes += (uint64_t)(plan->batch * plan->kv_heads * plan->keys * (plan->dim + plan->v_dim)) *
+             sizeof(float);
+  }
+  cpu_want_workspace(p, at + bytes);
+  p->step->run = fast_kernel;
+  return true;
+}
+
 /* Every gradient is like its input; one of an absent input is refused. */
 static opipe_status check_outputs(cpu_prep *p) {
   static const uint32_t of[OUTPUTS] = {0, 1, 2, 3, 4, 5};
@@ -175,6 +287,9 @@ static opipe_status prepare_attention_grad(cpu_prep *p) {
   CPU_TRY(check_dy(p, plan));
   CPU_TRY(check_outputs(p));
   cpu_attention_plan_join(p, plan, false, &at);
+  if (take_fast(p, own, at)) {
+    return OPIPE_OK;
+  }
   own->row_at = at;
   at += cpu_align_up((uint64_t)plan->keys * 3 * sizeof(double), CPU_ALIGN_BYTES);
   own->kv_at = at;

@@ -71,6 +71,9 @@ static opipe_status batch_loop(cpu_prep *p, const matrix_view *a, const matrix_v
 }
 
 static opipe_status choose_kernel(cpu_prep *p, cpu_linear_plan *plan) {
+  if (cpu_out(p, 0)->role == OPIPE_VALUE_GRADIENT) {
+    return cpu_linear_accumulate(p, plan);
+  }
   for (uint32_t i = 0; i < p->step->n_in; ++i) {
     if (cpu_in(p, i) != NULL && cpu_in(p, i)->dtype != cpu_in(p, 0)->dtype) {
       return cpu_invalid(p, "input %u is %s, input 0 %s", i, opipe_dtype_name(cpu_in(p, i)->dtype),

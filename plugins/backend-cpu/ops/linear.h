@@ -26,6 +26,8 @@ typedef struct cpu_linear_plan {
 
 /* The plain kernels; false when there is none for the type. */
 bool cpu_linear_reference(uint32_t dtype, cpu_kernel *out_kernel);
+/* For a product whose output is an accumulator: see linear_dw.c. */
+opipe_status cpu_linear_accumulate(cpu_prep *p, cpu_linear_plan *plan);
 /* Chooses a fast kernel where one fits; leaves the step alone otherwise. */
 opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan);
 

@@ -15,6 +15,7 @@ typedef struct grad_plan {
   int64_t rows, columns;
   double epsilon;
   bool rms;
+  bool adds[2]; /* the output is an accumulator */
 } grad_plan;
 
 static double get(const cpu_tensor *t, int64_t i) {
@@ -114,6 +115,83 @@ static opipe_status scale_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static opipe_status fast_input_kernel(const cpu_call *call, opipe_error *err) {
+  const grad_plan *plan = call->plan;
+  const cpu_norm_grad_args args = {.rows = plan->rows,
+                                   .columns = plan->columns,
+                                   .rms = plan->rms,
+                                   .epsilon = (float)plan->epsilon,
+                                   .dy = call->in[0].data,
+                                   .x = call->in[1].data,
+                                   .scale = call->in[2].data,
+                                   .dx = call->out[0].data};
+  (void)err;
+  cpu_norm_grad(call->exec, &args);
+  return OPIPE_OK;
+}
+
+/* Where output i is summed up: in place, or beside it (in `room`) when its layout is not dense. */
+static float *sum_place(const cpu_call *call, uint32_t i, float *room) {
+  const grad_plan *plan = call->plan;
+  if (i >= call->n_out || call->out[i].data == NULL) {
+    return NULL;
+  }
+  float *to = call->out[i].layout >= CPU_LAYOUT_PANEL ? room : call->out[i].data;
+  if (to == room || !plan->adds[i]) {
+    memset(to, 0, (size_t)plan->columns * sizeof *to);
+  }
+  return to;
+}
+
+static opipe_status fast_scale_kernel(const cpu_call *call, opipe_error *err) {
+  const grad_plan *plan = call->plan;
+  float *room = call->workspace;
+  const cpu_norm_grad_scale_args args = {.rows = plan->rows,
+                                         .columns = plan->columns,
+                                         .rms = plan->rms,
+                                         .epsilon = (float)plan->epsilon,
+                                         .dy = call->in[0].data,
+                                         .x = call->in[1].data,
+                                         .dscale = sum_place(call, 0, room),
+                                         .dbias = sum_place(call, 1, room + plan->columns),
+                                         .workspace = room + 2 * plan->columns};
+  (void)err;
+  cpu_norm_grad_scale(call->exec, &args);
+  for (uint32_t i = 0; i < call->n_out; ++i) {
+    const cpu_tensor *out = &call->out[i];
+    if (out->data != NULL && out->layout >= CPU_LAYOUT_PANEL) {
+      cpu_layout_add(call->exec, out->layout, out->shape, out->rank,
+                     room + (int64_t)i * plan->columns, out->data);
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* fp32 throughout, or an accumulator among the outputs. */
+static bool all_f32(const cpu_prep *p) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+    if (cpu_in(p, i) != NULL && cpu_in(p, i)->dtype != OPIPE_FLOAT) {
+      return false;
+    }
+  }
+  for (uint32_t i = 0; i < p->step->n_out; ++i) {
+    if (cpu_out(p, i) != NULL && cpu_out(p, i)->dtype != OPIPE_FLOAT) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static void choose_scale_kernel(cpu_prep *p, grad_plan *plan) {
+  for (uint32_t i = 0; i < 2; ++i) {
+    plan->adds[i] = cpu_out(p, i) != NULL && cpu_out(p, i)->role == OPIPE_VALUE_GRADIENT;
+  }
+  if ((p->fast || plan->adds[0] || plan->adds[1]) && all_f32(p)) {
+    cpu_want_workspace(p, 2 * (uint64_t)(plan->columns + plan->rows) * sizeof(float));
+    p->step->run = fast_scale_kernel;
+  }
+}
+
 static opipe_status check_vector(cpu_prep *p, const opipe_value *vector, int64_t n) {
   return vector == NULL || ((int64_t)cpu_elems(vector) == n && cpu_is_float(vector->dtype))
              ? OPIPE_OK
@@ -151,12 +229,17 @@ static opipe_status prepare_norm_grad(cpu_prep *p) {
     CPU_TRY(check_vector(p, cpu_out(p, 1), plan->columns));
     cpu_want_workspace(p, 2 * (uint64_t)plan->columns * sizeof(double));
     p->step->run = scale_kernel;
+    choose_scale_kernel(p, plan);
     return OPIPE_OK;
   }
   CPU_TRY(check_vector(p, cpu_in(p, 2), plan->columns));
   CPU_TRY(cpu_expect(p, 0, cpu_is_float(cpu_out(p, 0)->dtype) ? cpu_out(p, 0)->dtype : 0, x->shape,
                      x->rank));
   p->step->run = input_kernel;
+  if (p->fast && all_f32(p)) {
+    p->step->run = fast_input_kernel;
+    p->step->inplace = 3;
+  }
   return OPIPE_OK;
 }
 

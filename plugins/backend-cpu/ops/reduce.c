@@ -28,6 +28,7 @@ typedef struct reduce_plan {
   cpu_loop reduced;
   int64_t count; /* elements of one reduction */
   cpu_reduce fast;
+  bool adds; /* the output is an accumulator */
 } reduce_plan;
 
 typedef union wide {
@@ -215,6 +216,44 @@ static opipe_status rows_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* Sums of columns, one addition after the other: gradients of biases. */
+static opipe_status columns_kernel(const cpu_call *call, opipe_error *err) {
+  const reduce_plan *plan = call->plan;
+  const cpu_tensor *out = &call->out[0];
+  const bool adds = plan->adds && out->layout < CPU_LAYOUT_PANEL;
+  float *to = plan->adds && !adds ? call->workspace : out->data;
+  const int64_t columns = (int64_t)out->n;
+  (void)err;
+  if (!adds) {
+    memset(to, 0, (size_t)columns * sizeof *to);
+  }
+  cpu_sum_columns(call->exec, call->in[0].data, columns, plan->count, columns, to);
+  if (plan->adds && !adds) {
+    cpu_layout_add(call->exec, out->layout, out->shape, out->rank, to, out->data);
+  }
+  return OPIPE_OK;
+}
+
+/* Leading axes go, and it is a gradient's sum: forward sums keep the order of the reference. */
+static void choose_columns(cpu_prep *p, reduce_plan *plan) {
+  const opipe_value *out = cpu_out(p, 0);
+  const cpu_loop *kept = &plan->kept;
+  const cpu_loop *reduced = &plan->reduced;
+  const int64_t columns = (int64_t)cpu_elems(out);
+  plan->adds = out->role == OPIPE_VALUE_GRADIENT;
+  if ((!p->fast && !plan->adds) || plan->kind != REDUCE_SUM || columns < 1 ||
+      (!plan->adds && p->node->pass == OPIPE_PASS_FORWARD) || cpu_in(p, 0)->dtype != OPIPE_FLOAT ||
+      kept->rank != 1 || reduced->rank != 1 || (columns > 1 && kept->stride[0][0] != 1) ||
+      (plan->count > 1 && reduced->stride[0][0] != columns)) {
+    return;
+  }
+  p->step->run = columns_kernel;
+  cpu_want_layout(p, 0, CPU_LAYOUT_F32);
+  if (plan->adds) {
+    cpu_want_workspace(p, (uint64_t)columns * sizeof(float));
+  }
+}
+
 /* Which axes go: reduced [rank]. */
 static opipe_status reduced_axes(cpu_prep *p, const opipe_value *in, bool *reduced,
                                  bool *out_noop) {
@@ -304,11 +343,14 @@ static opipe_status prepare_reduce(cpu_prep *p) {
       shape[rank++] = reduced[i] ? 1 : in->shape[i];
     }
   }
-  CPU_TRY(cpu_expect(p, 0, in->dtype, shape, rank));
+  if (cpu_out(p, 0)->role != OPIPE_VALUE_GRADIENT) { /* else as fuse_accumulate.c has checked */
+    CPU_TRY(cpu_expect(p, 0, in->dtype, shape, rank));
+  }
   plan->sums = cpu_is_float(in->dtype) ? CPU_CLASS_F64 : cpu_class_of(in->dtype);
   CPU_TRY(split_loops(p, in, reduced, plan));
   p->step->run = reduce_kernel;
   choose_fast(p, plan);
+  choose_columns(p, plan);
   return OPIPE_OK;
 }
 

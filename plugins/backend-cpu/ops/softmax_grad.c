@@ -65,6 +65,14 @@ static opipe_status softmax_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static opipe_status fast_softmax_kernel(const cpu_call *call, opipe_error *err) {
+  const grad_plan *plan = call->plan;
+  (void)err;
+  cpu_softmax_grad(call->exec, plan->log, plan->outer, plan->n, call->in[0].data, call->in[1].data,
+                   call->out[0].data);
+  return OPIPE_OK;
+}
+
 static opipe_status prepare_softmax_grad(cpu_prep *p) {
   const opipe_value *y = cpu_in(p, 1);
   grad_plan *plan = CPU_PLAN(p, grad_plan);
@@ -92,6 +100,9 @@ static opipe_status prepare_softmax_grad(cpu_prep *p) {
   cpu_want_layout(p, 1, CPU_LAYOUT_COPY);
   p->step->inplace = 3;
   p->step->run = softmax_kernel;
+  if (p->fast && y->dtype == OPIPE_FLOAT && plan->inner == 1) {
+    p->step->run = fast_softmax_kernel;
+  }
   return OPIPE_OK;
 }
 
@@ -144,6 +155,31 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* fp32 rows without weights. */
+static opipe_status fast_loss_kernel(const cpu_call *call, opipe_error *err) {
+  const grad_plan *plan = call->plan;
+  int64_t *labels = call->workspace;
+  const cpu_loss_grad_args args = {.rows = plan->outer,
+                                   .columns = plan->n,
+                                   .dl = call->in[0].data,
+                                   .dl_rows = !plan->sum,
+                                   .smoothing = (float)plan->smoothing,
+                                   .x = call->in[1].data,
+                                   .label = labels,
+                                   .dx = call->out[0].data};
+  for (int64_t i = 0; i < plan->outer; ++i) {
+    const int64_t label = cpu_index(&call->in[2], (uint64_t)i);
+    const bool counts = !plan->ignores || label != plan->ignored;
+    if (counts && (label < 0 || label >= plan->n)) {
+      return cpu_fail(call, err, OPIPE_E_INVALID, "label %lld is outside [0, %lld)",
+                      (long long)label, (long long)plan->n);
+    }
+    labels[i] = counts ? label : -1;
+  }
+  cpu_loss_grad(call->exec, &args);
+  return OPIPE_OK;
+}
+
 static opipe_status loss_shapes(cpu_prep *p, grad_plan *plan) {
   const opipe_value *dl = cpu_in(p, 0);
   const opipe_value *x = cpu_in(p, 1);
@@ -190,6 +226,11 @@ static opipe_status prepare_loss_grad(cpu_prep *p) {
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
   }
   p->step->run = loss_kernel;
+  if (p->fast && plan->inner == 1 && cpu_in(p, 1)->dtype == OPIPE_FLOAT && cpu_in(p, 3) == NULL) {
+    p->step->run = fast_loss_kernel;
+    p->step->inplace = 2;
+    cpu_want_workspace(p, (uint64_t)plan->outer * sizeof(int64_t));
+  }
   return OPIPE_OK;
 }
 

@@ -50,6 +50,7 @@ static opipe_status prepare_accumulate(cpu_prep *p) {
 
 typedef struct gather_plan {
   int64_t outer, rows, inner, n; /* dY [outer, n, inner], dX [outer, rows, inner] */
+  bool adds;                     /* the output is an accumulator [rows, inner] */
 } gather_plan;
 
 #define ADD_ROWS(NAME, T)                                                                       \
@@ -72,6 +73,49 @@ typedef struct gather_plan {
   }
 ADD_ROWS(add_rows_f32, float)
 ADD_ROWS(add_rows_f64, double)
+
+/* One share of the columns of every row of an accumulator [rows, inner], so that a row's additions
+ * keep their order. The layouts stand in ../program.h. */
+static void add_columns(void *ctx, int64_t begin, int64_t end) {
+  const cpu_call *call = ctx;
+  const gather_plan *plan = call->plan;
+  const cpu_tensor *g = &call->out[0];
+  float *data = g->data;
+  for (int64_t i = 0; i < plan->n; ++i) {
+    int64_t at = cpu_index(&call->in[1], (uint64_t)i);
+    at += at < 0 ? plan->rows : 0;
+    const float *from = (const float *)call->in[0].data + i * plan->inner;
+    if (g->layout == CPU_LAYOUT_PANEL_T) {
+      float *to = data + at / CPU_PANEL * CPU_PANEL * plan->inner + at % CPU_PANEL;
+      for (int64_t k = begin; k < end; ++k) {
+        to[k * CPU_PANEL] += from[k];
+      }
+    } else if (g->layout == CPU_LAYOUT_PANEL) {
+      for (int64_t k = begin; k < end; ++k) {
+        data[k / CPU_PANEL * CPU_PANEL * plan->rows + at * CPU_PANEL + k % CPU_PANEL] += from[k];
+      }
+    } else {
+      float *to = data + at * plan->inner;
+      for (int64_t k = begin; k < end; ++k) {
+        to[k] += from[k];
+      }
+    }
+  }
+}
+
+static opipe_status add_kernel(const cpu_call *call, opipe_error *err) {
+  const gather_plan *plan = call->plan;
+  cpu_call copy = *call;
+  for (int64_t i = 0; i < plan->n; ++i) {
+    const int64_t at = cpu_index(&call->in[1], (uint64_t)i);
+    if (at < -plan->rows || at >= plan->rows) {
+      return cpu_fail(call, err, OPIPE_E_INVALID, "index %lld is outside [0, %lld)", (long long)at,
+                      (long long)plan->rows);
+    }
+  }
+  cpu_parallel(call->exec, plan->inner, plan->n * plan->inner, add_columns, &copy);
+  return OPIPE_OK;
+}
 
 static opipe_status gather_kernel(const cpu_call *call, opipe_error *err) {
   const gather_plan *plan = call->plan;
@@ -125,7 +169,8 @@ static opipe_status prepare_gather_grad(cpu_prep *p) {
   }
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
   cpu_want_layout(p, 1, CPU_LAYOUT_COPY);
-  p->step->run = gather_kernel;
+  plan->adds = dx->role == OPIPE_VALUE_GRADIENT;
+  p->step->run = plan->adds ? add_kernel : gather_kernel;
   return OPIPE_OK;
 }
 
