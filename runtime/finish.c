@@ -7,7 +7,7 @@
  */
 #include <unistd.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 bool opi_request_fail(opi_request *request, const opipe_error *why) {
   uint32_t open = OPI_FATE_OPEN;
@@ -51,6 +51,8 @@ void opi_request_finish(opi_request *request) {
   while (atomic_load_explicit(&request->failed, memory_order_acquire) ==
          OPI_FATE_WRITTEN) { /* a few instructions long */
   }
+  if (s->train != NULL)
+    opi_train_finished(request);
   for (uint32_t i = 0; i < s->n_inputs; ++i)
     set_done(&request->feeds[i].done);
   for (uint32_t o = 0; o < s->n_outputs; ++o)

@@ -8,7 +8,7 @@
  */
 #include <unistd.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 /* ---- the pool ---- */
 
@@ -22,12 +22,17 @@ static opi_request *make(opi_session *s, opipe_error *err) {
     return NULL;
   }
   request->session = s;
+  if (s->train != NULL && opi_ticket_make(request, err) < 0) {
+    opi_free(s->allocator, request, sizeof *request + feeds_bytes + results_bytes);
+    return NULL;
+  }
   request->feeds = (opi_feed *)(request + 1);
   request->results = (opi_result *)(void *)((char *)request->feeds + feeds_bytes);
   return request;
 }
 
 static void unmake(opi_session *s, opi_request *request) {
+  opi_ticket_free(request);
   for (uint32_t o = 0; o < s->n_outputs; ++o)
     opi_free(s->allocator, request->results[o].own, request->results[o].own_bytes);
   opi_free(s->allocator, request,

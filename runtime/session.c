@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "partition/cut/batch.h"
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, ALL_FLAGS = 15, IN_FLIGHT_MOST = 1 << 20 };
@@ -171,7 +171,7 @@ static void close_rank(opi_rank *rank) {
 static opipe_status open_credit(opi_session *s, opipe_error *err) {
   const uint32_t first = opi_plan_rank(s->plan, 0, 0),
                  last = opi_plan_rank(s->plan, s->plan->n_stages - 1, 0);
-  if (s->plan->in_flight == 0 || first == last)
+  if (s->plan->in_flight == 0 || first == last || s->train != NULL)
     return OPIPE_OK;
   const opipe_stream_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
@@ -268,11 +268,13 @@ static opipe_status start_threads(opi_session *s, opipe_error *err) {
 static opipe_status open_all(opi_session *s, const opipe_session_params *params, opipe_error *err) {
   OPI_TRY(read_params(s, params, err));
   OPI_TRY(list_inputs(s, err));
+  if (s->plan->train != NULL)
+    OPI_TRY(opi_train_prepare(s, err));
   OPI_TRY(open_ranks(s, err));
   OPI_TRY(find_direct(s, err));
   if (!s->reference)
     OPI_TRY(open_world(s, err));
-  OPI_TRY(open_shapes(s, err));
+  OPI_TRY(s->train != NULL ? opi_train_build(s, err) : open_shapes(s, err));
   OPI_TRY(open_requests(s, err));
   opi_model_relax(s->env.model); /* packed weights have been read */
   return start_threads(s, err);
@@ -351,11 +353,13 @@ void opi_session_close(opi_session *s) {
     if (s->shapes[i] != NULL)
       opi_shape_stop(s->shapes[i]);
   }
+  opi_train_stop(s);
   close_world(s);
   for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
     close_rank(&s->ranks[r]);
   opi_shapes_free(s);
   opi_requests_free(s);
+  opi_train_free(s);
   opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
   opi_lock_destroy(&s->shapes_lock);
   opi_lock_destroy(&s->submit_lock);

@@ -119,8 +119,12 @@ typedef struct opi_result {
   opipe_fence ready, done;
 } opi_result;
 
+struct opi_ticket; /* runtime/train/state.h */
+struct opi_train;
+
 struct opi_request {
   opi_session *session;
+  struct opi_ticket *ticket; /* of a training session, else NULL */
   opi_request *next_free;
   uint64_t number;         /* counts the session's requests */
   _Atomic uint32_t state;  /* OPI_REQUEST_* */
@@ -225,6 +229,7 @@ struct opi_session {
   uint64_t watchdog_ns;
   bool direct;
   bool reference;
+  struct opi_train *train; /* NULL: inference */
 
   opi_input *inputs;
   const char **output_names;
@@ -333,6 +338,16 @@ opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *
                              const opipe_region *dst, opipe_error *err);
 opipe_status opi_run_reference(opi_session *session, opi_request *request,
                                opipe_error *err); /* reference.c */
+/* A request's memory is touched only between these; false: the session has failed, do not. */
+bool opi_rank_touch(opi_rank *rank);
+void opi_rank_let_go(opi_rank *rank);
+bool opi_fence_set(const opipe_fence *fence);
+/* The rank's step blocks, moves again: for the watchdog. interpret.c */
+void opi_rank_blocked(opi_rank *rank, const opi_step *step);
+void opi_rank_moves(opi_rank *rank, const opi_step *step);
+/* A caller's buffer for output `output`, checked against the result's shape. submit.c */
+opipe_status opi_result_take(const opi_session *session, uint32_t output,
+                             const opipe_binding_io *io, opi_result *result, opipe_error *err);
 /* Waits for the rank's queue on asynchronous devices; late errors come out here. */
 opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err);
 /* Takes note of what the rank is doing, for the watchdog. watch.c */

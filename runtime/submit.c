@@ -88,8 +88,8 @@ static opipe_status own_result(const opi_session *s, opi_result *result, const c
   return OPIPE_OK;
 }
 
-static opipe_status take_buffer(const opi_session *s, uint32_t output, const opipe_binding_io *io,
-                                opi_result *result, opipe_error *err) {
+opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_binding_io *io,
+                             opi_result *result, opipe_error *err) {
   char given[128], wanted[128];
   const opipe_tensor *t = &io->tensor;
   const char *name = s->output_names[output];
@@ -154,7 +154,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     OPI_TRY(find_output(s, params->outputs[i].name, &o, err));
     if (request->results[o].data != NULL)
       return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
-    OPI_TRY(take_buffer(s, o, &params->outputs[i], &request->results[o], err));
+    OPI_TRY(opi_result_take(s, o, &params->outputs[i], &request->results[o], err));
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     if (request->results[o].data == NULL)
@@ -244,6 +244,8 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
                                 opi_request **out_request, opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
   OPI_TRY(check_params(params, err));
+  if (s->train != NULL)
+    return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
   opi_lock_take(&s->submit_lock);
   const opipe_status status = submit_locked(s, params, out_request, err);
   opi_lock_give(&s->submit_lock);

@@ -3,14 +3,14 @@
  * the plan's order, step after step in the list of the micro-batch's shape. Its place is a few
  * numbers, so that it can stop at any step and go on later, on any thread.
  */
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 /* Shapes that were compiled since the last look get their first receives. */
 static opipe_status look_for_shapes(opi_rank *rank, opipe_error *err) {
   opi_session *s = rank->session;
   const uint32_t version = atomic_load_explicit(&s->shapes_version, memory_order_acquire);
   opipe_status status = OPIPE_OK;
-  if (version == rank->seen_shapes)
+  if (version == rank->seen_shapes || s->train != NULL)
     return OPIPE_OK;
   if (rank->credit_dst != NULL)
     OPI_TRY(opi_post_credits(rank, err));
@@ -44,14 +44,14 @@ static bool take_request(opi_rank *rank) {
 }
 
 /* Remembers since when the step has been blocked, or that it moves again. */
-static void note_blocked(opi_rank *rank, const opi_step *step) {
+void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
   if (rank->blocked_since_ns != 0)
     return;
   rank->blocked_since_ns = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_STEP, step, rank->blocked_since_ns);
 }
 
-static void note_moves(opi_rank *rank, const opi_step *step) {
+void opi_rank_moves(opi_rank *rank, const opi_step *step) {
   if (rank->blocked_since_ns == 0)
     return;
   rank->blocked_since_ns = 0;
@@ -67,10 +67,10 @@ static opipe_status run_group(opi_rank *rank, opi_shape *shape, uint64_t sequenc
     const opi_step *step = &shape->list->steps[rank->step];
     const opipe_status status = opi_step_run(rank, shape, step, sequence, err);
     if (status == OPIPE_PENDING)
-      note_blocked(rank, step);
+      opi_rank_blocked(rank, step);
     if (status != OPIPE_OK)
       return status;
-    note_moves(rank, step);
+    opi_rank_moves(rank, step);
     ++rank->step;
   }
   return OPIPE_OK;
@@ -79,6 +79,8 @@ static opipe_status run_group(opi_rank *rank, opi_shape *shape, uint64_t sequenc
 static opipe_status run_request(opi_rank *rank, opipe_error *err) {
   const opi_plan *plan = rank->session->plan;
   const opi_request *request = rank->request;
+  if (rank->session->train != NULL)
+    return opi_train_run(rank, err);
   while (rank->action < plan->rank_first[rank->index + 1]) {
     const uint32_t m = plan->actions[rank->action].microbatch;
     if (m < request->n_microbatches) { /* else it has no rows: all ranks leave it out */

@@ -14,14 +14,14 @@
 
 /* ---- fences ---- */
 
-static bool fence_set(const opipe_fence *fence) {
+bool opi_fence_set(const opipe_fence *fence) {
   if (fence->kind != OPIPE_FENCE_HOST_FLAG)
     return true;
   return __atomic_load_n((const uint32_t *)fence->handle, __ATOMIC_ACQUIRE) != 0;
 }
 
 /* False when the session has failed: the memory must not be touched then. */
-static bool touch(opi_rank *rank) {
+bool opi_rank_touch(opi_rank *rank) {
   atomic_store(&rank->touching, 1);
   if (!opi_session_failed(rank->session))
     return true;
@@ -29,7 +29,7 @@ static bool touch(opi_rank *rank) {
   return false;
 }
 
-static void let_go(opi_rank *rank) {
+void opi_rank_let_go(opi_rank *rank) {
   atomic_store(&rank->touching, 0);
 }
 
@@ -106,12 +106,12 @@ opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *requ
   for (uint32_t b = 0; b < cut->graph.n_boundaries; ++b) {
     if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST)
       continue;
-    if (fence_set(&request->feeds[shape->port_input[cut->boundaries[b].port]].ready))
+    if (opi_fence_set(&request->feeds[shape->port_input[cut->boundaries[b].port]].ready))
       continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
-  if (!touch(rank))
+  if (!opi_rank_touch(rank))
     return OPIPE_OK;
   for (uint32_t b = 0; b < cut->graph.n_boundaries && status == OPIPE_OK; ++b) {
     if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST)
@@ -119,7 +119,7 @@ opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *requ
     status = load_one(rank, shape, request, &cut->boundaries[b],
                       &shape->layout->boundaries[stage][b], microbatch, err);
   }
-  let_go(rank);
+  opi_rank_let_go(rank);
   return status;
 }
 
@@ -181,17 +181,17 @@ opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *re
   if (opi_request_failed(request))
     return OPIPE_OK;
   for (uint32_t i = 0; i < run->n_results; ++i) {
-    if (fence_set(&request->results[run->results[i]].ready))
+    if (opi_fence_set(&request->results[run->results[i]].ready))
       continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
-  if (!touch(rank))
+  if (!opi_rank_touch(rank))
     return OPIPE_OK;
   for (uint32_t i = 0; i < run->n_results && status == OPIPE_OK; ++i) {
     status = store_one(rank, shape, request, stage, run->results[i], microbatch, sequence, err);
   }
-  let_go(rank);
+  opi_rank_let_go(rank);
   return status;
 }
 
@@ -206,14 +206,14 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
     if (c->output_stage[o] != OPIPE_NONE)
       continue;
     const uint32_t port = c->output_slot[o];
-    const bool ready =
-        port == OPIPE_NONE || fence_set(&request->feeds[request->shape[0]->port_input[port]].ready);
-    if (ready && fence_set(&request->results[o].ready))
+    const bool ready = port == OPIPE_NONE ||
+                       opi_fence_set(&request->feeds[request->shape[0]->port_input[port]].ready);
+    if (ready && opi_fence_set(&request->results[o].ready))
       continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
-  if (!touch(rank))
+  if (!opi_rank_touch(rank))
     return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_result *result = &request->results[o];
@@ -236,7 +236,7 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
       opi_view_gather(&view, result->data);
     }
   }
-  let_go(rank);
+  opi_rank_let_go(rank);
   (void)err;
   return OPIPE_OK;
 }

@@ -22,7 +22,8 @@ void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_
 }
 
 static const char *kind_name(uint32_t kind) {
-  static const char *const names[] = {"COMPUTE", "RECV", "SEND", "LOAD", "STORE"};
+  static const char *const names[] = {"COMPUTE", "RECV",  "SEND",   "LOAD",  "STORE",
+                                      "POST",    "DRAIN", "REDUCE", "UPDATE"};
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bindings: one per (program, places of its tensors, set of weights), found again where places
+ * repeat. */
+#include <string.h>
+
+#include "runtime/train/state.h"
+
+static opipe_status bind_sets(opi_train *t, opi_train_unit *unit, uint32_t instance,
+                              uint32_t microbatch, opi_train_binding *binding,
+                              opipe_region *regions, opipe_error *err) {
+  const opi_session *s = t->session;
+  const uint32_t rank_index = s->plan->instance_rank[instance];
+  const opi_rank *rank = &s->ranks[rank_index];
+  const opi_train_place *place = &t->places[rank_index];
+  const uint32_t n_sets = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
+  for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
+    regions[b] = opi_train_region(t, unit->cut->cells[b], microbatch);
+    binding->key[b] = regions[b].offset_bytes;
+  }
+  opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients),
+                              .n_boundaries = unit->cut->graph.n_boundaries,
+                              .program = unit->program,
+                              .boundaries = regions,
+                              .gradients = opi_weights_gradients(t->weights, instance)};
+  if (place->arena != NULL)
+    params.arena = (opipe_region){.buffer = place->arena, .n_bytes = place->arena_bytes};
+  for (uint32_t set = 0; set < n_sets; ++set) {
+    params.params = opi_weights_params(t->weights, instance, set);
+    const opipe_status status =
+        rank->backend->bind(rank->device, &params, &binding->sets[set], err);
+    if (status < 0)
+      return opi_error_prefix(err, "rank %u, stage %u: ", rank_index,
+                              instance / s->plan->n_replicas);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status find_binding(opi_train *t, uint32_t instance, uint32_t program,
+                                 uint32_t microbatch, uint32_t *out_binding, opipe_error *err) {
+  opi_train_unit *unit = opi_train_unit_of(t, instance, opi_train_class(t, microbatch), program);
+  const uint32_t n = unit->program == NULL ? 0 : unit->cut->graph.n_boundaries;
+  *out_binding = OPIPE_NONE;
+  if (unit->program == NULL)
+    return OPIPE_OK;
+  for (uint32_t i = 0; i < unit->n_bindings; ++i) {
+    uint32_t b = 0;
+    while (b < n && unit->bindings[i].key[b] ==
+                        opi_train_region(t, unit->cut->cells[b], microbatch).offset_bytes)
+      ++b;
+    if (b < n)
+      continue;
+    *out_binding = i;
+    return OPIPE_OK;
+  }
+  opipe_region *regions = OPI_ARENA_ARRAY(&t->arena, opipe_region, n);
+  uint64_t *key = OPI_ARENA_ARRAY(&t->arena, uint64_t, n);
+  if (regions == NULL || key == NULL ||
+      !opi_arena_grow(&t->arena, (void **)&unit->bindings, &unit->room_bindings,
+                      unit->n_bindings + 1, sizeof *unit->bindings))
+    return opi_fail_nomem(err, n * sizeof *regions, "a binding");
+  *out_binding = unit->n_bindings++;
+  opi_train_binding *binding = &unit->bindings[*out_binding];
+  *binding = (opi_train_binding){.key = key};
+  return bind_sets(t, unit, instance, microbatch, binding, regions, err);
+}
+
+opipe_status opi_train_bind(opi_train *t, opipe_error *err) {
+  const opi_train_lists *lists = t->lists;
+  const opi_plan *plan = t->session->plan;
+  t->binding_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
+  t->eval_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
+  if (t->binding_of_step == NULL || t->eval_of_step == NULL)
+    return opi_fail_nomem(err, lists->n_steps * sizeof(uint32_t), "bindings");
+  for (uint32_t i = 0; i < lists->n_steps; ++i) {
+    const opi_step *step = &lists->steps[i];
+    const uint32_t instance = step->stage * plan->n_replicas + step->replica;
+    t->binding_of_step[i] = t->eval_of_step[i] = OPIPE_NONE;
+    if (step->kind != OPI_ACT_COMPUTE)
+      continue;
+    OPI_TRY(find_binding(t, instance, step->pass, step->microbatch, &t->binding_of_step[i], err));
+    if (step->pass == OPI_PROGRAM_F)
+      OPI_TRY(find_binding(t, instance, OPI_PROGRAM_E, step->microbatch, &t->eval_of_step[i], err));
+  }
+  return OPIPE_OK;
+}

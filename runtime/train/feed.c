@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between a ticket's memory and the stages: inputs and labels in, loss shares and logits out; and
+ * labels shifted for causal models, whole rows before anything is split.
+ */
+#include <string.h>
+
+#include "runtime/strided.h"
+#include "runtime/train/state.h"
+
+static bool is_plain_host(const opi_rank *rank) {
+  const uint32_t both = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
+  return (rank->device_flags & both) == both;
+}
+
+/* ---- in ---- */
+
+/* The rows of a micro-batch of what feeds port `port`. */
+static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t port,
+                        uint32_t microbatch, int64_t *shape) {
+  const uint32_t class = opi_train_class(t, microbatch), input = t->port_input[class][port];
+  const opi_graph *g = t->model->trainings[class]->graph;
+  const opi_value *value = &g->values[g->inputs[port]];
+  const opi_feed *feed = &request->feeds[input];
+  const int32_t axis = t->port_axis[port];
+  opi_view view = {.data = feed->data,
+                   .shape = shape,
+                   .strides = feed->strides,
+                   .rank = (uint32_t)value->rank,
+                   .elem_bytes = opi_dtype_bits(value->dtype) / 8};
+  if (value->rank > 0)
+    memcpy(shape, value->shape, (size_t)value->rank * sizeof *shape);
+  if (axis >= 0) { /* an axis may hold several units of one row: tokens flattened into the batch */
+    const int64_t unit = value->shape[axis] / t->rows[class];
+    view.data +=
+        opi_train_row(t, microbatch) * unit * feed->strides[axis] * (int64_t)view.elem_bytes;
+  }
+  return view;
+}
+
+static opipe_status load_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch,
+                              opipe_error *err) {
+  opi_train *t = rank->session->train;
+  const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
+  int64_t shape[OPIPE_MAX_RANK];
+  const opi_view view = part_of(t, rank->request, c->port, microbatch, shape);
+  char *host = is_plain_host(rank) ? opi_train_host(t, cell, microbatch) : NULL;
+  if (c->n_bytes == 0)
+    return OPIPE_OK;
+  if (host != NULL) {
+    opi_view_gather(&view, host);
+    return OPIPE_OK;
+  }
+  const opipe_region region = opi_train_region(t, cell, microbatch);
+  const char *src = view.data;
+  if (!opi_view_is_dense(&view)) {
+    opi_view_gather(&view, t->places[rank->index].staging);
+    src = t->places[rank->index].staging;
+  }
+  OPI_TRY(rank->backend->write(rank->queue, &region, src, err));
+  return opi_rank_sync(rank, err);
+}
+
+opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_train *t = rank->session->train;
+  const opi_train_cut *cut = t->model->cuts[0];
+  opipe_status status = OPIPE_OK;
+  const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
+  for (uint32_t c = first; c < end; ++c) {
+    if (cut->cells[c].source != OPI_CELL_REQUEST)
+      continue;
+    const uint32_t input = t->port_input[0][cut->cells[c].port];
+    if (opi_fence_set(&rank->request->feeds[input].ready))
+      continue;
+    rank->polls = true;
+    return OPIPE_PENDING;
+  }
+  if (!opi_rank_touch(rank))
+    return OPIPE_OK;
+  for (uint32_t c = first; c < end && status == OPIPE_OK; ++c) {
+    if (cut->cells[c].source == OPI_CELL_REQUEST)
+      status = load_cell(rank, c, step->microbatch, err);
+  }
+  opi_rank_let_go(rank);
+  return status;
+}
+
+/* ---- out ---- */
+
+static opipe_status read_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch,
+                              const char **out_data, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  const opipe_region region = opi_train_region(t, cell, microbatch);
+  *out_data = is_plain_host(rank) ? opi_train_host(t, cell, microbatch) : NULL;
+  if (*out_data != NULL)
+    return OPIPE_OK;
+  *out_data = t->places[rank->index].staging;
+  OPI_TRY(rank->backend->read(rank->queue, t->places[rank->index].staging, &region, err));
+  return opi_rank_sync(rank, err);
+}
+
+static void put_output(const opi_train *t, const opi_request *request, const opi_cell *cell,
+                       uint32_t microbatch, const char *part) {
+  const opi_carry *carry = &t->output_carry;
+  const opi_result *result = &request->results[1];
+  const int64_t rows = t->rows[opi_train_class(t, microbatch)];
+  if (result->data == NULL || cell->n_bytes == 0)
+    return;
+  if (carry->axis < 0) {
+    memcpy(result->data, part, (size_t)cell->n_bytes);
+    return;
+  }
+  uint64_t outer = (uint64_t)carry->outer;
+  for (int32_t d = 0; d < carry->axis; ++d)
+    outer *= (uint64_t)result->shape[d];
+  opi_scatter_part(result->data, part, outer, (uint64_t)request->rows,
+                   (uint64_t)opi_train_row(t, microbatch), (uint64_t)rows,
+                   cell->n_bytes / outer / (uint64_t)rows);
+}
+
+opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  const opi_train_cut *cut = t->model->cuts[opi_train_class(t, step->microbatch)];
+  const struct opi_ticket *ticket = rank->request->ticket;
+  for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {
+    const opi_cell *cell = &cut->cells[c];
+    const char *data = NULL;
+    if (cell->output == OPIPE_NONE || (cell->output > 0 && ticket->kind == OPI_TICKET_TRAIN))
+      continue;
+    OPI_TRY(read_cell(rank, c, step->microbatch, &data, err));
+    if (cell->output == 0) {
+      float share = 0;
+      memcpy(&share, data, sizeof share);
+      ticket->shares[step->microbatch] = (double)share;
+      continue;
+    }
+    if (!opi_rank_touch(rank))
+      return OPIPE_OK;
+    put_output(t, rank->request, cell, step->microbatch, data);
+    opi_rank_let_go(rank);
+  }
+  return OPIPE_OK;
+}
+
+/* ---- labels ---- */
+
+/* Row t is judged by label t + 1; the last one by nothing. */
+opipe_status opi_train_shift(opi_train *t, opi_request *request, opipe_error *err) {
+  const opi_loss *loss = &t->session->plan->train->loss;
+  struct opi_ticket *ticket = request->ticket;
+  if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY || t->labels_input == OPIPE_NONE)
+    return OPIPE_OK;
+  opi_feed *feed = &request->feeds[t->labels_input];
+  const uint32_t rank = (uint32_t)t->session->inputs[t->labels_input].value->rank;
+  uint64_t n_bytes = 0;
+  if (rank == 0 || t->session->inputs[t->labels_input].value->dtype != OPIPE_INT64 ||
+      !opi_tensor_bytes(OPIPE_INT64, feed->shape, rank, &n_bytes)) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "labels '%s' cannot be shifted: int64 with a token axis is wanted",
+                    t->session->inputs[t->labels_input].name);
+  }
+  if (feed->ready.kind != OPIPE_FENCE_NONE && !opi_fence_set(&feed->ready))
+    return OPIPE_PENDING;
+  if (ticket->labels_bytes < n_bytes) {
+    opi_free(t->session->allocator, ticket->labels, (size_t)ticket->labels_bytes);
+    ticket->labels_bytes = 0;
+    ticket->labels = opi_alloc(t->session->allocator, (size_t)n_bytes);
+    if (ticket->labels == NULL)
+      return opi_fail_nomem(err, n_bytes, "labels");
+    ticket->labels_bytes = n_bytes;
+  }
+  const opi_view view = {.data = feed->data,
+                         .shape = feed->shape,
+                         .strides = feed->strides,
+                         .rank = rank,
+                         .elem_bytes = sizeof(int64_t)};
+  opi_view_gather(&view, (char *)ticket->labels);
+  const uint64_t n_tokens = (uint64_t)feed->shape[rank - 1];
+  const uint64_t n_rows = n_tokens == 0 ? 0 : n_bytes / sizeof(int64_t) / n_tokens;
+  int64_t dense = 1;
+  for (uint64_t r = 0; r < n_rows; ++r) {
+    int64_t *row = ticket->labels + r * n_tokens;
+    memmove(row, row + 1, (size_t)(n_tokens - 1) * sizeof *row);
+    row[n_tokens - 1] = loss->ignore;
+  }
+  feed->data = (const char *)ticket->labels;
+  for (uint32_t d = rank; d > 0; --d) {
+    feed->strides[d - 1] = dense;
+    dense *= feed->shape[d - 1];
+  }
+  return OPIPE_OK;
+}

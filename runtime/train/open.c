@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens the training part of a session: graphs and cuts, inputs and outputs by name, lists,
+ * programs, weights, memory, bindings, streams; and takes it down in reverse order.
+ */
+#include <string.h>
+
+#include "partition/cut/batch.h"
+#include "partition/schedule/compute_order.h"
+#include "runtime/train/state.h"
+
+/* ---- inputs and outputs ---- */
+
+static uint32_t find_input(const opi_session *s, const char *name) {
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    if (strcmp(s->inputs[i].name, name) == 0)
+      return i;
+  }
+  return OPIPE_NONE;
+}
+
+/* An input that the model's file does not have. */
+static opipe_status add_labels(opi_session *s, const opi_value *value, opipe_error *err) {
+  opi_input *inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, (size_t)s->n_inputs + 1);
+  opi_value *own = OPI_ARENA_NEW(&s->arena, opi_value);
+  int64_t *shape = OPI_ARENA_ARRAY(&s->arena, int64_t, (size_t)value->rank);
+  if (inputs == NULL || own == NULL || shape == NULL)
+    return opi_fail_nomem(err, sizeof *inputs, "inputs");
+  memcpy(inputs, s->inputs, s->n_inputs * sizeof *inputs);
+  *own = *value;
+  own->shape = shape;
+  own->name = opi_arena_strdup(&s->arena, value->name);
+  if (own->name == NULL)
+    return opi_fail_nomem(err, 0, "inputs");
+  for (int32_t d = 0; d < value->rank; ++d)
+    shape[d] = -1; /* checked against the whole mini-batch's */
+  inputs[s->n_inputs] = (opi_input){.name = own->name, .value = own, .batch_axis = -1};
+  s->inputs = inputs;
+  s->n_dims += (uint32_t)value->rank;
+  ++s->n_inputs;
+  return OPIPE_OK;
+}
+
+static opipe_status name_outputs(opi_train *t, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_training *training = t->model->trainings[0];
+  s->n_outputs = training->output == OPIPE_NONE ? 1 : 2;
+  s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
+  s->output_dtypes = OPI_ARENA_ARRAY(&s->arena, uint32_t, s->n_outputs);
+  if (s->output_names == NULL || s->output_dtypes == NULL)
+    return opi_fail_nomem(err, s->n_outputs * sizeof(char *), "outputs");
+  s->output_names[0] = "loss";
+  s->output_dtypes[0] = OPIPE_FLOAT;
+  if (s->n_outputs == 2) {
+    s->output_names[1] = training->graph->values[training->output].name;
+    s->output_dtypes[1] = training->graph->values[training->output].dtype;
+  }
+  return OPIPE_OK;
+}
+
+/* How the logits carry the batch; the labels carry it alike. */
+static opipe_status carry_output(opi_train *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_bound *bound = t->model->bounds[0];
+  const opi_graph *g = bound->graph;
+  t->output_carry = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  if (s->n_outputs < 2 || s->plan->batch_dim == NULL)
+    return OPIPE_OK;
+  opi_carry *in = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_inputs);
+  opi_carry *all = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_values);
+  if (in == NULL || all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const uint32_t i = find_input(s, g->values[g->inputs[p]].name);
+    in[p] =
+        (opi_carry){.axis = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis, .outer = 1, .inner = 1};
+  }
+  const bool split = s->plan->n_microbatches > 1;
+  const opipe_status status = opi_carry_axis(g, in, all, split ? err : NULL);
+  if (status < 0)
+    return split ? status : OPIPE_OK;
+  const uint32_t v = opi_bound_value(bound, s->output_names[1]);
+  if (v != OPIPE_NONE)
+    t->output_carry = all[v];
+  return OPIPE_OK;
+}
+
+static opipe_status match_ports(opi_train *t, uint32_t class, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_training *training = t->model->trainings[class];
+  const opi_graph *g = training->graph;
+  uint32_t *ports = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
+  int32_t *axes = OPI_ARENA_ARRAY(&t->arena, int32_t, g->n_inputs);
+  if (ports == NULL || axes == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof *ports, "inputs");
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const opi_value *value = &g->values[g->inputs[p]];
+    ports[p] = find_input(s, value->name);
+    if (ports[p] == OPIPE_NONE)
+      return opi_fail(err, OPIPE_E_INTERNAL,
+                      "the training graph reads input '%s', which the model "
+                      "does not have",
+                      value->name);
+    axes[p] = s->inputs[ports[p]].batch_axis;
+    if (g->inputs[p] == training->labels && axes[p] < 0 && s->plan->batch_dim != NULL) {
+      axes[p] = t->output_carry.axis;
+      if (t->output_carry.axis >= value->rank || t->output_carry.outer != 1) {
+        return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                        "labels '%s' of rank %d cannot be split like the output", value->name,
+                        value->rank);
+      }
+    }
+  }
+  t->port_input[class] = ports;
+  if (class == 0)
+    t->port_axis = axes;
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
+  const opi_plan *plan = s->plan;
+  opi_train *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
+  if (t == NULL)
+    return opi_fail_nomem(err, sizeof *t, "a training session");
+  t->session = s;
+  opi_arena_init(&t->arena, s->allocator, 0);
+  s->train = t;
+  const opi_bind_options base = {
+      .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
+  OPI_TRY(opi_train_model_build(plan, s->env.model, &base, &t->model, err));
+  t->n_classes = t->model->n_classes;
+  t->n_instances = plan->n_stages * plan->n_replicas;
+  const int64_t whole = plan->batch_dim == NULL ? plan->n_microbatches : plan->batch_rows;
+  const uint32_t extra = (uint32_t)((uint64_t)whole % plan->n_microbatches);
+  t->n_large = extra == 0 ? plan->n_microbatches : extra;
+  t->rows[0] = opi_microbatch_rows(whole, plan->n_microbatches, 0);
+  t->rows[1] = whole / plan->n_microbatches;
+  const opi_training *training = t->model->trainings[0];
+  t->labels_input = OPIPE_NONE;
+  if (training->labels != OPIPE_NONE) {
+    const opi_value *labels = &training->graph->values[training->labels];
+    if (find_input(s, labels->name) == OPIPE_NONE)
+      OPI_TRY(add_labels(s, labels, err));
+    t->labels_input = find_input(s, labels->name);
+  }
+  OPI_TRY(name_outputs(t, err));
+  OPI_TRY(carry_output(t, err));
+  for (uint32_t c = 0; c < t->n_classes; ++c)
+    OPI_TRY(match_ports(t, c, err));
+  return OPIPE_OK;
+}
+
+/* ---- programs ---- */
+
+static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class, uint32_t program,
+                                 opipe_error *err) {
+  const opi_session *s = t->session;
+  const uint32_t stage = instance / s->plan->n_replicas, r = s->plan->instance_rank[instance];
+  const opi_rank *rank = &s->ranks[r];
+  opi_train_place *place = &t->places[r];
+  opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
+  unit->cut = opi_train_program_of(t->model->cuts[class], stage, program);
+  if (unit->cut->graph.n_nodes == 0)
+    return OPIPE_OK;
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .flags = s->compile_flags,
+      .graph = &unit->cut->graph};
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  opipe_status status = rank->backend->compile(rank->device, &params, &unit->program, err);
+  if (status == OPIPE_OK)
+    status = rank->backend->program_info(unit->program, &info, err);
+  if (status < 0)
+    return opi_error_prefix(err, "rank %u, stage %u: ", r, stage);
+  const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
+  if (arena > place->arena_bytes) {
+    place->arena_bytes = arena;
+    place->workspace_bytes = info.workspace_bytes;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status compile_all(opi_train *t, opipe_error *err) {
+  const size_t n = (size_t)t->n_instances * t->n_classes * OPI_PROGRAMS;
+  t->units = OPI_ARENA_ARRAY(&t->arena, opi_train_unit, n);
+  if (t->units == NULL)
+    return opi_fail_nomem(err, n * sizeof *t->units, "programs");
+  for (uint32_t i = 0; i < t->n_instances; ++i) {
+    for (uint32_t c = 0; c < t->n_classes; ++c) {
+      for (uint32_t p = 0; p < OPI_PROGRAMS; ++p)
+        OPI_TRY(compile_unit(t, i, c, p, err));
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* ---- weights ---- */
+
+static opipe_status describe_instance(opi_train *t, uint32_t i, opi_weight_instance *out,
+                                      opipe_error *err) {
+  const opi_session *s = t->session;
+  const uint32_t stage = i / s->plan->n_replicas, r = s->plan->instance_rank[i];
+  const uint32_t n = t->n_classes * OPI_PROGRAMS;
+  opipe_program **programs = OPI_ARENA_ARRAY(&t->arena, opipe_program *, n);
+  uint32_t *params = NULL, n_params = 0;
+  if (programs == NULL)
+    return opi_fail_nomem(err, n * sizeof *programs, "weights");
+  OPI_TRY(opi_train_stage_params(t->model, stage, &t->arena, &params, &n_params, err));
+  for (uint32_t k = 0; k < n; ++k)
+    programs[k] = t->units[i * n + k].program;
+  *out = (opi_weight_instance){.rank = r,
+                               .stage = stage,
+                               .replica = i % s->plan->n_replicas,
+                               .n_programs = n,
+                               .backend = &s->env.backends[r],
+                               .device = s->ranks[r].device,
+                               .device_index = s->plan->devices[r].index,
+                               .queue = s->ranks[r].queue,
+                               .endpoint = s->ranks[r].endpoint,
+                               .programs = programs,
+                               .params = params,
+                               .n_params = n_params};
+  return OPIPE_OK;
+}
+
+static opipe_status open_weights(opi_train *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_train_cut *cut = t->model->cuts[0];
+  opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, t->n_instances);
+  if (instances == NULL)
+    return opi_fail_nomem(err, t->n_instances * sizeof *instances, "weights");
+  for (uint32_t i = 0; i < t->n_instances; ++i)
+    OPI_TRY(describe_instance(t, i, &instances[i], err));
+  const opi_weights_options options = {
+      .allocator = s->allocator,
+      .optimizer = &s->plan->train->optimizer,
+      .instances = instances,
+      .sources = cut->sources,
+      .trained = cut->trained,
+      .transport = s->reference ? (opi_transport_ref){.table = NULL} : s->env.transport,
+      .budget = s->env.budget,
+      .n_stages = s->plan->n_stages,
+      .n_replicas = s->plan->n_replicas,
+      .n_ranks = s->plan->n_ranks,
+      .n_sources = cut->n_params,
+      .n_versions = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
+      .keep_gradients = 1};
+  return opi_weights_open(&options, &t->weights, err);
+}
+
+/* ---- memory ---- */
+
+static opipe_status take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
+                         opipe_buffer **out_buffer, opipe_error *err) {
+  const opi_session *s = rank->session;
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  if (s->env.budget != NULL) {
+    OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id,
+                              s->plan->devices[rank->index].index, n_bytes, what, err));
+    rank->charged_bytes += n_bytes; /* given back with the rank */
+  }
+  const opipe_status status =
+      rank->backend->buffer_alloc(rank->device, n_bytes, kind, out_buffer, err);
+  return status < 0 ? opi_error_prefix(err, "rank %u, %s of %llu bytes: ", rank->index, what,
+                                       (unsigned long long)n_bytes)
+                    : OPIPE_OK;
+}
+
+static opipe_status take_memory(opi_train *t, uint32_t r, opipe_error *err) {
+  opi_rank *rank = &t->session->ranks[r];
+  opi_train_place *place = &t->places[r];
+  const uint32_t both = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
+  place->boundary_bytes =
+      opi_align_up(t->lists->boundary_bytes[r] + t->lists->stash_bytes[r], rank->alignment);
+  OPI_TRY(take(rank, place->arena_bytes, OPIPE_BUFFER_ARENA, "the arena of a training session",
+               &place->arena, err));
+  OPI_TRY(take(rank, place->boundary_bytes, OPIPE_BUFFER_BOUNDARY,
+               "stashes and boundaries of a training session", &place->boundary, err));
+  if (place->boundary != NULL && (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
+    void *host = NULL;
+    OPI_TRY(rank->backend->buffer_host(place->boundary, &host, err));
+    place->host = host;
+  }
+  place->waiting = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)t->lists->n_messages + 1);
+  if (place->waiting == NULL)
+    return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
+  if ((rank->device_flags & both) == both)
+    return OPIPE_OK;
+  for (uint32_t c = 0; c < t->model->cuts[0]->n_cells; ++c) {
+    if (t->model->cuts[0]->cells[c].n_bytes > place->staging_bytes)
+      place->staging_bytes = t->model->cuts[0]->cells[c].n_bytes;
+  }
+  place->staging = opi_arena_alloc(&t->arena, (size_t)place->staging_bytes);
+  return place->staging == NULL ? opi_fail_nomem(err, place->staging_bytes, "staging memory")
+                                : OPIPE_OK;
+}
+
+opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microbatch) {
+  const opi_plan *plan = t->session->plan;
+  const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
+  const uint32_t rank = plan->instance_rank[opi_train_instance(t, c->stage, microbatch)];
+  return (opipe_region){
+      .buffer = t->places[rank].boundary,
+      .offset_bytes = t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch],
+      .n_bytes = c->n_bytes};
+}
+
+char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch) {
+  const opi_plan *plan = t->session->plan;
+  const uint32_t stage = t->model->cuts[0]->cells[cell].stage;
+  const uint32_t rank = plan->instance_rank[opi_train_instance(t, stage, microbatch)];
+  char *host = t->places[rank].host;
+  return host == NULL ? NULL
+                      : host + t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch];
+}
+
+/* ---- streams ---- */
+
+static opipe_status open_wire(opi_train *t, uint32_t i, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_train_stream *stream = &t->lists->streams[i];
+  const opi_train_route *route = &t->model->cuts[0]->routes[stream->route];
+  const bool forward = route->phase == OPI_PHASE_F;
+  const opipe_stream_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
+      .kind = forward ? OPIPE_STREAM_FORWARD : OPIPE_STREAM_GRADIENT,
+      .src_rank = stream->src_rank,
+      .dst_rank = stream->dst_rank,
+      .src_stage = route->src_stage,
+      .dst_stage = route->dst_stage,
+      .src_replica = stream->src_replica,
+      .dst_replica = stream->dst_replica,
+      .index = route->index,
+      .depth = stream->depth == 0 ? 1 : stream->depth,
+      .n_bytes = route->n_bytes};
+  OPI_TRY(s->transport->stream_open(s->ranks[stream->src_rank].endpoint, &params, &t->wires[i].src,
+                                    err));
+  return s->transport->stream_open(s->ranks[stream->dst_rank].endpoint, &params, &t->wires[i].dst,
+                                   err);
+}
+
+/* ---- all of it ---- */
+
+opipe_status opi_train_build(opi_session *s, opipe_error *err) {
+  opi_train *t = s->train;
+  const uint32_t n_ranks = s->plan->n_ranks;
+  uint32_t *alignment = OPI_ARENA_ARRAY(&t->arena, uint32_t, n_ranks);
+  t->places = OPI_ARENA_ARRAY(&t->arena, opi_train_place, n_ranks);
+  if (alignment == NULL || t->places == NULL)
+    return opi_fail_nomem(err, n_ranks * sizeof *t->places, "ranks");
+  for (uint32_t r = 0; r < n_ranks; ++r)
+    alignment[r] = s->ranks[r].alignment;
+  OPI_TRY(opi_train_lists_build(s->plan, (const opi_train_cut *const *)t->model->cuts, t->n_classes,
+                                alignment, s->reference, s->allocator, &t->lists, err));
+  OPI_TRY(compile_all(t, err));
+  for (uint32_t r = 0; r < n_ranks; ++r)
+    OPI_TRY(take_memory(t, r, err));
+  OPI_TRY(open_weights(t, err));
+  OPI_TRY(opi_train_bind(t, err));
+  t->wires = OPI_ARENA_ARRAY(&t->arena, opi_train_wire, t->lists->n_streams);
+  if (t->wires == NULL)
+    return opi_fail_nomem(err, t->lists->n_streams * sizeof *t->wires, "streams");
+  for (uint32_t i = 0; i < t->lists->n_streams && !s->reference; ++i)
+    OPI_TRY(open_wire(t, i, err));
+  return OPIPE_OK;
+}
+
+static void free_unit(const opi_train *t, const opi_rank *rank, opi_train_unit *unit) {
+  for (uint32_t b = 0; b < unit->n_bindings; ++b) {
+    for (uint32_t set = 0; set < OPI_WEIGHT_SETS; ++set)
+      rank->backend->binding_free(unit->bindings[b].sets[set]);
+  }
+  (void)t;
+}
+
+void opi_train_stop(opi_session *s) {
+  opi_train *t = s->train;
+  if (t == NULL)
+    return;
+  const uint32_t per_instance = t->n_classes * OPI_PROGRAMS;
+  for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
+    s->transport->stream_close(t->wires[i].src);
+    s->transport->stream_close(t->wires[i].dst);
+  }
+  for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u)
+    free_unit(t, &s->ranks[s->plan->instance_rank[u / per_instance]], &t->units[u]);
+  opi_weights_close(t->weights);
+  for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u)
+    s->ranks[s->plan->instance_rank[u / per_instance]].backend->program_free(t->units[u].program);
+  for (uint32_t r = 0; t->places != NULL && r < s->plan->n_ranks; ++r) {
+    s->ranks[r].backend->buffer_free(t->places[r].boundary);
+    s->ranks[r].backend->buffer_free(t->places[r].arena);
+  }
+}
+
+void opi_train_free(opi_session *s) {
+  opi_train *t = s->train;
+  if (t == NULL)
+    return;
+  opi_train_lists_free(t->lists);
+  opi_train_model_free(t->model);
+  opi_arena_release(&t->arena);
+  opi_free(s->allocator, t, sizeof *t);
+  s->train = NULL;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference: the plan's own programs in the submitting thread, one after the other: all
+ * forwards, then the backwards of each stage from the last. Every tensor has memory of its own;
+ * what travels is copied; gradients are added in the order of each instance's records.
+ */
+#include <string.h>
+
+#include "runtime/train/state.h"
+
+static opipe_status hand_on(opi_train *t, const opi_step *step, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_train_message *m = &t->lists->messages[step->route];
+  const opi_train_route *route = &t->model->cuts[0]->routes[m->route];
+  const opi_train_stream *stream = &t->lists->streams[m->stream];
+  const opipe_region src = opi_train_region(t, route->src_cell, m->microbatch);
+  const opipe_region dst = opi_train_region(t, route->dst_cell, m->microbatch);
+  return opi_move_region(&s->ranks[stream->src_rank], &src, &s->ranks[stream->dst_rank], &dst, err);
+}
+
+static opipe_status run_step(opi_train *t, opi_request *request, uint32_t index, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_step *step = &t->lists->steps[index];
+  const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
+  opi_rank *rank = &s->ranks[opi_plan_rank(s->plan, step->stage, step->replica)];
+  opipe_status status = OPIPE_PENDING;
+  if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_UPDATE ||
+      (evaluate && step->pass != OPI_PROGRAM_F))
+    return OPIPE_OK;
+  rank->request = request;
+  while (status == OPIPE_PENDING) { /* until the host's flag is set */
+    switch (step->kind) {
+      case OPI_ACT_LOAD:
+        status = opi_train_load(rank, step, err);
+        break;
+      case OPI_ACT_STORE:
+        status = opi_train_store(rank, step, err);
+        break;
+      case OPI_ACT_SEND:
+        status = hand_on(t, step, err);
+        break;
+      default:
+        status = opi_train_compute(rank, step, index, err);
+        break;
+    }
+  }
+  rank->request = NULL;
+  return status;
+}
+
+static opipe_status begin(opi_train *t, const opi_request *request, opipe_error *err) {
+  const uint32_t n_ranks = t->session->plan->n_ranks;
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    const double scale = opi_weights_loss_scale(t->weights, r);
+    memcpy(&t->places[r].scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
+    if (request->ticket->kind == OPI_TICKET_TRAIN)
+      OPI_TRY(opi_weights_begin(t->weights, r, err));
+  }
+  return OPIPE_OK;
+}
+
+/* All ranks' sums and updates, in turns. */
+static opipe_status update(opi_train *t, opi_request *request, opipe_error *err) {
+  const opi_plan *plan = t->session->plan;
+  uint32_t left = plan->n_ranks;
+  for (uint32_t i = 0; i < t->n_instances; ++i)
+    OPI_TRY(opi_weights_reduce(t->weights, i, err));
+  bool *done = opi_alloc_zero(t->session->allocator, plan->n_ranks, sizeof *done);
+  opipe_status status = done == NULL ? opi_fail_nomem(err, plan->n_ranks, "ranks") : OPIPE_OK;
+  for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
+    if (done[r])
+      continue;
+    status = opi_weights_step(t->weights, r, err);
+    done[r] = status == OPIPE_OK;
+    left -= status == OPIPE_OK;
+  }
+  opi_free(t->session->allocator, done, plan->n_ranks * sizeof *done);
+  if (status >= 0)
+    opi_weights_report(t->weights, 0, &request->ticket->report);
+  return status < 0 ? status : OPIPE_OK;
+}
+
+opipe_status opi_train_run_reference(opi_session *s, opi_request *request, opipe_error *err) {
+  opi_train *t = s->train;
+  OPI_TRY(begin(t, request, err));
+  for (uint32_t i = 0; i < t->lists->n_steps; ++i)
+    OPI_TRY(run_step(t, request, i, err));
+  return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(t, request, err);
+}

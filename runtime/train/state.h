@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a training session has besides a session; private to runtime/train.
+ *
+ *   opi_session ── opi_train ── model (graphs, cuts), lists, weights
+ *                     ├─ units   one per (stage instance, row class, program): compiled program
+ *                     ├─ places  one per rank: boundary buffer, arena, position in its list
+ *                     └─ wires   one per stream: its two ends, message counts
+ *
+ * Everything is made before the first step: every COMPUTE step knows its binding (one per set of
+ * weights), every message its regions. Who may touch what is as in runtime/state.h.
+ */
+#ifndef OPI_TRAIN_STATE_H
+#define OPI_TRAIN_STATE_H
+
+#include "partition/train/model.h"
+#include "runtime/state.h"
+#include "runtime/train/train.h"
+
+enum { OPI_TICKET_TRAIN = 0, OPI_TICKET_EVALUATE = 1 };
+enum { OPI_WEIGHT_SETS = 2 };
+
+/* What a request is when it trains. */
+struct opi_ticket {
+  uint32_t kind;  /* OPI_TICKET_* */
+  double *shares; /* [n_microbatches] of the loss; written by the rank that has them */
+  double count;   /* valid labels of the mini-batch */
+  uint64_t step;  /* mini-batches before this one: the scalar STEP */
+  uint64_t start_ns;
+  _Atomic uint64_t end_ns;
+  int64_t *labels; /* shifted copy, kept from ticket to ticket */
+  uint64_t labels_bytes;
+  opi_step_report report; /* rank 0's */
+  double loss;
+};
+
+typedef struct opi_train_binding {
+  opipe_binding *sets[OPI_WEIGHT_SETS];
+  uint64_t *key; /* [n_boundaries] offsets */
+} opi_train_binding;
+
+typedef struct opi_train_unit {
+  const opi_train_program *cut;
+  opipe_program *program; /* NULL: nothing to do */
+  opi_train_binding *bindings;
+  uint32_t n_bindings, room_bindings;
+} opi_train_unit;
+
+typedef struct opi_train_wire {
+  opipe_stream *src, *dst;
+  uint64_t src_base; /* messages of earlier mini-batches; the source rank's */
+  char pad_[64];
+  uint64_t dst_base; /* the destination rank's */
+} opi_train_wire;
+
+typedef struct opi_train_place {
+  opipe_buffer *boundary, *arena;
+  char *host; /* of the boundary buffer; NULL: none */
+  uint64_t boundary_bytes, arena_bytes, workspace_bytes;
+  char *staging;
+  uint64_t staging_bytes;
+  /* the rank's own, in a mini-batch */
+  uint32_t *waiting; /* [n_messages at most] sends that wait for their receive */
+  uint32_t n_waiting;
+  bool begun;
+  int64_t scalars[OPI_SCALAR_TABLE];
+} opi_train_place;
+
+typedef struct opi_train {
+  opi_session *session;
+  opi_arena arena;
+  opi_train_model *model;
+  opi_train_lists *lists;
+  opi_weights *weights;
+  opi_train_unit *units;     /* [(instance * n_classes + class) * OPI_PROGRAMS + program] */
+  opi_train_place *places;   /* [n_ranks] */
+  opi_train_wire *wires;     /* [n_streams] */
+  uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
+  uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
+  bool *sent;                /* [n_messages] of the mini-batch at hand; the source rank's */
+  uint32_t *port_input[OPI_TRAIN_CLASSES];  /* [training graph inputs] the session's */
+  int32_t *port_axis;                       /* [training graph inputs] batch axis, -1: none */
+  opi_carry output_carry;                   /* of the logits */
+  uint32_t labels_input;                    /* of the session, OPIPE_NONE: none */
+  uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
+  int64_t rows[OPI_TRAIN_CLASSES];
+  uint64_t n_steps; /* submitted; submit_lock */
+} opi_train;
+
+static inline uint32_t opi_train_class(const opi_train *t, uint32_t microbatch) {
+  return microbatch < t->n_large ? 0 : 1;
+}
+static inline int64_t opi_train_row(const opi_train *t, uint32_t microbatch) {
+  const uint32_t n = microbatch < t->n_large ? microbatch : t->n_large;
+  return t->rows[0] * n + t->rows[1] * (int64_t)(microbatch - n);
+}
+static inline opi_train_unit *opi_train_unit_of(const opi_train *t, uint32_t instance,
+                                                uint32_t class, uint32_t program) {
+  return &t->units[(instance * t->n_classes + class) * OPI_PROGRAMS + program];
+}
+static inline uint32_t opi_train_instance(const opi_train *t, uint32_t stage, uint32_t microbatch) {
+  const opi_plan *plan = t->session->plan;
+  return stage * plan->n_replicas +
+         t->lists->replica_of[(size_t)stage * plan->n_microbatches + microbatch];
+}
+/* Where a cell lies for a micro-batch. */
+opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microbatch);
+char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
+
+/* open.c: in the order of calls from session.c */
+opipe_status opi_train_prepare(opi_session *session,
+                               opipe_error *err);                     /* graphs, inputs, outputs */
+opipe_status opi_train_build(opi_session *session, opipe_error *err); /* all else */
+void opi_train_stop(opi_session *session); /* what is the transport's and the backends' */
+void opi_train_free(opi_session *session);
+/* bind.c */
+opipe_status opi_train_bind(opi_train *train, opipe_error *err);
+/* feed.c */
+opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_train_shift(opi_train *train, opi_request *request, opipe_error *err);
+/* count.c: the number of valid labels of the whole mini-batch */
+opipe_status opi_train_count(opi_train *train, const opi_request *request, double *out_count,
+                             opipe_error *err);
+/* step.c: runs the rank's list of its request; OPIPE_PENDING: blocked */
+opipe_status opi_train_run(opi_rank *rank, opipe_error *err);
+opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
+                               opipe_error *err);
+/* reference.c */
+opipe_status opi_train_run_reference(opi_session *session, opi_request *request, opipe_error *err);
+/* The last rank is done. */
+void opi_train_finished(opi_request *request);
+opipe_status opi_ticket_make(opi_request *request, opipe_error *err);
+void opi_ticket_free(opi_request *request);
+
+#endif /* OPI_TRAIN_STATE_H */

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's list of one mini-batch: each step happens or answers OPIPE_PENDING and is tried again. A
+ * send whose receive does not stand yet waits aside, so that the rank goes on; it is tried after
+ * every program and whenever the rank is woken. Evaluate runs the forward part of the same list.
+ *
+ * Whatever goes wrong in a program ends the session: gradients that miss a micro-batch are of no
+ * use.
+ */
+#include <string.h>
+
+#include "runtime/train/state.h"
+
+static bool in_evaluate(const opi_step *step) {
+  return step->kind != OPI_ACT_REDUCE && step->kind != OPI_ACT_UPDATE &&
+         step->pass == OPI_PROGRAM_F;
+}
+
+/* ---- messages ---- */
+
+static opipe_status post(opi_train *t, const opi_step *step, opipe_error *err) {
+  const opi_train_message *m = &t->lists->messages[step->route];
+  const opi_train_wire *w = &t->wires[m->stream];
+  const uint32_t cell = t->model->cuts[0]->routes[m->route].dst_cell;
+  const opipe_region region = opi_train_region(t, cell, m->microbatch);
+  return t->session->transport->recv(w->dst, w->dst_base + m->sequence, &region, NULL, err);
+}
+
+static opipe_status receive(opi_train *t, const opi_step *step, opipe_error *err) {
+  const opi_train_message *m = &t->lists->messages[step->route];
+  const opi_train_wire *w = &t->wires[m->stream];
+  return t->session->transport->test(w->dst, w->dst_base + m->sequence, err);
+}
+
+static opipe_status deliver(opi_train *t, uint32_t message, opipe_error *err) {
+  const opi_train_message *m = &t->lists->messages[message];
+  const opi_train_wire *w = &t->wires[m->stream];
+  const uint32_t cell = t->model->cuts[0]->routes[m->route].src_cell;
+  const opipe_region region = opi_train_region(t, cell, m->microbatch);
+  return t->session->transport->send(w->src, w->src_base + m->sequence, &region, NULL, NULL, err);
+}
+
+/* Tries what waits, the messages of one stream in their order. */
+static opipe_status flush_waiting(opi_train *t, opi_train_place *place, opipe_error *err) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < place->n_waiting; ++i) {
+    const uint32_t message = place->waiting[i];
+    opipe_status status = OPIPE_OK;
+    for (uint32_t k = 0; k < kept && status == OPIPE_OK; ++k) {
+      if (t->lists->messages[place->waiting[k]].stream == t->lists->messages[message].stream)
+        status = OPIPE_PENDING;
+    }
+    if (status == OPIPE_OK)
+      status = deliver(t, message, err);
+    if (status < 0)
+      return status;
+    if (status == OPIPE_PENDING)
+      place->waiting[kept++] = message;
+  }
+  place->n_waiting = kept;
+  return OPIPE_OK;
+}
+
+static bool is_waiting(const opi_train_place *place, uint32_t message) {
+  for (uint32_t i = 0; i < place->n_waiting; ++i) {
+    if (place->waiting[i] == message)
+      return true;
+  }
+  return false;
+}
+
+static opipe_status give(opi_train *t, opi_train_place *place, const opi_step *step,
+                         opipe_error *err) {
+  place->waiting[place->n_waiting++] = step->route;
+  return flush_waiting(t, place, err);
+}
+
+/* The message has been taken over, and its memory is free. */
+static opipe_status drain(opi_train *t, opi_train_place *place, const opi_step *step,
+                          opipe_error *err) {
+  const opi_train_message *m = &t->lists->messages[step->route];
+  const opi_train_wire *w = &t->wires[m->stream];
+  OPI_TRY(flush_waiting(t, place, err));
+  if (is_waiting(place, step->route))
+    return OPIPE_PENDING;
+  return t->session->transport->test(w->src, w->src_base + m->sequence, err);
+}
+
+/* ---- programs ---- */
+
+static void set_scalars(const opi_train *t, const opi_request *request, uint32_t microbatch,
+                        int64_t *scalars) {
+  const struct opi_ticket *ticket = request->ticket;
+  scalars[OPI_SCALAR_SEED] = (int64_t)t->session->plan->train->seed;
+  scalars[OPI_SCALAR_STEP] = (int64_t)ticket->step;
+  scalars[OPI_SCALAR_SAMPLE] = opi_train_row(t, microbatch);
+  scalars[OPI_SCALAR_TOKEN] = 0;
+  memcpy(&scalars[OPI_SCALAR_COUNT], &ticket->count, sizeof ticket->count);
+}
+
+opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
+                               opipe_error *err) {
+  opi_session *s = rank->session;
+  opi_train *t = s->train;
+  opi_train_place *place = &t->places[rank->index];
+  const uint32_t instance = step->stage * s->plan->n_replicas + step->replica;
+  const uint32_t class = opi_train_class(t, step->microbatch);
+  uint32_t program = step->pass, binding = t->binding_of_step[index];
+  if (rank->request->ticket->kind == OPI_TICKET_EVALUATE && t->eval_of_step[index] != OPIPE_NONE) {
+    program = OPI_PROGRAM_E;
+    binding = t->eval_of_step[index];
+  }
+  if (binding == OPIPE_NONE)
+    return OPIPE_OK;
+  const opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
+  const uint32_t set = opi_weights_set_of(t->weights, rank->index, 0);
+  opipe_error local = OPIPE_ERROR_INIT;
+  set_scalars(t, rank->request, step->microbatch, place->scalars);
+  const uint64_t start = opi_clock_ns();
+  opi_rank_note(rank, OPI_DOING_PROGRAM, step, start);
+  opipe_status status = rank->backend->run(unit->bindings[binding].sets[set], rank->queue,
+                                           place->scalars, OPI_SCALAR_TABLE, &local);
+  if (status == OPIPE_OK)
+    status = opi_rank_sync(rank, &local);
+  const uint64_t end = opi_clock_ns();
+  opi_rank_note(rank, OPI_DOING_STEP, step, 0);
+  atomic_store_explicit(&rank->busy_ns,
+                        atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) + (end - start),
+                        memory_order_relaxed);
+  if (status >= 0)
+    return OPIPE_OK;
+  static const char *const names[] = {"forward", "backward", "input backward", "weight backward",
+                                      "forward"};
+  local.status = status;
+  (void)opi_error_prefix(
+      &local, "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index, step->stage,
+      names[program], (unsigned long long)rank->request->number, step->microbatch);
+  if (err != NULL)
+    *err = local;
+  return status;
+}
+
+/* ---- the list ---- */
+
+static uint32_t peer_of(const opi_train *t, const opi_step *step) {
+  if (step->kind < OPI_ACT_RECV || step->route == OPIPE_NONE)
+    return OPIPE_NONE;
+  const opi_train_stream *stream = &t->lists->streams[t->lists->messages[step->route].stream];
+  if (step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_POST)
+    return stream->src_rank;
+  return step->kind == OPI_ACT_SEND || step->kind == OPI_ACT_DRAIN ? stream->dst_rank : OPIPE_NONE;
+}
+
+static opipe_status update(opi_rank *rank, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  const opipe_status status = opi_weights_step(t->weights, rank->index, err);
+  if (status == OPIPE_OK && rank->index == 0)
+    opi_weights_report(t->weights, 0, &rank->request->ticket->report);
+  return status;
+}
+
+static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  const opi_step *step = &t->lists->steps[index];
+  const bool evaluate = rank->request->ticket->kind == OPI_TICKET_EVALUATE;
+  if (evaluate && !in_evaluate(step))
+    return OPIPE_OK;
+  rank->peer = peer_of(t, step);
+  switch (step->kind) {
+    case OPI_ACT_LOAD:
+      return opi_train_load(rank, step, err);
+    case OPI_ACT_STORE:
+      return opi_train_store(rank, step, err);
+    case OPI_ACT_POST:
+      return post(t, step, err);
+    case OPI_ACT_RECV:
+      return receive(t, step, err);
+    case OPI_ACT_SEND:
+      return give(t, place, step, err);
+    case OPI_ACT_DRAIN:
+      return drain(t, place, step, err);
+    case OPI_ACT_COMPUTE:
+      OPI_TRY(opi_train_compute(rank, step, index, err));
+      return flush_waiting(t, place, err);
+    case OPI_ACT_REDUCE:
+      return opi_weights_reduce(t->weights,
+                                step->stage * rank->session->plan->n_replicas + step->replica, err);
+    default:
+      return update(rank, err);
+  }
+}
+
+static opipe_status begin(opi_rank *rank, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  if (place->begun)
+    return OPIPE_OK;
+  if (rank->request->ticket->kind == OPI_TICKET_TRAIN)
+    OPI_TRY(opi_weights_begin(t->weights, rank->index, err));
+  const double scale = opi_weights_loss_scale(t->weights, rank->index);
+  memcpy(&place->scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
+  place->begun = true;
+  rank->step = t->lists->rank_first[rank->index];
+  return OPIPE_OK;
+}
+
+/* Counts on: messages of this mini-batch. */
+static void end(opi_rank *rank) {
+  opi_train *t = rank->session->train;
+  const bool evaluate = rank->request->ticket->kind == OPI_TICKET_EVALUATE;
+  for (uint32_t i = 0; i < t->lists->n_streams; ++i) {
+    const opi_train_stream *stream = &t->lists->streams[i];
+    if (evaluate && t->model->cuts[0]->routes[stream->route].phase != OPI_PHASE_F)
+      continue;
+    if (stream->src_rank == rank->index)
+      t->wires[i].src_base += stream->n_messages;
+    if (stream->dst_rank == rank->index)
+      t->wires[i].dst_base += stream->n_messages;
+  }
+  t->places[rank->index].begun = false;
+}
+
+opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  OPI_TRY(begin(rank, err));
+  OPI_TRY(flush_waiting(t, place, err));
+  while (rank->step < t->lists->rank_first[rank->index + 1]) {
+    const opi_step *step = &t->lists->steps[rank->step];
+    const opipe_status status = run_step(rank, rank->step, err);
+    if (status == OPIPE_PENDING) {
+      const opipe_status moved = opi_weights_progress(t->weights, rank->index, err);
+      if (moved < 0)
+        return moved;
+      opi_rank_blocked(rank, step);
+    }
+    if (status != OPIPE_OK)
+      return status;
+    opi_rank_moves(rank, step);
+    ++rank->step;
+    if (opi_session_failed(rank->session))
+      return OPIPE_PENDING;
+  }
+  end(rank);
+  return OPIPE_OK;
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training session from the caller's side: steps, evaluations, flush, reports. */
+#include <string.h>
+#include <time.h>
+
+#include "runtime/train/state.h"
+
+/* ---- tickets ---- */
+
+opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
+  const opi_session *s = request->session;
+  struct opi_ticket *ticket = opi_alloc_zero(s->allocator, 1, sizeof *ticket);
+  if (ticket == NULL)
+    return opi_fail_nomem(err, sizeof *ticket, "a ticket");
+  ticket->shares = opi_alloc_zero(s->allocator, s->plan->n_microbatches, sizeof(double));
+  if (ticket->shares == NULL) {
+    opi_free(s->allocator, ticket, sizeof *ticket);
+    return opi_fail_nomem(err, s->plan->n_microbatches * sizeof(double), "a ticket");
+  }
+  request->ticket = ticket;
+  return OPIPE_OK;
+}
+
+void opi_ticket_free(opi_request *request) {
+  const opi_session *s = request->session;
+  struct opi_ticket *ticket = request->ticket;
+  if (ticket == NULL)
+    return;
+  opi_free(s->allocator, ticket->labels, (size_t)ticket->labels_bytes);
+  opi_free(s->allocator, ticket->shares, s->plan->n_microbatches * sizeof(double));
+  opi_free(s->allocator, ticket, sizeof *ticket);
+}
+
+/* The shares are added in the order of micro-batches, whatever finished first. */
+void opi_train_finished(opi_request *request) {
+  struct opi_ticket *ticket = request->ticket;
+  const uint32_t n = request->session->plan->n_microbatches;
+  ticket->loss = 0;
+  for (uint32_t m = 0; m < n; ++m)
+    ticket->loss += ticket->shares[m];
+  const float loss = (float)ticket->loss;
+  if (request->results[0].data != NULL)
+    memcpy(request->results[0].data, &loss, sizeof loss);
+  atomic_store(&ticket->end_ns, opi_clock_ns());
+}
+
+/* ---- what was given ---- */
+
+static opipe_status check_params(const opipe_submit_params *params, opipe_error *err) {
+  if (params == NULL || params->struct_size < OPIPE_END(opipe_submit_params, deadline_ns)) {
+    return opi_fail(err, OPIPE_E_ABI, "train_step: struct_size %u is too small, %zu are needed",
+                    params == NULL ? 0 : params->struct_size,
+                    OPIPE_END(opipe_submit_params, deadline_ns));
+  }
+  if ((params->n_inputs != 0 && params->inputs == NULL) ||
+      (params->n_outputs != 0 && params->outputs == NULL)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "train_step: %u inputs and %u outputs, but no list of them", params->n_inputs,
+                    params->n_outputs);
+  }
+  if (params->deadline_ns != 0) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "train_step: a deadline of %llu ns; a step cannot be left half done",
+                    (unsigned long long)params->deadline_ns);
+  }
+  return OPIPE_OK;
+}
+
+/* Every input has the shape of the plan's whole mini-batch. */
+static opipe_status check_shapes(const opi_train *t, const opi_request *request, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_graph *g = t->model->trainings[0]->graph;
+  char given[128], wanted[128];
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const opi_value *value = &g->values[g->inputs[p]];
+    const opi_feed *feed = &request->feeds[t->port_input[0][p]];
+    int64_t whole[OPIPE_MAX_RANK] = {0};
+    bool same = true;
+    for (int32_t d = 0; d < value->rank && d < OPIPE_MAX_RANK; ++d) {
+      whole[d] = value->shape[d];
+      if (d == t->port_axis[p])
+        whole[d] = value->shape[d] / t->rows[0] * s->plan->batch_rows;
+      same = same && feed->shape[d] == whole[d];
+    }
+    if (same)
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID, "input '%s' has shape %s, the plan's mini-batch has %s",
+                    s->inputs[t->port_input[0][p]].name,
+                    opi_shape_text(given, sizeof given, feed->shape, (uint32_t)value->rank),
+                    opi_shape_text(wanted, sizeof wanted, whole, (uint32_t)value->rank));
+  }
+  return OPIPE_OK;
+}
+
+/* ---- results ---- */
+
+static opipe_status own_result(const opi_session *s, opi_result *result, opipe_error *err) {
+  const uint64_t need = result->n_bytes == 0 ? 1 : result->n_bytes;
+  if (result->own_bytes < need) {
+    opi_free(s->allocator, result->own, (size_t)result->own_bytes);
+    result->own_bytes = 0;
+    result->own = s->allocator->realloc(s->allocator->ctx, NULL, 0, (size_t)need, 16);
+    if (result->own == NULL)
+      return opi_fail_nomem(err, need, "a result");
+    result->own_bytes = need;
+  }
+  result->data = result->own;
+  return OPIPE_OK;
+}
+
+static opipe_status place_results(const opi_train *t, const opipe_submit_params *params,
+                                  opi_request *request, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_training *training = t->model->trainings[0];
+  const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    opi_result *result = &request->results[o];
+    result->data = NULL;
+    result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+    result->rank = 0;
+    result->n_bytes = o == 0 ? sizeof(float) : 0;
+    if (o == 1 && !evaluate)
+      continue;
+    if (o == 1) {
+      const opi_value *value = &training->graph->values[training->output];
+      result->rank = (uint32_t)value->rank;
+      for (int32_t d = 0; d < value->rank; ++d)
+        result->shape[d] = value->shape[d];
+      if (t->output_carry.axis >= 0)
+        result->shape[t->output_carry.axis] =
+            value->shape[t->output_carry.axis] / t->rows[0] * s->plan->batch_rows;
+      if (!opi_tensor_bytes(s->output_dtypes[o], result->shape, result->rank, &result->n_bytes))
+        return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows",
+                        s->output_names[o]);
+    }
+    OPI_TRY(own_result(s, result, err));
+  }
+  for (uint32_t i = 0; i < params->n_outputs; ++i) {
+    uint32_t o = 0;
+    const opipe_binding_io *io = &params->outputs[i];
+    while (o < s->n_outputs && (io->name == NULL || strcmp(io->name, s->output_names[o]) != 0 ||
+                                request->results[o].data == NULL))
+      ++o;
+    if (o == s->n_outputs)
+      return opi_fail(err, OPIPE_E_NOTFOUND, "a %s has no output '%s'",
+                      evaluate ? "evaluation" : "training step",
+                      io->name == NULL ? "(NULL)" : io->name);
+    OPI_TRY(opi_result_take(s, o, io, &request->results[o], err));
+  }
+  return OPIPE_OK;
+}
+
+/* ---- starting ---- */
+
+static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi_request *request,
+                            opipe_error *err) {
+  opi_session *s = t->session;
+  struct opi_ticket *ticket = request->ticket;
+  OPI_TRY(opi_read_inputs(s, params, request, err));
+  OPI_TRY(check_shapes(t, request, err));
+  request->rows =
+      s->plan->batch_dim == NULL ? (int64_t)s->plan->n_microbatches : s->plan->batch_rows;
+  request->n_microbatches = request->n_large = s->plan->n_microbatches;
+  request->has_plain = false;
+  for (uint32_t m = 0; m < s->plan->n_microbatches; ++m)
+    ticket->shares[m] = 0;
+  memset(&ticket->report, 0, sizeof ticket->report);
+  atomic_store(&ticket->end_ns, 0);
+  opipe_status status = opi_train_shift(t, request, err);
+  if (status != OPIPE_OK)
+    return status;
+  OPI_TRY(opi_train_count(t, request, &ticket->count, err));
+  return place_results(t, params, request, err);
+}
+
+static void publish(opi_session *s, opi_request *request) {
+  request->number = s->n_numbered++;
+  request->deadline_ns = 0;
+  request->ticket->start_ns = opi_clock_ns();
+  atomic_store(&request->n_ranks_left, s->plan->n_ranks);
+  atomic_store(&request->failed, OPI_FATE_OPEN);
+  atomic_store(&request->waiting, 0);
+  atomic_fetch_add(&s->n_unfinished, 1);
+  atomic_store(&request->state, OPI_REQUEST_ACTIVE);
+  if (s->reference) {
+    opipe_error why = OPIPE_ERROR_INIT;
+    if (opi_train_run_reference(s, request, &why) < 0)
+      (void)opi_request_fail(request, &why);
+    opi_request_finish(request);
+    return;
+  }
+  s->ring[request->number % s->ring_room] = request;
+  atomic_store_explicit(&s->n_submitted, request->number + 1, memory_order_release);
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    s->transport->ring(s->ranks[r].endpoint);
+  if (opi_session_failed(s))
+    opi_session_settle(s);
+}
+
+static opipe_status start_locked(opi_session *s, const opipe_submit_params *params, uint32_t kind,
+                                 opi_request **out_request, opipe_error *err) {
+  opi_train *t = s->train;
+  if (opi_session_failed(s))
+    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
+  if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
+    return OPIPE_PENDING;
+  opi_request *request = opi_request_new(s, err);
+  if (request == NULL)
+    return OPIPE_E_NOMEM;
+  request->shape[0] = request->shape[1] = NULL;
+  request->ticket->kind = kind;
+  request->ticket->step = t->n_steps;
+  const opipe_status status = prepare(t, params, request, err);
+  if (status != OPIPE_OK) {
+    opi_request_recycle(request);
+    return status;
+  }
+  t->n_steps += kind == OPI_TICKET_TRAIN;
+  *out_request = request;
+  publish(s, request);
+  return OPIPE_OK;
+}
+
+static opipe_status start(opi_session *s, const opipe_submit_params *params, uint32_t kind,
+                          opi_request **out_request, opipe_error *err) {
+  OPI_TRY(opi_session_check(s, err));
+  OPI_TRY(check_params(params, err));
+  if (s->train == NULL)
+    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
+  opi_lock_take(&s->submit_lock);
+  const opipe_status status = start_locked(s, params, kind, out_request, err);
+  opi_lock_give(&s->submit_lock);
+  return status;
+}
+
+opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
+                            opi_session **out_session, opipe_error *err) {
+  if (env->plan->train == NULL)
+    return opi_fail(err, OPIPE_E_STATE, "the plan is for inference: it cannot train");
+  return opi_session_open(env, params, out_session, err);
+}
+
+opipe_status opi_train_step(opi_session *s, const opipe_submit_params *params,
+                            opi_request **out_ticket, opipe_error *err) {
+  return start(s, params, OPI_TICKET_TRAIN, out_ticket, err);
+}
+
+opipe_status opi_train_evaluate(opi_session *s, const opipe_submit_params *params,
+                                opi_request **out_request, opipe_error *err) {
+  return start(s, params, OPI_TICKET_EVALUATE, out_request, err);
+}
+
+opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *err) {
+  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
+  OPI_TRY(opi_session_check(s, err));
+  while (atomic_load(&s->n_unfinished) != 0) {
+    const struct timespec t = {.tv_nsec = 100000};
+    if (opi_session_failed(s))
+      opi_session_settle(s);
+    if (opi_clock_ns() >= until)
+      return opi_fail(err, OPIPE_E_TIMEOUT, "flush: %u steps are unfinished after %llu ns",
+                      atomic_load(&s->n_unfinished), (unsigned long long)timeout_ns);
+    (void)nanosleep(&t, NULL);
+  }
+  if (opi_session_failed(s))
+    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
+  return OPIPE_OK;
+}
+
+/* ---- what came of it ---- */
+
+opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err) {
+  OPI_TRY(opi_request_poll(ticket, err) == OPIPE_PENDING
+              ? opi_fail(err, OPIPE_E_STATE, "ticket %llu has not finished",
+                         (unsigned long long)ticket->number)
+              : opi_request_poll(ticket, err));
+  const struct opi_ticket *t = ticket->ticket;
+  *out_result = (opi_train_result){.step = t->report,
+                                   .loss = t->loss,
+                                   .count = t->count,
+                                   .step_ns = atomic_load(&t->end_ns) - t->start_ns};
+  return OPIPE_OK;
+}
+
+opi_weights *opi_train_weights(opi_session *session) {
+  return session->train == NULL ? NULL : session->train->weights;
+}
+
+opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
+                                  opipe_error *err) {
+  opi_weight_info info;
+  uint32_t trained = 0;
+  for (uint32_t i = 0;
+       session->train != NULL && opi_weights_info(session->train->weights, i, &info); ++i) {
+    if (info.trained == 0 || trained++ != index)
+      continue;
+    *out_name = info.source->name;
+    return OPIPE_OK;
+  }
+  return opi_fail(err, OPIPE_E_NOTFOUND, "parameter %u of %u trained ones", index, trained);
+}
+
+void opi_train_set_step(opi_session *session, uint64_t step) {
+  if (session->train == NULL)
+    return;
+  opi_lock_take(&session->submit_lock);
+  session->train->n_steps = step;
+  opi_lock_give(&session->submit_lock);
+}
