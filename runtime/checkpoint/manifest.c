@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The manifest: a small JSON object. File names in it are never paths. */
+#include "runtime/checkpoint/manifest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "partition/json/json.h"
+
+enum { SIZE_MOST = 1 << 20 };
+static const char FORMAT[] = "onnx-pipe checkpoint";
+static const uint64_t COUNT_MOST = INT64_MAX;
+
+void opi_manifest_text(const opi_manifest *m, opi_text *text) {
+  opi_text_printf(text,
+                  "{\n  \"format\": \"%s\",\n  \"version\": 1,\n  \"generation\": %llu,\n"
+                  "  \"weights\": \"%s\",\n  \"state\": \"%s\",\n",
+                  FORMAT, (unsigned long long)m->generation, m->weights, m->state);
+  opi_text_printf(text,
+                  "  \"steps\": %llu,\n  \"updates\": %llu,\n  \"good_steps\": %llu,\n"
+                  "  \"loss_scale\": ",
+                  (unsigned long long)m->clock.n_steps, (unsigned long long)m->clock.n_updates,
+                  (unsigned long long)m->clock.n_good);
+  opi_json_double(text, m->clock.loss_scale);
+  opi_text_printf(text, ",\n  \"moments\": %u,\n  \"versions\": %u,\n  \"position\": [", m->moments,
+                  m->versions);
+  for (uint32_t i = 0; i < OPI_POSITION; ++i)
+    opi_text_printf(text, i == 0 ? "%llu" : ", %llu", (unsigned long long)m->position[i]);
+  opi_text_puts(text, "]\n}\n");
+}
+
+/* ---- reading ---- */
+
+static opipe_status read_file(const opipe_allocator *allocator, int dir, char **out,
+                              uint64_t *out_n, opipe_error *err) {
+  struct stat st;
+  opipe_status status = OPIPE_OK;
+  const int fd = openat(dir, OPI_MANIFEST, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0 && errno == ENOENT)
+    return opi_fail(err, OPIPE_E_NOTFOUND, "there is no %s: no checkpoint", OPI_MANIFEST);
+  if (fd < 0)
+    return opi_fail_errno(err, errno, "opening %s", OPI_MANIFEST);
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > SIZE_MOST || st.st_size < 2) {
+    status = opi_fail(err, OPIPE_E_INVALID, "%s: no regular file of 2 to %d bytes", OPI_MANIFEST,
+                      SIZE_MOST);
+  }
+  char *data = status < 0 ? NULL : opi_alloc(allocator, (size_t)st.st_size);
+  if (status == OPIPE_OK && data == NULL)
+    status = opi_fail_nomem(err, (uint64_t)st.st_size, OPI_MANIFEST);
+  for (off_t at = 0; status == OPIPE_OK && at < st.st_size;) {
+    const ssize_t n = read(fd, data + at, (size_t)(st.st_size - at));
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n <= 0)
+      status = opi_fail(err, OPIPE_E_IO, "%s: it ended after %lld of %lld bytes", OPI_MANIFEST,
+                        (long long)at, (long long)st.st_size);
+    at += n;
+  }
+  (void)close(fd);
+  if (status < 0) {
+    opi_free(allocator, data, data == NULL ? 0 : (size_t)st.st_size);
+    return status;
+  }
+  *out = data;
+  *out_n = (uint64_t)st.st_size;
+  return OPIPE_OK;
+}
+
+static opipe_status get_file(const json_t *root, const char *member, char out[64],
+                             opipe_error *err) {
+  const char *name = NULL;
+  OPI_TRY(opi_json_get_string(root, OPI_MANIFEST, member, &name, err));
+  if (strlen(name) >= 64 || name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" is no file name of 1 to 63 characters",
+                    OPI_MANIFEST, member);
+  }
+  memcpy(out, name, strlen(name) + 1);
+  return OPIPE_OK;
+}
+
+static opipe_status get_u32(const json_t *root, const char *member, uint32_t most, uint32_t *out,
+                            opipe_error *err) {
+  uint64_t value = 0;
+  OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, member, most, &value, err));
+  *out = (uint32_t)value;
+  return OPIPE_OK;
+}
+
+static opipe_status get_position(const json_t *root, opi_manifest *m, opipe_error *err) {
+  const json_t *list = NULL;
+  OPI_TRY(opi_json_get_array(root, OPI_MANIFEST, "position", &list, err));
+  if (json_array_size(list) != OPI_POSITION) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"position\" has %zu numbers, not %d", OPI_MANIFEST,
+                    json_array_size(list), OPI_POSITION);
+  }
+  for (uint32_t i = 0; i < OPI_POSITION; ++i) {
+    const json_t *value = json_array_get(list, i);
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"position\"[%u] is no number >= 0", OPI_MANIFEST,
+                      i);
+    m->position[i] = (uint64_t)json_integer_value(value);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status get_all(const json_t *root, opi_manifest *m, opipe_error *err) {
+  const char *format = NULL;
+  uint32_t version = 0;
+  OPI_TRY(opi_json_get_string(root, OPI_MANIFEST, "format", &format, err));
+  if (strcmp(format, FORMAT) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: its format is '%.80s', not '%s'", OPI_MANIFEST,
+                    format, FORMAT);
+  }
+  OPI_TRY(get_u32(root, "version", UINT32_MAX, &version, err));
+  if (version != 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s: version %u, this library reads 1", OPI_MANIFEST,
+                    version);
+  }
+  OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "generation", COUNT_MOST - 1, &m->generation, err));
+  OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "steps", COUNT_MOST, &m->clock.n_steps, err));
+  OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "updates", COUNT_MOST, &m->clock.n_updates, err));
+  OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "good_steps", COUNT_MOST, &m->clock.n_good, err));
+  OPI_TRY(opi_json_get_number(root, OPI_MANIFEST, "loss_scale", &m->clock.loss_scale, err));
+  if (!(m->clock.loss_scale > 0)) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss_scale\" is %g, it must be above 0",
+                    OPI_MANIFEST, m->clock.loss_scale);
+  }
+  OPI_TRY(get_u32(root, "moments", 2, &m->moments, err));
+  OPI_TRY(get_u32(root, "versions", 2, &m->versions, err));
+  OPI_TRY(get_file(root, "weights", m->weights, err));
+  OPI_TRY(get_file(root, "state", m->state, err));
+  return get_position(root, m, err);
+}
+
+opipe_status opi_manifest_read(const opipe_allocator *allocator, int dir,
+                               opi_manifest *out_manifest, opipe_error *err) {
+  opi_manifest m = {.generation = 0};
+  char *bytes = NULL;
+  uint64_t n = 0;
+  json_t *root = NULL;
+  OPI_TRY(read_file(allocator, dir, &bytes, &n, err));
+  opipe_status status = opi_json_parse(bytes, n, OPI_MANIFEST, &root, err);
+  opi_free(allocator, bytes, (size_t)n);
+  if (status < 0)
+    return status;
+  status = get_all(root, &m, err);
+  json_decref(root);
+  if (status == OPIPE_OK)
+    *out_manifest = m;
+  return status;
+}

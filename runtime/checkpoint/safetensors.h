@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The safetensors format: 8 bytes with the header's length, a JSON header {name: {dtype, shape,
+ * data_offsets}}, the tensors' bytes. A writer that declares first and streams then; a reader over
+ * a mapped file that believes nothing in it.
+ */
+#ifndef OPI_SAFETENSORS_H
+#define OPI_SAFETENSORS_H
+
+#include "loader/base/base.h"
+
+typedef struct opi_tensor_entry {
+  const char *name;
+  const int64_t *shape;
+  const void *data; /* reader: inside the mapped file, any alignment */
+  uint64_t n_bytes;
+  uint32_t dtype; /* OPIPE_FLOAT ... */
+  uint32_t rank;
+} opi_tensor_entry;
+
+/* ---- writing ---- */
+
+typedef struct opi_tensors_writer opi_tensors_writer;
+
+/* Makes `path` (which must not exist) in the folder `dir` with a header of `entries` [n] (`data` is
+ * not read); their bytes follow by _add in the same order. Errors: IO. */
+opipe_status opi_tensors_create(const opipe_allocator *allocator, int dir, const char *path,
+                                const opi_tensor_entry *entries, uint32_t n,
+                                opi_tensors_writer **out_writer, opipe_error *err);
+/* n_bytes must be those of the next entry. */
+opipe_status opi_tensors_add(opi_tensors_writer *writer, const void *data, uint64_t n_bytes,
+                             opipe_error *err);
+/* Flushes to the disk. The writer is gone whatever the status; a file that lacks tensors is an
+ * error. */
+opipe_status opi_tensors_finish(opi_tensors_writer *writer, uint64_t *out_bytes, opipe_error *err);
+void opi_tensors_cancel(opi_tensors_writer *writer); /* leaves the file behind; accepts NULL */
+
+/* ---- reading ---- */
+
+typedef struct opi_tensors {
+  opi_arena arena;
+  opi_tensor_entry *entries; /* [n] in the header's order */
+  opi_map *names;            /* -> index */
+  const char *what;          /* the file's name, for messages */
+  void *bytes;
+  uint64_t n_bytes;
+  uint32_t n;
+} opi_tensors;
+
+/* Maps `path` below `dir` and checks it: header length, JSON, types, shapes, offsets that fit,
+ * do not overlap and leave nothing out. Errors: NOTFOUND, IO, INVALID names the tensor and both
+ * numbers, LIMIT. */
+opipe_status opi_tensors_open(const opipe_allocator *allocator, int dir, const char *path,
+                              opi_tensors **out_tensors, opipe_error *err);
+/* The same of bytes that the caller owns. */
+opipe_status opi_tensors_parse(const opipe_allocator *allocator, const void *bytes,
+                               uint64_t n_bytes, const char *what, opi_tensors **out_tensors,
+                               opipe_error *err);
+void opi_tensors_close(opi_tensors *tensors); /* accepts NULL */
+/* NULL: not there. */
+const opi_tensor_entry *opi_tensors_find(const opi_tensors *tensors, const char *name);
+
+#endif /* OPI_SAFETENSORS_H */

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints: what is saved comes back bit for bit, a process killed while saving leaves the old
+ * or the new one, files that lie are refused by tensor name and both numbers. ctest: timeout=120 */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "tests/runtime/weights/toy_weights.h"
+
+static const uint64_t position[OPI_POSITION] = {3, 14, 15, 92};
+
+static void adam(tw_place_set *t, uint32_t n_stages, uint32_t n_replicas, uint32_t n_versions) {
+  tw_setup(t, n_stages, n_replicas);
+  t->optimizer = (opi_optimizer){
+      .kind = OPI_OPT_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-3, .decay = 0.5};
+  t->options.n_versions = n_versions;
+  tw_open(t);
+}
+
+static void save(tw_place_set *t, const char *folder) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(opi_checkpoint_save(&t->memory.allocator, t->weights, folder, position, &err),
+                      &err);
+}
+
+/* Every state of every trained parameter, one after the other. */
+static size_t collect(tw_place_set *t, float *out) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  static const uint32_t states[] = {OPI_STATE_FIRST, OPI_STATE_SECOND, OPI_STATE_MASTER};
+  size_t n = 0;
+  for (uint32_t slot = 0; slot < TW_FROZEN; ++slot) {
+    for (uint32_t s = 0; s < 3; ++s) {
+      for (uint32_t v = 0; v < (s == 2 ? t->options.n_versions : 1); ++v) {
+        OPI_ASSERT_OK(opi_weights_get(t->weights, tw_names[slot], states[s], v, &out[n],
+                                      tw_elems(slot) * sizeof(float), &err),
+                      &err);
+        n += tw_elems(slot);
+      }
+    }
+  }
+  return n;
+}
+
+static void expect_equal(tw_place_set *a, tw_place_set *b) {
+  float x[512], y[512];
+  const size_t n = collect(a, x);
+  OPI_ASSERT_INT(n, collect(b, y));
+  OPI_ASSERT(memcmp(x, y, n * sizeof *x) == 0);
+}
+
+static void test_training_continues_bit_equal(void) {
+  for (uint32_t versions = 1; versions <= 2; ++versions) {
+    tw_place_set a, b;
+    opi_checkpoint_info info;
+    opipe_error err = OPIPE_ERROR_INIT;
+    const char *folder = opi_test_tmp(versions == 1 ? "one" : "two");
+    adam(&a, 2, 2, versions);
+    for (uint32_t step = 0; step < 3; ++step)
+      tw_step(&a, step, 1);
+    save(&a, folder);
+    adam(&b, 2, 2, versions);
+    OPI_ASSERT_OK_FATAL(opi_checkpoint_load(&b.memory.allocator, b.weights, folder, &info, &err),
+                        &err);
+    OPI_ASSERT(memcmp(info.position, position, sizeof position) == 0);
+    OPI_ASSERT_INT(info.clock.n_steps, 3);
+    expect_equal(&a, &b);
+    tw_step(&a, 3, 1);
+    tw_step(&b, 3, 1);
+    expect_equal(&a, &b);
+    tw_end(&a);
+    tw_end(&b);
+  }
+}
+
+/* From two versions to one, and back: the newest counts. */
+static void test_another_number_of_versions(void) {
+  tw_place_set two, one, again;
+  opipe_error err = OPIPE_ERROR_INIT;
+  float x[16], y[16];
+  adam(&two, 2, 1, 2);
+  tw_step(&two, 0, 1);
+  save(&two, opi_test_tmp("versions"));
+  adam(&one, 2, 2, 1);
+  OPI_ASSERT_OK(
+      opi_checkpoint_load(&one.memory.allocator, one.weights, opi_test_tmp("versions"), NULL, &err),
+      &err);
+  save(&one, opi_test_tmp("versions"));
+  adam(&again, 2, 1, 2);
+  OPI_ASSERT_OK(opi_checkpoint_load(&again.memory.allocator, again.weights,
+                                    opi_test_tmp("versions"), NULL, &err),
+                &err);
+  OPI_ASSERT_OK(opi_weights_get(two.weights, "a", OPI_STATE_MASTER, 0, x, 60, &err), &err);
+  for (uint32_t v = 0; v < 2; ++v) {
+    OPI_ASSERT_OK(opi_weights_get(again.weights, "a", OPI_STATE_MASTER, v, y, 60, &err), &err);
+    OPI_ASSERT(memcmp(x, y, 60) == 0);
+  }
+  tw_end(&two);
+  tw_end(&one);
+  tw_end(&again);
+}
+
+static void test_what_does_not_fit_is_refused(void) {
+  tw_place_set a, b;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const char *folder = opi_test_tmp("refused");
+  adam(&a, 2, 1, 1);
+  OPI_ASSERT_ERROR(
+      opi_checkpoint_load(&a.memory.allocator, a.weights, opi_test_tmp("nothing"), NULL, &err),
+      OPIPE_E_IO, &err, "nothing");
+  tw_setup(&b, 2, 1); /* sgd, "b" frozen */
+  b.trained[TW_B] = false;
+  tw_open(&b);
+  save(&b, folder);
+  OPI_ASSERT_ERROR(opi_checkpoint_load(&a.memory.allocator, a.weights, folder, NULL, &err),
+                   OPIPE_E_INVALID, &err, "lacks 1 of the 3 trained parameters, the first is 'b'");
+  save(&a, folder);
+  OPI_ASSERT_ERROR(opi_checkpoint_load(&b.memory.allocator, b.weights, folder, NULL, &err),
+                   OPIPE_E_INVALID, &err, "3 tensors for 2 trained parameters; 'b'");
+  b.trained[TW_B] = true;
+  opi_weights_close(b.weights);
+  tw_open(&b);
+  OPI_ASSERT_ERROR(opi_checkpoint_load(&b.memory.allocator, b.weights, folder, NULL, &err),
+                   OPIPE_E_INVALID, &err, "2 moments per parameter, this one's 1");
+  tw_end(&a);
+  tw_end(&b);
+}
+
+/* ---- kill -9 ---- */
+
+/* Saves for ever, one mini-batch between two saves; the parent kills it. */
+static void save_until_killed(const char *folder) {
+  tw_place_set t;
+  adam(&t, 2, 2, 1);
+  for (uint32_t step = 0;; ++step) {
+    tw_step(&t, step, 1);
+    (void)opi_checkpoint_save(&t.memory.allocator, t.weights, folder, position, NULL);
+  }
+}
+
+/* The checkpoint must be that of some whole number of steps: replayed here, bit for bit. */
+static uint64_t expect_whole(const char *folder) {
+  tw_place_set loaded, replay;
+  opi_checkpoint_info info = {.clock = {.n_steps = 0}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  adam(&loaded, 2, 2, 1);
+  OPI_ASSERT_OK(opi_checkpoint_load(&loaded.memory.allocator, loaded.weights, folder, &info, &err),
+                &err);
+  adam(&replay, 2, 2, 1);
+  for (uint32_t step = 0; step < info.clock.n_steps; ++step)
+    tw_step(&replay, step, 1);
+  expect_equal(&loaded, &replay);
+  tw_end(&loaded);
+  tw_end(&replay);
+  return info.clock.n_steps;
+}
+
+static void test_kill_while_saving_loses_nothing(void) {
+  const char *times = getenv("OPIPE_KILL_INSTANTS");
+  const int n = times != NULL ? atoi(times) : 5;
+  const char *folder = opi_test_tmp("killed");
+  opi_test_random random = {.state = 7};
+  tw_place_set first;
+  adam(&first, 2, 2, 1);
+  tw_step(&first, 0, 1);
+  save(&first, folder);
+  tw_end(&first);
+  for (int i = 0; i < n; ++i) {
+    const long wait_us = (long)(opi_test_uniform(&random, 2, 40) * 1000);
+    const struct timespec pause = {.tv_nsec = wait_us * 1000};
+    const pid_t child = fork();
+    if (child == 0) {
+      save_until_killed(folder);
+      _exit(1);
+    }
+    (void)nanosleep(&pause, NULL);
+    (void)kill(child, SIGKILL);
+    int status = 0;
+    (void)waitpid(child, &status, 0);
+    OPI_ASSERT(WIFSIGNALED(status));
+    OPI_ASSERT(expect_whole(folder) >= 1);
+  }
+}
+
+/* ---- files that lie ---- */
+
+static opipe_status parse(const char *json, const char *data, size_t n_data, opipe_error *err) {
+  char file[1024] = {0};
+  opi_test_memory memory;
+  opi_tensors *t = NULL;
+  const size_t n = strlen(json);
+  file[0] = (char)(n & 255);
+  file[1] = (char)(n >> 8);
+  memcpy(file + 8, json, n);
+  memcpy(file + 8 + n, data, n_data);
+  opi_test_memory_init(&memory);
+  const opipe_status status =
+      opi_tensors_parse(&memory.allocator, file, 8 + n + n_data, "x.safetensors", &t, err);
+  opi_tensors_close(t);
+  OPI_ASSERT(opi_test_memory_end(&memory));
+  return status;
+}
+
+static void test_hostile_safetensors(void) {
+  static const struct {
+    const char *json, *says;
+  } cases[] = {
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}", "no valid JSON"},
+      {"{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", "type F31"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}",
+       "'a' has 8 bytes, its shape and type make 12"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,8]}}", "dimension 0"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]}}", "ends at byte 9"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "no range"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "begins at byte 4"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+       "have 4 bytes, the file has 8"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+       "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+       "'b' begins at byte 4"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}",
+       "make 0"},
+      {"{\"a\":[]}", "no object"},
+      {"[]", "no JSON object"},
+  };
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK(parse("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+                      "12345678", 8, &err),
+                &err);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    const opipe_status status = parse(cases[i].json, "12345678", 8, &err);
+    OPI_ASSERT(status < 0);
+    if (strstr(err.message, cases[i].says) == NULL)
+      OPI_FAIL("case %zu says: %s", i, err.message);
+  }
+  opi_tensors *t = NULL;
+  OPI_ASSERT_ERROR(opi_tensors_parse(opi_allocator_system(), "\377\377\377\377\377\377\377\177 ", 9,
+                                     "y", &t, &err),
+                   OPIPE_E_INVALID, &err, "y: a header of 9223372036854775807 bytes");
+}
+
+OPI_TEST_MAIN("checkpoint", OPI_TEST(test_training_continues_bit_equal),
+              OPI_TEST(test_another_number_of_versions),
+              OPI_TEST(test_what_does_not_fit_is_refused),
+              OPI_TEST(test_kill_while_saving_loses_nothing), OPI_TEST(test_hostile_safetensors))
