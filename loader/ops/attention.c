@@ -465,7 +465,9 @@ static const opi_op ops[] = {
      .lift = attention_lift,
      .infer = attention_infer,
      .work = attention_work,
-     .carry = attention_carry},
+     .carry = attention_carry,
+     .gradient = opi_gradient_attention,
+     .stops_gradient = (uint64_t)1 << OPI_ATT_SEQLEN},
     {.name = "RotaryEmbedding",
      .domain = "",
      .first = 23,
@@ -477,7 +479,9 @@ static const opi_op ops[] = {
      .lift = rotary_lift,
      .infer = rotary_infer,
      .work = rotary_work,
-     .carry = rotary_carry},
+     .carry = rotary_carry,
+     .gradient = opi_gradient_rotary,
+     .stops_gradient = 0x8},
 };
 
 const opi_op_family opi_ops_attention = {ops, OPI_COUNT(ops)};

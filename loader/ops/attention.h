@@ -39,8 +39,8 @@ opipe_status opi_attention_shape(const opi_builder *b, const opi_node *node, int
                                  uint32_t *out_rank, opipe_error *err);
 
 /* attention_gradient.c: gradient rules, and the rules of opipe.AttentionGrad. */
-opipe_status opi_attention_gradient(opi_grad *g, const opi_node *node, opipe_error *err);
-opipe_status opi_rotary_gradient(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_attention(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_rotary(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_attention_grad_infer(opi_builder *b, const opi_node *node, opipe_error *err);
 void opi_attention_grad_work(const opi_graph *graph, const opi_node *node, opi_work *out_work);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of Attention and RotaryEmbedding; shapes and work of opipe.AttentionGrad.
  *
- * AttentionGrad makes the scores again. What it does not do is written around it: gradients that
- * arrive at present_key and present_value are added to those of K, V and the past; a gradient of
- * the score output (qk_matmul_output) takes Attention apart into products.
+ * AttentionGrad makes the scores again. Gradients that arrive at present_key and present_value are
+ * cut into those of the past and of K and V and added with standard operators.
  */
 #include "loader/ops/attention.h"
 
@@ -56,4 +55,168 @@ void opi_attention_grad_work(const opi_graph *graph, const opi_node *node, opi_w
   out_work->flops = 2.0 * keys * (3.0 * opi_k_elems(q) + 2.0 * opi_k_elems_of(graph, node->in[0])) +
                     10.0 * rows * keys;
   out_work->bytes = opi_work_bytes(graph, node);
+}
+
+/* -- Attention --------------------------------------------------------------------------------- */
+
+/* Adds b (or nothing) to *io_a (or nothing). */
+static opipe_status add_to(opi_grad *g, uint32_t *io_a, uint32_t b, opipe_error *err) {
+  if (b == OPIPE_NONE)
+    return OPIPE_OK;
+  if (*io_a == OPIPE_NONE) {
+    *io_a = b;
+    return OPIPE_OK;
+  }
+  return opi_b_op2(g->builder, "Add", *io_a, b, io_a, err);
+}
+
+/* A gradient of present_key or present_value [B, H, T, D] as one of K or V, rank 3 or 4. */
+static opipe_status new_part(opi_grad *g, uint32_t present, int64_t past, const opi_value *like,
+                             uint32_t *out, opipe_error *err) {
+  static const int64_t swap[4] = {0, 2, 1, 3};
+  const int64_t total = opi_b_value(g->builder, present)->shape[2];
+  OPI_TRY(opi_k_slice(g->builder, present, 2, past, total, out, err));
+  if (like->rank == 4)
+    return OPIPE_OK;
+  OPI_TRY(opi_k_transpose(g->builder, *out, swap, 4, out, err));
+  return opi_k_reshape(g->builder, *out, like->shape, 3, out, err);
+}
+
+/* What arrives at present output `o` goes to input `i` and, the first rows, to `past_i`. */
+static opipe_status add_present(opi_grad *g, const opi_node *node, uint32_t o, uint32_t i,
+                                uint32_t past_i, uint32_t *io_d, uint32_t *io_past,
+                                opipe_error *err) {
+  const uint32_t present = opi_grad_of(g, node, o), past_v = opi_node_in(node, past_i);
+  uint32_t part;
+  if (present == OPIPE_NONE)
+    return OPIPE_OK;
+  const int64_t past = past_v != OPIPE_NONE ? opi_b_value(g->builder, past_v)->shape[2] : 0;
+  const opi_value like = *opi_b_value(g->builder, node->in[i]);
+  if (opi_grad_wants(g, node, i)) {
+    OPI_TRY(new_part(g, present, past, &like, &part, err));
+    OPI_TRY(add_to(g, io_d, part, err));
+  }
+  if (past_v == OPIPE_NONE || !opi_grad_wants(g, node, past_i))
+    return OPIPE_OK;
+  OPI_TRY(opi_k_slice(g->builder, present, 2, 0, past, &part, err));
+  return add_to(g, io_past, part, err);
+}
+
+/* d [6]: gradients of the first six inputs through Y, OPIPE_NONE where none is wanted. */
+static opipe_status through_y(opi_grad *g, const opi_node *node, uint32_t *d, opipe_error *err) {
+  uint32_t in[1 + OPI_ATT_INPUTS] = {opi_grad_of(g, node, OPI_ATT_Y)}, want = 0, made[6];
+  opi_attrs attrs = {.n = 0};
+  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; i++)
+    want |= opi_grad_wants(g, node, i) ? 1u << i : 0u;
+  if (in[0] == OPIPE_NONE || want == 0)
+    return OPIPE_OK;
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+    in[1 + i] = opi_node_in(node, i);
+  for (uint32_t i = 0; i < node->n_attrs && i < OPI_COUNT(attrs.list); i++)
+    attrs.list[attrs.n++] = node->attrs[i];
+  OPI_TRY(opi_k_node(g->builder, "AttentionGrad", "opipe", 1, in, OPI_COUNT(in), want, &attrs, made,
+                     err));
+  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; i++)
+    d[i] = (want >> i & 1u) != 0 ? made[i] : OPIPE_NONE;
+  return OPIPE_OK;
+}
+
+opipe_status opi_gradient_attention(opi_grad *g, const opi_node *node, opipe_error *err) {
+  uint32_t d[6] = {OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE};
+  if (opi_grad_of(g, node, OPI_ATT_QK) != OPIPE_NONE) {
+    return opi_node_fail(g->builder, node, err, OPIPE_E_UNSUPPORTED,
+                         "the loss reads its scores (qk_matmul_output), which have no gradient");
+  }
+  OPI_TRY(through_y(g, node, d, err));
+  OPI_TRY(add_present(g, node, OPI_ATT_PRESENT_K, OPI_ATT_K, OPI_ATT_PAST_K, &d[OPI_ATT_K],
+                      &d[OPI_ATT_PAST_K], err));
+  OPI_TRY(add_present(g, node, OPI_ATT_PRESENT_V, OPI_ATT_V, OPI_ATT_PAST_V, &d[OPI_ATT_V],
+                      &d[OPI_ATT_PAST_V], err));
+  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; i++) {
+    if (d[i] != OPIPE_NONE)
+      OPI_TRY(opi_grad_give(g, node, i, d[i], err));
+  }
+  return OPIPE_OK;
+}
+
+/* -- RotaryEmbedding --------------------------------------------------------------------------- */
+
+/* X or dY as [B, S, H, D] or [B, H, S, D]; the axis of the heads. */
+static opipe_status four_axes(opi_grad *g, const opi_node *node, uint32_t x, uint32_t *out,
+                              int64_t *out_heads_axis, opipe_error *err) {
+  const opi_value v = *opi_b_value(g->builder, x);
+  const int64_t heads = opi_attr_int(node, "num_heads", 1);
+  *out_heads_axis = v.rank == 4 ? 1 : 2;
+  if (v.rank == 4) {
+    *out = x;
+    return OPIPE_OK;
+  }
+  const int64_t shape[4] = {v.shape[0], v.shape[1], heads, v.shape[2] / heads};
+  return opi_k_reshape(g->builder, x, shape, 4, out, err);
+}
+
+/* The first or the second members of the pairs that are turned, [.., dim / 2]. */
+static opipe_status members(opi_grad *g, const opi_node *node, uint32_t x, uint32_t which,
+                            uint32_t *out, opipe_error *err) {
+  const opi_value v = *opi_b_value(g->builder, x);
+  const int64_t half = opi_attr_int(node, "rotary_embedding_dim", v.shape[3]) / 2;
+  if (opi_attr_int(node, "interleaved", 0) == 0)
+    return opi_k_slice(g->builder, x, 3, which * half, (which + 1) * half, out, err);
+  const int64_t pairs[5] = {v.shape[0], v.shape[1], v.shape[2], half, 2};
+  const int64_t flat[4] = {v.shape[0], v.shape[1], v.shape[2], half};
+  OPI_TRY(opi_k_slice(g->builder, x, 3, 0, 2 * half, out, err));
+  OPI_TRY(opi_k_reshape(g->builder, *out, pairs, 5, out, err));
+  OPI_TRY(opi_k_slice(g->builder, *out, 4, which, which + 1, out, err));
+  return opi_k_reshape(g->builder, *out, flat, 4, out, err);
+}
+
+/* dcos = dY1 x1 + dY2 x2, dsin = dY2 x1 - dY1 x2, summed over the heads and whatever shares a row
+ * of the cache. */
+static opipe_status give_cache(opi_grad *g, const opi_node *node, uint32_t i, const uint32_t *dy,
+                               const uint32_t *x, int64_t heads_axis, opipe_error *err) {
+  const opi_value like = *opi_b_value(g->builder, node->in[i]);
+  uint32_t a, c, d;
+  OPI_TRY(opi_b_op2(g->builder, "Mul", i == 1 ? dy[0] : dy[1], x[0], &a, err));
+  OPI_TRY(opi_b_op2(g->builder, "Mul", i == 1 ? dy[1] : dy[0], x[1], &c, err));
+  OPI_TRY(opi_b_op2(g->builder, i == 1 ? "Add" : "Sub", a, c, &d, err));
+  OPI_TRY(opi_k_cast(g->builder, d, like.dtype, &d, err));
+  OPI_TRY(opi_k_reduce(g->builder, "ReduceSum", 0, d, &heads_axis, 1, false, &d, err));
+  if (opi_node_in(node, 3) == OPIPE_NONE)
+    return opi_grad_give_reduced(g, node, i, d, err);
+  const uint32_t in[2] = {d, node->in[3]};
+  opi_attrs attrs = {.n = 0};
+  opi_attrs_int(&attrs, "axis", 0);
+  opi_attrs_ints(&attrs, "shape", like.shape, (uint32_t)like.rank);
+  OPI_TRY(opi_grad_own(g, "GatherGrad", in, 2, &attrs, &d, err));
+  return opi_grad_give(g, node, i, d, err);
+}
+
+/* dX: turned back, by the negative sine. */
+opipe_status opi_gradient_rotary(opi_grad *g, const opi_node *node, opipe_error *err) {
+  const uint32_t dy = opi_grad_of(g, node, 0);
+  uint32_t in[4] = {dy, node->in[1], node->in[2], opi_node_in(node, 3)}, dx, wide[2];
+  uint32_t dy_part[2], x_part[2];
+  int64_t heads_axis;
+  if (opi_grad_wants(g, node, 0)) {
+    opi_attrs attrs = {.n = 0};
+    for (uint32_t i = 0; i < node->n_attrs && i < OPI_COUNT(attrs.list); i++)
+      attrs.list[attrs.n++] = node->attrs[i];
+    OPI_TRY(opi_b_op1(g->builder, "Neg", in[2], &in[2], err));
+    OPI_TRY(opi_k_one(g->builder, "RotaryEmbedding", 23, in, in[3] == OPIPE_NONE ? 3 : 4, &attrs,
+                      &dx, err));
+    OPI_TRY(opi_grad_give(g, node, 0, dx, err));
+  }
+  if (!opi_grad_wants(g, node, 1) && !opi_grad_wants(g, node, 2))
+    return OPIPE_OK;
+  OPI_TRY(four_axes(g, node, dy, &wide[0], &heads_axis, err));
+  OPI_TRY(four_axes(g, node, node->in[0], &wide[1], &heads_axis, err));
+  for (uint32_t k = 0; k < 2; k++) {
+    OPI_TRY(members(g, node, wide[0], k, &dy_part[k], err));
+    OPI_TRY(members(g, node, wide[1], k, &x_part[k], err));
+  }
+  for (uint32_t i = 1; i < 3; i++) {
+    if (opi_grad_wants(g, node, i))
+      OPI_TRY(give_cache(g, node, i, dy_part, x_part, heads_axis, err));
+  }
+  return OPIPE_OK;
 }

@@ -4,9 +4,10 @@
  * Canonical: kernel_shape, strides, dilations and pads written out, auto_pad resolved with the
  * shapes at hand. The global pools become ReduceMean and ReduceMax.
  */
+#include "loader/ops/conv.h"
 #include "loader/ops/kit.h"
 
-enum { MAX_SPATIAL = 3 };
+enum { MAX_SPATIAL = OPI_MAX_SPATIAL };
 
 typedef struct window {
   uint32_t n; /* spatial axes */
@@ -229,10 +230,11 @@ static opipe_status global_infer(opi_builder *b, const opi_node *node, opipe_err
   return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "a global pool was not lifted");
 }
 
-#define POOL(name_, max_out_, lift_, infer_, work_, carry_)                                      \
+#define POOL(name_, max_out_, lift_, infer_, work_, carry_, gradient_)                           \
   {                                                                                              \
     .name = name_, .domain = "", .first = 1, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, \
-    .max_out = max_out_, .lift = lift_, .infer = infer_, .work = work_, .carry = carry_          \
+    .max_out = max_out_, .lift = lift_, .infer = infer_, .work = work_, .carry = carry_,         \
+    .gradient = gradient_                                                                        \
   }
 
 static const opi_op ops[] = {
@@ -247,11 +249,12 @@ static const opi_op ops[] = {
      .lift = conv_lift,
      .infer = conv_infer,
      .work = conv_work,
-     .carry = batch_carry},
-    POOL("AveragePool", 1, pool_lift, pool_infer, pool_work, spatial_carry),
-    POOL("MaxPool", 2, pool_lift, pool_infer, pool_work, spatial_carry),
-    POOL("GlobalAveragePool", 1, global_lift, global_infer, NULL, NULL),
-    POOL("GlobalMaxPool", 1, global_lift, global_infer, NULL, NULL),
+     .carry = batch_carry,
+     .gradient = opi_gradient_conv},
+    POOL("AveragePool", 1, pool_lift, pool_infer, pool_work, spatial_carry, opi_gradient_pool),
+    POOL("MaxPool", 2, pool_lift, pool_infer, pool_work, spatial_carry, opi_gradient_pool),
+    POOL("GlobalAveragePool", 1, global_lift, global_infer, NULL, NULL, NULL),
+    POOL("GlobalMaxPool", 1, global_lift, global_infer, NULL, NULL, NULL),
 };
 
 const opi_op_family opi_ops_conv = {ops, OPI_COUNT(ops)};

@@ -8,8 +8,8 @@
 enum { OPI_MAX_SPATIAL = 3 };
 
 /* Gradient rules of Conv, AveragePool and MaxPool. */
-opipe_status opi_conv_gradient(opi_grad *g, const opi_node *node, opipe_error *err);
-opipe_status opi_pool_gradient(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_conv(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_pool(opi_grad *g, const opi_node *node, opipe_error *err);
 
 /* opipe.ConvGradX (dY, W), ConvGradW (dY, X); opipe.AveragePoolGrad (dY), MaxPoolGrad (dY, X). */
 opipe_status opi_conv_grad_infer(opi_builder *b, const opi_node *node, opipe_error *err);

@@ -119,7 +119,7 @@ static void window_attrs(opi_attrs *attrs, const opi_node *node, const opi_value
   opi_attrs_ints(attrs, "shape", like->shape, (uint32_t)like->rank);
 }
 
-opipe_status opi_conv_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
+opipe_status opi_gradient_conv(opi_grad *g, const opi_node *node, opipe_error *err) {
   const uint32_t dy = opi_grad_of(g, node, 0);
   opi_attrs attrs;
   uint32_t out;
@@ -142,7 +142,7 @@ opipe_status opi_conv_gradient(opi_grad *g, const opi_node *node, opipe_error *e
   return opi_grad_give(g, node, 2, out, err);
 }
 
-opipe_status opi_pool_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
+opipe_status opi_gradient_pool(opi_grad *g, const opi_node *node, opipe_error *err) {
   const bool average = strcmp(node->op, "AveragePool") == 0;
   const opi_value like = *opi_b_value(g->builder, node->in[0]);
   const uint32_t in[2] = {opi_grad_of(g, node, 0), node->in[0]};

@@ -6,6 +6,7 @@
  * mask as GatherND with indices that count 0, 1, 2, ...: that becomes Reshape and Expand.
  */
 #include "loader/ops/common.h"
+#include "loader/ops/gradients.h"
 
 typedef struct nd_form {
   uint32_t batch, n; /* leading dimensions in common; components of an index */
@@ -215,7 +216,7 @@ static opipe_status lift_gather_nd(opi_builder *b, const opi_node *node, opipe_e
 
 static const opi_op ops[] = {
     {"GatherND", "", 11, 27, 2, 2, 1, 1, lift_gather_nd, infer_gather_nd, opi_work_move,
-     carry_gather_nd, NULL},
+     carry_gather_nd, opi_gradient_gather_nd, 0x2},
 };
 extern const opi_op_family opi_ops_gather_nd;
 const opi_op_family opi_ops_gather_nd = {ops, OPI_COUNT(ops)};

@@ -31,4 +31,22 @@ opipe_status opi_gradient_gemm(opi_grad *g, const opi_node *node, opipe_error *e
 opipe_status opi_gradient_cross_entropy(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_likelihood(opi_grad *g, const opi_node *node, opipe_error *err);
 
+/* norm_gradient.c */
+opipe_status opi_gradient_layer_norm(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_rms_norm(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_batch_norm(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_group_norm(opi_grad *g, const opi_node *node, opipe_error *err);
+
+/* index_gradient.c */
+opipe_status opi_gradient_gather(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_gather_elements(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_gather_nd(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_scatter_elements(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_scatter_nd(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_one_hot(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_top_k(opi_grad *g, const opi_node *node, opipe_error *err);
+
+/* einsum_gradient.c */
+opipe_status opi_gradient_einsum(opi_grad *g, const opi_node *node, opipe_error *err);
+
 #endif /* OPI_OPS_GRADIENTS_H */

@@ -9,6 +9,7 @@
  * sorted; 2 outputs. NonZero needs a known input and becomes a constant.
  */
 #include "loader/ops/common.h"
+#include "loader/ops/gradients.h"
 
 /* -- Gather -- */
 
@@ -305,13 +306,15 @@ static opipe_status infer_non_zero(opi_builder *b, const opi_node *node, opipe_e
 }
 
 static const opi_op ops[] = {
-    {"Gather", "", 1, 27, 2, 2, 1, 1, lift_gather, infer_gather, opi_work_move, carry_gather, NULL},
+    {"Gather", "", 1, 27, 2, 2, 1, 1, lift_gather, infer_gather, opi_work_move, carry_gather,
+     opi_gradient_gather, 0x2},
     {"GatherElements", "", 11, 27, 2, 2, 1, 1, lift_gather, infer_gather_elements, opi_work_move,
-     carry_gather_elements, NULL},
+     carry_gather_elements, opi_gradient_gather_elements, 0x2},
     {"OneHot", "", 9, 27, 3, 3, 1, 1, lift_one_hot, infer_one_hot, opi_work_move, carry_one_hot,
-     NULL},
-    {"TopK", "", 1, 27, 1, 2, 1, 2, lift_top_k, infer_top_k, NULL, carry_top_k, NULL},
-    {"NonZero", "", 9, 27, 1, 1, 1, 1, lift_non_zero, infer_non_zero, NULL, NULL, NULL},
+     opi_gradient_one_hot, 0x3},
+    {"TopK", "", 1, 27, 1, 2, 1, 2, lift_top_k, infer_top_k, NULL, carry_top_k, opi_gradient_top_k,
+     0x2},
+    {"NonZero", "", 9, 27, 1, 1, 1, 1, lift_non_zero, infer_non_zero, NULL, NULL, NULL, UINT64_MAX},
 };
 extern const opi_op_family opi_ops_index;
 const opi_op_family opi_ops_index = {ops, OPI_COUNT(ops)};

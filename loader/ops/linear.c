@@ -307,6 +307,7 @@ static const opi_op ops[] = {
      .max_out = 1,
      .lift = opi_einsum_lift,
      .infer = opi_einsum_infer,
+     .gradient = opi_gradient_einsum,
      .work = opi_einsum_work,
      .carry = opi_einsum_carry},
 };

@@ -10,6 +10,7 @@
  */
 #include <math.h>
 #include <string.h>
+#include "loader/ops/gradients.h"
 
 #include "loader/ops/kit.h"
 
@@ -390,21 +391,24 @@ static opipe_status lp_lift(opi_builder *b, const opi_node *node, opipe_error *e
   return opi_b_result(b, node, 0, y, err);
 }
 
-#define NORM(name_, first_, max_in_, max_out_, lift_, infer_, carry_)                         \
+#define NORM(name_, first_, max_in_, max_out_, lift_, infer_, carry_, gradient_)              \
   {                                                                                           \
     .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = max_in_, \
     .min_out = 1, .max_out = max_out_, .lift = lift_, .infer = infer_, .work = norm_work,     \
-    .carry = carry_                                                                           \
+    .carry = carry_, .gradient = gradient_                                                    \
   }
 
 static const opi_op ops[] = {
-    NORM("LayerNormalization", 1, 3, 3, layer_lift, layer_infer, norm_carry),
-    NORM("RMSNormalization", 23, 2, 1, rms_lift, rms_infer, norm_carry),
-    NORM("SimplifiedLayerNormalization", 1, 2, 2, simplified_lift, rms_infer, norm_carry),
-    NORM("BatchNormalization", 1, 5, 5, batch_lift, batch_infer, channel_carry),
-    NORM("GroupNormalization", 18, 3, 1, group_lift, group_infer, group_carry),
-    NORM("InstanceNormalization", 1, 3, 1, group_lift, group_infer, group_carry),
-    NORM("LpNormalization", 1, 1, 1, lp_lift, opi_infer_float, NULL),
+    NORM("LayerNormalization", 1, 3, 3, layer_lift, layer_infer, norm_carry,
+         opi_gradient_layer_norm),
+    NORM("RMSNormalization", 23, 2, 1, rms_lift, rms_infer, norm_carry, opi_gradient_rms_norm),
+    NORM("SimplifiedLayerNormalization", 1, 2, 2, simplified_lift, rms_infer, norm_carry, NULL),
+    NORM("BatchNormalization", 1, 5, 5, batch_lift, batch_infer, channel_carry,
+         opi_gradient_batch_norm),
+    NORM("GroupNormalization", 18, 3, 1, group_lift, group_infer, group_carry,
+         opi_gradient_group_norm),
+    NORM("InstanceNormalization", 1, 3, 1, group_lift, group_infer, group_carry, NULL),
+    NORM("LpNormalization", 1, 1, 1, lp_lift, opi_infer_float, NULL, NULL),
 };
 
 const opi_op_family opi_ops_norm = {ops, OPI_COUNT(ops)};

@@ -6,6 +6,7 @@
  * Where indices repeat, updates are applied in row-major order.
  */
 #include "loader/ops/common.h"
+#include "loader/ops/gradients.h"
 
 static opipe_status check_reduction(const opi_builder *b, const opi_node *node, const char **out,
                                     opipe_error *err) {
@@ -144,8 +145,9 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
 static const opi_op ops[] = {
     {"Scatter", "", 9, 10, 3, 3, 1, 1, lift_elements, infer_elements, NULL, NULL, NULL},
     {"ScatterElements", "", 11, 27, 3, 3, 1, 1, lift_elements, infer_elements, opi_work_move,
-     carry_elements, NULL},
-    {"ScatterND", "", 11, 27, 3, 3, 1, 1, lift_nd, infer_nd, opi_work_move, carry_nd, NULL},
+     carry_elements, opi_gradient_scatter_elements, 0x2},
+    {"ScatterND", "", 11, 27, 3, 3, 1, 1, lift_nd, infer_nd, opi_work_move, carry_nd,
+     opi_gradient_scatter_nd, 0x2},
 };
 extern const opi_op_family opi_ops_scatter;
 const opi_op_family opi_ops_scatter = {ops, OPI_COUNT(ops)};

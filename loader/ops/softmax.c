@@ -5,7 +5,7 @@
  * the same thing when that is the last axis or all later ones are 1, else Reshape, the operator,
  * Reshape.
  */
-#include "loader/ops/kit.h"
+#include "loader/gradient/rules.h"
 
 static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
@@ -57,12 +57,25 @@ static opipe_status carry(const opi_graph *graph, const opi_node *node, const op
   return opi_carry_not(graph, node, (uint32_t)opi_attr_int(node, "axis", 0), true, in, out, err);
 }
 
-#define SOFTMAX(name_)                                                                           \
+/* dX from dY and Y; one rule for both, since the operator's name tells. */
+static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
+  const bool plain = strcmp(node->op, "Softmax") == 0;
+  const uint32_t in[2] = {opi_grad_of(g, node, 0), node->out[0]};
+  opi_attrs attrs = {.n = 0};
+  uint32_t dx;
+  opi_attrs_int(&attrs, "axis", opi_attr_int(node, "axis", -1));
+  OPI_TRY(opi_grad_own(g, plain ? "SoftmaxGrad" : "LogSoftmaxGrad", in, 2, &attrs, &dx, err));
+  return opi_grad_give(g, node, 0, dx, err);
+}
+
+#define SOFTMAX(name_, gradient_, stops_)                                                        \
   {                                                                                              \
     .name = name_, .domain = "", .first = 1, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, \
-    .max_out = 1, .lift = lift, .infer = infer, .work = work, .carry = carry                     \
+    .max_out = 1, .lift = lift, .infer = infer, .work = work, .carry = carry,                    \
+    .gradient = gradient_, .stops_gradient = stops_                                              \
   }
 
-static const opi_op ops[] = {SOFTMAX("Softmax"), SOFTMAX("LogSoftmax"), SOFTMAX("Hardmax")};
+static const opi_op ops[] = {SOFTMAX("Softmax", gradient, 0), SOFTMAX("LogSoftmax", gradient, 0),
+                             SOFTMAX("Hardmax", NULL, UINT64_MAX)};
 
 const opi_op_family opi_ops_softmax = {ops, OPI_COUNT(ops)};
