@@ -23,9 +23,11 @@ enum {
   OPI_VALUE_BARRIER = 8u,   /* a cut tensor: no fusion may swallow it */
   OPI_VALUE_SEQUENCE = 16u, /* file graph only: a sequence, folded away by binding */
   OPI_VALUE_BORROWED =
-      64u,                /* `data` is the model's memory (its mapped file), not the graph's own */
+      64u,                 /* `data` is the model's memory (its mapped file), not the graph's own */
   OPI_VALUE_MISSING = 32u, /* an initializer whose external data was not opened ("graph only") */
-  OPI_VALUE_SCALAR = 128u, /* training graph only: a per-run scalar, fed by whoever runs it */
+  OPI_VALUE_KEPT =
+      512u, /* an initializer of one element that is to be trained: no number to rely on */
+  OPI_VALUE_SCALAR = 128u,  /* training graph only: a per-run scalar, fed by whoever runs it */
   OPI_VALUE_GRADIENT = 256u /* training graph only: what an Accumulate writes */
 };
 

@@ -191,7 +191,8 @@ static double bfloat_to_double(uint16_t h) {
 
 bool opi_known_scalar(const opi_value *value, double *out_value) {
   uint16_t half;
-  if (value == NULL || value->data == NULL || value->n_bytes == 0)
+  if (value == NULL || value->data == NULL || value->n_bytes == 0 ||
+      (value->flags & OPI_VALUE_KEPT) != 0)
     return false;
   switch (value->dtype) {
     case OPIPE_FLOAT:

@@ -348,6 +348,8 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.logger = options->logger;
   bd->builder.dropout = options->dropout;
   bd->builder.keep_parameters = (options->flags & OPI_BIND_KEEP_PARAMETERS) != 0;
+  bd->builder.keep = options->keep;
+  bd->builder.n_keep = bd->builder.keep_parameters ? options->n_keep : 0;
   bd->builder.report = &bd->report;
   return opi_frame_open(&bd->builder, bd->model->graph, NULL, &bd->scope, err);
 }

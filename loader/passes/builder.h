@@ -68,6 +68,8 @@ struct opi_builder {
   /* -- the rest is private to loader/passes -- */
   bool keep_parameters; /* nodes that read a float parameter of more than one element are not folded
                          */
+  const char *const *keep; /* [n_keep] one-element parameters, by name */
+  uint32_t n_keep;
   uint32_t origin_index; /* main graph node that `origin` belongs to */
   int32_t origin_stage;
   uint32_t n_emitted; /* since `origin` was set */

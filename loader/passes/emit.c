@@ -122,6 +122,8 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
 }
 
 static bool is_parameter(const opi_value *value) {
+  if (value->flags & OPI_VALUE_KEPT)
+    return true;
   return (value->flags & OPI_VALUE_INITIALIZER) != 0 && opi_dtype_is_float(value->dtype) &&
          value->n_bytes * 8 > opi_dtype_bits(value->dtype);
 }

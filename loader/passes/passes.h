@@ -37,6 +37,9 @@ typedef struct opi_bind_options {
   const char *const *barriers; /* names of cut tensors that no fusion may swallow */
   uint32_t n_dims, n_pins, n_barriers;
   uint32_t n_shapes;
+  const char *const *keep; /* [n_keep] with OPI_BIND_KEEP_PARAMETERS: float initializers of one
+                              element that are to be trained, and so must not be folded either */
+  uint32_t n_keep;
   const opi_input_shape *shapes; /* [n_shapes] */
   uint32_t flags;                /* OPI_BIND_* */
   uint32_t dropout;              /* OPI_DROPOUT_* */
