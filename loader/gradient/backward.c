@@ -174,6 +174,7 @@ opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err) {
     return opi_fail_nomem(err, s->n_forward_values * 4u, "gradients");
   memset(s->gradient, 0xff, s->n_forward_values * sizeof(uint32_t));
   OPI_TRY(seed(s, err));
+  OPI_TRY(opi_grad_seed_states(s, err));
   for (uint32_t k = s->n_forward_nodes; k-- > 0;) {
     const uint32_t n = w.order[k];
     const opi_node node = graph->nodes[n]; /* the array moves as nodes are added */
@@ -181,5 +182,5 @@ opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err) {
     OPI_TRY(accumulate_done(s, &w, &node, n, err));
     OPI_TRY(opi_grad_anchor(s, n, s->stage[n], err));
   }
-  return OPIPE_OK;
+  return opi_grad_close_states(s, err);
 }

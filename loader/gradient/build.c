@@ -81,6 +81,7 @@ static void reveal(opi_grad_state *s) {
 static opipe_status steps(opi_grad_state *s, opipe_error *err) {
   OPI_TRY(opi_grad_find_loss(s, err));
   OPI_TRY(opi_grad_forward(s, err));
+  OPI_TRY(opi_grad_states(s, err));
   OPI_TRY(opi_grad_loss(s, err));
   OPI_TRY(opi_grad_trainable(s, err));
   OPI_TRY(hide(s, err));

@@ -18,6 +18,10 @@ static bool is_accumulate(const opi_node *node) {
 static void mark(const opi_grad_state *s, bool *alive) {
   opi_graph *graph = s->training->graph;
   bool *read = alive + graph->n_nodes; /* [n_values] */
+  for (uint32_t i = 0; i < s->training->n_states; ++i) {
+    if (s->training->states[i].past_gradient != OPIPE_NONE)
+      read[s->training->states[i].past_gradient] = true;
+  }
   for (uint32_t n = graph->n_nodes; n-- > s->n_forward_nodes;) {
     opi_node *node = &graph->nodes[n];
     bool active = false;

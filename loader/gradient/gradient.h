@@ -15,6 +15,7 @@
 #define OPI_GRADIENT_H
 
 #include "loader/passes/passes.h"
+#include "loader/passes/tokens.h"
 
 /* ---- what is asked ---- */
 
@@ -62,6 +63,7 @@ typedef struct opi_gradient_options {
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
   const opi_logger *logger;
+  const opi_token_slice *slice; /* the slice whose graph `bound` is, NULL: whole sequences */
 } opi_gradient_options;
 
 /* ---- what comes out ---- */
@@ -97,6 +99,19 @@ typedef struct opi_train_param {
   uint32_t *gradients;  /* [n_gradients] values of role GRADIENT, rising stage */
 } opi_train_param;
 
+/* What one slice of tokens hands to the next and gets back (values of the training graph,
+ * OPIPE_NONE in the first or last slice). Forward: `present` of a slice is `past` of the next.
+ * Backward: a slice's `past_gradient` is `present_gradient`, an input, of the one before. All four
+ * live in `stage`. */
+typedef struct opi_slice_state {
+  const char *name;
+  uint32_t past, present;
+  uint32_t present_gradient; /* input */
+  uint32_t past_gradient;    /* made by a backward node, pass I */
+  uint32_t stage;
+  uint32_t reserved;
+} opi_slice_state;
+
 typedef struct opi_training {
   opi_arena arena;
   opi_graph *graph;     /* forward, loss and backward; node.pass says which. Outputs: `loss`, then
@@ -115,6 +130,9 @@ typedef struct opi_training {
    * of rank 0; NULL: the constant `count`. Runs before the first backward. */
   opi_graph *count_graph;
   double count;
+  opi_slice_state *states; /* [n_states] with a slice, in its order; those that no loss reads are
+                              left out of the graph: all OPIPE_NONE */
+  uint32_t n_states;
   bool by_rows; /* the loss is a scalar that is averaged by batch rows: reports say so */
 } opi_training;
 

@@ -5,6 +5,7 @@
  *   loss.c       loss nodes, count graph
  *   trainable.c  which initializers are trained
  *   backward.c   rules in reverse order, Accumulates
+ *   slices.c     gradients that come from and go to other token slices
  *   finish.c     marks, recomputation, order of nodes
  *
  * Forward values have the indices below n_forward_values: only they have gradients.
@@ -76,5 +77,12 @@ opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_finish(opi_grad_state *s, opipe_error *err);
+
+/* slices.c: keys and values between slices. After the forward copy; when parameters are marked;
+ * with the loss's seed; after the rules. */
+opipe_status opi_grad_states(opi_grad_state *s, opipe_error *err);
+void opi_grad_mark_states(const opi_grad_state *s);
+opipe_status opi_grad_seed_states(opi_grad_state *s, opipe_error *err);
+opipe_status opi_grad_close_states(opi_grad_state *s, opipe_error *err);
 
 #endif /* OPI_GRADIENT_STATE_H */

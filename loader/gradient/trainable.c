@@ -198,6 +198,7 @@ static opipe_status list_params(opi_grad_state *s, opipe_error *err) {
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err) {
   OPI_TRY(opi_grad_flags(s, err));
   mark_constants(s);
+  opi_grad_mark_states(s);
   mark_reach(s);
   OPI_TRY(list_params(s, err));
   if (s->training->n_trained == 0) {
