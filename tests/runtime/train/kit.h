@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the training tests share: a model with plugins and evaluator, plans, sessions, seeded
+ * batches, weights and gradients by name. */
+#ifndef TESTS_TRAIN_KIT_H
+#define TESTS_TRAIN_KIT_H
+
+#include "abi/registry/registry.h"
+#include "partition/make.h"
+#include "runtime/train/train.h"
+#include "tests/support/support.h"
+
+enum { KIT_INPUTS = 16 };
+
+typedef struct kit {
+  opi_registry *registry;
+  opi_plugins plugins;
+  opi_evaluator *evaluator;
+  opi_model *model;
+  opi_dim_binding dims[4];
+  uint32_t n_dims;
+  opi_bound *bound; /* of the whole batch: what inputs look like */
+  opi_plan *plan;
+  opi_backend_ref backends[64];
+  opi_transport_ref transport;
+  const char *transport_options;
+  uint32_t bind_flags;
+  opi_arena arena;
+  opipe_error err;
+} kit;
+
+/* What a case trains with. */
+typedef struct kit_case {
+  const char *schedule;
+  uint32_t n_ranks, n_stages, n_microbatches; /* one of n_ranks and n_stages may be 0 */
+  uint64_t memory_bytes;
+  const char *device, *device_options, *transport;
+  opi_train_spec spec;
+} kit_case;
+
+/* One mini-batch: every input of the model and the labels. */
+typedef struct kit_batch {
+  opipe_binding_io inputs[KIT_INPUTS];
+  int64_t shapes[KIT_INPUTS][OPIPE_MAX_RANK];
+  uint32_t n_inputs;
+} kit_batch;
+
+opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tokens);
+void kit_close(kit *k);
+opipe_status kit_plan(kit *k, const kit_case *c);
+opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session);
+/* Seeded inputs; labels below `n_classes`, some of them -100. */
+opipe_status kit_batch_random(kit *k, const kit_case *c, int64_t n_classes, uint64_t seed,
+                              kit_batch *out_batch);
+/* Labels for a batch: the caller's data. */
+void kit_batch_add(kit_batch *batch, const char *name, uint32_t dtype, const int64_t *shape,
+                   uint32_t rank, void *data);
+opipe_status kit_step(kit *k, opi_session *session, const kit_batch *batch, double *out_loss);
+opipe_status kit_evaluate(kit *k, opi_session *session, const kit_batch *batch, double *out_loss,
+                          float **out_logits, size_t *out_n);
+/* All trained weights (state: OPI_STATE_*), one after the other, in the kit's arena. */
+opipe_status kit_state(kit *k, opi_session *session, uint32_t state, float **out_data,
+                       size_t *out_n);
+
+/* references.c: a tensor of a safetensors file (fp32); NULL: not there. */
+typedef struct kit_tensors {
+  char *data;
+  size_t n_bytes;
+  void *root;
+} kit_tensors;
+bool kit_tensors_open(kit_tensors *t, const char *path);
+void kit_tensors_close(kit_tensors *t);
+const float *kit_tensors_find(const kit_tensors *t, const char *name, size_t *out_n);
+/* A TensorProto file as an input named `name`, or by its own name. */
+opipe_status kit_batch_pb(kit *k, kit_batch *batch, const char *path, const char *name);
+/* A number of a JSON file's top object. */
+double kit_json_number(const char *path, const char *name);
+
+#endif /* TESTS_TRAIN_KIT_H */
