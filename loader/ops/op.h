@@ -50,8 +50,9 @@ typedef struct opi_op {
    * operator that carries none (refused when an input does). */
   opipe_status (*carry)(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                         opi_carry *out, opipe_error *err);
-  /* Emits the gradient of `node` and contributes to its inputs' gradients (loader/gradient/rules.h).
-   * NULL with stops_gradient 0: not differentiable, an error where a gradient is wanted. */
+  /* Emits the gradient of `node` and contributes to its inputs' gradients
+   * (loader/gradient/rules.h). NULL with stops_gradient 0: not differentiable, an error where a
+   * gradient is wanted. */
   opipe_status (*gradient)(opi_grad *g, const opi_node *node, opipe_error *err);
   uint64_t stops_gradient; /* bit i: no gradient ever flows into input i (indices, shapes, masks);
                               bit 63: nor into any input from 63 on. All ones: outputs are constant
