@@ -14,12 +14,8 @@ void cpu_refresh_params(opipe_binding *binding) {
   }
   for (uint32_t i = 0; i < binding->n_refs; ++i) {
     const cpu_param_ref *ref = &binding->refs[i];
-    uint32_t kind = ref->kind;
-    if (kind == CPU_LAYOUT_MASTER) {
-      kind = cpu_params_master_kind(ref->set, ref->slot);
-    } else if (kind == CPU_LAYOUT_PANELS) {
-      kind = cpu_params_panels(ref->set, ref->slot);
-    }
+    const uint32_t kind =
+        ref->kind == CPU_LAYOUT_MASTER ? cpu_params_master_kind(ref->set, ref->slot) : ref->kind;
     ref->tensor->data = (void *)(uintptr_t)cpu_params_data(ref->set, ref->slot, kind);
     ref->tensor->layout = kind;
   }
@@ -59,14 +55,8 @@ static opipe_status bind_boundaries(opipe_binding *binding, const opipe_bind_par
 static opipe_status bind_param(opipe_binding *binding, cpu_tensor *tensor, const opipe_value *value,
                                uint32_t slot, uint32_t kind, opipe_error *err) {
   const opipe_params *set = binding->params;
-  if ((binding->program->flags & OPIPE_COMPILE_OWNED) != 0 &&
-      (kind == CPU_LAYOUT_PANEL || kind == CPU_LAYOUT_PANEL_T)) {
-    kind = CPU_LAYOUT_PANELS;
-  }
   if (set == NULL || slot >= cpu_params_count(set) ||
-      (kind == CPU_LAYOUT_PANELS
-           ? cpu_params_panels(set, slot) == CPU_LAYOUT_COUNT
-           : cpu_params_data(set, slot, kind) == NULL && value->n_bytes > 0)) {
+      (cpu_params_data(set, slot, kind) == NULL && value->n_bytes > 0)) {
     return opipe_fail(err, OPIPE_E_STATE,
                       "bind: parameter '%.80s' has not been prepared for this program",
                       value->name);

@@ -6,19 +6,6 @@
  */
 #include "ops/loop.h"
 
-/* Room for fp32 elements in any layout. */
-static bool master_bytes(const int64_t *shape, uint32_t rank, uint64_t *out_bytes) {
-  uint64_t panel = 0;
-  uint64_t turned = 0;
-  if (rank != 2) {
-    return cpu_layout_bytes(CPU_LAYOUT_F32, shape, rank, OPIPE_FLOAT, out_bytes);
-  }
-  const bool fits = cpu_layout_bytes(CPU_LAYOUT_PANEL, shape, rank, OPIPE_FLOAT, &panel) &&
-                    cpu_layout_bytes(CPU_LAYOUT_PANEL_T, shape, rank, OPIPE_FLOAT, &turned);
-  *out_bytes = panel > turned ? panel : turned;
-  return fits;
-}
-
 bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32_t dtype,
                       uint64_t *out_bytes) {
   uint64_t n = 0;
@@ -35,9 +22,6 @@ bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32
       return rank == 2 &&
              cpu_pack_bytes(CPU_PACK_F32_PANEL, shape[kind == CPU_LAYOUT_PANEL ? 0 : 1],
                             shape[kind == CPU_LAYOUT_PANEL ? 1 : 0], out_bytes);
-    case CPU_LAYOUT_PANELS:
-    case CPU_LAYOUT_MASTER:
-      return master_bytes(shape, rank, out_bytes);
     default:
       return false;
   }
@@ -189,9 +173,7 @@ void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, u
 static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint32_t *io_n,
                                const cpu_step *step, const cpu_operand *operand, opipe_error *err) {
   const opipe_value *v = &program->graph->values[operand->value];
-  const bool owned = (program->flags & OPIPE_COMPILE_OWNED) != 0;
-  const uint32_t kind =
-      owned && is_panel(operand->layout) ? (uint32_t)CPU_LAYOUT_PANELS : operand->layout;
+  const uint32_t kind = operand->layout;
   cpu_layout *layout = &layouts[*io_n];
   for (uint32_t i = 0; i < *io_n; ++i) {
     if (layouts[i].slot == v->slot && layouts[i].kind == kind) {
@@ -200,7 +182,6 @@ static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint
   }
   layout->slot = v->slot;
   layout->kind = kind;
-  layout->wish = operand->layout;
   layout->value = operand->value;
   if (!cpu_layout_bytes(kind, v->shape, v->rank, v->dtype, &layout->n_bytes)) {
     return opipe_fail(err, OPIPE_E_INTERNAL, "node '%.80s': parameter '%.80s' has no layout %u",
@@ -227,12 +208,61 @@ static void sort_layouts(cpu_layout *layouts, uint32_t n) {
   }
 }
 
-/* In an owned set nothing lies in place, and of fp32 parameters there is one dense form. */
+/* In an owned set nothing lies in place, of fp32 parameters there is one dense form, and of panels
+ * one: kernels multiply by them and by their transpose. */
 static void own_layout(const opipe_program *program, cpu_operand *operand) {
   const bool f32 = program->graph->values[operand->value].dtype == OPIPE_FLOAT;
-  if ((program->flags & OPIPE_COMPILE_OWNED) != 0 &&
-      (operand->layout == CPU_LAYOUT_RAW || (f32 && operand->layout == CPU_LAYOUT_F32))) {
+  if ((program->flags & OPIPE_COMPILE_OWNED) == 0) {
+    return;
+  }
+  if (operand->layout == CPU_LAYOUT_RAW || (f32 && operand->layout == CPU_LAYOUT_F32)) {
     operand->layout = CPU_LAYOUT_COPY;
+  } else if (operand->layout == CPU_LAYOUT_PANEL_T) {
+    operand->layout = CPU_LAYOUT_PANEL;
+  }
+}
+
+/* Layout of a parameter's accumulator: panels where a product adds to it, or the program reads the
+ * parameter so. It is the master's in fact: this foretells it. */
+static uint32_t accumulator_kind(const opipe_program *program, uint32_t slot) {
+  uint32_t kind = CPU_LAYOUT_COPY;
+  for (uint32_t i = 0; i < program->n_layouts; ++i) {
+    const cpu_layout *layout = &program->layouts[i];
+    kind = layout->slot == slot && layout->kind > kind ? layout->kind : kind;
+  }
+  for (uint32_t s = 0; s < program->n_steps; ++s) {
+    const cpu_operand *out = program->steps[s].out;
+    for (uint32_t i = 0; i < program->steps[s].n_out; ++i) {
+      const bool is_it = out[i].value != OPIPE_NONE &&
+                         program->graph->values[out[i].value].role == OPIPE_VALUE_GRADIENT &&
+                         program->graph->values[out[i].value].slot == slot;
+      kind = is_it && out[i].layout == CPU_LAYOUT_PANEL && kind < CPU_LAYOUT_PANEL
+                 ? (uint32_t)CPU_LAYOUT_PANEL
+                 : kind;
+    }
+  }
+  return kind;
+}
+
+/* An operator that can read panels does, where the program has that copy anyway: a tied table. */
+static void share_panels(opipe_program *program, cpu_step *step) {
+  for (uint32_t i = 0; i < step->n_in && i < 32; ++i) {
+    const uint32_t v = step->in[i].value;
+    if ((step->panels >> i & 1u) == 0 || v == OPIPE_NONE ||
+        program->graph->values[v].role != OPIPE_VALUE_PARAMETER) {
+      continue;
+    }
+    for (uint32_t s = 0; s < program->n_steps; ++s) {
+      const cpu_step *other = &program->steps[s];
+      for (uint32_t k = 0; k < other->n_in; ++k) {
+        const uint32_t o = other->in[k].value;
+        if (o != OPIPE_NONE && is_panel(other->in[k].layout) &&
+            program->graph->values[o].role == OPIPE_VALUE_PARAMETER &&
+            program->graph->values[o].slot == program->graph->values[v].slot) {
+          step->in[i].layout = CPU_LAYOUT_PANEL;
+        }
+      }
+    }
   }
 }
 
@@ -250,7 +280,7 @@ static opipe_status collect_gradients(opipe_program *program, opipe_error *err) 
     for (uint32_t i = 0; i < step->n_out; ++i) {
       const uint32_t v = step->out[i].value;
       if (v != OPIPE_NONE && program->graph->values[v].role == OPIPE_VALUE_GRADIENT) {
-        step->out[i].layout = CPU_LAYOUT_MASTER;
+        step->out[i].layout = accumulator_kind(program, program->graph->values[v].slot);
         CPU_TRY(add_layout(program, program->gradients, &program->n_gradients, step, &step->out[i],
                            err));
       }
@@ -268,6 +298,11 @@ opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err) {
   program->layouts = CPU_POOL_ARRAY(&program->pool, cpu_layout, room);
   if (program->layouts == NULL) {
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the layouts of parameters");
+  }
+  for (uint32_t s = 0; s < program->n_steps; ++s) {
+    if ((program->flags & OPIPE_COMPILE_OWNED) != 0 && program->steps[s].panels != 0) {
+      share_panels(program, &program->steps[s]);
+    }
   }
   for (uint32_t s = 0; s < program->n_steps; ++s) {
     const cpu_step *step = &program->steps[s];

@@ -21,13 +21,6 @@ const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t 
                                                   : state->copies[kind].buffer.data;
 }
 
-uint32_t cpu_params_panels(const opipe_params *params, uint32_t slot) {
-  const param_copy *copies = params->states[slot].copies;
-  return copies[CPU_LAYOUT_PANEL_T].present ? CPU_LAYOUT_PANEL_T
-         : copies[CPU_LAYOUT_PANEL].present ? CPU_LAYOUT_PANEL
-                                            : CPU_LAYOUT_COUNT;
-}
-
 uint32_t cpu_params_master_kind(const opipe_params *params, uint32_t slot) {
   return params->states[slot].master;
 }
@@ -184,12 +177,11 @@ opipe_status cpu_params_alloc_copy(opipe_params *params, uint32_t slot, uint32_t
 
 static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, opipe_error *err) {
   const uint32_t slot = layout->slot;
-  const uint32_t kind = layout->kind == CPU_LAYOUT_PANELS ? layout->wish : layout->kind;
+  const uint32_t kind = layout->kind;
   const uint64_t n_bytes = layout->n_bytes;
   param_state *state = &params->states[slot];
   param_copy *copy = &state->copies[kind];
-  if (copy->present ||
-      (layout->kind == CPU_LAYOUT_PANELS && cpu_params_panels(params, slot) != CPU_LAYOUT_COUNT)) {
+  if (copy->present) {
     return OPIPE_OK;
   }
   if (params->owned) {

@@ -22,8 +22,7 @@ enum {
   CPU_LAYOUT_PANEL = 3,   /* panels of B[K,N]: parameter stored [K,N] */
   CPU_LAYOUT_PANEL_T = 4, /* panels of B[K,N]: parameter stored [N,K] */
   CPU_LAYOUT_COUNT = 5,
-  CPU_LAYOUT_PANELS = 5, /* of owned sets: one of the two above; kernels know both */
-  CPU_LAYOUT_MASTER = 6  /* of accumulators: that of the parameter's master copy, whichever it is */
+  CPU_LAYOUT_MASTER = 5 /* of accumulators: that of the parameter's master copy, whichever it is */
 };
 
 /* A tensor as a kernel sees it. data NULL: absent. */
@@ -63,6 +62,7 @@ typedef struct cpu_step {
   uint32_t n_in, n_out;
   uint64_t workspace_bytes;
   uint32_t inplace; /* bit i: out[0] may be written over in[i] */
+  uint32_t panels;  /* bit i: in[i] may come as PANEL where it is asked for otherwise */
   bool is_view;     /* out[0] has the bytes of in[0] */
 } cpu_step;
 
@@ -89,9 +89,9 @@ typedef struct cpu_storage {
 
 typedef struct cpu_layout {
   uint32_t slot;
-  uint32_t kind;    /* CPU_LAYOUT_* */
-  uint32_t value;   /* a value of the graph that stands for the parameter */
-  uint32_t wish;    /* PANELS: the kind to make when there is none yet */
+  uint32_t kind;  /* CPU_LAYOUT_* */
+  uint32_t value; /* a value of the graph that stands for the parameter */
+  uint32_t reserved;
   uint64_t n_bytes; /* device memory, 0 for RAW */
 } cpu_layout;
 
@@ -142,8 +142,6 @@ void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, u
 
 /* params.c: the bytes of parameter `slot` in a layout, NULL when the set does not have it. */
 const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t kind);
-/* The kind of panels that the set has, CPU_LAYOUT_COUNT: none. */
-uint32_t cpu_params_panels(const opipe_params *params, uint32_t slot);
 /* Layout of the master copy of `slot`, CPU_LAYOUT_MASTER when there is none (yet). Of a gradient
  * set that of its accumulator. */
 uint32_t cpu_params_master_kind(const opipe_params *params, uint32_t slot);

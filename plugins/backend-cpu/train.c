@@ -246,7 +246,8 @@ static opipe_status prepare_accumulator(opipe_params *gradients, const cpu_layou
     (void)choose_master(weight);
   }
   const uint32_t kind = weight->master;
-  CPU_TRY(cpu_params_alloc_copy(gradients, layout->slot, kind, layout->n_bytes, err));
+  n_bytes = weight->copies[kind].buffer.n_bytes;
+  CPU_TRY(cpu_params_alloc_copy(gradients, layout->slot, kind, n_bytes, err));
   opipe_buffer *buffer = &state->copies[kind].buffer;
   cpu_prefer_huge_pages(buffer->data, buffer->n_bytes);
   memset(buffer->data, 0, (size_t)buffer->n_bytes);

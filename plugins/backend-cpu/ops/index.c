@@ -57,6 +57,39 @@ static opipe_status gather_rows_kernel(const cpu_call *call, opipe_error *err) {
   return bad < 0 ? OPIPE_OK : bad_index(call, err, cpu_index(&call->in[1], (uint64_t)bad), plan->n);
 }
 
+/* Rows of a parameter that lies in panels, [columns / 64][n][64]. */
+static void gather_panel_rows(void *ctx, int64_t begin, int64_t end) {
+  const cpu_call *call = ctx;
+  const gather_plan *plan = call->plan;
+  const int64_t columns = plan->inner / (int64_t)sizeof(float);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
+    const int64_t at = index < 0 ? index + plan->n : index;
+    const float *data = (const float *)call->in[0].data + at * CPU_PANEL;
+    float *to = (float *)call->out[0].data + i * columns;
+    for (int64_t c = 0; c < columns; c += CPU_PANEL) {
+      const int64_t n = columns - c < CPU_PANEL ? columns - c : CPU_PANEL;
+      memcpy(to + c, data + c * plan->n, (size_t)n * sizeof *to);
+    }
+  }
+}
+
+static opipe_status gather_table_kernel(const cpu_call *call, opipe_error *err) {
+  const gather_plan *plan = call->plan;
+  cpu_call copy = *call;
+  if (call->in[0].layout != CPU_LAYOUT_PANEL) {
+    return gather_rows_kernel(call, err);
+  }
+  for (int64_t i = 0; i < plan->count; ++i) {
+    const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
+    if (index < -plan->n || index >= plan->n) {
+      return bad_index(call, err, index, plan->n);
+    }
+  }
+  cpu_parallel(call->exec, plan->count, (int64_t)call->out[0].n, gather_panel_rows, &copy);
+  return OPIPE_OK;
+}
+
 static opipe_status prepare_gather(cpu_prep *p) {
   const opipe_value *data = cpu_in(p, 0);
   const opipe_value *indices = cpu_in(p, 1);
@@ -90,6 +123,10 @@ static opipe_status prepare_gather(cpu_prep *p) {
   CPU_TRY(cpu_expect(p, 0, data->dtype, shape, rank));
   const bool rows = p->fast && plan->outer == 1 && !cpu_is_param(p, 1);
   p->step->run = rows ? gather_rows_kernel : gather_kernel;
+  if (rows && data->rank == 2 && data->dtype == OPIPE_FLOAT) {
+    p->step->panels = 1;
+    p->step->run = gather_table_kernel;
+  }
   return OPIPE_OK;
 }
 

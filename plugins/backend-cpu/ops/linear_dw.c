@@ -63,6 +63,7 @@ opipe_status cpu_linear_accumulate(cpu_prep *p, cpu_linear_plan *plan) {
   for (uint32_t i = 0; i < 2; ++i) {
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
   }
+  p->step->out[0].layout = CPU_LAYOUT_PANEL;
   p->step->run = accumulate_kernel;
   return OPIPE_OK;
 }
