@@ -38,7 +38,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
     return OPIPE_OK;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
-      .flags = p->compile_flags,
+      .flags = p->compile_flags | OPIPE_COMPILE_OWNED,
       .graph = &cut->graph};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_program **to = &p->programs[instance * p->per_instance + class * OPI_PROGRAMS + program];
