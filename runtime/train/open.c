@@ -163,7 +163,7 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
     return OPIPE_OK;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
-      .flags = s->compile_flags,
+      .flags = s->compile_flags | OPIPE_COMPILE_OWNED,
       .graph = &unit->cut->graph};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = rank->backend->compile(rank->device, &params, &unit->program, err);
