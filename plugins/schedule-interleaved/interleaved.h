@@ -5,13 +5,16 @@
 
 #include <opipe/orders.h>
 
+/* Micro-batches go in groups: n_first groups of first_size, then groups of rest_size. */
 typedef struct interleaved {
   uint32_t n_ranks;  /* p */
   uint32_t n_chunks; /* v */
   uint32_t n_microbatches;
-  uint32_t group; /* g, at most n_microbatches */
-  bool torch;     /* warm-up of torch's schedule */
-  bool whole;     /* all forwards first, where there is more than one chunk */
+  uint32_t n_first;
+  uint32_t first_size; /* at least rest_size, and above 0 */
+  uint32_t rest_size;  /* 0 when no group is left */
+  bool torch;          /* warm-up of torch's schedule */
+  bool whole;          /* all forwards first, where there is more than one chunk */
 } interleaved;
 
 /* Emits every rank's order, ranks in turn. `work` gives 16 bytes per rank. */

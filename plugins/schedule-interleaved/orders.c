@@ -19,23 +19,32 @@ typedef struct position {
   uint32_t microbatch;
 } position;
 
-/* Groups before the last, short one hold `group` micro-batches. */
+/* The group that a micro-batch is in: its first micro-batch, its size. */
+typedef struct group {
+  uint64_t first, size;
+} group;
+
+static group group_of(const interleaved *o, uint64_t microbatch) {
+  const uint64_t before = (uint64_t)o->n_first * o->first_size;
+  const bool rest = microbatch >= before;
+  const uint64_t size = rest ? o->rest_size : o->first_size;
+  const uint64_t within = (microbatch - (rest ? before : 0)) % size;
+  const group g = {microbatch - within, size};
+  return g;
+}
+
+/* A group of n micro-batches takes n v positions, so position k is in the group of micro-batch
+ * k / v. */
 static position at(const interleaved *o, uint64_t k) {
-  const uint64_t full = (uint64_t)(o->n_microbatches / o->group) * o->group;
-  const bool tail = k >= full * o->n_chunks;
-  const uint64_t size = tail ? o->n_microbatches - full : o->group;
-  const uint64_t first = tail ? full : k / (size * o->n_chunks) * size;
-  const uint64_t within = k - first * o->n_chunks;
-  const position p = {(uint32_t)(within / size), (uint32_t)(first + within % size)};
+  const group g = group_of(o, k / o->n_chunks);
+  const uint64_t within = k - g.first * o->n_chunks;
+  const position p = {(uint32_t)(within / g.size), (uint32_t)(g.first + within % g.size)};
   return p;
 }
 
 static uint64_t position_of(const interleaved *o, uint32_t chunk, uint32_t microbatch) {
-  const uint64_t full = (uint64_t)(o->n_microbatches / o->group) * o->group;
-  const bool tail = microbatch >= full;
-  const uint64_t size = tail ? o->n_microbatches - full : o->group;
-  const uint64_t first = tail ? full : microbatch / size * size;
-  return first * o->n_chunks + chunk * size + (microbatch - first);
+  const group g = group_of(o, microbatch);
+  return g.first * o->n_chunks + chunk * g.size + (microbatch - g.first);
 }
 
 static bool forward_ready(const interleaved *o, const progress *done, uint32_t rank) {
@@ -64,7 +73,7 @@ static uint64_t warm_up(const interleaved *o, uint32_t rank) {
   const uint64_t all = (uint64_t)o->n_microbatches * o->n_chunks;
   const uint64_t after = o->n_ranks - rank - 1;
   const bool one = !o->torch && o->n_chunks == 1;
-  const uint64_t n = (one ? after : 2 * after) + (uint64_t)(o->n_chunks - 1) * o->group;
+  const uint64_t n = (one ? after : 2 * after) + (uint64_t)(o->n_chunks - 1) * o->first_size;
   return n > all || (o->whole && o->n_chunks > 1) ? all : n;
 }
 
@@ -112,11 +121,11 @@ static opipe_status give_way(replay *r, uint64_t all) {
       return step(r, rank, false);
     }
   }
-  return opipe_fail(r->err, OPIPE_E_INTERNAL,
-                    "schedule 'interleaved': %u ranks, %u chunks, %u micro-batches, group %u: no "
-                    "rank can go on",
-                    r->order->n_ranks, r->order->n_chunks, r->order->n_microbatches,
-                    r->order->group);
+  return opipe_fail(
+      r->err, OPIPE_E_INTERNAL,
+      "schedule 'interleaved': %u ranks, %u chunks, %u micro-batches, groups of %u: no "
+      "rank can go on",
+      r->order->n_ranks, r->order->n_chunks, r->order->n_microbatches, r->order->first_size);
 }
 
 opipe_status interleaved_replay(const interleaved *order, const opipe_schedule_problem *problem,

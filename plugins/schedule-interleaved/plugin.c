@@ -4,14 +4,16 @@
  *
  * Stage c * p + r is chunk c of rank r. Every rank counts through the same table of m * v
  * positions: groups of g micro-batches, within a group chunk after chunk (backwards: in falling
- * order), within a chunk micro-batch after micro-batch; the last group may be smaller. Rank r does
+ * order), within a chunk micro-batch after micro-batch. Rank r does
  *   W = 2(p - r - 1) + (v - 1) g  forwards,
  * then a forward and a backward in turn, then the backwards that are left.
- *   warmup=megatron  one chunk: W = p - r - 1; m == p: all forwards first
- *   warmup=torch     g = m / max(1, m / p)
- * The bubble is (p - 1)/(m v) of the ideal time where g divides m and g >= p. With groups shorter
- * than p - 1 (or such a remainder) two ranks can wait for each other's next position; orders.c
- * finds out by replaying the order and lets the first rank that can do the other pass first.
+ * warmup=torch does so always; warmup=megatron W = p - r - 1 where there is one chunk, and all
+ * forwards first where m == p.
+ * Without `group` there are m / p groups whose sizes differ by one at most, p each where p divides
+ * m; the makespan is then that of a bubble of (p - 1)/v passes whatever m >= p is. A given group
+ * below p - 1, or such a remainder, can make two ranks wait for each other's next position;
+ * orders.c finds out by replaying the order and lets the first rank that can do the other pass
+ * first.
  */
 #include "interleaved.h"
 
@@ -24,8 +26,8 @@ struct opipe_instance {
 static const opipe_schedule_option options[] = {
     {"chunks", NULL, NULL, "stages per rank (default: stages / ranks where both are given, else 2)",
      1, CHUNKS_MOST, 'i', 0},
-    {"group", NULL, NULL, "micro-batches of a chunk in a row (default: the ranks)", 1, GROUP_MOST,
-     'i', 0},
+    {"group", NULL, NULL, "micro-batches of a chunk in a row (default: ranks, or a little more)", 1,
+     GROUP_MOST, 'i', 0},
     {"warmup", "megatron|torch", "megatron", "forwards before the first backward", 0, 0, 's', 0},
 };
 
@@ -50,23 +52,32 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
                                           "interleaved", err);
 }
 
+/* Groups of the size that was asked for, with a smaller one at the end; or as many as hold p
+ * micro-batches each, of sizes that differ by one at most. */
+static void divide(interleaved *o, uint32_t size) {
+  const uint32_t m = o->n_microbatches;
+  const uint32_t n_groups = m < o->n_ranks ? 1 : m / o->n_ranks;
+  const bool even = size == 0;
+  o->n_first = even ? m % n_groups : m / size;
+  o->first_size = even ? m / n_groups + 1 : size;
+  o->rest_size = even ? m / n_groups : m % size;
+  if (o->n_first == 0) {
+    o->first_size = o->rest_size;
+  }
+}
+
 static opipe_status describe(const opipe_schedule_problem *problem, interleaved *out,
                              opipe_error *err) {
   const char *warmup = opipe_setting_find(problem->settings, problem->n_settings, "warmup");
-  const uint32_t m = problem->n_microbatches;
-  const uint32_t p = problem->layout->n_ranks;
-  uint32_t group = 0;
+  uint32_t size = 0;
   const opipe_status status = opipe_setting_int(problem->settings, problem->n_settings, "group", 1,
-                                                GROUP_MOST, 0, &group, err);
+                                                GROUP_MOST, 0, &size, err);
+  out->n_ranks = problem->layout->n_ranks;
+  out->n_chunks = problem->layout->n_stages / out->n_ranks;
+  out->n_microbatches = problem->n_microbatches;
   out->torch = warmup != NULL && strcmp(warmup, "torch") == 0;
-  out->whole = !out->torch && group == 0 && m == p;
-  if (group == 0) {
-    group = !out->torch ? p : m < p ? m : m / (m / p);
-  }
-  out->n_ranks = p;
-  out->n_chunks = problem->layout->n_stages / p;
-  out->n_microbatches = m;
-  out->group = group < m ? group : m;
+  out->whole = !out->torch && size == 0 && out->n_microbatches == out->n_ranks;
+  divide(out, size);
   return status;
 }
 
@@ -76,7 +87,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   interleaved order;
   opipe_status status = describe(problem, &order, err);
   if (status >= 0 && problem->mode == OPIPE_MODE_FORWARD) {
-    return opipe_emit_forwards(problem, order.group, emit, emit_ctx, err);
+    return opipe_emit_forwards(problem, order.first_size, emit, emit_ctx, err);
   }
   if (status >= 0) {
     status = interleaved_replay(&order, problem, &work, emit, emit_ctx, err);
