@@ -13,7 +13,7 @@ static const cpu_op_family *const families[] = {
     &cpu_family_rotary,         &cpu_family_loss,          &cpu_family_dropout,
     &cpu_family_train,          &cpu_family_dropout_train, &cpu_family_conv_grad,
     &cpu_family_norm_grad,      &cpu_family_softmax_grad,  &cpu_family_activation_grad,
-    &cpu_family_attention_grad,
+    &cpu_family_attention_grad, &cpu_family_pool_grad,
 };
 
 const cpu_op *cpu_op_find(const char *domain, const char *name) {
