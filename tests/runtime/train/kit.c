@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The kit: plugins, model, plans, sessions and batches of the training tests; see kit.h. */
 #include "tests/runtime/train/kit.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reference tensors of models: safetensors, TensorProto files, numbers of meta.json; see kit.h. */
 #include <jansson.h>
 #include <stdlib.h>
 
