@@ -75,7 +75,8 @@ foreach(folder IN LISTS plugin_folders)
   endif()
   foreach(plugin IN LISTS plugin_names)
     set(plugin_target opipe-${plugin})
-    string(REGEX REPLACE "^[a-z]+-" "" plugin_id ${plugin})
+    string(LENGTH "${plugin_kind}-" plugin_skipped) # a replacement of "^..." would be done again
+    string(SUBSTRING ${plugin} ${plugin_skipped} -1 plugin_id)
     opi_add_plugin(${plugin_target} ${OPI_PLUGIN_DIR} opipe-${plugin} ${folder}
       ${descriptor_sources} ${object_sources})
     target_compile_definitions(${plugin_target} PRIVATE OPIPE_PLUGIN_ID="${plugin_id}")

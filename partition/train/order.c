@@ -68,7 +68,8 @@ static opipe_status check_action(const replay *r, uint32_t rank, uint32_t a) {
                     plan->schedule, rank, at, action->pass, action->stage, plan->n_stages,
                     action->microbatch, plan->n_microbatches, action->replica, plan->n_replicas);
   }
-  if (action->slice != 0 || action->part != 0 || action->flags != 0 || action->version != 0) {
+  if (action->slice != 0 || action->part != 0 ||
+      (action->flags & ~(uint32_t)OPIPE_ACTION_OVERLAP_NEXT) != 0 || action->version != 0) {
     return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
                     "schedule '%s', rank %u, action %u: slice %u, part %u, version %u, flags %u; "
                     "this build executes whole micro-batches under one version of the weights",
