@@ -174,9 +174,12 @@ static opipe_status copy_into(opi_grad_state *s, uint32_t n, uint32_t stage, boo
   s->builder.origin = origin;
   s->builder.origin_index = node->source;
   s->builder.origin_stage = node->stage;
+  s->builder.n_emitted = 1; /* the node itself takes the name as it is */
+  OPI_TRY(opi_grad_cast_inputs(s, node, stage, in, err));
   s->builder.n_emitted = 0;
   OPI_TRY(opi_grad_copy_node(s, node, in, names, out, err));
   const uint32_t index = s->training->graph->n_nodes - 1;
+  OPI_TRY(opi_grad_cast_output(s, node, stage, &out[0], err));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     const uint32_t v = node->out[o];
     if (v == OPIPE_NONE)
@@ -232,5 +235,5 @@ opipe_status opi_grad_forward(opi_grad_state *s, opipe_error *err) {
   mark_needed(s, OPIPE_NONE, needed);
   OPI_TRY(copy_values(s, needed, err));
   OPI_TRY(copy_nodes(s, needed, err));
-  return OPIPE_OK;
+  return opi_grad_cast_target(s, err);
 }

@@ -4,14 +4,214 @@
 
 #include <string.h>
 
-opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
-  memset(out, 0, sizeof(*out));
-  out->chosen = OPI_ARENA_ARRAY(&s->scratch, bool, s->n_forward_nodes);
-  out->clone = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
-  if (out->chosen == NULL || out->clone == NULL)
-    return opi_fail_nomem(err, s->n_forward_values * 4u + s->n_forward_nodes, "recomputation");
-  memset(out->clone, 0xff, s->n_forward_values * sizeof(uint32_t));
+/* -- the choice -------------------------------------------------------------------------------- */
+
+/* Where the values of one stage are made and last read, by place among the stage's nodes. */
+typedef struct lives {
+  uint32_t *nodes; /* [n] of the stage */
+  uint32_t n;
+  uint32_t *made, *last; /* [n_forward_values] places; last: n where a later stage reads it */
+  uint32_t *uses;        /* [n_forward_values] */
+} lives;
+
+static void find_lives(const opi_grad_state *s, uint32_t stage, lives *l) {
+  const opi_graph *graph = s->training->graph;
+  memset(l->made, 0xff, s->n_forward_values * sizeof(*l->made));
+  memset(l->uses, 0, s->n_forward_values * sizeof(*l->uses));
+  l->n = 0;
+  for (uint32_t n = 0; n < s->n_forward_nodes; ++n) {
+    const opi_node *node = &graph->nodes[n];
+    const bool mine = s->stage[n] == stage;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+      const uint32_t v = node->in[i];
+      if (v == OPIPE_NONE || l->made[v] == OPIPE_NONE)
+        continue;
+      l->last[v] = mine ? l->n : UINT32_MAX;
+      ++l->uses[v];
+    }
+    for (uint32_t o = 0; o < node->n_out && mine; ++o) {
+      if (node->out[o] != OPIPE_NONE)
+        l->made[node->out[o]] = l->last[node->out[o]] = l->n;
+    }
+    if (mine)
+      l->nodes[l->n++] = n;
+  }
+}
+
+/* Does v carry gradients and go from one part of the stage to the next, not along all of it (as an
+ * encoder's output does)? */
+static bool is_trunk(const opi_grad_state *s, const lives *l, uint32_t v) {
+  const uint8_t both = OPI_V_WANTED | OPI_V_REACHES;
+  if ((s->flags[v] & both) != both || (s->flags[v] & OPI_V_CONSTANT) != 0)
+    return false;
+  const uint32_t end = l->last[v] < l->n ? l->last[v] : l->n;
+  return l->uses[v] < 3 || (end - l->made[v]) <= l->n / 4 + 8;
+}
+
+static bool crosses(const lives *l, uint32_t v, uint32_t place) {
+  return l->made[v] != OPIPE_NONE && l->made[v] <= place && l->last[v] > place;
+}
+
+/* Keeps what crosses the cheapest place of each run of places that one trunk value alone crosses.
+ */
+static void keep_narrow(const opi_grad_state *s, const lives *l, uint32_t *trunks, uint64_t *bytes,
+                        bool *kept) {
+  const opi_graph *graph = s->training->graph;
+  memset(trunks, 0, (l->n + 1) * sizeof(*trunks));
+  memset(bytes, 0, (l->n + 1) * sizeof(*bytes));
+  for (uint32_t v = 0; v < s->n_forward_values; ++v) {
+    if (l->made[v] == OPIPE_NONE || (s->flags[v] & OPI_V_CONSTANT) != 0)
+      continue;
+    for (uint32_t p = l->made[v]; p < l->n && p < l->last[v]; ++p) {
+      trunks[p] += is_trunk(s, l, v);
+      bytes[p] += graph->values[v].n_bytes;
+    }
+  }
+  for (uint32_t p = 0; p < l->n; ++p) {
+    if (trunks[p] != 1)
+      continue;
+    uint32_t best = p;
+    for (; p + 1 < l->n && trunks[p + 1] == 1; ++p) {
+      if (bytes[p + 1] <= bytes[best])
+        best = p + 1;
+    }
+    for (uint32_t v = 0; v < s->n_forward_values; ++v)
+      kept[v] = kept[v] || (crosses(l, v, best) && (s->flags[v] & OPI_V_CONSTANT) == 0);
+  }
+}
+
+static opipe_status choose_blocks(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
+  opi_arena *arena = &s->scratch;
+  const uint32_t n = s->n_forward_nodes, n_values = s->n_forward_values;
+  lives l = {.nodes = OPI_ARENA_ARRAY(arena, uint32_t, n),
+             .made = OPI_ARENA_ARRAY(arena, uint32_t, n_values),
+             .last = OPI_ARENA_ARRAY(arena, uint32_t, n_values),
+             .uses = OPI_ARENA_ARRAY(arena, uint32_t, n_values)};
+  uint32_t *trunks = OPI_ARENA_ARRAY(arena, uint32_t, n + 1);
+  uint64_t *bytes = OPI_ARENA_ARRAY(arena, uint64_t, n + 1);
+  if (l.nodes == NULL || l.made == NULL || l.last == NULL || l.uses == NULL || trunks == NULL ||
+      bytes == NULL)
+    return opi_fail_nomem(err, n_values * 12u + n * 16u, "recomputation");
+  for (uint32_t stage = 0; stage < s->n_stages; ++stage) {
+    find_lives(s, stage, &l);
+    keep_narrow(s, &l, trunks, bytes, out->kept);
+  }
+  memset(out->chosen, 1, n * sizeof(bool));
   return OPIPE_OK;
+}
+
+static bool is_product(const opi_node *node) {
+  return strcmp(node->op, "MatMul") == 0 || strcmp(node->op, "FusedMatMul") == 0;
+}
+
+/* Scores: as many elements as the probabilities. */
+static bool is_as_large(const opi_grad_state *s, uint32_t v, uint32_t other) {
+  const opi_graph *graph = s->training->graph;
+  return opi_k_elems_of(graph, v) == opi_k_elems_of(graph, other);
+}
+
+/* Nodes between a product that makes scores and the Softmax, both with it; true: found one. */
+static bool mark_scores(const opi_grad_state *s, uint32_t softmax, uint32_t *stack, bool *marks) {
+  const opi_graph *graph = s->training->graph;
+  const uint32_t like = graph->nodes[softmax].out[0];
+  uint32_t n = 0;
+  bool found = false;
+  stack[n++] = softmax;
+  marks[softmax] = true;
+  while (n != 0) {
+    const opi_node *node = &graph->nodes[stack[--n]];
+    if (is_product(node)) {
+      found = true;
+      continue;
+    }
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+      const uint32_t p =
+          node->in[i] == OPIPE_NONE ? OPIPE_NONE : graph->values[node->in[i]].producer;
+      if (p == OPIPE_NONE || p >= s->n_forward_nodes || marks[p] ||
+          !is_as_large(s, node->in[i], like))
+        continue;
+      marks[p] = true;
+      stack[n++] = p;
+    }
+  }
+  return found;
+}
+
+/* Nodes between the Softmax and the product that reads probabilities, without it; true: found one.
+ */
+static bool mark_probabilities(const opi_grad_state *s, uint32_t softmax, bool *marks) {
+  const opi_graph *graph = s->training->graph;
+  const uint32_t like = graph->nodes[softmax].out[0];
+  bool found = false;
+  for (uint32_t n = softmax + 1; n < s->n_forward_nodes; ++n) {
+    const opi_node *node = &graph->nodes[n];
+    bool reads = false;
+    for (uint32_t i = 0; i < node->n_in && !reads; ++i) {
+      const uint32_t p =
+          node->in[i] == OPIPE_NONE ? OPIPE_NONE : graph->values[node->in[i]].producer;
+      reads =
+          p != OPIPE_NONE && p >= softmax && p < n && marks[p] && is_as_large(s, node->in[i], like);
+    }
+    found = found || (reads && is_product(node));
+    marks[n] = marks[n] || (reads && !is_product(node) && is_as_large(s, node->out[0], like));
+  }
+  return found;
+}
+
+static opipe_status choose_attention(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  bool *marks = OPI_ARENA_ARRAY(&s->scratch, bool, s->n_forward_nodes);
+  if (marks == NULL)
+    return opi_fail_nomem(err, s->n_forward_nodes, "recomputation");
+  for (uint32_t n = 0; n < s->n_forward_nodes; ++n) {
+    if (strcmp(graph->nodes[n].op, "Softmax") != 0)
+      continue;
+    memset(marks, 0, s->n_forward_nodes * sizeof(*marks));
+    if (!mark_scores(s, n, out->stack, marks) || !mark_probabilities(s, n, marks))
+      continue;
+    for (uint32_t k = 0; k < s->n_forward_nodes; ++k)
+      out->chosen[k] = out->chosen[k] || marks[k];
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
+  const uint32_t n = s->n_forward_nodes;
+  memset(out, 0, sizeof(*out));
+  out->chosen = OPI_ARENA_ARRAY(&s->scratch, bool, n);
+  out->kept = OPI_ARENA_ARRAY(&s->scratch, bool, s->n_forward_values);
+  out->clone = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
+  out->stack = OPI_ARENA_ARRAY(&s->scratch, uint32_t, n + 1);
+  if (out->chosen == NULL || out->kept == NULL || out->clone == NULL || out->stack == NULL)
+    return opi_fail_nomem(err, s->n_forward_values * 5u + n * 5u, "recomputation");
+  memset(out->clone, 0xff, s->n_forward_values * sizeof(uint32_t));
+  switch (s->options->recompute) {
+    case OPI_RECOMPUTE_NONE:
+      return OPIPE_OK;
+    case OPI_RECOMPUTE_STAGE:
+      memset(out->chosen, 1, n * sizeof(bool));
+      break;
+    case OPI_RECOMPUTE_BLOCK:
+      OPI_TRY(choose_blocks(s, out, err));
+      break;
+    case OPI_RECOMPUTE_ATTENTION:
+      OPI_TRY(choose_attention(s, out, err));
+      break;
+    default:
+      return opi_fail(err, OPIPE_E_INVALID, "recomputation %u is not known", s->options->recompute);
+  }
+  for (uint32_t k = 0; k < n; ++k)
+    out->n_chosen += out->chosen[k];
+  return OPIPE_OK;
+}
+
+/* -- clones ------------------------------------------------------------------------------------ */
+
+/* Is there a clone's output for v in `stage`, where v was made? */
+static bool is_remade(const opi_grad_state *s, const opi_recompute *again, uint32_t v,
+                      uint32_t stage) {
+  return v != OPIPE_NONE && v < s->n_forward_values && again->clone[v] != OPIPE_NONE &&
+         s->stage[s->training->graph->values[v].producer] == stage;
 }
 
 static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_t n,
@@ -29,7 +229,7 @@ static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_
     return opi_fail_nomem(err, sizeof(*to), "a node made again");
   to->pass = OPIPE_PASS_BACKWARD_INPUT;
   for (uint32_t i = 0; i < to->n_in; ++i) {
-    if (to->in[i] != OPIPE_NONE && again->clone[to->in[i]] != OPIPE_NONE)
+    if (is_remade(s, again, to->in[i], s->stage[n]))
       to->in[i] = again->clone[to->in[i]];
   }
   for (uint32_t o = 0; o < to->n_out; ++o) {
@@ -45,7 +245,8 @@ static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_
       return opi_fail_nomem(err, sizeof(from), "a value made again");
     graph->values[made].n_bytes = from.n_bytes;
     graph->values[made].producer = at;
-    again->clone[v] = made;
+    if (!again->kept[v])
+      again->clone[v] = made;
     to->out[o] = made;
   }
   t->anchor[at] = n;
@@ -57,7 +258,8 @@ static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_
 /* Is v made in `stage` by a node that is to be made again? */
 static bool is_lost(const opi_grad_state *s, const opi_recompute *again, uint32_t v,
                     uint32_t stage) {
-  if (v == OPIPE_NONE || v >= s->n_forward_values || again->clone[v] != OPIPE_NONE)
+  if (v == OPIPE_NONE || v >= s->n_forward_values || again->clone[v] != OPIPE_NONE ||
+      again->kept[v])
     return false;
   const uint32_t p = s->training->graph->values[v].producer;
   return p != OPIPE_NONE && p < s->n_forward_nodes && again->chosen[p] && s->stage[p] == stage;
@@ -68,9 +270,7 @@ opipe_status opi_recompute_before(opi_grad_state *s, opi_recompute *again, const
   const opi_graph *graph = s->training->graph;
   if (again->n_chosen == 0)
     return OPIPE_OK;
-  uint32_t *stack = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_nodes + 1), n_stack = 0;
-  if (stack == NULL)
-    return opi_fail_nomem(err, s->n_forward_nodes * 4u, "recomputation");
+  uint32_t *stack = again->stack, n_stack = 0;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (!is_lost(s, again, node->in[i], stage))
       continue;
@@ -92,7 +292,7 @@ opipe_status opi_recompute_before(opi_grad_state *s, opi_recompute *again, const
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
-    if (v != OPIPE_NONE && v < s->n_forward_values && again->clone[v] != OPIPE_NONE)
+    if (is_remade(s, again, v, stage))
       node->in[i] = again->clone[v];
   }
   return OPIPE_OK;

@@ -10,7 +10,9 @@
 #include "loader/gradient/state.h"
 
 typedef struct opi_recompute {
-  bool *chosen;    /* [n_forward_nodes] */
+  bool *chosen;    /* [n_forward_nodes] made again where one of its lost outputs is read */
+  bool *kept;      /* [n_forward_values] outputs of chosen nodes that are kept all the same */
+  uint32_t *stack; /* [n_forward_nodes + 1] */
   uint32_t *clone; /* [n_forward_values] the value that stands for it in backward nodes */
   opi_node *nodes; /* the new array */
   uint32_t n_chosen, n_nodes;

@@ -2,6 +2,8 @@
 /* What the steps of opi_gradient_build share; private to loader/gradient.
  *
  *   forward.c    copies what the loss needs of the bound graph, each node into its stage
+ *   compute.c    half types: where values are cast
+ *   dropout.c    Dropout by counter
  *   loss.c       loss nodes, count graph
  *   trainable.c  which initializers are trained
  *   backward.c   rules in reverse order, Accumulates
@@ -51,7 +53,8 @@ typedef struct opi_grad_state {
   uint32_t *gradient;  /* [n_forward_values] sum so far, OPIPE_NONE: none */
   uint32_t current;    /* node whose rule runs */
   const void **hidden; /* [n_forward_values] data of trained parameters while the graph is built */
-  opi_evaluator const *evaluator;
+  struct opi_grad_cast *casts; /* [n_casts] compute.c */
+  uint32_t n_casts, room_casts;
 } opi_grad_state;
 
 /* Gives all nodes emitted since the last call this anchor and stage. */
@@ -72,6 +75,12 @@ opipe_status opi_grad_copy_node(opi_grad_state *s, const opi_node *node, const u
                                 const char *const *out_names, uint32_t *out, opipe_error *err);
 opipe_status opi_grad_dropout(opi_grad_state *s, const opi_node *node, uint32_t x,
                               const char *const *out_names, uint32_t *out, opipe_error *err);
+/* compute.c: `in` of a node about to be copied, its output 0 afterwards, what the loss judges. */
+opipe_status opi_grad_cast_inputs(opi_grad_state *s, const opi_node *node, uint32_t stage,
+                                  uint32_t *in, opipe_error *err);
+opipe_status opi_grad_cast_output(opi_grad_state *s, const opi_node *node, uint32_t stage,
+                                  uint32_t *io_out, opipe_error *err);
+opipe_status opi_grad_cast_target(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err);

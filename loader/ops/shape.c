@@ -13,10 +13,40 @@
 #include "loader/ops/common.h"
 #include "loader/ops/gradients.h"
 
+/* For training: exporters merge parameters that are equal while nothing is trained (fresh norms,
+ * zero biases) and leave an Identity for each. They are no ties: each is a parameter again, under
+ * the name of the Identity's output. */
+static opipe_status untie(opi_builder *b, const opi_node *node, bool *out_done, opipe_error *err) {
+  const uint32_t file_value = opi_node_out(node, 0);
+  const opi_value *x = opi_in_optional(b, node, 0);
+  uint32_t taken = 0;
+  *out_done = false;
+  if (!b->keep_parameters || b->scope == NULL || b->scope->outer != NULL || x == NULL ||
+      file_value == OPIPE_NONE)
+    return OPIPE_OK;
+  const char *name = b->scope->file->values[file_value].name;
+  if ((x->flags & OPI_VALUE_INITIALIZER) == 0 || !opi_dtype_is_float(x->dtype) ||
+      opi_elems(x) < 2 || opi_map_get(b->names, name, &taken))
+    return OPIPE_OK;
+  const opi_value from = *x;
+  const uint32_t v = opi_b_borrow(b, name, from.dtype, from.shape, (uint32_t)from.rank, from.data);
+  if (v == OPIPE_NONE)
+    return opi_fail_nomem(err, sizeof(from), "a parameter");
+  opi_b_value(b, v)->flags = from.flags;
+  opi_b_value(b, v)->source = file_value;
+  b->scope->values[file_value] = v;
+  *out_done = true;
+  return OPIPE_OK;
+}
+
 static opipe_status lift_identity(opi_builder *b, const opi_node *node, opipe_error *err) {
+  bool done = false;
   if (node->n_in < 1 || node->in[0] == OPIPE_NONE) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "lacks its input");
   }
+  OPI_TRY(untie(b, node, &done, err));
+  if (done)
+    return OPIPE_OK;
   return opi_b_result(b, node, 0, node->in[0], err); /* sequences pass, too */
 }
 

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bf16 and fp16 as the type of activations and products; parameters stay fp32 and are cast where
+ * they are read.
+ *
+ *   products, convolutions, attention       the half type
+ *   what sums or leaves the half type's range (reductions, powers, roots, exponentials,
+ *   losses)                                 fp32
+ *   norms, rotary embeddings                X as it comes, scale and tables fp32: statistics are
+ * fp32 everything else                         the widest type among its activations
+ *
+ * A value is cast once per stage that needs it in another type.
+ */
+#include <string.h>
+
+#include "loader/gradient/state.h"
+
+enum { KIND_PLAIN = 0, KIND_HALF, KIND_WIDE, KIND_AS_IS, KIND_SCALE, KIND_GATHER };
+
+typedef struct opi_grad_cast {
+  uint32_t value, stage, dtype, out;
+} opi_grad_cast;
+
+static uint32_t kind_of(const opi_node *node) {
+  static const struct {
+    const char *op;
+    uint32_t kind;
+  } kinds[] = {
+      {"MatMul", KIND_HALF},
+      {"FusedMatMul", KIND_HALF},
+      {"Gemm", KIND_HALF},
+      {"Conv", KIND_HALF},
+      {"Einsum", KIND_HALF},
+      {"Attention", KIND_HALF},
+      {"Pow", KIND_WIDE},
+      {"Sqrt", KIND_WIDE},
+      {"Reciprocal", KIND_WIDE},
+      {"Exp", KIND_WIDE},
+      {"Log", KIND_WIDE},
+      {"CumSum", KIND_WIDE},
+      {"LogSoftmax", KIND_WIDE},
+      {"SoftmaxCrossEntropyLoss", KIND_WIDE},
+      {"NegativeLogLikelihoodLoss", KIND_WIDE},
+      {"LayerNormalization", KIND_AS_IS},
+      {"RotaryEmbedding", KIND_AS_IS},
+      {"RMSNormalization", KIND_SCALE},
+      {"Gather", KIND_GATHER},
+      {"GatherND", KIND_GATHER},
+      {"GatherElements", KIND_GATHER},
+      {"Cast", KIND_AS_IS},
+  };
+  if (strncmp(node->op, "Reduce", 6) == 0)
+    return KIND_WIDE;
+  for (size_t i = 0; i < OPI_COUNT(kinds); ++i) {
+    if (strcmp(kinds[i].op, node->op) == 0)
+      return kinds[i].kind;
+  }
+  return KIND_PLAIN;
+}
+
+static bool is_constant(const opi_grad_state *s, uint32_t bound_value) {
+  return (s->bound_flags[bound_value] & OPI_V_CONSTANT) != 0;
+}
+
+static opipe_status cast(opi_grad_state *s, uint32_t value, uint32_t stage, uint32_t dtype,
+                         uint32_t *out, opipe_error *err) {
+  opi_builder *b = &s->builder;
+  const uint32_t from = opi_b_value(b, value)->dtype;
+  *out = value;
+  if (from == dtype || (from != OPIPE_FLOAT && from != s->options->compute))
+    return OPIPE_OK;
+  for (uint32_t i = 0; i < s->n_casts; ++i) {
+    const opi_grad_cast *c = &s->casts[i];
+    if (c->value == value && c->stage == stage && c->dtype == dtype) {
+      *out = c->out;
+      return OPIPE_OK;
+    }
+  }
+  OPI_TRY(opi_k_cast(b, value, dtype, out, err));
+  if (!opi_arena_grow(&s->scratch, (void **)&s->casts, &s->room_casts, s->n_casts + 1,
+                      sizeof(*s->casts)))
+    return opi_fail_nomem(err, sizeof(*s->casts), "a cast");
+  s->casts[s->n_casts++] = (opi_grad_cast){value, stage, dtype, *out};
+  return OPIPE_OK;
+}
+
+/* The type of a node without one of its own: fp32 where an activation is, else the half type where
+ * one is, else 0. */
+static uint32_t common_type(const opi_grad_state *s, const opi_node *node, const uint32_t *in) {
+  const opi_graph *graph = s->training->graph;
+  bool wide = false, half = false;
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    if (in[i] == OPIPE_NONE)
+      continue;
+    const uint32_t dtype = graph->values[in[i]].dtype;
+    half = half || dtype == s->options->compute;
+    wide = wide || (dtype == OPIPE_FLOAT && !is_constant(s, node->in[i]));
+  }
+  if (!half)
+    return 0;
+  return wide ? OPIPE_FLOAT : s->options->compute;
+}
+
+static bool is_off(const opi_grad_state *s) {
+  return s->options->compute == 0 || s->options->compute == OPIPE_FLOAT;
+}
+
+static bool reads_constants(const opi_grad_state *s, const opi_node *node) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    if (node->in[i] != OPIPE_NONE && !is_constant(s, node->in[i]))
+      return false;
+  }
+  return true;
+}
+
+opipe_status opi_grad_cast_inputs(opi_grad_state *s, const opi_node *node, uint32_t stage,
+                                  uint32_t *in, opipe_error *err) {
+  if (is_off(s) || reads_constants(s, node))
+    return OPIPE_OK;
+  const uint32_t kind = kind_of(node);
+  uint32_t to = 0;
+  if (kind == KIND_HALF)
+    to = s->options->compute;
+  else if (kind == KIND_WIDE)
+    to = OPIPE_FLOAT;
+  else if (kind == KIND_PLAIN || kind == KIND_GATHER)
+    to = common_type(s, node, in);
+  else if (kind == KIND_SCALE && opi_b_value(&s->builder, in[0])->dtype == s->options->compute)
+    return cast(s, in[1], stage, s->options->compute, &in[1], err);
+  for (uint32_t i = 0; i < node->n_in && to != 0; ++i) {
+    if (in[i] != OPIPE_NONE)
+      OPI_TRY(cast(s, in[i], stage, to, &in[i], err));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_grad_cast_output(opi_grad_state *s, const opi_node *node, uint32_t stage,
+                                  uint32_t *io_out, opipe_error *err) {
+  if (is_off(s) || reads_constants(s, node) || kind_of(node) != KIND_GATHER ||
+      !is_constant(s, node->in[0]))
+    return OPIPE_OK;
+  return cast(s, *io_out, stage, s->options->compute, io_out, err);
+}
+
+opipe_status opi_grad_cast_target(opi_grad_state *s, opipe_error *err) {
+  const uint32_t dtype = s->bound->graph->values[s->target].dtype;
+  if (is_off(s) || dtype != OPIPE_FLOAT)
+    return OPIPE_OK;
+  s->builder.origin = opi_grad_origin(s, s->bound->graph->values[s->target].name, "/wide");
+  if (s->builder.origin == NULL)
+    return opi_fail_nomem(err, sizeof(opi_node), "the loss");
+  OPI_TRY(cast(s, s->map[s->target], s->target_stage, OPIPE_FLOAT, &s->map[s->target], err));
+  return opi_grad_anchor(s, OPIPE_NONE, s->target_stage, err);
+}
