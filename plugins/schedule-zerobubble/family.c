@@ -142,47 +142,56 @@ static const member members[] = {
     {"v-min", make_v_min, OPIPE_PLACE_V, 0, {0}},
 };
 
-static const member *find(const char *id) {
-  const uint32_t n = (uint32_t)(sizeof members / sizeof members[0]);
-  uint32_t i = 0;
-  while (i + 1 < n && strcmp(members[i].id, id) != 0) {
-    ++i;
+static opipe_status find(const char *id, const member **out_member, opipe_error *err) {
+  for (size_t i = 0; i < sizeof members / sizeof members[0]; ++i) {
+    if (strcmp(members[i].id, id) == 0) {
+      *out_member = &members[i];
+      return OPIPE_OK;
+    }
   }
-  return &members[i];
+  return opipe_fail(err, OPIPE_E_INTERNAL, "schedule '%s' is not of this family", id);
 }
 
 opipe_status zb_options(const char *id, const opipe_schedule_option **out_options,
-                        uint32_t *out_count) {
-  const member *m = find(id);
-  *out_options = m->n_options > 0 ? &m->option : NULL;
-  *out_count = m->n_options;
-  return OPIPE_OK;
+                        uint32_t *out_count, opipe_error *err) {
+  const member *m = NULL;
+  const opipe_status status = find(id, &m, err);
+  if (status >= 0) {
+    *out_options = m->n_options > 0 ? &m->option : NULL;
+    *out_count = m->n_options;
+  }
+  return status;
 }
 
 opipe_status zb_lay_out(const char *id, const opipe_layout_request *request,
                         opipe_layout *io_layout, opipe_error *err) {
-  const member *m = find(id);
+  const member *m = NULL;
+  opipe_status status = find(id, &m, err);
+  if (status < 0) {
+    return status;
+  }
   uint32_t chunks = m->place == OPIPE_PLACE_V ? 2 : 1;
   if (m->make == make_interleaved) {
-    const opipe_status status = opipe_setting_int(request->settings, request->n_settings, "chunks",
-                                                  1, CHUNKS_MOST, 2, &chunks, err);
-    if (status < 0) {
-      return status;
-    }
+    status = opipe_setting_int(request->settings, request->n_settings, "chunks", 1, CHUNKS_MOST, 2,
+                               &chunks, err);
   }
-  return opipe_layout_chunks(request, io_layout, chunks, m->place, id, err);
+  return status < 0 ? status : opipe_layout_chunks(request, io_layout, chunks, m->place, id, err);
 }
 
 opipe_status zb_plan(const char *id, const opipe_host *host, const opipe_schedule_problem *problem,
                      opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
-  const member *m = find(id);
+  const member *m = NULL;
+  opipe_status status = find(id, &m, err);
+  if (status < 0) {
+    return status;
+  }
   if (problem->mode == OPIPE_MODE_FORWARD) {
     return m->place == OPIPE_PLACE_V
                ? opipe_emit_forwards_v(problem, emit, emit_ctx, err)
                : opipe_emit_forwards(problem, problem->layout->n_ranks, emit, emit_ctx, err);
   }
   zb_job job = {.work = {host, NULL}, .problem = problem};
-  opipe_status status = zb_job_start(&job, err);
+  status = zb_job_start(&job, err);
   if (status >= 0) {
     status = m->make(&job, err);
   }

@@ -9,8 +9,7 @@ struct opipe_instance {
 static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
                                  uint32_t *out_count, opipe_error *err) {
   (void)self;
-  (void)err;
-  return zb_options(OPIPE_PLUGIN_ID, out_options, out_count);
+  return zb_options(OPIPE_PLUGIN_ID, out_options, out_count, err);
 }
 
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,

@@ -139,7 +139,7 @@ opipe_status zb_v_blocks(zb_job *job, bool least, const char *name, opipe_error 
 
 /* The schedules of this folder by id ("zb-h1", ...). */
 opipe_status zb_options(const char *id, const opipe_schedule_option **out_options,
-                        uint32_t *out_count);
+                        uint32_t *out_count, opipe_error *err);
 opipe_status zb_lay_out(const char *id, const opipe_layout_request *request,
                         opipe_layout *io_layout, opipe_error *err);
 opipe_status zb_plan(const char *id, const opipe_host *host, const opipe_schedule_problem *problem,
