@@ -3,7 +3,7 @@
  * out. */
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 /* Copies what the caller's struct has room for. */
 static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_size) {
@@ -33,6 +33,25 @@ static uint64_t workspace_of(const opi_session *s, const opi_rank *rank) {
   return workspace;
 }
 
+/* What the device has handed out, told apart by what the parts of the session say that they hold.
+ */
+static void train_memory(const opi_session *s, uint32_t index, const opipe_device_usage *usage,
+                         opipe_memory_info *info) {
+  opi_weight_bytes bytes = {0, 0, 0, 0};
+  const opi_train *t = s->train;
+  opi_weights_bytes(t->weights, index, &bytes);
+  const uint64_t others = bytes.gradients + bytes.optimizer + bytes.versions;
+  info->params_bytes = usage->params_bytes - (others < usage->params_bytes ? others : 0);
+  info->gradient_bytes = bytes.gradients;
+  info->optimizer_bytes = bytes.optimizer;
+  info->version_bytes = bytes.versions;
+  info->stash_bytes = t->lists->stash_bytes[index];
+  info->boundary_bytes =
+      usage->boundary_bytes -
+      (info->stash_bytes < usage->boundary_bytes ? info->stash_bytes : usage->boundary_bytes);
+  info->workspace_bytes = t->places[index].workspace_bytes;
+}
+
 opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_info *io_info,
                                 opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
@@ -45,22 +64,25 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   opi_rank *rank = &s->ranks[index];
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
   OPI_TRY(rank->backend->device_usage(rank->device, &usage, err));
-  opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
-  const uint64_t workspace = workspace_of(s, rank);
-  opi_lock_give(&s->submit_lock);
   const uint64_t cap = s->plan->devices[index].memory_bytes;
-  const opipe_memory_info info = {
-      .struct_size = io_info->struct_size,
-      .rank = index,
-      .params_bytes = usage.params_bytes,
-      .activation_bytes =
-          usage.arena_bytes - (workspace < usage.arena_bytes ? workspace : usage.arena_bytes),
-      .workspace_bytes = workspace < usage.arena_bytes ? workspace : usage.arena_bytes,
-      .boundary_bytes = usage.boundary_bytes,
-      .total_bytes =
-          usage.params_bytes + usage.arena_bytes + usage.boundary_bytes + usage.staging_bytes,
-      .cap_bytes = cap == 0 ? UINT64_MAX : cap,
-      .mapped_bytes = usage.mapped_bytes};
+  opipe_memory_info info = {.struct_size = io_info->struct_size,
+                            .rank = index,
+                            .total_bytes = usage.params_bytes + usage.arena_bytes +
+                                           usage.boundary_bytes + usage.staging_bytes,
+                            .cap_bytes = cap == 0 ? UINT64_MAX : cap,
+                            .mapped_bytes = usage.mapped_bytes};
+  if (s->train != NULL) {
+    train_memory(s, index, &usage, &info);
+  } else {
+    opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
+    info.workspace_bytes = workspace_of(s, rank);
+    opi_lock_give(&s->submit_lock);
+    info.params_bytes = usage.params_bytes;
+    info.boundary_bytes = usage.boundary_bytes;
+  }
+  if (info.workspace_bytes > usage.arena_bytes)
+    info.workspace_bytes = usage.arena_bytes;
+  info.activation_bytes = usage.arena_bytes - info.workspace_bytes;
   copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, mapped_bytes));
   return OPIPE_OK;
 }
