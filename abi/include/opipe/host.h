@@ -59,6 +59,13 @@ enum { OPIPE_CONTEXT_ONLY_STATIC = 1u };
 
 /* ---- models ---- */
 
+/* A tensor by name: an input that is fixed before constants are folded, or one that becomes a
+ * parameter. */
+typedef struct opipe_pin {
+  const char *input;
+  opipe_tensor value; /* host memory; copied */
+} opipe_pin;
+
 enum {
   OPIPE_LOAD_GRAPH_ONLY = 1u,
   OPIPE_LOAD_ALLOW_SYMLINKS = 2u,
@@ -73,6 +80,10 @@ typedef struct opipe_load_params {
   uint64_t n_bytes;
   const char *base_dir;         /* with data: where external data lies, NULL: none allowed */
   uint64_t memory_budget_bytes; /* host metadata, 0: 64 MiB + 8 x file size */
+  const opipe_pin
+      *parameters; /* since 1.1: graph inputs that become initializers, [n_parameters] */
+  uint32_t n_parameters;
+  uint32_t reserved;
 } opipe_load_params;
 
 typedef struct opipe_dim {
@@ -80,17 +91,13 @@ typedef struct opipe_dim {
   int64_t value;    /* >= 0 */
 } opipe_dim;
 
-/* An input that is fixed before constants are folded. */
-typedef struct opipe_pin {
-  const char *input;
-  opipe_tensor value; /* host memory; copied */
-} opipe_pin;
-
 enum {
   OPIPE_BIND_NO_FUSE = 1u, /* recognise no patterns */
   OPIPE_BIND_DEFAULTS =
       2u, /* free dimensions get stated defaults: batch 1, others 8; expressions are solved */
-  OPIPE_BIND_GRAPH_DROPOUT = 4u /* Dropout as the operator text says; without: identity */
+  OPIPE_BIND_GRAPH_DROPOUT = 4u, /* Dropout as the operator text says; without: identity */
+  OPIPE_BIND_TRAIN = 8u /* since 1.1: for training: no float initializer of more than one element
+                           is folded away */
 };
 
 typedef struct opipe_bind_options {
@@ -134,6 +141,106 @@ typedef struct opipe_model_info {
 
 enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
 
+/* ---- training (since 1.1) ---- */
+
+enum {
+  OPIPE_LOSS_OUTPUT = 0,        /* a scalar output of the graph */
+  OPIPE_LOSS_CROSS_ENTROPY = 1, /* over logits [.., classes] and labels of int64 */
+  OPIPE_LOSS_MSE = 2,           /* mean squared error */
+  OPIPE_LOSS_BCE = 3            /* binary cross entropy with logits */
+};
+enum { OPIPE_OPTIMIZER_SGD = 0, OPIPE_OPTIMIZER_ADAM = 1, OPIPE_OPTIMIZER_ADAMW = 2 };
+enum { OPIPE_LR_CONSTANT = 0, OPIPE_LR_LINEAR = 1, OPIPE_LR_COSINE = 2 };
+enum {
+  OPIPE_RECOMPUTE_NONE = 0,
+  OPIPE_RECOMPUTE_STAGE = 1,    /* only what a stage receives is kept for its backward */
+  OPIPE_RECOMPUTE_BLOCK = 2,    /* values at the narrow places of a stage */
+  OPIPE_RECOMPUTE_ATTENTION = 3 /* all but the insides of attention */
+};
+enum {
+  OPIPE_TRAIN_NESTEROV = 1u, /* SGD with momentum */
+  OPIPE_TRAIN_EPS_INNER = 2u /* ADAM*: epsilon is added to the root of the uncorrected moment */
+};
+
+typedef struct opipe_train_glob {
+  const char *pattern; /* of initializer names, '*' and '?'; a name without them also takes an
+                          initializer of one element */
+  uint32_t trainable;  /* 1: train it; 0: freeze it */
+  uint32_t reserved;
+} opipe_train_glob;
+
+/* What a training plan is made for; copied. Zero is a plain choice wherever no other is stated. */
+typedef struct opipe_train_options {
+  uint32_t struct_size;
+  uint32_t loss;      /* OPIPE_LOSS_* */
+  const char *output; /* logits, predictions, or the scalar; NULL: the only scalar float output */
+  const char *labels; /* labels or targets: a graph input, or a name of one that is added: labels
+                         have the output's shape without its last axis, targets its shape */
+  int64_t ignore;     /* CROSS_ENTROPY: label that does not count; usual: -100 */
+  double smoothing;   /* CROSS_ENTROPY: [0, 1) */
+  uint32_t shift;     /* 1: position t is judged by label t + 1 (causal models); labels are given
+                         unshifted */
+  uint32_t n_globs;
+  const opipe_train_glob *globs; /* the last match wins; none matches: the library's rule */
+  uint32_t recompute;            /* OPIPE_RECOMPUTE_* */
+  uint32_t compute;   /* OPIPE_FLOAT (or 0), OPIPE_BFLOAT16, OPIPE_FLOAT16: type of activations
+                         and products; parameters stay fp32 */
+  uint32_t replicas;  /* data-parallel copies of the whole pipeline, 0: 1 */
+  uint32_t optimizer; /* OPIPE_OPTIMIZER_* */
+  uint64_t seed;      /* of dropout */
+  double lr;
+  double momentum;             /* SGD */
+  double beta1, beta2;         /* ADAM*; usual: 0.9, 0.999 */
+  double epsilon;              /* ADAM*; usual: 1e-8 */
+  double decay;                /* SGD, ADAM: added to the gradient; ADAMW: decoupled */
+  double clip_norm;            /* of all gradients together; 0: none */
+  uint32_t flags;              /* OPIPE_TRAIN_* */
+  uint32_t lr_schedule;        /* OPIPE_LR_* */
+  uint64_t warmup_steps;       /* lr (step + 1) / warmup_steps at first */
+  uint64_t total_steps;        /* LINEAR, COSINE: where the learning rate reaches 0 */
+  const char *const *no_decay; /* [n_no_decay] globs of parameters without decay */
+  uint32_t n_no_decay;
+  uint32_t loss_scaling; /* 1: dynamic loss scale, for OPIPE_FLOAT16 */
+} opipe_train_options;
+
+/* What a training step, or an evaluation, came to. */
+typedef struct opipe_train_report {
+  uint32_t struct_size;
+  uint32_t skipped;     /* 1: an overflow under loss scaling, the parameters stayed */
+  uint64_t step;        /* mini-batches since training began, this one included; evaluation: 0 */
+  uint64_t step_ns;     /* wall time */
+  double loss;          /* mean over the mini-batch's valid labels */
+  double count;         /* what the loss was divided by */
+  double gradient_norm; /* of all gradients, before clipping */
+  double lr;
+  double loss_scale;
+} opipe_train_report;
+
+enum {
+  OPIPE_STATE_WEIGHT = 0,        /* the initializer's own type */
+  OPIPE_STATE_GRADIENT = 1,      /* fp32; of the last step, before clipping; needs
+                                    OPIPE_SESSION_KEEP_GRADIENTS */
+  OPIPE_STATE_FIRST_MOMENT = 2,  /* fp32; SGD: momentum */
+  OPIPE_STATE_SECOND_MOMENT = 3, /* fp32 */
+  OPIPE_STATE_MASTER = 4         /* fp32: the weight as the optimizer has it */
+};
+
+/* A parameter of a training session. Pointers belong to the session. */
+typedef struct opipe_parameter_info {
+  uint32_t struct_size;
+  uint32_t dtype; /* of the initializer */
+  const char *name;
+  const int64_t *shape; /* [rank] */
+  uint32_t rank;
+  uint32_t trained;  /* 1: it is; 0: read, and left as it is */
+  uint64_t n_bytes;  /* of OPIPE_STATE_WEIGHT */
+  uint32_t n_copies; /* stage instances that hold it */
+  uint32_t reserved;
+  double gradient_norm; /* of the last step, before clipping */
+} opipe_parameter_info;
+
+enum { OPIPE_POSITION = 4 }; /* numbers of the host's own in a checkpoint */
+
 /* ---- plans ---- */
 
 typedef struct opipe_device_choice {
@@ -158,12 +265,15 @@ typedef struct opipe_plan_params {
                       NULL: chosen */
   const char *
       batch_dim; /* the dimension that micro-batches split; NULL: the one of axis 0 of the inputs */
-  uint64_t memory_bytes; /* cap of every device that has none of its own; 0: none */
-  uint32_t depth;        /* slots of every boundary tensor, 0: 2 */
-  uint32_t cost;         /* OPIPE_COST_* */
-  uint32_t flags;        /* OPIPE_PLAN_* */
-  uint32_t n_ranks;      /* 0: as the schedule's layout needs */
-  const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
+  uint64_t memory_bytes;            /* cap of every device that has none of its own; 0: none */
+  uint32_t depth;                   /* slots of every boundary tensor, 0: 2 */
+  uint32_t cost;                    /* OPIPE_COST_* */
+  uint32_t flags;                   /* OPIPE_PLAN_* */
+  uint32_t n_ranks;                 /* 0: as the schedule's layout needs */
+  const char *transport;            /* "id" or "id:key=value,...", NULL: "local" */
+  const opipe_train_options *train; /* since 1.1: a plan for training, of a model that was bound
+                                       with OPIPE_BIND_TRAIN; NULL: for inference. n_microbatches
+                                       are those of the whole mini-batch over all replicas */
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u };
 
@@ -206,7 +316,8 @@ enum {
   OPIPE_SESSION_REFERENCE = 2u, /* the plan's own stages by a plain loop in the submitting thread:
                                    no schedule, no transport */
   OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
-  OPIPE_SESSION_NO_BACKEND_FUSE = 8u
+  OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
+  OPIPE_SESSION_KEEP_GRADIENTS = 16u /* since 1.1: gradients can be read until the next step */
 };
 
 typedef struct opipe_session_params {
@@ -353,14 +464,58 @@ typedef struct opipe_api {
   opipe_status (*session_info)(opipe_session *session, opipe_session_info *io_info,
                                opipe_error *err);
 
-  /* -- reserved: refused with OPIPE_E_UNSUPPORTED until their step -- */
-  /* Binds output `output` to input `input` of the next request of the same stream; the tensor stays
-   * on its device. */
+  /* Reserved: refused with OPIPE_E_UNSUPPORTED. Binds output `output` to input `input` of the next
+   * request of the same stream; the tensor stays on its device. */
   opipe_status (*session_bind_state)(opipe_session *session, const char *output, const char *input,
                                      opipe_error *err);
+
+  /* -- training (since 1.1; before: refused): sessions of plans with `train` -- */
+  /* Starts one mini-batch: forward, backward, update. Inputs: every graph input and the labels,
+   * whole mini-batch. The ticket is a request with one output, "loss" (fp32, rank 0);
+   * request_report says more. Steps are done in the order of submission; with double-buffered
+   * weights a ticket may finish only with the next step or a flush. OPIPE_PENDING as
+   * session_submit. [any-thread] */
   opipe_status (*session_train_step)(opipe_session *session, const opipe_submit_params *params,
                                      opipe_request **out_ticket, opipe_error *err);
+  /* Waits until no step is under way; runs what a double-buffered schedule has left over. */
   opipe_status (*session_flush)(opipe_session *session, opipe_error *err);
+  /* Forward only, with the newest parameters; flushes first. Outputs "loss" and what the loss
+   * judges; without labels only the latter. */
+  opipe_status (*session_evaluate)(opipe_session *session, const opipe_submit_params *params,
+                                   opipe_request **out_request, opipe_error *err);
+  /* Of a finished ticket or evaluation. */
+  opipe_status (*request_report)(opipe_request *request, opipe_train_report *io_report,
+                                 opipe_error *err);
+  /* Parameter `index`, in the plan's order; OPIPE_E_NOTFOUND past the last. */
+  opipe_status (*session_parameter)(opipe_session *session, uint32_t index,
+                                    opipe_parameter_info *io_info, opipe_error *err);
+  /* A parameter's state by initializer name, dense row-major. version: 0 newest, 1 one older, of
+   * double-buffered weights. Flush first: between steps only. set changes every copy. [control] */
+  opipe_status (*session_get)(opipe_session *session, const char *name, uint32_t state,
+                              uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
+  opipe_status (*session_set)(opipe_session *session, const char *name, uint32_t state,
+                              uint32_t version, const void *src, uint64_t n_bytes,
+                              opipe_error *err);
+  /* A checkpoint: parameters, optimizer state, steps, `position` [OPIPE_POSITION] (the host's own
+   * numbers, NULL: zeros) in the folder `path`. A process that dies meanwhile leaves the old one or
+   * the new one. Flushes. [control] */
+  opipe_status (*session_save)(opipe_session *session, const char *path, const uint64_t *position,
+                               opipe_error *err);
+  /* Continues from a checkpoint, made under any plan. out_position [OPIPE_POSITION] may be NULL.
+   * Errors: INVALID names the tensor and both numbers, nothing is changed then. Flushes. [control]
+   */
+  opipe_status (*session_load)(opipe_session *session, const char *path, uint64_t *out_position,
+                               opipe_error *err);
+  /* Writes the model file with the newest parameters to `path`, embedded or external as they are in
+   * the file; all other bytes survive. Flushes. [control] */
+  opipe_status (*session_save_model)(opipe_session *session, const char *path, opipe_error *err);
+  /* Gradients of the last step into one safetensors file. [control] */
+  opipe_status (*session_save_gradients)(opipe_session *session, const char *path,
+                                         opipe_error *err);
+  /* Which initializers of a model bound with OPIPE_BIND_TRAIN are trained, which not, and why. */
+  opipe_status (*model_describe_training)(opipe_model *model, const opipe_train_options *options,
+                                          uint32_t format, opipe_write_fn write, void *ctx,
+                                          opipe_error *err);
 } opipe_api;
 
 /* The one exported function. minor: the lowest table minor the caller can live with

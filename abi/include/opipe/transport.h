@@ -135,9 +135,9 @@ typedef struct opipe_transport {
                        opipe_error *err);
 
   /* -- reductions over a group, added in rising order of member, whatever arrives first; NULL slots
-   * without OPIPE_TRANSPORT_REDUCES. Members are `ranks` in the order given; a rank that stands there
-   * several times opens the group as often, and takes its places in order. The sum may be made by
-   * whoever calls group_test: all members must go on calling it until it answers OK -- */
+   * without OPIPE_TRANSPORT_REDUCES. Members are `ranks` in the order given; a rank that stands
+   * there several times opens the group as often, and takes its places in order. The sum may be
+   * made by whoever calls group_test: all members must go on calling it until it answers OK -- */
   opipe_status (*group_open)(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                              uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
   void (*group_close)(opipe_group *group);

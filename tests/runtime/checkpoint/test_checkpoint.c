@@ -160,7 +160,7 @@ static uint64_t expect_whole(const char *folder) {
 
 static void test_kill_while_saving_loses_nothing(void) {
   const char *times = getenv("OPIPE_KILL_INSTANTS");
-  const int n = times != NULL ? atoi(times) : 5;
+  const long n = times != NULL ? strtol(times, NULL, 10) : 5;
   const char *folder = opi_test_tmp("killed");
   opi_test_random random = {.state = 7};
   tw_place_set first;
@@ -168,7 +168,7 @@ static void test_kill_while_saving_loses_nothing(void) {
   tw_step(&first, 0, 1);
   save(&first, folder);
   tw_end(&first);
-  for (int i = 0; i < n; ++i) {
+  for (long i = 0; i < n; ++i) {
     const long wait_us = (long)(opi_test_uniform(&random, 2, 40) * 1000);
     const struct timespec pause = {.tv_nsec = wait_us * 1000};
     const pid_t child = fork();
