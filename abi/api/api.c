@@ -38,7 +38,7 @@ uint64_t opi_now_ns(void) {
 }
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, session_flush),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, model_describe_training),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = "0.1.0",
@@ -77,6 +77,16 @@ static const opipe_api api = {
     .session_bind_state = opi_api_session_bind_state,
     .session_train_step = opi_api_session_train_step,
     .session_flush = opi_api_session_flush,
+    .session_evaluate = opi_api_session_evaluate,
+    .request_report = opi_api_request_report,
+    .session_parameter = opi_api_session_parameter,
+    .session_get = opi_api_session_get,
+    .session_set = opi_api_session_set,
+    .session_save = opi_api_session_save,
+    .session_load = opi_api_session_load,
+    .session_save_model = opi_api_session_save_model,
+    .session_save_gradients = opi_api_session_save_gradients,
+    .model_describe_training = opi_api_model_describe_training,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,

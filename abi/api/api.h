@@ -15,6 +15,7 @@
 #include "partition/make.h"
 #include "runtime/budget.h"
 #include "runtime/session.h"
+#include "runtime/train/train.h"
 
 typedef struct opi_handle {
   uint32_t magic; /* OPI_MAGIC_* while alive, 0 once destroyed */
@@ -79,6 +80,10 @@ void opi_plan_unref(opipe_plan *plan);
 opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator **out_evaluator,
                                    opipe_error *err);
 uint64_t opi_now_ns(void);
+opipe_status opi_session_check_handle(const opipe_session *session, opipe_error *err);
+/* The host's options as a plan's spec; globs in `arena`, all strings borrowed. */
+opipe_status opi_train_options_read(const opipe_train_options *options, opi_arena *arena,
+                                    opi_train_spec *out_spec, opipe_error *err);
 
 /* The table's functions, by file. */
 opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
@@ -145,5 +150,26 @@ opipe_status opi_api_session_bind_state(opipe_session *session, const char *outp
 opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err);
+opipe_status opi_api_session_evaluate(opipe_session *session, const opipe_submit_params *params,
+                                      opipe_request **out_request, opipe_error *err);
+opipe_status opi_api_request_report(opipe_request *request, opipe_train_report *io_report,
+                                    opipe_error *err);
+opipe_status opi_api_session_parameter(opipe_session *session, uint32_t index,
+                                       opipe_parameter_info *io_info, opipe_error *err);
+opipe_status opi_api_session_get(opipe_session *session, const char *name, uint32_t state,
+                                 uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
+opipe_status opi_api_session_set(opipe_session *session, const char *name, uint32_t state,
+                                 uint32_t version, const void *src, uint64_t n_bytes,
+                                 opipe_error *err);
+opipe_status opi_api_session_save(opipe_session *session, const char *path,
+                                  const uint64_t *position, opipe_error *err);
+opipe_status opi_api_session_load(opipe_session *session, const char *path, uint64_t *out_position,
+                                  opipe_error *err);
+opipe_status opi_api_session_save_model(opipe_session *session, const char *path, opipe_error *err);
+opipe_status opi_api_session_save_gradients(opipe_session *session, const char *path,
+                                            opipe_error *err);
+opipe_status opi_api_model_describe_training(opipe_model *model, const opipe_train_options *options,
+                                             uint32_t format, opipe_write_fn write, void *ctx,
+                                             opipe_error *err);
 
 #endif /* OPI_API_H */

@@ -40,6 +40,30 @@ void opi_api_model_destroy(opipe_model *model) {
     opi_model_unref(model);
 }
 
+/* A graph input that becomes a parameter. */
+static opipe_status promote(opipe_model *m, const opipe_pin *parameter, opipe_error *err) {
+  const opipe_tensor *t = &parameter->value;
+  opi_replacement value = {.name = parameter->input, .shape = t->shape};
+  value.dtype = opi_dtype_from_dl(t->dtype);
+  value.rank = t->rank < 0 ? 0 : (uint32_t)t->rank;
+  if (value.name == NULL || t->rank < 0 || t->rank > OPIPE_MAX_RANK ||
+      opi_dtype_bits(value.dtype) % 8 != 0 || t->device_type != OPIPE_DL_CPU ||
+      !opi_tensor_bytes(value.dtype, t->shape, value.rank, &value.n_bytes) ||
+      (t->data == NULL && value.n_bytes != 0)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "model_load: parameter '%s' has no valid type, shape or data in host memory",
+                    value.name == NULL ? "(NULL)" : value.name);
+  }
+  void *dense = opi_alloc(m->file->allocator, (size_t)value.n_bytes + 1);
+  if (dense == NULL)
+    return opi_fail_nomem(err, value.n_bytes, value.name);
+  opi_tensor_pack(t, dense);
+  value.data = dense;
+  const opipe_status status = opi_model_promote(m->file, &value, err);
+  opi_free(m->file->allocator, dense, (size_t)value.n_bytes + 1);
+  return status;
+}
+
 opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params *params,
                                 opipe_model **out_model, opipe_error *err) {
   opipe_model *m = NULL;
@@ -68,7 +92,10 @@ opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params 
                           (int)OPIPE_LOAD_ALLOW_HARDLINKS == (int)OPI_LOAD_ALLOW_HARDLINKS,
                       "load flags agree");
   OPI_TRY(new_model(context, &m, err));
-  const opipe_status status = opi_model_load(&load, &m->file, err);
+  opipe_status status = opi_model_load(&load, &m->file, err);
+  const uint32_t n = OPIPE_HAS(params, opipe_load_params, n_parameters) ? params->n_parameters : 0;
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
+    status = promote(m, &params->parameters[i], err);
   if (status < 0) {
     opi_model_unref(m);
     return status;
@@ -137,7 +164,8 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
       .n_dims = o->n_dims,
       .n_pins = o->n_pins,
       .n_barriers = o->n_keep,
-      .flags = o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS),
+      .flags = (o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS)) |
+               ((o->flags & OPIPE_BIND_TRAIN) != 0 ? (uint32_t)OPI_BIND_KEEP_PARAMETERS : 0u),
       .dropout = (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF,
       .allocator = &m->context->allocator,
       .logger = &m->context->logger};

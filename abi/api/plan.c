@@ -44,9 +44,25 @@ static opi_plan_env env_of(opipe_model *model, const opi_bind_options *bind) {
                         .now_ns = opi_now_ns};
 }
 
+static opipe_status make_training(const opi_plan_env *env, const opipe_plan_params *params,
+                                  opi_plan **out_plan, opipe_error *err) {
+  opi_arena arena;
+  opi_train_spec spec;
+  if ((env->bind->flags & OPI_BIND_KEEP_PARAMETERS) == 0) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "plan_make: the model was bound for inference; bind it with OPIPE_BIND_TRAIN");
+  }
+  opi_arena_init(&arena, env->allocator, 0);
+  opipe_status status = opi_train_options_read(params->train, &arena, &spec, err);
+  if (status == OPIPE_OK)
+    status = opi_plan_make_training(env, params, &spec, out_plan, err);
+  opi_arena_release(&arena);
+  return status;
+}
+
 opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err) {
-  opipe_plan_params own = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, transport)};
+  opipe_plan_params own = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, train)};
   opipe_plan *plan = NULL;
   OPI_TRY(opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err));
   if (out_plan == NULL)
@@ -61,7 +77,8 @@ opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *para
   }
   const opi_plan_env env = env_of(model, &model->options);
   OPI_TRY(new_plan(model, &plan, err));
-  const opipe_status status = opi_plan_make(&env, &own, &plan->plan, err);
+  const opipe_status status = own.train != NULL ? make_training(&env, &own, &plan->plan, err)
+                                                : opi_plan_make(&env, &own, &plan->plan, err);
   if (status < 0) {
     opi_plan_unref(plan);
     return status;

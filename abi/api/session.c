@@ -6,9 +6,13 @@
 
 #include "abi/api/api.h"
 
-static opipe_status check(const opipe_session *session, opipe_error *err) {
+opipe_status opi_session_check_handle(const opipe_session *session, opipe_error *err) {
   return opi_handle_check(session == NULL ? NULL : &session->head, OPI_MAGIC_SESSION, "session",
                           err);
+}
+
+static opipe_status check(const opipe_session *session, opipe_error *err) {
+  return opi_session_check_handle(session, err);
 }
 
 static opi_request *runtime_request(opipe_request *request) {
@@ -151,28 +155,11 @@ opipe_status opi_api_session_info(opipe_session *s, opipe_session_info *io_info,
   return opi_session_info(s->session, io_info, err);
 }
 
-static opipe_status reserved(const char *function, opipe_error *err) {
-  return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                  "%s is reserved: this version of the library does not have it", function);
-}
-
 opipe_status opi_api_session_bind_state(opipe_session *session, const char *output,
                                         const char *input, opipe_error *err) {
   (void)session;
   (void)output;
   (void)input;
-  return reserved("session_bind_state", err);
-}
-
-opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params,
-                                        opipe_request **out_ticket, opipe_error *err) {
-  (void)session;
-  (void)params;
-  (void)out_ticket;
-  return reserved("session_train_step", err);
-}
-
-opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err) {
-  (void)session;
-  return reserved("session_flush", err);
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "session_bind_state is reserved: this version of the library does not have it");
 }

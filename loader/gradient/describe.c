@@ -4,7 +4,7 @@
 
 #include "loader/gradient/gradient.h"
 
-static const char *reason(uint32_t why) {
+const char *opi_training_reason(uint32_t why) {
   switch (why) {
     case OPI_TRAINED:
       return "trained";
@@ -41,7 +41,7 @@ opipe_status opi_training_describe(const opi_training *training, opipe_write_fn 
       if (p->n_gradients != 0 && opi_shape_elems(v->shape, (uint32_t)v->rank, &n))
         trained += n;
     }
-    opi_text_printf(&text, "  %s", reason(p->why));
+    opi_text_printf(&text, "  %s", opi_training_reason(p->why));
     if (p->n_gradients > 1)
       opi_text_printf(&text, " (tied: %" PRIu32 " stages)", p->n_gradients);
     opi_text_puts(&text, "\n");

@@ -147,4 +147,6 @@ void opi_training_free(opi_training *training); /* accepts NULL */
 opipe_status opi_training_describe(const opi_training *training, opipe_write_fn write, void *ctx,
                                    opipe_error *err);
 
+const char *opi_training_reason(uint32_t why); /* in words */
+
 #endif /* OPI_GRADIENT_H */

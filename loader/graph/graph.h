@@ -27,8 +27,9 @@ enum {
   OPI_VALUE_MISSING = 32u, /* an initializer whose external data was not opened ("graph only") */
   OPI_VALUE_KEPT =
       512u, /* an initializer of one element that is to be trained: no number to rely on */
-  OPI_VALUE_SCALAR = 128u,  /* training graph only: a per-run scalar, fed by whoever runs it */
-  OPI_VALUE_GRADIENT = 256u /* training graph only: what an Accumulate writes */
+  OPI_VALUE_SCALAR = 128u,   /* training graph only: a per-run scalar, fed by whoever runs it */
+  OPI_VALUE_GRADIENT = 256u, /* training graph only: what an Accumulate writes */
+  OPI_VALUE_PROMOTED = 512u  /* file graph only: an input that was made an initializer */
 };
 
 typedef struct opi_value {

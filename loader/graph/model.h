@@ -67,6 +67,27 @@ opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
                                 opipe_write_fn write, void *ctx, opipe_error *err);
 
+/* A new value of an initializer. */
+typedef struct opi_replacement {
+  const char *name;
+  const void *data; /* dense, of the initializer's type */
+  const int64_t *shape;
+  uint64_t n_bytes;
+  uint32_t dtype;
+  uint32_t rank;
+} opi_replacement;
+
+/* Writes the model file to `path` with the values of `list` [n]: embedded ones in the field that
+ * holds them, external ones into copies of the external files below the folder of `path`; all other
+ * bytes survive. Atomic, file by file. Errors: IO; INVALID (sizes; external files beside the
+ * model's own); UNSUPPORTED names a parameter without a place in the file. */
+opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
+                            const char *path, opipe_error *err);
+
+/* Makes graph input `value->name` an initializer with the given content (copied), before the model
+ * is shared. Errors: NOTFOUND lists the inputs; INVALID names types and shapes that differ. */
+opipe_status opi_model_promote(opi_model *model, const opi_replacement *value, opipe_error *err);
+
 /* Reads one serialised TensorProto (test data sets, --input x.pb): name, type, shape, data in
  * `arena`. */
 opipe_status opi_tensor_parse(const void *bytes, uint64_t n_bytes, opi_arena *arena,

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training through the host's table: options, steps, parameters by name, checkpoints. */
+#include <string.h>
+
+#include "abi/api/api.h"
+#include "loader/gradient/gradient.h"
+#include "runtime/checkpoint/checkpoint.h"
+
+static opi_request *runtime_request(opipe_request *request) {
+  return (opi_request *)(void *)request;
+}
+
+/* ---- options ---- */
+
+static opipe_status read_globs(const opipe_train_options *o, opi_arena *arena, opi_train_spec *spec,
+                               opipe_error *err) {
+  opi_train_glob *globs = OPI_ARENA_ARRAY(arena, opi_train_glob, o->n_globs);
+  if (globs == NULL)
+    return opi_fail_nomem(err, o->n_globs * sizeof *globs, "globs");
+  for (uint32_t i = 0; i < o->n_globs; ++i) {
+    if (o->globs == NULL || o->globs[i].pattern == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "train options: glob %u of %u is NULL", i, o->n_globs);
+    globs[i] = (opi_train_glob){o->globs[i].pattern, o->globs[i].trainable != 0};
+  }
+  for (uint32_t i = 0; i < o->n_no_decay; ++i) {
+    if (o->no_decay == NULL || o->no_decay[i] == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "train options: no_decay %u of %u is NULL", i,
+                      o->n_no_decay);
+  }
+  spec->globs = globs;
+  spec->n_globs = o->n_globs;
+  return OPIPE_OK;
+}
+
+static opipe_status check_choices(const opipe_train_options *o, opipe_error *err) {
+  const uint32_t flags = OPIPE_TRAIN_NESTEROV | OPIPE_TRAIN_EPS_INNER;
+  if (o->loss > OPIPE_LOSS_BCE || o->recompute > OPIPE_RECOMPUTE_ATTENTION ||
+      o->optimizer > OPIPE_OPTIMIZER_ADAMW || o->lr_schedule > OPIPE_LR_COSINE ||
+      (o->flags & ~flags) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "train options: loss %u (at most %d), recompute %u (%d), optimizer %u (%d), "
+                    "lr_schedule %u (%d), flags %u (%u)",
+                    o->loss, OPIPE_LOSS_BCE, o->recompute, OPIPE_RECOMPUTE_ATTENTION, o->optimizer,
+                    OPIPE_OPTIMIZER_ADAMW, o->lr_schedule, OPIPE_LR_COSINE, o->flags, flags);
+  }
+  if (o->compute != 0 && o->compute != OPIPE_FLOAT && o->compute != OPIPE_BFLOAT16 &&
+      o->compute != OPIPE_FLOAT16) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "train options: compute type %s; float32, bfloat16 and float16 are possible",
+                    opi_dtype_name(o->compute));
+  }
+  return OPIPE_OK;
+}
+
+OPIPE_STATIC_ASSERT((int)OPIPE_LOSS_BCE == (int)OPI_LOSS_BCE &&
+                        (int)OPIPE_LOSS_MSE == (int)OPI_LOSS_MSE &&
+                        (int)OPIPE_LOSS_CROSS_ENTROPY == (int)OPI_LOSS_CROSS_ENTROPY &&
+                        (int)OPIPE_RECOMPUTE_ATTENTION == (int)OPI_RECOMPUTE_ATTENTION &&
+                        (int)OPIPE_RECOMPUTE_BLOCK == (int)OPI_RECOMPUTE_BLOCK &&
+                        (int)OPIPE_RECOMPUTE_STAGE == (int)OPI_RECOMPUTE_STAGE,
+                    "losses and recomputation agree");
+OPIPE_STATIC_ASSERT((int)OPIPE_OPTIMIZER_ADAM == (int)OPI_OPT_ADAM &&
+                        (int)OPIPE_OPTIMIZER_ADAMW == (int)OPI_OPT_ADAMW &&
+                        (int)OPIPE_LR_LINEAR == (int)OPI_LR_LINEAR &&
+                        (int)OPIPE_LR_COSINE == (int)OPI_LR_COSINE &&
+                        (int)OPIPE_STATE_MASTER == (int)OPI_STATE_MASTER &&
+                        (int)OPIPE_STATE_GRADIENT == (int)OPI_STATE_GRADIENT &&
+                        (int)OPIPE_STATE_FIRST_MOMENT == (int)OPI_STATE_FIRST &&
+                        (int)OPIPE_STATE_SECOND_MOMENT == (int)OPI_STATE_SECOND &&
+                        (int)OPIPE_POSITION == (int)OPI_POSITION,
+                    "optimizers and states agree");
+
+opipe_status opi_train_options_read(const opipe_train_options *options, opi_arena *arena,
+                                    opi_train_spec *out_spec, opipe_error *err) {
+  opipe_train_options o = {.struct_size = 0};
+  if (options->struct_size < OPIPE_END(opipe_train_options, labels))
+    return opi_fail(err, OPIPE_E_ABI, "train options: struct_size is %u", options->struct_size);
+  memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+  OPI_TRY(check_choices(&o, err));
+  *out_spec = (opi_train_spec){.loss = {.kind = o.loss,
+                                        .shift = o.shift,
+                                        .output = o.output,
+                                        .labels = o.labels,
+                                        .ignore = o.ignore,
+                                        .smoothing = o.smoothing},
+                               .recompute = o.recompute,
+                               .compute = o.compute,
+                               .replicas = o.replicas,
+                               .seed = o.seed,
+                               .optimizer = {.kind = o.optimizer,
+                                             .nesterov = (o.flags & OPIPE_TRAIN_NESTEROV) != 0,
+                                             .eps_inner = (o.flags & OPIPE_TRAIN_EPS_INNER) != 0,
+                                             .lr_schedule = o.lr_schedule,
+                                             .lr = o.lr,
+                                             .momentum = o.momentum,
+                                             .beta1 = o.beta1,
+                                             .beta2 = o.beta2,
+                                             .epsilon = o.epsilon,
+                                             .decay = o.decay,
+                                             .warmup_steps = o.warmup_steps,
+                                             .total_steps = o.total_steps,
+                                             .clip_norm = o.clip_norm,
+                                             .no_decay = o.no_decay,
+                                             .n_no_decay = o.n_no_decay,
+                                             .loss_scaling = o.loss_scaling != 0}};
+  return read_globs(&o, arena, out_spec, err);
+}
+
+/* ---- steps ---- */
+
+opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params,
+                                        opipe_request **out_ticket, opipe_error *err) {
+  opi_request *request = NULL;
+  OPI_TRY(opi_session_check_handle(session, err));
+  if (params == NULL || out_ticket == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
+  const opipe_status status = opi_train_step(session->session, params, &request, err);
+  if (status == OPIPE_OK)
+    *out_ticket = (opipe_request *)(void *)request;
+  return status;
+}
+
+opipe_status opi_api_session_evaluate(opipe_session *session, const opipe_submit_params *params,
+                                      opipe_request **out_request, opipe_error *err) {
+  opi_request *request = NULL;
+  OPI_TRY(opi_session_check_handle(session, err));
+  if (params == NULL || out_request == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_evaluate: an argument is NULL");
+  const opipe_status status = opi_train_evaluate(session->session, params, &request, err);
+  if (status == OPIPE_OK)
+    *out_request = (opipe_request *)(void *)request;
+  return status;
+}
+
+opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err) {
+  OPI_TRY(opi_session_check_handle(session, err));
+  return opi_train_flush(session->session, UINT64_MAX, err);
+}
+
+opipe_status opi_api_request_report(opipe_request *request, opipe_train_report *io_report,
+                                    opipe_error *err) {
+  opi_train_result result;
+  if (request == NULL || io_report == NULL ||
+      io_report->struct_size < OPIPE_END(opipe_train_report, step_ns))
+    return opi_fail(err, OPIPE_E_INVALID, "request_report: struct_size is %u",
+                    io_report == NULL ? 0 : io_report->struct_size);
+  OPI_TRY(opi_train_report(runtime_request(request), &result, err));
+  const opipe_train_report report = {.struct_size = io_report->struct_size,
+                                     .skipped = result.step.skipped,
+                                     .step = result.step.step,
+                                     .step_ns = result.step_ns,
+                                     .loss = result.loss,
+                                     .count = result.count,
+                                     .gradient_norm = result.step.gradient_norm,
+                                     .lr = result.step.lr,
+                                     .loss_scale = result.step.loss_scale};
+  memcpy(io_report, &report,
+         io_report->struct_size < sizeof report ? io_report->struct_size : sizeof report);
+  return OPIPE_OK;
+}
+
+/* ---- parameters ---- */
+
+/* Between steps: nothing is under way when it returns. */
+static opipe_status rest(opipe_session *session, opi_weights **out_weights, opipe_error *err) {
+  OPI_TRY(opi_session_check_handle(session, err));
+  *out_weights = opi_train_weights(session->session);
+  if (*out_weights == NULL)
+    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
+  return opi_train_flush(session->session, UINT64_MAX, err);
+}
+
+opipe_status opi_api_session_parameter(opipe_session *session, uint32_t index,
+                                       opipe_parameter_info *io_info, opipe_error *err) {
+  opi_weight_info w;
+  OPI_TRY(opi_session_check_handle(session, err));
+  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_parameter_info, n_bytes))
+    return opi_fail(err, OPIPE_E_INVALID, "session_parameter: struct_size is %u",
+                    io_info == NULL ? 0 : io_info->struct_size);
+  const opi_weights *weights = opi_train_weights(session->session);
+  if (weights == NULL)
+    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
+  if (!opi_weights_info(weights, index, &w))
+    return opi_fail(err, OPIPE_E_NOTFOUND, "session_parameter: there is no parameter %u", index);
+  const opipe_parameter_info info = {.struct_size = io_info->struct_size,
+                                     .dtype = w.source->dtype,
+                                     .name = w.source->name,
+                                     .shape = w.source->shape,
+                                     .rank = w.source->rank,
+                                     .trained = w.trained,
+                                     .n_bytes = w.source->n_bytes,
+                                     .n_copies = w.n_copies,
+                                     .gradient_norm = w.gradient_norm};
+  memcpy(io_info, &info, io_info->struct_size < sizeof info ? io_info->struct_size : sizeof info);
+  return OPIPE_OK;
+}
+
+opipe_status opi_api_session_get(opipe_session *session, const char *name, uint32_t state,
+                                 uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
+  opi_weights *weights = NULL;
+  if (name == NULL || (dst == NULL && n_bytes != 0))
+    return opi_fail(err, OPIPE_E_INVALID, "session_get: an argument is NULL");
+  OPI_TRY(rest(session, &weights, err));
+  return opi_weights_get(weights, name, state, version, dst, n_bytes, err);
+}
+
+opipe_status opi_api_session_set(opipe_session *session, const char *name, uint32_t state,
+                                 uint32_t version, const void *src, uint64_t n_bytes,
+                                 opipe_error *err) {
+  opi_weights *weights = NULL;
+  if (name == NULL || (src == NULL && n_bytes != 0))
+    return opi_fail(err, OPIPE_E_INVALID, "session_set: an argument is NULL");
+  OPI_TRY(rest(session, &weights, err));
+  return opi_weights_set(weights, name, state, version, src, n_bytes, err);
+}
+
+/* ---- checkpoints ---- */
+
+static const opipe_allocator *allocator_of(const opipe_session *session) {
+  return &session->plan->model->context->allocator;
+}
+
+opipe_status opi_api_session_save(opipe_session *session, const char *path,
+                                  const uint64_t *position, opipe_error *err) {
+  static const uint64_t none[OPI_POSITION] = {0};
+  opi_weights *weights = NULL;
+  if (path == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_save: the path is NULL");
+  OPI_TRY(rest(session, &weights, err));
+  return opi_checkpoint_save(allocator_of(session), weights, path,
+                             position == NULL ? none : position, err);
+}
+
+opipe_status opi_api_session_load(opipe_session *session, const char *path, uint64_t *out_position,
+                                  opipe_error *err) {
+  opi_weights *weights = NULL;
+  opi_checkpoint_info info;
+  if (path == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_load: the path is NULL");
+  OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(opi_checkpoint_load(allocator_of(session), weights, path, &info, err));
+  opi_train_set_step(session->session, info.clock.n_steps);
+  if (out_position != NULL)
+    memcpy(out_position, info.position, sizeof info.position);
+  return OPIPE_OK;
+}
+
+opipe_status opi_api_session_save_gradients(opipe_session *session, const char *path,
+                                            opipe_error *err) {
+  opi_weights *weights = NULL;
+  if (path == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_save_gradients: the path is NULL");
+  OPI_TRY(rest(session, &weights, err));
+  return opi_checkpoint_gradients(allocator_of(session), weights, path, err);
+}
+
+/* ---- the model ---- */
+
+/* Every trained parameter in its own type. */
+static opipe_status gather(opi_weights *weights, opi_arena *arena, opi_replacement **out_list,
+                           uint32_t *out_n, opipe_error *err) {
+  opi_weight_info info;
+  uint32_t n = 0;
+  while (opi_weights_info(weights, n, &info))
+    ++n;
+  opi_replacement *list = OPI_ARENA_ARRAY(arena, opi_replacement, n);
+  if (list == NULL)
+    return opi_fail_nomem(err, n * sizeof *list, "parameters");
+  *out_n = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (!opi_weights_info(weights, i, &info) || info.trained == 0)
+      continue;
+    const opipe_param_source *s = info.source;
+    void *data = opi_arena_alloc(arena, (size_t)s->n_bytes);
+    if (data == NULL)
+      return opi_fail_nomem(err, s->n_bytes, s->name);
+    OPI_TRY(opi_weights_get(weights, s->name, OPI_STATE_WEIGHT, 0, data, s->n_bytes, err));
+    list[(*out_n)++] = (opi_replacement){.name = s->name,
+                                         .data = data,
+                                         .shape = s->shape,
+                                         .n_bytes = s->n_bytes,
+                                         .dtype = s->dtype,
+                                         .rank = s->rank};
+  }
+  *out_list = list;
+  return OPIPE_OK;
+}
+
+opipe_status opi_api_session_save_model(opipe_session *session, const char *path,
+                                        opipe_error *err) {
+  opi_weights *weights = NULL;
+  opi_replacement *list = NULL;
+  opi_arena arena;
+  uint32_t n = 0;
+  if (path == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_save_model: the path is NULL");
+  OPI_TRY(rest(session, &weights, err));
+  opi_arena_init(&arena, allocator_of(session), 0);
+  opipe_status status = gather(weights, &arena, &list, &n, err);
+  if (status == OPIPE_OK)
+    status = opi_model_save(session->plan->model->file, list, n, path, err);
+  opi_arena_release(&arena);
+  return status;
+}
+
+static opipe_status describe_json(const opi_training *t, opipe_write_fn write, void *ctx,
+                                  opipe_error *err) {
+  opi_text text;
+  opi_text_init(&text, t->arena.allocator);
+  opi_text_printf(&text, "{\n  \"trained\": %u,\n  \"initializers\": [", t->n_trained);
+  for (uint32_t i = 0; i < t->n_params; ++i) {
+    const opi_train_param *p = &t->params[i];
+    opi_text_puts(&text, i == 0 ? "\n    {\"name\": " : ",\n    {\"name\": ");
+    opi_text_json(&text, p->name);
+    opi_text_printf(&text, ", \"trained\": %s, \"why\": ", p->n_gradients != 0 ? "true" : "false");
+    opi_text_json(&text, opi_training_reason(p->why));
+    if (p->value != OPIPE_NONE) {
+      const opi_value *v = &t->graph->values[p->value];
+      opi_text_printf(&text, ", \"dtype\": \"%s\", \"shape\": ", opi_dtype_name(v->dtype));
+      opi_text_shape(&text, v->shape, (uint32_t)v->rank);
+    }
+    opi_text_puts(&text, "}");
+  }
+  opi_text_printf(&text, "\n  ],\n  \"by_rows\": %s\n}\n", t->by_rows ? "true" : "false");
+  const opipe_status status = opi_text_write(&text, write, ctx, err);
+  opi_text_release(&text);
+  return status;
+}
+
+opipe_status opi_api_model_describe_training(opipe_model *model, const opipe_train_options *options,
+                                             uint32_t format, opipe_write_fn write, void *ctx,
+                                             opipe_error *err) {
+  opi_arena arena;
+  opi_train_spec spec;
+  opi_training *training = NULL;
+  OPI_TRY(opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err));
+  if (options == NULL || write == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_describe_training: an argument is NULL");
+  if (model->bound == NULL || (model->options.flags & OPI_BIND_KEEP_PARAMETERS) == 0) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "model_describe_training: bind the model with OPIPE_BIND_TRAIN first");
+  }
+  opi_arena_init(&arena, &model->context->allocator, 0);
+  opipe_status status = opi_train_options_read(options, &arena, &spec, err);
+  if (status == OPIPE_OK) {
+    const opi_gradient_options gradient = {
+        .loss = &spec.loss,
+        .globs = spec.globs,
+        .n_globs = spec.n_globs,
+        .recompute = spec.recompute,
+        .compute = spec.compute == 0 ? (uint32_t)OPIPE_FLOAT : spec.compute,
+        .evaluator = model->options.evaluator,
+        .allocator = &model->context->allocator,
+        .logger = &model->context->logger};
+    status = opi_gradient_build(model->bound, &gradient, &training, err);
+  }
+  if (status == OPIPE_OK) {
+    status = format == OPIPE_FORMAT_JSON ? describe_json(training, write, ctx, err)
+                                         : opi_training_describe(training, write, ctx, err);
+  }
+  opi_training_free(training);
+  opi_arena_release(&arena);
+  return status;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saving a model: the model file, and beside it copies of its external files, with new values.
+ *
+ * Every file is written under another name, flushed and renamed, the external files first: who is
+ * interrupted leaves the old model file. The source's own external files are never written to.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "loader/wire/save.h"
+
+typedef struct out_file {
+  char path[PATH_MAX], temp[PATH_MAX];
+  int fd;
+} out_file;
+
+static opipe_status put(int fd, const void *data, uint64_t n_bytes, opipe_error *err) {
+  const char *at = data;
+  while (n_bytes != 0) {
+    const ssize_t n = write(fd, at, n_bytes < (1u << 30) ? (size_t)n_bytes : (size_t)1 << 30);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      return opi_fail_errno(err, errno, "writing %llu bytes", (unsigned long long)n_bytes);
+    at += n;
+    n_bytes -= (uint64_t)n;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status begin(out_file *f, const char *folder, const char *name, opipe_error *err) {
+  const char *slash = folder[0] == '\0' ? "" : "/";
+  f->fd = -1;
+  if (snprintf(f->path, sizeof f->path, "%s%s%s", folder, slash, name) >= PATH_MAX - 32)
+    return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", name, PATH_MAX);
+  (void)snprintf(f->temp, sizeof f->temp, "%.*s.%d.new", PATH_MAX - 32, f->path, (int)getpid());
+  (void)unlink(f->temp);
+  f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  return f->fd < 0 ? opi_fail_errno(err, errno, "making %s", f->temp) : OPIPE_OK;
+}
+
+/* Flushes and renames; on failure removes what was written. */
+static opipe_status end(out_file *f, opipe_status status, opipe_error *err) {
+  if (status == OPIPE_OK && fsync(f->fd) != 0)
+    status = opi_fail_errno(err, errno, "flushing %s", f->temp);
+  if (f->fd >= 0)
+    (void)close(f->fd);
+  if (status == OPIPE_OK && rename(f->temp, f->path) != 0)
+    status = opi_fail_errno(err, errno, "renaming %s to %s", f->temp, f->path);
+  if (status < 0 && f->fd >= 0)
+    (void)unlink(f->temp);
+  return status;
+}
+
+/* ---- external files ---- */
+
+static bool is_at(const opi_mapping *m, const opi_external_place *place) {
+  return place->location != NULL && strlen(m->location) == place->n_location &&
+         memcmp(m->location, place->location, place->n_location) == 0;
+}
+
+/* Folders of a location that has some. */
+static opipe_status make_folders(const char *folder, const char *location, opipe_error *err) {
+  char path[PATH_MAX];
+  for (const char *slash = strchr(location, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    if (snprintf(path, sizeof path, "%s%s%.*s", folder, folder[0] == '\0' ? "" : "/",
+                 (int)(slash - location), location) >= PATH_MAX)
+      return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", location,
+                      PATH_MAX);
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+      return opi_fail_errno(err, errno, "making the folder %s", path);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status patch(int fd, const opi_mapping *m, const opi_replacement *r,
+                          const opi_external_place *place, opipe_error *err) {
+  if (place->offset_bytes > m->n_bytes || r->n_bytes > m->n_bytes - place->offset_bytes) {
+    return opi_fail(err, OPIPE_E_INVALID, "tensor '%s': %llu bytes at %llu, %s has %llu", r->name,
+                    (unsigned long long)r->n_bytes, (unsigned long long)place->offset_bytes,
+                    m->location, (unsigned long long)m->n_bytes);
+  }
+  if (lseek(fd, (off_t)place->offset_bytes, SEEK_SET) < 0)
+    return opi_fail_errno(err, errno, "seeking in a copy of %s", m->location);
+  return put(fd, r->data, r->n_bytes, err);
+}
+
+static opipe_status write_external(const opi_mapping *m, const char *folder,
+                                   const opi_replacement *list, const opi_external_place *places,
+                                   uint32_t n, opipe_error *err) {
+  out_file f;
+  OPI_TRY(make_folders(folder, m->location, err));
+  opipe_status status = begin(&f, folder, m->location, err);
+  if (status == OPIPE_OK)
+    status = put(f.fd, m->bytes, m->n_bytes, err);
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
+    if (is_at(m, &places[i]))
+      status = patch(f.fd, m, &list[i], &places[i], err);
+  }
+  return end(&f, status, err);
+}
+
+/* Do both folders hold the same file of that name? */
+static bool same_folder(const opi_model *model, const char *folder) {
+  char from[PATH_MAX];
+  struct stat a, b;
+  if (model->path == NULL || snprintf(from, sizeof from, "%s", model->path) >= PATH_MAX)
+    return false;
+  char *slash = strrchr(from, '/');
+  if (slash == NULL) {
+    (void)snprintf(from, sizeof from, ".");
+  } else {
+    slash[slash == from ? 1 : 0] = '\0';
+  }
+  return stat(from, &a) == 0 && stat(folder[0] == '\0' ? "." : folder, &b) == 0 &&
+         a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static opipe_status write_externals(const opi_model *model, const char *folder,
+                                    const opi_replacement *list, uint32_t n, opipe_error *err) {
+  opi_external_place *places = opi_alloc_zero(model->allocator, (size_t)n + 1, sizeof *places);
+  if (places == NULL)
+    return opi_fail_nomem(err, n * sizeof *places, "external files");
+  opipe_status status = opi_model_externals(model, list, n, places, err);
+  const bool same = same_folder(model, folder);
+  for (const opi_mapping *m = model->mappings; m != NULL && status == OPIPE_OK; m = m->next) {
+    bool changes = false;
+    for (uint32_t i = 0; i < n; ++i)
+      changes = changes || is_at(m, &places[i]);
+    if (m->location[0] == '\0' || (same && !changes))
+      continue;
+    status = same ? opi_fail(err, OPIPE_E_INVALID,
+                             "the model's weights lie in %s: a model saved beside it would write "
+                             "over them; save it in another folder",
+                             m->location)
+                  : write_external(m, folder, list, places, n, err);
+  }
+  opi_free(model->allocator, places, ((size_t)n + 1) * sizeof *places);
+  return status;
+}
+
+/* ---- all of it ---- */
+
+typedef struct sink {
+  int fd;
+  opipe_error *err;
+} sink;
+
+static opipe_status to_file(void *ctx, const void *data, size_t n_bytes) {
+  const sink *s = ctx;
+  return put(s->fd, data, n_bytes, s->err);
+}
+
+static opipe_status check_sizes(const opi_model *model, const opi_replacement *list, uint32_t n,
+                                opipe_error *err) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_graph *g = model->graph;
+    for (uint32_t v = 0; v < g->n_values; ++v) {
+      const opi_value *value = &g->values[v];
+      if ((value->flags & OPI_VALUE_INITIALIZER) == 0 || strcmp(value->name, list[i].name) != 0 ||
+          (value->n_bytes == list[i].n_bytes && value->dtype == list[i].dtype))
+        continue;
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "parameter '%s' has %llu bytes of %s, the file's initializer %llu of %s",
+                      list[i].name, (unsigned long long)list[i].n_bytes,
+                      opi_dtype_name(list[i].dtype), (unsigned long long)value->n_bytes,
+                      opi_dtype_name(value->dtype));
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
+                            const char *path, opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  opipe_error *e = err == NULL ? &local : err;
+  char folder[PATH_MAX];
+  out_file f;
+  OPI_TRY(check_sizes(model, list, n, e));
+  if (snprintf(folder, sizeof folder, "%s", path) >= PATH_MAX)
+    return opi_fail(e, OPIPE_E_INVALID, "the path '%.80s...' is longer than %d", path, PATH_MAX);
+  char *slash = strrchr(folder, '/');
+  if (slash == NULL) {
+    folder[0] = '\0';
+  } else {
+    slash[slash == folder ? 1 : 0] = '\0';
+  }
+  OPI_TRY(write_externals(model, folder, list, n, e));
+  opipe_status status = begin(&f, "", path, e);
+  sink out = {.fd = f.fd, .err = e};
+  if (status == OPIPE_OK)
+    status = opi_model_replace(model, list, n, to_file, &out, e);
+  return end(&f, status, e);
+}
