@@ -199,8 +199,10 @@ static uint32_t unroll(const opipe_layout *l, uint32_t m, const recorded *r, rec
   uint32_t steps = 1;
   for (uint32_t i = 0; i < r->n; ++i)
     steps = (r->actions[i].flags & OPIPE_ACTION_NEXT_STEP) != 0 ? 3 : steps;
-  conf_check(steps == 1 || l->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
-             "one version of the weights, but records of the next mini-batch");
+  if (steps != 1) {
+    conf_check(l->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+               "one version of the weights, but records of the next mini-batch");
+  }
   out->n = 0;
   for (uint32_t round = steps == 1 ? 1 : 0; round <= steps; ++round) {
     for (uint32_t i = 0; i < r->n; ++i) {
@@ -210,8 +212,10 @@ static uint32_t unroll(const opipe_layout *l, uint32_t m, const recorded *r, rec
         continue;
       a.flags &= ~(uint32_t)OPIPE_ACTION_NEXT_STEP;
       a.microbatch += m * (next ? round : round - 1);
-      conf_check(!next || a.pass == OPIPE_PASS_FORWARD, "record %u: only a forward runs ahead", i);
-      conf_check(out->n < ACTIONS_MOST, "more than %d records", (int)ACTIONS_MOST);
+      if (next && a.pass != OPIPE_PASS_FORWARD)
+        conf_check(false, "record %u: only a forward runs ahead", i);
+      if (out->n == ACTIONS_MOST)
+        conf_check(false, "more than %d records", (int)ACTIONS_MOST);
       if (out->n < ACTIONS_MOST)
         out->actions[out->n++] = a;
     }
