@@ -121,13 +121,15 @@ static void test_weight_gradient_is_the_plain_loop(void) {
   }
 }
 
-static void test_sizes_that_overflow_are_refused(void) {
-  uint64_t bytes = 0;
+static void test_workspaces(void) {
+  uint64_t bytes = 0, longest = 0;
   OPI_ASSERT(!cpu_matmul_dx_workspace(0, &bytes));
-  OPI_ASSERT(!cpu_matmul_dw_workspace(1, INT64_MAX, &bytes));
+  OPI_ASSERT(!cpu_matmul_dw_workspace(0, 1, &bytes));
+  OPI_ASSERT(cpu_matmul_dw_workspace(1, 100000, &bytes)); /* long sums go in pieces */
+  OPI_ASSERT(cpu_matmul_dw_workspace(1, INT64_MAX, &longest));
+  OPI_ASSERT(bytes == longest);
   OPI_ASSERT(!cpu_matmul_dw_workspace(1, -1, &bytes));
 }
 
 OPI_TEST_MAIN("kernel_gradient", OPI_TEST(test_input_gradient_is_the_plain_loop),
-              OPI_TEST(test_weight_gradient_is_the_plain_loop),
-              OPI_TEST(test_sizes_that_overflow_are_refused))
+              OPI_TEST(test_weight_gradient_is_the_plain_loop), OPI_TEST(test_workspaces))
