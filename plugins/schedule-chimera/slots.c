@@ -48,69 +48,99 @@ static share share_of(const chimera *c, uint64_t unit, uint32_t pipeline) {
 
 typedef struct sink {
   const chimera *c;
+  uint64_t period;
   opipe_emit_fn emit;
   void *ctx;
   opipe_error *err;
-  opipe_action action; /* rank, stage and replica of the pass at hand */
 } sink;
 
-/* The pass whose slot is `slot` counted from the first unit's slot 0 of that kind, if there is one:
- * slots lie 2 apart within a unit, units `period` apart. */
-static opipe_status emit_slot(sink *s, uint64_t slot, uint64_t period, bool forward) {
-  const chimera *c = s->c;
-  const share mine = share_of(c, slot / period, s->action.replica);
-  const uint64_t k = slot % period / 2;
-  opipe_status status = OPIPE_OK;
-  if (slot % period % 2 != 0) {
-    return OPIPE_OK;
+/* One pass of one pipeline on a rank: its slots lie 2 apart within a unit, units a period apart. */
+typedef struct lane {
+  uint32_t stage;
+  uint32_t pipeline;
+  bool forward;
+} lane;
+
+static uint64_t first_slot(const chimera *c, const lane *l) {
+  return l->forward ? l->stage : 2 * (uint64_t)c->n_stages - l->stage - 1;
+}
+
+static uint64_t slots_of(const chimera *c, const lane *l, uint64_t unit) {
+  const uint64_t n = share_of(c, unit, l->pipeline).n;
+  return l->forward ? (n + c->per_slot - 1) / c->per_slot : n * c->n_parts;
+}
+
+/* The lane's first slot from `from` on; UINT64_MAX: there is none. A unit has no more micro-batches
+ * than the one before. */
+static uint64_t next_slot(const sink *s, const lane *l, uint64_t from) {
+  const uint64_t first = first_slot(s->c, l);
+  const uint64_t since = from > first ? from - first : 0;
+  const uint64_t unit = since / s->period;
+  const uint64_t k = (since % s->period + 1) / 2;
+  if (k < slots_of(s->c, l, unit)) {
+    return first + unit * s->period + 2 * k;
   }
-  s->action.pass = (uint8_t)(forward ? OPIPE_PASS_FORWARD : OPIPE_PASS_BACKWARD);
-  s->action.part = forward ? 0 : (uint8_t)(k % c->n_parts);
-  const uint64_t first = forward ? k * c->per_slot : k / c->n_parts;
-  const uint64_t n = forward ? c->per_slot : 1;
+  return slots_of(s->c, l, unit + 1) > 0 ? first + (unit + 1) * s->period : UINT64_MAX;
+}
+
+static opipe_status emit_slot(const sink *s, uint32_t rank, const lane *l, uint64_t slot) {
+  const chimera *c = s->c;
+  const uint64_t since = slot - first_slot(c, l);
+  const share mine = share_of(c, since / s->period, l->pipeline);
+  const uint64_t k = since % s->period / 2;
+  const uint64_t first = l->forward ? k * c->per_slot : k / c->n_parts;
+  const uint64_t n = l->forward ? c->per_slot : 1;
+  opipe_status status = OPIPE_OK;
+  opipe_action action;
+  memset(&action, 0, sizeof action);
+  action.rank = rank;
+  action.stage = l->stage;
+  action.replica = (uint16_t)l->pipeline;
+  action.pass = (uint8_t)(l->forward ? OPIPE_PASS_FORWARD : OPIPE_PASS_BACKWARD);
+  action.part = l->forward ? 0 : (uint8_t)(k % c->n_parts);
   for (uint64_t i = first; i < first + n && i < mine.n && status >= 0; ++i) {
-    s->action.microbatch = (uint32_t)(mine.first + i);
-    status = s->emit(s->ctx, &s->action, 1, s->err);
+    action.microbatch = (uint32_t)(mine.first + i);
+    status = s->emit(s->ctx, &action, 1, s->err);
   }
   return status;
 }
 
-static opipe_status emit_rank(sink *s, uint32_t rank, uint64_t n_slots, uint64_t period) {
-  const chimera *c = s->c;
+/* The lanes of a rank: of every pipeline the backward, then the forward. */
+static lane lane_of(const chimera *c, uint32_t rank, uint32_t index) {
+  const lane l = {stage_on(c, rank, index / 2), index / 2, index % 2 == 1};
+  return l;
+}
+
+static opipe_status emit_rank(const sink *s, uint32_t rank) {
+  const uint32_t n_lanes = 2 * s->c->n_pipelines;
   opipe_status status = OPIPE_OK;
-  for (uint64_t slot = 0; slot < n_slots && status >= 0; ++slot) {
-    for (uint32_t pipeline = 0; pipeline < c->n_pipelines && status >= 0; ++pipeline) {
-      const uint32_t stage = stage_on(c, rank, pipeline);
-      const uint64_t backward = 2 * (uint64_t)c->n_stages - stage - 1;
-      s->action.rank = rank;
-      s->action.stage = stage;
-      s->action.replica = (uint16_t)pipeline;
-      if (slot >= backward) {
-        status = emit_slot(s, slot - backward, period, false);
-      }
-      if (slot >= stage && status >= 0) {
-        status = emit_slot(s, slot - stage, period, true);
+  for (uint64_t slot = 0; status >= 0;) {
+    uint64_t next = UINT64_MAX;
+    for (uint32_t i = 0; i < n_lanes; ++i) {
+      const lane l = lane_of(s->c, rank, i);
+      const uint64_t at = next_slot(s, &l, slot);
+      next = at < next ? at : next;
+    }
+    if (next == UINT64_MAX) {
+      break;
+    }
+    for (uint32_t i = 0; i < n_lanes && status >= 0; ++i) {
+      const lane l = lane_of(s->c, rank, i);
+      if (next_slot(s, &l, next) == next) {
+        status = emit_slot(s, rank, &l, next);
       }
     }
+    slot = next + 1;
   }
   return status;
 }
 
 opipe_status chimera_emit(const chimera *c, opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const uint64_t stages = c->n_stages;
-  const uint64_t period = stages + stages * c->per_slot * c->n_parts;
-  const uint64_t size = stages * c->per_slot;
-  const uint64_t n_units = (c->n_microbatches + size - 1) / size;
-  const uint64_t n_slots = (n_units + 1) * period + stages; /* the last backward lies before */
+  const sink s = {c, stages + stages * c->per_slot * c->n_parts, emit, emit_ctx, err};
   opipe_status status = OPIPE_OK;
-  sink s;
-  memset(&s, 0, sizeof s);
-  s.c = c;
-  s.emit = emit;
-  s.ctx = emit_ctx;
-  s.err = err;
   for (uint32_t rank = 0; rank < c->n_stages && status >= 0; ++rank) {
-    status = emit_rank(&s, rank, n_slots, period);
+    status = emit_rank(&s, rank);
   }
   return status;
 }
