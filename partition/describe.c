@@ -51,6 +51,28 @@ static void describe_ranks(opi_text *t, const opi_plan *plan) {
   }
 }
 
+static void describe_training(opi_text *t, const opi_plan *plan) {
+  static const char *const optimizers[] = {"SGD", "Adam", "AdamW"};
+  static const char *const recomputes[] = {"nothing", "whole stages", "blocks", "attention"};
+  if (plan->train == NULL)
+    return;
+  opi_text_printf(
+      t, "training: %s, %u replica%s of each stage, %u slice%s, %s made again%s\n",
+      optimizers[plan->train->optimizer.kind], plan->n_replicas, plan->n_replicas == 1 ? "" : "s",
+      plan->n_slices, plan->n_slices == 1 ? "" : "s", recomputes[plan->train->recompute],
+      plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? ", weights double-buffered" : "");
+  opi_text_puts(t, "rank      gradients    optimizer     versions      stashes\n");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_memory *m = &plan->memory[r];
+    opi_text_printf(t, "%4u   ", r);
+    bytes_text(t, m->gradient_bytes);
+    bytes_text(t, m->optimizer_bytes);
+    bytes_text(t, m->version_bytes);
+    bytes_text(t, m->stash_bytes);
+    opi_text_puts(t, "\n");
+  }
+}
+
 opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx,
                                opipe_error *err) {
   opi_text t;
@@ -65,6 +87,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   }
   opi_text_puts(&t, "\n");
   describe_ranks(&t, plan);
+  describe_training(&t, plan);
   for (uint32_t i = 0; i < plan->n_crossings && i < CROSSINGS_MOST; ++i) {
     opi_text_printf(&t, "cut %u -> %u: ", plan->crossings[i].src_stage,
                     plan->crossings[i].dst_stage);
@@ -74,10 +97,15 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   if (plan->n_crossings > CROSSINGS_MOST)
     opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
   const double bound = plan->bound_ns * plan->n_microbatches;
-  opi_text_printf(&t,
-                  "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
-                  plan->cost_kind == OPI_COST_MEASURED ? "measured nodes" : "device rates",
-                  plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
+  const char *basis = plan->cost_kind == OPI_COST_MEASURED ? "measured nodes" : "device rates";
+  if (plan->train != NULL) {
+    opi_text_printf(&t, "predicted (%s): %.3f ms for one mini-batch, its update left out", basis,
+                    plan->request_ns * 1e-6);
+  } else {
+    opi_text_printf(&t,
+                    "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
+                    basis, plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
+  }
   if (bound > 0) {
     opi_text_printf(&t, "; %.1f %% above the lower bound of %.3f ms",
                     100.0 * (plan->interval_ns / bound - 1.0), bound * 1e-6);

@@ -10,6 +10,7 @@
 #include "partition/cut/batch.h"
 #include "partition/cut/cutting.h"
 #include "partition/json/json.h"
+#include "partition/json/train.h"
 #include "partition/make.h"
 
 static const char *const WHAT = "the plan";
@@ -300,19 +301,19 @@ static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line
                                       uint32_t *io_room) {
   opi_plan *plan = r->plan;
   for (const char *at = line; *at != '\0';) {
-    unsigned stage = 0, microbatch = 0;
+    opipe_action action;
     int used = 0;
-    if (sscanf(at, "%9uF%9u%n", &stage, &microbatch, &used) != 2 ||
-        (at[used] != ' ' && at[used] != '\0')) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.20s' is no forward action",
-                      rank, at);
+    if (!opi_json_read_action(at, &action, &used) ||
+        (plan->train == NULL && action.pass != OPIPE_PASS_FORWARD)) {
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.20s' is no %s", rank, at,
+                      plan->train == NULL ? "forward action" : "action");
     }
     if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + 1,
                         sizeof(opipe_action))) {
       return opi_fail_nomem(r->err, sizeof(opipe_action), "a plan");
     }
-    plan->actions[plan->n_actions++] = (opipe_action){
-        .rank = rank, .stage = stage, .microbatch = microbatch, .pass = OPIPE_PASS_FORWARD};
+    action.rank = rank;
+    plan->actions[plan->n_actions++] = action;
     at += used;
     while (*at == ' ')
       ++at;
@@ -352,6 +353,7 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(read_binding(r));
   OPI_TRY(read_devices(r));
   OPI_TRY(read_schedule(r));
+  OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
   OPI_TRY(opi_json_get_number(r->root, WHAT, "bound_ns", &r->plan->bound_ns, r->err));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));
   r->plan->cost_kind = strcmp(cost, "measured") == 0 ? OPI_COST_MEASURED : OPI_COST_RATES;
@@ -360,6 +362,7 @@ static opipe_status read_all(reader *r) {
                            : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bind(r->plan, r->env->model, r->env->bind, rows, &r->bound, r->err));
   OPI_TRY(read_stages(r));
+  OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
   OPI_TRY(read_actions(r));
   return opi_plan_finish(r->env, r->plan, r->bound, r->plan->transport, r->err);
 }

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "partition/json/json.h"
+#include "partition/json/train.h"
 #include "partition/make.h"
 
 static void write_dims(opi_text *t, const opi_plan *plan) {
@@ -116,8 +117,8 @@ static void write_actions(opi_text *t, const opi_plan *plan) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     opi_text_puts(t, r == 0 ? "\n    \"" : ",\n    \"");
     for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
-      opi_text_printf(t, "%s%uF%u", a == plan->rank_first[r] ? "" : " ", plan->actions[a].stage,
-                      plan->actions[a].microbatch);
+      opi_text_puts(t, a == plan->rank_first[r] ? "" : " ");
+      opi_json_action(t, &plan->actions[a]);
     }
     opi_text_puts(t, "\"");
   }
@@ -131,9 +132,16 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
     opi_text_printf(t,
                     "%s\n    {\"params_bytes\": %" PRIu64 ", \"activation_bytes\": %" PRIu64
                     ", \"workspace_bytes\": %" PRIu64 ", \"boundary_bytes\": %" PRIu64
-                    ", \"total_bytes\": %" PRIu64 ", \"mapped_bytes\": %" PRIu64 "}",
+                    ", \"total_bytes\": %" PRIu64 ", \"mapped_bytes\": %" PRIu64,
                     r == 0 ? "" : ",", m->params_bytes, m->activation_bytes, m->workspace_bytes,
                     m->boundary_bytes, m->total_bytes, m->mapped_bytes);
+    if (plan->train != NULL) {
+      opi_text_printf(t,
+                      ", \"gradient_bytes\": %" PRIu64 ", \"optimizer_bytes\": %" PRIu64
+                      ", \"version_bytes\": %" PRIu64 ", \"stash_bytes\": %" PRIu64,
+                      m->gradient_bytes, m->optimizer_bytes, m->version_bytes, m->stash_bytes);
+    }
+    opi_text_puts(t, "}");
   }
   opi_text_puts(t, "\n  ],\n  \"request_ns\": ");
   opi_json_double(t, plan->request_ns);
@@ -161,6 +169,7 @@ opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ct
                   plan->dropout == OPI_DROPOUT_GRAPH ? "graph" : "off");
   write_devices(&t, plan);
   write_schedule(&t, plan);
+  opi_json_write_train(&t, plan);
   write_stages(&t, plan);
   write_actions(&t, plan);
   write_predictions(&t, plan);

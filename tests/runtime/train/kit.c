@@ -133,6 +133,18 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
   return find_transport(k, id, &k->transport, &k->err);
 }
 
+opipe_status kit_read_plan(kit *k, const char *json, size_t n_bytes) {
+  const opi_bind_options bind = bind_options(k);
+  const opi_plan_env env = {.allocator = opi_allocator_system(),
+                            .plugins = &k->plugins,
+                            .model = k->model,
+                            .bind = &bind,
+                            .now_ns = now_ns};
+  opi_plan_free(k->plan);
+  k->plan = NULL;
+  return opi_plan_read(&env, json, n_bytes, &k->plan, &k->err);
+}
+
 opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {
   const opi_session_env env = {.allocator = opi_allocator_system(),
                                .model = k->model,

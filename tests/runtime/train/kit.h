@@ -47,6 +47,7 @@ typedef struct kit_batch {
 opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tokens);
 void kit_close(kit *k);
 opipe_status kit_plan(kit *k, const kit_case *c);
+opipe_status kit_read_plan(kit *k, const char *json, size_t n_bytes);
 opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session);
 /* Seeded inputs; labels below `n_classes`, some of them -100. */
 opipe_status kit_batch_random(kit *k, const kit_case *c, int64_t n_classes, uint64_t seed,

@@ -59,8 +59,57 @@ static void check(const char *schedule, uint32_t n_ranks, uint32_t m, uint32_t k
       most = k.plan->memory[r].total_bytes;
   }
   opi_session_close(session);
-  (void)most;
+  for (uint32_t r = 0; r < k.plan->n_ranks; ++r) {
+    c.memory_bytes = most;
+    if (k.plan->memory[r].total_bytes != most)
+      continue;
+    OPI_ASSERT_OK(kit_plan(&k, &c), &k.err); /* just enough */
+    c.memory_bytes = most - 1;
+    c.n_stages = 0;
+    if (kit_plan(&k, &c) == OPIPE_E_LIMIT)
+      OPI_ASSERT(strlen(k.err.message) > 10);
+    break;
+  }
   kit_close(&k);
+}
+
+typedef struct sink {
+  char *text;
+  size_t n;
+} sink;
+
+static opipe_status take(void *ctx, const void *data, size_t n) {
+  sink *s = ctx;
+  char *more = realloc(s->text, s->n + n + 1);
+  if (more == NULL)
+    return OPIPE_E_NOMEM;
+  memcpy(more + s->n, data, n);
+  s->text = more;
+  s->n += n;
+  s->text[s->n] = '\0';
+  return OPIPE_OK;
+}
+
+static void test_written_and_read(void) {
+  static const char *const schedules[] = {"gpipe", "zb-h1", "chimera", "zbv"};
+  for (size_t i = 0; i < OPI_COUNT(schedules); ++i) {
+    kit k;
+    sink first = {NULL, 0}, second = {NULL, 0};
+    const char *no_decay[] = {"*bias*"};
+    kit_case c = make_case(schedules[i], 2, 4, OPI_OPT_ADAMW);
+    c.spec.optimizer.no_decay = no_decay;
+    c.spec.optimizer.n_no_decay = 1;
+    OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), 8, 8),
+                        &k.err);
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &first, &k.err), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_read_plan(&k, first.text, first.n), &k.err);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &second, &k.err), &k.err);
+    OPI_ASSERT_STR(second.text, first.text);
+    free(first.text);
+    free(second.text);
+    kit_close(&k);
+  }
 }
 
 static void test_one_stage(void) {
@@ -78,4 +127,4 @@ static void test_uneven_rows(void) {
 }
 
 OPI_TEST_MAIN("training memory", OPI_TEST(test_one_stage), OPI_TEST(test_pipelines),
-              OPI_TEST(test_uneven_rows))
+              OPI_TEST(test_written_and_read), OPI_TEST(test_uneven_rows))

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training plans as JSON: what is trained and how, replicas, versions, times of the three passes.
+ */
+#include "partition/json/train.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "partition/train/model.h"
+
+static const char *const WHAT = "the plan's training";
+enum { COUNT_MOST = 1 << 20 };
+
+static const char *const LOSSES[] = {"output", "ce", "mse", "bce"};
+static const char *const OPTIMIZERS[] = {"sgd", "adam", "adamw"};
+static const char *const RATES[] = {"constant", "linear", "cosine"};
+static const char *const RECOMPUTES[] = {"none", "stage", "block", "attention"};
+
+/* ---- actions ---- */
+
+static const char PASSES[] = {'F', 'I', 'W', 'U', 'B'}; /* by OPIPE_PASS_* */
+
+void opi_json_action(opi_text *t, const opipe_action *a) {
+  const struct {
+    char mark;
+    uint32_t value;
+  } more[] = {
+      {'@', a->replica}, {'.', a->slice}, {'/', a->part}, {'~', a->version}, {'!', a->flags}};
+  opi_text_printf(t, "%u%c%u", a->stage, PASSES[a->pass < sizeof PASSES ? a->pass : 3],
+                  a->microbatch);
+  for (size_t i = 0; i < OPI_COUNT(more); ++i) {
+    if (more[i].value != 0)
+      opi_text_printf(t, "%c%u", more[i].mark, more[i].value);
+  }
+}
+
+static bool set_more(opipe_action *a, char mark, unsigned value) {
+  switch (mark) {
+    case '@':
+      a->replica = (uint16_t)value;
+      return value <= UINT16_MAX;
+    case '.':
+      a->slice = (uint16_t)value;
+      return value <= UINT16_MAX;
+    case '/':
+      a->part = (uint8_t)value;
+      return value <= UINT8_MAX;
+    case '~':
+      a->version = (uint16_t)value;
+      return value <= UINT16_MAX;
+    case '!':
+      a->flags = value;
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool opi_json_read_action(const char *text, opipe_action *out, int *out_used) {
+  unsigned stage = 0, microbatch = 0, value = 0;
+  char pass = 0, mark = 0;
+  int used = 0, at = 0;
+  if (sscanf(text, "%9u%c%9u%n", &stage, &pass, &microbatch, &at) != 3)
+    return false;
+  const char *found = memchr(PASSES, pass, sizeof PASSES);
+  if (found == NULL || pass == 'U')
+    return false;
+  *out =
+      (opipe_action){.stage = stage, .microbatch = microbatch, .pass = (uint8_t)(found - PASSES)};
+  while (text[at] != '\0' && text[at] != ' ') {
+    if (sscanf(text + at, "%c%9u%n", &mark, &value, &used) != 2 || !set_more(out, mark, value))
+      return false;
+    at += used;
+  }
+  *out_used = at;
+  return true;
+}
+
+/* ---- writing ---- */
+
+static void write_optimizer(opi_text *t, const opi_optimizer *o) {
+  const struct {
+    const char *name;
+    double value;
+  } numbers[] = {{"lr", o->lr},
+                 {"momentum", o->momentum},
+                 {"beta1", o->beta1},
+                 {"beta2", o->beta2},
+                 {"epsilon", o->epsilon},
+                 {"decay", o->decay},
+                 {"clip_norm", o->clip_norm}};
+  opi_text_printf(t,
+                  "    \"optimizer\": {\"kind\": \"%s\", \"nesterov\": %u, \"eps_inner\": %u, "
+                  "\"rate\": \"%s\", \"warmup\": %" PRIu64 ", \"total\": %" PRIu64
+                  ", \"loss_scaling\": %u",
+                  OPTIMIZERS[o->kind], o->nesterov, o->eps_inner, RATES[o->lr_schedule],
+                  o->warmup_steps, o->total_steps, o->loss_scaling);
+  for (size_t i = 0; i < OPI_COUNT(numbers); ++i) {
+    opi_text_printf(t, ", \"%s\": ", numbers[i].name);
+    opi_json_double(t, numbers[i].value);
+  }
+  opi_text_puts(t, ", \"no_decay\": [");
+  for (uint32_t i = 0; i < o->n_no_decay; ++i) {
+    opi_text_puts(t, i == 0 ? "" : ", ");
+    opi_text_json(t, o->no_decay[i]);
+  }
+  opi_text_puts(t, "]},\n");
+}
+
+static void write_loss(opi_text *t, const opi_train_spec *spec) {
+  opi_text_printf(
+      t, "    \"loss\": {\"kind\": \"%s\", \"shift\": %u, \"ignore\": %" PRId64 ", \"smoothing\": ",
+      LOSSES[spec->loss.kind], spec->loss.shift, spec->loss.ignore);
+  opi_json_double(t, spec->loss.smoothing);
+  if (spec->loss.output != NULL) {
+    opi_text_puts(t, ", \"output\": ");
+    opi_text_json(t, spec->loss.output);
+  }
+  if (spec->loss.labels != NULL) {
+    opi_text_puts(t, ", \"labels\": ");
+    opi_text_json(t, spec->loss.labels);
+  }
+  opi_text_puts(t, "},\n    \"trainable\": [");
+  for (uint32_t i = 0; i < spec->n_globs; ++i) {
+    opi_text_puts(t, i == 0 ? "[" : ", [");
+    opi_text_json(t, spec->globs[i].pattern);
+    opi_text_puts(t, spec->globs[i].trainable ? ", true]" : ", false]");
+  }
+  opi_text_puts(t, "],\n");
+}
+
+static void write_numbers(opi_text *t, const char *name, const double *numbers, uint32_t n) {
+  opi_text_printf(t, ",\n    \"%s\": [", name);
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_text_puts(t, i == 0 ? "" : ", ");
+    opi_json_double(t, numbers[i]);
+  }
+  opi_text_puts(t, "]");
+}
+
+static void write_counts(opi_text *t, const char *name, const uint32_t *counts, uint32_t n) {
+  opi_text_printf(t, ",\n    \"%s\": [", name);
+  for (uint32_t i = 0; counts != NULL && i < n; ++i)
+    opi_text_printf(t, "%s%u", i == 0 ? "" : ", ", counts[i]);
+  opi_text_puts(t, "]");
+}
+
+void opi_json_write_train(opi_text *t, const opi_plan *plan) {
+  const opi_train_spec *spec = plan->train;
+  if (spec == NULL)
+    return;
+  opi_text_puts(t, "  \"training\": {\n");
+  write_loss(t, spec);
+  write_optimizer(t, &spec->optimizer);
+  opi_text_printf(t,
+                  "    \"recompute\": \"%s\",\n    \"compute\": %u,\n    \"copies\": %u,\n"
+                  "    \"seed\": \"%" PRIu64
+                  "\",\n    \"replicas\": %u,\n    \"slices\": %u,\n"
+                  "    \"parts\": %u,\n    \"versions\": %u,\n    \"sync\": %u",
+                  RECOMPUTES[spec->recompute], spec->compute, spec->replicas, spec->seed,
+                  plan->n_replicas, plan->n_slices, plan->n_parts, plan->versions, plan->sync);
+  write_counts(t, "ranks", plan->instance_rank, plan->n_stages * plan->n_replicas);
+  write_counts(t, "slice_lengths", plan->slice_lengths, plan->n_slices);
+  write_numbers(t, "input_ns", plan->input_ns, plan->n_stages);
+  write_numbers(t, "weight_ns", plan->weight_ns, plan->n_stages);
+  opi_text_puts(t, "\n  },\n");
+}
+
+/* ---- reading ---- */
+
+static opipe_status read_choice(const json_t *object, const char *name, const char *const *choices,
+                                uint32_t n, uint32_t *out, opipe_error *err) {
+  const char *text = NULL;
+  OPI_TRY(opi_json_get_string(object, WHAT, name, &text, err));
+  for (*out = 0; *out < n; ++*out) {
+    if (strcmp(choices[*out], text) == 0)
+      return OPIPE_OK;
+  }
+  return opi_fail(err, OPIPE_E_INVALID, "%s: %s is '%.40s'", WHAT, name, text);
+}
+
+static opipe_status read_u32(const json_t *object, const char *name, uint32_t max, uint32_t *out,
+                             opipe_error *err) {
+  uint64_t value = 0;
+  OPI_TRY(opi_json_get_u64(object, WHAT, name, max, &value, err));
+  *out = (uint32_t)value;
+  return OPIPE_OK;
+}
+
+static opipe_status read_loss(const json_t *root, opi_train_spec *spec, opipe_error *err) {
+  const json_t *loss = json_object_get(root, "loss");
+  const json_t *ignore = json_object_get(loss, "ignore");
+  if (!json_is_integer(ignore))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss\" wants an integer \"ignore\"", WHAT);
+  OPI_TRY(read_choice(loss, "kind", LOSSES, OPI_COUNT(LOSSES), &spec->loss.kind, err));
+  OPI_TRY(read_u32(loss, "shift", 1, &spec->loss.shift, err));
+  OPI_TRY(opi_json_get_number(loss, WHAT, "smoothing", &spec->loss.smoothing, err));
+  spec->loss.ignore = json_integer_value(ignore);
+  spec->loss.output = json_string_value(json_object_get(loss, "output"));
+  spec->loss.labels = json_string_value(json_object_get(loss, "labels"));
+  return OPIPE_OK;
+}
+
+static opipe_status read_optimizer(const json_t *root, opi_arena *scratch, opi_optimizer *o,
+                                   opipe_error *err) {
+  const json_t *object = json_object_get(root, "optimizer"), *globs = NULL;
+  const struct {
+    const char *name;
+    double *value;
+  } numbers[] = {{"lr", &o->lr},
+                 {"momentum", &o->momentum},
+                 {"beta1", &o->beta1},
+                 {"beta2", &o->beta2},
+                 {"epsilon", &o->epsilon},
+                 {"decay", &o->decay},
+                 {"clip_norm", &o->clip_norm}};
+  OPI_TRY(read_choice(object, "kind", OPTIMIZERS, OPI_COUNT(OPTIMIZERS), &o->kind, err));
+  OPI_TRY(read_choice(object, "rate", RATES, OPI_COUNT(RATES), &o->lr_schedule, err));
+  OPI_TRY(read_u32(object, "nesterov", 1, &o->nesterov, err));
+  OPI_TRY(read_u32(object, "eps_inner", 1, &o->eps_inner, err));
+  OPI_TRY(read_u32(object, "loss_scaling", 1, &o->loss_scaling, err));
+  OPI_TRY(opi_json_get_u64(object, WHAT, "warmup", INT64_MAX, &o->warmup_steps, err));
+  OPI_TRY(opi_json_get_u64(object, WHAT, "total", INT64_MAX, &o->total_steps, err));
+  for (size_t i = 0; i < OPI_COUNT(numbers); ++i)
+    OPI_TRY(opi_json_get_number(object, WHAT, numbers[i].name, numbers[i].value, err));
+  OPI_TRY(opi_json_get_array(object, WHAT, "no_decay", &globs, err));
+  const char **list = OPI_ARENA_ARRAY(scratch, const char *, json_array_size(globs));
+  if (list == NULL)
+    return opi_fail_nomem(err, json_array_size(globs), "a plan");
+  for (size_t i = 0; i < json_array_size(globs); ++i) {
+    list[o->n_no_decay] = json_string_value(json_array_get(globs, i));
+    if (list[o->n_no_decay++] == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"no_decay\" must hold strings", WHAT);
+  }
+  o->no_decay = list;
+  return OPIPE_OK;
+}
+
+static opipe_status read_globs(const json_t *root, opi_arena *scratch, opi_train_spec *spec,
+                               opipe_error *err) {
+  const json_t *list = NULL;
+  OPI_TRY(opi_json_get_array(root, WHAT, "trainable", &list, err));
+  const size_t n = json_array_size(list);
+  opi_train_glob *globs = OPI_ARENA_ARRAY(scratch, opi_train_glob, n);
+  if (globs == NULL)
+    return opi_fail_nomem(err, n * sizeof *globs, "a plan");
+  for (size_t i = 0; i < n; ++i) {
+    const json_t *pair = json_array_get(list, i);
+    globs[i] = (opi_train_glob){.pattern = json_string_value(json_array_get(pair, 0)),
+                                .trainable = json_is_true(json_array_get(pair, 1))};
+    if (globs[i].pattern == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"trainable\" must hold [glob, boolean]", WHAT);
+  }
+  spec->globs = globs;
+  spec->n_globs = (uint32_t)n;
+  return OPIPE_OK;
+}
+
+static opipe_status read_spec(const json_t *root, opi_plan *plan, opi_arena *scratch,
+                              opipe_error *err) {
+  opi_train_spec spec = {.n_globs = 0};
+  const char *seed = NULL;
+  int64_t number = 0;
+  OPI_TRY(read_loss(root, &spec, err));
+  OPI_TRY(read_globs(root, scratch, &spec, err));
+  OPI_TRY(read_optimizer(root, scratch, &spec.optimizer, err));
+  OPI_TRY(read_choice(root, "recompute", RECOMPUTES, OPI_COUNT(RECOMPUTES), &spec.recompute, err));
+  OPI_TRY(read_u32(root, "compute", 64, &spec.compute, err));
+  OPI_TRY(read_u32(root, "copies", COUNT_MOST, &spec.replicas, err));
+  OPI_TRY(opi_json_get_string(root, WHAT, "seed", &seed, err));
+  if (!opi_parse_int(seed, 0, INT64_MAX, &number))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: the seed is '%.40s'", WHAT, seed);
+  spec.seed = (uint64_t)number;
+  return opi_train_spec_copy(plan, &spec, err);
+}
+
+opipe_status opi_json_read_train(const json_t *root, opi_plan *plan, opipe_error *err) {
+  const json_t *training = json_object_get(root, "training");
+  opi_arena scratch;
+  if (training == NULL)
+    return OPIPE_OK;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  const opipe_status status = read_spec(training, plan, &scratch, err);
+  opi_arena_release(&scratch);
+  plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
+  return status;
+}
+
+static opipe_status read_counts(const json_t *object, const char *name, opi_plan *plan, size_t n,
+                                uint32_t max, uint32_t **out, opipe_error *err) {
+  const json_t *list = NULL;
+  OPI_TRY(opi_json_get_array(object, WHAT, name, &list, err));
+  *out = NULL;
+  if (json_array_size(list) == 0)
+    return OPIPE_OK;
+  if (json_array_size(list) != n)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers, %zu are wanted", WHAT, name,
+                    json_array_size(list), n);
+  *out = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
+  if (*out == NULL)
+    return opi_fail_nomem(err, n * sizeof **out, "a plan");
+  for (size_t i = 0; i < n; ++i) {
+    const json_int_t value = json_integer_value(json_array_get(list, i));
+    if (!json_is_integer(json_array_get(list, i)) || value < 0 || value > (json_int_t)max)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must hold integers up to %u", WHAT, name,
+                      max);
+    (*out)[i] = (uint32_t)value;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status read_times(const json_t *object, const char *name, opi_plan *plan, double **out,
+                               opipe_error *err) {
+  const json_t *list = NULL;
+  OPI_TRY(opi_json_get_array(object, WHAT, name, &list, err));
+  if (json_array_size(list) != plan->n_stages)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers for %u stages", WHAT, name,
+                    json_array_size(list), plan->n_stages);
+  *out = OPI_ARENA_ARRAY(&plan->arena, double, plan->n_stages);
+  if (*out == NULL)
+    return opi_fail_nomem(err, plan->n_stages * sizeof **out, "a plan");
+  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    (*out)[s] = json_number_value(json_array_get(list, s));
+  return OPIPE_OK;
+}
+
+opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_error *err) {
+  const json_t *t = json_object_get(root, "training");
+  if (t == NULL)
+    return OPIPE_OK;
+  OPI_TRY(read_u32(t, "replicas", COUNT_MOST, &plan->n_replicas, err));
+  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
+  OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
+  OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->versions, err));
+  OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->sync, err));
+  if (plan->n_replicas == 0 || (uint64_t)plan->n_replicas * plan->n_stages > COUNT_MOST)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %u replicas of %u stages", WHAT, plan->n_replicas,
+                    plan->n_stages);
+  OPI_TRY(read_counts(t, "ranks", plan, (size_t)plan->n_replicas * plan->n_stages,
+                      plan->n_ranks - 1, &plan->instance_rank, err));
+  if (plan->instance_rank == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"ranks\" is empty", WHAT);
+  OPI_TRY(
+      read_counts(t, "slice_lengths", plan, plan->n_slices, COUNT_MOST, &plan->slice_lengths, err));
+  OPI_TRY(read_times(t, "input_ns", plan, &plan->input_ns, err));
+  return read_times(t, "weight_ns", plan, &plan->weight_ns, err);
+}
