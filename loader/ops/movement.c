@@ -476,7 +476,7 @@ static const opi_op ops[] = {
     {"Split", "", 1, 27, 1, 2, 1, 255, lift_split, infer_split, opi_work_move, carry_split,
      opi_gradient_split, 0x2},
     {"Pad", "", 1, 27, 1, 4, 1, 1, lift_pad, infer_pad, opi_work_move, carry_pad, opi_gradient_pad,
-     0xe},
+     0xa},
     {"Trilu", "", 14, 27, 1, 2, 1, 1, lift_trilu, infer_trilu, opi_work_move, carry_trilu,
      opi_gradient_trilu, 0x2},
 };

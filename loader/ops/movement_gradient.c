@@ -161,6 +161,24 @@ static opipe_status fold_axis(opi_grad *g, const opi_node *node, int64_t axis, i
   return opi_grad_own(g, "GatherGrad", in, 2, &attrs, io_dx, err);
 }
 
+/* The fill: the sum of dY where it stands. */
+static opipe_status give_fill(opi_grad *g, const opi_node *node, opipe_error *err) {
+  const uint32_t dy = opi_grad_of(g, node, 0);
+  uint32_t in[3] = {OPIPE_NONE, node->in[1], OPIPE_NONE}, filled, d;
+  int64_t axes[OPIPE_MAX_RANK];
+  opi_attrs attrs = {.n = 0};
+  const uint32_t rank = (uint32_t)opi_b_value(g->builder, dy)->rank;
+  for (uint32_t a = 0; a < rank; ++a)
+    axes[a] = a;
+  OPI_TRY(opi_grad_zeros(g, node->in[0], &in[0], err));
+  OPI_TRY(opi_grad_const(g, dy, 1, &in[2], err));
+  opi_attrs_string(&attrs, "mode", "constant");
+  OPI_TRY(opi_k_one(g->builder, "Pad", 0, in, 3, &attrs, &filled, err));
+  OPI_TRY(opi_b_op2(g->builder, "Mul", filled, dy, &d, err));
+  OPI_TRY(opi_k_reduce(g->builder, "ReduceSum", 0, d, axes, rank, false, &d, err));
+  return opi_grad_give(g, node, 2, d, err);
+}
+
 opipe_status opi_gradient_pad(opi_grad *g, const opi_node *node, opipe_error *err) {
   const opi_value x = *opi_b_value(g->builder, node->in[0]);
   const uint32_t rank = (uint32_t)x.rank;
@@ -171,6 +189,8 @@ opipe_status opi_gradient_pad(opi_grad *g, const opi_node *node, opipe_error *er
   if (strcmp(opi_attr_string(node, "mode", "constant"), "constant") == 0) {
     for (uint32_t i = 0; i < 2 * rank; ++i)
       back[i] = -pads[i];
+    if (opi_grad_wants(g, node, 2))
+      OPI_TRY(give_fill(g, node, err));
     OPI_TRY(pad(g, dx, back, rank, &dx, err));
     return opi_grad_give(g, node, 0, dx, err);
   }
