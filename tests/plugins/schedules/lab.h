@@ -46,8 +46,7 @@ static uint64_t lab_live_bytes; /* of plugins, so that what they leave behind is
 static inline void *lab_realloc(void *ctx, void *ptr, size_t old_size, size_t size, size_t align) {
   (void)ctx;
   (void)align;
-  lab_live_bytes += size;
-  lab_live_bytes -= ptr == NULL ? 0 : old_size;
+  (void)__atomic_add_fetch(&lab_live_bytes, size - (ptr == NULL ? 0 : old_size), __ATOMIC_RELAXED);
   if (size == 0) {
     free(ptr);
     return NULL;
