@@ -234,7 +234,7 @@ static void test_auto_keeps_its_limit(void) {
     for (size_t k = 0; k < sizeof limits / sizeof limits[0]; ++k) {
       const lab_request q = {"zb-auto", "memory", limits[k], OPIPE_MODE_TRAIN, p, 0, m, &u.costs};
       const lab_times t = lab_simulate(&q);
-      if (t.peak_most > atof(limits[k]) * one_f_one_b(&u, p, m) + 1e-6)
+      if (t.peak_most > strtod(limits[k], NULL) * one_f_one_b(&u, p, m) + 1e-6)
         OPI_FAIL("%u ranks, %u micro-batches, memory=%s: keeps %.0f", p, m, limits[k], t.peak_most);
       if (k != 1)
         before = t.makespan < before ? t.makespan : before;
