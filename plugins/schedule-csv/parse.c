@@ -195,11 +195,10 @@ static opipe_status read_pair(reader *r, opipe_error *err) {
 }
 
 static opipe_status read_row(reader *r, opipe_error *err) {
-  r->step = 0;
   r->has_again = false;
   while (*r->at != '\0' && *r->at != '\n') {
-    if (ends_cell(*r->at)) {
-      ++r->at;
+    if (ends_cell(*r->at) || (*r->at == '-' && ends_cell(r->at[1]))) {
+      ++r->at; /* idle, or between cells */
       continue;
     }
     opipe_action action;
@@ -227,21 +226,66 @@ static bool only_blanks(const char *text) {
   return text[strspn(text, " \t\r\n")] == '\0';
 }
 
+/* "rank 2:" in front of a row must name the row. */
+static opipe_status read_label(reader *r, opipe_error *err) {
+  uint32_t n = 0;
+  r->cell = r->at;
+  r->step = 0;
+  if (strncmp(r->at, "rank ", 5) != 0) {
+    return OPIPE_OK;
+  }
+  r->at += 5;
+  if (!number(r, STAGES_MOST, &n) || n != r->rank || *r->at != ':') {
+    return refuse(r, err, "does not begin with the number of its row");
+  }
+  ++r->at;
+  return OPIPE_OK;
+}
+
+/* "#key=value key=value" */
+static opipe_status read_header(reader *r, csv_head *head, opipe_error *err) {
+  static const char *const syncs[] = {"sync=end", "sync=eager", "sync=eager-opt"};
+  const size_t n = strcspn(r->at, "\r\n");
+  for (size_t i = 1; i < n;) {
+    const size_t length = strcspn(r->at + i, " \t\r\n");
+    const char *key = r->at + i;
+    bool known = false;
+    for (uint32_t k = 0; k < 3; ++k) {
+      if (length == strlen(syncs[k]) && strncmp(key, syncs[k], length) == 0) {
+        head->sync = k;
+        known = true;
+      }
+    }
+    if (!known && (strncmp(key, "sync=", 5) == 0 || strncmp(key, "shares=", 7) == 0)) {
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "schedule 'csv': the header's %.*s is not executed from a text",
+                        (int)(length < SHOWN ? length : SHOWN), key);
+    }
+    i += length + 1;
+  }
+  r->at += n;
+  return OPIPE_OK;
+}
+
 opipe_status csv_parse(const char *text, uint32_t dialect, csv_visit_fn visit, void *ctx,
-                       uint32_t *out_rows, opipe_error *err) {
+                       csv_head *out_head, opipe_error *err) {
   reader r = {.at = text, .cell = text, .dialect = dialect, .visit = visit, .ctx = ctx};
+  out_head->sync = OPIPE_SYNC_END;
   while (!only_blanks(r.at)) {
+    opipe_status status = OPIPE_OK;
     if (*r.at == '#') {
+      status = read_header(&r, out_head, err);
       r.at += strcspn(r.at, "\n");
     } else {
-      const opipe_status status = read_row(&r, err);
-      if (status < 0) {
-        return status;
-      }
+      status = read_label(&r, err);
+      status = status < 0 ? status : read_row(&r, err);
       ++r.rank;
+    }
+    if (status < 0) {
+      return status;
     }
     r.at += *r.at == '\n';
   }
-  *out_rows = r.rank;
+  out_head->rows = r.rank;
   return OPIPE_OK;
 }

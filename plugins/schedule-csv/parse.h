@@ -7,7 +7,9 @@
  *           SEND_F RECV_F SEND_B RECV_B REDUCE REDUCE_GRAD STEP FREE are passed over: the library
  *           places them; UNSHARD RESHARD OFFLOAD RELOAD are refused
  *
- * Lines that begin with '#' are no rows, empty lines at the end neither. The text is hostile.
+ * A row may begin with its number, as "rank 2:"; a cell '-' is idle too. Lines that begin with '#'
+ * are no rows (of their keys, sync= is heeded), empty lines at the end neither. The text is
+ * hostile.
  */
 #ifndef OPIPE_SCHEDULE_CSV_PARSE_H
 #define OPIPE_SCHEDULE_CSV_PARSE_H
@@ -20,9 +22,14 @@ enum { CSV_B_IS_WHOLE = 0, CSV_B_IS_INPUT = 1 };
 typedef opipe_status (*csv_visit_fn)(void *ctx, const opipe_action *action, uint32_t step,
                                      opipe_error *err);
 
+typedef struct csv_head {
+  uint32_t rows; /* ranks */
+  uint32_t sync; /* OPIPE_SYNC_* */
+} csv_head;
+
 /* Calls `visit` for every compute action in order; `step` counts the row's actions of all kinds.
- * *out_rows: ranks. Errors: INVALID with rank, step and cell; what visit returns below zero. */
+ * Errors: INVALID with rank, step and cell; what visit returns below zero. */
 opipe_status csv_parse(const char *text, uint32_t dialect, csv_visit_fn visit, void *ctx,
-                       uint32_t *out_rows, opipe_error *err);
+                       csv_head *out_head, opipe_error *err);
 
 #endif /* OPIPE_SCHEDULE_CSV_PARSE_H */

@@ -86,12 +86,12 @@ static opipe_status check_request(const opipe_layout_request *request, const ext
 
 static opipe_status settle_all(const char *text, uint32_t dialect, opipe_layout *layout,
                                opipe_error *err) {
-  uint32_t rows = 0;
+  csv_head head = {0};
   const uint32_t n = layout->n_stages * layout->n_replicas;
   for (uint32_t i = 0; i < n; ++i) {
     layout->instance_rank[i] = OPIPE_NONE;
   }
-  const opipe_status status = csv_parse(text, dialect, settle, layout, &rows, err);
+  const opipe_status status = csv_parse(text, dialect, settle, layout, &head, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {
     if (layout->instance_rank[i] == OPIPE_NONE) {
       return opipe_fail(err, OPIPE_E_INVALID,
@@ -116,26 +116,27 @@ static opipe_status list_options(opipe_instance *self, const opipe_schedule_opti
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
                             opipe_layout *io_layout, opipe_error *err) {
   const char *text = NULL;
-  uint32_t dialect = 0, rows = 0;
+  uint32_t dialect = 0;
+  csv_head head = {0};
   extent e = {0};
   (void)self;
   opipe_status status = read_settings(request->settings, request->n_settings, &text, &dialect, err);
   if (status >= 0) {
-    status = csv_parse(text, dialect, measure, &e, &rows, err);
+    status = csv_parse(text, dialect, measure, &e, &head, err);
   }
   if (status >= 0) {
-    status = check_request(request, &e, rows, err);
+    status = check_request(request, &e, head.rows, err);
   }
   if (status < 0) {
     return status;
   }
-  io_layout->n_ranks = rows;
+  io_layout->n_ranks = head.rows;
   io_layout->n_stages = e.stages;
   io_layout->n_replicas = e.replicas;
   io_layout->n_slices = e.slices;
   io_layout->n_parts = e.parts;
   io_layout->versions = e.versions ? OPIPE_VERSIONS_DOUBLE_BUFFERED : OPIPE_VERSIONS_ONE;
-  io_layout->sync = OPIPE_SYNC_END;
+  io_layout->sync = head.sync;
   io_layout->in_flight = 0;
   io_layout->slice_lengths = NULL;
   if ((uint64_t)e.stages * e.replicas > io_layout->instance_room) {
@@ -168,12 +169,13 @@ static opipe_status hand_on(void *ctx, const opipe_action *action, uint32_t step
 static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *problem,
                          opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const char *text = NULL;
-  uint32_t dialect = 0, rows = 0;
+  uint32_t dialect = 0;
+  csv_head head = {0};
   sink s = {problem, emit, emit_ctx};
   (void)self;
   const opipe_status status =
       read_settings(problem->settings, problem->n_settings, &text, &dialect, err);
-  return status < 0 ? status : csv_parse(text, dialect, hand_on, &s, &rows, err);
+  return status < 0 ? status : csv_parse(text, dialect, hand_on, &s, &head, err);
 }
 
 static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,

@@ -134,6 +134,21 @@ static void test_records(void) {
   lab_end(&o);
 }
 
+static void test_text_form(void) {
+  static lab_order o;
+  static const char text[] =
+      "#onnx-pipe-schedule v1\n"
+      "#ranks=2 stages=2 mode=train versions=one sync=eager-opt\n#place=0,1\n"
+      "rank 0: 0F0 0SEND_F0 - 0RECV_B0 0B0 0FREE0 0REDUCE STEP\nrank 1: - 1RECV_F0 1F0 1B0 "
+      "1SEND_B0\n";
+  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 2, 2, 1, &o), &lab_err);
+  OPI_ASSERT_INT(o.layout.sync, OPIPE_SYNC_EAGER_OPT);
+  OPI_ASSERT_INT(o.n, 4);
+  const lab_times t = lab_run(&o, NULL);
+  OPI_ASSERT_INT(t.n_left + t.n_wrong + t.n_missing, 0);
+  lab_end(&o);
+}
+
 static void test_old_dialect(void) {
   static lab_order o;
   static const opipe_schedule_setting settings[] = {{"text", "0F0,0B0,0W0,0F1,0BW1\n"},
@@ -216,6 +231,10 @@ static void test_refusals(void) {
       {"0R0", "ends a row whose R has no backward"},
       {"0R0 0F0", "follows an R of something else"},
       {"0R0 0B1", "follows an R of something else"},
+      {"rank 1: 0F0", "does not begin with the number of its row"},
+      {"rank x: 0F0", "does not begin with the number of its row"},
+      {"#onnx-pipe-schedule v1\n#sync=never\n0F0", "the header's sync=never"},
+      {"#shares=1,2 sync=end\n0F0", "the header's shares=1,2"},
       {"0R0 0R0", "follows an R of something else"},
       {"0F0\n\n0F0", "the text has 3"} /* an empty line between is a rank */,
   };
@@ -246,5 +265,5 @@ static void test_noise(void) {
 
 OPI_TEST_MAIN("written schedules", OPI_TEST(test_tables), OPI_TEST(test_sharded_tables_are_refused),
               OPI_TEST(test_marks), OPI_TEST(test_instances), OPI_TEST(test_records),
-              OPI_TEST(test_old_dialect), OPI_TEST(test_forward_form), OPI_TEST(test_refusals),
-              OPI_TEST(test_noise))
+              OPI_TEST(test_text_form), OPI_TEST(test_old_dialect), OPI_TEST(test_forward_form),
+              OPI_TEST(test_refusals), OPI_TEST(test_noise))
