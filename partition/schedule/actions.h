@@ -34,6 +34,8 @@ enum {
   OPI_DO_RESHARD,
   OPI_DO_OFFLOAD,
   OPI_DO_RELOAD,
+  OPI_DO_IDLE, /* an empty cell of a table aligned in time: a slot for the passes that count slots,
+                  nothing to a rank */
   OPI_DO_KINDS
 };
 
@@ -99,6 +101,10 @@ opipe_status opi_do_list_from_records(const opi_problem *problem, const opipe_ac
                                       opi_do_list **out_list, opipe_error *err);
 /* The chain 0 -> 1 -> ... into edges [n_stages - 1]. */
 void opi_edges_chain(opi_stage_edge *edges, uint32_t n_stages);
+/* Without the actions of one kind. */
+opipe_status opi_do_list_without(const opi_do_list *list, uint32_t kind,
+                                 const opipe_allocator *allocator, opi_do_list **out_list,
+                                 opipe_error *err);
 bool opi_do_is_compute(uint32_t kind); /* F B I W R */
 bool opi_do_is_message(uint32_t kind); /* SEND_x RECV_x */
 const char *opi_do_kind_name(uint32_t kind);
@@ -124,7 +130,7 @@ opipe_status opi_pass_messages(const opi_problem *problem, const opi_do_list *li
                                const opipe_allocator *allocator, opi_do_list **out_list,
                                opipe_error *err);
 /* Receives moved to just before the (depth - 1)-th compute in front of their consumer; depth >= 1,
- * 1: just before it. */
+ * 1: just before it. The lower rank of a pair never moves one behind its own send to the other. */
 opipe_status opi_pass_defer(const opi_problem *problem, const opi_do_list *list, uint32_t depth,
                             const opipe_allocator *allocator, opi_do_list **out_list,
                             opipe_error *err);

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Is a compute order whole? Every unit exactly once per pass, at home, in an order that its own
+ * rank can keep. What other ranks must have done is the proof's matter.
+ *
+ * In a double-buffered body a flagged forward belongs to the next mini-batch: what reads it without
+ * the flag finds it done by the body before.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "partition/schedule/passes.h"
+
+/* Bits of a unit: passes done so far in list order, and what the whole list holds. */
+enum { DONE_F = 1, DONE_I = 2, DONE_W = 4, NEXT_F = 8 };
+
+typedef struct checker {
+  const opi_problem *problem;
+  const opi_do_list *list;
+  opi_index index;
+  uint8_t *marks; /* [n_units] */
+  uint32_t rank, item;
+  opipe_error *err;
+} checker;
+
+OPIPE_PRINTF(2, 3) static opipe_status refuse(const checker *c, const char *fmt, ...) {
+  char why[256];
+  const opi_place place = opi_place_of(c->problem, c->list, c->rank, c->item);
+  va_list args;
+  va_start(args, fmt);
+  (void)vsnprintf(why, sizeof why, fmt, args);
+  va_end(args);
+  return opi_fail(c->err, OPIPE_E_INVALID, "%s: %s", place.text, why);
+}
+
+static opipe_status check_range(const checker *c, const opi_do *a) {
+  const opi_problem *p = c->problem;
+  if (a->stage >= p->n_stages || a->microbatch >= p->n_microbatches || a->slice >= p->n_slices ||
+      a->part >= p->n_parts || a->replica >= p->n_replicas) {
+    return refuse(c,
+                  "stage %u of %u, micro-batch %u of %u, slice %u of %u, part %u of %u, replica %u "
+                  "of %u",
+                  a->stage, p->n_stages, a->microbatch, p->n_microbatches, a->slice, p->n_slices,
+                  a->part, p->n_parts, a->replica, p->n_replicas);
+  }
+  if ((a->kind == OPI_DO_F || a->kind == OPI_DO_R) && a->part != 0)
+    return refuse(c, "a forward has no part %u", a->part);
+  if (p->mode == OPIPE_MODE_FORWARD && a->kind != OPI_DO_F)
+    return refuse(c, "a backward in a forward-only schedule");
+  if ((a->flags & OPIPE_ACTION_NEXT_STEP) != 0 &&
+      (p->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED || a->kind != OPI_DO_F))
+    return refuse(c, "only forwards under double-buffered weights can be of the next mini-batch");
+  if (a->version != 0 && p->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED)
+    return refuse(c, "weight version %u, but there is only the newest", a->version);
+  const uint32_t home = opi_problem_rank(p, a->stage, a->replica);
+  if (home == OPIPE_NONE)
+    return refuse(c, "stage %u has no replica %u", a->stage, a->replica);
+  if (home != c->rank)
+    return refuse(c, "stage %u, replica %u lives on rank %u", a->stage, a->replica, home);
+  const uint32_t known = c->index.replica[(size_t)a->stage * p->n_microbatches + a->microbatch];
+  if (p->stage_shares == NULL ? known != a->replica : a->replica >= p->stage_shares[a->stage])
+    return refuse(c, "micro-batch %u passes stage %u in replica %u", a->microbatch, a->stage,
+                  p->stage_shares == NULL ? known : p->stage_shares[a->stage] - 1);
+  return OPIPE_OK;
+}
+
+static uint8_t *unit_of(const checker *c, const opi_do *a, uint32_t slice, uint32_t part) {
+  return &c->marks[opi_unit(&c->index, a->stage, a->replica, a->microbatch, slice, part)];
+}
+
+/* Is the forward of `slice` done for an action that is `flagged` or not? */
+static bool forward_done(const checker *c, const opi_do *a, uint32_t slice, bool flagged) {
+  const uint8_t marks = *unit_of(c, a, slice, 0);
+  return (marks & NEXT_F) != 0 ? !flagged || (marks & DONE_F) != 0
+                               : !flagged && (marks & DONE_F) != 0;
+}
+
+static opipe_status check_forward(const checker *c, const opi_do *a) {
+  uint8_t *unit = unit_of(c, a, a->slice, 0);
+  if ((*unit & DONE_F) != 0)
+    return refuse(c, "it is there twice");
+  if (a->slice > 0 && !forward_done(c, a, a->slice - 1u, (a->flags & OPIPE_ACTION_NEXT_STEP) != 0))
+    return refuse(c, "the forward of slice %u must come first", a->slice - 1u);
+  *unit |= DONE_F;
+  return OPIPE_OK;
+}
+
+static opipe_status check_backward(const checker *c, const opi_do *a) {
+  uint8_t *unit = unit_of(c, a, a->slice, a->part);
+  const uint8_t does = a->kind == OPI_DO_B   ? DONE_I | DONE_W
+                       : a->kind == OPI_DO_I ? DONE_I
+                                             : DONE_W;
+  if ((*unit & does) != 0)
+    return refuse(c, "it is there twice");
+  if (!forward_done(c, a, a->slice, false))
+    return refuse(c, "its forward %uF%u does not run before it", a->stage, a->microbatch);
+  if (a->kind == OPI_DO_W && (*unit & DONE_I) == 0)
+    return refuse(c, "its input backward %uI%u does not run before it", a->stage, a->microbatch);
+  if ((does & DONE_I) != 0 && a->slice + 1u < c->problem->n_slices &&
+      (*unit_of(c, a, a->slice + 1u, a->part) & DONE_I) == 0)
+    return refuse(c, "the backward of slice %u must come first", a->slice + 1u);
+  *unit |= does;
+  return OPIPE_OK;
+}
+
+static opipe_status check_again(const checker *c, const opi_do *a) {
+  if (!forward_done(c, a, a->slice, false))
+    return refuse(c, "its first forward %uF%u does not run before it", a->stage, a->microbatch);
+  for (uint32_t part = 0; part < c->problem->n_parts; ++part) {
+    if ((*unit_of(c, a, a->slice, part) & DONE_I) == 0)
+      return OPIPE_OK;
+  }
+  return refuse(c, "its backward has already run");
+}
+
+static opipe_status check_item(checker *c) {
+  const opi_do *a = &c->list->items[c->item];
+  const bool paired = (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0;
+  if (paired && (c->item + 1 == c->list->rank_first[c->rank + 1] || !opi_do_is_compute(a->kind) ||
+                 !opi_do_is_compute(a[1].kind)))
+    return refuse(c, "it is to overlap with the next action, which is no compute");
+  if (!opi_do_is_compute(a->kind))
+    return OPIPE_OK;
+  OPI_TRY(check_range(c, a));
+  if (a->kind == OPI_DO_F)
+    return check_forward(c, a);
+  return a->kind == OPI_DO_R ? check_again(c, a) : check_backward(c, a);
+}
+
+static opipe_status check_unit(const checker *c, uint32_t s, uint32_t replica, uint32_t m,
+                               uint32_t slice, uint32_t part) {
+  const opi_problem *p = c->problem;
+  const uint8_t marks = c->marks[opi_unit(&c->index, s, replica, m, slice, part)];
+  const char *missing = part == 0 && (marks & DONE_F) == 0 ? "F"
+                        : p->mode == OPIPE_MODE_FORWARD    ? NULL
+                        : (marks & (DONE_I | DONE_W)) == 0 ? "B"
+                        : (marks & DONE_I) == 0            ? "I"
+                        : (marks & DONE_W) == 0            ? "W"
+                                                           : NULL;
+  if (missing == NULL)
+    return OPIPE_OK;
+  const uint32_t home = opi_problem_rank(p, s, replica);
+  return opi_fail(c->err, OPIPE_E_INVALID,
+                  "%u%s%u is missing (stage %u, replica %u on rank %d, slice %u, part %u)", s,
+                  missing, m, s, replica, home == OPIPE_NONE ? -1 : (int)home, slice, part);
+}
+
+static opipe_status check_complete(const checker *c) {
+  const opi_problem *p = c->problem;
+  const uint32_t n_inner = p->n_slices * p->n_parts;
+  for (uint32_t s = 0; s < p->n_stages; ++s) {
+    const uint32_t shares = p->stage_shares == NULL ? 1 : p->stage_shares[s];
+    for (uint32_t m = 0; m < p->n_microbatches; ++m) {
+      const uint32_t known = c->index.replica[(size_t)s * p->n_microbatches + m];
+      for (uint32_t i = 0; i < shares * n_inner; ++i) {
+        const uint32_t replica = p->stage_shares != NULL ? i / n_inner
+                                 : known == OPIPE_NONE   ? 0
+                                                         : known;
+        OPI_TRY(check_unit(c, s, replica, m, i / p->n_parts % p->n_slices, i % p->n_parts));
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
+static void mark_next(const checker *c) {
+  for (uint32_t i = 0; i < c->list->n_items; ++i) {
+    const opi_do *a = &c->list->items[i];
+    const opi_problem *p = c->problem;
+    if (a->kind == OPI_DO_F && (a->flags & OPIPE_ACTION_NEXT_STEP) != 0 && a->stage < p->n_stages &&
+        a->microbatch < p->n_microbatches && a->slice < p->n_slices &&
+        a->replica < c->index.n_shares + (p->stage_shares == NULL ? p->n_replicas : 0))
+      *unit_of(c, a, a->slice, 0) |= NEXT_F;
+  }
+}
+
+opipe_status opi_pass_check(const opi_problem *problem, const opi_do_list *list,
+                            const opipe_allocator *allocator, opipe_error *err) {
+  opi_arena arena;
+  opi_arena_init(&arena, allocator, 0);
+  checker c = {.problem = problem, .list = list, .err = err};
+  opipe_status status = OPIPE_OK;
+  if (list->n_ranks != problem->n_ranks)
+    status = opi_fail(err, OPIPE_E_INVALID, "a list of %u ranks for a schedule of %u",
+                      list->n_ranks, problem->n_ranks);
+  if (status == OPIPE_OK)
+    status = opi_index_build(problem, list, &arena, &c.index, err);
+  if (status == OPIPE_OK) {
+    c.marks = OPI_ARENA_ARRAY(&arena, uint8_t, (size_t)c.index.n_units);
+    if (c.marks == NULL)
+      status = opi_fail_nomem(err, c.index.n_units, "the check of a schedule");
+  }
+  if (status == OPIPE_OK)
+    mark_next(&c);
+  for (c.rank = 0; status == OPIPE_OK && c.rank < list->n_ranks; ++c.rank) {
+    const uint32_t end = list->rank_first[c.rank + 1];
+    for (c.item = list->rank_first[c.rank]; status == OPIPE_OK && c.item < end; ++c.item)
+      status = check_item(&c);
+  }
+  if (status == OPIPE_OK)
+    status = check_complete(&c);
+  opi_arena_release(&arena);
+  return status;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts the messages in: ranks take turns, one action each; an action goes when its inputs are on
+ * its rank's list, and its sends go with it, each receive to the end of the peer's list at the same
+ * moment. The order in which messages appear is then one global order, which no rule of matching
+ * can turn into a deadlock.
+ *
+ * In a double-buffered body, messages of flagged forwards carry the flag at both ends; what a
+ * forward without the flag reads from a flagged one came with the body before.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "partition/schedule/passes.h"
+
+typedef struct chain_link {
+  opi_do item;
+  uint32_t next;
+} chain_link;
+
+typedef struct inserter {
+  const opi_problem *problem;
+  const opi_do_list *list;
+  opi_index index;
+  uint8_t *forward; /* [n_units] forwards taken: 1; flagged forwards of the whole list: 2 */
+  uint8_t *input;   /* [n_units] */
+  chain_link *links;
+  uint32_t n_links, room;
+  uint32_t *head, *tail, *next; /* [n_ranks] of the lists being made; next item to take */
+  opi_arena arena;
+  opipe_error *err;
+} inserter;
+
+enum { TAKEN = 1, OF_NEXT = 2 };
+
+static opipe_status append(inserter *n, uint32_t rank, opi_do item) {
+  if (!opi_arena_grow(&n->arena, (void **)&n->links, &n->room, n->n_links + 1, sizeof(*n->links)))
+    return opi_fail_nomem(n->err, sizeof(*n->links), "messages");
+  const uint32_t link = n->n_links++;
+  n->links[link] = (chain_link){item, OPIPE_NONE};
+  if (n->head[rank] == OPIPE_NONE)
+    n->head[rank] = link;
+  else
+    n->links[n->tail[rank]].next = link;
+  n->tail[rank] = link;
+  return OPIPE_OK;
+}
+
+static bool flagged(const opi_do *a) {
+  return (a->flags & OPIPE_ACTION_NEXT_STEP) != 0;
+}
+
+/* Are the sources of forward `a` there? *out_missing: the stage that is not. */
+static bool forward_ready(const inserter *n, const opi_do *a, uint32_t *out_missing) {
+  for (uint32_t i = n->index.in_first[a->stage]; i < n->index.in_first[a->stage + 1]; ++i) {
+    const uint32_t src = n->problem->edges[n->index.in_edges[i]].src;
+    uint32_t first = 0;
+    const uint32_t count = opi_peers(&n->index, src, a->microbatch, a->stage, a->replica, &first);
+    *out_missing = src;
+    if (count == 0)
+      return false;
+    for (uint32_t r = first; r < first + count; ++r) {
+      const uint8_t marks = n->forward[opi_unit(&n->index, src, r, a->microbatch, a->slice, 0)];
+      const bool there = (marks & OF_NEXT) != 0 ? !flagged(a) || (marks & TAKEN) != 0
+                                                : !flagged(a) && (marks & TAKEN) != 0;
+      if (!there)
+        return false;
+    }
+  }
+  return true;
+}
+
+static bool input_ready(const inserter *n, const opi_do *a, uint32_t *out_missing) {
+  for (uint32_t i = n->index.out_first[a->stage]; i < n->index.out_first[a->stage + 1]; ++i) {
+    const uint32_t dst = n->problem->edges[n->index.out_edges[i]].dst;
+    uint32_t first = 0;
+    const uint32_t count = opi_peers(&n->index, dst, a->microbatch, a->stage, a->replica, &first);
+    *out_missing = dst;
+    if (count == 0)
+      return false;
+    for (uint32_t r = first; r < first + count; ++r) {
+      if (n->input[opi_unit(&n->index, dst, r, a->microbatch, a->slice, a->part)] == 0)
+        return false;
+    }
+  }
+  return true;
+}
+
+static bool ready(const inserter *n, const opi_do *a, uint32_t *out_missing) {
+  *out_missing = OPIPE_NONE;
+  if (a->kind == OPI_DO_F)
+    return forward_ready(n, a, out_missing);
+  return (a->kind != OPI_DO_B && a->kind != OPI_DO_I) || input_ready(n, a, out_missing);
+}
+
+/* The messages of one edge after `a`, in rising order of the other end's replica. */
+static opipe_status send_along(inserter *n, uint32_t rank, const opi_do *a, uint32_t edge,
+                               bool forward) {
+  const opi_problem *p = n->problem;
+  const uint32_t other = forward ? p->edges[edge].dst : p->edges[edge].src;
+  uint32_t first = 0;
+  const uint32_t count = opi_peers(&n->index, other, a->microbatch, a->stage, a->replica, &first);
+  for (uint32_t r = first; r < first + count; ++r) {
+    const uint32_t peer_rank = opi_problem_rank(p, other, r);
+    if (peer_rank == rank)
+      continue;
+    if (peer_rank == OPIPE_NONE)
+      return opi_fail(n->err, OPIPE_E_INVALID, "stage %u has no replica %u", other, r);
+    opi_do send = *a;
+    send.kind = forward ? OPI_DO_SEND_F : OPI_DO_SEND_B;
+    send.edge = edge;
+    send.peer = (uint16_t)r;
+    send.version = 0;
+    send.flags = a->flags & OPIPE_ACTION_NEXT_STEP;
+    opi_do receive = send;
+    receive.kind = forward ? OPI_DO_RECV_F : OPI_DO_RECV_B;
+    receive.stage = other;
+    receive.replica = (uint16_t)r;
+    receive.peer = a->replica;
+    OPI_TRY(append(n, rank, send));
+    OPI_TRY(append(n, peer_rank, receive));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status send_all(inserter *n, uint32_t rank, const opi_do *a) {
+  const opi_index *x = &n->index;
+  if (a->kind == OPI_DO_F) {
+    for (uint32_t i = x->out_first[a->stage]; i < x->out_first[a->stage + 1]; ++i)
+      OPI_TRY(send_along(n, rank, a, x->out_edges[i], true));
+  } else if (a->kind == OPI_DO_B || a->kind == OPI_DO_I) {
+    for (uint32_t i = x->in_first[a->stage]; i < x->in_first[a->stage + 1]; ++i)
+      OPI_TRY(send_along(n, rank, a, x->in_edges[i], false));
+  }
+  return OPIPE_OK;
+}
+
+static void take(inserter *n, const opi_do *a) {
+  if (!opi_do_is_compute(a->kind))
+    return;
+  const uint64_t unit = opi_unit(&n->index, a->stage, a->replica, a->microbatch, a->slice, a->part);
+  if (a->kind == OPI_DO_F)
+    n->forward[unit] |= TAKEN;
+  if (a->kind == OPI_DO_B || a->kind == OPI_DO_I)
+    n->input[unit] = 1;
+}
+
+/* One action of a rank, or a pair that overlaps. *out_moved: it went. */
+static opipe_status turn(inserter *n, uint32_t rank, bool *out_moved) {
+  const opi_do *a = &n->list->items[n->next[rank]];
+  const uint32_t count = (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 ? 2 : 1;
+  uint32_t missing = OPIPE_NONE;
+  *out_moved = false;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (!ready(n, &a[i], &missing))
+      return OPIPE_OK;
+  }
+  for (uint32_t i = 0; i < count && a->kind != OPI_DO_IDLE; ++i) {
+    OPI_TRY(append(n, rank, a[i]));
+    take(n, &a[i]);
+  }
+  for (uint32_t i = 0; i < count; ++i)
+    OPI_TRY(send_all(n, rank, &a[i]));
+  n->next[rank] += count;
+  *out_moved = true;
+  return OPIPE_OK;
+}
+
+static opipe_status stuck(const inserter *n) {
+  char text[400];
+  size_t at = 0;
+  for (uint32_t rank = 0; rank < n->list->n_ranks && at + 1 < sizeof text; ++rank) {
+    uint32_t missing = OPIPE_NONE;
+    if (n->next[rank] == n->list->rank_first[rank + 1])
+      continue;
+    const opi_do *a = &n->list->items[n->next[rank]];
+    if (ready(n, a, &missing) && (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0)
+      (void)ready(n, ++a, &missing);
+    const opi_place place = opi_place_of(n->problem, n->list, rank, (uint32_t)(a - n->list->items));
+    const int used =
+        snprintf(text + at, sizeof text - at, "%s%s waits for %u%s%u", at == 0 ? "" : "; ",
+                 place.text, missing, a->kind == OPI_DO_F ? "F" : "B", a->microbatch);
+    at += used < 0 ? 0 : (size_t)used;
+  }
+  return opi_fail(n->err, OPIPE_E_INVALID, "the order stands still: %s", text);
+}
+
+static opipe_status place_messages(inserter *n) {
+  const opi_do_list *list = n->list;
+  for (bool more = true; more;) {
+    bool progress = false;
+    more = false;
+    for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
+      bool moved = false;
+      if (n->next[rank] == list->rank_first[rank + 1])
+        continue;
+      more = true;
+      OPI_TRY(turn(n, rank, &moved));
+      progress = progress || moved;
+    }
+    if (more && !progress)
+      return stuck(n);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status start(inserter *n) {
+  const opi_problem *p = n->problem;
+  OPI_TRY(opi_index_build(p, n->list, &n->arena, &n->index, n->err));
+  n->forward = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);
+  n->input = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);
+  n->head = OPI_ARENA_ARRAY(&n->arena, uint32_t, p->n_ranks);
+  n->tail = OPI_ARENA_ARRAY(&n->arena, uint32_t, p->n_ranks);
+  n->next = OPI_ARENA_ARRAY(&n->arena, uint32_t, p->n_ranks);
+  if (n->forward == NULL || n->input == NULL || n->head == NULL || n->tail == NULL ||
+      n->next == NULL)
+    return opi_fail_nomem(n->err, n->index.n_units, "messages");
+  memset(n->head, 0xff, p->n_ranks * sizeof(uint32_t));
+  memcpy(n->next, n->list->rank_first, p->n_ranks * sizeof(uint32_t));
+  for (uint32_t i = 0; i < n->list->n_items; ++i) {
+    const opi_do *a = &n->list->items[i];
+    if (opi_do_is_message(a->kind))
+      return opi_fail(n->err, OPIPE_E_INVALID, "the order already has messages (item %u)", i);
+    if (a->kind == OPI_DO_F && flagged(a))
+      n->forward[opi_unit(&n->index, a->stage, a->replica, a->microbatch, a->slice, 0)] = OF_NEXT;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status gather(const inserter *n, opi_do_list *out) {
+  for (uint32_t rank = 0; rank < n->list->n_ranks; ++rank) {
+    opi_do_list_rank(out, rank);
+    for (uint32_t link = n->head[rank]; link != OPIPE_NONE; link = n->links[link].next)
+      OPI_TRY(opi_do_list_add(out, n->links[link].item, n->err));
+  }
+  opi_do_list_rank(out, n->list->n_ranks);
+  return OPIPE_OK;
+}
+
+opipe_status opi_pass_messages(const opi_problem *problem, const opi_do_list *list,
+                               const opipe_allocator *allocator, opi_do_list **out_list,
+                               opipe_error *err) {
+  inserter n = {.problem = problem, .list = list, .err = err};
+  opi_do_list *out = NULL;
+  OPI_TRY(opi_pass_check(problem, list, allocator, err));
+  OPI_TRY(opi_do_list_create(allocator, list->n_ranks, &out, err));
+  opi_arena_init(&n.arena, allocator, 0);
+  opipe_status status = start(&n);
+  if (status == OPIPE_OK)
+    status = place_messages(&n);
+  if (status == OPIPE_OK)
+    status = gather(&n, out);
+  opi_arena_release(&n.arena);
+  if (status < 0) {
+    opi_do_list_free(out);
+    return status;
+  }
+  *out_list = out;
+  return OPIPE_OK;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An order as a value of its own: the problem, its arrays and the list; read from and written as
+ * text, CSV or JSON.
+ *
+ *   text  a versioned header (#onnx-pipe-schedule v1, key=value lines), one line per rank
+ *   CSV   one row per rank, one cell per action, an empty cell is an idle slot. Header lines (each
+ *         begins with #) only where a plain table cannot say it: replicas, slices, edges ...
+ *   JSON  the header's keys and "actions", one array of action texts per rank
+ *
+ * Dialects of CSV: OPIPE (REDUCE, STEP, FREE ...), TORCH (PyTorch's: REDUCE_GRAD; refuses what it
+ * cannot express), TORCH_OLD (B is the input half, BW the whole backward).
+ */
+#ifndef OPI_ORDER_H
+#define OPI_ORDER_H
+
+#include "partition/schedule/actions.h"
+
+enum { OPI_DIALECT_OPIPE = 0, OPI_DIALECT_TORCH = 1, OPI_DIALECT_TORCH_OLD = 2 };
+enum { OPI_ORDER_TEXT = 0, OPI_ORDER_CSV = 1, OPI_ORDER_JSON = 2 };
+
+typedef struct opi_order {
+  opi_arena arena;
+  opi_problem problem; /* arrays in the arena */
+  opi_do_list *list;   /* owned */
+} opi_order;
+
+/* The form is seen from the first bytes; a table without header says ranks, stages, micro-batches
+ * and places itself. Errors: INVALID with row, column and text. */
+opipe_status opi_order_read(const char *text, size_t n, uint32_t dialect,
+                            const opipe_allocator *allocator, opi_order **out_order,
+                            opipe_error *err);
+/* Errors: UNSUPPORTED, what the dialect cannot express, with rank, step and action. */
+opipe_status opi_order_write(const opi_order *order, uint32_t format, uint32_t dialect,
+                             opi_text *text, opipe_error *err);
+/* A new order: the problem (arrays copied) around `list`, which it takes over also on failure. */
+opipe_status opi_order_make(const opi_problem *problem, opi_do_list *list,
+                            const opipe_allocator *allocator, opi_order **out_order,
+                            opipe_error *err);
+void opi_order_free(opi_order *order); /* accepts NULL */
+bool opi_order_has_messages(const opi_order *order);
+
+/* One action's text as it is before edges are known. */
+typedef struct opi_cell_text {
+  opi_do item;
+  uint32_t other;  /* stage behind '>', OPIPE_NONE: the neighbour */
+  bool peer_given; /* behind '>': @replica */
+} opi_cell_text;
+/* Reads one action at *io_at, which moves behind it. False: *out_why says what is wrong. */
+bool opi_cell_parse(const char **io_at, const char *end, uint32_t dialect, opi_cell_text *out_cell,
+                    const char **out_why);
+
+#endif /* OPI_ORDER_H */

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the passes and the proof share: which replica computes what, dense indices of events, and
+ * text for messages.
+ *
+ * A *unit* is one (stage, share, micro-batch, slice, part); a share is a replica where
+ * micro-batches are cut between replicas, else 0. Forwards and whole backwards of a slice use part
+ * 0 .. n_parts-1 alike (forwards part 0 alone). An event is a unit and a phase.
+ */
+#ifndef OPI_PASSES_H
+#define OPI_PASSES_H
+
+#include "partition/schedule/actions.h"
+
+enum { OPI_PHASE_FORWARD = 0, OPI_PHASE_INPUT = 1, OPI_PHASE_WEIGHT = 2, OPI_N_PHASES = 3 };
+
+typedef struct opi_index {
+  const opi_problem *problem;
+  uint32_t n_shares;   /* largest of stage_shares, else 1 */
+  uint32_t *replica;   /* [n_stages * M] that computes it, OPIPE_NONE: none */
+  uint32_t *in_first;  /* [n_stages + 1] into in_edges: edges that end there, by src */
+  uint32_t *out_first; /* [n_stages + 1] into out_edges: edges that begin there, by dst */
+  uint32_t *in_edges, *out_edges;
+  uint64_t n_units;
+} opi_index;
+
+/* Checks the problem itself (ranges, edges, sizes) and builds the index in `arena`; the replicas
+ * are read off the list's computes (of any replica in range). */
+opipe_status opi_index_build(const opi_problem *problem, const opi_do_list *list, opi_arena *arena,
+                             opi_index *out_index, opipe_error *err);
+
+static inline uint32_t opi_problem_rank(const opi_problem *p, uint32_t stage, uint32_t replica) {
+  return p->instance_rank[stage * p->n_replicas + replica];
+}
+
+static inline uint64_t opi_unit(const opi_index *x, uint32_t stage, uint32_t replica,
+                                uint32_t microbatch, uint32_t slice, uint32_t part) {
+  const opi_problem *p = x->problem;
+  const uint32_t share = p->stage_shares == NULL ? 0 : replica;
+  return ((((uint64_t)stage * x->n_shares + share) * p->n_microbatches + microbatch) * p->n_slices +
+          slice) *
+             p->n_parts +
+         part;
+}
+
+/* Replicas of `stage` that compute `microbatch`, and read or write rows that replica `with` of
+ * stage `other` has: [*out_first, *out_first + count). 0 where nobody does. */
+uint32_t opi_peers(const opi_index *x, uint32_t stage, uint32_t microbatch, uint32_t other,
+                   uint32_t with, uint32_t *out_first);
+
+/* Makes a list by `fn`, which fills `out` with one rank of the new list. */
+typedef opipe_status (*opi_rank_fn)(void *ctx, const opi_do_list *list, uint32_t rank,
+                                    opi_do_list *out, opipe_error *err);
+opipe_status opi_each_rank(const opi_do_list *list, opi_rank_fn fn, void *ctx,
+                           const opipe_allocator *allocator, opi_do_list **out_list,
+                           opipe_error *err);
+
+/* Where an action stands, for messages: "rank 1, step 5: 2F0". Steps count from 0. */
+typedef struct opi_place {
+  char text[96];
+} opi_place;
+opi_place opi_place_of(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
+                       uint32_t item);
+
+#endif /* OPI_PASSES_H */

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The proof: the list is executed with the rule's own waiting, in no particular time. Which of
+ * several ranks goes first cannot change how far each of them comes (a rank waits for events that,
+ * once they happened, stay), so one execution speaks for all of them; each action is looked at once
+ * and once more for each time it was woken.
+ */
+#include "partition/schedule/proof.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "partition/simulate/events.h"
+
+enum { BODIES = 2 };
+
+static const char *const rule_names[OPI_RULES] = {"tag",  "stream",   "edge",
+                                                  "pair", "blocking", "grouped"};
+
+const char *opi_rule_name(uint32_t rule) {
+  return rule < OPI_RULES ? rule_names[rule] : "?";
+}
+
+bool opi_rule_parse(const char *text, uint32_t *out_rule) {
+  for (uint32_t r = 0; r < OPI_RULES; ++r) {
+    if (strcmp(text, rule_names[r]) == 0) {
+      *out_rule = r;
+      return true;
+    }
+  }
+  return false;
+}
+
+typedef struct runner {
+  opi_prover v;
+  /* events: unit phases of every mini-batch, then messages sent, messages received, reductions */
+  uint8_t *happened;
+  uint32_t *sleeper; /* [n_events] first rank that waits for it */
+  uint64_t first_sent, first_received, first_reduced, n_events;
+  uint32_t *next_sleeper; /* [n_ranks] */
+  uint64_t *waits_for;    /* [n_ranks] event */
+  uint32_t *next;         /* [n_ranks] item */
+  uint32_t *grouped_to;   /* [n_ranks] messages below this item have been started */
+  uint32_t *stack;        /* [n_ranks] ranks that can go on */
+  uint32_t n_stack;
+  uint32_t *steps_done;   /* [n_ranks] STEPs */
+  uint32_t *weights_left; /* [n_steps * instances] backwards still to come */
+  uint8_t *has_reduce;    /* [instances] */
+  bool any_reduce, any_step;
+} runner;
+
+#define NO_EVENT UINT64_MAX
+
+OPIPE_PRINTF(3, 4)
+static opipe_status refuse(const runner *r, uint32_t item, const char *fmt, ...) {
+  char why[300];
+  const opi_place place = opi_prover_place(&r->v, item);
+  va_list args;
+  va_start(args, fmt);
+  (void)vsnprintf(why, sizeof why, fmt, args);
+  va_end(args);
+  return opi_fail(r->v.err, OPIPE_E_INVALID, "%s: %s", place.text, why);
+}
+
+/* ---- events ---- */
+
+static uint64_t phase_event(const runner *r, uint32_t step, uint32_t stage, uint32_t replica,
+                            uint32_t microbatch, uint32_t slice, uint32_t part, uint32_t phase) {
+  const opi_index *x = &r->v.index;
+  return ((uint64_t)step * x->n_units + opi_unit(x, stage, replica, microbatch, slice, part)) *
+             OPI_N_PHASES +
+         phase;
+}
+
+static uint64_t reduce_event(const runner *r, uint32_t step, uint32_t instance) {
+  const opi_problem *p = r->v.problem;
+  return r->first_reduced + (uint64_t)step * p->n_stages * p->n_replicas + instance;
+}
+
+static bool meets(const runner *r) {
+  return r->v.rule == OPI_RULE_BLOCKING || r->v.rule == OPI_RULE_GROUPED;
+}
+
+/* What `a` reads from replicas of stage `other`: the first event that is missing. */
+static uint64_t missing_from(const runner *r, uint32_t item, uint32_t edge, bool forward) {
+  const opi_do *a = &r->v.list->items[item];
+  const opi_problem *p = r->v.problem;
+  const uint32_t other = forward ? p->edges[edge].src : p->edges[edge].dst;
+  const uint32_t step = opi_step_of(&r->v, item), part = forward ? 0 : a->part;
+  const uint32_t rank = opi_problem_rank(p, a->stage, a->replica);
+  uint32_t first = 0;
+  const uint32_t count = opi_peers(&r->v.index, other, a->microbatch, a->stage, a->replica, &first);
+  for (uint32_t k = first; k < first + count; ++k) {
+    uint64_t event;
+    if (opi_problem_rank(p, other, k) == rank) {
+      event = phase_event(r, step, other, k, a->microbatch, a->slice, part,
+                          forward ? OPI_PHASE_FORWARD : OPI_PHASE_INPUT);
+    } else {
+      const uint64_t m =
+          opi_message_index(&r->v, step, edge, forward, a->microbatch, a->slice, part,
+                            forward ? k : a->replica, forward ? a->replica : k);
+      event = r->first_received + m;
+      if (r->happened[event] && !meets(r))
+        event = r->first_sent + m;
+    }
+    if (!r->happened[event])
+      return event;
+  }
+  return NO_EVENT;
+}
+
+static uint64_t first_missing(const runner *r, uint64_t event) {
+  return r->happened[event] ? NO_EVENT : event;
+}
+
+static uint64_t forward_needs(const runner *r, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  const opi_index *x = &r->v.index;
+  uint64_t event = NO_EVENT;
+  if (a->slice > 0)
+    event = first_missing(r, phase_event(r, opi_step_of(&r->v, item), a->stage, a->replica,
+                                         a->microbatch, a->slice - 1u, 0, OPI_PHASE_FORWARD));
+  for (uint32_t i = x->in_first[a->stage]; event == NO_EVENT && i < x->in_first[a->stage + 1]; ++i)
+    event = missing_from(r, item, x->in_edges[i], true);
+  return event;
+}
+
+static uint64_t backward_needs(const runner *r, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  const opi_index *x = &r->v.index;
+  const uint32_t step = opi_step_of(&r->v, item);
+  uint64_t event = first_missing(
+      r, phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, 0, OPI_PHASE_FORWARD));
+  if (event == NO_EVENT && a->slice + 1u < r->v.problem->n_slices)
+    event = first_missing(r, phase_event(r, step, a->stage, a->replica, a->microbatch,
+                                         a->slice + 1u, a->part, OPI_PHASE_INPUT));
+  for (uint32_t i = x->out_first[a->stage]; event == NO_EVENT && i < x->out_first[a->stage + 1];
+       ++i)
+    event = missing_from(r, item, x->out_edges[i], false);
+  return event;
+}
+
+/* The consumer of a message, or the producer. */
+static uint64_t end_event(const runner *r, uint32_t item, bool consumer) {
+  const opi_do *a = &r->v.list->items[item];
+  const bool forward = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_RECV_F;
+  const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
+  const opi_stage_edge edge = r->v.problem->edges[a->edge];
+  const uint32_t stage = forward == consumer ? edge.dst : edge.src;
+  const uint32_t replica = sends != consumer ? a->replica : a->peer;
+  return phase_event(r, opi_step_of(&r->v, item), stage, replica, a->microbatch, a->slice, a->part,
+                     forward ? OPI_PHASE_FORWARD : OPI_PHASE_INPUT);
+}
+
+static uint64_t message_needs(const runner *r, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  const uint32_t m = r->v.message_of[item];
+  const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
+  if (sends) {
+    const uint64_t made = first_missing(r, end_event(r, item, false));
+    if (made != NO_EVENT)
+      return made;
+    if (r->v.send_before != NULL && r->v.send_before[m] != OPIPE_NONE &&
+        !r->happened[r->first_received + r->v.send_before[m]])
+      return r->first_received + r->v.send_before[m];
+  } else if (r->v.recv_before != NULL && r->v.recv_before[m] != OPIPE_NONE) {
+    const uint64_t used = first_missing(r, end_event(r, r->v.recv_item[r->v.recv_before[m]], true));
+    if (used != NO_EVENT)
+      return used;
+  }
+  if (!meets(r))
+    return NO_EVENT;
+  return first_missing(r, (sends ? r->first_received : r->first_sent) + m);
+}
+
+/* Reductions of a stage that have not come to this point; `here`: also those of this rank. */
+static uint64_t reduction_missing(const runner *r, uint32_t step, uint32_t stage, uint32_t rank,
+                                  bool here) {
+  const opi_problem *p = r->v.problem;
+  for (uint32_t k = 0; k < p->n_replicas; ++k) {
+    const uint32_t instance = stage * p->n_replicas + k;
+    const uint32_t home = p->instance_rank[instance];
+    if (home == OPIPE_NONE || r->has_reduce[instance] == 0 || (!here && home == rank))
+      continue;
+    if (!r->happened[reduce_event(r, step, instance)])
+      return reduce_event(r, step, instance);
+  }
+  return NO_EVENT;
+}
+
+static uint64_t step_needs(const runner *r, uint32_t rank, uint32_t item) {
+  const opi_problem *p = r->v.problem;
+  uint64_t event = NO_EVENT;
+  for (uint32_t k = 0; event == NO_EVENT && k < p->n_stages * p->n_replicas; ++k) {
+    if (p->instance_rank[k] == rank && r->has_reduce[k] != 0)
+      event = reduction_missing(r, opi_step_of(&r->v, item), k / p->n_replicas, rank, true);
+  }
+  return event;
+}
+
+static uint64_t free_needs(const runner *r, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  uint64_t event = NO_EVENT;
+  for (uint32_t part = 0; event == NO_EVENT && part < r->v.problem->n_parts; ++part)
+    event = first_missing(r, phase_event(r, opi_step_of(&r->v, item), a->stage, a->replica,
+                                         a->microbatch, a->slice, part, OPI_PHASE_WEIGHT));
+  return event;
+}
+
+/* The first event that keeps an action from going on. */
+static uint64_t needs(const runner *r, uint32_t rank, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  switch (a->kind) {
+    case OPI_DO_F:
+      return forward_needs(r, item);
+    case OPI_DO_B:
+    case OPI_DO_I:
+      return backward_needs(r, item);
+    case OPI_DO_SEND_F:
+    case OPI_DO_SEND_B:
+    case OPI_DO_RECV_F:
+    case OPI_DO_RECV_B:
+      return message_needs(r, item);
+    case OPI_DO_REDUCE:
+      return meets(r) ? reduction_missing(r, opi_step_of(&r->v, item), a->stage, rank, false)
+                      : NO_EVENT;
+    case OPI_DO_STEP:
+      return step_needs(r, rank, item);
+    case OPI_DO_FREE:
+      return free_needs(r, item);
+    default:
+      return NO_EVENT;
+  }
+}
+
+/* ---- execution ---- */
+
+static void happen(runner *r, uint64_t event) {
+  uint32_t rank = r->sleeper[event];
+  r->happened[event] = 1;
+  r->sleeper[event] = OPIPE_NONE;
+  while (rank != OPIPE_NONE) {
+    r->stack[r->n_stack++] = rank;
+    r->waits_for[rank] = NO_EVENT;
+    rank = r->next_sleeper[rank];
+  }
+}
+
+/* The version rule: mini-batch t computes with weights after max(t - 1, 0) steps. */
+static opipe_status check_version(const runner *r, uint32_t rank, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  const uint32_t step = opi_step_of(&r->v, item), done = r->steps_done[rank];
+  if (a->kind != OPI_DO_F && done > step)
+    return refuse(r, item, "it stands behind the STEP of its mini-batch");
+  if (r->v.problem->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED)
+    return done > 0 ? refuse(r, item, "it stands behind the STEP of its mini-batch") : OPIPE_OK;
+  const uint32_t used = a->version < done ? done - a->version : 0;
+  const uint32_t wanted = step > 0 ? step - 1 : 0;
+  if (used == wanted)
+    return OPIPE_OK;
+  return refuse(r, item,
+                "mini-batch %u computes with the weights after %u steps (version %u behind %u), "
+                "the rule says %u",
+                step, used, a->version, done, wanted);
+}
+
+static opipe_status do_compute(runner *r, uint32_t rank, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  const opi_problem *p = r->v.problem;
+  const uint32_t step = opi_step_of(&r->v, item);
+  OPI_TRY(check_version(r, rank, item));
+  const uint64_t first =
+      phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, a->part, 0);
+  if (a->kind == OPI_DO_F)
+    happen(r, first + OPI_PHASE_FORWARD);
+  if (a->kind == OPI_DO_B || a->kind == OPI_DO_I)
+    happen(r, first + OPI_PHASE_INPUT);
+  if (a->kind == OPI_DO_B || a->kind == OPI_DO_W) {
+    happen(r, first + OPI_PHASE_WEIGHT);
+    --r->weights_left[((size_t)step * p->n_stages + a->stage) * p->n_replicas + a->replica];
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status do_reduce(runner *r, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  const opi_problem *p = r->v.problem;
+  const uint32_t instance = a->stage * p->n_replicas + a->replica;
+  const uint32_t step = opi_step_of(&r->v, item);
+  const uint32_t left = r->weights_left[(size_t)step * p->n_stages * p->n_replicas + instance];
+  if (left > 0)
+    return refuse(r, item, "%u backwards of this instance come later", left);
+  return OPIPE_OK;
+}
+
+static opipe_status execute(runner *r, uint32_t rank, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  if (opi_do_is_compute(a->kind))
+    return do_compute(r, rank, item);
+  if (opi_do_is_message(a->kind) && !meets(r)) {
+    const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
+    happen(r, (sends ? r->first_sent : r->first_received) + r->v.message_of[item]);
+  }
+  if (a->kind == OPI_DO_STEP)
+    ++r->steps_done[rank];
+  return OPIPE_OK;
+}
+
+/* What an action tells others as soon as its rank stands before it. */
+static opipe_status arrive(runner *r, uint32_t rank, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  if (a->kind == OPI_DO_REDUCE) {
+    const uint64_t event =
+        reduce_event(r, opi_step_of(&r->v, item), a->stage * r->v.problem->n_replicas + a->replica);
+    OPI_TRY(do_reduce(r, item));
+    if (!r->happened[event])
+      happen(r, event);
+  }
+  if (!meets(r) || !opi_do_is_message(a->kind) || item < r->grouped_to[rank])
+    return OPIPE_OK;
+  uint32_t end = item + 1;
+  while (r->v.rule == OPI_RULE_GROUPED && end < r->v.list->rank_first[rank + 1] &&
+         opi_do_is_message(r->v.list->items[end].kind))
+    ++end;
+  r->grouped_to[rank] = end;
+  for (uint32_t i = item; i < end; ++i) {
+    const uint32_t kind = r->v.list->items[i].kind;
+    const bool sends = kind == OPI_DO_SEND_F || kind == OPI_DO_SEND_B;
+    happen(r, (sends ? r->first_sent : r->first_received) + r->v.message_of[i]);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status run_rank(runner *r, uint32_t rank) {
+  for (; r->next[rank] < r->v.list->rank_first[rank + 1]; ++r->next[rank]) {
+    const uint32_t item = r->next[rank];
+    OPI_TRY(arrive(r, rank, item));
+    const uint64_t event = needs(r, rank, item);
+    if (event != NO_EVENT) {
+      r->waits_for[rank] = event;
+      r->next_sleeper[rank] = r->sleeper[event];
+      r->sleeper[event] = rank;
+      return OPIPE_OK;
+    }
+    OPI_TRY(execute(r, rank, item));
+  }
+  return OPIPE_OK;
+}
+
+/* ---- the cycle ---- */
+
+/* The item that would make an event happen; OPIPE_NONE: none does. */
+static uint32_t maker_of(const runner *r, uint64_t event) {
+  const opi_do_list *list = r->v.list;
+  if (event >= r->first_sent && event < r->first_received)
+    return r->v.send_item[event - r->first_sent];
+  if (event >= r->first_received && event < r->first_reduced)
+    return r->v.recv_item[event - r->first_received];
+  for (uint32_t i = 0; i < list->n_items; ++i) {
+    const opi_do *a = &list->items[i];
+    const uint32_t step = opi_step_of(&r->v, i);
+    if (event >= r->first_reduced) {
+      if (a->kind == OPI_DO_REDUCE &&
+          reduce_event(r, step, a->stage * r->v.problem->n_replicas + a->replica) == event)
+        return i;
+      continue;
+    }
+    if (!opi_do_is_compute(a->kind) || a->kind == OPI_DO_R)
+      continue;
+    const uint64_t first =
+        phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, a->part, 0);
+    if (event < first || event >= first + OPI_N_PHASES)
+      continue;
+    const uint64_t phase = event - first;
+    if ((a->kind == OPI_DO_F && phase == OPI_PHASE_FORWARD) ||
+        (a->kind == OPI_DO_B && phase != OPI_PHASE_FORWARD) ||
+        (a->kind == OPI_DO_I && phase == OPI_PHASE_INPUT) ||
+        (a->kind == OPI_DO_W && phase == OPI_PHASE_WEIGHT))
+      return i;
+  }
+  return OPIPE_NONE;
+}
+
+/* Follows who waits for whom from a stopped rank until one comes again, then tells that circle. */
+static opipe_status tell_cycle(const runner *r, uint32_t rank, uint8_t *seen) {
+  char text[460];
+  size_t at = 0;
+  uint32_t left_out = 0;
+  for (uint32_t pass = 0; pass < 2; ++pass) { /* to the circle, then around it */
+    for (;;) {
+      const uint32_t maker = maker_of(r, r->waits_for[rank]);
+      const opi_place waits = opi_prover_place(&r->v, r->next[rank]);
+      if (maker == OPIPE_NONE)
+        return opi_fail(r->v.err, OPIPE_E_INVALID, "%s waits for what no rank does", waits.text);
+      const opi_place on = opi_prover_place(&r->v, maker);
+      if (pass == 1 && at + 160 < sizeof text) {
+        const int n = snprintf(text + at, sizeof text - at, "%s%s waits for %s",
+                               at == 0 ? "" : "; ", waits.text, on.text);
+        at += n < 0 ? 0 : (size_t)n;
+      } else if (pass == 1) {
+        ++left_out;
+      }
+      seen[rank] = (uint8_t)(seen[rank] + 1);
+      rank = opi_rank_of_item(r->v.list, maker);
+      if (seen[rank] == pass + 1)
+        break;
+    }
+  }
+  if (left_out > 0)
+    (void)snprintf(text + at, sizeof text - at, "; and %u more", left_out);
+  return opi_fail(r->v.err, OPIPE_E_INVALID, "deadlock (rule %s): %s", opi_rule_name(r->v.rule),
+                  text);
+}
+
+static opipe_status run_all(runner *r) {
+  const opi_do_list *list = r->v.list;
+  for (uint32_t rank = list->n_ranks; rank-- > 0;)
+    r->stack[r->n_stack++] = rank;
+  while (r->n_stack > 0)
+    OPI_TRY(run_rank(r, r->stack[--r->n_stack]));
+  for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
+    if (r->next[rank] == list->rank_first[rank + 1])
+      continue;
+    uint8_t *seen = OPI_ARENA_ARRAY(r->v.arena, uint8_t, list->n_ranks);
+    return seen == NULL ? opi_fail_nomem(r->v.err, list->n_ranks, "a deadlock's cycle")
+                        : tell_cycle(r, rank, seen);
+  }
+  return OPIPE_OK;
+}
+
+/* ---- before and after ---- */
+
+static opipe_status check_reductions(const runner *r) {
+  const opi_problem *p = r->v.problem;
+  for (uint32_t s = 0; s < p->n_stages; ++s) {
+    uint32_t n = 0, with = 0, lacking = 0;
+    for (uint32_t k = 0; k < p->n_replicas; ++k) {
+      if (p->instance_rank[s * p->n_replicas + k] == OPIPE_NONE)
+        continue;
+      ++n;
+      with += r->has_reduce[s * p->n_replicas + k];
+      lacking = r->has_reduce[s * p->n_replicas + k] != 0 ? lacking : k;
+    }
+    if (n > 1 && with < n && (with > 0 || r->any_step))
+      return opi_fail(r->v.err, OPIPE_E_INVALID,
+                      "stage %u has %u replicas; the gradients of replica %u are never reduced "
+                      "(%uREDUCE on rank %u)",
+                      s, n, lacking, s, opi_problem_rank(p, s, lacking));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status scan(runner *r) {
+  const opi_problem *p = r->v.problem;
+  const opi_do_list *list = r->v.list;
+  for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
+    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
+      const opi_do *a = &list->items[i];
+      const uint32_t instance = a->stage * p->n_replicas + a->replica;
+      if (a->kind == OPI_DO_STEP) {
+        r->any_step = true;
+        continue;
+      }
+      if (a->kind == OPI_DO_IDLE)
+        continue;
+      if (a->stage >= p->n_stages || a->replica >= p->n_replicas ||
+          p->instance_rank[instance] != rank)
+        return refuse(r, i, "there is no such stage or replica on this rank");
+      if (a->kind == OPI_DO_FREE && (a->microbatch >= p->n_microbatches || a->slice >= p->n_slices))
+        return refuse(r, i, "micro-batch %u of %u, slice %u of %u", a->microbatch,
+                      p->n_microbatches, a->slice, p->n_slices);
+      if (a->kind == OPI_DO_REDUCE)
+        r->has_reduce[instance] = 1;
+      if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
+        ++r->weights_left[(size_t)opi_step_of(&r->v, i) * p->n_stages * p->n_replicas + instance];
+    }
+  }
+  if (p->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !r->any_step &&
+      p->mode != OPIPE_MODE_FORWARD)
+    return opi_fail(r->v.err, OPIPE_E_INVALID,
+                    "double-buffered weights without any STEP: lower the order first");
+  return check_reductions(r);
+}
+
+static opipe_status allocate(runner *r) {
+  const opi_problem *p = r->v.problem;
+  const size_t instances = (size_t)p->n_stages * p->n_replicas, n_ranks = p->n_ranks;
+  r->first_sent = r->v.n_steps * r->v.index.n_units * OPI_N_PHASES;
+  r->first_received = r->first_sent + r->v.n_messages;
+  r->first_reduced = r->first_received + r->v.n_messages;
+  r->n_events = r->first_reduced + (uint64_t)r->v.n_steps * instances;
+  opi_arena *a = r->v.arena;
+  r->happened = OPI_ARENA_ARRAY(a, uint8_t, (size_t)r->n_events);
+  r->sleeper = OPI_ARENA_ARRAY(a, uint32_t, (size_t)r->n_events);
+  r->next_sleeper = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
+  r->waits_for = OPI_ARENA_ARRAY(a, uint64_t, n_ranks);
+  r->next = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
+  r->grouped_to = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
+  r->stack = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
+  r->steps_done = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
+  r->weights_left = OPI_ARENA_ARRAY(a, uint32_t, r->v.n_steps * instances);
+  r->has_reduce = OPI_ARENA_ARRAY(a, uint8_t, instances);
+  if (r->happened == NULL || r->sleeper == NULL || r->next_sleeper == NULL ||
+      r->waits_for == NULL || r->next == NULL || r->grouped_to == NULL || r->stack == NULL ||
+      r->steps_done == NULL || r->weights_left == NULL || r->has_reduce == NULL)
+    return opi_fail_nomem(r->v.err, r->n_events * 5, "the proof of a schedule");
+  memset(r->sleeper, 0xff, r->n_events * sizeof(uint32_t));
+  memcpy(r->next, r->v.list->rank_first, n_ranks * sizeof(uint32_t));
+  return OPIPE_OK;
+}
+
+/* Stashes in list order: an instance holds `held` of its micro-batches' units. */
+static opipe_status measure(const opi_prover *v, opi_proof *out) {
+  const opi_problem *p = v->problem;
+  const uint64_t scale = (uint64_t)p->n_slices * p->n_parts;
+  uint64_t *held = OPI_ARENA_ARRAY(v->arena, uint64_t, (size_t)p->n_stages * p->n_replicas);
+  if (held == NULL)
+    return opi_fail_nomem(v->err, (uint64_t)p->n_stages * p->n_replicas * 8, "stashes");
+  for (uint32_t rank = 0; rank < v->list->n_ranks; ++rank) {
+    uint64_t now = 0, peak = 0;
+    for (uint32_t i = v->list->rank_first[rank]; i < v->list->rank_first[rank + 1]; ++i) {
+      const opi_do *a = &v->list->items[i];
+      const bool opens = a->kind == OPI_DO_F && p->mode != OPIPE_MODE_FORWARD;
+      if (!opens && a->kind != OPI_DO_B && a->kind != OPI_DO_W)
+        continue;
+      const uint32_t instance = a->stage * p->n_replicas + a->replica;
+      const uint64_t bytes = p->stash_bytes == NULL ? scale : p->stash_bytes[instance];
+      uint64_t before = 0, after = 0;
+      const uint64_t then = opens ? held[instance] + p->n_parts : held[instance] - 1;
+      if (opi_mul_u64(bytes, held[instance], &before) || opi_mul_u64(bytes, then, &after))
+        return opi_fail(v->err, OPIPE_E_LIMIT, "stashes of rank %u overflow", rank);
+      now += (after + scale - 1) / scale - (before + scale - 1) / scale;
+      held[instance] = then;
+      peak = now > peak ? now : peak;
+      if (p->rank_stash_bytes != NULL && now > p->rank_stash_bytes[rank]) {
+        const opi_place place = opi_prover_place(v, i);
+        return opi_fail(v->err, OPIPE_E_LIMIT, "%s: stashes take %llu, the rank has %llu",
+                        place.text, (unsigned long long)now,
+                        (unsigned long long)p->rank_stash_bytes[rank]);
+      }
+    }
+    if (out->peak_stash != NULL)
+      out->peak_stash[rank] = peak;
+  }
+  out->scale = p->stash_bytes == NULL ? (uint32_t)scale : 1;
+  return OPIPE_OK;
+}
+
+static opipe_status prove(runner *r, opi_proof *out) {
+  OPI_TRY(opi_index_build(r->v.problem, r->v.list, r->v.arena, &r->v.index, r->v.err));
+  OPI_TRY(opi_match_messages(&r->v));
+  OPI_TRY(allocate(r));
+  OPI_TRY(scan(r));
+  OPI_TRY(run_all(r));
+  for (uint64_t m = 0; m < r->v.n_messages && r->v.step == NULL; ++m)
+    out->n_messages += r->v.send_item[m] != OPIPE_NONE;
+  return measure(&r->v, out);
+}
+
+opipe_status opi_proof_check(const opi_problem *problem, const opi_do_list *list, uint32_t rule,
+                             const opipe_allocator *allocator, opi_proof *out, opipe_error *err) {
+  opi_arena arena;
+  opi_do_list *unrolled = NULL;
+  uint32_t *step = NULL;
+  if (rule >= OPI_RULES)
+    return opi_fail(err, OPIPE_E_INVALID, "there is no rule %u", rule);
+  OPI_TRY(opi_pass_check(problem, list, allocator, err));
+  opi_arena_init(&arena, allocator, 0);
+  runner r = {.v = {.problem = problem,
+                    .list = list,
+                    .n_steps = 1,
+                    .rule = rule,
+                    .arena = &arena,
+                    .err = err}};
+  opipe_status status = OPIPE_OK;
+  out->n_messages = 0;
+  if (problem->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
+    status = opi_unroll(list, BODIES, allocator, &arena, &unrolled, &step, err);
+    r.v.list = unrolled;
+    r.v.step = step;
+    r.v.n_steps = BODIES + 1;
+    for (uint32_t i = 0; i < list->n_items; ++i)
+      out->n_messages +=
+          list->items[i].kind == OPI_DO_SEND_F || list->items[i].kind == OPI_DO_SEND_B;
+  }
+  if (status == OPIPE_OK)
+    status = prove(&r, out);
+  opi_do_list_free(unrolled);
+  opi_arena_release(&arena);
+  return status;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Discrete events: when does each compute of an order run, given costs? Ranks work in order; what a
+ * compute reads from another rank comes `comm` later than it was made; nothing else takes time.
+ * Messages in the list are no events of their own.
+ */
+#ifndef OPI_EVENTS_H
+#define OPI_EVENTS_H
+
+#include "partition/schedule/actions.h"
+
+/* Of one stage and one whole micro-batch; slices, parts and shares cost their fraction. */
+typedef struct opi_costs {
+  double forward, input, weight; /* of every stage, where the arrays are NULL */
+  double comm;
+  const double *stage_forward, *stage_input, *stage_weight; /* [n_stages] */
+} opi_costs;
+extern const opi_costs opi_unit_costs; /* 1, 1, 1, no communication */
+
+typedef struct opi_timeline {
+  double *start, *end; /* [n_items]; 0 for what is no compute */
+  double makespan;
+} opi_timeline;
+
+/* In `arena`. The list must have passed opi_pass_check. A double-buffered body is timed as it runs
+ * once, behind its prologue. Errors: INVALID, ranks that wait for ever. */
+opipe_status opi_timeline_build(const opi_problem *problem, const opi_do_list *list,
+                                const opi_costs *costs, opi_arena *arena,
+                                opi_timeline *out_timeline, opipe_error *err);
+
+typedef struct opi_simulation {
+  double makespan; /* double-buffered: of one mini-batch in the steady state */
+  double span;     /* largest over ranks of last end minus first start; double-buffered: makespan */
+  double bubble;   /* 1 - busy / (ranks x makespan) */
+  double *peak_stash; /* [n_ranks] caller's memory: stage activations held from the start of F to
+                         the end of B or of the last W */
+  double *busy;       /* [n_ranks] caller's memory, may be NULL */
+} opi_simulation;
+opipe_status opi_simulate_order(const opi_problem *problem, const opi_do_list *list,
+                                const opi_costs *costs, const opipe_allocator *allocator,
+                                opi_simulation *io_result, opipe_error *err);
+
+/* A body unrolled: its flagged part, the body n_bodies times, the rest of the last mini-batch.
+ * out_step [n_items of the result] in `arena`: the mini-batch of every item, from 0. */
+opipe_status opi_unroll(const opi_do_list *list, uint32_t n_bodies,
+                        const opipe_allocator *allocator, opi_arena *arena, opi_do_list **out_list,
+                        uint32_t **out_step, opipe_error *err);
+
+#endif /* OPI_EVENTS_H */
