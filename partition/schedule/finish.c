@@ -301,8 +301,8 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err) {
   opi_do_list *reduced = NULL, *sent = NULL, *placed = NULL;
-  opipe_status status = OPIPE_OK;
-  if (problem->mode != OPIPE_MODE_FORWARD)
+  opipe_status status = opi_pass_check(problem, order, allocator, err);
+  if (status == OPIPE_OK && problem->mode != OPIPE_MODE_FORWARD)
     status = opi_pass_reduce(problem, order, false, allocator, &reduced, err);
   if (status == OPIPE_OK)
     status = opi_pass_messages(problem, reduced != NULL ? reduced : order, allocator, &sent, err);

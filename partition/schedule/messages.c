@@ -203,8 +203,31 @@ static opipe_status place_messages(inserter *n) {
   return OPIPE_OK;
 }
 
+/* What the pass itself relies on; whether the order is whole is opi_pass_check's matter. */
+static opipe_status check_item(inserter *n, uint32_t rank, uint32_t item) {
+  const opi_problem *p = n->problem;
+  const opi_do *a = &n->list->items[item];
+  const opi_place place = opi_place_of(p, n->list, rank, item);
+  if (opi_do_is_message(a->kind))
+    return opi_fail(n->err, OPIPE_E_INVALID, "%s: the order already has messages", place.text);
+  if (!opi_do_is_compute(a->kind))
+    return OPIPE_OK;
+  if (a->stage >= p->n_stages || a->microbatch >= p->n_microbatches || a->slice >= p->n_slices ||
+      a->part >= p->n_parts || a->replica >= p->n_replicas ||
+      opi_problem_rank(p, a->stage, a->replica) != rank ||
+      (p->stage_shares != NULL && a->replica >= p->stage_shares[a->stage]) ||
+      ((a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 && item + 1 == n->list->rank_first[rank + 1]))
+    return opi_fail(n->err, OPIPE_E_INVALID, "%s: out of range, or not at home", place.text);
+  if (a->kind == OPI_DO_F && flagged(a))
+    n->forward[opi_unit(&n->index, a->stage, a->replica, a->microbatch, a->slice, 0)] = OF_NEXT;
+  return OPIPE_OK;
+}
+
 static opipe_status start(inserter *n) {
   const opi_problem *p = n->problem;
+  if (n->list->n_ranks != p->n_ranks)
+    return opi_fail(n->err, OPIPE_E_INVALID, "a list of %u ranks for a schedule of %u",
+                    n->list->n_ranks, p->n_ranks);
   OPI_TRY(opi_index_build(p, n->list, &n->arena, &n->index, n->err));
   n->forward = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);
   n->input = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);
@@ -216,12 +239,9 @@ static opipe_status start(inserter *n) {
     return opi_fail_nomem(n->err, n->index.n_units, "messages");
   memset(n->head, 0xff, p->n_ranks * sizeof(uint32_t));
   memcpy(n->next, n->list->rank_first, p->n_ranks * sizeof(uint32_t));
-  for (uint32_t i = 0; i < n->list->n_items; ++i) {
-    const opi_do *a = &n->list->items[i];
-    if (opi_do_is_message(a->kind))
-      return opi_fail(n->err, OPIPE_E_INVALID, "the order already has messages (item %u)", i);
-    if (a->kind == OPI_DO_F && flagged(a))
-      n->forward[opi_unit(&n->index, a->stage, a->replica, a->microbatch, a->slice, 0)] = OF_NEXT;
+  for (uint32_t rank = 0; rank < n->list->n_ranks; ++rank) {
+    for (uint32_t i = n->list->rank_first[rank]; i < n->list->rank_first[rank + 1]; ++i)
+      OPI_TRY(check_item(n, rank, i));
   }
   return OPIPE_OK;
 }
@@ -241,7 +261,6 @@ opipe_status opi_pass_messages(const opi_problem *problem, const opi_do_list *li
                                opipe_error *err) {
   inserter n = {.problem = problem, .list = list, .err = err};
   opi_do_list *out = NULL;
-  OPI_TRY(opi_pass_check(problem, list, allocator, err));
   OPI_TRY(opi_do_list_create(allocator, list->n_ranks, &out, err));
   opi_arena_init(&n.arena, allocator, 0);
   opipe_status status = start(&n);

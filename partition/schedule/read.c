@@ -267,7 +267,7 @@ static opipe_status read_lines(reader *r, const char *text, size_t n) {
     const char *next = newline == NULL ? stop : newline + 1;
     if (end > at && end[-1] == '\r')
       --end;
-    if (memchr(at, '\0', (size_t)(end - at)) != NULL)
+    if (end > at && memchr(at, '\0', (size_t)(end - at)) != NULL)
       return opi_fail(r->err, OPIPE_E_INVALID, "row %u holds a zero byte: this is no text", row);
     if (end > at && *at == '#' && r->n_rows == 0) {
       OPI_TRY(read_header_line(r, at, end, row));
