@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradient rules against central differences, in double, through the CPU backend; one line a case:
+/* Gradient rules against central differences, in double, through the CPU backend, and the same
+ * node in float, half and bfloat16 against that; one line a case:
  *
  *   "Gemm@13 d[2,3] d[3,4] d[4] | alpha=0.5f transB=0 -> y"
  *
@@ -23,21 +24,24 @@
 #include <stdlib.h>
 
 #include "loader/gradient/gradient.h"
+#include "loader/ops/kit.h"
 #include "tests/loader/backend_evaluator.h"
 #include "tests/loader/graphs.h"
 
-enum { JAC_INPUTS = 12, JAC_ATTRS = 12, JAC_ELEMS = 512, JAC_OUTPUTS = 48 };
+enum { JAC_INPUTS = 12, JAC_ATTRS = 12, JAC_ELEMS = 256, JAC_OUTPUTS = 48 };
 
 typedef struct jac_case {
   const char *text;
   test_graph graph;
   uint64_t seed;
+  uint32_t dtype;                 /* of d and c terms */
   const char *params[JAC_INPUTS]; /* names of what is differentiated */
   uint32_t n_params;
   opi_bound *bound;
   opi_training *training;
   double bend; /* added to every gradient, to see that it is found out */
   uint64_t n_compared;
+  double gradient[JAC_INPUTS][JAC_ELEMS]; /* of params, 0 where nothing arrives */
   char why[400];
 } jac_case;
 
@@ -89,8 +93,38 @@ static inline void jac_fill(jac_case *c, char how, double *out, uint64_t n) {
   }
 }
 
+/* Half and bfloat16, to nearest even; what is too large becomes infinite. */
+static inline uint16_t jac_half(double number, uint32_t dtype) {
+  const uint32_t bits = dtype == OPIPE_FLOAT16 ? 10 : 7, bias = dtype == OPIPE_FLOAT16 ? 15 : 127;
+  const uint16_t sign = signbit(number) ? 0x8000 : 0;
+  const uint32_t infinite = ((2 * bias + 1) << bits);
+  int exponent = 0;
+  if (number == 0 || !isfinite(number))
+    return (uint16_t)(sign | (number == 0 ? 0 : infinite));
+  (void)frexp(fabs(number), &exponent);
+  exponent -= 1;
+  if (exponent < 1 - (int)bias)
+    exponent = 1 - (int)bias;
+  const double steps = rint(ldexp(fabs(number), (int)bits - exponent)); /* of the last place */
+  const uint64_t whole = (uint64_t)steps + ((uint64_t)(exponent + (int)bias - 1) << bits);
+  return (uint16_t)(sign | (whole > infinite ? infinite : (uint32_t)whole));
+}
+
+static inline double jac_load(uint32_t dtype, const void *data, uint64_t i) {
+  const opi_value one = {.data = (const char *)data + i * (opi_dtype_bits(dtype) / 8),
+                         .n_bytes = opi_dtype_bits(dtype) / 8,
+                         .dtype = dtype};
+  double number = NAN;
+  (void)opi_known_scalar(&one, &number);
+  return number;
+}
+
 static inline void jac_store(uint32_t dtype, double number, void *data, uint64_t i) {
   switch (dtype) {
+    case OPIPE_FLOAT16:
+    case OPIPE_BFLOAT16:
+      ((uint16_t *)data)[i] = jac_half(number, dtype);
+      return;
     case OPIPE_DOUBLE:
       ((double *)data)[i] = number;
       return;
@@ -120,7 +154,8 @@ static inline uint32_t jac_input(jac_case *c, const char **at) {
   const char kind = *(*at)++;
   if (kind == '-')
     return OPIPE_NONE;
-  const uint32_t dtype = types[strchr(letters, kind) - letters];
+  const uint32_t dtype =
+      kind == 'd' || kind == 'c' ? c->dtype : types[strchr(letters, kind) - letters];
   const char how = **at == '+' || **at == '~' ? *(*at)++ : ' ';
   bool given = false;
   if (**at == '=') {
@@ -258,16 +293,20 @@ static inline opipe_status jac_loss(jac_case *c, const uint32_t *out, const char
   c->graph.graph->n_outputs = saved.n_outputs;
   for (uint32_t o = 0, k = 0; o < n && k < n_outputs; ++o) {
     double weights[JAC_ELEMS] = {0};
-    uint32_t product, sum;
+    uint32_t product, sum, as_double = out[o];
     if (roles[o] != 'y')
       continue;
     const opi_value *y = &alone->graph->values[alone->graph->outputs[k++]];
-    test_need(y->n_bytes <= sizeof(weights) && y->dtype == OPIPE_DOUBLE);
-    for (uint64_t i = 0; i < y->n_bytes / 8; ++i)
+    const double elems = opi_k_elems(y);
+    const opipe_attr to = OPI_ATTR_I("to", OPIPE_DOUBLE);
+    test_need(elems <= JAC_ELEMS);
+    if (y->dtype != OPIPE_DOUBLE)
+      test_node(&c->graph, "Cast", 13, &out[o], 1, &to, 1, &as_double, 1);
+    for (uint64_t i = 0; (double)i < elems; ++i)
       weights[i] = jac_random(&c->seed);
     const uint32_t w =
         test_known(&c->graph, NULL, OPIPE_DOUBLE, y->shape, (uint32_t)y->rank, weights);
-    product = test_op(&c->graph, "Mul", out[o], w);
+    product = test_op(&c->graph, "Mul", as_double, w);
     const opipe_attr keep = OPI_ATTR_I("keepdims", 0);
     test_node(&c->graph, "ReduceSum", 13, &product, 1, &keep, 1, &sum, 1);
     loss = loss == OPIPE_NONE ? sum : test_op(&c->graph, "Add", loss, sum);
@@ -370,18 +409,17 @@ static inline opipe_status jac_slope(jac_case *c, opi_value *value, uint64_t i, 
   return status;
 }
 
-static inline opipe_status jac_compare(jac_case *c, const opi_train_param *p, const double *found,
-                                       opipe_error *err) {
-  const uint32_t v = opi_bound_value(c->bound, p->name);
+static inline opipe_status jac_compare(jac_case *c, uint32_t p, opipe_error *err) {
+  const uint32_t v = opi_bound_value(c->bound, c->params[p]);
   if (v == OPIPE_NONE)
     return OPIPE_OK; /* nothing reads it */
   opi_value *value = &c->bound->graph->values[v];
   for (uint64_t i = 0; i < value->n_bytes / 8; ++i) {
     double wanted = 0;
-    const double have = (found != NULL ? found[i] : 0) + c->bend;
+    const double have = c->gradient[p][i] + c->bend;
     OPI_TRY(jac_slope(c, value, i, &wanted, err));
     if (!(fabs(have - wanted) <= 2e-7 * (1 + fabs(wanted))))
-      jac_wrong(c, p->name, have, wanted, i);
+      jac_wrong(c, c->params[p], have, wanted, i);
     ++c->n_compared;
   }
   return OPIPE_OK;
@@ -394,30 +432,36 @@ static inline uint32_t jac_gradient(const opi_training *t, const opi_train_param
   return t->graph->nodes[t->graph->values[p->gradients[0]].producer].in[0];
 }
 
-static inline opipe_status jac_check(jac_case *c, opipe_error *err) {
+/* Runs the backward pass: c->gradient. */
+static inline opipe_status jac_backward(jac_case *c, opipe_error *err) {
   opi_arena arena;
-  uint32_t wanted[JAC_OUTPUTS], of[JAC_OUTPUTS], n = 0;
-  const void *out[JAC_OUTPUTS];
+  uint32_t wanted[JAC_INPUTS] = {0}, of[JAC_INPUTS] = {0}, n = 0;
+  const void *out[JAC_INPUTS] = {NULL};
   const opi_training *t = c->training;
   opi_arena_init(&arena, opi_allocator_system(), 0);
   for (uint32_t p = 0; p < t->n_params; ++p) {
     const uint32_t v = jac_gradient(t, &t->params[p]);
-    if (v == OPIPE_NONE)
-      continue;
-    of[n] = p;
-    wanted[n++] = v;
+    for (uint32_t k = 0; k < c->n_params && v != OPIPE_NONE; ++k) {
+      if (strcmp(c->params[k], t->params[p].name) != 0)
+        continue;
+      of[n] = k;
+      wanted[n++] = v;
+    }
   }
-  opipe_status status = jac_run(t->graph, &arena, wanted, n, out, err);
-  for (uint32_t p = 0; p < t->n_params && status >= 0; ++p) {
-    const double *found = NULL;
-    if (t->params[p].name[0] != 'p')
-      continue;
-    for (uint32_t k = 0; k < n; ++k)
-      found = of[k] == p ? out[k] : found;
-    status = jac_compare(c, &t->params[p], found, err);
+  const opipe_status status = jac_run(t->graph, &arena, wanted, n, out, err);
+  for (uint32_t k = 0; k < n && status >= 0; ++k) {
+    const opi_value *v = &t->graph->values[wanted[k]];
+    for (uint64_t i = 0; (double)i < opi_k_elems(v); ++i)
+      c->gradient[of[k]][i] = jac_load(v->dtype, out[k], i);
   }
   opi_arena_release(&arena);
   return status;
+}
+
+static inline opipe_status jac_differences(jac_case *c, opipe_error *err) {
+  for (uint32_t p = 0; p < c->n_params; ++p)
+    OPI_TRY(jac_compare(c, p, err));
+  return OPIPE_OK;
 }
 
 static inline void jac_free(jac_case *c) {
@@ -439,18 +483,43 @@ static inline void jac_try(jac_case *c) {
   if (status >= 0)
     status = jac_build(c, &err);
   if (status >= 0)
-    status = jac_check(c, &err);
+    status = jac_backward(c, &err);
+  if (status >= 0 && c->dtype == OPIPE_DOUBLE)
+    status = jac_differences(c, &err);
   const char *refused = strchr(roles, '!');
   if (refused != NULL ? status >= 0 || strstr(err.message, refused + 1) == NULL : status < 0)
     (void)snprintf(c->why, sizeof(c->why), "%.380s", status < 0 ? err.message : "not refused");
-  else if (refused == NULL && c->n_compared == 0)
+  else if (refused == NULL && c->dtype == OPIPE_DOUBLE && c->n_compared == 0)
     (void)snprintf(c->why, sizeof(c->why), "nothing was compared");
 }
 
+/* The same node in another type: gradients within `tolerance` of the largest. */
+static inline void jac_run_typed(const jac_case *exact, uint32_t dtype, double tolerance) {
+  jac_case c = {.text = exact->text, .seed = 1, .dtype = dtype};
+  jac_try(&c);
+  for (uint32_t p = 0; p < c.n_params && c.why[0] == '\0'; ++p) {
+    double largest = 1;
+    for (uint32_t i = 0; i < JAC_ELEMS; ++i)
+      largest = fmax(largest, fabs(exact->gradient[p][i]));
+    for (uint32_t i = 0; i < JAC_ELEMS; ++i) {
+      if (!(fabs(c.gradient[p][i] - exact->gradient[p][i]) <= tolerance * largest))
+        jac_wrong(&c, c.params[p], c.gradient[p][i], exact->gradient[p][i], i);
+    }
+  }
+  (void)opi_test_check(c.why[0] == '\0', __FILE__, __LINE__, false, "%s\n    %s: %s", c.text,
+                       opi_dtype_name(dtype), c.why);
+  jac_free(&c);
+}
+
 static inline void jac_run_case(const char *text) {
-  jac_case c = {.text = text, .seed = 1};
+  jac_case c = {.text = text, .seed = 1, .dtype = OPIPE_DOUBLE};
   jac_try(&c);
   (void)opi_test_check(c.why[0] == '\0', __FILE__, __LINE__, false, "%s\n    %s", text, c.why);
+  if (c.why[0] == '\0' && c.training != NULL) {
+    jac_run_typed(&c, OPIPE_FLOAT, 2e-5);
+    jac_run_typed(&c, OPIPE_FLOAT16, 2e-2);
+    jac_run_typed(&c, OPIPE_BFLOAT16, 0.15);
+  }
   jac_free(&c);
 }
 

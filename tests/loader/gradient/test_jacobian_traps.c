@@ -76,7 +76,8 @@ static void check_two(const char *op, const double *a, const double *b, const do
 }
 
 static void test_wrong_gradients_are_found(void) {
-  jac_case c = {.text = "MatMul@13 d[2,3] d[3,2] -> y", .seed = 1, .bend = 1e-5};
+  jac_case c = {
+      .text = "MatMul@13 d[2,3] d[3,2] -> y", .seed = 1, .dtype = OPIPE_DOUBLE, .bend = 1e-5};
   if (test_backend_evaluator() == NULL)
     OPI_SKIP("backend-cpu is not built");
   jac_try(&c);
