@@ -13,6 +13,23 @@
 #include "loader/ops/common.h"
 #include "loader/ops/gradients.h"
 
+/* How often the main graph reads a value. */
+static uint32_t n_readers(const opi_graph *file, uint32_t value) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < file->n_nodes; ++k) {
+    for (uint32_t i = 0; i < file->nodes[k].n_in; ++i)
+      n += file->nodes[k].in[i] == value;
+  }
+  return n;
+}
+
+/* The file's value that a bound initializer is; OPIPE_NONE: none. */
+static uint32_t file_source(const opi_builder *b, const opi_value *x) {
+  return b->scope != NULL && b->scope->outer == NULL && x->source < b->scope->file->n_values
+             ? x->source
+             : OPIPE_NONE;
+}
+
 /* For training: exporters merge parameters that are equal while nothing is trained (fresh norms,
  * zero biases) and leave an Identity for each. They are no ties: each is a parameter again, under
  * the name of the Identity's output. */
@@ -21,12 +38,13 @@ static opipe_status untie(opi_builder *b, const opi_node *node, bool *out_done, 
   const opi_value *x = opi_in_optional(b, node, 0);
   uint32_t taken = 0;
   *out_done = false;
-  if (!b->keep_parameters || b->scope == NULL || b->scope->outer != NULL || x == NULL ||
-      file_value == OPIPE_NONE)
+  if (!b->keep_parameters || x == NULL || file_value == OPIPE_NONE ||
+      file_source(b, x) == OPIPE_NONE)
     return OPIPE_OK;
   const char *name = b->scope->file->values[file_value].name;
   if ((x->flags & OPI_VALUE_INITIALIZER) == 0 || !opi_dtype_is_float(x->dtype) ||
-      opi_elems(x) < 2 || opi_map_get(b->names, name, &taken))
+      opi_elems(x) < 2 || opi_map_get(b->names, name, &taken) ||
+      n_readers(b->scope->file, x->source) < 2)
     return OPIPE_OK;
   const opi_value from = *x;
   const uint32_t v = opi_b_borrow(b, name, from.dtype, from.shape, (uint32_t)from.rank, from.data);
