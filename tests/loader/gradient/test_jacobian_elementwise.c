@@ -73,6 +73,6 @@ static void test_where(void) {
             "Where@16 o=1 d[2] d[3,1] -> y");
 }
 
-OPI_TEST_MAIN("gradients of arithmetic", OPI_TEST(test_two_inputs), OPI_TEST(test_power),
+OPI_TEST_MAIN("gradients element by element", OPI_TEST(test_two_inputs), OPI_TEST(test_power),
               OPI_TEST(test_extremes), OPI_TEST(test_one_input), OPI_TEST(test_activations),
               OPI_TEST(test_where))
