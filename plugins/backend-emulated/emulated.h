@@ -22,11 +22,12 @@ struct opipe_instance {
 };
 
 typedef struct options {
-  uint64_t memory_bytes;                               /* 0: what the opening says */
-  uint64_t time_ns;                                    /* of every run; 0: by the rates */
-  double flops;                                        /* per second; 0: not modelled */
-  double bandwidth;                                    /* bytes per second; 0: not modelled */
-  bool compute;                                        /* do the arithmetic */
+  uint64_t memory_bytes;               /* 0: what the opening says */
+  uint64_t time_ns;                    /* of every run; 0: by the rates */
+  uint64_t pass_ns[OPIPE_PASS_UPDATE]; /* of a run with nodes of that pass; all 0: not given */
+  double flops;                        /* per second; 0: not modelled */
+  double bandwidth;                    /* bytes per second; 0: not modelled */
+  bool compute;                        /* do the arithmetic */
   uint64_t fail_run, fail_late, stall_run, fail_alloc; /* which one, counted from 1; 0: none */
   uint64_t stall_ns;
   char inner[256]; /* options for the inner device */
@@ -66,6 +67,8 @@ struct opipe_program {
 struct opipe_params {
   opipe_device *device;
   opipe_params *inner;
+  opipe_buffer *masters; /* [n] wrap the inner ones of params_master */
+  uint32_t n;
 };
 
 struct opipe_binding {
@@ -143,5 +146,34 @@ opipe_status emudev_params_write(opipe_params *params, uint32_t slot, const void
 opipe_status emudev_params_read(const opipe_params *params, uint32_t slot, void *dst,
                                 uint64_t n_bytes, opipe_error *err);
 opipe_status emudev_params_commit(opipe_params *params, opipe_error *err);
+
+/* train.c: the training slots; UNSUPPORTED where the inner backend has none */
+opipe_status emudev_params_create_owned(opipe_device *device, const opipe_param_source *sources,
+                                        uint32_t n, opipe_params **out_params, opipe_error *err);
+opipe_status emudev_gradients_create(opipe_params *params, opipe_params **out_gradients,
+                                     opipe_error *err);
+opipe_status emudev_program_gradients(const opipe_program *program, opipe_param_layout *out_layouts,
+                                      uint32_t *io_count, opipe_error *err);
+opipe_status emudev_params_master(opipe_params *params, uint32_t slot, opipe_region *out_region,
+                                  opipe_error *err);
+opipe_status emudev_gradients_fold(opipe_params *gradients, opipe_queue *queue, uint32_t slot,
+                                   opipe_error *err);
+opipe_status emudev_params_refresh(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                   opipe_error *err);
+opipe_status emudev_params_export(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                  const opipe_region *dst, opipe_error *err);
+opipe_status emudev_params_import(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                  const opipe_region *src, opipe_error *err);
+opipe_status emudev_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_error *err);
+opipe_status emudev_add(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                        opipe_error *err);
+opipe_status emudev_sum_squares(opipe_queue *queue, const opipe_region *dst,
+                                const opipe_region *src, opipe_error *err);
+opipe_status emudev_update(opipe_queue *queue, const opipe_update *update, opipe_error *err);
+
+/* params.c, for train.c: an empty wrapper of a set of n; and what becomes of it */
+opipe_params *emudev_params_wrap(opipe_device *device, uint32_t n, opipe_error *err);
+opipe_status emudev_params_keep(opipe_params *params, opipe_status status,
+                                opipe_params **out_params);
 
 #endif /* OPIPE_BACKEND_EMULATED_H */

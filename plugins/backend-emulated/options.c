@@ -2,6 +2,8 @@
 /* Options of a device:
  *   memory=BYTES        declared memory, at most what the opening allows
  *   time_us=N           every run takes so long
+ *   forward_us=N backward_input_us=N backward_weight_us=N
+ *                       a run takes the sum of those passes of which it has nodes
  *   flops=N bandwidth=N else: by the nodes' products and bytes at these rates (per second)
  *   compute=on|off      off: only the time passes, outputs keep what was in them
  *   fail_run=N          the Nth run of the device fails at once      fail_late=N  ... fails when
@@ -42,8 +44,15 @@ static opipe_status read_rate(const char *key, const char *value, options *out, 
   if (!read_real(value, 1e18, &number)) {
     return malformed(key, value, "a number from 0 to 1e18", err);
   }
+  const uint64_t ns = number > 1e12 ? (uint64_t)1e15 : (uint64_t)(number * 1e3);
   if (strcmp(key, "time_us") == 0) {
-    out->time_ns = number > 1e12 ? (uint64_t)1e15 : (uint64_t)(number * 1e3);
+    out->time_ns = ns;
+  } else if (strcmp(key, "forward_us") == 0) {
+    out->pass_ns[OPIPE_PASS_FORWARD] = ns;
+  } else if (strcmp(key, "backward_input_us") == 0) {
+    out->pass_ns[OPIPE_PASS_BACKWARD_INPUT] = ns;
+  } else if (strcmp(key, "backward_weight_us") == 0) {
+    out->pass_ns[OPIPE_PASS_BACKWARD_WEIGHT] = ns;
   } else if (strcmp(key, "flops") == 0) {
     out->flops = number;
   } else {
@@ -101,7 +110,8 @@ static bool is_one_of(const char *key, const char *const *keys, size_t n) {
 
 static opipe_status read_option(const char *key, const char *value, options *out,
                                 opipe_error *err) {
-  static const char *const rates[] = {"time_us", "flops", "bandwidth"};
+  static const char *const rates[] = {
+      "time_us", "forward_us", "backward_input_us", "backward_weight_us", "flops", "bandwidth"};
   static const char *const counts[] = {"memory", "fail_run", "fail_late", "stall_run",
                                        "fail_alloc"};
   if (is_one_of(key, rates, sizeof rates / sizeof rates[0])) {

@@ -58,7 +58,14 @@ opipe_status emudev_bind(opipe_device *device, const opipe_bind_params *params,
   for (uint32_t i = 0; i < params->n_boundaries; ++i) {
     regions[i] = emudev_region(&params->boundaries[i]);
   }
-  opipe_bind_params inner = *params;
+  opipe_bind_params inner;
+  const size_t known = sizeof inner < params->struct_size ? sizeof inner : params->struct_size;
+  memset(&inner, 0, sizeof inner);
+  memcpy(&inner, params, known);
+  inner.struct_size = (uint32_t)known;
+  if (OPIPE_HAS(params, opipe_bind_params, gradients) && params->gradients != NULL) {
+    inner.gradients = params->gradients->inner;
+  }
   inner.program = params->program->inner;
   inner.params = params->params == NULL ? NULL : params->params->inner;
   inner.arena = emudev_region(&params->arena);

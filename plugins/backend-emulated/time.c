@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modelled time of a program: given, or the sum over its nodes of max(operations / flops, bytes /
- * bandwidth). Operations are counted for products (MatMul, Gemm, Conv, Attention); other nodes are
- * taken at the speed of memory.
+/* Modelled time of a program: given, for any run or by the passes that it has nodes of, or the sum
+ * over its nodes of max(operations / flops, bytes / bandwidth). Operations are counted for products
+ * (MatMul, Gemm, Conv, Attention); other nodes are taken at the speed of memory.
  */
 #include "emulated.h"
 
@@ -51,10 +51,35 @@ static double bytes_of(const opipe_graph *graph, const opipe_node *node) {
   return n;
 }
 
+/* Sum of the times given for the passes of the program's nodes; false when none is given. */
+static bool passes_ns(const options *o, const opipe_graph *graph, uint64_t *out_ns) {
+  bool has[OPIPE_PASS_UPDATE] = {false};
+  bool given = false;
+  *out_ns = 0;
+  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+    const uint32_t pass = graph->nodes[i].pass;
+    if (pass < OPIPE_PASS_UPDATE) {
+      has[pass] = true;
+    } else if (pass == OPIPE_PASS_BACKWARD) {
+      has[OPIPE_PASS_BACKWARD_INPUT] = true;
+      has[OPIPE_PASS_BACKWARD_WEIGHT] = true;
+    }
+  }
+  for (uint32_t pass = 0; pass < OPIPE_PASS_UPDATE; ++pass) {
+    given = given || o->pass_ns[pass] != 0;
+    *out_ns += has[pass] ? o->pass_ns[pass] : 0;
+  }
+  return given;
+}
+
 uint64_t emudev_graph_ns(const options *o, const opipe_graph *graph) {
   double ns = 0;
+  uint64_t passes = 0;
   if (o->time_ns != 0) {
     return o->time_ns;
+  }
+  if (passes_ns(o, graph, &passes)) {
+    return passes;
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const double compute = o->flops > 0 ? operations(graph, &graph->nodes[i]) / o->flops : 0;
