@@ -27,6 +27,22 @@ typedef struct finish {
   opipe_error *err;
 } finish;
 
+/* One-element initializers that training asks for by name must not be folded away. */
+static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bind_options *options,
+                               opipe_error *err) {
+  const char **keep = OPI_ARENA_ARRAY(scratch, const char *, plan->train->n_globs);
+  if (keep == NULL)
+    return opi_fail_nomem(err, plan->train->n_globs * sizeof(*keep), "a binding");
+  options->keep = keep;
+  options->n_keep = 0;
+  for (uint32_t i = 0; i < plan->train->n_globs; ++i) {
+    const opi_train_glob *glob = &plan->train->globs[i];
+    if (glob->trainable && strpbrk(glob->pattern, "*?") == NULL)
+      keep[options->n_keep++] = glob->pattern;
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
                            const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
                            opipe_error *err) {
@@ -43,8 +59,8 @@ opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
   options.n_barriers = plan->n_barriers;
   options.flags = plan->bind_flags;
   options.dropout = plan->dropout;
-  opipe_status status = OPIPE_OK;
-  if (rows > 0 && plan->batch_dim != NULL) {
+  opipe_status status = plan->train == NULL ? OPIPE_OK : keep_named(plan, &scratch, &options, err);
+  if (status == OPIPE_OK && rows > 0 && plan->batch_dim != NULL) {
     options.dims = opi_batch_bind(plan->dims, plan->n_dims, plan->batch_dim, rows, &scratch);
     if (options.dims == NULL)
       status = opi_fail_nomem(err, plan->n_dims * sizeof(*options.dims), "a binding");

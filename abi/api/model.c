@@ -164,6 +164,8 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
       .n_dims = o->n_dims,
       .n_pins = o->n_pins,
       .n_barriers = o->n_keep,
+      .keep = keep,
+      .n_keep = o->n_keep,
       .flags = (o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS)) |
                ((o->flags & OPIPE_BIND_TRAIN) != 0 ? (uint32_t)OPI_BIND_KEEP_PARAMETERS : 0u),
       .dropout = (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF,

@@ -107,7 +107,8 @@ typedef struct opipe_bind_options {
   const opipe_pin *pins;
   uint32_t n_dims;
   uint32_t n_pins;
-  const char *const *keep; /* names of tensors that no fusion may swallow */
+  const char *const *keep; /* names of tensors that no fusion may swallow; with OPIPE_BIND_TRAIN
+                              also one-element initializers that are to be trained */
   uint32_t n_keep;
   uint32_t reserved;
 } opipe_bind_options;
