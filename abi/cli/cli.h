@@ -28,8 +28,23 @@ typedef struct cli_list {
   uint32_t n;
 } cli_list;
 
+/* What `train` adds; specs are texts until they are needed. */
+typedef struct cli_train_texts {
+  cli_list data, parameters, no_decay;
+  cli_list globs;
+  bool globs_train[CLI_LIST_MOST]; /* of globs: --trainable, else --frozen */
+  const char *loss, *optimizer, *lr_schedule, *recompute, *compute;
+  const char *save, *resume, *save_model, *save_gradients;
+  double clip;
+  uint64_t n_steps, save_every;
+  uint32_t batch;
+  bool shuffle;
+} cli_train_texts;
+
 typedef struct cli_options {
   const char *model;
+  bool train; /* inspect --train, or the command train */
+  cli_train_texts t;
   /* plan, run */
   opipe_device_choice devices[64];
   char device_text[64][128];
@@ -89,6 +104,9 @@ double cli_tensor_get(const cli_tensor *tensor, size_t i); /* as double */
 
 /* Readers print what is wrong and return CLI_FAILED. */
 int cli_npy_read(const char *path, cli_tensor *out);
+/* Type and shape (not data) from the beginning of a .npy file of n bytes; where its data begins.
+ * NULL, or what is wrong. */
+const char *cli_npy_header(const uint8_t *bytes, size_t n, cli_tensor *out, size_t *out_start);
 int cli_npy_write(const char *path, const cli_tensor *tensor);
 int cli_pb_read(const char *path, cli_tensor *out); /* one serialised ONNX TensorProto */
 int cli_file_read(const char *path, void **out_data,
@@ -113,6 +131,9 @@ int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tenso
 /* --plan FILE, or a new plan. n_stages 0: presets of `run`. */
 int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
                   opipe_plan **out_plan);
+/* The same with training options (NULL: for inference). */
+int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
+                        const opipe_train_options *train, opipe_plan **out_plan);
 uint32_t cli_cores(void);
 
 /* Draws every input of the bound model that is not among the given ones: integers below the
@@ -153,13 +174,30 @@ void cli_compare(const cli_tensor *a, const cli_tensor *b, cli_difference *out);
 size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rtol, double atol,
                             size_t *out_first);
 
+/* ---- training ---- */
+
+/* Options of a training plan from the command's texts; `out` points into `o` and `own`. n_steps: of
+ * this run, for learning rates. shift: of cross entropy where --loss says nothing. */
+typedef struct cli_train_own {
+  char text[3][1024];
+  opipe_train_glob globs[CLI_LIST_MOST];
+} cli_train_own;
+int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
+                   opipe_train_options *out);
+/* --parameter: graph inputs that become initializers. `tensors` [CLI_LIST_MOST] own the data. */
+int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *pins,
+                         uint32_t *out_n);
+
 /* Commands. */
 int cli_inspect(const cli_options *options);
 int cli_plan(const cli_options *options);
 int cli_run(const cli_options *options);
+int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
+/* Letters, digits, '.', '_', '-' stay, all else is percent-encoded. */
+void cli_encode_name(const char *name, char *out, size_t room);
 int cli_write_outputs(const char *directory, const cli_result *result);
 /* --reference: the plan's stages by a plain loop, and the uncut model. */
 int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan,

@@ -106,34 +106,36 @@ static const char *parse_npy_header(char *header, cli_tensor *out) {
   return NULL;
 }
 
+const char *cli_npy_header(const uint8_t *bytes, size_t n, cli_tensor *out, size_t *out_start) {
+  char text[4096];
+  memset(out, 0, sizeof(*out));
+  if (n < 12 || memcmp(bytes, "\x93NUMPY", 6) != 0)
+    return "it is no .npy file";
+  const size_t start = bytes[6] == 1 ? 10 : 12;
+  const size_t length = bytes[6] == 1 ? (size_t)bytes[8] | (size_t)bytes[9] << 8
+                                      : (size_t)bytes[8] | (size_t)bytes[9] << 8 |
+                                            (size_t)bytes[10] << 16 | (size_t)bytes[11] << 24;
+  if (length > n - start || length == 0 || length >= sizeof(text))
+    return "its header is longer than the file";
+  memcpy(text, bytes + start, length);
+  text[length] = '\0';
+  *out_start = start + length;
+  return parse_npy_header(text, out);
+}
+
 int cli_npy_read(const char *path, cli_tensor *out) {
   uint8_t *data = NULL;
-  size_t n = 0;
+  size_t n = 0, start = 0;
   memset(out, 0, sizeof(*out));
   if (cli_file_read(path, (void **)&data, &n) != CLI_DONE)
     return CLI_FAILED;
-  const char *why = NULL;
-  size_t start = 0, length = 0;
-  if (n < 12 || memcmp(data, "\x93NUMPY", 6) != 0) {
-    why = "it is no .npy file";
-  } else {
-    start = data[6] == 1 ? 10 : 12;
-    length = data[6] == 1 ? (size_t)data[8] | (size_t)data[9] << 8
-                          : (size_t)data[8] | (size_t)data[9] << 8 | (size_t)data[10] << 16 |
-                                (size_t)data[11] << 24;
-    if (length > n - start || length == 0)
-      why = "its header is longer than the file";
-  }
-  if (why == NULL) {
-    data[start + length - 1] = '\0';
-    why = parse_npy_header((char *)data + start, out);
-  }
+  const char *why = cli_npy_header(data, n, out, &start);
   if (why == NULL && !cli_tensor_alloc(out))
     why = "it is too large";
-  if (why == NULL && out->n_bytes != n - start - length)
+  if (why == NULL && out->n_bytes != n - start)
     why = "its size does not fit its shape";
   if (why == NULL)
-    memcpy(out->data, data + start + length, out->n_bytes);
+    memcpy(out->data, data + start, out->n_bytes);
   free(data);
   if (why == NULL)
     return CLI_DONE;

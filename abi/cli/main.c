@@ -14,6 +14,7 @@ static const command commands[] = {
     {"inspect", "what a model consists of: inputs, operators, patterns, parameters", cli_inspect},
     {"plan", "cut a model into stages and print or write the plan", cli_plan},
     {"run", "run a model (or a model folder with data sets) as a pipeline", cli_run},
+    {"train", "train a model as a pipeline on data from files", cli_train},
     {"plugins", "the plugins that were found, and why others were refused", cli_plugins},
 };
 enum { N_COMMANDS = sizeof(commands) / sizeof(commands[0]) };

@@ -41,7 +41,27 @@ enum {
   O_REFERENCE,
   O_FINITE,
   O_WHY,
-  O_GRAPH_ONLY
+  O_GRAPH_ONLY,
+  O_TRAIN,
+  O_DATA,
+  O_BATCH_ROWS,
+  O_SHUFFLE,
+  O_LOSS,
+  O_OPTIMIZER,
+  O_LR_SCHEDULE,
+  O_CLIP,
+  O_NO_DECAY,
+  O_TRAINABLE,
+  O_FROZEN,
+  O_PARAMETER,
+  O_RECOMPUTE,
+  O_COMPUTE,
+  O_STEPS,
+  O_SAVE,
+  O_SAVE_EVERY,
+  O_RESUME,
+  O_SAVE_MODEL,
+  O_SAVE_GRADIENTS
 };
 
 #define COMMON_ROWS                                                                           \
@@ -83,11 +103,22 @@ enum {
         O_IGNORE                                                                                   \
   }
 
+#define TRAINED_ROWS                                                                             \
+  {"loss", "SPEC",                                                                               \
+   "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "             \
+   "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output)",   \
+   O_LOSS},                                                                                      \
+      {"trainable", "GLOB", "train these initializers; the last match wins (repeatable)",        \
+       O_TRAINABLE},                                                                             \
+      {"frozen", "GLOB", "do not train these; the last match wins (repeatable)", O_FROZEN}, {    \
+    "parameter", "NAME=FILE", "a graph input that becomes a trainable initializer, .pb or .npy", \
+        O_PARAMETER                                                                              \
+  }
+
 static const cli_option inspect_table[] = {
-    MODEL_ROWS,
-    {"graph-only", NULL, "weights need not be there", O_GRAPH_ONLY},
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
+    MODEL_ROWS,   {"train", NULL, "what is trainable, and why", O_TRAIN},
+    TRAINED_ROWS, {"graph-only", NULL, "weights need not be there", O_GRAPH_ONLY},
+    COMMON_ROWS,  {NULL, NULL, NULL, 0}};
 static const cli_option plan_table[] = {
     PLAN_ROWS,
     MODEL_ROWS,
@@ -111,6 +142,35 @@ static const cli_option run_table[] = {
     {"seed", "N", "of drawn inputs (0)", O_SEED},
     COMMON_ROWS,
     {NULL, NULL, NULL, 0}};
+static const cli_option train_table[] = {
+    {"data", "SOURCE",
+     "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable)", O_DATA},
+    {"batch", "N", "samples per mini-batch (all up to 64, else 8)", O_BATCH_ROWS},
+    {"shuffle", NULL, "another order of samples every epoch", O_SHUFFLE},
+    TRAINED_ROWS,
+    {"optimizer", "SPEC",
+     "sgd:lr=..[,momentum=..,nesterov=1,decay=..], adam:.., "
+     "adamw:lr=..,beta1=..,beta2=..,eps=..,decay=..,eps-mode=torch|hf (preset: adamw:lr=0.001)",
+     O_OPTIMIZER},
+    {"lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]", O_LR_SCHEDULE},
+    {"clip", "NORM", "scale gradients down to this norm of all together", O_CLIP},
+    {"no-decay", "GLOB", "parameters without decay (repeatable)", O_NO_DECAY},
+    {"recompute", "none|stage|block|attention", "what backward computes again", O_RECOMPUTE},
+    {"compute", "fp32|bf16|fp16", "type of activations and products", O_COMPUTE},
+    {"steps", "N", "mini-batches of this run (one epoch)", O_STEPS},
+    {"save", "DIR", "write a checkpoint there at the end", O_SAVE},
+    {"save-every", "N", "also after every N mini-batches", O_SAVE_EVERY},
+    {"resume", "DIR", "continue from a checkpoint", O_RESUME},
+    {"save-model", "OUT.onnx", "write the model with its new weights", O_SAVE_MODEL},
+    {"save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
+     O_SAVE_GRADIENTS},
+    {"reference", NULL, "compare with the plan's reference, and with the uncut model", O_REFERENCE},
+    {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
+    {"seed", "N", "of dropout and --shuffle (0)", O_SEED},
+    PLAN_ROWS,
+    MODEL_ROWS,
+    COMMON_ROWS,
+    {NULL, NULL, NULL, 0}};
 static const cli_option plugins_table[] = {
     {"why", NULL, "also every candidate that was refused, and why", O_WHY},
     COMMON_ROWS,
@@ -123,6 +183,7 @@ typedef struct spec {
 static const spec specs[] = {{"inspect", "MODEL", inspect_table},
                              {"plan", "MODEL", plan_table},
                              {"run", "MODEL|DIR", run_table},
+                             {"train", "MODEL", train_table},
                              {"plugins", NULL, plugins_table}};
 
 /* ---- errors ---- */
@@ -275,9 +336,77 @@ static int take_word(const char *name, const char *text, const char *a, const ch
   return cli_usage("--%s %s: %s or %s is needed", name, text, a, b);
 }
 
+static int take_number(const char *name, const char *text, uint64_t *out) {
+  return parse_u64(text, UINT64_MAX / 2, out) && *out != 0
+             ? CLI_DONE
+             : cli_usage("--%s %s: an integer above 0 is needed", name, text);
+}
+
+/* What `train` adds; -1: none of them. */
+static int take_train_option(int id, const char *value, cli_options *o) {
+  cli_train_texts *t = &o->t;
+  switch (id) {
+    case O_TRAIN:
+      o->train = true;
+      return CLI_DONE;
+    case O_DATA:
+      return take_item("data", value, &t->data);
+    case O_BATCH_ROWS:
+      return take_count("batch", value, 1, 1u << 30, &t->batch);
+    case O_SHUFFLE:
+      t->shuffle = true;
+      return CLI_DONE;
+    case O_LOSS:
+      t->loss = value;
+      return CLI_DONE;
+    case O_OPTIMIZER:
+      t->optimizer = value;
+      return CLI_DONE;
+    case O_LR_SCHEDULE:
+      t->lr_schedule = value;
+      return CLI_DONE;
+    case O_CLIP:
+      return take_double("clip", value, &t->clip);
+    case O_NO_DECAY:
+      return take_item("no-decay", value, &t->no_decay);
+    case O_TRAINABLE:
+    case O_FROZEN:
+      t->globs_train[t->globs.n % CLI_LIST_MOST] = id == O_TRAINABLE;
+      return take_item(id == O_TRAINABLE ? "trainable" : "frozen", value, &t->globs);
+    case O_PARAMETER:
+      return take_item("parameter", value, &t->parameters);
+    case O_RECOMPUTE:
+      t->recompute = value;
+      return CLI_DONE;
+    case O_COMPUTE:
+      t->compute = value;
+      return CLI_DONE;
+    case O_STEPS:
+      return take_number("steps", value, &t->n_steps);
+    case O_SAVE:
+      t->save = value;
+      return CLI_DONE;
+    case O_SAVE_EVERY:
+      return take_number("save-every", value, &t->save_every);
+    case O_RESUME:
+      t->resume = value;
+      return CLI_DONE;
+    case O_SAVE_MODEL:
+      t->save_model = value;
+      return CLI_DONE;
+    case O_SAVE_GRADIENTS:
+      t->save_gradients = value;
+      return CLI_DONE;
+    default:
+      return -1;
+  }
+}
+
 static int take_option(int id, const char *value, cli_options *o) {
   bool second = false;
-  int status = CLI_DONE;
+  int status = take_train_option(id, value, o);
+  if (status >= 0)
+    return status;
   switch (id) {
     case O_JSON:
       o->json = true;
@@ -387,6 +516,7 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
   longs[n] = (struct option){NULL, 0, NULL, 0};
   memset(out, 0, sizeof(*out));
   out->rtol = out->atol = -1;
+  out->train = out->graph_dropout = strcmp(command, "train") == 0;
   optind = 1;
   for (int id = 0; (id = getopt_long(argc, argv, "ho:", longs, NULL)) != -1;) {
     if (id == 'h' || id == O_HELP) {

@@ -26,7 +26,7 @@ static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_
 
 /* Letters, digits, '.', '_', '-' stay; all else is percent-encoded, so that any tensor name is a
  * file name. */
-static void encode_name(const char *name, char *out, size_t room) {
+void cli_encode_name(const char *name, char *out, size_t room) {
   size_t n = 0;
   for (const char *at = name; *at != '\0' && n + 4 < room; ++at) {
     const unsigned char c = (unsigned char)*at;
@@ -44,7 +44,7 @@ int cli_write_outputs(const char *directory, const cli_result *result) {
   }
   for (uint32_t i = 0; i < result->n_outputs; ++i) {
     char name[800], path[4096];
-    encode_name(result->outputs[i].name, name, sizeof(name));
+    cli_encode_name(result->outputs[i].name, name, sizeof(name));
     (void)snprintf(path, sizeof(path), "%s/%s.npy", directory, name);
     if (cli_npy_write(path, &result->outputs[i]) != CLI_DONE)
       return CLI_FAILED;

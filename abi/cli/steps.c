@@ -15,6 +15,27 @@ uint32_t cli_cores(void) {
   return n < 1 ? 1 : (uint32_t)n;
 }
 
+static int load(const cli_options *o, cli_session *s) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  cli_tensor *tensors = calloc(CLI_LIST_MOST, sizeof(*tensors));
+  opipe_pin *pins = calloc(CLI_LIST_MOST, sizeof(*pins));
+  uint32_t n = 0;
+  int status = tensors == NULL || pins == NULL ? cli_usage("out of memory")
+                                               : cli_train_parameters(o, tensors, pins, &n);
+  const opipe_load_params params = {.struct_size = sizeof(params),
+                                    .flags = o->load_flags,
+                                    .path = o->model,
+                                    .parameters = pins,
+                                    .n_parameters = n};
+  if (status == CLI_DONE && s->api->model_load(s->context, &params, &s->file, &err) < 0)
+    status = cli_report(o->model, &err);
+  for (uint32_t i = 0; tensors != NULL && i < CLI_LIST_MOST; ++i)
+    cli_tensor_free(&tensors[i]);
+  free(tensors);
+  free(pins);
+  return status;
+}
+
 int cli_open(const cli_options *o, cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   const opipe_context_params params = {.struct_size = sizeof(params),
@@ -28,11 +49,7 @@ int cli_open(const cli_options *o, cli_session *s) {
     return cli_report("opening a context", &err);
   if (o->model == NULL)
     return CLI_DONE;
-  const opipe_load_params load = {
-      .struct_size = sizeof(load), .flags = o->load_flags, .path = o->model};
-  if (s->api->model_load(s->context, &load, &s->file, &err) < 0)
-    return cli_report(o->model, &err);
-  return CLI_DONE;
+  return load(o, s);
 }
 
 void cli_close(cli_session *s) {
@@ -265,15 +282,24 @@ static bool dims_open(const cli_session *s, const cli_tensor *tensors, uint32_t 
 static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n,
                      binding *b) {
   opipe_error err = OPIPE_ERROR_INIT;
+  const char *keep[CLI_LIST_MOST];
+  uint32_t n_keep = 0;
+  for (uint32_t i = 0; i < o->t.globs.n; ++i) {
+    if (o->t.globs_train[i] && strpbrk(o->t.globs.items[i], "*?") == NULL)
+      keep[n_keep++] = o->t.globs.items[i];
+  }
   for (;;) {
-    const opipe_bind_options options = {.struct_size = sizeof(options),
-                                        .flags = OPIPE_BIND_DEFAULTS |
-                                                 (o->no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
-                                                 (o->graph_dropout ? OPIPE_BIND_GRAPH_DROPOUT : 0u),
-                                        .dims = b->dims,
-                                        .pins = b->pins,
-                                        .n_dims = b->n_dims,
-                                        .n_pins = b->n_pins};
+    const opipe_bind_options options = {
+        .struct_size = sizeof(options),
+        .flags = OPIPE_BIND_DEFAULTS | (o->no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
+                 (o->graph_dropout ? OPIPE_BIND_GRAPH_DROPOUT : 0u) |
+                 (o->train ? OPIPE_BIND_TRAIN : 0u),
+        .dims = b->dims,
+        .pins = b->pins,
+        .n_dims = b->n_dims,
+        .n_pins = b->n_pins,
+        .keep = keep,
+        .n_keep = n_keep};
     const opipe_status status = s->api->model_bind(s->file, &options, &s->bound, &err);
     if (status == OPIPE_OK)
       return CLI_DONE;
@@ -317,6 +343,11 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
 }
 
 int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe_plan **out_plan) {
+  return cli_make_train_plan(o, s, n_stages, NULL, out_plan);
+}
+
+int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
+                        const opipe_train_options *train, opipe_plan **out_plan) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_device_choice devices[64];
   opipe_model_info info = {.struct_size = sizeof(info)};
@@ -351,7 +382,8 @@ int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe
       .depth = o->depth,
       .cost = o->cost,
       .flags = o->ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u,
-      .transport = o->transport};
+      .transport = o->transport,
+      .train = train};
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
   return status < 0 ? cli_report("plan", &err) : CLI_DONE;
 }

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Texts of `train` into the library's options: NAME:key=value,key=value. A key that a name does not
+ * take is an error that lists those it takes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { KEYS = 12 };
+
+/* ---- NAME:key=value,... ---- */
+
+typedef struct spec {
+  const char *option, *name;
+  char *keys[KEYS], *values[KEYS];
+  bool used[KEYS];
+  uint32_t n;
+} spec;
+
+static int split(const char *option, const char *text, char *own, size_t room, spec *out) {
+  *out = (spec){.option = option};
+  if (strlen(text) >= room)
+    return cli_usage("--%s %s: too long", option, text);
+  (void)snprintf(own, room, "%s", text);
+  out->name = own;
+  char *rest = strchr(own, ':');
+  if (rest == NULL)
+    return CLI_DONE;
+  *rest++ = '\0';
+  if (strcmp(own, "output") == 0) { /* output:NAME, and names may hold anything */
+    out->values[0] = rest;
+    return CLI_DONE;
+  }
+  char *save = NULL;
+  for (char *word = strtok_r(rest, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
+    char *equals = strchr(word, '=');
+    if (equals == NULL || out->n == KEYS)
+      return cli_usage("--%s %s: '%s' is no key=value, or there are more than %d", option, text,
+                       word, KEYS);
+    *equals = '\0';
+    out->keys[out->n] = word;
+    out->values[out->n++] = equals + 1;
+  }
+  return CLI_DONE;
+}
+
+/* NULL: not given. */
+static const char *value_of(spec *s, const char *key) {
+  for (uint32_t i = 0; i < s->n; ++i) {
+    if (strcmp(s->keys[i], key) != 0)
+      continue;
+    s->used[i] = true;
+    return s->values[i];
+  }
+  return NULL;
+}
+
+static int number_of(spec *s, const char *key, double low, double *io) {
+  const char *text = value_of(s, key);
+  char *end = NULL;
+  if (text == NULL)
+    return CLI_DONE;
+  const double value = strtod(text, &end);
+  if (end == text || *end != '\0' || !(value >= low && value <= 1e300))
+    return cli_usage("--%s: %s=%s: a number of at least %g is needed", s->option, key, text, low);
+  *io = value;
+  return CLI_DONE;
+}
+
+static int all_used(const spec *s, const char *known) {
+  for (uint32_t i = 0; i < s->n; ++i) {
+    if (!s->used[i])
+      return cli_usage("--%s %s: it takes %s, not '%s'", s->option, s->name, known, s->keys[i]);
+  }
+  return CLI_DONE;
+}
+
+/* ---- loss ---- */
+
+static int read_cross_entropy(spec *s, uint32_t shift, opipe_train_options *out) {
+  double ignore = -100, shifted = shift;
+  out->loss = OPIPE_LOSS_CROSS_ENTROPY;
+  out->output = value_of(s, "logits");
+  out->labels = value_of(s, "labels");
+  int status = number_of(s, "ignore", -9e15, &ignore);
+  if (status == CLI_DONE)
+    status = number_of(s, "shift", 0, &shifted);
+  if (status == CLI_DONE)
+    status = number_of(s, "smoothing", 0, &out->smoothing);
+  if (status == CLI_DONE && out->labels == NULL)
+    out->labels = "labels";
+  if (status == CLI_DONE && out->output == NULL)
+    return cli_usage("--loss cross-entropy: logits=NAME is needed");
+  if (status == CLI_DONE && shifted != 0 && shifted != 1)
+    return cli_usage("--loss cross-entropy: shift is 0 or 1, not %g", shifted);
+  out->ignore = (int64_t)ignore;
+  out->shift = (uint32_t)shifted;
+  return status == CLI_DONE ? all_used(s, "logits, labels, ignore, shift, smoothing") : status;
+}
+
+static int read_loss(const char *text, uint32_t shift, char *own, size_t room,
+                     opipe_train_options *out) {
+  spec s;
+  out->ignore = -100;
+  if (text == NULL)
+    return CLI_DONE;
+  int status = split("loss", text, own, room, &s);
+  if (status != CLI_DONE)
+    return status;
+  if (strcmp(s.name, "output") == 0) {
+    out->output = s.values[0];
+    return out->output == NULL ? cli_usage("--loss output:NAME is needed") : CLI_DONE;
+  }
+  if (strcmp(s.name, "cross-entropy") == 0)
+    return read_cross_entropy(&s, shift, out);
+  const bool mse = strcmp(s.name, "mse") == 0;
+  if (!mse && strcmp(s.name, "bce") != 0)
+    return cli_usage("--loss %s: cross-entropy, mse, bce or output is needed", s.name);
+  out->loss = mse ? OPIPE_LOSS_MSE : OPIPE_LOSS_BCE;
+  out->output = value_of(&s, "output");
+  out->labels = value_of(&s, "target");
+  if (out->output == NULL || out->labels == NULL)
+    return cli_usage("--loss %s: output=NAME,target=NAME is needed", s.name);
+  return all_used(&s, "output, target");
+}
+
+/* ---- optimizer ---- */
+
+static int read_adam(spec *s, opipe_train_options *out) {
+  const char *mode = value_of(s, "eps-mode");
+  int status = number_of(s, "beta1", 0, &out->beta1);
+  if (status == CLI_DONE)
+    status = number_of(s, "beta2", 0, &out->beta2);
+  if (status == CLI_DONE)
+    status = number_of(s, "eps", 0, &out->epsilon);
+  if (status == CLI_DONE && mode != NULL && strcmp(mode, "hf") != 0 && strcmp(mode, "torch") != 0)
+    return cli_usage("--optimizer: eps-mode is torch or hf, not %s", mode);
+  if (mode != NULL && strcmp(mode, "hf") == 0)
+    out->flags |= OPIPE_TRAIN_EPS_INNER;
+  return status == CLI_DONE ? all_used(s, "lr, beta1, beta2, eps, decay, eps-mode") : status;
+}
+
+static int read_sgd(spec *s, opipe_train_options *out) {
+  double nesterov = 0;
+  int status = number_of(s, "momentum", 0, &out->momentum);
+  if (status == CLI_DONE)
+    status = number_of(s, "nesterov", 0, &nesterov);
+  if (nesterov != 0)
+    out->flags |= OPIPE_TRAIN_NESTEROV;
+  return status == CLI_DONE ? all_used(s, "lr, momentum, nesterov, decay") : status;
+}
+
+static int read_optimizer(const char *text, char *own, size_t room, opipe_train_options *out) {
+  static const char *const names[] = {"sgd", "adam", "adamw"};
+  spec s;
+  uint32_t kind = 0;
+  int status = split("optimizer", text == NULL ? "adamw:lr=0.001" : text, own, room, &s);
+  if (status != CLI_DONE)
+    return status;
+  while (kind < 3 && strcmp(s.name, names[kind]) != 0)
+    ++kind;
+  if (kind == 3)
+    return cli_usage("--optimizer %s: sgd, adam or adamw is needed", s.name);
+  out->optimizer = kind;
+  out->lr = -1;
+  out->beta1 = 0.9;
+  out->beta2 = 0.999;
+  out->epsilon = 1e-8;
+  out->decay = kind == OPIPE_OPTIMIZER_ADAMW ? 0.01 : 0;
+  status = number_of(&s, "lr", 0, &out->lr);
+  if (status == CLI_DONE)
+    status = number_of(&s, "decay", 0, &out->decay);
+  if (status == CLI_DONE && out->lr < 0)
+    return cli_usage("--optimizer %s: lr=X is needed", s.name);
+  if (status != CLI_DONE)
+    return status;
+  return kind == OPIPE_OPTIMIZER_SGD ? read_sgd(&s, out) : read_adam(&s, out);
+}
+
+static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_t room,
+                            opipe_train_options *out) {
+  static const char *const names[] = {"constant", "linear", "cosine"};
+  spec s;
+  uint32_t kind = 0;
+  double warmup = 0, total = (double)n_steps;
+  int status = split("lr-schedule", text == NULL ? "constant" : text, own, room, &s);
+  if (status != CLI_DONE)
+    return status;
+  while (kind < 3 && strcmp(s.name, names[kind]) != 0)
+    ++kind;
+  if (kind == 3)
+    return cli_usage("--lr-schedule %s: constant, linear or cosine is needed", s.name);
+  status = number_of(&s, "warmup", 0, &warmup);
+  if (status == CLI_DONE)
+    status = number_of(&s, "total", 1, &total);
+  out->lr_schedule = kind;
+  out->warmup_steps = (uint64_t)warmup;
+  out->total_steps = (uint64_t)total;
+  return status == CLI_DONE ? all_used(&s, "warmup, total") : status;
+}
+
+/* ---- the rest ---- */
+
+static int read_word(const char *option, const char *text, const char *const *words, uint32_t n,
+                     uint32_t *out) {
+  *out = 0;
+  while (text != NULL && *out < n && strcmp(text, words[*out]) != 0)
+    ++*out;
+  return *out < n ? CLI_DONE : cli_usage("--%s %s: this is none of its words", option, text);
+}
+
+int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
+                   opipe_train_options *out) {
+  static const char *const recompute[] = {"none", "stage", "block", "attention"};
+  static const char *const compute[] = {"fp32", "bf16", "fp16"};
+  static const uint32_t types[] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16};
+  const cli_train_texts *t = &o->t;
+  uint32_t type = 0;
+  *out = (opipe_train_options){.struct_size = sizeof(*out),
+                               .seed = o->seed,
+                               .clip_norm = t->clip,
+                               .globs = own->globs,
+                               .n_globs = t->globs.n,
+                               .no_decay = t->no_decay.items,
+                               .n_no_decay = t->no_decay.n};
+  for (uint32_t i = 0; i < t->globs.n; ++i)
+    own->globs[i] = (opipe_train_glob){t->globs.items[i], t->globs_train[i], 0};
+  int status = read_loss(t->loss, shift, own->text[0], sizeof(own->text[0]), out);
+  if (status == CLI_DONE)
+    status = read_optimizer(t->optimizer, own->text[1], sizeof(own->text[1]), out);
+  if (status == CLI_DONE)
+    status = read_lr_schedule(t->lr_schedule, n_steps, own->text[2], sizeof(own->text[2]), out);
+  if (status == CLI_DONE)
+    status = read_word("recompute", t->recompute, recompute, 4, &out->recompute);
+  if (status == CLI_DONE)
+    status = read_word("compute", t->compute, compute, 3, &type);
+  out->compute = status == CLI_DONE ? types[type] : 0;
+  out->loss_scaling = out->compute == OPIPE_FLOAT16;
+  return status;
+}
+
+int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *pins,
+                         uint32_t *out_n) {
+  for (uint32_t i = 0; i < o->t.parameters.n; ++i) {
+    const char *text = o->t.parameters.items[i], *equals = strchr(text, '=');
+    cli_tensor *t = &tensors[i];
+    if (equals == NULL || (size_t)(equals - text) >= sizeof(t->name))
+      return cli_usage("--parameter %s: NAME=FILE is needed", text);
+    const size_t n = strlen(equals + 1);
+    const bool npy = n > 4 && strcmp(equals + 1 + n - 4, ".npy") == 0;
+    if ((npy ? cli_npy_read(equals + 1, t) : cli_pb_read(equals + 1, t)) != CLI_DONE)
+      return CLI_FAILED;
+    (void)snprintf(t->name, sizeof(t->name), "%.*s", (int)(equals - text), text);
+    pins[i] = (opipe_pin){t->name, cli_tensor_view(t)};
+    ++*out_n;
+  }
+  return CLI_DONE;
+}

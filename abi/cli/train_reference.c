@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train --reference: the same mini-batches by the plan's own stages in a plain loop, which must
+ * give the same bits, and by the uncut model, which must come close.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train.h"
+
+typedef struct differences {
+  double loss;      /* largest, relative */
+  double gradients; /* largest ratio of a parameter's ||a - b|| to what is allowed to it */
+  double weights;   /* largest, relative to the parameter's largest weight */
+  bool bit_equal;
+} differences;
+
+/* Loss and weights: 1e-5 in fp32, 2e-3 in fp16, 2e-2 in bf16. */
+static double tolerance_of(uint32_t compute) {
+  return compute == OPIPE_BFLOAT16 ? 2e-2 : compute == OPIPE_FLOAT16 ? 2e-3 : 1e-5;
+}
+
+static double norm_of(const cli_tensor *t) {
+  double sum = 0;
+  for (size_t i = 0; i < cli_elems(t); ++i)
+    sum += cli_tensor_get(t, i) * cli_tensor_get(t, i);
+  return sqrt(sum);
+}
+
+static const cli_tensor *named(const cli_tensor *list, uint32_t n, const char *name) {
+  for (uint32_t i = 0; i < n; ++i) {
+    if (strcmp(list[i].name, name) == 0)
+      return &list[i];
+  }
+  return NULL;
+}
+
+static double distance(const cli_tensor *a, const cli_tensor *b) {
+  double sum = 0;
+  for (size_t i = 0; i < cli_elems(a); ++i) {
+    const double d = cli_tensor_get(a, i) - cli_tensor_get(b, i);
+    sum += d * d;
+  }
+  return sqrt(sum);
+}
+
+/* ||a - b|| <= tolerance * max(||b||, 0.2 * RMS gradient of the model * sqrt(n)). */
+static double compare_gradients(const train_result *a, const train_result *b, double tolerance,
+                                double *out_largest_norm) {
+  double square = 0, elems = 0, worst = 0;
+  *out_largest_norm = 0;
+  for (uint32_t i = 0; i < b->n_params; ++i) {
+    const double norm = norm_of(&b->gradients[i]);
+    square += norm * norm;
+    elems += (double)cli_elems(&b->gradients[i]);
+    *out_largest_norm = fmax(*out_largest_norm, norm);
+  }
+  const double rms = elems == 0 ? 0 : sqrt(square / elems);
+  for (uint32_t i = 0; i < b->n_params; ++i) {
+    const cli_tensor *y = &b->gradients[i], *x = named(a->gradients, a->n_params, y->name);
+    if (x == NULL)
+      return INFINITY;
+    const double allowed = tolerance * fmax(norm_of(y), 0.2 * rms * sqrt((double)cli_elems(y)));
+    const double d = distance(x, y);
+    const double ratio = d == 0 ? 0 : d / allowed;
+    worst = ratio > worst || isnan(ratio) ? ratio : worst;
+  }
+  return worst;
+}
+
+/* Under Adam only parameters whose gradient is more than noise are compared. */
+static double compare_weights(const train_result *a, const train_result *b, bool adam,
+                              double largest_norm) {
+  double worst = 0;
+  for (uint32_t i = 0; i < b->n_params; ++i) {
+    cli_difference d;
+    const cli_tensor *x = named(a->weights, a->n_params, b->weights[i].name);
+    if (adam && norm_of(&b->gradients[i]) <= 1e-4 * largest_norm)
+      continue;
+    if (x == NULL)
+      return INFINITY;
+    cli_compare(x, &b->weights[i], &d);
+    const double ratio = d.largest == 0 ? 0 : d.largest / (d.scale == 0 ? 1e-30 : d.scale);
+    worst = ratio > worst ? ratio : worst;
+  }
+  return worst;
+}
+
+static bool same_bits(const cli_tensor *x, const cli_tensor *list, uint32_t n) {
+  const cli_tensor *y = named(list, n, x->name);
+  return y != NULL && x->n_bytes == y->n_bytes && memcmp(x->data, y->data, x->n_bytes) == 0;
+}
+
+static void compare(const train_run *run, const train_result *a, const train_result *b,
+                    differences *out) {
+  const double tolerance = tolerance_of(run->options->compute);
+  double largest_norm = 0;
+  *out = (differences){.bit_equal = a->n_steps == b->n_steps && a->n_params == b->n_params};
+  for (uint64_t i = 0; i < a->n_steps && i < b->n_steps; ++i) {
+    const double x = a->reports[i].loss, y = b->reports[i].loss;
+    const double d = x == y ? 0 : fabs(x - y) / fmax(fabs(y), 1e-30);
+    out->loss = d > out->loss || isnan(d) ? d : out->loss;
+    out->bit_equal = out->bit_equal && memcmp(&x, &y, sizeof(x)) == 0;
+  }
+  for (uint32_t i = 0; i < a->n_params && out->bit_equal; ++i) {
+    out->bit_equal = same_bits(&a->weights[i], b->weights, b->n_params) &&
+                     same_bits(&a->gradients[i], b->gradients, b->n_params);
+  }
+  out->gradients = compare_gradients(a, b, fmax(tolerance, 1e-4), &largest_norm);
+  out->weights =
+      compare_weights(a, b, run->options->optimizer != OPIPE_OPTIMIZER_SGD, largest_norm);
+}
+
+static void print(const train_run *run, const char *name, const differences *d) {
+  FILE *out = run->o->json ? stderr : stdout;
+  (void)fprintf(out,
+                "%-16s %s  loss %.3g (relative)  gradients %.3g (of what is allowed)  weights %.3g "
+                "(relative)\n",
+                name, d->bit_equal ? "bit-equal " : "differs   ", d->loss, d->gradients,
+                d->weights);
+}
+
+/* One stage, one rank, one micro-batch: nothing is cut. Double-buffered schedules apply gradients
+ * of the version before, uncut too. */
+static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
+  cli_options *o = malloc(sizeof(*o));
+  if (o == NULL)
+    return cli_usage("out of memory");
+  *o = *run->o;
+  const bool double_buffered = o->schedule != NULL && strncmp(o->schedule, "2bw", 3) == 0;
+  o->n_stages = 1;
+  o->n_devices = o->n_devices > 1 ? 1 : o->n_devices;
+  o->n_microbatches = 1;
+  o->cut = o->plan_file = NULL;
+  o->schedule = double_buffered ? "2bw" : "sequential";
+  o->memory_bytes = 0;
+  o->ignore_annotations = true;
+  const int status = cli_make_train_plan(o, run->s, 1, run->options, out_plan);
+  free(o);
+  return status;
+}
+
+int train_reference(const train_run *run, const train_result *result) {
+  train_run again = *run;
+  train_result other;
+  differences plain, uncut;
+  opipe_plan *plan = NULL;
+  const double tolerance = tolerance_of(run->options->compute);
+  again.quiet = true;
+  again.session_flags |= OPIPE_SESSION_REFERENCE;
+  int status = train_go(&again, &other);
+  if (status == CLI_DONE) {
+    compare(run, result, &other, &plain);
+    print(run, "plan's reference", &plain);
+  }
+  train_result_free(&other);
+  if (status == CLI_DONE)
+    status = plan_uncut(run, &plan);
+  again.plan = plan;
+  again.session_flags = run->session_flags;
+  if (status != CLI_DONE)
+    return status;
+  status = train_go(&again, &other);
+  if (status == CLI_DONE) {
+    compare(run, result, &other, &uncut);
+    print(run, "uncut model", &uncut);
+  }
+  train_result_free(&other);
+  run->s->api->plan_destroy(plan);
+  if (status != CLI_DONE)
+    return status;
+  const bool close = uncut.loss <= tolerance && uncut.gradients <= 1 && uncut.weights <= tolerance;
+  return plain.bit_equal && close ? CLI_DONE : CLI_CHECK_FAILED;
+}
