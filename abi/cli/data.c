@@ -42,33 +42,29 @@ int cli_data_map(cli_data *data, const char *path, const uint8_t **out_bytes, si
   return CLI_DONE;
 }
 
-int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, size_t n,
+/* An array whose form is set: n bytes of samples at `samples`. */
+static int add_array(cli_data *data, const char *name, const uint8_t *samples, size_t n,
                      const char *path) {
   cli_array *a = &data->arrays[data->n];
-  size_t start = 0, n_bytes = 0;
-  if (data->n == DATA_MOST)
-    return bad(path, "there are more than 64 arrays");
+  size_t n_bytes = 0;
   if (strlen(name) >= sizeof(a->form.name))
     return bad(path, "its name is too long");
   if (cli_data_find(data, name) != NULL) {
     (void)fprintf(stderr, "onnx-pipe: %s: there is an array '%s' already\n", path, name);
     return CLI_USAGE;
   }
-  const char *why = cli_npy_header(bytes, n, &a->form, &start);
-  if (why == NULL && a->form.rank == 0)
-    why = "it has no axis of samples";
-  if (why != NULL)
-    return bad(path, why);
+  if (a->form.rank == 0)
+    return bad(path, "it has no axis of samples");
   n_bytes = cli_dtype_bytes(a->form.dtype);
   for (uint32_t d = 1; d < a->form.rank; ++d) {
     if (__builtin_mul_overflow(n_bytes, (size_t)a->form.shape[d], &n_bytes))
       return bad(path, "its shape is too large");
   }
   a->row_bytes = n_bytes;
-  if (__builtin_mul_overflow(n_bytes, (size_t)a->form.shape[0], &n_bytes) || n_bytes != n - start)
+  if (__builtin_mul_overflow(n_bytes, (size_t)a->form.shape[0], &n_bytes) || n_bytes != n)
     return bad(path, "its size does not fit its shape");
   (void)snprintf(a->form.name, sizeof(a->form.name), "%s", name);
-  a->data = bytes + start;
+  a->data = samples;
   if (data->n != 0 && data->n_samples != (uint64_t)a->form.shape[0]) {
     (void)fprintf(stderr, "onnx-pipe: %s: it has %lld samples, array '%s' has %llu\n", path,
                   (long long)a->form.shape[0], data->arrays[0].form.name,
@@ -78,6 +74,28 @@ int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, siz
   data->n_samples = (uint64_t)a->form.shape[0];
   ++data->n;
   return CLI_DONE;
+}
+
+int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, size_t n,
+                     const char *path) {
+  size_t start = 0;
+  if (data->n == DATA_MOST)
+    return bad(path, "there are more than 64 arrays");
+  const char *why = cli_npy_header(bytes, n, &data->arrays[data->n].form, &start);
+  return why != NULL ? bad(path, why) : add_array(data, name, bytes + start, n - start, path);
+}
+
+/* A serialised TensorProto. */
+static int add_proto(cli_data *data, const char *name, const char *path) {
+  cli_tensor t;
+  if (data->n == DATA_MOST || data->n_maps == DATA_MOST)
+    return bad(path, "there are more than 64 arrays");
+  if (cli_pb_read(path, &t) != CLI_DONE)
+    return CLI_FAILED;
+  data->maps[data->n_maps++] = (cli_mapping){t.data, t.n_bytes, true};
+  data->arrays[data->n].form = t;
+  data->arrays[data->n].form.data = NULL;
+  return add_array(data, name, t.data, t.n_bytes, path);
 }
 
 const cli_array *cli_data_find(const cli_data *data, const char *name) {
@@ -90,7 +108,9 @@ const cli_array *cli_data_find(const cli_data *data, const char *name) {
 
 static int add_file(cli_data *data, const char *name, const char *path) {
   const uint8_t *bytes = NULL;
-  size_t n = 0;
+  size_t n = strlen(path);
+  if (n > 3 && strcmp(path + n - 3, ".pb") == 0)
+    return add_proto(data, name, path);
   const int status = cli_data_map(data, path, &bytes, &n);
   return status == CLI_DONE ? cli_data_add_npy(data, name, bytes, n, path) : status;
 }

@@ -21,17 +21,17 @@ static double now_s(void) {
 
 /* ---- one run ---- */
 
-typedef struct place { /* a mini-batch in flight */
-  cli_tensor *tensors; /* [data->n] */
+typedef struct batch_place { /* a mini-batch in flight */
+  cli_tensor *tensors;       /* [data->n] */
   opipe_binding_io *inputs;
   opipe_request *ticket;
   double start_s;
-} place;
+} batch_place;
 
 typedef struct loop {
   const train_run *run;
   opipe_session *session;
-  place places[IN_FLIGHT];
+  batch_place places[IN_FLIGHT];
   uint64_t *order, *rows;
   uint64_t epoch, first; /* mini-batches before this run */
   uint64_t n_started, n_finished;
@@ -44,7 +44,7 @@ static int open_places(loop *l) {
   l->rows = calloc(l->run->batch, sizeof(*l->rows));
   bool ok = l->order != NULL && l->rows != NULL;
   for (uint32_t p = 0; ok && p < IN_FLIGHT; ++p) {
-    place *place = &l->places[p];
+    batch_place *place = &l->places[p];
     place->tensors = calloc(data->n, sizeof(*place->tensors));
     place->inputs = calloc(data->n, sizeof(*place->inputs));
     ok = place->tensors != NULL && place->inputs != NULL &&
@@ -60,7 +60,7 @@ static int open_places(loop *l) {
 
 static void close_places(loop *l) {
   for (uint32_t p = 0; p < IN_FLIGHT; ++p) {
-    place *place = &l->places[p];
+    batch_place *place = &l->places[p];
     if (place->ticket != NULL)
       l->run->s->api->request_release(place->ticket);
     for (uint32_t i = 0; place->tensors != NULL && i < l->run->data->n; ++i)
@@ -93,7 +93,7 @@ static int save(loop *l) {
 
 static int finish_one(loop *l) {
   const opipe_api *api = l->run->s->api;
-  place *place = &l->places[l->n_finished % IN_FLIGHT];
+  batch_place *place = &l->places[l->n_finished % IN_FLIGHT];
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_train_report *report = &l->out->reports[l->n_finished];
   report->struct_size = sizeof(*report);
@@ -114,7 +114,7 @@ static int finish_one(loop *l) {
 static int start_one(loop *l) {
   const opipe_api *api = l->run->s->api;
   const train_run *run = l->run;
-  place *place = &l->places[l->n_started % IN_FLIGHT];
+  batch_place *place = &l->places[l->n_started % IN_FLIGHT];
   opipe_error err = OPIPE_ERROR_INIT;
   cli_data_rows(run->data, l->first + l->n_started, run->batch, run->o->t.shuffle, run->o->seed,
                 l->order, &l->epoch, l->rows);
