@@ -18,7 +18,7 @@ static bool closes(const opi_do *a) { /* ends a unit's stash */
 
 typedef struct reducer {
   const opi_problem *problem;
-  uint32_t *left; /* [instances] backwards still to come */
+  uint32_t *left; /* [instances] backwards still to come, NONE: summed, NONE - 1: at the end */
   uint8_t *idle;  /* [n_items] time is lost on the rank behind it; NULL: reductions go at once */
   bool all, at_once;
 } reducer;
@@ -49,12 +49,25 @@ static uint32_t end_of_backward(const opi_do_list *list, uint32_t rank) {
   return end;
 }
 
+/* Those that wait for the rank's last compute. */
+static opipe_status reduce_at_end(const reducer *d, uint32_t rank, opi_do_list *out,
+                                  opipe_error *err) {
+  const opi_problem *p = d->problem;
+  for (uint32_t k = 0; k < p->n_stages * p->n_replicas; ++k) {
+    if (d->left[k] == OPIPE_NONE - 1 && p->instance_rank[k] == rank)
+      OPI_TRY(add_reduce(out, k / p->n_replicas, k % p->n_replicas, err));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status reduce_rank(void *ctx, const opi_do_list *list, uint32_t rank, opi_do_list *out,
                                 opipe_error *err) {
   reducer *d = ctx;
   const opi_problem *p = d->problem;
   const uint32_t end = end_of_backward(list, rank);
-  uint32_t pending = OPIPE_NONE; /* of a pair: behind its second */
+  uint32_t pending = OPIPE_NONE;     /* of a pair: behind its second */
+  if (end == list->rank_first[rank]) /* nothing but idle instances */
+    OPI_TRY(reduce_at_end(d, rank, out, err));
   for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
     const opi_do *a = &list->items[i];
     if (a->kind == OPI_DO_IDLE)
@@ -71,10 +84,8 @@ static opipe_status reduce_rank(void *ctx, const opi_do_list *list, uint32_t ran
       OPI_TRY(add_reduce(out, a->stage, a->replica, err));
     if (last)
       d->left[instance] = now ? OPIPE_NONE : OPIPE_NONE - 1;
-    for (uint32_t k = 0; i + 1 == end && k < p->n_stages * p->n_replicas; ++k) {
-      if (d->left[k] == OPIPE_NONE - 1 && p->instance_rank[k] == rank)
-        OPI_TRY(add_reduce(out, k / p->n_replicas, k % p->n_replicas, err));
-    }
+    if (i + 1 == end)
+      OPI_TRY(reduce_at_end(d, rank, out, err));
   }
   return OPIPE_OK;
 }
@@ -119,6 +130,11 @@ opipe_status opi_pass_reduce(const opi_problem *problem, const opi_do_list *list
                         a->stage, problem->n_stages, a->replica, problem->n_replicas);
     else
       ++d.left[a->stage * problem->n_replicas + a->replica];
+  }
+  /* An instance without a micro-batch still needs the sum: its weights make the same step. */
+  for (uint32_t i = 0; status == OPIPE_OK && !all && i < n; ++i) {
+    if (d.left[i] == 0 && reduces(&d, i / problem->n_replicas))
+      d.left[i] = OPIPE_NONE - 1;
   }
   if (status == OPIPE_OK && !all && problem->sync == OPIPE_SYNC_EAGER_OPT)
     status = find_idle(problem, list, &d, &arena, err);
