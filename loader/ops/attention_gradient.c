@@ -2,7 +2,8 @@
 /* Gradients of Attention and RotaryEmbedding; shapes and work of opipe.AttentionGrad.
  *
  * AttentionGrad makes the scores again. Gradients that arrive at present_key and present_value are
- * cut into those of the past and of K and V and added with standard operators.
+ * cut into those of the past and of K and V and added with standard operators; so is what arrives
+ * at the scores (qk_matmul_output), which few models read: it goes through plain products.
  */
 #include "loader/ops/attention.h"
 
@@ -82,11 +83,12 @@ static opipe_status new_part(opi_grad *g, uint32_t present, int64_t past, const 
   return opi_k_reshape(g->builder, *out, like->shape, 3, out, err);
 }
 
-/* What arrives at present output `o` goes to input `i` and, the first rows, to `past_i`. */
-static opipe_status add_present(opi_grad *g, const opi_node *node, uint32_t o, uint32_t i,
+/* `present`, a gradient of all keys or values, goes to input `i` and, the first rows, to `past_i`.
+ */
+static opipe_status add_present(opi_grad *g, const opi_node *node, uint32_t present, uint32_t i,
                                 uint32_t past_i, uint32_t *io_d, uint32_t *io_past,
                                 opipe_error *err) {
-  const uint32_t present = opi_grad_of(g, node, o), past_v = opi_node_in(node, past_i);
+  const uint32_t past_v = opi_node_in(node, past_i);
   uint32_t part;
   if (present == OPIPE_NONE)
     return OPIPE_OK;
@@ -121,17 +123,161 @@ static opipe_status through_y(opi_grad *g, const opi_node *node, uint32_t *d, op
   return OPIPE_OK;
 }
 
+/* -- through the scores ------------------------------------------------------------------------ */
+
+typedef struct scores {
+  opi_attention how;
+  uint32_t q, k;       /* [B, Hq, S, D], [B, Hq, T, D]: keys repeated for the query heads */
+  uint32_t dtype, own; /* that is computed in; of Q */
+  int64_t batch, total, head;
+} scores;
+
+/* [B, S, H * D] or [B, H, S, D] as the latter, in the type that is computed in. */
+static opipe_status heads_first(opi_grad *g, const scores *s, uint32_t x, int64_t heads,
+                                uint32_t *out, opipe_error *err) {
+  static const int64_t swap[4] = {0, 2, 1, 3};
+  const opi_value v = *opi_b_value(g->builder, x);
+  OPI_TRY(opi_k_cast(g->builder, x, s->dtype, out, err));
+  if (v.rank == 4)
+    return OPIPE_OK;
+  const int64_t shape[4] = {v.shape[0], v.shape[1], heads, v.shape[2] / heads};
+  OPI_TRY(opi_k_reshape(g->builder, *out, shape, 4, out, err));
+  return opi_k_transpose(g->builder, *out, swap, 4, out, err);
+}
+
+static opipe_status open_scores(opi_grad *g, const opi_node *node, scores *s, opipe_error *err) {
+  opi_builder *b = g->builder;
+  const uint32_t past = opi_node_in(node, OPI_ATT_PAST_K);
+  s->how = opi_attention_of(node);
+  s->own = opi_b_value(b, node->in[OPI_ATT_Q])->dtype;
+  s->dtype = s->own == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
+  OPI_TRY(heads_first(g, s, node->in[OPI_ATT_Q], s->how.q_heads, &s->q, err));
+  OPI_TRY(heads_first(g, s, node->in[OPI_ATT_K], s->how.kv_heads, &s->k, err));
+  if (past != OPIPE_NONE) {
+    uint32_t both[2] = {past, s->k};
+    OPI_TRY(opi_k_cast(b, past, s->dtype, &both[0], err));
+    OPI_TRY(opi_k_concat(b, both, 2, 2, &s->k, err));
+  }
+  const int64_t *shape = opi_b_value(b, s->k)->shape;
+  s->batch = shape[0];
+  s->total = shape[2];
+  s->head = shape[3];
+  const int64_t kv = s->how.kv_heads, group = s->how.q_heads / kv;
+  const int64_t narrow[5] = {s->batch, kv, 1, s->total, s->head};
+  const int64_t wide[5] = {s->batch, kv, group, s->total, s->head};
+  const int64_t flat[4] = {s->batch, s->how.q_heads, s->total, s->head};
+  OPI_TRY(opi_k_reshape(b, s->k, narrow, 5, &s->k, err));
+  OPI_TRY(opi_k_expand(b, s->k, wide, 5, &s->k, err));
+  return opi_k_reshape(b, s->k, flat, 4, &s->k, err);
+}
+
+/* scale * op(a) op(c). */
+static opipe_status scaled(opi_grad *g, const scores *s, uint32_t a, bool trans_a, uint32_t c,
+                           bool trans_c, uint32_t *out, opipe_error *err) {
+  const uint32_t in[2] = {a, c};
+  opi_attrs attrs = {.n = 0};
+  opi_attrs_float(&attrs, "alpha", s->how.scale);
+  opi_attrs_int(&attrs, "transA", trans_a ? 1 : 0);
+  opi_attrs_int(&attrs, "transB", trans_c ? 1 : 0);
+  return opi_k_node(g->builder, "FusedMatMul", "com.microsoft", 1, in, 2, 1, &attrs, out, err);
+}
+
+/* Back through softmax (mode 3) and the mask (2 and 3): of the scores after softcap. */
+static opipe_status before_mask(opi_grad *g, const opi_node *node, const scores *s, uint32_t *io_ds,
+                                uint32_t *out_mask, opipe_error *err) {
+  opi_builder *b = g->builder;
+  const uint32_t mask = opi_node_in(node, OPI_ATT_MASK);
+  uint32_t in[2] = {*io_ds, OPIPE_NONE}, zero;
+  opi_attrs attrs = {.n = 0};
+  if (s->how.qk_mode < 2)
+    return OPIPE_OK;
+  OPI_TRY(opi_k_cast(b, node->out[OPI_ATT_QK], s->dtype, &in[1], err));
+  if (s->how.qk_mode == 3) {
+    opi_attrs_int(&attrs, "axis", 3);
+    OPI_TRY(opi_grad_own(g, "SoftmaxGrad", in, 2, &attrs, io_ds, err));
+  } else { /* -inf is a constant */
+    opi_attrs_int(&attrs, "detect_negative", 1);
+    opi_attrs_int(&attrs, "detect_positive", 1);
+    OPI_TRY(opi_k_one(b, "IsInf", 0, &in[1], 1, &attrs, &in[1], err));
+    OPI_TRY(opi_grad_const(g, *io_ds, 0, &zero, err));
+    OPI_TRY(opi_k_where(b, in[1], zero, *io_ds, io_ds, err));
+  }
+  if (mask == OPIPE_NONE || !opi_grad_wants(g, node, OPI_ATT_MASK))
+    return OPIPE_OK;
+  const opi_value m = *opi_b_value(b, mask);
+  const int64_t keys = m.shape[m.rank - 1];
+  OPI_TRY(opi_k_slice(b, *io_ds, 3, 0, keys == 1 ? s->total : keys, out_mask, err));
+  OPI_TRY(opi_k_cast(b, *out_mask, s->own, out_mask, err));
+  return opi_grad_reduce(g, node, OPI_ATT_MASK, *out_mask, out_mask, err);
+}
+
+/* Softcap's slope, 1 - tanh^2. */
+static opipe_status before_softcap(opi_grad *g, const scores *s, uint32_t *io_ds,
+                                   opipe_error *err) {
+  opi_builder *b = g->builder;
+  uint32_t t, c;
+  if (s->how.qk_mode == 0 || s->how.softcap == 0)
+    return OPIPE_OK;
+  OPI_TRY(scaled(g, s, s->q, false, s->k, true, &t, err));
+  OPI_TRY(opi_grad_const(g, t, s->how.softcap, &c, err));
+  OPI_TRY(opi_b_op2(b, "Div", t, c, &t, err));
+  OPI_TRY(opi_b_op1(b, "Tanh", t, &t, err));
+  OPI_TRY(opi_b_op2(b, "Mul", t, t, &t, err));
+  OPI_TRY(opi_grad_const(g, t, 1, &c, err));
+  OPI_TRY(opi_b_op2(b, "Sub", c, t, &t, err));
+  return opi_b_op2(b, "Mul", *io_ds, t, io_ds, err);
+}
+
+/* dQ = scale dS K. */
+static opipe_status scores_to_q(opi_grad *g, const opi_node *node, const scores *s, uint32_t ds,
+                                uint32_t *io_d, opipe_error *err) {
+  const opi_value like = *opi_b_value(g->builder, node->in[OPI_ATT_Q]);
+  uint32_t dq;
+  if (!opi_grad_wants(g, node, OPI_ATT_Q))
+    return OPIPE_OK;
+  OPI_TRY(scaled(g, s, ds, false, s->k, false, &dq, err));
+  OPI_TRY(opi_k_cast(g->builder, dq, s->own, &dq, err));
+  OPI_TRY(new_part(g, dq, 0, &like, &dq, err));
+  return add_to(g, io_d, dq, err);
+}
+
+/* dK = scale dS^T Q, summed over the query heads that read a key head. */
+static opipe_status scores_to_k(opi_grad *g, const opi_node *node, const scores *s, uint32_t ds,
+                                uint32_t *d, opipe_error *err) {
+  const int64_t kv = s->how.kv_heads, axis = 2;
+  const int64_t wide[5] = {s->batch, kv, s->how.q_heads / kv, s->total, s->head};
+  uint32_t dk;
+  OPI_TRY(scaled(g, s, ds, true, s->q, false, &dk, err));
+  OPI_TRY(opi_k_reshape(g->builder, dk, wide, 5, &dk, err));
+  OPI_TRY(opi_k_reduce(g->builder, "ReduceSum", 0, dk, &axis, 1, false, &dk, err));
+  OPI_TRY(opi_k_cast(g->builder, dk, s->own, &dk, err));
+  return add_present(g, node, dk, OPI_ATT_K, OPI_ATT_PAST_K, &d[OPI_ATT_K], &d[OPI_ATT_PAST_K],
+                     err);
+}
+
+static opipe_status through_scores(opi_grad *g, const opi_node *node, uint32_t *d,
+                                   opipe_error *err) {
+  uint32_t ds = opi_grad_of(g, node, OPI_ATT_QK), dmask = OPIPE_NONE;
+  scores s;
+  if (ds == OPIPE_NONE)
+    return OPIPE_OK;
+  OPI_TRY(open_scores(g, node, &s, err));
+  OPI_TRY(opi_k_cast(g->builder, ds, s.dtype, &ds, err));
+  OPI_TRY(before_mask(g, node, &s, &ds, &dmask, err));
+  OPI_TRY(add_to(g, &d[OPI_ATT_MASK], dmask, err));
+  OPI_TRY(before_softcap(g, &s, &ds, err));
+  OPI_TRY(scores_to_q(g, node, &s, ds, &d[OPI_ATT_Q], err));
+  return scores_to_k(g, node, &s, ds, d, err);
+}
+
 opipe_status opi_gradient_attention(opi_grad *g, const opi_node *node, opipe_error *err) {
   uint32_t d[6] = {OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE};
-  if (opi_grad_of(g, node, OPI_ATT_QK) != OPIPE_NONE) {
-    return opi_node_fail(g->builder, node, err, OPIPE_E_UNSUPPORTED,
-                         "the loss reads its scores (qk_matmul_output), which have no gradient");
-  }
   OPI_TRY(through_y(g, node, d, err));
-  OPI_TRY(add_present(g, node, OPI_ATT_PRESENT_K, OPI_ATT_K, OPI_ATT_PAST_K, &d[OPI_ATT_K],
-                      &d[OPI_ATT_PAST_K], err));
-  OPI_TRY(add_present(g, node, OPI_ATT_PRESENT_V, OPI_ATT_V, OPI_ATT_PAST_V, &d[OPI_ATT_V],
-                      &d[OPI_ATT_PAST_V], err));
+  OPI_TRY(add_present(g, node, opi_grad_of(g, node, OPI_ATT_PRESENT_K), OPI_ATT_K, OPI_ATT_PAST_K,
+                      &d[OPI_ATT_K], &d[OPI_ATT_PAST_K], err));
+  OPI_TRY(add_present(g, node, opi_grad_of(g, node, OPI_ATT_PRESENT_V), OPI_ATT_V, OPI_ATT_PAST_V,
+                      &d[OPI_ATT_V], &d[OPI_ATT_PAST_V], err));
+  OPI_TRY(through_scores(g, node, d, err));
   for (uint32_t i = 0; i < OPI_ATT_SEQLEN; i++) {
     if (d[i] != OPIPE_NONE)
       OPI_TRY(opi_grad_give(g, node, i, d[i], err));

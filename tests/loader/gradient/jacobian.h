@@ -132,7 +132,7 @@ static inline void jac_store(uint32_t dtype, double number, void *data, uint64_t
       ((float *)data)[i] = (float)number;
       return;
     case OPIPE_INT64:
-      ((int64_t *)data)[i] = (int64_t)number;
+      ((int64_t *)data)[i] = number >= 9.2e18 ? INT64_MAX : (int64_t)number;
       return;
     case OPIPE_INT32:
       ((int32_t *)data)[i] = (int32_t)number;

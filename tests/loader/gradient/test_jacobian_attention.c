@@ -43,6 +43,23 @@ static void test_past(void) {
             "Attention@24 d[2,1,2,2] d[2,1,3,2] d[2,1,3,2] - - - i{0,1} -> y");
 }
 
+/* The scores as an output: of each kind. */
+static void test_scores(void) {
+  JAC_CASES(
+      "Attention@23 d[2,2,3,2] d[2,2,4,2] c[2,2,4,3] -> y--y",
+      "Attention@23 d[1,2,8] d[1,3,4] d[1,3,4] | q_num_heads=4 kv_num_heads=2 softcap=0.8f "
+      "-> y--y",
+      "Attention@23 d[1,2,3,2] d[1,1,2,2] d[1,1,2,2] - d[1,1,2,2] d[1,1,2,2] | softcap=0.9f "
+      "qk_matmul_output_mode=1 -> n--y",
+      "Attention@24 d[1,2,2,2] d[1,2,3,2] d[1,2,3,2] d[2,3] | qk_matmul_output_mode=2 -> y--y",
+      "Attention@24 d[1,2,2,2] d[1,1,3,2] d[1,1,3,2] d[2,2,3] | softcap=0.7f "
+      "qk_matmul_output_mode=3 -> y--y",
+      "Attention@24 d[1,2,4] d[1,2,4] d[1,2,4] - d[1,2,1,2] d[1,2,1,2] | q_num_heads=2 "
+      "kv_num_heads=2 is_causal=1 qk_matmul_output_mode=3 -> nyyy",
+      "Attention@24 d[1,1,2,2] d[1,1,4,2] d[1,1,4,2] o{0,0,0,0,1,0,1,1}[2,4] | "
+      "qk_matmul_output_mode=3 -> y--y");
+}
+
 static void test_contrib_attention(void) {
   JAC_CASES("ms.MultiHeadAttention@1 d[1,2,4] d[1,3,4] d[1,3,4] d[12] | num_heads=2 -> y",
             "ms.MultiHeadAttention@1 d[1,2,4] d[1,2,4] d[1,2,4] - - d[1,2,2,2] | num_heads=2 "
@@ -66,4 +83,5 @@ static void test_rotary(void) {
 }
 
 OPI_TEST_MAIN("gradients of attention", OPI_TEST(test_attention), OPI_TEST(test_masks),
-              OPI_TEST(test_past), OPI_TEST(test_contrib_attention), OPI_TEST(test_rotary))
+              OPI_TEST(test_past), OPI_TEST(test_scores), OPI_TEST(test_contrib_attention),
+              OPI_TEST(test_rotary))

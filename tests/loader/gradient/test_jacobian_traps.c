@@ -104,6 +104,36 @@ static void test_corners(void) {
   check_two("Relu", at, NULL, relu, 3);
 }
 
+/* Clip passes the gradient at its bounds and stops it beyond; Sqrt at 0 gives infinity. */
+static void test_bounds(void) {
+  static const double x[5] = {-1, -0.5, 0, 0.5, 1}, low = -0.5, high = 0.5, zero[1] = {0};
+  static const double passed[5] = {0, 1, 1, 1, 0};
+  const int64_t shape[1] = {5}, single[1] = {1};
+  test_graph t;
+  opi_arena arena;
+  uint32_t in[3], y;
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("backend-cpu is not built");
+  test_open(&t);
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  in[0] = doubles(&t, "x", shape, 1, x);
+  in[1] = doubles(&t, "low", NULL, 0, &low);
+  in[2] = doubles(&t, "high", NULL, 0, &high);
+  test_node(&t, "Clip", 13, in, 3, NULL, 0, &y, 1);
+  sum_is_loss(&t, y);
+  const double *found = gradient_of(&t, "x", &arena);
+  for (int k = 0; found != NULL && k < 5; ++k)
+    OPI_ASSERT(found[k] == passed[k]);
+  OPI_ASSERT(found != NULL);
+  test_close(&t);
+  test_open(&t);
+  sum_is_loss(&t, test_op(&t, "Sqrt", doubles(&t, "x", single, 1, zero), OPIPE_NONE));
+  found = gradient_of(&t, "x", &arena);
+  OPI_ASSERT(found != NULL && isinf(found[0]));
+  opi_arena_release(&arena);
+  test_close(&t);
+}
+
 /* x read twice by one node, and by several. */
 static void test_several_uses(void) {
   static const double x[2] = {3, -2}, twice[2] = {6, -4}, one[2] = {1, 1}, none[2] = {0, 0};
@@ -212,6 +242,6 @@ static void test_integer_cast_stops(void) {
 }
 
 OPI_TEST_MAIN("traps of gradients", OPI_TEST(test_wrong_gradients_are_found),
-              OPI_TEST(test_ties_share_equally), OPI_TEST(test_corners),
+              OPI_TEST(test_ties_share_equally), OPI_TEST(test_corners), OPI_TEST(test_bounds),
               OPI_TEST(test_several_uses), OPI_TEST(test_masked_rows_give_no_nan),
               OPI_TEST(test_one_constant_in_several_roles), OPI_TEST(test_integer_cast_stops))
