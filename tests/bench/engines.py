@@ -226,7 +226,7 @@ def turn(engine, order):
     return {
         "seconds": seconds,
         "others": max(0.0, others / max(wall, 0.05)),
-        "peak_mib": peak_mib(),
+        "peak_mib": getattr(engine, "peak_mib", 0) or peak_mib(),
     }
 
 
@@ -238,6 +238,10 @@ def serve():
     job = json.loads(sys.stdin.readline())
     engine = None
     try:
+        if job["engine"] not in ENGINES:
+            import training_engines
+
+            ENGINES.update(training_engines.ENGINES)
         start = time.perf_counter()
         engine = ENGINES[job["engine"]](job)
         engine.run()
@@ -250,6 +254,8 @@ def serve():
     if "error" not in answer:
         for line in sys.stdin:
             print(json.dumps(turn(engine, json.loads(line))), file=answers, flush=True)
+        if job.get("save_at_end"):
+            np.save(job["save_at_end"], engine.result())
         engine.close()
 
 

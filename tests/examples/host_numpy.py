@@ -80,14 +80,11 @@ FUNCTIONS = [
     ("request_release", None, [PTR]), ("session_drive", STATUS, [PTR, U32, U64]),
 ]
 # fmt: on
-Table = struct(
-    "Table",
-    struct_size=U32,
-    abi_major=c.c_uint16,
-    abi_minor=c.c_uint16,
-    version=TEXT,
-    **{name: PTR for name, _, _ in FUNCTIONS},
-)
+
+
+def table(functions):
+    head = {"struct_size": U32, "abi_major": c.c_uint16, "abi_minor": c.c_uint16, "version": TEXT}
+    return struct("Table", **head, **{name: PTR for name, _, _ in functions})
 
 
 class Failed(Exception):
@@ -105,15 +102,17 @@ def failed(status, error):
 class Library:
     """The table's functions as methods; a failure becomes an exception with the library's text."""
 
+    minor, functions = MINOR, FUNCTIONS  # the least minor that has these functions
+
     def __init__(self, path):
         library = c.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        table, error = c.POINTER(Table)(), sized(Error)
-        status = library.opipe_get_api(U32(MAJOR), U32(MINOR), c.byref(table), c.byref(error))
+        found, error = c.POINTER(table(self.functions))(), sized(Error)
+        status = library.opipe_get_api(U32(MAJOR), U32(self.minor), c.byref(found), c.byref(error))
         if status != 0:
             raise failed(status, error)
-        self.version = table.contents.version.decode()
-        for name, result, arguments in FUNCTIONS:
-            address = getattr(table.contents, name)
+        self.version = found.contents.version.decode()
+        for name, result, arguments in self.functions:
+            address = getattr(found.contents, name)
             if result is None:
                 setattr(self, name, c.CFUNCTYPE(None, *arguments)(address))
             else:
