@@ -384,6 +384,180 @@ static void check_unknown_operator(const subject *s) {
              err.message);
 }
 
+/* ---- training: G += x w, twice; the norm of G; one step; what the next run sees ---- */
+
+typedef struct trainee {
+  opipe_value values[4];
+  opipe_node nodes[2];
+  opipe_graph graph;
+  opipe_param_source source;
+  opipe_program *program;
+  opipe_params *params, *gradients;
+  opipe_buffer *memory;
+  opipe_binding *binding;
+  opipe_region x, y, number, dense;
+  opipe_region weight, gradient;
+} trainee;
+
+static void make_trainee(trainee *g) {
+  static const uint32_t mul_in[] = {0, 1}, mul_out[] = {2}, add_in[] = {2}, add_out[] = {3};
+  sample plain;
+  make_sample(&plain); /* fills the weights */
+  memset(g, 0, sizeof(*g));
+  g->values[0] = value("x", OPIPE_VALUE_INPUT, 0);
+  g->values[1] = value("w", OPIPE_VALUE_PARAMETER, 0);
+  g->values[2] = value("xw", OPIPE_VALUE_OUTPUT, 1);
+  g->values[3] = value("dw", OPIPE_VALUE_GRADIENT, 0);
+  g->nodes[0] = node("Mul", mul_in, 2, mul_out, 14);
+  g->nodes[1] = node("Accumulate", add_in, 1, add_out, 1);
+  g->nodes[1].domain = "opipe";
+  g->nodes[1].pass = OPIPE_PASS_BACKWARD_WEIGHT;
+  g->graph = (opipe_graph){
+      (uint32_t)OPIPE_END(opipe_graph, n_scalars), 4, g->values, g->nodes, 2, 2, 1, 0};
+  g->source = (opipe_param_source){"w", weights, shape, sizeof(weights), OPIPE_FLOAT, 2};
+}
+
+static bool open_trainee(const subject *s, trainee *g) {
+  const opipe_compile_params compile = {(uint32_t)OPIPE_END(opipe_compile_params, graph),
+                                        OPIPE_COMPILE_OWNED, &g->graph};
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  const uint64_t slot = aligned(s, sizeof(weights));
+  if (!conf_ok(s->t->compile(s->device, &compile, &g->program, &err), &err, "compile") ||
+      !conf_ok(s->t->program_info(g->program, &info, &err), &err, "program_info") ||
+      !conf_ok(s->t->params_create_owned(s->device, &g->source, 1, &g->params, &err), &err,
+               "params_create_owned") ||
+      !conf_ok(s->t->gradients_create(g->params, &g->gradients, &err), &err, "gradients_create") ||
+      !conf_ok(s->t->params_prepare(g->params, g->program, &err), &err, "params_prepare") ||
+      !conf_ok(s->t->params_prepare(g->gradients, g->program, &err), &err,
+               "params_prepare of a gradient set") ||
+      !conf_ok(s->t->params_master(g->params, 0, &g->weight, &err), &err, "params_master") ||
+      !conf_ok(s->t->params_master(g->gradients, 0, &g->gradient, &err), &err, "params_master"))
+    return false;
+  const uint64_t arena = aligned(s, info.arena_bytes);
+  if (!conf_ok(s->t->buffer_alloc(s->device, arena + 4 * slot + s->info.alignment,
+                                  OPIPE_BUFFER_ARENA, &g->memory, &err),
+               &err, "buffer_alloc"))
+    return false;
+  g->x = (opipe_region){g->memory, arena, sizeof(weights)};
+  g->y = (opipe_region){g->memory, arena + slot, sizeof(weights)};
+  g->number = (opipe_region){g->memory, arena + 2 * slot, sizeof(double)};
+  g->dense = (opipe_region){g->memory, arena + 3 * slot, sizeof(weights)};
+  const opipe_region boundaries[2] = {g->x, g->y};
+  const opipe_bind_params bind = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients),
+                                  .n_boundaries = 2,
+                                  .program = g->program,
+                                  .params = g->params,
+                                  .arena = {g->memory, 0, arena},
+                                  .boundaries = boundaries,
+                                  .gradients = g->gradients};
+  return conf_ok(s->t->bind(s->device, &bind, &g->binding, &err), &err, "bind");
+}
+
+static void close_trainee(const subject *s, trainee *g) {
+  s->t->binding_free(g->binding);
+  s->t->buffer_free(g->memory);
+  s->t->params_free(g->gradients);
+  s->t->params_free(g->params);
+  s->t->program_free(g->program);
+}
+
+static void close_to(const char *what, const float *got, const double *wanted) {
+  for (int i = 0; i < N; ++i) {
+    const double off = (double)got[i] - wanted[i];
+    const double near = 1e-6 * (wanted[i] < 0 ? -wanted[i] : wanted[i]) + 1e-6;
+    if (!(off <= near && -off <= near)) {
+      conf_check(false, "%s: element %d is %g, expected %g", what, i, (double)got[i], wanted[i]);
+      return;
+    }
+  }
+  conf_check(true, "%s", what);
+}
+
+static void train_twice(const subject *s, const trainee *g, const float *x) {
+  float got[N];
+  double wanted[N], squares = 0, norm = 0;
+  for (int k = 0; k < 2; ++k) {
+    conf_ok(s->t->write(s->queue, &g->x, x, &err), &err, "write");
+    conf_ok(s->t->run(g->binding, s->queue, NULL, 0, &err), &err, "run");
+  }
+  conf_ok(s->t->gradients_fold(g->gradients, s->queue, 0, &err), &err, "gradients_fold");
+  conf_ok(s->t->sum_squares(s->queue, &g->number, &g->gradient, &err), &err, "sum_squares");
+  conf_ok(s->t->read(s->queue, &norm, &g->number, &err), &err, "read");
+  finish(s);
+  for (int i = 0; i < N; ++i) {
+    wanted[i] = 2.0 * (double)x[i] * (double)weights[i];
+    squares += wanted[i] * wanted[i];
+  }
+  conf_ok(s->t->params_read(g->gradients, 0, got, sizeof(got), &err), &err, "params_read");
+  close_to("gradient", got, wanted);
+  conf_check(norm > squares * 0.99999 && norm < squares * 1.00001,
+             "sum of squares is %g, expected %g", norm, squares);
+}
+
+static void step_once(const subject *s, const trainee *g, const float *x) {
+  float got[N];
+  double wanted[N], zero[N] = {0};
+  const opipe_update update = {.struct_size = (uint32_t)OPIPE_END(opipe_update, decay),
+                               .kind = OPIPE_UPDATE_SGD,
+                               .flags = OPIPE_UPDATE_CLEAR,
+                               .n_elems = g->weight.n_bytes / 4,
+                               .weight = g->weight,
+                               .gradient = g->gradient,
+                               .gradient_scale = 0.5,
+                               .lr = 0.25};
+  const uint64_t before = conf_allocations();
+  conf_ok(s->t->update(s->queue, &update, &err), &err, "update");
+  conf_ok(s->t->params_refresh(g->params, s->queue, 0, &err), &err, "params_refresh");
+  conf_ok(s->t->run(g->binding, s->queue, NULL, 0, &err), &err, "run");
+  conf_ok(s->t->read(s->queue, got, &g->y, &err), &err, "read");
+  conf_ok(s->t->fill_zero(s->queue, &g->gradient, &err), &err, "fill_zero");
+  conf_ok(s->t->params_export(g->params, s->queue, 0, &g->dense, &err), &err, "params_export");
+  finish(s);
+  conf_check(conf_allocations() == before, "%llu allocations in a step",
+             (unsigned long long)(conf_allocations() - before));
+  for (int i = 0; i < N; ++i)
+    wanted[i] = (double)x[i] * ((double)weights[i] - 0.25 * (double)x[i] * (double)weights[i]);
+  close_to("run after the step", got, wanted);
+  conf_ok(s->t->params_read(g->gradients, 0, got, sizeof(got), &err), &err, "params_read");
+  close_to("cleared gradient", got, zero);
+  for (int i = 0; i < N; ++i)
+    wanted[i] = (double)weights[i] - 0.25 * (double)x[i] * (double)weights[i];
+  conf_ok(s->t->params_read(g->params, 0, got, sizeof(got), &err), &err, "params_read");
+  close_to("weight", got, wanted);
+  conf_ok(s->t->read(s->queue, got, &g->dense, &err), &err, "read");
+  finish(s);
+  close_to("exported weight", got, wanted);
+  conf_ok(s->t->add(s->queue, &g->dense, &g->x, &err), &err, "add");
+  conf_ok(s->t->params_import(g->params, s->queue, 0, &g->dense, &err), &err, "params_import");
+  finish(s);
+  for (int i = 0; i < N; ++i)
+    wanted[i] += (double)x[i];
+  conf_ok(s->t->params_read(g->params, 0, got, sizeof(got), &err), &err, "params_read");
+  close_to("imported weight", got, wanted);
+}
+
+static void check_training(const subject *s) {
+  trainee g;
+  float x[N];
+  conf_case("training");
+  if (!OPIPE_HAS(s->t, opipe_backend, update) || s->t->params_create_owned == NULL) {
+    conf_skip("the backend cannot train");
+    return;
+  }
+  make_trainee(&g);
+  for (int i = 0; i < N; ++i)
+    x[i] = (float)i * 0.25f - 1.5f;
+  if (open_trainee(s, &g)) {
+    conf_check(
+        g.weight.n_bytes > 0 && g.weight.n_bytes % 4 == 0 && g.weight.n_bytes == g.gradient.n_bytes,
+        "masters of %llu and %llu bytes", (unsigned long long)g.weight.n_bytes,
+        (unsigned long long)g.gradient.n_bytes);
+    train_twice(s, &g, x);
+    step_once(s, &g, x);
+  }
+  close_trainee(s, &g);
+}
+
 int main(int argc, char **argv) {
   subject s;
   if (argc != 2) {
@@ -406,6 +580,7 @@ int main(int argc, char **argv) {
     check_copies(&s);
     check_programs(&s);
     check_unknown_operator(&s);
+    check_training(&s);
   }
   s.t->event_destroy(s.event);
   s.t->queue_close(s.queue);
