@@ -5,11 +5,27 @@
 
 #include "cli.h"
 
+/* --train: what is trainable, and why. */
+static int describe_training(const cli_options *o, const cli_session *s, uint32_t format) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_train_options options;
+  cli_train_own *own = calloc(1, sizeof(*own));
+  if (own == NULL)
+    return cli_usage("out of memory");
+  int status = cli_train_read(o, 1, 0, own, &options);
+  if (status == CLI_DONE && s->api->model_describe_training(s->bound, &options, format,
+                                                            cli_write_stdout, NULL, &err) < 0)
+    status = cli_report(o->model, &err);
+  free(own);
+  return status;
+}
+
 int cli_inspect(const cli_options *o) {
   cli_session s;
   opipe_error err = OPIPE_ERROR_INIT;
   cli_options own = *o;
-  own.load_flags |= OPIPE_LOAD_GRAPH_ONLY; /* a graph can be looked at without its weights */
+  if (!o->train)
+    own.load_flags |= OPIPE_LOAD_GRAPH_ONLY; /* a graph can be looked at without its weights */
   int status = cli_open(&own, &s);
   if (status == CLI_DONE)
     status = cli_bind(&own, &s, NULL, 0);
@@ -17,8 +33,11 @@ int cli_inspect(const cli_options *o) {
     /* What could not be bound is still described, as the file has it. */
     opipe_model *model = s.bound != NULL ? s.bound : s.file;
     const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
-    if (s.api->model_describe(model, format, cli_write_stdout, NULL, &err) < 0)
+    if (o->train && status == CLI_DONE) {
+      status = describe_training(o, &s, format);
+    } else if (s.api->model_describe(model, format, cli_write_stdout, NULL, &err) < 0) {
       status = cli_report(o->model, &err);
+    }
   }
   cli_close(&s);
   return status;
