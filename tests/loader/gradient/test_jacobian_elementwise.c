@@ -12,7 +12,8 @@ static void test_two_inputs(void) {
             "Mul@14 d[1] d[2,2] -> y", "Div@14 d[2,3] d+[2,3] -> y", "Div@14 d[3] d+[2,3] -> y",
             "Div@14 d[2,3] d+[1,3] -> y", "Div@14 c[2,3] d+=2.5 -> y", "Div@6 d[2,3] d+[2,3] -> y",
             "Mod@13 d{3.5,-2.25,7.5} d{2,1.5,-2} | fmod=1 -> y",
-            "Mod@13 d{3.5,-2.25} d{2} | fmod=1 -> y");
+            "Mod@13 d{3.5,-2.25} d{2} | fmod=1 -> y",
+            "Add@6 d[2,3,2] d[3] | broadcast=1 axis=1 -> y");
 }
 
 static void test_power(void) {
@@ -22,7 +23,9 @@ static void test_power(void) {
             "Pow@15 d[2,3] i=5 -> y", "Pow@15 d[2,2] i{2,3} -> y", "Pow@15 d+[2,3] f{1.5,2,0} -> y",
             "Pow@15 d{0,-1,2} i{0,1,2} -> y", "Pow@15 d+[2,3] d[2,3] -> y",
             "Pow@15 d+[2,3] d[3] -> y", "Pow@15 c+[3] d[2,3] -> y", "Pow@15 d+[3] d=1.5 -> y",
-            "Pow@15 c{0,2,3} d{2,1.5,-1} -> y", "Pow@15 d+=1.5 c[2,2] -> y");
+            "Pow@15 c{0,2,3} d{2,1.5,-1} -> y", "Pow@15 d+=1.5 c[2,2] -> y",
+            "Pow@13 d{-0.5,2,1.5}[3] c{-1,-2,0.5}[3] -> y",
+            "Pow@13 d{0,-1.5,2}[3] i{2,3,1}[3] -> y", "Pow@13 d+[3] d[2,1] -> y");
 }
 
 static void test_extremes(void) {

@@ -39,7 +39,10 @@ static void test_pads(void) {
             "Pad@18 d[3,2] i{2,0,1,1} | mode=$edge -> y",
             "Pad@19 d[3,2] i{2,1,1,3} | mode=$wrap -> y",
             "Pad@18 d[3,4] i{1,2,2,3} | mode=$reflect -> y", "Trilu@14 d[3,4] -> y",
-            "Trilu@14 d[2,3,3] i=1 | upper=0 -> y", "Trilu@14 d[3,3] i=-1 -> y");
+            "Trilu@14 d[2,3,3] i=1 | upper=0 -> y", "Trilu@14 d[3,3] i=-1 -> y",
+            "Pad@13 d[2,3] i{0,1,1,0} d=0.5 -> y", "Pad@13 d[4,3] i{-1,2,-1,-1} -> y",
+            "Pad@19 d[5] i{-2,3} | mode=$wrap -> y", "Pad@18 d[5] i{2,-1} | mode=$reflect -> y",
+            "Pad@18 d[5] i{2,-1} | mode=$edge -> y", "Pad@18 d[5,2] i{2,-1,-3,1} d=1 -> y");
 }
 
 static void test_reductions(void) {
@@ -56,7 +59,9 @@ static void test_reductions(void) {
       "ReduceL2@18 d[2,3] | keepdims=0 -> y", "ReduceL1@18 d~[2,3] - | noop_with_empty_axes=1 -> y",
       "ReduceSumSquare@18 d[2,3] i{0} -> y", "ReduceLogSum@18 d+[2,3] i{1} -> y",
       "ReduceLogSumExp@18 d[2,3] i{1} | keepdims=0 -> y", "ReduceLogSumExp@18 d[2,3] -> y",
-      "ReduceSumSquare@18 d[2,3] - | noop_with_empty_axes=1 -> y");
+      "ReduceSumSquare@18 d[2,3] - | noop_with_empty_axes=1 -> y",
+      "ReduceMean@18 d[2,2] | noop_with_empty_axes=1 -> y", "ReduceL2@18 d{3,4,0,1}[2,2] i{1} -> y",
+      "ReduceLogSum@13 d+[2,3] | axes=[-2] keepdims=0 -> y");
 }
 
 static void test_cumulative_sums(void) {

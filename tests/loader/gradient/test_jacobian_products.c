@@ -31,7 +31,9 @@ static void test_gemm(void) {
             "Gemm@13 d[2,3] d[4,3] d[1,4] | transB=1 beta=0.25f -> y",
             "Gemm@13 d[3,2] d[3,4] d[2,4] | transA=1 -> y", "Gemm@13 d[2,3] d[3,4] d=0.5 -> y",
             "Gemm@13 d[2,3] d[3,4] d[1] | beta=3f -> y", "Gemm@13 c[2,3] d[3,4] d[4] -> y",
-            "Gemm@13 d[2,3] c[3,4] d[1,1] -> y");
+            "Gemm@13 d[2,3] c[3,4] d[1,1] -> y", "Gemm@6 d[2,3] d[3,2] d[2] | broadcast=1 -> y",
+            "Gemm@13 d[2,3] d[3,4] d[1,1] | beta=0f -> y",
+            "Gemm@13 d[3,2] d[3,4] d[1] | transA=1 -> y");
 }
 
 static void test_cross_entropy(void) {
@@ -49,7 +51,9 @@ static void test_cross_entropy(void) {
       "SoftmaxCrossEntropyLoss@13 d[1,3,2,2] i{0,2,1,1}[1,2,2] c+[3] | ignore_index=1 -> y",
       "SoftmaxCrossEntropyLoss@13 d[3,4] i{0,3,1} | reduction=$sum -> yy",
       "SoftmaxCrossEntropyLoss@13 d[3,4] i{0,3,1} -> ny",
-      "SoftmaxCrossEntropyLoss@13 d[2,3,2] i{0,2,1,1}[2,2] | reduction=$none -> yy");
+      "SoftmaxCrossEntropyLoss@13 d[2,3,2] i{0,2,1,1}[2,2] | reduction=$none -> yy",
+      "SoftmaxCrossEntropyLoss@13 d[3,4] i{0,3,1} -> yy",
+      "SoftmaxCrossEntropyLoss@13 d[2,3,1,2] i{0,1,2,2}[2,1,2] c+[3] | reduction=$sum -> y");
 }
 
 static void test_likelihood(void) {
