@@ -15,40 +15,30 @@ typedef struct walk {
   uint32_t
       *first_user;    /* [n_trained parameters * n_stages] lowest node of the stage that reads it */
   uint32_t *param_of; /* [n_forward_values] index in training->params, OPIPE_NONE */
+  opi_text missing;   /* nodes that have no gradient */
+  uint32_t n_missing;
 } walk;
 
-static opipe_status report_missing(const opi_grad_state *s, opipe_error *err) {
-  const opi_graph *graph = s->training->graph;
-  opi_text text;
-  uint32_t n = 0;
-  opi_text_init(&text, s->options->allocator);
-  for (uint32_t k = 0; k < s->n_forward_nodes; ++k) {
-    const opi_node *node = &graph->nodes[k];
-    const opi_op *op = opi_op_find(node->domain, node->op);
-    bool reaches = false, wanted = false;
-    for (uint32_t o = 0; o < node->n_out; ++o)
-      reaches =
-          reaches || (node->out[o] != OPIPE_NONE && (s->flags[node->out[o]] & OPI_V_REACHES) != 0);
-    for (uint32_t i = 0; i < node->n_in; ++i)
-      wanted = wanted || (node->in[i] != OPIPE_NONE && !opi_grad_stops(op, i) &&
-                          (s->flags[node->in[i]] & OPI_V_WANTED) != 0);
-    if (!reaches || !wanted || op->gradient != NULL)
-      continue;
-    opi_log(s->options->logger, OPIPE_LOG_WARN, "no gradient rule: node '%s' (%s%s%s)", node->name,
-            node->domain, node->domain[0] != '\0' ? "." : "", node->op);
-    opi_text_printf(&text, "%s'%s' (%s%s%s)", n++ == 0 ? "" : ", ", node->name, node->domain,
-                    node->domain[0] != '\0' ? "." : "", node->op);
-  }
-  opipe_status status = OPIPE_OK;
-  if (n != 0) {
-    status = opi_fail(err, OPIPE_E_UNSUPPORTED,
-                      "%" PRIu32
-                      " nodes on the way from parameters to the loss have no gradient: "
-                      "%.360s",
-                      n, text.data != NULL ? text.data : "");
-  }
-  opi_text_release(&text);
-  return status;
+/* One more node without a gradient; all come in one report at the end. */
+static void note_missing(const opi_grad_state *s, walk *w, const opi_node *node,
+                         const char *reason) {
+  opi_log(s->options->logger, OPIPE_LOG_WARN, "no gradient: %s", reason);
+  if (w->n_missing++ != 0)
+    opi_text_puts(&w->missing, "; ");
+  opi_text_printf(&w->missing, "'%s' (%s%s%s)", node->name, node->domain,
+                  node->domain[0] != '\0' ? "." : "", node->op);
+}
+
+static opipe_status report_missing(walk *w, const opipe_error *first, opipe_error *err) {
+  if (w->n_missing == 0)
+    return OPIPE_OK;
+  if (w->n_missing == 1 && first->message[0] != '\0')
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s", first->message);
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "%" PRIu32
+                  " nodes on the way from parameters to the loss have no gradient: "
+                  "%.360s",
+                  w->n_missing, w->missing.data != NULL ? w->missing.data : "");
 }
 
 static opipe_status prepare(opi_grad_state *s, walk *w, opipe_error *err) {
@@ -128,6 +118,7 @@ static opipe_status accumulate_done(opi_grad_state *s, const walk *w, const opi_
 
 static opipe_status one_rule(opi_grad_state *s, const opi_node *node, uint32_t n,
                              opipe_error *err) {
+  const opi_op *op = opi_op_find(node->domain, node->op);
   bool arrives = false, wanted = false;
   for (uint32_t o = 0; o < node->n_out; ++o)
     arrives = arrives || opi_grad_of(&s->grad, node, o) != OPIPE_NONE;
@@ -135,6 +126,8 @@ static opipe_status one_rule(opi_grad_state *s, const opi_node *node, uint32_t n
     wanted = wanted || opi_grad_wants(&s->grad, node, i);
   if (!arrives || !wanted)
     return OPIPE_OK;
+  if (op->gradient == NULL)
+    return opi_node_fail(&s->builder, node, err, OPIPE_E_UNSUPPORTED, "has no gradient");
   s->builder.origin = opi_grad_origin(s, node->name, "/gradient");
   if (s->builder.origin == NULL)
     return opi_fail_nomem(err, sizeof(opi_node), "a gradient's name");
@@ -142,7 +135,7 @@ static opipe_status one_rule(opi_grad_state *s, const opi_node *node, uint32_t n
   s->builder.origin_stage = node->stage;
   s->builder.n_emitted = 0;
   s->current = n;
-  return opi_op_find(node->domain, node->op)->gradient(&s->grad, node, err);
+  return op->gradient(&s->grad, node, err);
 }
 
 static opipe_status seed(opi_grad_state *s, opipe_error *err) {
@@ -162,12 +155,46 @@ static opipe_status seed(opi_grad_state *s, opipe_error *err) {
                          err);
 }
 
+/* Zeros for what a node without a gradient would give, so that the nodes before it are looked at.
+ */
+static opipe_status pass_through(opi_grad_state *s, const opi_node *node, opipe_error *err) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    uint32_t zeros;
+    if (!opi_grad_wants(&s->grad, node, i))
+      continue;
+    OPI_TRY(opi_grad_zeros(&s->grad, node->in[i], &zeros, err));
+    OPI_TRY(opi_grad_give(&s->grad, node, i, zeros, err));
+  }
+  return OPIPE_OK;
+}
+
+/* Gradients of what reaches a node without one are not complete: they only serve the report. */
+static opipe_status rules(opi_grad_state *s, walk *w, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  opipe_error first = OPIPE_ERROR_INIT;
+  for (uint32_t k = s->n_forward_nodes; k-- > 0;) {
+    const uint32_t n = w->order[k];
+    const opi_node node = graph->nodes[n]; /* the array moves as nodes are added */
+    opipe_error reason = OPIPE_ERROR_INIT;
+    const opipe_status status = one_rule(s, &node, n, &reason);
+    if (status == OPIPE_E_UNSUPPORTED) {
+      note_missing(s, w, &node, reason.message);
+      first = w->n_missing == 1 ? reason : first;
+      OPI_TRY(pass_through(s, &node, err));
+    } else if (status < 0) {
+      return opi_fail(err, status, "%s", reason.message);
+    }
+    OPI_TRY(accumulate_done(s, w, &node, n, err));
+    OPI_TRY(opi_grad_anchor(s, n, s->stage[n], err));
+  }
+  return report_missing(w, &first, err);
+}
+
 opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err) {
   const opi_graph *graph = s->training->graph;
   walk w = {0};
   s->n_forward_nodes = graph->n_nodes;
   s->n_forward_values = graph->n_values;
-  OPI_TRY(report_missing(s, err));
   OPI_TRY(prepare(s, &w, err));
   s->gradient = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
   if (s->gradient == NULL)
@@ -175,12 +202,8 @@ opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err) {
   memset(s->gradient, 0xff, s->n_forward_values * sizeof(uint32_t));
   OPI_TRY(seed(s, err));
   OPI_TRY(opi_grad_seed_states(s, err));
-  for (uint32_t k = s->n_forward_nodes; k-- > 0;) {
-    const uint32_t n = w.order[k];
-    const opi_node node = graph->nodes[n]; /* the array moves as nodes are added */
-    OPI_TRY(one_rule(s, &node, n, err));
-    OPI_TRY(accumulate_done(s, &w, &node, n, err));
-    OPI_TRY(opi_grad_anchor(s, n, s->stage[n], err));
-  }
-  return opi_grad_close_states(s, err);
+  opi_text_init(&w.missing, s->options->allocator);
+  const opipe_status status = rules(s, &w, err);
+  opi_text_release(&w.missing);
+  return status < 0 ? status : opi_grad_close_states(s, err);
 }

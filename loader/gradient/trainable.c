@@ -4,7 +4,7 @@
  * By default: floats on a differentiable path to the loss that are no literal (one element, unless
  * it is the scale or the bias of a norm, a product or a convolution) and no buffer (tables that
  * reach the loss only through Sin or Cos, running statistics). Globs come after, the last match
- * wins; one-element initializers are taken by their full name only.
+ * wins; one-element initializers and running statistics are taken by their full name only.
  */
 #include <string.h>
 
@@ -101,16 +101,17 @@ static bool is_plain(const char *pattern) {
   return strpbrk(pattern, "*?") == NULL;
 }
 
-/* Globs over the base rule. used [n_globs]. */
-static uint32_t by_globs(const opi_grad_state *s, const char *name, uint32_t why, bool *used) {
+/* Globs over the base rule. shy: taken by its full name only. used [n_globs]. */
+static uint32_t by_globs(const opi_grad_state *s, const char *name, uint32_t why, bool shy,
+                         bool *used) {
   const opi_train_glob *hit = NULL;
   for (uint32_t g = 0; g < s->options->n_globs; ++g) {
     const opi_train_glob *glob = &s->options->globs[g];
     if (!opi_glob(glob->pattern, name))
       continue;
     used[g] = true;
-    if (glob->trainable && why == OPI_NOT_LITERAL && !is_plain(glob->pattern))
-      continue; /* a pattern does not take literals */
+    if (glob->trainable && shy && !is_plain(glob->pattern))
+      continue;
     hit = glob;
   }
   if (hit == NULL || why == OPI_NOT_FLOAT || why == OPI_NOT_REACHED)
@@ -186,7 +187,9 @@ static opipe_status list_params(opi_grad_state *s, opipe_error *err) {
     opi_train_param *p = &t->params[t->n_params++];
     p->name = value->name;
     p->value = s->map[v];
-    p->why = by_globs(s, p->name, base_rule(s, value, p->value), used);
+    const uint32_t why = base_rule(s, value, p->value);
+    const bool statistic = why == OPI_NOT_BUFFER && is_statistic(s->training->graph, p->value);
+    p->why = by_globs(s, p->name, why, statistic || why == OPI_NOT_LITERAL, used);
     if (p->why != OPI_TRAINED && p->why != OPI_TRAINED_BY_GLOB)
       continue;
     ++t->n_trained;
