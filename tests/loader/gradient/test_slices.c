@@ -161,7 +161,7 @@ static opipe_status run_slices(slices *q, const int64_t *lengths, uint32_t n, do
   }
   for (uint32_t i = 0; i < n; ++i) {
     double own = 0;
-    OPI_TRY(test_count(&q->step[i], &own, err));
+    OPI_TRY(test_count_of(&q->step[i], &own, err));
     count += own;
   }
   for (uint32_t i = 0; i < n; ++i)
