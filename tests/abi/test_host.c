@@ -88,10 +88,24 @@ static void test_what_is_reserved_is_refused(void) {
   OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
   OPI_ASSERT_ERROR(k.api->session_bind_state(k.session, "a", "b", &k.err), OPIPE_E_UNSUPPORTED,
                    &k.err, "reserved");
-  OPI_ASSERT_ERROR(k.api->session_train_step(k.session, NULL, NULL, &k.err), OPIPE_E_UNSUPPORTED,
-                   &k.err, "reserved");
-  OPI_ASSERT_ERROR(k.api->session_flush(k.session, &k.err), OPIPE_E_UNSUPPORTED, &k.err,
-                   "reserved");
+  kit_close(&k);
+}
+
+/* What only sessions of training plans can do says so. */
+static void test_a_session_for_inference_does_not_train(void) {
+  host_kit k;
+  opipe_request *ticket = NULL;
+  const opipe_submit_params none = {.struct_size = sizeof none};
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, GPT, 1, 8, NULL), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
+  OPI_ASSERT_ERROR(k.api->session_train_step(k.session, &none, &ticket, &k.err), OPIPE_E_STATE,
+                   &k.err, "train");
+  OPI_ASSERT_ERROR(k.api->session_evaluate(k.session, &none, &ticket, &k.err), OPIPE_E_STATE,
+                   &k.err, "train");
+  OPI_ASSERT_ERROR(k.api->session_save(k.session, "nowhere", NULL, &k.err), OPIPE_E_STATE, &k.err,
+                   "inference");
+  OPI_ASSERT(ticket == NULL);
+  OPI_ASSERT_OK(k.api->session_flush(k.session, &k.err), &k.err);
   kit_close(&k);
 }
 
@@ -285,8 +299,9 @@ static void test_every_failing_allocation_is_survived(void) {
 OPI_TEST_MAIN("host table", OPI_TEST(test_versions),
               OPI_TEST(test_null_and_foreign_handles_are_errors),
               OPI_TEST(test_wrong_tensors_name_both_sides),
-              OPI_TEST(test_what_is_reserved_is_refused), OPI_TEST(test_lifetimes_in_any_order),
-              OPI_TEST(test_two_contexts_do_not_meet), OPI_TEST(test_a_forked_child_is_told),
-              OPI_TEST(test_predicted_memory_is_measured), OPI_TEST(test_caps_are_exact),
-              OPI_TEST(test_a_budget_is_shared_by_sessions),
+              OPI_TEST(test_what_is_reserved_is_refused),
+              OPI_TEST(test_a_session_for_inference_does_not_train),
+              OPI_TEST(test_lifetimes_in_any_order), OPI_TEST(test_two_contexts_do_not_meet),
+              OPI_TEST(test_a_forked_child_is_told), OPI_TEST(test_predicted_memory_is_measured),
+              OPI_TEST(test_caps_are_exact), OPI_TEST(test_a_budget_is_shared_by_sessions),
               OPI_TEST(test_every_failing_allocation_is_survived))

@@ -136,8 +136,8 @@ static void test_wrong_options_are_refused(void) {
   opipe_session_params params = session_params();
   OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
                       &err);
-  params.flags = 16;
-  OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_INVALID, &err, "flags 16");
+  params.flags = 1u << 20;
+  OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_INVALID, &err, "flags 1048576");
   params.flags = 0;
   params.threads = 2;
   OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_INVALID, &err, "threads 2");

@@ -424,6 +424,9 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
   opipe_host_params_create, opipe_host_params_free, opipe_host_params_prepare,  \
       opipe_host_params_clone, opipe_host_params_write, opipe_host_params_read, \
       opipe_host_params_commit
+/* After `run`, for a backend that cannot train (since 1.1). */
+#define OPIPE_HOST_NO_TRAINING_SLOTS \
+  NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
 #ifdef __cplusplus
 }

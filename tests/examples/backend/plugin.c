@@ -134,7 +134,8 @@ static const opipe_backend table = {(uint32_t)OPIPE_END(opipe_backend, run),
                                     OPIPE_HOST_PARAMS_SLOTS,
                                     opipe_host_bind,
                                     opipe_host_binding_free,
-                                    run};
+                                    run,
+                                    OPIPE_HOST_NO_TRAINING_SLOTS};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

@@ -90,7 +90,7 @@ static void check_model(const char *name, const char *schedule, uint32_t n_stage
     OPI_ASSERT_OK_FATAL(kit_batch_pb(&k, &batch, pb, g->values[g->inputs[i]].name), &k.err);
   }
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
-  OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_session(&k, OPIPE_SESSION_KEEP_GRADIENTS, &session), &k.err);
   OPI_ASSERT_OK_FATAL(kit_step(&k, session, &batch, &loss), &k.err);
   (void)snprintf(pb, sizeof pb, "%s/meta.json", folder);
   const double wanted = kit_json_number(pb, "loss");
