@@ -71,9 +71,11 @@ typedef struct opi_step {
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route; /* RECV, SEND: index in the cutting's routes; OPI_ROUTE_CREDIT: the schedule's
-                     in-flight credit */
-  uint32_t pass;  /* COMPUTE */
+  uint32_t route;   /* RECV, SEND: index in the cutting's routes; OPI_ROUTE_CREDIT: the schedule's
+                       in-flight credit */
+  uint32_t pass;    /* COMPUTE */
+  uint16_t next;    /* training: 1: of the next mini-batch (double-buffered weights) */
+  uint16_t version; /* training, COMPUTE: of the weights */
 } opi_step;
 #define OPI_ROUTE_CREDIT (UINT32_MAX - 1)
 

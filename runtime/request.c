@@ -235,6 +235,8 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
 void opi_request_release(opi_request *request) {
   if (request == NULL || check(request, NULL) < 0)
     return;
+  if (request->session->train != NULL)
+    opi_train_release(request);
   opipe_status status = opi_request_wait(request, UINT64_MAX, NULL);
   while (status == OPIPE_E_STATE &&
          atomic_load(&request->state) ==

@@ -245,7 +245,8 @@ static opipe_status open_shapes(opi_session *s, opipe_error *err) {
 }
 
 static opipe_status open_requests(opi_session *s, opipe_error *err) {
-  s->ring_room = s->max_in_flight + 1;
+  if (s->train == NULL)
+    s->ring_room = s->max_in_flight + 1;
   s->ring = OPI_ARENA_ARRAY(&s->arena, opi_request *, s->ring_room);
   if (s->ring == NULL)
     return opi_fail_nomem(err, s->ring_room * sizeof *s->ring, "requests");

@@ -21,6 +21,7 @@ typedef struct listing {
   opi_arena scratch;
   uint32_t *stream_at;                      /* [(route * R + src) * R + dst] */
   uint32_t *send_key, *recv_key, *post_key; /* [n_messages] action; n_actions + rank: the head */
+  bool *post_next;                          /* [n_messages] posted for the next mini-batch */
   uint32_t *drain_key;                      /* action before which it has left; the rank's tail */
   bucket sends, recvs, posts, drains;
   uint32_t room_messages, room_streams, room_steps;
@@ -95,11 +96,14 @@ static opipe_status add_message(listing *l, uint32_t route, uint32_t m) {
   return OPIPE_OK;
 }
 
-/* In the order in which the senders' lists make them. */
+/* In the order in which the senders' lists make them; those of the next mini-batch come first. */
 static opipe_status list_messages(listing *l) {
   const opi_plan *plan = l->plan;
-  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+  for (uint32_t i = 0; i < 2 * plan->n_actions; ++i) {
+    const uint32_t a = i % plan->n_actions;
     const opipe_action *action = &plan->actions[a];
+    if (opi_action_is_next(action) != (i < plan->n_actions))
+      continue;
     const uint32_t phases = opi_program_phases(opi_action_program(action));
     for (uint32_t r = 0; r < l->cut->n_routes; ++r) {
       const opi_train_route *route = &l->cut->routes[r];
@@ -135,6 +139,41 @@ static void key_post(listing *l, uint32_t i, uint32_t *stream_last) {
   l->post_key[i] = *last == OPIPE_NONE ? l->plan->n_actions + dst->rank : *last;
 }
 
+/* The same round the circle, in positions: the last moment before it is wanted at which its slot is
+ * given back; `io_last` carries a stream's order on, also from one mini-batch to the next. */
+static void key_post_circle(listing *l, uint32_t i, uint64_t *io_last) {
+  const opi_train_message *message = &l->lists->messages[i];
+  const opi_occurrence *dst =
+      occurrence(l, l->cut->routes[message->route].dst_cell, message->microbatch);
+  const uint32_t first = l->plan->rank_first[dst->rank];
+  const uint64_t n = l->plan->rank_first[dst->rank + 1] - first;
+  const uint64_t given = l->slots.occurrences[dst->previous].t1;
+  const uint64_t gap = (dst->t0 % n + n - given % n) % n;
+  uint64_t at = dst->t0 > gap ? dst->t0 - gap : 0;
+  if (at < *io_last)
+    at = *io_last;
+  *io_last = at;
+  l->post_next[i] = at <= n;
+  l->post_key[i] = at == 0 ? l->plan->n_actions + dst->rank : first + (uint32_t)((at - 1) % n);
+}
+
+static opipe_status key_posts_circle(listing *l) {
+  const opi_train_lists *lists = l->lists;
+  uint64_t *last = OPI_ARENA_ARRAY(&l->scratch, uint64_t, lists->n_streams);
+  if (last == NULL)
+    return opi_fail_nomem(l->err, lists->n_streams * sizeof *last, "messages");
+  for (uint32_t round = 0; round < 2; ++round) {
+    for (uint32_t i = 0; i < lists->n_messages; ++i)
+      key_post_circle(l, i, &last[lists->messages[i].stream]);
+    for (uint32_t s = 0; s < lists->n_streams && round == 0; ++s) {
+      const uint32_t rank = lists->streams[s].dst_rank;
+      const uint64_t n = l->plan->rank_first[rank + 1] - l->plan->rank_first[rank];
+      last[s] = last[s] > n ? last[s] - n : 0;
+    }
+  }
+  return OPIPE_OK;
+}
+
 /* A message must have left its memory before the next occurrence of the slot is made. */
 static void key_drains(listing *l) {
   const uint32_t n_mb = l->plan->n_microbatches;
@@ -157,21 +196,27 @@ static opipe_status key_messages(listing *l) {
   l->recv_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
   l->post_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
   l->drain_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_occurrences);
+  l->post_next = OPI_ARENA_ARRAY(&l->scratch, bool, n);
   uint32_t *stream_last = OPI_ARENA_ARRAY(&l->scratch, uint32_t, lists->n_streams);
   uint32_t *drain_of = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
-  if (l->send_key == NULL || l->recv_key == NULL || l->post_key == NULL || l->drain_key == NULL ||
-      stream_last == NULL || drain_of == NULL)
+  if (l->post_next == NULL || l->send_key == NULL || l->recv_key == NULL || l->post_key == NULL ||
+      l->drain_key == NULL || stream_last == NULL || drain_of == NULL)
     return opi_fail_nomem(l->err, n * sizeof(uint32_t), "messages");
   memset(stream_last, 0xff, lists->n_streams * sizeof *stream_last);
   memset(l->drain_key, 0xff, n_occurrences * sizeof *l->drain_key);
-  key_drains(l);
+  const bool circle = l->times.periodic && !l->reference;
+  if (!circle)
+    key_drains(l);
+  else
+    OPI_TRY(key_posts_circle(l));
   for (uint32_t i = 0; i < n; ++i) {
     const opi_train_message *message = &lists->messages[i];
     const opi_train_route *route = &l->cut->routes[message->route];
     const size_t src = (size_t)route->src_cell * plan->n_microbatches + message->microbatch;
     l->send_key[i] = maker_action(l, message->route, message->microbatch);
     l->recv_key[i] = occurrence(l, route->dst_cell, message->microbatch)->first_action;
-    key_post(l, i, stream_last);
+    if (!circle)
+      key_post(l, i, stream_last);
     drain_of[i] = l->drain_key[src] != OPIPE_NONE
                       ? l->drain_key[src]
                       : plan->n_actions + l->slots.occurrences[src].rank;
@@ -195,13 +240,23 @@ static opipe_status add(listing *l, uint32_t kind, const opipe_action *action, u
     step.replica = action->replica;
     step.microbatch = action->microbatch;
     step.pass = opi_action_program(action);
+    step.next = !l->reference && opi_action_is_next(action);
+    step.version = action->version;
   }
   lists->steps[lists->n_steps++] = step;
   return OPIPE_OK;
 }
 
-static opipe_status add_bucket(listing *l, uint32_t kind, const bucket *b, uint32_t key) {
+static bool is_next(const listing *l, uint32_t kind, uint32_t message) {
+  const uint32_t key = kind == OPI_ACT_RECV ? l->recv_key[message] : l->send_key[message];
+  return kind == OPI_ACT_POST ? l->post_next[message] : opi_action_is_next(&l->plan->actions[key]);
+}
+
+static opipe_status add_messages(listing *l, uint32_t kind, const bucket *b, uint32_t key,
+                                 bool next) {
   for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
+    if (is_next(l, kind, b->items[i]) != next)
+      continue;
     const opi_train_message *message = &l->lists->messages[b->items[i]];
     const opi_train_route *route = &l->cut->routes[message->route];
     const bool source = kind == OPI_ACT_SEND || kind == OPI_ACT_DRAIN;
@@ -212,8 +267,14 @@ static opipe_status add_bucket(listing *l, uint32_t kind, const bucket *b, uint3
     step->microbatch = message->microbatch;
     step->replica = replica_of(l, stage, message->microbatch);
     step->pass = route->phase == OPI_PHASE_F ? OPI_PROGRAM_F : OPI_PROGRAM_I;
+    step->next = !l->reference && next;
   }
   return OPIPE_OK;
+}
+
+static opipe_status add_bucket(listing *l, uint32_t kind, const bucket *b, uint32_t key) {
+  OPI_TRY(add_messages(l, kind, b, key, false));
+  return add_messages(l, kind, b, key, true);
 }
 
 static bool has_cell(const listing *l, const opipe_action *action, bool output) {
@@ -234,7 +295,8 @@ static opipe_status list_action(listing *l, uint32_t a) {
   if (has_cell(l, action, false))
     OPI_TRY(add(l, OPI_ACT_LOAD, action, OPIPE_NONE));
   if (!l->reference) {
-    OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, a));
+    if (!l->times.periodic)
+      OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, a));
     OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
   }
   OPI_TRY(add(l, OPI_ACT_COMPUTE, action, a));
@@ -272,7 +334,7 @@ static opipe_status add_reduce(listing *l, uint32_t stage, uint32_t replica) {
 
 static opipe_status list_tail(listing *l, uint32_t rank, bool reduced) {
   const opi_plan *plan = l->plan;
-  if (!l->reference)
+  if (!l->reference && !l->times.periodic)
     OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, plan->n_actions + rank));
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && !reduced; ++i) {
     if (plan->instance_rank[i] == rank)
@@ -388,6 +450,8 @@ static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint
   OPI_TRY(list_messages(l));
   OPI_TRY(key_messages(l));
   OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));
+  if (!l->reference)
+    OPI_TRY(opi_train_lists_prove(plan, lists, l->cut, lists->arena.allocator, l->err));
   count_stashes(l);
   return keep_offsets(l);
 }

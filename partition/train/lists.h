@@ -9,7 +9,9 @@
  * slot. Since every dependency, those through slots included, points forward in modelled time, no
  * order of arrivals can stop the ranks for ever. Receives are posted as soon as their slot is free,
  * sends wait in the background until the receive is posted, and are waited for before their memory
- * is used again. A tensor between two stages of one rank is not copied: both cells are one place.
+ *  is used again. Double-buffered plans have no beginning and no end: their lists are the body that
+ * repeats, times are positions in it, and slots are given round the circle.
+ *   A tensor between two stages of one rank is not copied: both cells are one place.
  */
 #ifndef OPI_TRAIN_LISTS_H
 #define OPI_TRAIN_LISTS_H
@@ -67,6 +69,8 @@ typedef struct opi_train_times {
   uint32_t *phase_action;            /* the same index: the plan's action */
   uint32_t *replica_of;              /* [n_stages * M] */
   uint64_t end_ns;
+  bool periodic; /* positions in the own rank's list instead of ns: record i of a rank with n
+                    records lies at i when it works for the next mini-batch, else at n + i */
 } opi_train_times;
 
 /* Which program an action runs; OPIPE_NONE: none of training's. */
@@ -76,6 +80,16 @@ void opi_train_used(const opi_plan *plan, uint32_t *out_used);
 /* Checks the records and models their times. In `arena`. */
 opipe_status opi_train_times_build(const opi_plan *plan, const opi_train_cut *cut, opi_arena *arena,
                                    opi_train_times *out_times, opipe_error *err);
+/* Is it a forward of the next mini-batch? */
+static inline bool opi_action_is_next(const opipe_action *action) {
+  return (action->flags & OPIPE_ACTION_NEXT_STEP) != 0;
+}
+/* Replays the steps of all ranks, untimed, for some mini-batches: messages are matched, sends wait
+ * aside, receives are posted where the lists say. Errors: INVALID, what a stopped rank waits for.
+ */
+opipe_status opi_train_lists_prove(const opi_plan *plan, const opi_train_lists *lists,
+                                   const opi_train_cut *cut, const opipe_allocator *allocator,
+                                   opipe_error *err);
 /* Modelled time of a message. */
 uint64_t opi_train_transfer_ns(uint64_t n_bytes);
 

@@ -68,13 +68,20 @@ static opipe_status check_action(const replay *r, uint32_t rank, uint32_t a) {
                     plan->schedule, rank, at, action->pass, action->stage, plan->n_stages,
                     action->microbatch, plan->n_microbatches, action->replica, plan->n_replicas);
   }
-  if (action->slice != 0 || action->part != 0 ||
-      (action->flags & ~(uint32_t)OPIPE_ACTION_OVERLAP_NEXT) != 0 || action->version != 0) {
+  const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  const uint32_t known = OPIPE_ACTION_OVERLAP_NEXT | (twice ? OPIPE_ACTION_NEXT_STEP : 0u);
+  if (action->slice != 0 || action->part != 0 || (action->flags & ~known) != 0) {
     return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
-                    "schedule '%s', rank %u, action %u: slice %u, part %u, version %u, flags %u; "
-                    "this build executes whole micro-batches under one version of the weights",
-                    plan->schedule, rank, at, action->slice, action->part, action->version,
-                    action->flags);
+                    "schedule '%s', rank %u, action %u: slice %u, part %u, flags %u; this build "
+                    "executes whole micro-batches",
+                    plan->schedule, rank, at, action->slice, action->part, action->flags);
+  }
+  const bool next = opi_action_is_next(action);
+  if (action->version != (twice && !next ? 1 : 0) || (next && program != OPI_PROGRAM_F)) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "schedule '%s', rank %u, action %u: version %u of the weights%s",
+                    plan->schedule, rank, at, action->version,
+                    next ? " in a record of the next mini-batch" : "");
   }
   const uint32_t home = opi_plan_rank(plan, action->stage, action->replica);
   if (home != rank) {
@@ -263,6 +270,33 @@ static opipe_status run_all(replay *r) {
   return OPIPE_OK;
 }
 
+/* Positions instead of times, see lists.h. */
+static void place_all(replay *r) {
+  const opi_plan *plan = r->plan;
+  r->t->periodic = true;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    const uint32_t first = plan->rank_first[rank], n = plan->rank_first[rank + 1] - first;
+    double busy_ns = 0;
+    for (uint32_t a = first; a < first + n; ++a) {
+      const opipe_action *action = &plan->actions[a];
+      const uint32_t phases = opi_program_phases(opi_action_program(action));
+      const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
+      r->t->start[a] = a - first + (opi_action_is_next(action) ? 0 : n);
+      r->t->end[a] = r->t->start[a] + 1;
+      for (uint32_t p = 0; p < OPI_PHASES; ++p) {
+        if ((phases & 1u << p) == 0)
+          continue;
+        const size_t i = phase_index(plan, action->stage, action->microbatch, p);
+        r->t->phase_start[i] = r->t->start[a];
+        r->t->phase_end[i] = r->t->end[a];
+        busy_ns += ns[p] == NULL ? 1 : ns[p][action->stage];
+      }
+    }
+    if ((uint64_t)busy_ns > r->t->end_ns)
+      r->t->end_ns = (uint64_t)busy_ns;
+  }
+}
+
 opipe_status opi_train_times_build(const opi_plan *plan, const opi_train_cut *cut, opi_arena *arena,
                                    opi_train_times *t, opipe_error *err) {
   const size_t places = (size_t)plan->n_stages * plan->n_microbatches;
@@ -285,5 +319,9 @@ opipe_status opi_train_times_build(const opi_plan *plan, const opi_train_cut *cu
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
     r.next[rank] = plan->rank_first[rank];
   OPI_TRY(check_all(&r));
+  if (plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
+    place_all(&r);
+    return OPIPE_OK;
+  }
   return run_all(&r);
 }

@@ -19,9 +19,9 @@ static uint32_t rank_of(const opi_train_slots *s, uint32_t stage, uint32_t m) {
 static void use(opi_occurrence *o, const opi_train_times *t, uint32_t action) {
   if (t->end[action] > o->t1)
     o->t1 = t->end[action];
-  if (o->last_action == OPIPE_NONE || action > o->last_action)
+  if (o->last_action == OPIPE_NONE || t->start[action] > t->start[o->last_action])
     o->last_action = action;
-  if (o->first_action == OPIPE_NONE || action < o->first_action)
+  if (o->first_action == OPIPE_NONE || t->start[action] < t->start[o->first_action])
     o->first_action = action;
 }
 
@@ -58,15 +58,18 @@ static void time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
 /* Routes lengthen the life of what is sent: until it is delivered, or until the reader on the same
  * rank is done with it. */
 static void follow_routes(opi_train_slots *s) {
+  const uint64_t ahead = s->plan->depth == 0 ? 1 : s->plan->depth;
   for (uint32_t r = 0; r < s->cut->n_routes; ++r) {
     const opi_train_route *route = &s->cut->routes[r];
     for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
       opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
       const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
       uint64_t until = dst->t1;
-      if (dst->home == OPIPE_NONE)
+      if (dst->home == OPIPE_NONE && s->times->periodic)
+        until = s->times->start[src->first_action] + 1 + ahead;
+      else if (dst->home == OPIPE_NONE)
         until = dst->t0 + opi_train_transfer_ns(route->n_bytes);
-      else if (dst->last_action > src->last_action)
+      else if (s->times->start[dst->last_action] > s->times->start[src->last_action])
         src->last_action = dst->last_action;
       if (until > src->t1)
         src->t1 = until;
@@ -84,6 +87,77 @@ static int by_time(const void *x, const void *y) {
   if (a->t0 != b->t0)
     return a->t0 < b->t0 ? -1 : 1;
   return a->index < b->index ? -1 : a->index > b->index;
+}
+
+/* A received tensor may come `depth` records before its reader, as far as the circle has room. */
+static opipe_status bend_one(opi_train_slots *s, uint32_t c, uint32_t m) {
+  const uint64_t ahead = s->plan->depth == 0 ? 1 : s->plan->depth;
+  opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
+  const uint64_t n = s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
+  if (s->cut->cells[c].source == OPI_CELL_RECEIVED) {
+    const uint64_t reader = s->times->start[o->first_action];
+    o->t0 = reader > ahead ? reader - ahead : 0;
+    if (o->t1 - o->t0 > n)
+      o->t0 = o->t1 - n;
+    if (o->t0 <= reader)
+      return OPIPE_OK;
+  }
+  if (o->t1 - o->t0 > n && o->t1 - ahead - o->t0 <= n)
+    o->t1 = o->t0 + n; /* a send that has less time */
+  if (o->t1 - o->t0 <= n)
+    return OPIPE_OK;
+  return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                  "rank %u holds tensor '%s' of micro-batch %u for %llu of its %llu records: "
+                  "longer than a mini-batch",
+                  o->rank, s->cut->training->graph->values[s->cut->cells[c].value].name, m,
+                  (unsigned long long)(o->t1 - o->t0), (unsigned long long)n);
+}
+
+static opipe_status bend(opi_train_slots *s) {
+  for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
+    for (uint32_t m = 0; m < s->plan->n_microbatches; ++m)
+      OPI_TRY(bend_one(s, c, m));
+  }
+  return OPIPE_OK;
+}
+
+/* Do two arcs of a circle of n meet? */
+static bool arcs_meet(const opi_occurrence *a, const opi_occurrence *b, uint64_t n) {
+  const uint64_t from_a = (b->t0 % n + n - a->t0 % n) % n, from_b = (n - from_a) % n;
+  return from_a < a->t1 - a->t0 || from_b < b->t1 - b->t0;
+}
+
+/* Round the circle: the lowest slot of whose occupants none is met. */
+static uint32_t colour_circle(opi_train_slots *s, const entry *entries, uint32_t n,
+                              uint32_t *slot_of, uint64_t length) {
+  uint32_t n_slots = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_occurrence *o = &s->occurrences[entries[i].index];
+    uint32_t k = 0, j = 0;
+    while (j < i) {
+      if (slot_of[j] == k && arcs_meet(o, &s->occurrences[entries[j].index], length)) {
+        ++k;
+        j = 0;
+        continue;
+      }
+      ++j;
+    }
+    slot_of[i] = k;
+    n_slots = k + 1 > n_slots ? k + 1 : n_slots;
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_occurrence *o = &s->occurrences[entries[i].index];
+    uint64_t least = UINT64_MAX;
+    for (uint32_t j = 0; j < n; ++j) {
+      const opi_occurrence *other = &s->occurrences[entries[j].index];
+      const uint64_t gap = (o->t0 % length + length - other->t1 % length) % length;
+      if (slot_of[j] != slot_of[i] || gap >= least)
+        continue;
+      least = gap;
+      o->previous = entries[j].index;
+    }
+  }
+  return n_slots;
 }
 
 /* Gives slots to the `n` occurrences of one pool; returns how many there are. */
@@ -122,7 +196,10 @@ static opipe_status place_pool(opi_train_slots *s, uint32_t c, uint32_t rank, en
     if (s->cuts[k]->cells[c].n_bytes > stride)
       stride = s->cuts[k]->cells[c].n_bytes;
   }
-  const uint32_t n_slots = colour(s, entries, n, slot_of, occupant);
+  const uint64_t length = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
+  const uint32_t n_slots = s->times->periodic && !s->reference
+                               ? colour_circle(s, entries, n, slot_of, length)
+                               : colour(s, entries, n, slot_of, occupant);
   if (opi_add_u64(stride, align - 1, &stride))
     goto overflow;
   stride = stride < align ? align : stride & ~(align - 1);
@@ -179,6 +256,8 @@ opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
       time_one(s, c, m);
   }
   follow_routes(s);
+  if (s->times->periodic && !s->reference)
+    OPI_TRY(bend(s));
   OPI_TRY(place_all(s, scratch));
   for (size_t i = 0; i < n; ++i) {
     opi_occurrence *o = &s->occurrences[i];

@@ -120,7 +120,7 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
       break;
     opi_request *done = rank->request;
     rank->request = NULL;
-    if (atomic_fetch_sub(&done->n_ranks_left, 1) == 1)
+    if (done != NULL && atomic_fetch_sub(&done->n_ranks_left, 1) == 1)
       opi_request_finish(done);
   }
   if (status == OPIPE_PENDING)

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
   if (step != NULL && rank->request != NULL) {
@@ -101,5 +101,7 @@ void opi_watch(opi_session *s) {
   (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ",
                  other);
   const uint64_t number = atomic_load(&s->ranks[rank].doing_request);
-  opi_session_fail(s, rank, s->ring[number % s->ring_room], &why);
+  const bool counted =
+      s->train == NULL || !s->train->periodic; /* requests are the ring's entries */
+  opi_session_fail(s, rank, counted ? s->ring[number % s->ring_room] : NULL, &why);
 }

@@ -37,12 +37,12 @@ static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t
   return view;
 }
 
-static opipe_status load_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch,
-                              opipe_error *err) {
+static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32_t cell,
+                              uint32_t microbatch, opipe_error *err) {
   opi_train *t = rank->session->train;
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
   int64_t shape[OPIPE_MAX_RANK];
-  const opi_view view = part_of(t, rank->request, c->port, microbatch, shape);
+  const opi_view view = part_of(t, request, c->port, microbatch, shape);
   char *host = is_plain_host(rank) ? opi_train_host(t, cell, microbatch) : NULL;
   if (c->n_bytes == 0)
     return OPIPE_OK;
@@ -63,13 +63,14 @@ static opipe_status load_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch
 opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_train *t = rank->session->train;
   const opi_train_cut *cut = t->model->cuts[0];
+  const opi_request *request = opi_train_request(rank, step);
   opipe_status status = OPIPE_OK;
   const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
   for (uint32_t c = first; c < end; ++c) {
     if (cut->cells[c].source != OPI_CELL_REQUEST)
       continue;
     const uint32_t input = t->port_input[0][cut->cells[c].port];
-    if (opi_fence_set(&rank->request->feeds[input].ready))
+    if (opi_fence_set(&request->feeds[input].ready))
       continue;
     rank->polls = true;
     return OPIPE_PENDING;
@@ -78,7 +79,7 @@ opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *e
     return OPIPE_OK;
   for (uint32_t c = first; c < end && status == OPIPE_OK; ++c) {
     if (cut->cells[c].source == OPI_CELL_REQUEST)
-      status = load_cell(rank, c, step->microbatch, err);
+      status = load_cell(rank, request, c, step->microbatch, err);
   }
   opi_rank_let_go(rank);
   return status;
@@ -120,7 +121,8 @@ static void put_output(const opi_train *t, const opi_request *request, const opi
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_train *t = rank->session->train;
   const opi_train_cut *cut = t->model->cuts[opi_train_class(t, step->microbatch)];
-  const struct opi_ticket *ticket = rank->request->ticket;
+  const opi_request *request = opi_train_request(rank, step);
+  const struct opi_ticket *ticket = request->ticket;
   for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {
     const opi_cell *cell = &cut->cells[c];
     const char *data = NULL;
@@ -135,7 +137,7 @@ opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *
     }
     if (!opi_rank_touch(rank))
       return OPIPE_OK;
-    put_output(t, rank->request, cell, step->microbatch, data);
+    put_output(t, request, cell, step->microbatch, data);
     opi_rank_let_go(rank);
   }
   return OPIPE_OK;

@@ -281,7 +281,8 @@ static opipe_status take_memory(opi_train *t, uint32_t r, opipe_error *err) {
     OPI_TRY(rank->backend->buffer_host(place->boundary, &host, err));
     place->host = host;
   }
-  place->waiting = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)t->lists->n_messages + 1);
+  place->room_waiting = 2 * t->lists->n_messages + 1;
+  place->waiting = OPI_ARENA_ARRAY(&t->arena, opi_train_waiting, place->room_waiting);
   if (place->waiting == NULL)
     return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
   if ((rank->device_flags & both) == both)
@@ -352,6 +353,11 @@ opipe_status opi_train_build(opi_session *s, opipe_error *err) {
     alignment[r] = s->ranks[r].alignment;
   OPI_TRY(opi_train_lists_build(s->plan, (const opi_train_cut *const *)t->model->cuts, t->n_classes,
                                 alignment, s->reference, s->allocator, &t->lists, err));
+  s->ring_room = 2 * s->max_in_flight + 2;
+  t->items = OPI_ARENA_ARRAY(&t->arena, opi_train_item, s->ring_room);
+  if (t->items == NULL)
+    return opi_fail_nomem(err, s->ring_room * sizeof *t->items, "steps");
+  t->periodic = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   OPI_TRY(compile_all(t, err));
   for (uint32_t r = 0; r < n_ranks; ++r)
     OPI_TRY(take_memory(t, r, err));

@@ -27,6 +27,8 @@ static opipe_status run_step(opi_train *t, opi_request *request, uint32_t index,
       (evaluate && step->pass != OPI_PROGRAM_F))
     return OPIPE_OK;
   rank->request = request;
+  t->places[rank->index].item =
+      (opi_train_item){.current = request, .next = request, .kind = OPI_ITEM_ALL};
   while (status == OPIPE_PENDING) { /* until the host's flag is set */
     switch (step->kind) {
       case OPI_ACT_LOAD:

@@ -52,6 +52,21 @@ typedef struct opi_train_wire {
   uint64_t dst_base; /* the destination rank's */
 } opi_train_wire;
 
+/* A send that waits for its receive, or for its memory to be free again. */
+typedef struct opi_train_waiting {
+  uint64_t number; /* of its stream, over all mini-batches */
+  uint32_t message;
+  bool sent;
+} opi_train_waiting;
+
+/* What every rank does next, in the order of submission. A double-buffered session begins with a
+ * PROLOGUE, then runs bodies (ALL), and a flush ends it by an EPILOGUE; others know only ALL. */
+enum { OPI_ITEM_ALL = 0, OPI_ITEM_PROLOGUE = 1, OPI_ITEM_EPILOGUE = 2, OPI_ITEM_EVALUATE = 3 };
+typedef struct opi_train_item {
+  opi_request *current, *next; /* mini-batch of steps that are not, that are of the next one */
+  uint32_t kind;
+} opi_train_item;
+
 typedef struct opi_train_place {
   opipe_buffer *boundary, *arena;
   char *host; /* of the boundary buffer; NULL: none */
@@ -59,9 +74,11 @@ typedef struct opi_train_place {
   char *staging;
   uint64_t staging_bytes;
   /* the rank's own, in a mini-batch */
-  uint32_t *waiting; /* [n_messages at most] sends that wait for their receive */
-  uint32_t n_waiting;
+  opi_train_waiting *waiting; /* [room_waiting] */
+  uint32_t n_waiting, room_waiting;
+  opi_train_item item;
   bool begun;
+  bool second; /* evaluate, double-buffered: the forwards that are not of the next mini-batch */
   int64_t scalars[OPI_SCALAR_TABLE];
 } opi_train_place;
 
@@ -76,7 +93,10 @@ typedef struct opi_train {
   opi_train_wire *wires;     /* [n_streams] */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
   uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
-  bool *sent;                /* [n_messages] of the mini-batch at hand; the source rank's */
+  opi_train_item *items;     /* [session->ring_room] beside the session's ring */
+  opi_request *held;         /* double-buffered: its body has not been published; submit_lock */
+  uint64_t n_items;          /* published; submit_lock */
+  bool periodic;             /* double-buffered, with a schedule */
   uint32_t *port_input[OPI_TRAIN_CLASSES];  /* [training graph inputs] the session's */
   int32_t *port_axis;                       /* [training graph inputs] batch axis, -1: none */
   opi_carry output_carry;                   /* of the logits */
@@ -121,12 +141,20 @@ opipe_status opi_train_shift(opi_train *train, opi_request *request, opipe_error
 /* count.c: the number of valid labels of the whole mini-batch */
 opipe_status opi_train_count(opi_train *train, const opi_request *request, double *out_count,
                              opipe_error *err);
+/* The mini-batch that a step of the rank works for. */
+static inline opi_request *opi_train_request(const opi_rank *rank, const opi_step *step) {
+  const opi_train_item *item = &rank->session->train->places[rank->index].item;
+  return step->next != 0 ? item->next : item->current;
+}
 /* step.c: runs the rank's list of its request; OPIPE_PENDING: blocked */
 opipe_status opi_train_run(opi_rank *rank, opipe_error *err);
 opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                                opipe_error *err);
 /* reference.c */
 opipe_status opi_train_run_reference(opi_session *session, opi_request *request, opipe_error *err);
+/* The caller gives up waiting for more: a ticket that is held goes out, since nobody may add to it.
+ */
+void opi_train_release(opi_request *request);
 /* The last rank is done. */
 void opi_train_finished(opi_request *request);
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err);

@@ -17,44 +17,65 @@ static bool in_evaluate(const opi_step *step) {
 
 /* ---- messages ---- */
 
-static opipe_status post(opi_train *t, const opi_step *step, opipe_error *err) {
+/* How far a step's mini-batch is beyond the counted ones, in messages. */
+static uint64_t beyond(const opi_train *t, const opi_train_place *place, const opi_step *step) {
+  const opi_train_message *m = &t->lists->messages[step->route];
+  const bool later = place->item.kind == OPI_ITEM_ALL && step->next != 0;
+  return m->sequence + (later ? (uint64_t)t->lists->streams[m->stream].n_messages : 0);
+}
+
+static opipe_status post(opi_train *t, const opi_train_place *place, const opi_step *step,
+                         opipe_error *err) {
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_wire *w = &t->wires[m->stream];
   const uint32_t cell = t->model->cuts[0]->routes[m->route].dst_cell;
   const opipe_region region = opi_train_region(t, cell, m->microbatch);
-  return t->session->transport->recv(w->dst, w->dst_base + m->sequence, &region, NULL, err);
+  return t->session->transport->recv(w->dst, w->dst_base + beyond(t, place, step), &region, NULL,
+                                     err);
 }
 
-static opipe_status receive(opi_train *t, const opi_step *step, opipe_error *err) {
+static opipe_status receive(opi_train *t, const opi_train_place *place, const opi_step *step,
+                            opipe_error *err) {
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_wire *w = &t->wires[m->stream];
-  return t->session->transport->test(w->dst, w->dst_base + m->sequence, err);
+  return t->session->transport->test(w->dst, w->dst_base + beyond(t, place, step), err);
 }
 
-static opipe_status deliver(opi_train *t, uint32_t message, opipe_error *err) {
+static opipe_region source_of(const opi_train *t, uint32_t message) {
   const opi_train_message *m = &t->lists->messages[message];
-  const opi_train_wire *w = &t->wires[m->stream];
-  const uint32_t cell = t->model->cuts[0]->routes[m->route].src_cell;
-  const opipe_region region = opi_train_region(t, cell, m->microbatch);
-  return t->session->transport->send(w->src, w->src_base + m->sequence, &region, NULL, NULL, err);
+  return opi_train_region(t, t->model->cuts[0]->routes[m->route].src_cell, m->microbatch);
+}
+
+static opipe_status deliver(opi_train *t, opi_train_waiting *waiting, opipe_error *err) {
+  const opi_train_wire *w = &t->wires[t->lists->messages[waiting->message].stream];
+  const opipe_region region = source_of(t, waiting->message);
+  if (!waiting->sent) {
+    const opipe_status status =
+        t->session->transport->send(w->src, waiting->number, &region, NULL, NULL, err);
+    if (status != OPIPE_OK)
+      return status;
+    waiting->sent = true;
+  }
+  return t->session->transport->test(w->src, waiting->number, err);
 }
 
 /* Tries what waits, the messages of one stream in their order. */
 static opipe_status flush_waiting(opi_train *t, opi_train_place *place, opipe_error *err) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < place->n_waiting; ++i) {
-    const uint32_t message = place->waiting[i];
+    opi_train_waiting waiting = place->waiting[i];
+    const uint32_t stream = t->lists->messages[waiting.message].stream;
     opipe_status status = OPIPE_OK;
-    for (uint32_t k = 0; k < kept && status == OPIPE_OK; ++k) {
-      if (t->lists->messages[place->waiting[k]].stream == t->lists->messages[message].stream)
+    for (uint32_t k = 0; k < kept && status == OPIPE_OK && !waiting.sent; ++k) {
+      if (t->lists->messages[place->waiting[k].message].stream == stream && !place->waiting[k].sent)
         status = OPIPE_PENDING;
     }
     if (status == OPIPE_OK)
-      status = deliver(t, message, err);
+      status = deliver(t, &waiting, err);
     if (status < 0)
       return status;
     if (status == OPIPE_PENDING)
-      place->waiting[kept++] = message;
+      place->waiting[kept++] = waiting;
   }
   place->n_waiting = kept;
   return OPIPE_OK;
@@ -62,7 +83,7 @@ static opipe_status flush_waiting(opi_train *t, opi_train_place *place, opipe_er
 
 static bool is_waiting(const opi_train_place *place, uint32_t message) {
   for (uint32_t i = 0; i < place->n_waiting; ++i) {
-    if (place->waiting[i] == message)
+    if (place->waiting[i].message == message)
       return true;
   }
   return false;
@@ -70,19 +91,43 @@ static bool is_waiting(const opi_train_place *place, uint32_t message) {
 
 static opipe_status give(opi_train *t, opi_train_place *place, const opi_step *step,
                          opipe_error *err) {
-  place->waiting[place->n_waiting++] = step->route;
+  if (place->n_waiting == place->room_waiting) {
+    OPI_TRY(flush_waiting(t, place, err));
+    if (place->n_waiting == place->room_waiting)
+      return OPIPE_PENDING;
+  }
+  const opi_train_wire *w = &t->wires[t->lists->messages[step->route].stream];
+  place->waiting[place->n_waiting++] =
+      (opi_train_waiting){.message = step->route, .number = w->src_base + beyond(t, place, step)};
   return flush_waiting(t, place, err);
+}
+
+/* Double-buffered lists have no drains: a program waits for what still lies where it writes. */
+static opipe_status outputs_free(opi_train *t, opi_train_place *place, const opi_step *step,
+                                 opipe_error *err) {
+  const opi_train_program *program =
+      opi_train_program_of(t->model->cuts[0], step->stage, step->pass);
+  if (!t->periodic || place->n_waiting == 0)
+    return OPIPE_OK;
+  OPI_TRY(flush_waiting(t, place, err));
+  for (uint32_t b = 0; b < program->graph.n_boundaries; ++b) {
+    if (!program->writes[b])
+      continue;
+    const opipe_region out = opi_train_region(t, program->cells[b], step->microbatch);
+    for (uint32_t i = 0; i < place->n_waiting; ++i) {
+      const opipe_region region = source_of(t, place->waiting[i].message);
+      if (region.buffer == out.buffer && region.offset_bytes == out.offset_bytes)
+        return OPIPE_PENDING;
+    }
+  }
+  return OPIPE_OK;
 }
 
 /* The message has been taken over, and its memory is free. */
 static opipe_status drain(opi_train *t, opi_train_place *place, const opi_step *step,
                           opipe_error *err) {
-  const opi_train_message *m = &t->lists->messages[step->route];
-  const opi_train_wire *w = &t->wires[m->stream];
   OPI_TRY(flush_waiting(t, place, err));
-  if (is_waiting(place, step->route))
-    return OPIPE_PENDING;
-  return t->session->transport->test(w->src, w->src_base + m->sequence, err);
+  return is_waiting(place, step->route) ? OPIPE_PENDING : OPIPE_OK;
 }
 
 /* ---- programs ---- */
@@ -105,16 +150,23 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   const uint32_t instance = step->stage * s->plan->n_replicas + step->replica;
   const uint32_t class = opi_train_class(t, step->microbatch);
   uint32_t program = step->pass, binding = t->binding_of_step[index];
-  if (rank->request->ticket->kind == OPI_TICKET_EVALUATE && t->eval_of_step[index] != OPIPE_NONE) {
+  const opi_request *request = opi_train_request(rank, step);
+  const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
+  if (evaluate && t->eval_of_step[index] != OPIPE_NONE) {
     program = OPI_PROGRAM_E;
     binding = t->eval_of_step[index];
   }
   if (binding == OPIPE_NONE)
     return OPIPE_OK;
   const opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
-  const uint32_t set = opi_weights_set_of(t->weights, rank->index, 0);
+  /* The first forwards after a pause see the weights as their backwards will: one step old. */
+  uint32_t version = step->version;
+  if (place->item.kind == OPI_ITEM_PROLOGUE ||
+      (s->reference && s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED))
+    version = 1;
+  const uint32_t set = opi_weights_set_of(t->weights, rank->index, evaluate ? 0 : version);
   opipe_error local = OPIPE_ERROR_INIT;
-  set_scalars(t, rank->request, step->microbatch, place->scalars);
+  set_scalars(t, request, step->microbatch, place->scalars);
   const uint64_t start = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_PROGRAM, step, start);
   opipe_status status = rank->backend->run(unit->bindings[binding].sets[set], rank->queue,
@@ -133,7 +185,7 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   local.status = status;
   (void)opi_error_prefix(
       &local, "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index, step->stage,
-      names[program], (unsigned long long)rank->request->number, step->microbatch);
+      names[program], (unsigned long long)request->number, step->microbatch);
   if (err != NULL)
     *err = local;
   return status;
@@ -150,6 +202,17 @@ static uint32_t peer_of(const opi_train *t, const opi_step *step) {
   return step->kind == OPI_ACT_SEND || step->kind == OPI_ACT_DRAIN ? stream->dst_rank : OPIPE_NONE;
 }
 
+static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index,
+                            opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  const opipe_status status = outputs_free(t, place, step, err);
+  if (status != OPIPE_OK)
+    return status;
+  OPI_TRY(opi_train_compute(rank, step, index, err));
+  return flush_waiting(t, place, err);
+}
+
 static opipe_status update(opi_rank *rank, opipe_error *err) {
   opi_train *t = rank->session->train;
   const opipe_status status = opi_weights_step(t->weights, rank->index, err);
@@ -158,12 +221,25 @@ static opipe_status update(opi_rank *rank, opipe_error *err) {
   return status;
 }
 
+/* Does the step belong to what the rank does now? */
+static bool takes_part(const opi_train *t, const opi_train_place *place, const opi_step *step) {
+  switch (place->item.kind) {
+    case OPI_ITEM_PROLOGUE:
+      return step->next != 0;
+    case OPI_ITEM_EPILOGUE:
+      return step->next == 0;
+    case OPI_ITEM_EVALUATE:
+      return in_evaluate(step) && (!t->periodic || place->second == (step->next == 0));
+    default:
+      return true;
+  }
+}
+
 static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_train *t = rank->session->train;
   opi_train_place *place = &t->places[rank->index];
   const opi_step *step = &t->lists->steps[index];
-  const bool evaluate = rank->request->ticket->kind == OPI_TICKET_EVALUATE;
-  if (evaluate && !in_evaluate(step))
+  if (!takes_part(t, place, step))
     return OPIPE_OK;
   rank->peer = peer_of(t, step);
   switch (step->kind) {
@@ -172,16 +248,15 @@ static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
     case OPI_ACT_STORE:
       return opi_train_store(rank, step, err);
     case OPI_ACT_POST:
-      return post(t, step, err);
+      return post(t, place, step, err);
     case OPI_ACT_RECV:
-      return receive(t, step, err);
+      return receive(t, place, step, err);
     case OPI_ACT_SEND:
       return give(t, place, step, err);
     case OPI_ACT_DRAIN:
       return drain(t, place, step, err);
     case OPI_ACT_COMPUTE:
-      OPI_TRY(opi_train_compute(rank, step, index, err));
-      return flush_waiting(t, place, err);
+      return compute(rank, step, index, err);
     case OPI_ACT_REDUCE:
       return opi_weights_reduce(t->weights,
                                 step->stage * rank->session->plan->n_replicas + step->replica, err);
@@ -195,7 +270,9 @@ static opipe_status begin(opi_rank *rank, opipe_error *err) {
   opi_train_place *place = &t->places[rank->index];
   if (place->begun)
     return OPIPE_OK;
-  if (rank->request->ticket->kind == OPI_TICKET_TRAIN)
+  place->item = t->items[(rank->n_taken - 1) % rank->session->ring_room];
+  place->second = false;
+  if (place->item.kind == OPI_ITEM_ALL || place->item.kind == OPI_ITEM_EPILOGUE)
     OPI_TRY(opi_weights_begin(t->weights, rank->index, err));
   const double scale = opi_weights_loss_scale(t->weights, rank->index);
   memcpy(&place->scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
@@ -207,7 +284,13 @@ static opipe_status begin(opi_rank *rank, opipe_error *err) {
 /* Counts on: messages of this mini-batch. */
 static void end(opi_rank *rank) {
   opi_train *t = rank->session->train;
-  const bool evaluate = rank->request->ticket->kind == OPI_TICKET_EVALUATE;
+  const uint32_t kind = t->places[rank->index].item.kind;
+  const bool evaluate = kind == OPI_ITEM_EVALUATE;
+  t->places[rank->index].begun = false;
+  if (kind == OPI_ITEM_PROLOGUE) {
+    rank->request = NULL; /* not done with it: its body comes */
+    return;
+  }
   for (uint32_t i = 0; i < t->lists->n_streams; ++i) {
     const opi_train_stream *stream = &t->lists->streams[i];
     if (evaluate && t->model->cuts[0]->routes[stream->route].phase != OPI_PHASE_F)
@@ -217,14 +300,16 @@ static void end(opi_rank *rank) {
     if (stream->dst_rank == rank->index)
       t->wires[i].dst_base += stream->n_messages;
   }
-  t->places[rank->index].begun = false;
 }
 
-opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
+/* A double-buffered evaluation runs the list twice: what a prologue has, then the rest. */
+static bool goes_on(const opi_train *t, const opi_rank *rank) {
+  const opi_train_place *place = &t->places[rank->index];
+  return t->periodic && place->item.kind == OPI_ITEM_EVALUATE && !place->second;
+}
+
+static opipe_status run_list(opi_rank *rank, opipe_error *err) {
   opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
-  OPI_TRY(begin(rank, err));
-  OPI_TRY(flush_waiting(t, place, err));
   while (rank->step < t->lists->rank_first[rank->index + 1]) {
     const opi_step *step = &t->lists->steps[rank->step];
     const opipe_status status = run_step(rank, rank->step, err);
@@ -241,6 +326,21 @@ opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
     if (opi_session_failed(rank->session))
       return OPIPE_PENDING;
   }
-  end(rank);
   return OPIPE_OK;
+}
+
+opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  OPI_TRY(begin(rank, err));
+  OPI_TRY(flush_waiting(t, place, err));
+  opipe_status status = run_list(rank, err);
+  if (status == OPIPE_OK && goes_on(t, rank)) {
+    place->second = true;
+    rank->step = t->lists->rank_first[rank->index];
+    status = run_list(rank, err);
+  }
+  if (status == OPIPE_OK)
+    end(rank);
+  return status;
 }

@@ -173,7 +173,25 @@ static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi
   return place_results(t, params, request, err);
 }
 
-static void publish(opi_session *s, opi_request *request) {
+static void publish(opi_session *s, opi_request *current, opi_request *next, uint32_t kind) {
+  opi_train *t = s->train;
+  const uint64_t k = t->n_items++;
+  s->ring[k % s->ring_room] = current != NULL ? current : next;
+  t->items[k % s->ring_room] = (opi_train_item){.current = current, .next = next, .kind = kind};
+  atomic_store_explicit(&s->n_submitted, k + 1, memory_order_release);
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    s->transport->ring(s->ranks[r].endpoint);
+}
+
+/* What a double-buffered session has left over goes out. */
+static void publish_epilogue(opi_train *t) {
+  if (t->held != NULL)
+    publish(t->session, t->held, NULL, OPI_ITEM_EPILOGUE);
+  t->held = NULL;
+}
+
+static void begin(opi_session *s, opi_request *request) {
+  opi_train *t = s->train;
   request->number = s->n_numbered++;
   request->deadline_ns = 0;
   request->ticket->start_ns = opi_clock_ns();
@@ -189,10 +207,15 @@ static void publish(opi_session *s, opi_request *request) {
     opi_request_finish(request);
     return;
   }
-  s->ring[request->number % s->ring_room] = request;
-  atomic_store_explicit(&s->n_submitted, request->number + 1, memory_order_release);
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
-    s->transport->ring(s->ranks[r].endpoint);
+  if (request->ticket->kind == OPI_TICKET_EVALUATE) {
+    publish_epilogue(t);
+    publish(s, request, request, OPI_ITEM_EVALUATE);
+  } else if (!t->periodic) {
+    publish(s, request, request, OPI_ITEM_ALL);
+  } else {
+    publish(s, t->held, request, t->held == NULL ? OPI_ITEM_PROLOGUE : OPI_ITEM_ALL);
+    t->held = request;
+  }
   if (opi_session_failed(s))
     opi_session_settle(s);
 }
@@ -217,7 +240,7 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   }
   t->n_steps += kind == OPI_TICKET_TRAIN;
   *out_request = request;
-  publish(s, request);
+  begin(s, request);
   return OPIPE_OK;
 }
 
@@ -250,9 +273,22 @@ opipe_status opi_train_evaluate(opi_session *s, const opipe_submit_params *param
   return start(s, params, OPI_TICKET_EVALUATE, out_request, err);
 }
 
+void opi_train_release(opi_request *request) {
+  opi_session *s = request->session;
+  opi_lock_take(&s->submit_lock);
+  if (s->train->held == request)
+    publish_epilogue(s->train);
+  opi_lock_give(&s->submit_lock);
+}
+
 opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *err) {
   const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
   OPI_TRY(opi_session_check(s, err));
+  if (s->train == NULL)
+    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
+  opi_lock_take(&s->submit_lock);
+  publish_epilogue(s->train);
+  opi_lock_give(&s->submit_lock);
   while (atomic_load(&s->n_unfinished) != 0) {
     const struct timespec t = {.tv_nsec = 100000};
     if (opi_session_failed(s))

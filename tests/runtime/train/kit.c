@@ -156,7 +156,8 @@ opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {
   const opipe_session_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
       .flags = flags,
-      .watchdog_ns = UINT64_C(20000000000),
+      .max_in_flight = 16,
+      .watchdog_ns = UINT64_C(5000000000),
       .spin_us = UINT32_MAX};
   return opi_train_open(&env, &params, out_session, &k->err);
 }

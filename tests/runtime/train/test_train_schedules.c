@@ -7,7 +7,7 @@
 
 #include "tests/runtime/train/kit.h"
 
-enum { STEPS = 3, ROWS = 8, TOKENS = 8, VOCABULARY = 32 };
+enum { STEPS = 4, FLUSHED = 2, ROWS = 8, TOKENS = 8, VOCABULARY = 32 };
 
 typedef struct outcome {
   double losses[STEPS];
@@ -18,14 +18,28 @@ typedef struct outcome {
 static opipe_status train(kit *k, const kit_case *c, uint32_t flags, outcome *out) {
   opi_session *session = NULL;
   kit_batch batch;
+  opi_request *tickets[STEPS] = {NULL};
   opipe_status status = kit_session(k, flags, &session);
   for (uint32_t s = 0; s < STEPS && status == OPIPE_OK; ++s) {
     status = kit_batch_random(k, c, VOCABULARY, 100 + s, &batch);
-    if (status == OPIPE_OK)
-      status = kit_step(k, session, &batch, &out->losses[s]);
+    const opipe_submit_params params = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
+        .n_inputs = batch.n_inputs,
+        .inputs = batch.inputs};
+    if (status == OPIPE_OK) /* some steps in flight at once */
+      status = opi_train_step(session, &params, &tickets[s], &k->err);
+    if (s == FLUSHED && status == OPIPE_OK)
+      status = opi_train_flush(session, UINT64_C(60000000000), &k->err);
   }
   if (status == OPIPE_OK)
-    status = opi_train_flush(session, UINT64_MAX, &k->err);
+    status = opi_train_flush(session, UINT64_C(60000000000), &k->err);
+  for (uint32_t s = 0; s < STEPS && status == OPIPE_OK; ++s) {
+    opi_train_result result = {.loss = 0};
+    status = opi_train_report(tickets[s], &result, &k->err);
+    out->losses[s] = result.loss;
+  }
+  for (uint32_t s = 0; s < STEPS; ++s)
+    opi_request_release(tickets[s]);
   if (status == OPIPE_OK)
     status = kit_state(k, session, OPI_STATE_WEIGHT, &out->weights, &out->n);
   opi_session_close(session);
@@ -70,7 +84,7 @@ static void check(const char *model, const char *const *schedules, size_t n, uin
                   bool adam) {
   kit k;
   outcome uncut, whole, reference;
-  kit_case c = make_case("gpipe", 1, m, adam);
+  kit_case c = make_case(strcmp(schedules[0], "2bw") == 0 ? "2bw" : "gpipe", 1, m, adam);
   OPI_ASSERT_OK_FATAL(kit_open(&k, model, ROWS, TOKENS), &k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   OPI_ASSERT_OK_FATAL(train(&k, &c, 0, &uncut), &k.err);
@@ -108,6 +122,12 @@ static void test_several_stages_per_rank(void) {
 static void test_replicas(void) {
   check(opi_test_source("tests/data/gpt_8block/model.onnx"), TWINS, OPI_COUNT(TWINS), 4, false);
 }
+/* Its uncut model keeps two versions too. */
+static const char *const BUFFERED[] = {"2bw"};
+static void test_double_buffered(void) {
+  check(opi_test_source("tests/data/gpt_8block/model.onnx"), BUFFERED, 1, 4, false);
+  check(opi_test_source("tests/data/gpt_8block/model.onnx"), BUFFERED, 1, 8, true);
+}
 static void test_adamw_and_clipping(void) {
   check(opi_test_source("tests/data/gpt_8block/model.onnx"), PLAIN, 3, 4, true);
 }
@@ -118,4 +138,5 @@ static void test_uneven_rows(void) {
 
 OPI_TEST_MAIN("training schedules", OPI_TEST(test_plain_schedules),
               OPI_TEST(test_several_stages_per_rank), OPI_TEST(test_replicas),
-              OPI_TEST(test_adamw_and_clipping), OPI_TEST(test_uneven_rows))
+              OPI_TEST(test_double_buffered), OPI_TEST(test_adamw_and_clipping),
+              OPI_TEST(test_uneven_rows))
