@@ -13,8 +13,8 @@ static int describe_training(const cli_options *o, const cli_session *s, uint32_
   if (own == NULL)
     return cli_usage("out of memory");
   int status = cli_train_read(o, 1, 0, own, &options);
-  if (status == CLI_DONE && s->api->model_describe_training(s->bound, &options, format,
-                                                            cli_write_stdout, NULL, &err) < 0)
+  if (status == CLI_DONE &&
+      s->api->model_describe_training(s->bound, &options, format, cli_write_stdout, NULL, &err) < 0)
     status = cli_report(o->model, &err);
   free(own);
   return status;
