@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training through the host's table: steps, evaluation, parameters by name, checkpoints, and calls
+ * that do not fit.
+ * ctest: timeout=120 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/abi/host_kit.h"
+
+enum { BATCH = 4, SEQ = 8, STEPS = 4 };
+
+static const char *const GPT = "tests/data/gpt_8block/model.onnx";
+
+static opipe_train_options options_of(uint32_t optimizer) {
+  return (opipe_train_options){.struct_size = sizeof(opipe_train_options),
+                               .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                               .output = "logits",
+                               .labels = "labels",
+                               .ignore = -100,
+                               .shift = 1,
+                               .optimizer = optimizer,
+                               .lr = 0.01,
+                               .momentum = optimizer == OPIPE_OPTIMIZER_SGD ? 0.9 : 0,
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .epsilon = 1e-8};
+}
+
+static opipe_status open_training(host_kit *k, const opipe_train_options *train, uint32_t stages,
+                                  uint32_t flags) {
+  const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(GPT)};
+  const opipe_dim dims[] = {{"batch", BATCH}, {"seq", SEQ}};
+  const opipe_bind_options bind = {.struct_size = sizeof bind,
+                                   .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN,
+                                   .dims = dims,
+                                   .n_dims = 2};
+  const opipe_plan_params plan = {.struct_size = sizeof plan,
+                                  .n_stages = stages,
+                                  .n_microbatches = 2,
+                                  .schedule = "1f1b",
+                                  .train = train};
+  const opipe_session_params session = {
+      .struct_size = sizeof session, .flags = flags, .spin_us = UINT32_MAX};
+  memset(k, 0, sizeof *k);
+  k->err.struct_size = sizeof k->err;
+  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->context_create(NULL, &k->context, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->model_load(k->context, &load, &k->model, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->plan_make(k->bound, &plan, &k->plan, &k->err);
+  return status == OPIPE_OK ? kit_open(k, &session) : status;
+}
+
+static int64_t ids[BATCH * SEQ];
+static const int64_t ids_shape[2] = {BATCH, SEQ};
+
+static opipe_submit_params batch_of(opipe_binding_io inputs[2]) {
+  for (uint32_t i = 0; i < BATCH * SEQ; ++i)
+    ids[i] = (i * 37 + 11) % 344;
+  inputs[0] = kit_ids(ids, ids_shape);
+  inputs[1] = kit_ids(ids, ids_shape);
+  inputs[1].name = "labels";
+  return (opipe_submit_params){
+      .struct_size = sizeof(opipe_submit_params), .n_inputs = 2, .inputs = inputs};
+}
+
+static opipe_train_report step(host_kit *k) {
+  opipe_binding_io inputs[2];
+  opipe_request *ticket = NULL;
+  opipe_train_report report = {.struct_size = sizeof report};
+  const opipe_submit_params params = batch_of(inputs);
+  OPI_ASSERT_OK_FATAL(k->api->session_train_step(k->session, &params, &ticket, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->request_wait(ticket, UINT64_MAX, &k->err), &k->err);
+  OPI_ASSERT_OK(k->api->request_report(ticket, &report, &k->err), &k->err);
+  opipe_tensor loss;
+  OPI_ASSERT_OK(k->api->request_output(ticket, 0, &loss, &k->err), &k->err);
+  OPI_ASSERT((double)*(const float *)loss.data == (double)(float)report.loss);
+  k->api->request_release(ticket);
+  return report;
+}
+
+static void test_steps_and_evaluation(void) {
+  host_kit k;
+  opipe_binding_io inputs[2];
+  opipe_request *request = NULL;
+  opipe_tensor out;
+  opipe_train_report before, after = {.struct_size = sizeof after};
+  const opipe_train_options train = options_of(OPIPE_OPTIMIZER_ADAMW);
+  OPI_ASSERT_OK_FATAL(open_training(&k, &train, 2, 0), &k.err);
+  before = step(&k);
+  for (uint32_t i = 1; i < STEPS; ++i)
+    after = step(&k);
+  OPI_ASSERT_INT(after.step, STEPS);
+  OPI_ASSERT(after.loss < before.loss && after.gradient_norm > 0);
+  OPI_ASSERT(before.count == BATCH * (SEQ - 1));
+  const opipe_submit_params params = batch_of(inputs);
+  after.struct_size = sizeof after;
+  OPI_ASSERT_OK_FATAL(k.api->session_evaluate(k.session, &params, &request, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->request_wait(request, UINT64_MAX, &k.err), &k.err);
+  OPI_ASSERT_OK(k.api->request_report(request, &after, &k.err), &k.err);
+  OPI_ASSERT(after.loss < before.loss);
+  OPI_ASSERT_OK_FATAL(k.api->request_output(request, 1, &out, &k.err), &k.err);
+  OPI_ASSERT(out.rank == 3 && out.shape[0] == BATCH && out.shape[1] == SEQ && out.shape[2] == 344);
+  k.api->request_release(request);
+  kit_close(&k);
+}
+
+/* Every parameter's state, one after the other. */
+static float *collect(host_kit *k, uint32_t state, size_t *out_n) {
+  float *all = NULL;
+  opipe_parameter_info info = {.struct_size = sizeof info};
+  *out_n = 0;
+  for (uint32_t i = 0; k->api->session_parameter(k->session, i, &info, NULL) == OPIPE_OK; ++i) {
+    if (info.trained == 0)
+      continue;
+    all = realloc(all, *out_n * sizeof *all + info.n_bytes);
+    OPI_ASSERT_FATAL(all != NULL);
+    OPI_ASSERT_OK(
+        k->api->session_get(k->session, info.name, state, 0, all + *out_n, info.n_bytes, &k->err),
+        &k->err);
+    *out_n += info.n_bytes / sizeof *all;
+  }
+  return all;
+}
+
+static void expect_same(host_kit *a, host_kit *b, uint32_t state) {
+  size_t n = 0, m = 0;
+  float *x = collect(a, state, &n), *y = collect(b, state, &m);
+  OPI_ASSERT(n > 1000 && n == m && memcmp(x, y, n * sizeof *x) == 0);
+  free(x);
+  free(y);
+}
+
+static void test_a_checkpoint_continues_under_other_stages(void) {
+  host_kit a, b;
+  const uint64_t position[OPIPE_POSITION] = {7, 8, 9, 10};
+  uint64_t found[OPIPE_POSITION] = {0};
+  const opipe_train_options train = options_of(OPIPE_OPTIMIZER_ADAMW);
+  const char *folder = opi_test_tmp("checkpoint");
+  OPI_ASSERT_OK_FATAL(open_training(&a, &train, 2, 0), &a.err);
+  OPI_ASSERT_OK_FATAL(open_training(&b, &train, 4, 0), &b.err);
+  (void)step(&a);
+  (void)step(&a);
+  OPI_ASSERT_OK(a.api->session_save(a.session, folder, position, &a.err), &a.err);
+  OPI_ASSERT_OK(b.api->session_load(b.session, folder, found, &b.err), &b.err);
+  OPI_ASSERT(memcmp(position, found, sizeof found) == 0);
+  for (uint32_t state = OPIPE_STATE_FIRST_MOMENT; state <= OPIPE_STATE_MASTER; ++state)
+    expect_same(&a, &b, state);
+  const opipe_train_report x = step(&a), y = step(&b);
+  OPI_ASSERT(x.loss == y.loss && x.step == y.step && x.step == 3);
+  expect_same(&a, &b, OPIPE_STATE_WEIGHT);
+  kit_close(&a);
+  kit_close(&b);
+}
+
+static void test_parameters_by_name(void) {
+  host_kit k;
+  opipe_parameter_info info = {.struct_size = sizeof info};
+  const opipe_train_options train = options_of(OPIPE_OPTIMIZER_SGD);
+  OPI_ASSERT_OK_FATAL(open_training(&k, &train, 2, OPIPE_SESSION_KEEP_GRADIENTS), &k.err);
+  const opipe_train_report report = step(&k);
+  double square = 0;
+  size_t n = 0;
+  float *gradients = collect(&k, OPIPE_STATE_GRADIENT, &n);
+  for (size_t i = 0; i < n; ++i)
+    square += (double)gradients[i] * (double)gradients[i];
+  OPI_ASSERT(fabs(sqrt(square) - report.gradient_norm) <= 1e-6 * report.gradient_norm);
+  free(gradients);
+  uint32_t i = 0;
+  while (k.api->session_parameter(k.session, i, &info, &k.err) == OPIPE_OK && info.trained == 0)
+    ++i;
+  float *values = calloc(1, info.n_bytes), *back = calloc(1, info.n_bytes);
+  for (uint64_t e = 0; e < info.n_bytes / sizeof *values; ++e)
+    values[e] = (float)e * 0.001f;
+  OPI_ASSERT_OK(
+      k.api->session_set(k.session, info.name, OPIPE_STATE_WEIGHT, 0, values, info.n_bytes, &k.err),
+      &k.err);
+  OPI_ASSERT_OK(
+      k.api->session_get(k.session, info.name, OPIPE_STATE_WEIGHT, 0, back, info.n_bytes, &k.err),
+      &k.err);
+  OPI_ASSERT(memcmp(values, back, info.n_bytes) == 0);
+  OPI_ASSERT_ERROR(k.api->session_get(k.session, "nobody", OPIPE_STATE_WEIGHT, 0, back, 4, &k.err),
+                   OPIPE_E_NOTFOUND, &k.err, "'nobody'");
+  OPI_ASSERT_ERROR(
+      k.api->session_get(k.session, info.name, OPIPE_STATE_WEIGHT, 1, back, info.n_bytes, &k.err),
+      OPIPE_E_INVALID, &k.err, "version 1, there are 1");
+  free(values);
+  free(back);
+  kit_close(&k);
+}
+
+static void test_calls_that_do_not_fit(void) {
+  host_kit k, t;
+  opipe_binding_io inputs[2];
+  opipe_request *request = NULL;
+  opipe_train_options train = options_of(OPIPE_OPTIMIZER_ADAMW);
+  const opipe_submit_params params = batch_of(inputs);
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, GPT, BATCH, SEQ, NULL), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
+  OPI_ASSERT_ERROR(k.api->session_train_step(k.session, &params, &request, &k.err), OPIPE_E_STATE,
+                   &k.err, "inference");
+  OPI_ASSERT_ERROR(k.api->session_save(k.session, opi_test_tmp("x"), NULL, &k.err), OPIPE_E_STATE,
+                   &k.err, "inference");
+  const opipe_plan_params plan = {.struct_size = sizeof plan, .train = &train};
+  opipe_plan *none = NULL;
+  OPI_ASSERT_ERROR(k.api->plan_make(k.bound, &plan, &none, &k.err), OPIPE_E_STATE, &k.err,
+                   "OPIPE_BIND_TRAIN");
+  kit_close(&k);
+  train.optimizer = 9;
+  OPI_ASSERT_ERROR(open_training(&t, &train, 2, 0), OPIPE_E_INVALID, &t.err, "optimizer 9");
+  kit_close(&t);
+  train = options_of(OPIPE_OPTIMIZER_SGD);
+  train.momentum = -1;
+  OPI_ASSERT_ERROR(open_training(&t, &train, 2, 0), OPIPE_E_INVALID, &t.err, "momentum is -1");
+  kit_close(&t);
+  train = options_of(OPIPE_OPTIMIZER_SGD);
+  train.output = "nothing";
+  OPI_ASSERT_ERROR(open_training(&t, &train, 2, 0), OPIPE_E_INVALID, &t.err, "nothing");
+  kit_close(&t);
+}
+
+OPI_TEST_MAIN("train", OPI_TEST(test_steps_and_evaluation),
+              OPI_TEST(test_a_checkpoint_continues_under_other_stages),
+              OPI_TEST(test_parameters_by_name), OPI_TEST(test_calls_that_do_not_fit))
