@@ -112,7 +112,10 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
     status = look_for_shapes(rank, &local);
     if (status == OPIPE_OK && rank->request == NULL && !take_request(rank)) {
       opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
-      return OPIPE_OK;
+      if (s->train != NULL)
+        status = opi_train_idle(rank, &local);
+      if (status >= 0)
+        return status;
     }
     if (status == OPIPE_OK)
       status = run_request(rank, &local);

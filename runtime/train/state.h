@@ -148,6 +148,8 @@ static inline opi_request *opi_train_request(const opi_rank *rank, const opi_ste
 }
 /* step.c: runs the rank's list of its request; OPIPE_PENDING: blocked */
 opipe_status opi_train_run(opi_rank *rank, opipe_error *err);
+/* Nothing to run: sends that still wait are tried; OPIPE_PENDING: some still do. */
+opipe_status opi_train_idle(opi_rank *rank, opipe_error *err);
 opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                                opipe_error *err);
 /* reference.c */

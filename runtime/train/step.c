@@ -329,6 +329,13 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
   return OPIPE_OK;
 }
 
+opipe_status opi_train_idle(opi_rank *rank, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  OPI_TRY(flush_waiting(t, place, err));
+  return place->n_waiting == 0 ? OPIPE_OK : OPIPE_PENDING;
+}
+
 opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
   opi_train *t = rank->session->train;
   opi_train_place *place = &t->places[rank->index];
