@@ -45,13 +45,10 @@ static bool is_plain(const finish *f, const uint32_t *used) {
   return true;
 }
 
+/* A model for the programs that the schedule uses. */
 static opipe_status ask_schedule(finish *f) {
   opi_plan *plan = f->plan;
   opi_schedule_ref schedule;
-  OPI_TRY(build_model(f));
-  OPI_TRY(sum_stashes(f));
-  if (plan->actions != NULL)
-    return OPIPE_OK;
   OPI_TRY(f->env->plugins->schedule(f->env->plugins->ctx, plan->schedule, &schedule, f->err));
   OPI_TRY(opi_schedule_order(&schedule, plan, f->err));
   uint32_t *used = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_stages);
@@ -103,23 +100,77 @@ static opipe_status check_caps(const finish *f) {
   return OPIPE_OK;
 }
 
-static opipe_status finish_all(finish *f) {
+/* Lists and memory of the order at hand. */
+static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *out_memory) {
   opi_plan *plan = f->plan;
-  uint32_t *alignment = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_ranks);
-  if (alignment == NULL)
-    return opi_fail_nomem(f->err, plan->n_ranks * sizeof *alignment, "a plan");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
-    alignment[r] = f->devices[r].alignment;
-  OPI_TRY(ask_schedule(f));
-  OPI_TRY(name_crossings(f));
+  opi_train_lists_free(f->lists);
+  f->lists = NULL;
   OPI_TRY(opi_train_lists_build(plan, (const opi_train_cut *const *)f->model->cuts,
                                 f->model->n_classes, alignment, false, plan->allocator, &f->lists,
                                 f->err));
   plan->request_ns = plan->interval_ns = f->lists->step_ns;
+  return opi_train_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
+}
+
+/* What the schedule may fill with stashes, from a prediction that is over a cap: all that nothing
+ * else needs, less `excess` where slots are larger than what they hold. False: it fits. */
+static bool leave_for_stashes(const opi_plan *plan, const opi_memory *memory, uint64_t *io_free) {
+  bool over = false;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_memory *m = &memory[r];
+    const uint64_t excess = m->total_bytes > m->cap_bytes ? m->total_bytes - m->cap_bytes : 0;
+    const uint64_t others = m->total_bytes - m->stash_bytes;
+    uint64_t room = m->cap_bytes > others ? m->cap_bytes - others : 0;
+    if (m->cap_bytes == UINT64_MAX)
+      room = UINT64_MAX;
+    else if (io_free[r] < UINT64_MAX && excess > 0)
+      room = io_free[r] > excess ? io_free[r] - excess : 0;
+    io_free[r] = io_free[r] < room ? io_free[r] : room;
+    over = over || excess > 0;
+  }
+  return over;
+}
+
+/* Asks for an order without a bound; where that does not fit, for one within the memory that is
+ * left. A schedule that takes no notice, or finds none, leaves the first answer. */
+static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
+  enum { ATTEMPTS = 4 };
+  opi_plan *plan = f->plan;
+  const size_t n_ranks = plan->n_ranks;
+  uint64_t *left = OPI_ARENA_ARRAY(&f->scratch, uint64_t, n_ranks);
+  opi_memory *memory = OPI_ARENA_ARRAY(&f->scratch, opi_memory, n_ranks);
+  if (left == NULL || memory == NULL)
+    return opi_fail_nomem(f->err, n_ranks * sizeof *memory, "a prediction");
+  for (size_t r = 0; r < n_ranks; ++r)
+    left[r] = UINT64_MAX;
+  OPI_TRY(ask_schedule(f));
+  OPI_TRY(predict(f, alignment, plan->memory));
+  memcpy(memory, plan->memory, n_ranks * sizeof *memory);
+  for (uint32_t i = 0; i < ATTEMPTS && leave_for_stashes(plan, memory, left); ++i) {
+    plan->free_bytes = left;
+    const opipe_status status = ask_schedule(f);
+    plan->free_bytes = NULL;
+    if (status == OPIPE_E_LIMIT) /* not even one micro-batch: told by the caps */
+      return OPIPE_OK;
+    OPI_TRY(status);
+    OPI_TRY(predict(f, alignment, memory));
+    memcpy(plan->memory, memory, n_ranks * sizeof *memory);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status finish_all(finish *f) {
+  opi_plan *plan = f->plan;
+  uint32_t *alignment = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_ranks);
   plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
-  if (plan->memory == NULL)
-    return opi_fail_nomem(f->err, plan->n_ranks * sizeof *plan->memory, "a prediction");
-  OPI_TRY(opi_train_predict(plan, f->model, f->lists, f->devices, 0, plan->memory, f->err));
+  if (alignment == NULL || plan->memory == NULL)
+    return opi_fail_nomem(f->err, plan->n_ranks * sizeof *plan->memory, "a plan");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    alignment[r] = f->devices[r].alignment;
+  OPI_TRY(build_model(f));
+  OPI_TRY(sum_stashes(f));
+  OPI_TRY(name_crossings(f));
+  OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
   return check_caps(f);
 }
 
