@@ -284,6 +284,22 @@ opipe_status opi_registry_find(opi_registry *r, uint32_t kind, const char *id,
   return status;
 }
 
+opipe_status opi_registry_each(opi_registry *r, uint32_t kind, opi_plugin_fn fn, void *ctx,
+                               opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  (void)pthread_mutex_lock(&r->lock);
+  for (uint32_t i = 0; status >= 0 && i < r->n; ++i) {
+    candidate *c = r->candidates[i];
+    (void)open_candidate(r, c, NULL); /* the reason is kept with the candidate */
+    if (c->state != STATE_OPEN || c->plugin->kind != kind)
+      continue;
+    const opi_plugin_ref ref = {.id = c->plugin->id, .self = c->self, .table = c->table};
+    status = fn(ctx, c->plugin, &ref, err);
+  }
+  (void)pthread_mutex_unlock(&r->lock);
+  return status;
+}
+
 /* ---- life ---- */
 
 static bool init_lock(pthread_mutex_t *lock) {

@@ -47,6 +47,12 @@ opipe_status opi_registry_find(opi_registry *registry, uint32_t kind, const char
 /* Opens everything; text or JSON (OPIPE_FORMAT_*: 0 text, 1 JSON). */
 opipe_status opi_registry_describe(opi_registry *registry, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
+/* Opens every plugin of a kind and calls `fn` for those that can be used, in the order found; a
+ * negative status of fn ends it. fn must not call the registry. */
+typedef opipe_status (*opi_plugin_fn)(void *ctx, const opipe_plugin *plugin,
+                                      const opi_plugin_ref *ref, opipe_error *err);
+opipe_status opi_registry_each(opi_registry *registry, uint32_t kind, opi_plugin_fn fn, void *ctx,
+                               opipe_error *err);
 /* "backend", "schedule", "transport". */
 const char *opi_kind_name(uint32_t kind);
 

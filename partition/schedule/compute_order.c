@@ -8,7 +8,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "partition/schedule/order.h"
+
 enum { INSTANCES_MOST = 1 << 20, ACTIONS_MOST = 1 << 26 };
+
+/* The order of a file, as CSV, in the arena. */
+static opipe_status read_order(const char *path, opi_arena *arena, char **out_text,
+                               opipe_error *err) {
+  opi_order *order = NULL;
+  opi_text text;
+  opi_text_init(&text, arena->allocator);
+  opipe_status status = opi_order_read_file(path, OPI_DIALECT_OPIPE, arena->allocator, &order, err);
+  if (status == OPIPE_OK)
+    status = opi_order_write(order, OPI_ORDER_CSV, OPI_DIALECT_OPIPE, &text, err);
+  if (status == OPIPE_OK) {
+    *out_text = opi_arena_strndup(arena, text.data, text.n);
+    if (*out_text == NULL)
+      status = opi_fail_nomem(err, text.n, "a schedule's text");
+  }
+  opi_text_release(&text);
+  opi_order_free(order);
+  return status;
+}
+
+static opipe_status split_file(const char *path, opi_arena *arena, const char **out_name,
+                               opipe_schedule_setting **out_settings, uint32_t *out_n,
+                               opipe_error *err) {
+  opipe_schedule_setting *setting = OPI_ARENA_NEW(arena, opipe_schedule_setting);
+  char *text = NULL;
+  if (setting == NULL)
+    return opi_fail_nomem(err, sizeof *setting, "a schedule's option");
+  OPI_TRY(read_order(path, arena, &text, err));
+  *setting = (opipe_schedule_setting){.key = "text", .value = text};
+  *out_name = "csv";
+  *out_settings = setting;
+  *out_n = 1;
+  return OPIPE_OK;
+}
 
 opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char **out_name,
                                 opipe_schedule_setting **out_settings, uint32_t *out_n,
@@ -20,6 +56,8 @@ opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char *
   uint32_t n = 0, room = 0;
   if (name == NULL)
     return opi_fail_nomem(err, n_name, "a schedule's name");
+  if (colon != NULL && strcmp(name, "file") == 0)
+    return split_file(colon + 1, arena, out_name, out_settings, out_n, err);
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');
     const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
@@ -276,16 +314,19 @@ static uint64_t *per_instance(opi_arena *scratch, const double *ns, uint32_t n_s
 }
 
 /* The problem and layout of one copy. */
-static opipe_status describe_problem(const opi_plan *plan, opi_arena *scratch, opipe_layout *layout,
-                                     opipe_schedule_problem *problem, opipe_error *err) {
+static opipe_status describe_problem(const opi_plan *plan, uint64_t transfer_ns, opi_arena *scratch,
+                                     opipe_layout *layout, opipe_schedule_problem *problem,
+                                     opipe_error *err) {
   const uint32_t copies = n_copies(plan), n_replicas = plan->n_replicas / copies;
   const uint32_t n = plan->n_stages * n_replicas, n_ranks = plan->n_ranks / copies;
   double *ones = OPI_ARENA_ARRAY(scratch, double, plan->n_stages);
   uint64_t *zeros = OPI_ARENA_ARRAY(scratch, uint64_t, n);
+  uint64_t *transfer = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   uint64_t *stash = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   uint64_t *free_bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_ranks);
   uint32_t *ranks = OPI_ARENA_ARRAY(scratch, uint32_t, n);
-  if (ones == NULL || zeros == NULL || stash == NULL || free_bytes == NULL || ranks == NULL)
+  if (ones == NULL || zeros == NULL || transfer == NULL || stash == NULL || free_bytes == NULL ||
+      ranks == NULL)
     return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
   const double *forward = plan->stage_ns == NULL ? ones : plan->stage_ns;
   *problem = (opipe_schedule_problem){
@@ -297,7 +338,7 @@ static opipe_status describe_problem(const opi_plan *plan, opi_arena *scratch, o
       .forward_ns = per_instance(scratch, forward, plan->n_stages, n_replicas),
       .backward_input_ns = zeros,
       .backward_weight_ns = zeros,
-      .transfer_ns = zeros,
+      .transfer_ns = transfer,
       .stash_bytes = stash,
       .rank_memory_bytes = free_bytes};
   if (plan->train != NULL && plan->input_ns != NULL && plan->weight_ns != NULL) {
@@ -312,6 +353,7 @@ static opipe_status describe_problem(const opi_plan *plan, opi_arena *scratch, o
     free_bytes[r] = plan->free_bytes == NULL ? UINT64_MAX : plan->free_bytes[r];
   for (uint32_t i = 0; i < n; ++i) {
     stash[i] = plan->stage_stash_bytes == NULL ? 0 : plan->stage_stash_bytes[i / n_replicas];
+    transfer[i] = transfer_ns;
     ranks[i] = opi_plan_rank(plan, i / n_replicas, i % n_replicas);
   }
   *layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
@@ -329,11 +371,11 @@ static opipe_status describe_problem(const opi_plan *plan, opi_arena *scratch, o
   return OPIPE_OK;
 }
 
-static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, opi_arena *scratch,
-                          opipe_error *err) {
+static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint64_t transfer_ns,
+                          opi_arena *scratch, opipe_error *err) {
   opipe_layout layout;
   opipe_schedule_problem problem;
-  OPI_TRY(describe_problem(plan, scratch, &layout, &problem, err));
+  OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, err));
   collect c = {.plan = plan, .scratch = scratch, .n_ranks = layout.n_ranks};
   plan->n_actions = 0;
   for (uint32_t k = 0; k < n_copies(plan); ++k) {
@@ -346,11 +388,16 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, opi_
   return sort_by_rank(plan, &c, err);
 }
 
-opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan,
-                                opipe_error *err) {
+opipe_status opi_schedule_order_over(const opi_schedule_ref *schedule, opi_plan *plan,
+                                     uint64_t transfer_ns, opipe_error *err) {
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
-  const opipe_status status = order(schedule, plan, &scratch, err);
+  const opipe_status status = order(schedule, plan, transfer_ns, &scratch, err);
   opi_arena_release(&scratch);
   return status;
+}
+
+opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan,
+                                opipe_error *err) {
+  return opi_schedule_order_over(schedule, plan, 0, err);
 }

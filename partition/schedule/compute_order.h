@@ -6,7 +6,8 @@
 #include "partition/plan.h"
 
 /* "name:key=value,key=value" -> name and settings in `arena`; keys and values are checked against
- * the plugin's options. */
+ * the plugin's options. "file:PATH" is the schedule `csv` with the file's order, as CSV, in its
+ * setting `text`. */
 opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char **out_name,
                                 opipe_schedule_setting **out_settings, uint32_t *out_n,
                                 opipe_error *err);
@@ -22,5 +23,8 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
 /* Calls plan() with the plan's stage_ns: sets plan->actions and rank_first. A record out of range
  * is an error naming it. */
 opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan, opipe_error *err);
+/* The same with a modelled time of messages between ranks. */
+opipe_status opi_schedule_order_over(const opi_schedule_ref *schedule, opi_plan *plan,
+                                     uint64_t transfer_ns, opipe_error *err);
 
 #endif /* OPI_COMPUTE_ORDER_H */

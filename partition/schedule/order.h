@@ -29,6 +29,10 @@ typedef struct opi_order {
 opipe_status opi_order_read(const char *text, size_t n, uint32_t dialect,
                             const opipe_allocator *allocator, opi_order **out_order,
                             opipe_error *err);
+/* The same from a file. Errors also: IO. */
+opipe_status opi_order_read_file(const char *path, uint32_t dialect,
+                                 const opipe_allocator *allocator, opi_order **out_order,
+                                 opipe_error *err);
 /* Errors: UNSUPPORTED, what the dialect cannot express, with rank, step and action. */
 opipe_status opi_order_write(const opi_order *order, uint32_t format, uint32_t dialect,
                              opi_text *text, opipe_error *err);
@@ -38,6 +42,28 @@ opipe_status opi_order_make(const opi_problem *problem, opi_do_list *list,
                             opipe_error *err);
 void opi_order_free(opi_order *order); /* accepts NULL */
 bool opi_order_has_messages(const opi_order *order);
+
+/* The order lowered, or aligned in time: idle cells where a rank waits, counting one slot for every
+ * action (a whole backward counts two where the order has halves as well). */
+opipe_status opi_order_lower(const opi_order *order, uint32_t receive_depth,
+                             const opipe_allocator *allocator, opi_order **out_order,
+                             opipe_error *err);
+opipe_status opi_order_align(const opi_order *order, const opipe_allocator *allocator,
+                             opi_order **out_order, opipe_error *err);
+/* Tables as PyTorch lays them out: what stands idle there follows from each generator's own count,
+ * not from a common clock. ZBV: `order` is of at least 2 ranks - 1 micro-batches; those from
+ * n_microbatches on become idle cells. */
+enum {
+  OPI_TABLE_GPIPE = 0,
+  OPI_TABLE_LOOPED_BFS,
+  OPI_TABLE_INTERLEAVED,
+  OPI_TABLE_INTERLEAVED_ZB,
+  OPI_TABLE_ZBV,
+  OPI_TABLE_DUALPIPEV
+};
+opipe_status opi_order_tabulate(const opi_order *order, uint32_t table, uint32_t n_microbatches,
+                                const opipe_allocator *allocator, opi_order **out_order,
+                                opipe_error *err);
 
 /* One action's text as it is before edges are known. */
 typedef struct opi_cell_text {

@@ -4,6 +4,7 @@
  * Rows first become cells without edges; what the table is about (stages, places, micro-batches)
  * comes from the header, or is read off the cells; then messages find their edges.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -498,5 +499,32 @@ opipe_status opi_order_read(const char *text, size_t n, uint32_t dialect,
   else
     opi_do_list_free(r.list);
   opi_arena_release(&r.arena);
+  return status;
+}
+
+opipe_status opi_order_read_file(const char *path, uint32_t dialect,
+                                 const opipe_allocator *allocator, opi_order **out_order,
+                                 opipe_error *err) {
+  opi_text text;
+  char block[1 << 14];
+  FILE *file = fopen(path, "rb");
+  if (file == NULL)
+    return opi_fail_errno(err, errno, "%s", path);
+  opi_text_init(&text, allocator);
+  size_t n = 0;
+  while (text.n <= TEXT_MOST && (n = fread(block, 1, sizeof block, file)) > 0)
+    opi_text_add(&text, block, n);
+  opipe_status status = OPIPE_OK;
+  if (ferror(file) != 0)
+    status = opi_fail_errno(err, errno, "%s", path);
+  else if (text.failed)
+    status = opi_fail_nomem(err, text.room, path);
+  else
+    status = opi_order_read(text.data == NULL ? "" : text.data, text.n, dialect, allocator,
+                            out_order, err);
+  if (status < 0)
+    (void)opi_error_prefix(err, "%s: ", path);
+  (void)fclose(file);
+  opi_text_release(&text);
   return status;
 }

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asks through a plan that holds nothing but the question. Times are the costs in millionths. */
+#include "partition/schedule/ask.h"
+
+#include <string.h>
+
+#include "partition/schedule/compute_order.h"
+
+static const double NS_PER_UNIT = 1e6;
+enum { STASH_BYTES = 1 << 20 }; /* every stage holds as much */
+
+static opipe_status set_costs(opi_plan *plan, const opi_costs *costs, opipe_error *err) {
+  const uint32_t n = plan->n_stages;
+  plan->stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
+  plan->input_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
+  plan->weight_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
+  plan->stage_stash_bytes = OPI_ARENA_ARRAY(&plan->arena, uint64_t, n);
+  if (plan->stage_ns == NULL || plan->input_ns == NULL || plan->weight_ns == NULL ||
+      plan->stage_stash_bytes == NULL)
+    return opi_fail_nomem(err, n * sizeof(double), "costs");
+  for (uint32_t s = 0; s < n; ++s) {
+    plan->stage_ns[s] =
+        NS_PER_UNIT * (costs->stage_forward == NULL ? costs->forward : costs->stage_forward[s]);
+    plan->input_ns[s] =
+        NS_PER_UNIT * (costs->stage_input == NULL ? costs->input : costs->stage_input[s]);
+    plan->weight_ns[s] =
+        NS_PER_UNIT * (costs->stage_weight == NULL ? costs->weight : costs->stage_weight[s]);
+    plan->stage_stash_bytes[s] = STASH_BYTES;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status order_of_plan(const opi_plan *plan, const opipe_allocator *allocator,
+                                  opi_order **out_order, opipe_error *err) {
+  opi_stage_edge *edges = opi_alloc_zero(allocator, plan->n_stages, sizeof(*edges));
+  opi_do_list *list = NULL;
+  if (edges == NULL)
+    return opi_fail_nomem(err, plan->n_stages * sizeof(*edges), "edges");
+  opi_edges_chain(edges, plan->n_stages);
+  const opi_problem problem = {.n_ranks = plan->n_ranks,
+                               .n_stages = plan->n_stages,
+                               .n_replicas = plan->n_replicas,
+                               .n_microbatches = plan->n_microbatches,
+                               .n_slices = plan->n_slices == 0 ? 1 : plan->n_slices,
+                               .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
+                               .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+                               .versions = plan->versions,
+                               .sync = plan->sync,
+                               .instance_rank = plan->instance_rank,
+                               .edges = edges,
+                               .n_edges = plan->n_stages - 1};
+  opipe_status status =
+      opi_do_list_from_records(&problem, plan->actions, plan->n_actions, allocator, &list, err);
+  if (status == OPIPE_OK)
+    status = opi_pass_check(&problem, list, allocator, err);
+  if (status == OPIPE_OK)
+    status = opi_order_make(&problem, list, allocator, out_order, err);
+  else
+    opi_do_list_free(list);
+  opi_free(allocator, edges, plan->n_stages * sizeof(*edges));
+  return status;
+}
+
+static opipe_status ask(const opi_plugins *plugins, const opi_question *q, opi_plan *plan,
+                        const opipe_allocator *allocator, opi_order **out_order, opipe_error *err) {
+  const opi_train_spec spec = {.replicas = q->replicas};
+  opi_schedule_ref schedule;
+  const char *name = NULL;
+  OPI_TRY(opi_schedule_split(q->schedule, &plan->arena, &name, &plan->settings, &plan->n_settings,
+                             err));
+  plan->schedule = name;
+  plan->n_microbatches = q->n_microbatches;
+  plan->train = q->mode == OPIPE_MODE_FORWARD ? NULL : &spec;
+  OPI_TRY(plugins->schedule(plugins->ctx, name, &schedule, err));
+  OPI_TRY(opi_schedule_check_settings(&schedule, plan->settings, plan->n_settings, err));
+  OPI_TRY(opi_schedule_layout(&schedule, q->n_ranks, q->n_stages, plan, err));
+  OPI_TRY(set_costs(plan, q->costs, err));
+  const double transfer = q->costs->comm * NS_PER_UNIT;
+  OPI_TRY(opi_schedule_order_over(&schedule, plan,
+                                  transfer > 0 && transfer < 1e18 ? (uint64_t)transfer : 0, err));
+  const opipe_status status = order_of_plan(plan, allocator, out_order, err);
+  if (status < 0)
+    (void)opi_error_prefix(err, "schedule '%s': ", name);
+  return status;
+}
+
+opipe_status opi_order_ask(const opi_plugins *plugins, const opi_question *question,
+                           const opipe_allocator *allocator, opi_order **out_order,
+                           opipe_error *err) {
+  opi_plan *plan = NULL;
+  if (question->n_microbatches == 0 || (question->n_ranks == 0 && question->n_stages == 0))
+    return opi_fail(err, OPIPE_E_INVALID, "%u ranks, %u stages, %u micro-batches",
+                    question->n_ranks, question->n_stages, question->n_microbatches);
+  OPI_TRY(opi_plan_new(allocator, &plan, err));
+  const opipe_status status = ask(plugins, question, plan, allocator, out_order, err);
+  opi_plan_free(plan);
+  return status;
+}
+
+/* ---- aligned ---- */
+
+/* OPI_TABLE_* of a schedule that PyTorch has tables of; OPIPE_NONE. */
+static uint32_t table_of(const char *spec) {
+  static const struct {
+    const char *name, *option; /* that must be given, NULL: none */
+    uint32_t table;
+  } tables[] = {{"gpipe", NULL, OPI_TABLE_GPIPE},
+                {"looped-bfs", NULL, OPI_TABLE_LOOPED_BFS},
+                {"interleaved", "warmup=torch", OPI_TABLE_INTERLEAVED},
+                {"zb-interleaved", NULL, OPI_TABLE_INTERLEAVED_ZB},
+                {"zbv", "order=torch", OPI_TABLE_ZBV},
+                {"dualpipev", NULL, OPI_TABLE_DUALPIPEV}};
+  const size_t n = strcspn(spec, ":");
+  for (size_t i = 0; i < OPI_COUNT(tables); ++i) {
+    if (strlen(tables[i].name) == n && memcmp(spec, tables[i].name, n) == 0 &&
+        (tables[i].option == NULL || strstr(spec, tables[i].option) != NULL))
+      return tables[i].table;
+  }
+  return OPIPE_NONE;
+}
+
+opipe_status opi_order_ask_aligned(const opi_plugins *plugins, const opi_question *question,
+                                   const opipe_allocator *allocator, opi_order **out_order,
+                                   opipe_error *err) {
+  const uint32_t table =
+      question->mode == OPIPE_MODE_FORWARD ? OPIPE_NONE : table_of(question->schedule);
+  opi_question more = *question;
+  opi_order *order = NULL;
+  if (table == OPI_TABLE_ZBV && more.n_microbatches < 2 * (uint64_t)more.n_ranks)
+    more.n_microbatches = more.n_ranks == 0                            ? more.n_microbatches
+                          : more.n_microbatches > 2 * more.n_ranks - 1 ? more.n_microbatches
+                                                                       : 2 * more.n_ranks - 1;
+  OPI_TRY(opi_order_ask(plugins, &more, allocator, &order, err));
+  const opipe_status status =
+      table == OPIPE_NONE
+          ? opi_order_align(order, allocator, out_order, err)
+          : opi_order_tabulate(order, table, question->n_microbatches, allocator, out_order, err);
+  opi_order_free(order);
+  return status;
+}
