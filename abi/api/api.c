@@ -38,7 +38,7 @@ uint64_t opi_now_ns(void) {
 }
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, model_describe_training),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, order_write),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = "0.1.0",
@@ -87,6 +87,16 @@ static const opipe_api api = {
     .session_save_model = opi_api_session_save_model,
     .session_save_gradients = opi_api_session_save_gradients,
     .model_describe_training = opi_api_model_describe_training,
+    .schedule_list = opi_api_schedule_list,
+    .order_make = opi_api_order_make,
+    .order_read = opi_api_order_read,
+    .order_destroy = opi_api_order_destroy,
+    .order_info = opi_api_order_info,
+    .order_lower = opi_api_order_lower,
+    .order_check = opi_api_order_check,
+    .order_simulate = opi_api_order_simulate,
+    .order_draw = opi_api_order_draw,
+    .order_write = opi_api_order_write,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,

@@ -13,6 +13,7 @@
 
 #include "abi/registry/registry.h"
 #include "partition/make.h"
+#include "partition/schedule/order.h"
 #include "runtime/budget.h"
 #include "runtime/session.h"
 #include "runtime/train/train.h"
@@ -27,7 +28,8 @@ enum {
   OPI_MAGIC_CONTEXT = 0x43504f31,
   OPI_MAGIC_MODEL = 0x4d504f31,
   OPI_MAGIC_PLAN = 0x50504f31,
-  OPI_MAGIC_SESSION = 0x53504f31
+  OPI_MAGIC_SESSION = 0x53504f31,
+  OPI_MAGIC_ORDER = 0x4f504f31
 };
 
 struct opipe_context {
@@ -65,6 +67,12 @@ struct opipe_session {
   opi_session *session;
   opi_backend_ref *backends; /* [n_ranks] */
   uint32_t n_ranks;
+};
+
+struct opipe_order {
+  opi_handle head;
+  opipe_context *context; /* a reference */
+  opi_order *order;
 };
 
 /* Checks a handle before anything else: kind, life, process. `what` names it in the message. */
@@ -171,5 +179,24 @@ opipe_status opi_api_session_save_gradients(opipe_session *session, const char *
 opipe_status opi_api_model_describe_training(opipe_model *model, const opipe_train_options *options,
                                              uint32_t format, opipe_write_fn write, void *ctx,
                                              opipe_error *err);
+
+opipe_status opi_api_schedule_list(opipe_context *context, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err);
+opipe_status opi_api_order_make(opipe_context *context, const opipe_order_params *params,
+                                opipe_order **out_order, opipe_error *err);
+opipe_status opi_api_order_read(opipe_context *context, const void *text, uint64_t n_bytes,
+                                uint32_t dialect, opipe_order **out_order, opipe_error *err);
+void opi_api_order_destroy(opipe_order *order);
+opipe_status opi_api_order_info(opipe_order *order, opipe_order_info *io_info, opipe_error *err);
+opipe_status opi_api_order_lower(opipe_order *order, uint32_t receive_depth,
+                                 opipe_order **out_order, opipe_error *err);
+opipe_status opi_api_order_check(opipe_order *order, uint32_t rule, opipe_error *err);
+opipe_status opi_api_order_simulate(opipe_order *order, const opipe_order_costs *costs,
+                                    uint32_t format, opipe_write_fn write, void *ctx,
+                                    opipe_error *err);
+opipe_status opi_api_order_draw(opipe_order *order, const opipe_order_costs *costs,
+                                opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_order_write(opipe_order *order, uint32_t format, uint32_t dialect,
+                                 opipe_write_fn write, void *ctx, opipe_error *err);
 
 #endif /* OPI_API_H */

@@ -194,6 +194,7 @@ int cli_plan(const cli_options *options);
 int cli_run(const cli_options *options);
 int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);
+int cli_schedule(int argc, char **argv); /* has options of its own */
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
 /* Letters, digits, '.', '_', '-' stay, all else is percent-encoded. */

@@ -23,6 +23,8 @@ static void print_commands(FILE *out) {
   (void)fprintf(out, "usage: onnx-pipe COMMAND [OPTION ...] [MODEL]\n\n");
   for (int i = 0; i < N_COMMANDS; ++i)
     (void)fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
+  (void)fprintf(out, "  %-9s %s\n", "schedule",
+                "schedules without a model: list, show, lower, check, simulate, draw, convert");
   (void)fprintf(out, "\nonnx-pipe COMMAND --help lists a command's options.\n");
 }
 
@@ -47,6 +49,8 @@ int main(int argc, char **argv) {
   }
   if (strcmp(argv[1], "--version") == 0)
     return print_version();
+  if (strcmp(argv[1], "schedule") == 0)
+    return cli_schedule(argc - 1, argv + 1);
   for (int i = 0; i < N_COMMANDS; ++i) {
     static cli_options options; /* large: not on the stack */
     if (strcmp(argv[1], commands[i].name) != 0)

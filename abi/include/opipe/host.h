@@ -27,6 +27,7 @@ typedef struct opipe_model opipe_model;
 typedef struct opipe_plan opipe_plan;
 typedef struct opipe_session opipe_session;
 typedef struct opipe_request opipe_request;
+typedef struct opipe_order opipe_order;
 
 /* ---- context ---- */
 
@@ -366,6 +367,43 @@ typedef struct opipe_session_info {
 
 /* ---- the table ---- */
 
+/* ---- schedules without a model (since 1.1) ---- */
+
+/* Forms of an order: OPIPE_FORMAT_TEXT (versioned header, one line per rank), OPIPE_FORMAT_JSON,
+ * OPIPE_FORMAT_CSV (one row per rank, one cell per action, an empty cell is an idle slot). */
+enum { OPIPE_FORMAT_CSV = 2 };
+/* Dialects of CSV. TORCH: what PyTorch reads; an action that it does not have is refused by name.
+ * TORCH_OLD: the same with B for the input half and BW for the whole backward. */
+enum { OPIPE_DIALECT_OPIPE = 0, OPIPE_DIALECT_TORCH = 1, OPIPE_DIALECT_TORCH_OLD = 2 };
+
+/* Of one stage and one whole micro-batch, in any unit of time; a slice or half costs its share.
+ * comm: delay of every message between ranks. */
+typedef struct opipe_order_costs {
+  uint32_t struct_size;
+  uint32_t reserved;
+  double forward, input, weight, comm;
+} opipe_order_costs;
+
+/* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. */
+enum { OPIPE_ORDER_FORWARD = 1u, OPIPE_ORDER_ALIGNED = 2u };
+typedef struct opipe_order_params {
+  uint32_t struct_size;
+  uint32_t flags;                 /* OPIPE_ORDER_* */
+  const char *schedule;           /* "NAME:key=value,..." */
+  uint32_t n_ranks, n_stages;     /* one of them may be 0: the schedule's layout says it */
+  uint32_t n_microbatches;        /* of the whole mini-batch */
+  uint32_t replicas;              /* copies of the whole pipeline; 0: 1 */
+  const opipe_order_costs *costs; /* for schedules that look at them; NULL: 1, 1, 1, 0 */
+} opipe_order_params;
+
+typedef struct opipe_order_info {
+  uint32_t struct_size;
+  uint32_t n_ranks, n_stages, n_replicas, n_microbatches, n_slices, n_parts;
+  uint32_t n_actions;
+  uint32_t has_messages; /* 1: lowered */
+  uint32_t forward_only;
+} opipe_order_info;
+
 typedef struct opipe_api {
   uint32_t struct_size;
   uint16_t abi_major;
@@ -517,6 +555,37 @@ typedef struct opipe_api {
   opipe_status (*model_describe_training)(opipe_model *model, const opipe_train_options *options,
                                           uint32_t format, opipe_write_fn write, void *ctx,
                                           opipe_error *err);
+
+  /* -- schedules without a model (since 1.1) -- */
+  /* Every schedule found, with its options. */
+  opipe_status (*schedule_list)(opipe_context *context, uint32_t format, opipe_write_fn write,
+                                void *ctx, opipe_error *err);
+  /* The compute order that a schedule gives. Errors: INVALID, a constraint of the schedule with
+   * both numbers. An order holds a reference to its context. */
+  opipe_status (*order_make)(opipe_context *context, const opipe_order_params *params,
+                             opipe_order **out_order, opipe_error *err);
+  /* Errors: INVALID with row, column and text. */
+  opipe_status (*order_read)(opipe_context *context, const void *text, uint64_t n_bytes,
+                             uint32_t dialect, opipe_order **out_order, opipe_error *err);
+  void (*order_destroy)(opipe_order *order); /* accepts NULL */
+  opipe_status (*order_info)(opipe_order *order, opipe_order_info *io_info, opipe_error *err);
+  /* A new order with messages, reductions, frees and steps. receive_depth 0: receives as early as
+   * their sends; else that many computes of lead, 1: just before their consumer. */
+  opipe_status (*order_lower)(opipe_order *order, uint32_t receive_depth, opipe_order **out_order,
+                              opipe_error *err);
+  /* The proof under a transport's rule (OPIPE_RULE_* of transport.h); an order without messages is
+   * lowered first. Errors: INVALID with rank, step, action and, for a deadlock, the cycle. */
+  opipe_status (*order_check)(opipe_order *order, uint32_t rule, opipe_error *err);
+  /* Modelled times, text or JSON: makespan, span (largest over ranks of last end minus first
+   * start), bubble (1 - busy / (ranks x makespan)), peak_stash by rank. costs NULL: 1, 1, 1, 0. */
+  opipe_status (*order_simulate)(opipe_order *order, const opipe_order_costs *costs,
+                                 uint32_t format, opipe_write_fn write, void *ctx,
+                                 opipe_error *err);
+  /* An SVG picture of the modelled times. */
+  opipe_status (*order_draw)(opipe_order *order, const opipe_order_costs *costs,
+                             opipe_write_fn write, void *ctx, opipe_error *err);
+  opipe_status (*order_write)(opipe_order *order, uint32_t format, uint32_t dialect,
+                              opipe_write_fn write, void *ctx, opipe_error *err);
 } opipe_api;
 
 /* The one exported function. minor: the lowest table minor the caller can live with

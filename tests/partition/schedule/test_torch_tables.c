@@ -170,18 +170,19 @@ static void test_tables_lower_as_published(void) {
 
 /* [["0F0", ...], ...] as CSV; a flat list is one rank. */
 static char *table_of(const json_t *ranks) {
-  char *text = calloc(1, 1 << 16);
+  opi_text text;
   const bool flat = json_is_string(json_array_get(ranks, 0));
   const size_t n = flat ? 1 : json_array_size(ranks);
+  opi_text_init(&text, opi_allocator_system());
   for (size_t r = 0; r < n; ++r) {
     const json_t *row = flat ? ranks : json_array_get(ranks, r);
-    for (size_t c = 0; c < json_array_size(row); ++c) {
-      (void)strcat(text, c == 0 ? "" : ",");
-      (void)strcat(text, json_string_value(json_array_get(row, c)));
-    }
-    (void)strcat(text, "\n");
+    for (size_t c = 0; c < json_array_size(row); ++c)
+      opi_text_printf(&text, "%s%s", c == 0 ? "" : ",", json_string_value(json_array_get(row, c)));
+    opi_text_puts(&text, "\n");
   }
-  return text;
+  char *copy = strdup(text.data);
+  opi_text_release(&text);
+  return copy;
 }
 
 static json_t *vectors(void) {

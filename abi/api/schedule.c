@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Schedules without a model: orders made, read, lowered, proven, timed, drawn and written. An order
+ * is immutable; lowering makes a new one. [any-thread]
+ */
+#include <string.h>
+
+#include "abi/api/api.h"
+#include "partition/json/json.h"
+#include "partition/schedule/ask.h"
+#include "partition/simulate/draw.h"
+
+static opipe_status check(const opipe_order *order, opipe_error *err) {
+  return opi_handle_check(order == NULL ? NULL : &order->head, OPI_MAGIC_ORDER, "order", err);
+}
+
+static opipe_status check_context(const opipe_context *context, opipe_error *err) {
+  return opi_handle_check(context == NULL ? NULL : &context->head, OPI_MAGIC_CONTEXT, "context",
+                          err);
+}
+
+/* Takes `order` over, also on failure. */
+static opipe_status wrap(opipe_context *context, opi_order *order, opipe_order **out_order,
+                         opipe_error *err) {
+  opipe_order *handle = opi_alloc_zero(&context->allocator, 1, sizeof(*handle));
+  if (handle == NULL) {
+    opi_order_free(order);
+    return opi_fail_nomem(err, sizeof(*handle), "an order");
+  }
+  opi_handle_init(&handle->head, OPI_MAGIC_ORDER);
+  (void)atomic_fetch_add_explicit(&context->head.refs, 1, memory_order_relaxed);
+  handle->context = context;
+  handle->order = order;
+  *out_order = handle;
+  return OPIPE_OK;
+}
+
+void opi_api_order_destroy(opipe_order *order) {
+  if (check(order, NULL) < 0 || !opi_handle_drop(&order->head))
+    return;
+  opipe_context *context = order->context;
+  opi_order_free(order->order);
+  opi_free(&context->allocator, order, sizeof(*order));
+  opi_api_context_destroy(context);
+}
+
+/* Costs as the host gives them; NULL: 1, 1, 1, 0. */
+static opipe_status read_costs(const opipe_order_costs *costs, opi_costs *out, opipe_error *err) {
+  *out = opi_unit_costs;
+  if (costs == NULL)
+    return OPIPE_OK;
+  if (costs->struct_size < OPIPE_END(opipe_order_costs, comm))
+    return opi_fail(err, OPIPE_E_ABI, "costs: struct_size is %u", costs->struct_size);
+  const double all[] = {costs->forward, costs->input, costs->weight, costs->comm};
+  for (size_t i = 0; i < OPI_COUNT(all); ++i) {
+    if (!(all[i] >= 0 && all[i] <= 1e9))
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "costs: F=%g, I=%g, W=%g, comm=%g: each must lie in [0, 1e9]", all[0], all[1],
+                      all[2], all[3]);
+  }
+  *out = (opi_costs){.forward = costs->forward,
+                     .input = costs->input,
+                     .weight = costs->weight,
+                     .comm = costs->comm};
+  return OPIPE_OK;
+}
+
+/* ---- made and read ---- */
+
+opipe_status opi_api_order_make(opipe_context *context, const opipe_order_params *params,
+                                opipe_order **out_order, opipe_error *err) {
+  opipe_order_params own = {0};
+  opi_costs costs;
+  opi_order *order = NULL;
+  OPI_TRY(check_context(context, err));
+  if (params == NULL || out_order == NULL ||
+      params->struct_size < OPIPE_END(opipe_order_params, n_microbatches))
+    return opi_fail(err, OPIPE_E_INVALID, "order_make: an argument is NULL or too short");
+  memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
+  if (own.schedule == NULL || own.flags > (OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED))
+    return opi_fail(err, OPIPE_E_INVALID, "order_make: schedule %s, flags %u",
+                    own.schedule == NULL ? "NULL" : own.schedule, own.flags);
+  OPI_TRY(read_costs(own.costs, &costs, err));
+  const opi_question question = {
+      .schedule = own.schedule,
+      .mode = (own.flags & OPIPE_ORDER_FORWARD) != 0 ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+      .n_ranks = own.n_ranks,
+      .n_stages = own.n_stages,
+      .n_microbatches = own.n_microbatches,
+      .replicas = own.replicas,
+      .costs = &costs};
+  OPI_TRY(
+      (own.flags & OPIPE_ORDER_ALIGNED) != 0
+          ? opi_order_ask_aligned(&context->plugins, &question, &context->allocator, &order, err)
+          : opi_order_ask(&context->plugins, &question, &context->allocator, &order, err));
+  return wrap(context, order, out_order, err);
+}
+
+opipe_status opi_api_order_read(opipe_context *context, const void *text, uint64_t n_bytes,
+                                uint32_t dialect, opipe_order **out_order, opipe_error *err) {
+  opi_order *order = NULL;
+  OPI_TRY(check_context(context, err));
+  if ((text == NULL && n_bytes > 0) || out_order == NULL || dialect > OPIPE_DIALECT_TORCH_OLD)
+    return opi_fail(err, OPIPE_E_INVALID, "order_read: an argument is NULL, or dialect %u",
+                    dialect);
+  OPI_TRY(opi_order_read(text == NULL ? "" : text, (size_t)n_bytes, dialect, &context->allocator,
+                         &order, err));
+  return wrap(context, order, out_order, err);
+}
+
+opipe_status opi_api_order_info(opipe_order *order, opipe_order_info *io_info, opipe_error *err) {
+  OPI_TRY(check(order, err));
+  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_order_info, n_actions))
+    return opi_fail(err, OPIPE_E_INVALID, "order_info: struct_size is %u",
+                    io_info == NULL ? 0 : io_info->struct_size);
+  const opi_problem *p = &order->order->problem;
+  const opipe_order_info info = {.struct_size = io_info->struct_size,
+                                 .n_ranks = p->n_ranks,
+                                 .n_stages = p->n_stages,
+                                 .n_replicas = p->n_replicas,
+                                 .n_microbatches = p->n_microbatches,
+                                 .n_slices = p->n_slices,
+                                 .n_parts = p->n_parts,
+                                 .n_actions = order->order->list->n_items,
+                                 .has_messages = opi_order_has_messages(order->order),
+                                 .forward_only = p->mode == OPIPE_MODE_FORWARD};
+  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
+  return OPIPE_OK;
+}
+
+/* ---- passes ---- */
+
+opipe_status opi_api_order_lower(opipe_order *order, uint32_t receive_depth,
+                                 opipe_order **out_order, opipe_error *err) {
+  opi_order *lowered = NULL;
+  OPI_TRY(check(order, err));
+  if (out_order == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "order_lower: out_order is NULL");
+  OPI_TRY(opi_order_lower(order->order, receive_depth, &order->context->allocator, &lowered, err));
+  return wrap(order->context, lowered, out_order, err);
+}
+
+opipe_status opi_api_order_check(opipe_order *order, uint32_t rule, opipe_error *err) {
+  opi_proof proof = {0};
+  opi_order *lowered = NULL;
+  OPI_TRY(check(order, err));
+  const opipe_allocator *allocator = &order->context->allocator;
+  if (!opi_order_has_messages(order->order))
+    OPI_TRY(opi_order_lower(order->order, 0, allocator, &lowered, err));
+  const opi_order *o = lowered != NULL ? lowered : order->order;
+  const opipe_status status = opi_proof_check(&o->problem, o->list, rule, allocator, &proof, err);
+  opi_order_free(lowered);
+  return status;
+}
+
+/* ---- written ---- */
+
+static opipe_status check_sink(const opipe_order *order, opipe_write_fn write, opipe_error *err) {
+  OPI_TRY(check(order, err));
+  return write == NULL ? opi_fail(err, OPIPE_E_INVALID, "the sink of an order is NULL") : OPIPE_OK;
+}
+
+opipe_status opi_api_order_write(opipe_order *order, uint32_t format, uint32_t dialect,
+                                 opipe_write_fn write, void *ctx, opipe_error *err) {
+  opi_text text;
+  OPI_TRY(check_sink(order, write, err));
+  if (format > OPIPE_FORMAT_CSV || dialect > OPIPE_DIALECT_TORCH_OLD)
+    return opi_fail(err, OPIPE_E_INVALID, "order_write: format %u, dialect %u", format, dialect);
+  const uint32_t own = format == OPIPE_FORMAT_JSON  ? OPI_ORDER_JSON
+                       : format == OPIPE_FORMAT_CSV ? OPI_ORDER_CSV
+                                                    : OPI_ORDER_TEXT;
+  opi_text_init(&text, &order->context->allocator);
+  opipe_status status = opi_order_write(order->order, own, dialect, &text, err);
+  if (status == OPIPE_OK)
+    status = opi_text_write(&text, write, ctx, err);
+  opi_text_release(&text);
+  return status;
+}
+
+opipe_status opi_api_order_draw(opipe_order *order, const opipe_order_costs *costs,
+                                opipe_write_fn write, void *ctx, opipe_error *err) {
+  opi_text text;
+  opi_costs own;
+  OPI_TRY(check_sink(order, write, err));
+  OPI_TRY(read_costs(costs, &own, err));
+  opi_text_init(&text, &order->context->allocator);
+  opipe_status status = opi_draw_order(&order->order->problem, order->order->list, &own,
+                                       &order->context->allocator, &text, err);
+  if (status == OPIPE_OK)
+    status = opi_text_write(&text, write, ctx, err);
+  opi_text_release(&text);
+  return status;
+}
+
+static void describe_simulation(const opi_problem *p, const opi_simulation *s, bool json,
+                                opi_text *t) {
+  const struct {
+    const char *name;
+    double value;
+  } figures[] = {{"makespan", s->makespan}, {"span", s->span}, {"bubble", s->bubble}};
+  if (json)
+    opi_text_printf(t, "{\"ranks\": %u, \"stages\": %u, \"microbatches\": %u", p->n_ranks,
+                    p->n_stages, p->n_microbatches);
+  for (size_t i = 0; i < OPI_COUNT(figures); ++i) {
+    if (json) {
+      opi_text_printf(t, ", \"%s\": ", figures[i].name);
+      opi_json_double(t, figures[i].value);
+    } else {
+      opi_text_printf(t, "%-10s %g\n", figures[i].name, figures[i].value);
+    }
+  }
+  opi_text_puts(t, json ? ", \"peak_stash\": [" : "peak stash");
+  for (uint32_t rank = 0; rank < p->n_ranks; ++rank) {
+    if (json) {
+      opi_text_puts(t, rank == 0 ? "" : ", ");
+      opi_json_double(t, s->peak_stash[rank]);
+    } else {
+      opi_text_printf(t, " %g", s->peak_stash[rank]);
+    }
+  }
+  opi_text_puts(t, json ? "]}\n" : "\n");
+}
+
+opipe_status opi_api_order_simulate(opipe_order *order, const opipe_order_costs *costs,
+                                    uint32_t format, opipe_write_fn write, void *ctx,
+                                    opipe_error *err) {
+  opi_text text;
+  opi_costs own;
+  OPI_TRY(check_sink(order, write, err));
+  OPI_TRY(read_costs(costs, &own, err));
+  const opipe_allocator *allocator = &order->context->allocator;
+  const opi_problem *p = &order->order->problem;
+  opi_simulation result = {.peak_stash = opi_alloc_zero(allocator, p->n_ranks, sizeof(double))};
+  if (result.peak_stash == NULL)
+    return opi_fail_nomem(err, p->n_ranks * sizeof(double), "a simulation");
+  opi_text_init(&text, allocator);
+  opipe_status status = opi_simulate_order(p, order->order->list, &own, allocator, &result, err);
+  if (status == OPIPE_OK) {
+    describe_simulation(p, &result, format != OPIPE_FORMAT_TEXT, &text);
+    status = opi_text_write(&text, write, ctx, err);
+  }
+  opi_text_release(&text);
+  opi_free(allocator, result.peak_stash, p->n_ranks * sizeof(double));
+  return status;
+}
+
+/* ---- list ---- */
+
+typedef struct lister {
+  opi_text *text;
+  bool json;
+  uint32_t n;
+} lister;
+
+static void list_option(const opipe_schedule_option *o, bool first, const lister *l) {
+  opi_text *t = l->text;
+  if (l->json) {
+    opi_text_puts(t, first ? "{\"key\": " : ", {\"key\": ");
+    opi_text_json(t, o->key);
+    opi_text_puts(t, ", \"help\": ");
+    opi_text_json(t, o->help == NULL ? "" : o->help);
+    opi_text_puts(t, o->choices == NULL ? "" : ", \"choices\": ");
+    if (o->choices != NULL)
+      opi_text_json(t, o->choices);
+    opi_text_puts(t, o->preset == NULL ? "" : ", \"preset\": ");
+    if (o->preset != NULL)
+      opi_text_json(t, o->preset);
+    opi_text_puts(t, "}");
+    return;
+  }
+  opi_text_printf(t, "    %s=%s  %s%s%s%s\n", o->key, o->choices == NULL ? "..." : o->choices,
+                  o->help == NULL ? "" : o->help,
+                  o->preset == NULL ? "" : " (preset: ", o->preset == NULL ? "" : o->preset,
+                  o->preset == NULL ? "" : ")");
+}
+
+static opipe_status list_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
+                                  opipe_error *err) {
+  lister *l = ctx;
+  const opipe_schedule *table = ref->table;
+  const opipe_schedule_option *options = NULL;
+  uint32_t n = 0;
+  OPI_TRY(table->options(ref->self, &options, &n, err));
+  if (l->json) {
+    opi_text_puts(l->text, l->n++ == 0 ? "[\n {\"name\": " : ",\n {\"name\": ");
+    opi_text_json(l->text, plugin->id);
+    opi_text_puts(l->text, ", \"summary\": ");
+    opi_text_json(l->text, plugin->summary == NULL ? "" : plugin->summary);
+    opi_text_puts(l->text, ", \"options\": [");
+  } else {
+    opi_text_printf(l->text, "%-16s %s\n", plugin->id,
+                    plugin->summary == NULL ? "" : plugin->summary);
+  }
+  for (uint32_t i = 0; i < n; ++i)
+    list_option(&options[i], i == 0, l);
+  opi_text_puts(l->text, l->json ? "]}" : "");
+  return OPIPE_OK;
+}
+
+opipe_status opi_api_schedule_list(opipe_context *context, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err) {
+  opi_text text;
+  OPI_TRY(check_context(context, err));
+  if (write == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "schedule_list: the sink is NULL");
+  opi_text_init(&text, &context->allocator);
+  lister l = {&text, format != OPIPE_FORMAT_TEXT, 0};
+  opipe_status status =
+      opi_registry_each(context->registry, OPIPE_KIND_SCHEDULE, list_schedule, &l, err);
+  if (status >= 0) {
+    opi_text_puts(&text, !l.json ? "" : l.n == 0 ? "[]\n" : "\n]\n");
+    status = opi_text_write(&text, write, ctx, err);
+  }
+  opi_text_release(&text);
+  return status;
+}
