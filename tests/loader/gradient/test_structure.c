@@ -6,85 +6,13 @@
  * ctest: timeout=300
  */
 #include "loader/ops/kit.h"
-#include "tests/loader/gradient/training.h"
+#include "tests/loader/gradient/cut.h"
 
-enum { MOST = 1024 };
+enum { PLACES = 16384 };
 
 static const char *const models[] = {"gpt2/train",   "bert/train",      "t5/train",
                                      "llama/train",  "qwen2_moe/train", "perceiver/train",
                                      "whisper/train"};
-
-typedef struct cut_case {
-  test_model m;
-  const char *name;
-  opi_bound *bound;
-  opi_training *training;
-  uint32_t *stages;
-  test_feed feeds[TEST_MAX_TENSORS];
-  uint32_t n_feeds;
-  double loss;
-  double *gradients[MOST];
-  size_t sizes[MOST];
-} cut_case;
-
-static bool open_model(cut_case *c, const char *name, uint32_t flags) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  char path[700];
-  static opi_value labels; /* name and data are in the model's arena */
-  memset(c, 0, sizeof(*c));
-  c->name = name;
-  (void)snprintf(path, sizeof(path), "models/modern/%s", name);
-  const char *folder = opi_test_shared(path);
-  if (folder == NULL || test_backend_evaluator() == NULL)
-    return false;
-  (void)snprintf(path, sizeof(path), "%s/model.onnx", folder);
-  if (!OPI_ASSERT(test_load(&c->m, path, &err) && test_read_set(&c->m, folder, 0)))
-    return false;
-  for (uint32_t i = 0; i < c->m.n_inputs; ++i)
-    c->feeds[c->n_feeds++] =
-        (test_feed){c->m.inputs[i].name, c->m.inputs[i].data, c->m.inputs[i].n_bytes};
-  (void)snprintf(path, sizeof(path), "%s/labels.pb", folder);
-  if (OPI_ASSERT(test_read_tensor(&c->m, path, &labels)))
-    c->feeds[c->n_feeds++] = (test_feed){"train_labels", labels.data, labels.n_bytes};
-  return OPI_ASSERT_OK(
-      test_bind(&c->m, flags | OPI_BIND_KEEP_PARAMETERS, test_backend_evaluator(), &c->bound, &err),
-      &err);
-}
-
-static void close_model(cut_case *c) {
-  opi_training_free(c->training);
-  opi_bound_free(c->bound);
-  test_unload(&c->m);
-}
-
-static bool build(cut_case *c, uint32_t n_stages, uint32_t recompute) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  const uint32_t n = c->bound->graph->n_nodes;
-  c->stages = opi_arena_array(&c->m.arena, n, sizeof(uint32_t));
-  for (uint32_t i = 0; i < n; ++i)
-    c->stages[i] = i * n_stages / n;
-  const opi_loss loss = {.kind = OPI_LOSS_CROSS_ENTROPY,
-                         .output = c->m.outputs[0].name,
-                         .labels = "train_labels",
-                         .ignore = -100};
-  const opi_gradient_options options = {.loss = &loss,
-                                        .stage_of_node = c->stages,
-                                        .recompute = recompute,
-                                        .compute = OPIPE_FLOAT,
-                                        .evaluator = test_backend_evaluator(),
-                                        .allocator = opi_allocator_system()};
-  opi_training_free(c->training);
-  c->training = NULL;
-  return OPI_ASSERT_OK(opi_gradient_build(c->bound, &options, &c->training, &err), &err);
-}
-
-static bool run(cut_case *c) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  test_step step = {
-      .t = c->training, .feeds = c->feeds, .n_feeds = c->n_feeds, .arena = &c->m.arena};
-  memset(c->gradients, 0, sizeof(c->gradients));
-  return OPI_ASSERT_OK(test_run_step(&step, &c->loss, c->gradients, c->sizes, &err), &err);
-}
 
 /* -- what backward nodes read ------------------------------------------------------------------ */
 
@@ -114,8 +42,8 @@ static bool is_constant(const opi_training *t, const bool *constant, uint32_t v)
 static void check_reads(const cut_case *c) {
   const opi_training *t = c->training;
   const opi_graph *g = t->graph;
-  bool constant[8192] = {false};
-  if (!OPI_ASSERT(g->n_nodes <= 8192))
+  bool constant[PLACES] = {false};
+  if (!OPI_ASSERT(g->n_nodes <= PLACES))
     return;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const opi_node *node = &g->nodes[n];
@@ -210,7 +138,7 @@ static void test_stages(void) {
   for (size_t i = 0; i < OPI_COUNT(models); ++i) {
     cut_case *c = calloc(1, sizeof(*c));
     uint32_t tied = 0;
-    if (!open_model(c, models[i], i % 2 == 0 ? OPI_BIND_NO_FUSE : 0)) {
+    if (!open_model(c, models[i], i % 2 == 0 ? OPI_BIND_NO_FUSE : 0, OPI_DROPOUT_OFF)) {
       free(c);
       return;
     }
@@ -251,9 +179,9 @@ static uint32_t n_clones(const opi_graph *g) {
 /* Bytes of forward activations that backward nodes read. */
 static uint64_t kept_bytes(const opi_training *t) {
   const opi_graph *g = t->graph;
-  bool seen[16384] = {false};
+  bool seen[PLACES] = {false};
   uint64_t sum = 0;
-  for (uint32_t n = 0; n < g->n_nodes && g->n_values <= 16384; ++n) {
+  for (uint32_t n = 0; n < g->n_nodes && g->n_values <= PLACES; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in && g->nodes[n].pass != OPIPE_PASS_FORWARD; ++i) {
       const uint32_t v = g->nodes[n].in[i];
       if (is_free(g, v) || seen[v] || g->nodes[g->values[v].producer].pass != OPIPE_PASS_FORWARD)
@@ -268,7 +196,7 @@ static uint64_t kept_bytes(const opi_training *t) {
 static void test_recomputation(void) {
   for (size_t i = 0; i < OPI_COUNT(models); ++i) {
     cut_case *c = calloc(1, sizeof(*c));
-    if (!open_model(c, models[i], OPI_BIND_NO_FUSE)) {
+    if (!open_model(c, models[i], OPI_BIND_NO_FUSE, OPI_DROPOUT_OFF)) {
       free(c);
       return;
     }
