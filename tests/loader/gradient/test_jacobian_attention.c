@@ -61,14 +61,25 @@ static void test_scores(void) {
 }
 
 static void test_contrib_attention(void) {
-  JAC_CASES("ms.MultiHeadAttention@1 d[1,2,4] d[1,3,4] d[1,3,4] d[12] | num_heads=2 -> y",
-            "ms.MultiHeadAttention@1 d[1,2,4] d[1,2,4] d[1,2,4] - - d[1,2,2,2] | num_heads=2 "
-            "unidirectional=1 scale=0.4f -> y",
-            "ms.Attention@1 d[1,2,3] d[3,12] d[12] | num_heads=2 -> y",
-            "ms.Attention@1 d[1,2,3] d[3,12] d[12] n{1} | num_heads=2 unidirectional=1 -> y",
-            "ms.GroupQueryAttention@1 d[1,3,8] d[1,3,4] d[1,3,4] - - n{2} n=3 | num_heads=4 "
-            "kv_num_heads=2 -> y",
-            "ms.RotaryEmbedding@1 d[1,2,8] i{1,2}[1,2] d[4,2] d[4,2] | num_heads=2 -> y");
+  JAC_CASES(
+      "ms.MultiHeadAttention@1 d[1,2,4] d[1,3,4] d[1,3,4] d[12] | num_heads=2 -> y",
+      "ms.MultiHeadAttention@1 d[1,2,4] d[1,2,4] d[1,2,4] - - d[1,2,2,2] | num_heads=2 "
+      "unidirectional=1 scale=0.4f -> y",
+      "ms.Attention@1 d[1,2,3] d[3,12] d[12] | num_heads=2 -> y",
+      "ms.Attention@1 d[1,2,3] d[3,12] d[12] n{1} | num_heads=2 unidirectional=1 -> y",
+      "ms.GroupQueryAttention@1 d[1,3,8] d[1,3,4] d[1,3,4] - - n{2} n=3 | num_heads=4 "
+      "kv_num_heads=2 -> y",
+      "ms.RotaryEmbedding@1 d[1,2,8] i{1,2}[1,2] d[4,2] d[4,2] | num_heads=2 -> y",
+      "ms.MultiHeadAttention@1 d[2,2,4] d[2,3,4] d[2,3,4] - n{1,1,0,1,1,1}[2,3] | num_heads=2 -> y",
+      "ms.MultiHeadAttention@1 d[1,2,4] d[1,2,4] d[1,2,4] - - - d[1,2,3,2] d[1,2,3,2] | "
+      "num_heads=2 -> yyy",
+      "ms.Attention@1 d[1,2,3] d[3,12] d[12] - d[2,1,2,3,2] | num_heads=2 unidirectional=1 -> yy",
+      "ms.GroupQueryAttention@1 d[1,1,8] d[1,1,4] d[1,1,4] d[1,2,3,2] d[1,2,3,2] n{3} n=4 | "
+      "num_heads=4 kv_num_heads=2 -> yyy",
+      "ms.GroupQueryAttention@1 d[1,3,16] - - - - n{2} n=3 d[4,1] d[4,1] | num_heads=4 "
+      "kv_num_heads=2 do_rotary=1 softcap=0.8f -> y",
+      "ms.GroupQueryAttention@1 d[1,3,8] d[1,3,4] d[1,3,4] - - n{2} n=3 | num_heads=4 "
+      "kv_num_heads=2 local_window_size=2 -> y");
 }
 
 static void test_rotary(void) {

@@ -59,7 +59,10 @@ static void test_softmax(void) {
             "Softmax@13 d[4] | axis=0 -> y", "Softmax@11 d[2,3,4] | axis=1 -> y",
             "Softmax@11 d[2,3,4] | axis=2 -> y", "Softmax@11 d[2,2,2] | axis=0 -> y",
             "LogSoftmax@13 d[2,3,4] -> y", "LogSoftmax@13 d[2,3,4] | axis=0 -> y",
-            "LogSoftmax@11 d[2,3,2] -> y", "Hardmax@13 d[2,3] -> y !nothing can be trained");
+            "LogSoftmax@11 d[2,3,2] -> y", "Hardmax@13 d[2,3] -> y !nothing can be trained",
+            "ms.BiasSoftmax@1 d[2,3,4] d[1,3,4] | axis=2 is_inner_broadcast=0 -> y",
+            "ms.BiasSoftmax@1 d[2,2,3] d[2,1,3] | axis=2 is_inner_broadcast=1 -> y",
+            "ms.BiasSplitGelu@1 d[1,2,8] d[8] -> y");
 }
 
 static void test_conv(void) {

@@ -218,6 +218,68 @@ static void test_one_constant_in_several_roles(void) {
   test_close(&t);
 }
 
+/* Dropout drops the gradient where it dropped the value, with one scale. */
+static void test_dropout_has_one_mask(void) {
+  enum { N = 64 };
+  double x[N];
+  const double ratio = 0.25;
+  const uint8_t trains = 1;
+  const int64_t shape[2] = {4, N / 4};
+  const opi_train_glob all = {"*", true};
+  const opi_loss how = {.kind = OPI_LOSS_OUTPUT, .output = "loss"};
+  const opi_gradient_options options = {.loss = &how,
+                                        .globs = &all,
+                                        .n_globs = 1,
+                                        .compute = OPIPE_FLOAT,
+                                        .evaluator = test_backend_evaluator(),
+                                        .allocator = opi_allocator_system()};
+  opi_bind_options bind = test_options();
+  opi_bound *bound = NULL;
+  opi_training *training = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  test_graph t;
+  opi_arena arena;
+  uint32_t in[3], y, wanted[2] = {OPIPE_NONE, OPIPE_NONE};
+  const void *out[2];
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("backend-cpu is not built");
+  for (int i = 0; i < N; ++i)
+    x[i] = 1 + i;
+  test_open(&t);
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  in[0] = doubles(&t, "x", shape, 2, x);
+  in[1] = doubles(&t, "ratio", NULL, 0, &ratio);
+  in[2] = test_known(&t, "trains", OPIPE_BOOL, NULL, 0, &trains);
+  test_node(&t, "Dropout", 13, in, 3, NULL, 0, &y, 1);
+  sum_is_loss(&t, y);
+  bind.flags |= OPI_BIND_KEEP_PARAMETERS;
+  bind.dropout = OPI_DROPOUT_GRAPH;
+  OPI_ASSERT_OK_FATAL(opi_bind(&t.model, &bind, &bound, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_gradient_build(bound, &options, &training, &err), &err);
+  for (uint32_t n = training->graph->n_nodes; n-- > 0;) {
+    if (strcmp(training->graph->nodes[n].op, "Dropout") == 0)
+      wanted[0] = training->graph->nodes[n].out[0];
+  }
+  for (uint32_t p = 0; p < training->n_params; ++p) {
+    if (strcmp(training->params[p].name, "x") == 0)
+      wanted[1] = jac_gradient(training, &training->params[p]);
+  }
+  OPI_ASSERT_FATAL(wanted[0] != OPIPE_NONE && wanted[1] != OPIPE_NONE && wanted[0] != wanted[1]);
+  OPI_ASSERT_OK_FATAL(jac_run(training->graph, &arena, wanted, 2, out, &err), &err);
+  const double *kept = out[0], *dx = out[1];
+  int n_kept = 0;
+  for (int i = 0; i < N; ++i) {
+    OPI_ASSERT(fabs(dx[i] - (kept[i] == 0 ? 0 : 1 / 0.75)) < 1e-12);
+    OPI_ASSERT(fabs(kept[i] - x[i] * dx[i]) < 1e-9);
+    n_kept += kept[i] != 0;
+  }
+  OPI_ASSERT(n_kept > N / 2 && n_kept < N);
+  opi_training_free(training);
+  opi_bound_free(bound);
+  opi_arena_release(&arena);
+  test_close(&t);
+}
+
 /* float -> int -> float stops; the direct path stays. */
 static void test_integer_cast_stops(void) {
   static const double x[2] = {1.6, -2.7};
@@ -243,5 +305,6 @@ static void test_integer_cast_stops(void) {
 
 OPI_TEST_MAIN("traps of gradients", OPI_TEST(test_wrong_gradients_are_found),
               OPI_TEST(test_ties_share_equally), OPI_TEST(test_corners), OPI_TEST(test_bounds),
-              OPI_TEST(test_several_uses), OPI_TEST(test_masked_rows_give_no_nan),
-              OPI_TEST(test_one_constant_in_several_roles), OPI_TEST(test_integer_cast_stops))
+              OPI_TEST(test_dropout_has_one_mask), OPI_TEST(test_several_uses),
+              OPI_TEST(test_masked_rows_give_no_nan), OPI_TEST(test_one_constant_in_several_roles),
+              OPI_TEST(test_integer_cast_stops))
