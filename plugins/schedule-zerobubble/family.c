@@ -69,7 +69,7 @@ static opipe_status make_auto(zb_job *job, opipe_error *err) {
   for (uint32_t ahead = 1; ahead <= 2; ++ahead) {
     zb_order_clear(&job->model, &job->trial[0]);
     zb_lagged(&job->model, ahead, &job->trial[0]);
-    zb_offer(job, 0);
+    (void)zb_offer(job, 0);
   }
   zb_search(job);
   zb_improve(job);

@@ -258,7 +258,7 @@ void zb_greedy(const zb_model *model, const zb_policy *policy, zb_scratch *s, zb
            s->first,
            s->at,
            policy->mirrored,
-           8 * model->n_ranks * model->chunks + 64};
+           2 * model->n_ranks * model->chunks + 64};
   memset(s->peak, 0, 4 * p * sizeof(uint64_t)); /* held, now, first lie behind */
   memset(s->at, 0, p * sizeof(*s->at));
   memset(s->cursor, 0, p * sizeof(*s->cursor));

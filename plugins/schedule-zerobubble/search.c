@@ -4,15 +4,17 @@
  */
 #include "zb.h"
 
-/* Ops that all greedy runs of a call may take together: about a second. */
-enum { OPS_PER_CALL = 6000000, RUNS_LEAST = 6, POLICIES = 3 * 3 * 2 * 2, ROUNDS = 3 };
+/* Ops that all greedy runs of a call may take together: about a second or two. */
+enum { OPS_PER_CALL = 4000000, RUNS_LEAST = 6, POLICIES = 3 * 3 * 2 * 2, ROUNDS = 3, PLENTY = 100 };
 
-void zb_offer(zb_job *job, uint32_t k) {
+bool zb_offer(zb_job *job, uint32_t k) {
   const zb_score score = zb_replay(&job->model, &job->trial[k], &job->scratch);
-  if (zb_better(&score, &job->score)) {
+  const bool better = zb_better(&score, &job->score);
+  if (better) {
     zb_order_copy(&job->model, &job->trial[k], &job->best);
     job->score = score;
   }
+  return better;
 }
 
 static bool may_run(zb_job *job) {
@@ -30,7 +32,7 @@ void zb_search(zb_job *job) {
                               .input_shallow = k / 18 % 2 != 0,
                               .cap = job->model.cap};
     zb_greedy(&job->model, &policy, &job->scratch, &job->trial[0]);
-    zb_offer(job, 0);
+    (void)zb_offer(job, 0);
   }
 }
 
@@ -45,25 +47,26 @@ static void reverse(const zb_model *model, zb_order *order) {
   }
 }
 
-/* trial[0] earlier, into trial[1]; that later, into trial[0]. */
-static void round_trip(zb_job *job, uint32_t weight) {
+/* trial[0] earlier, into trial[1]; that later, into trial[0]. True when one of them is the best. */
+static bool round_trip(zb_job *job, uint32_t weight) {
   zb_order *from = &job->trial[0], *to = &job->trial[1];
   const zb_policy early = {.weight = weight, .cap = job->model.cap, .given = from};
   zb_greedy(&job->model, &early, &job->scratch, to);
-  zb_offer(job, 1);
+  const bool better = zb_offer(job, 1);
   reverse(&job->model, to);
   const zb_policy late = {.cap = job->model.cap, .given = to, .mirrored = true};
   zb_greedy(&job->model, &late, &job->scratch, from);
   reverse(&job->model, from);
-  zb_offer(job, 0);
+  return zb_offer(job, 0) || better;
 }
 
 void zb_improve(zb_job *job) {
   for (uint32_t weight = ZB_WEIGHT_FITS; job->score.complete && weight <= ZB_WEIGHT_NEXT;
        ++weight) {
     zb_order_copy(&job->model, &job->best, &job->trial[0]);
-    for (uint32_t i = 0; i < ROUNDS && may_run(job) && may_run(job); ++i) {
-      round_trip(job, weight);
+    bool goes_on = true; /* in a long plan a second round without a gain is the last */
+    for (uint32_t i = 0; i < ROUNDS && goes_on && may_run(job) && may_run(job); ++i) {
+      goes_on = round_trip(job, weight) || i == 0 || job->runs > PLENTY;
     }
   }
 }

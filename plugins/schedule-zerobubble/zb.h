@@ -125,8 +125,8 @@ typedef struct zb_job {
 
 /* `work` and `problem` are set; makes the rest. */
 opipe_status zb_job_start(zb_job *job, opipe_error *err);
-/* Replays trial[k] and keeps it in `best` if it is better. */
-void zb_offer(zb_job *job, uint32_t k);
+/* Replays trial[k] and keeps it in `best` if it is better, which it returns. */
+bool zb_offer(zb_job *job, uint32_t k);
 /* Offers what every policy makes under the model's caps. */
 void zb_search(zb_job *job);
 /* Starts from `best`: moves ops as early, then as late as memory allows, and offers each step. */
