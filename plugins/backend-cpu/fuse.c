@@ -25,14 +25,16 @@ static opipe_status find_users(cpu_fuser *f) {
   f->made = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->taken = CPU_POOL_ARRAY(pool, bool, graph->n_nodes);
   f->redirect = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
+  f->wide = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->at = CPU_POOL_ARRAY(pool, cpu_group *, graph->n_nodes);
-  if (next == NULL || f->redirect == NULL || f->first == NULL || f->users == NULL ||
-      f->made == NULL || f->taken == NULL || f->at == NULL) {
+  if (next == NULL || f->redirect == NULL || f->wide == NULL || f->first == NULL ||
+      f->users == NULL || f->made == NULL || f->taken == NULL || f->at == NULL) {
     return out_of_memory(f);
   }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     f->made[v] = OPIPE_NONE;
     f->redirect[v] = OPIPE_NONE;
+    f->wide[v] = OPIPE_NONE;
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
@@ -87,6 +89,10 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
   for (uint32_t i = 0; i < step->n_in; ++i) {
     step->in[i].value = i < node->n_in ? node->in[i] : g->extra[i - node->n_in];
   }
+  if (cpu_takes_wide(node) && step->in[1].value != OPIPE_NONE &&
+      f->wide[step->in[1].value] != OPIPE_NONE) {
+    step->in[1].value = f->wide[step->in[1].value];
+  }
   for (uint32_t i = 0; i < node->n_out; ++i) {
     const uint32_t v = node->out[i];
     step->out[i].value = v != OPIPE_NONE && f->redirect[v] != OPIPE_NONE ? f->redirect[v] : v;
@@ -112,6 +118,7 @@ opipe_status cpu_build_steps(opipe_program *program, opipe_error *err) {
   }
   CPU_TRY(find_users(&f));
   if (program->device->mode == CPU_MODE_FAST && (program->flags & OPIPE_COMPILE_NO_FUSE) == 0) {
+    cpu_match_casts(&f);
     CPU_TRY(cpu_match_accumulate(&f));
     CPU_TRY(cpu_match_groups(&f));
   }

@@ -25,6 +25,7 @@ typedef struct cpu_fuser {
   uint32_t *users;    /* node indices, one entry per use */
   uint32_t *made;     /* [n_values] node that makes it, OPIPE_NONE */
   bool *taken;        /* [n_nodes] part of a group */
+  uint32_t *wide;     /* [n_values] fp32 parameter of which it is a half copy, OPIPE_NONE */
   uint32_t *redirect; /* [n_values] accumulator that takes the value's place, OPIPE_NONE */
   cpu_group **at;     /* [n_nodes] group whose step stands here */
   opipe_error *err;
@@ -33,6 +34,10 @@ typedef struct cpu_fuser {
 /* Finds groups: marks nodes as taken and puts groups where their steps stand. */
 opipe_status cpu_match_groups(cpu_fuser *f);
 
+/* Products read an fp32 weight where the graph gives them its cast: fills `wide`, marks casts that
+ * nobody else reads. True for a product whose second operand may be replaced so. */
+void cpu_match_casts(cpu_fuser *f);
+bool cpu_takes_wide(const opipe_node *node);
 /* Finds gradients that go straight into accumulators: fills `redirect`, marks nodes as taken. */
 opipe_status cpu_match_accumulate(cpu_fuser *f);
 

@@ -19,12 +19,50 @@ static bool is_f32(const cpu_fuser *f, uint32_t value) {
   return value != OPIPE_NONE && f->graph->values[value].dtype == OPIPE_FLOAT;
 }
 
+/* ---- weights of half type ---- */
+
+bool cpu_takes_wide(const opipe_node *node) {
+  return named(node, "", "MatMul") || named(node, "", "Gemm") ||
+         named(node, "com.microsoft", "FusedMatMul");
+}
+
+void cpu_match_casts(cpu_fuser *f) {
+  const opipe_graph *graph = f->graph;
+  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+    const opipe_node *cast = &graph->nodes[i];
+    if (!named(cast, "", "Cast") || cast->n_in != 1 || cast->n_out != 1 ||
+        cast->in[0] == OPIPE_NONE || cast->out[0] == OPIPE_NONE) {
+      continue;
+    }
+    const opipe_value *in = &graph->values[cast->in[0]];
+    const opipe_value *out = &graph->values[cast->out[0]];
+    if (in->role != OPIPE_VALUE_PARAMETER || in->dtype != OPIPE_FLOAT || in->rank != 2 ||
+        out->role != OPIPE_VALUE_TEMP || !cpu_is_half(out->dtype)) {
+      continue;
+    }
+    bool all = true;
+    for (uint32_t u = f->first[cast->out[0]]; u < f->first[cast->out[0] + 1]; ++u) {
+      const opipe_node *user = &graph->nodes[f->users[u]];
+      all = all && cpu_takes_wide(user) && user->in[1] == cast->out[0] &&
+            user->in[0] != cast->out[0] && (user->n_in < 3 || user->in[2] == OPIPE_NONE);
+    }
+    f->wide[cast->out[0]] = all ? cast->in[0] : OPIPE_NONE;
+    f->taken[i] = all;
+  }
+}
+
+/* ---- gradients ---- */
+
+static bool is_f32_or_half(const cpu_fuser *f, uint32_t value) {
+  return is_f32(f, value) || (value != OPIPE_NONE && cpu_is_half(f->graph->values[value].dtype));
+}
+
 /* A^T B of two matrices, A stored as it was in the forward pass. */
 static bool is_weight_product(const cpu_fuser *f, const opipe_node *node, const opipe_value *g) {
   const bool gemm = named(node, "", "Gemm");
   if ((!gemm && !named(node, "com.microsoft", "FusedMatMul")) || node->n_in < 2 ||
-      (node->n_in > 2 && node->in[2] != OPIPE_NONE) || !is_f32(f, node->in[0]) ||
-      !is_f32(f, node->in[1])) {
+      (node->n_in > 2 && node->in[2] != OPIPE_NONE) || !is_f32_or_half(f, node->in[0]) ||
+      !is_f32_or_half(f, node->in[1])) {
     return false;
   }
   const opipe_value *a = &f->graph->values[node->in[0]];
@@ -37,7 +75,7 @@ static bool is_weight_product(const cpu_fuser *f, const opipe_node *node, const 
 
 /* ReduceSum over the leading axes. */
 static bool is_column_sum(const cpu_fuser *f, const opipe_node *node, const opipe_value *g) {
-  if (!named(node, "", "ReduceSum") || node->n_in < 2 || !is_f32(f, node->in[0]) ||
+  if (!named(node, "", "ReduceSum") || node->n_in < 2 || !is_f32_or_half(f, node->in[0]) ||
       node->in[1] == OPIPE_NONE) {
     return false;
   }
@@ -107,7 +145,9 @@ static bool redirect(cpu_fuser *f, uint32_t value, uint32_t g, int depth, bool a
   const bool sum = named(node, "", "Add") && node->n_in == 2 && node->in[0] != node->in[1] &&
                    f->graph->values[node->in[0]].n_bytes == f->graph->values[value].n_bytes &&
                    f->graph->values[node->in[1]].n_bytes == f->graph->values[value].n_bytes;
-  if (is_view(node) || sum) {
+  const bool widens = named(node, "", "Cast") && node->n_in == 1 && is_f32(f, value) &&
+                      node->in[0] != OPIPE_NONE && is_f32_or_half(f, node->in[0]);
+  if (is_view(node) || sum || widens) {
     const bool ok = redirect(f, node->in[0], g, depth + 1, apply) &&
                     (!sum || redirect(f, node->in[1], g, depth + 1, apply));
     f->taken[index] = f->taken[index] || (apply && ok);

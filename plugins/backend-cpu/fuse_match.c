@@ -56,10 +56,11 @@ static bool is_packed_product(const cpu_fuser *f, const opipe_node *node) {
     return false;
   }
   const opipe_value *a = &f->graph->values[node->in[0]];
-  const opipe_value *b = &f->graph->values[node->in[1]];
+  const bool wide = f->wide[node->in[1]] != OPIPE_NONE;
+  const opipe_value *b = &f->graph->values[wide ? f->wide[node->in[1]] : node->in[1]];
   const opipe_value *y = &f->graph->values[node->out[0]];
   return b->role == OPIPE_VALUE_PARAMETER && b->rank == 2 && a->rank >= 2 && y->rank >= 2 &&
-         (a->dtype == OPIPE_FLOAT || cpu_is_half(a->dtype)) && a->dtype == b->dtype;
+         (a->dtype == OPIPE_FLOAT || cpu_is_half(a->dtype)) && (wide || a->dtype == b->dtype);
 }
 
 /* [N] of the product's type, whatever the leading ones, while the product still has rows of N. */

@@ -333,6 +333,9 @@ static opipe_status prepare_reduce(cpu_prep *p) {
     return cpu_nomem(p);
   }
   plan->kind = (reduce_kind)p->op->code;
+  if (cpu_is_half(in->dtype) && cpu_out(p, 0)->role == OPIPE_VALUE_GRADIENT) {
+    return cpu_prepare_widened(p); /* comes back with fp32 */
+  }
   const bool ordered = plan->kind == REDUCE_MAX || plan->kind == REDUCE_MIN;
   if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype) && !(in->dtype == OPIPE_BOOL && ordered)) {
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
