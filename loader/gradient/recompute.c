@@ -175,6 +175,14 @@ static opipe_status choose_attention(opi_grad_state *s, opi_recompute *out, opip
   return OPIPE_OK;
 }
 
+/* Casts and transposes of weights: never kept for every micro-batch in flight. */
+static bool makes_constants(const opi_grad_state *s, const opi_node *node) {
+  bool all = node->n_out != 0;
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    all = all && (node->out[o] == OPIPE_NONE || (s->flags[node->out[o]] & OPI_V_CONSTANT) != 0);
+  return all;
+}
+
 opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
   const uint32_t n = s->n_forward_nodes;
   memset(out, 0, sizeof(*out));
@@ -187,7 +195,7 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
   memset(out->clone, 0xff, s->n_forward_values * sizeof(uint32_t));
   switch (s->options->recompute) {
     case OPI_RECOMPUTE_NONE:
-      return OPIPE_OK;
+      break;
     case OPI_RECOMPUTE_STAGE:
       memset(out->chosen, 1, n * sizeof(bool));
       break;
@@ -200,8 +208,10 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
     default:
       return opi_fail(err, OPIPE_E_INVALID, "recomputation %u is not known", s->options->recompute);
   }
-  for (uint32_t k = 0; k < n; ++k)
+  for (uint32_t k = 0; k < n; ++k) {
+    out->chosen[k] = out->chosen[k] || makes_constants(s, &s->training->graph->nodes[k]);
     out->n_chosen += out->chosen[k];
+  }
   return OPIPE_OK;
 }
 

@@ -102,6 +102,31 @@ static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* fp16 and bf16, chunk by chunk through fp32. */
+static void half_chunks(void *ctx, int64_t begin, int64_t end) {
+  enum { CHUNK = 2048 };
+  const cpu_call *call = ctx;
+  const fast_plan *plan = call->plan;
+  const cpu_exec alone = {call->exec->kernels, NULL};
+  const cpu_dtype dtype = cpu_storage_type(call->out[0].dtype);
+  _Alignas(CPU_ALIGN_BYTES) float buffer[2][CHUNK];
+  for (int64_t first = begin; first < end; first += CHUNK) {
+    const int64_t n = end - first < CHUNK ? end - first : CHUNK;
+    for (int i = 0; i < 2; ++i) {
+      cpu_convert(&alone, dtype, (const uint16_t *)call->in[i].data + first, CPU_F32, buffer[i], n);
+    }
+    cpu_activation_grad(&alone, plan->activation, buffer[0], buffer[1], buffer[0], n);
+    cpu_convert(&alone, CPU_F32, buffer[0], dtype, (uint16_t *)call->out[0].data + first, n);
+  }
+}
+
+static opipe_status half_kernel(const cpu_call *call, opipe_error *err) {
+  cpu_call copy = *call;
+  (void)err;
+  cpu_parallel(call->exec, (int64_t)call->out[0].n, (int64_t)call->out[0].n, half_chunks, &copy);
+  return OPIPE_OK;
+}
+
 /* The activation, where there is a vector kernel. */
 static cpu_activation known_activation(const opipe_node *node, const char *name) {
   static const struct {
@@ -139,7 +164,7 @@ static opipe_status choose_fast(cpu_prep *p, cpu_activation activation) {
   for (uint32_t i = 0; i < 2; ++i) {
     p->step->inplace |= cpu_elems(cpu_in(p, i)) == cpu_elems(x) ? 1u << i : 0;
   }
-  p->step->run = fast_kernel;
+  p->step->run = cpu_is_half(x->dtype) ? half_kernel : fast_kernel;
   return OPIPE_OK;
 }
 
@@ -149,8 +174,8 @@ static opipe_status prepare_activation_grad(cpu_prep *p) {
   for (uint32_t i = 0; i < CPU_COUNT_OF(rows); ++i) {
     if (strcmp(rows[i].name, name) == 0) {
       const cpu_activation known = known_activation(p->node, name);
-      if (p->fast && known != CPU_ACT_NONE && cpu_in(p, 0)->dtype == OPIPE_FLOAT &&
-          cpu_in(p, 1)->dtype == OPIPE_FLOAT &&
+      if (p->fast && known != CPU_ACT_NONE && cpu_in(p, 0)->dtype == cpu_in(p, 1)->dtype &&
+          (cpu_in(p, 1)->dtype == OPIPE_FLOAT || cpu_is_half(cpu_in(p, 1)->dtype)) &&
           cpu_elems(cpu_in(p, 0)) == cpu_elems(cpu_in(p, 1))) {
         return choose_fast(p, known);
       }

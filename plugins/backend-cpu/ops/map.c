@@ -130,6 +130,60 @@ static opipe_status fast_binary_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* fp16 and bf16 by the vector kernels: chunks of a row through fp32. */
+enum { HALF_CHUNK = 2048 };
+
+static void half_units(void *ctx, int64_t begin, int64_t end) {
+  const map_job *job = ctx;
+  const cpu_map_plan *plan = job->plan;
+  const cpu_call *call = job->call;
+  const cpu_loop *loop = &plan->loop;
+  const uint32_t inner = loop->rank - 1;
+  const cpu_exec alone = {call->exec->kernels, NULL};
+  _Alignas(CPU_ALIGN_BYTES) float buffer[2][HALF_CHUNK];
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t row = unit / job->runs;
+    const int64_t column = unit % job->runs * HALF_CHUNK;
+    const int64_t left = loop->columns - column;
+    const int64_t n = left < HALF_CHUNK ? left : HALF_CHUNK;
+    for (uint32_t i = 0; i < plan->n_in; ++i) {
+      const int64_t stride = loop->stride[i][inner];
+      const int64_t first = cpu_loop_offset(loop, i, row) + column * stride;
+      cpu_convert(&alone, cpu_storage_type(call->in[i].dtype),
+                  (const uint16_t *)call->in[i].data + first, CPU_F32, buffer[i],
+                  stride == 0 ? 1 : n);
+    }
+    if (plan->n_in == 1) {
+      cpu_unary_f32(&alone, plan->fast_unary, buffer[0], buffer[0], n);
+    } else {
+      const bool turned = loop->stride[0][inner] == 0; /* the result goes over a full operand */
+      const cpu_binary_args args = {.op = plan->fast_binary,
+                                    .rows = 1,
+                                    .columns = n,
+                                    .a = buffer[0],
+                                    .a_column = loop->stride[0][inner],
+                                    .b = buffer[1],
+                                    .b_column = loop->stride[1][inner],
+                                    .out = buffer[turned ? 1 : 0]};
+      cpu_binary_f32(&alone, &args);
+      if (turned) {
+        memcpy(buffer[0], buffer[1], (size_t)n * sizeof(float));
+      }
+    }
+    cpu_convert(&alone, CPU_F32, buffer[0], cpu_storage_type(call->out[0].dtype),
+                (uint16_t *)call->out[0].data + row * loop->columns + column, n);
+  }
+}
+
+static opipe_status half_kernel(const cpu_call *call, opipe_error *err) {
+  const cpu_map_plan *plan = call->plan;
+  const cpu_loop *loop = &plan->loop;
+  map_job job = {plan, call, (loop->columns + HALF_CHUNK - 1) / HALF_CHUNK};
+  (void)err;
+  cpu_parallel(call->exec, loop->rows * job.runs, loop->rows * loop->columns, half_units, &job);
+  return OPIPE_OK;
+}
+
 opipe_status cpu_map_init(cpu_prep *p, cpu_map_plan *plan) {
   CPU_TRY(cpu_loop_broadcast(p, cpu_out(p, 0), plan->n_in, &plan->loop));
   cpu_map_inplace(p);
@@ -140,17 +194,23 @@ opipe_status cpu_map_init(cpu_prep *p, cpu_map_plan *plan) {
 static void choose_fast(cpu_prep *p, cpu_map_plan *plan, const cpu_map *map) {
   const cpu_loop *loop = &plan->loop;
   const uint32_t inner = loop->rank - 1;
-  if (!p->fast || map->fast == CPU_NO_FAST || cpu_out(p, 0)->dtype != OPIPE_FLOAT ||
-      plan->flags != 0) {
+  const bool half = cpu_is_half(cpu_out(p, 0)->dtype);
+  if (!p->fast || map->fast == CPU_NO_FAST || plan->flags != 0 ||
+      (cpu_out(p, 0)->dtype != OPIPE_FLOAT && !half)) {
     return;
+  }
+  for (uint32_t i = 0; half && i < plan->n_in; ++i) {
+    if (cpu_is_param(p, i)) {
+      return; /* may lie at any address */
+    }
   }
   if (plan->n_in == 1) {
     plan->fast_unary = (cpu_unary)map->fast;
-    p->step->run = fast_unary_kernel;
+    p->step->run = half ? half_kernel : fast_unary_kernel;
     cpu_want_layout(p, 0, CPU_LAYOUT_F32);
     return;
   }
-  if (plan->n_in != 2 || loop->rank > 2) {
+  if (plan->n_in != 2 || (loop->rank > 2 && !half)) {
     return;
   }
   for (uint32_t i = 0; i < 2; ++i) {
@@ -159,7 +219,7 @@ static void choose_fast(cpu_prep *p, cpu_map_plan *plan, const cpu_map *map) {
     }
   }
   plan->fast_binary = (cpu_binary)map->fast;
-  p->step->run = fast_binary_kernel;
+  p->step->run = half ? half_kernel : fast_binary_kernel;
   cpu_want_layout(p, 0, CPU_LAYOUT_F32);
   cpu_want_layout(p, 1, CPU_LAYOUT_F32);
 }
