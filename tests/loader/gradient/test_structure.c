@@ -202,6 +202,7 @@ static void test_recomputation(void) {
     }
     double *plain[MOST] = {NULL}, loss = 0;
     uint64_t bytes[4] = {0};
+    uint32_t of_weights = 0;
     for (uint32_t mode = 0; mode < 4 && build(c, 2, mode) && run(c); ++mode) {
       bytes[mode] = kept_bytes(c->training);
       check_reads(c);
@@ -209,10 +210,10 @@ static void test_recomputation(void) {
       if (mode == 0) {
         loss = c->loss;
         memcpy(plain, c->gradients, sizeof(plain));
-        OPI_ASSERT_INT(n_clones(c->training->graph), 0);
+        of_weights = n_clones(c->training->graph); /* casts and transposes, always */
         continue;
       }
-      OPI_ASSERT(n_clones(c->training->graph) > 0);
+      OPI_ASSERT(n_clones(c->training->graph) > of_weights);
       OPI_ASSERT(c->loss == loss);
       for (uint32_t p = 0; p < c->training->n_params; ++p) {
         if (c->gradients[p] != NULL && OPI_ASSERT(plain[p] != NULL))
