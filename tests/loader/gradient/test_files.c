@@ -377,4 +377,88 @@ static void test_given_cotangents(void) {
   }
 }
 
-OPI_TEST_MAIN("gradients of files", OPI_TEST(test_modern_exports), OPI_TEST(test_given_cotangents))
+/* -- training_ort ------------------------------------------------------------------------------ */
+
+/* AdamW of the manifest: epsilon on the root of the uncorrected second moment, step 1, no decay. */
+static void adamw(double *weight, const double *gradient, size_t n) {
+  const double lr = 0.001, b1 = 0.9, b2 = 0.999, epsilon = 1e-6;
+  for (size_t i = 0; i < n; ++i) {
+    const double m = (1 - b1) * gradient[i], v = (1 - b2) * gradient[i] * gradient[i];
+    weight[i] -= lr * sqrt(1 - b2) / (1 - b1) * m / (sqrt(v) + epsilon);
+  }
+}
+
+static void step_all(model_case *c, double *const *gradients, const size_t *sizes) {
+  for (uint32_t p = 0; p < c->training->n_params; ++p) {
+    if (gradients[p] == NULL)
+      continue;
+    opi_value *v = &c->training->graph->values[c->training->params[p].value];
+    float *moved = opi_arena_copy(&c->m.arena, v->data, v->n_bytes);
+    for (size_t i = 0; i < sizes[p]; ++i) {
+      double weight = (double)moved[i];
+      adamw(&weight, &gradients[p][i], 1);
+      moved[i] = (float)weight;
+    }
+    v->data = moved;
+  }
+}
+
+/* Two losses that ONNX Runtime publishes for its training API: before and after one step. */
+static void test_published_losses(void) {
+  static const char *const names[] = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
+  opipe_error err = OPIPE_ERROR_INIT;
+  double loss[2] = {0}, *gradients[16] = {NULL};
+  size_t sizes[16] = {0};
+  opi_value tensor;
+  const char *folder = opi_test_shared("models/training_ort/training_api");
+  if (folder == NULL)
+    return;
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("backend-cpu is not built");
+  model_case *c = calloc(1, sizeof(*c));
+  c->folder = folder;
+  bool ready = OPI_ASSERT(test_load(&c->m, file_in(c, "eval_model.onnx"), &err));
+  for (size_t i = 0; ready && i < OPI_COUNT(names); ++i) {
+    char path[64];
+    (void)snprintf(path, sizeof(path), "params_pb/%s.pb", names[i]);
+    ready = OPI_ASSERT(test_read_tensor(&c->m, file_in(c, path), &tensor));
+    const opi_replacement value = {.name = names[i],
+                                   .dtype = tensor.dtype,
+                                   .rank = (uint32_t)tensor.rank,
+                                   .shape = tensor.shape,
+                                   .data = tensor.data,
+                                   .n_bytes = tensor.n_bytes};
+    ready = ready && OPI_ASSERT_OK(opi_model_promote(c->m.model, &value, &err), &err);
+  }
+  for (uint32_t i = 0; ready && i < 2; ++i) {
+    ready = OPI_ASSERT(
+        test_read_tensor(&c->m, file_in(c, i == 0 ? "params_pb/input-0.pb" : "params_pb/labels.pb"),
+                         &c->m.inputs[i]));
+    c->m.inputs[i].name = i == 0 ? "input-0" : "labels";
+    c->m.n_inputs = i + 1;
+  }
+  feed_inputs(c);
+  const opi_gradient_options options = {.compute = OPIPE_FLOAT,
+                                        .evaluator = test_backend_evaluator(),
+                                        .allocator = opi_allocator_system()};
+  if (ready && open_case(c, folder, 0, &err) &&
+      OPI_ASSERT_OK(opi_gradient_build(c->bound, &options, &c->training, &err), &err)) {
+    OPI_ASSERT_INT(c->training->n_trained, 4);
+    test_step step = {
+        .t = c->training, .feeds = c->feeds, .n_feeds = c->n_feeds, .arena = &c->m.arena};
+    for (int k = 0; k < 2; ++k) {
+      OPI_ASSERT_OK(test_run_step(&step, &loss[k], gradients, sizes, &err), &err);
+      step_all(c, gradients, sizes);
+    }
+    (void)opi_test_check(
+        fabs(loss[0] - 2.1786249) <= 1e-5 * 2.2 && fabs(loss[1] - 0.36050943) <= 1e-5 * 0.36,
+        __FILE__, __LINE__, false, "losses %.9g %.9g", loss[0], loss[1]);
+  }
+  opi_training_free(c->training);
+  opi_bound_free(c->bound);
+  test_unload(&c->m);
+  free(c);
+}
+
+OPI_TEST_MAIN("gradients of files", OPI_TEST(test_modern_exports), OPI_TEST(test_given_cotangents),
+              OPI_TEST(test_published_losses))
