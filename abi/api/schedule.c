@@ -121,7 +121,7 @@ opipe_status opi_api_order_info(opipe_order *order, opipe_order_info *io_info, o
                                  .n_slices = p->n_slices,
                                  .n_parts = p->n_parts,
                                  .n_actions = order->order->list->n_items,
-                                 .has_messages = opi_order_has_messages(order->order),
+                                 .lowered = opi_order_is_lowered(order->order),
                                  .forward_only = p->mode == OPIPE_MODE_FORWARD};
   memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
   return OPIPE_OK;
@@ -144,7 +144,7 @@ opipe_status opi_api_order_check(opipe_order *order, uint32_t rule, opipe_error 
   opi_order *lowered = NULL;
   OPI_TRY(check(order, err));
   const opipe_allocator *allocator = &order->context->allocator;
-  if (!opi_order_has_messages(order->order))
+  if (!opi_order_is_lowered(order->order))
     OPI_TRY(opi_order_lower(order->order, 0, allocator, &lowered, err));
   const opi_order *o = lowered != NULL ? lowered : order->order;
   const opipe_status status = opi_proof_check(&o->problem, o->list, rule, allocator, &proof, err);

@@ -329,7 +329,7 @@ static int prove(job *j) {
   if (api->order_info(j->order, &info, &err) < 0)
     return cli_report(j->what, &err);
   opipe_status status = OPIPE_OK;
-  if (info.has_messages == 0)
+  if (info.lowered == 0)
     status = api->order_lower(j->order, j->receive_depth, &lowered, &err);
   if (status == OPIPE_OK)
     status = api->order_check(lowered != NULL ? lowered : j->order, j->rule, &err);

@@ -313,15 +313,29 @@ opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
 
 /* ---- all of them ---- */
 
+/* What lowering places itself is left out: an order may come with reductions of its own. */
+static opipe_status bare_rank(void *ctx, const opi_do_list *list, uint32_t rank, opi_do_list *out,
+                              opipe_error *err) {
+  (void)ctx;
+  for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
+    const uint32_t kind = list->items[i].kind;
+    if (kind != OPI_DO_REDUCE && kind != OPI_DO_FREE && kind != OPI_DO_STEP)
+      OPI_TRY(opi_do_list_add(out, list->items[i], err));
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err) {
-  opi_do_list *reduced = NULL, *sent = NULL, *placed = NULL;
+  opi_do_list *bare = NULL, *reduced = NULL, *sent = NULL, *placed = NULL;
   opipe_status status = opi_pass_check(problem, order, allocator, err);
-  if (status == OPIPE_OK && problem->mode != OPIPE_MODE_FORWARD)
-    status = opi_pass_reduce(problem, order, false, allocator, &reduced, err);
   if (status == OPIPE_OK)
-    status = opi_pass_messages(problem, reduced != NULL ? reduced : order, allocator, &sent, err);
+    status = opi_each_rank(order, bare_rank, NULL, allocator, &bare, err);
+  if (status == OPIPE_OK && problem->mode != OPIPE_MODE_FORWARD)
+    status = opi_pass_reduce(problem, bare, false, allocator, &reduced, err);
+  if (status == OPIPE_OK)
+    status = opi_pass_messages(problem, reduced != NULL ? reduced : bare, allocator, &sent, err);
   if (status == OPIPE_OK && how->receive_depth > 0)
     status = opi_pass_defer(problem, sent, how->receive_depth, allocator, &placed, err);
   if (status == OPIPE_OK)
@@ -329,5 +343,6 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
   opi_do_list_free(placed);
   opi_do_list_free(sent);
   opi_do_list_free(reduced);
+  opi_do_list_free(bare);
   return status;
 }

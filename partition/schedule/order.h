@@ -41,7 +41,8 @@ opipe_status opi_order_make(const opi_problem *problem, opi_do_list *list,
                             const opipe_allocator *allocator, opi_order **out_order,
                             opipe_error *err);
 void opi_order_free(opi_order *order); /* accepts NULL */
-bool opi_order_has_messages(const opi_order *order);
+/* Has it messages, or a step (of one rank alone)? */
+bool opi_order_is_lowered(const opi_order *order);
 
 /* The order lowered, or aligned in time: idle cells where a rank waits, counting one slot for every
  * action (a whole backward counts two where the order has halves as well). */

@@ -172,14 +172,12 @@ static uint64_t message_needs(const runner *r, uint32_t item) {
   return first_missing(r, (sends ? r->first_received : r->first_sent) + m);
 }
 
-/* Reductions of a stage that have not come to this point; `here`: also those of this rank. */
-static uint64_t reduction_missing(const runner *r, uint32_t step, uint32_t stage, uint32_t rank,
-                                  bool here) {
+/* The first reduction of a stage's replicas that has not begun. */
+static uint64_t reduction_missing(const runner *r, uint32_t step, uint32_t stage) {
   const opi_problem *p = r->v.problem;
   for (uint32_t k = 0; k < p->n_replicas; ++k) {
     const uint32_t instance = stage * p->n_replicas + k;
-    const uint32_t home = p->instance_rank[instance];
-    if (home == OPIPE_NONE || r->has_reduce[instance] == 0 || (!here && home == rank))
+    if (r->has_reduce[instance] == 0)
       continue;
     if (!r->happened[reduce_event(r, step, instance)])
       return reduce_event(r, step, instance);
@@ -187,12 +185,13 @@ static uint64_t reduction_missing(const runner *r, uint32_t step, uint32_t stage
   return NO_EVENT;
 }
 
+/* A reduction is begun where it stands and runs in the background; the step waits for it. */
 static uint64_t step_needs(const runner *r, uint32_t rank, uint32_t item) {
   const opi_problem *p = r->v.problem;
   uint64_t event = NO_EVENT;
   for (uint32_t k = 0; event == NO_EVENT && k < p->n_stages * p->n_replicas; ++k) {
     if (p->instance_rank[k] == rank && r->has_reduce[k] != 0)
-      event = reduction_missing(r, opi_step_of(&r->v, item), k / p->n_replicas, rank, true);
+      event = reduction_missing(r, opi_step_of(&r->v, item), k / p->n_replicas);
   }
   return event;
 }
@@ -220,9 +219,6 @@ static uint64_t needs(const runner *r, uint32_t rank, uint32_t item) {
     case OPI_DO_RECV_F:
     case OPI_DO_RECV_B:
       return message_needs(r, item);
-    case OPI_DO_REDUCE:
-      return meets(r) ? reduction_missing(r, opi_step_of(&r->v, item), a->stage, rank, false)
-                      : NO_EVENT;
     case OPI_DO_STEP:
       return step_needs(r, rank, item);
     case OPI_DO_FREE:

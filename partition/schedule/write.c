@@ -13,9 +13,10 @@ typedef struct writer {
   opipe_error *err;
 } writer;
 
-bool opi_order_has_messages(const opi_order *order) {
+bool opi_order_is_lowered(const opi_order *order) {
   for (uint32_t i = 0; i < order->list->n_items; ++i) {
-    if (opi_do_is_message(order->list->items[i].kind))
+    const uint32_t kind = order->list->items[i].kind;
+    if (opi_do_is_message(kind) || kind == OPI_DO_STEP)
       return true;
   }
   return false;

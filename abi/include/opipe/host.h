@@ -400,7 +400,7 @@ typedef struct opipe_order_info {
   uint32_t struct_size;
   uint32_t n_ranks, n_stages, n_replicas, n_microbatches, n_slices, n_parts;
   uint32_t n_actions;
-  uint32_t has_messages; /* 1: lowered */
+  uint32_t lowered; /* 1: it has messages, or steps */
   uint32_t forward_only;
 } opipe_order_info;
 

@@ -62,7 +62,7 @@ static void check_roundtrip(const char *path, const char *text) {
 static void check_proof(const char *path, const char *text) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_order *order = order_read(text, OPI_DIALECT_TORCH);
-  if (!opi_order_has_messages(order)) {
+  if (!opi_order_is_lowered(order)) {
     opi_order *lowered = order_lower(order, 0);
     opi_order_free(order);
     order = lowered;
