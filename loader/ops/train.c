@@ -116,10 +116,19 @@ static opipe_status norm_carry(const opi_graph *graph, const opi_node *node, con
 /* -- loss -------------------------------------------------------------------------------------- */
 
 static opipe_status loss_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const bool each = strcmp(opi_attr_string(node, "reduction", "sum"), "none") == 0;
+  int64_t labels[OPIPE_MAX_RANK];
   OPI_TRY(opi_need(b, node, 0, "dL", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need(b, node, 1, "scores", OPI_T_FLOAT, 2, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need(b, node, 2, "labels", OPI_T_WIDE, 1, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_may(b, node, 3, "weights", OPI_T_FLOAT, 1, 1, err));
+  const opi_value *x = opi_input(b, node, 1);
+  const uint32_t rank = (uint32_t)x->rank - 1;
+  for (uint32_t a = 0; a < rank; a++)
+    labels[a] = x->shape[a == 0 ? 0 : a + 1];
+  OPI_TRY(opi_need_shape(b, node, 2, labels, rank, err));
+  OPI_TRY(opi_need_shape(b, node, 0, labels, each ? rank : 0, err));
+  OPI_TRY(opi_need_dim(b, node, 3, 0, x->shape[1], "the classes of the scores", err));
   return infer_like(b, node, 1, err);
 }
 
