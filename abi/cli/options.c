@@ -54,6 +54,7 @@ enum {
   O_TRAINABLE,
   O_FROZEN,
   O_PARAMETER,
+  O_REPLICAS,
   O_RECOMPUTE,
   O_COMPUTE,
   O_STEPS,
@@ -155,6 +156,7 @@ static const cli_option train_table[] = {
     {"lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]", O_LR_SCHEDULE},
     {"clip", "NORM", "scale gradients down to this norm of all together", O_CLIP},
     {"no-decay", "GLOB", "parameters without decay (repeatable)", O_NO_DECAY},
+    {"replicas", "N[,N...]", "data-parallel copies of every stage, as many of each", O_REPLICAS},
     {"recompute", "none|stage|block|attention", "what backward computes again", O_RECOMPUTE},
     {"compute", "fp32|bf16|fp16", "type of activations and products", O_COMPUTE},
     {"steps", "N", "mini-batches of this run (one epoch)", O_STEPS},
@@ -375,6 +377,9 @@ static int take_train_option(int id, const char *value, cli_options *o) {
       return take_item(id == O_TRAINABLE ? "trainable" : "frozen", value, &t->globs);
     case O_PARAMETER:
       return take_item("parameter", value, &t->parameters);
+    case O_REPLICAS:
+      t->replicas = value;
+      return CLI_DONE;
     case O_RECOMPUTE:
       t->recompute = value;
       return CLI_DONE;

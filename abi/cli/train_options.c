@@ -211,6 +211,27 @@ static int read_word(const char *option, const char *text, const char *const *wo
   return *out < n ? CLI_DONE : cli_usage("--%s %s: this is none of its words", option, text);
 }
 
+/* "2" or "2,2,2": copies of the whole pipeline. */
+static int read_replicas(const char *text, uint32_t n_stages, uint32_t *out) {
+  uint32_t n_given = 0;
+  for (const char *at = text; at != NULL; ++n_given) {
+    char *end = NULL;
+    const unsigned long n = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
+    if (n == 0 || n > 4096 || (*end != ',' && *end != '\0'))
+      return cli_usage("--replicas %s: numbers from 1 to 4096 are needed", text);
+    if (n_given > 0 && n != *out)
+      return cli_usage(
+          "--replicas %s: stages with %u and with %lu replicas; every stage needs as "
+          "many",
+          text, *out, n);
+    *out = (uint32_t)n;
+    at = *end == ',' ? end + 1 : NULL;
+  }
+  if (n_given > 1 && n_stages != 0 && n_given != n_stages)
+    return cli_usage("--replicas %s: %u numbers for %u stages", text, n_given, n_stages);
+  return CLI_DONE;
+}
+
 int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
                    opipe_train_options *out) {
   static const char *const recompute[] = {"none", "stage", "block", "attention"};
@@ -236,6 +257,8 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
     status = read_word("recompute", t->recompute, recompute, 4, &out->recompute);
   if (status == CLI_DONE)
     status = read_word("compute", t->compute, compute, 3, &type);
+  if (status == CLI_DONE)
+    status = read_replicas(t->replicas, o->n_stages, &out->replicas);
   out->compute = status == CLI_DONE ? types[type] : 0;
   out->loss_scaling = out->compute == OPIPE_FLOAT16;
   return status;

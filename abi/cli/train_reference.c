@@ -124,8 +124,10 @@ static void print(const train_run *run, const char *name, const differences *d) 
  * of the version before, uncut too. */
 static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   cli_options *o = malloc(sizeof(*o));
+  opipe_train_options options = *run->options;
   if (o == NULL)
     return cli_usage("out of memory");
+  options.replicas = 1;
   *o = *run->o;
   const bool double_buffered = o->schedule != NULL && strncmp(o->schedule, "2bw", 3) == 0;
   o->n_stages = 1;
@@ -135,7 +137,7 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   o->schedule = double_buffered ? "2bw" : "sequential";
   o->memory_bytes = 0;
   o->ignore_annotations = true;
-  const int status = cli_make_train_plan(o, run->s, 1, run->options, out_plan);
+  const int status = cli_make_train_plan(o, run->s, 1, &options, out_plan);
   free(o);
   return status;
 }

@@ -208,11 +208,14 @@ static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opip
 opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
                                  uint32_t n_stages, opi_plan *plan, opipe_error *err) {
   const uint32_t copies = n_copies(plan);
-  if (n_ranks % copies != 0 || share_of(plan, copies - 1) == 0) {
+  if (n_ranks % copies != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "%u replicas of the pipeline cannot share %u ranks",
+                    copies, n_ranks);
+  }
+  if (share_of(plan, copies - 1) == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%u replicas of the pipeline on %u ranks with %u micro-batches: every replica "
-                    "needs as many ranks and at least one micro-batch",
-                    copies, n_ranks, plan->n_microbatches);
+                    "%u replicas of the pipeline need a micro-batch each, there are %u", copies,
+                    plan->n_microbatches);
   }
   const opipe_layout_request request = {
       .struct_size = (uint32_t)OPIPE_END(opipe_layout_request, settings),

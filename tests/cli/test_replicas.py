@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=200
+"""train --replicas: copies of every kind of pipeline, bit-equal to the plan's reference and close to
+the uncut model; and what cannot be replicated."""
+import os
+
+from command import DATA, DONE, REFUSED, SOURCE, USAGE, Count, need_command, run
+
+MODEL = os.path.join(DATA, "gpt_8block", "model.onnx")
+ARGUMENTS = ["--data", "text:" + os.path.join(SOURCE, "README.md"), "--bind", "seq=16", "--loss",
+             "cross-entropy:logits=logits,labels=input_ids", "--batch", "8", "--steps", "3",
+             "--optimizer", "sgd:lr=0.01,momentum=0.9"]
+SCHEDULES = [("gpipe", 2, 5), ("1f1b", 4, 6), ("interleaved", 4, 8), ("looped-bfs", 4, 3), ("chimera", 2, 7),
+             ("2bw", 2, 6)]
+REFUSALS = [
+    (["--replicas", "2,1", "--stages", "2"], USAGE, "2 and with 1 replicas"),
+    (["--replicas", "2,2,2", "--stages", "2"], USAGE, "3 numbers for 2 stages"),
+    (["--replicas", "0", "--stages", "2"], USAGE, "from 1 to 4096"),
+    (["--replicas", "2,", "--stages", "2"], USAGE, "from 1 to 4096"),
+    (["--replicas", "4", "--stages", "2", "--microbatches", "3"], REFUSED, "4 replicas"),
+    (["--replicas", "2", "--stages", "2", "--microbatches", "3", "--schedule", "2bw"], REFUSED, "2 stages"),
+]
+
+
+def main():
+    need_command()
+    count = Count()
+    for schedule, stages, microbatches in SCHEDULES:
+        for replicas in ("2", ",".join(["3"] * stages)):
+            result = run("train", MODEL, *ARGUMENTS, "--schedule", schedule, "--stages", str(stages),
+                         "--microbatches", str(microbatches),
+                         "--replicas", replicas, "--reference")
+            problem = result.broken(60, 1024)
+            if not problem and (result.status != DONE or "bit-equal" not in result.out):
+                problem = f"status {result.status}: {(result.err or result.out)[-300:]}"
+            count.check(f"{schedule}, {stages} stages, replicas {replicas}", problem)
+    for arguments, status, text in REFUSALS:
+        result = run("train", MODEL, *ARGUMENTS, *arguments)
+        good = result.status == status and text in result.err
+        count.check(" ".join(arguments), None if good else f"{result.status}: {result.err[:300]}")
+    return count.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
