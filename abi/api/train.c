@@ -134,6 +134,8 @@ opipe_status opi_api_session_evaluate(opipe_session *session, const opipe_submit
 
 opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err) {
   OPI_TRY(opi_session_check_handle(session, err));
+  if (opi_train_weights(session->session) == NULL)
+    return OPIPE_OK; /* no step can be under way */
   return opi_train_flush(session->session, UINT64_MAX, err);
 }
 

@@ -35,6 +35,7 @@ typedef struct loop {
   uint64_t *order, *rows;
   uint64_t epoch, first; /* mini-batches before this run */
   uint64_t n_started, n_finished;
+  double end_s; /* of the last that finished */
   train_result *out;
 } loop;
 
@@ -104,7 +105,9 @@ static int finish_one(loop *l) {
   place->ticket = NULL;
   if (status < 0)
     return cli_report("train", &err);
-  const double seconds = now_s() - place->start_s;
+  const double end_s = now_s(); /* it began when the one before it had ended */
+  const double seconds = end_s - (place->start_s > l->end_s ? place->start_s : l->end_s);
+  l->end_s = end_s;
   l->out->seconds[l->n_finished++] = seconds;
   l->out->n_steps = l->n_finished;
   print_step(l, report, seconds);

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A host in C that trains: a causal language model on the bytes of a text, cut into stages; then it
+ * lets the model write.
+ *
+ *   cc -std=c11 -I<prefix>/include train.c -ldl -o train
+ *   ./train <prefix>/lib/libonnxpipe.so model.onnx text.txt [STAGES [STEPS [PROMPT]]]
+ * The model's input is input_ids [batch, seq] of int64 with a vocabulary of at least 256, its
+ * output logits. The host owns the data; a step takes pointers to it and gives a ticket. Two steps
+ * are in flight. STEPS 0: only write.
+ */
+#include <dlfcn.h>
+#include <opipe/host.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 16, SEQ = 64, MICROBATCHES = 4, WRITTEN = 240 };
+
+static opipe_error err = OPIPE_ERROR_INIT;
+
+/* Ends the program when a call failed: the message names the thing. */
+static void need(opipe_status status, const char *what) {
+  if (status >= 0)
+    return;
+  fprintf(stderr, "%s: %s\n", what, err.message);
+  exit(1);
+}
+
+static const opipe_api *open_library(const char *path) {
+  const opipe_api *api = NULL;
+  opipe_get_api_fn get_api = NULL;
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library != NULL)
+    *(void **)&get_api = dlsym(library, "opipe_get_api");
+  if (get_api == NULL) {
+    fprintf(stderr, "%s\n", dlerror());
+    exit(1);
+  }
+  need(get_api(OPIPE_ABI_MAJOR, 1, &api, &err), "opipe_get_api"); /* training came with minor 1 */
+  return api;
+}
+
+/* ---- data ---- */
+
+typedef struct mini_batch {
+  int64_t ids[BATCH * SEQ];
+  opipe_binding_io inputs[2]; /* the ids are the labels too: shifted by the library */
+} mini_batch;
+
+static unsigned char *text;
+static size_t text_n;
+
+static void read_text(const char *path) {
+  FILE *file = fopen(path, "rb");
+  text = malloc(1 << 20);
+  if (file == NULL || text == NULL) {
+    fprintf(stderr, "%s cannot be read\n", path);
+    exit(1);
+  }
+  text_n = fread(text, 1, 1 << 20, file);
+  fclose(file);
+  if (text_n <= SEQ) {
+    fprintf(stderr, "%s: %zu bytes, more than %d are needed\n", path, text_n, SEQ);
+    exit(1);
+  }
+}
+
+static void prepare(mini_batch *b) {
+  static const int64_t shape[2] = {BATCH, SEQ};
+  static const char *const names[2] = {"input_ids", "labels"};
+  memset(b, 0, sizeof *b);
+  for (int i = 0; i < 2; ++i) {
+    b->inputs[i].name = names[i];
+    b->inputs[i].tensor = (opipe_tensor){.data = b->ids,
+                                         .device_type = OPIPE_DL_CPU,
+                                         .rank = 2,
+                                         .dtype = {OPIPE_DL_INT, 64, 1},
+                                         .shape = shape};
+  }
+}
+
+/* Pieces of the text from anywhere. */
+static void draw(mini_batch *b) {
+  static uint64_t state = 1;
+  for (int row = 0; row < BATCH; ++row) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const size_t at = (size_t)(state >> 33) % (text_n - SEQ);
+    for (int i = 0; i < SEQ; ++i)
+      b->ids[row * SEQ + i] = text[at + (size_t)i];
+  }
+}
+
+/* ---- training ---- */
+
+static void finish(const opipe_api *api, opipe_request *ticket, uint32_t n_steps) {
+  opipe_train_report report = {.struct_size = sizeof report};
+  need(api->request_wait(ticket, UINT64_MAX, &err), "step");
+  need(api->request_report(ticket, &report, &err), "report");
+  if (report.step % 20 == 1 || report.step == n_steps)
+    printf("step %3llu  loss %.4f  gradient norm %.3f\n", (unsigned long long)report.step,
+           report.loss, report.gradient_norm);
+  api->request_release(ticket);
+}
+
+static void train(const opipe_api *api, opipe_session *session, uint32_t n_steps) {
+  static mini_batch batches[2];
+  opipe_request *tickets[2] = {NULL};
+  for (uint32_t step = 0; step < n_steps; ++step) {
+    mini_batch *b = &batches[step % 2];
+    if (step >= 2)
+      finish(api, tickets[step % 2], n_steps); /* its memory is ours again */
+    prepare(b);
+    draw(b);
+    const opipe_submit_params submit = {
+        .struct_size = sizeof submit, .n_inputs = 2, .inputs = b->inputs};
+    need(api->session_train_step(session, &submit, &tickets[step % 2], &err), "train_step");
+  }
+  need(api->session_flush(session, &err), "flush");
+  for (uint32_t step = n_steps < 2 ? 0 : n_steps - 2; step < n_steps; ++step)
+    finish(api, tickets[step % 2], n_steps);
+}
+
+/* ---- writing ---- */
+
+/* The likeliest byte after `n` bytes of the first row. */
+static int next_byte(const opipe_api *api, opipe_session *session, mini_batch *b, int n) {
+  opipe_request *request = NULL;
+  opipe_tensor logits;
+  const opipe_submit_params submit = {
+      .struct_size = sizeof submit, .n_inputs = 2, .inputs = b->inputs};
+  need(api->session_evaluate(session, &submit, &request, &err), "evaluate");
+  need(api->request_wait(request, UINT64_MAX, &err), "evaluate");
+  need(api->request_output(request, 1, &logits, &err), "logits");
+  const float *row = (const float *)logits.data + (n - 1) * logits.shape[2];
+  int best = 0;
+  for (int c = 1; c < logits.shape[2] && c < 256; ++c)
+    best = row[c] > row[best] ? c : best;
+  api->request_release(request);
+  return best;
+}
+
+static void write_text(const opipe_api *api, opipe_session *session, const char *prompt) {
+  static mini_batch b;
+  int n = 0;
+  prepare(&b);
+  for (const char *at = prompt; *at != '\0' && n < SEQ; ++at)
+    b.ids[n++] = (unsigned char)*at;
+  printf("\n%.*s", n, prompt);
+  for (int i = 0; n > 0 && i < WRITTEN; ++i) {
+    const int c = next_byte(api, session, &b, n);
+    putchar(c >= 32 || c == '\n' ? c : '?');
+    fflush(stdout);
+    if (n == SEQ) { /* the window moves on */
+      memmove(b.ids, b.ids + SEQ / 4, (SEQ - SEQ / 4) * sizeof b.ids[0]);
+      n -= SEQ / 4;
+    }
+    b.ids[n++] = c;
+  }
+  printf("\n");
+}
+
+int main(int argc, char **argv) {
+  if (argc < 4) {
+    fprintf(stderr, "usage: %s libonnxpipe.so model.onnx text.txt [STAGES [STEPS [PROMPT]]]\n",
+            argv[0]);
+    return 2;
+  }
+  const uint32_t n_stages = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 2;
+  const uint32_t n_steps = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 100;
+  const opipe_api *api = open_library(argv[1]);
+  opipe_context *context = NULL;
+  opipe_model *model = NULL, *bound = NULL;
+  opipe_plan *plan = NULL;
+  opipe_session *session = NULL;
+  read_text(argv[3]);
+
+  need(api->context_create(NULL, &context, &err), "context");
+  const opipe_load_params load = {.struct_size = sizeof load, .path = argv[2]};
+  need(api->model_load(context, &load, &model, &err), "load");
+  const opipe_dim dims[] = {{"batch", BATCH}, {"seq", SEQ}};
+  const opipe_bind_options bind = {.struct_size = sizeof bind,
+                                   .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN,
+                                   .dims = dims,
+                                   .n_dims = 2};
+  need(api->model_bind(model, &bind, &bound, &err), "bind");
+  const opipe_train_options options = {.struct_size = sizeof options,
+                                       .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                                       .output = "logits",
+                                       .labels = "labels",
+                                       .ignore = -100,
+                                       .shift = 1,
+                                       .optimizer = OPIPE_OPTIMIZER_ADAMW,
+                                       .lr = 0.003,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.999,
+                                       .epsilon = 1e-8,
+                                       .decay = 0.01,
+                                       .clip_norm = 1};
+  const opipe_device_choice device = {.kind = "cpu", .threads = 1};
+  const opipe_plan_params params = {.struct_size = sizeof params,
+                                    .n_stages = n_stages,
+                                    .devices = &device,
+                                    .n_devices = 1,
+                                    .n_microbatches = MICROBATCHES,
+                                    .schedule = "1f1b",
+                                    .train = &options};
+  need(api->plan_make(bound, &params, &plan, &err), "plan");
+  need(api->session_open(context, plan, NULL, &session, &err), "session");
+  api->plan_destroy(plan); /* a session keeps what it needs */
+
+  train(api, session, n_steps);
+  write_text(api, session, argc > 6 ? argv[6] : "The");
+
+  api->session_close(session);
+  api->model_destroy(bound);
+  api->model_destroy(model);
+  api->context_destroy(context);
+  free(text);
+  return 0;
+}
