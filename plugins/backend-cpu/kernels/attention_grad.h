@@ -17,6 +17,8 @@ typedef struct cpu_attention_grad_args {
   cpu_attention_strides dy_stride;
   float *dq, *dk, *dv;
   cpu_attention_strides dq_stride, dk_stride, dv_stride;
+  float *dscores;  /* gradient of the masked scores, [batch, heads, q_rows, kv_rows], zeroed by the
+                      caller; NULL: not wanted */
   void *workspace; /* cpu_attention_grad_workspace */
 } cpu_attention_grad_args;
 

@@ -88,7 +88,7 @@ CPU_STATIC void grad_add_turned(const attention_grad_plan *plan, const float *a,
 
 /* p becomes probabilities and ds, which holds dP, the gradient of the raw scores. */
 CPU_STATIC void grad_softmax_row(const attention_head *h, int plain, int64_t row, int64_t limit,
-                                 float *p, float *ds) {
+                                 float *p, float *ds, float *dscores) {
   const cpu_range seen = attention_keys_seen(h->g, h->keys, row);
   const v16 inverse = v16_set(plain ? attention_weights(h, 1, row, seen, limit, p)
                                     : attention_weights(h, 0, row, seen, limit, p));
@@ -104,15 +104,19 @@ CPU_STATIC void grad_softmax_row(const attention_head *h, int plain, int64_t row
   for (int64_t c = 0; c < limit; c += 16) {
     const int64_t n = limit - c;
     const v16 w = v16_load_part_or(p + c, n, 0.0f);
-    const v16 d = v16_mul(w, v16_sub(v16_load_part_or(ds + c, n, 0.0f), total));
-    store_row(ds + c, n, v16_select(v16_less(v16_zero(), w), v16_mul(d, scale), v16_zero()));
+    v16 d = v16_mul(w, v16_sub(v16_load_part_or(ds + c, n, 0.0f), total));
+    d = v16_select(v16_less(v16_zero(), w), d, v16_zero());
+    if (dscores != NULL) {
+      store_row(dscores + c, n, d);
+    }
+    store_row(ds + c, n, v16_mul(d, scale));
   }
 }
 
 /* Query rows [row, row + count) of one head. */
 CPU_STATIC void grad_block(const cpu_attention_grad_args *a, const attention_head *h,
                            const attention_grad_plan *plan, int64_t row, int64_t count,
-                           const float *dy, float *dq) {
+                           const float *dy, float *dq, float *dscores) {
   const cpu_attention_args *g = &a->forward;
   const int64_t limit = attention_keys_seen(g, h->keys, row + count - 1).end;
   const int plain = h->mask_add == NULL && h->mask_keep == NULL && g->window <= 0;
@@ -122,7 +126,8 @@ CPU_STATIC void grad_block(const cpu_attention_grad_args *a, const attention_hea
   grad_scores(y, a->dy_stride.row, count, plan->values, g->v_dim, limit, plan->ds, plan->padded);
   for (int64_t r = 0; r < count; r++) {
     grad_softmax_row(h, plain, row + r, limit, plan->p + r * plan->padded,
-                     plan->ds + r * plan->padded);
+                     plan->ds + r * plan->padded,
+                     dscores == NULL ? NULL : dscores + (row + r) * g->kv_rows);
   }
   if (dq != NULL) {
     grad_times_rows(plan->ds, plan->padded, count, plan->k_rows, plan->padded, limit, g->qk_dim,
@@ -181,12 +186,14 @@ CPU_STATIC void attention_grad_share(const cpu_attention_grad_args *a, int64_t b
     const float *dy = a->dy + batch * a->dy_stride.batch + head * a->dy_stride.head;
     float *dq =
         a->dq == NULL ? NULL : a->dq + batch * a->dq_stride.batch + head * a->dq_stride.head;
+    float *dscores =
+        a->dscores == NULL ? NULL : a->dscores + (batch * g->heads + head) * g->q_rows * g->kv_rows;
     h.q = g->q + batch * g->q_stride.batch + head * g->q_stride.head;
     h.mask_add = g->mask_add == NULL ? NULL : g->mask_add + mask_at;
     h.mask_keep = g->mask_keep == NULL ? NULL : g->mask_keep + mask_at;
     for (int64_t row = 0; row < g->q_rows; row += GRAD_ROWS) {
       const int64_t rest = g->q_rows - row;
-      grad_block(a, &h, &plan, row, rest < GRAD_ROWS ? rest : GRAD_ROWS, dy, dq);
+      grad_block(a, &h, &plan, row, rest < GRAD_ROWS ? rest : GRAD_ROWS, dy, dq, dscores);
     }
   }
   if (a->dk != NULL) {

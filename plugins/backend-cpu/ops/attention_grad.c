@@ -15,7 +15,8 @@ typedef struct grad_plan {
   cpu_attention_plan forward; /* first: what the forward's functions take as the plan */
   uint64_t row_at;            /* probabilities, slopes, dP [3][keys] */
   uint64_t kv_at;             /* dK and dV of one key head, [keys][dim + v_dim] */
-  uint64_t mask_at;           /* dMask */
+  uint64_t mask_at;           /* dMask in fp64 */
+  uint64_t scores_at;         /* fast: gradients of all scores, where dMask is wanted */
 } grad_plan;
 
 static void put(const cpu_tensor *out, int64_t i, double value) {
@@ -160,6 +161,25 @@ static void split_joined(const cpu_call *call, const float *sum, int64_t dim, co
   }
 }
 
+/* Gradients of all scores, [batch, heads, rows, keys], added up along the axes that the mask
+ * repeats, in rising order; `sum` is fp64 of the mask's shape. */
+static void reduce_mask(const cpu_call *call, const float *dscores, double *sum) {
+  const cpu_attention_plan *plan = call->plan;
+  const cpu_tensor *out = &call->out[OUT_MASK];
+  memset(sum, 0, (size_t)out->n * sizeof *sum);
+  for (int64_t i = 0; i < plan->batch * plan->heads * plan->rows; ++i) {
+    const int64_t at = i / plan->rows / plan->heads * plan->mask[0] +
+                       i / plan->rows % plan->heads * plan->mask[1] +
+                       i % plan->rows * plan->mask[2];
+    for (int64_t j = 0; j < plan->mask_keys; ++j) {
+      sum[at + j * plan->mask[3]] += (double)dscores[i * plan->keys + j];
+    }
+  }
+  for (uint64_t i = 0; i < out->n; ++i) {
+    ((float *)out->data)[i] = (float)sum[i];
+  }
+}
+
 static void set_forward(const cpu_call *call, const cpu_attention_view *view,
                         cpu_attention_args *g) {
   const cpu_attention_plan *plan = call->plan;
@@ -216,7 +236,14 @@ static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
     args.dv = wanted(call, 2) ? call->out[2].data : NULL;
   }
   args.workspace = workspace + own->row_at;
+  if (wanted(call, OUT_MASK)) {
+    args.dscores = (float *)(void *)(workspace + own->scores_at);
+    memset(args.dscores, 0, (size_t)(plan->batch * plan->heads * plan->rows * plan->keys) * 4);
+  }
   cpu_attention_grad(call->exec, &args);
+  if (args.dscores != NULL) {
+    reduce_mask(call, args.dscores, (double *)(void *)(workspace + own->mask_at));
+  }
   if (joined && args.dk != NULL) {
     split_joined(call, sum_k, plan->dim, plan->k, 1, OUT_PAST_K);
   }
@@ -226,12 +253,11 @@ static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* fp32 without soft cap and without a gradient of the mask. */
+/* fp32 without soft cap. */
 static bool take_fast(cpu_prep *p, grad_plan *own, uint64_t at) {
   const cpu_attention_plan *plan = &own->forward;
   uint64_t bytes = 0;
   if (!p->fast || cpu_in(p, 0)->dtype != OPIPE_FLOAT || plan->softcap > 0 ||
-      cpu_out(p, OUT_MASK) != NULL ||
       !cpu_attention_grad_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim,
                                     &bytes)) {
     return false;
@@ -242,7 +268,14 @@ static bool take_fast(cpu_prep *p, grad_plan *own, uint64_t at) {
     bytes += (uint64_t)(plan->batch * plan->kv_heads * plan->keys * (plan->dim + plan->v_dim)) *
              sizeof(float);
   }
-  cpu_want_workspace(p, at + bytes);
+  at += cpu_align_up(bytes, CPU_ALIGN_BYTES);
+  if (cpu_out(p, OUT_MASK) != NULL) {
+    own->mask_at = at;
+    at += cpu_align_up(cpu_elems(cpu_out(p, OUT_MASK)) * sizeof(double), CPU_ALIGN_BYTES);
+    own->scores_at = at;
+    at += (uint64_t)(plan->batch * plan->heads * plan->rows * plan->keys) * sizeof(float);
+  }
+  cpu_want_workspace(p, at);
   p->step->run = fast_kernel;
   return true;
 }

@@ -6,7 +6,7 @@
 
 #include "backend_test.h"
 
-enum { ROOM = 1 << 16, OUTPUTS = 3 };
+enum { ROOM = 1 << 16, OUTPUTS = 4 };
 
 typedef struct maker {
   bt_graph *g;
@@ -194,6 +194,14 @@ static void float_mask(maker *m) {
   attend(m, 30, 0, false, input(m, BT_SHAPE(2, 1, 30, 30)), 16);
 }
 
+/* A mask that all batches share, and its gradient. */
+static void learnt_mask(maker *m) {
+  const uint32_t mask = input(m, BT_SHAPE(1, 4, 30, 30));
+  const uint32_t dmask = output(m, BT_SHAPE(1, 4, 30, 30));
+  attend(m, 30, 0, true, mask, 16);
+  m->g->out[m->g->graph.n_nodes - 1][3] = dmask;
+}
+
 static void gather(maker *m) {
   const uint32_t dy = input(m, BT_SHAPE(40, 33));
   static const int64_t shape[2] = {9, 33};
@@ -231,6 +239,7 @@ static const grad_case cases[] = {
     {"AttentionGrad bool mask", bool_mask, 2e-5},
     {"AttentionGrad float mask", float_mask, 2e-5},
     {"GatherGrad", gather, 1e-6},
+    {"AttentionGrad dMask", learnt_mask, 2e-5},
 };
 
 static maker made[2];
