@@ -2,8 +2,9 @@
 /* Reverse mode: forward nodes from the last stage to the first, within a stage from the last node
  * to the first, each by its operator's rule.
  *
- * A parameter's contributions are added up within a stage and accumulated right after the last of
- * them, so that no gradient of a weight lives longer than it must.
+ * What a node gives a parameter is accumulated right behind it: no gradient of a weight waits for
+ * another (a tied table's would live as long as the whole pass), and a backend may let the node
+ * itself add to the accumulator.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -11,11 +12,8 @@
 #include "loader/gradient/state.h"
 
 typedef struct walk {
-  uint32_t *order; /* [n_forward_nodes] rising stage, rising index */
-  uint32_t
-      *first_user;    /* [n_trained parameters * n_stages] lowest node of the stage that reads it */
-  uint32_t *param_of; /* [n_forward_values] index in training->params, OPIPE_NONE */
-  opi_text missing;   /* nodes that have no gradient */
+  uint32_t *order;  /* [n_forward_nodes] rising stage, rising index */
+  opi_text missing; /* nodes that have no gradient */
   uint32_t n_missing;
 } walk;
 
@@ -42,53 +40,48 @@ static opipe_status report_missing(walk *w, const opipe_error *first, opipe_erro
 }
 
 static opipe_status prepare(opi_grad_state *s, walk *w, opipe_error *err) {
-  const opi_training *t = s->training;
-  const opi_graph *graph = t->graph;
-  const size_t cells = (size_t)t->n_params * s->n_stages;
   w->order = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_nodes);
-  w->first_user = OPI_ARENA_ARRAY(&s->scratch, uint32_t, cells);
-  w->param_of = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
-  if (w->order == NULL || w->first_user == NULL || w->param_of == NULL)
-    return opi_fail_nomem(err, cells * 4 + s->n_forward_nodes * 4u, "the backward order");
-  memset(w->first_user, 0xff, cells * sizeof(uint32_t));
-  memset(w->param_of, 0xff, s->n_forward_values * sizeof(uint32_t));
-  for (uint32_t p = 0; p < t->n_params; ++p) {
-    if (t->params[p].value != OPIPE_NONE && (s->flags[t->params[p].value] & OPI_V_TRAINED) != 0)
-      w->param_of[t->params[p].value] = p;
-  }
+  s->gradient = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
+  if (w->order == NULL || s->gradient == NULL)
+    return opi_fail_nomem(err, s->n_forward_values * 4u + s->n_forward_nodes * 4u, "gradients");
+  memset(s->gradient, 0xff, s->n_forward_values * sizeof(uint32_t));
   uint32_t at = 0;
   for (uint32_t stage = 0; stage < s->n_stages; ++stage) {
     for (uint32_t n = 0; n < s->n_forward_nodes; ++n) {
-      if (s->stage[n] != stage)
-        continue;
-      w->order[at++] = n;
-      for (uint32_t i = 0; i < graph->nodes[n].n_in; ++i) {
-        const uint32_t v = graph->nodes[n].in[i];
-        if (v == OPIPE_NONE || w->param_of[v] == OPIPE_NONE)
-          continue;
-        uint32_t *first = &w->first_user[(size_t)w->param_of[v] * s->n_stages + stage];
-        if (*first == OPIPE_NONE)
-          *first = n;
-      }
+      if (s->stage[n] == stage)
+        w->order[at++] = n;
     }
   }
   return OPIPE_OK;
 }
 
-static opipe_status accumulate(opi_grad_state *s, uint32_t param, uint32_t v, uint32_t stage,
-                               opipe_error *err) {
+/* "w/gradient", "w/gradient/stage2": the first of a stage's; made-up names for the others. */
+static const char *gradient_name(opi_grad_state *s, const opi_train_param *p, uint32_t stage) {
+  opi_arena *arena = s->training->graph->arena;
+  uint32_t taken = 0;
+  const char *name = s->n_stages == 1
+                         ? opi_arena_printf(arena, "%s/gradient", p->name)
+                         : opi_arena_printf(arena, "%s/gradient/stage%" PRIu32, p->name, stage);
+  if (name == NULL || !opi_map_get(s->builder.names, name, &taken))
+    return name;
+  return opi_b_name(&s->builder);
+}
+
+opipe_status opi_grad_accumulate(opi_grad_state *s, uint32_t parameter, uint32_t value,
+                                 opipe_error *err) {
   opi_training *t = s->training;
-  opi_train_param *p = &t->params[param];
-  const char *name =
-      s->n_stages == 1
-          ? opi_arena_printf(t->graph->arena, "%s/gradient", p->name)
-          : opi_arena_printf(t->graph->arena, "%s/gradient/stage%" PRIu32, p->name, stage);
+  opi_train_param *p = NULL;
+  for (uint32_t k = 0; k < t->n_params && p == NULL; ++k)
+    p = t->params[k].value == parameter ? &t->params[k] : NULL;
+  if (p == NULL)
+    return opi_fail(err, OPIPE_E_INTERNAL, "a gradient of value %" PRIu32, parameter);
+  const char *name = gradient_name(s, p, s->stage[s->current]);
   uint32_t *list = OPI_ARENA_ARRAY(&t->arena, uint32_t, p->n_gradients + 1);
   if (name == NULL || list == NULL)
     return opi_fail_nomem(err, 64, "a gradient");
   const opi_emit emit = {.op = "Accumulate",
                          .domain = "opipe",
-                         .in = &s->gradient[v],
+                         .in = &value,
                          .n_in = 1,
                          .n_out = 1,
                          .version = 1,
@@ -99,25 +92,10 @@ static opipe_status accumulate(opi_grad_state *s, uint32_t param, uint32_t v, ui
     memcpy(list + 1, p->gradients, p->n_gradients * sizeof(*list));
   p->gradients = list;
   ++p->n_gradients;
-  s->gradient[v] = OPIPE_NONE;
   return OPIPE_OK;
 }
 
-/* Parameters whose last contribution in this stage has come. */
-static opipe_status accumulate_done(opi_grad_state *s, const walk *w, const opi_node *node,
-                                    uint32_t n, opipe_error *err) {
-  for (uint32_t i = 0; i < node->n_in; ++i) {
-    const uint32_t v = node->in[i];
-    if (v == OPIPE_NONE || w->param_of[v] == OPIPE_NONE || s->gradient[v] == OPIPE_NONE)
-      continue;
-    if (w->first_user[(size_t)w->param_of[v] * s->n_stages + s->stage[n]] == n)
-      OPI_TRY(accumulate(s, w->param_of[v], v, s->stage[n], err));
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status one_rule(opi_grad_state *s, const opi_node *node, uint32_t n,
-                             opipe_error *err) {
+static opipe_status one_rule(opi_grad_state *s, const opi_node *node, opipe_error *err) {
   const opi_op *op = opi_op_find(node->domain, node->op);
   bool arrives = false, wanted = false;
   for (uint32_t o = 0; o < node->n_out; ++o)
@@ -134,7 +112,6 @@ static opipe_status one_rule(opi_grad_state *s, const opi_node *node, uint32_t n
   s->builder.origin_index = node->source;
   s->builder.origin_stage = node->stage;
   s->builder.n_emitted = 0;
-  s->current = n;
   return op->gradient(&s->grad, node, err);
 }
 
@@ -176,7 +153,8 @@ static opipe_status rules(opi_grad_state *s, walk *w, opipe_error *err) {
     const uint32_t n = w->order[k];
     const opi_node node = graph->nodes[n]; /* the array moves as nodes are added */
     opipe_error reason = OPIPE_ERROR_INIT;
-    const opipe_status status = one_rule(s, &node, n, &reason);
+    s->current = n;
+    const opipe_status status = one_rule(s, &node, &reason);
     if (status == OPIPE_E_UNSUPPORTED) {
       note_missing(s, w, &node, reason.message);
       first = w->n_missing == 1 ? reason : first;
@@ -184,7 +162,6 @@ static opipe_status rules(opi_grad_state *s, walk *w, opipe_error *err) {
     } else if (status < 0) {
       return opi_fail(err, status, "%s", reason.message);
     }
-    OPI_TRY(accumulate_done(s, w, &node, n, err));
     OPI_TRY(opi_grad_anchor(s, n, s->stage[n], err));
   }
   return report_missing(w, &first, err);
@@ -196,10 +173,6 @@ opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err) {
   s->n_forward_nodes = graph->n_nodes;
   s->n_forward_values = graph->n_values;
   OPI_TRY(prepare(s, &w, err));
-  s->gradient = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
-  if (s->gradient == NULL)
-    return opi_fail_nomem(err, s->n_forward_values * 4u, "gradients");
-  memset(s->gradient, 0xff, s->n_forward_values * sizeof(uint32_t));
   OPI_TRY(seed(s, err));
   OPI_TRY(opi_grad_seed_states(s, err));
   opi_text_init(&w.missing, s->options->allocator);

@@ -43,7 +43,7 @@ opipe_status opi_training_describe(const opi_training *training, opipe_write_fn 
     }
     opi_text_printf(&text, "  %s", opi_training_reason(p->why));
     if (p->n_gradients > 1)
-      opi_text_printf(&text, " (tied: %" PRIu32 " stages)", p->n_gradients);
+      opi_text_printf(&text, " (tied: %" PRIu32 " uses)", p->n_gradients);
     opi_text_puts(&text, "\n");
   }
   opi_text_printf(&text,

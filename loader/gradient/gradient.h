@@ -95,8 +95,10 @@ typedef struct opi_train_param {
   const char *name;     /* initializer */
   uint32_t value;       /* in the training graph; OPIPE_NONE: not in it */
   uint32_t why;         /* OPI_TRAINED ... */
-  uint32_t n_gradients; /* Accumulate nodes: one per stage that consumes it */
-  uint32_t *gradients;  /* [n_gradients] values of role GRADIENT, rising stage */
+  uint32_t n_gradients; /* Accumulate nodes: one per use. Those of one stage share the stage's
+                           accumulator */
+  uint32_t *gradients;  /* [n_gradients] values of role GRADIENT, rising stage, within a stage in
+                           falling order of running */
 } opi_train_param;
 
 /* What one slice of tokens hands to the next and gets back (values of the training graph,

@@ -41,6 +41,8 @@ opipe_status opi_grad_give(opi_grad *g, const opi_node *node, uint32_t i, uint32
                          opi_dtype_name(dx->dtype),
                          opi_shape_text(have, sizeof(have), dx->shape, (uint32_t)dx->rank));
   }
+  if ((s->flags[v] & OPI_V_TRAINED) != 0)
+    return opi_grad_accumulate(s, v, value, err);
   uint32_t sum = value;
   if (s->gradient[v] != OPIPE_NONE)
     OPI_TRY(opi_b_op2(g->builder, "Add", s->gradient[v], value, &sum, err));

@@ -85,6 +85,9 @@ opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err);
+/* What the current node gives a trained parameter. */
+opipe_status opi_grad_accumulate(opi_grad_state *s, uint32_t parameter, uint32_t value,
+                                 opipe_error *err);
 opipe_status opi_grad_finish(opi_grad_state *s, opipe_error *err);
 
 /* slices.c: keys and values between slices. After the forward copy; when parameters are marked;

@@ -425,34 +425,35 @@ static inline opipe_status jac_compare(jac_case *c, uint32_t p, opipe_error *err
   return OPIPE_OK;
 }
 
-/* The gradient of parameter p is what its Accumulate reads. */
-static inline uint32_t jac_gradient(const opi_training *t, const opi_train_param *p) {
-  if (p->n_gradients == 0)
+/* What Accumulate i of parameter p reads; OPIPE_NONE: there is none. */
+static inline uint32_t jac_gradient(const opi_training *t, const opi_train_param *p, uint32_t i) {
+  if (i >= p->n_gradients)
     return OPIPE_NONE;
-  return t->graph->nodes[t->graph->values[p->gradients[0]].producer].in[0];
+  return t->graph->nodes[t->graph->values[p->gradients[i]].producer].in[0];
 }
 
-/* Runs the backward pass: c->gradient. */
+/* Runs the backward pass: c->gradient, the sum of what a parameter's Accumulates read. */
 static inline opipe_status jac_backward(jac_case *c, opipe_error *err) {
   opi_arena arena;
-  uint32_t wanted[JAC_INPUTS] = {0}, of[JAC_INPUTS] = {0}, n = 0;
-  const void *out[JAC_INPUTS] = {NULL};
+  uint32_t wanted[JAC_OUTPUTS] = {0}, of[JAC_OUTPUTS] = {0}, n = 0;
+  const void *out[JAC_OUTPUTS] = {NULL};
   const opi_training *t = c->training;
   opi_arena_init(&arena, opi_allocator_system(), 0);
   for (uint32_t p = 0; p < t->n_params; ++p) {
-    const uint32_t v = jac_gradient(t, &t->params[p]);
-    for (uint32_t k = 0; k < c->n_params && v != OPIPE_NONE; ++k) {
-      if (strcmp(c->params[k], t->params[p].name) != 0)
-        continue;
-      of[n] = k;
-      wanted[n++] = v;
+    for (uint32_t k = 0; k < c->n_params; ++k) {
+      const bool same = strcmp(c->params[k], t->params[p].name) == 0;
+      for (uint32_t i = 0; same && i < t->params[p].n_gradients; ++i) {
+        test_need(n < JAC_OUTPUTS);
+        of[n] = k;
+        wanted[n++] = jac_gradient(t, &t->params[p], i);
+      }
     }
   }
   const opipe_status status = jac_run(t->graph, &arena, wanted, n, out, err);
   for (uint32_t k = 0; k < n && status >= 0; ++k) {
     const opi_value *v = &t->graph->values[wanted[k]];
     for (uint64_t i = 0; (double)i < opi_k_elems(v); ++i)
-      c->gradient[of[k]][i] = jac_load(v->dtype, out[k], i);
+      c->gradient[of[k]][i] += jac_load(v->dtype, out[k], i);
   }
   opi_arena_release(&arena);
   return status;
