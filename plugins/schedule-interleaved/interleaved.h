@@ -14,6 +14,7 @@ typedef struct interleaved {
   uint32_t first_size; /* at least rest_size, and above 0 */
   uint32_t rest_size;  /* 0 when no group is left */
   bool torch;          /* warm-up of torch's schedule */
+  bool narrow;         /* groups below p were asked for */
   bool whole;          /* all forwards first, where there is more than one chunk */
 } interleaved;
 

@@ -68,12 +68,15 @@ static bool backward_ready(const interleaved *o, const progress *done, uint32_t 
   return p.chunk == 0 || done[0].backward > position_of(o, p.chunk - 1, p.microbatch);
 }
 
-/* Forwards that `rank` does before its first pair. */
+/* Forwards that `rank` does before its first pair. Twice the distance to the last rank leaves room
+ * for messages; with groups below p only the distance itself is free of circles. */
 static uint64_t warm_up(const interleaved *o, uint32_t rank) {
   const uint64_t all = (uint64_t)o->n_microbatches * o->n_chunks;
   const uint64_t after = o->n_ranks - rank - 1;
-  const bool one = !o->torch && o->n_chunks == 1;
-  const uint64_t n = (one ? after : 2 * after) + (uint64_t)(o->n_chunks - 1) * o->first_size;
+  const uint64_t most = 2 * (uint64_t)o->first_size;
+  const bool tight = o->narrow || (!o->torch && o->n_chunks == 1);
+  const uint64_t ahead = !tight ? 2 * after : after < most || !o->narrow ? after : most;
+  const uint64_t n = ahead + (uint64_t)(o->n_chunks - 1) * o->first_size;
   return n > all || (o->whole && o->n_chunks > 1) ? all : n;
 }
 

@@ -11,9 +11,9 @@
  * forwards first where m == p.
  * Without `group` there are m / p groups whose sizes differ by one at most, p each where p divides
  * m; the makespan is then that of a bubble of (p - 1)/v passes whatever m >= p is. A given group
- * below p - 1, or such a remainder, can make two ranks wait for each other's next position;
- * orders.c finds out by replaying the order and lets the first rank that can do the other pass
- * first.
+ * below p keeps fewer activations, W = p - r - 1 + (v - 1) g, and takes longer. Groups below p / 2,
+ * or small remainders, can make ranks wait for each other's next position; orders.c finds out by
+ * replaying the order and lets the first rank that can do the other pass first.
  */
 #include "interleaved.h"
 
@@ -77,6 +77,7 @@ static opipe_status describe(const opipe_schedule_problem *problem, interleaved 
   out->n_microbatches = problem->n_microbatches;
   out->torch = warmup != NULL && strcmp(warmup, "torch") == 0;
   out->whole = !out->torch && size == 0 && out->n_microbatches == out->n_ranks;
+  out->narrow = size != 0 && size < out->n_ranks;
   divide(out, size);
   return status;
 }

@@ -127,6 +127,17 @@ static void test_interleaved_formula(void) {
   }
 }
 
+/* Groups below p keep fewer activations: p - r - 1 + (v - 1) g + 1 of them. */
+static void test_narrow_groups(void) {
+  char name[64];
+  for (uint32_t g = 4; g < 8; ++g) {
+    (void)snprintf(name, sizeof name, "interleaved:chunks=2,group=%u", g);
+    const kit_times t = kit_simulate(name, 8, 16, 0.5, 1, 0);
+    for (uint32_t r = 0; r < 8; ++r)
+      expect(name, 8, 16, t.peak[r], 8 - r + g);
+  }
+}
+
 /* N = D. F = B: 2 N + D - 2 slots. B = 2 F: D forwards and 2 D - 2 backwards. 2 f pipelines: 2 D +
  * D / f - 2 slots, which is none idle at f = D / 2. */
 static void test_chimera_one_unit(void) {
@@ -189,5 +200,6 @@ static void test_chimera_many_units(void) {
 OPI_TEST_MAIN("makespans of schedules", OPI_TEST(test_regression_makespans),
               OPI_TEST(test_policies_under_latency), OPI_TEST(test_one_forward_one_backward),
               OPI_TEST(test_sequential), OPI_TEST(test_interleaved),
-              OPI_TEST(test_interleaved_formula), OPI_TEST(test_chimera_one_unit),
-              OPI_TEST(test_chimera_bubbles), OPI_TEST(test_chimera_many_units))
+              OPI_TEST(test_interleaved_formula), OPI_TEST(test_narrow_groups),
+              OPI_TEST(test_chimera_one_unit), OPI_TEST(test_chimera_bubbles),
+              OPI_TEST(test_chimera_many_units))
