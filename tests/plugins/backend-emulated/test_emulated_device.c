@@ -96,6 +96,35 @@ static void test_rates_give_times(void) {
   close_rig(&r);
 }
 
+/* The toy's programs are forward only: times of other passes do not count. */
+static void test_times_by_pass(void) {
+  rig r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(open_rig(&r, "forward_us=60000,backward_input_us=9000000",
+                               "backward_weight_us=9000000", 0, &err),
+                      &err);
+  const uint64_t taken = time_of(&r, 1);
+  OPI_ASSERT(taken >= 60000000 && taken < 5000000000);
+  close_rig(&r);
+}
+
+static void test_training_needs_an_inner_backend_that_trains(void) {
+  rig r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_device *device = NULL;
+  opipe_params *params = NULL;
+  OPI_ASSERT_OK_FATAL(open_rig(&r, "", "", 0, &err), &err);
+  const opipe_backend *t = r.t.backends[0].table;
+  const opipe_device_params open = {.struct_size =
+                                        (uint32_t)OPIPE_END(opipe_device_params, options)};
+  OPI_ASSERT(OPIPE_HAS(t, opipe_backend, update) && t->update != NULL);
+  OPI_ASSERT_OK_FATAL(t->device_open(r.self, &open, &device, &err), &err);
+  OPI_ASSERT_ERROR(t->params_create_owned(device, NULL, 0, &params, &err), OPIPE_E_UNSUPPORTED,
+                   &err, "cannot train");
+  t->device_close(device);
+  close_rig(&r);
+}
+
 static void test_declared_memory_is_a_limit(void) {
   rig r;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -160,5 +189,7 @@ static void test_wrong_options_are_refused(void) {
 
 OPI_TEST_MAIN("backend-emulated", OPI_TEST(test_results_are_the_inner_ones),
               OPI_TEST(test_modelled_times_overlap_as_a_pipeline), OPI_TEST(test_rates_give_times),
+              OPI_TEST(test_times_by_pass),
+              OPI_TEST(test_training_needs_an_inner_backend_that_trains),
               OPI_TEST(test_declared_memory_is_a_limit), OPI_TEST(test_faults_end_the_session),
               OPI_TEST(test_stalls_are_watched), OPI_TEST(test_wrong_options_are_refused))
