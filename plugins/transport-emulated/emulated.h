@@ -14,7 +14,7 @@
 #include <opipe/transport.h>
 #include <pthread.h>
 
-enum { FAULTS_MOST = 16 };
+enum { FAULTS_MOST = 16, OPS_MOST = 256 };
 
 struct opipe_instance {
   const opipe_host *host;
@@ -27,7 +27,7 @@ typedef struct fault {
 } fault;
 
 typedef struct options {
-  uint32_t rule; /* OPIPE_RULE_TAG | OPIPE_RULE_STREAM */
+  uint32_t rule; /* OPIPE_RULE_* */
   uint64_t latency_ns;
   double bytes_per_ns; /* 0: no limit */
   fault faults[FAULTS_MOST];
@@ -43,17 +43,33 @@ typedef struct cell {
   uint64_t n_bytes;
   uint64_t at_ns; /* clock when it arrives; UINT64_MAX: never */
   opipe_event *ready, *recv_done, *send_done;
+  uint64_t begun[2];  /* by side: q + 1 of the latest operation that was tried */
+  uint64_t number[2]; /* by side: its place in the channel */
 } cell;
+
+/* What is matched in order under the rules edge (from -> to) and pair (from < to). */
+typedef struct channel {
+  struct channel *next;
+  uint32_t from, to, n_wires;
+  uint64_t next_number[2]; /* by end */
+  uint64_t n_done;
+} channel;
 
 typedef struct wire {
   struct wire *next;
   opipe_stream_params params;
   opipe_stream *ends[2];
   cell *cells;
+  channel *channel; /* NULL: the rule needs none */
   const opipe_backend *src_backend;
   uint64_t n_posted, n_sent; /* for the FIFO rule: the next to be posted, to be sent */
   uint64_t free_ns;          /* clock when the link has carried all before */
 } wire;
+
+typedef struct operation {
+  opipe_stream *stream;
+  uint64_t sequence;
+} operation;
 
 struct opipe_stream {
   wire *wire;
@@ -70,6 +86,9 @@ struct opipe_endpoint {
   uint64_t
       next_ns; /* clock at which something may have arrived; UINT64_MAX: nothing is on its way */
   pthread_cond_t cond;
+  operation ops[OPS_MOST]; /* rules blocking and grouped: of the group at hand */
+  uint32_t n_ops;
+  bool group_closed; /* nothing may join it */
 };
 
 struct opipe_memory {
@@ -86,6 +105,7 @@ struct opipe_world {
   opipe_error why;
   opipe_endpoint **endpoints; /* [n_ranks] */
   wire *wires;
+  channel *channels;
 };
 
 /* options.c */
@@ -105,6 +125,21 @@ opipe_status emutrans_send(opipe_stream *stream, uint64_t sequence, const opipe_
 opipe_status emutrans_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                            opipe_event *done, opipe_error *err);
 opipe_status emutrans_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+
+/* Copies message `sequence` if its time has come; lock held. */
+opipe_status emutrans_move(opipe_stream *stream, cell *c, uint64_t sequence, opipe_error *err);
+
+/* rules.c; lock held. May an operation of one side (0: send, 1: receive) begin? PENDING: not now.
+ */
+opipe_status emutrans_begin(opipe_stream *stream, cell *c, uint64_t sequence, uint32_t side,
+                            opipe_error *err);
+/* May a message whose receive stands be sent now? OK counts it. */
+opipe_status emutrans_may_send(opipe_stream *stream, const cell *c, uint64_t sequence,
+                               opipe_error *err);
+void emutrans_close_group(opipe_endpoint *endpoint);
+void emutrans_forget(opipe_stream *stream);
+opipe_status emutrans_channel_take(opipe_world *world, wire *w, opipe_error *err);
+void emutrans_channel_leave(opipe_world *world, wire *w);
 
 /* streams.c */
 opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,

@@ -82,8 +82,7 @@ static void look_at(opipe_endpoint *e, uint64_t ns) {
     e->next_ns = ns;
 }
 
-/* Copies message `sequence` if its time has come. Lock held. */
-static opipe_status move(opipe_stream *s, cell *c, uint64_t sequence, opipe_error *err) {
+opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_error *err) {
   enum { AGAIN_NS = 20000 };
   const uint64_t now = emutrans_now();
   if (c->arrived > sequence)
@@ -138,6 +137,9 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
   }
   if (c->arrived != c->posted)
     return OPIPE_PENDING;
+  status = emutrans_begin(s, c, sequence, 1, err);
+  if (status != OPIPE_OK)
+    return status;
   c->target = target;
   c->room_bytes = region->n_bytes;
   c->recv_done = done;
@@ -171,14 +173,18 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
     status = address(s->endpoint, region, &source, err);
   if (status < 0)
     return status;
-  if (c->posted != sequence + 1)
-    return OPIPE_PENDING;
+  status = emutrans_begin(s, c, sequence, 0, err);
+  if (status != OPIPE_OK || c->posted != sequence + 1)
+    return status != OPIPE_OK ? status : OPIPE_PENDING;
   if (region->n_bytes > c->room_bytes) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "message %llu has %llu bytes, rank %u posted room for %llu",
                       (unsigned long long)sequence, (unsigned long long)region->n_bytes,
                       s->wire->params.dst_rank, (unsigned long long)c->room_bytes);
   }
+  status = emutrans_may_send(s, c, sequence, err);
+  if (status != OPIPE_OK)
+    return status;
   c->source = source;
   c->n_bytes = region->n_bytes;
   c->ready = ready;
@@ -205,7 +211,9 @@ opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err)
   pthread_mutex_lock(&world->lock);
   opipe_status status = emutrans_check(world, err);
   if (status == OPIPE_OK)
-    status = move(s, c, sequence, err);
+    emutrans_close_group(s->endpoint);
+  if (status == OPIPE_OK)
+    status = emutrans_move(s, c, sequence, err);
   if (status == OPIPE_OK && (s->sides & 1u) != 0 && c->sent == sequence + 1)
     status = record(s->endpoint, &c->send_done, err);
   if (status == OPIPE_OK && (s->sides & 2u) != 0 && c->posted == sequence + 1)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options of a world:
- *   rule=tag|stream          which messages may overtake which (stream: first in, first out per
- * stream) latency_us=N             every message bandwidth=N              bytes per second of a
+ *   rule=tag|stream|edge|pair|blocking|grouped   which messages may overtake which (rules.c)
+ *   latency_us=N             every message bandwidth=N              bytes per second of a
  * stream; 0: no limit stall=SRC:DST:SEQ:MS     message SEQ from rank SRC to rank DST comes MS
  * milliseconds later (may be given several times) lose=SRC:DST:SEQ         it never comes
  */
@@ -57,12 +57,17 @@ static opipe_status read_option(const char *key, const char *value, options *out
   if (strcmp(key, "stall") == 0 || strcmp(key, "lose") == 0)
     return read_fault(key, value, out, err);
   if (strcmp(key, "rule") == 0) {
-    if (strcmp(value, "tag") != 0 && strcmp(value, "stream") != 0) {
-      return opipe_fail(err, OPIPE_E_INVALID, "transport 'emulated': rule=%s, wanted tag or stream",
-                        value);
+    static const char *const rules[] = {"tag", "stream", "edge", "pair", "blocking", "grouped"};
+    for (uint32_t i = 0; i < sizeof rules / sizeof rules[0]; ++i) {
+      if (strcmp(value, rules[i]) == 0) {
+        out->rule = i; /* OPIPE_RULE_* */
+        return OPIPE_OK;
+      }
     }
-    out->rule = value[0] == 't' ? OPIPE_RULE_TAG : OPIPE_RULE_STREAM;
-    return OPIPE_OK;
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "transport 'emulated': rule=%s, wanted tag, stream, edge, pair, blocking or "
+                      "grouped",
+                      value);
   }
   const bool latency = strcmp(key, "latency_us") == 0;
   if (!latency && strcmp(key, "bandwidth") != 0) {

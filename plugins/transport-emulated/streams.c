@@ -54,6 +54,12 @@ static opipe_status make_wire(opipe_world *world, const opipe_stream_params *par
                       params->depth * sizeof(cell));
   }
   w->params = *params;
+  const opipe_status status = emutrans_channel_take(world, w, err);
+  if (status < 0) {
+    emutrans_free(world->host, w->cells, params->depth * sizeof(cell));
+    emutrans_free(world->host, w, sizeof *w);
+    return status;
+  }
   w->next = world->wires;
   world->wires = w;
   *out_wire = w;
@@ -65,6 +71,7 @@ static void drop_wire(opipe_world *world, wire *w) {
   while (*at != w)
     at = &(*at)->next;
   *at = w->next;
+  emutrans_channel_leave(world, w);
   emutrans_free(world->host, w->cells, w->params.depth * sizeof(cell));
   emutrans_free(world->host, w, sizeof *w);
 }
@@ -145,6 +152,7 @@ void emutrans_stream_close(opipe_stream *stream) {
   opipe_world *world = stream->endpoint->world;
   wire *w = stream->wire;
   pthread_mutex_lock(&world->lock);
+  emutrans_forget(stream);
   for (uint32_t side = 0; side < 2; ++side) {
     if (w->ends[side] == stream)
       w->ends[side] = NULL;

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules of matching beyond tag and stream. Under edge and pair every operation draws a number from
+ * its channel when it is first tried; the k-th of one end belongs to the k-th of the other, and a
+ * mismatch is an error. Under blocking an endpoint has one operation at a time, under grouped those
+ * that were tried since the last group was tested: until they are complete nothing else begins.
+ * World's lock held everywhere.
+ */
+#include "emulated.h"
+
+static bool matches_in_order(const opipe_stream *s) {
+  const uint32_t rule = s->endpoint->world->options.rule;
+  return (rule == OPIPE_RULE_EDGE || rule == OPIPE_RULE_PAIR) && s->wire->channel != NULL;
+}
+
+/* Which end of the channel an operation belongs to. edge: sends and receives; pair: the lower and
+ * the higher rank. */
+static uint32_t end_of(const opipe_stream *s, uint32_t side) {
+  const opipe_stream_params *p = &s->wire->params;
+  if (s->endpoint->world->options.rule == OPIPE_RULE_EDGE)
+    return side;
+  const uint32_t own = side == 0 ? p->src_rank : p->dst_rank;
+  const uint32_t other = side == 0 ? p->dst_rank : p->src_rank;
+  return own > other;
+}
+
+static opipe_status draw_number(opipe_stream *s, cell *c, uint64_t sequence, uint32_t side) {
+  channel *ch = s->wire->channel;
+  if (c->begun[side] == sequence + 1)
+    return OPIPE_OK;
+  if (c->begun[side] > c->arrived)
+    return OPIPE_PENDING; /* the slot's last message is still under way */
+  c->number[side] = ch->next_number[end_of(s, side)]++;
+  c->begun[side] = sequence + 1;
+  return OPIPE_OK;
+}
+
+/* All operations of the endpoint's group complete? Moves what can be moved. */
+static opipe_status group_complete(opipe_endpoint *e, opipe_error *err) {
+  for (uint32_t i = 0; i < e->n_ops; ++i) {
+    opipe_stream *s = e->ops[i].stream;
+    cell *c = &s->wire->cells[e->ops[i].sequence % s->wire->params.depth];
+    const opipe_status status = emutrans_move(s, c, e->ops[i].sequence, err);
+    if (status != OPIPE_OK)
+      return status;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status join_group(opipe_stream *s, cell *c, uint64_t sequence, uint32_t side,
+                               opipe_error *err) {
+  opipe_endpoint *e = s->endpoint;
+  if (c->begun[side] == sequence + 1)
+    return OPIPE_OK;
+  if (c->begun[side] > c->arrived)
+    return OPIPE_PENDING;
+  if (e->group_closed) {
+    const opipe_status status = group_complete(e, err);
+    if (status != OPIPE_OK)
+      return status;
+    e->n_ops = 0;
+    e->group_closed = false;
+  }
+  if (e->n_ops == OPS_MOST)
+    return OPIPE_PENDING;
+  e->ops[e->n_ops++] = (operation){s, sequence};
+  e->group_closed = e->world->options.rule == OPIPE_RULE_BLOCKING;
+  c->begun[side] = sequence + 1;
+  return OPIPE_OK;
+}
+
+opipe_status emutrans_begin(opipe_stream *s, cell *c, uint64_t sequence, uint32_t side,
+                            opipe_error *err) {
+  const uint32_t rule = s->endpoint->world->options.rule;
+  if (matches_in_order(s))
+    return draw_number(s, c, sequence, side);
+  if (rule == OPIPE_RULE_BLOCKING || rule == OPIPE_RULE_GROUPED)
+    return join_group(s, c, sequence, side, err);
+  return OPIPE_OK;
+}
+
+opipe_status emutrans_may_send(opipe_stream *s, const cell *c, uint64_t sequence,
+                               opipe_error *err) {
+  channel *ch = s->wire->channel;
+  if (!matches_in_order(s))
+    return OPIPE_OK;
+  if (c->number[0] != c->number[1])
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "message %llu of stages %u -> %u is operation %llu of rank %u, but operation "
+                      "%llu of rank %u: ranks %u and %u do not agree on the order",
+                      (unsigned long long)sequence, s->wire->params.src_stage,
+                      s->wire->params.dst_stage, (unsigned long long)c->number[0],
+                      s->wire->params.src_rank, (unsigned long long)c->number[1],
+                      s->wire->params.dst_rank, s->wire->params.src_rank, s->wire->params.dst_rank);
+  if (c->number[0] != ch->n_done)
+    return OPIPE_PENDING;
+  ++ch->n_done;
+  return OPIPE_OK;
+}
+
+void emutrans_close_group(opipe_endpoint *e) {
+  if (e->world->options.rule == OPIPE_RULE_GROUPED)
+    e->group_closed = e->n_ops > 0;
+}
+
+void emutrans_forget(opipe_stream *s) {
+  opipe_endpoint *e = s->endpoint;
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < e->n_ops; ++i) {
+    if (e->ops[i].stream != s)
+      e->ops[kept++] = e->ops[i];
+  }
+  e->n_ops = kept;
+}
+
+/* ---- channels ---- */
+
+opipe_status emutrans_channel_take(opipe_world *world, wire *w, opipe_error *err) {
+  const uint32_t rule = world->options.rule;
+  uint32_t from = w->params.src_rank, to = w->params.dst_rank;
+  if ((rule != OPIPE_RULE_EDGE && rule != OPIPE_RULE_PAIR) || from == to)
+    return OPIPE_OK;
+  if (rule == OPIPE_RULE_PAIR && from > to) {
+    from = w->params.dst_rank;
+    to = w->params.src_rank;
+  }
+  channel *ch = world->channels;
+  while (ch != NULL && (ch->from != from || ch->to != to))
+    ch = ch->next;
+  if (ch == NULL) {
+    ch = emutrans_alloc(world->host, sizeof *ch);
+    if (ch == NULL)
+      return opipe_fail(err, OPIPE_E_NOMEM, "a channel: the host has no %zu bytes left",
+                        sizeof *ch);
+    ch->from = from;
+    ch->to = to;
+    ch->next = world->channels;
+    world->channels = ch;
+  }
+  ++ch->n_wires;
+  w->channel = ch;
+  return OPIPE_OK;
+}
+
+void emutrans_channel_leave(opipe_world *world, wire *w) {
+  channel *ch = w->channel;
+  if (ch == NULL || --ch->n_wires > 0)
+    return;
+  channel **at = &world->channels;
+  while (*at != ch)
+    at = &(*at)->next;
+  *at = ch->next;
+  emutrans_free(world->host, ch, sizeof *ch);
+}
