@@ -19,8 +19,8 @@ const char *opi_training_reason(uint32_t why) {
     case OPI_NOT_LITERAL:
       return "not trained: one element, a literal";
     case OPI_NOT_BUFFER:
-      return "not trained: a buffer (reaches the loss only through Sin or Cos, or is a running "
-             "statistic)";
+      return "not trained: a buffer (reaches the loss only through Sin, Cos or the tables of "
+             "RotaryEmbedding, or is a running statistic)";
     default:
       return "not trained";
   }

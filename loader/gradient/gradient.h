@@ -87,7 +87,8 @@ enum {
   OPI_NOT_FLOAT = 1,
   OPI_NOT_REACHED = 2, /* no differentiable path to the loss */
   OPI_NOT_LITERAL = 3, /* one element, or a rank-0 literal */
-  OPI_NOT_BUFFER = 4,  /* reaches the loss only through Sin or Cos, or is a running statistic */
+  OPI_NOT_BUFFER = 4,  /* reaches the loss only through Sin, Cos or as a table of RotaryEmbedding,
+                          or is a running statistic */
   OPI_FROZEN_BY_GLOB = 5,
   OPI_TRAINED_BY_GLOB = 6
 };

@@ -3,8 +3,9 @@
  *
  * By default: floats on a differentiable path to the loss that are no literal (one element, unless
  * it is the scale or the bias of a norm, a product or a convolution) and no buffer (tables that
- * reach the loss only through Sin or Cos, running statistics). Globs come after, the last match
- * wins; one-element initializers and running statistics are taken by their full name only.
+ * reach the loss only through Sin, Cos or as those of a RotaryEmbedding, running statistics). Globs
+ * come after, the last match wins; one-element initializers and running statistics are taken by
+ * their full name only.
  */
 #include <string.h>
 
@@ -33,9 +34,10 @@ static void mark_reach(opi_grad_state *s) {
     }
     if (wave)
       reach &= (uint8_t)~OPI_V_DIRECT;
+    const bool turns = strcmp(node->op, "RotaryEmbedding") == 0; /* by tables of Cos and Sin */
     for (uint32_t i = 0; i < node->n_in && reach != 0; ++i) {
       if (is_float(graph, node->in[i]) && !opi_grad_stops(op, i))
-        s->flags[node->in[i]] |= reach;
+        s->flags[node->in[i]] |= turns && i > 0 ? reach & (uint8_t)~OPI_V_DIRECT : reach;
     }
   }
 }

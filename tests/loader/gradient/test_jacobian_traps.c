@@ -284,6 +284,48 @@ static void test_dropout_has_one_mask(void) {
   test_close(&t);
 }
 
+/* cos and sin of a RotaryEmbedding are no parameters, unless named. */
+static void test_rotary_tables_are_buffers(void) {
+  static const double x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, table[4] = {0.5, 0.6, 0.7, 0.8};
+  const int64_t shape[4] = {1, 1, 2, 4}, half[3] = {1, 2, 2};
+  const opi_train_glob named_one = {"cos", true};
+  const opi_loss how = {.kind = OPI_LOSS_OUTPUT, .output = "loss"};
+  opi_gradient_options options = {.loss = &how,
+                                  .compute = OPIPE_FLOAT,
+                                  .evaluator = test_backend_evaluator(),
+                                  .allocator = opi_allocator_system()};
+  opi_bind_options bind = test_options();
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  test_graph t;
+  uint32_t in[3], y;
+  test_open(&t);
+  in[0] = doubles(&t, "x", shape, 4, x);
+  in[1] = doubles(&t, "cos", half, 3, table);
+  in[2] = doubles(&t, "sin", half, 3, table);
+  test_node(&t, "RotaryEmbedding", 23, in, 3, NULL, 0, &y, 1);
+  sum_is_loss(&t, y);
+  bind.flags |= OPI_BIND_KEEP_PARAMETERS;
+  OPI_ASSERT_OK_FATAL(opi_bind(&t.model, &bind, &bound, &err), &err);
+  for (int named = 0; named < 2; ++named) {
+    opi_training *training = NULL;
+    options.globs = named != 0 ? &named_one : NULL;
+    options.n_globs = named != 0 ? 1 : 0;
+    OPI_ASSERT_OK_FATAL(opi_gradient_build(bound, &options, &training, &err), &err);
+    OPI_ASSERT_INT(training->n_params, 3);
+    for (uint32_t p = 0; p < training->n_params; ++p) {
+      const bool is_x = strcmp(training->params[p].name, "x") == 0;
+      const bool is_cos = strcmp(training->params[p].name, "cos") == 0;
+      OPI_ASSERT_INT(training->params[p].why, is_x                   ? OPI_TRAINED
+                                              : is_cos && named != 0 ? OPI_TRAINED_BY_GLOB
+                                                                     : OPI_NOT_BUFFER);
+    }
+    opi_training_free(training);
+  }
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
 /* float -> int -> float stops; the direct path stays. */
 static void test_integer_cast_stops(void) {
   static const double x[2] = {1.6, -2.7};
@@ -309,6 +351,6 @@ static void test_integer_cast_stops(void) {
 
 OPI_TEST_MAIN("traps of gradients", OPI_TEST(test_wrong_gradients_are_found),
               OPI_TEST(test_ties_share_equally), OPI_TEST(test_corners), OPI_TEST(test_bounds),
-              OPI_TEST(test_dropout_has_one_mask), OPI_TEST(test_several_uses),
-              OPI_TEST(test_masked_rows_give_no_nan), OPI_TEST(test_one_constant_in_several_roles),
-              OPI_TEST(test_integer_cast_stops))
+              OPI_TEST(test_rotary_tables_are_buffers), OPI_TEST(test_dropout_has_one_mask),
+              OPI_TEST(test_several_uses), OPI_TEST(test_masked_rows_give_no_nan),
+              OPI_TEST(test_one_constant_in_several_roles), OPI_TEST(test_integer_cast_stops))
