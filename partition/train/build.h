@@ -9,11 +9,13 @@ typedef struct opi_train_build {
   const opi_training *training;
   const opi_graph *graph;
   const opi_train_cut *master; /* NULL: the own parameter table */
+  const opi_train_cut *alike;  /* NULL: cells are compared with nobody's */
   opi_train_cut *cut;
   opi_arena scratch;
   uint32_t *param_of_value;    /* [n_values] slot in the parameter table, OPIPE_NONE */
   uint32_t *scalar_of_value;   /* [n_values] OPI_SCALAR_*, OPIPE_NONE */
   uint32_t *gradient_of_value; /* [n_values] slot of the parameter that it is the gradient of */
+  uint32_t *state_of_value;    /* [n_values] 8 * state's index + OPI_STATE_*, 0: none */
   uint8_t *readers;            /* [n_values * n_stages] phases that read it, as bits */
   uint32_t *cell_of;           /* [n_values * n_stages] */
   uint32_t *local;             /* [n_values] index in the program under construction */

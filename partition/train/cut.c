@@ -151,6 +151,7 @@ static opipe_status add_cell(opi_train_build *b, opi_cell cell) {
                       sizeof *c->cells))
     return opi_fail_nomem(b->err, sizeof cell, "a tensor between programs");
   cell.n_bytes = b->graph->values[cell.value].n_bytes;
+  cell.name = b->graph->values[cell.value].name;
   b->cell_of[(size_t)cell.value * c->n_stages + cell.stage] = c->n_cells;
   c->cells[c->n_cells++] = cell;
   return OPIPE_OK;
@@ -166,10 +167,17 @@ static opipe_status cell_at(opi_train_build *b, uint32_t v, uint32_t s) {
                    .readers = readers[s],
                    .port = OPIPE_NONE,
                    .route = OPIPE_NONE,
-                   .output = OPIPE_NONE};
+                   .output = OPIPE_NONE,
+                   .state = b->state_of_value[v] % 8,
+                   .state_index = b->state_of_value[v] / 8};
   if (node == OPIPE_NONE) {
     if (readers[s] == 0)
       return OPIPE_OK;
+    if (cell.state != 0) { /* of another slice, at home in the same stage */
+      cell.source = OPI_CELL_RECEIVED;
+      cell.phase = cell.state == OPI_STATE_PAST ? OPI_PHASE_F : OPI_PHASE_I;
+      return add_cell(b, cell);
+    }
     cell.source = OPI_CELL_REQUEST;
     cell.port = find_port(g->inputs, g->n_inputs, v);
     if (cell.port == OPIPE_NONE)
@@ -185,7 +193,8 @@ static opipe_status cell_at(opi_train_build *b, uint32_t v, uint32_t s) {
   }
   cell.source = OPI_CELL_MADE;
   cell.output = find_port(g->outputs, g->n_outputs, v);
-  bool wanted = cell.output != OPIPE_NONE || leaves_program(b, s, cell.phase, cell.readers);
+  bool wanted = cell.state != 0 || cell.output != OPIPE_NONE ||
+                leaves_program(b, s, cell.phase, cell.readers);
   for (uint32_t t = 0; t < n_stages && !wanted; ++t)
     wanted = t != s && readers[t] != 0;
   cell.readers &= ~(1u << cell.phase);
@@ -247,14 +256,12 @@ static opipe_status add_route(opi_train_build *b, uint32_t dst_cell) {
 }
 
 static opipe_status same_cells(const opi_train_build *b) {
-  const opi_train_cut *c = b->cut, *m = b->master;
-  const opi_value *values = b->graph->values;
+  const opi_train_cut *c = b->cut, *m = b->alike;
   if (m == NULL)
     return OPIPE_OK;
   for (uint32_t i = 0; i < c->n_cells || i < m->n_cells; ++i) {
-    const char *own = i < c->n_cells ? values[c->cells[i].value].name : "(none)";
-    const char *other =
-        i < m->n_cells ? m->training->graph->values[m->cells[i].value].name : "(none)";
+    const char *own = i < c->n_cells ? c->cells[i].name : "(none)";
+    const char *other = i < m->n_cells ? m->cells[i].name : "(none)";
     const bool same = i < c->n_cells && i < m->n_cells && strcmp(own, other) == 0 &&
                       c->cells[i].stage == m->cells[i].stage &&
                       c->cells[i].source == m->cells[i].source &&
@@ -267,6 +274,18 @@ static opipe_status same_cells(const opi_train_build *b) {
     }
   }
   return OPIPE_OK;
+}
+
+static void note_states(opi_train_build *b) {
+  for (uint32_t i = 0; i < b->training->n_states; ++i) {
+    const opi_slice_state *state = &b->training->states[i];
+    const uint32_t values[] = {state->past, state->present, state->present_gradient,
+                               state->past_gradient};
+    for (uint32_t k = 0; k < OPI_COUNT(values); ++k) {
+      if (values[k] != OPIPE_NONE)
+        b->state_of_value[values[k]] = 8 * i + OPI_STATE_PAST + k;
+    }
+  }
 }
 
 static opipe_status build_all(opi_train_build *b) {
@@ -283,12 +302,16 @@ static opipe_status build_all(opi_train_build *b) {
   memset(b->param_of_value, 0xff, n * sizeof(uint32_t));
   memset(b->scalar_of_value, 0xff, n * sizeof(uint32_t));
   memset(b->gradient_of_value, 0xff, n * sizeof(uint32_t));
+  b->state_of_value = OPI_ARENA_ARRAY(&b->scratch, uint32_t, n);
+  if (b->state_of_value == NULL)
+    return opi_fail_nomem(b->err, n * sizeof(uint32_t), "a training cut");
+  note_states(b);
   OPI_TRY(find_params(b));
   OPI_TRY(gather_readers(b));
   OPI_TRY(find_cells(b));
   OPI_TRY(same_cells(b));
   for (uint32_t i = 0; i < c->n_cells; ++i) {
-    if (c->cells[i].source == OPI_CELL_RECEIVED)
+    if (c->cells[i].source == OPI_CELL_RECEIVED && c->cells[i].state == 0)
       OPI_TRY(add_route(b, i));
   }
   for (uint32_t s = 0; s < c->n_stages; ++s)
@@ -298,8 +321,8 @@ static opipe_status build_all(opi_train_build *b) {
 
 opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *used,
                                  uint32_t n_stages, const opi_train_cut *master,
-                                 const opipe_allocator *allocator, opi_train_cut **out_cut,
-                                 opipe_error *err) {
+                                 const opi_train_cut *alike, const opipe_allocator *allocator,
+                                 opi_train_cut **out_cut, opipe_error *err) {
   opi_train_cut *cut = opi_alloc_zero(allocator, 1, sizeof *cut);
   if (cut == NULL)
     return opi_fail_nomem(err, sizeof *cut, "a training cut");
@@ -307,8 +330,12 @@ opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *u
   cut->training = training;
   cut->n_stages = n_stages;
   cut->used = opi_arena_copy(&cut->arena, used, n_stages * sizeof *used);
-  opi_train_build b = {
-      .training = training, .graph = training->graph, .master = master, .cut = cut, .err = err};
+  opi_train_build b = {.training = training,
+                       .graph = training->graph,
+                       .master = master,
+                       .alike = alike,
+                       .cut = cut,
+                       .err = err};
   opi_arena_init(&b.scratch, allocator, 0);
   const opipe_status status = build_all(&b);
   opi_arena_release(&b.scratch);

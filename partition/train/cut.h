@@ -31,15 +31,26 @@ enum {
 
 enum { OPI_CELL_REQUEST = 0, OPI_CELL_RECEIVED = 1, OPI_CELL_MADE = 2 };
 
+/* Token slices: what a cell has to do with the slice's states (loader/gradient). */
+enum {
+  OPI_STATE_PAST = 1,             /* from the slice before */
+  OPI_STATE_PRESENT = 2,          /* for the slice behind */
+  OPI_STATE_PRESENT_GRADIENT = 3, /* from the slice behind */
+  OPI_STATE_PAST_GRADIENT = 4     /* for the slice before */
+};
+
 typedef struct opi_cell {
+  const char *name; /* of the value */
   uint32_t stage;
-  uint32_t value;   /* in the training graph */
-  uint32_t source;  /* OPI_CELL_* */
-  uint32_t phase;   /* that makes it: MADE, and RECEIVED (in the other stage); REQUEST: F */
-  uint32_t readers; /* bit (1 << phase) of the own stage's phases that read it */
-  uint32_t port;    /* REQUEST: index in the training graph's inputs */
-  uint32_t route;   /* RECEIVED */
-  uint32_t output;  /* index in the training graph's outputs, OPIPE_NONE: none */
+  uint32_t value;       /* in the training graph */
+  uint32_t source;      /* OPI_CELL_* */
+  uint32_t phase;       /* that makes it: MADE, and RECEIVED (in the other stage); REQUEST: F */
+  uint32_t readers;     /* bit (1 << phase) of the own stage's phases that read it */
+  uint32_t port;        /* REQUEST: index in the training graph's inputs */
+  uint32_t route;       /* RECEIVED */
+  uint32_t output;      /* index in the training graph's outputs, OPIPE_NONE: none */
+  uint32_t state;       /* OPI_STATE_*, 0: none */
+  uint32_t state_index; /* of the training's states */
   uint64_t n_bytes;
 } opi_cell;
 
@@ -76,11 +87,16 @@ typedef struct opi_train_cut {
 
 /* used [n_stages]: the programs that the schedule's records ask for. master: a cut of the same
  * model for another number of rows, whose parameter table this one shall use (a known value that
- * only this one has becomes a constant), and whose cells must be the same but for their sizes;
- * NULL: its own. Errors: INVALID names the tensor that would have to travel backwards and both
- * stages; UNSUPPORTED the tensor in which two row classes differ. */
+ * only this one has becomes a constant); NULL: its own. alike: a cut whose cells must be the same
+ * but for their sizes, NULL: none. Errors: INVALID names the tensor that would have to travel
+ * backwards and both stages; UNSUPPORTED the tensor in which two row classes differ. */
 opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *used,
                                  uint32_t n_stages, const opi_train_cut *master,
+                                 const opi_train_cut *alike, const opipe_allocator *allocator,
+                                 opi_train_cut **out_cut, opipe_error *err);
+/* The cuts of all token slices as one: slice k of stage s becomes stage s * n + k, and what a slice
+ * hands to the next or gets back becomes a route between the two. parts [n] must outlive it. */
+opipe_status opi_train_cut_merge(opi_train_cut *const *parts, uint32_t n,
                                  const opipe_allocator *allocator, opi_train_cut **out_cut,
                                  opipe_error *err);
 void opi_train_cut_free(opi_train_cut *cut); /* accepts NULL */

@@ -31,7 +31,7 @@ static opipe_status sum_stashes(finish *f) {
     return opi_fail_nomem(f->err, plan->n_stages * sizeof(uint64_t), "a plan");
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     if (opi_cell_is_stash(&cut->cells[c]))
-      plan->stage_stash_bytes[cut->cells[c].stage] += cut->cells[c].n_bytes;
+      plan->stage_stash_bytes[cut->cells[c].stage / f->model->n_slices] += cut->cells[c].n_bytes;
   }
   return OPIPE_OK;
 }
@@ -67,14 +67,15 @@ static opipe_status name_crossings(finish *f) {
     return opi_fail_nomem(f->err, c->n_routes * sizeof *plan->crossings, "a plan");
   for (uint32_t r = 0; r < c->n_routes; ++r) {
     const opi_train_route *route = &c->routes[r];
-    if (route->phase != OPI_PHASE_F)
-      continue;
+    const uint32_t n = f->model->n_slices;
+    if (route->phase != OPI_PHASE_F || route->src_stage % n != 0 || route->dst_stage % n != 0)
+      continue; /* of slices the first speaks for all */
     opi_crossing *crossing = &plan->crossings[plan->n_crossings++];
-    *crossing = (opi_crossing){
-        .name = opi_arena_strdup(&plan->arena, c->training->graph->values[route->value].name),
-        .src_stage = route->src_stage,
-        .dst_stage = route->dst_stage,
-        .n_bytes = route->n_bytes};
+    *crossing =
+        (opi_crossing){.name = opi_arena_strdup(&plan->arena, c->cells[route->src_cell].name),
+                       .src_stage = route->src_stage / n,
+                       .dst_stage = route->dst_stage / n,
+                       .n_bytes = route->n_bytes};
     if (crossing->name == NULL)
       return opi_fail_nomem(f->err, 0, "a plan");
   }
@@ -105,9 +106,10 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   opi_plan *plan = f->plan;
   opi_train_lists_free(f->lists);
   f->lists = NULL;
-  OPI_TRY(opi_train_lists_build(plan, (const opi_train_cut *const *)f->model->cuts,
-                                f->model->n_classes, alignment, false, plan->allocator, &f->lists,
-                                f->err));
+  OPI_TRY(opi_train_view(plan, f->model, f->err)); /* the schedule has spoken */
+  OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_train_cut *const *)f->model->cuts,
+                                f->model->n_classes, alignment, f->model->n_slices, false,
+                                plan->allocator, &f->lists, f->err));
   plan->request_ns = plan->interval_ns = f->lists->step_ns;
   return opi_train_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
 }

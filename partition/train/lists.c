@@ -25,6 +25,7 @@ typedef struct listing {
   uint32_t *drain_key;                      /* action before which it has left; the rank's tail */
   bucket sends, recvs, posts, drains;
   uint32_t room_messages, room_streams, room_steps;
+  uint32_t n_slices;
   bool reference;
   opipe_error *err;
 } listing;
@@ -336,8 +337,9 @@ static opipe_status list_tail(listing *l, uint32_t rank, bool reduced) {
   const opi_plan *plan = l->plan;
   if (!l->reference && !l->times.periodic)
     OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, plan->n_actions + rank));
+  const uint32_t n_slices = l->n_slices;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && !reduced; ++i) {
-    if (plan->instance_rank[i] == rank)
+    if (plan->instance_rank[i] == rank && i / plan->n_replicas % n_slices == 0)
       OPI_TRY(add_reduce(l, i / plan->n_replicas, i % plan->n_replicas));
   }
   return add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
@@ -345,7 +347,7 @@ static opipe_status list_tail(listing *l, uint32_t rank, bool reduced) {
 
 static opipe_status list_rank(listing *l, uint32_t rank) {
   const opi_plan *plan = l->plan;
-  const bool eager = plan->sync != OPIPE_SYNC_END;
+  const bool eager = plan->sync != OPIPE_SYNC_END && l->n_slices == 1;
   OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
     OPI_TRY(list_action(l, a));
@@ -375,9 +377,9 @@ static opipe_status list_reference(listing *l) {
           l, l->times.phase_action[((size_t)s * plan->n_microbatches + m) * OPI_PHASES]));
     }
   }
-  for (uint32_t s = plan->n_stages; s-- > 0;) {
+  for (uint32_t s = plan->n_stages / l->n_slices; s-- > 0;) {
     for (uint32_t a = 0; a < plan->n_actions; ++a) {
-      if (plan->actions[a].stage == s && plan->actions[a].pass != OPIPE_PASS_FORWARD)
+      if (plan->actions[a].stage / l->n_slices == s && plan->actions[a].pass != OPIPE_PASS_FORWARD)
         OPI_TRY(list_action(l, a));
     }
   }
@@ -457,14 +459,19 @@ static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint
 }
 
 opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
-                                   uint32_t n_classes, const uint32_t *alignment, bool reference,
-                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
-                                   opipe_error *err) {
+                                   uint32_t n_classes, const uint32_t *alignment, uint32_t n_slices,
+                                   bool reference, const opipe_allocator *allocator,
+                                   opi_train_lists **out_lists, opipe_error *err) {
   opi_train_lists *lists = opi_alloc_zero(allocator, 1, sizeof *lists);
   if (lists == NULL)
     return opi_fail_nomem(err, sizeof *lists, "lists");
   opi_arena_init(&lists->arena, allocator, 0);
-  listing l = {.plan = plan, .cut = cuts[0], .lists = lists, .reference = reference, .err = err};
+  listing l = {.plan = plan,
+               .cut = cuts[0],
+               .lists = lists,
+               .n_slices = n_slices,
+               .reference = reference,
+               .err = err};
   opi_arena_init(&l.scratch, allocator, 0);
   const opipe_status status = build_all(&l, cuts, n_classes, alignment);
   opi_arena_release(&l.scratch);

@@ -48,16 +48,16 @@ typedef struct opi_train_lists {
   double step_ns; /* modelled time of a mini-batch without the update */
 } opi_train_lists;
 
-/* cuts [n_classes]: of the larger, then of the smaller row class. alignment [n_ranks]. Times are
- * the plan's stage_ns, input_ns, weight_ns. reference: no two occurrences share memory, and the
- * steps are one list (of rank 0) that runs stage after stage: all forwards in order, then the
- * backwards of each stage, from the last, in the order of its own records. Errors: INVALID names
- * rank, action and what is wrong with it: missing, twice, away from home, or what it waits for for
- * ever. */
+/* cuts [n_classes]: of the larger, then of the smaller row class. alignment [n_ranks]. n_slices:
+ * the plan is a view (model.h) with that many stages for each. Times are the plan's stage_ns,
+ * input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one list (of
+ * rank 0) that runs stage after stage: all forwards in order, then the backwards of each stage,
+ * from the last, in the order of its own records. Errors: INVALID names rank, action and what is
+ * wrong with it: missing, twice, away from home, or what it waits for for ever. */
 opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
-                                   uint32_t n_classes, const uint32_t *alignment, bool reference,
-                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
-                                   opipe_error *err);
+                                   uint32_t n_classes, const uint32_t *alignment, uint32_t n_slices,
+                                   bool reference, const opipe_allocator *allocator,
+                                   opi_train_lists **out_lists, opipe_error *err);
 void opi_train_lists_free(opi_train_lists *lists); /* accepts NULL */
 
 /* ---- between order.c and lists.c ---- */

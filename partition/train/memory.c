@@ -30,7 +30,7 @@ static uint32_t moments(const opi_optimizer *optimizer) {
 }
 
 static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
-  const opi_plan *plan = p->plan;
+  const opi_plan *plan = &p->model->view;
   const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
   const opi_train_program *cut = opi_train_program_of(p->model->cuts[class], stage, program);
   const opipe_backend *t = p->devices[rank].backend->table;
@@ -41,7 +41,11 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
       .flags = p->compile_flags | OPIPE_COMPILE_OWNED,
       .graph = &cut->graph};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  opipe_program **to = &p->programs[instance * p->per_instance + class * OPI_PROGRAMS + program];
+  const uint32_t slice = stage % p->model->n_slices;
+  const uint32_t whole =
+      stage / p->model->n_slices * plan->n_replicas + instance % plan->n_replicas;
+  opipe_program **to = &p->programs[whole * p->per_instance +
+                                    (slice * p->model->n_classes + class) * OPI_PROGRAMS + program];
   OPI_TRY(t->compile(p->devices[rank].device, &params, to, p->err));
   OPI_TRY(t->program_info(*to, &info, p->err));
   const uint64_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
@@ -54,14 +58,15 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
 }
 
 static opipe_status compile_all(predict *p) {
-  const uint32_t n = p->plan->n_stages * p->plan->n_replicas;
+  const opi_plan *view = &p->model->view;
+  const uint32_t n = view->n_stages * view->n_replicas;
   for (uint32_t i = 0; i < n; ++i) {
     for (uint32_t c = 0; c < p->model->n_classes; ++c) {
       for (uint32_t k = 0; k < OPI_PROGRAMS; ++k) {
         const opipe_status status = compile_one(p, i, c, k);
         if (status < 0)
-          return opi_error_prefix(p->err, "rank %u, stage %u: ", p->plan->instance_rank[i],
-                                  i / p->plan->n_replicas);
+          return opi_error_prefix(p->err, "rank %u, stage %u: ", view->instance_rank[i],
+                                  i / view->n_replicas / p->model->n_slices);
       }
     }
   }
@@ -117,7 +122,7 @@ static opipe_status list_params(predict *p) {
 static opipe_status predict_all(predict *p, const opi_train_lists *lists) {
   const opi_plan *plan = p->plan;
   const uint32_t n = plan->n_stages * plan->n_replicas;
-  p->per_instance = OPI_PROGRAMS * p->model->n_classes;
+  p->per_instance = OPI_PROGRAMS * p->model->n_classes * p->model->n_slices;
   p->programs = OPI_ARENA_ARRAY(&p->scratch, opipe_program *, (size_t)n * p->per_instance);
   p->params = OPI_ARENA_ARRAY(&p->scratch, uint32_t *, plan->n_stages);
   p->n_params = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_stages);

@@ -20,11 +20,16 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   if (in == NULL || all == NULL)
     return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    bool known = false;
     in[i] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
     for (uint32_t k = 0; k < file->n_inputs; ++k) {
-      if (strcmp(file->values[file->inputs[k]].name, g->values[g->inputs[i]].name) == 0)
-        in[i].axis = opi_batch_axis(model, plan->batch_dim, k);
+      if (strcmp(file->values[file->inputs[k]].name, g->values[g->inputs[i]].name) != 0)
+        continue;
+      known = true;
+      in[i].axis = opi_batch_axis(model, plan->batch_dim, k);
     }
+    if (!known) /* keys and values of earlier tokens: [batch, heads, tokens, size] */
+      in[i].axis = 0;
   }
   const opipe_status status = opi_carry_axis(g, in, all, plan->n_microbatches > 1 ? err : NULL);
   if (status == OPIPE_OK)
@@ -34,20 +39,24 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
 
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
-                                const opi_bind_options *base, opi_training **out_training,
-                                opipe_error *err) {
+                                const opi_token_slice *slice, const opi_bind_options *base,
+                                opi_training **out_training, opipe_error *err) {
   const opi_train_spec *spec = plan->train;
   opi_arena scratch;
   opi_carry *carry = NULL;
   opi_arena_init(&scratch, plan->allocator, 0);
   opipe_status status = carry_of(plan, model, bound, &scratch, &carry, err);
-  const bool plain = spec->loss.kind == OPI_LOSS_OUTPUT && spec->loss.output == NULL;
+  opi_loss loss = spec->loss;
+  if (slice != NULL) /* the states are outputs too */
+    loss.output = bound->graph->values[slice->output].name;
+  const bool plain = loss.kind == OPI_LOSS_OUTPUT && loss.output == NULL;
   const opi_gradient_options options = {
-      .loss = plain ? NULL : &spec->loss,
+      .loss = plain ? NULL : &loss,
       .globs = spec->globs,
       .n_globs = spec->n_globs,
       .stage_of_node = stage_of_node,
       .carry = carry,
+      .slice = slice,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
       .evaluator = base->evaluator,
@@ -59,25 +68,53 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
   return status;
 }
 
-static opipe_status build_class(const opi_plan *plan, const opi_model *file,
-                                const opi_bind_options *base, uint32_t c, int64_t rows,
+static opipe_status build_slice(const opi_plan *plan, const opi_model *file,
+                                const opi_bind_options *base, uint32_t c, uint32_t k,
                                 const uint32_t *used, opi_train_model *model, opipe_error *err) {
-  OPI_TRY(opi_plan_bind(plan, file, base, rows, &model->bounds[c], err));
-  const opi_graph *g = model->bounds[c]->graph;
+  opi_train_slice *slice = &model->slices[c][k];
+  const opi_bound *bound = slice->tokens == NULL ? model->bounds[c] : slice->tokens->bound;
+  const opi_graph *g = bound->graph;
   uint32_t *stages = opi_alloc_zero(plan->allocator, (size_t)g->n_nodes + 1, sizeof *stages);
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   opipe_status status = opi_plan_assign(plan, g, plan->allocator, stages, err);
   if (status == OPIPE_OK)
     status =
-        opi_train_gradient(plan, file, model->bounds[c], stages, base, &model->trainings[c], err);
+        opi_train_gradient(plan, file, bound, stages, slice->tokens, base, &slice->training, err);
   if (status == OPIPE_OK)
-    status =
-        opi_train_cut_build(model->trainings[c], used, plan->n_stages,
-                            c == 0 ? NULL : model->cuts[0], plan->allocator, &model->cuts[c], err);
+    status = opi_train_cut_build(
+        slice->training, used, plan->n_stages, c + k == 0 ? NULL : model->slices[0][0].cut,
+        c == 0 ? NULL : model->slices[0][k].cut, plan->allocator, &slice->cut, err);
   opi_free(plan->allocator, stages, ((size_t)g->n_nodes + 1) * sizeof *stages);
-  model->n_classes = c + 1;
+  if (status < 0 && slice->tokens != NULL)
+    (void)opi_error_prefix(err, "tokens %lld to %lld: ", (long long)slice->first,
+                           (long long)(slice->first + slice->length - 1));
   return status;
+}
+
+static opipe_status build_class(const opi_plan *plan, const opi_model *file,
+                                const opi_bind_options *base, uint32_t c, int64_t rows,
+                                const uint32_t *used, opi_train_model *model, opipe_error *err) {
+  model->n_classes = c + 1;
+  model->slices[c] = OPI_ARENA_ARRAY(&model->arena, opi_train_slice, model->n_slices);
+  if (model->slices[c] == NULL)
+    return opi_fail_nomem(err, model->n_slices * sizeof(opi_train_slice), "token slices");
+  OPI_TRY(opi_plan_bind(plan, file, base, rows, &model->bounds[c], err));
+  if (model->n_slices > 1)
+    OPI_TRY(opi_train_slices(plan, file, base, c, rows, model, err));
+  for (uint32_t k = 0; k < model->n_slices; ++k)
+    OPI_TRY(build_slice(plan, file, base, c, k, used, model, err));
+  model->trainings[c] = model->slices[c][0].training;
+  model->cuts[c] = model->slices[c][0].cut;
+  if (model->n_slices == 1)
+    return OPIPE_OK;
+  opi_train_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_train_cut *, model->n_slices);
+  if (parts == NULL)
+    return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
+  for (uint32_t k = 0; k < model->n_slices; ++k)
+    parts[k] = model->slices[c][k].cut;
+  model->cuts[c] = NULL;
+  return opi_train_cut_merge(parts, model->n_slices, plan->allocator, &model->cuts[c], err);
 }
 
 static opipe_status build_all(const opi_plan *plan, const opi_model *file,
@@ -108,6 +145,11 @@ opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
     status = opi_fail_nomem(err, sizeof *model, "a training model");
   } else {
     model->allocator = plan->allocator;
+    model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
+    opi_arena_init(&model->arena, plan->allocator, 0);
+    status = opi_train_view(plan, model, err);
+  }
+  if (status == OPIPE_OK) {
     status = build_all(plan, file, base, used, model, err);
   }
   opi_free(plan->allocator, used, plan->n_stages * sizeof *used);
@@ -127,8 +169,9 @@ opipe_status opi_train_stage_params(const opi_train_model *model, uint32_t stage
   if (reads == NULL || list == NULL)
     return opi_fail_nomem(err, n * sizeof *list, "parameters");
   for (uint32_t c = 0; c < model->n_classes; ++c) {
-    for (uint32_t p = 0; p < OPI_PROGRAMS; ++p) {
-      const opi_train_program *program = opi_train_program_of(model->cuts[c], stage, p);
+    for (uint32_t p = 0; p < OPI_PROGRAMS * model->n_slices; ++p) {
+      const opi_train_program *program = opi_train_program_of(
+          model->cuts[c], stage * model->n_slices + p / OPI_PROGRAMS, p % OPI_PROGRAMS);
       for (uint32_t i = 0; i < program->n_params; ++i)
         reads[program->params[i]] = true;
     }
@@ -146,9 +189,15 @@ void opi_train_model_free(opi_train_model *model) {
   if (model == NULL)
     return;
   for (uint32_t c = OPI_TRAIN_CLASSES; c-- > 0;) {
-    opi_train_cut_free(model->cuts[c]);
-    opi_training_free(model->trainings[c]);
+    if (model->n_slices > 1)
+      opi_train_cut_free(model->cuts[c]);
+    for (uint32_t k = model->slices[c] == NULL ? 0 : model->n_slices; k-- > 0;) {
+      opi_train_cut_free(model->slices[c][k].cut);
+      opi_training_free(model->slices[c][k].training);
+      opi_token_slice_free(model->slices[c][k].tokens);
+    }
     opi_bound_free(model->bounds[c]);
   }
+  opi_arena_release(&model->arena);
   opi_free(model->allocator, model, sizeof *model);
 }

@@ -11,12 +11,25 @@
 
 enum { OPI_TRAIN_CLASSES = 2 /* micro-batches have at most two row counts */ };
 
+/* One token slice of one row class; without slices there is one, the whole. */
+typedef struct opi_train_slice {
+  opi_token_slice *tokens; /* NULL: whole sequences */
+  opi_training *training;
+  opi_train_cut *cut;
+  int64_t first, length; /* tokens */
+} opi_train_slice;
+
 typedef struct opi_train_model {
   const opipe_allocator *allocator;
+  opi_arena arena;
   opi_bound *bounds[OPI_TRAIN_CLASSES];
-  opi_training *trainings[OPI_TRAIN_CLASSES];
-  opi_train_cut *cuts[OPI_TRAIN_CLASSES];
-  uint32_t n_classes;
+  opi_train_slice *slices[OPI_TRAIN_CLASSES]; /* [n_slices] */
+  opi_training *trainings[OPI_TRAIN_CLASSES]; /* the first slice's */
+  opi_train_cut *cuts[OPI_TRAIN_CLASSES];     /* of all slices together */
+  uint32_t n_classes, n_slices;
+  int64_t n_tokens; /* of a sequence; 0 without slices */
+  /* The plan as the lists see it: slice k of stage s is stage s * n_slices + k. */
+  opi_plan view;
 } opi_train_model;
 
 /* The plan's stage_of_node and actions must be there (actions NULL: every stage uses F and B). base
@@ -31,11 +44,12 @@ void opi_train_model_free(opi_train_model *model); /* accepts NULL */
 opipe_status opi_train_stage_params(const opi_train_model *model, uint32_t stage, opi_arena *arena,
                                     uint32_t **out_params, uint32_t *out_n, opipe_error *err);
 
-/* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage. */
+/* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
+ * NULL: whole sequences. */
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
-                                const opi_bind_options *base, opi_training **out_training,
-                                opipe_error *err);
+                                const opi_token_slice *slice, const opi_bind_options *base,
+                                opi_training **out_training, opipe_error *err);
 
 /* Backward time of every node of a bound graph by the device's rates, input and weight part; of a
  * measured profile in proportion to the forward. out [n_nodes]. */
@@ -44,6 +58,13 @@ opipe_status opi_train_costs(const opi_training *training, const opi_bound *boun
                              uint32_t threads, double *out_input_ns, double *out_weight_ns,
                              opipe_error *err);
 
+/* slices.c: cuts the sequences of class `c`, whose whole graph is bound, as the plan's layout says.
+ */
+opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
+                              const opi_bind_options *base, uint32_t c, int64_t rows,
+                              opi_train_model *model, opipe_error *err);
+/* slices.c: fills model->view. */
+opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err);
 /* Copies a spec into the plan. */
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err);
 

@@ -240,8 +240,7 @@ static opipe_status stuck(const replay *r) {
         plan->schedule, rank, r->next[rank] - plan->rank_first[rank], a->stage,
         pass_letter(opi_action_program(a)), a->microbatch,
         cell == OPIPE_NONE ? "an earlier pass of its own stage" : "tensor '",
-        cell == OPIPE_NONE ? "" : r->cut->training->graph->values[r->cut->cells[cell].value].name,
-        cell == OPIPE_NONE ? "" : "'");
+        cell == OPIPE_NONE ? "" : r->cut->cells[cell].name, cell == OPIPE_NONE ? "" : "'");
   }
   return OPIPE_OK;
 }

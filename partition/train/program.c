@@ -166,7 +166,7 @@ static opipe_status convert_node(making *m, const opi_node *node, opipe_node *ou
 
 /* Does another program of the stage, another stage or the caller want what this one makes? */
 static bool leaves(const making *m, const opi_cell *cell) {
-  return (cell->readers & ~m->phases) != 0 || cell->output != OPIPE_NONE;
+  return (cell->readers & ~m->phases) != 0 || cell->output != OPIPE_NONE || cell->state != 0;
 }
 
 static bool is_routed(const making *m, uint32_t cell) {

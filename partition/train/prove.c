@@ -77,8 +77,8 @@ static opipe_status stuck(const proving *p) {
                     "schedule '%s' stands still: rank %u at step %u, tensor '%s' of micro-batch %u "
                     "from rank %u (stage %u) to rank %u (stage %u) was %s",
                     p->plan->schedule, rank, p->step[rank] - p->lists->rank_first[rank],
-                    p->cut->training->graph->values[route->value].name, m->microbatch,
-                    stream->src_rank, route->src_stage, stream->dst_rank, route->dst_stage,
+                    p->cut->cells[route->src_cell].name, m->microbatch, stream->src_rank,
+                    route->src_stage, stream->dst_rank, route->dst_stage,
                     p->posted[place(p, p->item[rank], step)] == 0 ? "never awaited" : "never sent");
   }
   return OPIPE_OK;

@@ -109,8 +109,8 @@ static opipe_status bend_one(opi_train_slots *s, uint32_t c, uint32_t m) {
   return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
                   "rank %u holds tensor '%s' of micro-batch %u for %llu of its %llu records: "
                   "longer than a mini-batch",
-                  o->rank, s->cut->training->graph->values[s->cut->cells[c].value].name, m,
-                  (unsigned long long)(o->t1 - o->t0), (unsigned long long)n);
+                  o->rank, s->cut->cells[c].name, m, (unsigned long long)(o->t1 - o->t0),
+                  (unsigned long long)n);
 }
 
 static opipe_status bend(opi_train_slots *s) {

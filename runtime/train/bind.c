@@ -9,7 +9,8 @@ static opipe_status bind_sets(opi_train *t, opi_train_unit *unit, uint32_t insta
                               uint32_t microbatch, opi_train_binding *binding,
                               opipe_region *regions, opipe_error *err) {
   const opi_session *s = t->session;
-  const uint32_t rank_index = s->plan->instance_rank[instance];
+  const uint32_t rank_index = t->plan->instance_rank[instance];
+  const uint32_t whole = opi_train_whole(t, instance);
   const opi_rank *rank = &s->ranks[rank_index];
   const opi_train_place *place = &t->places[rank_index];
   const uint32_t n_sets = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
@@ -21,16 +22,15 @@ static opipe_status bind_sets(opi_train *t, opi_train_unit *unit, uint32_t insta
                               .n_boundaries = unit->cut->graph.n_boundaries,
                               .program = unit->program,
                               .boundaries = regions,
-                              .gradients = opi_weights_gradients(t->weights, instance)};
+                              .gradients = opi_weights_gradients(t->weights, whole)};
   if (place->arena != NULL)
     params.arena = (opipe_region){.buffer = place->arena, .n_bytes = place->arena_bytes};
   for (uint32_t set = 0; set < n_sets; ++set) {
-    params.params = opi_weights_params(t->weights, instance, set);
+    params.params = opi_weights_params(t->weights, whole, set);
     const opipe_status status =
         rank->backend->bind(rank->device, &params, &binding->sets[set], err);
     if (status < 0)
-      return opi_error_prefix(err, "rank %u, stage %u: ", rank_index,
-                              instance / s->plan->n_replicas);
+      return opi_error_prefix(err, "rank %u, stage %u: ", rank_index, whole / s->plan->n_replicas);
   }
   return OPIPE_OK;
 }
@@ -66,7 +66,7 @@ static opipe_status find_binding(opi_train *t, uint32_t instance, uint32_t progr
 
 opipe_status opi_train_bind(opi_train *t, opipe_error *err) {
   const opi_train_lists *lists = t->lists;
-  const opi_plan *plan = t->session->plan;
+  const opi_plan *plan = t->plan;
   t->binding_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
   t->eval_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
   if (t->binding_of_step == NULL || t->eval_of_step == NULL)

@@ -13,7 +13,7 @@ typedef struct counting {
   const opi_graph *g;
   const void **data; /* [n_values] */
   opi_arena scratch;
-  uint32_t class;
+  uint32_t class, slice;
   opipe_error *err;
 } counting;
 
@@ -21,20 +21,24 @@ typedef struct counting {
 static opipe_status take_input(counting *c, uint32_t port, uint32_t microbatch) {
   const opi_train *t = c->t;
   const opi_value *value = &c->g->values[c->g->inputs[port]];
-  const opi_graph *whole = t->model->trainings[c->class]->graph;
+  const opi_train_slice *slice = &t->model->slices[c->class][c->slice];
+  const opi_train_ports *ports = &t->ports[c->class][c->slice];
+  const opi_graph *whole = slice->training->graph;
   uint32_t p = 0;
   while (p < whole->n_inputs && strcmp(whole->values[whole->inputs[p]].name, value->name) != 0)
     ++p;
   if (p == whole->n_inputs)
     return opi_fail(c->err, OPIPE_E_INTERNAL, "the count reads '%s', which is no input",
                     value->name);
-  const opi_feed *feed = &c->request->feeds[t->port_input[c->class][p]];
+  const opi_feed *feed = &c->request->feeds[ports->input[p]];
   opi_view view = {.data = feed->data,
                    .shape = value->shape,
                    .strides = feed->strides,
                    .rank = (uint32_t)value->rank,
                    .elem_bytes = opi_dtype_bits(value->dtype) / 8};
-  const int32_t axis = t->port_axis[p];
+  const int32_t axis = ports->axis[p];
+  if (p == ports->labels && t->model->n_slices > 1)
+    view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   if (axis >= 0) {
     view.data += opi_train_row(t, microbatch) * (value->shape[axis] / t->rows[c->class]) *
                  feed->strides[axis] * (int64_t)view.elem_bytes;
@@ -120,27 +124,36 @@ static opipe_status count_one(counting *c, uint32_t microbatch, double *io_count
   return OPIPE_OK;
 }
 
+static opipe_status count_slice(opi_train *t, const opi_request *request, uint32_t m, uint32_t k,
+                                double *io_count, opipe_error *err) {
+  const uint32_t class = opi_train_class(t, m);
+  const opi_training *training = t->model->slices[class][k].training;
+  if (training->count_graph == NULL) {
+    *io_count += training->count;
+    return OPIPE_OK;
+  }
+  if (t->session->env.evaluator == NULL)
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "counting labels needs an evaluator");
+  counting c = {.t = t,
+                .request = request,
+                .g = training->count_graph,
+                .class = class,
+                .slice = k,
+                .err = err};
+  opi_arena_init(&c.scratch, t->session->allocator, 0);
+  c.data = OPI_ARENA_ARRAY(&c.scratch, const void *, c.g->n_values);
+  const opipe_status status =
+      c.data == NULL ? opi_fail_nomem(err, c.g->n_values, "a count") : count_one(&c, m, io_count);
+  opi_arena_release(&c.scratch);
+  return status;
+}
+
 opipe_status opi_train_count(opi_train *t, const opi_request *request, double *out_count,
                              opipe_error *err) {
   *out_count = 0;
   for (uint32_t m = 0; m < t->session->plan->n_microbatches; ++m) {
-    const uint32_t class = opi_train_class(t, m);
-    const opi_training *training = t->model->trainings[class];
-    if (training->count_graph == NULL) {
-      *out_count += training->count;
-      continue;
-    }
-    if (t->session->env.evaluator == NULL)
-      return opi_fail(err, OPIPE_E_UNSUPPORTED, "counting labels needs an evaluator");
-    counting c = {
-        .t = t, .request = request, .g = training->count_graph, .class = class, .err = err};
-    opi_arena_init(&c.scratch, t->session->allocator, 0);
-    c.data = OPI_ARENA_ARRAY(&c.scratch, const void *, c.g->n_values);
-    const opipe_status status = c.data == NULL ? opi_fail_nomem(err, c.g->n_values, "a count")
-                                               : count_one(&c, m, out_count);
-    opi_arena_release(&c.scratch);
-    if (status < 0)
-      return status;
+    for (uint32_t k = 0; k < t->model->n_slices; ++k)
+      OPI_TRY(count_slice(t, request, m, k, out_count, err));
   }
   return OPIPE_OK;
 }

@@ -15,13 +15,15 @@ static bool is_plain_host(const opi_rank *rank) {
 /* ---- in ---- */
 
 /* The rows of a micro-batch of what feeds port `port`. */
-static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t port,
-                        uint32_t microbatch, int64_t *shape) {
-  const uint32_t class = opi_train_class(t, microbatch), input = t->port_input[class][port];
-  const opi_graph *g = t->model->trainings[class]->graph;
+static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t slice,
+                        uint32_t port, uint32_t microbatch, int64_t *shape) {
+  const uint32_t class = opi_train_class(t, microbatch);
+  const opi_train_ports *ports = &t->ports[class][slice];
+  const uint32_t input = ports->input[port];
+  const opi_graph *g = t->model->slices[class][slice].training->graph;
   const opi_value *value = &g->values[g->inputs[port]];
   const opi_feed *feed = &request->feeds[input];
-  const int32_t axis = t->port_axis[port];
+  const int32_t axis = ports->axis[port];
   opi_view view = {.data = feed->data,
                    .shape = shape,
                    .strides = feed->strides,
@@ -34,6 +36,10 @@ static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t
     view.data +=
         opi_train_row(t, microbatch) * unit * feed->strides[axis] * (int64_t)view.elem_bytes;
   }
+  if (port == ports->labels && t->model->n_slices > 1) {
+    view.data += t->model->slices[class][slice].first * feed->strides[t->token_axis] *
+                 (int64_t)view.elem_bytes;
+  }
   return view;
 }
 
@@ -42,7 +48,8 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   opi_train *t = rank->session->train;
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
   int64_t shape[OPIPE_MAX_RANK];
-  const opi_view view = part_of(t, request, c->port, microbatch, shape);
+  const opi_view view =
+      part_of(t, request, c->stage % t->model->n_slices, c->port, microbatch, shape);
   char *host = is_plain_host(rank) ? opi_train_host(t, cell, microbatch) : NULL;
   if (c->n_bytes == 0)
     return OPIPE_OK;
@@ -69,7 +76,7 @@ opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *e
   for (uint32_t c = first; c < end; ++c) {
     if (cut->cells[c].source != OPI_CELL_REQUEST)
       continue;
-    const uint32_t input = t->port_input[0][cut->cells[c].port];
+    const uint32_t input = t->ports[0][step->stage % t->model->n_slices].input[cut->cells[c].port];
     if (opi_fence_set(&request->feeds[input].ready))
       continue;
     rank->polls = true;
@@ -99,6 +106,21 @@ static opipe_status read_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch
   return opi_rank_sync(rank, err);
 }
 
+/* [rows, tokens, ...]: the rows of a slice lie apart. */
+static void put_slice(const opi_train *t, const opi_request *request, const opi_cell *cell,
+                      uint32_t microbatch, const char *part) {
+  const uint32_t class = opi_train_class(t, microbatch);
+  const opi_train_slice *slice = &t->model->slices[class][cell->stage % t->model->n_slices];
+  const uint64_t rows = (uint64_t)t->rows[class], length = (uint64_t)slice->length;
+  const uint64_t token_bytes = cell->n_bytes / rows / length;
+  char *to = request->results[1].data;
+  for (uint64_t r = 0; r < rows; ++r) {
+    const uint64_t row = (uint64_t)opi_train_row(t, microbatch) + r;
+    memcpy(to + (row * (uint64_t)t->model->n_tokens + (uint64_t)slice->first) * token_bytes,
+           part + r * length * token_bytes, (size_t)(length * token_bytes));
+  }
+}
+
 static void put_output(const opi_train *t, const opi_request *request, const opi_cell *cell,
                        uint32_t microbatch, const char *part) {
   const opi_carry *carry = &t->output_carry;
@@ -106,6 +128,10 @@ static void put_output(const opi_train *t, const opi_request *request, const opi
   const int64_t rows = t->rows[opi_train_class(t, microbatch)];
   if (result->data == NULL || cell->n_bytes == 0)
     return;
+  if (t->model->n_slices > 1) {
+    put_slice(t, request, cell, microbatch, part);
+    return;
+  }
   if (carry->axis < 0) {
     memcpy(result->data, part, (size_t)cell->n_bytes);
     return;
@@ -132,7 +158,8 @@ opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *
     if (cell->output == 0) {
       float share = 0;
       memcpy(&share, data, sizeof share);
-      ticket->shares[step->microbatch] = (double)share;
+      ticket->shares[step->microbatch * t->model->n_slices + step->stage % t->model->n_slices] =
+          (double)share;
       continue;
     }
     if (!opi_rank_touch(rank))

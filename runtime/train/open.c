@@ -84,36 +84,58 @@ static opipe_status carry_output(opi_train *t, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static opipe_status match_ports(opi_train *t, uint32_t class, opipe_error *err) {
+/* Labels are split like the output that they are compared with. */
+static opipe_status place_labels(const opi_train *t, const opi_value *value, int32_t *io_axis,
+                                 opipe_error *err) {
+  if (*io_axis >= 0 || t->session->plan->batch_dim == NULL)
+    return OPIPE_OK;
+  *io_axis = t->output_carry.axis;
+  if (t->output_carry.axis >= value->rank || t->output_carry.outer != 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "labels '%s' of rank %d cannot be split like the output", value->name,
+                    value->rank);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status match_ports(opi_train *t, const opi_training *training, opi_train_ports *ports,
+                                opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_training *training = t->model->trainings[class];
   const opi_graph *g = training->graph;
-  uint32_t *ports = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
-  int32_t *axes = OPI_ARENA_ARRAY(&t->arena, int32_t, g->n_inputs);
-  if (ports == NULL || axes == NULL)
-    return opi_fail_nomem(err, g->n_inputs * sizeof *ports, "inputs");
+  ports->input = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
+  ports->axis = OPI_ARENA_ARRAY(&t->arena, int32_t, g->n_inputs);
+  ports->labels = OPIPE_NONE;
+  if (ports->input == NULL || ports->axis == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof(uint32_t), "inputs");
   for (uint32_t p = 0; p < g->n_inputs; ++p) {
     const opi_value *value = &g->values[g->inputs[p]];
-    ports[p] = find_input(s, value->name);
-    if (ports[p] == OPIPE_NONE)
+    const uint32_t i = find_input(s, value->name);
+    ports->input[p] = i;
+    ports->axis[p] = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis;
+    if (i == OPIPE_NONE && t->model->n_slices == 1) {
       return opi_fail(err, OPIPE_E_INTERNAL,
-                      "the training graph reads input '%s', which the model "
-                      "does not have",
+                      "the training graph reads input '%s', which the model does not have",
                       value->name);
-    axes[p] = s->inputs[ports[p]].batch_axis;
-    if (g->inputs[p] == training->labels && axes[p] < 0 && s->plan->batch_dim != NULL) {
-      axes[p] = t->output_carry.axis;
-      if (t->output_carry.axis >= value->rank || t->output_carry.outer != 1) {
-        return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                        "labels '%s' of rank %d cannot be split like the output", value->name,
-                        value->rank);
-      }
     }
+    if (g->inputs[p] != training->labels)
+      continue;
+    ports->labels = p;
+    OPI_TRY(place_labels(t, value, &ports->axis[p], err));
   }
-  t->port_input[class] = ports;
-  if (class == 0)
-    t->port_axis = axes;
   return OPIPE_OK;
+}
+
+/* With slices: [rows, tokens, ...] for what the loss judges. */
+static opipe_status find_token_axis(opi_train *t, opipe_error *err) {
+  if (t->model->n_slices == 1)
+    return OPIPE_OK;
+  t->token_axis = t->model->slices[0][0].tokens->output_axis;
+  const bool batch_first = t->output_carry.axis <= 0 && t->output_carry.inner == 1;
+  if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "slices of tokens: output '%s' must be [batch, tokens, ...]",
+                  t->session->output_names[t->session->n_outputs - 1]);
 }
 
 opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
@@ -128,7 +150,8 @@ opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
       .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
   OPI_TRY(opi_train_model_build(plan, s->env.model, &base, &t->model, err));
   t->n_classes = t->model->n_classes;
-  t->n_instances = plan->n_stages * plan->n_replicas;
+  t->plan = &t->model->view;
+  t->n_instances = t->plan->n_stages * plan->n_replicas;
   const int64_t whole = plan->batch_dim == NULL ? plan->n_microbatches : plan->batch_rows;
   const uint32_t extra = (uint32_t)((uint64_t)whole % plan->n_microbatches);
   t->n_large = extra == 0 ? plan->n_microbatches : extra;
@@ -144,8 +167,14 @@ opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
   }
   OPI_TRY(name_outputs(t, err));
   OPI_TRY(carry_output(t, err));
-  for (uint32_t c = 0; c < t->n_classes; ++c)
-    OPI_TRY(match_ports(t, c, err));
+  OPI_TRY(find_token_axis(t, err));
+  for (uint32_t c = 0; c < t->n_classes; ++c) {
+    t->ports[c] = OPI_ARENA_ARRAY(&t->arena, opi_train_ports, t->model->n_slices);
+    if (t->ports[c] == NULL)
+      return opi_fail_nomem(err, t->model->n_slices * sizeof(opi_train_ports), "inputs");
+    for (uint32_t k = 0; k < t->model->n_slices; ++k)
+      OPI_TRY(match_ports(t, t->model->slices[c][k].training, &t->ports[c][k], err));
+  }
   return OPIPE_OK;
 }
 
@@ -154,7 +183,7 @@ opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
 static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class, uint32_t program,
                                  opipe_error *err) {
   const opi_session *s = t->session;
-  const uint32_t stage = instance / s->plan->n_replicas, r = s->plan->instance_rank[instance];
+  const uint32_t stage = instance / t->plan->n_replicas, r = t->plan->instance_rank[instance];
   const opi_rank *rank = &s->ranks[r];
   opi_train_place *place = &t->places[r];
   opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
@@ -170,7 +199,7 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
   if (status == OPIPE_OK)
     status = rank->backend->program_info(unit->program, &info, err);
   if (status < 0)
-    return opi_error_prefix(err, "rank %u, stage %u: ", r, stage);
+    return opi_error_prefix(err, "rank %u, stage %u: ", r, stage / t->model->n_slices);
   const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
   if (arena > place->arena_bytes) {
     place->arena_bytes = arena;
@@ -199,14 +228,18 @@ static opipe_status describe_instance(opi_train *t, uint32_t i, opi_weight_insta
                                       opipe_error *err) {
   const opi_session *s = t->session;
   const uint32_t stage = i / s->plan->n_replicas, r = s->plan->instance_rank[i];
-  const uint32_t n = t->n_classes * OPI_PROGRAMS;
+  const uint32_t n_slices = t->model->n_slices, each = t->n_classes * OPI_PROGRAMS;
+  const uint32_t n = each * n_slices;
   opipe_program **programs = OPI_ARENA_ARRAY(&t->arena, opipe_program *, n);
   uint32_t *params = NULL, n_params = 0;
   if (programs == NULL)
     return opi_fail_nomem(err, n * sizeof *programs, "weights");
   OPI_TRY(opi_train_stage_params(t->model, stage, &t->arena, &params, &n_params, err));
-  for (uint32_t k = 0; k < n; ++k)
-    programs[k] = t->units[i * n + k].program;
+  for (uint32_t k = 0; k < n; ++k) {
+    const uint32_t part =
+        (stage * n_slices + k / each) * s->plan->n_replicas + i % s->plan->n_replicas;
+    programs[k] = t->units[part * each + k % each].program;
+  }
   *out = (opi_weight_instance){.rank = r,
                                .stage = stage,
                                .replica = i % s->plan->n_replicas,
@@ -225,10 +258,11 @@ static opipe_status describe_instance(opi_train *t, uint32_t i, opi_weight_insta
 static opipe_status open_weights(opi_train *t, opipe_error *err) {
   const opi_session *s = t->session;
   const opi_train_cut *cut = t->model->cuts[0];
-  opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, t->n_instances);
+  const uint32_t n = s->plan->n_stages * s->plan->n_replicas;
+  opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, n);
   if (instances == NULL)
-    return opi_fail_nomem(err, t->n_instances * sizeof *instances, "weights");
-  for (uint32_t i = 0; i < t->n_instances; ++i)
+    return opi_fail_nomem(err, n * sizeof *instances, "weights");
+  for (uint32_t i = 0; i < n; ++i)
     OPI_TRY(describe_instance(t, i, &instances[i], err));
   const opi_weights_options options = {
       .allocator = s->allocator,
@@ -297,7 +331,7 @@ static opipe_status take_memory(opi_train *t, uint32_t r, opipe_error *err) {
 }
 
 opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microbatch) {
-  const opi_plan *plan = t->session->plan;
+  const opi_plan *plan = t->plan;
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
   const uint32_t rank = plan->instance_rank[opi_train_instance(t, c->stage, microbatch)];
   return (opipe_region){
@@ -307,7 +341,7 @@ opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microb
 }
 
 char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch) {
-  const opi_plan *plan = t->session->plan;
+  const opi_plan *plan = t->plan;
   const uint32_t stage = t->model->cuts[0]->cells[cell].stage;
   const uint32_t rank = plan->instance_rank[opi_train_instance(t, stage, microbatch)];
   char *host = t->places[rank].host;
@@ -351,8 +385,9 @@ opipe_status opi_train_build(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, n_ranks * sizeof *t->places, "ranks");
   for (uint32_t r = 0; r < n_ranks; ++r)
     alignment[r] = s->ranks[r].alignment;
-  OPI_TRY(opi_train_lists_build(s->plan, (const opi_train_cut *const *)t->model->cuts, t->n_classes,
-                                alignment, s->reference, s->allocator, &t->lists, err));
+  OPI_TRY(opi_train_lists_build(t->plan, (const opi_train_cut *const *)t->model->cuts, t->n_classes,
+                                alignment, t->model->n_slices, s->reference, s->allocator,
+                                &t->lists, err));
   s->ring_room = 2 * s->max_in_flight + 2;
   t->items = OPI_ARENA_ARRAY(&t->arena, opi_train_item, s->ring_room);
   if (t->items == NULL)
@@ -389,10 +424,10 @@ void opi_train_stop(opi_session *s) {
     s->transport->stream_close(t->wires[i].dst);
   }
   for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u)
-    free_unit(t, &s->ranks[s->plan->instance_rank[u / per_instance]], &t->units[u]);
+    free_unit(t, &s->ranks[t->plan->instance_rank[u / per_instance]], &t->units[u]);
   opi_weights_close(t->weights);
   for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u)
-    s->ranks[s->plan->instance_rank[u / per_instance]].backend->program_free(t->units[u].program);
+    s->ranks[t->plan->instance_rank[u / per_instance]].backend->program_free(t->units[u].program);
   for (uint32_t r = 0; t->places != NULL && r < s->plan->n_ranks; ++r) {
     s->ranks[r].backend->buffer_free(t->places[r].boundary);
     s->ranks[r].backend->buffer_free(t->places[r].arena);

@@ -21,7 +21,7 @@ static opipe_status run_step(opi_train *t, opi_request *request, uint32_t index,
   opi_session *s = t->session;
   const opi_step *step = &t->lists->steps[index];
   const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
-  opi_rank *rank = &s->ranks[opi_plan_rank(s->plan, step->stage, step->replica)];
+  opi_rank *rank = &s->ranks[opi_plan_rank(t->plan, step->stage, step->replica)];
   opipe_status status = OPIPE_PENDING;
   if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_UPDATE ||
       (evaluate && step->pass != OPI_PROGRAM_F))
@@ -64,7 +64,7 @@ static opipe_status begin(opi_train *t, const opi_request *request, opipe_error 
 static opipe_status update(opi_train *t, opi_request *request, opipe_error *err) {
   const opi_plan *plan = t->session->plan;
   uint32_t left = plan->n_ranks;
-  for (uint32_t i = 0; i < t->n_instances; ++i)
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i)
     OPI_TRY(opi_weights_reduce(t->weights, i, err));
   bool *done = opi_alloc_zero(t->session->allocator, plan->n_ranks, sizeof *done);
   opipe_status status = done == NULL ? opi_fail_nomem(err, plan->n_ranks, "ranks") : OPIPE_OK;

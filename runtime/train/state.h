@@ -22,7 +22,7 @@ enum { OPI_WEIGHT_SETS = 2 };
 /* What a request is when it trains. */
 struct opi_ticket {
   uint32_t kind;  /* OPI_TICKET_* */
-  double *shares; /* [n_microbatches] of the loss; written by the rank that has them */
+  double *shares; /* [n_microbatches * n_slices] of the loss; written by the rank that has them */
   double count;   /* valid labels of the mini-batch */
   uint64_t step;  /* mini-batches before this one: the scalar STEP */
   uint64_t start_ns;
@@ -82,9 +82,17 @@ typedef struct opi_train_place {
   int64_t scalars[OPI_SCALAR_TABLE];
 } opi_train_place;
 
+/* Where a slice's training graph gets its inputs from. */
+typedef struct opi_train_ports {
+  uint32_t *input; /* [training graph inputs] the session's; OPIPE_NONE: of another slice */
+  int32_t *axis;   /* the same: batch axis, -1: none */
+  uint32_t labels; /* port, OPIPE_NONE: none */
+} opi_train_ports;
+
 typedef struct opi_train {
   opi_session *session;
   opi_arena arena;
+  const opi_plan *plan; /* the model's view: slices are stages */
   opi_train_model *model;
   opi_train_lists *lists;
   opi_weights *weights;
@@ -97,11 +105,11 @@ typedef struct opi_train {
   opi_request *held;         /* double-buffered: its body has not been published; submit_lock */
   uint64_t n_items;          /* published; submit_lock */
   bool periodic;             /* double-buffered, with a schedule */
-  uint32_t *port_input[OPI_TRAIN_CLASSES];  /* [training graph inputs] the session's */
-  int32_t *port_axis;                       /* [training graph inputs] batch axis, -1: none */
-  opi_carry output_carry;                   /* of the logits */
-  uint32_t labels_input;                    /* of the session, OPIPE_NONE: none */
-  uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
+  opi_train_ports *ports[OPI_TRAIN_CLASSES]; /* [n_slices] */
+  int32_t token_axis;                        /* of labels and logits, with slices */
+  opi_carry output_carry;                    /* of the logits */
+  uint32_t labels_input;                     /* of the session, OPIPE_NONE: none */
+  uint32_t n_classes, n_instances, n_large;  /* n_large: micro-batches of the larger class */
   int64_t rows[OPI_TRAIN_CLASSES];
   uint64_t n_steps; /* submitted; submit_lock */
 } opi_train;
@@ -118,9 +126,14 @@ static inline opi_train_unit *opi_train_unit_of(const opi_train *t, uint32_t ins
   return &t->units[(instance * t->n_classes + class) * OPI_PROGRAMS + program];
 }
 static inline uint32_t opi_train_instance(const opi_train *t, uint32_t stage, uint32_t microbatch) {
-  const opi_plan *plan = t->session->plan;
+  const opi_plan *plan = t->plan;
   return stage * plan->n_replicas +
          t->lists->replica_of[(size_t)stage * plan->n_microbatches + microbatch];
+}
+/* The stage instance that an instance of the view belongs to. */
+static inline uint32_t opi_train_whole(const opi_train *t, uint32_t instance) {
+  const uint32_t n = t->plan->n_replicas;
+  return instance / n / t->model->n_slices * n + instance % n;
 }
 /* Where a cell lies for a micro-batch. */
 opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microbatch);

@@ -132,13 +132,13 @@ static opipe_status drain(opi_train *t, opi_train_place *place, const opi_step *
 
 /* ---- programs ---- */
 
-static void set_scalars(const opi_train *t, const opi_request *request, uint32_t microbatch,
-                        int64_t *scalars) {
+static void set_scalars(const opi_train *t, const opi_request *request, uint32_t stage,
+                        uint32_t microbatch, int64_t *scalars) {
   const struct opi_ticket *ticket = request->ticket;
   scalars[OPI_SCALAR_SEED] = (int64_t)t->session->plan->train->seed;
   scalars[OPI_SCALAR_STEP] = (int64_t)ticket->step;
   scalars[OPI_SCALAR_SAMPLE] = opi_train_row(t, microbatch);
-  scalars[OPI_SCALAR_TOKEN] = 0;
+  scalars[OPI_SCALAR_TOKEN] = t->model->slices[0][stage % t->model->n_slices].first;
   memcpy(&scalars[OPI_SCALAR_COUNT], &ticket->count, sizeof ticket->count);
 }
 
@@ -166,7 +166,7 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
     version = 1;
   const uint32_t set = opi_weights_set_of(t->weights, rank->index, evaluate ? 0 : version);
   opipe_error local = OPIPE_ERROR_INIT;
-  set_scalars(t, request, step->microbatch, place->scalars);
+  set_scalars(t, request, step->stage, step->microbatch, place->scalars);
   const uint64_t start = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_PROGRAM, step, start);
   opipe_status status = rank->backend->run(unit->bindings[binding].sets[set], rank->queue,
@@ -183,9 +183,10 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   static const char *const names[] = {"forward", "backward", "input backward", "weight backward",
                                       "forward"};
   local.status = status;
-  (void)opi_error_prefix(
-      &local, "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index, step->stage,
-      names[program], (unsigned long long)request->number, step->microbatch);
+  (void)opi_error_prefix(&local,
+                         "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index,
+                         step->stage / t->model->n_slices, names[program],
+                         (unsigned long long)request->number, step->microbatch);
   if (err != NULL)
     *err = local;
   return status;
@@ -258,8 +259,8 @@ static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
     case OPI_ACT_COMPUTE:
       return compute(rank, step, index, err);
     case OPI_ACT_REDUCE:
-      return opi_weights_reduce(t->weights,
-                                step->stage * rank->session->plan->n_replicas + step->replica, err);
+      return opi_weights_reduce(
+          t->weights, opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica), err);
     default:
       return update(rank, err);
   }

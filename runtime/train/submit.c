@@ -7,15 +7,20 @@
 
 /* ---- tickets ---- */
 
+/* One of every slice of every micro-batch. */
+static size_t n_shares(const opi_session *s) {
+  return (size_t)s->plan->n_microbatches * (s->plan->n_slices == 0 ? 1 : s->plan->n_slices);
+}
+
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
   const opi_session *s = request->session;
   struct opi_ticket *ticket = opi_alloc_zero(s->allocator, 1, sizeof *ticket);
   if (ticket == NULL)
     return opi_fail_nomem(err, sizeof *ticket, "a ticket");
-  ticket->shares = opi_alloc_zero(s->allocator, s->plan->n_microbatches, sizeof(double));
+  ticket->shares = opi_alloc_zero(s->allocator, n_shares(s), sizeof(double));
   if (ticket->shares == NULL) {
     opi_free(s->allocator, ticket, sizeof *ticket);
-    return opi_fail_nomem(err, s->plan->n_microbatches * sizeof(double), "a ticket");
+    return opi_fail_nomem(err, n_shares(s) * sizeof(double), "a ticket");
   }
   request->ticket = ticket;
   return OPIPE_OK;
@@ -27,16 +32,16 @@ void opi_ticket_free(opi_request *request) {
   if (ticket == NULL)
     return;
   opi_free(s->allocator, ticket->labels, (size_t)ticket->labels_bytes);
-  opi_free(s->allocator, ticket->shares, s->plan->n_microbatches * sizeof(double));
+  opi_free(s->allocator, ticket->shares, n_shares(s) * sizeof(double));
   opi_free(s->allocator, ticket, sizeof *ticket);
 }
 
 /* The shares are added in the order of micro-batches, whatever finished first. */
 void opi_train_finished(opi_request *request) {
   struct opi_ticket *ticket = request->ticket;
-  const uint32_t n = request->session->plan->n_microbatches;
+  const size_t n = n_shares(request->session);
   ticket->loss = 0;
-  for (uint32_t m = 0; m < n; ++m)
+  for (size_t m = 0; m < n; ++m)
     ticket->loss += ticket->shares[m];
   const float loss = (float)ticket->loss;
   if (request->results[0].data != NULL)
@@ -73,19 +78,23 @@ static opipe_status check_shapes(const opi_train *t, const opi_request *request,
   char given[128], wanted[128];
   for (uint32_t p = 0; p < g->n_inputs; ++p) {
     const opi_value *value = &g->values[g->inputs[p]];
-    const opi_feed *feed = &request->feeds[t->port_input[0][p]];
+    if (t->ports[0]->input[p] == OPIPE_NONE)
+      continue;
+    const opi_feed *feed = &request->feeds[t->ports[0]->input[p]];
     int64_t whole[OPIPE_MAX_RANK] = {0};
     bool same = true;
     for (int32_t d = 0; d < value->rank && d < OPIPE_MAX_RANK; ++d) {
       whole[d] = value->shape[d];
-      if (d == t->port_axis[p])
+      if (d == t->ports[0]->axis[p])
         whole[d] = value->shape[d] / t->rows[0] * s->plan->batch_rows;
+      if (p == t->ports[0]->labels && t->model->n_slices > 1 && d == t->token_axis)
+        whole[d] = t->model->n_tokens;
       same = same && feed->shape[d] == whole[d];
     }
     if (same)
       continue;
     return opi_fail(err, OPIPE_E_INVALID, "input '%s' has shape %s, the plan's mini-batch has %s",
-                    s->inputs[t->port_input[0][p]].name,
+                    s->inputs[t->ports[0]->input[p]].name,
                     opi_shape_text(given, sizeof given, feed->shape, (uint32_t)value->rank),
                     opi_shape_text(wanted, sizeof wanted, whole, (uint32_t)value->rank));
   }
@@ -129,6 +138,8 @@ static opipe_status place_results(const opi_train *t, const opipe_submit_params 
       if (t->output_carry.axis >= 0)
         result->shape[t->output_carry.axis] =
             value->shape[t->output_carry.axis] / t->rows[0] * s->plan->batch_rows;
+      if (t->model->n_slices > 1)
+        result->shape[t->token_axis] = t->model->n_tokens;
       if (!opi_tensor_bytes(s->output_dtypes[o], result->shape, result->rank, &result->n_bytes))
         return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows",
                         s->output_names[o]);
@@ -162,7 +173,7 @@ static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi
       s->plan->batch_dim == NULL ? (int64_t)s->plan->n_microbatches : s->plan->batch_rows;
   request->n_microbatches = request->n_large = s->plan->n_microbatches;
   request->has_plain = false;
-  for (uint32_t m = 0; m < s->plan->n_microbatches; ++m)
+  for (size_t m = 0; m < n_shares(s); ++m)
     ticket->shares[m] = 0;
   memset(&ticket->report, 0, sizeof ticket->report);
   atomic_store(&ticket->end_ns, 0);

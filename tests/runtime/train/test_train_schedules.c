@@ -128,6 +128,13 @@ static void test_double_buffered(void) {
   check(opi_test_source("tests/data/gpt_8block/model.onnx"), BUFFERED, 1, 4, false);
   check(opi_test_source("tests/data/gpt_8block/model.onnx"), BUFFERED, 1, 8, true);
 }
+/* Slices of 2 tokens, of 3 + 5; rows in two classes. */
+static const char *const SLICED[] = {"terapipe:slices=4", "seq1f1b:slices=4",
+                                     "terapipe:lengths=3+5"};
+static void test_token_slices(void) {
+  check(opi_test_source("tests/data/gpt_8block/model.onnx"), SLICED, OPI_COUNT(SLICED), 4, false);
+  check(opi_test_source("tests/data/gpt_8block/model.onnx"), SLICED, 2, 3, true);
+}
 static void test_adamw_and_clipping(void) {
   check(opi_test_source("tests/data/gpt_8block/model.onnx"), PLAIN, 3, 4, true);
 }
@@ -138,5 +145,5 @@ static void test_uneven_rows(void) {
 
 OPI_TEST_MAIN("training schedules", OPI_TEST(test_plain_schedules),
               OPI_TEST(test_several_stages_per_rank), OPI_TEST(test_replicas),
-              OPI_TEST(test_double_buffered), OPI_TEST(test_adamw_and_clipping),
-              OPI_TEST(test_uneven_rows))
+              OPI_TEST(test_double_buffered), OPI_TEST(test_token_slices),
+              OPI_TEST(test_adamw_and_clipping), OPI_TEST(test_uneven_rows))

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Token slices of a training plan: which tokens each has, its graph, and the plan in which every
+ * slice of a stage is a stage of its own.
+ */
+#include <string.h>
+
+#include "partition/cut/batch.h"
+#include "partition/train/model.h"
+
+/* ---- the tokens ---- */
+
+/* The free dimension 1 of the first input that has one which is not the batch. */
+static uint32_t find_dim(const opi_plan *plan, const opi_model *file) {
+  char buffer[160];
+  for (uint32_t i = 0; i < file->graph->n_inputs; ++i) {
+    const opi_value *value = &file->graph->values[file->graph->inputs[i]];
+    if (value->rank < 2 || value->shape[1] >= 0)
+      continue;
+    const char *key = opi_batch_dim_key(value, 1, buffer, sizeof buffer);
+    if (plan->batch_dim != NULL && opi_is_batch_dim(plan->batch_dim, key))
+      continue;
+    for (uint32_t d = 0; d < plan->n_dims; ++d) {
+      if (strcmp(plan->dims[d].name, key) == 0)
+        return d;
+    }
+  }
+  return OPIPE_NONE;
+}
+
+static opipe_status place_slices(const opi_plan *plan, int64_t n_tokens, opi_train_slice *slices,
+                                 opipe_error *err) {
+  const int64_t n = plan->n_slices;
+  int64_t at = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    slices[k].first = at;
+    slices[k].length = plan->slice_lengths != NULL ? (int64_t)plan->slice_lengths[k]
+                                                   : n_tokens / n + (k < n_tokens % n);
+    at += slices[k].length;
+    if (slices[k].length < 1)
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %lld slices of %lld tokens",
+                      plan->schedule, (long long)n, (long long)n_tokens);
+  }
+  if (at == n_tokens)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "schedule '%s': the slices have %lld tokens, the model's sequences %lld",
+                  plan->schedule, (long long)at, (long long)n_tokens);
+}
+
+static const char *output_name(const opi_plan *plan, const opi_bound *bound) {
+  const opi_graph *g = bound->graph;
+  if (plan->train->loss.output != NULL)
+    return plan->train->loss.output;
+  for (uint32_t o = 0; o < g->n_outputs; ++o) {
+    if (opi_dtype_is_float(g->values[g->outputs[o]].dtype))
+      return g->values[g->outputs[o]].name;
+  }
+  return "";
+}
+
+static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *base,
+                               const opi_bound *whole, const opi_bound *other, uint32_t c,
+                               opi_train_model *model, opipe_error *err) {
+  opi_tokens *tokens = NULL;
+  OPI_TRY(opi_tokens_find(whole, model->n_tokens, other, model->n_tokens - 1, plan->allocator,
+                          &tokens, err));
+  opipe_status status = OPIPE_OK;
+  for (uint32_t k = 0; k < model->n_slices && status == OPIPE_OK; ++k) {
+    opi_train_slice *slice = &model->slices[c][k];
+    status = opi_slice_tokens(tokens, output_name(plan, whole), slice->first, slice->length,
+                              base->evaluator, plan->allocator, &slice->tokens, err);
+  }
+  opi_tokens_free(tokens);
+  return status;
+}
+
+opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
+                              const opi_bind_options *base, uint32_t c, int64_t rows,
+                              opi_train_model *model, opipe_error *err) {
+  const uint32_t dim = find_dim(plan, file);
+  opi_bound *other = NULL;
+  if (dim == OPIPE_NONE || plan->train->loss.kind == OPI_LOSS_OUTPUT) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' slices tokens: %s", plan->schedule,
+                    dim == OPIPE_NONE ? "no input has a free token dimension (its second)"
+                                      : "a loss inside the graph judges whole sequences");
+  }
+  model->n_tokens = plan->dims[dim].value;
+  OPI_TRY(place_slices(plan, model->n_tokens, model->slices[c], err));
+  opi_plan shorter = *plan;
+  shorter.dims = opi_arena_copy(&model->arena, plan->dims, plan->n_dims * sizeof *plan->dims);
+  if (shorter.dims == NULL)
+    return opi_fail_nomem(err, plan->n_dims * sizeof *plan->dims, "token slices");
+  shorter.dims[dim].value = model->n_tokens - 1;
+  opipe_status status = opi_plan_bind(&shorter, file, base, rows, &other, err);
+  if (status == OPIPE_OK)
+    status = cut_tokens(plan, base, model->bounds[c], other, c, model, err);
+  opi_bound_free(other);
+  return status < 0 ? opi_error_prefix(err, "schedule '%s' slices tokens: ", plan->schedule)
+                    : OPIPE_OK;
+}
+
+/* ---- the view ---- */
+
+static double *spread(opi_train_model *model, const double *ns, uint32_t n_stages) {
+  double *out =
+      ns == NULL ? NULL : OPI_ARENA_ARRAY(&model->arena, double, n_stages * model->n_slices);
+  for (uint32_t s = 0; out != NULL && s < n_stages * model->n_slices; ++s)
+    out[s] = ns[s / model->n_slices] / model->n_slices;
+  return out;
+}
+
+opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err) {
+  const uint32_t n = model->n_slices, r = plan->n_replicas;
+  opi_plan *view = &model->view;
+  *view = *plan;
+  if (n == 1)
+    return OPIPE_OK;
+  view->n_stages = plan->n_stages * n;
+  view->n_slices = 1;
+  view->stage_ns = spread(model, plan->stage_ns, plan->n_stages);
+  view->input_ns = spread(model, plan->input_ns, plan->n_stages);
+  view->weight_ns = spread(model, plan->weight_ns, plan->n_stages);
+  view->instance_rank = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)view->n_stages * r);
+  if (view->instance_rank == NULL)
+    return opi_fail_nomem(err, (uint64_t)view->n_stages * r, "token slices");
+  for (uint32_t i = 0; i < view->n_stages * r; ++i)
+    view->instance_rank[i] = plan->instance_rank[i / r / n * r + i % r];
+  if (plan->actions == NULL)
+    return OPIPE_OK;
+  view->actions =
+      opi_arena_copy(&model->arena, plan->actions, plan->n_actions * sizeof *plan->actions);
+  if (view->actions == NULL)
+    return opi_fail_nomem(err, plan->n_actions * sizeof *plan->actions, "token slices");
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    opipe_action *action = &view->actions[a];
+    if (action->slice >= n || action->stage >= plan->n_stages) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "schedule '%s', action %u: stage %u of %u, slice %u of %u", plan->schedule, a,
+                      action->stage, plan->n_stages, action->slice, n);
+    }
+    action->stage = action->stage * n + action->slice;
+    action->slice = 0;
+  }
+  return OPIPE_OK;
+}
