@@ -141,15 +141,15 @@ static int start_one(loop *l) {
   return CLI_DONE;
 }
 
-/* Everything that is under way ends. */
+/* Everything that is under way ends. A double-buffered schedule ends the last one when flushed. */
 static int drain(loop *l) {
   opipe_error err = OPIPE_ERROR_INIT;
   int status = CLI_DONE;
-  if (l->run->s->api->session_flush(l->session, &err) < 0)
-    return cli_report("train", &err);
-  while (status == CLI_DONE && l->n_finished < l->n_started)
+  while (status == CLI_DONE && l->n_finished + 1 < l->n_started)
     status = finish_one(l);
-  return status;
+  if (status == CLI_DONE && l->run->s->api->session_flush(l->session, &err) < 0)
+    return cli_report("train", &err);
+  return status == CLI_DONE && l->n_finished < l->n_started ? finish_one(l) : status;
 }
 
 static int steps(loop *l) {
