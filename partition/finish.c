@@ -59,6 +59,7 @@ opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
   options.n_barriers = plan->n_barriers;
   options.flags = plan->bind_flags;
   options.dropout = plan->dropout;
+  options.dropout_ratio = plan->dropout_ratio;
   opipe_status status = plan->train == NULL ? OPIPE_OK : keep_named(plan, &scratch, &options, err);
   if (status == OPIPE_OK && rows > 0 && plan->batch_dim != NULL) {
     options.dims = opi_batch_bind(plan->dims, plan->n_dims, plan->batch_dim, rows, &scratch);

@@ -138,6 +138,11 @@ static opipe_status copy_pin(opipe_model *m, const opipe_pin *pin, opi_pin *out,
 }
 
 static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, opipe_error *err) {
+  const double ratio = OPIPE_HAS(o, opipe_bind_options, dropout_ratio) ? o->dropout_ratio : 0;
+  if (!(ratio >= 0 && ratio < 1)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "model_bind: dropout_ratio is %g, it must be at least 0 and below 1", ratio);
+  }
   opi_dim_binding *dims = OPI_ARENA_ARRAY(&m->arena, opi_dim_binding, o->n_dims);
   opi_pin *pins = OPI_ARENA_ARRAY(&m->arena, opi_pin, o->n_pins);
   const char **keep = OPI_ARENA_ARRAY(&m->arena, const char *, o->n_keep);
@@ -168,7 +173,10 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
       .n_keep = o->n_keep,
       .flags = (o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS)) |
                ((o->flags & OPIPE_BIND_TRAIN) != 0 ? (uint32_t)OPI_BIND_KEEP_PARAMETERS : 0u),
-      .dropout = (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF,
+      .dropout = (o->flags & OPIPE_BIND_DROPOUT_RATIO) != 0   ? OPI_DROPOUT_RATIO
+                 : (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH
+                                                              : OPI_DROPOUT_OFF,
+      .dropout_ratio = ratio,
       .allocator = &m->context->allocator,
       .logger = &m->context->logger};
   return OPIPE_OK;

@@ -49,11 +49,12 @@ typedef struct cli_options {
   opipe_device_choice devices[64];
   char device_text[64][128];
   uint32_t n_devices;
-  uint32_t n_stages, n_threads, n_microbatches, depth, cost;
+  uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
   const char *cut, *plan_file, *schedule, *batch, *transport;
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
-  bool no_fuse, graph_dropout, ignore_annotations;
+  bool no_fuse, graph_dropout, ratio_dropout, ignore_annotations;
+  double dropout_ratio;
   uint32_t load_flags;
   uint64_t seed;
   bool json;

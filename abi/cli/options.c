@@ -12,6 +12,7 @@ enum {
   O_JSON,
   O_DEVICE,
   O_STAGES,
+  O_RANKS,
   O_THREADS,
   O_CUT,
   O_PLAN,
@@ -78,8 +79,8 @@ enum {
       {"pin", "NAME=VALUE", "fix an input before folding: a number, a list 1,2,3 or a .npy file", \
        O_PIN},                                                                                    \
       {"no-fuse", NULL, "recognise no patterns", O_NO_FUSE},                                      \
-      {"dropout", "off|graph", "off (preset): identity; graph: as the operator text says",        \
-       O_DROPOUT},                                                                                \
+      {"dropout", "off|graph|RATIO",                                                              \
+       "off (preset, but for train): identity; graph: as the operator text says", O_DROPOUT},     \
       {"allow-symlinks", NULL, "external data may be reached through symlinks", O_SYMLINKS}, {    \
     "allow-hardlinks", NULL, "external data may have several hard links", O_HARDLINKS             \
   }
@@ -87,6 +88,7 @@ enum {
   {"device", "KIND[,memory=SIZE][,threads=N]",                                                     \
    "the devices in order, the last one repeats (repeatable)", O_DEVICE},                           \
       {"stages", "S", "number of stages", O_STAGES},                                               \
+      {"ranks", "P", "number of ranks: as many stages as the schedule lays out on them", O_RANKS}, \
       {"threads", "T", "compute threads per rank", O_THREADS},                                     \
       {"cut", "SPEC",                                                                              \
        "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT},      \
@@ -338,6 +340,19 @@ static int take_word(const char *name, const char *text, const char *a, const ch
   return cli_usage("--%s %s: %s or %s is needed", name, text, a, b);
 }
 
+static int take_dropout(const char *text, cli_options *o) {
+  char *end = NULL;
+  o->graph_dropout = strcmp(text, "graph") == 0;
+  o->ratio_dropout = false;
+  if (o->graph_dropout || strcmp(text, "off") == 0)
+    return CLI_DONE;
+  o->dropout_ratio = strtod(text, &end);
+  o->ratio_dropout = end != text && *end == '\0' && o->dropout_ratio >= 0 && o->dropout_ratio < 1;
+  return o->ratio_dropout
+             ? CLI_DONE
+             : cli_usage("--dropout %s: off, graph or a ratio below 1 is needed", text);
+}
+
 static int take_number(const char *name, const char *text, uint64_t *out) {
   return parse_u64(text, UINT64_MAX / 2, out) && *out != 0
              ? CLI_DONE
@@ -420,6 +435,8 @@ static int take_option(int id, const char *value, cli_options *o) {
       return take_device(value, o);
     case O_STAGES:
       return take_count("stages", value, 1, 4096, &o->n_stages);
+    case O_RANKS:
+      return take_count("ranks", value, 1, 4096, &o->n_ranks);
     case O_THREADS:
       return take_count("threads", value, 1, 4096, &o->n_threads);
     case O_CUT:
@@ -458,7 +475,7 @@ static int take_option(int id, const char *value, cli_options *o) {
       o->no_fuse = true;
       break;
     case O_DROPOUT:
-      return take_word("dropout", value, "off", "graph", &o->graph_dropout);
+      return take_dropout(value, o);
     case O_SYMLINKS:
       o->load_flags |= OPIPE_LOAD_ALLOW_SYMLINKS;
       break;

@@ -293,7 +293,9 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
         .struct_size = sizeof(options),
         .flags = OPIPE_BIND_DEFAULTS | (o->no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
                  (o->graph_dropout ? OPIPE_BIND_GRAPH_DROPOUT : 0u) |
+                 (o->ratio_dropout ? OPIPE_BIND_DROPOUT_RATIO : 0u) |
                  (o->train ? OPIPE_BIND_TRAIN : 0u),
+        .dropout_ratio = o->dropout_ratio,
         .dims = b->dims,
         .pins = b->pins,
         .n_dims = b->n_dims,
@@ -359,9 +361,10 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   (void)s->api->model_info(s->bound, &info, NULL);
   const bool annotated = info.n_annotated_stages > 1 && !o->ignore_annotations;
   uint32_t stages = o->n_stages;
-  if (stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated)
+  if (stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated && o->n_ranks == 0)
     stages = n_stages;
-  const uint32_t ranks = stages != 0                   ? stages
+  const uint32_t ranks = o->n_ranks != 0               ? o->n_ranks
+                         : stages != 0                 ? stages
                          : o->cut == NULL && annotated ? info.n_annotated_stages
                                                        : n_devices;
   const uint32_t share = cli_cores() / (ranks == 0 ? 1 : ranks);
@@ -382,8 +385,13 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .depth = o->depth,
       .cost = o->cost,
       .flags = o->ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u,
+      .n_ranks = o->n_ranks,
       .transport = o->transport,
       .train = train};
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
-  return status < 0 ? cli_report("plan", &err) : CLI_DONE;
+  if (status == OPIPE_OK)
+    return CLI_DONE;
+  (void)cli_report("plan", &err);
+  const bool contradict = o->n_ranks != 0 && o->n_stages != 0 && status == OPIPE_E_INVALID;
+  return contradict ? CLI_USAGE : CLI_FAILED;
 }

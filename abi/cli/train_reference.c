@@ -131,6 +131,7 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   *o = *run->o;
   const bool double_buffered = o->schedule != NULL && strncmp(o->schedule, "2bw", 3) == 0;
   o->n_stages = 1;
+  o->n_ranks = 0;
   o->n_devices = o->n_devices > 1 ? 1 : o->n_devices;
   o->n_microbatches = 1;
   o->cut = o->plan_file = NULL;

@@ -55,6 +55,10 @@ opipe_status opi_dropout(opi_builder *b, const opi_node *node, uint32_t x, uint3
   *out_mask = OPIPE_NONE;
   if (b->dropout == OPI_DROPOUT_GRAPH)
     OPI_TRY(dropout_form(b, node, ratio_in, &ratio, &trains, err));
+  if (b->dropout == OPI_DROPOUT_RATIO) {
+    ratio = b->dropout_ratio;
+    trains = true;
+  }
   if (!trains || ratio == 0) {
     *out = x;
     return want_mask ? ones(b, x, out_mask, err) : OPIPE_OK;

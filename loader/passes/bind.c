@@ -347,6 +347,7 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.evaluator = options->evaluator;
   bd->builder.logger = options->logger;
   bd->builder.dropout = options->dropout;
+  bd->builder.dropout_ratio = options->dropout_ratio;
   bd->builder.keep_parameters = (options->flags & OPI_BIND_KEEP_PARAMETERS) != 0;
   bd->builder.keep = options->keep;
   bd->builder.n_keep = bd->builder.keep_parameters ? options->n_keep : 0;

@@ -64,7 +64,8 @@ struct opi_builder {
                                 they are (1 MiB) */
   uint32_t next_name;        /* for made-up names */
   uint32_t dropout;          /* OPI_DROPOUT_* */
-  struct opi_map *names;     /* taken value names */
+  double dropout_ratio;
+  struct opi_map *names; /* taken value names */
   /* -- the rest is private to loader/passes -- */
   bool keep_parameters; /* nodes that read a float parameter of more than one element are not folded
                          */
@@ -83,7 +84,8 @@ struct opi_builder {
   struct opi_report *report; /* what is unsupported so far; NULL: the first ends the pass */
 };
 
-enum { OPI_DROPOUT_OFF = 0, OPI_DROPOUT_GRAPH = 1 };
+/* RATIO: every Dropout drops `dropout_ratio`, whatever the graph says. */
+enum { OPI_DROPOUT_OFF = 0, OPI_DROPOUT_GRAPH = 1, OPI_DROPOUT_RATIO = 2 };
 
 /* Names map and defaults; `graph` must be empty or have its names registered by opi_b_adopt.
  * Release with opi_b_close. */

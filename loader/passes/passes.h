@@ -43,6 +43,7 @@ typedef struct opi_bind_options {
   const opi_input_shape *shapes; /* [n_shapes] */
   uint32_t flags;                /* OPI_BIND_* */
   uint32_t dropout;              /* OPI_DROPOUT_* */
+  double dropout_ratio;          /* of OPI_DROPOUT_RATIO */
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
   const opi_logger *logger;

@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "partition/cut/batch.h"
@@ -133,6 +134,23 @@ static opipe_status read_pins(reader *r) {
   return OPIPE_OK;
 }
 
+/* "off", "graph", or the ratio of every Dropout. */
+static opipe_status read_dropout(reader *r, const char *text) {
+  char *end = NULL;
+  opi_plan *plan = r->plan;
+  plan->dropout = strcmp(text, "graph") == 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF;
+  if (strcmp(text, "graph") == 0 || strcmp(text, "off") == 0)
+    return OPIPE_OK;
+  plan->dropout = OPI_DROPOUT_RATIO;
+  plan->dropout_ratio = strtod(text, &end);
+  if (end == text || *end != '\0' || !(plan->dropout_ratio >= 0 && plan->dropout_ratio < 1)) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan: \"dropout\" is '%.40s'; off, graph or a ratio below 1 is needed",
+                    text);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status read_binding(reader *r) {
   const json_t *keep = NULL;
   const char *dropout = NULL;
@@ -154,8 +172,7 @@ static opipe_status read_binding(reader *r) {
   if (json_is_false(fuse))
     r->plan->bind_flags |= OPI_BIND_NO_FUSE;
   OPI_TRY(opi_json_get_string(r->root, WHAT, "dropout", &dropout, r->err));
-  r->plan->dropout = strcmp(dropout, "graph") == 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF;
-  return OPIPE_OK;
+  return read_dropout(r, dropout);
 }
 
 static opipe_status read_devices(reader *r) {

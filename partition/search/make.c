@@ -85,6 +85,7 @@ static opipe_status copy_dims(planner *p) {
   plan->n_pins = b->n_pins;
   plan->bind_flags = b->flags & ~(uint32_t)OPI_BIND_DEFAULTS;
   plan->dropout = b->dropout;
+  plan->dropout_ratio = b->dropout_ratio;
   return OPIPE_OK;
 }
 

@@ -94,6 +94,7 @@ static opipe_status bind_graph(opi_shape *shape, opi_arena *scratch, opipe_error
                               .n_barriers = s->plan->n_barriers,
                               .flags = s->plan->bind_flags,
                               .dropout = s->plan->dropout,
+                              .dropout_ratio = s->plan->dropout_ratio,
                               .evaluator = s->env.evaluator,
                               .allocator = s->allocator,
                               .logger = s->env.logger};

@@ -97,6 +97,8 @@ enum {
   OPIPE_BIND_DEFAULTS =
       2u, /* free dimensions get stated defaults: batch 1, others 8; expressions are solved */
   OPIPE_BIND_GRAPH_DROPOUT = 4u, /* Dropout as the operator text says; without: identity */
+  OPIPE_BIND_DROPOUT_RATIO =
+      16u, /* since 1.1: every Dropout drops `dropout_ratio`, whatever the graph says */
   OPIPE_BIND_TRAIN = 8u /* since 1.1: for training: no float initializer of more than one element
                            is folded away */
 };
@@ -112,6 +114,7 @@ typedef struct opipe_bind_options {
                               also one-element initializers that are to be trained */
   uint32_t n_keep;
   uint32_t reserved;
+  double dropout_ratio; /* since 1.1: of OPIPE_BIND_DROPOUT_RATIO, [0, 1) */
 } opipe_bind_options;
 
 /* An input or output. Pointers belong to the model (until model_destroy). */
