@@ -9,6 +9,12 @@
  */
 #include "slices.h"
 
+/* A constant, so that the descriptor stays one. */
+#define SUMMARY                                         \
+  (__builtin_strcmp(OPIPE_PLUGIN_ID, "seq1f1b") == 0    \
+       ? "1F1B over the token slices of a causal model" \
+       : "token slices of a causal model, all forward, then all backward")
+
 static const opipe_schedule_option options[] = {
     {"slices", NULL, "2", "token slices of equal length", 1, TERA_SLICES_MOST, 'i', 0},
     {"lengths", NULL, NULL, "tokens of every slice, as 704+688+656", 0, 0, 't', 0},
@@ -75,7 +81,7 @@ const opipe_plugin OPIPE_PLUGIN_SYMBOL = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_SCHEDULE,
                                           OPIPE_PLUGIN_ID,
                                           "0.1.0",
                                           "Apache-2.0",
-                                          "token slices of a causal model as the pipeline's unit",
+                                          SUMMARY,
                                           tera_open,
                                           tera_close,
                                           get_interface};

@@ -131,7 +131,9 @@ static const member members[] = {
      make_interleaved,
      OPIPE_PLACE_LOOP,
      1,
-     {"chunks", NULL, "2", "stages per rank", 1, CHUNKS_MOST, 'i', 0}},
+     {"chunks", NULL, NULL,
+      "stages per rank (default: stages / ranks where both are given, else 2)", 1, CHUNKS_MOST, 'i',
+      0}},
     {"zbv",
      make_v,
      OPIPE_PLACE_V,
@@ -172,8 +174,10 @@ opipe_status zb_lay_out(const char *id, const opipe_layout_request *request,
   }
   uint32_t chunks = m->place == OPIPE_PLACE_V ? 2 : 1;
   if (m->make == make_interleaved) {
-    status = opipe_setting_int(request->settings, request->n_settings, "chunks", 1, CHUNKS_MOST, 2,
-                               &chunks, err);
+    const uint32_t ranks = request->n_ranks, stages = request->n_stages;
+    const bool divides = ranks != 0 && stages != 0 && stages % ranks == 0;
+    status = opipe_setting_int(request->settings, request->n_settings, "chunks", 1, CHUNKS_MOST,
+                               divides ? stages / ranks : 2, &chunks, err);
   }
   return status < 0 ? status : opipe_layout_chunks(request, io_layout, chunks, m->place, id, err);
 }

@@ -2,6 +2,17 @@
 /* The descriptor, compiled once for every id of ids.txt; family.c knows what each of them is. */
 #include "zb.h"
 
+/* A constant, so that the descriptor stays one. */
+#define IS(id_) (__builtin_strcmp(OPIPE_PLUGIN_ID, id_) == 0)
+#define SUMMARY                                                                                  \
+  (IS("zb-h1")            ? "memory of 1F1B, a third of its bubble: weight gradients come later" \
+   : IS("zb-h2")          ? "no gap within a rank, for twice the memory of 1F1B"                 \
+   : IS("zb-auto")        ? "one stage per rank, the shortest order found under a memory limit"  \
+   : IS("zb-interleaved") ? "several stages per rank in a loop, later weight gradients"          \
+   : IS("zbv")            ? "two stages per rank in a V, no gap within a rank, memory of 1F1B"   \
+   : IS("v-half")         ? "two stages per rank in a V, half of the memory of 1F1B"             \
+                          : "two stages per rank in a V, a third of the memory of 1F1B")
+
 struct opipe_instance {
   const opipe_host *host;
 };
@@ -26,5 +37,4 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
                                      lay_out, plan};
 
-OPIPE_SCHEDULE_PLUGIN(OPIPE_PLUGIN_ID, "0.1.0", "Apache-2.0",
-                      "backwards in two halves, weight gradients in the gaps (zero bubble)", table);
+OPIPE_SCHEDULE_PLUGIN(OPIPE_PLUGIN_ID, "0.1.0", "Apache-2.0", SUMMARY, table);

@@ -331,6 +331,22 @@ static void test_forward_form(void) {
   }
 }
 
+/* Chunks follow from ranks and stages where both are given. */
+static void test_default_chunks(void) {
+  static lab_order o;
+  lab_request q = {"zb-interleaved", NULL, NULL, OPIPE_MODE_TRAIN, 2, 6, 4, NULL};
+  OPI_ASSERT_OK(lab_ask(&q, &o), &lab_err);
+  OPI_ASSERT_INT(o.layout.n_stages, 6);
+  lab_end(&o);
+  q.n_stages = 0;
+  OPI_ASSERT_OK(lab_ask(&q, &o), &lab_err);
+  OPI_ASSERT_INT(o.layout.n_stages, 4);
+  lab_end(&o);
+  q.n_stages = 5;
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "5 stages on 2 ranks do not fit");
+  lab_end(&o);
+}
+
 /* ---- errors ---- */
 
 static void test_errors(void) {
@@ -383,5 +399,5 @@ OPI_TEST_MAIN("zero-bubble schedules", OPI_TEST(test_tables), OPI_TEST(test_refe
               OPI_TEST(test_memory_of_blocks), OPI_TEST(test_greedy_v),
               OPI_TEST(test_auto_keeps_its_limit), OPI_TEST(test_auto_beats_h1),
               OPI_TEST(test_rank_memory), OPI_TEST(test_grid), OPI_TEST(test_large),
-              OPI_TEST(test_forward_form), OPI_TEST(test_errors),
+              OPI_TEST(test_forward_form), OPI_TEST(test_default_chunks), OPI_TEST(test_errors),
               OPI_TEST(test_memory_and_extremes))
