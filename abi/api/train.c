@@ -344,6 +344,8 @@ opipe_status opi_api_model_describe_training(opipe_model *model, const opipe_tra
   }
   opi_arena_init(&arena, &model->context->allocator, 0);
   opipe_status status = opi_train_options_read(options, &arena, &spec, err);
+  if (status == OPIPE_OK && spec.loss.kind == OPI_LOSS_OUTPUT && spec.loss.output == NULL)
+    spec.loss.kind = OPI_LOSS_REPORT;
   if (status == OPIPE_OK) {
     const opi_gradient_options gradient = {
         .loss = &spec.loss,

@@ -19,7 +19,14 @@
 
 /* ---- what is asked ---- */
 
-enum { OPI_LOSS_OUTPUT = 0, OPI_LOSS_CROSS_ENTROPY = 1, OPI_LOSS_MSE = 2, OPI_LOSS_BCE = 3 };
+enum {
+  OPI_LOSS_OUTPUT = 0,
+  OPI_LOSS_CROSS_ENTROPY = 1,
+  OPI_LOSS_MSE = 2,
+  OPI_LOSS_BCE = 3,
+  OPI_LOSS_REPORT = 4 /* for reports of what is trainable while no loss is named: the only scalar
+                         float output, else the sum of the first float output */
+};
 
 typedef struct opi_loss {
   uint32_t kind;      /* OPI_LOSS_* */

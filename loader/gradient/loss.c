@@ -43,7 +43,8 @@ static opipe_status only_output(opi_grad_state *s, bool scalar, opipe_error *err
   uint32_t n = 0;
   for (uint32_t i = 0; i < graph->n_outputs; ++i) {
     const opi_value *v = &graph->values[graph->outputs[i]];
-    if (scalar ? !is_scalar(v) : !(opi_dtype_is_float(v->dtype) && v->rank >= 1))
+    /* [1, 1] may be logits of one row: it is a loss when it is named. */
+    if (scalar ? !is_scalar(v) || v->rank > 1 : !(opi_dtype_is_float(v->dtype) && v->rank >= 1))
       continue;
     s->target = graph->outputs[i];
     ++n;
@@ -60,9 +61,26 @@ static opipe_status only_output(opi_grad_state *s, bool scalar, opipe_error *err
   return fail_outputs(s, "name the output that the loss judges", err);
 }
 
+/* For reports: a loss where there is one, else what it would be attached to. */
+static opipe_status any_output(opi_grad_state *s, opipe_error *err) {
+  const opi_graph *graph = s->bound->graph;
+  s->loss = (opi_loss){.kind = OPI_LOSS_OUTPUT};
+  if (only_output(s, true, NULL) == OPIPE_OK)
+    return OPIPE_OK;
+  s->loss.kind = OPI_LOSS_REPORT;
+  for (uint32_t i = 0; i < graph->n_outputs; ++i) {
+    s->target = graph->outputs[i];
+    if (opi_dtype_is_float(graph->values[s->target].dtype))
+      return OPIPE_OK;
+  }
+  return fail_outputs(s, "no output is a float", err);
+}
+
 opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err) {
   const bool scalar = s->loss.kind == OPI_LOSS_OUTPUT;
   char what[200];
+  if (s->loss.kind == OPI_LOSS_REPORT)
+    return any_output(s, err);
   if (s->loss.kind > OPI_LOSS_BCE)
     return opi_fail(err, OPIPE_E_INVALID, "loss kind %" PRIu32 " is not known", s->loss.kind);
   if (!(s->loss.smoothing >= 0 && s->loss.smoothing < 1)) {
@@ -433,6 +451,13 @@ static opipe_status scalar_loss(opi_grad_state *s, uint32_t x, opipe_error *err)
   return share(s, x, err);
 }
 
+static opipe_status sum_of_output(opi_grad_state *s, uint32_t x, opipe_error *err) {
+  OPI_TRY(wide(s, x, &x, err));
+  OPI_TRY(all_axes(&s->builder, x, &x, err));
+  s->training->count = 1;
+  return share(s, x, err);
+}
+
 opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err) {
   const uint32_t x = s->map[s->target];
   s->training->output = s->loss.kind == OPI_LOSS_OUTPUT ? OPIPE_NONE : x;
@@ -446,6 +471,8 @@ opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err) {
     OPI_TRY(scalar_loss(s, x, err));
   else if (s->loss.kind == OPI_LOSS_CROSS_ENTROPY)
     OPI_TRY(cross_entropy(s, x, err));
+  else if (s->loss.kind == OPI_LOSS_REPORT)
+    OPI_TRY(sum_of_output(s, x, err));
   else
     OPI_TRY(by_element(s, x, err));
   OPI_TRY(opi_grad_anchor(s, OPIPE_NONE, s->target_stage, err));

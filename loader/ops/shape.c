@@ -53,6 +53,8 @@ static opipe_status untie(opi_builder *b, const opi_node *node, bool *out_done, 
   opi_b_value(b, v)->flags = from.flags;
   opi_b_value(b, v)->source = file_value;
   b->scope->values[file_value] = v;
+  opi_log(b->logger, OPIPE_LOG_INFO, "'%s' is a parameter of its own: the file merged it with '%s'",
+          name, from.name);
   *out_done = true;
   return OPIPE_OK;
 }

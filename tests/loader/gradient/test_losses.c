@@ -347,6 +347,22 @@ static void test_two_scalars(void) {
   close_case(&c);
 }
 
-OPI_TEST_MAIN("losses", OPI_TEST(test_cross_entropy), OPI_TEST(test_all_labels_ignored),
-              OPI_TEST(test_by_element), OPI_TEST(test_mean_in_graph),
-              OPI_TEST(test_scalars_by_rows), OPI_TEST(test_refusals), OPI_TEST(test_two_scalars))
+/* Reports need no loss: a scalar where there is one, else the first float output. */
+static void test_reports_without_a_loss(void) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  const opi_loss loss = {.kind = OPI_LOSS_REPORT};
+  loss_case c;
+  open_case(&c, ROWS, false);
+  test_output(&c.graph, test_op(&c.graph, "Greater", c.y, c.y));
+  test_output(&c.graph, c.y);
+  if (OPI_ASSERT_OK(build(&c, &loss, &err), &err)) {
+    OPI_ASSERT_INT(c.training->n_trained, 1);
+    OPI_ASSERT_STR(c.training->graph->values[c.training->output].name, "y");
+  }
+  close_case(&c);
+}
+
+OPI_TEST_MAIN("losses", OPI_TEST(test_reports_without_a_loss), OPI_TEST(test_cross_entropy),
+              OPI_TEST(test_all_labels_ignored), OPI_TEST(test_by_element),
+              OPI_TEST(test_mean_in_graph), OPI_TEST(test_scalars_by_rows), OPI_TEST(test_refusals),
+              OPI_TEST(test_two_scalars))
