@@ -128,9 +128,9 @@ typedef struct opi_plan {
   uint32_t n_dims;
   opi_pin *pins;
   uint32_t n_pins;
-  uint32_t bind_flags; /* OPI_BIND_* */
-  uint32_t dropout;     /* OPI_DROPOUT_* */
-  double dropout_ratio; /* of OPI_DROPOUT_RATIO */
+  uint32_t bind_flags;   /* OPI_BIND_* */
+  uint32_t dropout;      /* OPI_DROPOUT_* */
+  double dropout_ratio;  /* of OPI_DROPOUT_RATIO */
   const char **barriers; /* cut tensors that fusion keeps */
   uint32_t n_barriers;
   const char *batch_dim; /* name(s) of the dimension that micro-batches split
