@@ -42,10 +42,13 @@ typedef struct lab_order {
 
 static opipe_error lab_err = OPIPE_ERROR_INIT;
 static uint64_t lab_live_bytes; /* of plugins, so that what they leave behind is seen */
+static uint64_t lab_fail_at;    /* that allocation from now fails; 0: none */
 
 static inline void *lab_realloc(void *ctx, void *ptr, size_t old_size, size_t size, size_t align) {
   (void)ctx;
   (void)align;
+  if (size > 0 && lab_fail_at > 0 && --lab_fail_at == 0)
+    return NULL;
   (void)__atomic_add_fetch(&lab_live_bytes, size - (ptr == NULL ? 0 : old_size), __ATOMIC_RELAXED);
   if (size == 0) {
     free(ptr);

@@ -393,6 +393,38 @@ static void test_memory_and_extremes(void) {
   }
 }
 
+/* Every allocation fails once: said as such, and nothing is left behind. */
+static void test_no_memory(void) {
+  static lab_order o;
+  static const lab_request all[] = {
+      {"zb-h1", NULL, NULL, OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
+      {"zb-auto", "memory", "2", OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
+      {"v-half", NULL, NULL, OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
+      {"dualpipev", NULL, NULL, OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
+      {"terapipe", "lengths", "5+4+3+2+1", OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
+  };
+  for (size_t k = 0; k < sizeof all / sizeof all[0]; ++k) {
+    (void)lab_open(all[k].id);
+    const uint64_t before = lab_live_bytes;
+    uint64_t n = 1;
+    for (;; ++n) {
+      lab_fail_at = n;
+      const opipe_status status = lab_ask(&all[k], &o);
+      const bool failed = lab_fail_at == 0;
+      lab_fail_at = 0;
+      lab_end(&o);
+      if (!failed) {
+        OPI_ASSERT_OK(status, &lab_err);
+        break;
+      }
+      OPI_ASSERT_INT(status, OPIPE_E_NOMEM);
+      OPI_ASSERT(lab_err.message[0] != '\0');
+      OPI_ASSERT_INT(lab_live_bytes, before);
+    }
+    OPI_ASSERT(n > 1);
+  }
+}
+
 OPI_TEST_MAIN("zero-bubble schedules", OPI_TEST(test_tables), OPI_TEST(test_reference_points),
               OPI_TEST(test_formulas_of_h1_and_h2), OPI_TEST(test_formula_of_h1_with_costs),
               OPI_TEST(test_formulas_of_vs), OPI_TEST(test_formulas_of_interleaved),
@@ -400,4 +432,4 @@ OPI_TEST_MAIN("zero-bubble schedules", OPI_TEST(test_tables), OPI_TEST(test_refe
               OPI_TEST(test_auto_keeps_its_limit), OPI_TEST(test_auto_beats_h1),
               OPI_TEST(test_rank_memory), OPI_TEST(test_grid), OPI_TEST(test_large),
               OPI_TEST(test_forward_form), OPI_TEST(test_default_chunks), OPI_TEST(test_errors),
-              OPI_TEST(test_memory_and_extremes))
+              OPI_TEST(test_memory_and_extremes), OPI_TEST(test_no_memory))
