@@ -114,23 +114,37 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   return opi_train_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
 }
 
+/* Bytes of the largest stash that a micro-batch leaves in a stage of the rank. */
+static uint64_t largest_stash(const opi_plan *plan, uint32_t rank) {
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    const uint64_t n = plan->stage_stash_bytes[i / plan->n_replicas];
+    if (plan->instance_rank[i] == rank && n > most)
+      most = n;
+  }
+  return most;
+}
+
 /* What the schedule may fill with stashes, from a prediction that is over a cap: all that nothing
- * else needs, less `excess` where slots are larger than what they hold. False: it fits. */
+ * else needs, less `excess` where slots are larger than what they hold, but one micro-batch at
+ * least: the next prediction knows its slots exactly. False: it fits, or nothing is left to take.
+ */
 static bool leave_for_stashes(const opi_plan *plan, const opi_memory *memory, uint64_t *io_free) {
-  bool over = false;
+  bool less = false;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &memory[r];
     const uint64_t excess = m->total_bytes > m->cap_bytes ? m->total_bytes - m->cap_bytes : 0;
-    const uint64_t others = m->total_bytes - m->stash_bytes;
+    const uint64_t others = m->total_bytes - m->stash_bytes, one = largest_stash(plan, r);
     uint64_t room = m->cap_bytes > others ? m->cap_bytes - others : 0;
     if (m->cap_bytes == UINT64_MAX)
-      room = UINT64_MAX;
-    else if (io_free[r] < UINT64_MAX && excess > 0)
+      continue;
+    if (io_free[r] < UINT64_MAX && excess > 0)
       room = io_free[r] > excess ? io_free[r] - excess : 0;
+    room = room > one ? room : one;
+    less = less || (excess > 0 && room < io_free[r]);
     io_free[r] = io_free[r] < room ? io_free[r] : room;
-    over = over || excess > 0;
   }
-  return over;
+  return less;
 }
 
 /* Asks for an order without a bound; where that does not fit, for one within the memory that is
@@ -152,7 +166,7 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
     plan->free_bytes = left;
     const opipe_status status = ask_schedule(f);
     plan->free_bytes = NULL;
-    if (status == OPIPE_E_LIMIT) /* not even one micro-batch: told by the caps */
+    if (status == OPIPE_E_LIMIT) /* told by the caps */
       return OPIPE_OK;
     OPI_TRY(status);
     OPI_TRY(predict(f, alignment, memory));
