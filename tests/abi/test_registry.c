@@ -113,6 +113,25 @@ static void test_a_newer_plugin_that_can_live_with_us_is_taken(void) {
   opi_registry_free(r);
 }
 
+/* A backend of 1.0 ends at `run`: what it lacks is NULL; one byte less is refused. */
+static void test_a_backend_of_1_0_cannot_train(void) {
+  opipe_backend full, copy;
+  void (*slot)(void) = test_a_newer_plugin_that_can_live_with_us_is_taken;
+  for (size_t at = 8; at < sizeof full; at += sizeof slot)
+    memcpy((char *)&full + at, &slot, sizeof slot);
+  full.struct_size = (uint32_t)OPIPE_END(opipe_backend, run);
+  full.reserved = 0;
+  memset(&copy, 0xff, sizeof copy);
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.run != NULL && copy.params_create_owned == NULL && copy.update == NULL);
+  full.struct_size = (uint32_t)OPIPE_END(opipe_backend, update);
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.params_create_owned != NULL && copy.update != NULL);
+  full.struct_size = (uint32_t)OPIPE_END(opipe_backend, binding_free);
+  OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), OPIPE_E_ABI, &err,
+                   "ABI 1.0 has");
+}
+
 /* Built against the frozen headers of an older minor. */
 static void test_an_old_plugin_is_taken(void) {
   const char *path = mock("v1.0");
@@ -272,7 +291,7 @@ static void test_every_failing_allocation_is_survived(void) {
 OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_each_broken_rule_is_named),
               OPI_TEST(test_a_newer_plugin_that_can_live_with_us_is_taken),
-              OPI_TEST(test_an_old_plugin_is_taken),
+              OPI_TEST(test_an_old_plugin_is_taken), OPI_TEST(test_a_backend_of_1_0_cannot_train),
               OPI_TEST(test_a_sanitized_plugin_is_refused_before_it_is_loaded),
               OPI_TEST(test_files_that_are_no_plugins), OPI_TEST(test_truncated_files_never_crash),
               OPI_TEST(test_a_fifo_does_not_hang), OPI_TEST(test_a_given_path_must_exist),
