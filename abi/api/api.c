@@ -38,7 +38,7 @@ uint64_t opi_now_ns(void) {
 }
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, order_write),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, session_trace),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = "0.1.0",
@@ -97,6 +97,7 @@ static const opipe_api api = {
     .order_simulate = opi_api_order_simulate,
     .order_draw = opi_api_order_draw,
     .order_write = opi_api_order_write,
+    .session_trace = opi_api_session_trace,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,

@@ -256,6 +256,17 @@ opipe_status opi_api_session_save_gradients(opipe_session *session, const char *
   return opi_checkpoint_gradients(allocator_of(session), weights, path, err);
 }
 
+opipe_status opi_api_session_trace(opipe_session *session, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err) {
+  opi_weights *weights = NULL;
+  if (write == NULL || format > OPIPE_TRACE_SVG) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_trace: format %u (at most %d), or no sink",
+                    format, OPIPE_TRACE_SVG);
+  }
+  OPI_TRY(rest(session, &weights, err));
+  return opi_train_trace(session->session, format == OPIPE_TRACE_SVG, write, ctx, err);
+}
+
 /* ---- the model ---- */
 
 /* Every trained parameter in its own type. */

@@ -34,7 +34,7 @@ typedef struct cli_train_texts {
   cli_list globs;
   bool globs_train[CLI_LIST_MOST]; /* of globs: --trainable, else --frozen */
   const char *loss, *optimizer, *lr_schedule, *recompute, *compute, *replicas;
-  const char *save, *resume, *save_model, *save_gradients;
+  const char *save, *resume, *save_model, *save_gradients, *trace;
   double clip;
   uint64_t n_steps, save_every;
   uint32_t batch;
@@ -79,6 +79,15 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out);
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes); /* an opipe_write_fn */
+/* Gathers a sink's bytes, so that a file is only made when all is well. */
+typedef struct cli_gathered {
+  char *data;
+  size_t n, room;
+} cli_gathered;
+int cli_gather(void *ctx, const void *data, size_t n); /* an opipe_write_fn */
+/* The file, or the error's message; frees what was gathered. */
+int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
+                       const opipe_error *err);
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
 
 /* ---- tensors that the command owns ---- */

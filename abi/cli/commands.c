@@ -43,14 +43,8 @@ int cli_inspect(const cli_options *o) {
   return status;
 }
 
-/* Gathers a sink's bytes, so that a file is only made when all is well. */
-typedef struct gathered {
-  char *data;
-  size_t n, room;
-} gathered;
-
-static opipe_status gather(void *ctx, const void *data, size_t n) {
-  gathered *g = ctx;
+int cli_gather(void *ctx, const void *data, size_t n) {
+  cli_gathered *g = ctx;
   if (g->n + n > g->room) {
     const size_t room = (g->n + n) * 2;
     char *grown = realloc(g->data, room);
@@ -64,8 +58,8 @@ static opipe_status gather(void *ctx, const void *data, size_t n) {
   return OPIPE_OK;
 }
 
-static int write_gathered(opipe_status status, const char *path, gathered *g,
-                          const opipe_error *err) {
+int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
+                       const opipe_error *err) {
   const int result = status < 0 ? cli_report(path, err) : cli_write_file(path, g->data, g->n);
   free(g->data);
   return result;
@@ -85,12 +79,14 @@ int cli_plan(const cli_options *o) {
       status = cli_report("plan", &err);
   }
   if (status == CLI_DONE && o->output != NULL) {
-    gathered g = {NULL, 0, 0};
-    status = write_gathered(s.api->plan_write(s.plan, gather, &g, &err), o->output, &g, &err);
+    cli_gathered g = {NULL, 0, 0};
+    status =
+        cli_write_gathered(s.api->plan_write(s.plan, cli_gather, &g, &err), o->output, &g, &err);
   }
   if (status == CLI_DONE && o->annotate != NULL) {
-    gathered g = {NULL, 0, 0};
-    status = write_gathered(s.api->plan_annotate(s.plan, gather, &g, &err), o->annotate, &g, &err);
+    cli_gathered g = {NULL, 0, 0};
+    status = cli_write_gathered(s.api->plan_annotate(s.plan, cli_gather, &g, &err), o->annotate, &g,
+                                &err);
   }
   cli_close(&s);
   return status;

@@ -63,7 +63,8 @@ enum {
   O_SAVE_EVERY,
   O_RESUME,
   O_SAVE_MODEL,
-  O_SAVE_GRADIENTS
+  O_SAVE_GRADIENTS,
+  O_TRACE
 };
 
 #define COMMON_ROWS                                                                           \
@@ -168,6 +169,7 @@ static const cli_option train_table[] = {
     {"save-model", "OUT.onnx", "write the model with its new weights", O_SAVE_MODEL},
     {"save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
      O_SAVE_GRADIENTS},
+    {"trace", "OUT.json|OUT.svg", "the last step, planned and measured", O_TRACE},
     {"reference", NULL, "compare with the plan's reference, and with the uncut model", O_REFERENCE},
     {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
     {"seed", "N", "of dropout and --shuffle (0)", O_SEED},
@@ -413,6 +415,9 @@ static int take_train_option(int id, const char *value, cli_options *o) {
       return CLI_DONE;
     case O_SAVE_MODEL:
       t->save_model = value;
+      return CLI_DONE;
+    case O_TRACE:
+      t->trace = value;
       return CLI_DONE;
     case O_SAVE_GRADIENTS:
       t->save_gradients = value;

@@ -227,6 +227,17 @@ static int keep(loop *l) {
   return status == CLI_DONE ? keep_state(l, OPIPE_STATE_GRADIENT, &l->out->gradients, &n) : status;
 }
 
+static int write_trace(loop *l, const char *path) {
+  cli_gathered g = {NULL, 0, 0};
+  opipe_error err = OPIPE_ERROR_INIT;
+  const size_t n = strlen(path);
+  const bool picture = n > 4 && strcmp(path + n - 4, ".svg") == 0;
+  const uint32_t format = picture ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME;
+  const opipe_status status =
+      l->run->s->api->session_trace(l->session, format, cli_gather, &g, &err);
+  return cli_write_gathered(status, path, &g, &err);
+}
+
 static int write_files(loop *l) {
   const cli_train_texts *t = &l->run->o->t;
   const opipe_api *api = l->run->s->api;
@@ -234,6 +245,8 @@ static int write_files(loop *l) {
   if (l->run->quiet)
     return CLI_DONE;
   if (t->save != NULL && save(l) != CLI_DONE)
+    return CLI_FAILED;
+  if (t->trace != NULL && write_trace(l, t->trace) != CLI_DONE)
     return CLI_FAILED;
   if (t->save_model != NULL && api->session_save_model(l->session, t->save_model, &err) < 0)
     return cli_report(t->save_model, &err);

@@ -69,7 +69,8 @@ opipe_status opi_train_bind(opi_train *t, opipe_error *err) {
   const opi_plan *plan = t->plan;
   t->binding_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
   t->eval_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
-  if (t->binding_of_step == NULL || t->eval_of_step == NULL)
+  t->spans = OPI_ARENA_ARRAY(&t->arena, opi_train_span, lists->n_steps);
+  if (t->binding_of_step == NULL || t->eval_of_step == NULL || t->spans == NULL)
     return opi_fail_nomem(err, lists->n_steps * sizeof(uint32_t), "bindings");
   for (uint32_t i = 0; i < lists->n_steps; ++i) {
     const opi_step *step = &lists->steps[i];

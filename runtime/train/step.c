@@ -174,6 +174,8 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   if (status == OPIPE_OK)
     status = opi_rank_sync(rank, &local);
   const uint64_t end = opi_clock_ns();
+  if (!evaluate)
+    t->spans[index] = (opi_train_span){start, end};
   opi_rank_note(rank, OPI_DOING_STEP, step, 0);
   atomic_store_explicit(&rank->busy_ns,
                         atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) + (end - start),
@@ -214,9 +216,14 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
   return flush_waiting(t, place, err);
 }
 
-static opipe_status update(opi_rank *rank, opipe_error *err) {
+static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_train *t = rank->session->train;
+  opi_train_span *span = &t->spans[index];
+  if (span->start_ns == 0 || span->end_ns != 0)
+    *span = (opi_train_span){opi_clock_ns(), 0};
   const opipe_status status = opi_weights_step(t->weights, rank->index, err);
+  if (status == OPIPE_OK)
+    span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK && rank->index == 0)
     opi_weights_report(t->weights, 0, &rank->request->ticket->report);
   return status;
@@ -262,7 +269,7 @@ static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
       return opi_weights_reduce(
           t->weights, opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica), err);
     default:
-      return update(rank, err);
+      return update(rank, index, err);
   }
 }
 

@@ -109,6 +109,29 @@ def tensors(path):
             for k, v in header.items()}
 
 
+def traces(count, folder):
+    """One box per program, measured and planned, and no two of a rank at once."""
+    arguments = ["train", GPT, *COMMON, "--stages", "4", "--schedule", "zb-h1", "--steps", "2"]
+    path = os.path.join(folder, "trace.json")
+    problem = wrong(run(*arguments, "--trace", path))
+    if not problem:
+        events = [e for e in json.loads(read(path))["traceEvents"] if e["ph"] == "X"]
+        for kind in (0, 1):
+            of_kind = [e for e in events if e["pid"] == kind and e["cat"] != "update"]
+            if len(of_kind) != 4 * 4 * 3:
+                problem = f"{len(of_kind)} boxes of kind {kind}, not 48"
+            for rank in range(4):
+                lane = sorted((e["ts"], e["dur"]) for e in of_kind if e["tid"] == rank)
+                if any(a[0] + a[1] > b[0] + 0.01 for a, b in zip(lane, lane[1:])):
+                    problem = f"boxes of rank {rank} lie over each other"
+    count.check("a trace", problem)
+    path = os.path.join(folder, "trace.svg")
+    problem = wrong(run(*arguments, "--trace", path))
+    if not problem and read(path).count(b"<rect") != 2 * 48 + 4:
+        problem = f"{read(path).count(b'<rect')} boxes"
+    count.check("a picture", problem)
+
+
 def saved_model(count, folder, checkpoint):
     """The weights are in the file, and nothing else has changed."""
     old, new = read(GPT), read(os.path.join(folder, "saved.onnx"))
@@ -247,6 +270,7 @@ def main():
     references(count)
     with tempfile.TemporaryDirectory() as folder:
         external(count, folder)
+        traces(count, folder)
         same_bits(count, folder)
     return count.finish()
 

@@ -244,6 +244,7 @@ typedef struct opipe_parameter_info {
   double gradient_norm; /* of the last step, before clipping */
 } opipe_parameter_info;
 
+enum { OPIPE_TRACE_CHROME = 0, OPIPE_TRACE_SVG = 1 }; /* JSON for chrome://tracing; a picture */
 enum { OPIPE_POSITION = 4 }; /* numbers of the host's own in a checkpoint */
 
 /* ---- plans ---- */
@@ -589,6 +590,11 @@ typedef struct opipe_api {
                              opipe_write_fn write, void *ctx, opipe_error *err);
   opipe_status (*order_write)(opipe_order *order, uint32_t format, uint32_t dialect,
                               opipe_write_fn write, void *ctx, opipe_error *err);
+  /* -- training -- */
+  /* The last step of a training session, one lane per rank, measured and planned. format:
+   * OPIPE_TRACE_*. Flushes. [control] */
+  opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
+                                void *ctx, opipe_error *err);
 } opipe_api;
 
 /* The one exported function. minor: the lowest table minor the caller can live with

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writers of traces. The picture has one scale for both kinds, so that they can be compared. */
+#include "runtime/trace/trace.h"
+
+enum { LANE = 22, LEFT = 76, WIDTH = 1400, TOP = 26, GAP = 30 };
+
+static const char *const titles[OPI_TRACE_KINDS] = {"measured", "planned"};
+
+static void label(const opi_trace_event *e, opi_text *text) {
+  if (e->stage == OPIPE_NONE) {
+    opi_text_puts(text, e->pass);
+    return;
+  }
+  opi_text_printf(text, "%s stage %u, micro-batch %u", e->pass, e->stage, e->microbatch);
+  if (e->replica != 0)
+    opi_text_printf(text, ", replica %u", e->replica);
+}
+
+void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text) {
+  opi_text_puts(text, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+  for (uint32_t k = 0; k < OPI_TRACE_KINDS; ++k) {
+    opi_text_printf(text,
+                    "%s\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %u, \"args\": "
+                    "{\"name\": \"%s\"}}",
+                    k == 0 ? "" : ",", k, titles[k]);
+    for (uint32_t r = 0; r < n_ranks; ++r) {
+      opi_text_printf(text,
+                      ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %u, \"tid\": %u, "
+                      "\"args\": {\"name\": \"rank %u\"}}",
+                      k, r, r);
+    }
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_trace_event *e = &events[i];
+    opi_text_puts(text, ",\n{\"name\": \"");
+    label(e, text);
+    opi_text_printf(text,
+                    "\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, "
+                    "\"dur\": %.3f}",
+                    e->pass, e->kind, e->rank, (double)e->start_ns * 1e-3,
+                    (double)(e->end_ns - e->start_ns) * 1e-3);
+  }
+  opi_text_puts(text, "\n]}\n");
+}
+
+/* ---- picture ---- */
+
+static uint32_t hue_of(const char *pass) {
+  switch (pass[0]) {
+    case 'F':
+      return 215;
+    case 'B':
+      return 140;
+    case 'I':
+      return 190;
+    case 'W':
+      return 90;
+    default:
+      return 30;
+  }
+}
+
+static void draw(const opi_trace_event *e, uint32_t n_ranks, double scale, opi_text *text) {
+  const uint32_t y = TOP + e->kind * (n_ranks * LANE + GAP) + e->rank * LANE;
+  const double x = LEFT + (double)e->start_ns * scale;
+  const double width = (double)(e->end_ns - e->start_ns) * scale;
+  const uint32_t shade =
+      e->stage == OPIPE_NONE ? 70 : 62 + 24 * (e->stage % 2) - 8 * (e->replica % 2);
+  opi_text_puts(text, "<g><title>");
+  label(e, text);
+  opi_text_printf(text,
+                  ", %.3f ms</title><rect x=\"%.2f\" y=\"%u\" width=\"%.2f\" height=\"%d\" "
+                  "fill=\"hsl(%u,60%%,%u%%)\" stroke=\"#333\" stroke-width=\"0.4\"/>",
+                  (double)(e->end_ns - e->start_ns) * 1e-6, x, y, width, LANE - 4, hue_of(e->pass),
+                  shade);
+  if (width >= 12 && e->stage != OPIPE_NONE)
+    opi_text_printf(text, "<text x=\"%.2f\" y=\"%u\" text-anchor=\"middle\">%u</text>",
+                    x + width / 2, y + LANE / 2 + 2, e->microbatch);
+  opi_text_puts(text, "</g>\n");
+}
+
+void opi_trace_svg(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text) {
+  uint64_t last[OPI_TRACE_KINDS] = {1, 1};
+  for (uint32_t i = 0; i < n; ++i) {
+    if (events[i].end_ns > last[events[i].kind])
+      last[events[i].kind] = events[i].end_ns;
+  }
+  const uint64_t most = last[0] > last[1] ? last[0] : last[1];
+  opi_text_printf(text,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%u\" "
+                  "font-family=\"sans-serif\" font-size=\"10\">\n",
+                  LEFT + WIDTH + 20, TOP + OPI_TRACE_KINDS * (n_ranks * LANE + GAP));
+  for (uint32_t k = 0; k < OPI_TRACE_KINDS; ++k) {
+    const uint32_t top = TOP + k * (n_ranks * LANE + GAP);
+    opi_text_printf(text, "<text x=\"6\" y=\"%u\" font-weight=\"bold\">%s: %.3f ms</text>\n",
+                    top - 8, titles[k], (double)last[k] * 1e-6);
+    for (uint32_t r = 0; r < n_ranks; ++r)
+      opi_text_printf(text, "<text x=\"6\" y=\"%u\">rank %u</text>\n",
+                      top + r * LANE + LANE / 2 + 2, r);
+  }
+  for (uint32_t i = 0; i < n; ++i)
+    draw(&events[i], n_ranks, (double)WIDTH / (double)most, text);
+  opi_text_puts(text, "</svg>\n");
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ran when, one lane per rank: planned and measured beside each other, as a Chrome trace
+ * (opens in Perfetto) or as a picture.
+ */
+#ifndef OPI_TRACE_H
+#define OPI_TRACE_H
+
+#include "loader/base/base.h"
+
+enum { OPI_TRACE_MEASURED = 0, OPI_TRACE_PLANNED = 1, OPI_TRACE_KINDS = 2 };
+
+typedef struct opi_trace_event {
+  const char *pass;                          /* "F", "B", "I", "W", "update" */
+  uint32_t kind;                             /* OPI_TRACE_* */
+  uint32_t rank, stage, replica, microbatch; /* stage OPIPE_NONE: of the whole rank */
+  uint64_t start_ns, end_ns;                 /* from the beginning of its kind's step */
+} opi_trace_event;
+
+void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text);
+void opi_trace_svg(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text);
+
+#endif /* OPI_TRACE_H */
