@@ -29,10 +29,37 @@ static bool is_chain(const opi_problem *p) {
   return chain;
 }
 
+/* Would a reader find the same stages, places, micro-batches and mode in the cells? */
+static bool shows_itself(const opi_order *order) {
+  const opi_problem *p = &order->problem;
+  const opi_do_list *list = order->list;
+  uint32_t n_stages = 0, n_microbatches = 0, shown = 0;
+  bool backward = false;
+  for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
+    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
+      const opi_do *a = &list->items[i];
+      if (a->kind == OPI_DO_IDLE || a->kind == OPI_DO_STEP)
+        continue;
+      if (a->replica != 0 || a->slice != 0 || a->part != 0 || a->version != 0 ||
+          (a->flags & OPIPE_ACTION_NEXT_STEP) != 0 || a->stage >= p->n_stages ||
+          p->instance_rank[a->stage] != rank)
+        return false;
+      n_stages = a->stage >= n_stages ? a->stage + 1 : n_stages;
+      n_microbatches = a->microbatch >= n_microbatches ? a->microbatch + 1 : n_microbatches;
+      backward = backward || a->kind == OPI_DO_B || a->kind == OPI_DO_I || a->kind == OPI_DO_W;
+      shown += a->kind == OPI_DO_F && a->microbatch == 0;
+    }
+  }
+  return n_stages == p->n_stages && n_microbatches == p->n_microbatches && shown >= p->n_stages &&
+         backward == (p->mode == OPIPE_MODE_TRAIN);
+}
+
 /* Can a table without header say all of it? */
-static bool is_plain(const opi_problem *p) {
+static bool is_plain(const opi_order *order) {
+  const opi_problem *p = &order->problem;
   return p->n_replicas == 1 && p->n_slices == 1 && p->n_parts == 1 && p->stage_shares == NULL &&
-         p->versions == OPIPE_VERSIONS_ONE && p->sync == OPIPE_SYNC_END && is_chain(p);
+         p->versions == OPIPE_VERSIONS_ONE && p->sync == OPIPE_SYNC_END && is_chain(p) &&
+         shows_itself(order);
 }
 
 static const char *const mode_names[] = {"forward", "train"};
@@ -186,7 +213,7 @@ opipe_status opi_order_write(const opi_order *order, uint32_t format, uint32_t d
     put_json(&w);
   } else {
     const bool csv = format == OPI_ORDER_CSV;
-    if (!csv || (dialect == OPI_DIALECT_OPIPE && !is_plain(&order->problem)))
+    if (!csv || (dialect == OPI_DIALECT_OPIPE && !is_plain(order)))
       put_header(&w);
     for (uint32_t rank = 0; rank < order->problem.n_ranks; ++rank) {
       if (!csv)

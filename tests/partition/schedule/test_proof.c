@@ -31,6 +31,7 @@ static opipe_status prove(const opi_problem *problem, const opi_do_list *list, u
 
 static void compare(const opi_do_list *list, uint32_t refused[OPI_RULES],
                     uint32_t accepted[OPI_RULES]) {
+  OPI_ASSERT_FATAL(replay_states(list) <= REPLAY_STATES);
   for (uint32_t rule = 0; rule < OPI_RULES; ++rule) {
     opipe_error err = OPIPE_ERROR_INIT;
     uint32_t states = 0;
