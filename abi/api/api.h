@@ -190,7 +190,7 @@ opipe_status opi_api_order_read(opipe_context *context, const void *text, uint64
                                 uint32_t dialect, opipe_order **out_order, opipe_error *err);
 void opi_api_order_destroy(opipe_order *order);
 opipe_status opi_api_order_info(opipe_order *order, opipe_order_info *io_info, opipe_error *err);
-opipe_status opi_api_order_lower(opipe_order *order, uint32_t receive_depth,
+opipe_status opi_api_order_lower(opipe_order *order, uint32_t receive_depth, uint32_t flags,
                                  opipe_order **out_order, opipe_error *err);
 opipe_status opi_api_order_check(opipe_order *order, uint32_t rule, opipe_error *err);
 opipe_status opi_api_order_simulate(opipe_order *order, const opipe_order_costs *costs,

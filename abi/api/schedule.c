@@ -129,13 +129,14 @@ opipe_status opi_api_order_info(opipe_order *order, opipe_order_info *io_info, o
 
 /* ---- passes ---- */
 
-opipe_status opi_api_order_lower(opipe_order *order, uint32_t receive_depth,
+opipe_status opi_api_order_lower(opipe_order *order, uint32_t receive_depth, uint32_t flags,
                                  opipe_order **out_order, opipe_error *err) {
+  const opi_lowering how = {receive_depth, (flags & OPIPE_LOWER_MESSAGES) != 0};
   opi_order *lowered = NULL;
   OPI_TRY(check(order, err));
-  if (out_order == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "order_lower: out_order is NULL");
-  OPI_TRY(opi_order_lower(order->order, receive_depth, &order->context->allocator, &lowered, err));
+  if (out_order == NULL || flags > OPIPE_LOWER_MESSAGES)
+    return opi_fail(err, OPIPE_E_INVALID, "order_lower: out_order is NULL, or flags %u", flags);
+  OPI_TRY(opi_order_lower(order->order, &how, &order->context->allocator, &lowered, err));
   return wrap(order->context, lowered, out_order, err);
 }
 
@@ -144,8 +145,10 @@ opipe_status opi_api_order_check(opipe_order *order, uint32_t rule, opipe_error 
   opi_order *lowered = NULL;
   OPI_TRY(check(order, err));
   const opipe_allocator *allocator = &order->context->allocator;
-  if (!opi_order_is_lowered(order->order))
-    OPI_TRY(opi_order_lower(order->order, 0, allocator, &lowered, err));
+  if (!opi_order_is_lowered(order->order)) {
+    const opi_lowering how = {0};
+    OPI_TRY(opi_order_lower(order->order, &how, allocator, &lowered, err));
+  }
   const opi_order *o = lowered != NULL ? lowered : order->order;
   const opipe_status status = opi_proof_check(&o->problem, o->list, rule, allocator, &proof, err);
   opi_order_free(lowered);

@@ -330,7 +330,7 @@ static int prove(job *j) {
     return cli_report(j->what, &err);
   opipe_status status = OPIPE_OK;
   if (info.lowered == 0)
-    status = api->order_lower(j->order, j->receive_depth, &lowered, &err);
+    status = api->order_lower(j->order, j->receive_depth, 0, &lowered, &err);
   if (status == OPIPE_OK)
     status = api->order_check(lowered != NULL ? lowered : j->order, j->rule, &err);
   api->order_destroy(lowered);
@@ -352,7 +352,9 @@ static int prove(job *j) {
 static int lower(job *j) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_order *lowered = NULL;
-  if (j->session.api->order_lower(j->order, j->receive_depth, &lowered, &err) < 0)
+  /* PyTorch's runtime reduces, frees and steps by itself: its tables hold messages alone. */
+  const uint32_t flags = j->dialect == OPIPE_DIALECT_OPIPE ? 0 : OPIPE_LOWER_MESSAGES;
+  if (j->session.api->order_lower(j->order, j->receive_depth, flags, &lowered, &err) < 0)
     return cli_report(j->what, &err);
   const int status = write_order(j, lowered);
   j->session.api->order_destroy(lowered);

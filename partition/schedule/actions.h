@@ -149,6 +149,7 @@ opipe_status opi_pass_finish(const opi_problem *problem, const opi_do_list *list
 
 typedef struct opi_lowering {
   uint32_t receive_depth; /* 0: early, as placed; else opi_pass_defer's depth */
+  bool messages_only;     /* no reductions, frees and steps */
 } opi_lowering;
 /* All of them: check, messages, defer, reduce, finish. */
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,

@@ -4,12 +4,11 @@
 #include "partition/schedule/passes.h"
 #include "partition/simulate/events.h"
 
-opipe_status opi_order_lower(const opi_order *order, uint32_t receive_depth,
+opipe_status opi_order_lower(const opi_order *order, const opi_lowering *how,
                              const opipe_allocator *allocator, opi_order **out_order,
                              opipe_error *err) {
-  const opi_lowering how = {receive_depth};
   opi_do_list *list = NULL;
-  OPI_TRY(opi_lower_order(&order->problem, order->list, &how, allocator, &list, err));
+  OPI_TRY(opi_lower_order(&order->problem, order->list, how, allocator, &list, err));
   return opi_order_make(&order->problem, list, allocator, out_order, err);
 }
 

@@ -332,14 +332,16 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
   opipe_status status = opi_pass_check(problem, order, allocator, err);
   if (status == OPIPE_OK)
     status = opi_each_rank(order, bare_rank, NULL, allocator, &bare, err);
-  if (status == OPIPE_OK && problem->mode != OPIPE_MODE_FORWARD)
+  if (status == OPIPE_OK && problem->mode != OPIPE_MODE_FORWARD && !how->messages_only)
     status = opi_pass_reduce(problem, bare, false, allocator, &reduced, err);
   if (status == OPIPE_OK)
     status = opi_pass_messages(problem, reduced != NULL ? reduced : bare, allocator, &sent, err);
   if (status == OPIPE_OK && how->receive_depth > 0)
     status = opi_pass_defer(problem, sent, how->receive_depth, allocator, &placed, err);
+  const opi_do_list *last = placed != NULL ? placed : sent;
   if (status == OPIPE_OK)
-    status = opi_pass_finish(problem, placed != NULL ? placed : sent, allocator, out_list, err);
+    status = how->messages_only ? opi_do_list_without(last, OPI_DO_IDLE, allocator, out_list, err)
+                                : opi_pass_finish(problem, last, allocator, out_list, err);
   opi_do_list_free(placed);
   opi_do_list_free(sent);
   opi_do_list_free(reduced);

@@ -46,7 +46,7 @@ bool opi_order_is_lowered(const opi_order *order);
 
 /* The order lowered, or aligned in time: idle cells where a rank waits, counting one slot for every
  * action (a whole backward counts two where the order has halves as well). */
-opipe_status opi_order_lower(const opi_order *order, uint32_t receive_depth,
+opipe_status opi_order_lower(const opi_order *order, const opi_lowering *how,
                              const opipe_allocator *allocator, opi_order **out_order,
                              opipe_error *err);
 opipe_status opi_order_align(const opi_order *order, const opipe_allocator *allocator,

@@ -40,7 +40,8 @@ static void use(const opi_order *order) {
   opi_do_list *list = NULL;
   opi_text text;
   for (uint32_t depth = 0; depth < 3; ++depth) {
-    const opipe_status status = opi_order_lower(order, depth, allocator, &lowered, &err);
+    const opi_lowering how = {.receive_depth = depth};
+    const opipe_status status = opi_order_lower(order, &how, allocator, &lowered, &err);
     told(status, &err);
     for (uint32_t rule = 0; rule < OPI_RULES; ++rule) {
       opi_proof proof = {0};

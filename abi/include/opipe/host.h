@@ -390,6 +390,8 @@ typedef struct opipe_order_costs {
 
 /* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. */
 enum { OPIPE_ORDER_FORWARD = 1u, OPIPE_ORDER_ALIGNED = 2u };
+/* MESSAGES: no reductions, frees and steps, which other systems' tables leave to their runtime. */
+enum { OPIPE_LOWER_MESSAGES = 1u };
 typedef struct opipe_order_params {
   uint32_t struct_size;
   uint32_t flags;                 /* OPIPE_ORDER_* */
@@ -574,9 +576,10 @@ typedef struct opipe_api {
   void (*order_destroy)(opipe_order *order); /* accepts NULL */
   opipe_status (*order_info)(opipe_order *order, opipe_order_info *io_info, opipe_error *err);
   /* A new order with messages, reductions, frees and steps. receive_depth 0: receives as early as
-   * their sends; else that many computes of lead, 1: just before their consumer. */
-  opipe_status (*order_lower)(opipe_order *order, uint32_t receive_depth, opipe_order **out_order,
-                              opipe_error *err);
+   * their sends; else that many computes of lead, 1: just before their consumer. flags:
+   * OPIPE_LOWER_*. */
+  opipe_status (*order_lower)(opipe_order *order, uint32_t receive_depth, uint32_t flags,
+                              opipe_order **out_order, opipe_error *err);
   /* The proof under a transport's rule (OPIPE_RULE_* of transport.h); an order without messages is
    * lowered first. Errors: INVALID with rank, step, action and, for a deadlock, the cycle. */
   opipe_status (*order_check)(opipe_order *order, uint32_t rule, opipe_error *err);

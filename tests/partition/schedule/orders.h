@@ -41,7 +41,7 @@ static inline opi_order *order_with(const opi_order *order, opi_do_list *list) {
 static inline opi_order *order_lower(const opi_order *order, uint32_t depth) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_do_list *list = NULL;
-  const opi_lowering how = {depth};
+  const opi_lowering how = {.receive_depth = depth};
   OPI_ASSERT_OK_FATAL(
       opi_lower_order(&order->problem, order->list, &how, opi_allocator_system(), &list, &err),
       &err);

@@ -89,7 +89,7 @@ static uint32_t find(const opi_do_list *list, uint32_t kind, uint32_t stage, uin
 static void test_mistakes_are_named(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_do_list *lowered = NULL, *list = NULL;
-  const opi_lowering how = {0};
+  const opi_lowering how = {.receive_depth = 0};
   const opipe_allocator *allocator = opi_allocator_system();
   made_1f1b(&m, 3, 4, false);
   list = made_list(&m);
@@ -195,7 +195,7 @@ static void test_two_directions_reduce(void) {
   made_chimera(&m, 4, 4);
   for (uint32_t sync = OPIPE_SYNC_END; sync <= OPIPE_SYNC_EAGER_OPT; ++sync) {
     opi_do_list *list = made_list(&m), *lowered = NULL;
-    const opi_lowering how = {1};
+    const opi_lowering how = {.receive_depth = 1};
     uint32_t reductions = 0;
     m.problem.sync = sync;
     OPI_ASSERT_OK_FATAL(
@@ -230,7 +230,7 @@ static void test_shares(void) {
     }
   }
   opi_do_list *list = made_list(&m), *lowered = NULL;
-  const opi_lowering how = {0};
+  const opi_lowering how = {.receive_depth = 0};
   uint32_t messages = 0;
   OPI_ASSERT_OK_FATAL(
       opi_lower_order(&m.problem, list, &how, opi_allocator_system(), &lowered, &err), &err);
@@ -250,7 +250,7 @@ static void test_large_schedules_are_proven_soon(void) {
   static uint32_t place[STAGES];
   static opi_stage_edge edges[STAGES];
   opi_do_list *list = NULL, *lowered = NULL;
-  const opi_lowering how = {0};
+  const opi_lowering how = {.receive_depth = 0};
   for (uint32_t s = 0; s < STAGES; ++s)
     place[s] = s % RANKS;
   opi_edges_chain(edges, STAGES);

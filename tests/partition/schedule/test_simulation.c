@@ -113,7 +113,7 @@ static void test_double_buffered_body(void) {
   near(peak[0], 2, "stash", 2, 2);
   opipe_error err = OPIPE_ERROR_INIT;
   opi_do_list *list = made_list(&m), *lowered = NULL;
-  const opi_lowering how = {1};
+  const opi_lowering how = {.receive_depth = 1};
   opi_proof proof = {0};
   OPI_ASSERT_OK_FATAL(
       opi_lower_order(&m.problem, list, &how, opi_allocator_system(), &lowered, &err), &err);

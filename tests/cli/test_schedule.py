@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=300
+"""The schedule command: every name shows, lowers, is proven under every rule, simulates and draws;
+forms and dialects convert into each other; published tables come out cell by cell; what is wrong is
+refused with the right status and says where."""
+import glob
+import json
+import os
+import re
+import sys
+import tempfile
+
+from command import CHECK_FAILED, DONE, REFUSED, SHARED, USAGE, Count, need_command, run
+
+RULES = ("tag", "stream", "edge", "pair", "blocking", "grouped")
+NAMES = (
+    "sequential", "gpipe", "1f1b", "1f1b:policy=pb", "1f1b:eager=1", "interleaved:chunks=2",
+    "looped-bfs:chunks=2", "chimera", "chimera:pipelines=4", "chimera:concat=doubling",
+    "chimera:concat=halving,sync=eager-opt", "2bw", "terapipe:slices=3", "seq1f1b:slices=3",
+    "zb-h1", "zb-h2", "zb-auto:memory=1.5", "zb-interleaved:chunks=2", "zbv", "zbv:order=torch",
+    "v-half", "v-min", "dualpipev",
+)
+SIZE = ("--ranks", "4", "--microbatches", "8")
+TABLES = {
+    "gpipe": "gpipe", "loopedbfs": "looped-bfs:chunks={}",
+    "interleaved1f1b": "interleaved:chunks={},warmup=torch",
+    "interleaved_zb1p": "zb-interleaved:chunks={}", "zbv": "zbv:order=torch",
+    "dualpipev": "dualpipev",
+}
+
+
+def schedule(*arguments, status=DONE):
+    """Output of `schedule ...`; raises where the status is another."""
+    result = run("schedule", *arguments)
+    broken = result.broken(60, 2000)
+    if broken or result.status != status:
+        raise AssertionError(f"{' '.join(arguments)}: {broken or result.status}: {result.err.strip()[:300]}")
+    return result.out if status == DONE else result.err
+
+
+def every_verb(name, folder):
+    path = os.path.join(folder, "order")
+    for form in ("csv", "text", "json"):
+        shown = schedule("show", name, *SIZE, "--format", form)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(shown)
+        if schedule("convert", path, "--format", form) != shown:
+            raise AssertionError(f"{name}: {form} reads as something else")
+        if json.loads(schedule("simulate", path, "--json")) != json.loads(
+            schedule("simulate", name, *SIZE, "--json")
+        ):
+            raise AssertionError(f"{name}: the file of its order simulates otherwise")
+    for rule in RULES:
+        schedule("check", name, *SIZE, "--rule", rule)
+    for receives in ("early", "lazy", "lazy=3"):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(schedule("lower", name, *SIZE, "--receives", receives))
+        schedule("check", path, "--rule", "tag")
+        schedule("check", path, "--rule", "stream")
+    schedule("check", name, *SIZE, "--receives", "lazy")
+    schedule("show", name, *SIZE, "--forward")
+    schedule("show", name, *SIZE, "--aligned")
+    if "<svg" not in schedule("draw", name, *SIZE):
+        raise AssertionError(f"{name}: no picture")
+
+
+def tables(_):
+    found = sorted(glob.glob(os.path.join(SHARED, "oracles/schedules/torch/generated/*_compute.csv")))
+    if not found:
+        print("SKIP: published tables: ../shared/oracles is not there")
+    for path in found:
+        kind, ranks, chunks, count = re.match(
+            r".*/([a-z0-9_]+?)_r(\d+)(?:_v(\d+))?_m(\d+)_compute.csv", path
+        ).groups()
+        shown = schedule("show", TABLES[kind].format(chunks), "--ranks", ranks, "--microbatches",
+                         count, "--aligned", "--dialect", "torch")
+        with open(path, encoding="utf-8") as file:
+            if shown.rstrip("\n") != file.read().rstrip("\n"):
+                raise AssertionError(f"{path} comes out otherwise")
+        with open(path.replace("_compute", "_comms"), encoding="utf-8") as file:
+            if schedule("lower", path, "--dialect", "torch").rstrip("\n") != file.read().rstrip("\n"):
+                raise AssertionError(f"{path} lowers otherwise")
+        for ending in ("compute", "comms", "full"):
+            for rule in RULES:
+                schedule("check", path.replace("_compute", "_" + ending), "--rule", rule)
+
+
+def makespans(_):
+    one, two = "F=1,I=1,W=1", "F=0.5,I=0.5,W=0.5"
+    for name, ranks, count, cost, wanted in (
+        ("1f1b", 4, 8, one, 33), ("1f1b", 8, 32, one + ",comm=0.25", 134),
+        ("gpipe", 8, 32, one + ",comm=0.25", 120.5), ("chimera", 8, 8, one, 36),
+        ("chimera", 4, 8, one + ",comm=0.25", 32.75), ("chimera", 8, 32, one, 126),
+        ("chimera:concat=doubling", 8, 32, one, 105),
+        ("interleaved:chunks=2", 4, 8, two, 28.5), ("interleaved:chunks=2", 4, 4, two, 16.5),
+    ):
+        result = json.loads(schedule("simulate", name, "--ranks", str(ranks), "--microbatches",
+                                     str(count), "--cost", cost, "--json"))
+        if abs(result["makespan"] - wanted) > 1e-6:
+            raise AssertionError(f"{name} {ranks} {count} {cost}: {result['makespan']}, wanted {wanted}")
+        if len(result["peak_stash"]) != ranks:
+            raise AssertionError(f"{name}: {result}")
+
+
+def refusals(folder):
+    path = os.path.join(folder, "bad.csv")
+
+    def says(text, words, *arguments, status=CHECK_FAILED):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        told = schedule(*(arguments or ("check", path)), status=status)
+        if not all(word in told for word in words):
+            raise AssertionError(f"{words} are not all in: {told.strip()}")
+
+    good = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    says("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n", ("1B1", "missing"))
+    says("0F0,0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n", ("rank 0, step 1: 0F0", "twice"))
+    says("0F0,0F1,0B0,0B1\n1B0,1F0,1F1,1B1\n", ("rank 1, step 0: 1B0", "1F0"))
+    says("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", ("rank 0, step 1: 0B0", "rank 1, step 0: 1F1"))
+    says("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
+         ("deadlock", "rank 0, step 3: 0SEND_F1", "rank 1, step 3: 1SEND_B0"),
+         "check", path, "--rule", "blocking")
+    says("0F0,0X1\n", ("row 1, column 2", "0X1"), status=REFUSED)
+    says("0F0,0F1\n0B0,0B1\n", ("row 2, column 1", "stage 0"), status=REFUSED)
+    says("0F0\n1SEND_F0\n", ("row 2, column 1", "1SEND_F0"), status=REFUSED)
+    says("", ("no ranks",), status=REFUSED)
+    says("#onnx-pipe-schedule v2\n", ("v1",), status=REFUSED)
+    says(good, ("--ranks 3", "2"), "check", path, "--ranks", "3", status=USAGE)
+    says(good, ("lazy",), "check", path, "--receives", "late", status=USAGE)
+    says(good, ("rule",), "check", path, "--rule", "chance", status=USAGE)
+    says(good, ("--ranks",), "show", "gpipe", status=USAGE)
+    says(schedule("lower", "gpipe", *SIZE), ("FREE0", "rank 0"), "convert", path, "--dialect",
+         "torch", status=REFUSED)
+    says(good, ("replicas",), "show", "chimera", *SIZE, "--dialect", "torch", status=REFUSED)
+    says(good, ("even",), "show", "chimera", "--ranks", "3", "--microbatches", "3", status=REFUSED)
+    says(good, ("there is no schedule",), "show", "nobody", *SIZE, status=REFUSED)
+    says(good, ("frob",), "frob", path, status=USAGE)
+
+
+def listing(_):
+    names = [row["name"] for row in json.loads(schedule("list", "--json"))]
+    for name in NAMES:
+        if name.split(":")[0] not in names:
+            raise AssertionError(f"{name} is not listed")
+    if not all(name in schedule("list") for name in names):
+        raise AssertionError("list in text leaves one out")
+
+
+def main():
+    need_command()
+    count = Count()
+    cases = [(name, lambda folder, name=name: every_verb(name, folder)) for name in NAMES]
+    cases += [("tables", tables), ("makespans", makespans), ("refusals", refusals),
+              ("list", listing)]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, check in cases:
+            try:
+                check(folder)
+                why = None
+            except AssertionError as error:
+                why = str(error)
+            count.check(name, why)
+    return count.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
