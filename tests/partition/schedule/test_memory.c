@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every allocation of reading, lowering, proving, timing, drawing and printing fails once: an error
+ * each time, and nothing leaks. Malformed files end the same way.
+ */
+#include "partition/simulate/draw.h"
+#include "tests/partition/schedule/orders.h"
+
+static const char table[] =
+    "#onnx-pipe-schedule v1\n"
+    "#ranks=2 stages=2 replicas=2 microbatches=2 slices=1 parts=1 mode=train versions=one "
+    "sync=eager-opt\n#place=0,1,1,0\n"
+    "rank 0: 0F0 1@1F1 1@1B1 0B0\n"
+    "rank 1: 0@1F1 1F0 1B0 0@1B1\n";
+
+static opipe_status print_all(const opi_order *order, const opipe_allocator *allocator,
+                              opipe_error *err) {
+  opi_text text;
+  opipe_status status = OPIPE_OK;
+  opi_text_init(&text, allocator);
+  for (uint32_t format = 0; format < 3 && status == OPIPE_OK; ++format)
+    status = opi_order_write(order, format, OPI_DIALECT_OPIPE, &text, err);
+  if (status == OPIPE_OK)
+    status = opi_draw_order(&order->problem, order->list, &opi_unit_costs, allocator, &text, err);
+  opi_text_release(&text);
+  return status;
+}
+
+static opipe_status use_all(opi_test_memory *memory, void *arg) {
+  const opipe_allocator *allocator = &memory->allocator;
+  const opi_lowering how = {.receive_depth = 1};
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_order *order = NULL, *lowered = NULL, *aligned = NULL;
+  double peak[2];
+  opi_simulation result = {.peak_stash = peak};
+  (void)arg;
+  opipe_status status =
+      opi_order_read(table, sizeof table - 1, OPI_DIALECT_OPIPE, allocator, &order, &err);
+  if (status == OPIPE_OK)
+    status = opi_order_lower(order, &how, allocator, &lowered, &err);
+  for (uint32_t rule = 0; rule < OPI_RULES && status == OPIPE_OK; ++rule) {
+    opi_proof proof = {0};
+    if (rule == OPI_RULE_PAIR || rule == OPI_RULE_BLOCKING)
+      continue; /* two directions and late receives: refused */
+    status = opi_proof_check(&lowered->problem, lowered->list, rule, allocator, &proof, &err);
+  }
+  if (status == OPIPE_OK)
+    status =
+        opi_simulate_order(&order->problem, order->list, &opi_unit_costs, allocator, &result, &err);
+  if (status == OPIPE_OK)
+    status = opi_order_align(order, allocator, &aligned, &err);
+  if (status == OPIPE_OK)
+    status = print_all(lowered, allocator, &err);
+  OPI_ASSERT(status == OPIPE_OK || err.message[0] != '\0');
+  opi_order_free(aligned);
+  opi_order_free(lowered);
+  opi_order_free(order);
+  return status;
+}
+
+static void test_every_allocation_may_fail(void) {
+  OPI_ASSERT(opi_test_every_allocation(use_all, NULL, 2000) > 20);
+}
+
+static void test_malformed_files_say_where(void) {
+  static const struct {
+    const char *text, *says;
+  } rows[] = {
+      {"", "no ranks"},
+      {"0F0,0B0,,x\n", "row 1, column 4: 'x'"},
+      {"0F0,0B0\n0F1\n", "row 2, column 1: rank 1, step 0: stage 0 is on rank 0 as well"},
+      {"F0\n", "row 1, column 1: 'F0': the stage is missing"},
+      {"0F\n", "the micro-batch is missing"},
+      {"0F0x\n", "more stands behind"},
+      {"99999999999F0\n", "row 1, column 1"},
+      {"0F99999999999\n", "row 1, column 1"},
+      {"(0F0;0B1)OVERLAP\n", "it must end in )OVERLAP_F_B"},
+      {"(0F0)OVERLAP_F_B\n", "';' is missing"},
+      {"(0F0;0SEND_F0)OVERLAP_F_B\n", "only computes overlap"},
+      {"0@1F0\n", "need a header"},
+      {"2F0,2B0\n", "stage 0 is on no rank"},
+      {"0RECV_F0\n", "row 1, column 1: '0RECV_F0': stage 0 of 1 has no such neighbour"},
+      {"#schedule\n", "is no schedule's header"},
+      {"#onnx-pipe-schedule v1\n#ranks=0\n", "the header's ranks=0"},
+      {"#onnx-pipe-schedule v1\n#color=blue\n", "unknown key 'color'"},
+      {"#onnx-pipe-schedule v1\n#ranks\n", "'ranks' is not key=value"},
+      {"#onnx-pipe-schedule v1\nrank 0: 0F0\n", "the header must say"},
+      {"rank 0: 0F0 0B0\nrank 2: 1F0\n", "'rank 1:' was expected"},
+      {"{\"format\": \"other\", \"version\": 1, \"actions\": []}", "format 'other'"},
+      {"{\"format\": 3}", "format"},
+      {"{", "schedule"},
+  };
+  for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    opi_order *order = NULL;
+    const opipe_status status =
+        opi_order_read(rows[i].text, strlen(rows[i].text), OPI_DIALECT_OPIPE,
+                       opi_allocator_system(), &order, &err);
+    if (status >= 0 || strstr(err.message, rows[i].says) == NULL)
+      OPI_FAIL("'%s': status %d, '%s', wanted '%s'", rows[i].text, (int)status, err.message,
+               rows[i].says);
+    opi_order_free(order);
+  }
+}
+
+OPI_TEST_MAIN("memory and files of schedules", OPI_TEST(test_every_allocation_may_fail),
+              OPI_TEST(test_malformed_files_say_where))
