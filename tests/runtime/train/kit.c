@@ -112,12 +112,18 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
                                       .options = c->device_options,
                                       .memory_bytes = c->memory_bytes,
                                       .threads = 1};
+  opipe_device_choice devices[8];
+  for (uint32_t r = 0; r < 8; ++r)
+    devices[r] = device;
+  const bool apart = c->last_options != NULL && c->n_ranks > 0 && c->n_ranks <= 8;
+  if (apart)
+    devices[c->n_ranks - 1].options = c->last_options;
   const opipe_plan_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_plan_params, transport),
       .n_ranks = c->n_ranks,
       .n_stages = c->n_stages,
-      .devices = &device,
-      .n_devices = 1,
+      .devices = devices,
+      .n_devices = apart ? c->n_ranks : 1,
       .n_microbatches = c->n_microbatches,
       .schedule = c->schedule,
       .transport = c->transport};
@@ -157,7 +163,7 @@ opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
       .flags = flags,
       .max_in_flight = 16,
-      .watchdog_ns = UINT64_C(5000000000),
+      .watchdog_ns = k->watchdog_ns != 0 ? k->watchdog_ns : UINT64_C(5000000000),
       .spin_us = UINT32_MAX};
   return opi_train_open(&env, &params, out_session, &k->err);
 }

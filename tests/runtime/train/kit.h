@@ -24,6 +24,7 @@ typedef struct kit {
   opi_transport_ref transport;
   const char *transport_options;
   uint32_t bind_flags;
+  uint64_t watchdog_ns; /* 0: 5 s */
   opi_arena arena;
   opipe_error err;
 } kit;
@@ -34,6 +35,7 @@ typedef struct kit_case {
   uint32_t n_ranks, n_stages, n_microbatches; /* one of n_ranks and n_stages may be 0 */
   uint64_t memory_bytes;
   const char *device, *device_options, *transport;
+  const char *last_options; /* of the last rank's device, NULL: as the others */
   opi_train_spec spec;
 } kit_case;
 
