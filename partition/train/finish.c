@@ -106,6 +106,7 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   opi_plan *plan = f->plan;
   opi_train_lists_free(f->lists);
   f->lists = NULL;
+  OPI_TRY(opi_train_check(plan, f->model, f->err));
   OPI_TRY(opi_train_view(plan, f->model, f->err)); /* the schedule has spoken */
   OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_train_cut *const *)f->model->cuts,
                                 f->model->n_classes, alignment, f->model->n_slices, false,

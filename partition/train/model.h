@@ -74,6 +74,10 @@ opipe_status opi_train_predict(const opi_plan *plan, const opi_train_model *mode
                                const opi_train_lists *lists, const opi_rank_device *devices,
                                uint32_t compile_flags, opi_memory *out_memory, opipe_error *err);
 
+/* Checks and proves the plan's records in the action language (partition/schedule/actions.h).
+ * Errors: INVALID with rank, step, action, or the cycle. */
+opipe_status opi_train_check(const opi_plan *plan, const opi_train_model *model, opipe_error *err);
+
 /* opi_plan_finish for plans with a training part. devices [n_ranks] are open. */
 opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan,
                               const opi_rank_device *devices, opipe_error *err);
