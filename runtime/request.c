@@ -172,6 +172,8 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
     return opi_fail(err, OPIPE_E_STATE, "request %llu: another thread is waiting for it already",
                     (unsigned long long)request->number);
   }
+  if (s->train != NULL && timeout_ns != 0 && !is_finished(request))
+    opi_train_let_finish(request);
   const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
   const uint64_t spin_until = opi_later_ns(now, (uint64_t)s->wait_spin_us * 1000);
   if (s->wait_spin_us != 0)
@@ -236,7 +238,7 @@ void opi_request_release(opi_request *request) {
   if (request == NULL || check(request, NULL) < 0)
     return;
   if (request->session->train != NULL)
-    opi_train_release(request);
+    opi_train_let_finish(request);
   opipe_status status = opi_request_wait(request, UINT64_MAX, NULL);
   while (status == OPIPE_E_STATE &&
          atomic_load(&request->state) ==

@@ -173,9 +173,9 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
                                opipe_error *err);
 /* reference.c */
 opipe_status opi_train_run_reference(opi_session *session, opi_request *request, opipe_error *err);
-/* The caller gives up waiting for more: a ticket that is held goes out, since nobody may add to it.
- */
-void opi_train_release(opi_request *request);
+/* A double-buffered ticket that is held back for the next step goes out: the caller waits for it,
+ * or lets go of it. */
+void opi_train_let_finish(opi_request *request);
 /* The last rank is done. */
 void opi_train_finished(opi_request *request);
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err);

@@ -284,7 +284,7 @@ opipe_status opi_train_evaluate(opi_session *s, const opipe_submit_params *param
   return start(s, params, OPI_TICKET_EVALUATE, out_request, err);
 }
 
-void opi_train_release(opi_request *request) {
+void opi_train_let_finish(opi_request *request) {
   opi_session *s = request->session;
   opi_lock_take(&s->submit_lock);
   if (s->train->held == request)

@@ -27,8 +27,8 @@ static opipe_train_options options_of(uint32_t optimizer) {
                                .epsilon = 1e-8};
 }
 
-static opipe_status open_training(host_kit *k, const opipe_train_options *train, uint32_t stages,
-                                  uint32_t flags) {
+static opipe_status open_under(host_kit *k, const opipe_train_options *train, uint32_t stages,
+                               uint32_t flags, const char *schedule) {
   const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(GPT)};
   const opipe_dim dims[] = {{"batch", BATCH}, {"seq", SEQ}};
   const opipe_bind_options bind = {.struct_size = sizeof bind,
@@ -38,7 +38,7 @@ static opipe_status open_training(host_kit *k, const opipe_train_options *train,
   const opipe_plan_params plan = {.struct_size = sizeof plan,
                                   .n_stages = stages,
                                   .n_microbatches = 2,
-                                  .schedule = "1f1b",
+                                  .schedule = schedule,
                                   .train = train};
   const opipe_session_params session = {
       .struct_size = sizeof session, .flags = flags, .spin_us = UINT32_MAX};
@@ -54,6 +54,11 @@ static opipe_status open_training(host_kit *k, const opipe_train_options *train,
   if (status == OPIPE_OK)
     status = k->api->plan_make(k->bound, &plan, &k->plan, &k->err);
   return status == OPIPE_OK ? kit_open(k, &session) : status;
+}
+
+static opipe_status open_training(host_kit *k, const opipe_train_options *train, uint32_t stages,
+                                  uint32_t flags) {
+  return open_under(k, train, stages, flags, "1f1b");
 }
 
 static int64_t ids[BATCH * SEQ];
@@ -224,6 +229,21 @@ static void test_calls_that_do_not_fit(void) {
   kit_close(&t);
 }
 
-OPI_TEST_MAIN("train", OPI_TEST(test_steps_and_evaluation),
+/* A host that knows nothing of double-buffered weights waits for each step: nothing stands still,
+ * and the loss falls. */
+static void test_waiting_for_the_newest_step_flushes(void) {
+  host_kit k;
+  const opipe_train_options train = options_of(OPIPE_OPTIMIZER_SGD);
+  OPI_ASSERT_OK_FATAL(open_under(&k, &train, 2, 0, "2bw"), &k.err);
+  const double first = step(&k).loss;
+  double last = first;
+  for (uint32_t i = 1; i < STEPS + 2; ++i)
+    last = step(&k).loss;
+  OPI_ASSERT(last < first);
+  kit_close(&k);
+}
+
+OPI_TEST_MAIN("train", OPI_TEST(test_waiting_for_the_newest_step_flushes),
+              OPI_TEST(test_steps_and_evaluation),
               OPI_TEST(test_a_checkpoint_continues_under_other_stages),
               OPI_TEST(test_parameters_by_name), OPI_TEST(test_calls_that_do_not_fit))

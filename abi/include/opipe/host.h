@@ -518,8 +518,8 @@ typedef struct opipe_api {
   /* Starts one mini-batch: forward, backward, update. Inputs: every graph input and the labels,
    * whole mini-batch. The ticket is a request with one output, "loss" (fp32, rank 0);
    * request_report says more. Steps are done in the order of submission; with double-buffered
-   * weights a ticket may finish only with the next step or a flush. OPIPE_PENDING as
-   * session_submit. [any-thread] */
+   * weights a ticket finishes only with the next step or a flush; request_wait on the newest ticket
+   * flushes. OPIPE_PENDING as session_submit. [any-thread] */
   opipe_status (*session_train_step)(opipe_session *session, const opipe_submit_params *params,
                                      opipe_request **out_ticket, opipe_error *err);
   /* Waits until no step is under way; runs what a double-buffered schedule has left over. */
