@@ -132,7 +132,9 @@ static opipe_status carry_batch(finish *f, const opi_graph *g) {
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     in[i] = (opi_carry){.axis = batch_axis(f, g, i), .outer = 1, .inner = 1};
   }
-  return opi_carry_axis(g, in, out, f->err);
+  opi_graph part = *g;
+  part.n_nodes = opi_train_batch_nodes(f->plan, g);
+  return opi_carry_axis(&part, in, out, f->err);
 }
 
 /* The graph must carry the batch axis when a request is split: as the micro-batch is, and as the

@@ -365,6 +365,40 @@ static int check_vocabulary(const cli_session *s, const cli_data *data) {
   return CLI_DONE;
 }
 
+/* Is `key` among the names joined by ','? */
+static bool is_listed(const char *names, const char *key) {
+  const size_t n = strlen(key);
+  for (const char *at = names; at != NULL && *at != '\0';) {
+    if (strncmp(at, key, n) == 0 && (at[n] == ',' || at[n] == '\0'))
+      return true;
+    at = strchr(at, ',');
+    at = at == NULL ? NULL : at + 1;
+  }
+  return false;
+}
+
+/* The samples' dimension by all its names: the first of every input, where they are free. */
+static void name_batch(const cli_session *s, char *out, size_t room) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  size_t n = 0;
+  out[0] = '\0';
+  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    char key[300];
+    if (info.rank == 0 || info.shape[0] >= 0)
+      continue;
+    if (info.dim_names != NULL && info.dim_names[0] != NULL && info.dim_names[0][0] != '\0') {
+      (void)snprintf(key, sizeof(key), "%s", info.dim_names[0]);
+    } else {
+      (void)snprintf(key, sizeof(key), "%s.0", info.name);
+    }
+    if (is_listed(out, key))
+      continue;
+    if (n + strlen(key) + 2 > room)
+      return;
+    n += (size_t)snprintf(out + n, room - n, "%s%s", n == 0 ? "" : ",", key);
+  }
+}
+
 static int train_bound(train_run *run, cli_train_own *own, opipe_train_options *options) {
   const cli_options *o = run->o;
   train_result result;
@@ -403,12 +437,16 @@ static int choose_batch(const cli_options *o, const cli_data *data, train_run *r
   return CLI_DONE;
 }
 
-int cli_train(const cli_options *o) {
+int cli_train(const cli_options *given) {
+  static cli_options own_options; /* large: not on the stack */
+  static char batch[4096];
+  const cli_options *o = &own_options;
   cli_session s;
   cli_train_own *own = calloc(1, sizeof(*own));
   cli_data *data = calloc(1, sizeof(*data));
   opipe_train_options options;
   train_run run = {.o = o, .s = &s, .data = data};
+  own_options = *given;
   if (own == NULL || data == NULL) {
     free(own);
     free(data);
@@ -430,6 +468,10 @@ int cli_train(const cli_options *o) {
     status = bind(o, &s, data, run.batch);
   if (status == CLI_DONE)
     status = check_vocabulary(&s, data);
+  if (status == CLI_DONE && o->batch == NULL) {
+    name_batch(&s, batch, sizeof(batch));
+    own_options.batch = batch[0] == '\0' ? NULL : batch;
+  }
   if (status == CLI_DONE)
     status = train_bound(&run, own, &options);
   cli_close(&s);

@@ -7,6 +7,17 @@
 #include "partition/cut/batch.h"
 #include "partition/cut/cutting.h"
 
+uint32_t opi_train_batch_nodes(const opi_plan *plan, const opi_graph *g) {
+  if (plan->train == NULL || plan->train->loss.kind != OPI_LOSS_OUTPUT)
+    return g->n_nodes;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const uint32_t v = opi_node_out(&g->nodes[n], 0);
+    if (v != OPIPE_NONE && g->values[v].rank == 0 && opi_dtype_is_float(g->values[v].dtype))
+      return n;
+  }
+  return g->n_nodes;
+}
+
 /* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
  * through. */
 static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const opi_bound *bound,
@@ -31,7 +42,13 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
     if (!known) /* keys and values of earlier tokens: [batch, heads, tokens, size] */
       in[i].axis = 0;
   }
-  const opipe_status status = opi_carry_axis(g, in, all, plan->n_microbatches > 1 ? err : NULL);
+  /* A loss that the graph makes ends the batch: it is a sum over micro-batches by the gradient's
+   * rules. */
+  opi_graph part = *g;
+  part.n_nodes = opi_train_batch_nodes(plan, g);
+  for (uint32_t v = 0; v < g->n_values; ++v)
+    all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  const opipe_status status = opi_carry_axis(&part, in, all, plan->n_microbatches > 1 ? err : NULL);
   if (status == OPIPE_OK)
     *out_carry = all;
   return plan->n_microbatches > 1 ? status : OPIPE_OK;

@@ -44,6 +44,10 @@ void opi_train_model_free(opi_train_model *model); /* accepts NULL */
 opipe_status opi_train_stage_params(const opi_train_model *model, uint32_t stage, opi_arena *arena,
                                     uint32_t **out_params, uint32_t *out_n, opipe_error *err);
 
+/* How many of a bound graph's nodes must carry the batch: all, but where training's loss is a
+ * scalar of the graph only those before the first float scalar. */
+uint32_t opi_train_batch_nodes(const opi_plan *plan, const opi_graph *g);
+
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
  * NULL: whole sequences. */
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,

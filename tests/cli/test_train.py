@@ -67,6 +67,12 @@ def published_losses(count):
             if abs(loss - published) > 1e-5 * published:
                 problem = f"losses {found}"
     count.check("two published losses", problem)
+    result = run(
+        "train", os.path.join(folder, "eval_model.onnx"), *arguments, "--steps", "3", "--reference",
+        "--stages", "2", "--microbatches", "2", "--schedule", "1f1b", "--optimizer",
+        "sgd:lr=0.01,momentum=0.9",
+    )
+    count.check("a loss of the graph over two micro-batches", wrong(result))
 
 
 def same_bits(count, folder):
@@ -249,10 +255,14 @@ def refusals(count):
 
 def references(count):
     sgd = ["--optimizer", "sgd:lr=0.05,momentum=0.9,nesterov=1", "--steps", "3", "--reference"]
-    for schedule in ("gpipe", "1f1b"):
-        result = run("train", GPT, *COMMON, *sgd, "--stages", "4", "--schedule", schedule,
-                     timeout=200)
-        count.check(f"{schedule} and its reference", wrong(result))
+    adam = ["--optimizer", "adamw:lr=0.003", "--steps", "3", "--reference"]
+    half = [*sgd, "--compute", "bf16"]
+    for schedule, optimizer in (
+        ("gpipe", sgd), ("1f1b", adam), ("chimera", adam), ("2bw", sgd), ("1f1b", half)
+    ):
+        result = run("train", GPT, *COMMON, *optimizer, "--stages", "4", "--schedule", schedule,
+                     "--bind", "seq=16", "--batch", "8", timeout=200)
+        count.check(f"{schedule} and its reference: {' '.join(optimizer)}", wrong(result))
     result = run("inspect", "--train", GPT, *LOSS, "--frozen", "*bias", "--json")
     problem = wrong(result)
     if not problem:
