@@ -97,7 +97,7 @@ static opipe_status emit_slot(const sink *s, uint32_t rank, const lane *l, uint6
   action.stage = l->stage;
   action.replica = (uint16_t)l->pipeline;
   action.pass = (uint8_t)(l->forward ? OPIPE_PASS_FORWARD : OPIPE_PASS_BACKWARD);
-  action.part = l->forward ? 0 : (uint8_t)(k % c->n_parts);
+  action.part = (uint8_t)(l->forward ? 0 : k % c->n_parts);
   for (uint64_t i = first; i < first + n && i < mine.n && status >= 0; ++i) {
     action.microbatch = (uint32_t)(mine.first + i);
     status = s->emit(s->ctx, &action, 1, s->err);
