@@ -77,7 +77,8 @@ typedef struct opi_problem {
    * replicas, which all compute it. NULL: each micro-batch passes one replica of a stage, read off
    * the records. */
   const uint32_t *stage_shares;
-  const opi_stage_edge *edges; /* [n_edges] */
+  const uint32_t *slice_lengths; /* [n_slices] tokens, for times; NULL: equal */
+  const opi_stage_edge *edges;   /* [n_edges] */
   uint32_t n_edges;
   uint32_t send_slots; /* messages of one stream sent and not yet received; 0: any number. A send
                           waits for its slot */

@@ -47,6 +47,7 @@ static opipe_status order_of_plan(const opi_plan *plan, const opipe_allocator *a
                                .versions = plan->versions,
                                .sync = plan->sync,
                                .instance_rank = plan->instance_rank,
+                               .slice_lengths = plan->n_slices > 1 ? plan->slice_lengths : NULL,
                                .edges = edges,
                                .n_edges = plan->n_stages - 1};
   opipe_status status =

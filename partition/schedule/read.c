@@ -213,6 +213,10 @@ static opipe_status read_key(reader *r, const char *key, const char *value) {
     OPI_TRY(read_numbers(r, key, value, &p->stage_shares, &n));
     return n == p->n_stages ? OPIPE_OK : bad_header(r, key, value);
   }
+  if (strcmp(key, "lengths") == 0) {
+    OPI_TRY(read_numbers(r, key, value, &p->slice_lengths, &n));
+    return n == p->n_slices ? OPIPE_OK : bad_header(r, key, value);
+  }
   return opi_fail(r->err, OPIPE_E_INVALID, "the header has an unknown key '%.40s'", key);
 }
 
@@ -294,9 +298,9 @@ static opipe_status read_json_key(reader *r, const char *key, const json_t *valu
 }
 
 static opipe_status read_json_root(reader *r, const json_t *root) {
-  static const char *const order[] = {"ranks",  "stages", "replicas", "microbatches",
-                                      "slices", "parts",  "mode",     "versions",
-                                      "sync",   "place",  "edges",    "shares"};
+  static const char *const order[] = {"ranks", "stages", "replicas", "microbatches", "slices",
+                                      "parts", "mode",   "versions", "sync",         "place",
+                                      "edges", "shares", "lengths",  "lengths"};
   const char *format = NULL;
   uint64_t version = 0;
   const json_t *actions = NULL;

@@ -97,6 +97,10 @@ static void put_header(const writer *w) {
     opi_text_puts(w->text, "\n#shares=");
     put_numbers(w->text, p->stage_shares, p->n_stages);
   }
+  if (p->slice_lengths != NULL) {
+    opi_text_puts(w->text, "\n#lengths=");
+    put_numbers(w->text, p->slice_lengths, p->n_slices);
+  }
   opi_text_puts(w->text, "\n");
 }
 
@@ -195,6 +199,10 @@ static void put_json(const writer *w) {
     opi_text_puts(t, "\",\n \"shares\": \"");
     put_numbers(t, p->stage_shares, p->n_stages);
   }
+  if (p->slice_lengths != NULL) {
+    opi_text_puts(t, "\",\n \"lengths\": \"");
+    put_numbers(t, p->slice_lengths, p->n_slices);
+  }
   opi_text_puts(t, "\",\n \"actions\": [");
   for (uint32_t rank = 0; rank < p->n_ranks; ++rank) {
     opi_text_puts(t, rank == 0 ? "\n  [" : ",\n  [");
@@ -248,6 +256,9 @@ opipe_status opi_order_make(const opi_problem *problem, opi_do_list *list,
   if (problem->stage_shares != NULL)
     p->stage_shares =
         opi_arena_copy(&order->arena, problem->stage_shares, problem->n_stages * sizeof(uint32_t));
+  if (problem->slice_lengths != NULL)
+    p->slice_lengths =
+        opi_arena_copy(&order->arena, problem->slice_lengths, problem->n_slices * sizeof(uint32_t));
   if (problem->stash_bytes != NULL)
     p->stash_bytes =
         opi_arena_copy(&order->arena, problem->stash_bytes, instances * sizeof(uint64_t));
@@ -256,6 +267,7 @@ opipe_status opi_order_make(const opi_problem *problem, opi_do_list *list,
                                          problem->n_ranks * sizeof(uint64_t));
   if (p->instance_rank == NULL || p->edges == NULL ||
       (problem->stage_shares != NULL && p->stage_shares == NULL) ||
+      (problem->slice_lengths != NULL && p->slice_lengths == NULL) ||
       (problem->stash_bytes != NULL && p->stash_bytes == NULL) ||
       (problem->rank_stash_bytes != NULL && p->rank_stash_bytes == NULL)) {
     opi_order_free(order);

@@ -89,13 +89,23 @@ static double stage_cost(const double *by_stage, double all, uint32_t stage) {
   return by_stage == NULL ? all : by_stage[stage];
 }
 
+/* What part of a micro-batch a slice is. */
+static double slice_part(const opi_problem *p, uint32_t slice) {
+  double total = 0;
+  if (p->slice_lengths == NULL)
+    return 1.0 / p->n_slices;
+  for (uint32_t i = 0; i < p->n_slices; ++i)
+    total += p->slice_lengths[i];
+  return total > 0 ? p->slice_lengths[slice] / total : 1.0 / p->n_slices;
+}
+
 static double cost_of(const timer *t, const opi_do *a) {
   const opi_problem *p = t->problem;
   const double f = stage_cost(t->costs->stage_forward, t->costs->forward, a->stage);
   const double i = stage_cost(t->costs->stage_input, t->costs->input, a->stage);
   const double w = stage_cost(t->costs->stage_weight, t->costs->weight, a->stage);
   const double shares = p->stage_shares == NULL ? 1 : p->stage_shares[a->stage];
-  const double whole = p->n_slices * shares;
+  const double whole = shares / slice_part(p, a->slice);
   switch (a->kind) {
     case OPI_DO_F:
     case OPI_DO_R:
@@ -267,11 +277,11 @@ static void measure_stash(const opi_problem *p, const opi_do_list *list, double 
       const double share =
           p->stage_shares == NULL || !opi_do_is_compute(a->kind) ? 1 : p->stage_shares[a->stage];
       if (a->kind == OPI_DO_F && p->mode != OPIPE_MODE_FORWARD)
-        held += 1.0 / p->n_slices / share;
+        held += slice_part(p, a->slice) / share;
       if (held > peak[rank] + 1e-9)
         peak[rank] = held;
       if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
-        held -= 1.0 / p->n_slices / p->n_parts / share;
+        held -= slice_part(p, a->slice) / p->n_parts / share;
     }
   }
 }

@@ -91,6 +91,30 @@ static void test_unequal_stages(void) {
   near(s.span, s.makespan, "span", 3, 4);
 }
 
+/* A slice costs its share of the tokens. */
+static void test_uneven_slices(void) {
+  static const uint32_t lengths[] = {3, 1};
+  opi_order *order = order_read(
+      "#onnx-pipe-schedule v1\n"
+      "#ranks=1 stages=1 replicas=1 microbatches=1 slices=2 parts=1 mode=train versions=one "
+      "sync=end\n#place=0\n#lengths=3,1\n0F0/0,0F0/1,0B0/1,0B0/0\n",
+      OPI_DIALECT_OPIPE);
+  const opi_costs costs = {.forward = 4, .input = 4, .weight = 4};
+  opi_arena arena;
+  opi_timeline line;
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_INT(order->problem.slice_lengths[0], lengths[0]);
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  OPI_ASSERT_OK_FATAL(opi_timeline_build(&order->problem, order->list, &costs, &arena, &line, &err),
+                      &err);
+  near(line.end[0], 3, "first slice", 1, 1);
+  near(line.end[1], 4, "second slice", 1, 1);
+  near(line.end[2], 6, "second slice back", 1, 1);
+  near(line.end[3], 12, "first slice back", 1, 1);
+  opi_arena_release(&arena);
+  opi_order_free(order);
+}
+
 /* A body of two micro-batches whose next forwards run ahead has no bubble once it runs. */
 static void test_double_buffered_body(void) {
   double peak[64];
@@ -133,4 +157,5 @@ static void test_double_buffered_body(void) {
 
 OPI_TEST_MAIN("simulation of orders", OPI_TEST(test_regression_makespans),
               OPI_TEST(test_stashes_of_two_directions), OPI_TEST(test_bubbles_are_the_formula),
-              OPI_TEST(test_unequal_stages), OPI_TEST(test_double_buffered_body))
+              OPI_TEST(test_unequal_stages), OPI_TEST(test_uneven_slices),
+              OPI_TEST(test_double_buffered_body))
