@@ -143,7 +143,40 @@ static void test_uneven_rows(void) {
   check(opi_test_source("tests/data/gpt_8block/model.onnx"), PLAIN, OPI_COUNT(PLAIN), 3, false);
 }
 
+/* Models of today: rotary embeddings and grouped heads, no causality, an encoder beside a decoder.
+ */
+static void check_modern(const char *model, bool causal) {
+  static const char *const some[] = {"1f1b", "zb-h1", "chimera", "interleaved"};
+  char path[160];
+  (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", model);
+  const char *file = opi_test_shared(path);
+  if (file == NULL)
+    return;
+  check(file, some, OPI_COUNT(some), 4, false);
+  check(file, BUFFERED, 1, 4, false);
+  if (causal) {
+    check(file, SLICED, 2, 4, false);
+    return;
+  }
+  kit k;
+  const kit_case c = make_case("terapipe:slices=2", 2, 4, false);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, file, ROWS, TOKENS), &k.err);
+  OPI_ASSERT_ERROR(kit_plan(&k, &c), OPIPE_E_UNSUPPORTED, &k.err, "slices tokens");
+  kit_close(&k);
+}
+
+static void test_llama(void) {
+  check_modern("llama", true);
+}
+static void test_gpt2(void) {
+  check_modern("gpt2", true);
+}
+static void test_bert(void) {
+  check_modern("bert", false);
+}
+
 OPI_TEST_MAIN("training schedules", OPI_TEST(test_plain_schedules),
               OPI_TEST(test_several_stages_per_rank), OPI_TEST(test_replicas),
               OPI_TEST(test_double_buffered), OPI_TEST(test_token_slices),
-              OPI_TEST(test_adamw_and_clipping), OPI_TEST(test_uneven_rows))
+              OPI_TEST(test_adamw_and_clipping), OPI_TEST(test_uneven_rows), OPI_TEST(test_llama),
+              OPI_TEST(test_gpt2), OPI_TEST(test_bert))
