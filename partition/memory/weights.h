@@ -11,10 +11,6 @@
 
 #include "partition/plan.h"
 
-#ifndef OPIPE_LAYOUT_DERIVED
-#define OPIPE_LAYOUT_DERIVED (UINT64_C(1) << 32) /* keys from here on are never a master */
-#endif
-
 /* One stage instance. All borrowed. */
 typedef struct opi_weight_place {
   uint32_t rank, stage, replica;
@@ -52,8 +48,8 @@ opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena
                                  opi_weight_layout **out_layouts, opi_weight_bytes *out_bytes,
                                  opipe_error *err);
 
-/* Can the parameter's gradients be added as they lie in all `n` places that hold it? Else in dense
- * form. `at` [n]: place; `layouts` as above. */
+/* Can the parameter's gradients be added as they lie in all places that hold it? Else in dense
+ * form. `layouts` as above. */
 bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *const *layouts,
                               uint32_t slot);
 /* Is the parameter trained, and read by more than one stage? */
