@@ -203,6 +203,24 @@ static void test_not_finite(void) {
   kit_close(&k);
 }
 
+/* Values made again are the same values; fewer are kept. */
+static void test_recomputation(void) {
+  kit k;
+  const kit_case uncut = make_case("gpipe", 1, 4);
+  kit_case cut = make_case("1f1b", 2, 4);
+  uint64_t stash[4] = {0};
+  OPI_ASSERT_OK_FATAL(kit_open(&k, model_path(), 8, 8), &k.err);
+  for (uint32_t mode = OPI_RECOMPUTE_NONE; mode <= OPI_RECOMPUTE_ATTENTION; ++mode) {
+    cut.spec.recompute = mode;
+    compare_runs(&k, &uncut, &cut);
+    stash[mode] = k.plan->memory[0].stash_bytes;
+  }
+  OPI_ASSERT(stash[OPI_RECOMPUTE_STAGE] < stash[OPI_RECOMPUTE_BLOCK]);
+  OPI_ASSERT(stash[OPI_RECOMPUTE_BLOCK] < stash[OPI_RECOMPUTE_NONE]);
+  OPI_ASSERT(stash[OPI_RECOMPUTE_ATTENTION] <= stash[OPI_RECOMPUTE_NONE]);
+  kit_close(&k);
+}
+
 static const char *const ALL[] = {
     "gpipe",  "1f1b",      "interleaved",       "chimera",         "2bw", "zb-h1", "zbv",
     "v-half", "dualpipev", "terapipe:slices=2", "seq1f1b:slices=2"};
@@ -264,4 +282,5 @@ static void test_stalled_rank(void) {
 OPI_TEST_MAIN("training sessions", OPI_TEST(test_data_parallel), OPI_TEST(test_ties_across_stages),
               OPI_TEST(test_evaluate), OPI_TEST(test_shifted_labels),
               OPI_TEST(test_wrong_input_is_refused), OPI_TEST(test_bad_data_ends_the_session),
-              OPI_TEST(test_not_finite), OPI_TEST(test_failing_rank), OPI_TEST(test_stalled_rank))
+              OPI_TEST(test_not_finite), OPI_TEST(test_recomputation), OPI_TEST(test_failing_rank),
+              OPI_TEST(test_stalled_rank))
