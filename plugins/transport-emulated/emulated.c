@@ -50,7 +50,7 @@ static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, op
   const opipe_transport_info full = {.struct_size = size,
                                      .rule = OPIPE_RULE_STREAM,
                                      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
-                                     .flags = OPIPE_TRANSPORT_EMULATED,
+                                     .flags = OPIPE_TRANSPORT_EMULATED | OPIPE_TRANSPORT_REDUCES,
                                      .fence_kinds = 1u << OPIPE_FENCE_NONE,
                                      .latency_ns = 1000,
                                      .bandwidth = 1e10};
@@ -248,6 +248,10 @@ static const opipe_transport transport_table = {
     .doorbell = doorbell,
     .ring = ring,
     .wait = wait,
+    .group_open = emutrans_group_open,
+    .group_close = emutrans_group_close,
+    .all_reduce = emutrans_all_reduce,
+    .group_test = emutrans_group_test,
     .abort = abort_world};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,

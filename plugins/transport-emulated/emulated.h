@@ -95,6 +95,8 @@ struct opipe_memory {
   opipe_world *world;
 };
 
+typedef struct reduction reduction; /* groups.c */
+
 struct opipe_world {
   const opipe_host *host;
   options options;
@@ -106,6 +108,7 @@ struct opipe_world {
   opipe_endpoint **endpoints; /* [n_ranks] */
   wire *wires;
   channel *channels;
+  reduction *reductions;
 };
 
 /* options.c */
@@ -125,6 +128,22 @@ opipe_status emutrans_send(opipe_stream *stream, uint64_t sequence, const opipe_
 opipe_status emutrans_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                            opipe_event *done, opipe_error *err);
 opipe_status emutrans_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+
+/* Host address of a region; 0 bytes need no buffer. */
+opipe_status emutrans_address(const opipe_endpoint *endpoint, const opipe_region *region,
+                              void **out_data, opipe_error *err);
+/* Records *io_event on the endpoint's queue and forgets it; NULL: nothing. */
+opipe_status emutrans_record(const opipe_endpoint *endpoint, opipe_event **io_event,
+                             opipe_error *err);
+
+/* groups.c */
+opipe_status emutrans_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
+                                 uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
+void emutrans_group_close(opipe_group *group);
+opipe_status emutrans_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
+                                 uint64_t n_elems, uint32_t dtype, opipe_event *ready,
+                                 opipe_event *done, opipe_error *err);
+opipe_status emutrans_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
 
 /* Copies message `sequence` if its time has come; lock held. */
 opipe_status emutrans_move(opipe_stream *stream, cell *c, uint64_t sequence, opipe_error *err);

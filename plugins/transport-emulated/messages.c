@@ -31,8 +31,8 @@ static opipe_status check_order(const opipe_stream *s, uint64_t sequence, uint64
                     s->wire->params.src_stage, s->wire->params.dst_stage, (unsigned long long)next);
 }
 
-static opipe_status address(const opipe_endpoint *e, const opipe_region *region, void **out,
-                            opipe_error *err) {
+opipe_status emutrans_address(const opipe_endpoint *e, const opipe_region *region, void **out,
+                              opipe_error *err) {
   void *base = NULL;
   *out = NULL;
   if (region->buffer == NULL && region->n_bytes == 0)
@@ -48,7 +48,7 @@ static opipe_status address(const opipe_endpoint *e, const opipe_region *region,
   return status;
 }
 
-static opipe_status record(const opipe_endpoint *e, opipe_event **io_event, opipe_error *err) {
+opipe_status emutrans_record(const opipe_endpoint *e, opipe_event **io_event, opipe_error *err) {
   opipe_event *event = *io_event;
   *io_event = NULL;
   if (event == NULL)
@@ -127,7 +127,7 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
   if (status == OPIPE_OK)
     status = check_order(s, sequence, s->wire->n_posted, "recv", err);
   if (status == OPIPE_OK)
-    status = address(s->endpoint, region, &target, err);
+    status = emutrans_address(s->endpoint, region, &target, err);
   if (status < 0)
     return status;
   if (c->posted > sequence) {
@@ -170,7 +170,7 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
   if (status == OPIPE_OK)
     status = check_order(s, sequence, s->wire->n_sent, "send", err);
   if (status == OPIPE_OK)
-    status = address(s->endpoint, region, &source, err);
+    status = emutrans_address(s->endpoint, region, &source, err);
   if (status < 0)
     return status;
   status = emutrans_begin(s, c, sequence, 0, err);
@@ -215,9 +215,9 @@ opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err)
   if (status == OPIPE_OK)
     status = emutrans_move(s, c, sequence, err);
   if (status == OPIPE_OK && (s->sides & 1u) != 0 && c->sent == sequence + 1)
-    status = record(s->endpoint, &c->send_done, err);
+    status = emutrans_record(s->endpoint, &c->send_done, err);
   if (status == OPIPE_OK && (s->sides & 2u) != 0 && c->posted == sequence + 1)
-    status = record(s->endpoint, &c->recv_done, err);
+    status = emutrans_record(s->endpoint, &c->recv_done, err);
   pthread_mutex_unlock(&world->lock);
   return status;
 }
