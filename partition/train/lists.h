@@ -4,7 +4,7 @@
  *   compute records (the schedule's) -> checked -> modelled times -> slots -> steps
  *
  * Slots are given by the modelled times: an occurrence of a cell (one micro-batch) takes its slot
- * from the start of the program that makes it (of a received one: from the moment it is sent) to
+ * from the start of the program that makes it (of a received one: that its sender runs) to
  * the end of its last reader (or to its delivery). Occurrences whose times do not meet share a
  * slot. Since every dependency, those through slots included, points forward in modelled time, no
  * order of arrivals can stop the ranks for ever. Receives are posted as soon as their slot is free,

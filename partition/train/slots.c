@@ -49,7 +49,9 @@ static void time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
     use(o, t, t->phase_action[phases + cell->phase]);
   } else {
     const opi_train_route *route = &s->cut->routes[cell->route];
-    o->t0 = t->phase_end[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
+    /* From when its maker starts: where real times differ from modelled ones, the message is not
+     * kept waiting for its place. */
+    o->t0 = t->phase_start[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
     if (rank_of(s, route->src_stage, m) == o->rank)
       o->home = (uint32_t)occurrence(s, route->src_cell, m);
   }
@@ -64,11 +66,14 @@ static void follow_routes(opi_train_slots *s) {
     for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
       opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
       const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
+      const size_t made =
+          ((size_t)route->src_stage * s->plan->n_microbatches + m) * OPI_PHASES + route->phase;
+      const uint64_t start = s->times->phase_start[made], end = s->times->phase_end[made];
       uint64_t until = dst->t1;
       if (dst->home == OPIPE_NONE && s->times->periodic)
         until = s->times->start[src->first_action] + 1 + ahead;
       else if (dst->home == OPIPE_NONE)
-        until = dst->t0 + opi_train_transfer_ns(route->n_bytes);
+        until = end + (end - start) + opi_train_transfer_ns(route->n_bytes); /* as much slack */
       else if (s->times->start[dst->last_action] > s->times->start[src->last_action])
         src->last_action = dst->last_action;
       if (until > src->t1)
