@@ -171,7 +171,9 @@ opipe_status cpu_params_alloc_copy(opipe_params *params, uint32_t slot, uint32_t
   CPU_TRY(alloc_bytes(params, n_bytes, &buffer->data, &buffer->n_bytes, err));
   buffer->device = params->device;
   buffer->kind = OPIPE_BUFFER_PARAMS;
-  ++params->version;
+  if (params->owned || params->of != NULL) {
+    ++params->version; /* the master may be another copy now; else programs may be running */
+  }
   return OPIPE_OK;
 }
 
