@@ -49,7 +49,7 @@ export PKG_CONFIG_PATH
 "$prefix/by-pkg-config" | grep -q '^version [0-9]' || fail "the program built with pkg-config"
 
 # find_package, and a plugin built with what it brings.
-cmake -S "$here" -B "$prefix/consumer" -DCMAKE_PREFIX_PATH="$root" -DCMAKE_C_COMPILER="$OPIPE_CC" \
+cmake -G Ninja -S "$here" -B "$prefix/consumer" -DCMAKE_PREFIX_PATH="$root" -DCMAKE_C_COMPILER="$OPIPE_CC" \
   >"$prefix/consumer.log" && cmake --build "$prefix/consumer" >>"$prefix/consumer.log" || {
   cat "$prefix/consumer.log"
   fail "the project that uses find_package(onnxpipe)"
