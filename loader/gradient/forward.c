@@ -116,17 +116,7 @@ opipe_status opi_grad_copy_node(opi_grad_state *s, const opi_node *node, const u
                                 const char *const *out_names, uint32_t *out, opipe_error *err) {
   if (strcmp(node->op, "Dropout") == 0 && node->domain[0] == '\0')
     return opi_grad_dropout(s, node, in[0], out_names, out, err);
-  const opi_emit emit = {.op = node->op,
-                         .domain = node->domain,
-                         .in = in,
-                         .n_in = node->n_in,
-                         .n_out = node->n_out,
-                         .attrs = node->attrs,
-                         .n_attrs = node->n_attrs,
-                         .version = node->version,
-                         .out_names = out_names,
-                         .pattern = node->pattern};
-  return opi_b_emit_kept(&s->builder, &emit, out, err);
+  return opi_b_emit_again(&s->builder, node, in, out_names, out, err);
 }
 
 static opipe_status check_edge(const opi_grad_state *s, const opi_node *node, uint32_t v,

@@ -189,18 +189,9 @@ static opipe_status copy_needed(opi_grad_state *s, opi_builder *b, const uint32_
       in[i] = node->in[i] == OPIPE_NONE ? OPIPE_NONE : map[node->in[i]];
     for (uint32_t o = 0; o < node->n_out; ++o)
       names[o] = node->out[o] == OPIPE_NONE ? "" : graph->values[node->out[o]].name;
-    const opi_emit emit = {.op = node->op,
-                           .domain = node->domain,
-                           .in = in,
-                           .n_in = node->n_in,
-                           .n_out = node->n_out,
-                           .attrs = node->attrs,
-                           .n_attrs = node->n_attrs,
-                           .version = node->version,
-                           .out_names = names};
     b->origin = node;
     b->n_emitted = 0;
-    OPI_TRY(opi_b_emit_kept(b, &emit, out, err));
+    OPI_TRY(opi_b_emit_again(b, node, in, names, out, err));
     for (uint32_t o = 0; o < node->n_out; ++o) {
       if (node->out[o] != OPIPE_NONE)
         map[node->out[o]] = out[o];

@@ -136,6 +136,10 @@ opipe_status opi_b_result(opi_builder *b, const opi_node *file_node, uint32_t i,
 /* As opi_b_emit, but never folded and never an alias. */
 opipe_status opi_b_emit_kept(opi_builder *b, const opi_emit *emit, uint32_t *out_values,
                              opipe_error *err);
+/* A bound node once more, never folded, with other inputs [node->n_in] and names of outputs
+ * [node->n_out]. */
+opipe_status opi_b_emit_again(opi_builder *b, const opi_node *node, const uint32_t *in,
+                              const char *const *out_names, uint32_t *out_values, opipe_error *err);
 /* Adds a value that is known: data is borrowed (the model's own memory), not copied. */
 uint32_t opi_b_borrow(opi_builder *b, const char *name, uint32_t dtype, const int64_t *shape,
                       uint32_t rank, const void *data);

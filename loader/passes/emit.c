@@ -292,6 +292,22 @@ opipe_status opi_b_emit_kept(opi_builder *b, const opi_emit *emit, uint32_t *out
   return emit_node(b, emit, false, out_values, err);
 }
 
+opipe_status opi_b_emit_again(opi_builder *b, const opi_node *node, const uint32_t *in,
+                              const char *const *out_names, uint32_t *out_values,
+                              opipe_error *err) {
+  const opi_emit emit = {.op = node->op,
+                         .domain = node->domain,
+                         .in = in,
+                         .n_in = node->n_in,
+                         .n_out = node->n_out,
+                         .attrs = node->attrs,
+                         .n_attrs = node->n_attrs,
+                         .version = node->version,
+                         .out_names = out_names,
+                         .pattern = node->pattern};
+  return emit_node(b, &emit, false, out_values, err);
+}
+
 opipe_status opi_b_op1(opi_builder *b, const char *op, uint32_t a, uint32_t *out,
                        opipe_error *err) {
   const opi_emit emit = {.op = op, .in = &a, .n_in = 1, .n_out = 1};

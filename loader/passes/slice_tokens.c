@@ -85,17 +85,7 @@ static opipe_status emit(slicer *s, const opi_node *node, const uint32_t *in) {
     return opi_fail_nomem(s->err, node->n_out * 12, "a node");
   for (uint32_t o = 0; o < node->n_out; ++o)
     names[o] = node->out[o] == OPIPE_NONE ? "" : s->whole->values[node->out[o]].name;
-  const opi_emit how = {.op = node->op,
-                        .domain = node->domain,
-                        .in = in,
-                        .n_in = node->n_in,
-                        .n_out = node->n_out,
-                        .attrs = node->attrs,
-                        .n_attrs = node->n_attrs,
-                        .version = node->version,
-                        .out_names = names,
-                        .pattern = node->pattern};
-  OPI_TRY(opi_b_emit_kept(&s->b, &how, out, s->err));
+  OPI_TRY(opi_b_emit_again(&s->b, node, in, names, out, s->err));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] == OPIPE_NONE)
       continue;

@@ -108,7 +108,8 @@ static void check(const char *model, const char *const *schedules, size_t n, uin
   kit_close(&k);
 }
 
-static const char *const PLAIN[] = {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-auto"};
+static const char *const PLAIN[] = {"gpipe",   "1f1b",           "zb-h1",       "zb-h2",
+                                    "zb-auto", "1f1b:policy=pb", "1f1b:eager=1"};
 static const char *const MANY[] = {"interleaved", "looped-bfs", "zb-interleaved", "zbv",
                                    "v-half",      "v-min",      "dualpipev"};
 static const char *const TWINS[] = {"chimera"};
