@@ -27,15 +27,6 @@ typedef struct warm_up {
   uint32_t depth; /* UINT32_MAX: no bound */
 } warm_up;
 
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = options;
-  *out_count = (uint32_t)(sizeof options / sizeof options[0]);
-  return OPIPE_OK;
-}
-
 static opipe_status read_settings(const opipe_schedule_setting *settings, uint32_t n, warm_up *out,
                                   opipe_error *err) {
   const char *policy = opipe_setting_find(settings, n, "policy");
@@ -124,8 +115,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return status;
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     lay_out, plan};
+OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
 OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "1f1b", "0.1.0", "Apache-2.0",
                        "one forward, one backward; warm-ups and memory bound of DAPPLE",

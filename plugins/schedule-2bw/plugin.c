@@ -17,15 +17,6 @@ static const opipe_schedule_option options[] = {
      ACCUMULATE_MOST, 'i', 0},
 };
 
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = options;
-  *out_count = (uint32_t)(sizeof options / sizeof options[0]);
-  return OPIPE_OK;
-}
-
 /* m >= d, and m = d * accumulate where that is asked for. */
 static opipe_status check_counts(const opipe_schedule_setting *settings, uint32_t n_settings,
                                  uint32_t n_microbatches, uint32_t n_stages, opipe_error *err) {
@@ -67,12 +58,7 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
 static opipe_status put(const opipe_schedule_problem *problem, opipe_emit_fn emit, void *emit_ctx,
                         uint32_t stage, uint32_t microbatch, uint32_t pass, uint32_t version,
                         uint32_t flags, opipe_error *err) {
-  opipe_action action;
-  memset(&action, 0, sizeof action);
-  action.rank = problem->layout->instance_rank[stage];
-  action.stage = stage;
-  action.microbatch = microbatch;
-  action.pass = (uint8_t)pass;
+  opipe_action action = opipe_action_of(problem, stage, microbatch, pass);
   action.version = (uint16_t)version;
   action.flags = flags;
   return emit(emit_ctx, &action, 1, err);
@@ -110,8 +96,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return status;
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     lay_out, plan};
+OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
 OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "2bw", "0.1.0", "Apache-2.0",
                        "double-buffered weights: one forward, one backward, no flush",

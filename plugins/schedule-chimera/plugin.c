@@ -23,15 +23,6 @@ static const opipe_schedule_option options[] = {
     {"sync", "end|eager|eager-opt", "end", "when the replicas' gradients are summed", 0, 0, 's', 0},
 };
 
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = options;
-  *out_count = (uint32_t)(sizeof options / sizeof options[0]);
-  return OPIPE_OK;
-}
-
 static bool is(const char *value, const char *name) {
   return value != NULL && strcmp(value, name) == 0;
 }
@@ -114,8 +105,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return status < 0 ? status : chimera_emit(&c, emit, emit_ctx, err);
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     lay_out, plan};
+OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
 OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "chimera", "0.1.0", "Apache-2.0",
                        "pipelines in both directions, 2 f replicas of each stage",

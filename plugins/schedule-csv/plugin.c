@@ -104,15 +104,6 @@ static opipe_status settle_all(const char *text, uint32_t dialect, opipe_layout 
   return status;
 }
 
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = options;
-  *out_count = (uint32_t)(sizeof options / sizeof options[0]);
-  return OPIPE_OK;
-}
-
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
                             opipe_layout *io_layout, opipe_error *err) {
   const char *text = NULL;
@@ -178,8 +169,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return status < 0 ? status : csv_parse(text, dialect, hand_on, &s, &head, err);
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     lay_out, plan};
+OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
 OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "csv", "0.1.0", "Apache-2.0",
                        "the order of a file, handed over as text", OPIPE_SCHEDULE_ID, table);

@@ -122,15 +122,6 @@ static void cool_down(lane *l, uint32_t p, uint32_t rank) {
   }
 }
 
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = NULL;
-  *out_count = 0;
-  return OPIPE_OK;
-}
-
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
                             opipe_layout *io_layout, opipe_error *err) {
   (void)self;
@@ -164,8 +155,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return status;
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     lay_out, plan};
+OPIPE_SCHEDULE_TABLE_PLAIN(table, lay_out, plan);
 
 OPIPE_SCHEDULE_PLUGIN("dualpipev", "0.1.0", "Apache-2.0",
                       "two stages per rank in a V, forwards paired with backwards (DualPipeV)",

@@ -8,15 +8,6 @@
  */
 #include <opipe/orders.h>
 
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = NULL;
-  *out_count = 0;
-  return OPIPE_OK;
-}
-
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
                             opipe_layout *io_layout, opipe_error *err) {
   (void)self;
@@ -42,8 +33,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return OPIPE_OK;
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     lay_out, plan};
+OPIPE_SCHEDULE_TABLE_PLAIN(table, lay_out, plan);
 
 OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "gpipe", "0.2.0", "Apache-2.0",
                        "all micro-batches forward through all stages, then all backward",

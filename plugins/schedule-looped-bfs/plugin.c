@@ -8,29 +8,13 @@
  */
 #include <opipe/orders.h>
 
-enum { CHUNKS_MOST = 4096 };
-
-static const opipe_schedule_option options[] = {
-    {"chunks", NULL, NULL, "stages per rank (default: stages / ranks where both are given, else 2)",
-     1, CHUNKS_MOST, 'i', 0},
-};
-
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = options;
-  *out_count = (uint32_t)(sizeof options / sizeof options[0]);
-  return OPIPE_OK;
-}
+static const opipe_schedule_option options[] = {OPIPE_OPTION_CHUNKS};
 
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
                             opipe_layout *io_layout, opipe_error *err) {
-  const bool both = request->n_ranks != 0 && request->n_stages > request->n_ranks;
-  uint32_t chunks = both ? request->n_stages / request->n_ranks : 2;
+  uint32_t chunks = 0;
   (void)self;
-  const opipe_status status = opipe_setting_int(request->settings, request->n_settings, "chunks", 1,
-                                                CHUNKS_MOST, chunks, &chunks, err);
+  const opipe_status status = opipe_setting_chunks(request, &chunks, err);
   return status < 0
              ? status
              : opipe_layout_chunks(request, io_layout, chunks, OPIPE_PLACE_LOOP, "looped-bfs", err);
@@ -55,8 +39,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return OPIPE_OK;
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     lay_out, plan};
+OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
 OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "looped-bfs", "0.1.0", "Apache-2.0",
                        "several stages per rank, breadth first", OPIPE_SCHEDULE_ID, table);

@@ -12,8 +12,6 @@
 
 #include "zb.h"
 
-enum { CHUNKS_MOST = 4096 };
-
 typedef opipe_status (*make_fn)(zb_job *job, opipe_error *err);
 
 typedef struct member {
@@ -127,13 +125,7 @@ static const member members[] = {
      1,
      {"memory", NULL, "1",
       "limit on every rank, in units of the largest stash of a rank under 1F1B", 0, 1e6, 'x', 0}},
-    {"zb-interleaved",
-     make_interleaved,
-     OPIPE_PLACE_LOOP,
-     1,
-     {"chunks", NULL, NULL,
-      "stages per rank (default: stages / ranks where both are given, else 2)", 1, CHUNKS_MOST, 'i',
-      0}},
+    {"zb-interleaved", make_interleaved, OPIPE_PLACE_LOOP, 1, OPIPE_OPTION_CHUNKS},
     {"zbv",
      make_v,
      OPIPE_PLACE_V,
@@ -174,10 +166,7 @@ opipe_status zb_lay_out(const char *id, const opipe_layout_request *request,
   }
   uint32_t chunks = m->place == OPIPE_PLACE_V ? 2 : 1;
   if (m->make == make_interleaved) {
-    const uint32_t ranks = request->n_ranks, stages = request->n_stages;
-    const bool divides = ranks != 0 && stages != 0 && stages % ranks == 0;
-    status = opipe_setting_int(request->settings, request->n_settings, "chunks", 1, CHUNKS_MOST,
-                               divides ? stages / ranks : 2, &chunks, err);
+    status = opipe_setting_chunks(request, &chunks, err);
   }
   return status < 0 ? status : opipe_layout_chunks(request, io_layout, chunks, m->place, id, err);
 }

@@ -9,7 +9,7 @@
  *   options       opipe_option_next: walks "key=value,key=value"
  *   host devices  opipe_meter (cap and accounting of memory), opipe_host_alloc, opipe_host_free,
  *                 opipe_sync_event (an event of a device whose work is done when a call returns)
- *   schedules     opipe_layout_line, opipe_emit_rising
+ *   schedules     opipe_layout_plain, opipe_layout_line, opipe_emit_rising; more in orders.h
  *   descriptors   OPIPE_STATELESS_PLUGIN
  *
  * Thread rule: functions without a comment of their own work on their arguments alone.
@@ -313,6 +313,28 @@ static inline opipe_status opipe_sync_event_poll(const opipe_sync_event *event) 
 
 /* ---- schedules ---- */
 
+/* Everything but instance_rank: one replica, slice, part and weight version, sums at the end.
+ * OPIPE_E_LIMIT when `instance_room` is too small: the library makes room and asks again. `name`
+ * stands in messages. */
+static inline opipe_status opipe_layout_plain(opipe_layout *io_layout, uint32_t n_ranks,
+                                              uint32_t n_stages, const char *name,
+                                              opipe_error *err) {
+  io_layout->n_ranks = n_ranks;
+  io_layout->n_stages = n_stages;
+  io_layout->n_replicas = 1;
+  io_layout->n_slices = 1;
+  io_layout->n_parts = 1;
+  io_layout->versions = OPIPE_VERSIONS_ONE;
+  io_layout->sync = OPIPE_SYNC_END;
+  io_layout->in_flight = 0;
+  io_layout->slice_lengths = NULL;
+  return n_stages <= io_layout->instance_room
+             ? OPIPE_OK
+             : opipe_fail(err, OPIPE_E_LIMIT,
+                          "schedule '%s' needs room for %u instances, %u were given", name,
+                          n_stages, io_layout->instance_room);
+}
+
 /* Layout of one stage per rank, stage s on rank s; mode forward. `name` stands in messages. */
 static inline opipe_status opipe_layout_line(const opipe_layout_request *request,
                                              opipe_layout *io_layout, const char *name,
@@ -328,24 +350,11 @@ static inline opipe_status opipe_layout_line(const opipe_layout_request *request
                       "schedule '%s' puts one stage on each rank: %u stages on %u ranks do not fit",
                       name, request->n_stages, request->n_ranks);
   }
-  io_layout->n_ranks = n;
-  io_layout->n_stages = n;
-  io_layout->n_replicas = 1;
-  io_layout->n_slices = 1;
-  io_layout->n_parts = 1;
-  io_layout->versions = OPIPE_VERSIONS_ONE;
-  io_layout->sync = OPIPE_SYNC_END;
-  io_layout->in_flight = 0;
-  io_layout->slice_lengths = NULL;
-  if (n > io_layout->instance_room) { /* the caller makes room and asks again */
-    return opipe_fail(err, OPIPE_E_LIMIT,
-                      "schedule '%s' needs room for %u instances, %u were given", name, n,
-                      io_layout->instance_room);
-  }
-  for (uint32_t stage = 0; stage < n; ++stage) {
+  const opipe_status status = opipe_layout_plain(io_layout, n, n, name, err);
+  for (uint32_t stage = 0; stage < n && status >= 0; ++stage) {
     io_layout->instance_rank[stage] = stage;
   }
-  return OPIPE_OK;
+  return status;
 }
 
 /* The forward of micro-batch `microbatch` in `stage`, for a layout of one stage per rank. */

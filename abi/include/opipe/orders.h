@@ -2,11 +2,13 @@
 /* For writers of schedules: settings, layouts, records, working memory. Header only, as helpers.h;
  * nothing here is part of the ABI.
  *
- *   settings      opipe_setting_find, opipe_setting_int
+ *   settings      opipe_setting_find, opipe_setting_int, opipe_setting_chunks
  *   layouts       opipe_layout_chunks: several stages per rank, in a loop or in a V
- *   records       opipe_emit_pass: one pass of one stage on the rank where the layout has it;
- *                 opipe_emit_forwards, opipe_emit_forwards_v: forward forms of loops and Vs
+ *   records       opipe_action_of, opipe_emit_pass: one pass of one stage on the rank where the
+ *                 layout has it; opipe_emit_forwards, opipe_emit_forwards_v: forward forms of loops
+ *                 and Vs
  *   memory        opipe_work: zeroed arrays from the host's allocator, given back together
+ *   tables        OPIPE_SCHEDULE_TABLE, OPIPE_SCHEDULE_TABLE_PLAIN: with and without options
  *   descriptors   OPIPE_SCHEDULE_PLUGIN: a schedule whose instance is the host's table
  *
  * Thread rule: functions work on their arguments alone.
@@ -66,6 +68,23 @@ static inline opipe_status opipe_setting_int(const opipe_schedule_setting *setti
   return OPIPE_OK;
 }
 
+enum { OPIPE_CHUNKS_MOST = 4096 };
+
+/* The row of an option `chunks`, and what it says. */
+#define OPIPE_OPTION_CHUNKS                                                          \
+  {                                                                                  \
+    "chunks", NULL, NULL,                                                            \
+        "stages per rank (default: stages / ranks where both are given, else 2)", 1, \
+        OPIPE_CHUNKS_MOST, 'i', 0                                                    \
+  }
+static inline opipe_status opipe_setting_chunks(const opipe_layout_request *request,
+                                                uint32_t *out_chunks, opipe_error *err) {
+  const uint32_t ranks = request->n_ranks, stages = request->n_stages;
+  const bool both = ranks != 0 && stages != 0 && stages % ranks == 0;
+  return opipe_setting_int(request->settings, request->n_settings, "chunks", 1, OPIPE_CHUNKS_MOST,
+                           both ? stages / ranks : 2, out_chunks, err);
+}
+
 /* ---- layouts ---- */
 
 /* With n ranks, stage s lies on rank s mod n (loop), or goes down the ranks and up again (V: 2 per
@@ -99,41 +118,36 @@ static inline opipe_status opipe_layout_chunks(const opipe_layout_request *reque
                       "schedule '%s': %u ranks, %u stages, %u micro-batches cannot be laid out",
                       name, request->n_ranks, request->n_stages, request->n_microbatches);
   }
-  io_layout->n_ranks = (uint32_t)ranks;
-  io_layout->n_stages = (uint32_t)stages;
-  io_layout->n_replicas = 1;
-  io_layout->n_slices = 1;
-  io_layout->n_parts = 1;
-  io_layout->versions = OPIPE_VERSIONS_ONE;
-  io_layout->sync = OPIPE_SYNC_END;
-  io_layout->in_flight = 0;
-  io_layout->slice_lengths = NULL;
-  if (stages > io_layout->instance_room) { /* the caller makes room and asks again */
-    return opipe_fail(err, OPIPE_E_LIMIT,
-                      "schedule '%s' needs room for %u instances, %u were given", name,
-                      (uint32_t)stages, io_layout->instance_room);
-  }
-  for (uint64_t s = 0; s < stages; ++s) {
+  const opipe_status status =
+      opipe_layout_plain(io_layout, (uint32_t)ranks, (uint32_t)stages, name, err);
+  for (uint64_t s = 0; s < stages && status >= 0; ++s) {
     const bool up = place == OPIPE_PLACE_V && s >= ranks;
     io_layout->instance_rank[s] = (uint32_t)(up ? 2 * ranks - 1 - s : s % ranks);
   }
-  return OPIPE_OK;
+  return status;
 }
 
 /* ---- records ---- */
 
-/* One pass of (stage, micro-batch) on its rank, for layouts of one replica. */
-static inline opipe_status opipe_emit_pass(const opipe_schedule_problem *problem,
-                                           opipe_emit_fn emit, void *emit_ctx, uint32_t stage,
-                                           uint32_t microbatch, uint32_t slice, uint32_t pass,
-                                           uint32_t flags, opipe_error *err) {
+/* The record of one pass of (stage, micro-batch) on its rank, for layouts of one replica. */
+static inline opipe_action opipe_action_of(const opipe_schedule_problem *problem, uint32_t stage,
+                                           uint32_t microbatch, uint32_t pass) {
   opipe_action action;
   memset(&action, 0, sizeof action);
   action.rank = problem->layout->instance_rank[stage];
   action.stage = stage;
   action.microbatch = microbatch;
-  action.slice = (uint16_t)slice;
   action.pass = (uint8_t)pass;
+  return action;
+}
+
+/* The same, emitted. */
+static inline opipe_status opipe_emit_pass(const opipe_schedule_problem *problem,
+                                           opipe_emit_fn emit, void *emit_ctx, uint32_t stage,
+                                           uint32_t microbatch, uint32_t slice, uint32_t pass,
+                                           uint32_t flags, opipe_error *err) {
+  opipe_action action = opipe_action_of(problem, stage, microbatch, pass);
+  action.slice = (uint16_t)slice;
   action.flags = flags;
   return emit(emit_ctx, &action, 1, err);
 }
@@ -229,7 +243,26 @@ static inline void opipe_work_end(opipe_work *work) {
   }
 }
 
-/* ---- descriptors ---- */
+/* ---- tables and descriptors ---- */
+
+/* The schedule's table: options() answers the array `options_` (static memory of the plugin). */
+#define OPIPE_SCHEDULE_TABLE(table_, options_, layout_, plan_) \
+  OPIPE_SCHEDULE_TABLE_(table_, options_, sizeof(options_) / sizeof((options_)[0]), layout_, plan_)
+/* That of a schedule without options. */
+#define OPIPE_SCHEDULE_TABLE_PLAIN(table_, layout_, plan_) \
+  OPIPE_SCHEDULE_TABLE_(table_, NULL, 0, layout_, plan_)
+#define OPIPE_SCHEDULE_TABLE_(table_, options_, n_, layout_, plan_)                   \
+  static opipe_status opipe_list_options(opipe_instance *self,                        \
+                                         const opipe_schedule_option **out_options,   \
+                                         uint32_t *out_count, opipe_error *err) {     \
+    (void)self;                                                                       \
+    (void)err;                                                                        \
+    *out_options = options_;                                                          \
+    *out_count = (uint32_t)(n_);                                                      \
+    return OPIPE_OK;                                                                  \
+  }                                                                                   \
+  static const opipe_schedule table_ = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, \
+                                        opipe_list_options, layout_, plan_}
 
 /* The descriptor of a schedule that needs working memory: `self->host` is the host's table. */
 #define OPIPE_SCHEDULE_PLUGIN(id_, version_, license_, summary_, table_)                        \

@@ -14,15 +14,6 @@
 static const opipe_schedule_option options[] = {
     {"order", "rising|falling", "rising", "which micro-batch goes first", 0, 0, 's', 0}};
 
-static opipe_status list_options(opipe_instance *self, const opipe_schedule_option **out_options,
-                                 uint32_t *out_count, opipe_error *err) {
-  (void)self;
-  (void)err;
-  *out_options = options;
-  *out_count = 1;
-  return OPIPE_OK;
-}
-
 static opipe_status layout(opipe_instance *self, const opipe_layout_request *request,
                            opipe_layout *io_layout, opipe_error *err) {
   (void)self;
@@ -56,8 +47,7 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return status;
 }
 
-static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
-                                     layout, plan};
+OPIPE_SCHEDULE_TABLE(table, options, layout, plan);
 
 OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "example", "1.0", "Apache-2.0",
                        "one stage per rank, rising or falling micro-batches", OPIPE_SCHEDULE_ID,
