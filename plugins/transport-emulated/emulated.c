@@ -40,36 +40,23 @@ void emutrans_ring_locked(opipe_world *world, uint32_t rank) {
 /* ---- worlds ---- */
 
 static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, opipe_error *err) {
-  const uint32_t size = io_info->struct_size;
-  const uint32_t known = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth);
   (void)self;
-  if (size < OPIPE_END(opipe_transport_info, max_ranks)) {
-    return opipe_fail(err, OPIPE_E_ABI, "transport info: struct_size %u is too small", size);
-  }
   /* The weaker of its rules: a plan that holds under it holds under the other. */
-  const opipe_transport_info full = {.struct_size = size,
-                                     .rule = OPIPE_RULE_STREAM,
+  const opipe_transport_info full = {.rule = OPIPE_RULE_STREAM,
                                      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
                                      .flags = OPIPE_TRANSPORT_EMULATED | OPIPE_TRANSPORT_REDUCES,
                                      .fence_kinds = 1u << OPIPE_FENCE_NONE,
                                      .latency_ns = 1000,
                                      .bandwidth = 1e10};
-  memcpy(io_info, &full, size < known ? size : known);
-  return OPIPE_OK;
+  return opipe_transport_tell(io_info, &full, err);
 }
 
 static opipe_status world_open(opipe_instance *self, const opipe_world_params *params,
                                opipe_world **out_world, opipe_error *err) {
   options wanted;
-  if (params->struct_size < OPIPE_END(opipe_world_params, options)) {
-    return opipe_fail(err, OPIPE_E_ABI, "world_open: struct_size %u is too small",
-                      params->struct_size);
-  }
-  if (params->n_ranks == 0 || params->n_ranks > 65536) {
-    return opipe_fail(err, OPIPE_E_INVALID, "world_open: %u ranks, 1 to 65536 are possible",
-                      params->n_ranks);
-  }
-  opipe_status status = emutrans_options(params->options, &wanted, err);
+  opipe_status status = opipe_world_check(params, err);
+  if (status == OPIPE_OK)
+    status = emutrans_options(params->options, &wanted, err);
   if (status < 0)
     return status;
   const size_t table_bytes = params->n_ranks * sizeof(opipe_endpoint *);
@@ -121,14 +108,12 @@ static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *wh
 static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_params *params,
                                   opipe_endpoint **out_endpoint, opipe_error *err) {
   pthread_condattr_t attributes;
-  if (params->struct_size < OPIPE_END(opipe_endpoint_params, spin_us)) {
-    return opipe_fail(err, OPIPE_E_ABI, "endpoint_open: struct_size %u is too small",
-                      params->struct_size);
-  }
-  if (params->rank >= world->n_ranks || world->endpoints[params->rank] != NULL) {
-    return opipe_fail(err, OPIPE_E_STATE,
-                      "endpoint_open: rank %u of %u has an endpoint already or does not exist",
-                      params->rank, world->n_ranks);
+  const opipe_status status = opipe_endpoint_check(world->n_ranks, params, err);
+  if (status < 0)
+    return status;
+  if (world->endpoints[params->rank] != NULL) {
+    return opipe_fail(err, OPIPE_E_STATE, "endpoint_open: rank %u has an endpoint already",
+                      params->rank);
   }
   opipe_endpoint *e = emutrans_alloc(world->host, sizeof *e);
   if (e == NULL)

@@ -10,8 +10,7 @@
 #ifndef OPIPE_TRANSPORT_EMULATED_H
 #define OPIPE_TRANSPORT_EMULATED_H
 
-#include <opipe/helpers.h>
-#include <opipe/transport.h>
+#include <opipe/streams.h>
 #include <pthread.h>
 
 enum { FAULTS_MOST = 16, OPS_MOST = 256 };

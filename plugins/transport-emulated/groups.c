@@ -72,26 +72,11 @@ static reduction *make(opipe_world *world, const uint32_t *ranks, uint32_t n, ui
   return r;
 }
 
-static opipe_status check_members(const opipe_endpoint *e, const uint32_t *ranks, uint32_t n,
-                                  opipe_error *err) {
-  bool among = false;
-  for (uint32_t i = 0; i < n; ++i) {
-    if (ranks[i] >= e->world->n_ranks) {
-      return opipe_fail(err, OPIPE_E_INVALID,
-                        "group_open: member %u is rank %u: it must be below %u", i, ranks[i],
-                        e->world->n_ranks);
-    }
-    among = among || ranks[i] == e->rank;
-  }
-  return among ? OPIPE_OK
-               : opipe_fail(err, OPIPE_E_INVALID, "group_open: rank %u is not among the %u members",
-                            e->rank, n);
-}
-
 opipe_status emutrans_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                                  uint64_t n_bytes, opipe_group **out_group, opipe_error *err) {
   opipe_world *world = endpoint->world;
-  opipe_status status = check_members(endpoint, ranks, n_ranks, err);
+  opipe_status status =
+      opipe_group_check(endpoint->rank, world->n_ranks, ranks, n_ranks, n_bytes, err);
   if (status < 0)
     return status;
   opipe_group *group = emutrans_alloc(world->host, sizeof *group);
@@ -142,10 +127,6 @@ void emutrans_group_close(opipe_group *group) {
 
 /* ---- rounds; lock held ---- */
 
-static uint64_t size_of(uint32_t dtype) {
-  return dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
-}
-
 /* Element after element over all members in order, written to all of them. */
 static void add_up(const reduction *r, uint64_t n_elems, uint32_t dtype) {
   for (uint64_t i = 0; i < n_elems; ++i) {
@@ -175,22 +156,13 @@ static opipe_status check_round(const opipe_group *group, uint64_t sequence,
                                 opipe_error *err) {
   const reduction *r = group->reduction;
   const member *me = &r->members[group->index];
-  if (dtype != OPIPE_DOUBLE && dtype != OPIPE_FLOAT) {
-    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "all_reduce of %s: float32 and float64 are added",
-                      opipe_dtype_name(dtype));
-  }
-  if (n_elems > r->n_bytes / size_of(dtype) || n_elems > region->n_bytes / size_of(dtype)) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "all_reduce: %llu values, the region has %llu bytes, the group %llu",
-                      (unsigned long long)n_elems, (unsigned long long)region->n_bytes,
-                      (unsigned long long)r->n_bytes);
-  }
-  if (me->given != sequence) {
+  const opipe_status status = opipe_reduce_check(r->n_bytes, region, n_elems, dtype, err);
+  if (status == OPIPE_OK && me->given != sequence) {
     return opipe_fail(err, OPIPE_E_STATE, "all_reduce: round %llu where rank %u is at round %llu",
                       (unsigned long long)sequence, group->endpoint->rank,
                       (unsigned long long)me->given);
   }
-  return OPIPE_OK;
+  return status;
 }
 
 static void give(const opipe_group *group, const member *what) {
@@ -205,7 +177,7 @@ static void give(const opipe_group *group, const member *what) {
   if (++r->n_given != (round + 1) * r->n)
     return;
   const options *o = &group->endpoint->world->options;
-  const double bytes = (double)(what->n_elems * size_of(what->dtype));
+  const double bytes = (double)(what->n_elems * opipe_reduce_size(what->dtype));
   r->at_ns = emutrans_now() + o->latency_ns +
              (o->bytes_per_ns > 0 ? (uint64_t)(bytes / o->bytes_per_ns) : 0);
   for (uint32_t i = 0; i < r->n; ++i) {

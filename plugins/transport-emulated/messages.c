@@ -13,10 +13,7 @@ static opipe_status check_side(const opipe_stream *s, uint32_t side, const char 
                                opipe_error *err) {
   if ((s->sides & (1u << side)) != 0)
     return emutrans_check(s->endpoint->world, err);
-  return opipe_fail(err, OPIPE_E_STATE,
-                    "%s on stream %u of stages %u -> %u: rank %u holds only its other end", what,
-                    s->wire->params.index, s->wire->params.src_stage, s->wire->params.dst_stage,
-                    s->endpoint->rank);
+  return opipe_stream_not_held(s->endpoint->rank, &s->wire->params, what, err);
 }
 
 /* First in, first out: a stream's operations must come in the order of their numbers. */
@@ -33,31 +30,13 @@ static opipe_status check_order(const opipe_stream *s, uint64_t sequence, uint64
 
 opipe_status emutrans_address(const opipe_endpoint *e, const opipe_region *region, void **out,
                               opipe_error *err) {
-  void *base = NULL;
-  *out = NULL;
-  if (region->buffer == NULL && region->n_bytes == 0)
-    return OPIPE_OK;
-  if (region->buffer == NULL || e->backend == NULL) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "rank %u: a region of %llu bytes without buffer or backend", e->rank,
-                      (unsigned long long)region->n_bytes);
-  }
-  const opipe_status status = e->backend->buffer_host(region->buffer, &base, err);
-  if (status == OPIPE_OK)
-    *out = (char *)base + region->offset_bytes;
-  return status;
+  return opipe_endpoint_address(e->rank, e->backend, region, out, err);
 }
 
 opipe_status emutrans_record(const opipe_endpoint *e, opipe_event **io_event, opipe_error *err) {
   opipe_event *event = *io_event;
   *io_event = NULL;
-  if (event == NULL)
-    return OPIPE_OK;
-  if (e->backend == NULL || e->queue == NULL) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "rank %u: an event to record, but its endpoint has no queue", e->rank);
-  }
-  return e->backend->event_record(e->queue, event, err);
+  return opipe_endpoint_record(e->rank, e->backend, e->queue, event, err);
 }
 
 /* Clock at which a message arrives that is sent now. */

@@ -5,39 +5,9 @@
  */
 #include "emulated.h"
 
-static bool same_name(const opipe_stream_params *a, const opipe_stream_params *b) {
-  return a->kind == b->kind && a->src_rank == b->src_rank && a->dst_rank == b->dst_rank &&
-         a->src_stage == b->src_stage && a->dst_stage == b->dst_stage &&
-         a->src_replica == b->src_replica && a->dst_replica == b->dst_replica &&
-         a->index == b->index;
-}
-
-static opipe_status check_params(const opipe_endpoint *endpoint, const opipe_stream_params *p,
-                                 opipe_error *err) {
-  if (p->struct_size < OPIPE_END(opipe_stream_params, n_bytes)) {
-    return opipe_fail(err, OPIPE_E_ABI, "stream_open: struct_size %u is too small", p->struct_size);
-  }
-  if (p->kind > OPIPE_STREAM_CONTROL)
-    return opipe_fail(err, OPIPE_E_INVALID, "stream_open: unknown kind %u", p->kind);
-  if (p->src_rank >= endpoint->world->n_ranks || p->dst_rank >= endpoint->world->n_ranks) {
-    return opipe_fail(err, OPIPE_E_INVALID, "stream_open: ranks %u -> %u in a world of %u",
-                      p->src_rank, p->dst_rank, endpoint->world->n_ranks);
-  }
-  if (p->src_rank != endpoint->rank && p->dst_rank != endpoint->rank) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "stream_open: rank %u is neither end of a stream %u -> %u", endpoint->rank,
-                      p->src_rank, p->dst_rank);
-  }
-  if (p->depth == 0 || p->depth > 65536) {
-    return opipe_fail(err, OPIPE_E_INVALID, "stream_open: depth %u, 1 to 65536 are possible",
-                      p->depth);
-  }
-  return OPIPE_OK;
-}
-
 static wire *find_wire(opipe_world *world, const opipe_stream_params *params) {
   wire *w = world->wires;
-  while (w != NULL && !same_name(&w->params, params))
+  while (w != NULL && !opipe_stream_same(&w->params, params))
     w = w->next;
   return w;
 }
@@ -80,23 +50,15 @@ static void drop_wire(opipe_world *world, wire *w) {
 static opipe_status check_wire(const opipe_endpoint *endpoint, const wire *w,
                                const opipe_stream_params *params, uint32_t sides,
                                opipe_error *err) {
-  if (w->params.depth != params->depth || w->params.n_bytes != params->n_bytes) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "stream %u of stages %u -> %u: rank %u opens it with depth %u and %llu "
-                      "bytes, its peer with depth %u "
-                      "and %llu bytes",
-                      params->index, params->src_stage, params->dst_stage, endpoint->rank,
-                      params->depth, (unsigned long long)params->n_bytes, w->params.depth,
-                      (unsigned long long)w->params.n_bytes);
-  }
-  for (uint32_t side = 0; side < 2; ++side) {
+  const opipe_status status = opipe_stream_agree(endpoint->rank, params, &w->params, err);
+  for (uint32_t side = 0; side < 2 && status >= 0; ++side) {
     if ((sides & (1u << side)) != 0 && w->ends[side] != NULL) {
       return opipe_fail(err, OPIPE_E_STATE,
                         "stream %u of stages %u -> %u is open already on rank %u", params->index,
                         params->src_stage, params->dst_stage, endpoint->rank);
     }
   }
-  return OPIPE_OK;
+  return status;
 }
 
 static opipe_status open_locked(opipe_endpoint *endpoint, const opipe_stream_params *params,
@@ -118,14 +80,13 @@ static opipe_status open_locked(opipe_endpoint *endpoint, const opipe_stream_par
   }
   if ((stream->sides & 2u) != 0)
     w->ends[1] = stream;
-
   return OPIPE_OK;
 }
 
 opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                   opipe_stream **out_stream, opipe_error *err) {
   opipe_world *world = endpoint->world;
-  opipe_status status = check_params(endpoint, params, err);
+  opipe_status status = opipe_stream_check(endpoint->rank, world->n_ranks, params, err);
   if (status < 0)
     return status;
   opipe_stream *stream = emutrans_alloc(world->host, sizeof *stream);
@@ -133,8 +94,7 @@ opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_p
     return opipe_fail(err, OPIPE_E_NOMEM, "a stream: the host has no %zu bytes left",
                       sizeof *stream);
   stream->endpoint = endpoint;
-  stream->sides = (params->src_rank == endpoint->rank ? 1u : 0u) |
-                  (params->dst_rank == endpoint->rank ? 2u : 0u);
+  stream->sides = opipe_stream_sides(params, endpoint->rank);
   pthread_mutex_lock(&world->lock);
   status = open_locked(endpoint, params, stream, err);
   pthread_mutex_unlock(&world->lock);
@@ -157,7 +117,6 @@ void emutrans_stream_close(opipe_stream *stream) {
     if (w->ends[side] == stream)
       w->ends[side] = NULL;
   }
-
   if (w->ends[0] == NULL && w->ends[1] == NULL)
     drop_wire(world, w);
   pthread_mutex_unlock(&world->lock);

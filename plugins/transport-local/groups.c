@@ -4,24 +4,6 @@
  * world's lock. */
 #include "local.h"
 
-static opipe_status check_members(const opipe_endpoint *endpoint, const uint32_t *ranks,
-                                  uint32_t n_ranks, opipe_error *err) {
-  bool among = false;
-  for (uint32_t i = 0; i < n_ranks; ++i) {
-    if (ranks[i] >= endpoint->world->n_ranks) {
-      return opipe_fail(err, OPIPE_E_INVALID,
-                        "group_open: member %u is rank %u: it must be below %u", i, ranks[i],
-                        endpoint->world->n_ranks);
-    }
-    among = among || ranks[i] == endpoint->rank;
-  }
-  if (!among) {
-    return opipe_fail(err, OPIPE_E_INVALID, "group_open: rank %u is not among the %u members",
-                      endpoint->rank, n_ranks);
-  }
-  return OPIPE_OK;
-}
-
 /* The first place of `rank` that nobody has taken; r->n: none. */
 static uint32_t free_place(const reduction *r, uint32_t rank) {
   uint32_t i = 0;
@@ -92,11 +74,10 @@ static opipe_status join(opipe_endpoint *endpoint, const uint32_t *ranks, uint32
 opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                               uint64_t n_bytes, opipe_group **out_group, opipe_error *err) {
   opipe_world *world = endpoint->world;
-  opipe_status status = check_members(endpoint, ranks, n_ranks, err);
+  opipe_status status =
+      opipe_group_check(endpoint->rank, world->n_ranks, ranks, n_ranks, n_bytes, err);
   if (status < 0)
     return status;
-  if (n_bytes > PTRDIFF_MAX)
-    return opipe_fail(err, OPIPE_E_INVALID, "group_open: %llu bytes", (unsigned long long)n_bytes);
   opipe_group *group = local_alloc(world->host, sizeof *group, _Alignof(opipe_group));
   if (group == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "a group: the host has no %zu bytes left", sizeof *group);

@@ -25,33 +25,11 @@ opipe_status local_check(opipe_world *world, opipe_error *err) {
 
 opipe_status local_address(const opipe_endpoint *endpoint, const opipe_region *region,
                            void **out_data, opipe_error *err) {
-  void *base = NULL;
-  if (region->buffer == NULL) {
-    *out_data = NULL;
-    if (region->n_bytes == 0)
-      return OPIPE_OK;
-    return opipe_fail(err, OPIPE_E_INVALID, "rank %u: a region of %llu bytes without a buffer",
-                      endpoint->rank, (unsigned long long)region->n_bytes);
-  }
-  if (endpoint->backend == NULL) {
-    return opipe_fail(err, OPIPE_E_INVALID, "rank %u: its endpoint was opened without a backend",
-                      endpoint->rank);
-  }
-  const opipe_status status = endpoint->backend->buffer_host(region->buffer, &base, err);
-  if (status == OPIPE_OK)
-    *out_data = (char *)base + region->offset_bytes;
-  return status;
+  return opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, err);
 }
 
 opipe_status local_record(const opipe_endpoint *endpoint, opipe_event *event, opipe_error *err) {
-  if (event == NULL)
-    return OPIPE_OK;
-  if (endpoint->backend == NULL || endpoint->queue == NULL) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "rank %u: an event to record, but its endpoint was opened without a queue",
-                      endpoint->rank);
-  }
-  return endpoint->backend->event_record(endpoint->queue, event, err);
+  return opipe_endpoint_record(endpoint->rank, endpoint->backend, endpoint->queue, event, err);
 }
 
 /* ---- worlds ---- */
@@ -59,37 +37,23 @@ opipe_status local_record(const opipe_endpoint *endpoint, opipe_event *event, op
 static opipe_status local_info(opipe_instance *self, opipe_transport_info *io_info,
                                opipe_error *err) {
   (void)self;
-  const uint32_t size = io_info->struct_size;
-  const uint32_t known = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth);
-  if (size < OPIPE_END(opipe_transport_info, max_ranks)) {
-    return opipe_fail(err, OPIPE_E_ABI, "transport info: struct_size %u is too small", size);
-  }
-  const opipe_transport_info full = {.struct_size = size,
-                                     .rule = OPIPE_RULE_TAG,
+  const opipe_transport_info full = {.rule = OPIPE_RULE_TAG,
                                      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
                                      .flags = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES,
                                      .fence_kinds = 1u << OPIPE_FENCE_NONE,
                                      .max_ranks = 0,
                                      .latency_ns = 500,
                                      .bandwidth = 0};
-  memcpy(io_info, &full, size < known ? size : known);
-  return OPIPE_OK;
+  return opipe_transport_tell(io_info, &full, err);
 }
 
 static opipe_status check_world(const opipe_world_params *params, opipe_error *err) {
-  if (params->struct_size < OPIPE_END(opipe_world_params, options)) {
-    return opipe_fail(err, OPIPE_E_ABI, "world_open: struct_size %u is too small",
-                      params->struct_size);
-  }
-  if (params->n_ranks == 0 || params->n_ranks > 65536) {
-    return opipe_fail(err, OPIPE_E_INVALID, "world_open: %u ranks, 1 to 65536 are possible",
-                      params->n_ranks);
-  }
-  if (params->options != NULL && params->options[0] != '\0') {
+  const opipe_status status = opipe_world_check(params, err);
+  if (status == OPIPE_OK && params->options != NULL && params->options[0] != '\0') {
     return opipe_fail(err, OPIPE_E_INVALID, "transport 'local' has no options, '%.100s' was given",
                       params->options);
   }
-  return OPIPE_OK;
+  return status;
 }
 
 static opipe_status local_world_open(opipe_instance *self, const opipe_world_params *params,
@@ -148,22 +112,9 @@ static void local_abort(opipe_world *world, uint32_t rank, const opipe_error *wh
 
 /* ---- endpoints ---- */
 
-static opipe_status check_endpoint(const opipe_world *world, const opipe_endpoint_params *params,
-                                   opipe_error *err) {
-  if (params->struct_size < OPIPE_END(opipe_endpoint_params, spin_us)) {
-    return opipe_fail(err, OPIPE_E_ABI, "endpoint_open: struct_size %u is too small",
-                      params->struct_size);
-  }
-  if (params->rank >= world->n_ranks) {
-    return opipe_fail(err, OPIPE_E_INVALID, "endpoint_open: rank %u in a world of %u", params->rank,
-                      world->n_ranks);
-  }
-  return OPIPE_OK;
-}
-
 static opipe_status local_endpoint_open(opipe_world *world, const opipe_endpoint_params *params,
                                         opipe_endpoint **out_endpoint, opipe_error *err) {
-  opipe_status status = check_endpoint(world, params, err);
+  opipe_status status = opipe_endpoint_check(world->n_ranks, params, err);
   if (status < 0)
     return status;
   opipe_endpoint *endpoint = local_alloc(world->host, sizeof *endpoint, _Alignof(opipe_endpoint));

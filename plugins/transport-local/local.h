@@ -11,8 +11,7 @@
 #ifndef OPIPE_TRANSPORT_LOCAL_H
 #define OPIPE_TRANSPORT_LOCAL_H
 
-#include <opipe/helpers.h>
-#include <opipe/transport.h>
+#include <opipe/streams.h>
 #include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>

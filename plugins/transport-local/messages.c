@@ -15,10 +15,7 @@ static opipe_status check_side(const opipe_stream *stream, uint32_t side, const 
                                opipe_error *err) {
   if ((stream->sides & (1u << side)) != 0)
     return local_check(stream->endpoint->world, err);
-  const opipe_stream_params *p = &stream->wire->params;
-  return opipe_fail(err, OPIPE_E_STATE,
-                    "%s on stream %u of stages %u -> %u: rank %u holds only its other end", what,
-                    p->index, p->src_stage, p->dst_stage, stream->endpoint->rank);
+  return opipe_stream_not_held(stream->endpoint->rank, &stream->wire->params, what, err);
 }
 
 opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err) {

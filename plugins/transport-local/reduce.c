@@ -47,23 +47,6 @@ static void add_share(const reduction *r, uint32_t index, uint64_t n_elems, uint
   }
 }
 
-static opipe_status check_call(const opipe_group *group, const opipe_region *region,
-                               uint64_t n_elems, uint32_t dtype, opipe_error *err) {
-  const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
-  if (dtype != OPIPE_DOUBLE && dtype != OPIPE_FLOAT) {
-    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "all_reduce of %s: float32 and float64 are added",
-                      opipe_dtype_name(dtype));
-  }
-  if (n_elems > group->reduction->n_bytes / size || n_elems > region->n_bytes / size) {
-    return opipe_fail(
-        err, OPIPE_E_INVALID,
-        "all_reduce: %llu values of %llu bytes, the region has %llu bytes, the group %llu",
-        (unsigned long long)n_elems, (unsigned long long)size, (unsigned long long)region->n_bytes,
-        (unsigned long long)group->reduction->n_bytes);
-  }
-  return OPIPE_OK;
-}
-
 static void ring_all(const opipe_group *group) {
   for (uint32_t i = 0; i < group->reduction->n; ++i) {
     local_ring_rank(group->endpoint->world, group->reduction->ranks[i]);
@@ -106,7 +89,7 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
   void *data = NULL;
   opipe_status status = local_check(group->endpoint->world, err);
   if (status == OPIPE_OK)
-    status = check_call(group, region, n_elems, dtype, err);
+    status = opipe_reduce_check(r->n_bytes, region, n_elems, dtype, err);
   if (status == OPIPE_OK)
     status = local_address(group->endpoint, region, &data, err);
   if (status < 0)
