@@ -11,19 +11,6 @@ typedef struct grad_plan {
   int64_t images, groups, c_in, c_out; /* channels of all groups */
 } grad_plan;
 
-static double get(const cpu_tensor *t, int64_t i) {
-  return t->dtype == OPIPE_DOUBLE ? ((const double *)t->data)[i]
-                                  : (double)((const float *)t->data)[i];
-}
-
-static void put(const cpu_tensor *t, int64_t i, double value) {
-  if (t->dtype == OPIPE_DOUBLE) {
-    ((double *)t->data)[i] = value;
-  } else {
-    ((float *)t->data)[i] = (float)value;
-  }
-}
-
 static void split3(int64_t i, const int64_t *extent, int64_t *out) {
   out[2] = i % extent[2];
   out[1] = i / extent[2] % extent[1];
@@ -76,11 +63,11 @@ static void input_planes(void *ctx, int64_t begin, int64_t end) {
         split3(q, w->kernel, k);
         const int64_t o = output_at(w, i, k);
         for (int64_t m = first; o >= 0 && m < first + out_group; ++m) {
-          sum += get(&call->in[0], (image * plan->c_out + m) * w->n_out + o) *
-                 get(&call->in[1], (m * in_group + c % in_group) * w->n_kernel + q);
+          sum += cpu_get(&call->in[0], (image * plan->c_out + m) * w->n_out + o) *
+                 cpu_get(&call->in[1], (m * in_group + c % in_group) * w->n_kernel + q);
         }
       }
-      put(&call->out[0], plane * w->n_in + p, sum);
+      cpu_put(&call->out[0], plane * w->n_in + p, sum);
     }
   }
 }
@@ -103,11 +90,11 @@ static void weight_elements(void *ctx, int64_t begin, int64_t end) {
         split3(p, w->out, o);
         const int64_t i = input_at(w, o, k);
         sum += i < 0 ? 0
-                     : get(&call->in[0], (image * plan->c_out + m) * w->n_out + p) *
-                           get(&call->in[1], (image * plan->c_in + c) * w->n_in + i);
+                     : cpu_get(&call->in[0], (image * plan->c_out + m) * w->n_out + p) *
+                           cpu_get(&call->in[1], (image * plan->c_in + c) * w->n_in + i);
       }
     }
-    put(&call->out[0], e, sum);
+    cpu_put(&call->out[0], e, sum);
   }
 }
 

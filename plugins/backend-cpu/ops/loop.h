@@ -48,6 +48,19 @@ void *cpu_stage(cpu_class from, uint32_t dtype, void *data, int64_t first, cpu_r
 void cpu_store(cpu_class from, uint32_t dtype, const void *run, void *data, int64_t first,
                int64_t n);
 
+/* Element i of a dense fp32 or fp64 tensor, for references that work in fp64. */
+static inline double cpu_get(const cpu_tensor *t, int64_t i) {
+  return t->dtype == OPIPE_DOUBLE ? ((const double *)t->data)[i]
+                                  : (double)((const float *)t->data)[i];
+}
+static inline void cpu_put(const cpu_tensor *t, int64_t i, double value) {
+  if (t->dtype == OPIPE_DOUBLE) {
+    ((double *)t->data)[i] = value;
+  } else {
+    ((float *)t->data)[i] = (float)value;
+  }
+}
+
 /* Index space of an output with the strides of its operands, in elements. Axes are merged where all
  * operands allow it; the last axis is the inner loop. */
 typedef struct cpu_loop {

@@ -18,30 +18,17 @@ typedef struct grad_plan {
   bool adds[2]; /* the output is an accumulator */
 } grad_plan;
 
-static double get(const cpu_tensor *t, int64_t i) {
-  return t->dtype == OPIPE_DOUBLE ? ((const double *)t->data)[i]
-                                  : (double)((const float *)t->data)[i];
-}
-
-static void put(const cpu_tensor *t, int64_t i, double value) {
-  if (t->dtype == OPIPE_DOUBLE) {
-    ((double *)t->data)[i] = value;
-  } else {
-    ((float *)t->data)[i] = (float)value;
-  }
-}
-
 static void statistics(const grad_plan *plan, const cpu_tensor *x, int64_t first, double *out_mean,
                        double *out_inverse) {
   const double n = (double)plan->columns;
   double mean = 0;
   double square = 0;
   for (int64_t c = 0; !plan->rms && c < plan->columns; ++c) {
-    mean += get(x, first + c);
+    mean += cpu_get(x, first + c);
   }
   mean /= n;
   for (int64_t c = 0; c < plan->columns; ++c) {
-    const double d = get(x, first + c) - mean;
+    const double d = cpu_get(x, first + c) - mean;
     square += d * d;
   }
   *out_mean = mean;
@@ -63,14 +50,14 @@ static void input_rows(void *ctx, int64_t begin, int64_t end) {
     double dot = 0;
     statistics(plan, x, first, &mean, &inverse);
     for (int64_t c = 0; c < plan->columns; ++c) {
-      const double g = get(dy, first + c) * get(scale, c);
+      const double g = cpu_get(dy, first + c) * cpu_get(scale, c);
       sum += plan->rms ? 0 : g;
-      dot += g * (get(x, first + c) - mean) * inverse;
+      dot += g * (cpu_get(x, first + c) - mean) * inverse;
     }
     for (int64_t c = 0; c < plan->columns; ++c) {
-      const double g = get(dy, first + c) * get(scale, c);
-      const double h = (get(x, first + c) - mean) * inverse;
-      put(&call->out[0], first + c, (g - sum / n - h * (dot / n)) * inverse);
+      const double g = cpu_get(dy, first + c) * cpu_get(scale, c);
+      const double h = (cpu_get(x, first + c) - mean) * inverse;
+      cpu_put(&call->out[0], first + c, (g - sum / n - h * (dot / n)) * inverse);
     }
   }
 }
@@ -99,17 +86,17 @@ static opipe_status scale_kernel(const cpu_call *call, opipe_error *err) {
     double inverse = 0;
     statistics(plan, &call->in[1], first, &mean, &inverse);
     for (int64_t c = 0; c < plan->columns; ++c) {
-      const double dy = get(&call->in[0], first + c);
-      scale[c] += dy * (get(&call->in[1], first + c) - mean) * inverse;
+      const double dy = cpu_get(&call->in[0], first + c);
+      scale[c] += dy * (cpu_get(&call->in[1], first + c) - mean) * inverse;
       bias[c] += dy;
     }
   }
   for (int64_t c = 0; c < plan->columns; ++c) {
     if (call->out[0].data != NULL) {
-      put(&call->out[0], c, scale[c]);
+      cpu_put(&call->out[0], c, scale[c]);
     }
     if (call->n_out > 1 && call->out[1].data != NULL) {
-      put(&call->out[1], c, bias[c]);
+      cpu_put(&call->out[1], c, bias[c]);
     }
   }
   return OPIPE_OK;

@@ -14,11 +14,6 @@ typedef struct grad_plan {
   bool average, count_pads;
 } grad_plan;
 
-static double get(const cpu_tensor *t, int64_t i) {
-  return t->dtype == OPIPE_DOUBLE ? ((const double *)t->data)[i]
-                                  : (double)((const float *)t->data)[i];
-}
-
 static void add(const cpu_tensor *t, int64_t i, double value) {
   if (t->dtype == OPIPE_DOUBLE) {
     ((double *)t->data)[i] += value;
@@ -69,7 +64,7 @@ static void to_largest(const cpu_call *call, int64_t first, int64_t o, double dy
   double top = 0;
   for (int64_t k = 0; k < plan->window.n_kernel; ++k) {
     const int64_t at = element(&plan->window, o, k, &padded);
-    const double value = at < 0 ? 0 : get(&call->in[1], first + at);
+    const double value = at < 0 ? 0 : cpu_get(&call->in[1], first + at);
     if (at >= 0 && (best < 0 || value > top || (isnan(value) && !isnan(top)))) {
       best = at;
       top = value;
@@ -85,7 +80,7 @@ static void planes(void *ctx, int64_t begin, int64_t end) {
   const grad_plan *plan = call->plan;
   for (int64_t plane = begin; plane < end; ++plane) {
     for (int64_t o = 0; o < plan->window.n_out; ++o) {
-      const double dy = get(&call->in[0], plane * plan->window.n_out + o);
+      const double dy = cpu_get(&call->in[0], plane * plan->window.n_out + o);
       if (plan->average) {
         spread(call, plane * plan->window.n_in, o, dy);
       } else {

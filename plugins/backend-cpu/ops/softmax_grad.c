@@ -19,19 +19,6 @@ typedef struct grad_plan {
   double smoothing;
 } grad_plan;
 
-static double get(const cpu_tensor *t, int64_t i) {
-  return t->dtype == OPIPE_DOUBLE ? ((const double *)t->data)[i]
-                                  : (double)((const float *)t->data)[i];
-}
-
-static void put(const cpu_tensor *t, int64_t i, double value) {
-  if (t->dtype == OPIPE_DOUBLE) {
-    ((double *)t->data)[i] = value;
-  } else {
-    ((float *)t->data)[i] = (float)value;
-  }
-}
-
 static void softmax_lines(void *ctx, int64_t begin, int64_t end) {
   const cpu_call *call = ctx;
   const grad_plan *plan = call->plan;
@@ -42,16 +29,16 @@ static void softmax_lines(void *ctx, int64_t begin, int64_t end) {
     double sum = 0;
     for (int64_t k = 0; k < plan->n; ++k) {
       const int64_t at = first + k * plan->inner;
-      const double value = get(y, at);
-      sum += plan->log ? get(dy, at) : value == 0 || isnan(value) ? 0 : get(dy, at) * value;
+      const double value = cpu_get(y, at);
+      sum += plan->log ? cpu_get(dy, at) : value == 0 || isnan(value) ? 0 : cpu_get(dy, at) * value;
     }
     for (int64_t k = 0; k < plan->n; ++k) {
       const int64_t at = first + k * plan->inner;
-      const double value = get(y, at);
-      const double d = plan->log                    ? get(dy, at) - exp(value) * sum
+      const double value = cpu_get(y, at);
+      const double d = plan->log                    ? cpu_get(dy, at) - exp(value) * sum
                        : value == 0 || isnan(value) ? 0
-                                                    : value * (get(dy, at) - sum);
-      put(&call->out[0], at, d);
+                                                    : value * (cpu_get(dy, at) - sum);
+      cpu_put(&call->out[0], at, d);
     }
   }
 }
@@ -117,21 +104,21 @@ static void loss_line(const cpu_call *call, int64_t first, int64_t label, double
   double sum = 0;
   double total = 0; /* of the weights */
   for (int64_t c = 0; c < plan->n; ++c) {
-    const double v = get(x, first + c * plan->inner);
+    const double v = cpu_get(x, first + c * plan->inner);
     top = v > top || isnan(v) ? v : top;
-    total += weights != NULL ? get(weights, c) : 1.0;
+    total += weights != NULL ? cpu_get(weights, c) : 1.0;
   }
   for (int64_t c = 0; c < plan->n; ++c) {
-    sum += exp(get(x, first + c * plan->inner) - top);
+    sum += exp(cpu_get(x, first + c * plan->inner) - top);
   }
-  const double own = (1.0 - plan->smoothing) * (weights != NULL ? get(weights, label) : 1.0);
+  const double own = (1.0 - plan->smoothing) * (weights != NULL ? cpu_get(weights, label) : 1.0);
   const double each = plan->smoothing / (double)plan->n;
   for (int64_t c = 0; c < plan->n; ++c) {
     const int64_t at = first + c * plan->inner;
-    const double p = exp(get(x, at) - top) / sum;
-    double d = p * (own + each * total) - each * (weights != NULL ? get(weights, c) : 1.0);
+    const double p = exp(cpu_get(x, at) - top) / sum;
+    double d = p * (own + each * total) - each * (weights != NULL ? cpu_get(weights, c) : 1.0);
     d -= c == label ? own : 0;
-    put(&call->out[0], at, dl * d);
+    cpu_put(&call->out[0], at, dl * d);
   }
 }
 
@@ -142,7 +129,7 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
     const int64_t label = cpu_index(&call->in[2], (uint64_t)i);
     if (plan->ignores && label == plan->ignored) {
       for (int64_t c = 0; c < plan->n; ++c) {
-        put(&call->out[0], first + c * plan->inner, 0);
+        cpu_put(&call->out[0], first + c * plan->inner, 0);
       }
       continue;
     }
@@ -150,7 +137,7 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
       return cpu_fail(call, err, OPIPE_E_INVALID, "label %lld is outside [0, %lld)",
                       (long long)label, (long long)plan->n);
     }
-    loss_line(call, first, label, get(&call->in[0], plan->sum ? 0 : i));
+    loss_line(call, first, label, cpu_get(&call->in[0], plan->sum ? 0 : i));
   }
   return OPIPE_OK;
 }
