@@ -104,6 +104,9 @@ uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
  * memory. The pointer is valid until the next node is added. */
 opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op, const char *domain,
                              uint32_t n_in, uint32_t n_out, uint32_t n_attrs);
+/* The node as backends see it, its values numbered by `in` [n_in] and `out` [n_out]; everything is
+ * borrowed. */
+opipe_node opi_node_view(const opi_node *node, const uint32_t *in, const uint32_t *out);
 bool opi_graph_add_input(opi_graph *graph, uint32_t value);
 bool opi_graph_add_output(opi_graph *graph, uint32_t value);
 

@@ -190,6 +190,9 @@ opipe_status opi_need_value(opi_builder *b, const opi_node *node, uint32_t value
 /* An error about one input: "node 'n' (Op): input 'x' ..." */
 opipe_status opi_node_fail(const opi_builder *b, const opi_node *node, opipe_error *err,
                            opipe_status status, const char *fmt, ...) OPIPE_PRINTF(5, 6);
+/* As many inputs and outputs as the operator has. */
+opipe_status opi_check_arity(const opi_builder *b, const opi_op *op, const opi_node *node,
+                             opipe_error *err);
 /* Multidirectional broadcast of two shapes; false when they do not fit. out has room for
  * OPIPE_MAX_RANK. */
 bool opi_broadcast(const int64_t *a, uint32_t rank_a, const int64_t *b, uint32_t rank_b,

@@ -63,21 +63,6 @@ static opipe_status add_outputs(opi_builder *b, const opi_emit *emit, uint32_t *
   return OPIPE_OK;
 }
 
-static opipe_status check_arity(const opi_builder *b, const opi_op *op, const opi_node *node,
-                                opipe_error *err) {
-  if (node->n_in < op->min_in || (op->max_in != 255 && node->n_in > op->max_in)) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "has %" PRIu32 " inputs, the operator takes %u to %u", node->n_in,
-                         op->min_in, op->max_in);
-  }
-  if (node->n_out < op->min_out || (op->max_out != 255 && node->n_out > op->max_out)) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "has %" PRIu32 " outputs, the operator gives %u to %u", node->n_out,
-                         op->min_out, op->max_out);
-  }
-  return OPIPE_OK;
-}
-
 /* Appends the node with its outputs; shapes are not there yet. */
 static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emit,
                            uint32_t *out_values, opipe_error *err) {
@@ -109,7 +94,7 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
   node->source = b->origin_index;
   node->stage = b->origin_stage;
   node->pattern = emit->pattern;
-  OPI_TRY(check_arity(b, op, node, err));
+  OPI_TRY(opi_check_arity(b, op, node, err));
   for (uint32_t i = 0; i < n_in; ++i) {
     if (node->in[i] == OPIPE_NONE)
       continue;
@@ -210,17 +195,7 @@ static bool isolate(opi_builder *b, const opi_node *node, one_node *one) {
       return false;
     *index = add_abi_value(one, value, OPIPE_VALUE_OUTPUT, one->n_data++);
   }
-  one->node = (opipe_node){.name = node->name,
-                           .op = node->op,
-                           .domain = node->domain,
-                           .in = indices,
-                           .out = indices + node->n_in,
-                           .attrs = node->attrs,
-                           .n_in = node->n_in,
-                           .n_out = node->n_out,
-                           .n_attrs = node->n_attrs,
-                           .version = node->version,
-                           .pass = node->pass};
+  one->node = opi_node_view(node, indices, indices + node->n_in);
   return true;
 }
 

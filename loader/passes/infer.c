@@ -18,6 +18,21 @@ opipe_status opi_node_fail(const opi_builder *b, const opi_node *node, opipe_err
   return opi_fail(err, status, "node '%s' (%s): %s", node->name, node->op, text);
 }
 
+opipe_status opi_check_arity(const opi_builder *b, const opi_op *op, const opi_node *node,
+                             opipe_error *err) {
+  if (node->n_in < op->min_in || (op->max_in != 255 && node->n_in > op->max_in)) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "has %" PRIu32 " inputs, the operator takes %u to %u", node->n_in,
+                         op->min_in, op->max_in);
+  }
+  if (node->n_out < op->min_out || (op->max_out != 255 && node->n_out > op->max_out)) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "has %" PRIu32 " outputs, the operator gives %u to %u", node->n_out,
+                         op->min_out, op->max_out);
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_b_set(opi_builder *b, const opi_node *node, uint32_t output, uint32_t dtype,
                        const int64_t *shape, uint32_t rank, opipe_error *err) {
   const uint32_t v = opi_node_out(node, output);

@@ -124,17 +124,7 @@ static opipe_status check_form(const opi_builder *b, const opi_node *node, const
                     ", known are %u to %u",
                     node->name, node->op, domain, node->version, op->first, op->last);
   }
-  if (node->n_in < op->min_in || (op->max_in != 255 && node->n_in > op->max_in)) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "has %" PRIu32 " inputs, the operator takes %u to %u", node->n_in,
-                         op->min_in, op->max_in);
-  }
-  if (node->n_out < op->min_out || (op->max_out != 255 && node->n_out > op->max_out)) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "has %" PRIu32 " outputs, the operator gives %u to %u", node->n_out,
-                         op->min_out, op->max_out);
-  }
-  return OPIPE_OK;
+  return opi_check_arity(b, op, node, err);
 }
 
 /* Lifts one node whose inputs are looked up already. */

@@ -323,17 +323,7 @@ static opipe_status convert_node(stage_build *sb, const opi_node *node, opipe_no
     if (node->out[i] != OPIPE_NONE)
       OPI_TRY(local_value(sb, node->out[i], true, &outs[i]));
   }
-  *out = (opipe_node){.name = node->name,
-                      .op = node->op,
-                      .domain = node->domain,
-                      .in = in,
-                      .out = outs,
-                      .attrs = node->attrs,
-                      .n_in = node->n_in,
-                      .n_out = node->n_out,
-                      .n_attrs = node->n_attrs,
-                      .version = node->version,
-                      .pass = node->pass};
+  *out = opi_node_view(node, in, outs);
   return OPIPE_OK;
 }
 
