@@ -34,10 +34,10 @@ typedef struct opi_padding {
   double filter;  /* mask_filter_value */
   uint32_t dtype; /* of the queries */
 } opi_padding;
-/* int32 [B] lengths, [2B] ends and begins, [B, T], [B, S, T] or [B, 1, M, M] -> dtype [B, 1, 1 or
- * S, T]. Errors name the input. */
-opipe_status opi_ms_padding(opi_builder *b, const opi_node *node, const opi_padding *how,
-                            uint32_t *out, opipe_error *err);
+/* The padding, where the node has it, plus attention_bias (input `bias`): the added mask of `heads`
+ * heads; OPIPE_NONE when there is neither. Errors name the input. */
+opipe_status opi_ms_mask(opi_builder *b, const opi_node *node, const opi_padding *how,
+                         uint32_t bias, int64_t heads, uint32_t *out, opipe_error *err);
 /* attention_bias (input i, [B or 1, N or 1, S, T]) plus `mask` (OPIPE_NONE: none); OPIPE_NONE when
  * there is neither. */
 opipe_status opi_ms_add_bias(opi_builder *b, const opi_node *node, uint32_t i, const int64_t *full,

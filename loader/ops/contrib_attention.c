@@ -127,12 +127,11 @@ static opipe_status pack_present(opi_builder *b, const opi_node *node, const pac
 }
 
 opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
-  uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS], x, mask = OPIPE_NONE;
+  uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS], x;
   packed p;
   OPI_TRY(check(b, node, &p, err));
   const bool causal = opi_attr_int(node, "unidirectional", 0) != 0;
   const double scale = opi_attr_float(node, "scale", 0.0);
-  const int64_t full[4] = {p.batch, p.heads, p.length, p.total};
   const opi_padding padding = {.input = IN_MASK,
                                .batch = p.batch,
                                .q_len = p.length,
@@ -141,9 +140,7 @@ opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_e
                                .dtype = opi_input(b, node, IN_X)->dtype};
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
     in[i] = OPIPE_NONE;
-  if (opi_node_in(node, IN_MASK) != OPIPE_NONE)
-    OPI_TRY(opi_ms_padding(b, node, &padding, &mask, err));
-  OPI_TRY(opi_ms_add_bias(b, node, IN_ATTENTION_BIAS, full, mask, &in[OPI_ATT_MASK], err));
+  OPI_TRY(opi_ms_mask(b, node, &padding, IN_ATTENTION_BIAS, p.heads, &in[OPI_ATT_MASK], err));
   OPI_TRY(unpack_past(b, node, in, err));
   OPI_TRY(opi_b_op2(b, "MatMul", node->in[IN_X], node->in[IN_W], &x, err));
   if (opi_node_in(node, IN_BIAS) != OPIPE_NONE)

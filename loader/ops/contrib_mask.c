@@ -94,7 +94,9 @@ static opipe_status to_added(opi_builder *b, uint32_t keep, double filter, uint3
   return opi_k_where(b, keep, zero, low, out, err);
 }
 
-opipe_status opi_ms_padding(opi_builder *b, const opi_node *node, const opi_padding *how,
+/* int32 [B] lengths, [2B] ends and begins, [B, T], [B, S, T] or [B, 1, M, M] -> dtype [B, 1, 1 or
+ * S, T]. */
+static opipe_status padding(opi_builder *b, const opi_node *node, const opi_padding *how,
                             uint32_t *out, opipe_error *err) {
   uint32_t keep;
   OPI_TRY(opi_need(b, node, how->input, "mask of keys", OPI_T_WIDE, 1, 4, err));
@@ -140,4 +142,13 @@ opipe_status opi_ms_add_bias(opi_builder *b, const opi_node *node, uint32_t i, c
     return OPIPE_OK;
   }
   return opi_b_op2(b, "Add", node->in[i], mask, out, err);
+}
+
+opipe_status opi_ms_mask(opi_builder *b, const opi_node *node, const opi_padding *how,
+                         uint32_t bias, int64_t heads, uint32_t *out, opipe_error *err) {
+  const int64_t full[4] = {how->batch, heads, how->q_len, how->total};
+  uint32_t mask = OPIPE_NONE;
+  if (opi_node_in(node, how->input) != OPIPE_NONE)
+    OPI_TRY(padding(b, node, how, &mask, err));
+  return opi_ms_add_bias(b, node, bias, full, mask, out, err);
 }

@@ -209,12 +209,11 @@ static opipe_status unify(opi_builder *b, const opi_node *node, const layout *l,
 }
 
 opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
-  uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS], want = 0, mask = OPIPE_NONE;
+  uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS], want = 0;
   layout l;
   OPI_TRY(check(b, node, &l, err));
   const bool causal = opi_attr_int(node, "unidirectional", 0) != 0;
   const double scale = opi_attr_float(node, "scale", 0.0);
-  const int64_t full[4] = {l.batch, l.heads, l.q_len, l.total};
   const opi_padding padding = {.input = IN_MASK,
                                .batch = l.batch,
                                .q_len = l.q_len,
@@ -223,9 +222,7 @@ opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *
                                .dtype = opi_input(b, node, IN_Q)->dtype};
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
     in[i] = OPIPE_NONE;
-  if (opi_node_in(node, IN_MASK) != OPIPE_NONE)
-    OPI_TRY(opi_ms_padding(b, node, &padding, &mask, err));
-  OPI_TRY(opi_ms_add_bias(b, node, IN_ATTENTION_BIAS, full, mask, &in[OPI_ATT_MASK], err));
+  OPI_TRY(opi_ms_mask(b, node, &padding, IN_ATTENTION_BIAS, l.heads, &in[OPI_ATT_MASK], err));
   OPI_TRY(unify(b, node, &l, in, err));
   in[OPI_ATT_PAST_K] = opi_node_in(node, IN_PAST_K);
   in[OPI_ATT_PAST_V] = opi_node_in(node, IN_PAST_V);

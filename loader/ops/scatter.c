@@ -37,13 +37,31 @@ static opipe_status lift_elements(opi_builder *b, const opi_node *node, opipe_er
   return opi_b_result(b, node, 0, out, err);
 }
 
+/* Data, indices and updates; indices are integers. */
+static opipe_status read_inputs(opi_builder *b, const opi_node *node, const opi_value **out_x,
+                                const opi_value **out_at, const opi_value **out_up,
+                                opipe_error *err) {
+  OPI_TRY(opi_in(b, node, 0, out_x, err));
+  OPI_TRY(opi_in(b, node, 1, out_at, err));
+  OPI_TRY(opi_in(b, node, 2, out_up, err));
+  return opi_check_type(b, node, *out_at, OPI_TYPES_INDEX, err);
+}
+
+static opipe_status misfit(const opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = opi_input(b, node, 0), *at = opi_input(b, node, 1);
+  const opi_value *up = opi_input(b, node, 2);
+  char shapes[3][80];
+  return opi_node_fail(
+      b, node, err, OPIPE_E_INVALID, "data %s of %s, indices %s, updates %s of %s do not fit",
+      opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank), opi_dtype_name(x->dtype),
+      opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
+      opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank), opi_dtype_name(up->dtype));
+}
+
 static opipe_status infer_elements(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL, *at = NULL, *up = NULL;
   uint32_t axis = 0;
-  OPI_TRY(opi_in(b, node, 0, &x, err));
-  OPI_TRY(opi_in(b, node, 1, &at, err));
-  OPI_TRY(opi_in(b, node, 2, &up, err));
-  OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
+  OPI_TRY(read_inputs(b, node, &x, &at, &up, err));
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
   bool fits = at->rank == x->rank && up->rank == x->rank && up->dtype == x->dtype;
   for (int32_t d = 0; fits && d < x->rank; ++d) {
@@ -51,12 +69,7 @@ static opipe_status infer_elements(opi_builder *b, const opi_node *node, opipe_e
   }
   if (fits)
     return opi_infer_same(b, node, err);
-  char shapes[3][80];
-  return opi_node_fail(
-      b, node, err, OPIPE_E_INVALID, "data %s of %s, indices %s, updates %s of %s do not fit",
-      opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank), opi_dtype_name(x->dtype),
-      opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
-      opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank), opi_dtype_name(up->dtype));
+  return misfit(b, node, err);
 }
 
 static opipe_status carry_elements(const opi_graph *graph, const opi_node *node,
@@ -84,10 +97,7 @@ static opipe_status lift_nd(opi_builder *b, const opi_node *node, opipe_error *e
 
 static opipe_status infer_nd(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL, *at = NULL, *up = NULL;
-  OPI_TRY(opi_in(b, node, 0, &x, err));
-  OPI_TRY(opi_in(b, node, 1, &at, err));
-  OPI_TRY(opi_in(b, node, 2, &up, err));
-  OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
+  OPI_TRY(read_inputs(b, node, &x, &at, &up, err));
   const int64_t n = at->rank > 0 ? at->shape[at->rank - 1] : -1;
   bool fits = n >= 0 && n <= x->rank && up->dtype == x->dtype &&
               up->rank == at->rank - 1 + x->rank - (int32_t)n;
@@ -96,12 +106,7 @@ static opipe_status infer_nd(opi_builder *b, const opi_node *node, opipe_error *
   }
   if (fits)
     return opi_infer_same(b, node, err);
-  char shapes[3][80];
-  return opi_node_fail(
-      b, node, err, OPIPE_E_INVALID, "data %s of %s, indices %s, updates %s of %s do not fit",
-      opi_shape_text(shapes[0], 80, x->shape, (uint32_t)x->rank), opi_dtype_name(x->dtype),
-      opi_shape_text(shapes[1], 80, at->shape, (uint32_t)at->rank),
-      opi_shape_text(shapes[2], 80, up->shape, (uint32_t)up->rank), opi_dtype_name(up->dtype));
+  return misfit(b, node, err);
 }
 
 /* Data and updates may hold the axis in the dimensions that are written whole. */
