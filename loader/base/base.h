@@ -140,6 +140,9 @@ opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ct
 /* Formats "[2, 128, 768]" into a fixed buffer (truncated) and returns it: for error messages. */
 const char *opi_shape_text(char *buffer, size_t room, const int64_t *shape, uint32_t rank);
 
+/* Writes all of `data` to the file `fd`, whatever the system takes at once. Errors: IO. */
+opipe_status opi_write_all(int fd, const void *data, uint64_t n_bytes, opipe_error *err);
+
 /* True when `text` matches a glob of '*' and '?'. */
 bool opi_glob(const char *glob, const char *text);
 

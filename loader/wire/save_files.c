@@ -20,20 +20,6 @@ typedef struct out_file {
   int fd;
 } out_file;
 
-static opipe_status put(int fd, const void *data, uint64_t n_bytes, opipe_error *err) {
-  const char *at = data;
-  while (n_bytes != 0) {
-    const ssize_t n = write(fd, at, n_bytes < (1u << 30) ? (size_t)n_bytes : (size_t)1 << 30);
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      return opi_fail_errno(err, errno, "writing %llu bytes", (unsigned long long)n_bytes);
-    at += n;
-    n_bytes -= (uint64_t)n;
-  }
-  return OPIPE_OK;
-}
-
 static opipe_status begin(out_file *f, const char *folder, const char *name, opipe_error *err) {
   const char *slash = folder[0] == '\0' ? "" : "/";
   f->fd = -1;
@@ -88,7 +74,7 @@ static opipe_status patch(int fd, const opi_mapping *m, const opi_replacement *r
   }
   if (lseek(fd, (off_t)place->offset_bytes, SEEK_SET) < 0)
     return opi_fail_errno(err, errno, "seeking in a copy of %s", m->location);
-  return put(fd, r->data, r->n_bytes, err);
+  return opi_write_all(fd, r->data, r->n_bytes, err);
 }
 
 static opipe_status write_external(const opi_mapping *m, const char *folder,
@@ -98,7 +84,7 @@ static opipe_status write_external(const opi_mapping *m, const char *folder,
   OPI_TRY(make_folders(folder, m->location, err));
   opipe_status status = begin(&f, folder, m->location, err);
   if (status == OPIPE_OK)
-    status = put(f.fd, m->bytes, m->n_bytes, err);
+    status = opi_write_all(f.fd, m->bytes, m->n_bytes, err);
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     if (is_at(m, &places[i]))
       status = patch(f.fd, m, &list[i], &places[i], err);
@@ -154,7 +140,7 @@ typedef struct sink {
 
 static opipe_status to_file(void *ctx, const void *data, size_t n_bytes) {
   const sink *s = ctx;
-  return put(s->fd, data, n_bytes, s->err);
+  return opi_write_all(s->fd, data, n_bytes, s->err);
 }
 
 static opipe_status check_sizes(const opi_model *model, const opi_replacement *list, uint32_t n,

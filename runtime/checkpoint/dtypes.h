@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of element types in safetensors, and a whole write. Inside runtime/checkpoint. */
+/* Names of element types in safetensors. Inside runtime/checkpoint. */
 #ifndef OPI_CHECKPOINT_DTYPES_H
 #define OPI_CHECKPOINT_DTYPES_H
 
@@ -7,7 +7,5 @@
 
 const char *opi_tensors_dtype(uint32_t dtype);      /* NULL: the format has none */
 uint32_t opi_tensors_dtype_named(const char *name); /* OPIPE_UNDEFINED: unknown */
-/* Writes all, whatever the system takes at once. */
-opipe_status opi_write_all(int fd, const void *data, uint64_t n_bytes, opipe_error *err);
 
 #endif /* OPI_CHECKPOINT_DTYPES_H */

@@ -17,21 +17,6 @@ struct opi_tensors_writer {
   int fd;
 };
 
-opipe_status opi_write_all(int fd, const void *data, uint64_t n_bytes, opipe_error *err) {
-  const char *at = data;
-  while (n_bytes != 0) {
-    const size_t most = n_bytes < (1u << 30) ? (size_t)n_bytes : (size_t)1 << 30;
-    const ssize_t n = write(fd, at, most);
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      return opi_fail_errno(err, errno, "writing %llu bytes", (unsigned long long)n_bytes);
-    at += n;
-    n_bytes -= (uint64_t)n;
-  }
-  return OPIPE_OK;
-}
-
 static void put_header(opi_text *text, const opi_tensor_entry *entries, uint32_t n) {
   uint64_t at = 0;
   opi_text_puts(text, "{\"__metadata__\":{\"format\":\"pt\"}");
