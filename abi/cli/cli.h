@@ -170,6 +170,10 @@ typedef struct cli_timing {
 /* Streams n requests over the same inputs, several in flight; the last one's outputs. */
 int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n,
                const cli_tensor *inputs, uint32_t n_inputs, cli_result *out, cli_timing *timing);
+/* The whole way of `run`: binds, draws the inputs that are missing (tensors [room], *io_n of them),
+ * makes and prints the plan, streams the requests. */
+int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *tensors,
+                     uint32_t *io_n, uint32_t room, cli_result *out, cli_timing *timing);
 
 /* Differences of two tensors: max|a-b|, max|b|, and whether bits are equal. -1: type or shape
  * differ (printed). */

@@ -133,22 +133,9 @@ static int check_outputs(const cli_options *o, const char *name, const data_set 
 
 static int run_set(const cli_options *o, cli_session *s, const char *name, data_set *d,
                    double tolerance) {
-  const uint32_t cores = cli_cores(), n = o->n_requests == 0 ? 1 : o->n_requests;
-  const uint32_t flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u;
-  opipe_error err = OPIPE_ERROR_INIT;
   cli_result result = {NULL, 0};
   cli_timing timing;
-  int status = cli_bind(o, s, d->inputs, d->n_inputs);
-  if (status == CLI_DONE)
-    status = cli_draw_inputs(s, o->seed, d->inputs, &d->n_inputs, TENSORS_MOST);
-  if (status == CLI_DONE)
-    status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
-  if (status == CLI_DONE && !o->json &&
-      s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0) {
-    status = cli_report("plan", &err);
-  }
-  if (status == CLI_DONE)
-    status = cli_stream(s, s->plan, flags, n, d->inputs, d->n_inputs, &result, &timing);
+  int status = cli_stream_model(o, s, d->inputs, &d->n_inputs, TENSORS_MOST, &result, &timing);
   if (status == CLI_DONE)
     cli_print_timing(o, &timing);
   if (status == CLI_DONE && o->output != NULL) {

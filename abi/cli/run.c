@@ -82,15 +82,14 @@ static void print_outputs(const cli_result *result) {
   }
 }
 
-static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  cli_result result = {NULL, 0};
-  cli_timing timing;
+int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
+                     uint32_t room, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores(), n = o->n_requests == 0 ? 1 : o->n_requests;
   const uint32_t flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u;
+  opipe_error err = OPIPE_ERROR_INIT;
   int status = cli_bind(o, s, tensors, *io_n);
   if (status == CLI_DONE)
-    status = cli_draw_inputs(s, o->seed, tensors, io_n, CLI_LIST_MOST);
+    status = cli_draw_inputs(s, o->seed, tensors, io_n, room);
   if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
   if (status == CLI_DONE && !o->json &&
@@ -98,7 +97,14 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = cli_report("plan", &err);
   }
   if (status == CLI_DONE)
-    status = cli_stream(s, s->plan, flags, n, tensors, *io_n, &result, &timing);
+    status = cli_stream(s, s->plan, flags, n, tensors, *io_n, out, timing);
+  return status;
+}
+
+static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n) {
+  cli_result result = {NULL, 0};
+  cli_timing timing;
+  int status = cli_stream_model(o, s, tensors, io_n, CLI_LIST_MOST, &result, &timing);
   if (status == CLI_DONE) {
     if (!o->json)
       print_outputs(&result);
