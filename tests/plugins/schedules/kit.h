@@ -8,24 +8,9 @@
 #ifndef TESTS_PLUGINS_SCHEDULES_KIT_H
 #define TESTS_PLUGINS_SCHEDULES_KIT_H
 
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/plugins/schedules/asked.h"
 
-#include "opipe/schedule.h"
-#include "tests/support/support.h"
-
-enum { KIT_RANKS = 64, KIT_INSTANCES = 1 << 14, KIT_SETTINGS = 8 };
-
-/* What a plugin answered, and what it was asked. */
-typedef struct kit_order {
-  opipe_layout layout;
-  uint32_t instance_rank[KIT_INSTANCES];
-  uint32_t n_microbatches;
-  opipe_action *actions; /* sorted by rank, each rank's in its own order */
-  uint32_t n, room;
-  uint32_t first[KIT_RANKS + 1]; /* of each rank's actions */
-} kit_order;
+enum { KIT_SETTINGS = 8 };
 
 typedef struct kit_request {
   const char *schedule; /* "id:key=value,..." */
@@ -33,81 +18,6 @@ typedef struct kit_request {
   uint32_t n_ranks, n_stages, n_microbatches;
   uint64_t stash_bytes, memory_bytes; /* of every instance, of every rank; 0: none, no cap */
 } kit_request;
-
-/* ---- the plugin ---- */
-
-static opipe_error kit_err = OPIPE_ERROR_INIT;
-
-static inline void *kit_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size,
-                                size_t align) {
-  void *fresh = NULL;
-  (void)ctx;
-  if (new_size > 0 &&
-      posix_memalign(&fresh, align < sizeof(void *) ? sizeof(void *) : align, new_size) != 0)
-    return NULL;
-  if (fresh != NULL && ptr != NULL)
-    memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
-  free(ptr);
-  return fresh;
-}
-
-static inline void kit_log(void *ctx, uint32_t level, const char *file, uint32_t line,
-                           const char *message) {
-  (void)ctx;
-  (void)level;
-  (void)file;
-  (void)line;
-  (void)message;
-}
-
-static inline uint64_t kit_now(void *ctx) {
-  (void)ctx;
-  return 0;
-}
-
-static inline const void *kit_interface(void *ctx, const char *id) {
-  (void)ctx;
-  (void)id;
-  return NULL;
-}
-
-typedef struct kit_plugin {
-  char id[64];
-  opipe_instance *self;
-  const opipe_schedule *table;
-} kit_plugin;
-
-/* Opened once per id, open until the process ends. */
-static inline const kit_plugin *kit_open(const char *spec) {
-  static const opipe_host host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
-                                  OPIPE_ABI_MAJOR,
-                                  OPIPE_ABI_MINOR,
-                                  NULL,
-                                  kit_realloc,
-                                  kit_log,
-                                  kit_now,
-                                  kit_interface};
-  static kit_plugin opened[32];
-  static uint32_t n_opened;
-  char path[128];
-  const int n = (int)strcspn(spec, ":");
-  for (uint32_t i = 0; i < n_opened; ++i) {
-    if (strncmp(opened[i].id, spec, (size_t)n) == 0 && opened[i].id[n] == '\0')
-      return &opened[i];
-  }
-  kit_plugin *p = &opened[n_opened];
-  (void)snprintf(p->id, sizeof p->id, "%.*s", n, spec);
-  (void)snprintf(path, sizeof path, "lib/onnx-pipe/opipe-schedule-%.63s.so", p->id);
-  void *library = dlopen(opi_test_build(path), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  const opipe_plugin *plugin = library == NULL ? NULL : dlsym(library, "opipe_plugin_v1");
-  if (plugin == NULL || plugin->open(&host, &p->self, &kit_err) < 0) {
-    fprintf(stderr, "%s: %s\n", path, library == NULL ? dlerror() : kit_err.message);
-    exit(1);
-  }
-  p->table = plugin->get_interface(p->self, OPIPE_SCHEDULE_ID);
-  ++n_opened;
-  return p;
-}
 
 static inline uint32_t kit_split(const char *spec, char *room, size_t n_room,
                                  opipe_schedule_setting *out) {
@@ -130,53 +40,12 @@ static inline uint32_t kit_split(const char *spec, char *room, size_t n_room,
   return n;
 }
 
-static inline opipe_status kit_take(void *ctx, const opipe_action *actions, uint32_t n,
-                                    opipe_error *err) {
-  kit_order *o = ctx;
-  (void)err;
-  if (o->n + n > o->room) {
-    o->room = 2 * (o->n + n);
-    o->actions = realloc(o->actions, o->room * sizeof *actions);
-    if (o->actions == NULL)
-      exit(1);
-  }
-  memcpy(o->actions + o->n, actions, n * sizeof *actions);
-  o->n += n;
-  return OPIPE_OK;
-}
-
-static inline void kit_sort(kit_order *o) {
-  opipe_action *sorted = malloc((o->n + 1) * sizeof *sorted);
-  uint32_t n = 0;
-  if (sorted == NULL)
-    exit(1);
-  for (uint32_t rank = 0; rank < o->layout.n_ranks; ++rank) {
-    o->first[rank] = n;
-    for (uint32_t i = 0; i < o->n; ++i) {
-      if (o->actions[i].rank == rank)
-        sorted[n++] = o->actions[i];
-    }
-  }
-  o->first[o->layout.n_ranks] = n;
-  free(o->actions);
-  o->actions = sorted;
-  o->room = o->n + 1;
-  OPI_ASSERT_INT(n, o->n); /* every rank is in range */
-}
-
-/* Frees what an order holds; it may be used again. */
-static inline void kit_end(kit_order *o) {
-  free(o->actions);
-  o->actions = NULL;
-}
-
-/* Layout and order; kit_err has the message of a failure. End it with kit_end in any case. */
-static inline opipe_status kit_ask(const kit_request *q, kit_order *o) {
-  static uint64_t ones[KIT_INSTANCES], zeros[KIT_INSTANCES], stash[KIT_INSTANCES];
-  static uint64_t memory[KIT_INSTANCES];
+/* Layout and order, every pass taking 1 ns. End it with asked_end in any case. */
+static inline opipe_status kit_ask(const kit_request *q, asked_order *o) {
+  static uint64_t ones[ASKED_INSTANCES], zeros[ASKED_INSTANCES], stash[ASKED_INSTANCES];
+  static uint64_t memory[ASKED_INSTANCES];
   static char text[256];
   opipe_schedule_setting settings[KIT_SETTINGS];
-  const kit_plugin *p = kit_open(q->schedule);
   const uint32_t n_settings = kit_split(q->schedule, text, sizeof text, settings);
   const opipe_layout_request request = {(uint32_t)OPIPE_END(opipe_layout_request, settings),
                                         q->mode,
@@ -185,44 +54,25 @@ static inline opipe_status kit_ask(const kit_request *q, kit_order *o) {
                                         q->n_microbatches,
                                         n_settings,
                                         settings};
-  memset(o, 0, sizeof *o);
-  kit_err.message[0] = '\0';
-  o->n_microbatches = q->n_microbatches;
-  o->layout.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths);
-  o->layout.instance_rank = o->instance_rank;
-  o->layout.instance_room = KIT_INSTANCES;
-  opipe_status status = p->table->layout(p->self, &request, &o->layout, &kit_err);
-  if (status < 0)
-    return status;
-  for (uint32_t i = 0; i < KIT_INSTANCES; ++i) {
+  for (uint32_t i = 0; i < ASKED_INSTANCES; ++i) {
     ones[i] = 1;
     stash[i] = q->stash_bytes;
     memory[i] = q->memory_bytes == 0 ? UINT64_MAX : q->memory_bytes;
   }
   const uint64_t *backward = q->mode == OPIPE_MODE_TRAIN ? ones : zeros;
-  const opipe_schedule_problem problem = {
-      (uint32_t)OPIPE_END(opipe_schedule_problem, rank_memory_bytes),
-      q->mode,
-      q->n_microbatches,
-      n_settings,
-      settings,
-      &o->layout,
-      ones,
-      backward,
-      backward,
-      zeros,
-      stash,
-      memory};
-  status = p->table->plan(p->self, &problem, kit_take, o, &kit_err);
-  if (status >= 0)
-    kit_sort(o);
-  return status;
+  opipe_schedule_problem problem = {.forward_ns = ones,
+                                    .backward_input_ns = backward,
+                                    .backward_weight_ns = backward,
+                                    .transfer_ns = zeros,
+                                    .stash_bytes = stash,
+                                    .rank_memory_bytes = memory};
+  return asked_ask(asked_open_n(q->schedule, strcspn(q->schedule, ":")), &request, &problem, o);
 }
 
 /* ---- text ---- */
 
 /* "0F0 0F1 0B0.1": stage, pass, micro-batch, and the part where backwards have several. */
-static inline void kit_text(const kit_order *o, uint32_t rank, char *out, size_t room) {
+static inline void kit_text(const asked_order *o, uint32_t rank, char *out, size_t room) {
   static const char *const names[] = {"F", "I", "W", "U", "B"};
   size_t n = 0;
   out[0] = '\0';
@@ -243,15 +93,15 @@ typedef struct kit_costs {
 
 typedef struct kit_times {
   double makespan;
-  double bubble;          /* 1 - busy / (ranks x makespan) */
-  double peak[KIT_RANKS]; /* stage activations from the start of F to the end of B */
-  uint32_t n_left;        /* actions that can never run */
-  uint32_t n_wrong;       /* twice, out of range, or on another rank than the layout has it */
-  uint32_t n_missing;     /* passes that nobody computes */
+  double bubble;            /* 1 - busy / (ranks x makespan) */
+  double peak[ASKED_RANKS]; /* stage activations from the start of F to the end of B */
+  uint32_t n_left;          /* actions that can never run */
+  uint32_t n_wrong;         /* twice, out of range, or on another rank than the layout has it */
+  uint32_t n_missing;       /* passes that nobody computes */
 } kit_times;
 
 typedef struct kit_replay {
-  const kit_order *o;
+  const asked_order *o;
   const kit_costs *c;
   uint32_t n_parts, n_units;
   double *end;     /* [stage][micro-batch][1 + part]: end of F, of B; below 0: not yet */
@@ -311,10 +161,10 @@ static inline void kit_run(kit_replay *r, kit_rank *rank, const opipe_action *a,
 }
 
 /* Every rank follows its list. Forward orders: n_missing counts forwards only. */
-static inline kit_times kit_replay_order(const kit_order *o, const kit_costs *costs) {
+static inline kit_times kit_replay_order(const asked_order *o, const kit_costs *costs) {
   const opipe_layout *l = &o->layout;
   kit_times t;
-  kit_rank ranks[KIT_RANKS];
+  kit_rank ranks[ASKED_RANKS];
   double busy = 0;
   bool trains = false;
   kit_replay r = {o, costs, l->n_parts, o->n_microbatches, NULL, NULL};
@@ -359,7 +209,7 @@ static inline kit_times kit_replay_order(const kit_order *o, const kit_costs *co
 static inline kit_times kit_simulate(const char *schedule, uint32_t n_ranks,
                                      uint32_t n_microbatches, double forward, double backward,
                                      double hop) {
-  static kit_order o;
+  static asked_order o;
   const kit_costs costs = {forward, backward, hop};
   const kit_request q = {schedule, OPIPE_MODE_TRAIN, n_ranks, 0, n_microbatches, 0, 0};
   kit_times t;
@@ -367,14 +217,14 @@ static inline kit_times kit_simulate(const char *schedule, uint32_t n_ranks,
   const opipe_status status = kit_ask(&q, &o);
   if (status < 0) {
     OPI_FAIL("%s, %u ranks, %u micro-batches: %s", schedule, n_ranks, n_microbatches,
-             kit_err.message);
+             asked_err.message);
   } else {
     t = kit_replay_order(&o, &costs);
     if (t.n_left + t.n_wrong + t.n_missing != 0)
       OPI_FAIL("%s, %u ranks, %u micro-batches: %u cannot run, %u wrong, %u missing", schedule,
                n_ranks, n_microbatches, t.n_left, t.n_wrong, t.n_missing);
   }
-  kit_end(&o);
+  asked_end(&o);
   return t;
 }
 

@@ -7,13 +7,13 @@
 
 enum { RANKS_MOST = 9, MICROBATCHES_MOST = 20 };
 
-static kit_order o;
+static asked_order o;
 
 static bool replays(const char *schedule, uint32_t mode, uint32_t p, uint32_t m) {
   const kit_request q = {schedule, mode, p, 0, m, 0, 0};
   const kit_costs costs = {1, 2, 0.125};
-  kit_end(&o);
-  if (!OPI_ASSERT_OK(kit_ask(&q, &o), &kit_err))
+  asked_end(&o);
+  if (!OPI_ASSERT_OK(kit_ask(&q, &o), &asked_err))
     return false;
   const kit_times t = kit_replay_order(&o, &costs);
   if (t.n_left + t.n_wrong + t.n_missing == 0)
@@ -78,12 +78,12 @@ static void test_2bw_is_complete(void) {
       uint8_t seen[RANKS_MOST][MICROBATCHES_MOST][2] = {{{0}}};
       replays("2bw", OPIPE_MODE_FORWARD, d, m);
       const kit_request q = {"2bw", OPIPE_MODE_TRAIN, d, 0, m, 0, 0};
-      kit_end(&o);
+      asked_end(&o);
       if (m < d) {
-        OPI_ASSERT_ERROR(kit_ask(&q, &o), OPIPE_E_INVALID, &kit_err, "stages");
+        OPI_ASSERT_ERROR(kit_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "stages");
         continue;
       }
-      if (!OPI_ASSERT_OK(kit_ask(&q, &o), &kit_err))
+      if (!OPI_ASSERT_OK(kit_ask(&q, &o), &asked_err))
         return;
       OPI_ASSERT_INT(o.n, 2 * d * m);
       for (uint32_t i = 0; i < o.n; ++i) {
@@ -100,8 +100,8 @@ static void test_2bw_is_complete(void) {
 static void expect_layout(const char *schedule, uint32_t ranks, uint32_t stages,
                           uint32_t wanted_ranks, uint32_t wanted_stages) {
   const kit_request q = {schedule, OPIPE_MODE_TRAIN, ranks, stages, 8, 0, 0};
-  kit_end(&o);
-  if (OPI_ASSERT_OK(kit_ask(&q, &o), &kit_err)) {
+  asked_end(&o);
+  if (OPI_ASSERT_OK(kit_ask(&q, &o), &asked_err)) {
     OPI_ASSERT_INT(o.layout.n_ranks, wanted_ranks);
     OPI_ASSERT_INT(o.layout.n_stages, wanted_stages);
   }
@@ -124,10 +124,10 @@ static void test_either_number_is_filled_in(void) {
 
 static void expect_error(const kit_request *q, opipe_status status, const char *one,
                          const char *other) {
-  kit_end(&o);
-  OPI_ASSERT_ERROR(kit_ask(q, &o), status, &kit_err, one);
-  if (!OPI_ASSERT(strstr(kit_err.message, other) != NULL))
-    fprintf(stderr, "  '%s' does not say '%s'\n", kit_err.message, other);
+  asked_end(&o);
+  OPI_ASSERT_ERROR(kit_ask(q, &o), status, &asked_err, one);
+  if (!OPI_ASSERT(strstr(asked_err.message, other) != NULL))
+    fprintf(stderr, "  '%s' does not say '%s'\n", asked_err.message, other);
 }
 
 static void test_constraints_name_both_numbers(void) {
@@ -158,8 +158,8 @@ static void test_constraints_name_both_numbers(void) {
   const kit_request small = {"1f1b", OPIPE_MODE_TRAIN, 3, 0, 7, 1000, 999};
   expect_error(&small, OPIPE_E_LIMIT, "1000 bytes", "999 bytes");
   const kit_request exact = {"2bw:accumulate=2", OPIPE_MODE_TRAIN, 3, 0, 6, 0, 0};
-  kit_end(&o);
-  OPI_ASSERT_OK(kit_ask(&exact, &o), &kit_err);
+  asked_end(&o);
+  OPI_ASSERT_OK(kit_ask(&exact, &o), &asked_err);
 }
 
 /* The host checks settings before the plugin sees them; a host that does not gets an error. */
@@ -170,8 +170,8 @@ static void test_settings_out_of_range(void) {
   for (size_t i = 0; i < sizeof specs / sizeof specs[0]; ++i) {
     const kit_request q = {specs[i], OPIPE_MODE_TRAIN, 4, 0, 8, 0, 0};
     const char *value = strchr(specs[i], ':') + 1;
-    kit_end(&o);
-    OPI_ASSERT_ERROR(kit_ask(&q, &o), OPIPE_E_INVALID, &kit_err, value);
+    asked_end(&o);
+    OPI_ASSERT_ERROR(kit_ask(&q, &o), OPIPE_E_INVALID, &asked_err, value);
   }
 }
 

@@ -27,14 +27,14 @@ static const struct {
              {"seq1f1b", "slices", "4"}};
 
 typedef struct passed {
-  lab_order o;
-  opi_stage_edge edges[LAB_STAGES];
+  asked_order o;
+  opi_stage_edge edges[ASKED_INSTANCES];
   opi_problem problem;
   opi_do_list *list;
 } passed;
 
 static void take_up(passed *x, const lab_request *q) {
-  OPI_ASSERT_OK_FATAL(lab_ask(q, &x->o), &lab_err);
+  OPI_ASSERT_OK_FATAL(lab_ask(q, &x->o), &asked_err);
   const opipe_layout *l = &x->o.layout;
   opi_edges_chain(x->edges, l->n_stages);
   x->problem = (opi_problem){.n_ranks = l->n_ranks,
@@ -44,7 +44,7 @@ static void take_up(passed *x, const lab_request *q) {
                              .n_slices = l->n_slices,
                              .n_parts = l->n_parts,
                              .mode = q->mode,
-                             .instance_rank = x->o.rank_of,
+                             .instance_rank = x->o.instance_rank,
                              .edges = x->edges,
                              .n_edges = l->n_stages - 1};
   OPI_ASSERT_OK_FATAL(opi_do_list_from_records(&x->problem, x->o.actions, x->o.n,
@@ -54,7 +54,7 @@ static void take_up(passed *x, const lab_request *q) {
 
 static void let_go(passed *x) {
   opi_do_list_free(x->list);
-  lab_end(&x->o);
+  asked_end(&x->o);
 }
 
 /* ---- proof ---- */
@@ -134,21 +134,22 @@ static void test_simulators_agree(void) {
 static void check_text(passed *x, const lab_request *q, opi_do_list *list, uint32_t format) {
   opi_order *order = NULL;
   opi_text text;
-  static lab_order back;
+  static asked_order back;
   OPI_ASSERT_OK_FATAL(opi_order_make(&x->problem, list, opi_allocator_system(), &order, &err),
                       &err);
   opi_text_init(&text, opi_allocator_system());
   OPI_ASSERT_OK_FATAL(opi_order_write(order, format, OPI_DIALECT_OPIPE, &text, &err), &err);
   const lab_request again = {"csv", "text", text.data, q->mode, 0, x->problem.n_stages, q->m, NULL};
   if (lab_ask(&again, &back) < 0) {
-    OPI_FAIL("%s, format %u: %s", q->id, format, lab_err.message);
+    OPI_FAIL("%s, format %u: %s", q->id, format, asked_err.message);
   } else {
     OPI_ASSERT_INT(back.layout.n_slices, x->problem.n_slices);
-    OPI_ASSERT_INT(memcmp(back.rank_of, x->o.rank_of, x->problem.n_stages * sizeof(uint32_t)), 0);
+    OPI_ASSERT_INT(
+        memcmp(back.instance_rank, x->o.instance_rank, x->problem.n_stages * sizeof(uint32_t)), 0);
     OPI_ASSERT_INT(back.n, x->o.n);
     OPI_ASSERT_INT(memcmp(back.actions, x->o.actions, x->o.n * sizeof(opipe_action)), 0);
   }
-  lab_end(&back);
+  asked_end(&back);
   opi_text_release(&text);
   opi_order_free(order);
 }

@@ -9,13 +9,13 @@
 
 enum { TEXT = 1 << 16 };
 
-static kit_order o;
+static asked_order o;
 static char found[TEXT], wanted[TEXT];
 
 static bool ask(const char *schedule, uint32_t ranks, uint32_t m) {
   const kit_request q = {schedule, OPIPE_MODE_TRAIN, ranks, 0, m, 0, 0};
-  kit_end(&o);
-  return OPI_ASSERT_OK(kit_ask(&q, &o), &kit_err);
+  asked_end(&o);
+  return OPI_ASSERT_OK(kit_ask(&q, &o), &asked_err);
 }
 
 static void add(const char *fmt, ...) OPIPE_PRINTF(1, 2);
@@ -139,8 +139,8 @@ static void test_dapple_policies(void) {
 static void test_memory_bounds_the_stash(void) {
   const kit_request q = {"1f1b:policy=pb", OPIPE_MODE_TRAIN, 4, 0, 9, 1000, 3500};
   const kit_costs costs = {1, 2, 0};
-  kit_end(&o);
-  if (!OPI_ASSERT_OK(kit_ask(&q, &o), &kit_err))
+  asked_end(&o);
+  if (!OPI_ASSERT_OK(kit_ask(&q, &o), &asked_err))
     return;
   const kit_times t = kit_replay_order(&o, &costs);
   OPI_ASSERT_INT(t.n_left + t.n_wrong + t.n_missing, 0);
@@ -268,7 +268,7 @@ static void test_chimera_slots(void) {
   char schedule[64];
   for (uint32_t d = 2; d <= 24; d += 2) {
     for (uint32_t f = 1; f <= d / 2; ++f) {
-      uint32_t first[KIT_RANKS];
+      uint32_t first[ASKED_RANKS];
       (void)snprintf(schedule, sizeof schedule, "chimera:pipelines=%u", 2 * f);
       if (d / 2 % f != 0 || !ask(schedule, d, d))
         continue;

@@ -11,7 +11,7 @@
 
 enum { RANKS_MOST = 8, MICROBATCHES_MOST = 13 };
 
-static kit_order o;
+static asked_order o;
 
 static opi_problem problem_of(uint32_t mode, opi_stage_edge *edges) {
   const opipe_layout *l = &o.layout;
@@ -46,22 +46,23 @@ static void compare_stash(const char *schedule, const opi_proof *proof) {
 }
 
 static void prove(const char *schedule, uint32_t mode, uint32_t ranks, uint32_t m) {
-  static opi_stage_edge edges[KIT_INSTANCES];
-  uint64_t peak[KIT_RANKS] = {0};
+  static opi_stage_edge edges[ASKED_INSTANCES];
+  uint64_t peak[ASKED_RANKS] = {0};
   const kit_request q = {schedule, mode, ranks, 0, m, 0, 0};
   const opi_lowering how = {.receive_depth = 1};
   const opipe_allocator *allocator = opi_allocator_system();
   opi_do_list *order = NULL, *lowered = NULL;
   opi_proof proof = {.peak_stash = peak};
-  kit_end(&o);
-  if (!OPI_ASSERT_OK(kit_ask(&q, &o), &kit_err))
+  asked_end(&o);
+  if (!OPI_ASSERT_OK(kit_ask(&q, &o), &asked_err))
     return;
   const opi_problem p = problem_of(mode, edges);
-  if (OPI_ASSERT_OK(opi_do_list_from_records(&p, o.actions, o.n, allocator, &order, &kit_err),
-                    &kit_err) &&
-      OPI_ASSERT_OK(opi_lower_order(&p, order, &how, allocator, &lowered, &kit_err), &kit_err) &&
-      OPI_ASSERT_OK(opi_proof_check(&p, lowered, OPI_RULE_TAG, allocator, &proof, &kit_err),
-                    &kit_err) &&
+  if (OPI_ASSERT_OK(opi_do_list_from_records(&p, o.actions, o.n, allocator, &order, &asked_err),
+                    &asked_err) &&
+      OPI_ASSERT_OK(opi_lower_order(&p, order, &how, allocator, &lowered, &asked_err),
+                    &asked_err) &&
+      OPI_ASSERT_OK(opi_proof_check(&p, lowered, OPI_RULE_TAG, allocator, &proof, &asked_err),
+                    &asked_err) &&
       mode == OPIPE_MODE_TRAIN)
     compare_stash(schedule, &proof);
   opi_do_list_free(lowered);

@@ -15,7 +15,7 @@ static void expect(const char *what, uint32_t p, uint32_t m, double found, doubl
 }
 
 /* "0F0/1": stage, pass, micro-batch, slice. */
-static void row_of(const lab_order *o, uint32_t rank, char *out, size_t room) {
+static void row_of(const asked_order *o, uint32_t rank, char *out, size_t room) {
   static const char *const names[] = {"F", "I", "W", "?", "B"};
   size_t n = 0;
   out[0] = '\0';
@@ -27,15 +27,15 @@ static void row_of(const lab_order *o, uint32_t rank, char *out, size_t room) {
 }
 
 static void expect_rows(const char *id, uint32_t p, uint32_t m, const char *const *rows) {
-  static lab_order o;
+  static asked_order o;
   char row[512];
   const lab_request q = {id, "slices", "2", OPIPE_MODE_TRAIN, p, 0, m, NULL};
-  OPI_ASSERT_OK_FATAL(lab_ask(&q, &o), &lab_err);
+  OPI_ASSERT_OK_FATAL(lab_ask(&q, &o), &asked_err);
   for (uint32_t r = 0; r < p; ++r) {
     row_of(&o, r, row, sizeof row);
     OPI_ASSERT_STR(row, rows[r]);
   }
-  lab_end(&o);
+  asked_end(&o);
 }
 
 static void test_orders(void) {
@@ -91,11 +91,11 @@ static void test_grid(void) {
 /* ---- lengths ---- */
 
 static const uint32_t *lengths_of(const char *value, uint32_t *out_n) {
-  static lab_order o;
+  static asked_order o;
   const lab_request q = {"terapipe", "lengths", value, OPIPE_MODE_TRAIN, 2, 0, 2, NULL};
-  OPI_ASSERT_OK_FATAL(lab_ask(&q, &o), &lab_err);
+  OPI_ASSERT_OK_FATAL(lab_ask(&q, &o), &asked_err);
   *out_n = o.layout.n_slices;
-  lab_end(&o);
+  asked_end(&o);
   return o.layout.slice_lengths;
 }
 
@@ -113,10 +113,10 @@ static void test_lengths(void) {
   OPI_ASSERT_INT(*lengths_of("2147483647", &n), INT32_MAX);
   OPI_ASSERT_INT(n, 1);
   const lab_request even = {"terapipe", "slices", "5", OPIPE_MODE_TRAIN, 2, 0, 2, NULL};
-  static lab_order o;
-  OPI_ASSERT_OK(lab_ask(&even, &o), &lab_err);
+  static asked_order o;
+  OPI_ASSERT_OK(lab_ask(&even, &o), &asked_err);
   OPI_ASSERT(o.layout.slice_lengths == NULL && o.layout.n_slices == 5);
-  lab_end(&o);
+  asked_end(&o);
 }
 
 typedef struct asker {
@@ -155,12 +155,12 @@ static void test_lengths_from_threads(void) {
   static const opipe_host host = {.struct_size = (uint32_t)OPIPE_END(opipe_host, get_interface),
                                   .abi_major = OPIPE_ABI_MAJOR,
                                   .abi_minor = OPIPE_ABI_MINOR,
-                                  .realloc = lab_realloc};
-  const lab_plugin *p = lab_open("terapipe");
+                                  .realloc = asked_realloc};
+  const asked_plugin *p = asked_open("terapipe");
   asker askers[4];
   opipe_instance *self = NULL;
-  const uint64_t before = lab_live_bytes;
-  OPI_ASSERT_OK_FATAL(p->plugin->open(&host, &self, &lab_err), &lab_err);
+  const uint64_t before = asked_live_bytes;
+  OPI_ASSERT_OK_FATAL(p->plugin->open(&host, &self, &asked_err), &asked_err);
   for (uint32_t i = 0; i < 4; ++i) {
     askers[i] = (asker){.table = p->table, .self = self};
     OPI_ASSERT_INT(pthread_create(&askers[i].thread, NULL, ask_often, &askers[i]), 0);
@@ -169,18 +169,18 @@ static void test_lengths_from_threads(void) {
     (void)pthread_join(askers[i].thread, NULL);
   for (uint32_t i = 0; i < 4; ++i)
     OPI_ASSERT(askers[i].found != NULL && askers[i].found == askers[0].found);
-  OPI_ASSERT(lab_live_bytes > before);
+  OPI_ASSERT(asked_live_bytes > before);
   p->plugin->close(self);
-  OPI_ASSERT_INT(lab_live_bytes, before);
+  OPI_ASSERT_INT(asked_live_bytes, before);
 }
 
 /* ---- errors ---- */
 
 static void refuse(const char *id, const char *key, const char *value, const char *part) {
-  static lab_order o;
+  static asked_order o;
   const lab_request q = {id, key, value, OPIPE_MODE_TRAIN, 2, 0, 2, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, part);
-  lab_end(&o);
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, part);
+  asked_end(&o);
 }
 
 static void test_errors(void) {
@@ -190,10 +190,10 @@ static void test_errors(void) {
     refuse("terapipe", "lengths", bad[i], "is no sum a+b+...");
   refuse("terapipe", "slices", "0", "slices=0");
   refuse("seq1f1b", "slices", "65536", "slices=65536");
-  static lab_order o;
+  static asked_order o;
   const lab_request q = {"seq1f1b", NULL, NULL, OPIPE_MODE_TRAIN, 3, 4, 2, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "4 stages on 3 ranks");
-  lab_end(&o);
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "4 stages on 3 ranks");
+  asked_end(&o);
 }
 
 OPI_TEST_MAIN("slices", OPI_TEST(test_orders), OPI_TEST(test_formulas), OPI_TEST(test_grid),

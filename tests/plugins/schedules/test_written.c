@@ -7,7 +7,7 @@
 enum { TEXT_ROOM = 1 << 18 };
 
 static opipe_status ask(const char *text, uint32_t mode, uint32_t p, uint32_t stages, uint32_t m,
-                        lab_order *o) {
+                        asked_order *o) {
   const lab_request q = {"csv", "text", text, mode, p, stages, m, NULL};
   return lab_ask(&q, o);
 }
@@ -30,19 +30,19 @@ static bool read_table(const char *name, char *out) {
 /* p ranks, n stages, m micro-batches: what the file's name says. */
 static void expect_table(const char *name, uint32_t p, uint32_t n, uint32_t m, bool v) {
   static char text[TEXT_ROOM];
-  static lab_order o;
+  static asked_order o;
   if (!read_table(name, text)) {
     OPI_FAIL("%s cannot be read", name);
     return;
   }
-  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 0, n, m, &o), &lab_err);
+  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 0, n, m, &o), &asked_err);
   OPI_ASSERT_INT(o.layout.n_ranks, p);
   OPI_ASSERT_INT(o.layout.n_stages, n);
   for (uint32_t s = 0; s < n; ++s)
-    OPI_ASSERT_INT(o.rank_of[s], v && s >= p ? n - 1 - s : s % p);
+    OPI_ASSERT_INT(o.instance_rank[s], v && s >= p ? n - 1 - s : s % p);
   const lab_times t = lab_run(&o, NULL);
   OPI_ASSERT_INT(t.n_left + t.n_wrong + t.n_missing, 0);
-  lab_end(&o);
+  asked_end(&o);
   const lab_request q = {"csv", "text", text, OPIPE_MODE_TRAIN, p, n, m, NULL};
   if (strstr(name, "_compute") != NULL || strstr(name, "10mb") != NULL)
     lab_compare(&q, name);
@@ -65,23 +65,23 @@ static void test_tables(void) {
 
 static void test_sharded_tables_are_refused(void) {
   static char text[TEXT_ROOM];
-  static lab_order o;
+  static asked_order o;
   if (opi_test_shared("oracles/schedules") == NULL)
     return;
   OPI_ASSERT_FATAL(read_table("torch/generated/gpipe_r2_m4_full.csv", text));
-  OPI_ASSERT_ERROR(ask(text, OPIPE_MODE_TRAIN, 0, 2, 4, &o), OPIPE_E_INVALID, &lab_err,
+  OPI_ASSERT_ERROR(ask(text, OPIPE_MODE_TRAIN, 0, 2, 4, &o), OPIPE_E_INVALID, &asked_err,
                    "rank 0, step 0: '0UNSHARD' moves weights");
 }
 
 /* ---- text ---- */
 
 static void test_marks(void) {
-  static lab_order o;
+  static asked_order o;
   static const char text[] =
       "# onnx-pipe-schedule v1\n"
       "0@0F0/0, 0F0/1 0@1F1/0,0@1F1/1,,0R0/1 0B0/1~0,0B0/1~1'1\r\n"
       "0STEP,0@0REDUCE,1F2/0+ 1SEND_B2/0>0@1,1@1F1/0,0FREE0/1\n\n \n";
-  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 2, 0, 3, &o), &lab_err);
+  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 2, 0, 3, &o), &asked_err);
   OPI_ASSERT_INT(o.layout.n_replicas, 2);
   OPI_ASSERT_INT(o.layout.n_slices, 2);
   OPI_ASSERT_INT(o.layout.n_parts, 2);
@@ -91,32 +91,32 @@ static void test_marks(void) {
   OPI_ASSERT_INT(o.actions[5].part, 1);
   OPI_ASSERT_INT(o.actions[5].version, 1);
   OPI_ASSERT_INT(o.actions[6].flags, OPIPE_ACTION_NEXT_STEP);
-  lab_end(&o);
+  asked_end(&o);
 }
 
 /* Every instance has a home, and one only. */
 static void test_instances(void) {
-  static lab_order o;
+  static asked_order o;
   OPI_ASSERT_ERROR(ask("0F0 0@1F1\n1F0 1F1\n", OPIPE_MODE_TRAIN, 2, 0, 2, &o), OPIPE_E_INVALID,
-                   &lab_err, "no action of stage 1, replica 1");
+                   &asked_err, "no action of stage 1, replica 1");
   OPI_ASSERT_ERROR(ask("0F0 1F0\n0F1 1F1\n", OPIPE_MODE_TRAIN, 2, 0, 2, &o), OPIPE_E_INVALID,
-                   &lab_err, "rank 1, step 0: stage 0, replica 0 already lives on rank 0");
-  OPI_ASSERT_ERROR(ask("0F0 5F0\n", OPIPE_MODE_TRAIN, 0, 6, 1, &o), OPIPE_E_INVALID, &lab_err,
+                   &asked_err, "rank 1, step 0: stage 0, replica 0 already lives on rank 0");
+  OPI_ASSERT_ERROR(ask("0F0 5F0\n", OPIPE_MODE_TRAIN, 0, 6, 1, &o), OPIPE_E_INVALID, &asked_err,
                    "6 stages x 1 replicas, but only 2 actions");
-  OPI_ASSERT_ERROR(ask("0F0\n1F0\n", OPIPE_MODE_TRAIN, 3, 0, 1, &o), OPIPE_E_INVALID, &lab_err,
+  OPI_ASSERT_ERROR(ask("0F0\n1F0\n", OPIPE_MODE_TRAIN, 3, 0, 1, &o), OPIPE_E_INVALID, &asked_err,
                    "3 ranks are asked for, the text has 2");
-  OPI_ASSERT_ERROR(ask("0F0\n1F0\n", OPIPE_MODE_TRAIN, 2, 0, 4, &o), OPIPE_E_INVALID, &lab_err,
+  OPI_ASSERT_ERROR(ask("0F0\n1F0\n", OPIPE_MODE_TRAIN, 2, 0, 4, &o), OPIPE_E_INVALID, &asked_err,
                    "4 micro-batches are asked for, the text has 1");
-  OPI_ASSERT_ERROR(ask("0F0\n1F0\n", OPIPE_MODE_TRAIN, 2, 3, 1, &o), OPIPE_E_INVALID, &lab_err,
+  OPI_ASSERT_ERROR(ask("0F0\n1F0\n", OPIPE_MODE_TRAIN, 2, 3, 1, &o), OPIPE_E_INVALID, &asked_err,
                    "3 stages are asked for, the text has 2");
 }
 
 static void test_records(void) {
-  static lab_order o;
+  static asked_order o;
   static const char text[] =
       "0F0/0 0F0/1 0R0/1 0B0/1 0R0/0 0I0/0 0W0/0\n"
       "1F0/0,(1F0/1;1B0/1)OVERLAP_F_B,1B0/0~0'1\n";
-  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 0, 2, 1, &o), &lab_err);
+  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 0, 2, 1, &o), &asked_err);
   OPI_ASSERT_INT(o.layout.n_slices, 2);
   OPI_ASSERT_INT(o.layout.n_parts, 1);
   OPI_ASSERT_INT(o.layout.versions, OPIPE_VERSIONS_DOUBLE_BUFFERED);
@@ -128,39 +128,39 @@ static void test_records(void) {
   OPI_ASSERT_INT(o.actions[4].flags, 0);
   OPI_ASSERT_INT(o.actions[6].flags, OPIPE_ACTION_OVERLAP_NEXT);
   OPI_ASSERT_INT(o.actions[8].version, 1);
-  lab_end(&o);
-  OPI_ASSERT_OK_FATAL(ask("0F0+ 0F1 0B1 0B0\n", OPIPE_MODE_TRAIN, 0, 1, 2, &o), &lab_err);
+  asked_end(&o);
+  OPI_ASSERT_OK_FATAL(ask("0F0+ 0F1 0B1 0B0\n", OPIPE_MODE_TRAIN, 0, 1, 2, &o), &asked_err);
   OPI_ASSERT_INT(o.actions[0].flags, OPIPE_ACTION_NEXT_STEP);
-  lab_end(&o);
+  asked_end(&o);
 }
 
 static void test_text_form(void) {
-  static lab_order o;
+  static asked_order o;
   static const char text[] =
       "#onnx-pipe-schedule v1\n"
       "#ranks=2 stages=2 mode=train versions=one sync=eager-opt\n#place=0,1\n"
       "rank 0: 0F0 0SEND_F0 - 0RECV_B0 0B0 0FREE0 0REDUCE STEP\nrank 1: - 1RECV_F0 1F0 1B0 "
       "1SEND_B0\n";
-  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 2, 2, 1, &o), &lab_err);
+  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_TRAIN, 2, 2, 1, &o), &asked_err);
   OPI_ASSERT_INT(o.layout.sync, OPIPE_SYNC_EAGER_OPT);
   OPI_ASSERT_INT(o.n, 4);
   const lab_times t = lab_run(&o, NULL);
   OPI_ASSERT_INT(t.n_left + t.n_wrong + t.n_missing, 0);
-  lab_end(&o);
+  asked_end(&o);
 }
 
 static void test_old_dialect(void) {
-  static lab_order o;
+  static asked_order o;
   static const opipe_schedule_setting settings[] = {{"text", "0F0,0B0,0W0,0F1,0BW1\n"},
                                                     {"dialect", "torch-old"}};
-  const lab_plugin *p = lab_open("csv");
+  const asked_plugin *p = asked_open("csv");
   const opipe_layout_request request = {
       (uint32_t)OPIPE_END(opipe_layout_request, settings), OPIPE_MODE_TRAIN, 1, 0, 2, 2, settings};
   memset(&o, 0, sizeof o);
   o.layout.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths);
-  o.layout.instance_rank = o.rank_of;
-  o.layout.instance_room = LAB_STAGES;
-  OPI_ASSERT_OK_FATAL(p->table->layout(p->self, &request, &o.layout, &lab_err), &lab_err);
+  o.layout.instance_rank = o.instance_rank;
+  o.layout.instance_room = ASKED_INSTANCES;
+  OPI_ASSERT_OK_FATAL(p->table->layout(p->self, &request, &o.layout, &asked_err), &asked_err);
   const opipe_schedule_problem problem = {
       .struct_size = (uint32_t)OPIPE_END(opipe_schedule_problem, rank_memory_bytes),
       .mode = OPIPE_MODE_TRAIN,
@@ -168,35 +168,35 @@ static void test_old_dialect(void) {
       .n_settings = 2,
       .settings = settings,
       .layout = &o.layout};
-  OPI_ASSERT_OK_FATAL(p->table->plan(p->self, &problem, lab_take, &o, &lab_err), &lab_err);
+  OPI_ASSERT_OK_FATAL(p->table->plan(p->self, &problem, asked_take, &o, &asked_err), &asked_err);
   OPI_ASSERT_INT(o.n, 5);
   OPI_ASSERT_INT(o.actions[1].pass, OPIPE_PASS_BACKWARD_INPUT);
   OPI_ASSERT_INT(o.actions[4].pass, OPIPE_PASS_BACKWARD);
-  lab_end(&o);
+  asked_end(&o);
 }
 
 /* Forwards alone, without flags. */
 static void test_forward_form(void) {
-  static lab_order o;
+  static asked_order o;
   OPI_ASSERT_OK_FATAL(
       ask("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1", OPIPE_MODE_FORWARD, 2, 0, 2, &o),
-      &lab_err);
+      &asked_err);
   OPI_ASSERT_INT(o.n, 4);
   for (uint32_t i = 0; i < o.n; ++i)
     OPI_ASSERT(o.actions[i].pass == OPIPE_PASS_FORWARD && o.actions[i].flags == 0);
-  lab_end(&o);
+  asked_end(&o);
 }
 
 /* ---- hostile texts ---- */
 
 static void refuse(const char *text, const char *part) {
-  static lab_order o;
+  static asked_order o;
   const opipe_status status = ask(text, OPIPE_MODE_TRAIN, 1, 0, 1, &o);
-  if (status != OPIPE_E_INVALID || strstr(lab_err.message, part) == NULL)
-    OPI_FAIL("'%s': %d '%s', not '%s'", text, (int)status, lab_err.message, part);
+  if (status != OPIPE_E_INVALID || strstr(asked_err.message, part) == NULL)
+    OPI_FAIL("'%s': %d '%s', not '%s'", text, (int)status, asked_err.message, part);
   else
     OPI_ASSERT(true);
-  lab_end(&o);
+  asked_end(&o);
 }
 
 static void test_refusals(void) {
@@ -240,15 +240,15 @@ static void test_refusals(void) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
     refuse(rows[i].text, rows[i].part);
-  static lab_order o;
+  static asked_order o;
   const lab_request q = {"csv", NULL, NULL, OPIPE_MODE_TRAIN, 1, 0, 1, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "needs a text");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "needs a text");
 }
 
 /* Bytes of every kind: an answer, never a crash (the sanitizers watch). */
 static void test_noise(void) {
   static const char alphabet[] = "0123456789FBIWR@/~'+>(;),\n #SENDRECV_OVERLAP\xff\x01";
-  static lab_order o;
+  static asked_order o;
   opi_test_random random = {5};
   for (uint32_t round = 0; round < 4000; ++round) {
     char text[64];
@@ -257,9 +257,9 @@ static void test_noise(void) {
       text[i] = alphabet[opi_test_next(&random) % (sizeof alphabet - 1)];
     text[n] = '\0';
     const opipe_status status = ask(text, OPIPE_MODE_TRAIN, 1, 0, 1, &o);
-    OPI_ASSERT(status == OPIPE_OK || (status == OPIPE_E_INVALID && lab_err.message[0] != '\0') ||
+    OPI_ASSERT(status == OPIPE_OK || (status == OPIPE_E_INVALID && asked_err.message[0] != '\0') ||
                status == OPIPE_E_LIMIT);
-    lab_end(&o);
+    asked_end(&o);
   }
 }
 

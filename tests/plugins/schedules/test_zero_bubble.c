@@ -333,69 +333,70 @@ static void test_forward_form(void) {
 
 /* Chunks follow from ranks and stages where both are given. */
 static void test_default_chunks(void) {
-  static lab_order o;
+  static asked_order o;
   lab_request q = {"zb-interleaved", NULL, NULL, OPIPE_MODE_TRAIN, 2, 6, 4, NULL};
-  OPI_ASSERT_OK(lab_ask(&q, &o), &lab_err);
+  OPI_ASSERT_OK(lab_ask(&q, &o), &asked_err);
   OPI_ASSERT_INT(o.layout.n_stages, 6);
-  lab_end(&o);
+  asked_end(&o);
   q.n_stages = 0;
-  OPI_ASSERT_OK(lab_ask(&q, &o), &lab_err);
+  OPI_ASSERT_OK(lab_ask(&q, &o), &asked_err);
   OPI_ASSERT_INT(o.layout.n_stages, 4);
-  lab_end(&o);
+  asked_end(&o);
   q.n_stages = 5;
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "5 stages on 2 ranks do not fit");
-  lab_end(&o);
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "5 stages on 2 ranks do not fit");
+  asked_end(&o);
 }
 
 /* ---- errors ---- */
 
 static void test_errors(void) {
-  static lab_order o;
+  static asked_order o;
   static const uint64_t tight[4] = {100, 1, 100, 100};
   const lab_costs costs = {.memory = tight};
   lab_request q = {"zb-auto", NULL, NULL, OPIPE_MODE_TRAIN, 4, 8, 4, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "8 stages on 4 ranks");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "8 stages on 4 ranks");
   q = (lab_request){"zbv", NULL, NULL, OPIPE_MODE_TRAIN, 0, 7, 4, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "7 stages are no multiple of 2");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "7 stages are no multiple of 2");
   q = (lab_request){"zb-interleaved", "chunks", "0", OPIPE_MODE_TRAIN, 2, 0, 4, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "chunks=0");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "chunks=0");
   q = (lab_request){"zb-auto", "memory", "0.1", OPIPE_MODE_TRAIN, 4, 0, 4, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "one micro-batch keeps 1 bytes");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "one micro-batch keeps 1 bytes");
   q = (lab_request){"zb-auto", "memory", "many", OPIPE_MODE_TRAIN, 4, 0, 4, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "memory=many");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "memory=many");
   q = (lab_request){"zbv", NULL, NULL, OPIPE_MODE_TRAIN, 4, 0, 4, &costs};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err,
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err,
                    "2 bytes on rank 1, which may hold 1");
   q.id = "v-half";
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &lab_err, "bytes on rank 1, which may hold 1");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err,
+                   "bytes on rank 1, which may hold 1");
   q.mode = 7;
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_UNSUPPORTED, &lab_err, "mode 7");
-  lab_end(&o);
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_UNSUPPORTED, &asked_err, "mode 7");
+  asked_end(&o);
 }
 
 /* Plans leave no memory behind, and the costs of hostile plans do not overflow. */
 static void test_memory_and_extremes(void) {
   static uint64_t huge[32];
-  lab_order o;
+  asked_order o;
   for (uint32_t i = 0; i < 32; ++i)
     huge[i] = UINT64_MAX - i;
   const lab_costs costs = {{huge, huge, huge}, huge, huge, NULL};
   for (size_t k = 0; k < sizeof every / sizeof every[0]; ++k) {
     (void)simulate(every[k].id, every[k].key, every[k].value, 2, 2);
-    const uint64_t before = lab_live_bytes;
+    const uint64_t before = asked_live_bytes;
     const lab_request q = {every[k].id, every[k].key, every[k].value, OPIPE_MODE_TRAIN, 3, 0,
                            7,           &costs};
-    OPI_ASSERT_OK(lab_ask(&q, &o), &lab_err);
+    OPI_ASSERT_OK(lab_ask(&q, &o), &asked_err);
     const lab_times t = lab_run(&o, NULL);
     OPI_ASSERT_INT(t.n_left + t.n_wrong + t.n_missing, 0);
-    OPI_ASSERT_INT(lab_live_bytes, before);
-    lab_end(&o);
+    OPI_ASSERT_INT(asked_live_bytes, before);
+    asked_end(&o);
   }
 }
 
 /* Every allocation fails once: said as such, and nothing is left behind. */
 static void test_no_memory(void) {
-  static lab_order o;
+  static asked_order o;
   static const lab_request all[] = {
       {"zb-h1", NULL, NULL, OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
       {"zb-auto", "memory", "2", OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
@@ -404,22 +405,22 @@ static void test_no_memory(void) {
       {"terapipe", "lengths", "5+4+3+2+1", OPIPE_MODE_TRAIN, 3, 0, 5, NULL},
   };
   for (size_t k = 0; k < sizeof all / sizeof all[0]; ++k) {
-    (void)lab_open(all[k].id);
-    const uint64_t before = lab_live_bytes;
+    (void)asked_open(all[k].id);
+    const uint64_t before = asked_live_bytes;
     uint64_t n = 1;
     for (;; ++n) {
-      lab_fail_at = n;
+      asked_fail_at = n;
       const opipe_status status = lab_ask(&all[k], &o);
-      const bool failed = lab_fail_at == 0;
-      lab_fail_at = 0;
-      lab_end(&o);
+      const bool failed = asked_fail_at == 0;
+      asked_fail_at = 0;
+      asked_end(&o);
       if (!failed) {
-        OPI_ASSERT_OK(status, &lab_err);
+        OPI_ASSERT_OK(status, &asked_err);
         break;
       }
       OPI_ASSERT_INT(status, OPIPE_E_NOMEM);
-      OPI_ASSERT(lab_err.message[0] != '\0');
-      OPI_ASSERT_INT(lab_live_bytes, before);
+      OPI_ASSERT(asked_err.message[0] != '\0');
+      OPI_ASSERT_INT(asked_live_bytes, before);
     }
     OPI_ASSERT(n > 1);
   }
