@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "abi/api/api.h"
+#include "abi/api/plugins.h"
 
 static void log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line,
                           const char *msg) {
@@ -24,44 +25,13 @@ static uint32_t allowed_cores(void) {
   return n < 1 ? 1 : (uint32_t)n;
 }
 
-/* ---- plugins by id, as partition wants them ---- */
-
-static opipe_status find_plugin(opipe_context *context, uint32_t kind, const char *id,
-                                opi_plugin_ref *out, opipe_error *err) {
-  return opi_registry_find(context->registry, kind, id, out, err);
-}
-
-static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out_ref,
-                                 opipe_error *err) {
-  opi_plugin_ref ref;
-  OPI_TRY(find_plugin(ctx, OPIPE_KIND_BACKEND, id, &ref, err));
-  *out_ref = (opi_backend_ref){.table = ref.table, .self = ref.self, .id = ref.id};
-  return OPIPE_OK;
-}
-
-static opipe_status find_schedule(void *ctx, const char *id, opi_schedule_ref *out_ref,
-                                  opipe_error *err) {
-  opi_plugin_ref ref;
-  OPI_TRY(find_plugin(ctx, OPIPE_KIND_SCHEDULE, id, &ref, err));
-  *out_ref = (opi_schedule_ref){.table = ref.table, .self = ref.self, .id = ref.id};
-  return OPIPE_OK;
-}
-
-static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref *out_ref,
-                                   opipe_error *err) {
-  opi_plugin_ref ref;
-  OPI_TRY(find_plugin(ctx, OPIPE_KIND_TRANSPORT, id, &ref, err));
-  *out_ref = (opi_transport_ref){.table = ref.table, .self = ref.self, .id = ref.id};
-  return OPIPE_OK;
-}
-
 opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator **out_evaluator,
                                    opipe_error *err) {
   opi_backend_ref cpu;
   opipe_status status = OPIPE_OK;
   (void)pthread_mutex_lock(&context->lock);
   if (context->evaluator == NULL) {
-    status = find_backend(context, "cpu", &cpu, err);
+    status = context->plugins.backend(context->plugins.ctx, "cpu", &cpu, err);
     if (status == OPIPE_OK) {
       status =
           opi_evaluator_create(&context->allocator, cpu.table, cpu.self, &context->evaluator, err);
@@ -92,7 +62,9 @@ static opipe_status make_parts(opipe_context *c, const opipe_context_params *par
       return opi_fail(err, OPIPE_E_INVALID, "device budget %u names no backend", i);
     OPI_TRY(opi_budget_cap(c->budget, budget->kind, budget->index, budget->memory_bytes, err));
   }
-  return opi_registry_create(&registry, &c->registry, err);
+  OPI_TRY(opi_registry_create(&registry, &c->registry, err));
+  c->plugins = opi_registry_plugins(c->registry);
+  return OPIPE_OK;
 }
 
 opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
@@ -117,8 +89,6 @@ opipe_status opi_api_context_create(const opipe_context_params *params, opipe_co
   c->logger = (opi_logger){
       .ctx = own.log_ctx, .log = own.log == NULL ? log_to_stderr : own.log, .level = own.log_level};
   c->cores = own.cores == 0 ? allowed_cores() : own.cores;
-  c->plugins = (opi_plugins){
-      .ctx = c, .backend = find_backend, .schedule = find_schedule, .transport = find_transport};
   if (pthread_mutex_init(&c->lock, NULL) != 0) {
     opi_free(allocator, c, sizeof(*c));
     return opi_fail_nomem(err, sizeof(pthread_mutex_t), "a lock");

@@ -6,42 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "abi/api/plugins.h"
 #include "partition/cut/batch.h"
-
-static opipe_status find(void *ctx, uint32_t kind, const char *id, const void **out_table,
-                         opipe_instance **out_self, const char **out_id, opipe_error *err) {
-  kit *k = ctx;
-  opi_plugin_ref ref;
-  OPI_TRY(opi_registry_find(k->registry, kind, id, &ref, err));
-  *out_table = ref.table;
-  *out_self = ref.self;
-  *out_id = ref.id;
-  return OPIPE_OK;
-}
-
-static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out,
-                                 opipe_error *err) {
-  const void *table = NULL;
-  OPI_TRY(find(ctx, OPIPE_KIND_BACKEND, id, &table, &out->self, &out->id, err));
-  out->table = table;
-  return OPIPE_OK;
-}
-
-static opipe_status find_schedule(void *ctx, const char *id, opi_schedule_ref *out,
-                                  opipe_error *err) {
-  const void *table = NULL;
-  OPI_TRY(find(ctx, OPIPE_KIND_SCHEDULE, id, &table, &out->self, &out->id, err));
-  out->table = table;
-  return OPIPE_OK;
-}
-
-static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref *out,
-                                   opipe_error *err) {
-  const void *table = NULL;
-  OPI_TRY(find(ctx, OPIPE_KIND_TRANSPORT, id, &table, &out->self, &out->id, err));
-  out->table = table;
-  return OPIPE_OK;
-}
 
 static uint64_t now_ns(void) {
   struct timespec t;
@@ -53,7 +19,7 @@ static opi_bind_options bind_options(const kit *k) {
   return (opi_bind_options){.dims = k->dims,
                             .n_dims = k->n_dims,
                             .flags = OPI_BIND_KEEP_PARAMETERS | k->bind_flags,
-                            .dropout = OPI_DROPOUT_OFF,
+                            .dropout = k->dropout,
                             .evaluator = k->evaluator,
                             .allocator = opi_allocator_system()};
 }
@@ -67,9 +33,8 @@ opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tok
   k->err.struct_size = (uint32_t)sizeof k->err;
   opi_arena_init(&k->arena, opi_allocator_system(), 0);
   OPI_TRY(opi_registry_create(&params, &k->registry, &k->err));
-  k->plugins = (opi_plugins){
-      .ctx = k, .backend = find_backend, .schedule = find_schedule, .transport = find_transport};
-  OPI_TRY(find_backend(k, "cpu", &cpu, &k->err));
+  k->plugins = opi_registry_plugins(k->registry);
+  OPI_TRY(k->plugins.backend(k->plugins.ctx, "cpu", &cpu, &k->err));
   OPI_TRY(
       opi_evaluator_create(opi_allocator_system(), cpu.table, cpu.self, &k->evaluator, &k->err));
   const opi_load_params load = {.path = model_path, .allocator = opi_allocator_system()};
@@ -133,10 +98,10 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
   if (k->plan->n_ranks > OPI_COUNT(k->backends))
     return opi_fail(&k->err, OPIPE_E_LIMIT, "%u ranks", k->plan->n_ranks);
   for (uint32_t r = 0; r < k->plan->n_ranks; ++r)
-    OPI_TRY(find_backend(k, k->plan->devices[r].kind, &k->backends[r], &k->err));
+    OPI_TRY(k->plugins.backend(k->plugins.ctx, k->plan->devices[r].kind, &k->backends[r], &k->err));
   char id[64];
   OPI_TRY(opi_transport_split(k->plan->transport, id, &k->transport_options, &k->err));
-  return find_transport(k, id, &k->transport, &k->err);
+  return k->plugins.transport(k->plugins.ctx, id, &k->transport, &k->err);
 }
 
 opipe_status kit_read_plan(kit *k, const char *json, size_t n_bytes) {

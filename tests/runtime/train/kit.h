@@ -24,6 +24,7 @@ typedef struct kit {
   opi_transport_ref transport;
   const char *transport_options;
   uint32_t bind_flags;
+  uint32_t dropout;     /* OPI_DROPOUT_*, of the plans to come */
   uint64_t watchdog_ns; /* 0: 5 s */
   opi_arena arena;
   opipe_error err;

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plugins by kind and id: partition knows typed tables and no registry, the registry knows neither
+ * plans nor types. */
+#include "abi/api/plugins.h"
+
+static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out_ref,
+                                 opipe_error *err) {
+  opi_plugin_ref ref;
+  OPI_TRY(opi_registry_find(ctx, OPIPE_KIND_BACKEND, id, &ref, err));
+  *out_ref = (opi_backend_ref){.table = ref.table, .self = ref.self, .id = ref.id};
+  return OPIPE_OK;
+}
+
+static opipe_status find_schedule(void *ctx, const char *id, opi_schedule_ref *out_ref,
+                                  opipe_error *err) {
+  opi_plugin_ref ref;
+  OPI_TRY(opi_registry_find(ctx, OPIPE_KIND_SCHEDULE, id, &ref, err));
+  *out_ref = (opi_schedule_ref){.table = ref.table, .self = ref.self, .id = ref.id};
+  return OPIPE_OK;
+}
+
+static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref *out_ref,
+                                   opipe_error *err) {
+  opi_plugin_ref ref;
+  OPI_TRY(opi_registry_find(ctx, OPIPE_KIND_TRANSPORT, id, &ref, err));
+  *out_ref = (opi_transport_ref){.table = ref.table, .self = ref.self, .id = ref.id};
+  return OPIPE_OK;
+}
+
+opi_plugins opi_registry_plugins(opi_registry *registry) {
+  return (opi_plugins){.ctx = registry,
+                       .backend = find_backend,
+                       .schedule = find_schedule,
+                       .transport = find_transport};
+}
