@@ -258,7 +258,7 @@ static opipe_status add_backwards(planner *p) {
   if (p->forward_ns == NULL || p->input_ns == NULL || p->weight_ns == NULL ||
       p->plan->input_ns == NULL || p->plan->weight_ns == NULL)
     return opi_fail_nomem(p->err, n * sizeof(double *), "costs");
-  OPI_TRY(opi_train_gradient(p->plan, p->env->model, p->bound, NULL, NULL, p->env->bind,
+  OPI_TRY(opi_train_gradient(p->plan, p->env->model, p->bound, NULL, NULL, NULL, p->env->bind,
                              &p->training, p->err));
   for (uint32_t r = 0; r < n; ++r)
     OPI_TRY(add_backward(p, r));

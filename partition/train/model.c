@@ -54,15 +54,39 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   return plan->n_microbatches > 1 ? status : OPIPE_OK;
 }
 
+/* How tokens run through the inputs of Dropout; *out_carry NULL where no axis is known. */
+static opipe_status token_carry_of(const opi_token_axes *axes, const opi_graph *g,
+                                   opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
+  *out_carry = NULL;
+  if (axes == NULL || axes->n == 0)
+    return OPIPE_OK;
+  opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
+  if (all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the token axis");
+  for (uint32_t v = 0; v < g->n_values; ++v)
+    all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    for (uint32_t i = 0; strcmp(g->nodes[n].op, "Dropout") == 0 && i < axes->n; ++i) {
+      if (strcmp(axes->list[i].node, g->nodes[n].name) == 0)
+        all[g->nodes[n].in[0]].axis = axes->list[i].axis;
+    }
+  }
+  *out_carry = all;
+  return OPIPE_OK;
+}
+
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
-                                const opi_token_slice *slice, const opi_bind_options *base,
-                                opi_training **out_training, opipe_error *err) {
+                                const opi_token_slice *slice, const opi_token_axes *axes,
+                                const opi_bind_options *base, opi_training **out_training,
+                                opipe_error *err) {
   const opi_train_spec *spec = plan->train;
   opi_arena scratch;
-  opi_carry *carry = NULL;
+  opi_carry *carry = NULL, *token_carry = NULL;
   opi_arena_init(&scratch, plan->allocator, 0);
   opipe_status status = carry_of(plan, model, bound, &scratch, &carry, err);
+  if (status == OPIPE_OK)
+    status = token_carry_of(axes, bound->graph, &scratch, &token_carry, err);
   opi_loss loss = spec->loss;
   if (slice != NULL) /* the states are outputs too */
     loss.output = bound->graph->values[slice->output].name;
@@ -73,6 +97,7 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
       .n_globs = spec->n_globs,
       .stage_of_node = stage_of_node,
       .carry = carry,
+      .token_carry = token_carry,
       .slice = slice,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
@@ -96,8 +121,8 @@ static opipe_status build_slice(const opi_plan *plan, const opi_model *file,
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   opipe_status status = opi_plan_assign(plan, g, plan->allocator, stages, err);
   if (status == OPIPE_OK)
-    status =
-        opi_train_gradient(plan, file, bound, stages, slice->tokens, base, &slice->training, err);
+    status = opi_train_gradient(plan, file, bound, stages, slice->tokens, &model->token_axes, base,
+                                &slice->training, err);
   if (status == OPIPE_OK)
     status = opi_train_cut_build(
         slice->training, used, plan->n_stages, c + k == 0 ? NULL : model->slices[0][0].cut,
@@ -117,6 +142,8 @@ static opipe_status build_class(const opi_plan *plan, const opi_model *file,
   if (model->slices[c] == NULL)
     return opi_fail_nomem(err, model->n_slices * sizeof(opi_train_slice), "token slices");
   OPI_TRY(opi_plan_bind(plan, file, base, rows, &model->bounds[c], err));
+  if (c == 0)
+    OPI_TRY(opi_train_token_axes(plan, file, base, rows, model->bounds[c], model, err));
   if (model->n_slices > 1)
     OPI_TRY(opi_train_slices(plan, file, base, c, rows, model, err));
   for (uint32_t k = 0; k < model->n_slices; ++k)

@@ -19,6 +19,17 @@ typedef struct opi_train_slice {
   int64_t first, length; /* tokens */
 } opi_train_slice;
 
+/* The inputs of Dropout that have a token axis, by the node's name: slices drop what the whole
+ * sequence drops. */
+typedef struct opi_token_axis {
+  const char *node;
+  int32_t axis;
+} opi_token_axis;
+typedef struct opi_token_axes {
+  opi_token_axis *list;
+  uint32_t n;
+} opi_token_axes;
+
 typedef struct opi_train_model {
   const opipe_allocator *allocator;
   opi_arena arena;
@@ -28,6 +39,7 @@ typedef struct opi_train_model {
   opi_train_cut *cuts[OPI_TRAIN_CLASSES];     /* of all slices together */
   uint32_t n_classes, n_slices;
   int64_t n_tokens; /* of a sequence; 0 without slices */
+  opi_token_axes token_axes;
   /* The plan as the lists see it: slice k of stage s is stage s * n_slices + k. */
   opi_plan view;
 } opi_train_model;
@@ -49,11 +61,12 @@ opipe_status opi_train_stage_params(const opi_train_model *model, uint32_t stage
 uint32_t opi_train_batch_nodes(const opi_plan *plan, const opi_graph *g);
 
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
- * NULL: whole sequences. */
+ * NULL: whole sequences; axes NULL: masks are not wanted to be those of slices. */
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
-                                const opi_token_slice *slice, const opi_bind_options *base,
-                                opi_training **out_training, opipe_error *err);
+                                const opi_token_slice *slice, const opi_token_axes *axes,
+                                const opi_bind_options *base, opi_training **out_training,
+                                opipe_error *err);
 
 /* Backward time of every node of a bound graph by the device's rates, input and weight part; of a
  * measured profile in proportion to the forward. out [n_nodes]. */
@@ -67,6 +80,11 @@ opipe_status opi_train_costs(const opi_training *training, const opi_bound *boun
 opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
                               const opi_bind_options *base, uint32_t c, int64_t rows,
                               opi_train_model *model, opipe_error *err);
+/* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
+ * or where the model has no token dimension that could be sliced. */
+opipe_status opi_train_token_axes(const opi_plan *plan, const opi_model *file,
+                                  const opi_bind_options *base, int64_t rows,
+                                  const opi_bound *whole, opi_train_model *model, opipe_error *err);
 /* slices.c: fills model->view. */
 opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err);
 /* Copies a spec into the plan. */

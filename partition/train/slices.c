@@ -58,19 +58,37 @@ static const char *output_name(const opi_plan *plan, const opi_bound *bound) {
   return "";
 }
 
+/* Where the values of `whole` have their tokens: dimension `dim` of the plan, told by a second
+ * graph with one token less. */
+static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
+                                const opi_bind_options *base, const opi_bound *whole, int64_t rows,
+                                uint32_t dim, opi_tokens **out_tokens, opipe_error *err) {
+  const int64_t n = plan->dims[dim].value;
+  const size_t n_bytes = plan->n_dims * sizeof *plan->dims;
+  opi_plan shorter = *plan;
+  opi_bound *other = NULL;
+  shorter.dims = opi_alloc_zero(plan->allocator, 1, n_bytes);
+  if (shorter.dims == NULL)
+    return opi_fail_nomem(err, n_bytes, "token slices");
+  memcpy(shorter.dims, plan->dims, n_bytes);
+  shorter.dims[dim].value = n - 1;
+  opipe_status status = opi_plan_bind(&shorter, file, base, rows, &other, err);
+  if (status == OPIPE_OK)
+    status = opi_tokens_find(whole, n, other, n - 1, plan->allocator, out_tokens, err);
+  opi_bound_free(other);
+  opi_free(plan->allocator, shorter.dims, n_bytes);
+  return status;
+}
+
 static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *base,
-                               const opi_bound *whole, const opi_bound *other, uint32_t c,
+                               const opi_bound *whole, const opi_tokens *tokens, uint32_t c,
                                opi_train_model *model, opipe_error *err) {
-  opi_tokens *tokens = NULL;
-  OPI_TRY(opi_tokens_find(whole, model->n_tokens, other, model->n_tokens - 1, plan->allocator,
-                          &tokens, err));
   opipe_status status = OPIPE_OK;
   for (uint32_t k = 0; k < model->n_slices && status == OPIPE_OK; ++k) {
     opi_train_slice *slice = &model->slices[c][k];
     status = opi_slice_tokens(tokens, output_name(plan, whole), slice->first, slice->length,
                               base->evaluator, plan->allocator, &slice->tokens, err);
   }
-  opi_tokens_free(tokens);
   return status;
 }
 
@@ -78,7 +96,7 @@ opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
                               const opi_bind_options *base, uint32_t c, int64_t rows,
                               opi_train_model *model, opipe_error *err) {
   const uint32_t dim = find_dim(plan, file);
-  opi_bound *other = NULL;
+  opi_tokens *tokens = NULL;
   if (dim == OPIPE_NONE || plan->train->loss.kind == OPI_LOSS_OUTPUT) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' slices tokens: %s", plan->schedule,
                     dim == OPIPE_NONE ? "no input has a free token dimension (its second)"
@@ -86,17 +104,46 @@ opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
   }
   model->n_tokens = plan->dims[dim].value;
   OPI_TRY(place_slices(plan, model->n_tokens, model->slices[c], err));
-  opi_plan shorter = *plan;
-  shorter.dims = opi_arena_copy(&model->arena, plan->dims, plan->n_dims * sizeof *plan->dims);
-  if (shorter.dims == NULL)
-    return opi_fail_nomem(err, plan->n_dims * sizeof *plan->dims, "token slices");
-  shorter.dims[dim].value = model->n_tokens - 1;
-  opipe_status status = opi_plan_bind(&shorter, file, base, rows, &other, err);
+  opipe_status status = find_tokens(plan, file, base, model->bounds[c], rows, dim, &tokens, err);
   if (status == OPIPE_OK)
-    status = cut_tokens(plan, base, model->bounds[c], other, c, model, err);
-  opi_bound_free(other);
+    status = cut_tokens(plan, base, model->bounds[c], tokens, c, model, err);
+  opi_tokens_free(tokens);
   return status < 0 ? opi_error_prefix(err, "schedule '%s' slices tokens: ", plan->schedule)
                     : OPIPE_OK;
+}
+
+static bool drops(const opi_node *node) {
+  return strcmp(node->op, "Dropout") == 0;
+}
+
+opipe_status opi_train_token_axes(const opi_plan *plan, const opi_model *file,
+                                  const opi_bind_options *base, int64_t rows,
+                                  const opi_bound *whole, opi_train_model *model,
+                                  opipe_error *err) {
+  const opi_graph *g = whole->graph;
+  opi_token_axes *axes = &model->token_axes;
+  opi_tokens *tokens = NULL;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < g->n_nodes; ++i)
+    n += drops(&g->nodes[i]);
+  const uint32_t dim = n == 0 ? OPIPE_NONE : find_dim(plan, file);
+  if (dim == OPIPE_NONE || plan->dims[dim].value < 2)
+    return OPIPE_OK;
+  axes->list = OPI_ARENA_ARRAY(&model->arena, opi_token_axis, n);
+  if (axes->list == NULL)
+    return opi_fail_nomem(err, n * sizeof *axes->list, "token axes");
+  /* A model whose graph depends on the number of tokens cannot be sliced: its masks need no token.
+   */
+  const opipe_status status = find_tokens(plan, file, base, whole, rows, dim, &tokens, err);
+  for (uint32_t i = 0; i < g->n_nodes && status == OPIPE_OK; ++i) {
+    if (!drops(&g->nodes[i]))
+      continue;
+    const int8_t *d = tokens->dims[g->nodes[i].in[0]];
+    if (d[0] >= 0 && d[1] < 0)
+      axes->list[axes->n++] = (opi_token_axis){g->nodes[i].name, d[0]};
+  }
+  opi_tokens_free(tokens);
+  return status == OPIPE_E_NOMEM ? status : OPIPE_OK;
 }
 
 /* ---- the view ---- */

@@ -2,6 +2,7 @@
 """Hand-built small models that are odd but legal: what exporters, converters and old files hold."""
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from build import (
@@ -332,6 +333,37 @@ def zero_rows():
     return Odd(model, [({"x": data(25, 0, 4)}, None), ({"x": data(26, 2, 4)}, None)])
 
 
+def causal(training):
+    """One block of a decoder whose Dropout trains, or not."""
+    nodes = [
+        node("Gather", "table ids", "embedded"),
+        node("Dropout", "embedded ratio training", "x"),
+        node("MatMul", "x wq", "q"),
+        node("MatMul", "x wk", "k"),
+        node("MatMul", "x wv", "v"),
+        node("Attention", "q k v", "a", is_causal=1, q_num_heads=2, kv_num_heads=2),
+        node("MatMul", "a wo", "o"),
+        node("Dropout", "o ratio training", "d"),
+        node("Add", "x d", "h"),
+        node("MatMul", "h head", "logits"),
+    ]
+    weights = [weight("table", 32, 8), weight("head", 8, 32)]
+    weights += [weight(name, 8, 8) for name in ("wq", "wk", "wv", "wo")]
+    weights += [const("ratio", 0.3, np.float32), const("training", training)]
+    ids = value("ids", ["batch", "seq"], INT64)
+    return build(nodes, [ids], [value("logits", ["batch", "seq", 32])], weights, opset=23, ir=10)
+
+
+def dropout_tokens():
+    """Dropout on tokens before and behind causal attention: slices of a sequence drop alike."""
+    still = ort.InferenceSession(causal(False).SerializeToString())
+    sets = []
+    for batch, seq in ((2, 6), (3, 5)):
+        ids = {"ids": np.random.default_rng(batch).integers(0, 32, (batch, seq))}
+        sets.append((ids, {"logits": still.run(None, ids)[0]}))
+    return Odd(causal(True), sets)
+
+
 MODELS = {
     "if_constant": if_constant,
     "if_shape": if_shape,
@@ -356,4 +388,5 @@ MODELS = {
     "absent_names": absent_names,
     "unused": unused,
     "zero_rows": zero_rows,
+    "dropout_tokens": dropout_tokens,
 }

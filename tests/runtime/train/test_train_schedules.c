@@ -80,12 +80,15 @@ static kit_case make_case(const char *schedule, uint32_t n_ranks, uint32_t m, bo
                .optimizer = adam ? adamw : sgd}};
 }
 
+static uint32_t dropout; /* OPI_DROPOUT_* of what check() plans */
+
 static void check(const char *model, const char *const *schedules, size_t n, uint32_t m,
                   bool adam) {
   kit k;
   outcome uncut, whole, reference;
   kit_case c = make_case(strcmp(schedules[0], "2bw") == 0 ? "2bw" : "gpipe", 1, m, adam);
   OPI_ASSERT_OK_FATAL(kit_open(&k, model, ROWS, TOKENS), &k.err);
+  k.dropout = dropout;
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   OPI_ASSERT_OK_FATAL(train(&k, &c, 0, &uncut), &k.err);
   for (size_t i = 0; i < n; ++i) {
@@ -144,6 +147,28 @@ static void test_uneven_rows(void) {
   check(opi_test_source("tests/data/gpt_8block/model.onnx"), PLAIN, OPI_COUNT(PLAIN), 3, false);
 }
 
+/* Masks are told by sample and token: however the mini-batch is cut, the same elements drop. */
+static void test_dropout(void) {
+  static const char *const cuts[] = {"1f1b", "terapipe:slices=4", "terapipe:lengths=3+5",
+                                     "seq1f1b:slices=2"};
+  const char *model = opi_test_source("tests/data/odd/dropout_tokens/model.onnx");
+  const kit_case c = make_case("gpipe", 1, 1, false);
+  outcome still, dropping;
+  kit k;
+  OPI_ASSERT_OK_FATAL(kit_open(&k, model, ROWS, TOKENS), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  OPI_ASSERT_OK_FATAL(train(&k, &c, 0, &still), &k.err);
+  k.dropout = OPI_DROPOUT_GRAPH;
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  OPI_ASSERT_OK_FATAL(train(&k, &c, 0, &dropping), &k.err);
+  OPI_ASSERT(fabs(still.losses[0] - dropping.losses[0]) > 1e-3);
+  kit_close(&k);
+  dropout = OPI_DROPOUT_GRAPH;
+  check(model, cuts, OPI_COUNT(cuts), 4, false);
+  check(model, cuts, 2, 3, false);
+  dropout = OPI_DROPOUT_OFF;
+}
+
 /* Models of today: rotary embeddings and grouped heads, no causality, an encoder beside a decoder.
  */
 static void check_modern(const char *model, bool causal) {
@@ -178,6 +203,6 @@ static void test_bert(void) {
 
 OPI_TEST_MAIN("training schedules", OPI_TEST(test_plain_schedules),
               OPI_TEST(test_several_stages_per_rank), OPI_TEST(test_replicas),
-              OPI_TEST(test_double_buffered), OPI_TEST(test_token_slices),
+              OPI_TEST(test_double_buffered), OPI_TEST(test_token_slices), OPI_TEST(test_dropout),
               OPI_TEST(test_adamw_and_clipping), OPI_TEST(test_uneven_rows), OPI_TEST(test_llama),
               OPI_TEST(test_gpt2), OPI_TEST(test_bert))
