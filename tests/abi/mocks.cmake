@@ -55,14 +55,54 @@ if(OPI_HAVE_CUNIT)
     target_link_options(mock-asan PRIVATE -fsanitize=address)
   endif()
 
-  # The same source built from the frozen headers of each released minor: old plugins on today's host.
+  # From the frozen headers of each released minor: the same source (old plugins on today's registry);
+  # a host, a backend and a schedule (all of them on today's library); the conformance programs (an old
+  # host's view of today's plugins).
+  set(OPI_OLD_TARGETS)
   file(GLOB released CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/abi/v*/opipe)
   foreach(folder IN LISTS released)
-    get_filename_component(minor ${folder} DIRECTORY)
-    get_filename_component(minor ${minor} NAME)
+    get_filename_component(folder ${folder} DIRECTORY)
+    get_filename_component(minor ${folder} NAME)
     opi_mock(${minor})
-    set_target_properties(mock-${minor} PROPERTIES INCLUDE_DIRECTORIES ${folder}/..)
+    set_target_properties(mock-${minor} PROPERTIES INCLUDE_DIRECTORIES ${folder})
+    set(old_dir ${OPI_TEST_DIR}/abi/${minor})
+    foreach(kind backend order)
+      add_library(mock-${kind}-${minor} MODULE EXCLUDE_FROM_ALL
+        ${CMAKE_CURRENT_SOURCE_DIR}/abi/mock_${kind}.c)
+      set_target_properties(mock-${kind}-${minor} PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden
+        LIBRARY_OUTPUT_DIRECTORY ${old_dir})
+      list(APPEND OPI_OLD_TARGETS mock-${kind}-${minor})
+    endforeach()
+    set_target_properties(mock-backend-${minor} PROPERTIES OUTPUT_NAME opipe-backend-mock)
+    set_target_properties(mock-order-${minor} PROPERTIES OUTPUT_NAME opipe-schedule-mock-order)
+    add_executable(old-host-${minor} EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/abi/old_host.c)
+    list(APPEND OPI_OLD_TARGETS old-host-${minor})
+    foreach(kind backend schedule transport)
+      add_executable(old-${kind}-${minor} EXCLUDE_FROM_ALL
+        ${CMAKE_CURRENT_SOURCE_DIR}/conformance/${kind}.c
+        ${CMAKE_CURRENT_SOURCE_DIR}/conformance/conformance.c)
+      target_compile_definitions(old-${kind}-${minor} PRIVATE _GNU_SOURCE)
+      list(APPEND OPI_OLD_TARGETS old-${kind}-${minor})
+    endforeach()
+    foreach(target IN LISTS OPI_OLD_TARGETS)
+      if(target MATCHES "-${minor}$")
+        set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${old_dir})
+        target_include_directories(${target} PRIVATE ${folder})
+        target_link_libraries(${target} PRIVATE opi_flags ${CMAKE_DL_LIBS} Threads::Threads m)
+      endif()
+    endforeach()
+    add_test(NAME abi/host-${minor} COMMAND old-host-${minor} $<TARGET_FILE:onnxpipe>
+      ${PROJECT_SOURCE_DIR}/tests/data/gpt_8block/model.onnx
+      $<TARGET_FILE:mock-backend-${minor}> $<TARGET_FILE:mock-order-${minor}>)
+    add_test(NAME abi/backend-${minor} COMMAND old-backend-${minor} ${OPI_PLUGIN_DIR}/opipe-backend-cpu.so)
+    add_test(NAME abi/schedule-${minor} COMMAND old-schedule-${minor} ${OPI_PLUGIN_DIR}/opipe-schedule-1f1b.so)
+    add_test(NAME abi/transport-${minor} COMMAND old-transport-${minor} ${OPI_PLUGIN_DIR}/opipe-transport-local.so)
+    foreach(test host backend schedule transport)
+      set_tests_properties(abi/${test}-${minor} PROPERTIES TIMEOUT 120 LABELS unit
+        ENVIRONMENT "${OPI_TEST_ENVIRONMENT}")
+    endforeach()
   endforeach()
+  list(APPEND OPI_TEST_TARGETS ${OPI_OLD_TARGETS})
 
   list(APPEND OPI_TEST_PLUGIN_TARGETS ${OPI_MOCKS})
   if(TARGET abi-test_registry)

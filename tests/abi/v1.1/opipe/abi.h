@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx-pipe ABI: what every border shares - status codes, errors, host services, the plugin
+ * descriptor.
+ *
+ * Standalone: only standard headers. Compiles as C11 and C++17. 64-bit targets only.
+ * Stability: major 1 from the first release; tables and parameter structs only grow at their end.
+ * What is not settled is reached through get_interface() under an id that ends in "/0". No struct
+ * here has implicit padding, bit-fields, enums or bool members.
+ *
+ * Thread tags used in all opipe headers:
+ *   [any-thread]   may be called by any thread at any time while the object lives
+ *   [control]      one thread at a time per object; may block and allocate
+ *   [step:<obj>]   at most one thread at a time per <obj>; neither allocates nor blocks
+ *   [callback]     called by the library, on the thread named in the comment
+ */
+#ifndef OPIPE_ABI_H
+#define OPIPE_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OPIPE_ABI_MAJOR 1
+#define OPIPE_ABI_MINOR 1
+/* An author may pin an older minor: tables and structs are then truncated to that prefix. */
+#ifndef OPIPE_TARGET_MINOR
+#define OPIPE_TARGET_MINOR OPIPE_ABI_MINOR
+#endif
+
+#if defined(__GNUC__)
+#define OPIPE_EXPORT __attribute__((visibility("default")))
+#define OPIPE_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define OPIPE_EXPORT
+#define OPIPE_PRINTF(fmt, args)
+#endif
+
+#ifdef __cplusplus
+#define OPIPE_STATIC_ASSERT(cond, msg) static_assert(cond, msg)
+#else
+#define OPIPE_STATIC_ASSERT(cond, msg) _Static_assert(cond, msg)
+#endif
+
+/* End offset of a field: struct sizes are given by the end of the last field, so that trailing
+ * padding never counts. */
+#define OPIPE_END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+/* True when the caller's or callee's struct reaches as far as `field`. */
+#define OPIPE_HAS(ptr, type, field) ((ptr)->struct_size >= OPIPE_END(type, field))
+
+OPIPE_STATIC_ASSERT(sizeof(void *) == 8, "onnx-pipe's ABI is defined for 64-bit targets");
+
+/* 0 done, > 0 not yet, < 0 failed. */
+typedef int32_t opipe_status;
+enum {
+  OPIPE_OK = 0,
+  OPIPE_PENDING = 1,        /* not finished; ask again */
+  OPIPE_E_INVALID = -1,     /* an argument, a file or a plan breaks a rule; the message names it */
+  OPIPE_E_NOMEM = -2,       /* host or device memory exhausted */
+  OPIPE_E_UNSUPPORTED = -3, /* well-formed, but outside what this build or plugin can do */
+  OPIPE_E_ABI = -4,         /* versions or layouts do not fit */
+  OPIPE_E_DEVICE = -5,      /* the device or its driver failed; `domain` and `native` tell */
+  OPIPE_E_NOTFOUND = -6,    /* no such file, plugin, tensor, option */
+  OPIPE_E_IO = -7,          /* the system refused an I/O operation; native = errno */
+  OPIPE_E_LIMIT = -8,       /* a declared limit (memory cap, depth, count) would be exceeded */
+  OPIPE_E_TIMEOUT = -9,     /* a deadline passed */
+  OPIPE_E_CANCELLED = -10,  /* the caller cancelled, or the object is being closed */
+  OPIPE_E_STATE = -11,   /* right call, wrong moment: double wait, destroyed plan, forked child */
+  OPIPE_E_PEER = -12,    /* another rank failed first; the message names it */
+  OPIPE_E_INTERNAL = -13 /* an invariant of the library does not hold: a bug to report */
+};
+
+enum {
+  OPIPE_DOMAIN_NONE = 0,
+  OPIPE_DOMAIN_ERRNO = 1,
+  OPIPE_DOMAIN_CUDA = 2,
+  OPIPE_DOMAIN_CUBLAS = 3,
+  OPIPE_DOMAIN_CUDNN = 4,
+  OPIPE_DOMAIN_NCCL = 5,
+  OPIPE_DOMAIN_MPI = 6,
+  OPIPE_DOMAIN_INPUT =
+      7 /* native: index of the model input whose value is needed before shapes can be known */
+};
+
+/* Owned by the caller, always; 512 bytes. Wherever a function takes an `opipe_error *` NULL is
+ * allowed. Written only on failure. */
+typedef struct opipe_error {
+  uint32_t struct_size; /* set by the caller: sizeof(opipe_error) */
+  int32_t status;       /* the status that was returned */
+  uint32_t domain;      /* OPIPE_DOMAIN_*: whose code `native` is */
+  int32_t native;
+  char message[496]; /* UTF-8, NUL-terminated, truncated if need be */
+} opipe_error;
+OPIPE_STATIC_ASSERT(sizeof(opipe_error) == 512, "opipe_error is frozen at 512 bytes");
+#define OPIPE_ERROR_INIT                      \
+  {                                           \
+    (uint32_t)sizeof(opipe_error), 0, 0, 0, { \
+      0                                       \
+    }                                         \
+  }
+
+/* A sink for text or bytes: may be called many times; returns OPIPE_OK or a negative status, which
+ * ends the writing. */
+typedef opipe_status (*opipe_write_fn)(void *ctx, const void *data, size_t n_bytes);
+
+enum { OPIPE_LOG_ERROR = 0, OPIPE_LOG_WARN = 1, OPIPE_LOG_INFO = 2, OPIPE_LOG_DEBUG = 3 };
+
+/* Memory services. One function in the manner of Lua: ptr NULL allocates, new_size 0 frees (and
+ * returns NULL). old_size  the size given before (0 with ptr NULL)      align  a power of two, at
+ * least 1; the same at every call for one block Returns NULL when out of memory: the old block then
+ * stays valid. Thread: [any-thread] */
+typedef struct opipe_allocator {
+  void *ctx;
+  void *(*realloc)(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align);
+} opipe_allocator;
+
+/* What the host gives to a plugin. Valid from open() until close() has returned. */
+typedef struct opipe_host {
+  uint32_t struct_size;
+  uint16_t abi_major;
+  uint16_t abi_minor;
+  void *ctx;
+  /* As opipe_allocator.realloc. [any-thread] */
+  void *(*realloc)(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align);
+  /* level: OPIPE_LOG_*; file may be NULL; msg: one line without newline, copied. [any-thread] */
+  void (*log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
+  /* Monotonic clock in nanoseconds. [any-thread] */
+  uint64_t (*now_ns)(void *ctx);
+  /* Further host services by id, NULL when unknown. [control] */
+  const void *(*get_interface)(void *ctx, const char *id);
+} opipe_host;
+
+typedef struct opipe_instance opipe_instance; /* a plugin's own state, made by open() */
+
+enum { OPIPE_KIND_BACKEND = 1, OPIPE_KIND_SCHEDULE = 2, OPIPE_KIND_TRANSPORT = 3 };
+enum { OPIPE_BUILD_ASAN = 1u, OPIPE_BUILD_TSAN = 2u, OPIPE_BUILD_MSAN = 4u };
+
+#define OPIPE_PLUGIN_MAGIC 0x4550504fu /* "OPPE" */
+
+#if defined(__SANITIZE_ADDRESS__)
+#define OPIPE_BUILD_FLAGS OPIPE_BUILD_ASAN
+#elif defined(__SANITIZE_THREAD__)
+#define OPIPE_BUILD_FLAGS OPIPE_BUILD_TSAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define OPIPE_BUILD_FLAGS OPIPE_BUILD_ASAN
+#elif __has_feature(thread_sanitizer)
+#define OPIPE_BUILD_FLAGS OPIPE_BUILD_TSAN
+#endif
+#endif
+#ifndef OPIPE_BUILD_FLAGS
+#define OPIPE_BUILD_FLAGS 0u
+#endif
+
+/* Fingerprint of the 1.0 prefixes: an insertion, removal or size change in them makes another
+ * number. */
+#define OPIPE_MIX(h, v) ((((uint64_t)(h)) ^ (uint64_t)(v)) * UINT64_C(1099511628211))
+#define OPIPE_LAYOUT                                                                             \
+  OPIPE_MIX(                                                                                     \
+      OPIPE_MIX(OPIPE_MIX(UINT64_C(14695981039346656037), sizeof(void *)), sizeof(opipe_error)), \
+      OPIPE_END(opipe_host, get_interface))
+
+/* The descriptor: the one data symbol that a plugin exports. Const, so that it lies in read-only
+ * memory and can be read before any code of the plugin runs. A plugin has no constructors, no
+ * destructors and no atexit handlers; it is never unloaded. abi_minor      the minor it was built
+ * against         abi_minor_min  the lowest host minor it can live with id             "cpu",
+ * "gpipe", ...: letters, digits, '-', '_', '.'; unique per kind open           makes an instance;
+ * may be called several times (one per context). On failure nothing is left behind. [control] close
+ * ends an instance: joins its threads, frees everything. Accepts NULL. [control] get_interface  the
+ * kind's table by id ("opipe.backend/1", ...), NULL when unknown; valid until close. [any-thread]
+ */
+typedef struct opipe_plugin {
+  uint32_t magic;
+  uint32_t struct_size;
+  uint16_t abi_major;
+  uint16_t abi_minor;
+  uint16_t abi_minor_min;
+  uint16_t kind;
+  uint64_t layout;
+  uint32_t build_flags;
+  uint32_t flags; /* 0 */
+  const char *id;
+  const char *version;
+  const char *license;
+  const char *summary; /* one line */
+  opipe_status (*open)(const opipe_host *host, opipe_instance **out_self, opipe_error *err);
+  void (*close)(opipe_instance *self);
+  const void *(*get_interface)(opipe_instance *self, const char *id);
+} opipe_plugin;
+
+/* The symbol's name. In static builds -DOPIPE_PLUGIN_STATIC_ID=backend_cpu renames it, so that
+ * several plugins can be linked into one binary and given to context_register_static as
+ * &OPIPE_PLUGIN_STATIC(backend_cpu). */
+#define OPIPE_PLUGIN_STATIC_(id) opipe_plugin_v1_##id
+#define OPIPE_PLUGIN_STATIC(id) OPIPE_PLUGIN_STATIC_(id)
+#ifdef OPIPE_PLUGIN_STATIC_ID
+#define OPIPE_PLUGIN_SYMBOL OPIPE_PLUGIN_STATIC(OPIPE_PLUGIN_STATIC_ID)
+#else
+#define OPIPE_PLUGIN_SYMBOL opipe_plugin_v1
+#endif
+
+/* Fills the head of a descriptor: const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
+ * OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "id", ... }; */
+#define OPIPE_PLUGIN_HEAD(kind_, min_minor_)                                             \
+  OPIPE_PLUGIN_MAGIC, (uint32_t)OPIPE_END(opipe_plugin, get_interface), OPIPE_ABI_MAJOR, \
+      OPIPE_TARGET_MINOR, (min_minor_), (kind_), OPIPE_LAYOUT, OPIPE_BUILD_FLAGS, 0
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPIPE_ABI_H */
