@@ -16,6 +16,7 @@ typedef struct interleaved {
   bool torch;          /* warm-up of torch's schedule */
   bool narrow;         /* groups below p were asked for */
   bool whole;          /* all forwards first, where there is more than one chunk */
+  bool halves;         /* a backward is I, then W */
 } interleaved;
 
 /* Emits every rank's order, ranks in turn. `work` gives 16 bytes per rank. */

@@ -92,9 +92,16 @@ typedef struct replay {
 static opipe_status step(replay *r, uint32_t rank, bool forward) {
   const interleaved *o = r->order;
   const position p = at(o, forward ? r->done[rank].forward++ : r->done[rank].backward++);
-  const uint32_t chunk = forward ? p.chunk : o->n_chunks - 1 - p.chunk;
-  return opipe_emit_pass(r->problem, r->emit, r->emit_ctx, chunk * o->n_ranks + rank, p.microbatch,
-                         0, forward ? OPIPE_PASS_FORWARD : OPIPE_PASS_BACKWARD, 0, r->err);
+  const uint32_t stage = (forward ? p.chunk : o->n_chunks - 1 - p.chunk) * o->n_ranks + rank;
+  const uint32_t pass = forward     ? OPIPE_PASS_FORWARD
+                        : o->halves ? OPIPE_PASS_BACKWARD_INPUT
+                                    : OPIPE_PASS_BACKWARD;
+  const opipe_status status =
+      opipe_emit_pass(r->problem, r->emit, r->emit_ctx, stage, p.microbatch, 0, pass, 0, r->err);
+  return status < 0 || forward || !o->halves
+             ? status
+             : opipe_emit_pass(r->problem, r->emit, r->emit_ctx, stage, p.microbatch, 0,
+                               OPIPE_PASS_BACKWARD_WEIGHT, 0, r->err);
 }
 
 /* Follows the rule of `rank` as far as it goes. *io_moved: set when a pass was emitted. */

@@ -11,9 +11,12 @@
  * forwards first where m == p.
  * Without `group` there are m / p groups whose sizes differ by one at most, p each where p divides
  * m; the makespan is then that of a bubble of (p - 1)/v passes whatever m >= p is. A given group
- * below p keeps fewer activations, W = p - r - 1 + (v - 1) g, and takes longer. Groups below p / 2,
- * or small remainders, can make ranks wait for each other's next position; orders.c finds out by
- * replaying the order and lets the first rank that can do the other pass first.
+ * below p keeps fewer activations, W = p - r - 1 + (v - 1) g; backwards then have too little time
+ * to come back through all ranks, and it takes longer, unless backward=halves lets the gradient go
+ * on before a stage's own weights have theirs (as the grouped form in the zero-bubble authors'
+ * code). Groups below p / 2, or small remainders, can make ranks wait for each other's next
+ * position; orders.c finds out by replaying the order and lets the first rank that can do the other
+ * pass first.
  */
 #include "interleaved.h"
 
@@ -28,6 +31,7 @@ static const opipe_schedule_option options[] = {
     {"group", NULL, NULL, "micro-batches of a chunk in a row (default: ranks, or a little more)", 1,
      GROUP_MOST, 'i', 0},
     {"warmup", "megatron|torch", "megatron", "forwards before the first backward", 0, 0, 's', 0},
+    {"backward", "whole|halves", "whole", "halves: the gradient goes on before W", 0, 0, 's', 0},
 };
 
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
@@ -57,6 +61,7 @@ static void divide(interleaved *o, uint32_t size) {
 static opipe_status describe(const opipe_schedule_problem *problem, interleaved *out,
                              opipe_error *err) {
   const char *warmup = opipe_setting_find(problem->settings, problem->n_settings, "warmup");
+  const char *backward = opipe_setting_find(problem->settings, problem->n_settings, "backward");
   uint32_t size = 0;
   const opipe_status status = opipe_setting_int(problem->settings, problem->n_settings, "group", 1,
                                                 GROUP_MOST, 0, &size, err);
@@ -65,6 +70,7 @@ static opipe_status describe(const opipe_schedule_problem *problem, interleaved 
   out->n_microbatches = problem->n_microbatches;
   out->torch = warmup != NULL && strcmp(warmup, "torch") == 0;
   out->whole = !out->torch && size == 0 && out->n_microbatches == out->n_ranks;
+  out->halves = backward != NULL && strcmp(backward, "halves") == 0;
   out->narrow = size != 0 && size < out->n_ranks;
   divide(out, size);
   return status;

@@ -19,9 +19,10 @@ typedef struct lab_costs {
 
 typedef struct lab_request {
   const char *id;
-  const char *key, *value; /* one setting, or NULL */
+  const char *key, *value; /* a setting, or NULL; key2: another one */
   uint32_t mode, n_ranks, n_stages, m;
   const lab_costs *costs; /* NULL: all of them 1 */
+  const char *key2, *value2;
 } lab_request;
 
 static inline const uint64_t *lab_given(const uint64_t *given, const uint64_t *otherwise) {
@@ -32,14 +33,10 @@ static inline const uint64_t *lab_given(const uint64_t *given, const uint64_t *o
 static inline opipe_status lab_ask(const lab_request *q, asked_order *o) {
   static uint64_t ones[ASKED_INSTANCES], zeros[ASKED_INSTANCES], most[ASKED_INSTANCES];
   static const lab_costs none;
-  const opipe_schedule_setting setting = {q->key, q->value};
-  const opipe_layout_request request = {(uint32_t)OPIPE_END(opipe_layout_request, settings),
-                                        q->mode,
-                                        q->n_ranks,
-                                        q->n_stages,
-                                        q->m,
-                                        q->key != NULL,
-                                        &setting};
+  const opipe_schedule_setting settings[2] = {{q->key, q->value}, {q->key2, q->value2}};
+  const opipe_layout_request request = {
+      (uint32_t)OPIPE_END(opipe_layout_request, settings), q->mode, q->n_ranks, q->n_stages, q->m,
+      q->key == NULL ? 0u : q->key2 == NULL ? 1u : 2u,     settings};
   const lab_costs *c = q->costs != NULL ? q->costs : &none;
   const bool trains = q->mode == OPIPE_MODE_TRAIN;
   for (uint32_t i = 0; i < ASKED_INSTANCES; ++i) {

@@ -16,6 +16,7 @@ static const struct {
 } every[] = {{"zb-h1", NULL, NULL},
              {"zb-h2", NULL, NULL},
              {"zb-auto", "memory", "1.5"},
+             {"interleaved", "backward", "halves"},
              {"zb-interleaved", "chunks", "2"},
              {"zb-interleaved", "chunks", "3"},
              {"zbv", NULL, NULL},

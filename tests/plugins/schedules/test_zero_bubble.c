@@ -76,6 +76,7 @@ static void test_reference_points(void) {
       {"v-half", NULL, NULL, 2, .150, 5, false},
       {"v-min", NULL, NULL, 2, .220, 4, false},
       {"seq1f1b", "slices", "4", 1, .099, 2.75, true},
+      {"interleaved", "backward", "halves", 2, .127, 11.5, true},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     const lab_times t = simulate(rows[i].id, rows[i].key, rows[i].value, 8, 16);
@@ -89,6 +90,18 @@ static void test_reference_points(void) {
                rows[i].most);
     }
   }
+  const lab_request narrow = {.id = "interleaved",
+                              .key = "group",
+                              .value = "4",
+                              .mode = OPIPE_MODE_TRAIN,
+                              .n_ranks = 8,
+                              .m = 16,
+                              .key2 = "backward",
+                              .value2 = "halves"};
+  const lab_times grouped = lab_simulate(&narrow);
+  expect_near("grouped interleaved", grouped.bubble, .158, 5.1e-4);
+  expect_near("grouped interleaved, most", grouped.peak_most / 2, 6, 1e-9);
+  expect_near("grouped interleaved, least", grouped.peak_least / 2, 2.5, 1e-9);
   /* no rank waits between its first and its last action */
   expect_near("zb-h2, span", simulate("zb-h2", NULL, NULL, 8, 16).span, 48, 1e-9);
   expect_near("zb-auto, span", simulate("zb-auto", "memory", "2", 8, 16).span, 48, 1e-9);
