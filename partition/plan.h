@@ -64,15 +64,16 @@ enum {
   OPI_ACT_POST = 5,   /* the receive of a message is posted */
   OPI_ACT_DRAIN = 6,  /* a message that was sent has left its memory */
   OPI_ACT_REDUCE = 7, /* gradients of an instance: over its replicas */
-  OPI_ACT_UPDATE = 8  /* ties, norm, clip, optimizer of all instances of the rank */
+  OPI_ACT_UPDATE = 8, /* ties, norm, clip, optimizer of all instances of the rank */
+  OPI_ACT_COPY = 9    /* rows of a tensor, from one place of the rank to another */
 };
 typedef struct opi_step {
   uint32_t kind; /* OPI_ACT_* */
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route;   /* RECV, SEND: index in the cutting's routes; OPI_ROUTE_CREDIT: the schedule's
-                       in-flight credit */
+  uint32_t route;   /* RECV, SEND, COPY: index in the cutting's routes; OPI_ROUTE_CREDIT: the
+                       schedule's in-flight credit */
   uint32_t pass;    /* COMPUTE */
   uint16_t next;    /* training: 1: of the next mini-batch (double-buffered weights) */
   uint16_t version; /* training, COMPUTE: of the weights */
@@ -114,7 +115,11 @@ typedef struct opi_train_spec {
   uint32_t compute;   /* OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16; 0: OPIPE_FLOAT */
   uint32_t replicas;  /* data parallel copies of the whole pipeline, each on ranks of its own; 0: 1.
                          Multiplies what the schedule lays out */
-  uint64_t seed;      /* of dropout */
+  uint32_t n_rank_replicas;
+  const uint32_t *rank_replicas; /* [n_rank_replicas] replicas of every rank of the schedule (or of
+                                    every stage), which cut each micro-batch between them; none:
+                                    `replicas` holds */
+  uint64_t seed;                 /* of dropout */
   opi_optimizer optimizer;
 } opi_train_spec;
 
@@ -140,7 +145,9 @@ typedef struct opi_plan {
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
   opi_device_spec *devices; /* [n_ranks] */
-  uint32_t *instance_rank;  /* [n_stages * n_replicas] */
+  uint32_t *instance_rank;  /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
+  uint32_t *shares;         /* [n_stages] not NULL: each micro-batch is cut along its rows between
+                               the first so many replicas of the stage; n_replicas is the most */
   const char *schedule;     /* "gpipe" */
   opipe_schedule_setting *settings;
   uint32_t n_settings;
@@ -178,6 +185,11 @@ typedef struct opi_plan {
 enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1 };
 
 void opi_plan_free(opi_plan *plan); /* accepts NULL */
+
+/* Are the rows of the batch ever cut? */
+static inline bool opi_plan_cuts_rows(const opi_plan *plan) {
+  return plan->n_microbatches > 1 || plan->n_parts > 1 || plan->shares != NULL;
+}
 
 /* Rank of instance (stage, replica). */
 static inline uint32_t opi_plan_rank(const opi_plan *plan, uint32_t stage, uint32_t replica) {

@@ -4,6 +4,8 @@
  * Nodes that read nothing carrying it carry nothing; the others answer by their operator's rule.
  * What has no rule, or whose rule says that splitting does not commute, is refused by name.
  */
+#include <string.h>
+
 #include "loader/ops/common.h"
 #include "loader/passes/passes.h"
 
@@ -16,6 +18,7 @@ typedef struct follower {
   opi_carry *derived; /* [n_values] what a value that carries nothing may be taken to carry; made
                          when needed */
   uint8_t *tried;     /* [n_values] */
+  bool *mixed;        /* [n_values] not NULL: what is refused is marked, with all that reads it */
   bool failed;        /* out of memory */
 } follower;
 
@@ -108,8 +111,27 @@ static bool retry(follower *f, const opi_node *node) {
   return false;
 }
 
+static bool reads_mixed(const follower *f, const opi_node *node) {
+  for (uint32_t i = 0; f->mixed != NULL && i < node->n_in; ++i) {
+    if (node->in[i] != OPIPE_NONE && f->mixed[node->in[i]])
+      return true;
+  }
+  return false;
+}
+
+static void mark_mixed(const follower *f, const opi_node *node) {
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] != OPIPE_NONE)
+      f->mixed[node->out[o]] = true;
+  }
+}
+
 static opipe_status follow_node(follower *f, const opi_node *node, opipe_error *err) {
   bool carried = false;
+  if (reads_mixed(f, node)) {
+    mark_mixed(f, node);
+    return OPIPE_OK;
+  }
   for (uint32_t i = 0; i < node->n_in; ++i) {
     f->in[i] = node->in[i] == OPIPE_NONE ? OPI_CARRY_NONE : f->carry[node->in[i]];
     carried = carried || opi_carries(&f->in[i]);
@@ -121,6 +143,10 @@ static opipe_status follow_node(follower *f, const opi_node *node, opipe_error *
     const bool passed = status >= 0 || (status == OPIPE_E_UNSUPPORTED && retry(f, node));
     if (f->failed)
       return opi_fail_nomem(err, f->graph->n_values * sizeof(opi_carry), "carries");
+    if (!passed && status == OPIPE_E_UNSUPPORTED && f->mixed != NULL) {
+      mark_mixed(f, node);
+      return OPIPE_OK;
+    }
     if (!passed)
       return status;
   }
@@ -171,8 +197,8 @@ static opipe_status check_inputs(const opi_graph *graph, const opi_carry *in, in
   return OPIPE_OK;
 }
 
-opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
-                            opipe_error *err) {
+static opipe_status follow_all(const opi_graph *graph, const opi_carry *in_carry,
+                               opi_carry *out_carry, bool *mixed, opipe_error *err) {
   opi_arena scratch;
   int64_t length = 0;
   OPI_TRY(check_inputs(graph, in_carry, &length, err));
@@ -181,6 +207,7 @@ opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, o
   follower f = {.graph = graph,
                 .carry = out_carry,
                 .length = length,
+                .mixed = mixed,
                 .scratch = &scratch,
                 .in = OPI_ARENA_ARRAY(&scratch, opi_carry, room),
                 .out = OPI_ARENA_ARRAY(&scratch, opi_carry, room)};
@@ -198,4 +225,15 @@ opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, o
   }
   opi_arena_release(&scratch);
   return status;
+}
+
+opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
+                            opipe_error *err) {
+  return follow_all(graph, in_carry, out_carry, NULL, err);
+}
+
+opipe_status opi_carry_follow(const opi_graph *graph, const opi_carry *in_carry,
+                              opi_carry *out_carry, bool *out_mixed, opipe_error *err) {
+  memset(out_mixed, 0, graph->n_values * sizeof *out_mixed);
+  return follow_all(graph, in_carry, out_carry, out_mixed, err);
 }

@@ -111,6 +111,12 @@ opipe_status opi_pass_fuse(opi_builder *builder, uint32_t *io_patterns,
 opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
                             opipe_error *err);
 
+/* The same as far as it goes, for graphs in which some nodes sum over the batch (gradients of
+ * parameters): out_mixed [n_values] marks what depends on the batch and is not known to carry it.
+ */
+opipe_status opi_carry_follow(const opi_graph *graph, const opi_carry *in_carry,
+                              opi_carry *out_carry, bool *out_mixed, opipe_error *err);
+
 /* Finds the length of the axis read as data: compares the graphs of one model bound for a whole
  * request and for a part of it (a micro-batch). OPIPE_E_UNSUPPORTED names the constant that
  * differs. */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Carries a plan's stages over to another binding of the same model (another shape): nodes are
- * known by the name of their first output. Fusion or folding may differ between shapes, so a node
- * without a key goes where its producers are, at the latest of them.
+ * known by the name of their first output. Names that the library makes end in a number that counts
+ * what was made before, folded constants too, which may differ between shapes: nodes that are the
+ * same but for such numbers are known by their place. Fusion or folding may differ between shapes,
+ * so a node without a key goes where its producers are, at the latest of them.
  */
 #include "partition/cut/cutting.h"
+
+#include <string.h>
 
 const char *opi_node_key(const opi_graph *graph, const opi_node *node) {
   for (uint32_t i = 0; i < node->n_out; ++i) {
@@ -11,6 +15,31 @@ const char *opi_node_key(const opi_graph *graph, const opi_node *node) {
       return graph->values[node->out[i]].name;
   }
   return node->name;
+}
+
+/* Without "_NUMBER" at its end. */
+static size_t stem_length(const char *name) {
+  const size_t n = strlen(name);
+  size_t at = n;
+  while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
+    --at;
+  return at == n || at < 2 || name[at - 1] != '_' ? n : at - 1;
+}
+
+bool opi_same_stem(const char *a, const char *b) {
+  const size_t n = stem_length(a);
+  return n == stem_length(b) && memcmp(a, b, n) == 0;
+}
+
+/* Are the graph's nodes the plan's, one by one? */
+static bool same_nodes(const opi_plan *plan, const opi_graph *graph) {
+  if (plan->n_nodes != graph->n_nodes)
+    return false;
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
+    if (!opi_same_stem(plan->node_keys[n], opi_node_key(graph, &graph->nodes[n])))
+      return false;
+  }
+  return true;
 }
 
 static uint32_t latest_producer(const opi_graph *graph, const opi_node *node,
@@ -30,6 +59,10 @@ opipe_status opi_plan_assign(const opi_plan *plan, const opi_graph *graph,
                              const opipe_allocator *allocator, uint32_t *out_stage_of_node,
                              opipe_error *err) {
   opi_map *keys = NULL;
+  if (same_nodes(plan, graph)) {
+    memcpy(out_stage_of_node, plan->stage_of_node, plan->n_nodes * sizeof *out_stage_of_node);
+    return OPIPE_OK;
+  }
   OPI_TRY(opi_map_create(allocator, &keys, err));
   opipe_status status = OPIPE_OK;
   for (uint32_t n = 0; n < plan->n_nodes && status == OPIPE_OK; ++n) {

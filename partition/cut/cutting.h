@@ -88,6 +88,8 @@ bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b);
 
 /* A node's key in plans: the name of its first present output. */
 const char *opi_node_key(const opi_graph *graph, const opi_node *node);
+/* Are two names the same but for a counter at their end ("_12")? */
+bool opi_same_stem(const char *a, const char *b);
 
 /* Stage of every node of `graph` (another binding of the plan's model) by the plan's node keys; a
  * node that the plan does not know takes the largest stage of its producers. */

@@ -8,18 +8,17 @@
 #include "partition/schedule/actions.h"
 #include "partition/train/model.h"
 
-/* Pairs of stages that exchange activations, slices put together. */
+/* Pairs of stages that exchange activations, pieces put together. */
 static opipe_status find_edges(const opi_plan *plan, const opi_train_model *model,
                                opi_arena *scratch, opi_problem *problem, opipe_error *err) {
-  const opi_train_cut *cut = model->cuts[0];
+  const opi_train_cut *cut = model->variants[0].slices[0].cut;
   const size_t n = (size_t)plan->n_stages * plan->n_stages;
   bool *seen = OPI_ARENA_ARRAY(scratch, bool, n);
   opi_stage_edge *edges = OPI_ARENA_ARRAY(scratch, opi_stage_edge, cut->n_routes);
   if (seen == NULL || edges == NULL)
     return opi_fail_nomem(err, n, "a proof");
   for (uint32_t r = 0; r < cut->n_routes; ++r) {
-    const uint32_t src = cut->routes[r].src_stage / model->n_slices;
-    const uint32_t dst = cut->routes[r].dst_stage / model->n_slices;
+    const uint32_t src = cut->routes[r].src_stage, dst = cut->routes[r].dst_stage;
     if (src >= dst || seen[src * plan->n_stages + dst])
       continue;
     seen[src * plan->n_stages + dst] = true;
@@ -54,7 +53,8 @@ opipe_status opi_train_check(const opi_plan *plan, const opi_train_model *model,
                          .mode = OPIPE_MODE_TRAIN,
                          .versions = plan->versions,
                          .sync = plan->sync,
-                         .instance_rank = plan->instance_rank};
+                         .instance_rank = plan->instance_rank,
+                         .stage_shares = plan->shares};
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
   opipe_status status = find_edges(plan, model, &scratch, &problem, err);

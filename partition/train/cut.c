@@ -145,6 +145,14 @@ static bool leaves_program(const opi_train_build *b, uint32_t s, uint32_t maker,
   return others != 0 && (used & (1u << OPI_PROGRAM_I | 1u << OPI_PROGRAM_W)) != 0;
 }
 
+/* Is it kept from one program of the stage to another? */
+static bool is_stash(const opi_cell *cell) {
+  return cell->source == OPI_CELL_MADE
+             ? cell->readers != 0
+             : (cell->phase == OPI_PHASE_F && (cell->readers & ~1u) != 0) ||
+                   (cell->phase == OPI_PHASE_I && (cell->readers & 1u << OPI_PHASE_W) != 0);
+}
+
 static opipe_status add_cell(opi_train_build *b, opi_cell cell) {
   opi_train_cut *c = b->cut;
   if (!opi_arena_grow(&c->arena, (void **)&c->cells, &b->room_cells, c->n_cells + 1,
@@ -152,6 +160,7 @@ static opipe_status add_cell(opi_train_build *b, opi_cell cell) {
     return opi_fail_nomem(b->err, sizeof cell, "a tensor between programs");
   cell.n_bytes = b->graph->values[cell.value].n_bytes;
   cell.name = b->graph->values[cell.value].name;
+  cell.stash = is_stash(&cell);
   b->cell_of[(size_t)cell.value * c->n_stages + cell.stage] = c->n_cells;
   c->cells[c->n_cells++] = cell;
   return OPIPE_OK;
@@ -244,6 +253,7 @@ static opipe_status add_route(opi_train_build *b, uint32_t dst_cell) {
              c->routes[r].phase == dst->phase;
   }
   dst->route = c->n_routes;
+  dst->n_routes = 1;
   c->routes[c->n_routes++] = (opi_train_route){.value = dst->value,
                                                .src_stage = src_stage,
                                                .dst_stage = dst->stage,
@@ -255,6 +265,10 @@ static opipe_status add_route(opi_train_build *b, uint32_t dst_cell) {
   return OPIPE_OK;
 }
 
+static bool same_kind(const opi_value *a, const opi_value *b) {
+  return a->dtype == b->dtype && a->rank == b->rank;
+}
+
 static opipe_status same_cells(const opi_train_build *b) {
   const opi_train_cut *c = b->cut, *m = b->alike;
   if (m == NULL)
@@ -262,10 +276,12 @@ static opipe_status same_cells(const opi_train_build *b) {
   for (uint32_t i = 0; i < c->n_cells || i < m->n_cells; ++i) {
     const char *own = i < c->n_cells ? c->cells[i].name : "(none)";
     const char *other = i < m->n_cells ? m->cells[i].name : "(none)";
-    const bool same = i < c->n_cells && i < m->n_cells && strcmp(own, other) == 0 &&
+    const bool same = i < c->n_cells && i < m->n_cells && opi_same_stem(own, other) &&
                       c->cells[i].stage == m->cells[i].stage &&
                       c->cells[i].source == m->cells[i].source &&
-                      c->cells[i].readers == m->cells[i].readers;
+                      c->cells[i].readers == m->cells[i].readers &&
+                      same_kind(&b->graph->values[c->cells[i].value],
+                                &m->training->graph->values[m->cells[i].value]);
     if (!same) {
       return opi_fail(b->err, OPIPE_E_UNSUPPORTED,
                       "micro-batches of different rows have different graphs: tensor '%s' of the "
@@ -297,8 +313,13 @@ static opipe_status build_all(opi_train_build *b) {
   b->local = OPI_ARENA_ARRAY(&b->scratch, uint32_t, n);
   c->programs = OPI_ARENA_ARRAY(&c->arena, opi_train_program, (size_t)c->n_stages * OPI_PROGRAMS);
   if (b->param_of_value == NULL || b->scalar_of_value == NULL || b->gradient_of_value == NULL ||
-      b->local == NULL || c->programs == NULL || c->used == NULL)
+      b->local == NULL || c->programs == NULL || c->used == NULL || c->phases == NULL ||
+      c->forward_of == NULL)
     return opi_fail_nomem(b->err, n * sizeof(uint32_t), "a training cut");
+  for (uint32_t s = 0; s < c->n_stages; ++s) {
+    c->phases[s] = (1u << OPI_PHASES) - 1;
+    c->forward_of[s] = s;
+  }
   memset(b->param_of_value, 0xff, n * sizeof(uint32_t));
   memset(b->scalar_of_value, 0xff, n * sizeof(uint32_t));
   memset(b->gradient_of_value, 0xff, n * sizeof(uint32_t));
@@ -330,6 +351,8 @@ opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *u
   cut->training = training;
   cut->n_stages = n_stages;
   cut->used = opi_arena_copy(&cut->arena, used, n_stages * sizeof *used);
+  cut->phases = OPI_ARENA_ARRAY(&cut->arena, uint32_t, n_stages);
+  cut->forward_of = OPI_ARENA_ARRAY(&cut->arena, uint32_t, n_stages);
   opi_train_build b = {.training = training,
                        .graph = training->graph,
                        .master = master,

@@ -10,6 +10,10 @@
  * made for another of its programs (the stash), for other stages, or for the caller. Every boundary
  * slot of a program is tied to a cell. Known values are parameters or constants of the programs,
  * never cells.
+ *
+ * A stage may stand here in several *pieces* (pieces.c), each a stage of its own: token slices, or
+ * rows of the micro-batch with some of the stage's phases. A piece that reads what the forward of
+ * its stage left in another one has a received cell for it, fed by a route *within* the instance.
  */
 #ifndef OPI_TRAIN_CUT_H
 #define OPI_TRAIN_CUT_H
@@ -47,10 +51,12 @@ typedef struct opi_cell {
   uint32_t phase;       /* that makes it: MADE, and RECEIVED (in the other stage); REQUEST: F */
   uint32_t readers;     /* bit (1 << phase) of the own stage's phases that read it */
   uint32_t port;        /* REQUEST: index in the training graph's inputs */
-  uint32_t route;       /* RECEIVED */
+  uint32_t route;       /* RECEIVED: the first of n_routes that follow each other */
+  uint32_t n_routes;    /* more than one: each brings some of its rows */
   uint32_t output;      /* index in the training graph's outputs, OPIPE_NONE: none */
   uint32_t state;       /* OPI_STATE_*, 0: none */
   uint32_t state_index; /* of the training's states */
+  bool stash;           /* kept from one program of the stage to another */
   uint64_t n_bytes;
 } opi_cell;
 
@@ -60,6 +66,9 @@ typedef struct opi_train_route {
   uint32_t src_cell, dst_cell;
   uint32_t phase; /* F: activations, to a later stage; I: gradients, to an earlier one */
   uint32_t index; /* counts the routes of one (src_stage, dst_stage, phase) */
+  bool within;    /* between pieces of one instance: one place, or copied on its rank */
+  bool empty;     /* no row of a micro-batch of this class goes this way */
+  uint64_t src_bytes, dst_bytes; /* where its rows begin in either cell */
   uint64_t n_bytes;
 } opi_train_route;
 
@@ -80,6 +89,8 @@ typedef struct opi_train_cut {
   opi_train_route *routes;
   opi_train_program *programs; /* [n_stages * OPI_PROGRAMS] */
   uint32_t *used;              /* [n_stages] bit (1 << OPI_PROGRAM_*) */
+  uint32_t *phases;            /* [n_stages] bit (1 << OPI_PHASE_*): what it computes; 0: nothing */
+  uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
   opipe_param_source *sources; /* [n_params] the parameter table */
   bool *trained;               /* [n_params] */
   uint32_t n_stages, n_cells, n_routes, n_params;
@@ -112,12 +123,4 @@ static inline uint32_t opi_program_phases(uint32_t program) {
       1u << OPI_PHASE_W, 1u << OPI_PHASE_F};
   return phases[program];
 }
-/* Is it kept from one program of the stage to another? */
-static inline bool opi_cell_is_stash(const opi_cell *cell) {
-  return cell->source == OPI_CELL_MADE
-             ? cell->readers != 0
-             : (cell->phase == OPI_PHASE_F && (cell->readers & ~1u) != 0) ||
-                   (cell->phase == OPI_PHASE_I && (cell->readers & 1u << OPI_PHASE_W) != 0);
-}
-
 #endif /* OPI_TRAIN_CUT_H */

@@ -22,7 +22,8 @@ static opipe_status build_model(finish *f) {
   return opi_train_model_build(f->plan, f->env->model, f->env->bind, &f->model, f->err);
 }
 
-/* What a micro-batch leaves behind in each stage, for the schedule's eyes. */
+/* What a micro-batch leaves behind in an instance of each stage, for the schedule's eyes: of
+ * replicas that cut it, the first has the most of its rows. */
 static opipe_status sum_stashes(finish *f) {
   opi_plan *plan = f->plan;
   const opi_train_cut *cut = f->model->cuts[0];
@@ -30,8 +31,9 @@ static opipe_status sum_stashes(finish *f) {
   if (plan->stage_stash_bytes == NULL)
     return opi_fail_nomem(f->err, plan->n_stages * sizeof(uint64_t), "a plan");
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
-    if (opi_cell_is_stash(&cut->cells[c]))
-      plan->stage_stash_bytes[cut->cells[c].stage / f->model->n_slices] += cut->cells[c].n_bytes;
+    const opi_cell *cell = &cut->cells[c];
+    if (cell->stash && f->model->pieces[0][cell->stage].share == 0)
+      plan->stage_stash_bytes[cell->stage / f->model->n_views] += cell->n_bytes;
   }
   return OPIPE_OK;
 }
@@ -59,22 +61,21 @@ static opipe_status ask_schedule(finish *f) {
 }
 
 static opipe_status name_crossings(finish *f) {
-  opi_plan *plan = f->plan;
-  const opi_train_cut *c = f->model->cuts[0];
+  opi_plan *plan = f->plan; /* of slices the first speaks for all, of rows as many */
+  const opi_train_cut *c = f->model->variants[0].slices[0].cut;
   plan->n_crossings = 0;
   plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, c->n_routes);
   if (plan->crossings == NULL)
     return opi_fail_nomem(f->err, c->n_routes * sizeof *plan->crossings, "a plan");
   for (uint32_t r = 0; r < c->n_routes; ++r) {
     const opi_train_route *route = &c->routes[r];
-    const uint32_t n = f->model->n_slices;
-    if (route->phase != OPI_PHASE_F || route->src_stage % n != 0 || route->dst_stage % n != 0)
-      continue; /* of slices the first speaks for all */
+    if (route->phase != OPI_PHASE_F)
+      continue;
     opi_crossing *crossing = &plan->crossings[plan->n_crossings++];
     *crossing =
         (opi_crossing){.name = opi_arena_strdup(&plan->arena, c->cells[route->src_cell].name),
-                       .src_stage = route->src_stage / n,
-                       .dst_stage = route->dst_stage / n,
+                       .src_stage = route->src_stage,
+                       .dst_stage = route->dst_stage,
                        .n_bytes = route->n_bytes};
     if (crossing->name == NULL)
       return opi_fail_nomem(f->err, 0, "a plan");
@@ -109,8 +110,8 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   OPI_TRY(opi_train_check(plan, f->model, f->err));
   OPI_TRY(opi_train_view(plan, f->model, f->err)); /* the schedule has spoken */
   OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_train_cut *const *)f->model->cuts,
-                                f->model->n_classes, alignment, f->model->n_slices, false,
-                                plan->allocator, &f->lists, f->err));
+                                f->model->n_classes, alignment, f->model->n_views,
+                                f->model->whole_of, false, plan->allocator, &f->lists, f->err));
   plan->request_ns = plan->interval_ns = f->lists->step_ns;
   return opi_train_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
  *
- *   head posts | LOAD DRAIN.. RECV.. COMPUTE STORE POST.. SEND.. | ... | DRAIN.. REDUCE.. UPDATE
+ *   head posts | LOAD DRAIN.. RECV.. COPY.. COMPUTE STORE POST.. SEND.. | ... | DRAIN.. REDUCE..
+ *   UPDATE
  */
 #include <string.h>
 
@@ -25,7 +26,9 @@ typedef struct listing {
   uint32_t *drain_key;                      /* action before which it has left; the rank's tail */
   bucket sends, recvs, posts, drains;
   uint32_t room_messages, room_streams, room_steps;
-  uint32_t n_slices;
+  uint32_t n_views;
+  const uint32_t *whole_of; /* [instances] */
+  const opi_train_cut *const *cuts;
   bool reference;
   opipe_error *err;
 } listing;
@@ -108,7 +111,9 @@ static opipe_status list_messages(listing *l) {
     const uint32_t phases = opi_program_phases(opi_action_program(action));
     for (uint32_t r = 0; r < l->cut->n_routes; ++r) {
       const opi_train_route *route = &l->cut->routes[r];
+      const uint32_t class = opi_train_class_of(plan, action->microbatch);
       if (route->src_stage != action->stage || (phases & 1u << route->phase) == 0 ||
+          route->within || l->cuts[class]->routes[r].empty ||
           occurrence(l, route->dst_cell, action->microbatch)->home != OPIPE_NONE)
         continue;
       OPI_TRY(add_message(l, r, action->microbatch));
@@ -291,6 +296,20 @@ static bool has_cell(const listing *l, const opipe_action *action, bool output) 
   return false;
 }
 
+/* Rows from another piece of the instance that cannot be read where they lie. */
+static opipe_status add_copies(listing *l, uint32_t a) {
+  const opipe_action *action = &l->plan->actions[a];
+  const opi_train_cut *cut = l->cut;
+  for (uint32_t c = cut->cell_first[action->stage]; c < cut->cell_first[action->stage + 1]; ++c) {
+    const opi_cell *cell = &cut->cells[c];
+    const opi_occurrence *o = occurrence(l, c, action->microbatch);
+    if (cell->source == OPI_CELL_RECEIVED && cut->routes[cell->route].within &&
+        o->home == OPIPE_NONE && o->first_action == a)
+      OPI_TRY(add(l, OPI_ACT_COPY, action, cell->route));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status list_action(listing *l, uint32_t a) {
   const opipe_action *action = &l->plan->actions[a];
   if (has_cell(l, action, false))
@@ -300,6 +319,7 @@ static opipe_status list_action(listing *l, uint32_t a) {
       OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, a));
     OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
   }
+  OPI_TRY(add_copies(l, a));
   OPI_TRY(add(l, OPI_ACT_COMPUTE, action, a));
   if (has_cell(l, action, true))
     OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
@@ -312,6 +332,10 @@ static bool accumulates(const opipe_action *action) {
   return action->pass == OPIPE_PASS_BACKWARD || action->pass == OPIPE_PASS_BACKWARD_WEIGHT;
 }
 
+static uint32_t whole_of(const listing *l, const opipe_action *action) {
+  return l->whole_of[action->stage * l->plan->n_replicas + action->replica];
+}
+
 /* The last record of each instance that adds to gradients: behind it an eager reduction may stand.
  */
 static bool is_last(const listing *l, uint32_t rank, uint32_t a) {
@@ -320,7 +344,7 @@ static bool is_last(const listing *l, uint32_t rank, uint32_t a) {
     return false;
   for (uint32_t b = a + 1; b < l->plan->rank_first[rank + 1]; ++b) {
     const opipe_action *later = &l->plan->actions[b];
-    if (accumulates(later) && later->stage == action->stage && later->replica == action->replica)
+    if (accumulates(later) && whole_of(l, later) == whole_of(l, action))
       return false;
   }
   return true;
@@ -333,13 +357,22 @@ static opipe_status add_reduce(listing *l, uint32_t stage, uint32_t replica) {
   return OPIPE_OK;
 }
 
+/* Is it the first piece of its instance? */
+static bool is_first_piece(const listing *l, uint32_t instance) {
+  const uint32_t n = l->plan->n_replicas;
+  for (uint32_t v = instance / n / l->n_views * l->n_views; v < instance / n; ++v) {
+    if (l->whole_of[v * n + instance % n] == l->whole_of[instance])
+      return false;
+  }
+  return true;
+}
+
 static opipe_status list_tail(listing *l, uint32_t rank, bool reduced) {
   const opi_plan *plan = l->plan;
   if (!l->reference && !l->times.periodic)
     OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, plan->n_actions + rank));
-  const uint32_t n_slices = l->n_slices;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && !reduced; ++i) {
-    if (plan->instance_rank[i] == rank && i / plan->n_replicas % n_slices == 0)
+    if (plan->instance_rank[i] == rank && is_first_piece(l, i))
       OPI_TRY(add_reduce(l, i / plan->n_replicas, i % plan->n_replicas));
   }
   return add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
@@ -347,7 +380,7 @@ static opipe_status list_tail(listing *l, uint32_t rank, bool reduced) {
 
 static opipe_status list_rank(listing *l, uint32_t rank) {
   const opi_plan *plan = l->plan;
-  const bool eager = plan->sync != OPIPE_SYNC_END && l->n_slices == 1;
+  const bool eager = plan->sync != OPIPE_SYNC_END;
   OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
     OPI_TRY(list_action(l, a));
@@ -373,13 +406,14 @@ static opipe_status list_reference(listing *l) {
   const opi_plan *plan = l->plan;
   for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
     for (uint32_t s = 0; s < plan->n_stages; ++s) {
-      OPI_TRY(list_action(
-          l, l->times.phase_action[((size_t)s * plan->n_microbatches + m) * OPI_PHASES]));
+      const uint32_t a = l->times.phase_action[((size_t)s * plan->n_microbatches + m) * OPI_PHASES];
+      if (a != OPIPE_NONE)
+        OPI_TRY(list_action(l, a));
     }
   }
-  for (uint32_t s = plan->n_stages / l->n_slices; s-- > 0;) {
+  for (uint32_t s = plan->n_stages / l->n_views; s-- > 0;) {
     for (uint32_t a = 0; a < plan->n_actions; ++a) {
-      if (plan->actions[a].stage / l->n_slices == s && plan->actions[a].pass != OPIPE_PASS_FORWARD)
+      if (plan->actions[a].stage / l->n_views == s && plan->actions[a].pass != OPIPE_PASS_FORWARD)
         OPI_TRY(list_action(l, a));
     }
   }
@@ -406,19 +440,37 @@ static opipe_status keep_offsets(listing *l) {
   return lists->replica_of == NULL ? opi_fail_nomem(l->err, 0, "replicas") : OPIPE_OK;
 }
 
-/* Most micro-batches that a rank has between a forward and its backward. */
-static void count_stashes(listing *l) {
+/* Backwards of one forward of an instance. */
+static uint32_t parts_of(const listing *l, uint32_t stage) {
+  uint32_t n = 0;
+  for (uint32_t v = 0; v < l->plan->n_stages; ++v)
+    n += l->cut->forward_of[v] == stage && (l->cut->phases[v] & 1u << OPI_PHASE_W) != 0;
+  return n == 0 ? 1 : n;
+}
+
+/* Most micro-batches that a rank has between a forward and its (last) backward. */
+static opipe_status count_stashes(listing *l) {
   const opi_plan *plan = l->plan;
+  uint32_t *parts = OPI_ARENA_ARRAY(&l->scratch, uint32_t, plan->n_stages);
+  uint32_t most = 1;
+  if (parts == NULL)
+    return opi_fail_nomem(l->err, plan->n_stages * sizeof *parts, "stashes");
+  for (uint32_t v = 0; v < plan->n_stages; ++v) {
+    parts[v] = parts_of(l, v);
+    most = parts[v] > most ? parts[v] : most;
+  }
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-    uint32_t held = 0;
+    uint32_t held = 0; /* in shares of a micro-batch */
     for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
       const uint32_t program = opi_action_program(&plan->actions[a]);
-      held += program == OPI_PROGRAM_F;
-      if (held > l->lists->stashes[rank])
-        l->lists->stashes[rank] = held;
-      held -= program == OPI_PROGRAM_B || program == OPI_PROGRAM_W;
+      const uint32_t forward = l->cut->forward_of[plan->actions[a].stage];
+      held += program == OPI_PROGRAM_F ? most : 0;
+      if (held > l->lists->stashes[rank] * most)
+        l->lists->stashes[rank] = (held + most - 1) / most;
+      held -= program == OPI_PROGRAM_B || program == OPI_PROGRAM_W ? most / parts[forward] : 0;
     }
   }
+  return OPIPE_OK;
 }
 
 static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint32_t n_classes,
@@ -454,14 +506,15 @@ static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint
   OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));
   if (!l->reference)
     OPI_TRY(opi_train_lists_prove(plan, lists, l->cut, lists->arena.allocator, l->err));
-  count_stashes(l);
+  OPI_TRY(count_stashes(l));
   return keep_offsets(l);
 }
 
 opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
-                                   uint32_t n_classes, const uint32_t *alignment, uint32_t n_slices,
-                                   bool reference, const opipe_allocator *allocator,
-                                   opi_train_lists **out_lists, opipe_error *err) {
+                                   uint32_t n_classes, const uint32_t *alignment, uint32_t n_views,
+                                   const uint32_t *whole_of, bool reference,
+                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
+                                   opipe_error *err) {
   opi_train_lists *lists = opi_alloc_zero(allocator, 1, sizeof *lists);
   if (lists == NULL)
     return opi_fail_nomem(err, sizeof *lists, "lists");
@@ -469,7 +522,9 @@ opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *co
   listing l = {.plan = plan,
                .cut = cuts[0],
                .lists = lists,
-               .n_slices = n_slices,
+               .cuts = cuts,
+               .n_views = n_views,
+               .whole_of = whole_of,
                .reference = reference,
                .err = err};
   opi_arena_init(&l.scratch, allocator, 0);

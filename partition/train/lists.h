@@ -11,11 +11,14 @@
  * sends wait in the background until the receive is posted, and are waited for before their memory
  *  is used again. Double-buffered plans have no beginning and no end: their lists are the body that
  * repeats, times are positions in it, and slots are given round the circle.
- *   A tensor between two stages of one rank is not copied: both cells are one place.
+ *   A tensor between two stages of one rank is not copied: both cells are one place. Nor are the
+ * rows of one that pieces of a stage share, as long as they begin where the device's alignment
+ * lets them; else a COPY step brings them to a place of their own.
  */
 #ifndef OPI_TRAIN_LISTS_H
 #define OPI_TRAIN_LISTS_H
 
+#include "partition/cut/batch.h"
 #include "partition/train/cut.h"
 
 /* One tensor of one micro-batch on its way between ranks. */
@@ -35,7 +38,8 @@ typedef struct opi_train_stream {
 
 typedef struct opi_train_lists {
   opi_arena arena;
-  opi_step *steps; /* opi_step.route: message (POST, RECV, SEND, DRAIN); .pass: OPI_PROGRAM_* */
+  opi_step *steps;      /* opi_step.route: message (POST, RECV, SEND, DRAIN), route (COPY); .pass:
+                           OPI_PROGRAM_* */
   uint32_t *rank_first; /* [n_ranks + 1] */
   opi_train_message *messages;
   opi_train_stream *streams;
@@ -48,16 +52,23 @@ typedef struct opi_train_lists {
   double step_ns; /* modelled time of a mini-batch without the update */
 } opi_train_lists;
 
-/* cuts [n_classes]: of the larger, then of the smaller row class. alignment [n_ranks]. n_slices:
- * the plan is a view (model.h) with that many stages for each. Times are the plan's stage_ns,
- * input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one list (of
- * rank 0) that runs stage after stage: all forwards in order, then the backwards of each stage,
- * from the last, in the order of its own records. Errors: INVALID names rank, action and what is
- * wrong with it: missing, twice, away from home, or what it waits for for ever. */
+/* The row class of a micro-batch. */
+static inline uint32_t opi_train_class_of(const opi_plan *plan, uint32_t microbatch) {
+  const int64_t extra = plan->batch_dim == NULL ? 0 : plan->batch_rows % plan->n_microbatches;
+  return extra != 0 && (int64_t)microbatch >= extra ? 1 : 0;
+}
+
+/* cuts [n_classes]: of the larger, then of the smaller row class. alignment [n_ranks]. The plan is
+ * a view (model.h) with n_views stages for each; whole_of [its instances]. Times are the plan's
+ * stage_ns, input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one
+ * list (of rank 0) that runs stage after stage: all forwards in order, then the backwards of each
+ * stage, from the last, in the order of its own records. Errors: INVALID names rank, action and
+ * what is wrong with it: missing, twice, away from home, or what it waits for for ever. */
 opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
-                                   uint32_t n_classes, const uint32_t *alignment, uint32_t n_slices,
-                                   bool reference, const opipe_allocator *allocator,
-                                   opi_train_lists **out_lists, opipe_error *err);
+                                   uint32_t n_classes, const uint32_t *alignment, uint32_t n_views,
+                                   const uint32_t *whole_of, bool reference,
+                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
+                                   opipe_error *err);
 void opi_train_lists_free(opi_train_lists *lists); /* accepts NULL */
 
 /* ---- between order.c and lists.c ---- */

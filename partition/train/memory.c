@@ -33,19 +33,17 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   const opi_plan *plan = &p->model->view;
   const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
   const opi_train_program *cut = opi_train_program_of(p->model->cuts[class], stage, program);
-  const opipe_backend *t = p->devices[rank].backend->table;
-  if (cut->graph.n_nodes == 0)
+  if (rank == OPIPE_NONE || cut->graph.n_nodes == 0)
     return OPIPE_OK;
+  const opipe_backend *t = p->devices[rank].backend->table;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
       .flags = p->compile_flags | OPIPE_COMPILE_OWNED,
       .graph = &cut->graph};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  const uint32_t slice = stage % p->model->n_slices;
-  const uint32_t whole =
-      stage / p->model->n_slices * plan->n_replicas + instance % plan->n_replicas;
-  opipe_program **to = &p->programs[whole * p->per_instance +
-                                    (slice * p->model->n_classes + class) * OPI_PROGRAMS + program];
+  const uint32_t piece = stage % p->model->n_views;
+  opipe_program **to = &p->programs[p->model->whole_of[instance] * p->per_instance +
+                                    (piece * p->model->n_classes + class) * OPI_PROGRAMS + program];
   OPI_TRY(t->compile(p->devices[rank].device, &params, to, p->err));
   OPI_TRY(t->program_info(*to, &info, p->err));
   const uint64_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
@@ -66,7 +64,7 @@ static opipe_status compile_all(predict *p) {
         const opipe_status status = compile_one(p, i, c, k);
         if (status < 0)
           return opi_error_prefix(p->err, "rank %u, stage %u: ", view->instance_rank[i],
-                                  i / view->n_replicas / p->model->n_slices);
+                                  i / view->n_replicas / p->model->n_views);
       }
     }
   }
@@ -76,22 +74,26 @@ static opipe_status compile_all(predict *p) {
 static opipe_status add_weights(predict *p) {
   const opi_plan *plan = p->plan;
   const opi_train_cut *cut = p->model->cuts[0];
-  const uint32_t n = plan->n_stages * plan->n_replicas;
+  uint32_t n = plan->n_stages * plan->n_replicas;
   opi_weight_place *places = OPI_ARENA_ARRAY(&p->scratch, opi_weight_place, n);
   opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, n);
   if (places == NULL || bytes == NULL)
     return opi_fail_nomem(p->err, n * sizeof *places, "a prediction");
-  for (uint32_t i = 0; i < n; ++i) {
+  const uint32_t all = n;
+  n = 0;
+  for (uint32_t i = 0; i < all; ++i) {
     const uint32_t stage = i / plan->n_replicas, rank = plan->instance_rank[i];
-    places[i] = (opi_weight_place){.rank = rank,
-                                   .stage = stage,
-                                   .replica = i % plan->n_replicas,
-                                   .alignment = p->devices[rank].alignment,
-                                   .n_programs = p->per_instance,
-                                   .n_params = p->n_params[stage],
-                                   .backend = p->devices[rank].backend,
-                                   .programs = &p->programs[i * p->per_instance],
-                                   .params = p->params[stage]};
+    if (rank == OPIPE_NONE)
+      continue;
+    places[n++] = (opi_weight_place){.rank = rank,
+                                     .stage = stage,
+                                     .replica = i % plan->n_replicas,
+                                     .alignment = p->devices[rank].alignment,
+                                     .n_programs = p->per_instance,
+                                     .n_params = p->n_params[stage],
+                                     .backend = p->devices[rank].backend,
+                                     .programs = &p->programs[i * p->per_instance],
+                                     .params = p->params[stage]};
   }
   const opi_weight_query query = {
       .places = places,
@@ -103,7 +105,7 @@ static opipe_status add_weights(predict *p) {
       .n_moments = moments(&plan->train->optimizer)};
   OPI_TRY(opi_predict_weights(&query, &p->scratch, NULL, bytes, p->err));
   for (uint32_t i = 0; i < n; ++i) {
-    opi_memory *m = &p->memory[plan->instance_rank[i]];
+    opi_memory *m = &p->memory[places[i].rank];
     m->params_bytes += bytes[i].params;
     m->version_bytes += bytes[i].versions;
     m->gradient_bytes += bytes[i].gradients;
@@ -122,7 +124,7 @@ static opipe_status list_params(predict *p) {
 static opipe_status predict_all(predict *p, const opi_train_lists *lists) {
   const opi_plan *plan = p->plan;
   const uint32_t n = plan->n_stages * plan->n_replicas;
-  p->per_instance = OPI_PROGRAMS * p->model->n_classes * p->model->n_slices;
+  p->per_instance = OPI_PROGRAMS * p->model->n_classes * p->model->n_views;
   p->programs = OPI_ARENA_ARRAY(&p->scratch, opipe_program *, (size_t)n * p->per_instance);
   p->params = OPI_ARENA_ARRAY(&p->scratch, uint32_t *, plan->n_stages);
   p->n_params = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_stages);

@@ -24,8 +24,11 @@ static opipe_status merge_cells(merging *m) {
   c->cells = OPI_ARENA_ARRAY(&c->arena, opi_cell, c->n_cells);
   c->cell_first = OPI_ARENA_ARRAY(&c->arena, uint32_t, (size_t)c->n_stages + 1);
   c->used = OPI_ARENA_ARRAY(&c->arena, uint32_t, c->n_stages);
+  c->phases = OPI_ARENA_ARRAY(&c->arena, uint32_t, c->n_stages);
+  c->forward_of = OPI_ARENA_ARRAY(&c->arena, uint32_t, c->n_stages);
   m->cell_of = OPI_ARENA_ARRAY(&m->scratch, uint32_t *, m->n);
-  if (c->cells == NULL || c->cell_first == NULL || c->used == NULL || m->cell_of == NULL)
+  if (c->cells == NULL || c->cell_first == NULL || c->used == NULL || c->phases == NULL ||
+      c->forward_of == NULL || m->cell_of == NULL)
     return opi_fail_nomem(m->err, c->n_cells * sizeof(opi_cell), "token slices");
   for (uint32_t k = 0; k < m->n; ++k) {
     m->cell_of[k] = OPI_ARENA_ARRAY(&m->scratch, uint32_t, m->parts[k]->n_cells);
@@ -38,6 +41,8 @@ static opipe_status merge_cells(merging *m) {
     const uint32_t stage = s / m->n;
     c->cell_first[s] = c->n_cells;
     c->used[s] = part->used[stage];
+    c->phases[s] = part->phases[stage];
+    c->forward_of[s] = s;
     for (uint32_t i = part->cell_first[stage]; i < part->cell_first[stage + 1]; ++i) {
       m->cell_of[s % m->n][i] = c->n_cells;
       c->cells[c->n_cells] = part->cells[i];
@@ -54,6 +59,7 @@ static opipe_status add_route(merging *m, opi_train_route route) {
                       sizeof *c->routes))
     return opi_fail_nomem(m->err, sizeof route, "a route");
   c->cells[route.dst_cell].route = c->n_routes;
+  c->cells[route.dst_cell].n_routes = 1;
   c->routes[c->n_routes++] = route;
   return OPIPE_OK;
 }

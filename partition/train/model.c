@@ -18,11 +18,23 @@ uint32_t opi_train_batch_nodes(const opi_plan *plan, const opi_graph *g) {
   return g->n_nodes;
 }
 
+/* The batch axis of input i of a bound or a training graph, which lacks what the file's pins fix.
+ */
+static int32_t input_axis(const opi_plan *plan, const opi_model *model, const opi_value *value) {
+  const opi_graph *file = model->graph;
+  for (uint32_t k = 0; k < file->n_inputs; ++k) {
+    if (strcmp(file->values[file->inputs[k]].name, value->name) == 0)
+      return opi_batch_axis(model, plan->batch_dim, k);
+  }
+  return 0; /* keys and values of earlier tokens: [batch, heads, tokens, size] */
+}
+
 /* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
  * through. */
 static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const opi_bound *bound,
                              opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
-  const opi_graph *g = bound->graph, *file = model->graph;
+  const opi_graph *g = bound->graph;
+  const bool split = opi_plan_cuts_rows(plan);
   *out_carry = NULL;
   if (plan->batch_dim == NULL)
     return OPIPE_OK;
@@ -30,28 +42,19 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
   if (in == NULL || all == NULL)
     return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
-  for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    bool known = false;
-    in[i] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-    for (uint32_t k = 0; k < file->n_inputs; ++k) {
-      if (strcmp(file->values[file->inputs[k]].name, g->values[g->inputs[i]].name) != 0)
-        continue;
-      known = true;
-      in[i].axis = opi_batch_axis(model, plan->batch_dim, k);
-    }
-    if (!known) /* keys and values of earlier tokens: [batch, heads, tokens, size] */
-      in[i].axis = 0;
-  }
+  for (uint32_t i = 0; i < g->n_inputs; ++i)
+    in[i] = (opi_carry){
+        .axis = input_axis(plan, model, &g->values[g->inputs[i]]), .outer = 1, .inner = 1};
   /* A loss that the graph makes ends the batch: it is a sum over micro-batches by the gradient's
    * rules. */
   opi_graph part = *g;
   part.n_nodes = opi_train_batch_nodes(plan, g);
   for (uint32_t v = 0; v < g->n_values; ++v)
     all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-  const opipe_status status = opi_carry_axis(&part, in, all, plan->n_microbatches > 1 ? err : NULL);
+  const opipe_status status = opi_carry_axis(&part, in, all, split ? err : NULL);
   if (status == OPIPE_OK)
     *out_carry = all;
-  return plan->n_microbatches > 1 ? status : OPIPE_OK;
+  return split ? status : OPIPE_OK;
 }
 
 /* How tokens run through the inputs of Dropout; *out_carry NULL where no axis is known. */
@@ -110,23 +113,34 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
   return status;
 }
 
-static opipe_status build_slice(const opi_plan *plan, const opi_model *file,
-                                const opi_bind_options *base, uint32_t c, uint32_t k,
-                                const uint32_t *used, opi_train_model *model, opipe_error *err) {
-  opi_train_slice *slice = &model->slices[c][k];
-  const opi_bound *bound = slice->tokens == NULL ? model->bounds[c] : slice->tokens->bound;
+/* ---- variants ---- */
+
+typedef struct building {
+  const opi_plan *plan;
+  const opi_model *file;
+  const opi_bind_options *base;
+  const uint32_t *used; /* [n_stages] */
+  opi_train_model *model;
+} building;
+
+static opipe_status build_slice(const building *b, uint32_t v, uint32_t k, opipe_error *err) {
+  const opi_plan *plan = b->plan;
+  const opi_train_variant *first = &b->model->variants[0];
+  opi_train_slice *slice = &b->model->variants[v].slices[k];
+  const opi_bound *bound =
+      slice->tokens == NULL ? b->model->variants[v].bound : slice->tokens->bound;
   const opi_graph *g = bound->graph;
   uint32_t *stages = opi_alloc_zero(plan->allocator, (size_t)g->n_nodes + 1, sizeof *stages);
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   opipe_status status = opi_plan_assign(plan, g, plan->allocator, stages, err);
   if (status == OPIPE_OK)
-    status = opi_train_gradient(plan, file, bound, stages, slice->tokens, &model->token_axes, base,
-                                &slice->training, err);
+    status = opi_train_gradient(plan, b->file, bound, stages, slice->tokens, &b->model->token_axes,
+                                b->base, &slice->training, err);
   if (status == OPIPE_OK)
     status = opi_train_cut_build(
-        slice->training, used, plan->n_stages, c + k == 0 ? NULL : model->slices[0][0].cut,
-        c == 0 ? NULL : model->slices[0][k].cut, plan->allocator, &slice->cut, err);
+        slice->training, b->used, plan->n_stages, v + k == 0 ? NULL : first->slices[0].cut,
+        v == 0 ? NULL : first->slices[k].cut, plan->allocator, &slice->cut, err);
   opi_free(plan->allocator, stages, ((size_t)g->n_nodes + 1) * sizeof *stages);
   if (status < 0 && slice->tokens != NULL)
     (void)opi_error_prefix(err, "tokens %lld to %lld: ", (long long)slice->first,
@@ -134,49 +148,144 @@ static opipe_status build_slice(const opi_plan *plan, const opi_model *file,
   return status;
 }
 
-static opipe_status build_class(const opi_plan *plan, const opi_model *file,
-                                const opi_bind_options *base, uint32_t c, int64_t rows,
-                                const uint32_t *used, opi_train_model *model, opipe_error *err) {
-  model->n_classes = c + 1;
-  model->slices[c] = OPI_ARENA_ARRAY(&model->arena, opi_train_slice, model->n_slices);
-  if (model->slices[c] == NULL)
+static opipe_status get_variant(void *ctx, int64_t rows, uint32_t *out_variant, opipe_error *err) {
+  const building *b = ctx;
+  opi_train_model *model = b->model;
+  const int64_t counted = rows == 0 ? 1 : rows;
+  for (*out_variant = 0; *out_variant < model->n_variants; ++*out_variant) {
+    if (model->variants[*out_variant].rows == counted)
+      return OPIPE_OK;
+  }
+  if (!opi_arena_grow(&model->arena, (void **)&model->variants, &model->room_variants,
+                      model->n_variants + 1, sizeof *model->variants))
+    return opi_fail_nomem(err, sizeof *model->variants, "a training model");
+  const uint32_t v = model->n_variants++;
+  model->variants[v] = (opi_train_variant){
+      .rows = counted, .slices = OPI_ARENA_ARRAY(&model->arena, opi_train_slice, model->n_slices)};
+  if (model->variants[v].slices == NULL)
     return opi_fail_nomem(err, model->n_slices * sizeof(opi_train_slice), "token slices");
-  OPI_TRY(opi_plan_bind(plan, file, base, rows, &model->bounds[c], err));
-  if (c == 0)
-    OPI_TRY(opi_train_token_axes(plan, file, base, rows, model->bounds[c], model, err));
+  OPI_TRY(opi_plan_bind(b->plan, b->file, b->base, rows, &model->variants[v].bound, err));
+  if (v == 0)
+    OPI_TRY(opi_train_token_axes(b->plan, b->file, b->base, rows, model->variants[v].bound, model,
+                                 err));
   if (model->n_slices > 1)
-    OPI_TRY(opi_train_slices(plan, file, base, c, rows, model, err));
+    OPI_TRY(opi_train_slices(b->plan, b->file, b->base, v, rows, model, err));
   for (uint32_t k = 0; k < model->n_slices; ++k)
-    OPI_TRY(build_slice(plan, file, base, c, k, used, model, err));
-  model->trainings[c] = model->slices[c][0].training;
-  model->cuts[c] = model->slices[c][0].cut;
-  if (model->n_slices == 1)
-    return OPIPE_OK;
-  opi_train_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_train_cut *, model->n_slices);
-  if (parts == NULL)
-    return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
-  for (uint32_t k = 0; k < model->n_slices; ++k)
-    parts[k] = model->slices[c][k].cut;
-  model->cuts[c] = NULL;
-  return opi_train_cut_merge(parts, model->n_slices, plan->allocator, &model->cuts[c], err);
+    OPI_TRY(build_slice(b, v, k, err));
+  return OPIPE_OK;
 }
 
-static opipe_status build_all(const opi_plan *plan, const opi_model *file,
-                              const opi_bind_options *base, uint32_t *used, opi_train_model *model,
-                              opipe_error *err) {
+/* ---- row classes ---- */
+
+/* The axis of the labels, which no file's input may tell: the one that grows with the rows. */
+static int32_t grown_axis(const opi_value *a, const opi_value *b) {
+  for (int32_t d = 0; d < a->rank && d < b->rank; ++d) {
+    if (a->shape[d] != b->shape[d])
+      return d;
+  }
+  return -1;
+}
+
+/* How the batch runs through the training graph of the first variant. */
+static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carry **out_carry,
+                                 bool **out_mixed, opipe_error *err) {
+  const opi_train_variant *variants = b->model->variants;
+  const opi_training *training = variants[0].slices[0].training;
+  const opi_graph *g = training->graph;
+  opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
+  *out_carry = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
+  *out_mixed = OPI_ARENA_ARRAY(scratch, bool, g->n_values);
+  if (in == NULL || *out_carry == NULL || *out_mixed == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof **out_carry, "the batch axis");
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const opi_value *value = &g->values[g->inputs[i]];
+    in[i] = (opi_carry){.axis = input_axis(b->plan, b->file, value), .outer = 1, .inner = 1};
+    if (g->inputs[i] != training->labels)
+      continue;
+    const opi_training *other = variants[b->model->n_variants - 1].slices[0].training;
+    in[i].axis = grown_axis(value, &other->graph->values[other->labels]);
+    if (in[i].axis >= 0)
+      in[i].inner = value->shape[in[i].axis] / variants[0].rows;
+  }
+  return opi_carry_follow(g, in, *out_carry, *out_mixed, err);
+}
+
+static opipe_status compose_classes(building *b, int64_t rows, opipe_error *err) {
+  opi_train_model *model = b->model;
+  opi_arena scratch;
+  opi_carry *carry = NULL;
+  bool *mixed = NULL;
+  uint32_t ignored = 0;
+  if (model->n_variants == 1) /* what grows with the rows shows in two of them */
+    OPI_TRY(get_variant(b, rows, &ignored, err));
+  opi_arena_init(&scratch, b->plan->allocator, 0);
+  opipe_status status = follow_batch(b, &scratch, &carry, &mixed, err);
+  for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c)
+    status = opi_train_compose(b->plan, c, carry, mixed, model, err);
+  opi_arena_release(&scratch);
+  return status;
+}
+
+/* Every piece is a whole micro-batch, or a token slice of one. */
+static opipe_status join_class(building *b, uint32_t c, int64_t rows, opipe_error *err) {
+  opi_train_model *model = b->model;
+  uint32_t variant = 0;
+  OPI_TRY(get_variant(b, rows, &variant, err));
+  const opi_train_variant *v = &model->variants[variant];
+  model->pieces[c] =
+      OPI_ARENA_ARRAY(&model->arena, opi_train_piece, b->plan->n_stages * model->n_views);
+  opi_train_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_train_cut *, model->n_slices);
+  if (model->pieces[c] == NULL || parts == NULL)
+    return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
+  for (uint32_t i = 0; i < b->plan->n_stages * model->n_views; ++i)
+    model->pieces[c][i] = (opi_train_piece){.variant = variant,
+                                            .slice = i % model->n_slices,
+                                            .phases = (1u << OPI_PHASES) - 1,
+                                            .rows = v->rows};
+  model->cuts[c] = v->slices[0].cut;
+  if (model->n_slices == 1)
+    return OPIPE_OK;
+  for (uint32_t k = 0; k < model->n_slices; ++k)
+    parts[k] = v->slices[k].cut;
+  model->cuts[c] = NULL;
+  return opi_train_cut_merge(parts, model->n_slices, b->plan->allocator, &model->cuts[c], err);
+}
+
+static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
+  const opi_plan *plan = b->plan;
   const uint32_t m = plan->n_microbatches;
   const bool split = plan->batch_dim != NULL;
+  opi_train_model *model = b->model;
+  const int64_t rows[OPI_TRAIN_CLASSES] = {split ? opi_microbatch_rows(plan->batch_rows, m, 0) : 0,
+                                           plan->batch_rows / m};
   if (plan->actions != NULL) {
     opi_train_used(plan, used);
   } else {
     for (uint32_t s = 0; s < plan->n_stages; ++s)
       used[s] = 1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B;
   }
-  OPI_TRY(build_class(plan, file, base, 0, split ? opi_microbatch_rows(plan->batch_rows, m, 0) : 0,
-                      used, model, err));
-  if (m == 1 || !split || plan->batch_rows % m == 0)
+  model->n_classes = m == 1 || !split || plan->batch_rows % m == 0 ? 1 : 2;
+  const bool whole = model->n_views == model->n_slices;
+  for (uint32_t c = 0; c < model->n_classes; ++c)
+    OPI_TRY(whole ? join_class(b, c, rows[c], err)
+                  : opi_train_pieces(plan, c, rows[c], get_variant, b, model, err));
+  return whole ? OPIPE_OK : compose_classes(b, rows[0], err);
+}
+
+static opipe_status count_views(const opi_plan *plan, opi_train_model *model, opipe_error *err) {
+  const uint32_t parts = plan->n_parts > 1 ? plan->n_parts + 1 : 1;
+  model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
+  model->n_views = model->n_slices;
+  if (parts == 1 && plan->shares == NULL)
     return OPIPE_OK;
-  return build_class(plan, file, base, 1, plan->batch_rows / m, used, model, err);
+  if (model->n_slices > 1 || plan->batch_dim == NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' cuts micro-batches along the batch%s",
+                    plan->schedule,
+                    model->n_slices > 1 ? ", and sequences into slices of tokens: only one of both"
+                                        : ": no input has a free dimension 0 to split");
+  }
+  model->n_views = parts * (plan->shares == NULL ? 1 : plan->n_replicas);
+  return OPIPE_OK;
 }
 
 opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
@@ -189,12 +298,14 @@ opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
     status = opi_fail_nomem(err, sizeof *model, "a training model");
   } else {
     model->allocator = plan->allocator;
-    model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
     opi_arena_init(&model->arena, plan->allocator, 0);
-    status = opi_train_view(plan, model, err);
+    status = count_views(plan, model, err);
   }
+  if (status == OPIPE_OK)
+    status = opi_train_view(plan, model, err);
   if (status == OPIPE_OK) {
-    status = build_all(plan, file, base, used, model, err);
+    building b = {.plan = plan, .file = file, .base = base, .used = used, .model = model};
+    status = build_all(&b, used, err);
   }
   opi_free(plan->allocator, used, plan->n_stages * sizeof *used);
   if (status < 0) {
@@ -213,9 +324,9 @@ opipe_status opi_train_stage_params(const opi_train_model *model, uint32_t stage
   if (reads == NULL || list == NULL)
     return opi_fail_nomem(err, n * sizeof *list, "parameters");
   for (uint32_t c = 0; c < model->n_classes; ++c) {
-    for (uint32_t p = 0; p < OPI_PROGRAMS * model->n_slices; ++p) {
+    for (uint32_t p = 0; p < OPI_PROGRAMS * model->n_views; ++p) {
       const opi_train_program *program = opi_train_program_of(
-          model->cuts[c], stage * model->n_slices + p / OPI_PROGRAMS, p % OPI_PROGRAMS);
+          model->cuts[c], stage * model->n_views + p / OPI_PROGRAMS, p % OPI_PROGRAMS);
       for (uint32_t i = 0; i < program->n_params; ++i)
         reads[program->params[i]] = true;
     }
@@ -233,14 +344,17 @@ void opi_train_model_free(opi_train_model *model) {
   if (model == NULL)
     return;
   for (uint32_t c = OPI_TRAIN_CLASSES; c-- > 0;) {
-    if (model->n_slices > 1)
+    if (model->n_views > 1)
       opi_train_cut_free(model->cuts[c]);
-    for (uint32_t k = model->slices[c] == NULL ? 0 : model->n_slices; k-- > 0;) {
-      opi_train_cut_free(model->slices[c][k].cut);
-      opi_training_free(model->slices[c][k].training);
-      opi_token_slice_free(model->slices[c][k].tokens);
+  }
+  for (uint32_t v = model->n_variants; v-- > 0;) {
+    const opi_train_variant *variant = &model->variants[v];
+    for (uint32_t k = variant->slices == NULL ? 0 : model->n_slices; k-- > 0;) {
+      opi_train_cut_free(variant->slices[k].cut);
+      opi_training_free(variant->slices[k].training);
+      opi_token_slice_free(variant->slices[k].tokens);
     }
-    opi_bound_free(model->bounds[c]);
+    opi_bound_free(variant->bound);
   }
   opi_arena_release(&model->arena);
   opi_free(model->allocator, model, sizeof *model);

@@ -11,7 +11,7 @@
 
 enum { OPI_TRAIN_CLASSES = 2 /* micro-batches have at most two row counts */ };
 
-/* One token slice of one row class; without slices there is one, the whole. */
+/* One token slice of one number of rows; without slices there is one, the whole. */
 typedef struct opi_train_slice {
   opi_token_slice *tokens; /* NULL: whole sequences */
   opi_training *training;
@@ -30,19 +30,42 @@ typedef struct opi_token_axes {
   uint32_t n;
 } opi_token_axes;
 
+/* The graphs of one number of rows: of whole micro-batches of a class, or of pieces of them. */
+typedef struct opi_train_variant {
+  int64_t rows; /* 1 where the batch has no name */
+  opi_bound *bound;
+  opi_train_slice *slices; /* [n_slices] */
+} opi_train_variant;
+
+/* What a stage of the view computes of a micro-batch. */
+typedef struct opi_train_piece {
+  uint32_t variant, slice; /* variant OPIPE_NONE: nothing, the stage has fewer pieces */
+  uint32_t share;          /* which of the stage's replicas, where they cut micro-batches */
+  uint32_t phases;         /* bits */
+  int64_t first, rows;     /* of the micro-batch's rows */
+} opi_train_piece;
+
 typedef struct opi_train_model {
   const opipe_allocator *allocator;
   opi_arena arena;
-  opi_bound *bounds[OPI_TRAIN_CLASSES];
-  opi_train_slice *slices[OPI_TRAIN_CLASSES]; /* [n_slices] */
-  opi_training *trainings[OPI_TRAIN_CLASSES]; /* the first slice's */
-  opi_train_cut *cuts[OPI_TRAIN_CLASSES];     /* of all slices together */
+  opi_train_variant *variants;
+  uint32_t n_variants, room_variants;
+  opi_train_piece *pieces[OPI_TRAIN_CLASSES]; /* [n_stages * n_views] */
+  opi_train_cut *cuts[OPI_TRAIN_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
+  uint32_t n_views; /* pieces of a stage: token slices, or rows and phases */
   int64_t n_tokens; /* of a sequence; 0 without slices */
   opi_token_axes token_axes;
-  /* The plan as the lists see it: slice k of stage s is stage s * n_slices + k. */
+  /* The plan as the lists see it: piece k of stage s is stage s * n_views + k. */
   opi_plan view;
+  uint32_t *whole_of; /* [instances of the view] instance of the plan; OPIPE_NONE: there is none */
 } opi_train_model;
+
+static inline const opi_train_slice *opi_train_slice_of(const opi_train_model *model,
+                                                        uint32_t class, uint32_t view_stage) {
+  const opi_train_piece *piece = &model->pieces[class][view_stage];
+  return &model->variants[piece->variant].slices[piece->slice];
+}
 
 /* The plan's stage_of_node and actions must be there (actions NULL: every stage uses F and B). base
  * gives evaluator and logger. */
@@ -75,17 +98,30 @@ opipe_status opi_train_costs(const opi_training *training, const opi_bound *boun
                              uint32_t threads, double *out_input_ns, double *out_weight_ns,
                              opipe_error *err);
 
-/* slices.c: cuts the sequences of class `c`, whose whole graph is bound, as the plan's layout says.
- */
+/* slices.c: cuts the sequences of variant `v`, whose whole graph is bound, as the plan's layout
+ * says. */
 opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
-                              const opi_bind_options *base, uint32_t c, int64_t rows,
+                              const opi_bind_options *base, uint32_t v, int64_t rows,
                               opi_train_model *model, opipe_error *err);
 /* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
  * or where the model has no token dimension that could be sliced. */
 opipe_status opi_train_token_axes(const opi_plan *plan, const opi_model *file,
                                   const opi_bind_options *base, int64_t rows,
                                   const opi_bound *whole, opi_train_model *model, opipe_error *err);
-/* slices.c: fills model->view. */
+/* The variant of so many rows (0: the batch has no name), made where there is none. */
+typedef opipe_status (*opi_train_variant_fn)(void *ctx, int64_t rows, uint32_t *out_variant,
+                                             opipe_error *err);
+/* pieces.c: which rows of a micro-batch of class `c` each piece has. Errors: INVALID, fewer rows
+ * than pieces. */
+opipe_status opi_train_pieces(const opi_plan *plan, uint32_t c, int64_t rows,
+                              opi_train_variant_fn variant, void *ctx, opi_train_model *model,
+                              opipe_error *err);
+/* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: of the
+ * values of the first variant's training graph. Errors: UNSUPPORTED names the tensor whose rows do
+ * not lie one after the other. */
+opipe_status opi_train_compose(const opi_plan *plan, uint32_t c, const opi_carry *carry,
+                               const bool *mixed, opi_train_model *model, opipe_error *err);
+/* view.c: fills model->view and model->whole_of. */
 opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err);
 /* Copies a spec into the plan. */
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err);

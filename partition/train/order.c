@@ -72,8 +72,8 @@ static opipe_status check_action(const replay *r, uint32_t rank, uint32_t a) {
   const uint32_t known = OPIPE_ACTION_OVERLAP_NEXT | (twice ? OPIPE_ACTION_NEXT_STEP : 0u);
   if (action->slice != 0 || action->part != 0 || (action->flags & ~known) != 0) {
     return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
-                    "schedule '%s', rank %u, action %u: slice %u, part %u, flags %u; this build "
-                    "executes whole micro-batches",
+                    "schedule '%s', rank %u, action %u: slice %u, part %u, flags %u: the layout "
+                    "has none of these",
                     plan->schedule, rank, at, action->slice, action->part, action->flags);
   }
   const bool next = opi_action_is_next(action);
@@ -100,7 +100,7 @@ static opipe_status note_phases(replay *r, uint32_t a) {
   const uint32_t program = opi_action_program(action);
   const size_t place = (size_t)action->stage * plan->n_microbatches + action->microbatch;
   for (uint32_t phase = 0; phase < OPI_PHASES; ++phase) {
-    if ((opi_program_phases(program) & 1u << phase) == 0)
+    if ((opi_program_phases(program) & r->cut->phases[action->stage] & 1u << phase) == 0)
       continue;
     uint32_t *known = &r->t->phase_action[place * OPI_PHASES + phase];
     if (*known != OPIPE_NONE) {
@@ -134,7 +134,8 @@ static opipe_status check_all(replay *r) {
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
     for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
       for (uint32_t p = 0; p < OPI_PHASES; ++p) {
-        if (r->t->phase_action[phase_index(plan, s, m, p)] != OPIPE_NONE)
+        if ((r->cut->phases[s] & 1u << p) == 0 ||
+            r->t->phase_action[phase_index(plan, s, m, p)] != OPIPE_NONE)
           continue;
         return opi_fail(r->err, OPIPE_E_INVALID,
                         "schedule '%s': the %s of micro-batch %u in stage %u is missing",
@@ -147,14 +148,9 @@ static opipe_status check_all(replay *r) {
 
 /* ---- times ---- */
 
-/* When the cell is there for a reader; UINT64_MAX: not yet known. */
-static uint64_t ready_at(const replay *r, const opi_cell *cell, uint32_t m) {
+/* When what a route brings is there. */
+static uint64_t arrives_at(const replay *r, const opi_train_route *route, uint32_t m) {
   const opi_plan *plan = r->plan;
-  if (cell->source == OPI_CELL_REQUEST)
-    return 0;
-  if (cell->source == OPI_CELL_MADE)
-    return r->t->phase_end[phase_index(plan, cell->stage, m, cell->phase)];
-  const opi_train_route *route = &r->cut->routes[cell->route];
   const uint64_t made = r->t->phase_end[phase_index(plan, route->src_stage, m, route->phase)];
   const uint32_t *replicas = r->t->replica_of;
   const uint32_t src = opi_plan_rank(plan, route->src_stage,
@@ -166,6 +162,20 @@ static uint64_t ready_at(const replay *r, const opi_cell *cell, uint32_t m) {
   return made + opi_train_transfer_ns(route->n_bytes);
 }
 
+/* When the cell is there for a reader; UINT64_MAX: not yet known. */
+static uint64_t ready_at(const replay *r, const opi_cell *cell, uint32_t m) {
+  uint64_t at = 0;
+  if (cell->source == OPI_CELL_REQUEST)
+    return 0;
+  if (cell->source == OPI_CELL_MADE)
+    return r->t->phase_end[phase_index(r->plan, cell->stage, m, cell->phase)];
+  for (uint32_t i = cell->route; i < cell->route + cell->n_routes; ++i) {
+    const uint64_t arrived = arrives_at(r, &r->cut->routes[i], m);
+    at = arrived > at ? arrived : at;
+  }
+  return at;
+}
+
 /* Everything that the phases read and do not make; *out_cell: what is missing. */
 static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t *out_cell) {
   const uint32_t phases = opi_program_phases(opi_action_program(action));
@@ -173,7 +183,8 @@ static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t 
   uint64_t at = 0;
   *out_cell = OPIPE_NONE;
   if ((phases & 1u << OPI_PHASE_F) == 0) { /* its own forward, whatever it reads of it */
-    at = r->t->phase_end[phase_index(r->plan, action->stage, m, OPI_PHASE_F)];
+    const uint32_t forward = r->cut->forward_of[action->stage];
+    at = r->t->phase_end[phase_index(r->plan, forward, m, OPI_PHASE_F)];
     if (phases == 1u << OPI_PHASE_W) {
       const uint64_t input = r->t->phase_end[phase_index(r->plan, action->stage, m, OPI_PHASE_I)];
       at = input > at ? input : at;

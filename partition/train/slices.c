@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Token slices of a training plan: which tokens each has, its graph, and the plan in which every
- * slice of a stage is a stage of its own.
- */
+/* Token slices of a training plan: which tokens each has, and its graph. */
 #include <string.h>
 
 #include "partition/cut/batch.h"
@@ -81,11 +79,11 @@ static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
 }
 
 static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *base,
-                               const opi_bound *whole, const opi_tokens *tokens, uint32_t c,
+                               const opi_bound *whole, const opi_tokens *tokens, uint32_t v,
                                opi_train_model *model, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   for (uint32_t k = 0; k < model->n_slices && status == OPIPE_OK; ++k) {
-    opi_train_slice *slice = &model->slices[c][k];
+    opi_train_slice *slice = &model->variants[v].slices[k];
     status = opi_slice_tokens(tokens, output_name(plan, whole), slice->first, slice->length,
                               base->evaluator, plan->allocator, &slice->tokens, err);
   }
@@ -93,7 +91,7 @@ static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *bas
 }
 
 opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
-                              const opi_bind_options *base, uint32_t c, int64_t rows,
+                              const opi_bind_options *base, uint32_t v, int64_t rows,
                               opi_train_model *model, opipe_error *err) {
   const uint32_t dim = find_dim(plan, file);
   opi_tokens *tokens = NULL;
@@ -103,10 +101,11 @@ opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
                                       : "a loss inside the graph judges whole sequences");
   }
   model->n_tokens = plan->dims[dim].value;
-  OPI_TRY(place_slices(plan, model->n_tokens, model->slices[c], err));
-  opipe_status status = find_tokens(plan, file, base, model->bounds[c], rows, dim, &tokens, err);
+  OPI_TRY(place_slices(plan, model->n_tokens, model->variants[v].slices, err));
+  opipe_status status =
+      find_tokens(plan, file, base, model->variants[v].bound, rows, dim, &tokens, err);
   if (status == OPIPE_OK)
-    status = cut_tokens(plan, base, model->bounds[c], tokens, c, model, err);
+    status = cut_tokens(plan, base, model->variants[v].bound, tokens, v, model, err);
   opi_tokens_free(tokens);
   return status < 0 ? opi_error_prefix(err, "schedule '%s' slices tokens: ", plan->schedule)
                     : OPIPE_OK;
@@ -144,49 +143,4 @@ opipe_status opi_train_token_axes(const opi_plan *plan, const opi_model *file,
   }
   opi_tokens_free(tokens);
   return status == OPIPE_E_NOMEM ? status : OPIPE_OK;
-}
-
-/* ---- the view ---- */
-
-static double *spread(opi_train_model *model, const double *ns, uint32_t n_stages) {
-  double *out =
-      ns == NULL ? NULL : OPI_ARENA_ARRAY(&model->arena, double, n_stages * model->n_slices);
-  for (uint32_t s = 0; out != NULL && s < n_stages * model->n_slices; ++s)
-    out[s] = ns[s / model->n_slices] / model->n_slices;
-  return out;
-}
-
-opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err) {
-  const uint32_t n = model->n_slices, r = plan->n_replicas;
-  opi_plan *view = &model->view;
-  *view = *plan;
-  if (n == 1)
-    return OPIPE_OK;
-  view->n_stages = plan->n_stages * n;
-  view->n_slices = 1;
-  view->stage_ns = spread(model, plan->stage_ns, plan->n_stages);
-  view->input_ns = spread(model, plan->input_ns, plan->n_stages);
-  view->weight_ns = spread(model, plan->weight_ns, plan->n_stages);
-  view->instance_rank = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)view->n_stages * r);
-  if (view->instance_rank == NULL)
-    return opi_fail_nomem(err, (uint64_t)view->n_stages * r, "token slices");
-  for (uint32_t i = 0; i < view->n_stages * r; ++i)
-    view->instance_rank[i] = plan->instance_rank[i / r / n * r + i % r];
-  if (plan->actions == NULL)
-    return OPIPE_OK;
-  view->actions =
-      opi_arena_copy(&model->arena, plan->actions, plan->n_actions * sizeof *plan->actions);
-  if (view->actions == NULL)
-    return opi_fail_nomem(err, plan->n_actions * sizeof *plan->actions, "token slices");
-  for (uint32_t a = 0; a < plan->n_actions; ++a) {
-    opipe_action *action = &view->actions[a];
-    if (action->slice >= n || action->stage >= plan->n_stages) {
-      return opi_fail(err, OPIPE_E_INVALID,
-                      "schedule '%s', action %u: stage %u of %u, slice %u of %u", plan->schedule, a,
-                      action->stage, plan->n_stages, action->slice, n);
-    }
-    action->stage = action->stage * n + action->slice;
-    action->slice = 0;
-  }
-  return OPIPE_OK;
 }

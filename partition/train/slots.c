@@ -25,8 +25,52 @@ static void use(opi_occurrence *o, const opi_train_times *t, uint32_t action) {
     o->first_action = action;
 }
 
+static const opi_train_route *route_of(const opi_train_slots *s, uint32_t route, uint32_t m) {
+  return &s->cuts[opi_train_class_of(s->plan, m)]->routes[route];
+}
+
+/* May what a route within an instance brings stay where it is? In no class the rows begin where
+ * the device cannot have a tensor. */
+static bool stays(const opi_train_slots *s, uint32_t route, uint32_t rank) {
+  for (uint32_t k = 0; k < s->n_classes; ++k) {
+    if (s->alignment[rank] > 1 && s->cuts[k]->routes[route].src_bytes % s->alignment[rank] != 0)
+      return false;
+  }
+  return true;
+}
+
+/* A received tensor takes its place from when its first maker starts: where real times differ from
+ * modelled ones, the message is not kept waiting for it. Rows that are copied from another piece:
+ * when they are. */
+static opipe_status time_received(opi_train_slots *s, uint32_t c, uint32_t m, opi_occurrence *o) {
+  const opi_cell *cell = &s->cut->cells[c];
+  const uint32_t n_mb = s->plan->n_microbatches;
+  o->t0 = UINT64_MAX;
+  for (uint32_t r = cell->route; r < cell->route + cell->n_routes; ++r) {
+    const opi_train_route *route = route_of(s, r, m);
+    const uint64_t start =
+        s->times->phase_start[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
+    const bool here = rank_of(s, route->src_stage, m) == o->rank;
+    if (route->empty)
+      continue;
+    if (here ? cell->n_routes > 1 : route->within) {
+      return opi_fail(
+          s->err, OPIPE_E_INVALID,
+          "schedule '%s': rows of tensor '%s' of micro-batch %u are made on rank %u and "
+          "read on rank %u",
+          s->plan->schedule, cell->name, m, rank_of(s, route->src_stage, m), o->rank);
+    }
+    if (here && (!route->within || stays(s, r, o->rank)))
+      o->home = (uint32_t)occurrence(s, route->src_cell, m);
+    o->t0 = start < o->t0 ? start : o->t0;
+    if (route->within && o->home == OPIPE_NONE)
+      o->t0 = s->times->start[o->first_action];
+  }
+  return OPIPE_OK;
+}
+
 /* One micro-batch of one cell, by itself. */
-static void time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
+static opipe_status time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
   const opi_train_times *t = s->times;
   const opi_cell *cell = &s->cut->cells[c];
   opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
@@ -48,36 +92,41 @@ static void time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
     o->t0 = t->phase_start[phases + cell->phase];
     use(o, t, t->phase_action[phases + cell->phase]);
   } else {
-    const opi_train_route *route = &s->cut->routes[cell->route];
-    /* From when its maker starts: where real times differ from modelled ones, the message is not
-     * kept waiting for its place. */
-    o->t0 = t->phase_start[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
-    if (rank_of(s, route->src_stage, m) == o->rank)
-      o->home = (uint32_t)occurrence(s, route->src_cell, m);
+    return time_received(s, c, m, o);
   }
+  return OPIPE_OK;
 }
 
-/* Routes lengthen the life of what is sent: until it is delivered, or until the reader on the same
- * rank is done with it. */
-static void follow_routes(opi_train_slots *s) {
+/* A route lengthens the life of what it takes from: until it is delivered, or until the reader on
+ * the same rank is done with it. */
+static void follow_route(opi_train_slots *s, uint32_t r, uint32_t m) {
   const uint64_t ahead = s->plan->depth == 0 ? 1 : s->plan->depth;
+  const opi_train_times *t = s->times;
+  const opi_train_route *route = route_of(s, r, m);
+  opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
+  const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
+  const size_t made =
+      ((size_t)route->src_stage * s->plan->n_microbatches + m) * OPI_PHASES + route->phase;
+  const uint64_t start = t->phase_start[made], end = t->phase_end[made];
+  const bool here = dst->home != OPIPE_NONE || route->within;
+  const uint32_t last = dst->home != OPIPE_NONE ? dst->last_action : dst->first_action;
+  uint64_t until = end + (end - start) + opi_train_transfer_ns(route->n_bytes); /* as much slack */
+  if (here)
+    until = dst->home != OPIPE_NONE ? dst->t1 : t->end[last];
+  else if (t->periodic)
+    until = t->start[src->first_action] + 1 + ahead;
+  if (here && t->start[last] > t->start[src->last_action])
+    src->last_action = last;
+  if (until > src->t1)
+    src->t1 = until;
+}
+
+/* Those within instances come first: what they read may itself lie in another stage's place. */
+static void follow_routes(opi_train_slots *s) {
   for (uint32_t r = 0; r < s->cut->n_routes; ++r) {
-    const opi_train_route *route = &s->cut->routes[r];
     for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
-      opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
-      const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
-      const size_t made =
-          ((size_t)route->src_stage * s->plan->n_microbatches + m) * OPI_PHASES + route->phase;
-      const uint64_t start = s->times->phase_start[made], end = s->times->phase_end[made];
-      uint64_t until = dst->t1;
-      if (dst->home == OPIPE_NONE && s->times->periodic)
-        until = s->times->start[src->first_action] + 1 + ahead;
-      else if (dst->home == OPIPE_NONE)
-        until = end + (end - start) + opi_train_transfer_ns(route->n_bytes); /* as much slack */
-      else if (s->times->start[dst->last_action] > s->times->start[src->last_action])
-        src->last_action = dst->last_action;
-      if (until > src->t1)
-        src->t1 = until;
+      if (!route_of(s, r, m)->empty)
+        follow_route(s, r, m);
     }
   }
 }
@@ -99,7 +148,8 @@ static opipe_status bend_one(opi_train_slots *s, uint32_t c, uint32_t m) {
   const uint64_t ahead = s->plan->depth == 0 ? 1 : s->plan->depth;
   opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
   const uint64_t n = s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
-  if (s->cut->cells[c].source == OPI_CELL_RECEIVED) {
+  const opi_cell *cell = &s->cut->cells[c];
+  if (cell->source == OPI_CELL_RECEIVED && !s->cut->routes[cell->route].within) {
     const uint64_t reader = s->times->start[o->first_action];
     o->t0 = reader > ahead ? reader - ahead : 0;
     if (o->t1 - o->t0 > n)
@@ -231,7 +281,7 @@ static opipe_status place_all(opi_train_slots *s, opi_arena *scratch) {
     return opi_fail_nomem(s->err, n_mb * sizeof *entries, "slots");
   for (uint32_t stash = 0; stash < 2; ++stash) {
     for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
-      if (opi_cell_is_stash(&s->cut->cells[c]) != (stash == 1))
+      if (s->cut->cells[c].stash != (stash == 1))
         continue;
       for (uint32_t r = 0; r < n_ranks; ++r)
         OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, &bytes[r]));
@@ -246,6 +296,20 @@ static opipe_status place_all(opi_train_slots *s, opi_arena *scratch) {
   return OPIPE_OK;
 }
 
+/* Where an occurrence lies: in its own slot, or in another's, which may do the same. */
+static uint64_t find_offset(const opi_train_slots *s, size_t index) {
+  const uint32_t n_mb = s->plan->n_microbatches;
+  const opi_occurrence *o = &s->occurrences[index];
+  uint64_t from_home = 0;
+  while (o->home != OPIPE_NONE) {
+    const uint32_t cell = (uint32_t)(index / n_mb), m = (uint32_t)(index % n_mb);
+    from_home += route_of(s, s->cut->cells[cell].route, m)->src_bytes;
+    index = o->home;
+    o = &s->occurrences[index];
+  }
+  return o->offset_bytes + from_home;
+}
+
 opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
   const opi_train_cut *cut = s->cut;
   const uint32_t n_mb = s->plan->n_microbatches;
@@ -258,7 +322,7 @@ opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
     return opi_fail_nomem(s->err, n * sizeof *s->occurrences, "slots");
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     for (uint32_t m = 0; m < n_mb; ++m)
-      time_one(s, c, m);
+      OPI_TRY(time_one(s, c, m));
   }
   follow_routes(s);
   if (s->times->periodic && !s->reference)
@@ -267,7 +331,7 @@ opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
   for (size_t i = 0; i < n; ++i) {
     opi_occurrence *o = &s->occurrences[i];
     if (o->home != OPIPE_NONE)
-      o->offset_bytes = s->occurrences[o->home].offset_bytes;
+      o->offset_bytes = find_offset(s, i);
   }
   return OPIPE_OK;
 }

@@ -10,7 +10,8 @@ typedef struct opi_occurrence {
   uint64_t t0, t1; /* modelled ns in which its memory is taken */
   uint64_t offset_bytes;
   uint32_t rank;
-  uint32_t home;         /* occurrence whose memory it is (a tensor between stages of one rank) */
+  uint32_t home;         /* occurrence in whose memory it lies (a tensor between stages of one rank,
+                            rows of a tensor of the same stage) */
   uint32_t previous;     /* occurrence that had the slot before, OPIPE_NONE */
   uint32_t first_action; /* of its rank: the first that touches it; received: its first reader */
   uint32_t last_action;

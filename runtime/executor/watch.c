@@ -10,9 +10,11 @@
 
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
   if (step != NULL && rank->request != NULL) {
+    const struct opi_train *train = rank->session->train;
+    const uint32_t stage = train == NULL ? step->stage : step->stage / train->model->n_views;
     atomic_store_explicit(&rank->doing_request, rank->request->number, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_stage, step->stage, memory_order_relaxed);
+    atomic_store_explicit(&rank->doing_stage, stage, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_microbatch, step->microbatch, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_peer, doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->peer,
                           memory_order_relaxed);
@@ -22,8 +24,8 @@ void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_
 }
 
 static const char *kind_name(uint32_t kind) {
-  static const char *const names[] = {"COMPUTE", "RECV",  "SEND",   "LOAD",  "STORE",
-                                      "POST",    "DRAIN", "REDUCE", "UPDATE"};
+  static const char *const names[] = {"COMPUTE", "RECV",  "SEND",   "LOAD",   "STORE",
+                                      "POST",    "DRAIN", "REDUCE", "UPDATE", "COPY"};
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 

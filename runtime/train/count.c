@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How many labels of a mini-batch are valid, before its first backward: the training's small count
- * graph, node by node on the host, for every micro-batch; the numbers are added up.
+ * graph, node by node on the host, for every micro-batch and every piece of the last stage that has
+ * some of its forward; the numbers are added up.
  */
 #include <string.h>
 
@@ -13,7 +14,8 @@ typedef struct counting {
   const opi_graph *g;
   const void **data; /* [n_values] */
   opi_arena scratch;
-  uint32_t class, slice;
+  const opi_train_piece *piece;
+  const opi_train_slice *slice;
   opipe_error *err;
 } counting;
 
@@ -21,9 +23,8 @@ typedef struct counting {
 static opipe_status take_input(counting *c, uint32_t port, uint32_t microbatch) {
   const opi_train *t = c->t;
   const opi_value *value = &c->g->values[c->g->inputs[port]];
-  const opi_train_slice *slice = &t->model->slices[c->class][c->slice];
-  const opi_train_ports *ports = &t->ports[c->class][c->slice];
-  const opi_graph *whole = slice->training->graph;
+  const opi_train_ports *ports = opi_train_ports_of(t, c->piece);
+  const opi_graph *whole = c->slice->training->graph;
   uint32_t p = 0;
   while (p < whole->n_inputs && strcmp(whole->values[whole->inputs[p]].name, value->name) != 0)
     ++p;
@@ -38,10 +39,11 @@ static opipe_status take_input(counting *c, uint32_t port, uint32_t microbatch) 
                    .elem_bytes = opi_dtype_bits(value->dtype) / 8};
   const int32_t axis = ports->axis[p];
   if (p == ports->labels && t->model->n_slices > 1)
-    view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
+    view.data += c->slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   if (axis >= 0) {
-    view.data += opi_train_row(t, microbatch) * (value->shape[axis] / t->rows[c->class]) *
-                 feed->strides[axis] * (int64_t)view.elem_bytes;
+    view.data += opi_train_piece_row(t, c->piece, microbatch) *
+                 (value->shape[axis] / c->piece->rows) * feed->strides[axis] *
+                 (int64_t)view.elem_bytes;
   }
   char *dense = opi_arena_alloc(&c->scratch, (size_t)value->n_bytes);
   if (dense == NULL)
@@ -124,10 +126,13 @@ static opipe_status count_one(counting *c, uint32_t microbatch, double *io_count
   return OPIPE_OK;
 }
 
-static opipe_status count_slice(opi_train *t, const opi_request *request, uint32_t m, uint32_t k,
-                                double *io_count, opipe_error *err) {
-  const uint32_t class = opi_train_class(t, m);
-  const opi_training *training = t->model->slices[class][k].training;
+static opipe_status count_piece(opi_train *t, const opi_request *request, uint32_t m,
+                                uint32_t stage, double *io_count, opipe_error *err) {
+  const opi_train_piece *piece = opi_train_piece_of(t, stage, m);
+  if ((piece->phases & 1u << OPI_PHASE_F) == 0)
+    return OPIPE_OK;
+  const opi_train_slice *slice = opi_train_graphs_of(t, stage, m);
+  const opi_training *training = slice->training;
   if (training->count_graph == NULL) {
     *io_count += training->count;
     return OPIPE_OK;
@@ -137,8 +142,8 @@ static opipe_status count_slice(opi_train *t, const opi_request *request, uint32
   counting c = {.t = t,
                 .request = request,
                 .g = training->count_graph,
-                .class = class,
-                .slice = k,
+                .piece = piece,
+                .slice = slice,
                 .err = err};
   opi_arena_init(&c.scratch, t->session->allocator, 0);
   c.data = OPI_ARENA_ARRAY(&c.scratch, const void *, c.g->n_values);
@@ -152,8 +157,8 @@ opipe_status opi_train_count(opi_train *t, const opi_request *request, double *o
                              opipe_error *err) {
   *out_count = 0;
   for (uint32_t m = 0; m < t->session->plan->n_microbatches; ++m) {
-    for (uint32_t k = 0; k < t->model->n_slices; ++k)
-      OPI_TRY(count_slice(t, request, m, k, out_count, err));
+    for (uint32_t s = t->plan->n_stages - t->model->n_views; s < t->plan->n_stages; ++s)
+      OPI_TRY(count_piece(t, request, m, s, out_count, err));
   }
   return OPIPE_OK;
 }

@@ -14,13 +14,14 @@ static bool is_plain_host(const opi_rank *rank) {
 
 /* ---- in ---- */
 
-/* The rows of a micro-batch of what feeds port `port`. */
-static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t slice,
+/* The rows that a stage's piece has of what feeds port `port`. */
+static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t stage,
                         uint32_t port, uint32_t microbatch, int64_t *shape) {
-  const uint32_t class = opi_train_class(t, microbatch);
-  const opi_train_ports *ports = &t->ports[class][slice];
+  const opi_train_piece *piece = opi_train_piece_of(t, stage, microbatch);
+  const opi_train_slice *slice = opi_train_graphs_of(t, stage, microbatch);
+  const opi_train_ports *ports = opi_train_ports_of(t, piece);
   const uint32_t input = ports->input[port];
-  const opi_graph *g = t->model->slices[class][slice].training->graph;
+  const opi_graph *g = slice->training->graph;
   const opi_value *value = &g->values[g->inputs[port]];
   const opi_feed *feed = &request->feeds[input];
   const int32_t axis = ports->axis[port];
@@ -32,13 +33,12 @@ static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t
   if (value->rank > 0)
     memcpy(shape, value->shape, (size_t)value->rank * sizeof *shape);
   if (axis >= 0) { /* an axis may hold several units of one row: tokens flattened into the batch */
-    const int64_t unit = value->shape[axis] / t->rows[class];
-    view.data +=
-        opi_train_row(t, microbatch) * unit * feed->strides[axis] * (int64_t)view.elem_bytes;
+    const int64_t unit = value->shape[axis] / piece->rows;
+    view.data += opi_train_piece_row(t, piece, microbatch) * unit * feed->strides[axis] *
+                 (int64_t)view.elem_bytes;
   }
   if (port == ports->labels && t->model->n_slices > 1) {
-    view.data += t->model->slices[class][slice].first * feed->strides[t->token_axis] *
-                 (int64_t)view.elem_bytes;
+    view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   }
   return view;
 }
@@ -48,8 +48,7 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   opi_train *t = rank->session->train;
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
   int64_t shape[OPIPE_MAX_RANK];
-  const opi_view view =
-      part_of(t, request, c->stage % t->model->n_slices, c->port, microbatch, shape);
+  const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
   char *host = is_plain_host(rank) ? opi_train_host(t, cell, microbatch) : NULL;
   if (c->n_bytes == 0)
     return OPIPE_OK;
@@ -76,7 +75,8 @@ opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *e
   for (uint32_t c = first; c < end; ++c) {
     if (cut->cells[c].source != OPI_CELL_REQUEST)
       continue;
-    const uint32_t input = t->ports[0][step->stage % t->model->n_slices].input[cut->cells[c].port];
+    const opi_train_piece *piece = opi_train_piece_of(t, step->stage, step->microbatch);
+    const uint32_t input = opi_train_ports_of(t, piece)->input[cut->cells[c].port];
     if (opi_fence_set(&request->feeds[input].ready))
       continue;
     rank->polls = true;
@@ -109,9 +109,9 @@ static opipe_status read_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch
 /* [rows, tokens, ...]: the rows of a slice lie apart. */
 static void put_slice(const opi_train *t, const opi_request *request, const opi_cell *cell,
                       uint32_t microbatch, const char *part) {
-  const uint32_t class = opi_train_class(t, microbatch);
-  const opi_train_slice *slice = &t->model->slices[class][cell->stage % t->model->n_slices];
-  const uint64_t rows = (uint64_t)t->rows[class], length = (uint64_t)slice->length;
+  const opi_train_slice *slice = opi_train_graphs_of(t, cell->stage, microbatch);
+  const uint64_t rows = (uint64_t)t->rows[opi_train_class(t, microbatch)];
+  const uint64_t length = (uint64_t)slice->length;
   const uint64_t token_bytes = cell->n_bytes / rows / length;
   char *to = request->results[1].data;
   for (uint64_t r = 0; r < rows; ++r) {
@@ -125,7 +125,8 @@ static void put_output(const opi_train *t, const opi_request *request, const opi
                        uint32_t microbatch, const char *part) {
   const opi_carry *carry = &t->output_carry;
   const opi_result *result = &request->results[1];
-  const int64_t rows = t->rows[opi_train_class(t, microbatch)];
+  const opi_train_piece *piece = opi_train_piece_of(t, cell->stage, microbatch);
+  const int64_t rows = piece->rows;
   if (result->data == NULL || cell->n_bytes == 0)
     return;
   if (t->model->n_slices > 1) {
@@ -140,7 +141,7 @@ static void put_output(const opi_train *t, const opi_request *request, const opi
   for (int32_t d = 0; d < carry->axis; ++d)
     outer *= (uint64_t)result->shape[d];
   opi_scatter_part(result->data, part, outer, (uint64_t)request->rows,
-                   (uint64_t)opi_train_row(t, microbatch), (uint64_t)rows,
+                   (uint64_t)opi_train_piece_row(t, piece, microbatch), (uint64_t)rows,
                    cell->n_bytes / outer / (uint64_t)rows);
 }
 
@@ -158,7 +159,7 @@ opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *
     if (cell->output == 0) {
       float share = 0;
       memcpy(&share, data, sizeof share);
-      ticket->shares[step->microbatch * t->model->n_slices + step->stage % t->model->n_slices] =
+      ticket->shares[step->microbatch * t->model->n_views + step->stage % t->model->n_views] =
           (double)share;
       continue;
     }

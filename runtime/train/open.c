@@ -42,7 +42,7 @@ static opipe_status add_labels(opi_session *s, const opi_value *value, opipe_err
 
 static opipe_status name_outputs(opi_train *t, opipe_error *err) {
   opi_session *s = t->session;
-  const opi_training *training = t->model->trainings[0];
+  const opi_training *training = t->model->variants[0].slices[0].training;
   s->n_outputs = training->output == OPIPE_NONE ? 1 : 2;
   s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
   s->output_dtypes = OPI_ARENA_ARRAY(&s->arena, uint32_t, s->n_outputs);
@@ -61,7 +61,7 @@ static opipe_status name_outputs(opi_train *t, opipe_error *err) {
 /* How the logits carry the batch; the labels carry it alike. */
 static opipe_status carry_output(opi_train *t, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_bound *bound = t->model->bounds[0];
+  const opi_bound *bound = t->model->variants[0].bound;
   const opi_graph *g = bound->graph;
   t->output_carry = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
   if (s->n_outputs < 2 || s->plan->batch_dim == NULL)
@@ -75,7 +75,7 @@ static opipe_status carry_output(opi_train *t, opipe_error *err) {
     in[p] =
         (opi_carry){.axis = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis, .outer = 1, .inner = 1};
   }
-  const bool split = s->plan->n_microbatches > 1;
+  const bool split = opi_plan_cuts_rows(s->plan);
   const opipe_status status = opi_carry_axis(g, in, all, split ? err : NULL);
   if (status < 0)
     return split ? status : OPIPE_OK;
@@ -130,7 +130,7 @@ static opipe_status match_ports(opi_train *t, const opi_training *training, opi_
 static opipe_status find_token_axis(opi_train *t, opipe_error *err) {
   if (t->model->n_slices == 1)
     return OPIPE_OK;
-  t->token_axis = t->model->slices[0][0].tokens->output_axis;
+  t->token_axis = t->model->variants[0].slices[0].tokens->output_axis;
   const bool batch_first = t->output_carry.axis <= 0 && t->output_carry.inner == 1;
   if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
     return OPIPE_OK;
@@ -168,13 +168,13 @@ opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
   OPI_TRY(opi_train_model_build(plan, s->env.model, &base, &t->model, err));
   t->n_classes = t->model->n_classes;
   t->plan = &t->model->view;
-  t->n_instances = t->plan->n_stages * plan->n_replicas;
+  t->n_instances = t->plan->n_stages * t->plan->n_replicas;
   const int64_t whole = plan->batch_dim == NULL ? plan->n_microbatches : plan->batch_rows;
   const uint32_t extra = (uint32_t)((uint64_t)whole % plan->n_microbatches);
   t->n_large = extra == 0 ? plan->n_microbatches : extra;
   t->rows[0] = opi_microbatch_rows(whole, plan->n_microbatches, 0);
   t->rows[1] = whole / plan->n_microbatches;
-  const opi_training *training = t->model->trainings[0];
+  const opi_training *training = t->model->variants[0].slices[0].training;
   t->labels_input = OPIPE_NONE;
   if (training->labels != OPIPE_NONE) {
     const opi_value *labels = &training->graph->values[training->labels];
@@ -185,12 +185,15 @@ opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
   OPI_TRY(name_outputs(t, err));
   OPI_TRY(carry_output(t, err));
   OPI_TRY(find_token_axis(t, err));
-  for (uint32_t c = 0; c < t->n_classes; ++c) {
-    t->ports[c] = OPI_ARENA_ARRAY(&t->arena, opi_train_ports, t->model->n_slices);
-    if (t->ports[c] == NULL)
+  t->ports = OPI_ARENA_ARRAY(&t->arena, opi_train_ports *, t->model->n_variants);
+  if (t->ports == NULL)
+    return opi_fail_nomem(err, t->model->n_variants * sizeof *t->ports, "inputs");
+  for (uint32_t v = 0; v < t->model->n_variants; ++v) {
+    t->ports[v] = OPI_ARENA_ARRAY(&t->arena, opi_train_ports, t->model->n_slices);
+    if (t->ports[v] == NULL)
       return opi_fail_nomem(err, t->model->n_slices * sizeof(opi_train_ports), "inputs");
     for (uint32_t k = 0; k < t->model->n_slices; ++k)
-      OPI_TRY(match_ports(t, t->model->slices[c][k].training, &t->ports[c][k], err));
+      OPI_TRY(match_ports(t, t->model->variants[v].slices[k].training, &t->ports[v][k], err));
   }
   return OPIPE_OK;
 }
@@ -201,12 +204,12 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
                                  opipe_error *err) {
   const opi_session *s = t->session;
   const uint32_t stage = instance / t->plan->n_replicas, r = t->plan->instance_rank[instance];
-  const opi_rank *rank = &s->ranks[r];
-  opi_train_place *place = &t->places[r];
   opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
   unit->cut = opi_train_program_of(t->model->cuts[class], stage, program);
-  if (unit->cut->graph.n_nodes == 0)
+  if (r == OPIPE_NONE || unit->cut->graph.n_nodes == 0)
     return OPIPE_OK;
+  const opi_rank *rank = &s->ranks[r];
+  opi_train_place *place = &t->places[r];
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
       .flags = s->compile_flags | OPIPE_COMPILE_OWNED,
@@ -216,7 +219,7 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
   if (status == OPIPE_OK)
     status = rank->backend->program_info(unit->program, &info, err);
   if (status < 0)
-    return opi_error_prefix(err, "rank %u, stage %u: ", r, stage / t->model->n_slices);
+    return opi_error_prefix(err, "rank %u, stage %u: ", r, stage / t->model->n_views);
   const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
   if (arena > place->arena_bytes) {
     place->arena_bytes = arena;
@@ -245,17 +248,20 @@ static opipe_status describe_instance(opi_train *t, uint32_t i, opi_weight_insta
                                       opipe_error *err) {
   const opi_session *s = t->session;
   const uint32_t stage = i / s->plan->n_replicas, r = s->plan->instance_rank[i];
-  const uint32_t n_slices = t->model->n_slices, each = t->n_classes * OPI_PROGRAMS;
-  const uint32_t n = each * n_slices;
+  const uint32_t n_views = t->model->n_views, each = t->n_classes * OPI_PROGRAMS;
+  const uint32_t n = each * n_views, n_replicas = t->plan->n_replicas;
+  if (r == OPIPE_NONE)
+    return OPIPE_OK;
   opipe_program **programs = OPI_ARENA_ARRAY(&t->arena, opipe_program *, n);
   uint32_t *params = NULL, n_params = 0;
   if (programs == NULL)
     return opi_fail_nomem(err, n * sizeof *programs, "weights");
   OPI_TRY(opi_train_stage_params(t->model, stage, &t->arena, &params, &n_params, err));
+  const uint32_t replica = n_replicas == 1 ? 0 : i % s->plan->n_replicas;
   for (uint32_t k = 0; k < n; ++k) {
-    const uint32_t part =
-        (stage * n_slices + k / each) * s->plan->n_replicas + i % s->plan->n_replicas;
-    programs[k] = t->units[part * each + k % each].program;
+    const uint32_t piece = (stage * n_views + k / each) * n_replicas + replica;
+    if (opi_train_whole(t, piece) == i)
+      programs[k] = t->units[piece * each + k % each].program;
   }
   *out = (opi_weight_instance){.rank = r,
                                .stage = stage,
@@ -366,7 +372,33 @@ char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch) {
                       : host + t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch];
 }
 
+opipe_region opi_train_source(const opi_train *t, uint32_t route, uint32_t microbatch) {
+  const opi_train_route *r = opi_train_route_of(t, route, microbatch);
+  opipe_region region = opi_train_region(t, r->src_cell, microbatch);
+  region.offset_bytes += r->src_bytes;
+  region.n_bytes = r->n_bytes;
+  return region;
+}
+
+opipe_region opi_train_target(const opi_train *t, uint32_t route, uint32_t microbatch) {
+  const opi_train_route *r = opi_train_route_of(t, route, microbatch);
+  opipe_region region = opi_train_region(t, r->dst_cell, microbatch);
+  region.offset_bytes += r->dst_bytes;
+  region.n_bytes = r->n_bytes;
+  return region;
+}
+
 /* ---- streams ---- */
+
+/* Of a message of either class. */
+static uint64_t most_bytes(const opi_train *t, uint32_t route) {
+  uint64_t most = 0;
+  for (uint32_t c = 0; c < t->n_classes; ++c) {
+    const uint64_t n = t->model->cuts[c]->routes[route].n_bytes;
+    most = n > most ? n : most;
+  }
+  return most;
+}
 
 static opipe_status open_wire(opi_train *t, uint32_t i, opipe_error *err) {
   const opi_session *s = t->session;
@@ -384,7 +416,7 @@ static opipe_status open_wire(opi_train *t, uint32_t i, opipe_error *err) {
       .dst_replica = stream->dst_replica,
       .index = route->index,
       .depth = stream->depth == 0 ? 1 : stream->depth,
-      .n_bytes = route->n_bytes};
+      .n_bytes = most_bytes(t, stream->route)};
   OPI_TRY(s->transport->stream_open(s->ranks[stream->src_rank].endpoint, &params, &t->wires[i].src,
                                     err));
   return s->transport->stream_open(s->ranks[stream->dst_rank].endpoint, &params, &t->wires[i].dst,
@@ -403,8 +435,8 @@ opipe_status opi_train_build(opi_session *s, opipe_error *err) {
   for (uint32_t r = 0; r < n_ranks; ++r)
     alignment[r] = s->ranks[r].alignment;
   OPI_TRY(opi_train_lists_build(t->plan, (const opi_train_cut *const *)t->model->cuts, t->n_classes,
-                                alignment, t->model->n_slices, s->reference, s->allocator,
-                                &t->lists, err));
+                                alignment, t->model->n_views, t->model->whole_of, s->reference,
+                                s->allocator, &t->lists, err));
   s->ring_room = 2 * s->max_in_flight + 2;
   t->items = OPI_ARENA_ARRAY(&t->arena, opi_train_item, s->ring_room);
   if (t->items == NULL)
@@ -440,11 +472,16 @@ void opi_train_stop(opi_session *s) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);
   }
-  for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u)
-    free_unit(t, &s->ranks[t->plan->instance_rank[u / per_instance]], &t->units[u]);
+  for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u) {
+    if (t->units[u].program != NULL)
+      free_unit(t, &s->ranks[t->plan->instance_rank[u / per_instance]], &t->units[u]);
+  }
   opi_weights_close(t->weights);
-  for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u)
-    s->ranks[t->plan->instance_rank[u / per_instance]].backend->program_free(t->units[u].program);
+  for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u) {
+    const uint32_t r = t->plan->instance_rank[u / per_instance];
+    if (t->units[u].program != NULL)
+      s->ranks[r].backend->program_free(t->units[u].program);
+  }
   for (uint32_t r = 0; t->places != NULL && r < s->plan->n_ranks; ++r) {
     s->ranks[r].backend->buffer_free(t->places[r].boundary);
     s->ranks[r].backend->buffer_free(t->places[r].arena);

@@ -10,10 +10,9 @@
 static opipe_status hand_on(opi_train *t, const opi_step *step, opipe_error *err) {
   opi_session *s = t->session;
   const opi_train_message *m = &t->lists->messages[step->route];
-  const opi_train_route *route = &t->model->cuts[0]->routes[m->route];
   const opi_train_stream *stream = &t->lists->streams[m->stream];
-  const opipe_region src = opi_train_region(t, route->src_cell, m->microbatch);
-  const opipe_region dst = opi_train_region(t, route->dst_cell, m->microbatch);
+  const opipe_region src = opi_train_source(t, m->route, m->microbatch);
+  const opipe_region dst = opi_train_target(t, m->route, m->microbatch);
   return opi_move_region(&s->ranks[stream->src_rank], &src, &s->ranks[stream->dst_rank], &dst, err);
 }
 
@@ -40,6 +39,9 @@ static opipe_status run_step(opi_train *t, opi_request *request, uint32_t index,
       case OPI_ACT_SEND:
         status = hand_on(t, step, err);
         break;
+      case OPI_ACT_COPY:
+        status = opi_train_copy(rank, step, err);
+        break;
       default:
         status = opi_train_compute(rank, step, index, err);
         break;
@@ -64,8 +66,10 @@ static opipe_status begin(opi_train *t, const opi_request *request, opipe_error 
 static opipe_status update(opi_train *t, opi_request *request, opipe_error *err) {
   const opi_plan *plan = t->session->plan;
   uint32_t left = plan->n_ranks;
-  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i)
-    OPI_TRY(opi_weights_reduce(t->weights, i, err));
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    if (plan->instance_rank[i] != OPIPE_NONE)
+      OPI_TRY(opi_weights_reduce(t->weights, i, err));
+  }
   bool *done = opi_alloc_zero(t->session->allocator, plan->n_ranks, sizeof *done);
   opipe_status status = done == NULL ? opi_fail_nomem(err, plan->n_ranks, "ranks") : OPIPE_OK;
   for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {

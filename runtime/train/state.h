@@ -22,7 +22,7 @@ enum { OPI_WEIGHT_SETS = 2 };
 /* What a request is when it trains. */
 struct opi_ticket {
   uint32_t kind;  /* OPI_TICKET_* */
-  double *shares; /* [n_microbatches * n_slices] of the loss; written by the rank that has them */
+  double *shares; /* [n_microbatches * n_views] of the loss; written by the rank that has them */
   double count;   /* valid labels of the mini-batch */
   uint64_t step;  /* mini-batches before this one: the scalar STEP */
   uint64_t start_ns;
@@ -87,7 +87,7 @@ typedef struct opi_train_place {
   int64_t scalars[OPI_SCALAR_TABLE];
 } opi_train_place;
 
-/* Where a slice's training graph gets its inputs from. */
+/* Where a training graph (of a variant's slice) gets its inputs from. */
 typedef struct opi_train_ports {
   uint32_t *input; /* [training graph inputs] the session's; OPIPE_NONE: of another slice */
   int32_t *axis;   /* the same: batch axis, -1: none */
@@ -97,7 +97,7 @@ typedef struct opi_train_ports {
 typedef struct opi_train {
   opi_session *session;
   opi_arena arena;
-  const opi_plan *plan; /* the model's view: slices are stages */
+  const opi_plan *plan; /* the model's view: pieces are stages */
   opi_train_model *model;
   opi_train_lists *lists;
   opi_weights *weights;
@@ -111,13 +111,13 @@ typedef struct opi_train {
   opi_request *held;         /* double-buffered: its body has not been published; submit_lock */
   uint64_t n_items;          /* published; submit_lock */
   bool periodic;             /* double-buffered, with a schedule */
-  opi_train_ports *ports[OPI_TRAIN_CLASSES]; /* [n_slices] */
-  int32_t token_axis;                        /* of labels and logits, with slices */
-  opi_carry output_carry;                    /* of the logits */
-  uint32_t labels_input;                     /* of the session, OPIPE_NONE: none */
-  uint32_t n_classes, n_instances, n_large;  /* n_large: micro-batches of the larger class */
-  int64_t rows[OPI_TRAIN_CLASSES];
-  uint64_t n_steps; /* submitted; submit_lock */
+  opi_train_ports **ports;   /* [n_variants][n_slices] */
+  int32_t token_axis;        /* of labels and logits, with slices */
+  opi_carry output_carry;    /* of the logits */
+  uint32_t labels_input;     /* of the session, OPIPE_NONE: none */
+  uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
+  int64_t rows[OPI_TRAIN_CLASSES];          /* of a whole micro-batch */
+  uint64_t n_steps;                         /* submitted; submit_lock */
 } opi_train;
 
 static inline uint32_t opi_train_class(const opi_train *t, uint32_t microbatch) {
@@ -136,14 +136,39 @@ static inline uint32_t opi_train_instance(const opi_train *t, uint32_t stage, ui
   return stage * plan->n_replicas +
          t->lists->replica_of[(size_t)stage * plan->n_microbatches + microbatch];
 }
-/* The stage instance that an instance of the view belongs to. */
+/* What a stage of the view computes of a micro-batch, and the graphs that it does it with. */
+static inline const opi_train_piece *opi_train_piece_of(const opi_train *t, uint32_t stage,
+                                                        uint32_t microbatch) {
+  return &t->model->pieces[opi_train_class(t, microbatch)][stage];
+}
+static inline const opi_train_slice *opi_train_graphs_of(const opi_train *t, uint32_t stage,
+                                                         uint32_t microbatch) {
+  return opi_train_slice_of(t->model, opi_train_class(t, microbatch), stage);
+}
+static inline const opi_train_ports *opi_train_ports_of(const opi_train *t,
+                                                        const opi_train_piece *piece) {
+  return &t->ports[piece->variant][piece->slice];
+}
+/* The first of its rows, counted over the mini-batch. */
+static inline int64_t opi_train_piece_row(const opi_train *t, const opi_train_piece *piece,
+                                          uint32_t microbatch) {
+  return opi_train_row(t, microbatch) + piece->first;
+}
+/* A route as it is for a micro-batch. */
+static inline const opi_train_route *opi_train_route_of(const opi_train *t, uint32_t route,
+                                                        uint32_t microbatch) {
+  return &t->model->cuts[opi_train_class(t, microbatch)]->routes[route];
+}
+/* The stage instance that an instance of the view belongs to; OPIPE_NONE: there is none. */
 static inline uint32_t opi_train_whole(const opi_train *t, uint32_t instance) {
-  const uint32_t n = t->plan->n_replicas;
-  return instance / n / t->model->n_slices * n + instance % n;
+  return t->model->whole_of[instance];
 }
 /* Where a cell lies for a micro-batch. */
 opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microbatch);
 char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
+/* What a route takes from, and where it brings it. */
+opipe_region opi_train_source(const opi_train *t, uint32_t route, uint32_t microbatch);
+opipe_region opi_train_target(const opi_train *t, uint32_t route, uint32_t microbatch);
 
 /* open.c: in the order of calls from session.c */
 opipe_status opi_train_prepare(opi_session *session,
@@ -171,6 +196,7 @@ opipe_status opi_train_run(opi_rank *rank, opipe_error *err);
 opipe_status opi_train_idle(opi_rank *rank, opipe_error *err);
 opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                                opipe_error *err);
+opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
 /* reference.c */
 opipe_status opi_train_run_reference(opi_session *session, opi_request *request, opipe_error *err);
 /* A double-buffered ticket that is held back for the next step goes out: the caller waits for it,

@@ -28,8 +28,7 @@ static opipe_status post(opi_train *t, const opi_train_place *place, const opi_s
                          opipe_error *err) {
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_wire *w = &t->wires[m->stream];
-  const uint32_t cell = t->model->cuts[0]->routes[m->route].dst_cell;
-  const opipe_region region = opi_train_region(t, cell, m->microbatch);
+  const opipe_region region = opi_train_target(t, m->route, m->microbatch);
   return t->session->transport->recv(w->dst, w->dst_base + beyond(t, place, step), &region, NULL,
                                      err);
 }
@@ -43,7 +42,7 @@ static opipe_status receive(opi_train *t, const opi_train_place *place, const op
 
 static opipe_region source_of(const opi_train *t, uint32_t message) {
   const opi_train_message *m = &t->lists->messages[message];
-  return opi_train_region(t, t->model->cuts[0]->routes[m->route].src_cell, m->microbatch);
+  return opi_train_source(t, m->route, m->microbatch);
 }
 
 static opipe_status deliver(opi_train *t, opi_train_waiting *waiting, opipe_error *err) {
@@ -116,7 +115,8 @@ static opipe_status outputs_free(opi_train *t, opi_train_place *place, const opi
     const opipe_region out = opi_train_region(t, program->cells[b], step->microbatch);
     for (uint32_t i = 0; i < place->n_waiting; ++i) {
       const opipe_region region = source_of(t, place->waiting[i].message);
-      if (region.buffer == out.buffer && region.offset_bytes == out.offset_bytes)
+      if (region.buffer == out.buffer && region.offset_bytes < out.offset_bytes + out.n_bytes &&
+          out.offset_bytes < region.offset_bytes + region.n_bytes)
         return OPIPE_PENDING;
     }
   }
@@ -135,10 +135,11 @@ static opipe_status drain(opi_train *t, opi_train_place *place, const opi_step *
 static void set_scalars(const opi_train *t, const opi_request *request, uint32_t stage,
                         uint32_t microbatch, int64_t *scalars) {
   const struct opi_ticket *ticket = request->ticket;
+  const opi_train_piece *piece = opi_train_piece_of(t, stage, microbatch);
   scalars[OPI_SCALAR_SEED] = (int64_t)t->session->plan->train->seed;
   scalars[OPI_SCALAR_STEP] = (int64_t)ticket->step;
-  scalars[OPI_SCALAR_SAMPLE] = opi_train_row(t, microbatch);
-  scalars[OPI_SCALAR_TOKEN] = t->model->slices[0][stage % t->model->n_slices].first;
+  scalars[OPI_SCALAR_SAMPLE] = opi_train_piece_row(t, piece, microbatch);
+  scalars[OPI_SCALAR_TOKEN] = opi_train_graphs_of(t, stage, microbatch)->first;
   memcpy(&scalars[OPI_SCALAR_COUNT], &ticket->count, sizeof ticket->count);
 }
 
@@ -147,7 +148,7 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   opi_session *s = rank->session;
   opi_train *t = s->train;
   opi_train_place *place = &t->places[rank->index];
-  const uint32_t instance = step->stage * s->plan->n_replicas + step->replica;
+  const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
   const uint32_t class = opi_train_class(t, step->microbatch);
   uint32_t program = step->pass, binding = t->binding_of_step[index];
   const opi_request *request = opi_train_request(rank, step);
@@ -187,17 +188,28 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   local.status = status;
   (void)opi_error_prefix(&local,
                          "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index,
-                         step->stage / t->model->n_slices, names[program],
+                         step->stage / t->model->n_views, names[program],
                          (unsigned long long)request->number, step->microbatch);
   if (err != NULL)
     *err = local;
   return status;
 }
 
+/* Rows that a backward cannot read where they lie. */
+opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_train *t = rank->session->train;
+  const opipe_region src = opi_train_source(t, step->route, step->microbatch);
+  const opipe_region dst = opi_train_target(t, step->route, step->microbatch);
+  if (src.n_bytes == 0)
+    return OPIPE_OK;
+  OPI_TRY(rank->backend->copy(rank->queue, &dst, &src, err));
+  return opi_rank_sync(rank, err);
+}
+
 /* ---- the list ---- */
 
 static uint32_t peer_of(const opi_train *t, const opi_step *step) {
-  if (step->kind < OPI_ACT_RECV || step->route == OPIPE_NONE)
+  if (step->kind < OPI_ACT_RECV || step->kind == OPI_ACT_COPY || step->route == OPIPE_NONE)
     return OPIPE_NONE;
   const opi_train_stream *stream = &t->lists->streams[t->lists->messages[step->route].stream];
   if (step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_POST)
@@ -263,6 +275,8 @@ static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
       return give(t, place, step, err);
     case OPI_ACT_DRAIN:
       return drain(t, place, step, err);
+    case OPI_ACT_COPY:
+      return opi_train_copy(rank, step, err);
     case OPI_ACT_COMPUTE:
       return compute(rank, step, index, err);
     case OPI_ACT_REDUCE:

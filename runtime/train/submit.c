@@ -7,9 +7,9 @@
 
 /* ---- tickets ---- */
 
-/* One of every slice of every micro-batch. */
+/* One of every piece of every micro-batch. */
 static size_t n_shares(const opi_session *s) {
-  return (size_t)s->plan->n_microbatches * (s->plan->n_slices == 0 ? 1 : s->plan->n_slices);
+  return (size_t)s->plan->n_microbatches * s->train->model->n_views;
 }
 
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
@@ -74,7 +74,8 @@ static opipe_status check_params(const opipe_submit_params *params, opipe_error 
 /* Every input has the shape of the plan's whole mini-batch. */
 static opipe_status check_shapes(const opi_train *t, const opi_request *request, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_graph *g = t->model->trainings[0]->graph;
+  const opi_train_variant *variant = &t->model->variants[0];
+  const opi_graph *g = variant->slices[0].training->graph;
   char given[128], wanted[128];
   for (uint32_t p = 0; p < g->n_inputs; ++p) {
     const opi_value *value = &g->values[g->inputs[p]];
@@ -86,7 +87,7 @@ static opipe_status check_shapes(const opi_train *t, const opi_request *request,
     for (int32_t d = 0; d < value->rank && d < OPIPE_MAX_RANK; ++d) {
       whole[d] = value->shape[d];
       if (d == t->ports[0]->axis[p])
-        whole[d] = value->shape[d] / t->rows[0] * s->plan->batch_rows;
+        whole[d] = value->shape[d] / variant->rows * s->plan->batch_rows;
       if (p == t->ports[0]->labels && t->model->n_slices > 1 && d == t->token_axis)
         whole[d] = t->model->n_tokens;
       same = same && feed->shape[d] == whole[d];
@@ -120,7 +121,8 @@ static opipe_status own_result(const opi_session *s, opi_result *result, opipe_e
 static opipe_status place_results(const opi_train *t, const opipe_submit_params *params,
                                   opi_request *request, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_training *training = t->model->trainings[0];
+  const opi_train_variant *variant = &t->model->variants[0];
+  const opi_training *training = variant->slices[0].training;
   const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     opi_result *result = &request->results[o];
@@ -137,7 +139,7 @@ static opipe_status place_results(const opi_train *t, const opipe_submit_params 
         result->shape[d] = value->shape[d];
       if (t->output_carry.axis >= 0)
         result->shape[t->output_carry.axis] =
-            value->shape[t->output_carry.axis] / t->rows[0] * s->plan->batch_rows;
+            value->shape[t->output_carry.axis] / variant->rows * s->plan->batch_rows;
       if (t->model->n_slices > 1)
         result->shape[t->token_axis] = t->model->n_tokens;
       if (!opi_tensor_bytes(s->output_dtypes[o], result->shape, result->rank, &result->n_bytes))

@@ -21,7 +21,7 @@ static opipe_status add(gathering *g, const opi_trace_event *event, opipe_error 
 
 static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *err) {
   uint64_t first = UINT64_MAX;
-  const uint32_t n_slices = t->model->n_slices;
+  const uint32_t n_replicas = t->session->plan->n_replicas;
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
     if (t->spans[i].end_ns != 0 && t->spans[i].start_ns < first)
       first = t->spans[i].start_ns;
@@ -33,11 +33,13 @@ static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *
       if (span->end_ns == 0)
         continue;
       const bool compute = step->kind == OPI_ACT_COMPUTE;
+      const uint32_t whole =
+          compute ? opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica) : 0;
       const opi_trace_event event = {.pass = compute ? passes[step->pass] : "update",
                                      .kind = OPI_TRACE_MEASURED,
                                      .rank = r,
-                                     .stage = compute ? step->stage / n_slices : OPIPE_NONE,
-                                     .replica = step->replica,
+                                     .stage = compute ? whole / n_replicas : OPIPE_NONE,
+                                     .replica = compute ? whole % n_replicas : step->replica,
                                      .microbatch = step->microbatch,
                                      .start_ns = span->start_ns - first,
                                      .end_ns = span->end_ns - first};
@@ -51,6 +53,7 @@ static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *
  */
 static opipe_status add_planned(const opi_train *t, gathering *g, opipe_error *err) {
   const opi_plan *plan = t->plan;
+  const uint32_t n_replicas = t->session->plan->n_replicas;
   opi_train_times times;
   OPI_TRY(opi_train_times_build(plan, t->model->cuts[0], &g->arena, &times, err));
   for (uint32_t r = 0; r < plan->n_ranks && !times.periodic; ++r) {
@@ -59,11 +62,12 @@ static opipe_status add_planned(const opi_train *t, gathering *g, opipe_error *e
       const uint32_t program = opi_action_program(action);
       if (program == OPIPE_NONE)
         continue;
+      const uint32_t whole = opi_train_whole(t, action->stage * plan->n_replicas + action->replica);
       const opi_trace_event event = {.pass = passes[program],
                                      .kind = OPI_TRACE_PLANNED,
                                      .rank = r,
-                                     .stage = action->stage / t->model->n_slices,
-                                     .replica = action->replica,
+                                     .stage = whole / n_replicas,
+                                     .replica = whole % n_replicas,
                                      .microbatch = action->microbatch,
                                      .start_ns = times.start[a],
                                      .end_ns = times.end[a]};

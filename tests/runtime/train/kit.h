@@ -65,6 +65,21 @@ opipe_status kit_evaluate(kit *k, opi_session *session, const kit_batch *batch, 
 opipe_status kit_state(kit *k, opi_session *session, uint32_t state, float **out_data,
                        size_t *out_n);
 
+/* outcomes.c: SGD with momentum, or AdamW with clipping; labels of cross entropy */
+enum { KIT_STEPS = 4 };
+typedef struct kit_outcome {
+  double losses[KIT_STEPS];
+  float *weights;
+  size_t n;
+} kit_outcome;
+kit_case kit_case_of(const char *schedule, uint32_t n_ranks, uint32_t m, bool adam);
+/* Some seeded mini-batches, several in flight, one flush between them. */
+opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t flags,
+                       kit_outcome *out);
+/* Fails the test where losses or weights are further apart, relative to the largest of b; 0: where
+ * a bit differs. */
+void kit_compare(const char *what, const kit_outcome *a, const kit_outcome *b, double tolerance);
+
 /* references.c: a tensor of a safetensors file (fp32); NULL: not there. */
 typedef struct kit_tensors {
   char *data;

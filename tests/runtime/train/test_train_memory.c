@@ -91,7 +91,8 @@ static opipe_status take(void *ctx, const void *data, size_t n) {
 }
 
 static void test_written_and_read(void) {
-  static const char *const schedules[] = {"gpipe", "zb-h1", "chimera", "zbv"};
+  static const char *const schedules[] = {"gpipe", "zb-h1", "chimera", "zbv",
+                                          "chimera:concat=halving"};
   for (size_t i = 0; i < OPI_COUNT(schedules); ++i) {
     kit k;
     sink first = {NULL, 0}, second = {NULL, 0};
