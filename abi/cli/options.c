@@ -95,9 +95,10 @@ enum {
        "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT},      \
       {"plan", "FILE", "a whole plan", O_PLAN},                                                    \
       {"memory", "SIZE", "cap of every device that has none of its own", O_MEMORY},                \
-      {"schedule", "NAME[:key=value,...]", "sequential, gpipe (preset) or a plugin's id",          \
-       O_SCHEDULE},                                                                                \
-      {"microbatches", "M", "micro-batches of a request", O_MICROBATCHES},                         \
+      {"schedule", "NAME[:key=value,...]",                                                         \
+       "gpipe (preset), or another that 'schedule list' has; file:PATH", O_SCHEDULE},              \
+      {"microbatches", "M", "micro-batches of the whole mini-batch or request", O_MICROBATCHES},   \
+      {"replicas", "N[,N...]", "train: data-parallel copies of every stage", O_REPLICAS},          \
       {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                    \
       {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                               \
       {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \
@@ -129,6 +130,7 @@ static const cli_option plan_table[] = {
     {"output", "FILE", "write the plan (JSON); also -o", O_OUTPUT},
     {"annotate", "OUT.onnx", "write a copy of the model with the plan as IR-11 annotations",
      O_ANNOTATE},
+    {"seed", "N", "of everything random: nothing here, so far", O_SEED},
     COMMON_ROWS,
     {NULL, NULL, NULL, 0}};
 static const cli_option run_table[] = {
@@ -159,7 +161,6 @@ static const cli_option train_table[] = {
     {"lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]", O_LR_SCHEDULE},
     {"clip", "NORM", "scale gradients down to this norm of all together", O_CLIP},
     {"no-decay", "GLOB", "parameters without decay (repeatable)", O_NO_DECAY},
-    {"replicas", "N[,N...]", "data-parallel copies of every stage, as many of each", O_REPLICAS},
     {"recompute", "none|stage|block|attention", "what backward computes again", O_RECOMPUTE},
     {"compute", "fp32|bf16|fp16", "type of activations and products", O_COMPUTE},
     {"steps", "N", "mini-batches of this run (one epoch)", O_STEPS},
@@ -528,6 +529,31 @@ static int take_option(int id, const char *value, cli_options *o) {
   return CLI_DONE;
 }
 
+/* An option that was given although a whole plan says it; NULL: none. */
+static const char *said_by_plan(const cli_options *o) {
+  const struct {
+    bool given;
+    const char *name;
+  } all[] = {{o->n_devices != 0, "device"},
+             {o->n_stages != 0, "stages"},
+             {o->n_ranks != 0, "ranks"},
+             {o->n_threads != 0, "threads"},
+             {o->cut != NULL, "cut"},
+             {o->memory_bytes != 0, "memory"},
+             {o->schedule != NULL, "schedule"},
+             {o->n_microbatches != 0, "microbatches"},
+             {o->t.replicas != NULL, "replicas"},
+             {o->batch != NULL, "batch-dim"},
+             {o->depth != 0, "depth"},
+             {o->transport != NULL, "transport"},
+             {o->ignore_annotations, "ignore-annotations"}};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+    if (all[i].given)
+      return all[i].name;
+  }
+  return NULL;
+}
+
 int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
   struct option longs[64];
   const spec *s = specs;
@@ -561,5 +587,8 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
   }
   if (s->operand != NULL)
     out->model = argv[optind];
-  return CLI_DONE;
+  const char *besides = out->plan_file == NULL ? NULL : said_by_plan(out);
+  return besides == NULL
+             ? CLI_DONE
+             : cli_usage("--plan %s is a whole plan: --%s is said by it", out->plan_file, besides);
 }

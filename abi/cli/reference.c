@@ -44,6 +44,7 @@ static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inp
   cli_options own = *o;
   opipe_plan *plan = NULL;
   own.n_stages = 1;
+  own.n_ranks = 0;
   own.n_microbatches = 1;
   own.cut = own.plan_file = NULL;
   own.memory_bytes = 0;

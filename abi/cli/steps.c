@@ -345,6 +345,9 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
 }
 
 int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe_plan **out_plan) {
+  const char *replicas = o->t.replicas == NULL ? "" : o->t.replicas;
+  if (replicas[strspn(replicas, "1,")] != '\0')
+    return cli_usage("--replicas %s: a plan for inference has one of each stage", replicas);
   return cli_make_train_plan(o, s, n_stages, NULL, out_plan);
 }
 

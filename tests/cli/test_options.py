@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=60
+"""Options that name a shape of the pipeline: which go together, which contradict each other."""
+import os
+import tempfile
+
+from command import DATA, DONE, USAGE, Count, need_command, run
+
+MODEL = os.path.join(DATA, "demo", "model.onnx")
+
+
+def main():
+    need_command()
+    count = Count()
+    with tempfile.TemporaryDirectory() as folder:
+        plan = os.path.join(folder, "plan.json")
+        whole = ["--plan", plan]
+        cases = [
+            (["plan", MODEL, "--stages", "2", "--seed", "1", "-o", plan], DONE, "2 ranks"),
+            (["run", MODEL, *whole], DONE, "1 request"),
+            (["run", MODEL, "--ranks", "2", "--reference"], DONE, "identical to the plan's reference"),
+            (["run", MODEL, "--stages", "2", "--replicas", "1,1"], DONE, "1 request"),
+            (["run", MODEL, "--stages", "2", "--replicas", "2"], USAGE, "--replicas 2: a plan for inference"),
+            (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),
+            (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
+            (["run", MODEL, "--frob"], USAGE, "--frob"),
+            (["run"], USAGE, "0 operands"),
+            (["frob"], USAGE, "'frob'"),
+        ]
+        said = {"schedule": "gpipe", "stages": "2", "ranks": "2", "microbatches": "2", "memory": "1GiB",
+                "cut": "x", "device": "cpu", "threads": "1", "depth": "3", "transport": "local"}
+        for name, value in said.items():
+            cases.append((["run", MODEL, *whole, f"--{name}", value], USAGE, f"--{name} is said by it"))
+        for arguments, status, text in cases:
+            result = run(*arguments)
+            good = result.status == status and text in result.out + result.err
+            wrong = f"{result.status}: {(result.err or result.out)[-300:]}"
+            count.check(" ".join(arguments), result.broken(30, 1024) or (None if good else wrong))
+    return count.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
