@@ -217,11 +217,16 @@ def timed(engine, order):
     return seconds
 
 
+def own_seconds(engine):
+    """Processor time of the engine, with that of processes that it drives."""
+    return time.process_time() + getattr(engine, "children_seconds", 0.0)
+
+
 def turn(engine, order):
-    busy, own, wall = busy_seconds(), time.process_time(), time.perf_counter()
+    busy, own, wall = busy_seconds(), own_seconds(engine), time.perf_counter()
     seconds = timed(engine, order)
     wall = time.perf_counter() - wall
-    others = busy_seconds() - busy - (time.process_time() - own)
+    others = busy_seconds() - busy - (own_seconds(engine) - own)
     # /proc/stat counts in hundredths: shorter turns than that say nothing about others.
     return {
         "seconds": seconds,

@@ -75,9 +75,12 @@ class Race:
     def run(self, what, count, rounds):
         for number in range(rounds):
             # The first of one round is the last of the next.
-            order = self.alive if number % 2 == 0 else self.alive[::-1]
-            for label in order:
-                self.turns[label].append(self.one(label, what, count))
+            for label in self.alive[:: 1 if number % 2 == 0 else -1]:
+                try:
+                    self.turns[label].append(self.one(label, what, count))
+                except RuntimeError as reason:
+                    self.errors[label] = str(reason)
+                    self.alive.remove(label)
 
     def clean(self, *labels):
         """Indices of the rounds that count, and how many were clean."""

@@ -7,7 +7,8 @@ meanwhile; a round's ratio is that of its two turns. Rounds in which other proce
 the machine are left out, unless fewer than three would be left. The losses of the steps that both
 made must agree.
 
-usage: training.py --models DIR --library FILE [--rounds N] [--only WORD,...] [--record DIR]
+usage: training.py --models DIR --library FILE [--model NAME] [--rounds N] [--only WORD,...]
+                   [--record DIR]
 """
 import argparse
 import datetime
@@ -23,16 +24,15 @@ import models
 from inference import Race, machine, progress, show, wanted
 
 ROWS, SEQ, MICRO = 8, 128, 8
-BASE = {"model": "gpt2_small", "rows": ROWS, "seq": SEQ}
-PIPES = {"gpipe": "gpipe", "1f1b": "1f1b", "chimera": "chimera", "zb-h1": "zb-h1"}
 
 
-def races():
+def races(model):
     """name -> {label: job}; the first label of a race is what the others are compared with."""
-    torch = dict(BASE, engine="torch", threads=2)
-    ours = dict(BASE, engine="pipe-train", stages=1, threads=2, schedule="gpipe", micro=1)
-    halves = dict(BASE, engine="torch-pipe", stages=2, micro=MICRO)
-    pipe = dict(BASE, engine="pipe-train", stages=2, threads=1, micro=MICRO)
+    base = {"model": model, "rows": ROWS, "seq": SEQ}
+    torch = dict(base, engine="torch", threads=2)
+    ours = dict(base, engine="pipe-train", stages=1, threads=2, schedule="gpipe", micro=1)
+    halves = dict(base, engine="torch-pipe", stages=2, micro=MICRO)
+    pipe = dict(base, engine="pipe-train", stages=2, threads=1, micro=MICRO)
     return {
         "unsplit fp32": {
             "torch, whole batch": torch,
@@ -48,25 +48,31 @@ def races():
             "torch bf16, whole batch": dict(torch, bf16=True),
             "onnx-pipe bf16, whole batch": dict(ours, compute="bf16"),
         },
-        "2 ranks x 1 thread": {
+        # Two races: the memory of all at once would be too much for small machines.
+        "2 ranks x 1 thread, GPipe and 1F1B": {
             "torch pipelining 1F1B": dict(halves, schedule="1F1B"),
             "torch pipelining GPipe": dict(halves, schedule="GPipe"),
-            **{f"onnx-pipe {k}": dict(pipe, schedule=v) for k, v in PIPES.items()},
+            "onnx-pipe gpipe": dict(pipe, schedule="gpipe"),
+            "onnx-pipe 1f1b": dict(pipe, schedule="1f1b"),
+        },
+        "2 ranks x 1 thread, Chimera and ZB-H1": {
+            "torch pipelining 1F1B": dict(halves, schedule="1F1B"),
+            "onnx-pipe chimera": dict(pipe, schedule="chimera"),
+            "onnx-pipe zb-h1": dict(pipe, schedule="zb-h1"),
         },
     }
 
 
 def run_race(args, jobs, scratch):
     """Times, ratios to the first contestant, and how far the losses are from its losses."""
-    path = models.write(args.models, BASE["model"])
+    path = models.write(args.models, args.model)
     made = {}
     for number, (label, job) in enumerate(jobs.items()):
         saved = os.path.join(scratch, f"{number}.npy")
         made[label] = dict(job, path=path, library=args.library, save_at_end=saved)
     race = Race(made)
+    race.run("runs", 1, args.rounds)
     alive = race.alive
-    if alive:
-        race.run("runs", 1, args.rounds)
     row = {
         "ms": {label: [1e3 * t for t in race.times(label)] for label in alive},
         "peak_mib": {label: race.workers[label].peak_mib for label in alive},
@@ -83,10 +89,10 @@ def run_race(args, jobs, scratch):
     return row
 
 
-def text_of(name, row):
+def text_of(model, name, row):
     tokens = ROWS * SEQ
     lines = [
-        f"### {name}, {BASE['model']} {ROWS}x{SEQ}",
+        f"### {name}, {model} {ROWS}x{SEQ}",
         "",
         f"| contestant | ms a step min / median / max | tokens/s | speed over {row['first']} | clean |"
         " peak MiB | largest loss gap |",
@@ -117,11 +123,24 @@ def versions(args):
     }
 
 
+def keep(args, record, text):
+    """Writes what there is so far, so that a long run that is stopped leaves its races."""
+    if args.record:
+        os.makedirs(args.record, exist_ok=True)
+        stem = os.path.join(args.record, f"{record['date']}-training")
+        with open(stem + ".md", "w", encoding="utf-8") as file:
+            file.write(text)
+        with open(stem + ".json", "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+            file.write("\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--models", required=True, help="where the models are, or are made")
     parser.add_argument("--library", required=True, help="libonnxpipe.so")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", choices=["gpt2_small", "small"], default="gpt2_small")
     parser.add_argument("--only", help="words; races whose name has one")
     parser.add_argument("--record", help="folder for YYYY-MM-DD-training.md and .json")
     args = parser.parse_args()
@@ -136,21 +155,13 @@ def main():
     parts = [f"# Training, {record['date']}\n\n{about['cpu']}, {about['cores']} cores, "
              f"{' '.join(about['isa'])}, {about['memory_gib']} GiB; {found}\n"]
     with tempfile.TemporaryDirectory() as scratch:
-        for name, jobs in races().items():
+        for name, jobs in races(args.model).items():
             if wanted(args, name):
                 record["races"][name] = run_race(args, jobs, scratch)
-                parts.append(text_of(name, record["races"][name]))
+                parts.append(text_of(args.model, name, record["races"][name]))
+                keep(args, record, "\n".join(parts))
                 progress(name)
-    text = "\n".join(parts)
-    print(text)
-    if args.record:
-        os.makedirs(args.record, exist_ok=True)
-        stem = os.path.join(args.record, f"{record['date']}-training")
-        with open(stem + ".md", "w", encoding="utf-8") as file:
-            file.write(text)
-        with open(stem + ".json", "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+    print("\n".join(parts))
     return 1 if any(row["errors"] for row in record["races"].values()) else 0
 
 

@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 
@@ -90,7 +91,7 @@ class TorchPipe:
         base = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
         base.update(WORLD_SIZE=str(job["stages"]), GLOO_SOCKET_IFNAME="lo", MKL_NUM_THREADS="1")
         command = [sys.executable, os.path.abspath(__file__), json.dumps(job)]
-        self.losses, self.ranks = [], []
+        self.losses, self.ranks, self.children_seconds = [], [], 0.0
         for rank in range(job["stages"]):
             environment = dict(base, RANK=str(rank))
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -103,6 +104,7 @@ class TorchPipe:
         answers = [json.loads(rank.stdout.readline()) for rank in self.ranks]
         self.losses.append(answers[-1]["loss"])
         self.peak_mib = sum(answer["peak_mib"] for answer in answers)
+        self.children_seconds = sum(answer["seconds"] for answer in answers)
 
     def result(self):
         return np.array(self.losses)
@@ -172,7 +174,8 @@ def serve_rank(job):
         optimizer.step()
         distributed.barrier()
         loss = sum(l.item() for l in losses) / max(1, len(losses))
-        print(json.dumps({"loss": loss, "peak_mib": peak_mib()}), file=answers, flush=True)
+        said = {"loss": loss, "peak_mib": peak_mib(), "seconds": time.process_time()}
+        print(json.dumps(said), file=answers, flush=True)
     distributed.destroy_process_group()
 
 
