@@ -96,15 +96,15 @@ static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t
   account *a = find_or_add(budget, kind, index, err);
   if (a == NULL)
     return err->status;
-  if (a->charged_bytes > a->cap_bytes || n_bytes > a->cap_bytes - a->charged_bytes) {
+  const uint64_t left = a->cap_bytes > a->charged_bytes ? a->cap_bytes - a->charged_bytes : 0;
+  if (n_bytes > left) {
     return opi_fail(
         err, OPIPE_E_LIMIT,
         "%s needs %llu bytes of device %s:%u, %llu of its budget of %llu bytes are taken, %llu are "
-        "free",
+        "free: %llu too many",
         what, (unsigned long long)n_bytes, kind, index, (unsigned long long)a->charged_bytes,
-        (unsigned long long)a->cap_bytes,
-        (unsigned long long)(a->cap_bytes > a->charged_bytes ? a->cap_bytes - a->charged_bytes
-                                                             : 0));
+        (unsigned long long)a->cap_bytes, (unsigned long long)left,
+        (unsigned long long)(n_bytes - left));
   }
   a->charged_bytes += n_bytes;
   return OPIPE_OK;

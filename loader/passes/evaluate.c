@@ -4,7 +4,8 @@
  * made.
  *
  * One buffer for results and one for the arena slot are kept and grown; programs live for one node.
- * A context's binds share one evaluator, so a lock lets in one thread at a time.
+ * A graph that is computed many times is prepared: it keeps its program and its memory. A context's
+ * binds share one evaluator, so a lock lets in one thread at a time.
  */
 #include "loader/passes/passes.h"
 
@@ -170,4 +171,125 @@ void opi_evaluator_free(opi_evaluator *evaluator) {
     e->backend->device_close(e->device);
   (void)pthread_mutex_destroy(&e->lock);
   opi_free(e->allocator, e, sizeof(*e));
+}
+
+/* ---- a graph that is computed many times ---- */
+
+struct opi_prepared {
+  backend_evaluator *evaluator;
+  opi_arena arena;
+  opipe_program *program;
+  opipe_binding *binding;
+  opipe_buffer *boundary, *slot;
+  opipe_region *regions; /* [n_inputs + n_outputs] of boundary */
+  void **data;           /* the same: host memory */
+  uint32_t n_inputs, n_outputs;
+};
+
+static opipe_status place_boundaries(opi_prepared *p, const opi_graph *graph, opipe_error *err) {
+  const backend_evaluator *e = p->evaluator;
+  uint64_t total = 0;
+  p->regions = OPI_ARENA_ARRAY(&p->arena, opipe_region, p->n_inputs + p->n_outputs);
+  p->data = OPI_ARENA_ARRAY(&p->arena, void *, p->n_inputs + p->n_outputs);
+  if (p->regions == NULL || p->data == NULL)
+    return opi_fail_nomem(err, graph->n_inputs * sizeof *p->regions, "a prepared graph");
+  for (uint32_t i = 0; i < p->n_inputs + p->n_outputs; ++i) {
+    const uint32_t v = i < p->n_inputs ? graph->inputs[i] : graph->outputs[i - p->n_inputs];
+    const uint64_t n_bytes = graph->values[v].n_bytes;
+    if (n_bytes > (uint64_t)1 << 40)
+      return opi_fail(err, OPIPE_E_LIMIT, "'%s' of %" PRIu64 " bytes", graph->values[v].name,
+                      n_bytes);
+    p->regions[i] = (opipe_region){.offset_bytes = total, .n_bytes = n_bytes};
+    p->data[i] = opi_arena_alloc(&p->arena, n_bytes == 0 ? 1 : (size_t)n_bytes);
+    if (p->data[i] == NULL)
+      return opi_fail_nomem(err, n_bytes, "a prepared graph");
+    total += opi_align_up(n_bytes, e->alignment);
+  }
+  OPI_TRY(e->backend->buffer_alloc(e->device, total == 0 ? e->alignment : total,
+                                   OPIPE_BUFFER_BOUNDARY, &p->boundary, err));
+  for (uint32_t i = 0; i < p->n_inputs + p->n_outputs; ++i)
+    p->regions[i].buffer = p->boundary;
+  return OPIPE_OK;
+}
+
+static opipe_status prepare_locked(opi_prepared *p, const opi_graph *graph, opipe_error *err) {
+  const backend_evaluator *e = p->evaluator;
+  opipe_graph seen;
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  OPI_TRY(opi_graph_to_abi(graph, &p->arena, &seen, err));
+  const opipe_compile_params compile = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .flags = OPIPE_COMPILE_NO_FUSE,
+      .graph = &seen};
+  OPI_TRY(e->backend->compile(e->device, &compile, &p->program, err));
+  OPI_TRY(e->backend->program_info(p->program, &info, err));
+  OPI_TRY(place_boundaries(p, graph, err));
+  opipe_bind_params bind = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
+                            .n_boundaries = p->n_inputs + p->n_outputs,
+                            .program = p->program,
+                            .boundaries = p->regions};
+  if (info.arena_bytes > 0) {
+    OPI_TRY(
+        e->backend->buffer_alloc(e->device, info.arena_bytes, OPIPE_BUFFER_ARENA, &p->slot, err));
+    bind.arena = (opipe_region){p->slot, 0, info.arena_bytes};
+  }
+  return e->backend->bind(e->device, &bind, &p->binding, err);
+}
+
+opipe_status opi_prepared_create(const opi_evaluator *evaluator, const opi_graph *graph,
+                                 opi_prepared **out_prepared, opipe_error *err) {
+  if (evaluator->run != evaluate)
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "this evaluator computes single nodes only");
+  backend_evaluator *e = evaluator->ctx;
+  opi_prepared *p = opi_alloc_zero(e->allocator, 1, sizeof *p);
+  if (p == NULL)
+    return opi_fail_nomem(err, sizeof *p, "a prepared graph");
+  p->evaluator = e;
+  p->n_inputs = graph->n_inputs;
+  p->n_outputs = graph->n_outputs;
+  opi_arena_init(&p->arena, e->allocator, 0);
+  (void)pthread_mutex_lock(&e->lock);
+  const opipe_status status = prepare_locked(p, graph, err);
+  (void)pthread_mutex_unlock(&e->lock);
+  if (status < 0) {
+    opi_prepared_free(p);
+    return status;
+  }
+  *out_prepared = p;
+  return OPIPE_OK;
+}
+
+void *opi_prepared_data(const opi_prepared *p, uint32_t slot) {
+  return p->data[slot];
+}
+
+static opipe_status run_prepared(const opi_prepared *p, opipe_error *err) {
+  const backend_evaluator *e = p->evaluator;
+  for (uint32_t i = 0; i < p->n_inputs; ++i) {
+    if (p->regions[i].n_bytes > 0)
+      OPI_TRY(e->backend->write(e->queue, &p->regions[i], p->data[i], err));
+  }
+  return run_binding(p->evaluator, p->binding, p->regions + p->n_inputs, p->data + p->n_inputs,
+                     p->n_outputs, err);
+}
+
+opipe_status opi_prepared_run(opi_prepared *p, opipe_error *err) {
+  (void)pthread_mutex_lock(&p->evaluator->lock);
+  const opipe_status status = run_prepared(p, err);
+  (void)pthread_mutex_unlock(&p->evaluator->lock);
+  return status;
+}
+
+void opi_prepared_free(opi_prepared *p) {
+  if (p == NULL)
+    return;
+  backend_evaluator *e = p->evaluator;
+  (void)pthread_mutex_lock(&e->lock);
+  e->backend->binding_free(p->binding);
+  e->backend->program_free(p->program);
+  e->backend->buffer_free(p->boundary);
+  e->backend->buffer_free(p->slot);
+  (void)pthread_mutex_unlock(&e->lock);
+  opi_arena_release(&p->arena);
+  opi_free(e->allocator, p, sizeof *p);
 }

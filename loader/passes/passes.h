@@ -99,6 +99,16 @@ opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_
                                   opipe_error *err);
 void opi_evaluator_free(opi_evaluator *evaluator);
 
+/* A whole bound graph that is computed many times: compiled, bound and given its memory once, so
+ * that a run allocates nothing. Evaluator (of opi_evaluator_create) and graph must outlive it. */
+typedef struct opi_prepared opi_prepared;
+opipe_status opi_prepared_create(const opi_evaluator *evaluator, const opi_graph *graph,
+                                 opi_prepared **out_prepared, opipe_error *err);
+void opi_prepared_free(opi_prepared *prepared); /* accepts NULL */
+/* Host memory of a boundary, dense: the graph's inputs, then its outputs. */
+void *opi_prepared_data(const opi_prepared *prepared, uint32_t slot);
+opipe_status opi_prepared_run(opi_prepared *prepared, opipe_error *err);
+
 /* Passes on a bound graph (each keeps it valid and sorted). */
 opipe_status opi_pass_dead(opi_builder *builder,
                            opipe_error *err); /* drops nodes and values that no output needs */

@@ -440,39 +440,6 @@ static opipe_status keep_offsets(listing *l) {
   return lists->replica_of == NULL ? opi_fail_nomem(l->err, 0, "replicas") : OPIPE_OK;
 }
 
-/* Backwards of one forward of an instance. */
-static uint32_t parts_of(const listing *l, uint32_t stage) {
-  uint32_t n = 0;
-  for (uint32_t v = 0; v < l->plan->n_stages; ++v)
-    n += l->cut->forward_of[v] == stage && (l->cut->phases[v] & 1u << OPI_PHASE_W) != 0;
-  return n == 0 ? 1 : n;
-}
-
-/* Most micro-batches that a rank has between a forward and its (last) backward. */
-static opipe_status count_stashes(listing *l) {
-  const opi_plan *plan = l->plan;
-  uint32_t *parts = OPI_ARENA_ARRAY(&l->scratch, uint32_t, plan->n_stages);
-  uint32_t most = 1;
-  if (parts == NULL)
-    return opi_fail_nomem(l->err, plan->n_stages * sizeof *parts, "stashes");
-  for (uint32_t v = 0; v < plan->n_stages; ++v) {
-    parts[v] = parts_of(l, v);
-    most = parts[v] > most ? parts[v] : most;
-  }
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-    uint32_t held = 0; /* in shares of a micro-batch */
-    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
-      const uint32_t program = opi_action_program(&plan->actions[a]);
-      const uint32_t forward = l->cut->forward_of[plan->actions[a].stage];
-      held += program == OPI_PROGRAM_F ? most : 0;
-      if (held > l->lists->stashes[rank] * most)
-        l->lists->stashes[rank] = (held + most - 1) / most;
-      held -= program == OPI_PROGRAM_B || program == OPI_PROGRAM_W ? most / parts[forward] : 0;
-    }
-  }
-  return OPIPE_OK;
-}
-
 static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint32_t n_classes,
                               const uint32_t *alignment) {
   opi_train_lists *lists = l->lists;
@@ -482,10 +449,9 @@ static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint
   lists->rank_first = OPI_ARENA_ARRAY(&lists->arena, uint32_t, (size_t)plan->n_ranks + 1);
   lists->boundary_bytes = OPI_ARENA_ARRAY(&lists->arena, uint64_t, plan->n_ranks);
   lists->stash_bytes = OPI_ARENA_ARRAY(&lists->arena, uint64_t, plan->n_ranks);
-  lists->stashes = OPI_ARENA_ARRAY(&lists->arena, uint32_t, plan->n_ranks);
   l->stream_at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_keys);
   if (lists->rank_first == NULL || lists->boundary_bytes == NULL || lists->stash_bytes == NULL ||
-      lists->stashes == NULL || l->stream_at == NULL)
+      l->stream_at == NULL)
     return opi_fail_nomem(l->err, n_keys * sizeof(uint32_t), "lists");
   memset(l->stream_at, 0xff, n_keys * sizeof(uint32_t));
   OPI_TRY(opi_train_times_build(plan, l->cut, &l->scratch, &l->times, l->err));
@@ -506,7 +472,6 @@ static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint
   OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));
   if (!l->reference)
     OPI_TRY(opi_train_lists_prove(plan, lists, l->cut, lists->arena.allocator, l->err));
-  OPI_TRY(count_stashes(l));
   return keep_offsets(l);
 }
 

@@ -47,7 +47,6 @@ typedef struct opi_train_lists {
   uint64_t *offsets;    /* [n_cells * n_microbatches] in the boundary buffer of the instance's rank;
                            UINT64_MAX: never there */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum, boundaries first */
-  uint32_t *stashes;                      /* [n_ranks] most micro-batches held between F and B */
   uint32_t n_steps, n_ranks, n_messages, n_streams;
   double step_ns; /* modelled time of a mini-batch without the update */
 } opi_train_lists;

@@ -2,6 +2,7 @@
 /* Opens the training part of a session: graphs and cuts, inputs and outputs by name, lists,
  * programs, weights, memory, bindings, streams; and takes it down in reverse order.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "partition/cut/batch.h"
@@ -195,7 +196,7 @@ opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
     for (uint32_t k = 0; k < t->model->n_slices; ++k)
       OPI_TRY(match_ports(t, t->model->variants[v].slices[k].training, &t->ports[v][k], err));
   }
-  return OPIPE_OK;
+  return opi_train_open_counters(t, err);
 }
 
 /* ---- programs ---- */
@@ -309,11 +310,13 @@ static opipe_status open_weights(opi_train *t, opipe_error *err) {
 static opipe_status take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
                          opipe_buffer **out_buffer, opipe_error *err) {
   const opi_session *s = rank->session;
+  char whose[96];
   if (n_bytes == 0)
     return OPIPE_OK;
+  (void)snprintf(whose, sizeof whose, "rank %u: %s", rank->index, what);
   if (s->env.budget != NULL) {
     OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id,
-                              s->plan->devices[rank->index].index, n_bytes, what, err));
+                              s->plan->devices[rank->index].index, n_bytes, whose, err));
     rank->charged_bytes += n_bytes; /* given back with the rank */
   }
   const opipe_status status =
@@ -492,6 +495,7 @@ void opi_train_free(opi_session *s) {
   opi_train *t = s->train;
   if (t == NULL)
     return;
+  opi_train_close_counters(t);
   opi_train_lists_free(t->lists);
   opi_train_model_free(t->model);
   opi_arena_release(&t->arena);

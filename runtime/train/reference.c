@@ -70,16 +70,16 @@ static opipe_status update(opi_train *t, opi_request *request, opipe_error *err)
     if (plan->instance_rank[i] != OPIPE_NONE)
       OPI_TRY(opi_weights_reduce(t->weights, i, err));
   }
-  bool *done = opi_alloc_zero(t->session->allocator, plan->n_ranks, sizeof *done);
-  opipe_status status = done == NULL ? opi_fail_nomem(err, plan->n_ranks, "ranks") : OPIPE_OK;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    t->places[r].updated = false;
   for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
-    if (done[r])
+    if (t->places[r].updated)
       continue;
     status = opi_weights_step(t->weights, r, err);
-    done[r] = status == OPIPE_OK;
+    t->places[r].updated = status == OPIPE_OK;
     left -= status == OPIPE_OK;
   }
-  opi_free(t->session->allocator, done, plan->n_ranks * sizeof *done);
   if (status >= 0)
     opi_weights_report(t->weights, 0, &request->ticket->report);
   return status < 0 ? status : OPIPE_OK;

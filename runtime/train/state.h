@@ -83,7 +83,8 @@ typedef struct opi_train_place {
   uint32_t n_waiting, room_waiting;
   opi_train_item item;
   bool begun;
-  bool second; /* evaluate, double-buffered: the forwards that are not of the next mini-batch */
+  bool updated; /* reference: the rank's update of this mini-batch is done */
+  bool second;  /* evaluate, double-buffered: the forwards that are not of the next mini-batch */
   int64_t scalars[OPI_SCALAR_TABLE];
 } opi_train_place;
 
@@ -112,9 +113,10 @@ typedef struct opi_train {
   uint64_t n_items;          /* published; submit_lock */
   bool periodic;             /* double-buffered, with a schedule */
   opi_train_ports **ports;   /* [n_variants][n_slices] */
-  int32_t token_axis;        /* of labels and logits, with slices */
-  opi_carry output_carry;    /* of the logits */
-  uint32_t labels_input;     /* of the session, OPIPE_NONE: none */
+  struct opi_train_counter *counters;       /* [n_variants * n_slices]; count.c */
+  int32_t token_axis;                       /* of labels and logits, with slices */
+  opi_carry output_carry;                   /* of the logits */
+  uint32_t labels_input;                    /* of the session, OPIPE_NONE: none */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
   int64_t rows[OPI_TRAIN_CLASSES];          /* of a whole micro-batch */
   uint64_t n_steps;                         /* submitted; submit_lock */
@@ -183,6 +185,8 @@ opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *e
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_train_shift(opi_train *train, opi_request *request, opipe_error *err);
 /* count.c: the number of valid labels of the whole mini-batch */
+opipe_status opi_train_open_counters(opi_train *train, opipe_error *err);
+void opi_train_close_counters(opi_train *train);
 opipe_status opi_train_count(opi_train *train, const opi_request *request, double *out_count,
                              opipe_error *err);
 /* The mini-batch that a step of the rank works for. */

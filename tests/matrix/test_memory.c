@@ -6,71 +6,14 @@
  * stand in front of the C library's for every shared object of the process, and count.
  * ctest: timeout=240
  */
-#include <errno.h>
 #include <malloc.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "tests/loader/wire/writer.h"
 #include "tests/matrix/kit.h"
+#include "tests/support/allocations.h"
 
 enum { UNIT = 64, SLACK_BYTES = 16 << 20, WARM = 24, STEADY = 200 };
-
-/* ---- counting allocations of the whole process ---- */
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { COUNTING = 0 };
-static _Atomic uint64_t n_allocations;
-static _Atomic(void *) first_caller;
-static atomic_bool counting;
-#else
-enum { COUNTING = 1 };
-static _Atomic uint64_t n_allocations;
-static _Atomic(void *) first_caller;
-static atomic_bool counting;
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t align, size_t n);
-
-static void note(void *caller) {
-  void *none = NULL;
-  if (!atomic_load_explicit(&counting, memory_order_relaxed))
-    return;
-  atomic_fetch_add(&n_allocations, 1);
-  (void)atomic_compare_exchange_strong(&first_caller, &none, caller);
-}
-
-void *malloc(size_t n) {
-  note(__builtin_return_address(0));
-  return __libc_malloc(n);
-}
-void *calloc(size_t n, size_t size) {
-  note(__builtin_return_address(0));
-  return __libc_calloc(n, size);
-}
-void *realloc(void *p, size_t n) {
-  note(__builtin_return_address(0));
-  return __libc_realloc(p, n);
-}
-void *aligned_alloc(size_t align, size_t n) {
-  note(__builtin_return_address(0));
-  return __libc_memalign(align, n);
-}
-int posix_memalign(void **out, size_t align, size_t n) {
-  note(__builtin_return_address(0));
-  *out = __libc_memalign(align, n);
-  return *out == NULL ? ENOMEM : 0;
-}
-void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset) {
-  note(__builtin_return_address(0));
-  return (void *)syscall(SYS_mmap, at, n, protection, flags, fd, offset);
-}
-#endif
 
 /* ---- plans ---- */
 
@@ -205,29 +148,23 @@ static void steady(mx_model *m, uint32_t stages, uint32_t flags) {
   opipe_session *session = NULL;
   static mx_io io;
   opipe_status status = plan_of(m, stages, &plan);
-  atomic_store(&n_allocations, 0);
-  atomic_store(&counting, true);
+  opi_test_count_allocations();
   if (status == OPIPE_OK)
     status = m->api->session_open(m->context, plan, &params, &session, &m->err);
-  atomic_store(&counting, false);
-  OPI_ASSERT(atomic_load(&n_allocations) >
-             10); /* opening allocates: the counter sees the library */
+  OPI_ASSERT(opi_test_counted() > 10); /* opening allocates: the counter sees the library */
   if (status == OPIPE_OK)
     status = mx_inputs(m, m->set, &io);
   if (status == OPIPE_OK)
     status = serve(m, session, &io, WARM);
-  atomic_store(&n_allocations, 0);
-  atomic_store(&first_caller, NULL);
-  atomic_store(&counting, true);
+  opi_test_count_allocations();
   if (status == OPIPE_OK)
     status = serve(m, session, &io, STEADY);
-  atomic_store(&counting, false);
+  const uint64_t n = opi_test_counted();
   OPI_ASSERT_OK(status, &m->err);
-  if (atomic_load(&n_allocations) != 0)
+  if (n != 0)
     OPI_FAIL("%s, %u stages%s: %llu allocations in %d requests, the first by %p", m->folder->name,
-             stages, flags == 0 ? "" : ", reference",
-             (unsigned long long)atomic_load(&n_allocations), 2 * STEADY,
-             atomic_load(&first_caller));
+             stages, flags == 0 ? "" : ", reference", (unsigned long long)n, 2 * STEADY,
+             opi_test_first_caller());
   m->api->session_close(session);
   m->api->plan_destroy(plan);
 }
@@ -235,7 +172,7 @@ static void steady(mx_model *m, uint32_t stages, uint32_t flags) {
 static void test_no_allocation_while_serving(void) {
   static const char *const models[] = {"modern/gpt2/infer", "modern/llama/infer", "graphs/bert_toy",
                                        "modern/whisper/infer", "graphs/gpt2_past_12layer"};
-  if (!COUNTING)
+  if (!OPI_TEST_COUNTS_ALLOCATIONS)
     OPI_SKIP("a sanitizer has its own malloc");
   if (opi_test_shared("models") == NULL)
     return;
@@ -288,25 +225,10 @@ static bool write_large(const char *path) {
   return ok;
 }
 
-/* Bytes that only this process has; those of mapped files are reported apart, and left out here. */
-static uint64_t private_bytes(void) {
-  FILE *file = fopen("/proc/self/smaps_rollup", "r");
-  char line[256];
-  unsigned long long kib = 0;
-  if (file == NULL)
-    return 0;
-  while (fgets(line, sizeof line, file) != NULL) {
-    if (sscanf(line, "Anonymous: %llu", &kib) == 1)
-      break;
-  }
-  (void)fclose(file);
-  return (uint64_t)kib * 1024;
-}
-
 static void test_the_process_grows_by_the_prediction(void) {
   static float x[4 * WIDTH];
   const int64_t shape[] = {4, WIDTH};
-  if (!COUNTING || private_bytes() == 0)
+  if (!OPI_TEST_COUNTS_ALLOCATIONS || opi_test_private_bytes() == 0)
     OPI_SKIP("a sanitizer's shadow, or no /proc/self/smaps_rollup");
   const char *folder_path = opi_test_tmpdir();
   mx_folder folder = {.name = "64 MiB of weights", .n_sets = 1};
@@ -329,11 +251,11 @@ static void test_the_process_grows_by_the_prediction(void) {
     OPI_ASSERT_OK_FATAL(plan_of(&m, stages, &plan), &m.err);
     const uint64_t predicted = predicted_bytes(&m, plan, stages);
     (void)malloc_trim(0);
-    const uint64_t before = private_bytes();
+    const uint64_t before = opi_test_private_bytes();
     OPI_ASSERT_OK_FATAL(m.api->session_open(m.context, plan, NULL, &session, &m.err), &m.err);
     OPI_ASSERT_OK_FATAL(mx_inputs(&m, m.set, &io), &m.err);
     OPI_ASSERT_OK(serve(&m, session, &io, 4), &m.err);
-    const double grown = (double)private_bytes() - (double)before;
+    const double grown = (double)opi_test_private_bytes() - (double)before;
     const double off = grown - (double)predicted;
     (void)printf("\n%u stages: predicted %.1f MiB, grown by %.1f MiB", stages,
                  (double)predicted / 1048576, grown / 1048576);

@@ -3,7 +3,9 @@
 if(OPI_HAVE_CUNIT)
   add_library(opi_test_train STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_LIST_DIR}/train/kit.c
+    ${CMAKE_CURRENT_LIST_DIR}/train/memory.c
     ${CMAKE_CURRENT_LIST_DIR}/train/outcomes.c
+    ${CMAKE_CURRENT_LIST_DIR}/train/random.c
     ${CMAKE_CURRENT_LIST_DIR}/train/references.c)
   target_link_libraries(opi_test_train PUBLIC opi_test_support)
   foreach(target IN LISTS OPI_TEST_TARGETS)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A search through all interleavings of a small lowered list under each rule, written from the
- * rules' own words and without the proof. Stages form a chain; one replica, slice and part.
+ * rules' own words and without the proof. Stages form a chain; a micro-batch passes one replica of
+ * each; forwards have slices, backwards slices and parts.
  *
  * A state is where every rank stands. What has happened follows from it.
  */
@@ -11,11 +12,26 @@
 
 #include "partition/schedule/actions.h"
 
-enum { REPLAY_RANKS = 4, REPLAY_STATES = 1 << 20 };
+enum { REPLAY_RANKS = 4, REPLAY_STATES = 1 << 20, REPLAY_ITEMS = 512, REPLAY_NEEDS = 3 };
+
+/* What never changes while a list runs, by item. OPIPE_NONE: nothing. */
+typedef struct replay_tables {
+  uint32_t rank[REPLAY_ITEMS];
+  uint32_t other[REPLAY_ITEMS];               /* messages: the item at the other end */
+  uint32_t turn[REPLAY_ITEMS];                /* messages: place in the queue, on their own rank */
+  uint32_t queue[REPLAY_ITEMS];               /* messages: an item that stands for the queue */
+  uint32_t group[REPLAY_ITEMS];               /* messages: first of those that start together */
+  uint32_t producer[REPLAY_ITEMS];            /* sends */
+  uint32_t needs[REPLAY_ITEMS][REPLAY_NEEDS]; /* computes: what the own rank must have done */
+  bool reads[REPLAY_ITEMS];                   /* computes: from the stage beside it */
+  uint32_t made[REPLAY_ITEMS];                /* who makes that */
+  uint32_t receive[REPLAY_ITEMS];             /* and how it comes here, from another rank */
+} replay_tables;
 
 typedef struct replay {
   const opi_problem *p;
   const opi_do_list *list;
+  const replay_tables *t;
   uint32_t rule;
   uint32_t at[REPLAY_RANKS]; /* items, counted over the list */
 } replay;
@@ -24,110 +40,154 @@ static inline bool replay_sends(const opi_do *a) {
   return a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
 }
 
-/* The item of one kind, stage and micro-batch; OPIPE_NONE. B stands for I and W. */
-static inline uint32_t replay_find(const replay *r, uint32_t kind, uint32_t stage,
-                                   uint32_t microbatch) {
-  for (uint32_t i = 0; i < r->list->n_items; ++i) {
-    const opi_do *a = &r->list->items[i];
+/* The item of one kind and stage for the micro-batch and part of `like` (forwards have no parts);
+ * OPIPE_NONE. B stands for I and W. */
+static inline uint32_t replay_find(const opi_do_list *list, uint32_t kind, uint32_t stage,
+                                   uint32_t slice, const opi_do *like) {
+  const bool forward = kind == OPI_DO_F || kind == OPI_DO_SEND_F || kind == OPI_DO_RECV_F;
+  for (uint32_t i = 0; i < list->n_items; ++i) {
+    const opi_do *a = &list->items[i];
     const bool kinds =
         a->kind == kind || (a->kind == OPI_DO_B && (kind == OPI_DO_I || kind == OPI_DO_W));
-    if (kinds && a->stage == stage && a->microbatch == microbatch)
+    if (kinds && a->stage == stage && a->microbatch == like->microbatch && a->slice == slice &&
+        (forward || a->part == like->part))
       return i;
   }
   return OPIPE_NONE;
 }
 
-static inline uint32_t replay_rank(const replay *r, uint32_t item) {
-  uint32_t rank = 0;
-  while (r->list->rank_first[rank + 1] <= item)
-    ++rank;
-  return rank;
-}
+/* ---- tables ---- */
 
-static inline bool replay_done(const replay *r, uint32_t item) {
-  return item != OPIPE_NONE && r->at[replay_rank(r, item)] > item;
-}
-
-static inline uint32_t replay_counterpart(const replay *r, uint32_t item) {
-  const opi_do *a = &r->list->items[item];
+static inline uint32_t replay_counterpart(const opi_do_list *list, uint32_t item) {
+  const opi_do *a = &list->items[item];
   const bool forward = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_RECV_F;
   const bool up = forward == replay_sends(a); /* the other end is the next stage */
   const uint32_t kind = a->kind == OPI_DO_SEND_F   ? OPI_DO_RECV_F
                         : a->kind == OPI_DO_RECV_F ? OPI_DO_SEND_F
                         : a->kind == OPI_DO_SEND_B ? OPI_DO_RECV_B
                                                    : OPI_DO_SEND_B;
-  return replay_find(r, kind, up ? a->stage + 1 : a->stage - 1, a->microbatch);
+  return replay_find(list, kind, up ? a->stage + 1 : a->stage - 1, a->slice, a);
 }
 
 /* Do two messages share a queue under the rule? Both are taken at one rank. */
 static inline bool replay_same_queue(const replay *r, uint32_t x, uint32_t y) {
   const opi_do *a = &r->list->items[x], *b = &r->list->items[y];
-  const uint32_t rank_a = replay_rank(r, replay_counterpart(r, x));
-  const uint32_t rank_b = replay_rank(r, replay_counterpart(r, y));
+  const uint32_t rank_a = r->t->rank[r->t->other[x]], rank_b = r->t->rank[r->t->other[y]];
   if (r->rule == OPI_RULE_STREAM)
-    return a->kind == b->kind && a->stage == b->stage;
+    return a->kind == b->kind && a->stage == b->stage && a->replica == b->replica &&
+           a->peer == b->peer;
   if (r->rule == OPI_RULE_EDGE)
     return replay_sends(a) == replay_sends(b) && rank_a == rank_b;
   return r->rule == OPI_RULE_PAIR && rank_a == rank_b;
 }
 
-/* Place of a message in its queue, on its own rank. */
-static inline uint32_t replay_turn(const replay *r, uint32_t item) {
-  uint32_t n = 0;
-  for (uint32_t i = r->list->rank_first[replay_rank(r, item)]; i < item; ++i)
-    n += opi_do_is_message(r->list->items[i].kind) && replay_same_queue(r, i, item);
-  return n;
+static inline void replay_tabulate_message(const replay *r, replay_tables *t, uint32_t i) {
+  const opi_do *a = &r->list->items[i];
+  const uint32_t first = r->list->rank_first[t->rank[i]];
+  t->turn[i] = 0;
+  t->queue[i] = t->group[i] = i;
+  for (uint32_t k = i; k-- > first;) {
+    if (!opi_do_is_message(r->list->items[k].kind) || !replay_same_queue(r, k, i))
+      continue;
+    t->queue[i] = t->queue[k];
+    t->turn[i] = t->turn[k] + 1;
+    break;
+  }
+  if (r->rule == OPI_RULE_GROUPED && i > first && opi_do_is_message(a[-1].kind))
+    t->group[i] = t->group[i - 1];
+  if (replay_sends(a))
+    t->producer[i] =
+        replay_find(r->list, a->kind == OPI_DO_SEND_F ? OPI_DO_F : OPI_DO_I, a->stage, a->slice, a);
+}
+
+/* Slices go forward in rising, backward in falling order. */
+static inline void replay_tabulate_compute(const replay *r, replay_tables *t, uint32_t i) {
+  const opi_do_list *list = r->list;
+  const opi_do *a = &list->items[i];
+  uint32_t *needs = t->needs[i], n = 0;
+  if (a->kind == OPI_DO_W) {
+    needs[0] = replay_find(list, OPI_DO_I, a->stage, a->slice, a);
+    return;
+  }
+  const bool forward = a->kind == OPI_DO_F;
+  if (!forward)
+    needs[n++] = replay_find(list, OPI_DO_F, a->stage, a->slice, a);
+  if (forward ? a->slice > 0 : a->slice + 1u < r->p->n_slices)
+    needs[n++] = replay_find(list, forward ? OPI_DO_F : OPI_DO_I, a->stage,
+                             forward ? a->slice - 1u : a->slice + 1u, a);
+  t->reads[i] = forward ? a->stage > 0 : a->stage + 1 < r->p->n_stages;
+  if (!t->reads[i])
+    return;
+  t->made[i] = replay_find(list, forward ? OPI_DO_F : OPI_DO_I,
+                           forward ? a->stage - 1 : a->stage + 1, a->slice, a);
+  if (t->rank[t->made[i]] != t->rank[i])
+    t->receive[i] =
+        replay_find(list, forward ? OPI_DO_RECV_F : OPI_DO_RECV_B, a->stage, a->slice, a);
+}
+
+static inline void replay_tabulate(replay *r, replay_tables *t) {
+  const opi_do_list *list = r->list;
+  memset(t, 0xff, sizeof *t);
+  memset(t->reads, 0, sizeof t->reads);
+  r->t = t;
+  for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
+    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i)
+      t->rank[i] = rank;
+  }
+  for (uint32_t i = 0; i < list->n_items; ++i) {
+    if (opi_do_is_message(list->items[i].kind))
+      t->other[i] = replay_counterpart(list, i);
+  }
+  for (uint32_t i = 0; i < list->n_items; ++i) {
+    if (opi_do_is_message(list->items[i].kind))
+      replay_tabulate_message(r, t, i);
+    else if (opi_do_is_compute(list->items[i].kind))
+      replay_tabulate_compute(r, t, i);
+  }
+}
+
+/* ---- what has happened ---- */
+
+static inline bool replay_done(const replay *r, uint32_t item) {
+  return item != OPIPE_NONE && r->at[r->t->rank[item]] > item;
 }
 
 /* Has what is received with `item` come? */
 static inline bool replay_arrived(const replay *r, uint32_t item) {
-  const uint32_t other = replay_counterpart(r, item);
+  const replay_tables *t = r->t;
+  const uint32_t other = t->other[item];
   if (!replay_done(r, item) || (r->rule < OPI_RULE_BLOCKING && !replay_done(r, other)))
     return false;
   if (r->rule == OPI_RULE_TAG || r->rule >= OPI_RULE_BLOCKING)
     return true;
-  if (replay_turn(r, item) != replay_turn(r, other))
+  if (t->turn[item] != t->turn[other])
     return false; /* it would be another's */
   if (r->rule != OPI_RULE_PAIR)
     return true;
-  for (uint32_t i = r->list->rank_first[replay_rank(r, item)]; i < item; ++i) {
-    if (opi_do_is_message(r->list->items[i].kind) && replay_same_queue(r, i, item) &&
-        replay_turn(r, i) != replay_turn(r, replay_counterpart(r, i)))
+  for (uint32_t i = r->list->rank_first[t->rank[item]]; i < item; ++i) {
+    if (opi_do_is_message(r->list->items[i].kind) && t->queue[i] == t->queue[item] &&
+        t->turn[i] != t->turn[t->other[i]])
       return false; /* the queue stands still before */
   }
   return true;
 }
 
-/* Is what compute `item` reads from `stage` there? */
-static inline bool replay_has(const replay *r, uint32_t item, uint32_t kind, uint32_t stage) {
-  const opi_do *a = &r->list->items[item];
-  const uint32_t rank = replay_rank(r, item);
-  if (r->p->instance_rank[stage] == rank)
-    return replay_done(r, replay_find(r, kind, stage, a->microbatch));
-  const uint32_t receive =
-      replay_find(r, kind == OPI_DO_F ? OPI_DO_RECV_F : OPI_DO_RECV_B, a->stage, a->microbatch);
-  return receive != OPIPE_NONE && replay_arrived(r, receive);
-}
-
-static inline uint32_t replay_group_start(const replay *r, uint32_t item) {
-  const uint32_t first = r->list->rank_first[replay_rank(r, item)];
-  while (r->rule == OPI_RULE_GROUPED && item > first &&
-         opi_do_is_message(r->list->items[item - 1].kind))
-    --item;
-  return item;
-}
-
-static inline bool replay_produced(const replay *r, uint32_t item) {
-  const opi_do *a = &r->list->items[item];
-  return !replay_sends(a) ||
-         replay_done(r, replay_find(r, a->kind == OPI_DO_SEND_F ? OPI_DO_F : OPI_DO_I, a->stage,
-                                    a->microbatch));
+static inline bool replay_fed(const replay *r, uint32_t item) {
+  const replay_tables *t = r->t;
+  for (uint32_t n = 0; n < REPLAY_NEEDS && t->needs[item][n] != OPIPE_NONE; ++n) {
+    if (!replay_done(r, t->needs[item][n]))
+      return false;
+  }
+  if (!t->reads[item])
+    return true;
+  return t->receive[item] == OPIPE_NONE ? replay_done(r, t->made[item])
+                                        : replay_arrived(r, t->receive[item]);
 }
 
 /* A message that meets: both ranks must stand at it, or in its group. */
 static inline bool replay_meets(const replay *r, uint32_t item) {
-  const uint32_t other = replay_counterpart(r, item);
-  return r->at[replay_rank(r, other)] >= replay_group_start(r, other);
+  const uint32_t other = r->t->other[item];
+  return r->at[r->t->rank[other]] >= r->t->group[other];
 }
 
 static inline bool replay_can(const replay *r, uint32_t rank) {
@@ -136,15 +196,9 @@ static inline bool replay_can(const replay *r, uint32_t rank) {
     return false;
   const opi_do *a = &r->list->items[item];
   if (opi_do_is_message(a->kind))
-    return replay_produced(r, item) && (r->rule < OPI_RULE_BLOCKING || replay_meets(r, item));
-  if (a->kind == OPI_DO_F)
-    return a->stage == 0 || replay_has(r, item, OPI_DO_F, a->stage - 1);
-  if (a->kind == OPI_DO_W)
-    return replay_done(r, replay_find(r, OPI_DO_I, a->stage, a->microbatch));
-  if (a->kind == OPI_DO_B || a->kind == OPI_DO_I)
-    return replay_done(r, replay_find(r, OPI_DO_F, a->stage, a->microbatch)) &&
-           (a->stage + 1 == r->p->n_stages || replay_has(r, item, OPI_DO_I, a->stage + 1));
-  return true;
+    return (!replay_sends(a) || replay_done(r, r->t->producer[item])) &&
+           (r->rule < OPI_RULE_BLOCKING || replay_meets(r, item));
+  return !opi_do_is_compute(a->kind) || replay_fed(r, item);
 }
 
 /* Every rank at its end, and every message where it belongs. */
@@ -161,6 +215,8 @@ static inline bool replay_ended(const replay *r) {
   return true;
 }
 
+/* ---- the search ---- */
+
 /* States of a list; the search takes at most REPLAY_STATES. */
 static inline uint64_t replay_states(const opi_do_list *list) {
   uint64_t n = 1;
@@ -169,19 +225,21 @@ static inline uint64_t replay_states(const opi_do_list *list) {
   return n;
 }
 
-/* Does every interleaving come to the end? Counts the states seen. */
+/* Does every interleaving come to the end? Counts the states seen. At most REPLAY_ITEMS items. */
 static inline bool replay_all(const opi_problem *p, const opi_do_list *list, uint32_t rule,
                               uint32_t *out_states) {
   static uint8_t seen[REPLAY_STATES];
   static uint32_t todo[REPLAY_STATES];
+  static replay_tables tables;
   uint32_t n = 1, n_todo = 1;
   bool good = true;
   const uint64_t states = replay_states(list);
+  replay r = {.p = p, .list = list, .rule = rule};
+  replay_tabulate(&r, &tables);
   memset(seen, 0, states < REPLAY_STATES ? (size_t)states : REPLAY_STATES);
   todo[0] = 0;
   seen[0] = 1;
   while (n_todo > 0) {
-    replay r = {.p = p, .list = list, .rule = rule};
     const uint32_t state = todo[--n_todo];
     uint32_t rest = state;
     for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {

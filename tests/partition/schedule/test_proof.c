@@ -81,8 +81,8 @@ static void test_early_receives_hold_under_every_rule(void) {
 }
 
 static uint32_t find(const opi_do_list *list, uint32_t kind, uint32_t stage, uint32_t microbatch) {
-  const replay r = {.list = list};
-  return replay_find(&r, kind, stage, microbatch);
+  const opi_do like = {.microbatch = microbatch};
+  return replay_find(list, kind, stage, 0, &like);
 }
 
 /* One mistake at a time in a lowered 1F1B. */

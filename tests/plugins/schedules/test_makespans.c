@@ -156,6 +156,8 @@ static void test_chimera_one_unit(void) {
       const kit_times many = kit_simulate(name, d, d, 1, 1, 0);
       expect(name, d, d, many.makespan, 2.0 * d + d / f - 2);
       expect(name, d, d, many.bubble, (d - 2.0 * f) / (2.0 * f * d + d - 2 * f));
+      for (uint32_t r = 0; r < d; ++r)
+        OPI_ASSERT(many.peak[r] >= d - d / (2 * f) + 1 && many.peak[r] <= d);
     }
   }
 }

@@ -9,6 +9,8 @@
 #include "abi/api/plugins.h"
 #include "partition/cut/batch.h"
 
+const opipe_plugin *const *kit_static_plugins;
+
 static uint64_t now_ns(void) {
   struct timespec t;
   (void)clock_gettime(CLOCK_MONOTONIC, &t);
@@ -26,13 +28,17 @@ static opi_bind_options bind_options(const kit *k) {
 
 opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tokens) {
   const char *paths[1] = {opi_test_build("lib/onnx-pipe")};
-  const opi_registry_params params = {
-      .allocator = opi_allocator_system(), .paths = paths, .n_paths = 1};
+  const opi_registry_params params = {.allocator = opi_allocator_system(),
+                                      .paths = paths,
+                                      .n_paths = 1,
+                                      .only_static = kit_static_plugins != NULL};
   opi_backend_ref cpu;
   memset(k, 0, sizeof *k);
   k->err.struct_size = (uint32_t)sizeof k->err;
   opi_arena_init(&k->arena, opi_allocator_system(), 0);
   OPI_TRY(opi_registry_create(&params, &k->registry, &k->err));
+  for (uint32_t i = 0; kit_static_plugins != NULL && kit_static_plugins[i] != NULL; ++i)
+    OPI_TRY(opi_registry_add_static(k->registry, kit_static_plugins[i], &k->err));
   k->plugins = opi_registry_plugins(k->registry);
   OPI_TRY(k->plugins.backend(k->plugins.ctx, "cpu", &cpu, &k->err));
   OPI_TRY(
@@ -91,6 +97,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
       .n_devices = apart ? c->n_ranks : 1,
       .n_microbatches = c->n_microbatches,
       .schedule = c->schedule,
+      .depth = c->depth,
       .transport = c->transport};
   opi_plan_free(k->plan);
   k->plan = NULL;
@@ -123,7 +130,8 @@ opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {
                                .backends = k->backends,
                                .transport = k->transport,
                                .transport_options = k->transport_options,
-                               .evaluator = k->evaluator};
+                               .evaluator = k->evaluator,
+                               .budget = k->budget};
   const opipe_session_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
       .flags = flags,

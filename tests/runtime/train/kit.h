@@ -6,6 +6,7 @@
 
 #include "abi/registry/registry.h"
 #include "partition/make.h"
+#include "runtime/budget.h"
 #include "runtime/train/train.h"
 #include "tests/support/support.h"
 
@@ -26,6 +27,7 @@ typedef struct kit {
   uint32_t bind_flags;
   uint32_t dropout;     /* OPI_DROPOUT_*, of the plans to come */
   uint64_t watchdog_ns; /* 0: 5 s */
+  opi_budget *budget;   /* of sessions; NULL: none */
   opi_arena arena;
   opipe_error err;
 } kit;
@@ -35,6 +37,7 @@ typedef struct kit_case {
   const char *schedule;
   uint32_t n_ranks, n_stages, n_microbatches; /* one of n_ranks and n_stages may be 0 */
   uint64_t memory_bytes;
+  uint32_t depth; /* slots of boundary tensors; 0: the planner's */
   const char *device, *device_options, *transport;
   const char *last_options; /* of the last rank's device, NULL: as the others */
   opi_train_spec spec;
@@ -47,6 +50,8 @@ typedef struct kit_batch {
   uint32_t n_inputs;
 } kit_batch;
 
+/* Plugins linked in, ended by NULL; NULL: those in the build's folder. */
+extern const opipe_plugin *const *kit_static_plugins;
 opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tokens);
 void kit_close(kit *k);
 opipe_status kit_plan(kit *k, const kit_case *c);

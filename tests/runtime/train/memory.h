@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of training plans, judged case by case: what is predicted is what devices hand out, by
+ * category; it is enough to the byte and one byte less is refused with the numbers, by the plan's
+ * caps and by a context's budget alike. And the table of all schedules that these cases go through.
+ */
+#ifndef TESTS_TRAIN_MEMORY_H
+#define TESTS_TRAIN_MEMORY_H
+
+#include "tests/runtime/train/kit.h"
+
+/* A schedule with the ranks and micro-batches that it is tried with (8 rows, 8 tokens). */
+typedef struct memory_row {
+  const char *schedule; /* NULL: a text of orders, written by memory_schedule */
+  uint32_t n_ranks, n_microbatches;
+  bool sliced; /* of models that are causal along tokens */
+} memory_row;
+enum { MEMORY_ROWS = 33 };
+extern const memory_row memory_rows[MEMORY_ROWS];
+
+/* The row's schedule as kit_plan takes it. */
+const char *memory_schedule(const memory_row *row);
+/* Cross entropy on "labels"; kind OPI_OPT_*. */
+kit_case memory_case(const memory_row *row, uint32_t recompute, uint32_t kind);
+
+typedef struct memory_count {
+  uint32_t passed, failed, refused; /* refused: with a reason, by design */
+} memory_count;
+/* All of it for one plan; what does not hold fails the running test. `k` is open. */
+void memory_check(kit *k, const kit_case *c, const char *what, memory_count *count);
+/* Every row of the table, with what `choose` says; NULL: every recompute and optimizer. */
+void memory_check_model(const char *path, int64_t tokens, bool causal, bool all,
+                        memory_count *count);
+
+#endif /* TESTS_TRAIN_MEMORY_H */

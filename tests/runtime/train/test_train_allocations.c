@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of training, shown from outside the library: nobody allocates while steps of any schedule
+ * run, and the process grows by the prediction. ctest: timeout=300 */
+#include <malloc.h>
+#include <stdlib.h>
+
+#include "tests/loader/wire/writer.h"
+#include "tests/runtime/train/memory.h"
+#include "tests/support/allocations.h"
+
+enum { ROWS = 8, TOKENS = 8, CLASSES = 20, WARM = 4, STEADY = 10 };
+
+/* ---- nobody allocates ---- */
+
+/* Some steps in flight at once, a flush, an evaluation. */
+static opipe_status train(kit *k, opi_session *session, const kit_batch *batch, uint32_t n_steps) {
+  const opipe_submit_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
+      .n_inputs = batch->n_inputs,
+      .inputs = batch->inputs};
+  opipe_status status = OPIPE_OK;
+  for (uint32_t s = 0; s < n_steps && status == OPIPE_OK; ++s) {
+    opi_request *tickets[3] = {NULL, NULL, NULL};
+    for (uint32_t i = 0; i < 2 && status == OPIPE_OK; ++i)
+      status = opi_train_step(session, &params, &tickets[i], &k->err);
+    if (status == OPIPE_OK)
+      status = opi_train_flush(session, UINT64_C(60000000000), &k->err);
+    if (status == OPIPE_OK)
+      status = opi_train_evaluate(session, &params, &tickets[2], &k->err);
+    for (uint32_t i = 0; i < 3 && status == OPIPE_OK; ++i)
+      status = opi_request_wait(tickets[i], UINT64_C(60000000000), &k->err);
+    for (uint32_t i = 0; i < 3; ++i)
+      opi_request_release(tickets[i]);
+  }
+  return status;
+}
+
+static void steady(kit *k, const kit_case *c, const char *what, uint32_t flags) {
+  opi_session *session = NULL;
+  kit_batch batch;
+  OPI_ASSERT_OK_FATAL(kit_batch_random(k, c, CLASSES, 3, &batch), &k->err);
+  opi_test_count_allocations();
+  opipe_status status = kit_session(k, flags, &session);
+  OPI_ASSERT(opi_test_counted() > 10); /* opening allocates: the counter sees the library */
+  if (status == OPIPE_OK)
+    status = train(k, session, &batch, WARM);
+  opi_test_count_allocations();
+  if (status == OPIPE_OK)
+    status = train(k, session, &batch, STEADY);
+  const uint64_t n = opi_test_counted();
+  if (status != OPIPE_OK)
+    OPI_FAIL("%s: %s", what, k->err.message);
+  if (n != 0)
+    OPI_FAIL("%s%s: %llu allocations in %d steps, the first by %p", what,
+             flags == 0 ? "" : ", reference", (unsigned long long)n, 2 * STEADY,
+             opi_test_first_caller());
+  opi_session_close(session);
+}
+
+static void check(kit *k, const kit_case *c) {
+  char what[160];
+  (void)snprintf(what, sizeof what, "%s, %u ranks, %u micro-batches, %s", c->schedule, c->n_ranks,
+                 c->n_microbatches, c->transport == NULL ? "local" : c->transport);
+  const opipe_status status = kit_plan(k, c);
+  if (status == OPIPE_E_UNSUPPORTED && strstr(k->err.message, "halv") != NULL)
+    return;
+  if (!OPI_ASSERT_OK(status, &k->err))
+    return;
+  steady(k, c, what, 0);
+  steady(k, c, what, OPIPE_SESSION_REFERENCE);
+}
+
+static void test_nobody_allocates_in_a_step(void) {
+  static const char *const transports[] = {NULL, "emulated:latency_us=20", "emulated:rule=stream"};
+  kit k;
+  if (!OPI_TEST_COUNTS_ALLOCATIONS)
+    OPI_SKIP("a sanitizer has its own malloc");
+  OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), ROWS, 8),
+                      &k.err);
+  for (uint32_t i = 0; i < MEMORY_ROWS; ++i) {
+    kit_case c = memory_case(&memory_rows[i], i % 4, i % 2 != 0 ? OPI_OPT_SGD : OPI_OPT_ADAMW);
+    c.transport = transports[i % OPI_COUNT(transports)];
+    c.spec.optimizer.clip_norm = i % 3 == 0 ? 1 : 0;
+    c.spec.loss.shift = i % 4 == 3 && !memory_rows[i].sliced;
+    check(&k, &c);
+  }
+  kit_close(&k);
+}
+
+/* Half types, loss scaling, data parallel copies, dropout is the graph's. */
+static void test_nobody_allocates_in_other_steps(void) {
+  static const memory_row row = {"1f1b", 4, 4, false};
+  kit k;
+  if (!OPI_TEST_COUNTS_ALLOCATIONS)
+    OPI_SKIP("a sanitizer has its own malloc");
+  OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/llama_8block/model.onnx"), ROWS, 8),
+                      &k.err);
+  for (uint32_t i = 0; i < 4; ++i) {
+    static const uint32_t types[] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16, OPIPE_FLOAT};
+    kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPI_OPT_ADAM);
+    c.spec.compute = types[i];
+    c.spec.replicas = i == 3 ? 2 : 1;
+    c.device = i == 3 ? "emulated" : "cpu";
+    check(&k, &c);
+  }
+  kit_close(&k);
+}
+
+/* ---- the process grows by the prediction ---- */
+
+enum { WIDTH = 1024, LAYERS = 16, BATCH = 256, SLACK_BYTES = 16 << 20 };
+
+/* x [batch, WIDTH] -> (MatMul, Tanh) x LAYERS -> y: 64 MiB of weights */
+static bool write_large(const char *path) {
+  const int64_t square[] = {WIDTH, WIDTH}, rows[] = {-1, WIDTH};
+  const size_t n_bytes = sizeof(float) * WIDTH * WIDTH;
+  float *weights = malloc(n_bytes);
+  bytes graph = {0};
+  if (weights == NULL)
+    return false;
+  opi_test_random random = {7};
+  for (int i = 0; i < LAYERS; ++i) {
+    char in[64], mid[32], out[32], name[32];
+    (void)snprintf(name, sizeof name, "w%d", i);
+    (void)snprintf(mid, sizeof mid, "m%d", i);
+    (void)snprintf(out, sizeof out, i == LAYERS - 1 ? "y" : "h%d", i);
+    (void)snprintf(in, sizeof in, i == 0 ? "x w%d" : "h%d w%d", i == 0 ? 0 : i - 1, i);
+    opi_test_fill_f32(&random, weights, (size_t)WIDTH * WIDTH, -0.05, 0.05);
+    w_sub(&graph, 1, w_node("MatMul", NULL, NULL, in, mid));
+    w_sub(&graph, 1, w_node("Tanh", NULL, NULL, mid, out));
+    w_sub(&graph, 5, w_tensor(name, OPIPE_FLOAT, square, 2, weights, n_bytes));
+  }
+  w_sub(&graph, 11, w_value("x", OPIPE_FLOAT, rows, 2));
+  w_sub(&graph, 12, w_value("y", OPIPE_FLOAT, rows, 2));
+  bytes model = w_model(graph, 9);
+  const bool ok = opi_test_write_file(path, model.data, model.n);
+  free(model.data);
+  free(weights);
+  return ok;
+}
+
+static void grows(const char *path, const memory_row *row, uint32_t recompute, uint32_t kind) {
+  static float target[BATCH * WIDTH];
+  const int64_t shape[] = {BATCH, WIDTH};
+  kit k;
+  kit_batch batch;
+  opi_session *session = NULL;
+  double loss = 0;
+  uint64_t predicted = 0;
+  kit_case c = memory_case(row, recompute, kind);
+  c.spec.loss = (opi_loss){.kind = OPI_LOSS_MSE, .output = "y", .labels = "target"};
+  OPI_ASSERT_OK_FATAL(kit_open(&k, path, BATCH, 1), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, 1, 3, &batch), &k.err);
+  kit_batch_add(&batch, "target", OPIPE_FLOAT, shape, 2, target);
+  for (uint32_t r = 0; r < k.plan->n_ranks; ++r)
+    predicted += k.plan->memory[r].total_bytes;
+  (void)malloc_trim(0);
+  const uint64_t before = opi_test_private_bytes();
+  OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_step(&k, session, &batch, &loss), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_step(&k, session, &batch, &loss), &k.err);
+  const double grown = (double)opi_test_private_bytes() - (double)before;
+  const double off = grown - (double)predicted;
+  (void)printf("\n%s, %u ranks: predicted %.1f MiB, grown by %.1f MiB", row->schedule, row->n_ranks,
+               (double)predicted / 1048576, grown / 1048576);
+  OPI_ASSERT(predicted > UINT64_C(180) << 20);
+  OPI_ASSERT((off < 0 ? -off : off) <= 0.03 * (double)predicted + SLACK_BYTES);
+  opi_session_close(session);
+  kit_close(&k);
+}
+
+static void test_the_process_grows_by_the_prediction(void) {
+  static const memory_row rows[] = {{"gpipe", 2, 8, false}, {"1f1b", 4, 8, false},
+                                    {"2bw", 2, 4, false},   {"chimera", 2, 4, false},
+                                    {"zb-h1", 2, 4, false}, {"interleaved", 2, 4, false}};
+  if (!OPI_TEST_COUNTS_ALLOCATIONS || opi_test_private_bytes() == 0)
+    OPI_SKIP("a sanitizer's shadow, or no /proc/self/smaps_rollup");
+  const char *path = opi_test_tmp("large.onnx");
+  OPI_ASSERT_FATAL(write_large(path));
+  for (uint32_t i = 0; i < OPI_COUNT(rows); ++i)
+    grows(path, &rows[i], i % 3 == 1 ? OPI_RECOMPUTE_STAGE : OPI_RECOMPUTE_NONE,
+          i % 2 == 0 ? OPI_OPT_ADAMW : OPI_OPT_SGD);
+}
+
+OPI_TEST_MAIN("training memory, from outside", OPI_TEST(test_nobody_allocates_in_a_step),
+              OPI_TEST(test_nobody_allocates_in_other_steps),
+              OPI_TEST(test_the_process_grows_by_the_prediction))

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many micro-batches a training plan keeps: the slots of every kept tensor are the most that
+ * the schedule's records hold at once, and these are what the papers say, rank by rank, over ranks
+ * and micro-batches. (The closed formulas over wide grids, without a model:
+ * tests/plugins/schedules.) ctest: timeout=300 */
+#include <stdio.h>
+
+#include "partition/train/model.h"
+#include "tests/runtime/train/kit.h"
+
+enum { ROWS = 8, TOKENS = 8, ALIGNMENT = 64 };
+
+typedef uint32_t formula_fn(uint32_t rank, uint32_t p, uint32_t m);
+
+static uint32_t least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+static uint32_t one(uint32_t r, uint32_t p, uint32_t m) {
+  (void)r;
+  (void)p;
+  (void)m;
+  return 1;
+}
+static uint32_t all(uint32_t r, uint32_t p, uint32_t m) {
+  (void)r;
+  (void)p;
+  return m;
+}
+static uint32_t all_of_two(uint32_t r, uint32_t p, uint32_t m) {
+  (void)r;
+  (void)p;
+  return 2 * m;
+}
+static uint32_t in_flight(uint32_t r, uint32_t p, uint32_t m) {
+  return least(m, p - r);
+}
+static uint32_t policy_b(uint32_t r, uint32_t p, uint32_t m) {
+  return least(m, 2 * (p - r) - 1);
+}
+static uint32_t at_most_two(uint32_t r, uint32_t p, uint32_t m) {
+  return least(2, in_flight(r, p, m));
+}
+/* N = D, units of N = D, fewer: held against the formula of one full unit only */
+static uint32_t two_directions(uint32_t r, uint32_t p, uint32_t m) {
+  return m == p ? (r < p / 2 ? p / 2 + 1 + r : 3 * p / 2 - r) : 0;
+}
+static uint32_t megatron(uint32_t r, uint32_t p, uint32_t m) {
+  return m == p ? 2 * m : least(2 * m, 2 * (p - r - 1) + p + 1);
+}
+static uint32_t h1(uint32_t r, uint32_t p, uint32_t m) {
+  (void)r;
+  return m >= 2 * p ? p : 0;
+}
+static uint32_t h2(uint32_t r, uint32_t p, uint32_t m) {
+  (void)r;
+  return m >= 2 * p ? 2 * p - 1 : 0;
+}
+static uint32_t slices_all(uint32_t r, uint32_t p, uint32_t m) {
+  (void)r;
+  (void)p;
+  return 4 * m;
+}
+static uint32_t slices_few(uint32_t r, uint32_t p, uint32_t m) {
+  return least(4 * m, p - r - 1 + 4);
+}
+
+/* 0: no formula for this size; slots are compared with the records all the same. */
+static const struct {
+  const char *schedule;
+  formula_fn *formula; /* NULL: none closed */
+  bool even;           /* micro-batches in multiples of the ranks */
+} rows[] = {{"sequential", one, false},
+            {"gpipe", all, false},
+            {"1f1b", in_flight, false},
+            {"1f1b:policy=pb", policy_b, false},
+            {"1f1b:eager=1", policy_b, false},
+            {"1f1b:depth=2", at_most_two, false},
+            {"2bw", in_flight, true},
+            {"looped-bfs", all_of_two, false},
+            {"interleaved", megatron, true},
+            {"chimera", two_directions, false},
+            {"zb-h1", h1, false},
+            {"zb-h2", h2, false},
+            {"zb-auto", NULL, false},
+            {"zb-interleaved", NULL, true},
+            {"zbv", NULL, false},
+            {"v-half", NULL, false},
+            {"v-min", NULL, false},
+            {"dualpipev", NULL, false},
+            {"terapipe:slices=4", slices_all, false},
+            {"seq1f1b:slices=4", slices_few, false}};
+
+/* ---- what the records hold ---- */
+
+static bool releases(const opipe_action *a, bool until_weights) {
+  return a->pass == OPIPE_PASS_BACKWARD ||
+         a->pass == (until_weights ? OPIPE_PASS_BACKWARD_WEIGHT : OPIPE_PASS_BACKWARD_INPUT);
+}
+
+/* The most forwards of a rank, of one instance (stage OPIPE_NONE: of all), whose release is still
+ * to come; double-buffered bodies begin with those of the body before. */
+static uint32_t held_most(const opi_plan *plan, uint32_t rank, uint32_t stage, uint32_t replica,
+                          bool until_weights) {
+  uint32_t held = 0, most = 0;
+  for (uint32_t round = 0; round < 2; ++round) {
+    for (uint32_t i = plan->rank_first[rank]; i < plan->rank_first[rank + 1]; ++i) {
+      const opipe_action *a = &plan->actions[i];
+      if (stage != OPIPE_NONE && (a->stage != stage || a->replica != replica))
+        continue;
+      if (round == 0) {
+        held += opi_action_is_next(a);
+        continue;
+      }
+      held += a->pass == OPIPE_PASS_FORWARD;
+      most = held > most ? held : most;
+      held -= releases(a, until_weights);
+    }
+  }
+  return most;
+}
+
+/* ---- what the lists have room for ---- */
+
+typedef struct stashes {
+  const opi_train_model *model;
+  const opi_plan *plan; /* slices are stages */
+  opi_train_lists *lists;
+  const char *what;
+  uint32_t n_checked;
+} stashes;
+
+/* Made by the forward for a backward of the same stage, and for nobody else. */
+static bool is_own(const opi_train_cut *cut, uint32_t c) {
+  const opi_cell *cell = &cut->cells[c];
+  if (cell->source != OPI_CELL_MADE || cell->phase != OPI_PHASE_F || (cell->readers & ~1u) == 0 ||
+      cell->state != 0 || cell->output != OPIPE_NONE)
+    return false;
+  for (uint32_t r = 0; r < cut->n_routes; ++r) {
+    if (cut->routes[r].src_cell == c)
+      return false;
+  }
+  return true;
+}
+
+static uint32_t count_slots(const stashes *s, uint32_t c, uint32_t replica) {
+  const uint32_t n = s->plan->n_microbatches, stage = s->model->cuts[0]->cells[c].stage;
+  const uint64_t *offsets = &s->lists->offsets[(size_t)c * n];
+  const uint32_t *of = &s->lists->replica_of[(size_t)stage * n];
+  uint32_t slots = 0;
+  for (uint32_t m = 0; m < n; ++m) {
+    uint32_t k = 0;
+    while (k < m && (of[k] != replica || offsets[k] != offsets[m]))
+      ++k;
+    slots += of[m] == replica && k == m;
+  }
+  return slots;
+}
+
+static void check_cells(stashes *s) {
+  const opi_train_cut *cut = s->model->cuts[0];
+  for (uint32_t c = 0; c < cut->n_cells; ++c) {
+    for (uint32_t replica = 0; is_own(cut, c) && replica < s->plan->n_replicas; ++replica) {
+      const uint32_t stage = cut->cells[c].stage;
+      const uint32_t wanted = held_most(s->plan, opi_plan_rank(s->plan, stage, replica), stage,
+                                        replica, (cut->cells[c].readers & 1u << OPI_PHASE_W) != 0);
+      const uint32_t found = count_slots(s, c, replica);
+      ++s->n_checked;
+      if (found != wanted)
+        OPI_FAIL("%s: '%s' of stage %u, replica %u has %u slots, the records hold %u", s->what,
+                 cut->cells[c].name, stage, replica, found, wanted);
+    }
+  }
+}
+
+static void check_formula(const stashes *s, formula_fn *formula) {
+  for (uint32_t rank = 0; formula != NULL && rank < s->plan->n_ranks; ++rank) {
+    const uint32_t wanted = formula(rank, s->plan->n_ranks, s->plan->n_microbatches);
+    const uint32_t found = held_most(s->plan, rank, OPIPE_NONE, 0, true);
+    if (wanted != 0 && found != wanted)
+      OPI_FAIL("%s, rank %u: %u are kept, the formula says %u", s->what, rank, found, wanted);
+  }
+}
+
+static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
+  char what[120];
+  uint32_t alignment[8];
+  opi_train_model *model = NULL;
+  stashes s = {.what = what};
+  const kit_case c = {
+      .schedule = rows[row].schedule,
+      .n_ranks = n_ranks,
+      .n_microbatches = m,
+      .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
+               .optimizer = {.kind = OPI_OPT_SGD, .lr = 0.01}}};
+  const opi_bind_options base = {.evaluator = k->evaluator, .allocator = opi_allocator_system()};
+  (void)snprintf(what, sizeof what, "%s, %u ranks, %u micro-batches", c.schedule, n_ranks, m);
+  for (uint32_t r = 0; r < OPI_COUNT(alignment); ++r)
+    alignment[r] = ALIGNMENT;
+  OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
+  OPI_ASSERT_OK_FATAL(opi_train_model_build(k->plan, k->model, &base, &model, &k->err), &k->err);
+  s.model = model;
+  s.plan = &model->view;
+  OPI_ASSERT_OK_FATAL(opi_train_lists_build(&model->view, (const opi_train_cut *const *)model->cuts,
+                                            model->n_classes, alignment, model->n_slices, false,
+                                            opi_allocator_system(), &s.lists, &k->err),
+                      &k->err);
+  check_cells(&s);
+  check_formula(&s, rows[row].formula);
+  OPI_ASSERT(s.n_checked > 0);
+  opi_train_lists_free(s.lists);
+  opi_train_model_free(model);
+}
+
+static void test_slots_are_what_the_papers_say(void) {
+  kit k;
+  OPI_ASSERT_OK_FATAL(
+      kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), ROWS, TOKENS), &k.err);
+  for (size_t row = 0; row < OPI_COUNT(rows); ++row) {
+    for (uint32_t n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
+      for (uint32_t m = rows[row].even ? n_ranks : 3; m <= ROWS; m += rows[row].even ? n_ranks
+                                                                      : m == 3       ? 1
+                                                                                     : 4)
+        check(&k, row, n_ranks, m);
+    }
+  }
+  kit_close(&k);
+}
+
+OPI_TEST_MAIN("training stashes", OPI_TEST(test_slots_are_what_the_papers_say))
