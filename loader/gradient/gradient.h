@@ -132,7 +132,8 @@ typedef struct opi_training {
                            loss */
   uint32_t loss;   /* fp32, rank 0: this micro-batch's share; the mini-batch's loss is their sum */
   uint32_t output; /* what the loss judges (logits), OPIPE_NONE: OPI_LOSS_OUTPUT */
-  uint32_t labels; /* input that was added or named, OPIPE_NONE: none */
+  const char *output_name; /* its name before a compute type gave it another; of the bound graph */
+  uint32_t labels;         /* input that was added or named, OPIPE_NONE: none */
   uint32_t scalars[OPI_SCALAR_TABLE]; /* values, OPIPE_NONE: not read */
   uint32_t n_params, n_trained;
   opi_train_param *params; /* every float initializer, graph order */

@@ -452,11 +452,13 @@ static opipe_status sum_of_output(opi_grad_state *s, uint32_t x, opipe_error *er
 opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err) {
   const uint32_t x = s->map[s->target];
   s->training->output = s->loss.kind == OPI_LOSS_OUTPUT ? OPIPE_NONE : x;
+  s->training->output_name =
+      opi_arena_strdup(&s->training->arena, s->bound->graph->values[s->target].name);
   s->builder.origin = opi_grad_origin(s, opi_b_value(&s->builder, x)->name, "/loss");
   s->builder.origin_index = OPIPE_NONE;
   s->builder.origin_stage = -1;
   s->builder.n_emitted = 0;
-  if (s->builder.origin == NULL)
+  if (s->builder.origin == NULL || s->training->output_name == NULL)
     return opi_fail_nomem(err, sizeof(opi_node), "the loss");
   if (s->loss.kind == OPI_LOSS_OUTPUT)
     OPI_TRY(scalar_loss(s, x, err));

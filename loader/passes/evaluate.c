@@ -178,6 +178,7 @@ void opi_evaluator_free(opi_evaluator *evaluator) {
 struct opi_prepared {
   backend_evaluator *evaluator;
   opi_arena arena;
+  opipe_graph graph; /* the program reads it as long as it lives */
   opipe_program *program;
   opipe_binding *binding;
   opipe_buffer *boundary, *slot;
@@ -214,13 +215,12 @@ static opipe_status place_boundaries(opi_prepared *p, const opi_graph *graph, op
 
 static opipe_status prepare_locked(opi_prepared *p, const opi_graph *graph, opipe_error *err) {
   const backend_evaluator *e = p->evaluator;
-  opipe_graph seen;
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  OPI_TRY(opi_graph_to_abi(graph, &p->arena, &seen, err));
+  OPI_TRY(opi_graph_to_abi(graph, &p->arena, &p->graph, err));
   const opipe_compile_params compile = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
       .flags = OPIPE_COMPILE_NO_FUSE,
-      .graph = &seen};
+      .graph = &p->graph};
   OPI_TRY(e->backend->compile(e->device, &compile, &p->program, err));
   OPI_TRY(e->backend->program_info(p->program, &info, err));
   OPI_TRY(place_boundaries(p, graph, err));

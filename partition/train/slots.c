@@ -182,8 +182,36 @@ static bool arcs_meet(const opi_occurrence *a, const opi_occurrence *b, uint64_t
   return from_a < a->t1 - a->t0 || from_b < b->t1 - b->t0;
 }
 
-/* Round the circle: the lowest slot of whose occupants none is met. */
-static uint32_t colour_circle(opi_train_slots *s, const entry *entries, uint32_t n,
+static bool meets_its_slot(const opi_train_slots *s, const entry *entries, uint32_t i,
+                           const uint32_t *slot_of, uint64_t length) {
+  for (uint32_t j = 0; j < i; ++j) {
+    if (slot_of[j] == slot_of[i] &&
+        arcs_meet(&s->occurrences[entries[i].index], &s->occurrences[entries[j].index], length))
+      return true;
+  }
+  return false;
+}
+
+/* Slots in turn, in `n_turns` turns of lengths that differ by one at most: the fewest where arcs
+ * are alike. 0: some meet. */
+static uint32_t colour_in_turns(const opi_train_slots *s, const entry *entries, uint32_t n,
+                                uint32_t *slot_of, uint64_t length, uint32_t n_turns) {
+  uint32_t turn = 0, first = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t end = first + n / n_turns + (turn < n % n_turns);
+    slot_of[i] = i - first;
+    if (meets_its_slot(s, entries, i, slot_of, length))
+      return 0;
+    if (i + 1 < end)
+      continue;
+    first = end;
+    ++turn;
+  }
+  return (n + n_turns - 1) / n_turns;
+}
+
+/* Round the circle, for arcs of any length: the lowest slot of whose occupants none is met. */
+static uint32_t colour_lowest(const opi_train_slots *s, const entry *entries, uint32_t n,
                               uint32_t *slot_of, uint64_t length) {
   uint32_t n_slots = 0;
   for (uint32_t i = 0; i < n; ++i) {
@@ -200,6 +228,21 @@ static uint32_t colour_circle(opi_train_slots *s, const entry *entries, uint32_t
     slot_of[i] = k;
     n_slots = k + 1 > n_slots ? k + 1 : n_slots;
   }
+  return n_slots;
+}
+
+/* By start, round the circle; what had the slot before is the nearest behind. */
+static uint32_t colour_circle(opi_train_slots *s, entry *entries, uint32_t n, uint32_t *slot_of,
+                              uint64_t length) {
+  for (uint32_t i = 0; i < n; ++i)
+    entries[i].t0 %= length;
+  qsort(entries, n, sizeof *entries, by_time);
+  const uint32_t lowest = colour_lowest(s, entries, n, slot_of, length);
+  uint32_t n_slots = 0;
+  for (uint32_t turns = n; n_slots == 0 && (n + turns - 1) / turns < lowest; --turns)
+    n_slots = colour_in_turns(s, entries, n, slot_of, length, turns);
+  if (n_slots == 0)
+    n_slots = colour_lowest(s, entries, n, slot_of, length);
   for (uint32_t i = 0; i < n; ++i) {
     opi_occurrence *o = &s->occurrences[entries[i].index];
     uint64_t least = UINT64_MAX;

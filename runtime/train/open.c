@@ -52,8 +52,8 @@ static opipe_status name_outputs(opi_train *t, opipe_error *err) {
   s->output_names[0] = "loss";
   s->output_dtypes[0] = OPIPE_FLOAT;
   if (s->n_outputs == 2) {
-    const char *asked = s->plan->train->loss.output; /* a compute type renames it in the graph */
-    s->output_names[1] = asked != NULL ? asked : training->graph->values[training->output].name;
+    const char *asked = s->plan->train->loss.output;
+    s->output_names[1] = asked != NULL ? asked : training->output_name;
     s->output_dtypes[1] = training->graph->values[training->output].dtype;
   }
   return OPIPE_OK;

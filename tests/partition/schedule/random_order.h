@@ -124,15 +124,17 @@ static inline bool random_make(random_order *m, random_bytes *b) {
   random_choose(m, b);
   const opi_problem *p = &m->problem;
   const uint32_t halves = random_take(b, 8), n = random_total(m, halves);
-  uint32_t turn = 0;
+  const uint32_t places = p->n_stages * p->n_microbatches * p->n_slices * p->n_parts;
   if (n > RANDOM_RECORDS)
     return false;
   while (m->n < n) {
-    turn += random_take(b, 16) + 1;
-    const uint32_t s = turn % p->n_stages, mb = turn / p->n_stages % p->n_microbatches;
-    const uint32_t k = turn / 5 % p->n_slices, part = turn / 7 % p->n_parts;
-    if (!random_try_forward(m, s, mb, k))
-      (void)random_try_backward(m, s, mb, k, part, halves);
+    bool taken = false;
+    for (uint32_t at = random_take(b, 256); !taken; ++at) { /* the next that is possible */
+      const uint32_t s = at % places % p->n_stages, rest = at % places / p->n_stages;
+      const uint32_t mb = rest % p->n_microbatches, inner = rest / p->n_microbatches;
+      const uint32_t k = inner % p->n_slices, part = inner / p->n_slices;
+      taken = random_try_forward(m, s, mb, k) || random_try_backward(m, s, mb, k, part, halves);
+    }
   }
   return true;
 }

@@ -223,7 +223,7 @@ static bool caps_hold(kit *k, const char *what) {
 void memory_check(kit *k, const kit_case *c, const char *what, memory_count *count) {
   uint64_t total = 0;
   const opipe_status status = kit_plan(k, c);
-  if (status == OPIPE_E_UNSUPPORTED && strstr(k->err.message, "halv") != NULL) {
+  if (status == OPIPE_E_UNSUPPORTED && strstr(k->err.message, "whole micro-batches") != NULL) {
     ++count->refused;
     return;
   }
