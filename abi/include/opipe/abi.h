@@ -101,16 +101,18 @@ OPIPE_STATIC_ASSERT(sizeof(opipe_error) == 512, "opipe_error is frozen at 512 by
     }                                         \
   }
 
-/* A sink for text or bytes: may be called many times; returns OPIPE_OK or a negative status, which
- * ends the writing. */
+/* A sink for text or bytes (not terminated): may be called many times, in order; returns OPIPE_OK
+ * or a negative status, which ends the writing and is handed back. `data` is borrowed for the call.
+ * [callback: the caller's thread] */
 typedef opipe_status (*opipe_write_fn)(void *ctx, const void *data, size_t n_bytes);
 
 enum { OPIPE_LOG_ERROR = 0, OPIPE_LOG_WARN = 1, OPIPE_LOG_INFO = 2, OPIPE_LOG_DEBUG = 3 };
 
-/* Memory services. One function in the manner of Lua: ptr NULL allocates, new_size 0 frees (and
- * returns NULL). old_size  the size given before (0 with ptr NULL)      align  a power of two, at
- * least 1; the same at every call for one block Returns NULL when out of memory: the old block then
- * stays valid. Thread: [any-thread] */
+/* Memory services. One function in the manner of Lua (lua_Alloc): ptr NULL allocates, new_size 0
+ * frees and returns NULL. Sizes in bytes.
+ *   old_size  the size given before, 0 with ptr NULL
+ *   align     a power of two, at least 1; the same at every call for one block
+ * Returns NULL when out of memory: the old block then stays valid. [any-thread] */
 typedef struct opipe_allocator {
   void *ctx;
   void *(*realloc)(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align);
@@ -164,13 +166,16 @@ enum { OPIPE_BUILD_ASAN = 1u, OPIPE_BUILD_TSAN = 2u, OPIPE_BUILD_MSAN = 4u };
 
 /* The descriptor: the one data symbol that a plugin exports. Const, so that it lies in read-only
  * memory and can be read before any code of the plugin runs. A plugin has no constructors, no
- * destructors and no atexit handlers; it is never unloaded. abi_minor      the minor it was built
- * against         abi_minor_min  the lowest host minor it can live with id             "cpu",
- * "gpipe", ...: letters, digits, '-', '_', '.'; unique per kind open           makes an instance;
- * may be called several times (one per context). On failure nothing is left behind. [control] close
- * ends an instance: joins its threads, frees everything. Accepts NULL. [control] get_interface  the
- * kind's table by id ("opipe.backend/1", ...), NULL when unknown; valid until close. [any-thread]
- */
+ * destructors and no atexit handlers; it is never unloaded.
+ *   abi_minor      the minor it was built against
+ *   abi_minor_min  the lowest host minor it can live with
+ *   id             "cpu", "gpipe", ...: letters, digits, '-', '_', '.'; unique per kind
+ *   open           makes an instance; may be called several times, once per context. On failure
+ *                  nothing is left behind. The host's table stays valid until close has returned.
+ *                  Errors: its own, with a message. [control]
+ *   close          ends an instance: joins its threads, frees everything. Accepts NULL. [control]
+ *   get_interface  the kind's table by id ("opipe.backend/1", ...), NULL when unknown; valid until
+ *                  close. [any-thread] */
 typedef struct opipe_plugin {
   uint32_t magic;
   uint32_t struct_size;
@@ -201,8 +206,9 @@ typedef struct opipe_plugin {
 #define OPIPE_PLUGIN_SYMBOL opipe_plugin_v1
 #endif
 
-/* Fills the head of a descriptor: const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
- * OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "id", ... }; */
+/* Fills the head of a descriptor:
+ *   const opipe_plugin OPIPE_PLUGIN_SYMBOL = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "id", ...};
+ */
 #define OPIPE_PLUGIN_HEAD(kind_, min_minor_)                                             \
   OPIPE_PLUGIN_MAGIC, (uint32_t)OPIPE_END(opipe_plugin, get_interface), OPIPE_ABI_MAJOR, \
       OPIPE_TARGET_MINOR, (min_minor_), (kind_), OPIPE_LAYOUT, OPIPE_BUILD_FLAGS, 0

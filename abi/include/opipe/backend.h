@@ -2,13 +2,16 @@
 /* Interface "opipe.backend/1": a backend enumerates devices, allocates buffers, compiles static
  * graphs to programs and runs them.
  *
- * Life of a computation:   support -> compile -> program_info -> (params_create, params_prepare) ->
- * bind -> run, run, run ... cold [control]: everything up to bind. May allocate host metadata;
- * device memory only in buffer_alloc and params_*. hot  [step:queue]: run, write, read, copy,
- * event_*. They neither allocate nor block (event_sync blocks). Work is queued in order; it may
- * finish later, and so may its error: event_poll and event_sync return it. Nothing here knows of
- * schedules, ranks or requests. All tables are const and may be called for different objects at
- * once.
+ *   support -> compile -> program_info -> (params_create, params_prepare) -> bind -> run, run ...
+ *   cold [control]:    everything up to bind. May allocate host metadata; device memory only in
+ *                      buffer_alloc and params_*.
+ *   hot [step:queue]:  run, write, read, copy, event_*. They neither allocate nor block (event_sync
+ *                      blocks). Work is queued in order; it may finish later, and so may its error:
+ *                      event_poll and event_sync return it.
+ * A slot without a tag is [control]. Errors of every slot: INVALID for what breaks a rule, naming
+ * it; NOMEM; DEVICE with the device's own code; others where stated. Outputs are set on success
+ * only. Nothing here knows of schedules, ranks or requests. All tables are const and may be called
+ * for different objects at once.
  */
 #ifndef OPIPE_BACKEND_H
 #define OPIPE_BACKEND_H
@@ -177,13 +180,16 @@ enum {
       2u,                 /* ADAM*: epsilon is added to the root of the uncorrected second moment */
   OPIPE_UPDATE_CLEAR = 4u /* the gradient is set to 0 */
 };
-/* One element-wise update. g = gradient * gradient_scale.
- *   SGD    g += decay w;  m = momentum m + g;  w -= lr (nesterov ? g + momentum m : m)   (m absent:
- * g) ADAM   g += decay w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g w -= lr (m / c1) /
- * (sqrt(v / c2) + eps);   c1 = 1 - b1^t, c2 = 1 - b2^t EPS_INNER: w -= lr (sqrt(c2) / c1) m /
- * (sqrt(v) + eps) ADAMW  the same without decay in g; w -= lr decay w (of the value before this
- * update) */
-/* Where the denominator is 0 the step is 0: padding stays zero. */
+/* One element-wise update. g = gradient * gradient_scale; w, m, v: weight, first, second.
+ *   SGD        g += decay w;  m = momentum m + g;  w -= lr (nesterov ? g + momentum m : m)
+ *              without `first`: m is g (momentum as Sutskever et al. 2013, in PyTorch's form)
+ *   ADAM       g += decay w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g
+ *              w -= lr (m / c1) / (sqrt(v / c2) + eps);  c1 = 1 - b1^t, c2 = 1 - b2^t
+ *              (Kingma and Ba 2015, algorithm 1)
+ *   EPS_INNER  w -= lr (sqrt(c2) / c1) m / (sqrt(v) + eps)  (the same paper, end of section 2)
+ *   ADAMW      as ADAM without decay in g;  w -= lr decay w, of the value before this update
+ *              (Loshchilov and Hutter 2019, algorithm 2)
+ * Where the denominator is 0 the step is 0: padding stays zero. */
 typedef struct opipe_update {
   uint32_t struct_size;
   uint32_t kind;  /* OPIPE_UPDATE_SGD ... */
@@ -192,6 +198,7 @@ typedef struct opipe_update {
   uint64_t n_elems;
   opipe_region weight, gradient, first, second; /* fp32 [n_elems]; first, second: buffer NULL where
                                                    the kind has none */
+  /* correction1, correction2: c1 and c2, made by the caller */
   double gradient_scale, lr, momentum, beta1, beta2, correction1, correction2, epsilon, decay;
 } opipe_update;
 
@@ -211,13 +218,16 @@ typedef struct opipe_backend {
                               opipe_device **out_device, opipe_error *err);
   /* Closes; every object of the device must have been released. Accepts NULL. [control] */
   void (*device_close)(opipe_device *device);
+  /* Live bytes by kind, exact. [any-thread] */
   opipe_status (*device_usage)(opipe_device *device, opipe_device_usage *io_usage,
-                               opipe_error *err); /* [any-thread] */
+                               opipe_error *err);
 
-  /* -- memory: n_bytes is rounded up to the device's alignment; contents undefined -- */
+  /* -- memory -- */
+  /* n_bytes is rounded up to the device's alignment; contents undefined. kind: OPIPE_BUFFER_*.
+   * Errors: LIMIT beyond the opening's cap. [control] */
   opipe_status (*buffer_alloc)(opipe_device *device, uint64_t n_bytes, uint32_t kind,
                                opipe_buffer **out_buffer, opipe_error *err);
-  void (*buffer_free)(opipe_buffer *buffer); /* accepts NULL */
+  void (*buffer_free)(opipe_buffer *buffer); /* no binding may use it; accepts NULL. [control] */
   /* Host address of a buffer's first byte; OPIPE_E_UNSUPPORTED without OPIPE_DEVICE_HOST_MEMORY.
    * [any-thread] */
   opipe_status (*buffer_host)(opipe_buffer *buffer, void **out_data, opipe_error *err);
@@ -225,12 +235,13 @@ typedef struct opipe_backend {
   /* -- queues and events -- */
   opipe_status (*queue_open)(opipe_device *device, opipe_queue **out_queue,
                              opipe_error *err); /* [control] */
-  void (*queue_close)(opipe_queue *queue);      /* finishes queued work first; accepts NULL */
+  void (*queue_close)(opipe_queue *queue); /* finishes queued work first; accepts NULL. [control] */
   opipe_status (*event_create)(opipe_device *device, opipe_event **out_event,
                                opipe_error *err); /* [control] */
-  void (*event_destroy)(opipe_event *event);      /* accepts NULL */
-  opipe_status (*event_record)(opipe_queue *queue, opipe_event *event,
-                               opipe_error *err); /* [step:queue] */
+  void (*event_destroy)(opipe_event *event);      /* accepts NULL. [control] */
+  /* The event is complete when all work queued so far is; recorded again, it means the new place.
+   * An event that was never recorded is complete. [step:queue] */
+  opipe_status (*event_record)(opipe_queue *queue, opipe_event *event, opipe_error *err);
   opipe_status (*event_wait)(opipe_queue *queue, opipe_event *event,
                              opipe_error *err); /* later work of queue waits. [step:queue] */
   opipe_status (*event_poll)(opipe_event *event,
@@ -238,11 +249,13 @@ typedef struct opipe_backend {
   opipe_status (*event_sync)(opipe_event *event, uint64_t timeout_ns,
                              opipe_error *err); /* blocks; OPIPE_E_TIMEOUT. [any-thread] */
 
-  /* -- data between host and device, in queue order; host memory is borrowed until an event
-   * recorded afterwards has completed -- */
+  /* -- data between host and device, in queue order; regions lie inside their buffers; host memory,
+   * n_bytes of the region, is borrowed until an event recorded afterwards has completed.
+   * [step:queue] -- */
   opipe_status (*write)(opipe_queue *queue, const opipe_region *dst, const void *src,
                         opipe_error *err);
   opipe_status (*read)(opipe_queue *queue, void *dst, const opipe_region *src, opipe_error *err);
+  /* Regions of equal size, of one device; they may overlap. */
   opipe_status (*copy)(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
                        opipe_error *err);
 
@@ -256,11 +269,13 @@ typedef struct opipe_backend {
   opipe_status (*compile)(opipe_device *device, const opipe_compile_params *params,
                           opipe_program **out_program, opipe_error *err);
   void (*program_free)(opipe_program *program); /* no binding of it may be left; accepts NULL */
+  /* Exact needs of the program. [any-thread] */
   opipe_status (*program_info)(const opipe_program *program, opipe_program_info *io_info,
                                opipe_error *err);
   /* Layouts that the program wants: *io_count in: room in out_layouts, out: how many there are
    * (call with 0 and NULL to ask). A parameter may appear with several keys. A layout depends on
-   * the parameter and its consumers' operators only, never on the batch. */
+   * the parameter and its consumers' operators only, never on the batch. Errors: LIMIT when the
+   * room is too small. [any-thread] */
   opipe_status (*program_params)(const opipe_program *program, opipe_param_layout *out_layouts,
                                  uint32_t *io_count, opipe_error *err);
 
@@ -268,7 +283,7 @@ typedef struct opipe_backend {
   /* A set over `n` sources; no layout is made yet. [control] */
   opipe_status (*params_create)(opipe_device *device, const opipe_param_source *sources, uint32_t n,
                                 opipe_params **out_params, opipe_error *err);
-  void (*params_free)(opipe_params *params); /* accepts NULL */
+  void (*params_free)(opipe_params *params); /* no binding may use it; accepts NULL. [control] */
   /* Makes the layouts that `program` wants and the set lacks (allocates OPIPE_BUFFER_PARAMS memory,
    * packs). [control] */
   opipe_status (*params_prepare)(opipe_params *params, const opipe_program *program,
@@ -282,6 +297,7 @@ typedef struct opipe_backend {
                                uint64_t n_bytes, opipe_error *err);
   opipe_status (*params_read)(const opipe_params *params, uint32_t slot, void *dst,
                               uint64_t n_bytes, opipe_error *err);
+  /* Makes the writes so far visible to runs that are queued from now on. [control] */
   opipe_status (*params_commit)(opipe_params *params, opipe_error *err);
 
   /* -- running -- */
@@ -289,9 +305,10 @@ typedef struct opipe_backend {
    * descriptors, capture a graph. [control] */
   opipe_status (*bind)(opipe_device *device, const opipe_bind_params *params,
                        opipe_binding **out_binding, opipe_error *err);
-  void (*binding_free)(opipe_binding *binding); /* accepts NULL */
-  /* Queues one run. scalars [n_scalars] is copied. Errors name the node. Bindings that share
-   * regions must not run at once. [step:queue] */
+  void (*binding_free)(opipe_binding *binding); /* not while it runs; accepts NULL. [control] */
+  /* Queues one run. scalars [n_scalars]: the run's numbers by slot, copied. Errors name the node;
+   * INVALID where data broke a rule (an index out of range, CHECK_FINITE): the run is lost, the
+   * device goes on. Bindings that share regions must not run at once. [step:queue] */
   opipe_status (*run)(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                       uint32_t n_scalars, opipe_error *err);
 
@@ -335,6 +352,7 @@ typedef struct opipe_backend {
    * number of elements alone; infinite or NaN when an element is. [step:queue] */
   opipe_status (*sum_squares)(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
                               opipe_error *err);
+  /* One update as described above; `update` is copied. [step:queue] */
   opipe_status (*update)(opipe_queue *queue, const opipe_update *update, opipe_error *err);
 } opipe_backend;
 

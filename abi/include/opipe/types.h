@@ -72,9 +72,10 @@ typedef struct opipe_dtype {
 } opipe_dtype;
 
 /* A tensor at the host border: a view that owns nothing. Same layout as DLTensor.
- *   data         memory of device (device_type, device_id); the first element lies at data +
- * byte_offset shape [rank] elements;  strides [rank] in elements, or NULL for dense row-major
- *   Lifetime of data, shape and strides: stated by the function that takes or returns the view. */
+ *   data     memory of (device_type, device_id); the first element is at data + byte_offset
+ *   shape    [rank] elements
+ *   strides  [rank] in elements, or NULL for dense row-major
+ * Lifetime of data, shape and strides: stated by the function that takes or returns the view. */
 typedef struct opipe_tensor {
   void *data;
   int32_t device_type;

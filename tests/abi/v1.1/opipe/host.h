@@ -2,16 +2,21 @@
 /* What applications call: one exported function gives a table; the table makes contexts, models,
  * plans and sessions.
  *
- *   opipe_get_api -> context_create -> model_load -> model_bind -> plan_make -> session_open ->
- * session_submit, request_wait, ...
+ *   opipe_get_api -> context_create -> model_load -> model_bind -> plan_make -> session_open
+ *                 -> session_submit, request_wait, ... or session_train_step, request_wait, ...
  *
  * Errors: every function that can fail returns opipe_status and fills a caller-owned opipe_error
- * (NULL allowed). Outputs are set only on success. A handle used in a forked child answers
- * OPIPE_E_STATE "opened in another process". Lifetimes: a context outlives everything made from it;
- * a model its bound models and plans; a plan may be destroyed once a session is open. Destroy
- * functions accept NULL. Text is handed out through a sink (opipe_write_fn), so nothing needs
- * freeing. Thread rules are those of abi.h; objects of one context may be used from different
- * threads as their tags say.
+ * (NULL allowed): INVALID names what breaks a rule, with both numbers; ABI a struct_size or version
+ * that does not fit; NOMEM; others where stated. Outputs are set only on success. In a forked child
+ * every handle answers OPIPE_E_STATE "opened in another process".
+ *
+ * Lifetimes: a context outlives everything made from it; a model its bound models and plans; a plan
+ * may be destroyed once a session is open. Destroy functions accept NULL and are [control]. What a
+ * parameter struct points to is borrowed for the call unless stated. Text is handed out through a
+ * sink (opipe_write_fn), so nothing needs freeing.
+ *
+ * Threads: tags of abi.h. A function without one is [any-thread] for models, plans and orders,
+ * which do not change, and [control] for sessions.
  */
 #ifndef OPIPE_HOST_H
 #define OPIPE_HOST_H
@@ -417,8 +422,9 @@ typedef struct opipe_api {
   const char *version; /* "0.1.0" */
 
   /* -- context -- */
+  /* params NULL: no plugin paths, warnings to stderr, all cores. [any-thread] */
   opipe_status (*context_create)(const opipe_context_params *params, opipe_context **out_context,
-                                 opipe_error *err); /* [any-thread] */
+                                 opipe_error *err);
   void (*context_destroy)(
       opipe_context *context); /* everything made from it must be gone. [control] */
   /* Adds a plugin that is linked into the host. The descriptor must outlive the context. [control]
@@ -430,6 +436,8 @@ typedef struct opipe_api {
                                   void *ctx, opipe_error *err);
 
   /* -- models -- */
+  /* Reads, checks and maps a file; weights stay in it. Errors: IO, NOTFOUND, LIMIT (the budget),
+   * UNSUPPORTED names node and operator. [any-thread] */
   opipe_status (*model_load)(opipe_context *context, const opipe_load_params *params,
                              opipe_model **out_model, opipe_error *err);
   void (*model_destroy)(opipe_model *model);
@@ -439,6 +447,7 @@ typedef struct opipe_api {
   opipe_status (*model_bind)(opipe_model *model, const opipe_bind_options *options,
                              opipe_model **out_bound, opipe_error *err);
   opipe_status (*model_info)(opipe_model *model, opipe_model_info *io_info, opipe_error *err);
+  /* Input or output `index`, in the file's order; OPIPE_E_NOTFOUND past the last. */
   opipe_status (*model_input)(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
                               opipe_error *err);
   opipe_status (*model_output)(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
@@ -460,7 +469,9 @@ typedef struct opipe_api {
    * naming both. */
   opipe_status (*plan_read)(opipe_model *model, const void *json, uint64_t n_bytes,
                             opipe_plan **out_plan, opipe_error *err);
+  /* The plan as JSON: same plan, same bytes. */
   opipe_status (*plan_write)(opipe_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err);
+  /* For people, or (OPIPE_FORMAT_JSON) programs. */
   opipe_status (*plan_describe)(opipe_plan *plan, uint32_t format, opipe_write_fn write, void *ctx,
                                 opipe_error *err);
   /* The model file with the plan as IR-11 annotations; all other bytes survive. */
@@ -476,6 +487,8 @@ typedef struct opipe_api {
   void (*plan_destroy)(opipe_plan *plan);
 
   /* -- sessions -- */
+  /* Opens devices, packs weights, starts a thread per rank (OPIPE_THREADS_LIBRARY). params NULL:
+   * all defaults. Errors: LIMIT (a cap, a budget), DEVICE. [any-thread] */
   opipe_status (*session_open)(opipe_context *context, opipe_plan *plan,
                                const opipe_session_params *params, opipe_session **out_session,
                                opipe_error *err);
@@ -491,12 +504,13 @@ typedef struct opipe_api {
       opipe_request *request,
       opipe_error *err); /* OK | PENDING | < 0 how it failed. [any-thread] */
   /* Blocks; OPIPE_E_TIMEOUT after timeout_ns (UINT64_MAX: for ever), the request goes on. One
-   * waiter at a time. */
+   * waiter at a time. Errors: how the request failed; PEER, the session failed in another one. */
   opipe_status (*request_wait)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
   opipe_status (*request_cancel)(
       opipe_request *request,
       opipe_error *err); /* it then finishes with OPIPE_E_CANCELLED. [any-thread] */
-  /* View of output `index` (model order) of a finished request; valid until request_release. */
+  /* View of output `index` (model order) of a finished request; valid until request_release.
+   * [any-thread] */
   opipe_status (*request_output)(opipe_request *request, uint32_t index, opipe_tensor *out_tensor,
                                  opipe_error *err);
   void (*request_release)(opipe_request *request); /* waits for an unfinished one; accepts NULL */

@@ -6,10 +6,11 @@
  * before anything runs. A bad plugin can be refused; it cannot hang or corrupt. Both calls are
  * pure: same arguments, same records; no I/O, no clock, no global state; any thread at any time.
  *
- *   layout(ranks, micro-batches, options)    -> stages, replicas, the rank of each stage instance,
- * slices, halves, versions, sync policy (the core cuts the model into that many stages)
- *   plan(problem: the layout, costs and bytes per instance) -> one 32-byte record per action, in
- * each rank's order
+ *   layout(ranks, micro-batches, options)
+ *       -> stages, replicas, the rank of each stage instance, slices, halves, versions, sync policy
+ *   plan(problem: the layout, costs and bytes per instance)
+ *       -> one 32-byte record per action, in each rank's order
+ * Between the two the core cuts the model into that many stages.
  */
 #ifndef OPIPE_SCHEDULE_H
 #define OPIPE_SCHEDULE_H
@@ -40,6 +41,8 @@ OPIPE_STATIC_ASSERT(sizeof(opipe_action) == 32, "opipe_action is frozen at 32 by
 /* NEXT_STEP (since 1.1; double-buffered versions only): a forward of the next mini-batch. The
  * records are then the body of an endless stream: the flagged ones, in order, are its prologue, the
  * body without them is its epilogue. */
+/* RECOMPUTE: a backward that makes its forward's values again. OVERLAP_NEXT: a forward that shares
+ * a slot with the rank's next action; who cannot overlap runs one after the other. */
 enum { OPIPE_ACTION_RECOMPUTE = 1u, OPIPE_ACTION_OVERLAP_NEXT = 2u, OPIPE_ACTION_NEXT_STEP = 4u };
 
 /* An option of a schedule: NAME:key=value. type: 'i' integer in [min, max], 's' one of `choices`
@@ -55,13 +58,15 @@ typedef struct opipe_schedule_option {
   uint32_t reserved;
 } opipe_schedule_option;
 
+/* An option as it was given: `value` is checked against type, range and choices by the caller. */
 typedef struct opipe_schedule_setting {
   const char *key;
   const char *value;
 } opipe_schedule_setting;
 
-enum { OPIPE_MODE_FORWARD = 0, OPIPE_MODE_TRAIN = 1 };
+enum { OPIPE_MODE_FORWARD = 0, OPIPE_MODE_TRAIN = 1 }; /* forwards alone; forwards and backwards */
 
+/* What layout() is asked; borrowed for the call. */
 typedef struct opipe_layout_request {
   uint32_t struct_size;
   uint32_t mode;    /* OPIPE_MODE_* */
@@ -74,7 +79,12 @@ typedef struct opipe_layout_request {
       *settings; /* only keys that the plugin lists, checked for type and range */
 } opipe_layout_request;
 
+/* Weights: ONE version, flushed every mini-batch; DOUBLE_BUFFERED: two, no flush (Narayanan et al.,
+ * PipeDream-2BW, section 3.1): who passes forward with one goes back with the same. */
 enum { OPIPE_VERSIONS_ONE = 0, OPIPE_VERSIONS_DOUBLE_BUFFERED = 1 };
+/* When replicas' gradients are summed: at the END of the mini-batch; EAGER, as soon as an instance
+ * has its last one; EAGER_OPT, so only where a bubble hides it (Li and Hoefler, Chimera, figure 4).
+ */
 enum { OPIPE_SYNC_END = 0, OPIPE_SYNC_EAGER = 1, OPIPE_SYNC_EAGER_OPT = 2 };
 
 /* Filled by layout(); instance_rank [n_stages * n_replicas] (index stage * n_replicas + replica) is
@@ -97,8 +107,8 @@ typedef struct opipe_layout {
       *slice_lengths; /* [n_slices] in tokens, plugin's memory until close; NULL: equal lengths */
 } opipe_layout;
 
-/* What the core knows after the cut. Arrays are indexed [stage * n_replicas + replica], for one
- * whole micro-batch. */
+/* What the core knows after the cut; borrowed for the call. Arrays are indexed [stage * n_replicas
+ * + replica], for one whole micro-batch; nanoseconds and bytes, each may be 0. */
 typedef struct opipe_schedule_problem {
   uint32_t struct_size;
   uint32_t mode;
@@ -114,8 +124,8 @@ typedef struct opipe_schedule_problem {
   const uint64_t *rank_memory_bytes;  /* [n_ranks] left for stashes; UINT64_MAX: no cap */
 } opipe_schedule_problem;
 
-/* Takes `n` records; a negative status must be returned by plan() as it is. [callback: the caller's
- * thread] */
+/* Takes `n` records, copied; a negative status must be returned by plan() as it is. [callback: the
+ * caller's thread] */
 typedef opipe_status (*opipe_emit_fn)(void *ctx, const opipe_action *actions, uint32_t n,
                                       opipe_error *err);
 

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Interface "opipe.transport/1": moves boundary tensors between ranks.
  *
- *   world     the ranks that talk to each other (in one process: one object; later: one per
- * process) endpoint  one rank's end. All hot calls of an endpoint come from that rank's thread
- * [step:endpoint]; abort and ring from any. stream    messages of one kind from one stage instance
- * to another, numbered 0, 1, 2 ... by `sequence`
+ *   world     the ranks that talk to each other (in one process: one object)
+ *   endpoint  one rank's end. All hot calls of an endpoint come from that rank's thread
+ *             [step:endpoint]; abort, ring and doorbell from any
+ *   stream    messages of one kind from one stage instance to another, numbered 0, 1, 2 ... by
+ *             `sequence`
  *
  * Back-pressure: a receiver posts `recv` with the region it has set aside; `reserve` tells the
  * sender whether the matching receive has been posted. With OPIPE_TRANSPORT_DIRECT the ranks share
  * memory: the core binds the producer's output to the *receiver's* region, calls reserve before the
  * producer runs, and `send` only publishes. Otherwise the sender owns its region until `test` says
  * OK.
+ *
+ * Errors of every slot: INVALID for what breaks a rule, naming stream, rank and both numbers;
+ * NOMEM; PEER after abort; others where stated. Outputs are set on success only.
  *
  * Waiting: every endpoint has a doorbell, a counter that rings (grows) whenever something may have
  * changed for that rank. Read it, try, and if nothing moved wait for it to leave the value read: no
@@ -42,7 +46,9 @@ enum {
   OPIPE_RULE_BLOCKING = 4, /* rendezvous: a send ends when its receive runs */
   OPIPE_RULE_GROUPED = 5   /* operations issued together proceed together */
 };
+/* Hot calls: SINGLE, all of a world from one thread; PER_ENDPOINT, one thread for each. */
 enum { OPIPE_THREADS_SINGLE = 0, OPIPE_THREADS_PER_ENDPOINT = 1 };
+/* DIRECT: ranks share memory. REDUCES: the group slots are there. EMULATED: times are declared. */
 enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPORT_EMULATED = 4u };
 
 typedef struct opipe_transport_info {
@@ -56,6 +62,7 @@ typedef struct opipe_transport_info {
   double bandwidth;     /* bytes per second; 0: by address, no copy */
 } opipe_transport_info;
 
+/* params are borrowed for the call; a stream's are copied. */
 typedef struct opipe_world_params {
   uint32_t struct_size;
   uint32_t n_ranks;
@@ -104,6 +111,8 @@ typedef struct opipe_transport {
   opipe_status (*stream_open)(opipe_endpoint *endpoint, const opipe_stream_params *params,
                               opipe_stream **out_stream, opipe_error *err);
   void (*stream_close)(opipe_stream *stream); /* accepts NULL */
+  /* The first n_bytes of a buffer, before its regions are sent or received; regions of it may be in
+   * flight until memory_drop. */
   opipe_status (*memory_register)(opipe_endpoint *endpoint, opipe_buffer *buffer, uint64_t n_bytes,
                                   opipe_memory **out_memory, opipe_error *err);
   void (*memory_drop)(opipe_memory *memory); /* accepts NULL */
@@ -121,8 +130,8 @@ typedef struct opipe_transport {
    * is there. */
   opipe_status (*recv)(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                        opipe_event *done, opipe_error *err);
-  /* Either side: has its operation on `sequence` finished? On the receiving side OK means that the
-   * data is there. */
+  /* Either side: has its operation on `sequence` finished? Sender: the region is its own again.
+   * Receiver: the data is there. OK stays OK. */
   opipe_status (*test)(opipe_stream *stream, uint64_t sequence, opipe_error *err);
 
   /* -- doorbell -- */
@@ -140,12 +149,14 @@ typedef struct opipe_transport {
    * made by whoever calls group_test: all members must go on calling it until it answers OK -- */
   opipe_status (*group_open)(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                              uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
-  void (*group_close)(opipe_group *group);
+  void (*group_close)(opipe_group *group); /* accepts NULL. [control] */
   /* In place sum of n_elems values of dtype (fp32 or fp64) over the members; every member gets the
-   * same bits. */
+   * same bits. Rounds are numbered from 0; PENDING while the round before, or `ready`, is not
+   * complete. `done`, if not NULL, is recorded when the sum is there. [step:endpoint] */
   opipe_status (*all_reduce)(opipe_group *group, uint64_t sequence, const opipe_region *region,
                              uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                              opipe_event *done, opipe_error *err);
+  /* Round `sequence`: OK once this member's region holds the sum. [step:endpoint] */
   opipe_status (*group_test)(opipe_group *group, uint64_t sequence, opipe_error *err);
 
   /* -- failure -- */
