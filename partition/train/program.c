@@ -150,17 +150,7 @@ static opipe_status convert_node(making *m, const opi_node *node, opipe_node *ou
     if (node->out[i] != OPIPE_NONE)
       OPI_TRY(local_value(m, node->out[i], true, &outs[i]));
   }
-  *out = (opipe_node){.name = node->name,
-                      .op = node->op,
-                      .domain = node->domain,
-                      .in = in,
-                      .out = outs,
-                      .attrs = node->attrs,
-                      .n_in = node->n_in,
-                      .n_out = node->n_out,
-                      .n_attrs = node->n_attrs,
-                      .version = node->version,
-                      .pass = node->pass};
+  *out = opi_node_view(node, in, outs);
   return without_dropout(m, out);
 }
 

@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Every public header compiles alone, as C11 and as C++17, with each compiler that is there, without a warning and without padding in
+# any struct: what plugins and hosts build with is theirs to choose. So do the frozen headers of every minor.
+set -eu
+root=${OPIPE_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+flags="-Wall -Wextra -Wpedantic -Wpadded -Wshadow -Wundef -Werror -fsyntax-only"
+count=0
+status=0
+for folder in "$root/abi/include" "$root"/tests/abi/v*; do
+  for header in "$folder"/opipe/*.h; do
+    name=$(basename "$header")
+    printf '#include <opipe/%s>\n' "$name" >"$work/alone.c"
+    cp "$work/alone.c" "$work/alone.cc"
+    for tool in gcc clang; do
+      command -v "$tool" >/dev/null 2>&1 || continue
+      # shellcheck disable=SC2086
+      "$tool" -std=c11 $flags -I"$folder" "$work/alone.c" || { echo "$header: not C11 for $tool" && status=1; }
+      # shellcheck disable=SC2086
+      "$tool" -std=c++17 $flags -I"$folder" "$work/alone.cc" || { echo "$header: not C++17 for $tool" && status=1; }
+      count=$((count + 2))
+    done
+  done
+done
+[ "$count" -gt 0 ] || { echo "SKIP: neither gcc nor clang is installed" && exit 77; }
+echo "$count compilations"
+exit $status
