@@ -43,6 +43,30 @@ void opi_api_order_destroy(opipe_order *order) {
   opi_api_context_destroy(context);
 }
 
+static bool is_cost(double x) {
+  return x >= 0 && x <= 1e9;
+}
+
+/* Per-stage costs, borrowed for the call. */
+static opipe_status read_stage_costs(const opipe_order_costs *costs, opi_costs *out,
+                                     opipe_error *err) {
+  if (costs->struct_size < OPIPE_END(opipe_order_costs, stage_weight) || costs->n_stages == 0)
+    return OPIPE_OK;
+  const double *const arrays[] = {costs->stage_forward, costs->stage_input, costs->stage_weight};
+  for (size_t k = 0; k < OPI_COUNT(arrays); ++k) {
+    for (uint32_t s = 0; arrays[k] != NULL && s < costs->n_stages; ++s) {
+      if (!is_cost(arrays[k][s]))
+        return opi_fail(err, OPIPE_E_INVALID, "costs: %c=%g of stage %u: it must lie in [0, 1e9]",
+                        "FIW"[k], arrays[k][s], s);
+    }
+  }
+  out->n_stages = costs->n_stages;
+  out->stage_forward = costs->stage_forward;
+  out->stage_input = costs->stage_input;
+  out->stage_weight = costs->stage_weight;
+  return OPIPE_OK;
+}
+
 /* Costs as the host gives them; NULL: 1, 1, 1, 0. */
 static opipe_status read_costs(const opipe_order_costs *costs, opi_costs *out, opipe_error *err) {
   *out = opi_unit_costs;
@@ -50,18 +74,16 @@ static opipe_status read_costs(const opipe_order_costs *costs, opi_costs *out, o
     return OPIPE_OK;
   if (costs->struct_size < OPIPE_END(opipe_order_costs, comm))
     return opi_fail(err, OPIPE_E_ABI, "costs: struct_size is %u", costs->struct_size);
-  const double all[] = {costs->forward, costs->input, costs->weight, costs->comm};
-  for (size_t i = 0; i < OPI_COUNT(all); ++i) {
-    if (!(all[i] >= 0 && all[i] <= 1e9))
-      return opi_fail(err, OPIPE_E_INVALID,
-                      "costs: F=%g, I=%g, W=%g, comm=%g: each must lie in [0, 1e9]", all[0], all[1],
-                      all[2], all[3]);
-  }
+  if (!is_cost(costs->forward) || !is_cost(costs->input) || !is_cost(costs->weight) ||
+      !is_cost(costs->comm))
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "costs: F=%g, I=%g, W=%g, comm=%g: each must lie in [0, 1e9]", costs->forward,
+                    costs->input, costs->weight, costs->comm);
   *out = (opi_costs){.forward = costs->forward,
                      .input = costs->input,
                      .weight = costs->weight,
                      .comm = costs->comm};
-  return OPIPE_OK;
+  return read_stage_costs(costs, out, err);
 }
 
 /* ---- made and read ---- */

@@ -47,7 +47,7 @@ typedef struct cli_options {
   cli_train_texts t;
   /* plan, run */
   opipe_device_choice devices[64];
-  char device_text[64][512];
+  char device_text[64][2048];
   uint32_t n_devices;
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
   const char *cut, *plan_file, *schedule, *batch, *transport;

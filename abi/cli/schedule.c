@@ -36,7 +36,8 @@ static const cli_option table[] = {
     {"aligned", NULL, "show: with idle cells, aligned in time", S_ALIGNED},
     {"receives", "early|lazy[=DEPTH]", "lower, check: where receives stand (early)", S_RECEIVES},
     {"rule", "RULE", "check: tag (preset), stream, edge, pair, blocking or grouped", S_RULE},
-    {"cost", "F=1,I=1,W=1,comm=0", "simulate, draw: times per stage and whole micro-batch", S_COST},
+    {"cost", "F=1,I=1,W=1,comm=0",
+     "times per stage and whole micro-batch; F=5+5+9: of stage 0, 1, 2", S_COST},
     {"dialect", "torch|torch-old|opipe", "show, lower, convert: dialect of a CSV (opipe)",
      S_DIALECT},
     {"from", "torch|torch-old|opipe", "dialect of a FILE (opipe, which reads torch's as well)",
@@ -46,13 +47,14 @@ static const cli_option table[] = {
     {"plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
      S_PLUGIN},
     {"help", NULL, "this text", S_HELP}};
-enum { N_OPTIONS = sizeof(table) / sizeof(table[0]) };
+enum { N_OPTIONS = sizeof(table) / sizeof(table[0]), COST_KINDS = 3, COST_STAGES = 1024 };
 
 typedef struct job {
   const char *verb, *what;
   uint32_t n_ranks, n_stages, n_microbatches, replicas;
   uint32_t format, dialect, from, rule, receive_depth;
   opipe_order_costs costs;
+  double stage_costs[COST_KINDS][COST_STAGES]; /* F, I, W where they were given per stage */
   const char *output;
   bool json, aligned, forward, format_given;
   cli_options common; /* plugins */
@@ -108,21 +110,48 @@ static int take_number(const char *name, const char *value, uint32_t *out) {
   return CLI_DONE;
 }
 
-/* "F=1,I=1,W=1,comm=0", any of them. */
-static int take_costs(const char *value, opipe_order_costs *costs) {
+/* A number, or as many as there are stages with '+' between them, into stages (NULL: one number).
+ * Returns how many, 0: none. */
+static uint32_t take_numbers(const char *at, double *out_one, double *stages, char **out_end) {
+  for (uint32_t n = 0; n < COST_STAGES; ++n) {
+    const double x = strtod(at, out_end);
+    if (*out_end == at || !(x >= 0))
+      return 0;
+    *out_one = n == 0 ? x : *out_one;
+    if (stages != NULL)
+      stages[n] = x;
+    if (stages == NULL || **out_end != '+')
+      return n + 1;
+    at = *out_end + 1;
+  }
+  return 0;
+}
+
+/* "F=1,I=1,W=1,comm=0", any of them; "F=5+5+9": of each stage. */
+static int take_costs(const char *value, job *j) {
+  static const char letters[] = "FIW";
+  opipe_order_costs *costs = &j->costs;
+  double *const alike[] = {&costs->forward, &costs->input, &costs->weight, &costs->comm};
+  const double **const per_stage[] = {&costs->stage_forward, &costs->stage_input,
+                                      &costs->stage_weight};
   for (const char *at = value; *at != '\0';) {
     const size_t n = strcspn(at, "=");
-    double *out = n == 1 && *at == 'F'                   ? &costs->forward
-                  : n == 1 && *at == 'I'                 ? &costs->input
-                  : n == 1 && *at == 'W'                 ? &costs->weight
-                  : n == 4 && memcmp(at, "comm", 4) == 0 ? &costs->comm
-                                                         : NULL;
+    const char *letter = n == 1 ? strchr(letters, *at) : NULL;
+    const bool comm = n == 4 && memcmp(at, "comm", 4) == 0;
     char *end = NULL;
-    if (out == NULL || at[n] != '=')
+    if ((letter == NULL && !comm) || at[n] != '=')
       return cli_usage("--cost %s: F=, I=, W= and comm= are known", value);
-    *out = strtod(at + n + 1, &end);
-    if (end == at + n + 1 || (*end != ',' && *end != '\0') || !(*out >= 0))
+    const size_t k = comm ? COST_KINDS : (size_t)(letter - letters);
+    const uint32_t count =
+        take_numbers(at + n + 1, alike[k], comm ? NULL : j->stage_costs[k], &end);
+    if (count == 0 || (*end != ',' && *end != '\0'))
       return cli_usage("--cost %s: a number >= 0 is needed behind '%.*s='", value, (int)n, at);
+    if (count > 1 && costs->n_stages != 0 && costs->n_stages != count)
+      return cli_usage("--cost %s: times of %u and of %u stages", value, costs->n_stages, count);
+    if (count > 1) {
+      costs->n_stages = count;
+      *per_stage[k] = j->stage_costs[k];
+    }
     at = end + (*end == ',');
   }
   return CLI_DONE;
@@ -164,7 +193,7 @@ static int take_option(int id, const char *value, job *j) {
     case S_RULE:
       return take_choice("rule", value, "tag|stream|edge|pair|blocking|grouped", &j->rule);
     case S_COST:
-      return take_costs(value, &j->costs);
+      return take_costs(value, j);
     case S_DIALECT:
       return take_choice("dialect", value, "opipe|torch|torch-old", &j->dialect);
     case S_FROM:

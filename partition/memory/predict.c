@@ -82,9 +82,10 @@ static opipe_status predict_stage(predict *p, const opi_cutting *cutting, uint32
   const uint32_t rank = opi_plan_rank(p->plan, s, 0);
   const opipe_backend *t = p->devices[rank].backend->table;
   const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags,
-      .graph = &cutting->stages[s].graph};
+      .graph = &cutting->stages[s].graph,
+      .stage = s};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_program *program = NULL;
   OPI_TRY(t->compile(p->devices[rank].device, &params, &program, p->err));

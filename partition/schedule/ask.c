@@ -11,6 +11,7 @@ enum { STASH_BYTES = 1 << 20 }; /* every stage holds as much */
 
 static opipe_status set_costs(opi_plan *plan, const opi_costs *costs, opipe_error *err) {
   const uint32_t n = plan->n_stages;
+  OPI_TRY(opi_costs_check(costs, n, err));
   plan->stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
   plan->input_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
   plan->weight_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);

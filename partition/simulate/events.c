@@ -10,6 +10,13 @@
 
 const opi_costs opi_unit_costs = {.forward = 1, .input = 1, .weight = 1};
 
+opipe_status opi_costs_check(const opi_costs *costs, uint32_t n_stages, opipe_error *err) {
+  return costs->n_stages == 0 || costs->n_stages == n_stages
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID, "costs of %u stages for a schedule of %u",
+                        costs->n_stages, n_stages);
+}
+
 enum { BODIES = 8 }; /* of a double-buffered schedule, to see its steady state */
 
 typedef struct timer {
@@ -173,6 +180,7 @@ static opipe_status run(const opi_problem *problem, const opi_do_list *list, con
                         opi_timeline *out, opipe_error *err) {
   timer t = {
       .problem = problem, .list = list, .step = step, .costs = costs, .out = out, .err = err};
+  OPI_TRY(opi_costs_check(costs, problem->n_stages, err));
   OPI_TRY(opi_index_build(problem, list, arena, &t.index, err));
   const uint64_t n = t.index.n_units * n_steps * OPI_N_PHASES;
   t.done = OPI_ARENA_ARRAY(arena, double, (size_t)n);

@@ -13,8 +13,11 @@ typedef struct opi_costs {
   double forward, input, weight; /* of every stage, where the arrays are NULL */
   double comm;
   const double *stage_forward, *stage_input, *stage_weight; /* [n_stages] */
+  uint32_t n_stages; /* of the arrays where they may not fit the order; 0: they do */
 } opi_costs;
 extern const opi_costs opi_unit_costs; /* 1, 1, 1, no communication */
+/* Errors: INVALID, arrays of other lengths than there are stages. */
+opipe_status opi_costs_check(const opi_costs *costs, uint32_t n_stages, opipe_error *err);
 
 typedef struct opi_timeline {
   double *start, *end; /* [n_items]; 0 for what is no compute */

@@ -109,9 +109,11 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   f->lists = NULL;
   OPI_TRY(opi_train_check(plan, f->model, f->err));
   OPI_TRY(opi_train_view(plan, f->model, f->err)); /* the schedule has spoken */
+  OPI_TRY(opi_train_reductions(plan, f->model, f->err));
   OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_train_cut *const *)f->model->cuts,
                                 f->model->n_classes, alignment, f->model->n_views,
-                                f->model->whole_of, false, plan->allocator, &f->lists, f->err));
+                                f->model->whole_of, f->model->reduce_after, false, plan->allocator,
+                                &f->lists, f->err));
   plan->request_ns = plan->interval_ns = f->lists->step_ns;
   return opi_train_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
  *
- *   head posts | LOAD DRAIN.. RECV.. COPY.. COMPUTE STORE POST.. SEND.. | ... | DRAIN.. REDUCE..
- *   UPDATE
+ *   head posts | LOAD DRAIN.. RECV.. COPY.. COMPUTE STORE POST.. SEND.. REDUCE.. | ... | REDUCE..
+ *   DRAIN.. UPDATE
  */
 #include <string.h>
 
@@ -27,7 +27,8 @@ typedef struct listing {
   bucket sends, recvs, posts, drains;
   uint32_t room_messages, room_streams, room_steps;
   uint32_t n_views;
-  const uint32_t *whole_of; /* [instances] */
+  const uint32_t *whole_of;     /* [instances] */
+  const uint32_t *reduce_after; /* [whole instances] action, OPIPE_NONE: the rank's tail */
   const opi_train_cut *const *cuts;
   bool reference;
   opipe_error *err;
@@ -328,28 +329,6 @@ static opipe_status list_action(listing *l, uint32_t a) {
   return add_bucket(l, OPI_ACT_SEND, &l->sends, a);
 }
 
-static bool accumulates(const opipe_action *action) {
-  return action->pass == OPIPE_PASS_BACKWARD || action->pass == OPIPE_PASS_BACKWARD_WEIGHT;
-}
-
-static uint32_t whole_of(const listing *l, const opipe_action *action) {
-  return l->whole_of[action->stage * l->plan->n_replicas + action->replica];
-}
-
-/* The last record of each instance that adds to gradients: behind it an eager reduction may stand.
- */
-static bool is_last(const listing *l, uint32_t rank, uint32_t a) {
-  const opipe_action *action = &l->plan->actions[a];
-  if (!accumulates(action))
-    return false;
-  for (uint32_t b = a + 1; b < l->plan->rank_first[rank + 1]; ++b) {
-    const opipe_action *later = &l->plan->actions[b];
-    if (accumulates(later) && whole_of(l, later) == whole_of(l, action))
-      return false;
-  }
-  return true;
-}
-
 static opipe_status add_reduce(listing *l, uint32_t stage, uint32_t replica) {
   OPI_TRY(add(l, OPI_ACT_REDUCE, NULL, OPIPE_NONE));
   l->lists->steps[l->lists->n_steps - 1].stage = stage;
@@ -367,14 +346,21 @@ static bool is_first_piece(const listing *l, uint32_t instance) {
   return true;
 }
 
-static opipe_status list_tail(listing *l, uint32_t rank, bool reduced) {
+/* Sums over replicas that stand behind action `after` on the rank. They run in the background. */
+static opipe_status add_reductions(listing *l, uint32_t rank, uint32_t after) {
   const opi_plan *plan = l->plan;
-  if (!l->reference && !l->times.periodic)
-    OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, plan->n_actions + rank));
-  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && !reduced; ++i) {
-    if (plan->instance_rank[i] == rank && is_first_piece(l, i))
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    if (plan->instance_rank[i] == rank && is_first_piece(l, i) &&
+        (l->reference ? OPIPE_NONE : l->reduce_after[l->whole_of[i]]) == after)
       OPI_TRY(add_reduce(l, i / plan->n_replicas, i % plan->n_replicas));
   }
+  return OPIPE_OK;
+}
+
+static opipe_status list_tail(listing *l, uint32_t rank) {
+  OPI_TRY(add_reductions(l, rank, OPIPE_NONE));
+  if (!l->reference && !l->times.periodic)
+    OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, l->plan->n_actions + rank));
   return add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
 }
 
@@ -384,10 +370,10 @@ static opipe_status list_rank(listing *l, uint32_t rank) {
   OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
     OPI_TRY(list_action(l, a));
-    if (eager && is_last(l, rank, a))
-      OPI_TRY(add_reduce(l, plan->actions[a].stage, plan->actions[a].replica));
+    if (eager)
+      OPI_TRY(add_reductions(l, rank, a));
   }
-  return list_tail(l, rank, eager);
+  return list_tail(l, rank);
 }
 
 static opipe_status list_ranks(listing *l) {
@@ -418,7 +404,7 @@ static opipe_status list_reference(listing *l) {
     }
   }
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
-    OPI_TRY(list_tail(l, rank, false));
+    OPI_TRY(list_tail(l, rank));
   for (uint32_t rank = 1; rank <= plan->n_ranks; ++rank)
     l->lists->rank_first[rank] = l->lists->n_steps;
   return OPIPE_OK;
@@ -477,9 +463,9 @@ static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint
 
 opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
                                    uint32_t n_classes, const uint32_t *alignment, uint32_t n_views,
-                                   const uint32_t *whole_of, bool reference,
-                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
-                                   opipe_error *err) {
+                                   const uint32_t *whole_of, const uint32_t *reduce_after,
+                                   bool reference, const opipe_allocator *allocator,
+                                   opi_train_lists **out_lists, opipe_error *err) {
   opi_train_lists *lists = opi_alloc_zero(allocator, 1, sizeof *lists);
   if (lists == NULL)
     return opi_fail_nomem(err, sizeof *lists, "lists");
@@ -490,6 +476,7 @@ opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *co
                .cuts = cuts,
                .n_views = n_views,
                .whole_of = whole_of,
+               .reduce_after = reduce_after,
                .reference = reference,
                .err = err};
   opi_arena_init(&l.scratch, allocator, 0);

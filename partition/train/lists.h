@@ -58,16 +58,17 @@ static inline uint32_t opi_train_class_of(const opi_plan *plan, uint32_t microba
 }
 
 /* cuts [n_classes]: of the larger, then of the smaller row class. alignment [n_ranks]. The plan is
- * a view (model.h) with n_views stages for each; whole_of [its instances]. Times are the plan's
- * stage_ns, input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one
- * list (of rank 0) that runs stage after stage: all forwards in order, then the backwards of each
- * stage, from the last, in the order of its own records. Errors: INVALID names rank, action and
- * what is wrong with it: missing, twice, away from home, or what it waits for for ever. */
+ * a view (model.h) with n_views stages for each; whole_of [its instances], reduce_after [whole
+ * instances]. Times are the plan's stage_ns, input_ns, weight_ns. reference: no two occurrences
+ * share memory, and the steps are one list (of rank 0) that runs stage after stage: all forwards in
+ * order, then the backwards of each stage, from the last, in the order of its own records. Errors:
+ * INVALID names rank, action and what is wrong with it: missing, twice, away from home, or what it
+ * waits for for ever. */
 opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
                                    uint32_t n_classes, const uint32_t *alignment, uint32_t n_views,
-                                   const uint32_t *whole_of, bool reference,
-                                   const opipe_allocator *allocator, opi_train_lists **out_lists,
-                                   opipe_error *err);
+                                   const uint32_t *whole_of, const uint32_t *reduce_after,
+                                   bool reference, const opipe_allocator *allocator,
+                                   opi_train_lists **out_lists, opipe_error *err);
 void opi_train_lists_free(opi_train_lists *lists); /* accepts NULL */
 
 /* ---- between order.c and lists.c ---- */

@@ -37,9 +37,10 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
     return OPIPE_OK;
   const opipe_backend *t = p->devices[rank].backend->table;
   const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags | OPIPE_COMPILE_OWNED,
-      .graph = &cut->graph};
+      .graph = &cut->graph,
+      .stage = stage / p->model->n_views};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   const uint32_t piece = stage % p->model->n_views;
   opipe_program **to = &p->programs[p->model->whole_of[instance] * p->per_instance +

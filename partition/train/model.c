@@ -307,6 +307,8 @@ opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
     building b = {.plan = plan, .file = file, .base = base, .used = used, .model = model};
     status = build_all(&b, used, err);
   }
+  if (status == OPIPE_OK)
+    status = opi_train_reductions(plan, model, err);
   opi_free(plan->allocator, used, plan->n_stages * sizeof *used);
   if (status < 0) {
     opi_train_model_free(model);

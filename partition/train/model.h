@@ -7,6 +7,7 @@
 #include "partition/cost/profile.h"
 #include "partition/make.h"
 #include "partition/memory/predict.h"
+#include "partition/schedule/actions.h"
 #include "partition/train/lists.h"
 
 enum { OPI_TRAIN_CLASSES = 2 /* micro-batches have at most two row counts */ };
@@ -59,6 +60,8 @@ typedef struct opi_train_model {
   /* The plan as the lists see it: piece k of stage s is stage s * n_views + k. */
   opi_plan view;
   uint32_t *whole_of; /* [instances of the view] instance of the plan; OPIPE_NONE: there is none */
+  uint32_t *reduce_after; /* [instances of the plan] action behind which the sum over replicas
+                             stands; OPIPE_NONE: at the end of its rank */
 } opi_train_model;
 
 static inline const opi_train_slice *opi_train_slice_of(const opi_train_model *model,
@@ -135,6 +138,16 @@ opipe_status opi_train_predict(const opi_plan *plan, const opi_train_model *mode
 /* Checks and proves the plan's records in the action language (partition/schedule/actions.h).
  * Errors: INVALID with rank, step, action, or the cycle. */
 opipe_status opi_train_check(const opi_plan *plan, const opi_train_model *model, opipe_error *err);
+
+/* problem.c: the plan's records as a problem of the action language; its edges in `arena`. */
+opipe_status opi_train_problem(const opi_plan *plan, const opi_train_model *model, opi_arena *arena,
+                               opi_problem *out_problem, opipe_error *err);
+/* Fills model->reduce_after by the plan's sync. Errors: INVALID, records. */
+opipe_status opi_train_reductions(const opi_plan *plan, opi_train_model *model, opipe_error *err);
+/* A double-buffered body as simulated behind its prologue: [n_actions], from its own beginning. */
+opipe_status opi_train_timeline(const opi_plan *plan, const opi_train_model *model,
+                                opi_arena *arena, double *out_start_ns, double *out_end_ns,
+                                opipe_error *err);
 
 /* opi_plan_finish for plans with a training part. devices [n_ranks] are open. */
 opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan,

@@ -13,7 +13,7 @@
 #include <opipe/helpers.h>
 #include <stdatomic.h>
 
-enum { DEVICES = 16 };
+enum { DEVICES = 16, STAGES_MOST = 256 };
 
 struct opipe_instance {
   const opipe_host *host;
@@ -21,13 +21,19 @@ struct opipe_instance {
   opipe_instance *inner_self;
 };
 
+/* One time for every program, or one for each stage of the plan. */
+typedef struct times {
+  uint64_t ns[STAGES_MOST];
+  uint32_t n; /* 0: not given; 1: of every program; else by stage */
+} times;
+
 typedef struct options {
-  uint64_t memory_bytes;               /* 0: what the opening says */
-  uint64_t time_ns;                    /* of every run; 0: by the rates */
-  uint64_t pass_ns[OPIPE_PASS_UPDATE]; /* of a run with nodes of that pass; all 0: not given */
-  double flops;                        /* per second; 0: not modelled */
-  double bandwidth;                    /* bytes per second; 0: not modelled */
-  bool compute;                        /* do the arithmetic */
+  uint64_t memory_bytes;         /* 0: what the opening says */
+  times run;                     /* of every run; not given: by the passes or the rates */
+  times pass[OPIPE_PASS_UPDATE]; /* of a run with nodes of that pass */
+  double flops;                  /* per second; 0: not modelled */
+  double bandwidth;              /* bytes per second; 0: not modelled */
+  bool compute;                  /* do the arithmetic */
   uint64_t fail_run, fail_late, stall_run, fail_alloc; /* which one, counted from 1; 0: none */
   uint64_t stall_ns;
   char inner[256]; /* options for the inner device */
@@ -77,7 +83,7 @@ struct opipe_binding {
   uint64_t time_ns;
 };
 
-/* options.c */
+/* options.c: all strings are copied */
 opipe_status emudev_options(const char *text, options *out, opipe_error *err);
 
 /* device.c */
@@ -116,8 +122,10 @@ opipe_status emudev_queue_copy(opipe_queue *queue, const opipe_region *dst, cons
                                opipe_error *err);
 
 /* program.c */
-uint64_t emudev_graph_ns(const options *o,
-                         const opipe_graph *graph); /* time.c: modelled time of one run */
+/* time.c: modelled time of one run of a program of `stage` (OPIPE_NONE: of none, as of the first).
+ * INVALID: the options list fewer stages. */
+opipe_status emudev_graph_ns(const options *o, const opipe_graph *graph, uint32_t stage,
+                             uint64_t *out_ns, opipe_error *err);
 opipe_status emudev_support(opipe_device *device, const opipe_graph *graph,
                             opipe_support *out_support, opipe_error *err);
 opipe_status emudev_compile(opipe_device *device, const opipe_compile_params *params,

@@ -4,6 +4,7 @@
  *   time_us=N           every run takes so long
  *   forward_us=N backward_input_us=N backward_weight_us=N
  *                       a run takes the sum of those passes of which it has nodes
+ *                       (times: N of all stages, or N+N+... of each stage of the plan)
  *   flops=N bandwidth=N else: by the nodes' products and bytes at these rates (per second)
  *   compute=on|off      off: only the time passes, outputs keep what was in them
  *   fail_run=N          the Nth run of the device fails at once      fail_late=N  ... fails when
@@ -15,11 +16,14 @@
 
 #include "emulated.h"
 
-static bool read_real(const char *text, double most, double *out) {
+static bool read_real(const char *text, char stop, double most, double *out,
+                      const char **out_rest) {
   char *end = NULL;
   errno = 0;
   *out = strtod(text, &end);
-  return end != text && *end == '\0' && errno == 0 && *out >= 0 && *out <= most;
+  const bool good = end != text && *end == stop && errno == 0 && *out >= 0 && *out <= most;
+  *out_rest = good ? end : text;
+  return good;
 }
 
 static bool read_count(const char *text, const char stop, uint64_t *out, const char **out_rest) {
@@ -41,24 +45,35 @@ static opipe_status malformed(const char *key, const char *value, const char *wa
 
 static opipe_status read_rate(const char *key, const char *value, options *out, opipe_error *err) {
   double number = 0;
-  if (!read_real(value, 1e18, &number)) {
+  if (!read_real(value, '\0', 1e18, &number, &value)) {
     return malformed(key, value, "a number from 0 to 1e18", err);
   }
-  const uint64_t ns = number > 1e12 ? (uint64_t)1e15 : (uint64_t)(number * 1e3);
-  if (strcmp(key, "time_us") == 0) {
-    out->time_ns = ns;
-  } else if (strcmp(key, "forward_us") == 0) {
-    out->pass_ns[OPIPE_PASS_FORWARD] = ns;
-  } else if (strcmp(key, "backward_input_us") == 0) {
-    out->pass_ns[OPIPE_PASS_BACKWARD_INPUT] = ns;
-  } else if (strcmp(key, "backward_weight_us") == 0) {
-    out->pass_ns[OPIPE_PASS_BACKWARD_WEIGHT] = ns;
-  } else if (strcmp(key, "flops") == 0) {
+  if (strcmp(key, "flops") == 0) {
     out->flops = number;
   } else {
     out->bandwidth = number;
   }
   return OPIPE_OK;
+}
+
+/* N, or N+N+...: one for each stage of the plan. */
+static opipe_status read_times(const char *key, const char *value, times *out, opipe_error *err) {
+  const char *at = value;
+  for (out->n = 0; out->n < STAGES_MOST;) {
+    double us = 0;
+    const bool last = strchr(at, '+') == NULL;
+    if (!read_real(at, last ? '\0' : '+', 1e12, &us, &at)) {
+      return malformed(key, value, "microseconds from 0 to 1e12, of all stages or N+N+... of each",
+                       err);
+    }
+    out->ns[out->n++] = (uint64_t)(us * 1e3);
+    if (last) {
+      return OPIPE_OK;
+    }
+    ++at;
+  }
+  return opipe_fail(err, OPIPE_E_LIMIT, "backend 'emulated': %s lists more than %d stages", key,
+                    STAGES_MOST);
 }
 
 static opipe_status read_fault(const char *key, const char *value, options *out, opipe_error *err) {
@@ -108,12 +123,29 @@ static bool is_one_of(const char *key, const char *const *keys, size_t n) {
   return false;
 }
 
+/* Where the times of an option go; NULL: it is none of time. */
+static times *times_of(const char *key, options *out) {
+  if (strcmp(key, "time_us") == 0) {
+    return &out->run;
+  }
+  if (strcmp(key, "forward_us") == 0) {
+    return &out->pass[OPIPE_PASS_FORWARD];
+  }
+  if (strcmp(key, "backward_input_us") == 0) {
+    return &out->pass[OPIPE_PASS_BACKWARD_INPUT];
+  }
+  return strcmp(key, "backward_weight_us") == 0 ? &out->pass[OPIPE_PASS_BACKWARD_WEIGHT] : NULL;
+}
+
 static opipe_status read_option(const char *key, const char *value, options *out,
                                 opipe_error *err) {
-  static const char *const rates[] = {
-      "time_us", "forward_us", "backward_input_us", "backward_weight_us", "flops", "bandwidth"};
+  static const char *const rates[] = {"flops", "bandwidth"};
   static const char *const counts[] = {"memory", "fail_run", "fail_late", "stall_run",
                                        "fail_alloc"};
+  times *by_stage = times_of(key, out);
+  if (by_stage != NULL) {
+    return read_times(key, value, by_stage, err);
+  }
   if (is_one_of(key, rates, sizeof rates / sizeof rates[0])) {
     return read_rate(key, value, out, err);
   }
@@ -131,7 +163,7 @@ static opipe_status read_option(const char *key, const char *value, options *out
 }
 
 opipe_status emudev_options(const char *text, options *out, opipe_error *err) {
-  char key[32], value[96];
+  char key[32], value[1024];
   memset(out, 0, sizeof *out);
   out->compute = true;
   for (;;) {

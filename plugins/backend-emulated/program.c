@@ -10,14 +10,17 @@ opipe_status emudev_support(opipe_device *device, const opipe_graph *graph,
 
 opipe_status emudev_compile(opipe_device *device, const opipe_compile_params *params,
                             opipe_program **out_program, opipe_error *err) {
-  opipe_program *program = emudev_alloc(device, sizeof *program);
+  const uint32_t stage =
+      OPIPE_HAS(params, opipe_compile_params, stage) ? params->stage : OPIPE_NONE;
+  uint64_t time_ns = 0;
+  opipe_status status = emudev_graph_ns(&device->options, params->graph, stage, &time_ns, err);
+  opipe_program *program = status < 0 ? NULL : emudev_alloc(device, sizeof *program);
   if (program == NULL) {
-    return emudev_nomem(sizeof *program, err);
+    return status < 0 ? status : emudev_nomem(sizeof *program, err);
   }
   program->device = device;
-  program->time_ns = emudev_graph_ns(&device->options, params->graph);
-  const opipe_status status =
-      device->self->inner->compile(device->inner, params, &program->inner, err);
+  program->time_ns = time_ns;
+  status = device->self->inner->compile(device->inner, params, &program->inner, err);
   if (status < 0) {
     emudev_free(device, program, sizeof *program);
     return status;

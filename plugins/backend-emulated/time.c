@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modelled time of a program: given, for any run or by the passes that it has nodes of, or the sum
- * over its nodes of max(operations / flops, bytes / bandwidth). Operations are counted for products
- * (MatMul, Gemm, Conv, Attention); other nodes are taken at the speed of memory.
+/* Modelled time of a program: given, for any run or by the passes that it has nodes of, of all
+ * stages alike or by stage; or the sum over its nodes of max(operations / flops, bytes /
+ * bandwidth). Operations are counted for products (MatMul, Gemm, Conv, Attention); other nodes are
+ * taken at the speed of memory.
  */
 #include "emulated.h"
 
@@ -51,11 +52,29 @@ static double bytes_of(const opipe_graph *graph, const opipe_node *node) {
   return n;
 }
 
-/* Sum of the times given for the passes of the program's nodes; false when none is given. */
-static bool passes_ns(const options *o, const opipe_graph *graph, uint64_t *out_ns) {
+static opipe_status time_of(const times *t, uint32_t stage, const char *option, uint64_t *io_ns,
+                            opipe_error *err) {
+  const uint32_t i = t->n == 1 || stage == OPIPE_NONE ? 0 : stage;
+  if (t->n == 0) {
+    return OPIPE_OK;
+  }
+  if (i >= t->n) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "backend 'emulated': %s lists %u stages, there is a program of stage %u",
+                      option, t->n, stage);
+  }
+  *io_ns += t->ns[i];
+  return OPIPE_OK;
+}
+
+/* Adds the times given for the passes of the program's nodes. */
+static opipe_status passes_ns(const options *o, const opipe_graph *graph, uint32_t stage,
+                              uint64_t *io_ns, opipe_error *err) {
+  static const char *const names[OPIPE_PASS_UPDATE] = {
+      [OPIPE_PASS_FORWARD] = "forward_us",
+      [OPIPE_PASS_BACKWARD_INPUT] = "backward_input_us",
+      [OPIPE_PASS_BACKWARD_WEIGHT] = "backward_weight_us"};
   bool has[OPIPE_PASS_UPDATE] = {false};
-  bool given = false;
-  *out_ns = 0;
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const uint32_t pass = graph->nodes[i].pass;
     if (pass < OPIPE_PASS_UPDATE) {
@@ -66,25 +85,38 @@ static bool passes_ns(const options *o, const opipe_graph *graph, uint64_t *out_
     }
   }
   for (uint32_t pass = 0; pass < OPIPE_PASS_UPDATE; ++pass) {
-    given = given || o->pass_ns[pass] != 0;
-    *out_ns += has[pass] ? o->pass_ns[pass] : 0;
+    const opipe_status status =
+        has[pass] ? time_of(&o->pass[pass], stage, names[pass], io_ns, err) : OPIPE_OK;
+    if (status < 0) {
+      return status;
+    }
+  }
+  return OPIPE_OK;
+}
+
+static bool are_passes_given(const options *o) {
+  bool given = false;
+  for (uint32_t pass = 0; pass < OPIPE_PASS_UPDATE; ++pass) {
+    given = given || o->pass[pass].n != 0;
   }
   return given;
 }
 
-uint64_t emudev_graph_ns(const options *o, const opipe_graph *graph) {
+opipe_status emudev_graph_ns(const options *o, const opipe_graph *graph, uint32_t stage,
+                             uint64_t *out_ns, opipe_error *err) {
   double ns = 0;
-  uint64_t passes = 0;
-  if (o->time_ns != 0) {
-    return o->time_ns;
+  *out_ns = 0;
+  if (o->run.n != 0) {
+    return time_of(&o->run, stage, "time_us", out_ns, err);
   }
-  if (passes_ns(o, graph, &passes)) {
-    return passes;
+  if (are_passes_given(o)) {
+    return passes_ns(o, graph, stage, out_ns, err);
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const double compute = o->flops > 0 ? operations(graph, &graph->nodes[i]) / o->flops : 0;
     const double memory = o->bandwidth > 0 ? bytes_of(graph, &graph->nodes[i]) / o->bandwidth : 0;
     ns += (compute > memory ? compute : memory) * 1e9;
   }
-  return ns > 1e15 ? (uint64_t)1e15 : (uint64_t)ns;
+  *out_ns = ns > 1e15 ? (uint64_t)1e15 : (uint64_t)ns;
+  return OPIPE_OK;
 }

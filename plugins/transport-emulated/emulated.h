@@ -84,6 +84,7 @@ struct opipe_endpoint {
   uint32_t count; /* the doorbell */
   uint64_t
       next_ns; /* clock at which something may have arrived; UINT64_MAX: nothing is on its way */
+  uint64_t sums_free_ns; /* clock when the bytes of its reductions so far are through */
   pthread_cond_t cond;
   operation ops[OPS_MOST]; /* rules blocking and grouped: of the group at hand */
   uint32_t n_ops;

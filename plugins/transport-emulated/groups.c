@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions in modelled time: once every member has given its values, the sum is there after the
- * time that a message of the same size takes; whoever looks first then adds it up, member after
+ * time that a message of the same size takes, behind the bytes of other reductions in which one of
+ * its ranks takes part; whoever looks first then adds it up, member after
  * member in their order, and writes it to all of them. Everything under the world's lock.
  */
 #include "emulated.h"
@@ -165,6 +166,24 @@ static opipe_status check_round(const opipe_group *group, uint64_t sequence,
   return status;
 }
 
+/* The ranks of a group add up the bytes of one reduction after the other: when they have these. */
+static uint64_t book_links(const opipe_group *group, uint64_t n_bytes) {
+  const reduction *r = group->reduction;
+  const opipe_world *world = group->endpoint->world;
+  const double bytes_per_ns = world->options.bytes_per_ns;
+  uint64_t at = emutrans_now();
+  for (uint32_t i = 0; i < r->n; ++i) {
+    const opipe_endpoint *e = world->endpoints[r->ranks[i]];
+    at = e != NULL && e->sums_free_ns > at ? e->sums_free_ns : at;
+  }
+  at += bytes_per_ns > 0 ? (uint64_t)((double)n_bytes / bytes_per_ns) : 0;
+  for (uint32_t i = 0; i < r->n; ++i) {
+    if (world->endpoints[r->ranks[i]] != NULL)
+      world->endpoints[r->ranks[i]]->sums_free_ns = at;
+  }
+  return at;
+}
+
 static void give(const opipe_group *group, const member *what) {
   reduction *r = group->reduction;
   member *me = &r->members[group->index];
@@ -176,10 +195,8 @@ static void give(const opipe_group *group, const member *what) {
   me->given = round + 1;
   if (++r->n_given != (round + 1) * r->n)
     return;
-  const options *o = &group->endpoint->world->options;
-  const double bytes = (double)(what->n_elems * opipe_reduce_size(what->dtype));
-  r->at_ns = emutrans_now() + o->latency_ns +
-             (o->bytes_per_ns > 0 ? (uint64_t)(bytes / o->bytes_per_ns) : 0);
+  r->at_ns = book_links(group, what->n_elems * opipe_reduce_size(what->dtype)) +
+             group->endpoint->world->options.latency_ns;
   for (uint32_t i = 0; i < r->n; ++i) {
     opipe_endpoint *e = group->endpoint->world->endpoints[r->ranks[i]];
     if (e != NULL && r->at_ns < e->next_ns)

@@ -19,9 +19,10 @@ static opipe_status compile_stage(opi_shape *shape, uint32_t stage, uint64_t *ou
   if (run->graph.n_nodes == 0)
     return OPIPE_OK;
   const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = shape->session->compile_flags,
-      .graph = &run->graph};
+      .graph = &run->graph,
+      .stage = stage};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = rank->backend->compile(rank->device, &params, &run->program, err);
   if (status == OPIPE_OK)

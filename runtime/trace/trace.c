@@ -2,33 +2,49 @@
 /* Writers of traces. The picture has one scale for both kinds, so that they can be compared. */
 #include "runtime/trace/trace.h"
 
-enum { LANE = 22, LEFT = 76, WIDTH = 1400, TOP = 26, GAP = 30 };
+enum { LANE = 22, THIN = 4, LEFT = 76, WIDTH = 1400, TOP = 26, GAP = 30 };
 
 static const char *const titles[OPI_TRACE_KINDS] = {"measured", "planned"};
+
+/* Runs in the background, at the same time as programs? */
+static bool is_beside(const opi_trace_event *e) {
+  return e->microbatch == OPIPE_NONE && e->stage != OPIPE_NONE;
+}
 
 static void label(const opi_trace_event *e, opi_text *text) {
   if (e->stage == OPIPE_NONE) {
     opi_text_puts(text, e->pass);
     return;
   }
-  opi_text_printf(text, "%s stage %u, micro-batch %u", e->pass, e->stage, e->microbatch);
+  opi_text_printf(text, "%s stage %u", e->pass, e->stage);
+  if (e->microbatch != OPIPE_NONE)
+    opi_text_printf(text, ", micro-batch %u", e->microbatch);
   if (e->replica != 0)
     opi_text_printf(text, ", replica %u", e->replica);
 }
 
+static void name_thread(uint32_t process, uint32_t thread, uint32_t rank, const char *what,
+                        opi_text *text) {
+  opi_text_printf(text,
+                  ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %u, \"tid\": %u, "
+                  "\"args\": {\"name\": \"rank %u%s\"}}",
+                  process, thread, rank, what);
+}
+
 void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text) {
+  bool beside = false;
+  for (uint32_t i = 0; i < n; ++i)
+    beside = beside || is_beside(&events[i]);
   opi_text_puts(text, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
   for (uint32_t k = 0; k < OPI_TRACE_KINDS; ++k) {
     opi_text_printf(text,
                     "%s\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %u, \"args\": "
                     "{\"name\": \"%s\"}}",
                     k == 0 ? "" : ",", k, titles[k]);
-    for (uint32_t r = 0; r < n_ranks; ++r) {
-      opi_text_printf(text,
-                      ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %u, \"tid\": %u, "
-                      "\"args\": {\"name\": \"rank %u\"}}",
-                      k, r, r);
-    }
+    for (uint32_t r = 0; r < n_ranks; ++r)
+      name_thread(k, r, r, "", text);
+    for (uint32_t r = 0; r < n_ranks && beside && k == OPI_TRACE_MEASURED; ++r)
+      name_thread(k, n_ranks + r, r, ", sums", text);
   }
   for (uint32_t i = 0; i < n; ++i) {
     const opi_trace_event *e = &events[i];
@@ -37,8 +53,8 @@ void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_rank
     opi_text_printf(text,
                     "\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, "
                     "\"dur\": %.3f}",
-                    e->pass, e->kind, e->rank, (double)e->start_ns * 1e-3,
-                    (double)(e->end_ns - e->start_ns) * 1e-3);
+                    e->pass, e->kind, is_beside(e) ? n_ranks + e->rank : e->rank,
+                    (double)e->start_ns * 1e-3, (double)(e->end_ns - e->start_ns) * 1e-3);
   }
   opi_text_puts(text, "\n]}\n");
 }
@@ -61,7 +77,8 @@ static uint32_t hue_of(const char *pass) {
 }
 
 static void draw(const opi_trace_event *e, uint32_t n_ranks, double scale, opi_text *text) {
-  const uint32_t y = TOP + e->kind * (n_ranks * LANE + GAP) + e->rank * LANE;
+  const uint32_t top = TOP + e->kind * (n_ranks * LANE + GAP) + e->rank * LANE;
+  const uint32_t y = is_beside(e) ? top + LANE - THIN : top; /* across the programs */
   const double x = LEFT + (double)e->start_ns * scale;
   const double width = (double)(e->end_ns - e->start_ns) * scale;
   const uint32_t shade =
@@ -71,9 +88,9 @@ static void draw(const opi_trace_event *e, uint32_t n_ranks, double scale, opi_t
   opi_text_printf(text,
                   ", %.3f ms</title><rect x=\"%.2f\" y=\"%u\" width=\"%.2f\" height=\"%d\" "
                   "fill=\"hsl(%u,60%%,%u%%)\" stroke=\"#333\" stroke-width=\"0.4\"/>",
-                  (double)(e->end_ns - e->start_ns) * 1e-6, x, y, width, LANE - 4, hue_of(e->pass),
-                  shade);
-  if (width >= 12 && e->stage != OPIPE_NONE)
+                  (double)(e->end_ns - e->start_ns) * 1e-6, x, y, width,
+                  is_beside(e) ? THIN : LANE - 4, hue_of(e->pass), shade);
+  if (width >= 12 && e->microbatch != OPIPE_NONE)
     opi_text_printf(text, "<text x=\"%.2f\" y=\"%u\" text-anchor=\"middle\">%u</text>",
                     x + width / 2, y + LANE / 2 + 2, e->microbatch);
   opi_text_puts(text, "</g>\n");

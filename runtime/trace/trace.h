@@ -10,10 +10,12 @@
 enum { OPI_TRACE_MEASURED = 0, OPI_TRACE_PLANNED = 1, OPI_TRACE_KINDS = 2 };
 
 typedef struct opi_trace_event {
-  const char *pass;                          /* "F", "B", "I", "W", "update" */
-  uint32_t kind;                             /* OPI_TRACE_* */
-  uint32_t rank, stage, replica, microbatch; /* stage OPIPE_NONE: of the whole rank */
-  uint64_t start_ns, end_ns;                 /* from the beginning of its kind's step */
+  const char *pass; /* "F", "B", "I", "W", "update", "reduce" */
+  uint32_t kind;    /* OPI_TRACE_* */
+  /* stage OPIPE_NONE: of the whole rank. microbatch OPIPE_NONE: beside the rank's programs, on a
+   * lane of its own */
+  uint32_t rank, stage, replica, microbatch;
+  uint64_t start_ns, end_ns; /* from the beginning of its kind's step */
 } opi_trace_event;
 
 void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text);

@@ -212,9 +212,10 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
   const opi_rank *rank = &s->ranks[r];
   opi_train_place *place = &t->places[r];
   const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = s->compile_flags | OPIPE_COMPILE_OWNED,
-      .graph = &unit->cut->graph};
+      .graph = &unit->cut->graph,
+      .stage = stage / t->model->n_views};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = rank->backend->compile(rank->device, &params, &unit->program, err);
   if (status == OPIPE_OK)
@@ -343,7 +344,8 @@ static opipe_status take_memory(opi_train *t, uint32_t r, opipe_error *err) {
   }
   place->room_waiting = 2 * t->lists->n_messages + 1;
   place->waiting = OPI_ARENA_ARRAY(&t->arena, opi_train_waiting, place->room_waiting);
-  if (place->waiting == NULL)
+  place->reducing = OPI_ARENA_ARRAY(&t->arena, uint32_t, t->n_instances);
+  if (place->waiting == NULL || place->reducing == NULL)
     return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
   if ((rank->device_flags & both) == both)
     return OPIPE_OK;
@@ -438,8 +440,9 @@ opipe_status opi_train_build(opi_session *s, opipe_error *err) {
   for (uint32_t r = 0; r < n_ranks; ++r)
     alignment[r] = s->ranks[r].alignment;
   OPI_TRY(opi_train_lists_build(t->plan, (const opi_train_cut *const *)t->model->cuts, t->n_classes,
-                                alignment, t->model->n_views, t->model->whole_of, s->reference,
-                                s->allocator, &t->lists, err));
+                                alignment, t->model->n_views, t->model->whole_of,
+                                t->model->reduce_after, s->reference, s->allocator, &t->lists,
+                                err));
   s->ring_room = 2 * s->max_in_flight + 2;
   t->items = OPI_ARENA_ARRAY(&t->arena, opi_train_item, s->ring_room);
   if (t->items == NULL)

@@ -81,6 +81,8 @@ typedef struct opi_train_place {
   /* the rank's own, in a mini-batch */
   opi_train_waiting *waiting; /* [room_waiting] */
   uint32_t n_waiting, room_waiting;
+  uint32_t *reducing; /* [instances] REDUCE steps whose sums are under way */
+  uint32_t n_reducing;
   opi_train_item item;
   bool begun;
   bool updated; /* reference: the rank's update of this mini-batch is done */
@@ -106,7 +108,7 @@ typedef struct opi_train {
   opi_train_place *places;   /* [n_ranks] */
   opi_train_wire *wires;     /* [n_streams] */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
-  opi_train_span *spans;     /* [n_steps] COMPUTE and UPDATE */
+  opi_train_span *spans;     /* [n_steps] COMPUTE, REDUCE and UPDATE */
   uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
   opi_train_item *items;     /* [session->ring_room] beside the session's ring */
   opi_request *held;         /* double-buffered: its body has not been published; submit_lock */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's list of one mini-batch: each step happens or answers OPIPE_PENDING and is tried again. A
  * send whose receive does not stand yet waits aside, so that the rank goes on; it is tried after
- * every program and whenever the rank is woken. Evaluate runs the forward part of the same list.
+ * every program and whenever the rank is woken, and so are sums over replicas moved on. Evaluate
+ * runs the forward part of the same list.
  *
  * Whatever goes wrong in a program ends the session: gradients that miss a micro-batch are of no
  * use.
@@ -217,6 +218,41 @@ static uint32_t peer_of(const opi_train *t, const opi_step *step) {
   return step->kind == OPI_ACT_SEND || step->kind == OPI_ACT_DRAIN ? stream->dst_rank : OPIPE_NONE;
 }
 
+/* ---- sums over replicas ---- */
+
+/* Moves on what has begun, and notes when a sum was there. */
+static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  uint32_t kept = 0;
+  if (place->n_reducing == 0)
+    return OPIPE_OK;
+  const opipe_status status = opi_weights_progress(t->weights, rank->index, err);
+  if (status < 0)
+    return status;
+  for (uint32_t i = 0; i < place->n_reducing; ++i) {
+    const uint32_t index = place->reducing[i];
+    const opi_step *step = &t->lists->steps[index];
+    const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
+    if (opi_weights_is_summed(t->weights, opi_train_whole(t, instance)))
+      t->spans[index].end_ns = opi_clock_ns();
+    else
+      place->reducing[kept++] = index;
+  }
+  place->n_reducing = kept;
+  return OPIPE_OK;
+}
+
+static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
+  t->spans[index] = (opi_train_span){opi_clock_ns(), 0};
+  place->reducing[place->n_reducing++] = index;
+  OPI_TRY(opi_weights_reduce(t->weights, opi_train_whole(t, instance), err));
+  return move_sums(rank, err);
+}
+
 static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index,
                             opipe_error *err) {
   opi_train *t = rank->session->train;
@@ -225,7 +261,15 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
   if (status != OPIPE_OK)
     return status;
   OPI_TRY(opi_train_compute(rank, step, index, err));
-  return flush_waiting(t, place, err);
+  OPI_TRY(flush_waiting(t, place, err));
+  return move_sums(rank, err);
+}
+
+/* The step has been made with all of them. */
+static void end_sums(opi_train *t, opi_train_place *place) {
+  for (uint32_t i = 0; i < place->n_reducing; ++i)
+    t->spans[place->reducing[i]].end_ns = opi_clock_ns();
+  place->n_reducing = 0;
 }
 
 static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
@@ -233,9 +277,12 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_train_span *span = &t->spans[index];
   if (span->start_ns == 0 || span->end_ns != 0)
     *span = (opi_train_span){opi_clock_ns(), 0};
+  OPI_TRY(move_sums(rank, err));
   const opipe_status status = opi_weights_step(t->weights, rank->index, err);
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
+  if (status == OPIPE_OK)
+    end_sums(t, &t->places[rank->index]);
   if (status == OPIPE_OK && rank->index == 0)
     opi_weights_report(t->weights, 0, &rank->request->ticket->report);
   return status;
@@ -280,8 +327,7 @@ static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
     case OPI_ACT_COMPUTE:
       return compute(rank, step, index, err);
     case OPI_ACT_REDUCE:
-      return opi_weights_reduce(
-          t->weights, opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica), err);
+      return reduce(rank, step, index, err);
     default:
       return update(rank, index, err);
   }
@@ -336,7 +382,7 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
     const opi_step *step = &t->lists->steps[rank->step];
     const opipe_status status = run_step(rank, rank->step, err);
     if (status == OPIPE_PENDING) {
-      const opipe_status moved = opi_weights_progress(t->weights, rank->index, err);
+      const opipe_status moved = move_sums(rank, err);
       if (moved < 0)
         return moved;
       opi_rank_blocked(rank, step);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last step's trace: when the programs of the lists ran, and when the plan had them run. */
+/* The last step's trace: when the programs of the lists and the sums over replicas ran, and when
+ * the plan had the programs run. */
 #include "runtime/trace/trace.h"
 
 #include "runtime/train/state.h"
@@ -19,9 +20,37 @@ static opipe_status add(gathering *g, const opi_trace_event *event, opipe_error 
   return OPIPE_OK;
 }
 
+/* Has the stage several instances? */
+static bool is_shared(const opi_plan *plan, uint32_t stage) {
+  uint32_t n = 0;
+  for (uint32_t r = 0; r < plan->n_replicas; ++r)
+    n += opi_plan_rank(plan, stage, r) != OPIPE_NONE;
+  return n > 1;
+}
+
+static opi_trace_event describe(const opi_train *t, uint32_t rank, const opi_step *step,
+                                const opi_train_span *span, uint64_t first) {
+  const uint32_t n_replicas = t->session->plan->n_replicas;
+  const uint32_t whole = opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica);
+  opi_trace_event event = {.pass = "update",
+                           .kind = OPI_TRACE_MEASURED,
+                           .rank = rank,
+                           .stage = OPIPE_NONE,
+                           .microbatch = OPIPE_NONE,
+                           .start_ns = span->start_ns - first,
+                           .end_ns = span->end_ns - first};
+  if (step->kind == OPI_ACT_UPDATE)
+    return event;
+  event.stage = whole / n_replicas;
+  event.replica = whole % n_replicas;
+  event.pass = step->kind == OPI_ACT_COMPUTE ? passes[step->pass] : "reduce";
+  if (step->kind == OPI_ACT_COMPUTE)
+    event.microbatch = step->microbatch;
+  return event;
+}
+
 static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *err) {
   uint64_t first = UINT64_MAX;
-  const uint32_t n_replicas = t->session->plan->n_replicas;
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
     if (t->spans[i].end_ns != 0 && t->spans[i].start_ns < first)
       first = t->spans[i].start_ns;
@@ -32,47 +61,51 @@ static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *
       const opi_train_span *span = &t->spans[i];
       if (span->end_ns == 0)
         continue;
-      const bool compute = step->kind == OPI_ACT_COMPUTE;
-      const uint32_t whole =
-          compute ? opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica) : 0;
-      const opi_trace_event event = {.pass = compute ? passes[step->pass] : "update",
-                                     .kind = OPI_TRACE_MEASURED,
-                                     .rank = r,
-                                     .stage = compute ? whole / n_replicas : OPIPE_NONE,
-                                     .replica = compute ? whole % n_replicas : step->replica,
-                                     .microbatch = step->microbatch,
-                                     .start_ns = span->start_ns - first,
-                                     .end_ns = span->end_ns - first};
+      const opi_trace_event event = describe(t, r, step, span, first);
+      if (step->kind == OPI_ACT_REDUCE && !is_shared(t->session->plan, event.stage))
+        continue; /* nothing to add up */
       OPI_TRY(add(g, &event, err));
     }
   }
   return OPIPE_OK;
 }
 
-/* A double-buffered plan's times are positions in a list without end: it has no times of its own.
- */
-static opipe_status add_planned(const opi_train *t, gathering *g, opipe_error *err) {
-  const opi_plan *plan = t->plan;
-  const uint32_t n_replicas = t->session->plan->n_replicas;
+/* Start and end of every action. A double-buffered plan's own times are positions in a list without
+ * end: its body is simulated as it runs behind a prologue. */
+static opipe_status plan_times(const opi_train *t, opi_arena *arena, double *start, double *end,
+                               opipe_error *err) {
   opi_train_times times;
-  OPI_TRY(opi_train_times_build(plan, t->model->cuts[0], &g->arena, &times, err));
-  for (uint32_t r = 0; r < plan->n_ranks && !times.periodic; ++r) {
-    for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
-      const opipe_action *action = &plan->actions[a];
-      const uint32_t program = opi_action_program(action);
-      if (program == OPIPE_NONE)
-        continue;
-      const uint32_t whole = opi_train_whole(t, action->stage * plan->n_replicas + action->replica);
-      const opi_trace_event event = {.pass = passes[program],
-                                     .kind = OPI_TRACE_PLANNED,
-                                     .rank = r,
-                                     .stage = whole / n_replicas,
-                                     .replica = whole % n_replicas,
-                                     .microbatch = action->microbatch,
-                                     .start_ns = times.start[a],
-                                     .end_ns = times.end[a]};
-      OPI_TRY(add(g, &event, err));
-    }
+  if (t->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED)
+    return opi_train_timeline(t->session->plan, t->model, arena, start, end, err);
+  OPI_TRY(opi_train_times_build(t->plan, t->model->cuts[0], arena, &times, err));
+  for (uint32_t a = 0; a < t->plan->n_actions; ++a) {
+    start[a] = (double)times.start[a];
+    end[a] = (double)times.end[a];
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status add_planned(const opi_train *t, gathering *g, opipe_error *err) {
+  const opi_plan *plan = t->session->plan; /* whose actions are the view's, one by one */
+  double *start = OPI_ARENA_ARRAY(&g->arena, double, plan->n_actions);
+  double *end = OPI_ARENA_ARRAY(&g->arena, double, plan->n_actions);
+  if (start == NULL || end == NULL)
+    return opi_fail_nomem(err, plan->n_actions * sizeof *start, "a trace");
+  OPI_TRY(plan_times(t, &g->arena, start, end, err));
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    const uint32_t program = opi_action_program(action);
+    if (program == OPIPE_NONE)
+      continue;
+    const opi_trace_event event = {.pass = passes[program],
+                                   .kind = OPI_TRACE_PLANNED,
+                                   .rank = action->rank,
+                                   .stage = action->stage,
+                                   .replica = action->replica,
+                                   .microbatch = action->microbatch,
+                                   .start_ns = (uint64_t)start[a],
+                                   .end_ns = (uint64_t)end[a]};
+    OPI_TRY(add(g, &event, err));
   }
   return OPIPE_OK;
 }

@@ -17,17 +17,30 @@ struct opi_plain_group {
   uint32_t n, n_given;
   uint64_t n_summed; /* rounds */
   plain_part *parts; /* [n] */
-  char *sum, *part;  /* n_bytes each */
   uint64_t n_bytes;
 };
 
 /* ---- plain ---- */
 
 static void plain_free(const opipe_allocator *a, opi_plain_group *g) {
-  opi_free(a, g->sum, (size_t)g->n_bytes);
-  opi_free(a, g->part, (size_t)g->n_bytes);
   opi_free(a, g->parts, g->n * sizeof *g->parts);
   opi_free(a, g, sizeof *g);
+}
+
+/* Room for a sum and a part of any group: one thread adds one up at a time. */
+static bool plain_room(opi_weights *w, uint64_t n_bytes) {
+  if (n_bytes <= w->plain_bytes)
+    return true;
+  opi_free(w->allocator, w->plain_scratch, (size_t)(2 * w->plain_bytes));
+  w->plain_bytes = 0;
+  w->plain_scratch = NULL;
+  if (n_bytes > SIZE_MAX / 4)
+    return false;
+  n_bytes = opi_align_up(n_bytes, sizeof(double)); /* of the part too */
+  w->plain_scratch = opi_alloc(w->allocator, (size_t)(2 * n_bytes));
+  if (w->plain_scratch != NULL)
+    w->plain_bytes = n_bytes;
+  return w->plain_scratch != NULL;
 }
 
 static opipe_status plain_open(opi_weights *w, opi_instance *const *instances, uint32_t n,
@@ -37,10 +50,8 @@ static opipe_status plain_open(opi_weights *w, opi_instance *const *instances, u
     return opi_fail_nomem(err, sizeof *g, "a group");
   g->n = n;
   g->n_bytes = n_bytes == 0 ? 1 : n_bytes;
-  g->sum = opi_alloc(w->allocator, (size_t)g->n_bytes);
-  g->part = opi_alloc(w->allocator, (size_t)g->n_bytes);
   g->parts = opi_alloc_zero(w->allocator, n, sizeof *g->parts);
-  if (g->sum == NULL || g->part == NULL || g->parts == NULL) {
+  if (g->parts == NULL || !plain_room(w, g->n_bytes)) {
     plain_free(w->allocator, g);
     return opi_fail_nomem(err, 2 * n_bytes, "a sum over instances");
   }
@@ -59,6 +70,9 @@ void opi_groups_free(opi_weights *weights) {
     plain_free(weights->allocator, weights->plain);
     weights->plain = next;
   }
+  opi_free(weights->allocator, weights->plain_scratch, (size_t)(2 * weights->plain_bytes));
+  weights->plain_scratch = NULL;
+  weights->plain_bytes = 0;
 }
 
 static void add_host(char *sum, const char *part, uint64_t n_bytes, uint32_t dtype) {
@@ -81,15 +95,17 @@ static opipe_status fetch(const plain_part *part, char *dst, opipe_error *err) {
   return opi_instance_sync(part->instance, err);
 }
 
-static opipe_status plain_sum(opi_plain_group *g, uint32_t dtype, opipe_error *err) {
-  OPI_TRY(fetch(&g->parts[0], g->sum, err));
+static opipe_status plain_sum(opi_weights *w, opi_plain_group *g, uint32_t dtype,
+                              opipe_error *err) {
+  char *sum = w->plain_scratch, *part = sum + w->plain_bytes;
+  OPI_TRY(fetch(&g->parts[0], sum, err));
   for (uint32_t i = 1; i < g->n; ++i) {
-    OPI_TRY(fetch(&g->parts[i], g->part, err));
-    add_host(g->sum, g->part, g->parts[i].region.n_bytes, dtype);
+    OPI_TRY(fetch(&g->parts[i], part, err));
+    add_host(sum, part, g->parts[i].region.n_bytes, dtype);
   }
   for (uint32_t i = 0; i < g->n; ++i) {
     const plain_part *p = &g->parts[i];
-    OPI_TRY(opi_backend_of(p->instance)->write(p->instance->env.queue, &p->region, g->sum, err));
+    OPI_TRY(opi_backend_of(p->instance)->write(p->instance->env.queue, &p->region, sum, err));
     OPI_TRY(opi_instance_sync(p->instance, err));
   }
   g->n_given = 0;
@@ -97,15 +113,15 @@ static opipe_status plain_sum(opi_plain_group *g, uint32_t dtype, opipe_error *e
   return OPIPE_OK;
 }
 
-static opipe_status plain_start(opi_member *member, const opipe_region *region, uint32_t dtype,
-                                opipe_error *err) {
+static opipe_status plain_start(opi_weights *w, opi_member *member, const opipe_region *region,
+                                uint32_t dtype, opipe_error *err) {
   opi_plain_group *g = member->plain;
   if (region->n_bytes > g->n_bytes) {
     return opi_fail(err, OPIPE_E_INTERNAL, "a sum of %llu bytes, the group has room for %llu",
                     (unsigned long long)region->n_bytes, (unsigned long long)g->n_bytes);
   }
   g->parts[member->index].region = *region;
-  return ++g->n_given == g->n ? plain_sum(g, dtype, err) : OPIPE_OK;
+  return ++g->n_given == g->n ? plain_sum(w, g, dtype, err) : OPIPE_OK;
 }
 
 /* ---- either ---- */
@@ -144,7 +160,7 @@ opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_
                               const opipe_region *region, uint32_t dtype, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   if (member->plain != NULL) {
-    status = plain_start(member, region, dtype, err);
+    status = plain_start(weights, member, region, dtype, err);
   } else {
     const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
     if (instance->ready != NULL)

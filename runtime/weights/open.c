@@ -230,9 +230,10 @@ static opipe_status make_instance(opi_weights *w, opi_instance *instance,
 
 static void free_instance(opi_weights *w, opi_instance *instance) {
   const opipe_backend *b = opi_backend_of(instance);
-  opi_member_close(w, &instance->replicas);
-  for (uint32_t k = 0; k < instance->n_trained; ++k)
+  for (uint32_t k = 0; k < instance->n_trained; ++k) {
+    opi_member_close(w, &instance->trained[k].replicas);
     opi_member_close(w, &instance->trained[k].tie);
+  }
   b->event_destroy(instance->done);
   b->event_destroy(instance->ready);
   b->buffer_free(instance->dense);
@@ -248,26 +249,30 @@ static void free_instance(opi_weights *w, opi_instance *instance) {
 
 /* ---- groups ---- */
 
-/* One sum per stage that has several instances. */
+/* One sum per parameter of a stage that has several instances; they all have the same ones. */
+static opipe_status open_stage(opi_weights *w, opi_instance **list, uint32_t n,
+                               opi_member **members, opipe_error *err) {
+  for (uint32_t m = 0; m < n; ++m)
+    list[m]->has_replicas = n > 1;
+  for (uint32_t k = 0; k < list[0]->n_trained && n > 1; ++k) {
+    const opi_weight_param *p = &list[0]->trained[k];
+    if (p->tied)
+      continue;
+    for (uint32_t m = 0; m < n; ++m)
+      members[m] = &list[m]->trained[k].replicas;
+    OPI_TRY(opi_group_open(w, list, n, p->n_bytes, members, err));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status open_replicas(opi_weights *w, opi_instance **list, opi_member **members,
                                   opipe_error *err) {
   uint32_t i = 0;
   while (i < w->n_instances) {
     uint32_t n = 0;
-    uint64_t n_bytes = 0;
-    for (; i < w->n_instances && (n == 0 || w->instances[i].env.stage == list[0]->env.stage); ++i) {
-      list[n] = &w->instances[i];
-      members[n++] = &w->instances[i].replicas;
-      for (uint32_t k = 0; k < w->instances[i].n_trained; ++k) {
-        const opi_weight_param *p = &w->instances[i].trained[k];
-        n_bytes = p->n_bytes > n_bytes ? p->n_bytes : n_bytes;
-      }
-    }
-    if (n < 2 || n_bytes == 0)
-      continue;
-    for (uint32_t m = 0; m < n; ++m)
-      list[m]->has_replicas = true;
-    OPI_TRY(opi_group_open(w, list, n, n_bytes, members, err));
+    for (; i < w->n_instances && (n == 0 || w->instances[i].env.stage == list[0]->env.stage); ++i)
+      list[n++] = &w->instances[i];
+    OPI_TRY(open_stage(w, list, n, members, err));
   }
   return OPIPE_OK;
 }

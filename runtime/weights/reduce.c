@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of gradients: over the replicas of a stage as soon as they are complete, one parameter after
- * the other in the table's order; over stages, at the step.
+/* Sums of gradients: over the replicas of a stage as soon as they are complete, all parameters at
+ * once; over stages, at the step, in the table's order.
  *
  * Nothing here waits. A rank that holds several instances starts all their parts before it asks for
  * a sum, so that two instances of one rank can be members of one group.
@@ -17,50 +17,69 @@ static opipe_status fold(opi_instance *instance, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* The instance's sums as far as they go: OPIPE_PENDING: a peer is not there. */
-static opipe_status advance(opi_weights *w, opi_instance *instance, opipe_error *err) {
-  while (instance->cursor < instance->n_trained) {
-    const opi_weight_param *p = &instance->trained[instance->cursor];
-    if (instance->has_replicas && !p->tied) {
-      opipe_status status = OPIPE_OK;
-      if (instance->replicas.pending == 0)
-        status = opi_member_start(w, instance, &instance->replicas, &p->gradient, OPIPE_FLOAT, err);
-      if (status == OPIPE_OK)
-        status = opi_member_test(w, instance, &instance->replicas, err);
-      if (status != OPIPE_OK)
-        return status;
-    }
-    ++instance->cursor;
-  }
-  instance->sum = OPI_SUM_DONE;
-  return OPIPE_OK;
+/* Is there anything to add to the instance's gradient of a parameter? */
+static bool is_shared(const opi_instance *instance, const opi_weight_param *p) {
+  return instance->has_replicas && !p->tied;
 }
 
 static opipe_status begin_sum(opi_instance *instance, opipe_error *err) {
   OPI_TRY(fold(instance, err));
-  instance->cursor = 0;
+  for (uint32_t k = 0; k < instance->n_trained; ++k)
+    instance->trained[k].summed = !is_shared(instance, &instance->trained[k]);
   instance->sum = OPI_SUM_RUNS;
+  return OPIPE_OK;
+}
+
+/* Gives all parts that have not been given. */
+static opipe_status start_parts(opi_weights *w, opi_instance *instance, opipe_error *err) {
+  for (uint32_t k = 0; k < instance->n_trained; ++k) {
+    opi_weight_param *p = &instance->trained[k];
+    if (p->summed || p->replicas.pending != 0)
+      continue;
+    const opipe_status status =
+        opi_member_start(w, instance, &p->replicas, &p->gradient, OPIPE_FLOAT, err);
+    if (status < 0)
+      return status;
+  }
+  return OPIPE_OK;
+}
+
+/* Asks for all sums that are not there. */
+static opipe_status test_parts(opi_weights *w, opi_instance *instance, bool *io_moved,
+                               opipe_error *err) {
+  bool all = true;
+  for (uint32_t k = 0; k < instance->n_trained; ++k) {
+    opi_weight_param *p = &instance->trained[k];
+    if (!p->summed && p->replicas.pending != 0) {
+      const opipe_status status = opi_member_test(w, instance, &p->replicas, err);
+      if (status < 0)
+        return status;
+      p->summed = status == OPIPE_OK;
+      *io_moved = *io_moved || p->summed;
+    }
+    all = all && p->summed;
+  }
+  if (all)
+    instance->sum = OPI_SUM_DONE;
   return OPIPE_OK;
 }
 
 /* All sums that have begun, until none moves any more. */
 static opipe_status advance_rank(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
-  bool moved = true, pending = false;
-  while (moved) {
-    moved = false;
-    pending = false;
+  bool moved = true, pending = true;
+  while (moved && pending) {
+    moved = pending = false;
     for (uint32_t i = 0; i < rank->n_instances; ++i) {
-      opi_instance *instance = rank->instances[i];
-      if (instance->sum != OPI_SUM_RUNS)
-        continue;
-      const uint32_t before = instance->cursor;
-      const opipe_status status = advance(w, instance, err);
-      if (status < 0)
-        return status;
-      pending = pending || status == OPIPE_PENDING;
-      moved = moved || (instance->cursor != before && rank->n_instances > 1);
+      if (rank->instances[i]->sum == OPI_SUM_RUNS)
+        OPI_TRY(start_parts(w, rank->instances[i], err));
     }
-    moved = moved && pending;
+    for (uint32_t i = 0; i < rank->n_instances; ++i) {
+      if (rank->instances[i]->sum != OPI_SUM_RUNS)
+        continue;
+      OPI_TRY(test_parts(w, rank->instances[i], &moved, err));
+      pending = pending || rank->instances[i]->sum == OPI_SUM_RUNS;
+    }
+    moved = moved && rank->n_instances > 1;
   }
   return pending ? OPIPE_PENDING : OPIPE_OK;
 }
@@ -79,6 +98,10 @@ opipe_status opi_weights_reduce(opi_weights *weights, uint32_t index, opipe_erro
 
 opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_error *err) {
   return advance_rank(weights, &weights->ranks[rank], err);
+}
+
+bool opi_weights_is_summed(const opi_weights *weights, uint32_t index) {
+  return weights->instances[weights->instance_at[index]].sum == OPI_SUM_DONE;
 }
 
 opipe_status opi_rank_sum(opi_weights *weights, opi_weight_rank *rank, opipe_error *err) {

@@ -32,7 +32,8 @@ typedef struct opi_weight_param {
   uint64_t n_bytes;       /* of the master */
   uint64_t dense_bytes;
   opipe_region weight[OPI_SETS], gradient, first, second; /* masters and state */
-  opi_member tie;
+  opi_member replicas, tie;
+  bool summed;                 /* over replicas, or nothing is to be added */
   bool tie_started, tie_ended; /* of the step that runs */
 } opi_weight_param;
 
@@ -50,14 +51,12 @@ typedef struct opi_instance {
   opipe_buffer *state; /* moments */
   opipe_buffer *dense; /* one tied parameter */
   uint64_t dense_bytes;
-  opi_member replicas; /* of the stage; unused where there is one */
-  bool has_replicas;
+  bool has_replicas;         /* the stage has several instances */
   opipe_event *ready, *done; /* NULL on synchronous devices */
   opi_weight_bytes bytes;
   uint64_t charged_bytes;
   /* the rank's own */
   uint32_t sum; /* OPI_SUM_* */
-  uint32_t cursor;
 } opi_instance;
 
 /* Phases of a step. */
@@ -98,6 +97,8 @@ struct opi_weights {
   opi_instance *instances; /* [n_instances] */
   opi_weight_rank *ranks;  /* [n_ranks] */
   opi_plain_group *plain;  /* all, for freeing */
+  char *plain_scratch;     /* of the largest: a sum and a part */
+  uint64_t plain_bytes;    /* of either */
 };
 
 /* -- groups.c -- */

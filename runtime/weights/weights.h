@@ -71,6 +71,8 @@ opipe_status opi_weights_begin(opi_weights *weights, uint32_t rank, opipe_error 
 opipe_status opi_weights_reduce(opi_weights *weights, uint32_t instance, opipe_error *err);
 /* Moves the sums of this rank on, for idle moments. OPIPE_OK: nothing is under way; PENDING. */
 opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_error *err);
+/* Has the sum of an instance that began in this mini-batch ended? On its rank's thread. */
+bool opi_weights_is_summed(const opi_weights *weights, uint32_t instance);
 /* After the rank's last backward: what is left of the sums, ties, norm, clip, update of all
  * instances of `rank`. OPIPE_OK: the new version is there. */
 opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, opipe_error *err);

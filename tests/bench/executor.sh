@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# training steps of 8 ranks that only sleep, against the simulation of their schedules
+# training steps of 8 ranks that only sleep, against the simulation of their schedules and costs
 #
 # Builds the example schedule plugin as a host would and measures it with the others; --record writes
 # the table to records/.

@@ -94,6 +94,7 @@ def makespans(_):
         ("chimera", 4, 8, one + ",comm=0.25", 32.75), ("chimera", 8, 32, one, 126),
         ("chimera:concat=doubling", 8, 32, one, 105),
         ("interleaved:chunks=2", 4, 8, two, 28.5), ("interleaved:chunks=2", 4, 4, two, 16.5),
+        ("gpipe", 2, 2, "F=1+2,I=1,W=1", 11), ("gpipe", 2, 2, "F=1+2,I=1+1,W=1+3,comm=0.5", 16),
     ):
         result = json.loads(schedule("simulate", name, "--ranks", str(ranks), "--microbatches",
                                      str(count), "--cost", cost, "--json"))
@@ -113,6 +114,12 @@ def refusals(folder):
         if not all(word in told for word in words):
             raise AssertionError(f"{words} are not all in: {told.strip()}")
 
+    for cost, words in (("F=1+1+1", ("3", "2")), ("F=1+1,W=1+1+1", ("2", "3")), ("F=1+", ("F=",)),
+                        ("F=1+-1", ("F=",)), ("comm=1+1", ("comm=",))):
+        told = schedule("simulate", "gpipe", "--ranks", "2", "--microbatches", "2", "--cost", cost,
+                        status=REFUSED if cost == "F=1+1+1" else USAGE)
+        if not all(word in told for word in words):
+            raise AssertionError(f"--cost {cost}: {told.strip()}")
     good = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
     says("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n", ("1B1", "missing"))
     says("0F0,0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n", ("rank 0, step 1: 0F0", "twice"))

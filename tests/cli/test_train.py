@@ -131,6 +131,17 @@ def traces(count, folder):
                 if any(a[0] + a[1] > b[0] + 0.01 for a, b in zip(lane, lane[1:])):
                     problem = f"boxes of rank {rank} lie over each other"
     count.check("a trace", problem)
+    problem = wrong(run(*arguments[:-4], "--schedule", "2bw", "--steps", "3", "--trace", path))
+    if not problem:
+        boxes = [e for e in json.loads(read(path))["traceEvents"] if e["ph"] == "X"]
+        names = [sorted((e["tid"], e["name"]) for e in boxes if e["pid"] == kind
+                        and e["cat"] != "update") for kind in (0, 1)]
+        if len(names[0]) != 4 * 4 * 2 or names[0] != names[1]:
+            problem = f"{len(names[0])} measured and {len(names[1])} planned boxes"
+        planned = [(e["ts"], e["dur"]) for e in boxes if e["pid"] == 1]
+        if not problem and (min(planned)[0] != 0 or any(dur <= 0 for _, dur in planned)):
+            problem = f"planned boxes from {min(planned)}"
+    count.check("a double-buffered trace", problem)
     path = os.path.join(folder, "trace.svg")
     problem = wrong(run(*arguments, "--trace", path))
     if not problem and read(path).count(b"<rect") != 2 * 48 + 4:

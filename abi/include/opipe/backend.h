@@ -114,6 +114,9 @@ typedef struct opipe_compile_params {
   uint32_t struct_size;
   uint32_t flags; /* OPIPE_COMPILE_* */
   const opipe_graph *graph;
+  uint32_t stage; /* since 1.1: of the plan that the program belongs to; OPIPE_NONE: of none. For
+                     names, traces and modelled times: results never depend on it */
+  uint32_t reserved;
 } opipe_compile_params;
 
 /* What a compiled program needs. All numbers are exact: the core adds them up to the predicted

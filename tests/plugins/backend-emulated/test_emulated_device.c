@@ -108,6 +108,24 @@ static void test_times_by_pass(void) {
   close_rig(&r);
 }
 
+/* By stage of the plan: rank r has stage r. Of the stages' times only those of stage 1 are long. */
+static void test_times_by_stage(void) {
+  static const char times[] = "forward_us=1000+60000+1000,backward_input_us=9000000";
+  rig r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(open_rig(&r, times, times, 0, &err), &err);
+  const uint64_t taken = time_of(&r, 1);
+  OPI_ASSERT(taken >= 62000000 && taken < 5000000000);
+  close_rig(&r);
+  OPI_ASSERT_ERROR(open_rig(&r, "", "time_us=1+2", 0, &err), OPIPE_E_INVALID, &err,
+                   "time_us lists 2 stages, there is a program of stage 2");
+  close_rig(&r);
+  OPI_ASSERT_ERROR(open_rig(&r, "time_us=1+", "", 0, &err), OPIPE_E_INVALID, &err, "time_us=1+");
+  close_rig(&r);
+  OPI_ASSERT_ERROR(open_rig(&r, "time_us=+1", "", 0, &err), OPIPE_E_INVALID, &err, "time_us=+1");
+  close_rig(&r);
+}
+
 static void test_training_needs_an_inner_backend_that_trains(void) {
   rig r;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -189,7 +207,7 @@ static void test_wrong_options_are_refused(void) {
 
 OPI_TEST_MAIN("backend-emulated", OPI_TEST(test_results_are_the_inner_ones),
               OPI_TEST(test_modelled_times_overlap_as_a_pipeline), OPI_TEST(test_rates_give_times),
-              OPI_TEST(test_times_by_pass),
+              OPI_TEST(test_times_by_pass), OPI_TEST(test_times_by_stage),
               OPI_TEST(test_training_needs_an_inner_backend_that_trains),
               OPI_TEST(test_declared_memory_is_a_limit), OPI_TEST(test_faults_end_the_session),
               OPI_TEST(test_stalls_are_watched), OPI_TEST(test_wrong_options_are_refused))

@@ -389,8 +389,9 @@ enum { OPIPE_DIALECT_OPIPE = 0, OPIPE_DIALECT_TORCH = 1, OPIPE_DIALECT_TORCH_OLD
  * comm: delay of every message between ranks. */
 typedef struct opipe_order_costs {
   uint32_t struct_size;
-  uint32_t reserved;
+  uint32_t n_stages; /* of the arrays, and then the order's; 0: there are none */
   double forward, input, weight, comm;
+  const double *stage_forward, *stage_input, *stage_weight; /* [n_stages]; NULL: all stages alike */
 } opipe_order_costs;
 
 /* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. */
