@@ -345,6 +345,10 @@ bool opi_fence_set(const opipe_fence *fence);
 /* The rank's step blocks, moves again: for the watchdog. interpret.c */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step);
 void opi_rank_moves(opi_rank *rank, const opi_step *step);
+/* What every call that takes a request's tensors checks first; `call` stands in messages. submit.c
+ */
+opipe_status opi_submit_check(const opipe_submit_params *params, const char *call,
+                              opipe_error *err);
 /* A caller's buffer for output `output`, checked against the result's shape. submit.c */
 opipe_status opi_result_take(const opi_session *session, uint32_t output,
                              const opipe_binding_io *io, opi_result *result, opipe_error *err);

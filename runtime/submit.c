@@ -7,15 +7,16 @@
 
 #include "runtime/state.h"
 
-static opipe_status check_params(const opipe_submit_params *params, opipe_error *err) {
+opipe_status opi_submit_check(const opipe_submit_params *params, const char *call,
+                              opipe_error *err) {
   if (params == NULL || params->struct_size < OPIPE_END(opipe_submit_params, deadline_ns)) {
-    return opi_fail(err, OPIPE_E_ABI, "submit: struct_size %u is too small, %zu are needed",
+    return opi_fail(err, OPIPE_E_ABI, "%s: struct_size %u is too small, %zu are needed", call,
                     params == NULL ? 0 : params->struct_size,
                     OPIPE_END(opipe_submit_params, deadline_ns));
   }
   if ((params->n_inputs != 0 && params->inputs == NULL) ||
       (params->n_outputs != 0 && params->outputs == NULL)) {
-    return opi_fail(err, OPIPE_E_INVALID, "submit: %u inputs and %u outputs, but no list of them",
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %u inputs and %u outputs, but no list of them", call,
                     params->n_inputs, params->n_outputs);
   }
   return OPIPE_OK;
@@ -243,7 +244,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
 opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params,
                                 opi_request **out_request, opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
-  OPI_TRY(check_params(params, err));
+  OPI_TRY(opi_submit_check(params, "submit", err));
   if (s->train != NULL)
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
   opi_lock_take(&s->submit_lock);

@@ -4,31 +4,28 @@
  */
 #include "loader/graph/graph.h"
 
-static void fill_value(const opi_value *from, opipe_value *to) {
-  to->name = from->name;
-  to->shape = from->shape;
-  to->n_bytes = from->n_bytes;
-  to->dtype = from->dtype;
-  to->rank = (uint32_t)from->rank;
-  to->role = OPIPE_VALUE_TEMP;
-  if (from->data != NULL) {
-    to->role = OPIPE_VALUE_CONSTANT;
-    to->data = from->data;
-  }
+opipe_value opi_value_view(const opi_value *value) {
+  return (opipe_value){.name = value->name,
+                       .shape = value->shape,
+                       .n_bytes = value->n_bytes,
+                       .dtype = value->dtype,
+                       .rank = (uint32_t)value->rank,
+                       .role = OPIPE_VALUE_TEMP,
+                       .slot = OPIPE_NONE};
 }
 
-static void fill_node(const opi_node *from, opipe_node *to) {
-  to->name = from->name;
-  to->op = from->op;
-  to->domain = from->domain;
-  to->in = from->in;
-  to->out = from->out;
-  to->attrs = from->attrs;
-  to->n_in = from->n_in;
-  to->n_out = from->n_out;
-  to->n_attrs = from->n_attrs;
-  to->version = from->version;
-  to->pass = from->pass;
+opipe_node opi_node_view(const opi_node *node, const uint32_t *in, const uint32_t *out) {
+  return (opipe_node){.name = node->name,
+                      .op = node->op,
+                      .domain = node->domain,
+                      .in = in,
+                      .out = out,
+                      .attrs = node->attrs,
+                      .n_in = node->n_in,
+                      .n_out = node->n_out,
+                      .n_attrs = node->n_attrs,
+                      .version = node->version,
+                      .pass = node->pass};
 }
 
 opipe_status opi_graph_to_abi(const opi_graph *graph, opi_arena *arena, opipe_graph *out_graph,
@@ -44,10 +41,14 @@ opipe_status opi_graph_to_abi(const opi_graph *graph, opi_arena *arena, opipe_gr
       return opi_fail(err, OPIPE_E_STATE, "initializer '%s' has no data: its file was not opened",
                       graph->values[v].name);
     }
-    fill_value(&graph->values[v], &values[v]);
+    values[v] = opi_value_view(&graph->values[v]);
+    if (graph->values[v].data != NULL) {
+      values[v].role = OPIPE_VALUE_CONSTANT;
+      values[v].data = graph->values[v].data;
+    }
   }
   for (uint32_t n = 0; n < graph->n_nodes; ++n)
-    fill_node(&graph->nodes[n], &nodes[n]);
+    nodes[n] = opi_node_view(&graph->nodes[n], graph->nodes[n].in, graph->nodes[n].out);
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     values[graph->inputs[i]].role = OPIPE_VALUE_INPUT;
     values[graph->inputs[i]].slot = i;

@@ -83,20 +83,6 @@ opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op,
   return node;
 }
 
-opipe_node opi_node_view(const opi_node *node, const uint32_t *in, const uint32_t *out) {
-  return (opipe_node){.name = node->name,
-                      .op = node->op,
-                      .domain = node->domain,
-                      .in = in,
-                      .out = out,
-                      .attrs = node->attrs,
-                      .n_in = node->n_in,
-                      .n_out = node->n_out,
-                      .n_attrs = node->n_attrs,
-                      .version = node->version,
-                      .pass = node->pass};
-}
-
 static bool add_index(opi_graph *graph, uint32_t **array, uint32_t *n, uint32_t *room,
                       uint32_t value) {
   if (!opi_arena_grow(graph->arena, (void **)array, room, *n + 1, sizeof(uint32_t)))

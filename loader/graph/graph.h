@@ -104,6 +104,8 @@ uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
  * memory. The pointer is valid until the next node is added. */
 opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op, const char *domain,
                              uint32_t n_in, uint32_t n_out, uint32_t n_attrs);
+/* The value as backends see it, a TEMP without a slot; everything is borrowed. */
+opipe_value opi_value_view(const opi_value *value);
 /* The node as backends see it, its values numbered by `in` [n_in] and `out` [n_out]; everything is
  * borrowed. */
 opipe_node opi_node_view(const opi_node *node, const uint32_t *in, const uint32_t *out);

@@ -152,15 +152,11 @@ typedef struct one_node {
 } one_node;
 
 static uint32_t add_abi_value(one_node *one, const opi_value *value, uint32_t role, uint32_t slot) {
-  one->values[one->n_values] =
-      (opipe_value){.name = value->name,
-                    .shape = value->shape,
-                    .data = role == OPIPE_VALUE_CONSTANT ? value->data : NULL,
-                    .n_bytes = value->n_bytes,
-                    .dtype = value->dtype,
-                    .rank = (uint32_t)value->rank,
-                    .role = role,
-                    .slot = slot};
+  opipe_value *out = &one->values[one->n_values];
+  *out = opi_value_view(value);
+  out->data = role == OPIPE_VALUE_CONSTANT ? value->data : NULL;
+  out->role = role;
+  out->slot = slot;
   return one->n_values++;
 }
 

@@ -291,13 +291,7 @@ static opipe_status local_value(stage_build *sb, uint32_t v, bool produced, uint
   }
   const opi_value *value = &b->graph->values[v];
   opipe_value *out = &sb->values[index];
-  *out = (opipe_value){.name = value->name,
-                       .shape = value->shape,
-                       .n_bytes = value->n_bytes,
-                       .dtype = value->dtype,
-                       .rank = (uint32_t)value->rank,
-                       .role = OPIPE_VALUE_TEMP,
-                       .slot = OPIPE_NONE};
+  *out = opi_value_view(value);
   if (!produced)
     OPI_TRY(place_outer(sb, v, out));
   sb->globals[index] = v;

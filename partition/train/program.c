@@ -97,13 +97,7 @@ static opipe_status local_value(making *m, uint32_t v, bool made, uint32_t *out_
     return opi_fail_nomem(b->err, sizeof *m->values, "a value");
   const opi_value *value = &b->graph->values[v];
   opipe_value *out = &m->values[index];
-  *out = (opipe_value){.name = value->name,
-                       .shape = value->shape,
-                       .n_bytes = value->n_bytes,
-                       .dtype = value->dtype,
-                       .rank = (uint32_t)value->rank,
-                       .role = OPIPE_VALUE_TEMP,
-                       .slot = OPIPE_NONE};
+  *out = opi_value_view(value);
   if (b->gradient_of_value[v] != OPIPE_NONE) {
     out->role = OPIPE_VALUE_GRADIENT;
     out->slot = b->gradient_of_value[v];

@@ -52,17 +52,7 @@ void opi_train_finished(opi_request *request) {
 /* ---- what was given ---- */
 
 static opipe_status check_params(const opipe_submit_params *params, opipe_error *err) {
-  if (params == NULL || params->struct_size < OPIPE_END(opipe_submit_params, deadline_ns)) {
-    return opi_fail(err, OPIPE_E_ABI, "train_step: struct_size %u is too small, %zu are needed",
-                    params == NULL ? 0 : params->struct_size,
-                    OPIPE_END(opipe_submit_params, deadline_ns));
-  }
-  if ((params->n_inputs != 0 && params->inputs == NULL) ||
-      (params->n_outputs != 0 && params->outputs == NULL)) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "train_step: %u inputs and %u outputs, but no list of them", params->n_inputs,
-                    params->n_outputs);
-  }
+  OPI_TRY(opi_submit_check(params, "train_step", err));
   if (params->deadline_ns != 0) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "train_step: a deadline of %llu ns; a step cannot be left half done",

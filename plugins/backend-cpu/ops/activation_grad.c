@@ -11,22 +11,9 @@
 #define SOFTPLUS(X) ((X) > 0 ? (X) + log1p(exp(-(X))) : log1p(exp(X)))
 
 /* name_f32 and name_f64: d is the gradient, x the input, p and q the parameters. */
-#define GRAD_TYPE(NAME, T, EXPR)                                                       \
-  static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
-    typedef T real;                                                                    \
-    const real *dy = in[0];                                                            \
-    const real *a = in[1];                                                             \
-    real *y = out;                                                                     \
-    const real p = (real)param[0];                                                     \
-    const real q = (real)param[1];                                                     \
-    (void)p;                                                                           \
-    (void)q;                                                                           \
-    for (int64_t k = 0; k < n; ++k) {                                                  \
-      const real d = dy[k];                                                            \
-      const real x = a[k];                                                             \
-      y[k] = (real)(EXPR);                                                             \
-    }                                                                                  \
-  }
+#define GRAD_TYPE(NAME, T, EXPR)                                                              \
+  CPU_MAP_TYPE(NAME, T, const real *dy = in[0]; const real *a = in[1];, const real d = dy[k]; \
+               const real x = a[k];, EXPR)
 #define GRAD(NAME, EXPR)             \
   GRAD_TYPE(NAME##_f32, float, EXPR) \
   GRAD_TYPE(NAME##_f64, double, EXPR)

@@ -44,18 +44,19 @@ void cpu_map_inplace(cpu_prep *p);
 
 /* Defines name_f32 and name_f64, functions on runs. In EXPR x is the element, `real` its type, p
  * and q are the parameters. */
-#define CPU_MAP1_TYPE(NAME, T, EXPR)                                                   \
+#define CPU_MAP1_TYPE(NAME, T, EXPR) \
+  CPU_MAP_TYPE(NAME, T, const real *a = in[0];, const real x = a[k];, EXPR)
+/* RUNS declares the inputs' runs, READ element k of each. */
+#define CPU_MAP_TYPE(NAME, T, RUNS, READ, EXPR)                                        \
   static void NAME(int64_t n, const void *const *in, void *out, const double *param) { \
     typedef T real;                                                                    \
-    const real *a = in[0];                                                             \
-    real *y = out;                                                                     \
+    RUNS real *y = out;                                                                \
     const real p = (real)param[0];                                                     \
     const real q = (real)param[1];                                                     \
     (void)p;                                                                           \
     (void)q;                                                                           \
     for (int64_t k = 0; k < n; ++k) {                                                  \
-      const real x = a[k];                                                             \
-      y[k] = (real)(EXPR);                                                             \
+      READ y[k] = (real)(EXPR);                                                        \
     }                                                                                  \
   }
 #define CPU_MAP1(NAME, EXPR)             \
