@@ -107,7 +107,7 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   const opipe_device_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
       .index = spec->index,
-      .memory_bytes = spec->memory_bytes,
+      .memory_bytes = s->reference && s->plan->train != NULL ? 0 : spec->memory_bytes,
       .threads = spec->threads,
       .spin_us = s->worker_spin_us,
       .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};

@@ -201,7 +201,7 @@ typedef struct opi_rank {
   _Atomic uint32_t doing;          /* OPI_DOING_* */
   _Atomic uint64_t doing_since_ns; /* of a program or a blocked step; 0: it moves */
   _Atomic uint64_t doing_request;
-  _Atomic uint32_t doing_kind, doing_stage, doing_microbatch, doing_peer;
+  _Atomic uint32_t doing_kind, doing_pass, doing_stage, doing_microbatch, doing_peer;
   _Atomic uint64_t busy_ns;
 } opi_rank;
 

@@ -10,11 +10,12 @@
 
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
   if (step != NULL && rank->request != NULL) {
-    const struct opi_train *train = rank->session->train;
-    const uint32_t stage = train == NULL ? step->stage : step->stage / train->model->n_views;
-    atomic_store_explicit(&rank->doing_request, rank->request->number, memory_order_relaxed);
+    const opi_request *request =
+        rank->session->train == NULL ? rank->request : opi_train_request(rank, step);
+    atomic_store_explicit(&rank->doing_request, request->number, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_stage, stage, memory_order_relaxed);
+    atomic_store_explicit(&rank->doing_pass, step->pass, memory_order_relaxed);
+    atomic_store_explicit(&rank->doing_stage, step->stage, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_microbatch, step->microbatch, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_peer, doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->peer,
                           memory_order_relaxed);
@@ -27,6 +28,13 @@ static const char *kind_name(uint32_t kind) {
   static const char *const names[] = {"COMPUTE", "RECV",  "SEND",   "LOAD",   "STORE",
                                       "POST",    "DRAIN", "REDUCE", "UPDATE", "COPY"};
   return kind < OPI_COUNT(names) ? names[kind] : "?";
+}
+
+/* What runs in a rank: the pass of a training program. */
+static const char *program_name(const opi_session *s, uint32_t pass) {
+  static const char *const names[OPI_PROGRAMS] = {"forward", "backward", "input backward",
+                                                  "weight backward", "forward"};
+  return s->train == NULL || pass >= OPI_PROGRAMS ? "program" : names[pass];
 }
 
 /* True when some rank stands still, and none that has work moves. */
@@ -64,23 +72,34 @@ static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
   return r;
 }
 
-static void describe(opi_session *s, uint32_t r, uint64_t now, char *text, size_t room) {
+/* Slices and pieces of a stage are stages of the training plan's view. */
+static void describe_place(const opi_session *s, const opi_rank *rank, char *text, size_t room) {
+  const uint32_t n_views = s->train == NULL ? 1 : s->train->model->n_views;
+  const uint32_t stage = atomic_load(&rank->doing_stage);
+  char part[40] = "";
+  if (n_views > 1) {
+    (void)snprintf(part, sizeof part, ", %s %u", s->train->model->n_slices > 1 ? "slice" : "piece",
+                   stage % n_views);
+  }
+  (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_views,
+                 (unsigned long long)atomic_load(&rank->doing_request),
+                 atomic_load(&rank->doing_microbatch), part);
+}
+
+/* peer: the rank that it waits for, OPIPE_NONE: nobody, or all. */
+static void describe(opi_session *s, uint32_t r, uint32_t peer, uint64_t now, char *text,
+                     size_t room) {
   const opi_rank *rank = &s->ranks[r];
   const double seconds = (double)(now - atomic_load(&rank->doing_since_ns)) * 1e-9;
-  const uint32_t stage = atomic_load(&rank->doing_stage),
-                 microbatch = atomic_load(&rank->doing_microbatch);
-  const unsigned long long request = atomic_load(&rank->doing_request);
-  const uint32_t peer = atomic_load(&rank->doing_peer);
+  char place[120];
+  describe_place(s, rank, place, sizeof place);
   if (atomic_load(&rank->doing) == OPI_DOING_PROGRAM) {
-    (void)snprintf(
-        text, room,
-        "rank %u has been in the program of stage %u (request %llu, micro-batch %u) for %.3g s", r,
-        stage, request, microbatch, seconds);
+    (void)snprintf(text, room, "rank %u has been in the %s of %s for %.3g s", r,
+                   program_name(s, atomic_load(&rank->doing_pass)), place, seconds);
     return;
   }
-  const int n = snprintf(
-      text, room, "rank %u has stood at %s of stage %u (request %llu, micro-batch %u) for %.3g s",
-      r, kind_name(atomic_load(&rank->doing_kind)), stage, request, microbatch, seconds);
+  const int n = snprintf(text, room, "rank %u has stood at %s of %s for %.3g s", r,
+                         kind_name(atomic_load(&rank->doing_kind)), place, seconds);
   if (peer != OPIPE_NONE && n > 0 && (size_t)n < room) {
     (void)snprintf(text + n, room - (size_t)n, ", waiting for rank %u%s", peer,
                    atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING
@@ -89,17 +108,30 @@ static void describe(opi_session *s, uint32_t r, uint64_t now, char *text, size_
   }
 }
 
+/* A sum over all ranks has no one peer: whoever is in a program holds it up. */
+static uint32_t in_program(opi_session *s, uint32_t r) {
+  for (uint32_t i = 0; i < s->plan->n_ranks && atomic_load(&s->ranks[r].doing) == OPI_DOING_STEP;
+       ++i) {
+    if (atomic_load(&s->ranks[i].doing) == OPI_DOING_PROGRAM)
+      return i;
+  }
+  return r;
+}
+
 void opi_watch(opi_session *s) {
   const uint64_t now = opi_clock_ns();
   uint32_t rank = 0, waiter = OPIPE_NONE;
   if (s->reference || opi_session_failed(s) || !is_stuck(s, now, &rank))
     return;
-  char culprit[200], other[200] = "";
+  char culprit[250], other[200] = "";
   opipe_error why = OPIPE_ERROR_INIT;
   rank = follow(s, rank, &waiter);
-  describe(s, rank, now, culprit, sizeof culprit);
+  const uint32_t busy = in_program(s, rank);
+  waiter = busy == rank ? waiter : rank;
+  describe(s, busy, atomic_load(&s->ranks[busy].doing_peer), now, culprit, sizeof culprit);
   if (waiter != OPIPE_NONE)
-    describe(s, waiter, now, other, sizeof other);
+    describe(s, waiter, busy, now, other, sizeof other);
+  rank = busy;
   (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ",
                  other);
   const uint64_t number = atomic_load(&s->ranks[rank].doing_request);
