@@ -55,8 +55,10 @@ opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tok
         continue;
       while (j < k->n_dims && strcmp(k->dims[j].name, name) != 0)
         ++j;
-      if (j == k->n_dims && j < 4)
-        k->dims[k->n_dims++] = (opi_dim_binding){.name = name, .value = d == 0 ? batch : tokens};
+      if (j < k->n_dims || j == 4)
+        continue;
+      k->dims[k->n_dims++] = (opi_dim_binding){.name = name, .value = d == 0 ? batch : tokens};
+      tokens = d == 0 ? tokens : tokens - 2; /* a decoder's sequences are shorter */
     }
   }
   const opi_bind_options options = bind_options(k);
@@ -84,10 +86,14 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
                                       .memory_bytes = c->memory_bytes,
                                       .threads = 1};
   opipe_device_choice devices[8];
-  for (uint32_t r = 0; r < 8; ++r)
+  const bool apart =
+      (c->last_options != NULL || c->caps != NULL) && c->n_ranks > 0 && c->n_ranks <= 8;
+  for (uint32_t r = 0; r < 8; ++r) {
     devices[r] = device;
-  const bool apart = c->last_options != NULL && c->n_ranks > 0 && c->n_ranks <= 8;
-  if (apart)
+    if (apart && c->caps != NULL && r < c->n_ranks)
+      devices[r].memory_bytes = c->caps[r];
+  }
+  if (apart && c->last_options != NULL)
     devices[c->n_ranks - 1].options = c->last_options;
   const opipe_plan_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_plan_params, transport),
@@ -169,10 +175,11 @@ opipe_status kit_batch_random(kit *k, const kit_case *c, int64_t n_classes, uint
       return OPIPE_E_NOMEM;
     if (value->dtype == OPIPE_FLOAT)
       opi_test_fill_f32(&random, (float *)(void *)data, (size_t)value->n_bytes / 4, -1, 1);
-    for (uint64_t e = 0; value->dtype == OPIPE_INT64 && e < value->n_bytes / 8; ++e) {
-      ((int64_t *)(void *)data)[e] = strstr(value->name, "mask") != NULL
-                                         ? 1
-                                         : (int64_t)(opi_test_next(&random) % (uint64_t)limit);
+    const bool mask = strstr(value->name, "mask") != NULL;
+    const uint64_t n = value->dtype == OPIPE_INT64 ? value->n_bytes / 8 : 0;
+    for (uint64_t e = 0; e < n; ++e) { /* of a mask the last two tokens of the last row are 0 */
+      ((int64_t *)(void *)data)[e] =
+          mask ? e + 2 < n : (int64_t)(opi_test_next(&random) % (uint64_t)limit);
     }
     kit_batch_add(batch, value->name, value->dtype, value->shape, (uint32_t)value->rank, data);
   }

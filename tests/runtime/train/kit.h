@@ -38,6 +38,7 @@ typedef struct kit_case {
   uint32_t n_ranks, n_stages, n_microbatches; /* one of n_ranks and n_stages may be 0 */
   uint64_t memory_bytes;
   uint32_t depth; /* slots of boundary tensors; 0: the planner's */
+  const uint64_t *caps; /* [n_ranks] instead of memory_bytes, 0: none; NULL: all alike */
   const char *device, *device_options, *transport;
   const char *last_options; /* of the last rank's device, NULL: as the others */
   opi_train_spec spec;
@@ -52,6 +53,8 @@ typedef struct kit_batch {
 
 /* Plugins linked in, ended by NULL; NULL: those in the build's folder. */
 extern const opipe_plugin *const *kit_static_plugins;
+/* Dimensions that are free: axis 0 is the batch, the first other one has `tokens`, further ones two
+ * less each. */
 opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tokens);
 void kit_close(kit *k);
 opipe_status kit_plan(kit *k, const kit_case *c);
