@@ -32,6 +32,7 @@ const kit_schedule kit_schedules[] = {
     {"1f1b", KIT_BOUNDED},
     {"interleaved:chunks=2", 0},
     {"interleaved:chunks=2,warmup=torch", 0},
+    {"interleaved:chunks=2,group=2,backward=halves", 0},
     {"looped-bfs:chunks=2", 0},
     {"chimera", 0},
     {"chimera:concat=doubling", 0},
