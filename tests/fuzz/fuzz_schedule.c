@@ -65,6 +65,21 @@ static void refused(const opipe_error *err, opipe_status status) {
        "a deadlock without its cycle");
 }
 
+/* The list that something is wrong with, before the end. */
+static void must_hold(bool condition, const char *what, const random_order *m,
+                      const opi_do_list *list, uint32_t rule) {
+  char text[64];
+  for (uint32_t rank = 0; !condition && rank < list->n_ranks; ++rank) {
+    (void)fprintf(stderr, "rank %u:", rank);
+    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i)
+      (void)fprintf(stderr, " %s", opi_do_text(&m->problem, &list->items[i], text, sizeof text));
+    (void)fprintf(stderr, "\n");
+  }
+  if (!condition)
+    (void)fprintf(stderr, "rule %s, ", opi_rule_name(rule));
+  must(condition, what);
+}
+
 static void compare(const random_order *m, const opi_do_list *list,
                     const opi_plugin_ref *transport) {
   const bool small = replay_states(list) <= STATES_MOST;
@@ -81,12 +96,13 @@ static void compare(const random_order *m, const opi_do_list *list,
     if (status < 0)
       refused(&err, status);
     if (small)
-      must((status >= 0) == replay_all(&m->problem, list, rule, &states),
-           status >= 0 ? "the proof accepts what stands still" : err.message);
+      must_hold((status >= 0) == replay_all(&m->problem, list, rule, &states),
+                status >= 0 ? "the proof accepts what stands still" : err.message, m, list, rule);
     const bool ran =
         drive_runs(transport->table, transport->self, &m->problem, list, rule, &opened, &other);
     must(opened >= 0, other.message);
-    must(ran == (status >= 0), ran ? err.message : "the proof accepts what does not run");
+    must_hold(ran == (status >= 0), ran ? err.message : "the proof accepts what does not run", m,
+              list, rule);
   }
 }
 

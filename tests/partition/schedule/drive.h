@@ -210,6 +210,8 @@ static inline opipe_status drive_step(driver *d, uint32_t rank) {
     return d->table->recv(drive_line_of(d, item)->ends[1], d->sequence[item], &nothing, NULL, &err);
   if (!replay_done(&d->r, d->tables.producer[item]))
     return OPIPE_PENDING;
+  if (d->r.rule == OPI_RULE_BLOCKING) /* the rank stands still: nothing may begin before it */
+    return drive_try(d, item);
   d->waiting[d->n_waiting++] = item;
   const opipe_status status = drive_behind(d, item) ? OPIPE_PENDING : drive_try(d, item);
   if (status == OPIPE_OK)
