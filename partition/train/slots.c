@@ -157,7 +157,7 @@ static opipe_status bend_one(opi_train_slots *s, uint32_t c, uint32_t m) {
     if (o->t0 <= reader)
       return OPIPE_OK;
   }
-  if (o->t1 - o->t0 > n && o->t1 - ahead - o->t0 <= n)
+  if (o->t1 - o->t0 > n && s->times->end[o->last_action] - o->t0 <= n)
     o->t1 = o->t0 + n; /* a send that has less time */
   if (o->t1 - o->t0 <= n)
     return OPIPE_OK;

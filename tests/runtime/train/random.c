@@ -109,32 +109,62 @@ void random_trainer_close(random_trainer *trainer) {
 
 /* ---- the schedule ---- */
 
-/* Double-buffered: of every stage's forwards those of the first micro-batches, ever fewer from
- * stage to stage, belong to the next mini-batch, and stand anywhere behind the stage before's. */
-static void buffer(random_order *m, random_bytes *b) {
-  uint32_t warm = m->problem.n_microbatches;
-  bool next[RANDOM_STAGES][RANDOM_MICROBATCHES] = {{false}};
-  for (uint32_t s = 0; s < m->problem.n_stages; ++s) {
-    warm = s == 0 ? warm - random_take(b, 2) : warm - (random_take(b, 2) < warm ? 1 : 0);
-    for (uint32_t k = 0; k < warm; ++k)
-      next[s][k] = true;
+/* Index of the rank's last backward. */
+static uint32_t last_backward(const random_order *m, uint32_t rank) {
+  uint32_t last = 0;
+  for (uint32_t i = 0; i < m->n; ++i) {
+    if (m->records[i].rank == rank && m->records[i].pass != OPIPE_PASS_FORWARD)
+      last = i;
   }
+  return last;
+}
+
+/* Which forwards belong to the next mini-batch: ever fewer micro-batches from stage to stage, and
+ * none that a rank's last backward is of, behind which the weights are new. */
+static void choose_next(const random_order *m, random_bytes *b,
+                        bool next[RANDOM_STAGES][RANDOM_MICROBATCHES]) {
+  bool free[RANDOM_MICROBATCHES];
+  for (uint32_t k = 0; k < RANDOM_MICROBATCHES; ++k)
+    free[k] = random_take(b, 8) != 0;
+  for (uint32_t rank = 0; rank < m->problem.n_ranks; ++rank)
+    free[m->records[last_backward(m, rank)].microbatch] = false;
+  for (uint32_t s = 0; s < m->problem.n_stages; ++s) {
+    for (uint32_t k = 0; k < m->problem.n_microbatches; ++k) {
+      free[k] = free[k] && random_take(b, 4) != 0;
+      next[s][k] = free[k];
+    }
+  }
+}
+
+/* Double-buffered: forwards of the next mini-batch stand in front of the rank's last backward, or
+ * where they are. */
+static void buffer(random_order *m, random_bytes *b) {
+  bool next[RANDOM_STAGES][RANDOM_MICROBATCHES] = {{false}};
+  opipe_action out[RANDOM_RECORDS];
+  uint32_t n = 0;
+  const bool all = random_take(b, 4) != 0;
+  choose_next(m, b, next);
   for (uint32_t i = 0; i < m->n; ++i) {
     opipe_action *a = &m->records[i];
     const bool flagged = a->pass == OPIPE_PASS_FORWARD && next[a->stage][a->microbatch];
     a->version = flagged ? 0 : 1;
     a->flags = flagged ? OPIPE_ACTION_NEXT_STEP : 0;
+    a->reserved = flagged && (all || random_take(b, 3) != 0); /* it moves */
   }
-  /* the flagged ones behind everything else, in their order */
-  opipe_action late[RANDOM_RECORDS];
-  uint32_t n = 0, n_late = 0;
-  for (uint32_t i = 0; i < m->n; ++i) {
-    if (m->records[i].flags != 0 && random_take(b, 3) != 0)
-      late[n_late++] = m->records[i];
-    else
-      m->records[n++] = m->records[i];
+  for (uint32_t rank = 0; rank < m->problem.n_ranks; ++rank) {
+    const uint32_t last = last_backward(m, rank);
+    for (uint32_t i = 0; i < m->n; ++i) {
+      for (uint32_t k = 0; i == last && k < m->n; ++k) {
+        if (m->records[k].rank == rank && m->records[k].reserved != 0)
+          out[n++] = m->records[k];
+      }
+      if (m->records[i].rank == rank && m->records[i].reserved == 0)
+        out[n++] = m->records[i];
+    }
   }
-  memcpy(&m->records[n], late, n_late * sizeof *late);
+  memcpy(m->records, out, n * sizeof *out);
+  for (uint32_t i = 0; i < n; ++i)
+    m->records[i].reserved = 0;
 }
 
 static void print_action(char *text, size_t *at, const opipe_action *a) {
