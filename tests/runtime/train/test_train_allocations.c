@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of training, shown from outside the library: nobody allocates while steps of any schedule
- * run, and the process grows by the prediction. ctest: timeout=300 */
+ * run, and the process grows by the prediction. ctest: timeout=300 label=nosan */
 #include <malloc.h>
 #include <stdlib.h>
 
