@@ -8,7 +8,7 @@
 #include "tests/loader/wire/writer.h"
 #include "tests/partition/schedule/random_order.h"
 
-enum { WIDTH = 8, TOKENS = 4, ROWS = 9, TEXT_BYTES = 8192 };
+enum { WIDTH = 8, TOKENS = 4, ROWS = 9, TEXT_BYTES = 8192, BYTES = 400 };
 
 struct random_trainer {
   kit k;
@@ -317,4 +317,30 @@ const char *random_train(random_trainer *t, const uint8_t *data, size_t size, ra
   opi_arena_release(&t->k.arena);
   opi_arena_init(&t->k.arena, opi_allocator_system(), 0);
   return why;
+}
+
+/* ---- many ---- */
+
+void random_train_many(uint64_t seed, uint32_t n_tries) {
+  random_trainer *trainer = random_trainer_open(opi_test_tmpdir(), NULL);
+  opi_test_random random = {seed};
+  random_count n = {.tried = 0};
+  for (uint32_t i = 0; i < n_tries; ++i) {
+    uint8_t data[BYTES];
+    for (uint32_t k = 0; k < BYTES; ++k)
+      data[k] = (uint8_t)(opi_test_next(&random) >> 33);
+    const char *why = random_train(trainer, data, BYTES, &n);
+    if (why != NULL)
+      OPI_FAIL("schedule %u: %s", i, why);
+  }
+  random_trainer_close(trainer);
+  (void)printf(
+      "\n%llu schedules: %llu trained (%llu sliced, %llu with replicas, %llu in parts, %llu with "
+      "halves, %llu double-buffered), %llu + %llu refused, %llu not executed",
+      (unsigned long long)n.tried, (unsigned long long)n.trained, (unsigned long long)n.sliced,
+      (unsigned long long)n.replicated, (unsigned long long)n.parted, (unsigned long long)n.halves,
+      (unsigned long long)n.buffered, (unsigned long long)n.refused,
+      (unsigned long long)n.buffered_refused, (unsigned long long)n.not_executed);
+  OPI_ASSERT(n.trained > n.tried / 3 && n.refused > n.tried / 10);
+  OPI_ASSERT(n.sliced > 0 && n.replicated > 0 && n.halves > 0 && n.buffered > 0);
 }

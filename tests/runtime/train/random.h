@@ -23,5 +23,7 @@ void random_trainer_close(random_trainer *trainer);
 /* NULL when all of it holds, else why not (static storage). */
 const char *random_train(random_trainer *trainer, const uint8_t *data, size_t size,
                          random_count *count);
+/* That many, from seeded bytes; what does not hold fails the running test. Prints the count. */
+void random_train_many(uint64_t seed, uint32_t n_tries);
 
 #endif /* TESTS_TRAIN_RANDOM_H */
