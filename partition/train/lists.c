@@ -412,14 +412,34 @@ static opipe_status list_reference(listing *l) {
 
 /* ---- all of it ---- */
 
+static void find_freed(listing *l) {
+  const opi_train_lists *lists = l->lists;
+  const opi_occurrence *occurrences = l->slots.occurrences;
+  const uint32_t n_mb = l->plan->n_microbatches;
+  for (size_t i = 0; i < (size_t)l->cut->n_cells * n_mb; ++i) {
+    const bool own =
+        occurrences[i].home == OPIPE_NONE && l->cut->cells[i / n_mb].output == OPIPE_NONE;
+    lists->freed_after[i] = own ? occurrences[i].last_action : OPIPE_NONE;
+  }
+  for (uint32_t i = 0; i < lists->n_messages; ++i) {
+    const opi_train_message *message = &lists->messages[i];
+    size_t src = (size_t)l->cut->routes[message->route].src_cell * n_mb + message->microbatch;
+    while (occurrences[src].home != OPIPE_NONE)
+      src = occurrences[src].home;
+    lists->freed_after[src] = OPIPE_NONE;
+  }
+}
+
 static opipe_status keep_offsets(listing *l) {
   opi_train_lists *lists = l->lists;
   const size_t n = (size_t)l->cut->n_cells * l->plan->n_microbatches;
   lists->offsets = OPI_ARENA_ARRAY(&lists->arena, uint64_t, n);
-  if (lists->offsets == NULL)
+  lists->freed_after = OPI_ARENA_ARRAY(&lists->arena, uint32_t, n);
+  if (lists->offsets == NULL || lists->freed_after == NULL)
     return opi_fail_nomem(l->err, n * sizeof(uint64_t), "offsets");
   for (size_t i = 0; i < n; ++i)
     lists->offsets[i] = l->slots.occurrences[i].offset_bytes;
+  find_freed(l);
   lists->replica_of =
       opi_arena_copy(&lists->arena, l->times.replica_of,
                      (size_t)l->plan->n_stages * l->plan->n_microbatches * sizeof(uint32_t));

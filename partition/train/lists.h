@@ -46,6 +46,8 @@ typedef struct opi_train_lists {
   uint32_t *replica_of; /* [n_stages * n_microbatches] */
   uint64_t *offsets;    /* [n_cells * n_microbatches] in the boundary buffer of the instance's rank;
                            UINT64_MAX: never there */
+  uint32_t *freed_after; /* the same: action behind whose program nobody needs it; OPIPE_NONE: it
+                            leaves the rank, or is another's, or the caller's */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum, boundaries first */
   uint32_t n_steps, n_ranks, n_messages, n_streams;
   double step_ns; /* modelled time of a mini-batch without the update */

@@ -218,6 +218,25 @@ static bool caps_hold(kit *k, const char *what) {
   return good && status >= 0;
 }
 
+/* ---- poison ---- */
+
+/* Freed memory is overwritten, in programs and between them: nothing changes. */
+static bool bears_poison(kit *k, const kit_case *c, const char *what) {
+  kit_outcome plain = {.n = 0}, poisoned = {.n = 0};
+  if (kit_train(k, c, CLASSES, 0, &plain) < 0 ||
+      kit_train(k, c, CLASSES, OPIPE_SESSION_POISON, &poisoned) < 0) {
+    OPI_FAIL("%s, poisoned: %s", what, k->err.message);
+    return false;
+  }
+  const bool same = memcmp(plain.losses, poisoned.losses, sizeof plain.losses) == 0 &&
+                    plain.n == poisoned.n &&
+                    memcmp(plain.weights, poisoned.weights, plain.n * sizeof *plain.weights) == 0;
+  if (!same)
+    OPI_FAIL("%s: poisoned memory was read: losses %g and %g", what, plain.losses[1],
+             poisoned.losses[1]);
+  return same;
+}
+
 /* ---- cases ---- */
 
 void memory_check(kit *k, const kit_case *c, const char *what, memory_count *count) {
@@ -230,6 +249,7 @@ void memory_check(kit *k, const kit_case *c, const char *what, memory_count *cou
   bool good = status == OPIPE_OK;
   if (!good)
     OPI_FAIL("%s: no plan: %s", what, k->err.message);
+  good = good && bears_poison(k, c, what); /* red zones need room: before there are caps */
   good = good && caps_hold(k, what);
   for (uint32_t r = 0; good && r < k->plan->n_ranks; ++r) {
     total += k->plan->memory[r].total_bytes;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of training plans, judged case by case: what is predicted is what devices hand out, by
  * category; it is enough to the byte and one byte less is refused with the numbers, by the plan's
- * caps and by a context's budget alike. And the table of all schedules that these cases go through.
+ * caps and by a context's budget alike; freed memory may be overwritten. And the table of all
+ * schedules that these cases go through.
  */
 #ifndef TESTS_TRAIN_MEMORY_H
 #define TESTS_TRAIN_MEMORY_H
