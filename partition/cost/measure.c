@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { RUNS = 3 };
+enum { RUNS = 3, SCALARS_MOST = 16 };
 
 typedef struct measure {
   const opi_backend_ref *backend;
@@ -18,12 +18,13 @@ typedef struct measure {
   uint64_t (*now_ns)(void);
 } measure;
 
-static opipe_status time_runs(const measure *m, opipe_binding *binding, double *out_ns,
-                              opipe_error *err) {
+static opipe_status time_runs(const measure *m, opipe_binding *binding, uint32_t n_scalars,
+                              double *out_ns, opipe_error *err) {
+  static const int64_t scalars[SCALARS_MOST];
   const opipe_backend *t = m->backend->table;
   for (uint32_t run = 0; run < RUNS; ++run) {
     const uint64_t start = m->now_ns();
-    OPI_TRY(t->run(binding, m->queue, NULL, 0, err));
+    OPI_TRY(t->run(binding, m->queue, scalars, n_scalars, err));
     OPI_TRY(t->event_record(m->queue, m->event, err));
     OPI_TRY(t->event_sync(m->event, UINT64_MAX, err));
     const double took = (double)(m->now_ns() - start);
@@ -81,7 +82,7 @@ static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opip
   if (status == OPIPE_OK)
     status = t->bind(m->device, &params, &binding, err);
   if (status == OPIPE_OK)
-    status = time_runs(m, binding, out_ns, err);
+    status = time_runs(m, binding, stage->graph.n_scalars, out_ns, err);
   t->binding_free(binding);
   t->buffer_free(buffer);
   return status;
@@ -104,16 +105,18 @@ static opipe_status measure_stage(const measure *m, const opi_stage *stage, doub
   return status;
 }
 
-opipe_status opi_measure_nodes(const opi_cutting *single, const opi_backend_ref *backend,
-                               opipe_device *device, const opipe_allocator *allocator,
-                               uint64_t (*now_ns)(void), double *out_ns, opipe_error *err) {
+opipe_status opi_measure_stages(const opi_stage *stages, uint32_t n,
+                                const opipe_param_source *sources, uint32_t n_params,
+                                const opi_backend_ref *backend, opipe_device *device,
+                                const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                                double *out_ns, opipe_error *err) {
   measure m = {.backend = backend, .device = device, .allocator = allocator, .now_ns = now_ns};
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-  for (uint32_t p = 0; p < single->n_params; ++p) {
-    if (single->sources[p].data != NULL)
+  for (uint32_t p = 0; p < n_params; ++p) {
+    if (sources[p].data != NULL)
       continue;
     return opi_fail(err, OPIPE_E_NOTFOUND, "measured costs need the weights: '%s' is missing",
-                    single->sources[p].name);
+                    sources[p].name);
   }
   opipe_status status = backend->table->device_query(backend->self, 0, &info, err);
   m.alignment = info.alignment == 0 ? 1 : info.alignment;
@@ -121,13 +124,10 @@ opipe_status opi_measure_nodes(const opi_cutting *single, const opi_backend_ref 
     status = backend->table->queue_open(device, &m.queue, err);
   if (status == OPIPE_OK)
     status = backend->table->event_create(device, &m.event, err);
-  if (status == OPIPE_OK) {
-    status =
-        backend->table->params_create(device, single->sources, single->n_params, &m.params, err);
-  }
-  for (uint32_t n = 0; n < single->n_stages && status == OPIPE_OK; ++n) {
-    status = measure_stage(&m, &single->stages[n], &out_ns[n], err);
-  }
+  if (status == OPIPE_OK)
+    status = backend->table->params_create(device, sources, n_params, &m.params, err);
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
+    status = measure_stage(&m, &stages[i], &out_ns[i], err);
   backend->table->params_free(m.params);
   backend->table->event_destroy(m.event);
   backend->table->queue_close(m.queue);

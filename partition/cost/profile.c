@@ -143,8 +143,9 @@ static opipe_status fill(opi_profile *profile, const opi_graph *graph,
   profile->transfer_bytes_per_ns = info.bandwidth > 0 ? info.bandwidth * 0.5e-9 : 10.0;
   profile->transfer_ns = 1000.0;
   if (kind == OPI_COST_MEASURED) {
-    OPI_TRY(opi_measure_nodes(profile->single, backend, device, allocator, now_ns, profile->node_ns,
-                              err));
+    const opi_cutting *c = profile->single;
+    OPI_TRY(opi_measure_stages(c->stages, c->n_stages, c->sources, c->n_params, backend, device,
+                               allocator, now_ns, profile->node_ns, err));
   }
   return OPIPE_OK;
 }

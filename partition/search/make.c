@@ -193,6 +193,17 @@ static bool same_device(const opi_device_spec *a, const opi_device_spec *b) {
          a->index == b->index && a->threads == b->threads;
 }
 
+static opipe_status open_device(planner *p, const opi_device_spec *spec, opi_backend_ref *backend,
+                                opipe_device **out_device) {
+  const opipe_device_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+      .index = spec->index,
+      .threads = spec->threads,
+      .options = spec->options[0] == '\0' ? NULL : spec->options};
+  OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, backend, p->err));
+  return backend->table->device_open(backend->self, &params, out_device, p->err);
+}
+
 static opipe_status profile_rank(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->devices[rank];
   for (uint32_t r = 0; r < rank; ++r) {
@@ -204,18 +215,31 @@ static opipe_status profile_rank(planner *p, uint32_t rank) {
   }
   opi_backend_ref backend;
   opipe_device *device = NULL;
-  OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, &backend, p->err));
-  const opipe_device_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
-      .index = spec->index,
-      .threads = spec->threads,
-      .options = spec->options[0] == '\0' ? NULL : spec->options};
-  OPI_TRY(backend.table->device_open(backend.self, &params, &device, p->err));
+  OPI_TRY(open_device(p, spec, &backend, &device));
   const opipe_status status = opi_profile_make(p->bound->graph, &backend, device, spec->index,
                                                spec->threads, p->params->cost, p->plan->allocator,
                                                p->env->now_ns, &p->profiles[rank], p->err);
   backend.table->device_close(device);
   p->profile_owner[rank] = rank;
+  return status;
+}
+
+/* Times of the backward's nodes where costs are measured; *out_ns NULL: by rates. */
+static opipe_status measure_backward(planner *p, const opi_device_spec *spec, double **out_ns) {
+  opi_backend_ref backend;
+  opipe_device *device = NULL;
+  *out_ns = NULL;
+  if (p->params->cost != OPIPE_COST_MEASURED)
+    return OPIPE_OK;
+  const uint32_t n = p->training->graph->n_nodes;
+  double *ns = OPI_ARENA_ARRAY(&p->scratch, double, n);
+  if (ns == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *ns, "costs");
+  OPI_TRY(open_device(p, spec, &backend, &device));
+  const opipe_status status = opi_train_measure(p->training, &backend, device, p->plan->allocator,
+                                                p->env->now_ns, ns, p->err);
+  backend.table->device_close(device);
+  *out_ns = ns;
   return status;
 }
 
@@ -239,7 +263,9 @@ static opipe_status add_backward(planner *p, uint32_t rank) {
     return opi_fail_nomem(p->err, n_nodes * sizeof(double), "costs");
   OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, &backend, p->err));
   OPI_TRY(backend.table->device_query(backend.self, spec->index, &info, p->err));
-  OPI_TRY(opi_train_costs(p->training, p->bound, profile, &info, spec->threads, p->input_ns[rank],
+  double *measured = NULL;
+  OPI_TRY(measure_backward(p, spec, &measured));
+  OPI_TRY(opi_train_costs(p->training, p->bound, measured, &info, spec->threads, p->input_ns[rank],
                           p->weight_ns[rank], p->err));
   for (uint32_t n = 0; n < n_nodes; ++n)
     profile->node_ns[n] += p->input_ns[rank][n] + p->weight_ns[rank][n];

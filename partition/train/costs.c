@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the backward of each node costs: the nodes that it anchors, by the device's rates. */
+/* What the backward of each node costs: the nodes that it anchors, by the device's rates or as
+ * measured. */
 #include <string.h>
 
 #include "partition/train/model.h"
@@ -19,7 +20,7 @@ static double rate_ns(const rates *r, const opi_graph *g, const opi_node *node) 
 }
 
 opipe_status opi_train_costs(const opi_training *training, const opi_bound *bound,
-                             const opi_profile *profile, const opipe_device_info *device,
+                             const double *measured_ns, const opipe_device_info *device,
                              uint32_t threads, double *out_input_ns, double *out_weight_ns,
                              opipe_error *err) {
   const opi_graph *g = training->graph, *f = bound->graph;
@@ -39,10 +40,9 @@ opipe_status opi_train_costs(const opi_training *training, const opi_bound *boun
     const uint32_t pass = g->nodes[n].pass, at = origin[training->anchor[n]];
     if (at == OPIPE_NONE || pass == OPIPE_PASS_FORWARD)
       continue;
-    const double own = rate_ns(&r, f, &f->nodes[at]);
-    const double scale = own > 0 ? profile->node_ns[at] / own : 1.0; /* 1 unless measured */
     double *to = pass == OPIPE_PASS_BACKWARD_WEIGHT ? out_weight_ns : out_input_ns;
-    to[at] += rate_ns(&r, g, &g->nodes[n]) * scale;
+    to[at] +=
+        measured_ns != NULL && measured_ns[n] >= 0 ? measured_ns[n] : rate_ns(&r, g, &g->nodes[n]);
   }
   opi_free(training->arena.allocator, origin, g->n_nodes * sizeof *origin);
   return OPIPE_OK;

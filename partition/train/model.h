@@ -94,12 +94,19 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
                                 const opi_bind_options *base, opi_training **out_training,
                                 opipe_error *err);
 
-/* Backward time of every node of a bound graph by the device's rates, input and weight part; of a
- * measured profile in proportion to the forward. out [n_nodes]. */
+/* Backward time of every node of a bound graph, input and weight part: of the nodes that it
+ * anchors, as measured (measured_ns of the training graph's nodes), or by the device's rates
+ * (NULL). out [n_nodes]. */
 opipe_status opi_train_costs(const opi_training *training, const opi_bound *bound,
-                             const opi_profile *profile, const opipe_device_info *device,
+                             const double *measured_ns, const opipe_device_info *device,
                              uint32_t threads, double *out_input_ns, double *out_weight_ns,
                              opipe_error *err);
+/* measure.c: times of the training graph's backward nodes, each run alone on an open device; below
+ * 0 where one cannot be: forwards, and sums into accumulators, which backends join with what makes
+ * them. out_ns [graph->n_nodes]. */
+opipe_status opi_train_measure(const opi_training *training, const opi_backend_ref *backend,
+                               opipe_device *device, const opipe_allocator *allocator,
+                               uint64_t (*now_ns)(void), double *out_ns, opipe_error *err);
 
 /* slices.c: cuts the sequences of variant `v`, whose whole graph is bound, as the plan's layout
  * says. */

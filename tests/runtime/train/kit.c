@@ -103,6 +103,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
       .n_devices = apart ? c->n_ranks : 1,
       .n_microbatches = c->n_microbatches,
       .schedule = c->schedule,
+      .cost = c->cost,
       .depth = c->depth,
       .transport = c->transport};
   opi_plan_free(k->plan);

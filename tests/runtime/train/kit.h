@@ -37,6 +37,7 @@ typedef struct kit_case {
   const char *schedule;
   uint32_t n_ranks, n_stages, n_microbatches; /* one of n_ranks and n_stages may be 0 */
   uint64_t memory_bytes;
+  uint32_t cost;        /* OPIPE_COST_* */
   uint32_t depth;       /* slots of boundary tensors; 0: the planner's */
   const uint64_t *caps; /* [n_ranks] instead of memory_bytes, 0: none; NULL: all alike */
   const char *device, *device_options, *transport;
