@@ -15,6 +15,14 @@ static void bytes_text(opi_text *t, uint64_t bytes) {
   }
 }
 
+static bool is_on(const opi_plan *plan, uint32_t stage, uint32_t rank) {
+  for (uint32_t r = 0; r < plan->n_replicas; ++r) {
+    if (opi_plan_rank(plan, stage, r) == rank)
+      return true;
+  }
+  return false;
+}
+
 static void describe_ranks(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t,
                 "rank  stages  device            nodes      time   parameters   activations  "
@@ -24,11 +32,11 @@ static void describe_ranks(opi_text *t, const opi_plan *plan) {
     uint32_t n_nodes = 0, n_stages = 0, first = 0;
     double ns = 0;
     for (uint32_t s = plan->n_stages; s-- > 0;) {
-      if (opi_plan_rank(plan, s, 0) != r)
+      if (!is_on(plan, s, r))
         continue;
       ++n_stages;
       first = s;
-      ns += plan->stage_ns[s];
+      ns += plan->stage_ns[s] / (plan->shares == NULL ? 1 : plan->shares[s]);
       for (uint32_t n = 0; n < plan->n_nodes; ++n)
         n_nodes += plan->stage_of_node[n] == s;
     }
@@ -56,10 +64,17 @@ static void describe_training(opi_text *t, const opi_plan *plan) {
   static const char *const recomputes[] = {"nothing", "whole stages", "blocks", "attention"};
   if (plan->train == NULL)
     return;
+  opi_text_printf(t, "training: %s, ", optimizers[plan->train->optimizer.kind]);
+  for (uint32_t s = 0; plan->shares != NULL && s < plan->n_stages; ++s)
+    opi_text_printf(t, "%s%u", s == 0 ? "" : "+", plan->shares[s]);
+  if (plan->shares != NULL)
+    opi_text_puts(t, " replicas of the stages, which cut micro-batches between them");
+  else
+    opi_text_printf(t, "%u replica%s of each stage", plan->n_replicas,
+                    plan->n_replicas == 1 ? "" : "s");
   opi_text_printf(
-      t, "training: %s, %u replica%s of each stage, %u slice%s, %s made again%s\n",
-      optimizers[plan->train->optimizer.kind], plan->n_replicas, plan->n_replicas == 1 ? "" : "s",
-      plan->n_slices, plan->n_slices == 1 ? "" : "s", recomputes[plan->train->recompute],
+      t, ", %u slice%s, %s made again%s\n", plan->n_slices, plan->n_slices == 1 ? "" : "s",
+      recomputes[plan->train->recompute],
       plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? ", weights double-buffered" : "");
   opi_text_puts(t, "rank      gradients    optimizer     versions      stashes\n");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {

@@ -141,7 +141,7 @@ static opipe_status carry_batch(finish *f, const opi_graph *g) {
  * whole batch is, since a node that folds rows together does nothing to a micro-batch of one. */
 static opipe_status check_batch(finish *f, const opi_bound *bound) {
   opi_bound *whole = NULL;
-  if (f->plan->n_microbatches == 1)
+  if (!opi_plan_cuts_rows(f->plan))
     return OPIPE_OK;
   opipe_status status =
       opi_plan_bind(f->plan, f->env->model, f->env->bind, f->plan->batch_rows, &whole, f->err);

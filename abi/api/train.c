@@ -32,6 +32,23 @@ static opipe_status read_globs(const opipe_train_options *o, opi_arena *arena, o
   return OPIPE_OK;
 }
 
+static opipe_status read_replicas(const opipe_train_options *o, opi_train_spec *spec,
+                                  opipe_error *err) {
+  if (o->n_stage_replicas != 0 && (o->stage_replicas == NULL || o->replicas > 1)) {
+    return opi_fail(err, OPIPE_E_INVALID, "train options: replicas of %u stages, %s",
+                    o->n_stage_replicas,
+                    o->stage_replicas == NULL ? "but no list of them"
+                                              : "and copies of the whole pipeline: one of both");
+  }
+  for (uint32_t i = 0; i < o->n_stage_replicas; ++i) {
+    if (o->stage_replicas[i] == 0)
+      return opi_fail(err, OPIPE_E_INVALID, "train options: stage %u has 0 replicas", i);
+  }
+  spec->rank_replicas = o->stage_replicas;
+  spec->n_rank_replicas = o->n_stage_replicas;
+  return OPIPE_OK;
+}
+
 static opipe_status check_choices(const opipe_train_options *o, opipe_error *err) {
   const uint32_t flags = OPIPE_TRAIN_NESTEROV | OPIPE_TRAIN_EPS_INNER;
   if (o->loss > OPIPE_LOSS_BCE || o->recompute > OPIPE_RECOMPUTE_ATTENTION ||
@@ -103,6 +120,7 @@ opipe_status opi_train_options_read(const opipe_train_options *options, opi_aren
                                              .no_decay = o.no_decay,
                                              .n_no_decay = o.n_no_decay,
                                              .loss_scaling = o.loss_scaling != 0}};
+  OPI_TRY(read_replicas(&o, out_spec, err));
   return read_globs(&o, arena, out_spec, err);
 }
 

@@ -195,6 +195,7 @@ size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rto
 typedef struct cli_train_own {
   char text[3][1024];
   opipe_train_glob globs[CLI_LIST_MOST];
+  uint32_t replicas[CLI_LIST_MOST];
 } cli_train_own;
 int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
                    opipe_train_options *out);

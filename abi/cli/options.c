@@ -98,7 +98,8 @@ enum {
       {"schedule", "NAME[:key=value,...]",                                                         \
        "gpipe (preset), or another that 'schedule list' has; file:PATH", O_SCHEDULE},              \
       {"microbatches", "M", "micro-batches of the whole mini-batch or request", O_MICROBATCHES},   \
-      {"replicas", "N[,N...]", "train: data-parallel copies of every stage", O_REPLICAS},          \
+      {"replicas", "N[,N...]",                                                                     \
+       "train: copies of the pipeline; of single stages: they cut micro-batches", O_REPLICAS},     \
       {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                    \
       {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                               \
       {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \

@@ -363,10 +363,15 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   memcpy(devices, o->devices, o->n_devices * sizeof(devices[0]));
   (void)s->api->model_info(s->bound, &info, NULL);
   const bool annotated = info.n_annotated_stages > 1 && !o->ignore_annotations;
-  uint32_t stages = o->n_stages;
-  if (stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated && o->n_ranks == 0)
+  const bool listed = train != NULL && train->n_stage_replicas != 0; /* tells how many ranks */
+  uint32_t stages = o->n_stages, listed_ranks = 0;
+  for (uint32_t i = 0; listed && i < train->n_stage_replicas; ++i)
+    listed_ranks += train->stage_replicas[i];
+  if (!listed && stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated &&
+      o->n_ranks == 0)
     stages = n_stages;
   const uint32_t ranks = o->n_ranks != 0               ? o->n_ranks
+                         : listed                      ? listed_ranks
                          : stages != 0                 ? stages
                          : o->cut == NULL && annotated ? info.n_annotated_stages
                                                        : n_devices;
@@ -395,6 +400,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   if (status == OPIPE_OK)
     return CLI_DONE;
   (void)cli_report("plan", &err);
-  const bool contradict = o->n_ranks != 0 && o->n_stages != 0 && status == OPIPE_E_INVALID;
+  const bool contradict =
+      (o->n_ranks != 0 || listed) && o->n_stages != 0 && status == OPIPE_E_INVALID;
   return contradict ? CLI_USAGE : CLI_FAILED;
 }

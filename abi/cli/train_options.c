@@ -211,24 +211,31 @@ static int read_word(const char *option, const char *text, const char *const *wo
   return *out < n ? CLI_DONE : cli_usage("--%s %s: this is none of its words", option, text);
 }
 
-/* "2" or "2,2,2": copies of the whole pipeline. */
-static int read_replicas(const char *text, uint32_t n_stages, uint32_t *out) {
+/* "2" or "2,2,2": copies of the whole pipeline, which share out the micro-batches. "2,1": replicas
+ * of single stages, which cut every micro-batch. */
+static int read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
+                         opipe_train_options *out) {
   uint32_t n_given = 0;
+  bool equal = true;
   for (const char *at = text; at != NULL; ++n_given) {
     char *end = NULL;
     const unsigned long n = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
     if (n == 0 || n > 4096 || (*end != ',' && *end != '\0'))
       return cli_usage("--replicas %s: numbers from 1 to 4096 are needed", text);
-    if (n_given > 0 && n != *out)
-      return cli_usage(
-          "--replicas %s: stages with %u and with %lu replicas; every stage needs as "
-          "many",
-          text, *out, n);
-    *out = (uint32_t)n;
+    if (n_given == CLI_LIST_MOST)
+      return cli_usage("--replicas %s: more than %d numbers", text, CLI_LIST_MOST);
+    list[n_given] = (uint32_t)n;
+    equal = equal && list[n_given] == list[0];
     at = *end == ',' ? end + 1 : NULL;
   }
-  if (n_given > 1 && n_stages != 0 && n_given != n_stages)
+  if (equal && n_given > 1 && n_stages != 0 && n_given != n_stages)
     return cli_usage("--replicas %s: %u numbers for %u stages", text, n_given, n_stages);
+  if (equal) {
+    out->replicas = n_given == 0 ? 0 : list[0];
+  } else {
+    out->stage_replicas = list;
+    out->n_stage_replicas = n_given;
+  }
   return CLI_DONE;
 }
 
@@ -258,7 +265,7 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
   if (status == CLI_DONE)
     status = read_word("compute", t->compute, compute, 3, &type);
   if (status == CLI_DONE)
-    status = read_replicas(t->replicas, o->n_stages, &out->replicas);
+    status = read_replicas(t->replicas, o->n_stages, own->replicas, out);
   out->compute = status == CLI_DONE ? types[type] : 0;
   out->loss_scaling = out->compute == OPIPE_FLOAT16;
   return status;

@@ -165,6 +165,7 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   if (o == NULL)
     return cli_usage("out of memory");
   options.replicas = 1;
+  options.n_stage_replicas = 0;
   *o = *run->o;
   o->n_stages = 1;
   o->n_ranks = 0;

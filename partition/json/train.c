@@ -141,8 +141,13 @@ static void write_numbers(opi_text *t, const char *name, const double *numbers, 
 
 static void write_counts(opi_text *t, const char *name, const uint32_t *counts, uint32_t n) {
   opi_text_printf(t, ",\n    \"%s\": [", name);
-  for (uint32_t i = 0; counts != NULL && i < n; ++i)
-    opi_text_printf(t, "%s%u", i == 0 ? "" : ", ", counts[i]);
+  for (uint32_t i = 0; counts != NULL && i < n; ++i) {
+    opi_text_puts(t, i == 0 ? "" : ", ");
+    if (counts[i] == OPIPE_NONE)
+      opi_text_puts(t, "null");
+    else
+      opi_text_printf(t, "%u", counts[i]);
+  }
   opi_text_puts(t, "]");
 }
 
@@ -161,6 +166,8 @@ void opi_json_write_train(opi_text *t, const opi_plan *plan) {
                   RECOMPUTES[spec->recompute], spec->compute, spec->replicas, spec->seed,
                   plan->n_replicas, plan->n_slices, plan->n_parts, plan->versions, plan->sync);
   write_counts(t, "ranks", plan->instance_rank, plan->n_stages * plan->n_replicas);
+  if (plan->shares != NULL)
+    write_counts(t, "shares", plan->shares, plan->n_stages);
   write_counts(t, "slice_lengths", plan->slice_lengths, plan->n_slices);
   write_numbers(t, "input_ns", plan->input_ns, plan->n_stages);
   write_numbers(t, "weight_ns", plan->weight_ns, plan->n_stages);
@@ -302,6 +309,10 @@ static opipe_status read_counts(const json_t *object, const char *name, opi_plan
     return opi_fail_nomem(err, n * sizeof **out, "a plan");
   for (size_t i = 0; i < n; ++i) {
     const json_int_t value = json_integer_value(json_array_get(list, i));
+    if (json_is_null(json_array_get(list, i))) {
+      (*out)[i] = OPIPE_NONE;
+      continue;
+    }
     if (!json_is_integer(json_array_get(list, i)) || value < 0 || value > (json_int_t)max)
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must hold integers up to %u", WHAT, name,
                       max);
@@ -325,6 +336,26 @@ static opipe_status read_times(const json_t *object, const char *name, opi_plan 
   return OPIPE_OK;
 }
 
+/* Replicas that cut micro-batches: every stage has the first so many, and every other stage's
+ * replicas are all there. */
+static opipe_status read_shares(const json_t *t, opi_plan *plan, opipe_error *err) {
+  plan->shares = NULL;
+  if (json_object_get(t, "shares") != NULL) {
+    OPI_TRY(read_counts(t, "shares", plan, plan->n_stages, plan->n_replicas, &plan->shares, err));
+    if (plan->shares == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"shares\" is empty", WHAT);
+  }
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
+    const uint32_t n = plan->shares == NULL ? plan->n_replicas : plan->shares[s];
+    if (n == 0 || n == OPIPE_NONE || (plan->instance_rank[i] != OPIPE_NONE) != (r < n))
+      return opi_fail(err, OPIPE_E_INVALID, "%s: replica %u of stage %u of %u replicas %s", WHAT, r,
+                      s, n == OPIPE_NONE ? 0 : n,
+                      plan->instance_rank[i] == OPIPE_NONE ? "has no rank" : "has a rank");
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *t = json_object_get(root, "training");
   if (t == NULL)
@@ -341,8 +372,13 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
                       plan->n_ranks - 1, &plan->instance_rank, err));
   if (plan->instance_rank == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"ranks\" is empty", WHAT);
+  OPI_TRY(read_shares(t, plan, err));
   OPI_TRY(
       read_counts(t, "slice_lengths", plan, plan->n_slices, COUNT_MOST, &plan->slice_lengths, err));
+  for (uint32_t k = 0; plan->slice_lengths != NULL && k < plan->n_slices; ++k) {
+    if (plan->slice_lengths[k] == OPIPE_NONE)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"slice_lengths\" must hold numbers", WHAT);
+  }
   OPI_TRY(read_times(t, "input_ns", plan, &plan->input_ns, err));
   return read_times(t, "weight_ns", plan, &plan->weight_ns, err);
 }

@@ -162,8 +162,15 @@ static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_l
   return OPIPE_OK;
 }
 
+/* Replicas of single ranks were asked for, which cut micro-batches between them. */
+static uint32_t n_listed(const opi_plan *plan) {
+  return plan->train == NULL ? 0 : plan->train->n_rank_replicas;
+}
+
 /* Data parallel copies of the whole layout: copy k has ranks and replicas of its own. */
 static uint32_t n_copies(const opi_plan *plan) {
+  if (n_listed(plan) != 0)
+    return 1;
   return plan->train == NULL || plan->train->replicas == 0 ? 1 : plan->train->replicas;
 }
 
@@ -173,7 +180,76 @@ static uint32_t share_of(const opi_plan *plan, uint32_t k) {
   return plan->n_microbatches / n + (k < plan->n_microbatches % n);
 }
 
-static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+/* Replicas of every rank of the layout, from a list for ranks or for stages; counts [n_ranks]. */
+static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *layout,
+                                   uint32_t *counts, opipe_error *err) {
+  const uint32_t *list = plan->train->rank_replicas, n = n_listed(plan);
+  if (n != layout->n_ranks && n != layout->n_stages) {
+    return opi_fail(err, OPIPE_E_INVALID, "replicas of %u stages, schedule '%s' has %u on %u ranks",
+                    n, plan->schedule, layout->n_stages, layout->n_ranks);
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t rank = n == layout->n_ranks ? i : layout->instance_rank[i];
+    if (list[i] == 0 || list[i] > UINT16_MAX)
+      return opi_fail(err, OPIPE_E_INVALID, "stage %u has %u replicas: 1 to %d are possible", i,
+                      list[i], UINT16_MAX);
+    if (counts[rank] != 0 && counts[rank] != list[i]) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "stages of one rank with %u and with %u replicas: schedule '%s' has stage %u "
+                      "and an earlier one on rank %u",
+                      counts[rank], list[i], plan->schedule, i, rank);
+    }
+    counts[rank] = list[i];
+  }
+  return OPIPE_OK;
+}
+
+/* Every rank of the layout as often as asked for, beside each other. */
+static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+  uint32_t *counts = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_ranks);
+  uint32_t *first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_ranks);
+  plan->shares = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_stages);
+  if (counts == NULL || first == NULL || plan->shares == NULL)
+    return opi_fail_nomem(err, layout->n_stages * sizeof(uint32_t), "a layout");
+  if (layout->n_replicas != 1 || layout->n_slices > 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "schedule '%s' has %u replicas and %u token slices of its own: its stages take "
+                    "no replicas that cut micro-batches",
+                    plan->schedule, layout->n_replicas, layout->n_slices);
+  }
+  OPI_TRY(count_replicas(plan, layout, counts, err));
+  uint64_t n_ranks = 0;
+  plan->n_replicas = 1;
+  for (uint32_t r = 0; r < layout->n_ranks; ++r) {
+    uint32_t s = 0;
+    while (s < layout->n_stages && layout->instance_rank[s] != r)
+      ++s;
+    if (s == layout->n_stages)
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no stage on rank %u", plan->schedule,
+                      r);
+    first[r] = (uint32_t)n_ranks;
+    n_ranks += counts[r];
+    plan->n_replicas = counts[r] > plan->n_replicas ? counts[r] : plan->n_replicas;
+  }
+  const uint64_t total = (uint64_t)layout->n_stages * plan->n_replicas;
+  if (n_ranks > INSTANCES_MOST || total > INSTANCES_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "%u stages x %u replicas", layout->n_stages,
+                    plan->n_replicas);
+  plan->n_ranks = (uint32_t)n_ranks;
+  plan->n_stages = layout->n_stages;
+  plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
+  if (plan->instance_rank == NULL)
+    return opi_fail_nomem(err, total * sizeof(uint32_t), "a layout");
+  for (uint32_t i = 0; i < (uint32_t)total; ++i) {
+    const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
+    const uint32_t rank = layout->instance_rank[s];
+    plan->shares[s] = counts[rank];
+    plan->instance_rank[i] = r < counts[rank] ? first[rank] + r : OPIPE_NONE;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status copy_ranks(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
   const uint32_t n = n_copies(plan);
   const uint64_t total = (uint64_t)layout->n_stages * layout->n_replicas * n;
   if (total > INSTANCES_MOST || (uint64_t)layout->n_ranks * n > INSTANCES_MOST) {
@@ -191,8 +267,14 @@ static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opip
     ranks[i] = layout->instance_rank[s * layout->n_replicas + r % layout->n_replicas] +
                r / layout->n_replicas * layout->n_ranks;
   }
-  plan->in_flight = layout->in_flight;
   plan->instance_rank = ranks;
+  plan->shares = NULL;
+  return OPIPE_OK;
+}
+
+static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+  OPI_TRY(n_listed(plan) != 0 ? replicate_ranks(plan, layout, err) : copy_ranks(plan, layout, err));
+  plan->in_flight = layout->in_flight;
   plan->n_slices = layout->n_slices == 0 ? 1 : layout->n_slices;
   plan->n_parts = layout->n_parts == 0 ? 1 : layout->n_parts;
   plan->versions = layout->versions;
@@ -220,13 +302,16 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
   const opipe_layout_request request = {
       .struct_size = (uint32_t)OPIPE_END(opipe_layout_request, settings),
       .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
-      .n_ranks = n_ranks / copies,
+      .n_ranks = n_listed(plan) == 0 ? n_ranks / copies
+                 : n_stages == 0     ? n_listed(plan)
+                                     : 0,
       .n_stages = n_stages,
       .n_microbatches = share_of(plan, 0),
       .n_settings = plan->n_settings,
       .settings = plan->settings};
   opipe_layout layout = {0};
   uint32_t room = n_stages > n_ranks ? n_stages : n_ranks;
+  room = n_listed(plan) > room ? n_listed(plan) : room;
   for (uint32_t attempt = 0;; ++attempt) {
     layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
                             .instance_room = room};
@@ -252,10 +337,31 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
     room = (uint32_t)need;
   }
   OPI_TRY(check_layout(schedule, &layout, layout.instance_rank, plan->train != NULL, err));
-  return copy_layout(plan, &layout, err);
+  OPI_TRY(copy_layout(plan, &layout, err));
+  if (n_listed(plan) == 0 || n_ranks == 0 || n_ranks == plan->n_ranks)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "the replicas asked for take %u ranks, not %u",
+                  plan->n_ranks, n_ranks);
 }
 
 /* ---- order ---- */
+
+/* The layout that the schedule knows, out of the plan's: which rank of it each of the plan's is a
+ * replica of, and its first replica. rank_of [plan->n_ranks], first [at most that]. Returns how
+ * many it has. */
+static uint32_t layout_ranks(const opi_plan *plan, uint32_t *rank_of, uint32_t *first) {
+  const uint32_t n = plan->n_ranks / n_copies(plan);
+  uint32_t n_ranks = 0;
+  for (uint32_t r = 0; r < n; ++r) {
+    bool begins = plan->shares == NULL;
+    for (uint32_t s = 0; s < plan->n_stages && !begins; ++s)
+      begins = opi_plan_rank(plan, s, 0) == r;
+    if (begins)
+      first[n_ranks++] = r;
+    rank_of[r] = n_ranks == 0 ? 0 : n_ranks - 1;
+  }
+  return n_ranks;
+}
 
 typedef struct collect {
   opi_plan *plan;
@@ -263,31 +369,39 @@ typedef struct collect {
   opipe_action *actions;
   uint32_t n, room;
   uint32_t first_rank, first_replica, first_microbatch; /* of the copy at hand */
-  uint32_t n_ranks;                                     /* of one copy */
+  uint32_t n_ranks;                                     /* of the layout */
+  const uint32_t *first; /* [n_ranks] the plan's rank; of replicas that cut, the first */
 } collect;
+
+/* A record of the schedule as one of the plan's, or one of each replica. */
+static opipe_status take_action(collect *c, const opipe_action *given, opipe_error *err) {
+  const opi_plan *plan = c->plan;
+  const bool cut = plan->shares != NULL && given->stage < plan->n_stages;
+  const uint32_t n = cut ? plan->shares[given->stage] : 1;
+  if (given->rank >= c->n_ranks || (plan->shares != NULL && given->replica != 0)) {
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u, replica %u",
+                    plan->schedule, c->n, given->rank, c->n_ranks, given->replica);
+  }
+  if (n > ACTIONS_MOST || c->n + n > ACTIONS_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions", plan->schedule,
+                    ACTIONS_MOST);
+  if (!opi_arena_grow(c->scratch, (void **)&c->actions, &c->room, c->n + n, sizeof *given))
+    return opi_fail_nomem(err, (uint64_t)n * sizeof *given, "actions");
+  for (uint32_t i = 0; i < n; ++i) {
+    opipe_action *action = &c->actions[c->n++];
+    *action = *given;
+    action->rank = c->first_rank + c->first[given->rank] + i;
+    action->replica = (uint16_t)(given->replica + c->first_replica + i);
+    action->microbatch += c->first_microbatch;
+  }
+  return OPIPE_OK;
+}
 
 static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_t n,
                                  opipe_error *err) {
   collect *c = ctx;
-  if (n > ACTIONS_MOST || c->n + n > ACTIONS_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions",
-                    c->plan->schedule, ACTIONS_MOST);
-  }
-  if (!opi_arena_grow(c->scratch, (void **)&c->actions, &c->room, c->n + n, sizeof(*actions))) {
-    return opi_fail_nomem(err, (uint64_t)n * sizeof(*actions), "actions");
-  }
-  for (uint32_t i = 0; i < n; ++i) {
-    opipe_action *action = &c->actions[c->n + i];
-    if (actions[i].rank >= c->n_ranks) {
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u",
-                      c->plan->schedule, c->n + i, actions[i].rank, c->n_ranks);
-    }
-    *action = actions[i];
-    action->rank += c->first_rank;
-    action->replica = (uint16_t)(action->replica + c->first_replica);
-    action->microbatch += c->first_microbatch;
-  }
-  c->n += n;
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(take_action(c, &actions[i], err));
   return OPIPE_OK;
 }
 
@@ -307,21 +421,33 @@ static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *
   return OPIPE_OK;
 }
 
-/* Per instance of one copy, from the plan's per stage; at least 1 where something is to be done. */
-static uint64_t *per_instance(opi_arena *scratch, const double *ns, uint32_t n_stages,
-                              uint32_t n_replicas) {
-  uint64_t *out = OPI_ARENA_ARRAY(scratch, uint64_t, (size_t)n_stages * n_replicas);
-  for (uint32_t i = 0; out != NULL && i < n_stages * n_replicas; ++i)
-    out[i] = ns[i / n_replicas] < 1 ? 1 : (uint64_t)ns[i / n_replicas];
+/* Replicas of a stage that the schedule knows. */
+static uint32_t replicas_known(const opi_plan *plan) {
+  return plan->shares != NULL ? 1 : plan->n_replicas / n_copies(plan);
+}
+
+/* Per instance that the schedule knows, from the plan's per stage; at least 1 where something is to
+ * be done. */
+static uint64_t *per_instance(const opi_plan *plan, opi_arena *scratch, const double *ns) {
+  const uint32_t n_replicas = replicas_known(plan), n = plan->n_stages * n_replicas;
+  uint64_t *out = OPI_ARENA_ARRAY(scratch, uint64_t, n);
+  for (uint32_t i = 0; out != NULL && i < n; ++i) {
+    const uint32_t s = i / n_replicas;
+    const double own = ns[s] / (plan->shares == NULL ? 1 : plan->shares[s]);
+    out[i] = own < 1 ? 1 : (uint64_t)own;
+  }
   return out;
 }
 
-/* The problem and layout of one copy. */
+/* The problem and layout of one copy; first [plan->n_ranks] is filled as far as it has ranks. */
 static opipe_status describe_problem(const opi_plan *plan, uint64_t transfer_ns, opi_arena *scratch,
                                      opipe_layout *layout, opipe_schedule_problem *problem,
-                                     opipe_error *err) {
-  const uint32_t copies = n_copies(plan), n_replicas = plan->n_replicas / copies;
-  const uint32_t n = plan->n_stages * n_replicas, n_ranks = plan->n_ranks / copies;
+                                     uint32_t *first, opipe_error *err) {
+  const uint32_t n_replicas = replicas_known(plan), n = plan->n_stages * n_replicas;
+  uint32_t *rank_of = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
+  if (rank_of == NULL)
+    return opi_fail_nomem(err, plan->n_ranks * sizeof *rank_of, "a schedule");
+  const uint32_t n_ranks = layout_ranks(plan, rank_of, first);
   double *ones = OPI_ARENA_ARRAY(scratch, double, plan->n_stages);
   uint64_t *zeros = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   uint64_t *transfer = OPI_ARENA_ARRAY(scratch, uint64_t, n);
@@ -338,26 +464,29 @@ static opipe_status describe_problem(const opi_plan *plan, uint64_t transfer_ns,
       .n_settings = plan->n_settings,
       .settings = plan->settings,
       .layout = layout,
-      .forward_ns = per_instance(scratch, forward, plan->n_stages, n_replicas),
+      .forward_ns = per_instance(plan, scratch, forward),
       .backward_input_ns = zeros,
       .backward_weight_ns = zeros,
       .transfer_ns = transfer,
       .stash_bytes = stash,
       .rank_memory_bytes = free_bytes};
   if (plan->train != NULL && plan->input_ns != NULL && plan->weight_ns != NULL) {
-    problem->backward_input_ns = per_instance(scratch, plan->input_ns, plan->n_stages, n_replicas);
-    problem->backward_weight_ns =
-        per_instance(scratch, plan->weight_ns, plan->n_stages, n_replicas);
+    problem->backward_input_ns = per_instance(plan, scratch, plan->input_ns);
+    problem->backward_weight_ns = per_instance(plan, scratch, plan->weight_ns);
   }
   if (problem->forward_ns == NULL || problem->backward_input_ns == NULL ||
       problem->backward_weight_ns == NULL)
     return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
   for (uint32_t r = 0; r < n_ranks; ++r)
-    free_bytes[r] = plan->free_bytes == NULL ? UINT64_MAX : plan->free_bytes[r];
+    free_bytes[r] = UINT64_MAX;
+  for (uint32_t r = 0; plan->free_bytes != NULL && r < plan->n_ranks / n_copies(plan); ++r) {
+    if (plan->free_bytes[r] < free_bytes[rank_of[r]])
+      free_bytes[rank_of[r]] = plan->free_bytes[r];
+  }
   for (uint32_t i = 0; i < n; ++i) {
     stash[i] = plan->stage_stash_bytes == NULL ? 0 : plan->stage_stash_bytes[i / n_replicas];
     transfer[i] = transfer_ns;
-    ranks[i] = opi_plan_rank(plan, i / n_replicas, i % n_replicas);
+    ranks[i] = rank_of[opi_plan_rank(plan, i / n_replicas, i % n_replicas)];
   }
   *layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
                            .n_ranks = n_ranks,
@@ -378,8 +507,11 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
                           opi_arena *scratch, opipe_error *err) {
   opipe_layout layout;
   opipe_schedule_problem problem;
-  OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, err));
-  collect c = {.plan = plan, .scratch = scratch, .n_ranks = layout.n_ranks};
+  uint32_t *first = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
+  if (first == NULL)
+    return opi_fail_nomem(err, plan->n_ranks * sizeof *first, "a schedule");
+  OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, first, err));
+  collect c = {.plan = plan, .scratch = scratch, .n_ranks = layout.n_ranks, .first = first};
   plan->n_actions = 0;
   for (uint32_t k = 0; k < n_copies(plan); ++k) {
     problem.n_microbatches = share_of(plan, k);

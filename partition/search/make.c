@@ -143,7 +143,8 @@ static opipe_status choose_layout(planner *p) {
   }
   const bool annotated =
       p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
-  if (n_stages == 0 && p->params->n_ranks == 0) {
+  const bool listed = p->spec != NULL && p->spec->n_rank_replicas != 0; /* says how many ranks */
+  if (n_stages == 0 && p->params->n_ranks == 0 && (annotated || !listed)) {
     n_stages = annotated                  ? (uint32_t)p->env->model->n_stages
                : p->params->n_devices > 1 ? p->params->n_devices
                                           : 1;
@@ -423,6 +424,23 @@ static opipe_status search_cut(planner *p, const opi_cut_problem *problem, uint6
   return OPIPE_E_LIMIT;
 }
 
+/* A profile in which every node takes its share of the time: replicas of the stage have the rest of
+ * the rows. */
+static opipe_status shared_profile(planner *p, const opi_profile *profile, uint32_t n_shares,
+                                   const opi_profile **out_profile) {
+  opi_profile *own = opi_arena_copy(&p->scratch, profile, sizeof *profile);
+  *out_profile = own;
+  if (own == NULL)
+    return opi_fail_nomem(p->err, sizeof *own, "a cut");
+  own->node_ns =
+      opi_arena_copy(&p->scratch, profile->node_ns, profile->n_nodes * sizeof *profile->node_ns);
+  if (own->node_ns == NULL)
+    return opi_fail_nomem(p->err, profile->n_nodes * sizeof *profile->node_ns, "a cut");
+  for (uint32_t n = 0; n < profile->n_nodes; ++n)
+    own->node_ns[n] /= n_shares;
+  return OPIPE_OK;
+}
+
 static opipe_status cut(planner *p) {
   opi_plan *plan = p->plan;
   uint64_t *caps = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_stages);
@@ -435,6 +453,8 @@ static opipe_status cut(planner *p) {
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
     caps[s] = UINT64_MAX;
     profiles[s] = p->profiles[opi_plan_rank(plan, s, 0)];
+    if (plan->shares != NULL && plan->shares[s] > 1)
+      OPI_TRY(shared_profile(p, profiles[s], plan->shares[s], &profiles[s]));
   }
   const opi_cut_problem problem = {.graph = p->bound->graph,
                                    .profiles = profiles,

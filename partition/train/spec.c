@@ -19,8 +19,9 @@ opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opi
   opi_train_glob *globs = opi_arena_copy(arena, spec->n_globs == 0 ? (const void *)"" : spec->globs,
                                          spec->n_globs == 0 ? 1 : spec->n_globs * sizeof *globs);
   const char **no_decay = OPI_ARENA_ARRAY(arena, const char *, spec->optimizer.n_no_decay);
-  if (globs == NULL || no_decay == NULL || !copy_text(arena, &own->loss.output) ||
-      !copy_text(arena, &own->loss.labels))
+  uint32_t *replicas = OPI_ARENA_ARRAY(arena, uint32_t, spec->n_rank_replicas);
+  if (globs == NULL || no_decay == NULL || replicas == NULL ||
+      !copy_text(arena, &own->loss.output) || !copy_text(arena, &own->loss.labels))
     goto fail;
   for (uint32_t i = 0; i < spec->n_globs; ++i) {
     if (!copy_text(arena, &globs[i].pattern))
@@ -31,6 +32,9 @@ opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opi
     if (!copy_text(arena, &no_decay[i]))
       goto fail;
   }
+  for (uint32_t i = 0; i < spec->n_rank_replicas; ++i)
+    replicas[i] = spec->rank_replicas[i];
+  own->rank_replicas = replicas;
   own->globs = globs;
   own->optimizer.no_decay = no_decay;
   plan->train = own;

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=200
-"""train --replicas: copies of every kind of pipeline, bit-equal to the plan's reference and close to
-the uncut model; and what cannot be replicated."""
+"""train --replicas: copies of every kind of pipeline, and replicas of single stages that cut
+micro-batches between them, bit-equal to the plan's reference and close to the uncut model; and what
+cannot be replicated."""
 import os
 
 from command import DATA, DONE, REFUSED, SOURCE, USAGE, Count, need_command, run
@@ -13,8 +14,12 @@ ARGUMENTS = ["--data", "text:" + os.path.join(SOURCE, "README.md"), "--bind", "s
              "--optimizer", "sgd:lr=0.01,momentum=0.9"]
 SCHEDULES = [("gpipe", 2, 5), ("1f1b", 4, 6), ("interleaved", 4, 8), ("looped-bfs", 4, 3), ("chimera", 2, 7),
              ("2bw", 2, 6)]
+CUT = [("1f1b", "2,1", 4), ("zb-h1", "1,3", 2), ("interleaved", "2,1", 4), ("gpipe", "2,1,2", 3), ("2bw", "1,2", 4)]
 REFUSALS = [
-    (["--replicas", "2,1", "--stages", "2"], USAGE, "2 and with 1 replicas"),
+    (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"),
+    (["--replicas", "2,1", "--ranks", "4"], REFUSED, "take 3 ranks, not 4"),
+    (["--replicas", "2,1", "--schedule", "chimera"], REFUSED, "2 replicas and 1 token slices of its own"),
+    (["--replicas", "3,1", "--microbatches", "4"], REFUSED, "3 replicas, which cut a micro-batch of 2 rows"),
     (["--replicas", "2,2,2", "--stages", "2"], USAGE, "3 numbers for 2 stages"),
     (["--replicas", "0", "--stages", "2"], USAGE, "from 1 to 4096"),
     (["--replicas", "2,", "--stages", "2"], USAGE, "from 1 to 4096"),
@@ -35,6 +40,13 @@ def main():
             if not problem and (result.status != DONE or "bit-equal" not in result.out):
                 problem = f"status {result.status}: {(result.err or result.out)[-300:]}"
             count.check(f"{schedule}, {stages} stages, replicas {replicas}", problem)
+    for schedule, replicas, microbatches in CUT:
+        result = run("train", MODEL, *ARGUMENTS, "--schedule", schedule, "--microbatches", str(microbatches),
+                     "--replicas", replicas, "--reference")
+        problem = result.broken(60, 1024)
+        if not problem and (result.status != DONE or "bit-equal" not in result.out):
+            problem = f"status {result.status}: {(result.err or result.out)[-300:]}"
+        count.check(f"{schedule}, replicas {replicas}", problem)
     for arguments, status, text in REFUSALS:
         result = run("train", MODEL, *ARGUMENTS, *arguments)
         good = result.status == status and text in result.err

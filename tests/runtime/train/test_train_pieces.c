@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Micro-batches that are cut along the batch: backwards in halves. Losses and weights have the bits
+/* Micro-batches that are cut along the batch: backwards in halves, replicas of unequal number.
+ * Losses and weights have the bits
  * of the plan's reference and are close to the uncut model's; memory is what was predicted.
  * ctest: timeout=600 */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -25,13 +27,17 @@ static void compare_memory(kit *k, const char *what) {
     const opi_memory *p = &k->plan->memory[r];
     opipe_memory_info m = {.struct_size = (uint32_t)sizeof m};
     OPI_ASSERT_OK(opi_session_memory(session, r, &m, &k->err), &k->err);
-    if (p->params_bytes != m.params_bytes || p->gradient_bytes != m.gradient_bytes ||
-        p->optimizer_bytes != m.optimizer_bytes || p->version_bytes != m.version_bytes ||
-        p->stash_bytes != m.stash_bytes || p->boundary_bytes != m.boundary_bytes ||
-        p->activation_bytes != m.activation_bytes || p->workspace_bytes != m.workspace_bytes ||
-        p->total_bytes != m.total_bytes)
-      OPI_FAIL("%s, rank %u: predicted %llu bytes, measured %llu", what, r,
-               (unsigned long long)p->total_bytes, (unsigned long long)m.total_bytes);
+    const uint64_t predicted[] = {p->params_bytes,     p->gradient_bytes,  p->optimizer_bytes,
+                                  p->version_bytes,    p->stash_bytes,     p->boundary_bytes,
+                                  p->activation_bytes, p->workspace_bytes, p->total_bytes};
+    const uint64_t measured[] = {m.params_bytes,     m.gradient_bytes,  m.optimizer_bytes,
+                                 m.version_bytes,    m.stash_bytes,     m.boundary_bytes,
+                                 m.activation_bytes, m.workspace_bytes, m.total_bytes};
+    for (size_t i = 0; i < OPI_COUNT(measured); ++i) {
+      if (predicted[i] != measured[i])
+        OPI_FAIL("%s, rank %u, category %zu: predicted %llu bytes, measured %llu", what, r, i,
+                 (unsigned long long)predicted[i], (unsigned long long)measured[i]);
+    }
   }
   opi_session_close(session);
 }
@@ -130,5 +136,189 @@ static void test_models_of_today(void) {
   }
 }
 
+/* ---- replicas ---- */
+
+typedef struct replicas_case {
+  const char *schedule;
+  uint32_t list[4], n; /* replicas of each rank of the schedule */
+  int64_t rows;
+  uint32_t m;
+} replicas_case;
+
+static kit_case with_replicas(const replicas_case *r, bool adam) {
+  kit_case c = kit_case_of(r->schedule, 0, r->m, adam);
+  c.spec.rank_replicas = r->list;
+  c.spec.n_rank_replicas = r->n;
+  return c;
+}
+
+static void check_replicas(const char *model, const replicas_case *cases, size_t n, int64_t tokens,
+                           bool adam) {
+  char path[512];
+  (void)snprintf(path, sizeof path, "%s", model);
+  for (size_t i = 0; i < n; ++i) {
+    const replicas_case *r = &cases[i];
+    kit k;
+    kit_outcome uncut;
+    char what[120];
+    const kit_case c = with_replicas(r, adam);
+    (void)snprintf(what, sizeof what, "%s, replicas %u %u %u, %lld rows in %u micro-batches",
+                   r->schedule, r->list[0], r->list[1], r->list[2], (long long)r->rows, r->m);
+    OPI_ASSERT_OK_FATAL(kit_open(&k, path, r->rows, tokens), &k.err);
+    OPI_ASSERT_OK_FATAL(train_uncut(&k, adam, &uncut), &k.err);
+    check_case(&k, &c, &uncut, what, adam ? 1e-3 : 1e-5);
+    OPI_ASSERT_INT(k.plan == NULL ? 0 : k.plan->n_ranks,
+                   r->list[0] + r->list[1] + r->list[2] + r->list[3]);
+    kit_close(&k);
+  }
+}
+
+static void test_replicas(void) {
+  static const replicas_case cases[] = {
+      {"1f1b", {2, 1}, 2, 8, 4},        {"gpipe", {1, 2}, 2, 10, 4}, /* 3, 3, 2, 2 */
+      {"zb-h1", {3, 1}, 2, 9, 3},       {"interleaved", {2, 1}, 2, 8, 4},
+      {"zb-h1", {2, 1, 2}, 3, 7, 2},    {"zbv", {1, 3}, 2, 14, 4}, /* 4, 4, 3, 3 */
+      {"dualpipev", {3, 2}, 2, 13, 4},  {"interleaved", {2, 1, 2}, 3, 12, 6},
+      {"1f1b", {2, 3, 4, 1}, 4, 18, 4}, {"looped-bfs", {2, 2}, 2, 8, 4},
+      {"sequential", {3}, 1, 7, 2}};
+  check_replicas(MODEL, cases, OPI_COUNT(cases), 8, false);
+  check_replicas(MODEL, cases, 5, 5, true);
+}
+
+/* Its uncut model keeps two versions too. */
+static void test_double_buffered(void) {
+  static const replicas_case cases[] = {{"2bw", {2, 1}, 2, 8, 4}, {"2bw", {1, 3}, 2, 14, 4}};
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
+    kit k;
+    kit_outcome uncut;
+    const kit_case c = with_replicas(&cases[i], false);
+    const kit_case one = kit_case_of("2bw", 1, cases[i].m, false);
+    OPI_ASSERT_OK_FATAL(kit_open(&k, MODEL, cases[i].rows, 8), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, &one), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_train(&k, &one, VOCABULARY, 0, &uncut), &k.err);
+    check_case(&k, &c, &uncut, "2bw", 1e-5);
+    kit_close(&k);
+  }
+}
+
+static void test_replicas_of_models_of_today(void) {
+  static const char *const models[] = {"llama", "gpt2", "bert", "t5"};
+  static const replicas_case cases[] = {{"1f1b", {2, 1}, 2, 8, 4}, {"gpipe", {1, 2, 3}, 3, 10, 2}};
+  for (size_t i = 0; i < OPI_COUNT(models); ++i) {
+    char path[80];
+    (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
+    const char *file = opi_test_shared(path);
+    if (file != NULL)
+      check_replicas(file, cases, OPI_COUNT(cases), 7, false);
+  }
+}
+
+static void refuse(const replicas_case *r, int32_t status, const char *words) {
+  kit k;
+  const kit_case c = with_replicas(r, false);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, MODEL, r->rows, 8), &k.err);
+  OPI_ASSERT_ERROR(kit_plan(&k, &c), status, &k.err, words);
+  kit_close(&k);
+}
+
+static void test_refusals(void) {
+  refuse(&(replicas_case){"1f1b", {3, 1}, 2, 8, 4}, OPIPE_E_INVALID,
+         "stage 0 has 3 replicas, which cut a micro-batch of 2 rows");
+  refuse(&(replicas_case){"chimera", {2, 1}, 2, 8, 2}, OPIPE_E_UNSUPPORTED,
+         "2 replicas and 1 token slices of its own");
+  refuse(&(replicas_case){"terapipe:slices=2", {2, 1}, 2, 8, 2}, OPIPE_E_UNSUPPORTED,
+         "2 token slices of its own");
+}
+
+/* ---- all else that a session does ---- */
+
+typedef struct sink {
+  char *text;
+  size_t n;
+} sink;
+
+static opipe_status take(void *ctx, const void *data, size_t n) {
+  sink *s = ctx;
+  char *more = realloc(s->text, s->n + n + 1);
+  if (more == NULL)
+    return OPIPE_E_NOMEM;
+  memcpy(more + s->n, data, n);
+  s->text = more;
+  s->n += n;
+  s->text[s->n] = '\0';
+  return OPIPE_OK;
+}
+
+typedef struct evaluation {
+  double step, loss;
+  float *logits;
+  size_t n;
+} evaluation;
+
+static void step_and_evaluate(kit *k, const kit_case *c, const kit_batch *batch, evaluation *out) {
+  opi_session *session = NULL;
+  sink trace = {NULL, 0};
+  OPI_ASSERT_OK_FATAL(kit_plan(k, c), &k->err);
+  OPI_ASSERT_OK_FATAL(kit_session(k, 0, &session), &k->err);
+  OPI_ASSERT_OK(kit_step(k, session, batch, &out->step), &k->err);
+  OPI_ASSERT_OK(kit_evaluate(k, session, batch, &out->loss, &out->logits, &out->n), &k->err);
+  OPI_ASSERT_OK(opi_train_trace(session, false, take, &trace, &k->err), &k->err);
+  OPI_ASSERT(trace.text != NULL && strstr(trace.text, "update") != NULL);
+  free(trace.text);
+  opi_session_close(session);
+}
+
+/* A plan that was written and read trains and evaluates as before. */
+static void test_evaluate(void) {
+  static const replicas_case cases[] = {{"1f1b", {2, 1, 3}, 3, 7, 2},
+                                        {"chimera:concat=halving", {0}, 0, 7, 2}};
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
+    kit k;
+    kit_batch batch;
+    evaluation uncut = {.n = 0}, cut = {.n = 0};
+    kit_case c = with_replicas(&cases[i], false);
+    const kit_case one = kit_case_of("gpipe", 1, 1, false);
+    c.n_ranks = i == 0 ? 0 : 2;
+    c.spec.recompute = i == 0 ? OPI_RECOMPUTE_STAGE : OPI_RECOMPUTE_BLOCK;
+    OPI_ASSERT_OK_FATAL(kit_open(&k, MODEL, 7, 5), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, VOCABULARY, 7, &batch), &k.err);
+    step_and_evaluate(&k, &one, &batch, &uncut);
+    step_and_evaluate(&k, &c, &batch, &cut);
+    OPI_ASSERT(fabs(cut.step - uncut.step) <= 1e-5 * uncut.step);
+    OPI_ASSERT(fabs(cut.loss - uncut.loss) <= 1e-5 * uncut.loss);
+    OPI_ASSERT_FATAL(cut.n == uncut.n);
+    for (size_t e = 0; e < cut.n; ++e) {
+      if (!(fabsf(cut.logits[e] - uncut.logits[e]) <= 1e-4F))
+        OPI_FAIL("%s: logit %zu is %g, wanted %g", c.schedule, e, (double)cut.logits[e],
+                 (double)uncut.logits[e]);
+    }
+    kit_close(&k);
+  }
+}
+
+static void test_written_and_read(void) {
+  static const replicas_case cases[] = {{"zb-h1", {2, 1, 3}, 3, 7, 2}, {"zbv", {1, 2}, 2, 4, 2}};
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
+    kit k;
+    kit_outcome before, after;
+    sink first = {NULL, 0}, second = {NULL, 0};
+    const kit_case c = with_replicas(&cases[i], true);
+    OPI_ASSERT_OK_FATAL(kit_open(&k, MODEL, cases[i].rows, 5), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_train(&k, &c, VOCABULARY, 0, &before), &k.err);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &first, &k.err), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_read_plan(&k, first.text, first.n), &k.err);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &second, &k.err), &k.err);
+    OPI_ASSERT_STR(second.text, first.text);
+    OPI_ASSERT_OK_FATAL(kit_train(&k, &c, VOCABULARY, 0, &after), &k.err);
+    kit_compare("a plan that was read", &after, &before, 0);
+    free(first.text);
+    free(second.text);
+    kit_close(&k);
+  }
+}
+
 OPI_TEST_MAIN("pieces of micro-batches", OPI_TEST(test_halves), OPI_TEST(test_halves_apart),
-              OPI_TEST(test_one_row), OPI_TEST(test_models_of_today))
+              OPI_TEST(test_one_row), OPI_TEST(test_models_of_today), OPI_TEST(test_replicas),
+              OPI_TEST(test_double_buffered), OPI_TEST(test_replicas_of_models_of_today),
+              OPI_TEST(test_refusals), OPI_TEST(test_evaluate), OPI_TEST(test_written_and_read))
