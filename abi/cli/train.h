@@ -27,6 +27,7 @@ typedef struct train_run {
   bool keep;              /* weights and gradients into the result */
 } train_run;
 
+/* train_loop.c */
 int train_go(const train_run *run, train_result *out);
 void train_result_free(train_result *result);
 /* Runs the plan's reference and the uncut model beside it; prints the largest differences. */

@@ -4,7 +4,8 @@
  *   forward.c    copies what the loss needs of the bound graph, each node into its stage
  *   compute.c    half types: where values are cast
  *   dropout.c    Dropout by counter
- *   loss.c       loss nodes, count graph
+ *   loss.c       loss nodes
+ *   count.c      what a loss is divided by
  *   trainable.c  which initializers are trained
  *   backward.c   rules in reverse order, Accumulates
  *   slices.c     gradients that come from and go to other token slices
@@ -83,6 +84,12 @@ opipe_status opi_grad_cast_output(opi_grad_state *s, const opi_node *node, uint3
 opipe_status opi_grad_cast_target(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err);
+/* training->count_graph, or training->count. `ignore` counts where `ignores`; weights: a value with
+ * one weight per class, OPIPE_NONE: 1 each. count.c */
+opipe_status opi_grad_count(opi_grad_state *s, uint32_t labels, bool ignores, int64_t ignore,
+                            uint32_t weights, opipe_error *err);
+/* The sum of x over all its axes, rank 0. */
+opipe_status opi_grad_sum_all(opi_builder *b, uint32_t x, uint32_t *out, opipe_error *err);
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err);
 /* What the current node gives a trained parameter. */

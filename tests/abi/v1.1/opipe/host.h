@@ -325,7 +325,8 @@ enum {
   OPIPE_SESSION_CHECK_FINITE =
       1u, /* a NaN or infinity in any node's output fails the request, naming the node */
   OPIPE_SESSION_REFERENCE = 2u, /* the plan's own stages by a plain loop in the submitting thread:
-                                   no schedule, no transport */
+                                   no schedule, no transport. Training keeps every tensor then, and
+                                   is not held to the plan's caps of memory */
   OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
   OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
   OPIPE_SESSION_KEEP_GRADIENTS = 16u /* since 1.1: gradients can be read until the next step */
