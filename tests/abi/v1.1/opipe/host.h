@@ -195,7 +195,8 @@ typedef struct opipe_train_options {
   uint32_t recompute;            /* OPIPE_RECOMPUTE_* */
   uint32_t compute;   /* OPIPE_FLOAT (or 0), OPIPE_BFLOAT16, OPIPE_FLOAT16: type of activations
                          and products; parameters stay fp32 */
-  uint32_t replicas;  /* data-parallel copies of the whole pipeline, 0: 1 */
+  uint32_t replicas;  /* data-parallel copies of the whole pipeline, which share out the
+                         micro-batches; 0: 1 */
   uint32_t optimizer; /* OPIPE_OPTIMIZER_* */
   uint64_t seed;      /* of dropout */
   double lr;
@@ -211,6 +212,12 @@ typedef struct opipe_train_options {
   const char *const *no_decay; /* [n_no_decay] globs of parameters without decay */
   uint32_t n_no_decay;
   uint32_t loss_scaling; /* 1: dynamic loss scale, for OPIPE_FLOAT16 */
+  /* [n_stage_replicas] Replicas of every stage, or of every rank of the schedule, on ranks of their
+   * own, which cut each micro-batch between them; tensors are split and concatenated between
+   * stages. For schedules with one replica of each stage. 0: `replicas` holds. */
+  const uint32_t *stage_replicas;
+  uint32_t n_stage_replicas;
+  uint32_t reserved; /* 0 */
 } opipe_train_options;
 
 /* What a training step, or an evaluation, came to. */
