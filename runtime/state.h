@@ -23,6 +23,7 @@
 enum { OPI_CLASSES = 2 /* micro-batches of one request have at most two row counts */ };
 enum {
   OPI_SLICE_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
+  OPI_BESIDE_NS = 200000,   /* while a device works: what waits beside it is tried again */
   OPI_POLL_NS = 50000       /* waits for something that rings no bell: host fences */
 };
 
@@ -354,6 +355,9 @@ opipe_status opi_result_take(const opi_session *session, uint32_t output,
                              const opipe_binding_io *io, opi_result *result, opipe_error *err);
 /* Waits for the rank's queue on asynchronous devices; late errors come out here. */
 opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err);
+/* The same; `beside` is called first, and again every OPI_BESIDE_NS as long as it asks for more. */
+typedef opipe_status (*opi_beside_fn)(opi_rank *rank, bool *out_more, opipe_error *err);
+opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err);
 /* Takes note of what the rank is doing, for the watchdog. watch.c */
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns);
 /* Fails the session when a rank has been stuck for the watchdog's time. Any thread. */

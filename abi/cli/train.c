@@ -3,20 +3,29 @@
  */
 #include "train.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { VOCABULARY = 256, BATCH = 8, BATCH_MOST = 64 };
 
+/* JSON has no infinities. */
+static void print_number(const char *name, double value) {
+  if (isfinite(value))
+    (void)printf(", \"%s\": %.9g", name, value);
+  else
+    (void)printf(", \"%s\": null", name);
+}
+
 static void print_json(const train_result *r) {
   (void)printf("{\"steps\": [");
   for (uint64_t i = 0; i < r->n_steps; ++i) {
     const opipe_train_report *p = &r->reports[i];
-    (void)printf(
-        "%s\n  {\"step\": %llu, \"loss\": %.9g, \"gradient_norm\": %.9g, \"lr\": %.9g, "
-        "\"count\": %.17g, \"skipped\": %s, \"seconds\": %.6f}",
-        i == 0 ? "" : ",", (unsigned long long)p->step, p->loss, p->gradient_norm, p->lr, p->count,
-        p->skipped != 0 ? "true" : "false", r->seconds[i]);
+    (void)printf("%s\n  {\"step\": %llu", i == 0 ? "" : ",", (unsigned long long)p->step);
+    print_number("loss", p->loss);
+    print_number("gradient_norm", p->gradient_norm);
+    (void)printf(", \"lr\": %.9g, \"count\": %.17g, \"skipped\": %s, \"seconds\": %.6f}", p->lr,
+                 p->count, p->skipped != 0 ? "true" : "false", r->seconds[i]);
   }
   (void)printf("\n]}\n");
 }

@@ -8,16 +8,24 @@
  */
 #include "runtime/state.h"
 
-opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err) {
+opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err) {
   if (rank->event == NULL)
     return OPIPE_OK;
   OPI_TRY(rank->backend->event_record(rank->queue, rank->event, err));
-  opipe_status status = rank->backend->event_sync(rank->event, OPI_SLICE_NS, err);
+  opipe_status status = OPIPE_E_TIMEOUT;
   while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->session)) {
-    opi_watch(rank->session);
-    status = rank->backend->event_sync(rank->event, OPI_SLICE_NS, err);
+    bool more = false;
+    if (beside != NULL)
+      OPI_TRY(beside(rank, &more, err));
+    status = rank->backend->event_sync(rank->event, more ? OPI_BESIDE_NS : OPI_SLICE_NS, err);
+    if (status == OPIPE_E_TIMEOUT)
+      opi_watch(rank->session);
   }
   return status;
+}
+
+opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err) {
+  return opi_rank_sync_beside(rank, NULL, err);
 }
 
 static opipe_status run(opi_rank *rank, opi_shape *shape, const opi_stage_run *stage,

@@ -131,6 +131,31 @@ static opipe_status drain(opi_train *t, opi_train_place *place, const opi_step *
   return is_waiting(place, step->route) ? OPIPE_PENDING : OPIPE_OK;
 }
 
+/* ---- sums over replicas ---- */
+
+/* Moves on what has begun, and notes when a sum was there. */
+static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  uint32_t kept = 0;
+  if (place->n_reducing == 0)
+    return OPIPE_OK;
+  const opipe_status status = opi_weights_progress(t->weights, rank->index, err);
+  if (status < 0)
+    return status;
+  for (uint32_t i = 0; i < place->n_reducing; ++i) {
+    const uint32_t index = place->reducing[i];
+    const opi_step *step = &t->lists->steps[index];
+    const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
+    if (opi_weights_is_summed(t->weights, opi_train_whole(t, instance)))
+      t->spans[index].end_ns = opi_clock_ns();
+    else
+      place->reducing[kept++] = index;
+  }
+  place->n_reducing = kept;
+  return OPIPE_OK;
+}
+
 /* ---- programs ---- */
 
 static void set_scalars(const opi_train *t, const opi_request *request, uint32_t stage,
@@ -156,6 +181,18 @@ static void poison_freed(const opi_train *t, const opi_step *step) {
         memset(host, 0xff, (size_t)t->model->cuts[opi_train_class(t, m)]->cells[c].n_bytes);
     }
   }
+}
+
+/* While a program runs on an asynchronous device: sends and sums that wait are tried again, or they
+ * would wait for the program's end. */
+static opipe_status beside_program(opi_rank *rank, bool *out_more, opipe_error *err) {
+  opi_train *t = rank->session->train;
+  opi_train_place *place = &t->places[rank->index];
+  *out_more = place->n_reducing != 0;
+  OPI_TRY(flush_waiting(t, place, err));
+  for (uint32_t i = 0; i < place->n_waiting; ++i)
+    *out_more = *out_more || !place->waiting[i].sent;
+  return move_sums(rank, err);
 }
 
 opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
@@ -188,7 +225,7 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   opipe_status status = rank->backend->run(unit->bindings[binding].sets[set], rank->queue,
                                            place->scalars, OPI_SCALAR_TABLE, &local);
   if (status == OPIPE_OK)
-    status = opi_rank_sync(rank, &local);
+    status = opi_rank_sync_beside(rank, beside_program, &local);
   const uint64_t end = opi_clock_ns();
   if (!evaluate)
     t->spans[index] = (opi_train_span){start, end};
@@ -232,31 +269,6 @@ static uint32_t peer_of(const opi_train *t, const opi_step *step) {
   if (step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_POST)
     return stream->src_rank;
   return step->kind == OPI_ACT_SEND || step->kind == OPI_ACT_DRAIN ? stream->dst_rank : OPIPE_NONE;
-}
-
-/* ---- sums over replicas ---- */
-
-/* Moves on what has begun, and notes when a sum was there. */
-static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
-  uint32_t kept = 0;
-  if (place->n_reducing == 0)
-    return OPIPE_OK;
-  const opipe_status status = opi_weights_progress(t->weights, rank->index, err);
-  if (status < 0)
-    return status;
-  for (uint32_t i = 0; i < place->n_reducing; ++i) {
-    const uint32_t index = place->reducing[i];
-    const opi_step *step = &t->lists->steps[index];
-    const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
-    if (opi_weights_is_summed(t->weights, opi_train_whole(t, instance)))
-      t->spans[index].end_ns = opi_clock_ns();
-    else
-      place->reducing[kept++] = index;
-  }
-  place->n_reducing = kept;
-  return OPIPE_OK;
 }
 
 static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
