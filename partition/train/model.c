@@ -7,6 +7,8 @@
 #include "partition/cut/batch.h"
 #include "partition/cut/cutting.h"
 
+enum { PIECES_MOST = 1 << 20 };
+
 uint32_t opi_train_batch_nodes(const opi_plan *plan, const opi_graph *g) {
   if (plan->train == NULL || plan->train->loss.kind != OPI_LOSS_OUTPUT)
     return g->n_nodes;
@@ -273,7 +275,8 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
 }
 
 static opipe_status count_views(const opi_plan *plan, opi_train_model *model, opipe_error *err) {
-  const uint32_t parts = plan->n_parts > 1 ? plan->n_parts + 1 : 1;
+  const uint64_t parts = plan->n_parts > 1 ? (uint64_t)plan->n_parts + 1 : 1;
+  const uint64_t n = parts * (plan->shares == NULL ? 1 : plan->n_replicas);
   model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
   model->n_views = model->n_slices;
   if (parts == 1 && plan->shares == NULL)
@@ -284,7 +287,11 @@ static opipe_status count_views(const opi_plan *plan, opi_train_model *model, op
                     model->n_slices > 1 ? ", and sequences into slices of tokens: only one of both"
                                         : ": no input has a free dimension 0 to split");
   }
-  model->n_views = parts * (plan->shares == NULL ? 1 : plan->n_replicas);
+  if (n > PIECES_MOST || n * plan->n_stages > PIECES_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT, "%u stages in %llu pieces each: at most %d of all",
+                    plan->n_stages, (unsigned long long)n, PIECES_MOST);
+  }
+  model->n_views = (uint32_t)n;
   return OPIPE_OK;
 }
 

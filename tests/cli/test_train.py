@@ -73,6 +73,10 @@ def published_losses(count):
         "sgd:lr=0.01,momentum=0.9",
     )
     count.check("a loss of the graph over two micro-batches", wrong(result))
+    for cut in (["--replicas", "2,1"], ["--stages", "2", "--schedule", "chimera:concat=halving"]):
+        result = run("train", os.path.join(folder, "eval_model.onnx"), *arguments, "--steps", "3",
+                     "--reference", "--optimizer", "sgd:lr=0.01,momentum=0.9", *cut)
+        count.check("a loss of the graph, " + " ".join(cut), wrong(result))
 
 
 def same_bits(count, folder):

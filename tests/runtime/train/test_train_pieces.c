@@ -50,7 +50,7 @@ static void check_case(kit *k, const kit_case *c, const kit_outcome *uncut, cons
     return;
   }
   compare_memory(k, what);
-  if (kit_train(k, c, VOCABULARY, 0, &whole) < 0 ||
+  if (kit_train(k, c, VOCABULARY, OPIPE_SESSION_POISON, &whole) < 0 ||
       kit_train(k, c, VOCABULARY, OPIPE_SESSION_REFERENCE, &reference) < 0) {
     OPI_FAIL("%s: %s", what, k->err.message);
     return;
