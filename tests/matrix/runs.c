@@ -145,27 +145,10 @@ void mx_close(mx_model *m) {
 
 /* ---- the cut as text ---- */
 
-typedef struct text {
-  char *data;
-  size_t n;
-} text;
-
-static opipe_status append(void *ctx, const void *data, size_t n_bytes) {
-  text *t = ctx;
-  char *more = realloc(t->data, t->n + n_bytes + 1);
-  if (more == NULL)
-    return OPIPE_E_NOMEM;
-  memcpy(more + t->n, data, n_bytes);
-  t->data = more;
-  t->n += n_bytes;
-  t->data[t->n] = '\0';
-  return OPIPE_OK;
-}
-
 char *mx_cut_text(mx_model *m, opipe_plan *plan) {
   static const char stages[] = "\"stages\": [", nodes[] = "\"nodes\": ";
-  text json = {NULL, 0}, cut = {NULL, 0};
-  opipe_status status = m->api->plan_write(plan, append, &json, &m->err);
+  opi_test_text json = {NULL, 0}, cut = {NULL, 0};
+  opipe_status status = m->api->plan_write(plan, opi_test_take, &json, &m->err);
   char *at = status == OPIPE_OK && json.data != NULL ? strstr(json.data, stages) : NULL;
   if (at != NULL)
     at = strchr(at, '\n');
@@ -179,9 +162,9 @@ char *mx_cut_text(mx_model *m, opipe_plan *plan) {
     if (list == NULL || list > end)
       break;
     const size_t n = (size_t)(end - list);
-    status = append(&cut, list, list[n - 1] == ',' ? n - 1 : n);
+    status = opi_test_take(&cut, list, list[n - 1] == ',' ? n - 1 : n);
     if (status == OPIPE_OK)
-      status = append(&cut, "\n", 1);
+      status = opi_test_take(&cut, "\n", 1);
     at = end;
   }
   free(json.data);

@@ -196,35 +196,6 @@ static void test_no_allocation_while_serving(void) {
 
 enum { WIDTH = 1024, LAYERS = 16 }; /* 64 MiB of weights */
 
-/* x [rows, WIDTH] -> (MatMul, Relu) x LAYERS -> y */
-static bool write_large(const char *path) {
-  const int64_t square[] = {WIDTH, WIDTH}, rows[] = {4, WIDTH};
-  const size_t n_bytes = sizeof(float) * WIDTH * WIDTH;
-  float *weights = malloc(n_bytes);
-  bytes graph = {0};
-  if (weights == NULL)
-    return false;
-  opi_test_random random = {7};
-  for (int i = 0; i < LAYERS; ++i) {
-    char in[64], mid[32], out[32], name[32];
-    (void)snprintf(name, sizeof name, "w%d", i);
-    (void)snprintf(mid, sizeof mid, "m%d", i);
-    (void)snprintf(out, sizeof out, i == LAYERS - 1 ? "y" : "h%d", i);
-    (void)snprintf(in, sizeof in, i == 0 ? "x w%d" : "h%d w%d", i == 0 ? 0 : i - 1, i);
-    opi_test_fill_f32(&random, weights, (size_t)WIDTH * WIDTH, -0.05, 0.05);
-    w_sub(&graph, 1, w_node("MatMul", NULL, NULL, in, mid));
-    w_sub(&graph, 1, w_node("Relu", NULL, NULL, mid, out));
-    w_sub(&graph, 5, w_tensor(name, OPIPE_FLOAT, square, 2, weights, n_bytes));
-  }
-  w_sub(&graph, 11, w_value("x", OPIPE_FLOAT, rows, 2));
-  w_sub(&graph, 12, w_value("y", OPIPE_FLOAT, rows, 2));
-  bytes model = w_model(graph, 9);
-  const bool ok = opi_test_write_file(path, model.data, model.n);
-  free(model.data);
-  free(weights);
-  return ok;
-}
-
 static void test_the_process_grows_by_the_prediction(void) {
   static float x[4 * WIDTH];
   const int64_t shape[] = {4, WIDTH};
@@ -232,7 +203,7 @@ static void test_the_process_grows_by_the_prediction(void) {
     OPI_SKIP("a sanitizer's shadow, or no /proc/self/smaps_rollup");
   const char *folder_path = opi_test_tmpdir();
   mx_folder folder = {.name = "64 MiB of weights", .n_sets = 1};
-  OPI_ASSERT_FATAL(write_large(opi_test_tmp("model.onnx")));
+  OPI_ASSERT_FATAL(w_write_chain(opi_test_tmp("model.onnx"), "Relu", 4, WIDTH, LAYERS));
   (void)snprintf(folder.path, sizeof folder.path, "%s", folder_path);
   folder.sets[0].inputs[0] = (opi_value){.name = "x",
                                          .shape = (int64_t *)(uintptr_t)shape,

@@ -118,3 +118,15 @@ char *opi_test_read_file(const char *path, size_t *out_n_bytes) {
   }
   return data;
 }
+
+opipe_status opi_test_take(void *ctx, const void *data, size_t n_bytes) {
+  opi_test_text *t = ctx;
+  char *more = realloc(t->data, t->n + n_bytes + 1);
+  if (more == NULL)
+    return OPIPE_E_NOMEM;
+  memcpy(more + t->n, data, n_bytes);
+  t->data = more;
+  t->n += n_bytes;
+  t->data[t->n] = '\0';
+  return OPIPE_OK;
+}

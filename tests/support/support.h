@@ -131,6 +131,13 @@ bool opi_test_write_file(const char *path, const void *data, size_t n_bytes);
 /* Whole file in malloc'd memory with a NUL after it, or NULL after printing why. */
 char *opi_test_read_file(const char *path, size_t *out_n_bytes);
 
+/* Text that a call hands out: `opi_test_take` is its sink. data is malloc'ed, NUL-terminated. */
+typedef struct opi_test_text {
+  char *data;
+  size_t n;
+} opi_test_text;
+opipe_status opi_test_take(void *ctx, const void *data, size_t n_bytes);
+
 /* ---- memory that fails ---- */
 
 /* An opipe_allocator that counts, checks the sizes given back to it, and fails one allocation.

@@ -189,6 +189,37 @@ static inline bytes w_model(bytes graph, int64_t ir) {
   return b;
 }
 
+/* A file: x [rows, width] -> (MatMul, `op`) x layers -> y, with seeded weights. rows below 0: free.
+ * False when it cannot be written. */
+static inline bool w_write_chain(const char *path, const char *op, int64_t rows, int64_t width,
+                                 int layers) {
+  const int64_t square[] = {width, width}, shape[] = {rows, width};
+  const size_t n_bytes = sizeof(float) * (size_t)(width * width);
+  float *weights = malloc(n_bytes);
+  bytes graph = {0};
+  if (weights == NULL)
+    return false;
+  opi_test_random random = {7};
+  for (int i = 0; i < layers; ++i) {
+    char in[64], mid[32], out[32], name[32];
+    (void)snprintf(name, sizeof name, "w%d", i);
+    (void)snprintf(mid, sizeof mid, "m%d", i);
+    (void)snprintf(out, sizeof out, i == layers - 1 ? "y" : "h%d", i);
+    (void)snprintf(in, sizeof in, i == 0 ? "x w%d" : "h%d w%d", i == 0 ? 0 : i - 1, i);
+    opi_test_fill_f32(&random, weights, (size_t)(width * width), -0.05, 0.05);
+    w_sub(&graph, 1, w_node("MatMul", NULL, NULL, in, mid));
+    w_sub(&graph, 1, w_node(op, NULL, NULL, mid, out));
+    w_sub(&graph, 5, w_tensor(name, OPIPE_FLOAT, square, 2, weights, n_bytes));
+  }
+  w_sub(&graph, 11, w_value("x", OPIPE_FLOAT, shape, 2));
+  w_sub(&graph, 12, w_value("y", OPIPE_FLOAT, shape, 2));
+  bytes model = w_model(graph, 9);
+  const bool ok = opi_test_write_file(path, model.data, model.n);
+  free(model.data);
+  free(weights);
+  return ok;
+}
+
 /* ---- loading ---- */
 
 static inline opipe_status w_load(bytes model, uint32_t flags, const opi_logger *logger,

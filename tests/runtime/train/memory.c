@@ -160,23 +160,6 @@ static bool refused_below(kit *k, const char *what, uint64_t total, uint32_t les
   return good;
 }
 
-typedef struct sink {
-  char *text;
-  size_t n;
-} sink;
-
-static opipe_status take(void *ctx, const void *data, size_t n) {
-  sink *s = ctx;
-  char *more = realloc(s->text, s->n + n + 1);
-  if (more == NULL)
-    return OPIPE_E_NOMEM;
-  memcpy(more + s->n, data, n);
-  s->text = more;
-  s->n += n;
-  s->text[s->n] = '\0';
-  return OPIPE_OK;
-}
-
 static opipe_status read_capped(kit *k, json_t *root, const uint64_t *caps, uint32_t n_ranks) {
   json_t *devices = json_object_get(root, "devices");
   for (uint32_t r = 0; r < n_ranks; ++r) {
@@ -192,13 +175,13 @@ static opipe_status read_capped(kit *k, json_t *root, const uint64_t *caps, uint
 /* The same plan on devices with caps: each rank in turn has one byte less than it needs; at last
  * all have what they need, and the plan with these caps is the kit's. */
 static bool caps_hold(kit *k, const char *what) {
-  sink s = {NULL, 0};
+  opi_test_text s = {NULL, 0};
   uint64_t caps[16] = {0};
   const uint32_t n = k->plan->n_ranks;
   bool good = true;
   OPI_ASSERT_FATAL(n <= OPI_COUNT(caps));
-  OPI_ASSERT_OK_FATAL(opi_plan_write(k->plan, take, &s, &k->err), &k->err);
-  json_t *root = json_loads(s.text, 0, NULL);
+  OPI_ASSERT_OK_FATAL(opi_plan_write(k->plan, opi_test_take, &s, &k->err), &k->err);
+  json_t *root = json_loads(s.data, 0, NULL);
   OPI_ASSERT_FATAL(root != NULL);
   for (uint32_t r = 0; r < n; ++r)
     caps[r] = k->plan->memory[r].total_bytes;
@@ -214,7 +197,7 @@ static bool caps_hold(kit *k, const char *what) {
   if (status < 0)
     OPI_FAIL("%s: %s", what, k->err.message);
   json_decref(root);
-  free(s.text);
+  free(s.data);
   return good && status >= 0;
 }
 

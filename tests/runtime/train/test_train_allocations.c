@@ -110,35 +110,6 @@ static void test_nobody_allocates_in_other_steps(void) {
 
 enum { WIDTH = 1024, LAYERS = 16, BATCH = 256, SLACK_BYTES = 16 << 20 };
 
-/* x [batch, WIDTH] -> (MatMul, Tanh) x LAYERS -> y: 64 MiB of weights */
-static bool write_large(const char *path) {
-  const int64_t square[] = {WIDTH, WIDTH}, rows[] = {-1, WIDTH};
-  const size_t n_bytes = sizeof(float) * WIDTH * WIDTH;
-  float *weights = malloc(n_bytes);
-  bytes graph = {0};
-  if (weights == NULL)
-    return false;
-  opi_test_random random = {7};
-  for (int i = 0; i < LAYERS; ++i) {
-    char in[64], mid[32], out[32], name[32];
-    (void)snprintf(name, sizeof name, "w%d", i);
-    (void)snprintf(mid, sizeof mid, "m%d", i);
-    (void)snprintf(out, sizeof out, i == LAYERS - 1 ? "y" : "h%d", i);
-    (void)snprintf(in, sizeof in, i == 0 ? "x w%d" : "h%d w%d", i == 0 ? 0 : i - 1, i);
-    opi_test_fill_f32(&random, weights, (size_t)WIDTH * WIDTH, -0.05, 0.05);
-    w_sub(&graph, 1, w_node("MatMul", NULL, NULL, in, mid));
-    w_sub(&graph, 1, w_node("Tanh", NULL, NULL, mid, out));
-    w_sub(&graph, 5, w_tensor(name, OPIPE_FLOAT, square, 2, weights, n_bytes));
-  }
-  w_sub(&graph, 11, w_value("x", OPIPE_FLOAT, rows, 2));
-  w_sub(&graph, 12, w_value("y", OPIPE_FLOAT, rows, 2));
-  bytes model = w_model(graph, 9);
-  const bool ok = opi_test_write_file(path, model.data, model.n);
-  free(model.data);
-  free(weights);
-  return ok;
-}
-
 static void grows(const char *path, const memory_row *row, uint32_t recompute, uint32_t kind) {
   static float target[BATCH * WIDTH];
   const int64_t shape[] = {BATCH, WIDTH};
@@ -177,7 +148,7 @@ static void test_the_process_grows_by_the_prediction(void) {
   if (!OPI_TEST_COUNTS_ALLOCATIONS || opi_test_private_bytes() == 0)
     OPI_SKIP("a sanitizer's shadow, or no /proc/self/smaps_rollup");
   const char *path = opi_test_tmp("large.onnx");
-  OPI_ASSERT_FATAL(write_large(path));
+  OPI_ASSERT_FATAL(w_write_chain(path, "Tanh", -1, WIDTH, LAYERS));
   for (uint32_t i = 0; i < OPI_COUNT(rows); ++i)
     grows(path, &rows[i], i % 3 == 1 ? OPI_RECOMPUTE_STAGE : OPI_RECOMPUTE_NONE,
           i % 2 == 0 ? OPI_OPT_ADAMW : OPI_OPT_SGD);

@@ -14,30 +14,13 @@ static void test_every_schedule(void) {
   OPI_ASSERT_INT(count.failed, 0);
 }
 
-typedef struct sink {
-  char *text;
-  size_t n;
-} sink;
-
-static opipe_status take(void *ctx, const void *data, size_t n) {
-  sink *s = ctx;
-  char *more = realloc(s->text, s->n + n + 1);
-  if (more == NULL)
-    return OPIPE_E_NOMEM;
-  memcpy(more + s->n, data, n);
-  s->text = more;
-  s->n += n;
-  s->text[s->n] = '\0';
-  return OPIPE_OK;
-}
-
 static void test_written_and_read(void) {
   static const char *const schedules[] = {"gpipe", "zb-h1", "chimera", "zbv",
                                           "chimera:concat=halving"};
   for (size_t i = 0; i < OPI_COUNT(schedules); ++i) {
     const memory_row row = {schedules[i], 2, 4, false};
     kit k;
-    sink first = {NULL, 0}, second = {NULL, 0};
+    opi_test_text first = {NULL, 0}, second = {NULL, 0};
     const char *no_decay[] = {"*bias*"};
     kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPI_OPT_ADAMW);
     c.spec.optimizer.no_decay = no_decay;
@@ -45,12 +28,12 @@ static void test_written_and_read(void) {
     OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), 8, 8),
                         &k.err);
     OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
-    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &first, &k.err), &k.err);
-    OPI_ASSERT_OK_FATAL(kit_read_plan(&k, first.text, first.n), &k.err);
-    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &second, &k.err), &k.err);
-    OPI_ASSERT_STR(second.text, first.text);
-    free(first.text);
-    free(second.text);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, opi_test_take, &first, &k.err), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_read_plan(&k, first.data, first.n), &k.err);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, opi_test_take, &second, &k.err), &k.err);
+    OPI_ASSERT_STR(second.data, first.data);
+    free(first.data);
+    free(second.data);
     kit_close(&k);
   }
 }

@@ -232,23 +232,6 @@ static void test_refusals(void) {
 
 /* ---- all else that a session does ---- */
 
-typedef struct sink {
-  char *text;
-  size_t n;
-} sink;
-
-static opipe_status take(void *ctx, const void *data, size_t n) {
-  sink *s = ctx;
-  char *more = realloc(s->text, s->n + n + 1);
-  if (more == NULL)
-    return OPIPE_E_NOMEM;
-  memcpy(more + s->n, data, n);
-  s->text = more;
-  s->n += n;
-  s->text[s->n] = '\0';
-  return OPIPE_OK;
-}
-
 typedef struct evaluation {
   double step, loss;
   float *logits;
@@ -257,14 +240,14 @@ typedef struct evaluation {
 
 static void step_and_evaluate(kit *k, const kit_case *c, const kit_batch *batch, evaluation *out) {
   opi_session *session = NULL;
-  sink trace = {NULL, 0};
+  opi_test_text trace = {NULL, 0};
   OPI_ASSERT_OK_FATAL(kit_plan(k, c), &k->err);
   OPI_ASSERT_OK_FATAL(kit_session(k, 0, &session), &k->err);
   OPI_ASSERT_OK(kit_step(k, session, batch, &out->step), &k->err);
   OPI_ASSERT_OK(kit_evaluate(k, session, batch, &out->loss, &out->logits, &out->n), &k->err);
-  OPI_ASSERT_OK(opi_train_trace(session, false, take, &trace, &k->err), &k->err);
-  OPI_ASSERT(trace.text != NULL && strstr(trace.text, "update") != NULL);
-  free(trace.text);
+  OPI_ASSERT_OK(opi_train_trace(session, false, opi_test_take, &trace, &k->err), &k->err);
+  OPI_ASSERT(trace.data != NULL && strstr(trace.data, "update") != NULL);
+  free(trace.data);
   opi_session_close(session);
 }
 
@@ -301,19 +284,19 @@ static void test_written_and_read(void) {
   for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     kit k;
     kit_outcome before, after;
-    sink first = {NULL, 0}, second = {NULL, 0};
+    opi_test_text first = {NULL, 0}, second = {NULL, 0};
     const kit_case c = with_replicas(&cases[i], true);
     OPI_ASSERT_OK_FATAL(kit_open(&k, MODEL, cases[i].rows, 5), &k.err);
     OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
     OPI_ASSERT_OK_FATAL(kit_train(&k, &c, VOCABULARY, 0, &before), &k.err);
-    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &first, &k.err), &k.err);
-    OPI_ASSERT_OK_FATAL(kit_read_plan(&k, first.text, first.n), &k.err);
-    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, take, &second, &k.err), &k.err);
-    OPI_ASSERT_STR(second.text, first.text);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, opi_test_take, &first, &k.err), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_read_plan(&k, first.data, first.n), &k.err);
+    OPI_ASSERT_OK_FATAL(opi_plan_write(k.plan, opi_test_take, &second, &k.err), &k.err);
+    OPI_ASSERT_STR(second.data, first.data);
     OPI_ASSERT_OK_FATAL(kit_train(&k, &c, VOCABULARY, 0, &after), &k.err);
     kit_compare("a plan that was read", &after, &before, 0);
-    free(first.text);
-    free(second.text);
+    free(first.data);
+    free(second.data);
     kit_close(&k);
   }
 }
