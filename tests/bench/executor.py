@@ -8,7 +8,8 @@ Every rank is an emulated device whose programs take modelled times, to absolute
 gives for the same file and costs. Four cases: all stages alike; messages that take 1 ms
 (transport `emulated`); a light first, a heavy middle and a heavy last stage; both. Everything else
 that a step does (inputs, sums, norm, update) is real and in the measured time. Needs no core to
-speak of: what is measured is waiting and waking up.
+speak of: what is measured is waiting and waking up, so others' work on the cores counts in; on a busy
+machine `chrt -f 1 ./dev bench executor` keeps it out, and the record says so.
 
 usage: executor.py COMMAND MODEL.onnx [--plugin FILE.so] [--only TEXT] [--record DIR]
 exit status: 1 above 3 %
@@ -99,10 +100,12 @@ def main():
     if args.plugin:
         schedules["example"] = (1, args.plugin)
     today, worst = datetime.date.today().isoformat(), 0.0
+    priority = ", at real-time priority" if os.sched_getscheduler(0) in (
+        os.SCHED_FIFO, os.SCHED_RR) else ""
     lines = [
         f"# Executor against simulation, {today}",
         "",
-        f"{RANKS} ranks on {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f} before), {MICRO} "
+        f"{RANKS} ranks on {os.cpu_count()} cores (others' load {os.getloadavg()[0]:.1f}{priority}), {MICRO} "
         f"micro-batches, forward {FORWARD_MS:g} ms and backward {INPUT_MS + WEIGHT_MS:g} ms a rank, "
         f"best of {STEPS} steps; messages {MESSAGE_MS:g} ms; unequal: the first stage takes {LIGHT:g}, "
         f"the middle one {HEAVY:g}, the last {LAST:g} times as long",
