@@ -84,7 +84,8 @@ static void add_gradients(const opi_weight_place *place, const layout_list *want
       continue;
     if (layouts[k].gradient_bytes == 0) /* that of the master comes first */
       layouts[k].gradient_bytes = opi_align_up(layouts[k].master_bytes, place->alignment);
-    if (wanted->list[i].key != layouts[k].key)
+    const bool follows = wanted->list[i].key == OPIPE_LAYOUT_MASTER && layouts[k].master_bytes != 0;
+    if (wanted->list[i].key != layouts[k].key && !follows)
       layouts[k].gradient_bytes += opi_align_up(wanted->list[i].n_bytes, place->alignment);
   }
 }

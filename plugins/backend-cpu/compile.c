@@ -299,6 +299,11 @@ opipe_status cpu_program_params(const opipe_program *program, opipe_param_layout
 
 opipe_status cpu_program_gradients(const opipe_program *program, opipe_param_layout *out_layouts,
                                    uint32_t *io_count, opipe_error *err) {
-  return list_layouts(program, program->gradients, program->n_gradients, out_layouts, io_count,
-                      err);
+  const uint32_t room = out_layouts != NULL ? *io_count : 0;
+  const opipe_status status =
+      list_layouts(program, program->gradients, program->n_gradients, out_layouts, io_count, err);
+  for (uint32_t i = 0; status >= 0 && i < *io_count && i < room; ++i) {
+    out_layouts[i].key = OPIPE_LAYOUT_MASTER; /* what reads the parameter may be another program */
+  }
+  return status;
 }
