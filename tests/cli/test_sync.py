@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 
-from command import DATA, DONE, SOURCE, Count, need_command, run
+from command import DATA, DONE, SANITIZED, SOURCE, Count, need_command, run
 
 MODEL = os.path.join(DATA, "gpt_8block", "model.onnx")
 RANKS, MICRO = 4, 4
@@ -96,6 +96,8 @@ def main():
     for sync in SYNCS[1:]:
         count.check(f"losses of {sync}", None if losses[sync] == losses["end"] else losses[sync])
         count.check(f"{sync} overlaps", None if sums_over[sync] > 0 else "no sum lies over a program")
+        if SANITIZED:
+            continue
         # Of some 90 and 45 ms that are saved by the model.
         count.check(f"{sync} is over sooner", None if seconds[sync] < seconds["end"] - 0.02
                     else f"{seconds[sync]} s, {seconds['end']} s with sync=end")
