@@ -15,8 +15,20 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
                                          const opipe_schedule_setting *settings, uint32_t n,
                                          opipe_error *err);
 
-/* Calls layout(): sets plan->n_ranks, n_stages, n_replicas, instance_rank, in_flight. n_ranks or
- * n_stages may be 0 (not both). Forward mode: one replica, one slice, one part. */
+/* Data parallel copies of the whole layout: copy k has ranks and replicas of its own. */
+static inline uint32_t opi_plan_copies(const opi_plan *plan) {
+  const opi_train_spec *spec = plan->train;
+  return spec == NULL || spec->replicas == 0 || spec->n_rank_replicas != 0 ? 1 : spec->replicas;
+}
+/* Micro-batches of copy k: they differ by at most one, the larger shares first. */
+static inline uint32_t opi_plan_copy_share(const opi_plan *plan, uint32_t k) {
+  const uint32_t n = opi_plan_copies(plan);
+  return plan->n_microbatches / n + (k < plan->n_microbatches % n);
+}
+
+/* layout.c. Calls layout(): sets plan->n_ranks, n_stages, n_replicas, instance_rank, shares,
+ * in_flight and the like. n_ranks or n_stages may be 0 (not both, unless the spec lists replicas).
+ * Forward mode: one replica, one slice, one part. */
 opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
                                  uint32_t n_stages, opi_plan *plan, opipe_error *err);
 

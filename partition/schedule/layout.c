@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schedule's layout in a plan: what the plugin answered, checked; laid out several times over for
+ * copies of the whole pipeline, or with some of its ranks several times for replicas that cut
+ * micro-batches. The plugin knows of neither.
+ */
+#include "partition/schedule/compute_order.h"
+
+enum { INSTANCES_MOST = 1 << 20 };
+
+static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_layout *layout,
+                                 const uint32_t *ranks, bool train, opipe_error *err) {
+  if (!train && (layout->n_replicas != 1 || layout->n_slices > 1 || layout->n_parts > 1)) {
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "schedule '%s': forward plans have 1 replica, 1 slice, 1 part; it asks for %u, %u, %u",
+        schedule->id, layout->n_replicas, layout->n_slices, layout->n_parts);
+  }
+  for (uint32_t i = 0; i < layout->n_stages * layout->n_replicas; ++i) {
+    if (ranks[i] < layout->n_ranks)
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' puts stage %u on rank %u of %u",
+                    schedule->id, i / layout->n_replicas, ranks[i], layout->n_ranks);
+  }
+  return OPIPE_OK;
+}
+
+/* Replicas of single ranks were asked for, which cut micro-batches between them. */
+static uint32_t n_listed(const opi_plan *plan) {
+  return plan->train == NULL ? 0 : plan->train->n_rank_replicas;
+}
+
+/* Replicas of every rank of the layout, from a list for ranks or for stages; counts [n_ranks]. */
+static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *layout,
+                                   uint32_t *counts, opipe_error *err) {
+  const uint32_t *list = plan->train->rank_replicas, n = n_listed(plan);
+  if (n != layout->n_ranks && n != layout->n_stages) {
+    return opi_fail(err, OPIPE_E_INVALID, "replicas of %u stages, schedule '%s' has %u on %u ranks",
+                    n, plan->schedule, layout->n_stages, layout->n_ranks);
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t rank = n == layout->n_ranks ? i : layout->instance_rank[i];
+    if (list[i] == 0 || list[i] > UINT16_MAX)
+      return opi_fail(err, OPIPE_E_INVALID, "stage %u has %u replicas: 1 to %d are possible", i,
+                      list[i], UINT16_MAX);
+    if (counts[rank] != 0 && counts[rank] != list[i]) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "stages of one rank with %u and with %u replicas: schedule '%s' has stage %u "
+                      "and an earlier one on rank %u",
+                      counts[rank], list[i], plan->schedule, i, rank);
+    }
+    counts[rank] = list[i];
+  }
+  return OPIPE_OK;
+}
+
+/* Every rank of the layout as often as asked for, beside each other. */
+static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+  uint32_t *counts = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_ranks);
+  uint32_t *first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_ranks);
+  plan->shares = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_stages);
+  if (counts == NULL || first == NULL || plan->shares == NULL)
+    return opi_fail_nomem(err, layout->n_stages * sizeof(uint32_t), "a layout");
+  if (layout->n_replicas != 1 || layout->n_slices > 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "schedule '%s' has %u replicas and %u token slices of its own: its stages take "
+                    "no replicas that cut micro-batches",
+                    plan->schedule, layout->n_replicas, layout->n_slices);
+  }
+  OPI_TRY(count_replicas(plan, layout, counts, err));
+  uint64_t n_ranks = 0;
+  plan->n_replicas = 1;
+  for (uint32_t r = 0; r < layout->n_ranks; ++r) {
+    uint32_t s = 0;
+    while (s < layout->n_stages && layout->instance_rank[s] != r)
+      ++s;
+    if (s == layout->n_stages)
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no stage on rank %u", plan->schedule,
+                      r);
+    first[r] = (uint32_t)n_ranks;
+    n_ranks += counts[r];
+    plan->n_replicas = counts[r] > plan->n_replicas ? counts[r] : plan->n_replicas;
+  }
+  const uint64_t total = (uint64_t)layout->n_stages * plan->n_replicas;
+  if (n_ranks > INSTANCES_MOST || total > INSTANCES_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "%u stages x %u replicas", layout->n_stages,
+                    plan->n_replicas);
+  plan->n_ranks = (uint32_t)n_ranks;
+  plan->n_stages = layout->n_stages;
+  plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
+  if (plan->instance_rank == NULL)
+    return opi_fail_nomem(err, total * sizeof(uint32_t), "a layout");
+  for (uint32_t i = 0; i < (uint32_t)total; ++i) {
+    const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
+    const uint32_t rank = layout->instance_rank[s];
+    plan->shares[s] = counts[rank];
+    plan->instance_rank[i] = r < counts[rank] ? first[rank] + r : OPIPE_NONE;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status copy_ranks(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+  const uint32_t n = opi_plan_copies(plan);
+  const uint64_t total = (uint64_t)layout->n_stages * layout->n_replicas * n;
+  if (total > INSTANCES_MOST || (uint64_t)layout->n_ranks * n > INSTANCES_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT, "%u copies of %u stages x %u replicas", n, layout->n_stages,
+                    layout->n_replicas);
+  }
+  uint32_t *ranks = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
+  if (ranks == NULL)
+    return opi_fail_nomem(err, total * sizeof *ranks, "a layout");
+  plan->n_ranks = layout->n_ranks * n;
+  plan->n_stages = layout->n_stages;
+  plan->n_replicas = layout->n_replicas * n;
+  for (uint32_t i = 0; i < (uint32_t)total; ++i) {
+    const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
+    ranks[i] = layout->instance_rank[s * layout->n_replicas + r % layout->n_replicas] +
+               r / layout->n_replicas * layout->n_ranks;
+  }
+  plan->instance_rank = ranks;
+  plan->shares = NULL;
+  return OPIPE_OK;
+}
+
+static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+  OPI_TRY(n_listed(plan) != 0 ? replicate_ranks(plan, layout, err) : copy_ranks(plan, layout, err));
+  plan->in_flight = layout->in_flight;
+  plan->n_slices = layout->n_slices == 0 ? 1 : layout->n_slices;
+  plan->n_parts = layout->n_parts == 0 ? 1 : layout->n_parts;
+  plan->versions = layout->versions;
+  plan->sync = layout->sync;
+  plan->slice_lengths = NULL;
+  if (layout->slice_lengths == NULL || plan->n_slices == 1)
+    return OPIPE_OK;
+  plan->slice_lengths = opi_arena_copy(&plan->arena, layout->slice_lengths,
+                                       plan->n_slices * sizeof *plan->slice_lengths);
+  return plan->slice_lengths == NULL ? opi_fail_nomem(err, plan->n_slices, "slices") : OPIPE_OK;
+}
+
+opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
+                                 uint32_t n_stages, opi_plan *plan, opipe_error *err) {
+  const uint32_t copies = opi_plan_copies(plan);
+  if (n_ranks % copies != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "%u replicas of the pipeline cannot share %u ranks",
+                    copies, n_ranks);
+  }
+  if (opi_plan_copy_share(plan, copies - 1) == 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%u replicas of the pipeline need a micro-batch each, there are %u", copies,
+                    plan->n_microbatches);
+  }
+  const opipe_layout_request request = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_layout_request, settings),
+      .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+      .n_ranks = n_listed(plan) == 0 ? n_ranks / copies
+                 : n_stages == 0     ? n_listed(plan)
+                                     : 0,
+      .n_stages = n_stages,
+      .n_microbatches = opi_plan_copy_share(plan, 0),
+      .n_settings = plan->n_settings,
+      .settings = plan->settings};
+  opipe_layout layout = {0};
+  uint32_t room = n_stages > n_ranks ? n_stages : n_ranks;
+  room = n_listed(plan) > room ? n_listed(plan) : room;
+  for (uint32_t attempt = 0;; ++attempt) {
+    layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
+                            .instance_room = room};
+    layout.instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, room);
+    if (layout.instance_rank == NULL)
+      return opi_fail_nomem(err, room * sizeof(uint32_t), "a layout");
+    uint32_t *ranks = layout.instance_rank;
+    const opipe_status status = schedule->table->layout(schedule->self, &request, &layout, err);
+    const uint64_t need = (uint64_t)layout.n_stages * layout.n_replicas;
+    if (need > INSTANCES_MOST || (status == OPIPE_OK && (need == 0 || layout.n_ranks == 0))) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "schedule '%s' lays out %u stages x %u replicas on %u ranks", schedule->id,
+                      layout.n_stages, layout.n_replicas, layout.n_ranks);
+    }
+    layout.instance_rank = ranks;
+    if (status == OPIPE_OK && need <= room)
+      break;
+    if ((status < 0 && status != OPIPE_E_LIMIT) || attempt > 0 || need <= room) {
+      return status < 0
+                 ? status
+                 : opi_fail(err, OPIPE_E_INVALID, "schedule '%s' changes its layout", schedule->id);
+    }
+    room = (uint32_t)need;
+  }
+  OPI_TRY(check_layout(schedule, &layout, layout.instance_rank, plan->train != NULL, err));
+  OPI_TRY(copy_layout(plan, &layout, err));
+  if (n_listed(plan) == 0 || n_ranks == 0 || n_ranks == plan->n_ranks)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "the replicas asked for take %u ranks, not %u",
+                  plan->n_ranks, n_ranks);
+}
