@@ -49,13 +49,17 @@ int main(int argc, char **argv) {
   }
   if (strcmp(argv[1], "--version") == 0)
     return print_version();
-  if (strcmp(argv[1], "schedule") == 0)
+  static char program[64]; /* what getopt_long begins its messages with */
+  const char *name = argv[1];
+  (void)snprintf(program, sizeof(program), "onnx-pipe %.40s", name);
+  argv[1] = program;
+  if (strcmp(name, "schedule") == 0)
     return cli_schedule(argc - 1, argv + 1);
   for (int i = 0; i < N_COMMANDS; ++i) {
     static cli_options options; /* large: not on the stack */
-    if (strcmp(argv[1], commands[i].name) != 0)
+    if (strcmp(name, commands[i].name) != 0)
       continue;
-    const int status = cli_parse(argv[1], argc - 1, argv + 1, &options);
+    const int status = cli_parse(name, argc - 1, argv + 1, &options);
     if (status != CLI_DONE)
       return status < 0 ? CLI_DONE : status;
     const int result = commands[i].run(&options);
@@ -65,5 +69,5 @@ int main(int argc, char **argv) {
     }
     return result;
   }
-  return cli_usage("there is no command '%s'; 'onnx-pipe --help' lists them", argv[1]);
+  return cli_usage("there is no command '%s'; 'onnx-pipe --help' lists them", name);
 }

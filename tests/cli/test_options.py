@@ -24,7 +24,7 @@ def main():
             (["run", MODEL, "--stages", "2", "--replicas", "2"], USAGE, "--replicas 2: a plan for inference"),
             (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),
             (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
-            (["run", MODEL, "--frob"], USAGE, "--frob"),
+            (["run", MODEL, "--frob"], USAGE, "onnx-pipe run: unrecognized option '--frob'"),
             (["run"], USAGE, "0 operands"),
             (["frob"], USAGE, "'frob'"),
         ]
