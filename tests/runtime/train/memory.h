@@ -13,9 +13,10 @@
 typedef struct memory_row {
   const char *schedule; /* NULL: a text of orders, written by memory_schedule */
   uint32_t n_ranks, n_microbatches;
-  bool sliced; /* of models that are causal along tokens */
+  bool sliced;          /* of models that are causal along tokens */
+  uint32_t replicas[2]; /* of the schedule's ranks, which are two; 0: one each */
 } memory_row;
-enum { MEMORY_ROWS = 33 };
+enum { MEMORY_ROWS = 38, MEMORY_SLICED = 3 };
 extern const memory_row memory_rows[MEMORY_ROWS];
 
 /* The row's schedule as kit_plan takes it. */
