@@ -175,6 +175,9 @@ typedef struct opipe_bind_params {
  * in; the first is of the master's layout, and gradients_fold adds the others to it. */
 
 #define OPIPE_LAYOUT_DERIVED (UINT64_C(1) << 32) /* keys from here on are never a master */
+/* Of an accumulator: it is the master's, whichever that is; n_bytes: if no other program reads the
+ * parameter. */
+#define OPIPE_LAYOUT_MASTER UINT64_MAX
 
 enum { OPIPE_UPDATE_SGD = 0, OPIPE_UPDATE_ADAM = 1, OPIPE_UPDATE_ADAMW = 2 };
 enum {
