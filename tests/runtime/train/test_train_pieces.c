@@ -203,7 +203,7 @@ static void test_double_buffered(void) {
 
 static void test_replicas_of_models_of_today(void) {
   static const char *const models[] = {"llama", "gpt2", "bert", "t5"};
-  static const replicas_case cases[] = {{"1f1b", {2, 1}, 2, 8, 4}, {"gpipe", {1, 2, 3}, 3, 10, 2}};
+  static const replicas_case cases[] = {{"zb-h1", {2, 1}, 2, 8, 4}, {"1f1b", {1, 2, 3}, 3, 10, 2}};
   for (size_t i = 0; i < OPI_COUNT(models); ++i) {
     char path[80];
     (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
