@@ -17,18 +17,25 @@ const char *opi_node_key(const opi_graph *graph, const opi_node *node) {
   return node->name;
 }
 
-/* Without "_NUMBER" at its end. */
-static size_t stem_length(const char *name) {
-  const size_t n = strlen(name);
+/* The first n characters without "_NUMBER" at their end. */
+static size_t stem_length(const char *name, size_t n) {
   size_t at = n;
   while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
     --at;
   return at == n || at < 2 || name[at - 1] != '_' ? n : at - 1;
 }
 
+/* Where the mark of what is computed once more begins; its end: there is none. */
+static size_t mark_at(const char *name) {
+  static const char mark[] = "/again";
+  const size_t length = strlen(name), n = stem_length(name, length), m = sizeof mark - 1;
+  return n >= m && memcmp(name + n - m, mark, m) == 0 ? n - m : length;
+}
+
 bool opi_same_stem(const char *a, const char *b) {
-  const size_t n = stem_length(a);
-  return n == stem_length(b) && memcmp(a, b, n) == 0;
+  const size_t a_mark = mark_at(a), b_mark = mark_at(b), n = stem_length(a, a_mark);
+  return n == stem_length(b, b_mark) && memcmp(a, b, n) == 0 &&
+         (a[a_mark] == '\0') == (b[b_mark] == '\0');
 }
 
 /* Are the graph's nodes the plan's, one by one? */
