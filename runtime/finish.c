@@ -86,6 +86,14 @@ static opi_request *pool_entry(opi_session *s, uint32_t index) {
   return request;
 }
 
+bool opi_session_is_ending(opi_session *s) {
+  bool found = false;
+  opi_request *request = pool_entry(s, 0);
+  for (uint32_t i = 0; request != NULL && !found; request = pool_entry(s, ++i))
+    found = atomic_load(&request->state) == OPI_REQUEST_ENDING;
+  return found;
+}
+
 void opi_session_settle(opi_session *s) {
   opipe_error why = OPIPE_ERROR_INIT;
   if (!opi_session_failed(s) || is_touched(s))

@@ -396,6 +396,8 @@ void opi_session_fail(opi_session *session, uint32_t rank, opi_request *request,
                       const opipe_error *why);
 /* After a failure: ends all unfinished requests once no rank touches their memory. */
 void opi_session_settle(opi_session *session);
+/* Is a request over, but not yet its caller's? (Unfinished ones are counted in n_unfinished.) */
+bool opi_session_is_ending(opi_session *session);
 static inline bool opi_session_failed(opi_session *session) {
   return atomic_load(&session->failed) != 0;
 }

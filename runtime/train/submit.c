@@ -36,17 +36,20 @@ void opi_ticket_free(opi_request *request) {
   opi_free(s->allocator, ticket, sizeof *ticket);
 }
 
-/* The shares are added in the order of micro-batches, whatever finished first. */
+/* The shares are added in the order of micro-batches, whatever finished first. Of a request that
+ * failed there is no loss, and other ranks may still be at work on it. */
 void opi_train_finished(opi_request *request) {
   struct opi_ticket *ticket = request->ticket;
   const size_t n = n_shares(request->session);
+  atomic_store(&ticket->end_ns, opi_clock_ns());
+  if (opi_request_failed(request))
+    return;
   ticket->loss = 0;
   for (size_t m = 0; m < n; ++m)
     ticket->loss += ticket->shares[m];
   const float loss = (float)ticket->loss;
   if (request->results[0].data != NULL)
     memcpy(request->results[0].data, &loss, sizeof loss);
-  atomic_store(&ticket->end_ns, opi_clock_ns());
 }
 
 /* ---- what was given ---- */
@@ -292,7 +295,7 @@ opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *e
   opi_lock_take(&s->submit_lock);
   publish_epilogue(s->train);
   opi_lock_give(&s->submit_lock);
-  while (atomic_load(&s->n_unfinished) != 0) {
+  while (atomic_load(&s->n_unfinished) != 0 || opi_session_is_ending(s)) {
     const struct timespec t = {.tv_nsec = 100000};
     if (opi_session_failed(s))
       opi_session_settle(s);
