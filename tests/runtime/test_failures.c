@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/state.h"
 #include "tests/runtime/toy.h"
 
 static const toy_plan three_ranks = {.n_nodes = 12,
@@ -184,8 +185,14 @@ static void *wait_for_it(void *arg) {
   return NULL;
 }
 
+/* A busy machine may take its time to start a thread. */
+static void until_it_waits(const toy *t) {
+  for (uint32_t i = 0; i < 10000 && atomic_load(&t->session->n_waiters) == 0; ++i)
+    (void)usleep(1000);
+}
+
 static void test_close_ends_what_is_in_flight(void) {
-  toy t = {.faults = {.stall_node = node_of_rank[1], .stall_ms = 50}};
+  toy t = {.faults = {.stall_node = node_of_rank[1], .stall_ms = 200}};
   const opipe_session_params params = session_params(0);
   toy_request r[3];
   waiter w = {.err = OPIPE_ERROR_INIT};
@@ -196,7 +203,7 @@ static void test_close_ends_what_is_in_flight(void) {
     submit_ok(&t, i, TOY_OWN_Y, 0, &r[i]);
   w.request = r[2].request;
   OPI_ASSERT_FATAL(pthread_create(&thread, NULL, wait_for_it, &w) == 0);
-  (void)usleep(10000);
+  until_it_waits(&t);
   opi_session_close(t.session);
   t.session = NULL;
   (void)pthread_join(thread, NULL);
@@ -209,7 +216,7 @@ static void test_close_ends_what_is_in_flight(void) {
 }
 
 static void test_only_one_thread_waits(void) {
-  toy t = {.faults = {.stall_node = node_of_rank[1], .stall_ms = 100}};
+  toy t = {.faults = {.stall_node = node_of_rank[1], .stall_ms = 400}};
   const opipe_session_params params = session_params(0);
   toy_request r;
   waiter w = {.err = OPIPE_ERROR_INIT};
@@ -221,7 +228,7 @@ static void test_only_one_thread_waits(void) {
   submit_ok(&t, 1, 0, 0, &r);
   w.request = r.request;
   OPI_ASSERT_FATAL(pthread_create(&thread, NULL, wait_for_it, &w) == 0);
-  (void)usleep(20000);
+  until_it_waits(&t);
   OPI_ASSERT_ERROR(opi_request_wait(r.request, 0, &err), OPIPE_E_STATE, &err, "another thread");
   OPI_ASSERT_ERROR(opi_request_output(r.request, 0, &tensor, &err), OPIPE_E_STATE, &err,
                    "not finished");
