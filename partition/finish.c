@@ -97,19 +97,9 @@ static opipe_status open_devices(finish *f) {
   return OPIPE_OK;
 }
 
-static opipe_status find_transport(finish *f, const char *spec) {
-  char id[64];
-  const char *options = NULL;
-  opi_transport_ref ref;
-  opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
-  OPI_TRY(opi_transport_split(spec, id, &options, f->err));
-  OPI_TRY(f->env->plugins->transport(f->env->plugins->ctx, id, &ref, f->err));
-  OPI_TRY(ref.table->info(ref.self, &info, f->err));
-  if (info.max_ranks != 0 && info.max_ranks < f->plan->n_ranks) {
-    return opi_fail(f->err, OPIPE_E_UNSUPPORTED, "transport '%s' takes %u ranks, the plan has %u",
-                    id, info.max_ranks, f->plan->n_ranks);
-  }
-  f->direct = (info.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
+static opipe_status find_transport(finish *f) {
+  OPI_TRY(opi_plan_find_link(f->env, f->plan, f->err));
+  f->direct = (f->plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
               opi_devices_shared(f->backends, f->plan->devices, f->plan->n_ranks);
   return OPIPE_OK;
 }
@@ -239,10 +229,10 @@ static opipe_status order_and_prove(finish *f) {
   return OPIPE_OK;
 }
 
-static opipe_status finish_all(finish *f, const opi_bound *bound, const char *transport) {
+static opipe_status finish_all(finish *f, const opi_bound *bound) {
   OPI_TRY(check_batch(f, bound));
   OPI_TRY(open_devices(f));
-  OPI_TRY(find_transport(f, transport));
+  OPI_TRY(find_transport(f));
   if (f->plan->train != NULL)
     return opi_train_finish(f->env, f->plan, f->devices, f->err);
   OPI_TRY(cut_classes(f, bound));
@@ -257,10 +247,10 @@ static opipe_status finish_all(finish *f, const opi_bound *bound, const char *tr
 }
 
 opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
-                             const char *transport, opipe_error *err) {
+                             opipe_error *err) {
   finish f = {.env = env, .plan = plan, .err = err};
   opi_arena_init(&f.scratch, plan->allocator, 0);
-  const opipe_status status = finish_all(&f, bound, transport);
+  const opipe_status status = finish_all(&f, bound);
   for (uint32_t r = 0; f.devices != NULL && f.backends != NULL && r < plan->n_ranks; ++r) {
     if (f.devices[r].device != NULL)
       f.backends[r].table->device_close(f.devices[r].device);

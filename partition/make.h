@@ -31,6 +31,11 @@ typedef struct opi_plan_env {
 opipe_status opi_transport_split(const char *spec, char out_id[64], const char **out_options,
                                  opipe_error *err);
 
+/* Asks the plan's transport, fills plan->link. Errors: NOTFOUND; UNSUPPORTED, what the plan's ranks
+ * cannot use: too few ranks, one thread for all, a rule of matching beyond tag and stream; those of
+ * the transport about its options; ABI, numbers out of range. */
+opipe_status opi_plan_find_link(const opi_plan_env *env, opi_plan *plan, opipe_error *err);
+
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
 void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 
@@ -60,6 +65,6 @@ opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
 /* Shared by make and read: from stage_of_node and actions (actions NULL: asks the schedule) to a
  * proven, predicted plan. The shape classes' graphs are bound anew. */
 opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
-                             const char *transport, opipe_error *err);
+                             opipe_error *err);
 
 #endif /* OPI_MAKE_H */

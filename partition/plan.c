@@ -34,19 +34,6 @@ void opi_plan_free(opi_plan *plan) {
   opi_free(allocator, plan, sizeof(*plan));
 }
 
-opipe_status opi_transport_split(const char *spec, char out_id[64], const char **out_options,
-                                 opipe_error *err) {
-  const char *colon = strchr(spec, ':');
-  const size_t n = colon == NULL ? strlen(spec) : (size_t)(colon - spec);
-  if (n == 0 || n >= 64)
-    return opi_fail(err, OPIPE_E_INVALID, "transport '%.100s' names no plugin (1 to 63 characters)",
-                    spec);
-  memcpy(out_id, spec, n);
-  out_id[n] = '\0';
-  *out_options = colon == NULL ? NULL : colon + 1;
-  return OPIPE_OK;
-}
-
 static void add(XXH3_state_t *state, const void *data, size_t n) {
   if (n != 0)
     (void)XXH3_128bits_update(state, data, n);

@@ -123,6 +123,16 @@ typedef struct opi_train_spec {
   opi_optimizer optimizer;
 } opi_train_spec;
 
+/* What the transport of a plan declares with the plan's options. */
+typedef struct opi_link {
+  double latency_ns;
+  double bytes_per_ns; /* 0: by address, or no limit */
+  uint32_t rule;       /* OPIPE_RULE_* */
+  uint32_t thread_rule, flags, max_ranks;
+} opi_link;
+/* Modelled time of one message between ranks. */
+uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes);
+
 typedef struct opi_plan {
   const opipe_allocator *allocator;
   opi_arena arena; /* everything below */
@@ -157,7 +167,8 @@ typedef struct opi_plan {
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
   uint32_t *slice_lengths;     /* [n_slices] tokens; NULL: equal */
   uint32_t depth;              /* slots of every boundary tensor */
-  const char *transport;       /* plugin id */
+  const char *transport;       /* plugin id, or "id:key=value,..." */
+  opi_link link;               /* what it declares; not written */
   /* where */
   const char **node_keys; /* [n_nodes] first present output's name of every node of the bound graph,
                              in order */

@@ -142,12 +142,9 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
 }
 
 /* Producers write into the receiver's memory: the planner laid out memory by the same answer. */
-static opipe_status find_direct(opi_session *s, opipe_error *err) {
-  opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
-  OPI_TRY(s->transport->info(s->env.transport.self, &info, err));
-  s->direct = (info.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
+static void find_direct(opi_session *s) {
+  s->direct = (s->plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
               opi_devices_shared(s->env.backends, s->plan->devices, s->plan->n_ranks);
-  return OPIPE_OK;
 }
 
 static void close_rank(opi_rank *rank) {
@@ -189,17 +186,10 @@ static opipe_status open_credit(opi_session *s, opipe_error *err) {
 }
 
 static opipe_status open_world(opi_session *s, opipe_error *err) {
-  opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
   const opipe_world_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
       .n_ranks = s->plan->n_ranks,
       .options = s->env.transport_options};
-  OPI_TRY(s->transport->info(s->env.transport.self, &info, err));
-  if (info.thread_rule != OPIPE_THREADS_PER_ENDPOINT && s->plan->n_ranks > 1) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "transport '%s' wants all calls from one thread, the plan has %u ranks",
-                    s->env.transport.id, s->plan->n_ranks);
-  }
   OPI_TRY(s->transport->world_open(s->env.transport.self, &params, &s->world, err));
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     const opipe_endpoint_params end = {
@@ -272,7 +262,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
   if (s->plan->train != NULL)
     OPI_TRY(opi_train_prepare(s, err));
   OPI_TRY(open_ranks(s, err));
-  OPI_TRY(find_direct(s, err));
+  find_direct(s);
   if (!s->reference)
     OPI_TRY(open_world(s, err));
   OPI_TRY(s->train != NULL ? opi_train_build(s, err) : open_shapes(s, err));

@@ -95,8 +95,8 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 /* ---- tables ---- */
 
 /* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in
- * [optional_from, optional_to). A table of minor 0 has `least` bytes; what it lacks is NULL in the
- * copy. */
+ * [optional_from, optional_to) or behind `least`, the bytes of a table of minor 0: what it lacks is
+ * NULL in the copy. */
 typedef struct table_rule {
   const char *id;
   size_t n_bytes; /* today's */
@@ -106,12 +106,10 @@ typedef struct table_rule {
 
 static const table_rule rules[] = {
     [OPIPE_KIND_BACKEND] = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, update),
-                            OPIPE_END(opipe_backend, run),
-                            offsetof(opipe_backend, params_create_owned),
-                            OPIPE_END(opipe_backend, update)},
+                            OPIPE_END(opipe_backend, run), 0, 0},
     [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan),
                              OPIPE_END(opipe_schedule, plan), 0, 0},
-    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, abort),
+    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, world_info),
                               OPIPE_END(opipe_transport, abort),
                               offsetof(opipe_transport, group_open),
                               OPIPE_END(opipe_transport, group_test)},
@@ -140,7 +138,7 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
   for (size_t at = 8; at < rule->n_bytes; at += sizeof(void *)) {
     void *slot = NULL;
     memcpy(&slot, (const char *)out_table + at, sizeof(slot));
-    if (slot == NULL && (at < rule->optional_from || at >= rule->optional_to)) {
+    if (slot == NULL && at < rule->least && (at < rule->optional_from || at >= rule->optional_to)) {
       return opi_fail(err, OPIPE_E_ABI, "slot %zu of its interface '%s' is NULL",
                       (at - 8) / sizeof(void *), rule->id);
     }

@@ -381,7 +381,7 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(read_stages(r));
   OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
   OPI_TRY(read_actions(r));
-  return opi_plan_finish(r->env, r->plan, r->bound, r->plan->transport, r->err);
+  return opi_plan_finish(r->env, r->plan, r->bound, r->err);
 }
 
 opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,

@@ -134,7 +134,8 @@ static double receive_ns(const dp *d, const opi_profile *profile, uint32_t posit
   if (position == 0)
     return 0;
   return (double)d->live_count[position] * profile->transfer_ns +
-         (double)d->live_bytes[position] / profile->transfer_bytes_per_ns;
+         (double)d->live_bytes[position] *
+             (1 / profile->transfer_bytes_per_ns + d->problem->link_ns_per_byte);
 }
 
 /* Fills the row of segments that begin at candidate `from`. */

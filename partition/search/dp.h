@@ -11,7 +11,8 @@ typedef struct opi_cut_problem {
   const opi_profile *const *profiles; /* [n_stages] of the device each stage runs on (may repeat) */
   const uint64_t *caps_bytes;         /* [n_stages] memory a stage may take; UINT64_MAX: no cap */
   uint32_t n_stages;
-  uint32_t depth; /* slots of a boundary tensor */
+  uint32_t depth;          /* slots of a boundary tensor */
+  double link_ns_per_byte; /* of the transport: a stage is held to receive as long as that takes */
 } opi_cut_problem;
 
 /* Minimises the largest stage time (compute, plus receiving what crosses), ties by the bytes that

@@ -354,12 +354,14 @@ static double lower_bound(const planner *p) {
 }
 
 static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
+  opi_cut_problem own = *problem;
+  own.link_ns_per_byte = 0; /* no work of a stage */
   p->plan->actions = NULL;
-  OPI_TRY(opi_cut_times(problem, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns,
-                        p->err));
+  OPI_TRY(
+      opi_cut_times(&own, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, p->err));
   if (p->spec != NULL)
     train_times(p);
-  return opi_plan_finish(p->env, p->plan, p->bound, p->plan->transport, p->err);
+  return opi_plan_finish(p->env, p->plan, p->bound, p->err);
 }
 
 /* The search's estimate of a stage's memory is on the high side (a backend aliases and fuses): a
@@ -456,11 +458,13 @@ static opipe_status cut(planner *p) {
     if (plan->shares != NULL && plan->shares[s] > 1)
       OPI_TRY(shared_profile(p, profiles[s], plan->shares[s], &profiles[s]));
   }
-  const opi_cut_problem problem = {.graph = p->bound->graph,
-                                   .profiles = profiles,
-                                   .caps_bytes = caps,
-                                   .n_stages = plan->n_stages,
-                                   .depth = opi_route_depth(plan)};
+  const opi_cut_problem problem = {
+      .graph = p->bound->graph,
+      .profiles = profiles,
+      .caps_bytes = caps,
+      .n_stages = plan->n_stages,
+      .depth = opi_route_depth(plan),
+      .link_ns_per_byte = plan->link.bytes_per_ns > 0 ? 1 / plan->link.bytes_per_ns : 0};
   plan->bound_ns = lower_bound(p);
   if (p->n_edges != 0) {
     OPI_TRY(opi_cut_given(p->bound, p->env->model->graph, p->edges, p->n_edges, plan->n_stages,
@@ -494,6 +498,7 @@ static opipe_status make(planner *p) {
   OPI_TRY(choose_batch(p));
   OPI_TRY(choose_layout(p));
   OPI_TRY(choose_devices(p));
+  OPI_TRY(opi_plan_find_link(p->env, plan, p->err));
   const int64_t rows =
       plan->batch_dim == NULL ? 0 : opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bind(plan, p->env->model, p->env->bind, rows, &p->bound, p->err));

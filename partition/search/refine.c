@@ -26,7 +26,8 @@ static const opi_profile *profile_of(const refine *r, uint32_t stage) {
 /* Receiving value v in `stage`. */
 static double receive_ns(const refine *r, uint32_t v, uint32_t stage) {
   const opi_profile *p = profile_of(r, stage);
-  return p->transfer_ns + (double)r->problem->graph->values[v].n_bytes / p->transfer_bytes_per_ns;
+  return p->transfer_ns + (double)r->problem->graph->values[v].n_bytes *
+                              (1 / p->transfer_bytes_per_ns + r->problem->link_ns_per_byte);
 }
 
 /* Adds to `ns` (times sign) the cost of receiving v in each stage other than its producer's that

@@ -11,9 +11,10 @@
 
 #include "partition/memory/layout.h"
 
-/* Times in ns at which message `seq` of a route was made, sent, used; NEVER before that. */
+/* Times in ns at which message `seq` of a route was made, has arrived, was used; NEVER before that.
+ */
 typedef struct message {
-  double made, sent, used;
+  double made, arrived, used;
 } message;
 static const double NEVER = -1.0;
 
@@ -29,6 +30,7 @@ typedef struct replay {
   uint32_t *at;      /* [n_ranks] next step, counted over all requests */
   double *now;       /* [n_ranks] */
   message *messages; /* [n_routes][n_messages] */
+  double *link_free; /* [n_routes] when the last message has left the sender */
   double *credit;    /* [n_messages] when the last stage gave its i-th credit */
   double *finish;    /* [n_requests] */
   uint32_t n_given, n_taken;
@@ -96,7 +98,7 @@ static bool step_ready(const replay *p, uint32_t rank, const opi_step *step, dou
     need = p->credit[p->n_taken - p->plan->in_flight];
   } else {
     *out_peer = rank_of(p, p->cutting->routes[step->route].src_stage);
-    need = message_of(p, step->route, seq)->sent;
+    need = message_of(p, step->route, seq)->arrived;
   }
   if (need < 0)
     return false;
@@ -116,17 +118,30 @@ static void run_compute(replay *p, uint32_t rank, uint32_t stage, uint32_t seq) 
   }
 }
 
+/* Messages of a route go one after the other where the transport has a bandwidth. */
+static double arrival(replay *p, uint32_t route, double when) {
+  const opi_link *link = &p->plan->link;
+  if (p->stage_ns == NULL)
+    return when;
+  if (link->bytes_per_ns > 0) {
+    when = when > p->link_free[route] ? when : p->link_free[route];
+    when += (double)p->cutting->routes[route].n_bytes / link->bytes_per_ns;
+    p->link_free[route] = when;
+  }
+  return when + link->latency_ns;
+}
+
 static void run_step(replay *p, uint32_t rank, const opi_step *step, double when) {
   const uint32_t seq = sequence(p, rank, step->microbatch);
   p->now[rank] = when;
   if (step->route == OPI_ROUTE_CREDIT) {
     if (step->kind == OPI_ACT_SEND) {
-      p->credit[p->n_given++] = when;
+      p->credit[p->n_given++] = when + (p->stage_ns == NULL ? 0 : p->plan->link.latency_ns);
     } else {
       ++p->n_taken;
     }
   } else if (step->kind == OPI_ACT_SEND) {
-    message_of(p, step->route, seq)->sent = when;
+    message_of(p, step->route, seq)->arrived = arrival(p, step->route, when);
   } else if (step->kind == OPI_ACT_COMPUTE) {
     run_compute(p, rank, step->stage, seq);
   }
@@ -166,10 +181,11 @@ static opipe_status prepare(replay *p) {
   p->at = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_ranks);
   p->now = OPI_ARENA_ARRAY(&p->scratch, double, p->plan->n_ranks);
   p->messages = OPI_ARENA_ARRAY(&p->scratch, message, n);
+  p->link_free = OPI_ARENA_ARRAY(&p->scratch, double, p->cutting->n_routes);
   p->credit = OPI_ARENA_ARRAY(&p->scratch, double, p->n_messages);
   p->finish = OPI_ARENA_ARRAY(&p->scratch, double, p->n_requests);
   if (p->at == NULL || p->now == NULL || p->messages == NULL || p->credit == NULL ||
-      p->finish == NULL) {
+      p->link_free == NULL || p->finish == NULL) {
     return opi_fail_nomem(p->err, n * sizeof(message), "the simulation");
   }
   for (uint64_t i = 0; i < n; ++i)

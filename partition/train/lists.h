@@ -103,7 +103,5 @@ static inline bool opi_action_is_next(const opipe_action *action) {
 opipe_status opi_train_lists_prove(const opi_plan *plan, const opi_train_lists *lists,
                                    const opi_train_cut *cut, const opipe_allocator *allocator,
                                    opipe_error *err);
-/* Modelled time of a message. */
-uint64_t opi_train_transfer_ns(uint64_t n_bytes);
 
 #endif /* OPI_TRAIN_LISTS_H */

@@ -6,12 +6,6 @@
 
 #include "partition/train/lists.h"
 
-enum { LATENCY_NS = 1000, BYTES_PER_NS = 8 };
-
-uint64_t opi_train_transfer_ns(uint64_t n_bytes) {
-  return LATENCY_NS + n_bytes / BYTES_PER_NS;
-}
-
 uint32_t opi_action_program(const opipe_action *action) {
   switch (action->pass) {
     case OPIPE_PASS_FORWARD:
@@ -159,7 +153,7 @@ static uint64_t arrives_at(const replay *r, const opi_train_route *route, uint32
                                      replicas[(size_t)route->dst_stage * plan->n_microbatches + m]);
   if (made == UINT64_MAX || src == dst)
     return made;
-  return made + opi_train_transfer_ns(route->n_bytes);
+  return made + opi_link_ns(&plan->link, route->n_bytes);
 }
 
 /* When the cell is there for a reader; UINT64_MAX: not yet known. */

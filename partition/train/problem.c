@@ -111,7 +111,7 @@ opipe_status opi_train_timeline(const opi_plan *plan, const opi_train_model *mod
                      .stage_input = plan->input_ns,
                      .stage_weight = plan->weight_ns};
   for (uint32_t r = 0; r < cut->n_routes; ++r) {
-    const double ns = (double)opi_train_transfer_ns(cut->routes[r].n_bytes);
+    const double ns = (double)opi_link_ns(&plan->link, cut->routes[r].n_bytes);
     costs.comm = ns > costs.comm ? ns : costs.comm;
   }
   OPI_TRY(opi_train_problem(plan, model, arena, &problem, err));

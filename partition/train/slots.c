@@ -110,7 +110,8 @@ static void follow_route(opi_train_slots *s, uint32_t r, uint32_t m) {
   const uint64_t start = t->phase_start[made], end = t->phase_end[made];
   const bool here = dst->home != OPIPE_NONE || route->within;
   const uint32_t last = dst->home != OPIPE_NONE ? dst->last_action : dst->first_action;
-  uint64_t until = end + (end - start) + opi_train_transfer_ns(route->n_bytes); /* as much slack */
+  uint64_t until =
+      end + (end - start) + opi_link_ns(&s->plan->link, route->n_bytes); /* as much slack */
   if (here)
     until = dst->home != OPIPE_NONE ? dst->t1 : t->end[last];
   else if (t->periodic)

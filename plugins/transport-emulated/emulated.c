@@ -51,6 +51,21 @@ static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, op
   return opipe_transport_tell(io_info, &full, err);
 }
 
+static opipe_status world_info(opipe_instance *self, const char *text,
+                               opipe_transport_info *io_info, opipe_error *err) {
+  options wanted;
+  opipe_transport_info full = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
+  opipe_status status = emutrans_options(text, &wanted, err);
+  if (status == OPIPE_OK)
+    status = info(self, &full, err);
+  if (status < 0)
+    return status;
+  full.rule = wanted.rule;
+  full.latency_ns = (double)wanted.latency_ns;
+  full.bandwidth = wanted.bytes_per_ns * 1e9;
+  return opipe_transport_tell(io_info, &full, err);
+}
+
 static opipe_status world_open(opipe_instance *self, const opipe_world_params *params,
                                opipe_world **out_world, opipe_error *err) {
   options wanted;
@@ -216,8 +231,9 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, abort),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, world_info),
     .info = info,
+    .world_info = world_info,
     .world_open = world_open,
     .world_close = world_close,
     .endpoint_open = endpoint_open,

@@ -47,19 +47,25 @@ static opipe_status local_info(opipe_instance *self, opipe_transport_info *io_in
   return opipe_transport_tell(io_info, &full, err);
 }
 
-static opipe_status check_world(const opipe_world_params *params, opipe_error *err) {
-  const opipe_status status = opipe_world_check(params, err);
-  if (status == OPIPE_OK && params->options != NULL && params->options[0] != '\0') {
-    return opipe_fail(err, OPIPE_E_INVALID, "transport 'local' has no options, '%.100s' was given",
-                      params->options);
-  }
-  return status;
+static opipe_status check_options(const char *options, opipe_error *err) {
+  if (options == NULL || options[0] == '\0')
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_INVALID, "transport 'local' has no options, '%.100s' was given",
+                    options);
+}
+
+static opipe_status local_world_info(opipe_instance *self, const char *options,
+                                     opipe_transport_info *io_info, opipe_error *err) {
+  const opipe_status status = check_options(options, err);
+  return status < 0 ? status : local_info(self, io_info, err);
 }
 
 static opipe_status local_world_open(opipe_instance *self, const opipe_world_params *params,
                                      opipe_world **out_world, opipe_error *err) {
   const opipe_host *host = self->host;
-  opipe_status status = check_world(params, err);
+  opipe_status status = opipe_world_check(params, err);
+  if (status == OPIPE_OK)
+    status = check_options(params->options, err);
   if (status < 0)
     return status;
   const size_t table_bytes = params->n_ranks * sizeof(_Atomic(opipe_endpoint *));
@@ -176,8 +182,9 @@ static void local_memory_drop(opipe_memory *memory) {
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, abort),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, world_info),
     .info = local_info,
+    .world_info = local_world_info,
     .world_open = local_world_open,
     .world_close = local_world_close,
     .endpoint_open = local_endpoint_open,

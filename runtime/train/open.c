@@ -140,24 +140,8 @@ static opipe_status find_token_axis(opi_train *t, opipe_error *err) {
                   t->session->output_names[t->session->n_outputs - 1]);
 }
 
-/* The lists are proven for messages that are matched by number or per stream. */
-static opipe_status check_rule(const opi_session *s, opipe_error *err) {
-  opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
-  if (s->reference || s->plan->n_ranks == 1)
-    return OPIPE_OK;
-  OPI_TRY(s->transport->info(s->env.transport.self, &info, err));
-  if (info.rule <= OPIPE_RULE_STREAM)
-    return OPIPE_OK;
-  return opi_fail(
-      err, OPIPE_E_UNSUPPORTED,
-      "transport '%s' matches messages by rule %u; training wants them matched by number "
-      "(%d) or per stream (%d)",
-      s->env.transport.id, info.rule, OPIPE_RULE_TAG, OPIPE_RULE_STREAM);
-}
-
 opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
   const opi_plan *plan = s->plan;
-  OPI_TRY(check_rule(s, err));
   opi_train *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
   if (t == NULL)
     return opi_fail_nomem(err, sizeof *t, "a training session");

@@ -146,7 +146,51 @@ static void test_annotations_give_a_plan_again(void) {
   }
 }
 
+/* Predicted for one request over `transport`; 0: refused. */
+static double predicted_ns(uint32_t n_stages, const char *transport, opipe_status *out_status,
+                           opipe_error *out_err) {
+  host_kit k;
+  opipe_plan_info info = {.struct_size = sizeof info};
+  const opipe_plan_params params = {
+      .struct_size = sizeof params, .n_stages = n_stages, .transport = transport};
+  *out_status = kit_plan(&k, NULL, GPT, 1, 8, &params);
+  *out_err = k.err;
+  if (*out_status >= 0)
+    OPI_ASSERT_OK(k.api->plan_info(k.plan, &info, &k.err), &k.err);
+  kit_close(&k);
+  return info.request_ns;
+}
+
+/* Three messages of a millisecond one after the other; options are read, and the rule judged,
+ * before anything is opened. */
+static void test_a_plan_knows_its_transport(void) {
+  static const char *const rules[] = {"edge", "pair", "blocking", "grouped"};
+  opipe_error err;
+  opipe_status status = OPIPE_OK;
+  const double quick = predicted_ns(4, "emulated", &status, &err);
+  OPI_ASSERT_OK(status, &err);
+  const double slow = predicted_ns(4, "emulated:latency_us=1000", &status, &err);
+  OPI_ASSERT_OK(status, &err);
+  OPI_ASSERT(slow - quick > 2.99e6 && slow - quick < 3.01e6);
+  OPI_ASSERT(predicted_ns(4, "emulated:bandwidth=100000", &status, &err) > quick + 1e6);
+  OPI_ASSERT_OK(status, &err);
+  for (size_t i = 0; i < sizeof rules / sizeof rules[0]; ++i) {
+    char spec[32], wanted[32];
+    (void)snprintf(spec, sizeof spec, "emulated:rule=%s", rules[i]);
+    (void)snprintf(wanted, sizeof wanted, "rule '%s'", rules[i]);
+    (void)predicted_ns(2, spec, &status, &err);
+    OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, wanted);
+    (void)predicted_ns(1, spec, &status, &err);
+    OPI_ASSERT_OK(status, &err);
+  }
+  (void)predicted_ns(2, "emulated:speed=9", &status, &err);
+  OPI_ASSERT_ERROR(status, OPIPE_E_NOTFOUND, &err, "speed");
+  (void)predicted_ns(2, "local:speed=9", &status, &err);
+  OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &err, "speed=9");
+}
+
 OPI_TEST_MAIN("plans", OPI_TEST(test_same_inputs_same_bytes),
               OPI_TEST(test_another_model_is_refused),
               OPI_TEST(test_a_plan_is_checked_like_any_input),
-              OPI_TEST(test_annotations_give_a_plan_again))
+              OPI_TEST(test_annotations_give_a_plan_again),
+              OPI_TEST(test_a_plan_knows_its_transport))

@@ -132,6 +132,28 @@ static void test_a_backend_of_1_0_cannot_train(void) {
                    "ABI 1.0 has");
 }
 
+/* A transport of 1.0 ends at `abort`; the slot behind it may be missing in a longer table too. */
+static void test_a_transport_of_1_0_has_one_info(void) {
+  opipe_transport full, copy;
+  void (*slot)(void) = test_a_newer_plugin_that_can_live_with_us_is_taken;
+  for (size_t at = 8; at < sizeof full; at += sizeof slot)
+    memcpy((char *)&full + at, &slot, sizeof slot);
+  full.reserved = 0;
+  full.struct_size = (uint32_t)OPIPE_END(opipe_transport, abort);
+  memset(&copy, 0xff, sizeof copy);
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.abort != NULL && copy.world_info == NULL);
+  full.struct_size = (uint32_t)OPIPE_END(opipe_transport, world_info);
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.world_info != NULL);
+  full.world_info = NULL;
+  full.group_open = NULL;
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
+  full.abort = NULL;
+  OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), OPIPE_E_ABI, &err,
+                   "is NULL");
+}
+
 /* Built against the frozen headers of every released minor. */
 static void test_old_plugins_are_taken(void) {
   static const char *const minors[] = {"v1.0", "v1.1"};
@@ -295,6 +317,7 @@ OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_each_broken_rule_is_named),
               OPI_TEST(test_a_newer_plugin_that_can_live_with_us_is_taken),
               OPI_TEST(test_old_plugins_are_taken), OPI_TEST(test_a_backend_of_1_0_cannot_train),
+              OPI_TEST(test_a_transport_of_1_0_has_one_info),
               OPI_TEST(test_a_sanitized_plugin_is_refused_before_it_is_loaded),
               OPI_TEST(test_files_that_are_no_plugins), OPI_TEST(test_truncated_files_never_crash),
               OPI_TEST(test_a_fifo_does_not_hang), OPI_TEST(test_a_given_path_must_exist),

@@ -439,6 +439,33 @@ static void check_abort(const subject *s) {
   close_ring(&g, s);
 }
 
+#if OPIPE_ABI_MINOR >= 1
+/* What a world with given options declares: sane, the same each time, no wider than info. */
+static void check_world_info(const subject *s) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_transport_info first = {.struct_size =
+                                    (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
+  opipe_transport_info again = first;
+  conf_case("world_info");
+  if (s->t->struct_size < OPIPE_END(opipe_transport, world_info) || s->t->world_info == NULL) {
+    conf_skip("it declares the same for all its worlds");
+    return;
+  }
+  conf_ok(s->t->world_info(s->self, s->options, &first, &err), &err, "world_info");
+  conf_ok(s->t->world_info(s->self, s->options, &again, &err), &err, "world_info, again");
+  conf_check(memcmp(&first, &again, sizeof first) == 0, "two answers for the same options");
+  conf_check(first.rule <= OPIPE_RULE_GROUPED, "rule %u", first.rule);
+  conf_check(first.latency_ns >= 0 && first.latency_ns < 1e15, "latency %g ns", first.latency_ns);
+  conf_check(first.bandwidth >= 0 && first.bandwidth <= 1e18, "bandwidth %g", first.bandwidth);
+  conf_check(first.flags == s->info.flags && first.thread_rule == s->info.thread_rule,
+             "flags %u, thread rule %u; info says %u and %u", first.flags, first.thread_rule,
+             s->info.flags, s->info.thread_rule);
+  conf_check(s->t->world_info(s->self, "no-such-option=1", &again, &err) < 0,
+             "world_info accepts an unknown option");
+}
+
+#endif
+
 int main(int argc, char **argv) {
   subject s;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -457,6 +484,9 @@ int main(int argc, char **argv) {
   conf_check(s.info.rule <= OPIPE_RULE_GROUPED, "rule %u", s.info.rule);
   conf_check(s.info.max_ranks == 0 || s.info.max_ranks >= RANKS, "at most %u ranks",
              s.info.max_ranks);
+#if OPIPE_ABI_MINOR >= 1
+  check_world_info(&s);
+#endif
   opipe_world *world = NULL;
   const opipe_world_params bad = {(uint32_t)OPIPE_END(opipe_world_params, options), RANKS,
                                   "no-such-option=1"};

@@ -375,7 +375,10 @@ opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transpo
       .transport_options = t->env.transport_options,
       .budget = t->env.budget,
       .source = {.bind = toy_bind, .carry = toy_carry}};
+  opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
   t->env = env;
+  OPI_TRY(env.transport.table->info(t->transport_self, &info, err));
+  t->plan->link = (opi_link){.rule = info.rule, .flags = info.flags};
   return OPIPE_OK;
 }
 

@@ -163,6 +163,13 @@ typedef struct opipe_transport {
   /* Ends the world: every pending and later call on any endpoint returns OPIPE_E_PEER with `why`
    * (first call wins). [any-thread] */
   void (*abort)(opipe_world *world, uint32_t rank, const opipe_error *why);
+
+  /* -- since 1.1, may be NULL: then info holds for every world -- */
+  /* What a world that is opened with these options declares. Plans are proven and laid out by it, so
+   * it is the same on every machine: nothing measured. Errors: those of world_open about options.
+   * [any-thread] */
+  opipe_status (*world_info)(opipe_instance *self, const char *options,
+                             opipe_transport_info *io_info, opipe_error *err);
 } opipe_transport;
 
 #ifdef __cplusplus

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan's transport declares with its options, checked: rule, threads, ranks, times. */
+#include <math.h>
+
+#include "partition/make.h"
+#include "partition/schedule/actions.h"
+
+enum { BYTES_PER_NS = 8 }; /* of a copy, where a transport that hands over addresses has none */
+
+opipe_status opi_transport_split(const char *spec, char out_id[64], const char **out_options,
+                                 opipe_error *err) {
+  const char *colon = strchr(spec, ':');
+  const size_t n = colon == NULL ? strlen(spec) : (size_t)(colon - spec);
+  if (n == 0 || n >= 64)
+    return opi_fail(err, OPIPE_E_INVALID, "transport '%.100s' names no plugin (1 to 63 characters)",
+                    spec);
+  memcpy(out_id, spec, n);
+  out_id[n] = '\0';
+  *out_options = colon == NULL ? NULL : colon + 1;
+  return OPIPE_OK;
+}
+
+/* A transport of before the slot declares the same whatever its options. */
+static opipe_status ask(const opi_transport_ref *ref, const char *id, const char *options,
+                        opi_link *out_link, opipe_error *err) {
+  opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
+  OPI_TRY(ref->table->world_info != NULL ? ref->table->world_info(ref->self, options, &info, err)
+                                         : ref->table->info(ref->self, &info, err));
+  if (info.rule >= OPI_RULES || info.thread_rule > OPIPE_THREADS_PER_ENDPOINT ||
+      !(info.latency_ns >= 0 && info.latency_ns <= 1e15) ||
+      !(info.bandwidth >= 0 && info.bandwidth <= 1e18)) {
+    return opi_fail(
+        err, OPIPE_E_ABI,
+        "transport '%s' declares rule %u (of %d), thread rule %u (of %d), latency %g ns, bandwidth "
+        "%g bytes/s",
+        id, info.rule, OPI_RULES, info.thread_rule, OPIPE_THREADS_PER_ENDPOINT + 1, info.latency_ns,
+        info.bandwidth);
+  }
+  *out_link = (opi_link){.latency_ns = info.latency_ns,
+                         .bytes_per_ns = info.bandwidth * 1e-9,
+                         .rule = info.rule,
+                         .thread_rule = info.thread_rule,
+                         .flags = info.flags,
+                         .max_ranks = info.max_ranks};
+  return OPIPE_OK;
+}
+
+/* May ranks of one process, a thread each, talk over it? Sends wait aside and receives stand
+ * posted, in numbers of their own on every stream: what matches by the order between ranks, or runs
+ * one operation at a time, would stand still. */
+static opipe_status check(const opi_plan *plan, opipe_error *err) {
+  const opi_link *link = &plan->link;
+  const uint32_t n_ranks = plan->n_ranks;
+  if (link->max_ranks != 0 && link->max_ranks < n_ranks) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "transport '%.100s' takes %u ranks, the plan has %u",
+                    plan->transport, link->max_ranks, n_ranks);
+  }
+  if (n_ranks > 1 && link->thread_rule != OPIPE_THREADS_PER_ENDPOINT) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "transport '%.100s' wants all calls from one thread, the plan has %u ranks",
+                    plan->transport, n_ranks);
+  }
+  if (n_ranks > 1 && link->rule > OPIPE_RULE_STREAM) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "transport '%.100s' matches messages by rule '%s'; the lists of %u ranks are "
+                    "proven for '%s' "
+                    "and '%s'",
+                    plan->transport, opi_rule_name(link->rule), n_ranks,
+                    opi_rule_name(OPIPE_RULE_TAG), opi_rule_name(OPIPE_RULE_STREAM));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_plan_find_link(const opi_plan_env *env, opi_plan *plan, opipe_error *err) {
+  char id[64];
+  const char *options = NULL;
+  opi_transport_ref ref;
+  OPI_TRY(opi_transport_split(plan->transport, id, &options, err));
+  OPI_TRY(env->plugins->transport(env->plugins->ctx, id, &ref, err));
+  OPI_TRY(ask(&ref, id, options, &plan->link, err));
+  return check(plan, err);
+}
+
+uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes) {
+  const double rate = link->bytes_per_ns > 0 ? link->bytes_per_ns : BYTES_PER_NS;
+  const double ns = link->latency_ns + (double)n_bytes / rate;
+  return ns < 1e15 ? (uint64_t)ns : (uint64_t)1e15;
+}
