@@ -12,14 +12,7 @@ extern const opipe_plugin *const opi_static_plugins[];
 static random_count n;
 
 __attribute__((destructor)) static void report(void) {
-  (void)fprintf(
-      stderr,
-      "%llu schedules: %llu trained (%llu sliced, %llu with replicas, %llu in parts, %llu "
-      "with halves, %llu double-buffered), %llu + %llu refused, %llu not executed\n",
-      (unsigned long long)n.tried, (unsigned long long)n.trained, (unsigned long long)n.sliced,
-      (unsigned long long)n.replicated, (unsigned long long)n.parted, (unsigned long long)n.halves,
-      (unsigned long long)n.buffered, (unsigned long long)n.refused,
-      (unsigned long long)n.buffered_refused, (unsigned long long)n.not_executed);
+  random_report(stderr, &n);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
