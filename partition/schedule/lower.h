@@ -13,7 +13,8 @@ typedef struct opi_program_list {
   uint32_t n_steps, n_ranks;
 } opi_program_list;
 
-/* Receives stand just before their consumer, sends right after their producer. Routes between
+/* Errors: INVALID names a record out of range, of another pass, or on another rank than its stage.
+ * Receives stand just before their consumer, sends right after their producer. Routes between
  * stages of one rank need no step. */
 opipe_status opi_lower(const opi_plan *plan, const opi_cutting *cutting,
                        const opipe_allocator *allocator, opi_program_list **out_list,

@@ -88,7 +88,23 @@ static void test_missing_and_double_actions_are_named(void) {
   plan.actions[0].stage = 1;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
                    "stage 1 lives on rank 1");
-  opi_program_list_free(list);
+  opi_cutting_free(c);
+  toy_close(&t);
+}
+
+static void test_a_stage_that_is_not_there_is_named(void) {
+  toy t;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_program_list *list = NULL;
+  opi_cutting *c = chain(&t, 2);
+  opi_plan plan = toy_plan(&t, 2, 2, 2);
+  plan.actions[0].stage = 300000;
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+                   "rank 0, action 0: stage 300000 of 2");
+  plan.actions[0].stage = 0;
+  plan.actions[3].microbatch = 7;
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+                   "rank 1, action 1: stage 1 of 2, micro-batch 7 of 2");
   opi_cutting_free(c);
   toy_close(&t);
 }
@@ -116,4 +132,5 @@ static void test_a_deadlock_prints_its_cycle(void) {
 OPI_TEST_MAIN("proof", OPI_TEST(test_a_straight_pipeline_is_proven_and_timed),
               OPI_TEST(test_one_in_flight_is_sequential),
               OPI_TEST(test_missing_and_double_actions_are_named),
+              OPI_TEST(test_a_stage_that_is_not_there_is_named),
               OPI_TEST(test_a_deadlock_prints_its_cycle))
