@@ -98,6 +98,17 @@ opipe_status opi_json_get_number(const json_t *object, const char *what, const c
   return OPIPE_OK;
 }
 
+opipe_status opi_json_time(const json_t *value, const char *what, const char *name, double *out,
+                           opipe_error *err) {
+  static const double most = 1e18;
+  const double number = json_number_value(value);
+  if (!json_is_number(value) || number < 0 || number > most)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be a number from 0 to %g", what, name,
+                    most);
+  *out = number;
+  return OPIPE_OK;
+}
+
 opipe_status opi_json_get_array(const json_t *object, const char *what, const char *name,
                                 const json_t **out, opipe_error *err) {
   const json_t *value = json_object_get(object, name);

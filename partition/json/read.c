@@ -102,8 +102,13 @@ static opipe_status read_pin(reader *r, const json_t *object, opi_pin *pin) {
   int64_t *dims = OPI_ARENA_ARRAY(&r->plan->arena, int64_t, pin->rank);
   if (dims == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
-  for (uint32_t d = 0; d < pin->rank; ++d)
-    dims[d] = json_integer_value(json_array_get(shape, d));
+  for (uint32_t d = 0; d < pin->rank; ++d) {
+    const json_t *dim = json_array_get(shape, d);
+    if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+      return opi_fail(r->err, OPIPE_E_INVALID,
+                      "the plan: pin '%s': axis %u must be an integer >= 0", input, d);
+    dims[d] = json_integer_value(dim);
+  }
   pin->shape = dims;
   if (!opi_tensor_bytes(pin->dtype, dims, pin->rank, &n_bytes) || strlen(hex) != 2 * n_bytes) {
     return opi_fail(r->err, OPIPE_E_INVALID,
@@ -200,10 +205,30 @@ static opipe_status read_devices(reader *r) {
   return OPIPE_OK;
 }
 
+static opipe_status read_settings(reader *r) {
+  opi_plan *plan = r->plan;
+  const char *key = NULL;
+  json_t *value = NULL;
+  json_t *settings = json_object_get(r->root, "settings");
+  if (!json_is_object(settings))
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"settings\" must be an object");
+  plan->settings =
+      OPI_ARENA_ARRAY(&plan->arena, opipe_schedule_setting, json_object_size(settings));
+  if (plan->settings == NULL)
+    return opi_fail_nomem(r->err, 0, "a plan");
+  json_object_foreach(settings, key, value) {
+    if (!json_is_string(value))
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: setting '%s' must be a string", key);
+    OPI_TRY(copy_text(r, key, &plan->settings[plan->n_settings].key));
+    OPI_TRY(copy_text(r, json_string_value(value), &plan->settings[plan->n_settings].value));
+    ++plan->n_settings;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status read_schedule(reader *r) {
   opi_plan *plan = r->plan;
-  const char *text = NULL, *key = NULL;
-  json_t *value = NULL;
+  const char *text = NULL;
   uint64_t rows = 0;
   OPI_TRY(opi_json_get_string(r->root, WHAT, "schedule", &text, r->err));
   OPI_TRY(copy_text(r, text, &plan->schedule));
@@ -216,18 +241,7 @@ static opipe_status read_schedule(reader *r) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %u micro-batches and depth %u",
                     plan->n_microbatches, plan->depth);
   }
-  json_t *settings = json_object_get(r->root, "settings");
-  plan->settings =
-      OPI_ARENA_ARRAY(&plan->arena, opipe_schedule_setting, json_object_size(settings));
-  if (plan->settings == NULL)
-    return opi_fail_nomem(r->err, 0, "a plan");
-  json_object_foreach(settings, key, value) {
-    if (!json_is_string(value))
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: setting '%s' must be a string", key);
-    OPI_TRY(copy_text(r, key, &plan->settings[plan->n_settings].key));
-    OPI_TRY(copy_text(r, json_string_value(value), &plan->settings[plan->n_settings].value));
-    ++plan->n_settings;
-  }
+  OPI_TRY(read_settings(r));
   if (json_object_get(r->root, "batch_dim") != NULL) {
     OPI_TRY(opi_json_get_string(r->root, WHAT, "batch_dim", &text, r->err));
     OPI_TRY(copy_text(r, text, &plan->batch_dim));
@@ -247,7 +261,8 @@ static opipe_status read_schedule(reader *r) {
 static opipe_status read_stage(reader *r, const json_t *object, uint32_t s, opi_map *stages) {
   const json_t *nodes = NULL;
   OPI_TRY(read_u32(r, object, "rank", r->plan->n_ranks - 1, &r->plan->instance_rank[s]));
-  OPI_TRY(opi_json_get_number(object, WHAT, "time_ns", &r->plan->stage_ns[s], r->err));
+  OPI_TRY(opi_json_time(json_object_get(object, "time_ns"), WHAT, "time_ns", &r->plan->stage_ns[s],
+                        r->err));
   OPI_TRY(opi_json_get_array(object, WHAT, "nodes", &nodes, r->err));
   for (size_t i = 0; i < json_array_size(nodes); ++i) {
     const char *key = json_string_value(json_array_get(nodes, i));
@@ -360,20 +375,30 @@ static opipe_status read_actions(reader *r) {
   }
   plan->rank_first[plan->n_ranks] = plan->n_actions;
   if (plan->actions == NULL)
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has no actions");
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has no action on any of %u ranks",
+                    plan->n_ranks);
+  return OPIPE_OK;
+}
+
+static opipe_status read_cost(reader *r) {
+  const char *cost = NULL;
+  OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,
+                        r->err));
+  OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));
+  if (strcmp(cost, "measured") != 0 && strcmp(cost, "rates") != 0)
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"cost\" is '%.40s'; measured or rates",
+                    cost);
+  r->plan->cost_kind = cost[0] == 'm' ? OPI_COST_MEASURED : OPI_COST_RATES;
   return OPIPE_OK;
 }
 
 static opipe_status read_all(reader *r) {
-  const char *cost = NULL;
   OPI_TRY(read_head(r));
   OPI_TRY(read_binding(r));
   OPI_TRY(read_devices(r));
   OPI_TRY(read_schedule(r));
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
-  OPI_TRY(opi_json_get_number(r->root, WHAT, "bound_ns", &r->plan->bound_ns, r->err));
-  OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));
-  r->plan->cost_kind = strcmp(cost, "measured") == 0 ? OPI_COST_MEASURED : OPI_COST_RATES;
+  OPI_TRY(read_cost(r));
   const int64_t rows = r->plan->batch_dim == NULL
                            ? 0
                            : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);

@@ -35,7 +35,7 @@ void opi_json_action(opi_text *t, const opipe_action *a) {
   }
 }
 
-static bool set_more(opipe_action *a, char mark, unsigned value) {
+static bool set_more(opipe_action *a, char mark, uint32_t value) {
   switch (mark) {
     case '@':
       a->replica = (uint16_t)value;
@@ -57,23 +57,33 @@ static bool set_more(opipe_action *a, char mark, unsigned value) {
   }
 }
 
+/* Up to nine decimal digits, nothing before them. */
+static bool read_number(const char **io_at, uint32_t *out) {
+  const char *at = *io_at;
+  *out = 0;
+  while (*at >= '0' && *at <= '9' && at - *io_at < 9)
+    *out = *out * 10 + (uint32_t)(*at++ - '0');
+  const bool found = at != *io_at;
+  *io_at = at;
+  return found;
+}
+
 bool opi_json_read_action(const char *text, opipe_action *out, int *out_used) {
-  unsigned stage = 0, microbatch = 0, value = 0;
-  char pass = 0, mark = 0;
-  int used = 0, at = 0;
-  if (sscanf(text, "%9u%c%9u%n", &stage, &pass, &microbatch, &at) != 3)
+  const char *at = text;
+  uint32_t stage = 0, microbatch = 0, value = 0;
+  if (!read_number(&at, &stage) || *at == '\0' || *at == 'U')
     return false;
-  const char *found = memchr(PASSES, pass, sizeof PASSES);
-  if (found == NULL || pass == 'U')
+  const char *found = memchr(PASSES, *at++, sizeof PASSES);
+  if (found == NULL || !read_number(&at, &microbatch))
     return false;
   *out =
       (opipe_action){.stage = stage, .microbatch = microbatch, .pass = (uint8_t)(found - PASSES)};
-  while (text[at] != '\0' && text[at] != ' ') {
-    if (sscanf(text + at, "%c%9u%n", &mark, &value, &used) != 2 || !set_more(out, mark, value))
+  while (*at != '\0' && *at != ' ') {
+    const char mark = *at++;
+    if (!read_number(&at, &value) || !set_more(out, mark, value))
       return false;
-    at += used;
   }
-  *out_used = at;
+  *out_used = (int)(at - text);
   return true;
 }
 
@@ -195,6 +205,14 @@ static opipe_status read_u32(const json_t *object, const char *name, uint32_t ma
   return OPIPE_OK;
 }
 
+/* A string that may be absent: NULL. */
+static opipe_status read_name(const json_t *object, const char *name, const char **out,
+                              opipe_error *err) {
+  *out = NULL;
+  return json_object_get(object, name) == NULL ? OPIPE_OK
+                                               : opi_json_get_string(object, WHAT, name, out, err);
+}
+
 static opipe_status read_loss(const json_t *root, opi_train_spec *spec, opipe_error *err) {
   const json_t *loss = json_object_get(root, "loss");
   const json_t *ignore = json_object_get(loss, "ignore");
@@ -204,9 +222,8 @@ static opipe_status read_loss(const json_t *root, opi_train_spec *spec, opipe_er
   OPI_TRY(read_u32(loss, "shift", 1, &spec->loss.shift, err));
   OPI_TRY(opi_json_get_number(loss, WHAT, "smoothing", &spec->loss.smoothing, err));
   spec->loss.ignore = json_integer_value(ignore);
-  spec->loss.output = json_string_value(json_object_get(loss, "output"));
-  spec->loss.labels = json_string_value(json_object_get(loss, "labels"));
-  return OPIPE_OK;
+  OPI_TRY(read_name(loss, "output", &spec->loss.output, err));
+  return read_name(loss, "labels", &spec->loss.labels, err);
 }
 
 static opipe_status read_optimizer(const json_t *root, opi_arena *scratch, opi_optimizer *o,
@@ -253,10 +270,10 @@ static opipe_status read_globs(const json_t *root, opi_arena *scratch, opi_train
   if (globs == NULL)
     return opi_fail_nomem(err, n * sizeof *globs, "a plan");
   for (size_t i = 0; i < n; ++i) {
-    const json_t *pair = json_array_get(list, i);
+    const json_t *pair = json_array_get(list, i), *trainable = json_array_get(pair, 1);
     globs[i] = (opi_train_glob){.pattern = json_string_value(json_array_get(pair, 0)),
-                                .trainable = json_is_true(json_array_get(pair, 1))};
-    if (globs[i].pattern == NULL)
+                                .trainable = json_is_true(trainable)};
+    if (globs[i].pattern == NULL || !json_is_boolean(trainable))
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"trainable\" must hold [glob, boolean]", WHAT);
   }
   spec->globs = globs;
@@ -332,7 +349,7 @@ static opipe_status read_times(const json_t *object, const char *name, opi_plan 
   if (*out == NULL)
     return opi_fail_nomem(err, plan->n_stages * sizeof **out, "a plan");
   for (uint32_t s = 0; s < plan->n_stages; ++s)
-    (*out)[s] = json_number_value(json_array_get(list, s));
+    OPI_TRY(opi_json_time(json_array_get(list, s), WHAT, name, &(*out)[s], err));
   return OPIPE_OK;
 }
 
@@ -360,6 +377,7 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
   const json_t *t = json_object_get(root, "training");
   if (t == NULL)
     return OPIPE_OK;
+  const uint32_t *ranks = plan->instance_rank; /* of the stages' own */
   OPI_TRY(read_u32(t, "replicas", COUNT_MOST, &plan->n_replicas, err));
   OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
   OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
@@ -372,6 +390,11 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
                       plan->n_ranks - 1, &plan->instance_rank, err));
   if (plan->instance_rank == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"ranks\" is empty", WHAT);
+  for (uint32_t s = 0; s < plan->n_stages; ++s) {
+    if (opi_plan_rank(plan, s, 0) != ranks[s])
+      return opi_fail(err, OPIPE_E_INVALID, "%s: stage %u is on rank %u, \"ranks\" has rank %u",
+                      WHAT, s, ranks[s], opi_plan_rank(plan, s, 0));
+  }
   OPI_TRY(read_shares(t, plan, err));
   OPI_TRY(
       read_counts(t, "slice_lengths", plan, plan->n_slices, COUNT_MOST, &plan->slice_lengths, err));

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans that were changed by hand, for inference and for training: what does not hold is refused by
+ * name; what holds is read. Found by tests/fuzz/fuzz_plan.c or on the way to it.
+ */
+#include <stdlib.h>
+
+#include "loader/base/base.h"
+#include "tests/abi/host_kit.h"
+
+static const char *const LLAMA = "tests/data/llama_attention/model.onnx";
+
+/* The first `from` of the plan becomes `to`; refused with a message that holds `says`. NULL: read.
+ */
+typedef struct edit {
+  const char *from, *to, *says;
+} edit;
+
+static char *replace(const opi_test_text *plan, const edit *e, size_t *out_n) {
+  const char *at = strstr(plan->data, e->from);
+  if (at == NULL) {
+    OPI_FAIL("the plan has no '%s'", e->from);
+    return NULL;
+  }
+  const size_t before = (size_t)(at - plan->data), from = strlen(e->from), to = strlen(e->to);
+  char *copy = malloc(plan->n + to + 1);
+  OPI_ASSERT_FATAL(copy != NULL);
+  memcpy(copy, plan->data, before);
+  memcpy(copy + before, e->to, to);
+  memcpy(copy + before + to, at + from, plan->n - before - from + 1);
+  *out_n = plan->n - from + to;
+  return copy;
+}
+
+static void read_edited(host_kit *k, const opi_test_text *plan, const edit *e) {
+  opipe_plan *out = NULL;
+  size_t n = 0;
+  char *copy = replace(plan, e, &n);
+  if (copy == NULL)
+    return;
+  k->err.message[0] = '\0';
+  const opipe_status status = k->api->plan_read(k->model, copy, n, &out, &k->err);
+  const bool good = e->says == NULL ? status == OPIPE_OK
+                                    : status < 0 && status != OPIPE_E_INTERNAL &&
+                                          strstr(k->err.message, e->says) != NULL;
+  if (!good)
+    OPI_FAIL("'%s' in place of '%s': status %d, '%s'", e->to, e->from, (int)status, k->err.message);
+  if (status == OPIPE_OK)
+    k->api->plan_destroy(out);
+  free(copy);
+}
+
+static void read_all(host_kit *k, const edit *edits, size_t n) {
+  opi_test_text plan = {.data = NULL};
+  OPI_ASSERT_OK_FATAL(k->api->plan_write(k->plan, opi_test_take, &plan, &k->err), &k->err);
+  for (size_t i = 0; i < n; ++i)
+    read_edited(k, &plan, &edits[i]);
+  free(plan.data);
+}
+
+static void test_edited_inference_plans(void) {
+  static const edit edits[] = {
+      {"\"depth\": 2", "\"depth\": 3", NULL},
+      {"\"actions\": [\n    \"0F0", "\"actions\": [\n    \"3F0", "rank 0, action 0: stage 3 of 2"},
+      {"\"0F0 0F1\"", "\"0F0 999999999F1\"", "stage 999999999 of 2"},
+      {"\"0F0 0F1\"", "\"0F0 0F7\"", "micro-batch 7 of 2"},
+      {"\"0F0 0F1\"", "\"0F0 -1F1\"", "'-1F1' is no forward action"},
+      {"\"0F0 0F1\"", "\"0F0 0F 1\"", "'0F 1' is no forward action"},
+      {"\"0F0 0F1\"", "\"0F0 0B1\"", "'0B1' is no forward action"},
+      {"\"0F0 0F1\"", "\"0F0 0F1@ 0\"", "'0F1@ 0' is no forward action"},
+      {"\"settings\": {}", "\"settings\": []", "\"settings\" must be an object"},
+      {"\"settings\": {},", "", "\"settings\" must be an object"},
+      {"\"cost\": \"rates\"", "\"cost\": \"guess\"", "\"cost\" is 'guess'"},
+      {"\"time_ns\": ", "\"time_ns\": -", "\"time_ns\" must be a number from 0"},
+      {"\"time_ns\": ", "\"time_ns\": 1e300, \"was\": ", "\"time_ns\" must be a number from 0"},
+      {"\"bound_ns\": ", "\"bound_ns\": -", "\"bound_ns\" must be a number from 0"},
+  };
+  host_kit k;
+  const opipe_plan_params params = {
+      .struct_size = sizeof params, .n_stages = 2, .n_microbatches = 2};
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, 4, 4, &params), &k.err);
+  read_all(&k, edits, OPI_COUNT(edits));
+  kit_close(&k);
+}
+
+static opipe_status plan_training(host_kit *k, const char *schedule, uint32_t n_microbatches) {
+  const opipe_train_glob glob = {"*", 1, 0};
+  const opipe_train_options train = {.struct_size = sizeof train,
+                                     .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                                     .labels = "labels",
+                                     .ignore = -100,
+                                     .globs = &glob,
+                                     .n_globs = 1,
+                                     .lr = 0.1};
+  const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(LLAMA)};
+  const opipe_dim dims[] = {{"batch", 4}, {"seq", 4}};
+  const opipe_bind_options bind = {.struct_size = sizeof bind,
+                                   .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN,
+                                   .dims = dims,
+                                   .n_dims = 2};
+  const opipe_plan_params plan = {.struct_size = sizeof plan,
+                                  .n_ranks = 2,
+                                  .n_microbatches = n_microbatches,
+                                  .schedule = schedule,
+                                  .train = &train};
+  memset(k, 0, sizeof *k);
+  k->err.struct_size = sizeof k->err;
+  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->context_create(NULL, &k->context, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->model_load(k->context, &load, &k->model, &k->err);
+  if (status == OPIPE_OK)
+    status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
+  return status == OPIPE_OK ? k->api->plan_make(k->bound, &plan, &k->plan, &k->err) : status;
+}
+
+static void test_edited_training_plans(void) {
+  static const edit edits[] = {
+      {"\"lr\": 0.1", "\"lr\": 0.2", NULL},
+      {"[\"*\", true]", "[\"*\", 1]", "\"trainable\" must hold [glob, boolean]"},
+      {"\"labels\": \"labels\"", "\"labels\": 7", "\"labels\" must be a string"},
+      {"\"smoothing\": 0", "\"smoothing\": 0, \"output\": null", "\"output\" must be a string"},
+      {"\"input_ns\": [", "\"input_ns\": [-", "\"input_ns\" must be a number from 0"},
+      {"\"weight_ns\": [", "\"weight_ns\": [\"1\", ", "\"weight_ns\" has 3 numbers for 2"},
+      {"\"ranks\": [0, 1]", "\"ranks\": [1, 0]", "stage 0 is on rank 0, \"ranks\" has rank 1"},
+  };
+  host_kit k;
+  OPI_ASSERT_OK_FATAL(plan_training(&k, "1f1b", 2), &k.err);
+  read_all(&k, edits, OPI_COUNT(edits));
+  kit_close(&k);
+}
+
+OPI_TEST_MAIN("plan reader", OPI_TEST(test_edited_inference_plans),
+              OPI_TEST(test_edited_training_plans))
