@@ -226,6 +226,10 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
                     (unsigned long long)request->number, request->error.message);
   }
   const opi_result *result = &request->results[index];
+  if (s->train != NULL && result->data == NULL) { /* what the loss judges: of evaluations only */
+    return opi_fail(err, OPIPE_E_NOTFOUND, "a training step has no output %u ('%s')", index,
+                    s->output_names[index]);
+  }
   *out_tensor = (opipe_tensor){.data = result->data,
                                .device_type = OPIPE_DL_CPU,
                                .rank = (int32_t)result->rank,

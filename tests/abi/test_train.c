@@ -115,6 +115,23 @@ static void test_steps_and_evaluation(void) {
   kit_close(&k);
 }
 
+static void test_a_step_has_the_loss_alone(void) {
+  host_kit k;
+  opipe_binding_io inputs[2];
+  opipe_request *ticket = NULL;
+  opipe_tensor out;
+  const opipe_train_options train = options_of(OPIPE_OPTIMIZER_SGD);
+  const opipe_submit_params params = batch_of(inputs);
+  OPI_ASSERT_OK_FATAL(open_training(&k, &train, 2, 0), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->session_train_step(k.session, &params, &ticket, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->request_wait(ticket, UINT64_MAX, &k.err), &k.err);
+  OPI_ASSERT_OK(k.api->request_output(ticket, 0, &out, &k.err), &k.err);
+  OPI_ASSERT_ERROR(k.api->request_output(ticket, 1, &out, &k.err), OPIPE_E_NOTFOUND, &k.err,
+                   "a training step has no output 1");
+  k.api->request_release(ticket);
+  kit_close(&k);
+}
+
 /* Every parameter's state, one after the other. */
 static float *collect(host_kit *k, uint32_t state, size_t *out_n) {
   float *all = NULL;
@@ -244,6 +261,6 @@ static void test_waiting_for_the_newest_step_flushes(void) {
 }
 
 OPI_TEST_MAIN("train", OPI_TEST(test_waiting_for_the_newest_step_flushes),
-              OPI_TEST(test_steps_and_evaluation),
+              OPI_TEST(test_steps_and_evaluation), OPI_TEST(test_a_step_has_the_loss_alone),
               OPI_TEST(test_a_checkpoint_continues_under_other_stages),
               OPI_TEST(test_parameters_by_name), OPI_TEST(test_calls_that_do_not_fit))
