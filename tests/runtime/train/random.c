@@ -321,6 +321,18 @@ const char *random_train(random_trainer *t, const uint8_t *data, size_t size, ra
 
 /* ---- many ---- */
 
+void random_report(FILE *to, const random_count *n) {
+  (void)fprintf(
+      to,
+      "%llu schedules: %llu trained (%llu sliced, %llu with replicas, %llu in parts, %llu with "
+      "halves, %llu double-buffered), %llu + %llu refused, %llu not executed\n",
+      (unsigned long long)n->tried, (unsigned long long)n->trained, (unsigned long long)n->sliced,
+      (unsigned long long)n->replicated, (unsigned long long)n->parted,
+      (unsigned long long)n->halves, (unsigned long long)n->buffered,
+      (unsigned long long)n->refused, (unsigned long long)n->buffered_refused,
+      (unsigned long long)n->not_executed);
+}
+
 void random_train_many(uint64_t seed, uint32_t n_tries) {
   random_trainer *trainer = random_trainer_open(opi_test_tmpdir(), NULL);
   opi_test_random random = {seed};
@@ -334,13 +346,8 @@ void random_train_many(uint64_t seed, uint32_t n_tries) {
       OPI_FAIL("schedule %u: %s", i, why);
   }
   random_trainer_close(trainer);
-  (void)printf(
-      "\n%llu schedules: %llu trained (%llu sliced, %llu with replicas, %llu in parts, %llu with "
-      "halves, %llu double-buffered), %llu + %llu refused, %llu not executed",
-      (unsigned long long)n.tried, (unsigned long long)n.trained, (unsigned long long)n.sliced,
-      (unsigned long long)n.replicated, (unsigned long long)n.parted, (unsigned long long)n.halves,
-      (unsigned long long)n.buffered, (unsigned long long)n.refused,
-      (unsigned long long)n.buffered_refused, (unsigned long long)n.not_executed);
+  (void)putchar('\n');
+  random_report(stdout, &n);
   OPI_ASSERT(n.trained > n.tried / 3 && n.refused > n.tried / 10);
   OPI_ASSERT(n.sliced > 0 && n.replicated > 0 && n.halves > 0 && n.buffered > 0);
 }

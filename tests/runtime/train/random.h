@@ -7,6 +7,8 @@
 #ifndef TESTS_TRAIN_RANDOM_H
 #define TESTS_TRAIN_RANDOM_H
 
+#include <stdio.h>
+
 #include "tests/runtime/train/kit.h"
 
 typedef struct random_trainer random_trainer;
@@ -23,6 +25,8 @@ void random_trainer_close(random_trainer *trainer);
 /* NULL when all of it holds, else why not (static storage). */
 const char *random_train(random_trainer *trainer, const uint8_t *data, size_t size,
                          random_count *count);
+/* One line that says it all. */
+void random_report(FILE *to, const random_count *count);
 /* That many, from seeded bytes; what does not hold fails the running test. Prints the count. */
 void random_train_many(uint64_t seed, uint32_t n_tries);
 
