@@ -165,9 +165,9 @@ typedef struct opipe_transport {
   void (*abort)(opipe_world *world, uint32_t rank, const opipe_error *why);
 
   /* -- since 1.1, may be NULL: then info holds for every world -- */
-  /* What a world that is opened with these options declares. Plans are proven and laid out by it, so
-   * it is the same on every machine: nothing measured. Errors: those of world_open about options.
-   * [any-thread] */
+  /* What a world that is opened with these options declares. Plans are proven and laid out by it,
+   * so it is the same on every machine: nothing measured. Errors: those of world_open about
+   * options. [any-thread] */
   opipe_status (*world_info)(opipe_instance *self, const char *options,
                              opipe_transport_info *io_info, opipe_error *err);
 } opipe_transport;
