@@ -112,7 +112,8 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   if (plan->n_crossings > CROSSINGS_MOST)
     opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
   const double bound = plan->bound_ns * plan->n_microbatches;
-  const char *basis = plan->cost_kind == OPI_COST_MEASURED ? "measured nodes" : "device rates";
+  static const char *const bases[] = {"device rates", "measured nodes", "given times of stages"};
+  const char *basis = bases[plan->cost_kind <= OPI_COST_GIVEN ? plan->cost_kind : 0];
   if (plan->train != NULL) {
     opi_text_printf(&t, "predicted (%s): %.3f ms for one mini-batch, its update left out", basis,
                     plan->request_ns * 1e-6);

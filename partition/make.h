@@ -6,6 +6,7 @@
 #include <opipe/host.h>
 
 #include "partition/plan.h"
+#include "partition/simulate/events.h"
 
 /* Finds opened plugins by id; errors name the id and what to change. */
 typedef struct opi_plugins {
@@ -23,6 +24,7 @@ typedef struct opi_plan_env {
   const opi_model *model;
   const opi_bind_options *bind; /* how the model was bound: pins, flags, evaluator; dims are the
                                    request's (all of them) */
+  const opi_costs *costs; /* of the stages in ms; NULL: by their nodes. params->costs is not read */
   uint64_t (*now_ns)(void);
 } opi_plan_env;
 

@@ -34,6 +34,11 @@ void opi_plan_free(opi_plan *plan) {
   opi_free(allocator, plan, sizeof(*plan));
 }
 
+const char *opi_cost_name(uint32_t kind) {
+  static const char *const names[] = {"rates", "measured", "given"};
+  return kind < OPI_COUNT(names) ? names[kind] : "?";
+}
+
 static void add(XXH3_state_t *state, const void *data, size_t n) {
   if (n != 0)
     (void)XXH3_128bits_update(state, data, n);

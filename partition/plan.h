@@ -193,7 +193,9 @@ typedef struct opi_plan {
   uint32_t cost_kind; /* OPI_COST_* */
 } opi_plan;
 
-enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1 };
+enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1, OPI_COST_GIVEN = 2 };
+/* "rates", "measured", "given" */
+const char *opi_cost_name(uint32_t kind);
 
 void opi_plan_free(opi_plan *plan); /* accepts NULL */
 

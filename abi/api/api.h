@@ -184,6 +184,8 @@ opipe_status opi_api_model_describe_training(opipe_model *model, const opipe_tra
 
 opipe_status opi_api_schedule_list(opipe_context *context, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
+/* Costs as the host gives them, its arrays borrowed; NULL: 1, 1, 1, 0. */
+opipe_status opi_costs_from_host(const opipe_order_costs *costs, opi_costs *out, opipe_error *err);
 opipe_status opi_api_order_make(opipe_context *context, const opipe_order_params *params,
                                 opipe_order **out_order, opipe_error *err);
 opipe_status opi_api_order_read(opipe_context *context, const void *text, uint64_t n_bytes,

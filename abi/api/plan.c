@@ -62,7 +62,7 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
 
 opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err) {
-  opipe_plan_params own = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, train)};
+  opipe_plan_params own = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, costs)};
   opipe_plan *plan = NULL;
   OPI_TRY(opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err));
   if (out_plan == NULL)
@@ -75,7 +75,12 @@ opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *para
     }
     memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
   }
-  const opi_plan_env env = env_of(model, &model->options);
+  opi_plan_env env = env_of(model, &model->options);
+  opi_costs costs;
+  if (own.costs != NULL) {
+    OPI_TRY(opi_costs_from_host(own.costs, &costs, err));
+    env.costs = &costs;
+  }
   OPI_TRY(new_plan(model, &plan, err));
   const opipe_status status = own.train != NULL ? make_training(&env, &own, &plan->plan, err)
                                                 : opi_plan_make(&env, &own, &plan->plan, err);

@@ -67,8 +67,7 @@ static opipe_status read_stage_costs(const opipe_order_costs *costs, opi_costs *
   return OPIPE_OK;
 }
 
-/* Costs as the host gives them; NULL: 1, 1, 1, 0. */
-static opipe_status read_costs(const opipe_order_costs *costs, opi_costs *out, opipe_error *err) {
+opipe_status opi_costs_from_host(const opipe_order_costs *costs, opi_costs *out, opipe_error *err) {
   *out = opi_unit_costs;
   if (costs == NULL)
     return OPIPE_OK;
@@ -101,7 +100,7 @@ opipe_status opi_api_order_make(opipe_context *context, const opipe_order_params
   if (own.schedule == NULL || own.flags > (OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED))
     return opi_fail(err, OPIPE_E_INVALID, "order_make: schedule %s, flags %u",
                     own.schedule == NULL ? "NULL" : own.schedule, own.flags);
-  OPI_TRY(read_costs(own.costs, &costs, err));
+  OPI_TRY(opi_costs_from_host(own.costs, &costs, err));
   const opi_question question = {
       .schedule = own.schedule,
       .mode = (own.flags & OPIPE_ORDER_FORWARD) != 0 ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
@@ -206,7 +205,7 @@ opipe_status opi_api_order_draw(opipe_order *order, const opipe_order_costs *cos
   opi_text text;
   opi_costs own;
   OPI_TRY(check_sink(order, write, err));
-  OPI_TRY(read_costs(costs, &own, err));
+  OPI_TRY(opi_costs_from_host(costs, &own, err));
   opi_text_init(&text, &order->context->allocator);
   opipe_status status = opi_draw_order(&order->order->problem, order->order->list, &own,
                                        &order->context->allocator, &text, err);
@@ -251,7 +250,7 @@ opipe_status opi_api_order_simulate(opipe_order *order, const opipe_order_costs 
   opi_text text;
   opi_costs own;
   OPI_TRY(check_sink(order, write, err));
-  OPI_TRY(read_costs(costs, &own, err));
+  OPI_TRY(opi_costs_from_host(costs, &own, err));
   const opipe_allocator *allocator = &order->context->allocator;
   const opi_problem *p = &order->order->problem;
   opi_simulation result = {.peak_stash = opi_alloc_zero(allocator, p->n_ranks, sizeof(double))};

@@ -28,6 +28,16 @@ typedef struct cli_list {
   uint32_t n;
 } cli_list;
 
+/* Times of stages, alike or of each. */
+enum { CLI_COST_KINDS = 3, CLI_COST_STAGES = 1024 };
+typedef struct cli_costs {
+  opipe_order_costs costs;
+  double stages[CLI_COST_KINDS][CLI_COST_STAGES]; /* F, I, W where they were given per stage */
+} cli_costs;
+extern const opipe_order_costs cli_unit_costs; /* 1, 1, 1, no communication */
+/* "F=1,I=1,W=1,comm=0", any of them; "F=5+5+9": of each stage. What is not said stays. */
+int cli_take_costs(const char *value, cli_costs *out);
+
 /* What `train` adds; specs are texts until they are needed. */
 typedef struct cli_train_texts {
   cli_list data, parameters, no_decay;
@@ -51,6 +61,7 @@ typedef struct cli_options {
   uint32_t n_devices;
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
   const char *cut, *plan_file, *schedule, *batch, *transport;
+  cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
   bool no_fuse, graph_dropout, ratio_dropout, ignore_annotations;

@@ -104,7 +104,10 @@ enum {
       {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                               \
       {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \
        O_TRANSPORT},                                                                               \
-      {"cost", "rates|measured", "node times from device rates (preset) or measured", O_COST}, {   \
+      {"cost", "rates|measured|F=N,I=N,W=N",                                                       \
+       "node times from device rates (preset) or measured; the stages' own in ms, F=5+5+9",        \
+       O_COST},                                                                                    \
+  {                                                                                                \
     "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",      \
         O_IGNORE                                                                                   \
   }
@@ -344,6 +347,18 @@ static int take_word(const char *name, const char *text, const char *a, const ch
   return cli_usage("--%s %s: %s or %s is needed", name, text, a, b);
 }
 
+/* Where node times come from, or the stages' times themselves. */
+static int take_cost(const char *text, cli_options *o) {
+  bool measured = false;
+  if (strchr(text, '=') == NULL) {
+    const int status = take_word("cost", text, "rates", "measured", &measured);
+    o->cost = measured ? OPIPE_COST_MEASURED : OPIPE_COST_RATES;
+    return status;
+  }
+  o->stage_costs.costs = cli_unit_costs;
+  return cli_take_costs(text, &o->stage_costs);
+}
+
 static int take_dropout(const char *text, cli_options *o) {
   char *end = NULL;
   o->graph_dropout = strcmp(text, "graph") == 0;
@@ -468,9 +483,7 @@ static int take_option(int id, const char *value, cli_options *o) {
       o->transport = value;
       break;
     case O_COST:
-      status = take_word("cost", value, "rates", "measured", &second);
-      o->cost = second ? OPIPE_COST_MEASURED : OPIPE_COST_RATES;
-      return status;
+      return take_cost(value, o);
     case O_IGNORE:
       o->ignore_annotations = true;
       break;
@@ -547,6 +560,7 @@ static const char *said_by_plan(const cli_options *o) {
              {o->batch != NULL, "batch-dim"},
              {o->depth != 0, "depth"},
              {o->transport != NULL, "transport"},
+             {o->cost != OPIPE_COST_RATES || o->stage_costs.costs.struct_size != 0, "cost"},
              {o->ignore_annotations, "ignore-annotations"}};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
     if (all[i].given)

@@ -47,14 +47,13 @@ static const cli_option table[] = {
     {"plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
      S_PLUGIN},
     {"help", NULL, "this text", S_HELP}};
-enum { N_OPTIONS = sizeof(table) / sizeof(table[0]), COST_KINDS = 3, COST_STAGES = 1024 };
+enum { N_OPTIONS = sizeof(table) / sizeof(table[0]) };
 
 typedef struct job {
   const char *verb, *what;
   uint32_t n_ranks, n_stages, n_microbatches, replicas;
   uint32_t format, dialect, from, rule, receive_depth;
-  opipe_order_costs costs;
-  double stage_costs[COST_KINDS][COST_STAGES]; /* F, I, W where they were given per stage */
+  cli_costs costs;
   const char *output;
   bool json, aligned, forward, format_given;
   cli_options common; /* plugins */
@@ -110,53 +109,6 @@ static int take_number(const char *name, const char *value, uint32_t *out) {
   return CLI_DONE;
 }
 
-/* A number, or as many as there are stages with '+' between them, into stages (NULL: one number).
- * Returns how many, 0: none. */
-static uint32_t take_numbers(const char *at, double *out_one, double *stages, char **out_end) {
-  for (uint32_t n = 0; n < COST_STAGES; ++n) {
-    const double x = strtod(at, out_end);
-    if (*out_end == at || !(x >= 0))
-      return 0;
-    *out_one = n == 0 ? x : *out_one;
-    if (stages != NULL)
-      stages[n] = x;
-    if (stages == NULL || **out_end != '+')
-      return n + 1;
-    at = *out_end + 1;
-  }
-  return 0;
-}
-
-/* "F=1,I=1,W=1,comm=0", any of them; "F=5+5+9": of each stage. */
-static int take_costs(const char *value, job *j) {
-  static const char letters[] = "FIW";
-  opipe_order_costs *costs = &j->costs;
-  double *const alike[] = {&costs->forward, &costs->input, &costs->weight, &costs->comm};
-  const double **const per_stage[] = {&costs->stage_forward, &costs->stage_input,
-                                      &costs->stage_weight};
-  for (const char *at = value; *at != '\0';) {
-    const size_t n = strcspn(at, "=");
-    const char *letter = n == 1 ? strchr(letters, *at) : NULL;
-    const bool comm = n == 4 && memcmp(at, "comm", 4) == 0;
-    char *end = NULL;
-    if ((letter == NULL && !comm) || at[n] != '=')
-      return cli_usage("--cost %s: F=, I=, W= and comm= are known", value);
-    const size_t k = comm ? COST_KINDS : (size_t)(letter - letters);
-    const uint32_t count =
-        take_numbers(at + n + 1, alike[k], comm ? NULL : j->stage_costs[k], &end);
-    if (count == 0 || (*end != ',' && *end != '\0'))
-      return cli_usage("--cost %s: a number >= 0 is needed behind '%.*s='", value, (int)n, at);
-    if (count > 1 && costs->n_stages != 0 && costs->n_stages != count)
-      return cli_usage("--cost %s: times of %u and of %u stages", value, costs->n_stages, count);
-    if (count > 1) {
-      costs->n_stages = count;
-      *per_stage[k] = j->stage_costs[k];
-    }
-    at = end + (*end == ',');
-  }
-  return CLI_DONE;
-}
-
 static int take_receives(const char *value, uint32_t *out_depth) {
   *out_depth = strcmp(value, "early") == 0 ? 0 : 1;
   if (*out_depth == 0 || strcmp(value, "lazy") == 0)
@@ -193,7 +145,7 @@ static int take_option(int id, const char *value, job *j) {
     case S_RULE:
       return take_choice("rule", value, "tag|stream|edge|pair|blocking|grouped", &j->rule);
     case S_COST:
-      return take_costs(value, j);
+      return cli_take_costs(value, &j->costs);
     case S_DIALECT:
       return take_choice("dialect", value, "opipe|torch|torch-old", &j->dialect);
     case S_FROM:
@@ -299,7 +251,7 @@ static int open_order(job *j) {
       .n_stages = j->n_stages,
       .n_microbatches = j->n_microbatches,
       .replicas = j->replicas,
-      .costs = &j->costs};
+      .costs = &j->costs.costs};
   if (j->session.api->order_make(j->session.context, &params, &j->order, &err) < 0)
     return cli_report(j->what, &err);
   return CLI_DONE;
@@ -320,10 +272,10 @@ static opipe_status write_sink(void *ctx, const void *data, size_t n) {
 static opipe_status produce(job *j, opipe_order *order, sink *s, opipe_error *err) {
   const opipe_api *api = j->session.api;
   if (strcmp(j->verb, "simulate") == 0)
-    return api->order_simulate(order, &j->costs, j->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
-                               write_sink, s, err);
+    return api->order_simulate(order, &j->costs.costs,
+                               j->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT, write_sink, s, err);
   if (strcmp(j->verb, "draw") == 0)
-    return api->order_draw(order, &j->costs, write_sink, s, err);
+    return api->order_draw(order, &j->costs.costs, write_sink, s, err);
   const uint32_t format = j->format_given ? j->format
                           : j->json       ? OPIPE_FORMAT_JSON
                                           : OPIPE_FORMAT_CSV;
@@ -422,8 +374,7 @@ static int run_verb(job *j) {
 
 int cli_schedule(int argc, char **argv) {
   static job j; /* large: not on the stack */
-  j.costs =
-      (opipe_order_costs){.struct_size = sizeof(j.costs), .forward = 1, .input = 1, .weight = 1};
+  j.costs.costs = cli_unit_costs;
   int status = parse(argc, argv, &j);
   if (status != CLI_DONE)
     return status < 0 ? CLI_DONE : status;

@@ -395,7 +395,8 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .flags = o->ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u,
       .n_ranks = o->n_ranks,
       .transport = o->transport,
-      .train = train};
+      .train = train,
+      .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
   if (status == OPIPE_OK)
     return CLI_DONE;

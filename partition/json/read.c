@@ -385,11 +385,14 @@ static opipe_status read_cost(reader *r) {
   OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,
                         r->err));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));
-  if (strcmp(cost, "measured") != 0 && strcmp(cost, "rates") != 0)
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"cost\" is '%.40s'; measured or rates",
-                    cost);
-  r->plan->cost_kind = cost[0] == 'm' ? OPI_COST_MEASURED : OPI_COST_RATES;
-  return OPIPE_OK;
+  for (uint32_t kind = 0; kind <= OPI_COST_GIVEN; ++kind) {
+    if (strcmp(cost, opi_cost_name(kind)) != 0)
+      continue;
+    r->plan->cost_kind = kind;
+    return OPIPE_OK;
+  }
+  return opi_fail(r->err, OPIPE_E_INVALID,
+                  "the plan: \"cost\" is '%.40s'; rates, measured or given", cost);
 }
 
 static opipe_status read_all(reader *r) {

@@ -149,8 +149,7 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_json_double(t, plan->interval_ns);
   opi_text_puts(t, ",\n  \"bound_ns\": ");
   opi_json_double(t, plan->bound_ns);
-  opi_text_printf(t, ",\n  \"cost\": \"%s\"\n}\n",
-                  plan->cost_kind == OPI_COST_MEASURED ? "measured" : "rates");
+  opi_text_printf(t, ",\n  \"cost\": \"%s\"\n}\n", opi_cost_name(plan->cost_kind));
 }
 
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,

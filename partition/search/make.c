@@ -123,6 +123,15 @@ static opipe_status choose_batch(planner *p) {
   return OPIPE_OK;
 }
 
+static opipe_status check_costs(const planner *p) {
+  const opi_costs *costs = p->env->costs;
+  if (costs->comm != 0)
+    return opi_fail(p->err, OPIPE_E_INVALID,
+                    "costs: comm=%g; how long messages take is said by the transport, '%s'",
+                    costs->comm, p->plan->transport);
+  return opi_costs_check(costs, p->plan->n_stages, p->err);
+}
+
 static opipe_status choose_layout(planner *p) {
   opi_plan *plan = p->plan;
   const char *name = NULL;
@@ -158,6 +167,8 @@ static opipe_status choose_layout(planner *p) {
     return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for",
                     name, plan->n_stages, n_stages);
   }
+  if (p->env->costs != NULL)
+    OPI_TRY(check_costs(p));
   if (p->params->n_devices > plan->n_ranks) {
     return opi_fail(p->err, OPIPE_E_INVALID, "%u devices for %u ranks", p->params->n_devices,
                     plan->n_ranks);
@@ -353,6 +364,28 @@ static double lower_bound(const planner *p) {
   return sum > largest ? sum : largest;
 }
 
+static double given_ns(const double *stages, double alike, uint32_t stage) {
+  return (stages == NULL ? alike : stages[stage]) * 1e6;
+}
+
+/* The caller knows better: a profile of its own, or devices that only sleep. */
+static void take_given_times(planner *p) {
+  opi_plan *plan = p->plan;
+  const opi_costs *costs = p->env->costs;
+  double sum = 0;
+  for (uint32_t s = 0; s < plan->n_stages; ++s) {
+    plan->stage_ns[s] = given_ns(costs->stage_forward, costs->forward, s);
+    sum += plan->stage_ns[s];
+    if (p->spec == NULL)
+      continue;
+    plan->input_ns[s] = given_ns(costs->stage_input, costs->input, s);
+    plan->weight_ns[s] = given_ns(costs->stage_weight, costs->weight, s);
+    sum += plan->input_ns[s] + plan->weight_ns[s];
+  }
+  plan->bound_ns = sum / plan->n_ranks;
+  plan->cost_kind = OPI_COST_GIVEN;
+}
+
 static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
   opi_cut_problem own = *problem;
   own.link_ns_per_byte = 0; /* no work of a stage */
@@ -361,6 +394,8 @@ static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
       opi_cut_times(&own, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, p->err));
   if (p->spec != NULL)
     train_times(p);
+  if (p->env->costs != NULL)
+    take_given_times(p);
   return opi_plan_finish(p->env, p->plan, p->bound, p->err);
 }
 

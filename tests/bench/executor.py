@@ -64,6 +64,7 @@ def measure(args, name, chunks, plugin, case, folder):
         times(ms, chunks, unequal) for ms in (FORWARD_MS, INPUT_MS, WEIGHT_MS)
     )
     cost = f"F={listed(forward)},I={listed(backward)},W={listed(weight)}"
+    given = ["--cost", cost]
     if messages:
         cost += f",comm={MESSAGE_MS:g}"
     extra = ["--plugin", plugin] if plugin else []
@@ -83,7 +84,7 @@ def measure(args, name, chunks, plugin, case, folder):
         args.command, "train", args.model, "--data", f"text:{os.path.abspath(__file__)}",
         "--bind", "seq=8", "--loss", LOSS, "--optimizer", "sgd:lr=0", "--batch", str(MICRO),
         "--microbatches", str(MICRO), "--ranks", str(RANKS), "--schedule", schedule, *extra,
-        "--device", device, "--transport", transport, "--steps", str(STEPS), "--json",
+        "--device", device, "--transport", transport, *given, "--steps", str(STEPS), "--json",
     )
     return simulated["makespan"], 1e3 * min(step["seconds"] for step in json.loads(text)["steps"])
 

@@ -5,7 +5,7 @@
 import os
 import tempfile
 
-from command import DATA, DONE, USAGE, Count, need_command, run
+from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
 
 MODEL = os.path.join(DATA, "demo", "model.onnx")
 
@@ -22,6 +22,13 @@ def main():
             (["run", MODEL, "--ranks", "2", "--reference"], DONE, "identical to the plan's reference"),
             (["run", MODEL, "--stages", "2", "--replicas", "1,1"], DONE, "1 request"),
             (["run", MODEL, "--stages", "2", "--replicas", "2"], USAGE, "--replicas 2: a plan for inference"),
+            (["run", MODEL, "--stages", "2", "--cost", "F=40+60"], DONE,
+             "predicted (given times of stages): 100.001 ms for one request, 60.000 ms between requests of a "
+             "stream; 20.0 % above the lower bound of 50.000 ms"),
+            (["run", MODEL, "--stages", "2", "--cost", "F=4+6+5"], REFUSED, "costs of 3 stages for a schedule of 2"),
+            (["run", MODEL, "--stages", "2", "--cost", "F=4,comm=1"], REFUSED, "said by the transport, 'local'"),
+            (["run", MODEL, "--stages", "2", "--cost", "F=-4"], USAGE, "a number >= 0 is needed behind 'F='"),
+            (["run", MODEL, "--stages", "2", "--cost", "flops"], USAGE, "rates or measured is needed"),
             (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),
             (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
             (["run", MODEL, "--frob"], USAGE, "onnx-pipe run: unrecognized option '--frob'"),
@@ -29,7 +36,8 @@ def main():
             (["frob"], USAGE, "'frob'"),
         ]
         said = {"schedule": "gpipe", "stages": "2", "ranks": "2", "microbatches": "2", "memory": "1GiB",
-                "cut": "x", "device": "cpu", "threads": "1", "depth": "3", "transport": "local"}
+                "cut": "x", "device": "cpu", "threads": "1", "depth": "3", "transport": "local",
+                "cost": "F=5"}
         for name, value in said.items():
             cases.append((["run", MODEL, *whole, f"--{name}", value], USAGE, f"--{name} is said by it"))
         for arguments, status, text in cases:

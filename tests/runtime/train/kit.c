@@ -80,6 +80,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
                             .plugins = &k->plugins,
                             .model = k->model,
                             .bind = &bind,
+                            .costs = c->stages,
                             .now_ns = now_ns};
   const opipe_device_choice device = {.kind = c->device == NULL ? "cpu" : c->device,
                                       .options = c->device_options,

@@ -37,9 +37,10 @@ typedef struct kit_case {
   const char *schedule;
   uint32_t n_ranks, n_stages, n_microbatches; /* one of n_ranks and n_stages may be 0 */
   uint64_t memory_bytes;
-  uint32_t cost;        /* OPIPE_COST_* */
-  uint32_t depth;       /* slots of boundary tensors; 0: the planner's */
-  const uint64_t *caps; /* [n_ranks] instead of memory_bytes, 0: none; NULL: all alike */
+  uint32_t cost;           /* OPIPE_COST_* */
+  const opi_costs *stages; /* given times of the stages in ms; NULL: none */
+  uint32_t depth;          /* slots of boundary tensors; 0: the planner's */
+  const uint64_t *caps;    /* [n_ranks] instead of memory_bytes, 0: none; NULL: all alike */
   const char *device, *device_options, *transport;
   const char *last_options; /* of the last rank's device, NULL: as the others */
   opi_train_spec spec;

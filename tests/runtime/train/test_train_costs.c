@@ -52,4 +52,48 @@ static void test_halves_are_measured(void) {
   kit_close(&k);
 }
 
-OPI_TEST_MAIN("measured costs", OPI_TEST(test_halves_are_measured))
+static bool near(double x, double y) {
+  return x > y - 1e-6 * y && x < y + 1e-6 * y;
+}
+
+/* What the caller says of the stages is what the plan goes by. */
+static void test_given_times_are_the_plans(void) {
+  kit k;
+  static const double forward[] = {20, 10};
+  const opi_costs costs = {.input = 6, .weight = 4, .stage_forward = forward, .n_stages = 2};
+  kit_case c = {.schedule = "1f1b",
+                .n_ranks = 2,
+                .n_microbatches = 2,
+                .device = "cpu",
+                .stages = &costs,
+                .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY,
+                                  .output = "logits",
+                                  .labels = "labels",
+                                  .ignore = -100,
+                                  .shift = true},
+                         .optimizer = {.kind = OPI_OPT_SGD, .lr = 0.05}}};
+  OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), 8, 8),
+                      &k.err);
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  for (uint32_t s = 0; s < 2; ++s) {
+    OPI_ASSERT(near(k.plan->stage_ns[s], 1e6 * forward[s]));
+    OPI_ASSERT(near(k.plan->input_ns[s], 6e6) && near(k.plan->weight_ns[s], 4e6));
+  }
+  OPI_ASSERT(near(k.plan->bound_ns, 25e6));
+  OPI_ASSERT_INT(k.plan->cost_kind, OPI_COST_GIVEN);
+  /* stage 0: F0 0-20, F1 20-40, B0 40-50, B1 60-70; stage 1: F0 20, B0 30, F1 40, B1 50-60 */
+  const double step = k.plan->request_ns;
+  OPI_ASSERT(step > 70e6 && step < 70.1e6);
+  c.stages = NULL;
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  OPI_ASSERT(k.plan->request_ns < step / 10);
+  OPI_ASSERT_INT(k.plan->cost_kind, OPI_COST_RATES);
+  const opi_costs three = {.forward = 1, .n_stages = 3};
+  c.stages = &three;
+  OPI_ASSERT_ERROR(kit_plan(&k, &c), OPIPE_E_INVALID, &k.err,
+                   "costs of 3 stages for a schedule of 2");
+  kit_close(&k);
+}
+
+OPI_TEST_MAIN("measured costs", OPI_TEST(test_halves_are_measured),
+              OPI_TEST(test_given_times_are_the_plans))

@@ -271,6 +271,15 @@ typedef struct opipe_device_choice {
 
 enum { OPIPE_COST_RATES = 0, OPIPE_COST_MEASURED = 1 };
 
+/* Of one stage and one whole micro-batch, in any unit of time; a slice or half costs its share.
+ * comm: delay of every message between ranks. */
+typedef struct opipe_order_costs {
+  uint32_t struct_size;
+  uint32_t n_stages; /* of the arrays, and then the order's; 0: there are none */
+  double forward, input, weight, comm;
+  const double *stage_forward, *stage_input, *stage_weight; /* [n_stages]; NULL: all stages alike */
+} opipe_order_costs;
+
 typedef struct opipe_plan_params {
   uint32_t struct_size;
   uint32_t n_stages; /* 0: as many as there are devices, or 1 */
@@ -292,6 +301,9 @@ typedef struct opipe_plan_params {
   const opipe_train_options *train; /* since 1.1: a plan for training, of a model that was bound
                                        with OPIPE_BIND_TRAIN; NULL: for inference. n_microbatches
                                        are those of the whole mini-batch over all replicas */
+  const opipe_order_costs *costs;   /* since 1.1: times of the stages in milliseconds, in place of
+                                       what nodes would cost; comm 0: the transport says it. NULL:
+                                       none. The cut is chosen by `cost` all the same */
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u };
 
@@ -392,15 +404,6 @@ enum { OPIPE_FORMAT_CSV = 2 };
 /* Dialects of CSV. TORCH: what PyTorch reads; an action that it does not have is refused by name.
  * TORCH_OLD: the same with B for the input half and BW for the whole backward. */
 enum { OPIPE_DIALECT_OPIPE = 0, OPIPE_DIALECT_TORCH = 1, OPIPE_DIALECT_TORCH_OLD = 2 };
-
-/* Of one stage and one whole micro-batch, in any unit of time; a slice or half costs its share.
- * comm: delay of every message between ranks. */
-typedef struct opipe_order_costs {
-  uint32_t struct_size;
-  uint32_t n_stages; /* of the arrays, and then the order's; 0: there are none */
-  double forward, input, weight, comm;
-  const double *stage_forward, *stage_input, *stage_weight; /* [n_stages]; NULL: all stages alike */
-} opipe_order_costs;
 
 /* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. */
 enum { OPIPE_ORDER_FORWARD = 1u, OPIPE_ORDER_ALIGNED = 2u };

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --cost "F=1,I=1,W=1,comm=0": times of stages, for orders and for plans. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+const opipe_order_costs cli_unit_costs = {
+    .struct_size = sizeof(opipe_order_costs), .forward = 1, .input = 1, .weight = 1};
+
+/* A number, or as many as there are stages with '+' between them, into stages (NULL: one number).
+ * Returns how many, 0: none. */
+static uint32_t take_numbers(const char *at, double *out_one, double *stages, char **out_end) {
+  for (uint32_t n = 0; n < CLI_COST_STAGES; ++n) {
+    const double x = strtod(at, out_end);
+    if (*out_end == at || !(x >= 0))
+      return 0;
+    *out_one = n == 0 ? x : *out_one;
+    if (stages != NULL)
+      stages[n] = x;
+    if (stages == NULL || **out_end != '+')
+      return n + 1;
+    at = *out_end + 1;
+  }
+  return 0;
+}
+
+int cli_take_costs(const char *value, cli_costs *out) {
+  static const char letters[] = "FIW";
+  opipe_order_costs *costs = &out->costs;
+  double *const alike[] = {&costs->forward, &costs->input, &costs->weight, &costs->comm};
+  const double **const per_stage[] = {&costs->stage_forward, &costs->stage_input,
+                                      &costs->stage_weight};
+  for (const char *at = value; *at != '\0';) {
+    const size_t n = strcspn(at, "=");
+    const char *letter = n == 1 ? strchr(letters, *at) : NULL;
+    const bool comm = n == 4 && memcmp(at, "comm", 4) == 0;
+    char *end = NULL;
+    if ((letter == NULL && !comm) || at[n] != '=')
+      return cli_usage("--cost %s: F=, I=, W= and comm= are known", value);
+    const size_t k = comm ? CLI_COST_KINDS : (size_t)(letter - letters);
+    const uint32_t count = take_numbers(at + n + 1, alike[k], comm ? NULL : out->stages[k], &end);
+    if (count == 0 || (*end != ',' && *end != '\0'))
+      return cli_usage("--cost %s: a number >= 0 is needed behind '%.*s='", value, (int)n, at);
+    if (count > 1 && costs->n_stages != 0 && costs->n_stages != count)
+      return cli_usage("--cost %s: times of %u and of %u stages", value, costs->n_stages, count);
+    if (count > 1) {
+      costs->n_stages = count;
+      *per_stage[k] = out->stages[k];
+    }
+    at = end + (*end == ',');
+  }
+  return CLI_DONE;
+}
