@@ -49,7 +49,8 @@ typedef struct opi_route_run {
   bool in_place; /* home and slot are the same */
   char pad_[64];
   uint64_t n_posted; /* receiver: receives posted so far */
-  uint64_t n_used;   /* receiver: messages consumed so far */
+  uint64_t n_used;   /* receiver: messages consumed, and all before them */
+  bool *used;        /* [slot->depth] receiver: by slot, consumed before one in front of it was */
 } opi_route_run;
 
 /* A pinned value that is part of a shape's signature. */

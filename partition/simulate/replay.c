@@ -11,10 +11,10 @@
 
 #include "partition/memory/layout.h"
 
-/* Times in ns at which message `seq` of a route was made, has arrived, was used; NEVER before that.
- */
+/* Times in ns at which message `seq` of a route was made, has arrived, was used, and at which it
+ * and all before it had been; NEVER before that. */
 typedef struct message {
-  double made, arrived, used;
+  double made, arrived, used, freed;
 } message;
 static const double NEVER = -1.0;
 
@@ -30,6 +30,7 @@ typedef struct replay {
   uint32_t *at;      /* [n_ranks] next step, counted over all requests */
   double *now;       /* [n_ranks] */
   message *messages; /* [n_routes][n_messages] */
+  uint32_t *n_freed; /* [n_routes] messages that were used, and all before them */
   double *link_free; /* [n_routes] when the last message has left the sender */
   double *credit;    /* [n_messages] when the last stage gave its i-th credit */
   double *finish;    /* [n_requests] */
@@ -59,7 +60,8 @@ static message *message_of(const replay *p, uint32_t route, uint32_t seq) {
   return &p->messages[(size_t)route * p->n_messages + seq];
 }
 
-/* Message seq lies in slot seq % depth, which is free once message seq - depth has been used. */
+/* Message seq lies in slot seq % depth. Receives are posted in the order of their numbers: it can
+ * come once message seq - depth and all before that have been used. */
 static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, double *io_when,
                           uint32_t *out_peer) {
   for (uint32_t r = 0; r < p->cutting->n_routes; ++r) {
@@ -69,7 +71,7 @@ static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, d
       need = message_of(p, r, seq)->made;
       *out_peer = rank_of(p, route->src_stage);
     } else if (route->src_stage == step->stage && seq >= p->depth) {
-      need = message_of(p, r, seq - p->depth)->used;
+      need = message_of(p, r, seq - p->depth)->freed;
       *out_peer = rank_of(p, route->dst_stage);
     }
     if (need < 0)
@@ -107,12 +109,19 @@ static bool step_ready(const replay *p, uint32_t rank, const opi_step *step, dou
   return true;
 }
 
+static void use_message(replay *p, uint32_t route, uint32_t seq, double when) {
+  uint32_t *n = &p->n_freed[route];
+  message_of(p, route, seq)->used = when;
+  for (; *n < p->n_messages && message_of(p, route, *n)->used >= 0; ++*n)
+    message_of(p, route, *n)->freed = when;
+}
+
 static void run_compute(replay *p, uint32_t rank, uint32_t stage, uint32_t seq) {
   if (p->stage_ns != NULL)
     p->now[rank] += p->stage_ns[stage];
   for (uint32_t r = 0; r < p->cutting->n_routes; ++r) {
     if (p->cutting->routes[r].dst_stage == stage)
-      message_of(p, r, seq)->used = p->now[rank];
+      use_message(p, r, seq, p->now[rank]);
     if (p->cutting->routes[r].src_stage == stage)
       message_of(p, r, seq)->made = p->now[rank];
   }
@@ -181,15 +190,16 @@ static opipe_status prepare(replay *p) {
   p->at = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_ranks);
   p->now = OPI_ARENA_ARRAY(&p->scratch, double, p->plan->n_ranks);
   p->messages = OPI_ARENA_ARRAY(&p->scratch, message, n);
+  p->n_freed = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->cutting->n_routes);
   p->link_free = OPI_ARENA_ARRAY(&p->scratch, double, p->cutting->n_routes);
   p->credit = OPI_ARENA_ARRAY(&p->scratch, double, p->n_messages);
   p->finish = OPI_ARENA_ARRAY(&p->scratch, double, p->n_requests);
   if (p->at == NULL || p->now == NULL || p->messages == NULL || p->credit == NULL ||
-      p->link_free == NULL || p->finish == NULL) {
+      p->n_freed == NULL || p->link_free == NULL || p->finish == NULL) {
     return opi_fail_nomem(p->err, n * sizeof(message), "the simulation");
   }
   for (uint64_t i = 0; i < n; ++i)
-    p->messages[i] = (message){NEVER, NEVER, NEVER};
+    p->messages[i] = (message){NEVER, NEVER, NEVER, NEVER};
   return OPIPE_OK;
 }
 

@@ -107,7 +107,8 @@ static opipe_status outputs_free(opi_rank *rank, const opi_shape *shape, uint32_
       if (sequence >= route->n_used + route->slot->depth) {
         return opi_fail(
             err, OPIPE_E_INTERNAL,
-            "rank %u: stage %u makes message %llu of a tensor of which stage %u has used %llu",
+            "rank %u: stage %u makes message %llu of a tensor of which stage %u has used the first "
+            "%llu",
             rank->index, stage, (unsigned long long)sequence,
             shape->cutting->routes[run->sends[i]].dst_stage, (unsigned long long)route->n_used);
       }
@@ -131,6 +132,15 @@ static void poison(const opi_shape *shape, const opi_slot *slot, uint64_t sequen
     data[i] = (char)0xdb;
 }
 
+/* A slot is free once its message was read and all before that were: a schedule may take
+ * micro-batches in any order, receives are posted in theirs. */
+static void give_back(opi_route_run *route, uint64_t sequence) {
+  const uint32_t depth = route->slot->depth;
+  route->used[sequence % depth] = true;
+  for (; route->used[route->n_used % depth]; ++route->n_used)
+    route->used[route->n_used % depth] = false;
+}
+
 /* The stage has read its inputs: their slots go back. */
 static opipe_status inputs_used(opi_rank *rank, opi_shape *shape, uint32_t stage, uint64_t sequence,
                                 opipe_error *err) {
@@ -143,7 +153,7 @@ static opipe_status inputs_used(opi_rank *rank, opi_shape *shape, uint32_t stage
      */
     if ((s->flags & OPIPE_SESSION_POISON) != 0 && (s->direct || route->dst != NULL))
       poison(shape, route->slot, sequence, n_bytes);
-    ++route->n_used;
+    give_back(route, sequence);
     if (route->dst != NULL)
       OPI_TRY(opi_post_receives(rank, shape, route, n_bytes, err));
   }

@@ -146,6 +146,9 @@ static opipe_status open_route(opi_shape *shape, uint32_t route, opipe_error *er
       run->home->rank == run->slot->rank && run->home->offset_bytes == run->slot->offset_bytes;
   run->src_rank = opi_plan_rank(s->plan, r->src_stage, 0);
   run->dst_rank = opi_plan_rank(s->plan, r->dst_stage, 0);
+  run->used = OPI_ARENA_ARRAY(&shape->arena, bool, run->slot->depth);
+  if (run->used == NULL)
+    return opi_fail_nomem(err, run->slot->depth, "a route");
   if (s->reference || run->src_rank == run->dst_rank)
     return OPIPE_OK;
   if (r->index >= 65536)

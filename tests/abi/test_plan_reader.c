@@ -130,5 +130,132 @@ static void test_edited_training_plans(void) {
   kit_close(&k);
 }
 
+/* ---- orders that no schedule gives ---- */
+
+enum { ROWS = 4, WIDTH = 4, CLASSES = 96, REQUESTS = 3 };
+
+typedef struct run {
+  int64_t ids[REQUESTS][ROWS * WIDTH];
+  float logits[REQUESTS][ROWS * WIDTH * CLASSES];
+  uint32_t may_write; /* a flag that the first request waits for before it stores its results */
+} run;
+
+static void submit_all(host_kit *k, run *r, opipe_request **out) {
+  static const int64_t ids_shape[] = {ROWS, WIDTH}, logits_shape[] = {ROWS, WIDTH, CLASSES};
+  opipe_tensor_info info = {.struct_size = sizeof info};
+  opi_test_random random = {3};
+  OPI_ASSERT_OK_FATAL(k->api->model_output(k->bound, 0, &info, &k->err), &k->err);
+  OPI_ASSERT_INT(info.shape[2], CLASSES);
+  for (uint32_t i = 0; i < REQUESTS; ++i) {
+    for (uint32_t e = 0; e < ROWS * WIDTH; ++e)
+      r->ids[i][e] = (int64_t)(opi_test_next(&random) % 16);
+    const opipe_binding_io input = kit_ids(r->ids[i], ids_shape);
+    opipe_binding_io output = {.name = info.name,
+                               .tensor = {.data = r->logits[i],
+                                          .device_type = OPIPE_DL_CPU,
+                                          .rank = 3,
+                                          .dtype = {OPIPE_DL_FLOAT, 32, 1},
+                                          .shape = logits_shape}};
+    if (i == 0)
+      output.ready = (opipe_fence){.kind = OPIPE_FENCE_HOST_FLAG, .handle = &r->may_write};
+    const opipe_submit_params params = {.struct_size = sizeof params,
+                                        .n_inputs = 1,
+                                        .inputs = &input,
+                                        .n_outputs = 1,
+                                        .outputs = &output};
+    OPI_ASSERT_OK_FATAL(k->api->session_submit(k->session, &params, &out[i], &k->err), &k->err);
+  }
+}
+
+static void drive(host_kit *k, uint32_t times) {
+  for (uint32_t i = 0; i < times; ++i) {
+    for (uint32_t rank = 0; rank < 2; ++rank)
+      OPI_ASSERT(k->api->session_drive(k->session, rank, 0, &k->err) >= 0);
+  }
+}
+
+/* The last stage computes its first micro-batch and cannot store it, while the stage before goes on
+ * as far as it may. */
+static void run_plan(host_kit *k, opipe_plan *plan, uint32_t flags, run *r) {
+  opipe_request *requests[REQUESTS] = {NULL};
+  const bool reference = (flags & OPIPE_SESSION_REFERENCE) != 0;
+  const opipe_session_params params = {
+      .struct_size = sizeof params,
+      .flags = flags,
+      .threads = reference ? OPIPE_THREADS_LIBRARY : OPIPE_THREADS_HOST,
+      .max_in_flight = REQUESTS,
+      .spin_us = UINT32_MAX};
+  OPI_ASSERT_OK_FATAL(k->api->session_open(k->context, plan, &params, &k->session, &k->err),
+                      &k->err);
+  r->may_write = reference;
+  submit_all(k, r, requests);
+  if (!reference)
+    drive(k, 10);
+  __atomic_store_n(&r->may_write, 1, __ATOMIC_RELEASE);
+  if (!reference)
+    drive(k, 20);
+  for (uint32_t i = 0; i < REQUESTS; ++i) {
+    OPI_ASSERT_OK(k->api->request_wait(requests[i], UINT64_C(10000000000), &k->err), &k->err);
+    k->api->request_release(requests[i]);
+  }
+  k->api->session_close(k->session);
+  k->session = NULL;
+}
+
+static void compare_order(host_kit *k, const opi_test_text *text, const edit *order) {
+  static run x, y;
+  opipe_plan *plan = NULL;
+  size_t n = 0;
+  char *copy = replace(text, order, &n);
+  OPI_ASSERT_OK_FATAL(k->api->plan_read(k->model, copy, n, &plan, &k->err), &k->err);
+  run_plan(k, plan, 0, &x);
+  run_plan(k, plan, OPIPE_SESSION_REFERENCE, &y);
+  if (memcmp(x.logits, y.logits, sizeof x.logits) != 0)
+    OPI_FAIL("order %s: other bits than the reference's", order->to);
+  k->api->plan_destroy(plan);
+  free(copy);
+}
+
+/* The last stage takes micro-batches in another order than they are made, so that slots are free in
+ * another order than they are filled. */
+static void test_any_order_has_the_bits_of_its_reference(void) {
+  static const edit orders[] = {{"\"1F0 1F1 1F2 1F3\"", "\"1F1 1F0 1F3 1F2\"", NULL},
+                                {"\"1F0 1F1 1F2 1F3\"", "\"1F3 1F2 1F1 1F0\"", NULL},
+                                {"\"0F0 0F1 0F2 0F3\"", "\"0F3 0F2 0F1 0F0\"", NULL}};
+  static const char *const transports[] = {"local", "emulated:rule=tag"};
+  for (uint32_t t = 0; t < OPI_COUNT(transports); ++t) {
+    host_kit k;
+    opi_test_text text = {.data = NULL};
+    const opipe_plan_params params = {.struct_size = sizeof params,
+                                      .n_stages = 2,
+                                      .n_microbatches = 4,
+                                      .depth = 4,
+                                      .transport = transports[t]};
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, WIDTH, &params), &k.err);
+    OPI_ASSERT_OK_FATAL(k.api->plan_write(k.plan, opi_test_take, &text, &k.err), &k.err);
+    for (size_t i = 0; i < OPI_COUNT(orders); ++i)
+      compare_order(&k, &text, &orders[i]);
+    free(text.data);
+    kit_close(&k);
+  }
+}
+
+static void test_an_order_that_the_transport_does_not_keep_is_refused(void) {
+  static const edit edits[] = {
+      {"\"1F0 1F1\"", "\"1F1 1F0\"", NULL}, /* the last stage sends nothing */
+      {"\"0F0 0F1\"", "\"0F1 0F0\"", "action 1: 0F0 comes after 0F1"},
+  };
+  host_kit k;
+  const opipe_plan_params params = {.struct_size = sizeof params,
+                                    .n_stages = 2,
+                                    .n_microbatches = 2,
+                                    .transport = "emulated:rule=stream"};
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, WIDTH, &params), &k.err);
+  read_all(&k, edits, OPI_COUNT(edits));
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("plan reader", OPI_TEST(test_edited_inference_plans),
-              OPI_TEST(test_edited_training_plans))
+              OPI_TEST(test_edited_training_plans),
+              OPI_TEST(test_any_order_has_the_bits_of_its_reference),
+              OPI_TEST(test_an_order_that_the_transport_does_not_keep_is_refused))
