@@ -28,6 +28,49 @@ static opipe_status check_complete(const opi_plan *plan, uint8_t *seen, opipe_er
   return OPIPE_OK;
 }
 
+/* Does a tensor of the stage go to another rank? */
+static bool sends(const opi_plan *plan, const opi_cutting *cutting, uint32_t stage) {
+  for (uint32_t r = 0; r < cutting->n_routes; ++r) {
+    const opi_route *route = &cutting->routes[r];
+    if (route->src_stage == stage &&
+        opi_plan_rank(plan, stage, 0) != opi_plan_rank(plan, route->dst_stage, 0))
+      return true;
+  }
+  return false;
+}
+
+/* Receives are posted in the order of micro-batches. Where the transport matches first in, first
+ * out, sends must come in that order too. next [n_stages], 0. */
+static opipe_status check_rising(const opi_plan *plan, const opi_cutting *cutting, uint32_t *next,
+                                 opipe_error *err) {
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    if (action->microbatch < next[action->stage] && sends(plan, cutting, action->stage)) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "schedule '%s', rank %u, action %u: %uF%u comes after %uF%u, and transport "
+                      "'%.100s' delivers in the order of micro-batches",
+                      plan->schedule, action->rank, a - plan->rank_first[action->rank],
+                      action->stage, action->microbatch, action->stage, next[action->stage] - 1,
+                      plan->transport);
+    }
+    next[action->stage] = action->microbatch + 1;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status check_order(const opi_plan *plan, const opi_cutting *cutting,
+                                const opipe_allocator *allocator, opipe_error *err) {
+  const size_t n_bytes = plan->n_stages * sizeof(uint32_t);
+  if (plan->link.rule == OPIPE_RULE_TAG)
+    return OPIPE_OK;
+  uint32_t *next = opi_alloc_zero(allocator, plan->n_stages, sizeof *next);
+  if (next == NULL)
+    return opi_fail_nomem(err, n_bytes, "the proof");
+  const opipe_status status = check_rising(plan, cutting, next, err);
+  opi_free(allocator, next, n_bytes);
+  return status;
+}
+
 opipe_status opi_prove(const opi_plan *plan, const opi_cutting *cutting,
                        const opi_program_list *list, const opipe_allocator *allocator,
                        opipe_error *err) {
@@ -38,6 +81,8 @@ opipe_status opi_prove(const opi_plan *plan, const opi_cutting *cutting,
     return opi_fail_nomem(err, n, "the proof");
   opipe_status status = check_complete(plan, seen, err);
   opi_free(allocator, seen, n);
+  if (status == OPIPE_OK)
+    status = check_order(plan, cutting, allocator, err);
   if (status == OPIPE_OK)
     status = opi_replay(plan, cutting, list, NULL, 2, allocator, &ignored, err);
   return status;
