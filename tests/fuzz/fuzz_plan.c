@@ -39,13 +39,14 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     if ((*argv)[i][0] != '-' && stat((*argv)[i], &info) == 0 && S_ISREG(info.st_mode))
       return 0;
   }
-  char **longer = calloc(count + 3, sizeof *longer);
+  char **longer = calloc(count + 4, sizeof *longer);
   if (longer == NULL)
     return 0;
-  longer[0] = (*argv)[0];
-  longer[1] = (char *)(uintptr_t) "-max_len=65536"; /* in front: a length that is given wins */
-  memcpy(longer + 2, *argv + 1, (count - 1) * sizeof *longer);
-  longer[count + 1] = (char *)(uintptr_t)opi_test_tmpdir();
+  longer[0] = (*argv)[0]; /* in front: what is given wins */
+  longer[1] = (char *)(uintptr_t) "-max_len=65536";
+  longer[2] = (char *)(uintptr_t) "-mutate_depth=2";
+  memcpy(longer + 3, *argv + 1, (count - 1) * sizeof *longer);
+  longer[count + 2] = (char *)(uintptr_t)opi_test_tmpdir();
   for (uint32_t i = 0; i < bench->n_seeds; ++i) {
     char name[40];
     (void)snprintf(name, sizeof name, "seed-%02u.json", i);
@@ -53,7 +54,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
          "a seed cannot be written");
   }
   *argv = longer; /* until the process ends */
-  *argc += 2;
+  *argc += 3;
   return 0;
 }
 

@@ -198,7 +198,7 @@ static json_t *change_type(const json_t *value) {
 }
 
 static void change_value(json_t *root, const place *at) {
-  if (pick(12) == 0) {
+  if (pick(24) == 0) {
     put(at, change_type(at->value));
     return;
   }
@@ -352,16 +352,17 @@ static void change_actions(json_t *root) {
 
 /* A node goes to another stage: mostly one at the border, which may well be right. */
 static void move_node(json_t *root) {
-  const size_t n = json_array_size(json_object_get(root, "stages"));
-  const size_t from = pick(n), to = pick(4) == 0 ? pick(n) : from + 1 < n ? from + 1 : 0;
+  const size_t n = json_array_size(json_object_get(root, "stages")), from = pick(n);
+  const bool up = from + 1 < n && (from == 0 || pick(2) == 0);
+  const size_t to = pick(8) == 0 ? pick(n) : up ? from + 1 : from == 0 ? 0 : from - 1;
   json_t *source = json_object_get(element(root, "stages", from), "nodes");
   json_t *target = json_object_get(element(root, "stages", to), "nodes");
   const size_t n_nodes = json_array_size(source);
-  const size_t node = pick(3) == 0 || n_nodes == 0 ? pick(n_nodes) : n_nodes - 1;
+  const size_t node = pick(6) == 0 || n_nodes == 0 ? pick(n_nodes) : up ? n_nodes - 1 : 0;
   json_t *value = json_deep_copy(json_array_get(source, node));
-  if (value == NULL || json_array_insert_new(target, 0, value) != 0)
+  if (value == NULL || json_array_append_new(target, value) != 0)
     return;
-  (void)json_array_remove(source, node + (source == target));
+  (void)json_array_remove(source, node);
 }
 
 static void rename_rank(json_t *value, json_int_t a, json_int_t b) {
@@ -388,9 +389,11 @@ static void exchange_ranks(json_t *root) {
 
 /* As many rows, everywhere. */
 static void change_rows(json_t *root) {
+  static const json_int_t many[] = {64, 1000, 65536, 1 << 20};
   const char *name = NULL;
   json_t *value = NULL, *rows = json_object_get(root, "batch_rows");
-  const json_int_t old = json_integer_value(rows), wanted = 1 + (json_int_t)pick(9);
+  const json_int_t old = json_integer_value(rows);
+  const json_int_t wanted = pick(8) == 0 ? many[pick(4)] : 1 + (json_int_t)pick(9);
   json_object_foreach(json_object_get(root, "dims"), name, value) {
     if (json_is_integer(value) && (json_integer_value(value) == old || pick(8) == 0))
       (void)json_integer_set(value, wanted);
@@ -399,23 +402,87 @@ static void change_rows(json_t *root) {
     (void)json_integer_set(rows, wanted);
 }
 
-static void mutate(json_t *root) {
-  place at;
-  const uint32_t what = pick(20);
-  if (what < 5 && json_array_size(json_object_get(root, "actions")) > 0) {
-    change_actions(root);
-  } else if (what < 8 && json_array_size(json_object_get(root, "stages")) > 0) {
-    move_node(root);
-  } else if (what == 8) {
-    exchange_ranks(root);
-  } else if (what == 9) {
-    change_rows(root);
-  } else if (descend(root, &at)) {
-    if (what < 16)
-      change_value(root, &at);
-    else
-      change_structure(root, &at);
+/* Two micro-batches exchange their numbers, on all ranks. */
+static void exchange_microbatches(json_t *root) {
+  static char text[2 * TEXT_MOST];
+  json_t *lines = json_object_get(root, "actions");
+  const json_t *count = json_object_get(root, "microbatches");
+  const size_t most = json_integer_value(count) > 0 ? (size_t)json_integer_value(count) : 1;
+  const unsigned long a = pick(most), b = pick(most);
+  for (size_t line = 0; line < json_array_size(lines); ++line) {
+    const char *at = json_string_value(json_array_get(lines, line));
+    size_t n = 0;
+    while (at != NULL && *at != '\0' && n < TEXT_MOST) {
+      const bool pass = strchr("FIWB", *at) != NULL;
+      char *end = NULL;
+      text[n++] = *at++;
+      if (!pass || *at < '0' || *at > '9')
+        continue;
+      const unsigned long m = strtoul(at, &end, 10);
+      n += (size_t)snprintf(text + n, 24, "%lu", m == a ? b : m == b ? a : m);
+      at = end;
+    }
+    if (at != NULL)
+      (void)json_array_set_new(lines, line, json_stringn(text, n));
   }
+}
+
+/* A device has about as much memory as is needed. */
+static void fit_memory(json_t *root) {
+  const size_t rank = pick(json_array_size(json_object_get(root, "devices")));
+  const json_t *total = json_object_get(element(root, "memory", rank), "total_bytes");
+  static const json_int_t more[] = {0, 0, -1, 1, 64, -64, 4096};
+  (void)json_object_set_new(element(root, "devices", rank), "memory_bytes",
+                            json_integer(json_integer_value(total) + more[pick(OPI_COUNT(more))]));
+}
+
+/* Another transport, schedule, recomputation ... of a seed. */
+static void take_setting(json_t *root) {
+  static const char *const names[] = {"transport", "depth", "in_flight", "recompute",
+                                      "optimizer", "sync",  "trainable", "compute",
+                                      "versions",  "loss"};
+  const char *name = names[pick(OPI_COUNT(names))];
+  const json_t *seed = some_seed();
+  json_t *value = json_object_get(seed, name), *into = root;
+  if (value == NULL) {
+    value = json_object_get(json_object_get(seed, "training"), name);
+    into = json_object_get(root, "training");
+  }
+  if (value != NULL && into != NULL)
+    (void)json_object_set_new(into, name, json_deep_copy(value));
+}
+
+static void change_anything(json_t *root, uint32_t what) {
+  place at;
+  if (!descend(root, &at))
+    return;
+  const bool top = at.parent == root; /* what is missing there is soon known */
+  if (what < 17 || (top && pick(6) != 0))
+    change_value(root, &at);
+  else
+    change_structure(root, &at);
+}
+
+static void mutate(json_t *root) {
+  const uint32_t what = pick(20);
+  const bool plan = json_array_size(json_object_get(root, "actions")) > 0 &&
+                    json_array_size(json_object_get(root, "stages")) > 0;
+  if (!plan || what > 12)
+    change_anything(root, what);
+  else if (what < 5)
+    change_actions(root);
+  else if (what < 7)
+    move_node(root);
+  else if (what == 7)
+    exchange_ranks(root);
+  else if (what == 8)
+    change_rows(root);
+  else if (what == 9)
+    exchange_microbatches(root);
+  else if (what == 10)
+    fit_memory(root);
+  else
+    take_setting(root);
 }
 
 /* ---- the mutator ---- */
