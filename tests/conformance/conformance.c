@@ -3,6 +3,7 @@
 #include "conformance.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -140,9 +141,41 @@ static void check_descriptor(const opipe_plugin *p, uint32_t kind) {
       "id");
 }
 
+/* Where the loaded parts of an ELF file end, 0: dlopen itself says what is wrong with it. */
+static uint64_t end_of_parts(FILE *file) {
+  Elf64_Ehdr head;
+  Elf64_Phdr part;
+  uint64_t end = 0;
+  if (fread(&head, sizeof head, 1, file) != 1 || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
+      head.e_ident[EI_CLASS] != ELFCLASS64 || fseek(file, (long)head.e_phoff, SEEK_SET) != 0)
+    return 0;
+  for (uint32_t i = 0; i < head.e_phnum && fread(&part, sizeof part, 1, file) == 1; ++i) {
+    if (part.p_offset + part.p_filesz > end)
+      end = part.p_offset + part.p_filesz;
+  }
+  return end;
+}
+
+/* A file that was copied in half would end the process inside dlopen. */
+static void check_whole(const char *path) {
+  char why[100];
+  FILE *file = fopen(path, "rb");
+  if (file == NULL)
+    return;
+  const uint64_t end = end_of_parts(file);
+  const long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+  (void)fclose(file);
+  if (size >= 0 && (uint64_t)size < end) {
+    (void)snprintf(why, sizeof why, "truncated: it has %ld bytes, its headers speak of %llu", size,
+                   (unsigned long long)end);
+    give_up(path, why);
+  }
+}
+
 conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
   conf_plugin out = {NULL, NULL, NULL};
   opipe_error err = OPIPE_ERROR_INIT;
+  check_whole(path);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL)
     give_up(path, dlerror());
