@@ -59,7 +59,8 @@ grep -q "backend 'example' refuses" refused.txt || {
 python=${OPIPE_PYTHON:-}
 if [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null; then
   "$python" examples/host_numpy.py "$lib/libonnxpipe.so" "$OPIPE_SOURCE_DIR/tests/data/demo" 4 || fail "host_numpy.py"
+  "$python" -B examples/train_numpy.py "$lib/libonnxpipe.so" "$demo" 2 1f1b 10 || fail "train_numpy.py"
 else
-  echo "SKIP: host_numpy.py: no python3 with numpy"
+  echo "SKIP: host_numpy.py, train_numpy.py: no python3 with numpy"
 fi
 echo "hosts and plugins built against the installed prefix, and used"
