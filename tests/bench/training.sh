@@ -4,7 +4,7 @@
 #
 # Sets up build/venv/training with the pinned packages, writes the model below build/bench/models, and
 # runs training.py; arguments go to it (--record, --rounds N, --only WORD,...). Where the packages
-# cannot be had it says so and fails. Needs about 12 GiB of memory.
+# cannot be had it says so and fails. Needs about 18 GiB of memory.
 set -eu
 source_dir=${OPIPE_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 build_dir=${OPIPE_BUILD_DIR:-$source_dir/build}
