@@ -55,6 +55,8 @@ opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n
                            opi_plan **out_plan, opipe_error *err);
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
                             opipe_error *err);
+/* Fills plan->hash: the last act of making and reading. */
+opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err);
 /* For people: stages, ranks, bytes per category, predicted times, gap to the bound. */
 opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx,
                                opipe_error *err);

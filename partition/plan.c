@@ -127,3 +127,19 @@ void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]) 
   out_fingerprint[0] = hash.high64;
   out_fingerprint[1] = hash.low64;
 }
+
+static int add_written(void *ctx, const void *data, size_t n) {
+  add(ctx, data, n);
+  return OPIPE_OK;
+}
+
+opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err) {
+  XXH3_state_t state;
+  XXH3_INITSTATE(&state);
+  (void)XXH3_128bits_reset(&state);
+  OPI_TRY(opi_plan_write(plan, add_written, &state, err));
+  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
+  plan->hash[0] = hash.high64;
+  plan->hash[1] = hash.low64;
+  return OPIPE_OK;
+}

@@ -138,6 +138,7 @@ typedef struct opi_plan {
   opi_arena arena; /* everything below */
   uint64_t
       fingerprint[2]; /* of the model, XXH3-128: graph, names, types, shapes; not weight values */
+  uint64_t hash[2];   /* of the plan as it is written, XXH3-128; ranks compare it. Not written */
   /* binding of the micro-batch graph */
   opi_dim_binding *dims; /* shape signature of the whole request (batch = rows of the request) */
   uint32_t n_dims;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "partition/cut/batch.h"
+#include "runtime/agree.h"
 #include "runtime/train/state.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
@@ -204,6 +205,35 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
   return open_credit(s, err);
 }
 
+/* In one process all ranks share the plan; those of others bring their own. */
+static opipe_status agree(opi_session *s, opipe_error *err) {
+  const uint32_t n = s->plan->n_ranks;
+  opi_agree_rank *ranks = opi_alloc_zero(s->allocator, n, sizeof *ranks);
+  if (ranks == NULL)
+    return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
+  for (uint32_t r = 0; r < n; ++r) {
+    const opi_rank *rank = &s->ranks[r];
+    ranks[r] = (opi_agree_rank){.backend = rank->backend,
+                                .device = rank->device,
+                                .queue = rank->queue,
+                                .event = rank->event,
+                                .endpoint = rank->endpoint,
+                                .plan = {s->plan->hash[0], s->plan->hash[1]},
+                                .index = r,
+                                .alignment = rank->alignment};
+  }
+  const opi_agree_params params = {.transport = s->transport,
+                                   .world = s->world,
+                                   .ranks = ranks,
+                                   .n_ranks_here = n,
+                                   .n_ranks = n,
+                                   .timeout_ns = s->watchdog_ns,
+                                   .allocator = s->allocator};
+  const opipe_status status = opi_agree(&params, err);
+  opi_free(s->allocator, ranks, n * sizeof *ranks);
+  return status;
+}
+
 static void close_world(opi_session *s) {
   for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) {
     s->transport->stream_close(s->ranks[r].credit_src);
@@ -263,8 +293,10 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
     OPI_TRY(opi_train_prepare(s, err));
   OPI_TRY(open_ranks(s, err));
   find_direct(s);
-  if (!s->reference)
+  if (!s->reference) {
     OPI_TRY(open_world(s, err));
+    OPI_TRY(agree(s, err));
+  }
   OPI_TRY(s->train != NULL ? opi_train_build(s, err) : open_shapes(s, err));
   OPI_TRY(open_requests(s, err));
   opi_model_relax(s->env.model); /* packed weights have been read */

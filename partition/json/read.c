@@ -422,6 +422,8 @@ opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n
   r.root = root;
   if (status == OPIPE_OK)
     status = read_all(&r);
+  if (status == OPIPE_OK)
+    status = opi_plan_hash(r.plan, err);
   opi_bound_free(r.bound);
   opi_arena_release(&r.scratch);
   json_decref(root);

@@ -547,7 +547,9 @@ static opipe_status plan_with(const opi_plan_env *env, const opipe_plan_params *
   planner p = {.env = env, .params = params, .spec = spec, .err = err};
   OPI_TRY(opi_plan_new(env->allocator, &p.plan, err));
   opi_arena_init(&p.scratch, env->allocator, 0);
-  const opipe_status status = make(&p);
+  opipe_status status = make(&p);
+  if (status == OPIPE_OK)
+    status = opi_plan_hash(p.plan, err);
   for (uint32_t r = 0; p.profiles != NULL && p.profile_owner != NULL && r < p.plan->n_ranks; ++r) {
     if (p.profile_owner[r] == r)
       opi_profile_free(p.profiles[r]);
