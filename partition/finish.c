@@ -11,7 +11,7 @@
 #include "partition/simulate/replay.h"
 #include "partition/train/model.h"
 
-enum { CLASSES = 2 };
+enum { CLASSES = 2, STEPS_REPLAYED = 1 << 21 };
 
 typedef struct finish {
   const opi_plan_env *env;
@@ -207,6 +207,13 @@ static opipe_status check_caps(const finish *f) {
   return OPIPE_OK;
 }
 
+/* Enough for a steady state, of very long lists as many as take about a second. */
+static uint32_t requests_to_replay(const opi_plan *plan, const opi_program_list *list) {
+  const uint32_t wanted = 2 * plan->n_stages + 4;
+  const uint32_t most = list->n_steps == 0 ? wanted : STEPS_REPLAYED / list->n_steps;
+  return wanted <= most ? wanted : most < 4 ? 4 : most;
+}
+
 static opipe_status order_and_prove(finish *f) {
   opi_plan *plan = f->plan;
   if (plan->actions == NULL) {
@@ -221,7 +228,7 @@ static opipe_status order_and_prove(finish *f) {
     OPI_TRY(opi_prove(plan, f->cuttings[c], f->list, plan->allocator, f->err));
   }
   opi_replay_result times;
-  const uint32_t n_requests = 2 * plan->n_stages + 4;
+  const uint32_t n_requests = requests_to_replay(plan, f->list);
   OPI_TRY(opi_replay(plan, f->cuttings[f->n_classes - 1], f->list, plan->stage_ns, n_requests,
                      plan->allocator, &times, f->err));
   plan->request_ns = times.request_ns;

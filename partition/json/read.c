@@ -15,7 +15,7 @@
 #include "partition/make.h"
 
 static const char *const WHAT = "the plan";
-enum { COUNT_MOST = 1 << 20 };
+enum { COUNT_MOST = 1 << 20, RANKS_MOST = 4096, STAGES_MOST = 1 << 16 };
 
 typedef struct reader {
   const opi_plan_env *env;
@@ -184,8 +184,9 @@ static opipe_status read_devices(reader *r) {
   const json_t *devices = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "devices", &devices, r->err));
   const size_t n = json_array_size(devices);
-  if (n == 0 || n > COUNT_MOST)
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices", n);
+  if (n == 0 || n > RANKS_MOST)
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices; 1 to %d can be", n,
+                    RANKS_MOST);
   r->plan->n_ranks = (uint32_t)n;
   r->plan->devices = OPI_ARENA_ARRAY(&r->plan->arena, opi_device_spec, n);
   if (r->plan->devices == NULL)
@@ -309,8 +310,9 @@ static opipe_status read_stages(reader *r) {
   opi_map *stages = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "stages", &list, r->err));
   const size_t n = json_array_size(list);
-  if (n == 0 || n > COUNT_MOST)
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages", n);
+  if (n == 0 || n > STAGES_MOST)
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages; 1 to %d can be", n,
+                    STAGES_MOST);
   plan->n_stages = (uint32_t)n;
   plan->n_replicas = 1;
   plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans that were changed by hand, for inference and for training: what does not hold is refused by
- * name; what holds is read. Found by tests/fuzz/fuzz_plan.c or on the way to it.
+ * name; what holds is read, in time, and runs with the bits of its reference. Found by
+ * tests/fuzz/fuzz_plan.c or on the way to it.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "loader/base/base.h"
@@ -79,6 +81,35 @@ static void test_edited_inference_plans(void) {
       .struct_size = sizeof params, .n_stages = 2, .n_microbatches = 2};
   OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, 4, 4, &params), &k.err);
   read_all(&k, edits, OPI_COUNT(edits));
+  kit_close(&k);
+}
+
+/* What is read takes time in proportion to its length, not to its square. */
+static void test_many_stages_without_nodes(void) {
+  enum { MANY = 60000, ROOM = 48 };
+  static char stages[MANY * ROOM], actions[MANY * ROOM];
+  host_kit k;
+  size_t n = 0, m = 0;
+  opi_test_text plan = {.data = NULL}, longer = plan;
+  const opipe_plan_params params = {.struct_size = sizeof params, .n_stages = 2};
+  const edit at_stages = {"]}\n  ],\n  \"actions\"", stages, NULL};
+  const edit at_actions = {"\"1F0\"", actions, NULL};
+  n = (size_t)snprintf(stages, sizeof stages, "]}");
+  m = (size_t)snprintf(actions, sizeof actions, "\"1F0");
+  for (uint32_t s = 2; s < MANY; ++s) {
+    n += (size_t)snprintf(stages + n, sizeof stages - n,
+                          ", {\"rank\": 1, \"time_ns\": 1, \"nodes\": []}");
+    m += (size_t)snprintf(actions + m, sizeof actions - m, " %uF0", s);
+  }
+  (void)snprintf(stages + n, sizeof stages - n, "\n  ],\n  \"actions\"");
+  (void)snprintf(actions + m, sizeof actions - m, "\"");
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, 4, 4, &params), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->plan_write(k.plan, opi_test_take, &plan, &k.err), &k.err);
+  longer.data = replace(&plan, &at_stages, &longer.n);
+  OPI_ASSERT_FATAL(longer.data != NULL);
+  read_edited(&k, &longer, &at_actions);
+  free(longer.data);
+  free(plan.data);
   kit_close(&k);
 }
 
@@ -256,6 +287,6 @@ static void test_an_order_that_the_transport_does_not_keep_is_refused(void) {
 }
 
 OPI_TEST_MAIN("plan reader", OPI_TEST(test_edited_inference_plans),
-              OPI_TEST(test_edited_training_plans),
+              OPI_TEST(test_edited_training_plans), OPI_TEST(test_many_stages_without_nodes),
               OPI_TEST(test_any_order_has_the_bits_of_its_reference),
               OPI_TEST(test_an_order_that_the_transport_does_not_keep_is_refused))
