@@ -85,7 +85,7 @@ typedef struct opipe_load_params {
   const void *data; /* the bytes of one, borrowed until model_destroy */
   uint64_t n_bytes;
   const char *base_dir;         /* with data: where external data lies, NULL: none allowed */
-  uint64_t memory_budget_bytes; /* host metadata, 0: 64 MiB + 8 x file size */
+  uint64_t memory_budget_bytes; /* host metadata, 0: 64 MiB + 16 x bytes beside tensors */
   const opipe_pin
       *parameters; /* since 1.1: graph inputs that become initializers, [n_parameters] */
   uint32_t n_parameters;
