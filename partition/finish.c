@@ -83,7 +83,7 @@ static opipe_status open_devices(finish *f) {
     OPI_TRY(f->env->plugins->backend(f->env->plugins->ctx, spec->kind, &f->backends[r], f->err));
     f->devices[r].backend = &f->backends[r];
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    OPI_TRY(f->backends[r].table->device_query(f->backends[r].self, spec->index, &info, f->err));
+    OPI_TRY(opi_device_ask(&f->backends[r], spec->index, &info, f->err));
     f->devices[r].alignment = info.alignment;
     const opipe_device_params params = {
         .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
@@ -91,8 +91,8 @@ static opipe_status open_devices(finish *f) {
         .memory_bytes = spec->memory_bytes,
         .threads = spec->threads,
         .options = spec->options[0] == '\0' ? NULL : spec->options};
-    OPI_TRY(f->backends[r].table->device_open(f->backends[r].self, &params, &f->devices[r].device,
-                                              f->err));
+    OPI_TRY(OPI_ASK("backend", &f->backends[r], device_open, f->err, f->backends[r].self, &params,
+                    &f->devices[r].device));
   }
   return OPIPE_OK;
 }

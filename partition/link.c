@@ -24,8 +24,9 @@ opipe_status opi_transport_split(const char *spec, char out_id[64], const char *
 static opipe_status ask(const opi_transport_ref *ref, const char *id, const char *options,
                         opi_link *out_link, opipe_error *err) {
   opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
-  OPI_TRY(ref->table->world_info != NULL ? ref->table->world_info(ref->self, options, &info, err)
-                                         : ref->table->info(ref->self, &info, err));
+  OPI_TRY(ref->table->world_info != NULL
+              ? OPI_ASK("transport", ref, world_info, err, ref->self, options, &info)
+              : OPI_ASK("transport", ref, info, err, ref->self, &info));
   if (info.rule >= OPI_RULES || info.thread_rule > OPIPE_THREADS_PER_ENDPOINT ||
       !(info.latency_ns >= 0 && info.latency_ns <= 1e15) ||
       !(info.bandwidth >= 0 && info.bandwidth <= 1e18)) {

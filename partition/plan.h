@@ -32,6 +32,18 @@ typedef struct opi_transport_ref {
   const char *id;
 } opi_transport_ref;
 
+/* What a backend says, checked; nothing else may believe its numbers. Errors: the plugin's,
+ * INVALID. device: an alignment that is a power of two (at least 1), rates that are numbers (0:
+ * unknown). program: an arena below 2^48 bytes with the workspace in it. layouts, in the arena: of
+ * parameters below n_params, sizes below 2^48 bytes; gradients: those of its accumulators. */
+opipe_status opi_device_ask(const opi_backend_ref *backend, uint32_t index,
+                            opipe_device_info *out_info, opipe_error *err);
+opipe_status opi_program_ask(const opi_backend_ref *backend, const opipe_program *program,
+                             opipe_program_info *out_info, opipe_error *err);
+opipe_status opi_layouts_ask(const opi_backend_ref *backend, const opipe_program *program,
+                             uint32_t n_params, bool gradients, opi_arena *arena,
+                             opipe_param_layout **out_list, uint32_t *out_count, opipe_error *err);
+
 /* A device as the user asked for it: "cpu,memory=300MiB,threads=1". */
 typedef struct opi_device_spec {
   const char *kind;      /* plugin id */

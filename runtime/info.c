@@ -21,7 +21,7 @@ static uint64_t workspace_of(const opi_session *s, const opi_rank *rank) {
                                      (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
       if (shape->stages[st].program == NULL || opi_plan_rank(s->plan, st, 0) != rank->index)
         continue;
-      if (rank->backend->program_info(shape->stages[st].program, &info, NULL) < 0)
+      if (opi_program_ask(opi_rank_backend(rank), shape->stages[st].program, &info, NULL) < 0)
         continue;
       const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
       if (arena <= largest)
@@ -63,7 +63,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
     return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index, s->plan->n_ranks);
   opi_rank *rank = &s->ranks[index];
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
-  OPI_TRY(rank->backend->device_usage(rank->device, &usage, err));
+  OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
   const uint64_t cap = s->plan->devices[index].memory_bytes;
   opipe_memory_info info = {.struct_size = io_info->struct_size,
                             .rank = index,

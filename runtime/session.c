@@ -117,14 +117,14 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   rank->peer = OPIPE_NONE;
   rank->backend = s->env.backends[r].table;
   rank->instance = s->env.backends[r].self;
-  OPI_TRY(rank->backend->device_query(rank->instance, spec->index, &info, err));
+  OPI_TRY(opi_device_ask(&s->env.backends[r], spec->index, &info, err));
   rank->device_flags = info.flags;
-  rank->alignment = info.alignment == 0 ? 1 : info.alignment;
-  OPI_TRY(rank->backend->device_open(rank->instance, &params, &rank->device, err));
-  OPI_TRY(rank->backend->queue_open(rank->device, &rank->queue, err));
+  rank->alignment = info.alignment;
+  OPI_TRY(OPI_ASK_RANK(rank, device_open, err, rank->instance, &params, &rank->device));
+  OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &rank->queue));
   if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
     return OPIPE_OK;
-  return rank->backend->event_create(rank->device, &rank->event, err);
+  return OPI_ASK_RANK(rank, event_create, err, rank->device, &rank->event);
 }
 
 static opipe_status open_ranks(opi_session *s, opipe_error *err) {
@@ -146,6 +146,8 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
 static void find_direct(opi_session *s) {
   s->direct = (s->plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
               opi_devices_shared(s->env.backends, s->plan->devices, s->plan->n_ranks);
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) /* as they were when they were opened */
+    s->direct = s->direct && (s->ranks[r].device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0;
 }
 
 static void close_rank(opi_rank *rank) {
@@ -180,10 +182,10 @@ static opipe_status open_credit(opi_session *s, opipe_error *err) {
       .dst_stage = 0,
       .depth = s->plan->in_flight,
       .n_bytes = 0};
-  OPI_TRY(
-      s->transport->stream_open(s->ranks[last].endpoint, &params, &s->ranks[last].credit_src, err));
-  return s->transport->stream_open(s->ranks[first].endpoint, &params, &s->ranks[first].credit_dst,
-                                   err);
+  OPI_TRY(OPI_ASK_WIRE(s, stream_open, err, s->ranks[last].endpoint, &params,
+                       &s->ranks[last].credit_src));
+  return OPI_ASK_WIRE(s, stream_open, err, s->ranks[first].endpoint, &params,
+                      &s->ranks[first].credit_dst);
 }
 
 static opipe_status open_world(opi_session *s, opipe_error *err) {
@@ -191,7 +193,7 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
       .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
       .n_ranks = s->plan->n_ranks,
       .options = s->env.transport_options};
-  OPI_TRY(s->transport->world_open(s->env.transport.self, &params, &s->world, err));
+  OPI_TRY(OPI_ASK_WIRE(s, world_open, err, s->env.transport.self, &params, &s->world));
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     const opipe_endpoint_params end = {
         .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
@@ -200,7 +202,7 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
         .device = s->ranks[r].device,
         .queue = s->ranks[r].queue,
         .spin_us = s->spin_us};
-    OPI_TRY(s->transport->endpoint_open(s->world, &end, &s->ranks[r].endpoint, err));
+    OPI_TRY(OPI_ASK_WIRE(s, endpoint_open, err, s->world, &end, &s->ranks[r].endpoint));
   }
   return open_credit(s, err);
 }

@@ -268,6 +268,28 @@ struct opi_session {
   _Atomic uint64_t n_done, n_failed, n_shapes;
 };
 
+/* Calls a slot of the rank's backend or of the transport, see OPI_ASK. */
+#define OPI_ASK_RANK(rank, slot, err, ...) \
+  OPI_ASK("backend", &(rank)->session->env.backends[(rank)->index], slot, err, __VA_ARGS__)
+#define OPI_ASK_WIRE(session, slot, err, ...) \
+  OPI_ASK("transport", &(session)->env.transport, slot, err, __VA_ARGS__)
+#define OPI_POLL_WIRE(session, slot, err, ...) \
+  OPI_POLL("transport", &(session)->env.transport, slot, err, __VA_ARGS__)
+static inline const opi_backend_ref *opi_rank_backend(const opi_rank *rank) {
+  return &rank->session->env.backends[rank->index];
+}
+/* Host address of a buffer of the rank's device, never NULL. */
+static inline opipe_status opi_buffer_host(const opi_rank *rank, opipe_buffer *buffer,
+                                           void **out_data, opipe_error *err) {
+  *out_data = NULL;
+  OPI_TRY(OPI_ASK_RANK(rank, buffer_host, err, buffer, out_data));
+  return *out_data != NULL
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID,
+                        "backend '%s': a buffer of a device with host memory has none",
+                        opi_rank_backend(rank)->id);
+}
+
 /* ---- shapes/ ---- */
 
 /* What a request's inputs look like: signature.c */

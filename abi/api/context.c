@@ -33,8 +33,8 @@ opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator *
   if (context->evaluator == NULL) {
     status = context->plugins.backend(context->plugins.ctx, "cpu", &cpu, err);
     if (status == OPIPE_OK) {
-      status =
-          opi_evaluator_create(&context->allocator, cpu.table, cpu.self, &context->evaluator, err);
+      status = opi_evaluator_create(&context->allocator, cpu.id, cpu.table, cpu.self,
+                                    &context->evaluator, err);
     }
     if (status < 0)
       (void)opi_error_prefix(err, "constants are folded by backend 'cpu': ");

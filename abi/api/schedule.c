@@ -7,6 +7,7 @@
 #include "abi/api/api.h"
 #include "partition/json/json.h"
 #include "partition/schedule/ask.h"
+#include "partition/schedule/compute_order.h"
 #include "partition/simulate/draw.h"
 
 static opipe_status check(const opipe_order *order, opipe_error *err) {
@@ -275,44 +276,53 @@ typedef struct lister {
   uint32_t n;
 } lister;
 
+static void list_text(opi_text *t, const char *name, const char *value) {
+  char line[OPI_LINE_ROOM];
+  opi_text_puts(t, name);
+  opi_text_json(t, opi_text_line(line, value));
+}
+
 static void list_option(const opipe_schedule_option *o, bool first, const lister *l) {
   opi_text *t = l->text;
+  char key[OPI_LINE_ROOM], choices[OPI_LINE_ROOM], preset[OPI_LINE_ROOM], help[OPI_LINE_ROOM];
   if (l->json) {
-    opi_text_puts(t, first ? "{\"key\": " : ", {\"key\": ");
-    opi_text_json(t, o->key);
-    opi_text_puts(t, ", \"help\": ");
-    opi_text_json(t, o->help == NULL ? "" : o->help);
-    opi_text_puts(t, o->choices == NULL ? "" : ", \"choices\": ");
+    list_text(t, first ? "{\"key\": " : ", {\"key\": ", o->key);
+    list_text(t, ", \"help\": ", o->help);
     if (o->choices != NULL)
-      opi_text_json(t, o->choices);
-    opi_text_puts(t, o->preset == NULL ? "" : ", \"preset\": ");
+      list_text(t, ", \"choices\": ", o->choices);
     if (o->preset != NULL)
-      opi_text_json(t, o->preset);
+      list_text(t, ", \"preset\": ", o->preset);
     opi_text_puts(t, "}");
     return;
   }
-  opi_text_printf(t, "    %s=%s  %s%s%s%s\n", o->key, o->choices == NULL ? "..." : o->choices,
-                  o->help == NULL ? "" : o->help,
-                  o->preset == NULL ? "" : " (preset: ", o->preset == NULL ? "" : o->preset,
+  opi_text_printf(t, "    %s=%s  %s%s%s%s\n", opi_text_line(key, o->key),
+                  o->choices == NULL ? "..." : opi_text_line(choices, o->choices),
+                  opi_text_line(help, o->help),
+                  o->preset == NULL ? "" : " (preset: ", opi_text_line(preset, o->preset),
                   o->preset == NULL ? "" : ")");
 }
 
+/* One that cannot say its options is listed with the reason, and does not hide the others. */
 static opipe_status list_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
                                   opipe_error *err) {
   lister *l = ctx;
-  const opipe_schedule *table = ref->table;
+  const opi_schedule_ref schedule = {.table = ref->table, .self = ref->self, .id = ref->id};
   const opipe_schedule_option *options = NULL;
+  opipe_error why = OPIPE_ERROR_INIT;
+  char line[OPI_LINE_ROOM];
   uint32_t n = 0;
-  OPI_TRY(table->options(ref->self, &options, &n, err));
+  (void)err;
+  const bool known = opi_schedule_options(&schedule, &options, &n, &why) >= 0;
   if (l->json) {
-    opi_text_puts(l->text, l->n++ == 0 ? "[\n {\"name\": " : ",\n {\"name\": ");
-    opi_text_json(l->text, plugin->id);
-    opi_text_puts(l->text, ", \"summary\": ");
-    opi_text_json(l->text, plugin->summary == NULL ? "" : plugin->summary);
+    list_text(l->text, l->n++ == 0 ? "[\n {\"name\": " : ",\n {\"name\": ", plugin->id);
+    list_text(l->text, ", \"summary\": ", plugin->summary);
+    if (!known)
+      list_text(l->text, ", \"reason\": ", why.message);
     opi_text_puts(l->text, ", \"options\": [");
   } else {
-    opi_text_printf(l->text, "%-16s %s\n", plugin->id,
-                    plugin->summary == NULL ? "" : plugin->summary);
+    opi_text_printf(l->text, "%-16s %s\n", plugin->id, opi_text_line(line, plugin->summary));
+    if (!known)
+      opi_text_printf(l->text, "    its options are not known: %s\n", why.message);
   }
   for (uint32_t i = 0; i < n; ++i)
     list_option(&options[i], i == 0, l);

@@ -58,7 +58,7 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
                     "its descriptor has magic 0x%08x, an onnx-pipe plugin has 0x%08x", p->magic,
                     OPIPE_PLUGIN_MAGIC);
   }
-  if (p->abi_major != OPIPE_ABI_MAJOR) {
+  if (OPIPE_HAS(p, opipe_plugin, abi_major) && p->abi_major != OPIPE_ABI_MAJOR) {
     return opi_fail(err, OPIPE_E_ABI,
                     "it is built for ABI major %u, this library has %u: rebuild the plugin",
                     p->abi_major, OPIPE_ABI_MAJOR);
@@ -95,18 +95,20 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 /* ---- tables ---- */
 
 /* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in
- * [optional_from, optional_to) or behind `least`, the bytes of a table of minor 0: what it lacks is
- * NULL in the copy. */
+ * [together_from, together_to), all of them or none, or behind `least`, the bytes of a table of
+ * minor 0: what it lacks is NULL in the copy. */
 typedef struct table_rule {
   const char *id;
   size_t n_bytes; /* today's */
   size_t least;
-  size_t optional_from, optional_to;
+  size_t together_from, together_to;
 } table_rule;
 
 static const table_rule rules[] = {
     [OPIPE_KIND_BACKEND] = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, update),
-                            OPIPE_END(opipe_backend, run), 0, 0},
+                            OPIPE_END(opipe_backend, run),
+                            offsetof(opipe_backend, params_create_owned),
+                            OPIPE_END(opipe_backend, update)},
     [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan),
                              OPIPE_END(opipe_schedule, plan), 0, 0},
     [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, world_info),
@@ -134,14 +136,24 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
                     size, rule->least);
   }
   memset(out_table, 0, rule->n_bytes);
-  memcpy(out_table, table, size < rule->n_bytes ? size : rule->n_bytes);
+  memcpy(out_table, table, size < rule->n_bytes ? size & ~(uint32_t)7 : rule->n_bytes);
+  size_t n_together = 0, missing = 0; /* offset of one that is NULL */
   for (size_t at = 8; at < rule->n_bytes; at += sizeof(void *)) {
+    const bool together = at >= rule->together_from && at < rule->together_to;
     void *slot = NULL;
     memcpy(&slot, (const char *)out_table + at, sizeof(slot));
-    if (slot == NULL && at < rule->least && (at < rule->optional_from || at >= rule->optional_to)) {
+    if (slot == NULL && !together && at < rule->least) {
       return opi_fail(err, OPIPE_E_ABI, "slot %zu of its interface '%s' is NULL",
                       (at - 8) / sizeof(void *), rule->id);
     }
+    n_together += together && slot != NULL;
+    if (together && slot == NULL)
+      missing = at;
+  }
+  if (n_together != 0 && missing != 0) {
+    return opi_fail(err, OPIPE_E_ABI,
+                    "slot %zu of its interface '%s' is NULL, others that go with it are there",
+                    (missing - 8) / sizeof(void *), rule->id);
   }
   return OPIPE_OK;
 }

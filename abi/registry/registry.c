@@ -194,11 +194,12 @@ static opipe_status open_table(opi_registry *r, candidate *c, opipe_error *err) 
   if (table == NULL)
     return opi_fail_nomem(err, opi_table_room(c->plugin->kind), "a plugin's table");
   opipe_status status = c->plugin->open(&r->host, &self, err);
-  if (status != OPIPE_OK) {
-    if (status > 0)
-      status = opi_fail(err, OPIPE_E_INVALID, "its open() answered %d", (int)status);
-    return status;
-  }
+  if (status > 0)
+    status = opi_fail(err, OPIPE_E_INVALID, "its open() answered %d", (int)status);
+  if (status < 0 && err->message[0] == '\0')
+    (void)opi_fail(err, status, "its open() failed without a message");
+  if (status != OPIPE_OK)
+    return opi_answer(status, opi_kind_name(c->plugin->kind), c->plugin->id, "open", err);
   status = opi_table_copy(
       c->plugin->kind, c->plugin->get_interface(self, opi_table_id(c->plugin->kind)), table, err);
   if (status < 0) {
@@ -220,8 +221,7 @@ static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *e
   if (status == OPIPE_OK)
     return OPIPE_OK;
   if (status != OPIPE_E_NOMEM) { /* memory may be there next time */
-    refuse(c, STATE_REFUSED,
-           why.message[0] == '\0' ? "its open() failed without a message" : why.message);
+    refuse(c, STATE_REFUSED, why.message);
   }
   if (err != NULL)
     *err = why;
@@ -362,6 +362,7 @@ void opi_registry_free(opi_registry *r) {
 
 static void describe_json(opi_text *t, const candidate *c, bool first) {
   static const char *const states[] = {"found", "refused", "shadowed", "open"};
+  char line[OPI_LINE_ROOM];
   opi_text_puts(t, first ? "\n  {\"path\": " : ",\n  {\"path\": ");
   opi_text_json(t, c->path);
   opi_text_printf(t, ", \"state\": \"%s\"", states[c->state]);
@@ -369,11 +370,11 @@ static void describe_json(opi_text *t, const candidate *c, bool first) {
     opi_text_printf(t, ", \"kind\": \"%s\", \"id\": ", opi_kind_name(c->plugin->kind));
     opi_text_json(t, c->plugin->id);
     opi_text_puts(t, ", \"version\": ");
-    opi_text_json(t, c->plugin->version);
+    opi_text_json(t, opi_text_line(line, c->plugin->version));
     opi_text_puts(t, ", \"license\": ");
-    opi_text_json(t, c->plugin->license);
+    opi_text_json(t, opi_text_line(line, c->plugin->license));
     opi_text_puts(t, ", \"summary\": ");
-    opi_text_json(t, c->plugin->summary);
+    opi_text_json(t, opi_text_line(line, c->plugin->summary));
     opi_text_printf(t, ", \"abi\": \"%u.%u\", \"abi_min\": \"%u.%u\"", c->plugin->abi_major,
                     c->plugin->abi_minor, c->plugin->abi_major, c->plugin->abi_minor_min);
   }
@@ -386,14 +387,15 @@ static void describe_json(opi_text *t, const candidate *c, bool first) {
 
 static void describe_text(opi_text *t, const candidate *c) {
   const char *const states[] = {"found", "refused", "shadowed", "ok"};
+  char line[OPI_LINE_ROOM];
   opi_text_printf(t, "%-9s %-10s %-14s %-8s %s\n", states[c->state],
                   c->plugin == NULL ? "-" : opi_kind_name(c->plugin->kind),
                   c->plugin == NULL ? "-" : c->plugin->id,
-                  c->plugin == NULL ? "-" : c->plugin->version, c->path);
+                  c->plugin == NULL ? "-" : opi_text_line(line, c->plugin->version), c->path);
   if (c->reason[0] != '\0') {
     opi_text_printf(t, "          %s\n", c->reason);
   } else if (c->plugin != NULL) {
-    opi_text_printf(t, "          %s\n", c->plugin->summary);
+    opi_text_printf(t, "          %s\n", opi_text_line(line, c->plugin->summary));
   }
 }
 

@@ -9,8 +9,7 @@
 #ifndef OPI_BASE_H
 #define OPI_BASE_H
 
-#include <opipe/abi.h>
-#include <opipe/types.h>
+#include <opipe/backend.h>
 #include <stdarg.h>
 #include <stdbool.h>
 
@@ -38,6 +37,35 @@ opipe_status opi_fail_nomem(opipe_error *err, uint64_t n_bytes, const char *what
 /* Puts context before the message that is there ("stage 2: ..."); truncates at the end. Returns
  * err's status. */
 opipe_status opi_error_prefix(opipe_error *err, const char *fmt, ...) OPIPE_PRINTF(2, 3);
+
+/* What a slot of plugin `kind` 'id' answered, where it must have done its work or failed: any other
+ * status is an error, and every error has a message that ends and is text; what is not so by itself
+ * is told with the plugin's name. Returns what is to be handed on. */
+opipe_status opi_answer_failed(opipe_status status, const char *kind, const char *id,
+                               const char *slot, opipe_error *err);
+static inline opipe_status opi_answer(opipe_status status, const char *kind, const char *id,
+                                      const char *slot, opipe_error *err) {
+  return status == OPIPE_OK ? status : opi_answer_failed(status, kind, id, slot, err);
+}
+/* Calls slot `slot` of a plugin that is opened as `ref` (with its table and id); the arguments
+ * without the last one, which is err. OPI_POLL: of a slot that may also answer OPIPE_PENDING. */
+#define OPI_ASK(kind, ref, slot, err, ...) \
+  opi_answer((ref)->table->slot(__VA_ARGS__, err), kind, (ref)->id, #slot, err)
+#define OPI_POLL(kind, ref, slot, err, ...) \
+  opi_poll((ref)->table->slot(__VA_ARGS__, err), kind, (ref)->id, #slot, err)
+static inline opipe_status opi_poll(opipe_status status, const char *kind, const char *id,
+                                    const char *slot, opipe_error *err) {
+  return status == OPIPE_PENDING ? status : opi_answer(status, kind, id, slot, err);
+}
+
+/* Numbers of a backend that are not what its interface says: INVALID. A device's alignment 0
+ * becomes 1, rates that are no numbers become 0 (unknown), its name ends. */
+#define OPI_PLUGIN_BYTES_MOST                                        \
+  (UINT64_C(1) << 48) /* of one number; sums of many stay below 2^64 \
+                       */
+opipe_status opi_device_check(opipe_device_info *io_info, const char *id, uint32_t index,
+                              opipe_error *err);
+opipe_status opi_program_check(const opipe_program_info *info, const char *id, opipe_error *err);
 
 /* -- sizes -- */
 
@@ -133,6 +161,13 @@ void opi_text_printf(opi_text *text, const char *fmt, ...) OPIPE_PRINTF(2, 3);
 void opi_text_shape(opi_text *text, const int64_t *shape, uint32_t rank);
 /* A JSON string literal, escaped. */
 void opi_text_json(opi_text *text, const char *value);
+bool opi_text_is_utf8(const char *text);
+/* Text of somebody else's as one line: what is no UTF-8 and what controls a terminal becomes '?'.
+ * In place, up to the first NUL, and n at most; true when anything was changed. */
+bool opi_text_clean(char *text, size_t n);
+/* The same, copied: as much as there is room for; NULL gives "". Returns `line`. */
+enum { OPI_LINE_ROOM = 256 };
+const char *opi_text_line(char line[OPI_LINE_ROOM], const char *text);
 /* Hands the text to a sink; OPIPE_E_NOMEM when building it failed. */
 opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx,
                             opipe_error *err);

@@ -96,6 +96,60 @@ void opi_text_json(opi_text *text, const char *value) {
   opi_text_puts(text, "\"");
 }
 
+/* Bytes of the UTF-8 sequence at text [n], 0: none. */
+static size_t sequence(const unsigned char *text, size_t n) {
+  const unsigned char c = text[0];
+  const size_t length = c < 0x80   ? 1
+                        : c < 0xc2 ? 0
+                        : c < 0xe0 ? 2
+                        : c < 0xf0 ? 3
+                        : c < 0xf5 ? 4
+                                   : 0;
+  if (length == 0 || length > n)
+    return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((text[i] & 0xc0) != 0x80)
+      return 0;
+  }
+  const unsigned char second = length > 1 ? text[1] : 0x80;
+  const bool longer = (c == 0xe0 && second < 0xa0) || (c == 0xf0 && second < 0x90);
+  const bool outside = (c == 0xed && second >= 0xa0) || (c == 0xf4 && second >= 0x90);
+  return longer || outside ? 0 : length;
+}
+
+bool opi_text_is_utf8(const char *text) {
+  const size_t n = strlen(text);
+  size_t at = 0, length = 1;
+  for (; at < n && length != 0; at += length)
+    length = sequence((const unsigned char *)text + at, n - at);
+  return length != 0;
+}
+
+bool opi_text_clean(char *text, size_t n) {
+  bool changed = false;
+  const size_t end = strnlen(text, n);
+  for (size_t i = 0; i < end;) {
+    const unsigned char *at = (const unsigned char *)text + i;
+    const size_t length = sequence(at, end - i);
+    const bool control = at[0] < 0x20 || at[0] == 0x7f || (at[0] == 0xc2 && at[1] < 0xa0);
+    if (length == 0 || control) {
+      memset(text + i, '?', length == 0 ? 1 : length);
+      changed = true;
+    }
+    i += length == 0 ? 1 : length;
+  }
+  return changed;
+}
+
+const char *opi_text_line(char line[OPI_LINE_ROOM], const char *text) {
+  const size_t n = text == NULL ? 0 : strnlen(text, OPI_LINE_ROOM - 1);
+  if (n != 0)
+    memcpy(line, text, n);
+  line[n] = '\0';
+  (void)opi_text_clean(line, n);
+  return line;
+}
+
 opipe_status opi_text_write(const opi_text *text, opipe_write_fn write, void *ctx,
                             opipe_error *err) {
   if (text->failed)

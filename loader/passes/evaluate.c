@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 
 typedef struct held_buffer {
   opipe_buffer *buffer;
@@ -21,6 +22,7 @@ typedef struct backend_evaluator {
   opi_evaluator public_part; /* first: what callers hold */
   const opipe_allocator *allocator;
   const opipe_backend *backend;
+  char id[64]; /* of the backend */
   opipe_device *device;
   opipe_queue *queue;
   opipe_event *event;
@@ -29,6 +31,8 @@ typedef struct backend_evaluator {
   pthread_mutex_t lock;
 } backend_evaluator;
 
+#define ASK(e, slot, err, ...) \
+  opi_answer((e)->backend->slot(__VA_ARGS__, err), "backend", (e)->id, #slot, err)
 #define WAIT_NS (UINT64_C(60) * 1000000000u)
 
 static opipe_status hold(backend_evaluator *e, held_buffer *held, uint64_t need, uint32_t kind,
@@ -38,7 +42,7 @@ static opipe_status hold(backend_evaluator *e, held_buffer *held, uint64_t need,
   e->backend->buffer_free(held->buffer);
   *held = (held_buffer){0};
   const uint64_t n_bytes = need < 65536 ? 65536 : need;
-  OPI_TRY(e->backend->buffer_alloc(e->device, n_bytes, kind, &held->buffer, err));
+  OPI_TRY(ASK(e, buffer_alloc, err, e->device, n_bytes, kind, &held->buffer));
   held->n_bytes = n_bytes;
   return OPIPE_OK;
 }
@@ -67,14 +71,14 @@ static opipe_status place_outputs(backend_evaluator *e, const opipe_graph *graph
 static opipe_status run_binding(backend_evaluator *e, opipe_binding *binding,
                                 const opipe_region *regions, void *const *out_data, uint32_t n,
                                 opipe_error *err) {
-  OPI_TRY(e->backend->run(binding, e->queue, NULL, 0, err));
+  OPI_TRY(ASK(e, run, err, binding, e->queue, NULL, 0));
   for (uint32_t s = 0; s < n; ++s) {
     if (regions[s].n_bytes == 0)
       continue;
-    OPI_TRY(e->backend->read(e->queue, out_data[s], &regions[s], err));
+    OPI_TRY(ASK(e, read, err, e->queue, out_data[s], &regions[s]));
   }
-  OPI_TRY(e->backend->event_record(e->queue, e->event, err));
-  return e->backend->event_sync(e->event, WAIT_NS, err);
+  OPI_TRY(ASK(e, event_record, err, e->queue, e->event));
+  return ASK(e, event_sync, err, e->event, WAIT_NS);
 }
 
 static opipe_status run_program(backend_evaluator *e, const opipe_graph *graph,
@@ -88,7 +92,8 @@ static opipe_status run_program(backend_evaluator *e, const opipe_graph *graph,
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "a node of %" PRIu32 " outputs is not folded",
                     graph->n_boundaries);
   }
-  OPI_TRY(e->backend->program_info(program, &info, err));
+  OPI_TRY(ASK(e, program_info, err, program, &info));
+  OPI_TRY(opi_program_check(&info, e->id, err));
   OPI_TRY(place_outputs(e, graph, regions, err));
   OPI_TRY(hold(e, &e->slot, info.arena_bytes, OPIPE_BUFFER_ARENA, err));
   const opipe_bind_params params = {
@@ -97,7 +102,7 @@ static opipe_status run_program(backend_evaluator *e, const opipe_graph *graph,
       .program = program,
       .arena = {e->slot.buffer, 0, info.arena_bytes},
       .boundaries = regions};
-  OPI_TRY(e->backend->bind(e->device, &params, &binding, err));
+  OPI_TRY(ASK(e, bind, err, e->device, &params, &binding));
   const opipe_status status = run_binding(e, binding, regions, out_data, graph->n_boundaries, err);
   e->backend->binding_free(binding);
   return status;
@@ -110,7 +115,7 @@ static opipe_status evaluate_locked(backend_evaluator *e, const opipe_graph *gra
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
       .flags = OPIPE_COMPILE_NO_FUSE,
       .graph = graph};
-  OPI_TRY(e->backend->compile(e->device, &params, &program, err));
+  OPI_TRY(ASK(e, compile, err, e->device, &params, &program));
   const opipe_status status = run_program(e, graph, program, out_data, err);
   e->backend->program_free(program);
   return status;
@@ -129,22 +134,24 @@ static opipe_status open_device(backend_evaluator *e, opipe_instance *self, opip
   const opipe_device_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options), .threads = 1};
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-  OPI_TRY(e->backend->device_query(self, 0, &info, err));
-  e->alignment = info.alignment != 0 ? info.alignment : 64;
-  OPI_TRY(e->backend->device_open(self, &params, &e->device, err));
-  OPI_TRY(e->backend->queue_open(e->device, &e->queue, err));
-  return e->backend->event_create(e->device, &e->event, err);
+  OPI_TRY(ASK(e, device_query, err, self, 0, &info));
+  OPI_TRY(opi_device_check(&info, e->id, 0, err));
+  e->alignment = info.alignment > 1 ? info.alignment : 64;
+  OPI_TRY(ASK(e, device_open, err, self, &params, &e->device));
+  OPI_TRY(ASK(e, queue_open, err, e->device, &e->queue));
+  return ASK(e, event_create, err, e->device, &e->event);
 }
 
-opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_backend *backend,
-                                  opipe_instance *self, opi_evaluator **out_evaluator,
-                                  opipe_error *err) {
+opipe_status opi_evaluator_create(const opipe_allocator *allocator, const char *id,
+                                  const opipe_backend *backend, opipe_instance *self,
+                                  opi_evaluator **out_evaluator, opipe_error *err) {
   backend_evaluator *e = opi_alloc_zero(allocator, 1, sizeof(*e));
   if (e == NULL)
     return opi_fail_nomem(err, sizeof(*e), "an evaluator");
   e->public_part = (opi_evaluator){e, evaluate};
   e->allocator = allocator;
   e->backend = backend;
+  (void)snprintf(e->id, sizeof(e->id), "%s", id);
   (void)pthread_mutex_init(&e->lock, NULL); /* cannot fail here: default attributes */
   const opipe_status status = open_device(e, self, err);
   if (status < 0) {
@@ -206,8 +213,8 @@ static opipe_status place_boundaries(opi_prepared *p, const opi_graph *graph, op
       return opi_fail_nomem(err, n_bytes, "a prepared graph");
     total += opi_align_up(n_bytes, e->alignment);
   }
-  OPI_TRY(e->backend->buffer_alloc(e->device, total == 0 ? e->alignment : total,
-                                   OPIPE_BUFFER_BOUNDARY, &p->boundary, err));
+  OPI_TRY(ASK(e, buffer_alloc, err, e->device, total == 0 ? e->alignment : total,
+              OPIPE_BUFFER_BOUNDARY, &p->boundary));
   for (uint32_t i = 0; i < p->n_inputs + p->n_outputs; ++i)
     p->regions[i].buffer = p->boundary;
   return OPIPE_OK;
@@ -221,19 +228,19 @@ static opipe_status prepare_locked(opi_prepared *p, const opi_graph *graph, opip
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
       .flags = OPIPE_COMPILE_NO_FUSE,
       .graph = &p->graph};
-  OPI_TRY(e->backend->compile(e->device, &compile, &p->program, err));
-  OPI_TRY(e->backend->program_info(p->program, &info, err));
+  OPI_TRY(ASK(e, compile, err, e->device, &compile, &p->program));
+  OPI_TRY(ASK(e, program_info, err, p->program, &info));
+  OPI_TRY(opi_program_check(&info, e->id, err));
   OPI_TRY(place_boundaries(p, graph, err));
   opipe_bind_params bind = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
                             .n_boundaries = p->n_inputs + p->n_outputs,
                             .program = p->program,
                             .boundaries = p->regions};
   if (info.arena_bytes > 0) {
-    OPI_TRY(
-        e->backend->buffer_alloc(e->device, info.arena_bytes, OPIPE_BUFFER_ARENA, &p->slot, err));
+    OPI_TRY(ASK(e, buffer_alloc, err, e->device, info.arena_bytes, OPIPE_BUFFER_ARENA, &p->slot));
     bind.arena = (opipe_region){p->slot, 0, info.arena_bytes};
   }
-  return e->backend->bind(e->device, &bind, &p->binding, err);
+  return ASK(e, bind, err, e->device, &bind, &p->binding);
 }
 
 opipe_status opi_prepared_create(const opi_evaluator *evaluator, const opi_graph *graph,
@@ -267,7 +274,7 @@ static opipe_status run_prepared(const opi_prepared *p, opipe_error *err) {
   const backend_evaluator *e = p->evaluator;
   for (uint32_t i = 0; i < p->n_inputs; ++i) {
     if (p->regions[i].n_bytes > 0)
-      OPI_TRY(e->backend->write(e->queue, &p->regions[i], p->data[i], err));
+      OPI_TRY(ASK(e, write, err, e->queue, &p->regions[i], p->data[i]));
   }
   return run_binding(p->evaluator, p->binding, p->regions + p->n_inputs, p->data + p->n_inputs,
                      p->n_outputs, err);

@@ -94,9 +94,9 @@ opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *opti
 
 /* Evaluator over a backend's first host-memory device; `self` and table must outlive it. Any
  * thread may use it; one node is computed at a time. */
-opipe_status opi_evaluator_create(const opipe_allocator *allocator, const opipe_backend *backend,
-                                  opipe_instance *self, opi_evaluator **out_evaluator,
-                                  opipe_error *err);
+opipe_status opi_evaluator_create(const opipe_allocator *allocator, const char *id,
+                                  const opipe_backend *backend, opipe_instance *self,
+                                  opi_evaluator **out_evaluator, opipe_error *err);
 void opi_evaluator_free(opi_evaluator *evaluator);
 
 /* A whole bound graph that is computed many times: compiled, bound and given its memory once, so

@@ -21,12 +21,11 @@ typedef struct measure {
 static opipe_status time_runs(const measure *m, opipe_binding *binding, uint32_t n_scalars,
                               double *out_ns, opipe_error *err) {
   static const int64_t scalars[SCALARS_MOST];
-  const opipe_backend *t = m->backend->table;
   for (uint32_t run = 0; run < RUNS; ++run) {
     const uint64_t start = m->now_ns();
-    OPI_TRY(t->run(binding, m->queue, scalars, n_scalars, err));
-    OPI_TRY(t->event_record(m->queue, m->event, err));
-    OPI_TRY(t->event_sync(m->event, UINT64_MAX, err));
+    OPI_TRY(OPI_ASK("backend", m->backend, run, err, binding, m->queue, scalars, n_scalars));
+    OPI_TRY(OPI_ASK("backend", m->backend, event_record, err, m->queue, m->event));
+    OPI_TRY(OPI_ASK("backend", m->backend, event_sync, err, m->event, UINT64_MAX));
     const double took = (double)(m->now_ns() - start);
     if (run == 0 || took < *out_ns)
       *out_ns = took;
@@ -38,11 +37,11 @@ static opipe_status zero(const measure *m, const opipe_region *region, opipe_err
   void *zeros = opi_alloc_zero(m->allocator, 1, (size_t)region->n_bytes);
   if (zeros == NULL)
     return opi_fail_nomem(err, region->n_bytes, "a measurement");
-  opipe_status status = m->backend->table->write(m->queue, region, zeros, err);
+  opipe_status status = OPI_ASK("backend", m->backend, write, err, m->queue, region, zeros);
   if (status == OPIPE_OK)
-    status = m->backend->table->event_record(m->queue, m->event, err);
+    status = OPI_ASK("backend", m->backend, event_record, err, m->queue, m->event);
   if (status == OPIPE_OK)
-    status = m->backend->table->event_sync(m->event, UINT64_MAX, err);
+    status = OPI_ASK("backend", m->backend, event_sync, err, m->event, UINT64_MAX);
   opi_free(m->allocator, zeros, (size_t)region->n_bytes);
   return status;
 }
@@ -53,17 +52,19 @@ static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opip
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_buffer *buffer = NULL;
   opipe_binding *binding = NULL;
-  opipe_status status = t->program_info(program, &info, err);
+  opipe_status status = opi_program_ask(m->backend, program, &info, err);
   if (status < 0)
     return status;
   uint64_t total = opi_align_up(info.arena_bytes, m->alignment);
   for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) {
     regions[i].offset_bytes = total;
     regions[i].n_bytes = opi_align_up(stage->boundaries[i].n_bytes + 1, m->alignment);
-    total += regions[i].n_bytes;
+    if (opi_add_u64(total, regions[i].n_bytes, &total))
+      return opi_fail(err, OPIPE_E_LIMIT, "a measurement on backend '%s' exceeds 2^64 bytes",
+                      m->backend->id);
   }
-  status = t->buffer_alloc(m->device, total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING,
-                           &buffer, err);
+  status = OPI_ASK("backend", m->backend, buffer_alloc, err, m->device,
+                   total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING, &buffer);
   if (status < 0)
     return status;
   for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i)
@@ -78,9 +79,9 @@ static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opip
       .arena = {buffer, 0, opi_align_up(info.arena_bytes, m->alignment)},
       .boundaries = regions};
   if (status == OPIPE_OK)
-    status = t->params_prepare(m->params, program, err);
+    status = OPI_ASK("backend", m->backend, params_prepare, err, m->params, program);
   if (status == OPIPE_OK)
-    status = t->bind(m->device, &params, &binding, err);
+    status = OPI_ASK("backend", m->backend, bind, err, m->device, &params, &binding);
   if (status == OPIPE_OK)
     status = time_runs(m, binding, stage->graph.n_scalars, out_ns, err);
   t->binding_free(binding);
@@ -97,7 +98,7 @@ static opipe_status measure_stage(const measure *m, const opi_stage *stage, doub
   opipe_region *regions = opi_alloc_zero(m->allocator, n, sizeof(*regions));
   if (regions == NULL)
     return opi_fail_nomem(err, n * sizeof(*regions), "a measurement");
-  opipe_status status = m->backend->table->compile(m->device, &params, &program, err);
+  opipe_status status = OPI_ASK("backend", m->backend, compile, err, m->device, &params, &program);
   if (status == OPIPE_OK)
     status = bind_and_time(m, stage, program, regions, out_ns, err);
   m->backend->table->program_free(program);
@@ -118,14 +119,14 @@ opipe_status opi_measure_stages(const opi_stage *stages, uint32_t n,
     return opi_fail(err, OPIPE_E_NOTFOUND, "measured costs need the weights: '%s' is missing",
                     sources[p].name);
   }
-  opipe_status status = backend->table->device_query(backend->self, 0, &info, err);
-  m.alignment = info.alignment == 0 ? 1 : info.alignment;
+  opipe_status status = opi_device_ask(backend, 0, &info, err);
+  m.alignment = info.alignment;
   if (status == OPIPE_OK)
-    status = backend->table->queue_open(device, &m.queue, err);
+    status = OPI_ASK("backend", backend, queue_open, err, device, &m.queue);
   if (status == OPIPE_OK)
-    status = backend->table->event_create(device, &m.event, err);
+    status = OPI_ASK("backend", backend, event_create, err, device, &m.event);
   if (status == OPIPE_OK)
-    status = backend->table->params_create(device, sources, n_params, &m.params, err);
+    status = OPI_ASK("backend", backend, params_create, err, device, sources, n_params, &m.params);
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
     status = measure_stage(&m, &stages[i], &out_ns[i], err);
   backend->table->params_free(m.params);

@@ -18,7 +18,7 @@ static opipe_status check_support(const opi_graph *graph, const opi_backend_ref 
   opipe_support *support = OPI_ARENA_ARRAY(arena, opipe_support, graph->n_nodes);
   if (support == NULL)
     return opi_fail_nomem(err, graph->n_nodes * sizeof(*support), "a support query");
-  OPI_TRY(backend->table->support(device, &abi, support, err));
+  OPI_TRY(OPI_ASK("backend", backend, support, err, device, &abi, support));
   opi_text text;
   opi_text_init(&text, arena->allocator);
   uint32_t n_refused = 0;
@@ -51,22 +51,10 @@ static double rate_ns(const opi_profile *profile, uint32_t node, const opipe_dev
 static opipe_status add_params(opi_profile *profile, const opi_backend_ref *backend,
                                opipe_program *program, uint32_t n, uint32_t *io_room,
                                opipe_error *err) {
-  opipe_param_layout layouts[8];
-  uint32_t count = OPI_COUNT(layouts), used = profile->param_first[n];
-  for (uint32_t i = 0; i < count; ++i)
-    layouts[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
-  opipe_param_layout *list = layouts;
-  opipe_status status = backend->table->program_params(program, list, &count, err);
-  if (status == OPIPE_E_LIMIT || count > OPI_COUNT(layouts)) {
-    list = OPI_ARENA_ARRAY(&profile->arena, opipe_param_layout, count);
-    if (list == NULL)
-      return opi_fail_nomem(err, count * sizeof(*list), "parameter layouts");
-    for (uint32_t i = 0; i < count; ++i)
-      list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
-    status = backend->table->program_params(program, list, &count, err);
-  }
-  if (status < 0)
-    return status;
+  opipe_param_layout *list = NULL;
+  uint32_t count = 0, used = profile->param_first[n];
+  OPI_TRY(opi_layouts_ask(backend, program, profile->single->n_params, false, &profile->arena,
+                          &list, &count, err));
   for (uint32_t i = 0; i < count; ++i, ++used) {
     if (!opi_arena_grow(&profile->arena, (void **)&profile->params, io_room, used + 1,
                         sizeof(*profile->params))) {
@@ -86,9 +74,9 @@ static opipe_status profile_node(opi_profile *profile, const opi_backend_ref *ba
   opipe_program *program = NULL;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = &stage->graph};
-  OPI_TRY(backend->table->compile(device, &params, &program, err));
+  OPI_TRY(OPI_ASK("backend", backend, compile, err, device, &params, &program));
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  opipe_status status = backend->table->program_info(program, &info, err);
+  opipe_status status = opi_program_ask(backend, program, &info, err);
   if (status == OPIPE_OK)
     status = add_params(profile, backend, program, n, io_room, err);
   backend->table->program_free(program);
@@ -128,7 +116,7 @@ static opipe_status fill(opi_profile *profile, const opi_graph *graph,
                          opipe_error *err) {
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   uint32_t room = 0;
-  OPI_TRY(backend->table->device_query(backend->self, device_index, &info, err));
+  OPI_TRY(opi_device_ask(backend, device_index, &info, err));
   OPI_TRY(check_support(graph, backend, device, &profile->arena, err));
   OPI_TRY(make_single(profile, graph, allocator, err));
   const double share = threads == 0 || info.max_threads == 0 || threads >= info.max_threads

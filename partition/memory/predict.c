@@ -47,21 +47,17 @@ static bool in_table(const opi_cutting *table, const opipe_param_source *source)
   return false;
 }
 
+static opipe_status beyond(const predict *p, uint32_t rank, const char *what) {
+  return opi_fail(p->err, OPIPE_E_LIMIT, "rank %u: by backend '%s' its %s exceed 2^64 bytes", rank,
+                  p->devices[rank].backend->id, what);
+}
+
 static opipe_status add_params(predict *p, const opi_cutting *cutting, const opipe_program *program,
                                uint32_t rank) {
-  const opipe_backend *t = p->devices[rank].backend->table;
+  opipe_param_layout *list = NULL;
   uint32_t count = 0;
-  opipe_status status = t->program_params(program, NULL, &count, p->err);
-  if (status < 0 && status != OPIPE_E_LIMIT)
-    return status;
-  if (count == 0)
-    return OPIPE_OK;
-  opipe_param_layout *list = OPI_ARENA_ARRAY(&p->scratch, opipe_param_layout, count);
-  if (list == NULL)
-    return opi_fail_nomem(p->err, count * sizeof(*list), "parameter layouts");
-  for (uint32_t i = 0; i < count; ++i)
-    list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
-  OPI_TRY(t->program_params(program, list, &count, p->err));
+  OPI_TRY(opi_layouts_ask(p->devices[rank].backend, program, cutting->n_params, false, &p->scratch,
+                          &list, &count, p->err));
   for (uint32_t i = 0; i < count; ++i) {
     const char *name = cutting->params[list[i].slot].source.name;
     if (is_counted(p, name, list[i].key, rank) ||
@@ -72,15 +68,18 @@ static opipe_status add_params(predict *p, const opi_cutting *cutting, const opi
       return opi_fail_nomem(p->err, sizeof(*p->seen), "parameter layouts");
     }
     p->seen[p->n_seen++] = (counted){.name = name, .key = list[i].key, .rank = rank};
-    p->memory[rank].params_bytes += opi_align_up(list[i].n_bytes, p->alignment[rank]);
-    p->memory[rank].mapped_bytes += list[i].mapped_bytes;
+    const uint64_t n_bytes = opi_align_up(list[i].n_bytes, p->alignment[rank]);
+    opi_memory *m = &p->memory[rank];
+    if (opi_add_u64(m->params_bytes, n_bytes, &m->params_bytes) ||
+        opi_add_u64(m->mapped_bytes, list[i].mapped_bytes, &m->mapped_bytes))
+      return beyond(p, rank, "parameters");
   }
   return OPIPE_OK;
 }
 
 static opipe_status predict_stage(predict *p, const opi_cutting *cutting, uint32_t s) {
   const uint32_t rank = opi_plan_rank(p->plan, s, 0);
-  const opipe_backend *t = p->devices[rank].backend->table;
+  const opi_backend_ref *backend = p->devices[rank].backend;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags,
@@ -88,11 +87,11 @@ static opipe_status predict_stage(predict *p, const opi_cutting *cutting, uint32
       .stage = s};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_program *program = NULL;
-  OPI_TRY(t->compile(p->devices[rank].device, &params, &program, p->err));
-  opipe_status status = t->program_info(program, &info, p->err);
+  OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, &program));
+  opipe_status status = opi_program_ask(backend, program, &info, p->err);
   if (status == OPIPE_OK)
     status = add_params(p, cutting, program, rank);
-  t->program_free(program);
+  backend->table->program_free(program);
   if (status < 0)
     return status;
   p->arena_bytes[s] = info.arena_bytes;
@@ -111,11 +110,15 @@ static opipe_status predict_class(predict *p, const opi_cutting *cutting,
     OPI_TRY(predict_stage(p, cutting, s));
   OPI_TRY(opi_layout_build(p->plan, cutting, p->arena_bytes, p->alignment, p->direct, allocator,
                            &layout, p->err));
-  for (uint32_t r = 0; r < p->plan->n_ranks; ++r) {
-    p->memory[r].boundary_bytes += opi_align_up(layout->ranks[r].boundary_bytes, p->alignment[r]);
+  opipe_status status = OPIPE_OK;
+  for (uint32_t r = 0; r < p->plan->n_ranks && status == OPIPE_OK; ++r) {
+    const uint64_t n_bytes = opi_align_up(layout->ranks[r].boundary_bytes, p->alignment[r]);
+    if (n_bytes < layout->ranks[r].boundary_bytes ||
+        opi_add_u64(p->memory[r].boundary_bytes, n_bytes, &p->memory[r].boundary_bytes))
+      status = beyond(p, r, "boundaries");
   }
   opi_layout_free(layout);
-  return OPIPE_OK;
+  return status;
 }
 
 static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, uint32_t n_cuttings,
@@ -140,7 +143,9 @@ static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, 
     opi_memory *m = &p->memory[r];
     m->workspace_bytes = p->rank_workspace[r];
     m->activation_bytes = p->rank_arena[r] - p->rank_workspace[r];
-    m->total_bytes = m->params_bytes + p->rank_arena[r] + m->boundary_bytes;
+    if (opi_add_u64(m->params_bytes, p->rank_arena[r], &m->total_bytes) ||
+        opi_add_u64(m->total_bytes, m->boundary_bytes, &m->total_bytes))
+      return beyond(p, r, "needs");
   }
   return OPIPE_OK;
 }

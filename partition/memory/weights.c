@@ -9,23 +9,14 @@ typedef struct layout_list {
   uint32_t n, room;
 } layout_list;
 
-typedef opipe_status (*layouts_fn)(const opipe_program *program, opipe_param_layout *out_layouts,
-                                   uint32_t *io_count, opipe_error *err);
-
 /* Appends the layouts of `program` that the list lacks. */
-static opipe_status collect(layouts_fn ask, const opipe_program *program, opi_arena *arena,
+static opipe_status collect(const opi_weight_query *query, const opi_backend_ref *backend,
+                            const opipe_program *program, bool gradients, opi_arena *arena,
                             layout_list *all, opipe_error *err) {
+  opipe_param_layout *list = NULL;
   uint32_t count = 0;
-  const opipe_status asked = ask(program, NULL, &count, err);
-  if (asked < 0 && asked != OPIPE_E_LIMIT)
-    return asked;
-  opipe_param_layout *list = OPI_ARENA_ARRAY(arena, opipe_param_layout, count);
-  if (list == NULL)
-    return opi_fail_nomem(err, count * sizeof *list, "parameter layouts");
-  for (uint32_t i = 0; i < count; ++i)
-    list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
-  if (count != 0)
-    OPI_TRY(ask(program, list, &count, err));
+  OPI_TRY(
+      opi_layouts_ask(backend, program, query->n_sources, gradients, arena, &list, &count, err));
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t k = 0;
     while (k < all->n && (all->list[k].slot != list[i].slot || all->list[k].key != list[i].key))
@@ -100,10 +91,8 @@ static opipe_status ask_place(const opi_weight_query *query, const opi_weight_pl
   for (uint32_t p = 0; p < place->n_programs; ++p) {
     if (place->programs[p] == NULL)
       continue;
-    OPI_TRY(
-        collect(place->backend->table->program_params, place->programs[p], arena, &params, err));
-    OPI_TRY(collect(place->backend->table->program_gradients, place->programs[p], arena, &gradients,
-                    err));
+    OPI_TRY(collect(query, place->backend, place->programs[p], false, arena, &params, err));
+    OPI_TRY(collect(query, place->backend, place->programs[p], true, arena, &gradients, err));
   }
   add_params(place, &params, layouts);
   add_gradients(place, &gradients, layouts);

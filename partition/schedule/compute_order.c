@@ -10,7 +10,8 @@
 
 #include "partition/schedule/order.h"
 
-enum { ACTIONS_MOST = 1 << 26 };
+enum { ACTIONS_MOST = 1 << 26, OPTIONS_MOST = 4096 };
+static const double NS_MOST = 1e18;
 
 /* The order of a file, as CSV, in the arena. */
 static opipe_status read_order(const char *path, opi_arena *arena, char **out_text,
@@ -58,6 +59,8 @@ opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char *
     return opi_fail_nomem(err, n_name, "a schedule's name");
   if (colon != NULL && strcmp(name, "file") == 0)
     return split_file(colon + 1, arena, out_name, out_settings, out_n, err);
+  if (!opi_text_is_utf8(spec))
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': its options are no UTF-8", name);
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');
     const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
@@ -95,13 +98,17 @@ static bool is_choice(const char *choices, const char *value) {
   return false;
 }
 
+static int64_t whole(double x) {
+  return x >= 9.2e18 ? INT64_MAX : x > -9.2e18 ? (int64_t)x : INT64_MIN;
+}
+
 static opipe_status check_value(const char *name, const opipe_schedule_option *option,
                                 const char *value, opipe_error *err) {
   int64_t number = 0;
   char *end = NULL;
   switch (option->type) {
     case 'i':
-      if (opi_parse_int(value, (int64_t)option->min, (int64_t)option->max, &number))
+      if (opi_parse_int(value, whole(option->min), whole(option->max), &number))
         return OPIPE_OK;
       return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is no integer in [%.0f, %.0f]",
                       name, option->key, value, option->min, option->max);
@@ -122,12 +129,31 @@ static opipe_status check_value(const char *name, const opipe_schedule_option *o
   }
 }
 
+opipe_status opi_schedule_options(const opi_schedule_ref *schedule,
+                                  const opipe_schedule_option **out_options, uint32_t *out_n,
+                                  opipe_error *err) {
+  const opipe_schedule_option *options = NULL;
+  uint32_t n = 0;
+  OPI_TRY(OPI_ASK("schedule", schedule, options, err, schedule->self, &options, &n));
+  if (n > OPTIONS_MOST || (n != 0 && options == NULL))
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "schedule '%s' lists %u options%s; at most %d are possible", schedule->id, n,
+                    options == NULL ? " at no address" : "", OPTIONS_MOST);
+  for (uint32_t i = 0; i < n; ++i) {
+    if (options[i].key == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': option %u has no key", schedule->id, i);
+  }
+  *out_options = options;
+  *out_n = n;
+  return OPIPE_OK;
+}
+
 opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
                                          const opipe_schedule_setting *settings, uint32_t n,
                                          opipe_error *err) {
   const opipe_schedule_option *options = NULL;
   uint32_t n_options = 0;
-  OPI_TRY(schedule->table->options(schedule->self, &options, &n_options, err));
+  OPI_TRY(opi_schedule_options(schedule, &options, &n_options, err));
   for (uint32_t i = 0; i < n; ++i) {
     const opipe_schedule_option *found = NULL;
     for (uint32_t o = 0; o < n_options && found == NULL; ++o) {
@@ -209,14 +235,16 @@ static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *
   plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)plan->n_ranks + 1);
   if (plan->actions == NULL || plan->rank_first == NULL)
     return opi_fail_nomem(err, c->n * sizeof(opipe_action), "actions");
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-    plan->rank_first[rank] = plan->n_actions;
-    for (uint32_t i = 0; i < c->n; ++i) {
-      if (c->actions[i].rank == rank)
-        plan->actions[plan->n_actions++] = c->actions[i];
-    }
-  }
-  plan->rank_first[plan->n_ranks] = plan->n_actions;
+  for (uint32_t i = 0; i < c->n; ++i)
+    ++plan->rank_first[c->actions[i].rank + 1];
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    plan->rank_first[rank + 1] += plan->rank_first[rank];
+  for (uint32_t i = 0; i < c->n; ++i) /* meanwhile: where the rank's next one goes */
+    plan->actions[plan->rank_first[c->actions[i].rank]++] = c->actions[i];
+  for (uint32_t rank = plan->n_ranks; rank > 0; --rank)
+    plan->rank_first[rank] = plan->rank_first[rank - 1];
+  plan->rank_first[0] = 0;
+  plan->n_actions = c->n;
   return OPIPE_OK;
 }
 
@@ -233,7 +261,7 @@ static uint64_t *per_instance(const opi_plan *plan, opi_arena *scratch, const do
   for (uint32_t i = 0; out != NULL && i < n; ++i) {
     const uint32_t s = i / n_replicas;
     const double own = ns[s] / (plan->shares == NULL ? 1 : plan->shares[s]);
-    out[i] = own < 1 ? 1 : (uint64_t)own;
+    out[i] = own < 1 ? 1 : own < NS_MOST ? (uint64_t)own : (uint64_t)NS_MOST;
   }
   return out;
 }
@@ -316,7 +344,7 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
     problem.n_microbatches = opi_plan_copy_share(plan, k);
     c.first_rank = k * layout.n_ranks;
     c.first_replica = k * layout.n_replicas;
-    OPI_TRY(schedule->table->plan(schedule->self, &problem, take_actions, &c, err));
+    OPI_TRY(OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem, take_actions, &c));
     c.first_microbatch += problem.n_microbatches;
   }
   return sort_by_rank(plan, &c, err);

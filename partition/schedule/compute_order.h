@@ -11,6 +11,10 @@
 opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char **out_name,
                                 opipe_schedule_setting **out_settings, uint32_t *out_n,
                                 opipe_error *err);
+/* The options that the schedule lists, each with a key. */
+opipe_status opi_schedule_options(const opi_schedule_ref *schedule,
+                                  const opipe_schedule_option **out_options, uint32_t *out_n,
+                                  opipe_error *err);
 opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
                                          const opipe_schedule_setting *settings, uint32_t n,
                                          opipe_error *err);

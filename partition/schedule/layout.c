@@ -5,10 +5,23 @@
  */
 #include "partition/schedule/compute_order.h"
 
-enum { INSTANCES_MOST = 1 << 20 };
+/* What records can say: 16 bits for a replica and a slice, 8 for a part. */
+enum { INSTANCES_MOST = 1 << 20, REPLICAS_MOST = 65536, SLICES_MOST = 65536, PARTS_MOST = 256 };
 
 static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_layout *layout,
-                                 const uint32_t *ranks, bool train, opipe_error *err) {
+                                 const uint32_t *ranks, uint32_t most_ranks, bool train,
+                                 opipe_error *err) {
+  if (layout->n_ranks > most_ranks || layout->n_replicas > REPLICAS_MOST ||
+      layout->n_slices > SLICES_MOST || layout->n_parts > PARTS_MOST ||
+      layout->versions > OPIPE_VERSIONS_DOUBLE_BUFFERED || layout->sync > OPIPE_SYNC_EAGER_OPT) {
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "schedule '%s' lays out %u ranks, %u replicas, %u slices, %u parts, versions %u, "
+        "sync %u; at most %u, %d, %d, %d, %d, %d are possible",
+        schedule->id, layout->n_ranks, layout->n_replicas, layout->n_slices, layout->n_parts,
+        layout->versions, layout->sync, most_ranks, REPLICAS_MOST, SLICES_MOST, PARTS_MOST,
+        OPIPE_VERSIONS_DOUBLE_BUFFERED, OPIPE_SYNC_EAGER_OPT);
+  }
   if (!train && (layout->n_replicas != 1 || layout->n_slices > 1 || layout->n_parts > 1)) {
     return opi_fail(
         err, OPIPE_E_UNSUPPORTED,
@@ -168,7 +181,8 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
     if (layout.instance_rank == NULL)
       return opi_fail_nomem(err, room * sizeof(uint32_t), "a layout");
     uint32_t *ranks = layout.instance_rank;
-    const opipe_status status = schedule->table->layout(schedule->self, &request, &layout, err);
+    const opipe_status status =
+        OPI_ASK("schedule", schedule, layout, err, schedule->self, &request, &layout);
     const uint64_t need = (uint64_t)layout.n_stages * layout.n_replicas;
     if (need > INSTANCES_MOST || (status == OPIPE_OK && (need == 0 || layout.n_ranks == 0))) {
       return opi_fail(err, OPIPE_E_INVALID,
@@ -185,7 +199,10 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
     }
     room = (uint32_t)need;
   }
-  OPI_TRY(check_layout(schedule, &layout, layout.instance_rank, plan->train != NULL, err));
+  const uint32_t n_instances = layout.n_stages * layout.n_replicas;
+  OPI_TRY(check_layout(schedule, &layout, layout.instance_rank,
+                       request.n_ranks > n_instances ? request.n_ranks : n_instances,
+                       plan->train != NULL, err));
   OPI_TRY(copy_layout(plan, &layout, err));
   if (n_listed(plan) == 0 || n_ranks == 0 || n_ranks == plan->n_ranks)
     return OPIPE_OK;

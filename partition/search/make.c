@@ -163,6 +163,10 @@ static opipe_status choose_layout(planner *p) {
                     p->params->n_ranks, STAGES_MOST);
   }
   OPI_TRY(opi_schedule_layout(&schedule, p->params->n_ranks, n_stages, plan, p->err));
+  if (plan->n_stages > STAGES_MOST || plan->n_ranks > STAGES_MOST) {
+    return opi_fail(p->err, OPIPE_E_LIMIT, "schedule '%s' makes %u stages on %u ranks: at most %d",
+                    name, plan->n_stages, plan->n_ranks, STAGES_MOST);
+  }
   if (n_stages != 0 && plan->n_stages != n_stages) {
     return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for",
                     name, plan->n_stages, n_stages);
@@ -192,6 +196,9 @@ static opipe_status choose_devices(planner *p) {
         .memory_bytes = choice->memory_bytes != 0 ? choice->memory_bytes : p->params->memory_bytes,
         .index = choice->index,
         .threads = choice->threads};
+    if (choice->options != NULL && !opi_text_is_utf8(choice->options))
+      return opi_fail(p->err, OPIPE_E_INVALID, "rank %u (device %s): its options are no UTF-8", r,
+                      text_or(choice->kind, "cpu"));
     if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
       return opi_fail_nomem(p->err, 0, "devices");
   }
@@ -213,7 +220,7 @@ static opipe_status open_device(planner *p, const opi_device_spec *spec, opi_bac
       .threads = spec->threads,
       .options = spec->options[0] == '\0' ? NULL : spec->options};
   OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, backend, p->err));
-  return backend->table->device_open(backend->self, &params, out_device, p->err);
+  return OPI_ASK("backend", backend, device_open, p->err, backend->self, &params, out_device);
 }
 
 static opipe_status profile_rank(planner *p, uint32_t rank) {
@@ -274,7 +281,7 @@ static opipe_status add_backward(planner *p, uint32_t rank) {
   if (p->forward_ns[rank] == NULL || p->input_ns[rank] == NULL || p->weight_ns[rank] == NULL)
     return opi_fail_nomem(p->err, n_nodes * sizeof(double), "costs");
   OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, &backend, p->err));
-  OPI_TRY(backend.table->device_query(backend.self, spec->index, &info, p->err));
+  OPI_TRY(opi_device_ask(&backend, spec->index, &info, p->err));
   double *measured = NULL;
   OPI_TRY(measure_backward(p, spec, &measured));
   OPI_TRY(opi_train_costs(p->training, p->bound, measured, &info, spec->threads, p->input_ns[rank],
@@ -521,6 +528,9 @@ static opipe_status make(planner *p) {
   plan->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
   if (plan->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");
+  if (!opi_text_is_utf8(plan->transport))
+    return opi_fail(p->err, OPIPE_E_INVALID, "transport '%.*s': its options are no UTF-8",
+                    (int)strcspn(plan->transport, ":"), plan->transport);
   if (p->params->cut != NULL && p->params->cut[0] != '\0') {
     OPI_TRY(opi_cut_parse(p->params->cut, &p->scratch, &p->edges, &p->n_edges, &p->n_boundaries,
                           p->err));

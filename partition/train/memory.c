@@ -35,7 +35,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   const opi_train_program *cut = opi_train_program_of(p->model->cuts[class], stage, program);
   if (rank == OPIPE_NONE || cut->graph.n_nodes == 0)
     return OPIPE_OK;
-  const opipe_backend *t = p->devices[rank].backend->table;
+  const opi_backend_ref *backend = p->devices[rank].backend;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags | OPIPE_COMPILE_OWNED,
@@ -45,8 +45,8 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   const uint32_t piece = stage % p->model->n_views;
   opipe_program **to = &p->programs[p->model->whole_of[instance] * p->per_instance +
                                     (piece * p->model->n_classes + class) * OPI_PROGRAMS + program];
-  OPI_TRY(t->compile(p->devices[rank].device, &params, to, p->err));
-  OPI_TRY(t->program_info(*to, &info, p->err));
+  OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, to));
+  OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
   const uint64_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
   const uint64_t arena = opi_align_up(info.arena_bytes, align);
   if (arena > p->arena_bytes[rank]) {

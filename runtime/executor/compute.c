@@ -11,13 +11,15 @@
 opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err) {
   if (rank->event == NULL)
     return OPIPE_OK;
-  OPI_TRY(rank->backend->event_record(rank->queue, rank->event, err));
+  OPI_TRY(OPI_ASK_RANK(rank, event_record, err, rank->queue, rank->event));
   opipe_status status = OPIPE_E_TIMEOUT;
   while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->session)) {
     bool more = false;
     if (beside != NULL)
       OPI_TRY(beside(rank, &more, err));
     status = rank->backend->event_sync(rank->event, more ? OPI_BESIDE_NS : OPI_SLICE_NS, err);
+    if (status != OPIPE_E_TIMEOUT)
+      status = opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
     if (status == OPIPE_E_TIMEOUT)
       opi_watch(rank->session);
   }
@@ -31,8 +33,8 @@ opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err) {
 static opipe_status run(opi_rank *rank, opi_shape *shape, const opi_stage_run *stage,
                         uint64_t sequence, opipe_error *err) {
   (void)shape;
-  opipe_status status =
-      rank->backend->run(stage->bindings[sequence % stage->n_bindings], rank->queue, NULL, 0, err);
+  opipe_status status = OPI_ASK_RANK(rank, run, err, stage->bindings[sequence % stage->n_bindings],
+                                     rank->queue, NULL, 0);
   if (status == OPIPE_OK)
     status = opi_rank_sync(rank, err);
   return status;

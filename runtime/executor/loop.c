@@ -20,7 +20,7 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
   }
   const opipe_status status = s->transport->wait(rank->endpoint, seen, slice, err);
   if (status != OPIPE_E_TIMEOUT)
-    return status;
+    return opi_answer(status, "transport", s->env.transport.id, "wait", err);
   opi_watch(s);
   return OPIPE_OK;
 }

@@ -12,10 +12,10 @@
 
 opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *route,
                                uint64_t n_bytes, opipe_error *err) {
-  const opipe_transport *t = rank->session->transport;
   while (route->n_posted < route->n_used + route->slot->depth) {
     const opipe_region region = opi_slot_region(shape, route->slot, route->n_posted, n_bytes);
-    const opipe_status status = t->recv(route->dst, route->n_posted, &region, NULL, err);
+    const opipe_status status =
+        OPI_POLL_WIRE(rank->session, recv, err, route->dst, route->n_posted, &region, NULL);
     if (status < 0)
       return status;
     if (status == OPIPE_PENDING)
@@ -31,7 +31,7 @@ opipe_status opi_post_credits(opi_rank *rank, opipe_error *err) {
   const opi_session *s = rank->session;
   while (rank->credits_posted < rank->credits_used + s->plan->in_flight) {
     const opipe_status status =
-        s->transport->recv(rank->credit_dst, rank->credits_posted, &NOTHING, NULL, err);
+        OPI_POLL_WIRE(s, recv, err, rank->credit_dst, rank->credits_posted, &NOTHING, NULL);
     if (status < 0)
       return status;
     if (status == OPIPE_PENDING)
@@ -48,7 +48,7 @@ static opipe_status take_credit(opi_rank *rank, opipe_error *err) {
   rank->peer = opi_plan_rank(s->plan, s->plan->n_stages - 1, 0);
   if (rank->credits_started >= s->plan->in_flight) {
     OPI_TRY(opi_post_credits(rank, err));
-    const opipe_status status = s->transport->test(rank->credit_dst, rank->credits_used, err);
+    const opipe_status status = OPI_POLL_WIRE(s, test, err, rank->credit_dst, rank->credits_used);
     if (status != OPIPE_OK)
       return status;
     ++rank->credits_used;
@@ -62,7 +62,7 @@ static opipe_status give_credit(opi_rank *rank, opipe_error *err) {
   const opi_session *s = rank->session;
   rank->peer = opi_plan_rank(s->plan, 0, 0);
   const opipe_status status =
-      s->transport->send(rank->credit_src, rank->credits_given, &NOTHING, NULL, NULL, err);
+      OPI_POLL_WIRE(s, send, err, rank->credit_src, rank->credits_given, &NOTHING, NULL, NULL);
   if (status == OPIPE_OK)
     ++rank->credits_given;
   return status;
@@ -80,7 +80,7 @@ static opipe_status receive(opi_rank *rank, opi_shape *shape, const opi_step *st
     if (route->n_posted <= sequence)
       return OPIPE_PENDING;
   }
-  return rank->session->transport->test(route->dst, sequence, err);
+  return OPI_POLL_WIRE(rank->session, test, err, route->dst, sequence);
 }
 
 static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *step,
@@ -89,7 +89,7 @@ static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *st
   const uint64_t n_bytes = shape->cutting->routes[step->route].n_bytes;
   const opipe_region region = opi_slot_region(shape, route->home, sequence, n_bytes);
   rank->peer = route->dst_rank;
-  return rank->session->transport->send(route->src, sequence, &region, NULL, NULL, err);
+  return OPI_POLL_WIRE(rank->session, send, err, route->src, sequence, &region, NULL, NULL);
 }
 
 /* ---- programs ---- */
@@ -98,7 +98,6 @@ static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *st
  * messages that lay there are gone. */
 static opipe_status outputs_free(opi_rank *rank, const opi_shape *shape, uint32_t stage,
                                  uint64_t sequence, opipe_error *err) {
-  const opipe_transport *t = rank->session->transport;
   const opi_stage_run *run = &shape->stages[stage];
   for (uint32_t i = 0; i < run->n_sends; ++i) {
     const opi_route_run *route = &shape->routes[run->sends[i]];
@@ -113,9 +112,9 @@ static opipe_status outputs_free(opi_rank *rank, const opi_shape *shape, uint32_
             shape->cutting->routes[run->sends[i]].dst_stage, (unsigned long long)route->n_used);
       }
     } else if (route->in_place) {
-      status = t->reserve(route->src, sequence, err);
+      status = OPI_POLL_WIRE(rank->session, reserve, err, route->src, sequence);
     } else if (sequence >= route->home->depth) {
-      status = t->test(route->src, sequence - route->home->depth, err);
+      status = OPI_POLL_WIRE(rank->session, test, err, route->src, sequence - route->home->depth);
     }
     if (status == OPIPE_OK)
       continue;

@@ -93,7 +93,7 @@ static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request
     opi_view_gather(&view, staging);
     src = staging;
   }
-  OPI_TRY(rank->backend->write(rank->queue, &region, src, err));
+  OPI_TRY(OPI_ASK_RANK(rank, write, err, rank->queue, &region, src));
   return opi_rank_sync(rank, err); /* the source may be reused, by us or by the caller */
 }
 
@@ -137,7 +137,7 @@ static opipe_status read_slot(opi_rank *rank, const opi_shape *shape, const opi_
   }
   char *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
   const opipe_region region = opi_slot_region(shape, slot, sequence, n_bytes);
-  OPI_TRY(rank->backend->read(rank->queue, staging, &region, err));
+  OPI_TRY(OPI_ASK_RANK(rank, read, err, rank->queue, staging, &region));
   *out_data = staging;
   return opi_rank_sync(rank, err);
 }
@@ -249,20 +249,20 @@ opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *
   if (src->n_bytes == 0)
     return OPIPE_OK;
   if ((from->device_flags & to->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
-    OPI_TRY(from->backend->buffer_host(src->buffer, &a, err));
-    OPI_TRY(to->backend->buffer_host(dst->buffer, &b, err));
+    OPI_TRY(opi_buffer_host(from, src->buffer, &a, err));
+    OPI_TRY(opi_buffer_host(to, dst->buffer, &b, err));
     memmove((char *)b + dst->offset_bytes, (const char *)a + src->offset_bytes,
             (size_t)src->n_bytes);
     return OPIPE_OK;
   }
   char *staging = atomic_load_explicit(&from->staging, memory_order_acquire);
   if ((from->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
-    OPI_TRY(from->backend->buffer_host(src->buffer, &a, err));
+    OPI_TRY(opi_buffer_host(from, src->buffer, &a, err));
     staging = (char *)a + src->offset_bytes;
   } else {
-    OPI_TRY(from->backend->read(from->queue, staging, src, err));
+    OPI_TRY(OPI_ASK_RANK(from, read, err, from->queue, staging, src));
     OPI_TRY(opi_rank_sync(from, err));
   }
-  OPI_TRY(to->backend->write(to->queue, dst, staging, err));
+  OPI_TRY(OPI_ASK_RANK(to, write, err, to->queue, dst, staging));
   return opi_rank_sync(to, err);
 }

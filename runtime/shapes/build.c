@@ -24,9 +24,9 @@ static opipe_status compile_stage(opi_shape *shape, uint32_t stage, uint64_t *ou
       .graph = &run->graph,
       .stage = stage};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  opipe_status status = rank->backend->compile(rank->device, &params, &run->program, err);
+  opipe_status status = OPI_ASK_RANK(rank, compile, err, rank->device, &params, &run->program);
   if (status == OPIPE_OK)
-    status = rank->backend->program_info(run->program, &info, err);
+    status = opi_program_ask(opi_rank_backend(rank), run->program, &info, err);
   if (status < 0) {
     (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage);
     return status;
@@ -106,7 +106,8 @@ static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opip
     params.arena = (opipe_region){.buffer = rank->arenas[arena].buffer,
                                   .n_bytes = rank->arenas[arena].n_bytes};
   }
-  const opipe_status status = rank->backend->bind(rank->device, &params, &run->bindings[k], err);
+  const opipe_status status =
+      OPI_ASK_RANK(rank, bind, err, rank->device, &params, &run->bindings[k]);
   if (status < 0)
     (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage);
   return status;
@@ -165,9 +166,10 @@ static opipe_status open_route(opi_shape *shape, uint32_t route, opipe_error *er
       .depth = run->slot->depth,
       .n_bytes = r->n_bytes};
   opipe_status status =
-      s->transport->stream_open(s->ranks[run->src_rank].endpoint, &params, &run->src, err);
+      OPI_ASK_WIRE(s, stream_open, err, s->ranks[run->src_rank].endpoint, &params, &run->src);
   if (status == OPIPE_OK)
-    status = s->transport->stream_open(s->ranks[run->dst_rank].endpoint, &params, &run->dst, err);
+    status =
+        OPI_ASK_WIRE(s, stream_open, err, s->ranks[run->dst_rank].endpoint, &params, &run->dst);
   if (status < 0) {
     (void)opi_error_prefix(err, "tensor '%s' from stage %u to stage %u: ",
                            shape->bound->graph->values[r->value].name, r->src_stage, r->dst_stage);

@@ -28,7 +28,7 @@ static opipe_status take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const 
                          opipe_buffer **out_buffer, opipe_error *err) {
   OPI_TRY(charge(rank, n_bytes, what, err));
   const opipe_status status =
-      rank->backend->buffer_alloc(rank->device, n_bytes, kind, out_buffer, err);
+      OPI_ASK_RANK(rank, buffer_alloc, err, rank->device, n_bytes, kind, out_buffer);
   if (status < 0) {
     release(rank, n_bytes);
     (void)opi_error_prefix(err, "rank %u, %s of %llu bytes: ", rank->index, what,
@@ -73,7 +73,7 @@ static opipe_status take_boundary(opi_shape *shape, opi_rank *rank, opipe_error 
   if ((rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) == 0)
     return OPIPE_OK;
   void *host = NULL;
-  OPI_TRY(rank->backend->buffer_host(shape->boundary[rank->index], &host, err));
+  OPI_TRY(opi_buffer_host(rank, shape->boundary[rank->index], &host, err));
   shape->boundary_host[rank->index] = host;
   return OPIPE_OK;
 }

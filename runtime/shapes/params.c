@@ -55,17 +55,10 @@ typedef struct wanted {
 
 static opipe_status add_program(wanted *w, const opi_rank *rank, const opipe_program *program,
                                 opipe_error *err) {
+  opipe_param_layout *list = NULL;
   uint32_t count = 0;
-  const opipe_status asked = rank->backend->program_params(program, NULL, &count, err);
-  if (asked < 0 && asked != OPIPE_E_LIMIT)
-    return asked;
-  opipe_param_layout *list = OPI_ARENA_ARRAY(&w->scratch, opipe_param_layout, count);
-  if (list == NULL)
-    return opi_fail_nomem(err, count * sizeof *list, "parameter layouts");
-  for (uint32_t i = 0; i < count; ++i)
-    list[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
-  if (count != 0)
-    OPI_TRY(rank->backend->program_params(program, list, &count, err));
+  OPI_TRY(opi_layouts_ask(opi_rank_backend(rank), program, rank->session->master->n_params, false,
+                          &w->scratch, &list, &count, err));
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t k = 0;
     while (k < w->n && (w->list[k].slot != list[i].slot || w->list[k].key != list[i].key))
@@ -83,7 +76,7 @@ static opipe_status add_program(wanted *w, const opi_rank *rank, const opipe_pro
 
 static opipe_status held_bytes(const opi_rank *rank, uint64_t *out_bytes, opipe_error *err) {
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
-  OPI_TRY(rank->backend->device_usage(rank->device, &usage, err));
+  OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
   *out_bytes = usage.params_bytes;
   return OPIPE_OK;
 }
@@ -112,14 +105,15 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
         shape->stages[st].program == NULL)
       continue;
     const opipe_status status =
-        rank->backend->params_prepare(rank->params, shape->stages[st].program, err);
+        OPI_ASK_RANK(rank, params_prepare, err, rank->params, shape->stages[st].program);
     if (status < 0)
       (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, st);
     if (status < 0)
       return status;
   }
   OPI_TRY(held_bytes(rank, &after, err));
-  return charge(rank, after - before > sure ? after - before - sure : 0, err);
+  const uint64_t made = after > before ? after - before : 0;
+  return charge(rank, made > sure ? made - sure : 0, err);
 }
 
 static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *err) {
@@ -145,8 +139,8 @@ opipe_status opi_shape_params(opi_shape *shape, opipe_error *err) {
     if (s->master->n_params == 0)
       return OPIPE_OK;
     if (rank->params == NULL) {
-      OPI_TRY(rank->backend->params_create(rank->device, s->master->sources, s->master->n_params,
-                                           &rank->params, err));
+      OPI_TRY(OPI_ASK_RANK(rank, params_create, err, rank->device, s->master->sources,
+                           s->master->n_params, &rank->params));
     }
     OPI_TRY(prepare_rank(shape, rank, err));
   }

@@ -28,7 +28,7 @@ static opipe_status bind_sets(opi_train *t, opi_train_unit *unit, uint32_t insta
   for (uint32_t set = 0; set < n_sets; ++set) {
     params.params = opi_weights_params(t->weights, whole, set);
     const opipe_status status =
-        rank->backend->bind(rank->device, &params, &binding->sets[set], err);
+        OPI_ASK_RANK(rank, bind, err, rank->device, &params, &binding->sets[set]);
     if (status < 0)
       return opi_error_prefix(err, "rank %u, stage %u: ", rank_index, whole / s->plan->n_replicas);
   }

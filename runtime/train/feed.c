@@ -62,7 +62,7 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
     opi_view_gather(&view, t->places[rank->index].staging);
     src = t->places[rank->index].staging;
   }
-  OPI_TRY(rank->backend->write(rank->queue, &region, src, err));
+  OPI_TRY(OPI_ASK_RANK(rank, write, err, rank->queue, &region, src));
   return opi_rank_sync(rank, err);
 }
 
@@ -102,7 +102,7 @@ static opipe_status read_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch
   if (*out_data != NULL)
     return OPIPE_OK;
   *out_data = t->places[rank->index].staging;
-  OPI_TRY(rank->backend->read(rank->queue, t->places[rank->index].staging, &region, err));
+  OPI_TRY(OPI_ASK_RANK(rank, read, err, rank->queue, t->places[rank->index].staging, &region));
   return opi_rank_sync(rank, err);
 }
 

@@ -201,9 +201,9 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
       .graph = &unit->cut->graph,
       .stage = stage / t->model->n_views};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  opipe_status status = rank->backend->compile(rank->device, &params, &unit->program, err);
+  opipe_status status = OPI_ASK_RANK(rank, compile, err, rank->device, &params, &unit->program);
   if (status == OPIPE_OK)
-    status = rank->backend->program_info(unit->program, &info, err);
+    status = opi_program_ask(opi_rank_backend(rank), unit->program, &info, err);
   if (status < 0)
     return opi_error_prefix(err, "rank %u, stage %u: ", r, stage / t->model->n_views);
   const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
@@ -305,7 +305,7 @@ static opipe_status take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const 
     rank->charged_bytes += n_bytes; /* given back with the rank */
   }
   const opipe_status status =
-      rank->backend->buffer_alloc(rank->device, n_bytes, kind, out_buffer, err);
+      OPI_ASK_RANK(rank, buffer_alloc, err, rank->device, n_bytes, kind, out_buffer);
   return status < 0 ? opi_error_prefix(err, "rank %u, %s of %llu bytes: ", rank->index, what,
                                        (unsigned long long)n_bytes)
                     : OPIPE_OK;
@@ -323,7 +323,7 @@ static opipe_status take_memory(opi_train *t, uint32_t r, opipe_error *err) {
                "stashes and boundaries of a training session", &place->boundary, err));
   if (place->boundary != NULL && (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
     void *host = NULL;
-    OPI_TRY(rank->backend->buffer_host(place->boundary, &host, err));
+    OPI_TRY(opi_buffer_host(rank, place->boundary, &host, err));
     place->host = host;
   }
   place->room_waiting = 2 * t->lists->n_messages + 1;
@@ -406,10 +406,10 @@ static opipe_status open_wire(opi_train *t, uint32_t i, opipe_error *err) {
       .index = route->index,
       .depth = stream->depth == 0 ? 1 : stream->depth,
       .n_bytes = most_bytes(t, stream->route)};
-  OPI_TRY(s->transport->stream_open(s->ranks[stream->src_rank].endpoint, &params, &t->wires[i].src,
-                                    err));
-  return s->transport->stream_open(s->ranks[stream->dst_rank].endpoint, &params, &t->wires[i].dst,
-                                   err);
+  OPI_TRY(OPI_ASK_WIRE(s, stream_open, err, s->ranks[stream->src_rank].endpoint, &params,
+                       &t->wires[i].src));
+  return OPI_ASK_WIRE(s, stream_open, err, s->ranks[stream->dst_rank].endpoint, &params,
+                      &t->wires[i].dst);
 }
 
 /* ---- all of it ---- */

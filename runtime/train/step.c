@@ -30,15 +30,15 @@ static opipe_status post(opi_train *t, const opi_train_place *place, const opi_s
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_wire *w = &t->wires[m->stream];
   const opipe_region region = opi_train_target(t, m->route, m->microbatch);
-  return t->session->transport->recv(w->dst, w->dst_base + beyond(t, place, step), &region, NULL,
-                                     err);
+  return OPI_POLL_WIRE(t->session, recv, err, w->dst, w->dst_base + beyond(t, place, step), &region,
+                       NULL);
 }
 
 static opipe_status receive(opi_train *t, const opi_train_place *place, const opi_step *step,
                             opipe_error *err) {
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_wire *w = &t->wires[m->stream];
-  return t->session->transport->test(w->dst, w->dst_base + beyond(t, place, step), err);
+  return OPI_POLL_WIRE(t->session, test, err, w->dst, w->dst_base + beyond(t, place, step));
 }
 
 static opipe_region source_of(const opi_train *t, uint32_t message) {
@@ -51,12 +51,12 @@ static opipe_status deliver(opi_train *t, opi_train_waiting *waiting, opipe_erro
   const opipe_region region = source_of(t, waiting->message);
   if (!waiting->sent) {
     const opipe_status status =
-        t->session->transport->send(w->src, waiting->number, &region, NULL, NULL, err);
+        OPI_POLL_WIRE(t->session, send, err, w->src, waiting->number, &region, NULL, NULL);
     if (status != OPIPE_OK)
       return status;
     waiting->sent = true;
   }
-  return t->session->transport->test(w->src, waiting->number, err);
+  return OPI_POLL_WIRE(t->session, test, err, w->src, waiting->number);
 }
 
 /* Tries what waits, the messages of one stream in their order. */
@@ -222,8 +222,8 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   set_scalars(t, request, step->stage, step->microbatch, place->scalars);
   const uint64_t start = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_PROGRAM, step, start);
-  opipe_status status = rank->backend->run(unit->bindings[binding].sets[set], rank->queue,
-                                           place->scalars, OPI_SCALAR_TABLE, &local);
+  opipe_status status = OPI_ASK_RANK(rank, run, &local, unit->bindings[binding].sets[set],
+                                     rank->queue, place->scalars, OPI_SCALAR_TABLE);
   if (status == OPIPE_OK)
     status = opi_rank_sync_beside(rank, beside_program, &local);
   const uint64_t end = opi_clock_ns();
@@ -256,7 +256,7 @@ opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *e
   const opipe_region dst = opi_train_target(t, step->route, step->microbatch);
   if (src.n_bytes == 0)
     return OPIPE_OK;
-  OPI_TRY(rank->backend->copy(rank->queue, &dst, &src, err));
+  OPI_TRY(OPI_ASK_RANK(rank, copy, err, rank->queue, &dst, &src));
   return opi_rank_sync(rank, err);
 }
 

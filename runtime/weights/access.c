@@ -91,8 +91,8 @@ static opipe_status borrow(const opi_weights *w, opi_instance *instance,
   b->saved = opi_alloc(w->allocator, (size_t)param->n_bytes);
   if (b->saved == NULL)
     return opi_fail_nomem(err, param->n_bytes, w->sources[param->slot].name);
-  opipe_status status =
-      opi_backend_of(instance)->read(instance->env.queue, b->saved, &param->gradient, err);
+  opipe_status status = OPI_ASK("backend", instance->env.backend, read, err, instance->env.queue,
+                                b->saved, &param->gradient);
   if (status == OPIPE_OK)
     status = opi_instance_sync(instance, err);
   if (status < 0)
@@ -103,8 +103,8 @@ static opipe_status borrow(const opi_weights *w, opi_instance *instance,
 static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status status,
                               opipe_error *err) {
   opipe_error *e = status < 0 ? NULL : err; /* the first error stays */
-  opipe_status back =
-      opi_backend_of(b->instance)->write(b->instance->env.queue, &b->param->gradient, b->saved, e);
+  opipe_status back = OPI_ASK("backend", b->instance->env.backend, write, e, b->instance->env.queue,
+                              &b->param->gradient, b->saved);
   if (back == OPIPE_OK)
     back = opi_instance_sync(b->instance, e);
   opi_free(w->allocator, b->saved, (size_t)b->param->n_bytes);
@@ -114,28 +114,30 @@ static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status st
 static opipe_status unpack(const opi_weights *w, opi_instance *instance,
                            const opi_weight_param *param, const opipe_region *from, void *dst,
                            uint64_t n_bytes, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   borrowed loan;
   OPI_TRY(borrow(w, instance, param, &loan, err));
-  opipe_status status = b->copy(instance->env.queue, &param->gradient, from, err);
+  opipe_status status = OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue,
+                                &param->gradient, from);
   if (status == OPIPE_OK)
     status = opi_instance_sync(instance, err);
   if (status == OPIPE_OK)
-    status = b->params_read(instance->gradients, param->slot, dst, n_bytes, err);
+    status = OPI_ASK("backend", instance->env.backend, params_read, err, instance->gradients,
+                     param->slot, dst, n_bytes);
   return give_back(w, &loan, status, err);
 }
 
 static opipe_status pack(const opi_weights *w, opi_instance *instance,
                          const opi_weight_param *param, const opipe_region *to, const void *src,
                          uint64_t n_bytes, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   borrowed loan;
   OPI_TRY(borrow(w, instance, param, &loan, err));
-  opipe_status status = b->params_write(instance->gradients, param->slot, src, n_bytes, err);
+  opipe_status status = OPI_ASK("backend", instance->env.backend, params_write, err,
+                                instance->gradients, param->slot, src, n_bytes);
   if (status == OPIPE_OK)
-    status = b->params_commit(instance->gradients, err);
+    status = OPI_ASK("backend", instance->env.backend, params_commit, err, instance->gradients);
   if (status == OPIPE_OK)
-    status = b->copy(instance->env.queue, to, &param->gradient, err);
+    status = OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue, to,
+                     &param->gradient);
   if (status == OPIPE_OK)
     status = opi_instance_sync(instance, err);
   return give_back(w, &loan, status, err);
@@ -157,7 +159,8 @@ static const opipe_region *state_region(const opi_weights *w, const opi_instance
 static opipe_status get_gradient(const opi_weights *w, opi_instance *instance, uint32_t slot,
                                  float *dst, uint64_t n_bytes, opipe_error *err) {
   const double scale = w->ranks[instance->env.rank].gradient_scale;
-  OPI_TRY(opi_backend_of(instance)->params_read(instance->gradients, slot, dst, n_bytes, err));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_read, err, instance->gradients, slot,
+                  dst, n_bytes));
   for (uint64_t i = 0; scale != 1 && i < n_bytes / sizeof *dst; ++i)
     dst[i] = (float)((double)dst[i] / scale);
   return OPIPE_OK;
@@ -173,7 +176,8 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
     return OPIPE_OK;
   if (state == OPI_STATE_WEIGHT) {
     const uint32_t set = opi_weights_set_of(weights, instance->env.rank, version);
-    return opi_backend_of(instance)->params_read(instance->sets[set], slot, dst, n_bytes, err);
+    return OPI_ASK("backend", instance->env.backend, params_read, err, instance->sets[set], slot,
+                   dst, n_bytes);
   }
   if (state == OPI_STATE_GRADIENT)
     return get_gradient(weights, instance, slot, dst, n_bytes, err);
@@ -184,21 +188,23 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
 static opipe_status set_one(const opi_weights *w, opi_instance *instance, uint32_t slot,
                             uint32_t state, uint32_t version, const void *src, uint64_t n_bytes,
                             opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   const uint32_t set = opi_weights_set_of(w, instance->env.rank, version);
   const opi_weight_param *p = trained_param(instance, slot);
   if (state == OPI_STATE_WEIGHT) {
-    OPI_TRY(b->params_write(instance->sets[set], slot, src, n_bytes, err));
-    return b->params_commit(instance->sets[set], err);
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, params_write, err, instance->sets[set], slot,
+                    src, n_bytes));
+    return OPI_ASK("backend", instance->env.backend, params_commit, err, instance->sets[set]);
   }
   if (state == OPI_STATE_GRADIENT) {
-    OPI_TRY(b->params_write(instance->gradients, slot, src, n_bytes, err));
-    return b->params_commit(instance->gradients, err);
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, params_write, err, instance->gradients, slot,
+                    src, n_bytes));
+    return OPI_ASK("backend", instance->env.backend, params_commit, err, instance->gradients);
   }
   OPI_TRY(pack(w, instance, p, state_region(w, instance, p, state, version), src, n_bytes, err));
   if (state != OPI_STATE_MASTER)
     return OPIPE_OK;
-  OPI_TRY(b->params_refresh(instance->sets[set], instance->env.queue, slot, err));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_refresh, err, instance->sets[set],
+                  instance->env.queue, slot));
   return opi_instance_sync(instance, err);
 }
 

@@ -90,8 +90,8 @@ static void add_host(char *sum, const char *part, uint64_t n_bytes, uint32_t dty
 }
 
 static opipe_status fetch(const plain_part *part, char *dst, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(part->instance);
-  OPI_TRY(b->read(part->instance->env.queue, dst, &part->region, err));
+  OPI_TRY(OPI_ASK("backend", part->instance->env.backend, read, err, part->instance->env.queue, dst,
+                  &part->region));
   return opi_instance_sync(part->instance, err);
 }
 
@@ -144,7 +144,8 @@ opipe_status opi_group_open(opi_weights *weights, opi_instance *const *instances
   opipe_status status = OPIPE_OK;
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     members[i]->index = i;
-    status = t->group_open(instances[i]->env.endpoint, ranks, n, n_bytes, &members[i]->group, err);
+    status = OPI_ASK("transport", &weights->transport, group_open, err, instances[i]->env.endpoint,
+                     ranks, n, n_bytes, &members[i]->group);
   }
   opi_free(weights->allocator, ranks, n * sizeof *ranks);
   return status;
@@ -164,10 +165,11 @@ opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_
   } else {
     const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
     if (instance->ready != NULL)
-      OPI_TRY(opi_backend_of(instance)->event_record(instance->env.queue, instance->ready, err));
-    status = weights->transport.table->all_reduce(member->group, member->round, region,
-                                                  region->n_bytes / size, dtype, instance->ready,
-                                                  instance->done, err);
+      OPI_TRY(OPI_ASK("backend", instance->env.backend, event_record, err, instance->env.queue,
+                      instance->ready));
+    status =
+        OPI_POLL("transport", &weights->transport, all_reduce, err, member->group, member->round,
+                 region, region->n_bytes / size, dtype, instance->ready, instance->done);
   }
   if (status == OPIPE_OK)
     member->pending = 1;
@@ -182,9 +184,11 @@ opipe_status opi_member_test(opi_weights *weights, opi_instance *instance, opi_m
   if (member->plain != NULL) {
     status = member->plain->n_summed > member->round ? OPIPE_OK : OPIPE_PENDING;
   } else {
-    status = weights->transport.table->group_test(member->group, member->round, err);
+    status =
+        OPI_POLL("transport", &weights->transport, group_test, err, member->group, member->round);
     if (status == OPIPE_OK && instance->done != NULL)
-      status = opi_backend_of(instance)->event_wait(instance->env.queue, instance->done, err);
+      status = OPI_ASK("backend", instance->env.backend, event_wait, err, instance->env.queue,
+                       instance->done);
   }
   if (status != OPIPE_OK)
     return status;

@@ -36,8 +36,8 @@ static opipe_status make_places(opi_weights *w, opi_weight_query *query, opipe_e
     const opi_weight_instance *env = &instance->env;
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
     const opi_backend_ref *b = env->backend;
-    OPI_TRY(b->table->device_query(b->self, env->device_index, &info, err));
-    instance->alignment = info.alignment == 0 ? sizeof(double) : info.alignment;
+    OPI_TRY(opi_device_ask(b, env->device_index, &info, err));
+    instance->alignment = info.alignment < sizeof(double) ? sizeof(double) : info.alignment;
     instance->synchronous = (info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
     places[i] = (opi_weight_place){.rank = env->rank,
                                    .stage = env->stage,
@@ -99,32 +99,38 @@ static opipe_status charge(opi_weights *w, opi_instance *instance, opipe_error *
 }
 
 static opipe_status make_sets(opi_weights *w, opi_instance *instance, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   const opi_weight_instance *env = &instance->env;
-  OPI_TRY(b->params_create_owned(env->device, w->sources, w->n_sources, &instance->sets[0], err));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_create_owned, err, env->device,
+                  w->sources, w->n_sources, &instance->sets[0]));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL)
-      OPI_TRY(b->params_prepare(instance->sets[0], env->programs[p], err));
+      OPI_TRY(OPI_ASK("backend", instance->env.backend, params_prepare, err, instance->sets[0],
+                      env->programs[p]));
   }
-  OPI_TRY(b->params_commit(instance->sets[0], err));
-  OPI_TRY(b->gradients_create(instance->sets[0], &instance->gradients, err));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_commit, err, instance->sets[0]));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, gradients_create, err, instance->sets[0],
+                  &instance->gradients));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL)
-      OPI_TRY(b->params_prepare(instance->gradients, env->programs[p], err));
+      OPI_TRY(OPI_ASK("backend", instance->env.backend, params_prepare, err, instance->gradients,
+                      env->programs[p]));
   }
-  return w->n_versions < 2 ? OPIPE_OK : b->params_clone(instance->sets[0], &instance->sets[1], err);
+  return w->n_versions < 2 ? OPIPE_OK
+                           : OPI_ASK("backend", instance->env.backend, params_clone, err,
+                                     instance->sets[0], &instance->sets[1]);
 }
 
 static opipe_status find_masters(const opi_weights *w, const opi_instance *instance,
                                  opi_weight_param *p, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   for (uint32_t v = 0; v < w->n_versions; ++v)
-    OPI_TRY(b->params_master(instance->sets[v], p->slot, &p->weight[v], err));
-  OPI_TRY(b->params_master(instance->gradients, p->slot, &p->gradient, err));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, params_master, err, instance->sets[v],
+                    p->slot, &p->weight[v]));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_master, err, instance->gradients,
+                  p->slot, &p->gradient));
   for (uint32_t v = 0; v < w->n_versions; ++v) {
     if (p->weight[v].n_bytes == p->n_bytes && p->gradient.n_bytes == p->n_bytes)
       continue;
-    return opi_fail(err, OPIPE_E_INTERNAL,
+    return opi_fail(err, OPIPE_E_INVALID,
                     "parameter '%s': backend '%s' has a master of %llu bytes and an accumulator of "
                     "%llu, its layout says %llu",
                     w->sources[p->slot].name, instance->env.backend->id,
@@ -136,16 +142,15 @@ static opipe_status find_masters(const opi_weights *w, const opi_instance *insta
 
 /* Moments: one buffer, parameter after parameter. */
 static opipe_status make_state(opi_weights *w, opi_instance *instance, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   uint64_t n_bytes = 0;
   for (uint32_t k = 0; k < instance->n_trained; ++k)
     n_bytes += opi_align_up(instance->trained[k].n_bytes, instance->alignment) * w->n_moments;
   if (n_bytes == 0)
     return OPIPE_OK;
-  OPI_TRY(
-      b->buffer_alloc(instance->env.device, n_bytes, OPIPE_BUFFER_PARAMS, &instance->state, err));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, buffer_alloc, err, instance->env.device,
+                  n_bytes, OPIPE_BUFFER_PARAMS, &instance->state));
   const opipe_region all = {.buffer = instance->state, .n_bytes = n_bytes};
-  OPI_TRY(b->fill_zero(instance->env.queue, &all, err));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, fill_zero, err, instance->env.queue, &all));
   uint64_t at = 0;
   for (uint32_t k = 0; k < instance->n_trained; ++k) {
     opi_weight_param *p = &instance->trained[k];
@@ -208,12 +213,13 @@ static opipe_status list_trained(opi_weights *w, opi_instance *instance,
 static opipe_status make_instance(opi_weights *w, opi_instance *instance,
                                   const opi_weight_query *query, opi_weight_layout *const *layouts,
                                   opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   OPI_TRY(list_trained(w, instance, query, layouts, err));
   OPI_TRY(charge(w, instance, err));
   if (!instance->synchronous) {
-    OPI_TRY(b->event_create(instance->env.device, &instance->ready, err));
-    OPI_TRY(b->event_create(instance->env.device, &instance->done, err));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, event_create, err, instance->env.device,
+                    &instance->ready));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, event_create, err, instance->env.device,
+                    &instance->done));
   }
   if (instance->env.n_params == 0)
     return OPIPE_OK;
@@ -222,8 +228,8 @@ static opipe_status make_instance(opi_weights *w, opi_instance *instance,
     OPI_TRY(find_masters(w, instance, &instance->trained[k], err));
   OPI_TRY(make_state(w, instance, err));
   if (instance->dense_bytes != 0) {
-    OPI_TRY(b->buffer_alloc(instance->env.device, instance->dense_bytes, OPIPE_BUFFER_PARAMS,
-                            &instance->dense, err));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, buffer_alloc, err, instance->env.device,
+                    instance->dense_bytes, OPIPE_BUFFER_PARAMS, &instance->dense));
   }
   return OPIPE_OK;
 }
@@ -349,8 +355,8 @@ static opipe_status make_rank(opi_weights *w, uint32_t r, opipe_error *err) {
   rank->host_table = OPI_ARENA_ARRAY(&w->arena, char, rank->table_bytes);
   if (rank->host_table == NULL)
     return opi_fail_nomem(err, rank->table_bytes, "norms");
-  return opi_backend_of(first)->buffer_alloc(first->env.device, rank->table_bytes,
-                                             OPIPE_BUFFER_PARAMS, &rank->table, err);
+  return OPI_ASK("backend", first->env.backend, buffer_alloc, err, first->env.device,
+                 rank->table_bytes, OPIPE_BUFFER_PARAMS, &rank->table);
 }
 
 /* ---- open and close ---- */
@@ -440,9 +446,9 @@ void opi_weights_close(opi_weights *weights) {
 }
 
 opipe_status opi_instance_sync(opi_instance *instance, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   if (instance->done == NULL)
     return OPIPE_OK;
-  OPI_TRY(b->event_record(instance->env.queue, instance->done, err));
-  return b->event_sync(instance->done, UINT64_MAX, err);
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, event_record, err, instance->env.queue,
+                  instance->done));
+  return OPI_ASK("backend", instance->env.backend, event_sync, err, instance->done, UINT64_MAX);
 }

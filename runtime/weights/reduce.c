@@ -11,8 +11,8 @@
 
 static opipe_status fold(opi_instance *instance, opipe_error *err) {
   for (uint32_t k = 0; k < instance->n_trained; ++k) {
-    OPI_TRY(opi_backend_of(instance)->gradients_fold(instance->gradients, instance->env.queue,
-                                                     instance->trained[k].slot, err));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, gradients_fold, err, instance->gradients,
+                    instance->env.queue, instance->trained[k].slot));
   }
   return OPIPE_OK;
 }
@@ -131,8 +131,8 @@ static opipe_status start_tie(opi_weights *w, opi_instance *instance, opi_weight
   if (!p->dense)
     return opi_member_start(w, instance, &p->tie, &p->gradient, OPIPE_FLOAT, err);
   const opipe_region dense = dense_region(instance, p);
-  OPI_TRY(opi_backend_of(instance)->params_export(instance->gradients, instance->env.queue, p->slot,
-                                                  &dense, err));
+  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_export, err, instance->gradients,
+                  instance->env.queue, p->slot, &dense));
   return opi_member_start(w, instance, &p->tie, &dense, OPIPE_FLOAT, err);
 }
 
@@ -142,8 +142,8 @@ static opipe_status end_tie(opi_weights *w, opi_instance *instance, opi_weight_p
   if (status != OPIPE_OK || !p->dense)
     return status;
   const opipe_region dense = dense_region(instance, p);
-  return opi_backend_of(instance)->params_import(instance->gradients, instance->env.queue, p->slot,
-                                                 &dense, err);
+  return OPI_ASK("backend", instance->env.backend, params_import, err, instance->gradients,
+                 instance->env.queue, p->slot, &dense);
 }
 
 static opipe_status run_tie(opi_weights *w, opi_weight_rank *rank, uint32_t slot, bool start,

@@ -25,7 +25,7 @@ static opipe_status fill_table(opi_weight_rank *rank, opipe_error *err) {
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
   if (rank->table == NULL)
     return OPIPE_OK;
-  OPI_TRY(opi_backend_of(first)->fill_zero(first->env.queue, &all, err));
+  OPI_TRY(OPI_ASK("backend", first->env.backend, fill_zero, err, first->env.queue, &all));
   for (uint32_t i = 0; i < rank->n_instances; ++i) {
     const opi_instance *instance = rank->instances[i];
     for (uint32_t k = 0; k < instance->n_trained; ++k) {
@@ -34,8 +34,8 @@ static opipe_status fill_table(opi_weight_rank *rank, opipe_error *err) {
                                  .offset_bytes = p->trained_index * rank->stride,
                                  .n_bytes = sizeof(double)};
       if (p->owner)
-        OPI_TRY(
-            opi_backend_of(instance)->sum_squares(instance->env.queue, &cell, &p->gradient, err));
+        OPI_TRY(OPI_ASK("backend", instance->env.backend, sum_squares, err, instance->env.queue,
+                        &cell, &p->gradient));
     }
   }
   return OPIPE_OK;
@@ -67,12 +67,16 @@ static opipe_status read_table(opi_weight_rank *rank, opipe_error *err) {
   if (rank->table == NULL)
     return OPIPE_OK;
   if (!rank->started) {
-    OPI_TRY(opi_backend_of(first)->read(first->env.queue, rank->host_table, &all, err));
+    OPI_TRY(OPI_ASK("backend", first->env.backend, read, err, first->env.queue, rank->host_table,
+                    &all));
     if (first->done != NULL)
-      OPI_TRY(opi_backend_of(first)->event_record(first->env.queue, first->done, err));
+      OPI_TRY(
+          OPI_ASK("backend", first->env.backend, event_record, err, first->env.queue, first->done));
     rank->started = true;
   }
-  return first->done == NULL ? OPIPE_OK : opi_backend_of(first)->event_poll(first->done, err);
+  return first->done == NULL
+             ? OPIPE_OK
+             : OPI_POLL("backend", first->env.backend, event_poll, err, first->done);
 }
 
 /* Norm of all gradients as they are (loss scale in). */
@@ -92,7 +96,6 @@ static double total_norm(const opi_weights *w, opi_weight_rank *rank) {
 static opipe_status update_param(const opi_weights *w, const opi_weight_rank *rank,
                                  const opi_instance *instance, const opi_weight_param *p,
                                  opipe_update *u, opipe_error *err) {
-  const opipe_backend *b = opi_backend_of(instance);
   const uint32_t to = (rank->newest + w->n_versions - 1) % w->n_versions;
   u->n_elems = p->n_bytes / sizeof(float);
   u->weight = p->weight[to];
@@ -101,15 +104,18 @@ static opipe_status update_param(const opi_weights *w, const opi_weight_rank *ra
   u->second = p->second;
   u->decay = p->no_decay ? 0 : w->optimizer.decay;
   if (w->n_versions > 1)
-    OPI_TRY(b->copy(instance->env.queue, &p->weight[to], &p->weight[rank->newest], err));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue,
+                    &p->weight[to], &p->weight[rank->newest]));
   if (rank->report.skipped == 0) {
-    OPI_TRY(b->update(instance->env.queue, u, err));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, update, err, instance->env.queue, u));
   } else if (!w->keep_gradients) {
-    OPI_TRY(b->fill_zero(instance->env.queue, &p->gradient, err));
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, fill_zero, err, instance->env.queue,
+                    &p->gradient));
   }
   if (rank->report.skipped != 0 && w->n_versions == 1)
     return OPIPE_OK;
-  return b->params_refresh(instance->sets[to], instance->env.queue, p->slot, err);
+  return OPI_ASK("backend", instance->env.backend, params_refresh, err, instance->sets[to],
+                 instance->env.queue, p->slot);
 }
 
 static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, double scale,
@@ -201,8 +207,8 @@ opipe_status opi_weights_begin(opi_weights *weights, uint32_t index, opipe_error
   for (uint32_t i = 0; rank->dirty && i < rank->n_instances; ++i) {
     const opi_instance *instance = rank->instances[i];
     for (uint32_t k = 0; k < instance->n_trained; ++k) {
-      OPI_TRY(opi_backend_of(instance)->fill_zero(instance->env.queue,
-                                                  &instance->trained[k].gradient, err));
+      OPI_TRY(OPI_ASK("backend", instance->env.backend, fill_zero, err, instance->env.queue,
+                      &instance->trained[k].gradient));
     }
   }
   rank->dirty = false;

@@ -189,8 +189,26 @@ static void test_a_plan_knows_its_transport(void) {
   OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &err, "speed=9");
 }
 
+/* A plan is JSON: what is no text cannot be written into one. */
+static void test_options_that_are_no_text_are_refused(void) {
+  const opipe_device_choice device = {.kind = "cpu", .options = "kernels=\xff"};
+  const opipe_plan_params params[] = {
+      {.struct_size = sizeof *params, .n_stages = 2, .transport = "local:x=\xff"},
+      {.struct_size = sizeof *params, .n_stages = 2, .schedule = "gpipe:x=\xff"},
+      {.struct_size = sizeof *params, .n_stages = 2, .devices = &device, .n_devices = 1}};
+  static const char *const names[] = {"transport 'local'", "schedule 'gpipe'", "(device cpu)"};
+  for (size_t i = 0; i < sizeof params / sizeof *params; ++i) {
+    host_kit k;
+    const opipe_status status = kit_plan(&k, NULL, GPT, 1, 8, &params[i]);
+    OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &k.err, "no UTF-8");
+    OPI_ASSERT(strstr(k.err.message, names[i]) != NULL);
+    kit_close(&k);
+  }
+}
+
 OPI_TEST_MAIN("plans", OPI_TEST(test_same_inputs_same_bytes),
               OPI_TEST(test_another_model_is_refused),
               OPI_TEST(test_a_plan_is_checked_like_any_input),
               OPI_TEST(test_annotations_give_a_plan_again),
+              OPI_TEST(test_options_that_are_no_text_are_refused),
               OPI_TEST(test_a_plan_knows_its_transport))

@@ -148,10 +148,111 @@ static void test_a_transport_of_1_0_has_one_info(void) {
   OPI_ASSERT(copy.world_info != NULL);
   full.world_info = NULL;
   full.group_open = NULL;
+  full.group_close = NULL;
+  full.all_reduce = NULL;
+  full.group_test = NULL;
   OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
   full.abort = NULL;
   OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), OPIPE_E_ABI, &err,
                    "is NULL");
+}
+
+/* A table that ends within a slot ends before it; of the slots for training all are there, or none.
+ */
+static void test_a_table_is_cut_at_whole_slots(void) {
+  opipe_backend full, copy;
+  void (*slot)(void) = test_a_newer_plugin_that_can_live_with_us_is_taken;
+  for (size_t at = 8; at < sizeof full; at += sizeof slot)
+    memcpy((char *)&full + at, &slot, sizeof slot);
+  full.reserved = 0;
+  full.struct_size = (uint32_t)OPIPE_END(opipe_backend, run) + 4;
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.run != NULL && copy.params_create_owned == NULL);
+  full.struct_size = (uint32_t)OPIPE_END(opipe_backend, update);
+  full.gradients_fold = NULL;
+  OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), OPIPE_E_ABI, &err,
+                   "others that go with it are there");
+}
+
+/* ---- descriptors that are linked in ---- */
+
+static opipe_status open_status;
+static bool endless_message;
+
+static opipe_status open_badly(const opipe_host *host, opipe_instance **out_self, opipe_error *e) {
+  (void)host;
+  (void)out_self;
+  if (endless_message) {
+    e->status = open_status;
+    memset(e->message, 'x', sizeof e->message);
+  }
+  return open_status;
+}
+
+static void close_nothing(opipe_instance *self) {
+  (void)self;
+}
+
+static const void *no_interface(opipe_instance *self, const char *id) {
+  (void)self;
+  (void)id;
+  return NULL;
+}
+
+static const opipe_plugin bad = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_SCHEDULE, 0),
+                                 "bad",
+                                 "1\n2",
+                                 "\x1b[2J",
+                                 "no \xff text",
+                                 open_badly,
+                                 close_nothing,
+                                 no_interface};
+
+static void expect_bad_open(opipe_status status, bool endless, opipe_status wanted,
+                            const char *reason) {
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(NULL, 0);
+  open_status = status;
+  endless_message = endless;
+  OPI_ASSERT_OK_FATAL(opi_registry_add_static(r, &bad, &err), &err);
+  OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "bad", &ref, &err), wanted, &err,
+                   reason);
+  OPI_ASSERT_INT(err.status, wanted);
+  OPI_ASSERT(strstr(err.message, "schedule 'bad'") != NULL);
+  opi_registry_free(r);
+}
+
+static void test_what_open_answers_is_no_status(void) {
+  expect_bad_open(-99, false, OPIPE_E_INVALID, "-99");
+  expect_bad_open(77, false, OPIPE_E_INVALID, "its open() answered 77");
+  expect_bad_open(OPIPE_E_DEVICE, false, OPIPE_E_DEVICE, "without a message");
+  expect_bad_open(OPIPE_E_DEVICE, true, OPIPE_E_DEVICE, "xxx");
+}
+
+static void test_texts_of_a_descriptor_are_listed_as_lines(void) {
+  for (uint32_t format = 0; format < 2; ++format) {
+    static text described;
+    opi_registry *r = open_paths(NULL, 0);
+    described.n = 0;
+    open_status = OPIPE_E_DEVICE;
+    endless_message = true;
+    OPI_ASSERT_OK_FATAL(opi_registry_add_static(r, &bad, &err), &err);
+    OPI_ASSERT_OK(opi_registry_describe(r, format, append, &described, &err), &err);
+    OPI_ASSERT(strstr(described.data, "1?2") != NULL);
+    OPI_ASSERT(strchr(described.data, '\x1b') == NULL && strchr(described.data, '\xff') == NULL);
+    opi_registry_free(r);
+  }
+}
+
+/* Only what the size covers is read. */
+static void test_a_descriptor_of_eight_bytes(void) {
+  const uint32_t head[] = {OPIPE_PLUGIN_MAGIC, 8};
+  void *small = malloc(sizeof head);
+  OPI_ASSERT_FATAL(small != NULL);
+  memcpy(small, head, sizeof head);
+  OPI_ASSERT_ERROR(opi_descriptor_check(small, &err), OPIPE_E_ABI, &err,
+                   "its descriptor has 8 bytes");
+  free(small);
 }
 
 /* Built against the frozen headers of every released minor. */
@@ -318,6 +419,10 @@ OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_a_newer_plugin_that_can_live_with_us_is_taken),
               OPI_TEST(test_old_plugins_are_taken), OPI_TEST(test_a_backend_of_1_0_cannot_train),
               OPI_TEST(test_a_transport_of_1_0_has_one_info),
+              OPI_TEST(test_a_table_is_cut_at_whole_slots),
+              OPI_TEST(test_what_open_answers_is_no_status),
+              OPI_TEST(test_texts_of_a_descriptor_are_listed_as_lines),
+              OPI_TEST(test_a_descriptor_of_eight_bytes),
               OPI_TEST(test_a_sanitized_plugin_is_refused_before_it_is_loaded),
               OPI_TEST(test_files_that_are_no_plugins), OPI_TEST(test_truncated_files_never_crash),
               OPI_TEST(test_a_fifo_does_not_hang), OPI_TEST(test_a_given_path_must_exist),

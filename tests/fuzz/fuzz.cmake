@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Targets that run plugins have them linked in; those that train share the training tests' kit.
+# Targets that run plugins have them linked in; those that train share the training tests' kit, the one
+# that has plugins with faults reads a plugin's file too.
 if(OPIPE_BUILD_FUZZERS)
-  foreach(target fuzz_plan fuzz_schedule fuzz_training)
+  foreach(target fuzz_plan fuzz_plugin fuzz_schedule fuzz_training)
     target_link_libraries(${target} PRIVATE opi_static_plugins)
   endforeach()
   target_link_libraries(fuzz_training PRIVATE opi_test_train)
@@ -10,4 +11,8 @@ if(OPIPE_BUILD_FUZZERS)
     ${CMAKE_CURRENT_LIST_DIR}/plan_run.c
     ${CMAKE_CURRENT_LIST_DIR}/plan_seeds.c)
   target_link_libraries(fuzz_plan PRIVATE opi_test_support)
+  target_link_libraries(fuzz_plugin PRIVATE opi_test_support)
+  target_compile_definitions(fuzz_plugin PRIVATE
+    OPIPE_FUZZ_PLUGIN="${OPI_PLUGIN_DIR}/opipe-schedule-gpipe.so")
+  add_dependencies(fuzz_plugin opipe-schedule-gpipe)
 endif()

@@ -66,7 +66,7 @@ static inline const opi_evaluator *test_backend_evaluator(void) {
   }
   const opipe_backend *backend = plugin->get_interface(self, OPIPE_BACKEND_ID);
   if (backend == NULL ||
-      opi_evaluator_create(opi_allocator_system(), backend, self, &evaluator, &err) < 0) {
+      opi_evaluator_create(opi_allocator_system(), "cpu", backend, self, &evaluator, &err) < 0) {
     fprintf(stderr, "backend-cpu gives no evaluator: %s\n", err.message);
     return NULL;
   }

@@ -350,7 +350,7 @@ static opipe_status open_backend(harness *h, const char *options, opipe_error *e
   h->backend = plugin.table;
   OPI_TRY(h->backend->device_open(plugin.self, &device, &h->device, err));
   OPI_TRY(h->backend->queue_open(h->device, &h->queue, err));
-  return opi_evaluator_create(h->allocator, h->backend, plugin.self, &h->evaluator, err);
+  return opi_evaluator_create(h->allocator, plugin.id, h->backend, plugin.self, &h->evaluator, err);
 }
 
 int main(int argc, char **argv) {

@@ -150,10 +150,16 @@ static inline opipe_status opipe_endpoint_address(uint32_t rank, const opipe_bac
                       rank);
   }
   const opipe_status status = backend->buffer_host(region->buffer, &base, err);
-  if (status == OPIPE_OK) {
-    *out_data = (char *)base + region->offset_bytes;
+  if (status < 0) {
+    return status;
   }
-  return status;
+  if (status != OPIPE_OK || base == NULL) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "rank %u: its backend gives no host address of a buffer (answered %d)", rank,
+                      (int)status);
+  }
+  *out_data = (char *)base + region->offset_bytes;
+  return OPIPE_OK;
 }
 
 /* Records `event` on the endpoint's queue; NULL: nothing. Errors: INVALID, the backend's. */

@@ -41,8 +41,8 @@ opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tok
     OPI_TRY(opi_registry_add_static(k->registry, kit_static_plugins[i], &k->err));
   k->plugins = opi_registry_plugins(k->registry);
   OPI_TRY(k->plugins.backend(k->plugins.ctx, "cpu", &cpu, &k->err));
-  OPI_TRY(
-      opi_evaluator_create(opi_allocator_system(), cpu.table, cpu.self, &k->evaluator, &k->err));
+  OPI_TRY(opi_evaluator_create(opi_allocator_system(), cpu.id, cpu.table, cpu.self, &k->evaluator,
+                               &k->err));
   const opi_load_params load = {.path = model_path, .allocator = opi_allocator_system()};
   OPI_TRY(opi_model_load(&load, &k->model, &k->err));
   const opi_graph *g = k->model->graph;

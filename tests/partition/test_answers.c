@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What plugins answer is data: statuses that no call has, messages without end, numbers that would
+ * become sizes and indices. Each is refused with the plugin's name, and nothing beyond what was
+ * answered is read.
+ */
+#include <stdlib.h>
+
+#include "partition/schedule/compute_order.h"
+#include "tests/support/support.h"
+
+static opipe_error err = OPIPE_ERROR_INIT;
+
+/* ---- statuses and messages ---- */
+
+static void test_statuses_that_no_call_has_are_errors(void) {
+  OPI_ASSERT_INT(opi_answer(OPIPE_OK, "backend", "mock", "compile", &err), OPIPE_OK);
+  OPI_ASSERT_ERROR(opi_answer(OPIPE_PENDING, "backend", "mock", "compile", &err), OPIPE_E_INVALID,
+                   &err, "backend 'mock': compile answered 1");
+  OPI_ASSERT_INT(opi_poll(OPIPE_PENDING, "transport", "mock", "test", &err), OPIPE_PENDING);
+  err = (opipe_error)OPIPE_ERROR_INIT;
+  OPI_ASSERT_ERROR(opi_poll(-99, "transport", "mock", "test", &err), OPIPE_E_INVALID, &err,
+                   "transport 'mock': test failed with status -99, without a message");
+  (void)opi_fail(&err, -99, "why");
+  OPI_ASSERT_ERROR(opi_answer(-99, "backend", "mock", "run", &err), OPIPE_E_INVALID, &err,
+                   "run failed with the unknown status -99: why");
+  OPI_ASSERT_INT(opi_answer(77, "backend", "mock", "run", NULL), OPIPE_E_INVALID);
+}
+
+static void test_messages_are_ended_and_cleaned(void) {
+  (void)opi_fail(&err, OPIPE_E_DEVICE, "its own words");
+  OPI_ASSERT_ERROR(opi_answer(OPIPE_E_DEVICE, "backend", "mock", "run", &err), OPIPE_E_DEVICE, &err,
+                   "its own words");
+  OPI_ASSERT(strstr(err.message, "mock") == NULL);
+  /* left over from another failure */
+  OPI_ASSERT_ERROR(opi_answer(OPIPE_E_NOMEM, "backend", "mock", "run", &err), OPIPE_E_NOMEM, &err,
+                   "run failed with status -2, without a message");
+  err.status = OPIPE_E_DEVICE;
+  memset(err.message, 0xfe, sizeof err.message);
+  OPI_ASSERT_ERROR(opi_answer(OPIPE_E_DEVICE, "backend", "mock", "run", &err), OPIPE_E_DEVICE, &err,
+                   "backend 'mock': run failed: ???");
+  OPI_ASSERT(memchr(err.message, '\0', sizeof err.message) != NULL);
+}
+
+static void test_text_of_plugins_is_one_line(void) {
+  char line[OPI_LINE_ROOM], endless[OPI_LINE_ROOM];
+  memset(endless, 'x', sizeof endless);
+  OPI_ASSERT_STR(opi_text_line(line, "a\nb\x1b[2J\x7f\xc2\x9b\xc3\x28\xff \xc3\xa4\xe2\x82\xac"),
+                 "a?b?[2J????(? \xc3\xa4\xe2\x82\xac");
+  OPI_ASSERT_STR(opi_text_line(line, NULL), "");
+  OPI_ASSERT_INT((int64_t)strlen(opi_text_line(line, endless)), OPI_LINE_ROOM - 1);
+  OPI_ASSERT(opi_text_is_utf8("\n\xf0\x9f\x98\x80") && !opi_text_is_utf8("\xed\xa0\x80") &&
+             !opi_text_is_utf8("\xc0\x80") && !opi_text_is_utf8("\xe2\x82"));
+}
+
+/* ---- numbers of a backend ---- */
+
+static void test_numbers_of_devices_and_programs(void) {
+  static const uint32_t wrong[] = {3, 96, 1u << 31, UINT32_MAX};
+  opipe_device_info info = {.alignment = 0, .peak_flops = -1, .bandwidth = 1e-300, .launch_ns = 3};
+  memset(info.name, 'x', sizeof info.name);
+  OPI_ASSERT_OK(opi_device_check(&info, "mock", 0, &err), &err);
+  OPI_ASSERT(info.alignment == 1 && info.peak_flops == 0 && info.bandwidth == 0 &&
+             info.launch_ns == 3 && info.name[63] == '\0');
+  for (size_t i = 0; i < OPI_COUNT(wrong); ++i) {
+    info.alignment = wrong[i];
+    OPI_ASSERT_ERROR(opi_device_check(&info, "mock", 2, &err), OPIPE_E_INVALID, &err,
+                     "backend 'mock': device 2 has an alignment of");
+  }
+  opipe_program_info program = {.arena_bytes = UINT64_MAX - 62};
+  OPI_ASSERT_ERROR(opi_program_check(&program, "mock", &err), OPIPE_E_INVALID, &err,
+                   "backend 'mock': a program has an arena of 18446744073709551553 bytes");
+  program = (opipe_program_info){.arena_bytes = 64, .workspace_bytes = 65};
+  OPI_ASSERT_ERROR(opi_program_check(&program, "mock", &err), OPIPE_E_INVALID, &err, "workspace");
+}
+
+/* Layouts: counts[0] when asked for the number, counts[1] when asked for them. */
+static uint32_t counts[2];
+static opipe_param_layout answer;
+
+static opipe_status program_params(const opipe_program *program, opipe_param_layout *out_layouts,
+                                   uint32_t *io_count, opipe_error *e) {
+  const uint32_t room = *io_count;
+  (void)program;
+  (void)e;
+  for (uint32_t i = 0; out_layouts != NULL && i < room; ++i)
+    out_layouts[i] = answer;
+  *io_count = counts[out_layouts != NULL];
+  return OPIPE_OK;
+}
+
+static void expect_layouts(uint32_t first, uint32_t second, opipe_param_layout layout,
+                           const char *message) {
+  const opipe_backend table = {.program_params = program_params};
+  const opi_backend_ref mock = {.table = &table, .id = "mock"};
+  opipe_param_layout *list = NULL;
+  uint32_t n = 0;
+  opi_arena arena;
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  counts[0] = first;
+  counts[1] = second;
+  answer = layout;
+  const opipe_status status = opi_layouts_ask(&mock, NULL, 3, false, &arena, &list, &n, &err);
+  if (message == NULL) {
+    OPI_ASSERT_OK(status, &err);
+    OPI_ASSERT_INT(n, second);
+  } else {
+    OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &err, message);
+  }
+  opi_arena_release(&arena);
+}
+
+static void test_layouts_of_a_program(void) {
+  const opipe_param_layout good = {.slot = 2, .n_bytes = 64};
+  expect_layouts(3, 3, good, NULL);
+  expect_layouts(3, 2, good, NULL);
+  expect_layouts(0, 0, good, NULL);
+  expect_layouts(3, 4, good, "backend 'mock': a program with 3 parameter layouts, then with 4");
+  expect_layouts(3, UINT32_MAX, good, "then with 4294967295");
+  expect_layouts(UINT32_MAX, 3, good,
+                 "a program with 4294967295 parameter layouts of 3 parameters");
+  expect_layouts(1, 1, (opipe_param_layout){.slot = 3}, "parameter 3 of 3");
+  expect_layouts(1, 1, (opipe_param_layout){.slot = UINT32_MAX}, "parameter 4294967295 of 3");
+  expect_layouts(1, 1, (opipe_param_layout){.n_bytes = UINT64_MAX}, "18446744073709551615 bytes");
+  expect_layouts(1, 1, (opipe_param_layout){.mapped_bytes = UINT64_MAX - 1}, "in place");
+}
+
+/* ---- a schedule ---- */
+
+static opipe_layout wanted;
+static const opipe_schedule_option *listed;
+static uint32_t n_listed;
+static opipe_status layout_status;
+
+static opipe_status options(opipe_instance *self, const opipe_schedule_option **out_options,
+                            uint32_t *out_count, opipe_error *e) {
+  (void)self;
+  (void)e;
+  *out_options = listed;
+  *out_count = n_listed;
+  return OPIPE_OK;
+}
+
+static opipe_status layout(opipe_instance *self, const opipe_layout_request *request,
+                           opipe_layout *io_layout, opipe_error *e) {
+  uint32_t *ranks = io_layout->instance_rank;
+  const uint32_t room = io_layout->instance_room;
+  (void)self;
+  (void)request;
+  (void)e;
+  *io_layout = wanted;
+  for (uint32_t i = 0; i < room; ++i)
+    ranks[i] = 0;
+  return layout_status;
+}
+
+static void expect_layout(opipe_layout given, bool train, const char *message) {
+  static const opipe_schedule table = {.options = options, .layout = layout};
+  const opi_schedule_ref mock = {.table = &table, .id = "mock"};
+  const opi_train_spec spec = {.replicas = 1};
+  opi_plan *plan = NULL;
+  OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
+  plan->schedule = "mock";
+  plan->n_microbatches = 2;
+  plan->train = train ? &spec : NULL;
+  wanted = given;
+  const opipe_status status = opi_schedule_layout(&mock, 2, 2, plan, &err);
+  if (message == NULL)
+    OPI_ASSERT_OK(status, &err);
+  else
+    OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &err, message);
+  opi_plan_free(plan);
+}
+
+static void test_numbers_of_a_layout(void) {
+  const opipe_layout good = {
+      .n_ranks = 2, .n_stages = 2, .n_replicas = 1, .n_slices = 1, .n_parts = 1};
+  layout_status = OPIPE_OK;
+  expect_layout(good, true, NULL);
+  opipe_layout l = good;
+  l.n_ranks = UINT32_MAX;
+  expect_layout(l, true, "schedule 'mock' lays out 4294967295 ranks");
+  expect_layout(l, false, "schedule 'mock' lays out 4294967295 ranks");
+  l = good;
+  l.n_slices = UINT32_MAX; /* of which there would be as many lengths to copy */
+  l.slice_lengths = &l.n_ranks;
+  expect_layout(l, true, "4294967295 slices");
+  l = good;
+  l.n_parts = 257;
+  expect_layout(l, true, "257 parts");
+  l = good;
+  l.versions = 2;
+  expect_layout(l, true, "versions 2");
+  l = good;
+  l.sync = 3;
+  expect_layout(l, true, "sync 3");
+  layout_status = OPIPE_PENDING;
+  expect_layout(good, true, "schedule 'mock': layout answered 1");
+  layout_status = OPIPE_OK;
+}
+
+static void test_options_of_a_schedule(void) {
+  static const opipe_schedule table = {.options = options, .layout = layout};
+  const opi_schedule_ref mock = {.table = &table, .id = "mock"};
+  const opipe_schedule_option none = {.key = NULL};
+  const opipe_schedule_option wide = {
+      .key = "k", .type = 'i', .min = -__builtin_inf(), .max = 1e300};
+  const opipe_schedule_setting setting = {"k", "5"};
+  listed = NULL;
+  n_listed = 1;
+  OPI_ASSERT_ERROR(opi_schedule_check_settings(&mock, &setting, 1, &err), OPIPE_E_INVALID, &err,
+                   "schedule 'mock' lists 1 options at no address");
+  listed = &none;
+  OPI_ASSERT_ERROR(opi_schedule_check_settings(&mock, &setting, 1, &err), OPIPE_E_INVALID, &err,
+                   "schedule 'mock': option 0 has no key");
+  n_listed = UINT32_MAX;
+  OPI_ASSERT_ERROR(opi_schedule_check_settings(&mock, &setting, 1, &err), OPIPE_E_INVALID, &err,
+                   "schedule 'mock' lists 4294967295 options");
+  listed = &wide;
+  n_listed = 1;
+  OPI_ASSERT_OK(opi_schedule_check_settings(&mock, &setting, 1, &err), &err);
+}
+
+OPI_TEST_MAIN("answers", OPI_TEST(test_statuses_that_no_call_has_are_errors),
+              OPI_TEST(test_messages_are_ended_and_cleaned),
+              OPI_TEST(test_text_of_plugins_is_one_line),
+              OPI_TEST(test_numbers_of_devices_and_programs), OPI_TEST(test_layouts_of_a_program),
+              OPI_TEST(test_numbers_of_a_layout), OPI_TEST(test_options_of_a_schedule))
