@@ -12,7 +12,5 @@ if(OPIPE_BUILD_FUZZERS)
     ${CMAKE_CURRENT_LIST_DIR}/plan_seeds.c)
   target_link_libraries(fuzz_plan PRIVATE opi_test_support)
   target_link_libraries(fuzz_plugin PRIVATE opi_test_support)
-  target_compile_definitions(fuzz_plugin PRIVATE
-    OPIPE_FUZZ_PLUGIN="${OPI_PLUGIN_DIR}/opipe-schedule-gpipe.so")
   add_dependencies(fuzz_plugin opipe-schedule-gpipe)
 endif()

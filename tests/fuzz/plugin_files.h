@@ -94,11 +94,11 @@ static char *real_file(size_t *out_n, size_t *out_descriptor) {
   static size_t n, descriptor;
   const uint32_t head[] = {OPIPE_PLUGIN_MAGIC, (uint32_t)OPIPE_END(opipe_plugin, get_interface)};
   if (data == NULL) {
-    data = opi_test_read_file(OPIPE_FUZZ_PLUGIN, &n);
-    must(data != NULL, "the plugin " OPIPE_FUZZ_PLUGIN " is missing");
+    data = opi_test_read_file(opi_test_build("lib/onnx-pipe/opipe-schedule-gpipe.so"), &n);
+    must(data != NULL, "schedule gpipe is not built");
     while (descriptor + sizeof head < n && memcmp(data + descriptor, head, sizeof head) != 0)
       ++descriptor;
-    must(descriptor + sizeof head < n, "no descriptor in " OPIPE_FUZZ_PLUGIN);
+    must(descriptor + sizeof head < n, "no descriptor in schedule gpipe");
   }
   *out_n = n;
   *out_descriptor = descriptor;
