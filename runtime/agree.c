@@ -32,8 +32,8 @@ static opipe_status sync(const talk *t, opipe_error *err) {
   const opi_agree_rank *r = t->rank;
   if (r->event == NULL)
     return OPIPE_OK;
-  OPI_TRY(r->backend->event_record(r->queue, r->event, err));
-  return r->backend->event_sync(r->event, t->p->timeout_ns, err);
+  OPI_TRY(OPI_ASK("backend", r->backend, event_record, err, r->queue, r->event));
+  return OPI_ASK("backend", r->backend, event_sync, err, r->event, t->p->timeout_ns);
 }
 
 static opipe_status open_stream(talk *t, uint32_t src, uint32_t dst, opipe_stream **out,
@@ -47,36 +47,38 @@ static opipe_status open_stream(talk *t, uint32_t src, uint32_t dst, opipe_strea
       .dst_stage = OPIPE_NONE,
       .depth = 1,
       .n_bytes = HASH_BYTES};
-  return t->p->transport->stream_open(t->rank->endpoint, &params, out, err);
+  return OPI_ASK("transport", t->p->transport, stream_open, err, t->rank->endpoint, &params, out);
 }
 
 static opipe_status begin(talk *t, opipe_error *err) {
   const opi_agree_rank *r = t->rank;
   const uint64_t align = r->alignment > HASH_BYTES ? r->alignment : HASH_BYTES;
-  OPI_TRY(r->backend->buffer_alloc(r->device, 2 * align, OPIPE_BUFFER_BOUNDARY, &t->buffer, err));
-  OPI_TRY(t->p->transport->memory_register(r->endpoint, t->buffer, 2 * align, &t->memory, err));
+  OPI_TRY(OPI_ASK("backend", r->backend, buffer_alloc, err, r->device, 2 * align,
+                  OPIPE_BUFFER_BOUNDARY, &t->buffer));
+  OPI_TRY(OPI_ASK("transport", t->p->transport, memory_register, err, r->endpoint, t->buffer,
+                  2 * align, &t->memory));
   t->sent = (opipe_region){.buffer = t->buffer, .n_bytes = HASH_BYTES};
   t->got = (opipe_region){.buffer = t->buffer, .offset_bytes = align, .n_bytes = HASH_BYTES};
   OPI_TRY(open_stream(t, r->index, behind(t), &t->out, err));
   OPI_TRY(open_stream(t, before(t), r->index, &t->in, err));
-  OPI_TRY(r->backend->write(r->queue, &t->sent, r->plan, err));
+  OPI_TRY(OPI_ASK("backend", r->backend, write, err, r->queue, &t->sent, r->plan));
   return sync(t, err);
 }
 
 static opipe_status tell(talk *t, bool *io_moved, opipe_error *err) {
-  const opipe_transport *via = t->p->transport;
+  const opi_transport_ref *via = t->p->transport;
   opipe_status status = OPIPE_OK;
   if (!t->reserved) {
-    status = via->reserve(t->out, 0, err);
+    status = OPI_POLL("transport", via, reserve, err, t->out, 0);
     t->reserved = status == OPIPE_OK;
   }
   if (t->reserved && !t->said) {
-    status = via->send(t->out, 0, &t->sent, NULL, NULL, err);
+    status = OPI_POLL("transport", via, send, err, t->out, 0, &t->sent, NULL, NULL);
     t->said = status == OPIPE_OK;
     *io_moved = *io_moved || t->said;
   }
   if (t->said && !t->told) {
-    status = via->test(t->out, 0, err);
+    status = OPI_POLL("transport", via, test, err, t->out, 0);
     t->told = status == OPIPE_OK;
     *io_moved = *io_moved || t->told;
   }
@@ -84,15 +86,15 @@ static opipe_status tell(talk *t, bool *io_moved, opipe_error *err) {
 }
 
 static opipe_status hear(talk *t, bool *io_moved, opipe_error *err) {
-  const opipe_transport *via = t->p->transport;
+  const opi_transport_ref *via = t->p->transport;
   opipe_status status = OPIPE_OK;
   if (!t->posted) {
-    status = via->recv(t->in, 0, &t->got, NULL, err);
+    status = OPI_POLL("transport", via, recv, err, t->in, 0, &t->got, NULL);
     t->posted = status == OPIPE_OK;
     *io_moved = *io_moved || t->posted;
   }
   if (t->posted && !t->heard) {
-    status = via->test(t->in, 0, err);
+    status = OPI_POLL("transport", via, test, err, t->in, 0);
     t->heard = status == OPIPE_OK;
     *io_moved = *io_moved || t->heard;
   }
@@ -101,7 +103,7 @@ static opipe_status hear(talk *t, bool *io_moved, opipe_error *err) {
 
 /* Sleeps until something rings for `t`, a while at most: others here may be nearer to the end. */
 static opipe_status wait(const talk *t, uint32_t seen, uint64_t deadline_ns, opipe_error *err) {
-  const opipe_transport *via = t->p->transport;
+  const opi_transport_ref *via = t->p->transport;
   const uint64_t ms = t->p->timeout_ns / 1000000;
   if (opi_clock_ns() >= deadline_ns) {
     return t->heard
@@ -113,8 +115,9 @@ static opipe_status wait(const talk *t, uint32_t seen, uint64_t deadline_ns, opi
                           "rank %u has not heard within %" PRIu64 " ms which plan rank %u holds",
                           t->rank->index, ms, before(t));
   }
-  const opipe_status status = via->wait(t->rank->endpoint, seen, WAIT_NS, err);
-  return status == OPIPE_E_TIMEOUT ? OPIPE_OK : status;
+  const opipe_status status = via->table->wait(t->rank->endpoint, seen, WAIT_NS, err);
+  return status == OPIPE_E_TIMEOUT ? OPIPE_OK
+                                   : opi_answer(status, "transport", via->id, "wait", err);
 }
 
 static opipe_status exchange(talk *talks, uint32_t n, opipe_error *err) {
@@ -125,7 +128,7 @@ static opipe_status exchange(talk *talks, uint32_t n, opipe_error *err) {
     uint32_t seen = 0;
     bool moved = false;
     for (uint32_t i = 0; i < n; ++i) {
-      const uint32_t bell = talks[i].p->transport->doorbell(talks[i].rank->endpoint);
+      const uint32_t bell = talks[i].p->transport->table->doorbell(talks[i].rank->endpoint);
       OPI_TRY(hear(&talks[i], &moved, err));
       OPI_TRY(tell(&talks[i], &moved, err));
       if ((talks[i].heard && talks[i].told) || (waits != NULL && (!waits->heard || talks[i].heard)))
@@ -143,7 +146,7 @@ static opipe_status exchange(talk *talks, uint32_t n, opipe_error *err) {
 static opipe_status compare(const talk *t, opipe_error *err) {
   uint64_t theirs[2] = {0, 0};
   const uint64_t *own = t->rank->plan;
-  OPI_TRY(t->rank->backend->read(t->rank->queue, theirs, &t->got, err));
+  OPI_TRY(OPI_ASK("backend", t->rank->backend, read, err, t->rank->queue, theirs, &t->got));
   OPI_TRY(sync(t, err));
   if (memcmp(theirs, own, sizeof theirs) == 0)
     return OPIPE_OK;
@@ -154,14 +157,16 @@ static opipe_status compare(const talk *t, opipe_error *err) {
 }
 
 static void end(const talk *t) {
-  t->p->transport->stream_close(t->in);
-  t->p->transport->stream_close(t->out);
-  t->p->transport->memory_drop(t->memory);
-  t->rank->backend->buffer_free(t->buffer);
+  t->p->transport->table->stream_close(t->in);
+  t->p->transport->table->stream_close(t->out);
+  t->p->transport->table->memory_drop(t->memory);
+  t->rank->backend->table->buffer_free(t->buffer);
 }
 
 opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
   opipe_status status = OPIPE_OK;
+  opipe_error own = OPIPE_ERROR_INIT;
+  err = err == NULL ? &own : err; /* the world is told why */
   if (p->n_ranks < 2 || p->n_ranks_here == 0)
     return OPIPE_OK;
   talk *talks = opi_alloc_zero(p->allocator, p->n_ranks_here, sizeof *talks);
@@ -178,7 +183,7 @@ opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
   for (uint32_t i = 0; i < p->n_ranks_here && status == OPIPE_OK; ++i)
     status = compare(&talks[i], err);
   if (status < 0)
-    p->transport->abort(p->world, p->ranks->index, err);
+    p->transport->table->abort(p->world, p->ranks->index, err);
   for (uint32_t i = 0; i < p->n_ranks_here; ++i)
     end(&talks[i]);
   opi_free(p->allocator, talks, p->n_ranks_here * sizeof *talks);

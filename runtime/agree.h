@@ -8,7 +8,7 @@
 
 /* A rank of this process. All borrowed. */
 typedef struct opi_agree_rank {
-  const opipe_backend *backend;
+  const opi_backend_ref *backend;
   opipe_device *device;
   opipe_queue *queue;
   opipe_event *event; /* NULL: the device is synchronous */
@@ -19,7 +19,7 @@ typedef struct opi_agree_rank {
 } opi_agree_rank;
 
 typedef struct opi_agree_params {
-  const opipe_transport *transport;
+  const opi_transport_ref *transport;
   opipe_world *world;
   const opi_agree_rank *ranks; /* [n_ranks_here] */
   uint32_t n_ranks_here, n_ranks;

@@ -215,7 +215,7 @@ static opipe_status agree(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
   for (uint32_t r = 0; r < n; ++r) {
     const opi_rank *rank = &s->ranks[r];
-    ranks[r] = (opi_agree_rank){.backend = rank->backend,
+    ranks[r] = (opi_agree_rank){.backend = opi_rank_backend(rank),
                                 .device = rank->device,
                                 .queue = rank->queue,
                                 .event = rank->event,
@@ -224,7 +224,7 @@ static opipe_status agree(opi_session *s, opipe_error *err) {
                                 .index = r,
                                 .alignment = rank->alignment};
   }
-  const opi_agree_params params = {.transport = s->transport,
+  const opi_agree_params params = {.transport = &s->env.transport,
                                    .world = s->world,
                                    .ranks = ranks,
                                    .n_ranks_here = n,

@@ -42,8 +42,8 @@ static void open_world(world *w, const opipe_plugin *plugin, const char *options
     opi_agree_rank *rank = &w->ranks[r];
     const opipe_device_params device = {.struct_size =
                                             (uint32_t)OPIPE_END(opipe_device_params, options)};
-    *rank =
-        (opi_agree_rank){.backend = &toy_backend, .plan = {7, 0x1234}, .index = r, .alignment = 64};
+    *rank = (opi_agree_rank){
+        .backend = &w->t.backends[0], .plan = {7, 0x1234}, .index = r, .alignment = 64};
     OPI_ASSERT_OK_FATAL(
         toy_backend.device_open(w->t.backends[0].self, &device, &rank->device, &err), &err);
     OPI_ASSERT_OK_FATAL(toy_backend.queue_open(rank->device, &rank->queue, &err), &err);
@@ -52,7 +52,7 @@ static void open_world(world *w, const opipe_plugin *plugin, const char *options
     const opipe_endpoint_params end = {
         .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
         .rank = r,
-        .backend = rank->backend,
+        .backend = rank->backend->table,
         .device = rank->device,
         .queue = rank->queue};
     OPI_ASSERT_OK_FATAL(via->endpoint_open(w->world, &end, &rank->endpoint, &err), &err);
@@ -73,7 +73,7 @@ static void close_world(world *w) {
 }
 
 static opi_agree_params params_of(const world *w, uint32_t first, uint32_t n) {
-  return (opi_agree_params){.transport = w->t.env.transport.table,
+  return (opi_agree_params){.transport = &w->t.env.transport,
                             .world = w->world,
                             .ranks = &w->ranks[first],
                             .n_ranks_here = n,
@@ -175,5 +175,31 @@ static void test_a_silent_rank_is_named(void) {
   close_world(&w);
 }
 
+static opipe_status read_nothing(opipe_queue *queue, void *dst, const opipe_region *src,
+                                 opipe_error *e) {
+  (void)queue;
+  (void)dst;
+  (void)src;
+  (void)e;
+  return OPIPE_PENDING;
+}
+
+/* No plan is taken for another one where the backend never read it. */
+static void test_a_backend_that_reads_nothing_is_named(void) {
+  world w;
+  opipe_backend table = toy_backend;
+  table.read = read_nothing;
+  const opi_backend_ref backend = {.table = &table, .id = "toy"};
+  open_world(&w, &OPIPE_PLUGIN_STATIC(transport_local), NULL, 2, devices[0]);
+  const opi_backend_ref *right = w.ranks[1].backend;
+  w.ranks[1].backend = &backend;
+  const opi_agree_params params = params_of(&w, 0, 2);
+  OPI_ASSERT_ERROR(opi_agree(&params, &err), OPIPE_E_INVALID, &err,
+                   "backend 'toy': read answered 1");
+  w.ranks[1].backend = right;
+  close_world(&w);
+}
+
 OPI_TEST_MAIN("agree", OPI_TEST(test_equal_plans_agree), OPI_TEST(test_another_plan_is_named),
-              OPI_TEST(test_a_silent_rank_is_named))
+              OPI_TEST(test_a_silent_rank_is_named),
+              OPI_TEST(test_a_backend_that_reads_nothing_is_named))
