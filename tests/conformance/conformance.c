@@ -175,6 +175,7 @@ static void check_whole(const char *path) {
 conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
   conf_plugin out = {NULL, NULL, NULL};
   opipe_error err = OPIPE_ERROR_INIT;
+  (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what failed before a hang is seen */
   check_whole(path);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL)

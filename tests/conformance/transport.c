@@ -12,6 +12,7 @@
 #include <opipe/transport.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "conformance.h"
 
@@ -418,10 +419,14 @@ static void check_abort(const subject *s) {
     (void)snprintf(why.message, sizeof(why.message), "the first reason");
     (void)snprintf(later.message, sizeof(later.message), "a later reason");
     conf_check(pthread_create(&thread, NULL, aborted_body, &g.ranks[1]) == 0, "pthread_create");
+    (void)nanosleep(&(struct timespec){0, 20000000}, NULL); /* rank 1 has fallen asleep by then */
+    uint64_t start = conf_host.now_ns(NULL);
     s->t->abort(g.world, 0, &why);
     s->t->abort(g.world, 2, &later);
     (void)pthread_join(thread, NULL);
-    const uint64_t start = conf_host.now_ns(NULL);
+    conf_check(conf_host.now_ns(NULL) - start < DEADLINE_NS / 4,
+               "abort does not wake a waiting rank");
+    start = conf_host.now_ns(NULL);
     conf_error(s->t->wait(g.ranks[2].endpoint, s->t->doorbell(g.ranks[2].endpoint), DEADLINE_NS,
                           &g.ranks[2].err),
                OPIPE_E_PEER, &g.ranks[2].err, "wait after abort");
