@@ -114,8 +114,9 @@ static void close_plugin(opipe_instance *self) {
 
 static const void *get_interface(opipe_instance *self, const char *id) {
   const fault *f = next_fault(ASKING);
-  (void)id;
-  return odd.no_table || fails(f) ? NULL : self->table;
+  /* A table of another kind than was asked for would be called as what it is not. */
+  const bool own = strcmp(id, opi_table_id(real_plugin->kind)) == 0;
+  return !own || odd.no_table || fails(f) ? NULL : self->table;
 }
 
 /* An id without end in memory that ends where ids must have ended; a summary of any kind. */
@@ -223,6 +224,23 @@ static const opipe_plugin *make_descriptor(input *in, const char *id) {
   return (const opipe_plugin *)(const void *)copy;
 }
 
+static void take_faults_of(input *in) {
+  static const uint8_t backend[] = {AT(backend, device_query),  AT(backend, device_usage),
+                                    AT(backend, buffer_host),   AT(backend, support),
+                                    AT(backend, program_info),  AT(backend, program_params),
+                                    AT(backend, program_params)};
+  static const uint8_t schedule[] = {AT(schedule, options), AT(schedule, layout),
+                                     AT(schedule, plan)};
+  static const uint8_t transport[] = {AT(transport, info), AT(transport, world_info)};
+  const uint32_t n_slots = (uint32_t)((right_size() - FIRST_SLOT) / sizeof(void *));
+  if (real_plugin->kind == OPIPE_KIND_BACKEND)
+    take_faults(in, backend, (uint32_t)OPI_COUNT(backend), n_slots);
+  else if (real_plugin->kind == OPIPE_KIND_TRANSPORT)
+    take_faults(in, transport, (uint32_t)OPI_COUNT(transport), n_slots);
+  else
+    take_faults(in, schedule, (uint32_t)OPI_COUNT(schedule), n_slots);
+}
+
 static void take_table(input *in) {
   odd.table_size = 0;
   odd.no_table = false;
@@ -277,7 +295,7 @@ static void use(input *in, const char *id) {
   const uint32_t replicas = 1 + take(in, 2), n_ranks = replicas * take(in, 5);
   const uint32_t n_stages = take(in, 5) + (n_ranks == 0);
   const opipe_plugin *plugin = make_descriptor(in, id);
-  take_faults(in);
+  take_faults_of(in);
   wrong.id = id;
   const opipe_status status = host_open(&h, plugin);
   if (status != OPIPE_OK) {

@@ -132,12 +132,17 @@ static opipe_status take_status(input *in) {
   return i < OPI_COUNT(statuses) ? statuses[i] : -1 - (opipe_status)(i % 12);
 }
 
-static void take_faults(input *in) {
+/* Half of the faults are in the slots `told` [n_told], whose answers have fields; the others in any
+ * of n_slots, or in the descriptor's own two. */
+static void take_faults(input *in, const uint8_t *told, uint32_t n_told, uint32_t n_slots) {
   memset(&wrong, 0, sizeof wrong);
   wrong.n = take(in, FAULTS + 1);
   for (uint32_t i = 0; i < wrong.n; ++i) {
     fault *f = &wrong.list[i];
-    f->slot = (uint8_t)take(in, SLOTS);
+    const uint32_t slot = take8(in), any = slot / 2 % (n_slots + 2);
+    f->slot = (uint8_t)(slot % 2 == 0   ? told[slot / 2 % n_told]
+                        : any < n_slots ? any
+                                        : SLOTS - 1 - (any - n_slots));
     f->nth = (uint8_t)take(in, EVERY_CALL + 1);
     f->kind = (uint8_t)take(in, 2);
     f->text = (uint8_t)take(in, 6);
