@@ -16,7 +16,7 @@ void opi_json_double(opi_text *text, double value) {
     return;
   }
   char digits[40];
-  (void)snprintf(digits, sizeof(digits), "%.17g", value);
+  (void)snprintf(digits, sizeof(digits), "%.17g", value == 0 ? 0 : value); /* no "-0" */
   for (char *at = digits; *at != '\0'; ++at) {
     if (*at == ',')
       *at = '.'; /* the host's locale is the host's */

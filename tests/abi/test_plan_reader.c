@@ -33,6 +33,20 @@ static char *replace(const opi_test_text *plan, const edit *e, size_t *out_n) {
   return copy;
 }
 
+/* Written, read and written again: the same bytes. */
+static void write_again(host_kit *k, opipe_plan *plan, const edit *e) {
+  opi_test_text first = {.data = NULL}, second = {.data = NULL};
+  opipe_plan *again = NULL;
+  OPI_ASSERT_OK_FATAL(k->api->plan_write(plan, opi_test_take, &first, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->plan_read(k->model, first.data, first.n, &again, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->plan_write(again, opi_test_take, &second, &k->err), &k->err);
+  if (first.n != second.n || memcmp(first.data, second.data, first.n) != 0)
+    OPI_FAIL("'%s' in place of '%s': written otherwise once it was read again", e->to, e->from);
+  k->api->plan_destroy(again);
+  free(first.data);
+  free(second.data);
+}
+
 static void read_edited(host_kit *k, const opi_test_text *plan, const edit *e) {
   opipe_plan *out = NULL;
   size_t n = 0;
@@ -46,8 +60,10 @@ static void read_edited(host_kit *k, const opi_test_text *plan, const edit *e) {
                                           strstr(k->err.message, e->says) != NULL;
   if (!good)
     OPI_FAIL("'%s' in place of '%s': status %d, '%s'", e->to, e->from, (int)status, k->err.message);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
+    write_again(k, out, e);
     k->api->plan_destroy(out);
+  }
   free(copy);
 }
 
@@ -74,6 +90,7 @@ static void test_edited_inference_plans(void) {
       {"\"cost\": \"rates\"", "\"cost\": \"guess\"", "\"cost\" is 'guess'"},
       {"\"time_ns\": ", "\"time_ns\": -", "\"time_ns\" must be a number from 0"},
       {"\"time_ns\": ", "\"time_ns\": 1e300, \"was\": ", "\"time_ns\" must be a number from 0"},
+      {"\"bound_ns\": ", "\"bound_ns\": -0.0, \"was\": ", NULL},
       {"\"bound_ns\": ", "\"bound_ns\": -", "\"bound_ns\" must be a number from 0"},
   };
   host_kit k;
