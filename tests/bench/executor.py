@@ -9,17 +9,12 @@ gives for the same file and costs. Four cases: all stages alike; messages that t
 (transport `emulated`); a light first, a heavy middle and a heavy last stage; both. Everything else
 that a step does (inputs, sums, norm, update) is real and in the measured time. Needs no core to
 speak of: what is measured is waiting and waking up, so others' work on the cores counts in; on a busy
-machine `chrt -f 1 ./dev bench executor` keeps it out, and the record says so. A core that went to
-sleep takes tens of microseconds to come back (a virtual machine's more), which is the machine's time
-and not the executor's: loops at idle priority, which give way to anything, keep the cores awake;
---cores-may-sleep leaves them out.
+machine `chrt -f 1 ./dev bench executor` keeps it out, and the record says so.
 
-usage: executor.py COMMAND MODEL.onnx [--plugin FILE.so] [--only TEXT] [--cores-may-sleep]
-                   [--record DIR]
+usage: executor.py COMMAND MODEL.onnx [--plugin FILE.so] [--only TEXT] [--record DIR]
 exit status: 1 above 3 %
 """
 import argparse
-import contextlib
 import datetime
 import json
 import os
@@ -94,33 +89,12 @@ def measure(args, name, chunks, plugin, case, folder):
     return simulated["makespan"], 1e3 * min(step["seconds"] for step in json.loads(text)["steps"])
 
 
-@contextlib.contextmanager
-def awake(wanted):
-    """A loop on every core that runs when nothing else does; ends with this process at the latest."""
-    loops = []
-
-    def settle(core):
-        os.sched_setaffinity(0, {core})
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-    try:
-        for core in os.sched_getaffinity(0) if wanted else ():
-            loop = ["sh", "-c", 'while kill -0 "$1" 2>/dev/null; do :; done', "loop", str(os.getpid())]
-            loops.append(subprocess.Popen(loop, preexec_fn=lambda core=core: settle(core)))
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("command")
     parser.add_argument("model")
     parser.add_argument("--plugin", help="a schedule plugin of its own, with id 'example'")
     parser.add_argument("--only", default="", help="rows that contain this text: 'zbv', '1 ms'")
-    parser.add_argument("--cores-may-sleep", action="store_true")
     parser.add_argument("--record", help="folder for YYYY-MM-DD-executor.md")
     args = parser.parse_args()
     schedules = {name: (chunks, None) for name, chunks in SCHEDULES.items()}
@@ -132,15 +106,15 @@ def main():
     lines = [
         f"# Executor against simulation, {today}",
         "",
-        f"{RANKS} ranks on {os.cpu_count()} cores (others' load {os.getloadavg()[0]:.1f}{priority}"
-        f"{'' if args.cores_may_sleep else ', kept awake'}), {MICRO} micro-batches, forward {FORWARD_MS:g} ms and backward {INPUT_MS + WEIGHT_MS:g} ms a rank, "
+        f"{RANKS} ranks on {os.cpu_count()} cores (others' load {os.getloadavg()[0]:.1f}{priority}), {MICRO} "
+        f"micro-batches, forward {FORWARD_MS:g} ms and backward {INPUT_MS + WEIGHT_MS:g} ms a rank, "
         f"best of {STEPS} steps; messages {MESSAGE_MS:g} ms; unequal: the first stage takes {LIGHT:g}, "
         f"the middle one {HEAVY:g}, the last {LAST:g} times as long",
         "",
         "| schedule | case | simulated ms | measured ms | ratio |",
         "|---|---|---|---|---|",
     ]
-    with tempfile.TemporaryDirectory() as folder, awake(not args.cores_may_sleep):
+    with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
             for name, (chunks, plugin) in schedules.items():
                 row = f"| {name} | {case} |"

@@ -12,7 +12,6 @@ mkdir -p "$build_dir/bench"
 cc -std=c11 -O2 -shared -fPIC -fvisibility=hidden -I"$source_dir/abi/include" \
   "$source_dir/tests/examples/schedule/plugin.c" -o "$plugin"
 case " $* " in *" --record "*) record="--record $source_dir/tests/bench/records" ;; *) record= ;; esac
-case " $* " in *" --cores-may-sleep "*) record="$record --cores-may-sleep" ;; esac
 # shellcheck disable=SC2086
 exec python3 -B "$source_dir/tests/bench/executor.py" "$build_dir/bin/onnx-pipe" \
   "$source_dir/tests/data/gpt_8block/model.onnx" --plugin "$plugin" $record
