@@ -24,6 +24,8 @@ static const opi_graph *body_of(const opi_node *node, const char *name) {
 static opipe_status known_flag(opi_builder *b, const opi_node *node, uint32_t value, bool *out,
                                opipe_error *err) {
   uint32_t n = 0;
+  if (value >= b->graph->n_values)
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "its condition is no tensor");
   if (opi_b_value(b, value)->data == NULL)
     return opi_need_value(b, node, value, err);
   const int64_t *flag = opi_b_ints(b, value, &n);
@@ -429,20 +431,23 @@ static opipe_status lift_concat_from_sequence(opi_builder *b, const opi_node *no
   return opi_b_result(b, node, 0, out, err);
 }
 
-#define VANISHES(name_, first_, min_in_, max_in_, max_out_, lift_) \
-  { name_, "", first_, 27, min_in_, max_in_, 1, max_out_, lift_, infer_never, NULL, NULL, NULL }
+#define VANISHES(name_, first_, min_in_, max_in_, max_out_, lift_, sequences_)                     \
+  {                                                                                                \
+    name_, "", first_, 27, min_in_, max_in_, 1, max_out_, lift_, infer_never, NULL, NULL, NULL, 0, \
+        sequences_                                                                                 \
+  }
 
 static const opi_op ops[] = {
-    VANISHES("If", 1, 1, 1, 255, lift_if),
-    VANISHES("Loop", 1, 0, 255, 255, lift_loop),
-    VANISHES("SequenceConstruct", 11, 1, 255, 1, lift_sequence_construct),
-    VANISHES("SequenceEmpty", 11, 0, 0, 1, lift_sequence_empty),
-    VANISHES("SequenceInsert", 11, 2, 3, 1, lift_sequence_insert),
-    VANISHES("SequenceErase", 11, 1, 2, 1, lift_sequence_erase),
-    VANISHES("SequenceAt", 11, 2, 2, 1, lift_sequence_at),
-    VANISHES("SequenceLength", 11, 1, 1, 1, lift_sequence_length),
-    VANISHES("SplitToSequence", 11, 1, 2, 1, lift_split_to_sequence),
-    VANISHES("ConcatFromSequence", 11, 1, 1, 1, lift_concat_from_sequence),
+    VANISHES("If", 1, 1, 1, 255, lift_if, 0),
+    VANISHES("Loop", 1, 0, 255, 255, lift_loop, ~UINT64_C(3)),
+    VANISHES("SequenceConstruct", 11, 1, 255, 1, lift_sequence_construct, 0),
+    VANISHES("SequenceEmpty", 11, 0, 0, 1, lift_sequence_empty, 0),
+    VANISHES("SequenceInsert", 11, 2, 3, 1, lift_sequence_insert, 1),
+    VANISHES("SequenceErase", 11, 1, 2, 1, lift_sequence_erase, 1),
+    VANISHES("SequenceAt", 11, 2, 2, 1, lift_sequence_at, 1),
+    VANISHES("SequenceLength", 11, 1, 1, 1, lift_sequence_length, 1),
+    VANISHES("SplitToSequence", 11, 1, 2, 1, lift_split_to_sequence, 0),
+    VANISHES("ConcatFromSequence", 11, 1, 1, 1, lift_concat_from_sequence, 1),
 };
 extern const opi_op_family opi_ops_control;
 const opi_op_family opi_ops_control = {ops, OPI_COUNT(ops)};

@@ -57,6 +57,7 @@ typedef struct opi_op {
   uint64_t stops_gradient; /* bit i: no gradient ever flows into input i (indices, shapes, masks);
                               bit 63: nor into any input from 63 on. All ones: outputs are constant
                               almost everywhere */
+  uint64_t sequences; /* bit i: input i may be a sequence of tensors; bit 63: those from 63 on */
 } opi_op;
 
 /* "" and "ai.onnx" are one domain. NULL: unknown operator. */

@@ -333,7 +333,7 @@ static void work_none(const opi_graph *graph, const opi_node *node, opi_work *ou
 
 static const opi_op ops[] = {
     {"Identity", "", 1, 27, 1, 1, 1, 1, lift_identity, opi_infer_same, opi_work_move,
-     opi_carry_same, opi_gradient_identity},
+     opi_carry_same, opi_gradient_identity, 0, 1},
     {"Shape", "", 1, 27, 1, 1, 1, 1, lift_shape, infer_never, NULL, NULL, NULL},
     {"Size", "", 1, 27, 1, 1, 1, 1, lift_size, infer_never, NULL, NULL, NULL},
     {"Reshape", "", 1, 27, 1, 2, 1, 1, lift_reshape, infer_reshape, work_none, carry_reshape,

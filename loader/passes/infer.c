@@ -194,6 +194,9 @@ opipe_status opi_known_ints(opi_builder *b, const opi_node *node, uint32_t i,
   if (v == OPIPE_NONE) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "lacks input %" PRIu32, i);
   }
+  if (opi_is_sequence(v)) {
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input %" PRIu32 " is a sequence", i);
+  }
   const opi_value *value = opi_b_value(b, v);
   if (!opi_dtype_is_integer(value->dtype) && value->dtype != OPIPE_BOOL) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,

@@ -127,12 +127,24 @@ static opipe_status check_form(const opi_builder *b, const opi_node *node, const
   return opi_check_arity(b, op, node, err);
 }
 
+/* Sequences go where sequences are taken. */
+static opipe_status check_sequences(const opi_builder *b, const opi_op *op, const opi_node *node,
+                                    opipe_error *err) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const uint64_t bit = UINT64_C(1) << (i < 63 ? i : 63);
+    if (opi_is_sequence(node->in[i]) && (op->sequences & bit) == 0)
+      return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input %" PRIu32 " is a sequence", i);
+  }
+  return OPIPE_OK;
+}
+
 /* Lifts one node whose inputs are looked up already. */
 static opipe_status lift_node(opi_builder *b, opi_frame *scope, const opi_node *node,
                               opipe_error *err) {
   const opi_op *op = NULL;
   const opi_node *outer_origin = b->origin;
   OPI_TRY(check_form(b, node, &op, err));
+  OPI_TRY(check_sequences(b, op, node, err));
   b->origin = node;
   b->n_emitted = 0;
   b->scope = scope;

@@ -271,9 +271,57 @@ static void test_sequences_that_stay_are_refused(void) {
   }
 }
 
+/* Where a tensor is wanted, optional or not, for its content or its shape: by node, never in
+ * silence. */
+static void test_sequences_in_place_of_tensors_are_refused(void) {
+  static const struct {
+    const char *op;
+    uint32_t n_in, place;
+  } forms[] = {{"SequenceAt", 2, 1},
+               {"SequenceInsert", 3, 2},
+               {"SequenceInsert", 2, 1},
+               {"SequenceErase", 2, 1},
+               {"SplitToSequence", 2, 1},
+               {"SequenceConstruct", 2, 1},
+               {"Reshape", 2, 1},
+               {"Gemm", 3, 2},
+               {"Clip", 3, 1},
+               {"Pad", 2, 1},
+               {"Expand", 2, 1},
+               {"TopK", 2, 1},
+               {"Slice", 5, 3},
+               {"If", 1, 0},
+               {"Loop", 2, 0},
+               {"Loop", 2, 1},
+               {"Shape", 1, 0}};
+  for (size_t i = 0; i < OPI_COUNT(forms); ++i) {
+    test_graph t;
+    opi_bound *bound = NULL;
+    opipe_error err = OPIPE_ERROR_INIT;
+    uint32_t sequence = OPIPE_NONE, out = OPIPE_NONE, in[5];
+    char wanted[32];
+    test_open(&t);
+    const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+    test_node(&t, "SequenceConstruct", 11, &x, 1, NULL, 0, &sequence, 1);
+    for (uint32_t k = 0; k < 5; ++k)
+      in[k] = x;
+    if (strncmp(forms[i].op, "Sequence", 8) == 0 && strcmp(forms[i].op, "SequenceConstruct") != 0)
+      in[0] = sequence;
+    in[forms[i].place] = sequence;
+    test_node(&t, forms[i].op, forms[i].op[0] == 'S' && forms[i].op[1] == 'e' ? 11 : 13, in,
+              forms[i].n_in, NULL, 0, &out, 1);
+    test_output(&t, out);
+    const opi_bind_options options = test_options();
+    (void)snprintf(wanted, sizeof wanted, "input %u is a sequence", forms[i].place);
+    OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_UNSUPPORTED, &err, wanted);
+    test_close(&t);
+  }
+}
+
 OPI_TEST_MAIN("control", OPI_TEST(test_if_with_known_condition_is_inlined),
               OPI_TEST(test_if_on_an_input_needs_a_pin),
               OPI_TEST(test_pinned_condition_inlines_one_branch),
               OPI_TEST(test_if_on_a_shape_is_inlined), OPI_TEST(test_loop_is_unrolled),
               OPI_TEST(test_loop_limits), OPI_TEST(test_sequences_are_folded),
-              OPI_TEST(test_sequences_that_stay_are_refused))
+              OPI_TEST(test_sequences_that_stay_are_refused),
+              OPI_TEST(test_sequences_in_place_of_tensors_are_refused))
