@@ -106,14 +106,14 @@ static opipe_status wait(const talk *t, uint32_t seen, uint64_t deadline_ns, opi
   const opi_transport_ref *via = t->p->transport;
   const uint64_t ms = t->p->timeout_ns / 1000000;
   if (opi_clock_ns() >= deadline_ns) {
-    return t->heard
-               ? opi_fail(err, OPIPE_E_TIMEOUT,
-                          "rank %u could not tell rank %u within %" PRIu64
-                          " ms which plan it holds",
-                          t->rank->index, behind(t), ms)
-               : opi_fail(err, OPIPE_E_TIMEOUT,
-                          "rank %u has not heard within %" PRIu64 " ms which plan rank %u holds",
-                          t->rank->index, ms, before(t));
+    return t->heard ? opi_fail(err, OPIPE_E_TIMEOUT,
+                               "transport '%s': rank %u could not tell rank %u within %" PRIu64
+                               " ms which plan it holds",
+                               via->id, t->rank->index, behind(t), ms)
+                    : opi_fail(err, OPIPE_E_TIMEOUT,
+                               "transport '%s': rank %u has not heard within %" PRIu64
+                               " ms which plan rank %u holds",
+                               via->id, t->rank->index, ms, before(t));
   }
   const opipe_status status = via->table->wait(t->rank->endpoint, seen, WAIT_NS, err);
   return status == OPIPE_E_TIMEOUT ? OPIPE_OK

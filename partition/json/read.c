@@ -227,6 +227,22 @@ static opipe_status read_settings(reader *r) {
   return OPIPE_OK;
 }
 
+/* The rows that micro-batches split are those of a dimension that the plan binds. */
+static opipe_status check_batch(const reader *r) {
+  const opi_plan *plan = r->plan;
+  for (uint32_t i = 0; i < plan->n_dims; ++i) {
+    if (!opi_is_batch_dim(plan->batch_dim, plan->dims[i].name))
+      continue;
+    if (plan->dims[i].value == plan->batch_rows)
+      return OPIPE_OK;
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan: \"batch_rows\" is %" PRId64 ", dimension '%s' is %" PRId64,
+                    plan->batch_rows, plan->dims[i].name, plan->dims[i].value);
+  }
+  return opi_fail(r->err, OPIPE_E_INVALID,
+                  "the plan: \"batch_dim\" '%.100s' is none of its dimensions", plan->batch_dim);
+}
+
 static opipe_status read_schedule(reader *r) {
   opi_plan *plan = r->plan;
   const char *text = NULL;
@@ -248,6 +264,7 @@ static opipe_status read_schedule(reader *r) {
     OPI_TRY(copy_text(r, text, &plan->batch_dim));
     OPI_TRY(opi_json_get_u64(r->root, WHAT, "batch_rows", INT64_MAX, &rows, r->err));
     plan->batch_rows = (int64_t)rows;
+    OPI_TRY(check_batch(r));
   }
   if (plan->n_microbatches > 1 && plan->batch_rows < plan->n_microbatches) {
     return opi_fail(r->err, OPIPE_E_INVALID,
