@@ -1,201 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table per command: what getopt_long parses is what --help prints. */
-#include <errno.h>
+/* The options of inspect, plan, run, train and plugins, read into one struct. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
-
-enum {
-  O_HELP = 256,
-  O_JSON,
-  O_DEVICE,
-  O_STAGES,
-  O_RANKS,
-  O_THREADS,
-  O_CUT,
-  O_PLAN,
-  O_MEMORY,
-  O_SCHEDULE,
-  O_MICROBATCHES,
-  O_BIND,
-  O_PIN,
-  O_NO_FUSE,
-  O_DROPOUT,
-  O_SEED,
-  O_PLUGIN,
-  O_SYMLINKS,
-  O_HARDLINKS,
-  O_DEPTH,
-  O_TRANSPORT,
-  O_COST,
-  O_BATCH,
-  O_IGNORE,
-  O_ANNOTATE,
-  O_INPUT,
-  O_OUTPUT,
-  O_REQUESTS,
-  O_CHECK,
-  O_RTOL,
-  O_ATOL,
-  O_REFERENCE,
-  O_FINITE,
-  O_WHY,
-  O_GRAPH_ONLY,
-  O_TRAIN,
-  O_DATA,
-  O_BATCH_ROWS,
-  O_SHUFFLE,
-  O_LOSS,
-  O_OPTIMIZER,
-  O_LR_SCHEDULE,
-  O_CLIP,
-  O_NO_DECAY,
-  O_TRAINABLE,
-  O_FROZEN,
-  O_PARAMETER,
-  O_REPLICAS,
-  O_RECOMPUTE,
-  O_COMPUTE,
-  O_STEPS,
-  O_SAVE,
-  O_SAVE_EVERY,
-  O_RESUME,
-  O_SAVE_MODEL,
-  O_SAVE_GRADIENTS,
-  O_TRACE
-};
-
-#define COMMON_ROWS                                                                           \
-  {"json", NULL, "machine-readable output", O_JSON},                                          \
-      {"plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)", \
-       O_PLUGIN},                                                                             \
-  {                                                                                           \
-    "help", NULL, "this text", O_HELP                                                         \
-  }
-#define MODEL_ROWS                                                                                \
-  {"bind", "DIM=N,...", "numbers for free dimensions (a name of the file, or INPUT.axis)",        \
-   O_BIND},                                                                                       \
-      {"pin", "NAME=VALUE", "fix an input before folding: a number, a list 1,2,3 or a .npy file", \
-       O_PIN},                                                                                    \
-      {"no-fuse", NULL, "recognise no patterns", O_NO_FUSE},                                      \
-      {"dropout", "off|graph|RATIO",                                                              \
-       "off (preset, but for train): identity; graph: as the operator text says", O_DROPOUT},     \
-      {"allow-symlinks", NULL, "external data may be reached through symlinks", O_SYMLINKS}, {    \
-    "allow-hardlinks", NULL, "external data may have several hard links", O_HARDLINKS             \
-  }
-#define PLAN_ROWS                                                                                  \
-  {"device", "KIND[,memory=SIZE][,threads=N]",                                                     \
-   "the devices in order, the last one repeats (repeatable)", O_DEVICE},                           \
-      {"stages", "S", "number of stages", O_STAGES},                                               \
-      {"ranks", "P", "number of ranks: as many stages as the schedule lays out on them", O_RANKS}, \
-      {"threads", "T", "compute threads per rank", O_THREADS},                                     \
-      {"cut", "SPEC",                                                                              \
-       "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT},      \
-      {"plan", "FILE", "a whole plan", O_PLAN},                                                    \
-      {"memory", "SIZE", "cap of every device that has none of its own", O_MEMORY},                \
-      {"schedule", "NAME[:key=value,...]",                                                         \
-       "gpipe (preset), or another that 'schedule list' has; file:PATH", O_SCHEDULE},              \
-      {"microbatches", "M", "micro-batches of the whole mini-batch or request", O_MICROBATCHES},   \
-      {"replicas", "N[,N...]",                                                                     \
-       "train: copies of the pipeline; of single stages: they cut micro-batches", O_REPLICAS},     \
-      {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                    \
-      {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                               \
-      {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \
-       O_TRANSPORT},                                                                               \
-      {"cost", "rates|measured|F=N,I=N,W=N",                                                       \
-       "node times from device rates (preset) or measured; the stages' own in ms, F=5+5+9",        \
-       O_COST},                                                                                    \
-  {                                                                                                \
-    "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",      \
-        O_IGNORE                                                                                   \
-  }
-
-#define TRAINED_ROWS                                                                             \
-  {"loss", "SPEC",                                                                               \
-   "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "             \
-   "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output)",   \
-   O_LOSS},                                                                                      \
-      {"trainable", "GLOB", "train these initializers; the last match wins (repeatable)",        \
-       O_TRAINABLE},                                                                             \
-      {"frozen", "GLOB", "do not train these; the last match wins (repeatable)", O_FROZEN}, {    \
-    "parameter", "NAME=FILE", "a graph input that becomes a trainable initializer, .pb or .npy", \
-        O_PARAMETER                                                                              \
-  }
-
-static const cli_option inspect_table[] = {
-    MODEL_ROWS,   {"train", NULL, "what is trainable, and why", O_TRAIN},
-    TRAINED_ROWS, {"graph-only", NULL, "weights need not be there", O_GRAPH_ONLY},
-    COMMON_ROWS,  {NULL, NULL, NULL, 0}};
-static const cli_option plan_table[] = {
-    PLAN_ROWS,
-    MODEL_ROWS,
-    {"output", "FILE", "write the plan (JSON); also -o", O_OUTPUT},
-    {"annotate", "OUT.onnx", "write a copy of the model with the plan as IR-11 annotations",
-     O_ANNOTATE},
-    {"seed", "N", "of everything random: nothing here, so far", O_SEED},
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
-static const cli_option run_table[] = {
-    PLAN_ROWS,
-    MODEL_ROWS,
-    {"input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", O_INPUT},
-    {"output", "DIR", "write every output as DIR/NAME.npy", O_OUTPUT},
-    {"requests", "N", "a stream of N requests: throughput and latency", O_REQUESTS},
-    {"check", "[max|element]", "compare with the outputs of a folder's data sets", O_CHECK},
-    {"rtol", "X", "relative tolerance of --check", O_RTOL},
-    {"atol", "X", "absolute tolerance of --check", O_ATOL},
-    {"reference", NULL, "compare with the plan's stages by a plain loop, and with the uncut model",
-     O_REFERENCE},
-    {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
-    {"seed", "N", "of drawn inputs (0)", O_SEED},
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
-static const cli_option train_table[] = {
-    {"data", "SOURCE",
-     "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable)", O_DATA},
-    {"batch", "N", "samples per mini-batch (all up to 64, else 8)", O_BATCH_ROWS},
-    {"shuffle", NULL, "another order of samples every epoch", O_SHUFFLE},
-    TRAINED_ROWS,
-    {"optimizer", "SPEC",
-     "sgd:lr=..[,momentum=..,nesterov=1,decay=..], adam:.., "
-     "adamw:lr=..,beta1=..,beta2=..,eps=..,decay=..,eps-mode=torch|hf (preset: adamw:lr=0.001)",
-     O_OPTIMIZER},
-    {"lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]", O_LR_SCHEDULE},
-    {"clip", "NORM", "scale gradients down to this norm of all together", O_CLIP},
-    {"no-decay", "GLOB", "parameters without decay (repeatable)", O_NO_DECAY},
-    {"recompute", "none|stage|block|attention", "what backward computes again", O_RECOMPUTE},
-    {"compute", "fp32|bf16|fp16", "type of activations and products", O_COMPUTE},
-    {"steps", "N", "mini-batches of this run (one epoch)", O_STEPS},
-    {"save", "DIR", "write a checkpoint there at the end", O_SAVE},
-    {"save-every", "N", "also after every N mini-batches", O_SAVE_EVERY},
-    {"resume", "DIR", "continue from a checkpoint", O_RESUME},
-    {"save-model", "OUT.onnx", "write the model with its new weights", O_SAVE_MODEL},
-    {"save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
-     O_SAVE_GRADIENTS},
-    {"trace", "OUT.json|OUT.svg", "the last step, planned and measured", O_TRACE},
-    {"reference", NULL, "compare with the plan's reference, and with the uncut model", O_REFERENCE},
-    {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
-    {"seed", "N", "of dropout and --shuffle (0)", O_SEED},
-    PLAN_ROWS,
-    MODEL_ROWS,
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
-static const cli_option plugins_table[] = {
-    {"why", NULL, "also every candidate that was refused, and why", O_WHY},
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
-
-typedef struct spec {
-  const char *command, *operand;
-  const cli_option *table;
-} spec;
-static const spec specs[] = {{"inspect", "MODEL", inspect_table},
-                             {"plan", "MODEL", plan_table},
-                             {"run", "MODEL|DIR", run_table},
-                             {"train", "MODEL", train_table},
-                             {"plugins", NULL, plugins_table}};
+#include "tables.h"
+#include "values.h"
 
 /* ---- errors ---- */
 
@@ -215,80 +25,7 @@ int cli_report(const char *what, const opipe_error *err) {
   return CLI_FAILED;
 }
 
-static void print_help(const spec *s) {
-  (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n\n", s->command,
-               s->operand == NULL ? "" : " ", s->operand == NULL ? "" : s->operand);
-  for (const cli_option *o = s->table; o->name != NULL; ++o) {
-    char left[80];
-    const bool optional = o->argument != NULL && o->argument[0] == '[';
-    (void)snprintf(left, sizeof(left), "--%s%s%s", o->name,
-                   o->argument == NULL ? ""
-                   : optional          ? "[="
-                                       : " ",
-                   o->argument == NULL ? "" : o->argument + (optional ? 1 : 0));
-    (void)printf("  %-40s %s\n", left, o->help);
-  }
-}
-
 /* ---- values ---- */
-
-static bool parse_u64(const char *text, uint64_t max, uint64_t *out) {
-  char *end = NULL;
-  if (text[0] < '0' || text[0] > '9')
-    return false;
-  errno = 0;
-  const unsigned long long value = strtoull(text, &end, 10);
-  if (errno != 0 || *end != '\0' || value > max)
-    return false;
-  *out = value;
-  return true;
-}
-
-static int take_count(const char *name, const char *text, uint64_t min, uint64_t max,
-                      uint32_t *out) {
-  uint64_t value = 0;
-  if (!parse_u64(text, max, &value) || value < min) {
-    return cli_usage("--%s %s: an integer from %llu to %llu is needed", name, text,
-                     (unsigned long long)min, (unsigned long long)max);
-  }
-  *out = (uint32_t)value;
-  return CLI_DONE;
-}
-
-static bool parse_size(const char *text, uint64_t *out) {
-  static const struct {
-    const char *name;
-    double scale;
-  } units[] = {{"", 1},          {"B", 1},    {"k", 1024},        {"K", 1024},
-               {"KiB", 1024},    {"kB", 1e3}, {"KB", 1e3},        {"M", 1048576},
-               {"MiB", 1048576}, {"MB", 1e6}, {"G", 1073741824.}, {"GiB", 1073741824.},
-               {"GB", 1e9}};
-  char *end = NULL;
-  if (text[0] < '0' || text[0] > '9')
-    return false;
-  const double value = strtod(text, &end);
-  for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); ++i) {
-    if (strcmp(end, units[i].name) != 0)
-      continue;
-    if (!(value * units[i].scale < 9e18))
-      return false;
-    *out = (uint64_t)(value * units[i].scale);
-    return true;
-  }
-  return false;
-}
-
-static int take_size(const char *name, const char *text, uint64_t *out) {
-  return parse_size(text, out) ? CLI_DONE
-                               : cli_usage("--%s %s: a size such as 300MiB is needed", name, text);
-}
-
-static int take_item(const char *name, const char *text, cli_list *list) {
-  if (list->n == CLI_LIST_MOST)
-    return cli_usage("--%s is given more than %d times", name, CLI_LIST_MOST);
-  list->items[list->n++] = text;
-  return CLI_DONE;
-}
 
 /* KIND[:INDEX][,memory=SIZE][,threads=N][,key=value for the backend ...] */
 static int take_device(const char *text, cli_options *o) {
@@ -310,14 +47,14 @@ static int take_device(const char *text, cli_options *o) {
       choice->kind = word;
       if (colon != NULL) {
         *colon = '\0';
-        if (take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
+        if (cli_take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
           return CLI_USAGE;
       }
     } else if (strncmp(word, "memory=", 7) == 0) {
-      if (take_size("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)
+      if (cli_take_size("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)
         return CLI_USAGE;
     } else if (strncmp(word, "threads=", 8) == 0) {
-      if (take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE)
+      if (cli_take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE)
         return CLI_USAGE;
     } else {
       const size_t used = strlen(rest);
@@ -331,30 +68,10 @@ static int take_device(const char *text, cli_options *o) {
   return CLI_DONE;
 }
 
-static int take_double(const char *name, const char *text, double *out) {
-  char *end = NULL;
-  *out = strtod(text, &end);
-  if (end == text || *end != '\0' || !(*out >= 0))
-    return cli_usage("--%s %s: a number >= 0 is needed", name, text);
-  return CLI_DONE;
-}
-
-static int take_word(const char *name, const char *text, const char *a, const char *b,
-                     bool *out_second) {
-  *out_second = strcmp(text, b) == 0;
-  if (*out_second || strcmp(text, a) == 0)
-    return CLI_DONE;
-  return cli_usage("--%s %s: %s or %s is needed", name, text, a, b);
-}
-
 /* Where node times come from, or the stages' times themselves. */
 static int take_cost(const char *text, cli_options *o) {
-  bool measured = false;
-  if (strchr(text, '=') == NULL) {
-    const int status = take_word("cost", text, "rates", "measured", &measured);
-    o->cost = measured ? OPIPE_COST_MEASURED : OPIPE_COST_RATES;
-    return status;
-  }
+  if (strchr(text, '=') == NULL)
+    return cli_take_choice("cost", text, "rates|measured", &o->cost);
   o->stage_costs.costs = cli_unit_costs;
   return cli_take_costs(text, &o->stage_costs);
 }
@@ -372,12 +89,6 @@ static int take_dropout(const char *text, cli_options *o) {
              : cli_usage("--dropout %s: off, graph or a ratio below 1 is needed", text);
 }
 
-static int take_number(const char *name, const char *text, uint64_t *out) {
-  return parse_u64(text, UINT64_MAX / 2, out) && *out != 0
-             ? CLI_DONE
-             : cli_usage("--%s %s: an integer above 0 is needed", name, text);
-}
-
 /* What `train` adds; -1: none of them. */
 static int take_train_option(int id, const char *value, cli_options *o) {
   cli_train_texts *t = &o->t;
@@ -386,9 +97,9 @@ static int take_train_option(int id, const char *value, cli_options *o) {
       o->train = true;
       return CLI_DONE;
     case O_DATA:
-      return take_item("data", value, &t->data);
+      return cli_take_item("data", value, &t->data);
     case O_BATCH_ROWS:
-      return take_count("batch", value, 1, 1u << 30, &t->batch);
+      return cli_take_count("batch", value, 1, 1u << 30, &t->batch);
     case O_SHUFFLE:
       t->shuffle = true;
       return CLI_DONE;
@@ -402,15 +113,15 @@ static int take_train_option(int id, const char *value, cli_options *o) {
       t->lr_schedule = value;
       return CLI_DONE;
     case O_CLIP:
-      return take_double("clip", value, &t->clip);
+      return cli_take_double("clip", value, &t->clip);
     case O_NO_DECAY:
-      return take_item("no-decay", value, &t->no_decay);
+      return cli_take_item("no-decay", value, &t->no_decay);
     case O_TRAINABLE:
     case O_FROZEN:
       t->globs_train[t->globs.n % CLI_LIST_MOST] = id == O_TRAINABLE;
-      return take_item(id == O_TRAINABLE ? "trainable" : "frozen", value, &t->globs);
+      return cli_take_item(id == O_TRAINABLE ? "trainable" : "frozen", value, &t->globs);
     case O_PARAMETER:
-      return take_item("parameter", value, &t->parameters);
+      return cli_take_item("parameter", value, &t->parameters);
     case O_REPLICAS:
       t->replicas = value;
       return CLI_DONE;
@@ -421,12 +132,12 @@ static int take_train_option(int id, const char *value, cli_options *o) {
       t->compute = value;
       return CLI_DONE;
     case O_STEPS:
-      return take_number("steps", value, &t->n_steps);
+      return cli_take_number("steps", value, &t->n_steps);
     case O_SAVE:
       t->save = value;
       return CLI_DONE;
     case O_SAVE_EVERY:
-      return take_number("save-every", value, &t->save_every);
+      return cli_take_number("save-every", value, &t->save_every);
     case O_RESUME:
       t->resume = value;
       return CLI_DONE;
@@ -445,7 +156,7 @@ static int take_train_option(int id, const char *value, cli_options *o) {
 }
 
 static int take_option(int id, const char *value, cli_options *o) {
-  bool second = false;
+  uint32_t which = 0;
   int status = take_train_option(id, value, o);
   if (status >= 0)
     return status;
@@ -456,11 +167,11 @@ static int take_option(int id, const char *value, cli_options *o) {
     case O_DEVICE:
       return take_device(value, o);
     case O_STAGES:
-      return take_count("stages", value, 1, 4096, &o->n_stages);
+      return cli_take_count("stages", value, 1, 4096, &o->n_stages);
     case O_RANKS:
-      return take_count("ranks", value, 1, 4096, &o->n_ranks);
+      return cli_take_count("ranks", value, 1, 4096, &o->n_ranks);
     case O_THREADS:
-      return take_count("threads", value, 1, 4096, &o->n_threads);
+      return cli_take_count("threads", value, 1, 4096, &o->n_threads);
     case O_CUT:
       o->cut = value;
       break;
@@ -468,17 +179,17 @@ static int take_option(int id, const char *value, cli_options *o) {
       o->plan_file = value;
       break;
     case O_MEMORY:
-      return take_size("memory", value, &o->memory_bytes);
+      return cli_take_size("memory", value, &o->memory_bytes);
     case O_SCHEDULE:
       o->schedule = value;
       break;
     case O_MICROBATCHES:
-      return take_count("microbatches", value, 1, 1u << 20, &o->n_microbatches);
+      return cli_take_count("microbatches", value, 1, 1u << 20, &o->n_microbatches);
     case O_BATCH:
       o->batch = value;
       break;
     case O_DEPTH:
-      return take_count("depth", value, 1, 1024, &o->depth);
+      return cli_take_count("depth", value, 1, 1024, &o->depth);
     case O_TRANSPORT:
       o->transport = value;
       break;
@@ -488,9 +199,9 @@ static int take_option(int id, const char *value, cli_options *o) {
       o->ignore_annotations = true;
       break;
     case O_BIND:
-      return take_item("bind", value, &o->bind);
+      return cli_take_item("bind", value, &o->bind);
     case O_PIN:
-      return take_item("pin", value, &o->pins);
+      return cli_take_item("pin", value, &o->pins);
     case O_NO_FUSE:
       o->no_fuse = true;
       break;
@@ -506,28 +217,28 @@ static int take_option(int id, const char *value, cli_options *o) {
       o->load_flags |= OPIPE_LOAD_GRAPH_ONLY;
       break;
     case O_SEED:
-      return parse_u64(value, UINT64_MAX - 1, &o->seed)
+      return cli_parse_u64(value, UINT64_MAX - 1, &o->seed)
                  ? CLI_DONE
                  : cli_usage("--seed %s: an integer is needed", value);
     case O_PLUGIN:
-      return take_item("plugin", value, &o->plugins);
+      return cli_take_item("plugin", value, &o->plugins);
     case O_ANNOTATE:
       o->annotate = value;
       break;
     case O_INPUT:
-      return take_item("input", value, &o->inputs);
+      return cli_take_item("input", value, &o->inputs);
     case O_OUTPUT:
       o->output = value;
       break;
     case O_REQUESTS:
-      return take_count("requests", value, 1, 1u << 30, &o->n_requests);
+      return cli_take_count("requests", value, 1, 1u << 30, &o->n_requests);
     case O_CHECK:
       o->check = value == NULL ? "max" : value;
-      return take_word("check", o->check, "max", "element", &second);
+      return cli_take_choice("check", o->check, "max|element", &which);
     case O_RTOL:
-      return take_double("rtol", value, &o->rtol);
+      return cli_take_double("rtol", value, &o->rtol);
     case O_ATOL:
-      return take_double("atol", value, &o->atol);
+      return cli_take_double("atol", value, &o->atol);
     case O_REFERENCE:
       o->reference = true;
       break;
@@ -570,25 +281,18 @@ static const char *said_by_plan(const cli_options *o) {
 }
 
 int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
-  struct option longs[64];
-  const spec *s = specs;
-  size_t n = 0;
-  while (strcmp(s->command, command) != 0)
-    ++s;
-  for (const cli_option *o = s->table; o->name != NULL; ++o, ++n) {
-    const int kind = o->argument == NULL     ? no_argument
-                     : o->argument[0] == '[' ? optional_argument
-                                             : required_argument;
-    longs[n] = (struct option){o->name, kind, NULL, o->id};
-  }
-  longs[n] = (struct option){NULL, 0, NULL, 0};
+  struct option longs[CLI_OPTIONS_MOST];
+  const cli_command *s = cli_command_of(command);
+  cli_long_options(s->table, longs);
   memset(out, 0, sizeof(*out));
   out->rtol = out->atol = -1;
   out->train = out->graph_dropout = strcmp(command, "train") == 0;
   optind = 1;
   for (int id = 0; (id = getopt_long(argc, argv, "ho:", longs, NULL)) != -1;) {
     if (id == 'h' || id == O_HELP) {
-      print_help(s);
+      (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n\n", s->name,
+                   s->operand == NULL ? "" : " ", s->operand == NULL ? "" : s->operand);
+      cli_print_options(s->table);
       return -1;
     }
     const int status = take_option(id == 'o' ? O_OUTPUT : id, optarg, out);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule list|show|lower|check|simulate|draw|convert: schedules without a model. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cli.h"
+#include "tables.h"
+#include "values.h"
 
 enum {
   S_HELP = 256,
@@ -46,8 +46,8 @@ static const cli_option table[] = {
     {"json", NULL, "machine-readable output", S_JSON},
     {"plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
      S_PLUGIN},
-    {"help", NULL, "this text", S_HELP}};
-enum { N_OPTIONS = sizeof(table) / sizeof(table[0]) };
+    {"help", NULL, "this text", S_HELP},
+    {NULL, NULL, NULL, 0}};
 
 typedef struct job {
   const char *verb, *what;
@@ -73,40 +73,13 @@ static void print_help(void) {
       "  draw      an SVG picture\n"
       "  convert   a FILE in another form or dialect\n\n"
       "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n\n");
-  for (int i = 0; i < N_OPTIONS; ++i) {
-    char left[80];
-    (void)snprintf(left, sizeof(left), "--%s%s%s", table[i].name,
-                   table[i].argument == NULL ? "" : " ",
-                   table[i].argument == NULL ? "" : table[i].argument);
-    (void)printf("  %-32s %s\n", left, table[i].help);
-  }
+  cli_print_options(table);
 }
 
 /* ---- values ---- */
 
-/* Index of `value` in "a|b|c"; usage error otherwise. */
-static int take_choice(const char *name, const char *value, const char *choices, uint32_t *out) {
-  uint32_t index = 0;
-  for (const char *at = choices;; ++index) {
-    const size_t n = strcspn(at, "|");
-    if (strlen(value) == n && memcmp(at, value, n) == 0) {
-      *out = index;
-      return CLI_DONE;
-    }
-    if (at[n] == '\0')
-      return cli_usage("--%s %s: one of %s is needed", name, value, choices);
-    at += n + 1;
-  }
-}
-
 static int take_number(const char *name, const char *value, uint32_t *out) {
-  char *end = NULL;
-  errno = 0;
-  const unsigned long n = strtoul(value, &end, 10);
-  if (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 || n < 1 || n > 1u << 24)
-    return cli_usage("--%s %s: an integer from 1 to %u is needed", name, value, 1u << 24);
-  *out = (uint32_t)n;
-  return CLI_DONE;
+  return cli_take_count(name, value, 1, 1u << 24, out);
 }
 
 static int take_receives(const char *value, uint32_t *out_depth) {
@@ -133,7 +106,7 @@ static int take_option(int id, const char *value, job *j) {
       return take_number("replicas", value, &j->replicas);
     case S_FORMAT:
       j->format_given = true;
-      return take_choice("format", value, "text|json|csv", &j->format);
+      return cli_take_choice("format", value, "text|json|csv", &j->format);
     case S_ALIGNED:
       j->aligned = true;
       return CLI_DONE;
@@ -143,33 +116,26 @@ static int take_option(int id, const char *value, job *j) {
     case S_RECEIVES:
       return take_receives(value, &j->receive_depth);
     case S_RULE:
-      return take_choice("rule", value, "tag|stream|edge|pair|blocking|grouped", &j->rule);
+      return cli_take_choice("rule", value, "tag|stream|edge|pair|blocking|grouped", &j->rule);
     case S_COST:
       return cli_take_costs(value, &j->costs);
     case S_DIALECT:
-      return take_choice("dialect", value, "opipe|torch|torch-old", &j->dialect);
+      return cli_take_choice("dialect", value, "opipe|torch|torch-old", &j->dialect);
     case S_FROM:
-      return take_choice("from", value, "opipe|torch|torch-old", &j->from);
+      return cli_take_choice("from", value, "opipe|torch|torch-old", &j->from);
     case S_OUTPUT:
       j->output = value;
       return CLI_DONE;
     case S_PLUGIN:
-      if (j->common.plugins.n == CLI_LIST_MOST)
-        return cli_usage("--plugin is given more than %d times", CLI_LIST_MOST);
-      j->common.plugins.items[j->common.plugins.n++] = value;
-      return CLI_DONE;
+      return cli_take_item("plugin", value, &j->common.plugins);
     default:
       return CLI_USAGE; /* getopt_long has said why */
   }
 }
 
 static int parse(int argc, char **argv, job *j) {
-  struct option longs[N_OPTIONS + 1];
-  for (int i = 0; i < N_OPTIONS; ++i)
-    longs[i] =
-        (struct option){table[i].name, table[i].argument == NULL ? no_argument : required_argument,
-                        NULL, table[i].id};
-  longs[N_OPTIONS] = (struct option){NULL, 0, NULL, 0};
+  struct option longs[CLI_OPTIONS_MOST];
+  cli_long_options(table, longs);
   optind = 1;
   for (int id = 0; (id = getopt_long(argc, argv, "ho:", longs, NULL)) != -1;) {
     if (id == 'h' || id == S_HELP) {

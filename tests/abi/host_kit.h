@@ -16,15 +16,14 @@ typedef struct host_kit {
   opipe_error err;
 } host_kit;
 
-/* Batch and sequence of the project's own GPT: bind and plan; NULL params: two stages. */
-static inline opipe_status kit_plan(host_kit *k, const opipe_context_params *context,
-                                    const char *file, int64_t batch, int64_t seq,
-                                    const opipe_plan_params *params) {
+/* Batch and sequence of the project's own GPT and LLaMA: bind (flags: OPIPE_BIND_*) and plan. */
+static inline opipe_status kit_plan_bound(host_kit *k, const opipe_context_params *context,
+                                          const char *file, int64_t batch, int64_t seq,
+                                          uint32_t flags, const opipe_plan_params *params) {
   const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(file)};
   const opipe_dim dims[] = {{"batch", batch}, {"seq", seq}};
   const opipe_bind_options bind = {
-      .struct_size = sizeof bind, .flags = OPIPE_BIND_DEFAULTS, .dims = dims, .n_dims = 2};
-  const opipe_plan_params two = {.struct_size = sizeof two, .n_stages = 2};
+      .struct_size = sizeof bind, .flags = flags, .dims = dims, .n_dims = 2};
   memset(k, 0, sizeof(*k));
   k->err.struct_size = sizeof(k->err);
   opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
@@ -35,8 +34,23 @@ static inline opipe_status kit_plan(host_kit *k, const opipe_context_params *con
   if (status == OPIPE_OK)
     status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
   if (status == OPIPE_OK)
-    status = k->api->plan_make(k->bound, params == NULL ? &two : params, &k->plan, &k->err);
+    status = k->api->plan_make(k->bound, params, &k->plan, &k->err);
   return status;
+}
+
+/* The same for inference; NULL params: two stages. */
+static inline opipe_status kit_plan(host_kit *k, const opipe_context_params *context,
+                                    const char *file, int64_t batch, int64_t seq,
+                                    const opipe_plan_params *params) {
+  const opipe_plan_params two = {.struct_size = sizeof two, .n_stages = 2};
+  return kit_plan_bound(k, context, file, batch, seq, OPIPE_BIND_DEFAULTS,
+                        params == NULL ? &two : params);
+}
+
+/* The same for training, as params->train says. */
+static inline opipe_status kit_plan_training(host_kit *k, const char *file, int64_t batch,
+                                             int64_t seq, const opipe_plan_params *params) {
+  return kit_plan_bound(k, NULL, file, batch, seq, OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN, params);
 }
 
 static inline opipe_status kit_open(host_kit *k, const opipe_session_params *params) {

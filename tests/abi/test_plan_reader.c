@@ -141,27 +141,12 @@ static opipe_status plan_training(host_kit *k, const char *schedule, uint32_t n_
                                      .globs = &glob,
                                      .n_globs = 1,
                                      .lr = 0.1};
-  const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(LLAMA)};
-  const opipe_dim dims[] = {{"batch", 4}, {"seq", 4}};
-  const opipe_bind_options bind = {.struct_size = sizeof bind,
-                                   .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN,
-                                   .dims = dims,
-                                   .n_dims = 2};
   const opipe_plan_params plan = {.struct_size = sizeof plan,
                                   .n_ranks = 2,
                                   .n_microbatches = n_microbatches,
                                   .schedule = schedule,
                                   .train = &train};
-  memset(k, 0, sizeof *k);
-  k->err.struct_size = sizeof k->err;
-  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->context_create(NULL, &k->context, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->model_load(k->context, &load, &k->model, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
-  return status == OPIPE_OK ? k->api->plan_make(k->bound, &plan, &k->plan, &k->err) : status;
+  return kit_plan_training(k, LLAMA, 4, 4, &plan);
 }
 
 static void test_edited_training_plans(void) {

@@ -29,12 +29,6 @@ static opipe_train_options options_of(uint32_t optimizer) {
 
 static opipe_status open_under(host_kit *k, const opipe_train_options *train, uint32_t stages,
                                uint32_t flags, const char *schedule) {
-  const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(GPT)};
-  const opipe_dim dims[] = {{"batch", BATCH}, {"seq", SEQ}};
-  const opipe_bind_options bind = {.struct_size = sizeof bind,
-                                   .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN,
-                                   .dims = dims,
-                                   .n_dims = 2};
   const opipe_plan_params plan = {.struct_size = sizeof plan,
                                   .n_stages = stages,
                                   .n_microbatches = 2,
@@ -42,17 +36,7 @@ static opipe_status open_under(host_kit *k, const opipe_train_options *train, ui
                                   .train = train};
   const opipe_session_params session = {
       .struct_size = sizeof session, .flags = flags, .spin_us = UINT32_MAX};
-  memset(k, 0, sizeof *k);
-  k->err.struct_size = sizeof k->err;
-  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->context_create(NULL, &k->context, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->model_load(k->context, &load, &k->model, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->plan_make(k->bound, &plan, &k->plan, &k->err);
+  const opipe_status status = kit_plan_training(k, GPT, BATCH, SEQ, &plan);
   return status == OPIPE_OK ? kit_open(k, &session) : status;
 }
 

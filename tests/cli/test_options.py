@@ -28,7 +28,7 @@ def main():
             (["run", MODEL, "--stages", "2", "--cost", "F=4+6+5"], REFUSED, "costs of 3 stages for a schedule of 2"),
             (["run", MODEL, "--stages", "2", "--cost", "F=4,comm=1"], REFUSED, "said by the transport, 'local'"),
             (["run", MODEL, "--stages", "2", "--cost", "F=-4"], USAGE, "a number >= 0 is needed behind 'F='"),
-            (["run", MODEL, "--stages", "2", "--cost", "flops"], USAGE, "rates or measured is needed"),
+            (["run", MODEL, "--stages", "2", "--cost", "flops"], USAGE, "one of rates|measured is needed"),
             (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),
             (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
             (["run", MODEL, "--frob"], USAGE, "onnx-pipe run: unrecognized option '--frob'"),
