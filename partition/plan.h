@@ -174,7 +174,7 @@ typedef struct opi_plan {
   const char *schedule;     /* "gpipe" */
   opipe_schedule_setting *settings;
   uint32_t n_settings;
-  uint32_t in_flight;          /* of the layout: 0 = no limit */
+  uint32_t in_flight;          /* of the layout, at most OPI_CREDITS_MOST; 0: no limit */
   const opi_train_spec *train; /* NULL: a forward plan */
   uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans: 1 */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
@@ -206,6 +206,7 @@ typedef struct opi_plan {
   uint32_t cost_kind; /* OPI_COST_* */
 } opi_plan;
 
+enum { OPI_CREDITS_MOST = 65536 }; /* they are posted in a stream: OPIPE_DEPTH_MOST */
 enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1, OPI_COST_GIVEN = 2 };
 /* "rates", "measured", "given" */
 const char *opi_cost_name(uint32_t kind);

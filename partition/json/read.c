@@ -252,7 +252,7 @@ static opipe_status read_schedule(reader *r) {
   OPI_TRY(opi_json_get_string(r->root, WHAT, "transport", &text, r->err));
   OPI_TRY(copy_text(r, text, &plan->transport));
   OPI_TRY(read_u32(r, r->root, "microbatches", COUNT_MOST, &plan->n_microbatches));
-  OPI_TRY(read_u32(r, r->root, "in_flight", COUNT_MOST, &plan->in_flight));
+  OPI_TRY(read_u32(r, r->root, "in_flight", OPI_CREDITS_MOST, &plan->in_flight));
   OPI_TRY(read_u32(r, r->root, "depth", COUNT_MOST, &plan->depth));
   if (plan->n_microbatches == 0 || plan->depth == 0) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %u micro-batches and depth %u",

@@ -13,14 +13,15 @@ static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_l
                                  opipe_error *err) {
   if (layout->n_ranks > most_ranks || layout->n_replicas > REPLICAS_MOST ||
       layout->n_slices > SLICES_MOST || layout->n_parts > PARTS_MOST ||
-      layout->versions > OPIPE_VERSIONS_DOUBLE_BUFFERED || layout->sync > OPIPE_SYNC_EAGER_OPT) {
+      layout->versions > OPIPE_VERSIONS_DOUBLE_BUFFERED || layout->sync > OPIPE_SYNC_EAGER_OPT ||
+      layout->in_flight > OPI_CREDITS_MOST) {
     return opi_fail(
         err, OPIPE_E_INVALID,
         "schedule '%s' lays out %u ranks, %u replicas, %u slices, %u parts, versions %u, "
-        "sync %u; at most %u, %d, %d, %d, %d, %d are possible",
+        "sync %u, %u in flight; at most %u, %d, %d, %d, %d, %d, %d are possible",
         schedule->id, layout->n_ranks, layout->n_replicas, layout->n_slices, layout->n_parts,
-        layout->versions, layout->sync, most_ranks, REPLICAS_MOST, SLICES_MOST, PARTS_MOST,
-        OPIPE_VERSIONS_DOUBLE_BUFFERED, OPIPE_SYNC_EAGER_OPT);
+        layout->versions, layout->sync, layout->in_flight, most_ranks, REPLICAS_MOST, SLICES_MOST,
+        PARTS_MOST, OPIPE_VERSIONS_DOUBLE_BUFFERED, OPIPE_SYNC_EAGER_OPT, OPI_CREDITS_MOST);
   }
   if (!train && (layout->n_replicas != 1 || layout->n_slices > 1 || layout->n_parts > 1)) {
     return opi_fail(

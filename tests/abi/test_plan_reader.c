@@ -78,6 +78,8 @@ static void read_all(host_kit *k, const edit *edits, size_t n) {
 static void test_edited_inference_plans(void) {
   static const edit edits[] = {
       {"\"depth\": 2", "\"depth\": 3", NULL},
+      {"\"in_flight\": 0", "\"in_flight\": 65536", NULL},
+      {"\"in_flight\": 0", "\"in_flight\": 65537", "\"in_flight\" must be"},
       {"\"actions\": [\n    \"0F0", "\"actions\": [\n    \"3F0", "rank 0, action 0: stage 3 of 2"},
       {"\"0F0 0F1\"", "\"0F0 999999999F1\"", "stage 999999999 of 2"},
       {"\"0F0 0F1\"", "\"0F0 0F7\"", "micro-batch 7 of 2"},

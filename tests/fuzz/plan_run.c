@@ -156,6 +156,7 @@ static void take_outputs(running *run, opipe_request *request, plan_text *out) {
   for (uint32_t i = 0; run->bench->api->request_output(request, i, &tensor, NULL) == OPIPE_OK;
        ++i) {
     size_t n = (size_t)tensor.dtype.bits / 8 * tensor.dtype.lanes;
+    (void)plan_take(out, &tensor.rank, sizeof tensor.rank); /* an output may have no element */
     for (int32_t d = 0; d < tensor.rank; ++d)
       n *= (size_t)tensor.shape[d];
     if (n != 0)

@@ -196,6 +196,11 @@ static void test_numbers_of_a_layout(void) {
   l = good;
   l.sync = 3;
   expect_layout(l, true, "sync 3");
+  l = good;
+  l.in_flight = 65536;
+  expect_layout(l, false, NULL);
+  l.in_flight = 65537;
+  expect_layout(l, false, "65537 in flight");
   layout_status = OPIPE_PENDING;
   expect_layout(good, true, "schedule 'mock': layout answered 1");
   layout_status = OPIPE_OK;

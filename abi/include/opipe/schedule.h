@@ -101,7 +101,7 @@ typedef struct opipe_layout {
   uint32_t sync;       /* OPIPE_SYNC_* */
   uint32_t instance_room;
   uint32_t in_flight; /* forward mode: micro-batches between entering the first and leaving the last
-                         stage; 0: no limit */
+                         stage, at most 65536; 0: no limit */
   uint32_t *instance_rank;
   const uint32_t
       *slice_lengths; /* [n_slices] in tokens, plugin's memory until close; NULL: equal lengths */
