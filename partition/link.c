@@ -29,11 +29,11 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
               : OPI_ASK("transport", ref, info, err, ref->self, &info));
   if (info.rule >= OPI_RULES || info.thread_rule > OPIPE_THREADS_PER_ENDPOINT ||
       !(info.latency_ns >= 0 && info.latency_ns <= 1e15) ||
-      !(info.bandwidth >= 0 && info.bandwidth <= 1e18)) {
+      !(info.bandwidth == 0 || (info.bandwidth >= 1 && info.bandwidth <= 1e18))) {
     return opi_fail(
         err, OPIPE_E_ABI,
-        "transport '%s' declares rule %u (of %d), thread rule %u (of %d), latency %g ns, bandwidth "
-        "%g bytes/s",
+        "transport '%s' declares rule %u (of %d), thread rule %u (of %d), latency %g ns (0 to "
+        "1e15), bandwidth %g bytes/s (0: none said, or 1 to 1e18)",
         id, info.rule, OPI_RULES, info.thread_rule, OPIPE_THREADS_PER_ENDPOINT + 1, info.latency_ns,
         info.bandwidth);
   }

@@ -117,6 +117,11 @@ typedef struct opi_optimizer {
   uint32_t loss_scaling; /* 1: dynamic loss scale (fp16) */
 } opi_optimizer;
 
+/* Errors: INVALID names what is out of range, with both numbers. */
+opipe_status opi_optimizer_check(const opi_optimizer *optimizer, opipe_error *err);
+/* Tensors of state per parameter beside the weights: 0, 1 or 2. */
+uint32_t opi_optimizer_moments(const opi_optimizer *optimizer);
+
 /* What a training plan is made for. The loss, the globs, recompute and compute shape the graph; the
  * optimizer its memory; all of it is written into the plan, so that a plan alone can be trained. */
 typedef struct opi_train_spec {

@@ -22,13 +22,6 @@ typedef struct predict {
   opipe_error *err;
 } predict;
 
-/* Tensors of optimizer state per parameter. */
-static uint32_t moments(const opi_optimizer *optimizer) {
-  if (optimizer->kind == OPI_OPT_SGD)
-    return optimizer->momentum != 0 ? 1 : 0;
-  return 2;
-}
-
 static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
   const opi_plan *plan = &p->model->view;
   const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
@@ -103,7 +96,7 @@ static opipe_status add_weights(predict *p) {
       .n_places = n,
       .n_sources = cut->n_params,
       .n_versions = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
-      .n_moments = moments(&plan->train->optimizer)};
+      .n_moments = opi_optimizer_moments(&plan->train->optimizer)};
   OPI_TRY(opi_predict_weights(&query, &p->scratch, NULL, bytes, p->err));
   for (uint32_t i = 0; i < n; ++i) {
     opi_memory *m = &p->memory[places[i].rank];

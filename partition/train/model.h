@@ -133,7 +133,7 @@ opipe_status opi_train_compose(const opi_plan *plan, uint32_t c, const opi_carry
                                const bool *mixed, opi_train_model *model, opipe_error *err);
 /* view.c: fills model->view and model->whole_of. */
 opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err);
-/* Copies a spec into the plan. */
+/* Copies a spec, whose optimizer is checked, into the plan. */
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err);
 
 /* Exact bytes of every rank of a training plan; every program of every class is compiled.

@@ -13,6 +13,7 @@ static bool copy_text(opi_arena *arena, const char **io_text) {
 
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err) {
   opi_arena *arena = &plan->arena;
+  OPI_TRY(opi_optimizer_check(&spec->optimizer, err));
   opi_train_spec *own = opi_arena_copy(arena, spec, sizeof *spec);
   if (own == NULL)
     goto fail;

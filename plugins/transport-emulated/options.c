@@ -75,9 +75,11 @@ static opipe_status read_option(const char *key, const char *value, options *out
         err, OPIPE_E_NOTFOUND,
         "transport 'emulated' has no option '%s' (rule, latency_us, bandwidth, stall, lose)", key);
   }
-  if (!read_number(value, latency ? 1e9 : 1e15, &number)) {
-    return opipe_fail(err, OPIPE_E_INVALID, "transport 'emulated': %s=%s is not a number in range",
-                      key, value);
+  if (!read_number(value, latency ? 1e9 : 1e15, &number) ||
+      (!latency && number != 0 && number < 1)) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "transport 'emulated': %s=%s is not a number in range (%s)", key, value,
+                      latency ? "0 to 1e9" : "0, or 1 to 1e15");
   }
   if (latency) {
     out->latency_ns = (uint64_t)(number * 1e3);

@@ -5,8 +5,6 @@
 
 #include "runtime/weights/weights.h"
 
-/* Errors: INVALID names what is out of range, with both numbers. */
-opipe_status opi_optimizer_check(const opi_optimizer *optimizer, opipe_error *err);
 bool opi_optimizer_decays(const opi_optimizer *optimizer, const char *name);
 /* Everything of update number `update` (0: the first) but regions and element counts. */
 void opi_optimizer_fill(const opi_optimizer *optimizer, uint64_t update, double gradient_scale,

@@ -127,7 +127,6 @@ void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock)
 /* Learning rate of update number `update` (0: the first). Warm-up: lr (update + 1) / warmup for the
  * first `warmup` updates; then constant, or falling to 0 at `total`: linear, or half a cosine. */
 double opi_optimizer_lr(const opi_optimizer *optimizer, uint64_t update);
-uint32_t opi_optimizer_moments(const opi_optimizer *optimizer);
 /* Bytes of a rank by category, as made; opi_predict_weights says the same before. */
 void opi_weights_bytes(const opi_weights *weights, uint32_t rank, opi_weight_bytes *out_bytes);
 

@@ -154,6 +154,7 @@ static opipe_status plan_training(host_kit *k, const char *schedule, uint32_t n_
 static void test_edited_training_plans(void) {
   static const edit edits[] = {
       {"\"lr\": 0.1", "\"lr\": 0.2", NULL},
+      {"\"lr\": 0.1", "\"lr\": -0.1", "lr is -0.1, it must be 0 to 1e+30"},
       {"[\"*\", true]", "[\"*\", 1]", "\"trainable\" must hold [glob, boolean]"},
       {"\"labels\": \"labels\"", "\"labels\": 7", "\"labels\" must be a string"},
       {"\"smoothing\": 0", "\"smoothing\": 0, \"output\": null", "\"output\" must be a string"},

@@ -223,6 +223,7 @@ static void test_calls_that_do_not_fit(void) {
   train = options_of(OPIPE_OPTIMIZER_SGD);
   train.momentum = -1;
   OPI_ASSERT_ERROR(open_training(&t, &train, 2, 0), OPIPE_E_INVALID, &t.err, "momentum is -1");
+  OPI_ASSERT(t.plan == NULL); /* before anything is made for it */
   kit_close(&t);
   train = options_of(OPIPE_OPTIMIZER_SGD);
   train.output = "nothing";

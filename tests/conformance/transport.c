@@ -461,7 +461,8 @@ static void check_world_info(const subject *s) {
   conf_check(memcmp(&first, &again, sizeof first) == 0, "two answers for the same options");
   conf_check(first.rule <= OPIPE_RULE_GROUPED, "rule %u", first.rule);
   conf_check(first.latency_ns >= 0 && first.latency_ns < 1e15, "latency %g ns", first.latency_ns);
-  conf_check(first.bandwidth >= 0 && first.bandwidth <= 1e18, "bandwidth %g", first.bandwidth);
+  conf_check(first.bandwidth == 0 || (first.bandwidth >= 1 && first.bandwidth <= 1e18),
+             "bandwidth %g", first.bandwidth);
   conf_check(first.flags == s->info.flags && first.thread_rule == s->info.thread_rule,
              "flags %u, thread rule %u; info says %u and %u", first.flags, first.thread_rule,
              s->info.flags, s->info.thread_rule);

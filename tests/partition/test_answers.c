@@ -127,6 +127,77 @@ static void test_layouts_of_a_program(void) {
   expect_layouts(1, 1, (opipe_param_layout){.mapped_bytes = UINT64_MAX - 1}, "in place");
 }
 
+/* ---- a transport ---- */
+
+static opipe_transport_info declared;
+
+static opipe_status world_info(opipe_instance *self, const char *options,
+                               opipe_transport_info *out_info, opipe_error *e) {
+  (void)self;
+  (void)options;
+  (void)e;
+  *out_info = declared;
+  return OPIPE_OK;
+}
+
+static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref *out,
+                                   opipe_error *e) {
+  static const opipe_transport table = {.world_info = world_info};
+  (void)ctx;
+  (void)id;
+  (void)e;
+  *out = (opi_transport_ref){.table = &table, .id = "mock"};
+  return OPIPE_OK;
+}
+
+static void expect_link(opipe_transport_info info, uint32_t n_ranks, const char *message) {
+  const opi_plugins plugins = {.transport = find_transport};
+  const opi_plan_env env = {.plugins = &plugins};
+  opi_plan plan = {.transport = "mock", .n_ranks = n_ranks};
+  declared = info;
+  const opipe_status status = opi_plan_find_link(&env, &plan, &err);
+  if (message == NULL) {
+    OPI_ASSERT_OK(status, &err);
+    OPI_ASSERT(opi_link_ns(&plan.link, UINT64_MAX) <= 1000000000000000u);
+  } else {
+    OPI_ASSERT_ERROR(status, err.status, &err, message);
+  }
+}
+
+static void test_numbers_of_a_transport(void) {
+  const opipe_transport_info good = {.thread_rule = OPIPE_THREADS_PER_ENDPOINT};
+  const double no_latency[] = {-1, 2e15, __builtin_inf(), __builtin_nan("")};
+  const double no_bandwidth[] = {-1, 5e-324, 0.5, 2e18, __builtin_inf(), __builtin_nan("")};
+  opipe_transport_info t = good;
+  expect_link(good, 2, NULL);
+  t.bandwidth = 1;
+  expect_link(t, 2, NULL);
+  t.bandwidth = 1e18;
+  expect_link(t, 2, NULL);
+  for (size_t i = 0; i < OPI_COUNT(no_latency); ++i) {
+    t = good;
+    t.latency_ns = no_latency[i];
+    expect_link(t, 2, "transport 'mock' declares rule 0");
+  }
+  for (size_t i = 0; i < OPI_COUNT(no_bandwidth); ++i) {
+    t = good;
+    t.bandwidth = no_bandwidth[i];
+    expect_link(t, 2, "(0: none said, or 1 to 1e18)");
+  }
+  t = good;
+  t.rule = UINT32_MAX;
+  expect_link(t, 2, "declares rule 4294967295");
+  t.rule = OPIPE_RULE_EDGE;
+  expect_link(t, 1, NULL);
+  expect_link(t, 2, "matches messages by rule 'edge'");
+  t = good;
+  t.max_ranks = 3;
+  expect_link(t, 4, "transport 'mock' takes 3 ranks, the plan has 4");
+  t.max_ranks = 0;
+  t.thread_rule = OPIPE_THREADS_SINGLE;
+  expect_link(t, 2, "wants all calls from one thread");
+}
+
 /* ---- a schedule ---- */
 
 static opipe_layout wanted;
@@ -232,4 +303,5 @@ OPI_TEST_MAIN("answers", OPI_TEST(test_statuses_that_no_call_has_are_errors),
               OPI_TEST(test_messages_are_ended_and_cleaned),
               OPI_TEST(test_text_of_plugins_is_one_line),
               OPI_TEST(test_numbers_of_devices_and_programs), OPI_TEST(test_layouts_of_a_program),
-              OPI_TEST(test_numbers_of_a_layout), OPI_TEST(test_options_of_a_schedule))
+              OPI_TEST(test_numbers_of_a_transport), OPI_TEST(test_numbers_of_a_layout),
+              OPI_TEST(test_options_of_a_schedule))

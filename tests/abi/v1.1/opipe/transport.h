@@ -58,8 +58,8 @@ typedef struct opipe_transport_info {
   uint32_t flags;       /* OPIPE_TRANSPORT_* */
   uint32_t fence_kinds; /* bit (1 << OPIPE_FENCE_*) for each native handle that it understands */
   uint32_t max_ranks;   /* 0: no limit */
-  double latency_ns;    /* one message */
-  double bandwidth;     /* bytes per second; 0: by address, no copy */
+  double latency_ns;    /* one message; 0 to 1e15 */
+  double bandwidth;     /* bytes per second, 1 to 1e18; 0: by address, no copy */
 } opipe_transport_info;
 
 /* params are borrowed for the call; a stream's are copied. */
