@@ -122,7 +122,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
                     "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
                     basis, plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
   }
-  if (bound > 0) {
+  if (bound >= 1) { /* ns */
     opi_text_printf(&t, "; %.1f %% above the lower bound of %.3f ms",
                     100.0 * (plan->interval_ns / bound - 1.0), bound * 1e-6);
   }

@@ -138,5 +138,8 @@ opipe_status opi_order_ask_aligned(const opi_plugins *plugins, const opi_questio
           ? opi_order_align(order, allocator, out_order, err)
           : opi_order_tabulate(order, table, question->n_microbatches, allocator, out_order, err);
   opi_order_free(order);
+  if (status < 0)
+    (void)opi_error_prefix(err, "schedule '%.*s': ", (int)strcspn(question->schedule, ":"),
+                           question->schedule);
   return status;
 }
