@@ -115,7 +115,7 @@ static json_t *change_integer(json_t *root, json_int_t value) {
     case 0:
       return json_integer(numbers[pick(OPI_COUNT(numbers))]);
     case 1:
-      return json_integer(value / 2 * 3);
+      return json_integer((json_int_t)((uint64_t)(value / 2) * 3));
     case 2:
       other = another(root, JSON_INTEGER);
       return json_integer(other == NULL ? 4 : json_integer_value(other));
