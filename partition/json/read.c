@@ -98,7 +98,9 @@ static opipe_status read_pin(reader *r, const json_t *object, opi_pin *pin) {
   OPI_TRY(opi_json_get_string(object, WHAT, "bytes", &hex, r->err));
   pin->rank = (uint32_t)json_array_size(shape);
   if (pin->rank > OPIPE_MAX_RANK)
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: pin '%s' has rank %u", input, pin->rank);
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan: pin '%s' has rank %u, at most %d is possible", input, pin->rank,
+                    OPIPE_MAX_RANK);
   int64_t *dims = OPI_ARENA_ARRAY(&r->plan->arena, int64_t, pin->rank);
   if (dims == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
@@ -121,7 +123,8 @@ static opipe_status read_pin(reader *r, const json_t *object, opi_pin *pin) {
   for (uint64_t b = 0; b < n_bytes; ++b) {
     const int high = hex_digit(hex[2 * b]), low = hex_digit(hex[2 * b + 1]);
     if (high < 0 || low < 0)
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan: pin '%s' is not hexadecimal", input);
+      return opi_fail(r->err, OPIPE_E_INVALID,
+                      "the plan: pin '%s': byte %" PRIu64 " is not hexadecimal", input, b);
     data[b] = (uint8_t)(high * 16 + low);
   }
   pin->data = data;

@@ -21,6 +21,7 @@ enum { BODIES = 8 }; /* of a double-buffered schedule, to see its steady state *
 
 typedef struct timer {
   const opi_problem *problem;
+  double slices; /* all_slices */
   const opi_do_list *list;
   const uint32_t *step; /* [n_items] mini-batch, NULL: one */
   const opi_costs *costs;
@@ -96,13 +97,16 @@ static double stage_cost(const double *by_stage, double all, uint32_t stage) {
   return by_stage == NULL ? all : by_stage[stage];
 }
 
-/* What part of a micro-batch a slice is. */
-static double slice_part(const opi_problem *p, uint32_t slice) {
+/* Of a sequence in tokens; 0: not said. */
+static double all_slices(const opi_problem *p) {
   double total = 0;
-  if (p->slice_lengths == NULL)
-    return 1.0 / p->n_slices;
-  for (uint32_t i = 0; i < p->n_slices; ++i)
+  for (uint32_t i = 0; p->slice_lengths != NULL && i < p->n_slices; ++i)
     total += p->slice_lengths[i];
+  return total;
+}
+
+/* What part of a micro-batch a slice is. */
+static double slice_part(const opi_problem *p, double total, uint32_t slice) {
   return total > 0 ? p->slice_lengths[slice] / total : 1.0 / p->n_slices;
 }
 
@@ -112,7 +116,7 @@ static double cost_of(const timer *t, const opi_do *a) {
   const double i = stage_cost(t->costs->stage_input, t->costs->input, a->stage);
   const double w = stage_cost(t->costs->stage_weight, t->costs->weight, a->stage);
   const double shares = p->stage_shares == NULL ? 1 : p->stage_shares[a->stage];
-  const double whole = shares / slice_part(p, a->slice);
+  const double whole = shares / slice_part(p, t->slices, a->slice);
   switch (a->kind) {
     case OPI_DO_F:
     case OPI_DO_R:
@@ -178,8 +182,13 @@ static opipe_status stands_still(const timer *t) {
 static opipe_status run(const opi_problem *problem, const opi_do_list *list, const uint32_t *step,
                         uint32_t n_steps, const opi_costs *costs, opi_arena *arena,
                         opi_timeline *out, opipe_error *err) {
-  timer t = {
-      .problem = problem, .list = list, .step = step, .costs = costs, .out = out, .err = err};
+  timer t = {.problem = problem,
+             .slices = all_slices(problem),
+             .list = list,
+             .step = step,
+             .costs = costs,
+             .out = out,
+             .err = err};
   OPI_TRY(opi_costs_check(costs, problem->n_stages, err));
   OPI_TRY(opi_index_build(problem, list, arena, &t.index, err));
   const uint64_t n = t.index.n_units * n_steps * OPI_N_PHASES;
@@ -277,6 +286,7 @@ opipe_status opi_timeline_build(const opi_problem *problem, const opi_do_list *l
 /* ---- figures ---- */
 
 static void measure_stash(const opi_problem *p, const opi_do_list *list, double *peak) {
+  const double slices = all_slices(p);
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
     double held = 0;
     peak[rank] = 0;
@@ -285,11 +295,11 @@ static void measure_stash(const opi_problem *p, const opi_do_list *list, double 
       const double share =
           p->stage_shares == NULL || !opi_do_is_compute(a->kind) ? 1 : p->stage_shares[a->stage];
       if (a->kind == OPI_DO_F && p->mode != OPIPE_MODE_FORWARD)
-        held += slice_part(p, a->slice) / share;
+        held += slice_part(p, slices, a->slice) / share;
       if (held > peak[rank] + 1e-9)
         peak[rank] = held;
       if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
-        held -= slice_part(p, a->slice) / p->n_parts / share;
+        held -= slice_part(p, slices, a->slice) / p->n_parts / share;
     }
   }
 }
@@ -297,7 +307,7 @@ static void measure_stash(const opi_problem *p, const opi_do_list *list, double 
 /* Busy time from the costs, so that a body counts once. */
 static void measure_busy(const opi_problem *problem, const opi_do_list *list,
                          const opi_costs *costs, opi_simulation *result) {
-  const timer t = {.problem = problem, .costs = costs};
+  const timer t = {.problem = problem, .slices = all_slices(problem), .costs = costs};
   double total = 0;
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
     double busy = 0;

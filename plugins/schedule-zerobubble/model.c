@@ -90,6 +90,12 @@ opipe_status zb_model_make(opipe_work *work, const opipe_schedule_problem *probl
   }
   for (uint32_t s = 0; s < n; ++s) {
     const uint32_t r = model.rank_of[s];
+    if (r >= p || filled[r] == model.chunks) {
+      return opipe_fail(
+          err, OPIPE_E_INVALID,
+          "the layout has stage %u on rank %u of %u, each of which takes %u of %u stages", s, r, p,
+          model.chunks, n);
+    }
     model.stage_of[r * model.chunks + filled[r]++] = s;
   }
   scale_costs(problem, &model);

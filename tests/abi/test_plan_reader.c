@@ -168,6 +168,29 @@ static void test_edited_training_plans(void) {
   kit_close(&k);
 }
 
+#define PIN(dtype, shape, bytes)                                                  \
+  "\"pins\": [{\"input\": \"input_ids\", \"dtype\": " dtype ", \"shape\": " shape \
+  ", \"bytes\": \"" bytes "\"}]"
+
+static void test_edited_pins(void) {
+  static const edit edits[] = {
+      {"\"pins\": []", "\"pins\": [7]", "\"input\" must be a string"},
+      {"\"pins\": []", PIN("7", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "00"),
+       "rank 17, at most 16"},
+      {"\"pins\": []", PIN("7", "[1, -1]", "00"), "pin 'input_ids': axis 1 must be an integer"},
+      {"\"pins\": []", PIN("7", "[1.5]", "00"), "axis 0 must be an integer"},
+      {"\"pins\": []", PIN("7", "[1, 1]", "00"), "has 1 bytes, its shape says 8"},
+      {"\"pins\": []", PIN("7", "[4611686018427387904, 2]", ""), "pin 'input_ids' has 0 bytes"},
+      {"\"pins\": []", PIN("65", "[1, 1]", "00"), "\"dtype\" must be"},
+      {"\"pins\": []", PIN("9", "[2]", "010g"), "pin 'input_ids': byte 1 is not hexadecimal"},
+  };
+  host_kit k;
+  const opipe_plan_params params = {.struct_size = sizeof params, .n_stages = 2};
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, 4, 4, &params), &k.err);
+  read_all(&k, edits, OPI_COUNT(edits));
+  kit_close(&k);
+}
+
 /* ---- orders that no schedule gives ---- */
 
 enum { ROWS = 4, WIDTH = 4, CLASSES = 96, REQUESTS = 3 };
@@ -294,6 +317,7 @@ static void test_an_order_that_the_transport_does_not_keep_is_refused(void) {
 }
 
 OPI_TEST_MAIN("plan reader", OPI_TEST(test_edited_inference_plans),
-              OPI_TEST(test_edited_training_plans), OPI_TEST(test_many_stages_without_nodes),
+              OPI_TEST(test_edited_training_plans), OPI_TEST(test_edited_pins),
+              OPI_TEST(test_many_stages_without_nodes),
               OPI_TEST(test_any_order_has_the_bits_of_its_reference),
               OPI_TEST(test_an_order_that_the_transport_does_not_keep_is_refused))
