@@ -96,8 +96,9 @@ static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, 
   }
   const uint64_t total = (uint64_t)layout->n_stages * plan->n_replicas;
   if (n_ranks > INSTANCES_MOST || total > INSTANCES_MOST)
-    return opi_fail(err, OPIPE_E_LIMIT, "%u stages x %u replicas", layout->n_stages,
-                    plan->n_replicas);
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "schedule '%s': %u stages x %u replicas, at most %d are possible",
+                    plan->schedule, layout->n_stages, plan->n_replicas, INSTANCES_MOST);
   plan->n_ranks = (uint32_t)n_ranks;
   plan->n_stages = layout->n_stages;
   plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
@@ -116,8 +117,9 @@ static opipe_status copy_ranks(opi_plan *plan, const opipe_layout *layout, opipe
   const uint32_t n = opi_plan_copies(plan);
   const uint64_t total = (uint64_t)layout->n_stages * layout->n_replicas * n;
   if (total > INSTANCES_MOST || (uint64_t)layout->n_ranks * n > INSTANCES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "%u copies of %u stages x %u replicas", n, layout->n_stages,
-                    layout->n_replicas);
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "schedule '%s': %u copies of %u stages x %u replicas, at most %d are possible",
+                    plan->schedule, n, layout->n_stages, layout->n_replicas, INSTANCES_MOST);
   }
   uint32_t *ranks = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
   if (ranks == NULL)
