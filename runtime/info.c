@@ -41,7 +41,8 @@ static void train_memory(const opi_session *s, uint32_t index, const opipe_devic
   const opi_train *t = s->train;
   opi_weights_bytes(t->weights, index, &bytes);
   const uint64_t others = bytes.gradients + bytes.optimizer + bytes.versions;
-  info->params_bytes = usage->params_bytes - (others < usage->params_bytes ? others : 0);
+  info->params_bytes =
+      usage->params_bytes - (others < usage->params_bytes ? others : usage->params_bytes);
   info->gradient_bytes = bytes.gradients;
   info->optimizer_bytes = bytes.optimizer;
   info->version_bytes = bytes.versions;

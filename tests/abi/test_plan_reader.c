@@ -191,6 +191,46 @@ static void test_edited_pins(void) {
   kit_close(&k);
 }
 
+/* The nodes of the second stage are moved to the first, in a copy of the plan's text. */
+static char *without_second_stage(const opi_test_text *plan) {
+  static const char key[] = "\"nodes\": [";
+  const char *first = strstr(plan->data, key);
+  const char *first_end = first == NULL ? NULL : strchr(first, ']');
+  const char *second = first_end == NULL ? NULL : strstr(first_end, key);
+  const char *second_end = second == NULL ? NULL : strchr(second, ']');
+  char *copy = malloc(plan->n + 3);
+  OPI_ASSERT_FATAL(second_end != NULL && copy != NULL);
+  second += strlen(key);
+  (void)snprintf(copy, plan->n + 3, "%.*s, %.*s%.*s%s", (int)(first_end - plan->data), plan->data,
+                 (int)(second_end - second), second, (int)(second - first_end), first_end,
+                 second_end);
+  return copy;
+}
+
+static void test_memory_of_a_rank_without_weights(void) {
+  host_kit k;
+  opi_test_text text = {.data = NULL};
+  OPI_ASSERT_OK_FATAL(plan_training(&k, "1f1b", 2), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->plan_write(k.plan, opi_test_take, &text, &k.err), &k.err);
+  char *edited = without_second_stage(&text);
+  k.api->plan_destroy(k.plan);
+  k.plan = NULL;
+  OPI_ASSERT_OK_FATAL(k.api->plan_read(k.model, edited, strlen(edited), &k.plan, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
+  for (uint32_t r = 0; r < 2; ++r) {
+    opipe_memory_info p = {.struct_size = sizeof p}, m = p;
+    OPI_ASSERT_OK(k.api->plan_memory(k.plan, r, &p, &k.err), &k.err);
+    OPI_ASSERT_OK(k.api->session_memory(k.session, r, &m, &k.err), &k.err);
+    OPI_ASSERT_INT((int64_t)m.params_bytes, (int64_t)p.params_bytes);
+    OPI_ASSERT_INT((int64_t)m.optimizer_bytes, (int64_t)p.optimizer_bytes);
+    OPI_ASSERT_INT((int64_t)m.total_bytes, (int64_t)p.total_bytes);
+    OPI_ASSERT((m.params_bytes == 0) == (r == 1));
+  }
+  kit_close(&k);
+  free(edited);
+  free(text.data);
+}
+
 /* ---- orders that no schedule gives ---- */
 
 enum { ROWS = 4, WIDTH = 4, CLASSES = 96, REQUESTS = 3 };
@@ -318,6 +358,7 @@ static void test_an_order_that_the_transport_does_not_keep_is_refused(void) {
 
 OPI_TEST_MAIN("plan reader", OPI_TEST(test_edited_inference_plans),
               OPI_TEST(test_edited_training_plans), OPI_TEST(test_edited_pins),
+              OPI_TEST(test_memory_of_a_rank_without_weights),
               OPI_TEST(test_many_stages_without_nodes),
               OPI_TEST(test_any_order_has_the_bits_of_its_reference),
               OPI_TEST(test_an_order_that_the_transport_does_not_keep_is_refused))
