@@ -280,7 +280,7 @@ static opipe_status start_threads(opi_session *s, opipe_error *err) {
     return OPIPE_OK;
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     char name[16];
-    (void)snprintf(name, sizeof name, "opipe-rank-%u", r % 1000);
+    (void)snprintf(name, sizeof name, "opipe-r%u", r % 100000);
     OPI_TRY(opi_thread_start(&s->ranks[r].thread, name, opi_rank_thread, &s->ranks[r], err));
   }
   return OPIPE_OK;

@@ -2,22 +2,24 @@
 /* Threads, locks and clocks over pthreads. */
 #include "runtime/thread.h"
 
+#include <opipe/threads.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
+
+static void *begin(void *arg) {
+  const opi_thread *thread = arg;
+  opipe_thread_enter(thread->name);
+  return thread->run(thread->arg);
+}
 
 opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg),
                               void *arg, opipe_error *err) {
-  char short_name[16];
-  sigset_t all, before;
-  (void)snprintf(short_name, sizeof short_name, "%s", name);
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int failed = pthread_create(&thread->handle, NULL, run, arg);
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  (void)snprintf(thread->name, sizeof thread->name, "%s", name);
+  thread->run = run;
+  thread->arg = arg;
+  const int failed = opipe_thread_create(&thread->handle, NULL, begin, thread);
   if (failed != 0)
     return opi_fail_errno(err, failed, "thread '%s' cannot be started", name);
-  (void)pthread_setname_np(thread->handle, short_name);
   thread->running = true;
   return OPIPE_OK;
 }

@@ -15,6 +15,9 @@
 typedef struct opi_thread {
   pthread_t handle;
   bool running;
+  char name[16];
+  void *(*run)(void *arg);
+  void *arg;
 } opi_thread;
 
 /* A lock with a signal: waiters sleep on it with the lock held. */
@@ -23,8 +26,9 @@ typedef struct opi_lock {
   pthread_cond_t cond;
 } opi_lock;
 
-/* Starts `run(arg)` on a thread of its own, with all signals blocked; `name` (15 characters are
- * kept) is what debuggers show. */
+/* Starts `run(arg)` on a thread of its own, which the host's signals do not reach (opipe/threads.h)
+ * and which computes as every program does by default; `name` (15 characters are kept) is what
+ * debuggers show. `thread` stays where it is until it was joined. */
 opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg),
                               void *arg, opipe_error *err);
 void opi_thread_join(opi_thread *thread); /* nothing when it was never started */

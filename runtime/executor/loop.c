@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who calls the interpreter: the rank's own thread, or the host by session_drive. Both wait at the
  * rank's doorbell in between. */
-#include <fenv.h>
 #include <sys/prctl.h>
 
 #include "runtime/state.h"
@@ -29,8 +28,6 @@ void *opi_rank_thread(void *arg) {
   opi_rank *rank = arg;
   const opipe_transport *t = rank->session->transport;
   opipe_status status = OPIPE_OK;
-  (void)fesetenv(FE_DFL_ENV); /* bits must not depend on the rounding or flushing of the thread that
-                                 opened us */
   /* Sleeps until a point in time end there, not 50 microseconds (the kernel's preset) later: a rank
    * that waits for a device or a message does so some hundred times in a step. */
   (void)prctl(PR_SET_TIMERSLACK, 1UL);

@@ -20,7 +20,7 @@ IN_HOST = {
     "getenv": "secure_getenv", "setenv": "an option", "putenv": "an option", "setlocale": "nothing: the host's",
     "rand": "a seeded generator", "srand": "a seeded generator", "signal": "nothing: the host's",
     "sigaction": "nothing: the host's", "chdir": "openat", "fork": "a thread",
-    "system": "a thread", "popen": "a thread",
+    "system": "a thread", "popen": "a thread", "pthread_create": "opipe_thread_create: the host's signals are not ours",
 }
 MEMORY = {name: "the allocator" for name in (
     "malloc", "calloc", "realloc", "free", "strdup", "strndup", "posix_memalign", "aligned_alloc", "asprintf",

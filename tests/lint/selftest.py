@@ -14,8 +14,8 @@ DEEP = "int g(int x) {\n" + "if (x) {\n" * 6 + "x++;\n" + "}\n" * 6 + "  return 
 
 # check -> (files of the faulty tree, what its report must name)
 FAULTY = {
-    "banned": ({"loader/wire/a.c": SPDX + "void f(char *p) { sprintf(p, \"x\"); free(p); abort(); }\n"},
-               ["sprintf", "free", "abort"]),
+    "banned": ({"loader/wire/a.c": SPDX + "void f(char *p) { sprintf(p, \"x\"); free(p); abort(); pthread_create(p); }\n"},
+               ["sprintf", "free", "abort", "opipe_thread_create"]),
     "heads": ({"loader/a.c": "int x;\n", "loader/b.c": "/* SPDX-License-Identifier: Apache-2.0 */\nint y;\n"},
               ["loader/a.c:1", "loader/b.c:2"]),
     "includes": ({"loader/a.c": SPDX + '#include "partition/plan.h"\n', "partition/plan.h": SPDX,

@@ -9,13 +9,13 @@
 #include "team.h"
 
 #include <errno.h>
-#include <fenv.h>
 #include <linux/futex.h>
-#include <pthread.h>
+#include <opipe/threads.h>
 #include <sched.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -95,7 +95,9 @@ static void *worker_main(void *argument) {
   const team_worker *self = argument;
   cpu_team *team = self->team;
   unsigned seen = 0;
-  fesetenv(FE_DFL_ENV); /* whatever rounding or flushing the host's thread had set */
+  char name[16];
+  (void)snprintf(name, sizeof name, "opipe-cpu%d", self->index % 100000);
+  opipe_thread_enter(name);
   for (;;) {
     int64_t spin_ns = atomic_load_explicit(&team->spin_ns, memory_order_relaxed);
     seen = wait_change(&team->generation, seen, spin_ns);
@@ -147,7 +149,7 @@ static int start_worker(cpu_team *team, int32_t index, const int32_t *cpus) {
   }
   w->team = team;
   w->index = index;
-  error = pthread_create(&w->thread, &attributes, worker_main, w);
+  error = opipe_thread_create(&w->thread, &attributes, worker_main, w);
 destroy_attributes:
   pthread_attr_destroy(&attributes);
   return error;
