@@ -8,7 +8,8 @@
  *   norms, rotary embeddings                X as it comes, scale and tables fp32: statistics are
  * fp32 everything else                         the widest type among its activations
  *
- * A value is cast once per stage that needs it in another type.
+ * A value is cast once per stage that needs it in another type. Keys and values of earlier token
+ * slices come in the type in which they were handed on.
  */
 #include <string.h>
 
@@ -112,11 +113,30 @@ static bool reads_constants(const opi_grad_state *s, const opi_node *node) {
   return true;
 }
 
+/* What comes from the slice before has the type that it was made with there: the half type where
+ * attention keeps it, else that of the own part that it is joined with. One node reads it. */
+static void type_past(const opi_grad_state *s, const uint32_t *in, uint32_t n_in, bool half) {
+  const opi_graph *graph = s->training->graph;
+  const opi_token_slice *slice = s->options->slice;
+  for (uint32_t k = 0; slice != NULL && k < slice->n_states; ++k) {
+    const uint32_t past =
+        slice->states[k].past == OPIPE_NONE ? OPIPE_NONE : s->map[slice->states[k].past];
+    for (uint32_t i = 0; i < n_in && past != OPIPE_NONE; ++i) {
+      opi_value *value = &graph->values[past];
+      if (in[i] != past || value->dtype != OPIPE_FLOAT)
+        continue;
+      value->dtype = half ? s->options->compute : graph->values[in[n_in - 1]].dtype;
+      (void)opi_tensor_bytes(value->dtype, value->shape, (uint32_t)value->rank, &value->n_bytes);
+    }
+  }
+}
+
 opipe_status opi_grad_cast_inputs(opi_grad_state *s, const opi_node *node, uint32_t stage,
                                   uint32_t *in, opipe_error *err) {
   if (is_off(s) || reads_constants(s, node))
     return OPIPE_OK;
   const uint32_t kind = kind_of(node);
+  type_past(s, in, node->n_in, kind == KIND_HALF);
   uint32_t to = 0;
   if (kind == KIND_HALF)
     to = s->options->compute;

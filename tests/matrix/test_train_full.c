@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training, all of it: every schedule on six models, 2 and 4 ranks (with two stages on each where
- * the schedule has such), whole and uneven micro-batches, fewer of them than ranks, SGD and AdamW.
- * ctest: timeout=2400 label=full
+ * the schedule has such), whole and uneven micro-batches, fewer of them than ranks, SGD and AdamW;
+ * in bf16 and fp16 ranks and optimizers in turn. ctest: timeout=2400 label=full
  */
 #include <stdio.h>
 
@@ -16,7 +16,7 @@ static const struct {
 
 static void run_model(const kit_subject *subject, size_t batch, kit_tally *tally) {
   kit_bench b;
-  const opipe_status status = kit_bench_open(&b, subject, BATCHES[batch].rows);
+  const opipe_status status = kit_bench_open(&b, subject, &kit_computes[0], BATCHES[batch].rows);
   OPI_ASSERT_OK(status, &b.k.err);
   OPI_ASSERT(kit_uncut_loose(&b) < 0.02);
   for (size_t s = 0; s < kit_n_schedules && status == OPIPE_OK; ++s) {
@@ -29,12 +29,26 @@ static void run_model(const kit_subject *subject, size_t batch, kit_tally *tally
   kit_bench_close(&b);
 }
 
+static void run_half(const kit_subject *subject, const kit_compute *compute, kit_tally *tally) {
+  kit_bench b;
+  const opipe_status status = kit_bench_open(&b, subject, compute, BATCHES[1].rows);
+  OPI_ASSERT_OK(status, &b.k.err);
+  for (size_t s = 0; s < kit_n_schedules && status == OPIPE_OK; ++s) {
+    for (uint32_t c = 0; c < 2; ++c)
+      kit_case_run(&b, &kit_schedules[s], 2 + c * 2, BATCHES[1].microbatches[0],
+                   (uint32_t)(s + c) % 2, tally);
+  }
+  kit_bench_close(&b);
+}
+
 static void run_subject(size_t i) {
   kit_tally tally = {.passed = 0};
   if (kit_subject_path(&kit_subjects[i]) == NULL)
     return;
   for (size_t batch = 0; batch < OPI_COUNT(BATCHES); ++batch)
     run_model(&kit_subjects[i], batch, &tally);
+  for (size_t c = 1; c < OPI_COUNT(kit_computes); ++c)
+    run_half(&kit_subjects[i], &kit_computes[c], &tally);
   kit_tally_print(kit_subjects[i].name, &tally);
   OPI_ASSERT(tally.failed == 0);
 }

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 
 static const int64_t TOKENS = 8, CLASSES = 32;
-static const double CLOSE = 1e-5;
+
+const kit_compute kit_computes[3] = {
+    {"fp32", OPIPE_FLOAT, 1e-5}, {"bf16", OPIPE_BFLOAT16, 2e-2}, {"fp16", OPIPE_FLOAT16, 2e-3}};
 
 const kit_subject kit_subjects[] = {
     {"gpt_8block", "tests/data/gpt_8block/model.onnx", false, NULL},
@@ -75,13 +77,13 @@ const kit_optimizer kit_optimizers[2] = {
 
 kit_case kit_bench_case(const kit_bench *b, const char *schedule, uint32_t n_ranks, uint32_t m,
                         uint32_t optimizer) {
-  (void)b;
   return (kit_case){
       .schedule = schedule,
       .n_ranks = n_ranks,
       .n_microbatches = m,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
-               .optimizer = kit_optimizers[optimizer].spec}};
+               .optimizer = kit_optimizers[optimizer].spec,
+               .compute = b->compute->dtype}};
 }
 
 static opipe_status list_parameters(kit_bench *b, opi_session *session) {
@@ -113,10 +115,12 @@ const char *kit_subject_path(const kit_subject *subject) {
   return subject->shared ? opi_test_shared(subject->path) : opi_test_source(subject->path);
 }
 
-opipe_status kit_bench_open(kit_bench *b, const kit_subject *subject, int64_t rows) {
+opipe_status kit_bench_open(kit_bench *b, const kit_subject *subject, const kit_compute *compute,
+                            int64_t rows) {
   opi_session *session = NULL;
   memset(b, 0, sizeof *b);
   b->subject = subject;
+  b->compute = compute;
   b->rows = rows;
   opipe_status status = kit_open(&b->k, kit_subject_path(subject), rows, TOKENS);
   kit_case c = kit_bench_case(b, "gpipe", 1, 1, 0);
@@ -255,7 +259,8 @@ static bool same_bits(const running *r) {
 /* Losses, then weights, against the uncut model. */
 static bool close_losses(const running *r, const kit_uncut *uncut, double *io_worst) {
   for (uint32_t s = 0; s < KIT_TEN; ++s) {
-    const double d = fabs(r->losses[0][s] - uncut->losses[s]) / (CLOSE * fabs(uncut->losses[s]));
+    const double d =
+        fabs(r->losses[0][s] - uncut->losses[s]) / (r->b->compute->close * fabs(uncut->losses[s]));
     if (!(d <= 1)) {
       OPI_FAIL("%s: loss %.9g at step %u, the uncut model has %.9g", r->what, r->losses[0][s], s,
                uncut->losses[s]);
@@ -275,7 +280,7 @@ static bool close_weights(const running *r, const kit_uncut *uncut, double *io_w
       most = fmax(most, fabs(uncut->weights[i]));
     for (size_t i = param->first; i < param->first + param->n; ++i) {
       const double d = fabs((double)b->weights[0][i] - uncut->weights[i]);
-      const double allowed = CLOSE * most + uncut->noise[i];
+      const double allowed = b->compute->close * most + uncut->noise[i];
       if (!(d <= allowed)) {
         OPI_FAIL("%s: '%s'[%zu] is %.9g, the uncut model has %.9g: %.3g apart, %.3g allowed",
                  r->what, param->name, i - param->first, (double)b->weights[0][i],
@@ -360,8 +365,9 @@ void kit_case_run(kit_bench *b, const kit_schedule *schedule, uint32_t n_ranks, 
   running r = {.b = b, .schedule = schedule, .n_ranks = n_ranks, .m = m, .optimizer = optimizer};
   char name[600];
   kit_schedule_name(schedule, n_ranks, m, name, sizeof name);
-  (void)snprintf(r.what, sizeof r.what, "%s, %s%s, %u ranks, %u micro-batches of %lld rows, %s",
-                 b->subject->name, schedule->name,
+  (void)snprintf(r.what, sizeof r.what,
+                 "%s in %s, %s%s, %u ranks, %u micro-batches of %lld rows, %s", b->subject->name,
+                 b->compute->name, schedule->name,
                  (schedule->traits & KIT_BOUNDED) != 0 ? " in less memory" : "", n_ranks, m,
                  (long long)b->rows, kit_optimizers[optimizer].name);
   kit_case c = kit_bench_case(b, name, n_ranks, m, optimizer);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matrix of training: model x schedule x ranks x micro-batches x optimizer, 10 steps each.
+/* The matrix of training: model x schedule x ranks x micro-batches x optimizer x compute type, 10
+ * steps each.
  *
  * A case holds when its losses and weights have the bits of the plan's reference and are close to
  * the uncut model (uncut.c), or when it is refused with the text that the schedule's constraint
@@ -48,6 +49,15 @@ extern const size_t kit_n_schedules;
 void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t m, char *text,
                        size_t room);
 
+/* ---- the types of activations and products ---- */
+
+typedef struct kit_compute {
+  const char *name;
+  uint32_t dtype;
+  double close; /* relative to the largest, between two ways to cut one model */
+} kit_compute;
+extern const kit_compute kit_computes[3]; /* fp32, bf16, fp16 */
+
 /* ---- the uncut model ---- */
 
 typedef struct kit_optimizer {
@@ -71,6 +81,7 @@ typedef struct kit_parameter {
 typedef struct kit_bench {
   kit k;
   const kit_subject *subject;
+  const kit_compute *compute;
   int64_t rows;
   kit_batch batches[KIT_TEN];
   kit_parameter params[KIT_PARAMS];
@@ -82,7 +93,8 @@ typedef struct kit_bench {
 
 /* Path of the model; NULL after saying that it is skipped. */
 const char *kit_subject_path(const kit_subject *subject);
-opipe_status kit_bench_open(kit_bench *b, const kit_subject *subject, int64_t rows);
+opipe_status kit_bench_open(kit_bench *b, const kit_subject *subject, const kit_compute *compute,
+                            int64_t rows);
 void kit_bench_close(kit_bench *b);
 /* All trained parameters by name, into dst [n_elems]. */
 opipe_status kit_bench_weights(kit_bench *b, opi_session *session, uint32_t state, float *dst);
