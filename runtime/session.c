@@ -14,7 +14,7 @@
 #include "runtime/train/state.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
-enum { SHAPES = 8, ALL_FLAGS = 31, IN_FLIGHT_MOST = 1 << 20 };
+enum { SHAPES = 8, ALL_FLAGS = 63, IN_FLIGHT_MOST = 1 << 20 };
 /* Where ranks outnumber the cores a rank looks only for about as long as falling asleep and being
  * woken would cost; the transport yields while it looks. */
 enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };

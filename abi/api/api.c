@@ -38,7 +38,7 @@ uint64_t opi_now_ns(void) {
 }
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, session_trace),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, session_set_clock),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = "0.1.0",
@@ -98,6 +98,8 @@ static const opipe_api api = {
     .order_draw = opi_api_order_draw,
     .order_write = opi_api_order_write,
     .session_trace = opi_api_session_trace,
+    .session_clock = opi_api_session_clock,
+    .session_set_clock = opi_api_session_set_clock,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,

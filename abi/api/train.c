@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training through the host's table: options, steps, parameters by name, checkpoints. */
+#include <math.h>
 #include <string.h>
 
 #include "abi/api/api.h"
@@ -76,6 +77,10 @@ OPIPE_STATIC_ASSERT((int)OPIPE_LOSS_BCE == (int)OPI_LOSS_BCE &&
                         (int)OPIPE_RECOMPUTE_BLOCK == (int)OPI_RECOMPUTE_BLOCK &&
                         (int)OPIPE_RECOMPUTE_STAGE == (int)OPI_RECOMPUTE_STAGE,
                     "losses and recomputation agree");
+OPIPE_STATIC_ASSERT((int)OPIPE_SKIP_OVERFLOW == (int)OPI_SKIP_OVERFLOW &&
+                        (int)OPIPE_SKIP_NOT_FINITE == (int)OPI_SKIP_NOT_FINITE &&
+                        (int)OPIPE_SKIP_HELD == (int)OPI_SKIP_HELD,
+                    "reasons for skipped steps agree");
 OPIPE_STATIC_ASSERT((int)OPIPE_OPTIMIZER_ADAM == (int)OPI_OPT_ADAM &&
                         (int)OPIPE_OPTIMIZER_ADAMW == (int)OPI_OPT_ADAMW &&
                         (int)OPIPE_LR_LINEAR == (int)OPI_LR_LINEAR &&
@@ -232,6 +237,53 @@ opipe_status opi_api_session_set(opipe_session *session, const char *name, uint3
     return opi_fail(err, OPIPE_E_INVALID, "session_set: an argument is NULL");
   OPI_TRY(rest(session, &weights, err));
   return opi_weights_set(weights, name, state, version, src, n_bytes, err);
+}
+
+/* ---- the clock ---- */
+
+opipe_status opi_api_session_clock(opipe_session *session, opipe_train_clock *io_clock,
+                                   opipe_error *err) {
+  opi_weights *weights = NULL;
+  opi_weights_clock c;
+  if (io_clock == NULL || io_clock->struct_size < OPIPE_END(opipe_train_clock, loss_scale))
+    return opi_fail(err, OPIPE_E_INVALID, "session_clock: struct_size is %u",
+                    io_clock == NULL ? 0 : io_clock->struct_size);
+  OPI_TRY(rest(session, &weights, err));
+  opi_weights_get_clock(weights, &c);
+  io_clock->reserved = 0;
+  io_clock->steps = c.n_steps;
+  io_clock->updates = c.n_updates;
+  io_clock->good_steps = c.n_good;
+  io_clock->loss_scale = c.loss_scale;
+  return OPIPE_OK;
+}
+
+opipe_status opi_api_session_set_clock(opipe_session *session, const opipe_train_clock *clock,
+                                       opipe_error *err) {
+  opi_weights *weights = NULL;
+  if (clock == NULL || clock->struct_size < OPIPE_END(opipe_train_clock, loss_scale) ||
+      clock->reserved != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_set_clock: struct_size is %u, reserved %u",
+                    clock == NULL ? 0 : clock->struct_size, clock == NULL ? 0 : clock->reserved);
+  }
+  if (!(clock->loss_scale > 0) || !isfinite(clock->loss_scale)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "session_set_clock: loss_scale is %g, a number above 0 is needed",
+                    clock->loss_scale);
+  }
+  if (clock->updates > clock->steps || clock->steps > INT64_MAX) {
+    return opi_fail(
+        err, OPIPE_E_INVALID, "session_set_clock: %llu updates in %llu steps (at most %lld)",
+        (unsigned long long)clock->updates, (unsigned long long)clock->steps, (long long)INT64_MAX);
+  }
+  OPI_TRY(rest(session, &weights, err));
+  const opi_weights_clock c = {.n_steps = clock->steps,
+                               .n_updates = clock->updates,
+                               .n_good = clock->good_steps,
+                               .loss_scale = clock->loss_scale};
+  opi_weights_set_clock(weights, &c);
+  opi_train_set_step(session->session, clock->steps);
+  return OPIPE_OK;
 }
 
 /* ---- checkpoints ---- */

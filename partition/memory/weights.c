@@ -151,7 +151,8 @@ static void add_bytes(const opi_weight_query *query, const opi_weight_place *pla
   }
 }
 
-/* Room for one tied parameter in dense form, the largest; room for the norms of all parameters. */
+/* Room for one tied parameter in dense form, the largest; room for the norms of all parameters and
+ * the state of the loss. */
 static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout *const *layouts,
                                opi_weight_bytes *bytes, opipe_error *err) {
   uint32_t n_trained = 0;
@@ -163,8 +164,8 @@ static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout 
     bool first = true;
     for (uint32_t j = 0; j < i; ++j)
       first = first && query->places[j].rank != place->rank;
-    if (first)
-      bytes[i].optimizer += n_trained * opi_align_up(sizeof(double), place->alignment);
+    if (first && n_trained != 0)
+      bytes[i].optimizer += (n_trained + 1) * opi_align_up(sizeof(double), place->alignment);
     for (uint32_t k = 0; k < place->n_params; ++k) {
       const uint32_t slot = place->params[k];
       if (!opi_weight_tied(query, slot) || opi_weight_layouts_equal(query, layouts, slot))

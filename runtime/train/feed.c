@@ -2,6 +2,7 @@
 /* Between a ticket's memory and the stages: inputs and labels in, loss shares and logits out; and
  * labels shifted for causal models, whole rows before anything is split.
  */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/strided.h"
@@ -169,6 +170,19 @@ opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *
     opi_rank_let_go(rank);
   }
   return OPIPE_OK;
+}
+
+bool opi_train_is_finite(const opi_train *t, const opi_request *request, uint32_t rank) {
+  const uint32_t n_views = t->model->n_views;
+  for (uint32_t m = 0; m < t->plan->n_microbatches; ++m) {
+    for (uint32_t v = 0; v < n_views; ++v) {
+      const uint32_t instance = opi_train_instance(t, t->plan->n_stages - n_views + v, m);
+      if (t->plan->instance_rank[instance] == rank &&
+          !isfinite(request->ticket->shares[m * n_views + v]))
+        return false;
+    }
+  }
+  return true;
 }
 
 /* ---- labels ---- */

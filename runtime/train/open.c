@@ -286,7 +286,8 @@ static opipe_status open_weights(opi_train *t, opipe_error *err) {
       .n_ranks = s->plan->n_ranks,
       .n_sources = cut->n_params,
       .n_versions = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
-      .keep_gradients = (s->flags & OPIPE_SESSION_KEEP_GRADIENTS) != 0};
+      .keep_gradients = (s->flags & OPIPE_SESSION_KEEP_GRADIENTS) != 0,
+      .hold = (s->flags & OPIPE_SESSION_HOLD) != 0};
   return opi_weights_open(&options, &t->weights, err);
 }
 

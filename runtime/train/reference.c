@@ -71,12 +71,14 @@ static opipe_status update(opi_train *t, opi_request *request, opipe_error *err)
       OPI_TRY(opi_weights_reduce(t->weights, i, err));
   }
   opipe_status status = OPIPE_OK;
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     t->places[r].updated = false;
+    t->places[r].finite = opi_train_is_finite(t, request, r);
+  }
   for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
     if (t->places[r].updated)
       continue;
-    status = opi_weights_step(t->weights, r, err);
+    status = opi_weights_step(t->weights, r, t->places[r].finite, err);
     t->places[r].updated = status == OPIPE_OK;
     left -= status == OPIPE_OK;
   }

@@ -85,6 +85,7 @@ typedef struct opi_train_place {
   uint32_t n_reducing;
   opi_train_item item;
   bool begun;
+  bool finite;  /* what the rank has of the mini-batch's loss is */
   bool updated; /* reference: the rank's update of this mini-batch is done */
   bool second;  /* evaluate, double-buffered: the forwards that are not of the next mini-batch */
   int64_t scalars[OPI_SCALAR_TABLE];
@@ -186,6 +187,8 @@ opipe_status opi_train_bind(opi_train *train, opipe_error *err);
 opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_train_shift(opi_train *train, opi_request *request, opipe_error *err);
+/* Is what a rank has of the mini-batch's loss a number? On its thread, before its update. */
+bool opi_train_is_finite(const opi_train *train, const opi_request *request, uint32_t rank);
 /* count.c: the number of valid labels of the whole mini-batch */
 opipe_status opi_train_open_counters(opi_train *train, opipe_error *err);
 void opi_train_close_counters(opi_train *train);

@@ -303,14 +303,17 @@ static void end_sums(opi_train *t, opi_train_place *place) {
 static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_train *t = rank->session->train;
   opi_train_span *span = &t->spans[index];
-  if (span->start_ns == 0 || span->end_ns != 0)
+  opi_train_place *place = &t->places[rank->index];
+  if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
     *span = (opi_train_span){opi_clock_ns(), 0};
+    place->finite = opi_train_is_finite(t, rank->request, rank->index);
+  }
   OPI_TRY(move_sums(rank, err));
-  const opipe_status status = opi_weights_step(t->weights, rank->index, err);
+  const opipe_status status = opi_weights_step(t->weights, rank->index, place->finite, err);
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
-    end_sums(t, &t->places[rank->index]);
+    end_sums(t, place);
   if (status == OPIPE_OK && rank->index == 0)
     opi_weights_report(t->weights, 0, &rank->request->ticket->report);
   return status;

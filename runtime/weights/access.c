@@ -270,8 +270,10 @@ void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_cl
 }
 
 void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock) {
-  for (uint32_t r = 0; r < weights->n_ranks; ++r)
+  for (uint32_t r = 0; r < weights->n_ranks; ++r) {
     weights->ranks[r].clock = *clock;
+    weights->ranks[r].held = false;
+  }
 }
 
 void opi_weights_bytes(const opi_weights *weights, uint32_t rank, opi_weight_bytes *out_bytes) {

@@ -351,7 +351,7 @@ static opipe_status make_rank(opi_weights *w, uint32_t r, opipe_error *err) {
     return OPIPE_OK;
   const opi_instance *first = rank->instances[0];
   rank->stride = opi_align_up(sizeof(double), first->alignment);
-  rank->table_bytes = rank->stride * w->n_trained;
+  rank->table_bytes = rank->stride * (w->n_trained + 1);
   rank->host_table = OPI_ARENA_ARRAY(&w->arena, char, rank->table_bytes);
   if (rank->host_table == NULL)
     return opi_fail_nomem(err, rank->table_bytes, "norms");
@@ -418,6 +418,7 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
   w->n_sources = options->n_sources;
   w->n_versions = options->n_versions;
   w->keep_gradients = options->keep_gradients != 0;
+  w->hold = options->hold != 0;
   opi_arena_init(&w->arena, options->allocator, 0);
   const opipe_status status = open_all(w, options, err == NULL ? &local : err);
   if (status < 0) {

@@ -3,9 +3,10 @@
  * awaited.
  *
  *   SUM -> TIES -> NORM (squares of the parameters that this rank owns, summed with all ranks')
- *       -> READ (on the host: norm, clip, overflow) -> update of all instances, next version
+ *       -> READ (on the host: norm, clip, is all finite) -> update of all instances, next version
  *
- * All ranks read the same table and so come to the same decision. With two sets the new version is
+ * All ranks read the same table and so come to the same decision; a step whose loss or norm is not
+ * finite changes nothing. With two sets the new version is
  * written over the oldest one, which no micro-batch reads any more; the one before stays.
  */
 #include <math.h>
@@ -20,7 +21,9 @@ static const double CLIP_EPSILON = 1e-6;
 
 /* ---- norms ---- */
 
-static opipe_status fill_table(opi_weight_rank *rank, opipe_error *err) {
+static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool finite,
+                               opipe_error *err) {
+  static const double one = 1;
   const opi_instance *first = rank->instances[0];
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
   if (rank->table == NULL)
@@ -38,16 +41,22 @@ static opipe_status fill_table(opi_weight_rank *rank, opipe_error *err) {
                         &cell, &p->gradient));
     }
   }
-  return OPIPE_OK;
+  if (finite)
+    return OPIPE_OK;
+  const opipe_region loss = {.buffer = rank->table,
+                             .offset_bytes = w->n_trained * rank->stride,
+                             .n_bytes = sizeof(double)};
+  return OPI_ASK("backend", first->env.backend, write, err, first->env.queue, &loss, &one);
 }
 
 /* The table summed over all ranks (a parameter has one owner: its cell is a number and zeros). */
-static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
+static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, bool finite,
+                              opipe_error *err) {
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
   opi_instance *first = rank->instances[0];
   opipe_status status = OPIPE_OK;
   if (!rank->started) {
-    OPI_TRY(fill_table(rank, err));
+    OPI_TRY(fill_table(w, rank, finite, err));
     rank->started = true;
   }
   if (rank->table == NULL || w->n_ranks == 1)
@@ -93,6 +102,20 @@ static double total_norm(const opi_weights *w, opi_weight_rank *rank) {
 
 /* ---- update ---- */
 
+/* Whether the step is applied: OPI_SKIP_*. */
+static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double norm) {
+  double losses = 0;
+  if (rank->held)
+    return OPI_SKIP_HELD;
+  if (rank->table != NULL)
+    memcpy(&losses, rank->host_table + w->n_trained * rank->stride, sizeof losses);
+  if (losses == 0 && isfinite(norm))
+    return OPI_SKIP_NONE;
+  const bool scaled = w->optimizer.loss_scaling != 0 && rank->clock.loss_scale > 1;
+  return losses == 0 && scaled ? OPI_SKIP_OVERFLOW : OPI_SKIP_NOT_FINITE;
+}
+
+/* A rank that is held leaves both versions as the step had them that was not finite. */
 static opipe_status update_param(const opi_weights *w, const opi_weight_rank *rank,
                                  const opi_instance *instance, const opi_weight_param *p,
                                  opipe_update *u, opipe_error *err) {
@@ -103,16 +126,16 @@ static opipe_status update_param(const opi_weights *w, const opi_weight_rank *ra
   u->first = p->first;
   u->second = p->second;
   u->decay = p->no_decay ? 0 : w->optimizer.decay;
-  if (w->n_versions > 1)
+  if (w->n_versions > 1 && !rank->held)
     OPI_TRY(OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue,
                     &p->weight[to], &p->weight[rank->newest]));
-  if (rank->report.skipped == 0) {
+  if (rank->report.skipped == OPI_SKIP_NONE) {
     OPI_TRY(OPI_ASK("backend", instance->env.backend, update, err, instance->env.queue, u));
   } else if (!w->keep_gradients) {
     OPI_TRY(OPI_ASK("backend", instance->env.backend, fill_zero, err, instance->env.queue,
                     &p->gradient));
   }
-  if (rank->report.skipped != 0 && w->n_versions == 1)
+  if (rank->held || (rank->report.skipped != OPI_SKIP_NONE && w->n_versions == 1))
     return OPIPE_OK;
   return OPI_ASK("backend", instance->env.backend, params_refresh, err, instance->sets[to],
                  instance->env.queue, p->slot);
@@ -135,18 +158,19 @@ static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, dou
 /* Counts the step; what the loss is scaled by from now on. */
 static void tick(const opi_weights *w, opi_weight_rank *rank) {
   opi_weights_clock *c = &rank->clock;
-  const bool skipped = rank->report.skipped != 0;
+  const uint32_t skipped = rank->report.skipped;
   ++c->n_steps;
-  c->n_updates += skipped ? 0 : 1;
+  c->n_updates += skipped == OPI_SKIP_NONE ? 1 : 0;
   rank->report.step = c->n_steps;
   rank->gradient_scale = c->loss_scale;
-  rank->newest = (rank->newest + w->n_versions - 1) % w->n_versions;
+  if (!rank->held)
+    rank->newest = (rank->newest + w->n_versions - 1) % w->n_versions;
   rank->dirty = w->keep_gradients;
-  if (w->optimizer.loss_scaling == 0)
+  if (w->optimizer.loss_scaling == 0 || skipped > OPI_SKIP_OVERFLOW)
     return;
-  c->n_good = skipped ? 0 : c->n_good + 1;
-  if (skipped) {
-    c->loss_scale = c->loss_scale > 1 ? c->loss_scale / 2 : 1;
+  c->n_good = skipped == OPI_SKIP_OVERFLOW ? 0 : c->n_good + 1;
+  if (skipped == OPI_SKIP_OVERFLOW) {
+    c->loss_scale = c->loss_scale > 2 ? c->loss_scale / 2 : 1;
   } else if (c->n_good >= GOOD_STEPS && c->loss_scale < SCALE_MOST) {
     c->loss_scale *= 2;
     c->n_good = 0;
@@ -161,7 +185,8 @@ opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, opipe_
   rank->report = (opi_step_report){.gradient_norm = norm * scale,
                                    .lr = opi_optimizer_lr(o, rank->clock.n_updates),
                                    .loss_scale = rank->clock.loss_scale,
-                                   .skipped = o->loss_scaling != 0 && !isfinite(norm)};
+                                   .skipped = judge(weights, rank, norm)};
+  rank->held = rank->held || (weights->hold && rank->report.skipped == OPI_SKIP_NOT_FINITE);
   if (o->clip_norm > 0 && norm * scale + CLIP_EPSILON > o->clip_norm)
     clip = o->clip_norm / (norm * scale + CLIP_EPSILON);
   OPI_TRY(update_rank(weights, rank, scale * clip, err));
@@ -171,23 +196,24 @@ opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, opipe_
 
 /* ---- the machine ---- */
 
-static opipe_status run_phase(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
+static opipe_status run_phase(opi_weights *w, opi_weight_rank *rank, bool finite,
+                              opipe_error *err) {
   switch (rank->phase) {
     case OPI_PHASE_SUM:
       return opi_rank_sum(w, rank, err);
     case OPI_PHASE_TIES:
       return opi_rank_ties(w, rank, err);
     case OPI_PHASE_NORM:
-      return sum_table(w, rank, err);
+      return sum_table(w, rank, finite, err);
     default:
       return read_table(rank, err);
   }
 }
 
-opipe_status opi_weights_step(opi_weights *weights, uint32_t index, opipe_error *err) {
+opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite, opipe_error *err) {
   opi_weight_rank *rank = &weights->ranks[index];
   while (rank->n_instances != 0 && rank->phase <= OPI_PHASE_READ) {
-    const opipe_status status = run_phase(weights, rank, err);
+    const opipe_status status = run_phase(weights, rank, finite, err);
     if (status != OPIPE_OK)
       return status;
     ++rank->phase;

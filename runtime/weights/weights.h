@@ -45,6 +45,8 @@ typedef struct opi_weights_options {
   uint32_t n_stages, n_replicas, n_ranks, n_sources;
   uint32_t n_versions;     /* 1; 2: double buffered */
   uint32_t keep_gradients; /* 1: gradients of the last step can be read until the next */
+  uint32_t hold;           /* 1: a step that is not finite ends all updates: OPI_SKIP_HELD */
+  uint32_t reserved;
 } opi_weights_options;
 
 typedef struct opi_weights opi_weights;
@@ -74,14 +76,23 @@ opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_err
 /* Has the sum of an instance that began in this mini-batch ended? On its rank's thread. */
 bool opi_weights_is_summed(const opi_weights *weights, uint32_t instance);
 /* After the rank's last backward: what is left of the sums, ties, norm, clip, update of all
- * instances of `rank`. OPIPE_OK: the new version is there. */
-opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, opipe_error *err);
+ * instances of `rank`. `finite`: is what this rank has of the loss a number? All ranks learn of it
+ * with the norms. OPIPE_OK: the new version is there. */
+opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, bool finite, opipe_error *err);
+
+/* Why a step changed no parameter. */
+enum {
+  OPI_SKIP_NONE = 0,       /* it was applied */
+  OPI_SKIP_OVERFLOW = 1,   /* the norm, under a loss scale above 1, which is halved */
+  OPI_SKIP_NOT_FINITE = 2, /* loss or norm */
+  OPI_SKIP_HELD = 3        /* a step before was not finite, and nothing is applied since */
+};
 
 typedef struct opi_step_report {
   uint64_t step;        /* mini-batches done, this one included */
   double gradient_norm; /* of all parameters, before clipping, loss scale taken out */
   double lr, loss_scale;
-  uint32_t skipped; /* 1: an overflow under loss scaling, no update */
+  uint32_t skipped; /* OPI_SKIP_* */
   uint32_t reserved;
 } opi_step_report;
 /* Of the rank's last step; all ranks have the same. On the rank's thread, or between steps. */
@@ -123,6 +134,7 @@ typedef struct opi_weights_clock {
   double loss_scale;
 } opi_weights_clock;
 void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_clock);
+/* Ends a hold too. */
 void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock);
 /* Learning rate of update number `update` (0: the first). Warm-up: lr (update + 1) / warmup for the
  * first `warmup` updates; then constant, or falling to 0 at `total`: linear, or half a cosine. */

@@ -220,10 +220,18 @@ typedef struct opipe_train_options {
   uint32_t reserved; /* 0 */
 } opipe_train_options;
 
+/* Why a training step changed neither parameters nor optimizer state. */
+enum {
+  OPIPE_SKIP_NONE = 0,       /* it did */
+  OPIPE_SKIP_OVERFLOW = 1,   /* the norm, while the loss scale is above 1; it is halved */
+  OPIPE_SKIP_NOT_FINITE = 2, /* loss or norm is an infinity or no number */
+  OPIPE_SKIP_HELD = 3        /* OPIPE_SESSION_HOLD: a step before was not finite */
+};
+
 /* What a training step, or an evaluation, came to. */
 typedef struct opipe_train_report {
   uint32_t struct_size;
-  uint32_t skipped;     /* 1: an overflow under loss scaling, the parameters stayed */
+  uint32_t skipped;     /* OPIPE_SKIP_* */
   uint64_t step;        /* mini-batches since training began, this one included; evaluation: 0 */
   uint64_t step_ns;     /* wall time */
   double loss;          /* mean over the mini-batch's valid labels */
@@ -255,6 +263,16 @@ typedef struct opipe_parameter_info {
   uint32_t reserved;
   double gradient_norm; /* of the last step, before clipping */
 } opipe_parameter_info;
+
+/* What continues a run besides parameters and moments: for hosts with checkpoints of their own. */
+typedef struct opipe_train_clock {
+  uint32_t struct_size;
+  uint32_t reserved;   /* 0 */
+  uint64_t steps;      /* mini-batches; dropout's random numbers follow from it */
+  uint64_t updates;    /* those that were not skipped: learning rate, Adam's corrections */
+  uint64_t good_steps; /* since the loss scale last changed */
+  double loss_scale;   /* 1 without loss scaling */
+} opipe_train_clock;
 
 enum { OPIPE_TRACE_CHROME = 0, OPIPE_TRACE_SVG = 1 }; /* JSON for chrome://tracing; a picture */
 enum { OPIPE_POSITION = 4 }; /* numbers of the host's own in a checkpoint */
@@ -348,7 +366,10 @@ enum {
                                    is not held to the plan's caps of memory */
   OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
   OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
-  OPIPE_SESSION_KEEP_GRADIENTS = 16u /* since 1.1: gradients can be read until the next step */
+  OPIPE_SESSION_KEEP_GRADIENTS = 16u, /* since 1.1: gradients can be read until the next step */
+  OPIPE_SESSION_HOLD = 32u /* a training step that is not finite ends all updates, those of steps in
+                              flight too: parameters stay as that step had them, until a clock or a
+                              checkpoint is set */
 };
 
 typedef struct opipe_session_params {
@@ -624,6 +645,12 @@ typedef struct opipe_api {
    * OPIPE_TRACE_*. Flushes. [control] */
   opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
+  /* Set ends a hold. Errors: INVALID, with the number. Flush first: between steps only. [control]
+   */
+  opipe_status (*session_clock)(opipe_session *session, opipe_train_clock *io_clock,
+                                opipe_error *err);
+  opipe_status (*session_set_clock)(opipe_session *session, const opipe_train_clock *clock,
+                                    opipe_error *err);
 } opipe_api;
 
 /* The one exported function. minor: the lowest table minor the caller can live with

@@ -184,6 +184,99 @@ static void test_an_overflow_skips_the_step(void) {
   tw_end(&t);
 }
 
+static void expect_skipped(tw_place_set *t, uint32_t why) {
+  for (uint32_t r = 0; r < TW_RANKS; ++r) {
+    opi_step_report report;
+    opi_weights_report(t->weights, r, &report);
+    OPI_ASSERT_INT(report.skipped, why);
+  }
+}
+
+/* One rank's loss, or any gradient, is enough; the optimizer's state stays too. */
+static void test_a_step_that_is_not_finite_changes_nothing(void) {
+  tw_place_set t;
+  double w[TW_SLOTS][16];
+  opi_weights_clock clock;
+  tw_setup(&t, 2, 2);
+  tw_open(&t);
+  start_values(&t, w);
+  t.lost[TW_RANKS - 1] = true;
+  tw_step(&t, 0, 1);
+  expect_skipped(&t, OPI_SKIP_NOT_FINITE);
+  expect_copies(&t, 0, w);
+  t.lost[TW_RANKS - 1] = false;
+  tw_step(&t, 1, (double)NAN);
+  expect_skipped(&t, OPI_SKIP_NOT_FINITE);
+  expect_copies(&t, 0, w);
+  tw_step(&t, 2, 1);
+  expect_skipped(&t, OPI_SKIP_NONE);
+  opi_weights_get_clock(t.weights, &clock);
+  OPI_ASSERT_INT(clock.n_steps, 3);
+  OPI_ASSERT_INT(clock.n_updates, 1);
+  for (uint32_t slot = 0; slot < TW_FROZEN; ++slot) {
+    for (uint32_t e = 0; e < tw_elems(slot); ++e)
+      w[slot][e] -= 0.5 * (double)tw_sum(&t, slot, e, 2); /* no momentum of the others */
+  }
+  expect_copies(&t, 0, w);
+  tw_end(&t);
+}
+
+/* A loss that is no number is not the loss scale's doing; nor is a norm under a scale of 1. */
+static void test_loss_scaling_has_its_own_skips(void) {
+  tw_place_set t;
+  tw_setup(&t, 2, 2);
+  t.optimizer.loss_scaling = 1;
+  tw_open(&t);
+  t.lost[0] = true;
+  tw_step(&t, 0, 1);
+  expect_skipped(&t, OPI_SKIP_NOT_FINITE);
+  OPI_ASSERT(opi_weights_loss_scale(t.weights, 0) == 65536.0);
+  t.lost[0] = false;
+  for (uint32_t step = 1; step <= 16; ++step) {
+    tw_step(&t, step, (double)INFINITY);
+    expect_skipped(&t, OPI_SKIP_OVERFLOW);
+  }
+  OPI_ASSERT(opi_weights_loss_scale(t.weights, 1) == 1.0);
+  tw_step(&t, 17, (double)INFINITY);
+  expect_skipped(&t, OPI_SKIP_NOT_FINITE);
+  tw_end(&t);
+}
+
+static void test_both_versions_outlive_a_step_that_is_not_finite(void) {
+  for (uint32_t hold = 0; hold < 2; ++hold) {
+    tw_place_set t;
+    double w[TW_SLOTS][16], before[TW_SLOTS][16];
+    tw_setup(&t, 2, 1);
+    t.optimizer.momentum = 0;
+    t.options.n_versions = 2;
+    t.options.hold = hold;
+    tw_open(&t);
+    start_values(&t, before);
+    memcpy(w, before, sizeof w);
+    tw_step(&t, 0, 1);
+    for (uint32_t slot = 0; slot < TW_FROZEN; ++slot) {
+      for (uint32_t e = 0; e < tw_elems(slot); ++e)
+        w[slot][e] -= 0.5 * (double)tw_sum(&t, slot, e, 0);
+    }
+    tw_step(&t, 1, (double)NAN);
+    expect_skipped(&t, OPI_SKIP_NOT_FINITE);
+    expect_copies(&t, opi_weights_set_of(t.weights, 0, 0), w);
+    expect_copies(&t, opi_weights_set_of(t.weights, 0, 1), hold != 0 ? before : w);
+    tw_step(&t, 2, 1);
+    expect_skipped(&t, hold != 0 ? OPI_SKIP_HELD : OPI_SKIP_NONE);
+    if (hold != 0) {
+      opi_weights_clock clock;
+      expect_copies(&t, opi_weights_set_of(t.weights, 0, 0), w);
+      expect_copies(&t, opi_weights_set_of(t.weights, 0, 1), before);
+      opi_weights_get_clock(t.weights, &clock);
+      opi_weights_set_clock(t.weights, &clock);
+      tw_step(&t, 3, 1);
+      expect_skipped(&t, OPI_SKIP_NONE);
+    }
+    tw_end(&t);
+  }
+}
+
 static void test_state_by_name(void) {
   tw_place_set t;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -307,5 +400,8 @@ OPI_TEST_MAIN("weights", OPI_TEST(test_sums_are_in_order_and_alike),
               OPI_TEST(test_clipping_uses_the_norm_of_all),
               OPI_TEST(test_adamw_with_schedule_and_excluded_decay),
               OPI_TEST(test_two_versions_take_turns), OPI_TEST(test_an_overflow_skips_the_step),
+              OPI_TEST(test_a_step_that_is_not_finite_changes_nothing),
+              OPI_TEST(test_loss_scaling_has_its_own_skips),
+              OPI_TEST(test_both_versions_outlive_a_step_that_is_not_finite),
               OPI_TEST(test_state_by_name), OPI_TEST(test_bytes_are_as_predicted),
               OPI_TEST(test_budget_and_refusals), OPI_TEST(test_every_allocation_may_fail))

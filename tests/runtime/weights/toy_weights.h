@@ -337,6 +337,7 @@ typedef struct tw_place_set {
   uint32_t params[TW_STAGES][TW_SLOTS];
   opi_optimizer optimizer;
   opi_weights_options options;
+  bool lost[TW_RANKS]; /* what the rank has of the loss is no number */
   opi_weights *weights;
 } tw_place_set;
 
@@ -433,7 +434,7 @@ static void tw_step(tw_place_set *t, uint32_t step, double scale) {
     const uint32_t r = turn % TW_RANKS;
     if (done[r])
       continue;
-    const opipe_status status = opi_weights_step(t->weights, r, &err);
+    const opipe_status status = opi_weights_step(t->weights, r, !t->lost[r], &err);
     if (status < 0)
       OPI_FAIL("rank %u: %s", r, err.message);
     done[r] = status == OPIPE_OK;
