@@ -34,8 +34,10 @@ enum {
 
 struct opipe_context {
   opi_handle head;
-  opipe_allocator allocator;
+  opipe_allocator allocator, host_allocator; /* ours, by way of which the host's is called */
   opi_logger logger;
+  void *host_log_ctx;
+  void (*host_log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
   opi_registry *registry;
   opi_budget *budget;
   opi_evaluator *evaluator; /* made when first needed, under lock */

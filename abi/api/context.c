@@ -7,6 +7,25 @@
 
 #include "abi/api/api.h"
 #include "abi/api/plugins.h"
+#include "loader/base/fp.h"
+
+/* ---- what the host gave, called with the host's own floating-point environment ---- */
+
+static void *host_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align) {
+  const opipe_context *c = ctx;
+  const opipe_allocator host = c->host_allocator;
+  opi_fp_border *lent = opi_fp_lend();
+  void *fresh = host.realloc(host.ctx, ptr, old_size, new_size, align); /* may end the context */
+  opi_fp_take(lent);
+  return fresh;
+}
+
+static void host_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
+  const opipe_context *c = ctx;
+  opi_fp_border *lent = opi_fp_lend();
+  c->host_log(c->host_log_ctx, level, file, line, msg);
+  opi_fp_take(lent);
+}
 
 static void log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line,
                           const char *msg) {
@@ -81,16 +100,21 @@ opipe_status opi_api_context_create(const opipe_context_params *params, opipe_co
     memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
   }
   const opipe_allocator *allocator = own.allocator == NULL ? opi_allocator_system() : own.allocator;
-  opipe_context *c = opi_alloc_zero(allocator, 1, sizeof(*c));
+  opipe_context draft = {.host_allocator = *allocator};
+  const opipe_allocator first = {&draft, host_realloc};
+  opipe_context *c = opi_alloc_zero(&first, 1, sizeof(*c));
   if (c == NULL)
     return opi_fail_nomem(err, sizeof(*c), "a context");
   opi_handle_init(&c->head, OPI_MAGIC_CONTEXT);
-  c->allocator = *allocator;
+  c->host_allocator = *allocator;
+  c->allocator = own.allocator == NULL ? *allocator : (opipe_allocator){c, host_realloc};
+  c->host_log_ctx = own.log_ctx;
+  c->host_log = own.log;
   c->logger = (opi_logger){
-      .ctx = own.log_ctx, .log = own.log == NULL ? log_to_stderr : own.log, .level = own.log_level};
+      .ctx = c, .log = own.log == NULL ? log_to_stderr : host_log, .level = own.log_level};
   c->cores = own.cores == 0 ? allowed_cores() : own.cores;
   if (pthread_mutex_init(&c->lock, NULL) != 0) {
-    opi_free(allocator, c, sizeof(*c));
+    opi_free(&first, c, sizeof(*c));
     return opi_fail_nomem(err, sizeof(pthread_mutex_t), "a lock");
   }
   const opipe_status status = make_parts(c, &own, err);

@@ -15,6 +15,10 @@
  * parameter struct points to is borrowed for the call unless stated. Text is handed out through a
  * sink (opipe_write_fn), so nothing needs freeing.
  *
+ * Floating point: every call computes with round to nearest, no flushing to zero and no traps,
+ * whatever the calling thread has set; it finds its own environment again, flags included, when the
+ * call returns and in its callbacks.
+ *
  * Threads: tags of abi.h. A function without one is [any-thread] for models, plans and orders,
  * which do not change, and [control] for sessions.
  */
