@@ -4,6 +4,7 @@
 
 #include "loader/ops/common.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -182,18 +183,15 @@ static double bfloat_to_double(uint16_t h) {
   return (double)f;
 }
 
-#define READ_AS(type)                     \
-  do {                                    \
-    type t_;                              \
-    memcpy(&t_, value->data, sizeof(t_)); \
-    *out_value = (double)t_;              \
+#define READ_AS(type)                                                       \
+  do {                                                                      \
+    type t_;                                                                \
+    memcpy(&t_, (const uint8_t *)value->data + i * sizeof(t_), sizeof(t_)); \
+    *out_value = (double)t_;                                                \
   } while (0)
 
-bool opi_known_scalar(const opi_value *value, double *out_value) {
+static bool read_element(const opi_value *value, uint64_t i, double *out_value) {
   uint16_t half;
-  if (value == NULL || value->data == NULL || value->n_bytes == 0 ||
-      (value->flags & OPI_VALUE_KEPT) != 0)
-    return false;
   switch (value->dtype) {
     case OPIPE_FLOAT:
       READ_AS(float);
@@ -212,16 +210,23 @@ bool opi_known_scalar(const opi_value *value, double *out_value) {
       READ_AS(uint8_t);
       return true;
     case OPIPE_FLOAT16:
-      memcpy(&half, value->data, sizeof(half));
-      *out_value = half_to_double(half);
-      return true;
     case OPIPE_BFLOAT16:
-      memcpy(&half, value->data, sizeof(half));
-      *out_value = bfloat_to_double(half);
+      memcpy(&half, (const uint8_t *)value->data + i * sizeof(half), sizeof(half));
+      *out_value = value->dtype == OPIPE_FLOAT16 ? half_to_double(half) : bfloat_to_double(half);
       return true;
     default:
       return false;
   }
+}
+
+bool opi_known_scalar(const opi_value *value, double *out_value) {
+  return value != NULL && value->data != NULL && value->n_bytes != 0 &&
+         (value->flags & OPI_VALUE_KEPT) == 0 && read_element(value, 0, out_value);
+}
+
+double opi_known_element(const opi_value *value, uint64_t i) {
+  double x = NAN;
+  return read_element(value, i, &x) ? x : NAN;
 }
 
 double opi_k_elems(const opi_value *value) {

@@ -56,6 +56,9 @@ opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char
 /* The first element of a known tensor as double; false when not known, empty or of another kind
  * than number or bool. */
 bool opi_known_scalar(const opi_value *value, double *out_value);
+/* Element i of a value whose content is there, as double; NaN for a type that is neither number nor
+ * bool. */
+double opi_known_element(const opi_value *value, uint64_t i);
 /* Elements of a value. */
 double opi_k_elems(const opi_value *value);
 double opi_k_elems_of(const opi_graph *graph, uint32_t value); /* 0 for OPIPE_NONE */

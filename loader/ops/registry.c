@@ -8,7 +8,7 @@
 
 extern const opi_op_family opi_ops_shape, opi_ops_movement, opi_ops_elementwise, opi_ops_logic,
     opi_ops_reduce, opi_ops_slice, opi_ops_index, opi_ops_gather_nd, opi_ops_scatter,
-    opi_ops_generate, opi_ops_control;
+    opi_ops_generate, opi_ops_control, opi_ops_resize;
 extern const opi_op_family opi_ops_linear, opi_ops_conv, opi_ops_norm, opi_ops_softmax,
     opi_ops_activation, opi_ops_attention, opi_ops_contrib, opi_ops_loss, opi_ops_train;
 
@@ -18,6 +18,7 @@ static const opi_op_family *const families[] = {
     &opi_ops_generate,  &opi_ops_control,  &opi_ops_gather_nd, &opi_ops_linear,
     &opi_ops_conv,      &opi_ops_norm,     &opi_ops_softmax,   &opi_ops_activation,
     &opi_ops_attention, &opi_ops_contrib,  &opi_ops_loss,      &opi_ops_train,
+    &opi_ops_resize,
 };
 
 static const char *plain_domain(const char *domain) {

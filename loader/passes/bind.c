@@ -261,7 +261,18 @@ static void name_input(const opi_graph *file, const opipe_error *first, opipe_er
   }
 }
 
-/* The report as one error: the first cause and how many there are. */
+/* The causes behind the first, as warnings, where the error has no room for them. */
+static void log_rest(const binding *bd) {
+  const opi_report *report = &bd->report;
+  const char *at = report->text.failed ? NULL : strchr(report->text.data, '\n');
+  for (; at != NULL && at[1] != '\0'; at = strchr(at + 1, '\n')) {
+    const int n = (int)strcspn(at + 1, "\n");
+    opi_log(bd->options->logger, OPIPE_LOG_WARN, "unsupported: %.*s", n, at + 1);
+  }
+}
+
+/* The report as one error: every cause once, or the first and how many there are. Where an input's
+ * value would help, the caller may have it: nothing is logged then. */
 static opipe_status finish_report(binding *bd, opipe_error *err) {
   const opi_report *report = &bd->report;
   if (report->n == 0)
@@ -269,14 +280,21 @@ static opipe_status finish_report(binding *bd, opipe_error *err) {
   if (bd->options->report != NULL) {
     OPI_TRY(opi_text_write(&report->text, bd->options->report, bd->options->report_ctx, err));
   }
+  const bool fits =
+      !report->text.failed && report->text.n + sizeof "4294967295 nodes are not supported: " <=
+                                  sizeof report->first.message;
   if (report->n == 1) {
     (void)opi_fail(err, OPIPE_E_UNSUPPORTED, "%s", report->first.message);
+  } else if (fits) {
+    (void)opi_fail(err, OPIPE_E_UNSUPPORTED, "%" PRIu32 " nodes are not supported: %.*s", report->n,
+                   (int)report->text.n - 1, report->text.data);
   } else {
-    (void)opi_fail(err, OPIPE_E_UNSUPPORTED, "%" PRIu32 " nodes are not supported: %s", report->n,
-                   report->text.failed || report->text.data == NULL ? report->first.message
-                                                                    : report->text.data);
+    (void)opi_fail(err, OPIPE_E_UNSUPPORTED, "%" PRIu32 " nodes are not supported, the first: %s",
+                   report->n, report->first.message);
   }
   name_input(bd->model->graph, &report->first, err);
+  if (!fits && report->first.domain != OPIPE_DOMAIN_INPUT)
+    log_rest(bd);
   return OPIPE_E_UNSUPPORTED;
 }
 

@@ -115,16 +115,6 @@ static bool read_where(const opi_fuse *f, const opi_node *node, opi_scores *s, u
   return false;
 }
 
-/* Every element of v by index, as double. */
-static double element(const opi_value *v, uint64_t i) {
-  const uint64_t size = opi_dtype_bits(v->dtype) / 8;
-  opi_value one = *v;
-  double x = NAN;
-  one.data = (const uint8_t *)v->data + i * size;
-  one.n_bytes = size;
-  return opi_known_scalar(&one, &x) ? x : NAN;
-}
-
 /* v = c (1 - m) -> true */
 static bool complement(const opi_fuse *f, uint32_t v, uint32_t m) {
   const opi_node *mul = opi_f_made(f, v, "Mul");
@@ -167,7 +157,7 @@ static bool read_product_mask(const opi_fuse *f, const opi_node *sub, opi_scores
         !opi_f_same_shape(f, opi_f_other(mul, i), at))
       continue;
     for (uint64_t k = 0; k < (uint64_t)opi_k_elems(m); k++) {
-      const double kept = element(m, k), minus = element(c, k);
+      const double kept = opi_known_element(m, k), minus = opi_known_element(c, k);
       if (kept == 0 && item.fill == 0)
         item.fill = -minus;
       if ((kept != 0 && kept != 1) || (kept == 1 ? minus != 0 : minus != -item.fill))

@@ -11,12 +11,15 @@
 
 #define MOST_WALKED ((uint64_t)1 << 23) /* nodes and values of all bodies, at each inlining */
 #define MOST_DEPTH 32u
+#define MOST_COMPARED ((size_t)1 << 16) /* bytes of a report that a new cause is looked for in */
 
-void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_error *err) {
+void opi_report_add(opi_report *report, const opipe_error *err) {
+  const bool looked_at = report->text.n != 0 && report->text.n < MOST_COMPARED;
+  if (looked_at && !report->text.failed && strstr(report->text.data, err->message) != NULL)
+    return;
   if (report->n++ == 0)
     report->first = *err;
   opi_text_printf(&report->text, "%s\n", err->message);
-  opi_log(logger, OPIPE_LOG_WARN, "unsupported: %s", err->message);
 }
 
 opipe_status opi_frame_open(opi_builder *b, const opi_graph *file, const opi_frame *outer,
@@ -187,7 +190,7 @@ static void note_form(opi_builder *b, const opi_node *from) {
   const opi_op *op = NULL;
   opipe_error reason = OPIPE_ERROR_INIT;
   if (b->report != NULL && check_form(b, from, &op, &reason) == OPIPE_E_UNSUPPORTED)
-    opi_report_add(b->report, b->logger, &reason);
+    opi_report_add(b->report, &reason);
 }
 
 static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, opipe_error *err) {
@@ -210,7 +213,7 @@ static opipe_status walk_node(opi_builder *b, opi_frame *scope, uint32_t index, 
   if (status >= 0)
     return OPIPE_OK;
   if (status == OPIPE_E_UNSUPPORTED && b->report != NULL) {
-    opi_report_add(b->report, b->logger, &reason);
+    opi_report_add(b->report, &reason);
     poison_outputs(scope, from);
     return OPIPE_OK;
   }

@@ -14,7 +14,8 @@ typedef struct opi_report {
   uint32_t n;
   opipe_error first;
 } opi_report;
-void opi_report_add(opi_report *report, const opi_logger *logger, const opipe_error *err);
+/* A cause that stands there already (a body that is inlined many times) is not added again. */
+void opi_report_add(opi_report *report, const opipe_error *err);
 
 /* Walks the nodes of scope->file that its outputs need, in order. */
 opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err);

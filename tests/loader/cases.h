@@ -8,7 +8,7 @@
  * part of the message", or "!carry part". inputs   f h d B i n u o [shape]: unknown tensor of
  * float32 float16 float64 bfloat16 int64 int32 uint8 bool i{1,2}: known, rank 1    i=5: known, rank
  * 0    i#[2,3]: known zeros of a shape    -: absent ^axis[:outer:inner]  what the input carries, or
- * the output must attrs    name=1  name=0.5f  name=[1,2]  name=$text
+ * the output must attrs    name=1  name=0.5f  name=[1,2]  name=f[1,2] (floats)  name=$text
  */
 #ifndef TESTS_LOADER_CASES_H
 #define TESTS_LOADER_CASES_H
@@ -120,11 +120,17 @@ static opipe_attr test_attr_read(test_graph *t, const char **at) {
   const size_t n = strcspn(*at, "=");
   opipe_attr attr = {.name = opi_arena_strndup(&t->arena, *at, n)};
   *at += n + 1;
-  if (**at == '[') {
+  if (**at == '[' || strncmp(*at, "f[", 2) == 0) {
+    const bool real = **at == 'f';
     int64_t ints[64];
+    float floats[64];
+    *at += real;
     attr.n = test_numbers(at, ']', ints);
-    attr.kind = OPIPE_ATTR_INTS;
-    attr.data = opi_arena_copy(&t->arena, ints, attr.n * sizeof(*ints));
+    attr.kind = real ? OPIPE_ATTR_FLOATS : OPIPE_ATTR_INTS;
+    for (uint32_t i = 0; i < attr.n; ++i)
+      floats[i] = (float)ints[i];
+    attr.data = real ? opi_arena_copy(&t->arena, floats, attr.n * sizeof(*floats))
+                     : opi_arena_copy(&t->arena, ints, attr.n * sizeof(*ints));
   } else if (**at == '$') {
     const size_t length = strcspn(*at + 1, " ");
     attr.kind = OPIPE_ATTR_STRING;

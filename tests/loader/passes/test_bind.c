@@ -187,6 +187,71 @@ static opipe_status collect(void *ctx, const void *data, size_t n_bytes) {
   return OPIPE_OK;
 }
 
+static void take_warning(void *ctx, uint32_t level, const char *file, uint32_t line,
+                         const char *message) {
+  (void)file;
+  (void)line;
+  if (level == OPIPE_LOG_WARN)
+    opi_text_printf(ctx, "%s\n", message);
+}
+
+/* Every cause once: all in the error; where it has no room, the first there and the others as
+ * warnings; no warning where an input's value would help. */
+static void test_unsupported_are_listed_once(void) {
+  for (uint32_t n = 2; n <= 12; n += 10) {
+    test_graph t;
+    opi_bound *bound = NULL;
+    opi_text log;
+    opipe_error err = OPIPE_ERROR_INIT;
+    opi_logger logger = {&log, take_warning, OPIPE_LOG_WARN};
+    opi_bind_options options = test_options();
+    options.logger = &logger;
+    opi_text_init(&log, opi_allocator_system());
+    opi_text_printf(&log, "log\n");
+    test_open(&t);
+    const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+    for (uint32_t i = 0; i < n; ++i)
+      test_output(&t, test_op(&t, "Frobnicate", x, OPIPE_NONE));
+    OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_UNSUPPORTED, &err,
+                     "nodes are not supported");
+    for (uint32_t i = 0; i < n; ++i) {
+      char name[32];
+      (void)snprintf(name, sizeof(name), "'Frobnicate_%u'", 2 * i + 1);
+      const char *logged = strstr(log.data, name);
+      OPI_ASSERT((strstr(err.message, name) != NULL) != (logged != NULL));
+      OPI_ASSERT(logged == NULL || strstr(logged + 1, name) == NULL);
+    }
+    OPI_ASSERT((strchr(log.data, '\0') == log.data + 4) == (n == 2));
+    opi_text_release(&log);
+    test_close(&t);
+  }
+}
+
+/* The caller has the value and binds again: nothing was warned of. */
+static void test_a_needed_value_is_no_warning(void) {
+  test_graph t;
+  const int64_t one[1] = {1};
+  opi_bound *bound = NULL;
+  opi_text log;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_logger logger = {&log, take_warning, OPIPE_LOG_WARN};
+  opi_bind_options options = test_options();
+  options.logger = &logger;
+  opi_text_init(&log, opi_allocator_system());
+  opi_text_printf(&log, "log\n");
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+  const uint32_t shape = test_input(&t, "shape", OPIPE_INT64, one, 1);
+  for (uint32_t i = 0; i < 12; ++i)
+    test_output(&t, test_op(&t, "Reshape", x, shape));
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "needs the value of graph input 'shape'");
+  OPI_ASSERT_INT(err.domain, OPIPE_DOMAIN_INPUT);
+  OPI_ASSERT(strcmp(log.data, "log\n") == 0);
+  opi_text_release(&log);
+  test_close(&t);
+}
+
 static void test_unsupported_come_in_one_report(void) {
   test_graph t;
   opi_bound *bound = NULL;
@@ -406,7 +471,9 @@ OPI_TEST_MAIN("bind", OPI_TEST(test_shape_arithmetic_is_folded),
               OPI_TEST(test_fold_limit_and_parameters), OPI_TEST(test_names_survive),
               OPI_TEST(test_outputs_without_a_node_get_one), OPI_TEST(test_barriers),
               OPI_TEST(test_unread_optional_outputs_go),
-              OPI_TEST(test_unsupported_come_in_one_report), OPI_TEST(test_pins),
+              OPI_TEST(test_unsupported_come_in_one_report),
+              OPI_TEST(test_unsupported_are_listed_once),
+              OPI_TEST(test_a_needed_value_is_no_warning), OPI_TEST(test_pins),
               OPI_TEST(test_index_limits), OPI_TEST(test_expanded_values_are_followed),
               OPI_TEST(test_length_read_as_data_is_found), OPI_TEST(test_axis_lengths_must_agree),
               OPI_TEST(test_every_allocation_may_fail))
