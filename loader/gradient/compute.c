@@ -2,7 +2,7 @@
 /* bf16 and fp16 as the type of activations and products; parameters stay fp32 and are cast where
  * they are read.
  *
- *   products, convolutions, attention       the half type
+ *   products, convolutions, attention       the half type (masks that are added: fp32)
  *   what sums or leaves the half type's range (reductions, powers, roots, exponentials,
  *   losses)                                 fp32
  *   norms, rotary embeddings                X as it comes, scale and tables fp32: statistics are
@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "loader/gradient/state.h"
+#include "loader/ops/attention.h"
 
 enum { KIND_PLAIN = 0, KIND_HALF, KIND_WIDE, KIND_AS_IS, KIND_SCALE, KIND_GATHER };
 
@@ -113,6 +114,12 @@ static bool reads_constants(const opi_grad_state *s, const opi_node *node) {
   return true;
 }
 
+/* Numbers added to the scores of an attention: they keep their range, so that rows in which all
+ * are very low come out as in fp32. */
+static bool is_mask(const opi_node *node, uint32_t i) {
+  return strcmp(node->op, "Attention") == 0 && i == OPI_ATT_MASK;
+}
+
 /* What comes from the slice before has the type that it was made with there: the half type where
  * attention keeps it, else that of the own part that it is joined with. One node reads it. */
 static void type_past(const opi_grad_state *s, const uint32_t *in, uint32_t n_in, bool half) {
@@ -147,7 +154,7 @@ opipe_status opi_grad_cast_inputs(opi_grad_state *s, const opi_node *node, uint3
   else if (kind == KIND_SCALE && opi_b_value(&s->builder, in[0])->dtype == s->options->compute)
     return cast(s, in[1], stage, s->options->compute, &in[1], err);
   for (uint32_t i = 0; i < node->n_in && to != 0; ++i) {
-    if (in[i] != OPIPE_NONE)
+    if (in[i] != OPIPE_NONE && !is_mask(node, i))
       OPI_TRY(cast(s, in[i], stage, to, &in[i], err));
   }
   return OPIPE_OK;

@@ -144,7 +144,9 @@ static opipe_status check_mask(const opi_builder *b, const opi_node *node, const
   if (m == NULL)
     return OPIPE_OK;
   OPI_TRY(opi_need(b, node, OPI_ATT_MASK, "attn_mask", OPI_T_FLOAT | OPI_T_BOOL, 2, 4, err));
-  if (m->dtype != OPIPE_BOOL)
+  const uint32_t type = opi_input(b, node, OPI_ATT_Q)->dtype;
+  const bool wide = m->dtype == OPIPE_FLOAT && (type == OPIPE_FLOAT16 || type == OPIPE_BFLOAT16);
+  if (m->dtype != OPIPE_BOOL && !wide) /* numbers in fp32 keep their range beside half types */
     OPI_TRY(opi_need_same_type(b, node, OPI_ATT_Q, OPI_ATT_MASK, err));
   for (int32_t back = 1; back <= m->rank; back++) {
     const int64_t n = m->shape[m->rank - back];

@@ -207,7 +207,7 @@ static opipe_status before_mask(opi_grad *g, const opi_node *node, const scores 
   const opi_value m = *opi_b_value(b, mask);
   const int64_t keys = m.shape[m.rank - 1];
   OPI_TRY(opi_k_slice(b, *io_ds, 3, 0, keys == 1 ? s->total : keys, out_mask, err));
-  OPI_TRY(opi_k_cast(b, *out_mask, s->own, out_mask, err));
+  OPI_TRY(opi_k_cast(b, *out_mask, m.dtype, out_mask, err));
   return opi_grad_reduce(g, node, OPI_ATT_MASK, *out_mask, out_mask, err);
 }
 

@@ -5,7 +5,8 @@
  * the meaning: Casts, Reshapes of the leading axes, masks (Add, Where, s m - c (1 - m)), the
  * softcap, scales, the product of queries and keys. Downwards: Casts, Reshapes, Where(IsNaN(p), 0,
  * p), the product with the values. Scales on either operand, transposed keys, key heads repeated by
- * Expand, and a past joined by Concat are taken apart too. What does not fit is left as it is;
+ * Expand or one key head that the products broadcast, and a past joined by Concat are taken apart
+ * too. What does not fit is left as it is;
  * where only a multiplied mask that nobody knows stands in the way, the Softmax is marked, so that
  * the attention is counted.
  */
@@ -422,11 +423,21 @@ static void unstrip_past(operand *o) {
 
 /* -- putting it together ----------------------------------------------------------------------- */
 
-/* The leading axes of a product's operands must be those of the result: no broadcast inside. */
+/* [B, H, ., .] times [B, 1, ., .]: one head of keys or values that the product repeats. */
+static bool one_head(const opi_fuse *f, uint32_t a, uint32_t b) {
+  const opi_value *x = opi_f_value(f, a), *y = opi_f_value(f, b);
+  return x->rank == 4 && y->rank == 4 && x->shape[1] > 1 && y->shape[1] == 1 &&
+         x->shape[0] == y->shape[0];
+}
+
+/* The leading axes of a product's operands must be those of the result: nothing but one head of the
+ * right one is broadcast. */
 static bool leading_fit(const opi_fuse *f, uint32_t a, uint32_t b) {
   const opi_value *x = opi_f_value(f, a), *y = opi_f_value(f, b);
   if (x->rank != y->rank || x->rank < 2 || x->rank > 4)
     return false;
+  if (one_head(f, a, b))
+    return true;
   return x->rank == 2 || memcmp(x->shape, y->shape, (size_t)(x->rank - 2) * sizeof(*x->shape)) == 0;
 }
 
@@ -442,8 +453,22 @@ static bool sizes_fit(const opi_fuse *f, const opi_scores *s, const opi_node *ou
     return false;
   if (s->dims[0] < 1 || s->dims[1] < 1 || q->shape[q->rank - 1] < 1)
     return false;
+  if ((one_head(f, s->left, s->right) || one_head(f, output->in[0], output->in[1])) &&
+      (s->transposed || memcmp(q->shape, s->dims, 2 * sizeof(*q->shape)) != 0))
+    return false;
   return v->shape[v->rank - 2] == s->dims[3] && y->shape[y->rank - 2] == s->dims[2] &&
          v->dtype == y->dtype;
+}
+
+/* Keys and values have as many heads: where a product broadcasts one head of keys or values alone,
+ * it is expanded; repeated on one side only: both are left as they were. */
+static opipe_status even_heads(opi_fuse *f, const int64_t *d, uint32_t whole, operand *o,
+                               opipe_error *err) {
+  const opi_value *x = opi_f_value(f, whole);
+  const int64_t shape[4] = {d[0], d[1], x->shape[2], x->shape[3]};
+  o->value = whole;
+  o->heads = d[1];
+  return opi_k_expand(f->b, whole, shape, 4, &o->value, err);
 }
 
 static opipe_status settle(opi_fuse *f, opi_scores *s, const opi_node *output, operand *q,
@@ -451,8 +476,10 @@ static opipe_status settle(opi_fuse *f, opi_scores *s, const opi_node *output, o
   const opi_value *left = opi_f_value(f, s->left), *values = opi_f_value(f, output->in[1]);
   const int64_t *d = s->dims;
   const int64_t size = left->shape[left->rank - 1], v_size = values->shape[values->rank - 1];
-  const int64_t q_shape[4] = {d[0], d[1], d[2], size}, k_shape[4] = {d[0], d[1], d[3], size},
-                v_shape[4] = {d[0], d[1], d[3], v_size};
+  const int64_t k_heads = one_head(f, s->left, s->right) ? 1 : d[1],
+                v_heads = one_head(f, output->in[0], output->in[1]) ? 1 : d[1];
+  const int64_t q_shape[4] = {d[0], d[1], d[2], size}, k_shape[4] = {d[0], k_heads, d[3], size},
+                v_shape[4] = {d[0], v_heads, d[3], v_size};
   *q = *k = *v = (operand){.past = OPIPE_NONE, .joined = OPIPE_NONE, .heads = d[1]};
   if (s->transposed) {
     OPI_TRY(settle_keys(f, s, q_shape, &q->value, err));
@@ -463,12 +490,13 @@ static opipe_status settle(opi_fuse *f, opi_scores *s, const opi_node *output, o
   OPI_TRY(settle_keys(f, s, k_shape, &k->value, err));
   OPI_TRY(as_shape(f, output->in[1], v_shape, &v->value, err));
   const uint32_t whole_k = k->value, whole_v = v->value;
+  k->heads = k_heads;
+  v->heads = v_heads;
   OPI_TRY(strip_repeats(f, k, err));
   OPI_TRY(strip_repeats(f, v, err));
-  if (k->heads != v->heads) { /* repeated on one side only: leave both as they are */
-    k->value = whole_k;
-    v->value = whole_v;
-    k->heads = v->heads = d[1];
+  if (k->heads != v->heads) {
+    OPI_TRY(even_heads(f, d, whole_k, k, err));
+    OPI_TRY(even_heads(f, d, whole_v, v, err));
   }
   strip_past(f, k);
   strip_past(f, v);

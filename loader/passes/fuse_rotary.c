@@ -5,7 +5,9 @@
  *   interleaved   rotated = pairs (-x[2i+1], x[2i]) put together by Unsqueeze, Concat, Reshape
  * Partial rotation is a Concat of the turned part and the rest of the same tensor. cos and sin are
  * as wide as x there; the canonical operator wants half of them, so both halves must be the same:
- * known and compared, or made by Concat(t, t) before Cos and Sin.
+ * known and compared, or made by Concat(t, t) before Cos and Sin. Models in half types turn in
+ * float32: x and rotated(x) are cast on their way in, the sum on its way out; the operator computes
+ * so itself, from x as it is.
  */
 #include "loader/passes/fuse.h"
 
@@ -244,6 +246,38 @@ static void take_rest(const opi_fuse *f, rotation *r) {
   r->result = y;
 }
 
+/* v = Cast(u) from a half type to float32 -> u; else v. */
+static uint32_t narrow(const opi_fuse *f, uint32_t v) {
+  const opi_node *cast = opi_f_made(f, v, "Cast");
+  const uint32_t from = cast == NULL ? OPIPE_UNDEFINED : opi_f_value(f, cast->in[0])->dtype;
+  const bool half = from == OPIPE_FLOAT16 || from == OPIPE_BFLOAT16;
+  return half && opi_f_value(f, v)->dtype == OPIPE_FLOAT ? cast->in[0] : v;
+}
+
+/* Both operands come from a half type: the sum, where it does nothing but go back there, too. */
+static void take_casts(const opi_fuse *f, rotation *r, uint32_t x) {
+  const uint32_t n = opi_f_next(f, r->result, "Cast");
+  if (n == OPIPE_NONE)
+    return;
+  const uint32_t y = opi_f_node(f, n)->out[0];
+  if (opi_f_value(f, y)->dtype != opi_f_value(f, x)->dtype)
+    return;
+  r->x = x;
+  r->result = y;
+}
+
+/* rotated is x's; both may stand behind a Cast to float32. */
+static bool turns(const opi_fuse *f, uint32_t rotated, uint32_t x, rotation *r) {
+  const uint32_t from = narrow(f, rotated), base = narrow(f, x);
+  r->interleaved = pair_split(f, rotated, x);
+  if (r->interleaved || half_split(f, rotated, x))
+    return true;
+  if (from == rotated || base == x || !inner(f, rotated))
+    return false;
+  r->interleaved = pair_split(f, from, base);
+  return r->interleaved || half_split(f, from, base);
+}
+
 /* sum = x cos + rotated(x) sin, operands in any order. */
 static bool match(const opi_fuse *f, const opi_node *sum, rotation *r) {
   for (uint32_t i = 0; i < 8; i++) {
@@ -254,14 +288,16 @@ static bool match(const opi_fuse *f, const opi_node *sum, rotation *r) {
     r->x = plain->in[i >> 1 & 1];
     r->cos = opi_f_other(plain, i >> 1 & 1);
     r->sin = opi_f_other(turned, i >> 2);
-    const uint32_t rotated = turned->in[i >> 2];
-    r->interleaved = pair_split(f, rotated, r->x);
-    if (!r->interleaved && !half_split(f, rotated, r->x))
+    if (!turns(f, turned->in[i >> 2], r->x, r))
       continue;
     r->dim = last_of(f, r->x);
     r->result = sum->out[0];
-    return opi_f_same_shape(f, r->result, r->x) && twice(f, r->cos, r->dim, r->interleaved) &&
-           twice(f, r->sin, r->dim, r->interleaved);
+    if (!opi_f_same_shape(f, r->result, r->x) || !twice(f, r->cos, r->dim, r->interleaved) ||
+        !twice(f, r->sin, r->dim, r->interleaved))
+      return false;
+    if (narrow(f, r->x) != r->x)
+      take_casts(f, r, narrow(f, r->x));
+    return true;
   }
   return false;
 }
@@ -272,7 +308,8 @@ opipe_status opi_fuse_rotary(opi_fuse *f, uint32_t n, opipe_error *err) {
   if (!opi_f_is(node, "Add") || !match(f, node, &r))
     return OPIPE_OK;
   const opi_value *x = opi_f_value(f, r.x), *c = opi_f_value(f, r.cos);
-  if (!opi_dtype_is_float(x->dtype) || x->dtype != c->dtype)
+  if (!opi_dtype_is_float(x->dtype) ||
+      (x->dtype != c->dtype && (c->dtype != OPIPE_FLOAT || x->dtype == OPIPE_DOUBLE)))
     return OPIPE_OK;
   if (token_axis(f, &r) != 0)
     take_rest(f, &r);

@@ -52,6 +52,10 @@ typedef struct cpu_attention_args {
   const float *mask_add;    /* added to the score; NULL: none */
   const uint8_t *mask_keep; /* 0: masked out; NULL: none. At most one of the two masks */
   int64_t mask_stride[4];   /* of the mask given: batch, head, query row, key */
+  uint32_t mask_bits;       /* of mask_add's own type where that is narrower than fp32: 11 (fp16) or
+                               8 (bf16) significant bits, 0: fp32. Scores that it makes very low are
+                               rounded to them: a row that is masked everywhere comes out as of the
+                               unfused operators, which lose the products beside the mask */
   cpu_masked_row masked_row;
 
   void *workspace; /* cpu_attention_workspace */

@@ -31,6 +31,22 @@ typedef struct attention_head {
 
 /* ---- softmax of one row ---- */
 
+/* Very low scores as the sum in the mask's own type gives them; see mask_bits. Splitting by
+ * 2^(24 - bits) + 1 rounds to that many bits (Veltkamp). */
+CPU_INLINE v16 attention_round_low(uint32_t bits, v16 s) {
+  const v16 split = v16_mul(s, v16_set((float)(1u << (24u - bits)) + 1.0f));
+  const v16 rounded = v16_sub(split, v16_sub(split, s));
+  const v16 low = v16_select(v16_less(s, v16_set(-1e30f)), s, rounded);
+  const v16 ends =
+      bits == 11 ? v16_select(v16_less(low, v16_set(-65504.0f)), v16_set(-INFINITY), low) : low;
+  return v16_select(v16_less(s, v16_set(-1024.0f)), ends, s);
+}
+
+CPU_INLINE v16 attention_add(const cpu_attention_args *g, v16 s, v16 mask) {
+  const v16 sum = v16_add(s, mask);
+  return g->mask_bits == 0 ? sum : attention_round_low(g->mask_bits, sum);
+}
+
 /* Scores of keys [c, c + 16) from products: scaled, capped, masked. Keys outside [low, high) are
  * minus infinity. */
 CPU_INLINE v16 attention_mask(const attention_head *h, int64_t row, int64_t c, int64_t n, v16 s) {
@@ -39,12 +55,12 @@ CPU_INLINE v16 attention_mask(const attention_head *h, int64_t row, int64_t c, i
   float lane[16] = {0};
   if (h->mask_add != NULL) {
     if (g->mask_stride[3] == 1) {
-      return v16_add(s, v16_load_part_or(h->mask_add + at, n, 0.0f));
+      return attention_add(g, s, v16_load_part_or(h->mask_add + at, n, 0.0f));
     }
     for (int64_t i = 0; i < n; i++) {
       lane[i] = h->mask_add[at + i * g->mask_stride[3]];
     }
-    return v16_add(s, v16_load(lane));
+    return attention_add(g, s, v16_load(lane));
   }
   for (int64_t i = 0; i < n; i++) {
     lane[i] = h->mask_keep[at + i * g->mask_stride[3]] != 0 ? 1.0f : 0.0f;

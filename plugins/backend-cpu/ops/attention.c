@@ -181,6 +181,9 @@ static opipe_status read_mask(cpu_prep *p, cpu_attention_plan *plan) {
       mask->rank > 4) {
     return cpu_refuse(p, "its mask is %s of rank %u", opipe_dtype_name(mask->dtype), mask->rank);
   }
+  const uint32_t type =
+      p->given == NULL ? mask->dtype : p->given->values[p->node->in[plan->base + IN_MASK]].dtype;
+  plan->mask_bits = type == OPIPE_FLOAT16 ? 11 : type == OPIPE_BFLOAT16 ? 8 : 0;
   const int64_t n = mask->shape[mask->rank - 1];
   plan->mask_keys = n != 1 && n < plan->keys ? n : plan->keys;
   const int64_t full[4] = {plan->batch, plan->heads, plan->rows, plan->mask_keys};

@@ -18,6 +18,7 @@ typedef struct cpu_attention_plan {
   int64_t first[3];     /* element of Q, K and V at which each begins */
   int64_t mask[4];      /* batch, head, row, key; 0 where it repeats */
   int64_t mask_keys;    /* keys that the mask covers */
+  uint32_t mask_bits;   /* cpu_attention_args' */
   double scale, softcap;
   bool causal, has_mask, bool_mask, has_nonpad;
   int mode;    /* qk_matmul_output_mode */

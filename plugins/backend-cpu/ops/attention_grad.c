@@ -203,6 +203,7 @@ static void set_forward(const cpu_call *call, const cpu_attention_view *view,
   g->kv_valid = plan->has_nonpad || plan->mask_keys < plan->keys ? view->valid : NULL;
   if (plan->has_mask) {
     memcpy(g->mask_stride, plan->mask, sizeof plan->mask);
+    g->mask_bits = plan->mask_bits;
     *(plan->bool_mask ? (const void **)&g->mask_keep : (const void **)&g->mask_add) =
         call->in[BASE + 3].data;
   }

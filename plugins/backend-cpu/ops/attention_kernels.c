@@ -36,6 +36,16 @@ static double mask_value(const cpu_call *call, const cpu_attention_plan *plan,
   return get(call, call->in[plan->base + 3].data, i);
 }
 
+/* As attention_round_low of the fused kernel. */
+static double round_low(uint32_t bits, double score) {
+  if (bits == 0 || !(score < -1024) || score < -1e30) {
+    return score;
+  }
+  const double split = score * (double)(UINT64_C(1) << (53u - bits)) + score;
+  const double rounded = split - (split - score);
+  return bits == 11 && rounded < -65504 ? -(double)INFINITY : rounded;
+}
+
 void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, const int64_t *at,
                        double *s, double *slope, const cpu_tensor *qk) {
   const cpu_attention_plan *plan = call->plan;
@@ -62,7 +72,7 @@ void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, con
     if (qk != NULL && plan->mode == 1) {
       put(qk, row + j, score);
     }
-    score += mask_value(call, plan, view, at, j);
+    score = round_low(plan->mask_bits, score + mask_value(call, plan, view, at, j));
     if (qk != NULL && plan->mode == 2) {
       put(qk, row + j, score);
     }
@@ -142,6 +152,7 @@ opipe_status cpu_attention_fast(const cpu_call *call, opipe_error *err) {
   }
   if (plan->has_mask) {
     memcpy(args.mask_stride, plan->mask, sizeof plan->mask);
+    args.mask_bits = plan->mask_bits;
     *(plan->bool_mask ? (const void **)&args.mask_keep : (const void **)&args.mask_add) =
         call->in[3].data;
   }

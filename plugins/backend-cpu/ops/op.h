@@ -37,6 +37,7 @@ typedef struct cpu_prep {
   const opipe_device *device;
   cpu_pool *pool;
   const opipe_graph *graph;
+  const opipe_graph *given; /* with half types as they are; NULL: `graph`, nothing is widened */
   const opipe_node *node;
   const cpu_op *op;
   cpu_step *step;

@@ -114,6 +114,7 @@ opipe_status cpu_prepare_widened(cpu_prep *p) {
   }
   CPU_TRY(shadow_graph(p, shadow));
   inner.graph = shadow;
+  inner.given = p->graph;
   CPU_TRY(p->op->prepare(&inner));
   if (step->is_view || step->run == NULL) {
     return OPIPE_OK;

@@ -120,6 +120,101 @@ static void test_known_masks(void) {
   check_known(-10000.0f, -1, false, true); /* row 0 has no key: added as it is */
 }
 
+/* A mask in the half type itself, with a row that has no key: the scores are lost beside it, in the
+ * fused kernel too. Below the range of fp16 they are minus infinity. */
+static void test_masked_rows_of_half_types(void) {
+  static const struct {
+    uint32_t dtype;
+    float low;
+  } masks[] = {{OPIPE_FLOAT16, -65504.0f},
+               {OPIPE_FLOAT16, -10000.0f},
+               {OPIPE_BFLOAT16, -10000.0f},
+               {OPIPE_BFLOAT16, -3.38e38f}};
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  for (size_t i = 0; i < OPI_COUNT(masks); i++) {
+    const uint32_t dtype = masks[i].dtype;
+    test_graph t;
+    test_open(&t);
+    const uint32_t mask = cast(&t, known_mask(&t, masks[i].low, -1), dtype);
+    finish(&t, softmax(&t, test_op(&t, "Add", product(&t, dtype), mask)), dtype);
+    check(&t, 1, false, true, dtype == OPIPE_FLOAT16 ? 2e-3 : 2e-2);
+    test_close(&t);
+  }
+}
+
+/* Multi-query attention: one head of keys and of values, which the products repeat; of values
+ * alone, they are expanded. */
+static void test_one_key_head(void) {
+  static const int64_t perm[4] = {0, 1, 3, 2};
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  for (int64_t k_heads = 1; k_heads <= H; k_heads += H - 1) {
+    const int64_t q_shape[4] = {B, H, S, D}, k_shape[4] = {B, k_heads, T, D},
+                  v_shape[4] = {B, 1, T, D};
+    const opipe_attr attr = OPI_ATTR_N("perm", perm, 4);
+    test_graph t;
+    opi_bound *bound = NULL;
+    opipe_error err = OPIPE_ERROR_INIT;
+    uint32_t turned;
+    test_open(&t);
+    const uint32_t q = test_input(&t, "q", OPIPE_FLOAT, q_shape, 4),
+                   k = test_input(&t, "k", OPIPE_FLOAT, k_shape, 4),
+                   v = test_input(&t, "v", OPIPE_FLOAT, v_shape, 4);
+    test_node(&t, "Transpose", 13, &k, 1, &attr, 1, &turned, 1);
+    const uint32_t scores = test_op(&t, "MatMul", q, turned);
+    const uint32_t masked = test_op(&t, "Add", scores, known_mask(&t, -3.4e38f, 0));
+    test_output(&t, test_op(&t, "MatMul", softmax(&t, masked), v));
+    check(&t, 1, true, false, 1e-5);
+    if (OPI_ASSERT_OK(bind_graph(&t, 0, &bound, &err), &err))
+      OPI_ASSERT_INT(test_count(bound->graph, "Expand"), k_heads != 1);
+    opi_bound_free(bound);
+    test_close(&t);
+  }
+}
+
+/* x cos + Concat(-x[h:], x[:h]) sin in float32 around a half type; `back`: the sum goes back to it.
+ */
+static void check_rotary(uint32_t dtype, bool back) {
+  static const int64_t half[2] = {D / 2, D / 2}, shape[4] = {B, H, S, D};
+  float table[2][S * D];
+  test_graph t;
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t parts[2], turned;
+  for (int i = 0; i < S * D; i++) {
+    table[0][i] = cosf((float)(i / D) / (float)(1 + i % (D / 2)));
+    table[1][i] = sinf((float)(i / D) / (float)(1 + i % (D / 2)));
+  }
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", dtype, shape, 4);
+  const uint32_t split[2] = {x, test_ints(&t, "half", half, 2)};
+  const opipe_attr last = OPI_ATTR_I("axis", -1);
+  test_node(&t, "Split", 18, split, 2, &last, 1, parts, 2);
+  const uint32_t both[2] = {test_op(&t, "Neg", parts[1], OPIPE_NONE), parts[0]};
+  test_node(&t, "Concat", 13, both, 2, &last, 1, &turned, 1);
+  const uint32_t cosine = test_known(&t, "cos", OPIPE_FLOAT, &shape[2], 2, table[0]),
+                 sine = test_known(&t, "sin", OPIPE_FLOAT, &shape[2], 2, table[1]);
+  const uint32_t sum = test_op(&t, "Add", test_op(&t, "Mul", cast(&t, x, OPIPE_FLOAT), cosine),
+                               test_op(&t, "Mul", cast(&t, turned, OPIPE_FLOAT), sine));
+  test_output(&t, back ? cast(&t, sum, dtype) : sum);
+  check(&t, 0, false, false, dtype == OPIPE_FLOAT16 ? 2e-3 : 2e-2);
+  if (OPI_ASSERT_OK(bind_graph(&t, 0, &bound, &err), &err)) {
+    OPI_ASSERT_INT(bound->patterns[OPI_PATTERN_ROTARY], 1);
+    OPI_ASSERT_INT(bound->graph->n_nodes, back ? 1 : 2);
+  }
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+static void test_rotary_behind_casts(void) {
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  check_rotary(OPIPE_BFLOAT16, true);
+  check_rotary(OPIPE_FLOAT16, true);
+  check_rotary(OPIPE_BFLOAT16, false);
+}
+
 /* The weights are an output, or the scores are read twice: nothing may be taken away. */
 static void test_what_is_needed_stays(void) {
   test_graph t;
@@ -144,4 +239,6 @@ static void test_what_is_needed_stays(void) {
 }
 
 OPI_TEST_MAIN("fusion of attention", OPI_TEST(test_mask_of_another_type),
-              OPI_TEST(test_known_masks), OPI_TEST(test_what_is_needed_stays))
+              OPI_TEST(test_known_masks), OPI_TEST(test_masked_rows_of_half_types),
+              OPI_TEST(test_one_key_head), OPI_TEST(test_rotary_behind_casts),
+              OPI_TEST(test_what_is_needed_stays))
