@@ -5,8 +5,6 @@
  * The first reason stays. A request is handed back once, by whoever moves it from ACTIVE to ENDING;
  * after a failure that happens only when no rank touches a request's memory any more.
  */
-#include <unistd.h>
-
 #include "runtime/train/state.h"
 
 bool opi_request_fail(opi_request *request, const opipe_error *why) {
@@ -129,7 +127,7 @@ void opi_session_fail(opi_session *s, uint32_t rank, opi_request *request, const
 }
 
 opipe_status opi_session_check(const opi_session *s, opipe_error *err) {
-  const int32_t pid = (int32_t)getpid();
+  const int32_t pid = opi_process_id();
   if (s->pid != pid) {
     return opi_fail(err, OPIPE_E_STATE,
                     "the session was opened in another process (%d, this is %d)", s->pid, pid);

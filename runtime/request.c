@@ -6,11 +6,13 @@
  * Its memory goes back to the pool with its result buffers, so that after warm-up submitting
  * allocates nothing.
  */
-#include <unistd.h>
-
 #include "runtime/train/state.h"
 
 /* ---- the pool ---- */
+
+static void end_request(void *request) {
+  opi_request_release(request);
+}
 
 static opi_request *make(opi_session *s, opipe_error *err) {
   const size_t feeds_bytes = s->n_inputs * sizeof(opi_feed),
@@ -22,7 +24,9 @@ static opi_request *make(opi_session *s, opipe_error *err) {
     return NULL;
   }
   request->session = s;
-  if (s->train != NULL && opi_ticket_make(request, err) < 0) {
+  request->slot = opi_handle_slot_take(OPI_HANDLE_REQUEST, request, end_request, s->env.owner, err);
+  if (request->slot == NULL || (s->train != NULL && opi_ticket_make(request, err) < 0)) {
+    opi_handle_slot_give(request->slot);
     opi_free(s->allocator, request, sizeof *request + feeds_bytes + results_bytes);
     return NULL;
   }
@@ -32,6 +36,7 @@ static opi_request *make(opi_session *s, opipe_error *err) {
 }
 
 static void unmake(opi_session *s, opi_request *request) {
+  opi_handle_slot_give(request->slot);
   opi_ticket_free(request);
   for (uint32_t o = 0; o < s->n_outputs; ++o)
     opi_free(s->allocator, request->results[o].own, request->results[o].own_bytes);
@@ -70,6 +75,7 @@ opi_request *opi_request_new(opi_session *s, opipe_error *err) {
 
 void opi_request_recycle(opi_request *request) {
   opi_session *s = request->session;
+  opi_handle_slot_disarm(request->slot);
   opi_lock_take(&s->lock);
   atomic_store(&request->state, OPI_REQUEST_FREE);
   request->next_free = s->free_requests;
@@ -90,6 +96,13 @@ opipe_status opi_requests_make(opi_session *s, uint32_t n, opipe_error *err) {
   return OPIPE_OK;
 }
 
+void opi_requests_shut(opi_session *s) {
+  for (uint32_t i = 0; i < s->n_pool; ++i)
+    opi_handle_slot_disarm(s->pool[i]->slot);
+  for (uint32_t i = 0; i < s->n_pool; ++i)
+    opi_handle_slot_drain(s->pool[i]->slot, 0);
+}
+
 void opi_requests_free(opi_session *s) {
   for (uint32_t i = 0; i < s->n_pool; ++i)
     unmake(s, s->pool[i]);
@@ -98,7 +111,21 @@ void opi_requests_free(opi_session *s) {
   s->n_pool = s->pool_room = 0;
 }
 
+void opi_request_begin(opi_request *request) {
+  opi_session *s = request->session;
+  atomic_store(&request->n_ranks_left, s->plan->n_ranks);
+  atomic_store(&request->failed, OPI_FATE_OPEN);
+  atomic_store(&request->waiting, 0);
+  atomic_fetch_add(&s->n_unfinished, 1);
+  request->handle = opi_handle_slot_arm(request->slot);
+  atomic_store(&request->state, OPI_REQUEST_ACTIVE);
+}
+
 /* ---- the caller's side ---- */
+
+opipe_request *opi_request_handle(const opi_request *request) {
+  return opi_handle_pointer(request->handle);
+}
 
 static opipe_status check(const opi_request *request, opipe_error *err) {
   if (request == NULL)

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "partition/cut/batch.h"
 #include "runtime/agree.h"
@@ -332,7 +331,7 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   s->allocator = env->allocator;
   s->plan = env->plan;
   s->transport = env->transport.table;
-  s->pid = (int32_t)getpid();
+  s->pid = opi_process_id();
   if (s->env.source.bind == NULL)
     s->env.source.bind = opi_bind;
   if (s->env.source.carry == NULL)
@@ -352,8 +351,7 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   return OPIPE_OK;
 }
 
-/* Everything in flight ends; nobody is inside any more when it returns. */
-static void stop(opi_session *s) {
+void opi_session_stop(opi_session *s) {
   opipe_error why = OPIPE_ERROR_INIT;
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "the session was closed");
   atomic_store(&s->closing, 1);
@@ -370,10 +368,11 @@ static void stop(opi_session *s) {
 }
 
 void opi_session_close(opi_session *s) {
-  if (s == NULL || s->pid != (int32_t)getpid())
+  if (s == NULL || s->pid != opi_process_id())
     return;
   const opipe_allocator *allocator = s->allocator;
-  stop(s);
+  opi_session_stop(s);
+  opi_requests_shut(s); /* nobody is inside any more */
   for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
     if (s->shapes[i] != NULL)
       opi_shape_stop(s->shapes[i]);

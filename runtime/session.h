@@ -40,11 +40,14 @@ typedef struct opi_session_env {
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
+  uint64_t owner; /* handle of the context, to which its requests belong; 0: none */
   uint32_t cores; /* cores that the ranks may use; 0: those the process is allowed */
 } opi_session_env;
 
 opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params,
                               opi_session **out_session, opipe_error *err);
+/* Ends all that is in flight and the threads; calls that are inside return soon. To be closed. */
+void opi_session_stop(opi_session *session);
 void opi_session_close(opi_session *session); /* accepts NULL */
 
 opipe_status opi_session_submit(opi_session *session, const opipe_submit_params *params,
@@ -55,6 +58,8 @@ opipe_status opi_session_memory(opi_session *session, uint32_t rank, opipe_memor
                                 opipe_error *err);
 opipe_status opi_session_info(opi_session *session, opipe_session_info *io_info, opipe_error *err);
 
+/* What the host holds in its place: stale once the request was released or its session stopped. */
+opipe_request *opi_request_handle(const opi_request *request);
 opipe_status opi_request_poll(opi_request *request, opipe_error *err);
 opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_error *err);
 opipe_status opi_request_cancel(opi_request *request, opipe_error *err);

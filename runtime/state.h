@@ -17,6 +17,7 @@
 
 #include "partition/memory/layout.h"
 #include "partition/schedule/lower.h"
+#include "runtime/handles.h"
 #include "runtime/session.h"
 #include "runtime/thread.h"
 
@@ -128,6 +129,8 @@ struct opi_request {
   opi_session *session;
   struct opi_ticket *ticket; /* of a training session, else NULL */
   opi_request *next_free;
+  opi_handle_slot *slot;   /* its place in the table of handles, kept from request to request */
+  uint64_t handle;         /* the host's, from submit to release */
   uint64_t number;         /* counts the session's requests */
   _Atomic uint32_t state;  /* OPI_REQUEST_* */
   _Atomic uint32_t failed; /* OPI_FATE_* */
@@ -430,6 +433,10 @@ opi_request *opi_request_new(opi_session *session, opipe_error *err); /* from th
 void opi_request_recycle(opi_request *request);
 opipe_status opi_requests_make(opi_session *session, uint32_t n,
                                opipe_error *err); /* the first n of the pool */
+/* All handles become stale; returns when nobody is inside. */
+void opi_requests_shut(opi_session *session);
 void opi_requests_free(opi_session *session);
+/* It is about to be published: ACTIVE, under a handle of its own. */
+void opi_request_begin(opi_request *request);
 
 #endif /* OPI_RUNTIME_STATE_H */

@@ -179,11 +179,7 @@ static void number(opi_session *s, opi_request *request, const opipe_submit_para
     shape->n_sequences += c == 0 ? request->n_large : n_small;
     shape->last_used = request->number + 1;
   }
-  atomic_store(&request->n_ranks_left, s->plan->n_ranks);
-  atomic_store(&request->failed, OPI_FATE_OPEN);
-  atomic_store(&request->waiting, 0);
-  atomic_fetch_add(&s->n_unfinished, 1);
-  atomic_store(&request->state, OPI_REQUEST_ACTIVE);
+  opi_request_begin(request);
 }
 
 static void publish(opi_session *s, opi_request *request, uint32_t version) {

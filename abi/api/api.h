@@ -15,6 +15,7 @@
 #include "partition/make.h"
 #include "partition/schedule/order.h"
 #include "runtime/budget.h"
+#include "runtime/handles.h"
 #include "runtime/session.h"
 #include "runtime/train/train.h"
 

@@ -15,10 +15,6 @@ static opipe_status check(const opipe_session *session, opipe_error *err) {
   return opi_session_check_handle(session, err);
 }
 
-static opi_request *runtime_request(opipe_request *request) {
-  return (opi_request *)(void *)request;
-}
-
 static void forget(opipe_session *s) {
   opipe_context *context = s->plan->model->context;
   const opipe_allocator *allocator = &context->allocator;
@@ -101,37 +97,66 @@ opipe_status opi_api_session_submit(opipe_session *s, const opipe_submit_params 
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
   const opipe_status status = opi_session_submit(s->session, params, &request, err);
   if (status == OPIPE_OK)
-    *out_request = (opipe_request *)(void *)request;
+    *out_request = opi_request_handle(request);
   return status;
 }
 
+/* The runtime's request behind a handle, and the way into it. */
+static opipe_status enter(opipe_request *request, const char *call, opi_entry *out_entry,
+                          opi_request **out_request, opipe_error *err) {
+  OPI_TRY(opi_handle_enter(request, OPI_HANDLE_REQUEST, call, out_entry, err));
+  *out_request = out_entry->object;
+  return OPIPE_OK;
+}
+
 opipe_status opi_api_request_poll(opipe_request *request, opipe_error *err) {
-  if (request == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "request_poll: the request is NULL");
-  return opi_request_poll(runtime_request(request), err);
+  opi_entry in;
+  opi_request *r = NULL;
+  OPI_TRY(enter(request, "request_poll", &in, &r, err));
+  const opipe_status status = opi_request_poll(r, err);
+  opi_handle_leave(&in);
+  return status;
 }
 
 opipe_status opi_api_request_wait(opipe_request *request, uint64_t timeout_ns, opipe_error *err) {
-  if (request == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "request_wait: the request is NULL");
-  return opi_request_wait(runtime_request(request), timeout_ns, err);
+  opi_entry in;
+  opi_request *r = NULL;
+  OPI_TRY(enter(request, "request_wait", &in, &r, err));
+  const opipe_status status = opi_request_wait(r, timeout_ns, err);
+  opi_handle_leave(&in);
+  return status;
 }
 
 opipe_status opi_api_request_cancel(opipe_request *request, opipe_error *err) {
-  if (request == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "request_cancel: the request is NULL");
-  return opi_request_cancel(runtime_request(request), err);
+  opi_entry in;
+  opi_request *r = NULL;
+  OPI_TRY(enter(request, "request_cancel", &in, &r, err));
+  const opipe_status status = opi_request_cancel(r, err);
+  opi_handle_leave(&in);
+  return status;
 }
 
 opipe_status opi_api_request_output(opipe_request *request, uint32_t index,
                                     opipe_tensor *out_tensor, opipe_error *err) {
-  if (request == NULL || out_tensor == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "request_output: an argument is NULL");
-  return opi_request_output(runtime_request(request), index, out_tensor, err);
+  opi_entry in;
+  opi_request *r = NULL;
+  OPI_TRY(enter(request, "request_output", &in, &r, err));
+  const opipe_status status =
+      out_tensor == NULL ? opi_fail(err, OPIPE_E_INVALID, "request_output: out_tensor is NULL")
+                         : opi_request_output(r, index, out_tensor, err);
+  opi_handle_leave(&in);
+  return status;
 }
 
+/* Others that are inside leave first, so that it is over when this returns. */
 void opi_api_request_release(opipe_request *request) {
-  opi_request_release(runtime_request(request));
+  opi_entry in;
+  opi_request *r = NULL;
+  if (request == NULL || enter(request, "request_release", &in, &r, NULL) < 0)
+    return;
+  if (opi_handle_kill(&in))
+    opi_handle_slot_drain(in.slot, 1);
+  opi_handle_leave(&in); /* ends in opi_request_release */
 }
 
 opipe_status opi_api_session_drive(opipe_session *s, uint32_t rank, uint64_t timeout_ns,

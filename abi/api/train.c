@@ -7,10 +7,6 @@
 #include "loader/gradient/gradient.h"
 #include "runtime/checkpoint/checkpoint.h"
 
-static opi_request *runtime_request(opipe_request *request) {
-  return (opi_request *)(void *)request;
-}
-
 /* ---- options ---- */
 
 static opipe_status read_globs(const opipe_train_options *o, opi_arena *arena, opi_train_spec *spec,
@@ -139,7 +135,7 @@ opipe_status opi_api_session_train_step(opipe_session *session, const opipe_subm
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
   const opipe_status status = opi_train_step(session->session, params, &request, err);
   if (status == OPIPE_OK)
-    *out_ticket = (opipe_request *)(void *)request;
+    *out_ticket = opi_request_handle(request);
   return status;
 }
 
@@ -151,7 +147,7 @@ opipe_status opi_api_session_evaluate(opipe_session *session, const opipe_submit
     return opi_fail(err, OPIPE_E_INVALID, "session_evaluate: an argument is NULL");
   const opipe_status status = opi_train_evaluate(session->session, params, &request, err);
   if (status == OPIPE_OK)
-    *out_request = (opipe_request *)(void *)request;
+    *out_request = opi_request_handle(request);
   return status;
 }
 
@@ -165,11 +161,15 @@ opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err) {
 opipe_status opi_api_request_report(opipe_request *request, opipe_train_report *io_report,
                                     opipe_error *err) {
   opi_train_result result;
-  if (request == NULL || io_report == NULL ||
-      io_report->struct_size < OPIPE_END(opipe_train_report, step_ns))
+  opi_entry in;
+  if (io_report == NULL || io_report->struct_size < OPIPE_END(opipe_train_report, step_ns))
     return opi_fail(err, OPIPE_E_INVALID, "request_report: struct_size is %u",
                     io_report == NULL ? 0 : io_report->struct_size);
-  OPI_TRY(opi_train_report(runtime_request(request), &result, err));
+  OPI_TRY(opi_handle_enter(request, OPI_HANDLE_REQUEST, "request_report", &in, err));
+  const opipe_status status = opi_train_report(in.object, &result, err);
+  opi_handle_leave(&in);
+  if (status < 0)
+    return status;
   const opipe_train_report report = {.struct_size = io_report->struct_size,
                                      .skipped = result.step.skipped,
                                      .step = result.step.step,

@@ -201,11 +201,7 @@ static void begin(opi_session *s, opi_request *request) {
   request->number = s->n_numbered++;
   request->deadline_ns = 0;
   request->ticket->start_ns = opi_clock_ns();
-  atomic_store(&request->n_ranks_left, s->plan->n_ranks);
-  atomic_store(&request->failed, OPI_FATE_OPEN);
-  atomic_store(&request->waiting, 0);
-  atomic_fetch_add(&s->n_unfinished, 1);
-  atomic_store(&request->state, OPI_REQUEST_ACTIVE);
+  opi_request_begin(request);
   if (s->reference) {
     opipe_error why = OPIPE_ERROR_INIT;
     if (opi_train_run_reference(s, request, &why) < 0)
@@ -312,6 +308,10 @@ opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *e
 /* ---- what came of it ---- */
 
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err) {
+  if (ticket->ticket == NULL)
+    return opi_fail(err, OPIPE_E_STATE,
+                    "request %llu is no step: its session's plan is for inference",
+                    (unsigned long long)ticket->number);
   OPI_TRY(opi_request_poll(ticket, err) == OPIPE_PENDING
               ? opi_fail(err, OPIPE_E_STATE, "ticket %llu has not finished",
                          (unsigned long long)ticket->number)
