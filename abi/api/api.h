@@ -180,6 +180,8 @@ opipe_status opi_api_session_clock(opipe_session *session, opipe_train_clock *io
                                    opipe_error *err);
 opipe_status opi_api_session_set_clock(opipe_session *session, const opipe_train_clock *clock,
                                        opipe_error *err);
+opipe_status opi_api_session_try_save(opipe_session *session, uint32_t what, const char *path,
+                                      opipe_error *err);
 opipe_status opi_api_session_trace(opipe_session *session, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
 opipe_status opi_api_session_save_model(opipe_session *session, const char *path, opipe_error *err);

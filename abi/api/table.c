@@ -190,10 +190,12 @@ ENTRY(session_clock, (opipe_session *session, opipe_train_clock *io_clock, opipe
       (session, io_clock, err))
 ENTRY(session_set_clock, (opipe_session *session, const opipe_train_clock *clock, opipe_error *err),
       (session, clock, err))
+ENTRY(session_try_save, (opipe_session *session, uint32_t what, const char *path, opipe_error *err),
+      (session, what, path, err))
 /* clang-format on */
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, session_set_clock),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, session_try_save),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = "0.1.0",
@@ -255,6 +257,7 @@ static const opipe_api api = {
     .session_trace = session_trace,
     .session_clock = session_clock,
     .session_set_clock = session_set_clock,
+    .session_try_save = session_try_save,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,

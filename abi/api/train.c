@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training through the host's table: options, steps, parameters by name, checkpoints. */
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 
@@ -339,9 +340,9 @@ opipe_status opi_api_session_trace(opipe_session *session, uint32_t format, opip
 
 /* ---- the model ---- */
 
-/* Every trained parameter in its own type. */
-static opipe_status gather(opi_weights *weights, opi_arena *arena, opi_replacement **out_list,
-                           uint32_t *out_n, opipe_error *err) {
+/* Every trained parameter in its own type; `values`: not only what it is. */
+static opipe_status gather(opi_weights *weights, bool values, opi_arena *arena,
+                           opi_replacement **out_list, uint32_t *out_n, opipe_error *err) {
   opi_weight_info info;
   uint32_t n = 0;
   while (opi_weights_info(weights, n, &info))
@@ -354,10 +355,11 @@ static opipe_status gather(opi_weights *weights, opi_arena *arena, opi_replaceme
     if (!opi_weights_info(weights, i, &info) || info.trained == 0)
       continue;
     const opipe_param_source *s = info.source;
-    void *data = opi_arena_alloc(arena, (size_t)s->n_bytes);
-    if (data == NULL)
+    void *data = values ? opi_arena_alloc(arena, (size_t)s->n_bytes) : NULL;
+    if (values && data == NULL)
       return opi_fail_nomem(err, s->n_bytes, s->name);
-    OPI_TRY(opi_weights_get(weights, s->name, OPI_STATE_WEIGHT, 0, data, s->n_bytes, err));
+    if (values)
+      OPI_TRY(opi_weights_get(weights, s->name, OPI_STATE_WEIGHT, 0, data, s->n_bytes, err));
     list[(*out_n)++] = (opi_replacement){.name = s->name,
                                          .data = data,
                                          .shape = s->shape,
@@ -379,11 +381,42 @@ opipe_status opi_api_session_save_model(opipe_session *session, const char *path
     return opi_fail(err, OPIPE_E_INVALID, "session_save_model: the path is NULL");
   OPI_TRY(rest(session, &weights, err));
   opi_arena_init(&arena, allocator_of(session), 0);
-  opipe_status status = gather(weights, &arena, &list, &n, err);
+  opipe_status status = gather(weights, true, &arena, &list, &n, err);
   if (status == OPIPE_OK)
     status = opi_model_save(session->plan->model->file, list, n, path, err);
   opi_arena_release(&arena);
   return status;
+}
+
+static opipe_status try_model(const opipe_session *session, opi_weights *weights, const char *path,
+                              opipe_error *err) {
+  opi_replacement *list = NULL;
+  opi_arena arena;
+  uint32_t n = 0;
+  opi_arena_init(&arena, allocator_of(session), 0);
+  opipe_status status = gather(weights, false, &arena, &list, &n, err);
+  if (status == OPIPE_OK)
+    status = opi_model_try_save(session->plan->model->file, list, n, path, err);
+  opi_arena_release(&arena);
+  return status;
+}
+
+opipe_status opi_api_session_try_save(opipe_session *session, uint32_t what, const char *path,
+                                      opipe_error *err) {
+  opi_weights *weights = NULL;
+  if (path == NULL || what > OPIPE_SAVE_GRADIENTS) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_try_save: what %u (at most %d), or no path",
+                    what, OPIPE_SAVE_GRADIENTS);
+  }
+  OPI_TRY(rest(session, &weights, err));
+  switch (what) {
+    case OPIPE_SAVE_CHECKPOINT:
+      return opi_checkpoint_try(allocator_of(session), path, err);
+    case OPIPE_SAVE_MODEL:
+      return try_model(session, weights, path, err);
+    default:
+      return opi_try_file(AT_FDCWD, path, err);
+  }
 }
 
 static opipe_status describe_json(const opi_training *t, opipe_write_fn write, void *ctx,

@@ -177,6 +177,9 @@ const char *opi_shape_text(char *buffer, size_t room, const int64_t *shape, uint
 
 /* Writes all of `data` to the file `fd`, whatever the system takes at once. Errors: IO. */
 opipe_status opi_write_all(int fd, const void *data, uint64_t n_bytes, opipe_error *err);
+/* Can a file be made beside `path` (below the folder `dir`, or AT_FDCWD), and is `path` no folder?
+ * Nothing stays. */
+opipe_status opi_try_file(int dir, const char *path, opipe_error *err);
 
 /* Number of this process, right in a forked child too; asks the system only once. */
 int32_t opi_process_id(void);

@@ -79,10 +79,14 @@ typedef struct opi_replacement {
 
 /* Writes the model file to `path` with the values of `list` [n]: embedded ones in the field that
  * holds them, external ones into copies of the external files below the folder of `path`; all other
- * bytes survive. Atomic, file by file. Errors: IO; INVALID (sizes; external files beside the
- * model's own); UNSUPPORTED names a parameter without a place in the file. */
+ * bytes survive. Nothing is left of what could not be written. Errors: IO with file and bytes;
+ * INVALID (sizes; external files beside the model's own); UNSUPPORTED names a parameter without a
+ * place in the file. */
 opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
                             const char *path, opipe_error *err);
+/* Could it be saved there? `data` of the list is not looked at; nothing stays. */
+opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *list, uint32_t n,
+                                const char *path, opipe_error *err);
 
 /* Makes graph input `value->name` an initializer with the given content (copied), before the model
  * is shared. Errors: NOTFOUND lists the inputs; INVALID names types and shapes that differ. */

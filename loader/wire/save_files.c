@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving a model: the model file, and beside it copies of its external files, with new values.
  *
- * Every file is written under another name, flushed and renamed, the external files first: who is
- * interrupted leaves the old model file. The source's own external files are never written to.
+ * Every file is written under another name and flushed; when all are whole they are renamed, the
+ * model file last. What fails leaves nothing. The source's own external files are never written to.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,27 +20,53 @@ typedef struct out_file {
   int fd;
 } out_file;
 
-static opipe_status begin(out_file *f, const char *folder, const char *name, opipe_error *err) {
+/* All files of one saving, made under other names. */
+typedef struct out_files {
+  const opipe_allocator *allocator;
+  out_file *list; /* [room] */
+  uint32_t n, room;
+} out_files;
+
+static opipe_status begin(out_files *files, const char *folder, const char *name,
+                          out_file **out_file_at, opipe_error *err) {
   const char *slash = folder[0] == '\0' ? "" : "/";
-  f->fd = -1;
+  if (files->n == files->room)
+    return opi_fail(err, OPIPE_E_INTERNAL, "more than %u files of one model", files->room);
+  out_file *f = &files->list[files->n];
   if (snprintf(f->path, sizeof f->path, "%s%s%s", folder, slash, name) >= PATH_MAX - 32)
     return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", name, PATH_MAX);
   (void)snprintf(f->temp, sizeof f->temp, "%.*s.%d.new", PATH_MAX - 32, f->path, (int)getpid());
   (void)unlink(f->temp);
   f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  return f->fd < 0 ? opi_fail_errno(err, errno, "making %s", f->temp) : OPIPE_OK;
+  if (f->fd < 0)
+    return opi_fail_errno(err, errno, "making %s", f->temp);
+  ++files->n;
+  *out_file_at = f;
+  return OPIPE_OK;
 }
 
-/* Flushes and renames; on failure removes what was written. */
+/* Flushed and closed; it still has its other name. */
 static opipe_status end(out_file *f, opipe_status status, opipe_error *err) {
+  if (status < 0)
+    (void)opi_error_prefix(err, "%s: ", f->path);
   if (status == OPIPE_OK && fsync(f->fd) != 0)
     status = opi_fail_errno(err, errno, "flushing %s", f->temp);
-  if (f->fd >= 0)
-    (void)close(f->fd);
-  if (status == OPIPE_OK && rename(f->temp, f->path) != 0)
-    status = opi_fail_errno(err, errno, "renaming %s to %s", f->temp, f->path);
-  if (status < 0 && f->fd >= 0)
-    (void)unlink(f->temp);
+  if (close(f->fd) != 0 && status == OPIPE_OK)
+    status = opi_fail_errno(err, errno, "closing %s", f->temp);
+  f->fd = -1;
+  return status;
+}
+
+/* Renames all, or removes all where something went wrong. The model file is the last. */
+static opipe_status end_all(out_files *files, opipe_status status, opipe_error *err) {
+  for (uint32_t i = 0; i < files->n; ++i) {
+    const out_file *f = &files->list[i];
+    if (status == OPIPE_OK && rename(f->temp, f->path) != 0)
+      status = opi_fail_errno(err, errno, "renaming %s to %s", f->temp, f->path);
+    if (status < 0)
+      (void)unlink(f->temp);
+  }
+  opi_free(files->allocator, files->list, files->room * sizeof *files->list);
   return status;
 }
 
@@ -77,19 +103,18 @@ static opipe_status patch(int fd, const opi_mapping *m, const opi_replacement *r
   return opi_write_all(fd, r->data, r->n_bytes, err);
 }
 
-static opipe_status write_external(const opi_mapping *m, const char *folder,
+static opipe_status write_external(out_files *files, const opi_mapping *m, const char *folder,
                                    const opi_replacement *list, const opi_external_place *places,
                                    uint32_t n, opipe_error *err) {
-  out_file f;
+  out_file *f = NULL;
   OPI_TRY(make_folders(folder, m->location, err));
-  opipe_status status = begin(&f, folder, m->location, err);
-  if (status == OPIPE_OK)
-    status = opi_write_all(f.fd, m->bytes, m->n_bytes, err);
+  OPI_TRY(begin(files, folder, m->location, &f, err));
+  opipe_status status = opi_write_all(f->fd, m->bytes, m->n_bytes, err);
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     if (is_at(m, &places[i]))
-      status = patch(f.fd, m, &list[i], &places[i], err);
+      status = patch(f->fd, m, &list[i], &places[i], err);
   }
-  return end(&f, status, err);
+  return end(f, status, err);
 }
 
 /* Do both folders hold the same file of that name? */
@@ -108,7 +133,8 @@ static bool same_folder(const opi_model *model, const char *folder) {
          a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-static opipe_status write_externals(const opi_model *model, const char *folder,
+/* files NULL: only whether it could be done. */
+static opipe_status write_externals(out_files *files, const opi_model *model, const char *folder,
                                     const opi_replacement *list, uint32_t n, opipe_error *err) {
   opi_external_place *places = opi_alloc_zero(model->allocator, (size_t)n + 1, sizeof *places);
   if (places == NULL)
@@ -121,11 +147,14 @@ static opipe_status write_externals(const opi_model *model, const char *folder,
       changes = changes || is_at(m, &places[i]);
     if (m->location[0] == '\0' || (same && !changes))
       continue;
-    status = same ? opi_fail(err, OPIPE_E_INVALID,
-                             "the model's weights lie in %s: a model saved beside it would write "
-                             "over them; save it in another folder",
-                             m->location)
-                  : write_external(m, folder, list, places, n, err);
+    if (same) {
+      status = opi_fail(err, OPIPE_E_INVALID,
+                        "the model's weights lie in %s: a model saved beside it would write over "
+                        "them; save it in another folder",
+                        m->location);
+    } else if (files != NULL) {
+      status = write_external(files, m, folder, list, places, n, err);
+    }
   }
   opi_free(model->allocator, places, ((size_t)n + 1) * sizeof *places);
   return status;
@@ -162,25 +191,54 @@ static opipe_status check_sizes(const opi_model *model, const opi_replacement *l
   return OPIPE_OK;
 }
 
-opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
-                            const char *path, opipe_error *err) {
-  opipe_error local = OPIPE_ERROR_INIT;
-  opipe_error *e = err == NULL ? &local : err;
-  char folder[PATH_MAX];
-  out_file f;
-  OPI_TRY(check_sizes(model, list, n, e));
-  if (snprintf(folder, sizeof folder, "%s", path) >= PATH_MAX)
-    return opi_fail(e, OPIPE_E_INVALID, "the path '%.80s...' is longer than %d", path, PATH_MAX);
+/* The folder of `path`, "" where it names none. */
+static opipe_status folder_of(const char *path, char folder[PATH_MAX], opipe_error *err) {
+  if (snprintf(folder, PATH_MAX, "%s", path) >= PATH_MAX)
+    return opi_fail(err, OPIPE_E_INVALID, "the path '%.80s...' is longer than %d", path, PATH_MAX);
   char *slash = strrchr(folder, '/');
   if (slash == NULL) {
     folder[0] = '\0';
   } else {
     slash[slash == folder ? 1 : 0] = '\0';
   }
-  OPI_TRY(write_externals(model, folder, list, n, e));
-  opipe_status status = begin(&f, "", path, e);
-  sink out = {.fd = f.fd, .err = e};
+  return OPIPE_OK;
+}
+
+static opipe_status write_model(out_files *files, const opi_model *model,
+                                const opi_replacement *list, uint32_t n, const char *path,
+                                opipe_error *err) {
+  out_file *f = NULL;
+  OPI_TRY(begin(files, "", path, &f, err));
+  sink out = {.fd = f->fd, .err = err};
+  return end(f, opi_model_replace(model, list, n, to_file, &out, err), err);
+}
+
+opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
+                            const char *path, opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  opipe_error *e = err == NULL ? &local : err;
+  char folder[PATH_MAX];
+  out_files files = {.allocator = model->allocator, .room = 1};
+  OPI_TRY(check_sizes(model, list, n, e));
+  OPI_TRY(folder_of(path, folder, e));
+  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next)
+    ++files.room;
+  files.list = opi_alloc_zero(model->allocator, files.room, sizeof *files.list);
+  if (files.list == NULL)
+    return opi_fail_nomem(e, files.room * sizeof *files.list, "file names");
+  opipe_status status = write_externals(&files, model, folder, list, n, e);
   if (status == OPIPE_OK)
-    status = opi_model_replace(model, list, n, to_file, &out, e);
-  return end(&f, status, e);
+    status = write_model(&files, model, list, n, path, e);
+  return end_all(&files, status, e);
+}
+
+opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *list, uint32_t n,
+                                const char *path, opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  opipe_error *e = err == NULL ? &local : err;
+  char folder[PATH_MAX];
+  OPI_TRY(check_sizes(model, list, n, e));
+  OPI_TRY(folder_of(path, folder, e));
+  OPI_TRY(write_externals(NULL, model, folder, list, n, e));
+  return opi_try_file(AT_FDCWD, path, e);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: a folder from which training continues, whatever plan wrote it.
  *
- *   manifest.json               which files belong to it; step, updates, loss scale, position
- *   weights-G.safetensors       fp32 weights of every trained parameter, by initializer name
- *   state-G.safetensors         "first/NAME", "second/NAME": moments; "older/NAME": weights one
- *                               version back, of double-buffered schedules
+ *   manifest.json               which files belong to it; step, updates, loss scale, position;
+ * hashes of every tensor, of the headers, of itself weights-G.safetensors       fp32 weights of
+ * every trained parameter, by initializer name state-G.safetensors         "first/NAME",
+ * "second/NAME": moments; "older/NAME": weights one version back, of double-buffered schedules
  *
  * Saving writes new data files (G: one more than the manifest in place says), flushes them, then
  * replaces the manifest by a rename: whoever dies at any instant leaves the old checkpoint or the
@@ -26,9 +26,13 @@ typedef struct opi_checkpoint_info {
 opipe_status opi_checkpoint_save(const opipe_allocator *allocator, opi_weights *weights,
                                  const char *folder, const uint64_t position[OPI_POSITION],
                                  opipe_error *err);
-/* Checks everything, then takes it over. A session with one version takes the newest; one with two
- * takes it twice when the checkpoint has one. Errors: NOTFOUND (no manifest), INVALID names the
- * tensor and both numbers: missing or surplus names, shapes, moments; nothing is changed then. */
+/* Could a checkpoint be saved there? Nothing that was not there stays. Errors: as save. */
+opipe_status opi_checkpoint_try(const opipe_allocator *allocator, const char *folder,
+                                opipe_error *err);
+/* Checks everything, the hash of every tensor too, then takes it over. A session with one version
+ * takes the newest; one with two takes it twice when the checkpoint has one. Errors: NOTFOUND (no
+ * manifest), INVALID names the tensor and both numbers: damage, missing or surplus names, shapes,
+ * moments; nothing is changed then. */
 opipe_status opi_checkpoint_load(const opipe_allocator *allocator, opi_weights *weights,
                                  const char *folder, opi_checkpoint_info *out_info,
                                  opipe_error *err);

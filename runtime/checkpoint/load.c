@@ -149,6 +149,8 @@ static opipe_status load(const opipe_allocator *allocator, loading *l, int dir, 
   OPI_TRY(opi_manifest_read(allocator, dir, &l->manifest, err));
   OPI_TRY(opi_tensors_open(allocator, dir, l->manifest.weights, &l->values, err));
   OPI_TRY(opi_tensors_open(allocator, dir, l->manifest.state, &l->state, err));
+  OPI_TRY(opi_manifest_verify(&l->manifest, 0, l->values, err));
+  OPI_TRY(opi_manifest_verify(&l->manifest, 1, l->state, err));
   OPI_TRY(check(l, err));
   return take_all(l, err);
 }
@@ -169,6 +171,7 @@ opipe_status opi_checkpoint_load(const opipe_allocator *allocator, opi_weights *
   }
   opi_tensors_close(l.state);
   opi_tensors_close(l.values);
+  opi_manifest_free(&l.manifest);
   (void)close(dir);
   return status < 0 ? opi_error_prefix(e, "loading the checkpoint %s: ", folder) : OPIPE_OK;
 }

@@ -11,15 +11,37 @@
 
 #include "partition/json/json.h"
 
-enum { SIZE_MOST = 1 << 20 };
+enum { SIZE_MOST = 100 << 20, VERSION = 2 };
 static const char FORMAT[] = "onnx-pipe checkpoint";
 static const uint64_t COUNT_MOST = INT64_MAX;
+static const char *const HASHES[OPI_MANIFEST_FILES] = {"weights_xxh3", "state_xxh3"};
+static const char *const HEADERS[OPI_MANIFEST_FILES] = {"weights_header_xxh3", "state_header_xxh3"};
 
-void opi_manifest_text(const opi_manifest *m, opi_text *text) {
+/* ---- writing ---- */
+
+static void put_hashes(const opi_file_hashes *file, uint32_t index, opi_text *text) {
+  opi_text_printf(text, ",\n  \"%s\": \"%016llx\",\n  \"%s\": {", HEADERS[index],
+                  (unsigned long long)file->header, HASHES[index]);
+  for (uint32_t i = 0; i < file->n; ++i) {
+    opi_text_puts(text, i == 0 ? "\n    " : ",\n    ");
+    opi_text_json(text, file->entries[i].name);
+    opi_text_printf(text, ": \"%016llx\"", (unsigned long long)file->tensors[i]);
+  }
+  opi_text_puts(text, file->n == 0 ? "}" : "\n  }");
+}
+
+/* How the text ends whose bytes so far have this hash. */
+static int ending(char *out, size_t room, uint64_t hash) {
+  return snprintf(out, room, ",\n  \"manifest_xxh3\": \"%016llx\"\n}\n", (unsigned long long)hash);
+}
+
+void opi_manifest_text(const opi_manifest *m, const opi_file_hashes files[OPI_MANIFEST_FILES],
+                       opi_text *text) {
+  char end[64];
   opi_text_printf(text,
-                  "{\n  \"format\": \"%s\",\n  \"version\": 1,\n  \"generation\": %llu,\n"
+                  "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"generation\": %llu,\n"
                   "  \"weights\": \"%s\",\n  \"state\": \"%s\",\n",
-                  FORMAT, (unsigned long long)m->generation, m->weights, m->state);
+                  FORMAT, VERSION, (unsigned long long)m->generation, m->weights, m->state);
   opi_text_printf(text,
                   "  \"steps\": %llu,\n  \"updates\": %llu,\n  \"good_steps\": %llu,\n"
                   "  \"loss_scale\": ",
@@ -30,7 +52,13 @@ void opi_manifest_text(const opi_manifest *m, opi_text *text) {
                   m->versions);
   for (uint32_t i = 0; i < OPI_POSITION; ++i)
     opi_text_printf(text, i == 0 ? "%llu" : ", %llu", (unsigned long long)m->position[i]);
-  opi_text_puts(text, "]\n}\n");
+  opi_text_puts(text, "]");
+  for (uint32_t i = 0; i < OPI_MANIFEST_FILES; ++i)
+    put_hashes(&files[i], i, text);
+  if (text->failed)
+    return;
+  (void)ending(end, sizeof end, opi_tensors_hash(text->data, text->n));
+  opi_text_puts(text, end);
 }
 
 /* ---- reading ---- */
@@ -107,7 +135,23 @@ static opipe_status get_position(const json_t *root, opi_manifest *m, opipe_erro
   return OPIPE_OK;
 }
 
-static opipe_status get_all(const json_t *root, opi_manifest *m, opipe_error *err) {
+/* The last line is a hash of all that is before. */
+static opipe_status check_ending(const char *bytes, uint64_t n_bytes, opipe_error *err) {
+  char end[64];
+  const uint64_t n_end = (uint64_t)ending(end, sizeof end, 0);
+  const uint64_t n = n_bytes < n_end ? 0 : n_bytes - n_end;
+  const uint64_t hash = opi_tensors_hash(bytes, n);
+  (void)ending(end, sizeof end, hash);
+  if (n_bytes >= n_end && memcmp(bytes + n, end, (size_t)n_end) == 0)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s is damaged: its %llu bytes have XXH3 %016llx, and its last line says "
+                  "another",
+                  OPI_MANIFEST, (unsigned long long)n, (unsigned long long)hash);
+}
+
+static opipe_status get_all(const json_t *root, const char *bytes, uint64_t n_bytes,
+                            opi_manifest *m, opipe_error *err) {
   const char *format = NULL;
   uint32_t version = 0;
   OPI_TRY(opi_json_get_string(root, OPI_MANIFEST, "format", &format, err));
@@ -116,10 +160,11 @@ static opipe_status get_all(const json_t *root, opi_manifest *m, opipe_error *er
                     format, FORMAT);
   }
   OPI_TRY(get_u32(root, "version", UINT32_MAX, &version, err));
-  if (version != 1) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s: version %u, this library reads 1", OPI_MANIFEST,
-                    version);
+  if (version != VERSION) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s: version %u, this library reads %d", OPI_MANIFEST,
+                    version, VERSION);
   }
+  OPI_TRY(check_ending(bytes, n_bytes, err));
   OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "generation", COUNT_MOST - 1, &m->generation, err));
   OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "steps", COUNT_MOST, &m->clock.n_steps, err));
   OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "updates", COUNT_MOST, &m->clock.n_updates, err));
@@ -144,12 +189,62 @@ opipe_status opi_manifest_read(const opipe_allocator *allocator, int dir,
   json_t *root = NULL;
   OPI_TRY(read_file(allocator, dir, &bytes, &n, err));
   opipe_status status = opi_json_parse(bytes, n, OPI_MANIFEST, &root, err);
-  opi_free(allocator, bytes, (size_t)n);
-  if (status < 0)
-    return status;
-  status = get_all(root, &m, err);
-  json_decref(root);
   if (status == OPIPE_OK)
-    *out_manifest = m;
-  return status;
+    status = get_all(root, bytes, n, &m, err);
+  opi_free(allocator, bytes, (size_t)n);
+  if (status < 0) {
+    json_decref(root);
+    return status;
+  }
+  m.root = root;
+  *out_manifest = m;
+  return OPIPE_OK;
+}
+
+bool opi_manifest_is_ours(const opipe_allocator *allocator, int dir) {
+  char *bytes = NULL;
+  uint64_t n = 0;
+  if (read_file(allocator, dir, &bytes, &n, NULL) < 0)
+    return false;
+  const bool ours = memmem(bytes, (size_t)n, FORMAT, sizeof FORMAT - 1) != NULL ||
+                    memmem(bytes, (size_t)n, HASHES[0], strlen(HASHES[0])) != NULL;
+  opi_free(allocator, bytes, (size_t)n);
+  return ours;
+}
+
+void opi_manifest_free(opi_manifest *manifest) {
+  json_decref(manifest->root);
+  manifest->root = NULL;
+}
+
+/* ---- the data files ---- */
+
+static opipe_status check_hash(const json_t *value, const char *what, const char *name,
+                               uint64_t hash, opipe_error *err) {
+  char have[20];
+  const char *want = json_string_value(value);
+  (void)snprintf(have, sizeof have, "%016llx", (unsigned long long)hash);
+  if (want != NULL && strcmp(have, want) == 0)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "%s is damaged: %s has XXH3 %s, %s says %s", what, name,
+                  have, OPI_MANIFEST, want == NULL ? "nothing of it" : want);
+}
+
+opipe_status opi_manifest_verify(const opi_manifest *manifest, uint32_t file,
+                                 const opi_tensors *tensors, opipe_error *err) {
+  char name[320];
+  const json_t *hashes = json_object_get(manifest->root, HASHES[file]);
+  OPI_TRY(check_hash(json_object_get(manifest->root, HEADERS[file]), tensors->what, "its header",
+                     tensors->header_hash, err));
+  if (json_object_size(hashes) != tensors->n) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s has %u tensors, %s knows %zu", tensors->what,
+                    tensors->n, OPI_MANIFEST, json_object_size(hashes));
+  }
+  for (uint32_t i = 0; i < tensors->n; ++i) {
+    const opi_tensor_entry *e = &tensors->entries[i];
+    (void)snprintf(name, sizeof name, "tensor '%.300s'", e->name);
+    OPI_TRY(check_hash(json_object_get(hashes, e->name), tensors->what, name,
+                       opi_tensors_hash(e->data, e->n_bytes), err));
+  }
+  return OPIPE_OK;
 }

@@ -3,7 +3,10 @@
 #ifndef OPI_CHECKPOINT_MANIFEST_H
 #define OPI_CHECKPOINT_MANIFEST_H
 
+#include <jansson.h>
+
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
 
 #define OPI_MANIFEST "manifest.json"
 #define OPI_MANIFEST_NEW "manifest.json.new"
@@ -11,17 +14,37 @@
 #define OPI_PREFIX_SECOND "second/"
 #define OPI_PREFIX_OLDER "older/"
 
+enum { OPI_MANIFEST_FILES = 2 }; /* weights, state */
+
+/* What the manifest knows a data file by. */
+typedef struct opi_file_hashes {
+  const opi_tensor_entry *entries; /* [n] */
+  const uint64_t *tensors;         /* [n] */
+  uint64_t header;
+  uint32_t n;
+} opi_file_hashes;
+
 typedef struct opi_manifest {
   uint64_t generation; /* grows with every save into the folder */
   uint64_t position[OPI_POSITION];
   opi_weights_clock clock;
   uint32_t moments, versions;
   char weights[64], state[64]; /* file names; "" in one that is not there */
+  json_t *root;                /* as it was read; NULL: it was not */
 } opi_manifest;
 
-void opi_manifest_text(const opi_manifest *manifest, opi_text *text);
-/* Errors: NOTFOUND, IO, INVALID names the member. */
+/* Ends with a hash of all that is before. `files`: weights, state. */
+void opi_manifest_text(const opi_manifest *manifest,
+                       const opi_file_hashes files[OPI_MANIFEST_FILES], opi_text *text);
+/* Errors: NOTFOUND, IO, INVALID names the member, or the manifest's own hash and what it has. */
 opipe_status opi_manifest_read(const opipe_allocator *allocator, int dir,
                                opi_manifest *out_manifest, opipe_error *err);
+/* Is the manifest, whole or damaged, one of ours? */
+bool opi_manifest_is_ours(const opipe_allocator *allocator, int dir);
+void opi_manifest_free(opi_manifest *manifest); /* what reading it made */
+/* Has data file `file` (0: weights, 1: state) the bytes that were saved? Errors: INVALID names the
+ * tensor and both hashes. */
+opipe_status opi_manifest_verify(const opi_manifest *manifest, uint32_t file,
+                                 const opi_tensors *tensors, opipe_error *err);
 
 #endif /* OPI_CHECKPOINT_MANIFEST_H */

@@ -17,6 +17,9 @@ typedef struct opi_tensor_entry {
   uint32_t rank;
 } opi_tensor_entry;
 
+/* XXH3 of 64 bits: what tensors and headers are known by in a manifest. */
+uint64_t opi_tensors_hash(const void *data, uint64_t n_bytes);
+
 /* ---- writing ---- */
 
 typedef struct opi_tensors_writer opi_tensors_writer;
@@ -29,6 +32,8 @@ opipe_status opi_tensors_create(const opipe_allocator *allocator, int dir, const
 /* n_bytes must be those of the next entry. */
 opipe_status opi_tensors_add(opi_tensors_writer *writer, const void *data, uint64_t n_bytes,
                              opipe_error *err);
+/* Of the file's first bytes, up to the first tensor. */
+uint64_t opi_tensors_header_hash(const opi_tensors_writer *writer);
 /* Flushes to the disk. The writer is gone whatever the status; a file that lacks tensors is an
  * error. */
 opipe_status opi_tensors_finish(opi_tensors_writer *writer, uint64_t *out_bytes, opipe_error *err);
@@ -43,6 +48,7 @@ typedef struct opi_tensors {
   const char *what;          /* the file's name, for messages */
   void *bytes;
   uint64_t n_bytes;
+  uint64_t header_hash;
   uint32_t n;
 } opi_tensors;
 

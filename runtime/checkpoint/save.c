@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,8 +24,10 @@ typedef struct pieces {
   opi_arena arena;
   opi_tensor_entry *entries;
   piece *list;
+  uint64_t *hashes; /* [n] once written */
   uint32_t n, room;
-  uint64_t largest;
+  uint64_t largest, total; /* bytes */
+  uint64_t header_hash;
 } pieces;
 
 static opipe_status add(pieces *p, const opi_weight_info *info, const char *prefix, uint32_t state,
@@ -42,6 +45,7 @@ static opipe_status add(pieces *p, const opi_weight_info *info, const char *pref
       .name = name, .shape = s->shape, .n_bytes = n_bytes, .dtype = OPIPE_FLOAT, .rank = s->rank};
   p->list[p->n++] = (piece){.param = s->name, .state = state, .version = version};
   p->largest = n_bytes > p->largest ? n_bytes : p->largest;
+  p->total += n_bytes;
   return OPIPE_OK;
 }
 
@@ -80,17 +84,24 @@ static opipe_status list_state(const opi_weights *w, pieces *p, opipe_error *err
 
 typedef opipe_status (*list_fn)(const opi_weights *w, pieces *p, opipe_error *err);
 
+/* Writes what is listed; nothing is left of a file that could not be written whole. */
 static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *w, int dir,
                                  const char *file, pieces *p, opipe_error *err) {
   opi_tensors_writer *writer = NULL;
   void *data = opi_alloc(allocator, (size_t)p->largest + 1);
-  if (data == NULL)
+  p->hashes = OPI_ARENA_ARRAY(&p->arena, uint64_t, p->n);
+  if (data == NULL || p->hashes == NULL) {
+    opi_free(allocator, data, data == NULL ? 0 : (size_t)p->largest + 1);
     return opi_fail_nomem(err, p->largest, "a tensor");
+  }
   opipe_status status = opi_tensors_create(allocator, dir, file, p->entries, p->n, &writer, err);
+  if (status == OPIPE_OK)
+    p->header_hash = opi_tensors_header_hash(writer);
   for (uint32_t i = 0; i < p->n && status == OPIPE_OK; ++i) {
     const uint64_t n_bytes = p->entries[i].n_bytes;
     status = opi_weights_get(w, p->list[i].param, p->list[i].state, p->list[i].version, data,
                              n_bytes, err);
+    p->hashes[i] = opi_tensors_hash(data, status == OPIPE_OK ? n_bytes : 0);
     if (status == OPIPE_OK)
       status = opi_tensors_add(writer, data, n_bytes, err);
   }
@@ -100,23 +111,39 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
     opi_tensors_cancel(writer);
   }
   opi_free(allocator, data, (size_t)p->largest + 1);
-  if (status < 0)
-    (void)opi_error_prefix(err, "%s: ", file);
-  return status;
+  if (status == OPIPE_OK)
+    return OPIPE_OK;
+  (void)unlinkat(dir, file, 0);
+  return opi_error_prefix(err, "%s, %u tensors of %llu bytes: ", file, p->n,
+                          (unsigned long long)p->total);
 }
 
+typedef opipe_status (*list_fn)(const opi_weights *w, pieces *p, opipe_error *err);
+
+/* The pieces' arena holds what they are known by; the caller releases it. */
 static opipe_status write_tensors(const opipe_allocator *allocator, opi_weights *w, list_fn list,
-                                  int dir, const char *file, opipe_error *err) {
-  pieces p = {.n = 0};
-  opi_arena_init(&p.arena, allocator, 0);
-  opipe_status status = list(w, &p, err);
-  if (status == OPIPE_OK)
-    status = write_pieces(allocator, w, dir, file, &p, err);
-  opi_arena_release(&p.arena);
-  return status;
+                                  int dir, const char *file, pieces *out, opipe_error *err) {
+  *out = (pieces){.n = 0};
+  opi_arena_init(&out->arena, allocator, 0);
+  OPI_TRY(list(w, out, err));
+  return write_pieces(allocator, w, dir, file, out, err);
 }
 
 /* ---- the folder ---- */
+
+/* The generation of a data file's name; 0: it is none. */
+static uint64_t generation_of(const char *name) {
+  static const char *const kinds[] = {"weights-", "state-"};
+  for (size_t k = 0; k < OPI_COUNT(kinds); ++k) {
+    const size_t n = strlen(kinds[k]);
+    char *end = NULL;
+    if (strncmp(name, kinds[k], n) != 0 || name[n] < '0' || name[n] > '9')
+      continue;
+    const uint64_t generation = strtoull(name + n, &end, 10);
+    return strcmp(end, ".safetensors") == 0 && generation < INT64_MAX ? generation : 0;
+  }
+  return 0;
+}
 
 /* Files of other generations, and what an interrupted save left. */
 static void sweep(int dir, const opi_manifest *keep) {
@@ -128,20 +155,28 @@ static void sweep(int dir, const opi_manifest *keep) {
     return;
   }
   for (const struct dirent *e = readdir(list); e != NULL; e = readdir(list)) {
-    const bool ours = strncmp(e->d_name, "weights-", 8) == 0 ||
-                      strncmp(e->d_name, "state-", 6) == 0 ||
-                      strcmp(e->d_name, OPI_MANIFEST_NEW) == 0;
+    const bool ours = generation_of(e->d_name) != 0 || strcmp(e->d_name, OPI_MANIFEST_NEW) == 0;
     if (ours && strcmp(e->d_name, keep->weights) != 0 && strcmp(e->d_name, keep->state) != 0)
       (void)unlinkat(dir, e->d_name, 0);
   }
   (void)closedir(list);
 }
 
-static opipe_status open_folder(const char *folder, int *out_dir, opipe_error *err) {
-  if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+static opipe_status open_folder(const char *folder, int *out_dir, bool *out_made,
+                                opipe_error *err) {
+  *out_made = mkdir(folder, 0777) == 0;
+  if (!*out_made && errno != EEXIST)
     return opi_fail_errno(err, errno, "making the folder %s", folder);
   *out_dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   return *out_dir < 0 ? opi_fail_errno(err, errno, "opening the folder %s", folder) : OPIPE_OK;
+}
+
+/* A folder that was made for nothing goes again. */
+static void close_folder(const char *folder, int dir, bool made, opipe_status status) {
+  if (dir >= 0)
+    (void)close(dir);
+  if (made && status < 0)
+    (void)rmdir(folder);
 }
 
 static opipe_status replace(int dir, const char *from, const char *to, opipe_error *err) {
@@ -151,33 +186,96 @@ static opipe_status replace(int dir, const char *from, const char *to, opipe_err
 }
 
 static opipe_status write_manifest(const opipe_allocator *allocator, int dir,
-                                   const opi_manifest *manifest, opipe_error *err) {
+                                   const opi_manifest *manifest,
+                                   const opi_file_hashes files[OPI_MANIFEST_FILES],
+                                   opipe_error *err) {
   opi_text text;
   opi_text_init(&text, allocator);
-  opi_manifest_text(manifest, &text);
+  opi_manifest_text(manifest, files, &text);
   opipe_status status = text.failed ? opi_fail_nomem(err, text.n, "a manifest") : OPIPE_OK;
   const int fd = status < 0
                      ? -1
                      : openat(dir, OPI_MANIFEST_NEW, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (status == OPIPE_OK && fd < 0)
     status = opi_fail_errno(err, errno, "making %s", OPI_MANIFEST_NEW);
-  if (status == OPIPE_OK)
-    status = opi_write_all(fd, text.data, text.n, err);
+  if (status == OPIPE_OK && (status = opi_write_all(fd, text.data, text.n, err)) < 0)
+    (void)opi_error_prefix(err, "%s: ", OPI_MANIFEST_NEW);
   if (status == OPIPE_OK && fsync(fd) != 0)
     status = opi_fail_errno(err, errno, "flushing %s", OPI_MANIFEST_NEW);
   if (fd >= 0)
     (void)close(fd);
   opi_text_release(&text);
-  return status == OPIPE_OK ? replace(dir, OPI_MANIFEST_NEW, OPI_MANIFEST, err) : status;
+  if (status == OPIPE_OK)
+    status = replace(dir, OPI_MANIFEST_NEW, OPI_MANIFEST, err);
+  if (status < 0)
+    (void)unlinkat(dir, OPI_MANIFEST_NEW, 0);
+  return status;
+}
+
+/* The highest generation of any data file. */
+static uint64_t newest_generation(int dir) {
+  uint64_t most = 0;
+  const int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *list = copy < 0 ? NULL : fdopendir(copy);
+  if (list == NULL && copy >= 0)
+    (void)close(copy);
+  for (const struct dirent *e = list == NULL ? NULL : readdir(list); e != NULL; e = readdir(list)) {
+    const uint64_t generation = generation_of(e->d_name);
+    most = generation > most ? generation : most;
+  }
+  if (list != NULL)
+    (void)closedir(list);
+  return most;
+}
+
+/* What lies there already. A damaged checkpoint of ours may be replaced, anything else not. */
+static opipe_status read_old(const opipe_allocator *allocator, int dir, opi_manifest *out_old,
+                             bool *out_damaged, opipe_error *err) {
+  const opipe_status found = opi_manifest_read(allocator, dir, out_old, err);
+  *out_damaged = false;
+  if (found == OPIPE_E_NOTFOUND || found == OPIPE_OK)
+    return OPIPE_OK;
+  if (found != OPIPE_E_INVALID || !opi_manifest_is_ours(allocator, dir))
+    return opi_error_prefix(err, "the checkpoint that is to be replaced: ");
+  out_old->generation = newest_generation(dir);
+  *out_damaged = true;
+  return OPIPE_OK;
+}
+
+static opi_file_hashes hashes_of(const pieces *p) {
+  return (opi_file_hashes){
+      .entries = p->entries, .tensors = p->hashes, .header = p->header_hash, .n = p->n};
+}
+
+static opipe_status write_files(const opipe_allocator *allocator, opi_weights *w, int dir,
+                                const opi_manifest *m, opipe_error *err) {
+  pieces values, state = {.n = 0};
+  opipe_status status = write_tensors(allocator, w, list_weights, dir, m->weights, &values, err);
+  opi_arena_init(&state.arena, allocator, 0);
+  if (status == OPIPE_OK)
+    status = write_tensors(allocator, w, list_state, dir, m->state, &state, err);
+  if (status == OPIPE_OK && fsync(dir) != 0)
+    status = opi_fail_errno(err, errno, "flushing the folder");
+  if (status == OPIPE_OK) {
+    const opi_file_hashes files[OPI_MANIFEST_FILES] = {hashes_of(&values), hashes_of(&state)};
+    status = write_manifest(allocator, dir, m, files, err);
+  }
+  opi_arena_release(&values.arena);
+  opi_arena_release(&state.arena);
+  if (status < 0) {
+    (void)unlinkat(dir, m->weights, 0);
+    (void)unlinkat(dir, m->state, 0);
+  }
+  return status;
 }
 
 static opipe_status save(const opipe_allocator *allocator, opi_weights *w, int dir,
                          const uint64_t *position, opipe_error *err) {
   opi_manifest old = {.generation = 0}, m = {.generation = 1};
-  const opipe_status found = opi_manifest_read(allocator, dir, &old, err);
-  if (found < 0 && found != OPIPE_E_NOTFOUND)
-    return opi_error_prefix(err, "the checkpoint that is to be replaced: ");
-  m.generation = found == OPIPE_OK ? old.generation + 1 : 1;
+  bool damaged = false;
+  OPI_TRY(read_old(allocator, dir, &old, &damaged, err));
+  opi_manifest_free(&old);
+  m.generation = old.generation + 1;
   m.moments = opi_weights_moments(w);
   m.versions = opi_weights_versions(w);
   memcpy(m.position, position, sizeof m.position);
@@ -186,12 +284,9 @@ static opipe_status save(const opipe_allocator *allocator, opi_weights *w, int d
                  (unsigned long long)m.generation);
   (void)snprintf(m.state, sizeof m.state, "state-%llu.safetensors",
                  (unsigned long long)m.generation);
-  sweep(dir, &old);
-  OPI_TRY(write_tensors(allocator, w, list_weights, dir, m.weights, err));
-  OPI_TRY(write_tensors(allocator, w, list_state, dir, m.state, err));
-  if (fsync(dir) != 0)
-    return opi_fail_errno(err, errno, "flushing the folder");
-  OPI_TRY(write_manifest(allocator, dir, &m, err));
+  if (!damaged)
+    sweep(dir, &old);
+  OPI_TRY(write_files(allocator, w, dir, &m, err));
   sweep(dir, &m);
   return OPIPE_OK;
 }
@@ -202,16 +297,38 @@ opipe_status opi_checkpoint_save(const opipe_allocator *allocator, opi_weights *
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
   int dir = -1;
-  OPI_TRY(open_folder(folder, &dir, e));
-  const opipe_status status = save(allocator, weights, dir, position, e);
-  (void)close(dir);
+  bool made = false;
+  opipe_status status = open_folder(folder, &dir, &made, e);
+  if (status == OPIPE_OK)
+    status = save(allocator, weights, dir, position, e);
+  close_folder(folder, dir, made, status);
   return status < 0 ? opi_error_prefix(e, "saving the checkpoint %s: ", folder) : OPIPE_OK;
+}
+
+opipe_status opi_checkpoint_try(const opipe_allocator *allocator, const char *folder,
+                                opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  opipe_error *e = err == NULL ? &local : err;
+  opi_manifest old = {.generation = 0};
+  int dir = -1;
+  bool made = false, damaged = false;
+  opipe_status status = open_folder(folder, &dir, &made, e);
+  if (status == OPIPE_OK)
+    status = read_old(allocator, dir, &old, &damaged, e);
+  opi_manifest_free(&old);
+  if (status == OPIPE_OK)
+    status = opi_try_file(dir, OPI_MANIFEST_NEW, e);
+  close_folder(folder, dir, false, status);
+  if (made)
+    (void)rmdir(folder);
+  return status < 0 ? opi_error_prefix(e, "a checkpoint in %s: ", folder) : OPIPE_OK;
 }
 
 opipe_status opi_checkpoint_gradients(const opipe_allocator *allocator, opi_weights *weights,
                                       const char *path, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
+  pieces gradients;
   opi_text temp;
   opi_text_init(&temp, allocator);
   opi_text_printf(&temp, "%s.%d.new", path, (int)getpid());
@@ -220,7 +337,9 @@ opipe_status opi_checkpoint_gradients(const opipe_allocator *allocator, opi_weig
     return opi_fail_nomem(e, strlen(path), "a name");
   }
   (void)unlink(temp.data);
-  opipe_status status = write_tensors(allocator, weights, list_gradients, AT_FDCWD, temp.data, e);
+  opipe_status status =
+      write_tensors(allocator, weights, list_gradients, AT_FDCWD, temp.data, &gradients, e);
+  opi_arena_release(&gradients.arena);
   if (status == OPIPE_OK && rename(temp.data, path) != 0)
     status = opi_fail_errno(e, errno, "renaming %s to %s", temp.data, path);
   if (status < 0)

@@ -169,6 +169,7 @@ static opipe_status read_header(opi_tensors *t, const char *bytes, uint64_t n_by
   }
   OPI_TRY(opi_json_parse(bytes + 8, length, t->what, &root, err));
   const char *data = bytes + 8 + length;
+  t->header_hash = opi_tensors_hash(bytes, 8 + length);
   const uint64_t room = n_bytes - 8 - length;
   t->entries = OPI_ARENA_ARRAY(&t->arena, opi_tensor_entry, json_object_size(root));
   opipe_status status = t->entries == NULL

@@ -7,12 +7,12 @@
 #include "runtime/checkpoint/dtypes.h"
 #include "runtime/checkpoint/safetensors.h"
 
-enum { HEADER_ALIGN = 8 };
+enum { LENGTH_BYTES = 8, HEADER_ALIGN = 8 };
 
 struct opi_tensors_writer {
   const opipe_allocator *allocator;
   uint64_t *sizes; /* [n] */
-  uint64_t n_bytes;
+  uint64_t n_bytes, header_hash;
   uint32_t n, next;
   int fd;
 };
@@ -38,19 +38,19 @@ static void put_header(opi_text *text, const opi_tensor_entry *entries, uint32_t
 static opipe_status write_header(opi_tensors_writer *w, const opi_tensor_entry *entries, uint32_t n,
                                  opipe_error *err) {
   opi_text text;
-  unsigned char length[8];
   opi_text_init(&text, w->allocator);
+  opi_text_puts(&text, "LENGTH: "); /* its place */
   put_header(&text, entries, n);
   opipe_status status = OPIPE_OK;
   if (text.failed)
     status = opi_fail_nomem(err, text.n, "a safetensors header");
-  for (uint32_t i = 0; i < sizeof length; ++i)
-    length[i] = (unsigned char)((uint64_t)text.n >> (8 * i));
-  if (status == OPIPE_OK)
-    status = opi_write_all(w->fd, length, sizeof length, err);
-  if (status == OPIPE_OK)
+  for (uint32_t i = 0; i < LENGTH_BYTES && status == OPIPE_OK; ++i)
+    text.data[i] = (char)(unsigned char)((uint64_t)(text.n - LENGTH_BYTES) >> (8 * i));
+  if (status == OPIPE_OK) {
+    w->header_hash = opi_tensors_hash(text.data, text.n);
     status = opi_write_all(w->fd, text.data, text.n, err);
-  w->n_bytes = sizeof length + text.n;
+  }
+  w->n_bytes = text.n;
   opi_text_release(&text);
   return status;
 }
@@ -104,6 +104,10 @@ opipe_status opi_tensors_add(opi_tensors_writer *w, const void *data, uint64_t n
   ++w->next;
   w->n_bytes += n_bytes;
   return opi_write_all(w->fd, data, n_bytes, err);
+}
+
+uint64_t opi_tensors_header_hash(const opi_tensors_writer *w) {
+  return w->header_hash;
 }
 
 opipe_status opi_tensors_finish(opi_tensors_writer *w, uint64_t *out_bytes, opipe_error *err) {

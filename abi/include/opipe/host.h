@@ -280,6 +280,8 @@ typedef struct opipe_train_clock {
 
 enum { OPIPE_TRACE_CHROME = 0, OPIPE_TRACE_SVG = 1 }; /* JSON for chrome://tracing; a picture */
 enum { OPIPE_POSITION = 4 }; /* numbers of the host's own in a checkpoint */
+/* What session_try_save asks about. */
+enum { OPIPE_SAVE_CHECKPOINT = 0, OPIPE_SAVE_MODEL = 1, OPIPE_SAVE_GRADIENTS = 2 };
 
 /* ---- plans ---- */
 
@@ -594,12 +596,12 @@ typedef struct opipe_api {
                               opipe_error *err);
   /* A checkpoint: parameters, optimizer state, steps, `position` [OPIPE_POSITION] (the host's own
    * numbers, NULL: zeros) in the folder `path`. A process that dies meanwhile leaves the old one or
-   * the new one. Flushes. [control] */
+   * the new one, an error the old one. Flushes. [control] */
   opipe_status (*session_save)(opipe_session *session, const char *path, const uint64_t *position,
                                opipe_error *err);
   /* Continues from a checkpoint, made under any plan. out_position [OPIPE_POSITION] may be NULL.
-   * Errors: INVALID names the tensor and both numbers, nothing is changed then. Flushes. [control]
-   */
+   * Errors: INVALID names the tensor and both numbers (shapes, or the hashes of damaged ones),
+   * nothing is changed then. Flushes. [control] */
   opipe_status (*session_load)(opipe_session *session, const char *path, uint64_t *out_position,
                                opipe_error *err);
   /* Writes the model file with the newest parameters to `path`, embedded or external as they are in
@@ -655,6 +657,10 @@ typedef struct opipe_api {
                                 opipe_error *err);
   opipe_status (*session_set_clock)(opipe_session *session, const opipe_train_clock *clock,
                                     opipe_error *err);
+  /* Could session_save, _save_model or _save_gradients (what: OPIPE_SAVE_*) write to `path`? Before
+   * training, so that it is not done for nothing; what it makes it removes. Errors: as theirs. */
+  opipe_status (*session_try_save)(opipe_session *session, uint32_t what, const char *path,
+                                   opipe_error *err);
 } opipe_api;
 
 /* The one exported function. minor: the lowest table minor the caller can live with

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: what is saved comes back bit for bit, a process killed while saving leaves the old
- * or the new one, files that lie are refused by tensor name and both numbers. ctest: timeout=120 */
+ * or the new one, a full disk the old one, files that lie or have one wrong bit are refused by
+ * tensor name and both numbers. ctest: timeout=120 */
+#include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -129,6 +134,142 @@ static void test_what_does_not_fit_is_refused(void) {
   tw_end(&b);
 }
 
+/* ---- damage ---- */
+
+static void flip(const char *folder, const char *file, uint64_t bit) {
+  char path[512];
+  unsigned char byte = 0;
+  (void)snprintf(path, sizeof path, "%s/%s", folder, file);
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
+  OPI_ASSERT_FATAL(fd >= 0 && pread(fd, &byte, 1, (off_t)(bit / 8)) == 1);
+  byte ^= (unsigned char)(1u << bit % 8);
+  OPI_ASSERT(pwrite(fd, &byte, 1, (off_t)(bit / 8)) == 1);
+  (void)close(fd);
+}
+
+static uint64_t size_of(const char *folder, const char *file) {
+  char path[512];
+  struct stat st = {.st_size = 0};
+  (void)snprintf(path, sizeof path, "%s/%s", folder, file);
+  OPI_ASSERT(stat(path, &st) == 0);
+  return (uint64_t)st.st_size;
+}
+
+/* Any bit of any file: seeded places, every bit of the last bytes (data of the tensors there, the
+ * manifest's own hash), and of the first (the header's length). */
+static void test_every_wrong_bit_is_noticed(void) {
+  static const char *const files[] = {"manifest.json", "weights-1.safetensors",
+                                      "state-1.safetensors"};
+  const char *folder = opi_test_tmp("flips");
+  opi_test_random random = {.state = 11};
+  opipe_error err = OPIPE_ERROR_INIT;
+  tw_place_set t;
+  adam(&t, 2, 1, 1);
+  tw_step(&t, 0, 1);
+  save(&t, folder);
+  for (size_t f = 0; f < OPI_COUNT(files); ++f) {
+    const uint64_t n_bits = size_of(folder, files[f]) * 8;
+    uint32_t missed = 0;
+    for (uint64_t i = 0; i < 400; ++i) {
+      const uint64_t bit = i < 64    ? i
+                           : i < 128 ? n_bits - 1 - (i - 64)
+                                     : (uint64_t)opi_test_uniform(&random, 0, (double)n_bits - 1);
+      flip(folder, files[f], bit);
+      missed += opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, &err) == OPIPE_OK;
+      flip(folder, files[f], bit);
+    }
+    if (missed != 0)
+      OPI_FAIL("%s: %u of 400 wrong bits were not noticed", files[f], missed);
+  }
+  flip(folder, files[1], (size_of(folder, files[1]) - 2) * 8);
+  OPI_ASSERT_ERROR(opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, &err),
+                   OPIPE_E_INVALID, &err,
+                   "weights-1.safetensors is damaged: tensor 'tied' has XXH3");
+  OPI_ASSERT(strstr(err.message, "manifest.json says ") != NULL);
+  flip(folder, files[1], (size_of(folder, files[1]) - 2) * 8);
+  OPI_ASSERT_OK(opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, &err), &err);
+  tw_end(&t);
+}
+
+static void write_text(const char *folder, const char *file, const char *text) {
+  char path[512];
+  (void)snprintf(path, sizeof path, "%s/%s", folder, file);
+  FILE *out = fopen(path, "wb");
+  OPI_ASSERT_FATAL(out != NULL);
+  (void)fputs(text, out);
+  (void)fclose(out);
+}
+
+/* A damaged checkpoint of ours is replaced, under new names; what is not ours is left alone. */
+static void test_what_may_be_replaced(void) {
+  const char *folder = opi_test_tmp("replaced");
+  opipe_error err = OPIPE_ERROR_INIT;
+  tw_place_set t;
+  adam(&t, 2, 1, 1);
+  save(&t, folder);
+  save(&t, folder);
+  write_text(folder, "weights-mine.safetensors", "stays");
+  flip(folder, "manifest.json", 8000 % (size_of(folder, "manifest.json") * 8));
+  OPI_ASSERT_OK(opi_checkpoint_try(&t.memory.allocator, folder, &err), &err);
+  save(&t, folder);
+  OPI_ASSERT_OK(opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, &err), &err);
+  OPI_ASSERT(size_of(folder, "weights-3.safetensors") > 0);
+  OPI_ASSERT_INT(size_of(folder, "weights-mine.safetensors"), 5);
+  write_text(folder, "manifest.json", "{\"format\": \"another\"}");
+  OPI_ASSERT_ERROR(opi_checkpoint_try(&t.memory.allocator, folder, &err), OPIPE_E_INVALID, &err,
+                   "format is 'another'");
+  OPI_ASSERT_ERROR(opi_checkpoint_save(&t.memory.allocator, t.weights, folder, position, &err),
+                   OPIPE_E_INVALID, &err, "that is to be replaced");
+  tw_end(&t);
+}
+
+static uint32_t n_files(const char *folder) {
+  uint32_t n = 0;
+  DIR *list = opendir(folder);
+  for (const struct dirent *e = list == NULL ? NULL : readdir(list); e != NULL; e = readdir(list))
+    n += e->d_name[0] != '.';
+  if (list != NULL)
+    (void)closedir(list);
+  return n;
+}
+
+/* A limit on the size of files stands for a full disk: wherever it is hit, the old checkpoint is
+ * there and nothing else. */
+static void test_a_full_disk_leaves_the_old_one(void) {
+  static const char *const says[] = {"state-", "weights-", "manifest.json.new"};
+  const char *folder = opi_test_tmp("full"), *new_folder = opi_test_tmp("full_new");
+  opipe_error err = OPIPE_ERROR_INIT;
+  struct rlimit before;
+  bool said[3] = {false};
+  tw_place_set t;
+  adam(&t, 2, 1, 1);
+  save(&t, folder);
+  OPI_ASSERT(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  (void)signal(SIGXFSZ, SIG_IGN);
+  for (rlim_t most = 0; most < 4096; most += 50) {
+    const struct rlimit limit = {.rlim_cur = most, .rlim_max = before.rlim_max};
+    OPI_ASSERT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    const opipe_status status =
+        opi_checkpoint_save(&t.memory.allocator, t.weights, folder, position, &err);
+    const opipe_status other =
+        opi_checkpoint_save(&t.memory.allocator, t.weights, new_folder, position, NULL);
+    OPI_ASSERT(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    OPI_ASSERT_INT(status, other);
+    if (status == OPIPE_OK)
+      break;
+    OPI_ASSERT(strstr(err.message, folder) != NULL && strstr(err.message, " bytes") != NULL);
+    for (uint32_t i = 0; i < 3; ++i)
+      said[i] = said[i] || strstr(err.message, says[i]) != NULL;
+    OPI_ASSERT_INT(n_files(folder), 3);
+    OPI_ASSERT(access(new_folder, F_OK) != 0);
+    OPI_ASSERT_OK(opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, &err), &err);
+  }
+  (void)signal(SIGXFSZ, SIG_DFL);
+  OPI_ASSERT(said[0] && said[1] && said[2]);
+  OPI_ASSERT_INT(n_files(new_folder), 3);
+  tw_end(&t);
+}
+
 /* ---- kill -9 ---- */
 
 /* Saves for ever, one mini-batch between two saves; the parent kills it. */
@@ -245,4 +386,6 @@ static void test_hostile_safetensors(void) {
 OPI_TEST_MAIN("checkpoint", OPI_TEST(test_training_continues_bit_equal),
               OPI_TEST(test_another_number_of_versions),
               OPI_TEST(test_what_does_not_fit_is_refused),
+              OPI_TEST(test_every_wrong_bit_is_noticed), OPI_TEST(test_what_may_be_replaced),
+              OPI_TEST(test_a_full_disk_leaves_the_old_one),
               OPI_TEST(test_kill_while_saving_loses_nothing), OPI_TEST(test_hostile_safetensors))
