@@ -217,18 +217,22 @@ static uint32_t full_binding(mx_model *m, choice c, mx_count *count) {
   return cuts;
 }
 
-/* Two bindings a model; stage counts, schedules and micro-batches in turn. */
+/* Two bindings a model; stage counts, schedules and micro-batches in turn. Where a cover is enough
+ * one stage count a binding, and caps in one binding of six. */
 static uint32_t cover_binding(mx_model *m, choice c, uint32_t turn, mx_count *count) {
   mx_result uncut = {.n = 0};
   uint32_t cuts = 0;
   if (!bind_and_run(m, &c, &uncut, count))
     return 0;
   for (c.stages = 1; c.stages <= MX_RANKS; ++c.stages) {
+    if (!opi_test_covers(turn + c.stages, MX_RANKS))
+      continue;
     c.schedule = (turn + c.stages) % 2;
     c.microbatches = 1 + (turn / 2 + c.stages) % 3;
     plain_case(m, &c, &uncut, count);
   }
   c.microbatches = 1;
+  cuts = opi_test_covers(turn, 6) ? 0 : 2;
   for (c.stages = 2 + turn % 3; cuts < 2 && c.stages <= 2 * MX_RANKS; ++c.stages) {
     choice now = c;
     now.stages = 2 + (c.stages - 2) % 3;

@@ -68,8 +68,10 @@ static void each_folder(void (*body)(mx_model *m, uint32_t stages)) {
         mx_bind(&m, 0, true) < 0) {
       OPI_FAIL("%s: %s%s", names[i], err.message, m.err.message);
     } else {
-      for (uint32_t stages = 1; stages <= MX_RANKS; ++stages)
-        body(&m, stages);
+      for (uint32_t stages = 1; stages <= MX_RANKS; ++stages) {
+        if (opi_test_covers(i + stages, MX_RANKS))
+          body(&m, stages);
+      }
     }
     mx_close(&m);
     mx_folder_free(folder);

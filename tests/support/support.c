@@ -36,6 +36,11 @@ void opi_test_skip(const char *fmt, ...) {
   }
 }
 
+bool opi_test_covers(size_t i, size_t n) {
+  const char *cover = getenv("OPIPE_TEST_COVER");
+  return cover == NULL || cover[0] == '\0' || i % n == 0;
+}
+
 bool opi_test_check(bool passed, const char *file, int line, bool fatal, const char *fmt, ...) {
   char text[1024];
   va_list args;

@@ -85,6 +85,12 @@ const char *opi_test_shared(const char *relative);
 const char *opi_test_source(const char *relative);
 const char *opi_test_build(const char *relative);
 
+/* ---- covers ---- */
+
+/* `./dev test` runs the units twice, the second time under ASan, where a cover of a long series is
+ * enough (OPIPE_TEST_COVER is set; `--all` runs all of it): is case i one of it? Every n-th is. */
+bool opi_test_covers(size_t i, size_t n);
+
 /* ---- tensors ---- */
 
 /* Element by element: |a - b| <= atol + rtol * |b|; a NaN equals a NaN, an infinity itself. dtype:

@@ -16,7 +16,7 @@ typedef struct memory_row {
   bool sliced;          /* of models that are causal along tokens */
   uint32_t replicas[2]; /* of the schedule's ranks, which are two; 0: one each */
 } memory_row;
-enum { MEMORY_ROWS = 38, MEMORY_SLICED = 3 };
+enum { MEMORY_ROWS = 38, MEMORY_SLICED = 3, MEMORY_TURN = 3 };
 extern const memory_row memory_rows[MEMORY_ROWS];
 
 /* The row's schedule as kit_plan takes it. */
@@ -29,7 +29,8 @@ typedef struct memory_count {
 } memory_count;
 /* All of it for one plan; what does not hold fails the running test. `k` is open. */
 void memory_check(kit *k, const kit_case *c, const char *what, memory_count *count);
-/* Every row of the table, with what `choose` says; NULL: every recompute and optimizer. */
+/* Every row of the table (one in MEMORY_TURN where a cover is enough): one recompute and optimizer
+ * in turn, or all of them. */
 void memory_check_model(const char *path, int64_t tokens, bool causal, bool all,
                         memory_count *count);
 

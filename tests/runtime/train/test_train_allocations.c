@@ -8,7 +8,7 @@
 #include "tests/runtime/train/memory.h"
 #include "tests/support/allocations.h"
 
-enum { ROWS = 8, TOKENS = 8, CLASSES = 20, WARM = 4, STEADY = 10 };
+enum { ROWS = 8, TOKENS = 8, CLASSES = 20, WARM = 3, STEADY = 5 };
 
 /* ---- nobody allocates ---- */
 

@@ -10,7 +10,10 @@
 static void test_every_schedule(void) {
   memory_count count = {0, 0, 0};
   memory_check_model(opi_test_source("tests/data/gpt_8block/model.onnx"), 8, true, false, &count);
-  OPI_ASSERT_INT(count.passed, MEMORY_ROWS);
+  uint32_t n_rows = 0;
+  for (uint32_t i = 0; i < MEMORY_ROWS; ++i)
+    n_rows += opi_test_covers(i, MEMORY_TURN);
+  OPI_ASSERT_INT(count.passed, n_rows);
   OPI_ASSERT_INT(count.failed, 0);
 }
 

@@ -69,19 +69,24 @@ static void check_modern(size_t subject) {
   static const char *const some[] = {
       "1f1b", "zb-h1", "interleaved:chunks=2", "chimera", "zbv", "seq1f1b:slices=4", "2bw"};
   kit_tally tally = {.passed = 0};
+  size_t n_run = 0;
   kit_bench b;
   if (kit_subject_path(&kit_subjects[subject]) == NULL)
     return;
   OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &kit_subjects[subject], &kit_computes[0], ROWS), &b.k.err);
   for (size_t s = 0; s < kit_n_schedules; ++s) {
     for (size_t i = 0; i < OPI_COUNT(some); ++i) {
-      if (strcmp(kit_schedules[s].name, some[i]) == 0 && kit_schedules[s].traits != KIT_BOUNDED)
-        kit_case_run(&b, &kit_schedules[s], 4, 4, i % 2, &tally);
+      if (strcmp(kit_schedules[s].name, some[i]) != 0 || kit_schedules[s].traits == KIT_BOUNDED ||
+          !opi_test_covers(subject + i, 3))
+        continue;
+      kit_case_run(&b, &kit_schedules[s], 4, 4, i % 2, &tally);
+      ++n_run;
     }
   }
   kit_bench_close(&b);
   kit_tally_print(kit_subjects[subject].name, &tally);
-  OPI_ASSERT(tally.failed == 0 && tally.passed + tally.refused == OPI_COUNT(some));
+  OPI_ASSERT(tally.failed == 0 && n_run >= OPI_COUNT(some) / 3);
+  OPI_ASSERT_INT(tally.passed + tally.refused, n_run);
 }
 
 static void test_gpt2(void) {
