@@ -202,6 +202,10 @@ opipe_status opi_map_set(opi_map *map, const char *key, uint32_t value, opipe_er
 bool opi_map_get(const opi_map *map, const char *key, uint32_t *out_value);
 void opi_map_remove(opi_map *map, const char *key);
 uint32_t opi_map_count(const opi_map *map);
+/* The index of every element of an array by its name, which is the first field of its struct
+ * (stride: bytes of one). Of equal names the first counts. */
+opipe_status opi_map_names(const opipe_allocator *allocator, const void *elements, uint32_t n,
+                           size_t stride, opi_map **out_map, opipe_error *err);
 
 /* -- logging -- */
 

@@ -95,6 +95,24 @@ void opi_map_remove(opi_map *map, const char *key) {
   opi_free(map->allocator, e, e->n_bytes);
 }
 
+opipe_status opi_map_names(const opipe_allocator *allocator, const void *elements, uint32_t n,
+                           size_t stride, opi_map **out_map, opipe_error *err) {
+  opi_map *map = NULL;
+  OPI_TRY(opi_map_create(allocator, &map, err));
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = n; i-- > 0 && status >= 0;) { /* the first of a name stays */
+    const char *name = NULL;
+    memcpy(&name, (const char *)elements + i * stride, sizeof(name));
+    status = opi_map_set(map, name, i, err);
+  }
+  if (status < 0) {
+    opi_map_free(map);
+    return status;
+  }
+  *out_map = map;
+  return OPIPE_OK;
+}
+
 uint32_t opi_map_count(const opi_map *map) {
   return (uint32_t)HASH_COUNT(map->head);
 }

@@ -21,46 +21,57 @@ typedef struct binding {
   opi_builder builder;
   opi_frame scope;
   opi_report report;
+  opi_map *pin_names, *shape_names, *dim_names; /* indices into the options and dims */
 } binding;
 
-static const opi_pin *find_pin(const opi_bind_options *options, const char *input) {
+static const opi_pin *find_pin(const binding *bd, const char *input) {
+  uint32_t i = 0;
+  return opi_map_get(bd->pin_names, input, &i) ? &bd->options->pins[i] : NULL;
+}
+
+static const opi_input_shape *find_shape(const binding *bd, const char *input) {
+  uint32_t i = 0;
+  return opi_map_get(bd->shape_names, input, &i) ? &bd->options->shapes[i] : NULL;
+}
+
+static bool find_dim(const binding *bd, const char *name, int64_t *out_value) {
+  uint32_t i = 0;
+  if (!opi_map_get(bd->dim_names, name, &i))
+    return false;
+  *out_value = bd->dims[i].value;
+  return true;
+}
+
+static opipe_status check_names(const opi_bind_options *options, const opi_map *inputs,
+                                opipe_error *err) {
+  uint32_t found = 0;
   for (uint32_t i = 0; i < options->n_pins; ++i) {
-    if (strcmp(options->pins[i].input, input) == 0)
-      return &options->pins[i];
+    if (!opi_map_get(inputs, options->pins[i].input, &found))
+      return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s' to pin",
+                      options->pins[i].input);
   }
-  return NULL;
-}
-
-static const opi_input_shape *find_shape(const opi_bind_options *options, const char *input) {
   for (uint32_t i = 0; i < options->n_shapes; ++i) {
-    if (strcmp(options->shapes[i].input, input) == 0)
-      return &options->shapes[i];
+    if (!opi_map_get(inputs, options->shapes[i].input, &found))
+      return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'",
+                      options->shapes[i].input);
   }
-  return NULL;
-}
-
-static bool is_input(const opi_graph *graph, const char *name) {
-  for (uint32_t i = 0; i < graph->n_inputs; ++i) {
-    if (strcmp(graph->values[graph->inputs[i]].name, name) == 0)
-      return true;
-  }
-  return false;
+  return OPIPE_OK;
 }
 
 static opipe_status check_options(const opi_model *model, const opi_bind_options *options,
                                   opipe_error *err) {
-  for (uint32_t i = 0; i < options->n_pins; ++i) {
-    if (is_input(model->graph, options->pins[i].input))
-      continue;
-    return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s' to pin",
-                    options->pins[i].input);
-  }
-  for (uint32_t i = 0; i < options->n_shapes; ++i) {
-    if (is_input(model->graph, options->shapes[i].input))
-      continue;
-    return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'", options->shapes[i].input);
-  }
-  return OPIPE_OK;
+  const opi_graph *graph = model->graph;
+  opi_map *inputs = NULL;
+  if (options->n_pins == 0 && options->n_shapes == 0)
+    return OPIPE_OK;
+  OPI_TRY(opi_map_create(options->allocator, &inputs, err));
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < graph->n_inputs && status >= 0; ++i)
+    status = opi_map_set(inputs, graph->values[graph->inputs[i]].name, i, err);
+  if (status >= 0)
+    status = check_names(options, inputs, err);
+  opi_map_free(inputs);
+  return status;
 }
 
 /* A pinned input is a constant of its own name. */
@@ -100,7 +111,7 @@ static opipe_status add_pinned(binding *bd, uint32_t file_value, const opi_pin *
 
 static opipe_status input_shape(binding *bd, const opi_value *from, int64_t *shape,
                                 uint32_t *out_rank, opipe_error *err) {
-  const opi_input_shape *given = find_shape(bd->options, from->name);
+  const opi_input_shape *given = find_shape(bd, from->name);
   if (from->rank < 0 && given != NULL) {
     *out_rank = given->rank;
     memcpy(shape, given->shape, given->rank * sizeof(int64_t));
@@ -119,9 +130,9 @@ static opipe_status input_shape(binding *bd, const opi_value *from, int64_t *sha
     const char *place = opi_dim_place(&bd->scratch, from, d);
     if (key == NULL || place == NULL)
       return opi_fail_nomem(err, 32, "a dimension's name");
-    if (opi_dim_find(bd->dims, bd->n_dims, place, &shape[d]))
+    if (find_dim(bd, place, &shape[d]))
       continue;
-    if (!opi_dim_find(bd->dims, bd->n_dims, key, &shape[d])) {
+    if (!find_dim(bd, key, &shape[d])) {
       return opi_fail(err, OPIPE_E_INTERNAL, "dimension %" PRIu32 " of input '%s' has no number", d,
                       from->name);
     }
@@ -134,7 +145,7 @@ static opipe_status add_input(binding *bd, uint32_t file_value, opipe_error *err
   int64_t shape[OPIPE_MAX_RANK] = {0};
   uint32_t rank = 0;
   char text[128];
-  const opi_pin *pin = find_pin(bd->options, from->name);
+  const opi_pin *pin = find_pin(bd, from->name);
   if (pin != NULL)
     return add_pinned(bd, file_value, pin, err);
   OPI_TRY(input_shape(bd, from, shape, &rank, err));
@@ -361,6 +372,12 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   opi_graph *graph = opi_graph_new(&bd->scratch, bd->model->graph->name);
   if (graph == NULL)
     return opi_fail_nomem(err, sizeof(*graph), "a graph");
+  OPI_TRY(opi_map_names(options->allocator, options->pins, options->n_pins, sizeof(opi_pin),
+                        &bd->pin_names, err));
+  OPI_TRY(opi_map_names(options->allocator, options->shapes, options->n_shapes,
+                        sizeof(opi_input_shape), &bd->shape_names, err));
+  OPI_TRY(opi_map_names(options->allocator, bd->dims, bd->n_dims, sizeof(opi_dim_binding),
+                        &bd->dim_names, err));
   OPI_TRY(opi_b_open(&bd->builder, graph, &bd->scratch, options->allocator, err));
   bd->builder.evaluator = options->evaluator;
   bd->builder.logger = options->logger;
@@ -391,6 +408,9 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
   if (status >= 0)
     status = finish(&bd, bound, err);
   opi_text_release(&bd.report.text);
+  opi_map_free(bd.pin_names);
+  opi_map_free(bd.shape_names);
+  opi_map_free(bd.dim_names);
   opi_b_close(&bd.builder);
   opi_arena_release(&bd.scratch);
   if (status < 0) {

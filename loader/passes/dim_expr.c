@@ -27,7 +27,8 @@ struct opi_expr {
   expr_kind kind;
   int64_t number;
   const char *name;
-  const opi_expr *a, *b;
+  uint32_t id; /* of the name */
+  opi_expr *a, *b;
 };
 
 typedef struct parser {
@@ -37,14 +38,14 @@ typedef struct parser {
   bool failed; /* out of memory */
 } parser;
 
-static const opi_expr *parse_sum(parser *p);
+static opi_expr *parse_sum(parser *p);
 
 static void skip_blanks(parser *p) {
   while (*p->at == ' ' || *p->at == '\t')
     ++p->at;
 }
 
-static opi_expr *make(parser *p, expr_kind kind, const opi_expr *a, const opi_expr *b) {
+static opi_expr *make(parser *p, expr_kind kind, opi_expr *a, opi_expr *b) {
   opi_expr *e = OPI_ARENA_NEW(p->arena, opi_expr);
   if (e == NULL) {
     p->failed = true;
@@ -63,7 +64,7 @@ static bool is_inner_hyphen(const char *at) {
   return *at == '-' && isalpha((unsigned char)at[1]);
 }
 
-static const opi_expr *parse_number(parser *p) {
+static opi_expr *parse_number(parser *p) {
   int64_t number = 0;
   while (isdigit((unsigned char)*p->at)) {
     if (__builtin_mul_overflow(number, 10, &number) ||
@@ -81,7 +82,7 @@ static const opi_expr *parse_number(parser *p) {
 }
 
 /* name | max(a, b, ...) | min(a, b, ...) */
-static const opi_expr *parse_name(parser *p) {
+static opi_expr *parse_name(parser *p) {
   const char *start = p->at;
   while (is_name_char(*p->at) || is_inner_hyphen(p->at))
     ++p->at;
@@ -101,10 +102,10 @@ static const opi_expr *parse_name(parser *p) {
   if (!max && strcmp(name, "Min") != 0 && strcmp(name, "min") != 0)
     return NULL;
   ++p->at;
-  const opi_expr *e = parse_sum(p);
+  opi_expr *e = parse_sum(p);
   while (e != NULL && *p->at == ',') {
     ++p->at;
-    const opi_expr *b = parse_sum(p);
+    opi_expr *b = parse_sum(p);
     e = b == NULL ? NULL : make(p, max ? EXPR_MAX : EXPR_MIN, e, b);
   }
   if (e == NULL || *p->at != ')')
@@ -113,15 +114,15 @@ static const opi_expr *parse_name(parser *p) {
   return e;
 }
 
-static const opi_expr *parse_factor(parser *p) {
+static opi_expr *parse_factor(parser *p) {
   skip_blanks(p);
   if (++p->depth > MOST_NESTING)
     return NULL;
-  const opi_expr *e = NULL;
+  opi_expr *e = NULL;
   if (*p->at == '-') {
     ++p->at;
-    const opi_expr *b = parse_factor(p);
-    const opi_expr *zero = make(p, EXPR_NUMBER, NULL, NULL);
+    opi_expr *b = parse_factor(p);
+    opi_expr *zero = make(p, EXPR_NUMBER, NULL, NULL);
     e = b == NULL || zero == NULL ? NULL : make(p, EXPR_SUB, zero, b);
   } else if (*p->at == '(') {
     ++p->at;
@@ -139,41 +140,41 @@ static const opi_expr *parse_factor(parser *p) {
   return e;
 }
 
-static const opi_expr *parse_product(parser *p) {
-  const opi_expr *e = parse_factor(p);
+static opi_expr *parse_product(parser *p) {
+  opi_expr *e = parse_factor(p);
   while (e != NULL && (*p->at == '*' || *p->at == '/' || *p->at == '%')) {
     const char op = *p->at++;
     if (op == '*' && *p->at == '*')
       return NULL;
     if (op == '/' && *p->at == '/')
       ++p->at;
-    const opi_expr *b = parse_factor(p);
+    opi_expr *b = parse_factor(p);
     const expr_kind kind = op == '*' ? EXPR_MUL : op == '/' ? EXPR_DIV : EXPR_MOD;
     e = b == NULL ? NULL : make(p, kind, e, b);
   }
   return e;
 }
 
-static const opi_expr *parse_sum(parser *p) {
+static opi_expr *parse_sum(parser *p) {
   if (++p->depth > MOST_NESTING)
     return NULL;
-  const opi_expr *e = parse_product(p);
+  opi_expr *e = parse_product(p);
   while (e != NULL && (*p->at == '+' || *p->at == '-')) {
     const expr_kind kind = *p->at++ == '+' ? EXPR_ADD : EXPR_SUB;
-    const opi_expr *b = parse_product(p);
+    opi_expr *b = parse_product(p);
     e = b == NULL ? NULL : make(p, kind, e, b);
   }
   --p->depth;
   return e;
 }
 
-opipe_status opi_expr_parse(opi_arena *arena, const char *text, const opi_expr **out_expr,
+opipe_status opi_expr_parse(opi_arena *arena, const char *text, opi_expr **out_expr,
                             opipe_error *err) {
   parser p = {.arena = arena, .at = text};
   *out_expr = NULL;
   if (strnlen(text, MOST_LENGTH + 1) > MOST_LENGTH)
     return OPIPE_OK;
-  const opi_expr *e = parse_sum(&p);
+  opi_expr *e = parse_sum(&p);
   if (p.failed)
     return opi_fail_nomem(err, sizeof(opi_expr), "an expression");
   if (e != NULL && *p.at == '\0')
@@ -181,26 +182,16 @@ opipe_status opi_expr_parse(opi_arena *arena, const char *text, const opi_expr *
   return OPIPE_OK;
 }
 
-static void add_names(const opi_expr *e, const char **names, uint32_t *n, uint32_t room) {
+bool opi_expr_visit(opi_expr *e, opi_expr_visitor visit, void *ctx) {
   if (e == NULL)
-    return;
-  if (e->kind == EXPR_NAME) {
-    for (uint32_t i = 0; i < *n; ++i) {
-      if (strcmp(names[i], e->name) == 0)
-        return;
-    }
-    if (*n < room)
-      names[(*n)++] = e->name;
-    return;
-  }
-  add_names(e->a, names, n, room);
-  add_names(e->b, names, n, room);
+    return true;
+  if (e->kind == EXPR_NAME)
+    return visit(ctx, e->name, &e->id);
+  return opi_expr_visit(e->a, visit, ctx) && opi_expr_visit(e->b, visit, ctx);
 }
 
-uint32_t opi_expr_names(const opi_expr *expr, const char **out_names, uint32_t room) {
-  uint32_t n = 0;
-  add_names(expr, out_names, &n, room);
-  return n;
+uint32_t opi_expr_size(const opi_expr *e) {
+  return e == NULL ? 0 : 1 + opi_expr_size(e->a) + opi_expr_size(e->b);
 }
 
 static bool divide(int64_t a, int64_t b, bool remainder, int64_t *out) {
@@ -222,7 +213,7 @@ bool opi_expr_eval(const opi_expr *e, opi_expr_lookup lookup, const void *ctx, i
     return true;
   }
   if (e->kind == EXPR_NAME)
-    return lookup(ctx, e->name, out);
+    return lookup(ctx, e->name, e->id, out);
   if (!opi_expr_eval(e->a, lookup, ctx, &a) || !opi_expr_eval(e->b, lookup, ctx, &b))
     return false;
   switch (e->kind) {

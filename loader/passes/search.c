@@ -31,8 +31,11 @@ typedef struct target {
 } target;
 
 static bool is_given(const search *s, const char *key) {
-  int64_t value = 0;
-  return key != NULL && opi_dim_find(s->options->dims, s->options->n_dims, key, &value);
+  for (uint32_t d = 0; key != NULL && d < s->options->n_dims; ++d) {
+    if (strcmp(s->options->dims[d].name, key) == 0)
+      return true;
+  }
+  return false;
 }
 
 static bool has_given_shape(const search *s, const char *input) {

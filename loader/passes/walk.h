@@ -43,8 +43,6 @@ const char *opi_dim_place(opi_arena *arena, const opi_value *input, uint32_t axi
 opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *options,
                             const opi_dim_binding *place, opi_arena *arena,
                             opi_dim_binding **out_dims, uint32_t *out_n, opipe_error *err);
-bool opi_dim_find(const opi_dim_binding *dims, uint32_t n_dims, const char *key,
-                  int64_t *out_value);
 
 /* What a value of each integer graph input must stay below; see passes.h. */
 opipe_status opi_index_limits(const opi_graph *graph, opi_arena *arena, int64_t **out_limits,
@@ -56,11 +54,13 @@ opipe_status opi_graph_copy(const opi_graph *graph, opi_arena *arena, opi_graph 
 /* -- expressions over dimensions: + - * // / % ( ) integers identifiers, max(a,b) min(a,b) -- */
 typedef struct opi_expr opi_expr;
 /* *out_expr NULL: `text` is no expression, but a plain name. */
-opipe_status opi_expr_parse(opi_arena *arena, const char *text, const opi_expr **out_expr,
+opipe_status opi_expr_parse(opi_arena *arena, const char *text, opi_expr **out_expr,
                             opipe_error *err);
-/* Lists the distinct names in it. */
-uint32_t opi_expr_names(const opi_expr *expr, const char **out_names, uint32_t room);
-typedef bool (*opi_expr_lookup)(const void *ctx, const char *name, int64_t *out_value);
+/* Each name where it stands, with its id, which is the caller's to set; false ends it. */
+typedef bool (*opi_expr_visitor)(void *ctx, const char *name, uint32_t *io_id);
+bool opi_expr_visit(opi_expr *expr, opi_expr_visitor visit, void *ctx);
+uint32_t opi_expr_size(const opi_expr *expr); /* names, numbers and operations */
+typedef bool (*opi_expr_lookup)(const void *ctx, const char *name, uint32_t id, int64_t *out_value);
 /* False: a name is unknown, a division by zero or an overflow. */
 bool opi_expr_eval(const opi_expr *expr, opi_expr_lookup lookup, const void *ctx,
                    int64_t *out_value);

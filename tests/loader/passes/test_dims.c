@@ -4,8 +4,8 @@
 #include "loader/passes/walk.h"
 #include "tests/loader/graphs.h"
 
-static bool lookup(const void *ctx, const char *name, int64_t *out_value) {
-  (void)ctx;
+static bool lookup(const void *ctx, const char *name, uint32_t id, int64_t *out_value) {
+  (void)ctx, (void)id;
   if (strcmp(name, "s1") == 0)
     *out_value = 17;
   if (strcmp(name, "batch-size") == 0 || strcmp(name, "a.b") == 0)
@@ -13,8 +13,8 @@ static bool lookup(const void *ctx, const char *name, int64_t *out_value) {
   return strcmp(name, "missing") != 0;
 }
 
-static const opi_expr *parse(opi_arena *arena, const char *text) {
-  const opi_expr *expr = NULL;
+static opi_expr *parse(opi_arena *arena, const char *text) {
+  opi_expr *expr = NULL;
   return opi_expr_parse(arena, text, &expr, NULL) >= 0 ? expr : NULL;
 }
 
@@ -87,7 +87,10 @@ static opipe_status solve(test_graph *t, const opi_bind_options *options, const 
   uint32_t n = 0;
   *out_value = -1;
   OPI_TRY(opi_solve_dims(&t->model, options, &t->arena, &dims, &n, err));
-  (void)opi_dim_find(dims, n, name, out_value);
+  for (uint32_t d = 0; d < n; ++d) {
+    if (strcmp(dims[d].name, name) == 0)
+      *out_value = dims[d].value;
+  }
   return OPIPE_OK;
 }
 
