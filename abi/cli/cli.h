@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The onnx-pipe command: a client of opipe/host.h like any other. Exit status: 0 done, 1 a check
- * failed, 2 usage, 3 refused or failed. Results go to stdout, all else to stderr.
+ * failed, 2 usage, 3 refused or failed, 128 + N ended by signal N. Results go to stdout, all else
+ * to stderr.
  */
 #ifndef CLI_H
 #define CLI_H
@@ -11,6 +12,7 @@
 #include <stdio.h>
 
 enum { CLI_DONE = 0, CLI_CHECK_FAILED = 1, CLI_USAGE = 2, CLI_FAILED = 3 };
+enum { CLI_SIGNALLED = 128 }; /* + the signal's number */
 enum { CLI_LIST_MOST = 256 };
 
 /* ---- options ---- */
@@ -48,7 +50,7 @@ typedef struct cli_train_texts {
   double clip;
   uint64_t n_steps, save_every;
   uint32_t batch;
-  bool shuffle;
+  bool shuffle, go_on;
 } cli_train_texts;
 
 typedef struct cli_options {
@@ -64,11 +66,11 @@ typedef struct cli_options {
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
-  bool no_fuse, graph_dropout, ratio_dropout, ignore_annotations;
+  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, ignore_annotations;
   double dropout_ratio;
   uint32_t load_flags;
   uint64_t seed;
-  bool json;
+  bool json, quiet; /* quiet: why a plan cannot be made is not said */
   /* plan */
   const char *output, *annotate;
   /* run */
@@ -99,7 +101,9 @@ int cli_gather(void *ctx, const void *data, size_t n); /* an opipe_write_fn */
 /* The file, or the error's message; frees what was gathered. */
 int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
                        const opipe_error *err);
+/* A regular file is replaced when the new one is whole; what cannot be written leaves nothing. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
+int cli_try_file(const char *path); /* could it be? nothing stays */
 
 /* ---- tensors that the command owns ---- */
 

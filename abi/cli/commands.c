@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "train.h"
 
 /* --train: what is trainable, and why. */
 static int describe_training(const cli_options *o, const cli_session *s, uint32_t format) {
@@ -43,51 +43,49 @@ int cli_inspect(const cli_options *o) {
   return status;
 }
 
-int cli_gather(void *ctx, const void *data, size_t n) {
-  cli_gathered *g = ctx;
-  if (g->n + n > g->room) {
-    const size_t room = (g->n + n) * 2;
-    char *grown = realloc(g->data, room);
-    if (grown == NULL)
-      return OPIPE_E_NOMEM;
-    g->data = grown;
-    g->room = room;
+/* Prints the plan, and writes what was asked for. */
+static int give_plan(const cli_options *o, const cli_session *s) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  cli_gathered g = {NULL, 0, 0};
+  const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
+  int status = CLI_DONE;
+  if (s->api->plan_describe(s->plan, format, cli_write_stdout, NULL, &err) < 0)
+    return cli_report("plan", &err);
+  if (o->output != NULL)
+    status =
+        cli_write_gathered(s->api->plan_write(s->plan, cli_gather, &g, &err), o->output, &g, &err);
+  if (status == CLI_DONE && o->annotate != NULL) {
+    g = (cli_gathered){NULL, 0, 0};
+    status = cli_write_gathered(s->api->plan_annotate(s->plan, cli_gather, &g, &err), o->annotate,
+                                &g, &err);
   }
-  memcpy(g->data + g->n, data, n);
-  g->n += n;
-  return OPIPE_OK;
+  return status;
 }
 
-int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
-                       const opipe_error *err) {
-  const int result = status < 0 ? cli_report(path, err) : cli_write_file(path, g->data, g->n);
-  free(g->data);
-  return result;
+/* What train would run. */
+static int plan_training(const cli_options *o) {
+  train_setup *t = calloc(1, sizeof(*t));
+  if (t == NULL)
+    return cli_usage("out of memory");
+  int status = train_setup_open(t, o, false);
+  if (status == CLI_DONE)
+    status = give_plan(&t->o, &t->s);
+  train_setup_close(t);
+  free(t);
+  return status;
 }
 
 int cli_plan(const cli_options *o) {
   cli_session s;
-  opipe_error err = OPIPE_ERROR_INIT;
+  if (o->train)
+    return plan_training(o);
   int status = cli_open(o, &s);
   if (status == CLI_DONE)
     status = cli_bind(o, &s, NULL, 0);
   if (status == CLI_DONE)
     status = cli_make_plan(o, &s, 0, &s.plan);
-  if (status == CLI_DONE) {
-    const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
-    if (s.api->plan_describe(s.plan, format, cli_write_stdout, NULL, &err) < 0)
-      status = cli_report("plan", &err);
-  }
-  if (status == CLI_DONE && o->output != NULL) {
-    cli_gathered g = {NULL, 0, 0};
-    status =
-        cli_write_gathered(s.api->plan_write(s.plan, cli_gather, &g, &err), o->output, &g, &err);
-  }
-  if (status == CLI_DONE && o->annotate != NULL) {
-    cli_gathered g = {NULL, 0, 0};
-    status = cli_write_gathered(s.api->plan_annotate(s.plan, cli_gather, &g, &err), o->annotate, &g,
-                                &err);
-  }
+  if (status == CLI_DONE)
+    status = give_plan(o, &s);
   cli_close(&s);
   return status;
 }

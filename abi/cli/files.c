@@ -8,25 +8,6 @@
 
 #include "cli.h"
 
-int cli_write_stdout(void *ctx, const void *data, size_t n_bytes) {
-  (void)ctx;
-  return fwrite(data, 1, n_bytes, stdout) == n_bytes ? OPIPE_OK : OPIPE_E_IO;
-}
-
-int cli_write_file(const char *path, const void *data, size_t n_bytes) {
-  FILE *file = fopen(path, "wb");
-  if (file == NULL) {
-    (void)fprintf(stderr, "onnx-pipe: cannot write %s: %s\n", path, strerror(errno));
-    return CLI_FAILED;
-  }
-  const bool ok = fwrite(data, 1, n_bytes, file) == n_bytes;
-  if (fclose(file) != 0 || !ok) {
-    (void)fprintf(stderr, "onnx-pipe: cannot write %s\n", path);
-    return CLI_FAILED;
-  }
-  return CLI_DONE;
-}
-
 int cli_file_read(const char *path, void **out_data, size_t *out_n) {
   struct stat st;
   FILE *file = fopen(path, "rb");

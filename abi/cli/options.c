@@ -80,6 +80,7 @@ static int take_dropout(const char *text, cli_options *o) {
   char *end = NULL;
   o->graph_dropout = strcmp(text, "graph") == 0;
   o->ratio_dropout = false;
+  o->says_dropout = true;
   if (o->graph_dropout || strcmp(text, "off") == 0)
     return CLI_DONE;
   o->dropout_ratio = strtod(text, &end);
@@ -102,6 +103,9 @@ static int take_train_option(int id, const char *value, cli_options *o) {
       return cli_take_count("batch", value, 1, 1u << 30, &t->batch);
     case O_SHUFFLE:
       t->shuffle = true;
+      return CLI_DONE;
+    case O_GO_ON:
+      t->go_on = true;
       return CLI_DONE;
     case O_LOSS:
       t->loss = value;
@@ -280,9 +284,21 @@ static const char *said_by_plan(const cli_options *o) {
   return NULL;
 }
 
+/* Of the options that only a training plan looks at. */
+static bool is_of_training(int id) {
+  return id > O_TRAIN && id <= O_GO_ON && id != O_REPLICAS;
+}
+
+static const char *name_of(const cli_option *table, int id) {
+  while (table->name != NULL && table->id != id)
+    ++table;
+  return table->name;
+}
+
 int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
   struct option longs[CLI_OPTIONS_MOST];
   const cli_command *s = cli_command_of(command);
+  const char *of_training = NULL;
   cli_long_options(s->table, longs);
   memset(out, 0, sizeof(*out));
   out->rtol = out->atol = -1;
@@ -298,7 +314,13 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
     const int status = take_option(id == 'o' ? O_OUTPUT : id, optarg, out);
     if (status != CLI_DONE)
       return status;
+    if (is_of_training(id))
+      of_training = name_of(s->table, id);
   }
+  if (strcmp(command, "plan") == 0 && !out->train && of_training != NULL)
+    return cli_usage("--%s is for plans for training: --train is needed", of_training);
+  if (out->train && strcmp(command, "plan") == 0 && !out->says_dropout)
+    out->graph_dropout = true; /* as train does */
   const int n_operands = argc - optind;
   if (n_operands != (s->operand != NULL)) {
     return cli_usage("%s takes %s, %d operands were given ('onnx-pipe %s --help')", command,

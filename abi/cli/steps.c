@@ -400,7 +400,8 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
   if (status == OPIPE_OK)
     return CLI_DONE;
-  (void)cli_report("plan", &err);
+  if (!o->quiet)
+    (void)cli_report("plan", &err);
   const bool contradict =
       (o->n_ranks != 0 || listed) && o->n_stages != 0 && status == OPIPE_E_INVALID;
   return contradict ? CLI_USAGE : CLI_FAILED;

@@ -61,6 +61,24 @@
         O_PARAMETER                                                                              \
   }
 
+/* Of train, and of plans for training. */
+#define TRAIN_PLAN_ROWS                                                                            \
+  {"data", "SOURCE",                                                                               \
+   "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable)", O_DATA},   \
+      {"batch", "N", "samples per mini-batch (all up to 64, else 8)", O_BATCH_ROWS}, TRAINED_ROWS, \
+      {"optimizer", "SPEC",                                                                        \
+       "sgd:lr=..[,momentum=..,nesterov=1,decay=..], adam:.., "                                    \
+       "adamw:lr=..,beta1=..,beta2=..,eps=..,decay=..,eps-mode=torch|hf "                          \
+       "(preset: adamw:lr=0.001)",                                                                 \
+       O_OPTIMIZER},                                                                               \
+      {"lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]", O_LR_SCHEDULE},         \
+      {"clip", "NORM", "scale gradients down to this norm of all together", O_CLIP},               \
+      {"no-decay", "GLOB", "parameters without decay (repeatable)", O_NO_DECAY},                   \
+      {"recompute", "none|stage|block|attention", "what backward computes again", O_RECOMPUTE},    \
+      {"compute", "fp32|bf16|fp16", "type of activations and products", O_COMPUTE}, {              \
+    "steps", "N", "mini-batches of this run (one epoch)", O_STEPS                                  \
+  }
+
 static const cli_option inspect_table[] = {
     MODEL_ROWS,   {"train", NULL, "what is trainable, and why", O_TRAIN},
     TRAINED_ROWS, {"graph-only", NULL, "weights need not be there", O_GRAPH_ONLY},
@@ -71,7 +89,9 @@ static const cli_option plan_table[] = {
     {"output", "FILE", "write the plan (JSON); also -o", O_OUTPUT},
     {"annotate", "OUT.onnx", "write a copy of the model with the plan as IR-11 annotations",
      O_ANNOTATE},
-    {"seed", "N", "of everything random: nothing here, so far", O_SEED},
+    {"train", NULL, "a plan for training, with what follows", O_TRAIN},
+    TRAIN_PLAN_ROWS,
+    {"seed", "N", "of dropout, with --train (0)", O_SEED},
     COMMON_ROWS,
     {NULL, NULL, NULL, 0}};
 static const cli_option run_table[] = {
@@ -90,21 +110,8 @@ static const cli_option run_table[] = {
     COMMON_ROWS,
     {NULL, NULL, NULL, 0}};
 static const cli_option train_table[] = {
-    {"data", "SOURCE",
-     "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable)", O_DATA},
-    {"batch", "N", "samples per mini-batch (all up to 64, else 8)", O_BATCH_ROWS},
+    TRAIN_PLAN_ROWS,
     {"shuffle", NULL, "another order of samples every epoch", O_SHUFFLE},
-    TRAINED_ROWS,
-    {"optimizer", "SPEC",
-     "sgd:lr=..[,momentum=..,nesterov=1,decay=..], adam:.., "
-     "adamw:lr=..,beta1=..,beta2=..,eps=..,decay=..,eps-mode=torch|hf (preset: adamw:lr=0.001)",
-     O_OPTIMIZER},
-    {"lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]", O_LR_SCHEDULE},
-    {"clip", "NORM", "scale gradients down to this norm of all together", O_CLIP},
-    {"no-decay", "GLOB", "parameters without decay (repeatable)", O_NO_DECAY},
-    {"recompute", "none|stage|block|attention", "what backward computes again", O_RECOMPUTE},
-    {"compute", "fp32|bf16|fp16", "type of activations and products", O_COMPUTE},
-    {"steps", "N", "mini-batches of this run (one epoch)", O_STEPS},
     {"save", "DIR", "write a checkpoint there at the end", O_SAVE},
     {"save-every", "N", "also after every N mini-batches", O_SAVE_EVERY},
     {"resume", "DIR", "continue from a checkpoint", O_RESUME},
@@ -113,7 +120,10 @@ static const cli_option train_table[] = {
      O_SAVE_GRADIENTS},
     {"trace", "OUT.json|OUT.svg", "the last step, planned and measured", O_TRACE},
     {"reference", NULL, "compare with the plan's reference, and with the uncut model", O_REFERENCE},
-    {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
+    {"check-finite", NULL, "look at every value; end at the first NaN or infinity, naming its node",
+     O_FINITE},
+    {"go-on", NULL, "skip steps whose loss or norm is not finite (preset: stop at the first)",
+     O_GO_ON},
     {"seed", "N", "of dropout and --shuffle (0)", O_SEED},
     PLAN_ROWS,
     MODEL_ROWS,

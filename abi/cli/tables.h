@@ -62,7 +62,8 @@ enum {
   O_RESUME,
   O_SAVE_MODEL,
   O_SAVE_GRADIENTS,
-  O_TRACE
+  O_TRACE,
+  O_GO_ON
 };
 
 /* The table of inspect, plan, run, train or plugins. operand: what stands behind the options, NULL:

@@ -10,9 +10,14 @@ typedef struct train_result {
   opipe_train_report *reports; /* [n_steps] */
   double *seconds;             /* [n_steps] */
   uint64_t n_steps;
+  uint64_t n_not_finite;           /* of them, not applied */
+  char stopped[600];               /* the message about the step that ended the run; "": none
+                                      did */
   cli_tensor *weights, *gradients; /* [n_params] fp32, of the trained ones; with `keep` */
   uint32_t n_params;
 } train_result;
+
+typedef struct train_noise train_noise; /* train_noise.h */
 
 typedef struct train_run {
   const cli_options *o;
@@ -25,11 +30,30 @@ typedef struct train_run {
   uint32_t session_flags; /* OPIPE_SESSION_* */
   bool quiet;             /* no lines, no files: a run that is compared with */
   bool keep;              /* weights and gradients into the result */
+  train_noise *noise;     /* what rounding may do to the weights; NULL: nobody asks */
 } train_run;
+
+/* What a training plan is made from. Large: not on the stack; zeroed before it is opened. */
+typedef struct train_setup {
+  cli_options o; /* the command's, with the batch's dimensions */
+  cli_session s;
+  cli_data data;
+  cli_train_own own;
+  opipe_train_options options;
+  train_run run; /* of all this */
+  char batch[4096];
+  char binds[64][320]; /* [n_binds] what --batch binds where there are no data */
+  uint32_t n_binds;
+} train_setup;
+/* Loads, binds, plans. `needs_data`: without any it is refused. */
+int train_setup_open(train_setup *setup, const cli_options *given, bool needs_data);
+void train_setup_close(train_setup *setup); /* whatever came of opening */
 
 /* train_loop.c */
 int train_go(const train_run *run, train_result *out);
 void train_result_free(train_result *result);
+/* Does a rank of the plan keep a second version of its weights? */
+bool train_is_double_buffered(const train_run *run);
 /* Runs the plan's reference and the uncut model beside it; prints the largest differences. */
 int train_reference(const train_run *run, const train_result *result);
 

@@ -4,14 +4,13 @@
  * Two mini-batches are in flight: while one is trained the next is gathered, and double-buffered
  * schedules have what they need to go on. Results are printed in the order of mini-batches.
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "train.h"
-
-enum { IN_FLIGHT = 2 };
+#include "train_noise.h"
 
 static double now_s(void) {
   struct timespec t;
@@ -19,31 +18,48 @@ static double now_s(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-typedef struct batch_place { /* a mini-batch in flight */
-  cli_tensor *tensors;       /* [data->n] */
-  opipe_binding_io *inputs;
-  opipe_request *ticket;
-  double start_s;
-} batch_place;
+/* SIGINT or SIGTERM that asks the run to end after its step; 0: none. */
+static volatile sig_atomic_t asked_to_stop;
 
-typedef struct loop {
-  const train_run *run;
-  opipe_session *session;
-  batch_place places[IN_FLIGHT];
-  uint64_t *order, *rows;
-  uint64_t epoch, first; /* mini-batches before this run */
-  uint64_t n_started, n_finished;
-  double end_s; /* of the last that finished */
-  train_result *out;
-} loop;
+/* The next one ends the process at once. */
+static void on_signal(int number) {
+  asked_to_stop = number;
+  (void)signal(SIGINT, SIG_DFL);
+  (void)signal(SIGTERM, SIG_DFL);
+}
 
-static int open_places(loop *l) {
+static const int stop_signals[] = {SIGINT, SIGTERM};
+enum { N_STOP_SIGNALS = sizeof stop_signals / sizeof stop_signals[0] };
+
+/* What the command's caller ignores stays ignored. */
+static void listen(struct sigaction before[N_STOP_SIGNALS]) {
+  struct sigaction own;
+  memset(&own, 0, sizeof(own));
+  own.sa_handler = on_signal;
+  own.sa_flags = SA_RESTART;
+  for (int i = 0; i < N_STOP_SIGNALS; ++i)
+    (void)sigaddset(&own.sa_mask, stop_signals[i]);
+  for (int i = 0; i < N_STOP_SIGNALS; ++i) {
+    (void)sigaction(stop_signals[i], NULL, &before[i]);
+    if (before[i].sa_handler != SIG_IGN)
+      (void)sigaction(stop_signals[i], &own, NULL);
+  }
+}
+
+static void stop_listening(const struct sigaction before[N_STOP_SIGNALS]) {
+  for (int i = 0; i < N_STOP_SIGNALS; ++i)
+    (void)sigaction(stop_signals[i], &before[i], NULL);
+}
+
+static int open_places(train_loop *l) {
   const cli_data *data = l->run->data;
   l->order = calloc(data->n_samples, sizeof(*l->order));
   l->rows = calloc(l->run->batch, sizeof(*l->rows));
   bool ok = l->order != NULL && l->rows != NULL;
-  for (uint32_t p = 0; ok && p < IN_FLIGHT; ++p) {
-    batch_place *place = &l->places[p];
+  /* With every value looked at: one at a time, so that the first step that fails says why. */
+  l->n_places = l->run->o->check_finite || l->run->noise != NULL ? 1 : TRAIN_IN_FLIGHT;
+  for (uint32_t p = 0; ok && p < l->n_places; ++p) {
+    train_place *place = &l->places[p];
     place->tensors = calloc(data->n, sizeof(*place->tensors));
     place->inputs = calloc(data->n, sizeof(*place->inputs));
     ok = place->tensors != NULL && place->inputs != NULL &&
@@ -57,9 +73,9 @@ static int open_places(loop *l) {
   return ok ? CLI_DONE : cli_usage("out of memory for mini-batches of %u", l->run->batch);
 }
 
-static void close_places(loop *l) {
-  for (uint32_t p = 0; p < IN_FLIGHT; ++p) {
-    batch_place *place = &l->places[p];
+static void close_places(train_loop *l) {
+  for (uint32_t p = 0; p < l->n_places; ++p) {
+    train_place *place = &l->places[p];
     if (place->ticket != NULL)
       l->run->s->api->request_release(place->ticket);
     for (uint32_t i = 0; place->tensors != NULL && i < l->run->data->n; ++i)
@@ -71,30 +87,27 @@ static void close_places(loop *l) {
   free(l->rows);
 }
 
-static void print_step(const loop *l, const opipe_train_report *r, double seconds) {
+static void print_step(const train_loop *l, const opipe_train_report *r, double seconds) {
   if (l->run->quiet || l->run->o->json)
     return;
   (void)printf("step %-6llu loss %-12.8g norm %-10.5g lr %-10.4g %8.1f ms%s\n",
                (unsigned long long)r->step, r->loss, r->gradient_norm, r->lr, seconds * 1e3,
-               r->skipped != 0 ? "  skipped: overflow" : "");
+               r->skipped == OPIPE_SKIP_NONE       ? ""
+               : r->skipped == OPIPE_SKIP_OVERFLOW ? "  skipped: overflow"
+                                                   : "  skipped: not finite");
   (void)fflush(stdout);
 }
 
-static int save(loop *l) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  const cli_options *o = l->run->o;
-  const uint64_t position[OPIPE_POSITION] = {l->first + l->n_finished, l->run->batch, o->seed,
-                                             o->t.shuffle};
-  return l->run->s->api->session_save(l->session, o->t.save, position, &err) < 0
-             ? cli_report(o->t.save, &err)
-             : CLI_DONE;
+static int failed(const train_loop *l, opipe_status status, const opipe_error *err) {
+  const int reported = cli_report("train", err);
+  return l->run->o->check_finite && status == OPIPE_E_INVALID ? CLI_CHECK_FAILED : reported;
 }
 
-static int finish_one(loop *l) {
+static int finish_one(train_loop *l) {
   const opipe_api *api = l->run->s->api;
-  batch_place *place = &l->places[l->n_finished % IN_FLIGHT];
+  train_place *place = &l->places[l->n_finished % l->n_places];
   opipe_error err = OPIPE_ERROR_INIT;
-  opipe_train_report *report = &l->out->reports[l->n_finished];
+  opipe_train_report *report = &l->out->reports[l->out->n_steps];
   report->struct_size = sizeof(*report);
   opipe_status status = api->request_wait(place->ticket, UINT64_MAX, &err);
   if (status == OPIPE_OK)
@@ -102,20 +115,29 @@ static int finish_one(loop *l) {
   api->request_release(place->ticket);
   place->ticket = NULL;
   if (status < 0)
-    return cli_report("train", &err);
+    return failed(l, status, &err);
+  ++l->n_finished;
+  if (report->skipped == OPIPE_SKIP_HELD)
+    return CLI_DONE;            /* it was in flight when another one stopped the run */
   const double end_s = now_s(); /* it began when the one before it had ended */
   const double seconds = end_s - (place->start_s > l->end_s ? place->start_s : l->end_s);
   l->end_s = end_s;
-  l->out->seconds[l->n_finished++] = seconds;
-  l->out->n_steps = l->n_finished;
+  l->out->seconds[l->out->n_steps++] = seconds;
   print_step(l, report, seconds);
+  if (l->run->noise != NULL)
+    return train_noise_step(l, report, l->run->noise);
+  if (report->skipped != OPIPE_SKIP_NOT_FINITE)
+    return CLI_DONE;
+  ++l->out->n_not_finite;
+  if ((l->run->session_flags & OPIPE_SESSION_HOLD) != 0)
+    l->stopped = place;
   return CLI_DONE;
 }
 
-static int start_one(loop *l) {
+static int start_one(train_loop *l) {
   const opipe_api *api = l->run->s->api;
   const train_run *run = l->run;
-  batch_place *place = &l->places[l->n_started % IN_FLIGHT];
+  train_place *place = &l->places[l->n_started % l->n_places];
   opipe_error err = OPIPE_ERROR_INIT;
   cli_data_rows(run->data, l->first + l->n_started, run->batch, run->o->t.shuffle, run->o->seed,
                 l->order, &l->epoch, l->rows);
@@ -140,7 +162,7 @@ static int start_one(loop *l) {
 }
 
 /* Everything that is under way ends. A double-buffered schedule ends the last one when flushed. */
-static int drain(loop *l) {
+static int drain(train_loop *l) {
   opipe_error err = OPIPE_ERROR_INIT;
   int status = CLI_DONE;
   while (status == CLI_DONE && l->n_finished + 1 < l->n_started)
@@ -150,133 +172,93 @@ static int drain(loop *l) {
   return status == CLI_DONE && l->n_finished < l->n_started ? finish_one(l) : status;
 }
 
-static int steps(loop *l) {
+static bool goes_on(const train_loop *l) {
+  return l->stopped == NULL && asked_to_stop == 0 && l->n_started < l->run->n_steps;
+}
+
+static int steps(train_loop *l) {
   const train_run *run = l->run;
   const uint64_t every = run->quiet ? 0 : run->o->t.save_every;
   int status = CLI_DONE;
-  while (status == CLI_DONE && l->n_started < run->n_steps) {
-    if (l->n_started - l->n_finished == IN_FLIGHT)
+  while (status == CLI_DONE && goes_on(l)) {
+    if (l->n_started - l->n_finished == l->n_places)
       status = finish_one(l);
-    if (status == CLI_DONE)
+    if (status == CLI_DONE && l->stopped == NULL)
       status = start_one(l);
     if (status != CLI_DONE || every == 0 || l->n_started % every != 0)
       continue;
     status = drain(l);
-    if (status == CLI_DONE)
-      status = save(l);
+    if (status == CLI_DONE && l->stopped == NULL)
+      status = train_save(l);
   }
   return status == CLI_DONE ? drain(l) : status;
 }
 
-static int resume(loop *l) {
-  uint64_t position[OPIPE_POSITION];
+int train_open_session(train_loop *l, uint32_t flags) {
+  const train_run *run = l->run;
   opipe_error err = OPIPE_ERROR_INIT;
-  const cli_options *o = l->run->o;
-  if (o->t.resume == NULL)
-    return CLI_DONE;
-  if (l->run->s->api->session_load(l->session, o->t.resume, position, &err) < 0)
-    return cli_report(o->t.resume, &err);
-  if (position[1] != l->run->batch || position[2] != o->seed ||
-      position[3] != (uint64_t)o->t.shuffle) {
-    (void)fprintf(
-        stderr,
-        "onnx-pipe: %s: it was saved with --batch %llu --seed %llu%s: the position in the "
-        "data is counted anew\n",
-        o->t.resume, (unsigned long long)position[1], (unsigned long long)position[2],
-        position[3] != 0 ? " --shuffle" : "");
-    position[0] = position[0] * position[1] / l->run->batch;
+  const opipe_session_params params = {.struct_size = sizeof(params),
+                                       .flags = flags,
+                                       .max_in_flight = l->n_places,
+                                       .spin_us = UINT32_MAX};
+  return run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0
+             ? cli_report("opening a session", &err)
+             : CLI_DONE;
+}
+
+/* A signal ended it between two steps. */
+static int end_by_signal(const train_loop *l, int number) {
+  const char *folder = l->run->o->t.save;
+  const int status = folder == NULL ? CLI_DONE : train_save(l);
+  (void)fprintf(stderr, "onnx-pipe: %s: stopped after %llu of %llu steps%s%s\n",
+                number == SIGINT ? "SIGINT" : "SIGTERM", (unsigned long long)l->out->n_steps,
+                (unsigned long long)l->run->n_steps,
+                folder == NULL || status != CLI_DONE ? "" : "; the checkpoint is in ",
+                folder == NULL || status != CLI_DONE ? "" : folder);
+  return status == CLI_DONE ? CLI_SIGNALLED + number : status;
+}
+
+static int train_steps(train_loop *l) {
+  struct sigaction before[N_STOP_SIGNALS];
+  asked_to_stop = 0;
+  if (!l->run->quiet)
+    listen(before);
+  int status = steps(l);
+  const int number = asked_to_stop;
+  if (status == CLI_DONE && l->stopped == NULL && number != 0)
+    status = end_by_signal(l, number);
+  if (!l->run->quiet)
+    stop_listening(before);
+  if (status == CLI_DONE && l->stopped != NULL)
+    status = train_again(l);
+  if (l->out->n_not_finite != 0 && l->stopped == NULL && !l->run->quiet) {
+    (void)fprintf(stderr, "onnx-pipe: %llu of %llu steps were not finite and were not applied\n",
+                  (unsigned long long)l->out->n_not_finite, (unsigned long long)l->out->n_steps);
   }
-  l->first = position[0];
-  return CLI_DONE;
-}
-
-/* ---- what is kept of it ---- */
-
-static int keep_state(loop *l, uint32_t state, cli_tensor **out, uint32_t *out_n) {
-  const opipe_api *api = l->run->s->api;
-  opipe_error err = OPIPE_ERROR_INIT;
-  opipe_parameter_info info = {.struct_size = sizeof(info)};
-  uint32_t n = 0;
-  while (api->session_parameter(l->session, n, &info, NULL) == OPIPE_OK)
-    ++n;
-  *out = calloc((size_t)n + 1, sizeof(**out));
-  *out_n = 0;
-  for (uint32_t i = 0; *out != NULL && i < n; ++i) {
-    if (api->session_parameter(l->session, i, &info, &err) < 0)
-      return cli_report("train", &err);
-    if (info.trained == 0)
-      continue;
-    cli_tensor *t = &(*out)[(*out_n)++];
-    (void)snprintf(t->name, sizeof(t->name), "%s", info.name);
-    t->dtype = OPIPE_FLOAT;
-    t->rank = info.rank;
-    memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));
-    if (!cli_tensor_alloc(t))
-      return cli_usage("out of memory for parameter '%s'", info.name);
-    if (api->session_get(l->session, info.name, state, 0, t->data, t->n_bytes, &err) < 0)
-      return cli_report("train", &err);
-  }
-  return *out == NULL ? cli_usage("out of memory") : CLI_DONE;
-}
-
-static int keep(loop *l) {
-  uint32_t n = 0;
-  const int status = keep_state(l, OPIPE_STATE_MASTER, &l->out->weights, &l->out->n_params);
-  return status == CLI_DONE ? keep_state(l, OPIPE_STATE_GRADIENT, &l->out->gradients, &n) : status;
-}
-
-static int write_trace(loop *l, const char *path) {
-  cli_gathered g = {NULL, 0, 0};
-  opipe_error err = OPIPE_ERROR_INIT;
-  const size_t n = strlen(path);
-  const bool picture = n > 4 && strcmp(path + n - 4, ".svg") == 0;
-  const uint32_t format = picture ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME;
-  const opipe_status status =
-      l->run->s->api->session_trace(l->session, format, cli_gather, &g, &err);
-  return cli_write_gathered(status, path, &g, &err);
-}
-
-static int write_files(loop *l) {
-  const cli_train_texts *t = &l->run->o->t;
-  const opipe_api *api = l->run->s->api;
-  opipe_error err = OPIPE_ERROR_INIT;
-  if (l->run->quiet)
-    return CLI_DONE;
-  if (t->save != NULL && save(l) != CLI_DONE)
-    return CLI_FAILED;
-  if (t->trace != NULL && write_trace(l, t->trace) != CLI_DONE)
-    return CLI_FAILED;
-  if (t->save_model != NULL && api->session_save_model(l->session, t->save_model, &err) < 0)
-    return cli_report(t->save_model, &err);
-  if (t->save_gradients != NULL &&
-      api->session_save_gradients(l->session, t->save_gradients, &err) < 0)
-    return cli_report(t->save_gradients, &err);
-  return CLI_DONE;
+  return status;
 }
 
 int train_go(const train_run *run, train_result *out) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  loop l = {.run = run, .out = out};
-  const opipe_session_params params = {.struct_size = sizeof(params),
-                                       .flags = run->session_flags,
-                                       .max_in_flight = IN_FLIGHT,
-                                       .spin_us = UINT32_MAX};
+  train_loop l = {.run = run, .out = out};
   memset(out, 0, sizeof(*out));
-  out->reports = calloc(run->n_steps, sizeof(*out->reports));
-  out->seconds = calloc(run->n_steps, sizeof(*out->seconds));
+  out->reports = calloc(run->n_steps + 1, sizeof(*out->reports));
+  out->seconds = calloc(run->n_steps + 1, sizeof(*out->seconds));
   int status =
       out->reports == NULL || out->seconds == NULL ? cli_usage("out of memory") : open_places(&l);
-  if (status == CLI_DONE &&
-      run->s->api->session_open(run->s->context, run->plan, &params, &l.session, &err) < 0)
-    status = cli_report("opening a session", &err);
   if (status == CLI_DONE)
-    status = resume(&l);
+    status = train_open_session(&l, run->session_flags);
   if (status == CLI_DONE)
-    status = steps(&l);
+    status = train_resume(&l);
   if (status == CLI_DONE)
-    status = write_files(&l);
+    status = train_try_targets(&l);
+  if (status == CLI_DONE && run->noise != NULL)
+    status = train_noise_open(&l, run->noise);
+  if (status == CLI_DONE)
+    status = train_steps(&l);
+  if (status == CLI_DONE)
+    status = train_write_files(&l);
   if (status == CLI_DONE && run->keep)
-    status = keep(&l);
+    status = train_keep(&l);
   close_places(&l);
   if (l.session != NULL)
     run->s->api->session_close(l.session);

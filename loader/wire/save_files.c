@@ -164,12 +164,12 @@ static opipe_status write_externals(out_files *files, const opi_model *model, co
 
 typedef struct sink {
   int fd;
-  opipe_error *err;
+  opipe_error err; /* of the file; a sink has but a status to answer */
 } sink;
 
 static opipe_status to_file(void *ctx, const void *data, size_t n_bytes) {
-  const sink *s = ctx;
-  return opi_write_all(s->fd, data, n_bytes, s->err);
+  sink *s = ctx;
+  return opi_write_all(s->fd, data, n_bytes, &s->err);
 }
 
 static opipe_status check_sizes(const opi_model *model, const opi_replacement *list, uint32_t n,
@@ -209,8 +209,11 @@ static opipe_status write_model(out_files *files, const opi_model *model,
                                 opipe_error *err) {
   out_file *f = NULL;
   OPI_TRY(begin(files, "", path, &f, err));
-  sink out = {.fd = f->fd, .err = err};
-  return end(f, opi_model_replace(model, list, n, to_file, &out, err), err);
+  sink out = {.fd = f->fd, .err = OPIPE_ERROR_INIT};
+  const opipe_status status = opi_model_replace(model, list, n, to_file, &out, err);
+  if (status < 0 && out.err.status < 0)
+    *err = out.err;
+  return end(f, status, err);
 }
 
 opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,

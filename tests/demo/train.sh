@@ -28,7 +28,8 @@ title "$model: 8 transformer blocks in 4 stages, one thread each, $(getconf _NPR
 "$command" train "$model" --data "text:$work/text" --loss cross-entropy:logits=logits,labels=labels \
   --optimizer adamw:lr=0.003 --lr-schedule cosine:warmup=10 --clip 1 --batch 16 --shuffle \
   --stages 4 --threads 1 --schedule 1f1b --microbatches 4 --steps "$steps" \
-  --save-model "$work/trained.onnx" >"$work/steps" || die "training failed"
+  --save-model "$work/trained.onnx" >"$work/all" || die "training failed"
+grep '^step ' "$work/all" >"$work/steps"
 awk 'NR % 20 == 1' "$work/steps"
 tail -n 1 "$work/steps"
 awk 'NR == 1 { first = $4 } END { exit !($4 < first / 2) }' "$work/steps" || die "the loss did not fall to a half"

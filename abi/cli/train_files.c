@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a training run reads and writes besides its data. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "train_loop.h"
+
+/* ---- before the first step ---- */
+
+int train_try_targets(const train_loop *l) {
+  const cli_train_texts *t = &l->run->o->t;
+  const struct {
+    const char *path;
+    uint32_t what;
+  } targets[] = {{t->save, OPIPE_SAVE_CHECKPOINT},
+                 {t->save_model, OPIPE_SAVE_MODEL},
+                 {t->save_gradients, OPIPE_SAVE_GRADIENTS}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (l->run->quiet)
+    return CLI_DONE;
+  for (size_t i = 0; i < sizeof targets / sizeof targets[0]; ++i) {
+    if (targets[i].path == NULL)
+      continue;
+    if (l->run->s->api->session_try_save(l->session, targets[i].what, targets[i].path, &err) < 0)
+      return cli_report(targets[i].path, &err);
+  }
+  return t->trace == NULL ? CLI_DONE : cli_try_file(t->trace);
+}
+
+int train_resume(train_loop *l) {
+  uint64_t position[OPIPE_POSITION];
+  opipe_error err = OPIPE_ERROR_INIT;
+  const cli_options *o = l->run->o;
+  if (o->t.resume == NULL)
+    return CLI_DONE;
+  if (l->run->s->api->session_load(l->session, o->t.resume, position, &err) < 0)
+    return cli_report(o->t.resume, &err);
+  if (position[1] != l->run->batch || position[2] != o->seed ||
+      position[3] != (uint64_t)o->t.shuffle) {
+    (void)fprintf(
+        stderr,
+        "onnx-pipe: %s: it was saved with --batch %llu --seed %llu%s: the position in the "
+        "data is counted anew\n",
+        o->t.resume, (unsigned long long)position[1], (unsigned long long)position[2],
+        position[3] != 0 ? " --shuffle" : "");
+    position[0] = position[0] * position[1] / l->run->batch;
+  }
+  l->first = position[0];
+  return CLI_DONE;
+}
+
+/* ---- checkpoints ---- */
+
+int train_save(const train_loop *l) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  const cli_options *o = l->run->o;
+  const uint64_t position[OPIPE_POSITION] = {l->first + l->n_finished, l->run->batch, o->seed,
+                                             o->t.shuffle};
+  return l->run->s->api->session_save(l->session, o->t.save, position, &err) < 0
+             ? cli_report(o->t.save, &err)
+             : CLI_DONE;
+}
+
+/* ---- at the end ---- */
+
+static int write_trace(const train_loop *l, const char *path) {
+  cli_gathered g = {NULL, 0, 0};
+  opipe_error err = OPIPE_ERROR_INIT;
+  const size_t n = strlen(path);
+  const bool picture = n > 4 && strcmp(path + n - 4, ".svg") == 0;
+  const uint32_t format = picture ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME;
+  const opipe_status status =
+      l->run->s->api->session_trace(l->session, format, cli_gather, &g, &err);
+  return cli_write_gathered(status, path, &g, &err);
+}
+
+int train_write_files(const train_loop *l) {
+  const cli_train_texts *t = &l->run->o->t;
+  const opipe_api *api = l->run->s->api;
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (l->run->quiet)
+    return CLI_DONE;
+  if (t->save != NULL && train_save(l) != CLI_DONE)
+    return CLI_FAILED;
+  if (t->trace != NULL && write_trace(l, t->trace) != CLI_DONE)
+    return CLI_FAILED;
+  if (t->save_model != NULL && api->session_save_model(l->session, t->save_model, &err) < 0)
+    return cli_report(t->save_model, &err);
+  if (t->save_gradients != NULL &&
+      api->session_save_gradients(l->session, t->save_gradients, &err) < 0)
+    return cli_report(t->save_gradients, &err);
+  return CLI_DONE;
+}
+
+/* ---- what is kept of it ---- */
+
+int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_tensor **out,
+                     uint32_t *out_n) {
+  const opipe_api *api = l->run->s->api;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_parameter_info info = {.struct_size = sizeof(info)};
+  uint32_t n = 0;
+  while (api->session_parameter(l->session, n, &info, NULL) == OPIPE_OK)
+    ++n;
+  *out = calloc((size_t)n + 1, sizeof(**out));
+  *out_n = 0;
+  for (uint32_t i = 0; *out != NULL && i < n; ++i) {
+    if (api->session_parameter(l->session, i, &info, &err) < 0)
+      return cli_report("train", &err);
+    if (info.trained == 0)
+      continue;
+    cli_tensor *t = &(*out)[(*out_n)++];
+    (void)snprintf(t->name, sizeof(t->name), "%s", info.name);
+    t->dtype = OPIPE_FLOAT;
+    t->rank = info.rank;
+    memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));
+    if (!cli_tensor_alloc(t))
+      return cli_usage("out of memory for parameter '%s'", info.name);
+    if (api->session_get(l->session, info.name, state, version, t->data, t->n_bytes, &err) < 0)
+      return cli_report("train", &err);
+  }
+  return *out == NULL ? cli_usage("out of memory") : CLI_DONE;
+}
+
+int train_keep(train_loop *l) {
+  uint32_t n = 0;
+  const int status =
+      train_keep_state(l, OPIPE_STATE_MASTER, 0, &l->out->weights, &l->out->n_params);
+  return status == CLI_DONE ? train_keep_state(l, OPIPE_STATE_GRADIENT, 0, &l->out->gradients, &n)
+                            : status;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the command's options to a training plan: model, options, data, mini-batch, binding. `plan
+ * --train` can do without data.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "train.h"
+
+enum { VOCABULARY = 256, BATCH = 8, BATCH_MOST = 64 };
+
+/* The model's inputs among the data, as one mini-batch: what binding looks at. */
+static int bind(const cli_options *o, cli_session *s, const cli_data *data, uint32_t batch) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  cli_tensor *forms = calloc(DATA_MOST, sizeof(*forms));
+  cli_tensor *inputs = calloc(DATA_MOST, sizeof(*inputs)); /* share the data of forms */
+  uint64_t *rows = calloc(batch, sizeof(*rows));
+  uint32_t n = 0;
+  int status =
+      forms == NULL || inputs == NULL || rows == NULL || !cli_data_batch_form(data, batch, forms)
+          ? cli_usage("out of memory")
+          : CLI_DONE;
+  for (uint32_t r = 0; status == CLI_DONE && r < batch; ++r)
+    rows[r] = r;
+  if (status == CLI_DONE)
+    cli_data_batch(data, rows, batch, forms);
+  for (uint32_t i = 0;
+       status == CLI_DONE && s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    uint32_t a = 0;
+    while (a < data->n && strcmp(forms[a].name, info.name) != 0)
+      ++a;
+    if (a == data->n) {
+      status = cli_usage("the data lack input '%s'", info.name);
+    } else {
+      inputs[n++] = forms[a];
+    }
+  }
+  if (status == CLI_DONE)
+    status = cli_bind(o, s, inputs, n);
+  for (uint32_t i = 0; forms != NULL && i < DATA_MOST; ++i)
+    cli_tensor_free(&forms[i]);
+  free(forms);
+  free(inputs);
+  free(rows);
+  return status;
+}
+
+static int check_vocabulary(const cli_session *s, const cli_data *data) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  for (uint32_t i = 0; data->is_text && s->api->model_input(s->bound, i, &info, NULL) == OPIPE_OK;
+       ++i) {
+    const bool ids = strstr(info.name, "mask") == NULL && strstr(info.name, "position") == NULL &&
+                     strstr(info.name, "type") == NULL;
+    if (!ids || info.index_limit <= 0 || info.index_limit >= VOCABULARY)
+      continue;
+    (void)fprintf(stderr, "onnx-pipe: text: input '%s' has a vocabulary of %lld, bytes need %d\n",
+                  info.name, (long long)info.index_limit, VOCABULARY);
+    return CLI_FAILED;
+  }
+  return CLI_DONE;
+}
+
+/* Is `key` among the names joined by ','? */
+static bool is_listed(const char *names, const char *key) {
+  const size_t n = strlen(key);
+  for (const char *at = names; at != NULL && *at != '\0';) {
+    if (strncmp(at, key, n) == 0 && (at[n] == ',' || at[n] == '\0'))
+      return true;
+    at = strchr(at, ',');
+    at = at == NULL ? NULL : at + 1;
+  }
+  return false;
+}
+
+/* The samples' dimension by all its names: the first of every input, where they are free. */
+static void name_batch(const cli_session *s, char *out, size_t room) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  size_t n = 0;
+  out[0] = '\0';
+  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    char key[300];
+    if (info.rank == 0 || info.shape[0] >= 0)
+      continue;
+    if (info.dim_names != NULL && info.dim_names[0] != NULL && info.dim_names[0][0] != '\0') {
+      (void)snprintf(key, sizeof(key), "%s", info.dim_names[0]);
+    } else {
+      (void)snprintf(key, sizeof(key), "%s.0", info.name);
+    }
+    if (is_listed(out, key))
+      continue;
+    if (n + strlen(key) + 2 > room)
+      return;
+    n += (size_t)snprintf(out + n, room - n, "%s%s", n == 0 ? "" : ",", key);
+  }
+}
+
+static int choose_batch(const cli_options *o, const cli_data *data, train_run *run) {
+  const uint64_t n = data->n_samples;
+  run->batch = o->t.batch != 0 ? o->t.batch : n <= BATCH_MOST ? (uint32_t)n : (uint32_t)BATCH;
+  if (run->batch > n) {
+    return cli_usage("--batch %u: the data have %llu samples", run->batch, (unsigned long long)n);
+  }
+  if (o->n_microbatches > run->batch) {
+    return cli_usage("--microbatches %u: the mini-batch has %u samples", o->n_microbatches,
+                     run->batch);
+  }
+  run->n_steps = o->t.n_steps != 0 ? o->t.n_steps : n / run->batch;
+  return CLI_DONE;
+}
+
+/* Without data: --batch is the number of every input's first free dimension. */
+static int bind_without_data(train_setup *t) {
+  char name[sizeof t->batch];
+  name_batch(&t->s, name, sizeof(name));
+  t->run.n_steps = t->o.t.n_steps != 0 ? t->o.t.n_steps : 1;
+  t->run.batch = t->o.t.batch;
+  char *save = NULL;
+  for (char *key = strtok_r(name, ",", &save); key != NULL && t->o.t.batch != 0;
+       key = strtok_r(NULL, ",", &save)) {
+    if (t->n_binds == sizeof(t->binds) / sizeof(t->binds[0]) || t->o.bind.n == CLI_LIST_MOST)
+      return cli_usage("--batch: more than %u dimensions have it; give them by --bind", t->n_binds);
+    (void)snprintf(t->binds[t->n_binds], sizeof(t->binds[0]), "%s=%u", key, t->o.t.batch);
+    t->o.bind.items[t->o.bind.n++] = t->binds[t->n_binds++];
+  }
+  return cli_bind(&t->o, &t->s, NULL, 0);
+}
+
+static int bind_data(train_setup *t, const char *labels) {
+  int status = cli_data_open(&t->o, &t->s, labels, &t->data);
+  if (status == CLI_DONE)
+    status = choose_batch(&t->o, &t->data, &t->run);
+  if (status == CLI_DONE)
+    status = bind(&t->o, &t->s, &t->data, t->run.batch);
+  return status == CLI_DONE ? check_vocabulary(&t->s, &t->data) : status;
+}
+
+/* Bytes that all ranks keep from forward to backward. */
+static uint64_t stash_bytes(const cli_session *s, opipe_plan *plan) {
+  opipe_memory_info memory = {.struct_size = sizeof(memory)};
+  uint64_t sum = 0;
+  for (uint32_t r = 0; s->api->plan_memory(plan, r, &memory, NULL) == OPIPE_OK; ++r)
+    sum += memory.stash_bytes;
+  return sum;
+}
+
+/* What is made again where that keeps nothing less is said, and not silently paid for. A plan
+ * without it that memory has no room for answers the question too. */
+static void judge_recompute(train_setup *t) {
+  opipe_plan *plain = NULL;
+  opipe_train_options options = t->options;
+  if (options.recompute == OPIPE_RECOMPUTE_NONE || t->o.plan_file != NULL)
+    return;
+  options.recompute = OPIPE_RECOMPUTE_NONE;
+  t->o.quiet = true;
+  const int status = cli_make_train_plan(&t->o, &t->s, 1, &options, &plain);
+  t->o.quiet = false;
+  if (status != CLI_DONE)
+    return;
+  const uint64_t with = stash_bytes(&t->s, t->s.plan), without = stash_bytes(&t->s, plain);
+  t->s.api->plan_destroy(plain);
+  if (with >= without)
+    (void)fprintf(stderr,
+                  "onnx-pipe: --recompute %s saves nothing: the stages keep %llu bytes for their "
+                  "backwards with it, %llu without\n",
+                  t->o.t.recompute, (unsigned long long)with, (unsigned long long)without);
+}
+
+int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) {
+  t->o = *given;
+  t->run = (train_run){.o = &t->o, .s = &t->s, .data = &t->data, .options = &t->options};
+  int status = cli_open(&t->o, &t->s);
+  if (status == CLI_DONE)
+    status = cli_train_read(&t->o, 1, 0, &t->own, &t->options);
+  if (status == CLI_DONE) {
+    status =
+        needs_data || t->o.t.data.n != 0 ? bind_data(t, t->options.labels) : bind_without_data(t);
+  }
+  if (status == CLI_DONE && t->o.batch == NULL) {
+    name_batch(&t->s, t->batch, sizeof(t->batch));
+    t->o.batch = t->batch[0] == '\0' ? NULL : t->batch;
+  }
+  if (status == CLI_DONE)
+    status = cli_train_read(&t->o, t->run.n_steps, t->data.is_text, &t->own, &t->options);
+  if (status == CLI_DONE)
+    status = cli_make_train_plan(&t->o, &t->s, 1, &t->options, &t->s.plan);
+  t->run.plan = t->s.plan;
+  if (status == CLI_DONE)
+    judge_recompute(t);
+  return status;
+}
+
+void train_setup_close(train_setup *t) {
+  cli_close(&t->s);
+  cli_data_close(&t->data);
+}
