@@ -7,11 +7,12 @@
  * rule must agree, as for micro-batches. Whole operands that have the axis are cut at their reader.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "loader/ops/attention.h"
 #include "loader/ops/common.h"
-#include "loader/passes/tokens.h"
+#include "loader/passes/token_mask.h"
 #include "loader/passes/walk.h"
 
 typedef struct slicer {
@@ -173,6 +174,18 @@ static opipe_status agree(slicer *s, const opi_node *node, opi_carry *in, opi_ca
 
 /* ---- attention ---- */
 
+static opipe_status need_causal_mask(slicer *s, const opi_node *node, uint32_t mask) {
+  const opi_value *m = &s->whole->values[mask];
+  const opi_token_plane plane = {.row = m->rank - 2, .column = m->rank - 1};
+  char why[300] = "", text[360];
+  bool shown = false;
+  OPI_TRY(opi_tokens_above(s->t, mask, &plane,
+                           m->dtype == OPIPE_BOOL ? OPI_ABOVE_FALSE : OPI_ABOVE_LOW, s->evaluator,
+                           &shown, why, sizeof why, s->err));
+  (void)snprintf(text, sizeof text, "it is not causal: %s", why);
+  return shown ? OPIPE_OK : refuse(s, node, text);
+}
+
 static opipe_status check_attention(slicer *s, const opi_node *node, uint32_t axis) {
   static const char *const extra[] = {"", "", "", "", "past_key", "past_value", "lengths of keys"};
   for (uint32_t i = OPI_ATT_PAST_K; i < OPI_ATT_INPUTS; ++i) {
@@ -194,10 +207,11 @@ static opipe_status check_attention(slicer *s, const opi_node *node, uint32_t ax
   const uint32_t mask = opi_node_in(node, OPI_ATT_MASK);
   if (mask != OPIPE_NONE && is_sliced(s, mask))
     return refuse(s, node, "its mask is made from activations");
-  if (opi_attr_int(node, "is_causal", 0) == 0 &&
-      (mask == OPIPE_NONE || !opi_mask_is_causal(s->t, mask)))
-    return refuse(s, node, "it is not causal: rows may read later tokens");
-  return OPIPE_OK;
+  if (opi_attr_int(node, "is_causal", 0) != 0)
+    return OPIPE_OK;
+  if (mask == OPIPE_NONE)
+    return refuse(s, node, "it is not causal: it has no mask, rows read later tokens");
+  return need_causal_mask(s, node, mask);
 }
 
 /* Rows of this slice, columns up to its end, where the mask has them. */

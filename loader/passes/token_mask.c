@@ -1,130 +1,583 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does a mask block every later token? Constants are looked at, element by element; logic that
- * joins them with padding masks is followed: a conjunction blocks where one part does, a choice
- * where the condition is settled, a sum of biases where one is very negative.
+/* Shows what stands above the diagonal of a mask or of scores, whatever the inputs hold.
  *
- * Above the diagonal a value is one of: FALSE everywhere, TRUE everywhere, LOW (a bias of at most
- * LOW_BIAS) everywhere, or not known to be any.
+ * Each value is bounded element by element: lo <= value <= hi. The bounds of a node's output are
+ * made of its inputs' by a few nodes of the same kind, which the evaluator computes at once (what
+ * is known has equal bounds; a movement moves both; a comparison is decided where the bounds are
+ * apart). So it does not matter how a mask is spelt. Bounds stay as small as they broadcast from: a
+ * batch that a constant was expanded to costs nothing.
+ *
+ * What nobody knows: a graph input that a mask is computed from holds numbers from 0 to 1 (that
+ * such a number decides a comparison is not believed, unless it was made very large); activations
+ * and parameters' products are ordinary numbers, of which a score of LOW leaves nothing.
  */
+#include "loader/passes/token_mask.h"
+
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "loader/ops/common.h"
 #include "loader/ops/kit.h"
-#include "loader/passes/tokens.h"
 
-enum { ABOVE_UNKNOWN, ABOVE_FALSE, ABOVE_TRUE, ABOVE_LOW };
-enum { MOST_DEPTH = 64 };
-static const double LOW_BIAS = -1e4;
+enum { MOST_DEPTH = 256 };
+static const double LOW = -1e3;     /* exp(LOW) is 0 in every type */
+static const double ORDINARY = 1e2; /* an activation */
+static const double WHOLE = 1e9;    /* an integer that is computed from activations */
+static const uint64_t MOST_ELEMS = (uint64_t)1 << 27;
 
-static double number_at(const opi_value *v, uint64_t i) {
-  switch (v->dtype) {
-    case OPIPE_BOOL:
-      return ((const uint8_t *)v->data)[i] != 0;
-    case OPIPE_FLOAT:
-      return (double)((const float *)v->data)[i];
-    case OPIPE_DOUBLE:
-      return ((const double *)v->data)[i];
-    default:
-      return NAN;
-  }
+typedef struct bounds {
+  uint32_t lo, hi; /* constants of the prover's graph, fp32; OPIPE_NONE: not looked at yet */
+  bool assumed;    /* from what a graph input is taken to hold */
+} bounds;
+
+typedef struct prover {
+  const opi_graph *whole;
+  opi_arena scratch;
+  opi_builder b;
+  bounds *of; /* [whole->n_values] */
+  opipe_error *err;
+} prover;
+
+/* ---- constants ---- */
+
+static opipe_status number(prover *p, double x, uint32_t *out) {
+  return opi_k_const(*out = opi_b_const_scalar(&p->b, OPIPE_FLOAT, x), p->err);
 }
 
-/* Known content: the last two dimensions are rows and columns, broadcast where 1 long. */
-static int above_of_constant(const opi_value *v, int64_t n_tokens) {
-  const bool known_type =
-      v->dtype == OPIPE_BOOL || v->dtype == OPIPE_FLOAT || v->dtype == OPIPE_DOUBLE;
-  const int64_t cols = v->rank < 1 ? 1 : v->shape[v->rank - 1];
-  const int64_t rows = v->rank < 2 ? 1 : v->shape[v->rank - 2];
-  bool all_false = true, all_true = true, all_low = v->dtype != OPIPE_BOOL;
-  if (!known_type || (cols != 1 && cols != n_tokens) || (rows != 1 && rows != n_tokens))
-    return ABOVE_UNKNOWN;
-  const uint64_t n = opi_elems(v), plane = (uint64_t)(rows * cols);
+static opipe_status between(prover *p, double lo, double hi, bounds *out) {
+  OPI_TRY(number(p, lo, &out->lo));
+  return number(p, hi, &out->hi);
+}
+
+static opipe_status unknown(prover *p, uint32_t dtype, bounds *out) {
+  const bool integer = opi_dtype_is_integer(dtype);
+  const double most = dtype == OPIPE_BOOL ? 1 : integer ? WHOLE : ORDINARY;
+  return between(p, dtype == OPIPE_BOOL ? 0 : -most, most, out);
+}
+
+/* Known content as fp32; one number where all are the same. */
+static opipe_status exact(prover *p, const opi_value *v, bounds *out) {
+  const uint64_t n = opi_elems(v);
+  float *list = n == 0 || n > MOST_ELEMS ? NULL : opi_arena_array(&p->scratch, n, sizeof *list);
+  bool same = true;
+  if (n == 0 || n > MOST_ELEMS)
+    return unknown(p, v->dtype, out);
+  if (list == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *list, "a mask");
   for (uint64_t i = 0; i < n; ++i) {
-    const int64_t row = rows == 1 ? 0 : (int64_t)(i % plane) / cols;
-    const int64_t col = cols == 1 ? n_tokens - 1 : (int64_t)(i % plane) % cols;
-    if (col <= row)
+    list[i] = (float)opi_known_element(v, i);
+    same = same && list[i] == list[0];
+  }
+  if (same)
+    OPI_TRY(number(p, (double)list[0], &out->lo));
+  else
+    OPI_TRY(opi_k_const(
+        out->lo = opi_b_borrow(&p->b, NULL, OPIPE_FLOAT, v->shape, (uint32_t)v->rank, list),
+        p->err));
+  out->hi = out->lo;
+  return OPIPE_OK;
+}
+
+/* ---- short forms; every result is computed at once ---- */
+
+static opipe_status two(prover *p, const char *op, uint32_t a, uint32_t c, uint32_t *out) {
+  return opi_b_op2(&p->b, op, a, c, out, p->err);
+}
+
+/* a < c as 0 and 1 */
+static opipe_status less(prover *p, const char *op, uint32_t a, uint32_t c, uint32_t *out) {
+  uint32_t yes;
+  OPI_TRY(two(p, op, a, c, &yes));
+  return opi_k_cast(&p->b, yes, OPIPE_FLOAT, out, p->err);
+}
+
+static opipe_status opposite(prover *p, uint32_t a, uint32_t *out) {
+  uint32_t one;
+  OPI_TRY(number(p, 1, &one));
+  return two(p, "Sub", one, a, out);
+}
+
+static opipe_status choose(prover *p, uint32_t cond, uint32_t yes, uint32_t no, uint32_t *out) {
+  uint32_t truth;
+  OPI_TRY(opi_k_cast(&p->b, cond, OPIPE_BOOL, &truth, p->err));
+  return opi_k_where(&p->b, truth, yes, no, out, p->err);
+}
+
+/* The least and the largest of all pairs of ends. */
+static opipe_status corners(prover *p, const char *op, const bounds *a, const bounds *c,
+                            bounds *out) {
+  const uint32_t left[2] = {a->lo, a->hi}, right[2] = {c->lo, c->hi};
+  for (uint32_t i = 0; i < 4; ++i) {
+    uint32_t x;
+    if ((i / 2 != 0 && a->lo == a->hi) || (i % 2 != 0 && c->lo == c->hi))
       continue;
-    const double x = number_at(v, i);
-    all_false = all_false && x == 0;
-    all_true = all_true && x != 0 && v->dtype == OPIPE_BOOL;
-    all_low = all_low && x <= LOW_BIAS;
-  }
-  if (v->dtype == OPIPE_BOOL)
-    return all_false ? ABOVE_FALSE : all_true ? ABOVE_TRUE : ABOVE_UNKNOWN;
-  return all_low ? ABOVE_LOW : ABOVE_UNKNOWN;
-}
-
-static int above(const opi_tokens *t, uint32_t v, uint32_t depth);
-
-static int above_of_where(const opi_tokens *t, const opi_node *node, uint32_t depth) {
-  const int cond = above(t, node->in[0], depth);
-  if (cond == ABOVE_TRUE)
-    return above(t, node->in[1], depth);
-  if (cond == ABOVE_FALSE)
-    return above(t, node->in[2], depth);
-  const int yes = above(t, node->in[1], depth), no = above(t, node->in[2], depth);
-  return yes == no ? yes : ABOVE_UNKNOWN;
-}
-
-/* Both operands of a two-sided rule: `either` suffices, or both must be it. */
-static int join(const opi_tokens *t, const opi_node *node, int either, int both, uint32_t depth) {
-  const int a = above(t, node->in[0], depth), c = above(t, node->in[1], depth);
-  if (a == either || c == either)
-    return either;
-  return a == both && c == both ? both : ABOVE_UNKNOWN;
-}
-
-/* Does the node leave the last two dimensions where they are? */
-static bool keeps_plane(const opi_graph *graph, const opi_node *node) {
-  const opi_value *x = &graph->values[node->in[0]], *y = &graph->values[node->out[0]];
-  if (x->rank < 2 || y->rank < 2)
-    return opi_elems(x) == 1;
-  for (int32_t d = 1; d <= 2; ++d) {
-    const int64_t had = x->shape[x->rank - d], has = y->shape[y->rank - d];
-    if (had != has && had != 1)
-      return false;
-  }
-  return true;
-}
-
-static int above_of_node(const opi_tokens *t, const opi_node *node, uint32_t depth) {
-  static const char *const moves[] = {"Expand", "Reshape", "Identity", "Cast"};
-  if (node->domain[0] != '\0')
-    return ABOVE_UNKNOWN;
-  if (strcmp(node->op, "And") == 0)
-    return join(t, node, ABOVE_FALSE, ABOVE_TRUE, depth);
-  if (strcmp(node->op, "Or") == 0)
-    return join(t, node, ABOVE_TRUE, ABOVE_FALSE, depth);
-  if (strcmp(node->op, "Add") == 0 || strcmp(node->op, "Min") == 0)
-    return join(t, node, ABOVE_LOW, ABOVE_LOW, depth);
-  if (strcmp(node->op, "Where") == 0)
-    return above_of_where(t, node, depth);
-  if (strcmp(node->op, "Not") == 0) {
-    const int x = above(t, node->in[0], depth);
-    return x == ABOVE_FALSE ? ABOVE_TRUE : x == ABOVE_TRUE ? ABOVE_FALSE : ABOVE_UNKNOWN;
-  }
-  for (size_t i = 0; i < OPI_COUNT(moves); ++i) {
-    if (strcmp(node->op, moves[i]) != 0 || !keeps_plane(t->whole->graph, node))
+    OPI_TRY(two(p, op, left[i / 2], right[i % 2], &x));
+    if (i == 0)
+      out->lo = out->hi = x;
+    if (i == 0)
       continue;
-    const int x = above(t, node->in[0], depth);
-    const uint32_t to = t->whole->graph->values[node->out[0]].dtype;
-    const uint32_t from = t->whole->graph->values[node->in[0]].dtype;
-    return to == from || x == ABOVE_LOW ? x : ABOVE_UNKNOWN;
+    OPI_TRY(two(p, "Min", out->lo, x, &out->lo));
+    OPI_TRY(two(p, "Max", out->hi, x, &out->hi));
   }
-  return ABOVE_UNKNOWN;
+  return OPIPE_OK;
 }
 
-static int above(const opi_tokens *t, uint32_t v, uint32_t depth) {
-  const opi_value *value = &t->whole->graph->values[v];
+/* ---- comparisons and logic ---- */
+
+/* An end that rests on what an input is taken to hold counts where it is very large alone. */
+static opipe_status believed(prover *p, const bounds *x, bounds *out) {
+  uint32_t edge, far, sure;
+  *out = *x;
+  if (!x->assumed)
+    return OPIPE_OK;
+  OPI_TRY(number(p, LOW, &edge));
+  OPI_TRY(less(p, "LessOrEqual", x->hi, edge, &sure));
+  OPI_TRY(number(p, INFINITY, &far));
+  OPI_TRY(choose(p, sure, x->hi, far, &out->hi));
+  OPI_TRY(number(p, -LOW, &edge));
+  OPI_TRY(less(p, "GreaterOrEqual", x->lo, edge, &sure));
+  OPI_TRY(number(p, -INFINITY, &far));
+  return choose(p, sure, x->lo, far, &out->lo);
+}
+
+static opipe_status compare(prover *p, const char *op, const bounds *x, const bounds *y,
+                            bounds *out) {
+  bounds a, c;
+  uint32_t t;
+  OPI_TRY(believed(p, x, &a));
+  OPI_TRY(believed(p, y, &c));
+  if (strcmp(op, "Equal") == 0) {
+    OPI_TRY(less(p, "LessOrEqual", a.lo, c.hi, &out->hi));
+    OPI_TRY(less(p, "LessOrEqual", c.lo, a.hi, &t));
+    OPI_TRY(two(p, "Mul", out->hi, t, &out->hi));
+    OPI_TRY(less(p, "GreaterOrEqual", a.lo, c.hi, &out->lo));
+    OPI_TRY(less(p, "GreaterOrEqual", c.lo, a.hi, &t));
+    return two(p, "Mul", out->lo, t, &out->lo);
+  }
+  const bool rising = strncmp(op, "Less", 4) == 0;
+  OPI_TRY(less(p, op, rising ? a.hi : a.lo, rising ? c.lo : c.hi, &out->lo));
+  return less(p, op, rising ? a.lo : a.hi, rising ? c.hi : c.lo, &out->hi);
+}
+
+static opipe_status where(prover *p, const bounds *c, const bounds *x, const bounds *y,
+                          bounds *out) {
+  if (c->lo == c->hi) {
+    OPI_TRY(choose(p, c->lo, x->lo, y->lo, &out->lo));
+    return choose(p, c->lo, x->hi, y->hi, &out->hi);
+  }
+  OPI_TRY(two(p, "Min", x->lo, y->lo, &out->lo));
+  OPI_TRY(two(p, "Max", x->hi, y->hi, &out->hi));
+  OPI_TRY(choose(p, c->hi, out->lo, y->lo, &out->lo));
+  OPI_TRY(choose(p, c->hi, out->hi, y->hi, &out->hi));
+  OPI_TRY(choose(p, c->lo, x->lo, out->lo, &out->lo));
+  return choose(p, c->lo, x->hi, out->hi, &out->hi);
+}
+
+static opipe_status cast(prover *p, const opi_value *from, const opi_value *to, const bounds *x,
+                         bounds *out) {
+  uint32_t zero, below, above;
+  *out = *x;
+  if (to->dtype == from->dtype || opi_dtype_is_float(to->dtype))
+    return OPIPE_OK;
+  if (to->dtype != OPIPE_BOOL) {
+    OPI_TRY(opi_b_op1(&p->b, "Floor", x->lo, &out->lo, p->err));
+    return opi_b_op1(&p->b, "Ceil", x->hi, &out->hi, p->err);
+  }
+  OPI_TRY(number(p, 0, &zero)); /* true: all above or all below 0; false: both ends are 0 */
+  OPI_TRY(less(p, "Less", zero, x->lo, &above));
+  OPI_TRY(less(p, "Less", x->hi, zero, &below));
+  OPI_TRY(two(p, "Max", above, below, &out->lo));
+  if (x->lo == x->hi) {
+    out->hi = out->lo;
+    return OPIPE_OK;
+  }
+  OPI_TRY(less(p, "Less", x->lo, zero, &below));
+  OPI_TRY(less(p, "Less", zero, x->hi, &above));
+  return two(p, "Max", above, below, &out->hi);
+}
+
+/* 0 to 1, and 0 where the score is LOW. */
+static opipe_status weights(prover *p, const bounds *x, bounds *out) {
+  uint32_t low;
+  OPI_TRY(number(p, LOW, &low));
+  OPI_TRY(number(p, 0, &out->lo));
+  return less(p, "Less", low, x->hi, &out->hi);
+}
+
+/* ---- movements: both bounds are moved ---- */
+
+/* Bit i: input i is moved; the others (shapes, indices) must be known. 0: no movement. */
+static uint32_t moved(const opi_node *node) {
+  static const struct {
+    const char *op;
+    uint32_t data;
+  } ops[] = {{"Reshape", 1},   {"Transpose", 1},
+             {"Slice", 1},     {"Split", 1},
+             {"Gather", 1},    {"GatherElements", 1},
+             {"GatherND", 1},  {"Tile", 1},
+             {"Trilu", 1},     {"Pad", 5},
+             {"CumSum", 1},    {"ScatterND", 5},
+             {"ReduceMax", 1}, {"ScatterElements", 5},
+             {"ReduceMin", 1}, {"ReduceSum", 1},
+             {"Exp", 1},       {"Tanh", 1},
+             {"Relu", 1},      {"Floor", 1},
+             {"Ceil", 1},      {"Sigmoid", 1},
+             {"Sign", 1}};
+  if (strcmp(node->op, "Concat") == 0)
+    return UINT32_MAX;
+  for (size_t i = 0; i < OPI_COUNT(ops); ++i) {
+    if (strcmp(ops[i].op, node->op) == 0)
+      return ops[i].data;
+  }
+  return 0;
+}
+
+static opipe_status whole_shape(prover *p, const opi_value *v, uint32_t x, uint32_t *out) {
+  return opi_k_expand(&p->b, x, v->shape, (uint32_t)v->rank, out, p->err);
+}
+
+static opipe_status move_one(prover *p, const opi_node *node, uint32_t data, bool high,
+                             uint32_t output, uint32_t *out) {
+  uint32_t *in = OPI_ARENA_ARRAY(&p->scratch, uint32_t, node->n_in);
+  uint32_t *made = OPI_ARENA_ARRAY(&p->scratch, uint32_t, node->n_out);
+  if (in == NULL || made == NULL)
+    return opi_fail_nomem(p->err, node->n_in * 4, "a mask");
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    in[i] = OPIPE_NONE;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
+    const opi_value *v = &p->whole->values[node->in[i]];
+    const bounds *x = &p->of[node->in[i]];
+    if (i < 32 && (data >> i & 1u) != 0)
+      OPI_TRY(whole_shape(p, v, high ? x->hi : x->lo, &in[i]));
+    else
+      OPI_TRY(opi_k_const(
+          in[i] = opi_b_borrow(&p->b, NULL, v->dtype, v->shape, (uint32_t)v->rank, v->data),
+          p->err));
+  }
+  const opi_emit emit = {.op = node->op,
+                         .in = in,
+                         .n_in = node->n_in,
+                         .n_out = node->n_out,
+                         .attrs = node->attrs,
+                         .n_attrs = node->n_attrs,
+                         .version = node->version};
+  OPI_TRY(opi_b_emit(&p->b, &emit, made, p->err));
+  *out = made[output];
+  return OPIPE_OK;
+}
+
+/* What is known of every element, where it is one pair of numbers: movements keep it. */
+static bool is_uniform(const prover *p, const bounds *x) {
+  return p->b.graph->values[x->lo].rank == 0 && p->b.graph->values[x->hi].rank == 0;
+}
+
+/* The ends over all elements. */
+static opipe_status hull(prover *p, const bounds *x, bounds *out) {
+  const opi_value *lo = &p->b.graph->values[x->lo], *hi = &p->b.graph->values[x->hi];
+  double least = INFINITY, most = -INFINITY;
+  for (uint64_t i = 0; i < opi_elems(lo); ++i)
+    least = fmin(least, opi_known_element(lo, i));
+  for (uint64_t i = 0; i < opi_elems(hi); ++i)
+    most = fmax(most, opi_known_element(hi, i));
+  return between(p, least, most, out);
+}
+
+static opipe_status move(prover *p, const opi_node *node, uint32_t data, uint32_t output,
+                         bounds *out) {
+  static const char *const plain[] = {"Reshape", "Transpose", "Slice",    "Split",
+                                      "Gather",  "Tile",      "GatherND", "GatherElements"};
+  const opi_value *y = &p->whole->values[node->out[output]];
+  const bounds *first = &p->of[node->in[0]];
+  for (size_t i = 0; i < OPI_COUNT(plain) && is_uniform(p, first); ++i) {
+    if (strcmp(plain[i], node->op) == 0) {
+      *out = *first;
+      return OPIPE_OK;
+    }
+  }
+  bool known = opi_elems(y) <= MOST_ELEMS && node->n_in <= 32;
+  for (uint32_t i = 0; i < node->n_in && known; ++i) {
+    const uint32_t v = node->in[i];
+    if (v == OPIPE_NONE)
+      continue;
+    known = (data >> i & 1u) != 0 ? opi_elems(&p->whole->values[v]) <= MOST_ELEMS
+                                  : opi_value_known(&p->whole->values[v]);
+    out->assumed = out->assumed || p->of[v].assumed;
+  }
+  if (!known && strncmp(node->op, "Gather", 6) == 0) /* any of them */
+    return hull(p, first, out);
+  if (!known)
+    return unknown(p, y->dtype, out);
+  OPI_TRY(move_one(p, node, data, false, output, &out->lo));
+  out->hi = out->lo;
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const uint32_t v = node->in[i];
+    if (v != OPIPE_NONE && (data >> i & 1u) != 0 && p->of[v].lo != p->of[v].hi)
+      return move_one(p, node, data, true, output, &out->hi);
+  }
+  return OPIPE_OK;
+}
+
+/* ---- one node ---- */
+
+static opipe_status sum(prover *p, const char *op, const bounds *a, const bounds *c, bounds *out) {
+  const bool minus = strcmp(op, "Sub") == 0;
+  OPI_TRY(two(p, op, a->lo, minus ? c->hi : c->lo, &out->lo));
+  out->hi = out->lo;
+  if (a->lo == a->hi && c->lo == c->hi)
+    return OPIPE_OK;
+  return two(p, op, a->hi, minus ? c->lo : c->hi, &out->hi);
+}
+
+static opipe_status logic(prover *p, const char *op, const bounds *a, const bounds *c,
+                          bounds *out) {
+  bounds same = {OPIPE_NONE, OPIPE_NONE, false};
+  if (strcmp(op, "And") == 0)
+    return sum(p, "Mul", a, c, out);
+  if (strcmp(op, "Or") == 0)
+    return sum(p, "Max", a, c, out);
+  OPI_TRY(compare(p, "Equal", a, c, &same));
+  OPI_TRY(opposite(p, same.hi, &out->lo));
+  return opposite(p, same.lo, &out->hi);
+}
+
+static opipe_status absolute(prover *p, const bounds *x, bounds *out) {
+  uint32_t a, c;
+  OPI_TRY(opi_b_op1(&p->b, "Abs", x->lo, &a, p->err));
+  OPI_TRY(opi_b_op1(&p->b, "Abs", x->hi, &c, p->err));
+  OPI_TRY(number(p, 0, &out->lo));
+  return two(p, "Max", a, c, &out->hi);
+}
+
+static opipe_status negate(prover *p, const bounds *x, bounds *out) {
+  OPI_TRY(opi_b_op1(&p->b, "Neg", x->hi, &out->lo, p->err));
+  out->hi = out->lo;
+  return x->lo == x->hi ? OPIPE_OK : opi_b_op1(&p->b, "Neg", x->lo, &out->hi, p->err);
+}
+
+static opipe_status clip(prover *p, const opi_node *node, bounds *out) {
+  *out = p->of[node->in[0]];
+  for (uint32_t i = 1; i < node->n_in; ++i) {
+    if (node->in[i] != OPIPE_NONE)
+      OPI_TRY(sum(p, i == 1 ? "Max" : "Min", out, &p->of[node->in[i]], out));
+  }
+  return OPIPE_OK;
+}
+
+static bool is_one_of(const char *op, const char *const *list) {
+  while (*list != NULL && strcmp(*list, op) != 0)
+    ++list;
+  return *list != NULL;
+}
+
+static const char *const SUMS[] = {"Add", "Sub", "Min", "Max", NULL};
+static const char *const LOGIC[] = {"And", "Or", "Xor", NULL};
+static const char *const COMPARISONS[] = {"Less",           "LessOrEqual", "Greater",
+                                          "GreaterOrEqual", "Equal",       NULL};
+static const char *const OTHERS[] = {"Mul",  "Div",    "Where",    "Not",   "Neg",
+                                     "Abs",  "Cast",   "Softmax",  "IsNaN", "Dropout",
+                                     "Clip", "Expand", "Identity", NULL};
+
+static bool is_followed(const opi_node *node) {
+  return node->domain[0] == '\0' &&
+         (moved(node) != 0 || is_one_of(node->op, SUMS) || is_one_of(node->op, LOGIC) ||
+          is_one_of(node->op, COMPARISONS) || is_one_of(node->op, OTHERS));
+}
+
+/* Operators of OTHERS, by their inputs' bounds. */
+static opipe_status other(prover *p, const opi_node *node, const bounds *a, const bounds *c,
+                          bounds *out) {
+  const opi_value *x = &p->whole->values[node->in[0]], *y = &p->whole->values[node->out[0]];
+  bounds factor = {OPIPE_NONE, OPIPE_NONE, false};
+  switch (node->op[0]) {
+    case 'M':
+      return corners(p, "Mul", a, c, out);
+    case 'W':
+      return where(p, a, c, &p->of[node->in[2]], out);
+    case 'N':
+      if (node->op[2] == 'g')
+        return negate(p, a, out);
+      OPI_TRY(opposite(p, a->hi, &out->lo));
+      return opposite(p, a->lo, &out->hi);
+    case 'A':
+      return absolute(p, a, out);
+    case 'S':
+      return weights(p, a, out);
+    case 'C':
+      return node->op[1] == 'l' ? clip(p, node, out) : cast(p, x, y, a, out);
+    case 'D':
+      if (node->op[1] == 'i')
+        return c->lo == c->hi ? corners(p, "Div", a, c, out) : unknown(p, y->dtype, out);
+      OPI_TRY(between(p, 0, ORDINARY, &factor)); /* Dropout */
+      return corners(p, "Mul", a, &factor, out);
+    case 'I':
+      if (node->op[1] == 's') /* what is looked at are numbers */
+        return between(p, 0, 0, out);
+      break;
+    default:
+      break;
+  }
+  *out = *a; /* Identity; Expand, which the broadcast does */
+  return OPIPE_OK;
+}
+
+static opipe_status bound_node(prover *p, const opi_node *node, uint32_t output, bounds *out) {
+  const bounds *a = &p->of[node->in[0]];
+  const bounds *c = node->n_in < 2 || node->in[1] == OPIPE_NONE ? a : &p->of[node->in[1]];
+  const uint32_t data = moved(node);
+  if (data != 0)
+    return move(p, node, data, output, out);
+  if (is_one_of(node->op, SUMS))
+    return sum(p, node->op, a, c, out);
+  if (is_one_of(node->op, LOGIC))
+    return logic(p, node->op, a, c, out);
+  if (is_one_of(node->op, COMPARISONS))
+    return compare(p, node->op, a, c, out);
+  return other(p, node, a, c, out);
+}
+
+static bool is_known(const prover *p, uint32_t v) {
+  return v != OPIPE_NONE && opi_value_known(&p->b.graph->values[v]);
+}
+
+static opipe_status look(prover *p, uint32_t v, uint32_t depth) {
+  const opi_value *value = &p->whole->values[v];
+  bounds found = {OPIPE_NONE, OPIPE_NONE, false};
+  opipe_error reason = OPIPE_ERROR_INIT, *outer = p->err;
+  if (p->of[v].lo != OPIPE_NONE)
+    return OPIPE_OK;
   if (opi_value_known(value))
-    return above_of_constant(value, t->n_tokens);
-  if (value->producer == OPIPE_NONE || depth == 0)
-    return ABOVE_UNKNOWN;
-  return above_of_node(t, &t->whole->graph->nodes[value->producer], depth - 1);
+    return exact(p, value, &p->of[v]);
+  if (value->producer == OPIPE_NONE) {
+    p->of[v].assumed = value->dtype != OPIPE_BOOL;
+    return between(p, 0, 1, &p->of[v]);
+  }
+  const opi_node *node = &p->whole->nodes[value->producer];
+  if (depth == 0 || !is_followed(node))
+    return unknown(p, value->dtype, &p->of[v]);
+  bool assumed = false;
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    if (node->in[i] == OPIPE_NONE)
+      continue;
+    OPI_TRY(look(p, node->in[i], depth - 1));
+    assumed = assumed || p->of[node->in[i]].assumed;
+  }
+  uint32_t output = 0;
+  while (node->out[output] != v)
+    ++output;
+  p->err = &reason;
+  const opipe_status status = bound_node(p, node, output, &found);
+  p->err = outer;
+  if (status == OPIPE_E_NOMEM)
+    return opi_fail_nomem(p->err, 0, "following a mask");
+  if (status < 0 || !is_known(p, found.lo) || !is_known(p, found.hi))
+    OPI_TRY(unknown(p, value->dtype, &found));
+  found.assumed = assumed && value->dtype != OPIPE_BOOL;
+  p->of[v] = found;
+  return OPIPE_OK;
 }
 
-bool opi_mask_is_causal(const opi_tokens *tokens, uint32_t mask) {
-  const int found = above(tokens, mask, MOST_DEPTH);
-  return found == ABOVE_FALSE || found == ABOVE_LOW;
+/* ---- above the diagonal ---- */
+
+/* An element of `end` at a column after its row that does not hold; n: all do. */
+static uint64_t violation(const opi_value *end, const opi_value *v, const opi_token_plane *plane,
+                          int64_t n_tokens, bool upper, uint32_t what, int64_t *out_row,
+                          int64_t *out_column) {
+  const int32_t off = v->rank - end->rank, r = plane->row - off, c = plane->column - off;
+  const uint64_t n = opi_elems(end);
+  uint64_t r_stride = 1, c_stride = 1;
+  for (int32_t d = end->rank; d-- > 0;) {
+    r_stride *= d > r ? (uint64_t)end->shape[d] : 1;
+    c_stride *= d > c ? (uint64_t)end->shape[d] : 1;
+  }
+  const int64_t rows = r < 0 ? 1 : end->shape[r], columns = c < 0 ? 1 : end->shape[c];
+  for (uint64_t i = 0; i < n; ++i) {
+    const int64_t row = (int64_t)(i / r_stride) % rows;
+    const int64_t column =
+        columns == 1 ? n_tokens - 1 : (int64_t)(i / c_stride) % columns - plane->lead;
+    if (column <= row || column >= n_tokens)
+      continue;
+    const double x = opi_known_element(end, i);
+    if (what == OPI_ABOVE_LOW ? x <= LOW : upper ? x <= 0 : x >= 0)
+      continue;
+    *out_row = row;
+    *out_column = column;
+    return i;
+  }
+  return n;
+}
+
+/* A graph input that v is made of; NULL: none. */
+static const char *input_behind(const prover *p, uint32_t v, uint32_t depth) {
+  const opi_value *value = &p->whole->values[v];
+  if (opi_value_known(value) || depth == 0)
+    return NULL;
+  if (value->producer == OPIPE_NONE)
+    return value->name;
+  const opi_node *node = &p->whole->nodes[value->producer];
+  const char *found = NULL;
+  for (uint32_t i = 0; is_followed(node) && i < node->n_in && found == NULL; ++i) {
+    if (node->in[i] != OPIPE_NONE)
+      found = input_behind(p, node->in[i], depth - 1);
+  }
+  return found;
+}
+
+static bool holds(const prover *p, uint32_t v, const opi_token_plane *plane, int64_t n_tokens,
+                  uint32_t what, char *why, size_t n) {
+  const opi_value *value = &p->whole->values[v];
+  const opi_value *lo = &p->b.graph->values[p->of[v].lo], *hi = &p->b.graph->values[p->of[v].hi];
+  int64_t row = 0, column = 0;
+  uint64_t at = violation(hi, value, plane, n_tokens, true, what, &row, &column);
+  const bool upper = at < opi_elems(hi);
+  if (!upper && what == OPI_ABOVE_ZERO)
+    at = violation(lo, value, plane, n_tokens, false, what, &row, &column);
+  else if (!upper)
+    return true;
+  const opi_value *end = upper ? hi : lo;
+  if (at == opi_elems(end))
+    return true;
+  const char *input = input_behind(p, v, 12);
+  (void)snprintf(why, n, "row %" PRId64 " may read token %" PRId64 ", where '%s' may be %g%s%s%s",
+                 row, column, value->name, opi_known_element(end, at),
+                 input == NULL ? "" : "; it depends on input '", input == NULL ? "" : input,
+                 input == NULL ? "" : "'");
+  return false;
+}
+
+static opipe_status show(prover *p, const opi_tokens *t, uint32_t v, const opi_token_plane *plane,
+                         uint32_t what, bool *out_shown, char *why, size_t n) {
+  p->b.fold_limit_bytes = MOST_ELEMS * sizeof(float);
+  for (uint32_t i = 0; i < p->whole->n_values; ++i)
+    p->of[i] = (bounds){OPIPE_NONE, OPIPE_NONE, false};
+  OPI_TRY(look(p, v, MOST_DEPTH));
+  *out_shown = holds(p, v, plane, t->n_tokens, what, why, n);
+  return OPIPE_OK;
+}
+
+opipe_status opi_tokens_above(const opi_tokens *tokens, uint32_t v, const opi_token_plane *plane,
+                              uint32_t what, const opi_evaluator *evaluator, bool *out_shown,
+                              char *why, size_t n, opipe_error *err) {
+  prover p = {.whole = tokens->whole->graph, .err = err};
+  const uint8_t bit = (uint8_t)(1u << what);
+  *out_shown = (tokens->above[v] & bit) != 0;
+  if (*out_shown)
+    return OPIPE_OK;
+  opi_arena_init(&p.scratch, tokens->arena.allocator, 0);
+  opi_graph *graph = opi_graph_new(&p.scratch, "mask");
+  p.of = OPI_ARENA_ARRAY(&p.scratch, bounds, p.whole->n_values);
+  opipe_status status = graph == NULL || p.of == NULL
+                            ? opi_fail_nomem(err, p.whole->n_values * sizeof *p.of, "a mask")
+                            : opi_b_open(&p.b, graph, &p.scratch, p.scratch.allocator, err);
+  if (status == OPIPE_OK) {
+    p.b.evaluator = evaluator;
+    status = show(&p, tokens, v, plane, what, out_shown, why, n);
+    opi_b_close(&p.b);
+  }
+  if (status == OPIPE_OK && *out_shown)
+    tokens->above[v] |= bit;
+  opi_arena_release(&p.scratch);
+  return status;
 }

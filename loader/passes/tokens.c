@@ -63,8 +63,9 @@ static opipe_status compare(opi_tokens *t, const opi_graph *other, int64_t n_oth
   OPI_TRY(check_alike(t->whole->graph, other, err));
   t->dims = opi_arena_array(&t->arena, n, sizeof(*t->dims));
   t->differs = OPI_ARENA_ARRAY(&t->arena, bool, n);
-  if (t->dims == NULL || t->differs == NULL)
-    return opi_fail_nomem(err, n * 3, "token axes");
+  t->above = OPI_ARENA_ARRAY(&t->arena, uint8_t, n);
+  if (t->dims == NULL || t->differs == NULL || t->above == NULL)
+    return opi_fail_nomem(err, n * 4, "token axes");
   memset(t->dims, -1, (size_t)n * sizeof(*t->dims));
   for (uint32_t v = 0; v < n; ++v)
     OPI_TRY(compare_value(t, other, n_other, v, err));

@@ -23,6 +23,7 @@ typedef struct opi_tokens {
   int64_t n_tokens;
   int8_t (*dims)[OPI_TOKEN_DIMS]; /* [n_values] dimensions that are n_tokens long, -1: none; the
                                      first -2: the length is in it mixed with others */
+  uint8_t *above;                 /* [n_values] what token_mask.c has shown */
   bool *differs; /* [n_values] known content that depends on the number of tokens although the shape
                     does not */
 } opi_tokens;
@@ -58,9 +59,5 @@ opipe_status opi_slice_tokens(const opi_tokens *tokens, const char *output, int6
                               const opipe_allocator *allocator, opi_token_slice **out_slice,
                               opipe_error *err);
 void opi_token_slice_free(opi_token_slice *slice); /* accepts NULL */
-
-/* Is what value `mask` of the whole graph says such that no row reads a later column? Followed
- * through the logic that makes masks; what cannot be followed is not causal. */
-bool opi_mask_is_causal(const opi_tokens *tokens, uint32_t mask);
 
 #endif /* OPI_TOKENS_H */

@@ -56,11 +56,35 @@ static const char *output_name(const opi_plan *plan, const opi_bound *bound) {
   return "";
 }
 
-/* Where the values of `whole` have their tokens: dimension `dim` of the plan, told by a second
- * graph with one token less. */
-static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
-                                const opi_bind_options *base, const opi_bound *whole, int64_t rows,
-                                uint32_t dim, opi_tokens **out_tokens, opipe_error *err) {
+/* Exporters name the tokens of each input apart: further dimensions behind the first, of the same
+ * length and no batch. */
+static bool is_twin(const opi_plan *plan, const opi_model *file, uint32_t dim, uint32_t other) {
+  char buffer[160];
+  bool behind = false;
+  if (other == dim || plan->dims[other].value != plan->dims[dim].value ||
+      (plan->batch_dim != NULL && opi_is_batch_dim(plan->batch_dim, plan->dims[other].name)))
+    return false;
+  for (uint32_t i = 0; i < file->graph->n_inputs; ++i) {
+    const opi_value *value = &file->graph->values[file->graph->inputs[i]];
+    for (int32_t a = 0; a < value->rank; ++a) {
+      if (value->shape[a] >= 0 ||
+          strcmp(opi_batch_dim_key(value, (uint32_t)a, buffer, sizeof buffer),
+                 plan->dims[other].name) != 0)
+        continue;
+      if (a == 0)
+        return false;
+      behind = true;
+    }
+  }
+  return behind;
+}
+
+/* Where the values of `whole` have their tokens: dimension `dim` of the plan, with its twins or
+ * without, told by a second graph with one token less. */
+static opipe_status compare_lengths(const opi_plan *plan, const opi_model *file,
+                                    const opi_bind_options *base, const opi_bound *whole,
+                                    int64_t rows, uint32_t dim, bool twins, opi_tokens **out_tokens,
+                                    opipe_error *err) {
   const int64_t n = plan->dims[dim].value;
   const size_t n_bytes = plan->n_dims * sizeof *plan->dims;
   opi_plan shorter = *plan;
@@ -69,13 +93,26 @@ static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
   if (shorter.dims == NULL)
     return opi_fail_nomem(err, n_bytes, "token slices");
   memcpy(shorter.dims, plan->dims, n_bytes);
-  shorter.dims[dim].value = n - 1;
+  for (uint32_t d = 0; d < plan->n_dims; ++d)
+    shorter.dims[d].value -= d == dim || (twins && is_twin(plan, file, dim, d));
   opipe_status status = opi_plan_bind(&shorter, file, base, rows, &other, err);
   if (status == OPIPE_OK)
     status = opi_tokens_find(whole, n, other, n - 1, plan->allocator, out_tokens, err);
   opi_bound_free(other);
   opi_free(plan->allocator, shorter.dims, n_bytes);
   return status;
+}
+
+/* With the twins first: where they are another length by chance, without. */
+static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
+                                const opi_bind_options *base, const opi_bound *whole, int64_t rows,
+                                uint32_t dim, opi_tokens **out_tokens, opipe_error *err) {
+  bool twins = false;
+  for (uint32_t d = 0; d < plan->n_dims; ++d)
+    twins = twins || is_twin(plan, file, dim, d);
+  if (twins && compare_lengths(plan, file, base, whole, rows, dim, true, out_tokens, NULL) >= 0)
+    return OPIPE_OK;
+  return compare_lengths(plan, file, base, whole, rows, dim, false, out_tokens, err);
 }
 
 static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *base,
