@@ -12,34 +12,8 @@
 
 #include "loader/ops/attention.h"
 #include "loader/ops/common.h"
-#include "loader/passes/token_mask.h"
+#include "loader/passes/slicer.h"
 #include "loader/passes/walk.h"
-
-typedef struct slicer {
-  const opi_tokens *t;
-  const opi_graph *whole;
-  int64_t first, length;
-  const opi_evaluator *evaluator;
-  opi_arena scratch;
-  opi_builder b;
-  uint32_t *map;    /* [n_values] in the slice's graph, OPIPE_NONE: not made */
-  opi_carry *carry; /* [n_values] of sliced values; axis -1: whole */
-  bool *weighty;    /* [n_values] depends on a parameter */
-  bool *needed;     /* [n_nodes] */
-  bool *main;       /* [n_nodes] not only for masks of attention */
-  const char **state_names;
-  uint32_t *pasts, *presents; /* [n_states] in the graph under construction */
-  uint32_t n_states;
-  opipe_error *err;
-} slicer;
-
-static bool is_sliced(const slicer *s, uint32_t v) {
-  return v != OPIPE_NONE && opi_carries(&s->carry[v]);
-}
-
-static int64_t end_of(const slicer *s) {
-  return s->first + s->length;
-}
 
 /* The only token dimension of a whole value, as a carry. */
 static opi_carry plain_carry(const slicer *s, uint32_t v) {
@@ -47,7 +21,7 @@ static opi_carry plain_carry(const slicer *s, uint32_t v) {
   return d[0] >= 0 && d[1] < 0 ? (opi_carry){d[0], 0, 1, 1} : OPI_CARRY_NONE;
 }
 
-static opipe_status refuse(const slicer *s, const opi_node *node, const char *why) {
+opipe_status opi_s_refuse(const slicer *s, const opi_node *node, const char *why) {
   return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "node '%s' (%s): tokens cannot be sliced: %s",
                   node->name, node->op, why);
 }
@@ -71,15 +45,14 @@ static opipe_status copy_value(slicer *s, uint32_t v) {
 /* Operand i of a sliced node: itself, or cut to this slice where `how` says that it carries. */
 static opipe_status operand(slicer *s, uint32_t v, const opi_carry *how, uint32_t *out) {
   *out = s->map[v];
-  if (is_sliced(s, v) || !opi_carries(how))
+  if (opi_s_sliced(s, v) || !opi_carries(how))
     return OPIPE_OK;
-  return opi_k_slice(&s->b, s->map[v], how->axis, s->first, end_of(s), out, s->err);
+  return opi_k_slice(&s->b, s->map[v], how->axis, s->first, opi_s_end(s), out, s->err);
 }
 
 /* ---- nodes ---- */
 
-/* Emits a copy with these inputs; the outputs keep their names. */
-static opipe_status emit(slicer *s, const opi_node *node, const uint32_t *in) {
+opipe_status opi_s_emit(slicer *s, const opi_node *node, const uint32_t *in) {
   uint32_t *out = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_out);
   const char **names = OPI_ARENA_ARRAY(&s->scratch, const char *, node->n_out);
   if (out == NULL || names == NULL)
@@ -102,7 +75,7 @@ static opipe_status emit_whole(slicer *s, const opi_node *node) {
     return opi_fail_nomem(s->err, node->n_in * 4, "a node");
   for (uint32_t i = 0; i < node->n_in; ++i)
     in[i] = node->in[i] == OPIPE_NONE ? OPIPE_NONE : s->map[node->in[i]];
-  return emit(s, node, in);
+  return opi_s_emit(s, node, in);
 }
 
 /* The shape operand of Reshape and Expand: the output's, with the slice's rows. */
@@ -132,10 +105,10 @@ static opipe_status emit_sliced(slicer *s, const opi_node *node, const opi_carry
       continue;
     }
     if (s->t->differs[node->in[i]])
-      return refuse(s, node, "it reads the number of tokens");
+      return opi_s_refuse(s, node, "it reads the number of tokens");
     OPI_TRY(operand(s, node->in[i], &in_carry[i], &in[i]));
   }
-  OPI_TRY(emit(s, node, in));
+  OPI_TRY(opi_s_emit(s, node, in));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
       s->carry[node->out[o]] = out_carry[o];
@@ -143,8 +116,8 @@ static opipe_status emit_sliced(slicer *s, const opi_node *node, const opi_carry
   return OPIPE_OK;
 }
 
-static opipe_status rule(const slicer *s, const opi_node *node, const opi_carry *in, opi_carry *out,
-                         opipe_error *err) {
+opipe_status opi_s_rule(const slicer *s, const opi_node *node, const opi_carry *in, opi_carry *out,
+                        opipe_error *err) {
   const opi_op *op = opi_op_find(node->domain, node->op);
   for (uint32_t o = 0; o < node->n_out; ++o)
     out[o] = OPI_CARRY_NONE;
@@ -157,13 +130,13 @@ static opipe_status rule(const slicer *s, const opi_node *node, const opi_carry 
  * with each of them, in turn, taken not to. */
 static opipe_status agree(slicer *s, const opi_node *node, opi_carry *in, opi_carry *out) {
   opipe_error why = OPIPE_ERROR_INIT;
-  opipe_status status = rule(s, node, in, out, &why);
+  opipe_status status = opi_s_rule(s, node, in, out, &why);
   for (uint32_t i = 0; i < node->n_in && status == OPIPE_E_UNSUPPORTED; ++i) {
     const opi_carry had = in[i];
-    if (node->in[i] == OPIPE_NONE || is_sliced(s, node->in[i]) || !opi_carries(&had))
+    if (node->in[i] == OPIPE_NONE || opi_s_sliced(s, node->in[i]) || !opi_carries(&had))
       continue;
     in[i] = OPI_CARRY_NONE;
-    status = rule(s, node, in, out, NULL);
+    status = opi_s_rule(s, node, in, out, NULL);
     if (status < 0)
       in[i] = had;
   }
@@ -183,7 +156,7 @@ static opipe_status need_causal_mask(slicer *s, const opi_node *node, uint32_t m
                            m->dtype == OPIPE_BOOL ? OPI_ABOVE_FALSE : OPI_ABOVE_LOW, s->evaluator,
                            &shown, why, sizeof why, s->err));
   (void)snprintf(text, sizeof text, "it is not causal: %s", why);
-  return shown ? OPIPE_OK : refuse(s, node, text);
+  return shown ? OPIPE_OK : opi_s_refuse(s, node, text);
 }
 
 static opipe_status check_attention(slicer *s, const opi_node *node, uint32_t axis) {
@@ -197,20 +170,20 @@ static opipe_status check_attention(slicer *s, const opi_node *node, uint32_t ax
   }
   for (uint32_t o = OPI_ATT_PRESENT_K; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
-      return refuse(s, node, "more than its first output is read");
+      return opi_s_refuse(s, node, "more than its first output is read");
   }
   for (uint32_t i = 0; i <= OPI_ATT_V; ++i) {
     const opi_carry *c = &s->carry[node->in[i]];
-    if (!is_sliced(s, node->in[i]) || c->axis != (int32_t)axis || c->outer != 1 || c->inner != 1)
-      return refuse(s, node, "queries, keys and values do not all have tokens as rows");
+    if (!opi_s_sliced(s, node->in[i]) || c->axis != (int32_t)axis || c->outer != 1 || c->inner != 1)
+      return opi_s_refuse(s, node, "queries, keys and values do not all have tokens as rows");
   }
   const uint32_t mask = opi_node_in(node, OPI_ATT_MASK);
-  if (mask != OPIPE_NONE && is_sliced(s, mask))
-    return refuse(s, node, "its mask is made from activations");
+  if (mask != OPIPE_NONE && opi_s_sliced(s, mask))
+    return opi_s_refuse(s, node, "its mask is made from activations");
   if (opi_attr_int(node, "is_causal", 0) != 0)
     return OPIPE_OK;
   if (mask == OPIPE_NONE)
-    return refuse(s, node, "it is not causal: it has no mask, rows read later tokens");
+    return opi_s_refuse(s, node, "it is not causal: it has no mask, rows read later tokens");
   return need_causal_mask(s, node, mask);
 }
 
@@ -223,12 +196,25 @@ static opipe_status cut_mask(slicer *s, const opi_node *node, uint32_t *out) {
   const opi_value *m = &s->whole->values[mask];
   *out = s->map[mask];
   if (m->rank >= 2 && m->shape[m->rank - 2] == s->t->n_tokens)
-    OPI_TRY(opi_k_slice(&s->b, *out, m->rank - 2, s->first, end_of(s), out, s->err));
-  if (m->rank < 1 || m->shape[m->rank - 1] == 1 || end_of(s) == s->t->n_tokens)
+    OPI_TRY(opi_k_slice(&s->b, *out, m->rank - 2, s->first, opi_s_end(s), out, s->err));
+  if (m->rank < 1 || m->shape[m->rank - 1] == 1 || opi_s_end(s) == s->t->n_tokens)
     return OPIPE_OK;
   if (m->shape[m->rank - 1] != s->t->n_tokens)
-    return refuse(s, node, "its mask has other columns than tokens");
-  return opi_k_slice(&s->b, *out, m->rank - 1, 0, end_of(s), out, s->err);
+    return opi_s_refuse(s, node, "its mask has other columns than tokens");
+  return opi_k_slice(&s->b, *out, m->rank - 1, 0, opi_s_end(s), out, s->err);
+}
+
+opipe_status opi_s_past(slicer *s, uint32_t dtype, const int64_t *shape, uint32_t rank,
+                        uint32_t *out) {
+  const char *name = opi_arena_printf(&s->scratch, "%s/past", s->state_names[s->n_states]);
+  *out = OPIPE_NONE;
+  if (s->first == 0)
+    return OPIPE_OK;
+  *out = name == NULL ? OPIPE_NONE : opi_b_borrow(&s->b, name, dtype, shape, rank, NULL);
+  if (*out == OPIPE_NONE || !opi_graph_add_input(s->b.graph, *out))
+    return opi_fail_nomem(s->err, sizeof(opi_value), "an input");
+  opi_b_value(&s->b, *out)->flags = OPI_VALUE_INPUT;
+  return OPIPE_OK;
 }
 
 static opipe_status add_past(slicer *s, const opi_node *node, uint32_t which, uint32_t *out) {
@@ -236,21 +222,13 @@ static opipe_status add_past(slicer *s, const opi_node *node, uint32_t which, ui
   const int64_t heads = x->rank == 4 ? x->shape[1] : opi_attr_int(node, "kv_num_heads", 1);
   const int64_t size = x->rank == 4 ? x->shape[3] : x->shape[2] / heads;
   const int64_t shape[4] = {x->shape[0], heads, s->first, size};
-  const char *name = opi_arena_printf(&s->scratch, "%s/past", s->state_names[s->n_states]);
-  *out = OPIPE_NONE;
-  if (s->first == 0)
-    return OPIPE_OK;
-  *out = name == NULL ? OPIPE_NONE : opi_b_borrow(&s->b, name, x->dtype, shape, 4, NULL);
-  if (*out == OPIPE_NONE || !opi_graph_add_input(s->b.graph, *out))
-    return opi_fail_nomem(s->err, sizeof(opi_value), "an input");
-  opi_b_value(&s->b, *out)->flags = OPI_VALUE_INPUT;
-  return OPIPE_OK;
+  return opi_s_past(s, x->dtype, shape, 4, out);
 }
 
 static opipe_status emit_attention(slicer *s, const opi_node *node) {
   const opi_value *q = &s->whole->values[node->in[OPI_ATT_Q]];
   const uint32_t axis = q->rank == 3 ? 1 : 2;
-  const bool last = end_of(s) == s->t->n_tokens;
+  const bool last = opi_s_end(s) == s->t->n_tokens;
   uint32_t in[OPI_ATT_INPUTS], out[3];
   OPI_TRY(check_attention(s, node, axis));
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
@@ -298,8 +276,8 @@ static void look(const slicer *s, const opi_node *node, opi_carry *in, bool *out
     in[i] = OPI_CARRY_NONE;
     if (v == OPIPE_NONE)
       continue;
-    in[i] = is_sliced(s, v) ? s->carry[v] : plain_carry(s, v);
-    *out_sliced = *out_sliced || is_sliced(s, v);
+    in[i] = opi_s_sliced(s, v) ? s->carry[v] : plain_carry(s, v);
+    *out_sliced = *out_sliced || opi_s_sliced(s, v);
     *out_weighty = *out_weighty || s->weighty[v];
     *out_tokens = *out_tokens || opi_carries(&in[i]);
   }
@@ -323,14 +301,16 @@ static opipe_status walk_node(slicer *s, const opi_node *node, bool main) {
       s->weighty[node->out[o]] = weighty;
   }
   if (sliced && !main)
-    return refuse(s, node, "a mask is made from activations");
-  if (sliced && is_attention(node) && is_sliced(s, node->in[OPI_ATT_K]))
+    return opi_s_refuse(s, node, "a mask is made from activations");
+  if (opi_s_at_scores(s, node))
+    return opi_s_walk_scores(s, node);
+  if (sliced && is_attention(node) && opi_s_sliced(s, node->in[OPI_ATT_K]))
     return emit_attention(s, node);
   if (sliced) {
     OPI_TRY(agree(s, node, in, out));
     return emit_sliced(s, node, in, out);
   }
-  if (main && weighty && tokens && rule(s, node, in, out, NULL) >= 0 && opi_carries(&out[0]))
+  if (main && weighty && tokens && opi_s_rule(s, node, in, out, NULL) >= 0 && opi_carries(&out[0]))
     return emit_sliced(s, node, in, out);
   return emit_whole(s, node);
 }
@@ -349,7 +329,7 @@ static void mark_needed(const slicer *s, uint32_t output) {
   for (uint32_t n = s->whole->n_nodes; n-- > 0;) {
     const opi_node *node = &s->whole->nodes[n];
     for (uint32_t i = 0; s->needed[n] && i < node->n_in; ++i) {
-      const bool mask = is_attention(node) && i == OPI_ATT_MASK;
+      const bool mask = (is_attention(node) && i == OPI_ATT_MASK) || opi_s_is_mask(s, node, i);
       mark_producer(s, node->in[i], s->main[n] && !mask);
     }
   }
@@ -365,21 +345,21 @@ static opipe_status copy_values(slicer *s) {
     const opi_value *value = &s->whole->values[v];
     if (value->producer != OPIPE_NONE || s->map[v] != OPIPE_NONE)
       continue;
-    s->weighty[v] = (value->flags & OPI_VALUE_INITIALIZER) != 0 &&
-                    opi_dtype_is_float(value->dtype) && opi_elems(value) > 1;
+    s->weighty[v] = opi_s_is_parameter(value);
     OPI_TRY(copy_value(s, v));
   }
   return OPIPE_OK;
 }
 
 static opipe_status build(slicer *s, uint32_t output) {
+  OPI_TRY(opi_s_find_scores(s));
   mark_needed(s, output);
   OPI_TRY(copy_values(s));
   for (uint32_t n = 0; n < s->whole->n_nodes; ++n) {
     if (s->needed[n])
       OPI_TRY(walk_node(s, &s->whole->nodes[n], s->main[n]));
   }
-  if (!is_sliced(s, output)) {
+  if (!opi_s_sliced(s, output)) {
     return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "output '%s' has no token axis to slice",
                     s->whole->values[output].name);
   }
@@ -398,6 +378,8 @@ static opipe_status open_slicer(slicer *s) {
   s->map = OPI_ARENA_ARRAY(&s->scratch, uint32_t, n);
   s->carry = OPI_ARENA_ARRAY(&s->scratch, opi_carry, n);
   s->weighty = OPI_ARENA_ARRAY(&s->scratch, bool, n);
+  s->scores = OPI_ARENA_ARRAY(&s->scratch, bool, n);
+  s->planes = OPI_ARENA_ARRAY(&s->scratch, opi_token_plane, n);
   s->needed = OPI_ARENA_ARRAY(&s->scratch, bool, s->whole->n_nodes);
   s->main = OPI_ARENA_ARRAY(&s->scratch, bool, s->whole->n_nodes);
   s->state_names = OPI_ARENA_ARRAY(&s->scratch, const char *, most);
@@ -405,11 +387,12 @@ static opipe_status open_slicer(slicer *s) {
   s->presents = OPI_ARENA_ARRAY(&s->scratch, uint32_t, most);
   if (graph == NULL || s->map == NULL || s->carry == NULL || s->weighty == NULL ||
       s->needed == NULL || s->main == NULL || s->state_names == NULL || s->pasts == NULL ||
-      s->presents == NULL)
+      s->presents == NULL || s->scores == NULL || s->planes == NULL)
     return opi_fail_nomem(s->err, n * 32, "a token slice");
   for (uint32_t v = 0; v < n; ++v) {
     s->map[v] = OPIPE_NONE;
     s->carry[v] = OPI_CARRY_NONE;
+    s->planes[v].row = s->planes[v].column = -1;
   }
   OPI_TRY(opi_b_open(&s->b, graph, &s->scratch, s->scratch.allocator, s->err));
   s->b.evaluator = s->evaluator;

@@ -42,7 +42,9 @@ static opipe_status compare_value(opi_tokens *t, const opi_graph *other, int64_t
   for (int32_t d = 0; d < x->rank; ++d) {
     if (x->shape[d] == y->shape[d])
       continue;
-    const bool plain = x->shape[d] == t->n_tokens && y->shape[d] == n_other;
+    const bool sinks =
+        n == 1 && x->shape[d] > t->n_tokens && x->shape[d] - y->shape[d] == t->n_tokens - n_other;
+    const bool plain = (x->shape[d] == t->n_tokens && y->shape[d] == n_other) || sinks;
     if (plain && n < OPI_TOKEN_DIMS)
       t->dims[v][n++] = (int8_t)d;
     else

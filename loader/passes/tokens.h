@@ -21,7 +21,8 @@ typedef struct opi_tokens {
   opi_arena arena;
   const opi_bound *whole; /* borrowed */
   int64_t n_tokens;
-  int8_t (*dims)[OPI_TOKEN_DIMS]; /* [n_values] dimensions that are n_tokens long, -1: none; the
+  int8_t (*dims)[OPI_TOKEN_DIMS]; /* [n_values] dimensions that are n_tokens long, the second
+                                     perhaps a few more, -1: none; the
                                      first -2: the length is in it mixed with others */
   uint8_t *above;                 /* [n_values] what token_mask.c has shown */
   bool *differs; /* [n_values] known content that depends on the number of tokens although the shape
