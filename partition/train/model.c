@@ -28,7 +28,23 @@ static int32_t input_axis(const opi_plan *plan, const opi_model *model, const op
     if (strcmp(file->values[file->inputs[k]].name, value->name) == 0)
       return opi_batch_axis(model, plan->batch_dim, k);
   }
-  return 0; /* keys and values of earlier tokens: [batch, heads, tokens, size] */
+  return -2; /* of no file: keys or values of earlier tokens */
+}
+
+/* Where the inputs of g have the batch. Keys and values of earlier tokens have it first, alone or
+ * with the heads: [batch, heads, tokens, size], [batch * heads, size, tokens]. */
+static void place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
+                        opi_carry *in) {
+  int64_t rows = 0;
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const opi_value *value = &g->values[g->inputs[i]];
+    const int32_t axis = input_axis(plan, model, value);
+    in[i] = (opi_carry){.axis = axis == -2 ? 0 : axis, .outer = 1, .inner = 1};
+    if (axis >= 0 && rows == 0)
+      rows = value->shape[axis];
+    if (axis == -2 && rows > 0 && value->shape[0] % rows == 0)
+      in[i].inner = value->shape[0] / rows;
+  }
 }
 
 /* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
@@ -44,9 +60,7 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
   if (in == NULL || all == NULL)
     return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
-  for (uint32_t i = 0; i < g->n_inputs; ++i)
-    in[i] = (opi_carry){
-        .axis = input_axis(plan, model, &g->values[g->inputs[i]]), .outer = 1, .inner = 1};
+  place_batch(plan, model, g, in);
   /* A loss that the graph makes ends the batch: it is a sum over micro-batches by the gradient's
    * rules. */
   opi_graph part = *g;
