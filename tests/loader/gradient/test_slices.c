@@ -16,6 +16,7 @@ typedef struct slices {
   opi_bound *whole, *other;
   opi_tokens *tokens;
   int64_t rows, n_tokens;
+  uint32_t flags;  /* OPI_BIND_* */
   int64_t *labels; /* [rows, n_tokens] */
   const char *output;
   uint32_t n;
@@ -35,7 +36,7 @@ static const opi_loss *loss_of(const slices *q) {
 static opipe_status bind_length(const slices *q, int64_t n_tokens, opi_bound **out_bound,
                                 opipe_error *err) {
   const opi_dim_binding dims[] = {{"batch", q->rows}, {"seq", n_tokens}};
-  const opi_bind_options options = {.flags = OPI_BIND_KEEP_PARAMETERS,
+  const opi_bind_options options = {.flags = q->flags | OPI_BIND_KEEP_PARAMETERS,
                                     .dims = dims,
                                     .n_dims = 2,
                                     .evaluator = q->evaluator,
@@ -43,10 +44,11 @@ static opipe_status bind_length(const slices *q, int64_t n_tokens, opi_bound **o
   return opi_bind(q->m.model, &options, out_bound, err);
 }
 
-static opipe_status open_slices(slices *q, const char *folder, opipe_error *err) {
+static opipe_status open_slices(slices *q, const char *folder, uint32_t flags, opipe_error *err) {
   char path[1024];
   opi_test_random random = {7};
   memset(q, 0, sizeof(*q));
+  q->flags = flags;
   opi_arena_init(&q->arena, opi_allocator_system(), 0);
   (void)snprintf(path, sizeof(path), "%s/model.onnx", folder);
   q->evaluator = test_backend_evaluator();
@@ -188,16 +190,16 @@ static void compare(const slices *whole, double *const *a, double *const *b, con
   }
 }
 
-static void check(const char *folder, const int64_t *lengths, uint32_t n) {
+static void check(const char *folder, uint32_t flags, const int64_t *lengths, uint32_t n) {
   slices one, many;
   double *a[MOST_FEEDS] = {NULL}, *b[MOST_FEEDS] = {NULL}, loss[2] = {0, 0};
   const int64_t all[1] = {0};
   opipe_error err = OPIPE_ERROR_INIT;
-  opipe_status status = open_slices(&one, folder, &err);
+  opipe_status status = open_slices(&one, folder, flags, &err);
   if (status >= 0)
     status = run_slices(&one, all, 1, a, &loss[0], &err);
   if (status >= 0)
-    status = open_slices(&many, folder, &err);
+    status = open_slices(&many, folder, flags, &err);
   else
     memset(&many, 0, sizeof(many));
   if (status >= 0)
@@ -217,15 +219,16 @@ static void check(const char *folder, const int64_t *lengths, uint32_t n) {
 static void test_slices_have_the_gradients_of_the_whole(void) {
   static const char *const models[] = {"gpt2/train", "llama/train", "gemma2/train", "bloom/train"};
   static const int64_t even[] = {3, 3}, uneven[] = {1, 4, 2};
-  check(opi_test_source("tests/data/gpt_8block"), even, 2);
-  check(opi_test_source("tests/data/llama_8block"), uneven, 3);
+  check(opi_test_source("tests/data/gpt_8block"), 0, even, 2);
+  check(opi_test_source("tests/data/llama_8block"), 0, uneven, 3);
   for (size_t i = 0; i < OPI_COUNT(models); ++i) {
     char folder[256];
     (void)snprintf(folder, sizeof(folder), "models/modern/%s", models[i]);
     const char *path = opi_test_shared(folder);
     if (path == NULL)
       return;
-    check(path, i % 2 == 0 ? uneven : even, i % 2 == 0 ? 4 : 3);
+    check(path, 0, i % 2 == 0 ? uneven : even, i % 2 == 0 ? 4 : 3);
+    check(path, OPI_BIND_NO_FUSE, i % 2 == 0 ? even : uneven, i % 2 == 0 ? 3 : 4);
   }
 }
 
