@@ -22,8 +22,10 @@ static const opi_value *whole_value(const slicer *s, uint32_t v) {
 }
 
 static bool is_product(const opi_node *node) {
-  return (strcmp(node->op, "MatMul") == 0 || strcmp(node->op, "FusedMatMul") == 0) &&
-         opi_attr_int(node, "transA", 0) == 0;
+  const bool plain = strcmp(node->op, "MatMul") == 0 && node->domain[0] == '\0';
+  return plain ||
+         (strcmp(node->op, "FusedMatMul") == 0 && opi_attr_int(node, "transA", 0) == 0 &&
+          opi_attr_int(node, "transBatchA", 0) == 0 && opi_attr_int(node, "transBatchB", 0) == 0);
 }
 
 /* The axis of the right operand that is summed over, or that makes the columns. */
@@ -63,8 +65,7 @@ opipe_status opi_s_find_scores(slicer *s) {
     bool heavy = false;
     for (uint32_t i = 0; i < node->n_in; ++i)
       heavy = heavy || (node->in[i] != OPIPE_NONE && weighty[node->in[i]]);
-    const bool scores = node->domain[0] == '\0' && node->out[0] != OPIPE_NONE && heavy &&
-                        makes_scores(s, node, weighty);
+    const bool scores = node->out[0] != OPIPE_NONE && heavy && makes_scores(s, node, weighty);
     for (uint32_t o = 0; o < node->n_out; ++o) {
       if (node->out[o] == OPIPE_NONE)
         continue;
@@ -424,11 +425,11 @@ static bool reduces_columns(const slicer *s, const opi_node *node) {
 
 opipe_status opi_s_walk_scores(slicer *s, const opi_node *node) {
   operands o;
-  if (node->domain[0] != '\0')
-    return opi_s_refuse(s, node, "it reads scores of queries and keys");
   if (is_product(node))
     return opi_s_plane(s, node->in[0]) || opi_s_plane(s, node->in[1]) ? contraction(s, node)
                                                                       : product(s, node);
+  if (node->domain[0] != '\0')
+    return opi_s_refuse(s, node, "it reads scores of queries and keys");
   OPI_TRY(open_operands(s, node, &o));
   const opi_token_plane *plane = &s->planes[node->in[0]];
   if (strcmp(node->op, "Dropout") == 0)

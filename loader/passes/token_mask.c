@@ -386,6 +386,18 @@ static bool is_followed(const opi_node *node) {
           is_one_of(node->op, COMPARISONS) || is_one_of(node->op, OTHERS));
 }
 
+/* By a number that nobody knows: 0 stays 0. */
+static opipe_status divide(prover *p, const bounds *x, bounds *out) {
+  uint32_t zero, above, below;
+  OPI_TRY(number(p, 0, &zero));
+  OPI_TRY(less(p, "Less", zero, x->hi, &above));
+  OPI_TRY(less(p, "Less", x->lo, zero, &below));
+  OPI_TRY(two(p, "Max", above, below, &above));
+  OPI_TRY(number(p, ORDINARY, &below));
+  OPI_TRY(two(p, "Mul", above, below, &out->hi));
+  return opi_b_op1(&p->b, "Neg", out->hi, &out->lo, p->err);
+}
+
 /* Operators of OTHERS, by their inputs' bounds. */
 static opipe_status other(prover *p, const opi_node *node, const bounds *a, const bounds *c,
                           bounds *out) {
@@ -409,7 +421,7 @@ static opipe_status other(prover *p, const opi_node *node, const bounds *a, cons
       return node->op[1] == 'l' ? clip(p, node, out) : cast(p, x, y, a, out);
     case 'D':
       if (node->op[1] == 'i')
-        return c->lo == c->hi ? corners(p, "Div", a, c, out) : unknown(p, y->dtype, out);
+        return c->lo == c->hi ? corners(p, "Div", a, c, out) : divide(p, a, out);
       OPI_TRY(between(p, 0, ORDINARY, &factor)); /* Dropout */
       return corners(p, "Mul", a, &factor, out);
     case 'I':

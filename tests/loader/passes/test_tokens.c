@@ -8,9 +8,8 @@
 static void check_sliced(const char *folder, uint32_t flags, const int64_t *lengths, uint32_t n) {
   sequence q;
   if (open_sequence(&q, folder, flags))
-    check_sequence(&q, folder, lengths, n);
-  else
-    close_sequence(&q);
+    check_slices(&q, folder, lengths, n);
+  close_sequence(&q);
 }
 
 static const char *const causal[] = {
