@@ -76,6 +76,11 @@ static void describe_training(opi_text *t, const opi_plan *plan) {
       t, ", %u slice%s, %s made again%s\n", plan->n_slices, plan->n_slices == 1 ? "" : "s",
       recomputes[plan->train->recompute],
       plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? ", weights double-buffered" : "");
+  const opi_train_choice *choice = &plan->train->choice;
+  opi_text_printf(t, "%u initializers are trained, %u doubtful (trained or not)\n",
+                  choice->n_trained, choice->n_doubts);
+  for (uint32_t i = 0; i < choice->n_doubts && i < CROSSINGS_MOST; ++i)
+    opi_text_printf(t, "doubtful: %s: %s\n", choice->doubts[i].name, choice->doubts[i].why);
   opi_text_puts(t, "rank      gradients    optimizer     versions      stashes\n");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &plan->memory[r];

@@ -27,10 +27,12 @@ typedef struct finish {
   opipe_error *err;
 } finish;
 
-/* One-element initializers that training asks for by name must not be folded away. */
+/* One-element initializers that are trained must not be folded away: those that the plan lists, or
+ * that are asked for by name. */
 static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bind_options *options,
                                opipe_error *err) {
-  const char **keep = OPI_ARENA_ARRAY(scratch, const char *, plan->train->n_globs);
+  const char **keep = OPI_ARENA_ARRAY(scratch, const char *,
+                                      (size_t)plan->train->n_globs + plan->train->choice.n_trained);
   if (keep == NULL)
     return opi_fail_nomem(err, plan->train->n_globs * sizeof(*keep), "a binding");
   options->keep = keep;
@@ -40,6 +42,8 @@ static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bin
     if (glob->trainable && strpbrk(glob->pattern, "*?") == NULL)
       keep[options->n_keep++] = glob->pattern;
   }
+  for (uint32_t i = 0; i < plan->train->choice.n_trained; ++i)
+    keep[options->n_keep++] = plan->train->choice.trained[i];
   return OPIPE_OK;
 }
 

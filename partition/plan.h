@@ -137,6 +137,7 @@ typedef struct opi_train_spec {
                                     every stage), which cut each micro-batch between them; none:
                                     `replicas` holds */
   uint64_t seed;                 /* of dropout */
+  opi_train_choice choice;       /* what is trained: found when the plan is made, never again */
   opi_optimizer optimizer;
 } opi_train_spec;
 

@@ -430,6 +430,10 @@ static opipe_status describe_json(const opi_training *t, opipe_write_fn write, v
     opi_text_json(&text, p->name);
     opi_text_printf(&text, ", \"trained\": %s, \"why\": ", p->n_gradients != 0 ? "true" : "false");
     opi_text_json(&text, opi_training_reason(p->why));
+    if (p->doubt != NULL) {
+      opi_text_puts(&text, ", \"doubt\": ");
+      opi_text_json(&text, p->doubt);
+    }
     if (p->value != OPIPE_NONE) {
       const opi_value *v = &t->graph->values[p->value];
       opi_text_printf(&text, ", \"dtype\": \"%s\", \"shape\": ", opi_dtype_name(v->dtype));

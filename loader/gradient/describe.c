@@ -18,6 +18,18 @@ const char *opi_training_reason(uint32_t why) {
       return "not trained: no differentiable path to the loss";
     case OPI_NOT_LITERAL:
       return "not trained: one element, a literal";
+    case OPI_NOT_MASK:
+      return "not trained: a mask (two numbers only, or 0 and numbers of at most -100)";
+    case OPI_NOT_TABLE:
+      return "not trained: a table of positions (sines and cosines, affine, or coordinates)";
+    case OPI_NOT_FACTOR:
+      return "not trained: multiplies only what is made of integers, or meets a graph input itself";
+    case OPI_NOT_HALF:
+      return "not trained: of a half type and cast, among parameters of another type";
+    case OPI_NOT_LISTED:
+      return "not trained: the plan does not list it";
+    case OPI_NOT_MADE:
+      return "not trained: an exporter's constant, by its name and place";
     case OPI_NOT_BUFFER:
       return "not trained: a buffer (reaches the loss only through Sin, Cos or the tables of "
              "RotaryEmbedding, or is a running statistic)";
@@ -44,6 +56,8 @@ opipe_status opi_training_describe(const opi_training *training, opipe_write_fn 
     opi_text_printf(&text, "  %s", opi_training_reason(p->why));
     if (p->n_gradients > 1)
       opi_text_printf(&text, " (tied: %" PRIu32 " uses)", p->n_gradients);
+    if (p->doubt != NULL)
+      opi_text_printf(&text, "; doubtful: %s", p->doubt);
     opi_text_puts(&text, "\n");
   }
   opi_text_printf(&text,

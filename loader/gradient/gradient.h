@@ -45,6 +45,17 @@ typedef struct opi_train_glob {
   bool trainable;
 } opi_train_glob;
 
+/* What was found once, when the plan was made: later builds take it as it is. */
+typedef struct opi_train_doubt {
+  const char *name, *why;
+} opi_train_doubt;
+typedef struct opi_train_choice {
+  const char *const *trained;    /* [n_trained] initializers */
+  const opi_train_doubt *doubts; /* [n_doubts] initializers, trained or not, that may be judged
+                                    wrongly */
+  uint32_t n_trained, n_doubts;  /* nothing is trained: there is no choice yet */
+} opi_train_choice;
+
 enum {
   OPI_RECOMPUTE_NONE = 0,
   OPI_RECOMPUTE_STAGE = 1,    /* only what a stage receives is kept */
@@ -55,7 +66,8 @@ enum {
 typedef struct opi_gradient_options {
   const opi_loss *loss; /* NULL: the only scalar float output */
   const opi_train_glob *globs;
-  const uint32_t *stage_of_node; /* [bound graph's nodes]; NULL: one stage */
+  const opi_train_choice *choice; /* NULL or empty: the rule is asked, then the globs */
+  const uint32_t *stage_of_node;  /* [bound graph's nodes]; NULL: one stage */
   const opi_carry *carry; /* [bound graph's values] of the batch axis (opi_carry_axis); NULL: the
                              batch is not split */
   const opi_carry *token_carry; /* the same of the token axis, for the masks of Dropout; NULL: no
@@ -93,14 +105,22 @@ enum {
   OPI_TRAINED = 0,
   OPI_NOT_FLOAT = 1,
   OPI_NOT_REACHED = 2, /* no differentiable path to the loss */
-  OPI_NOT_LITERAL = 3, /* one element, or a rank-0 literal */
+  OPI_NOT_LITERAL = 3, /* one element, no scale or shift that a module named */
   OPI_NOT_BUFFER = 4,  /* reaches the loss only through Sin, Cos or as a table of RotaryEmbedding,
                           or is a running statistic */
   OPI_FROZEN_BY_GLOB = 5,
-  OPI_TRAINED_BY_GLOB = 6
+  OPI_TRAINED_BY_GLOB = 6,
+  OPI_NOT_MASK = 7,    /* a mask: 0 and numbers of at most -100, or two numbers only */
+  OPI_NOT_TABLE = 8,   /* sines and cosines, affine in the position, or coordinates */
+  OPI_NOT_FACTOR = 9,  /* multiplies what is made of integer inputs alone (slopes), or scales and
+                          shifts a graph input */
+  OPI_NOT_HALF = 10,   /* of a half type, cast, where parameters are of another */
+  OPI_NOT_LISTED = 12, /* the plan does not list it */
+  OPI_NOT_MADE = 11    /* an exporter's constant by name and place, or a row on top of logits */
 };
 typedef struct opi_train_param {
   const char *name;     /* initializer */
+  const char *doubt;    /* why the answer may be wrong, NULL: it is sure */
   uint32_t value;       /* in the training graph; OPIPE_NONE: not in it */
   uint32_t why;         /* OPI_TRAINED ... */
   uint32_t n_gradients; /* Accumulate nodes: one per use. Those of one stage share the stage's

@@ -9,7 +9,10 @@
  */
 #include <string.h>
 
-#include "loader/gradient/state.h"
+#include "loader/gradient/roles.h"
+#include "loader/gradient/values.h"
+#include "loader/ops/kit.h"
+#include "loader/passes/keep.h"
 
 bool opi_grad_stops(const opi_op *op, uint32_t i) {
   return (op->stops_gradient >> (i < 63 ? i : 63) & 1u) != 0;
@@ -83,7 +86,99 @@ static bool is_statistic(const opi_graph *graph, uint32_t v) {
   return false;
 }
 
-static uint32_t base_rule(const opi_grad_state *s, const opi_value *value, uint32_t v) {
+/* A value that only a module's buffer or an exporter has, whatever its name: the reason, or
+ * OPI_TRAINED. */
+static uint32_t by_values(const opi_value *value, uint32_t roles, bool made) {
+  const bool scores = (roles & OPI_ROLE_SCORE) != 0;
+  if (opi_values_mask(value))
+    return OPI_NOT_MASK;
+  if (opi_k_elems(value) >= 4 && opi_values_two(value))
+    return OPI_NOT_MASK;
+  if ((roles & (OPI_ROLE_WEIGHT | OPI_ROLE_NORM)) != 0)
+    return OPI_TRAINED;
+  if (made && scores && opi_values_masked(value))
+    return OPI_NOT_MASK;
+  if (opi_values_pairs(value) || opi_values_wave(value))
+    return OPI_NOT_TABLE;
+  if ((scores || made) && opi_values_affine(value))
+    return OPI_NOT_TABLE;
+  if ((roles & OPI_ROLE_COUNT) != 0 && (made || opi_values_slopes(value)))
+    return OPI_NOT_FACTOR;
+  if ((roles & OPI_ROLE_LEFT) != 0 && opi_values_repeat(value))
+    return OPI_NOT_TABLE;
+  if (made && opi_values_equal(value))
+    return OPI_NOT_MADE;
+  return OPI_TRAINED;
+}
+
+/* A row [1, ..., V] on top of the logits, under a name that no layer has: final_logits_bias. */
+static bool is_logits_row(const opi_roles *r, const opi_value *value, uint32_t roles) {
+  return (roles & OPI_ROLE_JUDGED) != 0 && value->rank > 1 &&
+         (double)value->shape[value->rank - 1] == opi_k_elems(value) && r->dotted &&
+         strchr(value->name, '.') == NULL;
+}
+
+static void doubt(opi_train_param *p, const char *text) {
+  if (p->doubt == NULL)
+    p->doubt = text;
+}
+
+/* One element: a parameter where a module named it and it scales or shifts an activation. */
+static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t roles,
+                            opi_train_param *p) {
+  const bool made = opi_name_is_made(value->name);
+  if ((value->flags & OPI_VALUE_KEPT) != 0 && (roles & ~(uint32_t)OPI_ROLE_COUNT) != 0) {
+    if (made)
+      doubt(p, "an exporter's name, and a number that no formula gives: taken for a parameter");
+    return OPI_TRAINED;
+  }
+  const uint32_t acting = OPI_ROLE_SHIFT | OPI_ROLE_SCALE;
+  if (value->data == NULL && !made && (roles & acting) != 0)
+    doubt(p, "its number is not there: a scale that is learned, or one that comes of a width");
+  else if (made && r->dotted && (roles & acting) != 0 && value->data != NULL &&
+           !opi_number_is_plain(value))
+    doubt(p, "one number that no formula gives: what an exporter made of a parameter?");
+  return OPI_NOT_LITERAL;
+}
+
+static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_t roles,
+                             opi_train_param *p) {
+  const bool made = r->dotted && opi_name_is_made(value->name);
+  const uint32_t firm = OPI_ROLE_WEIGHT | OPI_ROLE_NORM;
+  if ((roles & OPI_ROLE_HALF) != 0 && !r->half && (roles & firm) == 0)
+    return OPI_NOT_HALF;
+  if (value->data == NULL && (roles & firm) == 0) {
+    const bool frozen = made || (roles & OPI_ROLE_COUNT) != 0 || is_logits_row(r, value, roles);
+    if (frozen ||
+        (roles & (OPI_ROLE_SCORE | OPI_ROLE_LEFT | OPI_ROLE_COUNT | OPI_ROLE_PLACES)) != 0)
+      doubt(p, "its numbers are not there to tell a parameter from a table");
+    return frozen ? OPI_NOT_MADE : OPI_TRAINED;
+  }
+  const uint32_t why = by_values(value, roles, made);
+  if (why != OPI_TRAINED || (roles & firm) != 0)
+    return why;
+  if (is_logits_row(r, value, roles))
+    return OPI_NOT_MADE;
+  if ((roles & OPI_ROLE_INPUT) != 0 && value->rank > 2 && value->shape[value->rank - 1] == 1 &&
+      opi_k_elems(value) <= 4) /* means and deviations of channels */
+    return OPI_NOT_FACTOR;
+  if (made && opi_k_elems(value) < 8)
+    return OPI_NOT_MADE;
+  if (made && opi_name_is_of_function(value->name)) {
+    doubt(p, "numbers that an exporter computed, of a parameter perhaps");
+    return OPI_NOT_MADE;
+  }
+  if (made)
+    doubt(p,
+          "an exporter's name, and numbers without a pattern: taken for a parameter that the "
+          "exporter reshaped");
+  else if ((roles & OPI_ROLE_COUNT) != 0)
+    doubt(p, "it multiplies only what is made of integers");
+  return OPI_TRAINED;
+}
+
+static uint32_t base_rule(opi_roles *r, const opi_value *value, uint32_t v, opi_train_param *p) {
+  const opi_grad_state *s = r->s;
   const opi_graph *graph = s->training->graph;
   uint64_t n = 0;
   if (!opi_dtype_is_float(value->dtype))
@@ -96,7 +191,10 @@ static uint32_t base_rule(const opi_grad_state *s, const opi_value *value, uint3
     return OPI_NOT_BUFFER;
   if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n == 0)
     return OPI_NOT_LITERAL;
-  return n > 1 || is_layer_part(graph, v) ? OPI_TRAINED : OPI_NOT_LITERAL;
+  const uint32_t roles = opi_roles_of(r, v);
+  if (n > 1)
+    return rule_of_many(r, &graph->values[v], roles, p);
+  return is_layer_part(graph, v) ? OPI_TRAINED : rule_of_one(r, &graph->values[v], roles, p);
 }
 
 static bool is_plain(const char *pattern) {
@@ -172,9 +270,42 @@ static void mark_constants(opi_grad_state *s) {
   }
 }
 
-static opipe_status list_params(opi_grad_state *s, opipe_error *err) {
+/* By the plan's list, which was made by the rule below or by hand. */
+static uint32_t by_choice(const opi_grad_state *s, const opi_map *listed, const char *name,
+                          uint32_t v) {
+  uint32_t place = 0;
+  if (v == OPIPE_NONE || (s->flags[v] & OPI_V_REACHES) == 0)
+    return OPI_NOT_REACHED;
+  return opi_map_get(listed, name, &place) ? OPI_TRAINED : OPI_NOT_LISTED;
+}
+
+/* Taken by its full name only: what no glob should train by accident. */
+static bool is_shy(uint32_t why, bool statistic) {
+  return statistic || why == OPI_NOT_LITERAL || why == OPI_NOT_MASK || why == OPI_NOT_FACTOR ||
+         why == OPI_NOT_MADE;
+}
+
+/* The rule, then the globs. used [n_globs]. */
+static void judge(opi_roles *roles, const opi_value *value, opi_train_param *p, bool *used) {
+  const opi_grad_state *s = roles->s;
+  const uint32_t why = base_rule(roles, value, p->value, p);
+  const bool statistic = why == OPI_NOT_BUFFER && is_statistic(s->training->graph, p->value);
+  p->why = by_globs(s, p->name, why, is_shy(why, statistic), used);
+  if (p->why != why)
+    p->doubt = NULL; /* somebody said what it is */
+}
+
+static opipe_status list_choice(const opi_grad_state *s, opi_map *out_listed, opipe_error *err) {
+  for (uint32_t i = 0; i < s->options->choice->n_trained; ++i)
+    OPI_TRY(opi_map_set(out_listed, s->options->choice->trained[i], i, err));
+  return OPIPE_OK;
+}
+
+/* listed NULL: the rule is asked. */
+static opipe_status list_params(opi_grad_state *s, const opi_map *listed, opipe_error *err) {
   const opi_graph *bound = s->bound->graph;
   opi_training *t = s->training;
+  opi_roles roles;
   bool *used = OPI_ARENA_ARRAY(&s->scratch, bool, s->options->n_globs);
   uint32_t n = 0;
   for (uint32_t v = 0; v < bound->n_values; ++v)
@@ -182,6 +313,8 @@ static opipe_status list_params(opi_grad_state *s, opipe_error *err) {
   t->params = OPI_ARENA_ARRAY(&t->arena, opi_train_param, n);
   if (t->params == NULL || used == NULL)
     return opi_fail_nomem(err, n * sizeof(*t->params), "the parameters");
+  if (listed == NULL)
+    OPI_TRY(opi_roles_open(&roles, s, err));
   for (uint32_t v = 0; v < bound->n_values; ++v) {
     const opi_value *value = &bound->values[v];
     if ((value->flags & OPI_VALUE_INITIALIZER) == 0)
@@ -189,15 +322,28 @@ static opipe_status list_params(opi_grad_state *s, opipe_error *err) {
     opi_train_param *p = &t->params[t->n_params++];
     p->name = value->name;
     p->value = s->map[v];
-    const uint32_t why = base_rule(s, value, p->value);
-    const bool statistic = why == OPI_NOT_BUFFER && is_statistic(s->training->graph, p->value);
-    p->why = by_globs(s, p->name, why, statistic || why == OPI_NOT_LITERAL, used);
+    if (listed != NULL)
+      p->why = by_choice(s, listed, p->name, p->value);
+    else
+      judge(&roles, value, p, used);
     if (p->why != OPI_TRAINED && p->why != OPI_TRAINED_BY_GLOB)
       continue;
     ++t->n_trained;
     s->flags[p->value] |= OPI_V_TRAINED | OPI_V_WANTED;
   }
-  return check_used(s, used, err);
+  return listed != NULL ? OPIPE_OK : check_used(s, used, err);
+}
+
+static opipe_status list_by(opi_grad_state *s, opipe_error *err) {
+  opi_map *listed = NULL;
+  if (s->options->choice == NULL || s->options->choice->n_trained == 0)
+    return list_params(s, NULL, err);
+  OPI_TRY(opi_map_create(s->options->allocator, &listed, err));
+  opipe_status status = list_choice(s, listed, err);
+  if (status == OPIPE_OK)
+    status = list_params(s, listed, err);
+  opi_map_free(listed);
+  return status;
 }
 
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err) {
@@ -205,7 +351,7 @@ opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err) {
   mark_constants(s);
   opi_grad_mark_states(s);
   mark_reach(s);
-  OPI_TRY(list_params(s, err));
+  OPI_TRY(list_by(s, err));
   if (s->training->n_trained == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "nothing can be trained: none of %u initializers is a float tensor on a "

@@ -11,6 +11,8 @@
 
 #include <inttypes.h>
 
+#include "loader/passes/keep.h"
+
 /* One bind in the making. */
 typedef struct binding {
   const opi_model *model;
@@ -386,6 +388,11 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.keep_parameters = (options->flags & OPI_BIND_KEEP_PARAMETERS) != 0;
   bd->builder.keep = options->keep;
   bd->builder.n_keep = bd->builder.keep_parameters ? options->n_keep : 0;
+  if (bd->builder.keep_parameters) {
+    bool *kept = NULL;
+    OPI_TRY(opi_keep_scalars(bd->model->graph, &bd->scratch, &kept, err));
+    bd->builder.kept = kept;
+  }
   bd->builder.report = &bd->report;
   return opi_frame_open(&bd->builder, bd->model->graph, NULL, &bd->scope, err);
 }

@@ -71,6 +71,8 @@ struct opi_builder {
                          */
   const char *const *keep; /* [n_keep] one-element parameters, by name */
   uint32_t n_keep;
+  const bool *kept; /* [values of the main file graph] one-element parameters that opi_keep_scalars
+                       found; NULL: none */
   uint32_t origin_index; /* main graph node that `origin` belongs to */
   int32_t origin_stage;
   uint32_t n_emitted; /* since `origin` was set */

@@ -49,12 +49,17 @@ static opipe_status take_initializer(opi_builder *b, const opi_frame *scope, uin
     return opi_fail_nomem(err, sizeof(opi_value), "an initializer");
   opi_value *value = opi_b_value(b, v);
   value->flags |= from->flags & (OPI_VALUE_INITIALIZER | OPI_VALUE_MISSING);
-  for (uint32_t k = 0; k < b->n_keep; ++k) {
-    if (opi_dtype_is_float(from->dtype) && strcmp(b->keep[k], from->name) == 0)
+  const bool single =
+      opi_dtype_is_float(from->dtype) && value->n_bytes * 8 == opi_dtype_bits(from->dtype);
+  for (uint32_t k = 0; single && k < b->n_keep; ++k) {
+    if (strcmp(b->keep[k], from->name) == 0)
       value->flags |= OPI_VALUE_KEPT;
   }
-  if (scope->outer == NULL)
+  if (scope->outer == NULL) {
     value->source = file_value;
+    if (b->kept != NULL && b->kept[file_value])
+      value->flags |= OPI_VALUE_KEPT;
+  }
   scope->values[file_value] = v;
   *out_value = v;
   return OPIPE_OK;

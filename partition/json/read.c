@@ -13,6 +13,7 @@
 #include "partition/json/json.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
+#include "partition/train/model.h"
 
 static const char *const WHAT = "the plan";
 enum { COUNT_MOST = 1 << 20, RANKS_MOST = 4096, STAGES_MOST = 1 << 16 };
@@ -428,6 +429,8 @@ static opipe_status read_all(reader *r) {
                            ? 0
                            : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bind(r->plan, r->env->model, r->env->bind, rows, &r->bound, r->err));
+  if (r->plan->train != NULL)
+    OPI_TRY(opi_train_check_choice(r->plan, r->bound->graph, r->err));
   OPI_TRY(read_stages(r));
   OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
   OPI_TRY(read_actions(r));

@@ -137,6 +137,19 @@ static void write_loss(opi_text *t, const opi_train_spec *spec) {
     opi_text_json(t, spec->globs[i].pattern);
     opi_text_puts(t, spec->globs[i].trainable ? ", true]" : ", false]");
   }
+  opi_text_puts(t, "],\n    \"trained\": [");
+  for (uint32_t i = 0; i < spec->choice.n_trained; ++i) {
+    opi_text_puts(t, i == 0 ? "\n      " : ",\n      ");
+    opi_text_json(t, spec->choice.trained[i]);
+  }
+  opi_text_puts(t, "],\n    \"doubtful\": [");
+  for (uint32_t i = 0; i < spec->choice.n_doubts; ++i) {
+    opi_text_puts(t, i == 0 ? "\n      [" : ",\n      [");
+    opi_text_json(t, spec->choice.doubts[i].name);
+    opi_text_puts(t, ", ");
+    opi_text_json(t, spec->choice.doubts[i].why);
+    opi_text_puts(t, "]");
+  }
   opi_text_puts(t, "],\n");
 }
 
@@ -281,6 +294,36 @@ static opipe_status read_globs(const json_t *root, opi_arena *scratch, opi_train
   return OPIPE_OK;
 }
 
+static opipe_status read_choice_lists(const json_t *root, opi_arena *scratch,
+                                      opi_train_choice *choice, opipe_error *err) {
+  const json_t *names = NULL, *pairs = NULL;
+  OPI_TRY(opi_json_get_array(root, WHAT, "trained", &names, err));
+  OPI_TRY(opi_json_get_array(root, WHAT, "doubtful", &pairs, err));
+  const char **trained = OPI_ARENA_ARRAY(scratch, const char *, json_array_size(names));
+  opi_train_doubt *doubts = OPI_ARENA_ARRAY(scratch, opi_train_doubt, json_array_size(pairs));
+  if (trained == NULL || doubts == NULL)
+    return opi_fail_nomem(err, json_array_size(names) * sizeof *trained, "a plan");
+  *choice = (opi_train_choice){.trained = trained,
+                               .doubts = doubts,
+                               .n_trained = (uint32_t)json_array_size(names),
+                               .n_doubts = (uint32_t)json_array_size(pairs)};
+  for (uint32_t i = 0; i < choice->n_trained; ++i) {
+    trained[i] = json_string_value(json_array_get(names, i));
+    if (trained[i] == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"trained\" must hold strings", WHAT);
+  }
+  for (uint32_t i = 0; i < choice->n_doubts; ++i) {
+    const json_t *pair = json_array_get(pairs, i);
+    doubts[i] = (opi_train_doubt){.name = json_string_value(json_array_get(pair, 0)),
+                                  .why = json_string_value(json_array_get(pair, 1))};
+    if (doubts[i].name == NULL || doubts[i].why == NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"doubtful\" must hold pairs of strings", WHAT);
+  }
+  if (choice->n_trained == 0)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"trained\" is empty", WHAT);
+  return OPIPE_OK;
+}
+
 static opipe_status read_spec(const json_t *root, opi_plan *plan, opi_arena *scratch,
                               opipe_error *err) {
   opi_train_spec spec = {.n_globs = 0};
@@ -288,6 +331,7 @@ static opipe_status read_spec(const json_t *root, opi_plan *plan, opi_arena *scr
   int64_t number = 0;
   OPI_TRY(read_loss(root, &spec, err));
   OPI_TRY(read_globs(root, scratch, &spec, err));
+  OPI_TRY(read_choice_lists(root, scratch, &spec.choice, err));
   OPI_TRY(read_optimizer(root, scratch, &spec.optimizer, err));
   OPI_TRY(read_choice(root, "recompute", RECOMPUTES, OPI_COUNT(RECOMPUTES), &spec.recompute, err));
   OPI_TRY(read_u32(root, "compute", 64, &spec.compute, err));

@@ -305,6 +305,7 @@ static opipe_status add_backwards(planner *p) {
     return opi_fail_nomem(p->err, n * sizeof(double *), "costs");
   OPI_TRY(opi_train_gradient(p->plan, p->env->model, p->bound, NULL, NULL, NULL, p->env->bind,
                              &p->training, p->err));
+  OPI_TRY(opi_train_choose(p->plan, p->training, p->err));
   for (uint32_t r = 0; r < n; ++r)
     OPI_TRY(add_backward(p, r));
   return OPIPE_OK;

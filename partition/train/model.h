@@ -133,6 +133,10 @@ opipe_status opi_train_compose(const opi_plan *plan, uint32_t c, const opi_carry
                                const bool *mixed, opi_train_model *model, opipe_error *err);
 /* view.c: fills model->view and model->whole_of. */
 opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err);
+/* spec.c: writes into the plan's spec what a training graph made without a choice trains. */
+opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opipe_error *err);
+/* spec.c: is all that the plan trains there? */
+opipe_status opi_train_check_choice(const opi_plan *plan, const opi_graph *graph, opipe_error *err);
 /* Copies a spec, whose optimizer is checked, into the plan. */
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err);
 

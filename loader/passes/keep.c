@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-element parameters (the scale and bias of a contrastive model's logits, a learned
+ * temperature), found in the file graph before anything is folded.
+ */
+#include "loader/passes/keep.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "loader/ops/kit.h"
+
+/* ---- names ---- */
+
+/* Operators after whose results the exporters name constants. */
+static const char *const MADE_OF[] = {"abs",
+                                      "add",
+                                      "alias",
+                                      "all",
+                                      "amax",
+                                      "amin",
+                                      "and",
+                                      "any",
+                                      "arange",
+                                      "argmax",
+                                      "as_strided",
+                                      "bitwise_and",
+                                      "bitwise_not",
+                                      "bitwise_or",
+                                      "bmm",
+                                      "broadcast_to",
+                                      "bucketize",
+                                      "cast",
+                                      "cat",
+                                      "ceil",
+                                      "chunk",
+                                      "clamp",
+                                      "clamp_max",
+                                      "clamp_min",
+                                      "clone",
+                                      "complex",
+                                      "concat",
+                                      "const",
+                                      "constant",
+                                      "constant_pad_nd",
+                                      "contiguous",
+                                      "convert_element_type",
+                                      "copy",
+                                      "cos",
+                                      "cumsum",
+                                      "detach",
+                                      "diag",
+                                      "diagonal",
+                                      "diff",
+                                      "div",
+                                      "dropout",
+                                      "einsum",
+                                      "embedding",
+                                      "empty",
+                                      "empty_like",
+                                      "eq",
+                                      "exp",
+                                      "expand",
+                                      "expand_as",
+                                      "expm1",
+                                      "eye",
+                                      "fill",
+                                      "flatten",
+                                      "flip",
+                                      "floor",
+                                      "full",
+                                      "full_like",
+                                      "gather",
+                                      "ge",
+                                      "getitem",
+                                      "gt",
+                                      "index",
+                                      "index_put",
+                                      "index_select",
+                                      "isinf",
+                                      "item",
+                                      "layer_norm",
+                                      "le",
+                                      "lift_fresh_copy",
+                                      "linear",
+                                      "linspace",
+                                      "log",
+                                      "log1p",
+                                      "log2",
+                                      "logical_and",
+                                      "logical_not",
+                                      "logical_or",
+                                      "logspace",
+                                      "lt",
+                                      "masked_fill",
+                                      "matmul",
+                                      "max",
+                                      "maximum",
+                                      "mean",
+                                      "meshgrid",
+                                      "min",
+                                      "minimum",
+                                      "mm",
+                                      "movedim",
+                                      "mul",
+                                      "narrow",
+                                      "ne",
+                                      "neg",
+                                      "new_full",
+                                      "new_ones",
+                                      "new_tensor",
+                                      "new_zeros",
+                                      "norm",
+                                      "not",
+                                      "ones",
+                                      "ones_like",
+                                      "or",
+                                      "outer",
+                                      "pad",
+                                      "permute",
+                                      "pow",
+                                      "prod",
+                                      "rand",
+                                      "randn",
+                                      "reciprocal",
+                                      "relu",
+                                      "remainder",
+                                      "repeat",
+                                      "repeat_interleave",
+                                      "reshape",
+                                      "roll",
+                                      "round",
+                                      "rsqrt",
+                                      "rsub",
+                                      "scalar_tensor",
+                                      "select",
+                                      "select_scatter",
+                                      "sigmoid",
+                                      "sign",
+                                      "sin",
+                                      "slice",
+                                      "slice_scatter",
+                                      "softmax",
+                                      "softplus",
+                                      "split",
+                                      "split_with_sizes",
+                                      "sqrt",
+                                      "square",
+                                      "squeeze",
+                                      "stack",
+                                      "std",
+                                      "sub",
+                                      "sum",
+                                      "swapaxes",
+                                      "sym_size",
+                                      "t",
+                                      "take",
+                                      "tanh",
+                                      "tensor",
+                                      "tile",
+                                      "to",
+                                      "transpose",
+                                      "tril",
+                                      "triu",
+                                      "true_divide",
+                                      "type_as",
+                                      "unbind",
+                                      "unflatten",
+                                      "unfold",
+                                      "unsqueeze",
+                                      "var",
+                                      "view",
+                                      "view_as",
+                                      "where",
+                                      "zeros",
+                                      "zeros_like",
+                                      "threshold_cast"};
+
+static bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/* Length of the name without numbers at its end: "unsqueeze_11" 9, "slice_2_1" 5. */
+static size_t stem(const char *name) {
+  size_t n = strlen(name);
+  while (n > 0) {
+    size_t k = n;
+    while (k > 0 && is_digit(name[k - 1]))
+      --k;
+    if (k == n || k == 0 || name[k - 1] != '_')
+      break;
+    n = k - 1;
+  }
+  return n;
+}
+
+bool opi_name_is_made(const char *name) {
+  size_t n = stem(name);
+  if (strspn(name, "0123456789") == strlen(name) || strncmp(name, "onnx::", 6) == 0 ||
+      name[0] == '/' || name[0] == '_' || strstr(name, "Constant") != NULL ||
+      strstr(name, "lifted_tensor") != NULL)
+    return true;
+  if (strchr(name, '.') != NULL)
+    return false;
+  if (n == 3 && name[n] == '_' && strncmp(name, "val", 3) == 0)
+    return true;
+  if (n > 5 && strncmp(name + n - 5, "_cast", 5) == 0)
+    return true;
+  if (n > 8 && strncmp(name + n - 8, "_default", 8) == 0)
+    n -= 8;
+  for (size_t k = 0; k < OPI_COUNT(MADE_OF); ++k) {
+    if (strlen(MADE_OF[k]) == n && strncmp(MADE_OF[k], name, n) == 0)
+      return true;
+  }
+  return false;
+}
+
+/* Is the name that of a change of form: the numbers are a parameter's own? */
+static bool keeps_numbers(const char *name) {
+  static const char *const list[] = {"onnx::", "val_",      "_to_copy",  "to",      "clone",
+                                     "view",   "reshape",   "unsqueeze", "squeeze", "expand",
+                                     "alias",  "transpose", "permute",   "flatten"};
+  for (size_t k = 0; k < OPI_COUNT(list); ++k) {
+    if (strncmp(name, list[k], strlen(list[k])) == 0)
+      return true;
+  }
+  return false;
+}
+
+bool opi_name_is_of_function(const char *name) {
+  static const char *const list[] = {"exp",    "expm1",      "softplus", "sigmoid", "tanh",
+                                     "log",    "neg",        "rsqrt",    "sqrt",    "pow",
+                                     "square", "reciprocal", "log1p",    "abs"};
+  const size_t n = stem(name);
+  for (size_t k = 0; k < OPI_COUNT(list); ++k) {
+    if (strlen(list[k]) == n && strncmp(list[k], name, n) == 0)
+      return true;
+  }
+  return false;
+}
+
+static bool near_integer(double x, double slack) {
+  return x >= 0.5 && x <= 16384 && fabs(x - round(x)) <= slack * x;
+}
+
+bool opi_number_is_plain(const opi_value *value) {
+  const double pi = 3.14159265358979323846, slack = 3e-7; /* of fp32 */
+  const double x = value->data != NULL ? fabs(opi_known_element(value, 0)) : NAN;
+  if (!isfinite(x) || x >= 1e4 || x <= 1e-4)
+    return true;
+  for (double power = x, p = 1; p <= 4; power *= power, p *= 2) { /* x, x^2, x^4 */
+    if (near_integer(power, slack * p) || near_integer(1 / power, slack * p))
+      return true;
+  }
+  return near_integer(x * x * pi, slack) || near_integer(1 / (x * x * pi), slack) ||
+         near_integer(x * 1e4, slack) || near_integer(x * 1e6, slack / 100);
+}
+
+/* ---- scales and shifts ---- */
+
+typedef struct search {
+  const opi_graph *file;
+  opi_uses uses;
+  bool *varies;   /* [n_values] depends on an input */
+  uint32_t *seen; /* [n_values] 1 + the initializer whose search came by */
+  uint32_t *todo; /* [n_values] */
+} search;
+
+static bool is_one_of(const char *op, const char *const *list, size_t n) {
+  for (size_t k = 0; k < n; ++k) {
+    if (strcmp(op, list[k]) == 0)
+      return true;
+  }
+  return false;
+}
+
+/* What leaves a parameter a parameter: one number in, one number out. */
+static bool passes_on(const char *op) {
+  static const char *const list[] = {
+      "Identity", "Cast",    "CastLike",  "Exp",        "Neg",  "Reshape",  "Unsqueeze", "Squeeze",
+      "Expand",   "Clip",    "Abs",       "Sigmoid",    "Tanh", "Softplus", "Sqrt",      "Log",
+      "Relu",     "Flatten", "Transpose", "Reciprocal", "Min",  "Max",      "Tile"};
+  return is_one_of(op, list, OPI_COUNT(list));
+}
+
+/* A number that a norm adds below a root, or that keeps a divisor from zero. */
+static bool is_guard(const search *s, const opi_node *node) {
+  static const char *const list[] = {"Sqrt", "Pow", "Log", "Reciprocal"};
+  const uint32_t v = opi_node_out(node, 0);
+  if (strcmp(node->op, "Add") != 0 || v == OPIPE_NONE || s->uses.first[v] == s->uses.first[v + 1])
+    return false;
+  for (uint32_t u = s->uses.first[v]; u < s->uses.first[v + 1]; ++u) {
+    const opi_node *reader = &s->file->nodes[s->uses.users[u]];
+    const bool divides = strcmp(reader->op, "Div") == 0 && opi_node_in(reader, 1) == v;
+    if (!divides && !is_one_of(reader->op, list, OPI_COUNT(list)))
+      return false;
+  }
+  return true;
+}
+
+/* A factor of what a Gather or a product of activations made, or of a file whose numbers are not
+ * there: is it the root of a width? */
+static bool is_width(const search *s, const opi_value *scalar, const opi_node *node, uint32_t x) {
+  const uint32_t p = s->file->values[x].producer;
+  if (p == OPIPE_NONE || (strcmp(node->op, "Mul") != 0 && strcmp(node->op, "Div") != 0) ||
+      (strcmp(s->file->nodes[p].op, "Gather") != 0 && strcmp(s->file->nodes[p].op, "MatMul") != 0))
+    return false;
+  if (scalar->data == NULL)
+    return true;
+  const double number = opi_known_element(scalar, 0);
+  double square = number * number;
+  if (square != 0 && square < 1)
+    square = 1 / square;
+  /* bf16 numbers are the nearest to such a root */
+  const double slack = scalar->dtype == OPIPE_BFLOAT16  ? 8e-3
+                       : scalar->dtype == OPIPE_FLOAT16 ? 2e-3
+                                                        : 1e-5;
+  return square > 1.5 && fabs(square - round(square)) <= slack * square;
+}
+
+/* Does node scale or shift an activation by value v, which is made of the scalar alone? */
+static bool acts(const search *s, const opi_value *scalar, const opi_node *node, uint32_t v,
+                 bool direct) {
+  static const char *const list[] = {"Add", "Sub", "Mul", "Div"};
+  if (!is_one_of(node->op, list, OPI_COUNT(list)) || node->n_in != 2)
+    return false;
+  const uint32_t other = node->in[0] == v ? node->in[1] : node->in[0];
+  if (other == OPIPE_NONE || !s->varies[other] || is_guard(s, node))
+    return false;
+  return !(direct && is_width(s, scalar, node, other));
+}
+
+static bool is_kept(search *s, uint32_t v) {
+  uint32_t n = 0;
+  s->todo[n++] = v;
+  s->seen[v] = v + 1;
+  while (n > 0) {
+    const uint32_t at = s->todo[--n];
+    for (uint32_t u = s->uses.first[at]; u < s->uses.first[at + 1]; ++u) {
+      const opi_node *node = &s->file->nodes[s->uses.users[u]];
+      if (acts(s, &s->file->values[v], node, at, at == v))
+        return true;
+      const uint32_t out = opi_node_out(node, 0);
+      if (out == OPIPE_NONE || s->varies[out] || s->seen[out] == v + 1 || !passes_on(node->op))
+        continue;
+      s->seen[out] = v + 1;
+      s->todo[n++] = out;
+    }
+  }
+  return false;
+}
+
+static void mark_varying(search *s) {
+  const opi_graph *file = s->file;
+  for (uint32_t i = 0; i < file->n_inputs; ++i)
+    s->varies[file->inputs[i]] = true;
+  for (uint32_t n = 0; n < file->n_nodes; ++n) {
+    const opi_node *node = &file->nodes[n];
+    bool varies = false;
+    for (uint32_t i = 0; i < node->n_in && !varies; ++i)
+      varies = node->in[i] != OPIPE_NONE && s->varies[node->in[i]];
+    for (uint32_t o = 0; o < node->n_out && varies; ++o) {
+      if (node->out[o] != OPIPE_NONE)
+        s->varies[node->out[o]] = true;
+    }
+  }
+}
+
+static bool is_candidate(const opi_value *value) {
+  uint64_t n = 0;
+  if ((value->flags & OPI_VALUE_INITIALIZER) == 0 || value->rank < 0 ||
+      !opi_dtype_is_float(value->dtype) ||
+      !opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n != 1)
+    return false;
+  /* a parameter of shape [1] that was cast: literals have rank 0 */
+  return !opi_name_is_made(value->name) ||
+         (value->rank > 0 && value->data != NULL && keeps_numbers(value->name) &&
+          !opi_number_is_plain(value));
+}
+
+opipe_status opi_keep_scalars(const opi_graph *file, opi_arena *scratch, bool **out_kept,
+                              opipe_error *err) {
+  search s = {.file = file};
+  *out_kept = OPI_ARENA_ARRAY(scratch, bool, file->n_values);
+  s.varies = OPI_ARENA_ARRAY(scratch, bool, file->n_values);
+  s.seen = OPI_ARENA_ARRAY(scratch, uint32_t, file->n_values);
+  s.todo = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)file->n_values + 1);
+  if (*out_kept == NULL || s.varies == NULL || s.seen == NULL || s.todo == NULL)
+    return opi_fail_nomem(err, (uint64_t)file->n_values * 10, "one-element parameters");
+  OPI_TRY(opi_graph_uses(file, scratch, &s.uses, err));
+  mark_varying(&s);
+  for (uint32_t v = 0; v < file->n_values; ++v)
+    (*out_kept)[v] = is_candidate(&file->values[v]) && is_kept(&s, v);
+  return OPIPE_OK;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which one-element initializers of a file are parameters, and which names exporters make up. */
+#ifndef OPI_KEEP_H
+#define OPI_KEEP_H
+
+#include "loader/graph/graph.h"
+
+/* Is this a name that an exporter made of a node ("val_12", "_to_copy", "unsqueeze_11",
+ * "onnx::MatMul_7", "/h/Constant_output_0", "363"), not one that a module gave? */
+bool opi_name_is_made(const char *name);
+
+/* A name made of an operator that changes numbers otherwise than by a factor or a shift ("exp"). */
+bool opi_name_is_of_function(const char *name);
+/* One number that a computation on small integers gives (n, sqrt(n), 1/n, a decimal, ...), or that
+ * is not there. */
+bool opi_number_is_plain(const opi_value *value);
+
+/* Marks float initializers of one element, named by a module (or of rank 1, cast by an exporter,
+ * with a number that is not plain), that scale or shift what depends on an input, as they are or by
+ * way of Exp and the like: out_kept [file->n_values]. Nothing that reads them may be folded, since
+ * they are to be trained. Left out: numbers that norms add below a root, and factors behind a
+ * Gather or a product that are the root of an integer (they come of a width); where such a factor's
+ * number is not there, it is left out too. */
+opipe_status opi_keep_scalars(const opi_graph *file, opi_arena *scratch, bool **out_kept,
+                              opipe_error *err);
+
+#endif /* OPI_KEEP_H */
