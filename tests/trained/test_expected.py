@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=120
+"""The trained initializers of every model of ../shared/models/{modern,gradients} are exactly those
+that are PyTorch's parameters (expected/*.txt): one too many is a failure, and so is one missing."""
+import json
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "cli"))
+from command import DONE, SHARED, Count, need_command, run
+
+EXPECTED = os.path.join(HERE, "expected")
+
+
+class Family:
+    def __init__(self, path):
+        self.kinds, self.files, names = {}, {}, {}
+        for line in open(path, encoding="utf-8").read().splitlines():
+            words = line.split(" ")
+            if words[0] in ("parameter", "idle", "buffer"):
+                self.kinds[words[1]] = words[0]
+            elif words[0] == "file":
+                names = self.files.setdefault(line[5:], {})
+            elif words[0] != "#":
+                names[words[0]] = words[1]
+
+
+def problem(family, variant, path, reached):
+    result = run("inspect", "--train", "--json", path)
+    if result.status != DONE:
+        return f"status {result.status}: {result.err[:200]}"
+    wrong, left = [], set()
+    renamed = family.files[variant]
+    for entry in json.loads(result.out)["initializers"]:
+        name, trained = entry["name"], entry["trained"]
+        wanted = family.kinds.get(name) == "parameter" or renamed.get(name) == "="
+        if trained != wanted and not (wanted and not reached and "no differentiable" in entry["why"]):
+            wrong.append(f"{name} {'extra' if trained else 'missing'}")
+        if renamed.get(name) == "?" and "doubt" not in entry:
+            wrong.append(f"{name} not doubtful")
+        left.add(name)
+    if reached and variant.startswith("train") and "default" not in variant:
+        tied = sum(k == "parameter" for n, k in family.kinds.items() if n in left)
+        if tied == 0:
+            wrong.append("no parameter bears PyTorch's name")
+    return "; ".join(wrong[:6]) or None
+
+
+def main():
+    need_command()
+    models = os.path.join(SHARED, "models")
+    if not os.path.isdir(os.path.join(models, "modern")):
+        print("SKIP: ../shared/models is not there")
+        return 77
+    count = Count()
+    for text in sorted(os.listdir(EXPECTED)):
+        family = Family(os.path.join(EXPECTED, text))
+        name = text[: -len(".txt")]
+        for variant in family.files:
+            own = name.startswith("gradients-")
+            folder = ("gradients/" + name[10:]) if own else f"modern/{name}/{variant}"
+            path = os.path.join(models, folder, "model.onnx")
+            # a model of several outputs is judged by its first
+            count.check(folder, problem(family, variant, path, not own))
+    return count.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
