@@ -43,8 +43,8 @@ static opipe_status untie(opi_builder *b, const opi_node *node, bool *out_done, 
     return OPIPE_OK;
   const char *name = b->scope->file->values[file_value].name;
   if ((x->flags & OPI_VALUE_INITIALIZER) == 0 || !opi_dtype_is_float(x->dtype) ||
-      (opi_elems(x) < 2 && (x->flags & OPI_VALUE_KEPT) == 0) || opi_map_get(b->names, name, &taken) ||
-      n_readers(b->scope->file, x->source) < 2)
+      (opi_elems(x) < 2 && (x->flags & OPI_VALUE_KEPT) == 0) ||
+      opi_map_get(b->names, name, &taken) || n_readers(b->scope->file, x->source) < 2)
     return OPIPE_OK;
   const opi_value from = *x;
   const uint32_t v = opi_b_borrow(b, name, from.dtype, from.shape, (uint32_t)from.rank, from.data);
