@@ -107,7 +107,7 @@ def gradients(family):
             names.append(onnx.load_tensor(os.path.join(grads, entry)).name)
     arrays = floats_of(os.path.join(folder, "model.onnx"))
     names = [n[5:] if n.startswith("grad_") and n not in arrays else n for n in names]
-    write("gradients-" + family, "a gradient of PyTorch's lies beside the model", [n for n in names if n in arrays], [], [], [("", [])])
+    write("gradients-" + family, "a gradient of PyTorch's lies beside the model", [n for n in names if n in arrays], [], [], [(".", [])])
 
 
 def main():
