@@ -41,15 +41,15 @@ static void train_memory(const opi_session *s, uint32_t index, const opipe_devic
   const opi_train *t = s->train;
   opi_weights_bytes(t->weights, index, &bytes);
   const uint64_t others = bytes.gradients + bytes.optimizer + bytes.versions;
-  info->params_bytes =
-      usage->params_bytes - (others < usage->params_bytes ? others : usage->params_bytes);
+  const uint64_t params = usage->live_bytes[OPIPE_BUFFER_PARAMS];
+  const uint64_t boundaries = usage->live_bytes[OPIPE_BUFFER_BOUNDARY];
+  info->params_bytes = params - (others < params ? others : params);
   info->gradient_bytes = bytes.gradients;
   info->optimizer_bytes = bytes.optimizer;
   info->version_bytes = bytes.versions;
   info->stash_bytes = t->lists->stash_bytes[index];
   info->boundary_bytes =
-      usage->boundary_bytes -
-      (info->stash_bytes < usage->boundary_bytes ? info->stash_bytes : usage->boundary_bytes);
+      boundaries - (info->stash_bytes < boundaries ? info->stash_bytes : boundaries);
   info->workspace_bytes = t->places[index].workspace_bytes;
 }
 
@@ -68,22 +68,23 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   const uint64_t cap = s->plan->devices[index].memory_bytes;
   opipe_memory_info info = {.struct_size = io_info->struct_size,
                             .rank = index,
-                            .total_bytes = usage.params_bytes + usage.arena_bytes +
-                                           usage.boundary_bytes + usage.staging_bytes,
                             .cap_bytes = cap == 0 ? UINT64_MAX : cap,
                             .mapped_bytes = usage.mapped_bytes};
+  for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
+    info.total_bytes += usage.live_bytes[kind];
   if (s->train != NULL) {
     train_memory(s, index, &usage, &info);
   } else {
     opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
     info.workspace_bytes = workspace_of(s, rank);
     opi_lock_give(&s->submit_lock);
-    info.params_bytes = usage.params_bytes;
-    info.boundary_bytes = usage.boundary_bytes;
+    info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
+    info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   }
-  if (info.workspace_bytes > usage.arena_bytes)
-    info.workspace_bytes = usage.arena_bytes;
-  info.activation_bytes = usage.arena_bytes - info.workspace_bytes;
+  const uint64_t arena = usage.live_bytes[OPIPE_BUFFER_ARENA];
+  if (info.workspace_bytes > arena)
+    info.workspace_bytes = arena;
+  info.activation_bytes = arena - info.workspace_bytes;
   copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, mapped_bytes));
   return OPIPE_OK;
 }

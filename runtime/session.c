@@ -200,6 +200,8 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
         .backend = s->ranks[r].backend,
         .device = s->ranks[r].device,
         .queue = s->ranks[r].queue,
+        .backend_self = s->env.backends[r].self,
+        .backend_id = s->env.backends[r].id,
         .spin_us = s->spin_us};
     OPI_TRY(OPI_ASK_WIRE(s, endpoint_open, err, s->world, &end, &s->ranks[r].endpoint));
   }

@@ -14,12 +14,13 @@ opipe_status opi_submit_check(const opipe_submit_params *params, const char *cal
                     params == NULL ? 0 : params->struct_size,
                     OPIPE_END(opipe_submit_params, deadline_ns));
   }
-  if ((params->n_inputs != 0 && params->inputs == NULL) ||
-      (params->n_outputs != 0 && params->outputs == NULL)) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: %u inputs and %u outputs, but no list of them", call,
-                    params->n_inputs, params->n_outputs);
-  }
-  return OPIPE_OK;
+  const size_t least = OPIPE_END(opipe_binding_io, done), known = sizeof(opipe_binding_io);
+  const opi_array inputs = {call,  "inputs", params->inputs, params->n_inputs, params->io_stride,
+                            least, known};
+  const opi_array outputs = {
+      call, "outputs", params->outputs, params->n_outputs, params->io_stride, least, known};
+  OPI_TRY(opi_array_check(&inputs, err));
+  return opi_array_check(&outputs, err);
 }
 
 /* ---- shapes ---- */
@@ -152,10 +153,12 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {
     uint32_t o = 0;
-    OPI_TRY(find_output(s, params->outputs[i].name, &o, err));
+    opipe_binding_io io;
+    opi_array_get(params->outputs, params->io_stride, i, &io, sizeof io);
+    OPI_TRY(find_output(s, io.name, &o, err));
     if (request->results[o].data != NULL)
       return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
-    OPI_TRY(opi_result_take(s, o, &params->outputs[i], &request->results[o], err));
+    OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     if (request->results[o].data == NULL)

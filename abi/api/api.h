@@ -115,7 +115,7 @@ opipe_status opi_api_model_input(opipe_model *model, uint32_t index, opipe_tenso
                                  opipe_error *err);
 opipe_status opi_api_model_output(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
                                   opipe_error *err);
-opipe_status opi_api_model_dim(opipe_model *model, uint32_t index, opipe_dim *out_dim,
+opipe_status opi_api_model_dim(opipe_model *model, uint32_t index, opipe_dim_info *io_info,
                                opipe_error *err);
 opipe_status opi_api_model_describe(opipe_model *model, uint32_t format, opipe_write_fn write,
                                     void *ctx, opipe_error *err);
@@ -156,8 +156,6 @@ opipe_status opi_api_session_memory(opipe_session *session, uint32_t rank,
                                     opipe_memory_info *io_info, opipe_error *err);
 opipe_status opi_api_session_info(opipe_session *session, opipe_session_info *io_info,
                                   opipe_error *err);
-opipe_status opi_api_session_bind_state(opipe_session *session, const char *output,
-                                        const char *input, opipe_error *err);
 opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err);

@@ -76,10 +76,11 @@ static opipe_status make_parts(opipe_context *c, const opipe_context_params *par
       .only_static = (params->flags & OPIPE_CONTEXT_ONLY_STATIC) != 0};
   OPI_TRY(opi_budget_create(&c->allocator, &c->budget, err));
   for (uint32_t i = 0; i < params->n_budgets; ++i) {
-    const opipe_device_budget *budget = &params->budgets[i];
-    if (budget->kind == NULL)
+    opipe_device_budget budget;
+    opi_array_get(params->budgets, params->budgets_stride, i, &budget, sizeof budget);
+    if (budget.kind == NULL)
       return opi_fail(err, OPIPE_E_INVALID, "device budget %u names no backend", i);
-    OPI_TRY(opi_budget_cap(c->budget, budget->kind, budget->index, budget->memory_bytes, err));
+    OPI_TRY(opi_budget_cap(c->budget, budget.kind, budget.index, budget.memory_bytes, err));
   }
   OPI_TRY(opi_registry_create(&registry, &c->registry, err));
   c->plugins = opi_registry_plugins(c->registry);
@@ -88,8 +89,8 @@ static opipe_status make_parts(opipe_context *c, const opipe_context_params *par
 
 opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
                                     opipe_error *err) {
-  static const opipe_context_params preset = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_context_params, flags), .log_level = OPIPE_LOG_WARN};
+  static const opipe_context_params preset = {.struct_size = (uint32_t)sizeof(opipe_context_params),
+                                              .log_level = OPIPE_LOG_WARN};
   opipe_context_params own = preset;
   if (out_context == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "context_create: out_context is NULL");
@@ -99,6 +100,10 @@ opipe_status opi_api_context_create(const opipe_context_params *params, opipe_co
     }
     memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
   }
+  OPI_TRY(opi_array_check(
+      &(opi_array){"context_create", "budgets", own.budgets, own.n_budgets, own.budgets_stride,
+                   OPIPE_END(opipe_device_budget, memory_bytes), sizeof(opipe_device_budget)},
+      err));
   const opipe_allocator *allocator = own.allocator == NULL ? opi_allocator_system() : own.allocator;
   opipe_context draft = {.host_allocator = *allocator};
   const opipe_allocator first = {&draft, host_realloc};

@@ -91,11 +91,22 @@ opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params 
                           (int)OPIPE_LOAD_ALLOW_SYMLINKS == (int)OPI_LOAD_ALLOW_SYMLINKS &&
                           (int)OPIPE_LOAD_ALLOW_HARDLINKS == (int)OPI_LOAD_ALLOW_HARDLINKS,
                       "load flags agree");
+  opi_array parameters = {.function = "model_load", .field = "parameters"};
+  if (OPIPE_HAS(params, opipe_load_params, parameters_stride)) {
+    parameters.data = params->parameters;
+    parameters.n = params->n_parameters;
+    parameters.stride = params->parameters_stride;
+    parameters.least = OPIPE_END(opipe_pin, value);
+    parameters.known = sizeof(opipe_pin);
+    OPI_TRY(opi_array_check(&parameters, err));
+  }
   OPI_TRY(new_model(context, &m, err));
   opipe_status status = opi_model_load(&load, &m->file, err);
-  const uint32_t n = OPIPE_HAS(params, opipe_load_params, n_parameters) ? params->n_parameters : 0;
-  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
-    status = promote(m, &params->parameters[i], err);
+  for (uint32_t i = 0; i < parameters.n && status == OPIPE_OK; ++i) {
+    opipe_pin parameter;
+    opi_array_get(parameters.data, parameters.stride, i, &parameter, sizeof parameter);
+    status = promote(m, &parameter, err);
+  }
   if (status < 0) {
     opi_model_unref(m);
     return status;
@@ -148,15 +159,26 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
   const char **keep = OPI_ARENA_ARRAY(&m->arena, const char *, o->n_keep);
   if (dims == NULL || pins == NULL || keep == NULL)
     return opi_fail_nomem(err, 0, "bind options");
+  OPI_TRY(opi_array_check(&(opi_array){"model_bind", "dims", o->dims, o->n_dims, o->dims_stride,
+                                       OPIPE_END(opipe_dim, value), sizeof(opipe_dim)},
+                          err));
+  OPI_TRY(opi_array_check(&(opi_array){"model_bind", "pins", o->pins, o->n_pins, o->pins_stride,
+                                       OPIPE_END(opipe_pin, value), sizeof(opipe_pin)},
+                          err));
   for (uint32_t i = 0; i < o->n_dims; ++i) {
-    if (o->dims[i].name == NULL)
+    opipe_dim dim;
+    opi_array_get(o->dims, o->dims_stride, i, &dim, sizeof dim);
+    if (dim.name == NULL)
       return opi_fail(err, OPIPE_E_INVALID, "model_bind: dimension %u has no name", i);
-    dims[i] = (opi_dim_binding){opi_arena_strdup(&m->arena, o->dims[i].name), o->dims[i].value};
+    dims[i] = (opi_dim_binding){opi_arena_strdup(&m->arena, dim.name), dim.value};
     if (dims[i].name == NULL)
       return opi_fail_nomem(err, 0, "bind options");
   }
-  for (uint32_t i = 0; i < o->n_pins; ++i)
-    OPI_TRY(copy_pin(m, &o->pins[i], &pins[i], err));
+  for (uint32_t i = 0; i < o->n_pins; ++i) {
+    opipe_pin pin;
+    opi_array_get(o->pins, o->pins_stride, i, &pin, sizeof pin);
+    OPI_TRY(copy_pin(m, &pin, &pins[i], err));
+  }
   for (uint32_t i = 0; i < o->n_keep; ++i) {
     keep[i] = o->keep[i] == NULL ? NULL : opi_arena_strdup(&m->arena, o->keep[i]);
     if (keep[i] == NULL)
@@ -184,8 +206,7 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
 
 static opipe_status bind(opipe_model *m, opipe_model *from, const opipe_bind_options *options,
                          opipe_error *err) {
-  static const opipe_bind_options none = {.struct_size =
-                                              (uint32_t)OPIPE_END(opipe_bind_options, reserved)};
+  static const opipe_bind_options none = {.struct_size = (uint32_t)sizeof none};
   OPIPE_STATIC_ASSERT((int)OPIPE_BIND_NO_FUSE == (int)OPI_BIND_NO_FUSE &&
                           (int)OPIPE_BIND_DEFAULTS == (int)OPI_BIND_DEFAULTS,
                       "bind flags agree");
@@ -308,12 +329,19 @@ opipe_status opi_api_model_output(opipe_model *m, uint32_t index, opipe_tensor_i
                         false, io_info, err);
 }
 
-opipe_status opi_api_model_dim(opipe_model *m, uint32_t index, opipe_dim *out_dim,
+opipe_status opi_api_model_dim(opipe_model *m, uint32_t index, opipe_dim_info *io_info,
                                opipe_error *err) {
   OPI_TRY(check(m, err));
   const uint32_t n = m->bound == NULL ? 0 : m->bound->n_dims;
-  if (out_dim == NULL || index >= n)
+  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_dim_info, value)) {
+    return opi_fail(err, OPIPE_E_INVALID, "model_dim: struct_size is %u",
+                    io_info == NULL ? 0 : io_info->struct_size);
+  }
+  if (index >= n)
     return opi_fail(err, OPIPE_E_NOTFOUND, "model_dim: index %u of %u", index, n);
-  *out_dim = (opipe_dim){m->bound->dims[index].name, m->bound->dims[index].value};
+  const opipe_dim_info info = {.struct_size = io_info->struct_size,
+                               .name = m->bound->dims[index].name,
+                               .value = m->bound->dims[index].value};
+  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
   return OPIPE_OK;
 }

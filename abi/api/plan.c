@@ -44,6 +44,31 @@ static opi_plan_env env_of(opipe_model *model, const opi_bind_options *bind) {
                         .now_ns = opi_now_ns};
 }
 
+static opipe_status check_replicas(const opipe_plan_params *p, opipe_error *err) {
+  if (p->n_stage_replicas != 0 && (p->stage_replicas == NULL || p->replicas > 1)) {
+    return opi_fail(err, OPIPE_E_INVALID, "plan_make: replicas of %u stages, %s",
+                    p->n_stage_replicas,
+                    p->stage_replicas == NULL ? "but no list of them"
+                                              : "and copies of the whole pipeline: one of both");
+  }
+  if (p->train == NULL && p->replicas > 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "plan_make: %u replicas; a plan for inference has one of each stage",
+                    p->replicas);
+  }
+  for (uint32_t i = 0; i < p->n_stage_replicas; ++i) {
+    if (p->stage_replicas[i] == 0)
+      return opi_fail(err, OPIPE_E_INVALID, "plan_make: stage %u has 0 replicas", i);
+    if (p->train == NULL && p->stage_replicas[i] > 1) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "plan_make: %u replicas of stage %u; a plan for inference has one of each "
+                      "stage",
+                      p->stage_replicas[i], i);
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status make_training(const opi_plan_env *env, const opipe_plan_params *params,
                                   opi_plan **out_plan, opipe_error *err) {
   opi_arena arena;
@@ -54,6 +79,9 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
   }
   opi_arena_init(&arena, env->allocator, 0);
   opipe_status status = opi_train_options_read(params->train, &arena, &spec, err);
+  spec.replicas = params->replicas;
+  spec.rank_replicas = params->stage_replicas;
+  spec.n_rank_replicas = params->n_stage_replicas;
   if (status == OPIPE_OK)
     status = opi_plan_make_training(env, params, &spec, out_plan, err);
   opi_arena_release(&arena);
@@ -62,7 +90,7 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
 
 opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err) {
-  opipe_plan_params own = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, costs)};
+  opipe_plan_params own = {.struct_size = (uint32_t)sizeof own};
   opipe_plan *plan = NULL;
   OPI_TRY(opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err));
   if (out_plan == NULL)
@@ -75,6 +103,11 @@ opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *para
     }
     memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
   }
+  OPI_TRY(opi_array_check(
+      &(opi_array){"plan_make", "devices", own.devices, own.n_devices, own.devices_stride,
+                   OPIPE_END(opipe_device_choice, threads), sizeof(opipe_device_choice)},
+      err));
+  OPI_TRY(check_replicas(&own, err));
   opi_plan_env env = env_of(model, &model->options);
   opi_costs costs;
   if (own.costs != NULL) {

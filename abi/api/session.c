@@ -179,12 +179,3 @@ opipe_status opi_api_session_info(opipe_session *s, opipe_session_info *io_info,
     return opi_fail(err, OPIPE_E_INVALID, "session_info: io_info is NULL");
   return opi_session_info(s->session, io_info, err);
 }
-
-opipe_status opi_api_session_bind_state(opipe_session *session, const char *output,
-                                        const char *input, opipe_error *err) {
-  (void)session;
-  (void)output;
-  (void)input;
-  return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                  "session_bind_state is reserved: this version of the library does not have it");
-}

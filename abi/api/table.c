@@ -76,8 +76,8 @@ ENTRY(model_input, (opipe_model *model, uint32_t index, opipe_tensor_info *io_in
 ENTRY(model_output, (opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
       opipe_error *err),
       (model, index, io_info, err))
-ENTRY(model_dim, (opipe_model *model, uint32_t index, opipe_dim *out_dim, opipe_error *err),
-      (model, index, out_dim, err))
+ENTRY(model_dim, (opipe_model *model, uint32_t index, opipe_dim_info *io_info, opipe_error *err),
+      (model, index, io_info, err))
 ENTRY_SINK(model_describe, (opipe_model *model, uint32_t format, opipe_write_fn write, void *ctx,
       opipe_error *err),
       (model, format, SINK, err))
@@ -124,9 +124,6 @@ ENTRY(session_memory, (opipe_session *session, uint32_t rank, opipe_memory_info 
       (session, rank, io_info, err))
 ENTRY(session_info, (opipe_session *session, opipe_session_info *io_info, opipe_error *err),
       (session, io_info, err))
-ENTRY(session_bind_state, (opipe_session *session, const char *output, const char *input,
-      opipe_error *err),
-      (session, output, input, err))
 ENTRY(session_train_step, (opipe_session *session, const opipe_submit_params *params,
       opipe_request **out_ticket, opipe_error *err),
       (session, params, out_ticket, err))
@@ -231,7 +228,6 @@ static const opipe_api api = {
     .session_drive = session_drive,
     .session_memory = session_memory,
     .session_info = session_info,
-    .session_bind_state = session_bind_state,
     .session_train_step = session_train_step,
     .session_flush = session_flush,
     .session_evaluate = session_evaluate,

@@ -15,10 +15,16 @@ static opipe_status read_globs(const opipe_train_options *o, opi_arena *arena, o
   opi_train_glob *globs = OPI_ARENA_ARRAY(arena, opi_train_glob, o->n_globs);
   if (globs == NULL)
     return opi_fail_nomem(err, o->n_globs * sizeof *globs, "globs");
+  OPI_TRY(
+      opi_array_check(&(opi_array){"train options", "globs", o->globs, o->n_globs, o->globs_stride,
+                                   OPIPE_END(opipe_train_glob, reserved), sizeof(opipe_train_glob)},
+                      err));
   for (uint32_t i = 0; i < o->n_globs; ++i) {
-    if (o->globs == NULL || o->globs[i].pattern == NULL)
+    opipe_train_glob glob;
+    opi_array_get(o->globs, o->globs_stride, i, &glob, sizeof glob);
+    if (glob.pattern == NULL)
       return opi_fail(err, OPIPE_E_INVALID, "train options: glob %u of %u is NULL", i, o->n_globs);
-    globs[i] = (opi_train_glob){o->globs[i].pattern, o->globs[i].trainable != 0};
+    globs[i] = (opi_train_glob){glob.pattern, glob.trainable != 0};
   }
   for (uint32_t i = 0; i < o->n_no_decay; ++i) {
     if (o->no_decay == NULL || o->no_decay[i] == NULL)
@@ -27,23 +33,6 @@ static opipe_status read_globs(const opipe_train_options *o, opi_arena *arena, o
   }
   spec->globs = globs;
   spec->n_globs = o->n_globs;
-  return OPIPE_OK;
-}
-
-static opipe_status read_replicas(const opipe_train_options *o, opi_train_spec *spec,
-                                  opipe_error *err) {
-  if (o->n_stage_replicas != 0 && (o->stage_replicas == NULL || o->replicas > 1)) {
-    return opi_fail(err, OPIPE_E_INVALID, "train options: replicas of %u stages, %s",
-                    o->n_stage_replicas,
-                    o->stage_replicas == NULL ? "but no list of them"
-                                              : "and copies of the whole pipeline: one of both");
-  }
-  for (uint32_t i = 0; i < o->n_stage_replicas; ++i) {
-    if (o->stage_replicas[i] == 0)
-      return opi_fail(err, OPIPE_E_INVALID, "train options: stage %u has 0 replicas", i);
-  }
-  spec->rank_replicas = o->stage_replicas;
-  spec->n_rank_replicas = o->n_stage_replicas;
   return OPIPE_OK;
 }
 
@@ -104,7 +93,6 @@ opipe_status opi_train_options_read(const opipe_train_options *options, opi_aren
                                         .smoothing = o.smoothing},
                                .recompute = o.recompute,
                                .compute = o.compute,
-                               .replicas = o.replicas,
                                .seed = o.seed,
                                .optimizer = {.kind = o.optimizer,
                                              .nesterov = (o.flags & OPIPE_TRAIN_NESTEROV) != 0,
@@ -122,7 +110,6 @@ opipe_status opi_train_options_read(const opipe_train_options *options, opi_aren
                                              .no_decay = o.no_decay,
                                              .n_no_decay = o.n_no_decay,
                                              .loss_scaling = o.loss_scaling != 0}};
-  OPI_TRY(read_replicas(&o, out_spec, err));
   return read_globs(&o, arena, out_spec, err);
 }
 

@@ -210,10 +210,12 @@ size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rto
 typedef struct cli_train_own {
   char text[3][1024];
   opipe_train_glob globs[CLI_LIST_MOST];
-  uint32_t replicas[CLI_LIST_MOST];
 } cli_train_own;
 int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
                    opipe_train_options *out);
+/* --replicas: copies of the whole pipeline, or of single stages, whose numbers lie in `list`. */
+int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
+                      opipe_plan_params *out);
 /* --parameter: graph inputs that become initializers. `tensors` [CLI_LIST_MOST] own the data. */
 int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *pins,
                          uint32_t *out_n);

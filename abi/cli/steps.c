@@ -26,7 +26,8 @@ static int load(const cli_options *o, cli_session *s) {
                                     .flags = o->load_flags,
                                     .path = o->model,
                                     .parameters = pins,
-                                    .n_parameters = n};
+                                    .n_parameters = n,
+                                    .parameters_stride = sizeof(opipe_pin)};
   if (status == CLI_DONE && s->api->model_load(s->context, &params, &s->file, &err) < 0)
     status = cli_report(o->model, &err);
   for (uint32_t i = 0; tensors != NULL && i < CLI_LIST_MOST; ++i)
@@ -299,7 +300,9 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
         .dims = b->dims,
         .pins = b->pins,
         .n_dims = b->n_dims,
+        .dims_stride = sizeof(opipe_dim),
         .n_pins = b->n_pins,
+        .pins_stride = sizeof(opipe_pin),
         .keep = keep,
         .n_keep = n_keep};
     const opipe_status status = s->api->model_bind(s->file, &options, &s->bound, &err);
@@ -355,6 +358,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
                         const opipe_train_options *train, opipe_plan **out_plan) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_device_choice devices[64];
+  uint32_t replicas[CLI_LIST_MOST];
   opipe_model_info info = {.struct_size = sizeof(info)};
   if (o->plan_file != NULL)
     return read_plan(o, s, out_plan);
@@ -363,10 +367,13 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   memcpy(devices, o->devices, o->n_devices * sizeof(devices[0]));
   (void)s->api->model_info(s->bound, &info, NULL);
   const bool annotated = info.n_annotated_stages > 1 && !o->ignore_annotations;
-  const bool listed = train != NULL && train->n_stage_replicas != 0; /* tells how many ranks */
+  opipe_plan_params copies = {.replicas = 0};
+  if (train != NULL && cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
+    return CLI_USAGE;
+  const bool listed = copies.n_stage_replicas != 0; /* tells how many ranks */
   uint32_t stages = o->n_stages, listed_ranks = 0;
-  for (uint32_t i = 0; listed && i < train->n_stage_replicas; ++i)
-    listed_ranks += train->stage_replicas[i];
+  for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
+    listed_ranks += replicas[i];
   if (!listed && stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated &&
       o->n_ranks == 0)
     stages = n_stages;
@@ -385,7 +392,11 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .n_stages = stages,
       .devices = devices,
       .n_devices = n_devices,
+      .devices_stride = sizeof(devices[0]),
       .n_microbatches = o->n_microbatches,
+      .replicas = copies.replicas,
+      .stage_replicas = copies.stage_replicas,
+      .n_stage_replicas = copies.n_stage_replicas,
       .schedule = o->schedule,
       .cut = o->cut,
       .batch_dim = o->batch,

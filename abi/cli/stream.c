@@ -70,8 +70,10 @@ static int finish_oldest(stream *st, bool last, cli_result *out) {
 }
 
 static int run_stream(stream *st, uint32_t n, cli_result *out) {
-  const opipe_submit_params params = {
-      .struct_size = sizeof(params), .n_inputs = st->n_inputs, .inputs = st->inputs};
+  const opipe_submit_params params = {.struct_size = sizeof(params),
+                                      .n_inputs = st->n_inputs,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = st->inputs};
   int status = CLI_DONE;
   while (status == CLI_DONE && st->head < n) {
     opipe_status submitted = OPIPE_PENDING;

@@ -142,8 +142,10 @@ static int start_one(train_loop *l) {
   cli_data_rows(run->data, l->first + l->n_started, run->batch, run->o->t.shuffle, run->o->seed,
                 l->order, &l->epoch, l->rows);
   cli_data_batch(run->data, l->rows, run->batch, place->tensors);
-  const opipe_submit_params params = {
-      .struct_size = sizeof(params), .n_inputs = run->data->n, .inputs = place->inputs};
+  const opipe_submit_params params = {.struct_size = sizeof(params),
+                                      .n_inputs = run->data->n,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = place->inputs};
   place->start_s = now_s();
   for (;;) {
     const opipe_status status = api->session_train_step(l->session, &params, &place->ticket, &err);

@@ -213,8 +213,8 @@ static int read_word(const char *option, const char *text, const char *const *wo
 
 /* "2" or "2,2,2": copies of the whole pipeline, which share out the micro-batches. "2,1": replicas
  * of single stages, which cut every micro-batch. */
-static int read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
-                         opipe_train_options *out) {
+int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
+                      opipe_plan_params *out) {
   uint32_t n_given = 0;
   bool equal = true;
   for (const char *at = text; at != NULL; ++n_given) {
@@ -251,6 +251,7 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
                                .clip_norm = t->clip,
                                .globs = own->globs,
                                .n_globs = t->globs.n,
+                               .globs_stride = sizeof(own->globs[0]),
                                .no_decay = t->no_decay.items,
                                .n_no_decay = t->no_decay.n};
   for (uint32_t i = 0; i < t->globs.n; ++i)
@@ -264,8 +265,6 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
     status = read_word("recompute", t->recompute, recompute, 4, &out->recompute);
   if (status == CLI_DONE)
     status = read_word("compute", t->compute, compute, 3, &type);
-  if (status == CLI_DONE)
-    status = read_replicas(t->replicas, o->n_stages, own->replicas, out);
   out->compute = status == CLI_DONE ? types[type] : 0;
   out->loss_scaling = out->compute == OPIPE_FLOAT16;
   return status;

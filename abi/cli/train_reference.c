@@ -149,9 +149,8 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   opipe_train_options options = *run->options;
   if (o == NULL)
     return cli_usage("out of memory");
-  options.replicas = 1;
-  options.n_stage_replicas = 0;
   *o = *run->o;
+  o->t.replicas = NULL;
   o->n_stages = 1;
   o->n_ranks = 0;
   o->n_devices = o->n_devices > 1 ? 1 : o->n_devices;

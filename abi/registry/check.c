@@ -95,8 +95,8 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 /* ---- tables ---- */
 
 /* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in
- * [together_from, together_to), all of them or none, or behind `least`, the bytes of a table of
- * minor 0: what it lacks is NULL in the copy. */
+ * [together_from, together_to), all of them or none, or behind `least`, the bytes that every table
+ * has: what it lacks is NULL in the copy. */
 typedef struct table_rule {
   const char *id;
   size_t n_bytes; /* today's */
@@ -111,7 +111,7 @@ static const table_rule rules[] = {
                             OPIPE_END(opipe_backend, update)},
     [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan),
                              OPIPE_END(opipe_schedule, plan), 0, 0},
-    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, world_info),
+    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, endpoint_ready),
                               OPIPE_END(opipe_transport, abort),
                               offsetof(opipe_transport, group_open),
                               OPIPE_END(opipe_transport, group_test)},
@@ -132,11 +132,13 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
   }
   memcpy(&size, table, sizeof(size));
   if (size < rule->least) {
-    return opi_fail(err, OPIPE_E_ABI, "its interface '%s' has %u bytes, ABI 1.0 has %zu", rule->id,
+    return opi_fail(err, OPIPE_E_ABI, "its interface '%s' has %u bytes, it needs %zu", rule->id,
                     size, rule->least);
   }
+  const uint32_t known = size < rule->n_bytes ? size & ~(uint32_t)7 : (uint32_t)rule->n_bytes;
   memset(out_table, 0, rule->n_bytes);
-  memcpy(out_table, table, size < rule->n_bytes ? size & ~(uint32_t)7 : rule->n_bytes);
+  memcpy(out_table, table, known);
+  memcpy(out_table, &known, sizeof(known)); /* who gets the copy must not look behind its end */
   size_t n_together = 0, missing = 0; /* offset of one that is NULL */
   for (size_t at = 8; at < rule->n_bytes; at += sizeof(void *)) {
     const bool together = at >= rule->together_from && at < rule->together_to;

@@ -182,23 +182,24 @@ static opipe_status choose_layout(planner *p) {
 
 static opipe_status choose_devices(planner *p) {
   opi_plan *plan = p->plan;
-  static const opipe_device_choice cpu = {.kind = "cpu"};
   plan->devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, plan->n_ranks);
   if (plan->devices == NULL)
     return opi_fail_nomem(p->err, plan->n_ranks * sizeof(opi_device_spec), "devices");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint32_t last = p->params->n_devices == 0 ? 0 : p->params->n_devices - 1;
-    const opipe_device_choice *choice =
-        p->params->n_devices == 0 ? &cpu : &p->params->devices[r < last ? r : last];
+    opipe_device_choice choice = {.kind = "cpu"};
+    if (p->params->n_devices != 0)
+      opi_array_get(p->params->devices, p->params->devices_stride, r < last ? r : last, &choice,
+                    sizeof choice);
     plan->devices[r] = (opi_device_spec){
-        .kind = opi_arena_strdup(&plan->arena, text_or(choice->kind, "cpu")),
-        .options = opi_arena_strdup(&plan->arena, text_or(choice->options, "")),
-        .memory_bytes = choice->memory_bytes != 0 ? choice->memory_bytes : p->params->memory_bytes,
-        .index = choice->index,
-        .threads = choice->threads};
-    if (choice->options != NULL && !opi_text_is_utf8(choice->options))
+        .kind = opi_arena_strdup(&plan->arena, text_or(choice.kind, "cpu")),
+        .options = opi_arena_strdup(&plan->arena, text_or(choice.options, "")),
+        .memory_bytes = choice.memory_bytes != 0 ? choice.memory_bytes : p->params->memory_bytes,
+        .index = choice.index,
+        .threads = choice.threads};
+    if (choice.options != NULL && !opi_text_is_utf8(choice.options))
       return opi_fail(p->err, OPIPE_E_INVALID, "rank %u (device %s): its options are no UTF-8", r,
-                      text_or(choice->kind, "cpu"));
+                      text_or(choice.kind, "cpu"));
     if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
       return opi_fail_nomem(p->err, 0, "devices");
   }

@@ -272,21 +272,20 @@ opipe_status cpu_program_info(const opipe_program *program, opipe_program_info *
 }
 
 static opipe_status list_layouts(const opipe_program *program, const cpu_layout *layouts,
-                                 uint32_t n, opipe_param_layout *out_layouts, uint32_t *io_count,
-                                 opipe_error *err) {
+                                 uint32_t n, bool master, opipe_param_layout *out_layouts,
+                                 uint32_t *io_count, opipe_error *err) {
   const uint32_t room = out_layouts != NULL ? *io_count : 0;
+  if (n != 0 && room != 0 && !OPIPE_HAS(out_layouts, opipe_param_layout, mapped_bytes)) {
+    return opipe_fail(err, OPIPE_E_ABI, "layouts of a program: struct_size %u is too small",
+                      out_layouts->struct_size);
+  }
   for (uint32_t i = 0; i < n && i < room; ++i) {
-    opipe_param_layout *out = &out_layouts[i];
     const cpu_layout *layout = &layouts[i];
-    if (!OPIPE_HAS(out, opipe_param_layout, mapped_bytes)) {
-      return opipe_fail(err, OPIPE_E_ABI, "layouts of a program: struct_size %u is too small",
-                        out->struct_size);
-    }
-    out->slot = layout->slot;
-    out->key = layout->kind;
-    out->n_bytes = layout->n_bytes;
-    out->mapped_bytes =
-        layout->kind == CPU_LAYOUT_RAW ? program->graph->values[layout->value].n_bytes : 0;
+    const bool raw = layout->kind == CPU_LAYOUT_RAW;
+    /* what reads the parameter may be another program */
+    opipe_param_layout_put(out_layouts, i, layout->slot,
+                           master ? OPIPE_LAYOUT_MASTER : layout->kind, layout->n_bytes,
+                           raw ? program->graph->values[layout->value].n_bytes : 0);
   }
   *io_count = n;
   return OPIPE_OK;
@@ -294,16 +293,12 @@ static opipe_status list_layouts(const opipe_program *program, const cpu_layout 
 
 opipe_status cpu_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
                                 uint32_t *io_count, opipe_error *err) {
-  return list_layouts(program, program->layouts, program->n_layouts, out_layouts, io_count, err);
+  return list_layouts(program, program->layouts, program->n_layouts, false, out_layouts, io_count,
+                      err);
 }
 
 opipe_status cpu_program_gradients(const opipe_program *program, opipe_param_layout *out_layouts,
                                    uint32_t *io_count, opipe_error *err) {
-  const uint32_t room = out_layouts != NULL ? *io_count : 0;
-  const opipe_status status =
-      list_layouts(program, program->gradients, program->n_gradients, out_layouts, io_count, err);
-  for (uint32_t i = 0; status >= 0 && i < *io_count && i < room; ++i) {
-    out_layouts[i].key = OPIPE_LAYOUT_MASTER; /* what reads the parameter may be another program */
-  }
-  return status;
+  return list_layouts(program, program->gradients, program->n_gradients, true, out_layouts,
+                      io_count, err);
 }

@@ -77,7 +77,7 @@ static opipe_status add_program(wanted *w, const opi_rank *rank, const opipe_pro
 static opipe_status held_bytes(const opi_rank *rank, uint64_t *out_bytes, opipe_error *err) {
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
   OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
-  *out_bytes = usage.params_bytes;
+  *out_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
   return OPIPE_OK;
 }
 

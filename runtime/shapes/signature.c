@@ -117,11 +117,13 @@ opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
     request->feeds[i] = (opi_feed){.given = false};
   for (uint32_t i = 0; i < params->n_inputs; ++i) {
     uint32_t index = 0;
-    OPI_TRY(find_input(s, params->inputs[i].name, &index, err));
+    opipe_binding_io io;
+    opi_array_get(params->inputs, params->io_stride, i, &io, sizeof io);
+    OPI_TRY(find_input(s, io.name, &index, err));
     if (request->feeds[index].given) {
       return opi_fail(err, OPIPE_E_INVALID, "input '%s' is given twice", s->inputs[index].name);
     }
-    OPI_TRY(read_feed(&s->inputs[index], &params->inputs[i], &request->feeds[index], err));
+    OPI_TRY(read_feed(&s->inputs[index], &io, &request->feeds[index], err));
   }
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     if (request->feeds[i].given)

@@ -143,15 +143,16 @@ static opipe_status place_results(const opi_train *t, const opipe_submit_params 
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {
     uint32_t o = 0;
-    const opipe_binding_io *io = &params->outputs[i];
-    while (o < s->n_outputs && (io->name == NULL || strcmp(io->name, s->output_names[o]) != 0 ||
+    opipe_binding_io io;
+    opi_array_get(params->outputs, params->io_stride, i, &io, sizeof io);
+    while (o < s->n_outputs && (io.name == NULL || strcmp(io.name, s->output_names[o]) != 0 ||
                                 request->results[o].data == NULL))
       ++o;
     if (o == s->n_outputs)
       return opi_fail(err, OPIPE_E_NOTFOUND, "a %s has no output '%s'",
                       evaluate ? "evaluation" : "training step",
-                      io->name == NULL ? "(NULL)" : io->name);
-    OPI_TRY(opi_result_take(s, o, io, &request->results[o], err));
+                      io.name == NULL ? "(NULL)" : io.name);
+    OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
   return OPIPE_OK;
 }

@@ -22,8 +22,11 @@ static inline opipe_status kit_plan_bound(host_kit *k, const opipe_context_param
                                           uint32_t flags, const opipe_plan_params *params) {
   const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(file)};
   const opipe_dim dims[] = {{"batch", batch}, {"seq", seq}};
-  const opipe_bind_options bind = {
-      .struct_size = sizeof bind, .flags = flags, .dims = dims, .n_dims = 2};
+  const opipe_bind_options bind = {.struct_size = sizeof bind,
+                                   .flags = flags,
+                                   .dims = dims,
+                                   .n_dims = 2,
+                                   .dims_stride = sizeof(opipe_dim)};
   memset(k, 0, sizeof(*k));
   k->err.struct_size = sizeof(k->err);
   opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
@@ -80,7 +83,10 @@ static inline opipe_binding_io kit_ids(const int64_t *ids, const int64_t *shape)
 
 static inline opipe_status kit_submit(host_kit *k, const opipe_binding_io *input,
                                       opipe_request **out) {
-  const opipe_submit_params submit = {.struct_size = sizeof submit, .n_inputs = 1, .inputs = input};
+  const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                      .n_inputs = 1,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = input};
   return k->api->session_submit(k->session, &submit, out, &k->err);
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A backend for the tests of old minors (mocks.cmake): id "mock", the device of backend "cpu" under
- * another name. Its table is as long as the headers that it is built with say: with those of 1.0 it
- * runs, with those of 1.1 it also trains. Every slot but the first three takes objects of the
- * device, so they are cpu's own.
+ * another name. Its table is as long as the headers that it is built with say. Every slot but the
+ * first three takes objects of the device, so they are cpu's own.
  */
 #include <opipe/helpers.h>
 

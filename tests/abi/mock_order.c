@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule for the tests of old minors (mocks.cmake): id "mock-order", one stage per rank, all
- * micro-batches forward; with headers from 1.1 on also a training form, then all backward. By the
+ * micro-batches forward, in the training form then all backward. By the
  * frozen interface alone: what orders.h offers may change.
  */
 #include <opipe/helpers.h>
@@ -18,12 +18,6 @@ static opipe_status layout(opipe_instance *self, const opipe_layout_request *req
                            opipe_layout *io_layout, opipe_error *err) {
   const uint32_t n = request->n_stages != 0 ? request->n_stages : request->n_ranks;
   (void)self;
-#if OPIPE_ABI_MINOR < 1
-  if (request->mode != OPIPE_MODE_FORWARD) {
-    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "mock-order of 1.0 has no form for mode %u",
-                      request->mode);
-  }
-#endif
   io_layout->n_ranks = n;
   io_layout->n_stages = n;
   io_layout->n_replicas = 1;
@@ -64,11 +58,9 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   (void)self;
   for (uint32_t s = 0; s < problem->layout->n_stages && status >= 0; ++s) {
     status = one_pass(problem, s, OPIPE_PASS_FORWARD, emit, emit_ctx, err);
-#if OPIPE_ABI_MINOR >= 1
     if (status >= 0 && problem->mode == OPIPE_MODE_TRAIN) {
       status = one_pass(problem, s, OPIPE_PASS_BACKWARD, emit, emit_ctx, err);
     }
-#endif
   }
   return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A host of an old minor on today's library (mocks.cmake builds it from the frozen headers of every
- * released one): runs a model, and from 1.1 on trains it, through the tables as long as they were.
+ * released one): runs a model and trains it, through the tables as long as they were.
  *
  *   old_host LIBRARY MODEL PLUGIN...
  * Twice: with what the library brings (cpu, gpipe), and with plugins of the same old minor (mock,
@@ -61,8 +61,10 @@ static opipe_binding_io tokens(const char *name) {
 
 static void run(const opipe_api *api, opipe_session *session, outcome *out) {
   const opipe_binding_io input = tokens("input_ids");
-  const opipe_submit_params submit = {
-      .struct_size = sizeof submit, .n_inputs = 1, .inputs = &input};
+  const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                      .n_inputs = 1,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = &input};
   opipe_request *request = NULL;
   opipe_tensor logits;
   size_t n = sizeof(float);
@@ -75,11 +77,12 @@ static void run(const opipe_api *api, opipe_session *session, outcome *out) {
   api->request_release(request);
 }
 
-#if OPIPE_ABI_MINOR >= 1
 static void train(const opipe_api *api, opipe_session *session, outcome *out) {
   const opipe_binding_io inputs[2] = {tokens("input_ids"), tokens("labels")};
-  const opipe_submit_params submit = {
-      .struct_size = sizeof submit, .n_inputs = 2, .inputs = inputs};
+  const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                      .n_inputs = 2,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = inputs};
   float loss[STEPS];
   for (uint32_t s = 0; s < STEPS; ++s) {
     opipe_request *ticket = NULL;
@@ -110,37 +113,36 @@ static const opipe_train_options *training(void) {
                                               .decay = 0.01};
   return &options;
 }
-#endif
 
 /* One session of two stages: requests, or (trains) steps. */
 static void work(const opipe_api *api, opipe_context *context, opipe_model *model,
                  const char *device, const char *schedule, int trains, outcome *out) {
   static const opipe_dim dims[2] = {{"batch", BATCH}, {"seq", SEQ}};
-  opipe_bind_options bind = {
-      .struct_size = sizeof bind, .flags = OPIPE_BIND_DEFAULTS, .dims = dims, .n_dims = 2};
+  opipe_bind_options bind = {.struct_size = sizeof bind,
+                             .flags = OPIPE_BIND_DEFAULTS,
+                             .dims = dims,
+                             .n_dims = 2,
+                             .dims_stride = sizeof(opipe_dim)};
   const opipe_device_choice choice = {.kind = device};
   opipe_plan_params params = {.struct_size = sizeof params,
                               .n_stages = 2,
                               .devices = &choice,
                               .n_devices = 1,
+                              .devices_stride = sizeof(opipe_device_choice),
                               .n_microbatches = 2,
                               .schedule = schedule};
   opipe_model *bound = NULL;
   opipe_plan *plan = NULL;
   opipe_session *session = NULL;
-#if OPIPE_ABI_MINOR >= 1
   if (trains) {
     bind.flags |= OPIPE_BIND_TRAIN;
     params.train = training();
   }
-#endif
   need(api->model_bind(model, &bind, &bound, &err), "bind");
   need(api->plan_make(bound, &params, &plan, &err), schedule);
   need(api->session_open(context, plan, NULL, &session, &err), "session");
-#if OPIPE_ABI_MINOR >= 1
   if (trains)
     train(api, session, out);
-#endif
   if (!trains)
     run(api, session, out);
   api->session_close(session);
@@ -181,7 +183,7 @@ int main(int argc, char **argv) {
   need(api->model_load(context, &load, &model, &err), "load");
   for (uint32_t i = 0; i < BATCH * SEQ; ++i)
     ids[i] = (i * 37 + 11) % 344;
-  for (int trains = 0; trains <= (OPIPE_ABI_MINOR >= 1); ++trains) {
+  for (int trains = 0; trains <= 1; ++trains) {
     work(api, context, model, "cpu", "gpipe", trains, &shipped);
     work(api, context, model, "mock", "mock-order", trains, &old);
   }

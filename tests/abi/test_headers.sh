@@ -10,6 +10,7 @@ flags="-Wall -Wextra -Wpedantic -Wpadded -Wshadow -Wundef -Werror -fsyntax-only"
 count=0
 status=0
 for folder in "$root/abi/include" "$root"/tests/abi/v*; do
+  [ -d "$folder" ] || continue # no minor is frozen
   for header in "$folder"/opipe/*.h; do
     name=$(basename "$header")
     printf '#include <opipe/%s>\n' "$name" >"$work/alone.c"

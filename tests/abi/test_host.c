@@ -82,15 +82,6 @@ static void test_wrong_tensors_name_both_sides(void) {
   kit_close(&k);
 }
 
-static void test_what_is_reserved_is_refused(void) {
-  host_kit k;
-  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, GPT, 1, 8, NULL), &k.err);
-  OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
-  OPI_ASSERT_ERROR(k.api->session_bind_state(k.session, "a", "b", &k.err), OPIPE_E_UNSUPPORTED,
-                   &k.err, "reserved");
-  kit_close(&k);
-}
-
 /* What only sessions of training plans can do says so. */
 static void test_a_session_for_inference_does_not_train(void) {
   host_kit k;
@@ -253,8 +244,10 @@ static void test_a_budget_is_shared_by_sessions(void) {
   const uint64_t need = total_of(&k, 2, false);
   kit_close(&k);
   const opipe_device_budget budget = {.kind = "cpu", .memory_bytes = need + need / 2};
-  const opipe_context_params params = {
-      .struct_size = sizeof params, .budgets = &budget, .n_budgets = 1};
+  const opipe_context_params params = {.struct_size = sizeof params,
+                                       .budgets = &budget,
+                                       .n_budgets = 1,
+                                       .budgets_stride = sizeof(opipe_device_budget)};
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &params, GPT, 1, 8, NULL), &k.err);
   OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
   OPI_ASSERT_INT(total_of(&k, 2, true), need);
@@ -299,7 +292,6 @@ static void test_every_failing_allocation_is_survived(void) {
 OPI_TEST_MAIN("host table", OPI_TEST(test_versions),
               OPI_TEST(test_null_and_foreign_handles_are_errors),
               OPI_TEST(test_wrong_tensors_name_both_sides),
-              OPI_TEST(test_what_is_reserved_is_refused),
               OPI_TEST(test_a_session_for_inference_does_not_train),
               OPI_TEST(test_lifetimes_in_any_order), OPI_TEST(test_two_contexts_do_not_meet),
               OPI_TEST(test_a_forked_child_is_told), OPI_TEST(test_predicted_memory_is_measured),

@@ -195,7 +195,11 @@ static void test_options_that_are_no_text_are_refused(void) {
   const opipe_plan_params params[] = {
       {.struct_size = sizeof *params, .n_stages = 2, .transport = "local:x=\xff"},
       {.struct_size = sizeof *params, .n_stages = 2, .schedule = "gpipe:x=\xff"},
-      {.struct_size = sizeof *params, .n_stages = 2, .devices = &device, .n_devices = 1}};
+      {.struct_size = sizeof *params,
+       .n_stages = 2,
+       .devices = &device,
+       .n_devices = 1,
+       .devices_stride = sizeof(opipe_device_choice)}};
   static const char *const names[] = {"transport 'local'", "schedule 'gpipe'", "(device cpu)"};
   for (size_t i = 0; i < sizeof params / sizeof *params; ++i) {
     host_kit k;

@@ -142,6 +142,7 @@ static opipe_status plan_training(host_kit *k, const char *schedule, uint32_t n_
                                      .ignore = -100,
                                      .globs = &glob,
                                      .n_globs = 1,
+                                     .globs_stride = sizeof(opipe_train_glob),
                                      .lr = 0.1};
   const opipe_plan_params plan = {.struct_size = sizeof plan,
                                   .n_ranks = 2,
@@ -261,6 +262,7 @@ static void submit_all(host_kit *k, run *r, opipe_request **out) {
       output.ready = (opipe_fence){.kind = OPIPE_FENCE_HOST_FLAG, .handle = &r->may_write};
     const opipe_submit_params params = {.struct_size = sizeof params,
                                         .n_inputs = 1,
+                                        .io_stride = sizeof(opipe_binding_io),
                                         .inputs = &input,
                                         .n_outputs = 1,
                                         .outputs = &output};

@@ -54,8 +54,10 @@ static opipe_submit_params batch_of(opipe_binding_io inputs[2]) {
   inputs[0] = kit_ids(ids, ids_shape);
   inputs[1] = kit_ids(ids, ids_shape);
   inputs[1].name = "labels";
-  return (opipe_submit_params){
-      .struct_size = sizeof(opipe_submit_params), .n_inputs = 2, .inputs = inputs};
+  return (opipe_submit_params){.struct_size = sizeof(opipe_submit_params),
+                               .n_inputs = 2,
+                               .io_stride = sizeof(opipe_binding_io),
+                               .inputs = inputs};
 }
 
 static opipe_train_report step(host_kit *k) {

@@ -95,14 +95,16 @@ static void check_cap(const subject *s) {
   conf_ok(s->t->buffer_alloc(device, unit, OPIPE_BUFFER_BOUNDARY, &b, &err), &err,
           "buffer_alloc up to the cap");
   conf_ok(s->t->device_usage(device, &usage, &err), &err, "device_usage");
-  conf_check(
-      usage.arena_bytes == 3 * unit && usage.boundary_bytes == unit && usage.peak_bytes == cap,
-      "usage %llu + %llu, peak %llu", (unsigned long long)usage.arena_bytes,
-      (unsigned long long)usage.boundary_bytes, (unsigned long long)usage.peak_bytes);
+  conf_check(usage.live_bytes[OPIPE_BUFFER_ARENA] == 3 * unit &&
+                 usage.live_bytes[OPIPE_BUFFER_BOUNDARY] == unit && usage.peak_bytes == cap,
+             "usage %llu + %llu, peak %llu",
+             (unsigned long long)usage.live_bytes[OPIPE_BUFFER_ARENA],
+             (unsigned long long)usage.live_bytes[OPIPE_BUFFER_BOUNDARY],
+             (unsigned long long)usage.peak_bytes);
   s->t->buffer_free(a);
   conf_ok(s->t->device_usage(device, &usage, &err), &err, "device_usage");
-  conf_check(usage.arena_bytes == 0, "%llu bytes after buffer_free",
-             (unsigned long long)usage.arena_bytes);
+  conf_check(usage.live_bytes[OPIPE_BUFFER_ARENA] == 0, "%llu bytes after buffer_free",
+             (unsigned long long)usage.live_bytes[OPIPE_BUFFER_ARENA]);
   s->t->buffer_free(b);
   s->t->device_close(device);
 }
@@ -216,8 +218,10 @@ static bool open_bound(const subject *s, const sample *g, bound *b) {
     return false;
   (void)s->t->device_usage(s->device, &after, &err);
   conf_check(
-      before.arena_bytes + before.params_bytes + before.boundary_bytes + before.staging_bytes ==
-          after.arena_bytes + after.params_bytes + after.boundary_bytes + after.staging_bytes,
+      before.live_bytes[OPIPE_BUFFER_ARENA] + before.live_bytes[OPIPE_BUFFER_PARAMS] +
+              before.live_bytes[OPIPE_BUFFER_BOUNDARY] + before.live_bytes[OPIPE_BUFFER_STAGING] ==
+          after.live_bytes[OPIPE_BUFFER_ARENA] + after.live_bytes[OPIPE_BUFFER_PARAMS] +
+              after.live_bytes[OPIPE_BUFFER_BOUNDARY] + after.live_bytes[OPIPE_BUFFER_STAGING],
       "compile takes device memory");
   b->info.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
   conf_ok(s->t->program_info(b->program, &b->info, &err), &err, "program_info");
@@ -384,7 +388,6 @@ static void check_unknown_operator(const subject *s) {
              err.message);
 }
 
-#if OPIPE_ABI_MINOR >= 1
 /* ---- training: G += x w, twice; the norm of G; one step; what the next run sees ---- */
 
 typedef struct trainee {
@@ -558,13 +561,6 @@ static void check_training(const subject *s) {
   }
   close_trainee(s, &g);
 }
-#else
-static void check_training(const subject *s) {
-  (void)s;
-  conf_case("training");
-  conf_skip("headers of 1.0 know no training");
-}
-#endif
 
 int main(int argc, char **argv) {
   subject s;

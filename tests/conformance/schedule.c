@@ -12,10 +12,6 @@
 
 #include "conformance.h"
 
-#if OPIPE_ABI_MINOR < 1
-enum { OPIPE_ACTION_NEXT_STEP = 0u }; /* headers of 1.0 know no streams of mini-batches */
-#endif
-
 enum {
   RANKS_MOST = 6,
   MICROBATCHES_MOST = 9,

@@ -144,6 +144,8 @@ static bool open_rank(ring *g, const subject *s, uint32_t i) {
                                           &memory_only,
                                           r->device,
                                           NULL,
+                                          NULL,
+                                          "host-memory",
                                           20,
                                           0};
   return conf_ok(s->t->endpoint_open(g->world, &endpoint, &r->endpoint, &r->err), &r->err,
@@ -444,7 +446,6 @@ static void check_abort(const subject *s) {
   close_ring(&g, s);
 }
 
-#if OPIPE_ABI_MINOR >= 1
 /* What a world with given options declares: sane, the same each time, no wider than info. */
 static void check_world_info(const subject *s) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -470,8 +471,6 @@ static void check_world_info(const subject *s) {
              "world_info accepts an unknown option");
 }
 
-#endif
-
 int main(int argc, char **argv) {
   subject s;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -490,9 +489,7 @@ int main(int argc, char **argv) {
   conf_check(s.info.rule <= OPIPE_RULE_GROUPED, "rule %u", s.info.rule);
   conf_check(s.info.max_ranks == 0 || s.info.max_ranks >= RANKS, "at most %u ranks",
              s.info.max_ranks);
-#if OPIPE_ABI_MINOR >= 1
   check_world_info(&s);
-#endif
   opipe_world *world = NULL;
   const opipe_world_params bad = {(uint32_t)OPIPE_END(opipe_world_params, options), RANKS,
                                   "no-such-option=1"};

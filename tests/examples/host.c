@@ -119,8 +119,9 @@ int main(int argc, char **argv) {
 
   /* A stream: several requests in flight, results in the order of submission. */
   opipe_request *requests[IN_FLIGHT] = {NULL};
-  const opipe_submit_params submit = {
-      .struct_size = sizeof submit, .n_inputs = info.n_inputs, .inputs = inputs};
+  opipe_submit_params submit = opipe_submit_params_init();
+  submit.n_inputs = info.n_inputs;
+  submit.inputs = inputs;
   for (uint32_t done = 0, sent = 0; done < n_requests;) {
     if (sent < n_requests && sent - done < IN_FLIGHT) {
       const opipe_status status =

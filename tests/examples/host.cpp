@@ -73,9 +73,7 @@ void run(const opipe_api *api, opipe_session *session, const char *input, const 
   in.tensor = view(s.ids.data(), s.shape, OPIPE_DL_INT, 64);
   out.name = output;
   out.tensor = view(s.logits.data(), s.out_shape, OPIPE_DL_FLOAT, 32);
-  opipe_submit_params params;
-  std::memset(&params, 0, sizeof params);
-  params.struct_size = sizeof params;
+  opipe_submit_params params = opipe_submit_params_init();
   params.n_inputs = params.n_outputs = 1;
   params.inputs = &in;
   params.outputs = &out;

@@ -34,13 +34,13 @@ Tensor = struct("Tensor", data=PTR, device_type=c.c_int32, device_id=c.c_int32, 
 Fence = struct("Fence", kind=U32, reserved=U32, handle=PTR)
 Binding = struct("Binding", name=TEXT, tensor=Tensor, ready=Fence, done=Fence)
 Context = struct("Context", struct_size=U32, log_level=U32, allocator=PTR, log_ctx=PTR, log=PTR,
-                 plugin_paths=PTR, budgets=PTR, n_plugin_paths=U32, n_budgets=U32, cores=U32,
-                 flags=U32)
+                 plugin_paths=PTR, budgets=PTR, n_plugin_paths=U32, n_budgets=U32,
+                 budgets_stride=U32, cores=U32, flags=U32, reserved=U32)
 Load = struct("Load", struct_size=U32, flags=U32, path=TEXT, data=PTR, n_bytes=U64, base_dir=TEXT,
               memory_budget_bytes=U64)
 Dim = struct("Dim", name=TEXT, value=I64)
 Bind = struct("Bind", struct_size=U32, flags=U32, dims=c.POINTER(Dim), pins=PTR, n_dims=U32,
-              n_pins=U32, keep=PTR, n_keep=U32, reserved=U32)
+              n_pins=U32, dims_stride=U32, pins_stride=U32, keep=PTR, n_keep=U32, reserved=U32)
 Info = struct("Info", struct_size=U32, dtype=U32, name=TEXT, shape=c.POINTER(I64),
               dim_names=c.POINTER(TEXT), rank=U32, flags=U32, index_limit=I64)
 Counts = struct("Counts", struct_size=U32, bound=U32, n_inputs=U32, n_outputs=U32, n_file_nodes=U32,
@@ -48,11 +48,12 @@ Counts = struct("Counts", struct_size=U32, bound=U32, n_inputs=U32, n_outputs=U3
                 parameter_bytes=U64, flops=c.c_double)
 Device = struct("Device", kind=TEXT, options=TEXT, memory_bytes=U64, index=U32, threads=U32)
 PlanParams = struct("PlanParams", struct_size=U32, n_stages=U32, devices=c.POINTER(Device),
-                    n_devices=U32, n_microbatches=U32, schedule=TEXT, cut=TEXT, batch_dim=TEXT,
-                    memory_bytes=U64, depth=U32, cost=U32, flags=U32, n_ranks=U32, transport=TEXT)
+                    n_devices=U32, devices_stride=U32, n_microbatches=U32, replicas=U32,
+                    schedule=TEXT, cut=TEXT, batch_dim=TEXT, memory_bytes=U64, depth=U32, cost=U32,
+                    flags=U32, n_ranks=U32, transport=TEXT)
 SessionParams = struct("SessionParams", struct_size=U32, threads=U32, flags=U32, max_in_flight=U32,
                        watchdog_ns=U64, spin_us=U32, max_shapes=U32)
-Submit = struct("Submit", struct_size=U32, n_inputs=U32, n_outputs=U32, reserved=U32,
+Submit = struct("Submit", struct_size=U32, n_inputs=U32, n_outputs=U32, io_stride=U32,
                 inputs=c.POINTER(Binding), outputs=c.POINTER(Binding), stream=U64, deadline_ns=U64)
 
 # The table's functions in their order: name, result, arguments before the error.
@@ -92,6 +93,11 @@ class Failed(Exception):
 
 
 def sized(kind, **fields):
+    types = dict(kind._fields_)
+    arrays = {"io_stride": "inputs", "dims_stride": "dims", "devices_stride": "devices"}
+    for stride, array in arrays.items():  # from element to element, as they are laid out here
+        if stride in types:
+            fields[stride] = c.sizeof(types[array]._type_)
     return kind(struct_size=c.sizeof(kind), **fields)
 
 

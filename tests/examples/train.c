@@ -36,7 +36,7 @@ static const opipe_api *open_library(const char *path) {
     fprintf(stderr, "%s\n", dlerror());
     exit(1);
   }
-  need(get_api(OPIPE_ABI_MAJOR, 1, &api, &err), "opipe_get_api"); /* training came with minor 1 */
+  need(get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &api, &err), "opipe_get_api");
   return api;
 }
 
@@ -111,8 +111,10 @@ static void train(const opipe_api *api, opipe_session *session, uint32_t n_steps
       finish(api, tickets[step % 2], n_steps); /* its memory is ours again */
     prepare(b);
     draw(b);
-    const opipe_submit_params submit = {
-        .struct_size = sizeof submit, .n_inputs = 2, .inputs = b->inputs};
+    const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                        .n_inputs = 2,
+                                        .io_stride = sizeof(opipe_binding_io),
+                                        .inputs = b->inputs};
     need(api->session_train_step(session, &submit, &tickets[step % 2], &err), "train_step");
   }
   need(api->session_flush(session, &err), "flush");
@@ -126,8 +128,10 @@ static void train(const opipe_api *api, opipe_session *session, uint32_t n_steps
 static int next_byte(const opipe_api *api, opipe_session *session, mini_batch *b, int n) {
   opipe_request *request = NULL;
   opipe_tensor logits;
-  const opipe_submit_params submit = {
-      .struct_size = sizeof submit, .n_inputs = 2, .inputs = b->inputs};
+  const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                      .n_inputs = 2,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = b->inputs};
   need(api->session_evaluate(session, &submit, &request, &err), "evaluate");
   need(api->request_wait(request, UINT64_MAX, &err), "evaluate");
   need(api->request_output(request, 1, &logits, &err), "logits");
@@ -181,7 +185,8 @@ int main(int argc, char **argv) {
   const opipe_bind_options bind = {.struct_size = sizeof bind,
                                    .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN,
                                    .dims = dims,
-                                   .n_dims = 2};
+                                   .n_dims = 2,
+                                   .dims_stride = sizeof(opipe_dim)};
   need(api->model_bind(model, &bind, &bound, &err), "bind");
   const opipe_train_options options = {.struct_size = sizeof options,
                                        .loss = OPIPE_LOSS_CROSS_ENTROPY,
@@ -201,6 +206,7 @@ int main(int argc, char **argv) {
                                     .n_stages = n_stages,
                                     .devices = &device,
                                     .n_devices = 1,
+                                    .devices_stride = sizeof(opipe_device_choice),
                                     .n_microbatches = MICROBATCHES,
                                     .schedule = "1f1b",
                                     .train = &options};

@@ -23,12 +23,12 @@ COMPUTE = {"fp32": 1, "fp16": 10, "bf16": 16}
 
 # fmt: off
 Options = struct("Options", struct_size=U32, loss=U32, output=TEXT, labels=TEXT, ignore=I64,
-                 smoothing=REAL, shift=U32, n_globs=U32, globs=PTR, recompute=U32, compute=U32,
-                 replicas=U32, optimizer=U32, seed=U64, lr=REAL, momentum=REAL, beta1=REAL,
+                 smoothing=REAL, shift=U32, n_globs=U32, globs=PTR, globs_stride=U32, recompute=U32,
+                 compute=U32, optimizer=U32, seed=U64, lr=REAL, momentum=REAL, beta1=REAL,
                  beta2=REAL, epsilon=REAL, decay=REAL, clip_norm=REAL, flags=U32, lr_schedule=U32,
                  warmup_steps=U64, total_steps=U64, no_decay=PTR, n_no_decay=U32, loss_scaling=U32)
 Plan = struct("Plan", struct_size=U32, n_stages=U32, devices=c.POINTER(host.Device), n_devices=U32,
-              n_microbatches=U32, schedule=TEXT, cut=TEXT, batch_dim=TEXT, memory_bytes=U64,
+              devices_stride=U32, n_microbatches=U32, replicas=U32, schedule=TEXT, cut=TEXT, batch_dim=TEXT, memory_bytes=U64,
               depth=U32, cost=U32, flags=U32, n_ranks=U32, transport=TEXT,
               train=c.POINTER(Options))
 Report = struct("Report", struct_size=U32, skipped=U32, step=U64, step_ns=U64, loss=REAL,
@@ -39,7 +39,6 @@ Parameter = struct("Parameter", struct_size=U32, dtype=U32, name=TEXT, shape=c.P
 # The table goes on after session_drive.
 FUNCTIONS = host.FUNCTIONS + [
     ("session_memory", STATUS, [PTR, U32, PTR]), ("session_info", STATUS, [PTR, PTR]),
-    ("session_bind_state", STATUS, [PTR, TEXT, TEXT]),
     ("session_train_step", STATUS, [PTR, c.POINTER(host.Submit), OUT]),
     ("session_flush", STATUS, [PTR]),
     ("session_evaluate", STATUS, [PTR, c.POINTER(host.Submit), OUT]),
@@ -53,9 +52,9 @@ FUNCTIONS = host.FUNCTIONS + [
 
 
 class Library(host.Library):
-    """The whole table: training came with minor 1."""
+    """The whole table."""
 
-    minor, functions = 1, FUNCTIONS
+    functions = FUNCTIONS
 
     def make(self, function, *arguments):
         """Structs may be newer, and longer, than those that host_numpy.py declares."""

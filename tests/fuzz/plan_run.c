@@ -144,8 +144,10 @@ static opipe_status submit(running *run, opipe_session *session, uint32_t round,
                            opipe_request **out_request) {
   const opipe_api *api = run->bench->api;
   const batch *b = &run->batches[round];
-  const opipe_submit_params params = {
-      .struct_size = (uint32_t)sizeof params, .n_inputs = b->n, .inputs = b->inputs};
+  const opipe_submit_params params = {.struct_size = (uint32_t)sizeof params,
+                                      .n_inputs = b->n,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = b->inputs};
   return run->plan->plan->train != NULL
              ? api->session_train_step(session, &params, out_request, &run->err)
              : api->session_submit(session, &params, out_request, &run->err);

@@ -110,8 +110,10 @@ static opipe_model *bind(const plan_bench *b, const recipe *r) {
       .flags = r->bind | OPIPE_BIND_DEFAULTS | (r->trains != 0 ? (uint32_t)OPIPE_BIND_TRAIN : 0),
       .dims = dims,
       .n_dims = free_dims(b, file, dims),
+      .dims_stride = sizeof(opipe_dim),
       .pins = &pin,
       .n_pins = r->model == PINNED,
+      .pins_stride = sizeof(opipe_pin),
       .dropout_ratio = (r->bind & OPIPE_BIND_DROPOUT_RATIO) != 0 ? 0.25 : 0};
   must_ok(names[r->model], b->api->model_bind(file, &options, &bound, &err), &err);
   return bound;
@@ -125,9 +127,6 @@ static opipe_train_options train_options(const recipe *r) {
                            .labels = "labels",
                            .ignore = -100,
                            .recompute = r->recompute,
-                           .replicas = r->replicas[1] == 0 ? r->replicas[0] : 0,
-                           .stage_replicas = r->replicas[1] == 0 ? NULL : r->replicas,
-                           .n_stage_replicas = r->replicas[1] == 0 ? 0 : 2,
                            .seed = 7,
                            .lr = 0.01,
                            .momentum = 0.9};
@@ -146,6 +145,7 @@ static opipe_train_options train_options(const recipe *r) {
   o.total_steps = 9;
   o.globs = globs;
   o.n_globs = 2;
+  o.globs_stride = sizeof globs[0];
   o.no_decay = no_decay;
   o.n_no_decay = 2;
   return o;
@@ -177,7 +177,11 @@ static void add_seed(plan_bench *b, const recipe *r) {
                                     .n_ranks = r->n_ranks,
                                     .devices = &device,
                                     .n_devices = 1,
+                                    .devices_stride = sizeof(opipe_device_choice),
                                     .n_microbatches = r->n_microbatches,
+                                    .replicas = r->replicas[1] == 0 ? r->replicas[0] : 0,
+                                    .stage_replicas = r->replicas[1] == 0 ? NULL : r->replicas,
+                                    .n_stage_replicas = r->replicas[1] == 0 ? 0 : 2,
                                     .schedule = r->schedule,
                                     .cut = r->cut ? cut : NULL,
                                     .depth = r->depth,

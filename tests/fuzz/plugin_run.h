@@ -244,7 +244,8 @@ static opipe_status host_load(host *h) {
     model = write_model();
   const opipe_load_params load = {
       .struct_size = sizeof load, .data = model.data, .n_bytes = model.n};
-  const opipe_bind_options bind = {.struct_size = sizeof bind, .dims = dims, .n_dims = 1};
+  const opipe_bind_options bind = {
+      .struct_size = sizeof bind, .dims = dims, .n_dims = 1, .dims_stride = sizeof(opipe_dim)};
   opipe_status status = h->api->model_load(h->context, &load, &h->model, &h->err);
   must_say(status == OPIPE_OK, "the model does not load", &h->err);
   return h->api->model_bind(h->model, &bind, &h->bound, &h->err);
@@ -257,6 +258,7 @@ static opipe_status host_plan(host *h, uint32_t n_microbatches, uint32_t cost) {
                                     .n_stages = RANKS,
                                     .devices = &device,
                                     .n_devices = 1,
+                                    .devices_stride = sizeof(opipe_device_choice),
                                     .n_microbatches = n_microbatches,
                                     .schedule = h->schedule,
                                     .transport = h->transport,
@@ -290,8 +292,10 @@ static opipe_status host_run(host *h) {
                                                 .rank = 2,
                                                 .dtype = {OPIPE_DL_FLOAT, 32, 1},
                                                 .shape = shape}};
-  const opipe_submit_params submit = {
-      .struct_size = sizeof submit, .n_inputs = 1, .inputs = &input_io};
+  const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                      .n_inputs = 1,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = &input_io};
   opipe_session_info info = {.struct_size = sizeof info};
   opipe_tensor out = {.data = NULL};
   OPI_TRY(h->api->session_open(h->context, h->plan, &session, &h->session, &h->err));

@@ -109,6 +109,7 @@ static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps
                                     .n_stages = c->stages,
                                     .devices = devices,
                                     .n_devices = c->stages,
+                                    .devices_stride = sizeof(opipe_device_choice),
                                     .n_microbatches = c->microbatches,
                                     .schedule = SCHEDULES[c->schedule],
                                     .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};

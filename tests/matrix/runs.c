@@ -127,7 +127,9 @@ opipe_status mx_bind(mx_model *m, uint32_t set, bool fuse) {
         .dims = b->dims,
         .pins = b->pins,
         .n_dims = b->n_dims,
-        .n_pins = b->n_pins};
+        .dims_stride = sizeof(opipe_dim),
+        .n_pins = b->n_pins,
+        .pins_stride = sizeof(opipe_pin)};
     status = m->api->model_bind(m->file, &options, &m->bound, &m->err);
   } while (status < 0 && pin_needed(m, b));
   free(b);
@@ -192,8 +194,10 @@ opipe_status mx_inputs(mx_model *m, const mx_set *set, mx_io *io) {
 }
 
 opipe_status mx_submit(mx_model *m, opipe_session *session, const mx_io *io, opipe_request **out) {
-  const opipe_submit_params submit = {
-      .struct_size = sizeof submit, .n_inputs = io->n, .inputs = io->items};
+  const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                      .n_inputs = io->n,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = io->items};
   return m->api->session_submit(session, &submit, out, &m->err);
 }
 

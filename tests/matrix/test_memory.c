@@ -23,6 +23,7 @@ static opipe_status plan_of(mx_model *m, uint32_t stages, opipe_plan **out_plan)
                                     .n_stages = stages,
                                     .devices = &device,
                                     .n_devices = 1,
+                                    .devices_stride = sizeof(opipe_device_choice),
                                     .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};
   return m->api->plan_make(m->bound, &params, out_plan, &m->err);
 }
@@ -88,8 +89,10 @@ static void test_poisoned_runs_give_the_same_bits(void) {
 static opipe_status open_within(const mx_folder *folder, uint32_t stages, uint64_t budget_bytes,
                                 opipe_error *err) {
   const opipe_device_budget budget = {.kind = "cpu", .memory_bytes = budget_bytes};
-  const opipe_context_params params = {
-      .struct_size = sizeof params, .budgets = &budget, .n_budgets = 1};
+  const opipe_context_params params = {.struct_size = sizeof params,
+                                       .budgets = &budget,
+                                       .n_budgets = 1,
+                                       .budgets_stride = sizeof(opipe_device_budget)};
   mx_model m;
   opipe_plan *plan = NULL;
   opipe_session *session = NULL;

@@ -103,7 +103,8 @@ static void open_model(setup *s, const char *path) {
   opipe_bind_options bind = {.struct_size = sizeof bind,
                              .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_NO_FUSE,
                              .dims = dims,
-                             .n_dims = 1};
+                             .n_dims = 1,
+                             .dims_stride = sizeof(opipe_dim)};
   memset(s, 0, sizeof(*s));
   OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &s->api, &err), &err);
   OPI_ASSERT_OK_FATAL(s->api->context_create(NULL, &s->context, &err), &err);
@@ -207,8 +208,10 @@ static opipe_request *run(setup *s, uint32_t flags, const opipe_binding_io *inpu
                           opipe_session **out_session) {
   const opipe_session_params open = {
       .struct_size = sizeof open, .flags = flags, .spin_us = UINT32_MAX};
-  const opipe_submit_params submit = {
-      .struct_size = sizeof submit, .n_inputs = n, .inputs = inputs};
+  const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                      .n_inputs = n,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = inputs};
   opipe_request *request = NULL;
   OPI_ASSERT_OK_FATAL(s->api->session_open(s->context, s->plan, &open, out_session, &err), &err);
   OPI_ASSERT_OK_FATAL(s->api->session_submit(*out_session, &submit, &request, &err), &err);

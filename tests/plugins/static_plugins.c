@@ -88,7 +88,10 @@ static void run_two_stages(const opipe_api *api, opipe_context *context) {
                                        .rank = (int32_t)info.rank,
                                        .dtype = {OPIPE_DL_INT, 64, 1},
                                        .shape = info.shape}};
-  opipe_submit_params submit = {.struct_size = sizeof submit, .n_inputs = 1, .inputs = &input};
+  opipe_submit_params submit = {.struct_size = sizeof submit,
+                                .n_inputs = 1,
+                                .io_stride = sizeof(opipe_binding_io),
+                                .inputs = &input};
   OPI_ASSERT_INT(info.dtype, OPIPE_INT64);
   OPI_ASSERT_OK_FATAL(api->session_submit(session, &submit, &request, &err), &err);
   OPI_ASSERT_OK(api->request_wait(request, UINT64_C(30000000000), &err), &err);

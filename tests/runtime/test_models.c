@@ -55,7 +55,8 @@ static opipe_status open_rig(rig *r, const char *name) {
     opipe_bind_options options = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_options, reserved),
                                   .flags = OPIPE_BIND_DEFAULTS,
                                   .dims = shapes[i],
-                                  .n_dims = 2};
+                                  .n_dims = 2,
+                                  .dims_stride = sizeof(opipe_dim)};
     opipe_status status = r->api->model_bind(r->model, &options, &r->bound[i], &r->err);
     if (status == OPIPE_E_NOTFOUND) { /* an image has no sequence */
       options.n_dims = 1;
@@ -75,6 +76,7 @@ static opipe_status make_plan(rig *r, uint32_t n_stages, uint32_t n_microbatches
       .n_stages = n_stages,
       .devices = &device,
       .n_devices = 1,
+      .devices_stride = sizeof(opipe_device_choice),
       .n_microbatches = n_microbatches,
       .schedule = schedule};
   r->api->plan_destroy(r->plan);
@@ -134,6 +136,7 @@ static opipe_status submit(rig *r, opipe_session *session, uint32_t shape, uint6
   const opipe_submit_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
       .n_inputs = model.n_inputs,
+      .io_stride = sizeof(opipe_binding_io),
       .inputs = inputs};
   if (status == OPIPE_OK)
     status = r->api->session_submit(session, &params, out, &r->err);

@@ -78,6 +78,7 @@ static opipe_status submit_raw(toy *t, const opipe_binding_io *inputs, uint32_t 
   const opipe_submit_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
       .n_inputs = n,
+      .io_stride = sizeof(opipe_binding_io),
       .n_outputs = n_outputs,
       .inputs = inputs,
       .outputs = outputs};
@@ -475,6 +476,7 @@ static void test_host_flags_hold_a_request_back(void) {
   const opipe_submit_params submit = {
       .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
       .n_inputs = 2,
+      .io_stride = sizeof(opipe_binding_io),
       .inputs = io};
   OPI_ASSERT_OK_FATAL(opi_session_submit(t.session, &submit, &request, &err), &err);
   OPI_ASSERT_ERROR(opi_request_wait(request, 5000000, &err), OPIPE_E_TIMEOUT, &err, "not finished");
@@ -524,6 +526,7 @@ static void test_the_step_loop_allocates_nothing(void) {
     const opipe_submit_params submit = {
         .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
         .n_inputs = 2,
+        .io_stride = sizeof(opipe_binding_io),
         .inputs = io};
     const uint64_t before = atomic_load(&n_mallocs);
     opi_request *request = NULL;

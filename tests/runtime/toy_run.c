@@ -73,6 +73,7 @@ opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32
   const opipe_submit_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
       .n_inputs = 2,
+      .io_stride = sizeof(opipe_binding_io),
       .n_outputs = out->y != NULL ? 1 : 0,
       .inputs = inputs,
       .outputs = &output,

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 #define OPIPE_ABI_MAJOR 1
-#define OPIPE_ABI_MINOR 1
+#define OPIPE_ABI_MINOR 0
 /* An author may pin an older minor: tables and structs are then truncated to that prefix. */
 #ifndef OPIPE_TARGET_MINOR
 #define OPIPE_TARGET_MINOR OPIPE_ABI_MINOR
@@ -51,6 +51,11 @@ extern "C" {
 #define OPIPE_HAS(ptr, type, field) ((ptr)->struct_size >= OPIPE_END(type, field))
 
 OPIPE_STATIC_ASSERT(sizeof(void *) == 8, "onnx-pipe's ABI is defined for 64-bit targets");
+
+/* A struct without struct_size, whose size therefore never changes: elements of arrays that plugins
+ * walk, and what lies inside other structs. */
+#define OPIPE_FROZEN_SIZE(type, n_bytes) \
+  OPIPE_STATIC_ASSERT(sizeof(type) == (n_bytes), #type " is frozen at " #n_bytes " bytes")
 
 /* 0 done, > 0 not yet, < 0 failed. */
 typedef int32_t opipe_status;
@@ -93,7 +98,7 @@ typedef struct opipe_error {
   int32_t native;
   char message[496]; /* UTF-8, NUL-terminated, truncated if need be */
 } opipe_error;
-OPIPE_STATIC_ASSERT(sizeof(opipe_error) == 512, "opipe_error is frozen at 512 bytes");
+OPIPE_FROZEN_SIZE(opipe_error, 512);
 #define OPIPE_ERROR_INIT                      \
   {                                           \
     (uint32_t)sizeof(opipe_error), 0, 0, 0, { \
@@ -117,6 +122,7 @@ typedef struct opipe_allocator {
   void *ctx;
   void *(*realloc)(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align);
 } opipe_allocator;
+OPIPE_FROZEN_SIZE(opipe_allocator, 16);
 
 /* What the host gives to a plugin. Valid from open() until close() has returned. */
 typedef struct opipe_host {

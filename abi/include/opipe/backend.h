@@ -72,25 +72,27 @@ typedef struct opipe_region {
   uint64_t offset_bytes;
   uint64_t n_bytes;
 } opipe_region;
+OPIPE_FROZEN_SIZE(opipe_region, 24);
 
+/* What a buffer is for. A kind only says under which number its bytes are counted: the memory is
+ * the same. A backend takes every kind below OPIPE_BUFFER_KINDS, those too that have no name yet.
+ */
 enum {
   OPIPE_BUFFER_ARENA = 0,
   OPIPE_BUFFER_BOUNDARY = 1,
   OPIPE_BUFFER_PARAMS = 2,
-  OPIPE_BUFFER_STAGING = 3
+  OPIPE_BUFFER_STAGING = 3,
+  OPIPE_BUFFER_KINDS = 16 /* how many there are room for */
 };
 
-/* What the device has handed out since it was opened, live bytes by kind. Every allocation of
- * device memory is in one of these. */
+/* What the device has handed out since it was opened. Every allocation of device memory is in one
+ * of the kinds. */
 typedef struct opipe_device_usage {
   uint32_t struct_size;
   uint32_t reserved;
-  uint64_t arena_bytes;
-  uint64_t boundary_bytes;
-  uint64_t params_bytes;
-  uint64_t staging_bytes;
-  uint64_t mapped_bytes; /* host mappings (weight files) used in place; not device memory */
-  uint64_t peak_bytes;   /* largest sum of the first four */
+  uint64_t live_bytes[16]; /* [OPIPE_BUFFER_KINDS] by kind, now */
+  uint64_t mapped_bytes;   /* host mappings (weight files) used in place; not device memory */
+  uint64_t peak_bytes;     /* largest sum of live_bytes so far */
 } opipe_device_usage;
 
 /* One answer of `support`. */
@@ -99,6 +101,7 @@ typedef struct opipe_support {
   uint32_t reserved;
   char reason[120]; /* empty when supported */
 } opipe_support;
+OPIPE_FROZEN_SIZE(opipe_support, 128);
 
 enum {
   OPIPE_COMPILE_CHECK_FINITE =
@@ -106,16 +109,16 @@ enum {
   OPIPE_COMPILE_POISON = 2u, /* tests: freed parts of the arena are overwritten and red zones around
                                 every value are checked by run */
   OPIPE_COMPILE_NO_FUSE = 4u, /* every node by itself */
-  OPIPE_COMPILE_OWNED = 8u /* since 1.1: parameters will come from an owned set: no layout has key
-                              0, and operators may read a format that another one needs */
+  OPIPE_COMPILE_OWNED = 8u    /* parameters will come from an owned set: no layout has key 0, and
+                                 operators may read a format that another one needs */
 };
 
 typedef struct opipe_compile_params {
   uint32_t struct_size;
   uint32_t flags; /* OPIPE_COMPILE_* */
   const opipe_graph *graph;
-  uint32_t stage; /* since 1.1: of the plan that the program belongs to; OPIPE_NONE: of none. For
-                     names, traces and modelled times: results never depend on it */
+  uint32_t stage; /* of the plan that the program belongs to; OPIPE_NONE: of none. For names, traces
+                     and modelled times: results never depend on it */
   uint32_t reserved;
 } opipe_compile_params;
 
@@ -130,7 +133,9 @@ typedef struct opipe_program_info {
 } opipe_program_info;
 
 /* How a program wants one parameter: parameters of different programs with equal (slot, key) share
- * one copy in a set. */
+ * one copy in a set. The caller sets struct_size in every element of an array: it is the distance
+ * between elements, so that a plugin reaches them by it and not by its own sizeof
+ * (opipe_param_layout_put of helpers.h). */
 typedef struct opipe_param_layout {
   uint32_t struct_size;
   uint32_t slot;         /* index in the set */
@@ -148,7 +153,11 @@ typedef struct opipe_param_source {
   uint64_t n_bytes;
   uint32_t dtype;
   uint32_t rank;
+  uint32_t flags;        /* 0; others are refused */
+  uint32_t reserved;     /* 0 */
+  uint64_t reserved2[2]; /* 0 */
 } opipe_param_source;
+OPIPE_FROZEN_SIZE(opipe_param_source, 64);
 
 typedef struct opipe_bind_params {
   uint32_t struct_size;
@@ -159,11 +168,11 @@ typedef struct opipe_bind_params {
       arena; /* at least program_info.arena_bytes; contents undefined before and after a run */
   const opipe_region *boundaries; /* [n_boundaries] by slot; copied. An input's region may equal no
                                      output's region */
-  opipe_params *gradients; /* since 1.1: set made by gradients_create and prepared for the program;
-                              NULL when it has no GRADIENT values */
+  opipe_params *gradients; /* set made by gradients_create and prepared for the program; NULL when
+                              it has no GRADIENT values */
 } opipe_bind_params;
 
-/* ---- training (since 1.1) ----
+/* ---- training ----
  *
  * Sets whose values change. Every copy (slot, key) of such a set is the set's own device memory,
  * fp32 elements where the key's layout is a format of fp32 (padding elements are zero and stay so):
@@ -318,7 +327,7 @@ typedef struct opipe_backend {
   opipe_status (*run)(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                       uint32_t n_scalars, opipe_error *err);
 
-  /* -- training (since 1.1); all NULL: the backend cannot train -- */
+  /* -- training; all NULL: the backend cannot train -- */
   /* A set whose values may change: nothing is used in place, every layout is device memory (key 0
    * of a program compiled without OPIPE_COMPILE_OWNED too: mapped_bytes, rounded up). Otherwise as
    * params_create. params_prepare, _clone, _write, _read, _commit work on it; params_write changes

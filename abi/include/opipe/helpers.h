@@ -191,6 +191,65 @@ static inline int opipe_option_next(const char **io_text, char *out_key, size_t 
   return 1;
 }
 
+/* ---- what a plugin is asked for ---- */
+
+/* Element `index` of a caller's array of layouts, reached by the caller's struct_size. */
+static inline void opipe_param_layout_put(opipe_param_layout *layouts, uint32_t index,
+                                          uint32_t slot, uint64_t key, uint64_t n_bytes,
+                                          uint64_t mapped_bytes) {
+  opipe_param_layout *out =
+      (opipe_param_layout *)(void *)((char *)layouts + (size_t)index * layouts->struct_size);
+  out->slot = slot;
+  out->key = key;
+  out->n_bytes = n_bytes;
+  out->mapped_bytes = mapped_bytes;
+}
+
+/* Refuses bits that this plugin does not know: OPIPE_E_UNSUPPORTED, naming field and value. `what`:
+ * "compile: flags". */
+static inline opipe_status opipe_check_flags(uint64_t flags, uint64_t known, const char *what,
+                                             opipe_error *err) {
+  return (flags & ~known) == 0
+             ? OPIPE_OK
+             : opipe_fail(err, OPIPE_E_UNSUPPORTED, "%s: 0x%llx, known are 0x%llx", what,
+                          (unsigned long long)flags, (unsigned long long)known);
+}
+
+/* Refuses what newer hosts may say in a graph and this plugin would overlook: flags of values and
+ * nodes, roles and passes beyond those of types.h. OPIPE_E_UNSUPPORTED names the value or node. For
+ * compile; `support` answers it per node by itself. */
+static inline opipe_status opipe_check_graph(const opipe_graph *graph, opipe_error *err) {
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opipe_value *value = &graph->values[v];
+    if (value->flags != 0 || value->role > OPIPE_VALUE_GRADIENT) {
+      return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                        "value '%s' has role %u (known: up to %d) and flags 0x%x (known: 0)",
+                        value->name, value->role, OPIPE_VALUE_GRADIENT, value->flags);
+    }
+  }
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
+    const opipe_node *node = &graph->nodes[n];
+    if (node->flags != 0 || node->pass > OPIPE_PASS_BACKWARD) {
+      return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                        "node '%s' has pass %u (known: up to %d) and flags 0x%x (known: 0)",
+                        node->name, node->pass, OPIPE_PASS_BACKWARD, node->flags);
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* The same for the sources of a parameter set. */
+static inline opipe_status opipe_check_sources(const opipe_param_source *sources, uint32_t n,
+                                               opipe_error *err) {
+  for (uint32_t i = 0; i < n; ++i) {
+    if (sources[i].flags != 0) {
+      return opipe_fail(err, OPIPE_E_UNSUPPORTED, "parameter '%s' has flags 0x%x, known are 0",
+                        sources[i].name, sources[i].flags);
+    }
+  }
+  return OPIPE_OK;
+}
+
 /* ---- devices whose memory is the host's ---- */
 
 /* Counts live bytes by kind (OPIPE_BUFFER_*) under a cap. Zero it, then set cap_bytes (0: none).
@@ -198,7 +257,7 @@ static inline int opipe_option_next(const char **io_text, char *out_key, size_t 
 typedef struct opipe_meter {
   uint64_t cap_bytes;
   uint64_t total_bytes; /* of all kinds */
-  uint64_t live_bytes[4];
+  uint64_t live_bytes[OPIPE_BUFFER_KINDS];
   uint64_t mapped_bytes;
   uint64_t peak_bytes; /* largest total */
 } opipe_meter;
@@ -208,8 +267,9 @@ static inline opipe_status opipe_meter_take(opipe_meter *meter, uint32_t kind, u
                                             const char *what, opipe_error *err) {
   uint64_t total = __atomic_load_n(&meter->total_bytes, __ATOMIC_RELAXED);
   uint64_t peak = __atomic_load_n(&meter->peak_bytes, __ATOMIC_RELAXED);
-  if (kind > OPIPE_BUFFER_STAGING) {
-    return opipe_fail(err, OPIPE_E_INVALID, "%s: unknown kind of memory %u", what, kind);
+  if (kind >= OPIPE_BUFFER_KINDS) {
+    return opipe_fail(err, OPIPE_E_INVALID, "%s: kind of memory %u, they go up to %d", what, kind,
+                      OPIPE_BUFFER_KINDS - 1);
   }
   do {
     const uint64_t cap = meter->cap_bytes != 0 ? meter->cap_bytes : UINT64_MAX;
@@ -245,16 +305,14 @@ static inline opipe_status opipe_meter_read(const opipe_meter *meter, opipe_devi
   opipe_device_usage full;
   const uint32_t size = io_usage->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes);
-  if (size < OPIPE_END(opipe_device_usage, arena_bytes)) {
+  if (size < OPIPE_END(opipe_device_usage, live_bytes)) {
     return opipe_fail(err, OPIPE_E_ABI, "device_usage: struct_size %u is too small", size);
   }
   memset(&full, 0, sizeof full);
   full.struct_size = size;
-  full.arena_bytes = __atomic_load_n(&meter->live_bytes[OPIPE_BUFFER_ARENA], __ATOMIC_RELAXED);
-  full.boundary_bytes =
-      __atomic_load_n(&meter->live_bytes[OPIPE_BUFFER_BOUNDARY], __ATOMIC_RELAXED);
-  full.params_bytes = __atomic_load_n(&meter->live_bytes[OPIPE_BUFFER_PARAMS], __ATOMIC_RELAXED);
-  full.staging_bytes = __atomic_load_n(&meter->live_bytes[OPIPE_BUFFER_STAGING], __ATOMIC_RELAXED);
+  for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind) {
+    full.live_bytes[kind] = __atomic_load_n(&meter->live_bytes[kind], __ATOMIC_RELAXED);
+  }
   full.mapped_bytes = __atomic_load_n(&meter->mapped_bytes, __ATOMIC_RELAXED);
   full.peak_bytes = __atomic_load_n(&meter->peak_bytes, __ATOMIC_RELAXED);
   memcpy(io_usage, &full, size < known ? size : known);

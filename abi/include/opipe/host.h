@@ -10,6 +10,11 @@
  * that does not fit; NOMEM; others where stated. Outputs are set only on success. In a forked child
  * every handle answers OPIPE_E_STATE "opened in another process".
  *
+ * Structs: params and infos start with struct_size, as the caller compiled them; arrays of structs
+ * have a stride beside their count, the bytes from element to element, also as the caller compiled
+ * them: a count without a stride is refused. TYPE_init() at the end sets both. What the caller's
+ * struct has beyond this library's must be 0.
+ *
  * Lifetimes: a context outlives everything made from it; a model its bound models and plans; a plan
  * may be destroyed once a session is open. Destroy functions accept NULL and are [control]. What a
  * parameter struct points to is borrowed for the call unless stated. Text is handed out through a
@@ -24,6 +29,8 @@
  */
 #ifndef OPIPE_HOST_H
 #define OPIPE_HOST_H
+
+#include <string.h>
 
 #include "types.h"
 
@@ -61,8 +68,10 @@ typedef struct opipe_context_params {
   const opipe_device_budget *budgets;
   uint32_t n_plugin_paths;
   uint32_t n_budgets;
-  uint32_t cores; /* cores the context may use; 0: those this process is allowed */
-  uint32_t flags; /* OPIPE_CONTEXT_* */
+  uint32_t budgets_stride; /* bytes from budget to budget */
+  uint32_t cores;          /* cores the context may use; 0: those this process is allowed */
+  uint32_t flags;          /* OPIPE_CONTEXT_* */
+  uint32_t reserved;       /* 0 */
 } opipe_context_params;
 /* ONLY_STATIC: no file is searched or opened, only registered descriptors are used. */
 enum { OPIPE_CONTEXT_ONLY_STATIC = 1u };
@@ -90,26 +99,33 @@ typedef struct opipe_load_params {
   uint64_t n_bytes;
   const char *base_dir;         /* with data: where external data lies, NULL: none allowed */
   uint64_t memory_budget_bytes; /* host metadata, 0: 64 MiB + 16 x bytes beside tensors */
-  const opipe_pin
-      *parameters; /* since 1.1: graph inputs that become initializers, [n_parameters] */
+  const opipe_pin *parameters;  /* [n_parameters] graph inputs that become initializers */
   uint32_t n_parameters;
-  uint32_t reserved;
+  uint32_t parameters_stride; /* bytes from pin to pin */
 } opipe_load_params;
 
+/* The number of a free dimension, as it is given. */
 typedef struct opipe_dim {
   const char *name; /* a dim_param of the file, or "INPUT.axis" */
   int64_t value;    /* >= 0 */
 } opipe_dim;
 
+/* A dimension of a bound model that was free. Pointers belong to the model. */
+typedef struct opipe_dim_info {
+  uint32_t struct_size;
+  uint32_t flags; /* 0 */
+  const char *name;
+  int64_t value;
+} opipe_dim_info;
+
 enum {
   OPIPE_BIND_NO_FUSE = 1u, /* recognise no patterns */
   OPIPE_BIND_DEFAULTS =
       2u, /* free dimensions get stated defaults: batch 1, others 8; expressions are solved */
-  OPIPE_BIND_GRAPH_DROPOUT = 4u, /* Dropout as the operator text says; without: identity */
-  OPIPE_BIND_DROPOUT_RATIO =
-      16u, /* since 1.1: every Dropout drops `dropout_ratio`, whatever the graph says */
-  OPIPE_BIND_TRAIN = 8u /* since 1.1: for training: no float initializer of more than one element
-                           is folded away */
+  OPIPE_BIND_GRAPH_DROPOUT = 4u,  /* Dropout as the operator text says; without: identity */
+  OPIPE_BIND_DROPOUT_RATIO = 16u, /* every Dropout drops `dropout_ratio`, whatever the graph says */
+  OPIPE_BIND_TRAIN = 8u /* for training: no float initializer of more than one element is folded
+                           away */
 };
 
 typedef struct opipe_bind_options {
@@ -119,11 +135,13 @@ typedef struct opipe_bind_options {
   const opipe_pin *pins;
   uint32_t n_dims;
   uint32_t n_pins;
+  uint32_t dims_stride;    /* bytes from dimension to dimension */
+  uint32_t pins_stride;    /* bytes from pin to pin */
   const char *const *keep; /* names of tensors that no fusion may swallow; with OPIPE_BIND_TRAIN
                               also one-element initializers that are to be trained */
   uint32_t n_keep;
-  uint32_t reserved;
-  double dropout_ratio; /* since 1.1: of OPIPE_BIND_DROPOUT_RATIO, [0, 1) */
+  uint32_t reserved;    /* 0 */
+  double dropout_ratio; /* of OPIPE_BIND_DROPOUT_RATIO, [0, 1) */
 } opipe_bind_options;
 
 /* An input or output. Pointers belong to the model (until model_destroy). */
@@ -155,7 +173,7 @@ typedef struct opipe_model_info {
 
 enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
 
-/* ---- training (since 1.1) ---- */
+/* ---- training ---- */
 
 enum {
   OPIPE_LOSS_OUTPUT = 0,        /* a scalar output of the graph */
@@ -196,11 +214,10 @@ typedef struct opipe_train_options {
                          unshifted */
   uint32_t n_globs;
   const opipe_train_glob *globs; /* the last match wins; none matches: the library's rule */
+  uint32_t globs_stride;         /* bytes from glob to glob */
   uint32_t recompute;            /* OPIPE_RECOMPUTE_* */
   uint32_t compute;   /* OPIPE_FLOAT (or 0), OPIPE_BFLOAT16, OPIPE_FLOAT16: type of activations
                          and products; parameters stay fp32 */
-  uint32_t replicas;  /* data-parallel copies of the whole pipeline, which share out the
-                         micro-batches; 0: 1 */
   uint32_t optimizer; /* OPIPE_OPTIMIZER_* */
   uint64_t seed;      /* of dropout */
   double lr;
@@ -216,12 +233,6 @@ typedef struct opipe_train_options {
   const char *const *no_decay; /* [n_no_decay] globs of parameters without decay */
   uint32_t n_no_decay;
   uint32_t loss_scaling; /* 1: dynamic loss scale, for OPIPE_FLOAT16 */
-  /* [n_stage_replicas] Replicas of every stage, or of every rank of the schedule, on ranks of their
-   * own, which cut each micro-batch between them; tensors are split and concatenated between
-   * stages. For schedules with one replica of each stage. 0: `replicas` holds. */
-  const uint32_t *stage_replicas;
-  uint32_t n_stage_replicas;
-  uint32_t reserved; /* 0 */
 } opipe_train_options;
 
 /* Why a training step changed neither parameters nor optimizer state. */
@@ -310,7 +321,11 @@ typedef struct opipe_plan_params {
   const opipe_device_choice
       *devices; /* one per rank in order; fewer than ranks: the last repeats; none: "cpu" */
   uint32_t n_devices;
-  uint32_t n_microbatches; /* of a whole request; 0: 1 */
+  uint32_t devices_stride; /* bytes from device to device */
+  uint32_t n_microbatches; /* of a whole request; training: of the whole mini-batch, over all
+                              replicas; 0: 1 */
+  uint32_t replicas;       /* data-parallel copies of the whole pipeline, which share out the
+                              micro-batches; 0: 1. Plans for inference: more than 1 is refused */
   const char *schedule;    /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
   const char *cut; /* "t1,t2:consumer1+consumer2;t3": tensors per boundary with optional consumers;
                       NULL: chosen */
@@ -322,12 +337,18 @@ typedef struct opipe_plan_params {
   uint32_t flags;                   /* OPIPE_PLAN_* */
   uint32_t n_ranks;                 /* 0: as the schedule's layout needs */
   const char *transport;            /* "id" or "id:key=value,...", NULL: "local" */
-  const opipe_train_options *train; /* since 1.1: a plan for training, of a model that was bound
-                                       with OPIPE_BIND_TRAIN; NULL: for inference. n_microbatches
-                                       are those of the whole mini-batch over all replicas */
-  const opipe_order_costs *costs;   /* since 1.1: times of the stages in milliseconds, in place of
-                                       what nodes would cost; comm 0: the transport says it. NULL:
-                                       none. The cut is chosen by `cost` all the same */
+  const opipe_train_options *train; /* a plan for training, of a model that was bound with
+                                       OPIPE_BIND_TRAIN; NULL: for inference */
+  const opipe_order_costs *costs;   /* times of the stages in milliseconds, in place of what nodes
+                                       would cost; comm 0: the transport says it. NULL: none. The
+                                       cut is chosen by `cost` all the same */
+  /* [n_stage_replicas] Replicas of every stage, or of every rank of the schedule, on ranks of their
+   * own, which cut each micro-batch between them; tensors are split and concatenated between
+   * stages. For schedules with one replica of each stage. 0: `replicas` holds. Plans for inference:
+   * anything but 1 is refused. */
+  const uint32_t *stage_replicas;
+  uint32_t n_stage_replicas;
+  uint32_t reserved; /* 0 */
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u };
 
@@ -341,10 +362,15 @@ typedef struct opipe_plan_info {
   double bound_ns;    /* lower bound on interval_ns */
 } opipe_plan_info;
 
+/* ESTIMATED: the numbers are no exact prediction (the rank's device cannot be asked from here). */
+enum { OPIPE_MEMORY_ESTIMATED = 1u };
+
 /* Bytes of one rank. */
 typedef struct opipe_memory_info {
   uint32_t struct_size;
   uint32_t rank;
+  uint32_t flags; /* OPIPE_MEMORY_* */
+  uint32_t reserved;
   uint64_t params_bytes;
   uint64_t activation_bytes;
   uint64_t workspace_bytes;
@@ -372,7 +398,7 @@ enum {
                                    is not held to the plan's caps of memory */
   OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
   OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
-  OPIPE_SESSION_KEEP_GRADIENTS = 16u, /* since 1.1: gradients can be read until the next step */
+  OPIPE_SESSION_KEEP_GRADIENTS = 16u, /* gradients can be read until the next step */
   OPIPE_SESSION_HOLD = 32u /* a training step that is not finite ends all updates, those of steps in
                               flight too: parameters stay as that step had them, until a clock or a
                               checkpoint is set */
@@ -402,7 +428,7 @@ typedef struct opipe_submit_params {
   uint32_t struct_size;
   uint32_t n_inputs;
   uint32_t n_outputs;
-  uint32_t reserved;
+  uint32_t io_stride; /* bytes from element to element of both arrays */
   const opipe_binding_io
       *inputs; /* every graph input, any order; borrowed until the request has finished */
   const opipe_binding_io *outputs; /* caller's buffers for some or all outputs (dense); others stay
@@ -421,9 +447,7 @@ typedef struct opipe_session_info {
   uint64_t reserved;
 } opipe_session_info;
 
-/* ---- the table ---- */
-
-/* ---- schedules without a model (since 1.1) ---- */
+/* ---- schedules without a model ---- */
 
 /* Forms of an order: OPIPE_FORMAT_TEXT (versioned header, one line per rank), OPIPE_FORMAT_JSON,
  * OPIPE_FORMAT_CSV (one row per rank, one cell per action, an empty cell is an idle slot). */
@@ -453,6 +477,8 @@ typedef struct opipe_order_info {
   uint32_t lowered; /* 1: it has messages, or steps */
   uint32_t forward_only;
 } opipe_order_info;
+
+/* ---- the table ---- */
 
 typedef struct opipe_api {
   uint32_t struct_size;
@@ -492,7 +518,7 @@ typedef struct opipe_api {
   opipe_status (*model_output)(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
                                opipe_error *err);
   /* Dimension `index` of a bound model that was free, and its number. */
-  opipe_status (*model_dim)(opipe_model *model, uint32_t index, opipe_dim *out_dim,
+  opipe_status (*model_dim)(opipe_model *model, uint32_t index, opipe_dim_info *io_info,
                             opipe_error *err);
   /* Inputs, outputs, dimensions, operators before and after, patterns, parameters, ties, work.
    * [any-thread] */
@@ -562,12 +588,7 @@ typedef struct opipe_api {
   opipe_status (*session_info)(opipe_session *session, opipe_session_info *io_info,
                                opipe_error *err);
 
-  /* Reserved: refused with OPIPE_E_UNSUPPORTED. Binds output `output` to input `input` of the next
-   * request of the same stream; the tensor stays on its device. */
-  opipe_status (*session_bind_state)(opipe_session *session, const char *output, const char *input,
-                                     opipe_error *err);
-
-  /* -- training (since 1.1; before: refused): sessions of plans with `train` -- */
+  /* -- training: sessions of plans with `train` -- */
   /* Starts one mini-batch: forward, backward, update. Inputs: every graph input and the labels,
    * whole mini-batch. The ticket is a request with one output, "loss" (fp32, rank 0);
    * request_report says more. Steps are done in the order of submission; with double-buffered
@@ -615,7 +636,7 @@ typedef struct opipe_api {
                                           uint32_t format, opipe_write_fn write, void *ctx,
                                           opipe_error *err);
 
-  /* -- schedules without a model (since 1.1) -- */
+  /* -- schedules without a model -- */
   /* Every schedule found, with its options. */
   opipe_status (*schedule_list)(opipe_context *context, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
@@ -662,6 +683,40 @@ typedef struct opipe_api {
   opipe_status (*session_try_save)(opipe_session *session, uint32_t what, const char *path,
                                    opipe_error *err);
 } opipe_api;
+
+/* ---- beginnings ---- */
+
+/* TYPE_init(): a struct in which struct_size and the strides of this compiler's view are set, and
+ * where the plain choice is not 0 that choice; all else is 0. */
+#define OPIPE_INIT_(type, settings)         \
+  static inline type type##_init(void) {    \
+    type own;                               \
+    memset(&own, 0, sizeof own);            \
+    own.struct_size = (uint32_t)sizeof own; \
+    settings return own;                    \
+  }
+#define OPIPE_STRIDE_(array) own.array##_stride = (uint32_t)sizeof *own.array;
+OPIPE_INIT_(opipe_context_params, OPIPE_STRIDE_(budgets) own.log_level = OPIPE_LOG_WARN;)
+OPIPE_INIT_(opipe_load_params, OPIPE_STRIDE_(parameters))
+OPIPE_INIT_(opipe_bind_options, OPIPE_STRIDE_(dims) OPIPE_STRIDE_(pins))
+OPIPE_INIT_(opipe_train_options, OPIPE_STRIDE_(globs))
+OPIPE_INIT_(opipe_order_costs, )
+OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices))
+OPIPE_INIT_(opipe_session_params, own.spin_us = UINT32_MAX;)
+OPIPE_INIT_(opipe_submit_params, own.io_stride = (uint32_t)sizeof *own.inputs;)
+OPIPE_INIT_(opipe_order_params, )
+OPIPE_INIT_(opipe_tensor_info, )
+OPIPE_INIT_(opipe_dim_info, )
+OPIPE_INIT_(opipe_model_info, )
+OPIPE_INIT_(opipe_plan_info, )
+OPIPE_INIT_(opipe_memory_info, )
+OPIPE_INIT_(opipe_session_info, )
+OPIPE_INIT_(opipe_parameter_info, )
+OPIPE_INIT_(opipe_train_report, )
+OPIPE_INIT_(opipe_train_clock, )
+OPIPE_INIT_(opipe_order_info, )
+#undef OPIPE_STRIDE_
+#undef OPIPE_INIT_
 
 /* The one exported function. minor: the lowest table minor the caller can live with
  * (OPIPE_TARGET_MINOR). Errors: OPIPE_E_ABI names both versions and which side to change. Thread:

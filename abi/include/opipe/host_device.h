@@ -298,10 +298,7 @@ static inline opipe_status opipe_host_graph_params(const opipe_graph *graph,
       continue;
     }
     if (n < room) {
-      out_layouts[n].slot = graph->values[v].slot;
-      out_layouts[n].key = 0;
-      out_layouts[n].n_bytes = 0;
-      out_layouts[n].mapped_bytes = graph->values[v].n_bytes;
+      opipe_param_layout_put(out_layouts, n, graph->values[v].slot, 0, 0, graph->values[v].n_bytes);
     }
     ++n;
   }
@@ -424,7 +421,7 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
   opipe_host_params_create, opipe_host_params_free, opipe_host_params_prepare,  \
       opipe_host_params_clone, opipe_host_params_write, opipe_host_params_read, \
       opipe_host_params_commit
-/* After `run`, for a backend that cannot train (since 1.1). */
+/* After `run`, for a backend that cannot train. */
 #define OPIPE_HOST_NO_TRAINING_SLOTS \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 

@@ -36,9 +36,9 @@ typedef struct opipe_action {
   uint32_t flags;    /* OPIPE_ACTION_* */
   uint64_t reserved; /* 0 */
 } opipe_action;
-OPIPE_STATIC_ASSERT(sizeof(opipe_action) == 32, "opipe_action is frozen at 32 bytes");
+OPIPE_FROZEN_SIZE(opipe_action, 32);
 
-/* NEXT_STEP (since 1.1; double-buffered versions only): a forward of the next mini-batch. The
+/* NEXT_STEP (double-buffered versions only): a forward of the next mini-batch. The
  * records are then the body of an endless stream: the flagged ones, in order, are its prologue, the
  * body without them is its epilogue. */
 /* RECOMPUTE: a backward that makes its forward's values again. OVERLAP_NEXT: a forward that shares
@@ -55,14 +55,16 @@ typedef struct opipe_schedule_option {
   double min;
   double max;
   uint32_t type;
-  uint32_t reserved;
+  uint32_t reserved; /* 0 */
 } opipe_schedule_option;
+OPIPE_FROZEN_SIZE(opipe_schedule_option, 56);
 
 /* An option as it was given: `value` is checked against type, range and choices by the caller. */
 typedef struct opipe_schedule_setting {
   const char *key;
   const char *value;
 } opipe_schedule_setting;
+OPIPE_FROZEN_SIZE(opipe_schedule_setting, 16);
 
 enum { OPIPE_MODE_FORWARD = 0, OPIPE_MODE_TRAIN = 1 }; /* forwards alone; forwards and backwards */
 

@@ -76,8 +76,11 @@ typedef struct opipe_endpoint_params {
   opipe_device *device;
   opipe_queue *queue; /* transfers of this rank are ordered after its events; may be NULL on
                          synchronous devices */
-  uint32_t spin_us;   /* how long `wait` spins before it sleeps; 0: sleep at once */
-  uint32_t reserved;
+  opipe_instance
+      *backend_self;      /* the backend's instance: for what is asked of it, not of a device */
+  const char *backend_id; /* its plugin's id, "cpu"; NULL without a backend */
+  uint32_t spin_us;       /* how long `wait` spins before it sleeps; 0: sleep at once */
+  uint32_t reserved;      /* 0 */
 } opipe_endpoint_params;
 
 enum { OPIPE_STREAM_FORWARD = 0, OPIPE_STREAM_GRADIENT = 1, OPIPE_STREAM_CONTROL = 2 };
@@ -99,7 +102,11 @@ typedef struct opipe_transport {
   opipe_status (*info)(opipe_instance *self, opipe_transport_info *io_info,
                        opipe_error *err); /* [any-thread] */
 
-  /* -- set-up [control]; may run while the rank steps other streams of the same endpoint -- */
+  /* -- set-up [control]; may run while the rank steps other streams of the same endpoint. None of
+   * these calls waits for a peer: one thread may open all local ends of a world one after the
+   * other, in any order. What needs the others (connections, communicators) is done by
+   * endpoint_ready --
+   */
   opipe_status (*world_open)(opipe_instance *self, const opipe_world_params *params,
                              opipe_world **out_world, opipe_error *err);
   void (*world_close)(opipe_world *world); /* after its endpoints; accepts NULL */
@@ -164,12 +171,18 @@ typedef struct opipe_transport {
    * (first call wins). [any-thread] */
   void (*abort)(opipe_world *world, uint32_t rank, const opipe_error *why);
 
-  /* -- since 1.1, may be NULL: then info holds for every world -- */
-  /* What a world that is opened with these options declares. Plans are proven and laid out by it,
-   * so it is the same on every machine: nothing measured. Errors: those of world_open about
-   * options. [any-thread] */
+  /* -- each of the following may be NULL -- */
+  /* What a world that is opened with these options declares; NULL: info holds for every world.
+   * Plans are proven and laid out by it, so it is the same on every machine: nothing measured.
+   * Errors: those of world_open about options. [any-thread] */
   opipe_status (*world_info)(opipe_instance *self, const char *options,
                              opipe_transport_info *io_info, opipe_error *err);
+  /* Goes on with what the streams, groups and registrations that were opened on the endpoint so far
+   * need from peers, and says whether it is done: OK | PENDING | < 0. Does not wait; whoever opened
+   * them calls it, for all local endpoints in turn, until each has answered OK, before the first
+   * message on them; after a later opening again. NULL: nothing is ever needed. Errors: PEER, and
+   * what the transport finds wrong with a peer. [control], as the other calls of set-up */
+  opipe_status (*endpoint_ready)(opipe_endpoint *endpoint, opipe_error *err);
 } opipe_transport;
 
 #ifdef __cplusplus

@@ -86,7 +86,7 @@ typedef struct opipe_tensor {
   const int64_t *strides;
   uint64_t byte_offset;
 } opipe_tensor;
-OPIPE_STATIC_ASSERT(sizeof(opipe_tensor) == 48, "opipe_tensor mirrors DLTensor");
+OPIPE_FROZEN_SIZE(opipe_tensor, 48);
 
 /* When a tensor may be touched. kind NONE: at once. HOST_FLAG: when the uint32_t at `handle` is
  * non-zero (release order). Native streams and events are reserved: refused with
@@ -102,6 +102,7 @@ typedef struct opipe_fence {
   uint32_t reserved;
   void *handle;
 } opipe_fence;
+OPIPE_FROZEN_SIZE(opipe_fence, 16);
 
 /* ---- static graphs: what a backend sees ---- */
 
@@ -132,7 +133,11 @@ typedef struct opipe_value {
   uint32_t rank;
   uint32_t role; /* OPIPE_VALUE_* */
   uint32_t slot;
+  uint32_t flags;     /* 0; others are refused */
+  uint32_t reserved;  /* 0 */
+  uint64_t reserved2; /* 0 */
 } opipe_value;
+OPIPE_FROZEN_SIZE(opipe_value, 64);
 
 enum {
   OPIPE_ATTR_INT = 1,
@@ -152,6 +157,7 @@ typedef struct opipe_literal {
   uint32_t dtype;
   uint32_t rank;
 } opipe_literal;
+OPIPE_FROZEN_SIZE(opipe_literal, 32);
 
 typedef struct opipe_attr {
   const char *name;
@@ -162,6 +168,7 @@ typedef struct opipe_attr {
   uint32_t kind; /* OPIPE_ATTR_* */
   uint32_t n;    /* elements behind `data` */
 } opipe_attr;
+OPIPE_FROZEN_SIZE(opipe_attr, 40);
 
 /* Which pass a node belongs to (forward; gradient that feeds an input gradient; gradient that feeds
  * only weight gradients; update). */
@@ -186,10 +193,12 @@ typedef struct opipe_node {
   uint32_t n_in;
   uint32_t n_out;
   uint32_t n_attrs;
-  uint32_t version; /* opset of the canonical form */
-  uint32_t pass;    /* OPIPE_PASS_* */
-  uint32_t flags;   /* 0 */
+  uint32_t version;  /* opset of the canonical form */
+  uint32_t pass;     /* OPIPE_PASS_* */
+  uint32_t flags;    /* 0; others are refused */
+  uint64_t reserved; /* 0 */
 } opipe_node;
+OPIPE_FROZEN_SIZE(opipe_node, 80);
 
 /* A program to compile: nodes in an executable order. Everything behind the pointers stays valid
  * and unchanged as long as the program. */

@@ -55,23 +55,23 @@ static void test_cap_is_enforced_and_names_both_numbers(void) {
   OPI_ASSERT_OK_FATAL(bt_device(&backend, NULL, 1, 4096, &device, &err), &err);
   OPI_ASSERT_OK(t->buffer_alloc(device, 1, OPIPE_BUFFER_ARENA, &a, &err), &err);
   OPI_ASSERT_OK(t->device_usage(device, &usage, &err), &err);
-  OPI_ASSERT_INT(usage.arena_bytes, 64);
+  OPI_ASSERT_INT(usage.live_bytes[OPIPE_BUFFER_ARENA], 64);
   OPI_ASSERT_ERROR(t->buffer_alloc(device, 4033, OPIPE_BUFFER_BOUNDARY, &b, &err), OPIPE_E_LIMIT,
                    &err, "4096");
   OPI_ASSERT(strstr(err.message, "64") != NULL);
   OPI_ASSERT_OK(t->buffer_alloc(device, 4032, OPIPE_BUFFER_BOUNDARY, &b, &err), &err);
   OPI_ASSERT_OK(t->device_usage(device, &usage, &err), &err);
-  OPI_ASSERT_INT(usage.boundary_bytes, 4032);
+  OPI_ASSERT_INT(usage.live_bytes[OPIPE_BUFFER_BOUNDARY], 4032);
   OPI_ASSERT_INT(usage.peak_bytes, 4096);
   t->buffer_free(b);
   t->buffer_free(a);
   t->buffer_free(NULL);
   OPI_ASSERT_OK(t->device_usage(device, &usage, &err), &err);
-  OPI_ASSERT_INT(usage.arena_bytes + usage.boundary_bytes, 0);
+  OPI_ASSERT_INT(usage.live_bytes[OPIPE_BUFFER_ARENA] + usage.live_bytes[OPIPE_BUFFER_BOUNDARY], 0);
   OPI_ASSERT_INT(usage.peak_bytes, 4096);
   OPI_ASSERT_ERROR(t->buffer_alloc(device, UINT64_MAX - 10, OPIPE_BUFFER_ARENA, &a, &err),
                    OPIPE_E_INVALID, &err, "");
-  OPI_ASSERT_ERROR(t->buffer_alloc(device, 64, 9, &a, &err), OPIPE_E_INVALID, &err, "kind");
+  OPI_ASSERT_ERROR(t->buffer_alloc(device, 64, OPIPE_BUFFER_KINDS, &a, &err), OPIPE_E_INVALID, &err, "kind");
   t->device_close(device);
   bt_close(&backend);
 }

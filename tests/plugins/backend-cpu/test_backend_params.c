@@ -85,14 +85,14 @@ static void test_layouts_do_not_depend_on_the_batch(void) {
   OPI_ASSERT_INT(layouts[0][0].mapped_bytes, sizeof table);
   OPI_ASSERT_INT(layouts[0][1].n_bytes, 64 * 4 * 4);
   /* One set serves both programs: preparing it again makes nothing. */
-  const uint64_t before = usage().params_bytes;
+  const uint64_t before = usage().live_bytes[OPIPE_BUFFER_PARAMS];
   OPI_ASSERT_OK(backend.table->params_prepare(r[0].params, r[1].program, &err), &err);
-  OPI_ASSERT_INT(usage().params_bytes, before);
+  OPI_ASSERT_INT(usage().live_bytes[OPIPE_BUFFER_PARAMS], before);
   OPI_ASSERT_INT(before, 2 * 64 * 4 * 4);
   OPI_ASSERT_INT(usage().mapped_bytes, 2 * sizeof table);
   bt_release(backend.table, &r[0]);
   bt_release(backend.table, &r[1]);
-  OPI_ASSERT_INT(usage().params_bytes + usage().mapped_bytes, 0);
+  OPI_ASSERT_INT(usage().live_bytes[OPIPE_BUFFER_PARAMS] + usage().mapped_bytes, 0);
   close_device();
 }
 
@@ -157,7 +157,7 @@ static void test_writes_are_seen_after_commit(void) {
   t->binding_free(binding);
   bt_release(t, &r);
   t->params_free(copy);
-  OPI_ASSERT_INT(usage().params_bytes + usage().mapped_bytes, 0);
+  OPI_ASSERT_INT(usage().live_bytes[OPIPE_BUFFER_PARAMS] + usage().mapped_bytes, 0);
   close_device();
 }
 

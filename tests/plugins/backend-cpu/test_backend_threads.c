@@ -70,7 +70,9 @@ static void test_queues_may_run_at_once(void) {
     OPI_ASSERT(!lanes[i].differs);
   }
   OPI_ASSERT_OK(b.table->device_usage(device, &usage, &err), &err);
-  OPI_ASSERT_INT(usage.arena_bytes + usage.boundary_bytes + usage.params_bytes, 0);
+  OPI_ASSERT_INT(usage.live_bytes[OPIPE_BUFFER_ARENA] + usage.live_bytes[OPIPE_BUFFER_BOUNDARY] +
+                     usage.live_bytes[OPIPE_BUFFER_PARAMS],
+                 0);
   b.table->device_close(device);
   bt_close(&b);
 }

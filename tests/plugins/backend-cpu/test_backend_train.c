@@ -91,7 +91,7 @@ static void start(const bt_graph *g, uint32_t flags, const run_state *sets, run_
   OPI_ASSERT_OK_FATAL(t->params_prepare(r->gradients, r->program, &err), &err);
   OPI_ASSERT_OK(t->device_usage(device, &after, &err), &err);
   if (sets == NULL) {
-    OPI_ASSERT_INT(after.params_bytes - before.params_bytes,
+    OPI_ASSERT_INT(after.live_bytes[OPIPE_BUFFER_PARAMS] - before.live_bytes[OPIPE_BUFFER_PARAMS],
                    layout_bytes(t->program_params, r->program) +
                        layout_bytes(t->program_gradients, r->program));
     OPI_ASSERT_INT(after.mapped_bytes, before.mapped_bytes);

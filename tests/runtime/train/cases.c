@@ -218,6 +218,7 @@ static opipe_status train(running *r, bool reference) {
     const opipe_submit_params params = {
         .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
         .n_inputs = b->batches[s].n_inputs,
+        .io_stride = sizeof(opipe_binding_io),
         .inputs = b->batches[s].inputs};
     status = opi_train_step(session, &params, &tickets[s], &k->err);
     if (status == OPIPE_OK && (s == KIT_TEN / 2 || s == KIT_TEN - 1))

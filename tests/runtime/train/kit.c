@@ -102,6 +102,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
       .n_stages = c->n_stages,
       .devices = devices,
       .n_devices = apart ? c->n_ranks : 1,
+      .devices_stride = sizeof(opipe_device_choice),
       .n_microbatches = c->n_microbatches,
       .schedule = c->schedule,
       .cost = c->cost,
@@ -205,6 +206,7 @@ opipe_status kit_batch_random(kit *k, const kit_case *c, int64_t n_classes, uint
 static opipe_submit_params submit_params(const kit_batch *batch) {
   return (opipe_submit_params){.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
                                .n_inputs = batch->n_inputs,
+                               .io_stride = sizeof(opipe_binding_io),
                                .inputs = batch->inputs};
 }
 

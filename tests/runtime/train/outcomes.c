@@ -18,6 +18,7 @@ opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t fl
     const opipe_submit_params params = {
         .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
         .n_inputs = batch.n_inputs,
+        .io_stride = sizeof(opipe_binding_io),
         .inputs = batch.inputs};
     if (status == OPIPE_OK) /* some steps in flight at once */
       status = opi_train_step(session, &params, &tickets[s], &k->err);

@@ -17,6 +17,7 @@ static opipe_status train(kit *k, opi_session *session, const kit_batch *batch, 
   const opipe_submit_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
       .n_inputs = batch->n_inputs,
+      .io_stride = sizeof(opipe_binding_io),
       .inputs = batch->inputs};
   opipe_status status = OPIPE_OK;
   for (uint32_t s = 0; s < n_steps && status == OPIPE_OK; ++s) {

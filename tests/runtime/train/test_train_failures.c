@@ -46,6 +46,7 @@ static void submit(failing *f, opi_session *session, uint32_t n, opi_request **t
     const opipe_submit_params params = {
         .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
         .n_inputs = f->batches[i].n_inputs,
+        .io_stride = sizeof(opipe_binding_io),
         .inputs = f->batches[i].inputs};
     tickets[i] = NULL;
     (void)opi_train_step(session, &params, &tickets[i], &f->k.err); /* it may have failed by now */

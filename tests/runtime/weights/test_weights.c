@@ -343,7 +343,8 @@ static void test_bytes_are_as_predicted(void) {
                                       (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
       opi_weights_bytes(t.weights, r, &b);
       (void)opipe_meter_read(&t.devices[r].meter, &usage, NULL);
-      OPI_ASSERT_INT(b.params + b.versions + b.gradients + b.optimizer, usage.params_bytes);
+      OPI_ASSERT_INT(b.params + b.versions + b.gradients + b.optimizer,
+                     usage.live_bytes[OPIPE_BUFFER_PARAMS]);
       OPI_ASSERT_INT(b.versions, k == 0 ? 0 : (int64_t)b.params);
     }
     tw_end(&t);
