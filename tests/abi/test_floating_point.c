@@ -157,8 +157,10 @@ static void serve(host_kit *k, const opipe_binding_io *inputs, uint32_t n_inputs
                   harvest *h) {
   for (int how = LIBRARY; how < N_SESSIONS; ++how) {
     const opipe_session_params params = session_params(how);
-    const opipe_submit_params submit = {
-        .struct_size = sizeof submit, .n_inputs = n_inputs, .inputs = inputs};
+    const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                        .n_inputs = n_inputs,
+                                        .io_stride = sizeof(opipe_binding_io),
+                                        .inputs = inputs};
     opipe_request *request = NULL;
     if (CALL(k->api->session_open(k->context, k->plan, &params, &k->session, &k->err)) != OPIPE_OK)
       return;
@@ -177,8 +179,10 @@ static void serve(host_kit *k, const opipe_binding_io *inputs, uint32_t n_inputs
 static void train(host_kit *k, const opipe_binding_io *inputs, uint32_t n_ranks, harvest *h) {
   for (int how = LIBRARY; how < N_SESSIONS; ++how) {
     const opipe_session_params params = session_params(how);
-    const opipe_submit_params submit = {
-        .struct_size = sizeof submit, .n_inputs = 2, .inputs = inputs};
+    const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                        .n_inputs = 2,
+                                        .io_stride = sizeof(opipe_binding_io),
+                                        .inputs = inputs};
     opipe_request *request = NULL;
     opipe_train_report report = {.struct_size = sizeof report};
     if (CALL(k->api->session_open(k->context, k->plan, &params, &k->session, &k->err)) != OPIPE_OK)
@@ -211,7 +215,8 @@ static opipe_status load(host_kit *k, const char *file, uint32_t flags, calls *c
   const opipe_bind_options bind = {.struct_size = sizeof bind,
                                    .flags = OPIPE_BIND_DEFAULTS | flags,
                                    .dims = dims,
-                                   .n_dims = file == GPT ? 2 : 0};
+                                   .n_dims = file == GPT ? 2 : 0,
+                                   .dims_stride = sizeof(opipe_dim)};
   *k = (host_kit){.err = OPIPE_ERROR_INIT};
   opipe_status status = CALL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err));
   if (status == OPIPE_OK)

@@ -21,8 +21,11 @@ enum { RANKS = 2, TEAM = 3, OURS = RANKS + RANKS * (TEAM - 1) };
 
 static bool open_session(host_kit *k) {
   const opipe_device_choice device = {.kind = "cpu", .threads = TEAM};
-  const opipe_plan_params plan = {
-      .struct_size = sizeof plan, .n_stages = RANKS, .devices = &device, .n_devices = 1};
+  const opipe_plan_params plan = {.struct_size = sizeof plan,
+                                  .n_stages = RANKS,
+                                  .devices = &device,
+                                  .n_devices = 1,
+                                  .devices_stride = sizeof device};
   const opipe_status status = kit_plan(k, NULL, GPT, 1, 8, &plan);
   OPI_ASSERT_OK(status == OPIPE_OK ? kit_open(k, NULL) : status, &k->err);
   return k->session != NULL;

@@ -35,11 +35,11 @@ static void open_way(host_kit *k, const way *w, uint32_t flags) {
                                      .beta2 = 0.999,
                                      .epsilon = 1e-8,
                                      .clip_norm = w->clip,
-                                     .loss_scaling = w->loss_scaling,
-                                     .replicas = w->replicas};
+                                     .loss_scaling = w->loss_scaling};
   const opipe_plan_params plan = {.struct_size = sizeof plan,
                                   .n_stages = w->stages,
                                   .n_microbatches = 2,
+                                  .replicas = w->replicas,
                                   .schedule = w->schedule,
                                   .train = &train};
   const opipe_session_params session = {
@@ -54,8 +54,10 @@ static const int64_t ids_shape[2] = {BATCH, SEQ};
 static opipe_request *start(host_kit *k) {
   opipe_binding_io inputs[2] = {kit_ids(ids, ids_shape), kit_ids(ids, ids_shape)};
   opipe_request *ticket = NULL;
-  const opipe_submit_params params = {
-      .struct_size = sizeof params, .n_inputs = 2, .inputs = inputs};
+  const opipe_submit_params params = {.struct_size = sizeof params,
+                                      .n_inputs = 2,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = inputs};
   for (uint32_t i = 0; i < BATCH * SEQ; ++i)
     ids[i] = (i * 37 + 11) % 344;
   inputs[1].name = "labels";
