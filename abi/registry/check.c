@@ -139,7 +139,7 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
   memset(out_table, 0, rule->n_bytes);
   memcpy(out_table, table, known);
   memcpy(out_table, &known, sizeof(known)); /* who gets the copy must not look behind its end */
-  size_t n_together = 0, missing = 0; /* offset of one that is NULL */
+  size_t n_together = 0, missing = 0;       /* offset of one that is NULL */
   for (size_t at = 8; at < rule->n_bytes; at += sizeof(void *)) {
     const bool together = at >= rule->together_from && at < rule->together_to;
     void *slot = NULL;

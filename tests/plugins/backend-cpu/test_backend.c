@@ -71,7 +71,8 @@ static void test_cap_is_enforced_and_names_both_numbers(void) {
   OPI_ASSERT_INT(usage.peak_bytes, 4096);
   OPI_ASSERT_ERROR(t->buffer_alloc(device, UINT64_MAX - 10, OPIPE_BUFFER_ARENA, &a, &err),
                    OPIPE_E_INVALID, &err, "");
-  OPI_ASSERT_ERROR(t->buffer_alloc(device, 64, OPIPE_BUFFER_KINDS, &a, &err), OPIPE_E_INVALID, &err, "kind");
+  OPI_ASSERT_ERROR(t->buffer_alloc(device, 64, OPIPE_BUFFER_KINDS, &a, &err), OPIPE_E_INVALID, &err,
+                   "kind");
   t->device_close(device);
   bt_close(&backend);
 }
