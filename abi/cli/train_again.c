@@ -62,8 +62,10 @@ static opipe_status put(const train_loop *l, const kept *k, opipe_error *err) {
 static opipe_status run_checked(const train_loop *l, opipe_error *err) {
   const opipe_api *api = l->run->s->api;
   opipe_request *ticket = NULL;
-  const opipe_submit_params params = {
-      .struct_size = sizeof(params), .n_inputs = l->run->data->n, .inputs = l->stopped->inputs};
+  const opipe_submit_params params = {.struct_size = sizeof(params),
+                                      .n_inputs = l->run->data->n,
+                                      .io_stride = sizeof(opipe_binding_io),
+                                      .inputs = l->stopped->inputs};
   opipe_status status = api->session_train_step(l->session, &params, &ticket, err);
   if (status == OPIPE_OK)
     status = api->request_wait(ticket, UINT64_MAX, err);
