@@ -433,7 +433,7 @@ opipe_status opi_s_walk_scores(slicer *s, const opi_node *node) {
   OPI_TRY(open_operands(s, node, &o));
   const opi_token_plane *plane = &s->planes[node->in[0]];
   if (strcmp(node->op, "Dropout") == 0)
-    return opi_s_refuse(s, node, "it drops weights of whole rows");
+    return opi_s_refuse(s, node, "dropout of attention weights counts along whole rows");
   if (strcmp(node->op, "Softmax") == 0 && opi_attr_int(node, "axis", -1) == plane->column)
     return along(s, node, &o, true);
   if ((strcmp(node->op, "ReduceMax") == 0 || strcmp(node->op, "ReduceSum") == 0) &&

@@ -363,6 +363,11 @@ static opipe_status build(slicer *s, uint32_t output) {
     return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "output '%s' has no token axis to slice",
                     s->whole->values[output].name);
   }
+  if (opi_s_plane(s, output)) {
+    return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                    "output '%s' has tokens along two axes: it cannot be cut into slices",
+                    s->whole->values[output].name);
+  }
   if (!opi_graph_add_output(s->b.graph, s->map[output]))
     return opi_fail_nomem(s->err, 4, "an output");
   for (uint32_t i = 0; i < s->n_states; ++i) {

@@ -515,7 +515,7 @@ static uint64_t violation(const opi_value *end, const opi_value *v, const opi_to
     if (what == OPI_ABOVE_LOW ? x <= LOW : upper ? x <= 0 : x >= 0)
       continue;
     *out_row = row;
-    *out_column = column;
+    *out_column = columns == 1 ? row + 1 : column;
     return i;
   }
   return n;
@@ -553,7 +553,7 @@ static bool holds(const prover *p, uint32_t v, const opi_token_plane *plane, int
     return true;
   const char *input = input_behind(p, v, 12);
   (void)snprintf(why, n, "row %" PRId64 " may read token %" PRId64 ", where '%s' may be %g%s%s%s",
-                 row, column, value->name, opi_known_element(end, at),
+                 row, column, value->name, opi_known_element(end, at) + 0.0,
                  input == NULL ? "" : "; it depends on input '", input == NULL ? "" : input,
                  input == NULL ? "" : "'");
   return false;

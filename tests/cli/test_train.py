@@ -287,16 +287,74 @@ def references(count):
     count.check("inspect --train", problem)
 
 
+def close(a, b, tolerance):
+    """Why two runs' losses are further apart, or None."""
+    x, y = losses(a), losses(b)
+    far = max(abs(p - q) / abs(q) for p, q in zip(x, y))
+    return None if len(x) == len(y) and far <= tolerance else f"losses {x} and {y}"
+
+
+def slices(count):
+    """Token slices in every compute type, fused and not, have the losses of whole sequences."""
+    common = ["--data", TEXT, *LOSS, "--batch", "4", "--bind", "seq=12", "--steps", "3", "--json"]
+    common += ["--optimizer", "sgd:lr=0.05", "--microbatches", "2"]
+    for compute, tolerance in (("fp32", 1e-5), ("bf16", 2e-2), ("fp16", 2e-3)):
+        for fuse in ([], ["--no-fuse"]):
+            how = [*common, "--compute", compute, *fuse]
+            whole = run("train", GPT, *how)
+            sliced = run("train", GPT, *how, "--schedule", "terapipe:slices=3", "--ranks", "2")
+            problem = wrong(whole) or wrong(sliced) or close(sliced, whole, tolerance)
+            count.check(f"token slices in {compute} {''.join(fuse)}", problem)
+
+
+def masked_rows(count, folder):
+    """Rows whose every key is masked come out alike, fused and not, in half types too."""
+    model = os.path.join(SHARED, "models", "modern", "gpt2", "train", "model.onnx")
+    if not os.path.exists(model):
+        count.skip("../shared/models/modern is not there")
+        return
+    folder = os.path.join(folder, "padded")
+    os.makedirs(folder)
+    some = random.Random(5)
+    for name in ("input_ids", "attention_mask", "labels"):
+        ids = [some.randrange(50) for _ in range(32)]
+        if name == "attention_mask":  # half of the sequences begin with padding
+            ids = [int(i < 16 or i % 8 > 4) for i in range(32)]
+        with open(os.path.join(folder, name + ".npy"), "wb") as file:
+            file.write(npy("(4, 8)", "<i8", struct.pack("<32q", *ids)))
+    how = ["train", model, "--data", folder, "--steps", "2", "--json", "--optimizer", "sgd:lr=0.1",
+           "--loss", "cross-entropy:logits=logits,labels=labels"]
+    for compute, tolerance in (("bf16", 2e-3), ("fp16", 5e-4)):
+        fused = run(*how, "--compute", compute)
+        plain = run(*how, "--compute", compute, "--no-fuse")
+        problem = wrong(fused) or wrong(plain) or close(fused, plain, tolerance)
+        count.check(f"masked rows in {compute}", problem)
+
+
+def encoders(count):
+    """What is not causal is refused with the row and the token."""
+    model = os.path.join(DATA, "encoder", "model.onnx")
+    loss = ["--loss", "cross-entropy:logits=scores,labels=labels"]
+    for fuse, node in (([], "(Attention)"), (["--no-fuse"], "(Softmax)")):
+        result = run("train", model, "--data", TEXT, *loss, *fuse, "--bind", "seq=6",
+                     "--schedule", "terapipe:slices=2")
+        said = f"{node}: tokens cannot be sliced: it is not causal: row 0 may read token 1"
+        count.check(f"an encoder in slices {''.join(fuse)}", wrong(result, REFUSED, said))
+
+
 def main():
     need_command()
     count = Count()
     published_losses(count)
     refusals(count)
     references(count)
+    slices(count)
+    encoders(count)
     with tempfile.TemporaryDirectory() as folder:
         external(count, folder)
         traces(count, folder)
         same_bits(count, folder)
+        masked_rows(count, folder)
     return count.finish()
 
 
