@@ -103,6 +103,16 @@ static state collect(host_kit *k, uint32_t n_versions) {
   return s;
 }
 
+static state collect_weights(host_kit *k) {
+  state s = {NULL, 0};
+  opipe_parameter_info info = {.struct_size = sizeof info};
+  for (uint32_t i = 0; k->api->session_parameter(k->session, i, &info, NULL) == OPIPE_OK; ++i) {
+    if (info.trained != 0)
+      add(k, &s, &info, OPIPE_STATE_MASTER, 0);
+  }
+  return s;
+}
+
 static void expect_same(const char *what, const way *w, state *a, state *b) {
   if (a->n != b->n || a->n < 1000 || memcmp(a->bytes, b->bytes, a->n) != 0)
     OPI_FAIL("%s: %s, %u stages, %u replicas", what, w->schedule, w->stages, w->replicas);
@@ -190,6 +200,101 @@ static void test_a_hold_keeps_what_the_step_saw(void) {
   }
 }
 
+/* ---- the loss alone ---- */
+
+enum { PIXELS = 3 * 16 * 16, CLASSES = 10 };
+
+static void open_vision(host_kit *k, const char *schedule, uint32_t stages, uint32_t replicas) {
+  const opipe_load_params load = {.struct_size = sizeof load,
+                                  .path = opi_test_source("tests/data/vision/model.onnx")};
+  const opipe_dim dims[] = {{"batch", BATCH}};
+  const opipe_bind_options bind = {
+      .struct_size = sizeof bind, .flags = OPIPE_BIND_TRAIN, .dims = dims, .n_dims = 1};
+  const opipe_train_options train = {.struct_size = sizeof train,
+                                     .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                                     .output = "classes",
+                                     .labels = "labels",
+                                     .ignore = -100,
+                                     .lr = 0.01,
+                                     .replicas = replicas};
+  const opipe_plan_params plan = {.struct_size = sizeof plan,
+                                  .n_stages = stages,
+                                  .n_microbatches = 2,
+                                  .schedule = schedule,
+                                  .train = &train};
+  memset(k, 0, sizeof *k);
+  k->err.struct_size = sizeof k->err;
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->context_create(NULL, &k->context, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->model_load(k->context, &load, &k->model, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->model_bind(k->model, &bind, &k->bound, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->plan_make(k->bound, &plan, &k->plan, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
+}
+
+/* The bias of class 0 at minus infinity: a sample of that class has an infinite loss, and finite
+ * gradients. */
+static void forbid_class_0(host_kit *k) {
+  opipe_parameter_info info = {.struct_size = sizeof info};
+  float bias[CLASSES];
+  uint32_t i = 0;
+  while (k->api->session_parameter(k->session, i, &info, &k->err) == OPIPE_OK &&
+         (info.rank != 1 || info.shape[0] != CLASSES))
+    ++i;
+  OPI_ASSERT_OK_FATAL(
+      k->api->session_get(k->session, info.name, OPIPE_STATE_MASTER, 0, bias, sizeof bias, &k->err),
+      &k->err);
+  bias[0] = -INFINITY;
+  OPI_ASSERT_OK(
+      k->api->session_set(k->session, info.name, OPIPE_STATE_MASTER, 0, bias, sizeof bias, &k->err),
+      &k->err);
+}
+
+static opipe_train_report step_vision(host_kit *k, const int64_t *labels) {
+  static float pixels[BATCH * PIXELS];
+  static const int64_t shape[] = {BATCH, 3, 16, 16}, labels_shape[] = {BATCH};
+  const opipe_binding_io inputs[] = {{.name = "pixels",
+                                      .tensor = {.data = pixels,
+                                                 .device_type = OPIPE_DL_CPU,
+                                                 .rank = 4,
+                                                 .dtype = {OPIPE_DL_FLOAT, 32, 1},
+                                                 .shape = shape}},
+                                     {.name = "labels",
+                                      .tensor = {.data = (void *)(uintptr_t)labels,
+                                                 .device_type = OPIPE_DL_CPU,
+                                                 .rank = 1,
+                                                 .dtype = {OPIPE_DL_INT, 64, 1},
+                                                 .shape = labels_shape}}};
+  const opipe_submit_params params = {
+      .struct_size = sizeof params, .n_inputs = 2, .inputs = inputs};
+  opipe_request *ticket = NULL;
+  for (uint32_t i = 0; i < BATCH * PIXELS; ++i)
+    pixels[i] = (float)(i % 23) * 0.05f;
+  OPI_ASSERT_OK_FATAL(k->api->session_train_step(k->session, &params, &ticket, &k->err), &k->err);
+  return finish(k, ticket);
+}
+
+/* Whoever has the sample: every rank and replica leaves its weights. */
+static void test_an_infinite_loss_with_finite_gradients(void) {
+  static const int64_t good[BATCH] = {1, 2, 3, 4}, first[BATCH] = {0, 2, 3, 4},
+                       last[BATCH] = {1, 2, 3, 0};
+  static const way both[] = {{"1f1b", 2, 1, 0, 0}, {"gpipe", 2, 2, 0, 0}};
+  for (size_t i = 0; i < 2; ++i) {
+    host_kit k;
+    open_vision(&k, both[i].schedule, both[i].stages, both[i].replicas);
+    forbid_class_0(&k);
+    state before = collect_weights(&k);
+    const opipe_train_report a = step_vision(&k, first), b = step_vision(&k, last);
+    OPI_ASSERT(isfinite(a.gradient_norm) && isinf(a.loss) && isinf(b.loss));
+    OPI_ASSERT_INT(a.skipped, OPIPE_SKIP_NOT_FINITE);
+    OPI_ASSERT_INT(b.skipped, OPIPE_SKIP_NOT_FINITE);
+    state after = collect_weights(&k);
+    expect_same("an infinite loss", &both[i], &before, &after);
+    OPI_ASSERT_INT(step_vision(&k, good).skipped, OPIPE_SKIP_NONE);
+    kit_close(&k);
+  }
+}
+
 /* What a checkpoint would carry, by hand: the next step has the same bits. */
 static void carry(host_kit *from, host_kit *to, uint32_t what, uint32_t version) {
   opipe_parameter_info info = {.struct_size = sizeof info};
@@ -238,4 +343,6 @@ static void test_a_clock_carries_a_run(void) {
 }
 
 OPI_TEST_MAIN("steps that are not finite", OPI_TEST(test_it_is_not_applied),
-              OPI_TEST(test_a_hold_keeps_what_the_step_saw), OPI_TEST(test_a_clock_carries_a_run))
+              OPI_TEST(test_a_hold_keeps_what_the_step_saw),
+              OPI_TEST(test_an_infinite_loss_with_finite_gradients),
+              OPI_TEST(test_a_clock_carries_a_run))

@@ -7,13 +7,16 @@ import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import tempfile
 import time
 
 from command import CHECK_FAILED, COMMAND, DATA, DONE, REFUSED, SANITIZED, SOURCE, USAGE, Count, need_command, run
+from test_train import npy
 
 GPT = os.path.join(DATA, "demo", "model.onnx")
+EXTERNAL = os.path.join(DATA, "llama_external", "model.onnx")
 LOSS = ["--loss", "cross-entropy:logits=logits,labels=labels"]
 SMALL = ["--batch", "4", "--bind", "seq=16", *LOSS]
 COMMON = ["--data", "text:" + os.path.join(SOURCE, "README.md"), *SMALL, "--microbatches", "4"]
@@ -120,16 +123,17 @@ def targets(count, folder):
         count.check(f"{option} {os.path.relpath(path, folder)}", problem)
 
 
+def limit_files(most):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
 def full_disk(count, folder):
     """A limit on the size of files stands for it."""
     kept = os.path.join(folder, "kept")
     problem = wrong(run("train", GPT, *COMMON, "--steps", "1", "--save", kept))
     count.check("a first checkpoint", problem)
     before = content(folder)
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 
     for option, path in (("--save", kept), ("--save", os.path.join(folder, "fresh")),
                          ("--save-model", os.path.join(folder, "model.onnx")),
@@ -138,7 +142,7 @@ def full_disk(count, folder):
         more = ["--microbatches", "64", "--batch", "64", "--stages", "2"] if option == "--trace" else []
         done = subprocess.run([COMMAND, "train", GPT, *COMMON, *more, "--steps", "1", option, path],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False,
-                              preexec_fn=limit)
+                              preexec_fn=lambda: limit_files(20000))
         if done.returncode != REFUSED:
             problem = f"status {done.returncode}: {done.stderr[-300:]}"
         elif path not in done.stderr or " bytes" not in done.stderr:
@@ -146,6 +150,32 @@ def full_disk(count, folder):
         else:
             problem = "something is left" if content(folder) != before else None
         count.check(f"a full disk, {option} {os.path.basename(path)}", problem)
+    external(count, folder)
+
+
+def external(count, folder):
+    """A model with files beside it: all of them are the old ones, or all are new."""
+    saved = os.path.join(folder, "external")
+    os.mkdir(saved)
+    ids = os.path.join(folder, "ids.npy")
+    with open(ids, "wb") as file:
+        file.write(npy((4, 8), "<i8", struct.pack("<32q", *(i * 37 % 96 for i in range(32)))))
+    arguments = [COMMAND, "train", EXTERNAL, "--data", f"input_ids={ids}", "--data", f"labels={ids}", *LOSS,
+                 "--save-model", os.path.join(saved, "model.onnx"), "--steps"]
+    first = run(*arguments[1:], "1")
+    count.check("a model with external files", wrong(first))
+    before = content(saved)
+    sizes = sorted(len(data) for data in before.values())
+    if len(sizes) < 2:
+        count.check("external files", f"{len(sizes)} files")
+        return
+    problem = None
+    for most in (sizes[0] - 1, sizes[-1] - 1):
+        done = subprocess.run([*arguments, "2"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
+                              check=False, preexec_fn=lambda bytes_most=most: limit_files(bytes_most))
+        if done.returncode != REFUSED or saved not in done.stderr or content(saved) != before:
+            problem = f"limit {most}: status {done.returncode}: {done.stderr[-300:]}"
+    count.check("a full disk, a model with external files", problem)
 
 
 def signals(count, folder):
