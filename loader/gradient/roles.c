@@ -98,14 +98,21 @@ static bool is_judged(const opi_roles *r, uint32_t v) {
   return at == v;
 }
 
+/* A graph input, in another form, or scaled and shifted by constants. */
 static bool is_raw_input(const opi_roles *r, uint32_t v) {
   static const char *const forms[] = {"Reshape", "Cast", "Identity", "Transpose", "Unsqueeze"};
+  static const char *const sums[] = {"Add", "Sub", "Mul", "Div"};
   const opi_graph *graph = r->s->training->graph;
   while (graph->values[v].producer != OPIPE_NONE) {
     const opi_node *node = &graph->nodes[graph->values[v].producer];
-    if (!IS_ONE_OF(node->op, forms))
+    const bool sum = IS_ONE_OF(node->op, sums);
+    if (!sum && !IS_ONE_OF(node->op, forms))
       return false;
     v = node->in[0];
+    if (sum && (r->s->flags[v] & OPI_V_CONSTANT) != 0)
+      v = node->in[1];
+    else if (sum && (r->s->flags[node->in[1]] & OPI_V_CONSTANT) == 0)
+      return false;
   }
   return (graph->values[v].flags & OPI_VALUE_INPUT) != 0;
 }
