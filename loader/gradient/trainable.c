@@ -127,7 +127,9 @@ static void doubt(opi_train_param *p, const char *text) {
 static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t roles,
                             opi_train_param *p) {
   const bool made = opi_name_is_made(value->name);
-  if ((value->flags & OPI_VALUE_KEPT) != 0 && (roles & ~(uint32_t)OPI_ROLE_COUNT) != 0) {
+  const bool computed = made && opi_name_is_of_function(value->name);
+  if ((value->flags & OPI_VALUE_KEPT) != 0 && !computed &&
+      (roles & ~(uint32_t)OPI_ROLE_COUNT) != 0) {
     if (made)
       doubt(p, "an exporter's name, and a number that no formula gives: taken for a parameter");
     return OPI_TRAINED;

@@ -371,10 +371,12 @@ static bool is_candidate(const opi_value *value) {
       !opi_dtype_is_float(value->dtype) ||
       !opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n != 1)
     return false;
-  /* a parameter of shape [1] that was cast: literals have rank 0 */
-  return !opi_name_is_made(value->name) ||
-         (value->rank > 0 && value->data != NULL && keeps_numbers(value->name) &&
-          !opi_number_is_plain(value));
+  if (!opi_name_is_made(value->name))
+    return true;
+  /* A parameter of shape [1] that was cast (literals have rank 0), or what was computed of one and
+   * must not vanish from reports. */
+  return value->data != NULL && !opi_number_is_plain(value) &&
+         ((value->rank > 0 && keeps_numbers(value->name)) || opi_name_is_of_function(value->name));
 }
 
 opipe_status opi_keep_scalars(const opi_graph *file, opi_arena *scratch, bool **out_kept,

@@ -15,12 +15,13 @@ bool opi_name_is_of_function(const char *name);
  * is not there. */
 bool opi_number_is_plain(const opi_value *value);
 
-/* Marks float initializers of one element, named by a module (or of rank 1, cast by an exporter,
- * with a number that is not plain), that scale or shift what depends on an input, as they are or by
- * way of Exp and the like: out_kept [file->n_values]. Nothing that reads them may be folded, since
- * they are to be trained. Left out: numbers that norms add below a root, and factors behind a
- * Gather or a product that are the root of an integer (they come of a width); where such a factor's
- * number is not there, it is left out too. */
+/* Marks float initializers of one element that scale or shift what depends on an input, as they are
+ * or by way of Exp and the like: out_kept [file->n_values]. Nothing that reads them may be folded,
+ * since they are to be trained. They are named by a module, or their number is not plain and they
+ * are of rank 1 (a parameter that was cast) or named after a function (which is only reported).
+ * Left out: numbers that norms add below a root, and factors behind a Gather or a product that are
+ * the root of an integer (they come of a width); where such a factor's number is not there, it is
+ * left out too. */
 opipe_status opi_keep_scalars(const opi_graph *file, opi_arena *scratch, bool **out_kept,
                               opipe_error *err);
 

@@ -41,6 +41,7 @@ def problem(family, variant, path, reached):
         if renamed.get(name) == "?" and "doubt" not in entry:
             wrong.append(f"{name} not doubtful")
         left.add(name)
+    wrong += [f"{name} is not listed" for name, sign in renamed.items() if sign == "?" and name not in left]
     if reached and variant.startswith("train") and "default" not in variant:
         tied = sum(k == "parameter" for n, k in family.kinds.items() if n in left)
         if tied == 0:
