@@ -428,7 +428,7 @@ opipe_status opi_s_walk_scores(slicer *s, const opi_node *node) {
   if (is_product(node))
     return opi_s_plane(s, node->in[0]) || opi_s_plane(s, node->in[1]) ? contraction(s, node)
                                                                       : product(s, node);
-  if (node->domain[0] != '\0')
+  if (node->domain[0] != '\0' || node->in[0] == OPIPE_NONE)
     return opi_s_refuse(s, node, "it reads scores of queries and keys");
   OPI_TRY(open_operands(s, node, &o));
   const opi_token_plane *plane = &s->planes[node->in[0]];
