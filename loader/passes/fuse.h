@@ -91,6 +91,13 @@ void opi_f_mark(const opi_fuse *f, uint32_t v, uint32_t pattern);
 uint32_t opi_f_recall(const opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b);
 opipe_status opi_f_remember(opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b, uint32_t value,
                             opipe_error *err);
-enum { OPI_MEMO_HALF = 1, OPI_MEMO_EVEN, OPI_MEMO_MASK, OPI_MEMO_SUM, OPI_MEMO_KEEP };
+enum {
+  OPI_MEMO_HALF = 1,
+  OPI_MEMO_EVEN,
+  OPI_MEMO_MASK,
+  OPI_MEMO_SUM,
+  OPI_MEMO_KEEP,
+  OPI_MEMO_SCALED
+};
 
 #endif /* OPI_FUSE_H */

@@ -51,8 +51,10 @@ static bool leads(const opi_fuse *f, uint32_t v, uint32_t depth) {
 }
 
 static bool push_mask(const opi_fuse *f, opi_scores *s, opi_mask_item item, uint32_t at) {
-  if (s->n_masks == OPI_MAX_MASKS || s->scale != 1 || s->softcap != 0)
-    return false; /* inside a scale: another meaning */
+  if (s->n_masks == OPI_MAX_MASKS || !(s->scale > 0) || s->softcap != 0)
+    return false;        /* inside a soft cap: another meaning */
+  item.fill *= s->scale; /* c (x + m) = c x + c m */
+  item.factor = s->scale;
   item.rank = opi_f_value(f, at)->rank;
   s->dtype = opi_f_value(f, at)->dtype;
   s->masks[s->n_masks++] = item;

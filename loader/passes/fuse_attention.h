@@ -15,6 +15,7 @@ typedef struct opi_mask_item {
   bool inverted;
   bool subtracted; /* added with a minus sign */
   double fill;     /* what a score that is not kept becomes */
+  double factor;   /* what is added is multiplied by it: the scales behind the mask */
   int32_t rank;    /* of the scores where the mask stands */
 } opi_mask_item;
 

@@ -21,7 +21,8 @@ static const uint8_t *kept_bits(opi_fuse *f, const opi_mask_item *m) {
     return NULL;
   if (m->keeps && m->fill > DROPPED)
     return NULL;
-  if (f->mask_bits != NULL && f->mask_value == m->value && f->mask_flags == flags) {
+  if (f->mask_bits != NULL && f->mask_value == m->value && f->mask_flags == flags &&
+      m->factor == 1) {
     return f->mask_bits; /* all layers read the same one */
   }
   const uint64_t n = v.n_bytes / size;
@@ -37,6 +38,7 @@ static const uint8_t *kept_bits(opi_fuse *f, const opi_mask_item *m) {
       return NULL;
     if (m->subtracted)
       x = -x;
+    x *= m->keeps ? 1 : m->factor;
     if (!m->keeps && x != 0 && !(x <= DROPPED))
       return NULL;
     bits[i] = m->keeps ? (x != 0) != m->inverted : x == 0;
@@ -129,13 +131,33 @@ static opipe_status remember_mask(opi_fuse *f, uint32_t kind, const opi_mask_ite
   return OPIPE_OK;
 }
 
+/* What is added, times the scales behind it; made once for all layers. */
+static opipe_status scaled(opi_fuse *f, const opi_mask_item *m, uint32_t *io, opipe_error *err) {
+  opi_mask_item key = *m;
+  uint32_t factor;
+  key.fill = m->factor;
+  key.inverted = m->subtracted;
+  const uint32_t had = recall_mask(f, OPI_MEMO_SCALED, &key);
+  if (had != OPIPE_NONE || m->factor == 1) {
+    *io = m->factor == 1 ? *io : had;
+    return OPIPE_OK;
+  }
+  const uint32_t dtype = opi_f_value(f, *io)->dtype;
+  OPI_TRY(opi_k_const(factor = opi_b_const_scalar(f->b, dtype, m->factor), err));
+  OPI_TRY(opi_b_op2(f->b, "Mul", *io, factor, io, err));
+  return remember_mask(f, OPI_MEMO_SCALED, &key, *io, err);
+}
+
 /* The mask as numbers to add. */
 static opipe_status as_added(opi_fuse *f, const opi_scores *s, const opi_mask_item *m,
                              uint32_t *out, opipe_error *err) {
   uint32_t keep = m->value, zero, fill;
   *out = m->value;
-  if (!m->keeps)
-    return m->subtracted ? opi_b_op1(f->b, "Neg", m->value, out, err) : OPIPE_OK;
+  if (!m->keeps) {
+    if (m->subtracted)
+      OPI_TRY(opi_b_op1(f->b, "Neg", m->value, out, err));
+    return scaled(f, m, out, err);
+  }
   *out = recall_mask(f, OPI_MEMO_MASK, m);
   if (*out != OPIPE_NONE)
     return OPIPE_OK;

@@ -120,6 +120,25 @@ static void test_known_masks(void) {
   check_known(-10000.0f, -1, false, true); /* row 0 has no key: added as it is */
 }
 
+/* The scale stands behind the mask: both are scaled. */
+static void test_scale_behind_the_mask(void) {
+  const int64_t shape[4] = {B, 1, S, T};
+  const float two = 2.0f;
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  for (int known = 0; known < 2; known++) {
+    test_graph t;
+    test_open(&t);
+    const uint32_t mask =
+        known ? known_mask(&t, -10000.0f, 0) : test_input(&t, "mask", OPIPE_FLOAT, shape, 4);
+    const uint32_t added = test_op(&t, "Add", product(&t, OPIPE_FLOAT), mask);
+    const uint32_t down = test_known(&t, "two", OPIPE_FLOAT, NULL, 0, &two);
+    finish(&t, softmax(&t, test_op(&t, "Div", added, down)), OPIPE_FLOAT);
+    check(&t, 1, false, true, 1e-5);
+    test_close(&t);
+  }
+}
+
 /* A mask in the half type itself, with a row that has no key: the scores are lost beside it, in the
  * fused kernel too. Below the range of fp16 they are minus infinity. */
 static void test_masked_rows_of_half_types(void) {
@@ -239,6 +258,6 @@ static void test_what_is_needed_stays(void) {
 }
 
 OPI_TEST_MAIN("fusion of attention", OPI_TEST(test_mask_of_another_type),
-              OPI_TEST(test_known_masks), OPI_TEST(test_masked_rows_of_half_types),
-              OPI_TEST(test_one_key_head), OPI_TEST(test_rotary_behind_casts),
-              OPI_TEST(test_what_is_needed_stays))
+              OPI_TEST(test_known_masks), OPI_TEST(test_scale_behind_the_mask),
+              OPI_TEST(test_masked_rows_of_half_types), OPI_TEST(test_one_key_head),
+              OPI_TEST(test_rotary_behind_casts), OPI_TEST(test_what_is_needed_stays))
