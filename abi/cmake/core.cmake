@@ -60,3 +60,6 @@ set_target_properties(onnxpipe PROPERTIES
   VERSION ${OPI_ABI_MAJOR}.${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
   SOVERSION ${OPI_ABI_MAJOR})
 opi_export_only(onnxpipe ${PROJECT_SOURCE_DIR}/abi/cmake/library.map)
+# It stays when it was closed: threads of sessions, the table of handles and the host's late calls
+# need its code.
+target_link_options(onnxpipe PRIVATE -Wl,-z,nodelete)

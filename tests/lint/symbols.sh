@@ -33,4 +33,8 @@ if [ "$soname" != libonnxpipe.so.1 ]; then
   echo "the library's SONAME is $soname, wanted libonnxpipe.so.1"
   status=1
 fi
+if ! readelf -d "$build/lib/libonnxpipe.so" | grep -q NODELETE; then
+  echo "the library is not linked with -z nodelete"
+  status=1
+fi
 exit $status
