@@ -38,6 +38,7 @@ static void note(void *caller) {
   (void)atomic_compare_exchange_strong(&first_caller, &none, caller);
 }
 
+#pragma GCC visibility push(default) /* shared objects find them too */
 void *malloc(size_t n) {
   note(__builtin_return_address(0));
   return __libc_malloc(n);
@@ -63,6 +64,7 @@ void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset) 
   note(__builtin_return_address(0));
   return (void *)syscall(SYS_mmap, at, n, protection, flags, fd, offset);
 }
+#pragma GCC visibility pop
 #endif
 
 static inline void opi_test_count_allocations(void) {
