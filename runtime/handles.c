@@ -105,7 +105,8 @@ opi_handle_slot *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_en
   slot->object = object;
   slot->end = end;
   atomic_store(&slot->owner, owner);
-  slot->pid = opi_process_id();
+  atomic_store(&slot->since, atomic_load(&slot->word) >> GENERATION_SHIFT);
+  atomic_store(&slot->pid, opi_process_id());
   slot->kind = (uint16_t)kind;
   slot->kept = 1;
   return slot;
@@ -199,9 +200,9 @@ opipe_status opi_handle_enter(const void *handle, uint32_t kind, const char *cal
                     kinds[found].name, kinds[found].gone, (unsigned long long)h);
   *out_entry = (opi_entry){slot, slot->object};
   const int32_t pid = opi_process_id();
-  if (found == kind && slot->pid == pid)
+  const int32_t from = atomic_load_explicit(&slot->pid, memory_order_relaxed);
+  if (found == kind && from == pid)
     return OPIPE_OK;
-  const int32_t from = slot->pid;
   opi_handle_leave(out_entry);
   if (from != pid)
     return opi_fail(err, OPIPE_E_STATE, "%s: the %s was opened in another process (%d, this is %d)",
@@ -242,11 +243,18 @@ bool opi_handle_kill(const opi_entry *entry) {
   return true;
 }
 
+bool opi_handle_inherited(const void *handle) {
+  uint32_t kind = 0;
+  const opi_handle_slot *slot = find((uint64_t)(uintptr_t)handle, &kind);
+  return slot != NULL && atomic_load(&slot->pid) != opi_process_id();
+}
+
 uint64_t opi_handle_owner(const void *handle) {
   const uint64_t h = (uint64_t)(uintptr_t)handle;
   uint32_t kind = 0;
   opi_handle_slot *slot = find(h, &kind);
-  if (slot == NULL || (atomic_load(&slot->word) ^ h) >> GENERATION_SHIFT != 0)
+  if (slot == NULL || h >> GENERATION_SHIFT <= atomic_load(&slot->since) ||
+      h >> GENERATION_SHIFT > atomic_load(&slot->word) >> GENERATION_SHIFT)
     return 0;
-  return atomic_load(&slot->owner);
+  return kind == OPI_HANDLE_CONTEXT ? h : atomic_load(&slot->owner);
 }

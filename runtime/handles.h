@@ -40,9 +40,10 @@ typedef struct opi_handle_slot {
   void *object;
   opi_handle_end_fn end;  /* the handle was destroyed and nobody is inside any more */
   _Atomic uint64_t owner; /* handle of the context, for its log */
+  _Atomic uint64_t since; /* generation before the taker's first */
   uint32_t index;
   _Atomic uint32_t next; /* of the free ones: index + 1 */
-  int32_t pid;           /* the process that took it */
+  _Atomic int32_t pid;   /* the process that took it */
   uint16_t kind;
   uint16_t kept; /* 1: its taker gives it back, not the end of a handle */
 } opi_handle_slot;
@@ -82,7 +83,9 @@ void opi_handle_leave(const opi_entry *entry); /* ends the object when it was de
 /* From here on the pinned handle is stale; false: another thread was faster. The object ends with
  * the last unpin. */
 bool opi_handle_kill(const opi_entry *entry);
-/* The context to which a handle belongs or, as long as its slot is not in use again, belonged; 0:
+/* Made by the process that this one was forked from. */
+bool opi_handle_inherited(const void *handle);
+/* The context to which a handle belongs or, as long as its slot has the same taker, belonged; 0:
  * nobody knows. */
 uint64_t opi_handle_owner(const void *handle);
 

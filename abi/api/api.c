@@ -1,38 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles: what they are, whose they are, and whether they still live. */
+/* References between objects, and the end of handles. */
 #include "abi/api/api.h"
 
+#include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
-void opi_handle_init(opi_handle *handle, uint32_t magic) {
-  handle->magic = magic;
-  handle->pid = getpid();
-  atomic_init(&handle->refs, 1);
+void opi_ref(atomic_uint *refs) {
+  (void)atomic_fetch_add_explicit(refs, 1, memory_order_relaxed);
 }
 
-bool opi_handle_drop(opi_handle *handle) {
-  if (atomic_fetch_sub_explicit(&handle->refs, 1, memory_order_acq_rel) != 1)
-    return false;
-  handle->magic = 0;
-  return true;
-}
-
-opipe_status opi_handle_check(const opi_handle *handle, uint32_t magic, const char *what,
-                              opipe_error *err) {
-  if (handle == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "the %s is NULL", what);
-  if (handle->magic != magic)
-    return opi_fail(err, OPIPE_E_STATE, "this is no %s (or it was destroyed)", what);
-  if (handle->pid != getpid()) {
-    return opi_fail(err, OPIPE_E_STATE, "the %s was opened in another process (%d, this is %d)",
-                    what, (int)handle->pid, (int)getpid());
-  }
-  return OPIPE_OK;
+bool opi_unref(atomic_uint *refs) {
+  return atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
 }
 
 uint64_t opi_now_ns(void) {
   struct timespec now;
   (void)clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+void opi_log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line,
+                       const char *msg) {
+  static const char *const names[] = {"error", "warning", "info", "debug"};
+  (void)ctx;
+  (void)file;
+  (void)line;
+  (void)fprintf(stderr, "onnx-pipe: %s: %s\n", names[level < 3 ? level : 3], msg);
+}
+
+/* In the log of the context that the handle belongs to, as far as that is known. */
+static void complain(const void *handle, const opipe_error *why) {
+  opi_entry in;
+  const uint64_t owner = opi_handle_owner(handle);
+  if (owner != 0 && opi_handle_enter(opi_handle_pointer(owner), OPI_HANDLE_CONTEXT, "log", &in,
+                                     NULL) == OPIPE_OK) {
+    const opi_context_object *context = in.object;
+    opi_log(&context->logger, OPIPE_LOG_ERROR, "%s", why->message);
+    opi_handle_leave(&in);
+    return;
+  }
+  opi_log_to_stderr(NULL, OPIPE_LOG_ERROR, NULL, 0, why->message);
+}
+
+void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
+  opi_entry in;
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (handle == NULL || opi_handle_inherited(handle))
+    return;
+  opipe_status status = opi_handle_enter(handle, kind, call, &in, &err);
+  if (status == OPIPE_OK) {
+    if (!opi_handle_kill(&in)) {
+      status = opi_fail(&err, OPIPE_E_STATE, "%s: another thread was faster", call);
+    } else if (kind == OPI_HANDLE_SESSION) {
+      const opi_session_object *session = in.object;
+      opi_session_stop(session->session); /* so that calls inside return */
+      opi_handle_slot_drain(in.slot, 1);
+    } else if (kind == OPI_HANDLE_REQUEST) {
+      opi_handle_slot_drain(in.slot, 1);
+    }
+    opi_handle_leave(&in); /* the last one out ends the object */
+  }
+  if (status < 0)
+    complain(handle, &err);
 }

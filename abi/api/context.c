@@ -2,8 +2,6 @@
 /* Contexts: allocator, logger, plugins, budgets, the constant folder. */
 #define _GNU_SOURCE 1
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "abi/api/api.h"
 #include "abi/api/plugins.h"
@@ -12,7 +10,7 @@
 /* ---- what the host gave, called with the host's own floating-point environment ---- */
 
 static void *host_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align) {
-  const opipe_context *c = ctx;
+  const opi_context_object *c = ctx;
   const opipe_allocator host = c->host_allocator;
   opi_fp_border *lent = opi_fp_lend();
   void *fresh = host.realloc(host.ctx, ptr, old_size, new_size, align); /* may end the context */
@@ -21,19 +19,16 @@ static void *host_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size
 }
 
 static void host_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
-  const opipe_context *c = ctx;
+  const opi_context_object *c = ctx;
   opi_fp_border *lent = opi_fp_lend();
   c->host_log(c->host_log_ctx, level, file, line, msg);
   opi_fp_take(lent);
 }
 
-static void log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line,
-                          const char *msg) {
-  static const char *const names[] = {"error", "warning", "info", "debug"};
-  (void)ctx;
-  (void)file;
-  (void)line;
-  (void)fprintf(stderr, "onnx-pipe: %s: %s\n", names[level < 3 ? level : 3], msg);
+void opi_host_call(void (*call)(void *ctx), void *ctx) {
+  opi_fp_border *lent = opi_fp_lend();
+  call(ctx);
+  opi_fp_take(lent);
 }
 
 static uint32_t allowed_cores(void) {
@@ -44,7 +39,7 @@ static uint32_t allowed_cores(void) {
   return n < 1 ? 1 : (uint32_t)n;
 }
 
-opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator **out_evaluator,
+opipe_status opi_context_evaluator(opi_context_object *context, const opi_evaluator **out_evaluator,
                                    opipe_error *err) {
   opi_backend_ref cpu;
   opipe_status status = OPIPE_OK;
@@ -66,7 +61,7 @@ opipe_status opi_context_evaluator(opipe_context *context, const opi_evaluator *
 
 /* ---- life ---- */
 
-static opipe_status make_parts(opipe_context *c, const opipe_context_params *params,
+static opipe_status make_parts(opi_context_object *c, const opipe_context_params *params,
                                opipe_error *err) {
   const opi_registry_params registry = {
       .allocator = &c->allocator,
@@ -78,8 +73,6 @@ static opipe_status make_parts(opipe_context *c, const opipe_context_params *par
   for (uint32_t i = 0; i < params->n_budgets; ++i) {
     opipe_device_budget budget;
     opi_array_get(params->budgets, params->budgets_stride, i, &budget, sizeof budget);
-    if (budget.kind == NULL)
-      return opi_fail(err, OPIPE_E_INVALID, "device budget %u names no backend", i);
     OPI_TRY(opi_budget_cap(c->budget, budget.kind, budget.index, budget.memory_bytes, err));
   }
   OPI_TRY(opi_registry_create(&registry, &c->registry, err));
@@ -87,54 +80,52 @@ static opipe_status make_parts(opipe_context *c, const opipe_context_params *par
   return OPIPE_OK;
 }
 
-opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
-                                    opipe_error *err) {
-  static const opipe_context_params preset = {.struct_size = (uint32_t)sizeof(opipe_context_params),
-                                              .log_level = OPIPE_LOG_WARN};
-  opipe_context_params own = preset;
-  if (out_context == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "context_create: out_context is NULL");
-  if (params != NULL) {
-    if (params->struct_size < OPIPE_END(opipe_context_params, log_level)) {
-      return opi_fail(err, OPIPE_E_ABI, "context_create: struct_size is %u", params->struct_size);
-    }
-    memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
-  }
-  OPI_TRY(opi_array_check(
-      &(opi_array){"context_create", "budgets", own.budgets, own.n_budgets, own.budgets_stride,
-                   OPIPE_END(opipe_device_budget, memory_bytes), sizeof(opipe_device_budget)},
-      err));
-  const opipe_allocator *allocator = own.allocator == NULL ? opi_allocator_system() : own.allocator;
-  opipe_context draft = {.host_allocator = *allocator};
+static opipe_status make_context(const opipe_context_params *own, opi_context_object **out_context,
+                                 opipe_error *err) {
+  const opipe_allocator *allocator =
+      own->allocator == NULL ? opi_allocator_system() : own->allocator;
+  opi_context_object draft = {.host_allocator = *allocator};
   const opipe_allocator first = {&draft, host_realloc};
-  opipe_context *c = opi_alloc_zero(&first, 1, sizeof(*c));
+  opi_context_object *c = opi_alloc_zero(&first, 1, sizeof(*c));
   if (c == NULL)
     return opi_fail_nomem(err, sizeof(*c), "a context");
-  opi_handle_init(&c->head, OPI_MAGIC_CONTEXT);
+  atomic_init(&c->refs, 1);
   c->host_allocator = *allocator;
-  c->allocator = own.allocator == NULL ? *allocator : (opipe_allocator){c, host_realloc};
-  c->host_log_ctx = own.log_ctx;
-  c->host_log = own.log;
+  c->allocator = own->allocator == NULL ? *allocator : (opipe_allocator){c, host_realloc};
+  c->host_log_ctx = own->log_ctx;
+  c->host_log = own->log;
   c->logger = (opi_logger){
-      .ctx = c, .log = own.log == NULL ? log_to_stderr : host_log, .level = own.log_level};
-  c->cores = own.cores == 0 ? allowed_cores() : own.cores;
+      .ctx = c, .log = own->log == NULL ? opi_log_to_stderr : host_log, .level = own->log_level};
+  c->cores = own->cores == 0 ? allowed_cores() : own->cores;
   if (pthread_mutex_init(&c->lock, NULL) != 0) {
     opi_free(&first, c, sizeof(*c));
     return opi_fail_nomem(err, sizeof(pthread_mutex_t), "a lock");
-  }
-  const opipe_status status = make_parts(c, &own, err);
-  if (status < 0) {
-    opi_api_context_destroy(c);
-    return status;
   }
   *out_context = c;
   return OPIPE_OK;
 }
 
-void opi_api_context_destroy(opipe_context *c) {
-  if (opi_handle_check(c == NULL ? NULL : &c->head, OPI_MAGIC_CONTEXT, "context", NULL) < 0)
-    return;
-  if (!opi_handle_drop(&c->head))
+opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
+                                    opipe_error *err) {
+  opipe_context_params own = {.struct_size = (uint32_t)sizeof own, .log_level = OPIPE_LOG_WARN};
+  opi_context_object *c = NULL;
+  if (out_context == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "context_create: out_context is NULL");
+  OPI_TRY(opi_params_read(&opi_struct_context_params, "context_create", params, &own, err));
+  OPI_TRY(make_context(&own, &c, err));
+  const opipe_status status = make_parts(c, &own, err);
+  if (status < 0) {
+    opi_context_unref(c);
+    return status;
+  }
+  OPI_TRY(opi_handle_new(OPI_HANDLE_CONTEXT, c, opi_context_unref, 0, &c->handle, err));
+  *out_context = opi_handle_pointer(c->handle);
+  return OPIPE_OK;
+}
+
+void opi_context_unref(void *context) {
+  opi_context_object *c = context;
+  if (c == NULL || !opi_unref(&c->refs))
     return; /* the last model or session ends it */
   const opipe_allocator allocator = c->allocator;
   opi_evaluator_free(c->evaluator);
@@ -144,16 +135,13 @@ void opi_api_context_destroy(opipe_context *c) {
   opi_free(&allocator, c, sizeof(*c));
 }
 
-opipe_status opi_api_context_register_static(opipe_context *c, const opipe_plugin *plugin,
+opipe_status opi_api_context_register_static(opi_context_object *c, const opipe_plugin *plugin,
                                              opipe_error *err) {
-  OPI_TRY(opi_handle_check(c == NULL ? NULL : &c->head, OPI_MAGIC_CONTEXT, "context", err));
   return opi_registry_add_static(c->registry, plugin, err);
 }
 
-opipe_status opi_api_context_plugins(opipe_context *c, uint32_t format, opipe_write_fn write,
+opipe_status opi_api_context_plugins(opi_context_object *c, uint32_t format, opipe_write_fn write,
                                      void *ctx, opipe_error *err) {
-  OPI_TRY(opi_handle_check(c == NULL ? NULL : &c->head, OPI_MAGIC_CONTEXT, "context", err));
-  if (write == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "context_plugins: the sink is NULL");
+  OPI_TRY(opi_choice_check("context_plugins", "format", format, OPIPE_FORMAT_JSON, err));
   return opi_registry_describe(c->registry, format, write, ctx, err);
 }

@@ -145,7 +145,7 @@ static void write_patterns(opi_text *t, const opi_bound *bound, bool json) {
   }
 }
 
-static opipe_status describe_text(opi_text *t, opipe_model *m, const opipe_model_info *info,
+static opipe_status describe_text(opi_text *t, opi_model_object *m, const opipe_model_info *info,
                                   opipe_error *err) {
   const opi_graph *file = m->file->graph;
   const opi_graph *g = m->bound == NULL ? file : m->bound->graph;
@@ -183,7 +183,7 @@ static opipe_status describe_text(opi_text *t, opipe_model *m, const opipe_model
   return OPIPE_OK;
 }
 
-static opipe_status describe_json(opi_text *t, opipe_model *m, const opipe_model_info *info,
+static opipe_status describe_json(opi_text *t, opi_model_object *m, const opipe_model_info *info,
                                   opipe_error *err) {
   const opi_graph *g = m->bound == NULL ? m->file->graph : m->bound->graph;
   opi_text_printf(t, "{\n  \"ir_version\": %" PRId64 ",\n  \"producer\": ", m->file->ir_version);
@@ -222,12 +222,11 @@ static opipe_status describe_json(opi_text *t, opipe_model *m, const opipe_model
   return OPIPE_OK;
 }
 
-opipe_status opi_api_model_describe(opipe_model *m, uint32_t format, opipe_write_fn write,
+opipe_status opi_api_model_describe(opi_model_object *m, uint32_t format, opipe_write_fn write,
                                     void *ctx, opipe_error *err) {
   opipe_model_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_model_info, flops)};
   OPI_TRY(opi_api_model_info(m, &info, err));
-  if (write == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "model_describe: the sink is NULL");
+  OPI_TRY(opi_choice_check("model_describe", "format", format, OPIPE_FORMAT_JSON, err));
   opi_text t;
   opi_text_init(&t, &m->context->allocator);
   opipe_status status = format == OPIPE_FORMAT_JSON ? describe_json(&t, m, &info, err)

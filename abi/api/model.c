@@ -4,26 +4,24 @@
 
 #include "abi/api/api.h"
 
-static opipe_status check(const opipe_model *model, opipe_error *err) {
-  return opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err);
-}
-
-static opipe_status new_model(opipe_context *context, opipe_model **out_model, opipe_error *err) {
-  opipe_model *m = opi_alloc_zero(&context->allocator, 1, sizeof(*m));
+static opipe_status new_model(opi_context_object *context, opi_model_object **out_model,
+                              opipe_error *err) {
+  opi_model_object *m = opi_alloc_zero(&context->allocator, 1, sizeof(*m));
   if (m == NULL)
     return opi_fail_nomem(err, sizeof(*m), "a model");
-  opi_handle_init(&m->head, OPI_MAGIC_MODEL);
+  atomic_init(&m->refs, 1);
   m->context = context;
   opi_arena_init(&m->arena, &context->allocator, 0);
-  (void)atomic_fetch_add_explicit(&context->head.refs, 1, memory_order_relaxed);
+  opi_ref(&context->refs);
   *out_model = m;
   return OPIPE_OK;
 }
 
-void opi_model_unref(opipe_model *m) {
-  if (m == NULL || !opi_handle_drop(&m->head))
+void opi_model_unref(void *model) {
+  opi_model_object *m = model;
+  if (m == NULL || !opi_unref(&m->refs))
     return;
-  opipe_context *context = m->context;
+  opi_context_object *context = m->context;
   opi_bound_free(m->bound);
   if (m->unbound != NULL) {
     opi_model_unref(m->unbound);
@@ -31,17 +29,22 @@ void opi_model_unref(opipe_model *m) {
     opi_model_free(m->file);
   }
   opi_arena_release(&m->arena);
+  if (m->on_release != NULL)
+    opi_host_call(m->on_release, m->release_ctx);
   opi_free(&context->allocator, m, sizeof(*m));
-  opi_api_context_destroy(context);
+  opi_context_unref(context);
 }
 
-void opi_api_model_destroy(opipe_model *model) {
-  if (check(model, NULL) == OPIPE_OK)
-    opi_model_unref(model);
+/* Its handle, for the host. Takes the model over, also on failure. */
+static opipe_status hand_out(opi_model_object *m, opipe_model **out_model, opipe_error *err) {
+  uint64_t handle = 0;
+  OPI_TRY(opi_handle_new(OPI_HANDLE_MODEL, m, opi_model_unref, m->context->handle, &handle, err));
+  *out_model = opi_handle_pointer(handle);
+  return OPIPE_OK;
 }
 
 /* A graph input that becomes a parameter. */
-static opipe_status promote(opipe_model *m, const opipe_pin *parameter, opipe_error *err) {
+static opipe_status promote(opi_model_object *m, const opipe_pin *parameter, opipe_error *err) {
   const opipe_tensor *t = &parameter->value;
   opi_replacement value = {.name = parameter->input, .shape = t->shape};
   value.dtype = opi_dtype_from_dl(t->dtype);
@@ -64,64 +67,55 @@ static opipe_status promote(opipe_model *m, const opipe_pin *parameter, opipe_er
   return status;
 }
 
-opipe_status opi_api_model_load(opipe_context *context, const opipe_load_params *params,
-                                opipe_model **out_model, opipe_error *err) {
-  opipe_model *m = NULL;
-  OPI_TRY(
-      opi_handle_check(context == NULL ? NULL : &context->head, OPI_MAGIC_CONTEXT, "context", err));
-  if (params == NULL || out_model == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "model_load: an argument is NULL");
-  if (params->struct_size < OPIPE_END(opipe_load_params, base_dir)) {
-    return opi_fail(err, OPIPE_E_ABI, "model_load: struct_size is %u", params->struct_size);
-  }
-  if (params->path == NULL && params->data == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "model_load: neither a path nor data");
-  const opi_load_params load = {
-      .path = params->path,
-      .data = params->data,
-      .n_bytes = params->n_bytes,
-      .base_dir = params->base_dir,
-      .memory_budget_bytes = OPIPE_HAS(params, opipe_load_params, memory_budget_bytes)
-                                 ? params->memory_budget_bytes
-                                 : 0,
-      .flags = params->flags, /* the same bits: checked below */
-      .allocator = &context->allocator,
-      .logger = &context->logger};
+static opipe_status load(opi_model_object *m, const opipe_load_params *params, opipe_error *err) {
+  const opi_load_params load = {.path = params->path,
+                                .data = params->data,
+                                .n_bytes = params->n_bytes,
+                                .base_dir = params->base_dir,
+                                .memory_budget_bytes = params->memory_budget_bytes,
+                                .flags = params->flags, /* the same bits */
+                                .allocator = &m->context->allocator,
+                                .logger = &m->context->logger};
   OPIPE_STATIC_ASSERT((int)OPIPE_LOAD_GRAPH_ONLY == (int)OPI_LOAD_GRAPH_ONLY &&
                           (int)OPIPE_LOAD_ALLOW_SYMLINKS == (int)OPI_LOAD_ALLOW_SYMLINKS &&
                           (int)OPIPE_LOAD_ALLOW_HARDLINKS == (int)OPI_LOAD_ALLOW_HARDLINKS,
                       "load flags agree");
-  opi_array parameters = {.function = "model_load", .field = "parameters"};
-  if (OPIPE_HAS(params, opipe_load_params, parameters_stride)) {
-    parameters.data = params->parameters;
-    parameters.n = params->n_parameters;
-    parameters.stride = params->parameters_stride;
-    parameters.least = OPIPE_END(opipe_pin, value);
-    parameters.known = sizeof(opipe_pin);
-    OPI_TRY(opi_array_check(&parameters, err));
-  }
-  OPI_TRY(new_model(context, &m, err));
-  opipe_status status = opi_model_load(&load, &m->file, err);
-  for (uint32_t i = 0; i < parameters.n && status == OPIPE_OK; ++i) {
+  OPI_TRY(opi_model_load(&load, &m->file, err));
+  for (uint32_t i = 0; i < params->n_parameters; ++i) {
     opipe_pin parameter;
-    opi_array_get(parameters.data, parameters.stride, i, &parameter, sizeof parameter);
-    status = promote(m, &parameter, err);
+    opi_array_get(params->parameters, params->parameters_stride, i, &parameter, sizeof parameter);
+    OPI_TRY(promote(m, &parameter, err));
   }
+  return OPIPE_OK;
+}
+
+opipe_status opi_api_model_load(opi_context_object *context, const opipe_load_params *params,
+                                opipe_model **out_model, opipe_error *err) {
+  opipe_load_params own = {0};
+  opi_model_object *m = NULL;
+  if (params == NULL || out_model == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_load: an argument is NULL");
+  OPI_TRY(opi_params_read(&opi_struct_load_params, "model_load", params, &own, err));
+  if (own.path == NULL && own.data == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_load: neither a path nor data");
+  OPI_TRY(new_model(context, &m, err));
+  const opipe_status status = load(m, &own, err);
   if (status < 0) {
     opi_model_unref(m);
     return status;
   }
-  *out_model = m;
+  OPI_TRY(hand_out(m, out_model, err));
+  m->on_release = own.on_release; /* from here on the bytes are lent */
+  m->release_ctx = own.release_ctx;
   return OPIPE_OK;
 }
 
 /* ---- binding ---- */
 
-static opipe_status copy_pin(opipe_model *m, const opipe_pin *pin, opi_pin *out, opipe_error *err) {
+static opipe_status copy_pin(opi_model_object *m, const opipe_pin *pin, opi_pin *out,
+                             opipe_error *err) {
   const opipe_tensor *t = &pin->value;
   uint64_t n_bytes = 0;
-  if (pin->input == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "model_bind: a pin names no input");
   const uint32_t dtype = opi_dtype_from_dl(t->dtype);
   if (t->rank < 0 || t->rank > OPIPE_MAX_RANK || dtype == OPIPE_UNDEFINED ||
       opi_dtype_bits(dtype) % 8 != 0 ||
@@ -148,8 +142,9 @@ static opipe_status copy_pin(opipe_model *m, const opipe_pin *pin, opi_pin *out,
   return OPIPE_OK;
 }
 
-static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, opipe_error *err) {
-  const double ratio = OPIPE_HAS(o, opipe_bind_options, dropout_ratio) ? o->dropout_ratio : 0;
+static opipe_status copy_options(opi_model_object *m, const opipe_bind_options *o,
+                                 opipe_error *err) {
+  const double ratio = o->dropout_ratio;
   if (!(ratio >= 0 && ratio < 1)) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "model_bind: dropout_ratio is %g, it must be at least 0 and below 1", ratio);
@@ -159,17 +154,9 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
   const char **keep = OPI_ARENA_ARRAY(&m->arena, const char *, o->n_keep);
   if (dims == NULL || pins == NULL || keep == NULL)
     return opi_fail_nomem(err, 0, "bind options");
-  OPI_TRY(opi_array_check(&(opi_array){"model_bind", "dims", o->dims, o->n_dims, o->dims_stride,
-                                       OPIPE_END(opipe_dim, value), sizeof(opipe_dim)},
-                          err));
-  OPI_TRY(opi_array_check(&(opi_array){"model_bind", "pins", o->pins, o->n_pins, o->pins_stride,
-                                       OPIPE_END(opipe_pin, value), sizeof(opipe_pin)},
-                          err));
   for (uint32_t i = 0; i < o->n_dims; ++i) {
     opipe_dim dim;
     opi_array_get(o->dims, o->dims_stride, i, &dim, sizeof dim);
-    if (dim.name == NULL)
-      return opi_fail(err, OPIPE_E_INVALID, "model_bind: dimension %u has no name", i);
     dims[i] = (opi_dim_binding){opi_arena_strdup(&m->arena, dim.name), dim.value};
     if (dims[i].name == NULL)
       return opi_fail_nomem(err, 0, "bind options");
@@ -180,9 +167,9 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
     OPI_TRY(copy_pin(m, &pin, &pins[i], err));
   }
   for (uint32_t i = 0; i < o->n_keep; ++i) {
-    keep[i] = o->keep[i] == NULL ? NULL : opi_arena_strdup(&m->arena, o->keep[i]);
+    keep[i] = opi_arena_strdup(&m->arena, o->keep[i]);
     if (keep[i] == NULL)
-      return opi_fail(err, OPIPE_E_INVALID, "model_bind: tensor %u to keep has no name", i);
+      return opi_fail_nomem(err, 0, "bind options");
   }
   m->options = (opi_bind_options){
       .dims = dims,
@@ -204,16 +191,15 @@ static opipe_status copy_options(opipe_model *m, const opipe_bind_options *o, op
   return OPIPE_OK;
 }
 
-static opipe_status bind(opipe_model *m, opipe_model *from, const opipe_bind_options *options,
-                         opipe_error *err) {
-  static const opipe_bind_options none = {.struct_size = (uint32_t)sizeof none};
+static opipe_status bind(opi_model_object *m, opi_model_object *from,
+                         const opipe_bind_options *options, opipe_error *err) {
   OPIPE_STATIC_ASSERT((int)OPIPE_BIND_NO_FUSE == (int)OPI_BIND_NO_FUSE &&
                           (int)OPIPE_BIND_DEFAULTS == (int)OPI_BIND_DEFAULTS,
                       "bind flags agree");
   m->unbound = from;
   m->file = from->file;
-  (void)atomic_fetch_add_explicit(&from->head.refs, 1, memory_order_relaxed);
-  OPI_TRY(copy_options(m, options == NULL ? &none : options, err));
+  opi_ref(&from->refs);
+  OPI_TRY(copy_options(m, options, err));
   OPI_TRY(opi_context_evaluator(m->context, &m->options.evaluator, err));
   OPI_TRY(opi_bind(m->file, &m->options, &m->bound, err));
   m->options.dims = m->bound->dims; /* from here on every free dimension is given */
@@ -222,34 +208,28 @@ static opipe_status bind(opipe_model *m, opipe_model *from, const opipe_bind_opt
   return OPIPE_OK;
 }
 
-opipe_status opi_api_model_bind(opipe_model *model, const opipe_bind_options *options,
+opipe_status opi_api_model_bind(opi_model_object *model, const opipe_bind_options *options,
                                 opipe_model **out_bound, opipe_error *err) {
-  opipe_model *m = NULL;
-  OPI_TRY(check(model, err));
+  opi_model_object *m = NULL;
+  opipe_bind_options own = {.struct_size = (uint32_t)sizeof own};
   if (out_bound == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "model_bind: out_bound is NULL");
   if (model->bound != NULL)
     return opi_fail(err, OPIPE_E_STATE,
                     "model_bind: the model is bound already; bind the loaded one");
-  if (options != NULL && options->struct_size < OPIPE_END(opipe_bind_options, n_pins)) {
-    return opi_fail(err, OPIPE_E_ABI, "model_bind: struct_size is %u", options->struct_size);
-  }
-  opipe_bind_options own = {0};
-  if (options != NULL)
-    memcpy(&own, options, options->struct_size < sizeof(own) ? options->struct_size : sizeof(own));
+  OPI_TRY(opi_params_read(&opi_struct_bind_options, "model_bind", options, &own, err));
   OPI_TRY(new_model(model->context, &m, err));
   const opipe_status status = bind(m, model, &own, err);
   if (status < 0) {
     opi_model_unref(m);
     return status;
   }
-  *out_bound = m;
-  return OPIPE_OK;
+  return hand_out(m, out_bound, err);
 }
 
 /* ---- what a model consists of ---- */
 
-static const opi_graph *graph_of(const opipe_model *m) {
+static const opi_graph *graph_of(const opi_model_object *m) {
   return m->bound == NULL ? m->file->graph : m->bound->graph;
 }
 
@@ -268,12 +248,8 @@ static void count_parameters(const opi_graph *g, opipe_model_info *info) {
   }
 }
 
-opipe_status opi_api_model_info(opipe_model *m, opipe_model_info *io_info, opipe_error *err) {
-  OPI_TRY(check(m, err));
-  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_model_info, bound)) {
-    return opi_fail(err, OPIPE_E_INVALID, "model_info: struct_size is %u",
-                    io_info == NULL ? 0 : io_info->struct_size);
-  }
+opipe_status opi_api_model_info(opi_model_object *m, opipe_model_info *io_info, opipe_error *err) {
+  OPI_TRY(opi_info_check("model_info", io_info, OPIPE_END(opipe_model_info, bound), err));
   const opi_graph *g = graph_of(m);
   opipe_model_info info = {.struct_size = io_info->struct_size,
                            .bound = m->bound != NULL,
@@ -289,17 +265,14 @@ opipe_status opi_api_model_info(opipe_model *m, opipe_model_info *io_info, opipe
     opi_node_work(g, &g->nodes[n], &work);
     info.flops += work.flops;
   }
-  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
+  opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }
 
-static opipe_status describe_value(const opipe_model *m, const char *function, const uint32_t *list,
-                                   uint32_t n, uint32_t index, bool input,
+static opipe_status describe_value(const opi_model_object *m, const char *function,
+                                   const uint32_t *list, uint32_t n, uint32_t index, bool input,
                                    opipe_tensor_info *io_info, opipe_error *err) {
-  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_tensor_info, dim_names)) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: struct_size is %u", function,
-                    io_info == NULL ? 0 : io_info->struct_size);
-  }
+  OPI_TRY(opi_info_check(function, io_info, OPIPE_END(opipe_tensor_info, dim_names), err));
   if (index >= n)
     return opi_fail(err, OPIPE_E_NOTFOUND, "%s: index %u of %u", function, index, n);
   const opi_value *v = &graph_of(m)->values[list[index]];
@@ -311,37 +284,31 @@ static opipe_status describe_value(const opipe_model *m, const char *function, c
                             .rank = v->rank < 0 ? 0 : (uint32_t)v->rank};
   if (input && m->bound != NULL)
     info.index_limit = m->bound->index_limits[index];
-  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
+  opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }
 
-opipe_status opi_api_model_input(opipe_model *m, uint32_t index, opipe_tensor_info *io_info,
+opipe_status opi_api_model_input(opi_model_object *m, uint32_t index, opipe_tensor_info *io_info,
                                  opipe_error *err) {
-  OPI_TRY(check(m, err));
   return describe_value(m, "model_input", graph_of(m)->inputs, graph_of(m)->n_inputs, index, true,
                         io_info, err);
 }
 
-opipe_status opi_api_model_output(opipe_model *m, uint32_t index, opipe_tensor_info *io_info,
+opipe_status opi_api_model_output(opi_model_object *m, uint32_t index, opipe_tensor_info *io_info,
                                   opipe_error *err) {
-  OPI_TRY(check(m, err));
   return describe_value(m, "model_output", graph_of(m)->outputs, graph_of(m)->n_outputs, index,
                         false, io_info, err);
 }
 
-opipe_status opi_api_model_dim(opipe_model *m, uint32_t index, opipe_dim_info *io_info,
+opipe_status opi_api_model_dim(opi_model_object *m, uint32_t index, opipe_dim_info *io_info,
                                opipe_error *err) {
-  OPI_TRY(check(m, err));
   const uint32_t n = m->bound == NULL ? 0 : m->bound->n_dims;
-  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_dim_info, value)) {
-    return opi_fail(err, OPIPE_E_INVALID, "model_dim: struct_size is %u",
-                    io_info == NULL ? 0 : io_info->struct_size);
-  }
+  OPI_TRY(opi_info_check("model_dim", io_info, OPIPE_END(opipe_dim_info, value), err));
   if (index >= n)
     return opi_fail(err, OPIPE_E_NOTFOUND, "model_dim: index %u of %u", index, n);
   const opipe_dim_info info = {.struct_size = io_info->struct_size,
                                .name = m->bound->dims[index].name,
                                .value = m->bound->dims[index].value};
-  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
+  opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }

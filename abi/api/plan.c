@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made from a bound model or read from JSON. */
-#include <string.h>
-
 #include "abi/api/api.h"
 #include "partition/cut/batch.h"
 #include "partition/cut/cutting.h"
 
-static opipe_status check(const opipe_plan *plan, opipe_error *err) {
-  return opi_handle_check(plan == NULL ? NULL : &plan->head, OPI_MAGIC_PLAN, "plan", err);
-}
-
-void opi_plan_unref(opipe_plan *plan) {
-  if (plan == NULL || !opi_handle_drop(&plan->head))
+void opi_plan_unref(void *plan) {
+  opi_plan_object *p = plan;
+  if (p == NULL || !opi_unref(&p->refs))
     return;
-  opipe_model *model = plan->model;
-  opi_plan_free(plan->plan);
-  opi_free(&model->context->allocator, plan, sizeof(*plan));
+  opi_model_object *model = p->model;
+  opi_plan_free(p->plan);
+  opi_free(&model->context->allocator, p, sizeof(*p));
   opi_model_unref(model);
 }
 
-void opi_api_plan_destroy(opipe_plan *plan) {
-  if (check(plan, NULL) == OPIPE_OK)
-    opi_plan_unref(plan);
-}
-
-static opipe_status new_plan(opipe_model *model, opipe_plan **out_plan, opipe_error *err) {
-  opipe_plan *plan = opi_alloc_zero(&model->context->allocator, 1, sizeof(*plan));
+static opipe_status new_plan(opi_model_object *model, opi_plan_object **out_plan,
+                             opipe_error *err) {
+  opi_plan_object *plan = opi_alloc_zero(&model->context->allocator, 1, sizeof(*plan));
   if (plan == NULL)
     return opi_fail_nomem(err, sizeof(*plan), "a plan");
-  opi_handle_init(&plan->head, OPI_MAGIC_PLAN);
+  atomic_init(&plan->refs, 1);
   plan->model = model;
-  (void)atomic_fetch_add_explicit(&model->head.refs, 1, memory_order_relaxed);
+  opi_ref(&model->refs);
   *out_plan = plan;
   return OPIPE_OK;
 }
 
-static opi_plan_env env_of(opipe_model *model, const opi_bind_options *bind) {
+/* Its handle, for the host. Takes the plan over, also on failure. */
+static opipe_status hand_out(opi_plan_object *plan, opipe_plan **out_plan, opipe_error *err) {
+  uint64_t handle = 0;
+  OPI_TRY(opi_handle_new(OPI_HANDLE_PLAN, plan, opi_plan_unref, plan->model->context->handle,
+                         &handle, err));
+  *out_plan = opi_handle_pointer(handle);
+  return OPIPE_OK;
+}
+
+static opi_plan_env env_of(opi_model_object *model, const opi_bind_options *bind) {
   return (opi_plan_env){.allocator = &model->context->allocator,
                         .logger = &model->context->logger,
                         .plugins = &model->context->plugins,
@@ -45,11 +45,11 @@ static opi_plan_env env_of(opipe_model *model, const opi_bind_options *bind) {
 }
 
 static opipe_status check_replicas(const opipe_plan_params *p, opipe_error *err) {
-  if (p->n_stage_replicas != 0 && (p->stage_replicas == NULL || p->replicas > 1)) {
-    return opi_fail(err, OPIPE_E_INVALID, "plan_make: replicas of %u stages, %s",
-                    p->n_stage_replicas,
-                    p->stage_replicas == NULL ? "but no list of them"
-                                              : "and copies of the whole pipeline: one of both");
+  if (p->n_stage_replicas != 0 && p->replicas > 1) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "plan_make: replicas of %u stages, and %u copies of the whole pipeline: one of "
+                    "both",
+                    p->n_stage_replicas, p->replicas);
   }
   if (p->train == NULL && p->replicas > 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -78,7 +78,7 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
                     "plan_make: the model was bound for inference; bind it with OPIPE_BIND_TRAIN");
   }
   opi_arena_init(&arena, env->allocator, 0);
-  opipe_status status = opi_train_options_read(params->train, &arena, &spec, err);
+  opipe_status status = opi_train_options_read(params->train, "plan_make", &arena, &spec, err);
   spec.replicas = params->replicas;
   spec.rank_replicas = params->stage_replicas;
   spec.n_rank_replicas = params->n_stage_replicas;
@@ -88,30 +88,20 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
   return status;
 }
 
-opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *params,
+opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err) {
   opipe_plan_params own = {.struct_size = (uint32_t)sizeof own};
-  opipe_plan *plan = NULL;
-  OPI_TRY(opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err));
+  opi_plan_object *plan = NULL;
   if (out_plan == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_make: out_plan is NULL");
   if (model->bound == NULL)
     return opi_fail(err, OPIPE_E_STATE, "plan_make: the model is not bound; call model_bind first");
-  if (params != NULL) {
-    if (params->struct_size < OPIPE_END(opipe_plan_params, n_devices)) {
-      return opi_fail(err, OPIPE_E_ABI, "plan_make: struct_size is %u", params->struct_size);
-    }
-    memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
-  }
-  OPI_TRY(opi_array_check(
-      &(opi_array){"plan_make", "devices", own.devices, own.n_devices, own.devices_stride,
-                   OPIPE_END(opipe_device_choice, threads), sizeof(opipe_device_choice)},
-      err));
+  OPI_TRY(opi_params_read(&opi_struct_plan_params, "plan_make", params, &own, err));
   OPI_TRY(check_replicas(&own, err));
   opi_plan_env env = env_of(model, &model->options);
   opi_costs costs;
   if (own.costs != NULL) {
-    OPI_TRY(opi_costs_from_host(own.costs, &costs, err));
+    OPI_TRY(opi_costs_from_host(own.costs, "plan_make", &costs, err));
     env.costs = &costs;
   }
   OPI_TRY(new_plan(model, &plan, err));
@@ -121,14 +111,12 @@ opipe_status opi_api_plan_make(opipe_model *model, const opipe_plan_params *para
     opi_plan_unref(plan);
     return status;
   }
-  *out_plan = plan;
-  return OPIPE_OK;
+  return hand_out(plan, out_plan, err);
 }
 
-opipe_status opi_api_plan_read(opipe_model *model, const void *json, uint64_t n_bytes,
+opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64_t n_bytes,
                                opipe_plan **out_plan, opipe_error *err) {
-  opipe_plan *plan = NULL;
-  OPI_TRY(opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err));
+  opi_plan_object *plan = NULL;
   if (json == NULL || out_plan == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_read: an argument is NULL");
   opi_bind_options bind = {.allocator = &model->context->allocator,
@@ -141,33 +129,25 @@ opipe_status opi_api_plan_read(opipe_model *model, const void *json, uint64_t n_
     opi_plan_unref(plan);
     return status;
   }
-  *out_plan = plan;
-  return OPIPE_OK;
+  return hand_out(plan, out_plan, err);
 }
 
-static opipe_status check_sink(const opipe_plan *plan, opipe_write_fn write, const char *function,
-                               opipe_error *err) {
-  OPI_TRY(check(plan, err));
-  return write == NULL ? opi_fail(err, OPIPE_E_INVALID, "%s: the sink is NULL", function)
-                       : OPIPE_OK;
-}
-
-opipe_status opi_api_plan_write(opipe_plan *plan, opipe_write_fn write, void *ctx,
+opipe_status opi_api_plan_write(opi_plan_object *plan, opipe_write_fn write, void *ctx,
                                 opipe_error *err) {
-  OPI_TRY(check_sink(plan, write, "plan_write", err));
   return opi_plan_write(plan->plan, write, ctx, err);
 }
 
-opipe_status opi_api_plan_describe(opipe_plan *plan, uint32_t format, opipe_write_fn write,
+opipe_status opi_api_plan_describe(opi_plan_object *plan, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err) {
-  OPI_TRY(check_sink(plan, write, "plan_describe", err));
+  OPI_TRY(opi_choice_check("plan_describe", "format", format, OPIPE_FORMAT_JSON, err));
   return format == OPIPE_FORMAT_JSON ? opi_plan_write(plan->plan, write, ctx, err)
                                      : opi_plan_describe(plan->plan, write, ctx, err);
 }
 
 /* ---- annotations ---- */
 
-static opipe_status bind_unfused(const opipe_plan *plan, opi_bound **out_bound, opipe_error *err) {
+static opipe_status bind_unfused(const opi_plan_object *plan, opi_bound **out_bound,
+                                 opipe_error *err) {
   opi_plan plain = *plan->plan;
   opi_bind_options base = {.allocator = &plan->model->context->allocator,
                            .logger = &plan->model->context->logger};
@@ -259,7 +239,7 @@ static uint32_t count_sources(const opi_graph *file) {
   return n;
 }
 
-static opipe_status annotate_bound(const opipe_plan *plan, const opi_graph *plain,
+static opipe_status annotate_bound(const opi_plan_object *plan, const opi_graph *plain,
                                    opipe_write_fn write, void *ctx, opipe_error *err) {
   const opi_model *file = plan->model->file;
   const uint32_t n = count_sources(file->graph);
@@ -282,22 +262,17 @@ static opipe_status annotate_bound(const opipe_plan *plan, const opi_graph *plai
   return status;
 }
 
-opipe_status opi_api_plan_annotate(opipe_plan *plan, opipe_write_fn write, void *ctx,
+opipe_status opi_api_plan_annotate(opi_plan_object *plan, opipe_write_fn write, void *ctx,
                                    opipe_error *err) {
   opi_bound *bound = NULL;
-  OPI_TRY(check_sink(plan, write, "plan_annotate", err));
   OPI_TRY(bind_unfused(plan, &bound, err));
   const opipe_status status = annotate_bound(plan, bound->graph, write, ctx, err);
   opi_bound_free(bound);
   return status;
 }
 
-opipe_status opi_api_plan_info(opipe_plan *plan, opipe_plan_info *io_info, opipe_error *err) {
-  OPI_TRY(check(plan, err));
-  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_plan_info, n_microbatches)) {
-    return opi_fail(err, OPIPE_E_INVALID, "plan_info: struct_size is %u",
-                    io_info == NULL ? 0 : io_info->struct_size);
-  }
+opipe_status opi_api_plan_info(opi_plan_object *plan, opipe_plan_info *io_info, opipe_error *err) {
+  OPI_TRY(opi_info_check("plan_info", io_info, OPIPE_END(opipe_plan_info, n_microbatches), err));
   const opi_plan *p = plan->plan;
   const opipe_plan_info info = {.struct_size = io_info->struct_size,
                                 .n_ranks = p->n_ranks,
@@ -306,17 +281,13 @@ opipe_status opi_api_plan_info(opipe_plan *plan, opipe_plan_info *io_info, opipe
                                 .request_ns = p->request_ns,
                                 .interval_ns = p->interval_ns,
                                 .bound_ns = p->bound_ns * p->n_microbatches};
-  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
+  opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }
 
-opipe_status opi_api_plan_memory(opipe_plan *plan, uint32_t rank, opipe_memory_info *io_info,
+opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_memory_info *io_info,
                                  opipe_error *err) {
-  OPI_TRY(check(plan, err));
-  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_memory_info, rank)) {
-    return opi_fail(err, OPIPE_E_INVALID, "plan_memory: struct_size is %u",
-                    io_info == NULL ? 0 : io_info->struct_size);
-  }
+  OPI_TRY(opi_info_check("plan_memory", io_info, OPIPE_END(opipe_memory_info, rank), err));
   if (rank >= plan->plan->n_ranks)
     return opi_fail(err, OPIPE_E_NOTFOUND, "plan_memory: rank %u of %u", rank, plan->plan->n_ranks);
   const opi_memory *m = &plan->plan->memory[rank];
@@ -333,14 +304,13 @@ opipe_status opi_api_plan_memory(opipe_plan *plan, uint32_t rank, opipe_memory_i
                                   .total_bytes = m->total_bytes,
                                   .cap_bytes = m->cap_bytes,
                                   .mapped_bytes = m->mapped_bytes};
-  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
+  opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }
 
-opipe_status opi_api_plan_cut_tensor(opipe_plan *plan, uint32_t index, const char **out_name,
+opipe_status opi_api_plan_cut_tensor(opi_plan_object *plan, uint32_t index, const char **out_name,
                                      uint32_t *out_src_stage, uint32_t *out_dst_stage,
                                      opipe_error *err) {
-  OPI_TRY(check(plan, err));
   if (out_name == NULL || out_src_stage == NULL || out_dst_stage == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "plan_cut_tensor: an argument is NULL");
   }

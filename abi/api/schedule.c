@@ -2,46 +2,38 @@
 /* Schedules without a model: orders made, read, lowered, proven, timed, drawn and written. An order
  * is immutable; lowering makes a new one. [any-thread]
  */
-#include <string.h>
-
 #include "abi/api/api.h"
 #include "partition/json/json.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/simulate/draw.h"
 
-static opipe_status check(const opipe_order *order, opipe_error *err) {
-  return opi_handle_check(order == NULL ? NULL : &order->head, OPI_MAGIC_ORDER, "order", err);
-}
-
-static opipe_status check_context(const opipe_context *context, opipe_error *err) {
-  return opi_handle_check(context == NULL ? NULL : &context->head, OPI_MAGIC_CONTEXT, "context",
-                          err);
-}
-
 /* Takes `order` over, also on failure. */
-static opipe_status wrap(opipe_context *context, opi_order *order, opipe_order **out_order,
+static opipe_status wrap(opi_context_object *context, opi_order *order, opipe_order **out_order,
                          opipe_error *err) {
-  opipe_order *handle = opi_alloc_zero(&context->allocator, 1, sizeof(*handle));
-  if (handle == NULL) {
+  uint64_t handle = 0;
+  opi_order_object *o = opi_alloc_zero(&context->allocator, 1, sizeof(*o));
+  if (o == NULL) {
     opi_order_free(order);
-    return opi_fail_nomem(err, sizeof(*handle), "an order");
+    return opi_fail_nomem(err, sizeof(*o), "an order");
   }
-  opi_handle_init(&handle->head, OPI_MAGIC_ORDER);
-  (void)atomic_fetch_add_explicit(&context->head.refs, 1, memory_order_relaxed);
-  handle->context = context;
-  handle->order = order;
-  *out_order = handle;
+  atomic_init(&o->refs, 1);
+  opi_ref(&context->refs);
+  o->context = context;
+  o->order = order;
+  OPI_TRY(opi_handle_new(OPI_HANDLE_ORDER, o, opi_order_unref, context->handle, &handle, err));
+  *out_order = opi_handle_pointer(handle);
   return OPIPE_OK;
 }
 
-void opi_api_order_destroy(opipe_order *order) {
-  if (check(order, NULL) < 0 || !opi_handle_drop(&order->head))
+void opi_order_unref(void *order) {
+  opi_order_object *o = order;
+  if (o == NULL || !opi_unref(&o->refs))
     return;
-  opipe_context *context = order->context;
-  opi_order_free(order->order);
-  opi_free(&context->allocator, order, sizeof(*order));
-  opi_api_context_destroy(context);
+  opi_context_object *context = o->context;
+  opi_order_free(o->order);
+  opi_free(&context->allocator, o, sizeof(*o));
+  opi_context_unref(context);
 }
 
 static bool is_cost(double x) {
@@ -51,7 +43,7 @@ static bool is_cost(double x) {
 /* Per-stage costs, borrowed for the call. */
 static opipe_status read_stage_costs(const opipe_order_costs *costs, opi_costs *out,
                                      opipe_error *err) {
-  if (costs->struct_size < OPIPE_END(opipe_order_costs, stage_weight) || costs->n_stages == 0)
+  if (costs->n_stages == 0)
     return OPIPE_OK;
   const double *const arrays[] = {costs->stage_forward, costs->stage_input, costs->stage_weight};
   for (size_t k = 0; k < OPI_COUNT(arrays); ++k) {
@@ -68,40 +60,34 @@ static opipe_status read_stage_costs(const opipe_order_costs *costs, opi_costs *
   return OPIPE_OK;
 }
 
-opipe_status opi_costs_from_host(const opipe_order_costs *costs, opi_costs *out, opipe_error *err) {
+opipe_status opi_costs_from_host(const opipe_order_costs *given, const char *call, opi_costs *out,
+                                 opipe_error *err) {
+  opipe_order_costs costs = {0};
   *out = opi_unit_costs;
-  if (costs == NULL)
+  if (given == NULL)
     return OPIPE_OK;
-  if (costs->struct_size < OPIPE_END(opipe_order_costs, comm))
-    return opi_fail(err, OPIPE_E_ABI, "costs: struct_size is %u", costs->struct_size);
-  if (!is_cost(costs->forward) || !is_cost(costs->input) || !is_cost(costs->weight) ||
-      !is_cost(costs->comm))
+  OPI_TRY(opi_params_read(&opi_struct_order_costs, call, given, &costs, err));
+  if (!is_cost(costs.forward) || !is_cost(costs.input) || !is_cost(costs.weight) ||
+      !is_cost(costs.comm))
     return opi_fail(err, OPIPE_E_INVALID,
-                    "costs: F=%g, I=%g, W=%g, comm=%g: each must lie in [0, 1e9]", costs->forward,
-                    costs->input, costs->weight, costs->comm);
-  *out = (opi_costs){.forward = costs->forward,
-                     .input = costs->input,
-                     .weight = costs->weight,
-                     .comm = costs->comm};
-  return read_stage_costs(costs, out, err);
+                    "costs: F=%g, I=%g, W=%g, comm=%g: each must lie in [0, 1e9]", costs.forward,
+                    costs.input, costs.weight, costs.comm);
+  *out = (opi_costs){
+      .forward = costs.forward, .input = costs.input, .weight = costs.weight, .comm = costs.comm};
+  return read_stage_costs(&costs, out, err);
 }
 
 /* ---- made and read ---- */
 
-opipe_status opi_api_order_make(opipe_context *context, const opipe_order_params *params,
+opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_params *params,
                                 opipe_order **out_order, opipe_error *err) {
   opipe_order_params own = {0};
   opi_costs costs;
   opi_order *order = NULL;
-  OPI_TRY(check_context(context, err));
-  if (params == NULL || out_order == NULL ||
-      params->struct_size < OPIPE_END(opipe_order_params, n_microbatches))
-    return opi_fail(err, OPIPE_E_INVALID, "order_make: an argument is NULL or too short");
-  memcpy(&own, params, params->struct_size < sizeof(own) ? params->struct_size : sizeof(own));
-  if (own.schedule == NULL || own.flags > (OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED))
-    return opi_fail(err, OPIPE_E_INVALID, "order_make: schedule %s, flags %u",
-                    own.schedule == NULL ? "NULL" : own.schedule, own.flags);
-  OPI_TRY(opi_costs_from_host(own.costs, &costs, err));
+  if (params == NULL || out_order == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "order_make: an argument is NULL");
+  OPI_TRY(opi_params_read(&opi_struct_order_params, "order_make", params, &own, err));
+  OPI_TRY(opi_costs_from_host(own.costs, "order_make", &costs, err));
   const opi_question question = {
       .schedule = own.schedule,
       .mode = (own.flags & OPIPE_ORDER_FORWARD) != 0 ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
@@ -117,23 +103,20 @@ opipe_status opi_api_order_make(opipe_context *context, const opipe_order_params
   return wrap(context, order, out_order, err);
 }
 
-opipe_status opi_api_order_read(opipe_context *context, const void *text, uint64_t n_bytes,
+opipe_status opi_api_order_read(opi_context_object *context, const void *text, uint64_t n_bytes,
                                 uint32_t dialect, opipe_order **out_order, opipe_error *err) {
   opi_order *order = NULL;
-  OPI_TRY(check_context(context, err));
-  if ((text == NULL && n_bytes > 0) || out_order == NULL || dialect > OPIPE_DIALECT_TORCH_OLD)
-    return opi_fail(err, OPIPE_E_INVALID, "order_read: an argument is NULL, or dialect %u",
-                    dialect);
+  if ((text == NULL && n_bytes > 0) || out_order == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "order_read: an argument is NULL");
+  OPI_TRY(opi_choice_check("order_read", "dialect", dialect, OPIPE_DIALECT_TORCH_OLD, err));
   OPI_TRY(opi_order_read(text == NULL ? "" : text, (size_t)n_bytes, dialect, &context->allocator,
                          &order, err));
   return wrap(context, order, out_order, err);
 }
 
-opipe_status opi_api_order_info(opipe_order *order, opipe_order_info *io_info, opipe_error *err) {
-  OPI_TRY(check(order, err));
-  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_order_info, n_actions))
-    return opi_fail(err, OPIPE_E_INVALID, "order_info: struct_size is %u",
-                    io_info == NULL ? 0 : io_info->struct_size);
+opipe_status opi_api_order_info(opi_order_object *order, opipe_order_info *io_info,
+                                opipe_error *err) {
+  OPI_TRY(opi_info_check("order_info", io_info, OPIPE_END(opipe_order_info, n_actions), err));
   const opi_problem *p = &order->order->problem;
   const opipe_order_info info = {.struct_size = io_info->struct_size,
                                  .n_ranks = p->n_ranks,
@@ -145,27 +128,27 @@ opipe_status opi_api_order_info(opipe_order *order, opipe_order_info *io_info, o
                                  .n_actions = order->order->list->n_items,
                                  .lowered = opi_order_is_lowered(order->order),
                                  .forward_only = p->mode == OPIPE_MODE_FORWARD};
-  memcpy(io_info, &info, io_info->struct_size < sizeof(info) ? io_info->struct_size : sizeof(info));
+  opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }
 
 /* ---- passes ---- */
 
-opipe_status opi_api_order_lower(opipe_order *order, uint32_t receive_depth, uint32_t flags,
+opipe_status opi_api_order_lower(opi_order_object *order, uint32_t receive_depth, uint32_t flags,
                                  opipe_order **out_order, opipe_error *err) {
   const opi_lowering how = {receive_depth, (flags & OPIPE_LOWER_MESSAGES) != 0};
   opi_order *lowered = NULL;
-  OPI_TRY(check(order, err));
-  if (out_order == NULL || flags > OPIPE_LOWER_MESSAGES)
-    return opi_fail(err, OPIPE_E_INVALID, "order_lower: out_order is NULL, or flags %u", flags);
+  if (out_order == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "order_lower: out_order is NULL");
+  OPI_TRY(opi_flags_check("order_lower", "flags", flags, OPIPE_LOWER_MESSAGES, err));
   OPI_TRY(opi_order_lower(order->order, &how, &order->context->allocator, &lowered, err));
   return wrap(order->context, lowered, out_order, err);
 }
 
-opipe_status opi_api_order_check(opipe_order *order, uint32_t rule, opipe_error *err) {
+opipe_status opi_api_order_check(opi_order_object *order, uint32_t rule, opipe_error *err) {
   opi_proof proof = {0};
   opi_order *lowered = NULL;
-  OPI_TRY(check(order, err));
+  OPI_TRY(opi_choice_check("order_check", "rule", rule, OPI_RULES - 1, err));
   const opipe_allocator *allocator = &order->context->allocator;
   if (!opi_order_is_lowered(order->order)) {
     const opi_lowering how = {0};
@@ -179,17 +162,11 @@ opipe_status opi_api_order_check(opipe_order *order, uint32_t rule, opipe_error 
 
 /* ---- written ---- */
 
-static opipe_status check_sink(const opipe_order *order, opipe_write_fn write, opipe_error *err) {
-  OPI_TRY(check(order, err));
-  return write == NULL ? opi_fail(err, OPIPE_E_INVALID, "the sink of an order is NULL") : OPIPE_OK;
-}
-
-opipe_status opi_api_order_write(opipe_order *order, uint32_t format, uint32_t dialect,
+opipe_status opi_api_order_write(opi_order_object *order, uint32_t format, uint32_t dialect,
                                  opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_text text;
-  OPI_TRY(check_sink(order, write, err));
-  if (format > OPIPE_FORMAT_CSV || dialect > OPIPE_DIALECT_TORCH_OLD)
-    return opi_fail(err, OPIPE_E_INVALID, "order_write: format %u, dialect %u", format, dialect);
+  OPI_TRY(opi_choice_check("order_write", "format", format, OPIPE_FORMAT_CSV, err));
+  OPI_TRY(opi_choice_check("order_write", "dialect", dialect, OPIPE_DIALECT_TORCH_OLD, err));
   const uint32_t own = format == OPIPE_FORMAT_JSON  ? OPI_ORDER_JSON
                        : format == OPIPE_FORMAT_CSV ? OPI_ORDER_CSV
                                                     : OPI_ORDER_TEXT;
@@ -201,12 +178,11 @@ opipe_status opi_api_order_write(opipe_order *order, uint32_t format, uint32_t d
   return status;
 }
 
-opipe_status opi_api_order_draw(opipe_order *order, const opipe_order_costs *costs,
+opipe_status opi_api_order_draw(opi_order_object *order, const opipe_order_costs *costs,
                                 opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_text text;
   opi_costs own;
-  OPI_TRY(check_sink(order, write, err));
-  OPI_TRY(opi_costs_from_host(costs, &own, err));
+  OPI_TRY(opi_costs_from_host(costs, "order_draw", &own, err));
   opi_text_init(&text, &order->context->allocator);
   opipe_status status = opi_draw_order(&order->order->problem, order->order->list, &own,
                                        &order->context->allocator, &text, err);
@@ -245,13 +221,13 @@ static void describe_simulation(const opi_problem *p, const opi_simulation *s, b
   opi_text_puts(t, json ? "]}\n" : "\n");
 }
 
-opipe_status opi_api_order_simulate(opipe_order *order, const opipe_order_costs *costs,
+opipe_status opi_api_order_simulate(opi_order_object *order, const opipe_order_costs *costs,
                                     uint32_t format, opipe_write_fn write, void *ctx,
                                     opipe_error *err) {
   opi_text text;
   opi_costs own;
-  OPI_TRY(check_sink(order, write, err));
-  OPI_TRY(opi_costs_from_host(costs, &own, err));
+  OPI_TRY(opi_choice_check("order_simulate", "format", format, OPIPE_FORMAT_JSON, err));
+  OPI_TRY(opi_costs_from_host(costs, "order_simulate", &own, err));
   const opipe_allocator *allocator = &order->context->allocator;
   const opi_problem *p = &order->order->problem;
   opi_simulation result = {.peak_stash = opi_alloc_zero(allocator, p->n_ranks, sizeof(double))};
@@ -330,12 +306,10 @@ static opipe_status list_schedule(void *ctx, const opipe_plugin *plugin, const o
   return OPIPE_OK;
 }
 
-opipe_status opi_api_schedule_list(opipe_context *context, uint32_t format, opipe_write_fn write,
-                                   void *ctx, opipe_error *err) {
+opipe_status opi_api_schedule_list(opi_context_object *context, uint32_t format,
+                                   opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_text text;
-  OPI_TRY(check_context(context, err));
-  if (write == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "schedule_list: the sink is NULL");
+  OPI_TRY(opi_choice_check("schedule_list", "format", format, OPIPE_FORMAT_JSON, err));
   opi_text_init(&text, &context->allocator);
   lister l = {&text, format != OPIPE_FORMAT_TEXT, 0};
   opipe_status status =

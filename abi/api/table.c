@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one exported function and the table behind it: the border. Each slot sets the floating-point
- * environment that the library computes with and gives the host's back when it returns, and while a
- * sink of the host's writes. (The context's log and allocator do so themselves: context.c.)
+/* The one exported function and the table behind it: the border. Each slot looks its handle up,
+ * keeps the object while the call is inside, sets the floating-point environment that the library
+ * computes with and gives the host's back when it returns, and while a sink of the host's writes.
+ * (The context's log and allocator do so themselves: context.c.)
  */
 #include "abi/api/api.h"
 #include "loader/base/fp.h"
@@ -23,172 +24,210 @@ static opipe_status write_out(void *ctx, const void *data, size_t n_bytes) {
 
 /* ---- entries ---- */
 
-#define ENTRY(name, params, args)                    \
-  static opipe_status name params {                  \
-    opi_fp_border border;                            \
-    opi_fp_enter(&border);                           \
-    const opipe_status status = opi_api_##name args; \
-    opi_fp_leave(&border);                           \
-    return status;                                   \
-  }
-#define ENTRY_VOID(name, params, args) \
-  static void name params {            \
-    opi_fp_border border;              \
-    opi_fp_enter(&border);             \
-    opi_api_##name args;               \
-    opi_fp_leave(&border);             \
+/* What `self` is, behind a handle of each kind. */
+#define SELF_CONTEXT opi_context_object
+#define SELF_MODEL opi_model_object
+#define SELF_PLAN opi_plan_object
+#define SELF_SESSION opi_session_object
+#define SELF_REQUEST opi_request
+#define SELF_ORDER opi_order_object
+
+/* Of functions whose first parameter is `handle`, of kind `kind`. */
+#define ENTRY(kind, name, params, args)                                                 \
+  static opipe_status name params {                                                     \
+    opi_fp_border border;                                                               \
+    opi_entry in;                                                                       \
+    opi_fp_enter(&border);                                                              \
+    opipe_status status = opi_handle_enter(handle, OPI_HANDLE_##kind, #name, &in, err); \
+    if (status == OPIPE_OK) {                                                           \
+      SELF_##kind *self = in.object;                                                    \
+      status = opi_api_##name args;                                                     \
+      opi_handle_leave(&in);                                                            \
+    }                                                                                   \
+    opi_fp_leave(&border);                                                              \
+    return status;                                                                      \
   }
 /* Of functions that have the host's `write` and `ctx`, which stand as SINK among the arguments. */
-#define ENTRY_SINK(name, params, args)               \
-  static opipe_status name params {                  \
-    sink to = {write, ctx};                          \
-    opi_fp_border border;                            \
-    opi_fp_enter(&border);                           \
-    const opipe_status status = opi_api_##name args; \
-    opi_fp_leave(&border);                           \
-    return status;                                   \
+#define ENTRY_SINK(kind, name, params, args)                                                  \
+  static opipe_status name params {                                                           \
+    sink to = {write, ctx};                                                                   \
+    opi_fp_border border;                                                                     \
+    opi_entry in;                                                                             \
+    opi_fp_enter(&border);                                                                    \
+    opipe_status status = opi_handle_enter(handle, OPI_HANDLE_##kind, #name, &in, err);       \
+    if (status == OPIPE_OK) {                                                                 \
+      SELF_##kind *self = in.object;                                                          \
+      status = write != NULL ? opi_api_##name args                                            \
+                             : opi_fail(err, OPIPE_E_INVALID, "%s: the sink is NULL", #name); \
+      opi_handle_leave(&in);                                                                  \
+    }                                                                                         \
+    opi_fp_leave(&border);                                                                    \
+    return status;                                                                            \
   }
-#define SINK write == NULL ? NULL : write_out, &to
+#define SINK write_out, &to
+#define ENTRY_END(kind, name, type)                       \
+  static void name(type *handle) {                        \
+    opi_fp_border border;                                 \
+    opi_fp_enter(&border);                                \
+    opi_handle_destroy(handle, OPI_HANDLE_##kind, #name); \
+    opi_fp_leave(&border);                                \
+  }
 
 /* clang-format off */
-ENTRY(context_create, (const opipe_context_params *params, opipe_context **out_context,
+/* No handle comes in. */
+static opipe_status context_create(const opipe_context_params *params,
+      opipe_context **out_context, opipe_error *err) {
+  opi_fp_border border;
+  opi_fp_enter(&border);
+  const opipe_status status = opi_api_context_create(params, out_context, err);
+  opi_fp_leave(&border);
+  return status;
+}
+ENTRY_END(CONTEXT, context_destroy, opipe_context)
+ENTRY(CONTEXT, context_register_static, (opipe_context *handle, const opipe_plugin *plugin,
       opipe_error *err),
-      (params, out_context, err))
-ENTRY_VOID(context_destroy, (opipe_context *context), (context))
-ENTRY(context_register_static, (opipe_context *context, const opipe_plugin *plugin,
+      (self, plugin, err))
+ENTRY_SINK(CONTEXT, context_plugins, (opipe_context *handle, uint32_t format,
+      opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, format, SINK, err))
+ENTRY(CONTEXT, model_load, (opipe_context *handle, const opipe_load_params *params,
+      opipe_model **out_model, opipe_error *err),
+      (self, params, out_model, err))
+ENTRY_END(MODEL, model_destroy, opipe_model)
+ENTRY(MODEL, model_bind, (opipe_model *handle, const opipe_bind_options *options,
+      opipe_model **out_bound, opipe_error *err),
+      (self, options, out_bound, err))
+ENTRY(MODEL, model_info, (opipe_model *handle, opipe_model_info *io_info, opipe_error *err),
+      (self, io_info, err))
+ENTRY(MODEL, model_input, (opipe_model *handle, uint32_t index, opipe_tensor_info *io_info,
       opipe_error *err),
-      (context, plugin, err))
-ENTRY_SINK(context_plugins, (opipe_context *context, uint32_t format, opipe_write_fn write,
+      (self, index, io_info, err))
+ENTRY(MODEL, model_output, (opipe_model *handle, uint32_t index, opipe_tensor_info *io_info,
+      opipe_error *err),
+      (self, index, io_info, err))
+ENTRY(MODEL, model_dim, (opipe_model *handle, uint32_t index, opipe_dim_info *io_info,
+      opipe_error *err),
+      (self, index, io_info, err))
+ENTRY_SINK(MODEL, model_describe, (opipe_model *handle, uint32_t format, opipe_write_fn write,
       void *ctx, opipe_error *err),
-      (context, format, SINK, err))
-ENTRY(model_load, (opipe_context *context, const opipe_load_params *params, opipe_model **out_model,
+      (self, format, SINK, err))
+ENTRY(MODEL, plan_make, (opipe_model *handle, const opipe_plan_params *params,
+      opipe_plan **out_plan, opipe_error *err),
+      (self, params, out_plan, err))
+ENTRY(MODEL, plan_read, (opipe_model *handle, const void *json, uint64_t n_bytes,
+      opipe_plan **out_plan, opipe_error *err),
+      (self, json, n_bytes, out_plan, err))
+ENTRY_SINK(PLAN, plan_write, (opipe_plan *handle, opipe_write_fn write, void *ctx,
       opipe_error *err),
-      (context, params, out_model, err))
-ENTRY_VOID(model_destroy, (opipe_model *model), (model))
-ENTRY(model_bind, (opipe_model *model, const opipe_bind_options *options, opipe_model **out_bound,
+      (self, SINK, err))
+ENTRY_SINK(PLAN, plan_describe, (opipe_plan *handle, uint32_t format, opipe_write_fn write,
+      void *ctx, opipe_error *err),
+      (self, format, SINK, err))
+ENTRY_SINK(PLAN, plan_annotate, (opipe_plan *handle, opipe_write_fn write, void *ctx,
       opipe_error *err),
-      (model, options, out_bound, err))
-ENTRY(model_info, (opipe_model *model, opipe_model_info *io_info, opipe_error *err),
-      (model, io_info, err))
-ENTRY(model_input, (opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
+      (self, SINK, err))
+ENTRY(PLAN, plan_info, (opipe_plan *handle, opipe_plan_info *io_info, opipe_error *err),
+      (self, io_info, err))
+ENTRY(PLAN, plan_memory, (opipe_plan *handle, uint32_t rank, opipe_memory_info *io_info,
       opipe_error *err),
-      (model, index, io_info, err))
-ENTRY(model_output, (opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
-      opipe_error *err),
-      (model, index, io_info, err))
-ENTRY(model_dim, (opipe_model *model, uint32_t index, opipe_dim_info *io_info, opipe_error *err),
-      (model, index, io_info, err))
-ENTRY_SINK(model_describe, (opipe_model *model, uint32_t format, opipe_write_fn write, void *ctx,
-      opipe_error *err),
-      (model, format, SINK, err))
-ENTRY(plan_make, (opipe_model *model, const opipe_plan_params *params, opipe_plan **out_plan,
-      opipe_error *err),
-      (model, params, out_plan, err))
-ENTRY(plan_read, (opipe_model *model, const void *json, uint64_t n_bytes, opipe_plan **out_plan,
-      opipe_error *err),
-      (model, json, n_bytes, out_plan, err))
-ENTRY_SINK(plan_write, (opipe_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err),
-      (plan, SINK, err))
-ENTRY_SINK(plan_describe, (opipe_plan *plan, uint32_t format, opipe_write_fn write, void *ctx,
-      opipe_error *err),
-      (plan, format, SINK, err))
-ENTRY_SINK(plan_annotate, (opipe_plan *plan, opipe_write_fn write, void *ctx, opipe_error *err),
-      (plan, SINK, err))
-ENTRY(plan_info, (opipe_plan *plan, opipe_plan_info *io_info, opipe_error *err),
-      (plan, io_info, err))
-ENTRY(plan_memory, (opipe_plan *plan, uint32_t rank, opipe_memory_info *io_info, opipe_error *err),
-      (plan, rank, io_info, err))
-ENTRY(plan_cut_tensor, (opipe_plan *plan, uint32_t index, const char **out_name,
+      (self, rank, io_info, err))
+ENTRY(PLAN, plan_cut_tensor, (opipe_plan *handle, uint32_t index, const char **out_name,
       uint32_t *out_src_stage, uint32_t *out_dst_stage, opipe_error *err),
-      (plan, index, out_name, out_src_stage, out_dst_stage, err))
-ENTRY_VOID(plan_destroy, (opipe_plan *plan), (plan))
-ENTRY(session_open, (opipe_context *context, opipe_plan *plan, const opipe_session_params *params,
-      opipe_session **out_session, opipe_error *err),
-      (context, plan, params, out_session, err))
-ENTRY_VOID(session_close, (opipe_session *session), (session))
-ENTRY(session_submit, (opipe_session *session, const opipe_submit_params *params,
+      (self, index, out_name, out_src_stage, out_dst_stage, err))
+ENTRY_END(PLAN, plan_destroy, opipe_plan)
+ENTRY(CONTEXT, session_open, (opipe_context *handle, opipe_plan *plan,
+      const opipe_session_params *params, opipe_session **out_session, opipe_error *err),
+      (self, plan, params, out_session, err))
+ENTRY_END(SESSION, session_close, opipe_session)
+ENTRY(SESSION, session_submit, (opipe_session *handle, const opipe_submit_params *params,
       opipe_request **out_request, opipe_error *err),
-      (session, params, out_request, err))
-ENTRY(request_poll, (opipe_request *request, opipe_error *err), (request, err))
-ENTRY(request_wait, (opipe_request *request, uint64_t timeout_ns, opipe_error *err),
-      (request, timeout_ns, err))
-ENTRY(request_cancel, (opipe_request *request, opipe_error *err), (request, err))
-ENTRY(request_output, (opipe_request *request, uint32_t index, opipe_tensor *out_tensor,
+      (self, params, out_request, err))
+ENTRY(REQUEST, request_poll, (opipe_request *handle, opipe_error *err), (self, err))
+ENTRY(REQUEST, request_wait, (opipe_request *handle, uint64_t timeout_ns, opipe_error *err),
+      (self, timeout_ns, err))
+ENTRY(REQUEST, request_cancel, (opipe_request *handle, opipe_error *err), (self, err))
+ENTRY(REQUEST, request_output, (opipe_request *handle, uint32_t index, opipe_tensor *out_tensor,
       opipe_error *err),
-      (request, index, out_tensor, err))
-ENTRY_VOID(request_release, (opipe_request *request), (request))
-ENTRY(session_drive, (opipe_session *session, uint32_t rank, uint64_t timeout_ns, opipe_error *err),
-      (session, rank, timeout_ns, err))
-ENTRY(session_memory, (opipe_session *session, uint32_t rank, opipe_memory_info *io_info,
+      (self, index, out_tensor, err))
+ENTRY_END(REQUEST, request_release, opipe_request)
+ENTRY(SESSION, session_drive, (opipe_session *handle, uint32_t rank, uint64_t timeout_ns,
       opipe_error *err),
-      (session, rank, io_info, err))
-ENTRY(session_info, (opipe_session *session, opipe_session_info *io_info, opipe_error *err),
-      (session, io_info, err))
-ENTRY(session_train_step, (opipe_session *session, const opipe_submit_params *params,
+      (self, rank, timeout_ns, err))
+ENTRY(SESSION, session_memory, (opipe_session *handle, uint32_t rank, opipe_memory_info *io_info,
+      opipe_error *err),
+      (self, rank, io_info, err))
+ENTRY(SESSION, session_info, (opipe_session *handle, opipe_session_info *io_info, opipe_error *err),
+      (self, io_info, err))
+ENTRY(SESSION, session_train_step, (opipe_session *handle, const opipe_submit_params *params,
       opipe_request **out_ticket, opipe_error *err),
-      (session, params, out_ticket, err))
-ENTRY(session_flush, (opipe_session *session, opipe_error *err), (session, err))
-ENTRY(session_evaluate, (opipe_session *session, const opipe_submit_params *params,
+      (self, params, out_ticket, err))
+ENTRY(SESSION, session_flush, (opipe_session *handle, opipe_error *err), (self, err))
+ENTRY(SESSION, session_evaluate, (opipe_session *handle, const opipe_submit_params *params,
       opipe_request **out_request, opipe_error *err),
-      (session, params, out_request, err))
-ENTRY(request_report, (opipe_request *request, opipe_train_report *io_report, opipe_error *err),
-      (request, io_report, err))
-ENTRY(session_parameter, (opipe_session *session, uint32_t index, opipe_parameter_info *io_info,
+      (self, params, out_request, err))
+ENTRY(REQUEST, request_report, (opipe_request *handle, opipe_train_report *io_report,
       opipe_error *err),
-      (session, index, io_info, err))
-ENTRY(session_get, (opipe_session *session, const char *name, uint32_t state, uint32_t version,
-      void *dst, uint64_t n_bytes, opipe_error *err),
-      (session, name, state, version, dst, n_bytes, err))
-ENTRY(session_set, (opipe_session *session, const char *name, uint32_t state, uint32_t version,
-      const void *src, uint64_t n_bytes, opipe_error *err),
-      (session, name, state, version, src, n_bytes, err))
-ENTRY(session_save, (opipe_session *session, const char *path, const uint64_t *position,
+      (self, io_report, err))
+ENTRY(SESSION, session_parameter, (opipe_session *handle, uint32_t index,
+      opipe_parameter_info *io_info, opipe_error *err),
+      (self, index, io_info, err))
+ENTRY(SESSION, session_get, (opipe_session *handle, const char *name, uint32_t state,
+      uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err),
+      (self, name, state, version, dst, n_bytes, err))
+ENTRY(SESSION, session_set, (opipe_session *handle, const char *name, uint32_t state,
+      uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err),
+      (self, name, state, version, src, n_bytes, err))
+ENTRY(SESSION, session_save, (opipe_session *handle, const char *path, const uint64_t *position,
       opipe_error *err),
-      (session, path, position, err))
-ENTRY(session_load, (opipe_session *session, const char *path, uint64_t *out_position,
+      (self, path, position, err))
+ENTRY(SESSION, session_load, (opipe_session *handle, const char *path, uint64_t *out_position,
       opipe_error *err),
-      (session, path, out_position, err))
-ENTRY(session_save_model, (opipe_session *session, const char *path, opipe_error *err),
-      (session, path, err))
-ENTRY(session_save_gradients, (opipe_session *session, const char *path, opipe_error *err),
-      (session, path, err))
-ENTRY_SINK(model_describe_training, (opipe_model *model, const opipe_train_options *options,
-      uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err),
-      (model, options, format, SINK, err))
-ENTRY_SINK(schedule_list, (opipe_context *context, uint32_t format, opipe_write_fn write, void *ctx,
+      (self, path, out_position, err))
+ENTRY(SESSION, session_save_model, (opipe_session *handle, const char *path, opipe_error *err),
+      (self, path, err))
+ENTRY(SESSION, session_save_gradients, (opipe_session *handle, const char *path, opipe_error *err),
+      (self, path, err))
+ENTRY_SINK(MODEL, model_describe_training, (opipe_model *handle,
+      const opipe_train_options *options, uint32_t format, opipe_write_fn write, void *ctx,
       opipe_error *err),
-      (context, format, SINK, err))
-ENTRY(order_make, (opipe_context *context, const opipe_order_params *params,
-      opipe_order **out_order, opipe_error *err),
-      (context, params, out_order, err))
-ENTRY(order_read, (opipe_context *context, const void *text, uint64_t n_bytes, uint32_t dialect,
-      opipe_order **out_order, opipe_error *err),
-      (context, text, n_bytes, dialect, out_order, err))
-ENTRY_VOID(order_destroy, (opipe_order *order), (order))
-ENTRY(order_info, (opipe_order *order, opipe_order_info *io_info, opipe_error *err),
-      (order, io_info, err))
-ENTRY(order_lower, (opipe_order *order, uint32_t receive_depth, uint32_t flags,
-      opipe_order **out_order, opipe_error *err),
-      (order, receive_depth, flags, out_order, err))
-ENTRY(order_check, (opipe_order *order, uint32_t rule, opipe_error *err), (order, rule, err))
-ENTRY_SINK(order_simulate, (opipe_order *order, const opipe_order_costs *costs, uint32_t format,
-      opipe_write_fn write, void *ctx, opipe_error *err),
-      (order, costs, format, SINK, err))
-ENTRY_SINK(order_draw, (opipe_order *order, const opipe_order_costs *costs, opipe_write_fn write,
+      (self, options, format, SINK, err))
+ENTRY_SINK(CONTEXT, schedule_list, (opipe_context *handle, uint32_t format, opipe_write_fn write,
       void *ctx, opipe_error *err),
-      (order, costs, SINK, err))
-ENTRY_SINK(order_write, (opipe_order *order, uint32_t format, uint32_t dialect,
+      (self, format, SINK, err))
+ENTRY(CONTEXT, order_make, (opipe_context *handle, const opipe_order_params *params,
+      opipe_order **out_order, opipe_error *err),
+      (self, params, out_order, err))
+ENTRY(CONTEXT, order_read, (opipe_context *handle, const void *text, uint64_t n_bytes,
+      uint32_t dialect, opipe_order **out_order, opipe_error *err),
+      (self, text, n_bytes, dialect, out_order, err))
+ENTRY_END(ORDER, order_destroy, opipe_order)
+ENTRY(ORDER, order_info, (opipe_order *handle, opipe_order_info *io_info, opipe_error *err),
+      (self, io_info, err))
+ENTRY(ORDER, order_lower, (opipe_order *handle, uint32_t receive_depth, uint32_t flags,
+      opipe_order **out_order, opipe_error *err),
+      (self, receive_depth, flags, out_order, err))
+ENTRY(ORDER, order_check, (opipe_order *handle, uint32_t rule, opipe_error *err), (self, rule, err))
+ENTRY_SINK(ORDER, order_simulate, (opipe_order *handle, const opipe_order_costs *costs,
+      uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, costs, format, SINK, err))
+ENTRY_SINK(ORDER, order_draw, (opipe_order *handle, const opipe_order_costs *costs,
       opipe_write_fn write, void *ctx, opipe_error *err),
-      (order, format, dialect, SINK, err))
-ENTRY_SINK(session_trace, (opipe_session *session, uint32_t format, opipe_write_fn write, void *ctx,
+      (self, costs, SINK, err))
+ENTRY_SINK(ORDER, order_write, (opipe_order *handle, uint32_t format, uint32_t dialect,
+      opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, format, dialect, SINK, err))
+ENTRY_SINK(SESSION, session_trace, (opipe_session *handle, uint32_t format, opipe_write_fn write,
+      void *ctx, opipe_error *err),
+      (self, format, SINK, err))
+ENTRY(SESSION, session_clock, (opipe_session *handle, opipe_train_clock *io_clock,
       opipe_error *err),
-      (session, format, SINK, err))
-ENTRY(session_clock, (opipe_session *session, opipe_train_clock *io_clock, opipe_error *err),
-      (session, io_clock, err))
-ENTRY(session_set_clock, (opipe_session *session, const opipe_train_clock *clock, opipe_error *err),
-      (session, clock, err))
-ENTRY(session_try_save, (opipe_session *session, uint32_t what, const char *path, opipe_error *err),
-      (session, what, path, err))
+      (self, io_clock, err))
+ENTRY(SESSION, session_set_clock, (opipe_session *handle, const opipe_train_clock *clock,
+      opipe_error *err),
+      (self, clock, err))
+ENTRY(SESSION, session_try_save, (opipe_session *handle, uint32_t what, const char *path,
+      opipe_error *err),
+      (self, what, path, err))
 /* clang-format on */
 
 static const opipe_api api = {

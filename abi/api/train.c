@@ -15,44 +15,13 @@ static opipe_status read_globs(const opipe_train_options *o, opi_arena *arena, o
   opi_train_glob *globs = OPI_ARENA_ARRAY(arena, opi_train_glob, o->n_globs);
   if (globs == NULL)
     return opi_fail_nomem(err, o->n_globs * sizeof *globs, "globs");
-  OPI_TRY(
-      opi_array_check(&(opi_array){"train options", "globs", o->globs, o->n_globs, o->globs_stride,
-                                   OPIPE_END(opipe_train_glob, reserved), sizeof(opipe_train_glob)},
-                      err));
   for (uint32_t i = 0; i < o->n_globs; ++i) {
     opipe_train_glob glob;
     opi_array_get(o->globs, o->globs_stride, i, &glob, sizeof glob);
-    if (glob.pattern == NULL)
-      return opi_fail(err, OPIPE_E_INVALID, "train options: glob %u of %u is NULL", i, o->n_globs);
     globs[i] = (opi_train_glob){glob.pattern, glob.trainable != 0};
-  }
-  for (uint32_t i = 0; i < o->n_no_decay; ++i) {
-    if (o->no_decay == NULL || o->no_decay[i] == NULL)
-      return opi_fail(err, OPIPE_E_INVALID, "train options: no_decay %u of %u is NULL", i,
-                      o->n_no_decay);
   }
   spec->globs = globs;
   spec->n_globs = o->n_globs;
-  return OPIPE_OK;
-}
-
-static opipe_status check_choices(const opipe_train_options *o, opipe_error *err) {
-  const uint32_t flags = OPIPE_TRAIN_NESTEROV | OPIPE_TRAIN_EPS_INNER;
-  if (o->loss > OPIPE_LOSS_BCE || o->recompute > OPIPE_RECOMPUTE_ATTENTION ||
-      o->optimizer > OPIPE_OPTIMIZER_ADAMW || o->lr_schedule > OPIPE_LR_COSINE ||
-      (o->flags & ~flags) != 0) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "train options: loss %u (at most %d), recompute %u (%d), optimizer %u (%d), "
-                    "lr_schedule %u (%d), flags %u (%u)",
-                    o->loss, OPIPE_LOSS_BCE, o->recompute, OPIPE_RECOMPUTE_ATTENTION, o->optimizer,
-                    OPIPE_OPTIMIZER_ADAMW, o->lr_schedule, OPIPE_LR_COSINE, o->flags, flags);
-  }
-  if (o->compute != 0 && o->compute != OPIPE_FLOAT && o->compute != OPIPE_BFLOAT16 &&
-      o->compute != OPIPE_FLOAT16) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "train options: compute type %s; float32, bfloat16 and float16 are possible",
-                    opi_dtype_name(o->compute));
-  }
   return OPIPE_OK;
 }
 
@@ -78,13 +47,10 @@ OPIPE_STATIC_ASSERT((int)OPIPE_OPTIMIZER_ADAM == (int)OPI_OPT_ADAM &&
                         (int)OPIPE_POSITION == (int)OPI_POSITION,
                     "optimizers and states agree");
 
-opipe_status opi_train_options_read(const opipe_train_options *options, opi_arena *arena,
-                                    opi_train_spec *out_spec, opipe_error *err) {
-  opipe_train_options o = {.struct_size = 0};
-  if (options->struct_size < OPIPE_END(opipe_train_options, labels))
-    return opi_fail(err, OPIPE_E_ABI, "train options: struct_size is %u", options->struct_size);
-  memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-  OPI_TRY(check_choices(&o, err));
+opipe_status opi_train_options_read(const opipe_train_options *options, const char *call,
+                                    opi_arena *arena, opi_train_spec *out_spec, opipe_error *err) {
+  opipe_train_options o = {0};
+  OPI_TRY(opi_params_read(&opi_struct_train_options, call, options, &o, err));
   *out_spec = (opi_train_spec){.loss = {.kind = o.loss,
                                         .shift = o.shift,
                                         .output = o.output,
@@ -115,49 +81,45 @@ opipe_status opi_train_options_read(const opipe_train_options *options, opi_aren
 
 /* ---- steps ---- */
 
-opipe_status opi_api_session_train_step(opipe_session *session, const opipe_submit_params *params,
+opipe_status opi_api_session_train_step(opi_session_object *session,
+                                        const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err) {
   opi_request *request = NULL;
-  OPI_TRY(opi_session_check_handle(session, err));
+  opipe_submit_params own = {0};
   if (params == NULL || out_ticket == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
-  const opipe_status status = opi_train_step(session->session, params, &request, err);
+  OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
+  const opipe_status status = opi_train_step(session->session, &own, &request, err);
   if (status == OPIPE_OK)
     *out_ticket = opi_request_handle(request);
   return status;
 }
 
-opipe_status opi_api_session_evaluate(opipe_session *session, const opipe_submit_params *params,
+opipe_status opi_api_session_evaluate(opi_session_object *session,
+                                      const opipe_submit_params *params,
                                       opipe_request **out_request, opipe_error *err) {
   opi_request *request = NULL;
-  OPI_TRY(opi_session_check_handle(session, err));
+  opipe_submit_params own = {0};
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_evaluate: an argument is NULL");
-  const opipe_status status = opi_train_evaluate(session->session, params, &request, err);
+  OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_evaluate", params, &own, err));
+  const opipe_status status = opi_train_evaluate(session->session, &own, &request, err);
   if (status == OPIPE_OK)
     *out_request = opi_request_handle(request);
   return status;
 }
 
-opipe_status opi_api_session_flush(opipe_session *session, opipe_error *err) {
-  OPI_TRY(opi_session_check_handle(session, err));
+opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err) {
   if (opi_train_weights(session->session) == NULL)
     return OPIPE_OK; /* no step can be under way */
   return opi_train_flush(session->session, UINT64_MAX, err);
 }
 
-opipe_status opi_api_request_report(opipe_request *request, opipe_train_report *io_report,
+opipe_status opi_api_request_report(opi_request *request, opipe_train_report *io_report,
                                     opipe_error *err) {
   opi_train_result result;
-  opi_entry in;
-  if (io_report == NULL || io_report->struct_size < OPIPE_END(opipe_train_report, step_ns))
-    return opi_fail(err, OPIPE_E_INVALID, "request_report: struct_size is %u",
-                    io_report == NULL ? 0 : io_report->struct_size);
-  OPI_TRY(opi_handle_enter(request, OPI_HANDLE_REQUEST, "request_report", &in, err));
-  const opipe_status status = opi_train_report(in.object, &result, err);
-  opi_handle_leave(&in);
-  if (status < 0)
-    return status;
+  OPI_TRY(opi_info_check("request_report", io_report, OPIPE_END(opipe_train_report, step_ns), err));
+  OPI_TRY(opi_train_report(request, &result, err));
   const opipe_train_report report = {.struct_size = io_report->struct_size,
                                      .skipped = result.step.skipped,
                                      .step = result.step.step,
@@ -167,29 +129,25 @@ opipe_status opi_api_request_report(opipe_request *request, opipe_train_report *
                                      .gradient_norm = result.step.gradient_norm,
                                      .lr = result.step.lr,
                                      .loss_scale = result.step.loss_scale};
-  memcpy(io_report, &report,
-         io_report->struct_size < sizeof report ? io_report->struct_size : sizeof report);
+  opi_info_write(io_report, &report, sizeof report);
   return OPIPE_OK;
 }
 
 /* ---- parameters ---- */
 
 /* Between steps: nothing is under way when it returns. */
-static opipe_status rest(opipe_session *session, opi_weights **out_weights, opipe_error *err) {
-  OPI_TRY(opi_session_check_handle(session, err));
+static opipe_status rest(opi_session_object *session, opi_weights **out_weights, opipe_error *err) {
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
   return opi_train_flush(session->session, UINT64_MAX, err);
 }
 
-opipe_status opi_api_session_parameter(opipe_session *session, uint32_t index,
+opipe_status opi_api_session_parameter(opi_session_object *session, uint32_t index,
                                        opipe_parameter_info *io_info, opipe_error *err) {
   opi_weight_info w;
-  OPI_TRY(opi_session_check_handle(session, err));
-  if (io_info == NULL || io_info->struct_size < OPIPE_END(opipe_parameter_info, n_bytes))
-    return opi_fail(err, OPIPE_E_INVALID, "session_parameter: struct_size is %u",
-                    io_info == NULL ? 0 : io_info->struct_size);
+  OPI_TRY(
+      opi_info_check("session_parameter", io_info, OPIPE_END(opipe_parameter_info, n_bytes), err));
   const opi_weights *weights = opi_train_weights(session->session);
   if (weights == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
@@ -204,11 +162,11 @@ opipe_status opi_api_session_parameter(opipe_session *session, uint32_t index,
                                      .n_bytes = w.source->n_bytes,
                                      .n_copies = w.n_copies,
                                      .gradient_norm = w.gradient_norm};
-  memcpy(io_info, &info, io_info->struct_size < sizeof info ? io_info->struct_size : sizeof info);
+  opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }
 
-opipe_status opi_api_session_get(opipe_session *session, const char *name, uint32_t state,
+opipe_status opi_api_session_get(opi_session_object *session, const char *name, uint32_t state,
                                  uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
   opi_weights *weights = NULL;
   if (name == NULL || (dst == NULL && n_bytes != 0))
@@ -217,7 +175,7 @@ opipe_status opi_api_session_get(opipe_session *session, const char *name, uint3
   return opi_weights_get(weights, name, state, version, dst, n_bytes, err);
 }
 
-opipe_status opi_api_session_set(opipe_session *session, const char *name, uint32_t state,
+opipe_status opi_api_session_set(opi_session_object *session, const char *name, uint32_t state,
                                  uint32_t version, const void *src, uint64_t n_bytes,
                                  opipe_error *err) {
   opi_weights *weights = NULL;
@@ -229,13 +187,11 @@ opipe_status opi_api_session_set(opipe_session *session, const char *name, uint3
 
 /* ---- the clock ---- */
 
-opipe_status opi_api_session_clock(opipe_session *session, opipe_train_clock *io_clock,
+opipe_status opi_api_session_clock(opi_session_object *session, opipe_train_clock *io_clock,
                                    opipe_error *err) {
   opi_weights *weights = NULL;
   opi_weights_clock c;
-  if (io_clock == NULL || io_clock->struct_size < OPIPE_END(opipe_train_clock, loss_scale))
-    return opi_fail(err, OPIPE_E_INVALID, "session_clock: struct_size is %u",
-                    io_clock == NULL ? 0 : io_clock->struct_size);
+  OPI_TRY(opi_info_check("session_clock", io_clock, OPIPE_END(opipe_train_clock, loss_scale), err));
   OPI_TRY(rest(session, &weights, err));
   opi_weights_get_clock(weights, &c);
   io_clock->reserved = 0;
@@ -246,41 +202,40 @@ opipe_status opi_api_session_clock(opipe_session *session, opipe_train_clock *io
   return OPIPE_OK;
 }
 
-opipe_status opi_api_session_set_clock(opipe_session *session, const opipe_train_clock *clock,
+opipe_status opi_api_session_set_clock(opi_session_object *session, const opipe_train_clock *clock,
                                        opipe_error *err) {
   opi_weights *weights = NULL;
-  if (clock == NULL || clock->struct_size < OPIPE_END(opipe_train_clock, loss_scale) ||
-      clock->reserved != 0) {
-    return opi_fail(err, OPIPE_E_INVALID, "session_set_clock: struct_size is %u, reserved %u",
-                    clock == NULL ? 0 : clock->struct_size, clock == NULL ? 0 : clock->reserved);
-  }
-  if (!(clock->loss_scale > 0) || !isfinite(clock->loss_scale)) {
+  opipe_train_clock own = {0};
+  if (clock == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_set_clock: the clock is NULL");
+  OPI_TRY(opi_params_read(&opi_struct_train_clock, "session_set_clock", clock, &own, err));
+  if (!(own.loss_scale > 0) || !isfinite(own.loss_scale)) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "session_set_clock: loss_scale is %g, a number above 0 is needed",
-                    clock->loss_scale);
+                    own.loss_scale);
   }
-  if (clock->updates > clock->steps || clock->steps > INT64_MAX) {
+  if (own.updates > own.steps || own.steps > INT64_MAX) {
     return opi_fail(
         err, OPIPE_E_INVALID, "session_set_clock: %llu updates in %llu steps (at most %lld)",
-        (unsigned long long)clock->updates, (unsigned long long)clock->steps, (long long)INT64_MAX);
+        (unsigned long long)own.updates, (unsigned long long)own.steps, (long long)INT64_MAX);
   }
   OPI_TRY(rest(session, &weights, err));
-  const opi_weights_clock c = {.n_steps = clock->steps,
-                               .n_updates = clock->updates,
-                               .n_good = clock->good_steps,
-                               .loss_scale = clock->loss_scale};
+  const opi_weights_clock c = {.n_steps = own.steps,
+                               .n_updates = own.updates,
+                               .n_good = own.good_steps,
+                               .loss_scale = own.loss_scale};
   opi_weights_set_clock(weights, &c);
-  opi_train_set_step(session->session, clock->steps);
+  opi_train_set_step(session->session, own.steps);
   return OPIPE_OK;
 }
 
 /* ---- checkpoints ---- */
 
-static const opipe_allocator *allocator_of(const opipe_session *session) {
+static const opipe_allocator *allocator_of(const opi_session_object *session) {
   return &session->plan->model->context->allocator;
 }
 
-opipe_status opi_api_session_save(opipe_session *session, const char *path,
+opipe_status opi_api_session_save(opi_session_object *session, const char *path,
                                   const uint64_t *position, opipe_error *err) {
   static const uint64_t none[OPI_POSITION] = {0};
   opi_weights *weights = NULL;
@@ -291,8 +246,8 @@ opipe_status opi_api_session_save(opipe_session *session, const char *path,
                              position == NULL ? none : position, err);
 }
 
-opipe_status opi_api_session_load(opipe_session *session, const char *path, uint64_t *out_position,
-                                  opipe_error *err) {
+opipe_status opi_api_session_load(opi_session_object *session, const char *path,
+                                  uint64_t *out_position, opipe_error *err) {
   opi_weights *weights = NULL;
   opi_checkpoint_info info;
   if (path == NULL)
@@ -305,7 +260,7 @@ opipe_status opi_api_session_load(opipe_session *session, const char *path, uint
   return OPIPE_OK;
 }
 
-opipe_status opi_api_session_save_gradients(opipe_session *session, const char *path,
+opipe_status opi_api_session_save_gradients(opi_session_object *session, const char *path,
                                             opipe_error *err) {
   opi_weights *weights = NULL;
   if (path == NULL)
@@ -314,13 +269,10 @@ opipe_status opi_api_session_save_gradients(opipe_session *session, const char *
   return opi_checkpoint_gradients(allocator_of(session), weights, path, err);
 }
 
-opipe_status opi_api_session_trace(opipe_session *session, uint32_t format, opipe_write_fn write,
-                                   void *ctx, opipe_error *err) {
+opipe_status opi_api_session_trace(opi_session_object *session, uint32_t format,
+                                   opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_weights *weights = NULL;
-  if (write == NULL || format > OPIPE_TRACE_SVG) {
-    return opi_fail(err, OPIPE_E_INVALID, "session_trace: format %u (at most %d), or no sink",
-                    format, OPIPE_TRACE_SVG);
-  }
+  OPI_TRY(opi_choice_check("session_trace", "format", format, OPIPE_TRACE_SVG, err));
   OPI_TRY(rest(session, &weights, err));
   return opi_train_trace(session->session, format == OPIPE_TRACE_SVG, write, ctx, err);
 }
@@ -358,7 +310,7 @@ static opipe_status gather(opi_weights *weights, bool values, opi_arena *arena,
   return OPIPE_OK;
 }
 
-opipe_status opi_api_session_save_model(opipe_session *session, const char *path,
+opipe_status opi_api_session_save_model(opi_session_object *session, const char *path,
                                         opipe_error *err) {
   opi_weights *weights = NULL;
   opi_replacement *list = NULL;
@@ -375,8 +327,8 @@ opipe_status opi_api_session_save_model(opipe_session *session, const char *path
   return status;
 }
 
-static opipe_status try_model(const opipe_session *session, opi_weights *weights, const char *path,
-                              opipe_error *err) {
+static opipe_status try_model(const opi_session_object *session, opi_weights *weights,
+                              const char *path, opipe_error *err) {
   opi_replacement *list = NULL;
   opi_arena arena;
   uint32_t n = 0;
@@ -388,13 +340,12 @@ static opipe_status try_model(const opipe_session *session, opi_weights *weights
   return status;
 }
 
-opipe_status opi_api_session_try_save(opipe_session *session, uint32_t what, const char *path,
+opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what, const char *path,
                                       opipe_error *err) {
   opi_weights *weights = NULL;
-  if (path == NULL || what > OPIPE_SAVE_GRADIENTS) {
-    return opi_fail(err, OPIPE_E_INVALID, "session_try_save: what %u (at most %d), or no path",
-                    what, OPIPE_SAVE_GRADIENTS);
-  }
+  if (path == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_try_save: the path is NULL");
+  OPI_TRY(opi_choice_check("session_try_save", "what", what, OPIPE_SAVE_GRADIENTS, err));
   OPI_TRY(rest(session, &weights, err));
   switch (what) {
     case OPIPE_SAVE_CHECKPOINT:
@@ -434,21 +385,22 @@ static opipe_status describe_json(const opi_training *t, opipe_write_fn write, v
   return status;
 }
 
-opipe_status opi_api_model_describe_training(opipe_model *model, const opipe_train_options *options,
-                                             uint32_t format, opipe_write_fn write, void *ctx,
-                                             opipe_error *err) {
+opipe_status opi_api_model_describe_training(opi_model_object *model,
+                                             const opipe_train_options *options, uint32_t format,
+                                             opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_arena arena;
   opi_train_spec spec;
   opi_training *training = NULL;
-  OPI_TRY(opi_handle_check(model == NULL ? NULL : &model->head, OPI_MAGIC_MODEL, "model", err));
-  if (options == NULL || write == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "model_describe_training: an argument is NULL");
+  if (options == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_describe_training: the options are NULL");
+  OPI_TRY(opi_choice_check("model_describe_training", "format", format, OPIPE_FORMAT_JSON, err));
   if (model->bound == NULL || (model->options.flags & OPI_BIND_KEEP_PARAMETERS) == 0) {
     return opi_fail(err, OPIPE_E_STATE,
                     "model_describe_training: bind the model with OPIPE_BIND_TRAIN first");
   }
   opi_arena_init(&arena, &model->context->allocator, 0);
-  opipe_status status = opi_train_options_read(options, &arena, &spec, err);
+  opipe_status status =
+      opi_train_options_read(options, "model_describe_training", &arena, &spec, err);
   if (status == OPIPE_OK && spec.loss.kind == OPI_LOSS_OUTPUT && spec.loss.output == NULL)
     spec.loss.kind = OPI_LOSS_REPORT;
   if (status == OPIPE_OK) {

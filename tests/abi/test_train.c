@@ -220,7 +220,8 @@ static void test_calls_that_do_not_fit(void) {
                    "OPIPE_BIND_TRAIN");
   kit_close(&k);
   train.optimizer = 9;
-  OPI_ASSERT_ERROR(open_training(&t, &train, 2, 0), OPIPE_E_INVALID, &t.err, "optimizer 9");
+  OPI_ASSERT_ERROR(open_training(&t, &train, 2, 0), OPIPE_E_INVALID, &t.err,
+                   "train.optimizer is 9");
   kit_close(&t);
   train = options_of(OPIPE_OPTIMIZER_SGD);
   train.momentum = -1;

@@ -104,7 +104,7 @@ static const opi_value *judged(const opi_graph *g, const char *name) {
 }
 
 static bool put_labels(running *run, batch *b, opi_test_random *random) {
-  const opi_loss *loss = &run->plan->plan->train->loss;
+  const opi_loss *loss = &plan_behind(run->plan)->train->loss;
   const opi_value *output = judged(run->bound->graph, loss->output);
   const bool classes = loss->kind == OPI_LOSS_CROSS_ENTROPY;
   const int32_t rank = output->rank - (classes ? 1 : 0);
@@ -132,7 +132,7 @@ static bool make_batches(running *run) {
                      &random))
         return false;
     }
-    if (run->plan->plan->train != NULL && !put_labels(run, b, &random))
+    if (plan_behind(run->plan)->train != NULL && !put_labels(run, b, &random))
       return false;
   }
   return g->n_outputs > 0;
@@ -148,7 +148,7 @@ static opipe_status submit(running *run, opipe_session *session, uint32_t round,
                                       .n_inputs = b->n,
                                       .io_stride = sizeof(opipe_binding_io),
                                       .inputs = b->inputs};
-  return run->plan->plan->train != NULL
+  return plan_behind(run->plan)->train != NULL
              ? api->session_train_step(session, &params, out_request, &run->err)
              : api->session_submit(session, &params, out_request, &run->err);
 }
@@ -182,7 +182,7 @@ static void take_weights(running *run, opipe_session *session, plan_text *out) {
 /* Predicted = measured, by category. */
 static void check_memory(running *run, opipe_session *session) {
   const opipe_api *api = run->bench->api;
-  for (uint32_t r = 0; r < run->plan->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < plan_behind(run->plan)->n_ranks; ++r) {
     opipe_memory_info p = {.struct_size = (uint32_t)sizeof p};
     opipe_memory_info m = {.struct_size = (uint32_t)sizeof m};
     must(api->plan_memory(run->plan, r, &p, &run->err) == OPIPE_OK, run->err.message);
@@ -259,16 +259,18 @@ static bool run_under(running *run, uint32_t flags, plan_text *out) {
 }
 
 void plan_run(const plan_bench *bench, opipe_plan *plan, uint32_t choice, plan_tally *tally) {
-  const opi_plan *p = plan->plan;
+  const opi_plan *p = plan_behind(plan);
+  const opi_plan_object *object = plan_object(plan, OPI_HANDLE_PLAN);
   running run = {.bench = bench, .plan = plan, .err = OPIPE_ERROR_INIT};
   plan_text a = {.data = NULL}, b = {.data = NULL};
   opi_bind_options base = {.allocator = opi_allocator_system()};
   if (!is_small(p) || !is_seeded(bench, p))
     return;
   opi_arena_init(&run.arena, opi_allocator_system(), 0);
-  must(opi_context_evaluator(bench->context, &base.evaluator, &run.err) == OPIPE_OK,
+  must(opi_context_evaluator(plan_object(bench->context, OPI_HANDLE_CONTEXT), &base.evaluator,
+                             &run.err) == OPIPE_OK,
        run.err.message);
-  must(opi_plan_bind(p, plan->model->file, &base, p->batch_dim == NULL ? 0 : p->batch_rows,
+  must(opi_plan_bind(p, object->model->file, &base, p->batch_dim == NULL ? 0 : p->batch_rows,
                      &run.bound, &run.err) == OPIPE_OK,
        run.err.message);
   if (make_batches(&run)) {

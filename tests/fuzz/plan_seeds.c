@@ -220,7 +220,7 @@ static void open_models(plan_bench *b) {
                                     .path = opi_test_source(path)};
     must_ok(names[i], b->api->model_load(b->context, &load, &model->file, &err), &err);
     model->name = names[i];
-    opi_model_fingerprint(model->file->file, print);
+    opi_model_fingerprint(file_behind(model->file), print);
     (void)snprintf(model->fingerprint, sizeof model->fingerprint, "%016" PRIx64 "%016" PRIx64,
                    print[0], print[1]);
   }

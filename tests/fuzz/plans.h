@@ -49,6 +49,23 @@ typedef struct plan_text {
 } plan_text;
 opipe_status plan_take(void *ctx, const void *data, size_t n_bytes);
 
+/* What is behind a handle that lives as long as it is used. */
+static inline void *plan_object(const void *handle, uint32_t kind) {
+  opi_entry in;
+  opipe_error err = OPIPE_ERROR_INIT;
+  must(opi_handle_enter(handle, kind, "fuzz_plan", &in, &err) == OPIPE_OK, err.message);
+  opi_handle_leave(&in);
+  return in.object;
+}
+static inline const opi_plan *plan_behind(const opipe_plan *handle) {
+  const opi_plan_object *plan = plan_object(handle, OPI_HANDLE_PLAN);
+  return plan->plan;
+}
+static inline const opi_model *file_behind(const opipe_model *handle) {
+  const opi_model_object *model = plan_object(handle, OPI_HANDLE_MODEL);
+  return model->file;
+}
+
 /* A refusal must say what it refuses, and in terms of the input. */
 void plan_must_refuse(const char *what, opipe_status status, const opipe_error *err);
 /* Runs a plan that was read, and its reference: both have the same bits, and take the memory that

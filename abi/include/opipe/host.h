@@ -6,19 +6,31 @@
  *                 -> session_submit, request_wait, ... or session_train_step, request_wait, ...
  *
  * Errors: every function that can fail returns opipe_status and fills a caller-owned opipe_error
- * (NULL allowed): INVALID names what breaks a rule, with both numbers; ABI a struct_size or version
- * that does not fit; NOMEM; others where stated. Outputs are set only on success. In a forked child
- * every handle answers OPIPE_E_STATE "opened in another process".
+ * (NULL allowed): INVALID names what breaks a rule, with both numbers; ABI a struct_size, stride or
+ * version that does not fit; NOMEM; others where stated. Outputs are set only on success. In a
+ * forked child every handle answers OPIPE_E_STATE "opened in another process".
  *
  * Structs: params and infos start with struct_size, as the caller compiled them; arrays of structs
  * have a stride beside their count, the bytes from element to element, also as the caller compiled
- * them: a count without a stride is refused. TYPE_init() at the end sets both. What the caller's
- * struct has beyond this library's must be 0.
+ * them: a count without a stride is refused. TYPE_init() at the end sets both. What the caller
+ * fills in is checked whole: unknown flags and choices, reserved fields that are not 0, counts
+ * without a list, and what the caller's struct has beyond this library's and is not 0 are refused
+ * with the field's name. Info structs are filled in as far as struct_size says, and neither read
+ * nor written behind it.
  *
- * Lifetimes: a context outlives everything made from it; a model its bound models and plans; a plan
- * may be destroyed once a session is open. Destroy functions accept NULL and are [control]. What a
- * parameter struct points to is borrowed for the call unless stated. Text is handed out through a
- * sink (opipe_write_fn), so nothing needs freeing.
+ * Handles are numbers that are looked up, never addresses: NULL, a handle of another kind and what
+ * never was one answer INVALID; one that was destroyed, closed or released before answers STATE,
+ * whenever that comes and in whatever thread. The functions without a status log it (in the log of
+ * the context that the handle belongs to, else on standard error) and do nothing; they accept NULL,
+ * and do nothing in a forked child.
+ *
+ * Lifetimes: objects may be destroyed in any order. What others need stays until they are gone: a
+ * bound model keeps the loaded one, a plan its model, a session its plan, all of them the context.
+ * Requests end with their session. An object that is destroyed while calls are inside ends with the
+ * last of these; session_close and request_release wait for them, so neither may be called from a
+ * callback of such a call. Destroy functions are [control]. What a parameter struct points to is
+ * borrowed for the call unless stated. Text is handed out through a sink (opipe_write_fn), so
+ * nothing needs freeing.
  *
  * Floating point: every call computes with round to nearest, no flushing to zero and no traps,
  * whatever the calling thread has set; it finds its own environment again, flags included, when the
@@ -95,13 +107,18 @@ typedef struct opipe_load_params {
   uint32_t struct_size;
   uint32_t flags;   /* OPIPE_LOAD_* */
   const char *path; /* a .onnx file; or NULL and: */
-  const void *data; /* the bytes of one, borrowed until model_destroy */
+  const void *data; /* the bytes of one, borrowed: see on_release */
   uint64_t n_bytes;
   const char *base_dir;         /* with data: where external data lies, NULL: none allowed */
   uint64_t memory_budget_bytes; /* host metadata, 0: 64 MiB + 16 x bytes beside tensors */
   const opipe_pin *parameters;  /* [n_parameters] graph inputs that become initializers */
   uint32_t n_parameters;
   uint32_t parameters_stride; /* bytes from pin to pin */
+  /* With data: called once when the bytes are not needed any more, which is when the model and all
+   * that was made from it (bound models, plans, sessions) are gone; never when model_load failed.
+   * NULL: the caller knows it by itself. [callback: the thread that lets go of the last of them] */
+  void (*on_release)(void *ctx);
+  void *release_ctx;
 } opipe_load_params;
 
 /* The number of a free dimension, as it is given. */
@@ -369,8 +386,7 @@ typedef struct opipe_api {
   /* params NULL: no plugin paths, warnings to stderr, all cores. [any-thread] */
   opipe_status (*context_create)(const opipe_context_params *params, opipe_context **out_context,
                                  opipe_error *err);
-  void (*context_destroy)(
-      opipe_context *context); /* everything made from it must be gone. [control] */
+  void (*context_destroy)(opipe_context *context); /* [control] */
   /* Adds a plugin that is linked into the host. The descriptor must outlive the context. [control]
    */
   opipe_status (*context_register_static)(opipe_context *context, const opipe_plugin *plugin,
@@ -385,9 +401,9 @@ typedef struct opipe_api {
   opipe_status (*model_load)(opipe_context *context, const opipe_load_params *params,
                              opipe_model **out_model, opipe_error *err);
   void (*model_destroy)(opipe_model *model);
-  /* A bound model: every dimension a number, constants folded, patterns recognised. The unbound one
-   * must outlive it. [any-thread] Errors: INVALID names the dimension left free or contradicting;
-   * UNSUPPORTED reports all nodes, or the input whose value is needed. */
+  /* A bound model: every dimension a number, constants folded, patterns recognised. [any-thread]
+   * Errors: INVALID names the dimension left free or contradicting; UNSUPPORTED reports all nodes,
+   * or the input whose value is needed. */
   opipe_status (*model_bind)(opipe_model *model, const opipe_bind_options *options,
                              opipe_model **out_bound, opipe_error *err);
   opipe_status (*model_info)(opipe_model *model, opipe_model_info *io_info, opipe_error *err);

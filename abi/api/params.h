@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a host gives in structs, checked by tables before anything of it is used: one row a field,
+ * and the rows of a struct follow each other without a gap (a test looks), so that a new field
+ * without a row does not go unnoticed.
+ *
+ * Refused, with the path of the field and its value: a struct_size below 1.0's or inside a field,
+ * unknown flags and choices, reserved fields that are not 0, counts without a list, NULL where a
+ * name or a function is needed, strides shorter than 1.0's elements, and bytes that are not 0
+ * behind the part of a struct or element that this library knows: a caller with newer headers asks
+ * for something there. Structs that the library fills in (info structs) are not read beyond
+ * struct_size.
+ */
+#ifndef OPI_API_PARAMS_H
+#define OPI_API_PARAMS_H
+
+#include <opipe/host.h>
+
+#include "loader/base/base.h"
+
+enum {
+  OPI_FIELD_SIZE,    /* struct_size */
+  OPI_FIELD_ANY,     /* every value: numbers (their ranges are the callee's), optional pointers */
+  OPI_FIELD_NEEDED,  /* a pointer or function, not NULL */
+  OPI_FIELD_FLAGS,   /* bits of `known` */
+  OPI_FIELD_CHOICE,  /* 0 .. known */
+  OPI_FIELD_ONE_OF,  /* n with bit n of `known` */
+  OPI_FIELD_ZERO,    /* reserved */
+  OPI_FIELD_PART,    /* a struct by value */
+  OPI_FIELD_OTHER,   /* a struct by pointer, NULL: none */
+  OPI_FIELD_NUMBERS, /* [count] */
+  OPI_FIELD_NAMES,   /* [count] const char *, none NULL */
+  OPI_FIELD_LIST     /* [count] structs, `stride` bytes from one to the next */
+};
+
+typedef struct opi_struct opi_struct;
+
+typedef struct opi_field {
+  const char *name;
+  uint16_t offset, size;
+  uint16_t kind;          /* OPI_FIELD_* */
+  uint16_t count, stride; /* offsets of these fields; stride 0: dense */
+  uint16_t n_count;       /* bytes of the count; a count of 4 bytes is signed when `is_signed` */
+  uint32_t is_signed;
+  uint64_t known;
+  const opi_struct *inner; /* PART, OTHER, LIST */
+} opi_field;
+
+struct opi_struct {
+  const char *name;
+  const opi_field *fields;
+  uint32_t n_fields;
+  uint32_t size;  /* as this library knows it */
+  uint32_t least; /* as 1.0 has it; with struct_size: the least that is taken */
+};
+
+/* Every struct that hosts fill in. */
+extern const opi_struct opi_struct_context_params, opi_struct_load_params, opi_struct_bind_options,
+    opi_struct_train_options, opi_struct_train_clock, opi_struct_order_costs,
+    opi_struct_plan_params, opi_struct_session_params, opi_struct_submit_params,
+    opi_struct_order_params;
+/* The same and those inside them, for tests; ends with NULL. */
+extern const opi_struct *const opi_structs[];
+
+/* Checks `given` and copies the part that both sides know over `own`, which has the presets. NULL:
+ * own stays as it is. Errors: INVALID, ABI. */
+opipe_status opi_params_read(const opi_struct *s, const char *call, const void *given, void *own,
+                             opipe_error *err);
+/* Only the check. `given` is not NULL. */
+opipe_status opi_params_check(const opi_struct *s, const char *call, const void *given,
+                              opipe_error *err);
+
+/* An argument that is a choice 0 .. most, or flags. */
+opipe_status opi_choice_check(const char *call, const char *name, uint32_t value, uint32_t most,
+                              opipe_error *err);
+opipe_status opi_flags_check(const char *call, const char *name, uint32_t value, uint32_t known,
+                             opipe_error *err);
+
+/* A struct that the library fills in: before, that it is there and has at least `least` bytes;
+ * after, what both sides know is copied (info begins with struct_size, which stays the caller's).
+ */
+opipe_status opi_info_check(const char *call, const void *io_info, size_t least, opipe_error *err);
+void opi_info_write(void *io_info, const void *info, size_t size);
+
+#endif /* OPI_API_PARAMS_H */

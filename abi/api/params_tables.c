@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows of every struct that hosts fill in, in the order of its fields. A new field of a struct
+ * is a row here. */
+#include "abi/api/params.h"
+
+#define FIELD(type, field, kind_, ...)                                                   \
+  {                                                                                      \
+    .name = #field, .offset = offsetof(type, field), .size = sizeof(((type *)0)->field), \
+    .kind = OPI_FIELD_##kind_, __VA_ARGS__                                               \
+  }
+#define COUNT(type, field) .count = offsetof(type, field), .n_count = sizeof(((type *)0)->field)
+#define SIZE(type) FIELD(type, struct_size, SIZE, .inner = NULL)
+#define ANY(type, field) FIELD(type, field, ANY, .inner = NULL)
+#define NEEDED(type, field) FIELD(type, field, NEEDED, .inner = NULL)
+#define ZERO(type, field) FIELD(type, field, ZERO, .inner = NULL)
+#define FLAGS(type, field, bits) FIELD(type, field, FLAGS, .known = (bits))
+#define CHOICE(type, field, most) FIELD(type, field, CHOICE, .known = (most))
+#define ONE_OF(type, field, bits) FIELD(type, field, ONE_OF, .known = (bits))
+#define PART(type, field, of) FIELD(type, field, PART, .inner = &(of))
+#define OTHER(type, field, of) FIELD(type, field, OTHER, .inner = &(of))
+#define NUMBERS(type, field, n) FIELD(type, field, NUMBERS, COUNT(type, n))
+#define NAMES(type, field, n) FIELD(type, field, NAMES, COUNT(type, n))
+#define LIST(type, field, n, step, of) \
+  FIELD(type, field, LIST, COUNT(type, n), .stride = offsetof(type, step), .inner = &(of))
+#define TEXT_(text) #text
+#define TEXT(text) TEXT_(text)
+#define STRUCT(type, rows, least_) STRUCT_(type, TEXT(type), rows, least_)
+#define STRUCT_(type, name_, rows, least_)                                              \
+  {                                                                                     \
+    .name = name_, .fields = (rows), .n_fields = OPI_COUNT(rows), .size = sizeof(type), \
+    .least = (least_)                                                                   \
+  }
+
+/* ---- inside others: their size is frozen, or their stride says it ---- */
+
+#define T opipe_tensor
+static const opi_field tensor[] = {
+    ANY(T, data),    ANY(T, device_type), ANY(T, device_id),
+    ANY(T, rank),    ANY(T, dtype),       FIELD(T, shape, NUMBERS, COUNT(T, rank), .is_signed = 1),
+    ANY(T, strides), ANY(T, byte_offset)};
+static const opi_struct struct_tensor = STRUCT(T, tensor, sizeof(T));
+#undef T
+#define T opipe_fence
+static const opi_field fence[] = {CHOICE(T, kind, OPIPE_FENCE_NATIVE_EVENT), ZERO(T, reserved),
+                                  ANY(T, handle)};
+static const opi_struct struct_fence = STRUCT(T, fence, sizeof(T));
+#undef T
+#define T opipe_allocator
+static const opi_field allocator[] = {ANY(T, ctx), NEEDED(T, realloc)};
+static const opi_struct struct_allocator = STRUCT(T, allocator, sizeof(T));
+#undef T
+#define T opipe_device_budget
+static const opi_field device_budget[] = {NEEDED(T, kind), ANY(T, index), ZERO(T, reserved),
+                                          ANY(T, memory_bytes)};
+static const opi_struct struct_device_budget = STRUCT(T, device_budget, OPIPE_END(T, memory_bytes));
+#undef T
+#define T opipe_pin
+static const opi_field pin[] = {NEEDED(T, input), PART(T, value, struct_tensor)};
+static const opi_struct struct_pin = STRUCT(T, pin, OPIPE_END(T, value));
+#undef T
+#define T opipe_dim
+static const opi_field dim[] = {NEEDED(T, name), ANY(T, value)};
+static const opi_struct struct_dim = STRUCT(T, dim, OPIPE_END(T, value));
+#undef T
+#define T opipe_train_glob
+static const opi_field train_glob[] = {NEEDED(T, pattern), CHOICE(T, trainable, 1),
+                                       ZERO(T, reserved)};
+static const opi_struct struct_train_glob = STRUCT(T, train_glob, OPIPE_END(T, reserved));
+#undef T
+#define T opipe_device_choice
+static const opi_field device_choice[] = {NEEDED(T, kind), ANY(T, options), ANY(T, memory_bytes),
+                                          ANY(T, index), ANY(T, threads)};
+static const opi_struct struct_device_choice = STRUCT(T, device_choice, OPIPE_END(T, threads));
+#undef T
+#define T opipe_binding_io
+static const opi_field binding_io[] = {NEEDED(T, name), PART(T, tensor, struct_tensor),
+                                       PART(T, ready, struct_fence), PART(T, done, struct_fence)};
+static const opi_struct struct_binding_io = STRUCT(T, binding_io, OPIPE_END(T, done));
+#undef T
+
+/* ---- with struct_size ---- */
+
+#define T opipe_context_params
+static const opi_field context_params[] = {
+    SIZE(T),
+    CHOICE(T, log_level, OPIPE_LOG_DEBUG),
+    OTHER(T, allocator, struct_allocator),
+    ANY(T, log_ctx),
+    ANY(T, log),
+    NAMES(T, plugin_paths, n_plugin_paths),
+    LIST(T, budgets, n_budgets, budgets_stride, struct_device_budget),
+    ANY(T, n_plugin_paths),
+    ANY(T, n_budgets),
+    ANY(T, budgets_stride),
+    ANY(T, cores),
+    FLAGS(T, flags, OPIPE_CONTEXT_ONLY_STATIC),
+    ZERO(T, reserved)};
+const opi_struct opi_struct_context_params = STRUCT(T, context_params, OPIPE_END(T, log_level));
+#undef T
+
+#define T opipe_load_params
+static const opi_field load_params[] = {
+    SIZE(T),
+    FLAGS(T, flags, OPIPE_LOAD_GRAPH_ONLY | OPIPE_LOAD_ALLOW_SYMLINKS | OPIPE_LOAD_ALLOW_HARDLINKS),
+    ANY(T, path),
+    NUMBERS(T, data, n_bytes),
+    ANY(T, n_bytes),
+    ANY(T, base_dir),
+    ANY(T, memory_budget_bytes),
+    LIST(T, parameters, n_parameters, parameters_stride, struct_pin),
+    ANY(T, n_parameters),
+    ANY(T, parameters_stride),
+    ANY(T, on_release),
+    ANY(T, release_ctx)};
+const opi_struct opi_struct_load_params = STRUCT(T, load_params, OPIPE_END(T, base_dir));
+#undef T
+
+#define T opipe_bind_options
+static const opi_field bind_options[] = {
+    SIZE(T),
+    FLAGS(T, flags,
+          OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS | OPIPE_BIND_GRAPH_DROPOUT |
+              OPIPE_BIND_DROPOUT_RATIO | OPIPE_BIND_TRAIN),
+    LIST(T, dims, n_dims, dims_stride, struct_dim),
+    LIST(T, pins, n_pins, pins_stride, struct_pin),
+    ANY(T, n_dims),
+    ANY(T, n_pins),
+    ANY(T, dims_stride),
+    ANY(T, pins_stride),
+    NAMES(T, keep, n_keep),
+    ANY(T, n_keep),
+    ZERO(T, reserved),
+    ANY(T, dropout_ratio)};
+const opi_struct opi_struct_bind_options = STRUCT(T, bind_options, OPIPE_END(T, pins_stride));
+#undef T
+
+#define T opipe_train_options
+static const opi_field train_options[] = {
+    SIZE(T),
+    CHOICE(T, loss, OPIPE_LOSS_BCE),
+    ANY(T, output),
+    ANY(T, labels),
+    ANY(T, ignore),
+    ANY(T, smoothing),
+    CHOICE(T, shift, 1),
+    ANY(T, n_globs),
+    LIST(T, globs, n_globs, globs_stride, struct_train_glob),
+    ANY(T, globs_stride),
+    CHOICE(T, recompute, OPIPE_RECOMPUTE_ATTENTION),
+    ONE_OF(T, compute, 1u | 1u << OPIPE_FLOAT | 1u << OPIPE_FLOAT16 | 1u << OPIPE_BFLOAT16),
+    CHOICE(T, optimizer, OPIPE_OPTIMIZER_ADAMW),
+    ANY(T, seed),
+    ANY(T, lr),
+    ANY(T, momentum),
+    ANY(T, beta1),
+    ANY(T, beta2),
+    ANY(T, epsilon),
+    ANY(T, decay),
+    ANY(T, clip_norm),
+    FLAGS(T, flags, OPIPE_TRAIN_NESTEROV | OPIPE_TRAIN_EPS_INNER),
+    CHOICE(T, lr_schedule, OPIPE_LR_COSINE),
+    ANY(T, warmup_steps),
+    ANY(T, total_steps),
+    NAMES(T, no_decay, n_no_decay),
+    ANY(T, n_no_decay),
+    CHOICE(T, loss_scaling, 1)};
+const opi_struct opi_struct_train_options = STRUCT(T, train_options, OPIPE_END(T, labels));
+#undef T
+
+#define T opipe_train_clock
+static const opi_field train_clock[] = {SIZE(T),         ZERO(T, reserved),  ANY(T, steps),
+                                        ANY(T, updates), ANY(T, good_steps), ANY(T, loss_scale)};
+const opi_struct opi_struct_train_clock = STRUCT(T, train_clock, OPIPE_END(T, loss_scale));
+#undef T
+
+#define T opipe_order_costs
+static const opi_field order_costs[] = {
+    SIZE(T),      ANY(T, n_stages),      ANY(T, forward),     ANY(T, input),       ANY(T, weight),
+    ANY(T, comm), ANY(T, stage_forward), ANY(T, stage_input), ANY(T, stage_weight)};
+const opi_struct opi_struct_order_costs = STRUCT(T, order_costs, OPIPE_END(T, comm));
+#undef T
+
+#define T opipe_plan_params
+static const opi_field plan_params[] = {
+    SIZE(T),
+    ANY(T, n_stages),
+    LIST(T, devices, n_devices, devices_stride, struct_device_choice),
+    ANY(T, n_devices),
+    ANY(T, devices_stride),
+    ANY(T, n_microbatches),
+    ANY(T, replicas),
+    ANY(T, schedule),
+    ANY(T, cut),
+    ANY(T, batch_dim),
+    ANY(T, memory_bytes),
+    ANY(T, depth),
+    CHOICE(T, cost, OPIPE_COST_MEASURED),
+    FLAGS(T, flags, OPIPE_PLAN_IGNORE_ANNOTATIONS),
+    ANY(T, n_ranks),
+    ANY(T, transport),
+    OTHER(T, train, opi_struct_train_options),
+    OTHER(T, costs, opi_struct_order_costs),
+    NUMBERS(T, stage_replicas, n_stage_replicas),
+    ANY(T, n_stage_replicas),
+    ZERO(T, reserved)};
+const opi_struct opi_struct_plan_params = STRUCT(T, plan_params, OPIPE_END(T, devices_stride));
+#undef T
+
+#define T opipe_session_params
+static const opi_field session_params[] = {
+    SIZE(T),
+    CHOICE(T, threads, OPIPE_THREADS_HOST),
+    FLAGS(T, flags,
+          OPIPE_SESSION_CHECK_FINITE | OPIPE_SESSION_REFERENCE | OPIPE_SESSION_POISON |
+              OPIPE_SESSION_NO_BACKEND_FUSE | OPIPE_SESSION_KEEP_GRADIENTS | OPIPE_SESSION_HOLD),
+    ANY(T, max_in_flight),
+    ANY(T, watchdog_ns),
+    ANY(T, spin_us),
+    ANY(T, max_shapes)};
+const opi_struct opi_struct_session_params = STRUCT(T, session_params, OPIPE_END(T, flags));
+#undef T
+
+#define T opipe_submit_params
+static const opi_field submit_params[] = {SIZE(T),
+                                          ANY(T, n_inputs),
+                                          ANY(T, n_outputs),
+                                          ANY(T, io_stride),
+                                          LIST(T, inputs, n_inputs, io_stride, struct_binding_io),
+                                          LIST(T, outputs, n_outputs, io_stride, struct_binding_io),
+                                          ANY(T, stream),
+                                          ANY(T, deadline_ns)};
+const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T, outputs));
+#undef T
+
+#define T opipe_order_params
+static const opi_field order_params[] = {SIZE(T),
+                                         FLAGS(T, flags, OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED),
+                                         NEEDED(T, schedule),
+                                         ANY(T, n_ranks),
+                                         ANY(T, n_stages),
+                                         ANY(T, n_microbatches),
+                                         ANY(T, replicas),
+                                         OTHER(T, costs, opi_struct_order_costs)};
+const opi_struct opi_struct_order_params = STRUCT(T, order_params, OPIPE_END(T, n_microbatches));
+#undef T
+
+const opi_struct *const opi_structs[] = {&struct_tensor,
+                                         &struct_fence,
+                                         &struct_allocator,
+                                         &struct_device_budget,
+                                         &struct_pin,
+                                         &struct_dim,
+                                         &struct_train_glob,
+                                         &struct_device_choice,
+                                         &struct_binding_io,
+                                         &opi_struct_context_params,
+                                         &opi_struct_load_params,
+                                         &opi_struct_bind_options,
+                                         &opi_struct_train_options,
+                                         &opi_struct_train_clock,
+                                         &opi_struct_order_costs,
+                                         &opi_struct_plan_params,
+                                         &opi_struct_session_params,
+                                         &opi_struct_submit_params,
+                                         &opi_struct_order_params,
+                                         NULL};

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every function of the host's table that takes a handle, as a call with that handle and otherwise
+ * good arguments. The test that uses it fails when the table has a slot without a row here.
+ */
+#ifndef TESTS_ABI_HANDLE_CALLS_H
+#define TESTS_ABI_HANDLE_CALLS_H
+
+#include "tests/abi/host_kit.h"
+
+enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, KINDS };
+
+typedef struct bench {
+  host_kit k; /* for training */
+  void *live[KINDS], *dead[KINDS];
+} bench;
+
+typedef struct handle_call {
+  const char *name;
+  size_t slot;   /* offset in the table */
+  uint32_t kind; /* of the handle */
+  bool is_void;
+  opipe_status (*call)(const bench *b, void *h, opipe_error *err);
+} handle_call;
+
+static opipe_status swallow(void *ctx, const void *data, size_t n_bytes) {
+  (void)ctx;
+  (void)data;
+  (void)n_bytes;
+  return OPIPE_OK;
+}
+
+#define CALL(name, tag, ...)                                                        \
+  static opipe_status call_##name##tag(const bench *b, void *h, opipe_error *err) { \
+    const opipe_api *api = b->k.api;                                                \
+    (void)api;                                                                      \
+    __VA_ARGS__                                                                     \
+  }
+/* A struct that the library fills in. */
+#define INFO(name, type, ...)                            \
+  CALL(name, , type info = {.struct_size = sizeof info}; \
+       return api->name(h, __VA_ARGS__ & info, err);)
+#define SINK(name, ...) CALL(name, , return api->name(h, __VA_ARGS__ swallow, NULL, err);)
+#define MAKES(name, type, ...) \
+  CALL(name, , type *made = NULL; return api->name(h, __VA_ARGS__ & made, err);)
+#define ENDS(name) CALL(name, , (void)err; api->name(h); return OPIPE_OK;)
+
+static const opipe_load_params load_nothing = {.struct_size = sizeof load_nothing, .path = "none"};
+static const opipe_submit_params submit_nothing = {.struct_size = sizeof submit_nothing};
+static const opipe_order_params order_small = {
+    .struct_size = sizeof order_small, .schedule = "1f1b", .n_ranks = 2, .n_microbatches = 2};
+static const opipe_train_options train_simple = {.struct_size = sizeof train_simple,
+                                                 .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                                                 .labels = "labels",
+                                                 .optimizer = OPIPE_OPTIMIZER_SGD,
+                                                 .lr = 0.01};
+static const opipe_train_clock clock_zero = {.struct_size = sizeof clock_zero, .loss_scale = 1};
+
+ENDS(context_destroy)
+CALL(context_register_static, , return api->context_register_static(h, NULL, err);)
+SINK(context_plugins, OPIPE_FORMAT_TEXT, )
+MAKES(model_load, opipe_model, &load_nothing, )
+ENDS(model_destroy)
+MAKES(model_bind, opipe_model, NULL, )
+INFO(model_info, opipe_model_info, )
+INFO(model_input, opipe_tensor_info, 0, )
+INFO(model_output, opipe_tensor_info, 0, )
+INFO(model_dim, opipe_dim_info, 0, )
+SINK(model_describe, OPIPE_FORMAT_TEXT, )
+MAKES(plan_make, opipe_plan, NULL, )
+MAKES(plan_read, opipe_plan, "{}", 2, )
+SINK(plan_write, )
+SINK(plan_describe, OPIPE_FORMAT_TEXT, )
+SINK(plan_annotate, )
+INFO(plan_info, opipe_plan_info, )
+INFO(plan_memory, opipe_memory_info, 0, )
+CALL(plan_cut_tensor, , const char *tensor = NULL; uint32_t from = 0, to = 0;
+     return api->plan_cut_tensor(h, 0, &tensor, &from, &to, err);)
+ENDS(plan_destroy)
+MAKES(session_open, opipe_session, b->live[PLAN], NULL, )
+CALL(session_open, _plan, opipe_session *made = NULL;
+     return api->session_open(b->live[CONTEXT], h, NULL, &made, err);)
+ENDS(session_close)
+MAKES(session_submit, opipe_request, &submit_nothing, )
+CALL(request_poll, , return api->request_poll(h, err);)
+CALL(request_wait, , return api->request_wait(h, 1000, err);)
+CALL(request_cancel, , return api->request_cancel(h, err);)
+CALL(request_output, , opipe_tensor out; return api->request_output(h, 0, &out, err);)
+ENDS(request_release)
+CALL(session_drive, , return api->session_drive(h, 0, 0, err);)
+INFO(session_memory, opipe_memory_info, 0, )
+INFO(session_info, opipe_session_info, )
+MAKES(session_train_step, opipe_request, &submit_nothing, )
+CALL(session_flush, , return api->session_flush(h, err);)
+MAKES(session_evaluate, opipe_request, &submit_nothing, )
+INFO(request_report, opipe_train_report, )
+INFO(session_parameter, opipe_parameter_info, 0, )
+CALL(session_get, , char to[4]; return api->session_get(h, "nobody", 0, 0, to, sizeof to, err);)
+CALL(session_set, , const char from[4] = {0};
+     return api->session_set(h, "nobody", 0, 0, from, sizeof from, err);)
+CALL(session_save, , return api->session_save(h, "", NULL, err);)
+CALL(session_load, , return api->session_load(h, "", NULL, err);)
+CALL(session_save_model, , return api->session_save_model(h, "", err);)
+CALL(session_save_gradients, , return api->session_save_gradients(h, "", err);)
+SINK(model_describe_training, &train_simple, OPIPE_FORMAT_TEXT, )
+SINK(schedule_list, OPIPE_FORMAT_TEXT, )
+MAKES(order_make, opipe_order, &order_small, )
+MAKES(order_read, opipe_order, "", 0, OPIPE_DIALECT_OPIPE, )
+ENDS(order_destroy)
+INFO(order_info, opipe_order_info, )
+MAKES(order_lower, opipe_order, 0, 0, )
+CALL(order_check, , return api->order_check(h, 0, err);)
+SINK(order_simulate, NULL, OPIPE_FORMAT_TEXT, )
+SINK(order_draw, NULL, )
+SINK(order_write, OPIPE_FORMAT_TEXT, OPIPE_DIALECT_OPIPE, )
+SINK(session_trace, OPIPE_TRACE_CHROME, )
+INFO(session_clock, opipe_train_clock, )
+CALL(session_try_save, , return api->session_try_save(h, OPIPE_SAVE_MODEL, "", err);)
+CALL(session_set_clock, , return api->session_set_clock(h, &clock_zero, err);)
+
+#define ROW(name, kind) \
+  { #name, offsetof(opipe_api, name), kind, false, call_##name }
+#define ROW_VOID(name, kind) \
+  { #name, offsetof(opipe_api, name), kind, true, call_##name }
+
+static const handle_call handle_calls[] = {
+    ROW_VOID(context_destroy, CONTEXT),
+    ROW(context_register_static, CONTEXT),
+    ROW(context_plugins, CONTEXT),
+    ROW(model_load, CONTEXT),
+    ROW_VOID(model_destroy, MODEL),
+    ROW(model_bind, MODEL),
+    ROW(model_info, MODEL),
+    ROW(model_input, MODEL),
+    ROW(model_output, MODEL),
+    ROW(model_dim, MODEL),
+    ROW(model_describe, MODEL),
+    ROW(plan_make, MODEL),
+    ROW(plan_read, MODEL),
+    ROW(plan_write, PLAN),
+    ROW(plan_describe, PLAN),
+    ROW(plan_annotate, PLAN),
+    ROW(plan_info, PLAN),
+    ROW(plan_memory, PLAN),
+    ROW(plan_cut_tensor, PLAN),
+    ROW_VOID(plan_destroy, PLAN),
+    ROW(session_open, CONTEXT),
+    {"session_open", offsetof(opipe_api, session_open), PLAN, false, call_session_open_plan},
+    ROW_VOID(session_close, SESSION),
+    ROW(session_submit, SESSION),
+    ROW(request_poll, REQUEST),
+    ROW(request_wait, REQUEST),
+    ROW(request_cancel, REQUEST),
+    ROW(request_output, REQUEST),
+    ROW_VOID(request_release, REQUEST),
+    ROW(session_drive, SESSION),
+    ROW(session_memory, SESSION),
+    ROW(session_info, SESSION),
+    ROW(session_train_step, SESSION),
+    ROW(session_flush, SESSION),
+    ROW(session_evaluate, SESSION),
+    ROW(request_report, REQUEST),
+    ROW(session_parameter, SESSION),
+    ROW(session_get, SESSION),
+    ROW(session_set, SESSION),
+    ROW(session_save, SESSION),
+    ROW(session_load, SESSION),
+    ROW(session_save_model, SESSION),
+    ROW(session_save_gradients, SESSION),
+    ROW(model_describe_training, MODEL),
+    ROW(schedule_list, CONTEXT),
+    ROW(order_make, CONTEXT),
+    ROW(order_read, CONTEXT),
+    ROW_VOID(order_destroy, ORDER),
+    ROW(order_info, ORDER),
+    ROW(order_lower, ORDER),
+    ROW(order_check, ORDER),
+    ROW(order_simulate, ORDER),
+    ROW(order_draw, ORDER),
+    ROW(order_write, ORDER),
+    ROW(session_trace, SESSION),
+    ROW(session_clock, SESSION),
+    ROW(session_set_clock, SESSION),
+    ROW(session_try_save, SESSION)};
+enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
+
+#endif /* TESTS_ABI_HANDLE_CALLS_H */
