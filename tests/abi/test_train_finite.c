@@ -208,18 +208,21 @@ static void open_vision(host_kit *k, const char *schedule, uint32_t stages, uint
   const opipe_load_params load = {.struct_size = sizeof load,
                                   .path = opi_test_source("tests/data/vision/model.onnx")};
   const opipe_dim dims[] = {{"batch", BATCH}};
-  const opipe_bind_options bind = {
-      .struct_size = sizeof bind, .flags = OPIPE_BIND_TRAIN, .dims = dims, .n_dims = 1};
+  const opipe_bind_options bind = {.struct_size = sizeof bind,
+                                   .flags = OPIPE_BIND_TRAIN,
+                                   .dims = dims,
+                                   .n_dims = 1,
+                                   .dims_stride = sizeof *dims};
   const opipe_train_options train = {.struct_size = sizeof train,
                                      .loss = OPIPE_LOSS_CROSS_ENTROPY,
                                      .output = "classes",
                                      .labels = "labels",
                                      .ignore = -100,
-                                     .lr = 0.01,
-                                     .replicas = replicas};
+                                     .lr = 0.01};
   const opipe_plan_params plan = {.struct_size = sizeof plan,
                                   .n_stages = stages,
                                   .n_microbatches = 2,
+                                  .replicas = replicas,
                                   .schedule = schedule,
                                   .train = &train};
   memset(k, 0, sizeof *k);
@@ -266,7 +269,7 @@ static opipe_train_report step_vision(host_kit *k, const int64_t *labels) {
                                                  .dtype = {OPIPE_DL_INT, 64, 1},
                                                  .shape = labels_shape}}};
   const opipe_submit_params params = {
-      .struct_size = sizeof params, .n_inputs = 2, .inputs = inputs};
+      .struct_size = sizeof params, .n_inputs = 2, .io_stride = sizeof *inputs, .inputs = inputs};
   opipe_request *ticket = NULL;
   for (uint32_t i = 0; i < BATCH * PIXELS; ++i)
     pixels[i] = (float)(i % 23) * 0.05f;
