@@ -144,6 +144,8 @@ static uint32_t joined(const opi_roles *r, const opi_node *node, uint32_t i) {
         counts && v->rank >= 1 && v->shape[v->rank - (i == 0 || v->rank == 1 ? 1 : 2)] == 1;
     return i == 2 ? OPI_ROLE_NORM : outer ? OPI_ROLE_COUNT : OPI_ROLE_WEIGHT;
   }
+  if (strcmp(node->op, "GroupNormalization") == 0 && i > 0)
+    return OPI_ROLE_NORM | OPI_ROLE_GROUP;
   if (is_norm(node->op))
     return i > 0 ? OPI_ROLE_NORM : OPI_ROLE_OTHER;
   if (takes_rows(node->op))

@@ -18,7 +18,8 @@ enum {
   OPI_ROLE_JUDGED = 512u,  /* added to what the loss judges */
   OPI_ROLE_HALF = 1024u,   /* of a half type, cast to another */
   OPI_ROLE_PLACES = 2048u, /* rows taken by places: indices that are no graph input */
-  OPI_ROLE_OTHER = 4096u
+  OPI_ROLE_GROUP = 4096u,  /* scale or bias of a norm by groups, which exporters give 1 and 0 */
+  OPI_ROLE_OTHER = 8192u
 };
 
 typedef struct opi_roles {

@@ -143,6 +143,25 @@ static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t
   return OPI_NOT_LITERAL;
 }
 
+/* Computed by an exporter of a parameter that the file has, too. */
+static bool follows_another(const opi_roles *r, const opi_value *value) {
+  const opi_graph *graph = r->s->training->graph;
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opi_value *other = &graph->values[v];
+    if ((other->flags & OPI_VALUE_INITIALIZER) != 0 && other->dtype == value->dtype &&
+        other->n_bytes == value->n_bytes && other != value && !opi_name_is_made(other->name) &&
+        opi_values_follow(value, other))
+      return true;
+  }
+  return false;
+}
+
+/* What an exporter writes where a norm by groups wants a scale and a bias of its own. */
+static bool is_neutral(const opi_value *value, uint32_t roles) {
+  return (roles & OPI_ROLE_GROUP) != 0 && opi_name_is_made(value->name) &&
+         opi_values_neutral(value);
+}
+
 static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_t roles,
                              opi_train_param *p) {
   const bool made = r->dotted && opi_name_is_made(value->name);
@@ -166,6 +185,10 @@ static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_
     return OPI_NOT_FACTOR;
   if (made && opi_k_elems(value) < 8)
     return OPI_NOT_MADE;
+  if (made && follows_another(r, value)) {
+    doubt(p, "its numbers are 1 - x, 1 + x or -x of another parameter's");
+    return OPI_NOT_MADE;
+  }
   if (made && opi_name_is_of_function(value->name)) {
     doubt(p, "numbers that an exporter computed, of a parameter perhaps");
     return OPI_NOT_MADE;
@@ -194,6 +217,8 @@ static uint32_t base_rule(opi_roles *r, const opi_value *value, uint32_t v, opi_
   if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n == 0)
     return OPI_NOT_LITERAL;
   const uint32_t roles = opi_roles_of(r, v);
+  if (is_neutral(&graph->values[v], roles))
+    return OPI_NOT_MADE;
   if (n > 1)
     return rule_of_many(r, &graph->values[v], roles, p);
   return is_layer_part(graph, v) ? OPI_TRAINED : rule_of_one(r, &graph->values[v], roles, p);

@@ -53,6 +53,28 @@ bool opi_values_equal(const opi_value *value) {
   return n > 1;
 }
 
+bool opi_values_neutral(const opi_value *value) {
+  const uint64_t n = count(value);
+  return n > 0 && (n == 1 || opi_values_equal(value)) && (at(value, 0) == 0 || at(value, 0) == 1);
+}
+
+bool opi_values_follow(const opi_value *value, const opi_value *other) {
+  static const double ways[][2] = {{1, -1}, {1, 1}, {0, -1}}; /* shift, factor */
+  const uint64_t n = count(value);
+  const double slack = tolerance(value) * 1e-3;
+  if (n < 2 || n != count(other) || opi_values_equal(other))
+    return false;
+  for (size_t w = 0; w < OPI_COUNT(ways); ++w) {
+    uint64_t i = 0;
+    while (i < n && fabs(ways[w][0] + ways[w][1] * at(other, i) - at(value, i)) <=
+                        slack * (1 + fabs(at(other, i))))
+      ++i;
+    if (i == n)
+      return true;
+  }
+  return false;
+}
+
 bool opi_values_two(const opi_value *value) {
   const uint64_t n = count(value);
   const double first = n > 0 ? at(value, 0) : 0;

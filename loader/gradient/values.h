@@ -27,6 +27,10 @@ bool opi_values_wave(const opi_value *value);
 bool opi_values_affine(const opi_value *value);
 /* All are positive, and their binary logarithms are multiples of 1/64: slopes of ALiBi. */
 bool opi_values_slopes(const opi_value *value);
+/* Equal numbers (or one), all 0 or all 1. */
+bool opi_values_neutral(const opi_value *value);
+/* Number by number 1 - x, 1 + x or -x of the other's, in order. */
+bool opi_values_follow(const opi_value *value, const opi_value *other);
 /* At most a quarter of the numbers are different ones, and they are not all equal: coordinates. */
 bool opi_values_repeat(const opi_value *value);
 

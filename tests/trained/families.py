@@ -68,8 +68,8 @@ OWN = {
         "strides": [4, 2], "num_attention_heads": [1, 2], "mlp_ratios": [2, 2]},
     "pvt": {"num_encoder_blocks": 2, "sequence_reduction_ratios": [2, 1], "hidden_sizes": [16, 32],
             "patch_sizes": [4, 2], "strides": [4, 2], "num_attention_heads": [1, 2], "mlp_ratios": [2, 2]},
-    "convnext": {"hidden_sizes": [8, 16, 32, 32], "depths": [1, 1, 1, 1]},
-    "convnextv2": {"hidden_sizes": [8, 16, 32, 32], "depths": [1, 1, 1, 1]},
+    "convnext": {"hidden_sizes": [8, 16, 32, 32], "depths": [1, 1, 1, 1], "image_size": 64, "patch_size": 4},
+    "convnextv2": {"hidden_sizes": [8, 16, 32, 32], "depths": [1, 1, 1, 1], "image_size": 64, "patch_size": 4},
     "resnet": {"hidden_sizes": [8, 16], "depths": [1, 1], "embedding_size": 8},
     "regnet": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1], "embedding_size": 8, "groups_width": 8},
     "poolformer": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},
@@ -92,7 +92,7 @@ OWN = {
     "clip": {"projection_dim": 32}, "rwkv": {"attention_hidden_size": 32, "context_length": 64},
     "fsmt": {"langs": ["en", "de"], "src_vocab_size": 99, "tgt_vocab_size": 99}, "prophetnet": {"num_buckets": 8},
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}, "gemma3_text": {"sliding_window": 4},
-    "dinov2": {"mlp_ratio": 2}, "hiera": {"image_size": [32, 32], "depths": [1, 1, 1], "num_query_pool": 2, "embed_dim": 8},
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}, "dinov2": {"mlp_ratio": 2}, "hiera": {"image_size": [32, 32], "depths": [1, 1, 1], "num_query_pool": 2, "embed_dim": 8},
     "longformer": {"attention_window": 4}, "led": {"attention_window": 4}, "reformer": {"axial_pos_embds": False},
 }
 TASKS = (
@@ -115,9 +115,11 @@ def config_of(cls, kind):
         small = {k: v for k, v in SMALL.items() if k in known and v is not None}
         if isinstance(known.get("num_attention_heads"), (list, tuple)):
             small.pop("num_attention_heads", None)
-        for k in ("num_heads", "depths", "hidden_sizes"):
-            if k in small and isinstance(known[k], (list, tuple)) and not isinstance(small[k], list):
+        for k in list(small):  # a list here, one number there
+            if known[k] is not None and isinstance(known[k], (list, tuple)) != isinstance(small[k], list):
                 small.pop(k)
+            elif isinstance(known[k], int) and isinstance(small[k], float):
+                small[k] = int(small[k])
         small.update({k: v for k, v in own.items()})
         return small
 

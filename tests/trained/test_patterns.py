@@ -117,6 +117,10 @@ class Graph:
         square = self.op("ReduceMean", self.op("Mul", self.h, self.h), self.ints(-1))
         self.h = self.op("Div", self.h, self.op("Sqrt", self.op("Add", square, name)))
 
+    def grouped(self, name):
+        other = self.constant(np.zeros(S, np.float32))
+        self.h = self.op("InstanceNormalization", self.h, name, other)
+
     def picked(self, name):
         self.h = self.op("Where", self.op("Greater", self.flags, self.constant(np.array(0.5, np.float32))), self.h, name)
 
@@ -167,6 +171,7 @@ def slopes(n=HEADS):
 
 
 COORDINATES = np.stack(np.meshgrid(np.linspace(-1, 1, 4), np.linspace(-1, 1, 4)), -1).reshape(1, S, 2).astype(np.float32)
+MIX = noise(D)
 BIAS = noise(1, HEADS, S, S)
 TOEPLITZ = noise(2 * S - 1)[np.arange(S)[:, None] - np.arange(S) + S - 1][None, None]
 
@@ -202,6 +207,10 @@ CASES = [
     ("shift", "h.0.state", "zeros_1", "onnx::Add_320", np.zeros((1, 1, D), np.float32), "module"),
     ("scale", "h.0.ones", "ones_like", "onnx::Mul_321", np.ones((1, 1, D), np.float32), "module"),
     ("scale", "h.0.decay", "neg_1", None, -np.exp(noise(D)), "module"),
+    ("scale", "h.0.mix", None, None, MIX, True),
+    ("scale", None, "rsub_1", "onnx::Mul_325", 1 - MIX, False),
+    ("grouped", "h.0.group.weight", None, None, noise(S), True),
+    ("grouped", None, "val_28", "onnx::InstanceNormalization_326", np.ones(S, np.float32), False),
     ("exp_scale", "logit_scale", None, None, np.array(math.log(1 / 0.07), np.float32), True),
     ("shift", "logit_bias", None, "onnx::Add_322", np.array([-0.87135241], np.float32), True),
     ("product_scale", "temperature", None, None, np.array(1.0, np.float32), True),
@@ -214,7 +223,7 @@ CASES = [
     ("row", "lm_head.bias", None, None, np.zeros(V, np.float32), True),
     ("row", "final_logits_bias", None, "onnx::Add_324", np.zeros((1, V), np.float32), False),
 ]
-DOUBTFUL = {"exp", "neg_1", "embedding", "val_9", "onnx::Add_322", "embed.mask_token"}
+DOUBTFUL = {"exp", "neg_1", "rsub_1", "onnx::Mul_325", "embedding", "val_9", "onnx::Add_322", "embed.mask_token"}
 # Without numbers: what places and names alone leave open.
 OPEN = {"h.0.rel.table", "h.1.rel.table", "h.2.rel.table", "pos.3.weight", "pos.4.weight", "h.0.attn_mask", "alibi",
         "pos.0.weight", "rel.coords_table", "probe.latents", "embed.mask_token", "h.0.scale_attn"}
