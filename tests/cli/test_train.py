@@ -307,6 +307,18 @@ def slices(count):
             count.check(f"token slices in {compute} {''.join(fuse)}", problem)
 
 
+def write_ids(folder, padded):
+    """Inputs and labels [4, 8]; `padded`: half of the sequences begin with padding."""
+    os.makedirs(folder)
+    some = random.Random(5)
+    for name in ("input_ids", "attention_mask", "labels"):
+        ids = [some.randrange(50) for _ in range(32)]
+        if name == "attention_mask":
+            ids = [int(not padded or i < 16 or i % 8 > 4) for i in range(32)]
+        with open(os.path.join(folder, name + ".npy"), "wb") as file:
+            file.write(npy("(4, 8)", "<i8", struct.pack("<32q", *ids)))
+
+
 def masked_rows(count, folder):
     """Rows whose every key is masked come out alike, fused and not, in half types too."""
     model = os.path.join(SHARED, "models", "modern", "gpt2", "train", "model.onnx")
@@ -314,14 +326,7 @@ def masked_rows(count, folder):
         count.skip("../shared/models/modern is not there")
         return
     folder = os.path.join(folder, "padded")
-    os.makedirs(folder)
-    some = random.Random(5)
-    for name in ("input_ids", "attention_mask", "labels"):
-        ids = [some.randrange(50) for _ in range(32)]
-        if name == "attention_mask":  # half of the sequences begin with padding
-            ids = [int(i < 16 or i % 8 > 4) for i in range(32)]
-        with open(os.path.join(folder, name + ".npy"), "wb") as file:
-            file.write(npy("(4, 8)", "<i8", struct.pack("<32q", *ids)))
+    write_ids(folder, True)
     how = ["train", model, "--data", folder, "--steps", "2", "--json", "--optimizer", "sgd:lr=0.1",
            "--loss", "cross-entropy:logits=logits,labels=labels"]
     for compute, tolerance in (("bf16", 2e-3), ("fp16", 5e-4)):
@@ -329,6 +334,28 @@ def masked_rows(count, folder):
         plain = run(*how, "--compute", compute, "--no-fuse")
         problem = wrong(fused) or wrong(plain) or close(fused, plain, tolerance)
         count.check(f"masked rows in {compute}", problem)
+
+
+def named_apart(count, folder):
+    """Exporters name the dimensions of each input apart: their tokens are sliced together."""
+    model = os.path.join(SHARED, "models", "modern", "gpt2", "train", "model.onnx")
+    if not os.path.exists(model):
+        count.skip("../shared/models/modern is not there")
+        return
+    data = read(model)
+    at = data.rindex(b"attention_mask")  # the graph input; its dimensions come behind its name
+    mask = data[at:].replace(b"batch", b"s4321", 1).replace(b"seq", b"s53", 1)
+    path = os.path.join(folder, "apart.onnx")
+    with open(path, "wb") as file:
+        file.write(data[:at] + mask)
+    data = os.path.join(folder, "whole")
+    write_ids(data, False)
+    how = ["train", path, "--data", data, *LOSS, "--steps", "2", "--json", "--optimizer",
+           "sgd:lr=0.1"]
+    whole = run(*how)
+    sliced = run(*how, "--schedule", "seq1f1b:slices=3", "--ranks", "2")
+    problem = wrong(whole) or wrong(sliced) or close(sliced, whole, 1e-5)
+    count.check("token slices of inputs whose lengths are named apart", problem)
 
 
 def encoders(count):
@@ -355,6 +382,7 @@ def main():
         traces(count, folder)
         same_bits(count, folder)
         masked_rows(count, folder)
+        named_apart(count, folder)
     return count.finish()
 
 
