@@ -66,7 +66,7 @@ opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
   options.dropout_ratio = plan->dropout_ratio;
   opipe_status status = plan->train == NULL ? OPIPE_OK : keep_named(plan, &scratch, &options, err);
   if (status == OPIPE_OK && rows > 0 && plan->batch_dim != NULL) {
-    options.dims = opi_batch_bind(plan->dims, plan->n_dims, plan->batch_dim, rows, &scratch);
+    options.dims = opi_batch_bind(plan->dims, &options.n_dims, plan->batch_dim, rows, &scratch);
     if (options.dims == NULL)
       status = opi_fail_nomem(err, plan->n_dims * sizeof(*options.dims), "a binding");
   }
@@ -108,46 +108,14 @@ static opipe_status find_transport(finish *f) {
   return OPIPE_OK;
 }
 
-/* The batch axis of input i of a bound graph, which lacks the pinned inputs of the file. */
-static int32_t batch_axis(const finish *f, const opi_graph *g, uint32_t i) {
-  const opi_graph *file = f->env->model->graph;
-  for (uint32_t k = 0; k < file->n_inputs; ++k) {
-    if (strcmp(file->values[file->inputs[k]].name, g->values[g->inputs[i]].name) == 0)
-      return opi_batch_axis(f->env->model, f->plan->batch_dim, k);
-  }
-  return -1;
-}
-
-static opipe_status carry_batch(finish *f, const opi_graph *g) {
-  opi_carry *in = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_inputs);
-  opi_carry *out = OPI_ARENA_ARRAY(&f->scratch, opi_carry, g->n_values);
-  if (in == NULL || out == NULL)
-    return opi_fail_nomem(f->err, g->n_values * sizeof(*out), "a proof");
-  for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    in[i] = (opi_carry){.axis = batch_axis(f, g, i), .outer = 1, .inner = 1};
-  }
-  opi_graph part = *g;
-  part.n_nodes = opi_train_batch_nodes(f->plan, g);
-  return opi_carry_axis(&part, in, out, f->err);
-}
-
-/* The graph must carry the batch axis when a request is split: as the micro-batch is, and as the
- * whole batch is, since a node that folds rows together does nothing to a micro-batch of one. */
+/* The graph must carry the batch axis when a request is split. */
 static opipe_status check_batch(finish *f, const opi_bound *bound) {
-  opi_bound *whole = NULL;
-  if (!opi_plan_cuts_rows(f->plan))
+  if (!opi_plan_cuts_rows(f->plan) || f->plan->batch != NULL)
     return OPIPE_OK;
-  opipe_status status =
-      opi_plan_bind(f->plan, f->env->model, f->env->bind, f->plan->batch_rows, &whole, f->err);
-  if (status == OPIPE_OK)
-    status = carry_batch(f, whole->graph);
-  if (status == OPIPE_OK)
-    status = carry_batch(f, bound->graph);
-  if (status == OPIPE_OK) /* nothing may have read the number of rows as data */
-    status = opi_carry_compare(whole->graph, bound->graph, f->err);
-  opi_bound_free(whole);
+  const opipe_status status = opi_batch_prove(f->plan, f->env->model, f->env->bind, bound, f->err);
   if (status < 0)
-    (void)opi_error_prefix(f->err, "%u micro-batches: ", f->plan->n_microbatches);
+    (void)opi_error_prefix(f->err, "%u micro-batches along '%.80s': ", f->plan->n_microbatches,
+                           f->plan->batch_dim == NULL ? "" : f->plan->batch_dim);
   return status;
 }
 

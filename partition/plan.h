@@ -167,9 +167,11 @@ typedef struct opi_plan {
   double dropout_ratio;  /* of OPI_DROPOUT_RATIO */
   const char **barriers; /* cut tensors that fusion keeps */
   uint32_t n_barriers;
-  const char *batch_dim; /* name(s) of the dimension that micro-batches split
-                            (partition/cut/batch.h); NULL: none is free */
-  int64_t batch_rows;    /* rows of a whole request; 0 without batch_dim */
+  const char *batch_dim;       /* name(s) of the dimension that micro-batches split
+                                  (partition/cut/batch.h); NULL: none is free */
+  int64_t batch_rows;          /* rows of a whole request; 0 without batch_dim */
+  const opi_known_axis *batch; /* how the batch runs through the model (opi_batch_prove); NULL: not
+                                  proven. Not written */
   uint32_t n_microbatches;
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;

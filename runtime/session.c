@@ -336,8 +336,6 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   s->pid = opi_process_id();
   if (s->env.source.bind == NULL)
     s->env.source.bind = opi_bind;
-  if (s->env.source.carry == NULL)
-    s->env.source.carry = opi_carry_axis;
   opi_arena_init(&s->arena, env->allocator, 0);
   opipe_status status = open_locks(s, err);
   if (status < 0) {

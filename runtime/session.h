@@ -20,7 +20,8 @@
 typedef struct opi_session opi_session;
 typedef struct opi_request opi_request;
 
-/* How a shape's graph is made. NULL members: opi_bind and opi_carry_axis. */
+/* How a shape's graph is made. NULL members: opi_bind, and what is known
+ * of the batch from a binding of its own. */
 typedef struct opi_shape_source {
   opipe_status (*bind)(const opi_model *model, const opi_bind_options *options,
                        opi_bound **out_bound, opipe_error *err);

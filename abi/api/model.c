@@ -186,6 +186,7 @@ static opipe_status copy_options(opi_model_object *m, const opipe_bind_options *
                  : (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH
                                                               : OPI_DROPOUT_OFF,
       .dropout_ratio = ratio,
+      .default_batch = o->default_batch,
       .allocator = &m->context->allocator,
       .logger = &m->context->logger};
   return OPIPE_OK;

@@ -37,7 +37,11 @@
       {"microbatches", "M", "micro-batches of the whole mini-batch or request", O_MICROBATCHES},   \
       {"replicas", "N[,N...]",                                                                     \
        "train: copies of the pipeline; of single stages: they cut micro-batches", O_REPLICAS},     \
-      {"batch-dim", "NAME", "the dimension that micro-batches split", O_BATCH},                    \
+      {"batch-dim", "NAME[,NAME...]",                                                              \
+       "the free dimensions that micro-batches split (preset: the first of every input, as far "   \
+       "as "                                                                                       \
+       "their lengths and the graph agree)",                                                       \
+       O_BATCH},                                                                                   \
       {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                               \
       {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \
        O_TRANSPORT},                                                                               \

@@ -71,7 +71,8 @@ static bool is_uniform(const opi_graph *graph, uint32_t v, uint32_t axis, int64_
                          depth - 1);
 }
 
-/* Broadcasting operators are uniform when each input is, or has 1 (or nothing) there. */
+/* Broadcasting operators are uniform when each input is, or has 1 (or nothing) there; what Tile
+ * repeats, when the parts hold whole repeats. */
 static bool is_node_uniform(const opi_graph *graph, const opi_node *node, const opi_value *out,
                             uint32_t axis, int64_t outer, int64_t length, int64_t inner,
                             uint32_t depth) {
@@ -86,6 +87,9 @@ static bool is_node_uniform(const opi_graph *graph, const opi_node *node, const 
     const opi_value *x = &graph->values[node->in[i]];
     const uint32_t lead = (uint32_t)(out->rank - x->rank);
     if (axis < lead || x->shape[axis - lead] == 1)
+      continue;
+    const int64_t repeated = x->shape[axis - lead];
+    if (expand && repeated != out->shape[axis] && repeated > 0 && inner % repeated == 0)
       continue;
     if (!is_uniform(graph, node->in[i], axis - lead, outer, length, inner, depth))
       return false;

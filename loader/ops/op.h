@@ -16,12 +16,15 @@ typedef struct opi_grad opi_grad;       /* loader/gradient/rules.h */
 
 /* How a value carries one of the special axes (batch, token, feature): dimension `axis` has outer *
  * N * inner elements in row-major factors, N the length of the special axis. axis -1: the value
- * does not carry it (every part sees the same value). */
+ * does not carry it (every part sees the same value).
+ * count: not 0 for positions that count along the axis, as row * tokens + token does: the entries
+ * of element n are n * count more than they are where that element stands first. */
 typedef struct opi_carry {
   int32_t axis;
   uint32_t reserved;
   int64_t outer;
   int64_t inner;
+  int64_t count;
 } opi_carry;
 
 typedef struct opi_work {

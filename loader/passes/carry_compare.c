@@ -7,8 +7,7 @@
  * Constants that only shape a result (of Reshape, Slice, ...) may differ. Constants are matched by
  * name; one that is folded in one graph alone is not compared.
  */
-#include "loader/ops/common.h"
-#include "loader/passes/passes.h"
+#include "loader/passes/carry.h"
 
 /* Input i of the node decides shapes and positions alone: also what is picked from a value that is
  * not known, since the axis rules look at such indices themselves. */
@@ -81,13 +80,35 @@ static bool repeats(const opi_value *a, const opi_value *b, const dims *d, bool 
   return true;
 }
 
-static opipe_status compare(const opi_value *a, const opi_value *b, opipe_error *err) {
+/* Positions that count along the axis, `count` for each element of it: the whole goes on counting
+ * where the part ends. */
+static bool counts_on(const opi_value *a, const opi_value *b, const dims *d,
+                      const opi_carry *carry) {
+  const uint64_t size = opi_dtype_bits(a->dtype) / 8, after = d->after_bytes / size;
+  const uint64_t inner = (uint64_t)carry->inner;
+  if (carry->outer != 1 || (uint32_t)carry->axis != d->axis || d->part % inner != 0)
+    return false;
+  for (uint64_t i = 0; i < d->before * d->whole * after; ++i) {
+    const uint64_t row = i / after % d->whole, place = row % d->part;
+    const uint64_t same = (i / after / d->whole * d->part + place) * after + i % after;
+    const int64_t parts_before = (int64_t)((row - place) / inner);
+    if (opi_index_at(a, i) - opi_index_at(b, same) != parts_before * carry->count)
+      return false;
+  }
+  return true;
+}
+
+static opipe_status compare(const opi_value *a, const opi_value *b, const opi_carry *carry,
+                            opipe_error *err) {
   dims d;
   char whole[96], part[96];
   if (a->data == b->data)
     return OPIPE_OK;
   if (find_dimension(a, b, &d)) {
-    if (d.part == 0 || d.whole == 0 || repeats(a, b, &d, false) || repeats(a, b, &d, true))
+    if (d.part == 0 || d.whole == 0)
+      return OPIPE_OK;
+    if (carry->count != 0 ? counts_on(a, b, &d, carry)
+                          : repeats(a, b, &d, false) || repeats(a, b, &d, true))
       return OPIPE_OK;
   }
   return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -97,21 +118,46 @@ static opipe_status compare(const opi_value *a, const opi_value *b, opipe_error 
                   opi_shape_text(part, sizeof(part), b->shape, (uint32_t)b->rank));
 }
 
-static opipe_status compare_all(const opi_graph *whole, const opi_graph *part, const opi_map *names,
-                                const bool *data, opipe_error *err) {
+static opipe_status compare_all(const opi_graph *whole, const opi_graph *part,
+                                const opi_known_axis *known, const opi_map *names, const bool *data,
+                                opipe_error *err) {
   for (uint32_t v = 0; v < part->n_values; ++v) {
     uint32_t other = 0;
     const opi_value *b = &part->values[v];
     if (b->data == NULL || !data[v] || !opi_map_get(names, b->name, &other))
       continue;
     const opi_value *a = &whole->values[other];
+    opi_carry carry = OPI_CARRY_NONE;
+    if (known != NULL)
+      (void)opi_known_carry(known, part, v, -1, &carry);
     if (a->data != NULL)
-      OPI_TRY(compare(a, b, err));
+      OPI_TRY(compare(a, b, &carry, err));
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, opipe_error *err) {
+/* An output that grows with the axis, but is made from no input that holds it. */
+static opipe_status compare_outputs(const opi_graph *whole, const opi_graph *part,
+                                    const opi_known_axis *known, opipe_error *err) {
+  for (uint32_t o = 0; known != NULL && o < part->n_outputs; ++o) {
+    const opi_value *a = &whole->values[whole->outputs[o]], *b = &part->values[part->outputs[o]];
+    opi_carry carry = OPI_CARRY_NONE;
+    char all[96], some[96];
+    if (a->rank == b->rank &&
+        (a->rank == 0 || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0))
+      continue;
+    if (opi_known_carry(known, part, part->outputs[o], -1, &carry) && opi_carries(&carry))
+      continue;
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "output '%s' is %s in the whole and %s in a part, and no input decides it",
+                    b->name, opi_shape_text(all, sizeof(all), a->shape, (uint32_t)a->rank),
+                    opi_shape_text(some, sizeof(some), b->shape, (uint32_t)b->rank));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part,
+                               const opi_known_axis *known, opipe_error *err) {
   const opipe_allocator *allocator = part->arena->allocator;
   opi_arena scratch;
   opi_map *names = NULL;
@@ -126,7 +172,9 @@ opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, op
   if (status >= 0 && data == NULL)
     status = opi_fail_nomem(err, part->n_values, "marking constants");
   if (status >= 0)
-    status = compare_all(whole, part, names, data, err);
+    status = compare_all(whole, part, known, names, data, err);
+  if (status >= 0)
+    status = compare_outputs(whole, part, known, err);
   opi_arena_release(&scratch);
   opi_map_free(names);
   return status;

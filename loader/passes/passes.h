@@ -51,11 +51,12 @@ typedef struct opi_bind_options {
       report; /* gets the whole report of unsupported operators, a line each; may be NULL */
   void *report_ctx;
   int64_t default_length; /* of free dimensions that are no batch, with OPI_BIND_DEFAULTS; 0: 8, and
-                             less when only less fits */
+                             less when only less fits, more when nothing shorter does */
+  int64_t default_batch;  /* of those that are, with OPI_BIND_DEFAULTS; 0: 1 */
 } opi_bind_options;
 enum {
   OPI_BIND_NO_FUSE = 1u,
-  OPI_BIND_DEFAULTS = 2u, /* free dimensions get stated defaults: batch 1, others 8 */
+  OPI_BIND_DEFAULTS = 2u, /* free dimensions get stated defaults: default_batch, others 8 */
   OPI_BIND_KEEP_PARAMETERS =
       4u /* no float initializer of more than one element is folded away (training) */
 };
@@ -115,21 +116,36 @@ opipe_status opi_pass_dead(opi_builder *builder,
 opipe_status opi_pass_fuse(opi_builder *builder, uint32_t *io_patterns,
                            opipe_error *err); /* all exact patterns, counts by kind */
 
-/* Follows the batch axis (dimension 0 of every input that is not marked otherwise) through the
- * graph: out_carry [n_values]. OPIPE_E_UNSUPPORTED names the node that does not carry it. in_carry
- * [n_inputs]. */
-opipe_status opi_carry_axis(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
-                            opipe_error *err);
+/* How an axis runs through the values of one binding, by their names: what opi_known_axis_make
+ * found where nothing else could be taken for the axis. */
+typedef struct opi_known_axis opi_known_axis;
+
+/* Follows an axis (the batch) through the graph: out_carry [n_values]. in_carry [n_inputs] says
+ * where the inputs hold it. `known`, may be NULL: what is known from another binding of the same
+ * model, taken before any rule. OPIPE_E_UNSUPPORTED names the node that does not carry it. */
+opipe_status opi_carry_axis(const opi_graph *graph, const opi_known_axis *known,
+                            const opi_carry *in_carry, opi_carry *out_carry, opipe_error *err);
 
 /* The same as far as it goes, for graphs in which some nodes sum over the batch (gradients of
  * parameters): out_mixed [n_values] marks what depends on the batch and is not known to carry it.
  */
-opipe_status opi_carry_follow(const opi_graph *graph, const opi_carry *in_carry,
-                              opi_carry *out_carry, bool *out_mixed, opipe_error *err);
+opipe_status opi_carry_follow(const opi_graph *graph, const opi_known_axis *known,
+                              const opi_carry *in_carry, opi_carry *out_carry, bool *out_mixed,
+                              opipe_error *err);
+
+/* A length for an axis that no extent of `graph` is a multiple of, so that what is one in a binding
+ * of that length is the axis: a small prime. */
+int64_t opi_axis_probe_length(const opi_graph *graph);
+/* Follows the axis through the first n_nodes nodes of a binding of such a length, keeps what was
+ * found in `arena`; the binding may go. Errors as opi_carry_axis. */
+opipe_status opi_known_axis_make(const opi_graph *graph, uint32_t n_nodes,
+                                 const opi_carry *in_carry, opi_arena *arena,
+                                 opi_known_axis **out_known, opipe_error *err);
 
 /* Finds the length of the axis read as data: compares the graphs of one model bound for a whole
  * request and for a part of it (a micro-batch). OPIPE_E_UNSUPPORTED names the constant that
- * differs. */
-opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, opipe_error *err);
+ * differs, or the output that grows with the axis and does not hold it. */
+opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part,
+                               const opi_known_axis *known, opipe_error *err);
 
 #endif /* OPI_PASSES_H */

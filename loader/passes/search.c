@@ -4,14 +4,15 @@
  *
  * For each free dimension (those of masks first) the sums of pairs of lengths are tried, for its
  * name and, since some files give it the name of another length, for its place alone; then all
- * lengths are halved (short position tables) and it begins again. The first choice that binds is
- * taken. When none does, the first failure is reported with the defaults taken.
+ * lengths are halved (short position tables) and it begins again. Then they are doubled, as long as
+ * nothing binds (the first convolutions over sound take hundreds of samples). The first choice that
+ * binds is taken. When none does, the first failure is reported with the defaults taken.
  */
 #include "loader/passes/walk.h"
 
 #include <inttypes.h>
 
-enum { MOST_TRIALS = 48 };
+enum { MOST_TRIALS = 48, LONGEST = 1 << 14 };
 
 typedef struct search {
   const opi_model *model;
@@ -133,8 +134,8 @@ static opipe_status report(const search *s, const opi_dim_binding *dims, uint32_
   return status;
 }
 
-/* All lengths at `length`: as they are, then with sums. */
-static opipe_status try_length(search *s, int64_t length, opipe_error *err) {
+/* All lengths at `length`: as they are, then, when asked for, with sums. */
+static opipe_status try_length(search *s, int64_t length, bool sums, opipe_error *err) {
   opi_dim_binding *dims = NULL;
   s->current = *s->options;
   s->current.default_length = length;
@@ -143,7 +144,7 @@ static opipe_status try_length(search *s, int64_t length, opipe_error *err) {
   s->dims = dims;
   const opipe_status status =
       opi_bind_solved(s->model, &s->current, dims, s->n_dims, &s->found, err);
-  return status == OPIPE_E_INVALID ? try_all(s, err) : status;
+  return status == OPIPE_E_INVALID && sums ? try_all(s, err) : status;
 }
 
 opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
@@ -160,9 +161,17 @@ opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *opt
   const int64_t longest = options->default_length > 0 ? options->default_length : 8;
   opipe_status status = OPIPE_E_INVALID;
   for (int64_t length = longest; length > 0 && status == OPIPE_E_INVALID; length /= 2) {
-    status = try_length(&s, length, &reason);
+    status = try_length(&s, length, true, &reason);
     if (options->default_length > 0)
       break;
+  }
+  for (int64_t length = 2 * longest;
+       options->default_length == 0 && length <= LONGEST && status == OPIPE_E_INVALID;
+       length *= 2) {
+    status = try_length(&s, length, false, &reason);
+    if (status >= 0)
+      opi_log(options->logger, OPIPE_LOG_WARN,
+              "free dimensions that are not bound are %" PRId64 ": nothing shorter fits", length);
   }
   if (status == OPIPE_E_INVALID) {
     status = report(&s, dims, n_dims, first, err);

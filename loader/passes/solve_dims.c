@@ -178,11 +178,12 @@ static bool is_length(const char *name) {
  * only ever first. */
 static int64_t default_of(const opi_solver *s, const opi_unknown *u) {
   const int64_t length = s->options->default_length > 0 ? s->options->default_length : 8;
+  const int64_t rows = s->options->default_batch > 0 ? s->options->default_batch : 1;
   if (is_length(u->name))
     return length;
   if (has_word(u->name, "batch"))
-    return 1;
-  return u->first_axis && !u->other_axis ? 1 : length;
+    return rows;
+  return u->first_axis && !u->other_axis ? rows : length;
 }
 
 static opipe_status take_defaults(opi_solver *s, opipe_error *err) {

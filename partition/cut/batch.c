@@ -36,49 +36,42 @@ int32_t opi_batch_axis(const opi_model *model, const char *batch_dim, uint32_t i
   return -1;
 }
 
-static bool find_dim(const opi_dim_binding *dims, uint32_t n_dims, const char *key,
-                     int64_t *out_value) {
-  for (uint32_t i = 0; i < n_dims; ++i) {
-    if (strcmp(dims[i].name, key) != 0)
-      continue;
-    *out_value = dims[i].value;
-    return true;
+static bool is_word(char c) {
+  return c == '_' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+         (c >= 'A' && c <= 'Z');
+}
+
+bool opi_depends_on_batch(const char *batch_dim, const char *key) {
+  char word[128];
+  if (batch_dim == NULL || strpbrk(key, "+-*/") == NULL)
+    return false;
+  for (const char *at = key; *at != '\0';) {
+    size_t n = 0;
+    while (is_word(at[n]))
+      ++n;
+    if (n != 0 && n < sizeof word) {
+      memcpy(word, at, n);
+      word[n] = '\0';
+      if (opi_is_batch_dim(batch_dim, word))
+        return true;
+    }
+    at += n == 0 ? 1 : n;
   }
   return false;
 }
 
-const char *opi_find_batch(const opi_model *model, const opi_dim_binding *dims, uint32_t n_dims,
-                           opi_arena *arena, int64_t *out_rows) {
-  const char *names = NULL;
-  char buffer[256];
-  for (uint32_t i = 0; i < model->graph->n_inputs; ++i) {
-    const opi_value *input = &model->graph->values[model->graph->inputs[i]];
-    int64_t rows = 0;
-    if (input->rank < 1)
-      continue;
-    const char *key = opi_batch_dim_key(input, 0, buffer, sizeof(buffer));
-    if (!find_dim(dims, n_dims, key, &rows))
-      continue;
-    if (names == NULL) {
-      names = opi_arena_strdup(arena, key);
-      *out_rows = rows;
-    } else if (rows == *out_rows && !opi_is_batch_dim(names, key) && strchr(key, '.') != NULL) {
-      names = opi_arena_printf(arena, "%s,%s", names, key);
-    }
-    if (names == NULL)
-      return NULL;
+opi_dim_binding *opi_batch_bind(const opi_dim_binding *dims, uint32_t *io_n_dims,
+                                const char *batch_dim, int64_t rows, opi_arena *arena) {
+  opi_dim_binding *copy = OPI_ARENA_ARRAY(arena, opi_dim_binding, *io_n_dims);
+  uint32_t n = 0;
+  for (uint32_t i = 0; copy != NULL && i < *io_n_dims; ++i) {
+    if (opi_depends_on_batch(batch_dim, dims[i].name))
+      continue; /* follows from the rows */
+    copy[n] = dims[i];
+    if (opi_is_batch_dim(batch_dim, copy[n].name))
+      copy[n].value = rows;
+    ++n;
   }
-  return names;
-}
-
-opi_dim_binding *opi_batch_bind(const opi_dim_binding *dims, uint32_t n_dims, const char *batch_dim,
-                                int64_t rows, opi_arena *arena) {
-  opi_dim_binding *copy = opi_arena_copy(arena, dims, n_dims * sizeof(*dims));
-  if (copy == NULL)
-    return NULL;
-  for (uint32_t i = 0; i < n_dims; ++i) {
-    if (opi_is_batch_dim(batch_dim, copy[i].name))
-      copy[i].value = rows;
-  }
+  *io_n_dims = n;
   return copy;
 }

@@ -14,6 +14,7 @@
 #include "partition/make.h"
 #include "partition/memory/layout.h"
 #include "partition/schedule/compute_order.h"
+#include "partition/search/batch.h"
 #include "partition/search/dp.h"
 #include "partition/train/model.h"
 
@@ -86,40 +87,6 @@ static opipe_status copy_dims(planner *p) {
   plan->bind_flags = b->flags & ~(uint32_t)OPI_BIND_DEFAULTS;
   plan->dropout = b->dropout;
   plan->dropout_ratio = b->dropout_ratio;
-  return OPIPE_OK;
-}
-
-static opipe_status choose_batch(planner *p) {
-  opi_plan *plan = p->plan;
-  plan->n_microbatches = p->params->n_microbatches == 0 ? 1 : p->params->n_microbatches;
-  if (p->params->batch_dim != NULL) {
-    plan->batch_dim = opi_arena_strdup(&plan->arena, p->params->batch_dim);
-    if (plan->batch_dim == NULL)
-      return opi_fail_nomem(p->err, 0, "a plan");
-    for (uint32_t i = 0; i < plan->n_dims && plan->batch_rows == 0; ++i) {
-      if (opi_is_batch_dim(plan->batch_dim, plan->dims[i].name))
-        plan->batch_rows = plan->dims[i].value;
-    }
-    if (plan->batch_rows == 0) {
-      return opi_fail(p->err, OPIPE_E_NOTFOUND, "the model has no free dimension '%s' to split",
-                      plan->batch_dim);
-    }
-  } else {
-    plan->batch_dim =
-        opi_find_batch(p->env->model, plan->dims, plan->n_dims, &plan->arena, &plan->batch_rows);
-  }
-  if (plan->n_microbatches == 1)
-    return OPIPE_OK;
-  if (plan->batch_dim == NULL) {
-    return opi_fail(
-        p->err, OPIPE_E_INVALID,
-        "%u micro-batches: no input has a free dimension 0 to split (name one by batch_dim)",
-        plan->n_microbatches);
-  }
-  if (plan->batch_rows < plan->n_microbatches) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "%u micro-batches of a request of %lld rows ('%s')",
-                    plan->n_microbatches, (long long)plan->batch_rows, plan->batch_dim);
-  }
   return OPIPE_OK;
 }
 
@@ -542,8 +509,10 @@ static opipe_status make(planner *p) {
     plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
     OPI_TRY(opi_train_spec_copy(plan, p->spec, p->err));
   }
-  OPI_TRY(choose_batch(p));
+  plan->n_microbatches = p->params->n_microbatches == 0 ? 1 : p->params->n_microbatches;
+  OPI_TRY(opi_batch_choose(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(choose_layout(p));
+  OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(choose_devices(p));
   OPI_TRY(opi_plan_find_link(p->env, plan, p->err));
   const int64_t rows =

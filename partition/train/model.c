@@ -20,30 +20,21 @@ uint32_t opi_train_batch_nodes(const opi_plan *plan, const opi_graph *g) {
   return g->n_nodes;
 }
 
-/* The batch axis of input i of a bound or a training graph, which lacks what the file's pins fix.
- */
-static int32_t input_axis(const opi_plan *plan, const opi_model *model, const opi_value *value) {
-  const opi_graph *file = model->graph;
-  for (uint32_t k = 0; k < file->n_inputs; ++k) {
-    if (strcmp(file->values[file->inputs[k]].name, value->name) == 0)
-      return opi_batch_axis(model, plan->batch_dim, k);
-  }
-  return -2; /* of no file: keys or values of earlier tokens */
-}
-
 /* Where the inputs of g have the batch. Keys and values of earlier tokens have it first, alone or
  * with the heads: [batch, heads, tokens, size], [batch * heads, size, tokens]. */
 static void place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
                         opi_carry *in) {
+  const int32_t earlier = -2;
   int64_t rows = 0;
+  opi_batch_inputs(plan, model, g, earlier, in);
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const opi_value *value = &g->values[g->inputs[i]];
-    const int32_t axis = input_axis(plan, model, value);
-    in[i] = (opi_carry){.axis = axis == -2 ? 0 : axis, .outer = 1, .inner = 1};
-    if (axis >= 0 && rows == 0)
-      rows = value->shape[axis];
-    if (axis == -2 && rows > 0 && value->shape[0] % rows == 0)
+    if (in[i].axis >= 0 && rows == 0)
+      rows = value->shape[in[i].axis];
+    if (in[i].axis == earlier && rows > 0 && value->shape[0] % rows == 0)
       in[i].inner = value->shape[0] / rows;
+    if (in[i].axis == earlier)
+      in[i].axis = 0;
   }
 }
 
@@ -67,7 +58,7 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   part.n_nodes = opi_train_batch_nodes(plan, g);
   for (uint32_t v = 0; v < g->n_values; ++v)
     all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-  const opipe_status status = opi_carry_axis(&part, in, all, split ? err : NULL);
+  const opipe_status status = opi_carry_axis(&part, plan->batch, in, all, split ? err : NULL);
   if (status == OPIPE_OK)
     *out_carry = all;
   return split ? status : OPIPE_OK;
@@ -214,9 +205,9 @@ static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carr
   *out_mixed = OPI_ARENA_ARRAY(scratch, bool, g->n_values);
   if (in == NULL || *out_carry == NULL || *out_mixed == NULL)
     return opi_fail_nomem(err, g->n_values * sizeof **out_carry, "the batch axis");
+  opi_batch_inputs(b->plan, b->file, g, 0, in);
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const opi_value *value = &g->values[g->inputs[i]];
-    in[i] = (opi_carry){.axis = input_axis(b->plan, b->file, value), .outer = 1, .inner = 1};
     if (g->inputs[i] != training->labels)
       continue;
     const opi_training *other = variants[b->model->n_variants - 1].slices[0].training;
@@ -224,7 +215,7 @@ static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carr
     if (in[i].axis >= 0)
       in[i].inner = value->shape[in[i].axis] / variants[0].rows;
   }
-  return opi_carry_follow(g, in, *out_carry, *out_mixed, err);
+  return opi_carry_follow(g, b->plan->batch, in, *out_carry, *out_mixed, err);
 }
 
 static opipe_status compose_classes(building *b, int64_t rows, opipe_error *err) {

@@ -10,9 +10,9 @@
 #include "partition/cut/batch.h"
 #include "runtime/state.h"
 
-/* The free dimensions of all inputs with their numbers. */
-static opipe_status name_dims(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options,
-                              opipe_error *err) {
+/* The free dimensions of all inputs with their numbers; the batch has `rows`. */
+static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *scratch,
+                              opi_bind_options *options, opipe_error *err) {
   const opi_session *s = shape->session;
   opi_dim_binding *dims = OPI_ARENA_ARRAY(scratch, opi_dim_binding, s->n_dims);
   uint32_t n = 0, at = 0;
@@ -25,22 +25,20 @@ static opipe_status name_dims(const opi_shape *shape, opi_arena *scratch, opi_bi
       if (value->shape[d] >= 0)
         continue;
       const char *key = opi_batch_dim_key(value, (uint32_t)d, buffer, sizeof buffer);
+      const int64_t length = d == s->inputs[i].batch_axis ? rows : shape->dims[at];
       uint32_t k = 0;
       while (k < n && strcmp(dims[k].name, key) != 0)
         ++k;
-      if (k < n && dims[k].value == shape->dims[at])
+      if (k < n && dims[k].value == length)
         continue;
       if (k < n) { /* one name for two lengths: the loader takes the second one by its place */
         (void)snprintf(buffer, sizeof buffer, "%s.%d", s->inputs[i].name, d);
         key = buffer;
       }
       /* An expression over the batch follows from the batch. */
-      const bool computed = strpbrk(key, "+-*/") != NULL;
-      if (s->plan->n_microbatches > 1 && computed && s->plan->batch_dim != NULL &&
-          strstr(key, s->plan->batch_dim) != NULL) {
+      if (s->plan->n_microbatches > 1 && opi_depends_on_batch(s->plan->batch_dim, key))
         continue;
-      }
-      dims[n] = (opi_dim_binding){.name = opi_arena_strdup(scratch, key), .value = shape->dims[at]};
+      dims[n] = (opi_dim_binding){.name = opi_arena_strdup(scratch, key), .value = length};
       if (dims[n++].name == NULL)
         return opi_fail_nomem(err, strlen(key), "dimensions");
     }
@@ -73,22 +71,24 @@ static opipe_status name_pins(const opi_shape *shape, opi_arena *scratch, opi_bi
 }
 
 /* The plan's own request: its dimensions and pins as they stand there. */
-static opipe_status name_plan(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options,
-                              opipe_error *err) {
+static opipe_status name_plan(const opi_shape *shape, int64_t rows, opi_arena *scratch,
+                              opi_bind_options *options, opipe_error *err) {
   const opi_plan *plan = shape->session->plan;
   options->dims = plan->dims;
   options->n_dims = plan->n_dims;
   options->pins = plan->pins;
   options->n_pins = plan->n_pins;
-  if (shape->rows == 0 || plan->batch_dim == NULL)
+  if (rows == 0 || plan->batch_dim == NULL)
     return OPIPE_OK;
-  options->dims = opi_batch_bind(plan->dims, plan->n_dims, plan->batch_dim, shape->rows, scratch);
+  options->dims = opi_batch_bind(plan->dims, &options->n_dims, plan->batch_dim, rows, scratch);
   return options->dims == NULL
              ? opi_fail_nomem(err, plan->n_dims * sizeof(opi_dim_binding), "dimensions")
              : OPIPE_OK;
 }
 
-static opipe_status bind_graph(opi_shape *shape, opi_arena *scratch, opipe_error *err) {
+/* The graph of the signature, but with `rows` rows. */
+static opipe_status bind_graph(const opi_shape *shape, int64_t rows, opi_arena *scratch,
+                               opi_bound **out_bound, opipe_error *err) {
   const opi_session *s = shape->session;
   opi_bind_options options = {.barriers = s->plan->barriers,
                               .n_barriers = s->plan->n_barriers,
@@ -99,12 +99,12 @@ static opipe_status bind_graph(opi_shape *shape, opi_arena *scratch, opipe_error
                               .allocator = s->allocator,
                               .logger = s->env.logger};
   if (shape->keep) {
-    OPI_TRY(name_plan(shape, scratch, &options, err));
+    OPI_TRY(name_plan(shape, rows, scratch, &options, err));
   } else {
-    OPI_TRY(name_dims(shape, scratch, &options, err));
+    OPI_TRY(name_dims(shape, rows, scratch, &options, err));
     OPI_TRY(name_pins(shape, scratch, &options, err));
   }
-  return s->env.source.bind(s->env.model, &options, &shape->bound, err);
+  return s->env.source.bind(s->env.model, &options, out_bound, err);
 }
 
 /* The plan's signature, read off its bound graph; pinned inputs are not in it. */
@@ -183,6 +183,35 @@ static opipe_status match_ports(opi_shape *shape, opipe_error *err) {
   return OPIPE_OK;
 }
 
+typedef struct rebinding {
+  const opi_shape *shape;
+  opi_arena *scratch;
+} rebinding;
+
+static opipe_status bind_rows(void *ctx, int64_t rows, opi_bound **out_bound, opipe_error *err) {
+  const rebinding *r = ctx;
+  return bind_graph(r->shape, rows, r->scratch, out_bound, err);
+}
+
+static opipe_status follow_batch(const opi_shape *shape, opi_arena *scratch, opi_carry *all,
+                                 opipe_error *err) {
+  const opi_session *s = shape->session;
+  const opi_graph *g = shape->bound->graph;
+  const opi_known_axis *known = shape->keep ? s->plan->batch : NULL;
+  rebinding r = {shape, scratch};
+  opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
+  if (in == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof *in, "the batch axis");
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    in[p] = (opi_carry){.axis = s->inputs[shape->port_input[p]].batch_axis, .outer = 1, .inner = 1};
+  }
+  if (s->env.source.carry != NULL)
+    return s->env.source.carry(g, in, all, err);
+  if (known == NULL)
+    OPI_TRY(opi_batch_learn(s->plan, s->env.model, g, bind_rows, &r, scratch, &known, err));
+  return opi_carry_axis(g, known, in, all, err);
+}
+
 static opipe_status carry_batch(opi_shape *shape, opi_arena *scratch, opipe_error *err) {
   const opi_session *s = shape->session;
   const opi_graph *g = shape->bound->graph;
@@ -193,14 +222,10 @@ static opipe_status carry_batch(opi_shape *shape, opi_arena *scratch, opipe_erro
     shape->output_carry[o].axis = -1;
   if (s->plan->n_microbatches == 1)
     return OPIPE_OK;
-  opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
   opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
-  if (in == NULL || all == NULL)
+  if (all == NULL)
     return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
-  for (uint32_t p = 0; p < g->n_inputs; ++p) {
-    in[p] = (opi_carry){.axis = s->inputs[shape->port_input[p]].batch_axis, .outer = 1, .inner = 1};
-  }
-  OPI_TRY(s->env.source.carry(g, in, all, err));
+  OPI_TRY(follow_batch(shape, scratch, all, err));
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_value *value = &g->values[g->outputs[o]];
     shape->output_carry[o] = all[g->outputs[o]];
@@ -227,7 +252,7 @@ static opipe_status cut_graph(opi_shape *shape, opi_arena *scratch, opipe_error 
 opipe_status opi_shape_bind(opi_shape *shape, opipe_error *err) {
   opi_arena scratch;
   opi_arena_init(&scratch, shape->session->allocator, 0);
-  opipe_status status = bind_graph(shape, &scratch, err);
+  opipe_status status = bind_graph(shape, shape->rows, &scratch, &shape->bound, err);
   if (status == OPIPE_OK && shape->keep)
     status = sign_plan(shape, err);
   if (status == OPIPE_OK)

@@ -77,7 +77,7 @@ static opipe_status carry_output(opi_train *t, opipe_error *err) {
         (opi_carry){.axis = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis, .outer = 1, .inner = 1};
   }
   const bool split = opi_plan_cuts_rows(s->plan);
-  const opipe_status status = opi_carry_axis(g, in, all, split ? err : NULL);
+  const opipe_status status = opi_carry_axis(g, s->plan->batch, in, all, split ? err : NULL);
   if (status < 0)
     return split ? status : OPIPE_OK;
   const uint32_t v = opi_bound_value(bound, s->output_names[1]);

@@ -262,7 +262,7 @@ static void test_check_outputs(test_case *c, const char *at, const opi_bound *bo
     test_wrong(c, "became %s", maker);
   }
   at += n_op;
-  if (opi_carry_axis(g, c->carries, carry, &err) < 0) {
+  if (opi_carry_axis(g, NULL, c->carries, carry, &err) < 0) {
     test_wrong(c, "carry: %s", err.message);
     return;
   }
@@ -286,7 +286,7 @@ static void test_check_carry_refused(test_case *c, const char *part, const opi_b
   opi_carry carry[256];
   opipe_error err = OPIPE_ERROR_INIT;
   test_skip_blanks(&part);
-  const opipe_status status = opi_carry_axis(bound->graph, c->carries, carry, &err);
+  const opipe_status status = opi_carry_axis(bound->graph, NULL, c->carries, carry, &err);
   if (status != OPIPE_E_UNSUPPORTED || strstr(err.message, part) == NULL) {
     test_wrong(c, "carry: status %d, '%s'", status, err.message);
   }

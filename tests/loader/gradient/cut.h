@@ -78,7 +78,7 @@ static inline const opi_carry *carry_of(cut_case *c) {
   opi_carry *out = opi_arena_array(&c->m.arena, g->n_values, sizeof(*out));
   for (uint32_t i = 0; i < g->n_inputs; ++i)
     in[i] = (opi_carry){0, 0, 1, 1};
-  return opi_carry_axis(g, in, out, &err) >= 0 ? out : NULL;
+  return opi_carry_axis(g, NULL, in, out, &err) >= 0 ? out : NULL;
 }
 
 static inline bool build(cut_case *c, uint32_t n_stages, uint32_t recompute) {

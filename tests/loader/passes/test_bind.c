@@ -367,7 +367,7 @@ static void test_expanded_values_are_followed(void) {
   test_node(&t, "Concat", 13, in, 2, &axis, 1, &joined, 1);
   test_output(&t, joined);
   opi_bound *bound = bind_or_end(&t, &options);
-  OPI_ASSERT_OK(opi_carry_axis(bound->graph, held, carry, &err), &err);
+  OPI_ASSERT_OK(opi_carry_axis(bound->graph, NULL, held, carry, &err), &err);
   OPI_ASSERT_INT(carry[bound->graph->outputs[0]].axis, 0);
   opi_bound_free(bound);
   test_close(&t);
@@ -394,13 +394,13 @@ static void test_length_read_as_data_is_found(void) {
     opi_bound *whole = bind_or_end(&t, &options);
     options.dims = &one;
     opi_bound *part = bind_or_end(&t, &options);
-    const opipe_status status = opi_carry_compare(whole->graph, part->graph, &err);
+    const opipe_status status = opi_carry_compare(whole->graph, part->graph, NULL, &err);
     if (form == 0) {
       OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, "depends on the length that is split");
     } else {
       OPI_ASSERT_OK(status, &err);
     }
-    OPI_ASSERT_OK(opi_carry_compare(whole->graph, whole->graph, &err), &err);
+    OPI_ASSERT_OK(opi_carry_compare(whole->graph, whole->graph, NULL, &err), &err);
     opi_bound_free(whole);
     opi_bound_free(part);
     test_close(&t);
@@ -418,10 +418,10 @@ static void test_axis_lengths_must_agree(void) {
   test_output(&t, test_op(&t, "Neg", test_input(&t, "a", OPIPE_FLOAT, two, 1), OPIPE_NONE));
   test_output(&t, test_op(&t, "Neg", test_input(&t, "b", OPIPE_FLOAT, three, 1), OPIPE_NONE));
   opi_bound *bound = bind_or_end(&t, &options);
-  OPI_ASSERT_ERROR(opi_carry_axis(bound->graph, held, carry, &err), OPIPE_E_UNSUPPORTED, &err,
+  OPI_ASSERT_ERROR(opi_carry_axis(bound->graph, NULL, held, carry, &err), OPIPE_E_UNSUPPORTED, &err,
                    "length 2 in input 'a' and 3 in 'b'");
   held[0].axis = 1;
-  OPI_ASSERT_ERROR(opi_carry_axis(bound->graph, held, carry, &err), OPIPE_E_UNSUPPORTED, &err,
+  OPI_ASSERT_ERROR(opi_carry_axis(bound->graph, NULL, held, carry, &err), OPIPE_E_UNSUPPORTED, &err,
                    "input 'a' of rank 1 cannot hold the axis in dimension 1");
   opi_bound_free(bound);
   test_close(&t);

@@ -203,11 +203,11 @@ static void check_batch(const char *folder, const opi_model *model, const opi_bo
   opi_carry *whole = calloc(four->graph->n_values, sizeof(*whole));
   opi_carry *part = calloc(one->graph->n_values, sizeof(*part));
   hold_batch(four->graph, 4, held);
-  const opipe_status carried = opi_carry_axis(four->graph, held, whole, &err);
+  const opipe_status carried = opi_carry_axis(four->graph, NULL, held, whole, &err);
   (void)opi_test_check(carried >= 0, __FILE__, __LINE__, false, "%s: %s", folder,
                        carried < 0 ? err.message : "");
-  OPI_ASSERT_OK(opi_carry_axis(one->graph, held, part, &err), &err);
-  OPI_ASSERT_OK(opi_carry_compare(four->graph, one->graph, &err), &err);
+  OPI_ASSERT_OK(opi_carry_axis(one->graph, NULL, held, part, &err), &err);
+  OPI_ASSERT_OK(opi_carry_compare(four->graph, one->graph, NULL, &err), &err);
   for (uint32_t o = 0; carried >= 0 && o < four->graph->n_outputs; ++o) {
     OPI_ASSERT_INT(part[one->graph->outputs[o]].axis, whole[four->graph->outputs[o]].axis);
     OPI_ASSERT(whole[four->graph->outputs[o]].axis >= 0);
@@ -298,7 +298,7 @@ static void test_gpt2_past_shrinks(void) {
   for (uint32_t i = 0; i < g->n_inputs; ++i) { /* ids [batch, seq], past [2, batch, ...] */
     held[i] = (opi_carry){g->values[g->inputs[i]].rank == 5, 0, 1, 1};
   }
-  OPI_ASSERT_OK(opi_carry_axis(g, held, carry, &err), &err);
+  OPI_ASSERT_OK(opi_carry_axis(g, NULL, held, carry, &err), &err);
   OPI_ASSERT_INT(carry[g->outputs[0]].axis, 0);
   OPI_ASSERT_INT(carry[g->outputs[1]].axis, 1); /* present [2, batch, ...] */
   free(carry);

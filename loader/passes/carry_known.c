@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is known of an axis from one binding, for the other bindings of the same model.
+ *
+ * Rules that look at lengths alone can take another extent for the axis, or an axis of 1 for any
+ * extent of 1. A binding whose axis has a prime length that divides nothing else leaves no doubt;
+ * what was found there holds for every value of the same name, made by the same operator, in a
+ * binding of any length.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "loader/passes/carry.h"
+
+typedef struct known_value {
+  const char *name;
+  const char *op; /* of its producer; NULL: none */
+  int32_t rank;
+  opi_carry carry;
+} known_value;
+
+struct opi_known_axis {
+  known_value *values; /* [n_values] by name */
+  uint32_t n_values;
+};
+
+static bool divides_some(const opi_graph *graph, int64_t length) {
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opi_value *value = &graph->values[v];
+    for (int32_t d = 0; d < value->rank; ++d) {
+      if (value->shape[d] != 0 && value->shape[d] % length == 0)
+        return true;
+    }
+  }
+  return false;
+}
+
+int64_t opi_axis_probe_length(const opi_graph *graph) {
+  static const int64_t primes[] = {5,  7,  11, 13, 17, 19, 23, 29, 31, 37, 41,  43,  47,
+                                   53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107};
+  size_t i = 0;
+  while (i + 1 < OPI_COUNT(primes) && divides_some(graph, primes[i]))
+    ++i;
+  return primes[i];
+}
+
+static const char *op_of(const opi_graph *graph, const opi_value *value) {
+  return value->producer == OPIPE_NONE ? NULL : graph->nodes[value->producer].op;
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const known_value *)a)->name, ((const known_value *)b)->name);
+}
+
+static opipe_status keep(const opi_graph *graph, uint32_t n_nodes, const opi_carry *carry,
+                         opi_arena *arena, opi_known_axis *known, opipe_error *err) {
+  known->values = OPI_ARENA_ARRAY(arena, known_value, graph->n_values);
+  if (known->values == NULL)
+    return opi_fail_nomem(err, graph->n_values * sizeof(known_value), "an axis");
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opi_value *value = &graph->values[v];
+    if (value->producer != OPIPE_NONE && value->producer >= n_nodes)
+      continue;
+    const char *op = op_of(graph, value);
+    known_value *own = &known->values[known->n_values++];
+    *own = (known_value){.name = opi_arena_strdup(arena, value->name),
+                         .op = op == NULL ? NULL : opi_arena_strdup(arena, op),
+                         .rank = value->rank,
+                         .carry = carry[v]};
+    if (own->name == NULL || (op != NULL && own->op == NULL))
+      return opi_fail_nomem(err, strlen(value->name), "an axis");
+  }
+  qsort(known->values, known->n_values, sizeof(known_value), by_name);
+  return OPIPE_OK;
+}
+
+opipe_status opi_known_axis_make(const opi_graph *graph, uint32_t n_nodes,
+                                 const opi_carry *in_carry, opi_arena *arena,
+                                 opi_known_axis **out_known, opipe_error *err) {
+  opi_graph part = *graph;
+  part.n_nodes = n_nodes;
+  opi_known_axis *known = OPI_ARENA_NEW(arena, opi_known_axis);
+  opi_carry *carry =
+      opi_alloc_zero(graph->arena->allocator, (size_t)graph->n_values + 1, sizeof *carry);
+  opipe_status status = known == NULL || carry == NULL
+                            ? opi_fail_nomem(err, graph->n_values * sizeof *carry, "an axis")
+                            : opi_carry_axis(&part, NULL, in_carry, carry, err);
+  if (status == OPIPE_OK)
+    status = keep(graph, n_nodes, carry, arena, known, err);
+  opi_free(graph->arena->allocator, carry, ((size_t)graph->n_values + 1) * sizeof *carry);
+  *out_known = status == OPIPE_OK ? known : NULL;
+  return status;
+}
+
+bool opi_known_carry(const opi_known_axis *known, const opi_graph *graph, uint32_t v,
+                     int64_t length, opi_carry *out_carry) {
+  const opi_value *value = &graph->values[v];
+  const known_value key = {.name = value->name};
+  const known_value *found = bsearch(&key, known->values, known->n_values, sizeof(key), by_name);
+  const char *op = op_of(graph, value);
+  if (found == NULL || found->rank != value->rank || (op == NULL) != (found->op == NULL) ||
+      (op != NULL && strcmp(op, found->op) != 0))
+    return false;
+  const opi_carry *carry = &found->carry;
+  if (opi_carries(carry) && length >= 0 &&
+      value->shape[carry->axis] != carry->outer * length * carry->inner)
+    return false;
+  *out_carry = *carry;
+  return true;
+}
