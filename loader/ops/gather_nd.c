@@ -198,6 +198,40 @@ static opipe_status lift_counted(opi_builder *b, const opi_node *node, bool *out
   return opi_b_result(b, node, 0, out, err);
 }
 
+/* Indices that are put together from parts, of which the first counts 0, 1, 2, ... along the next
+ * dimension: that dimension is one of the batch, and the other parts index the rest. So
+ * x[arange(n), at] picks from every row its own. */
+static opipe_status lift_batched(opi_builder *b, const opi_node *node, uint32_t *io_indices,
+                                 uint32_t *io_batch, opipe_error *err) {
+  const opi_value *x = opi_b_value(b, node->in[0]);
+  for (;;) {
+    const opi_value *at = opi_b_value(b, *io_indices);
+    const uint32_t d = *io_batch, last = (uint32_t)at->rank - 1;
+    if (at->producer == OPIPE_NONE || d >= last || d + 1 >= (uint32_t)x->rank)
+      return OPIPE_OK;
+    const opi_node *join = &b->graph->nodes[at->producer];
+    if (strcmp(join->op, "Concat") != 0 || opi_attr_int(join, "axis", -1) != (int64_t)last)
+      return OPIPE_OK;
+    const opi_value *first = opi_b_value(b, join->in[0]);
+    if (first->data == NULL || first->shape[last] != 1 || first->shape[d] != x->shape[d] ||
+        !is_coordinate(first, d, 0))
+      return OPIPE_OK;
+    uint32_t rest = join->in[1];
+    if (join->n_in > 2) {
+      const opipe_attr axis = OPI_ATTR_I("axis", last);
+      const opi_emit emit = {.op = "Concat",
+                             .in = join->in + 1,
+                             .n_in = join->n_in - 1,
+                             .n_out = 1,
+                             .attrs = &axis,
+                             .n_attrs = 1};
+      OPI_TRY(opi_b_emit(b, &emit, &rest, err));
+    }
+    *io_indices = rest;
+    ++*io_batch;
+  }
+}
+
 static opipe_status lift_gather_nd(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL, *at = NULL;
   nd_form form = {0, 0};
@@ -210,8 +244,10 @@ static opipe_status lift_gather_nd(opi_builder *b, const opi_node *node, opipe_e
     OPI_TRY(lift_counted(b, node, &done, err));
   if (done)
     return OPIPE_OK;
+  uint32_t in[2] = {node->in[0], node->in[1]};
+  OPI_TRY(lift_batched(b, node, &in[1], &form.batch, err));
   const opipe_attr attr = OPI_ATTR_I("batch_dims", form.batch);
-  return opi_b_lift(b, node, "GatherND", node->in, node->n_in, &attr, 1, err);
+  return opi_b_lift(b, node, "GatherND", in, 2, &attr, 1, err);
 }
 
 static const opi_op ops[] = {

@@ -2,9 +2,10 @@
 /* Which dimensions are the batch.
  *
  * Exporters name the first dimension of every input apart, so that names say little. All first
- * dimensions of one length are tried together; when the graph does not carry them through, some
- * input of that length does not belong to the batch: each is left out in turn, then each is tried
- * alone, then the next length. The first set that is proven is taken. */
+ * dimensions of one length are tried together. When the model cannot be bound with another number
+ * of rows in all of them, some input has that length by chance: each is left out in turn, then each
+ * is tried alone, then those of the next length. The first set that is proven is taken. When it can
+ * be bound, but some node mixes the rows, the answer is no, and names the node. */
 #include "partition/search/batch.h"
 
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 
 #include "partition/cut/batch.h"
 
-enum { MOST_CANDIDATES = 256, MOST_PROOFS = 24 };
+enum { MOST_CANDIDATES = 1024, MOST_PROOFS = 24 };
 
 typedef struct candidate {
   const char *name;  /* of the dimension */
@@ -76,15 +77,25 @@ static void list_dims(const choice *c, char *out, size_t room) {
     memcpy(out + room - 4, "...", 4);
 }
 
-/* What is split, and what to type to split something else. */
-static opipe_status explain(choice *c, const char *names, const char *input, int64_t rows) {
+/* The first input that holds one of `names` anywhere. */
+static const char *input_of(const choice *c, const char *names) {
+  for (uint32_t i = 0; i < c->env->model->graph->n_inputs; ++i) {
+    if (opi_batch_axis(c->env->model, names, i) >= 0)
+      return file_input(c, i)->name;
+  }
+  return "";
+}
+
+/* What is split, and what to type to split something else, before the reason. */
+static opipe_status explain(choice *c, const char *names, int64_t rows, opipe_status status) {
   char dims[160];
   list_dims(c, dims, sizeof dims);
-  return opi_error_prefix(c->err,
-                          "%u micro-batches along '%.80s' (%" PRId64
-                          " rows of input '%.60s'; "
-                          "--batch-dim NAME[,NAME] splits others of %s): ",
-                          c->plan->n_microbatches, names, rows, input, dims);
+  (void)opi_error_prefix(c->err,
+                         "%u micro-batches along '%.80s' (%" PRId64
+                         " rows of input '%.60s'; "
+                         "--batch-dim NAME[,NAME] splits others of %s): ",
+                         c->plan->n_microbatches, names, rows, input_of(c, names), dims);
+  return status;
 }
 
 static opipe_status none_free(const choice *c) {
@@ -96,15 +107,6 @@ static opipe_status none_free(const choice *c) {
                   c->plan->n_dims == 0 ? "; the file fixes all shapes"
                                        : "; --batch-dim NAME[,NAME] splits others of ",
                   dims);
-}
-
-/* The first input that holds one of `names` anywhere. */
-static const char *input_of(const choice *c, const char *names) {
-  for (uint32_t i = 0; i < c->env->model->graph->n_inputs; ++i) {
-    if (opi_batch_axis(c->env->model, names, i) >= 0)
-      return file_input(c, i)->name;
-  }
-  return "";
 }
 
 /* ---- names that were asked for ---- */
@@ -152,9 +154,11 @@ static bool is_twice(const choice *c, const char *names, const char *more) {
   for (uint32_t i = 0; i < c->env->model->graph->n_inputs; ++i) {
     const opi_value *input = file_input(c, i);
     uint32_t held = 0;
-    for (int32_t d = 0; d < input->rank; ++d) {
-      const char *key = opi_batch_dim_key(input, (uint32_t)d, buffer, sizeof buffer);
-      held += strcmp(key, more) == 0 || opi_is_batch_dim(names, key);
+    for (int32_t d = 0; d < input->rank; ++d)
+      held += strcmp(opi_batch_dim_key(input, (uint32_t)d, buffer, sizeof buffer), more) == 0;
+    for (int32_t d = 0; held == 1 && d < input->rank; ++d) {
+      if (opi_is_batch_dim(names, opi_batch_dim_key(input, (uint32_t)d, buffer, sizeof buffer)))
+        return true;
     }
     if (held > 1)
       return true;
@@ -193,35 +197,39 @@ static opipe_status prove(choice *c, const char *names, int64_t rows) {
   plan->batch_rows = rows;
   ++c->n_proofs;
   if (rows < plan->n_microbatches) {
-    return opi_fail(c->err, OPIPE_E_INVALID, "%u micro-batches need as many rows at least",
-                    plan->n_microbatches);
+    return opi_fail(c->err, OPIPE_E_INVALID,
+                    "%u micro-batches of a request of %" PRId64 " rows ('%.80s' of input '%.60s')",
+                    plan->n_microbatches, rows, names, input_of(c, names));
   }
-  return opi_batch_prove(plan, c->env->model, c->env->bind, NULL, c->err);
+  const opipe_status status = opi_batch_prove(plan, c->env->model, c->env->bind, NULL, c->err);
+  return status == OPIPE_OK ? status : explain(c, names, rows, status);
 }
 
+/* Shapes that contradict each other: another set may fit. */
 static bool is_final(opipe_status status) {
-  return status != OPIPE_E_UNSUPPORTED && status != OPIPE_E_INVALID;
+  return status != OPIPE_E_INVALID;
 }
 
 static opipe_status try_set(choice *c, int64_t rows, uint32_t left_out, uint32_t alone,
                             opipe_error *first) {
   bool failed = false;
   if (c->n_proofs >= MOST_PROOFS)
-    return OPIPE_E_UNSUPPORTED;
+    return OPIPE_E_INVALID;
   const char *names = join(c, rows, left_out, alone, &failed);
   if (failed)
     return opi_fail_nomem(c->err, 0, "a plan");
   const opipe_status status = prove(c, names, rows);
-  if (is_final(status) || first->status != OPIPE_OK)
+  if (status == OPIPE_OK)
     return status;
-  (void)explain(c, names, c->list[first_of(c, rows)].input, rows);
-  if (c->err != NULL)
+  const bool says_more = first->status == OPIPE_OK || is_final(status);
+  if (says_more && c->err != NULL)
     *first = *c->err;
-  first->status = status;
+  if (says_more)
+    first->status = status;
   return status;
 }
 
-/* All of one length, all but one, each alone. *first: the first reason, where none was known. */
+/* All of one length, all but one, each alone. *first: the first reason, or the final one. */
 static opipe_status try_rows(choice *c, int64_t rows, opipe_error *first) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < c->n; ++i)
@@ -249,8 +257,10 @@ static opipe_status try_all(choice *c) {
     if (first_of(c, c->list[i].rows) != i)
       continue;
     const opipe_status status = try_rows(c, c->list[i].rows, &first);
-    if (is_final(status))
+    if (status == OPIPE_OK)
       return status;
+    if (is_final(status))
+      break;
   }
   plan->batch_dim = names;
   plan->batch_rows = rows;
@@ -271,18 +281,14 @@ static opipe_status settle(choice *c, const char *asked) {
   if (asked == NULL) {
     const char *names = plan->batch_dim;
     const opipe_status status = try_all(c);
-    if (status == OPIPE_OK || cuts || is_final(status))
+    if (cuts || (status != OPIPE_E_INVALID && status != OPIPE_E_UNSUPPORTED))
       return status;
     plan->batch_dim = names; /* one micro-batch may mix its rows */
     return OPIPE_OK;
   }
   if (!cuts)
     return OPIPE_OK;
-  const opipe_status status = prove(c, plan->batch_dim, plan->batch_rows);
-  if (is_final(status))
-    return status;
-  (void)explain(c, asked, input_of(c, asked), plan->batch_rows);
-  return status;
+  return prove(c, plan->batch_dim, plan->batch_rows);
 }
 
 typedef opipe_status (*choose_fn)(choice *c, const char *asked);

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The families that export.py exports: tiny transformers of the transformers package, with seeded
 random weights. A family says how to build the model, how to call it, and which axes of its inputs
-are free."""
+are free. REAL_SMALL in the environment: one narrow layer, for files that are committed."""
+import os
+
 import numpy as np
 import torch
 import transformers as hf
 
 WIDTH, LAYERS, HEADS, HIDDEN, VOCAB, LONGEST = 32, 2, 4, 48, 99, 64
+if os.environ.get("REAL_SMALL"):
+    WIDTH, LAYERS, HIDDEN, VOCAB, LONGEST = 16, 1, 20, 40, 16
+SIZE = WIDTH // HEADS
 
 DECODER = dict(
     hidden_size=WIDTH,
@@ -19,7 +24,7 @@ DECODER = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-GROUPED = dict(DECODER, num_key_value_heads=2, head_dim=8)
+GROUPED = dict(DECODER, num_key_value_heads=2, head_dim=SIZE)
 ENCODER = {**DECODER, "max_position_embeddings": LONGEST + 2}
 MOE = dict(GROUPED, moe_intermediate_size=24, num_experts_per_tok=2)
 PAIR = dict(
@@ -39,7 +44,7 @@ PAIR = dict(
 )
 T5 = dict(
     d_model=WIDTH,
-    d_kv=8,
+    d_kv=SIZE,
     d_ff=HIDDEN,
     num_layers=LAYERS,
     num_heads=HEADS,
@@ -57,7 +62,7 @@ VISION = dict(
     patch_size=4,
     num_labels=5,
 )
-CLIP_TEXT = {**DECODER, "bos_token_id": 97, "eos_token_id": 98}
+CLIP_TEXT = {**DECODER, "bos_token_id": VOCAB - 2, "eos_token_id": VOCAB - 1}
 SPEECH = dict(
     hidden_size=WIDTH,
     num_hidden_layers=LAYERS,
@@ -86,9 +91,9 @@ def short_ids(rng, batch, length):
 
 def text_ids(rng, batch, length):
     """Ends with the end token, the largest one, somewhere in every row."""
-    out = rng.integers(3, 97, (batch, length)).astype(np.int64)
+    out = rng.integers(3, VOCAB - 2, (batch, length)).astype(np.int64)
     for row in range(batch):
-        out[row, length - 1 - row % 2 :] = 98
+        out[row, length - 1 - row % 2 :] = VOCAB - 1
     return out
 
 
@@ -144,9 +149,10 @@ class Family:
     """build() gives a model; call(model, **inputs) its outputs, in the order of `outputs`.
     inputs: {name: (maker, {axis: dimension})}."""
 
-    def __init__(self, build, inputs, outputs, call, labels="text", causal=False):
+    def __init__(self, build, inputs, outputs, call, causal=False, mixes=False):
         self.build, self.inputs, self.outputs, self.call = build, inputs, outputs, call
         self.causal = causal  # every token sees itself and earlier ones: token slices are possible
+        self.mixes = mixes  # samples read each other: no micro-batches
 
 
 def pick(*names):
@@ -230,7 +236,7 @@ def cached(kind, config, heads, size, **options):
 def clip_like(kind, config, **options):
     inputs = {
         "input_ids": (text_ids, ROW),
-        "attention_mask": (mask if kind == "CLIPModel" else mask, ROW),
+        "attention_mask": (mask, ROW),
         "pixel_values": (pixels(16), {0: "images"}),
     }
     return Family(
@@ -243,7 +249,8 @@ def clip_logits(kind, config, **options):
     """Every text beside every image: samples are mixed, and a split must be refused."""
     inputs = {"input_ids": (text_ids, ROW), "pixel_values": (pixels(16), IMAGE)}
     return Family(
-        make(kind, config, **options), inputs, ["logits_per_image"], plain("logits_per_image")
+        make(kind, config, **options), inputs, ["logits_per_image"], plain("logits_per_image"),
+        mixes=True,
     )
 
 
@@ -288,7 +295,7 @@ def encoder_of(kind, config, maker, axes, name, **options):
 FAMILIES = {
     # decoders
     "gpt2": causal("GPT2LMHeadModel", "GPT2Config", **GPT2),
-    "gpt2_cache": cached("GPT2LMHeadModel", "GPT2Config", HEADS, 8, **GPT2),
+    "gpt2_cache": cached("GPT2LMHeadModel", "GPT2Config", HEADS, SIZE, **GPT2),
     "gpt_neo": causal("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=WIDTH, num_layers=LAYERS,
                       num_heads=HEADS, vocab_size=VOCAB, max_position_embeddings=LONGEST,
                       attention_types=[[["global", "local"], 1]], window_size=4),
@@ -297,11 +304,11 @@ FAMILIES = {
     "gpt_neox": causal("GPTNeoXForCausalLM", "GPTNeoXConfig", **DECODER),
     "llama": causal("LlamaForCausalLM", "LlamaConfig", **GROUPED),
     "llama_tied": causal("LlamaForCausalLM", "LlamaConfig", **GROUPED, tie_word_embeddings=True),
-    "llama_cache": cached("LlamaForCausalLM", "LlamaConfig", 2, 8, **GROUPED),
+    "llama_cache": cached("LlamaForCausalLM", "LlamaConfig", 2, SIZE, **GROUPED),
     "mistral": causal("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=4),
     "qwen2": causal("Qwen2ForCausalLM", "Qwen2Config", **GROUPED),
     "qwen3": causal("Qwen3ForCausalLM", "Qwen3Config", **GROUPED),
-    "qwen3_cache": cached("Qwen3ForCausalLM", "Qwen3Config", 2, 8, **GROUPED),
+    "qwen3_cache": cached("Qwen3ForCausalLM", "Qwen3Config", 2, SIZE, **GROUPED),
     "gemma": causal("GemmaForCausalLM", "GemmaConfig", **GROUPED),
     "gemma2": causal("Gemma2ForCausalLM", "Gemma2Config", **GROUPED, sliding_window=4),
     "gemma3": causal("Gemma3ForCausalLM", "Gemma3TextConfig", **GROUPED, sliding_window=4),

@@ -52,7 +52,7 @@ static opipe_status open_rig(rig *r, const char *name) {
   OPI_TRY(r->api->context_create(&context, &r->context, &r->err));
   OPI_TRY(r->api->model_load(r->context, &load, &r->model, &r->err));
   for (uint32_t i = 0; i < SHAPES; ++i) {
-    opipe_bind_options options = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_options, reserved),
+    opipe_bind_options options = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_options, default_batch),
                                   .flags = OPIPE_BIND_DEFAULTS,
                                   .dims = shapes[i],
                                   .n_dims = 2,

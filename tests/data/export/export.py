@@ -24,6 +24,7 @@ import build
 import graphs
 import modules
 import odd
+import odd_batch
 import odd_old
 import odd_refused
 import odd_values
@@ -337,7 +338,7 @@ def main():
         if name == "odd":
             build.make_all(
                 os.path.join(args.out, "odd"),
-                {**odd.MODELS, **odd_values.MODELS, **odd_refused.MODELS},
+                {**odd.MODELS, **odd_values.MODELS, **odd_refused.MODELS, **odd_batch.MODELS},
             )
             build.make_all(os.path.join(args.out, "old"), odd_old.MODELS)
         else:

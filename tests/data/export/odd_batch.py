@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hand-built models in which exporters computed something from the batch: what may be split into
+micro-batches, and what must be refused."""
+import numpy as np
+from onnx import TensorProto
+
+from build import INT64, Odd, build, const, data, node, value, weight
+
+FLOAT = TensorProto.FLOAT
+ROWS = [node("Shape", "x", "rows", start=0, end=1), node("Shape", "x", "length", start=1, end=2)]
+
+
+def tokens(seed, rows, length):
+    return data(seed, rows, length, 4)
+
+
+def picked(far):
+    """One token of every row, by row * length + position over the flattened batch; `far`: the
+    position is an input, which may reach into another row."""
+    where = [node("Cast", "at", "place", to=INT64)]
+    if not far:
+        where = [node("ReduceSum", "x m", "sum", keepdims=0), node("ArgMax", "sum", "place", axis=1,
+                 keepdims=0)]  # fmt: skip
+    nodes = [
+        *ROWS,
+        *where,
+        node("Squeeze", "rows", "n"),
+        node("Squeeze", "length", "s"),
+        node("Range", "zero n one", "counted"),
+        node("Mul", "counted s", "first"),
+        node("Add", "first place", "index", name="index"),
+        node("Reshape", "x flat", "tokens"),
+        node("Gather", "tokens index", "y", axis=0, name="pick"),
+    ]
+    weights = [const("zero", 0, np.int64), const("one", 1, np.int64), const("m", [2], np.int64),
+               const("flat", [-1, 4], np.int64)]  # fmt: skip
+    inputs = [value("x", ["s72", "s53", 4])] + ([value("at", ["s43"], INT64)] if far else [])
+    return build(nodes, inputs, [value("y", None)], weights)
+
+
+def batch_indexed():
+    """One token of every row by pairs (row, position): how dynamo writes x[arange(rows), at]."""
+    nodes = [
+        *ROWS,
+        node("Squeeze", "rows", "n"),
+        node("Range", "zero n one", "counted"),
+        node("Unsqueeze", "counted last", "row"),
+        node("ReduceSum", "x m", "sum", keepdims=0),
+        node("ArgMax", "sum", "place", axis=1, keepdims=1),
+        node("Concat", "row place", "pairs", axis=1),
+        node("GatherND", "x pairs", "y", name="pick"),
+    ]
+    weights = [const("zero", 0, np.int64), const("one", 1, np.int64), const("m", [2], np.int64),
+               const("last", [1], np.int64)]  # fmt: skip
+    sets = [({"x": tokens(0, 4, 3)}, None), ({"x": tokens(1, 5, 2)}, None)]
+    model = build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights)
+    return Odd(model, sets)
+
+
+def batch_picked():
+    sets = [({"x": tokens(0, 4, 3)}, None), ({"x": tokens(1, 5, 2)}, None)]
+    return Odd(picked(False), sets)
+
+
+def batch_picked_far():
+    inputs = {"x": tokens(0, 4, 3), "at": np.array([0, 2, 1, 0], np.int64)}
+    return Odd(picked(True), [(inputs, None)], [("microbatches", "pick"),
+                                               ("microbatches", "another element")])  # fmt: skip
+
+
+def batch_tiled():
+    """A table of every head repeated for every row, beside batch and heads in one dimension."""
+    nodes = [
+        *ROWS,
+        node("Concat", "rows length heads", "split", axis=0),
+        node("Reshape", "x split", "apart"),
+        node("Transpose", "apart", "turned", perm=[0, 2, 1, 3]),
+        node("Concat", "minus length two", "merged", axis=0),
+        node("Reshape", "turned merged", "queries"),
+        node("Concat", "rows ones", "repeats", axis=0),
+        node("Tile", "keys repeats", "tiled"),
+        node("MatMul", "queries tiled", "y", name="product"),
+    ]
+    weights = [
+        weight("keys", 2, 2, 3),
+        const("heads", [2, 2], np.int64),
+        const("two", [2], np.int64),
+        const("minus", [-1], np.int64),
+        const("ones", [1, 1], np.int64),
+    ]
+    sets = [({"x": tokens(0, 4, 3)}, None), ({"x": tokens(1, 2, 2)}, None)]
+    return Odd(build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights), sets)
+
+
+def batch_apart():
+    """Dimensions named apart, a bias expanded to the batch, rows and lengths of equal number."""
+    nodes = [
+        *ROWS,
+        node("Concat", "rows length four", "wide", axis=0),
+        node("Expand", "bias wide", "added"),
+        node("Add", "x added", "sum"),
+        node("Unsqueeze", "mask last", "column"),
+        node("Mul", "sum column", "masked"),
+        node("Transpose", "masked", "first", perm=[1, 0, 2]),
+        node("Softmax", "first", "soft", axis=0),
+        node("Transpose", "soft", "back", perm=[1, 0, 2]),
+        node("MatMul", "back w", "y"),
+    ]
+    weights = [weight("bias", 4), weight("w", 4, 3), const("four", [4], np.int64),
+               const("last", [2], np.int64)]  # fmt: skip
+    inputs = [value("x", ["s72", "s53", 4]), value("mask", ["s43", "s9"])]
+    sets = [({"x": tokens(k, n, s), "mask": data(k + 9, n, s)}, None)
+            for k, (n, s) in enumerate([(4, 4), (5, 2)])]  # fmt: skip
+    return Odd(build(nodes, inputs, [value("y", None)], weights), sets)
+
+
+def batch_not_all():
+    """Positions of as many tokens as there are rows, by chance: they are no part of the batch."""
+    nodes = [
+        node("Gather", "table positions", "place"),
+        node("Add", "x place", "h"),
+        node("MatMul", "h w", "y"),
+    ]
+    inputs = [value("positions", ["s2"], INT64), value("x", ["s72", "s53", 4])]
+    sets = [({"positions": np.arange(4, dtype=np.int64), "x": tokens(0, 4, 4)}, None)]
+    weights = [weight("table", 8, 4), weight("w", 4, 4)]
+    return Odd(build(nodes, inputs, [value("y", None)], weights), sets)
+
+
+def batch_contrast():
+    """Every row beside every other, as a contrastive loss has them."""
+    nodes = [
+        node("Transpose", "b", "turned", perm=[1, 0]),
+        node("MatMul", "a turned", "y", name="beside"),
+    ]
+    inputs = [value("a", ["s72", 4]), value("b", ["s43", 4])]
+    sets = [({"a": data(0, 4, 4), "b": data(1, 4, 4)}, None)]
+    expect = [("microbatches", "beside"), ("microbatches", "--batch-dim")]
+    return Odd(build(nodes, inputs, [value("y", None)]), sets, expect)
+
+
+def batch_normal():
+    """BatchNormalization in training mode: mean and variance of all rows."""
+    nodes = [
+        node("BatchNormalization", "x scale bias mean var", "y m v", training_mode=1, name="normal")
+    ]
+    weights = [const(name, one, np.float32) for name, one in
+               (("scale", [1, 2, 3]), ("bias", [0, 1, 2]), ("mean", [0, 0, 0]), ("var", [1, 1, 1]))]
+    model = build(nodes, [value("x", ["batch", 3, 2])], [value("y", None)], weights)
+    x = data(0, 4, 3, 2)
+    mean, var = (f(x, axis=(0, 2), keepdims=True) for f in (np.mean, np.var))
+    scale, bias = (np.array(v, np.float32).reshape(1, 3, 1) for v in ([1, 2, 3], [0, 1, 2]))
+    y = (x - mean) / np.sqrt(var + np.float32(1e-5)) * scale + bias
+    return Odd(model, [({"x": x}, {"y": y})], [("microbatches", "normal")])
+
+
+def batch_counted():
+    """Rows that are numbered: every micro-batch would begin again."""
+    nodes = [
+        *ROWS,
+        node("Squeeze", "rows", "n"),
+        node("Range", "zero n one", "counted"),
+        node("Gather", "table counted", "place"),
+        node("Unsqueeze", "place one_", "rows_"),
+        node("Add", "x rows_", "y", name="numbered"),
+    ]
+    weights = [weight("table", 8, 4), const("zero", 0, np.int64), const("one", 1, np.int64),
+               const("one_", [1], np.int64)]  # fmt: skip
+    sets = [({"x": tokens(0, 4, 3)}, None)]
+    model = build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights)
+    return Odd(model, sets, [("microbatches", "numbered")])
+
+
+MODELS = {
+    make.__name__: make
+    for make in (
+        batch_indexed,
+        batch_picked,
+        batch_picked_far,
+        batch_tiled,
+        batch_apart,
+        batch_not_all,
+        batch_contrast,
+        batch_normal,
+        batch_counted,
+    )
+}
