@@ -297,7 +297,7 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
                  (o->ratio_dropout ? OPIPE_BIND_DROPOUT_RATIO : 0u) |
                  (o->train ? OPIPE_BIND_TRAIN : 0u),
         .dropout_ratio = o->dropout_ratio,
-        .default_batch = o->n_microbatches,
+        .default_batch = o->t.batch != 0 ? o->t.batch : o->n_microbatches,
         .dims = b->dims,
         .pins = b->pins,
         .n_dims = b->n_dims,

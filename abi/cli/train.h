@@ -35,15 +35,12 @@ typedef struct train_run {
 
 /* What a training plan is made from. Large: not on the stack; zeroed before it is opened. */
 typedef struct train_setup {
-  cli_options o; /* the command's, with the batch's dimensions */
+  cli_options o; /* the command's, of its own */
   cli_session s;
   cli_data data;
   cli_train_own own;
   opipe_train_options options;
   train_run run; /* of all this */
-  char batch[4096];
-  char binds[64][320]; /* [n_binds] what --batch binds where there are no data */
-  uint32_t n_binds;
 } train_setup;
 /* Loads, binds, plans. `needs_data`: without any it is refused. */
 int train_setup_open(train_setup *setup, const cli_options *given, bool needs_data);

@@ -60,40 +60,6 @@ static int check_vocabulary(const cli_session *s, const cli_data *data) {
   return CLI_DONE;
 }
 
-/* Is `key` among the names joined by ','? */
-static bool is_listed(const char *names, const char *key) {
-  const size_t n = strlen(key);
-  for (const char *at = names; at != NULL && *at != '\0';) {
-    if (strncmp(at, key, n) == 0 && (at[n] == ',' || at[n] == '\0'))
-      return true;
-    at = strchr(at, ',');
-    at = at == NULL ? NULL : at + 1;
-  }
-  return false;
-}
-
-/* The samples' dimension by all its names: the first of every input, where they are free. */
-static void name_batch(const cli_session *s, char *out, size_t room) {
-  opipe_tensor_info info = {.struct_size = sizeof(info)};
-  size_t n = 0;
-  out[0] = '\0';
-  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
-    char key[300];
-    if (info.rank == 0 || info.shape[0] >= 0)
-      continue;
-    if (info.dim_names != NULL && info.dim_names[0] != NULL && info.dim_names[0][0] != '\0') {
-      (void)snprintf(key, sizeof(key), "%s", info.dim_names[0]);
-    } else {
-      (void)snprintf(key, sizeof(key), "%s.0", info.name);
-    }
-    if (is_listed(out, key))
-      continue;
-    if (n + strlen(key) + 2 > room)
-      return;
-    n += (size_t)snprintf(out + n, room - n, "%s%s", n == 0 ? "" : ",", key);
-  }
-}
-
 static int choose_batch(const cli_options *o, const cli_data *data, train_run *run) {
   const uint64_t n = data->n_samples;
   run->batch = o->t.batch != 0 ? o->t.batch : n <= BATCH_MOST ? (uint32_t)n : (uint32_t)BATCH;
@@ -108,20 +74,10 @@ static int choose_batch(const cli_options *o, const cli_data *data, train_run *r
   return CLI_DONE;
 }
 
-/* Without data: --batch is the number of every input's first free dimension. */
+/* Without data: the batch is --batch rows, or one for each micro-batch. */
 static int bind_without_data(train_setup *t) {
-  char name[sizeof t->batch];
-  name_batch(&t->s, name, sizeof(name));
   t->run.n_steps = t->o.t.n_steps != 0 ? t->o.t.n_steps : 1;
   t->run.batch = t->o.t.batch;
-  char *save = NULL;
-  for (char *key = strtok_r(name, ",", &save); key != NULL && t->o.t.batch != 0;
-       key = strtok_r(NULL, ",", &save)) {
-    if (t->n_binds == sizeof(t->binds) / sizeof(t->binds[0]) || t->o.bind.n == CLI_LIST_MOST)
-      return cli_usage("--batch: more than %u dimensions have it; give them by --bind", t->n_binds);
-    (void)snprintf(t->binds[t->n_binds], sizeof(t->binds[0]), "%s=%u", key, t->o.t.batch);
-    t->o.bind.items[t->o.bind.n++] = t->binds[t->n_binds++];
-  }
   return cli_bind(&t->o, &t->s, NULL, 0);
 }
 
@@ -174,10 +130,6 @@ int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) 
   if (status == CLI_DONE) {
     status =
         needs_data || t->o.t.data.n != 0 ? bind_data(t, t->options.labels) : bind_without_data(t);
-  }
-  if (status == CLI_DONE && t->o.batch == NULL) {
-    name_batch(&t->s, t->batch, sizeof(t->batch));
-    t->o.batch = t->batch[0] == '\0' ? NULL : t->batch;
   }
   if (status == CLI_DONE)
     status = cli_train_read(&t->o, t->run.n_steps, t->data.is_text, &t->own, &t->options);

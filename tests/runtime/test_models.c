@@ -52,11 +52,12 @@ static opipe_status open_rig(rig *r, const char *name) {
   OPI_TRY(r->api->context_create(&context, &r->context, &r->err));
   OPI_TRY(r->api->model_load(r->context, &load, &r->model, &r->err));
   for (uint32_t i = 0; i < SHAPES; ++i) {
-    opipe_bind_options options = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_options, default_batch),
-                                  .flags = OPIPE_BIND_DEFAULTS,
-                                  .dims = shapes[i],
-                                  .n_dims = 2,
-                                  .dims_stride = sizeof(opipe_dim)};
+    opipe_bind_options options = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_bind_options, default_batch),
+        .flags = OPIPE_BIND_DEFAULTS,
+        .dims = shapes[i],
+        .n_dims = 2,
+        .dims_stride = sizeof(opipe_dim)};
     opipe_status status = r->api->model_bind(r->model, &options, &r->bound[i], &r->err);
     if (status == OPIPE_E_NOTFOUND) { /* an image has no sequence */
       options.n_dims = 1;
