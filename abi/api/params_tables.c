@@ -129,7 +129,7 @@ static const opi_field bind_options[] = {
     ANY(T, pins_stride),
     NAMES(T, keep, n_keep),
     ANY(T, n_keep),
-    ZERO(T, reserved),
+    ANY(T, default_batch),
     ANY(T, dropout_ratio)};
 const opi_struct opi_struct_bind_options = STRUCT(T, bind_options, OPIPE_END(T, pins_stride));
 #undef T
