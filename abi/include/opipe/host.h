@@ -228,12 +228,12 @@ typedef struct opipe_plan_params {
   const char *batch_dim; /* the free dimensions that micro-batches split, "a" or "a,b", all of one
                             length; NULL: the first dimensions of all inputs that have as many rows
                             as the first input, as far as the graph carries them */
-  uint64_t memory_bytes;            /* cap of every device that has none of its own; 0: none */
-  uint32_t depth;                   /* slots of every boundary tensor, 0: 2 */
-  uint32_t cost;                    /* OPIPE_COST_* */
-  uint32_t flags;                   /* OPIPE_PLAN_* */
-  uint32_t n_ranks;                 /* 0: as the schedule's layout needs */
-  const char *transport;            /* "id" or "id:key=value,...", NULL: "local" */
+  uint64_t memory_bytes; /* cap of every device that has none of its own; 0: none */
+  uint32_t depth;        /* slots of every boundary tensor, 0: 2 */
+  uint32_t cost;         /* OPIPE_COST_* */
+  uint32_t flags;        /* OPIPE_PLAN_* */
+  uint32_t n_ranks;      /* 0: as the schedule's layout needs */
+  const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
   const opipe_train_options *train; /* a plan for training, of a model that was bound with
                                        OPIPE_BIND_TRAIN; NULL: for inference */
   const opipe_order_costs *costs;   /* times of the stages in milliseconds, in place of what nodes
