@@ -283,6 +283,8 @@ static opipe_status describe_value(const opi_model_object *m, const char *functi
                             .shape = v->shape,
                             .dim_names = (const char *const *)v->dim_names,
                             .rank = v->rank < 0 ? 0 : (uint32_t)v->rank};
+  if (!input) /* a bound output may be a copy, of another name */
+    info.name = m->file->graph->values[m->file->graph->outputs[index]].name;
   if (input && m->bound != NULL)
     info.index_limit = m->bound->index_limits[index];
   opi_info_write(io_info, &info, sizeof info);

@@ -213,6 +213,8 @@ opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map,
 void opi_map_free(opi_map *map); /* accepts NULL */
 /* Adds or replaces; the key is copied. */
 opipe_status opi_map_set(opi_map *map, const char *key, uint32_t value, opipe_error *err);
+/* The same without a copy of the key, which must outlive the map. */
+opipe_status opi_map_keep(opi_map *map, const char *key, uint32_t value, opipe_error *err);
 bool opi_map_get(const opi_map *map, const char *key, uint32_t *out_value);
 void opi_map_remove(opi_map *map, const char *key);
 uint32_t opi_map_count(const opi_map *map);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Name -> index map: the one place that uses uthash. Its out-of-memory exit is turned into a
- * status, its memory comes from the context. */
+ * status, its memory comes from the context. Entries lie in an arena and end together: models with
+ * a million names are read. */
 #include "loader/base/base.h"
 
 #include <string.h>
@@ -9,6 +10,7 @@ typedef struct entry entry;
 
 struct opi_map {
   const opipe_allocator *allocator;
+  opi_arena entries;
   entry *head;
   bool failed; /* set by uthash when it could not grow its tables */
 };
@@ -26,9 +28,7 @@ struct opi_map {
 
 struct entry {
   UT_hash_handle hh;
-  size_t n_bytes;
   uint32_t value;
-  char key[];
 };
 
 opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map, opipe_error *err) {
@@ -36,6 +36,7 @@ opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map,
   if (map == NULL)
     return opi_fail_nomem(err, sizeof(*map), "a name map");
   map->allocator = allocator;
+  opi_arena_init(&map->entries, allocator, 0);
   *out_map = map;
   return OPIPE_OK;
 }
@@ -43,11 +44,8 @@ opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map,
 void opi_map_free(opi_map *map) {
   if (map == NULL)
     return;
-  entry *e = NULL, *next = NULL;
-  HASH_ITER(hh, map->head, e, next) {
-    HASH_DEL(map->head, e);
-    opi_free(map->allocator, e, e->n_bytes);
-  }
+  HASH_CLEAR(hh, map->head);
+  opi_arena_release(&map->entries);
   opi_free(map->allocator, map, sizeof(*map));
 }
 
@@ -57,26 +55,33 @@ static entry *find(const opi_map *map, const char *key) {
   return e;
 }
 
-opipe_status opi_map_set(opi_map *map, const char *key, uint32_t value, opipe_error *err) {
-  entry *e = find(map, key);
+static opipe_status set(opi_map *map, const char *key, bool borrow, uint32_t value,
+                        opipe_error *err) {
+  const size_t n = strlen(key);
+  unsigned hash = 0;
+  entry *e = NULL;
+  HASH_VALUE(key, n, hash);
+  HASH_FIND_BYHASHVALUE(hh, map->head, key, n, hash, e);
   if (e != NULL) {
     e->value = value;
     return OPIPE_OK;
   }
-  const size_t n = strlen(key), n_bytes = sizeof(*e) + n + 1;
-  e = opi_alloc_zero(map->allocator, 1, n_bytes);
-  if (e == NULL)
-    return opi_fail_nomem(err, n_bytes, "a name");
-  e->n_bytes = n_bytes;
+  e = OPI_ARENA_NEW(&map->entries, entry);
+  const char *kept = borrow ? key : opi_arena_strndup(&map->entries, key, n);
+  if (e == NULL || kept == NULL)
+    return opi_fail_nomem(err, sizeof(*e) + n + 1, "a name");
   e->value = value;
-  memcpy(e->key, key, n + 1);
   map->failed = false;
-  HASH_ADD_KEYPTR(hh, map->head, e->key, n, e);
-  if (map->failed) {
-    opi_free(map->allocator, e, n_bytes);
-    return opi_fail_nomem(err, n_bytes, "a name");
-  }
-  return OPIPE_OK;
+  HASH_ADD_KEYPTR_BYHASHVALUE(hh, map->head, kept, n, hash, e);
+  return map->failed ? opi_fail_nomem(err, sizeof(*e), "a name") : OPIPE_OK;
+}
+
+opipe_status opi_map_set(opi_map *map, const char *key, uint32_t value, opipe_error *err) {
+  return set(map, key, false, value, err);
+}
+
+opipe_status opi_map_keep(opi_map *map, const char *key, uint32_t value, opipe_error *err) {
+  return set(map, key, true, value, err);
 }
 
 bool opi_map_get(const opi_map *map, const char *key, uint32_t *out_value) {
@@ -92,7 +97,6 @@ void opi_map_remove(opi_map *map, const char *key) {
   if (e == NULL)
     return;
   HASH_DEL(map->head, e);
-  opi_free(map->allocator, e, e->n_bytes);
 }
 
 opipe_status opi_map_names(const opipe_allocator *allocator, const void *elements, uint32_t n,
@@ -103,7 +107,7 @@ opipe_status opi_map_names(const opipe_allocator *allocator, const void *element
   for (uint32_t i = n; i-- > 0 && status >= 0;) { /* the first of a name stays */
     const char *name = NULL;
     memcpy(&name, (const char *)elements + i * stride, sizeof(name));
-    status = opi_map_set(map, name, i, err);
+    status = opi_map_keep(map, name, i, err);
   }
   if (status < 0) {
     opi_map_free(map);

@@ -12,16 +12,39 @@
 
 /* ---- inputs and initializers ---- */
 
-static const char *initializer_name(const OpiOnnx__GraphProto *message, size_t i) {
-  if (i < message->n_initializer)
-    return opi_wire_text(message->initializer[i]->name);
-  const OpiOnnx__TensorProto *values =
-      message->sparse_initializer[i - message->n_initializer]->values;
-  return values != NULL ? opi_wire_text(values->name) : "";
-}
-
 static size_t count_initializers(const OpiOnnx__GraphProto *message) {
   return message->n_initializer + message->n_sparse_initializer;
+}
+
+/* What is done with each initializer; `tensor` lasts for the call. sparse: its values are `tensor`.
+ */
+typedef opipe_status (*initializer_fn)(void *ctx, const OpiOnnx__TensorProto *tensor,
+                                       const OpiOnnx__SparseTensorProto *sparse, opipe_error *err);
+
+/* One after the other: a million of them unpacked together take hundreds of MiB. */
+static opipe_status each_initializer(opi_load *load, const OpiOnnx__GraphProto *message,
+                                     initializer_fn body, void *ctx, opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  for (size_t i = 0; i < message->n_initializer && status >= 0; i++) {
+    const OpiOnnx__TensorProto *tensor = NULL;
+    opi_arena one;
+    opi_arena_init(&one, load->allocator, 0);
+    status = opi_wire_unpack_tensor(message->initializer[i].data, message->initializer[i].len, &one,
+                                    &tensor, err);
+    if (status >= 0 && opi_wire_text(tensor->name)[0] == '\0')
+      status = opi_fail(err, OPIPE_E_INVALID, "initializer %zu has no name", i);
+    if (status >= 0)
+      status = body(ctx, tensor, NULL, err);
+    opi_arena_release(&one);
+  }
+  for (size_t i = 0; i < message->n_sparse_initializer && status >= 0; i++) {
+    const OpiOnnx__SparseTensorProto *sparse = message->sparse_initializer[i];
+    if (sparse->values == NULL || opi_wire_text(sparse->values->name)[0] == '\0')
+      return opi_fail(err, OPIPE_E_INVALID, "initializer %zu has no name",
+                      message->n_initializer + i);
+    status = body(ctx, sparse->values, sparse, err);
+  }
+  return status;
 }
 
 /* The known dimensions alone must not make a size that cannot be. */
@@ -63,27 +86,30 @@ static opipe_status add_input(opi_scope *scope, const OpiOnnx__ValueInfoProto *i
   return OPIPE_OK;
 }
 
-/* Inputs that the caller feeds; `constants` names the initializers. */
-static opipe_status add_inputs(opi_scope *scope, const OpiOnnx__GraphProto *message,
-                               const opi_map *constants, opipe_error *err) {
-  for (size_t i = 0; i < message->n_input; i++) {
-    uint32_t unused = 0;
-    if (opi_map_get(constants, opi_wire_text(message->input[i]->name), &unused))
-      continue;
-    OPI_TRY(add_input(scope, message->input[i], err));
-  }
-  return OPIPE_OK;
+/* Declared inputs by name; the number says whether an initializer is called so too. */
+static opipe_status note_constant(void *ctx, const OpiOnnx__TensorProto *tensor,
+                                  const OpiOnnx__SparseTensorProto *sparse, opipe_error *err) {
+  opi_map *inputs = ctx;
+  uint32_t unused = 0;
+  (void)sparse;
+  return opi_map_get(inputs, tensor->name, &unused) ? opi_map_set(inputs, tensor->name, 1, err)
+                                                    : OPIPE_OK;
 }
 
-static opipe_status add_initializer(opi_scope *scope, const OpiOnnx__GraphProto *message, size_t i,
-                                    opipe_error *err) {
+static bool is_constant(const opi_map *inputs, const OpiOnnx__ValueInfoProto *info) {
+  uint32_t constant = 0;
+  return opi_map_get(inputs, opi_wire_text(info->name), &constant) && constant != 0;
+}
+
+static opipe_status add_initializer(void *ctx, const OpiOnnx__TensorProto *tensor,
+                                    const OpiOnnx__SparseTensorProto *sparse, opipe_error *err) {
+  opi_scope *scope = ctx;
   opi_dense dense;
   uint32_t v = OPIPE_NONE;
-  if (i < message->n_initializer) {
-    OPI_TRY(opi_wire_tensor(scope->load, message->initializer[i], &dense, err));
+  if (sparse == NULL) {
+    OPI_TRY(opi_wire_tensor(scope->load, tensor, &dense, err));
   } else {
-    OPI_TRY(opi_wire_sparse(scope->load, message->sparse_initializer[i - message->n_initializer],
-                            &dense, err));
+    OPI_TRY(opi_wire_sparse(scope->load, sparse, &dense, err));
   }
   OPI_TRY(opi_scope_define(scope, dense.name, &v, err));
   opi_value *value = &scope->graph->values[v];
@@ -97,35 +123,34 @@ static opipe_status add_initializer(opi_scope *scope, const OpiOnnx__GraphProto 
 }
 
 /* Declared types of inputs that are initializers are compared, not believed. */
-static opipe_status check_declared(opi_scope *scope, const OpiOnnx__GraphProto *message,
-                                   const opi_map *constants, opipe_error *err) {
-  for (size_t i = 0; i < message->n_input; i++) {
-    opi_wire_type type;
-    uint32_t value = 0;
-    const char *name = opi_wire_text(message->input[i]->name);
-    if (!opi_map_get(constants, name, &value))
-      continue;
-    if (!opi_map_get(scope->names, name, &value))
-      continue;
-    OPI_TRY(opi_wire_read_type(scope->load, message->input[i], &type, err));
-    opi_wire_apply_type(scope->load, &scope->graph->values[value], &type);
-  }
+static opipe_status check_declared(opi_scope *scope, const OpiOnnx__ValueInfoProto *info,
+                                   opipe_error *err) {
+  opi_wire_type type;
+  uint32_t value = 0;
+  if (!opi_map_get(scope->names, opi_wire_text(info->name), &value))
+    return OPIPE_OK;
+  OPI_TRY(opi_wire_read_type(scope->load, info, &type, err));
+  opi_wire_apply_type(scope->load, &scope->graph->values[value], &type);
   return OPIPE_OK;
 }
 
+/* Inputs that the caller feeds, then initializers. */
 static opipe_status add_sources(opi_scope *scope, const OpiOnnx__GraphProto *message,
-                                opi_map *constants, opipe_error *err) {
-  const size_t n = count_initializers(message);
-  for (size_t i = 0; i < n; i++) {
-    const char *name = initializer_name(message, i);
-    if (name[0] == '\0')
-      return opi_fail(err, OPIPE_E_INVALID, "initializer %zu has no name", i);
-    OPI_TRY(opi_map_set(constants, name, 0, err));
+                                opi_map *inputs, opipe_error *err) {
+  for (size_t i = 0; i < message->n_input; i++)
+    OPI_TRY(opi_map_keep(inputs, opi_wire_text(message->input[i]->name), 0, err));
+  if (message->n_input != 0)
+    OPI_TRY(each_initializer(scope->load, message, note_constant, inputs, err));
+  for (size_t i = 0; i < message->n_input; i++) {
+    if (!is_constant(inputs, message->input[i]))
+      OPI_TRY(add_input(scope, message->input[i], err));
   }
-  OPI_TRY(add_inputs(scope, message, constants, err));
-  for (size_t i = 0; i < n; i++)
-    OPI_TRY(add_initializer(scope, message, i, err));
-  return check_declared(scope, message, constants, err);
+  OPI_TRY(each_initializer(scope->load, message, add_initializer, scope, err));
+  for (size_t i = 0; i < message->n_input; i++) {
+    if (is_constant(inputs, message->input[i]))
+      OPI_TRY(check_declared(scope, message->input[i], err));
+  }
+  return OPIPE_OK;
 }
 
 /* ---- outputs ---- */
@@ -226,9 +251,9 @@ static opipe_status reserve(opi_graph *graph, const OpiOnnx__GraphProto *message
 }
 
 static opipe_status fill_graph(opi_scope *scope, const OpiOnnx__GraphProto *message,
-                               opi_map *constants, opi_map *latest, opipe_error *err) {
+                               opi_map *inputs, opi_map *latest, opipe_error *err) {
   OPI_TRY(reserve(scope->graph, message, err));
-  OPI_TRY(add_sources(scope, message, constants, err));
+  OPI_TRY(add_sources(scope, message, inputs, err));
   OPI_TRY(find_latest(message, latest, err));
   OPI_TRY(fill_nodes(scope, message, latest, err));
   for (size_t i = 0; i < message->n_output; i++) {
@@ -239,32 +264,29 @@ static opipe_status fill_graph(opi_scope *scope, const OpiOnnx__GraphProto *mess
 
 opipe_status opi_wire_graph(opi_scope *scope, const OpiOnnx__GraphProto *message,
                             opipe_error *err) {
-  opi_map *constants = NULL, *latest = NULL;
-  opipe_status status = opi_map_create(scope->load->allocator, &constants, err);
+  opi_map *inputs = NULL, *latest = NULL;
+  opipe_status status = opi_map_create(scope->load->allocator, &inputs, err);
   if (status >= 0)
     status = opi_map_create(scope->load->allocator, &latest, err);
   if (status >= 0)
-    status = fill_graph(scope, message, constants, latest, err);
+    status = fill_graph(scope, message, inputs, latest, err);
   opi_map_free(latest);
-  opi_map_free(constants);
+  opi_map_free(inputs);
   return status;
 }
 
 /* ---- the model ---- */
+
+enum { OLDEST_IR = 3, NEWEST_IR = 13 };
 
 static opipe_status check_ir(opi_load *load, opipe_error *err) {
   const OpiOnnx__ModelProto *message = load->message;
   if (!message->has_ir_version) {
     return opi_fail(err, OPIPE_E_INVALID, "not an ONNX model: it has no ir_version");
   }
-  if (message->ir_version < 3 || message->ir_version > 1000) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "IR version %lld; 3 to 13 are supported",
-                    (long long)message->ir_version);
-  }
-  if (message->ir_version > 13) {
-    opi_log(load->logger, OPIPE_LOG_WARN,
-            "IR version %lld is newer than 13, the newest known: reading what is known",
-            (long long)message->ir_version);
+  if (message->ir_version < OLDEST_IR || message->ir_version > NEWEST_IR) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "IR version %lld; %d to %d are supported",
+                    (long long)message->ir_version, OLDEST_IR, NEWEST_IR);
   }
   if (message->graph == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "the model has no graph");

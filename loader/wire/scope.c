@@ -60,7 +60,7 @@ opipe_status opi_scope_unique(opi_load *load, opi_map *taken, const char *prefix
     } while (opi_map_get(taken, *out_name, &unused));
     OPI_TRY(opi_map_set(taken, wanted, count, err));
   }
-  return opi_map_set(taken, *out_name, 0, err);
+  return opi_map_keep(taken, *out_name, 0, err);
 }
 
 /* A value that has a place in the scope under `name`, with a name of its own in the model. */
@@ -72,6 +72,8 @@ static opipe_status add_value(opi_scope *scope, const char *name, uint32_t *out_
   if (value == OPIPE_NONE)
     return opi_fail_nomem(err, sizeof(opi_value), "a value");
   *out_value = value;
+  if (strcmp(unique, name) == 0)
+    return opi_map_keep(scope->names, unique, value, err);
   return opi_map_set(scope->names, name, value, err);
 }
 

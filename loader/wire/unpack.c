@@ -14,6 +14,14 @@ static void arena_free(void *arena, void *ptr) {
   (void)ptr;
 }
 
+opipe_status opi_wire_unpack_tensor(const uint8_t *copy, size_t n_bytes, opi_arena *arena,
+                                    const OpiOnnx__TensorProto **out_tensor, opipe_error *err) {
+  ProtobufCAllocator allocator = {arena_alloc, arena_free, arena};
+  *out_tensor = (const OpiOnnx__TensorProto *)protobuf_c_message_unpack(
+      &opi_onnx__tensor_proto__descriptor, &allocator, n_bytes, copy);
+  return *out_tensor != NULL ? OPIPE_OK : opi_fail_nomem(err, n_bytes, "an initializer");
+}
+
 opipe_status opi_wire_unpack(const uint8_t *bytes, uint64_t n_bytes, opi_message root,
                              uint64_t budget_bytes, opi_arena *arena, opi_scan *out_scan,
                              ProtobufCMessage **out_message, opipe_error *err) {

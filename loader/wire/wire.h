@@ -91,6 +91,9 @@ static inline bool opi_load_first(opi_load *load, uint32_t warning) {
 opipe_status opi_wire_unpack(const uint8_t *bytes, uint64_t n_bytes, opi_message root,
                              uint64_t budget_bytes, opi_arena *arena, opi_scan *out_scan,
                              ProtobufCMessage **out_message, opipe_error *err);
+/* A TensorProto of a copy that was checked. */
+opipe_status opi_wire_unpack_tensor(const uint8_t *copy, size_t n_bytes, opi_arena *arena,
+                                    const OpiOnnx__TensorProto **out_tensor, opipe_error *err);
 
 /* ---- external.c, location.c ---- */
 
