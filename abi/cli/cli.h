@@ -12,8 +12,8 @@
 #include <stdio.h>
 
 enum { CLI_DONE = 0, CLI_CHECK_FAILED = 1, CLI_USAGE = 2, CLI_FAILED = 3 };
-enum { CLI_SIGNALLED = 128 }; /* + the signal's number */
-enum { CLI_LIST_MOST = 256 };
+enum { CLI_SIGNALLED = 128 };  /* + the signal's number */
+enum { CLI_LIST_MOST = 1024 }; /* times that an option is given */
 
 /* ---- options ---- */
 
@@ -86,6 +86,9 @@ typedef struct cli_options {
  * was printed. */
 int cli_parse(const char *command, int argc, char **argv, cli_options *out);
 
+/* What --schedule file:PATH says and was not given. schedule_file.c */
+int cli_schedule_numbers(cli_options *io_options);
+
 /* ---- errors ---- */
 
 /* "onnx-pipe: what: message"; returns CLI_FAILED (CLI_USAGE for what the caller left out). */
@@ -123,6 +126,12 @@ bool cli_tensor_alloc(
     cli_tensor *tensor); /* data for dtype and shape, zeroed; false: too large or no memory */
 void cli_tensor_free(cli_tensor *tensor);
 opipe_tensor cli_tensor_view(const cli_tensor *tensor);
+/* An integer tensor as the model's input of its name has it: ids in files are often int32 where the
+ * graph reads int64. Anything else stays for the library to judge. */
+bool cli_tensor_widen(cli_tensor *io_tensor, uint32_t dtype);
+/* n integers of type `from`, as int64. */
+void cli_widen(uint32_t from, const void *in, size_t n, int64_t *out);
+bool cli_can_widen(uint32_t from, uint32_t to); /* a narrower integer to int64 */
 /* Copies a dense view (shape and data). */
 bool cli_tensor_copy(const char *name, const opipe_tensor *view, cli_tensor *out);
 double cli_tensor_get(const cli_tensor *tensor, size_t i); /* as double */

@@ -80,7 +80,7 @@ int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, siz
                      const char *path) {
   size_t start = 0;
   if (data->n == DATA_MOST)
-    return bad(path, "there are more than 64 arrays");
+    return bad(path, "there are more than 1024 arrays");
   const char *why = cli_npy_header(bytes, n, &data->arrays[data->n].form, &start);
   return why != NULL ? bad(path, why) : add_array(data, name, bytes + start, n - start, path);
 }
@@ -89,7 +89,7 @@ int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, siz
 static int add_proto(cli_data *data, const char *name, const char *path) {
   cli_tensor t;
   if (data->n == DATA_MOST || data->n_maps == DATA_MOST)
-    return bad(path, "there are more than 64 arrays");
+    return bad(path, "there are more than 1024 arrays");
   if (cli_pb_read(path, &t) != CLI_DONE)
     return CLI_FAILED;
   data->maps[data->n_maps++] = (cli_mapping){t.data, t.n_bytes, true};
@@ -154,11 +154,28 @@ static int add_source(const cli_options *o, const cli_session *s, const char *te
   if (stat(text, &st) == 0 && S_ISDIR(st.st_mode))
     return add_folder(s, text, labels, data);
   if (n > 4 && strcmp(text + n - 4, ".npz") == 0 && equals == NULL)
-    return cli_data_add_npz(data, text);
+    return cli_data_add_npz(data, s, labels, text);
   if (equals == NULL || (size_t)(equals - text) >= sizeof(name))
     return cli_usage("--data %s: a folder, NAME=FILE.npy, FILE.npz or text:FILE is needed", text);
   (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - text), text);
   return add_file(data, name, equals + 1);
+}
+
+/* The types that inputs have, and labels that are classes: int64. */
+static void note_types(const cli_session *s, const char *labels, const char *loss, cli_data *data) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  for (uint32_t a = 0; a < data->n; ++a) {
+    cli_array *array = &data->arrays[a];
+    const bool classes = loss != NULL && strncmp(loss, "cross-entropy", 13) == 0 &&
+                         labels != NULL && strcmp(labels, array->form.name) == 0;
+    array->wanted = classes ? (uint32_t)OPIPE_INT64 : array->form.dtype;
+    for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+      if (strcmp(info.name, array->form.name) == 0)
+        array->wanted = info.dtype;
+    }
+    if (!cli_can_widen(array->form.dtype, array->wanted))
+      array->wanted = array->form.dtype;
+  }
 }
 
 int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, cli_data *out) {
@@ -168,6 +185,8 @@ int cli_data_open(const cli_options *o, const cli_session *s, const char *labels
     return cli_usage("train needs --data (a folder, NAME=FILE.npy, FILE.npz or text:FILE)");
   for (uint32_t i = 0; i < o->t.data.n && status == CLI_DONE; ++i)
     status = add_source(o, s, o->t.data.items[i], labels, out);
+  if (status == CLI_DONE)
+    note_types(s, labels, o->t.loss, out);
   if (status == CLI_DONE && out->n_samples == 0)
     return cli_usage("--data: there are no samples");
   return status;
@@ -217,6 +236,7 @@ bool cli_data_batch_form(const cli_data *data, uint32_t batch, cli_tensor *out) 
   for (uint32_t i = 0; i < data->n; ++i) {
     out[i] = data->arrays[i].form;
     out[i].shape[0] = batch;
+    out[i].dtype = data->arrays[i].wanted;
     if (!cli_tensor_alloc(&out[i]))
       return false;
   }
@@ -226,8 +246,13 @@ bool cli_data_batch_form(const cli_data *data, uint32_t batch, cli_tensor *out) 
 void cli_data_batch(const cli_data *data, const uint64_t *rows, uint32_t batch, cli_tensor *out) {
   for (uint32_t i = 0; i < data->n; ++i) {
     const cli_array *a = &data->arrays[i];
-    for (uint32_t r = 0; r < batch && a->row_bytes != 0; ++r)
-      memcpy((char *)out[i].data + r * a->row_bytes, a->data + rows[r] * a->row_bytes,
-             a->row_bytes);
+    const size_t n = a->row_bytes / cli_dtype_bytes(a->form.dtype); /* elements of a sample */
+    for (uint32_t r = 0; r < batch && a->row_bytes != 0; ++r) {
+      const uint8_t *row = a->data + rows[r] * a->row_bytes;
+      if (a->wanted == a->form.dtype)
+        memcpy((char *)out[i].data + r * a->row_bytes, row, a->row_bytes);
+      else
+        cli_widen(a->form.dtype, row, n, (int64_t *)out[i].data + r * n);
+    }
   }
 }

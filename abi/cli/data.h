@@ -5,12 +5,13 @@
 
 #include "cli.h"
 
-enum { DATA_MOST = 64 };
+enum { DATA_MOST = 1024 };
 
 typedef struct cli_array {
   cli_tensor form; /* name, type, shape; its data is not used */
   const uint8_t *data;
   size_t row_bytes; /* of one sample */
+  uint32_t wanted;  /* type that the model reads; another than the form's is widened */
 } cli_array;
 
 typedef struct cli_mapping {
@@ -35,8 +36,9 @@ void cli_data_close(cli_data *data);
 int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, size_t n,
                      const char *path);
 int cli_data_map(cli_data *data, const char *path, const uint8_t **out_bytes, size_t *out_n);
-/* A .npz of stored entries. data_npz.c */
-int cli_data_add_npz(cli_data *data, const char *path);
+/* A .npz of stored entries; those that are no input and not `labels` are named and left out.
+ * data_npz.c */
+int cli_data_add_npz(cli_data *data, const cli_session *s, const char *labels, const char *path);
 /* Bytes as ids. data_text.c */
 int cli_data_add_text(const cli_options *o, const cli_session *s, const char *path,
                       const char *labels, cli_data *data);

@@ -73,8 +73,17 @@ static bool widen(const uint8_t *extra, uint64_t n, uint64_t *io_size, uint64_t 
   return true;
 }
 
+static bool is_wanted(const cli_session *s, const char *labels, const char *name) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  bool wanted = labels != NULL && strcmp(labels, name) == 0;
+  for (uint32_t i = 0; !wanted && s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i)
+    wanted = strcmp(info.name, name) == 0;
+  return wanted;
+}
+
 /* One entry at z->at; moves behind it. NULL, or what is wrong. */
-static const char *add_entry(cli_data *data, zip *z, const char *path, int *out_status) {
+static const char *add_entry(cli_data *data, const cli_session *s, const char *labels, zip *z,
+                             const char *path, int *out_status) {
   char name[256];
   if (!has(z, z->at, ENTRY_BYTES) || little(z->bytes + z->at, 4) != ENTRY)
     return "its directory is broken";
@@ -86,30 +95,35 @@ static const char *add_entry(cli_data *data, zip *z, const char *path, int *out_
       !widen(e + ENTRY_BYTES + n_name, n_extra, &size, &packed, &local))
     return "its directory is broken";
   z->at += ENTRY_BYTES + n_name + n_extra + n_note;
+  (void)snprintf(name, sizeof(name), "%.*s", (int)n_name, (const char *)e + ENTRY_BYTES);
+  const bool npy =
+      n_name >= 5 && n_name < sizeof(name) && memcmp(e + ENTRY_BYTES + n_name - 4, ".npy", 4) == 0;
+  if (npy)
+    name[n_name - 4] = '\0';
+  if (!npy || !is_wanted(s, labels, name)) {
+    (void)fprintf(stderr, "onnx-pipe: %s: '%s' is no input of the model: not used\n", path, name);
+    return NULL;
+  }
   if (little(e + 10, 2) != 0)
     return "an entry is compressed; save it with numpy.savez";
-  if (n_name < 5 || n_name >= sizeof(name) || memcmp(e + ENTRY_BYTES + n_name - 4, ".npy", 4) != 0)
-    return "an entry is not called NAME.npy";
   if (!has(z, local, LOCAL_BYTES) || little(z->bytes + local, 4) != LOCAL || size != packed)
     return "an entry is broken";
   const uint64_t start =
       local + LOCAL_BYTES + little(z->bytes + local + 26, 2) + little(z->bytes + local + 28, 2);
   if (!has(z, start, size))
     return "an entry reaches over its end";
-  memcpy(name, e + ENTRY_BYTES, n_name - 4);
-  name[n_name - 4] = '\0';
   *out_status = cli_data_add_npy(data, name, z->bytes + start, (size_t)size, path);
   return NULL;
 }
 
-int cli_data_add_npz(cli_data *data, const char *path) {
+int cli_data_add_npz(cli_data *data, const cli_session *s, const char *labels, const char *path) {
   zip z = {.n = 0};
   int status = cli_data_map(data, path, &z.bytes, &z.n);
   if (status != CLI_DONE)
     return status;
   const char *why = z.n < END_BYTES || !find_directory(&z) ? "it is no .npz file" : NULL;
   for (uint64_t i = 0; why == NULL && status == CLI_DONE && i < z.n_entries; ++i)
-    why = add_entry(data, &z, path, &status);
+    why = add_entry(data, s, labels, &z, path, &status);
   if (why == NULL)
     return status;
   (void)fprintf(stderr, "onnx-pipe: %s: %s\n", path, why);

@@ -62,6 +62,9 @@ int main(int argc, char **argv) {
     const int status = cli_parse(name, argc - 1, argv + 1, &options);
     if (status != CLI_DONE)
       return status < 0 ? CLI_DONE : status;
+    const int numbers = cli_schedule_numbers(&options);
+    if (numbers != CLI_DONE)
+      return numbers;
     const int result = commands[i].run(&options);
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {
       (void)fprintf(stderr, "onnx-pipe: cannot write the output\n");

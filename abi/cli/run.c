@@ -82,12 +82,25 @@ static void print_outputs(const cli_result *result) {
   }
 }
 
+static int widen_inputs(const cli_session *s, cli_tensor *tensors, uint32_t n) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    for (uint32_t t = 0; t < n; ++t) {
+      if (strcmp(tensors[t].name, info.name) == 0 && !cli_tensor_widen(&tensors[t], info.dtype))
+        return cli_usage("out of memory");
+    }
+  }
+  return CLI_DONE;
+}
+
 int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
                      uint32_t room, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores(), n = o->n_requests == 0 ? 1 : o->n_requests;
   const uint32_t flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u;
   opipe_error err = OPIPE_ERROR_INIT;
-  int status = cli_bind(o, s, tensors, *io_n);
+  int status = widen_inputs(s, tensors, *io_n);
+  if (status == CLI_DONE)
+    status = cli_bind(o, s, tensors, *io_n);
   if (status == CLI_DONE)
     status = cli_draw_inputs(s, o->seed, tensors, io_n, room);
   if (status == CLI_DONE)
@@ -101,10 +114,11 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   return status;
 }
 
-static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n) {
+static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
+                     uint32_t room) {
   cli_result result = {NULL, 0};
   cli_timing timing;
-  int status = cli_stream_model(o, s, tensors, io_n, CLI_LIST_MOST, &result, &timing);
+  int status = cli_stream_model(o, s, tensors, io_n, room, &result, &timing);
   if (status == CLI_DONE) {
     if (!o->json)
       print_outputs(&result);
@@ -126,16 +140,20 @@ int cli_run(const cli_options *o) {
     return cli_run_folder(o);
   if (o->check != NULL)
     return cli_usage("--check needs a model folder with data sets, %s is a file", o->model);
-  cli_tensor *tensors = calloc(CLI_LIST_MOST, sizeof(*tensors));
-  if (tensors == NULL)
-    return cli_usage("out of memory");
   int status = cli_open(o, &s);
+  opipe_model_info info = {.struct_size = sizeof(info)};
+  if (status == CLI_DONE)
+    (void)s.api->model_info(s.file, &info, NULL);
+  const uint32_t room = info.n_inputs + o->inputs.n;
+  cli_tensor *tensors = calloc(room + 1, sizeof(*tensors));
+  if (status == CLI_DONE && tensors == NULL)
+    status = cli_usage("out of memory");
   if (status == CLI_DONE)
     status = read_inputs(o, tensors, &n);
   if (status == CLI_DONE)
-    status = run_model(o, &s, tensors, &n);
+    status = run_model(o, &s, tensors, &n, room);
   cli_close(&s);
-  for (uint32_t i = 0; i < CLI_LIST_MOST; ++i)
+  for (uint32_t i = 0; tensors != NULL && i < room; ++i)
     cli_tensor_free(&tensors[i]);
   free(tensors);
   return status;

@@ -7,7 +7,7 @@
 
 #include "cli.h"
 
-enum { DIMS_MOST = 256, PINS_MOST = 64 };
+enum { PINS_MOST = 64 };
 
 uint32_t cli_cores(void) {
   cpu_set_t set;
@@ -66,9 +66,8 @@ void cli_close(cli_session *s) {
 /* ---- binding ---- */
 
 typedef struct binding {
-  opipe_dim dims[DIMS_MOST];
-  char names[DIMS_MOST][300];
-  uint32_t n_dims;
+  opipe_dim *dims; /* names are malloc'ed */
+  uint32_t n_dims, room_dims;
   opipe_pin pins[PINS_MOST];
   cli_tensor owned[PINS_MOST]; /* tensors made from --pin texts */
   uint32_t n_pins, n_owned;
@@ -77,29 +76,33 @@ typedef struct binding {
 /* The number that a dimension has already, -1: none. */
 static int64_t dim_value(const binding *b, const char *name) {
   for (uint32_t i = 0; i < b->n_dims; ++i) {
-    if (strcmp(b->names[i], name) == 0)
+    if (strcmp(b->dims[i].name, name) == 0)
       return b->dims[i].value;
   }
   return -1;
 }
 
 static int add_dim(binding *b, const char *name, size_t n, int64_t value, const char *whence) {
-  if (n >= sizeof(b->names[0]))
-    return cli_usage("%s: the dimension's name is too long", whence);
   for (uint32_t i = 0; i < b->n_dims; ++i) {
-    if (strlen(b->names[i]) != n || memcmp(b->names[i], name, n) != 0)
+    if (strlen(b->dims[i].name) != n || memcmp(b->dims[i].name, name, n) != 0)
       continue;
     if (b->dims[i].value == value)
       return CLI_DONE;
-    return cli_usage("%s: dimension '%s' is %lld, and %lld elsewhere", whence, b->names[i],
+    return cli_usage("%s: dimension '%s' is %lld, and %lld elsewhere", whence, b->dims[i].name,
                      (long long)value, (long long)b->dims[i].value);
   }
-  if (b->n_dims == DIMS_MOST)
-    return cli_usage("more than %d dimensions", DIMS_MOST);
-  memcpy(b->names[b->n_dims], name, n);
-  b->names[b->n_dims][n] = '\0';
-  b->dims[b->n_dims] = (opipe_dim){b->names[b->n_dims], value};
-  ++b->n_dims;
+  if (b->n_dims == b->room_dims) {
+    const uint32_t room = b->room_dims == 0 ? 16 : 2 * b->room_dims;
+    opipe_dim *grown = realloc(b->dims, room * sizeof(*grown));
+    if (grown == NULL)
+      return cli_usage("out of memory");
+    b->dims = grown;
+    b->room_dims = room;
+  }
+  char *own = strndup(name, n);
+  if (own == NULL)
+    return cli_usage("out of memory");
+  b->dims[b->n_dims++] = (opipe_dim){own, value};
   return CLI_DONE;
 }
 
@@ -331,6 +334,9 @@ int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, ui
     status = bind_with(o, s, tensors, n_tensors, b);
   for (uint32_t i = 0; i < b->n_owned; ++i)
     cli_tensor_free(&b->owned[i]);
+  for (uint32_t i = 0; i < b->n_dims; ++i)
+    free((char *)(uintptr_t)b->dims[i].name);
+  free(b->dims);
   free(b);
   return status;
 }

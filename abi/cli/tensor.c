@@ -76,6 +76,36 @@ void cli_tensor_free(cli_tensor *tensor) {
   tensor->data = NULL;
 }
 
+bool cli_can_widen(uint32_t from, uint32_t to) {
+  return to == OPIPE_INT64 && (from == OPIPE_INT8 || from == OPIPE_UINT8 || from == OPIPE_INT16 ||
+                               from == OPIPE_UINT16 || from == OPIPE_INT32 || from == OPIPE_UINT32);
+}
+
+void cli_widen(uint32_t from, const void *in, size_t n, int64_t *out) {
+  const bool is_signed = from == OPIPE_INT8 || from == OPIPE_INT16 || from == OPIPE_INT32;
+  const size_t size = cli_dtype_bytes(from);
+  for (size_t i = 0; i < n; ++i) {
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)in + i * size, size); /* little-endian */
+    const uint64_t sign = is_signed ? UINT64_C(1) << (8 * size - 1) : 0;
+    out[i] = (int64_t)((bits ^ sign) - sign);
+  }
+}
+
+bool cli_tensor_widen(cli_tensor *t, uint32_t dtype) {
+  if (!cli_can_widen(t->dtype, dtype))
+    return true;
+  cli_tensor wide = *t;
+  wide.dtype = dtype;
+  wide.data = NULL;
+  if (!cli_tensor_alloc(&wide))
+    return false;
+  cli_widen(t->dtype, t->data, cli_elems(t), wide.data);
+  cli_tensor_free(t);
+  *t = wide;
+  return true;
+}
+
 opipe_tensor cli_tensor_view(const cli_tensor *tensor) {
   const dtype_row *row = row_of(tensor->dtype);
   opipe_tensor view = {.data = tensor->data,
