@@ -89,7 +89,7 @@ static bool is_judged(const opi_roles *r, uint32_t v) {
   static const char *const forms[] = {"Reshape", "Cast",      "Identity", "Slice",
                                       "Squeeze", "Unsqueeze", "Transpose"};
   const opi_graph *graph = r->s->training->graph;
-  uint32_t at = r->s->training->output;
+  uint32_t at = r->judged;
   while (at != OPIPE_NONE && at != v) {
     const uint32_t p = graph->values[at].producer;
     at = p != OPIPE_NONE && IS_ONE_OF(graph->nodes[p].op, forms) ? graph->nodes[p].in[0]
@@ -210,8 +210,8 @@ uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
         goes_on = goes_on || (constant && role == 0);
         if (constant && takes_rows(node->op))
           roles |= OPI_ROLE_ROWS | OPI_ROLE_PLACES;
-        if (at == v && strcmp(node->op, "Cast") == 0 && opi_dtype_bits(start->dtype) == 16 &&
-            graph->values[out].dtype != start->dtype)
+        if (strcmp(node->op, "Cast") == 0 && opi_dtype_bits(start->dtype) == 16 &&
+            graph->values[at].dtype == start->dtype && graph->values[out].dtype != start->dtype)
           roles |= OPI_ROLE_HALF;
       }
       for (uint32_t o = 0; goes_on && o < node->n_out; ++o) {
@@ -223,6 +223,20 @@ uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
     }
   }
   return roles;
+}
+
+/* What the loss judges; where the graph makes the loss itself, what its operator reads. */
+static uint32_t find_judged(const opi_grad_state *s) {
+  static const char *const losses[] = {"SoftmaxCrossEntropyLoss", "LogSoftmax"};
+  const opi_graph *graph = s->training->graph;
+  if (s->training->output != OPIPE_NONE)
+    return s->training->output;
+  for (uint32_t n = graph->n_nodes; n-- > 0;) {
+    if (IS_ONE_OF(graph->nodes[n].op, losses) &&
+        (s->flags[graph->nodes[n].in[0]] & OPI_V_REACHES) != 0)
+      return graph->nodes[n].in[0];
+  }
+  return OPIPE_NONE;
 }
 
 /* What the file's own names and types are like. */
@@ -251,6 +265,7 @@ opipe_status opi_roles_open(opi_roles *r, opi_grad_state *s, opipe_error *err) {
   if (r->kinds == NULL || r->seen == NULL || r->todo == NULL)
     return opi_fail_nomem(err, n * 9u, "roles of constants");
   OPI_TRY(opi_graph_uses(s->training->graph, &s->scratch, &r->uses, err));
+  r->judged = find_judged(s);
   mark_kinds(r);
   mark_scores(r);
   look_at_names(r);

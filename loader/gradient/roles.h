@@ -25,11 +25,12 @@ enum {
 typedef struct opi_roles {
   opi_grad_state *s;
   opi_uses uses;
-  uint8_t *kinds; /* [n_values] private bits */
-  uint32_t *seen; /* [n_values] */
-  uint32_t *todo; /* [n_values] */
-  bool dotted;    /* parameters of this file are named by modules: "h.0.weight" */
-  bool half;      /* most float elements of initializers are of a half type */
+  uint8_t *kinds;  /* [n_values] private bits */
+  uint32_t *seen;  /* [n_values] */
+  uint32_t *todo;  /* [n_values] */
+  uint32_t judged; /* value that the loss judges, OPIPE_NONE: unknown */
+  bool dotted;     /* parameters of this file are named by modules: "h.0.weight" */
+  bool half;       /* most float elements of initializers are of a half type */
 } opi_roles;
 
 /* Looks at the forward part of the training graph once. */

@@ -86,15 +86,25 @@ static bool is_statistic(const opi_graph *graph, uint32_t v) {
   return false;
 }
 
+/* More than one dimension is longer than 1: no bias, which may well be given two numbers at first.
+ */
+static bool is_wide(const opi_value *value) {
+  uint32_t n = 0;
+  for (int32_t d = 0; d < value->rank; ++d)
+    n += value->shape[d] > 1;
+  return n > 1;
+}
+
 /* A value that only a module's buffer or an exporter has, whatever its name: the reason, or
  * OPI_TRAINED. */
 static uint32_t by_values(const opi_value *value, uint32_t roles, bool made) {
   const bool scores = (roles & OPI_ROLE_SCORE) != 0;
   if (opi_values_mask(value))
     return OPI_NOT_MASK;
-  if (opi_k_elems(value) >= 4 && opi_values_two(value))
+  const bool firm = (roles & (OPI_ROLE_WEIGHT | OPI_ROLE_NORM)) != 0;
+  if ((made || (!firm && is_wide(value))) && opi_k_elems(value) >= 4 && opi_values_two(value))
     return OPI_NOT_MASK;
-  if ((roles & (OPI_ROLE_WEIGHT | OPI_ROLE_NORM)) != 0)
+  if (firm)
     return OPI_TRAINED;
   if (made && scores && opi_values_masked(value))
     return OPI_NOT_MASK;

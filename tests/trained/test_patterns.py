@@ -220,6 +220,7 @@ CASES = [
     ("scale", None, "exp", None, np.array(0.8271062, np.float32), False),
     ("guard", "h.0.norm.eps", "val_135", None, np.array(1e-6, np.float32), False),
     ("picked", "embed.cls", None, None, noise(1, 1, D), True),
+    ("shift", "h.0.two.bias", None, None, np.repeat(np.array([0, 1], np.float32), D // 2), True),
     ("row", "lm_head.bias", None, None, np.zeros(V, np.float32), True),
     ("row", "final_logits_bias", None, "onnx::Add_324", np.zeros((1, V), np.float32), False),
 ]
@@ -283,6 +284,25 @@ def check_without_numbers(count, folder):
         count.check(name, None if entry["trained"] == wanted[name] and "doubt" not in entry else f"{entry}")
 
 
+def check_loss_in_graph(count, folder):
+    """The row on top of the logits, where the graph itself makes the loss of them."""
+    node = helper.make_node
+    nodes = [node("Gather", ["embed.weight", "ids"], ["a.1"]), node("MatMul", ["a.1", "lm_head.weight"], ["a.2"]),
+             node("Add", ["a.2", "lm_head.bias"], ["a.3"]), node("Add", ["a.3", "final_logits_bias"], ["a.4"]),
+             node("SoftmaxCrossEntropyLoss", ["a.4", "ids"], ["loss"], reduction="mean")]
+    arrays = {"embed.weight": noise(V, D), "lm_head.weight": noise(D, V), "lm_head.bias": noise(V),
+              "final_logits_bias": noise(1, V)}
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [S])
+    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "loss", [ids], [loss], [numpy_helper.from_array(a, n) for n, a in arrays.items()])
+    path = os.path.join(folder, "loss.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    entries, problem = report(path)
+    count.check("loss", problem)
+    for name in arrays if entries else ():
+        count.check(name, None if entries[name]["trained"] == ("." in name) else f"{entries[name]}")
+
+
 def check_image(count, folder):
     """Means and deviations of channels meet the graph's input itself."""
     fp = TensorProto.FLOAT
@@ -311,6 +331,7 @@ def main():
             check_names(count, folder, column)
         check_without_numbers(count, folder)
         check_image(count, folder)
+        check_loss_in_graph(count, folder)
     return count.finish()
 
 
