@@ -440,7 +440,7 @@ static void fit_memory(json_t *root) {
 static void take_setting(json_t *root) {
   static const char *const names[] = {"transport", "depth", "in_flight", "recompute",
                                       "optimizer", "sync",  "trainable", "compute",
-                                      "versions",  "loss"};
+                                      "versions",  "loss",  "trained",   "doubtful"};
   const char *name = names[pick(OPI_COUNT(names))];
   const json_t *seed = some_seed();
   json_t *value = json_object_get(seed, name), *into = root;

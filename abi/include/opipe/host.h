@@ -142,7 +142,8 @@ enum {
   OPIPE_BIND_GRAPH_DROPOUT = 4u,  /* Dropout as the operator text says; without: identity */
   OPIPE_BIND_DROPOUT_RATIO = 16u, /* every Dropout drops `dropout_ratio`, whatever the graph says */
   OPIPE_BIND_TRAIN = 8u /* for training: no float initializer of more than one element is folded
-                           away */
+                           away, nor one of one element that a module named and that scales or
+                           shifts activations */
 };
 
 typedef struct opipe_bind_options {
@@ -155,7 +156,7 @@ typedef struct opipe_bind_options {
   uint32_t dims_stride;    /* bytes from dimension to dimension */
   uint32_t pins_stride;    /* bytes from pin to pin */
   const char *const *keep; /* names of tensors that no fusion may swallow; with OPIPE_BIND_TRAIN
-                              also one-element initializers that are to be trained */
+                              also other one-element initializers that are to be trained */
   uint32_t n_keep;
   uint32_t default_batch; /* rows of a batch that OPIPE_BIND_DEFAULTS chooses; 0: 1 */
   double dropout_ratio;   /* of OPIPE_BIND_DROPOUT_RATIO, [0, 1) */
@@ -527,7 +528,8 @@ typedef struct opipe_api {
   /* Gradients of the last step into one safetensors file. [control] */
   opipe_status (*session_save_gradients)(opipe_session *session, const char *path,
                                          opipe_error *err);
-  /* Which initializers of a model bound with OPIPE_BIND_TRAIN are trained, which not, and why. */
+  /* Which initializers of a model bound with OPIPE_BIND_TRAIN are trained, which not, and why;
+   * which answers are doubtful. A plan lists them as they were when it was made. */
   opipe_status (*model_describe_training)(opipe_model *model, const opipe_train_options *options,
                                           uint32_t format, opipe_write_fn write, void *ctx,
                                           opipe_error *err);
