@@ -47,6 +47,12 @@ class Truth:
                 gap = np.minimum(abs(own[near] - wanted), abs(own[under] - wanted))
                 if np.all(gap <= tolerance):
                     hits.append(key)
+            if way == "1+" and wanted.size == 1 and flat.size > 1:  # fresh norms, merged
+                hits = [k for k in hits if self.arrays[k].size == flat.size and self.sets[k].size == 1]
+                if hits:
+                    return self.kinds[hits[0]], way + hits[0]
+            if flat.size == 1:
+                hits = [k for k in hits if self.arrays[k].size == 1]
             if hits and (way == "" or wanted.size > 1 or flat.size == 1):
                 best = max(hits, key=lambda k: (self.arrays[k].size == flat.size, self.kinds[k]))
                 if way == "exp " and self.arrays[best].size != flat.size:
