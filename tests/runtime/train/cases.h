@@ -54,7 +54,9 @@ void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t 
 typedef struct kit_compute {
   const char *name;
   uint32_t dtype;
-  double close; /* relative to the largest, between two ways to cut one model */
+  double close;   /* relative to the largest, between two ways to cut one model */
+  double weights; /* the same of gradients, and of weights after ten steps: in half types units
+                     near zero switch, and steps add up */
 } kit_compute;
 extern const kit_compute kit_computes[3]; /* fp32, bf16, fp16 */
 

@@ -7,7 +7,7 @@
  * moment: where a gradient is as small as the noise of its sums, the step is that noise divided by
  * itself, and two right answers are up to two learning rates apart. A tolerance that covers this
  * everywhere would cover errors too. So each element gets the bound of its own update: gradients
- * are given the compute type's `close` of their parameter's largest element (or of 0.2 of the
+ * are given the compute type's `weights` of their parameter's largest element (or of 0.2 of the
  * model's RMS, where a gradient is zero by algebra), which is followed through the moments and the
  * quotient,
  *   |u' - u| <= (|dm| + |u| dr) / max(r - dr, 0) + eps,   r = root of the second moment,
@@ -90,7 +90,7 @@ static void step_all(const uncut *u, uint32_t t, double *noise) {
     for (size_t i = param->first; i < param->first + param->n; ++i) {
       const double g = (double)u->gradients[i];
       /* an exact zero has no contribution; the norm may be off as well */
-      const double off = g == 0 ? 0 : b->compute->close * (fmax(most, 0.2 * rms) + fabs(g));
+      const double off = g == 0 ? 0 : b->compute->weights * (fmax(most, 0.2 * rms) + fabs(g));
       if (u->o->kind == OPI_OPT_SGD) {
         step_sgd(u, i, clip * g);
       } else {
