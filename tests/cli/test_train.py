@@ -348,7 +348,7 @@ def named_apart(count, folder):
     path = os.path.join(folder, "apart.onnx")
     with open(path, "wb") as file:
         file.write(data[:at] + mask)
-    data = os.path.join(folder, "whole")
+    data = os.path.join(folder, "apart")
     write_ids(data, False)
     how = ["train", path, "--data", data, *LOSS, "--steps", "2", "--json", "--optimizer",
            "sgd:lr=0.1"]
