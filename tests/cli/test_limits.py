@@ -14,7 +14,7 @@ import zipfile
 from command import DATA, DONE, REFUSED, SANITIZED, Count, need_command, run
 
 sys.path.insert(0, os.path.join(DATA, "attacks"))
-from wire import FLOAT, graph, model, node, tensor, value  # noqa: E402
+from wire import FLOAT, INT64, graph, model, node, tensor, value  # noqa: E402
 
 GPT = os.path.join(DATA, "gpt_8block", "model.onnx")
 SECONDS = 100 if SANITIZED else 20  # each takes a fraction of a second; what was cubic took minutes
@@ -88,6 +88,15 @@ def odd_graphs(count, folder):
     count.check("outputs that are inputs", wrong(run("run", path, "--output", out)))
     found = sorted(os.listdir(out)) if os.path.isdir(out) else []
     count.check("their names", None if found == ["w.npy", "x.npy", "y.npy"] else f"{found}")
+    for operator in ("Div", "Mod"):
+        body = graph([node(operator, "a b", "y")], [value("a", [2], INT64), value("b", [2], INT64)], [value("y", [2], INT64)])
+        path = write(folder, "divide.onnx", model(body))
+        for divisors, status, text in (((3, 0), REFUSED, "division by zero: element 1"), ((-1, 5), DONE, "")):
+            arrays = {"a": (-(1 << 63), 7), "b": divisors}
+            inputs = [part for name, array in arrays.items() for part in
+                      ("--input", f"{name}=" + write(folder, name + ".npy", npy((2,), "<i8", struct.pack("<2q", *array))))]
+            result = run("run", path, *inputs)
+            count.check(f"{operator} by {divisors}", wrong(result, status, text) or wrong(result, status, text and "victim"))
     many = model(graph([node("Sum", " ".join(f"x{i}" for i in range(300)), "y")],
                        [value(f"x{i}", [f"d{i}", 4]) for i in range(300)], [value("y", ["?", 4])]))
     count.check("300 inputs", wrong(run("run", write(folder, "many.onnx", many), "--stages", "1")))

@@ -123,7 +123,8 @@ static int64_t power_i64(int64_t base, int64_t exponent) {
   return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
 }
 
-/* Quotient and remainder that do not trap on INT64_MIN / -1 or x / 0. */
+/* Quotient and remainder that do not trap on INT64_MIN / -1, which wraps around, or on x / 0, which
+ * is refused before (CPU_MAP_DIVIDES). */
 static int64_t quotient_i64(int64_t a, int64_t b) {
   return b == 0 ? 0 : b == -1 ? (int64_t)((uint64_t)0 - (uint64_t)a) : a / b;
 }
@@ -180,7 +181,7 @@ static const cpu_map binary[] = {
 };
 
 static opipe_status prepare_binary(cpu_prep *p) {
-  return cpu_prepare_map(p, &binary[p->op->code], 0);
+  return cpu_prepare_map(p, &binary[p->op->code], p->op->code == DIV ? CPU_MAP_DIVIDES : 0);
 }
 
 /* Min, Max, Sum, Mean of any number of inputs; two of them are a plain binary operator. */
@@ -192,7 +193,8 @@ static opipe_status prepare_fold(cpu_prep *p) {
 }
 
 static opipe_status prepare_mod(cpu_prep *p) {
-  return cpu_prepare_map(p, &binary[opipe_attr_int(p->node, "fmod", 0) != 0 ? FMOD : MOD], 0);
+  return cpu_prepare_map(p, &binary[opipe_attr_int(p->node, "fmod", 0) != 0 ? FMOD : MOD],
+                         CPU_MAP_DIVIDES);
 }
 
 /* Pow: the exponent may be of another type; the result has the base's. Integers to a power of

@@ -92,11 +92,22 @@ static void map_units(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+static opipe_status check_divisors(const cpu_call *call, opipe_error *err) {
+  const cpu_tensor *divisors = &call->in[1];
+  for (uint64_t i = 0; call->out[0].n != 0 && i < divisors->n; ++i) {
+    if (cpu_number(divisors, i) == 0)
+      return cpu_fail(call, err, OPIPE_E_INVALID, "division by zero: element %llu of the divisor",
+                      (unsigned long long)i);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status map_kernel(const cpu_call *call, opipe_error *err) {
   const cpu_map_plan *plan = call->plan;
   const cpu_loop *loop = &plan->loop;
   map_job job = {plan, call, (loop->columns + CPU_RUN - 1) / CPU_RUN};
-  (void)err;
+  if ((plan->flags & CPU_MAP_DIVIDES) != 0)
+    CPU_TRY(check_divisors(call, err));
   cpu_parallel(call->exec, loop->rows * job.runs, loop->rows * loop->columns, map_units, &job);
   return OPIPE_OK;
 }
@@ -256,6 +267,8 @@ opipe_status cpu_prepare_map(cpu_prep *p, const cpu_map *map, uint32_t flags) {
   plan->class_out = (flags & CPU_MAP_TO_BOOL) != 0 ? CPU_CLASS_RAW1 : kind;
   plan->fn = map->fn[kind];
   plan->flags = flags & (CPU_MAP_FOLD | CPU_MAP_MEAN);
+  if (cpu_is_int(in->dtype))
+    plan->flags |= flags & CPU_MAP_DIVIDES;
   for (int i = 0; i < 2; ++i) {
     plan->param[i] = map->attr[i] != NULL
                          ? opipe_attr_float(p->node, map->attr[i], map->fallback[i])

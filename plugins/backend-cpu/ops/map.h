@@ -21,8 +21,9 @@ typedef struct cpu_map {
 } cpu_map;
 
 /* Plan and rule for out = f(in ...), all of one type, or to bool. Its inputs broadcast.
- *   fold  any number of inputs, taken two at a time from the left */
-enum { CPU_MAP_FOLD = 1, CPU_MAP_TO_BOOL = 2, CPU_MAP_MEAN = 4 };
+ *   fold     any number of inputs, taken two at a time from the left
+ *   divides  an integer divisor of zero is an error of the data */
+enum { CPU_MAP_FOLD = 1, CPU_MAP_TO_BOOL = 2, CPU_MAP_MEAN = 4, CPU_MAP_DIVIDES = 8 };
 opipe_status cpu_prepare_map(cpu_prep *p, const cpu_map *map, uint32_t flags);
 
 /* The same with classes chosen by the caller: class_in [n_in]. */

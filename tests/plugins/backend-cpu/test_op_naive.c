@@ -119,10 +119,11 @@ static void test_casts_at_the_ends_of_types(void) {
 static void test_integer_arithmetic_never_traps(void) {
   static const char *const names[] = {"Div", "Mod", "Add", "Mul"};
   static const int64_t wanted[4][4] = {
-      {0, INT64_MIN, -3, 3}, {0, 0, -1, -1}, {7, INT64_MAX, -5, 5}, {0, INT64_MIN, -14, 14}};
+      {7, INT64_MIN, -3, 3}, {0, 0, -1, -1}, {7, INT64_MAX, -5, 5}, {0, INT64_MIN, -14, 14}};
   const int64_t a[4] = {7, INT64_MIN, 7, -7};
   const int64_t b[4] = {0, -1, -2, -2};
   const int64_t c[4] = {0, -1, -12, 12};
+  int64_t d[4] = {1, -1, -2, -2}; /* divisors */
   open_device(NULL);
   for (int i = 0; i < 4; ++i) {
     opipe_error err = OPIPE_ERROR_INIT;
@@ -130,12 +131,18 @@ static void test_integer_arithmetic_never_traps(void) {
     int64_t y[4];
     bt_init(&g);
     const uint32_t x = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, a, BT_SHAPE(4));
-    const uint32_t w = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, i == 2 ? c : b, BT_SHAPE(4));
+    const int64_t *other = i == 2 ? c : i == 3 ? b : d;
+    const uint32_t w = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, other, BT_SHAPE(4));
     const uint32_t o = bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_INT64, y, BT_SHAPE(4));
     bt_node(&g, names[i], BT_IN(x, w), BT_OUT(o));
     OPI_ASSERT_OK(bt_run_once(backend.table, device, &g, 0, &err), &err);
     for (int k = 0; k < 4; ++k)
       OPI_ASSERT_INT(y[k], wanted[i][k]);
+    d[2] = 0;
+    if (i < 2)
+      OPI_ASSERT_ERROR(bt_run_once(backend.table, device, &g, 0, &err), OPIPE_E_INVALID, &err,
+                       "division by zero: element 2 of the divisor");
+    d[2] = -2;
   }
   close_device();
 }
