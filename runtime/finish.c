@@ -5,6 +5,7 @@
  * The first reason stays. A request is handed back once, by whoever moves it from ACTIVE to ENDING;
  * after a failure that happens only when no rank touches a request's memory any more.
  */
+#include "loader/base/fp.h"
 #include "runtime/train/state.h"
 
 bool opi_request_fail(opi_request *request, const opipe_error *why) {
@@ -39,11 +40,76 @@ static void set_done(const opipe_fence *fence) {
     __atomic_store_n((uint32_t *)fence->handle, 1, __ATOMIC_RELEASE);
 }
 
+/* ---- what a request is in ---- */
+
+static bool is_over(uint32_t state) {
+  return (state & ~(uint32_t)OPI_REQUEST_PASSING) == OPI_REQUEST_OVER;
+}
+
+/* Unless it completes what makes a request over, the request may be anybody's when this returns. */
+static void set_phase(opi_request *request, uint32_t phase) {
+  uint32_t old = atomic_load(&request->state), next = 0;
+  do {
+    next = (old & ~(uint32_t)OPI_REQUEST_PHASE) | phase;
+  } while (!atomic_compare_exchange_weak(&request->state, &old, next));
+  if (is_over(next))
+    opi_request_recycle(request);
+}
+
+static void set_flag(opi_request *request, uint32_t flag) {
+  const uint32_t old = atomic_fetch_or(&request->state, flag);
+  if ((old & flag) == 0 && is_over(old | flag))
+    opi_request_recycle(request);
+}
+
+void opi_request_let_go(opi_request *request) {
+  set_flag(request, OPI_REQUEST_RELEASED);
+}
+
+/* ---- on_done ---- */
+
+/* The requests whose on_done this thread is in: one cancels another. */
+typedef struct telling {
+  const opi_request *request;
+  struct telling *outer;
+} telling;
+static _Thread_local telling *told;
+
+bool opi_session_in_on_done(void) {
+  return told != NULL;
+}
+
+bool opi_request_over(const opi_request *request) {
+  const uint32_t phase = opi_request_phase(request);
+  const telling *t = phase == OPI_REQUEST_TELLING ? told : NULL;
+  while (t != NULL && t->request != request)
+    t = t->outer;
+  return phase == OPI_REQUEST_FINISHED || t != NULL;
+}
+
+static void tell(opi_request *request) {
+  telling now = {.request = request, .outer = told};
+  if (request->on_done == NULL)
+    return;
+  told = &now;
+  set_phase(request, OPI_REQUEST_TELLING);
+  opi_fp_border *lent = opi_fp_lend();
+  request->on_done(request->on_done_ctx, opi_request_handle(request),
+                   opi_request_failed(request) ? request->error.status : OPIPE_OK);
+  opi_fp_take(lent);
+  told = now.outer;
+}
+
+/* ---- requests ---- */
+
 void opi_request_finish(opi_request *request) {
   opi_session *s = request->session;
-  uint32_t active = OPI_REQUEST_ACTIVE;
-  if (!atomic_compare_exchange_strong(&request->state, &active, OPI_REQUEST_ENDING))
-    return;
+  uint32_t old = atomic_load(&request->state);
+  do {
+    if ((old & OPI_REQUEST_PHASE) != OPI_REQUEST_ACTIVE)
+      return;
+  } while (!atomic_compare_exchange_weak(&request->state, &old,
+                                         old - OPI_REQUEST_ACTIVE + OPI_REQUEST_ENDING));
   uint32_t open = OPI_FATE_OPEN;
   (void)atomic_compare_exchange_strong(&request->failed, &open, OPI_FATE_SEALED);
   while (atomic_load_explicit(&request->failed, memory_order_acquire) ==
@@ -55,18 +121,42 @@ void opi_request_finish(opi_request *request) {
     set_done(&request->feeds[i].done);
   for (uint32_t o = 0; o < s->n_outputs; ++o)
     set_done(&request->results[o].done);
-  for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
-    if (request->shape[c] != NULL)
-      atomic_fetch_sub(&request->shape[c]->n_users, 1);
-  }
   atomic_fetch_add(opi_request_failed(request) ? &s->n_failed : &s->n_done, 1);
-  atomic_fetch_sub(&s->n_unfinished, 1);
-  atomic_store(&request->state, OPI_REQUEST_FINISHED); /* from here on it is the caller's */
+  tell(request);
+  set_phase(request, OPI_REQUEST_FINISHED); /* from here on it is the caller's */
+  if (atomic_load_explicit(&s->finished_fd, memory_order_relaxed) >= 0)
+    opi_session_ring_finished(s);
   if (atomic_load(&s->n_waiters) == 0)
     return;
   opi_lock_take(&s->lock);
   opi_lock_signal(&s->lock);
   opi_lock_give(&s->lock);
+}
+
+bool opi_request_withdraw(opi_request *request) {
+  uint32_t no = OPI_BEGUN_NO;
+  if (!atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER))
+    return false;
+  opi_request_finish(request);
+  return true;
+}
+
+void opi_request_passed(opi_request *request) {
+  opi_session *s = request->session;
+  uint32_t old = atomic_load(&request->state);
+  do {
+    if (old == OPI_REQUEST_FREE || (old & OPI_REQUEST_PASSING) != 0)
+      return;
+  } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
+  for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
+    if (request->shape[c] != NULL)
+      atomic_fetch_sub(&request->shape[c]->n_users, 1);
+  }
+  const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */
+  atomic_fetch_sub(&s->n_unfinished, 1);
+  set_flag(request, OPI_REQUEST_PASSED);
+  if (!withdrawn)
+    opi_request_finish(request);
 }
 
 static bool is_touched(opi_session *s) {
@@ -84,11 +174,17 @@ static opi_request *pool_entry(opi_session *s, uint32_t index) {
   return request;
 }
 
+static bool is_ending(const opi_request *request) {
+  const uint32_t state = atomic_load(&request->state), phase = state & OPI_REQUEST_PHASE;
+  return phase == OPI_REQUEST_ENDING || phase == OPI_REQUEST_TELLING ||
+         (phase == OPI_REQUEST_ACTIVE && (state & OPI_REQUEST_PASSING) != 0);
+}
+
 bool opi_session_is_ending(opi_session *s) {
   bool found = false;
   opi_request *request = pool_entry(s, 0);
   for (uint32_t i = 0; request != NULL && !found; request = pool_entry(s, ++i))
-    found = atomic_load(&request->state) == OPI_REQUEST_ENDING;
+    found = is_ending(request);
   return found;
 }
 
@@ -103,10 +199,11 @@ void opi_session_settle(opi_session *s) {
   }
   opi_request *request = pool_entry(s, 0);
   for (uint32_t i = 0; request != NULL; request = pool_entry(s, ++i)) {
-    if (atomic_load(&request->state) != OPI_REQUEST_ACTIVE)
-      continue;
-    (void)opi_request_fail(request, &why);
-    opi_request_finish(request);
+    const uint32_t phase = opi_request_phase(request);
+    if (phase == OPI_REQUEST_ACTIVE)
+      (void)opi_request_fail(request, &why);
+    if (phase == OPI_REQUEST_ACTIVE || phase == OPI_REQUEST_FINISHED)
+      opi_request_passed(request);
   }
 }
 

@@ -111,11 +111,15 @@ void opi_requests_free(opi_session *s) {
   s->n_pool = s->pool_room = 0;
 }
 
-void opi_request_begin(opi_request *request) {
+void opi_request_begin(opi_request *request, const opipe_submit_params *params) {
   opi_session *s = request->session;
+  const bool told = OPIPE_HAS(params, opipe_submit_params, on_done_ctx);
+  request->on_done = told ? params->on_done : NULL;
+  request->on_done_ctx = told ? params->on_done_ctx : NULL;
   atomic_store(&request->n_ranks_left, s->plan->n_ranks);
   atomic_store(&request->failed, OPI_FATE_OPEN);
   atomic_store(&request->waiting, 0);
+  atomic_store(&request->begun, OPI_BEGUN_NO);
   atomic_fetch_add(&s->n_unfinished, 1);
   request->handle = opi_handle_slot_arm(request->slot);
   atomic_store(&request->state, OPI_REQUEST_ACTIVE);
@@ -131,7 +135,8 @@ static opipe_status check(const opi_request *request, opipe_error *err) {
   if (request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "no request was given (NULL)");
   OPI_TRY(opi_session_check(request->session, err));
-  if (atomic_load(&request->state) == OPI_REQUEST_FREE) {
+  const uint32_t state = atomic_load(&request->state);
+  if (state == OPI_REQUEST_FREE || (state & OPI_REQUEST_RELEASED) != 0) {
     return opi_fail(err, OPIPE_E_STATE, "request %llu has been released",
                     (unsigned long long)request->number);
   }
@@ -149,23 +154,27 @@ static opipe_status outcome(const opi_request *request, opipe_error *err) {
 
 /* Finished? Sees deadlines and failed sessions to it on the way. */
 static bool is_finished(opi_request *request) {
-  if (atomic_load(&request->state) == OPI_REQUEST_FINISHED)
+  if (opi_request_over(request))
     return true;
   if (opi_session_failed(request->session))
     opi_session_settle(request->session);
-  if (request->deadline_ns != 0)
+  if (request->deadline_ns != 0) {
     opi_request_check_deadline(request, NULL, 0);
-  return atomic_load(&request->state) == OPI_REQUEST_FINISHED;
+    if (opi_request_failed(request))
+      (void)opi_request_withdraw(request);
+  }
+  return opi_request_over(request);
 }
 
 opipe_status opi_request_poll(opi_request *request, opipe_error *err) {
   OPI_TRY(check(request, err));
+  if (!is_finished(request) && request->session->threads == OPIPE_THREADS_HOST)
+    opi_watch(request->session); /* no rank may be looking */
   return is_finished(request) ? outcome(request, err) : OPIPE_PENDING;
 }
 
 static void spin(opi_request *request, uint64_t until_ns) {
-  while (atomic_load_explicit(&request->state, memory_order_acquire) != OPI_REQUEST_FINISHED &&
-         opi_clock_ns() < until_ns) {
+  while (opi_request_phase(request) != OPI_REQUEST_FINISHED && opi_clock_ns() < until_ns) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -185,7 +194,7 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
     if (request->deadline_ns > now && request->deadline_ns < end)
       end = request->deadline_ns;
     opi_lock_take(&s->lock);
-    if (atomic_load(&request->state) != OPI_REQUEST_FINISHED)
+    if (opi_request_phase(request) != OPI_REQUEST_FINISHED)
       opi_lock_wait(&s->lock, end);
     opi_lock_give(&s->lock);
     opi_watch(s);
@@ -208,7 +217,7 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
   atomic_fetch_add(&s->n_waiters, 1);
   if (!is_finished(request))
     sleep_for(request, until);
-  const bool finished = atomic_load(&request->state) == OPI_REQUEST_FINISHED;
+  const bool finished = opi_request_over(request);
   opipe_status status = OPIPE_OK;
   if (finished) {
     status = outcome(request, err);
@@ -221,13 +230,37 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
   return status;
 }
 
+/* Other ranks' sums need what a rank has begun, so a step is left out as a whole or not at all. */
+static opipe_status cancel_step(opi_request *request, const opipe_error *why, opipe_error *err) {
+  uint32_t no = OPI_BEGUN_NO;
+  if (request->session->train->periodic) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "request %llu cannot be cancelled: with double-buffered weights the steps "
+                    "before and after it share its work",
+                    (unsigned long long)request->number);
+  }
+  if (!atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER)) {
+    return opi_fail(
+        err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has %s",
+        (unsigned long long)request->number,
+        opi_request_over(request) ? "finished" : "begun, and a step cannot be left half done");
+  }
+  (void)opi_request_fail(request, why);
+  opi_request_finish(request);
+  return OPIPE_OK;
+}
+
 opipe_status opi_request_cancel(opi_request *request, opipe_error *err) {
   opipe_error why = OPIPE_ERROR_INIT;
   OPI_TRY(check(request, err));
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu was cancelled",
                  (unsigned long long)request->number);
-  if (opi_request_fail(request, &why))
+  if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN)
+    return cancel_step(request, &why, err);
+  if (opi_request_fail(request, &why)) {
+    (void)opi_request_withdraw(request);
     return OPIPE_OK;
+  }
   if (atomic_load(&request->failed) == OPI_FATE_SEALED) {
     return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has finished",
                     (unsigned long long)request->number);
@@ -265,17 +298,23 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
   return OPIPE_OK;
 }
 
+bool opi_request_release_waits(const opi_request *request) {
+  const opi_session *s = request->session;
+  return (s->threads != OPIPE_THREADS_HOST || s->reference) && !opi_session_in_on_done();
+}
+
 void opi_request_release(opi_request *request) {
   if (request == NULL || check(request, NULL) < 0)
     return;
-  if (request->session->train != NULL)
+  opi_session *s = request->session;
+  if (s->train != NULL && !opi_request_over(request))
     opi_train_let_finish(request);
-  opipe_status status = opi_request_wait(request, UINT64_MAX, NULL);
+  opipe_status status =
+      opi_request_release_waits(request) ? opi_request_wait(request, UINT64_MAX, NULL) : OPIPE_OK;
   while (status == OPIPE_E_STATE &&
-         atomic_load(&request->state) ==
-             OPI_REQUEST_ACTIVE) { /* somebody else waits: until it is done */
+         !opi_request_over(request)) { /* somebody else waits: until it is done */
     const struct timespec t = {.tv_nsec = 1000000};
     (void)nanosleep(&t, NULL);
   }
-  opi_request_recycle(request);
+  opi_request_let_go(request);
 }

@@ -114,6 +114,8 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   rank->session = s;
   rank->index = r;
   rank->peer = OPIPE_NONE;
+  atomic_init(&rank->fd, -1);
+  atomic_init(&rank->driven_ns, opi_clock_ns());
   rank->backend = s->env.backends[r].table;
   rank->instance = s->env.backends[r].self;
   OPI_TRY(opi_device_ask(&s->env.backends[r], spec->index, &info, err));
@@ -334,6 +336,7 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   s->plan = env->plan;
   s->transport = env->transport.table;
   s->pid = opi_process_id();
+  atomic_init(&s->finished_fd, -1);
   if (s->env.source.bind == NULL)
     s->env.source.bind = opi_bind;
   opi_arena_init(&s->arena, env->allocator, 0);
@@ -379,6 +382,7 @@ void opi_session_close(opi_session *s) {
   }
   opi_train_stop(s);
   close_world(s);
+  opi_session_close_fds(s);
   for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
     close_rank(&s->ranks[r]);
   opi_shapes_free(s);

@@ -51,10 +51,17 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
 void opi_session_stop(opi_session *session);
 void opi_session_close(opi_session *session); /* accepts NULL */
 
+/* out_handle: what the host holds in the request's place, which stays right where an on_done has
+ * let go of the request already; may be NULL. */
 opipe_status opi_session_submit(opi_session *session, const opipe_submit_params *params,
-                                opi_request **out_request, opipe_error *err);
+                                opi_request **out_request, opipe_request **out_handle,
+                                opipe_error *err);
 opipe_status opi_session_drive(opi_session *session, uint32_t rank, uint64_t timeout_ns,
                                opipe_error *err);
+/* rank: OPIPE_NONE, readable when a request has finished. */
+opipe_status opi_session_fd(opi_session *session, uint32_t rank, int32_t *out_fd, opipe_error *err);
+/* Is this thread inside an on_done, from where nothing may wait? */
+bool opi_session_in_on_done(void);
 opipe_status opi_session_memory(opi_session *session, uint32_t rank, opipe_memory_info *io_info,
                                 opipe_error *err);
 opipe_status opi_session_info(opi_session *session, opipe_session_info *io_info, opipe_error *err);
@@ -66,6 +73,8 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
 opipe_status opi_request_cancel(opi_request *request, opipe_error *err);
 opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
                                 opipe_error *err);
+/* May a release wait? Not for ranks that the caller himself may have to drive, or be one of. */
+bool opi_request_release_waits(const opi_request *request);
 void opi_request_release(opi_request *request); /* accepts NULL */
 
 #endif /* OPI_SESSION_H */

@@ -93,12 +93,23 @@ typedef struct opi_shape {
 
 /* ---- requests ---- */
 
+/* TELLING: the host's on_done runs; finished for that thread alone. */
 enum {
   OPI_REQUEST_FREE = 0,
   OPI_REQUEST_ACTIVE = 1,
   OPI_REQUEST_ENDING = 2,
-  OPI_REQUEST_FINISHED = 3
+  OPI_REQUEST_TELLING = 3,
+  OPI_REQUEST_FINISHED = 4,
+  OPI_REQUEST_PHASE = 7,     /* the bits of the above; beside them: */
+  OPI_REQUEST_PASSED = 8,    /* no rank comes to it any more */
+  OPI_REQUEST_RELEASED = 16, /* by the caller */
+  OPI_REQUEST_PASSING = 32   /* somebody is about to set PASSED */
 };
+enum { OPI_REQUEST_OVER = OPI_REQUEST_FINISHED | OPI_REQUEST_PASSED | OPI_REQUEST_RELEASED };
+
+/* Has a rank come to it? Who withdraws it first ends it for the caller at once; the ranks pass it
+ * by in their order. */
+enum { OPI_BEGUN_NO = 0, OPI_BEGUN_YES = 1, OPI_BEGUN_NEVER = 2 /* withdrawn */ };
 
 /* OPEN until it fails (being WRITTEN, then FAILED: `error` holds) or ends well (SEALED: can fail no
  * more). */
@@ -132,10 +143,13 @@ struct opi_request {
   opi_handle_slot *slot;   /* its place in the table of handles, kept from request to request */
   uint64_t handle;         /* the host's, from submit to release */
   uint64_t number;         /* counts the session's requests */
-  _Atomic uint32_t state;  /* OPI_REQUEST_* */
+  _Atomic uint32_t state;  /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
   _Atomic uint32_t failed; /* OPI_FATE_* */
   _Atomic uint32_t n_ranks_left;
   _Atomic uint32_t waiting; /* a thread is in request_wait */
+  _Atomic uint32_t begun;   /* OPI_BEGUN_* */
+  void (*on_done)(void *ctx, opipe_request *request, opipe_status status); /* NULL: none */
+  void *on_done_ctx;
   opipe_error error;
   uint64_t deadline_ns; /* absolute; 0: none */
   opi_shape *shape[OPI_CLASSES];
@@ -190,7 +204,6 @@ typedef struct opi_rank {
   struct opi_staging *stagings; /* all, for freeing */
   /* the interpreter's place: own thread */
   char pad_[64];
-  uint64_t n_taken;      /* requests begun */
   opi_request *request;  /* in work, NULL: none */
   uint32_t action, step; /* next, in plan->actions and in the list of its micro-batch's shape */
   uint32_t seen_shapes;  /* session->shapes_version at the last look */
@@ -203,6 +216,10 @@ typedef struct opi_rank {
   _Atomic uint32_t touching;       /* 1 while it may touch a request's memory */
   _Atomic uint32_t gone;           /* 1: its thread has ended */
   _Atomic uint32_t driving;        /* 1: a host thread is in session_drive */
+  _Atomic uint64_t n_taken;        /* requests begun */
+  _Atomic uint64_t n_moves;        /* steps done */
+  _Atomic uint64_t driven_ns;      /* host-driven: when it was last */
+  _Atomic int32_t fd;              /* host-driven: readable when there may be work; -1: none */
   _Atomic uint32_t doing;          /* OPI_DOING_* */
   _Atomic uint64_t doing_since_ns; /* of a program or a blocked step; 0: it moves */
   _Atomic uint64_t doing_request;
@@ -263,6 +280,11 @@ struct opi_session {
   uint32_t n_pool, pool_room;
   opi_request *free_requests;
   _Atomic uint32_t n_waiters;
+
+  /* host-driven: what the watchdog saw last; `watching` guards it */
+  _Atomic uint32_t watching;
+  uint64_t watch_moves, watch_since_ns, watch_looked_ns;
+  _Atomic int32_t finished_fd; /* readable when a request has finished; -1: none */
 
   _Atomic uint32_t failed; /* 1: `why` holds, nothing runs any more */
   _Atomic uint32_t failing;
@@ -338,7 +360,9 @@ char *opi_slot_host(const opi_shape *shape, const opi_slot *slot, uint64_t seque
 /* Runs rank `rank` as far as it goes. OPIPE_OK: no request left; OPIPE_PENDING: blocked; < 0: the
  * session has failed. interpret.c */
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err);
-void *opi_rank_thread(void *arg); /* loop.c */
+void *opi_rank_thread(void *arg);                 /* loop.c */
+void opi_session_close_fds(opi_session *session); /* drive.c */
+void opi_session_ring_finished(opi_session *session);
 /* Waits until something may have changed, at most until `until_ns`; watches. */
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
                            opipe_error *err);
@@ -369,9 +393,14 @@ opipe_status opi_run_reference(opi_session *session, opi_request *request,
 bool opi_rank_touch(opi_rank *rank);
 void opi_rank_let_go(opi_rank *rank);
 bool opi_fence_set(const opipe_fence *fence);
-/* The rank's step blocks, moves again: for the watchdog. interpret.c */
+/* The rank's step blocks, is done: for the watchdog. interpret.c */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step);
 void opi_rank_moves(opi_rank *rank, const opi_step *step);
+/* Counts one of the owner's own numbers on, for others to read. */
+static inline void opi_count_on(_Atomic uint64_t *number) {
+  atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + 1,
+                        memory_order_relaxed);
+}
 /* What every call that takes a request's tensors checks first; `call` stands in messages. submit.c
  */
 opipe_status opi_submit_check(const opipe_submit_params *params, const char *call,
@@ -415,7 +444,21 @@ bool opi_request_fail(
     const opipe_error *why); /* the first reason stays; false: it was not this one */
 void opi_request_check_deadline(opi_request *request, const opi_rank *rank,
                                 uint32_t stage); /* rank NULL: the caller's side */
-void opi_request_finish(opi_request *request);   /* the last rank is done with it */
+void opi_request_finish(opi_request *request);   /* for the caller; the first call counts */
+static inline uint32_t opi_request_phase(const opi_request *request) {
+  return atomic_load_explicit(&request->state, memory_order_acquire) & OPI_REQUEST_PHASE;
+}
+/* Finished, as far as this thread may know? */
+bool opi_request_over(const opi_request *request);
+/* No rank has begun it: then it finishes now, and false comes from then on. Its reason is set. */
+bool opi_request_withdraw(opi_request *request);
+static inline bool opi_request_withdrawn(const opi_request *request) {
+  return atomic_load_explicit(&request->begun, memory_order_acquire) == OPI_BEGUN_NEVER;
+}
+void opi_request_passed(opi_request *request); /* the last rank is done with it: it finishes */
+void opi_request_let_go(opi_request *request); /* the caller is done with it */
+/* It is about to be published: open, ACTIVE, under a handle of its own. */
+void opi_request_begin(opi_request *request, const opipe_submit_params *params);
 /* Ends the session: the first reason stays; all ranks stop. `request`: whose step failed, NULL:
  * nobody's. */
 void opi_session_fail(opi_session *session, uint32_t rank, opi_request *request,
@@ -436,7 +479,5 @@ opipe_status opi_requests_make(opi_session *session, uint32_t n,
 /* All handles become stale; returns when nobody is inside. */
 void opi_requests_shut(opi_session *session);
 void opi_requests_free(opi_session *session);
-/* It is about to be published: ACTIVE, under a handle of its own. */
-void opi_request_begin(opi_request *request);
 
 #endif /* OPI_RUNTIME_STATE_H */

@@ -182,7 +182,7 @@ static void number(opi_session *s, opi_request *request, const opipe_submit_para
     shape->n_sequences += c == 0 ? request->n_large : n_small;
     shape->last_used = request->number + 1;
   }
-  opi_request_begin(request);
+  opi_request_begin(request, params);
 }
 
 static void publish(opi_session *s, opi_request *request, uint32_t version) {
@@ -204,11 +204,12 @@ static void run_now(opi_session *s, opi_request *request) {
   const opipe_status status = opi_run_reference(s, request, &why);
   if (status < 0)
     (void)opi_request_fail(request, &why);
-  opi_request_finish(request);
+  opi_request_passed(request);
 }
 
 static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
-                                  opi_request **out_request, opipe_error *err) {
+                                  opi_request **out_request, opipe_request **out_handle,
+                                  opipe_error *err) {
   const uint32_t version = s->rung_version;
   if (opi_session_failed(s))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
@@ -231,6 +232,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   }
   number(s, request, params);
   *out_request = request;
+  *out_handle = opi_request_handle(request); /* once published, an on_done may let go of it */
   if (s->reference) {
     run_now(s, request);
   } else {
@@ -241,13 +243,17 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
 }
 
 opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params,
-                                opi_request **out_request, opipe_error *err) {
+                                opi_request **out_request, opipe_request **out_handle,
+                                opipe_error *err) {
+  opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
   OPI_TRY(opi_submit_check(params, "submit", err));
   if (s->train != NULL)
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
   opi_lock_take(&s->submit_lock);
-  const opipe_status status = submit_locked(s, params, out_request, err);
+  const opipe_status status = submit_locked(s, params, out_request, &handle, err);
   opi_lock_give(&s->submit_lock);
+  if (status == OPIPE_OK && out_handle != NULL)
+    *out_handle = handle;
   return status;
 }

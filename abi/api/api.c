@@ -42,12 +42,21 @@ static void complain(const void *handle, const opipe_error *why) {
   opi_log_to_stderr(NULL, OPIPE_LOG_ERROR, NULL, 0, why->message);
 }
 
+opipe_status opi_refuse_inside(const char *call, opipe_error *err) {
+  return opi_fail(err, OPIPE_E_STATE,
+                  "%s: not from inside on_done, where only request_poll, _output, _report, _cancel "
+                  "and _release may be called",
+                  call);
+}
+
 void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
   opi_entry in;
   opipe_error err = OPIPE_ERROR_INIT;
   if (handle == NULL || opi_handle_inherited(handle))
     return;
-  opipe_status status = opi_handle_enter(handle, kind, call, &in, &err);
+  opipe_status status = kind != OPI_HANDLE_REQUEST && opi_session_in_on_done()
+                            ? opi_refuse_inside(call, &err)
+                            : opi_handle_enter(handle, kind, call, &in, &err);
   if (status == OPIPE_OK) {
     if (!opi_handle_kill(&in)) {
       status = opi_fail(&err, OPIPE_E_STATE, "%s: another thread was faster", call);
@@ -55,7 +64,7 @@ void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
       const opi_session_object *session = in.object;
       opi_session_stop(session->session); /* so that calls inside return */
       opi_handle_slot_drain(in.slot, 1);
-    } else if (kind == OPI_HANDLE_REQUEST) {
+    } else if (kind == OPI_HANDLE_REQUEST && opi_request_release_waits(in.object)) {
       opi_handle_slot_drain(in.slot, 1);
     }
     opi_handle_leave(&in); /* the last one out ends the object */

@@ -99,6 +99,10 @@ uint64_t opi_now_ns(void);
 opipe_status opi_train_options_read(const opipe_train_options *options, const char *call,
                                     opi_arena *arena, opi_train_spec *out_spec, opipe_error *err);
 
+/* What `call` answers inside an on_done, where it may not be called: it would wait for the very
+ * thread that it holds up. */
+opipe_status opi_refuse_inside(const char *call, opipe_error *err);
+
 /* The table's functions, by file. */
 opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
                                     opipe_error *err);
@@ -151,6 +155,8 @@ opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_
                                     opipe_error *err);
 opipe_status opi_api_session_drive(opi_session_object *session, uint32_t rank, uint64_t timeout_ns,
                                    opipe_error *err);
+opipe_status opi_api_session_fd(opi_session_object *session, uint32_t rank, int32_t *out_fd,
+                                opipe_error *err);
 opipe_status opi_api_session_memory(opi_session_object *session, uint32_t rank,
                                     opipe_memory_info *io_info, opipe_error *err);
 opipe_status opi_api_session_info(opi_session_object *session, opipe_session_info *io_info,

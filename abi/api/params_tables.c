@@ -228,7 +228,9 @@ static const opi_field submit_params[] = {SIZE(T),
                                           LIST(T, inputs, n_inputs, io_stride, struct_binding_io),
                                           LIST(T, outputs, n_outputs, io_stride, struct_binding_io),
                                           ANY(T, stream),
-                                          ANY(T, deadline_ns)};
+                                          ANY(T, deadline_ns),
+                                          ANY(T, on_done),
+                                          ANY(T, on_done_ctx)};
 const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T, outputs));
 #undef T
 

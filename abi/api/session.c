@@ -85,10 +85,7 @@ opipe_status opi_api_session_submit(opi_session_object *s, const opipe_submit_pa
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_submit", params, &own, err));
-  const opipe_status status = opi_session_submit(s->session, &own, &request, err);
-  if (status == OPIPE_OK)
-    *out_request = opi_request_handle(request);
-  return status;
+  return opi_session_submit(s->session, &own, &request, out_request, err);
 }
 
 opipe_status opi_api_request_poll(opi_request *request, opipe_error *err) {
@@ -96,7 +93,8 @@ opipe_status opi_api_request_poll(opi_request *request, opipe_error *err) {
 }
 
 opipe_status opi_api_request_wait(opi_request *request, uint64_t timeout_ns, opipe_error *err) {
-  return opi_request_wait(request, timeout_ns, err);
+  return opi_session_in_on_done() ? opi_refuse_inside("request_wait", err)
+                                  : opi_request_wait(request, timeout_ns, err);
 }
 
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err) {
@@ -112,6 +110,12 @@ opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_
 opipe_status opi_api_session_drive(opi_session_object *s, uint32_t rank, uint64_t timeout_ns,
                                    opipe_error *err) {
   return opi_session_drive(s->session, rank, timeout_ns, err);
+}
+
+opipe_status opi_api_session_fd(opi_session_object *s, uint32_t rank, int32_t *out_fd,
+                                opipe_error *err) {
+  return out_fd == NULL ? opi_fail(err, OPIPE_E_INVALID, "session_fd: out_fd is NULL")
+                        : opi_session_fd(s->session, rank, out_fd, err);
 }
 
 opipe_status opi_api_session_memory(opi_session_object *s, uint32_t rank,

@@ -24,6 +24,14 @@ static opipe_status write_out(void *ctx, const void *data, size_t n_bytes) {
 
 /* ---- entries ---- */
 
+/* Inside an on_done only requests may be looked at. */
+static opipe_status enter_object(const void *handle, uint32_t kind, const char *call,
+                                 opi_entry *out_entry, opipe_error *err) {
+  return kind != OPI_HANDLE_REQUEST && opi_session_in_on_done()
+             ? opi_refuse_inside(call, err)
+             : opi_handle_enter(handle, kind, call, out_entry, err);
+}
+
 /* What `self` is, behind a handle of each kind. */
 #define SELF_CONTEXT opi_context_object
 #define SELF_MODEL opi_model_object
@@ -33,19 +41,19 @@ static opipe_status write_out(void *ctx, const void *data, size_t n_bytes) {
 #define SELF_ORDER opi_order_object
 
 /* Of functions whose first parameter is `handle`, of kind `kind`. */
-#define ENTRY(kind, name, params, args)                                                 \
-  static opipe_status name params {                                                     \
-    opi_fp_border border;                                                               \
-    opi_entry in;                                                                       \
-    opi_fp_enter(&border);                                                              \
-    opipe_status status = opi_handle_enter(handle, OPI_HANDLE_##kind, #name, &in, err); \
-    if (status == OPIPE_OK) {                                                           \
-      SELF_##kind *self = in.object;                                                    \
-      status = opi_api_##name args;                                                     \
-      opi_handle_leave(&in);                                                            \
-    }                                                                                   \
-    opi_fp_leave(&border);                                                              \
-    return status;                                                                      \
+#define ENTRY(kind, name, params, args)                                             \
+  static opipe_status name params {                                                 \
+    opi_fp_border border;                                                           \
+    opi_entry in;                                                                   \
+    opi_fp_enter(&border);                                                          \
+    opipe_status status = enter_object(handle, OPI_HANDLE_##kind, #name, &in, err); \
+    if (status == OPIPE_OK) {                                                       \
+      SELF_##kind *self = in.object;                                                \
+      status = opi_api_##name args;                                                 \
+      opi_handle_leave(&in);                                                        \
+    }                                                                               \
+    opi_fp_leave(&border);                                                          \
+    return status;                                                                  \
   }
 /* Of functions that have the host's `write` and `ctx`, which stand as SINK among the arguments. */
 #define ENTRY_SINK(kind, name, params, args)                                                  \
@@ -54,7 +62,7 @@ static opipe_status write_out(void *ctx, const void *data, size_t n_bytes) {
     opi_fp_border border;                                                                     \
     opi_entry in;                                                                             \
     opi_fp_enter(&border);                                                                    \
-    opipe_status status = opi_handle_enter(handle, OPI_HANDLE_##kind, #name, &in, err);       \
+    opipe_status status = enter_object(handle, OPI_HANDLE_##kind, #name, &in, err);           \
     if (status == OPIPE_OK) {                                                                 \
       SELF_##kind *self = in.object;                                                          \
       status = write != NULL ? opi_api_##name args                                            \
@@ -153,6 +161,9 @@ ENTRY_END(REQUEST, request_release, opipe_request)
 ENTRY(SESSION, session_drive, (opipe_session *handle, uint32_t rank, uint64_t timeout_ns,
       opipe_error *err),
       (self, rank, timeout_ns, err))
+ENTRY(SESSION, session_fd, (opipe_session *handle, uint32_t rank, int32_t *out_fd,
+      opipe_error *err),
+      (self, rank, out_fd, err))
 ENTRY(SESSION, session_memory, (opipe_session *handle, uint32_t rank, opipe_memory_info *io_info,
       opipe_error *err),
       (self, rank, io_info, err))
@@ -265,6 +276,7 @@ static const opipe_api api = {
     .request_output = request_output,
     .request_release = request_release,
     .session_drive = session_drive,
+    .session_fd = session_fd,
     .session_memory = session_memory,
     .session_info = session_info,
     .session_train_step = session_train_step,

@@ -89,10 +89,7 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
   if (params == NULL || out_ticket == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
-  const opipe_status status = opi_train_step(session->session, &own, &request, err);
-  if (status == OPIPE_OK)
-    *out_ticket = opi_request_handle(request);
-  return status;
+  return opi_train_step(session->session, &own, &request, out_ticket, err);
 }
 
 opipe_status opi_api_session_evaluate(opi_session_object *session,
@@ -103,10 +100,7 @@ opipe_status opi_api_session_evaluate(opi_session_object *session,
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_evaluate: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_evaluate", params, &own, err));
-  const opipe_status status = opi_train_evaluate(session->session, &own, &request, err);
-  if (status == OPIPE_OK)
-    *out_request = opi_request_handle(request);
-  return status;
+  return opi_train_evaluate(session->session, &own, &request, out_request, err);
 }
 
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err) {
@@ -140,7 +134,7 @@ static opipe_status rest(opi_session_object *session, opi_weights **out_weights,
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
-  return opi_train_flush(session->session, UINT64_MAX, err);
+  return opi_train_rest(session->session, err);
 }
 
 opipe_status opi_api_session_parameter(opi_session_object *session, uint32_t index,

@@ -111,7 +111,7 @@ static const table_rule rules[] = {
                             OPIPE_END(opipe_backend, update)},
     [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan),
                              OPIPE_END(opipe_schedule, plan), 0, 0},
-    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, endpoint_ready),
+    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, notify),
                               OPIPE_END(opipe_transport, abort),
                               offsetof(opipe_transport, group_open),
                               OPIPE_END(opipe_transport, group_test)},

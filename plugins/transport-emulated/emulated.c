@@ -35,6 +35,9 @@ void emutrans_ring_locked(opipe_world *world, uint32_t rank) {
     return;
   ++e->count;
   pthread_cond_broadcast(&e->cond);
+  if (e->notify != NULL)
+    e->notify(e->notify_ctx);
+  e->notify = NULL;
 }
 
 /* ---- worlds ---- */
@@ -228,10 +231,23 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
   return status;
 }
 
+/* What is on its way arrives without a ring: the rank is to look again at once. */
+static void notify(opipe_endpoint *e, uint32_t seen, void (*fn)(void *ctx), void *ctx) {
+  opipe_world *world = e->world;
+  pthread_mutex_lock(&world->lock);
+  const bool now = e->count != seen || e->next_ns != UINT64_MAX || world->aborted;
+  e->next_ns = UINT64_MAX;
+  e->notify = now ? NULL : fn;
+  e->notify_ctx = ctx;
+  if (now && fn != NULL)
+    fn(ctx);
+  pthread_mutex_unlock(&world->lock);
+}
+
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, world_info),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, notify),
     .info = info,
     .world_info = world_info,
     .world_open = world_open,
@@ -253,7 +269,8 @@ static const opipe_transport transport_table = {
     .group_close = emutrans_group_close,
     .all_reduce = emutrans_all_reduce,
     .group_test = emutrans_group_test,
-    .abort = abort_world};
+    .abort = abort_world,
+    .notify = notify};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

@@ -86,6 +86,8 @@ struct opipe_endpoint {
       next_ns; /* clock at which something may have arrived; UINT64_MAX: nothing is on its way */
   uint64_t sums_free_ns; /* clock when the bytes of its reductions so far are through */
   pthread_cond_t cond;
+  void (*notify)(void *ctx); /* called by whoever rings next; NULL: nobody asked */
+  void *notify_ctx;
   operation ops[OPS_MOST]; /* rules blocking and grouped: of the group at hand */
   uint32_t n_ops;
   bool group_closed; /* nothing may join it */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The doorbell: an eventcount. Waiting spins on the count for a while, then sleeps in a futex on
- * it.
+ * it; or it is left to a function that the ringer calls.
  *
  * No wake-up is lost: a sleeper announces itself before it looks at the count for the last time, a
  * ringer moves the count before it looks for sleepers (both sequentially consistent), so at least
@@ -45,10 +45,42 @@ uint32_t local_doorbell(opipe_endpoint *endpoint) {
   return atomic_load_explicit(&endpoint->bell.count, memory_order_acquire);
 }
 
+/* Takes what is armed, so that it is called once. */
+static void call(doorbell *bell) {
+  atomic_fetch_add(&bell->callers, 1);
+  if (atomic_exchange(&bell->armed, 0) != 0) {
+    bell->notify(bell->ctx);
+    atomic_fetch_sub(&bell->sleepers, 1);
+  }
+  atomic_fetch_sub(&bell->callers, 1);
+}
+
 void local_ring(opipe_endpoint *endpoint) {
-  atomic_fetch_add(&endpoint->bell.count, 1);
-  if (atomic_load(&endpoint->bell.sleepers) != 0)
-    futex_wake(&endpoint->bell.count);
+  doorbell *bell = &endpoint->bell;
+  atomic_fetch_add(&bell->count, 1);
+  if (atomic_load(&bell->sleepers) == 0)
+    return;
+  if (atomic_load(&bell->armed) != 0)
+    call(bell);
+  futex_wake(&bell->count);
+}
+
+void local_notify(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx), void *ctx) {
+  doorbell *bell = &endpoint->bell;
+  if (atomic_exchange(&bell->armed, 0) != 0)
+    atomic_fetch_sub(&bell->sleepers, 1);
+  while (atomic_load(&bell->callers) != 0)
+    relax();
+  if (fn == NULL)
+    return;
+  bell->notify = fn;
+  bell->ctx = ctx;
+  atomic_store(&bell->armed, 1);
+  atomic_fetch_add(&bell->sleepers, 1);
+  const bool look_again = endpoint->unready; /* nobody rings for events of other devices */
+  endpoint->unready = false;
+  if (look_again || local_doorbell(endpoint) != seen || local_check(endpoint->world, NULL) < 0)
+    call(bell);
 }
 
 void local_ring_rank(opipe_world *world, uint32_t rank) {

@@ -149,6 +149,7 @@ static void local_endpoint_close(opipe_endpoint *endpoint) {
   if (endpoint == NULL)
     return;
   opipe_world *world = endpoint->world;
+  local_notify(endpoint, 0, NULL, NULL);
   pthread_mutex_lock(&world->lock);
   atomic_store(&world->endpoints[endpoint->rank], NULL);
   pthread_mutex_unlock(&world->lock);
@@ -182,7 +183,7 @@ static void local_memory_drop(opipe_memory *memory) {
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, world_info),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, notify),
     .info = local_info,
     .world_info = local_world_info,
     .world_open = local_world_open,
@@ -204,7 +205,8 @@ static const opipe_transport transport_table = {
     .group_close = local_group_close,
     .all_reduce = local_all_reduce,
     .group_test = local_group_test,
-    .abort = local_abort};
+    .abort = local_abort,
+    .notify = local_notify};
 
 static opipe_status local_open(const opipe_host *host, opipe_instance **out_self,
                                opipe_error *err) {

@@ -24,7 +24,11 @@ struct opipe_instance {
 
 typedef struct doorbell {
   alignas(LINE_BYTES) _Atomic uint32_t count; /* the futex word */
-  _Atomic uint32_t sleepers;
+  _Atomic uint32_t sleepers;                  /* a thread in a futex, or `armed` */
+  alignas(LINE_BYTES) _Atomic uint32_t armed; /* 1: who rings next takes it and calls notify */
+  _Atomic uint32_t callers;                   /* that may be in notify */
+  void (*notify)(void *ctx);                  /* own thread's, while there are no callers */
+  void *ctx;
 } doorbell;
 
 struct opipe_endpoint {
@@ -132,6 +136,7 @@ uint32_t local_doorbell(opipe_endpoint *endpoint);
 void local_ring(opipe_endpoint *endpoint);
 opipe_status local_wait(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
                         opipe_error *err);
+void local_notify(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx), void *ctx);
 void local_ring_rank(opipe_world *world, uint32_t rank);
 
 /* ---- streams.c ---- */

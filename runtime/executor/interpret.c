@@ -34,12 +34,16 @@ static opipe_status look_for_shapes(opi_rank *rank, opipe_error *err) {
 
 static bool take_request(opi_rank *rank) {
   opi_session *s = rank->session;
-  if (rank->n_taken >= atomic_load_explicit(&s->n_submitted, memory_order_acquire))
+  const uint64_t n = atomic_load_explicit(&rank->n_taken, memory_order_relaxed);
+  if (n >= atomic_load_explicit(&s->n_submitted, memory_order_acquire))
     return false;
-  rank->request = s->ring[rank->n_taken % s->ring_room];
+  rank->request = s->ring[n % s->ring_room];
   rank->action = s->plan->rank_first[rank->index];
   rank->step = OPIPE_NONE;
-  ++rank->n_taken;
+  uint32_t no = OPI_BEGUN_NO;
+  if (atomic_load_explicit(&rank->request->begun, memory_order_acquire) == OPI_BEGUN_NO)
+    (void)atomic_compare_exchange_strong(&rank->request->begun, &no, OPI_BEGUN_YES);
+  opi_count_on(&rank->n_taken);
   return true;
 }
 
@@ -52,6 +56,7 @@ void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
 }
 
 void opi_rank_moves(opi_rank *rank, const opi_step *step) {
+  opi_count_on(&rank->n_moves);
   if (rank->blocked_since_ns == 0)
     return;
   rank->blocked_since_ns = 0;
@@ -123,8 +128,9 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
       break;
     opi_request *done = rank->request;
     rank->request = NULL;
+    opi_count_on(&rank->n_moves);
     if (done != NULL && atomic_fetch_sub(&done->n_ranks_left, 1) == 1)
-      opi_request_finish(done);
+      opi_request_passed(done);
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who calls the interpreter: the rank's own thread, or the host by session_drive. Both wait at the
- * rank's doorbell in between. */
+/* Who calls the interpreter: the rank's own thread, or the host (drive.c). Both wait at the rank's
+ * doorbell in between. */
 #include <sys/prctl.h>
 
 #include "runtime/state.h"
@@ -48,45 +48,4 @@ void *opi_rank_thread(void *arg) {
   atomic_store(&rank->gone, 1);
   opi_session_settle(rank->session);
   return NULL;
-}
-
-static opipe_status drive(opi_rank *rank, uint64_t timeout_ns, opipe_error *err) {
-  const opipe_transport *t = rank->session->transport;
-  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
-  rank->blocked_since_ns = 0; /* it has not been stuck while nobody drove it */
-  for (;;) {
-    const uint32_t seen = t->doorbell(rank->endpoint);
-    opipe_status status = opi_rank_advance(rank, err);
-    if (status <= 0)
-      return status;
-    if (timeout_ns == 0 || opi_clock_ns() >= until)
-      return OPIPE_PENDING;
-    status = opi_rank_wait(rank, seen, false, until, err);
-    if (status < 0 && !opi_session_failed(rank->session))
-      return status;
-  }
-}
-
-opipe_status opi_session_drive(opi_session *session, uint32_t index, uint64_t timeout_ns,
-                               opipe_error *err) {
-  OPI_TRY(opi_session_check(session, err));
-  if (session->threads != OPIPE_THREADS_HOST || session->reference) {
-    return opi_fail(err, OPIPE_E_STATE,
-                    "session_drive: the session was opened with threads of its own");
-  }
-  if (index >= session->plan->n_ranks) {
-    return opi_fail(err, OPIPE_E_INVALID, "session_drive: rank %u of %u", index,
-                    session->plan->n_ranks);
-  }
-  opi_rank *rank = &session->ranks[index];
-  if (atomic_exchange(&rank->driving, 1) != 0) {
-    return opi_fail(err, OPIPE_E_STATE, "session_drive: another thread is driving rank %u", index);
-  }
-  const opipe_status status = drive(rank, timeout_ns, err);
-  if (status <= 0)
-    opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
-  atomic_store(&rank->driving, 0);
-  if (status < 0)
-    opi_session_settle(session);
-  return status;
 }

@@ -21,6 +21,7 @@ opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *
     if (status == OPIPE_PENDING)
       return OPIPE_OK;
     ++route->n_posted;
+    opi_count_on(&rank->n_moves);
   }
   return OPIPE_OK;
 }
@@ -37,6 +38,7 @@ opipe_status opi_post_credits(opi_rank *rank, opipe_error *err) {
     if (status == OPIPE_PENDING)
       return OPIPE_OK;
     ++rank->credits_posted;
+    opi_count_on(&rank->n_moves);
   }
   return OPIPE_OK;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog: no thread of its own, every waiter looks now and then. The session is stuck when
  * every rank that has work has stood still for the watchdog's time; then the arrows "waits for" are
- * followed to the rank that holds all up, and it is named.
+ * followed to the rank that holds all up, and it is named. Where the host drives, a rank may stand
+ * still because nobody does: time counts only while somebody looks, so that a host may pause.
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,8 +45,6 @@ static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
     opi_rank *rank = &s->ranks[r];
     const uint32_t doing = atomic_load_explicit(&rank->doing, memory_order_relaxed);
     const uint64_t since = atomic_load_explicit(&rank->doing_since_ns, memory_order_acquire);
-    if (s->threads == OPIPE_THREADS_HOST && atomic_load(&rank->driving) == 0)
-      return false; /* the host's pace */
     if (doing == OPI_DOING_NOTHING)
       continue;
     if (since == 0 || now < since || now - since < s->watchdog_ns)
@@ -55,6 +54,53 @@ static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
     any = true;
   }
   return any;
+}
+
+static bool has_work(opi_session *s, const opi_rank *rank) {
+  return atomic_load(&rank->doing) != OPI_DOING_NOTHING ||
+         atomic_load(&rank->n_taken) < atomic_load(&s->n_submitted);
+}
+
+/* The same where the host drives: nothing has moved on any rank although there is work. */
+static bool is_still(opi_session *s, uint64_t now) {
+  uint64_t moves = 0;
+  bool work = false;
+  if (atomic_exchange(&s->watching, 1) != 0)
+    return false; /* another thread is looking */
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+    moves += atomic_load_explicit(&s->ranks[r].n_moves, memory_order_relaxed);
+    work = work || has_work(s, &s->ranks[r]);
+  }
+  if (!work || moves != s->watch_moves || now - s->watch_looked_ns > s->watchdog_ns / 2)
+    s->watch_since_ns = now;
+  s->watch_moves = moves;
+  s->watch_looked_ns = now;
+  const bool still = now - s->watch_since_ns >= s->watchdog_ns;
+  atomic_store(&s->watching, 0);
+  return still;
+}
+
+/* The rank with work that has not been driven for longest; OPIPE_NONE: all are. */
+static uint32_t left_alone(opi_session *s, uint64_t now) {
+  uint32_t found = OPIPE_NONE;
+  uint64_t longest = s->watchdog_ns / 2;
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+    const uint64_t driven = atomic_load(&s->ranks[r].driven_ns);
+    if (atomic_load(&s->ranks[r].driving) != 0 || !has_work(s, &s->ranks[r]) || now < driven ||
+        now - driven < longest)
+      continue;
+    longest = now - driven;
+    found = r;
+  }
+  return found;
+}
+
+/* A rank that stands at something. */
+static uint32_t first_busy(opi_session *s) {
+  uint32_t r = 0;
+  while (r + 1 < s->plan->n_ranks && atomic_load(&s->ranks[r].doing) == OPI_DOING_NOTHING)
+    ++r;
+  return r;
 }
 
 /* From rank to the rank it waits for, until one that waits for nobody, or that has been seen. */
@@ -118,10 +164,34 @@ static uint32_t in_program(opi_session *s, uint32_t r) {
   return r;
 }
 
+static void fail_undriven(opi_session *s, uint32_t rank, uint64_t now) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  const uint64_t taken = atomic_load(&s->ranks[rank].n_taken);
+  (void)opi_fail(&why, OPIPE_E_TIMEOUT,
+                 "watchdog: rank %u has work and has not been driven for %.3g s (session_drive)",
+                 rank, (double)(now - atomic_load(&s->ranks[rank].driven_ns)) * 1e-9);
+  opi_session_fail(
+      s, rank, taken < atomic_load(&s->n_submitted) ? s->ring[taken % s->ring_room] : NULL, &why);
+}
+
+static bool find_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
+  if (s->threads != OPIPE_THREADS_HOST)
+    return is_stuck(s, now, out_rank);
+  if (!is_still(s, now))
+    return false;
+  const uint32_t alone = left_alone(s, now);
+  if (alone != OPIPE_NONE) {
+    fail_undriven(s, alone, now);
+    return false;
+  }
+  *out_rank = first_busy(s);
+  return true;
+}
+
 void opi_watch(opi_session *s) {
   const uint64_t now = opi_clock_ns();
   uint32_t rank = 0, waiter = OPIPE_NONE;
-  if (s->reference || opi_session_failed(s) || !is_stuck(s, now, &rank))
+  if (s->reference || opi_session_failed(s) || !find_stuck(s, now, &rank))
     return;
   char culprit[250], other[200] = "";
   opipe_error why = OPIPE_ERROR_INIT;

@@ -77,6 +77,8 @@ static opipe_status flush_waiting(opi_train *t, opi_train_place *place, opipe_er
     if (status == OPIPE_PENDING)
       place->waiting[kept++] = waiting;
   }
+  if (kept != place->n_waiting)
+    opi_count_on(&t->session->ranks[place - t->places].n_moves);
   place->n_waiting = kept;
   return OPIPE_OK;
 }
@@ -438,6 +440,8 @@ opipe_status opi_train_idle(opi_rank *rank, opipe_error *err) {
 opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
   opi_train *t = rank->session->train;
   opi_train_place *place = &t->places[rank->index];
+  if (opi_request_withdrawn(rank->request))
+    return flush_waiting(t, place, err); /* no rank does anything for it */
   OPI_TRY(begin(rank, err));
   OPI_TRY(flush_waiting(t, place, err));
   opipe_status status = run_list(rank, err);

@@ -197,18 +197,21 @@ static void publish_epilogue(opi_train *t) {
   t->held = NULL;
 }
 
-static void begin(opi_session *s, opi_request *request) {
+/* Returns its handle: once published, an on_done may let go of it. */
+static opipe_request *begin(opi_session *s, opi_request *request,
+                            const opipe_submit_params *params) {
   opi_train *t = s->train;
   request->number = s->n_numbered++;
   request->deadline_ns = 0;
   request->ticket->start_ns = opi_clock_ns();
-  opi_request_begin(request);
+  opi_request_begin(request, params);
+  opipe_request *handle = opi_request_handle(request);
   if (s->reference) {
     opipe_error why = OPIPE_ERROR_INIT;
     if (opi_train_run_reference(s, request, &why) < 0)
       (void)opi_request_fail(request, &why);
-    opi_request_finish(request);
-    return;
+    opi_request_passed(request);
+    return handle;
   }
   if (request->ticket->kind == OPI_TICKET_EVALUATE) {
     publish_epilogue(t);
@@ -221,10 +224,12 @@ static void begin(opi_session *s, opi_request *request) {
   }
   if (opi_session_failed(s))
     opi_session_settle(s);
+  return handle;
 }
 
 static opipe_status start_locked(opi_session *s, const opipe_submit_params *params, uint32_t kind,
-                                 opi_request **out_request, opipe_error *err) {
+                                 opi_request **out_request, opipe_request **out_handle,
+                                 opipe_error *err) {
   opi_train *t = s->train;
   if (opi_session_failed(s))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
@@ -243,19 +248,22 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   }
   t->n_steps += kind == OPI_TICKET_TRAIN;
   *out_request = request;
-  begin(s, request);
+  *out_handle = begin(s, request, params);
   return OPIPE_OK;
 }
 
 static opipe_status start(opi_session *s, const opipe_submit_params *params, uint32_t kind,
-                          opi_request **out_request, opipe_error *err) {
+                          opi_request **out_request, opipe_request **out_handle, opipe_error *err) {
+  opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
   OPI_TRY(check_params(params, err));
   if (s->train == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
   opi_lock_take(&s->submit_lock);
-  const opipe_status status = start_locked(s, params, kind, out_request, err);
+  const opipe_status status = start_locked(s, params, kind, out_request, &handle, err);
   opi_lock_give(&s->submit_lock);
+  if (status == OPIPE_OK && out_handle != NULL)
+    *out_handle = handle;
   return status;
 }
 
@@ -267,13 +275,15 @@ opipe_status opi_train_open(const opi_session_env *env, const opipe_session_para
 }
 
 opipe_status opi_train_step(opi_session *s, const opipe_submit_params *params,
-                            opi_request **out_ticket, opipe_error *err) {
-  return start(s, params, OPI_TICKET_TRAIN, out_ticket, err);
+                            opi_request **out_ticket, opipe_request **out_handle,
+                            opipe_error *err) {
+  return start(s, params, OPI_TICKET_TRAIN, out_ticket, out_handle, err);
 }
 
 opipe_status opi_train_evaluate(opi_session *s, const opipe_submit_params *params,
-                                opi_request **out_request, opipe_error *err) {
-  return start(s, params, OPI_TICKET_EVALUATE, out_request, err);
+                                opi_request **out_request, opipe_request **out_handle,
+                                opipe_error *err) {
+  return start(s, params, OPI_TICKET_EVALUATE, out_request, out_handle, err);
 }
 
 void opi_train_let_finish(opi_request *request) {
@@ -296,6 +306,8 @@ opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *e
     const struct timespec t = {.tv_nsec = 100000};
     if (opi_session_failed(s))
       opi_session_settle(s);
+    if (s->threads == OPIPE_THREADS_HOST && !s->reference)
+      return OPIPE_PENDING; /* the caller may be the one who drives */
     if (opi_clock_ns() >= until)
       return opi_fail(err, OPIPE_E_TIMEOUT, "flush: %u steps are unfinished after %llu ns",
                       atomic_load(&s->n_unfinished), (unsigned long long)timeout_ns);
@@ -304,6 +316,15 @@ opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *e
   if (opi_session_failed(s))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
   return OPIPE_OK;
+}
+
+opipe_status opi_train_rest(opi_session *s, opipe_error *err) {
+  const opipe_status status = opi_train_flush(s, UINT64_MAX, err);
+  if (status != OPIPE_PENDING)
+    return status;
+  return opi_fail(err, OPIPE_E_STATE,
+                  "%u steps are under way: drive the ranks until session_flush answers OPIPE_OK",
+                  atomic_load(&s->n_unfinished));
 }
 
 /* ---- what came of it ---- */

@@ -115,7 +115,7 @@ opipe_status opi_train_trace(opi_session *session, bool picture, opipe_write_fn 
   const opi_train *t = session->train;
   gathering g = {.n = 0};
   opi_text text;
-  OPI_TRY(opi_train_flush(session, UINT64_MAX, err));
+  OPI_TRY(opi_train_rest(session, err));
   opi_arena_init(&g.arena, session->allocator, 0);
   opi_text_init(&text, session->allocator);
   opipe_status status = add_measured(t, &g, err);

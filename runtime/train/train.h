@@ -28,13 +28,17 @@ opipe_status opi_train_open(const opi_session_env *env, const opipe_session_para
  * "loss". With double-buffered weights a ticket's loss arrives only with the next step or a flush.
  * OPIPE_PENDING as submit. [any-thread] */
 opipe_status opi_train_step(opi_session *session, const opipe_submit_params *params,
-                            opi_request **out_ticket, opipe_error *err);
+                            opi_request **out_ticket, opipe_request **out_handle, opipe_error *err);
 /* Forward only, no gradient, no update; flushes first. Labels may be left out where the loss needs
  * them: then only output 1 is there. */
 opipe_status opi_train_evaluate(opi_session *session, const opipe_submit_params *params,
-                                opi_request **out_request, opipe_error *err);
+                                opi_request **out_request, opipe_request **out_handle,
+                                opipe_error *err);
 /* Runs what a double-buffered schedule has left over, and waits until nothing is in flight. */
+/* Host-driven: OPIPE_PENDING, while it is for the caller to drive. */
 opipe_status opi_train_flush(opi_session *session, uint64_t timeout_ns, opipe_error *err);
+/* The same for what cannot go on without: OPIPE_E_STATE while it is for the caller to drive. */
+opipe_status opi_train_rest(opi_session *session, opipe_error *err);
 
 typedef struct opi_train_result {
   opi_step_report step; /* of weights; evaluate: zeros */

@@ -324,6 +324,50 @@ static void *waiting_body(void *arg) {
   return NULL;
 }
 
+static void *ringing_body(void *arg) {
+  rank *r = (rank *)arg;
+  if (r->index == 0)
+    r->s->t->ring(r->next->endpoint);
+  r->status = OPIPE_OK;
+  return NULL;
+}
+
+static void count_call(void *ctx) {
+  (void)__atomic_add_fetch((uint32_t *)ctx, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Called once for each time that it was asked for, whether the ring came before or after. */
+static void check_notify(const subject *s) {
+  ring g;
+  if (!OPIPE_HAS(s->t, opipe_transport, notify) || s->t->notify == NULL)
+    return;
+  conf_case("notify");
+  if (open_ring(&g, s)) {
+    opipe_endpoint *e = g.ranks[1].endpoint;
+    uint32_t n = 0;
+    uint32_t seen = s->t->doorbell(e);
+    s->t->notify(e, seen, count_call, &n);
+    conf_check(n == 0, "notify calls although nothing has rung");
+    s->t->ring(e);
+    s->t->ring(e);
+    conf_check(n == 1, "two rings call %u times what was asked for once", n);
+    s->t->notify(e, seen, count_call, &n);
+    conf_check(n == 2, "notify does not call for what has rung already");
+    s->t->notify(e, s->t->doorbell(e), count_call, &n);
+    s->t->notify(e, 0, NULL, NULL);
+    s->t->ring(e);
+    conf_check(n == 2, "notify calls what was taken back");
+    for (uint32_t round = 0; round < 200; ++round) { /* while another rank rings */
+      seen = s->t->doorbell(e);
+      n = 0;
+      s->t->notify(e, seen, count_call, &n);
+      on_every_rank(&g, ringing_body);
+      conf_check(n == 1, "a ring of another thread calls %u times", n);
+    }
+  }
+  close_ring(&g, s);
+}
+
 static void check_doorbell(const subject *s) {
   ring g;
   conf_case("doorbell");
@@ -501,6 +545,7 @@ int main(int argc, char **argv) {
   check_messages(&s);
   check_stream_params(&s);
   check_doorbell(&s);
+  check_notify(&s);
   check_reductions(&s);
   check_abort(&s);
   conf_close(&plugin);

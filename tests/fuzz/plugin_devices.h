@@ -469,6 +469,7 @@ static void fill_void_slots(opipe_backend *backend, opipe_transport *transport) 
     transport->memory_drop = real_transport->memory_drop;
     transport->doorbell = real_transport->doorbell;
     transport->ring = real_transport->ring;
+    transport->notify = real_transport->notify;
     transport->group_close = real_transport->group_close;
     transport->abort = real_transport->abort;
   }

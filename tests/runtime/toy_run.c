@@ -78,7 +78,7 @@ opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32
       .inputs = inputs,
       .outputs = &output,
       .deadline_ns = deadline_ns};
-  return opi_session_submit(t->session, &params, &out->request, err);
+  return opi_session_submit(t->session, &params, &out->request, NULL, err);
 }
 
 void toy_release(toy_request *r) {

@@ -221,7 +221,7 @@ static opipe_status train(running *r, bool reference) {
         .n_inputs = b->batches[s].n_inputs,
         .io_stride = sizeof(opipe_binding_io),
         .inputs = b->batches[s].inputs};
-    status = opi_train_step(session, &params, &tickets[s], &k->err);
+    status = opi_train_step(session, &params, &tickets[s], NULL, &k->err);
     if (status == OPIPE_OK && (s == KIT_TEN / 2 || s == KIT_TEN - 1))
       status = opi_train_flush(session, UINT64_C(60000000000), &k->err);
   }

@@ -214,7 +214,7 @@ opipe_status kit_step(kit *k, opi_session *session, const kit_batch *batch, doub
   const opipe_submit_params params = submit_params(batch);
   opi_request *ticket = NULL;
   opi_train_result result;
-  opipe_status status = opi_train_step(session, &params, &ticket, &k->err);
+  opipe_status status = opi_train_step(session, &params, &ticket, NULL, &k->err);
   if (status != OPIPE_OK)
     return status;
   status = opi_request_wait(ticket, UINT64_C(60000000000), &k->err);
@@ -232,7 +232,7 @@ opipe_status kit_evaluate(kit *k, opi_session *session, const kit_batch *batch, 
   opi_request *ticket = NULL;
   opi_train_result result;
   opipe_tensor logits;
-  opipe_status status = opi_train_evaluate(session, &params, &ticket, &k->err);
+  opipe_status status = opi_train_evaluate(session, &params, &ticket, NULL, &k->err);
   if (status != OPIPE_OK)
     return status;
   status = opi_request_wait(ticket, UINT64_C(60000000000), &k->err);

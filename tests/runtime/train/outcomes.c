@@ -21,7 +21,7 @@ opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t fl
         .io_stride = sizeof(opipe_binding_io),
         .inputs = batch.inputs};
     if (status == OPIPE_OK) /* some steps in flight at once */
-      status = opi_train_step(session, &params, &tickets[s], &k->err);
+      status = opi_train_step(session, &params, &tickets[s], NULL, &k->err);
     if (s == FLUSHED && status == OPIPE_OK)
       status = opi_train_flush(session, UINT64_C(60000000000), &k->err);
   }

@@ -23,11 +23,11 @@ static opipe_status train(kit *k, opi_session *session, const kit_batch *batch, 
   for (uint32_t s = 0; s < n_steps && status == OPIPE_OK; ++s) {
     opi_request *tickets[3] = {NULL, NULL, NULL};
     for (uint32_t i = 0; i < 2 && status == OPIPE_OK; ++i)
-      status = opi_train_step(session, &params, &tickets[i], &k->err);
+      status = opi_train_step(session, &params, &tickets[i], NULL, &k->err);
     if (status == OPIPE_OK)
       status = opi_train_flush(session, UINT64_C(60000000000), &k->err);
     if (status == OPIPE_OK)
-      status = opi_train_evaluate(session, &params, &tickets[2], &k->err);
+      status = opi_train_evaluate(session, &params, &tickets[2], NULL, &k->err);
     for (uint32_t i = 0; i < 3 && status == OPIPE_OK; ++i)
       status = opi_request_wait(tickets[i], UINT64_C(60000000000), &k->err);
     for (uint32_t i = 0; i < 3; ++i)

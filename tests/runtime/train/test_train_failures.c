@@ -49,7 +49,8 @@ static void submit(failing *f, opi_session *session, uint32_t n, opi_request **t
         .io_stride = sizeof(opipe_binding_io),
         .inputs = f->batches[i].inputs};
     tickets[i] = NULL;
-    (void)opi_train_step(session, &params, &tickets[i], &f->k.err); /* it may have failed by now */
+    (void)opi_train_step(session, &params, &tickets[i], NULL,
+                         &f->k.err); /* it may have failed by now */
   }
 }
 
