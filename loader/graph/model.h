@@ -54,6 +54,10 @@ typedef struct opi_model {
  */
 opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model, opipe_error *err);
 void opi_model_free(opi_model *model); /* accepts NULL */
+/* Are the model's mapped files what they were when it was loaded? Whatever reads them asks first:
+ * reading past the end of a file that was cut short ends the process, unless its handler of SIGBUS
+ * does not. Errors: INVALID, with the file and both sizes. [any-thread] */
+opipe_status opi_model_check_files(const opi_model *model, opipe_error *err);
 /* Tells the system that the pages of the model's mapped files are not needed for now (what still
  * reads them faults them in again, from the page cache): after weights were packed, the files need
  * not stay resident beside the copies. [any-thread] */

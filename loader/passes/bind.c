@@ -447,6 +447,7 @@ opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
   uint32_t n_dims = 0;
   opipe_error reason = OPIPE_ERROR_INIT;
   OPI_TRY(check_options(model, options, err));
+  OPI_TRY(opi_model_check_files(model, err));
   opi_arena_init(&arena, options->allocator, 0);
   opipe_status status = opi_solve_dims(model, options, &arena, &dims, &n_dims, &reason);
   if (status >= 0)

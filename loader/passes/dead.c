@@ -113,6 +113,12 @@ opipe_status opi_pass_dead(opi_builder *b, opipe_error *err) {
 
 /* -- copies -- */
 
+/* What programs hold as constants is copied, so that running them reads no file. */
+static bool is_small(const opi_value *value) {
+  enum { MOST_BYTES = 1024 };
+  return value->n_bytes <= MOST_BYTES;
+}
+
 static bool copy_value(opi_arena *arena, const opi_value *from, opi_value *to) {
   *to = *from;
   to->dim_names = NULL;
@@ -124,8 +130,9 @@ static bool copy_value(opi_arena *arena, const opi_value *from, opi_value *to) {
     if (to->shape == NULL)
       return false;
   }
-  if (from->data != NULL && !(from->flags & OPI_VALUE_BORROWED)) {
+  if (from->data != NULL && (!(from->flags & OPI_VALUE_BORROWED) || is_small(from))) {
     to->data = opi_arena_copy(arena, from->data, from->n_bytes);
+    to->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
     if (to->data == NULL)
       return false;
   }

@@ -207,6 +207,7 @@ static opipe_status write_model(const annotator *a, uint64_t n_bytes) {
 opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
                                 opipe_write_fn write, void *ctx, opipe_error *err) {
+  OPI_TRY(opi_model_check_files(model, err));
   if (name == NULL || name[0] == '\0') {
     return opi_fail(err, OPIPE_E_INVALID, "a device configuration needs a name");
   }

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -83,6 +84,53 @@ void opi_external_end(opi_load *load) {
 
 /* ---- mappings ---- */
 
+static int64_t changed_ns(const struct stat *info) {
+  return (int64_t)info->st_mtim.tv_sec * 1000000000 + (int64_t)info->st_mtim.tv_nsec;
+}
+
+/* Which file it is, to see later whether it is still what was mapped. */
+static opipe_status note_file(opi_load *load, int fd, opi_mapping *mapping, opipe_error *err) {
+  struct stat info;
+  char link[64], real[PATH_MAX];
+  if (fstat(fd, &info) != 0)
+    return opi_fail_errno(err, errno, "'%.200s'", mapping->location);
+  mapping->device = (uint64_t)info.st_dev;
+  mapping->inode = (uint64_t)info.st_ino;
+  mapping->changed_ns = changed_ns(&info);
+  (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t n = readlink(link, real, sizeof real - 1);
+  if (n <= 0)
+    return OPIPE_OK;
+  real[n] = '\0';
+  mapping->path = opi_arena_strdup(load->arena, real);
+  return mapping->path != NULL ? OPIPE_OK : opi_fail_nomem(err, (uint64_t)n + 1, "a path");
+}
+
+/* A file that was removed or put in another's place keeps its bytes as long as it is mapped. */
+static opipe_status check_file(const opi_mapping *m, opipe_error *err) {
+  struct stat info;
+  if (m->path == NULL || stat(m->path, &info) != 0 || (uint64_t)info.st_dev != m->device ||
+      (uint64_t)info.st_ino != m->inode)
+    return OPIPE_OK;
+  if ((uint64_t)info.st_size != m->n_bytes) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "'%.300s' has %llu bytes now, it had %llu when the model was loaded", m->path,
+                    (unsigned long long)info.st_size, (unsigned long long)m->n_bytes);
+  }
+  if (changed_ns(&info) != m->changed_ns) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "'%.300s' was written %.3f s after the model was loaded from it: load it again",
+                    m->path, (double)(changed_ns(&info) - m->changed_ns) * 1e-9);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_model_check_files(const opi_model *model, opipe_error *err) {
+  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next)
+    OPI_TRY(check_file(m, err));
+  return OPIPE_OK;
+}
+
 opipe_status opi_mapping_create(opi_load *load, int fd, const char *location, uint64_t n_bytes,
                                 opi_mapping **out_mapping, opipe_error *err) {
   opipe_status status = OPIPE_OK;
@@ -94,6 +142,9 @@ opipe_status opi_mapping_create(opi_load *load, int fd, const char *location, ui
   }
   mapping->location = name;
   mapping->n_bytes = n_bytes;
+  status = note_file(load, fd, mapping, err);
+  if (status < 0)
+    goto done;
   if (n_bytes != 0) {
     void *bytes = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (bytes == MAP_FAILED) {

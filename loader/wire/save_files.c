@@ -222,6 +222,7 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
   opipe_error *e = err == NULL ? &local : err;
   char folder[PATH_MAX];
   out_files files = {.allocator = model->allocator, .room = 1};
+  OPI_TRY(opi_model_check_files(model, e));
   OPI_TRY(check_sizes(model, list, n, e));
   OPI_TRY(folder_of(path, folder, e));
   for (const opi_mapping *m = model->mappings; m != NULL; m = m->next)

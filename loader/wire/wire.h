@@ -40,8 +40,11 @@ typedef struct opi_mapping opi_mapping;
 struct opi_mapping {
   opi_mapping *next;
   const char *location; /* as the file spells it; "" for the model file */
+  const char *path;     /* absolute, links resolved; NULL: not known */
   uint8_t *bytes;       /* NULL when the file is empty */
   uint64_t n_bytes;
+  uint64_t device, inode;
+  int64_t changed_ns; /* when it was written last, as the file system says */
 };
 
 typedef struct opi_load {

@@ -281,11 +281,14 @@ static opipe_status list_layouts(const opipe_program *program, const cpu_layout 
   }
   for (uint32_t i = 0; i < n && i < room; ++i) {
     const cpu_layout *layout = &layouts[i];
-    const bool raw = layout->kind == CPU_LAYOUT_RAW;
-    /* what reads the parameter may be another program */
-    opipe_param_layout_put(out_layouts, i, layout->slot,
-                           master ? OPIPE_LAYOUT_MASTER : layout->kind, layout->n_bytes,
-                           raw ? program->graph->values[layout->value].n_bytes : 0);
+    const bool raw = layout->kind == CPU_LAYOUT_RAW, copied = raw && program->device->copies;
+    const uint64_t dense_bytes = program->graph->values[layout->value].n_bytes;
+    /* what reads the parameter may be another program; a copy is what opipe_host_alloc takes */
+    opipe_param_layout_put(
+        out_layouts, i, layout->slot, master ? OPIPE_LAYOUT_MASTER : layout->kind,
+        copied ? cpu_align_up(dense_bytes != 0 ? dense_bytes : 1, CPU_ALIGN_BYTES)
+               : layout->n_bytes,
+        raw && !copied ? dense_bytes : 0);
   }
   *io_count = n;
   return OPIPE_OK;

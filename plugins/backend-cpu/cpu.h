@@ -25,6 +25,7 @@ struct opipe_device {
   const opipe_host *host;
   opipe_meter meter;
   cpu_mode mode;
+  bool copies; /* mapped=0: no weight is used where the host has it */
   cpu_isa isa;
   cpu_exec exec; /* kernels of isa, team of the device's threads */
   void *team_memory;

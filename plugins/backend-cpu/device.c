@@ -111,8 +111,16 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   char value[OPTION_ROOM];
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
+    if (strcmp(key, "mapped") == 0) {
+      if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0) {
+        return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: mapped=%s (0 or 1)", value);
+      }
+      device->copies = value[0] == '0';
+      continue;
+    }
     if (strcmp(key, "kernels") != 0) {
-      return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: unknown option '%s' (kernels)", key);
+      return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: unknown option '%s' (kernels, mapped)",
+                        key);
     }
     if (strcmp(value, "reference") == 0) {
       device->mode = CPU_MODE_REFERENCE;

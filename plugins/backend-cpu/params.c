@@ -2,8 +2,10 @@
 /* Parameter sets: the sources, and one copy of each layout that some program wanted.
  *
  * Layout RAW is the source itself (often a mapped file), until the parameter is written: then the
- * set owns a dense copy of it, and RAW is that copy. Other layouts are made from whichever of the
- * two holds. `version` grows whenever an address may have changed, so that bindings look again.
+ * set owns a dense copy of it, and RAW is that copy. With the device's mapped=0 it owns one from
+ * the start, and the source is not read again once the set has been prepared. Other layouts are
+ * made from whichever of the two holds. `version` grows whenever an address may have changed, so
+ * that bindings look again.
  */
 #include "params.h"
 
@@ -177,6 +179,20 @@ opipe_status cpu_params_alloc_copy(opipe_params *params, uint32_t slot, uint32_t
   return OPIPE_OK;
 }
 
+/* A dense copy of what the parameter holds now. */
+static opipe_status own_dense(opipe_params *params, param_state *state, opipe_error *err) {
+  const void *held = cpu_params_dense(state);
+  const uint64_t n_bytes = state->source.n_bytes;
+  if (state->own != NULL) {
+    return OPIPE_OK;
+  }
+  CPU_TRY(alloc_bytes(params, n_bytes, &state->own, &state->own_bytes, err));
+  if (n_bytes > 0) {
+    memcpy(state->own, held, (size_t)n_bytes);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, opipe_error *err) {
   const uint32_t slot = layout->slot;
   const uint32_t kind = layout->kind;
@@ -190,6 +206,9 @@ static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, op
     return cpu_owned_make_copy(params, slot, kind, n_bytes, err);
   }
   if (kind == CPU_LAYOUT_RAW) {
+    if (params->device->copies) {
+      CPU_TRY(own_dense(params, state, err));
+    }
     copy->present = true;
     if (is_mapped(params, state)) {
       count_mapped(params, state, true);
