@@ -87,6 +87,7 @@ CALL(request_cancel, , return api->request_cancel(h, err);)
 CALL(request_output, , opipe_tensor out; return api->request_output(h, 0, &out, err);)
 ENDS(request_release)
 CALL(session_drive, , return api->session_drive(h, 0, 0, err);)
+CALL(session_fd, , int32_t fd; return api->session_fd(h, OPIPE_NONE, &fd, err);)
 INFO(session_memory, opipe_memory_info, 0, )
 INFO(session_info, opipe_session_info, )
 MAKES(session_train_step, opipe_request, &submit_nothing, )
@@ -153,6 +154,7 @@ static const handle_call handle_calls[] = {
     ROW(request_output, REQUEST),
     ROW_VOID(request_release, REQUEST),
     ROW(session_drive, SESSION),
+    ROW(session_fd, SESSION),
     ROW(session_memory, SESSION),
     ROW(session_info, SESSION),
     ROW(session_train_step, SESSION),
