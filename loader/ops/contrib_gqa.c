@@ -7,7 +7,8 @@
  * present_value?. A prompt (total = S) is plain causal attention. Later, sequence b has past[b] =
  * seqlens_k[b] + 1 - S keys; when those numbers are known and equal to the cache's length the new
  * keys simply follow, otherwise every sequence's keys are gathered to where they belong and a mask
- * says which count.
+ * says which count. Such a number must lie in S - 1 .. total_sequence_length - 1: known ones are
+ * checked here, others by the run. Nothing is indexed by a prompt's (0 .. S - 1).
  * Rows of a prompt beyond a sequence's own length are padding: what they give is not specified
  * (ONNX Runtime hides later padding keys from them, here causality alone decides).
  */
@@ -108,12 +109,48 @@ static opipe_status check_options(const opi_builder *b, const opi_node *node, gr
   return OPIPE_OK;
 }
 
+/* Keys before this call [B, 1] = seqlens_k + 1 - S, by way of a table of total_sequence_length
+ * rows: an index outside is an error of the run. Gather counts negative indices from the end, so
+ * what is below S - 1 is moved below the table first. */
+static opipe_status past_of(opi_builder *b, const opi_node *node, grouped *g, opipe_error *err) {
+  const int64_t column[2] = {g->batch, 1};
+  uint32_t in[2], first, below, down, shift;
+  opi_attrs attrs = {.n = 0};
+  OPI_TRY(opi_ms_range(b, g->total, &in[0], err));
+  OPI_TRY(opi_k_reshape(b, in[0], &g->total, 1, &in[0], err));
+  OPI_TRY(opi_k_cast(b, node->in[IN_LENGTHS], OPIPE_INT64, &in[1], err));
+  OPI_TRY(opi_k_reshape(b, in[1], column, 2, &in[1], err));
+  OPI_TRY(opi_k_const(first = opi_b_const_scalar(b, OPIPE_INT64, (double)(g->length - 1)), err));
+  OPI_TRY(opi_k_const(
+      shift = opi_b_const_scalar(b, OPIPE_INT64, (double)(g->total + g->length - 1)), err));
+  OPI_TRY(opi_b_op2(b, "Less", in[1], first, &below, err));
+  OPI_TRY(opi_b_op2(b, "Sub", in[1], shift, &down, err)); /* S - 2 becomes -total - 1 */
+  OPI_TRY(opi_k_where(b, below, down, in[1], &in[1], err));
+  opi_attrs_int(&attrs, "axis", 0);
+  OPI_TRY(opi_k_one(b, "Gather", 0, in, 2, &attrs, &g->past, err));
+  return opi_b_op2(b, "Sub", g->past, first, &g->past, err);
+}
+
+/* Known seqlens_k [n], or NULL. */
+static opipe_status check_known(const opi_builder *b, const opi_node *node, const grouped *g,
+                                const int64_t *lengths, uint32_t n, opipe_error *err) {
+  const int64_t least = g->prompt ? 0 : g->length - 1;
+  for (uint32_t i = 0; lengths != NULL && i < n; i++) {
+    if (lengths[i] >= least && lengths[i] < g->total)
+      continue;
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (seqlens_k) is %lld for sequence %u, it must be %lld to %lld",
+                         opi_input(b, node, IN_LENGTHS)->name, (long long)lengths[i], i,
+                         (long long)least, (long long)g->total - 1);
+  }
+  return OPIPE_OK;
+}
+
 /* Reads total_sequence_length and seqlens_k as far as they are known. */
 static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped *g,
                                   opipe_error *err) {
-  const int64_t column[2] = {g->batch, 1};
   const int64_t *known;
-  uint32_t n = 0, shift;
+  uint32_t n = 0;
   OPI_TRY(opi_need(b, node, IN_LENGTHS, "seqlens_k", OPI_T_WIDE, 0, 2, err));
   OPI_TRY(opi_need(b, node, IN_TOTAL, "total_sequence_length", OPI_T_WIDE, 0, 2, err));
   if (opi_k_elems(opi_input(b, node, IN_LENGTHS)) != (double)g->batch) {
@@ -132,7 +169,8 @@ static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped 
   }
   g->total = known[0];
   g->prompt = g->total == g->length;
-  g->past = OPIPE_NONE;
+  const int64_t *lengths = opi_b_ints(b, node->in[IN_LENGTHS], &n);
+  OPI_TRY(check_known(b, node, g, lengths, n, err));
   if (g->prompt)
     return OPIPE_OK;
   if (g->total - g->length > g->cache) {
@@ -142,14 +180,10 @@ static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped 
         opi_input(b, node, IN_TOTAL)->name, (long long)g->total, (long long)g->length,
         (long long)g->cache, (long long)(g->length + g->cache));
   }
-  const int64_t *lengths = opi_b_ints(b, node->in[IN_LENGTHS], &n);
   g->aligned = lengths != NULL && g->total == g->cache + g->length;
   for (uint32_t i = 0; g->aligned && i < n; i++)
     g->aligned = lengths[i] + 1 == g->total;
-  OPI_TRY(opi_k_cast(b, node->in[IN_LENGTHS], OPIPE_INT64, &g->past, err));
-  OPI_TRY(opi_k_reshape(b, g->past, column, 2, &g->past, err));
-  OPI_TRY(opi_k_const(shift = opi_b_const_scalar(b, OPIPE_INT64, (double)(1 - g->length)), err));
-  return opi_b_op2(b, "Add", g->past, shift, &g->past, err);
+  return past_of(b, node, g, err);
 }
 
 /* Q and K turned by position. A prompt's positions are 0 .. S-1, so a slice of the caches does. */
