@@ -28,9 +28,9 @@ Options = struct("Options", struct_size=U32, loss=U32, output=TEXT, labels=TEXT,
                  beta2=REAL, epsilon=REAL, decay=REAL, clip_norm=REAL, flags=U32, lr_schedule=U32,
                  warmup_steps=U64, total_steps=U64, no_decay=PTR, n_no_decay=U32, loss_scaling=U32)
 Plan = struct("Plan", struct_size=U32, n_stages=U32, devices=c.POINTER(host.Device), n_devices=U32,
-              devices_stride=U32, n_microbatches=U32, replicas=U32, schedule=TEXT, cut=TEXT, batch_dim=TEXT, memory_bytes=U64,
-              depth=U32, cost=U32, flags=U32, n_ranks=U32, transport=TEXT,
-              train=c.POINTER(Options))
+              devices_stride=U32, n_microbatches=U32, replicas=U32, schedule=TEXT, cut=TEXT,
+              batch_dim=TEXT, memory_bytes=U64, depth=U32, cost=U32, flags=U32, n_ranks=U32,
+              transport=TEXT, train=c.POINTER(Options))
 Report = struct("Report", struct_size=U32, skipped=U32, step=U64, step_ns=U64, loss=REAL,
                 count=REAL, gradient_norm=REAL, lr=REAL, loss_scale=REAL)
 Parameter = struct("Parameter", struct_size=U32, dtype=U32, name=TEXT, shape=c.POINTER(I64),
@@ -38,7 +38,8 @@ Parameter = struct("Parameter", struct_size=U32, dtype=U32, name=TEXT, shape=c.P
                    gradient_norm=REAL)
 # The table goes on after session_drive.
 FUNCTIONS = host.FUNCTIONS + [
-    ("session_memory", STATUS, [PTR, U32, PTR]), ("session_info", STATUS, [PTR, PTR]),
+    ("session_fd", STATUS, [PTR, U32, PTR]), ("session_memory", STATUS, [PTR, U32, PTR]),
+    ("session_info", STATUS, [PTR, PTR]),
     ("session_train_step", STATUS, [PTR, c.POINTER(host.Submit), OUT]),
     ("session_flush", STATUS, [PTR]),
     ("session_evaluate", STATUS, [PTR, c.POINTER(host.Submit), OUT]),
