@@ -29,6 +29,9 @@ typedef struct opi_shape_source {
                         opipe_error *err);
 } opi_shape_source;
 
+/* Parameters of sessions and requests are whole, and checked as abi/api/params.h says, when they
+ * come here; arrays have the caller's strides. */
+
 /* All borrowed: must outlive the session. */
 typedef struct opi_session_env {
   const opipe_allocator *allocator;

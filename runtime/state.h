@@ -401,10 +401,6 @@ static inline void opi_count_on(_Atomic uint64_t *number) {
   atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + 1,
                         memory_order_relaxed);
 }
-/* What every call that takes a request's tensors checks first; `call` stands in messages. submit.c
- */
-opipe_status opi_submit_check(const opipe_submit_params *params, const char *call,
-                              opipe_error *err);
 /* A caller's buffer for output `output`, checked against the result's shape. submit.c */
 opipe_status opi_result_take(const opi_session *session, uint32_t output,
                              const opipe_binding_io *io, opi_result *result, opipe_error *err);

@@ -7,22 +7,6 @@
 
 #include "runtime/state.h"
 
-opipe_status opi_submit_check(const opipe_submit_params *params, const char *call,
-                              opipe_error *err) {
-  if (params == NULL || params->struct_size < OPIPE_END(opipe_submit_params, deadline_ns)) {
-    return opi_fail(err, OPIPE_E_ABI, "%s: struct_size %u is too small, %zu are needed", call,
-                    params == NULL ? 0 : params->struct_size,
-                    OPIPE_END(opipe_submit_params, deadline_ns));
-  }
-  const size_t least = OPIPE_END(opipe_binding_io, done), known = sizeof(opipe_binding_io);
-  const opi_array inputs = {call,  "inputs", params->inputs, params->n_inputs, params->io_stride,
-                            least, known};
-  const opi_array outputs = {
-      call, "outputs", params->outputs, params->n_outputs, params->io_stride, least, known};
-  OPI_TRY(opi_array_check(&inputs, err));
-  return opi_array_check(&outputs, err);
-}
-
 /* ---- shapes ---- */
 
 static opipe_status find_shapes(opi_session *s, opi_request *request, opipe_error *err) {
@@ -247,7 +231,6 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
                                 opipe_error *err) {
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
-  OPI_TRY(opi_submit_check(params, "submit", err));
   if (s->train != NULL)
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
   opi_lock_take(&s->submit_lock);

@@ -69,15 +69,6 @@ opipe_status opi_program_check(const opipe_program_info *info, const char *id, o
 
 /* -- arrays of structs that a caller gives, compiled with headers of its own -- */
 
-typedef struct opi_array {
-  const char *function, *field; /* for messages: "plan_make", "devices" */
-  const void *data;             /* elements, `stride` bytes from one to the next */
-  uint32_t n, stride;
-  size_t least, known; /* bytes of an element in ABI 1.0, and today */
-} opi_array;
-/* A count needs a list and a stride of at least 1.0's element; what lies behind the part known
- * today must be zero. Errors: INVALID, ABI (the stride), naming function and field. */
-opipe_status opi_array_check(const opi_array *array, opipe_error *err);
 /* Element `index` as far as both sides know it, the rest of `out` zero. */
 void opi_array_get(const void *data, uint32_t stride, uint32_t index, void *out, size_t known);
 

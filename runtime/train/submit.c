@@ -55,7 +55,6 @@ void opi_train_finished(opi_request *request) {
 /* ---- what was given ---- */
 
 static opipe_status check_params(const opipe_submit_params *params, opipe_error *err) {
-  OPI_TRY(opi_submit_check(params, "train_step", err));
   if (params->deadline_ns != 0) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "train_step: a deadline of %llu ns; a step cannot be left half done",

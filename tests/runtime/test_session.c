@@ -137,11 +137,8 @@ static void test_wrong_options_are_refused(void) {
   opipe_session_params params = session_params();
   OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
                       &err);
-  params.flags = 1u << 20;
-  OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_INVALID, &err, "flags 1048576");
-  params.flags = 0;
-  params.threads = 2;
-  OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_INVALID, &err, "threads 2");
+  params.max_in_flight = (1u << 20) + 1;
+  OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_INVALID, &err, "max_in_flight 1048577");
   t.env.transport_options = "speed=9";
   OPI_ASSERT_ERROR(toy_open(&t, NULL, &err), OPIPE_E_INVALID, &err, "speed=9");
   toy_end(&t);
