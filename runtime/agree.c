@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "runtime/ready.h"
 #include "runtime/thread.h"
 
 enum { HASH_BYTES = 16, WAIT_NS = 1000000 };
@@ -120,6 +121,11 @@ static opipe_status wait(const talk *t, uint32_t seen, uint64_t deadline_ns, opi
                                    : opi_answer(status, "transport", via->id, "wait", err);
 }
 
+static opipe_endpoint *endpoint_of(const void *ctx, uint32_t index) {
+  const opi_agree_rank *ranks = ctx;
+  return ranks[index].endpoint;
+}
+
 static opipe_status exchange(talk *talks, uint32_t n, opipe_error *err) {
   const uint64_t timeout_ns = talks->p->timeout_ns, now_ns = opi_clock_ns();
   const uint64_t deadline_ns = timeout_ns < UINT64_MAX - now_ns ? now_ns + timeout_ns : UINT64_MAX;
@@ -178,6 +184,9 @@ opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
   }
   for (uint32_t i = 0; i < p->n_ranks_here && status == OPIPE_OK; ++i)
     status = begin(&talks[i], err);
+  if (status == OPIPE_OK)
+    status = opi_endpoints_ready(
+        &(opi_ready){p->transport, endpoint_of, p->ranks, p->n_ranks_here, p->timeout_ns}, err);
   if (status == OPIPE_OK)
     status = exchange(talks, p->n_ranks_here, err);
   for (uint32_t i = 0; i < p->n_ranks_here && status == OPIPE_OK; ++i)

@@ -10,6 +10,7 @@
 
 #include "partition/cut/batch.h"
 #include "runtime/agree.h"
+#include "runtime/ready.h"
 #include "runtime/train/state.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
@@ -231,6 +232,20 @@ static opipe_status agree(opi_session *s, opipe_error *err) {
   return status;
 }
 
+static opipe_endpoint *endpoint_of(const void *ctx, uint32_t index) {
+  const opi_session *s = ctx;
+  return s->ranks[index].endpoint;
+}
+
+opipe_status opi_session_ready(const opi_session *s, opipe_error *err) {
+  const opi_ready what = {.transport = &s->env.transport,
+                          .endpoint = endpoint_of,
+                          .ctx = s,
+                          .n = s->plan->n_ranks,
+                          .timeout_ns = s->watchdog_ns};
+  return s->reference ? OPIPE_OK : opi_endpoints_ready(&what, err);
+}
+
 static void close_world(opi_session *s) {
   for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) {
     s->transport->stream_close(s->ranks[r].credit_src);
@@ -295,6 +310,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
     OPI_TRY(agree(s, err));
   }
   OPI_TRY(s->train != NULL ? opi_train_build(s, err) : open_shapes(s, err));
+  OPI_TRY(opi_session_ready(s, err));
   OPI_TRY(open_requests(s, err));
   opi_model_relax(s->env.model); /* packed weights have been read */
   return start_threads(s, err);

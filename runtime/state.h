@@ -466,6 +466,8 @@ bool opi_session_is_ending(opi_session *session);
 static inline bool opi_session_failed(opi_session *session) {
   return atomic_load(&session->failed) != 0;
 }
+/* Until messages can use what was opened on the ranks' endpoints; within the watchdog's time. */
+opipe_status opi_session_ready(const opi_session *session, opipe_error *err);
 opipe_status opi_session_check(const opi_session *session,
                                opipe_error *err);                     /* forked child, closing */
 opi_request *opi_request_new(opi_session *session, opipe_error *err); /* from the pool */

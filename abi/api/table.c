@@ -245,7 +245,7 @@ static const opipe_api api = {
     .struct_size = (uint32_t)OPIPE_END(opipe_api, session_try_save),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
-    .version = "0.1.0",
+    .version = OPIPE_VERSION,
     .context_create = context_create,
     .context_destroy = context_destroy,
     .context_register_static = context_register_static,
@@ -307,10 +307,16 @@ static const opipe_api api = {
     .session_try_save = session_try_save,
 };
 
-OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,
+OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,
                                         opipe_error *err) {
-  if (out_api == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "opipe_get_api: out_api is NULL");
+  static const opi_structs own = {.rows = opipe_rows_of_host, .n = OPI_COUNT(opipe_rows_of_host)};
+  if (view == NULL || out_api == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "opipe_get_api: an argument is NULL");
+  if (view->struct_size < OPIPE_END(opipe_view, struct_row_bytes)) {
+    return opi_fail(err, OPIPE_E_ABI, "opipe_get_api: struct_size of the view is %u, it has %zu",
+                    view->struct_size, OPIPE_END(opipe_view, struct_row_bytes));
+  }
+  const uint32_t major = view->abi_major, minor = view->abi_minor;
   if (major != OPIPE_ABI_MAJOR) {
     return opi_fail(err, OPIPE_E_ABI, "the host asks for ABI major %u, this library has %u: %s",
                     major, OPIPE_ABI_MAJOR,
@@ -323,6 +329,11 @@ OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const op
                     "build the host with "
                     "OPIPE_TARGET_MINOR=%u",
                     major, minor, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, OPIPE_ABI_MINOR);
+  }
+  if (view->structs != NULL || view->n_structs != 0) {
+    OPI_TRY(opi_structs_check(
+        &(opi_structs){"the host", view->structs, view->n_structs, view->struct_row_bytes, minor},
+        &own, err));
   }
   *out_api = &api;
   return OPIPE_OK;

@@ -31,7 +31,7 @@ static void print_commands(FILE *out) {
 static int print_version(void) {
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &api, &err) < 0)
+  if (opipe_get_api(OPIPE_VIEW, &api, &err) < 0)
     return cli_report("opipe_get_api", &err);
   (void)printf("onnx-pipe %s (ABI %u.%u)\n", api->version, api->abi_major, api->abi_minor);
   return CLI_DONE;

@@ -44,7 +44,7 @@ int cli_open(const cli_options *o, cli_session *s) {
                                        .plugin_paths = o->plugins.items,
                                        .n_plugin_paths = o->plugins.n};
   memset(s, 0, sizeof(*s));
-  if (opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &s->api, &err) < 0)
+  if (opipe_get_api(OPIPE_VIEW, &s->api, &err) < 0)
     return cli_report("opipe_get_api", &err);
   if (s->api->context_create(&params, &s->context, &err) < 0)
     return cli_report("opening a context", &err);

@@ -51,6 +51,14 @@ static opipe_status check_texts(const opipe_plugin *p, opipe_error *err) {
   return OPIPE_OK;
 }
 
+#define OWN_STRUCTS(kind) \
+  { .rows = opipe_rows_of_##kind, .n = OPI_COUNT(opipe_rows_of_##kind) }
+static const opi_structs structs_of[] = {
+    [OPIPE_KIND_BACKEND] = OWN_STRUCTS(OPIPE_KIND_BACKEND),
+    [OPIPE_KIND_SCHEDULE] = OWN_STRUCTS(OPIPE_KIND_SCHEDULE),
+    [OPIPE_KIND_TRANSPORT] = OWN_STRUCTS(OPIPE_KIND_TRANSPORT),
+};
+
 opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
   const uint32_t least = (uint32_t)OPIPE_END(opipe_plugin, get_interface);
   if (p->magic != OPIPE_PLUGIN_MAGIC) {
@@ -75,12 +83,6 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
                     p->abi_major, p->abi_minor_min, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR,
                     OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR);
   }
-  if (p->layout != OPIPE_LAYOUT) {
-    return opi_fail(err, OPIPE_E_ABI,
-                    "its layout fingerprint is %016llx, this library's is %016llx: rebuild the "
-                    "plugin with unmodified headers",
-                    (unsigned long long)p->layout, (unsigned long long)OPIPE_LAYOUT);
-  }
   if (p->build_flags != OPIPE_BUILD_FLAGS) {
     return opi_fail(err, OPIPE_E_ABI, "it is built with %s, this library with %s",
                     build_name(p->build_flags), build_name(OPIPE_BUILD_FLAGS));
@@ -89,6 +91,8 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
     return opi_fail(err, OPIPE_E_ABI, "its kind %u is unknown (1 backend, 2 schedule, 3 transport)",
                     p->kind);
   }
+  const opi_structs theirs = {"it", p->structs, p->n_structs, p->struct_row_bytes, p->abi_minor};
+  OPI_TRY(opi_structs_check(&theirs, &structs_of[p->kind], err));
   return check_texts(p, err);
 }
 

@@ -61,6 +61,15 @@ const char *opi_kind_name(uint32_t kind);
 /* Can `path` be given to dlopen at all: an ELF shared object of this machine, whole, of the same
  * sanitizer build? Reads the file, opens nothing. */
 opipe_status opi_elf_check(const char *path, opipe_error *err);
+/* Layout fingerprints of one side. */
+typedef struct opi_structs {
+  const char *whose; /* "it", "the host" */
+  const opipe_struct_row *rows;
+  uint32_t n, row_bytes;
+  uint32_t minor; /* that it was built for */
+} opi_structs;
+/* Errors: ABI names the struct and both sizes. */
+opipe_status opi_structs_check(const opi_structs *theirs, const opi_structs *own, opipe_error *err);
 /* Is the descriptor one that this host can live with? Writes both versions and which side to
  * change. */
 opipe_status opi_descriptor_check(const opipe_plugin *plugin, opipe_error *err);

@@ -217,8 +217,12 @@ opipe_status cpu_compile(opipe_device *device, const opipe_compile_params *param
   }
   const uint32_t known = OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON | OPIPE_COMPILE_NO_FUSE |
                          OPIPE_COMPILE_OWNED;
-  if ((params->flags & ~known) != 0) {
-    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "compile: unknown flags 0x%x", params->flags);
+  opipe_status status = opipe_check_flags(params->flags, known, "compile: flags", err);
+  if (status >= 0) {
+    status = opipe_check_graph(params->graph, err);
+  }
+  if (status < 0) {
+    return status;
   }
   opipe_program *program = cpu_acquire(device->host, sizeof *program, "program", err);
   if (program == NULL) {
@@ -228,7 +232,7 @@ opipe_status cpu_compile(opipe_device *device, const opipe_compile_params *param
   program->graph = params->graph;
   program->flags = params->flags;
   cpu_pool_init(&program->pool, device->host);
-  opipe_status status = check_graph(params->graph, &program->pool, err);
+  status = check_graph(params->graph, &program->pool, err);
   if (status >= 0) {
     status = cpu_build_steps(program, err);
   }

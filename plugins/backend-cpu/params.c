@@ -103,6 +103,10 @@ opipe_status cpu_params_new(opipe_device *device, uint32_t n, opipe_params **out
 
 static opipe_status create_set(opipe_device *device, const opipe_param_source *sources, uint32_t n,
                                bool owned, opipe_params **out_params, opipe_error *err) {
+  const opipe_status known = opipe_check_sources(sources, n, err);
+  if (known < 0) {
+    return known;
+  }
   opipe_params *params = NULL;
   opipe_status status = cpu_params_new(device, n, &params, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {

@@ -85,7 +85,7 @@ extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
 OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
     OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0),
     "cpu",
-    "0.1.0",
+    OPIPE_VERSION,
     "Apache-2.0",
     "x86-64 and portable CPU kernels: AVX-512, AVX2, plain C",
     open_instance,

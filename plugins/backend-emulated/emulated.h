@@ -54,14 +54,14 @@ struct opipe_buffer {
 struct opipe_queue {
   opipe_device *device;
   opipe_queue *inner;
-  uint64_t free_ns;    /* clock when all queued work is done */
-  opipe_error failure; /* status 0: none. An error that comes with the next event */
+  uint64_t free_ns; /* clock when all queued work is done */
+  opipe_late late;
 };
 
 struct opipe_event {
   opipe_device *device;
   _Atomic uint64_t at_ns; /* clock when it is complete; written last */
-  opipe_error failure;
+  opipe_late late;
 };
 
 struct opipe_program {

@@ -100,24 +100,31 @@ opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_
   const options *o = &device->options;
   const uint64_t count = atomic_fetch_add(&device->n_runs, 1) + 1;
   const uint64_t now = emudev_now();
+  opipe_error why = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
   if (count == o->fail_run) {
     return opipe_fail(err, OPIPE_E_DEVICE, "emulated device: run %llu was told to fail",
                       (unsigned long long)count);
   }
   if (o->compute) {
-    status = device->self->inner->run(binding->inner, queue->inner, scalars, n_scalars, err);
+    status = device->self->inner->run(binding->inner, queue->inner, scalars, n_scalars, &why);
   }
-  if (status < 0) {
+  /* As on a device that finishes later: what breaks a rule is found when the run is done. */
+  if (status < 0 && !opipe_late_is_data(status)) {
+    if (err != NULL) {
+      *err = why;
+    }
     return status;
   }
+  opipe_late_add(&queue->late, status, &why);
   if (queue->free_ns < now) {
     queue->free_ns = now;
   }
   queue->free_ns += binding->time_ns + (count == o->stall_run ? o->stall_ns : 0);
   if (count == o->fail_late) {
-    (void)opipe_fail(&queue->failure, OPIPE_E_DEVICE,
-                     "emulated device: run %llu was told to fail late", (unsigned long long)count);
+    (void)opipe_fail(&why, OPIPE_E_DEVICE, "emulated device: run %llu was told to fail late",
+                     (unsigned long long)count);
+    opipe_late_add(&queue->late, why.status, &why);
   }
   return OPIPE_OK;
 }

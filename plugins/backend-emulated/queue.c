@@ -71,8 +71,7 @@ void emudev_event_destroy(opipe_event *event) {
 
 opipe_status emudev_event_record(opipe_queue *queue, opipe_event *event, opipe_error *err) {
   (void)err;
-  event->failure = queue->failure;
-  queue->failure.status = OPIPE_OK;
+  opipe_late_record(&queue->late, &event->late);
   atomic_store_explicit(&event->at_ns, queue->free_ns, memory_order_release);
   return OPIPE_OK;
 }
@@ -86,16 +85,9 @@ opipe_status emudev_event_wait(opipe_queue *queue, opipe_event *event, opipe_err
   return OPIPE_OK;
 }
 
-static opipe_status outcome(const opipe_event *event, opipe_error *err) {
-  if (event->failure.status == OPIPE_OK) {
-    return OPIPE_OK;
-  }
-  return opipe_fail(err, event->failure.status, "%s", event->failure.message);
-}
-
 opipe_status emudev_event_poll(opipe_event *event, opipe_error *err) {
   const uint64_t at = atomic_load_explicit(&event->at_ns, memory_order_acquire);
-  return emudev_now() < at ? (opipe_status)OPIPE_PENDING : outcome(event, err);
+  return emudev_now() < at ? (opipe_status)OPIPE_PENDING : opipe_late_answer(&event->late, err);
 }
 
 opipe_status emudev_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_error *err) {
@@ -104,7 +96,7 @@ opipe_status emudev_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_er
   const uint64_t until = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
   sleep_until(at < until ? at : until);
   if (at <= until) {
-    return outcome(event, err);
+    return opipe_late_answer(&event->late, err);
   }
   return opipe_fail(err, OPIPE_E_TIMEOUT, "emulated device: busy for %llu ns more",
                     (unsigned long long)(at > until ? at - until : 0));

@@ -117,6 +117,6 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 
 OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
-OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "1f1b", "0.1.0", "Apache-2.0",
+OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "1f1b", OPIPE_VERSION, "Apache-2.0",
                        "one forward, one backward; warm-ups and memory bound of DAPPLE",
                        OPIPE_SCHEDULE_ID, table);

@@ -98,6 +98,6 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 
 OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
-OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "2bw", "0.1.0", "Apache-2.0",
+OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "2bw", OPIPE_VERSION, "Apache-2.0",
                        "double-buffered weights: one forward, one backward, no flush",
                        OPIPE_SCHEDULE_ID, table);

@@ -107,6 +107,6 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 
 OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
-OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "chimera", "0.1.0", "Apache-2.0",
+OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "chimera", OPIPE_VERSION, "Apache-2.0",
                        "pipelines in both directions, 2 f replicas of each stage",
                        OPIPE_SCHEDULE_ID, table);

@@ -171,5 +171,5 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 
 OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
-OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "csv", "0.1.0", "Apache-2.0",
+OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "csv", OPIPE_VERSION, "Apache-2.0",
                        "the order of a file, handed over as text", OPIPE_SCHEDULE_ID, table);

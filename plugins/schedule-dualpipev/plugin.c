@@ -157,6 +157,6 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 
 OPIPE_SCHEDULE_TABLE_PLAIN(table, lay_out, plan);
 
-OPIPE_SCHEDULE_PLUGIN("dualpipev", "0.1.0", "Apache-2.0",
+OPIPE_SCHEDULE_PLUGIN("dualpipev", OPIPE_VERSION, "Apache-2.0",
                       "two stages per rank in a V, forwards paired with backwards (DualPipeV)",
                       table);

@@ -93,5 +93,5 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 
 OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
-OPIPE_SCHEDULE_PLUGIN("interleaved", "0.1.0", "Apache-2.0",
+OPIPE_SCHEDULE_PLUGIN("interleaved", OPIPE_VERSION, "Apache-2.0",
                       "several stages per rank, one forward, one backward", table);

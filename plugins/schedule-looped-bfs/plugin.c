@@ -41,5 +41,5 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 
 OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
 
-OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "looped-bfs", "0.1.0", "Apache-2.0",
+OPIPE_STATELESS_PLUGIN(OPIPE_KIND_SCHEDULE, "looped-bfs", OPIPE_VERSION, "Apache-2.0",
                        "several stages per rank, breadth first", OPIPE_SCHEDULE_ID, table);

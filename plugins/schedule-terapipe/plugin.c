@@ -79,7 +79,7 @@ static const void *get_interface(opipe_instance *self, const char *id) {
 extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
 const opipe_plugin OPIPE_PLUGIN_SYMBOL = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_SCHEDULE, 0),
                                           OPIPE_PLUGIN_ID,
-                                          "0.1.0",
+                                          OPIPE_VERSION,
                                           "Apache-2.0",
                                           SUMMARY,
                                           tera_open,

@@ -37,4 +37,4 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
                                      lay_out, plan};
 
-OPIPE_SCHEDULE_PLUGIN(OPIPE_PLUGIN_ID, "0.1.0", "Apache-2.0", SUMMARY, table);
+OPIPE_SCHEDULE_PLUGIN(OPIPE_PLUGIN_ID, OPIPE_VERSION, "Apache-2.0", SUMMARY, table);

@@ -169,6 +169,31 @@ static void endpoint_close(opipe_endpoint *e) {
   emutrans_free(world->host, e, sizeof *e);
 }
 
+uint64_t emutrans_opened(opipe_endpoint *e) {
+  e->ready_ns = emutrans_now() + e->world->options.setup_ns;
+  return ++e->n_opened;
+}
+
+opipe_status emutrans_usable(const opipe_endpoint *e, uint64_t n_opened, const char *what,
+                             opipe_error *err) {
+  if (e->world->options.setup_ns == 0 || n_opened <= e->n_ready)
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_STATE,
+                    "%s: endpoint_ready of rank %u has not answered OK since this was opened", what,
+                    e->rank);
+}
+
+static opipe_status endpoint_ready(opipe_endpoint *e, opipe_error *err) {
+  pthread_mutex_lock(&e->world->lock);
+  opipe_status status = emutrans_check(e->world, err);
+  if (status == OPIPE_OK && e->n_ready != e->n_opened && emutrans_now() < e->ready_ns)
+    status = OPIPE_PENDING;
+  if (status == OPIPE_OK)
+    e->n_ready = e->n_opened;
+  pthread_mutex_unlock(&e->world->lock);
+  return status;
+}
+
 static opipe_status memory_register(opipe_endpoint *e, opipe_buffer *buffer, uint64_t n_bytes,
                                     opipe_memory **out_memory, opipe_error *err) {
   (void)buffer, (void)n_bytes;
@@ -247,7 +272,7 @@ static void notify(opipe_endpoint *e, uint32_t seen, void (*fn)(void *ctx), void
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, notify),
+    .struct_size = (uint32_t)sizeof(opipe_transport),
     .info = info,
     .world_info = world_info,
     .world_open = world_open,
@@ -270,6 +295,7 @@ static const opipe_transport transport_table = {
     .all_reduce = emutrans_all_reduce,
     .group_test = emutrans_group_test,
     .abort = abort_world,
+    .endpoint_ready = endpoint_ready,
     .notify = notify};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,

@@ -29,6 +29,7 @@ typedef struct options {
   uint32_t rule; /* OPIPE_RULE_* */
   uint64_t latency_ns;
   double bytes_per_ns; /* 0: no limit */
+  uint64_t setup_ns;   /* what is opened can be used so much later; 0: at once */
   fault faults[FAULTS_MOST];
   uint32_t n_faults;
 } options;
@@ -73,7 +74,8 @@ typedef struct operation {
 struct opipe_stream {
   wire *wire;
   opipe_endpoint *endpoint;
-  uint32_t sides; /* bit 0: source, bit 1: destination */
+  uint32_t sides;    /* bit 0: source, bit 1: destination */
+  uint64_t n_opened; /* of its endpoint, when it was opened */
 };
 
 struct opipe_endpoint {
@@ -82,6 +84,9 @@ struct opipe_endpoint {
   opipe_queue *queue;
   uint32_t rank;
   uint32_t count; /* the doorbell */
+  uint64_t n_opened,
+      n_ready;       /* streams and groups so far; those that endpoint_ready has answered for */
+  uint64_t ready_ns; /* clock at which the newest can be used */
   uint64_t
       next_ns; /* clock at which something may have arrived; UINT64_MAX: nothing is on its way */
   uint64_t sums_free_ns; /* clock when the bytes of its reductions so far are through */
@@ -122,6 +127,12 @@ void emutrans_free(const opipe_host *host, void *ptr, size_t n_bytes);
 uint64_t emutrans_now(void);
 opipe_status emutrans_check(const opipe_world *world, opipe_error *err); /* lock held */
 void emutrans_ring_locked(opipe_world *world, uint32_t rank);
+
+/* Counts something opened on the endpoint; its number. Lock held. */
+uint64_t emutrans_opened(opipe_endpoint *endpoint);
+/* STATE: endpoint_ready has not answered OK since number `n_opened` was opened. */
+opipe_status emutrans_usable(const opipe_endpoint *endpoint, uint64_t n_opened, const char *what,
+                             opipe_error *err);
 
 /* messages.c */
 opipe_status emutrans_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);

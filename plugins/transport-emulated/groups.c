@@ -27,6 +27,7 @@ struct reduction {
 struct opipe_group {
   reduction *reduction;
   opipe_endpoint *endpoint;
+  uint64_t n_opened; /* of its endpoint, when it was opened */
   uint32_t index;
 };
 
@@ -95,8 +96,10 @@ opipe_status emutrans_group_open(opipe_endpoint *endpoint, const uint32_t *ranks
         err, OPIPE_E_INVALID, "group_open: rank %u opens it with %llu bytes, its peers with %llu",
         endpoint->rank, (unsigned long long)n_bytes, (unsigned long long)r->n_bytes);
   } else {
-    *group =
-        (opipe_group){.reduction = r, .endpoint = endpoint, .index = free_place(r, endpoint->rank)};
+    *group = (opipe_group){.reduction = r,
+                           .endpoint = endpoint,
+                           .n_opened = emutrans_opened(endpoint),
+                           .index = free_place(r, endpoint->rank)};
     r->members[group->index].joined = true;
     ++r->n_open;
   }
@@ -212,6 +215,8 @@ opipe_status emutrans_all_reduce(opipe_group *group, uint64_t sequence, const op
   member what = {.n_elems = n_elems, .dtype = dtype, .done = done};
   pthread_mutex_lock(&e->world->lock);
   opipe_status status = emutrans_check(e->world, err);
+  if (status == OPIPE_OK)
+    status = emutrans_usable(e, group->n_opened, "all_reduce", err);
   if (status == OPIPE_OK)
     status = check_round(group, sequence, region, n_elems, dtype, err);
   if (status == OPIPE_OK && group->reduction->n_summed < sequence)

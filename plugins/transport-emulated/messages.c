@@ -11,8 +11,10 @@ static cell *cell_of(const opipe_stream *s, uint64_t sequence) {
 
 static opipe_status check_side(const opipe_stream *s, uint32_t side, const char *what,
                                opipe_error *err) {
-  if ((s->sides & (1u << side)) != 0)
-    return emutrans_check(s->endpoint->world, err);
+  if ((s->sides & (1u << side)) != 0) {
+    const opipe_status status = emutrans_usable(s->endpoint, s->n_opened, what, err);
+    return status < 0 ? status : emutrans_check(s->endpoint->world, err);
+  }
   return opipe_stream_not_held(s->endpoint->rank, &s->wire->params, what, err);
 }
 

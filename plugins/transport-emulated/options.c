@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options of a world:
  *   rule=tag|stream|edge|pair|blocking|grouped   which messages may overtake which (rules.c)
- *   latency_us=N             every message bandwidth=N              bytes per second of a
- * stream; 0: no limit stall=SRC:DST:SEQ:MS     message SEQ from rank SRC to rank DST comes MS
- * milliseconds later (may be given several times) lose=SRC:DST:SEQ         it never comes
+ *   latency_us=N          every message
+ *   bandwidth=N           bytes per second of a stream; 0: no limit
+ *   setup_us=N            endpoint_ready answers PENDING so long after each opening, and messages
+ *                         before its OK are refused
+ *   stall=SRC:DST:SEQ:MS  message SEQ from rank SRC to rank DST comes MS milliseconds later (may be
+ *                         given several times)
+ *   lose=SRC:DST:SEQ      it never comes
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -69,20 +73,23 @@ static opipe_status read_option(const char *key, const char *value, options *out
                       "grouped",
                       value);
   }
-  const bool latency = strcmp(key, "latency_us") == 0;
-  if (!latency && strcmp(key, "bandwidth") != 0) {
-    return opipe_fail(
-        err, OPIPE_E_NOTFOUND,
-        "transport 'emulated' has no option '%s' (rule, latency_us, bandwidth, stall, lose)", key);
+  const bool latency = strcmp(key, "latency_us") == 0, setup = strcmp(key, "setup_us") == 0;
+  const bool time = latency || setup;
+  if (!time && strcmp(key, "bandwidth") != 0) {
+    return opipe_fail(err, OPIPE_E_NOTFOUND,
+                      "transport 'emulated' has no option '%s' (rule, latency_us, bandwidth, "
+                      "setup_us, stall, lose)",
+                      key);
   }
-  if (!read_number(value, latency ? 1e9 : 1e15, &number) ||
-      (!latency && number != 0 && number < 1)) {
+  if (!read_number(value, time ? 1e9 : 1e15, &number) || (!time && number != 0 && number < 1)) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "transport 'emulated': %s=%s is not a number in range (%s)", key, value,
-                      latency ? "0 to 1e9" : "0, or 1 to 1e15");
+                      time ? "0 to 1e9" : "0, or 1 to 1e15");
   }
   if (latency) {
     out->latency_ns = (uint64_t)(number * 1e3);
+  } else if (setup) {
+    out->setup_ns = (uint64_t)(number * 1e3);
   } else {
     out->bytes_per_ns = number * 1e-9;
   }

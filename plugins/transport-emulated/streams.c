@@ -97,6 +97,8 @@ opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_p
   stream->sides = opipe_stream_sides(params, endpoint->rank);
   pthread_mutex_lock(&world->lock);
   status = open_locked(endpoint, params, stream, err);
+  if (status == OPIPE_OK)
+    stream->n_opened = emutrans_opened(endpoint);
   pthread_mutex_unlock(&world->lock);
   if (status < 0) {
     emutrans_free(world->host, stream, sizeof *stream);

@@ -293,6 +293,7 @@ static opipe_status build_all(opi_shape *shape, opi_arena *scratch, opipe_error 
     return opi_fail_nomem(err, shape->cutting->n_routes * sizeof(opi_route_run), "routes");
   for (uint32_t r = 0; r < shape->cutting->n_routes; ++r)
     OPI_TRY(open_route(shape, r, err));
+  OPI_TRY(opi_session_ready(shape->session, err));
   OPI_TRY(group_actions(shape, err));
   return find_wakes(shape, err);
 }

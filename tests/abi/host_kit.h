@@ -29,7 +29,7 @@ static inline opipe_status kit_plan_bound(host_kit *k, const opipe_context_param
                                    .dims_stride = sizeof(opipe_dim)};
   memset(k, 0, sizeof(*k));
   k->err.struct_size = sizeof(k->err);
-  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
+  opipe_status status = opipe_get_api(OPIPE_VIEW, &k->api, &k->err);
   if (status == OPIPE_OK)
     status = k->api->context_create(context, &k->context, &k->err);
   if (status == OPIPE_OK)

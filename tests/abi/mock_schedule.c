@@ -120,8 +120,11 @@ static const void *find_interface(opipe_instance *self, const char *id) {
 #ifndef MOCK_KIND
 #define MOCK_KIND OPIPE_KIND_SCHEDULE
 #endif
-#ifndef MOCK_LAYOUT
-#define MOCK_LAYOUT OPIPE_LAYOUT
+/* A plugin's view of the structs, wrong in one number of one of them. */
+#ifdef MOCK_LAYOUT
+static const opipe_struct_row mock_rows[] = {{"opipe_error", 512, 0, 1}};
+#else
+#define mock_rows opipe_rows_of_OPIPE_KIND_SCHEDULE
 #endif
 #ifndef MOCK_BUILD
 #define MOCK_BUILD OPIPE_BUILD_FLAGS
@@ -136,8 +139,21 @@ static const void *find_interface(opipe_instance *self, const char *id) {
 #endif
 
 extern OPIPE_EXPORT const opipe_plugin MOCK_SYMBOL;
-const opipe_plugin MOCK_SYMBOL = {
-    MOCK_MAGIC,    MOCK_SIZE,    MOCK_MAJOR, MOCK_MINOR,  MOCK_MINOR_MIN,
-    MOCK_KIND,     MOCK_LAYOUT,  MOCK_BUILD, 0,           MOCK_ID,
-    "1.0",         "Apache-2.0", "a mock",   open_plugin, close_plugin,
-    find_interface};
+const opipe_plugin MOCK_SYMBOL = {MOCK_MAGIC,
+                                  MOCK_SIZE,
+                                  MOCK_MAJOR,
+                                  MOCK_MINOR,
+                                  MOCK_MINOR_MIN,
+                                  MOCK_KIND,
+                                  mock_rows,
+                                  sizeof mock_rows / sizeof mock_rows[0],
+                                  sizeof mock_rows[0],
+                                  MOCK_BUILD,
+                                  0,
+                                  MOCK_ID,
+                                  "1.0",
+                                  "Apache-2.0",
+                                  "a mock",
+                                  open_plugin,
+                                  close_plugin,
+                                  find_interface};

@@ -160,7 +160,7 @@ static const opipe_api *open_library(const char *path) {
     fprintf(stderr, "%s: %s\n", path, dlerror());
     exit(1);
   }
-  need(get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &api, &err), "opipe_get_api");
+  need(get_api(OPIPE_VIEW, &api, &err), "opipe_get_api");
   expect(api->struct_size >= sizeof *api, "today's table is as long as that of this minor");
   return api;
 }

@@ -218,7 +218,7 @@ static opipe_status load(host_kit *k, const char *file, uint32_t flags, calls *c
                                    .n_dims = file == GPT ? 2 : 0,
                                    .dims_stride = sizeof(opipe_dim)};
   *k = (host_kit){.err = OPIPE_ERROR_INIT};
-  opipe_status status = CALL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err));
+  opipe_status status = CALL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err));
   if (status == OPIPE_OK)
     status = CALL(k->api->context_create(&context, &k->context, &k->err));
   if (status == OPIPE_OK)
@@ -390,7 +390,7 @@ static void test_the_log_is_called_with_the_hosts_environment(void) {
                                        .log = hear,
                                        .plugin_paths = paths,
                                        .n_plugin_paths = 1};
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &api, &err), &err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &api, &err), &err);
   set_mode(TO_ZERO);
   opipe_status status = api->context_create(&params, &context, &err);
   size_t n = 0;

@@ -17,14 +17,28 @@ static const int64_t shape[2] = {1, 8};
 static void test_versions(void) {
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &api, &err), &err);
+  OPI_ASSERT_OK(opipe_get_api(OPIPE_VIEW, &api, &err), &err);
   OPI_ASSERT_INT(api->abi_major, OPIPE_ABI_MAJOR);
   OPI_ASSERT(api->struct_size >= OPIPE_END(opipe_api, session_flush));
-  OPI_ASSERT_ERROR(opipe_get_api(2, 0, &api, &err), OPIPE_E_ABI, &err,
+  opipe_view view = *OPIPE_VIEW;
+  view.abi_major = 2;
+  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err,
                    "ABI major 2, this library has 1: use a newer library");
-  OPI_ASSERT_ERROR(opipe_get_api(1, OPIPE_ABI_MINOR + 1, &api, &err), OPIPE_E_ABI, &err,
-                   "OPIPE_TARGET_MINOR=");
-  OPI_ASSERT_INT(opipe_get_api(2, 0, &api, NULL), OPIPE_E_ABI);
+  OPI_ASSERT_INT(opipe_get_api(&view, &api, NULL), OPIPE_E_ABI);
+  view.abi_major = 1;
+  view.abi_minor = OPIPE_ABI_MINOR + 1;
+  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err, "OPIPE_TARGET_MINOR=");
+  OPI_ASSERT_ERROR(opipe_get_api(NULL, &api, &err), OPIPE_E_INVALID, &err, "NULL");
+  OPI_ASSERT_ERROR(opipe_get_api(OPIPE_VIEW, NULL, &err), OPIPE_E_INVALID, &err, "NULL");
+  view = *OPIPE_VIEW;
+  view.struct_size = 8;
+  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err, "struct_size");
+  /* What is not compiled vouches for itself; a list that ends too early is none. */
+  view = (opipe_view){.struct_size = sizeof view, .abi_major = 1};
+  OPI_ASSERT_OK(opipe_get_api(&view, &api, &err), &err);
+  view = *OPIPE_VIEW;
+  view.n_structs = 3;
+  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err, "says nothing of struct");
 }
 
 static void test_null_and_foreign_handles_are_errors(void) {

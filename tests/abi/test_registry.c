@@ -86,7 +86,7 @@ static void test_each_broken_rule_is_named(void) {
       {"major", "ABI major 2, this library has 1"},
       {"needs-newer", "it needs ABI 1.7, this library has 1.0"},
       {"kind", "its kind 9 is unknown"},
-      {"layout", "layout fingerprint"},
+      {"layout", "struct opipe_error out in 512 bytes with fingerprint 0000000000000001"},
       {"build", "another sanitizer"},
       {"id", "its id 'no spaces please'"},
       {"null-id", "lacks an id"},

@@ -6,6 +6,7 @@
  * calls. Small graphs of Add, Mul and Relu are used; what the backend does not support is skipped,
  * but something must be.
  */
+#include <math.h>
 #include <opipe/backend.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,8 +208,8 @@ static opipe_status bind_with_arena(const subject *s, const bound *b, const opip
   return s->t->bind(s->device, &params, out, &err);
 }
 
-static bool open_bound(const subject *s, const sample *g, bound *b) {
-  const opipe_compile_params compile = {(uint32_t)OPIPE_END(opipe_compile_params, graph), 0,
+static bool open_bound(const subject *s, const sample *g, uint32_t flags, bound *b) {
+  const opipe_compile_params compile = {(uint32_t)OPIPE_END(opipe_compile_params, graph), flags,
                                         &g->graph};
   opipe_device_usage before = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)},
                      after = before;
@@ -275,6 +276,8 @@ static bool run_and_compare(const subject *s, const bound *b, int which, float s
   }
   return conf_check(true, "run");
 }
+
+static void check_layout_stride(const subject *s, const bound *b);
 
 static void check_layouts(const subject *s, const bound *b) {
   opipe_param_layout layouts[4];
@@ -344,9 +347,10 @@ static void check_programs(const subject *s) {
     return;
   }
   conf_case("programs");
-  if (open_bound(s, &g, &b)) {
+  if (open_bound(s, &g, 0, &b)) {
     opipe_binding *small = NULL;
     check_layouts(s, &b);
+    check_layout_stride(s, &b);
     if (b.info.arena_bytes > 0) {
       const uint64_t less =
           b.info.arena_bytes > s->info.alignment ? b.info.arena_bytes - s->info.alignment : 0;
@@ -562,18 +566,23 @@ static void check_training(const subject *s) {
   close_trainee(s, &g);
 }
 
+#include "backend_rules.h"
+
 int main(int argc, char **argv) {
   subject s;
-  if (argc != 2) {
-    (void)fprintf(stderr, "usage: %s PATH.so\n", argv[0]);
+  if (argc < 2) {
+    (void)fprintf(stderr, "usage: %s PATH.so [BACKEND.so that it stands on]...\n", argv[0]);
     return 2;
   }
+  for (int i = 2; i < argc; ++i)
+    conf_lend(argv[i]);
   conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, OPIPE_BACKEND_ID);
   memset(&s, 0, sizeof(s));
   s.t = plugin.table;
   s.self = plugin.self;
   check_devices(&s);
   check_cap(&s);
+  check_kinds(&s);
   conf_case("queues");
   if (conf_ok(open_device(&s, 0, NULL, &s.device), &err, "device_open") &&
       conf_ok(s.t->queue_open(s.device, &s.queue, &err), &err, "queue_open") &&
@@ -584,6 +593,8 @@ int main(int argc, char **argv) {
     check_copies(&s);
     check_programs(&s);
     check_unknown_operator(&s);
+    check_unknown_words(&s);
+    check_late_errors(&s);
     check_training(&s);
   }
   s.t->event_destroy(s.event);

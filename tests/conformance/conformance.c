@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <opipe/helpers.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -50,10 +51,32 @@ static uint64_t now_ns(void *ctx) {
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-static const void *no_interface(void *ctx, const char *id) {
+/* ---- backends that others stand on ---- */
+
+enum { LENT_MOST = 8 };
+static conf_plugin lent[LENT_MOST];
+static uint32_t n_lent;
+static uint64_t lent_bytes; /* that they keep */
+
+static opipe_status find_lent(void *ctx, const char *id, const opipe_backend **out_table,
+                              opipe_instance **out_self, opipe_error *err) {
   (void)ctx;
-  (void)id;
-  return NULL;
+  for (uint32_t i = 0; i < n_lent; ++i) {
+    if (strcmp(lent[i].plugin->id, id) == 0) {
+      *out_table = lent[i].table;
+      *out_self = lent[i].self;
+      return OPIPE_OK;
+    }
+  }
+  return opipe_fail(err, OPIPE_E_NOTFOUND,
+                    "backend '%s' was not given: name its file behind the plugin's", id);
+}
+
+static const void *find_service(void *ctx, const char *id) {
+  static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, find), 0,
+                                              find_lent};
+  (void)ctx;
+  return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 ? &lookup : NULL;
 }
 
 const opipe_host conf_host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
@@ -63,13 +86,13 @@ const opipe_host conf_host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
                               count_realloc,
                               print_log,
                               now_ns,
-                              no_interface};
+                              find_service};
 
 uint64_t conf_allocations(void) {
   return atomic_load(&n_allocations);
 }
 uint64_t conf_live_bytes(void) {
-  return atomic_load(&live_bytes);
+  return atomic_load(&live_bytes) - lent_bytes;
 }
 
 void conf_case(const char *name) {
@@ -130,7 +153,9 @@ static void check_descriptor(const opipe_plugin *p, uint32_t kind) {
   conf_check(p->abi_major == OPIPE_ABI_MAJOR, "ABI major %u", p->abi_major);
   conf_check(p->abi_minor_min <= p->abi_minor, "needs minor %u, built for %u", p->abi_minor_min,
              p->abi_minor);
-  conf_check(p->layout == OPIPE_LAYOUT, "layout fingerprint");
+  conf_check(
+      p->structs != NULL && p->n_structs != 0 && p->struct_row_bytes == sizeof(opipe_struct_row),
+      "%u layout fingerprints of %u bytes", p->n_structs, p->struct_row_bytes);
   conf_check(p->kind == kind, "kind %u, this program checks kind %u", p->kind, kind);
   conf_check(p->id != NULL && p->version != NULL && p->license != NULL && p->summary != NULL,
              "a text is missing");
@@ -172,17 +197,39 @@ static void check_whole(const char *path) {
   }
 }
 
-conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
-  conf_plugin out = {NULL, NULL, NULL};
-  opipe_error err = OPIPE_ERROR_INIT;
-  (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what failed before a hang is seen */
+static const opipe_plugin *load(const char *path) {
   check_whole(path);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL)
     give_up(path, dlerror());
-  out.plugin = dlsym(library, "opipe_plugin_v1");
-  if (out.plugin == NULL)
+  const opipe_plugin *plugin = dlsym(library, "opipe_plugin_v1");
+  if (plugin == NULL)
     give_up(path, "no symbol opipe_plugin_v1");
+  return plugin;
+}
+
+void conf_lend(const char *path) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  conf_plugin *one = &lent[n_lent];
+  if (n_lent == LENT_MOST)
+    give_up(path, "too many backends to stand on");
+  one->plugin = load(path);
+  if (one->plugin->kind != OPIPE_KIND_BACKEND)
+    give_up(path, "no backend to stand on");
+  if (one->plugin->open(&conf_host, &one->self, &err) < 0)
+    give_up(path, err.message);
+  one->table = one->plugin->get_interface(one->self, OPIPE_BACKEND_ID);
+  if (one->table == NULL)
+    give_up(path, "its interface is missing");
+  ++n_lent;
+  lent_bytes = atomic_load(&live_bytes);
+}
+
+conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
+  conf_plugin out = {NULL, NULL, NULL};
+  opipe_error err = OPIPE_ERROR_INIT;
+  (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what failed before a hang is seen */
+  out.plugin = load(path);
   check_descriptor(out.plugin, kind);
   if (out.plugin->kind != kind)
     give_up(path, "another kind of plugin");
@@ -214,4 +261,8 @@ void conf_close(conf_plugin *plugin) {
   plugin->plugin->close(plugin->self);
   conf_check(conf_live_bytes() == 0, "%llu bytes are left after close",
              (unsigned long long)conf_live_bytes());
+  while (n_lent > 0) {
+    --n_lent;
+    lent[n_lent].plugin->close(lent[n_lent].self);
+  }
 }

@@ -152,6 +152,41 @@ static bool open_rank(ring *g, const subject *s, uint32_t i) {
                  "endpoint_open");
 }
 
+/* What was opened on the endpoint can be used from now on; every rank asks for itself. */
+static opipe_status make_ready(rank *r) {
+  const opipe_transport *t = r->s->t;
+  opipe_status status = OPIPE_PENDING;
+  if (!OPIPE_HAS(t, opipe_transport, endpoint_ready) || t->endpoint_ready == NULL)
+    return OPIPE_OK;
+  for (uint64_t spent = 0; status == OPIPE_PENDING && spent < DEADLINE_NS; spent += 50000) {
+    const struct timespec again = {.tv_nsec = 50000};
+    status = t->endpoint_ready(r->endpoint, &r->err);
+    if (status == OPIPE_PENDING)
+      (void)nanosleep(&again, NULL);
+  }
+  return status == OPIPE_OK ? t->endpoint_ready(r->endpoint, &r->err) : status; /* OK stays OK */
+}
+
+/* All local ends by one thread: each is asked in turn until all have answered. */
+static bool make_all_ready(ring *g) {
+  const opipe_transport *t = g->ranks[0].s->t;
+  bool left = OPIPE_HAS(t, opipe_transport, endpoint_ready) && t->endpoint_ready != NULL;
+  for (uint64_t spent = 0; left && spent < DEADLINE_NS; spent += 50000) {
+    const struct timespec again = {.tv_nsec = 50000};
+    left = false;
+    for (uint32_t i = 0; i < RANKS; ++i) {
+      rank *r = &g->ranks[i];
+      const opipe_status status = t->endpoint_ready(r->endpoint, &r->err);
+      if (status < 0)
+        return conf_ok(status, &r->err, "endpoint_ready");
+      left = left || status == OPIPE_PENDING;
+    }
+    if (left)
+      (void)nanosleep(&again, NULL);
+  }
+  return conf_check(!left, "endpoint_ready of ranks in one thread never answers OK");
+}
+
 static bool open_streams(ring *g, uint32_t index) {
   for (uint32_t i = 0; i < RANKS; ++i) {
     rank *r = &g->ranks[i], *next = r->next;
@@ -163,7 +198,7 @@ static bool open_streams(ring *g, uint32_t index) {
                  "stream_open, receiver"))
       return false;
   }
-  return true;
+  return make_all_ready(g);
 }
 
 static bool open_ring(ring *g, const subject *s) {
@@ -400,6 +435,8 @@ static opipe_status reduce_rounds(rank *r) {
   const opipe_region region = {r->slots, 0, ELEMS * sizeof(float)};
   opipe_status status =
       r->s->t->group_open(r->endpoint, members, RANKS, ELEMS * sizeof(float), &group, &r->err);
+  if (status == OPIPE_OK)
+    status = make_ready(r);
   for (uint64_t round = 0; round < 20 && status == OPIPE_OK; ++round) {
     float *data = (float *)opipe_host_at(&region);
     for (uint32_t i = 0; i < ELEMS; ++i)

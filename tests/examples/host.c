@@ -37,7 +37,7 @@ static const opipe_api *open_library(const char *path) {
     fprintf(stderr, "%s: no opipe_get_api\n", path);
     exit(1);
   }
-  need(get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &api, &err), "opipe_get_api");
+  need(get_api(OPIPE_VIEW, &api, &err), "opipe_get_api");
   return api;
 }
 

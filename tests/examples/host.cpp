@@ -34,7 +34,7 @@ const opipe_api *open_library(const char *path) {
   auto get_api = reinterpret_cast<opipe_get_api_fn>(dlsym(library, "opipe_get_api"));
   if (get_api == nullptr)
     throw std::runtime_error("no opipe_get_api");
-  check(get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &api, &err), err, "opipe_get_api");
+  check(get_api(OPIPE_VIEW, &api, &err), err, "opipe_get_api");
   return api;
 }
 

@@ -28,6 +28,8 @@ U32, U64, I64, PTR, TEXT = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.c_ch
 # fmt: off
 Error = struct("Error", struct_size=U32, status=c.c_int32, domain=U32, native=c.c_int32,
                message=c.c_char * 496)
+View = struct("View", struct_size=U32, abi_major=c.c_uint16, abi_minor=c.c_uint16, structs=PTR,
+              n_structs=U32, struct_row_bytes=U32)
 Tensor = struct("Tensor", data=PTR, device_type=c.c_int32, device_id=c.c_int32, rank=c.c_int32,
                 code=c.c_uint8, bits=c.c_uint8, lanes=c.c_uint16, shape=c.POINTER(I64), strides=PTR,
                 byte_offset=U64)
@@ -113,7 +115,9 @@ class Library:
     def __init__(self, path):
         library = c.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         found, error = c.POINTER(table(self.functions))(), sized(Error)
-        status = library.opipe_get_api(U32(MAJOR), U32(self.minor), c.byref(found), c.byref(error))
+        # No layout fingerprints: nothing was compiled, the structs above are vouched for.
+        view = sized(View, abi_major=MAJOR, abi_minor=self.minor)
+        status = library.opipe_get_api(c.byref(view), c.byref(found), c.byref(error))
         if status != 0:
             raise failed(status, error)
         self.version = found.contents.version.decode()

@@ -36,7 +36,7 @@ static const opipe_api *open_library(const char *path) {
     fprintf(stderr, "%s\n", dlerror());
     exit(1);
   }
-  need(get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &api, &err), "opipe_get_api");
+  need(get_api(OPIPE_VIEW, &api, &err), "opipe_get_api");
   return api;
 }
 
@@ -111,10 +111,9 @@ static void train(const opipe_api *api, opipe_session *session, uint32_t n_steps
       finish(api, tickets[step % 2], n_steps); /* its memory is ours again */
     prepare(b);
     draw(b);
-    const opipe_submit_params submit = {.struct_size = sizeof submit,
-                                        .n_inputs = 2,
-                                        .io_stride = sizeof(opipe_binding_io),
-                                        .inputs = b->inputs};
+    opipe_submit_params submit = opipe_submit_params_init();
+    submit.n_inputs = 2;
+    submit.inputs = b->inputs;
     need(api->session_train_step(session, &submit, &tickets[step % 2], &err), "train_step");
   }
   need(api->session_flush(session, &err), "flush");
@@ -128,10 +127,9 @@ static void train(const opipe_api *api, opipe_session *session, uint32_t n_steps
 static int next_byte(const opipe_api *api, opipe_session *session, mini_batch *b, int n) {
   opipe_request *request = NULL;
   opipe_tensor logits;
-  const opipe_submit_params submit = {.struct_size = sizeof submit,
-                                      .n_inputs = 2,
-                                      .io_stride = sizeof(opipe_binding_io),
-                                      .inputs = b->inputs};
+  opipe_submit_params submit = opipe_submit_params_init();
+  submit.n_inputs = 2;
+  submit.inputs = b->inputs;
   need(api->session_evaluate(session, &submit, &request, &err), "evaluate");
   need(api->request_wait(request, UINT64_MAX, &err), "evaluate");
   need(api->request_output(request, 1, &logits, &err), "logits");
@@ -179,37 +177,36 @@ int main(int argc, char **argv) {
   read_text(argv[3]);
 
   need(api->context_create(NULL, &context, &err), "context");
-  const opipe_load_params load = {.struct_size = sizeof load, .path = argv[2]};
+  opipe_load_params load = opipe_load_params_init();
+  load.path = argv[2];
   need(api->model_load(context, &load, &model, &err), "load");
   const opipe_dim dims[] = {{"batch", BATCH}, {"seq", SEQ}};
-  const opipe_bind_options bind = {.struct_size = sizeof bind,
-                                   .flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN,
-                                   .dims = dims,
-                                   .n_dims = 2,
-                                   .dims_stride = sizeof(opipe_dim)};
+  opipe_bind_options bind = opipe_bind_options_init();
+  bind.flags = OPIPE_BIND_DEFAULTS | OPIPE_BIND_TRAIN;
+  bind.dims = dims;
+  bind.n_dims = 2;
   need(api->model_bind(model, &bind, &bound, &err), "bind");
-  const opipe_train_options options = {.struct_size = sizeof options,
-                                       .loss = OPIPE_LOSS_CROSS_ENTROPY,
-                                       .output = "logits",
-                                       .labels = "labels",
-                                       .ignore = -100,
-                                       .shift = 1,
-                                       .optimizer = OPIPE_OPTIMIZER_ADAMW,
-                                       .lr = 0.003,
-                                       .beta1 = 0.9,
-                                       .beta2 = 0.999,
-                                       .epsilon = 1e-8,
-                                       .decay = 0.01,
-                                       .clip_norm = 1};
+  opipe_train_options options = opipe_train_options_init();
+  options.loss = OPIPE_LOSS_CROSS_ENTROPY;
+  options.output = "logits";
+  options.labels = "labels";
+  options.ignore = -100;
+  options.shift = 1;
+  options.optimizer = OPIPE_OPTIMIZER_ADAMW;
+  options.lr = 0.003;
+  options.beta1 = 0.9;
+  options.beta2 = 0.999;
+  options.epsilon = 1e-8;
+  options.decay = 0.01;
+  options.clip_norm = 1;
   const opipe_device_choice device = {.kind = "cpu", .threads = 1};
-  const opipe_plan_params params = {.struct_size = sizeof params,
-                                    .n_stages = n_stages,
-                                    .devices = &device,
-                                    .n_devices = 1,
-                                    .devices_stride = sizeof(opipe_device_choice),
-                                    .n_microbatches = MICROBATCHES,
-                                    .schedule = "1f1b",
-                                    .train = &options};
+  opipe_plan_params params = opipe_plan_params_init();
+  params.n_stages = n_stages;
+  params.devices = &device;
+  params.n_devices = 1;
+  params.n_microbatches = MICROBATCHES;
+  params.schedule = "1f1b";
+  params.train = &options;
   need(api->plan_make(bound, &params, &plan, &err), "plan");
   need(api->session_open(context, plan, NULL, &session, &err), "session");
   api->plan_destroy(plan); /* a session keeps what it needs */

@@ -174,7 +174,11 @@ static void change_number(input *in, opipe_plugin *p) {
       p->kind = (uint16_t)take_number(in, p->kind);
       break;
     case 6:
-      p->layout = take_number(in, p->layout);
+      if (take(in, 2) == 0) {
+        p->n_structs = take(in, p->n_structs + 1);
+      } else {
+        p->struct_row_bytes = (uint32_t)take_number(in, p->struct_row_bytes);
+      }
       break;
     case 7:
       p->build_flags = (uint32_t)take_number(in, p->build_flags);
@@ -192,7 +196,9 @@ static const opipe_plugin *make_descriptor(input *in, const char *id) {
                     .abi_major = OPIPE_ABI_MAJOR,
                     .abi_minor = OPIPE_ABI_MINOR,
                     .kind = real_plugin->kind,
-                    .layout = OPIPE_LAYOUT,
+                    .structs = real_plugin->structs,
+                    .n_structs = real_plugin->n_structs,
+                    .struct_row_bytes = real_plugin->struct_row_bytes,
                     .build_flags = OPIPE_BUILD_FLAGS,
                     .id = id,
                     .version = "1.0",

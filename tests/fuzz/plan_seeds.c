@@ -206,7 +206,7 @@ static void open_models(plan_bench *b) {
   const opipe_context_params params = {.struct_size = (uint32_t)sizeof params,
                                        .log_level = OPIPE_LOG_ERROR,
                                        .flags = OPIPE_CONTEXT_ONLY_STATIC};
-  must_ok("table", opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &b->api, &err), &err);
+  must_ok("table", opipe_get_api(OPIPE_VIEW, &b->api, &err), &err);
   must_ok("context", b->api->context_create(&params, &b->context, &err), &err);
   for (uint32_t i = 0; opi_static_plugins[i] != NULL; ++i)
     must_ok("plugin", b->api->context_register_static(b->context, opi_static_plugins[i], &err),

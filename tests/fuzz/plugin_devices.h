@@ -94,10 +94,10 @@ static opipe_status backend_device_usage(opipe_device *device, opipe_device_usag
     return answer(f, err);
   const opipe_status status = named(real_backend->device_usage(device, io_usage, err), err);
   if (status == OPIPE_OK && lies(f)) {
-    uint64_t *fields[] = {&io_usage->arena_bytes,  &io_usage->boundary_bytes,
-                          &io_usage->params_bytes, &io_usage->staging_bytes,
-                          &io_usage->mapped_bytes, &io_usage->peak_bytes};
-    uint64_t *field = fields[f->field % OPI_COUNT(fields)];
+    const uint32_t which = f->field % (OPIPE_BUFFER_KINDS + 2);
+    uint64_t *field = which < OPIPE_BUFFER_KINDS    ? &io_usage->live_bytes[which]
+                      : which == OPIPE_BUFFER_KINDS ? &io_usage->mapped_bytes
+                                                    : &io_usage->peak_bytes;
     input in = f->bytes;
     *field = take_number(&in, *field);
   }

@@ -144,7 +144,7 @@ static opipe_status host_open(host *h, const opipe_plugin *plugin) {
                                        .cores = 2,
                                        .flags = OPIPE_CONTEXT_ONLY_STATIC};
   h->err = (opipe_error)OPIPE_ERROR_INIT;
-  must(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &h->api, &h->err) >= 0, h->err.message);
+  must(opipe_get_api(OPIPE_VIEW, &h->api, &h->err) >= 0, h->err.message);
   must(h->api->context_create(&params, &h->context, &h->err) >= 0, h->err.message);
   opipe_status status = OPIPE_OK;
   if (plugin != NULL)

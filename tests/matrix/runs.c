@@ -18,7 +18,7 @@ opipe_status mx_open(mx_model *m, const opipe_context_params *params, const mx_f
   m->folder = folder;
   (void)snprintf(path, sizeof path, "%s/model.onnx", folder->path);
   const opipe_load_params load = {.struct_size = sizeof load, .path = path};
-  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &m->api, &m->err);
+  opipe_status status = opipe_get_api(OPIPE_VIEW, &m->api, &m->err);
   if (status == OPIPE_OK)
     status = m->api->context_create(params, &m->context, &m->err);
   if (status == OPIPE_OK)

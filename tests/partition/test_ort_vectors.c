@@ -106,7 +106,7 @@ static void open_model(setup *s, const char *path) {
                              .n_dims = 1,
                              .dims_stride = sizeof(opipe_dim)};
   memset(s, 0, sizeof(*s));
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &s->api, &err), &err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &s->api, &err), &err);
   OPI_ASSERT_OK_FATAL(s->api->context_create(NULL, &s->context, &err), &err);
   OPI_ASSERT_OK_FATAL(s->api->model_load(s->context, &load, &s->model, &err), &err);
   if (s->api->model_bind(s->model, &bind, &s->bound, &err) == OPIPE_E_NOTFOUND) {

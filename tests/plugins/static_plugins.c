@@ -14,7 +14,7 @@ extern const opipe_plugin *const opi_static_plugins[]; /* ended by NULL */
 static const opipe_api *api_or_die(void) {
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &api, &err), &err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &api, &err), &err);
   return api;
 }
 

@@ -48,7 +48,7 @@ static opipe_status open_rig(rig *r, const char *name) {
   const opipe_load_params load = {
       .struct_size = (uint32_t)OPIPE_END(opipe_load_params, memory_budget_bytes),
       .path = opi_test_source(file)};
-  OPI_TRY(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &r->api, &r->err));
+  OPI_TRY(opipe_get_api(OPIPE_VIEW, &r->api, &r->err));
   OPI_TRY(r->api->context_create(&context, &r->context, &r->err));
   OPI_TRY(r->api->model_load(r->context, &load, &r->model, &r->err));
   for (uint32_t i = 0; i < SHAPES; ++i) {

@@ -23,9 +23,13 @@
 extern "C" {
 #endif
 
+/* Of onnx-pipe as a whole; the build reads it here. */
+#define OPIPE_VERSION "0.1.0"
+
 #define OPIPE_ABI_MAJOR 1
 #define OPIPE_ABI_MINOR 0
-/* An author may pin an older minor: tables and structs are then truncated to that prefix. */
+/* An author may pin an older minor: what was added later stands in the headers within
+ * `#if OPIPE_TARGET_MINOR >= N`, so that tables and structs then end where that minor ended. */
 #ifndef OPIPE_TARGET_MINOR
 #define OPIPE_TARGET_MINOR OPIPE_ABI_MINOR
 #endif
@@ -54,8 +58,12 @@ OPIPE_STATIC_ASSERT(sizeof(void *) == 8, "onnx-pipe's ABI is defined for 64-bit 
 
 /* A struct without struct_size, whose size therefore never changes: elements of arrays that plugins
  * walk, and what lies inside other structs. */
+#ifdef OPIPE_UNFROZEN
+#define OPIPE_FROZEN_SIZE(type, n_bytes) OPIPE_STATIC_ASSERT(sizeof(type) != 0, #type)
+#else
 #define OPIPE_FROZEN_SIZE(type, n_bytes) \
   OPIPE_STATIC_ASSERT(sizeof(type) == (n_bytes), #type " is frozen at " #n_bytes " bytes")
+#endif
 
 /* 0 done, > 0 not yet, < 0 failed. */
 typedef int32_t opipe_status;
@@ -162,19 +170,58 @@ enum { OPIPE_BUILD_ASAN = 1u, OPIPE_BUILD_TSAN = 2u, OPIPE_BUILD_MSAN = 4u };
 #define OPIPE_BUILD_FLAGS 0u
 #endif
 
-/* Fingerprint of the 1.0 prefixes: an insertion, removal or size change in them makes another
- * number. */
+/* ---- layout fingerprints ----
+ *
+ * Both sides of a border carry a constant array with a row for each struct that crosses it, as the
+ * compiler laid it out: the size of the prefix that was released first, and a hash of offsets and
+ * sizes of its fields. The library compares them by name before it calls anything, and refuses a
+ * plugin or a host that was built with other headers, naming the struct. The fields are listed in
+ * opipe/frozen (generated); what was added to a struct later is in no list. */
+typedef struct opipe_struct_row {
+  const char *name; /* "opipe_region" */
+  uint32_t n_bytes; /* end of the last listed field */
+  uint32_t minor;   /* the first minor that has the struct */
+  uint64_t hash;
+} opipe_struct_row;
+OPIPE_FROZEN_SIZE(opipe_struct_row, 24);
+
 #define OPIPE_MIX(h, v) ((((uint64_t)(h)) ^ (uint64_t)(v)) * UINT64_C(1099511628211))
-#define OPIPE_LAYOUT                                                                             \
-  OPIPE_MIX(                                                                                     \
-      OPIPE_MIX(OPIPE_MIX(UINT64_C(14695981039346656037), sizeof(void *)), sizeof(opipe_error)), \
-      OPIPE_END(opipe_host, get_interface))
+/* A field's share of the hash: its place in the list, its offset, its size. */
+#define OPIPE_HASH_FIELD_(type, field)                                      \
+  +OPIPE_MIX(OPIPE_MIX(OPIPE_MIX(UINT64_C(14695981039346656037),            \
+                                 offsetof(struct type##_order, field) + 1), \
+                       offsetof(type, field)),                              \
+             sizeof(((type *)0)->field))
+#define OPIPE_HASH(type) (UINT64_C(0) OPIPE_FIELDS_##type(OPIPE_HASH_FIELD_, type))
+/* The list as a struct of bytes, whose offsets are places in the list. */
+#define OPIPE_PLACE_(type, field) char field;
+#define OPIPE_ORDER(type)                   \
+  struct type##_order {                     \
+    OPIPE_FIELDS_##type(OPIPE_PLACE_, type) \
+  };
+#define OPIPE_ROW(type, last, minor_) \
+  { #type, (uint32_t)OPIPE_END(type, last), (minor_), OPIPE_HASH(type) }
+/* What was released stays as it was. (Tests of the refusal build with OPIPE_UNFROZEN.) */
+#ifdef OPIPE_UNFROZEN
+#define OPIPE_FREEZE(type, last, n_bytes_, hash_)
+#else
+#define OPIPE_FREEZE(type, last, n_bytes_, hash_)                                         \
+  OPIPE_STATIC_ASSERT(OPIPE_END(type, last) == (n_bytes_) && OPIPE_HASH(type) == (hash_), \
+                      #type " is released: fields are added at its end only");
+#endif
+#if defined(__GNUC__)
+#define OPIPE_UNUSED __attribute__((unused))
+#else
+#define OPIPE_UNUSED
+#endif
 
 /* The descriptor: the one data symbol that a plugin exports. Const, so that it lies in read-only
  * memory and can be read before any code of the plugin runs. A plugin has no constructors, no
  * destructors and no atexit handlers; it is never unloaded.
  *   abi_minor      the minor it was built against
  *   abi_minor_min  the lowest host minor it can live with
+ *   structs        [n_structs] layout fingerprints of what crosses the kind's border;
+ *                  struct_row_bytes is sizeof(opipe_struct_row)
  *   id             "cpu", "gpipe", ...: letters, digits, '-', '_', '.'; unique per kind
  *   open           makes an instance; may be called several times, once per context. On failure
  *                  nothing is left behind. The host's table stays valid until close has returned.
@@ -189,7 +236,9 @@ typedef struct opipe_plugin {
   uint16_t abi_minor;
   uint16_t abi_minor_min;
   uint16_t kind;
-  uint64_t layout;
+  const opipe_struct_row *structs;
+  uint32_t n_structs;
+  uint32_t struct_row_bytes;
   uint32_t build_flags;
   uint32_t flags; /* 0 */
   const char *id;
@@ -212,12 +261,16 @@ typedef struct opipe_plugin {
 #define OPIPE_PLUGIN_SYMBOL opipe_plugin_v1
 #endif
 
-/* Fills the head of a descriptor:
+/* Fills the head of a descriptor; the kind is written out, as the name of its enumerator:
  *   const opipe_plugin OPIPE_PLUGIN_SYMBOL = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "id", ...};
  */
 #define OPIPE_PLUGIN_HEAD(kind_, min_minor_)                                             \
   OPIPE_PLUGIN_MAGIC, (uint32_t)OPIPE_END(opipe_plugin, get_interface), OPIPE_ABI_MAJOR, \
-      OPIPE_TARGET_MINOR, (min_minor_), (kind_), OPIPE_LAYOUT, OPIPE_BUILD_FLAGS, 0
+      OPIPE_TARGET_MINOR, (min_minor_), (kind_), opipe_rows_of_##kind_,                  \
+      (uint32_t)(sizeof(opipe_rows_of_##kind_) / sizeof(opipe_struct_row)),              \
+      (uint32_t)sizeof(opipe_struct_row), OPIPE_BUILD_FLAGS, 0
+
+#include "frozen/abi.h"
 
 #ifdef __cplusplus
 }

@@ -6,8 +6,19 @@
  *   cold [control]:    everything up to bind. May allocate host metadata; device memory only in
  *                      buffer_alloc and params_*.
  *   hot [step:queue]:  run, write, read, copy, event_*. They neither allocate nor block (event_sync
- *                      blocks). Work is queued in order; it may finish later, and so may its error:
- *                      event_poll and event_sync return it.
+ *                      blocks). Work is queued in order; it may finish later, and so may its error.
+ *
+ * Late errors. An error belongs to the run (or copy) that caused it.
+ *   data error    OPIPE_E_INVALID: data broke a rule (an index out of range, CHECK_FINITE); what
+ * that run wrote is lost, the device goes on. Reported once: by the first event that is recorded on
+ * the queue after that run. The first of several is reported. device error  any other status:
+ * reported by that event and by every later one of the queue, until the queue is closed; it goes
+ * before a data error. Later calls on the queue may report it too. The event keeps its error:
+ * event_poll and event_sync report it as often as they are asked, until the event is recorded
+ * again, and never consume one of another event. event_wait makes the waiting queue wait, and hands
+ * on nothing. Whoever records no event after a run is not told. (opipe_late in helpers.h does this
+ * bookkeeping.)
+ *
  * A slot without a tag is [control]. Errors of every slot: INVALID for what breaks a rule, naming
  * it; NOMEM; DEVICE with the device's own code; others where stated. Outputs are set on success
  * only. Nothing here knows of schedules, ranks or requests. All tables are const and may be called
@@ -254,13 +265,14 @@ typedef struct opipe_backend {
   opipe_status (*event_create)(opipe_device *device, opipe_event **out_event,
                                opipe_error *err); /* [control] */
   void (*event_destroy)(opipe_event *event);      /* accepts NULL. [control] */
-  /* The event is complete when all work queued so far is; recorded again, it means the new place.
-   * An event that was never recorded is complete. [step:queue] */
+  /* The event is complete when all work queued so far is; it takes the queue's late errors over.
+   * Recorded again, it means the new place. An event that was never recorded is complete.
+   * [step:queue] */
   opipe_status (*event_record)(opipe_queue *queue, opipe_event *event, opipe_error *err);
   opipe_status (*event_wait)(opipe_queue *queue, opipe_event *event,
                              opipe_error *err); /* later work of queue waits. [step:queue] */
-  opipe_status (*event_poll)(opipe_event *event,
-                             opipe_error *err); /* OK | PENDING | < 0: late error. [any-thread] */
+  opipe_status (*event_poll)(
+      opipe_event *event, opipe_error *err); /* OK | PENDING | < 0: its late error. [any-thread] */
   opipe_status (*event_sync)(opipe_event *event, uint64_t timeout_ns,
                              opipe_error *err); /* blocks; OPIPE_E_TIMEOUT. [any-thread] */
 
@@ -323,7 +335,8 @@ typedef struct opipe_backend {
   void (*binding_free)(opipe_binding *binding); /* not while it runs; accepts NULL. [control] */
   /* Queues one run. scalars [n_scalars]: the run's numbers by slot, copied. Errors name the node;
    * INVALID where data broke a rule (an index out of range, CHECK_FINITE): the run is lost, the
-   * device goes on. Bindings that share regions must not run at once. [step:queue] */
+   * device goes on. What is answered here is not reported again by an event. Bindings that share
+   * regions must not run at once. [step:queue] */
   opipe_status (*run)(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                       uint32_t n_scalars, opipe_error *err);
 
@@ -382,6 +395,10 @@ typedef struct opipe_backend_lookup {
   opipe_status (*find)(void *ctx, const char *id, const opipe_backend **out_table,
                        opipe_instance **out_self, opipe_error *err);
 } opipe_backend_lookup;
+
+#include "frozen/backend.h"
+static const opipe_struct_row opipe_rows_of_OPIPE_KIND_BACKEND[] OPIPE_UNUSED = {
+    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_BACKEND};
 
 #ifdef __cplusplus
 }

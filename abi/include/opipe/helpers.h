@@ -9,6 +9,8 @@
  *   options       opipe_option_next: walks "key=value,key=value"
  *   host devices  opipe_meter (cap and accounting of memory), opipe_host_alloc, opipe_host_free,
  *                 opipe_sync_event (an event of a device whose work is done when a call returns)
+ *   late errors   opipe_late: those of a queue, and what an event takes over
+ *   requests      opipe_param_layout_put, opipe_check_flags, opipe_check_graph, opipe_check_sources
  *   schedules     opipe_layout_plain, opipe_layout_line, opipe_emit_rising; more in orders.h
  *   descriptors   OPIPE_STATELESS_PLUGIN
  *
@@ -221,7 +223,8 @@ static inline opipe_status opipe_check_flags(uint64_t flags, uint64_t known, con
 static inline opipe_status opipe_check_graph(const opipe_graph *graph, opipe_error *err) {
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const opipe_value *value = &graph->values[v];
-    if (value->flags != 0 || value->role > OPIPE_VALUE_GRADIENT) {
+    if (value->flags != 0 || value->role > OPIPE_VALUE_GRADIENT ||
+        value->role == OPIPE_VALUE_STATE) {
       return opipe_fail(err, OPIPE_E_UNSUPPORTED,
                         "value '%s' has role %u (known: up to %d) and flags 0x%x (known: 0)",
                         value->name, value->role, OPIPE_VALUE_GRADIENT, value->flags);
@@ -367,6 +370,48 @@ static inline void opipe_sync_event_record(opipe_sync_event *event) {
 static inline opipe_status opipe_sync_event_poll(const opipe_sync_event *event) {
   (void)__atomic_load_n(&event->n_recorded, __ATOMIC_ACQUIRE);
   return OPIPE_OK;
+}
+
+/* ---- late errors ---- */
+
+/* Errors of a queue's work that no event has taken over, or those that an event has: zero it, and
+ * the rule of backend.h holds. One thread at a time, as for the queue; an event's is written by
+ * opipe_late_record and then only read. */
+typedef struct opipe_late {
+  opipe_error error; /* status 0: none */
+} opipe_late;
+
+static inline bool opipe_late_is_data(opipe_status status) {
+  return status == OPIPE_E_INVALID;
+}
+
+/* A run or copy of the queue has failed with `status`, as `why` (NULL: no message) tells. */
+static inline void opipe_late_add(opipe_late *queue, opipe_status status, const opipe_error *why) {
+  const opipe_status held = queue->error.status;
+  if (status >= 0 || (held < 0 && (opipe_late_is_data(status) || !opipe_late_is_data(held)))) {
+    return;
+  }
+  memset(&queue->error, 0, sizeof queue->error);
+  if (why != NULL) {
+    memcpy(&queue->error, why, sizeof queue->error);
+    queue->error.message[sizeof queue->error.message - 1] = '\0';
+  }
+  queue->error.status = status;
+}
+
+/* An event is recorded: it takes over what the queue holds. A device error stays there as well. */
+static inline void opipe_late_record(opipe_late *queue, opipe_late *event) {
+  memcpy(event, queue, sizeof *event);
+  if (opipe_late_is_data(queue->error.status)) {
+    queue->error.status = OPIPE_OK;
+  }
+}
+
+/* What a completed event answers, however often it is asked. */
+static inline opipe_status opipe_late_answer(const opipe_late *event, opipe_error *err) {
+  return event->error.status >= 0
+             ? OPIPE_OK
+             : opipe_fail(err, event->error.status, "%s", event->error.message);
 }
 
 /* ---- schedules ---- */

@@ -391,7 +391,7 @@ typedef struct opipe_api {
   uint32_t struct_size;
   uint16_t abi_major;
   uint16_t abi_minor;
-  const char *version; /* "0.1.0" */
+  const char *version; /* of the library, "MAJOR.MINOR.PATCH" */
 
   /* -- context -- */
   /* params NULL: no plugin paths, warnings to stderr, all cores. [any-thread] */
@@ -645,12 +645,37 @@ OPIPE_INIT_(opipe_order_info, )
 #undef OPIPE_STRIDE_
 #undef OPIPE_INIT_
 
-/* The one exported function. minor: the lowest table minor the caller can live with
- * (OPIPE_TARGET_MINOR). Errors: OPIPE_E_ABI names both versions and which side to change. Thread:
- * [any-thread] */
-OPIPE_EXPORT opipe_status opipe_get_api(uint32_t major, uint32_t minor, const opipe_api **out_api,
+/* ---- the way in ---- */
+
+/* What a host was compiled with. */
+typedef struct opipe_view {
+  uint32_t struct_size;
+  uint16_t abi_major;
+  uint16_t abi_minor;              /* the lowest table minor that it can live with */
+  const opipe_struct_row *structs; /* [n_structs] layout fingerprints; NULL: the host vouches for
+                                      its structs (what is not compiled from these headers) */
+  uint32_t n_structs;
+  uint32_t struct_row_bytes; /* sizeof(opipe_struct_row) */
+} opipe_view;
+
+#include "frozen/host.h"
+static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
+    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN, OPIPE_ROWS_HOST};
+static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
+    (uint32_t)sizeof(opipe_view),
+    OPIPE_ABI_MAJOR,
+    OPIPE_TARGET_MINOR,
+    opipe_rows_of_host,
+    (uint32_t)(sizeof opipe_rows_of_host / sizeof(opipe_struct_row)),
+    (uint32_t)sizeof(opipe_struct_row)};
+/* This compilation's: opipe_get_api(OPIPE_VIEW, &api, &err). */
+#define OPIPE_VIEW (&opipe_view_of_host)
+
+/* The one exported function. Errors: OPIPE_E_ABI names both versions and which side to change, or
+ * the struct that the host lays out otherwise. [any-thread] */
+OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,
                                         opipe_error *err);
-typedef opipe_status (*opipe_get_api_fn)(uint32_t major, uint32_t minor, const opipe_api **out_api,
+typedef opipe_status (*opipe_get_api_fn)(const opipe_view *view, const opipe_api **out_api,
                                          opipe_error *err);
 
 #ifdef __cplusplus

@@ -234,6 +234,10 @@ static inline opipe_status opipe_host_copy(opipe_queue *queue, const opipe_regio
 static inline opipe_status opipe_host_params_create(opipe_device *device,
                                                     const opipe_param_source *sources, uint32_t n,
                                                     opipe_params **out_params, opipe_error *err) {
+  const opipe_status known = opipe_check_sources(sources, n, err);
+  if (known < 0) {
+    return known;
+  }
   opipe_params *params = (opipe_params *)opipe_host_new(device->host, sizeof *params);
   if (params == NULL) {
     return opipe_host_no_memory(err, "a parameter set");
@@ -327,6 +331,10 @@ static inline uint64_t opipe_host_padded(uint64_t n_bytes) {
 /* For compile, once every node is known to be supported. */
 static inline opipe_status opipe_host_program_new(opipe_device *device, const opipe_graph *graph,
                                                   opipe_program **out_program, opipe_error *err) {
+  const opipe_status known = opipe_check_graph(graph, err);
+  if (known < 0) {
+    return known;
+  }
   opipe_program *program = (opipe_program *)opipe_host_new(device->host, sizeof *program);
   if (program == NULL) {
     return opipe_host_no_memory(err, "a program");
@@ -334,7 +342,13 @@ static inline opipe_status opipe_host_program_new(opipe_device *device, const op
   program->device = device;
   program->graph = graph;
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    if (graph->values[v].role == OPIPE_VALUE_TEMP) {
+    const opipe_value *value = &graph->values[v];
+    if (value->role == OPIPE_VALUE_SCALAR || value->role == OPIPE_VALUE_GRADIENT) {
+      opipe_host_delete(device->host, program, sizeof *program);
+      return opipe_fail(err, OPIPE_E_UNSUPPORTED, "value '%s' has role %u, of training",
+                        value->name, value->role);
+    }
+    if (value->role == OPIPE_VALUE_TEMP) {
       program->arena_bytes += opipe_host_padded(graph->values[v].n_bytes);
     }
   }

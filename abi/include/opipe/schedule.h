@@ -146,6 +146,10 @@ typedef struct opipe_schedule {
                        opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
 } opipe_schedule;
 
+#include "frozen/schedule.h"
+static const opipe_struct_row opipe_rows_of_OPIPE_KIND_SCHEDULE[] OPIPE_UNUSED = {
+    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_SCHEDULE};
+
 #ifdef __cplusplus
 }
 #endif

@@ -131,6 +131,8 @@ enum { OPIPE_POSITION = 4 }; /* numbers of the host's own in a checkpoint */
 /* What session_try_save asks about. */
 enum { OPIPE_SAVE_CHECKPOINT = 0, OPIPE_SAVE_MODEL = 1, OPIPE_SAVE_GRADIENTS = 2 };
 
+#include "frozen/train.h"
+
 #ifdef __cplusplus
 }
 #endif

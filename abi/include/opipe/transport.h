@@ -191,6 +191,10 @@ typedef struct opipe_transport {
   void (*notify)(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx), void *ctx);
 } opipe_transport;
 
+#include "frozen/transport.h"
+static const opipe_struct_row opipe_rows_of_OPIPE_KIND_TRANSPORT[] OPIPE_UNUSED = {
+    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_BACKEND, OPIPE_ROWS_TRANSPORT};
+
 #ifdef __cplusplus
 }
 #endif

@@ -214,6 +214,8 @@ typedef struct opipe_graph {
   uint32_t n_scalars; /* int64 values that run takes */
 } opipe_graph;
 
+#include "frozen/types.h"
+
 #ifdef __cplusplus
 }
 #endif

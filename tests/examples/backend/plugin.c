@@ -85,6 +85,10 @@ static opipe_status support(opipe_device *device, const opipe_graph *graph,
 static opipe_status compile(opipe_device *device, const opipe_compile_params *params,
                             opipe_program **out_program, opipe_error *err) {
   const opipe_graph *graph = params->graph;
+  const opipe_status known =
+      opipe_check_flags(params->flags, OPIPE_COMPILE_NO_FUSE, "compile: flags", err);
+  if (known < 0)
+    return known;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     const opipe_node *node = &graph->nodes[n];
     const char *why = refusal(graph, node);

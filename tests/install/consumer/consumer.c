@@ -6,7 +6,7 @@
 int main(void) {
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_TARGET_MINOR, &api, &err) != OPIPE_OK) {
+  if (opipe_get_api(OPIPE_VIEW, &api, &err) != OPIPE_OK) {
     fprintf(stderr, "%s\n", err.message);
     return 1;
   }
