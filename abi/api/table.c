@@ -312,9 +312,13 @@ OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api 
   static const opi_structs own = {.rows = opipe_rows_of_host, .n = OPI_COUNT(opipe_rows_of_host)};
   if (view == NULL || out_api == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "opipe_get_api: an argument is NULL");
-  if (view->struct_size < OPIPE_END(opipe_view, struct_row_bytes)) {
-    return opi_fail(err, OPIPE_E_ABI, "opipe_get_api: struct_size of the view is %u, it has %zu",
-                    view->struct_size, OPIPE_END(opipe_view, struct_row_bytes));
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_view, struct_row_bytes);
+  if (view->struct_size < known ||
+      (view->struct_size > known && view->abi_minor <= OPIPE_ABI_MINOR)) {
+    return opi_fail(err, OPIPE_E_ABI,
+                    "the host lays struct opipe_view out in %u bytes, this library in %u: rebuild "
+                    "it with unmodified headers",
+                    view->struct_size, known);
   }
   const uint32_t major = view->abi_major, minor = view->abi_minor;
   if (major != OPIPE_ABI_MAJOR) {

@@ -32,7 +32,8 @@ static void test_versions(void) {
   OPI_ASSERT_ERROR(opipe_get_api(OPIPE_VIEW, NULL, &err), OPIPE_E_INVALID, &err, "NULL");
   view = *OPIPE_VIEW;
   view.struct_size = 8;
-  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err, "struct_size");
+  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err,
+                   "struct opipe_view out in 8 bytes");
   /* What is not compiled vouches for itself; a list that ends too early is none. */
   view = (opipe_view){.struct_size = sizeof view, .abi_major = 1};
   OPI_ASSERT_OK(opipe_get_api(&view, &api, &err), &err);
