@@ -7,7 +7,8 @@
                                            baseline of abidiff, numbers in the static assertions
 
 A struct's list holds the fields that it had in the first minor that was released with it: they are
-read from tests/abi/vX.Y, or, as long as no minor has it, from the headers as they are.
+read from tests/abi/vX.Y, or, as long as no minor has it, from the headers as they are. Until a minor
+is released it may be frozen again.
 """
 
 import os
@@ -68,14 +69,15 @@ def today():
     )
 
 
-def wanted():
-    """{header: [(struct, minor, fields)]}"""
+def wanted(anew=False):
+    """{header: [(struct, minor, fields)]}; anew: today's minor as its headers are now."""
     lists = {}
+    old_ones = [version for version in reversed(minors()) if not (anew and version == today())]
     for header in HEADERS:
         rows = []
         for struct, fields in structs_of(INCLUDE, header):
             minor = today()[1]
-            for version in reversed(minors()):
+            for version in old_ones:
                 folder = os.path.join(RELEASED, "v%d.%d" % version)
                 old = dict(structs_of(folder, header)).get(struct)
                 if old is not None:
@@ -191,13 +193,14 @@ def freeze(lists):
 
 
 def main():
-    lists = wanted()
+    lists = wanted("--freeze" in sys.argv)
     if "--check" in sys.argv:
         return check(lists)
     if "--freeze" in sys.argv:
         freeze(lists)
         return 0
-    write_all(lists, frozen_now(lists) if os.path.isdir(os.path.join(INCLUDE, "opipe", "frozen")) else {})
+    write_all(lists, {})
+    write_all(lists, frozen_now(lists))
     return 0
 
 

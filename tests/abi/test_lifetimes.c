@@ -79,7 +79,7 @@ static opipe_status load(host_kit *k, bytes *b) {
                                     .n_bytes = b->n,
                                     .on_release = release,
                                     .release_ctx = b};
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->context_create(NULL, &k->context, &k->err), &k->err);
   return k->api->model_load(k->context, &params, &k->model, &k->err);
 }
@@ -238,7 +238,7 @@ static void test_the_library_stays_when_it_is_closed(void) {
   OPI_ASSERT_FATAL(library != NULL);
   *(void **)&get_api = dlsym(library, "opipe_get_api");
   OPI_ASSERT_FATAL(get_api != NULL && get_api != opipe_get_api);
-  OPI_ASSERT_OK_FATAL(get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k.api, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(get_api(OPIPE_VIEW, &k.api, &k.err), &k.err);
   OPI_ASSERT_OK_FATAL(k.api->context_create(NULL, &k.context, &k.err), &k.err);
   OPI_ASSERT_OK_FATAL(k.api->model_load(k.context, &params, &k.model, &k.err), &k.err);
   bind(&k, NULL);
@@ -250,7 +250,7 @@ static void test_the_library_stays_when_it_is_closed(void) {
   k.api->request_release(request);
   opipe_model_info info = {.struct_size = sizeof info};
   const opipe_api *other = NULL;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &other, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &other, &k.err), &k.err);
   OPI_ASSERT(other->model_info(k.model, &info, &k.err) < 0); /* of another copy of the library */
   kit_close(&k);
 }

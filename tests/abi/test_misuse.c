@@ -189,7 +189,7 @@ static void expect_refused(const bench *b, const handle_call *c, void *h) {
 static void test_every_slot_of_the_table_has_a_row(void) {
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &api, &err), &err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &api, &err), &err);
   for (size_t slot = offsetof(opipe_api, context_create) + sizeof(void *); slot < api->struct_size;
        slot += sizeof(void *)) {
     size_t i = 0;

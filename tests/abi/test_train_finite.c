@@ -227,7 +227,7 @@ static void open_vision(host_kit *k, const char *schedule, uint32_t stages, uint
                                   .train = &train};
   memset(k, 0, sizeof *k);
   k->err.struct_size = sizeof k->err;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->context_create(NULL, &k->context, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->model_load(k->context, &load, &k->model, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->model_bind(k->model, &bind, &k->bound, &k->err), &k->err);
