@@ -309,7 +309,8 @@ static const opipe_api api = {
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,
                                         opipe_error *err) {
-  static const opi_structs own = {.rows = opipe_rows_of_host, .n = OPI_COUNT(opipe_rows_of_host)};
+  static const opi_struct_view own = {.rows = opipe_rows_of_host,
+                                      .n = OPI_COUNT(opipe_rows_of_host)};
   if (view == NULL || out_api == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "opipe_get_api: an argument is NULL");
   const uint32_t known = (uint32_t)OPIPE_END(opipe_view, struct_row_bytes);
@@ -335,9 +336,9 @@ OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api 
                     major, minor, OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, OPIPE_ABI_MINOR);
   }
   if (view->structs != NULL || view->n_structs != 0) {
-    OPI_TRY(opi_structs_check(
-        &(opi_structs){"the host", view->structs, view->n_structs, view->struct_row_bytes, minor},
-        &own, err));
+    OPI_TRY(opi_struct_views_check(&(opi_struct_view){"the host", view->structs, view->n_structs,
+                                                      view->struct_row_bytes, minor},
+                                   &own, err));
   }
   *out_api = &api;
   return OPIPE_OK;

@@ -53,7 +53,7 @@ static opipe_status check_texts(const opipe_plugin *p, opipe_error *err) {
 
 #define OWN_STRUCTS(kind) \
   { .rows = opipe_rows_of_##kind, .n = OPI_COUNT(opipe_rows_of_##kind) }
-static const opi_structs structs_of[] = {
+static const opi_struct_view structs_of[] = {
     [OPIPE_KIND_BACKEND] = OWN_STRUCTS(OPIPE_KIND_BACKEND),
     [OPIPE_KIND_SCHEDULE] = OWN_STRUCTS(OPIPE_KIND_SCHEDULE),
     [OPIPE_KIND_TRANSPORT] = OWN_STRUCTS(OPIPE_KIND_TRANSPORT),
@@ -91,8 +91,9 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
     return opi_fail(err, OPIPE_E_ABI, "its kind %u is unknown (1 backend, 2 schedule, 3 transport)",
                     p->kind);
   }
-  const opi_structs theirs = {"it", p->structs, p->n_structs, p->struct_row_bytes, p->abi_minor};
-  OPI_TRY(opi_structs_check(&theirs, &structs_of[p->kind], err));
+  const opi_struct_view theirs = {"it", p->structs, p->n_structs, p->struct_row_bytes,
+                                  p->abi_minor};
+  OPI_TRY(opi_struct_views_check(&theirs, &structs_of[p->kind], err));
   return check_texts(p, err);
 }
 

@@ -62,14 +62,15 @@ const char *opi_kind_name(uint32_t kind);
  * sanitizer build? Reads the file, opens nothing. */
 opipe_status opi_elf_check(const char *path, opipe_error *err);
 /* Layout fingerprints of one side. */
-typedef struct opi_structs {
+typedef struct opi_struct_view {
   const char *whose; /* "it", "the host" */
   const opipe_struct_row *rows;
   uint32_t n, row_bytes;
   uint32_t minor; /* that it was built for */
-} opi_structs;
+} opi_struct_view;
 /* Errors: ABI names the struct and both sizes. */
-opipe_status opi_structs_check(const opi_structs *theirs, const opi_structs *own, opipe_error *err);
+opipe_status opi_struct_views_check(const opi_struct_view *theirs, const opi_struct_view *own,
+                                    opipe_error *err);
 /* Is the descriptor one that this host can live with? Writes both versions and which side to
  * change. */
 opipe_status opi_descriptor_check(const opipe_plugin *plugin, opipe_error *err);

@@ -18,7 +18,7 @@ static const opipe_struct_row *find_row(const opipe_struct_row *rows, uint32_t n
   return NULL;
 }
 
-static opipe_status check_row(const opi_structs *theirs, const opipe_struct_row *own,
+static opipe_status check_row(const opi_struct_view *theirs, const opipe_struct_row *own,
                               opipe_error *err) {
   const opipe_struct_row *row = find_row(theirs->rows, theirs->n, own->name);
   if (row == NULL && own->minor <= theirs->minor) {
@@ -36,8 +36,8 @@ static opipe_status check_row(const opi_structs *theirs, const opipe_struct_row 
                   own->n_bytes, (unsigned long long)own->hash);
 }
 
-opipe_status opi_structs_check(const opi_structs *theirs, const opi_structs *own,
-                               opipe_error *err) {
+opipe_status opi_struct_views_check(const opi_struct_view *theirs, const opi_struct_view *own,
+                                    opipe_error *err) {
   if (theirs->row_bytes != sizeof(opipe_struct_row)) {
     return opi_fail(err, OPIPE_E_ABI,
                     "%s lays struct opipe_struct_row out in %u bytes, this library in %zu: rebuild "
