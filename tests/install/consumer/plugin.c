@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plugin that opens and offers nothing: a host must find it and refuse it by name. */
-#include <opipe/abi.h>
+#include <opipe/schedule.h>
 
 struct opipe_instance {
   int unused;

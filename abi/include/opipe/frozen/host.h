@@ -34,7 +34,7 @@ OPIPE_ORDER(opipe_dim_info)
 OPIPE_FREEZE(opipe_dim_info, value, 24, 0x53b87a61a64a006a)
 #define OPIPE_FIELDS_opipe_bind_options(X, T) \
   X(T, struct_size) X(T, flags) X(T, dims) X(T, pins) X(T, n_dims) X(T, n_pins) \
-  X(T, dims_stride) X(T, pins_stride) X(T, keep) X(T, n_keep) X(T, reserved) \
+  X(T, dims_stride) X(T, pins_stride) X(T, keep) X(T, n_keep) X(T, default_batch) \
   X(T, dropout_ratio)
 OPIPE_ORDER(opipe_bind_options)
 OPIPE_FREEZE(opipe_bind_options, dropout_ratio, 64, 0x10ee7f25905d25a2)

@@ -136,13 +136,14 @@ typedef struct opipe_dim_info {
 } opipe_dim_info;
 
 enum {
-  OPIPE_BIND_NO_FUSE = 1u, /* recognise no patterns */
-  OPIPE_BIND_DEFAULTS =
-      2u, /* free dimensions get stated defaults: batch 1, others 8; expressions are solved */
+  OPIPE_BIND_NO_FUSE = 1u,  /* recognise no patterns */
+  OPIPE_BIND_DEFAULTS = 2u, /* free dimensions get stated defaults: default_batch, others 8 (less or
+                               more where only that fits); expressions are solved */
   OPIPE_BIND_GRAPH_DROPOUT = 4u,  /* Dropout as the operator text says; without: identity */
   OPIPE_BIND_DROPOUT_RATIO = 16u, /* every Dropout drops `dropout_ratio`, whatever the graph says */
   OPIPE_BIND_TRAIN = 8u /* for training: no float initializer of more than one element is folded
-                           away */
+                           away, nor one of one element that a module named and that scales or
+                           shifts activations */
 };
 
 typedef struct opipe_bind_options {
@@ -155,10 +156,10 @@ typedef struct opipe_bind_options {
   uint32_t dims_stride;    /* bytes from dimension to dimension */
   uint32_t pins_stride;    /* bytes from pin to pin */
   const char *const *keep; /* names of tensors that no fusion may swallow; with OPIPE_BIND_TRAIN
-                              also one-element initializers that are to be trained */
+                              also other one-element initializers that are to be trained */
   uint32_t n_keep;
-  uint32_t reserved;    /* 0 */
-  double dropout_ratio; /* of OPIPE_BIND_DROPOUT_RATIO, [0, 1) */
+  uint32_t default_batch; /* rows of a batch that OPIPE_BIND_DEFAULTS chooses; 0: 1 */
+  double dropout_ratio;   /* of OPIPE_BIND_DROPOUT_RATIO, [0, 1) */
 } opipe_bind_options;
 
 /* An input or output. Pointers belong to the model (until model_destroy). */
@@ -225,14 +226,15 @@ typedef struct opipe_plan_params {
   const char *schedule;    /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
   const char *cut; /* "t1,t2:consumer1+consumer2;t3": tensors per boundary with optional consumers;
                       NULL: chosen */
-  const char *
-      batch_dim; /* the dimension that micro-batches split; NULL: the one of axis 0 of the inputs */
-  uint64_t memory_bytes;            /* cap of every device that has none of its own; 0: none */
-  uint32_t depth;                   /* slots of every boundary tensor, 0: 2 */
-  uint32_t cost;                    /* OPIPE_COST_* */
-  uint32_t flags;                   /* OPIPE_PLAN_* */
-  uint32_t n_ranks;                 /* 0: as the schedule's layout needs */
-  const char *transport;            /* "id" or "id:key=value,...", NULL: "local" */
+  const char *batch_dim; /* the free dimensions that micro-batches split, "a" or "a,b", all of one
+                            length; NULL: the first dimensions of all inputs that have as many rows
+                            as the first input, as far as the graph carries them */
+  uint64_t memory_bytes; /* cap of every device that has none of its own; 0: none */
+  uint32_t depth;        /* slots of every boundary tensor, 0: 2 */
+  uint32_t cost;         /* OPIPE_COST_* */
+  uint32_t flags;        /* OPIPE_PLAN_* */
+  uint32_t n_ranks;      /* 0: as the schedule's layout needs */
+  const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
   const opipe_train_options *train; /* a plan for training, of a model that was bound with
                                        OPIPE_BIND_TRAIN; NULL: for inference */
   const opipe_order_costs *costs;   /* times of the stages in milliseconds, in place of what nodes
@@ -526,7 +528,8 @@ typedef struct opipe_api {
   /* Gradients of the last step into one safetensors file. [control] */
   opipe_status (*session_save_gradients)(opipe_session *session, const char *path,
                                          opipe_error *err);
-  /* Which initializers of a model bound with OPIPE_BIND_TRAIN are trained, which not, and why. */
+  /* Which initializers of a model bound with OPIPE_BIND_TRAIN are trained, which not, and why;
+   * which answers are doubtful. A plan lists them as they were when it was made. */
   opipe_status (*model_describe_training)(opipe_model *model, const opipe_train_options *options,
                                           uint32_t format, opipe_write_fn write, void *ctx,
                                           opipe_error *err);
