@@ -87,9 +87,9 @@ OPIPE_ORDER(opipe_binding_io)
 OPIPE_FREEZE(opipe_binding_io, done, 88, 0x5542da61a79932f6)
 #define OPIPE_FIELDS_opipe_submit_params(X, T) \
   X(T, struct_size) X(T, n_inputs) X(T, n_outputs) X(T, io_stride) X(T, inputs) X(T, outputs) \
-  X(T, stream) X(T, deadline_ns)
+  X(T, stream) X(T, deadline_ns) X(T, on_done) X(T, on_done_ctx)
 OPIPE_ORDER(opipe_submit_params)
-OPIPE_FREEZE(opipe_submit_params, deadline_ns, 48, 0xa7f90cc34d07c334)
+OPIPE_FREEZE(opipe_submit_params, on_done_ctx, 64, 0xee929bf4792fa1c5)
 #define OPIPE_FIELDS_opipe_session_info(X, T) \
   X(T, struct_size) X(T, n_ranks) X(T, requests_done) X(T, requests_failed) \
   X(T, shapes_compiled) X(T, busy_ns) X(T, reserved)
@@ -113,16 +113,16 @@ OPIPE_FREEZE(opipe_order_info, forward_only, 40, 0xeed69bf479696e91)
   X(T, plan_describe) X(T, plan_annotate) X(T, plan_info) X(T, plan_memory) \
   X(T, plan_cut_tensor) X(T, plan_destroy) X(T, session_open) X(T, session_close) \
   X(T, session_submit) X(T, request_poll) X(T, request_wait) X(T, request_cancel) \
-  X(T, request_output) X(T, request_release) X(T, session_drive) X(T, session_memory) \
-  X(T, session_info) X(T, session_train_step) X(T, session_flush) X(T, session_evaluate) \
-  X(T, request_report) X(T, session_parameter) X(T, session_get) X(T, session_set) \
-  X(T, session_save) X(T, session_load) X(T, session_save_model) X(T, session_save_gradients) \
-  X(T, model_describe_training) X(T, schedule_list) X(T, order_make) X(T, order_read) \
-  X(T, order_destroy) X(T, order_info) X(T, order_lower) X(T, order_check) X(T, order_simulate) \
-  X(T, order_draw) X(T, order_write) X(T, session_trace) X(T, session_clock) \
-  X(T, session_set_clock) X(T, session_try_save)
+  X(T, request_output) X(T, request_release) X(T, session_drive) X(T, session_fd) \
+  X(T, session_memory) X(T, session_info) X(T, session_train_step) X(T, session_flush) \
+  X(T, session_evaluate) X(T, request_report) X(T, session_parameter) X(T, session_get) \
+  X(T, session_set) X(T, session_save) X(T, session_load) X(T, session_save_model) \
+  X(T, session_save_gradients) X(T, model_describe_training) X(T, schedule_list) \
+  X(T, order_make) X(T, order_read) X(T, order_destroy) X(T, order_info) X(T, order_lower) \
+  X(T, order_check) X(T, order_simulate) X(T, order_draw) X(T, order_write) X(T, session_trace) \
+  X(T, session_clock) X(T, session_set_clock) X(T, session_try_save)
 OPIPE_ORDER(opipe_api)
-OPIPE_FREEZE(opipe_api, session_try_save, 480, 0x0c43e2e3999b7e85)
+OPIPE_FREEZE(opipe_api, session_try_save, 488, 0x850263fbce9d7feb)
 #define OPIPE_FIELDS_opipe_view(X, T) \
   X(T, struct_size) X(T, abi_major) X(T, abi_minor) X(T, structs) X(T, n_structs) \
   X(T, struct_row_bytes)
@@ -145,7 +145,7 @@ OPIPE_FREEZE(opipe_view, struct_row_bytes, 24, 0xc9fb19925c5010ad)
   OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \
   OPIPE_ROW(opipe_session_params, max_shapes, 0), \
   OPIPE_ROW(opipe_binding_io, done, 0), \
-  OPIPE_ROW(opipe_submit_params, deadline_ns, 0), \
+  OPIPE_ROW(opipe_submit_params, on_done_ctx, 0), \
   OPIPE_ROW(opipe_session_info, reserved, 0), \
   OPIPE_ROW(opipe_order_params, costs, 0), \
   OPIPE_ROW(opipe_order_info, forward_only, 0), \

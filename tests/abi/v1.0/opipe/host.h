@@ -333,6 +333,15 @@ typedef struct opipe_submit_params {
                                       the library's until request_release */
   uint64_t stream;                 /* requests of one stream finish in the order of submission */
   uint64_t deadline_ns; /* relative; 0: none. Passed: the request fails with OPIPE_E_TIMEOUT */
+  /* NULL: none. Called once for a request that was submitted, when it has finished: its memory is
+   * the host's again, and request_wait and request_poll show it once this has returned. status: how
+   * it ended. [callback: whichever thread ends it: a rank's, or one that is inside session_submit
+   * (REFERENCE: before it returns), session_drive, request_cancel, _poll, _wait, or session_close]
+   * It must be short, and may call request_poll, _output, _report, _cancel and _release (of this
+   * request too); all other functions of the table answer OPIPE_E_STATE inside. `request` is a
+   * stale handle where the host has released it before. */
+  void (*on_done)(void *ctx, opipe_request *request, opipe_status status);
+  void *on_done_ctx;
 } opipe_submit_params;
 
 typedef struct opipe_session_info {
@@ -470,16 +479,34 @@ typedef struct opipe_api {
   opipe_status (*request_wait)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
   opipe_status (*request_cancel)(
       opipe_request *request,
-      opipe_error *err); /* it then finishes with OPIPE_E_CANCELLED. [any-thread] */
+      opipe_error *err); /* it then finishes with OPIPE_E_CANCELLED: at once if no rank has begun
+                            it, else when the ranks have passed it. Training steps: only before a
+                            rank has begun (else STATE), and never with double-buffered weights.
+                            [any-thread] */
   /* View of output `index` (model order) of a finished request; valid until request_release.
    * [any-thread] */
   opipe_status (*request_output)(opipe_request *request, uint32_t index, opipe_tensor *out_tensor,
                                  opipe_error *err);
-  void (*request_release)(opipe_request *request); /* waits for an unfinished one; accepts NULL */
-  /* threads=HOST: runs rank `rank` until it has nothing to do or timeout_ns passed (OPIPE_PENDING).
-   * [step:rank] */
+  /* Waits for an unfinished one; accepts NULL. threads=HOST: never waits. An unfinished request
+   * goes on, with what it borrows, until its on_done, at the latest session_close. */
+  void (*request_release)(opipe_request *request);
+  /* threads=HOST: runs rank `rank` as far as it goes; nothing to run: sleeps until there is, at
+   * most timeout_ns (0: not at all). OPIPE_PENDING: nothing ran in that time. Errors: how the
+   * session failed. [step:rank] */
   opipe_status (*session_drive)(opipe_session *session, uint32_t rank, uint64_t timeout_ns,
                                 opipe_error *err);
+  /* A file descriptor (eventfd) for poll, epoll, ... The session's: closed by session_close; the
+   * same at every call; readable at first. Spurious readiness is possible.
+   *   rank < n_ranks  threads=HOST: readable when session_drive(rank) may have something to do;
+   *                   drive with timeout_ns 0 reads it. (A host flag fence rings nothing: drive
+   *                   after setting it.)
+   *   OPIPE_NONE      readable when a request has finished since it was read; the host reads it (8
+   *                   bytes), then polls its requests.
+   * Deadlines and the watchdog need a call of poll or wait when their time comes. Errors: STATE (a
+   * rank of a session with threads of its own), INVALID, UNSUPPORTED (the transport cannot tell),
+   * IO. [control] */
+  opipe_status (*session_fd)(opipe_session *session, uint32_t rank, int32_t *out_fd,
+                             opipe_error *err);
   opipe_status (*session_memory)(opipe_session *session, uint32_t rank, opipe_memory_info *io_info,
                                  opipe_error *err); /* measured */
   opipe_status (*session_info)(opipe_session *session, opipe_session_info *io_info,
@@ -493,7 +520,9 @@ typedef struct opipe_api {
    * flushes. OPIPE_PENDING as session_submit. [any-thread] */
   opipe_status (*session_train_step)(opipe_session *session, const opipe_submit_params *params,
                                      opipe_request **out_ticket, opipe_error *err);
-  /* Waits until no step is under way; runs what a double-buffered schedule has left over. */
+  /* Waits until no step is under way; runs what a double-buffered schedule has left over.
+   * threads=HOST: does not wait, OPIPE_PENDING as long as there are steps to drive; what needs a
+   * flush answers STATE then. */
   opipe_status (*session_flush)(opipe_session *session, opipe_error *err);
   /* Forward only, with the newest parameters; flushes first. Outputs "loss" and what the loss
    * judges; without labels only the latter. */

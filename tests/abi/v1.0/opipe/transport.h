@@ -183,6 +183,12 @@ typedef struct opipe_transport {
    * message on them; after a later opening again. NULL: nothing is ever needed. Errors: PEER, and
    * what the transport finds wrong with a peer. [control], as the other calls of set-up */
   opipe_status (*endpoint_ready)(opipe_endpoint *endpoint, opipe_error *err);
+  /* `wait` without a thread: calls fn(ctx) once, on any thread, when the doorbell leaves `seen` or
+   * `wait` would return for another reason but its time-out; at once if that is so already. What
+   * was asked for before is forgotten, with fn NULL too; once this, or endpoint_close, has returned
+   * nobody is in the fn of before. fn is short, and calls nothing of the transport. NULL: a host
+   * cannot wait for a rank in a loop of its own (session_fd). [step:endpoint] */
+  void (*notify)(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx), void *ctx);
 } opipe_transport;
 
 #include "frozen/transport.h"

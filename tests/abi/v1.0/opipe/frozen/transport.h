@@ -28,15 +28,15 @@ OPIPE_FREEZE(opipe_stream_params, n_bytes, 48, 0x1591190d112d217b)
   X(T, endpoint_open) X(T, endpoint_close) X(T, stream_open) X(T, stream_close) \
   X(T, memory_register) X(T, memory_drop) X(T, reserve) X(T, send) X(T, recv) X(T, test) \
   X(T, doorbell) X(T, ring) X(T, wait) X(T, group_open) X(T, group_close) X(T, all_reduce) \
-  X(T, group_test) X(T, abort) X(T, world_info) X(T, endpoint_ready)
+  X(T, group_test) X(T, abort) X(T, world_info) X(T, endpoint_ready) X(T, notify)
 OPIPE_ORDER(opipe_transport)
-OPIPE_FREEZE(opipe_transport, endpoint_ready, 192, 0x107e5d666bfcf82c)
+OPIPE_FREEZE(opipe_transport, notify, 200, 0xcd8e757f59c67199)
 #define OPIPE_ROWS_TRANSPORT \
   OPIPE_ROW(opipe_transport_info, bandwidth, 0), \
   OPIPE_ROW(opipe_world_params, options, 0), \
   OPIPE_ROW(opipe_endpoint_params, reserved, 0), \
   OPIPE_ROW(opipe_stream_params, n_bytes, 0), \
-  OPIPE_ROW(opipe_transport, endpoint_ready, 0)
+  OPIPE_ROW(opipe_transport, notify, 0)
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_TRANSPORT_H */
