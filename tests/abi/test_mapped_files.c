@@ -52,7 +52,7 @@ static opipe_status open_with(host_kit *k, const char *options) {
   const opipe_load_params load = {.struct_size = sizeof load, .path = make_model()};
   OPI_ASSERT_FATAL(load.path != NULL);
   *k = (host_kit){.err = OPIPE_ERROR_INIT};
-  opipe_status status = opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err);
+  opipe_status status = opipe_get_api(OPIPE_VIEW, &k->api, &k->err);
   if (status == OPIPE_OK)
     status = k->api->context_create(NULL, &k->context, &k->err);
   if (status == OPIPE_OK)
