@@ -121,7 +121,7 @@ static opipe_status bind(host_kit *k, const bytes *model) {
   const opipe_bind_options options = {.struct_size = sizeof options};
   memset(k, 0, sizeof *k);
   k->err.struct_size = sizeof k->err;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_ABI_MAJOR, OPIPE_ABI_MINOR, &k->api, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->context_create(NULL, &k->context, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->model_load(k->context, &load, &k->model, &k->err), &k->err);
   return k->api->model_bind(k->model, &options, &k->bound, &k->err);
