@@ -33,7 +33,7 @@ target_include_directories(opi_core_usage INTERFACE ${PROJECT_SOURCE_DIR} ${OPI_
 target_include_directories(opi_core_usage SYSTEM INTERFACE
   ${OPI_GENERATED_DIR} ${OPI_GENERATED_DIR}/loader/wire
   ${OPI_UTHASH_INCLUDE} ${OPI_XXHASH_INCLUDE})
-target_compile_definitions(opi_core_usage INTERFACE
+set_source_files_properties(abi/registry/discover.c PROPERTIES COMPILE_DEFINITIONS
   OPI_PLUGIN_INSTALL_DIR="${CMAKE_INSTALL_FULL_LIBDIR}/onnx-pipe")
 target_link_libraries(opi_core_usage INTERFACE
   opi_flags PkgConfig::JANSSON PkgConfig::PROTOBUF_C Threads::Threads ${CMAKE_DL_LIBS} m)

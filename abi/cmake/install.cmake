@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake --install: library, command, headers, pkg-config file, CMake package, guide. (The plugins
-# are installed where they are made.)
+# cmake --install: library, command, headers, pkg-config file, CMake package; below share/doc the
+# guide, the examples, and sources to start from. (Plugins and conformance programs are installed
+# where they are made.)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/onnxpipe)
 
@@ -11,9 +12,7 @@ if(OPI_HAVE_COMMAND)
 endif()
 install(DIRECTORY ${OPI_INCLUDE_DIR}/opipe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
-install(DIRECTORY abi/guide/ DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL
-  FILES_MATCHING PATTERN "*.md")
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+include(abi/cmake/documents.cmake)
 
 # Relative to the file itself, so that an installed tree can be moved.
 file(RELATIVE_PATH OPI_PC_UP /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)

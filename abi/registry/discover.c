@@ -11,8 +11,8 @@
 
 #include "abi/registry/registry.h"
 
-#ifndef OPIPE_PLUGIN_DIR
-#define OPIPE_PLUGIN_DIR "/usr/lib/onnx-pipe"
+#ifndef OPI_PLUGIN_INSTALL_DIR
+#error "the build says where plugins are installed"
 #endif
 
 enum { PATH_ROOM = 4096, FILES_MOST = 1024 };
@@ -102,23 +102,39 @@ static opipe_status search_environment(search *s) {
   return OPIPE_OK;
 }
 
-static opipe_status search_beside_library(search *s) {
+/* The folder onnx-pipe beside the library; empty when nobody can tell where that is. */
+static void beside_library(char *path, size_t room) {
   static const char anchor = 0; /* an address inside this library */
   Dl_info info;
-  char path[PATH_ROOM];
+  path[0] = '\0';
   if (dladdr(&anchor, &info) == 0 || info.dli_fname == NULL)
-    return OPIPE_OK;
+    return;
   char *real = realpath(info.dli_fname, NULL);
-  if (real == NULL)
-    return OPIPE_OK;
-  char *slash = strrchr(real, '/');
-  int n = -1;
+  char *slash = real == NULL ? NULL : strrchr(real, '/');
   if (slash != NULL) {
     *slash = '\0';
-    n = snprintf(path, sizeof(path), "%s/onnx-pipe", real);
+    const int n = snprintf(path, room, "%s/onnx-pipe", real);
+    if (n < 0 || (size_t)n >= room)
+      path[0] = '\0';
   }
   free(real);
-  return n > 0 && (size_t)n < sizeof(path) ? search_directory(s, path) : OPIPE_OK;
+}
+
+static bool is_same_directory(const char *left, const char *right) {
+  struct stat l, r;
+  return stat(left, &l) == 0 && stat(right, &r) == 0 && l.st_dev == r.st_dev &&
+         l.st_ino == r.st_ino;
+}
+
+/* First what was installed, moved or copied with this library, then the folder of the build's
+ * installation: a library that was copied alone still finds that one. */
+static opipe_status search_installation(search *s) {
+  static const char configured[] = OPI_PLUGIN_INSTALL_DIR;
+  char beside[PATH_ROOM];
+  beside_library(beside, sizeof(beside));
+  if (beside[0] != '\0')
+    OPI_TRY(search_directory(s, beside));
+  return is_same_directory(beside, configured) ? OPIPE_OK : search_directory(s, configured);
 }
 
 opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx,
@@ -127,8 +143,7 @@ opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found,
   for (uint32_t i = 0; i < params->n_paths; ++i)
     OPI_TRY(search_given(&s, params->paths[i]));
   OPI_TRY(search_environment(&s));
-  OPI_TRY(search_beside_library(&s));
-  return search_directory(&s, OPIPE_PLUGIN_DIR);
+  return search_installation(&s);
 }
 
 opipe_status opi_library_open(const char *path, const opipe_plugin **out_plugin, opipe_error *err) {

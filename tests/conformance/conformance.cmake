@@ -1,18 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The conformance programs, and the project's own plugins as their first clients.
-set(OPI_CONFORMANCE_TARGETS)
-foreach(kind backend schedule transport)
-  add_executable(conformance-${kind} EXCLUDE_FROM_ALL
-    ${CMAKE_CURRENT_SOURCE_DIR}/conformance/${kind}.c ${CMAKE_CURRENT_SOURCE_DIR}/conformance/conformance.c)
-  target_include_directories(conformance-${kind} PRIVATE ${PROJECT_SOURCE_DIR}/abi/include)
-  target_compile_definitions(conformance-${kind} PRIVATE _GNU_SOURCE)
-  target_link_libraries(conformance-${kind} PRIVATE opi_flags ${CMAKE_DL_LIBS} Threads::Threads m)
-  set_target_properties(conformance-${kind} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR}/conformance)
-  list(APPEND OPI_CONFORMANCE_TARGETS conformance-${kind})
-endforeach()
-list(APPEND OPI_TEST_TARGETS ${OPI_CONFORMANCE_TARGETS})
-
+# The project's own plugins as the first clients of the conformance programs.
 function(opi_conformance kind id)
   set(name conformance/${kind}-${id})
   if(ARGN)

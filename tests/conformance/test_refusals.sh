@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is no plugin of the wanted kind ends a conformance program with status 2 and a reason.
 set -eu
-check=$OPIPE_BUILD_DIR/tests/conformance/conformance-schedule
+check=$OPIPE_BUILD_DIR/libexec/onnx-pipe/conformance-schedule
 plugins=$OPIPE_BUILD_DIR/lib/onnx-pipe
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

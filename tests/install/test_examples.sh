@@ -18,7 +18,8 @@ cmake --install "$OPIPE_BUILD_DIR" --prefix "$prefix/usr" >"$prefix/install.log"
 lib=$(dirname "$(find "$prefix/usr" -name libonnxpipe.so | head -n 1)")
 include=$prefix/usr/include
 model=$OPIPE_SOURCE_DIR/tests/data/gpt_8block/model.onnx
-cp -R "$OPIPE_SOURCE_DIR/tests/examples" "$OPIPE_SOURCE_DIR/tests/conformance" "$prefix/" # nothing else of the tree is used
+doc=$prefix/usr/share/doc/onnxpipe
+cp -R "$doc/examples" "$doc/conformance" "$doc/demo" "$prefix/" # as installed
 cd "$prefix"
 strict="-Wall -Wextra -Wpedantic -Werror"
 
@@ -26,8 +27,8 @@ strict="-Wall -Wextra -Wpedantic -Werror"
 "$OPIPE_CC" -std=c11 $strict -I"$include" examples/host.c -ldl -o host_c || fail "host.c does not build"
 ./host_c "$lib/libonnxpipe.so" "$model" 3 20 | grep -q "20 requests in 3 stages" || fail "host.c"
 "$OPIPE_CC" -std=c11 $strict -I"$include" examples/train.c -ldl -o train_c || fail "train.c does not build"
-demo=$OPIPE_SOURCE_DIR/tests/data/demo/model.onnx
-./train_c "$lib/libonnxpipe.so" "$demo" "$OPIPE_SOURCE_DIR/tests/data/text/ferry.txt" 2 21 "The ferry" |
+demo=demo/model.onnx
+./train_c "$lib/libonnxpipe.so" "$demo" demo/ferry.txt 2 21 "The ferry" |
   awk '/^step/ { last = $4; if (first == "") first = $4 } END { exit !(last < first * 0.6) }' || fail "train.c"
 "$OPIPE_CXX" -std=c++17 $strict -I"$include" examples/host.cpp -ldl -o host_cpp || fail "host.cpp does not build"
 ./host_cpp "$lib/libonnxpipe.so" "$model" | grep -q "2 shapes alternated" || fail "host.cpp"
@@ -58,7 +59,7 @@ grep -q "backend 'example' refuses" refused.txt || {
 }
 python=${OPIPE_PYTHON:-}
 if [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null; then
-  "$python" examples/host_numpy.py "$lib/libonnxpipe.so" "$OPIPE_SOURCE_DIR/tests/data/demo" 4 || fail "host_numpy.py"
+  "$python" examples/host_numpy.py "$lib/libonnxpipe.so" demo 4 || fail "host_numpy.py"
   "$python" -B examples/train_numpy.py "$lib/libonnxpipe.so" "$demo" 2 1f1b 10 || fail "train_numpy.py"
 else
   echo "SKIP: host_numpy.py, train_numpy.py: no python3 with numpy"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# An installed tree is complete: headers, library, plugins, command, pkg-config file and CMake package, all working from
-# where they lie, also after the tree has been moved.
+# An installed tree is complete: headers, library, plugins, command, conformance programs, pages whose links lead
+# somewhere, pkg-config file and CMake package, all working from where they lie, also after the tree has been moved or
+# copied. A library that was copied alone finds the plugins of the configured installation.
 # ctest: timeout=120
 set -eu
 if [ -n "$OPIPE_SANITIZE" ]; then
@@ -38,6 +39,82 @@ grep -q "$lib/onnx-pipe/" "$prefix/plugins.txt" || {
   cat "$prefix/plugins.txt"
   fail "the installed plugins are not those that the command found"
 }
+
+# A copy finds its own plugins, though the tree that it was copied from is still there.
+cp -R "$root" "$prefix/copy"
+env -u OPIPE_PLUGIN_PATH "$prefix/copy/bin/onnx-pipe" plugins --why >"$prefix/copied.txt" || fail "the copied command's plugins --why"
+if grep -F "$root/" "$prefix/copied.txt" || ! grep -qF "$prefix/copy/" "$prefix/copied.txt"; then
+  fail "the copied tree does not use its own plugins"
+fi
+
+# Pages: every relative link leads to something installed.
+doc=$root/share/doc/onnxpipe
+for page in guide/README.md examples/README.md conformance/README.md plugins/README.md; do
+  [ -f "$doc/$page" ] || fail "$page is not installed"
+done
+find "$root" -name '*.md' >"$prefix/pages.txt"
+while read -r page; do
+  awk '/^ *```/ { fenced = !fenced } !fenced' "$page" | grep -o '](\([^)# ]*\)[^)]*)' | sed 's/^](//; s/[)#].*//' |
+    while read -r target; do
+      case $target in *:* | '') continue ;; esac
+      [ -e "$(dirname "$page")/$target" ] || echo "${page#"$doc"/}: $target"
+    done
+done <"$prefix/pages.txt" >"$prefix/broken.txt"
+[ ! -s "$prefix/broken.txt" ] || {
+  cat "$prefix/broken.txt"
+  fail "links of installed pages lead nowhere"
+}
+grep -q '](../examples/README.md)' "$doc/guide/README.md" || fail "the guide does not lead to the examples"
+
+# Conformance programs, on installed plugins.
+check=$root/libexec/onnx-pipe/conformance
+"$check-backend" "$lib/onnx-pipe/opipe-backend-cpu.so" >"$prefix/conform.txt" || fail "conformance-backend"
+"$check-schedule" "$lib/onnx-pipe/opipe-schedule-gpipe.so" >>"$prefix/conform.txt" || fail "conformance-schedule"
+"$check-transport" "$lib/onnx-pipe/opipe-transport-local.so" >>"$prefix/conform.txt" || fail "conformance-transport"
+[ "$(grep -c ' 0 failed' "$prefix/conform.txt")" = 3 ] || fail "the installed conformance programs"
+
+# A library copied alone: the build's own link, its configured folder replaced by one that is here.
+configured=$(sed -n 's/^CMAKE_INSTALL_PREFIX:[A-Z]*=//p' "$OPIPE_BUILD_DIR/CMakeCache.txt")
+object=CMakeFiles/opi_core.dir/abi/registry/discover.c.o
+commands() {
+  ninja -C "$OPIPE_BUILD_DIR" -t commands "$1" | tail -n 1
+}
+if [ -f "$OPIPE_BUILD_DIR/build.ninja" ] && command -v ninja >/dev/null; then
+  library=$(basename "$(readlink -f "$lib/libonnxpipe.so")")
+  mkdir "$prefix/alone"
+  cd "$OPIPE_BUILD_DIR"
+  commands "$object" | sed "s|$configured/lib|$root/lib|g; s|$object|$prefix/alone.o|g" >"$prefix/compile.sh"
+  grep -qF "$root/lib" "$prefix/compile.sh" || fail "the configured folder is not known to the library"
+  sh -e "$prefix/compile.sh" || fail "$(cat "$prefix/compile.sh")"
+  commands "lib/$library" | sed "s|$object|$prefix/alone.o|; s|-o lib/$library|-o $prefix/alone/libonnxpipe.so.1|" >"$prefix/link.sh"
+  sh -e "$prefix/link.sh" || fail "$(cat "$prefix/link.sh")"
+  cd "$prefix"
+  alone() {
+    env -u OPIPE_PLUGIN_PATH LD_LIBRARY_PATH="$prefix/alone" "$root/bin/onnx-pipe" plugins --why >"$prefix/alone.txt" ||
+      fail "the library that was copied alone"
+  }
+  alone # LD_LIBRARY_PATH precedes the installed command's RUNPATH
+  grep -qF "$lib/onnx-pipe/opipe-backend-cpu.so" "$prefix/alone.txt" || {
+    cat "$prefix/alone.txt"
+    fail "a library that was copied alone does not look into the configured folder"
+  }
+  # What lies beside it comes first.
+  mkdir "$prefix/alone/onnx-pipe"
+  cp "$lib/onnx-pipe/opipe-backend-cpu.so" "$prefix/alone/onnx-pipe"
+  alone
+  grep -q "^ok.*$prefix/alone/onnx-pipe/opipe-backend-cpu.so" "$prefix/alone.txt" &&
+    grep -q "^ok.*$lib/onnx-pipe/opipe-schedule-gpipe.so" "$prefix/alone.txt" || {
+    cat "$prefix/alone.txt"
+    fail "a plugin beside the library does not come first"
+  }
+  # One folder by two ways is searched once.
+  rm -r "$prefix/alone/onnx-pipe"
+  ln -s "$lib/onnx-pipe" "$prefix/alone/onnx-pipe"
+  alone
+  if grep -q "found before" "$prefix/alone.txt" || ! grep -q '^ok' "$prefix/alone.txt"; then
+    fail "the configured folder is searched twice"
+  fi
+fi
 
 # pkg-config, as packagers move trees.
 here=$OPIPE_SOURCE_DIR/tests/install/consumer
