@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second half of backend.c, which includes it: what keeps old backends and new hosts together
- * (kinds, unknown words, strides), and when an error of queued work is told.
+/* Checks of backends that keep old backends and new hosts together (kinds, unknown words, strides),
+ * and of when an error of queued work is told.
  */
 #ifndef CONFORMANCE_BACKEND_RULES_H
 #define CONFORMANCE_BACKEND_RULES_H
+
+#include <math.h>
+
+#include "backend_kit.h"
 
 static uint64_t all_live(const opipe_device_usage *usage) {
   uint64_t n = 0;
