@@ -132,9 +132,11 @@ opipe_status opi_group_open(opi_weights *weights, opi_instance *const *instances
   if (t == NULL)
     return plain_open(weights, instances, n, n_bytes, members, err);
   if (t->group_open == NULL) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "transport '%s' cannot reduce, and gradients of %u instances are to be summed",
-                    weights->transport.id, n);
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "transport '%s' cannot reduce (OPIPE_TRANSPORT_REDUCES): training sums gradients "
+        "or norms of %u stages' instances",
+        weights->transport.id, n);
   }
   uint32_t *ranks = opi_alloc_zero(weights->allocator, n, sizeof *ranks);
   if (ranks == NULL)

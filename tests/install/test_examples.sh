@@ -48,6 +48,25 @@ done
 
 # and in use
 run="$prefix/usr/bin/onnx-pipe run"
+
+# A transport without reductions, made from the installed source: it conforms and infers; training on two ranks is refused.
+cp -R "$doc/plugins/transport-local" plain
+sed -i 's/ | OPIPE_TRANSPORT_REDUCES//; s/\(\.\(group_[a-z]*\|all_reduce\) = \)[a-z_]*/\1NULL/; s/"local"/"plain"/' plain/local.c
+"$OPIPE_CC" -std=gnu11 -shared -fPIC -fvisibility=hidden -I"$include" -Iplain plain/*.c -lpthread -o opipe-transport-plain.so ||
+  fail "transport-local does not build out of tree"
+"$prefix/usr/libexec/onnx-pipe/conformance-transport" ./opipe-transport-plain.so | grep -q "SKIP: reductions" ||
+  fail "a transport without reductions does not conform"
+$run "$demo" --plugin ./opipe-transport-plain.so --transport plain --stages 2 --reference |
+  grep -q "identical to the plan's reference" || fail "inference without reductions"
+train() {
+  "$prefix/usr/bin/onnx-pipe" train "$demo" --data text:demo/ferry.txt --loss cross-entropy:logits=logits,labels=labels,shift=1 \
+    --microbatches 2 --batch 4 --steps 1 --plugin ./opipe-transport-plain.so --transport plain "$@" >train.txt 2>&1
+}
+train --ranks 1 || fail "training on one rank without reductions: $(cat train.txt)"
+for tied in --ranks=2 --replicas=2; do # the demo's head is its embedding
+  if train "$tied"; then fail "training without reductions, $tied"; fi
+  grep -q "transport 'plain' cannot reduce (OPIPE_TRANSPORT_REDUCES)" train.txt || fail "$tied: $(cat train.txt)"
+done
 $run "$model" --plugin ./opipe-schedule-example.so --schedule example:order=falling --bind batch=4 --microbatches 4 --depth 4 --stages 2 \
   --reference | grep -q "identical to the plan's reference" || fail "a run under the example schedule"
 if $run "$model" --plugin ./opipe-backend-example.so --device example 2>refused.txt; then
