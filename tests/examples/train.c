@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 16, SEQ = 64, MICROBATCHES = 4, WRITTEN = 240 };
+enum { BATCH = 16, SEQ = 64, MICROBATCHES = 4 };
 
 static opipe_error err = OPIPE_ERROR_INIT;
 
@@ -141,14 +141,15 @@ static int next_byte(const opipe_api *api, opipe_session *session, mini_batch *b
   return best;
 }
 
-static void write_text(const opipe_api *api, opipe_session *session, const char *prompt) {
+static void write_text(const opipe_api *api, opipe_session *session, const char *prompt,
+                       uint32_t n_letters) {
   static mini_batch b;
   int n = 0;
   prepare(&b);
   for (const char *at = prompt; *at != '\0' && n < SEQ; ++at)
     b.ids[n++] = (unsigned char)*at;
   printf("\n%.*s", n, prompt);
-  for (int i = 0; n > 0 && i < WRITTEN; ++i) {
+  for (uint32_t i = 0; n > 0 && i < n_letters; ++i) {
     const int c = next_byte(api, session, &b, n);
     putchar(c >= 32 || c == '\n' ? c : '?');
     fflush(stdout);
@@ -163,12 +164,14 @@ static void write_text(const opipe_api *api, opipe_session *session, const char 
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: %s libonnxpipe.so model.onnx text.txt [STAGES [STEPS [PROMPT]]]\n",
+    fprintf(stderr,
+            "usage: %s libonnxpipe.so model.onnx text.txt [STAGES [STEPS [PROMPT [LETTERS]]]]\n",
             argv[0]);
     return 2;
   }
   const uint32_t n_stages = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 2;
   const uint32_t n_steps = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 100;
+  const uint32_t n_letters = argc > 7 ? (uint32_t)strtoul(argv[7], NULL, 10) : 240;
   const opipe_api *api = open_library(argv[1]);
   opipe_context *context = NULL;
   opipe_model *model = NULL, *bound = NULL;
@@ -212,7 +215,7 @@ int main(int argc, char **argv) {
   api->plan_destroy(plan); /* a session keeps what it needs */
 
   train(api, session, n_steps);
-  write_text(api, session, argc > 6 ? argv[6] : "The");
+  write_text(api, session, argc > 6 ? argv[6] : "The", n_letters);
 
   api->session_close(session);
   api->model_destroy(bound);

@@ -28,7 +28,7 @@ strict="-Wall -Wextra -Wpedantic -Werror"
 ./host_c "$lib/libonnxpipe.so" "$model" 3 20 | grep -q "20 requests in 3 stages" || fail "host.c"
 "$OPIPE_CC" -std=c11 $strict -I"$include" examples/train.c -ldl -o train_c || fail "train.c does not build"
 demo=demo/model.onnx
-./train_c "$lib/libonnxpipe.so" "$demo" demo/ferry.txt 2 21 "The ferry" |
+./train_c "$lib/libonnxpipe.so" "$demo" demo/ferry.txt 2 21 "The ferry" 10 |
   awk '/^step/ { last = $4; if (first == "") first = $4 } END { exit !(last < first * 0.6) }' || fail "train.c"
 "$OPIPE_CXX" -std=c++17 $strict -I"$include" examples/host.cpp -ldl -o host_cpp || fail "host.cpp does not build"
 ./host_cpp "$lib/libonnxpipe.so" "$model" | grep -q "2 shapes alternated" || fail "host.cpp"
