@@ -81,6 +81,8 @@ static void describe_training(opi_text *t, const opi_plan *plan) {
                   choice->n_trained, choice->n_doubts);
   for (uint32_t i = 0; i < choice->n_doubts && i < CROSSINGS_MOST; ++i)
     opi_text_printf(t, "doubtful: %s: %s\n", choice->doubts[i].name, choice->doubts[i].why);
+  if (choice->n_doubts > CROSSINGS_MOST)
+    opi_text_printf(t, "... and %u more\n", choice->n_doubts - CROSSINGS_MOST);
   opi_text_puts(t, "rank      gradients    optimizer     versions      stashes\n");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &plan->memory[r];

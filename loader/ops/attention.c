@@ -70,7 +70,7 @@ static opipe_status split_heads(const opi_builder *b, const opi_node *node, uint
 
 static opipe_status flat_extents(const opi_builder *b, const opi_node *node, extents *e,
                                  opipe_error *err) {
-  int64_t head_k;
+  int64_t head_k = 0;
   OPI_TRY(opi_need_int(b, node, "q_num_heads", 1, INT32_MAX, &e->q_heads, err));
   OPI_TRY(opi_need_int(b, node, "kv_num_heads", 1, INT32_MAX, &e->kv_heads, err));
   OPI_TRY(split_heads(b, node, OPI_ATT_Q, e->q_heads, &e->head, err));

@@ -7,20 +7,31 @@
  * lengths are halved (short position tables) and it begins again. Then they are doubled, as long as
  * nothing binds (the first convolutions over sound take hundreds of samples). The first choice that
  * binds is taken. When none does, the first failure is reported with the defaults taken.
+ *
+ * A trial binds the whole graph, so trials are counted in nodes and inputs: large graphs get few.
  */
 #include "loader/passes/walk.h"
 
 #include <inttypes.h>
 
-enum { MOST_TRIALS = 48, LONGEST = 1 << 14 };
+enum {
+  MOST_TRIALS = 48,    /* of a round with sums */
+  MOST_WORK = 1000000, /* of the whole search: nodes and inputs of all its trials */
+  MOST_LENGTHS = 16,   /* different ones that are paired */
+  LONGEST = 1 << 14
+};
 
 typedef struct search {
   const opi_model *model;
   const opi_bind_options *options;
-  opi_bind_options current;    /* options with this round's default length */
-  const opi_dim_binding *dims; /* this round's */
-  uint32_t n_dims;
+  opi_bind_options current;      /* options with this round's default length */
+  int64_t lengths[MOST_LENGTHS]; /* this round's, each once */
+  bool shared[MOST_LENGTHS];     /* two dimensions are that long */
+  uint32_t n_lengths;
   uint32_t n_trials; /* of this round */
+  uint64_t work;     /* of all rounds */
+  bool is_full;      /* this round has had its trials */
+  bool gave_up;      /* there was more to try */
   opi_arena arena;
   opi_bound *found;
 } search;
@@ -47,6 +58,18 @@ static bool has_given_shape(const search *s, const char *input) {
   return false;
 }
 
+/* A trial more, unless a bound is reached. */
+static bool may_try(search *s, uint32_t most_trials) {
+  const opi_graph *graph = s->model->graph;
+  if (s->n_trials >= most_trials || s->work >= MOST_WORK) {
+    s->is_full = s->gave_up = true;
+    return false;
+  }
+  ++s->n_trials;
+  s->work += (uint64_t)graph->n_nodes + graph->n_inputs + 1;
+  return true;
+}
+
 /* Once by its name (every dimension of the name moves), once by its place alone. */
 static opipe_status try_value(search *s, const target *t, bool by_name, int64_t value,
                               opipe_error *err) {
@@ -62,25 +85,52 @@ static opipe_status try_value(search *s, const target *t, bool by_name, int64_t 
   if (by_name)
     given[options.n_dims++] = one;
   options.dims = given;
-  ++s->n_trials;
   OPI_TRY(
       opi_solve_with(s->model, &options, by_name ? NULL : &one, &s->arena, &dims, &n_dims, err));
   return opi_bind_solved(s->model, &options, dims, n_dims, &s->found, err);
 }
 
-/* The target = dims[a] + dims[c] for every pair of lengths. */
+/* The target = the sum of two lengths, for every sum that lengths of two dimensions can have. */
 static opipe_status try_sums(search *s, const target *t, bool by_name, opipe_error *err) {
-  for (uint32_t a = 0; a < s->n_dims; ++a) {
-    for (uint32_t c = a + 1; c < s->n_dims; ++c) {
-      if (s->dims[a].value < 1 || s->dims[c].value < 1 || s->n_trials >= MOST_TRIALS)
+  int64_t tried[MOST_LENGTHS * MOST_LENGTHS];
+  uint32_t n_tried = 0;
+  for (uint32_t a = 0; a < s->n_lengths; ++a) {
+    for (uint32_t c = a; c < s->n_lengths; ++c) {
+      if (a == c && !s->shared[a])
         continue;
-      const opipe_status status =
-          try_value(s, t, by_name, s->dims[a].value + s->dims[c].value, err);
+      const int64_t sum = s->lengths[a] + s->lengths[c];
+      uint32_t seen = 0;
+      while (seen < n_tried && tried[seen] != sum)
+        ++seen;
+      if (seen < n_tried)
+        continue;
+      tried[n_tried++] = sum;
+      if (!may_try(s, MOST_TRIALS))
+        return OPIPE_E_INVALID;
+      const opipe_status status = try_value(s, t, by_name, sum, err);
       if (status != OPIPE_E_INVALID)
         return status;
     }
   }
   return OPIPE_E_INVALID;
+}
+
+/* The lengths of `dims`, each once. */
+static void take_lengths(search *s, const opi_dim_binding *dims, uint32_t n_dims) {
+  s->n_lengths = 0;
+  for (uint32_t d = 0; d < n_dims; ++d) {
+    const int64_t length = dims[d].value;
+    uint32_t seen = 0;
+    while (seen < s->n_lengths && s->lengths[seen] != length)
+      ++seen;
+    if (seen < s->n_lengths) {
+      s->shared[seen] = true;
+    } else if (seen < MOST_LENGTHS && length >= 1 && length <= INT64_MAX / 2) {
+      s->lengths[seen] = length;
+      s->shared[seen] = false;
+      ++s->n_lengths;
+    }
+  }
 }
 
 static opipe_status try_input(search *s, const opi_value *input, opipe_error *err) {
@@ -93,6 +143,8 @@ static opipe_status try_input(search *s, const opi_value *input, opipe_error *er
       return opi_fail_nomem(err, 32, "a dimension's name");
     if (is_given(s, t.name) || is_given(s, t.place))
       continue;
+    if (s->is_full)
+      return OPIPE_E_INVALID;
     opipe_status status = OPIPE_E_INVALID;
     if (name != NULL && name[0] != '\0')
       status = try_sums(s, &t, true, err);
@@ -110,7 +162,7 @@ static opipe_status try_all(search *s, opipe_error *err) {
     for (uint32_t i = 0; i < graph->n_inputs; ++i) {
       const opi_value *input = &graph->values[graph->inputs[i]];
       const bool mask = strcasestr(input->name, "mask") != NULL;
-      if (mask != (pass == 0) || has_given_shape(s, input->name))
+      if (s->is_full || mask != (pass == 0) || has_given_shape(s, input->name))
         continue;
       const opipe_status status = try_input(s, input, err);
       if (status != OPIPE_E_INVALID)
@@ -128,8 +180,9 @@ static opipe_status report(const search *s, const opi_dim_binding *dims, uint32_
     opi_text_printf(&text, "%s%s=%" PRId64, d == 0 ? "" : ",", dims[d].name, dims[d].value);
   }
   const opipe_status status =
-      opi_fail(err, OPIPE_E_INVALID, "no default fits: bind the dimensions (tried %.160s): %s",
-               text.data != NULL ? text.data : "", first->message);
+      opi_fail(err, OPIPE_E_INVALID, "no default fits: bind the dimensions (tried %.160s%s): %s",
+               text.data != NULL ? text.data : "",
+               s->gave_up ? " and more, not all that there is" : "", first->message);
   opi_text_release(&text);
   return status;
 }
@@ -137,13 +190,16 @@ static opipe_status report(const search *s, const opi_dim_binding *dims, uint32_
 /* All lengths at `length`: as they are, then, when asked for, with sums. */
 static opipe_status try_length(search *s, int64_t length, bool sums, opipe_error *err) {
   opi_dim_binding *dims = NULL;
+  uint32_t n_dims = 0;
   s->current = *s->options;
   s->current.default_length = length;
   s->n_trials = 0;
-  OPI_TRY(opi_solve_dims(s->model, &s->current, &s->arena, &dims, &s->n_dims, err));
-  s->dims = dims;
-  const opipe_status status =
-      opi_bind_solved(s->model, &s->current, dims, s->n_dims, &s->found, err);
+  s->is_full = false;
+  if (!may_try(s, 1))
+    return OPIPE_E_INVALID;
+  OPI_TRY(opi_solve_dims(s->model, &s->current, &s->arena, &dims, &n_dims, err));
+  take_lengths(s, dims, n_dims);
+  const opipe_status status = opi_bind_solved(s->model, &s->current, dims, n_dims, &s->found, err);
   return status == OPIPE_E_INVALID && sums ? try_all(s, err) : status;
 }
 

@@ -11,10 +11,10 @@ import sys
 import tempfile
 import zipfile
 
-from command import DATA, DONE, REFUSED, SANITIZED, Count, need_command, run
+from command import DATA, DONE, REFUSED, SANITIZED, USAGE, Count, need_command, run
 
 sys.path.insert(0, os.path.join(DATA, "attacks"))
-from wire import FLOAT, INT64, graph, model, node, tensor, value  # noqa: E402
+from wire import FLOAT, INT64, blob, graph, model, node, tensor, value  # noqa: E402
 
 GPT = os.path.join(DATA, "gpt_8block", "model.onnx")
 SECONDS = 100 if SANITIZED else 20  # each takes a fraction of a second; what was cubic took minutes
@@ -36,13 +36,22 @@ def sum_of(n):
 
 
 def weights(n):
-    return model(graph([node("Relu", "x", "y")], [X], [Y],
-                       [tensor(f"w{i}", FLOAT, [1], b"\0\0\0\0") for i in range(n)]))
+    before, after = tensor("w0000000", FLOAT, [1], b"\0\0\0\0").split(b"w0000000")
+    many = b"".join(blob(5, before + b"w%07d" % i + after) for i in range(n))
+    return model(graph([node("Relu", "x", "y")], [X], [Y], more=many))
 
 
 def costly(n):
     """Expressions of 500 characters that are solved for one name each: more than the budget."""
     return relus(n, lambda i: [f"a{i}" + " + 1" * 120, f"b{i}"])
+
+
+def unfitting(n):
+    """Whatever lengths are tried, the last node refuses them."""
+    body = graph([*(node("Relu", f"x{i}", f"y{i}") for i in range(n)), node("MatMul", "y0 w", "y")],
+                 [value(f"x{i}", [f"a{i}", 4]) for i in range(n)], [value("y", ["?", 2])],
+                 [tensor("w", FLOAT, [5, 2], b"\0" * 40)])
+    return model(body)
 
 
 def wrong(result, status=DONE, text="", mib=4096):
@@ -76,6 +85,8 @@ def large(count, folder):
     count.check("expressions beyond the budget", wrong(solved, REFUSED, "to solve; the limit is 67108864"))
     solved = run("inspect", path, "--bind", "x7.0=130", timeout=SECONDS)
     count.check("one of them", wrong(solved))
+    path = write(folder, "large.onnx", unfitting(10000))
+    count.check("no default fits", wrong(run("run", path, timeout=SECONDS), USAGE, "not all that there is"))
 
 
 def odd_graphs(count, folder):
@@ -97,6 +108,12 @@ def odd_graphs(count, folder):
                       ("--input", f"{name}=" + write(folder, name + ".npy", npy((2,), "<i8", struct.pack("<2q", *array))))]
             result = run("run", path, *inputs)
             count.check(f"{operator} by {divisors}", wrong(result, status, text) or wrong(result, status, text and "victim"))
+    for operator in ("Div", "Mod"):
+        pair = [tensor(name, INT64, [2], struct.pack("<2q", *numbers)) for name, numbers in (("a", (7, 7)), ("b", (2, 0)))]
+        body = graph([node(operator, "a b", "c"), node("Cast", "c", "d", to=FLOAT), node("Add", "d z", "y")],
+                     [value("z", [2])], [value("y", [2])], pair)
+        result = run("run", write(folder, "fold.onnx", model(body)))
+        count.check(f"{operator} by 0 of constants", wrong(result, REFUSED, "division by zero") or wrong(result, REFUSED, "victim"))
     many = model(graph([node("Sum", " ".join(f"x{i}" for i in range(300)), "y")],
                        [value(f"x{i}", [f"d{i}", 4]) for i in range(300)], [value("y", ["?", 4])]))
     count.check("300 inputs", wrong(run("run", write(folder, "many.onnx", many), "--stages", "1")))
@@ -113,6 +130,20 @@ def schedules(count, folder):
             plan = json.loads(result.out)
             said = json.dumps(plan)
             count.check("micro-batches of the file", None if '"microbatches": 3' in said else said[:200])
+
+
+    shown = run("schedule", "lower", "1f1b", "--ranks", "2", "--microbatches", "4", "-o", text)
+    count.check("a training schedule is written", wrong(shown))
+    common = ["--data", "text:" + os.path.join(DATA, "README.md"), "--loss", "cross-entropy:logits=logits,labels=labels,shift=1",
+              "--bind", "seq=8", "--batch", "4", "--steps", "3", "--json"]
+    ways = (["--schedule", "file:" + text], ["--schedule", "1f1b", "--ranks", "2", "--microbatches", "4"])
+    results = [run("train", GPT, *common, *way) for way in ways]
+    problem = next((p for p in map(wrong, results) if p), None)
+    if problem is None:
+        plans = [json.loads(result.out) for result in results]
+        if [s["loss"] for s in plans[0]["steps"]] != [s["loss"] for s in plans[1]["steps"]]:
+            problem = "other losses than by name"
+    count.check("train takes all from the file", problem)
 
 
 def npy(shape, dtype, data):

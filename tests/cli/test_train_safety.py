@@ -4,16 +4,21 @@
 """train: steps that are not finite, checkpoints that are damaged, targets that cannot be written, full
 disks, signals, and the plan that is printed before the first step."""
 import json
+import math
 import os
 import resource
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 
 from command import CHECK_FAILED, COMMAND, DATA, DONE, REFUSED, SANITIZED, SOURCE, USAGE, Count, need_command, run
 from test_train import npy
+
+sys.path.insert(0, os.path.join(DATA, "attacks"))
+import wire  # noqa: E402
 
 GPT = os.path.join(DATA, "demo", "model.onnx")
 EXTERNAL = os.path.join(DATA, "llama_external", "model.onnx")
@@ -252,6 +257,28 @@ def plans(count, folder):
     count.check("plan --optimizer", wrong(result, USAGE, "--train is needed"))
 
 
+def doubts(count, folder):
+    """What may or may not be a parameter is named before the first step, and its reason."""
+    body = wire.graph(
+        [wire.node("Add", "x val_12", "h"), wire.node("MatMul", "h fc.weight", "m"), wire.node("Add", "m fc.bias", "logits")],
+        [wire.value("x", ["batch", 8])], [wire.value("logits", ["batch", 8])],
+        [wire.tensor(name, wire.FLOAT, shape, struct.pack(f"<{n}f", *(math.sin(3.7 * i * i + 1) for i in range(n))))
+         for name, shape, n in (("fc.weight", [8, 8], 64), ("fc.bias", [8], 8), ("val_12", [8], 8))])
+    files = {"model.onnx": wire.model(body), "x.npy": npy((6, 8), "<f4", struct.pack("<48f", *range(48))),
+             "labels.npy": npy((6,), "<i8", struct.pack("<6q", *range(6)))}
+    for name, data in files.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(data)
+    data = [part for name in ("x", "labels") for part in ("--data", f"{name}={folder}/{name}.npy")]
+    said = "doubtful: val_12: an exporter's name, and numbers without a pattern"
+    for more, n in (([], 1), (["--frozen", "val_12"], 0)):
+        result = run("train", os.path.join(folder, "model.onnx"), *data, *LOSS, "--batch", "6", "--steps", "1", *more)
+        problem = wrong(result)
+        if not problem and result.out.split("step 1 ")[0].count(said) != n:
+            problem = result.out[:500]
+        count.check(f"doubtful ones {' '.join(more)}", problem)
+
+
 def recomputation(count):
     """Said where it saves nothing, and only there."""
     fused = run("plan", GPT, "--train", *SMALL, "--recompute", "attention")
@@ -279,7 +306,7 @@ def main():
     need_command()
     count = Count()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (not_finite, damaged, targets, full_disk, signals, plans):
+        for part in (not_finite, damaged, targets, full_disk, signals, plans, doubts):
             own = os.path.join(folder, part.__name__)
             os.mkdir(own)
             part(count, own)
