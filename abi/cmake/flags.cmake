@@ -44,6 +44,9 @@ function(opi_kernel_flags)
   foreach(source IN LISTS ARGN)
     if(source MATCHES "_avx2\\.c$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mfma -mf16c)
+    elseif(source MATCHES "_portable\\.c$" AND OPIPE_SANITIZE)
+      # As fast as -O1 makes it, and compiled in a tenth of the time.
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -Og)
     elseif(source MATCHES "_avx512\\.c$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
         -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)

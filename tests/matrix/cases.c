@@ -260,7 +260,9 @@ static void one_folder(const char *name, bool full, uint32_t turn, mx_count *cou
     const uint32_t last = folder->n_sets - 1;
     cuts = cover_binding(&m, (choice){.set = last, .fuse = turn % 2 == 0}, turn, count);
     const uint32_t n =
-        cover_binding(&m, (choice){.set = 0, .fuse = turn % 2 != 0}, turn + 1, count);
+        !opi_test_covers(turn, 3)
+            ? 0
+            : cover_binding(&m, (choice){.set = 0, .fuse = turn % 2 != 0}, turn + 1, count);
     cuts = n > cuts ? n : cuts;
   }
   if (cuts < 2 && m.bound != NULL) {

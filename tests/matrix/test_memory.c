@@ -70,7 +70,7 @@ static void each_folder(void (*body)(mx_model *m, uint32_t stages)) {
       OPI_FAIL("%s: %s%s", names[i], err.message, m.err.message);
     } else {
       for (uint32_t stages = 1; stages <= MX_RANKS; ++stages) {
-        if (opi_test_covers(i + stages, MX_RANKS))
+        if (opi_test_covers(i + stages, 3 * MX_RANKS))
           body(&m, stages);
       }
     }

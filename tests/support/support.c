@@ -41,6 +41,13 @@ bool opi_test_covers(size_t i, size_t n) {
   return cover == NULL || cover[0] == '\0' || i % n == 0;
 }
 
+size_t opi_test_covered(size_t n, size_t n_th) {
+  size_t found = 0;
+  for (size_t i = 0; i < n; ++i)
+    found += opi_test_covers(i, n_th);
+  return found;
+}
+
 bool opi_test_check(bool passed, const char *file, int line, bool fatal, const char *fmt, ...) {
   char text[1024];
   va_list args;

@@ -90,6 +90,8 @@ const char *opi_test_build(const char *relative);
 /* `./dev test` runs the units twice, the second time under ASan, where a cover of a long series is
  * enough (OPIPE_TEST_COVER is set; `--all` runs all of it): is case i one of it? Every n-th is. */
 bool opi_test_covers(size_t i, size_t n);
+/* n cases of which every `n_th` is in a cover: how many are run. */
+size_t opi_test_covered(size_t n, size_t n_th);
 
 /* ---- tensors ---- */
 

@@ -185,12 +185,12 @@ void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t 
 /* The text that a constraint documents; NULL: the case must run. */
 static const char *constraint(const kit_bench *b, const kit_schedule *s, uint32_t n_ranks,
                               uint32_t m) {
+  if ((s->traits & KIT_FOUR) != 0 && n_ranks % 4 != 0)
+    return "which must divide half the 2 stages";
   if (m > b->rows)
     return "micro-batches of a request of";
   if ((s->traits & KIT_BUFFERED) != 0 && m < n_ranks)
     return "needs as many micro-batches as stages";
-  if ((s->traits & KIT_FOUR) != 0 && n_ranks % 4 != 0)
-    return "which must divide half the 2 stages";
   if ((s->traits & KIT_HALVED) != 0 && b->rows / m < 2)
     return "1 row cannot be cut";
   if ((s->traits & KIT_SLICED) != 0)

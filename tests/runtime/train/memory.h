@@ -16,7 +16,7 @@ typedef struct memory_row {
   bool sliced;          /* of models that are causal along tokens */
   uint32_t replicas[2]; /* of the schedule's ranks, which are two; 0: one each */
 } memory_row;
-enum { MEMORY_ROWS = 38, MEMORY_SLICED = 3, MEMORY_TURN = 3 };
+enum { MEMORY_ROWS = 38, MEMORY_SLICED = 3, MEMORY_TURN = 7 };
 extern const memory_row memory_rows[MEMORY_ROWS];
 
 /* The row's schedule as kit_plan takes it. */

@@ -164,7 +164,7 @@ static void check_all(bool stall) {
       f.batches[i].inputs[p].tensor.shape = f.batches[i].shapes[p];
   }
   for (size_t i = 0; i < kit_n_schedules; ++i) {
-    if (!opi_test_covers(i / 2 + stall, 2))
+    if (!opi_test_covers(i / 2 + stall, 4))
       continue;
     f.schedule = &kit_schedules[i];
     kit_schedule_name(f.schedule, RANKS, MICROBATCHES, f.name, sizeof f.name);

@@ -157,7 +157,7 @@ static void check_replicas(const char *model, const replicas_case *cases, size_t
   char path[512];
   (void)snprintf(path, sizeof path, "%s", model);
   for (size_t i = 0; i < n; ++i) {
-    if (!opi_test_covers(i + adam, 2))
+    if (!opi_test_covers(i + adam, 4))
       continue;
     const replicas_case *r = &cases[i];
     kit k;

@@ -16,6 +16,8 @@ static bool is_sanitized(void) {
 
 static void run_all(kit_bench *b, uint32_t m, bool both, kit_tally *tally) {
   for (size_t s = 0; s < kit_n_schedules; ++s) {
+    if (!opi_test_covers(s, 4))
+      continue;
     for (uint32_t c = 0; c < 2 && both; ++c) /* ranks and optimizers in turn */
       kit_case_run(b, &kit_schedules[s], c == 0 ? 4 : 2, m, (uint32_t)(s + c) % 2, tally);
     if (!both)
@@ -28,13 +30,13 @@ static void test_every_schedule(void) {
   kit_tally tally = {.passed = 0};
   kit_bench b;
   if (is_sanitized())
-    OPI_SKIP("a sanitizer sees test_uneven_rows, which has every schedule too");
+    OPI_SKIP("a sanitizer sees test_uneven_rows");
   OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &kit_subjects[0], &kit_computes[0], ROWS), &b.k.err);
   OPI_ASSERT(kit_uncut_loose(&b) < 0.02);
   run_all(&b, 4, true, &tally);
   kit_bench_close(&b);
   kit_tally_print("2 and 4 ranks", &tally);
-  OPI_ASSERT(tally.failed == 0 && tally.passed > 50);
+  OPI_ASSERT(tally.failed == 0 && tally.passed > kit_n_schedules);
 }
 
 static void test_uneven_rows(void) {
@@ -45,7 +47,8 @@ static void test_uneven_rows(void) {
   kit_case_run(&b, &kit_schedules[0], 4, 12, 0, &tally); /* more than rows */
   kit_bench_close(&b);
   kit_tally_print("uneven rows", &tally);
-  OPI_ASSERT(tally.failed == 0 && tally.passed > 20 && tally.refused > 0);
+  OPI_ASSERT(tally.failed == 0 && tally.refused > 0);
+  OPI_ASSERT(tally.passed > opi_test_covered(kit_n_schedules, 4) / 2);
 }
 
 /* Half types: token slices, and a schedule of each kind. */
@@ -55,12 +58,12 @@ static void test_half_types(void) {
     kit_bench b;
     OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &kit_subjects[1], &kit_computes[c], UNEVEN), &b.k.err);
     for (size_t s = 0; s < kit_n_schedules; ++s) {
-      if (s % 6 == c || (kit_schedules[s].traits & KIT_SLICED) != 0)
+      if ((s % 6 == c || (kit_schedules[s].traits & KIT_SLICED) != 0) && opi_test_covers(s / 2, 4))
         kit_case_run(&b, &kit_schedules[s], c == 1 ? 2 : 4, 3, s / 2 % 2 != 0, &tally);
     }
     kit_bench_close(&b);
     kit_tally_print(kit_computes[c].name, &tally);
-    OPI_ASSERT(tally.failed == 0 && tally.passed > 6);
+    OPI_ASSERT(tally.failed == 0 && tally.passed >= (opi_test_covers(1, 4) ? 7 : 1));
   }
 }
 
