@@ -289,6 +289,11 @@ static bool is_of_training(int id) {
   return id > O_TRAIN && id <= O_GO_ON && id != O_REPLICAS;
 }
 
+/* Of those, what a training plan holds itself. */
+static bool is_in_plan(int id) {
+  return (id >= O_OPTIMIZER && id <= O_FROZEN) || id == O_RECOMPUTE || id == O_COMPUTE;
+}
+
 static const char *name_of(const cli_option *table, int id) {
   while (table->name != NULL && table->id != id)
     ++table;
@@ -298,7 +303,7 @@ static const char *name_of(const cli_option *table, int id) {
 int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
   struct option longs[CLI_OPTIONS_MOST];
   const cli_command *s = cli_command_of(command);
-  const char *of_training = NULL;
+  const char *of_training = NULL, *in_plan = NULL;
   cli_long_options(s->table, longs);
   memset(out, 0, sizeof(*out));
   out->rtol = out->atol = -1;
@@ -316,6 +321,8 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
       return status;
     if (is_of_training(id))
       of_training = name_of(s->table, id);
+    if (is_in_plan(id))
+      in_plan = name_of(s->table, id);
   }
   if (strcmp(command, "plan") == 0 && !out->train && of_training != NULL)
     return cli_usage("--%s is for plans for training: --train is needed", of_training);
@@ -329,6 +336,8 @@ int cli_parse(const char *command, int argc, char **argv, cli_options *out) {
   if (s->operand != NULL)
     out->model = argv[optind];
   const char *besides = out->plan_file == NULL ? NULL : said_by_plan(out);
+  if (out->plan_file != NULL && besides == NULL)
+    besides = in_plan;
   return besides == NULL
              ? CLI_DONE
              : cli_usage("--plan %s is a whole plan: --%s is said by it", out->plan_file, besides);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one device: this machine's processors and memory.
  *
- * Rates are estimates for planning, from instruction set, clock and core count; nothing is measured
- * here. Threads: as many as the process may run on, unless the opening says otherwise.
+ * Rates are nominal; nothing is measured here. Threads: as many as the process may run on, unless
+ * the opening says otherwise.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -58,24 +58,10 @@ static bool cpuinfo(const char *key, char *out_text, size_t room) {
   return found;
 }
 
-/* fp32 operations a cycle and core: two 256-bit multiply-adds (AVX2); two 512-bit ones are issued
- * in halves by some processors, so AVX-512 counts one and a half. */
-static double flops_per_cycle(cpu_isa isa) {
-  switch (isa) {
-    case CPU_ISA_AVX512:
-      return 48.0;
-    case CPU_ISA_AVX2:
-      return 32.0;
-    default:
-      return 2.0;
-  }
-}
-
-static double clock_hz(void) {
-  char text[32];
-  const double mhz = cpuinfo("cpu MHz", text, sizeof text) ? strtod(text, NULL) : 0.0;
-  return mhz > 100.0 && mhz < 10000.0 ? mhz * 1e6 : 2.5e9;
-}
+/* Nominal rates of one processor, the same on every machine: plans that are made on one hold on
+ * another, and whatever its kernels are. Two 256-bit multiply-adds a cycle at 2.5 GHz; memory is
+ * shared by some processors of a socket. */
+static const double NOMINAL_FLOPS = 80e9, NOMINAL_BANDWIDTH = 10e9;
 
 opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
                               opipe_error *err) {
@@ -96,8 +82,8 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   full.flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
   full.max_threads = usable_cpus();
   full.memory_bytes = physical_bytes();
-  full.peak_flops = flops_per_cycle(isa) * clock_hz() * full.max_threads;
-  full.bandwidth = 16e9 + 10e9 * (full.max_threads < 8 ? full.max_threads - 1.0 : 7.0);
+  full.peak_flops = NOMINAL_FLOPS * full.max_threads;
+  full.bandwidth = NOMINAL_BANDWIDTH * full.max_threads;
   full.launch_ns = 300.0;
   full.alignment = CPU_ALIGN_BYTES;
   (void)cpuinfo("model name", model, sizeof model);

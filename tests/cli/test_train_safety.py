@@ -244,6 +244,9 @@ def plans(count, folder):
                 s["loss"] for s in json.loads(trained.out)["steps"]]:
             problem = "other losses"
         count.check("the plan as it was written", problem)
+        for more in (["--optimizer", "sgd:lr=1"], ["--clip", "1"], ["--frozen", "*"], ["--recompute", "block"]):
+            result = run("train", GPT, *COMMON[: COMMON.index("--microbatches")], "--plan", path, *more)
+            count.check(f"--plan with {more[0]}", wrong(result, USAGE, f"{more[0]} is said by it"))
     result = run("plan", GPT, "--train", *SMALL, *TWO, "--microbatches", "4")
     text = run("train", GPT, *COMMON, *TWO, "--steps", "1")
     problem = wrong(result) or wrong(text)

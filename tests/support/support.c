@@ -36,9 +36,13 @@ void opi_test_skip(const char *fmt, ...) {
   }
 }
 
-bool opi_test_covers(size_t i, size_t n) {
+bool opi_test_is_cover(void) {
   const char *cover = getenv("OPIPE_TEST_COVER");
-  return cover == NULL || cover[0] == '\0' || i % n == 0;
+  return cover != NULL && cover[0] != '\0';
+}
+
+bool opi_test_covers(size_t i, size_t n) {
+  return !opi_test_is_cover() || (i + strtoul(getenv("OPIPE_TEST_COVER"), NULL, 10)) % n == 0;
 }
 
 size_t opi_test_covered(size_t n, size_t n_th) {

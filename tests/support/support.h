@@ -87,8 +87,10 @@ const char *opi_test_build(const char *relative);
 
 /* ---- covers ---- */
 
-/* `./dev test` runs the units twice, the second time under ASan, where a cover of a long series is
- * enough (OPIPE_TEST_COVER is set; `--all` runs all of it): is case i one of it? Every n-th is. */
+/* `./dev test` runs the units twice, once under ASan, where a cover of a long series is enough:
+ * OPIPE_TEST_COVER is set, to another number in each run; `--all` runs all of it. */
+bool opi_test_is_cover(void);
+/* Is case i one of it? Every n-th is. */
 bool opi_test_covers(size_t i, size_t n);
 /* n cases of which every `n_th` is in a cover: how many are run. */
 size_t opi_test_covered(size_t n, size_t n_th);

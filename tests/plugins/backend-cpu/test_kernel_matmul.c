@@ -93,7 +93,7 @@ static void test_rows_do_not_depend_on_their_number(void) {
       cpu_matmul(x, &g);
     }
     g.c = c;
-    bool few = x->kernels == cpu_kernels_get(CPU_ISA_PORTABLE) || !opi_test_covers(1, 2); /* slow */
+    bool few = x->kernels == cpu_kernels_get(CPU_ISA_PORTABLE) || opi_test_is_cover();
     for (int64_t m = 1; m <= M; m += few && m > 20 ? 97 : 1) {
       g.m = m;
       memset(c, 0xff, sizeof(float) * M * N);
