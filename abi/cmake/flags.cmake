@@ -38,15 +38,14 @@ endfunction()
 
 # Kernel sources say in their name which instructions they need; the caller checks the machine.
 function(opi_kernel_flags)
-  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-    return()
-  endif()
   foreach(source IN LISTS ARGN)
-    if(source MATCHES "_avx2\\.c$")
-      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mfma -mf16c)
-    elseif(source MATCHES "_portable\\.c$" AND OPIPE_SANITIZE)
+    if(source MATCHES "_portable\\.c$" AND OPIPE_SANITIZE)
       # As fast as -O1 makes it, and compiled in a tenth of the time.
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -Og)
+    elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+      continue()
+    elseif(source MATCHES "_avx2\\.c$")
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mfma -mf16c)
     elseif(source MATCHES "_avx512\\.c$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
         -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)

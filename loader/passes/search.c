@@ -8,7 +8,8 @@
  * nothing binds (the first convolutions over sound take hundreds of samples). The first choice that
  * binds is taken. When none does, the first failure is reported with the defaults taken.
  *
- * A trial binds the whole graph, so trials are counted in nodes and inputs: large graphs get few.
+ * A trial binds the whole graph, so trials are counted in nodes and inputs: large graphs get few
+ * sums. Every length is tried as it is, whatever the sums before it took.
  */
 #include "loader/passes/walk.h"
 
@@ -16,7 +17,7 @@
 
 enum {
   MOST_TRIALS = 48,    /* of a round with sums */
-  MOST_WORK = 1000000, /* of the whole search: nodes and inputs of all its trials */
+  MOST_WORK = 1000000, /* of the whole search: nodes and inputs of all its trials, then no sums */
   MOST_LENGTHS = 16,   /* different ones that are paired */
   LONGEST = 1 << 14
 };
@@ -58,15 +59,19 @@ static bool has_given_shape(const search *s, const char *input) {
   return false;
 }
 
-/* A trial more, unless a bound is reached. */
-static bool may_try(search *s, uint32_t most_trials) {
+static void count_trial(search *s) {
   const opi_graph *graph = s->model->graph;
-  if (s->n_trials >= most_trials || s->work >= MOST_WORK) {
+  ++s->n_trials;
+  s->work += (uint64_t)graph->n_nodes + graph->n_inputs + 1;
+}
+
+/* A sum more, unless a bound is reached. */
+static bool may_try(search *s) {
+  if (s->n_trials >= MOST_TRIALS || s->work >= MOST_WORK) {
     s->is_full = s->gave_up = true;
     return false;
   }
-  ++s->n_trials;
-  s->work += (uint64_t)graph->n_nodes + graph->n_inputs + 1;
+  count_trial(s);
   return true;
 }
 
@@ -105,7 +110,7 @@ static opipe_status try_sums(search *s, const target *t, bool by_name, opipe_err
       if (seen < n_tried)
         continue;
       tried[n_tried++] = sum;
-      if (!may_try(s, MOST_TRIALS))
+      if (!may_try(s))
         return OPIPE_E_INVALID;
       const opipe_status status = try_value(s, t, by_name, sum, err);
       if (status != OPIPE_E_INVALID)
@@ -195,8 +200,7 @@ static opipe_status try_length(search *s, int64_t length, bool sums, opipe_error
   s->current.default_length = length;
   s->n_trials = 0;
   s->is_full = false;
-  if (!may_try(s, 1))
-    return OPIPE_E_INVALID;
+  count_trial(s); /* always made: there are few lengths */
   OPI_TRY(opi_solve_dims(s->model, &s->current, &s->arena, &dims, &n_dims, err));
   take_lengths(s, dims, n_dims);
   const opipe_status status = opi_bind_solved(s->model, &s->current, dims, n_dims, &s->found, err);

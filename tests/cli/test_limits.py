@@ -54,6 +54,14 @@ def unfitting(n):
     return model(body)
 
 
+def sound(n):
+    """A convolution over sound that takes 300 samples, beside so many inputs that no sums are left to try."""
+    body = graph([*(node("Relu", f"x{i}", f"y{i}") for i in range(n)), node("Conv", "sound w", "y")],
+                 [*(value(f"x{i}", [f"a{i}", 4]) for i in range(n)), value("sound", [1, 1, "samples"])],
+                 [value("y", [1, 1, "?"])], [tensor("w", FLOAT, [1, 1, 300], b"\0" * 1200)])
+    return model(body)
+
+
 def wrong(result, status=DONE, text="", mib=4096):
     if result.broken(SECONDS, mib):
         return result.broken(SECONDS, mib)
@@ -87,6 +95,8 @@ def large(count, folder):
     count.check("one of them", wrong(solved))
     path = write(folder, "large.onnx", unfitting(10000))
     count.check("no default fits", wrong(run("run", path, timeout=SECONDS), USAGE, "not all that there is"))
+    path = write(folder, "large.onnx", sound(10000))
+    count.check("longer lengths are tried", wrong(run("run", path, timeout=SECONDS), DONE, "are 512: nothing shorter fits"))
 
 
 def odd_graphs(count, folder):

@@ -49,14 +49,25 @@ CPU_STATIC void pack_row_major(const cpu_pack_source *s, int64_t column, int64_t
   }
 }
 
-/* One element at a time, for the rest of a transposed source and for odd strides. */
+/* One element at a time, for the rest of a transposed source and for odd strides; 0 beyond n. */
 CPU_STATIC void pack_elements(const cpu_pack_source *s, int64_t column, cpu_range columns,
                               cpu_range depth, float *out) {
+  int64_t end = columns.end < s->n - column ? columns.end : s->n - column;
+  end = end < columns.begin ? columns.begin : end;
   for (int64_t k = depth.begin; k < depth.end; k++) {
-    for (int64_t u = columns.begin; u < columns.end; u++) {
-      int64_t n = column + u;
-      out[k * CPU_PANEL + u] =
-          n < s->n ? source_value(s->data, s->dtype, k * s->k_stride + n * s->n_stride) : 0.0f;
+    const int64_t at = k * s->k_stride + column * s->n_stride;
+    float *row = out + k * CPU_PANEL;
+    if (s->dtype == CPU_F32) {
+      for (int64_t u = columns.begin; u < end; u++) {
+        row[u] = source_value(s->data, CPU_F32, at + u * s->n_stride);
+      }
+    } else {
+      for (int64_t u = columns.begin; u < end; u++) {
+        row[u] = source_value(s->data, s->dtype, at + u * s->n_stride);
+      }
+    }
+    for (int64_t u = end; u < columns.end; u++) {
+      row[u] = 0.0f;
     }
   }
 }

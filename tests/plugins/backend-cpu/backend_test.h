@@ -58,7 +58,7 @@ static inline uint32_t bt_value(bt_graph *g, uint32_t role, uint32_t dtype, cons
   if (role == OPIPE_VALUE_PARAMETER) {
     value->slot = g->graph.n_params++;
     g->sources[value->slot] =
-        (opipe_param_source){g->names[v], data, g->shapes[v], value->n_bytes, dtype, rank};
+        (opipe_param_source){g->names[v], data, g->shapes[v], value->n_bytes, dtype, rank, 0};
   }
   return v;
 }

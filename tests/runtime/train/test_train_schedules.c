@@ -36,7 +36,7 @@ static void test_every_schedule(void) {
   run_all(&b, 4, true, &tally);
   kit_bench_close(&b);
   kit_tally_print("2 and 4 ranks", &tally);
-  OPI_ASSERT(tally.failed == 0 && tally.passed > opi_test_covered(kit_n_schedules, 4));
+  OPI_ASSERT(tally.failed == 0 && tally.passed * 2 > opi_test_covered(kit_n_schedules, 4) * 3);
 }
 
 static void test_uneven_rows(void) {
@@ -48,7 +48,7 @@ static void test_uneven_rows(void) {
   kit_bench_close(&b);
   kit_tally_print("uneven rows", &tally);
   OPI_ASSERT(tally.failed == 0 && tally.refused > 0);
-  OPI_ASSERT(tally.passed > opi_test_covered(kit_n_schedules, 4) / 2);
+  OPI_ASSERT(tally.passed * 5 > opi_test_covered(kit_n_schedules, 4) * 3);
 }
 
 /* Half types: token slices, and a schedule of each kind. */
