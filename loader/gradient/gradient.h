@@ -14,6 +14,7 @@
 #ifndef OPI_GRADIENT_H
 #define OPI_GRADIENT_H
 
+#include "loader/graph/rows.h"
 #include "loader/passes/passes.h"
 #include "loader/passes/tokens.h"
 
@@ -172,6 +173,11 @@ typedef struct opi_training {
  * shape, a glob that matches nothing. `bound` is not changed and must outlive the result. */
 opipe_status opi_gradient_build(const opi_bound *bound, const opi_gradient_options *options,
                                 opi_training **out_training, opipe_error *err);
+/* The training graph of another number of rows, from those of two; it borrows from `a`, which must
+ * outlive it. Errors: as opi_graph_with_rows. */
+opipe_status opi_training_with_rows(const opi_training *a, const opi_training *b,
+                                    const opi_row_change *change, opi_training **out_training,
+                                    opipe_error *err);
 void opi_training_free(opi_training *training); /* accepts NULL */
 
 /* For `inspect --train`: every initializer, trained or not, and why. */

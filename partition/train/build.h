@@ -9,7 +9,6 @@ typedef struct opi_train_build {
   const opi_training *training;
   const opi_graph *graph;
   const opi_train_cut *master; /* NULL: the own parameter table */
-  const opi_train_cut *alike;  /* NULL: cells are compared with nobody's */
   opi_train_cut *cut;
   opi_arena scratch;
   uint32_t *param_of_value;    /* [n_values] slot in the parameter table, OPIPE_NONE */

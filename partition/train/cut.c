@@ -265,33 +265,6 @@ static opipe_status add_route(opi_train_build *b, uint32_t dst_cell) {
   return OPIPE_OK;
 }
 
-static bool same_kind(const opi_value *a, const opi_value *b) {
-  return a->dtype == b->dtype && a->rank == b->rank;
-}
-
-static opipe_status same_cells(const opi_train_build *b) {
-  const opi_train_cut *c = b->cut, *m = b->alike;
-  if (m == NULL)
-    return OPIPE_OK;
-  for (uint32_t i = 0; i < c->n_cells || i < m->n_cells; ++i) {
-    const char *own = i < c->n_cells ? c->cells[i].name : "(none)";
-    const char *other = i < m->n_cells ? m->cells[i].name : "(none)";
-    const bool same = i < c->n_cells && i < m->n_cells && opi_same_stem(own, other) &&
-                      c->cells[i].stage == m->cells[i].stage &&
-                      c->cells[i].source == m->cells[i].source &&
-                      c->cells[i].readers == m->cells[i].readers &&
-                      same_kind(&b->graph->values[c->cells[i].value],
-                                &m->training->graph->values[m->cells[i].value]);
-    if (!same) {
-      return opi_fail(b->err, OPIPE_E_UNSUPPORTED,
-                      "micro-batches of different rows have different graphs: tensor '%s' of the "
-                      "larger, '%s' of the smaller; choose micro-batches that divide the batch",
-                      other, own);
-    }
-  }
-  return OPIPE_OK;
-}
-
 static void note_states(opi_train_build *b) {
   for (uint32_t i = 0; i < b->training->n_states; ++i) {
     const opi_slice_state *state = &b->training->states[i];
@@ -330,7 +303,6 @@ static opipe_status build_all(opi_train_build *b) {
   OPI_TRY(find_params(b));
   OPI_TRY(gather_readers(b));
   OPI_TRY(find_cells(b));
-  OPI_TRY(same_cells(b));
   for (uint32_t i = 0; i < c->n_cells; ++i) {
     if (c->cells[i].source == OPI_CELL_RECEIVED && c->cells[i].state == 0)
       OPI_TRY(add_route(b, i));
@@ -342,8 +314,8 @@ static opipe_status build_all(opi_train_build *b) {
 
 opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *used,
                                  uint32_t n_stages, const opi_train_cut *master,
-                                 const opi_train_cut *alike, const opipe_allocator *allocator,
-                                 opi_train_cut **out_cut, opipe_error *err) {
+                                 const opipe_allocator *allocator, opi_train_cut **out_cut,
+                                 opipe_error *err) {
   opi_train_cut *cut = opi_alloc_zero(allocator, 1, sizeof *cut);
   if (cut == NULL)
     return opi_fail_nomem(err, sizeof *cut, "a training cut");
@@ -353,12 +325,8 @@ opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *u
   cut->used = opi_arena_copy(&cut->arena, used, n_stages * sizeof *used);
   cut->phases = OPI_ARENA_ARRAY(&cut->arena, uint32_t, n_stages);
   cut->forward_of = OPI_ARENA_ARRAY(&cut->arena, uint32_t, n_stages);
-  opi_train_build b = {.training = training,
-                       .graph = training->graph,
-                       .master = master,
-                       .alike = alike,
-                       .cut = cut,
-                       .err = err};
+  opi_train_build b = {
+      .training = training, .graph = training->graph, .master = master, .cut = cut, .err = err};
   opi_arena_init(&b.scratch, allocator, 0);
   const opipe_status status = build_all(&b);
   opi_arena_release(&b.scratch);

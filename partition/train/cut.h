@@ -98,13 +98,13 @@ typedef struct opi_train_cut {
 
 /* used [n_stages]: the programs that the schedule's records ask for. master: a cut of the same
  * model for another number of rows, whose parameter table this one shall use (a known value that
- * only this one has becomes a constant); NULL: its own. alike: a cut whose cells must be the same
- * but for their sizes, NULL: none. Errors: INVALID names the tensor that would have to travel
- * backwards and both stages; UNSUPPORTED the tensor in which two row classes differ. */
+ * only this one has becomes a constant); NULL: its own. Cells and routes follow from the graph's
+ * nodes and values alone, so that graphs which differ in extents only are cut alike. Errors:
+ * INVALID names the tensor that would have to travel backwards and both stages. */
 opipe_status opi_train_cut_build(const opi_training *training, const uint32_t *used,
                                  uint32_t n_stages, const opi_train_cut *master,
-                                 const opi_train_cut *alike, const opipe_allocator *allocator,
-                                 opi_train_cut **out_cut, opipe_error *err);
+                                 const opipe_allocator *allocator, opi_train_cut **out_cut,
+                                 opipe_error *err);
 /* The cuts of all token slices as one: slice k of stage s becomes stage s * n + k, and what a slice
  * hands to the next or gets back becomes a route between the two. parts [n] must outlive it. */
 opipe_status opi_train_cut_merge(opi_train_cut *const *parts, uint32_t n,

@@ -121,67 +121,12 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
   return status;
 }
 
-/* ---- variants ---- */
-
 typedef struct building {
   const opi_plan *plan;
   const opi_model *file;
   const opi_bind_options *base;
-  const uint32_t *used; /* [n_stages] */
   opi_train_model *model;
 } building;
-
-static opipe_status build_slice(const building *b, uint32_t v, uint32_t k, opipe_error *err) {
-  const opi_plan *plan = b->plan;
-  const opi_train_variant *first = &b->model->variants[0];
-  opi_train_slice *slice = &b->model->variants[v].slices[k];
-  const opi_bound *bound =
-      slice->tokens == NULL ? b->model->variants[v].bound : slice->tokens->bound;
-  const opi_graph *g = bound->graph;
-  uint32_t *stages = opi_alloc_zero(plan->allocator, (size_t)g->n_nodes + 1, sizeof *stages);
-  if (stages == NULL)
-    return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
-  opipe_status status = opi_plan_assign(plan, g, plan->allocator, stages, err);
-  if (status == OPIPE_OK)
-    status = opi_train_gradient(plan, b->file, bound, stages, slice->tokens, &b->model->token_axes,
-                                b->base, &slice->training, err);
-  if (status == OPIPE_OK)
-    status = opi_train_cut_build(
-        slice->training, b->used, plan->n_stages, v + k == 0 ? NULL : first->slices[0].cut,
-        v == 0 ? NULL : first->slices[k].cut, plan->allocator, &slice->cut, err);
-  opi_free(plan->allocator, stages, ((size_t)g->n_nodes + 1) * sizeof *stages);
-  if (status < 0 && slice->tokens != NULL)
-    (void)opi_error_prefix(err, "tokens %lld to %lld: ", (long long)slice->first,
-                           (long long)(slice->first + slice->length - 1));
-  return status;
-}
-
-static opipe_status get_variant(void *ctx, int64_t rows, uint32_t *out_variant, opipe_error *err) {
-  const building *b = ctx;
-  opi_train_model *model = b->model;
-  const int64_t counted = rows == 0 ? 1 : rows;
-  for (*out_variant = 0; *out_variant < model->n_variants; ++*out_variant) {
-    if (model->variants[*out_variant].rows == counted)
-      return OPIPE_OK;
-  }
-  if (!opi_arena_grow(&model->arena, (void **)&model->variants, &model->room_variants,
-                      model->n_variants + 1, sizeof *model->variants))
-    return opi_fail_nomem(err, sizeof *model->variants, "a training model");
-  const uint32_t v = model->n_variants++;
-  model->variants[v] = (opi_train_variant){
-      .rows = counted, .slices = OPI_ARENA_ARRAY(&model->arena, opi_train_slice, model->n_slices)};
-  if (model->variants[v].slices == NULL)
-    return opi_fail_nomem(err, model->n_slices * sizeof(opi_train_slice), "token slices");
-  OPI_TRY(opi_plan_bind(b->plan, b->file, b->base, rows, &model->variants[v].bound, err));
-  if (v == 0)
-    OPI_TRY(opi_train_token_axes(b->plan, b->file, b->base, rows, model->variants[v].bound, model,
-                                 err));
-  if (model->n_slices > 1)
-    OPI_TRY(opi_train_slices(b->plan, b->file, b->base, v, rows, model, err));
-  for (uint32_t k = 0; k < model->n_slices; ++k)
-    OPI_TRY(build_slice(b, v, k, err));
-  return OPIPE_OK;
-}
 
 /* ---- row classes ---- */
 
@@ -218,14 +163,11 @@ static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carr
   return opi_carry_follow(g, b->plan->batch, in, *out_carry, *out_mixed, err);
 }
 
-static opipe_status compose_classes(building *b, int64_t rows, opipe_error *err) {
+static opipe_status compose_classes(building *b, opipe_error *err) {
   opi_train_model *model = b->model;
   opi_arena scratch;
   opi_carry *carry = NULL;
   bool *mixed = NULL;
-  uint32_t ignored = 0;
-  if (model->n_variants == 1) /* what grows with the rows shows in two of them */
-    OPI_TRY(get_variant(b, rows, &ignored, err));
   opi_arena_init(&scratch, b->plan->allocator, 0);
   opipe_status status = follow_batch(b, &scratch, &carry, &mixed, err);
   for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c)
@@ -235,24 +177,31 @@ static opipe_status compose_classes(building *b, int64_t rows, opipe_error *err)
 }
 
 /* Every piece is a whole micro-batch, or a token slice of one. */
-static opipe_status join_class(building *b, uint32_t c, int64_t rows, opipe_error *err) {
+static opipe_status place_whole(const building *b, uint32_t c, int64_t rows, opipe_error *err) {
   opi_train_model *model = b->model;
+  const uint32_t n = b->plan->n_stages * model->n_views;
   uint32_t variant = 0;
-  OPI_TRY(get_variant(b, rows, &variant, err));
-  const opi_train_variant *v = &model->variants[variant];
-  model->pieces[c] =
-      OPI_ARENA_ARRAY(&model->arena, opi_train_piece, b->plan->n_stages * model->n_views);
-  opi_train_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_train_cut *, model->n_slices);
-  if (model->pieces[c] == NULL || parts == NULL)
-    return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
-  for (uint32_t i = 0; i < b->plan->n_stages * model->n_views; ++i)
+  OPI_TRY(opi_train_variant_note(model, rows, &variant, err));
+  model->pieces[c] = OPI_ARENA_ARRAY(&model->arena, opi_train_piece, n);
+  if (model->pieces[c] == NULL)
+    return opi_fail_nomem(err, n * sizeof(opi_train_piece), "token slices");
+  for (uint32_t i = 0; i < n; ++i)
     model->pieces[c][i] = (opi_train_piece){.variant = variant,
                                             .slice = i % model->n_slices,
                                             .phases = (1u << OPI_PHASES) - 1,
-                                            .rows = v->rows};
+                                            .rows = model->variants[variant].rows};
+  return OPIPE_OK;
+}
+
+static opipe_status join_class(const building *b, uint32_t c, opipe_error *err) {
+  opi_train_model *model = b->model;
+  const opi_train_variant *v = &model->variants[model->pieces[c][0].variant];
   model->cuts[c] = v->slices[0].cut;
   if (model->n_slices == 1)
     return OPIPE_OK;
+  opi_train_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_train_cut *, model->n_slices);
+  if (parts == NULL)
+    return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
   for (uint32_t k = 0; k < model->n_slices; ++k)
     parts[k] = v->slices[k].cut;
   model->cuts[c] = NULL;
@@ -266,6 +215,7 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
   opi_train_model *model = b->model;
   const int64_t rows[OPI_TRAIN_CLASSES] = {split ? opi_microbatch_rows(plan->batch_rows, m, 0) : 0,
                                            plan->batch_rows / m};
+  uint32_t ignored = 0;
   if (plan->actions != NULL) {
     opi_train_used(plan, used);
   } else {
@@ -275,9 +225,14 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
   model->n_classes = m == 1 || !split || plan->batch_rows % m == 0 ? 1 : 2;
   const bool whole = model->n_views == model->n_slices;
   for (uint32_t c = 0; c < model->n_classes; ++c)
-    OPI_TRY(whole ? join_class(b, c, rows[c], err)
-                  : opi_train_pieces(plan, c, rows[c], get_variant, b, model, err));
-  return whole ? OPIPE_OK : compose_classes(b, rows[0], err);
+    OPI_TRY(whole ? place_whole(b, c, rows[c], err)
+                  : opi_train_pieces(plan, c, rows[c], model, err));
+  if (!whole && model->n_variants == 1) /* what grows with the rows shows in two of them */
+    OPI_TRY(opi_train_variant_note(model, rows[0], &ignored, err));
+  OPI_TRY(opi_train_variants_build(plan, b->file, b->base, used, model, err));
+  for (uint32_t c = 0; c < model->n_classes && whole; ++c)
+    OPI_TRY(join_class(b, c, err));
+  return whole ? OPIPE_OK : compose_classes(b, err);
 }
 
 static opipe_status count_views(const opi_plan *plan, opi_train_model *model, opipe_error *err) {
@@ -317,7 +272,7 @@ opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
   if (status == OPIPE_OK)
     status = opi_train_view(plan, model, err);
   if (status == OPIPE_OK) {
-    building b = {.plan = plan, .file = file, .base = base, .used = used, .model = model};
+    building b = {.plan = plan, .file = file, .base = base, .model = model};
     status = build_all(&b, used, err);
   }
   if (status == OPIPE_OK)
@@ -362,15 +317,7 @@ void opi_train_model_free(opi_train_model *model) {
     if (model->n_views > 1)
       opi_train_cut_free(model->cuts[c]);
   }
-  for (uint32_t v = model->n_variants; v-- > 0;) {
-    const opi_train_variant *variant = &model->variants[v];
-    for (uint32_t k = variant->slices == NULL ? 0 : model->n_slices; k-- > 0;) {
-      opi_train_cut_free(variant->slices[k].cut);
-      opi_training_free(variant->slices[k].training);
-      opi_token_slice_free(variant->slices[k].tokens);
-    }
-    opi_bound_free(variant->bound);
-  }
+  opi_train_variants_free(model);
   opi_arena_release(&model->arena);
   opi_free(model->allocator, model, sizeof *model);
 }

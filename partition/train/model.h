@@ -31,10 +31,11 @@ typedef struct opi_token_axes {
   uint32_t n;
 } opi_token_axes;
 
-/* The graphs of one number of rows: of whole micro-batches of a class, or of pieces of them. */
+/* The graphs of one number of rows: of whole micro-batches of a class, or of pieces of them. All
+ * have the same nodes and values. */
 typedef struct opi_train_variant {
-  int64_t rows; /* 1 where the batch has no name */
-  opi_bound *bound;
+  int64_t rows;            /* 1 where the batch has no name */
+  opi_bound *bound;        /* of the model's base, NULL: made of that and another (variants.c) */
   opi_train_slice *slices; /* [n_slices] */
 } opi_train_variant;
 
@@ -51,6 +52,7 @@ typedef struct opi_train_model {
   opi_arena arena;
   opi_train_variant *variants;
   uint32_t n_variants, room_variants;
+  uint32_t base;                              /* the variant that was bound, with the most rows */
   opi_train_piece *pieces[OPI_TRAIN_CLASSES]; /* [n_stages * n_views] */
   opi_train_cut *cuts[OPI_TRAIN_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
@@ -108,24 +110,29 @@ opipe_status opi_train_measure(const opi_training *training, const opi_backend_r
                                opipe_device *device, const opipe_allocator *allocator,
                                uint64_t (*now_ns)(void), double *out_ns, opipe_error *err);
 
-/* slices.c: cuts the sequences of variant `v`, whose whole graph is bound, as the plan's layout
- * says. */
+/* slices.c: cuts the sequences of a variant, whose whole graph is bound, as the plan's layout says.
+ */
 opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
-                              const opi_bind_options *base, uint32_t v, int64_t rows,
+                              const opi_bind_options *base, opi_train_variant *variant,
                               opi_train_model *model, opipe_error *err);
 /* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
  * or where the model has no token dimension that could be sliced. */
 opipe_status opi_train_token_axes(const opi_plan *plan, const opi_model *file,
                                   const opi_bind_options *base, int64_t rows,
                                   const opi_bound *whole, opi_train_model *model, opipe_error *err);
-/* The variant of so many rows (0: the batch has no name), made where there is none. */
-typedef opipe_status (*opi_train_variant_fn)(void *ctx, int64_t rows, uint32_t *out_variant,
-                                             opipe_error *err);
-/* pieces.c: which rows of a micro-batch of class `c` each piece has. Errors: INVALID, fewer rows
- * than pieces. */
+/* variants.c. The variant of so many rows (0: the batch has no name), noted where there is none. */
+opipe_status opi_train_variant_note(opi_train_model *model, int64_t rows, uint32_t *out_variant,
+                                    opipe_error *err);
+/* Makes the graphs and cuts of all that are noted; used [n_stages]: OPI_PROGRAM_* as bits. Errors:
+ * those of binding and differentiating; UNSUPPORTED, a graph that changes with the rows. */
+opipe_status opi_train_variants_build(const opi_plan *plan, const opi_model *file,
+                                      const opi_bind_options *base, const uint32_t *used,
+                                      opi_train_model *model, opipe_error *err);
+void opi_train_variants_free(opi_train_model *model);
+/* pieces.c: which rows of a micro-batch of class `c` each piece has, and of which variant it is.
+ * Errors: INVALID, fewer rows than pieces. */
 opipe_status opi_train_pieces(const opi_plan *plan, uint32_t c, int64_t rows,
-                              opi_train_variant_fn variant, void *ctx, opi_train_model *model,
-                              opipe_error *err);
+                              opi_train_model *model, opipe_error *err);
 /* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: of the
  * values of the first variant's training graph. Errors: UNSUPPORTED names the tensor whose rows do
  * not lie one after the other. */

@@ -54,8 +54,7 @@ static opipe_status place_piece(const opi_plan *plan, uint32_t s, uint32_t k, in
 }
 
 opipe_status opi_train_pieces(const opi_plan *plan, uint32_t c, int64_t rows,
-                              opi_train_variant_fn variant, void *ctx, opi_train_model *model,
-                              opipe_error *err) {
+                              opi_train_model *model, opipe_error *err) {
   const uint32_t n = plan->n_stages * model->n_views;
   model->pieces[c] = OPI_ARENA_ARRAY(&model->arena, opi_train_piece, n);
   if (model->pieces[c] == NULL)
@@ -64,7 +63,7 @@ opipe_status opi_train_pieces(const opi_plan *plan, uint32_t c, int64_t rows,
     opi_train_piece *piece = &model->pieces[c][v];
     OPI_TRY(place_piece(plan, v / model->n_views, v % model->n_views, rows, piece, err));
     if (piece->phases != 0)
-      OPI_TRY(variant(ctx, piece->rows, &piece->variant, err));
+      OPI_TRY(opi_train_variant_note(model, piece->rows, &piece->variant, err));
   }
   return OPIPE_OK;
 }

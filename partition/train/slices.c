@@ -116,19 +116,19 @@ static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
 }
 
 static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *base,
-                               const opi_bound *whole, const opi_tokens *tokens, uint32_t v,
-                               opi_train_model *model, opipe_error *err) {
+                               const opi_tokens *tokens, uint32_t n_slices,
+                               opi_train_variant *variant, opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  for (uint32_t k = 0; k < model->n_slices && status == OPIPE_OK; ++k) {
-    opi_train_slice *slice = &model->variants[v].slices[k];
-    status = opi_slice_tokens(tokens, output_name(plan, whole), slice->first, slice->length,
-                              base->evaluator, plan->allocator, &slice->tokens, err);
+  for (uint32_t k = 0; k < n_slices && status == OPIPE_OK; ++k) {
+    opi_train_slice *slice = &variant->slices[k];
+    status = opi_slice_tokens(tokens, output_name(plan, variant->bound), slice->first,
+                              slice->length, base->evaluator, plan->allocator, &slice->tokens, err);
   }
   return status;
 }
 
 opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
-                              const opi_bind_options *base, uint32_t v, int64_t rows,
+                              const opi_bind_options *base, opi_train_variant *variant,
                               opi_train_model *model, opipe_error *err) {
   const uint32_t dim = find_dim(plan, file);
   opi_tokens *tokens = NULL;
@@ -138,11 +138,11 @@ opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
                                       : "a loss inside the graph judges whole sequences");
   }
   model->n_tokens = plan->dims[dim].value;
-  OPI_TRY(place_slices(plan, model->n_tokens, model->variants[v].slices, err));
+  OPI_TRY(place_slices(plan, model->n_tokens, variant->slices, err));
   opipe_status status =
-      find_tokens(plan, file, base, model->variants[v].bound, rows, dim, &tokens, err);
+      find_tokens(plan, file, base, variant->bound, variant->rows, dim, &tokens, err);
   if (status == OPIPE_OK)
-    status = cut_tokens(plan, base, model->variants[v].bound, tokens, v, model, err);
+    status = cut_tokens(plan, base, tokens, model->n_slices, variant, err);
   opi_tokens_free(tokens);
   return status < 0 ? opi_error_prefix(err, "schedule '%s' slices tokens: ", plan->schedule)
                     : OPIPE_OK;

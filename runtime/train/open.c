@@ -62,7 +62,7 @@ static opipe_status name_outputs(opi_train *t, opipe_error *err) {
 /* How the logits carry the batch; the labels carry it alike. */
 static opipe_status carry_output(opi_train *t, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_bound *bound = t->model->variants[0].bound;
+  const opi_bound *bound = t->model->variants[t->model->base].bound;
   const opi_graph *g = bound->graph;
   t->output_carry = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
   if (s->n_outputs < 2 || s->plan->batch_dim == NULL)
@@ -131,7 +131,7 @@ static opipe_status match_ports(opi_train *t, const opi_training *training, opi_
 static opipe_status find_token_axis(opi_train *t, opipe_error *err) {
   if (t->model->n_slices == 1)
     return OPIPE_OK;
-  t->token_axis = t->model->variants[0].slices[0].tokens->output_axis;
+  t->token_axis = t->model->variants[t->model->base].slices[0].tokens->output_axis;
   const bool batch_first = t->output_carry.axis <= 0 && t->output_carry.inner == 1;
   if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
     return OPIPE_OK;

@@ -2,7 +2,7 @@
 """Hand-built models in which exporters computed something from the batch: what may be split into
 micro-batches, and what must be refused."""
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from build import INT64, Odd, build, const, data, node, value, weight
 
@@ -171,6 +171,25 @@ def batch_counted():
     return Odd(model, sets, [("microbatches", "numbered")])
 
 
+def batch_chosen():
+    """Twice a tensor, in one way for three rows and in another for all other numbers: graphs that
+    are bound for different rows are other graphs."""
+    added = helper.make_graph([node("Add", "h h", "a")], "then", [], [value("a", None)])
+    scaled = helper.make_graph([node("Mul", "h two", "b")], "else", [], [value("b", None)])
+    nodes = [
+        node("Shape", "x", "rows", start=0, end=1),
+        node("Squeeze", "rows", "n"),
+        node("Equal", "n three", "c"),
+        node("MatMul", "x w", "h"),
+        node("If", "c", "t", then_branch=added, else_branch=scaled),
+        node("Tanh", "t", "u"),
+        node("MatMul", "u v", "y"),
+    ]
+    weights = [const("three", 3, np.int64), const("two", 2, np.float32), weight("w", 4, 8), weight("v", 8, 32)]
+    sets = [({"x": data(seed, rows, 4)}, None) for seed, rows in enumerate((4, 5))]
+    return Odd(build(nodes, [value("x", ["batch", 4])], [value("y", None)], weights), sets)
+
+
 MODELS = {
     make.__name__: make
     for make in (
@@ -183,5 +202,6 @@ MODELS = {
         batch_contrast,
         batch_normal,
         batch_counted,
+        batch_chosen,
     )
 }

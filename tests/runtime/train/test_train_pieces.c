@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/runtime/train/kit.h"
@@ -133,6 +134,34 @@ static void test_models_of_today(void) {
     const char *file = opi_test_shared(path);
     if (file != NULL && opi_test_covers(i, 2))
       check_halves(file, 8, 7, 4, false);
+  }
+}
+
+/* Graphs of one row have other nodes than those of two where they are bound apart: micro-batches of
+ * both go through one pipeline. */
+static void check_uneven(const char *model, const char *schedule, int64_t rows, uint32_t m) {
+  kit k;
+  kit_outcome uncut;
+  char what[160];
+  (void)snprintf(what, sizeof what, "%s, %s, %lld rows in %u", strrchr(model, '/') - 12, schedule,
+                 (long long)rows, m);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, model, rows, 8), &k.err);
+  OPI_ASSERT_OK_FATAL(train_uncut(&k, false, &uncut), &k.err);
+  const kit_case c = kit_case_of(schedule, 2, m, false);
+  check_case(&k, &c, &uncut, what, 1e-5);
+  kit_close(&k);
+}
+
+static void test_one_row_beside_two(void) {
+  static const char *const models[] = {"gpt2", "llama", "bloom", "gemma2", "olmo2"};
+  check_uneven(MODEL, "seq1f1b:slices=2", 3, 2);
+  check_uneven(opi_test_source("tests/data/odd/batch_chosen/model.onnx"), "1f1b", 5, 2);
+  for (size_t i = 0; i < OPI_COUNT(models); ++i) {
+    char path[80];
+    (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
+    const char *file = opi_test_shared(path);
+    if (file != NULL && opi_test_covers(i, 2))
+      check_uneven(file, i % 2 == 0 ? "terapipe:slices=2" : "seq1f1b:slices=4", 3, 2);
   }
 }
 
@@ -304,6 +333,7 @@ static void test_written_and_read(void) {
 }
 
 OPI_TEST_MAIN("pieces of micro-batches", OPI_TEST(test_halves), OPI_TEST(test_halves_apart),
-              OPI_TEST(test_one_row), OPI_TEST(test_models_of_today), OPI_TEST(test_replicas),
+              OPI_TEST(test_one_row), OPI_TEST(test_one_row_beside_two),
+              OPI_TEST(test_models_of_today), OPI_TEST(test_replicas),
               OPI_TEST(test_double_buffered), OPI_TEST(test_replicas_of_models_of_today),
               OPI_TEST(test_refusals), OPI_TEST(test_evaluate), OPI_TEST(test_written_and_read))

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The training graphs of every number of rows that a plan's pieces have, and their cuts.
+ *
+ * One number of rows: its graph as it is bound. Several: the cut must not depend on the rows, so
+ * the graph is made for the most rows (the *base*) and for one row more (the *probe*, which goes
+ * again), and those of fewer rows are made of the two (loader/graph/rows.h). Where two such
+ * numbers make different graphs, because one happens to equal another extent, two primes are taken.
+ */
+#include <string.h>
+
+#include "partition/cut/cutting.h"
+#include "partition/train/model.h"
+
+typedef struct making {
+  const opi_plan *plan;
+  const opi_model *file;
+  const opi_bind_options *bind;
+  const uint32_t *used; /* [n_stages] */
+  opi_train_model *model;
+} making;
+
+opipe_status opi_train_variant_note(opi_train_model *model, int64_t rows, uint32_t *out_variant,
+                                    opipe_error *err) {
+  const int64_t counted = rows == 0 ? 1 : rows;
+  for (*out_variant = 0; *out_variant < model->n_variants; ++*out_variant) {
+    if (model->variants[*out_variant].rows == counted)
+      return OPIPE_OK;
+  }
+  if (!opi_arena_grow(&model->arena, (void **)&model->variants, &model->room_variants,
+                      model->n_variants + 1, sizeof *model->variants))
+    return opi_fail_nomem(err, sizeof *model->variants, "a training model");
+  model->variants[model->n_variants++] = (opi_train_variant){.rows = counted};
+  return OPIPE_OK;
+}
+
+/* What it holds goes, its rows stay. */
+static void empty(const opi_train_model *model, opi_train_variant *variant) {
+  for (uint32_t k = variant->slices == NULL ? 0 : model->n_slices; k-- > 0;) {
+    opi_train_cut_free(variant->slices[k].cut);
+    opi_training_free(variant->slices[k].training);
+    opi_token_slice_free(variant->slices[k].tokens);
+  }
+  opi_bound_free(variant->bound);
+  *variant = (opi_train_variant){.rows = variant->rows};
+}
+
+void opi_train_variants_free(opi_train_model *model) {
+  for (uint32_t v = model->n_variants; v-- > 0;) {
+    if (v != model->base)
+      empty(model, &model->variants[v]);
+  }
+  if (model->n_variants != 0) /* the others borrow from it */
+    empty(model, &model->variants[model->base]);
+}
+
+static opipe_status make_slices(const making *m, opi_train_variant *variant, opipe_error *err) {
+  variant->slices = OPI_ARENA_ARRAY(&m->model->arena, opi_train_slice, m->model->n_slices);
+  return variant->slices == NULL
+             ? opi_fail_nomem(err, m->model->n_slices * sizeof(opi_train_slice), "token slices")
+             : OPIPE_OK;
+}
+
+/* ---- from the file ---- */
+
+static opipe_status differentiate(const making *m, const opi_train_variant *variant,
+                                  opi_train_slice *slice, opipe_error *err) {
+  const opi_plan *plan = m->plan;
+  const opi_bound *bound = slice->tokens == NULL ? variant->bound : slice->tokens->bound;
+  const opi_graph *g = bound->graph;
+  uint32_t *stages = opi_alloc_zero(plan->allocator, (size_t)g->n_nodes + 1, sizeof *stages);
+  if (stages == NULL)
+    return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
+  opipe_status status = opi_plan_assign(plan, g, plan->allocator, stages, err);
+  if (status == OPIPE_OK)
+    status = opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
+                                m->bind, &slice->training, err);
+  opi_free(plan->allocator, stages, ((size_t)g->n_nodes + 1) * sizeof *stages);
+  return status;
+}
+
+static opipe_status name_tokens(const opi_train_model *model, uint32_t k, opipe_status status,
+                                opipe_error *err) {
+  const opi_train_slice *slice = &model->variants[model->base].slices[k];
+  return status >= 0 || model->n_slices == 1
+             ? status
+             : opi_error_prefix(err, "tokens %lld to %lld: ", (long long)slice->first,
+                                (long long)(slice->first + slice->length - 1));
+}
+
+static opipe_status bind_variant(const making *m, bool first, opi_train_variant *variant,
+                                 opipe_error *err) {
+  opi_train_model *model = m->model;
+  OPI_TRY(make_slices(m, variant, err));
+  OPI_TRY(opi_plan_bind(m->plan, m->file, m->bind, variant->rows, &variant->bound, err));
+  if (first)
+    OPI_TRY(
+        opi_train_token_axes(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
+  if (model->n_slices > 1)
+    OPI_TRY(opi_train_slices(m->plan, m->file, m->bind, variant, model, err));
+  for (uint32_t k = 0; k < model->n_slices; ++k)
+    OPI_TRY(name_tokens(model, k, differentiate(m, variant, &variant->slices[k], err), err));
+  return OPIPE_OK;
+}
+
+/* ---- from two others ---- */
+
+static opipe_status resize_variant(const making *m, const opi_train_variant *base,
+                                   const opi_train_variant *probe, opi_train_variant *variant,
+                                   opipe_error *err) {
+  const opi_row_change change = {base->rows, probe->rows, variant->rows};
+  OPI_TRY(make_slices(m, variant, err));
+  for (uint32_t k = 0; k < m->model->n_slices; ++k) {
+    opi_train_slice *slice = &variant->slices[k];
+    slice->first = base->slices[k].first;
+    slice->length = base->slices[k].length;
+    OPI_TRY(name_tokens(m->model, k,
+                        opi_training_with_rows(base->slices[k].training, probe->slices[k].training,
+                                               &change, &slice->training, err),
+                        err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status resize_others(const making *m, int64_t probe_rows, opipe_error *err) {
+  opi_train_model *model = m->model;
+  opi_train_variant probe = {.rows = probe_rows};
+  opipe_status status = bind_variant(m, false, &probe, err);
+  if (status < 0)
+    (void)opi_error_prefix(err, "bound with %lld rows: ", (long long)probe_rows);
+  for (uint32_t v = 0; v < model->n_variants && status >= 0; ++v) {
+    if (v != model->base)
+      status = resize_variant(m, &model->variants[model->base], &probe, &model->variants[v], err);
+  }
+  empty(model, &probe);
+  return status;
+}
+
+static int64_t prime_above(int64_t n) {
+  bool prime = false;
+  while (!prime) {
+    prime = true;
+    ++n;
+    for (int64_t d = 2; prime && d * d <= n; ++d)
+      prime = n % d != 0;
+  }
+  return n;
+}
+
+static opipe_status make_all(const making *m, opipe_error *err) {
+  opi_train_model *model = m->model;
+  for (uint32_t v = 0; v < model->n_variants; ++v) {
+    if (model->variants[v].rows > model->variants[model->base].rows)
+      model->base = v;
+  }
+  const int64_t most = model->variants[model->base].rows;
+  OPI_TRY(bind_variant(m, true, &model->variants[model->base], err));
+  if (model->n_variants == 1)
+    return OPIPE_OK;
+  opipe_status status = resize_others(m, most + 1, err);
+  if (status != OPIPE_E_UNSUPPORTED)
+    return status;
+  opi_train_variants_free(model);
+  const int64_t prime = prime_above(most + 1);
+  OPI_TRY(opi_train_variant_note(model, prime, &model->base, err));
+  OPI_TRY(bind_variant(m, false, &model->variants[model->base], err));
+  return resize_others(m, prime_above(prime), err);
+}
+
+/* ---- cuts ---- */
+
+static opipe_status cut_all(const making *m, opipe_error *err) {
+  opi_train_model *model = m->model;
+  const opi_train_variant *base = &model->variants[model->base];
+  for (uint32_t i = 0; i < model->n_variants;
+       ++i) { /* the base first: it has the parameter table */
+    const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
+    for (uint32_t k = 0; k < model->n_slices; ++k) {
+      opi_train_slice *slice = &model->variants[v].slices[k];
+      OPI_TRY(name_tokens(model, k,
+                          opi_train_cut_build(slice->training, m->used, m->plan->n_stages,
+                                              i + k == 0 ? NULL : base->slices[0].cut,
+                                              m->plan->allocator, &slice->cut, err),
+                          err));
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_variants_build(const opi_plan *plan, const opi_model *file,
+                                      const opi_bind_options *base, const uint32_t *used,
+                                      opi_train_model *model, opipe_error *err) {
+  const making m = {plan, file, base, used, model};
+  OPI_TRY(make_all(&m, err));
+  return cut_all(&m, err);
+}
