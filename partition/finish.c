@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "partition/cost/profile.h"
+#include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
 #include "partition/make.h"
 #include "partition/memory/predict.h"
@@ -17,7 +18,7 @@ typedef struct finish {
   const opi_plan_env *env;
   opi_plan *plan;
   opi_bound *bounds[CLASSES]; /* of the smaller class only [1] is owned */
-  opi_cutting *cuttings[CLASSES];
+  opi_cut *cuts[CLASSES];
   uint32_t n_classes;
   opi_rank_device *devices;  /* [n_ranks] */
   opi_backend_ref *backends; /* [n_ranks] */
@@ -122,8 +123,9 @@ static opipe_status check_batch(finish *f, const opi_bound *bound) {
 static opipe_status cut_classes(finish *f, const opi_bound *bound) {
   opi_plan *plan = f->plan;
   const int64_t rows = plan->batch_rows;
-  OPI_TRY(opi_cutting_build(bound->graph, plan->stage_of_node, plan->n_stages, plan->allocator,
-                            &f->cuttings[0], f->err));
+  opi_cut_source source = {
+      .graph = bound->graph, .stage = plan->stage_of_node, .n_stages = plan->n_stages};
+  OPI_TRY(opi_cut_build(&source, plan->allocator, &f->cuts[0], f->err));
   f->n_classes = 1;
   if (plan->n_microbatches == 1 || rows % plan->n_microbatches == 0)
     return OPIPE_OK;
@@ -132,29 +134,12 @@ static opipe_status cut_classes(finish *f, const opi_bound *bound) {
   const opi_graph *g = f->bounds[1]->graph;
   uint32_t *stages = OPI_ARENA_ARRAY(&f->scratch, uint32_t, g->n_nodes);
   if (stages == NULL)
-    return opi_fail_nomem(f->err, g->n_nodes * sizeof(*stages), "a cutting");
+    return opi_fail_nomem(f->err, g->n_nodes * sizeof(*stages), "a cut");
   OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, f->err));
-  OPI_TRY(opi_cutting_build(g, stages, plan->n_stages, plan->allocator, &f->cuttings[1], f->err));
+  source.graph = g;
+  source.stage = stages;
+  OPI_TRY(opi_cut_build(&source, plan->allocator, &f->cuts[1], f->err));
   f->n_classes = 2;
-  return OPIPE_OK;
-}
-
-static opipe_status name_crossings(finish *f) {
-  opi_plan *plan = f->plan;
-  const opi_cutting *c = f->cuttings[0];
-  plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, c->n_routes);
-  if (plan->crossings == NULL)
-    return opi_fail_nomem(f->err, c->n_routes * sizeof(*plan->crossings), "a plan");
-  plan->n_crossings = c->n_routes;
-  for (uint32_t r = 0; r < c->n_routes; ++r) {
-    plan->crossings[r] = (opi_crossing){
-        .name = opi_arena_strdup(&plan->arena, c->graph->values[c->routes[r].value].name),
-        .src_stage = c->routes[r].src_stage,
-        .dst_stage = c->routes[r].dst_stage,
-        .n_bytes = c->routes[r].n_bytes};
-    if (plan->crossings[r].name == NULL)
-      return opi_fail_nomem(f->err, 0, "a plan");
-  }
   return OPIPE_OK;
 }
 
@@ -196,12 +181,12 @@ static opipe_status order_and_prove(finish *f) {
   for (uint32_t c = 0; c < f->n_classes; ++c) {
     opi_program_list_free(f->list);
     f->list = NULL;
-    OPI_TRY(opi_lower(plan, f->cuttings[c], plan->allocator, &f->list, f->err));
-    OPI_TRY(opi_prove(plan, f->cuttings[c], f->list, plan->allocator, f->err));
+    OPI_TRY(opi_lower(plan, f->cuts[c], plan->allocator, &f->list, f->err));
+    OPI_TRY(opi_prove(plan, f->cuts[c], f->list, plan->allocator, f->err));
   }
   opi_replay_result times;
   const uint32_t n_requests = requests_to_replay(plan, f->list);
-  OPI_TRY(opi_replay(plan, f->cuttings[f->n_classes - 1], f->list, plan->stage_ns, n_requests,
+  OPI_TRY(opi_replay(plan, f->cuts[f->n_classes - 1], f->list, plan->stage_ns, n_requests,
                      plan->allocator, &times, f->err));
   plan->request_ns = times.request_ns;
   plan->interval_ns = times.interval_ns;
@@ -215,13 +200,13 @@ static opipe_status finish_all(finish *f, const opi_bound *bound) {
   if (f->plan->train != NULL)
     return opi_train_finish(f->env, f->plan, f->devices, f->err);
   OPI_TRY(cut_classes(f, bound));
-  OPI_TRY(name_crossings(f));
+  OPI_TRY(opi_plan_name_crossings(f->plan, f->cuts[0], f->err));
   OPI_TRY(order_and_prove(f));
   f->plan->memory = OPI_ARENA_ARRAY(&f->plan->arena, opi_memory, f->plan->n_ranks);
   if (f->plan->memory == NULL)
     return opi_fail_nomem(f->err, f->plan->n_ranks * sizeof(opi_memory), "a prediction");
-  OPI_TRY(opi_predict(f->plan, (const opi_cutting *const *)f->cuttings, f->n_classes, f->devices,
-                      f->direct, 0, f->plan->allocator, f->plan->memory, f->err));
+  OPI_TRY(opi_predict(f->plan, (const opi_cut *const *)f->cuts, f->n_classes, f->devices, f->direct,
+                      0, f->plan->allocator, f->plan->memory, f->err));
   return check_caps(f);
 }
 
@@ -236,7 +221,7 @@ opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_
   }
   opi_program_list_free(f.list);
   for (uint32_t c = 0; c < CLASSES; ++c) {
-    opi_cutting_free(f.cuttings[c]);
+    opi_cut_free(f.cuts[c]);
     opi_bound_free(f.bounds[c]);
   }
   opi_arena_release(&f.scratch);

@@ -84,7 +84,7 @@ typedef struct opi_step {
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route;   /* RECV, SEND, COPY: index in the cutting's routes; OPI_ROUTE_CREDIT: the
+  uint32_t route;   /* RECV, SEND, COPY: index in the cut's routes; OPI_ROUTE_CREDIT: the
                        schedule's in-flight credit */
   uint32_t pass;    /* COMPUTE */
   uint16_t next;    /* training: 1: of the next mini-batch (double-buffered weights) */

@@ -31,7 +31,7 @@ enum {
 /* ---- shapes ---- */
 
 typedef struct opi_stage_run {
-  opipe_graph graph;        /* the cutting's, values with the session's parameter slots */
+  opipe_graph graph;        /* the cut's, values with the session's parameter slots */
   opipe_program *program;   /* NULL: a stage without nodes */
   opipe_binding **bindings; /* [n_bindings] of message number modulo n_bindings */
   uint32_t n_bindings;
@@ -74,7 +74,7 @@ typedef struct opi_shape {
   uint64_t n_sequences;     /* micro-batches handed out; submit_lock */
   _Atomic uint32_t n_users; /* unfinished requests */
   opi_bound *bound;
-  opi_cutting *cutting;
+  opi_cut *cut;
   opi_layout *layout;
   opi_program_list *list;
   uint32_t *group_first; /* [plan->n_actions + 1] first step of each action */
@@ -258,7 +258,7 @@ struct opi_session {
   uint32_t *output_dtypes;
   uint32_t n_inputs, n_outputs, n_dims; /* n_dims: of all inputs together */
   uint32_t n_batch_inputs;              /* that carry the batch */
-  const opi_cutting *master;            /* whose parameter table all shapes use */
+  const opi_cut *master;                /* whose parameter table all shapes use */
   opipe_world *world;
   opi_rank *ranks;
 

@@ -39,14 +39,14 @@ static void drop_shapes(opi_request *request) {
 static opipe_status result_shape(const opi_session *s, const opi_request *request, uint32_t output,
                                  opi_result *result, opipe_error *err) {
   const opi_shape *shape = request->shape[0];
-  const opi_cutting *c = shape->cutting;
+  const opi_cut *c = shape->cut;
   const opi_value *value = &c->graph->values[c->graph->outputs[output]];
   const opi_carry *carry = &shape->output_carry[output];
   result->rank = (uint32_t)value->rank;
   for (int32_t d = 0; d < value->rank; ++d)
     result->shape[d] = value->shape[d];
-  if (c->output_stage[output] == OPIPE_NONE && c->output_slot[output] != OPIPE_NONE) {
-    const opi_feed *feed = &request->feeds[shape->port_input[c->output_slot[output]]];
+  if (c->output_port[output] != OPIPE_NONE) {
+    const opi_feed *feed = &request->feeds[shape->port_input[c->output_port[output]]];
     for (int32_t d = 0; d < value->rank; ++d)
       result->shape[d] = feed->shape[d];
   } else if (carry->axis >= 0) {
@@ -132,7 +132,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     result->data = NULL;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     OPI_TRY(result_shape(s, request, o, result, err));
-    if (request->shape[0]->cutting->output_stage[o] == OPIPE_NONE)
+    if (request->shape[0]->cut->output_cell[o] == OPIPE_NONE)
       request->has_plain = true;
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {

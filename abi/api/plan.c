@@ -2,7 +2,7 @@
 /* Plans: made from a bound model or read from JSON. */
 #include "abi/api/api.h"
 #include "partition/cut/batch.h"
-#include "partition/cut/cutting.h"
+#include "partition/cut/assign.h"
 
 void opi_plan_unref(void *plan) {
   opi_plan_object *p = plan;

@@ -46,8 +46,9 @@ static opipe_status zero(const measure *m, const opipe_region *region, opipe_err
   return status;
 }
 
-static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opipe_program *program,
-                                  opipe_region *regions, double *out_ns, opipe_error *err) {
+static opipe_status bind_and_time(const measure *m, const opipe_graph *graph,
+                                  opipe_program *program, opipe_region *regions, double *out_ns,
+                                  opipe_error *err) {
   const opipe_backend *t = m->backend->table;
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_buffer *buffer = NULL;
@@ -56,9 +57,13 @@ static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opip
   if (status < 0)
     return status;
   uint64_t total = opi_align_up(info.arena_bytes, m->alignment);
-  for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) {
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const opipe_value *value = &graph->values[v];
+    if (value->role == OPIPE_VALUE_INPUT || value->role == OPIPE_VALUE_OUTPUT)
+      regions[value->slot].n_bytes = opi_align_up(value->n_bytes + 1, m->alignment);
+  }
+  for (uint32_t i = 0; i < graph->n_boundaries; ++i) {
     regions[i].offset_bytes = total;
-    regions[i].n_bytes = opi_align_up(stage->boundaries[i].n_bytes + 1, m->alignment);
     if (opi_add_u64(total, regions[i].n_bytes, &total))
       return opi_fail(err, OPIPE_E_LIMIT, "a measurement on backend '%s' exceeds 2^64 bytes",
                       m->backend->id);
@@ -67,13 +72,13 @@ static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opip
                    total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING, &buffer);
   if (status < 0)
     return status;
-  for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i)
+  for (uint32_t i = 0; i < graph->n_boundaries; ++i)
     regions[i].buffer = buffer;
   const opipe_region all = {buffer, 0, total};
   status = total == 0 ? OPIPE_OK : zero(m, &all, err);
   const opipe_bind_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
-      .n_boundaries = stage->graph.n_boundaries,
+      .n_boundaries = graph->n_boundaries,
       .program = program,
       .params = m->params,
       .arena = {buffer, 0, opi_align_up(info.arena_bytes, m->alignment)},
@@ -83,34 +88,34 @@ static opipe_status bind_and_time(const measure *m, const opi_stage *stage, opip
   if (status == OPIPE_OK)
     status = OPI_ASK("backend", m->backend, bind, err, m->device, &params, &binding);
   if (status == OPIPE_OK)
-    status = time_runs(m, binding, stage->graph.n_scalars, out_ns, err);
+    status = time_runs(m, binding, graph->n_scalars, out_ns, err);
   t->binding_free(binding);
   t->buffer_free(buffer);
   return status;
 }
 
-static opipe_status measure_stage(const measure *m, const opi_stage *stage, double *out_ns,
-                                  opipe_error *err) {
+static opipe_status measure_program(const measure *m, const opipe_graph *graph, double *out_ns,
+                                    opipe_error *err) {
   const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = &stage->graph};
-  const size_t n = stage->graph.n_boundaries == 0 ? 1 : stage->graph.n_boundaries;
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = graph};
+  const size_t n = graph->n_boundaries == 0 ? 1 : graph->n_boundaries;
   opipe_program *program = NULL;
   opipe_region *regions = opi_alloc_zero(m->allocator, n, sizeof(*regions));
   if (regions == NULL)
     return opi_fail_nomem(err, n * sizeof(*regions), "a measurement");
   opipe_status status = OPI_ASK("backend", m->backend, compile, err, m->device, &params, &program);
   if (status == OPIPE_OK)
-    status = bind_and_time(m, stage, program, regions, out_ns, err);
+    status = bind_and_time(m, graph, program, regions, out_ns, err);
   m->backend->table->program_free(program);
   opi_free(m->allocator, regions, n * sizeof(*regions));
   return status;
 }
 
-opipe_status opi_measure_stages(const opi_stage *stages, uint32_t n,
-                                const opipe_param_source *sources, uint32_t n_params,
-                                const opi_backend_ref *backend, opipe_device *device,
-                                const opipe_allocator *allocator, uint64_t (*now_ns)(void),
-                                double *out_ns, opipe_error *err) {
+opipe_status opi_measure_programs(const opipe_graph *const *graphs, uint32_t n,
+                                  const opipe_param_source *sources, uint32_t n_params,
+                                  const opi_backend_ref *backend, opipe_device *device,
+                                  const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                                  double *out_ns, opipe_error *err) {
   measure m = {.backend = backend, .device = device, .allocator = allocator, .now_ns = now_ns};
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   for (uint32_t p = 0; p < n_params; ++p) {
@@ -128,7 +133,7 @@ opipe_status opi_measure_stages(const opi_stage *stages, uint32_t n,
   if (status == OPIPE_OK)
     status = OPI_ASK("backend", backend, params_create, err, device, sources, n_params, &m.params);
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
-    status = measure_stage(&m, &stages[i], &out_ns[i], err);
+    status = measure_program(&m, graphs[i], &out_ns[i], err);
   backend->table->params_free(m.params);
   backend->table->event_destroy(m.event);
   backend->table->queue_close(m.queue);

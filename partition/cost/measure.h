@@ -3,15 +3,15 @@
 #ifndef OPI_MEASURE_H
 #define OPI_MEASURE_H
 
-#include "partition/cut/cutting.h"
+#include "partition/program/cut.h"
 
-/* Runs every stage (one node each; graph, boundaries' bytes) 3 times on zeros and takes the best.
+/* Runs every program (one node each) 3 times on zeros and takes the best.
  * sources [n_params]: what slots of PARAMETER values index; all of them must be present. out_ns
  * [n]. */
-opipe_status opi_measure_stages(const opi_stage *stages, uint32_t n,
-                                const opipe_param_source *sources, uint32_t n_params,
-                                const opi_backend_ref *backend, opipe_device *device,
-                                const opipe_allocator *allocator, uint64_t (*now_ns)(void),
-                                double *out_ns, opipe_error *err);
+opipe_status opi_measure_programs(const opipe_graph *const *graphs, uint32_t n,
+                                  const opipe_param_source *sources, uint32_t n_params,
+                                  const opi_backend_ref *backend, opipe_device *device,
+                                  const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                                  double *out_ns, opipe_error *err);
 
 #endif /* OPI_MEASURE_H */

@@ -41,9 +41,10 @@ static opipe_status check_support(const opi_graph *graph, const opi_backend_ref 
 
 static double rate_ns(const opi_profile *profile, uint32_t node, const opipe_device_info *info,
                       double share) {
-  const opi_stage *stage = &profile->single->stages[node];
-  const double compute = info->peak_flops > 0 ? stage->flops / (info->peak_flops * share) * 1e9 : 0;
-  const double memory = info->bandwidth > 0 ? stage->bytes / (info->bandwidth * share) * 1e9 : 0;
+  const opi_program *program = opi_forward_of(profile->single, node);
+  const double compute =
+      info->peak_flops > 0 ? program->flops / (info->peak_flops * share) * 1e9 : 0;
+  const double memory = info->bandwidth > 0 ? program->bytes / (info->bandwidth * share) * 1e9 : 0;
   return (compute > memory ? compute : memory) + info->launch_ns;
 }
 
@@ -70,10 +71,10 @@ static opipe_status add_params(opi_profile *profile, const opi_backend_ref *back
 static opipe_status profile_node(opi_profile *profile, const opi_backend_ref *backend,
                                  opipe_device *device, uint32_t n, uint32_t *io_room,
                                  opipe_error *err) {
-  const opi_stage *stage = &profile->single->stages[n];
+  const opipe_graph *graph = &opi_forward_of(profile->single, n)->graph;
   opipe_program *program = NULL;
   const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = &stage->graph};
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = graph};
   OPI_TRY(OPI_ASK("backend", backend, compile, err, device, &params, &program));
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = opi_program_ask(backend, program, &info, err);
@@ -83,10 +84,10 @@ static opipe_status profile_node(opi_profile *profile, const opi_backend_ref *ba
   if (status < 0)
     return status;
   profile->workspace_bytes[n] = info.workspace_bytes;
-  for (uint32_t v = 0; v < stage->graph.n_values; ++v) {
-    const uint32_t role = stage->graph.values[v].role;
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
+    const uint32_t role = graph->values[v].role;
     if (role == OPIPE_VALUE_OUTPUT || role == OPIPE_VALUE_TEMP)
-      profile->output_bytes[n] += stage->graph.values[v].n_bytes;
+      profile->output_bytes[n] += graph->values[v].n_bytes;
   }
   return OPIPE_OK;
 }
@@ -105,8 +106,9 @@ static opipe_status make_single(opi_profile *profile, const opi_graph *graph,
   for (uint32_t n = 0; n < graph->n_nodes; ++n)
     stages[n] = n;
   profile->n_nodes = graph->n_nodes;
-  return opi_cutting_build(graph, stages, graph->n_nodes == 0 ? 1 : graph->n_nodes, allocator,
-                           &profile->single, err);
+  const opi_cut_source source = {
+      .graph = graph, .stage = stages, .n_stages = graph->n_nodes == 0 ? 1 : graph->n_nodes};
+  return opi_cut_build(&source, allocator, &profile->single, err);
 }
 
 static opipe_status fill(opi_profile *profile, const opi_graph *graph,
@@ -131,9 +133,14 @@ static opipe_status fill(opi_profile *profile, const opi_graph *graph,
   profile->transfer_bytes_per_ns = info.bandwidth > 0 ? info.bandwidth * 0.5e-9 : 10.0;
   profile->transfer_ns = 1000.0;
   if (kind == OPI_COST_MEASURED) {
-    const opi_cutting *c = profile->single;
-    OPI_TRY(opi_measure_stages(c->stages, c->n_stages, c->sources, c->n_params, backend, device,
-                               allocator, now_ns, profile->node_ns, err));
+    const opi_cut *c = profile->single;
+    const opipe_graph **graphs = OPI_ARENA_ARRAY(&profile->arena, const opipe_graph *, c->n_stages);
+    if (graphs == NULL)
+      return opi_fail_nomem(err, c->n_stages * sizeof *graphs, "a profile");
+    for (uint32_t n = 0; n < c->n_stages; ++n)
+      graphs[n] = &opi_forward_of(c, n)->graph;
+    OPI_TRY(opi_measure_programs(graphs, c->n_stages, c->sources, c->n_params, backend, device,
+                                 allocator, now_ns, profile->node_ns, err));
   }
   return OPIPE_OK;
 }
@@ -161,7 +168,7 @@ void opi_profile_free(opi_profile *profile) {
   if (profile == NULL)
     return;
   const opipe_allocator *allocator = profile->arena.allocator;
-  opi_cutting_free(profile->single);
+  opi_cut_free(profile->single);
   opi_arena_release(&profile->arena);
   opi_free(allocator, profile, sizeof(*profile));
 }

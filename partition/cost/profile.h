@@ -3,7 +3,7 @@
 #ifndef OPI_PROFILE_H
 #define OPI_PROFILE_H
 
-#include "partition/cut/cutting.h"
+#include "partition/program/cut.h"
 
 /* One parameter layout that a node wants. */
 typedef struct opi_node_param {
@@ -15,7 +15,7 @@ typedef struct opi_node_param {
 
 typedef struct opi_profile {
   opi_arena arena;
-  opi_cutting *single;       /* every node a stage of its own */
+  opi_cut *single;           /* every node a stage of its own */
   double *node_ns;           /* [n_nodes] one run */
   uint64_t *workspace_bytes; /* [n_nodes] */
   uint64_t *output_bytes;    /* [n_nodes] of all its outputs */

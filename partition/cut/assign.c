@@ -5,7 +5,7 @@
  * same but for such numbers are known by their place. Fusion or folding may differ between shapes,
  * so a node without a key goes where its producers are, at the latest of them.
  */
-#include "partition/cut/cutting.h"
+#include "partition/cut/assign.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef OPI_GIVEN_H
 #define OPI_GIVEN_H
 
-#include "partition/cut/cutting.h"
+#include "partition/cut/assign.h"
 
 /* One tensor of a boundary and the consumers (named by any of their outputs, or by node name) that
  * the cut moves behind it; none: all. */

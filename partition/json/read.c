@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
-#include "partition/cut/cutting.h"
 #include "partition/json/json.h"
 #include "partition/json/train.h"
 #include "partition/make.h"

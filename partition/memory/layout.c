@@ -12,7 +12,7 @@
 
 typedef struct build {
   const opi_plan *plan;
-  const opi_cutting *cutting;
+  const opi_cut *cut;
   opi_layout *layout;
   bool direct;
   opipe_error *err;
@@ -64,52 +64,32 @@ overflow:
   return opi_fail(b->err, OPIPE_E_LIMIT, "boundary buffers of rank %u exceed 2^64 bytes", rank);
 }
 
-static opipe_status place_inputs(build *b, uint32_t s) {
-  const opi_stage *stage = &b->cutting->stages[s];
-  const uint32_t rank = rank_of(b, s);
-  for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) {
-    const opi_boundary *boundary = &stage->boundaries[i];
-    opi_slot *slot = &b->layout->boundaries[s][i];
-    if (boundary->kind == OPI_BOUNDARY_RECEIVED) {
-      OPI_TRY(place(b, rank, boundary->n_bytes, opi_route_depth(b->plan), slot));
-      b->layout->routes[boundary->route] = *slot;
-    } else if (boundary->kind == OPI_BOUNDARY_REQUEST) {
-      OPI_TRY(place(b, rank, boundary->n_bytes, 1, slot));
-    }
-  }
-  return OPIPE_OK;
-}
-
 /* The route whose slots the producer writes into, OPIPE_NONE: none. */
-uint32_t opi_home_route(const opi_plan *plan, const opi_cutting *cutting, uint32_t stage,
-                        uint32_t slot, bool direct) {
-  uint32_t home = OPIPE_NONE;
-  for (uint32_t r = 0; r < cutting->n_routes; ++r) {
-    const opi_route *route = &cutting->routes[r];
-    if (route->src_stage != stage || route->src_slot != slot)
-      continue;
-    if (opi_plan_rank(plan, route->dst_stage, 0) == opi_plan_rank(plan, stage, 0))
+uint32_t opi_home_route(const opi_plan *plan, const opi_cut *cut, const opi_cell *cell,
+                        bool direct) {
+  for (uint32_t r = cell->first_out; r != OPIPE_NONE; r = cut->routes[r].next_out) {
+    if (opi_plan_rank(plan, cut->routes[r].dst_stage, 0) == opi_plan_rank(plan, cell->stage, 0))
       return r;
-    if (direct && home == OPIPE_NONE)
-      home = r;
   }
-  return home;
+  return direct ? cell->first_out : OPIPE_NONE;
 }
 
-static opipe_status place_outputs(build *b, uint32_t s) {
-  const opi_stage *stage = &b->cutting->stages[s];
-  for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) {
-    const opi_boundary *boundary = &stage->boundaries[i];
-    if (boundary->kind != OPI_BOUNDARY_PRODUCED)
+/* In the order of the programs' boundaries, inputs before outputs. */
+static opipe_status place_stage(build *b, uint32_t s, bool made) {
+  const opi_program *program = opi_forward_of(b->cut, s);
+  const uint32_t depth = opi_route_depth(b->plan);
+  for (uint32_t i = 0; i < program->graph.n_boundaries; ++i) {
+    const opi_cell *cell = opi_cell_of(b->cut, program, i);
+    opi_slot *slot = &b->layout->cells[program->cells[i]];
+    if ((cell->source == OPI_CELL_MADE) != made)
       continue;
-    opi_slot *slot = &b->layout->boundaries[s][i];
-    const uint32_t home = opi_home_route(b->plan, b->cutting, s, i, b->direct);
+    const uint32_t home = made ? opi_home_route(b->plan, b->cut, cell, b->direct) : OPIPE_NONE;
     if (home != OPIPE_NONE) {
-      *slot = b->layout->routes[home];
+      *slot = b->layout->cells[b->cut->routes[home].dst_cell];
       continue;
     }
-    const uint32_t depth = boundary->route == OPIPE_NONE ? 1 : opi_route_depth(b->plan);
-    OPI_TRY(place(b, rank_of(b, s), boundary->n_bytes, depth, slot));
+    const bool travels = made ? cell->first_out != OPIPE_NONE : cell->source == OPI_CELL_RECEIVED;
+    OPI_TRY(place(b, rank_of(b, s), cell->n_bytes, travels ? depth : 1, slot));
   }
   return OPIPE_OK;
 }
@@ -117,38 +97,32 @@ static opipe_status place_outputs(build *b, uint32_t s) {
 static opipe_status build_all(build *b, const uint64_t *arena_bytes, const uint32_t *alignment) {
   opi_layout *l = b->layout;
   l->n_ranks = b->plan->n_ranks;
-  l->n_stages = b->cutting->n_stages;
   l->ranks = OPI_ARENA_ARRAY(&l->arena, opi_rank_layout, l->n_ranks);
-  l->routes = OPI_ARENA_ARRAY(&l->arena, opi_slot, b->cutting->n_routes);
-  l->boundaries = OPI_ARENA_ARRAY(&l->arena, opi_slot *, l->n_stages);
-  if (l->ranks == NULL || l->routes == NULL || l->boundaries == NULL)
-    return opi_fail_nomem(b->err, 0, "a memory layout");
+  l->cells = OPI_ARENA_ARRAY(&l->arena, opi_slot, b->cut->n_cells);
+  if (l->ranks == NULL || l->cells == NULL)
+    return opi_fail_nomem(b->err, b->cut->n_cells * sizeof *l->cells, "a memory layout");
   for (uint32_t r = 0; r < l->n_ranks; ++r)
     l->ranks[r].alignment = alignment[r] == 0 ? 1 : alignment[r];
-  for (uint32_t s = 0; s < l->n_stages; ++s) {
+  for (uint32_t s = 0; s < b->cut->n_stages; ++s) {
     opi_rank_layout *rank = &l->ranks[rank_of(b, s)];
-    l->boundaries[s] =
-        OPI_ARENA_ARRAY(&l->arena, opi_slot, b->cutting->stages[s].graph.n_boundaries);
-    if (l->boundaries[s] == NULL)
-      return opi_fail_nomem(b->err, 0, "a memory layout");
     if (arena_bytes[s] > rank->arena_bytes)
       rank->arena_bytes = arena_bytes[s];
-    OPI_TRY(place_inputs(b, s));
+    OPI_TRY(place_stage(b, s, false));
   }
-  for (uint32_t s = 0; s < l->n_stages; ++s)
-    OPI_TRY(place_outputs(b, s));
+  for (uint32_t s = 0; s < b->cut->n_stages; ++s)
+    OPI_TRY(place_stage(b, s, true));
   return OPIPE_OK;
 }
 
-opipe_status opi_layout_build(const opi_plan *plan, const opi_cutting *cutting,
-                              const uint64_t *arena_bytes, const uint32_t *alignment, bool direct,
+opipe_status opi_layout_build(const opi_plan *plan, const opi_cut *cut, const uint64_t *arena_bytes,
+                              const uint32_t *alignment, bool direct,
                               const opipe_allocator *allocator, opi_layout **out_layout,
                               opipe_error *err) {
   opi_layout *layout = opi_alloc_zero(allocator, 1, sizeof(*layout));
   if (layout == NULL)
     return opi_fail_nomem(err, sizeof(*layout), "a memory layout");
   opi_arena_init(&layout->arena, allocator, 0);
-  build b = {.plan = plan, .cutting = cutting, .layout = layout, .direct = direct, .err = err};
+  build b = {.plan = plan, .cut = cut, .layout = layout, .direct = direct, .err = err};
   const opipe_status status = build_all(&b, arena_bytes, alignment);
   if (status < 0) {
     opi_layout_free(layout);

@@ -12,7 +12,7 @@
 #ifndef OPI_LAYOUT_H
 #define OPI_LAYOUT_H
 
-#include "partition/cut/cutting.h"
+#include "partition/program/cut.h"
 
 typedef struct opi_slot {
   uint64_t
@@ -31,11 +31,10 @@ typedef struct opi_rank_layout {
 typedef struct opi_layout {
   opi_arena arena;
   opi_rank_layout *ranks; /* [n_ranks] */
-  opi_slot *routes;       /* [n_routes] buffer on the receiving rank */
-  opi_slot **boundaries; /* [n_stages][n_boundaries]: REQUEST and RECEIVED: where the program reads;
-                            PRODUCED: where it writes. With a direct transport a produced tensor is
-                            written into the first route's slots on the receiving rank */
-  uint32_t n_ranks, n_stages;
+  opi_slot *cells; /* [n_cells of the cut] REQUEST and RECEIVED: where the program reads; MADE:
+                      where it writes. With a direct transport a made tensor is written into the
+                      first route's slots on the receiving rank */
+  uint32_t n_ranks;
 } opi_layout;
 
 /* May a producer write into another rank's memory? Only where all ranks' devices are of one backend
@@ -46,15 +45,15 @@ bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *
 
 /* Slots of every route: plan->depth, or one per micro-batch when a rank has several stages. */
 uint32_t opi_route_depth(const opi_plan *plan);
-/* The route whose slots output `slot` of `stage` is written into (same rank first, then, if direct,
- * the first route); OPIPE_NONE: the output has slots of its own. */
-uint32_t opi_home_route(const opi_plan *plan, const opi_cutting *cutting, uint32_t stage,
-                        uint32_t slot, bool direct);
+/* The route whose slots a made cell is written into (same rank first, then, if direct, the first
+ * route); OPIPE_NONE: it has slots of its own. */
+uint32_t opi_home_route(const opi_plan *plan, const opi_cut *cut, const opi_cell *cell,
+                        bool direct);
 
 /* arena_bytes [n_stages]: program_info.arena_bytes of each stage's program; alignment [n_ranks];
  * direct: transport writes in place. */
-opipe_status opi_layout_build(const opi_plan *plan, const opi_cutting *cutting,
-                              const uint64_t *arena_bytes, const uint32_t *alignment, bool direct,
+opipe_status opi_layout_build(const opi_plan *plan, const opi_cut *cut, const uint64_t *arena_bytes,
+                              const uint32_t *alignment, bool direct,
                               const opipe_allocator *allocator, opi_layout **out_layout,
                               opipe_error *err);
 void opi_layout_free(opi_layout *layout); /* accepts NULL */

@@ -16,7 +16,7 @@ typedef struct counted {
 typedef struct predict {
   const opi_plan *plan;
   const opi_rank_device *devices;
-  const opi_cutting *table; /* whose parameters the sets hold: the first class */
+  const opi_cut *table; /* whose parameters the sets hold: the first class */
   opi_memory *memory;
   opi_arena scratch;
   counted *seen;
@@ -39,7 +39,7 @@ static bool is_counted(predict *p, const char *name, uint64_t key, uint32_t rank
 
 /* Parameters are those of the first class; a known value that only another class has (folded from
  * its number of rows) is a constant of that class's programs, which takes no device memory. */
-static bool in_table(const opi_cutting *table, const opipe_param_source *source) {
+static bool in_table(const opi_cut *table, const opipe_param_source *source) {
   for (uint32_t i = 0; i < table->n_params; ++i) {
     if (opi_same_source(&table->sources[i], source))
       return true;
@@ -52,16 +52,15 @@ static opipe_status beyond(const predict *p, uint32_t rank, const char *what) {
                   p->devices[rank].backend->id, what);
 }
 
-static opipe_status add_params(predict *p, const opi_cutting *cutting, const opipe_program *program,
+static opipe_status add_params(predict *p, const opi_cut *cut, const opipe_program *program,
                                uint32_t rank) {
   opipe_param_layout *list = NULL;
   uint32_t count = 0;
-  OPI_TRY(opi_layouts_ask(p->devices[rank].backend, program, cutting->n_params, false, &p->scratch,
+  OPI_TRY(opi_layouts_ask(p->devices[rank].backend, program, cut->n_params, false, &p->scratch,
                           &list, &count, p->err));
   for (uint32_t i = 0; i < count; ++i) {
-    const char *name = cutting->params[list[i].slot].source.name;
-    if (is_counted(p, name, list[i].key, rank) ||
-        !in_table(p->table, &cutting->params[list[i].slot].source))
+    const char *name = cut->sources[list[i].slot].name;
+    if (is_counted(p, name, list[i].key, rank) || !in_table(p->table, &cut->sources[list[i].slot]))
       continue;
     if (!opi_arena_grow(&p->scratch, (void **)&p->seen, &p->room_seen, p->n_seen + 1,
                         sizeof(*p->seen))) {
@@ -77,20 +76,20 @@ static opipe_status add_params(predict *p, const opi_cutting *cutting, const opi
   return OPIPE_OK;
 }
 
-static opipe_status predict_stage(predict *p, const opi_cutting *cutting, uint32_t s) {
+static opipe_status predict_stage(predict *p, const opi_cut *cut, uint32_t s) {
   const uint32_t rank = opi_plan_rank(p->plan, s, 0);
   const opi_backend_ref *backend = p->devices[rank].backend;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags,
-      .graph = &cutting->stages[s].graph,
+      .graph = &opi_forward_of(cut, s)->graph,
       .stage = s};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_program *program = NULL;
   OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, &program));
   opipe_status status = opi_program_ask(backend, program, &info, p->err);
   if (status == OPIPE_OK)
-    status = add_params(p, cutting, program, rank);
+    status = add_params(p, cut, program, rank);
   backend->table->program_free(program);
   if (status < 0)
     return status;
@@ -103,12 +102,12 @@ static opipe_status predict_stage(predict *p, const opi_cutting *cutting, uint32
   return OPIPE_OK;
 }
 
-static opipe_status predict_class(predict *p, const opi_cutting *cutting,
+static opipe_status predict_class(predict *p, const opi_cut *cut,
                                   const opipe_allocator *allocator) {
   opi_layout *layout = NULL;
-  for (uint32_t s = 0; s < cutting->n_stages; ++s)
-    OPI_TRY(predict_stage(p, cutting, s));
-  OPI_TRY(opi_layout_build(p->plan, cutting, p->arena_bytes, p->alignment, p->direct, allocator,
+  for (uint32_t s = 0; s < cut->n_stages; ++s)
+    OPI_TRY(predict_stage(p, cut, s));
+  OPI_TRY(opi_layout_build(p->plan, cut, p->arena_bytes, p->alignment, p->direct, allocator,
                            &layout, p->err));
   opipe_status status = OPIPE_OK;
   for (uint32_t r = 0; r < p->plan->n_ranks && status == OPIPE_OK; ++r) {
@@ -121,7 +120,7 @@ static opipe_status predict_class(predict *p, const opi_cutting *cutting,
   return status;
 }
 
-static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, uint32_t n_cuttings,
+static opipe_status predict_all(predict *p, const opi_cut *const *cuts, uint32_t n_cuts,
                                 const opipe_allocator *allocator) {
   const uint32_t n_ranks = p->plan->n_ranks;
   p->arena_bytes = OPI_ARENA_ARRAY(&p->scratch, uint64_t, p->plan->n_stages);
@@ -137,8 +136,8 @@ static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, 
     p->alignment[r] = p->devices[r].alignment == 0 ? 1 : p->devices[r].alignment;
     p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap};
   }
-  for (uint32_t c = 0; c < n_cuttings; ++c)
-    OPI_TRY(predict_class(p, cuttings[c], allocator));
+  for (uint32_t c = 0; c < n_cuts; ++c)
+    OPI_TRY(predict_class(p, cuts[c], allocator));
   for (uint32_t r = 0; r < n_ranks; ++r) {
     opi_memory *m = &p->memory[r];
     m->workspace_bytes = p->rank_workspace[r];
@@ -150,19 +149,19 @@ static opipe_status predict_all(predict *p, const opi_cutting *const *cuttings, 
   return OPIPE_OK;
 }
 
-opipe_status opi_predict(const opi_plan *plan, const opi_cutting *const *cuttings,
-                         uint32_t n_cuttings, const opi_rank_device *devices, bool direct,
-                         uint32_t compile_flags, const opipe_allocator *allocator,
-                         opi_memory *out_memory, opipe_error *err) {
+opipe_status opi_predict(const opi_plan *plan, const opi_cut *const *cuts, uint32_t n_cuts,
+                         const opi_rank_device *devices, bool direct, uint32_t compile_flags,
+                         const opipe_allocator *allocator, opi_memory *out_memory,
+                         opipe_error *err) {
   predict p = {.plan = plan,
-               .table = cuttings[0],
+               .table = cuts[0],
                .devices = devices,
                .memory = out_memory,
                .compile_flags = compile_flags,
                .direct = direct,
                .err = err};
   opi_arena_init(&p.scratch, allocator, 0);
-  const opipe_status status = predict_all(&p, cuttings, n_cuttings, allocator);
+  const opipe_status status = predict_all(&p, cuts, n_cuts, allocator);
   opi_arena_release(&p.scratch);
   return status;
 }

@@ -13,13 +13,13 @@ typedef struct opi_rank_device {
   uint32_t alignment;
 } opi_rank_device;
 
-/* Adds the needs of one shape class (cutting) to `io_memory` [n_ranks]: parameters are counted once
+/* Adds the needs of one shape class (cut) to `io_memory` [n_ranks]: parameters are counted once
  * per (rank, parameter, layout) over all classes given to one call, the arena once per rank (the
- * largest), boundaries for every class. cuttings [n_cuttings]: the classes (rows of a micro-batch),
+ * largest), boundaries for every class. cuts [n_cuts]: the classes (rows of a micro-batch),
  * the same model; compile_flags: OPIPE_COMPILE_* of the session to come */
-opipe_status opi_predict(const opi_plan *plan, const opi_cutting *const *cuttings,
-                         uint32_t n_cuttings, const opi_rank_device *devices, bool direct,
-                         uint32_t compile_flags, const opipe_allocator *allocator,
-                         opi_memory *out_memory, opipe_error *err);
+opipe_status opi_predict(const opi_plan *plan, const opi_cut *const *cuts, uint32_t n_cuts,
+                         const opi_rank_device *devices, bool direct, uint32_t compile_flags,
+                         const opipe_allocator *allocator, opi_memory *out_memory,
+                         opipe_error *err);
 
 #endif /* OPI_PREDICT_H */

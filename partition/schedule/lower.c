@@ -9,8 +9,9 @@
 
 typedef struct build {
   const opi_plan *plan;
-  const opi_cutting *cutting;
+  const opi_cut *cut;
   opi_program_list *list;
+  uint32_t *send_first, *sends; /* routes out of stage s, rising: sends[send_first[s]] ... */
   uint32_t room;
   opipe_error *err;
 } build;
@@ -29,10 +30,11 @@ static opipe_status add(build *b, uint32_t kind, const opipe_action *action, uin
   return OPIPE_OK;
 }
 
-static bool has_boundary(const opi_stage *stage, uint32_t kind, bool with_port) {
-  for (uint32_t i = 0; i < stage->graph.n_boundaries; ++i) {
-    if (stage->boundaries[i].kind == kind &&
-        (!with_port || stage->boundaries[i].port != OPIPE_NONE))
+/* Does the stage read a request's input, or make a result? */
+static bool has_cell(const opi_cut *cut, uint32_t stage, uint32_t source) {
+  for (uint32_t i = cut->cell_first[stage]; i < cut->cell_first[stage + 1]; ++i) {
+    const opi_cell *cell = &cut->cells[i];
+    if (cell->source == source && (source != OPI_CELL_MADE || cell->output != OPIPE_NONE))
       return true;
   }
   return false;
@@ -73,27 +75,42 @@ static opipe_status check_action(const opi_plan *plan, uint32_t rank, uint32_t a
 }
 
 static opipe_status lower_action(build *b, const opipe_action *action) {
-  const opi_stage *stage = &b->cutting->stages[action->stage];
+  const opi_cut *cut = b->cut;
+  const uint32_t stage = action->stage;
   if (action->stage == 0 && has_credit(b->plan))
     OPI_TRY(add(b, OPI_ACT_RECV, action, OPI_ROUTE_CREDIT));
-  if (has_boundary(stage, OPI_BOUNDARY_REQUEST, false))
+  if (has_cell(cut, stage, OPI_CELL_REQUEST))
     OPI_TRY(add(b, OPI_ACT_LOAD, action, OPIPE_NONE));
-  for (uint32_t r = 0; r < b->cutting->n_routes; ++r) {
-    const opi_route *route = &b->cutting->routes[r];
-    if (route->dst_stage == action->stage && crosses(b, route))
+  for (uint32_t i = cut->cell_first[stage]; i < cut->cell_first[stage + 1]; ++i) {
+    const uint32_t r = cut->cells[i].route;
+    if (cut->cells[i].source == OPI_CELL_RECEIVED && crosses(b, &cut->routes[r]))
       OPI_TRY(add(b, OPI_ACT_RECV, action, r));
   }
   OPI_TRY(add(b, OPI_ACT_COMPUTE, action, OPIPE_NONE));
-  if (has_boundary(stage, OPI_BOUNDARY_PRODUCED, true))
+  if (has_cell(cut, stage, OPI_CELL_MADE))
     OPI_TRY(add(b, OPI_ACT_STORE, action, OPIPE_NONE));
-  for (uint32_t r = 0; r < b->cutting->n_routes; ++r) {
-    const opi_route *route = &b->cutting->routes[r];
-    if (route->src_stage == action->stage && crosses(b, route))
-      OPI_TRY(add(b, OPI_ACT_SEND, action, r));
+  for (uint32_t i = b->send_first[stage]; i < b->send_first[stage + 1]; ++i) {
+    if (crosses(b, &cut->routes[b->sends[i]]))
+      OPI_TRY(add(b, OPI_ACT_SEND, action, b->sends[i]));
   }
   if (action->stage + 1 == b->plan->n_stages && has_credit(b->plan)) {
     OPI_TRY(add(b, OPI_ACT_SEND, action, OPI_ROUTE_CREDIT));
   }
+  return OPIPE_OK;
+}
+
+static opipe_status list_sends(build *b, opi_arena *scratch) {
+  const opi_cut *c = b->cut;
+  b->send_first = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)c->n_stages + 2);
+  b->sends = OPI_ARENA_ARRAY(scratch, uint32_t, c->n_routes);
+  if (b->send_first == NULL || b->sends == NULL)
+    return opi_fail_nomem(b->err, c->n_routes * sizeof(uint32_t), "routes");
+  for (uint32_t r = 0; r < c->n_routes; ++r)
+    ++b->send_first[c->routes[r].src_stage + 2];
+  for (uint32_t s = 2; s <= c->n_stages; ++s)
+    b->send_first[s] += b->send_first[s - 1];
+  for (uint32_t r = 0; r < c->n_routes; ++r)
+    b->sends[b->send_first[c->routes[r].src_stage + 1]++] = r;
   return OPIPE_OK;
 }
 
@@ -114,15 +131,19 @@ static opipe_status lower_all(build *b) {
   return OPIPE_OK;
 }
 
-opipe_status opi_lower(const opi_plan *plan, const opi_cutting *cutting,
-                       const opipe_allocator *allocator, opi_program_list **out_list,
-                       opipe_error *err) {
+opipe_status opi_lower(const opi_plan *plan, const opi_cut *cut, const opipe_allocator *allocator,
+                       opi_program_list **out_list, opipe_error *err) {
   opi_program_list *list = opi_alloc_zero(allocator, 1, sizeof(*list));
   if (list == NULL)
     return opi_fail_nomem(err, sizeof(*list), "steps");
   opi_arena_init(&list->arena, allocator, 0);
-  build b = {.plan = plan, .cutting = cutting, .list = list, .err = err};
-  const opipe_status status = lower_all(&b);
+  build b = {.plan = plan, .cut = cut, .list = list, .err = err};
+  opi_arena scratch;
+  opi_arena_init(&scratch, allocator, 0);
+  opipe_status status = list_sends(&b, &scratch);
+  if (status == OPIPE_OK)
+    status = lower_all(&b);
+  opi_arena_release(&scratch);
   if (status < 0) {
     opi_program_list_free(list);
     return status;

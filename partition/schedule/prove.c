@@ -29,23 +29,23 @@ static opipe_status check_complete(const opi_plan *plan, uint8_t *seen, opipe_er
 }
 
 /* Does a tensor of the stage go to another rank? */
-static bool sends(const opi_plan *plan, const opi_cutting *cutting, uint32_t stage) {
-  for (uint32_t r = 0; r < cutting->n_routes; ++r) {
-    const opi_route *route = &cutting->routes[r];
-    if (route->src_stage == stage &&
-        opi_plan_rank(plan, stage, 0) != opi_plan_rank(plan, route->dst_stage, 0))
-      return true;
+static bool sends(const opi_plan *plan, const opi_cut *cut, uint32_t stage) {
+  for (uint32_t i = cut->cell_first[stage]; i < cut->cell_first[stage + 1]; ++i) {
+    for (uint32_t r = cut->cells[i].first_out; r != OPIPE_NONE; r = cut->routes[r].next_out) {
+      if (opi_plan_rank(plan, stage, 0) != opi_plan_rank(plan, cut->routes[r].dst_stage, 0))
+        return true;
+    }
   }
   return false;
 }
 
 /* Receives are posted in the order of micro-batches. Where the transport matches first in, first
  * out, sends must come in that order too. next [n_stages], 0. */
-static opipe_status check_rising(const opi_plan *plan, const opi_cutting *cutting, uint32_t *next,
+static opipe_status check_rising(const opi_plan *plan, const opi_cut *cut, uint32_t *next,
                                  opipe_error *err) {
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
-    if (action->microbatch < next[action->stage] && sends(plan, cutting, action->stage)) {
+    if (action->microbatch < next[action->stage] && sends(plan, cut, action->stage)) {
       return opi_fail(err, OPIPE_E_INVALID,
                       "schedule '%s', rank %u, action %u: %uF%u comes after %uF%u, and transport "
                       "'%.100s' delivers in the order of micro-batches",
@@ -58,7 +58,7 @@ static opipe_status check_rising(const opi_plan *plan, const opi_cutting *cuttin
   return OPIPE_OK;
 }
 
-static opipe_status check_order(const opi_plan *plan, const opi_cutting *cutting,
+static opipe_status check_order(const opi_plan *plan, const opi_cut *cut,
                                 const opipe_allocator *allocator, opipe_error *err) {
   const size_t n_bytes = plan->n_stages * sizeof(uint32_t);
   if (plan->link.rule == OPIPE_RULE_TAG)
@@ -66,14 +66,13 @@ static opipe_status check_order(const opi_plan *plan, const opi_cutting *cutting
   uint32_t *next = opi_alloc_zero(allocator, plan->n_stages, sizeof *next);
   if (next == NULL)
     return opi_fail_nomem(err, n_bytes, "the proof");
-  const opipe_status status = check_rising(plan, cutting, next, err);
+  const opipe_status status = check_rising(plan, cut, next, err);
   opi_free(allocator, next, n_bytes);
   return status;
 }
 
-opipe_status opi_prove(const opi_plan *plan, const opi_cutting *cutting,
-                       const opi_program_list *list, const opipe_allocator *allocator,
-                       opipe_error *err) {
+opipe_status opi_prove(const opi_plan *plan, const opi_cut *cut, const opi_program_list *list,
+                       const opipe_allocator *allocator, opipe_error *err) {
   opi_replay_result ignored;
   const size_t n = (size_t)plan->n_stages * plan->n_microbatches;
   uint8_t *seen = opi_alloc_zero(allocator, n, 1);
@@ -82,8 +81,8 @@ opipe_status opi_prove(const opi_plan *plan, const opi_cutting *cutting,
   opipe_status status = check_complete(plan, seen, err);
   opi_free(allocator, seen, n);
   if (status == OPIPE_OK)
-    status = check_order(plan, cutting, allocator, err);
+    status = check_order(plan, cut, allocator, err);
   if (status == OPIPE_OK)
-    status = opi_replay(plan, cutting, list, NULL, 2, allocator, &ignored, err);
+    status = opi_replay(plan, cut, list, NULL, 2, allocator, &ignored, err);
   return status;
 }

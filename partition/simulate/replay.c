@@ -20,7 +20,7 @@ static const double NEVER = -1.0;
 
 typedef struct replay {
   const opi_plan *plan;
-  const opi_cutting *cutting;
+  const opi_cut *cut;
   const opi_program_list *list;
   const double *stage_ns;
   opi_arena scratch;
@@ -60,24 +60,33 @@ static message *message_of(const replay *p, uint32_t route, uint32_t seq) {
   return &p->messages[(size_t)route * p->n_messages + seq];
 }
 
+static bool wait_for(double need, uint32_t rank, double *io_when, uint32_t *out_peer) {
+  if (need < 0) {
+    *out_peer = rank;
+    return false;
+  }
+  if (need > *io_when)
+    *io_when = need;
+  return true;
+}
+
 /* Message seq lies in slot seq % depth. Receives are posted in the order of their numbers: it can
  * come once message seq - depth and all before that have been used. */
 static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, double *io_when,
                           uint32_t *out_peer) {
-  for (uint32_t r = 0; r < p->cutting->n_routes; ++r) {
-    const opi_route *route = &p->cutting->routes[r];
-    double need = 0;
-    if (route->dst_stage == step->stage) {
-      need = message_of(p, r, seq)->made;
-      *out_peer = rank_of(p, route->src_stage);
-    } else if (route->src_stage == step->stage && seq >= p->depth) {
-      need = message_of(p, r, seq - p->depth)->freed;
-      *out_peer = rank_of(p, route->dst_stage);
-    }
-    if (need < 0)
+  const opi_cut *c = p->cut;
+  for (uint32_t i = c->cell_first[step->stage]; i < c->cell_first[step->stage + 1]; ++i) {
+    const opi_cell *cell = &c->cells[i];
+    if (cell->source == OPI_CELL_RECEIVED &&
+        !wait_for(message_of(p, cell->route, seq)->made,
+                  rank_of(p, c->routes[cell->route].src_stage), io_when, out_peer))
       return false;
-    if (need > *io_when)
-      *io_when = need;
+    for (uint32_t r = cell->first_out; seq >= p->depth && r != OPIPE_NONE;
+         r = c->routes[r].next_out) {
+      if (!wait_for(message_of(p, r, seq - p->depth)->freed, rank_of(p, c->routes[r].dst_stage),
+                    io_when, out_peer))
+        return false;
+    }
   }
   return true;
 }
@@ -99,7 +108,7 @@ static bool step_ready(const replay *p, uint32_t rank, const opi_step *step, dou
       return false;
     need = p->credit[p->n_taken - p->plan->in_flight];
   } else {
-    *out_peer = rank_of(p, p->cutting->routes[step->route].src_stage);
+    *out_peer = rank_of(p, p->cut->routes[step->route].src_stage);
     need = message_of(p, step->route, seq)->arrived;
   }
   if (need < 0)
@@ -119,10 +128,11 @@ static void use_message(replay *p, uint32_t route, uint32_t seq, double when) {
 static void run_compute(replay *p, uint32_t rank, uint32_t stage, uint32_t seq) {
   if (p->stage_ns != NULL)
     p->now[rank] += p->stage_ns[stage];
-  for (uint32_t r = 0; r < p->cutting->n_routes; ++r) {
-    if (p->cutting->routes[r].dst_stage == stage)
-      use_message(p, r, seq, p->now[rank]);
-    if (p->cutting->routes[r].src_stage == stage)
+  for (uint32_t i = p->cut->cell_first[stage]; i < p->cut->cell_first[stage + 1]; ++i) {
+    const opi_cell *cell = &p->cut->cells[i];
+    if (cell->source == OPI_CELL_RECEIVED)
+      use_message(p, cell->route, seq, p->now[rank]);
+    for (uint32_t r = cell->first_out; r != OPIPE_NONE; r = p->cut->routes[r].next_out)
       message_of(p, r, seq)->made = p->now[rank];
   }
 }
@@ -134,7 +144,7 @@ static double arrival(replay *p, uint32_t route, double when) {
     return when;
   if (link->bytes_per_ns > 0) {
     when = when > p->link_free[route] ? when : p->link_free[route];
-    when += (double)p->cutting->routes[route].n_bytes / link->bytes_per_ns;
+    when += (double)p->cut->routes[route].n_bytes / link->bytes_per_ns;
     p->link_free[route] = when;
   }
   return when + link->latency_ns;
@@ -186,12 +196,12 @@ static opipe_status report_cycle(replay *p, uint32_t rank) {
 }
 
 static opipe_status prepare(replay *p) {
-  const uint64_t n = (uint64_t)p->cutting->n_routes * p->n_messages;
+  const uint64_t n = (uint64_t)p->cut->n_routes * p->n_messages;
   p->at = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_ranks);
   p->now = OPI_ARENA_ARRAY(&p->scratch, double, p->plan->n_ranks);
   p->messages = OPI_ARENA_ARRAY(&p->scratch, message, n);
-  p->n_freed = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->cutting->n_routes);
-  p->link_free = OPI_ARENA_ARRAY(&p->scratch, double, p->cutting->n_routes);
+  p->n_freed = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->cut->n_routes);
+  p->link_free = OPI_ARENA_ARRAY(&p->scratch, double, p->cut->n_routes);
   p->credit = OPI_ARENA_ARRAY(&p->scratch, double, p->n_messages);
   p->finish = OPI_ARENA_ARRAY(&p->scratch, double, p->n_requests);
   if (p->at == NULL || p->now == NULL || p->messages == NULL || p->credit == NULL ||
@@ -226,12 +236,12 @@ static opipe_status run_all(replay *p) {
   return OPIPE_OK;
 }
 
-opipe_status opi_replay(const opi_plan *plan, const opi_cutting *cutting,
-                        const opi_program_list *list, const double *stage_ns, uint32_t n_requests,
+opipe_status opi_replay(const opi_plan *plan, const opi_cut *cut, const opi_program_list *list,
+                        const double *stage_ns, uint32_t n_requests,
                         const opipe_allocator *allocator, opi_replay_result *out_result,
                         opipe_error *err) {
   replay p = {.plan = plan,
-              .cutting = cutting,
+              .cut = cut,
               .list = list,
               .stage_ns = stage_ns,
               .n_requests = n_requests,

@@ -14,8 +14,8 @@ typedef struct opi_replay_result {
 /* stage_ns [n_stages]: time of one micro-batch, NULL: all 0, and messages too; else those take
  * what plan->link says. n_requests >= 1. A deadlock is
  * OPIPE_E_INVALID: rank, step and action of every rank on the cycle. */
-opipe_status opi_replay(const opi_plan *plan, const opi_cutting *cutting,
-                        const opi_program_list *list, const double *stage_ns, uint32_t n_requests,
+opipe_status opi_replay(const opi_plan *plan, const opi_cut *cut, const opi_program_list *list,
+                        const double *stage_ns, uint32_t n_requests,
                         const opipe_allocator *allocator, opi_replay_result *out_result,
                         opipe_error *err);
 

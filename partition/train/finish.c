@@ -26,7 +26,7 @@ static opipe_status build_model(finish *f) {
  * replicas that cut it, the first has the most of its rows. */
 static opipe_status sum_stashes(finish *f) {
   opi_plan *plan = f->plan;
-  const opi_train_cut *cut = f->model->cuts[0];
+  const opi_cut *cut = f->model->cuts[0];
   plan->stage_stash_bytes = OPI_ARENA_ARRAY(&plan->arena, uint64_t, plan->n_stages);
   if (plan->stage_stash_bytes == NULL)
     return opi_fail_nomem(f->err, plan->n_stages * sizeof(uint64_t), "a plan");
@@ -60,29 +60,6 @@ static opipe_status ask_schedule(finish *f) {
   return is_plain(f, used) ? OPIPE_OK : build_model(f);
 }
 
-static opipe_status name_crossings(finish *f) {
-  opi_plan *plan = f->plan; /* of slices the first speaks for all, of rows as many */
-  const opi_train_cut *c = f->model->variants[0].slices[0].cut;
-  plan->n_crossings = 0;
-  plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, c->n_routes);
-  if (plan->crossings == NULL)
-    return opi_fail_nomem(f->err, c->n_routes * sizeof *plan->crossings, "a plan");
-  for (uint32_t r = 0; r < c->n_routes; ++r) {
-    const opi_train_route *route = &c->routes[r];
-    if (route->phase != OPI_PHASE_F)
-      continue;
-    opi_crossing *crossing = &plan->crossings[plan->n_crossings++];
-    *crossing =
-        (opi_crossing){.name = opi_arena_strdup(&plan->arena, c->cells[route->src_cell].name),
-                       .src_stage = route->src_stage,
-                       .dst_stage = route->dst_stage,
-                       .n_bytes = route->n_bytes};
-    if (crossing->name == NULL)
-      return opi_fail_nomem(f->err, 0, "a plan");
-  }
-  return OPIPE_OK;
-}
-
 static opipe_status check_caps(const finish *f) {
   for (uint32_t r = 0; r < f->plan->n_ranks; ++r) {
     const opi_memory *m = &f->plan->memory[r];
@@ -110,7 +87,7 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   OPI_TRY(opi_train_check(plan, f->model, f->err));
   OPI_TRY(opi_train_view(plan, f->model, f->err)); /* the schedule has spoken */
   OPI_TRY(opi_train_reductions(plan, f->model, f->err));
-  OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_train_cut *const *)f->model->cuts,
+  OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_cut *const *)f->model->cuts,
                                 f->model->n_classes, alignment, f->model->n_views,
                                 f->model->whole_of, f->model->reduce_after, false, plan->allocator,
                                 &f->lists, f->err));
@@ -189,7 +166,7 @@ static opipe_status finish_all(finish *f) {
     alignment[r] = f->devices[r].alignment;
   OPI_TRY(build_model(f));
   OPI_TRY(sum_stashes(f));
-  OPI_TRY(name_crossings(f));
+  OPI_TRY(opi_plan_name_crossings(plan, f->model->variants[0].slices[0].cut, f->err));
   OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
   return check_caps(f);
 }

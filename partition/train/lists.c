@@ -15,7 +15,7 @@ typedef struct bucket {
 
 typedef struct listing {
   const opi_plan *plan;
-  const opi_train_cut *cut;
+  const opi_cut *cut;
   opi_train_lists *lists;
   opi_train_times times;
   opi_train_slots slots;
@@ -29,7 +29,7 @@ typedef struct listing {
   uint32_t n_views;
   const uint32_t *whole_of;     /* [instances] */
   const uint32_t *reduce_after; /* [whole instances] action, OPIPE_NONE: the rank's tail */
-  const opi_train_cut *const *cuts;
+  const opi_cut *const *cuts;
   bool reference;
   opipe_error *err;
 } listing;
@@ -63,7 +63,7 @@ static opi_occurrence *occurrence(const listing *l, uint32_t cell, uint32_t m) {
 /* ---- messages ---- */
 
 static opipe_status find_stream(listing *l, uint32_t route, uint32_t m, uint32_t *out_stream) {
-  const opi_train_route *r = &l->cut->routes[route];
+  const opi_route *r = &l->cut->routes[route];
   const uint32_t n = l->plan->n_replicas;
   const uint32_t src = replica_of(l, r->src_stage, m), dst = replica_of(l, r->dst_stage, m);
   uint32_t *at = &l->stream_at[((size_t)route * n + src) * n + dst];
@@ -111,7 +111,7 @@ static opipe_status list_messages(listing *l) {
       continue;
     const uint32_t phases = opi_program_phases(opi_action_program(action));
     for (uint32_t r = 0; r < l->cut->n_routes; ++r) {
-      const opi_train_route *route = &l->cut->routes[r];
+      const opi_route *route = &l->cut->routes[r];
       const uint32_t class = opi_train_class_of(plan, action->microbatch);
       if (route->src_stage != action->stage || (phases & 1u << route->phase) == 0 ||
           route->within || l->cuts[class]->routes[r].empty ||
@@ -126,7 +126,7 @@ static opipe_status list_messages(listing *l) {
 /* ---- when: keys of messages ---- */
 
 static uint32_t maker_action(const listing *l, uint32_t route, uint32_t m) {
-  const opi_train_route *r = &l->cut->routes[route];
+  const opi_route *r = &l->cut->routes[route];
   return l->times
       .phase_action[((size_t)r->src_stage * l->plan->n_microbatches + m) * OPI_PHASES + r->phase];
 }
@@ -218,7 +218,7 @@ static opipe_status key_messages(listing *l) {
     OPI_TRY(key_posts_circle(l));
   for (uint32_t i = 0; i < n; ++i) {
     const opi_train_message *message = &lists->messages[i];
-    const opi_train_route *route = &l->cut->routes[message->route];
+    const opi_route *route = &l->cut->routes[message->route];
     const size_t src = (size_t)route->src_cell * plan->n_microbatches + message->microbatch;
     l->send_key[i] = maker_action(l, message->route, message->microbatch);
     l->recv_key[i] = occurrence(l, route->dst_cell, message->microbatch)->first_action;
@@ -265,7 +265,7 @@ static opipe_status add_messages(listing *l, uint32_t kind, const bucket *b, uin
     if (is_next(l, kind, b->items[i]) != next)
       continue;
     const opi_train_message *message = &l->lists->messages[b->items[i]];
-    const opi_train_route *route = &l->cut->routes[message->route];
+    const opi_route *route = &l->cut->routes[message->route];
     const bool source = kind == OPI_ACT_SEND || kind == OPI_ACT_DRAIN;
     const uint32_t stage = source ? route->src_stage : route->dst_stage;
     OPI_TRY(add(l, kind, NULL, b->items[i]));
@@ -300,7 +300,7 @@ static bool has_cell(const listing *l, const opipe_action *action, bool output) 
 /* Rows from another piece of the instance that cannot be read where they lie. */
 static opipe_status add_copies(listing *l, uint32_t a) {
   const opipe_action *action = &l->plan->actions[a];
-  const opi_train_cut *cut = l->cut;
+  const opi_cut *cut = l->cut;
   for (uint32_t c = cut->cell_first[action->stage]; c < cut->cell_first[action->stage + 1]; ++c) {
     const opi_cell *cell = &cut->cells[c];
     const opi_occurrence *o = occurrence(l, c, action->microbatch);
@@ -446,7 +446,7 @@ static opipe_status keep_offsets(listing *l) {
   return lists->replica_of == NULL ? opi_fail_nomem(l->err, 0, "replicas") : OPIPE_OK;
 }
 
-static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint32_t n_classes,
+static opipe_status build_all(listing *l, const opi_cut *const *cuts, uint32_t n_classes,
                               const uint32_t *alignment) {
   opi_train_lists *lists = l->lists;
   const opi_plan *plan = l->plan;
@@ -481,7 +481,7 @@ static opipe_status build_all(listing *l, const opi_train_cut *const *cuts, uint
   return keep_offsets(l);
 }
 
-opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
+opipe_status opi_train_lists_build(const opi_plan *plan, const opi_cut *const *cuts,
                                    uint32_t n_classes, const uint32_t *alignment, uint32_t n_views,
                                    const uint32_t *whole_of, const uint32_t *reduce_after,
                                    bool reference, const opipe_allocator *allocator,

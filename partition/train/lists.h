@@ -19,7 +19,7 @@
 #define OPI_TRAIN_LISTS_H
 
 #include "partition/cut/batch.h"
-#include "partition/train/cut.h"
+#include "partition/program/cut.h"
 
 /* One tensor of one micro-batch on its way between ranks. */
 typedef struct opi_train_message {
@@ -66,7 +66,7 @@ static inline uint32_t opi_train_class_of(const opi_plan *plan, uint32_t microba
  * order, then the backwards of each stage, from the last, in the order of its own records. Errors:
  * INVALID names rank, action and what is wrong with it: missing, twice, away from home, or what it
  * waits for for ever. */
-opipe_status opi_train_lists_build(const opi_plan *plan, const opi_train_cut *const *cuts,
+opipe_status opi_train_lists_build(const opi_plan *plan, const opi_cut *const *cuts,
                                    uint32_t n_classes, const uint32_t *alignment, uint32_t n_views,
                                    const uint32_t *whole_of, const uint32_t *reduce_after,
                                    bool reference, const opipe_allocator *allocator,
@@ -91,7 +91,7 @@ uint32_t opi_action_program(const opipe_action *action);
 /* Programs that the records use, by stage: out_used [n_stages]. */
 void opi_train_used(const opi_plan *plan, uint32_t *out_used);
 /* Checks the records and models their times. In `arena`. */
-opipe_status opi_train_times_build(const opi_plan *plan, const opi_train_cut *cut, opi_arena *arena,
+opipe_status opi_train_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
                                    opi_train_times *out_times, opipe_error *err);
 /* Is it a forward of the next mini-batch? */
 static inline bool opi_action_is_next(const opipe_action *action) {
@@ -101,7 +101,7 @@ static inline bool opi_action_is_next(const opipe_action *action) {
  * aside, receives are posted where the lists say. Errors: INVALID, what a stopped rank waits for.
  */
 opipe_status opi_train_lists_prove(const opi_plan *plan, const opi_train_lists *lists,
-                                   const opi_train_cut *cut, const opipe_allocator *allocator,
+                                   const opi_cut *cut, const opipe_allocator *allocator,
                                    opipe_error *err);
 
 #endif /* OPI_TRAIN_LISTS_H */

@@ -34,12 +34,7 @@ static opipe_status param_slot(lone *l, uint32_t v, uint32_t *out_slot) {
     if (!opi_arena_grow(&l->arena, (void **)&l->sources, &l->room, l->n_params + 1,
                         sizeof *l->sources))
       return opi_fail_nomem(l->err, sizeof *l->sources, "a parameter");
-    l->sources[l->n_params] = (opipe_param_source){.name = value->name,
-                                                   .data = value->data,
-                                                   .shape = value->shape,
-                                                   .n_bytes = value->n_bytes,
-                                                   .dtype = value->dtype,
-                                                   .rank = (uint32_t)value->rank};
+    l->sources[l->n_params] = opi_param_source_of(value);
     l->slot_of[v] = l->n_params++;
   }
   *out_slot = l->slot_of[v];
@@ -47,7 +42,7 @@ static opipe_status param_slot(lone *l, uint32_t v, uint32_t *out_slot) {
 }
 
 /* An input: a scalar, a parameter, a constant, or a boundary. */
-static opipe_status place_input(lone *l, opi_stage *stage, uint32_t v, opipe_value *out) {
+static opipe_status place_input(lone *l, opipe_graph *graph, uint32_t v, opipe_value *out) {
   const opi_value *value = &l->training->graph->values[v];
   const uint32_t scalar = scalar_of(l->training, v);
   if (scalar != OPIPE_NONE) {
@@ -65,20 +60,17 @@ static opipe_status place_input(lone *l, opi_stage *stage, uint32_t v, opipe_val
     return OPIPE_OK;
   }
   out->role = OPIPE_VALUE_INPUT;
-  out->slot = stage->graph.n_boundaries;
-  stage->boundaries[stage->graph.n_boundaries++].n_bytes = value->n_bytes;
+  out->slot = graph->n_boundaries++;
   return OPIPE_OK;
 }
 
-static opipe_status isolate(lone *l, const opi_node *node, opi_stage *stage) {
+static opipe_status isolate(lone *l, const opi_node *node, opipe_graph *graph) {
   const uint32_t most = node->n_in + node->n_out;
   opipe_value *values = OPI_ARENA_ARRAY(&l->arena, opipe_value, most);
   uint32_t *globals = OPI_ARENA_ARRAY(&l->arena, uint32_t, most);
   uint32_t *locals = OPI_ARENA_ARRAY(&l->arena, uint32_t, most);
   opipe_node *view = OPI_ARENA_ARRAY(&l->arena, opipe_node, 1);
-  stage->boundaries = OPI_ARENA_ARRAY(&l->arena, opi_boundary, most);
-  if (values == NULL || globals == NULL || locals == NULL || view == NULL ||
-      stage->boundaries == NULL)
+  if (values == NULL || globals == NULL || locals == NULL || view == NULL)
     return opi_fail_nomem(l->err, most * sizeof *values, "a measurement");
   uint32_t n = 0;
   for (uint32_t i = 0; i < most; ++i) {
@@ -93,34 +85,36 @@ static opipe_status isolate(lone *l, const opi_node *node, opi_stage *stage) {
     values[n] = opi_value_view(&l->training->graph->values[v]);
     globals[n] = v;
     if (!made) {
-      OPI_TRY(place_input(l, stage, v, &values[n]));
+      OPI_TRY(place_input(l, graph, v, &values[n]));
     } else {
       values[n].role = OPIPE_VALUE_OUTPUT;
-      values[n].slot = stage->graph.n_boundaries;
-      stage->boundaries[stage->graph.n_boundaries++].n_bytes = values[n].n_bytes;
+      values[n].slot = graph->n_boundaries++;
     }
     ++n;
   }
   *view = opi_node_view(node, locals, locals + node->n_in);
-  stage->graph.struct_size = (uint32_t)OPIPE_END(opipe_graph, n_scalars);
-  stage->graph.n_values = n;
-  stage->graph.values = values;
-  stage->graph.nodes = view;
-  stage->graph.n_nodes = 1;
-  stage->graph.n_scalars = OPI_SCALAR_TABLE;
+  graph->struct_size = (uint32_t)OPIPE_END(opipe_graph, n_scalars);
+  graph->n_values = n;
+  graph->values = values;
+  graph->nodes = view;
+  graph->n_nodes = 1;
+  graph->n_scalars = OPI_SCALAR_TABLE;
   return OPIPE_OK;
 }
 
-static opipe_status isolate_all(lone *l, opi_stage *stages, uint32_t *out_n) {
+static opipe_status isolate_all(lone *l, opipe_graph *graphs, const opipe_graph **list,
+                                uint32_t *out_n) {
   const opi_graph *g = l->training->graph;
   *out_n = 0;
   memset(l->slot_of, 0xff, g->n_values * sizeof *l->slot_of);
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    if (is_measured(&g->nodes[n]))
-      OPI_TRY(isolate(l, &g->nodes[n], &stages[(*out_n)++]));
+    if (!is_measured(&g->nodes[n]))
+      continue;
+    list[*out_n] = &graphs[*out_n];
+    OPI_TRY(isolate(l, &g->nodes[n], &graphs[(*out_n)++]));
   }
-  for (uint32_t s = 0; s < *out_n; ++s)
-    stages[s].graph.n_params = l->n_params;
+  for (uint32_t i = 0; i < *out_n; ++i)
+    graphs[i].n_params = l->n_params;
   return OPIPE_OK;
 }
 
@@ -130,18 +124,19 @@ opipe_status opi_train_measure(const opi_training *training, const opi_backend_r
   const opi_graph *g = training->graph;
   lone l = {.training = training, .err = err};
   opipe_status status = OPIPE_OK;
-  uint32_t n_stages = 0, next = 0;
+  uint32_t n_graphs = 0, next = 0;
   opi_arena_init(&l.arena, allocator, 0);
-  opi_stage *stages = OPI_ARENA_ARRAY(&l.arena, opi_stage, g->n_nodes);
+  opipe_graph *graphs = OPI_ARENA_ARRAY(&l.arena, opipe_graph, g->n_nodes);
+  const opipe_graph **list = OPI_ARENA_ARRAY(&l.arena, const opipe_graph *, g->n_nodes);
   double *ns = OPI_ARENA_ARRAY(&l.arena, double, g->n_nodes);
   l.slot_of = OPI_ARENA_ARRAY(&l.arena, uint32_t, g->n_values);
-  if (stages == NULL || ns == NULL || l.slot_of == NULL)
-    status = opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a measurement");
+  if (graphs == NULL || list == NULL || ns == NULL || l.slot_of == NULL)
+    status = opi_fail_nomem(err, g->n_nodes * sizeof *graphs, "a measurement");
   if (status == OPIPE_OK)
-    status = isolate_all(&l, stages, &n_stages);
+    status = isolate_all(&l, graphs, list, &n_graphs);
   if (status == OPIPE_OK)
-    status = opi_measure_stages(stages, n_stages, l.sources, l.n_params, backend, device, allocator,
-                                now_ns, ns, err);
+    status = opi_measure_programs(list, n_graphs, l.sources, l.n_params, backend, device, allocator,
+                                  now_ns, ns, err);
   for (uint32_t n = 0; n < g->n_nodes && status == OPIPE_OK; ++n)
     out_ns[n] = is_measured(&g->nodes[n]) ? ns[next++] : -1;
   opi_arena_release(&l.arena);

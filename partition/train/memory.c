@@ -25,7 +25,7 @@ typedef struct predict {
 static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
   const opi_plan *plan = &p->model->view;
   const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
-  const opi_train_program *cut = opi_train_program_of(p->model->cuts[class], stage, program);
+  const opi_program *cut = opi_program_of(p->model->cuts[class], stage, program);
   if (rank == OPIPE_NONE || cut->graph.n_nodes == 0)
     return OPIPE_OK;
   const opi_backend_ref *backend = p->devices[rank].backend;
@@ -67,7 +67,7 @@ static opipe_status compile_all(predict *p) {
 
 static opipe_status add_weights(predict *p) {
   const opi_plan *plan = p->plan;
-  const opi_train_cut *cut = p->model->cuts[0];
+  const opi_cut *cut = p->model->cuts[0];
   uint32_t n = plan->n_stages * plan->n_replicas;
   opi_weight_place *places = OPI_ARENA_ARRAY(&p->scratch, opi_weight_place, n);
   opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, n);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "partition/cut/batch.h"
-#include "partition/cut/cutting.h"
 
 enum { PIECES_MOST = 1 << 20 };
 
@@ -199,13 +198,13 @@ static opipe_status join_class(const building *b, uint32_t c, opipe_error *err) 
   model->cuts[c] = v->slices[0].cut;
   if (model->n_slices == 1)
     return OPIPE_OK;
-  opi_train_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_train_cut *, model->n_slices);
+  opi_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_cut *, model->n_slices);
   if (parts == NULL)
     return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
   for (uint32_t k = 0; k < model->n_slices; ++k)
     parts[k] = v->slices[k].cut;
   model->cuts[c] = NULL;
-  return opi_train_cut_merge(parts, model->n_slices, b->plan->allocator, &model->cuts[c], err);
+  return opi_cut_merge(parts, model->n_slices, b->plan->allocator, &model->cuts[c], err);
 }
 
 static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
@@ -295,7 +294,7 @@ opipe_status opi_train_stage_params(const opi_train_model *model, uint32_t stage
     return opi_fail_nomem(err, n * sizeof *list, "parameters");
   for (uint32_t c = 0; c < model->n_classes; ++c) {
     for (uint32_t p = 0; p < OPI_PROGRAMS * model->n_views; ++p) {
-      const opi_train_program *program = opi_train_program_of(
+      const opi_program *program = opi_program_of(
           model->cuts[c], stage * model->n_views + p / OPI_PROGRAMS, p % OPI_PROGRAMS);
       for (uint32_t i = 0; i < program->n_params; ++i)
         reads[program->params[i]] = true;
@@ -315,7 +314,7 @@ void opi_train_model_free(opi_train_model *model) {
     return;
   for (uint32_t c = OPI_TRAIN_CLASSES; c-- > 0;) {
     if (model->n_views > 1)
-      opi_train_cut_free(model->cuts[c]);
+      opi_cut_free(model->cuts[c]);
   }
   opi_train_variants_free(model);
   opi_arena_release(&model->arena);

@@ -16,7 +16,7 @@ enum { OPI_TRAIN_CLASSES = 2 /* micro-batches have at most two row counts */ };
 typedef struct opi_train_slice {
   opi_token_slice *tokens; /* NULL: whole sequences */
   opi_training *training;
-  opi_train_cut *cut;
+  opi_cut *cut;
   int64_t first, length; /* tokens */
 } opi_train_slice;
 
@@ -54,7 +54,7 @@ typedef struct opi_train_model {
   uint32_t n_variants, room_variants;
   uint32_t base;                              /* the variant that was bound, with the most rows */
   opi_train_piece *pieces[OPI_TRAIN_CLASSES]; /* [n_stages * n_views] */
-  opi_train_cut *cuts[OPI_TRAIN_CLASSES];     /* of all pieces together */
+  opi_cut *cuts[OPI_TRAIN_CLASSES];           /* of all pieces together */
   uint32_t n_classes, n_slices;
   uint32_t n_views; /* pieces of a stage: token slices, or rows and phases */
   int64_t n_tokens; /* of a sequence; 0 without slices */

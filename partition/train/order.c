@@ -32,7 +32,7 @@ void opi_train_used(const opi_plan *plan, uint32_t *out_used) {
 
 typedef struct replay {
   const opi_plan *plan;
-  const opi_train_cut *cut;
+  const opi_cut *cut;
   opi_train_times *t;
   uint32_t *next;       /* [n_ranks] action */
   uint64_t *free_at_ns; /* [n_ranks] */
@@ -143,7 +143,7 @@ static opipe_status check_all(replay *r) {
 /* ---- times ---- */
 
 /* When what a route brings is there. */
-static uint64_t arrives_at(const replay *r, const opi_train_route *route, uint32_t m) {
+static uint64_t arrives_at(const replay *r, const opi_route *route, uint32_t m) {
   const opi_plan *plan = r->plan;
   const uint64_t made = r->t->phase_end[phase_index(plan, route->src_stage, m, route->phase)];
   const uint32_t *replicas = r->t->replica_of;
@@ -301,7 +301,7 @@ static void place_all(replay *r) {
   }
 }
 
-opipe_status opi_train_times_build(const opi_plan *plan, const opi_train_cut *cut, opi_arena *arena,
+opipe_status opi_train_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
                                    opi_train_times *t, opipe_error *err) {
   const size_t places = (size_t)plan->n_stages * plan->n_microbatches;
   replay r = {.plan = plan, .cut = cut, .t = t, .err = err};

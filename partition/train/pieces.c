@@ -73,20 +73,20 @@ opipe_status opi_train_pieces(const opi_plan *plan, uint32_t c, int64_t rows,
 typedef struct composing {
   const opi_train_model *model;
   const opi_train_piece *pieces; /* of the class */
-  const opi_train_cut *base;     /* of the first variant: cells as in all of them */
+  const opi_cut *base;           /* of the first variant: cells as in all of them */
   const opi_training *training;  /* the same */
   const opi_train_slice *other;  /* of a variant with other rows */
   int64_t rows;
   const opi_carry *carry;
   const bool *mixed;
-  opi_train_cut *cut;
+  opi_cut *cut;
   opi_arena scratch;
   uint32_t **cell_of; /* [n_stages * n_views][cells of the base stage] index in the cut */
   uint32_t n_views, room_routes;
   opipe_error *err;
 } composing;
 
-static const opi_train_cut *variant_cut(const composing *m, const opi_train_piece *piece) {
+static const opi_cut *variant_cut(const composing *m, const opi_train_piece *piece) {
   return m->model->variants[piece->variant].slices[0].cut;
 }
 
@@ -160,9 +160,9 @@ static opipe_status row_bytes(const composing *m, uint32_t base_cell, uint64_t *
 /* ---- cells ---- */
 
 static opipe_status list_piece(composing *m, uint32_t v, bool count) {
-  opi_train_cut *c = m->cut;
+  opi_cut *c = m->cut;
   const uint32_t s = v / m->n_views, phases = m->pieces[v].phases;
-  const opi_train_cut *from = variant_cut(m, &m->pieces[v]);
+  const opi_cut *from = variant_cut(m, &m->pieces[v]);
   const uint32_t first = from->cell_first[s], end = from->cell_first[s + 1];
   if (!count) {
     m->cell_of[v] = OPI_ARENA_ARRAY(&m->scratch, uint32_t, end - first);
@@ -207,7 +207,7 @@ static uint32_t forward_piece(const composing *m, uint32_t v) {
 }
 
 static opipe_status list_cells(composing *m) {
-  opi_train_cut *c = m->cut;
+  opi_cut *c = m->cut;
   for (uint32_t v = 0; v < c->n_stages; ++v) {
     if (m->pieces[v].phases != 0)
       OPI_TRY(list_piece(m, v, true));
@@ -239,8 +239,8 @@ static uint32_t cell_at(const composing *m, uint32_t v, uint32_t base_cell) {
   return m->cell_of[v][base_cell - m->base->cell_first[v / m->n_views]];
 }
 
-static opipe_status add_route(composing *m, opi_train_route route) {
-  opi_train_cut *c = m->cut;
+static opipe_status add_route(composing *m, opi_route route) {
+  opi_cut *c = m->cut;
   opi_cell *dst = &c->cells[route.dst_cell];
   if (!opi_arena_grow(&c->arena, (void **)&c->routes, &m->room_routes, c->n_routes + 1,
                       sizeof *c->routes))
@@ -259,7 +259,7 @@ static opipe_status add_route(composing *m, opi_train_route route) {
 
 /* From the forward of an instance to its backwards. */
 static opipe_status route_within(composing *m, uint32_t v) {
-  const opi_train_cut *base = m->base;
+  const opi_cut *base = m->base;
   const uint32_t s = v / m->n_views, from = m->cut->forward_of[v];
   const opi_train_piece *src = &m->pieces[from], *dst = &m->pieces[v];
   for (uint32_t i = base->cell_first[s]; i < base->cell_first[s + 1]; ++i) {
@@ -268,13 +268,13 @@ static opipe_status route_within(composing *m, uint32_t v) {
     if (from == v || cell == OPIPE_NONE || base->cells[i].phase != OPI_PHASE_F)
       continue;
     OPI_TRY(row_bytes(m, i, &bytes));
-    OPI_TRY(add_route(m, (opi_train_route){.value = base->cells[i].value,
-                                           .src_cell = cell_at(m, from, i),
-                                           .dst_cell = cell,
-                                           .phase = OPI_PHASE_F,
-                                           .within = true,
-                                           .src_bytes = bytes * (uint64_t)(dst->first - src->first),
-                                           .n_bytes = m->cut->cells[cell].n_bytes}));
+    OPI_TRY(add_route(m, (opi_route){.value = base->cells[i].value,
+                                     .src_cell = cell_at(m, from, i),
+                                     .dst_cell = cell,
+                                     .phase = OPI_PHASE_F,
+                                     .within = true,
+                                     .src_bytes = bytes * (uint64_t)(dst->first - src->first),
+                                     .n_bytes = m->cut->cells[cell].n_bytes}));
   }
   return OPIPE_OK;
 }
@@ -302,17 +302,17 @@ static bool same_always(const composing *m, uint32_t p, uint32_t q) {
 /* The rows that piece p has of what piece q is to receive. */
 static opipe_status route_rows(composing *m, uint32_t base_route, uint32_t p, uint32_t q,
                                uint64_t bytes) {
-  const opi_train_route *r = &m->base->routes[base_route];
+  const opi_route *r = &m->base->routes[base_route];
   const opi_train_piece *src = &m->pieces[p], *dst = &m->pieces[q];
   const int64_t first = src->first > dst->first ? src->first : dst->first;
   const int64_t src_end = src->first + src->rows, dst_end = dst->first + dst->rows;
   const int64_t end = src_end < dst_end ? src_end : dst_end;
   const uint32_t dst_cell = cell_at(m, q, r->dst_cell);
-  opi_train_route route = {.value = r->value,
-                           .src_cell = cell_at(m, p, r->src_cell),
-                           .dst_cell = dst_cell,
-                           .phase = r->phase,
-                           .n_bytes = m->cut->cells[dst_cell].n_bytes};
+  opi_route route = {.value = r->value,
+                     .src_cell = cell_at(m, p, r->src_cell),
+                     .dst_cell = dst_cell,
+                     .phase = r->phase,
+                     .n_bytes = m->cut->cells[dst_cell].n_bytes};
   if (bytes != 0 && end > first) {
     route.src_bytes = bytes * (uint64_t)(first - src->first);
     route.dst_bytes = bytes * (uint64_t)(first - dst->first);
@@ -326,7 +326,7 @@ static opipe_status route_rows(composing *m, uint32_t base_route, uint32_t p, ui
 
 /* What piece q of a route's destination receives, from the pieces of its source. */
 static opipe_status route_to(composing *m, uint32_t base_route, uint32_t q) {
-  const opi_train_route *r = &m->base->routes[base_route];
+  const opi_route *r = &m->base->routes[base_route];
   const uint32_t first = r->src_stage * m->n_views, phase = 1u << r->phase;
   uint64_t bytes = 0;
   for (uint32_t p = first; p < first + m->n_views; ++p) {
@@ -364,12 +364,12 @@ static opipe_status list_routes(composing *m) {
 /* ---- programs ---- */
 
 static opipe_status take_program(composing *m, uint32_t v, uint32_t which) {
-  opi_train_cut *c = m->cut;
+  opi_cut *c = m->cut;
   const uint32_t s = v / m->n_views;
-  opi_train_program *program = &c->programs[v * OPI_PROGRAMS + which];
+  opi_program *program = &c->programs[v * OPI_PROGRAMS + which];
   if (m->pieces[v].phases == 0 || (opi_program_phases(which) & ~m->pieces[v].phases) != 0)
     return OPIPE_OK;
-  *program = *opi_train_program_of(variant_cut(m, &m->pieces[v]), s, which);
+  *program = *opi_program_of(variant_cut(m, &m->pieces[v]), s, which);
   c->used[v] |= variant_cut(m, &m->pieces[v])->used[s] & 1u << which;
   const uint32_t n = program->graph.n_boundaries;
   uint32_t *cells = OPI_ARENA_ARRAY(&c->arena, uint32_t, n);
@@ -389,7 +389,7 @@ static opipe_status compose(composing *m) {
   OPI_TRY(list_cells(m));
   OPI_TRY(list_routes(m));
   m->cut->programs =
-      OPI_ARENA_ARRAY(&m->cut->arena, opi_train_program, (size_t)m->cut->n_stages * OPI_PROGRAMS);
+      OPI_ARENA_ARRAY(&m->cut->arena, opi_program, (size_t)m->cut->n_stages * OPI_PROGRAMS);
   if (m->cut->programs == NULL)
     return opi_fail_nomem(m->err, m->cut->n_stages * sizeof *m->cut->programs, "pieces");
   for (uint32_t i = 0; i < m->cut->n_stages * OPI_PROGRAMS; ++i)
@@ -401,11 +401,13 @@ opipe_status opi_train_compose(const opi_plan *plan, uint32_t c, const opi_carry
                                const bool *mixed, opi_train_model *model, opipe_error *err) {
   const opi_train_variant *first = &model->variants[0];
   const opi_train_variant *last = &model->variants[model->n_variants - 1];
-  opi_train_cut *cut = opi_alloc_zero(plan->allocator, 1, sizeof *cut);
+  opi_cut *cut = opi_alloc_zero(plan->allocator, 1, sizeof *cut);
   if (cut == NULL)
     return opi_fail_nomem(err, sizeof *cut, "pieces");
   opi_arena_init(&cut->arena, plan->allocator, 0);
+  cut->graph = first->slices[0].training->graph;
   cut->training = first->slices[0].training;
+  cut->n_kinds = OPI_PROGRAMS;
   cut->sources = first->slices[0].cut->sources;
   cut->trained = first->slices[0].cut->trained;
   cut->n_params = first->slices[0].cut->n_params;
@@ -423,9 +425,10 @@ opipe_status opi_train_compose(const opi_plan *plan, uint32_t c, const opi_carry
                  .err = err};
   opi_arena_init(&m.scratch, plan->allocator, 0);
   const opipe_status status = compose(&m);
+  opi_cut_link_routes(cut);
   opi_arena_release(&m.scratch);
   if (status < 0) {
-    opi_train_cut_free(cut);
+    opi_cut_free(cut);
     return status;
   }
   model->cuts[c] = cut;

@@ -11,7 +11,7 @@
 /* Pairs of stages that exchange activations, pieces put together. */
 static opipe_status find_edges(const opi_plan *plan, const opi_train_model *model, opi_arena *arena,
                                opi_problem *problem, opipe_error *err) {
-  const opi_train_cut *cut = model->variants[0].slices[0].cut;
+  const opi_cut *cut = model->variants[0].slices[0].cut;
   const size_t n = (size_t)plan->n_stages * plan->n_stages;
   bool *seen = OPI_ARENA_ARRAY(arena, bool, n);
   opi_stage_edge *edges = OPI_ARENA_ARRAY(arena, opi_stage_edge, cut->n_routes);
@@ -100,7 +100,7 @@ opipe_status opi_train_reductions(const opi_plan *plan, opi_train_model *model, 
 opipe_status opi_train_timeline(const opi_plan *plan, const opi_train_model *model,
                                 opi_arena *arena, double *out_start_ns, double *out_end_ns,
                                 opipe_error *err) {
-  const opi_train_cut *cut = model->variants[0].slices[0].cut;
+  const opi_cut *cut = model->variants[0].slices[0].cut;
   opi_problem problem;
   opi_timeline line;
   opi_do_list *list = NULL;

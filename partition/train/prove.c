@@ -9,7 +9,7 @@ enum { MINI_BATCHES = 3 };
 typedef struct proving {
   const opi_plan *plan;
   const opi_train_lists *lists;
-  const opi_train_cut *cut;
+  const opi_cut *cut;
   uint8_t *posted, *sent; /* [(n_items + 1) * n_messages] by mini-batch and message */
   uint32_t *item, *step;  /* [n_ranks] where each rank is */
   uint32_t n_items;
@@ -71,7 +71,7 @@ static opipe_status stuck(const proving *p) {
       continue;
     const opi_step *step = &p->lists->steps[p->step[rank]];
     const opi_train_message *m = &p->lists->messages[step->route];
-    const opi_train_route *route = &p->cut->routes[m->route];
+    const opi_route *route = &p->cut->routes[m->route];
     const opi_train_stream *stream = &p->lists->streams[m->stream];
     return opi_fail(p->err, OPIPE_E_INVALID,
                     "schedule '%s' stands still: rank %u at step %u, tensor '%s' of micro-batch %u "
@@ -104,7 +104,7 @@ static opipe_status prove(proving *p, opi_arena *scratch) {
 }
 
 opipe_status opi_train_lists_prove(const opi_plan *plan, const opi_train_lists *lists,
-                                   const opi_train_cut *cut, const opipe_allocator *allocator,
+                                   const opi_cut *cut, const opipe_allocator *allocator,
                                    opipe_error *err) {
   const bool periodic = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   proving p = {.plan = plan,

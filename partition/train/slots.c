@@ -25,7 +25,7 @@ static void use(opi_occurrence *o, const opi_train_times *t, uint32_t action) {
     o->first_action = action;
 }
 
-static const opi_train_route *route_of(const opi_train_slots *s, uint32_t route, uint32_t m) {
+static const opi_route *route_of(const opi_train_slots *s, uint32_t route, uint32_t m) {
   return &s->cuts[opi_train_class_of(s->plan, m)]->routes[route];
 }
 
@@ -47,7 +47,7 @@ static opipe_status time_received(opi_train_slots *s, uint32_t c, uint32_t m, op
   const uint32_t n_mb = s->plan->n_microbatches;
   o->t0 = UINT64_MAX;
   for (uint32_t r = cell->route; r < cell->route + cell->n_routes; ++r) {
-    const opi_train_route *route = route_of(s, r, m);
+    const opi_route *route = route_of(s, r, m);
     const uint64_t start =
         s->times->phase_start[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
     const bool here = rank_of(s, route->src_stage, m) == o->rank;
@@ -102,7 +102,7 @@ static opipe_status time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
 static void follow_route(opi_train_slots *s, uint32_t r, uint32_t m) {
   const uint64_t ahead = s->plan->depth == 0 ? 1 : s->plan->depth;
   const opi_train_times *t = s->times;
-  const opi_train_route *route = route_of(s, r, m);
+  const opi_route *route = route_of(s, r, m);
   opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
   const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
   const size_t made =
@@ -355,7 +355,7 @@ static uint64_t find_offset(const opi_train_slots *s, size_t index) {
 }
 
 opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
-  const opi_train_cut *cut = s->cut;
+  const opi_cut *cut = s->cut;
   const uint32_t n_mb = s->plan->n_microbatches;
   const size_t n = (size_t)cut->n_cells * n_mb;
   if (n > UINT32_MAX / 2)

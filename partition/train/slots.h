@@ -20,8 +20,8 @@ typedef struct opi_occurrence {
 
 typedef struct opi_train_slots {
   const opi_plan *plan;
-  const opi_train_cut *cut;         /* of the first class */
-  const opi_train_cut *const *cuts; /* [n_classes] */
+  const opi_cut *cut;         /* of the first class */
+  const opi_cut *const *cuts; /* [n_classes] */
   const opi_train_times *times;
   const uint32_t *alignment;              /* [n_ranks] */
   opi_occurrence *occurrences;            /* [n_cells * n_microbatches], made here */

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "partition/cut/cutting.h"
+#include "partition/cut/assign.h"
 #include "partition/train/model.h"
 
 typedef struct making {
@@ -36,7 +36,7 @@ opipe_status opi_train_variant_note(opi_train_model *model, int64_t rows, uint32
 /* What it holds goes, its rows stay. */
 static void empty(const opi_train_model *model, opi_train_variant *variant) {
   for (uint32_t k = variant->slices == NULL ? 0 : model->n_slices; k-- > 0;) {
-    opi_train_cut_free(variant->slices[k].cut);
+    opi_cut_free(variant->slices[k].cut);
     opi_training_free(variant->slices[k].training);
     opi_token_slice_free(variant->slices[k].tokens);
   }
@@ -176,11 +176,14 @@ static opipe_status cut_all(const making *m, opipe_error *err) {
     const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
     for (uint32_t k = 0; k < model->n_slices; ++k) {
       opi_train_slice *slice = &model->variants[v].slices[k];
-      OPI_TRY(name_tokens(model, k,
-                          opi_train_cut_build(slice->training, m->used, m->plan->n_stages,
-                                              i + k == 0 ? NULL : base->slices[0].cut,
-                                              m->plan->allocator, &slice->cut, err),
-                          err));
+      const opi_cut_source source = {.graph = slice->training->graph,
+                                     .training = slice->training,
+                                     .stage = slice->training->stage,
+                                     .used = m->used,
+                                     .n_stages = m->plan->n_stages,
+                                     .master = i + k == 0 ? NULL : base->slices[0].cut};
+      OPI_TRY(
+          name_tokens(model, k, opi_cut_build(&source, m->plan->allocator, &slice->cut, err), err));
     }
   }
   return OPIPE_OK;

@@ -19,11 +19,11 @@ static opipe_status look_for_shapes(opi_rank *rank, opipe_error *err) {
     opi_shape *shape = s->shapes[i];
     if (shape == NULL || shape->started[rank->index])
       continue;
-    for (uint32_t r = 0; r < shape->cutting->n_routes && status == OPIPE_OK; ++r) {
+    for (uint32_t r = 0; r < shape->cut->n_routes && status == OPIPE_OK; ++r) {
       opi_route_run *route = &shape->routes[r];
       if (route->dst == NULL || route->dst_rank != rank->index)
         continue;
-      status = opi_post_receives(rank, shape, route, shape->cutting->routes[r].n_bytes, err);
+      status = opi_post_receives(rank, shape, route, shape->cut->routes[r].n_bytes, err);
     }
     shape->started[rank->index] = true;
   }

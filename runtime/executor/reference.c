@@ -13,7 +13,7 @@ static opipe_status hand_on(opi_shape *shape, uint32_t stage, uint64_t sequence,
   opi_session *s = shape->session;
   for (uint32_t i = 0; i < shape->stages[stage].n_sends; ++i) {
     const uint32_t r = shape->stages[stage].sends[i];
-    const opi_route *route = &shape->cutting->routes[r];
+    const opi_route *route = &shape->cut->routes[r];
     const opi_route_run *run = &shape->routes[r];
     if (run->in_place)
       continue;

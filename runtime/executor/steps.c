@@ -77,8 +77,7 @@ static opipe_status receive(opi_rank *rank, opi_shape *shape, const opi_step *st
   opi_route_run *route = &shape->routes[step->route];
   rank->peer = route->src_rank;
   if (route->n_posted <= sequence) {
-    OPI_TRY(
-        opi_post_receives(rank, shape, route, shape->cutting->routes[step->route].n_bytes, err));
+    OPI_TRY(opi_post_receives(rank, shape, route, shape->cut->routes[step->route].n_bytes, err));
     if (route->n_posted <= sequence)
       return OPIPE_PENDING;
   }
@@ -88,7 +87,7 @@ static opipe_status receive(opi_rank *rank, opi_shape *shape, const opi_step *st
 static opipe_status deliver(opi_rank *rank, opi_shape *shape, const opi_step *step,
                             uint64_t sequence, opipe_error *err) {
   opi_route_run *route = &shape->routes[step->route];
-  const uint64_t n_bytes = shape->cutting->routes[step->route].n_bytes;
+  const uint64_t n_bytes = shape->cut->routes[step->route].n_bytes;
   const opipe_region region = opi_slot_region(shape, route->home, sequence, n_bytes);
   rank->peer = route->dst_rank;
   return OPI_POLL_WIRE(rank->session, send, err, route->src, sequence, &region, NULL, NULL);
@@ -111,7 +110,7 @@ static opipe_status outputs_free(opi_rank *rank, const opi_shape *shape, uint32_
             "rank %u: stage %u makes message %llu of a tensor of which stage %u has used the first "
             "%llu",
             rank->index, stage, (unsigned long long)sequence,
-            shape->cutting->routes[run->sends[i]].dst_stage, (unsigned long long)route->n_used);
+            shape->cut->routes[run->sends[i]].dst_stage, (unsigned long long)route->n_used);
       }
     } else if (route->in_place) {
       status = OPI_POLL_WIRE(rank->session, reserve, err, route->src, sequence);
@@ -149,7 +148,7 @@ static opipe_status inputs_used(opi_rank *rank, opi_shape *shape, uint32_t stage
   const opi_stage_run *run = &shape->stages[stage];
   for (uint32_t i = 0; i < run->n_receives; ++i) {
     opi_route_run *route = &shape->routes[run->receives[i]];
-    const uint64_t n_bytes = shape->cutting->routes[run->receives[i]].n_bytes;
+    const uint64_t n_bytes = shape->cut->routes[run->receives[i]].n_bytes;
     /* A slot of this rank's own producer may still be on its way elsewhere by a copying transport.
      */
     if ((s->flags & OPIPE_SESSION_POISON) != 0 && (s->direct || route->dst != NULL))

@@ -68,17 +68,17 @@ static opi_view part_of(const opi_session *s, const opi_request *request, uint32
 }
 
 static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request *request,
-                             const opi_boundary *boundary, const opi_slot *slot,
-                             uint32_t microbatch, opipe_error *err) {
+                             const opi_cell *cell, const opi_slot *slot, uint32_t microbatch,
+                             opipe_error *err) {
   int64_t dims[OPIPE_MAX_RANK];
   uint64_t n_bytes = 0;
-  const opi_view view = part_of(rank->session, request, shape->port_input[boundary->port],
-                                microbatch, dims, &n_bytes);
-  if (n_bytes != boundary->n_bytes) {
+  const opi_view view =
+      part_of(rank->session, request, shape->port_input[cell->port], microbatch, dims, &n_bytes);
+  if (n_bytes != cell->n_bytes) {
     return opi_fail(err, OPIPE_E_INTERNAL,
                     "input '%s' of a micro-batch has %llu bytes, its slot %llu",
-                    rank->session->inputs[shape->port_input[boundary->port]].name,
-                    (unsigned long long)n_bytes, (unsigned long long)boundary->n_bytes);
+                    rank->session->inputs[shape->port_input[cell->port]].name,
+                    (unsigned long long)n_bytes, (unsigned long long)cell->n_bytes);
   }
   if (n_bytes == 0)
     return OPIPE_OK;
@@ -99,25 +99,25 @@ static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request
 
 opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage,
                              uint32_t microbatch, opipe_error *err) {
-  const opi_stage *cut = &shape->cutting->stages[stage];
+  const opi_cut *c = shape->cut;
   opipe_status status = OPIPE_OK;
   if (opi_request_failed(request))
     return OPIPE_OK;
-  for (uint32_t b = 0; b < cut->graph.n_boundaries; ++b) {
-    if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST)
+  for (uint32_t i = c->cell_first[stage]; i < c->cell_first[stage + 1]; ++i) {
+    if (c->cells[i].source != OPI_CELL_REQUEST)
       continue;
-    if (opi_fence_set(&request->feeds[shape->port_input[cut->boundaries[b].port]].ready))
+    if (opi_fence_set(&request->feeds[shape->port_input[c->cells[i].port]].ready))
       continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
-  for (uint32_t b = 0; b < cut->graph.n_boundaries && status == OPIPE_OK; ++b) {
-    if (cut->boundaries[b].kind != OPI_BOUNDARY_REQUEST)
+  for (uint32_t i = c->cell_first[stage]; i < c->cell_first[stage + 1] && status == OPIPE_OK; ++i) {
+    if (c->cells[i].source != OPI_CELL_REQUEST)
       continue;
-    status = load_one(rank, shape, request, &cut->boundaries[b],
-                      &shape->layout->boundaries[stage][b], microbatch, err);
+    status =
+        load_one(rank, shape, request, &c->cells[i], &shape->layout->cells[i], microbatch, err);
   }
   opi_rank_let_go(rank);
   return status;
@@ -162,13 +162,12 @@ static void put_result(const opi_request *request, const opi_shape *shape, uint3
 }
 
 static opipe_status store_one(opi_rank *rank, const opi_shape *shape, const opi_request *request,
-                              uint32_t stage, uint32_t output, uint32_t microbatch,
-                              uint64_t sequence, opipe_error *err) {
-  const uint32_t b = shape->cutting->output_slot[output];
-  const uint64_t n_bytes = shape->cutting->stages[stage].boundaries[b].n_bytes;
+                              uint32_t output, uint32_t microbatch, uint64_t sequence,
+                              opipe_error *err) {
+  const uint32_t cell = shape->cut->output_cell[output];
+  const uint64_t n_bytes = shape->cut->cells[cell].n_bytes;
   const char *data = NULL;
-  OPI_TRY(
-      read_slot(rank, shape, &shape->layout->boundaries[stage][b], sequence, n_bytes, &data, err));
+  OPI_TRY(read_slot(rank, shape, &shape->layout->cells[cell], sequence, n_bytes, &data, err));
   put_result(request, shape, output, microbatch, data, n_bytes);
   return OPIPE_OK;
 }
@@ -189,7 +188,7 @@ opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *re
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
   for (uint32_t i = 0; i < run->n_results && status == OPIPE_OK; ++i) {
-    status = store_one(rank, shape, request, stage, run->results[i], microbatch, sequence, err);
+    status = store_one(rank, shape, request, run->results[i], microbatch, sequence, err);
   }
   opi_rank_let_go(rank);
   return status;
@@ -199,13 +198,13 @@ opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *re
 
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err) {
   const opi_session *s = rank->session;
-  const opi_cutting *c = request->shape[0]->cutting;
+  const opi_cut *c = request->shape[0]->cut;
   if (!request->has_plain || opi_request_failed(request))
     return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    if (c->output_stage[o] != OPIPE_NONE)
+    if (c->output_cell[o] != OPIPE_NONE)
       continue;
-    const uint32_t port = c->output_slot[o];
+    const uint32_t port = c->output_port[o];
     const bool ready = port == OPIPE_NONE ||
                        opi_fence_set(&request->feeds[request->shape[0]->port_input[port]].ready);
     if (ready && opi_fence_set(&request->results[o].ready))
@@ -217,13 +216,13 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
     return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_result *result = &request->results[o];
-    if (c->output_stage[o] != OPIPE_NONE || result->n_bytes == 0)
+    if (c->output_cell[o] != OPIPE_NONE || result->n_bytes == 0)
       continue;
-    if (c->output_slot[o] == OPIPE_NONE) {
+    if (c->output_port[o] == OPIPE_NONE) {
       memcpy(result->data, c->graph->values[c->graph->outputs[o]].data, (size_t)result->n_bytes);
       continue;
     }
-    const uint32_t input = request->shape[0]->port_input[c->output_slot[o]];
+    const uint32_t input = request->shape[0]->port_input[c->output_port[o]];
     const uint32_t bits = opi_dtype_bits(s->inputs[input].value->dtype);
     const opi_view view = {.data = request->feeds[input].data,
                            .shape = request->feeds[input].shape,

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
 #include "runtime/state.h"
 
@@ -243,10 +244,11 @@ static opipe_status cut_graph(opi_shape *shape, opi_arena *scratch, opipe_error 
   const opi_graph *g = shape->bound->graph;
   uint32_t *stages = OPI_ARENA_ARRAY(scratch, uint32_t, g->n_nodes);
   if (stages == NULL)
-    return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cutting");
+    return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   OPI_TRY(opi_plan_assign(s->plan, g, s->allocator, stages, err));
-  OPI_TRY(opi_cutting_build(g, stages, s->plan->n_stages, s->allocator, &shape->cutting, err));
-  return opi_lower(s->plan, shape->cutting, s->allocator, &shape->list, err);
+  const opi_cut_source source = {.graph = g, .stage = stages, .n_stages = s->plan->n_stages};
+  OPI_TRY(opi_cut_build(&source, s->allocator, &shape->cut, err));
+  return opi_lower(s->plan, shape->cut, s->allocator, &shape->list, err);
 }
 
 opipe_status opi_shape_bind(opi_shape *shape, opipe_error *err) {

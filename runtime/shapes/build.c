@@ -37,7 +37,7 @@ static opipe_status compile_stage(opi_shape *shape, uint32_t stage, uint64_t *ou
 
 static opipe_status compile_all(opi_shape *shape, opi_arena *scratch, opipe_error *err) {
   const opi_session *s = shape->session;
-  const uint32_t n_stages = shape->cutting->n_stages;
+  const uint32_t n_stages = shape->cut->n_stages;
   uint64_t *arena_bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_stages);
   uint32_t *alignment = OPI_ARENA_ARRAY(scratch, uint32_t, s->plan->n_ranks);
   shape->stages = OPI_ARENA_ARRAY(&shape->arena, opi_stage_run, n_stages);
@@ -48,19 +48,19 @@ static opipe_status compile_all(opi_shape *shape, opi_arena *scratch, opipe_erro
     OPI_TRY(compile_stage(shape, st, &arena_bytes[st], err));
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
     alignment[r] = s->ranks[r].alignment;
-  return opi_layout_build(s->plan, shape->cutting, arena_bytes, alignment, s->direct, s->allocator,
+  return opi_layout_build(s->plan, shape->cut, arena_bytes, alignment, s->direct, s->allocator,
                           &shape->layout, err);
 }
 
 static opipe_status list_results(opi_shape *shape, opipe_error *err) {
-  const opi_cutting *c = shape->cutting;
+  const opi_cut *c = shape->cut;
   for (uint32_t st = 0; st < c->n_stages; ++st) {
     opi_stage_run *run = &shape->stages[st];
     run->results = OPI_ARENA_ARRAY(&shape->arena, uint32_t, shape->session->n_outputs);
     if (run->results == NULL)
       return opi_fail_nomem(err, shape->session->n_outputs * sizeof(uint32_t), "results");
     for (uint32_t o = 0; o < shape->session->n_outputs; ++o) {
-      if (c->output_stage[o] == st)
+      if (c->output_cell[o] != OPIPE_NONE && c->cells[c->output_cell[o]].stage == st)
         run->results[run->n_results++] = o;
     }
   }
@@ -68,7 +68,7 @@ static opipe_status list_results(opi_shape *shape, opipe_error *err) {
 }
 
 static opipe_status list_routes(opi_shape *shape, opipe_error *err) {
-  const opi_cutting *c = shape->cutting;
+  const opi_cut *c = shape->cut;
   for (uint32_t st = 0; st < c->n_stages; ++st) {
     opi_stage_run *run = &shape->stages[st];
     run->sends = OPI_ARENA_ARRAY(&shape->arena, uint32_t, c->n_routes);
@@ -89,15 +89,16 @@ static opipe_status list_routes(opi_shape *shape, opipe_error *err) {
 
 static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opipe_region *regions,
                               opipe_error *err) {
-  const opi_stage *cut = &shape->cutting->stages[stage];
+  const opi_program *program = opi_forward_of(shape->cut, stage);
   opi_stage_run *run = &shape->stages[stage];
   const opi_rank *rank = rank_of(shape, stage);
-  for (uint32_t b = 0; b < cut->graph.n_boundaries; ++b) {
+  for (uint32_t b = 0; b < program->graph.n_boundaries; ++b) {
+    const uint32_t cell = program->cells[b];
     regions[b] =
-        opi_slot_region(shape, &shape->layout->boundaries[stage][b], k, cut->boundaries[b].n_bytes);
+        opi_slot_region(shape, &shape->layout->cells[cell], k, shape->cut->cells[cell].n_bytes);
   }
   opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
-                              .n_boundaries = cut->graph.n_boundaries,
+                              .n_boundaries = program->graph.n_boundaries,
                               .program = run->program,
                               .params = rank->params,
                               .boundaries = regions};
@@ -116,12 +117,13 @@ static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opip
 static opipe_status bind_stage(opi_shape *shape, uint32_t stage, opi_arena *scratch,
                                opipe_error *err) {
   opi_stage_run *run = &shape->stages[stage];
-  const uint32_t n_boundaries = shape->cutting->stages[stage].graph.n_boundaries;
+  const opi_program *program = opi_forward_of(shape->cut, stage);
+  const uint32_t n_boundaries = program->graph.n_boundaries;
   uint32_t n = 1;
   if (run->program == NULL)
     return OPIPE_OK;
   for (uint32_t b = 0; b < n_boundaries; ++b) {
-    const uint32_t depth = shape->layout->boundaries[stage][b].depth;
+    const uint32_t depth = shape->layout->cells[program->cells[b]].depth;
     if (depth > n)
       n = depth;
   }
@@ -139,10 +141,10 @@ static opipe_status bind_stage(opi_shape *shape, uint32_t stage, opi_arena *scra
 
 static opipe_status open_route(opi_shape *shape, uint32_t route, opipe_error *err) {
   const opi_session *s = shape->session;
-  const opi_route *r = &shape->cutting->routes[route];
+  const opi_route *r = &shape->cut->routes[route];
   opi_route_run *run = &shape->routes[route];
-  run->slot = &shape->layout->routes[route];
-  run->home = &shape->layout->boundaries[r->src_stage][r->src_slot];
+  run->slot = &shape->layout->cells[r->dst_cell];
+  run->home = &shape->layout->cells[r->src_cell];
   run->in_place =
       run->home->rank == run->slot->rank && run->home->offset_bytes == run->slot->offset_bytes;
   run->src_rank = opi_plan_rank(s->plan, r->src_stage, 0);
@@ -248,14 +250,13 @@ static opipe_status find_wakes(opi_shape *shape, opipe_error *err) {
 /* ---- all of it ---- */
 
 static opipe_status reserve_staging(opi_shape *shape, opipe_error *err) {
-  for (uint32_t st = 0; st < shape->cutting->n_stages; ++st) {
-    const opi_stage *stage = &shape->cutting->stages[st];
+  for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
     opi_rank *rank = rank_of(shape, st);
     if ((rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 &&
         (rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
       continue;
-    for (uint32_t b = 0; b < stage->graph.n_boundaries; ++b) {
-      const uint64_t need = stage->boundaries[b].n_bytes;
+    for (uint32_t i = shape->cut->cell_first[st]; i < shape->cut->cell_first[st + 1]; ++i) {
+      const uint64_t need = shape->cut->cells[i].n_bytes;
       if (need <= rank->staging_bytes)
         continue;
       char *more = opi_alloc(shape->session->allocator, (size_t)need);
@@ -279,19 +280,19 @@ static opipe_status reserve_staging(opi_shape *shape, opipe_error *err) {
 static opipe_status build_all(opi_shape *shape, opi_arena *scratch, opipe_error *err) {
   opi_session *s = shape->session;
   if (s->master == NULL)
-    s->master = shape->cutting;
+    s->master = shape->cut;
   OPI_TRY(compile_all(shape, scratch, err));
   OPI_TRY(opi_shape_params(shape, err));
   OPI_TRY(opi_shape_memory(shape, err));
   OPI_TRY(list_results(shape, err));
   OPI_TRY(list_routes(shape, err));
   OPI_TRY(reserve_staging(shape, err));
-  for (uint32_t st = 0; st < shape->cutting->n_stages; ++st)
+  for (uint32_t st = 0; st < shape->cut->n_stages; ++st)
     OPI_TRY(bind_stage(shape, st, scratch, err));
-  shape->routes = OPI_ARENA_ARRAY(&shape->arena, opi_route_run, shape->cutting->n_routes);
+  shape->routes = OPI_ARENA_ARRAY(&shape->arena, opi_route_run, shape->cut->n_routes);
   if (shape->routes == NULL)
-    return opi_fail_nomem(err, shape->cutting->n_routes * sizeof(opi_route_run), "routes");
-  for (uint32_t r = 0; r < shape->cutting->n_routes; ++r)
+    return opi_fail_nomem(err, shape->cut->n_routes * sizeof(opi_route_run), "routes");
+  for (uint32_t r = 0; r < shape->cut->n_routes; ++r)
     OPI_TRY(open_route(shape, r, err));
   OPI_TRY(opi_session_ready(shape->session, err));
   OPI_TRY(group_actions(shape, err));
@@ -316,11 +317,11 @@ static void free_stage(opi_shape *shape, uint32_t stage) {
 
 void opi_shape_stop(opi_shape *shape) {
   opi_session *s = shape->session;
-  for (uint32_t r = 0; shape->routes != NULL && r < shape->cutting->n_routes; ++r) {
+  for (uint32_t r = 0; shape->routes != NULL && r < shape->cut->n_routes; ++r) {
     s->transport->stream_close(shape->routes[r].dst);
     s->transport->stream_close(shape->routes[r].src);
   }
-  for (uint32_t st = 0; shape->stages != NULL && st < shape->cutting->n_stages; ++st)
+  for (uint32_t st = 0; shape->stages != NULL && st < shape->cut->n_stages; ++st)
     free_stage(shape, st);
   opi_shape_memory_free(shape);
   shape->routes = NULL;
@@ -335,9 +336,9 @@ void opi_shape_free(opi_shape *shape) {
   opi_shape_stop(shape);
   opi_program_list_free(shape->list);
   opi_layout_free(shape->layout);
-  if (s->master == shape->cutting)
+  if (s->master == shape->cut)
     s->master = NULL;
-  opi_cutting_free(shape->cutting);
+  opi_cut_free(shape->cut);
   opi_bound_free(shape->bound);
   opi_arena_release(&shape->arena);
   opi_free(s->allocator, shape, sizeof *shape);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters: one set per rank, shared by all shapes. Its table is that of the plan's own cutting
+/* Parameters: one set per rank, shared by all shapes. Its table is that of the plan's own cut
  * (the master); the graphs of other shapes are renumbered to it by name and content. A known value
  * that only one shape has (folded from its dimensions) becomes a constant of that shape's programs.
  */
@@ -8,7 +8,7 @@
 #include "runtime/state.h"
 
 /* Slot of a parameter in the master's table, OPIPE_NONE: not there. */
-static uint32_t master_slot(const opi_cutting *master, const opipe_param_source *source,
+static uint32_t master_slot(const opi_cut *master, const opipe_param_source *source,
                             uint32_t guess) {
   if (guess < master->n_params && opi_same_source(&master->sources[guess], source))
     return guess;
@@ -20,10 +20,10 @@ static uint32_t master_slot(const opi_cutting *master, const opipe_param_source 
 }
 
 opipe_status opi_stage_graph(opi_shape *shape, uint32_t stage, opipe_error *err) {
-  const opi_cutting *master = shape->session->master;
+  const opi_cut *master = shape->session->master;
   opi_stage_run *run = &shape->stages[stage];
-  run->graph = shape->cutting->stages[stage].graph;
-  if (master == shape->cutting)
+  run->graph = opi_forward_of(shape->cut, stage)->graph;
+  if (master == shape->cut)
     return OPIPE_OK;
   opipe_value *values = OPI_ARENA_ARRAY(&shape->arena, opipe_value, run->graph.n_values);
   if (values == NULL)
@@ -32,7 +32,7 @@ opipe_status opi_stage_graph(opi_shape *shape, uint32_t stage, opipe_error *err)
     values[v] = run->graph.values[v];
     if (values[v].role != OPIPE_VALUE_PARAMETER)
       continue;
-    const opipe_param_source *source = &shape->cutting->sources[values[v].slot];
+    const opipe_param_source *source = &shape->cut->sources[values[v].slot];
     const uint32_t slot = master_slot(master, source, values[v].slot);
     if (slot == OPIPE_NONE) {
       values[v].role = OPIPE_VALUE_CONSTANT;
@@ -100,7 +100,7 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
   OPI_TRY(held_bytes(rank, &before, err));
   const uint64_t sure = need_bytes > before ? need_bytes - before : 0;
   OPI_TRY(charge(rank, sure, err));
-  for (uint32_t st = 0; st < shape->cutting->n_stages; ++st) {
+  for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
     if (opi_plan_rank(shape->session->plan, st, 0) != rank->index ||
         shape->stages[st].program == NULL)
       continue;
@@ -121,7 +121,7 @@ static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *
   wanted w = {.n = 0};
   opipe_status status = OPIPE_OK;
   opi_arena_init(&w.scratch, s->allocator, 0);
-  for (uint32_t st = 0; st < shape->cutting->n_stages && status == OPIPE_OK; ++st) {
+  for (uint32_t st = 0; st < shape->cut->n_stages && status == OPIPE_OK; ++st) {
     if (opi_plan_rank(s->plan, st, 0) != rank->index || shape->stages[st].program == NULL)
       continue;
     status = add_program(&w, rank, shape->stages[st].program, err);

@@ -69,7 +69,7 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
 
 opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_train *t = rank->session->train;
-  const opi_train_cut *cut = t->model->cuts[0];
+  const opi_cut *cut = t->model->cuts[0];
   const opi_request *request = opi_train_request(rank, step);
   opipe_status status = OPIPE_OK;
   const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
@@ -148,7 +148,7 @@ static void put_output(const opi_train *t, const opi_request *request, const opi
 
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_train *t = rank->session->train;
-  const opi_train_cut *cut = t->model->cuts[opi_train_class(t, step->microbatch)];
+  const opi_cut *cut = t->model->cuts[opi_train_class(t, step->microbatch)];
   const opi_request *request = opi_train_request(rank, step);
   const struct opi_ticket *ticket = request->ticket;
   for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {

@@ -190,7 +190,7 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
   const opi_session *s = t->session;
   const uint32_t stage = instance / t->plan->n_replicas, r = t->plan->instance_rank[instance];
   opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
-  unit->cut = opi_train_program_of(t->model->cuts[class], stage, program);
+  unit->cut = opi_program_of(t->model->cuts[class], stage, program);
   if (r == OPIPE_NONE || unit->cut->graph.n_nodes == 0)
     return OPIPE_OK;
   const opi_rank *rank = &s->ranks[r];
@@ -266,7 +266,7 @@ static opipe_status describe_instance(opi_train *t, uint32_t i, opi_weight_insta
 
 static opipe_status open_weights(opi_train *t, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_train_cut *cut = t->model->cuts[0];
+  const opi_cut *cut = t->model->cuts[0];
   const uint32_t n = s->plan->n_stages * s->plan->n_replicas;
   opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, n);
   if (instances == NULL)
@@ -363,7 +363,7 @@ char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch) {
 }
 
 opipe_region opi_train_source(const opi_train *t, uint32_t route, uint32_t microbatch) {
-  const opi_train_route *r = opi_train_route_of(t, route, microbatch);
+  const opi_route *r = opi_train_route_of(t, route, microbatch);
   opipe_region region = opi_train_region(t, r->src_cell, microbatch);
   region.offset_bytes += r->src_bytes;
   region.n_bytes = r->n_bytes;
@@ -371,7 +371,7 @@ opipe_region opi_train_source(const opi_train *t, uint32_t route, uint32_t micro
 }
 
 opipe_region opi_train_target(const opi_train *t, uint32_t route, uint32_t microbatch) {
-  const opi_train_route *r = opi_train_route_of(t, route, microbatch);
+  const opi_route *r = opi_train_route_of(t, route, microbatch);
   opipe_region region = opi_train_region(t, r->dst_cell, microbatch);
   region.offset_bytes += r->dst_bytes;
   region.n_bytes = r->n_bytes;
@@ -393,7 +393,7 @@ static uint64_t most_bytes(const opi_train *t, uint32_t route) {
 static opipe_status open_wire(opi_train *t, uint32_t i, opipe_error *err) {
   const opi_session *s = t->session;
   const opi_train_stream *stream = &t->lists->streams[i];
-  const opi_train_route *route = &t->model->cuts[0]->routes[stream->route];
+  const opi_route *route = &t->model->cuts[0]->routes[stream->route];
   const bool forward = route->phase == OPI_PHASE_F;
   const opipe_stream_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
@@ -424,10 +424,9 @@ opipe_status opi_train_build(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, n_ranks * sizeof *t->places, "ranks");
   for (uint32_t r = 0; r < n_ranks; ++r)
     alignment[r] = s->ranks[r].alignment;
-  OPI_TRY(opi_train_lists_build(t->plan, (const opi_train_cut *const *)t->model->cuts, t->n_classes,
-                                alignment, t->model->n_views, t->model->whole_of,
-                                t->model->reduce_after, s->reference, s->allocator, &t->lists,
-                                err));
+  OPI_TRY(opi_train_lists_build(
+      t->plan, (const opi_cut *const *)t->model->cuts, t->n_classes, alignment, t->model->n_views,
+      t->model->whole_of, t->model->reduce_after, s->reference, s->allocator, &t->lists, err));
   s->ring_room = 2 * s->max_in_flight + 2;
   t->items = OPI_ARENA_ARRAY(&t->arena, opi_train_item, s->ring_room);
   if (t->items == NULL)

@@ -39,7 +39,7 @@ typedef struct opi_train_binding {
 } opi_train_binding;
 
 typedef struct opi_train_unit {
-  const opi_train_program *cut;
+  const opi_program *cut;
   opipe_program *program; /* NULL: nothing to do */
   opi_train_binding *bindings;
   uint32_t n_bindings, room_bindings;
@@ -160,7 +160,7 @@ static inline int64_t opi_train_piece_row(const opi_train *t, const opi_train_pi
   return opi_train_row(t, microbatch) + piece->first;
 }
 /* A route as it is for a micro-batch. */
-static inline const opi_train_route *opi_train_route_of(const opi_train *t, uint32_t route,
+static inline const opi_route *opi_train_route_of(const opi_train *t, uint32_t route,
                                                         uint32_t microbatch) {
   return &t->model->cuts[opi_train_class(t, microbatch)]->routes[route];
 }

@@ -107,8 +107,7 @@ static opipe_status give(opi_train *t, opi_train_place *place, const opi_step *s
 /* Double-buffered lists have no drains: a program waits for what still lies where it writes. */
 static opipe_status outputs_free(opi_train *t, opi_train_place *place, const opi_step *step,
                                  opipe_error *err) {
-  const opi_train_program *program =
-      opi_train_program_of(t->model->cuts[0], step->stage, step->pass);
+  const opi_program *program = opi_program_of(t->model->cuts[0], step->stage, step->pass);
   if (!t->periodic || place->n_waiting == 0)
     return OPIPE_OK;
   OPI_TRY(flush_waiting(t, place, err));

@@ -12,7 +12,7 @@ enum { NODES = 9, STAGES = 3 };
 typedef struct problem {
   toy t;
   opi_profile profile;
-  opi_cutting single;
+  opi_cut single;
   double ns[NODES];
   uint64_t workspace[NODES], outputs[NODES];
   opi_node_param params[NODES];
@@ -213,10 +213,11 @@ static void test_refinement_only_improves(void) {
     }
     OPI_ASSERT(worst_after <= worst_before * (1 + 1e-9));
     improved += worst_after < worst_before * (1 - 1e-9);
-    opi_cutting *c = NULL;
-    OPI_ASSERT_OK(opi_cutting_build(p.t.graph, stage, STAGES, opi_allocator_system(), &c, &err),
+    opi_cut *c = NULL;
+    const opi_cut_source source = {.graph = p.t.graph, .stage = stage, .n_stages = STAGES};
+    OPI_ASSERT_OK(opi_cut_build(&source, opi_allocator_system(), &c, &err),
                   &err); /* every edge goes forward */
-    opi_cutting_free(c);
+    opi_cut_free(c);
     toy_close(&p.t);
   }
   OPI_ASSERT(improved > 5);

@@ -5,9 +5,9 @@
 #include "tests/partition/toy.h"
 
 /* A chain of n nodes of 8 floats, one per stage. */
-static opi_cutting *chain(toy *t, uint32_t n) {
+static opi_cut *chain(toy *t, uint32_t n) {
   opipe_error err = OPIPE_ERROR_INIT;
-  opi_cutting *c = NULL;
+  opi_cut *c = NULL;
   uint32_t stages[16];
   toy_open(t);
   uint32_t v = toy_input(t, "x", 8);
@@ -18,13 +18,13 @@ static opi_cutting *chain(toy *t, uint32_t n) {
     stages[i] = i;
   }
   toy_output(t, v);
-  OPI_ASSERT_OK_FATAL(opi_cutting_build(t->graph, stages, n, opi_allocator_system(), &c, &err),
-                      &err);
+  const opi_cut_source source = {.graph = t->graph, .stage = stages, .n_stages = n};
+  OPI_ASSERT_OK_FATAL(opi_cut_build(&source, opi_allocator_system(), &c, &err), &err);
   return c;
 }
 
-static opipe_status lower_and_prove(const opi_plan *plan, const opi_cutting *c,
-                                    opi_program_list **list, opipe_error *err) {
+static opipe_status lower_and_prove(const opi_plan *plan, const opi_cut *c, opi_program_list **list,
+                                    opipe_error *err) {
   OPI_TRY(opi_lower(plan, c, opi_allocator_system(), list, err));
   return opi_prove(plan, c, *list, opi_allocator_system(), err);
 }
@@ -34,7 +34,7 @@ static void test_a_straight_pipeline_is_proven_and_timed(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
   opi_replay_result times;
-  opi_cutting *c = chain(&t, 4);
+  opi_cut *c = chain(&t, 4);
   opi_plan plan = toy_plan(&t, 4, 3, 2);
   OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &list, &err), &err);
   /* rank 0: LOAD COMPUTE SEND, three times; rank 3: RECV COMPUTE STORE */
@@ -48,7 +48,7 @@ static void test_a_straight_pipeline_is_proven_and_timed(void) {
                  10 + 10 + 3 * 20 + 10); /* fill, then the slowest stage three times, then drain */
   OPI_ASSERT_INT(times.interval_ns, 3 * 20);
   opi_program_list_free(list);
-  opi_cutting_free(c);
+  opi_cut_free(c);
   toy_close(&t);
 }
 
@@ -57,7 +57,7 @@ static void test_one_in_flight_is_sequential(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
   opi_replay_result times;
-  opi_cutting *c = chain(&t, 3);
+  opi_cut *c = chain(&t, 3);
   opi_plan plan = toy_plan(&t, 3, 2, 2);
   plan.in_flight = 1;
   OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &list, &err), &err);
@@ -66,7 +66,7 @@ static void test_one_in_flight_is_sequential(void) {
   OPI_ASSERT_INT(times.request_ns, 2 * 21);
   OPI_ASSERT_INT(times.interval_ns, 2 * 21);
   opi_program_list_free(list);
-  opi_cutting_free(c);
+  opi_cut_free(c);
   toy_close(&t);
 }
 
@@ -74,7 +74,7 @@ static void test_missing_and_double_actions_are_named(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
-  opi_cutting *c = chain(&t, 2);
+  opi_cut *c = chain(&t, 2);
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[3].microbatch = 0; /* 1F0 twice, 1F1 never */
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
@@ -88,7 +88,7 @@ static void test_missing_and_double_actions_are_named(void) {
   plan.actions[0].stage = 1;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
                    "stage 1 lives on rank 1");
-  opi_cutting_free(c);
+  opi_cut_free(c);
   toy_close(&t);
 }
 
@@ -96,7 +96,7 @@ static void test_a_stage_that_is_not_there_is_named(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
-  opi_cutting *c = chain(&t, 2);
+  opi_cut *c = chain(&t, 2);
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[0].stage = 300000;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
@@ -105,7 +105,7 @@ static void test_a_stage_that_is_not_there_is_named(void) {
   plan.actions[3].microbatch = 7;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
                    "rank 1, action 1: stage 1 of 2, micro-batch 7 of 2");
-  opi_cutting_free(c);
+  opi_cut_free(c);
   toy_close(&t);
 }
 
@@ -114,7 +114,7 @@ static void test_a_deadlock_prints_its_cycle(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
-  opi_cutting *c = chain(&t, 2);
+  opi_cut *c = chain(&t, 2);
   opi_plan plan = toy_plan(&t, 2, 3, 1);
   plan.actions[3].microbatch = 2;
   plan.actions[5].microbatch = 0;
@@ -125,7 +125,7 @@ static void test_a_deadlock_prints_its_cycle(void) {
   plan.depth = 3;
   OPI_ASSERT_OK(lower_and_prove(&plan, c, &list, &err), &err);
   opi_program_list_free(list);
-  opi_cutting_free(c);
+  opi_cut_free(c);
   toy_close(&t);
 }
 

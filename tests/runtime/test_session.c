@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "partition/cut/assign.h"
 #include "partition/memory/predict.h"
 #include "tests/runtime/toy.h"
 
@@ -332,7 +333,7 @@ static void test_sessions_share_the_budget(void) {
 
 typedef struct classes {
   opi_bound *bounds[2];
-  opi_cutting *cuttings[2];
+  opi_cut *cuts[2];
 } classes;
 
 static void make_class(toy *t, classes *c, uint32_t index, int64_t rows) {
@@ -343,9 +344,9 @@ static void make_class(toy *t, classes *c, uint32_t index, int64_t rows) {
   OPI_ASSERT_OK_FATAL(t->env.source.bind(&t->model, &options, &c->bounds[index], &err), &err);
   OPI_ASSERT_OK_FATAL(opi_plan_assign(t->plan, c->bounds[index]->graph, t->allocator, stages, &err),
                       &err);
-  OPI_ASSERT_OK_FATAL(opi_cutting_build(c->bounds[index]->graph, stages, t->plan->n_stages,
-                                        t->allocator, &c->cuttings[index], &err),
-                      &err);
+  const opi_cut_source source = {
+      .graph = c->bounds[index]->graph, .stage = stages, .n_stages = t->plan->n_stages};
+  OPI_ASSERT_OK_FATAL(opi_cut_build(&source, t->allocator, &c->cuts[index], &err), &err);
 }
 
 static void test_measured_memory_is_the_prediction(void) {
@@ -366,7 +367,7 @@ static void test_measured_memory_is_the_prediction(void) {
     OPI_ASSERT_OK_FATAL(
         toy_backend.device_open(t.backends[r].self, &open, &devices[r].device, &err), &err);
   }
-  OPI_ASSERT_OK(opi_predict(t.plan, (const opi_cutting *const *)c.cuttings, 2, devices, true, 0,
+  OPI_ASSERT_OK(opi_predict(t.plan, (const opi_cut *const *)c.cuts, 2, devices, true, 0,
                             t.allocator, predicted, &err),
                 &err);
   for (uint32_t r = 0; r < 3; ++r) {
@@ -380,7 +381,7 @@ static void test_measured_memory_is_the_prediction(void) {
     toy_backend.device_close(devices[r].device);
   }
   for (uint32_t i = 0; i < 2; ++i) {
-    opi_cutting_free(c.cuttings[i]);
+    opi_cut_free(c.cuts[i]);
     opi_bound_free(c.bounds[i]);
   }
   toy_end(&t);

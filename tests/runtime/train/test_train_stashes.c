@@ -130,7 +130,7 @@ typedef struct stashes {
 } stashes;
 
 /* Made by the forward for a backward of the same stage, and for nobody else. */
-static bool is_own(const opi_train_cut *cut, uint32_t c) {
+static bool is_own(const opi_cut *cut, uint32_t c) {
   const opi_cell *cell = &cut->cells[c];
   if (cell->source != OPI_CELL_MADE || cell->phase != OPI_PHASE_F || (cell->readers & ~1u) == 0 ||
       cell->state != 0 || cell->output != OPIPE_NONE)
@@ -164,7 +164,7 @@ static uint32_t round_the_circle(const opi_plan *plan, uint32_t held) {
 }
 
 static void check_cells(stashes *s) {
-  const opi_train_cut *cut = s->model->cuts[0];
+  const opi_cut *cut = s->model->cuts[0];
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     for (uint32_t replica = 0; is_own(cut, c) && replica < s->plan->n_replicas; ++replica) {
       const uint32_t stage = cut->cells[c].stage;
@@ -209,7 +209,7 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   s.model = model;
   s.plan = &model->view;
   OPI_ASSERT_OK_FATAL(
-      opi_train_lists_build(&model->view, (const opi_train_cut *const *)model->cuts,
+      opi_train_lists_build(&model->view, (const opi_cut *const *)model->cuts,
                             model->n_classes, alignment, model->n_views, model->whole_of,
                             model->reduce_after, false, opi_allocator_system(), &s.lists, &k->err),
       &k->err);

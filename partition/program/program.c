@@ -3,30 +3,27 @@
  * Boundary slots count the inputs in the order of first use, then the outputs in the order of
  * values.
  */
+#include <stdlib.h>
 #include <string.h>
 
-#include "partition/cut/cutting.h"
-#include "partition/train/build.h"
+#include "partition/program/build.h"
 
 typedef struct making {
-  opi_train_build *b;
-  opi_train_program *program;
+  opi_cut_builder *b;
+  opi_program *program;
   opipe_value *values;
   uint32_t *globals; /* [n_values] */
   uint32_t stage, which, phases;
+  uint32_t number; /* of the program, for marks */
   uint32_t room_values, room_globals, room_cells, room_writes, room_params;
 } making;
 
 static bool belongs(const making *m, uint32_t node) {
-  const opi_node *n = &m->b->graph->nodes[node];
-  const uint32_t phase = n->pass == OPIPE_PASS_BACKWARD_INPUT    ? OPI_PHASE_I
-                         : n->pass == OPIPE_PASS_BACKWARD_WEIGHT ? OPI_PHASE_W
-                                                                 : OPI_PHASE_F;
-  return m->b->training->stage[node] == m->stage && (m->phases & 1u << phase) != 0;
+  return (m->phases & 1u << opi_phase_of(&m->b->graph->nodes[node])) != 0;
 }
 
 static opipe_status add_boundary(making *m, uint32_t cell, bool writes, opipe_value *value) {
-  opi_train_program *p = m->program;
+  opi_program *p = m->program;
   opi_arena *arena = &m->b->cut->arena;
   const uint32_t n = p->graph.n_boundaries;
   if (!opi_arena_grow(arena, (void **)&p->cells, &m->room_cells, n + 1, sizeof *p->cells) ||
@@ -41,24 +38,25 @@ static opipe_status add_boundary(making *m, uint32_t cell, bool writes, opipe_va
 }
 
 static opipe_status use_param(making *m, uint32_t slot) {
-  opi_train_program *p = m->program;
-  for (uint32_t i = 0; i < p->n_params; ++i) {
-    if (p->params[i] == slot)
-      return OPIPE_OK;
-  }
+  opi_program *p = m->program;
+  if (m->b->seen_param[slot] == m->number)
+    return OPIPE_OK;
   if (!opi_arena_grow(&m->b->cut->arena, (void **)&p->params, &m->room_params, p->n_params + 1,
                       sizeof *p->params))
     return opi_fail_nomem(m->b->err, sizeof slot, "a parameter");
-  uint32_t at = p->n_params++;
-  for (; at > 0 && p->params[at - 1] > slot; --at)
-    p->params[at] = p->params[at - 1];
-  p->params[at] = slot;
+  m->b->seen_param[slot] = m->number;
+  p->params[p->n_params++] = slot;
   return OPIPE_OK;
+}
+
+static int by_slot(const void *left, const void *right) {
+  const uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+  return a < b ? -1 : a > b;
 }
 
 /* A value that the program reads and does not make. */
 static opipe_status place_outer(making *m, uint32_t v, opipe_value *out) {
-  const opi_train_build *b = m->b;
+  const opi_cut_builder *b = m->b;
   const opi_value *value = &b->graph->values[v];
   if (b->scalar_of_value[v] != OPIPE_NONE) {
     out->role = OPIPE_VALUE_SCALAR;
@@ -75,7 +73,7 @@ static opipe_status place_outer(making *m, uint32_t v, opipe_value *out) {
     out->data = value->data;
     return OPIPE_OK;
   }
-  const uint32_t cell = b->cell_of[(size_t)v * b->cut->n_stages + m->stage];
+  const uint32_t cell = b->here[v];
   if (cell == OPIPE_NONE) {
     return opi_fail(b->err, OPIPE_E_INTERNAL, "stage %u reads tensor '%s' that it does not hold",
                     m->stage, value->name);
@@ -84,7 +82,7 @@ static opipe_status place_outer(making *m, uint32_t v, opipe_value *out) {
 }
 
 static opipe_status local_value(making *m, uint32_t v, bool made, uint32_t *out_local) {
-  opi_train_build *b = m->b;
+  opi_cut_builder *b = m->b;
   if (b->local[v] != OPIPE_NONE) {
     *out_local = b->local[v];
     return OPIPE_OK;
@@ -153,58 +151,59 @@ static bool leaves(const making *m, const opi_cell *cell) {
   return (cell->readers & ~m->phases) != 0 || cell->output != OPIPE_NONE || cell->state != 0;
 }
 
-static bool is_routed(const making *m, uint32_t cell) {
-  const opi_train_cut *c = m->b->cut;
-  for (uint32_t r = 0; r < c->n_routes; ++r) {
-    if (c->routes[r].src_cell == cell)
-      return true;
-  }
-  return false;
-}
-
 static opipe_status mark_outputs(making *m) {
-  const opi_train_cut *c = m->b->cut;
+  const opi_cut *c = m->b->cut;
   for (uint32_t i = 0; i < m->program->graph.n_values; ++i) {
     if (m->values[i].role != OPIPE_VALUE_TEMP)
       continue;
-    const uint32_t cell = m->b->cell_of[(size_t)m->globals[i] * c->n_stages + m->stage];
-    if (cell != OPIPE_NONE && (leaves(m, &c->cells[cell]) || is_routed(m, cell)))
+    const uint32_t cell = m->b->here[m->globals[i]];
+    if (cell != OPIPE_NONE &&
+        (leaves(m, &c->cells[cell]) || c->cells[cell].first_out != OPIPE_NONE))
       OPI_TRY(add_boundary(m, cell, true, &m->values[i]));
   }
   return OPIPE_OK;
 }
 
-static opipe_status make_program(making *m) {
-  const opi_graph *g = m->b->graph;
-  opi_train_program *p = m->program;
-  uint32_t n = 0;
-  memset(m->b->local, 0xff, g->n_values * sizeof *m->b->local);
-  for (uint32_t i = 0; i < g->n_nodes; ++i)
-    n += belongs(m, i);
-  opipe_node *nodes = OPI_ARENA_ARRAY(&m->b->cut->arena, opipe_node, n);
-  if (nodes == NULL)
-    return opi_fail_nomem(m->b->err, n * sizeof *nodes, "a program");
-  n = 0;
-  for (uint32_t i = 0; i < g->n_nodes; ++i) {
+static opipe_status convert_nodes(making *m, opipe_node *nodes) {
+  const opi_cut_builder *b = m->b;
+  opi_program *p = m->program;
+  for (uint32_t i = b->node_first[m->stage]; i < b->node_first[m->stage + 1]; ++i) {
+    const opi_node *node = &b->graph->nodes[b->nodes[i]];
     opi_work work = {0, 0};
-    if (!belongs(m, i))
+    if (!belongs(m, b->nodes[i]))
       continue;
-    OPI_TRY(convert_node(m, &g->nodes[i], &nodes[n++]));
-    opi_node_work(g, &g->nodes[i], &work);
+    OPI_TRY(convert_node(m, node, &nodes[p->graph.n_nodes++]));
+    opi_node_work(b->graph, node, &work);
     p->flops += work.flops;
     p->bytes += work.bytes;
   }
-  OPI_TRY(mark_outputs(m));
+  return mark_outputs(m);
+}
+
+static opipe_status make_program(making *m) {
+  opi_cut_builder *b = m->b;
+  opi_program *p = m->program;
+  uint32_t n = 0;
+  m->number = b->n_programs++;
+  for (uint32_t i = b->node_first[m->stage]; i < b->node_first[m->stage + 1]; ++i)
+    n += belongs(m, b->nodes[i]);
+  opipe_node *nodes = OPI_ARENA_ARRAY(&b->cut->arena, opipe_node, n);
+  if (nodes == NULL)
+    return opi_fail_nomem(b->err, n * sizeof *nodes, "a program");
+  const opipe_status status = convert_nodes(m, nodes);
+  for (uint32_t i = 0; i < p->graph.n_values; ++i)
+    b->local[m->globals[i]] = OPIPE_NONE;
+  if (p->n_params > 1)
+    qsort(p->params, p->n_params, sizeof *p->params, by_slot);
   p->graph.struct_size = (uint32_t)OPIPE_END(opipe_graph, n_scalars);
   p->graph.values = m->values;
   p->graph.nodes = nodes;
-  p->graph.n_nodes = n;
-  p->graph.n_params = m->b->cut->n_params;
-  p->graph.n_scalars = OPI_SCALAR_TABLE;
-  return OPIPE_OK;
+  p->graph.n_params = b->cut->n_params;
+  p->graph.n_scalars = b->training == NULL ? 0 : OPI_SCALAR_TABLE;
+  return status;
 }
 
-static bool has_dropout(const opi_train_program *forward) {
+static bool has_dropout(const opi_program *forward) {
   for (uint32_t n = 0; n < forward->graph.n_nodes; ++n) {
     if (strcmp(forward->graph.nodes[n].op, "Dropout") == 0)
       return true;
@@ -212,19 +211,29 @@ static bool has_dropout(const opi_train_program *forward) {
   return false;
 }
 
-opipe_status opi_train_programs_build(opi_train_build *b, uint32_t stage) {
-  opi_train_cut *c = b->cut;
-  for (uint32_t p = 0; p < OPI_PROGRAMS; ++p) {
-    if (p == OPI_PROGRAM_E && has_dropout(opi_train_program_of(c, stage, OPI_PROGRAM_F)))
+static opipe_status build_programs(opi_cut_builder *b, uint32_t stage) {
+  opi_cut *c = b->cut;
+  for (uint32_t p = 0; p < c->n_kinds; ++p) {
+    if (p == OPI_PROGRAM_E && has_dropout(opi_program_of(c, stage, OPI_PROGRAM_F)))
       c->used[stage] |= 1u << OPI_PROGRAM_E;
     if ((c->used[stage] & 1u << p) == 0)
       continue;
     making m = {.b = b,
-                .program = &c->programs[stage * OPI_PROGRAMS + p],
+                .program = &c->programs[stage * c->n_kinds + p],
                 .stage = stage,
                 .which = p,
                 .phases = opi_program_phases(p)};
     OPI_TRY(make_program(&m));
   }
   return OPIPE_OK;
+}
+
+opipe_status opi_programs_build(opi_cut_builder *b, uint32_t stage) {
+  const opi_cut *c = b->cut;
+  for (uint32_t i = c->cell_first[stage]; i < c->cell_first[stage + 1]; ++i)
+    b->here[c->cells[i].value] = i;
+  const opipe_status status = build_programs(b, stage);
+  for (uint32_t i = c->cell_first[stage]; i < c->cell_first[stage + 1]; ++i)
+    b->here[c->cells[i].value] = OPIPE_NONE;
+  return status;
 }

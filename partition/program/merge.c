@@ -4,11 +4,11 @@
  */
 #include <string.h>
 
-#include "partition/train/cut.h"
+#include "partition/program/cut.h"
 
 typedef struct merging {
-  opi_train_cut *const *parts;
-  opi_train_cut *cut;
+  opi_cut *const *parts;
+  opi_cut *cut;
   opi_arena scratch;
   uint32_t **cell_of; /* [n][part's cells] index in the whole */
   uint32_t n, room_routes;
@@ -16,7 +16,7 @@ typedef struct merging {
 } merging;
 
 static opipe_status merge_cells(merging *m) {
-  opi_train_cut *c = m->cut;
+  opi_cut *c = m->cut;
   const uint32_t n_stages = m->parts[0]->n_stages;
   for (uint32_t k = 0; k < m->n; ++k)
     c->n_cells += m->parts[k]->n_cells;
@@ -37,7 +37,7 @@ static opipe_status merge_cells(merging *m) {
   }
   c->n_cells = 0;
   for (uint32_t s = 0; s < c->n_stages; ++s) {
-    const opi_train_cut *part = m->parts[s % m->n];
+    const opi_cut *part = m->parts[s % m->n];
     const uint32_t stage = s / m->n;
     c->cell_first[s] = c->n_cells;
     c->used[s] = part->used[stage];
@@ -53,8 +53,8 @@ static opipe_status merge_cells(merging *m) {
   return OPIPE_OK;
 }
 
-static opipe_status add_route(merging *m, opi_train_route route) {
-  opi_train_cut *c = m->cut;
+static opipe_status add_route(merging *m, opi_route route) {
+  opi_cut *c = m->cut;
   if (!opi_arena_grow(&c->arena, (void **)&c->routes, &m->room_routes, c->n_routes + 1,
                       sizeof *c->routes))
     return opi_fail_nomem(m->err, sizeof route, "a route");
@@ -67,7 +67,7 @@ static opipe_status add_route(merging *m, opi_train_route route) {
 static opipe_status merge_routes(merging *m) {
   for (uint32_t k = 0; k < m->n; ++k) {
     for (uint32_t r = 0; r < m->parts[k]->n_routes; ++r) {
-      opi_train_route route = m->parts[k]->routes[r];
+      opi_route route = m->parts[k]->routes[r];
       route.src_cell = m->cell_of[k][route.src_cell];
       route.dst_cell = m->cell_of[k][route.dst_cell];
       route.src_stage = route.src_stage * m->n + k;
@@ -89,7 +89,7 @@ static uint32_t maker_of(const merging *m, uint32_t k, uint32_t index, uint32_t 
 }
 
 static opipe_status join_slices(merging *m) {
-  opi_train_cut *c = m->cut;
+  opi_cut *c = m->cut;
   for (uint32_t i = 0; i < c->n_cells; ++i) {
     const opi_cell dst = c->cells[i];
     const uint32_t k = dst.stage % m->n;
@@ -108,27 +108,27 @@ static opipe_status join_slices(merging *m) {
                       "hands on",
                       k, dst.stage / m->n, dst.name);
     }
-    OPI_TRY(add_route(m, (opi_train_route){.value = dst.value,
-                                           .src_stage = c->cells[src].stage,
-                                           .dst_stage = dst.stage,
-                                           .src_cell = src,
-                                           .dst_cell = i,
-                                           .phase = dst.phase,
-                                           .index = 65536 + dst.state_index,
-                                           .n_bytes = dst.n_bytes}));
+    OPI_TRY(add_route(m, (opi_route){.value = dst.value,
+                                     .src_stage = c->cells[src].stage,
+                                     .dst_stage = dst.stage,
+                                     .src_cell = src,
+                                     .dst_cell = i,
+                                     .phase = dst.phase,
+                                     .index = 65536 + dst.state_index,
+                                     .n_bytes = dst.n_bytes}));
   }
   return OPIPE_OK;
 }
 
 static opipe_status merge_programs(merging *m) {
-  opi_train_cut *c = m->cut;
-  c->programs = OPI_ARENA_ARRAY(&c->arena, opi_train_program, (size_t)c->n_stages * OPI_PROGRAMS);
+  opi_cut *c = m->cut;
+  c->programs = OPI_ARENA_ARRAY(&c->arena, opi_program, (size_t)c->n_stages * OPI_PROGRAMS);
   if (c->programs == NULL)
     return opi_fail_nomem(m->err, c->n_stages * sizeof *c->programs, "token slices");
   for (uint32_t i = 0; i < c->n_stages * OPI_PROGRAMS; ++i) {
     const uint32_t s = i / OPI_PROGRAMS, k = s % m->n;
-    opi_train_program *program = &c->programs[i];
-    *program = *opi_train_program_of(m->parts[k], s / m->n, i % OPI_PROGRAMS);
+    opi_program *program = &c->programs[i];
+    *program = *opi_program_of(m->parts[k], s / m->n, i % OPI_PROGRAMS);
     const uint32_t n = program->graph.n_boundaries;
     uint32_t *cells = OPI_ARENA_ARRAY(&c->arena, uint32_t, n);
     if (cells == NULL)
@@ -140,14 +140,15 @@ static opipe_status merge_programs(merging *m) {
   return OPIPE_OK;
 }
 
-opipe_status opi_train_cut_merge(opi_train_cut *const *parts, uint32_t n,
-                                 const opipe_allocator *allocator, opi_train_cut **out_cut,
-                                 opipe_error *err) {
-  opi_train_cut *cut = opi_alloc_zero(allocator, 1, sizeof *cut);
+opipe_status opi_cut_merge(opi_cut *const *parts, uint32_t n, const opipe_allocator *allocator,
+                           opi_cut **out_cut, opipe_error *err) {
+  opi_cut *cut = opi_alloc_zero(allocator, 1, sizeof *cut);
   if (cut == NULL)
     return opi_fail_nomem(err, sizeof *cut, "token slices");
   opi_arena_init(&cut->arena, allocator, 0);
+  cut->graph = parts[0]->graph;
   cut->training = parts[0]->training;
+  cut->n_kinds = OPI_PROGRAMS;
   cut->sources = parts[0]->sources;
   cut->trained = parts[0]->trained;
   cut->n_params = parts[0]->n_params;
@@ -160,9 +161,11 @@ opipe_status opi_train_cut_merge(opi_train_cut *const *parts, uint32_t n,
     status = join_slices(&m);
   if (status == OPIPE_OK)
     status = merge_programs(&m);
+  if (status == OPIPE_OK)
+    opi_cut_link_routes(cut);
   opi_arena_release(&m.scratch);
   if (status < 0) {
-    opi_train_cut_free(cut);
+    opi_cut_free(cut);
     return status;
   }
   *out_cut = cut;

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a graph to cells and routes: who makes each value, who reads it, where it must be kept and
+ * where it travels. The programs themselves are built by program.c.
+ *
+ * Nodes are sorted by stage first, and each stage's values are found by its own nodes, so that all
+ * of it takes time by the nodes and their inputs, however many stages there are.
+ */
+#include "partition/program/cut.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "partition/program/build.h"
+
+uint32_t *opi_cut_table(opi_cut_builder *b, size_t n) {
+  uint32_t *table = OPI_ARENA_ARRAY(&b->scratch, uint32_t, n + 1);
+  if (table != NULL)
+    memset(table, 0xff, (n + 1) * sizeof *table);
+  return table;
+}
+
+static bool travels(const opi_cut_builder *b, uint32_t v) {
+  return v != OPIPE_NONE && !opi_value_is_known(&b->graph->values[v]) &&
+         b->scalar_of_value[v] == OPIPE_NONE && b->gradient_of_value[v] == OPIPE_NONE;
+}
+
+/* ---- who uses what ---- */
+
+static opipe_status sort_nodes(opi_cut_builder *b) {
+  const opi_graph *g = b->graph;
+  const uint32_t n_stages = b->cut->n_stages, *stage = b->source->stage;
+  b->node_first = OPI_ARENA_ARRAY(&b->scratch, uint32_t, (size_t)n_stages + 2);
+  b->nodes = OPI_ARENA_ARRAY(&b->scratch, uint32_t, g->n_nodes);
+  if (b->node_first == NULL || b->nodes == NULL)
+    return opi_fail_nomem(b->err, g->n_nodes * sizeof(uint32_t), "a cut");
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    if (stage[n] >= n_stages) {
+      return opi_fail(b->err, OPIPE_E_INVALID, "node '%s' stands in stage %u of %u",
+                      g->nodes[n].name, stage[n], n_stages);
+    }
+    ++b->node_first[stage[n] + 2];
+  }
+  for (uint32_t s = 2; s <= n_stages; ++s)
+    b->node_first[s] += b->node_first[s - 1];
+  for (uint32_t n = 0; n < g->n_nodes; ++n)
+    b->nodes[b->node_first[stage[n] + 1]++] = n;
+  return OPIPE_OK;
+}
+
+static opipe_status add_use(opi_cut_builder *b, uint32_t s, uint32_t v, uint32_t readers) {
+  if (!travels(b, v))
+    return OPIPE_OK;
+  if (b->here[v] == OPIPE_NONE || b->here[v] < b->use_first[s]) {
+    if (!opi_arena_grow(&b->scratch, (void **)&b->uses, &b->room_uses, b->n_uses + 1,
+                        sizeof *b->uses))
+      return opi_fail_nomem(b->err, sizeof *b->uses, "a cut");
+    b->here[v] = b->n_uses;
+    b->uses[b->n_uses++] = (opi_cut_use){v, 0};
+  }
+  b->uses[b->here[v]].readers |= readers;
+  return OPIPE_OK;
+}
+
+static int by_value(const void *left, const void *right) {
+  const opi_cut_use *a = left, *b = right;
+  return a->value < b->value ? -1 : a->value > b->value;
+}
+
+static opipe_status gather_stage(opi_cut_builder *b, uint32_t s) {
+  const opi_graph *g = b->graph;
+  b->use_first[s] = b->n_uses;
+  for (uint32_t i = b->node_first[s]; i < b->node_first[s + 1]; ++i) {
+    const opi_node *node = &g->nodes[b->nodes[i]];
+    for (uint32_t k = 0; k < node->n_in; ++k) {
+      const uint32_t v = node->in[k];
+      OPI_TRY(add_use(b, s, v, 1u << opi_phase_of(node)));
+      if (v != OPIPE_NONE && g->values[v].producer != OPIPE_NONE &&
+          b->source->stage[g->values[v].producer] != s)
+        b->elsewhere[v] = true;
+    }
+    for (uint32_t k = 0; k < node->n_out; ++k)
+      OPI_TRY(add_use(b, s, node->out[k], 0));
+  }
+  if (b->n_uses - b->use_first[s] > 1)
+    qsort(b->uses + b->use_first[s], b->n_uses - b->use_first[s], sizeof *b->uses, by_value);
+  return OPIPE_OK;
+}
+
+static opipe_status gather_uses(opi_cut_builder *b) {
+  b->use_first = OPI_ARENA_ARRAY(&b->scratch, uint32_t, (size_t)b->cut->n_stages + 1);
+  b->elsewhere = OPI_ARENA_ARRAY(&b->scratch, bool, b->graph->n_values);
+  if (b->use_first == NULL || b->elsewhere == NULL)
+    return opi_fail_nomem(b->err, b->graph->n_values, "a cut");
+  for (uint32_t s = 0; s < b->cut->n_stages; ++s)
+    OPI_TRY(gather_stage(b, s));
+  b->use_first[b->cut->n_stages] = b->n_uses;
+  return OPIPE_OK;
+}
+
+/* ---- cells ---- */
+
+/* Does a program of the stage that makes the value leave it to another one? */
+static bool leaves_program(const opi_cut_builder *b, uint32_t s, uint32_t maker, uint32_t readers) {
+  const uint32_t used = b->cut->used[s];
+  const uint32_t others = readers & ~(1u << maker);
+  if (maker == OPI_PHASE_F)
+    return others != 0;
+  return others != 0 && (used & (1u << OPI_PROGRAM_I | 1u << OPI_PROGRAM_W)) != 0;
+}
+
+/* Is it kept from one program of the stage to another? */
+static bool is_stash(const opi_cell *cell) {
+  return cell->source == OPI_CELL_MADE
+             ? cell->readers != 0
+             : (cell->phase == OPI_PHASE_F && (cell->readers & ~1u) != 0) ||
+                   (cell->phase == OPI_PHASE_I && (cell->readers & 1u << OPI_PHASE_W) != 0);
+}
+
+static opipe_status add_cell(opi_cut_builder *b, opi_cell cell) {
+  opi_cut *c = b->cut;
+  if (!opi_arena_grow(&c->arena, (void **)&c->cells, &b->room_cells, c->n_cells + 1,
+                      sizeof *c->cells))
+    return opi_fail_nomem(b->err, sizeof cell, "a tensor between programs");
+  cell.n_bytes = b->graph->values[cell.value].n_bytes;
+  cell.name = b->graph->values[cell.value].name;
+  cell.stash = is_stash(&cell);
+  if (cell.source == OPI_CELL_MADE)
+    b->home_cell[cell.value] = c->n_cells;
+  c->cells[c->n_cells++] = cell;
+  return OPIPE_OK;
+}
+
+/* A value that no node makes: an input, or a state of another slice, at home in the same stage. */
+static opipe_status outer_cell(opi_cut_builder *b, opi_cell cell) {
+  if (cell.readers == 0)
+    return OPIPE_OK;
+  if (cell.state != 0) {
+    cell.source = OPI_CELL_RECEIVED;
+    cell.phase = cell.state == OPI_STATE_PAST ? OPI_PHASE_F : OPI_PHASE_I;
+    return add_cell(b, cell);
+  }
+  cell.source = OPI_CELL_REQUEST;
+  cell.port = b->port_of_value[cell.value];
+  if (cell.port == OPIPE_NONE)
+    return opi_fail(b->err, OPIPE_E_INTERNAL, "tensor '%s' comes from nowhere",
+                    b->graph->values[cell.value].name);
+  return add_cell(b, cell);
+}
+
+static opipe_status cell_at(opi_cut_builder *b, const opi_cut_use *use, uint32_t s) {
+  const opi_graph *g = b->graph;
+  const uint32_t node = g->values[use->value].producer;
+  opi_cell cell = {.stage = s,
+                   .value = use->value,
+                   .readers = use->readers,
+                   .port = OPIPE_NONE,
+                   .route = OPIPE_NONE,
+                   .output = OPIPE_NONE,
+                   .first_out = OPIPE_NONE,
+                   .state = b->state_of_value[use->value] % 8,
+                   .state_index = b->state_of_value[use->value] / 8};
+  if (node == OPIPE_NONE)
+    return outer_cell(b, cell);
+  cell.phase = opi_phase_of(&g->nodes[node]);
+  if (b->source->stage[node] != s) {
+    cell.source = OPI_CELL_RECEIVED;
+    return use->readers == 0 ? OPIPE_OK : add_cell(b, cell);
+  }
+  cell.source = OPI_CELL_MADE;
+  cell.output = b->output_of_value[use->value];
+  const bool wanted = cell.state != 0 || cell.output != OPIPE_NONE || b->elsewhere[use->value] ||
+                      leaves_program(b, s, cell.phase, cell.readers);
+  cell.readers &= ~(1u << cell.phase);
+  return wanted ? add_cell(b, cell) : OPIPE_OK;
+}
+
+static opipe_status find_cells(opi_cut_builder *b) {
+  opi_cut *c = b->cut;
+  c->cell_first = OPI_ARENA_ARRAY(&c->arena, uint32_t, (size_t)c->n_stages + 1);
+  b->home_cell = opi_cut_table(b, b->graph->n_values);
+  if (c->cell_first == NULL || b->home_cell == NULL)
+    return opi_fail_nomem(b->err, b->graph->n_values * sizeof(uint32_t), "a cut");
+  for (uint32_t s = 0; s < c->n_stages; ++s) {
+    c->cell_first[s] = c->n_cells;
+    for (uint32_t u = b->use_first[s]; u < b->use_first[s + 1]; ++u)
+      OPI_TRY(cell_at(b, &b->uses[u], s));
+  }
+  c->cell_first[c->n_stages] = c->n_cells;
+  for (uint32_t o = 0; o < b->graph->n_outputs; ++o) {
+    c->output_cell[o] = b->home_cell[b->graph->outputs[o]];
+    c->output_port[o] = b->port_of_value[b->graph->outputs[o]];
+  }
+  return OPIPE_OK;
+}
+
+/* ---- routes ---- */
+
+/* How many routes come from each (stage, phase) into the stage at hand. */
+typedef struct route_counts {
+  uint32_t *count, *stage; /* [n_stages * OPI_PHASES] */
+} route_counts;
+
+static opipe_status fail_direction(const opi_cut_builder *b, const opi_cell *dst, uint32_t src) {
+  const opi_graph *g = b->graph;
+  const char *reader = "";
+  for (uint32_t i = b->node_first[dst->stage]; i < b->node_first[dst->stage + 1]; ++i) {
+    const opi_node *node = &g->nodes[b->nodes[i]];
+    for (uint32_t k = 0; k < node->n_in && reader[0] == '\0'; ++k)
+      reader = node->in[k] == dst->value ? node->name : reader;
+  }
+  return opi_fail(b->err, OPIPE_E_INVALID,
+                  "the cut sends %s '%s' %s: stage %u makes it, node '%s' reads it in stage %u",
+                  dst->phase == OPI_PHASE_F ? "tensor" : "gradient", dst->name,
+                  dst->phase == OPI_PHASE_F ? "backwards" : "forwards", src, reader, dst->stage);
+}
+
+static opipe_status add_route(opi_cut_builder *b, uint32_t dst_cell, route_counts *counts) {
+  opi_cut *c = b->cut;
+  opi_cell *dst = &c->cells[dst_cell];
+  const uint32_t src_stage = b->source->stage[b->graph->values[dst->value].producer];
+  const bool forward = dst->phase == OPI_PHASE_F;
+  const uint32_t at = src_stage * OPI_PHASES + dst->phase;
+  if (dst->phase == OPI_PHASE_W || forward != (src_stage < dst->stage))
+    return fail_direction(b, dst, src_stage);
+  if (!opi_arena_grow(&c->arena, (void **)&c->routes, &b->room_routes, c->n_routes + 1,
+                      sizeof *c->routes))
+    return opi_fail_nomem(b->err, sizeof *c->routes, "a route");
+  if (counts->stage[at] != dst->stage) {
+    counts->stage[at] = dst->stage;
+    counts->count[at] = 0;
+  }
+  dst->route = c->n_routes;
+  dst->n_routes = 1;
+  c->routes[c->n_routes++] = (opi_route){.value = dst->value,
+                                         .src_stage = src_stage,
+                                         .dst_stage = dst->stage,
+                                         .src_cell = b->home_cell[dst->value],
+                                         .dst_cell = dst_cell,
+                                         .phase = dst->phase,
+                                         .index = counts->count[at]++,
+                                         .n_bytes = dst->n_bytes};
+  return OPIPE_OK;
+}
+
+void opi_cut_link_routes(opi_cut *cut) {
+  for (uint32_t i = 0; i < cut->n_cells; ++i)
+    cut->cells[i].first_out = OPIPE_NONE;
+  for (uint32_t r = cut->n_routes; r-- > 0;) {
+    opi_cell *src = &cut->cells[cut->routes[r].src_cell];
+    cut->routes[r].next_out = src->first_out;
+    src->first_out = r;
+  }
+}
+
+static opipe_status find_routes(opi_cut_builder *b) {
+  opi_cut *c = b->cut;
+  const size_t n = (size_t)c->n_stages * OPI_PHASES;
+  route_counts counts = {opi_cut_table(b, n), opi_cut_table(b, n)};
+  if (counts.count == NULL || counts.stage == NULL)
+    return opi_fail_nomem(b->err, n * sizeof(uint32_t), "routes");
+  for (uint32_t i = 0; i < c->n_cells; ++i) {
+    if (c->cells[i].source == OPI_CELL_RECEIVED && c->cells[i].state == 0)
+      OPI_TRY(add_route(b, i, &counts));
+  }
+  opi_cut_link_routes(c);
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
+static void note_states(opi_cut_builder *b) {
+  for (uint32_t i = 0; b->training != NULL && i < b->training->n_states; ++i) {
+    const opi_slice_state *state = &b->training->states[i];
+    const uint32_t values[] = {state->past, state->present, state->present_gradient,
+                               state->past_gradient};
+    for (uint32_t k = 0; k < OPI_COUNT(values); ++k) {
+      if (values[k] != OPIPE_NONE)
+        b->state_of_value[values[k]] = 8 * i + OPI_STATE_PAST + k;
+    }
+  }
+}
+
+static void note_ports(opi_cut_builder *b) {
+  const opi_graph *g = b->graph;
+  for (uint32_t i = g->n_inputs; i-- > 0;)
+    b->port_of_value[g->inputs[i]] = i;
+  for (uint32_t o = g->n_outputs; o-- > 0;)
+    b->output_of_value[g->outputs[o]] = o;
+}
+
+static opipe_status make_tables(opi_cut_builder *b) {
+  const uint32_t n = b->graph->n_values;
+  b->param_of_value = opi_cut_table(b, n);
+  b->scalar_of_value = opi_cut_table(b, n);
+  b->gradient_of_value = opi_cut_table(b, n);
+  b->port_of_value = opi_cut_table(b, n);
+  b->output_of_value = opi_cut_table(b, n);
+  b->here = opi_cut_table(b, n);
+  b->local = opi_cut_table(b, n);
+  b->state_of_value = OPI_ARENA_ARRAY(&b->scratch, uint32_t, n);
+  if (b->param_of_value == NULL || b->scalar_of_value == NULL || b->gradient_of_value == NULL ||
+      b->port_of_value == NULL || b->output_of_value == NULL || b->here == NULL ||
+      b->local == NULL || b->state_of_value == NULL)
+    return opi_fail_nomem(b->err, n * sizeof(uint32_t), "a cut");
+  note_states(b);
+  note_ports(b);
+  return OPIPE_OK;
+}
+
+static opipe_status make_cut(opi_cut_builder *b) {
+  opi_cut *c = b->cut;
+  c->used = OPI_ARENA_ARRAY(&c->arena, uint32_t, c->n_stages);
+  c->phases = OPI_ARENA_ARRAY(&c->arena, uint32_t, c->n_stages);
+  c->forward_of = OPI_ARENA_ARRAY(&c->arena, uint32_t, c->n_stages);
+  c->output_cell = OPI_ARENA_ARRAY(&c->arena, uint32_t, b->graph->n_outputs);
+  c->programs = OPI_ARENA_ARRAY(&c->arena, opi_program, (size_t)c->n_stages * c->n_kinds);
+  c->output_port = OPI_ARENA_ARRAY(&c->arena, uint32_t, b->graph->n_outputs);
+  if (c->used == NULL || c->phases == NULL || c->forward_of == NULL || c->output_cell == NULL ||
+      c->output_port == NULL || c->programs == NULL)
+    return opi_fail_nomem(b->err, c->n_stages * sizeof *c->programs, "a cut");
+  for (uint32_t s = 0; s < c->n_stages; ++s) {
+    c->used[s] = b->source->used == NULL ? 1u << OPI_PROGRAM_F : b->source->used[s];
+    c->phases[s] = b->training == NULL ? 1u << OPI_PHASE_F : (1u << OPI_PHASES) - 1;
+    c->forward_of[s] = s;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status build_all(opi_cut_builder *b) {
+  OPI_TRY(make_tables(b));
+  OPI_TRY(make_cut(b));
+  OPI_TRY(opi_cut_params(b));
+  OPI_TRY(sort_nodes(b));
+  OPI_TRY(gather_uses(b));
+  OPI_TRY(find_cells(b));
+  OPI_TRY(find_routes(b));
+  memset(b->here, 0xff, b->graph->n_values * sizeof *b->here);
+  for (uint32_t s = 0; s < b->cut->n_stages; ++s)
+    OPI_TRY(opi_programs_build(b, s));
+  return OPIPE_OK;
+}
+
+opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *allocator,
+                           opi_cut **out_cut, opipe_error *err) {
+  if (source->n_stages == 0)
+    return opi_fail(err, OPIPE_E_INVALID, "a cut needs at least 1 stage, 0 were asked for");
+  opi_cut *cut = opi_alloc_zero(allocator, 1, sizeof *cut);
+  if (cut == NULL)
+    return opi_fail_nomem(err, sizeof *cut, "a cut");
+  opi_arena_init(&cut->arena, allocator, 0);
+  cut->graph = source->graph;
+  cut->training = source->training;
+  cut->n_stages = source->n_stages;
+  cut->n_kinds = source->training == NULL ? 1 : OPI_PROGRAMS;
+  opi_cut_builder b = {.source = source,
+                       .graph = source->graph,
+                       .training = source->training,
+                       .cut = cut,
+                       .err = err};
+  opi_arena_init(&b.scratch, allocator, 0);
+  const opipe_status status = build_all(&b);
+  opi_arena_release(&b.scratch);
+  if (status < 0) {
+    opi_cut_free(cut);
+    return status;
+  }
+  *out_cut = cut;
+  return OPIPE_OK;
+}
+
+void opi_cut_free(opi_cut *cut) {
+  if (cut == NULL)
+    return;
+  const opipe_allocator *allocator = cut->arena.allocator;
+  opi_arena_release(&cut->arena);
+  opi_free(allocator, cut, sizeof *cut);
+}

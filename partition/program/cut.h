@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A graph taken apart: per stage one program for each pass that the schedule uses, and the tensors
+ * that outlive a program. A bound graph has forward nodes only, a training graph all.
+ *
+ *   stage s:  F ──cells──> B (= I + W in one)      F ──cells──> I ──cells──> W
+ *               ╲ routes to later stages            I ╲ routes to earlier stages
+ *
+ * A *cell* is a tensor that a stage holds between its programs, one for every micro-batch in
+ * flight: a request's input, a tensor received over a route, or one that a program of the stage
+ * made for another of its programs (the stash), for other stages, or for the caller. Every boundary
+ * slot of a program is tied to a cell. Known values are parameters or constants of the programs,
+ * never cells: each stage that reads one has it. A parameter is one by the initializer's name
+ * wherever it is used.
+ *
+ * Any edge may be cut. A tensor goes from the stage that makes it straight to each stage that reads
+ * it (one that skips stages has a route of its own). Graph inputs are loaded by every stage that
+ * reads them.
+ *
+ * A stage may stand here in several *pieces* (pieces.c), each a stage of its own: token slices, or
+ * rows of the micro-batch with some of the stage's phases. A piece that reads what the forward of
+ * its stage left in another one has a received cell for it, fed by a route *within* the instance.
+ */
+#ifndef OPI_CUT_H
+#define OPI_CUT_H
+
+#include "loader/gradient/gradient.h"
+#include "partition/plan.h"
+
+/* Parts of a stage's work: nodes of pass FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT. */
+enum { OPI_PHASE_F = 0, OPI_PHASE_I = 1, OPI_PHASE_W = 2, OPI_PHASES = 3 };
+/* Programs. E: F with dropout off, only where there is dropout (evaluate). */
+enum {
+  OPI_PROGRAM_F = 0,
+  OPI_PROGRAM_B = 1,
+  OPI_PROGRAM_I = 2,
+  OPI_PROGRAM_W = 3,
+  OPI_PROGRAM_E = 4,
+  OPI_PROGRAMS = 5
+};
+
+enum { OPI_CELL_REQUEST = 0, OPI_CELL_RECEIVED = 1, OPI_CELL_MADE = 2 };
+
+/* Token slices: what a cell has to do with the slice's states (loader/gradient). */
+enum {
+  OPI_STATE_PAST = 1,             /* from the slice before */
+  OPI_STATE_PRESENT = 2,          /* for the slice behind */
+  OPI_STATE_PRESENT_GRADIENT = 3, /* from the slice behind */
+  OPI_STATE_PAST_GRADIENT = 4     /* for the slice before */
+};
+
+typedef struct opi_cell {
+  const char *name; /* of the value */
+  uint32_t stage;
+  uint32_t value;       /* in the graph */
+  uint32_t source;      /* OPI_CELL_* */
+  uint32_t phase;       /* that makes it: MADE, and RECEIVED (in the other stage); REQUEST: F */
+  uint32_t readers;     /* bit (1 << phase) of the own stage's phases that read it */
+  uint32_t port;        /* REQUEST: index in the graph's inputs */
+  uint32_t route;       /* RECEIVED: the first of n_routes that follow each other */
+  uint32_t n_routes;    /* more than one: each brings some of its rows */
+  uint32_t first_out;   /* MADE: the first route out of it, OPIPE_NONE: none; opi_route.next_out */
+  uint32_t output;      /* index in the graph's outputs (the first), OPIPE_NONE: none */
+  uint32_t state;       /* OPI_STATE_*, 0: none */
+  uint32_t state_index; /* of the training's states */
+  bool stash;           /* kept from one program of the stage to another */
+  uint64_t n_bytes;
+} opi_cell;
+
+typedef struct opi_route {
+  uint32_t value;
+  uint32_t src_stage, dst_stage;
+  uint32_t src_cell, dst_cell;
+  uint32_t phase;    /* F: activations, to a later stage; I: gradients, to an earlier one */
+  uint32_t index;    /* counts the routes of one (src_stage, dst_stage, phase) */
+  uint32_t next_out; /* the next route out of the same cell, OPIPE_NONE: the last */
+  bool within;       /* between pieces of one instance: one place, or copied on its rank */
+  bool empty;        /* no row of a micro-batch of this class goes this way */
+  uint64_t src_bytes, dst_bytes; /* where its rows begin in either cell */
+  uint64_t n_bytes;
+} opi_route;
+
+typedef struct opi_program {
+  opipe_graph graph; /* n_nodes 0: nothing to compute, or not used */
+  uint32_t *cells;   /* [graph.n_boundaries] index in the cut's cells */
+  bool *writes;      /* [graph.n_boundaries] */
+  uint32_t *params;  /* [n_params] slots of the parameter table that are read or accumulated */
+  uint32_t n_params;
+  double flops, bytes; /* of one micro-batch */
+} opi_program;
+
+typedef struct opi_cut {
+  opi_arena arena;
+  const opi_graph *graph;       /* borrowed */
+  const opi_training *training; /* borrowed; NULL: a bound graph */
+  opi_cell *cells;              /* by stage */
+  uint32_t *cell_first;         /* [n_stages + 1] */
+  opi_route *routes;
+  opi_program *programs;       /* [n_stages * n_kinds] */
+  uint32_t *used;              /* [n_stages] bit (1 << OPI_PROGRAM_*) */
+  uint32_t *phases;            /* [n_stages] bit (1 << OPI_PHASE_*): what it computes; 0: nothing */
+  uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
+  opipe_param_source *sources; /* [n_params] the parameter table */
+  bool *trained;               /* [n_params] */
+  uint32_t *output_cell;       /* [graph->n_outputs] OPIPE_NONE: no node makes it */
+  uint32_t *output_port;       /* [graph->n_outputs] of one that is an input, handed through: which
+                                  input; else OPIPE_NONE */
+  uint32_t n_stages, n_cells, n_routes, n_params;
+  uint32_t n_kinds; /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
+} opi_cut;
+
+/* What is cut. All borrowed. */
+typedef struct opi_cut_source {
+  const opi_graph *graph;       /* bound; of a training: its graph */
+  const opi_training *training; /* NULL: forward only */
+  const uint32_t *stage;        /* [graph->n_nodes] */
+  const uint32_t *used;         /* [n_stages] training: the programs that the schedule's records ask
+                                   for, bits (1 << OPI_PROGRAM_*); NULL: F everywhere */
+  uint32_t n_stages;
+  const opi_cut *master; /* of the same model for another number of rows, whose parameter table this
+                            one shall use (a known value that only this one has becomes a
+                            constant); NULL: its own */
+} opi_cut_source;
+
+/* Cells and routes follow from the graph's nodes and values alone, so that graphs which differ in
+ * extents only are cut alike. Near-linear in nodes, values and stages. Errors: INVALID names the
+ * tensor that would have to travel against the direction of its pass, and both stages. */
+opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *allocator,
+                           opi_cut **out_cut, opipe_error *err);
+/* The cuts of all token slices as one: slice k of stage s becomes stage s * n + k, and what a slice
+ * hands to the next or gets back becomes a route between the two. parts [n] must outlive it. */
+opipe_status opi_cut_merge(opi_cut *const *parts, uint32_t n, const opipe_allocator *allocator,
+                           opi_cut **out_cut, opipe_error *err);
+void opi_cut_free(opi_cut *cut); /* accepts NULL */
+/* Lists the activations that cross stages in the plan, by src, dst, index. */
+opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut *cut, opipe_error *err);
+/* Fills first_out and next_out from the routes. */
+void opi_cut_link_routes(opi_cut *cut);
+
+/* Is the content known before any run (constant or parameter)? Is it one that stays outside the
+ * programs: an initializer of more than one element, or larger than 1 KiB? */
+bool opi_value_is_known(const opi_value *value);
+bool opi_value_is_param(const opi_value *value);
+opipe_param_source opi_param_source_of(const opi_value *value);
+/* Are two sources one parameter: equal in name, type, shape and content? */
+bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b);
+
+static inline const opi_program *opi_program_of(const opi_cut *cut, uint32_t stage,
+                                                uint32_t program) {
+  return &cut->programs[stage * cut->n_kinds + program];
+}
+static inline const opi_program *opi_forward_of(const opi_cut *cut, uint32_t stage) {
+  return opi_program_of(cut, stage, OPI_PROGRAM_F);
+}
+/* The cell behind a boundary slot of a program. */
+static inline const opi_cell *opi_cell_of(const opi_cut *cut, const opi_program *program,
+                                          uint32_t slot) {
+  return &cut->cells[program->cells[slot]];
+}
+/* Phases of a program, as bits. */
+static inline uint32_t opi_program_phases(uint32_t program) {
+  static const uint32_t phases[OPI_PROGRAMS] = {
+      1u << OPI_PHASE_F, 1u << OPI_PHASE_I | 1u << OPI_PHASE_W, 1u << OPI_PHASE_I,
+      1u << OPI_PHASE_W, 1u << OPI_PHASE_F};
+  return phases[program];
+}
+#endif /* OPI_CUT_H */
