@@ -10,10 +10,13 @@
 #include "partition/search/dp.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { POSITIONS_MOST = 1200 };
+enum {
+  POSITIONS_MOST = 1200,
+  POSITIONS_LEAST = 64, /* of a stage's share: 4 */
+  ROWS_MOST = 20000000  /* nodes that are looked at for all segments together */
+};
 
 typedef struct segment {
   double ns;
@@ -70,28 +73,31 @@ static opipe_status find_live(dp *d) {
   return OPIPE_OK;
 }
 
-static int by_value(const void *left, const void *right) {
-  const uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-  return a < b ? -1 : a > b;
+/* How many positions are kept: all of a small graph; of a large one as many as keep the work near
+ * linear, and some for every stage. */
+static uint32_t count_positions(const dp *d) {
+  const uint32_t by_work = ROWS_MOST / d->n_nodes, by_stages = 4 * d->problem->n_stages;
+  uint32_t n = by_work < POSITIONS_MOST ? by_work : POSITIONS_MOST;
+  n = n > POSITIONS_LEAST ? n : POSITIONS_LEAST;
+  n = n > by_stages ? n : by_stages;
+  return d->problem->n_stages == 1 ? 1 : n < d->n_nodes ? n : d->n_nodes;
 }
 
-/* All positions, or those with the smallest live sets when there are too many. */
+/* All positions, or of as many runs of nodes, equally long, the one with the smallest live set: in
+ * the middle of equal ones. */
 static opipe_status choose_positions(dp *d) {
-  uint64_t threshold = UINT64_MAX;
-  if (d->n_nodes > POSITIONS_MOST) {
-    uint64_t *sorted = opi_arena_copy(&d->scratch, d->live_bytes + 1, d->n_nodes * sizeof(*sorted));
-    if (sorted == NULL)
-      return opi_fail_nomem(d->err, d->n_nodes * sizeof(*sorted), "a cut");
-    qsort(sorted, d->n_nodes, sizeof(*sorted), by_value);
-    threshold = sorted[POSITIONS_MOST - 2];
-  }
-  d->cuts = OPI_ARENA_ARRAY(&d->scratch, uint32_t, (size_t)d->n_nodes + 1);
+  const uint32_t n = d->n_nodes == 0 ? 0 : count_positions(d);
+  d->cuts = OPI_ARENA_ARRAY(&d->scratch, uint32_t, (size_t)n + 2);
   if (d->cuts == NULL)
-    return opi_fail_nomem(d->err, d->n_nodes * sizeof(*d->cuts), "a cut");
+    return opi_fail_nomem(d->err, n * sizeof(*d->cuts), "a cut");
   d->cuts[d->n_cuts++] = 0;
-  for (uint32_t p = 1; p < d->n_nodes; ++p) {
-    if (d->live_bytes[p] <= threshold && d->n_cuts < POSITIONS_MOST + POSITIONS_MOST / 4)
-      d->cuts[d->n_cuts++] = p;
+  for (uint32_t k = 0; k + 1 < n; ++k) {
+    const uint32_t first = 1 + (uint32_t)((uint64_t)(d->n_nodes - 1) * k / (n - 1));
+    const uint32_t end = 1 + (uint32_t)((uint64_t)(d->n_nodes - 1) * (k + 1) / (n - 1));
+    uint32_t best = first + (end - first) / 2;
+    for (uint32_t p = first; p < end; ++p)
+      best = d->live_bytes[p] < d->live_bytes[best] ? p : best;
+    d->cuts[d->n_cuts++] = best;
   }
   if (d->n_nodes > 0)
     d->cuts[d->n_cuts++] = d->n_nodes;

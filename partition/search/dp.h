@@ -19,8 +19,8 @@ typedef struct opi_cut_problem {
  * cross; stage of every node in out_stage_of_node [n_nodes]. Stages may be empty only when there
  * are fewer nodes than stages. OPIPE_E_LIMIT: no contiguous cut fits the caps: says which stage
  * misses by how much in the cut that overflows least. Bottleneck partition of a chain by dynamic
- * programming: O(stages * positions^2); positions with the smallest live sets are kept when there
- * are more than 1,200. */
+ * programming: O(stages * positions^2); of more than 1,200 positions (fewer in graphs of more than
+ * 16,000 nodes) those with the smallest live set of each run of nodes are kept. */
 opipe_status opi_cut_dp(const opi_cut_problem *problem, const opipe_allocator *allocator,
                         uint32_t *out_stage_of_node, opipe_error *err);
 

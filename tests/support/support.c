@@ -52,6 +52,11 @@ size_t opi_test_covered(size_t n, size_t n_th) {
   return found;
 }
 
+bool opi_test_is_sanitized(void) {
+  const char *what = getenv("OPIPE_SANITIZE");
+  return what != NULL && what[0] != '\0';
+}
+
 bool opi_test_check(bool passed, const char *file, int line, bool fatal, const char *fmt, ...) {
   char text[1024];
   va_list args;

@@ -94,6 +94,9 @@ bool opi_test_is_cover(void);
 bool opi_test_covers(size_t i, size_t n);
 /* n cases of which every `n_th` is in a cover: how many are run. */
 size_t opi_test_covered(size_t n, size_t n_th);
+/* Is this build, or that of the command under test, sanitized? Everything takes many times as long
+ * then. */
+bool opi_test_is_sanitized(void);
 
 /* ---- tensors ---- */
 

@@ -8,12 +8,6 @@
 
 static const int64_t ROWS = 8, UNEVEN = 11;
 
-/* Of the build, see tests/README.md. */
-static bool is_sanitized(void) {
-  const char *what = getenv("OPIPE_SANITIZE");
-  return what != NULL && what[0] != '\0';
-}
-
 static void run_all(kit_bench *b, uint32_t m, bool both, kit_tally *tally) {
   for (size_t s = 0; s < kit_n_schedules; ++s) {
     if (!opi_test_covers(s, 4))
@@ -29,7 +23,7 @@ static void run_all(kit_bench *b, uint32_t m, bool both, kit_tally *tally) {
 static void test_every_schedule(void) {
   kit_tally tally = {.passed = 0};
   kit_bench b;
-  if (is_sanitized())
+  if (opi_test_is_sanitized())
     OPI_SKIP("a sanitizer sees test_uneven_rows");
   OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &kit_subjects[0], &kit_computes[0], ROWS), &b.k.err);
   OPI_ASSERT(kit_uncut_loose(&b) < 0.02);
