@@ -223,7 +223,59 @@ static void test_refinement_only_improves(void) {
   OPI_ASSERT(improved > 5);
 }
 
+/* More nodes than positions that are looked at: those kept are spread over the whole order, and the
+ * narrowest of their neighbourhood. Every hundredth value is small. */
+static void test_positions_of_a_long_chain(void) {
+  enum { LONG = 30000, MANY = 7 };
+  toy t;
+  opipe_error err = OPIPE_ERROR_INIT;
+  toy_open(&t);
+  double *ns = OPI_ARENA_ARRAY(&t.arena, double, LONG);
+  uint64_t *zeros = OPI_ARENA_ARRAY(&t.arena, uint64_t, LONG);
+  uint32_t *first = OPI_ARENA_ARRAY(&t.arena, uint32_t, LONG + 1);
+  uint32_t *stage = OPI_ARENA_ARRAY(&t.arena, uint32_t, LONG);
+  toy_need(ns != NULL && zeros != NULL && first != NULL && stage != NULL);
+  uint32_t v = toy_input(&t, "x", 64);
+  for (uint32_t n = 0; n < LONG; ++n) {
+    char name[16];
+    (void)snprintf(name, sizeof name, "v%u", n);
+    v = toy_node(&t, name, &v, 1, n % 100 == 99 ? 1 : 64);
+    ns[n] = 1;
+  }
+  toy_output(&t, v);
+  opi_cut single = {.n_params = 0};
+  const opi_profile profile = {.single = &single,
+                               .node_ns = ns,
+                               .workspace_bytes = zeros,
+                               .output_bytes = zeros,
+                               .param_first = first,
+                               .n_nodes = LONG,
+                               .transfer_bytes_per_ns = 10};
+  const opi_profile *profiles[MANY];
+  uint64_t caps[MANY];
+  for (uint32_t s = 0; s < MANY; ++s) {
+    profiles[s] = &profile;
+    caps[s] = UINT64_MAX;
+  }
+  opi_cut_problem cut = {
+      .graph = t.graph, .profiles = profiles, .caps_bytes = caps, .n_stages = MANY, .depth = 2};
+  OPI_ASSERT_OK_FATAL(opi_cut_dp(&cut, opi_allocator_system(), stage, &err), &err);
+  uint32_t nodes[MANY] = {0};
+  for (uint32_t n = 0; n < LONG; ++n) {
+    OPI_ASSERT(stage[n] < MANY && (n == 0 || stage[n] >= stage[n - 1]));
+    ++nodes[stage[n]];
+    if (n > 0 && stage[n] != stage[n - 1])
+      OPI_ASSERT_INT(n % 100, 0); /* behind a small value */
+  }
+  for (uint32_t s = 0; s < MANY; ++s)
+    OPI_ASSERT(nodes[s] > LONG / MANY - 150 && nodes[s] < LONG / MANY + 150);
+  cut.n_stages = 1;
+  OPI_ASSERT_OK(opi_cut_dp(&cut, opi_allocator_system(), stage, &err), &err);
+  OPI_ASSERT_INT(stage[LONG - 1], 0);
+  toy_close(&t);
+}
+
 OPI_TEST_MAIN("cut search", OPI_TEST(test_the_search_equals_brute_force),
               OPI_TEST(test_caps_force_another_cut),
               OPI_TEST(test_what_cannot_fit_says_by_how_much),
-              OPI_TEST(test_refinement_only_improves))
+              OPI_TEST(test_refinement_only_improves), OPI_TEST(test_positions_of_a_long_chain))
