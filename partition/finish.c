@@ -8,6 +8,7 @@
 #include "partition/cut/batch.h"
 #include "partition/make.h"
 #include "partition/memory/predict.h"
+#include "partition/program/records.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/simulate/replay.h"
 #include "partition/train/model.h"
@@ -178,6 +179,7 @@ static opipe_status order_and_prove(finish *f) {
     OPI_TRY(f->env->plugins->schedule(f->env->plugins->ctx, plan->schedule, &schedule, f->err));
     OPI_TRY(opi_schedule_order(&schedule, plan, f->err));
   }
+  OPI_TRY(opi_records_prove(plan, f->cuts[0], f->err));
   for (uint32_t c = 0; c < f->n_classes; ++c) {
     opi_program_list_free(f->list);
     f->list = NULL;

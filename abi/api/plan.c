@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made from a bound model or read from JSON. */
 #include "abi/api/api.h"
-#include "partition/cut/batch.h"
 #include "partition/cut/assign.h"
+#include "partition/cut/batch.h"
 
 void opi_plan_unref(void *plan) {
   opi_plan_object *p = plan;

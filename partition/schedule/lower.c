@@ -50,30 +50,6 @@ static bool has_credit(const opi_plan *plan) {
          opi_plan_rank(plan, 0, 0) != opi_plan_rank(plan, plan->n_stages - 1, 0);
 }
 
-/* Records come from plugins and from files. */
-static opipe_status check_action(const opi_plan *plan, uint32_t rank, uint32_t a,
-                                 opipe_error *err) {
-  const opipe_action *action = &plan->actions[a];
-  const uint32_t index = a - plan->rank_first[rank];
-  if (action->stage >= plan->n_stages || action->microbatch >= plan->n_microbatches) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "schedule '%s', rank %u, action %u: stage %u of %u, micro-batch %u of %u",
-                    plan->schedule, rank, index, action->stage, plan->n_stages, action->microbatch,
-                    plan->n_microbatches);
-  }
-  if (action->pass != OPIPE_PASS_FORWARD) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "schedule '%s', rank %u, action %u: pass %u in a forward-only plan",
-                    plan->schedule, rank, index, action->pass);
-  }
-  if (opi_plan_rank(plan, action->stage, 0) != rank || action->rank != rank) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "schedule '%s', rank %u, action %u: stage %u lives on rank %u", plan->schedule,
-                    rank, index, action->stage, opi_plan_rank(plan, action->stage, 0));
-  }
-  return OPIPE_OK;
-}
-
 static opipe_status lower_action(build *b, const opipe_action *action) {
   const opi_cut *cut = b->cut;
   const uint32_t stage = action->stage;
@@ -123,7 +99,6 @@ static opipe_status lower_all(build *b) {
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     b->list->rank_first[rank] = b->list->n_steps;
     for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
-      OPI_TRY(check_action(plan, rank, a, b->err));
       OPI_TRY(lower_action(b, &plan->actions[a]));
     }
   }

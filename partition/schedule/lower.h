@@ -13,9 +13,8 @@ typedef struct opi_program_list {
   uint32_t n_steps, n_ranks;
 } opi_program_list;
 
-/* Errors: INVALID names a record out of range, of another pass, or on another rank than its stage.
- * Receives stand just before their consumer, sends right after their producer. Routes between
- * stages of one rank need no step. */
+/* The plan's records are proven (partition/program/records.h). Receives stand just before their
+ * consumer, sends right after their producer. Routes between stages of one rank need no step. */
 opipe_status opi_lower(const opi_plan *plan, const opi_cut *cut, const opipe_allocator *allocator,
                        opi_program_list **out_list, opipe_error *err);
 void opi_program_list_free(opi_program_list *list); /* accepts NULL */

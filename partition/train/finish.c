@@ -3,6 +3,7 @@
  * exact memory against the caps. */
 #include <string.h>
 
+#include "partition/program/records.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/train/model.h"
 
@@ -84,7 +85,7 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   opi_plan *plan = f->plan;
   opi_train_lists_free(f->lists);
   f->lists = NULL;
-  OPI_TRY(opi_train_check(plan, f->model, f->err));
+  OPI_TRY(opi_records_prove(plan, f->model->variants[0].slices[0].cut, f->err));
   OPI_TRY(opi_train_view(plan, f->model, f->err)); /* the schedule has spoken */
   OPI_TRY(opi_train_reductions(plan, f->model, f->err));
   OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_cut *const *)f->model->cuts,

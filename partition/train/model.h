@@ -153,13 +153,6 @@ opipe_status opi_train_predict(const opi_plan *plan, const opi_train_model *mode
                                const opi_train_lists *lists, const opi_rank_device *devices,
                                uint32_t compile_flags, opi_memory *out_memory, opipe_error *err);
 
-/* Checks and proves the plan's records in the action language (partition/schedule/actions.h).
- * Errors: INVALID with rank, step, action, or the cycle. */
-opipe_status opi_train_check(const opi_plan *plan, const opi_train_model *model, opipe_error *err);
-
-/* problem.c: the plan's records as a problem of the action language; its edges in `arena`. */
-opipe_status opi_train_problem(const opi_plan *plan, const opi_train_model *model, opi_arena *arena,
-                               opi_problem *out_problem, opipe_error *err);
 /* Fills model->reduce_after by the plan's sync. Errors: INVALID, records. */
 opipe_status opi_train_reductions(const opi_plan *plan, opi_train_model *model, opipe_error *err);
 /* A double-buffered body as simulated behind its prologue: [n_actions], from its own beginning. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Are the schedule's records whole and at home, and when does each of them run? The times are a
- * list-by-list replay: always the action that can start first.
+/* When does each of the schedule's records run? A list-by-list replay: always the action that can
+ * start first.
  */
 #include <string.h>
 
@@ -48,96 +48,20 @@ static const char *pass_letter(uint32_t program) {
   return program < OPI_COUNT(letters) ? letters[program] : "?";
 }
 
-/* ---- checks ---- */
+/* ---- who does what ---- */
 
-static opipe_status check_action(const replay *r, uint32_t rank, uint32_t a) {
+/* The records are proven (partition/program/records.h): each phase is there once. */
+static void note_phases(replay *r, uint32_t a) {
   const opi_plan *plan = r->plan;
   const opipe_action *action = &plan->actions[a];
-  const uint32_t program = opi_action_program(action), at = a - plan->rank_first[rank];
-  if (program == OPIPE_NONE || action->stage >= plan->n_stages ||
-      action->microbatch >= plan->n_microbatches || action->replica >= plan->n_replicas) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "schedule '%s', rank %u, action %u: pass %u, stage %u of %u, micro-batch %u of "
-                    "%u, replica %u of %u",
-                    plan->schedule, rank, at, action->pass, action->stage, plan->n_stages,
-                    action->microbatch, plan->n_microbatches, action->replica, plan->n_replicas);
-  }
-  const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
-  const uint32_t known = OPIPE_ACTION_OVERLAP_NEXT | (twice ? OPIPE_ACTION_NEXT_STEP : 0u);
-  if (action->slice != 0 || action->part != 0 || (action->flags & ~known) != 0) {
-    return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
-                    "schedule '%s', rank %u, action %u: slice %u, part %u, flags %u: the layout "
-                    "has none of these",
-                    plan->schedule, rank, at, action->slice, action->part, action->flags);
-  }
-  const bool next = opi_action_is_next(action);
-  if (action->version != (twice && !next ? 1 : 0) || (next && program != OPI_PROGRAM_F)) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "schedule '%s', rank %u, action %u: version %u of the weights%s",
-                    plan->schedule, rank, at, action->version,
-                    next ? " in a record of the next mini-batch" : "");
-  }
-  const uint32_t home = opi_plan_rank(plan, action->stage, action->replica);
-  if (home != rank) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "schedule '%s', rank %u, action %u (%u%s%u): replica %u of stage %u lives on "
-                    "rank %u",
-                    plan->schedule, rank, at, action->stage, pass_letter(program),
-                    action->microbatch, action->replica, action->stage, home);
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status note_phases(replay *r, uint32_t a) {
-  const opi_plan *plan = r->plan;
-  const opipe_action *action = &plan->actions[a];
-  const uint32_t program = opi_action_program(action);
+  const uint32_t phases =
+      opi_program_phases(opi_action_program(action)) & r->cut->phases[action->stage];
   const size_t place = (size_t)action->stage * plan->n_microbatches + action->microbatch;
   for (uint32_t phase = 0; phase < OPI_PHASES; ++phase) {
-    if ((opi_program_phases(program) & r->cut->phases[action->stage] & 1u << phase) == 0)
-      continue;
-    uint32_t *known = &r->t->phase_action[place * OPI_PHASES + phase];
-    if (*known != OPIPE_NONE) {
-      return opi_fail(r->err, OPIPE_E_INVALID,
-                      "schedule '%s': %u%s%u on rank %u: the same was done on rank %u",
-                      plan->schedule, action->stage, pass_letter(program), action->microbatch,
-                      action->rank, plan->actions[*known].rank);
-    }
-    *known = a;
+    if ((phases & 1u << phase) != 0)
+      r->t->phase_action[place * OPI_PHASES + phase] = a;
   }
-  if (r->t->replica_of[place] == OPIPE_NONE)
-    r->t->replica_of[place] = action->replica;
-  if (r->t->replica_of[place] != action->replica) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "schedule '%s': micro-batch %u passes stage %u in replica %u and in replica %u",
-                    plan->schedule, action->microbatch, action->stage, r->t->replica_of[place],
-                    action->replica);
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status check_all(replay *r) {
-  const opi_plan *plan = r->plan;
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
-      OPI_TRY(check_action(r, rank, a));
-      OPI_TRY(note_phases(r, a));
-    }
-  }
-  static const char *const names[OPI_PHASES] = {"forward", "input backward", "weight backward"};
-  for (uint32_t s = 0; s < plan->n_stages; ++s) {
-    for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
-      for (uint32_t p = 0; p < OPI_PHASES; ++p) {
-        if ((r->cut->phases[s] & 1u << p) == 0 ||
-            r->t->phase_action[phase_index(plan, s, m, p)] != OPIPE_NONE)
-          continue;
-        return opi_fail(r->err, OPIPE_E_INVALID,
-                        "schedule '%s': the %s of micro-batch %u in stage %u is missing",
-                        plan->schedule, names[p], m, s);
-      }
-    }
-  }
-  return OPIPE_OK;
+  r->t->replica_of[place] = action->replica;
 }
 
 /* ---- times ---- */
@@ -322,7 +246,8 @@ opipe_status opi_train_times_build(const opi_plan *plan, const opi_cut *cut, opi
   memset(t->replica_of, 0xff, places * sizeof(uint32_t));
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
     r.next[rank] = plan->rank_first[rank];
-  OPI_TRY(check_all(&r));
+  for (uint32_t a = 0; a < plan->n_actions; ++a)
+    note_phases(&r, a);
   if (plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
     place_all(&r);
     return OPIPE_OK;

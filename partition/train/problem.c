@@ -1,48 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The schedule's records as the action language sees them (partition/schedule/actions.h): the
- * problem with the model's own edges between stages, where its passes put reductions, and when the
- * simulator has a double-buffered body run.
+/* The schedule's records under the action language (partition/program/records.h): where its passes
+ * put reductions, and when the simulator has a double-buffered body run.
  */
 #include <string.h>
 
+#include "partition/program/records.h"
 #include "partition/simulate/events.h"
 #include "partition/train/model.h"
-
-/* Pairs of stages that exchange activations, pieces put together. */
-static opipe_status find_edges(const opi_plan *plan, const opi_train_model *model, opi_arena *arena,
-                               opi_problem *problem, opipe_error *err) {
-  const opi_cut *cut = model->variants[0].slices[0].cut;
-  const size_t n = (size_t)plan->n_stages * plan->n_stages;
-  bool *seen = OPI_ARENA_ARRAY(arena, bool, n);
-  opi_stage_edge *edges = OPI_ARENA_ARRAY(arena, opi_stage_edge, cut->n_routes);
-  if (seen == NULL || edges == NULL)
-    return opi_fail_nomem(err, n, "a schedule's edges");
-  for (uint32_t r = 0; r < cut->n_routes; ++r) {
-    const uint32_t src = cut->routes[r].src_stage, dst = cut->routes[r].dst_stage;
-    if (src >= dst || seen[src * plan->n_stages + dst])
-      continue;
-    seen[src * plan->n_stages + dst] = true;
-    edges[problem->n_edges++] = (opi_stage_edge){.src = src, .dst = dst};
-  }
-  problem->edges = edges;
-  return OPIPE_OK;
-}
-
-opipe_status opi_train_problem(const opi_plan *plan, const opi_train_model *model, opi_arena *arena,
-                               opi_problem *out_problem, opipe_error *err) {
-  *out_problem = (opi_problem){.n_ranks = plan->n_ranks,
-                               .n_stages = plan->n_stages,
-                               .n_replicas = plan->n_replicas,
-                               .n_microbatches = plan->n_microbatches,
-                               .n_slices = plan->n_slices == 0 ? 1 : plan->n_slices,
-                               .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
-                               .mode = OPIPE_MODE_TRAIN,
-                               .versions = plan->versions,
-                               .sync = plan->sync,
-                               .instance_rank = plan->instance_rank,
-                               .stage_shares = plan->shares};
-  return find_edges(plan, model, arena, out_problem, err);
-}
 
 /* ---- reductions ---- */
 
@@ -65,7 +29,7 @@ static opipe_status reduce(const opi_plan *plan, const opi_train_model *model, o
   const opipe_allocator *allocator = scratch->allocator;
   opi_problem problem;
   opi_do_list *order = NULL, *reduced = NULL;
-  OPI_TRY(opi_train_problem(plan, model, scratch, &problem, err));
+  OPI_TRY(opi_records_problem(plan, model->variants[0].slices[0].cut, scratch, &problem, err));
   opipe_status status =
       opi_do_list_from_records(&problem, plan->actions, plan->n_actions, allocator, &order, err);
   if (status == OPIPE_OK)
@@ -114,7 +78,7 @@ opipe_status opi_train_timeline(const opi_plan *plan, const opi_train_model *mod
     const double ns = (double)opi_link_ns(&plan->link, cut->routes[r].n_bytes);
     costs.comm = ns > costs.comm ? ns : costs.comm;
   }
-  OPI_TRY(opi_train_problem(plan, model, arena, &problem, err));
+  OPI_TRY(opi_records_problem(plan, cut, arena, &problem, err));
   OPI_TRY(opi_do_list_from_records(&problem, plan->actions, plan->n_actions, arena->allocator,
                                    &list, err));
   const opipe_status status = opi_timeline_build(&problem, list, &costs, arena, &line, err);

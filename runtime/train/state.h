@@ -161,7 +161,7 @@ static inline int64_t opi_train_piece_row(const opi_train *t, const opi_train_pi
 }
 /* A route as it is for a micro-batch. */
 static inline const opi_route *opi_train_route_of(const opi_train *t, uint32_t route,
-                                                        uint32_t microbatch) {
+                                                  uint32_t microbatch) {
   return &t->model->cuts[opi_train_class(t, microbatch)]->routes[route];
 }
 /* The stage instance that an instance of the view belongs to; OPIPE_NONE: there is none. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering, the proof and the simulator: what is complete and what deadlocks, and times that can be
  * worked out by hand. */
+#include "partition/program/records.h"
 #include "partition/simulate/replay.h"
 #include "tests/partition/toy.h"
 
@@ -25,6 +26,8 @@ static opi_cut *chain(toy *t, uint32_t n) {
 
 static opipe_status lower_and_prove(const opi_plan *plan, const opi_cut *c, opi_program_list **list,
                                     opipe_error *err) {
+  *list = NULL;
+  OPI_TRY(opi_records_prove(plan, c, err));
   OPI_TRY(opi_lower(plan, c, opi_allocator_system(), list, err));
   return opi_prove(plan, c, *list, opi_allocator_system(), err);
 }
@@ -78,16 +81,17 @@ static void test_missing_and_double_actions_are_named(void) {
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[3].microbatch = 0; /* 1F0 twice, 1F1 never */
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
-                   "rank 1, action 1: 1F0 appears twice");
+                   "rank 1, step 1: 1F0: it is there twice");
   opi_program_list_free(list);
   plan = toy_plan(&t, 2, 2, 2);
   plan.n_actions = plan.rank_first[2] = 3;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err, "leaves out 1F1");
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+                   "1F1 is missing (stage 1");
   opi_program_list_free(list);
   plan = toy_plan(&t, 2, 2, 2);
   plan.actions[0].stage = 1;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
-                   "stage 1 lives on rank 1");
+                   "stage 1, replica 0 lives on rank 1");
   opi_cut_free(c);
   toy_close(&t);
 }
@@ -100,11 +104,11 @@ static void test_a_stage_that_is_not_there_is_named(void) {
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[0].stage = 300000;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
-                   "rank 0, action 0: stage 300000 of 2");
+                   "stage 300000 of 2");
   plan.actions[0].stage = 0;
   plan.actions[3].microbatch = 7;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
-                   "rank 1, action 1: stage 1 of 2, micro-batch 7 of 2");
+                   "stage 1 of 2, micro-batch 7 of 2");
   opi_cut_free(c);
   toy_close(&t);
 }

@@ -209,9 +209,9 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   s.model = model;
   s.plan = &model->view;
   OPI_ASSERT_OK_FATAL(
-      opi_train_lists_build(&model->view, (const opi_cut *const *)model->cuts,
-                            model->n_classes, alignment, model->n_views, model->whole_of,
-                            model->reduce_after, false, opi_allocator_system(), &s.lists, &k->err),
+      opi_train_lists_build(&model->view, (const opi_cut *const *)model->cuts, model->n_classes,
+                            alignment, model->n_views, model->whole_of, model->reduce_after, false,
+                            opi_allocator_system(), &s.lists, &k->err),
       &k->err);
   check_cells(&s);
   check_formula(&s, rows[row].formula);

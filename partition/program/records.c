@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's records under the action language, of forward and of training plans: the order checked,
+ * lowered with the model's own edges between stages, and proven. The lists that run are made from
+ * the same records and matched by number, which is what is proven here.
+ */
+#include "partition/program/records.h"
+
+#include <string.h>
+
+/* Pairs of stages that exchange activations: routes that end in one stage follow each other. */
+static opipe_status find_edges(const opi_cut *cut, opi_arena *arena, opi_problem *problem,
+                               opipe_error *err) {
+  uint32_t *last = OPI_ARENA_ARRAY(arena, uint32_t, cut->n_stages);
+  opi_stage_edge *edges = OPI_ARENA_ARRAY(arena, opi_stage_edge, cut->n_routes);
+  if (last == NULL || edges == NULL)
+    return opi_fail_nomem(err, cut->n_routes * sizeof *edges, "a schedule's edges");
+  memset(last, 0xff, cut->n_stages * sizeof *last);
+  for (uint32_t r = 0; r < cut->n_routes; ++r) {
+    const uint32_t src = cut->routes[r].src_stage, dst = cut->routes[r].dst_stage;
+    if (src >= dst || last[src] == dst)
+      continue;
+    last[src] = dst;
+    edges[problem->n_edges++] = (opi_stage_edge){.src = src, .dst = dst};
+  }
+  problem->edges = edges;
+  return OPIPE_OK;
+}
+
+opipe_status opi_records_problem(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+                                 opi_problem *out_problem, opipe_error *err) {
+  *out_problem = (opi_problem){.n_ranks = plan->n_ranks,
+                               .n_stages = plan->n_stages,
+                               .n_replicas = plan->n_replicas,
+                               .n_microbatches = plan->n_microbatches,
+                               .n_slices = plan->n_slices == 0 ? 1 : plan->n_slices,
+                               .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
+                               .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+                               .versions = plan->versions,
+                               .sync = plan->sync,
+                               .instance_rank = plan->instance_rank,
+                               .stage_shares = plan->shares};
+  return find_edges(cut, arena, out_problem, err);
+}
+
+static opipe_status check_flags(const opi_plan *plan, opipe_error *err) {
+  const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  const uint32_t known = OPIPE_ACTION_OVERLAP_NEXT | (twice ? OPIPE_ACTION_NEXT_STEP : 0u);
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    if ((action->flags & ~known) != 0) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "rank %u, stage %u, micro-batch %u: flags 0x%x, known are 0x%x", action->rank,
+                      action->stage, action->microbatch, action->flags, known);
+    }
+    const bool next = (action->flags & OPIPE_ACTION_NEXT_STEP) != 0;
+    if (action->version != (twice && !next ? 1 : 0)) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "rank %u, stage %u, micro-batch %u: version %u of the weights%s",
+                      action->rank, action->stage, action->microbatch, action->version,
+                      next ? " in a record of the next mini-batch" : "");
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status prove(const opi_plan *plan, const opi_problem *problem, opipe_error *err) {
+  const opi_lowering how = {.receive_depth = 0};
+  opi_do_list *order = NULL, *lowered = NULL;
+  opi_proof proof = {.peak_stash = NULL};
+  opipe_status status = opi_do_list_from_records(problem, plan->actions, plan->n_actions,
+                                                 plan->allocator, &order, err);
+  if (status == OPIPE_OK)
+    status = opi_lower_order(problem, order, &how, plan->allocator, &lowered, err);
+  if (status == OPIPE_OK)
+    status = opi_proof_check(problem, lowered, OPI_RULE_TAG, plan->allocator, &proof, err);
+  if (status == OPIPE_OK)
+    status = check_flags(plan, err);
+  opi_do_list_free(lowered);
+  opi_do_list_free(order);
+  return status;
+}
+
+opipe_status opi_records_prove(const opi_plan *plan, const opi_cut *cut, opipe_error *err) {
+  opi_problem problem;
+  opi_arena scratch;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  opipe_status status = opi_records_problem(plan, cut, &scratch, &problem, err);
+  if (status == OPIPE_OK)
+    status = prove(plan, &problem, err);
+  opi_arena_release(&scratch);
+  return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule) : OPIPE_OK;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's records as the action language sees them (partition/schedule/actions.h). */
+#ifndef OPI_RECORDS_H
+#define OPI_RECORDS_H
+
+#include "partition/program/cut.h"
+#include "partition/schedule/actions.h"
+
+/* The plan's records as a problem of the action language, with the edges of `cut` (of whole
+ * micro-batches, no pieces) in `arena`. */
+opipe_status opi_records_problem(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+                                 opi_problem *out_problem, opipe_error *err);
+/* Checks and proves them: every (stage, micro-batch, slice, part) once per pass and at home,
+ * dependencies, no deadlock. Errors: INVALID with rank, step, action, or the cycle; UNSUPPORTED,
+ * flags. */
+opipe_status opi_records_prove(const opi_plan *plan, const opi_cut *cut, opipe_error *err);
+
+#endif /* OPI_RECORDS_H */
