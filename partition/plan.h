@@ -187,7 +187,7 @@ typedef struct opi_plan {
   uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans: 1 */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
   uint32_t *slice_lengths;     /* [n_slices] tokens; NULL: equal */
-  uint32_t depth;              /* slots of every boundary tensor */
+  uint32_t depth;              /* slots of a boundary tensor between neighbours */
   const char *transport;       /* plugin id, or "id:key=value,..." */
   opi_link link;               /* what it declares; not written */
   /* where */

@@ -42,7 +42,7 @@
        "as "                                                                                       \
        "their lengths and the graph agree)",                                                       \
        O_BATCH},                                                                                   \
-      {"depth", "N", "slots of every boundary tensor (2)", O_DEPTH},                               \
+      {"depth", "N", "slots of a boundary tensor (2; more where it skips stages)", O_DEPTH},       \
       {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \
        O_TRANSPORT},                                                                               \
       {"cost", "rates|measured|F=N,I=N,W=N",                                                       \

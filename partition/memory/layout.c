@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+enum { SLOTS_MOST = 65536 }; /* OPIPE_DEPTH_MOST of <opipe/streams.h> */
+
 typedef struct build {
   const opi_plan *plan;
   const opi_cut *cut;
@@ -29,6 +31,15 @@ uint32_t opi_route_depth(const opi_plan *plan) {
   if (plan->n_stages > plan->n_ranks && plan->n_microbatches > depth)
     depth = plan->n_microbatches;
   return depth;
+}
+
+uint32_t opi_route_slots(const opi_plan *plan, const opi_route *route) {
+  const uint32_t skipped = route->dst_stage - route->src_stage - 1;
+  const uint64_t least = (uint64_t)(plan->depth == 0 ? 1 : plan->depth) + skipped;
+  uint32_t slots = opi_route_depth(plan);
+  while (slots < least && slots <= SLOTS_MOST / 2)
+    slots *= 2;
+  return slots;
 }
 
 bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *devices,
@@ -74,10 +85,21 @@ uint32_t opi_home_route(const opi_plan *plan, const opi_cut *cut, const opi_cell
   return direct ? cell->first_out : OPIPE_NONE;
 }
 
+/* Of a cell that is received, or made for routes; 1: neither. */
+static uint32_t slots_of(const build *b, const opi_cell *cell) {
+  uint32_t most = 1;
+  if (cell->source == OPI_CELL_RECEIVED)
+    return opi_route_slots(b->plan, &b->cut->routes[cell->route]);
+  for (uint32_t r = cell->first_out; r != OPIPE_NONE; r = b->cut->routes[r].next_out) {
+    const uint32_t slots = opi_route_slots(b->plan, &b->cut->routes[r]);
+    most = slots > most ? slots : most;
+  }
+  return most;
+}
+
 /* In the order of the programs' boundaries, inputs before outputs. */
 static opipe_status place_stage(build *b, uint32_t s, bool made) {
   const opi_program *program = opi_forward_of(b->cut, s);
-  const uint32_t depth = opi_route_depth(b->plan);
   for (uint32_t i = 0; i < program->graph.n_boundaries; ++i) {
     const opi_cell *cell = opi_cell_of(b->cut, program, i);
     opi_slot *slot = &b->layout->cells[program->cells[i]];
@@ -88,8 +110,7 @@ static opipe_status place_stage(build *b, uint32_t s, bool made) {
       *slot = b->layout->cells[b->cut->routes[home].dst_cell];
       continue;
     }
-    const bool travels = made ? cell->first_out != OPIPE_NONE : cell->source == OPI_CELL_RECEIVED;
-    OPI_TRY(place(b, rank_of(b, s), cell->n_bytes, travels ? depth : 1, slot));
+    OPI_TRY(place(b, rank_of(b, s), cell->n_bytes, slots_of(b, cell), slot));
   }
   return OPIPE_OK;
 }

@@ -3,11 +3,11 @@
  * for prediction and for allocation.
  *
  * One boundary buffer per rank holds, each at a multiple of the device's alignment and in this
- * order: for every stage of the rank the slots of what it receives from other ranks (`depth` each),
- * of what it receives from stages of the same rank (`depth` each, written in place by the
- * producer), its request inputs (one each), and its outputs that no route in direct mode covers
- * (one each). One arena per rank, as large as its largest program's arena, serves all its programs
- * in turn.
+ * order: for every stage of the rank the slots of what it receives from other ranks
+ * (opi_route_slots), of what it receives from stages of the same rank (as many, written in place by
+ * the producer), its request inputs (one each), and its outputs that no route in direct mode covers
+ * (one each; as many as their routes have). One arena per rank, as large as its largest program's
+ * arena, serves all its programs in turn.
  */
 #ifndef OPI_LAYOUT_H
 #define OPI_LAYOUT_H
@@ -43,8 +43,13 @@ typedef struct opi_layout {
 bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *devices,
                         uint32_t n_ranks);
 
-/* Slots of every route: plan->depth, or one per micro-batch when a rank has several stages. */
+/* Slots of a route between neighbouring stages: plan->depth, or one per micro-batch when a rank has
+ * several stages. */
 uint32_t opi_route_depth(const opi_plan *plan);
+/* Slots of any route: one that skips stages has at least one more for each of them, since in a
+ * stream that many micro-batches lie between its ends; doubled until there are enough, so that the
+ * slots of all of a stage's tensors come round together. */
+uint32_t opi_route_slots(const opi_plan *plan, const opi_route *route);
 /* The route whose slots a made cell is written into (same rank first, then, if direct, the first
  * route); OPIPE_NONE: it has slots of its own. */
 uint32_t opi_home_route(const opi_plan *plan, const opi_cut *cut, const opi_cell *cell,

@@ -26,14 +26,14 @@ typedef struct replay {
   opi_arena scratch;
   uint32_t n_requests;
   uint32_t n_messages; /* n_requests * n_microbatches */
-  uint32_t depth;
-  uint32_t *at;      /* [n_ranks] next step, counted over all requests */
-  double *now;       /* [n_ranks] */
-  message *messages; /* [n_routes][n_messages] */
-  uint32_t *n_freed; /* [n_routes] messages that were used, and all before them */
-  double *link_free; /* [n_routes] when the last message has left the sender */
-  double *credit;    /* [n_messages] when the last stage gave its i-th credit */
-  double *finish;    /* [n_requests] */
+  uint32_t *slots;     /* [n_routes] */
+  uint32_t *at;        /* [n_ranks] next step, counted over all requests */
+  double *now;         /* [n_ranks] */
+  message *messages;   /* [n_routes][n_messages] */
+  uint32_t *n_freed;   /* [n_routes] messages that were used, and all before them */
+  double *link_free;   /* [n_routes] when the last message has left the sender */
+  double *credit;      /* [n_messages] when the last stage gave its i-th credit */
+  double *finish;      /* [n_requests] */
   uint32_t n_given, n_taken;
   opipe_error *err;
 } replay;
@@ -70,8 +70,8 @@ static bool wait_for(double need, uint32_t rank, double *io_when, uint32_t *out_
   return true;
 }
 
-/* Message seq lies in slot seq % depth. Receives are posted in the order of their numbers: it can
- * come once message seq - depth and all before that have been used. */
+/* Message seq lies in slot seq % slots. Receives are posted in the order of their numbers: it can
+ * come once message seq - slots and all before that have been used. */
 static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, double *io_when,
                           uint32_t *out_peer) {
   const opi_cut *c = p->cut;
@@ -81,10 +81,9 @@ static bool compute_ready(const replay *p, const opi_step *step, uint32_t seq, d
         !wait_for(message_of(p, cell->route, seq)->made,
                   rank_of(p, c->routes[cell->route].src_stage), io_when, out_peer))
       return false;
-    for (uint32_t r = cell->first_out; seq >= p->depth && r != OPIPE_NONE;
-         r = c->routes[r].next_out) {
-      if (!wait_for(message_of(p, r, seq - p->depth)->freed, rank_of(p, c->routes[r].dst_stage),
-                    io_when, out_peer))
+    for (uint32_t r = cell->first_out; r != OPIPE_NONE; r = c->routes[r].next_out) {
+      if (seq >= p->slots[r] && !wait_for(message_of(p, r, seq - p->slots[r])->freed,
+                                          rank_of(p, c->routes[r].dst_stage), io_when, out_peer))
         return false;
     }
   }
@@ -204,12 +203,15 @@ static opipe_status prepare(replay *p) {
   p->link_free = OPI_ARENA_ARRAY(&p->scratch, double, p->cut->n_routes);
   p->credit = OPI_ARENA_ARRAY(&p->scratch, double, p->n_messages);
   p->finish = OPI_ARENA_ARRAY(&p->scratch, double, p->n_requests);
-  if (p->at == NULL || p->now == NULL || p->messages == NULL || p->credit == NULL ||
-      p->n_freed == NULL || p->link_free == NULL || p->finish == NULL) {
+  p->slots = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->cut->n_routes);
+  if (p->slots == NULL || p->at == NULL || p->now == NULL || p->messages == NULL ||
+      p->credit == NULL || p->n_freed == NULL || p->link_free == NULL || p->finish == NULL) {
     return opi_fail_nomem(p->err, n * sizeof(message), "the simulation");
   }
   for (uint64_t i = 0; i < n; ++i)
     p->messages[i] = (message){NEVER, NEVER, NEVER, NEVER};
+  for (uint32_t r = 0; r < p->cut->n_routes; ++r)
+    p->slots[r] = opi_route_slots(p->plan, &p->cut->routes[r]);
   return OPIPE_OK;
 }
 
@@ -246,7 +248,6 @@ opipe_status opi_replay(const opi_plan *plan, const opi_cut *cut, const opi_prog
               .stage_ns = stage_ns,
               .n_requests = n_requests,
               .n_messages = n_requests * plan->n_microbatches,
-              .depth = opi_route_depth(plan),
               .err = err};
   opi_arena_init(&p.scratch, allocator, 0);
   const opipe_status status = run_all(&p);

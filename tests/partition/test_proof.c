@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering, the proof and the simulator: what is complete and what deadlocks, and times that can be
  * worked out by hand. */
+#include "partition/memory/layout.h"
 #include "partition/program/records.h"
 #include "partition/simulate/replay.h"
 #include "tests/partition/toy.h"
@@ -50,6 +51,41 @@ static void test_a_straight_pipeline_is_proven_and_timed(void) {
   OPI_ASSERT_INT(times.request_ns,
                  10 + 10 + 3 * 20 + 10); /* fill, then the slowest stage three times, then drain */
   OPI_ASSERT_INT(times.interval_ns, 3 * 20);
+  opi_program_list_free(list);
+  opi_cut_free(c);
+  toy_close(&t);
+}
+
+/* A tensor that skips stages has slots for all the micro-batches that are under way between its
+ * ends: it holds nobody up, and all of them are powers of one number. */
+static void test_a_skip_does_not_slow_the_stream(void) {
+  toy t;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_program_list *list = NULL;
+  opi_replay_result times;
+  opi_cut *c = NULL;
+  const uint32_t stages[6] = {0, 1, 2, 3, 4, 5};
+  toy_open(&t);
+  uint32_t v = toy_input(&t, "x", 8), first = OPIPE_NONE;
+  for (uint32_t i = 0; i < 6; ++i) {
+    char name[16];
+    (void)snprintf(name, sizeof name, "v%u", i);
+    const uint32_t in[2] = {v, first};
+    v = toy_node(&t, name, in, i < 3 ? 1 : 2, 8); /* 3, 4 and 5 read the first as well */
+    first = i == 0 ? v : first;
+  }
+  toy_output(&t, v);
+  const opi_cut_source source = {.graph = t.graph, .stage = stages, .n_stages = 6};
+  OPI_ASSERT_OK_FATAL(opi_cut_build(&source, opi_allocator_system(), &c, &err), &err);
+  opi_plan plan = toy_plan(&t, 6, 1, 2);
+  OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &list, &err), &err);
+  const double ns[6] = {10, 10, 10, 10, 10, 10};
+  OPI_ASSERT_OK(opi_replay(&plan, c, list, ns, 40, opi_allocator_system(), &times, &err), &err);
+  OPI_ASSERT_INT(times.interval_ns, 10);
+  static const uint32_t wanted[] = {0, 2, 4, 4, 8, 8}; /* by stages from end to end */
+  for (uint32_t r = 0; r < c->n_routes; ++r)
+    OPI_ASSERT_INT(opi_route_slots(&plan, &c->routes[r]),
+                   wanted[c->routes[r].dst_stage - c->routes[r].src_stage]);
   opi_program_list_free(list);
   opi_cut_free(c);
   toy_close(&t);
@@ -134,6 +170,7 @@ static void test_a_deadlock_prints_its_cycle(void) {
 }
 
 OPI_TEST_MAIN("proof", OPI_TEST(test_a_straight_pipeline_is_proven_and_timed),
+              OPI_TEST(test_a_skip_does_not_slow_the_stream),
               OPI_TEST(test_one_in_flight_is_sequential),
               OPI_TEST(test_missing_and_double_actions_are_named),
               OPI_TEST(test_a_stage_that_is_not_there_is_named),

@@ -230,7 +230,7 @@ typedef struct opipe_plan_params {
                             length; NULL: the first dimensions of all inputs that have as many rows
                             as the first input, as far as the graph carries them */
   uint64_t memory_bytes; /* cap of every device that has none of its own; 0: none */
-  uint32_t depth;        /* slots of every boundary tensor, 0: 2 */
+  uint32_t depth;        /* slots of a boundary tensor, 0: 2; more where it skips stages */
   uint32_t cost;         /* OPIPE_COST_* */
   uint32_t flags;        /* OPIPE_PLAN_* */
   uint32_t n_ranks;      /* 0: as the schedule's layout needs */
