@@ -7,10 +7,11 @@
 
 #include <string.h>
 
+/* One layout of a parameter on one rank; those of a parameter form a list. */
 typedef struct counted {
-  const char *name;
   uint64_t key;
   uint32_t rank;
+  uint32_t next; /* index + 1, 0: the last */
 } counted;
 
 typedef struct predict {
@@ -19,7 +20,9 @@ typedef struct predict {
   const opi_cut *table; /* whose parameters the sets hold: the first class */
   opi_memory *memory;
   opi_arena scratch;
+  opi_map *slots; /* of the table by name, for other cuts; NULL: not made yet */
   counted *seen;
+  uint32_t *first_seen; /* [n_params of the table] index + 1, 0: none */
   uint32_t n_seen, room_seen;
   uint64_t *arena_bytes;                 /* [n_stages] of the class at hand */
   uint64_t *rank_arena, *rank_workspace; /* [n_ranks] of the largest program */
@@ -29,22 +32,27 @@ typedef struct predict {
   opipe_error *err;
 } predict;
 
-static bool is_counted(predict *p, const char *name, uint64_t key, uint32_t rank) {
-  for (uint32_t i = 0; i < p->n_seen; ++i) {
-    if (p->seen[i].rank == rank && p->seen[i].key == key && strcmp(p->seen[i].name, name) == 0)
+static bool is_counted(const predict *p, uint32_t slot, uint64_t key, uint32_t rank) {
+  for (uint32_t i = p->first_seen[slot]; i != 0; i = p->seen[i - 1].next) {
+    if (p->seen[i - 1].rank == rank && p->seen[i - 1].key == key)
       return true;
   }
   return false;
 }
 
 /* Parameters are those of the first class; a known value that only another class has (folded from
- * its number of rows) is a constant of that class's programs, which takes no device memory. */
-static bool in_table(const opi_cut *table, const opipe_param_source *source) {
-  for (uint32_t i = 0; i < table->n_params; ++i) {
-    if (opi_same_source(&table->sources[i], source))
-      return true;
-  }
-  return false;
+ * its dimensions) becomes a constant of its programs: OPIPE_NONE. */
+static opipe_status find_slot(predict *p, const opi_cut *cut, uint32_t slot, uint32_t *out_slot) {
+  *out_slot = slot;
+  if (cut == p->table)
+    return OPIPE_OK;
+  if (p->slots == NULL)
+    OPI_TRY(opi_map_names(p->scratch.allocator, p->table->sources, p->table->n_params,
+                          sizeof *p->table->sources, &p->slots, p->err));
+  if (!opi_map_get(p->slots, cut->sources[slot].name, out_slot) ||
+      !opi_same_source(&p->table->sources[*out_slot], &cut->sources[slot]))
+    *out_slot = OPIPE_NONE;
+  return OPIPE_OK;
 }
 
 static opipe_status beyond(const predict *p, uint32_t rank, const char *what) {
@@ -59,14 +67,16 @@ static opipe_status add_params(predict *p, const opi_cut *cut, const opipe_progr
   OPI_TRY(opi_layouts_ask(p->devices[rank].backend, program, cut->n_params, false, &p->scratch,
                           &list, &count, p->err));
   for (uint32_t i = 0; i < count; ++i) {
-    const char *name = cut->sources[list[i].slot].name;
-    if (is_counted(p, name, list[i].key, rank) || !in_table(p->table, &cut->sources[list[i].slot]))
+    uint32_t slot = OPIPE_NONE;
+    OPI_TRY(find_slot(p, cut, list[i].slot, &slot));
+    if (slot == OPIPE_NONE || is_counted(p, slot, list[i].key, rank))
       continue;
     if (!opi_arena_grow(&p->scratch, (void **)&p->seen, &p->room_seen, p->n_seen + 1,
                         sizeof(*p->seen))) {
       return opi_fail_nomem(p->err, sizeof(*p->seen), "parameter layouts");
     }
-    p->seen[p->n_seen++] = (counted){.name = name, .key = list[i].key, .rank = rank};
+    p->seen[p->n_seen] = (counted){.key = list[i].key, .rank = rank, .next = p->first_seen[slot]};
+    p->first_seen[slot] = ++p->n_seen;
     const uint64_t n_bytes = opi_align_up(list[i].n_bytes, p->alignment[rank]);
     opi_memory *m = &p->memory[rank];
     if (opi_add_u64(m->params_bytes, n_bytes, &m->params_bytes) ||
@@ -127,8 +137,9 @@ static opipe_status predict_all(predict *p, const opi_cut *const *cuts, uint32_t
   p->rank_arena = OPI_ARENA_ARRAY(&p->scratch, uint64_t, n_ranks);
   p->rank_workspace = OPI_ARENA_ARRAY(&p->scratch, uint64_t, n_ranks);
   p->alignment = OPI_ARENA_ARRAY(&p->scratch, uint32_t, n_ranks);
+  p->first_seen = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->table->n_params);
   if (p->arena_bytes == NULL || p->rank_arena == NULL || p->rank_workspace == NULL ||
-      p->alignment == NULL) {
+      p->alignment == NULL || p->first_seen == NULL) {
     return opi_fail_nomem(p->err, n_ranks * sizeof(uint64_t), "a prediction");
   }
   for (uint32_t r = 0; r < n_ranks; ++r) {
@@ -162,6 +173,7 @@ opipe_status opi_predict(const opi_plan *plan, const opi_cut *const *cuts, uint3
                .err = err};
   opi_arena_init(&p.scratch, allocator, 0);
   const opipe_status status = predict_all(&p, cuts, n_cuts, allocator);
+  opi_map_free(p.slots);
   opi_arena_release(&p.scratch);
   return status;
 }

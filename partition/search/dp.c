@@ -65,10 +65,14 @@ static opipe_status find_live(dp *d) {
     const uint32_t producer = g->values[v].producer;
     if (producer == OPIPE_NONE || d->last_use[v] <= producer)
       continue;
-    for (uint32_t p = producer + 1; p <= d->last_use[v]; ++p) {
-      d->live_bytes[p] += g->values[v].n_bytes;
-      ++d->live_count[p];
-    }
+    d->live_bytes[producer + 1] += g->values[v].n_bytes; /* by how much it changes there */
+    d->live_bytes[d->last_use[v] + 1] -= g->values[v].n_bytes;
+    ++d->live_count[producer + 1];
+    --d->live_count[d->last_use[v] + 1];
+  }
+  for (uint32_t p = 1; p <= d->n_nodes; ++p) {
+    d->live_bytes[p] += d->live_bytes[p - 1];
+    d->live_count[p] += d->live_count[p - 1];
   }
   return OPIPE_OK;
 }

@@ -4,6 +4,8 @@
  * A layout depends on the parameter and on the operators that read it, never on the batch; programs
  * of different shapes share one copy in a set.
  */
+#include <stdlib.h>
+
 #include "ops/loop.h"
 
 bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32_t dtype,
@@ -175,11 +177,6 @@ static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint
   const opipe_value *v = &program->graph->values[operand->value];
   const uint32_t kind = operand->layout;
   cpu_layout *layout = &layouts[*io_n];
-  for (uint32_t i = 0; i < *io_n; ++i) {
-    if (layouts[i].slot == v->slot && layouts[i].kind == kind) {
-      return OPIPE_OK;
-    }
-  }
   layout->slot = v->slot;
   layout->kind = kind;
   layout->value = operand->value;
@@ -195,17 +192,26 @@ static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint
   return OPIPE_OK;
 }
 
-static void sort_layouts(cpu_layout *layouts, uint32_t n) {
-  for (uint32_t i = 1; i < n; ++i) {
-    const cpu_layout fresh = layouts[i];
-    uint32_t k = i;
-    while (k > 0 && (layouts[k - 1].slot > fresh.slot ||
-                     (layouts[k - 1].slot == fresh.slot && layouts[k - 1].kind > fresh.kind))) {
-      layouts[k] = layouts[k - 1];
-      --k;
-    }
-    layouts[k] = fresh;
+static int by_slot(const void *left, const void *right) {
+  const cpu_layout *a = left, *b = right;
+  if (a->slot != b->slot) {
+    return a->slot < b->slot ? -1 : 1;
   }
+  return a->kind < b->kind ? -1 : a->kind > b->kind;
+}
+
+/* By slot and kind, each once. */
+static void sort_layouts(cpu_layout *layouts, uint32_t *io_n) {
+  uint32_t n = 0;
+  if (*io_n > 1) {
+    qsort(layouts, *io_n, sizeof layouts[0], by_slot);
+  }
+  for (uint32_t i = 0; i < *io_n; ++i) {
+    if (n == 0 || by_slot(&layouts[n - 1], &layouts[i]) != 0) {
+      layouts[n++] = layouts[i];
+    }
+  }
+  *io_n = n;
 }
 
 /* In an owned set nothing lies in place, of fp32 parameters there is one dense form, and of panels
@@ -286,7 +292,7 @@ static opipe_status collect_gradients(opipe_program *program, opipe_error *err) 
       }
     }
   }
-  sort_layouts(program->gradients, program->n_gradients);
+  sort_layouts(program->gradients, &program->n_gradients);
   return OPIPE_OK;
 }
 
@@ -315,6 +321,6 @@ opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err) {
       }
     }
   }
-  sort_layouts(program->layouts, program->n_layouts);
+  sort_layouts(program->layouts, &program->n_layouts);
   return collect_gradients(program, err);
 }
