@@ -154,13 +154,13 @@ static opipe_status check_caps(const finish *f) {
       ++stage;
     return opi_fail(f->err, OPIPE_E_LIMIT,
                     "rank %u (stage %u) needs %llu bytes (parameters %llu, activations %llu, "
-                    "workspace %llu, boundaries "
-                    "%llu) of %llu: %llu too many",
+                    "workspace %llu, boundaries %llu) and exceeds its cap of %llu by %llu byte%s",
                     r, stage, (unsigned long long)m->total_bytes,
                     (unsigned long long)m->params_bytes, (unsigned long long)m->activation_bytes,
                     (unsigned long long)m->workspace_bytes, (unsigned long long)m->boundary_bytes,
                     (unsigned long long)m->cap_bytes,
-                    (unsigned long long)(m->total_bytes - m->cap_bytes));
+                    (unsigned long long)(m->total_bytes - m->cap_bytes),
+                    m->total_bytes - m->cap_bytes == 1 ? "" : "s");
   }
   return OPIPE_OK;
 }

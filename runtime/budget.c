@@ -101,10 +101,10 @@ static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t
     return opi_fail(
         err, OPIPE_E_LIMIT,
         "%s needs %llu bytes of device %s:%u, %llu of its budget of %llu bytes are taken, %llu are "
-        "free: %llu too many",
+        "free: it exceeds them by %llu byte%s",
         what, (unsigned long long)n_bytes, kind, index, (unsigned long long)a->charged_bytes,
         (unsigned long long)a->cap_bytes, (unsigned long long)left,
-        (unsigned long long)(n_bytes - left));
+        (unsigned long long)(n_bytes - left), n_bytes - left == 1 ? "" : "s");
   }
   a->charged_bytes += n_bytes;
   return OPIPE_OK;

@@ -181,7 +181,7 @@ static opipe_status stuck(const inserter *n) {
                  place.text, missing, a->kind == OPI_DO_F ? "F" : "B", a->microbatch);
     at += used < 0 ? 0 : (size_t)used;
   }
-  return opi_fail(n->err, OPIPE_E_INVALID, "the order stands still: %s", text);
+  return opi_fail(n->err, OPIPE_E_INVALID, "the order deadlocks: %s", text);
 }
 
 static opipe_status place_messages(inserter *n) {

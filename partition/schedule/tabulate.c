@@ -116,7 +116,7 @@ static opipe_status find_slots(const slots *s, uint32_t *slot_of, opi_arena *are
       --left;
     }
     if (left == before)
-      return opi_fail(err, OPIPE_E_INVALID, "the table stands still in slot %u", slot);
+      return opi_fail(err, OPIPE_E_INVALID, "the table deadlocks in slot %u", slot);
   }
   return OPIPE_OK;
 }

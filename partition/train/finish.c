@@ -69,13 +69,16 @@ static opipe_status check_caps(const finish *f) {
     return opi_fail(
         f->err, OPIPE_E_LIMIT,
         "rank %u needs %llu bytes (parameters %llu, gradients %llu, optimizer %llu, versions %llu, "
-        "stashes %llu, boundaries %llu, activations %llu, workspace %llu) of %llu: %llu too many",
+        "stashes %llu, boundaries %llu, activations %llu, workspace %llu) and exceeds its cap of "
+        "%llu "
+        "by %llu byte%s",
         r, (unsigned long long)m->total_bytes, (unsigned long long)m->params_bytes,
         (unsigned long long)m->gradient_bytes, (unsigned long long)m->optimizer_bytes,
         (unsigned long long)m->version_bytes, (unsigned long long)m->stash_bytes,
         (unsigned long long)m->boundary_bytes, (unsigned long long)m->activation_bytes,
         (unsigned long long)m->workspace_bytes, (unsigned long long)m->cap_bytes,
-        (unsigned long long)(m->total_bytes - m->cap_bytes));
+        (unsigned long long)(m->total_bytes - m->cap_bytes),
+        m->total_bytes - m->cap_bytes == 1 ? "" : "s");
   }
   return OPIPE_OK;
 }

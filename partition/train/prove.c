@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proof on exactly the lists that run: all ranks' steps replayed without times, mini-batch
- * after mini-batch, under the executor's own rules. What stands still is an error.
+ * after mini-batch, under the executor's own rules. A deadlock is an error.
  */
 #include "partition/train/lists.h"
 
@@ -74,7 +74,7 @@ static opipe_status stuck(const proving *p) {
     const opi_route *route = &p->cut->routes[m->route];
     const opi_train_stream *stream = &p->lists->streams[m->stream];
     return opi_fail(p->err, OPIPE_E_INVALID,
-                    "schedule '%s' stands still: rank %u at step %u, tensor '%s' of micro-batch %u "
+                    "schedule '%s' deadlocks: rank %u at step %u, tensor '%s' of micro-batch %u "
                     "from rank %u (stage %u) to rank %u (stage %u) was %s",
                     p->plan->schedule, rank, p->step[rank] - p->lists->rank_first[rank],
                     p->cut->cells[route->src_cell].name, m->microbatch, stream->src_rank,

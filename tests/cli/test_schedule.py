@@ -138,7 +138,7 @@ def refusals(folder):
     says(good, ("lazy",), "check", path, "--receives", "late", status=USAGE)
     says(good, ("rule",), "check", path, "--rule", "chance", status=USAGE)
     says(good, ("--ranks",), "show", "gpipe", status=USAGE)
-    says("", ("schedule 'csv'", "stands still", "0B0"), "show",
+    says("", ("schedule 'csv'", "deadlocks", "0B0"), "show",
          "csv:text=0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0", *"--ranks 2 --microbatches 2 --aligned".split(),
          status=REFUSED)
     says(schedule("lower", "gpipe", *SIZE), ("FREE0", "rank 0"), "convert", path, "--dialect",

@@ -296,7 +296,7 @@ static void test_the_predicted_memory_is_just_enough(void) {
     OPI_ASSERT_OK_FATAL(open_rig(&r, MODELS[m]), &r.err);
     OPI_ASSERT_OK_FATAL(make_plan(&r, 1, 1, NULL, 0), &r.err);
     OPI_ASSERT_OK(r.api->plan_memory(r.plan, 0, &memory, &r.err), &r.err);
-    OPI_ASSERT_ERROR(cap_plan(&r, memory.total_bytes - 1), OPIPE_E_LIMIT, &r.err, "1 too many");
+    OPI_ASSERT_ERROR(cap_plan(&r, memory.total_bytes - 1), OPIPE_E_LIMIT, &r.err, "by 1 byte");
     OPI_ASSERT_OK(cap_plan(&r, memory.total_bytes), &r.err);
     OPI_ASSERT_OK(open_session(&r, 0, &session), &r.err);
     if (session != NULL) {

@@ -160,7 +160,7 @@ static bool refused_below(kit *k, const char *what, uint64_t total, uint32_t les
   char amount[48];
   OPI_ASSERT_OK_FATAL(opi_budget_create(opi_allocator_system(), &k->budget, &k->err), &k->err);
   OPI_ASSERT_OK(opi_budget_cap(k->budget, "cpu", 0, total - less, &k->err), &k->err);
-  (void)snprintf(amount, sizeof amount, "free: %u too many", less);
+  (void)snprintf(amount, sizeof amount, "exceeds them by %u byte", less);
   const bool good = says(k, what, kit_session(k, 0, &session), amount);
   opi_session_close(session);
   opi_budget_free(k->budget);
@@ -195,7 +195,8 @@ static bool caps_hold(kit *k, const char *what) {
     caps[r] = k->plan->memory[r].total_bytes;
   for (uint32_t r = 0; r < n; ++r) {
     char amount[96], where[32];
-    (void)snprintf(amount, sizeof amount, "of %llu: 1 too many", (unsigned long long)--caps[r]);
+    (void)snprintf(amount, sizeof amount, "its cap of %llu by 1 byte",
+                   (unsigned long long)--caps[r]);
     (void)snprintf(where, sizeof where, "rank %u needs", r);
     good = says(k, what, read_capped(k, root, caps, n), amount) && good;
     good = OPI_ASSERT(strstr(k->err.message, where) != NULL) && good;
