@@ -129,9 +129,10 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
                     "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
                     basis, plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
   }
-  if (bound >= 1) { /* ns */
+  if (bound >= 1) {                                       /* ns */
+    const double above = plan->interval_ns / bound - 1.0; /* a rounding may lie below */
     opi_text_printf(&t, "; %.1f %% above the lower bound of %.3f ms",
-                    100.0 * (plan->interval_ns / bound - 1.0), bound * 1e-6);
+                    100.0 * (above > 0 ? above : 0), bound * 1e-6);
   }
   opi_text_puts(&t, "\n");
   const opipe_status status = opi_text_write(&t, write, ctx, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every rank does in one mini-batch, step by step, and where every tensor lies.
  *
- *   compute records (the schedule's) -> checked -> modelled times -> slots -> steps
+ *   compute records (the schedule's, proven) -> modelled times -> slots -> steps
  *
  * Slots are given by the modelled times: an occurrence of a cell (one micro-batch) takes its slot
  * from the start of the program that makes it (of a received one: that its sender runs) to
@@ -63,8 +63,8 @@ static inline uint32_t opi_train_class_of(const opi_plan *plan, uint32_t microba
  * a view (model.h) with n_views stages for each; whole_of [its instances], reduce_after [whole
  * instances]. Times are the plan's stage_ns, input_ns, weight_ns. reference: no two occurrences
  * share memory, and the steps are one list (of rank 0) that runs stage after stage: all forwards in
- * order, then the backwards of each stage, from the last, in the order of its own records. Errors:
- * INVALID names rank, action and what is wrong with it: missing, twice, away from home, or what it
+ * order, then the backwards of each stage, from the last, in the order of its own records. The
+ * records are proven (partition/program/records.h). Errors: INVALID names rank, action and what it
  * waits for for ever. */
 opipe_status opi_train_lists_build(const opi_plan *plan, const opi_cut *const *cuts,
                                    uint32_t n_classes, const uint32_t *alignment, uint32_t n_views,
@@ -90,7 +90,7 @@ typedef struct opi_train_times {
 uint32_t opi_action_program(const opipe_action *action);
 /* Programs that the records use, by stage: out_used [n_stages]. */
 void opi_train_used(const opi_plan *plan, uint32_t *out_used);
-/* Checks the records and models their times. In `arena`. */
+/* Models the records' times. In `arena`. */
 opipe_status opi_train_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
                                    opi_train_times *out_times, opipe_error *err);
 /* Is it a forward of the next mini-batch? */

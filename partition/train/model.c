@@ -19,8 +19,18 @@ uint32_t opi_train_batch_nodes(const opi_plan *plan, const opi_graph *g) {
   return g->n_nodes;
 }
 
+/* The first dimension that so many rows divide; 0: none. */
+static int32_t divided_by(const opi_value *value, int64_t rows) {
+  for (int32_t d = 0; rows > 0 && d < value->rank; ++d) {
+    if (value->shape[d] % rows == 0)
+      return d;
+  }
+  return 0;
+}
+
 /* Where the inputs of g have the batch. Keys and values of earlier tokens have it first, alone or
- * with the heads: [batch, heads, tokens, size], [batch * heads, size, tokens]. */
+ * with the heads: [batch, heads, tokens, size], [batch * heads, size, tokens], [1, batch * heads,
+ * tokens, size]. */
 static void place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
                         opi_carry *in) {
   const int32_t earlier = -2;
@@ -30,10 +40,11 @@ static void place_batch(const opi_plan *plan, const opi_model *model, const opi_
     const opi_value *value = &g->values[g->inputs[i]];
     if (in[i].axis >= 0 && rows == 0)
       rows = value->shape[in[i].axis];
-    if (in[i].axis == earlier && rows > 0 && value->shape[0] % rows == 0)
-      in[i].inner = value->shape[0] / rows;
-    if (in[i].axis == earlier)
-      in[i].axis = 0;
+    if (in[i].axis != earlier)
+      continue;
+    in[i].axis = divided_by(value, rows);
+    if (rows > 0 && value->rank > 0 && value->shape[in[i].axis] % rows == 0)
+      in[i].inner = value->shape[in[i].axis] / rows;
   }
 }
 

@@ -156,6 +156,11 @@ static void test_one_row_beside_two(void) {
   static const char *const models[] = {"gpt2", "llama", "bloom", "gemma2", "olmo2"};
   check_uneven(MODEL, "seq1f1b:slices=2", 3, 2);
   check_uneven(opi_test_source("tests/data/odd/batch_chosen/model.onnx"), "1f1b", 5, 2);
+  const char *flat = opi_test_shared("models/gradients/torch_encoder/model.onnx");
+  if (flat != NULL) { /* keys of [1, batch * heads, tokens, size] */
+    check_uneven(flat, "seq1f1b:slices=2", 4, 2);
+    check_uneven(flat, "seq1f1b:slices=2", 3, 2);
+  }
   for (size_t i = 0; i < OPI_COUNT(models); ++i) {
     char path[80];
     (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
