@@ -160,9 +160,10 @@ static opipe_status make_all(const making *m, opipe_error *err) {
   if (status != OPIPE_E_UNSUPPORTED)
     return status;
   opi_train_variants_free(model);
+  model->token_axes = (opi_token_axes){.n = 0}; /* its names were the old base's */
   const int64_t prime = prime_above(most + 1);
   OPI_TRY(opi_train_variant_note(model, prime, &model->base, err));
-  OPI_TRY(bind_variant(m, false, &model->variants[model->base], err));
+  OPI_TRY(bind_variant(m, true, &model->variants[model->base], err));
   return resize_others(m, prime_above(prime), err);
 }
 
@@ -171,8 +172,8 @@ static opipe_status make_all(const making *m, opipe_error *err) {
 static opipe_status cut_all(const making *m, opipe_error *err) {
   opi_train_model *model = m->model;
   const opi_train_variant *base = &model->variants[model->base];
-  for (uint32_t i = 0; i < model->n_variants;
-       ++i) { /* the base first: it has the parameter table */
+  for (uint32_t i = 0; i < model->n_variants; ++i) {
+    /* the base first: it has the parameter table */
     const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
     for (uint32_t k = 0; k < model->n_slices; ++k) {
       opi_train_slice *slice = &model->variants[v].slices[k];

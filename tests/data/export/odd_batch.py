@@ -2,6 +2,7 @@
 """Hand-built models in which exporters computed something from the batch: what may be split into
 micro-batches, and what must be refused."""
 import numpy as np
+import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from build import INT64, Odd, build, const, data, node, value, weight
@@ -171,9 +172,7 @@ def batch_counted():
     return Odd(model, sets, [("microbatches", "numbered")])
 
 
-def batch_chosen():
-    """Twice a tensor, in one way for three rows and in another for all other numbers: graphs that
-    are bound for different rows are other graphs."""
+def chosen(drops):
     added = helper.make_graph([node("Add", "h h", "a")], "then", [], [value("a", None)])
     scaled = helper.make_graph([node("Mul", "h two", "b")], "else", [], [value("b", None)])
     nodes = [
@@ -183,11 +182,23 @@ def batch_chosen():
         node("MatMul", "x w", "h"),
         node("If", "c", "t", then_branch=added, else_branch=scaled),
         node("Tanh", "t", "u"),
-        node("MatMul", "u v", "y"),
+        node("Dropout", "u ratio training" if drops else "u", "d", name="drop"),
+        node("MatMul", "d v", "y"),
     ]
-    weights = [const("three", 3, np.int64), const("two", 2, np.float32), weight("w", 4, 8), weight("v", 8, 32)]
-    sets = [({"x": data(seed, rows, 4)}, None) for seed, rows in enumerate((4, 5))]
-    return Odd(build(nodes, [value("x", ["batch", 4])], [value("y", None)], weights), sets)
+    weights = [const("three", 3, np.int64), const("two", 2, np.float32), weight("w", 4, 8), weight("v", 8, 32),
+               *([const("ratio", 0.25, np.float32), const("training", True)] if drops else [])]  # fmt: skip
+    return build(nodes, [value("x", ["batch", "seq", 4])], [value("y", None)], weights)
+
+
+def batch_chosen():
+    """Twice a tensor, in one way for three rows and in another for all other numbers: graphs that
+    are bound for different rows are other graphs. Drops tokens in training."""
+    still = ort.InferenceSession(chosen(False).SerializeToString())
+    sets = []
+    for seed, rows in enumerate((4, 5)):
+        x = {"x": data(seed, rows, 2 + seed, 4)}
+        sets.append((x, {"y": still.run(None, x)[0]}))
+    return Odd(chosen(True), sets)
 
 
 MODELS = {

@@ -146,6 +146,7 @@ static void check_uneven(const char *model, const char *schedule, int64_t rows, 
   (void)snprintf(what, sizeof what, "%s, %s, %lld rows in %u", strrchr(model, '/') - 12, schedule,
                  (long long)rows, m);
   OPI_ASSERT_OK_FATAL(kit_open(&k, model, rows, 8), &k.err);
+  k.dropout = OPI_DROPOUT_GRAPH;
   OPI_ASSERT_OK_FATAL(train_uncut(&k, false, &uncut), &k.err);
   const kit_case c = kit_case_of(schedule, 2, m, false);
   check_case(&k, &c, &uncut, what, 1e-5);
