@@ -56,46 +56,47 @@ static opipe_status differs(const resizing *r, const char *what, const char *nam
                   (long long)r->by->rows_a, (long long)r->by->rows_b, what, name);
 }
 
+/* Integers and numbers of a known tensor, as the widest type of their kind. */
+static void load(uint32_t dtype, const void *from, int64_t *out_whole, double *out_real) {
+  int32_t word = 0;
+  float single = 0;
+  if (dtype == OPIPE_INT64)
+    memcpy(out_whole, from, sizeof(*out_whole));
+  else if (dtype == OPIPE_INT32)
+    *out_whole = (memcpy(&word, from, sizeof(word)), word);
+  else if (dtype == OPIPE_DOUBLE)
+    memcpy(out_real, from, sizeof(*out_real));
+  else
+    *out_real = (memcpy(&single, from, sizeof(single)), single);
+}
+
+static void store(uint32_t dtype, int64_t whole, double real, void *to) {
+  const int32_t word = (int32_t)whole;
+  const float single = (float)real;
+  if (dtype == OPIPE_INT64)
+    memcpy(to, &whole, sizeof(whole));
+  else if (dtype == OPIPE_INT32)
+    memcpy(to, &word, sizeof(word));
+  else if (dtype == OPIPE_DOUBLE)
+    memcpy(to, &real, sizeof(real));
+  else
+    memcpy(to, &single, sizeof(single));
+}
+
 static bool resize_element(const resizing *r, uint32_t dtype, const void *a, const void *b,
                            void *out) {
+  const bool integer = dtype == OPIPE_INT64 || dtype == OPIPE_INT32;
   int64_t whole[3] = {0};
-  int32_t word[3] = {0};
-  double wide[3] = {0};
-  float single[2] = {0};
-  switch (dtype) {
-    case OPIPE_INT64:
-      memcpy(&whole[0], a, 8);
-      memcpy(&whole[1], b, 8);
-      if (!opi_rows_int(r->by, whole[0], whole[1], &whole[2]))
-        return false;
-      memcpy(out, &whole[2], 8);
-      return true;
-    case OPIPE_INT32:
-      memcpy(&word[0], a, 4);
-      memcpy(&word[1], b, 4);
-      if (!opi_rows_int(r->by, word[0], word[1], &whole[2]))
-        return false;
-      word[2] = (int32_t)whole[2];
-      memcpy(out, &word[2], 4);
-      return true;
-    case OPIPE_DOUBLE:
-      memcpy(&wide[0], a, 8);
-      memcpy(&wide[1], b, 8);
-      if (!opi_rows_double(r->by, wide[0], wide[1], &wide[2]))
-        return false;
-      memcpy(out, &wide[2], 8);
-      return true;
-    case OPIPE_FLOAT:
-      memcpy(&single[0], a, 4);
-      memcpy(&single[1], b, 4);
-      if (!opi_rows_double(r->by, single[0], single[1], &wide[2]))
-        return false;
-      single[0] = (float)wide[2];
-      memcpy(out, &single[0], 4);
-      return true;
-    default:
-      return false;
-  }
+  double real[3] = {0};
+  if (!integer && dtype != OPIPE_DOUBLE && dtype != OPIPE_FLOAT)
+    return false;
+  load(dtype, a, &whole[0], &real[0]);
+  load(dtype, b, &whole[1], &real[1]);
+  if (integer ? !opi_rows_int(r->by, whole[0], whole[1], &whole[2])
+              : !opi_rows_double(r->by, real[0], real[1], &real[2]))
+    return false;
+  store(dtype, whole[2], real[2], out);
+  return true;
 }
 
 static void *new_data(const resizing *r, uint64_t n_bytes) {

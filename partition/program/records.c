@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "partition/schedule/compute_order.h"
+
 /* Pairs of stages that exchange activations: routes that end in one stage follow each other. */
 static opipe_status find_edges(const opi_cut *cut, opi_arena *arena, opi_problem *problem,
                                opipe_error *err) {
@@ -28,17 +30,7 @@ static opipe_status find_edges(const opi_cut *cut, opi_arena *arena, opi_problem
 
 opipe_status opi_records_problem(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
                                  opi_problem *out_problem, opipe_error *err) {
-  *out_problem = (opi_problem){.n_ranks = plan->n_ranks,
-                               .n_stages = plan->n_stages,
-                               .n_replicas = plan->n_replicas,
-                               .n_microbatches = plan->n_microbatches,
-                               .n_slices = plan->n_slices == 0 ? 1 : plan->n_slices,
-                               .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
-                               .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
-                               .versions = plan->versions,
-                               .sync = plan->sync,
-                               .instance_rank = plan->instance_rank,
-                               .stage_shares = plan->shares};
+  *out_problem = opi_plan_problem(plan);
   return find_edges(cut, arena, out_problem, err);
 }
 

@@ -38,19 +38,9 @@ static opipe_status order_of_plan(const opi_plan *plan, const opipe_allocator *a
   if (edges == NULL)
     return opi_fail_nomem(err, plan->n_stages * sizeof(*edges), "edges");
   opi_edges_chain(edges, plan->n_stages);
-  const opi_problem problem = {.n_ranks = plan->n_ranks,
-                               .n_stages = plan->n_stages,
-                               .n_replicas = plan->n_replicas,
-                               .n_microbatches = plan->n_microbatches,
-                               .n_slices = plan->n_slices == 0 ? 1 : plan->n_slices,
-                               .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
-                               .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
-                               .versions = plan->versions,
-                               .sync = plan->sync,
-                               .instance_rank = plan->instance_rank,
-                               .slice_lengths = plan->n_slices > 1 ? plan->slice_lengths : NULL,
-                               .edges = edges,
-                               .n_edges = plan->n_stages - 1};
+  opi_problem problem = opi_plan_problem(plan);
+  problem.edges = edges;
+  problem.n_edges = plan->n_stages - 1;
   opipe_status status =
       opi_do_list_from_records(&problem, plan->actions, plan->n_actions, allocator, &list, err);
   if (status == OPIPE_OK)

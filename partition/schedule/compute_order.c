@@ -363,3 +363,19 @@ opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan
                                 opipe_error *err) {
   return opi_schedule_order_over(schedule, plan, 0, err);
 }
+
+opi_problem opi_plan_problem(const opi_plan *plan) {
+  const bool slices = plan->n_slices > 1;
+  return (opi_problem){.n_ranks = plan->n_ranks,
+                       .n_stages = plan->n_stages,
+                       .n_replicas = plan->n_replicas,
+                       .n_microbatches = plan->n_microbatches,
+                       .n_slices = slices ? plan->n_slices : 1,
+                       .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
+                       .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+                       .versions = plan->versions,
+                       .sync = plan->sync,
+                       .instance_rank = plan->instance_rank,
+                       .stage_shares = plan->shares,
+                       .slice_lengths = slices ? plan->slice_lengths : NULL};
+}

@@ -4,6 +4,7 @@
 #define OPI_COMPUTE_ORDER_H
 
 #include "partition/plan.h"
+#include "partition/schedule/actions.h"
 
 /* "name:key=value,key=value" -> name and settings in `arena`; keys and values are checked against
  * the plugin's options. "file:PATH" is the schedule `csv` with the file's order, as CSV, in its
@@ -29,6 +30,9 @@ static inline uint32_t opi_plan_copy_share(const opi_plan *plan, uint32_t k) {
   const uint32_t n = opi_plan_copies(plan);
   return plan->n_microbatches / n + (k < plan->n_microbatches % n);
 }
+
+/* What the plan's records are about, in the action language; without edges. */
+opi_problem opi_plan_problem(const opi_plan *plan);
 
 /* layout.c. Calls layout(): sets plan->n_ranks, n_stages, n_replicas, instance_rank, shares,
  * in_flight and the like. n_ranks or n_stages may be 0 (not both, unless the spec lists replicas).
