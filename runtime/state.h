@@ -19,7 +19,15 @@
 #include "partition/schedule/lower.h"
 #include "runtime/handles.h"
 #include "runtime/session.h"
+#include "runtime/strided.h"
 #include "runtime/thread.h"
+
+/* Memory of a rank's device, charged to the budget. */
+typedef struct opi_block {
+  opipe_buffer *buffer; /* NULL: none */
+  char *host;           /* of a boundary buffer; NULL: none */
+  uint64_t n_bytes;
+} opi_block;
 
 enum { OPI_CLASSES = 2 /* micro-batches of one request have at most two row counts */ };
 enum {
@@ -80,13 +88,11 @@ typedef struct opi_shape {
   uint32_t *group_first; /* [plan->n_actions + 1] first step of each action */
   opi_stage_run *stages;
   opi_route_run *routes;
-  opi_carry *output_carry;  /* [n_outputs] */
-  uint32_t *port_input;     /* [graph inputs] the session's input of each */
-  opipe_buffer **boundary;  /* [n_ranks] NULL: the rank needs none */
-  char **boundary_host;     /* [n_ranks] its host address, NULL: none */
-  uint64_t *boundary_bytes; /* [n_ranks] charged to the budget */
-  uint32_t *arena_of_rank;  /* [n_ranks] index in the rank's arenas */
-  bool *started;            /* [n_ranks] its first receives are posted; shapes_lock */
+  opi_carry *output_carry; /* [n_outputs] */
+  uint32_t *port_input;    /* [graph inputs] the session's input of each */
+  opi_block *boundary;     /* [n_ranks] */
+  uint32_t *arena_of_rank; /* [n_ranks] index in the rank's arenas */
+  bool *started;           /* [n_ranks] its first receives are posted; shapes_lock */
   bool *wakes; /* [n_ranks] its list begins with something that no message announces: submit rings
                   it */
 } opi_shape;
@@ -165,8 +171,7 @@ struct opi_request {
 /* ---- ranks ---- */
 
 typedef struct opi_rank_arena {
-  opipe_buffer *buffer; /* NULL: freed */
-  uint64_t n_bytes;
+  opi_block block;   /* none: freed */
   uint32_t n_shapes; /* that are bound to it */
 } opi_rank_arena;
 
@@ -315,6 +320,46 @@ static inline opipe_status opi_buffer_host(const opi_rank *rank, opipe_buffer *b
                         opi_rank_backend(rank)->id);
 }
 
+/* ---- device.c: what every session does with a rank's device ---- */
+
+/* Against the budget; what is not discharged is given back with the rank. */
+opipe_status opi_rank_charge(opi_rank *rank, uint64_t n_bytes, const char *what, opipe_error *err);
+void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes);
+/* Charged, then taken; nothing for 0 bytes. kind: OPIPE_BUFFER_*; `what` is for messages. */
+opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
+                           opi_block *out_block, opipe_error *err);
+void opi_rank_give(opi_rank *rank, opi_block *block);
+/* flags: beside the session's. */
+opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, uint32_t stage,
+                              uint32_t flags, opipe_program **out_program,
+                              opipe_program_info *out_info, opipe_error *err);
+opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bind_params *params,
+                           opipe_binding **out_binding, opipe_error *err);
+/* Waits for the rank's queue on asynchronous devices; late errors come out here. `beside` (or NULL)
+ * is called first, and again every OPI_BESIDE_NS as long as it asks for more. */
+typedef opipe_status (*opi_beside_fn)(opi_rank *rank, bool *out_more, opipe_error *err);
+opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err);
+opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err);
+typedef struct opi_running {
+  const int64_t *scalars; /* [n_scalars] */
+  uint32_t n_scalars;
+  opi_beside_fn beside; /* NULL: nothing */
+} opi_running;
+typedef struct opi_span {
+  uint64_t start_ns, end_ns; /* 0: not yet */
+} opi_span;
+/* Runs a program and waits for it, for the watchdog and the counters to see. */
+opipe_status opi_rank_run(opi_rank *rank, const opi_step *step, opipe_binding *binding,
+                          const opi_running *how, opi_span *out_span, opipe_error *err);
+/* For tensors up to n_bytes, where the device is not plain host memory. Under submit_lock. */
+opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err);
+/* A view of host memory into a region, `host` its address where it has one; and a region's bytes,
+ * in place or in the rank's staging memory. */
+opipe_status opi_rank_write(opi_rank *rank, const opi_view *view, const opipe_region *region,
+                            char *host, opipe_error *err);
+opipe_status opi_rank_read(opi_rank *rank, const opipe_region *region, char *host,
+                           const char **out_data, opipe_error *err);
+
 /* ---- shapes/ ---- */
 
 /* What a request's inputs look like: signature.c */
@@ -382,6 +427,12 @@ opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *requ
 opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *request,
                                uint32_t stage, uint32_t microbatch, uint64_t sequence,
                                opipe_error *err);
+/* The part of what feeds `value` that has `shape` [value->rank] and begins at index `first` of
+ * `axis` (-1: it is not cut). The view borrows `shape`, and changes it for packed types. */
+opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,
+                       int64_t first);
+void opi_result_put(const opi_result *result, const opi_carry *carry, int64_t n_whole,
+                    int64_t first, int64_t n_rows, const char *part, uint64_t n_bytes);
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request,
                              opipe_error *err); /* outputs that are inputs or known values */
 /* Between regions of two ranks, on the calling thread. */
@@ -401,14 +452,12 @@ static inline void opi_count_on(_Atomic uint64_t *number) {
   atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + 1,
                         memory_order_relaxed);
 }
+/* Memory of the library's own for a result. submit.c */
+opipe_status opi_result_own(const opi_session *session, uint32_t output, opi_result *result,
+                            opipe_error *err);
 /* A caller's buffer for output `output`, checked against the result's shape. submit.c */
 opipe_status opi_result_take(const opi_session *session, uint32_t output,
                              const opipe_binding_io *io, opi_result *result, opipe_error *err);
-/* Waits for the rank's queue on asynchronous devices; late errors come out here. */
-opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err);
-/* The same; `beside` is called first, and again every OPI_BESIDE_NS as long as it asks for more. */
-typedef opipe_status (*opi_beside_fn)(opi_rank *rank, bool *out_more, opipe_error *err);
-opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err);
 /* Takes note of what the rank is doing, for the watchdog. watch.c */
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns);
 /* Fails the session when a rank has been stuck for the watchdog's time. Any thread. */

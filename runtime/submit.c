@@ -57,17 +57,15 @@ static opipe_status result_shape(const opi_session *s, const opi_request *reques
   return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows", s->output_names[output]);
 }
 
-static opipe_status own_result(const opi_session *s, opi_result *result, const char *name,
-                               opipe_error *err) {
+opipe_status opi_result_own(const opi_session *s, uint32_t output, opi_result *result,
+                            opipe_error *err) {
   const uint64_t need = result->n_bytes == 0 ? 1 : result->n_bytes;
   if (result->own_bytes < need) {
     opi_free(s->allocator, result->own, (size_t)result->own_bytes);
     result->own_bytes = 0;
     result->own = s->allocator->realloc(s->allocator->ctx, NULL, 0, (size_t)need, 16);
-    if (result->own == NULL) {
-      (void)opi_fail_nomem(err, need, name);
-      return OPIPE_E_NOMEM;
-    }
+    if (result->own == NULL)
+      return opi_fail_nomem(err, need, s->output_names[output]);
     result->own_bytes = need;
   }
   result->data = result->own;
@@ -146,7 +144,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     if (request->results[o].data == NULL)
-      OPI_TRY(own_result(s, &request->results[o], s->output_names[o], err));
+      OPI_TRY(opi_result_own(s, o, &request->results[o], err));
   }
   return OPIPE_OK;
 }

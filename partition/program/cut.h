@@ -156,6 +156,14 @@ static inline const opi_cell *opi_cell_of(const opi_cut *cut, const opi_program 
                                           uint32_t slot) {
   return &cut->cells[program->cells[slot]];
 }
+/* Bytes of the largest cell of stages `first` to `end` (OPIPE_NONE: the last). */
+static inline uint64_t opi_largest_cell(const opi_cut *cut, uint32_t first, uint32_t end) {
+  const uint32_t stop = cut->cell_first[end == OPIPE_NONE ? cut->n_stages : end];
+  uint64_t most = 0;
+  for (uint32_t c = cut->cell_first[first]; c < stop; ++c)
+    most = cut->cells[c].n_bytes > most ? cut->cells[c].n_bytes : most;
+  return most;
+}
 /* Phases of a program, as bits. */
 static inline uint32_t opi_program_phases(uint32_t program) {
   static const uint32_t phases[OPI_PROGRAMS] = {

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "runtime/state.h"
-#include "runtime/strided.h"
 
 /* ---- fences ---- */
 
@@ -33,68 +32,52 @@ void opi_rank_let_go(opi_rank *rank) {
   atomic_store(&rank->touching, 0);
 }
 
-static bool is_plain_host(const opi_rank *rank) {
-  return (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 &&
-         (rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
-}
-
 /* ---- inputs ---- */
 
-/* The rows of micro-batch m of an input. */
-static opi_view part_of(const opi_session *s, const opi_request *request, uint32_t input,
-                        uint32_t microbatch, int64_t *shape, uint64_t *out_n_bytes) {
-  const opi_input *in = &s->inputs[input];
-  const opi_feed *feed = &request->feeds[input];
+opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,
+                       int64_t first) {
+  static const int64_t one = 1;
+  uint64_t n_bytes = 0;
   opi_view view = {.data = feed->data,
                    .shape = shape,
                    .strides = feed->strides,
-                   .rank = (uint32_t)in->value->rank,
-                   .elem_bytes = opi_dtype_bits(in->value->dtype) / 8};
-  memcpy(shape, feed->shape, sizeof feed->shape);
-  if (in->batch_axis >= 0) {
-    shape[in->batch_axis] = request->shape[opi_class_of(request, microbatch)]->rows;
-    view.data +=
-        opi_row_of(request, microbatch) * feed->strides[in->batch_axis] * (int64_t)view.elem_bytes;
-  }
-  (void)opi_tensor_bytes(in->value->dtype, shape, view.rank, out_n_bytes);
-  if (view.elem_bytes == 0) { /* packed below a byte: dense and never sliced */
+                   .rank = (uint32_t)value->rank,
+                   .elem_bytes = opi_dtype_bits(value->dtype) / 8};
+  if (view.elem_bytes == 0) { /* packed below a byte: dense and never cut */
+    (void)opi_tensor_bytes(value->dtype, shape, view.rank, &n_bytes);
     view.elem_bytes = 1;
     view.rank = 1;
-    shape[0] = (int64_t)*out_n_bytes;
-    static const int64_t one = 1;
+    shape[0] = (int64_t)n_bytes;
     view.strides = &one;
+  } else if (axis >= 0) {
+    view.data += first * feed->strides[axis] * (int64_t)view.elem_bytes;
   }
   return view;
 }
 
 static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request *request,
-                             const opi_cell *cell, const opi_slot *slot, uint32_t microbatch,
-                             opipe_error *err) {
-  int64_t dims[OPIPE_MAX_RANK];
+                             uint32_t cell, uint32_t microbatch, opipe_error *err) {
+  const opi_session *s = rank->session;
+  const opi_slot *slot = &shape->layout->cells[cell];
+  const uint32_t input = shape->port_input[shape->cut->cells[cell].port];
+  const opi_input *in = &s->inputs[input];
+  const opi_feed *feed = &request->feeds[input];
+  int64_t dims[OPIPE_MAX_RANK], first = 0;
   uint64_t n_bytes = 0;
-  const opi_view view =
-      part_of(rank->session, request, shape->port_input[cell->port], microbatch, dims, &n_bytes);
-  if (n_bytes != cell->n_bytes) {
-    return opi_fail(err, OPIPE_E_INTERNAL,
-                    "input '%s' of a micro-batch has %llu bytes, its slot %llu",
-                    rank->session->inputs[shape->port_input[cell->port]].name,
-                    (unsigned long long)n_bytes, (unsigned long long)cell->n_bytes);
+  memcpy(dims, feed->shape, sizeof feed->shape);
+  if (in->batch_axis >= 0) {
+    dims[in->batch_axis] = request->shape[opi_class_of(request, microbatch)]->rows;
+    first = opi_row_of(request, microbatch);
   }
-  if (n_bytes == 0)
-    return OPIPE_OK;
-  if (is_plain_host(rank)) {
-    opi_view_gather(&view, opi_slot_host(shape, slot, 0));
-    return OPIPE_OK;
+  (void)opi_tensor_bytes(in->value->dtype, dims, (uint32_t)in->value->rank, &n_bytes);
+  if (n_bytes != shape->cut->cells[cell].n_bytes) {
+    return opi_fail(
+        err, OPIPE_E_INTERNAL, "input '%s' of a micro-batch has %llu bytes, its slot %llu",
+        in->name, (unsigned long long)n_bytes, (unsigned long long)shape->cut->cells[cell].n_bytes);
   }
+  const opi_view view = opi_feed_part(feed, in->value, dims, in->batch_axis, first);
   const opipe_region region = opi_slot_region(shape, slot, 0, n_bytes);
-  const char *src = view.data;
-  if (!opi_view_is_dense(&view)) {
-    char *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
-    opi_view_gather(&view, staging);
-    src = staging;
-  }
-  OPI_TRY(OPI_ASK_RANK(rank, write, err, rank->queue, &region, src));
-  return opi_rank_sync(rank, err); /* the source may be reused, by us or by the caller */
+  return opi_rank_write(rank, &view, &region, opi_slot_host(shape, slot, 0), err);
 }
 
 opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage,
@@ -116,8 +99,7 @@ opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *requ
   for (uint32_t i = c->cell_first[stage]; i < c->cell_first[stage + 1] && status == OPIPE_OK; ++i) {
     if (c->cells[i].source != OPI_CELL_REQUEST)
       continue;
-    status =
-        load_one(rank, shape, request, &c->cells[i], &shape->layout->cells[i], microbatch, err);
+    status = load_one(rank, shape, request, i, microbatch, err);
   }
   opi_rank_let_go(rank);
   return status;
@@ -125,50 +107,37 @@ opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *requ
 
 /* ---- results ---- */
 
-/* The device that holds a produced tensor may be another rank's, whose memory is then the host's
- * too (in place). */
-static opipe_status read_slot(opi_rank *rank, const opi_shape *shape, const opi_slot *slot,
-                              uint64_t sequence, uint64_t n_bytes, const char **out_data,
-                              opipe_error *err) {
-  opi_rank *owner = &rank->session->ranks[slot->rank];
-  if (owner != rank || is_plain_host(rank)) {
-    *out_data = opi_slot_host(shape, slot, sequence);
-    return OPIPE_OK;
-  }
-  char *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
-  const opipe_region region = opi_slot_region(shape, slot, sequence, n_bytes);
-  OPI_TRY(OPI_ASK_RANK(rank, read, err, rank->queue, staging, &region));
-  *out_data = staging;
-  return opi_rank_sync(rank, err);
-}
-
-static void put_result(const opi_request *request, const opi_shape *shape, uint32_t output,
-                       uint32_t microbatch, const char *part, uint64_t n_bytes) {
-  const opi_carry *carry = &shape->output_carry[output];
-  const opi_result *result = &request->results[output];
-  if (n_bytes == 0)
-    return;
-  if (carry->axis < 0) {
-    if (microbatch == 0)
-      memcpy(result->data, part, (size_t)n_bytes);
-    return;
-  }
+/* Rows `first` to first + n_rows of a result of `n_whole` rows. */
+void opi_result_put(const opi_result *result, const opi_carry *carry, int64_t n_whole,
+                    int64_t first, int64_t n_rows, const char *part, uint64_t n_bytes) {
   uint64_t outer = (uint64_t)carry->outer;
   for (int32_t d = 0; d < carry->axis; ++d)
     outer *= (uint64_t)result->shape[d];
-  const uint64_t unit_bytes = n_bytes / outer / (uint64_t)shape->rows;
-  opi_scatter_part(result->data, part, outer, (uint64_t)request->rows,
-                   (uint64_t)opi_row_of(request, microbatch), (uint64_t)shape->rows, unit_bytes);
+  if (n_bytes == 0)
+    return;
+  if (carry->axis >= 0)
+    opi_scatter_part(result->data, part, outer, (uint64_t)n_whole, (uint64_t)first,
+                     (uint64_t)n_rows, n_bytes / outer / (uint64_t)n_rows);
+  else
+    memcpy(result->data, part, (size_t)n_bytes);
 }
 
+/* The device that holds a produced tensor may be another rank's, whose memory is then the host's
+ * too (in place). */
 static opipe_status store_one(opi_rank *rank, const opi_shape *shape, const opi_request *request,
                               uint32_t output, uint32_t microbatch, uint64_t sequence,
                               opipe_error *err) {
   const uint32_t cell = shape->cut->output_cell[output];
   const uint64_t n_bytes = shape->cut->cells[cell].n_bytes;
-  const char *data = NULL;
-  OPI_TRY(read_slot(rank, shape, &shape->layout->cells[cell], sequence, n_bytes, &data, err));
-  put_result(request, shape, output, microbatch, data, n_bytes);
+  const opi_slot *slot = &shape->layout->cells[cell];
+  const opi_carry *carry = &shape->output_carry[output];
+  const char *data = opi_slot_host(shape, slot, sequence);
+  const opipe_region region = opi_slot_region(shape, slot, sequence, n_bytes);
+  if (slot->rank == rank->index)
+    OPI_TRY(opi_rank_read(rank, &region, opi_slot_host(shape, slot, sequence), &data, err));
+  if (carry->axis >= 0 || microbatch == 0) /* it is the same for all of them */
+    opi_result_put(&request->results[output], carry, request->rows, opi_row_of(request, microbatch),
+                   shape->rows, data, n_bytes);
   return OPIPE_OK;
 }
 

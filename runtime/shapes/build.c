@@ -18,19 +18,8 @@ static opipe_status compile_stage(opi_shape *shape, uint32_t stage, uint64_t *ou
   OPI_TRY(opi_stage_graph(shape, stage, err));
   if (run->graph.n_nodes == 0)
     return OPIPE_OK;
-  const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
-      .flags = shape->session->compile_flags,
-      .graph = &run->graph,
-      .stage = stage};
-  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  opipe_status status = OPI_ASK_RANK(rank, compile, err, rank->device, &params, &run->program);
-  if (status == OPIPE_OK)
-    status = opi_program_ask(opi_rank_backend(rank), run->program, &info, err);
-  if (status < 0) {
-    (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage);
-    return status;
-  }
+  opipe_program_info info;
+  OPI_TRY(opi_rank_compile(rank, &run->graph, stage, 0, &run->program, &info, err));
   *out_arena_bytes = info.arena_bytes;
   return OPIPE_OK;
 }
@@ -104,14 +93,10 @@ static opipe_status bind_once(opi_shape *shape, uint32_t stage, uint32_t k, opip
                               .boundaries = regions};
   const uint32_t arena = shape->arena_of_rank[rank->index];
   if (arena != OPIPE_NONE) {
-    params.arena = (opipe_region){.buffer = rank->arenas[arena].buffer,
-                                  .n_bytes = rank->arenas[arena].n_bytes};
+    params.arena = (opipe_region){.buffer = rank->arenas[arena].block.buffer,
+                                  .n_bytes = rank->arenas[arena].block.n_bytes};
   }
-  const opipe_status status =
-      OPI_ASK_RANK(rank, bind, err, rank->device, &params, &run->bindings[k]);
-  if (status < 0)
-    (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage);
-  return status;
+  return opi_rank_bind(rank, stage, &params, &run->bindings[k], err);
 }
 
 static opipe_status bind_stage(opi_shape *shape, uint32_t stage, opi_arena *scratch,
@@ -250,30 +235,9 @@ static opipe_status find_wakes(opi_shape *shape, opipe_error *err) {
 /* ---- all of it ---- */
 
 static opipe_status reserve_staging(opi_shape *shape, opipe_error *err) {
-  for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
-    opi_rank *rank = rank_of(shape, st);
-    if ((rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 &&
-        (rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
-      continue;
-    for (uint32_t i = shape->cut->cell_first[st]; i < shape->cut->cell_first[st + 1]; ++i) {
-      const uint64_t need = shape->cut->cells[i].n_bytes;
-      if (need <= rank->staging_bytes)
-        continue;
-      char *more = opi_alloc(shape->session->allocator, (size_t)need);
-      if (more == NULL)
-        return opi_fail_nomem(err, need, "staging memory");
-      /* Ranks may be at work with the old one: it is kept in the session's arena until the end. */
-      opi_staging *old = OPI_ARENA_NEW(&shape->session->arena, opi_staging);
-      if (old == NULL) {
-        opi_free(shape->session->allocator, more, (size_t)need);
-        return opi_fail_nomem(err, sizeof *old, "staging memory");
-      }
-      *old = (opi_staging){.next = rank->stagings, .data = more, .n_bytes = need};
-      rank->stagings = old;
-      rank->staging_bytes = need;
-      atomic_store_explicit(&rank->staging, more, memory_order_release);
-    }
-  }
+  for (uint32_t st = 0; st < shape->cut->n_stages; ++st)
+    OPI_TRY(opi_rank_reserve_staging(rank_of(shape, st), opi_largest_cell(shape->cut, st, st + 1),
+                                     err));
   return OPIPE_OK;
 }
 

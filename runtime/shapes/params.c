@@ -81,17 +81,6 @@ static opipe_status held_bytes(const opi_rank *rank, uint64_t *out_bytes, opipe_
   return OPIPE_OK;
 }
 
-static opipe_status charge(opi_rank *rank, uint64_t n_bytes, opipe_error *err) {
-  const opi_session *s = rank->session;
-  if (s->env.budget == NULL || n_bytes == 0)
-    return OPIPE_OK;
-  OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id,
-                            s->plan->devices[rank->index].index, n_bytes,
-                            "the parameters of a session", err));
-  rank->charged_bytes += n_bytes;
-  return OPIPE_OK;
-}
-
 /* Makes the layouts that the rank's programs lack. A set does not tell what it holds: first what is
  * surely missing is charged, then, by what the device has handed out meanwhile, the rest. */
 static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need_bytes,
@@ -99,7 +88,7 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
   uint64_t before = 0, after = 0;
   OPI_TRY(held_bytes(rank, &before, err));
   const uint64_t sure = need_bytes > before ? need_bytes - before : 0;
-  OPI_TRY(charge(rank, sure, err));
+  OPI_TRY(opi_rank_charge(rank, sure, "the parameters of a session", err));
   for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
     if (opi_plan_rank(shape->session->plan, st, 0) != rank->index ||
         shape->stages[st].program == NULL)
@@ -113,7 +102,7 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
   }
   OPI_TRY(held_bytes(rank, &after, err));
   const uint64_t made = after > before ? after - before : 0;
-  return charge(rank, made > sure ? made - sure : 0, err);
+  return opi_rank_charge(rank, made > sure ? made - sure : 0, "the parameters of a session", err);
 }
 
 static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *err) {

@@ -23,14 +23,11 @@ static opipe_status bind_sets(opi_train *t, opi_train_unit *unit, uint32_t insta
                               .program = unit->program,
                               .boundaries = regions,
                               .gradients = opi_weights_gradients(t->weights, whole)};
-  if (place->arena != NULL)
-    params.arena = (opipe_region){.buffer = place->arena, .n_bytes = place->arena_bytes};
+  if (place->arena.buffer != NULL)
+    params.arena = (opipe_region){.buffer = place->arena.buffer, .n_bytes = place->arena.n_bytes};
   for (uint32_t set = 0; set < n_sets; ++set) {
     params.params = opi_weights_params(t->weights, whole, set);
-    const opipe_status status =
-        OPI_ASK_RANK(rank, bind, err, rank->device, &params, &binding->sets[set]);
-    if (status < 0)
-      return opi_error_prefix(err, "rank %u, stage %u: ", rank_index, whole / s->plan->n_replicas);
+    OPI_TRY(opi_rank_bind(rank, whole / s->plan->n_replicas, &params, &binding->sets[set], err));
   }
   return OPIPE_OK;
 }
@@ -69,7 +66,7 @@ opipe_status opi_train_bind(opi_train *t, opipe_error *err) {
   const opi_plan *plan = t->plan;
   t->binding_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
   t->eval_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
-  t->spans = OPI_ARENA_ARRAY(&t->arena, opi_train_span, lists->n_steps);
+  t->spans = OPI_ARENA_ARRAY(&t->arena, opi_span, lists->n_steps);
   if (t->binding_of_step == NULL || t->eval_of_step == NULL || t->spans == NULL)
     return opi_fail_nomem(err, lists->n_steps * sizeof(uint32_t), "bindings");
   for (uint32_t i = 0; i < lists->n_steps; ++i) {

@@ -5,13 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/strided.h"
 #include "runtime/train/state.h"
-
-static bool is_plain_host(const opi_rank *rank) {
-  const uint32_t both = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
-  return (rank->device_flags & both) == both;
-}
 
 /* ---- in ---- */
 
@@ -26,18 +20,12 @@ static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t
   const opi_value *value = &g->values[g->inputs[port]];
   const opi_feed *feed = &request->feeds[input];
   const int32_t axis = ports->axis[port];
-  opi_view view = {.data = feed->data,
-                   .shape = shape,
-                   .strides = feed->strides,
-                   .rank = (uint32_t)value->rank,
-                   .elem_bytes = opi_dtype_bits(value->dtype) / 8};
+  int64_t first = 0;
   if (value->rank > 0)
     memcpy(shape, value->shape, (size_t)value->rank * sizeof *shape);
-  if (axis >= 0) { /* an axis may hold several units of one row: tokens flattened into the batch */
-    const int64_t unit = value->shape[axis] / piece->rows;
-    view.data += opi_train_piece_row(t, piece, microbatch) * unit * feed->strides[axis] *
-                 (int64_t)view.elem_bytes;
-  }
+  if (axis >= 0) /* it may hold several units of one row: tokens flattened into the batch */
+    first = opi_train_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
+  opi_view view = opi_feed_part(feed, value, shape, axis, first);
   if (port == ports->labels && t->model->n_slices > 1) {
     view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   }
@@ -50,21 +38,8 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
   int64_t shape[OPIPE_MAX_RANK];
   const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
-  char *host = is_plain_host(rank) ? opi_train_host(t, cell, microbatch) : NULL;
-  if (c->n_bytes == 0)
-    return OPIPE_OK;
-  if (host != NULL) {
-    opi_view_gather(&view, host);
-    return OPIPE_OK;
-  }
   const opipe_region region = opi_train_region(t, cell, microbatch);
-  const char *src = view.data;
-  if (!opi_view_is_dense(&view)) {
-    opi_view_gather(&view, t->places[rank->index].staging);
-    src = t->places[rank->index].staging;
-  }
-  OPI_TRY(OPI_ASK_RANK(rank, write, err, rank->queue, &region, src));
-  return opi_rank_sync(rank, err);
+  return opi_rank_write(rank, &view, &region, opi_train_host(t, cell, microbatch), err);
 }
 
 opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
@@ -95,18 +70,6 @@ opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *e
 
 /* ---- out ---- */
 
-static opipe_status read_cell(opi_rank *rank, uint32_t cell, uint32_t microbatch,
-                              const char **out_data, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  const opipe_region region = opi_train_region(t, cell, microbatch);
-  *out_data = is_plain_host(rank) ? opi_train_host(t, cell, microbatch) : NULL;
-  if (*out_data != NULL)
-    return OPIPE_OK;
-  *out_data = t->places[rank->index].staging;
-  OPI_TRY(OPI_ASK_RANK(rank, read, err, rank->queue, t->places[rank->index].staging, &region));
-  return opi_rank_sync(rank, err);
-}
-
 /* [rows, tokens, ...]: the rows of a slice lie apart. */
 static void put_slice(const opi_train *t, const opi_request *request, const opi_cell *cell,
                       uint32_t microbatch, const char *part) {
@@ -124,26 +87,15 @@ static void put_slice(const opi_train *t, const opi_request *request, const opi_
 
 static void put_output(const opi_train *t, const opi_request *request, const opi_cell *cell,
                        uint32_t microbatch, const char *part) {
-  const opi_carry *carry = &t->output_carry;
   const opi_result *result = &request->results[1];
   const opi_train_piece *piece = opi_train_piece_of(t, cell->stage, microbatch);
-  const int64_t rows = piece->rows;
   if (result->data == NULL || cell->n_bytes == 0)
     return;
-  if (t->model->n_slices > 1) {
+  if (t->model->n_slices > 1)
     put_slice(t, request, cell, microbatch, part);
-    return;
-  }
-  if (carry->axis < 0) {
-    memcpy(result->data, part, (size_t)cell->n_bytes);
-    return;
-  }
-  uint64_t outer = (uint64_t)carry->outer;
-  for (int32_t d = 0; d < carry->axis; ++d)
-    outer *= (uint64_t)result->shape[d];
-  opi_scatter_part(result->data, part, outer, (uint64_t)request->rows,
-                   (uint64_t)opi_train_piece_row(t, piece, microbatch), (uint64_t)rows,
-                   cell->n_bytes / outer / (uint64_t)rows);
+  else
+    opi_result_put(result, &t->output_carry, request->rows,
+                   opi_train_piece_row(t, piece, microbatch), piece->rows, part, cell->n_bytes);
 }
 
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
@@ -156,7 +108,8 @@ opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *
     const char *data = NULL;
     if (cell->output == OPIPE_NONE || (cell->output > 0 && ticket->kind == OPI_TICKET_TRAIN))
       continue;
-    OPI_TRY(read_cell(rank, c, step->microbatch, &data, err));
+    const opipe_region region = opi_train_region(t, c, step->microbatch);
+    OPI_TRY(opi_rank_read(rank, &region, opi_train_host(t, c, step->microbatch), &data, err));
     if (cell->output == 0) {
       float share = 0;
       memcpy(&share, data, sizeof share);

@@ -2,7 +2,6 @@
 /* Opens the training part of a session: graphs and cuts, inputs and outputs by name, lists,
  * programs, weights, memory, bindings, streams; and takes it down in reverse order.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "partition/cut/batch.h"
@@ -195,17 +194,9 @@ static opipe_status compile_unit(opi_train *t, uint32_t instance, uint32_t class
     return OPIPE_OK;
   const opi_rank *rank = &s->ranks[r];
   opi_train_place *place = &t->places[r];
-  const opipe_compile_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
-      .flags = s->compile_flags | OPIPE_COMPILE_OWNED,
-      .graph = &unit->cut->graph,
-      .stage = stage / t->model->n_views};
-  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  opipe_status status = OPI_ASK_RANK(rank, compile, err, rank->device, &params, &unit->program);
-  if (status == OPIPE_OK)
-    status = opi_program_ask(opi_rank_backend(rank), unit->program, &info, err);
-  if (status < 0)
-    return opi_error_prefix(err, "rank %u, stage %u: ", r, stage / t->model->n_views);
+  opipe_program_info info;
+  OPI_TRY(opi_rank_compile(rank, &unit->cut->graph, stage / t->model->n_views, OPIPE_COMPILE_OWNED,
+                           &unit->program, &info, err));
   const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
   if (arena > place->arena_bytes) {
     place->arena_bytes = arena;
@@ -293,54 +284,20 @@ static opipe_status open_weights(opi_train *t, opipe_error *err) {
 
 /* ---- memory ---- */
 
-static opipe_status take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
-                         opipe_buffer **out_buffer, opipe_error *err) {
-  const opi_session *s = rank->session;
-  char whose[96];
-  if (n_bytes == 0)
-    return OPIPE_OK;
-  (void)snprintf(whose, sizeof whose, "rank %u: %s", rank->index, what);
-  if (s->env.budget != NULL) {
-    OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id,
-                              s->plan->devices[rank->index].index, n_bytes, whose, err));
-    rank->charged_bytes += n_bytes; /* given back with the rank */
-  }
-  const opipe_status status =
-      OPI_ASK_RANK(rank, buffer_alloc, err, rank->device, n_bytes, kind, out_buffer);
-  return status < 0 ? opi_error_prefix(err, "rank %u, %s of %llu bytes: ", rank->index, what,
-                                       (unsigned long long)n_bytes)
-                    : OPIPE_OK;
-}
-
 static opipe_status take_memory(opi_train *t, uint32_t r, opipe_error *err) {
   opi_rank *rank = &t->session->ranks[r];
   opi_train_place *place = &t->places[r];
-  const uint32_t both = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
-  place->boundary_bytes =
-      opi_align_up(t->lists->boundary_bytes[r] + t->lists->stash_bytes[r], rank->alignment);
-  OPI_TRY(take(rank, place->arena_bytes, OPIPE_BUFFER_ARENA, "the arena of a training session",
-               &place->arena, err));
-  OPI_TRY(take(rank, place->boundary_bytes, OPIPE_BUFFER_BOUNDARY,
-               "stashes and boundaries of a training session", &place->boundary, err));
-  if (place->boundary != NULL && (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
-    void *host = NULL;
-    OPI_TRY(opi_buffer_host(rank, place->boundary, &host, err));
-    place->host = host;
-  }
+  const uint64_t n_bytes = t->lists->boundary_bytes[r] + t->lists->stash_bytes[r];
+  OPI_TRY(opi_rank_take(rank, place->arena_bytes, OPIPE_BUFFER_ARENA,
+                        "the arena of a training session", &place->arena, err));
+  OPI_TRY(opi_rank_take(rank, opi_align_up(n_bytes, rank->alignment), OPIPE_BUFFER_BOUNDARY,
+                        "stashes and boundaries of a training session", &place->boundary, err));
   place->room_waiting = 2 * t->lists->n_messages + 1;
   place->waiting = OPI_ARENA_ARRAY(&t->arena, opi_train_waiting, place->room_waiting);
   place->reducing = OPI_ARENA_ARRAY(&t->arena, uint32_t, t->n_instances);
   if (place->waiting == NULL || place->reducing == NULL)
     return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
-  if ((rank->device_flags & both) == both)
-    return OPIPE_OK;
-  for (uint32_t c = 0; c < t->model->cuts[0]->n_cells; ++c) {
-    if (t->model->cuts[0]->cells[c].n_bytes > place->staging_bytes)
-      place->staging_bytes = t->model->cuts[0]->cells[c].n_bytes;
-  }
-  place->staging = opi_arena_alloc(&t->arena, (size_t)place->staging_bytes);
-  return place->staging == NULL ? opi_fail_nomem(err, place->staging_bytes, "staging memory")
-                                : OPIPE_OK;
+  return opi_rank_reserve_staging(rank, opi_largest_cell(t->model->cuts[0], 0, OPIPE_NONE), err);
 }
 
 opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microbatch) {
@@ -348,7 +305,7 @@ opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microb
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
   const uint32_t rank = plan->instance_rank[opi_train_instance(t, c->stage, microbatch)];
   return (opipe_region){
-      .buffer = t->places[rank].boundary,
+      .buffer = t->places[rank].boundary.buffer,
       .offset_bytes = t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch],
       .n_bytes = c->n_bytes};
 }
@@ -357,7 +314,7 @@ char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch) {
   const opi_plan *plan = t->plan;
   const uint32_t stage = t->model->cuts[0]->cells[cell].stage;
   const uint32_t rank = plan->instance_rank[opi_train_instance(t, stage, microbatch)];
-  char *host = t->places[rank].host;
+  char *host = t->places[rank].boundary.host;
   return host == NULL ? NULL
                       : host + t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch];
 }
@@ -473,8 +430,8 @@ void opi_train_stop(opi_session *s) {
       s->ranks[r].backend->program_free(t->units[u].program);
   }
   for (uint32_t r = 0; t->places != NULL && r < s->plan->n_ranks; ++r) {
-    s->ranks[r].backend->buffer_free(t->places[r].boundary);
-    s->ranks[r].backend->buffer_free(t->places[r].arena);
+    opi_rank_give(&s->ranks[r], &t->places[r].boundary);
+    opi_rank_give(&s->ranks[r], &t->places[r].arena);
   }
 }
 

@@ -45,11 +45,6 @@ typedef struct opi_train_unit {
   uint32_t n_bindings, room_bindings;
 } opi_train_unit;
 
-/* When a step of the lists ran last; the rank's own until the session rests. */
-typedef struct opi_train_span {
-  uint64_t start_ns, end_ns; /* 0: not yet */
-} opi_train_span;
-
 typedef struct opi_train_wire {
   opipe_stream *src, *dst;
   uint64_t src_base; /* messages of earlier mini-batches; the source rank's */
@@ -73,11 +68,8 @@ typedef struct opi_train_item {
 } opi_train_item;
 
 typedef struct opi_train_place {
-  opipe_buffer *boundary, *arena;
-  char *host; /* of the boundary buffer; NULL: none */
-  uint64_t boundary_bytes, arena_bytes, workspace_bytes;
-  char *staging;
-  uint64_t staging_bytes;
+  opi_block boundary, arena;
+  uint64_t arena_bytes, workspace_bytes; /* of the largest program */
   /* the rank's own, in a mini-batch */
   opi_train_waiting *waiting; /* [room_waiting] */
   uint32_t n_waiting, room_waiting;
@@ -109,7 +101,8 @@ typedef struct opi_train {
   opi_train_place *places;   /* [n_ranks] */
   opi_train_wire *wires;     /* [n_streams] */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
-  opi_train_span *spans;     /* [n_steps] COMPUTE, REDUCE and UPDATE */
+  opi_span *spans;           /* [n_steps] COMPUTE, REDUCE, UPDATE: when it ran last; the rank's own
+                                until the session rests */
   uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
   opi_train_item *items;     /* [session->ring_room] beside the session's ring */
   opi_request *held;         /* double-buffered: its body has not been published; submit_lock */

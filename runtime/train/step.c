@@ -221,19 +221,13 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   const uint32_t set = opi_weights_set_of(t->weights, rank->index, evaluate ? 0 : version);
   opipe_error local = OPIPE_ERROR_INIT;
   set_scalars(t, request, step->stage, step->microbatch, place->scalars);
-  const uint64_t start = opi_clock_ns();
-  opi_rank_note(rank, OPI_DOING_PROGRAM, step, start);
-  opipe_status status = OPI_ASK_RANK(rank, run, &local, unit->bindings[binding].sets[set],
-                                     rank->queue, place->scalars, OPI_SCALAR_TABLE);
-  if (status == OPIPE_OK)
-    status = opi_rank_sync_beside(rank, beside_program, &local);
-  const uint64_t end = opi_clock_ns();
+  const opi_running how = {
+      .scalars = place->scalars, .n_scalars = OPI_SCALAR_TABLE, .beside = beside_program};
+  opi_span span;
+  const opipe_status status =
+      opi_rank_run(rank, step, unit->bindings[binding].sets[set], &how, &span, &local);
   if (!evaluate)
-    t->spans[index] = (opi_train_span){start, end};
-  opi_rank_note(rank, OPI_DOING_STEP, step, 0);
-  atomic_store_explicit(&rank->busy_ns,
-                        atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) + (end - start),
-                        memory_order_relaxed);
+    t->spans[index] = span;
   if (status >= 0 && (s->flags & OPIPE_SESSION_POISON) != 0)
     poison_freed(t, step);
   if (status >= 0)
@@ -276,7 +270,7 @@ static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index,
   opi_train *t = rank->session->train;
   opi_train_place *place = &t->places[rank->index];
   const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
-  t->spans[index] = (opi_train_span){opi_clock_ns(), 0};
+  t->spans[index] = (opi_span){opi_clock_ns(), 0};
   place->reducing[place->n_reducing++] = index;
   OPI_TRY(opi_weights_reduce(t->weights, opi_train_whole(t, instance), err));
   return move_sums(rank, err);
@@ -303,10 +297,10 @@ static void end_sums(opi_train *t, opi_train_place *place) {
 
 static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_train *t = rank->session->train;
-  opi_train_span *span = &t->spans[index];
+  opi_span *span = &t->spans[index];
   opi_train_place *place = &t->places[rank->index];
   if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
-    *span = (opi_train_span){opi_clock_ns(), 0};
+    *span = (opi_span){opi_clock_ns(), 0};
     place->finite = opi_train_is_finite(t, rank->request, rank->index);
   }
   OPI_TRY(move_sums(rank, err));

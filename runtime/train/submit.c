@@ -96,20 +96,6 @@ static opipe_status check_shapes(const opi_train *t, const opi_request *request,
 
 /* ---- results ---- */
 
-static opipe_status own_result(const opi_session *s, opi_result *result, opipe_error *err) {
-  const uint64_t need = result->n_bytes == 0 ? 1 : result->n_bytes;
-  if (result->own_bytes < need) {
-    opi_free(s->allocator, result->own, (size_t)result->own_bytes);
-    result->own_bytes = 0;
-    result->own = s->allocator->realloc(s->allocator->ctx, NULL, 0, (size_t)need, 16);
-    if (result->own == NULL)
-      return opi_fail_nomem(err, need, "a result");
-    result->own_bytes = need;
-  }
-  result->data = result->own;
-  return OPIPE_OK;
-}
-
 static opipe_status place_results(const opi_train *t, const opipe_submit_params *params,
                                   opi_request *request, opipe_error *err) {
   const opi_session *s = t->session;
@@ -138,7 +124,7 @@ static opipe_status place_results(const opi_train *t, const opipe_submit_params 
         return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows",
                         s->output_names[o]);
     }
-    OPI_TRY(own_result(s, result, err));
+    OPI_TRY(opi_result_own(s, o, result, err));
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {
     uint32_t o = 0;

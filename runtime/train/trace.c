@@ -29,7 +29,7 @@ static bool is_shared(const opi_plan *plan, uint32_t stage) {
 }
 
 static opi_trace_event describe(const opi_train *t, uint32_t rank, const opi_step *step,
-                                const opi_train_span *span, uint64_t first) {
+                                const opi_span *span, uint64_t first) {
   const uint32_t n_replicas = t->session->plan->n_replicas;
   const uint32_t whole = opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica);
   opi_trace_event event = {.pass = "update",
@@ -58,7 +58,7 @@ static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *
   for (uint32_t r = 0; r < t->session->plan->n_ranks; ++r) {
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
-      const opi_train_span *span = &t->spans[i];
+      const opi_span *span = &t->spans[i];
       if (span->end_ns == 0)
         continue;
       const opi_trace_event event = describe(t, r, step, span, first);

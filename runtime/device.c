@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What inference and training alike do with a rank's device: memory against the budget, programs,
+ * and tensors of the host's in and out of its buffers.
+ */
+#include <stdio.h>
+
+#include "runtime/state.h"
+
+/* ---- memory ---- */
+
+opipe_status opi_rank_charge(opi_rank *rank, uint64_t n_bytes, const char *what, opipe_error *err) {
+  const opi_session *s = rank->session;
+  char whose[96];
+  if (s->env.budget == NULL || n_bytes == 0)
+    return OPIPE_OK;
+  (void)snprintf(whose, sizeof whose, "rank %u: %s", rank->index, what);
+  OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id,
+                            s->plan->devices[rank->index].index, n_bytes, whose, err));
+  rank->charged_bytes += n_bytes;
+  return OPIPE_OK;
+}
+
+void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes) {
+  const opi_session *s = rank->session;
+  if (s->env.budget == NULL)
+    return;
+  opi_budget_release(s->env.budget, s->env.backends[rank->index].id,
+                     s->plan->devices[rank->index].index, n_bytes);
+  rank->charged_bytes -= n_bytes;
+}
+
+static opipe_status allocate(opi_rank *rank, uint64_t n_bytes, uint32_t kind, opi_block *out_block,
+                             opipe_error *err) {
+  void *host = NULL;
+  OPI_TRY(OPI_ASK_RANK(rank, buffer_alloc, err, rank->device, n_bytes, kind, &out_block->buffer));
+  if (kind == OPIPE_BUFFER_BOUNDARY && (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0)
+    OPI_TRY(opi_buffer_host(rank, out_block->buffer, &host, err));
+  out_block->host = host;
+  return OPIPE_OK;
+}
+
+opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
+                           opi_block *out_block, opipe_error *err) {
+  *out_block = (opi_block){.n_bytes = 0};
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  OPI_TRY(opi_rank_charge(rank, n_bytes, what, err));
+  out_block->n_bytes = n_bytes;
+  const opipe_status status = allocate(rank, n_bytes, kind, out_block, err);
+  if (status == OPIPE_OK)
+    return OPIPE_OK;
+  opi_rank_give(rank, out_block);
+  return opi_error_prefix(err, "rank %u, %s of %llu bytes: ", rank->index, what,
+                          (unsigned long long)n_bytes);
+}
+
+void opi_rank_give(opi_rank *rank, opi_block *block) {
+  if (block->n_bytes == 0)
+    return;
+  rank->backend->buffer_free(block->buffer);
+  opi_rank_discharge(rank, block->n_bytes);
+  *block = (opi_block){.buffer = NULL};
+}
+
+/* ---- programs ---- */
+
+/* An asynchronous device is waited for in slices, so that an abort or the watchdog is never far. */
+opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err) {
+  if (rank->event == NULL)
+    return OPIPE_OK;
+  OPI_TRY(OPI_ASK_RANK(rank, event_record, err, rank->queue, rank->event));
+  opipe_status status = OPIPE_E_TIMEOUT;
+  while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->session)) {
+    bool more = false;
+    if (beside != NULL)
+      OPI_TRY(beside(rank, &more, err));
+    status = rank->backend->event_sync(rank->event, more ? OPI_BESIDE_NS : OPI_SLICE_NS, err);
+    if (status != OPIPE_E_TIMEOUT)
+      status = opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
+    if (status == OPIPE_E_TIMEOUT)
+      opi_watch(rank->session);
+  }
+  return status;
+}
+
+opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err) {
+  return opi_rank_sync_beside(rank, NULL, err);
+}
+
+opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, uint32_t stage,
+                              uint32_t flags, opipe_program **out_program,
+                              opipe_program_info *out_info, opipe_error *err) {
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
+      .flags = rank->session->compile_flags | flags,
+      .graph = graph,
+      .stage = stage};
+  *out_info =
+      (opipe_program_info){.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  opipe_status status = OPI_ASK_RANK(rank, compile, err, rank->device, &params, out_program);
+  if (status == OPIPE_OK)
+    status = opi_program_ask(opi_rank_backend(rank), *out_program, out_info, err);
+  return status < 0 ? opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage) : OPIPE_OK;
+}
+
+opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bind_params *params,
+                           opipe_binding **out_binding, opipe_error *err) {
+  const opipe_status status = OPI_ASK_RANK(rank, bind, err, rank->device, params, out_binding);
+  return status < 0 ? opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage) : OPIPE_OK;
+}
+
+opipe_status opi_rank_run(opi_rank *rank, const opi_step *step, opipe_binding *binding,
+                          const opi_running *how, opi_span *out_span, opipe_error *err) {
+  out_span->start_ns = opi_clock_ns();
+  opi_rank_note(rank, OPI_DOING_PROGRAM, step, out_span->start_ns);
+  opipe_status status =
+      OPI_ASK_RANK(rank, run, err, binding, rank->queue, how->scalars, how->n_scalars);
+  if (status == OPIPE_OK)
+    status = opi_rank_sync_beside(rank, how->beside, err);
+  out_span->end_ns = opi_clock_ns();
+  opi_rank_note(rank, OPI_DOING_STEP, step, 0);
+  atomic_store_explicit(&rank->busy_ns,
+                        atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) +
+                            (out_span->end_ns - out_span->start_ns),
+                        memory_order_relaxed);
+  return status;
+}
+
+/* ---- tensors ---- */
+
+static bool is_plain_host(const opi_rank *rank) {
+  const uint32_t both = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
+  return (rank->device_flags & both) == both;
+}
+
+/* Ranks may be at work with what was there before: it is kept until the end. */
+opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err) {
+  opi_session *s = rank->session;
+  if (is_plain_host(rank) || n_bytes <= rank->staging_bytes)
+    return OPIPE_OK;
+  opi_staging *old = OPI_ARENA_NEW(&s->arena, opi_staging);
+  char *more = old == NULL ? NULL : opi_alloc(s->allocator, (size_t)n_bytes);
+  if (more == NULL)
+    return opi_fail_nomem(err, n_bytes, "staging memory");
+  *old = (opi_staging){.next = rank->stagings, .data = more, .n_bytes = n_bytes};
+  rank->stagings = old;
+  rank->staging_bytes = n_bytes;
+  atomic_store_explicit(&rank->staging, more, memory_order_release);
+  return OPIPE_OK;
+}
+
+opipe_status opi_rank_write(opi_rank *rank, const opi_view *view, const opipe_region *region,
+                            char *host, opipe_error *err) {
+  const char *src = view->data;
+  if (region->n_bytes == 0)
+    return OPIPE_OK;
+  if (is_plain_host(rank)) {
+    opi_view_gather(view, host);
+    return OPIPE_OK;
+  }
+  if (!opi_view_is_dense(view)) {
+    char *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
+    opi_view_gather(view, staging);
+    src = staging;
+  }
+  OPI_TRY(OPI_ASK_RANK(rank, write, err, rank->queue, region, src));
+  return opi_rank_sync(rank, err); /* the source may be reused, by us or by the caller */
+}
+
+opipe_status opi_rank_read(opi_rank *rank, const opipe_region *region, char *host,
+                           const char **out_data, opipe_error *err) {
+  *out_data = host;
+  if (is_plain_host(rank))
+    return OPIPE_OK;
+  char *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
+  OPI_TRY(OPI_ASK_RANK(rank, read, err, rank->queue, staging, region));
+  *out_data = staging;
+  return opi_rank_sync(rank, err);
+}
