@@ -139,6 +139,7 @@ static opipe_status cut_classes(finish *f, const opi_bound *bound) {
   OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, f->err));
   source.graph = g;
   source.stage = stages;
+  source.master = f->cuts[0];
   OPI_TRY(opi_cut_build(&source, plan->allocator, &f->cuts[1], f->err));
   f->n_classes = 2;
   return OPIPE_OK;

@@ -39,7 +39,6 @@ enum {
 /* ---- shapes ---- */
 
 typedef struct opi_stage_run {
-  opipe_graph graph;        /* the cut's, values with the session's parameter slots */
   opipe_program *program;   /* NULL: a stage without nodes */
   opipe_binding **bindings; /* [n_bindings] of message number modulo n_bindings */
   uint32_t n_bindings;
@@ -391,9 +390,8 @@ void opi_shape_free(opi_shape *shape); /* accepts NULL */
 opipe_status opi_shape_memory(
     opi_shape *shape, opipe_error *err); /* memory.c: arenas and boundary buffers, charged */
 void opi_shape_memory_free(opi_shape *shape);
-opipe_status opi_shape_params(
-    opi_shape *shape, opipe_error *err); /* params.c: slots of the session's table; prepares sets */
-opipe_status opi_stage_graph(opi_shape *shape, uint32_t stage, opipe_error *err);
+opipe_status opi_shape_params(opi_shape *shape,
+                              opipe_error *err); /* params.c: prepares the ranks' sets */
 /* The region of message `sequence` in a slot. */
 opipe_region opi_slot_region(const opi_shape *shape, const opi_slot *slot, uint64_t sequence,
                              uint64_t n_bytes);

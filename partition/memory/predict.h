@@ -15,8 +15,8 @@ typedef struct opi_rank_device {
 
 /* Adds the needs of one shape class (cut) to `io_memory` [n_ranks]: parameters are counted once
  * per (rank, parameter, layout) over all classes given to one call, the arena once per rank (the
- * largest), boundaries for every class. cuts [n_cuts]: the classes (rows of a micro-batch),
- * the same model; compile_flags: OPIPE_COMPILE_* of the session to come */
+ * largest), boundaries for every class. cuts [n_cuts]: the classes (rows of a micro-batch), all
+ * with the parameter table of the first; compile_flags: OPIPE_COMPILE_* of the session to come */
 opipe_status opi_predict(const opi_plan *plan, const opi_cut *const *cuts, uint32_t n_cuts,
                          const opi_rank_device *devices, bool direct, uint32_t compile_flags,
                          const opipe_allocator *allocator, opi_memory *out_memory,

@@ -4,38 +4,18 @@
  */
 #include "partition/memory/weights.h"
 
-typedef struct layout_list {
-  opipe_param_layout *list;
-  uint32_t n, room;
-} layout_list;
-
-/* Appends the layouts of `program` that the list lacks. */
-static opipe_status collect(const opi_weight_query *query, const opi_backend_ref *backend,
-                            const opipe_program *program, bool gradients, opi_arena *arena,
-                            layout_list *all, opipe_error *err) {
-  opipe_param_layout *list = NULL;
-  uint32_t count = 0;
-  OPI_TRY(
-      opi_layouts_ask(backend, program, query->n_sources, gradients, arena, &list, &count, err));
-  for (uint32_t i = 0; i < count; ++i) {
-    uint32_t k = 0;
-    while (k < all->n && (all->list[k].slot != list[i].slot || all->list[k].key != list[i].key))
-      ++k;
-    if (k < all->n)
-      continue;
-    if (!opi_arena_grow(arena, (void **)&all->list, &all->room, all->n + 1, sizeof *all->list))
-      return opi_fail_nomem(err, sizeof *all->list, "parameter layouts");
-    all->list[all->n++] = list[i];
-  }
-  return OPIPE_OK;
-}
+#include "partition/memory/layouts.h"
 
 uint32_t opi_weight_index(const opi_weight_place *place, uint32_t slot) {
-  for (uint32_t k = 0; k < place->n_params; ++k) {
-    if (place->params[k] == slot)
-      return k;
+  uint32_t low = 0, high = place->n_params;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (place->params[middle] < slot)
+      low = middle + 1;
+    else
+      high = middle;
   }
-  return OPIPE_NONE;
+  return low < place->n_params && place->params[low] == slot ? low : OPIPE_NONE;
 }
 
 bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_bytes) {
@@ -52,10 +32,10 @@ static uint64_t held_bytes(const opipe_param_layout *layout) {
   return layout->n_bytes != 0 ? layout->n_bytes : layout->mapped_bytes;
 }
 
-static void add_params(const opi_weight_place *place, const layout_list *wanted,
+static void add_params(const opi_weight_place *place, const opi_layout_set *wanted, uint32_t first,
                        opi_weight_layout *layouts) {
-  for (uint32_t i = 0; i < wanted->n; ++i) {
-    const opipe_param_layout *w = &wanted->list[i];
+  for (uint32_t i = first; i < wanted->n; ++i) {
+    const opipe_param_layout *w = &wanted->list[i].layout;
     const uint32_t k = opi_weight_index(place, w->slot);
     if (k == OPIPE_NONE)
       continue;
@@ -67,23 +47,30 @@ static void add_params(const opi_weight_place *place, const layout_list *wanted,
   }
 }
 
-static void add_gradients(const opi_weight_place *place, const layout_list *wanted,
-                          opi_weight_layout *layouts) {
-  for (uint32_t i = 0; i < wanted->n; ++i) {
-    const uint32_t k = opi_weight_index(place, wanted->list[i].slot);
+static void add_gradients(const opi_weight_place *place, const opi_layout_set *wanted,
+                          uint32_t first, opi_weight_layout *layouts) {
+  for (uint32_t i = first; i < wanted->n; ++i) {
+    const opipe_param_layout *w = &wanted->list[i].layout;
+    const uint32_t k = opi_weight_index(place, w->slot);
     if (k == OPIPE_NONE)
       continue;
     if (layouts[k].gradient_bytes == 0) /* that of the master comes first */
       layouts[k].gradient_bytes = opi_align_up(layouts[k].master_bytes, place->alignment);
-    const bool follows = wanted->list[i].key == OPIPE_LAYOUT_MASTER && layouts[k].master_bytes != 0;
-    if (wanted->list[i].key != layouts[k].key && !follows)
-      layouts[k].gradient_bytes += opi_align_up(wanted->list[i].n_bytes, place->alignment);
+    const bool follows = w->key == OPIPE_LAYOUT_MASTER && layouts[k].master_bytes != 0;
+    if (w->key != layouts[k].key && !follows)
+      layouts[k].gradient_bytes += opi_align_up(w->n_bytes, place->alignment);
   }
 }
 
-static opipe_status ask_place(const opi_weight_query *query, const opi_weight_place *place,
-                              opi_arena *arena, opi_weight_layout *layouts, opipe_error *err) {
-  layout_list params = {.n = 0}, gradients = {.n = 0};
+/* Layouts and accumulators that are known so far, by place. */
+typedef struct asked {
+  opi_layout_set params, gradients;
+} asked;
+
+static opipe_status ask_place(const opi_weight_query *query, uint32_t index, asked *all,
+                              opi_weight_layout *layouts, opipe_error *err) {
+  const opi_weight_place *place = &query->places[index];
+  const uint32_t first_param = all->params.n, first_gradient = all->gradients.n;
   if (!is_training(place->backend)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "stage %u: backend '%s' cannot train", place->stage,
                     place->backend->id);
@@ -91,11 +78,11 @@ static opipe_status ask_place(const opi_weight_query *query, const opi_weight_pl
   for (uint32_t p = 0; p < place->n_programs; ++p) {
     if (place->programs[p] == NULL)
       continue;
-    OPI_TRY(collect(query, place->backend, place->programs[p], false, arena, &params, err));
-    OPI_TRY(collect(query, place->backend, place->programs[p], true, arena, &gradients, err));
+    OPI_TRY(opi_layouts_add(&all->params, index, place->backend, place->programs[p], false, err));
+    OPI_TRY(opi_layouts_add(&all->gradients, index, place->backend, place->programs[p], true, err));
   }
-  add_params(place, &params, layouts);
-  add_gradients(place, &gradients, layouts);
+  add_params(place, &all->params, first_param, layouts);
+  add_gradients(place, &all->gradients, first_gradient, layouts);
   for (uint32_t k = 0; k < place->n_params; ++k) {
     if (!query->trained[place->params[k]] || layouts[k].gradient_bytes != 0)
       continue;
@@ -186,14 +173,17 @@ opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena
                                  opipe_error *err) {
   opi_weight_layout **layouts = OPI_ARENA_ARRAY(arena, opi_weight_layout *, query->n_places);
   opi_weight_bytes *bytes = OPI_ARENA_ARRAY(arena, opi_weight_bytes, query->n_places);
+  asked all;
   if (layouts == NULL || bytes == NULL)
     return opi_fail_nomem(err, query->n_places * sizeof *bytes, "sizes of weights");
+  OPI_TRY(opi_layouts_begin(&all.params, query->n_sources, arena, err));
+  OPI_TRY(opi_layouts_begin(&all.gradients, query->n_sources, arena, err));
   for (uint32_t i = 0; i < query->n_places; ++i) {
     const opi_weight_place *place = &query->places[i];
     layouts[i] = OPI_ARENA_ARRAY(arena, opi_weight_layout, place->n_params);
     if (layouts[i] == NULL)
       return opi_fail_nomem(err, place->n_params * sizeof **layouts, "sizes of weights");
-    OPI_TRY(ask_place(query, place, arena, layouts[i], err));
+    OPI_TRY(ask_place(query, i, &all, layouts[i], err));
     add_bytes(query, place, layouts[i], &bytes[i]);
   }
   OPI_TRY(add_shared(query, layouts, bytes, err));

@@ -18,7 +18,8 @@ typedef struct opi_weight_place {
   uint32_t n_programs, n_params;
   const opi_backend_ref *backend;
   opipe_program *const *programs; /* [n_programs] NULL entries: none */
-  const uint32_t *params;         /* [n_params] slots of the parameter table that the stage reads */
+  const uint32_t *params;         /* [n_params] rising: slots of the parameter table that the stage
+                                     reads */
 } opi_weight_place;
 
 typedef struct opi_weight_query {

@@ -30,6 +30,7 @@ typedef struct opi_cut_builder {
   uint32_t *home_cell;          /* [n_values] in the stage that makes it, OPIPE_NONE */
   uint32_t *here;               /* [n_values] of the stage at hand: use or cell, OPIPE_NONE */
   uint32_t *local;              /* [n_values] index in the program at hand, OPIPE_NONE */
+  opi_map *master_slots;        /* by name; NULL: not needed so far */
   uint32_t *seen_param;         /* [n_params] number of the last program that uses it */
   uint32_t n_programs;          /* made so far */
   uint32_t n_uses, room_uses, room_sources, room_trained, room_cells, room_routes;

@@ -359,6 +359,7 @@ opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *
                        .err = err};
   opi_arena_init(&b.scratch, allocator, 0);
   const opipe_status status = build_all(&b);
+  opi_map_free(b.master_slots);
   opi_arena_release(&b.scratch);
   if (status < 0) {
     opi_cut_free(cut);

@@ -37,15 +37,22 @@ bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b) {
          (a->data != NULL && b->data != NULL && memcmp(a->data, b->data, (size_t)a->n_bytes) == 0);
 }
 
-/* `next`: behind the last one found, for tables that are nearly alike. */
-static uint32_t master_slot(const opi_cut *master, const opi_value *value, uint32_t next) {
+/* Slot of a parameter in the master's table, OPIPE_NONE: it is not there (folded from dimensions).
+ * `next`: behind the last one found, for tables that are nearly alike. */
+static opipe_status master_slot(opi_cut_builder *b, const opi_value *value, uint32_t next,
+                                uint32_t *out_slot) {
+  const opi_cut *master = b->source->master;
   const opipe_param_source source = opi_param_source_of(value);
-  for (uint32_t i = 0; i < master->n_params; ++i) {
-    const uint32_t p = (uint32_t)(((uint64_t)next + i) % master->n_params);
-    if (opi_same_source(&master->sources[p], &source))
-      return p;
-  }
-  return OPIPE_NONE;
+  *out_slot = next;
+  if (next < master->n_params && opi_same_source(&master->sources[next], &source))
+    return OPIPE_OK;
+  if (b->master_slots == NULL)
+    OPI_TRY(opi_map_names(b->scratch.allocator, master->sources, master->n_params,
+                          sizeof *master->sources, &b->master_slots, b->err));
+  if (!opi_map_get(b->master_slots, source.name, out_slot) ||
+      !opi_same_source(&master->sources[*out_slot], &source))
+    *out_slot = OPIPE_NONE;
+  return OPIPE_OK;
 }
 
 static opipe_status add_param(opi_cut_builder *b, uint32_t v, bool trained, uint32_t *io_next) {
@@ -56,7 +63,7 @@ static opipe_status add_param(opi_cut_builder *b, uint32_t v, bool trained, uint
     return OPIPE_OK;
   }
   if (b->source->master != NULL) {
-    b->param_of_value[v] = master_slot(b->source->master, value, *io_next);
+    OPI_TRY(master_slot(b, value, *io_next, &b->param_of_value[v]));
     if (b->param_of_value[v] != OPIPE_NONE)
       *io_next = b->param_of_value[v] + 1;
     return OPIPE_OK;

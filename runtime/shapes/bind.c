@@ -246,7 +246,8 @@ static opipe_status cut_graph(opi_shape *shape, opi_arena *scratch, opipe_error 
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   OPI_TRY(opi_plan_assign(s->plan, g, s->allocator, stages, err));
-  const opi_cut_source source = {.graph = g, .stage = stages, .n_stages = s->plan->n_stages};
+  const opi_cut_source source = {
+      .graph = g, .stage = stages, .n_stages = s->plan->n_stages, .master = s->master};
   OPI_TRY(opi_cut_build(&source, s->allocator, &shape->cut, err));
   return opi_lower(s->plan, shape->cut, s->allocator, &shape->list, err);
 }

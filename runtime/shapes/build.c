@@ -15,11 +15,11 @@ static opipe_status compile_stage(opi_shape *shape, uint32_t stage, uint64_t *ou
                                   opipe_error *err) {
   opi_stage_run *run = &shape->stages[stage];
   const opi_rank *rank = rank_of(shape, stage);
-  OPI_TRY(opi_stage_graph(shape, stage, err));
-  if (run->graph.n_nodes == 0)
+  const opipe_graph *graph = &opi_forward_of(shape->cut, stage)->graph;
+  if (graph->n_nodes == 0)
     return OPIPE_OK;
   opipe_program_info info;
-  OPI_TRY(opi_rank_compile(rank, &run->graph, stage, 0, &run->program, &info, err));
+  OPI_TRY(opi_rank_compile(rank, graph, stage, 0, &run->program, &info, err));
   *out_arena_bytes = info.arena_bytes;
   return OPIPE_OK;
 }

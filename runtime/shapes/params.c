@@ -1,78 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters: one set per rank, shared by all shapes. Its table is that of the plan's own cut
- * (the master); the graphs of other shapes are renumbered to it by name and content. A known value
- * that only one shape has (folded from its dimensions) becomes a constant of that shape's programs.
+/* Parameters: one set per rank, shared by all shapes. Its table is that of the plan's own cut (the
+ * master), by which all shapes are cut.
  */
-#include <string.h>
-
+#include "partition/memory/layouts.h"
 #include "runtime/state.h"
-
-/* Slot of a parameter in the master's table, OPIPE_NONE: not there. */
-static uint32_t master_slot(const opi_cut *master, const opipe_param_source *source,
-                            uint32_t guess) {
-  if (guess < master->n_params && opi_same_source(&master->sources[guess], source))
-    return guess;
-  for (uint32_t p = 0; p < master->n_params; ++p) {
-    if (opi_same_source(&master->sources[p], source))
-      return p;
-  }
-  return OPIPE_NONE;
-}
-
-opipe_status opi_stage_graph(opi_shape *shape, uint32_t stage, opipe_error *err) {
-  const opi_cut *master = shape->session->master;
-  opi_stage_run *run = &shape->stages[stage];
-  run->graph = opi_forward_of(shape->cut, stage)->graph;
-  if (master == shape->cut)
-    return OPIPE_OK;
-  opipe_value *values = OPI_ARENA_ARRAY(&shape->arena, opipe_value, run->graph.n_values);
-  if (values == NULL)
-    return opi_fail_nomem(err, run->graph.n_values * sizeof *values, "a stage");
-  for (uint32_t v = 0; v < run->graph.n_values; ++v) {
-    values[v] = run->graph.values[v];
-    if (values[v].role != OPIPE_VALUE_PARAMETER)
-      continue;
-    const opipe_param_source *source = &shape->cut->sources[values[v].slot];
-    const uint32_t slot = master_slot(master, source, values[v].slot);
-    if (slot == OPIPE_NONE) {
-      values[v].role = OPIPE_VALUE_CONSTANT;
-      values[v].data = source->data;
-    }
-    values[v].slot = slot;
-  }
-  run->graph.values = values;
-  run->graph.n_params = master->n_params;
-  return OPIPE_OK;
-}
-
-/* Device bytes of the layouts that `program` wants and `seen` [n_seen] has not; appends them. */
-typedef struct wanted {
-  opi_arena scratch;
-  opipe_param_layout *list;
-  uint32_t n, room;
-  uint64_t n_bytes;
-} wanted;
-
-static opipe_status add_program(wanted *w, const opi_rank *rank, const opipe_program *program,
-                                opipe_error *err) {
-  opipe_param_layout *list = NULL;
-  uint32_t count = 0;
-  OPI_TRY(opi_layouts_ask(opi_rank_backend(rank), program, rank->session->master->n_params, false,
-                          &w->scratch, &list, &count, err));
-  for (uint32_t i = 0; i < count; ++i) {
-    uint32_t k = 0;
-    while (k < w->n && (w->list[k].slot != list[i].slot || w->list[k].key != list[i].key))
-      ++k;
-    if (k < w->n)
-      continue;
-    if (!opi_arena_grow(&w->scratch, (void **)&w->list, &w->room, w->n + 1, sizeof *w->list)) {
-      return opi_fail_nomem(err, sizeof *w->list, "parameter layouts");
-    }
-    w->list[w->n++] = list[i];
-    w->n_bytes += opi_align_up(list[i].n_bytes, rank->alignment);
-  }
-  return OPIPE_OK;
-}
 
 static opipe_status held_bytes(const opi_rank *rank, uint64_t *out_bytes, opipe_error *err) {
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
@@ -105,19 +36,31 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
   return opi_rank_charge(rank, made > sure ? made - sure : 0, "the parameters of a session", err);
 }
 
-static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *err) {
-  const opi_session *s = shape->session;
-  wanted w = {.n = 0};
-  opipe_status status = OPIPE_OK;
-  opi_arena_init(&w.scratch, s->allocator, 0);
-  for (uint32_t st = 0; st < shape->cut->n_stages && status == OPIPE_OK; ++st) {
-    if (opi_plan_rank(s->plan, st, 0) != rank->index || shape->stages[st].program == NULL)
-      continue;
-    status = add_program(&w, rank, shape->stages[st].program, err);
+/* Device bytes of the layouts that the rank's programs want. */
+static opipe_status sum_layouts(const opi_shape *shape, const opi_rank *rank, opi_arena *scratch,
+                                uint64_t *out_bytes, opipe_error *err) {
+  opi_layout_set set;
+  OPI_TRY(opi_layouts_begin(&set, rank->session->master->n_params, scratch, err));
+  for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
+    if (opi_plan_rank(rank->session->plan, st, 0) == rank->index &&
+        shape->stages[st].program != NULL)
+      OPI_TRY(opi_layouts_add(&set, rank->index, opi_rank_backend(rank), shape->stages[st].program,
+                              false, err));
   }
+  *out_bytes = 0;
+  for (uint32_t i = 0; i < set.n; ++i)
+    *out_bytes += opi_align_up(set.list[i].layout.n_bytes, rank->alignment);
+  return OPIPE_OK;
+}
+
+static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *err) {
+  uint64_t n_bytes = 0;
+  opi_arena scratch;
+  opi_arena_init(&scratch, rank->session->allocator, 0);
+  opipe_status status = sum_layouts(shape, rank, &scratch, &n_bytes, err);
   if (status == OPIPE_OK)
-    status = prepare_sets(shape, rank, w.n_bytes, err);
-  opi_arena_release(&w.scratch);
+    status = prepare_sets(shape, rank, n_bytes, err);
+  opi_arena_release(&scratch);
   return status;
 }
 
