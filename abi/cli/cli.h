@@ -6,7 +6,6 @@
 #ifndef CLI_H
 #define CLI_H
 
-#include <getopt.h>
 #include <opipe/host.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,14 +15,6 @@ enum { CLI_SIGNALLED = 128 };  /* + the signal's number */
 enum { CLI_LIST_MOST = 1024 }; /* times that an option is given */
 
 /* ---- options ---- */
-
-/* One row of a command's table: parsed by getopt_long, printed by --help. */
-typedef struct cli_option {
-  const char *name;
-  const char *argument; /* NULL: takes none; "[X]": optional */
-  const char *help;
-  int id;
-} cli_option;
 
 typedef struct cli_list {
   const char *items[CLI_LIST_MOST];
@@ -53,11 +44,22 @@ typedef struct cli_train_texts {
   bool shuffle, go_on;
 } cli_train_texts;
 
+/* What `schedule` adds. */
+enum { CLI_FORMAT_UNSAID = UINT8_MAX };
+typedef struct cli_order_options {
+  uint32_t n_replicas;
+  uint32_t format; /* OPIPE_FORMAT_*, or CLI_FORMAT_UNSAID */
+  uint32_t dialect, from, rule, receive_depth;
+  bool aligned, forward;
+} cli_order_options;
+
 typedef struct cli_options {
   const char *model;
+  char **operands;
+  uint32_t n_operands;
   bool train; /* inspect --train, or the command train */
   cli_train_texts t;
-  /* plan, run */
+  /* plan, run, train; schedule too: numbers, costs, output */
   opipe_device_choice devices[64];
   char device_text[64][2048];
   uint32_t n_devices;
@@ -80,11 +82,13 @@ typedef struct cli_options {
   bool reference, check_finite;
   /* plugins */
   bool why;
+  cli_order_options order;
 } cli_options;
 
-/* Parses argv[1..] (argv[0]: the command's name). CLI_DONE: go on; else the exit status, -1: --help
+typedef struct cli_command cli_command; /* tables.h */
+/* Parses argv[1..] (argv[0] stands in messages). CLI_DONE: go on; else the exit status, -1: --help
  * was printed. */
-int cli_parse(const char *command, int argc, char **argv, cli_options *out);
+int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out);
 
 /* What --schedule file:PATH says and was not given. schedule_file.c */
 int cli_schedule_numbers(cli_options *io_options);
@@ -235,7 +239,7 @@ int cli_plan(const cli_options *options);
 int cli_run(const cli_options *options);
 int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);
-int cli_schedule(int argc, char **argv); /* has options of its own */
+int cli_schedule(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
 /* Letters, digits, '.', '_', '-' stay, all else is percent-encoded. */

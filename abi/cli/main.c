@@ -2,29 +2,12 @@
 /* Finds the command and hands over. */
 #include <string.h>
 
-#include "cli.h"
-
-typedef struct command {
-  const char *name;
-  const char *help;
-  int (*run)(const cli_options *options);
-} command;
-
-static const command commands[] = {
-    {"inspect", "what a model consists of: inputs, operators, patterns, parameters", cli_inspect},
-    {"plan", "cut a model into stages and print or write the plan", cli_plan},
-    {"run", "run a model (or a model folder with data sets) as a pipeline", cli_run},
-    {"train", "train a model as a pipeline on data from files", cli_train},
-    {"plugins", "the plugins that were found, and why others were refused", cli_plugins},
-};
-enum { N_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
+#include "tables.h"
 
 static void print_commands(FILE *out) {
   (void)fprintf(out, "usage: onnx-pipe COMMAND [OPTION ...] [MODEL]\n\n");
-  for (int i = 0; i < N_COMMANDS; ++i)
-    (void)fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
-  (void)fprintf(out, "  %-9s %s\n", "schedule",
-                "schedules without a model: list, show, lower, check, simulate, draw, convert");
+  for (const cli_command *c = cli_commands; c->name != NULL; ++c)
+    (void)fprintf(out, "  %-9s %s\n", c->name, c->help);
   (void)fprintf(out, "\nonnx-pipe COMMAND --help lists a command's options.\n");
 }
 
@@ -53,19 +36,17 @@ int main(int argc, char **argv) {
   const char *name = argv[1];
   (void)snprintf(program, sizeof(program), "onnx-pipe %.40s", name);
   argv[1] = program;
-  if (strcmp(name, "schedule") == 0)
-    return cli_schedule(argc - 1, argv + 1);
-  for (int i = 0; i < N_COMMANDS; ++i) {
+  for (const cli_command *c = cli_commands; c->name != NULL; ++c) {
     static cli_options options; /* large: not on the stack */
-    if (strcmp(name, commands[i].name) != 0)
+    if (strcmp(name, c->name) != 0)
       continue;
-    const int status = cli_parse(name, argc - 1, argv + 1, &options);
+    const int status = cli_parse(c, argc - 1, argv + 1, &options);
     if (status != CLI_DONE)
       return status < 0 ? CLI_DONE : status;
     const int numbers = cli_schedule_numbers(&options);
     if (numbers != CLI_DONE)
       return numbers;
-    const int result = commands[i].run(&options);
+    const int result = c->run(&options);
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {
       (void)fprintf(stderr, "onnx-pipe: cannot write the output\n");
       return CLI_FAILED;

@@ -1,176 +1,270 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of every command but `schedule`. */
+/* The options, one row each, and the commands. Rows stand in the order in which a section lists
+ * them; a new option is a row here, a field of cli_options, and what is done with it.
+ */
 #include "tables.h"
 
+#include <stddef.h>
 #include <string.h>
 
-#define COMMON_ROWS                                                                           \
-  {"json", NULL, "machine-readable output", O_JSON},                                          \
-      {"plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)", \
-       O_PLUGIN},                                                                             \
-  {                                                                                           \
-    "help", NULL, "this text", O_HELP                                                         \
-  }
-#define MODEL_ROWS                                                                                \
-  {"bind", "DIM=N,...", "numbers for free dimensions (a name of the file, or INPUT.axis)",        \
-   O_BIND},                                                                                       \
-      {"pin", "NAME=VALUE", "fix an input before folding: a number, a list 1,2,3 or a .npy file", \
-       O_PIN},                                                                                    \
-      {"no-fuse", NULL, "recognise no patterns", O_NO_FUSE},                                      \
-      {"dropout", "off|graph|RATIO",                                                              \
-       "off (preset, but for train): identity; graph: as the operator text says", O_DROPOUT},     \
-      {"allow-symlinks", NULL, "external data may be reached through symlinks", O_SYMLINKS}, {    \
-    "allow-hardlinks", NULL, "external data may have several hard links", O_HARDLINKS             \
-  }
-#define PLAN_ROWS                                                                                  \
-  {"device", "KIND[,memory=SIZE][,threads=N]",                                                     \
-   "the devices in order, the last one repeats (repeatable)", O_DEVICE},                           \
-      {"stages", "S", "number of stages", O_STAGES},                                               \
-      {"ranks", "P", "number of ranks: as many stages as the schedule lays out on them", O_RANKS}, \
-      {"threads", "T", "compute threads per rank", O_THREADS},                                     \
-      {"cut", "SPEC",                                                                              \
-       "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", O_CUT},      \
-      {"plan", "FILE", "a whole plan", O_PLAN},                                                    \
-      {"memory", "SIZE", "cap of every device that has none of its own", O_MEMORY},                \
-      {"schedule", "NAME[:key=value,...]",                                                         \
-       "gpipe (preset), or another that 'schedule list' has; file:PATH", O_SCHEDULE},              \
-      {"microbatches", "M", "micro-batches of the whole mini-batch or request", O_MICROBATCHES},   \
-      {"replicas", "N[,N...]",                                                                     \
-       "train: copies of the pipeline; of single stages: they cut micro-batches", O_REPLICAS},     \
-      {"batch-dim", "NAME[,NAME...]",                                                              \
-       "the free dimensions that micro-batches split (preset: the first of every input, as far "   \
-       "as "                                                                                       \
-       "their lengths and the graph agree)",                                                       \
-       O_BATCH},                                                                                   \
-      {"depth", "N", "slots of a boundary tensor (2; more where it skips stages)", O_DEPTH},       \
-      {"transport", "NAME", "local (preset) or a plugin's id, with options as NAME:key=value,...", \
-       O_TRANSPORT},                                                                               \
-      {"cost", "rates|measured|F=N,I=N,W=N",                                                       \
-       "node times from device rates (preset) or measured; the stages' own in ms, F=5+5+9",        \
-       O_COST},                                                                                    \
-  {                                                                                                \
-    "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",      \
-        O_IGNORE                                                                                   \
-  }
+enum {
+  END = 0,
+  PLAN,          /* of plans: plan, run, train */
+  MODEL,         /* of models */
+  INSPECT_TRAIN, /* inspect */
+  INSPECT,
+  PLAN_OUT, /* plan */
+  DATA,     /* of training: train, plans for it */
+  TRAINED,  /* the same, and what is trainable */
+  OPTIMIZE,
+  PLAN_SEED, /* plan */
+  RUN,
+  TRAIN,
+  PLUGINS,
+  SCHEDULE,
+  COMMON /* of all */
+};
 
-#define TRAINED_ROWS                                                                             \
-  {"loss", "SPEC",                                                                               \
-   "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "             \
-   "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output)",   \
-   O_LOSS},                                                                                      \
-      {"trainable", "GLOB", "train these initializers; the last match wins (repeatable)",        \
-       O_TRAINABLE},                                                                             \
-      {"frozen", "GLOB", "do not train these; the last match wins (repeatable)", O_FROZEN}, {    \
-    "parameter", "NAME=FILE", "a graph input that becomes a trainable initializer, .pb or .npy", \
-        O_PARAMETER                                                                              \
-  }
+/* How a value is read, and the field that it fills. */
+#define AT(field) offsetof(cli_options, field)
+#define FLAG(field) cli_take_flag, AT(field), 0, 0, NULL
+#define BITS(field, bits) cli_take_bits, AT(field), 0, bits, NULL
+#define TEXT(field) cli_take_text, AT(field), 0, 0, NULL
+#define LIST(field) cli_take_list, AT(field), 0, 0, NULL
+#define NUMBER(field) cli_take_numeral, AT(field), 0, 0, NULL
+#define SIZE(field) cli_take_amount, AT(field), 0, 0, NULL
+#define REAL(field) cli_take_real, AT(field), 0, 0, NULL
+#define COUNT(field, most) cli_take_within, AT(field), 1, most, NULL
+#define CHOICE(field, choices) cli_take_index, AT(field), 0, 0, choices
+#define OWN(reader) cli_take_##reader, 0, 0, 0, NULL
 
-/* Of train, and of plans for training. */
-#define TRAIN_PLAN_ROWS                                                                            \
-  {"data", "SOURCE",                                                                               \
-   "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable)", O_DATA},   \
-      {"batch", "N", "samples per mini-batch (all up to 64, else 8)", O_BATCH_ROWS}, TRAINED_ROWS, \
-      {"optimizer", "SPEC",                                                                        \
-       "sgd:lr=..[,momentum=..,nesterov=1,decay=..], adam:.., "                                    \
-       "adamw:lr=..,beta1=..,beta2=..,eps=..,decay=..,eps-mode=torch|hf "                          \
-       "(preset: adamw:lr=0.001)",                                                                 \
-       O_OPTIMIZER},                                                                               \
-      {"lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]", O_LR_SCHEDULE},         \
-      {"clip", "NORM", "scale gradients down to this norm of all together", O_CLIP},               \
-      {"no-decay", "GLOB", "parameters without decay (repeatable)", O_NO_DECAY},                   \
-      {"recompute", "none|stage|block|attention", "what backward computes again", O_RECOMPUTE},    \
-      {"compute", "fp32|bf16|fp16", "type of activations and products", O_COMPUTE}, {              \
-    "steps", "N", "mini-batches of this run (one epoch)", O_STEPS                                  \
-  }
+enum { ORDER_MOST = 1 << 24 };
 
-static const cli_option inspect_table[] = {
-    MODEL_ROWS,   {"train", NULL, "what is trainable, and why", O_TRAIN},
-    TRAINED_ROWS, {"graph-only", NULL, "weights need not be there", O_GRAPH_ONLY},
-    COMMON_ROWS,  {NULL, NULL, NULL, 0}};
-static const cli_option plan_table[] = {
-    PLAN_ROWS,
-    MODEL_ROWS,
-    {"output", "FILE", "write the plan (JSON); also -o", O_OUTPUT},
-    {"annotate", "OUT.onnx", "write a copy of the model with the plan as IR-11 annotations",
-     O_ANNOTATE},
-    {"train", NULL, "a plan for training, with what follows", O_TRAIN},
-    TRAIN_PLAN_ROWS,
-    {"seed", "N", "of dropout, with --train (0)", O_SEED},
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
-static const cli_option run_table[] = {
-    PLAN_ROWS,
-    MODEL_ROWS,
-    {"input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", O_INPUT},
-    {"output", "DIR", "write every output as DIR/NAME.npy", O_OUTPUT},
-    {"requests", "N", "a stream of N requests: throughput and latency", O_REQUESTS},
-    {"check", "[max|element]", "compare with the outputs of a folder's data sets", O_CHECK},
-    {"rtol", "X", "relative tolerance of --check", O_RTOL},
-    {"atol", "X", "absolute tolerance of --check", O_ATOL},
-    {"reference", NULL, "compare with the plan's stages by a plain loop, and with the uncut model",
-     O_REFERENCE},
-    {"check-finite", NULL, "fail when a node's output is NaN or infinite", O_FINITE},
-    {"seed", "N", "of drawn inputs (0)", O_SEED},
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
-static const cli_option train_table[] = {
-    TRAIN_PLAN_ROWS,
-    {"shuffle", NULL, "another order of samples every epoch", O_SHUFFLE},
-    {"save", "DIR", "write a checkpoint there at the end", O_SAVE},
-    {"save-every", "N", "also after every N mini-batches", O_SAVE_EVERY},
-    {"resume", "DIR", "continue from a checkpoint", O_RESUME},
-    {"save-model", "OUT.onnx", "write the model with its new weights", O_SAVE_MODEL},
-    {"save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
-     O_SAVE_GRADIENTS},
-    {"trace", "OUT.json|OUT.svg", "the last step, planned and measured", O_TRACE},
-    {"reference", NULL, "compare with the plan's reference, and with the uncut model", O_REFERENCE},
-    {"check-finite", NULL, "look at every value; end at the first NaN or infinity, naming its node",
-     O_FINITE},
-    {"go-on", NULL, "skip steps whose loss or norm is not finite (preset: stop at the first)",
-     O_GO_ON},
-    {"seed", "N", "of dropout and --shuffle (0)", O_SEED},
-    PLAN_ROWS,
-    MODEL_ROWS,
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
-static const cli_option plugins_table[] = {
-    {"why", NULL, "also every candidate that was refused, and why", O_WHY},
-    COMMON_ROWS,
-    {NULL, NULL, NULL, 0}};
+const cli_option cli_option_rows[] = {
+    {PLAN, "device", "KIND[,memory=SIZE][,threads=N]",
+     "the devices in order, the last one repeats (repeatable)", OWN(device), .in_plan = true},
+    {PLAN, "stages", "S", "number of stages", COUNT(n_stages, 4096), .in_plan = true},
+    {PLAN, "ranks", "P", "number of ranks: as many stages as the schedule lays out on them",
+     COUNT(n_ranks, 4096), .in_plan = true},
+    {PLAN, "threads", "T", "compute threads per rank", COUNT(n_threads, 4096), .in_plan = true},
+    {PLAN, "cut", "SPEC",
+     "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", TEXT(cut),
+     .in_plan = true},
+    {PLAN, "plan", "FILE", "a whole plan", TEXT(plan_file)},
+    {PLAN, "memory", "SIZE", "cap of every device that has none of its own", SIZE(memory_bytes),
+     .in_plan = true},
+    {PLAN, "schedule", "NAME[:key=value,...]",
+     "gpipe (preset), or another that 'schedule list' has; file:PATH", TEXT(schedule),
+     .in_plan = true},
+    {PLAN, "microbatches", "M", "micro-batches of the whole mini-batch or request",
+     COUNT(n_microbatches, 1 << 20), .in_plan = true},
+    {PLAN, "replicas", "N[,N...]",
+     "train: copies of the pipeline; of single stages: they cut micro-batches", TEXT(t.replicas),
+     .in_plan = true},
+    {PLAN, "batch-dim", "NAME[,NAME...]",
+     "the free dimensions that micro-batches split (preset: the first of every input, as far as "
+     "their lengths and the graph agree)",
+     TEXT(batch), .in_plan = true},
+    {PLAN, "depth", "N", "slots of a boundary tensor (2; more where it skips stages)",
+     COUNT(depth, 1024), .in_plan = true},
+    {PLAN, "transport", "NAME",
+     "local (preset) or a plugin's id, with options as NAME:key=value,...", TEXT(transport),
+     .in_plan = true},
+    {PLAN, "cost", "rates|measured|F=N,I=N,W=N",
+     "node times from device rates (preset) or measured; the stages' own in ms, F=5+5+9",
+     cli_take_cost, 0, 0, 0, "rates|measured", .in_plan = true},
+    {PLAN, "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",
+     FLAG(ignore_annotations), .in_plan = true},
 
-static const cli_command commands[] = {{"inspect", "MODEL", inspect_table},
-                                       {"plan", "MODEL", plan_table},
-                                       {"run", "MODEL|DIR", run_table},
-                                       {"train", "MODEL", train_table},
-                                       {"plugins", NULL, plugins_table}};
+    {MODEL, "bind", "DIM=N,...", "numbers for free dimensions (a name of the file, or INPUT.axis)",
+     LIST(bind)},
+    {MODEL, "pin", "NAME=VALUE",
+     "fix an input before folding: a number, a list 1,2,3 or a .npy file", LIST(pins)},
+    {MODEL, "no-fuse", NULL, "recognise no patterns", FLAG(no_fuse)},
+    {MODEL, "dropout", "off|graph|RATIO",
+     "off (preset, but for train): identity; graph: as the operator text says", OWN(dropout)},
+    {MODEL, "allow-symlinks", NULL, "external data may be reached through symlinks",
+     BITS(load_flags, OPIPE_LOAD_ALLOW_SYMLINKS)},
+    {MODEL, "allow-hardlinks", NULL, "external data may have several hard links",
+     BITS(load_flags, OPIPE_LOAD_ALLOW_HARDLINKS)},
 
-const cli_command *cli_command_of(const char *name) {
-  const cli_command *found = commands;
-  while (strcmp(found->name, name) != 0)
-    ++found;
-  return found;
+    {INSPECT_TRAIN, "train", NULL, "what is trainable, and why", FLAG(train)},
+    {INSPECT, "graph-only", NULL, "weights need not be there",
+     BITS(load_flags, OPIPE_LOAD_GRAPH_ONLY)},
+
+    {PLAN_OUT, "output", "FILE", "write the plan (JSON); also -o", TEXT(output), .letter = 'o'},
+    {PLAN_OUT, "annotate", "OUT.onnx",
+     "write a copy of the model with the plan as IR-11 annotations", TEXT(annotate)},
+    {PLAN_OUT, "train", NULL, "a plan for training, with what follows", FLAG(train)},
+
+    {DATA, "data", "SOURCE",
+     "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable)",
+     LIST(t.data)},
+    {DATA, "batch", "N", "samples per mini-batch (all up to 64, else 8)", COUNT(t.batch, 1 << 30)},
+    {TRAINED, "loss", "SPEC",
+     "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "
+     "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output)",
+     TEXT(t.loss)},
+    {TRAINED, "trainable", "GLOB", "train these initializers; the last match wins (repeatable)",
+     cli_take_glob, 0, 0, 1, NULL, .in_plan = true},
+    {TRAINED, "frozen", "GLOB", "do not train these; the last match wins (repeatable)",
+     cli_take_glob, 0, 0, 0, NULL, .in_plan = true},
+    {TRAINED, "parameter", "NAME=FILE",
+     "a graph input that becomes a trainable initializer, .pb or .npy", LIST(t.parameters)},
+    {OPTIMIZE, "optimizer", "SPEC",
+     "sgd:lr=..[,momentum=..,nesterov=1,decay=..], adam:.., "
+     "adamw:lr=..,beta1=..,beta2=..,eps=..,decay=..,eps-mode=torch|hf (preset: adamw:lr=0.001)",
+     TEXT(t.optimizer), .in_plan = true},
+    {OPTIMIZE, "lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]",
+     TEXT(t.lr_schedule), .in_plan = true},
+    {OPTIMIZE, "clip", "NORM", "scale gradients down to this norm of all together", REAL(t.clip),
+     .in_plan = true},
+    {OPTIMIZE, "no-decay", "GLOB", "parameters without decay (repeatable)", LIST(t.no_decay),
+     .in_plan = true},
+    {OPTIMIZE, "recompute", "none|stage|block|attention", "what backward computes again",
+     TEXT(t.recompute), .in_plan = true},
+    {OPTIMIZE, "compute", "fp32|bf16|fp16", "type of activations and products", TEXT(t.compute),
+     .in_plan = true},
+    {OPTIMIZE, "steps", "N", "mini-batches of this run (one epoch)", NUMBER(t.n_steps)},
+
+    {PLAN_SEED, "seed", "N", "of dropout, with --train (0)", OWN(seed)},
+
+    {RUN, "input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", LIST(inputs)},
+    {RUN, "output", "DIR", "write every output as DIR/NAME.npy", TEXT(output), .letter = 'o'},
+    {RUN, "requests", "N", "a stream of N requests: throughput and latency",
+     COUNT(n_requests, 1 << 30)},
+    {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
+     cli_take_check, 0, 0, 0, "max|element"},
+    {RUN, "rtol", "X", "relative tolerance of --check", REAL(rtol)},
+    {RUN, "atol", "X", "absolute tolerance of --check", REAL(atol)},
+    {RUN, "reference", NULL,
+     "compare with the plan's stages by a plain loop, and with the uncut model", FLAG(reference)},
+    {RUN, "check-finite", NULL, "fail when a node's output is NaN or infinite", FLAG(check_finite)},
+    {RUN, "seed", "N", "of drawn inputs (0)", OWN(seed)},
+
+    {TRAIN, "shuffle", NULL, "another order of samples every epoch", FLAG(t.shuffle)},
+    {TRAIN, "save", "DIR", "write a checkpoint there at the end", TEXT(t.save)},
+    {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
+    {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
+    {TRAIN, "save-model", "OUT.onnx", "write the model with its new weights", TEXT(t.save_model)},
+    {TRAIN, "save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
+     TEXT(t.save_gradients)},
+    {TRAIN, "trace", "OUT.json|OUT.svg", "the last step, planned and measured", TEXT(t.trace)},
+    {TRAIN, "reference", NULL, "compare with the plan's reference, and with the uncut model",
+     FLAG(reference)},
+    {TRAIN, "check-finite", NULL,
+     "look at every value; end at the first NaN or infinity, naming its node", FLAG(check_finite)},
+    {TRAIN, "go-on", NULL,
+     "skip steps whose loss or norm is not finite (preset: stop at the first)", FLAG(t.go_on)},
+    {TRAIN, "seed", "N", "of dropout and --shuffle (0)", OWN(seed)},
+
+    {PLUGINS, "why", NULL, "also every candidate that was refused, and why", FLAG(why)},
+
+    {SCHEDULE, "ranks", "P", "ranks", COUNT(n_ranks, ORDER_MOST)},
+    {SCHEDULE, "stages", "S", "stages (either of the two is enough for a name)",
+     COUNT(n_stages, ORDER_MOST)},
+    {SCHEDULE, "microbatches", "M", "micro-batches of the whole mini-batch",
+     COUNT(n_microbatches, ORDER_MOST)},
+    {SCHEDULE, "replicas", "N", "copies of the whole pipeline (1)",
+     COUNT(order.n_replicas, ORDER_MOST)},
+    {SCHEDULE, "forward", NULL, "the forward-only form", FLAG(order.forward)},
+    {SCHEDULE, "format", "csv|text|json", "show, lower, convert: form of the output (csv)",
+     CHOICE(order.format, "text|json|csv")},
+    {SCHEDULE, "aligned", NULL, "show: with idle cells, aligned in time", FLAG(order.aligned)},
+    {SCHEDULE, "receives", "early|lazy[=DEPTH]", "lower, check: where receives stand (early)",
+     cli_take_receives, AT(order.receive_depth), 1, ORDER_MOST, NULL},
+    {SCHEDULE, "rule", "RULE", "check: tag (preset), stream, edge, pair, blocking or grouped",
+     CHOICE(order.rule, "tag|stream|edge|pair|blocking|grouped")},
+    {SCHEDULE, "cost", "F=1,I=1,W=1,comm=0",
+     "times per stage and whole micro-batch; F=5+5+9: of stage 0, 1, 2", OWN(order_cost)},
+    {SCHEDULE, "dialect", "torch|torch-old|opipe", "show, lower, convert: dialect of a CSV (opipe)",
+     CHOICE(order.dialect, "opipe|torch|torch-old")},
+    {SCHEDULE, "from", "torch|torch-old|opipe",
+     "dialect of a FILE (opipe, which reads torch's as well)",
+     CHOICE(order.from, "opipe|torch|torch-old")},
+    {SCHEDULE, "output", "FILE", "write to FILE instead of standard output; also -o", TEXT(output),
+     .letter = 'o'},
+
+    {COMMON, "json", NULL, "machine-readable output", FLAG(json)},
+    {COMMON, "plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
+     LIST(plugins)},
+    {COMMON, "help", NULL, "this text", NULL, 0, 0, 0, NULL, .letter = 'h'},
+};
+
+enum { N_ROWS = sizeof(cli_option_rows) / sizeof(cli_option_rows[0]) };
+_Static_assert((int)N_ROWS <= (int)CLI_OPTIONS_MOST, "more room for options is needed");
+const uint32_t cli_n_option_rows = N_ROWS;
+
+const cli_command cli_commands[] = {
+    {"inspect",
+     "what a model consists of: inputs, operators, patterns, parameters",
+     "MODEL",
+     cli_inspect,
+     {MODEL, INSPECT_TRAIN, TRAINED, INSPECT, COMMON}},
+    {"plan",
+     "cut a model into stages and print or write the plan",
+     "MODEL",
+     cli_plan,
+     {PLAN, MODEL, PLAN_OUT, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON}},
+    {"run",
+     "run a model (or a model folder with data sets) as a pipeline",
+     "MODEL|DIR",
+     cli_run,
+     {PLAN, MODEL, RUN, COMMON}},
+    {"train",
+     "train a model as a pipeline on data from files",
+     "MODEL",
+     cli_train,
+     {DATA, TRAINED, OPTIMIZE, TRAIN, PLAN, MODEL, COMMON}},
+    {"plugins",
+     "the plugins that were found, and why others were refused",
+     NULL,
+     cli_plugins,
+     {PLUGINS, COMMON}},
+    {"schedule",
+     "schedules without a model: list, show, lower, check, simulate, draw, convert",
+     NULL,
+     cli_schedule,
+     {SCHEDULE, COMMON},
+     "usage: onnx-pipe schedule list|show|lower|check|simulate|draw|convert [FILE|NAME] "
+     "[OPTION ...]\n\n"
+     "  list      the schedules found and their options\n"
+     "  show      compute order\n"
+     "  lower     with messages, reductions, frees and steps\n"
+     "  check     the proof under a transport's rule: status 1 when it refuses\n"
+     "  simulate  makespan, span, bubble, peak stash\n"
+     "  draw      an SVG picture\n"
+     "  convert   a FILE in another form or dialect\n\n"
+     "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"},
+    {NULL, NULL, NULL, NULL, {END}}};
+
+bool cli_takes(const cli_command *command, const cli_option *option) {
+  const uint32_t *s = command->sections;
+  while (*s != END && *s != option->section)
+    ++s;
+  return *s != END;
 }
 
-void cli_long_options(const cli_option *table, struct option out[CLI_OPTIONS_MOST]) {
-  size_t n = 0;
-  for (const cli_option *o = table; o->name != NULL && n < CLI_OPTIONS_MOST - 1; ++o, ++n) {
-    const int kind = o->argument == NULL     ? no_argument
-                     : o->argument[0] == '[' ? optional_argument
-                                             : required_argument;
-    out[n] = (struct option){o->name, kind, NULL, o->id};
-  }
-  out[n] = (struct option){NULL, 0, NULL, 0};
+bool cli_is_of_training(const cli_option *option) {
+  return option->section == DATA || option->section == TRAINED || option->section == OPTIMIZE;
 }
 
-void cli_print_options(const cli_option *table) {
-  for (const cli_option *o = table; o->name != NULL; ++o) {
-    char left[80];
-    const bool optional = o->argument != NULL && o->argument[0] == '[';
-    (void)snprintf(left, sizeof(left), "--%s%s%s", o->name,
-                   o->argument == NULL ? ""
-                   : optional          ? "[="
-                                       : " ",
-                   o->argument == NULL ? "" : o->argument + (optional ? 1 : 0));
-    (void)printf("  %-40s %s\n", left, o->help);
+static void print_option(const cli_option *o) {
+  char left[80];
+  const bool optional = o->argument != NULL && o->argument[0] == '[';
+  (void)snprintf(left, sizeof(left), "--%s%s%s", o->name,
+                 o->argument == NULL ? ""
+                 : optional          ? "[="
+                                     : " ",
+                 o->argument == NULL ? "" : o->argument + (optional ? 1 : 0));
+  (void)printf("  %-40s %s\n", left, o->help);
+}
+
+void cli_print_options(const cli_command *command) {
+  for (const uint32_t *s = command->sections; *s != END; ++s) {
+    for (uint32_t i = 0; i < N_ROWS; ++i) {
+      if (cli_option_rows[i].section == *s)
+        print_option(&cli_option_rows[i]);
+    }
   }
 }

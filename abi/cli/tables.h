@@ -1,82 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table of options per command: what getopt_long parses is what --help prints. */
+/* The command's options, one row each: what getopt_long parses, what --help prints, how a value is
+ * read and where it goes. A row belongs to a section, and each command lists its sections.
+ */
 #ifndef CLI_TABLES_H
 #define CLI_TABLES_H
 
 #include "cli.h"
 
-enum {
-  O_HELP = 256,
-  O_JSON,
-  O_DEVICE,
-  O_STAGES,
-  O_RANKS,
-  O_THREADS,
-  O_CUT,
-  O_PLAN,
-  O_MEMORY,
-  O_SCHEDULE,
-  O_MICROBATCHES,
-  O_BIND,
-  O_PIN,
-  O_NO_FUSE,
-  O_DROPOUT,
-  O_SEED,
-  O_PLUGIN,
-  O_SYMLINKS,
-  O_HARDLINKS,
-  O_DEPTH,
-  O_TRANSPORT,
-  O_COST,
-  O_BATCH,
-  O_IGNORE,
-  O_ANNOTATE,
-  O_INPUT,
-  O_OUTPUT,
-  O_REQUESTS,
-  O_CHECK,
-  O_RTOL,
-  O_ATOL,
-  O_REFERENCE,
-  O_FINITE,
-  O_WHY,
-  O_GRAPH_ONLY,
-  O_TRAIN,
-  O_DATA,
-  O_BATCH_ROWS,
-  O_SHUFFLE,
-  O_LOSS,
-  O_OPTIMIZER,
-  O_LR_SCHEDULE,
-  O_CLIP,
-  O_NO_DECAY,
-  O_TRAINABLE,
-  O_FROZEN,
-  O_PARAMETER,
-  O_REPLICAS,
-  O_RECOMPUTE,
-  O_COMPUTE,
-  O_STEPS,
-  O_SAVE,
-  O_SAVE_EVERY,
-  O_RESUME,
-  O_SAVE_MODEL,
-  O_SAVE_GRADIENTS,
-  O_TRACE,
-  O_GO_ON
+typedef struct cli_option cli_option;
+/* Reads one value into the options. `value` is NULL where none was given. CLI_DONE, or CLI_USAGE
+ * with the message printed. */
+typedef int cli_take_fn(const cli_option *option, const char *value, cli_options *out);
+
+struct cli_option {
+  uint32_t section; /* of tables.c */
+  const char *name;
+  const char *argument; /* NULL: takes none; "[X]": optional */
+  const char *help;
+  cli_take_fn *take;    /* NULL: prints the help */
+  size_t at;            /* offset in cli_options of what it fills */
+  uint64_t least, most; /* of a count; most: bits that a flag sets, or what a row says besides */
+  const char *choices;  /* "a|b|c" */
+  bool in_plan;         /* a whole plan says it: not beside --plan */
+  char letter;          /* short form; 0: none */
 };
 
-/* The table of inspect, plan, run, train or plugins. operand: what stands behind the options, NULL:
- * nothing. */
-typedef struct cli_command {
-  const char *name, *operand;
-  const cli_option *table; /* ended by a row without a name */
-} cli_command;
-const cli_command *cli_command_of(const char *name);
+enum { CLI_SECTIONS_MOST = 12, CLI_OPTIONS_MOST = 128 };
 
-enum { CLI_OPTIONS_MOST = 64 };
-/* The same rows for getopt_long, ended by zeros. */
-void cli_long_options(const cli_option *table, struct option out[CLI_OPTIONS_MOST]);
-void cli_print_options(const cli_option *table);
+struct cli_command {
+  const char *name, *help;
+  const char *operand; /* what stands behind the options, NULL: nothing */
+  int (*run)(const cli_options *options);
+  uint32_t sections[CLI_SECTIONS_MOST]; /* in the order of --help, ended by 0 */
+  const char *usage; /* in place of the usual line; such a command looks at its operands itself */
+};
+
+extern const cli_command cli_commands[]; /* ended by a row without a name */
+extern const cli_option cli_option_rows[];
+extern const uint32_t cli_n_option_rows;
+
+bool cli_takes(const cli_command *command, const cli_option *option);
+bool cli_is_of_training(const cli_option *option); /* only training plans look at it */
+void cli_print_options(const cli_command *command);
+
+/* take.c: readers that rows name. */
+cli_take_fn cli_take_flag, cli_take_bits, cli_take_text, cli_take_list, cli_take_numeral,
+    cli_take_amount, cli_take_real, cli_take_within, cli_take_index;
+cli_take_fn cli_take_device, cli_take_cost, cli_take_order_cost, cli_take_dropout, cli_take_glob,
+    cli_take_check, cli_take_seed, cli_take_receives;
 
 #endif /* CLI_TABLES_H */

@@ -32,6 +32,7 @@ def main():
             (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),
             (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
             (["run", MODEL, "--frob"], USAGE, "onnx-pipe run: unrecognized option '--frob'"),
+            (["inspect", MODEL, "-o", plan], USAGE, "onnx-pipe inspect: invalid option -- 'o'"),
             (["run"], USAGE, "0 operands"),
             (["frob"], USAGE, "'frob'"),
         ]

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the rows of tables.c read their values: by type into the field that the row names, or in a
+ * way of their own. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tables.h"
+#include "values.h"
+
+static void *field(const cli_option *option, cli_options *out) {
+  return (char *)out + option->at;
+}
+
+/* ---- by type ---- */
+
+int cli_take_flag(const cli_option *option, const char *value, cli_options *out) {
+  (void)value;
+  *(bool *)field(option, out) = true;
+  return CLI_DONE;
+}
+
+int cli_take_bits(const cli_option *option, const char *value, cli_options *out) {
+  (void)value;
+  *(uint32_t *)field(option, out) |= (uint32_t)option->most;
+  return CLI_DONE;
+}
+
+int cli_take_text(const cli_option *option, const char *value, cli_options *out) {
+  *(const char **)field(option, out) = value;
+  return CLI_DONE;
+}
+
+int cli_take_list(const cli_option *option, const char *value, cli_options *out) {
+  return cli_take_item(option->name, value, field(option, out));
+}
+
+int cli_take_numeral(const cli_option *option, const char *value, cli_options *out) {
+  return cli_take_number(option->name, value, field(option, out));
+}
+
+int cli_take_amount(const cli_option *option, const char *value, cli_options *out) {
+  return cli_take_size(option->name, value, field(option, out));
+}
+
+int cli_take_real(const cli_option *option, const char *value, cli_options *out) {
+  return cli_take_double(option->name, value, field(option, out));
+}
+
+int cli_take_within(const cli_option *option, const char *value, cli_options *out) {
+  return cli_take_count(option->name, value, option->least, option->most, field(option, out));
+}
+
+int cli_take_index(const cli_option *option, const char *value, cli_options *out) {
+  return cli_take_choice(option->name, value, option->choices, field(option, out));
+}
+
+/* ---- in a way of their own ---- */
+
+/* KIND[:INDEX][,memory=SIZE][,threads=N][,key=value for the backend ...] */
+int cli_take_device(const cli_option *option, const char *text, cli_options *o) {
+  (void)option;
+  if (o->n_devices == 64)
+    return cli_usage("--device is given more than 64 times");
+  char *own = o->device_text[o->n_devices];
+  opipe_device_choice *choice = &o->devices[o->n_devices];
+  if (strlen(text) >= sizeof(o->device_text[0]) / 2)
+    return cli_usage("--device %s: too long", text);
+  memset(choice, 0, sizeof(*choice));
+  (void)snprintf(own, sizeof(o->device_text[0]), "%s", text);
+  char *rest = own + strlen(own) + 1; /* options for the backend are gathered here */
+  const size_t room = sizeof(o->device_text[0]) - (size_t)(rest - own);
+  rest[0] = '\0';
+  char *save = NULL;
+  for (char *word = strtok_r(own, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
+    if (choice->kind == NULL) {
+      char *colon = strchr(word, ':');
+      choice->kind = word;
+      if (colon != NULL) {
+        *colon = '\0';
+        if (cli_take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
+          return CLI_USAGE;
+      }
+    } else if (strncmp(word, "memory=", 7) == 0) {
+      if (cli_take_size("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)
+        return CLI_USAGE;
+    } else if (strncmp(word, "threads=", 8) == 0) {
+      if (cli_take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE)
+        return CLI_USAGE;
+    } else {
+      const size_t used = strlen(rest);
+      (void)snprintf(rest + used, room - used, "%s%s", used == 0 ? "" : ",", word);
+    }
+  }
+  if (choice->kind == NULL || choice->kind[0] == '\0')
+    return cli_usage("--device '%s' names no kind", text);
+  choice->options = rest[0] == '\0' ? NULL : rest;
+  ++o->n_devices;
+  return CLI_DONE;
+}
+
+/* Where node times come from, or the stages' times themselves. */
+int cli_take_cost(const cli_option *option, const char *value, cli_options *out) {
+  if (strchr(value, '=') == NULL)
+    return cli_take_choice(option->name, value, option->choices, &out->cost);
+  out->stage_costs.costs = cli_unit_costs;
+  return cli_take_costs(value, &out->stage_costs);
+}
+
+/* Of orders; what an option before has said stays. */
+int cli_take_order_cost(const cli_option *option, const char *value, cli_options *out) {
+  (void)option;
+  if (out->stage_costs.costs.struct_size == 0)
+    out->stage_costs.costs = cli_unit_costs;
+  return cli_take_costs(value, &out->stage_costs);
+}
+
+int cli_take_dropout(const cli_option *option, const char *value, cli_options *out) {
+  char *end = NULL;
+  out->graph_dropout = strcmp(value, "graph") == 0;
+  out->ratio_dropout = false;
+  out->says_dropout = true;
+  if (out->graph_dropout || strcmp(value, "off") == 0)
+    return CLI_DONE;
+  out->dropout_ratio = strtod(value, &end);
+  out->ratio_dropout =
+      end != value && *end == '\0' && out->dropout_ratio >= 0 && out->dropout_ratio < 1;
+  return out->ratio_dropout
+             ? CLI_DONE
+             : cli_usage("--%s %s: off, graph or a ratio below 1 is needed", option->name, value);
+}
+
+/* Globs of two options in one list, as the last match wins. */
+int cli_take_glob(const cli_option *option, const char *value, cli_options *out) {
+  cli_train_texts *t = &out->t;
+  t->globs_train[t->globs.n % CLI_LIST_MOST] = option->most != 0;
+  return cli_take_item(option->name, value, &t->globs);
+}
+
+int cli_take_check(const cli_option *option, const char *value, cli_options *out) {
+  uint32_t which = 0;
+  out->check = value == NULL ? "max" : value;
+  return cli_take_choice(option->name, out->check, option->choices, &which);
+}
+
+int cli_take_seed(const cli_option *option, const char *value, cli_options *out) {
+  return cli_parse_u64(value, UINT64_MAX - 1, &out->seed)
+             ? CLI_DONE
+             : cli_usage("--%s %s: an integer is needed", option->name, value);
+}
+
+int cli_take_receives(const cli_option *option, const char *value, cli_options *out) {
+  uint32_t *depth = field(option, out);
+  *depth = strcmp(value, "early") == 0 ? 0 : 1;
+  if (*depth == 0 || strcmp(value, "lazy") == 0)
+    return CLI_DONE;
+  if (strncmp(value, "lazy=", 5) == 0)
+    return cli_take_count("receives lazy", value + 5, option->least, option->most, depth);
+  return cli_usage("--%s %s: early, lazy or lazy=DEPTH is needed", option->name, value);
+}
