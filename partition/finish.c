@@ -187,7 +187,7 @@ static opipe_status order_and_prove(finish *f) {
     OPI_TRY(opi_lower(plan, f->cuts[c], plan->allocator, &f->list, f->err));
     OPI_TRY(opi_prove(plan, f->cuts[c], f->list, plan->allocator, f->err));
   }
-  opi_replay_result times;
+  opi_replay_result times = {0};
   const uint32_t n_requests = requests_to_replay(plan, f->list);
   OPI_TRY(opi_replay(plan, f->cuts[f->n_classes - 1], f->list, plan->stage_ns, n_requests,
                      plan->allocator, &times, f->err));

@@ -233,6 +233,11 @@ typedef struct opi_rank {
 
 /* ---- the session ---- */
 
+/* When a program of inference ran last, for which request (its number + 1; 0: never). */
+typedef struct opi_ran {
+  _Atomic uint64_t start_ns, end_ns, request;
+} opi_ran;
+
 typedef struct opi_input {
   const char *name;
   const opi_value *value; /* of the model's file graph: what is fixed about it */
@@ -260,6 +265,7 @@ struct opi_session {
   opi_input *inputs;
   const char **output_names;
   uint32_t *output_dtypes;
+  opi_ran *ran;                         /* inference: [n_stages * n_microbatches] for traces */
   uint32_t n_inputs, n_outputs, n_dims; /* n_dims: of all inputs together */
   uint32_t n_batch_inputs;              /* that carry the batch */
   const opi_cut *master;                /* whose parameter table all shapes use */

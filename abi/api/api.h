@@ -159,6 +159,8 @@ opipe_status opi_api_session_fd(opi_session_object *session, uint32_t rank, int3
                                 opipe_error *err);
 opipe_status opi_api_session_memory(opi_session_object *session, uint32_t rank,
                                     opipe_memory_info *io_info, opipe_error *err);
+opipe_status opi_api_session_trace(opi_session_object *session, uint32_t format,
+                                   opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_api_session_info(opi_session_object *session, opipe_session_info *io_info,
                                   opipe_error *err);
 opipe_status opi_api_session_train_step(opi_session_object *session,
@@ -187,8 +189,6 @@ opipe_status opi_api_session_set_clock(opi_session_object *session, const opipe_
                                        opipe_error *err);
 opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what, const char *path,
                                       opipe_error *err);
-opipe_status opi_api_session_trace(opi_session_object *session, uint32_t format,
-                                   opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_api_session_save_model(opi_session_object *session, const char *path,
                                         opipe_error *err);
 opipe_status opi_api_session_save_gradients(opi_session_object *session, const char *path,

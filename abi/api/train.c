@@ -263,14 +263,6 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
   return opi_checkpoint_gradients(allocator_of(session), weights, path, err);
 }
 
-opipe_status opi_api_session_trace(opi_session_object *session, uint32_t format,
-                                   opipe_write_fn write, void *ctx, opipe_error *err) {
-  opi_weights *weights = NULL;
-  OPI_TRY(opi_choice_check("session_trace", "format", format, OPIPE_TRACE_SVG, err));
-  OPI_TRY(rest(session, &weights, err));
-  return opi_train_trace(session->session, format == OPIPE_TRACE_SVG, write, ctx, err);
-}
-
 /* ---- the model ---- */
 
 /* Every trained parameter in its own type; `values`: not only what it is. */

@@ -37,7 +37,7 @@ typedef struct cli_train_texts {
   cli_list globs;
   bool globs_train[CLI_LIST_MOST]; /* of globs: --trainable, else --frozen */
   const char *loss, *optimizer, *lr_schedule, *recompute, *compute, *replicas;
-  const char *save, *resume, *save_model, *save_gradients, *trace;
+  const char *save, *resume, *save_model, *save_gradients;
   double clip;
   uint64_t n_steps, save_every;
   uint32_t batch;
@@ -80,6 +80,7 @@ typedef struct cli_options {
   const char *check; /* NULL, "max" or "element" */
   double rtol, atol; /* < 0: preset */
   bool reference, check_finite;
+  const char *trace; /* of train too */
   /* plugins */
   bool why;
   cli_order_options order;
@@ -111,6 +112,8 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
 /* A regular file is replaced when the new one is whole; what cannot be written leaves nothing. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
 int cli_try_file(const char *path); /* could it be? nothing stays */
+/* The session's last request or step: a picture where the path ends in .svg, else JSON. */
+int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path);
 
 /* ---- tensors that the command owns ---- */
 
@@ -195,9 +198,11 @@ typedef struct cli_timing {
   uint32_t n;
   double total_s, mean_ms, p50_ms, p90_ms, p99_ms;
 } cli_timing;
-/* Streams n requests over the same inputs, several in flight; the last one's outputs. */
+/* Streams n requests over the same inputs, several in flight; the last one's outputs, and its trace
+ * into a file (NULL: none). */
 int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n,
-               const cli_tensor *inputs, uint32_t n_inputs, cli_result *out, cli_timing *timing);
+               const cli_tensor *inputs, uint32_t n_inputs, const char *trace, cli_result *out,
+               cli_timing *timing);
 /* The whole way of `run`: binds, draws the inputs that are missing (tensors [room], *io_n of them),
  * makes and prints the plan, streams the requests. */
 int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *tensors,

@@ -90,3 +90,13 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
   free(g->data);
   return result;
 }
+
+int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path) {
+  cli_gathered g = {NULL, 0, 0};
+  opipe_error err = OPIPE_ERROR_INIT;
+  const size_t n = strlen(path);
+  const bool picture = n > 4 && strcmp(path + n - 4, ".svg") == 0;
+  const opipe_status status = api->session_trace(
+      session, picture ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME, cli_gather, &g, &err);
+  return cli_write_gathered(status, path, &g, &err);
+}

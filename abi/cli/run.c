@@ -99,6 +99,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   const uint32_t flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u;
   opipe_error err = OPIPE_ERROR_INIT;
   int status = widen_inputs(s, tensors, *io_n);
+  if (status == CLI_DONE && o->trace != NULL)
+    status = cli_try_file(o->trace);
   if (status == CLI_DONE)
     status = cli_bind(o, s, tensors, *io_n);
   if (status == CLI_DONE)
@@ -110,7 +112,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = cli_report("plan", &err);
   }
   if (status == CLI_DONE)
-    status = cli_stream(s, s->plan, flags, n, tensors, *io_n, out, timing);
+    status = cli_stream(s, s->plan, flags, n, tensors, *io_n, o->trace, out, timing);
   return status;
 }
 

@@ -128,7 +128,8 @@ static uint32_t name_inputs(const cli_session *s, const cli_tensor *tensors, uin
 }
 
 int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n,
-               const cli_tensor *inputs, uint32_t n_inputs, cli_result *out, cli_timing *timing) {
+               const cli_tensor *inputs, uint32_t n_inputs, const char *trace, cli_result *out,
+               cli_timing *timing) {
   opipe_plan_info info = {.struct_size = sizeof(info)};
   stream st = {.s = s, .err = OPIPE_ERROR_INIT};
   int status = CLI_DONE;
@@ -151,6 +152,8 @@ int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_
     status = run_stream(&st, n, out);
     if (status == CLI_DONE)
       summarise(&st, n, now_s() - start, timing);
+    if (status == CLI_DONE && trace != NULL)
+      status = cli_write_trace(s->api, st.session, trace);
   }
   s->api->session_close(st.session);
   free(st.inputs);
@@ -163,5 +166,5 @@ int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_
 int cli_run_once(cli_session *s, opipe_plan *plan, uint32_t session_flags, const cli_tensor *inputs,
                  uint32_t n_inputs, cli_result *out) {
   cli_timing timing;
-  return cli_stream(s, plan, session_flags, 1, inputs, n_inputs, out, &timing);
+  return cli_stream(s, plan, session_flags, 1, inputs, n_inputs, NULL, out, &timing);
 }

@@ -24,7 +24,8 @@ int train_try_targets(const train_loop *l) {
     if (l->run->s->api->session_try_save(l->session, targets[i].what, targets[i].path, &err) < 0)
       return cli_report(targets[i].path, &err);
   }
-  return t->trace == NULL ? CLI_DONE : cli_try_file(t->trace);
+  const char *trace = l->run->o->trace;
+  return trace == NULL ? CLI_DONE : cli_try_file(trace);
 }
 
 int train_resume(train_loop *l) {
@@ -63,17 +64,6 @@ int train_save(const train_loop *l) {
 
 /* ---- at the end ---- */
 
-static int write_trace(const train_loop *l, const char *path) {
-  cli_gathered g = {NULL, 0, 0};
-  opipe_error err = OPIPE_ERROR_INIT;
-  const size_t n = strlen(path);
-  const bool picture = n > 4 && strcmp(path + n - 4, ".svg") == 0;
-  const uint32_t format = picture ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME;
-  const opipe_status status =
-      l->run->s->api->session_trace(l->session, format, cli_gather, &g, &err);
-  return cli_write_gathered(status, path, &g, &err);
-}
-
 int train_write_files(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;
   const opipe_api *api = l->run->s->api;
@@ -82,7 +72,7 @@ int train_write_files(const train_loop *l) {
     return CLI_DONE;
   if (t->save != NULL && train_save(l) != CLI_DONE)
     return CLI_FAILED;
-  if (t->trace != NULL && write_trace(l, t->trace) != CLI_DONE)
+  if (l->run->o->trace != NULL && cli_write_trace(api, l->session, l->run->o->trace) != CLI_DONE)
     return CLI_FAILED;
   if (t->save_model != NULL && api->session_save_model(l->session, t->save_model, &err) < 0)
     return cli_report(t->save_model, &err);

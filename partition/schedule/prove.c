@@ -49,7 +49,7 @@ static opipe_status check_order(const opi_plan *plan, const opi_cut *cut,
 
 opipe_status opi_prove(const opi_plan *plan, const opi_cut *cut, const opi_program_list *list,
                        const opipe_allocator *allocator, opipe_error *err) {
-  opi_replay_result ignored;
+  opi_replay_result ignored = {0};
   OPI_TRY(check_order(plan, cut, allocator, err));
   return opi_replay(plan, cut, list, NULL, 2, allocator, &ignored, err);
 }

@@ -25,15 +25,17 @@ typedef struct replay {
   const double *stage_ns;
   opi_arena scratch;
   uint32_t n_requests;
-  uint32_t n_messages; /* n_requests * n_microbatches */
-  uint32_t *slots;     /* [n_routes] */
-  uint32_t *at;        /* [n_ranks] next step, counted over all requests */
-  double *now;         /* [n_ranks] */
-  message *messages;   /* [n_routes][n_messages] */
-  uint32_t *n_freed;   /* [n_routes] messages that were used, and all before them */
-  double *link_free;   /* [n_routes] when the last message has left the sender */
-  double *credit;      /* [n_messages] when the last stage gave its i-th credit */
-  double *finish;      /* [n_requests] */
+  uint32_t n_messages;  /* n_requests * n_microbatches */
+  uint32_t *slots;      /* [n_routes] */
+  uint32_t *at;         /* [n_ranks] next step, counted over all requests */
+  double *now;          /* [n_ranks] */
+  message *messages;    /* [n_routes][n_messages] */
+  uint32_t *n_freed;    /* [n_routes] messages that were used, and all before them */
+  double *link_free;    /* [n_routes] when the last message has left the sender */
+  double *credit;       /* [n_messages] when the last stage gave its i-th credit */
+  double *finish;       /* [n_requests] */
+  uint32_t *n_computed; /* [n_ranks] */
+  opi_replay_result *result;
   uint32_t n_given, n_taken;
   opipe_error *err;
 } replay;
@@ -125,8 +127,14 @@ static void use_message(replay *p, uint32_t route, uint32_t seq, double when) {
 }
 
 static void run_compute(replay *p, uint32_t rank, uint32_t stage, uint32_t seq) {
+  const uint32_t action = p->plan->rank_first[rank] + p->n_computed[rank]++;
+  const bool wanted = p->result->start_ns != NULL && action < p->plan->rank_first[rank + 1];
+  if (wanted)
+    p->result->start_ns[action] = p->now[rank];
   if (p->stage_ns != NULL)
     p->now[rank] += p->stage_ns[stage];
+  if (wanted)
+    p->result->end_ns[action] = p->now[rank];
   for (uint32_t i = p->cut->cell_first[stage]; i < p->cut->cell_first[stage + 1]; ++i) {
     const opi_cell *cell = &p->cut->cells[i];
     if (cell->source == OPI_CELL_RECEIVED)
@@ -204,8 +212,10 @@ static opipe_status prepare(replay *p) {
   p->credit = OPI_ARENA_ARRAY(&p->scratch, double, p->n_messages);
   p->finish = OPI_ARENA_ARRAY(&p->scratch, double, p->n_requests);
   p->slots = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->cut->n_routes);
-  if (p->slots == NULL || p->at == NULL || p->now == NULL || p->messages == NULL ||
-      p->credit == NULL || p->n_freed == NULL || p->link_free == NULL || p->finish == NULL) {
+  p->n_computed = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_ranks);
+  if (p->n_computed == NULL || p->slots == NULL || p->at == NULL || p->now == NULL ||
+      p->messages == NULL || p->credit == NULL || p->n_freed == NULL || p->link_free == NULL ||
+      p->finish == NULL) {
     return opi_fail_nomem(p->err, n * sizeof(message), "the simulation");
   }
   for (uint64_t i = 0; i < n; ++i)
@@ -248,6 +258,7 @@ opipe_status opi_replay(const opi_plan *plan, const opi_cut *cut, const opi_prog
               .stage_ns = stage_ns,
               .n_requests = n_requests,
               .n_messages = n_requests * plan->n_microbatches,
+              .result = out_result,
               .err = err};
   opi_arena_init(&p.scratch, allocator, 0);
   const opipe_status status = run_all(&p);

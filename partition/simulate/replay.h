@@ -7,8 +7,10 @@
 #include "partition/schedule/lower.h"
 
 typedef struct opi_replay_result {
-  double request_ns;  /* the first request, from its start to its last result */
-  double interval_ns; /* between results in the steady state (last half of the stream) */
+  double request_ns;         /* the first request, from its start to its last result */
+  double interval_ns;        /* between results in the steady state (last half of the stream) */
+  double *start_ns, *end_ns; /* [n_actions] given, of the first request's programs; NULL: not wanted
+                              */
 } opi_replay_result;
 
 /* stage_ns [n_stages]: time of one micro-batch, NULL: all 0, and messages too; else those take

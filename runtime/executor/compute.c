@@ -5,6 +5,14 @@
  */
 #include "runtime/state.h"
 
+static void note_ran(opi_session *s, const opi_request *request, uint32_t stage,
+                     uint32_t microbatch, const opi_span *span) {
+  opi_ran *ran = &s->ran[(size_t)stage * s->plan->n_microbatches + microbatch];
+  atomic_store_explicit(&ran->start_ns, span->start_ns, memory_order_relaxed);
+  atomic_store_explicit(&ran->end_ns, span->end_ns, memory_order_relaxed);
+  atomic_store_explicit(&ran->request, request->number + 1, memory_order_relaxed);
+}
+
 opipe_status opi_stage_compute(opi_rank *rank, opi_shape *shape, opi_request *request,
                                uint32_t stage, uint32_t microbatch, uint64_t sequence,
                                opipe_error *err) {
@@ -19,6 +27,7 @@ opipe_status opi_stage_compute(opi_rank *rank, opi_shape *shape, opi_request *re
   opi_span span;
   const opipe_status status = opi_rank_run(rank, &step, s->bindings[sequence % s->n_bindings],
                                            &(opi_running){.n_scalars = 0}, &span, &local);
+  note_ran(rank->session, request, stage, microbatch, &span);
   if (status >= 0)
     return OPIPE_OK;
   local.status = status;

@@ -14,6 +14,7 @@
 
 #include "partition/train/model.h"
 #include "runtime/state.h"
+#include "runtime/trace/trace.h"
 #include "runtime/train/train.h"
 
 enum { OPI_TICKET_TRAIN = 0, OPI_TICKET_EVALUATE = 1 };
@@ -199,6 +200,8 @@ opipe_status opi_train_idle(opi_rank *rank, opipe_error *err);
 opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                                opipe_error *err);
 opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* trace.c: the last step, measured and planned. Flushes. */
+opipe_status opi_train_trace(opi_session *session, opi_trace_list *list, opipe_error *err);
 /* reference.c */
 opipe_status opi_train_run_reference(opi_session *session, opi_request *request, opipe_error *err);
 /* A double-buffered ticket that is held back for the next step goes out: the caller waits for it,

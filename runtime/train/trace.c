@@ -5,20 +5,7 @@
 
 #include "runtime/train/state.h"
 
-typedef struct gathering {
-  opi_arena arena;
-  opi_trace_event *events;
-  uint32_t n, room;
-} gathering;
-
 static const char *const passes[] = {"F", "B", "I", "W", "F"};
-
-static opipe_status add(gathering *g, const opi_trace_event *event, opipe_error *err) {
-  if (!opi_arena_grow(&g->arena, (void **)&g->events, &g->room, g->n + 1, sizeof *g->events))
-    return opi_fail_nomem(err, (g->n + 1) * sizeof *g->events, "a trace");
-  g->events[g->n++] = *event;
-  return OPIPE_OK;
-}
 
 /* Has the stage several instances? */
 static bool is_shared(const opi_plan *plan, uint32_t stage) {
@@ -49,7 +36,7 @@ static opi_trace_event describe(const opi_train *t, uint32_t rank, const opi_ste
   return event;
 }
 
-static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *err) {
+static opipe_status add_measured(const opi_train *t, opi_trace_list *list, opipe_error *err) {
   uint64_t first = UINT64_MAX;
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
     if (t->spans[i].end_ns != 0 && t->spans[i].start_ns < first)
@@ -64,7 +51,7 @@ static opipe_status add_measured(const opi_train *t, gathering *g, opipe_error *
       const opi_trace_event event = describe(t, r, step, span, first);
       if (step->kind == OPI_ACT_REDUCE && !is_shared(t->session->plan, event.stage))
         continue; /* nothing to add up */
-      OPI_TRY(add(g, &event, err));
+      OPI_TRY(opi_trace_add(list, &event, err));
     }
   }
   return OPIPE_OK;
@@ -85,13 +72,13 @@ static opipe_status plan_times(const opi_train *t, opi_arena *arena, double *sta
   return OPIPE_OK;
 }
 
-static opipe_status add_planned(const opi_train *t, gathering *g, opipe_error *err) {
+static opipe_status add_planned(const opi_train *t, opi_trace_list *list, opipe_error *err) {
   const opi_plan *plan = t->session->plan; /* whose actions are the view's, one by one */
-  double *start = OPI_ARENA_ARRAY(&g->arena, double, plan->n_actions);
-  double *end = OPI_ARENA_ARRAY(&g->arena, double, plan->n_actions);
+  double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
+  double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   if (start == NULL || end == NULL)
     return opi_fail_nomem(err, plan->n_actions * sizeof *start, "a trace");
-  OPI_TRY(plan_times(t, &g->arena, start, end, err));
+  OPI_TRY(plan_times(t, &list->arena, start, end, err));
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
     const uint32_t program = opi_action_program(action);
@@ -105,33 +92,15 @@ static opipe_status add_planned(const opi_train *t, gathering *g, opipe_error *e
                                    .microbatch = action->microbatch,
                                    .start_ns = (uint64_t)start[a],
                                    .end_ns = (uint64_t)end[a]};
-    OPI_TRY(add(g, &event, err));
+    OPI_TRY(opi_trace_add(list, &event, err));
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_train_trace(opi_session *session, bool picture, opipe_write_fn write, void *ctx,
-                             opipe_error *err) {
-  const opi_train *t = session->train;
-  gathering g = {.n = 0};
-  opi_text text;
+opipe_status opi_train_trace(opi_session *session, opi_trace_list *list, opipe_error *err) {
   OPI_TRY(opi_train_rest(session, err));
-  opi_arena_init(&g.arena, session->allocator, 0);
-  opi_text_init(&text, session->allocator);
-  opipe_status status = add_measured(t, &g, err);
-  if (status == OPIPE_OK && g.n == 0)
-    status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no step has been done");
-  if (status == OPIPE_OK)
-    status = add_planned(t, &g, err);
-  if (status == OPIPE_OK) {
-    if (picture) {
-      opi_trace_svg(g.events, g.n, session->plan->n_ranks, &text);
-    } else {
-      opi_trace_chrome(g.events, g.n, session->plan->n_ranks, &text);
-    }
-    status = opi_text_write(&text, write, ctx, err);
-  }
-  opi_text_release(&text);
-  opi_arena_release(&g.arena);
-  return status;
+  OPI_TRY(add_measured(session->train, list, err));
+  if (list->n == 0)
+    return opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no step has been done");
+  return add_planned(session->train, list, err);
 }

@@ -46,9 +46,6 @@ typedef struct opi_train_result {
   double count;         /* valid labels (what the loss was divided by) */
   uint64_t step_ns;     /* wall time on the slowest rank */
 } opi_train_result;
-/* The last step, measured and planned, as a Chrome trace or an SVG picture. Flushes. */
-opipe_status opi_train_trace(opi_session *session, bool picture, opipe_write_fn write, void *ctx,
-                             opipe_error *err);
 /* Of a finished ticket; OPIPE_E_STATE before. */
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err);
 

@@ -418,6 +418,53 @@ static void test_one_thread_drives_all_ranks(void) {
   toy_end(&t);
 }
 
+/* ---- traces ---- */
+
+static uint32_t count_boxes(const opi_test_text *trace, const char *what) {
+  uint32_t n = 0;
+  for (const char *at = trace->data; at != NULL && (at = strstr(at, what)) != NULL; ++at)
+    ++n;
+  return n;
+}
+
+/* Before any request and while one is unfinished there is nothing to show; then one box for every
+ * program of the last request that had rows, and one for every action of the plan. */
+static void test_the_last_request_is_traced(void) {
+  toy t = {.allocator = NULL};
+  opipe_session_params params = session_params();
+  toy_request r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_test_text trace = {NULL, 0};
+  params.threads = OPIPE_THREADS_HOST;
+  if (!open_toy(&t, &three_ranks, &params))
+    return;
+  OPI_ASSERT_ERROR(opi_session_trace(t.session, false, opi_test_take, &trace, &err), OPIPE_E_STATE,
+                   &err, "no request has been computed");
+  static const uint32_t requests[] = {5, 1}; /* rows; the second leaves a micro-batch out */
+  for (uint32_t i = 0; i < OPI_COUNT(requests); ++i) {
+    const uint32_t rows = requests[i];
+    OPI_ASSERT_OK(toy_submit(&t, rows, 2, rows, 0, 0, &r, &err), &err);
+    OPI_ASSERT_ERROR(opi_session_trace(t.session, false, opi_test_take, &trace, &err),
+                     OPIPE_E_STATE, &err, "1 are unfinished");
+    for (uint32_t k = 0; k < 300 && opi_request_poll(r.request, &err) == OPIPE_PENDING; ++k)
+      OPI_ASSERT(opi_session_drive(t.session, k % 3, 0, &err) >= 0);
+    OPI_ASSERT(toy_check(&t, &r));
+    toy_release(&r);
+    trace = (opi_test_text){NULL, 0};
+    OPI_ASSERT_OK(opi_session_trace(t.session, false, opi_test_take, &trace, &err), &err);
+    const uint32_t n_planned = t.plan->n_actions,
+                   n_rows = rows < t.plan->n_microbatches ? rows : t.plan->n_microbatches;
+    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 1"), n_planned);
+    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 0"), t.plan->n_stages * n_rows);
+    free(trace.data);
+    trace = (opi_test_text){NULL, 0};
+  }
+  OPI_ASSERT_OK(opi_session_trace(t.session, true, opi_test_take, &trace, &err), &err);
+  OPI_ASSERT(trace.data != NULL && strstr(trace.data, "<svg") != NULL);
+  free(trace.data);
+  toy_end(&t);
+}
+
 typedef struct driver {
   toy *t;
   uint32_t rank;
@@ -577,6 +624,7 @@ OPI_TEST_MAIN("session", OPI_TEST(test_wrong_requests_are_refused),
               OPI_TEST(test_sessions_share_the_budget),
               OPI_TEST(test_measured_memory_is_the_prediction),
               OPI_TEST(test_one_thread_drives_all_ranks), OPI_TEST(test_host_threads_drive),
+              OPI_TEST(test_the_last_request_is_traced),
               OPI_TEST(test_host_flags_hold_a_request_back),
               OPI_TEST(test_needed_values_are_part_of_the_shape),
               OPI_TEST(test_the_step_loop_allocates_nothing),

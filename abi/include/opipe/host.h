@@ -595,8 +595,9 @@ typedef struct opipe_api {
   opipe_status (*order_write)(opipe_order *order, uint32_t format, uint32_t dialect,
                               opipe_write_fn write, void *ctx, opipe_error *err);
   /* -- training -- */
-  /* The last step of a training session, one lane per rank, measured and planned. format:
-   * OPIPE_TRACE_*. Flushes. [control] */
+  /* The last step of a training session, or the last request of another, one lane per rank,
+   * measured and planned. format: OPIPE_TRACE_*. Training flushes. Errors: STATE, nothing has run
+   * yet, or requests are unfinished. [control] */
   opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
   /* Set ends a hold. Errors: INVALID, with the number. Flush first: between steps only. [control]
