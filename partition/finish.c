@@ -145,27 +145,6 @@ static opipe_status cut_classes(finish *f, const opi_bound *bound) {
   return OPIPE_OK;
 }
 
-static opipe_status check_caps(const finish *f) {
-  for (uint32_t r = 0; r < f->plan->n_ranks; ++r) {
-    const opi_memory *m = &f->plan->memory[r];
-    if (m->total_bytes <= m->cap_bytes)
-      continue;
-    uint32_t stage = 0;
-    while (opi_plan_rank(f->plan, stage, 0) != r && stage + 1 < f->plan->n_stages)
-      ++stage;
-    return opi_fail(f->err, OPIPE_E_LIMIT,
-                    "rank %u (stage %u) needs %llu bytes (parameters %llu, activations %llu, "
-                    "workspace %llu, boundaries %llu) and exceeds its cap of %llu by %llu byte%s",
-                    r, stage, (unsigned long long)m->total_bytes,
-                    (unsigned long long)m->params_bytes, (unsigned long long)m->activation_bytes,
-                    (unsigned long long)m->workspace_bytes, (unsigned long long)m->boundary_bytes,
-                    (unsigned long long)m->cap_bytes,
-                    (unsigned long long)(m->total_bytes - m->cap_bytes),
-                    m->total_bytes - m->cap_bytes == 1 ? "" : "s");
-  }
-  return OPIPE_OK;
-}
-
 /* Enough for a steady state, of very long lists as many as take about a second. */
 static uint32_t requests_to_replay(const opi_plan *plan, const opi_program_list *list) {
   const uint32_t wanted = 2 * plan->n_stages + 4;
@@ -210,7 +189,7 @@ static opipe_status finish_all(finish *f, const opi_bound *bound) {
     return opi_fail_nomem(f->err, f->plan->n_ranks * sizeof(opi_memory), "a prediction");
   OPI_TRY(opi_predict(f->plan, (const opi_cut *const *)f->cuts, f->n_classes, f->devices, f->direct,
                       0, f->plan->allocator, f->plan->memory, f->err));
-  return check_caps(f);
+  return opi_plan_check_caps(f->plan, f->err);
 }
 
 opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,

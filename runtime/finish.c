@@ -24,7 +24,7 @@ void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint
   if (request->deadline_ns == 0 || now < request->deadline_ns || opi_request_failed(request))
     return;
   const double late_ms = (double)(now - request->deadline_ns) * 1e-6;
-  if (rank == NULL) {
+  if (rank == NULL || stage == OPIPE_NONE) {
     (void)opi_fail(&why, OPIPE_E_TIMEOUT, "request %llu: its deadline passed %.3f ms ago",
                    (unsigned long long)request->number, late_ms);
   } else {
@@ -32,7 +32,10 @@ void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint
                    "request %llu: its deadline passed %.3f ms before rank %u came to stage %u",
                    (unsigned long long)request->number, late_ms, rank->index, stage);
   }
-  (void)opi_request_fail(request, &why);
+  if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN)
+    (void)opi_step_leave_out(request, &why);
+  else
+    (void)opi_request_fail(request, &why);
 }
 
 static void set_done(const opipe_fence *fence) {
@@ -137,6 +140,15 @@ bool opi_request_withdraw(opi_request *request) {
   uint32_t no = OPI_BEGUN_NO;
   if (!atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER))
     return false;
+  opi_request_finish(request);
+  return true;
+}
+
+bool opi_step_leave_out(opi_request *request, const opipe_error *why) {
+  uint32_t no = OPI_BEGUN_NO;
+  if (!atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER))
+    return false;
+  (void)opi_request_fail(request, why);
   opi_request_finish(request);
   return true;
 }

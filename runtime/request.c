@@ -232,22 +232,18 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
 
 /* Other ranks' sums need what a rank has begun, so a step is left out as a whole or not at all. */
 static opipe_status cancel_step(opi_request *request, const opipe_error *why, opipe_error *err) {
-  uint32_t no = OPI_BEGUN_NO;
   if (request->session->train->periodic) {
     return opi_fail(err, OPIPE_E_STATE,
                     "request %llu cannot be cancelled: with double-buffered weights the steps "
                     "before and after it share its work",
                     (unsigned long long)request->number);
   }
-  if (!atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER)) {
-    return opi_fail(
-        err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has %s",
-        (unsigned long long)request->number,
-        opi_request_over(request) ? "finished" : "begun, and a step cannot be left half done");
-  }
-  (void)opi_request_fail(request, why);
-  opi_request_finish(request);
-  return OPIPE_OK;
+  if (opi_step_leave_out(request, why))
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has %s",
+      (unsigned long long)request->number,
+      opi_request_over(request) ? "finished" : "begun, and a step cannot be left half done");
 }
 
 opipe_status opi_request_cancel(opi_request *request, opipe_error *err) {

@@ -491,9 +491,10 @@ static inline bool opi_request_failed(const opi_request *request) {
 bool opi_request_fail(
     opi_request *request,
     const opipe_error *why); /* the first reason stays; false: it was not this one */
-void opi_request_check_deadline(opi_request *request, const opi_rank *rank,
-                                uint32_t stage); /* rank NULL: the caller's side */
-void opi_request_finish(opi_request *request);   /* for the caller; the first call counts */
+/* rank NULL: the caller's side; stage OPIPE_NONE: the rank is about to begin. A training step that
+ * has begun is done, however late. */
+void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage);
+void opi_request_finish(opi_request *request); /* for the caller; the first call counts */
 static inline uint32_t opi_request_phase(const opi_request *request) {
   return atomic_load_explicit(&request->state, memory_order_acquire) & OPI_REQUEST_PHASE;
 }
@@ -501,6 +502,9 @@ static inline uint32_t opi_request_phase(const opi_request *request) {
 bool opi_request_over(const opi_request *request);
 /* No rank has begun it: then it finishes now, and false comes from then on. Its reason is set. */
 bool opi_request_withdraw(opi_request *request);
+/* The same for a training step, whose fate is decided here: other ranks' sums need what one has
+ * begun, so a step is left out as a whole or not at all. */
+bool opi_step_leave_out(opi_request *request, const opipe_error *why);
 static inline bool opi_request_withdrawn(const opi_request *request) {
   return atomic_load_explicit(&request->begun, memory_order_acquire) == OPI_BEGUN_NEVER;
 }

@@ -22,4 +22,7 @@ opipe_status opi_predict(const opi_plan *plan, const opi_cut *const *cuts, uint3
                          const opipe_allocator *allocator, opi_memory *out_memory,
                          opipe_error *err);
 
+/* caps.c. Errors: LIMIT names the first rank that needs more than its cap, with all numbers. */
+opipe_status opi_plan_check_caps(const opi_plan *plan, opipe_error *err);
+
 #endif /* OPI_PREDICT_H */

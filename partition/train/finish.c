@@ -61,28 +61,6 @@ static opipe_status ask_schedule(finish *f) {
   return is_plain(f, used) ? OPIPE_OK : build_model(f);
 }
 
-static opipe_status check_caps(const finish *f) {
-  for (uint32_t r = 0; r < f->plan->n_ranks; ++r) {
-    const opi_memory *m = &f->plan->memory[r];
-    if (m->total_bytes <= m->cap_bytes)
-      continue;
-    return opi_fail(
-        f->err, OPIPE_E_LIMIT,
-        "rank %u needs %llu bytes (parameters %llu, gradients %llu, optimizer %llu, versions %llu, "
-        "stashes %llu, boundaries %llu, activations %llu, workspace %llu) and exceeds its cap of "
-        "%llu "
-        "by %llu byte%s",
-        r, (unsigned long long)m->total_bytes, (unsigned long long)m->params_bytes,
-        (unsigned long long)m->gradient_bytes, (unsigned long long)m->optimizer_bytes,
-        (unsigned long long)m->version_bytes, (unsigned long long)m->stash_bytes,
-        (unsigned long long)m->boundary_bytes, (unsigned long long)m->activation_bytes,
-        (unsigned long long)m->workspace_bytes, (unsigned long long)m->cap_bytes,
-        (unsigned long long)(m->total_bytes - m->cap_bytes),
-        m->total_bytes - m->cap_bytes == 1 ? "" : "s");
-  }
-  return OPIPE_OK;
-}
-
 /* Lists and memory of the order at hand. */
 static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *out_memory) {
   opi_plan *plan = f->plan;
@@ -172,7 +150,7 @@ static opipe_status finish_all(finish *f) {
   OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model->variants[0].slices[0].cut, f->err));
   OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
-  return check_caps(f);
+  return opi_plan_check_caps(plan, f->err);
 }
 
 opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan,

@@ -41,6 +41,10 @@ static bool take_request(opi_rank *rank) {
   rank->action = s->plan->rank_first[rank->index];
   rank->step = OPIPE_NONE;
   uint32_t no = OPI_BEGUN_NO;
+  if (s->train != NULL && rank->request->deadline_ns != 0)
+    opi_request_check_deadline(rank->request, rank, OPIPE_NONE);
+  if (s->train != NULL && opi_request_failed(rank->request))
+    (void)opi_request_withdraw(rank->request);
   if (atomic_load_explicit(&rank->request->begun, memory_order_acquire) == OPI_BEGUN_NO)
     (void)atomic_compare_exchange_strong(&rank->request->begun, &no, OPI_BEGUN_YES);
   opi_count_on(&rank->n_taken);

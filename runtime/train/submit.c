@@ -54,13 +54,15 @@ void opi_train_finished(opi_request *request) {
 
 /* ---- what was given ---- */
 
-static opipe_status check_params(const opipe_submit_params *params, opipe_error *err) {
-  if (params->deadline_ns != 0) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "train_step: a deadline of %llu ns; a step cannot be left half done",
-                    (unsigned long long)params->deadline_ns);
-  }
-  return OPIPE_OK;
+static opipe_status check_params(const opi_session *s, const opipe_submit_params *params,
+                                 uint32_t kind, opipe_error *err) {
+  if (params->deadline_ns == 0 || !s->train->periodic || kind != OPI_TICKET_TRAIN)
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_UNSUPPORTED,
+      "train_step: a deadline of %llu ns: with double-buffered weights the steps before "
+      "and after it share its work",
+      (unsigned long long)params->deadline_ns);
 }
 
 /* Every input has the shape of the plan's whole mini-batch. */
@@ -187,8 +189,9 @@ static opipe_request *begin(opi_session *s, opi_request *request,
                             const opipe_submit_params *params) {
   opi_train *t = s->train;
   request->number = s->n_numbered++;
-  request->deadline_ns = 0;
   request->ticket->start_ns = opi_clock_ns();
+  request->deadline_ns =
+      params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
   opi_request_begin(request, params);
   opipe_request *handle = opi_request_handle(request);
   if (s->reference) {
@@ -241,9 +244,9 @@ static opipe_status start(opi_session *s, const opipe_submit_params *params, uin
                           opi_request **out_request, opipe_request **out_handle, opipe_error *err) {
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
-  OPI_TRY(check_params(params, err));
   if (s->train == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
+  OPI_TRY(check_params(s, params, kind, err));
   opi_lock_take(&s->submit_lock);
   const opipe_status status = start_locked(s, params, kind, out_request, &handle, err);
   opi_lock_give(&s->submit_lock);

@@ -382,11 +382,12 @@ static void test_on_done_in_every_mode(void) {
 
 /* ---- training ---- */
 
-static opipe_status step(host_kit *k, opipe_binding_io *inputs, outcome *o) {
+static opipe_status step(host_kit *k, opipe_binding_io *inputs, uint64_t deadline_ns, outcome *o) {
   const opipe_submit_params params = {.struct_size = sizeof params,
                                       .n_inputs = 2,
                                       .inputs = inputs,
                                       .io_stride = sizeof(opipe_binding_io),
+                                      .deadline_ns = deadline_ns,
                                       .on_done = on_done,
                                       .on_done_ctx = o};
   *o = (outcome){.api = k->api};
@@ -398,6 +399,51 @@ static double loss_of(host_kit *k, outcome *o) {
   OPI_ASSERT_OK(k->api->request_report(o->request, &report, &k->err), &k->err);
   k->api->request_release(o->request);
   return report.loss;
+}
+
+/* What becomes of a second step while the first has begun. */
+enum { LEFT_ALONE = 0, CANCELLED = 1, LATE_BY_POLL = 2, LATE_BY_RANKS = 3, WAYS = 4 };
+
+/* The first step has begun, and is done however late; the second has not. */
+static void leave_out(host_kit *k, opipe_binding_io *inputs, uint32_t way, outcome *o) {
+  const opipe_status expected = way == CANCELLED ? OPIPE_E_CANCELLED : OPIPE_E_TIMEOUT;
+  OPI_ASSERT_OK_FATAL(step(k, inputs, way == CANCELLED ? 0 : 1 * MS, &o[1]), &k->err);
+  (void)k->api->session_drive(k->session, 0, 0, &k->err);
+  if (way == CANCELLED) {
+    OPI_ASSERT_ERROR(k->api->request_cancel(o[0].request, &k->err), OPIPE_E_STATE, &k->err,
+                     "cannot be left half done");
+    OPI_ASSERT_OK(k->api->request_cancel(o[1].request, &k->err), &k->err);
+  }
+  sleep_ms(way == CANCELLED ? 0 : 60);
+  OPI_ASSERT_INT(k->api->request_poll(o[0].request, &k->err), OPIPE_PENDING);
+  if (way == LATE_BY_RANKS) {
+    for (uint32_t i = 0; i < 1000 && o[1].n_calls == 0; ++i)
+      drive_all(k);
+  }
+  OPI_ASSERT_INT(k->api->request_poll(o[1].request, &k->err), expected);
+  OPI_ASSERT_INT(o[1].n_calls, 1);
+  OPI_ASSERT_INT(o[1].status, expected);
+  k->api->request_release(o[1].request);
+}
+
+static void test_double_buffered_steps_have_no_deadline(void) {
+  static const int64_t ids[8] = {3, 1, 4, 1, 5, 9, 2, 6};
+  static outcome o;
+  host_kit k;
+  const opipe_train_options train = {.struct_size = sizeof train,
+                                     .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                                     .output = "logits",
+                                     .labels = "labels",
+                                     .shift = 1};
+  const opipe_plan_params plan = {
+      .struct_size = sizeof plan, .n_stages = 1, .schedule = "2bw", .train = &train};
+  const opipe_session_params params = {.struct_size = sizeof params, .threads = OPIPE_THREADS_HOST};
+  opipe_binding_io inputs[2] = {kit_ids(ids, shape), kit_ids(ids, shape)};
+  inputs[1].name = "labels";
+  OPI_ASSERT_OK_FATAL(kit_plan_training(&k, GPT, 1, 8, &plan), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, &params), &k.err);
+  OPI_ASSERT_ERROR(step(&k, inputs, 1 * MS, &o), OPIPE_E_UNSUPPORTED, &k.err, "double-buffered");
+  kit_close(&k);
 }
 
 static void test_a_training_loop_without_threads(void) {
@@ -414,35 +460,29 @@ static void test_a_training_loop_without_threads(void) {
   const opipe_plan_params plan = {
       .struct_size = sizeof plan, .n_stages = RANKS, .schedule = "1f1b", .train = &train};
   const opipe_session_params params = {.struct_size = sizeof params, .threads = OPIPE_THREADS_HOST};
-  double losses[2][2];
+  double losses[WAYS][2];
   opipe_binding_io inputs[2] = {kit_ids(ids, shape), kit_ids(ids, shape)};
   inputs[1].name = "labels";
   float weight[4];
-  for (uint32_t cancelled = 0; cancelled < 2; ++cancelled) {
+  for (uint32_t way = 0; way < WAYS; ++way) {
     OPI_ASSERT_OK_FATAL(kit_plan_training(&k, GPT, 1, 8, &plan), &k.err);
     OPI_ASSERT_OK_FATAL(kit_open(&k, &params), &k.err);
-    OPI_ASSERT_OK_FATAL(step(&k, inputs, &o[0]), &k.err);
-    if (cancelled) {
-      OPI_ASSERT_OK_FATAL(step(&k, inputs, &o[1]), &k.err);
-      (void)k.api->session_drive(k.session, 0, 0, &k.err);
-      OPI_ASSERT_ERROR(k.api->request_cancel(o[0].request, &k.err), OPIPE_E_STATE, &k.err,
-                       "cannot be left half done");
-      OPI_ASSERT_OK(k.api->request_cancel(o[1].request, &k.err), &k.err);
-      OPI_ASSERT_INT(k.api->request_poll(o[1].request, &k.err), OPIPE_E_CANCELLED);
-      k.api->request_release(o[1].request);
-    }
-    OPI_ASSERT_OK_FATAL(step(&k, inputs, &o[2]), &k.err);
+    OPI_ASSERT_OK_FATAL(step(&k, inputs, way < LATE_BY_POLL ? 0 : 50 * MS, &o[0]), &k.err);
+    if (way != LEFT_ALONE)
+      leave_out(&k, inputs, way, o);
+    OPI_ASSERT_OK_FATAL(step(&k, inputs, 0, &o[2]), &k.err);
     OPI_ASSERT_INT(k.api->session_flush(k.session, &k.err), OPIPE_PENDING);
     OPI_ASSERT_ERROR(k.api->session_get(k.session, "none", 0, 0, weight, 16, &k.err), OPIPE_E_STATE,
                      &k.err, "drive the ranks");
     while (k.api->session_flush(k.session, &k.err) == OPIPE_PENDING)
       drive_all(&k);
-    losses[cancelled][0] = loss_of(&k, &o[0]);
-    losses[cancelled][1] = loss_of(&k, &o[2]);
+    losses[way][0] = loss_of(&k, &o[0]);
+    losses[way][1] = loss_of(&k, &o[2]);
     kit_close(&k);
   }
   OPI_ASSERT(losses[0][1] < losses[0][0]);
-  OPI_ASSERT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
+  for (uint32_t way = 1; way < WAYS; ++way)
+    OPI_ASSERT(memcmp(losses[0], losses[way], sizeof losses[0]) == 0);
 }
 
 OPI_TEST_MAIN("host-driven", OPI_TEST(test_one_thread_runs_three_ranks_in_a_loop),
@@ -452,4 +492,5 @@ OPI_TEST_MAIN("host-driven", OPI_TEST(test_one_thread_runs_three_ranks_in_a_loop
               OPI_TEST(test_a_rank_that_nobody_drives_is_named),
               OPI_TEST(test_wait_ends_where_nobody_drives),
               OPI_TEST(test_a_pause_of_the_host_is_no_failure),
-              OPI_TEST(test_on_done_in_every_mode), OPI_TEST(test_a_training_loop_without_threads))
+              OPI_TEST(test_on_done_in_every_mode), OPI_TEST(test_a_training_loop_without_threads),
+              OPI_TEST(test_double_buffered_steps_have_no_deadline))

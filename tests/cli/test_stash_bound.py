@@ -28,7 +28,7 @@ def losses(result):
 
 def need(schedule):
     """Bytes of rank 0 in all, and of its stashes."""
-    found = re.search(r"rank 0 needs (\d+) bytes .*stashes (\d+)", train(schedule, "64KiB").err)
+    found = re.search(r"rank 0 \(stage 0\) needs (\d+) bytes .*stashes (\d+)", train(schedule, "64KiB").err)
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 

@@ -37,7 +37,7 @@ static void test_a_straight_pipeline_is_proven_and_timed(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
-  opi_replay_result times;
+  opi_replay_result times = {0};
   opi_cut *c = chain(&t, 4);
   opi_plan plan = toy_plan(&t, 4, 3, 2);
   OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &list, &err), &err);
@@ -62,7 +62,7 @@ static void test_a_skip_does_not_slow_the_stream(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
-  opi_replay_result times;
+  opi_replay_result times = {0};
   opi_cut *c = NULL;
   const uint32_t stages[6] = {0, 1, 2, 3, 4, 5};
   toy_open(&t);
@@ -95,7 +95,7 @@ static void test_one_in_flight_is_sequential(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_program_list *list = NULL;
-  opi_replay_result times;
+  opi_replay_result times = {0};
   opi_cut *c = chain(&t, 3);
   opi_plan plan = toy_plan(&t, 3, 2, 2);
   plan.in_flight = 1;

@@ -332,7 +332,8 @@ typedef struct opipe_submit_params {
   const opipe_binding_io *outputs; /* caller's buffers for some or all outputs (dense); others stay
                                       the library's until request_release */
   uint64_t stream;                 /* requests of one stream finish in the order of submission */
-  uint64_t deadline_ns; /* relative; 0: none. Passed: the request fails with OPIPE_E_TIMEOUT */
+  uint64_t deadline_ns; /* relative; 0: none. Passed: the request fails with OPIPE_E_TIMEOUT; a
+                           training step only if it has not begun (double-buffered: UNSUPPORTED) */
   /* NULL: none. Called once for a request that was submitted, when it has finished: its memory is
    * the host's again, and request_wait and request_poll show it once this has returned. status: how
    * it ended. [callback: whichever thread ends it: a rank's, or one that is inside session_submit

@@ -197,7 +197,7 @@ static bool caps_hold(kit *k, const char *what) {
     char amount[96], where[32];
     (void)snprintf(amount, sizeof amount, "its cap of %llu by 1 byte",
                    (unsigned long long)--caps[r]);
-    (void)snprintf(where, sizeof where, "rank %u needs", r);
+    (void)snprintf(where, sizeof where, "rank %u (stage ", r);
     good = says(k, what, read_capped(k, root, caps, n), amount) && good;
     good = OPI_ASSERT(strstr(k->err.message, where) != NULL) && good;
     ++caps[r];
