@@ -41,16 +41,10 @@ static int bad_file(const char *path, const char *why) {
 /* ---- .npy ---- */
 
 static uint32_t dtype_of_descr(const char *descr) {
-  static const struct {
-    const char *descr;
-    uint32_t dtype;
-  } names[] = {{"<f4", OPIPE_FLOAT},  {"<f8", OPIPE_DOUBLE}, {"<f2", OPIPE_FLOAT16},
-               {"<i8", OPIPE_INT64},  {"<i4", OPIPE_INT32},  {"<i2", OPIPE_INT16},
-               {"|i1", OPIPE_INT8},   {"<u8", OPIPE_UINT64}, {"<u4", OPIPE_UINT32},
-               {"<u2", OPIPE_UINT16}, {"|u1", OPIPE_UINT8},  {"|b1", OPIPE_BOOL}};
-  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); ++i) {
-    if (strncmp(descr, names[i].descr, 3) == 0 && descr[3] == '\'')
-      return names[i].dtype;
+  for (uint32_t dtype = 0; dtype < OPIPE_N_DTYPES; ++dtype) {
+    const char *known = opipe_dtype_row_of(dtype)->numpy;
+    if (known != NULL && strncmp(descr, known, 3) == 0 && descr[3] == '\'')
+      return dtype;
   }
   return OPIPE_UNDEFINED;
 }
@@ -124,40 +118,10 @@ int cli_npy_read(const char *path, cli_tensor *out) {
   return bad_file(path, why);
 }
 
-static const char *descr_of_dtype(uint32_t dtype) {
-  switch (dtype) {
-    case OPIPE_FLOAT:
-      return "<f4";
-    case OPIPE_DOUBLE:
-      return "<f8";
-    case OPIPE_FLOAT16:
-      return "<f2";
-    case OPIPE_INT64:
-      return "<i8";
-    case OPIPE_INT32:
-      return "<i4";
-    case OPIPE_INT16:
-      return "<i2";
-    case OPIPE_INT8:
-      return "|i1";
-    case OPIPE_UINT64:
-      return "<u8";
-    case OPIPE_UINT32:
-      return "<u4";
-    case OPIPE_UINT16:
-    case OPIPE_BFLOAT16:
-      return "<u2"; /* numpy has no bfloat16: its bits */
-    case OPIPE_BOOL:
-      return "|b1";
-    default:
-      return "|u1";
-  }
-}
-
 int cli_npy_write(const char *path, const cli_tensor *t) {
   char header[1024];
   int n = snprintf(header, sizeof(header), "{'descr': '%s', 'fortran_order': False, 'shape': (",
-                   descr_of_dtype(t->dtype));
+                   opipe_dtype_row_of(t->dtype)->numpy);
   for (uint32_t d = 0; d < t->rank; ++d) {
     n += snprintf(header + n, sizeof(header) - (size_t)n, d == 0 ? "%lld" : ", %lld",
                   (long long)t->shape[d]);

@@ -6,49 +6,14 @@
 
 #include "cli.h"
 
-typedef struct dtype_row {
-  const char *name;
-  uint32_t dtype, n_bytes;
-  opipe_dtype dl;
-} dtype_row;
-
-static const dtype_row rows[] = {
-    {"float32", OPIPE_FLOAT, 4, {OPIPE_DL_FLOAT, 32, 1}},
-    {"float64", OPIPE_DOUBLE, 8, {OPIPE_DL_FLOAT, 64, 1}},
-    {"float16", OPIPE_FLOAT16, 2, {OPIPE_DL_FLOAT, 16, 1}},
-    {"bfloat16", OPIPE_BFLOAT16, 2, {OPIPE_DL_BFLOAT, 16, 1}},
-    {"int64", OPIPE_INT64, 8, {OPIPE_DL_INT, 64, 1}},
-    {"int32", OPIPE_INT32, 4, {OPIPE_DL_INT, 32, 1}},
-    {"int16", OPIPE_INT16, 2, {OPIPE_DL_INT, 16, 1}},
-    {"int8", OPIPE_INT8, 1, {OPIPE_DL_INT, 8, 1}},
-    {"uint64", OPIPE_UINT64, 8, {OPIPE_DL_UINT, 64, 1}},
-    {"uint32", OPIPE_UINT32, 4, {OPIPE_DL_UINT, 32, 1}},
-    {"uint16", OPIPE_UINT16, 2, {OPIPE_DL_UINT, 16, 1}},
-    {"uint8", OPIPE_UINT8, 1, {OPIPE_DL_UINT, 8, 1}},
-    {"bool", OPIPE_BOOL, 1, {OPIPE_DL_BOOL, 8, 1}},
-    {"float8e4m3fn", OPIPE_FLOAT8E4M3FN, 1, {OPIPE_DL_FLOAT8_E4M3FN, 8, 1}},
-    {"float8e5m2", OPIPE_FLOAT8E5M2, 1, {OPIPE_DL_FLOAT8_E5M2, 8, 1}},
-    {"float8e4m3fnuz", OPIPE_FLOAT8E4M3FNUZ, 1, {OPIPE_DL_FLOAT8_E4M3FNUZ, 8, 1}},
-    {"float8e5m2fnuz", OPIPE_FLOAT8E5M2FNUZ, 1, {OPIPE_DL_FLOAT8_E5M2FNUZ, 8, 1}},
-};
-enum { N_ROWS = sizeof(rows) / sizeof(rows[0]) };
-
-static const dtype_row *row_of(uint32_t dtype) {
-  for (int i = 0; i < N_ROWS; ++i) {
-    if (rows[i].dtype == dtype)
-      return &rows[i];
-  }
-  return NULL;
-}
-
 size_t cli_dtype_bytes(uint32_t dtype) {
-  const dtype_row *row = row_of(dtype);
-  return row == NULL ? 0 : row->n_bytes;
+  const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+  return row->dl < 0 || row->bits % 8 != 0 ? 0 : row->bits / 8;
 }
 
 const char *cli_dtype_name(uint32_t dtype) {
-  const dtype_row *row = row_of(dtype);
-  return row == NULL ? "an unknown type" : row->name;
+  const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+  return row->bits == 0 ? "an unknown type" : row->name;
 }
 
 size_t cli_elems(const cli_tensor *tensor) {
@@ -77,12 +42,13 @@ void cli_tensor_free(cli_tensor *tensor) {
 }
 
 bool cli_can_widen(uint32_t from, uint32_t to) {
-  return to == OPIPE_INT64 && (from == OPIPE_INT8 || from == OPIPE_UINT8 || from == OPIPE_INT16 ||
-                               from == OPIPE_UINT16 || from == OPIPE_INT32 || from == OPIPE_UINT32);
+  const opipe_dtype_row *row = opipe_dtype_row_of(from);
+  const bool integer = row->elements == OPIPE_ELEM_INT || row->elements == OPIPE_ELEM_UINT;
+  return to == OPIPE_INT64 && integer && row->bits >= 8 && row->bits < 64;
 }
 
 void cli_widen(uint32_t from, const void *in, size_t n, int64_t *out) {
-  const bool is_signed = from == OPIPE_INT8 || from == OPIPE_INT16 || from == OPIPE_INT32;
+  const bool is_signed = opipe_dtype_row_of(from)->elements == OPIPE_ELEM_INT;
   const size_t size = cli_dtype_bytes(from);
   for (size_t i = 0; i < n; ++i) {
     uint64_t bits = 0;
@@ -107,13 +73,13 @@ bool cli_tensor_widen(cli_tensor *t, uint32_t dtype) {
 }
 
 opipe_tensor cli_tensor_view(const cli_tensor *tensor) {
-  const dtype_row *row = row_of(tensor->dtype);
+  const opipe_dtype_row *row = opipe_dtype_row_of(tensor->dtype);
   opipe_tensor view = {.data = tensor->data,
                        .device_type = OPIPE_DL_CPU,
                        .rank = (int32_t)tensor->rank,
                        .shape = tensor->shape};
-  if (row != NULL)
-    view.dtype = row->dl;
+  if (row->dl >= 0)
+    view.dtype = (opipe_dtype){(uint8_t)row->dl, (uint8_t)row->bits, 1};
   return view;
 }
 
@@ -125,9 +91,10 @@ bool cli_tensor_copy(const char *name, const opipe_tensor *view, cli_tensor *out
   out->rank = (uint32_t)view->rank;
   for (int32_t d = 0; d < view->rank; ++d)
     out->shape[d] = view->shape[d];
-  for (int i = 0; i < N_ROWS; ++i) {
-    if (rows[i].dl.code == view->dtype.code && rows[i].dl.bits == view->dtype.bits)
-      out->dtype = rows[i].dtype;
+  for (uint32_t dtype = 0; dtype < OPIPE_N_DTYPES; ++dtype) {
+    const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+    if (row->dl == view->dtype.code && row->bits == view->dtype.bits)
+      out->dtype = dtype;
   }
   if (!cli_tensor_alloc(out))
     return false;

@@ -89,8 +89,9 @@ static inline uint64_t opi_align_up(uint64_t n, uint64_t align) {
 uint32_t opi_dtype_bits(uint32_t dtype);
 /* "float32", "int64", ...; "type 99" forms are never needed: unknown gives "unknown". */
 const char *opi_dtype_name(uint32_t dtype);
-bool opi_dtype_is_float(uint32_t dtype);   /* fp16, bf16, fp32, fp64 */
-bool opi_dtype_is_integer(uint32_t dtype); /* 8 to 64 bits, signed or not; not bool */
+bool opi_dtype_is_float(uint32_t dtype);    /* fp16, bf16, fp32, fp64 */
+bool opi_dtype_is_integer(uint32_t dtype);  /* 8 to 64 bits, signed or not; not bool */
+bool opi_dtype_is_unsigned(uint32_t dtype); /* of these */
 /* Product of shape [rank]; false on overflow of int64 or a negative dimension. Rank 0 gives 1. */
 bool opi_shape_elems(const int64_t *shape, uint32_t rank, uint64_t *out_elems);
 /* Dense bytes of a tensor (sub-byte types packed, rounded up); false on overflow or unknown type.

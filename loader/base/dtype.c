@@ -4,58 +4,33 @@
 
 #include <string.h>
 
-typedef struct dtype_row {
-  const char *name;
-  uint32_t bits;
-} dtype_row;
-
-/* By ONNX TensorProto.DataType. */
-static const dtype_row rows[] = {
-    [OPIPE_UNDEFINED] = {"undefined", 0},
-    [OPIPE_FLOAT] = {"float32", 32},
-    [OPIPE_UINT8] = {"uint8", 8},
-    [OPIPE_INT8] = {"int8", 8},
-    [OPIPE_UINT16] = {"uint16", 16},
-    [OPIPE_INT16] = {"int16", 16},
-    [OPIPE_INT32] = {"int32", 32},
-    [OPIPE_INT64] = {"int64", 64},
-    [OPIPE_STRING] = {"string", 0},
-    [OPIPE_BOOL] = {"bool", 8},
-    [OPIPE_FLOAT16] = {"float16", 16},
-    [OPIPE_DOUBLE] = {"float64", 64},
-    [OPIPE_UINT32] = {"uint32", 32},
-    [OPIPE_UINT64] = {"uint64", 64},
-    [OPIPE_COMPLEX64] = {"complex64", 64},
-    [OPIPE_COMPLEX128] = {"complex128", 128},
-    [OPIPE_BFLOAT16] = {"bfloat16", 16},
-    [OPIPE_FLOAT8E4M3FN] = {"float8e4m3fn", 8},
-    [OPIPE_FLOAT8E4M3FNUZ] = {"float8e4m3fnuz", 8},
-    [OPIPE_FLOAT8E5M2] = {"float8e5m2", 8},
-    [OPIPE_FLOAT8E5M2FNUZ] = {"float8e5m2fnuz", 8},
-    [OPIPE_UINT4] = {"uint4", 4},
-    [OPIPE_INT4] = {"int4", 4},
-    [OPIPE_FLOAT4E2M1] = {"float4e2m1", 4},
-    [OPIPE_FLOAT8E8M0] = {"float8e8m0", 8},
-    [OPIPE_UINT2] = {"uint2", 2},
-    [OPIPE_INT2] = {"int2", 2},
-};
+/* The rows of opipe/dtypes.h are found by their number. */
+#define PLACE(key, ...) PLACE_##key,
+#define IN_PLACE(key, number, ...) \
+  OPIPE_STATIC_ASSERT((int)PLACE_##key == (number), "rows of element types rise by one");
+enum { OPIPE_DTYPES(PLACE) };
+OPIPE_DTYPES(IN_PLACE)
 
 uint32_t opi_dtype_bits(uint32_t dtype) {
-  return dtype < OPI_COUNT(rows) ? rows[dtype].bits : 0;
+  return opipe_dtype_row_of(dtype)->bits;
 }
 
 const char *opi_dtype_name(uint32_t dtype) {
-  return dtype < OPI_COUNT(rows) ? rows[dtype].name : "unknown";
+  return dtype < OPIPE_N_DTYPES ? opipe_dtype_row_of(dtype)->name : "unknown";
 }
 
 bool opi_dtype_is_float(uint32_t dtype) {
-  return dtype == OPIPE_FLOAT || dtype == OPIPE_DOUBLE || dtype == OPIPE_FLOAT16 ||
-         dtype == OPIPE_BFLOAT16;
+  return opipe_dtype_row_of(dtype)->elements == OPIPE_ELEM_FLOAT;
+}
+
+bool opi_dtype_is_unsigned(uint32_t dtype) {
+  const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+  return row->elements == OPIPE_ELEM_UINT && row->bits >= 8;
 }
 
 bool opi_dtype_is_integer(uint32_t dtype) {
-  return (dtype >= OPIPE_UINT8 && dtype <= OPIPE_INT64) || dtype == OPIPE_UINT32 ||
-         dtype == OPIPE_UINT64;
+  const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+  return opi_dtype_is_unsigned(dtype) || (row->elements == OPIPE_ELEM_INT && row->bits >= 8);
 }
 
 bool opi_shape_elems(const int64_t *shape, uint32_t rank, uint64_t *out_elems) {
@@ -84,50 +59,18 @@ bool opi_tensor_bytes(uint32_t dtype, const int64_t *shape, uint32_t rank, uint6
   return true;
 }
 
-typedef struct dl_row {
-  uint32_t dtype;
-  opipe_dtype dl;
-} dl_row;
-
-static const dl_row dl_rows[] = {
-    {OPIPE_FLOAT, {OPIPE_DL_FLOAT, 32, 1}},
-    {OPIPE_DOUBLE, {OPIPE_DL_FLOAT, 64, 1}},
-    {OPIPE_FLOAT16, {OPIPE_DL_FLOAT, 16, 1}},
-    {OPIPE_BFLOAT16, {OPIPE_DL_BFLOAT, 16, 1}},
-    {OPIPE_INT64, {OPIPE_DL_INT, 64, 1}},
-    {OPIPE_INT32, {OPIPE_DL_INT, 32, 1}},
-    {OPIPE_INT16, {OPIPE_DL_INT, 16, 1}},
-    {OPIPE_INT8, {OPIPE_DL_INT, 8, 1}},
-    {OPIPE_INT4, {OPIPE_DL_INT, 4, 1}},
-    {OPIPE_INT2, {OPIPE_DL_INT, 2, 1}},
-    {OPIPE_UINT64, {OPIPE_DL_UINT, 64, 1}},
-    {OPIPE_UINT32, {OPIPE_DL_UINT, 32, 1}},
-    {OPIPE_UINT16, {OPIPE_DL_UINT, 16, 1}},
-    {OPIPE_UINT8, {OPIPE_DL_UINT, 8, 1}},
-    {OPIPE_UINT4, {OPIPE_DL_UINT, 4, 1}},
-    {OPIPE_UINT2, {OPIPE_DL_UINT, 2, 1}},
-    {OPIPE_BOOL, {OPIPE_DL_BOOL, 8, 1}},
-    {OPIPE_FLOAT8E4M3FN, {OPIPE_DL_FLOAT8_E4M3FN, 8, 1}},
-    {OPIPE_FLOAT8E4M3FNUZ, {OPIPE_DL_FLOAT8_E4M3FNUZ, 8, 1}},
-    {OPIPE_FLOAT8E5M2, {OPIPE_DL_FLOAT8_E5M2, 8, 1}},
-    {OPIPE_FLOAT8E5M2FNUZ, {OPIPE_DL_FLOAT8_E5M2FNUZ, 8, 1}},
-    {OPIPE_FLOAT8E8M0, {OPIPE_DL_FLOAT8_E8M0FNU, 8, 1}},
-    {OPIPE_FLOAT4E2M1, {OPIPE_DL_FLOAT4_E2M1FN, 4, 1}},
-};
-
 opipe_dtype opi_dtype_to_dl(uint32_t dtype) {
-  for (size_t i = 0; i < OPI_COUNT(dl_rows); ++i) {
-    if (dl_rows[i].dtype == dtype)
-      return dl_rows[i].dl;
-  }
-  return (opipe_dtype){0, 0, 0};
+  const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+  if (row->dl < 0)
+    return (opipe_dtype){0, 0, 0};
+  return (opipe_dtype){(uint8_t)row->dl, (uint8_t)row->bits, 1};
 }
 
 uint32_t opi_dtype_from_dl(opipe_dtype dl) {
-  for (size_t i = 0; i < OPI_COUNT(dl_rows); ++i) {
-    const opipe_dtype *row = &dl_rows[i].dl;
-    if (row->code == dl.code && row->bits == dl.bits && row->lanes == dl.lanes)
-      return dl_rows[i].dtype;
+  for (uint32_t dtype = 0; dtype < OPIPE_N_DTYPES; ++dtype) {
+    const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+    if (row->dl == dl.code && row->bits == dl.bits && dl.lanes == 1)
+      return dtype;
   }
   return OPIPE_UNDEFINED;
 }

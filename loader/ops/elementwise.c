@@ -188,28 +188,18 @@ static opipe_status infer_clip(opi_builder *b, const opi_node *node, opipe_error
 
 /* -- Cast -- */
 
-typedef struct type_name {
-  const char *name;
-  uint32_t dtype;
-} type_name;
-
 /* Opset 1 spells the type. */
 static uint32_t type_by_name(const char *name) {
-  static const type_name names[] = {
-      {"FLOAT", OPIPE_FLOAT},      {"UINT8", OPIPE_UINT8},   {"INT8", OPIPE_INT8},
-      {"UINT16", OPIPE_UINT16},    {"INT16", OPIPE_INT16},   {"INT32", OPIPE_INT32},
-      {"INT64", OPIPE_INT64},      {"BOOL", OPIPE_BOOL},     {"FLOAT16", OPIPE_FLOAT16},
-      {"DOUBLE", OPIPE_DOUBLE},    {"UINT32", OPIPE_UINT32}, {"UINT64", OPIPE_UINT64},
-      {"BFLOAT16", OPIPE_BFLOAT16}};
-  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
-    if (strcasecmp(names[i].name, name) == 0)
-      return names[i].dtype;
+  for (uint32_t dtype = 0; dtype < OPIPE_N_DTYPES; ++dtype) {
+    if (strcasecmp(opipe_dtype_row_of(dtype)->key, name) == 0)
+      return dtype;
   }
   return OPIPE_UNDEFINED;
 }
 
 static bool is_castable(uint32_t dtype) {
-  return opi_dtype_bits(dtype) != 0 && dtype != OPIPE_COMPLEX64 && dtype != OPIPE_COMPLEX128;
+  const uint32_t elements = opipe_dtype_row_of(dtype)->elements;
+  return elements != OPIPE_ELEM_NONE && elements != OPIPE_ELEM_COMPLEX;
 }
 
 static opipe_status emit_cast(opi_builder *b, const opi_node *node, uint32_t to, opipe_error *err) {
@@ -233,7 +223,7 @@ static opipe_status emit_cast(opi_builder *b, const opi_node *node, uint32_t to,
 static opipe_status lift_cast(opi_builder *b, const opi_node *node, opipe_error *err) {
   const char *name = opi_attr_string(node, "to", NULL);
   const int64_t to = name != NULL ? (int64_t)type_by_name(name) : opi_attr_int(node, "to", 0);
-  if (to <= 0 || to > OPIPE_INT2) {
+  if (to <= 0 || to >= OPIPE_N_DTYPES) {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "type %s%" PRId64 " is not known",
                          name != NULL ? name : "", to);
   }
@@ -250,7 +240,7 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
   const opi_value *x = NULL;
   const int64_t to = opi_attr_int(node, "to", 0);
   OPI_TRY(opi_in(b, node, 0, &x, err));
-  if (to <= 0 || to > OPIPE_INT2 || !is_castable((uint32_t)to)) {
+  if (to <= 0 || to >= OPIPE_N_DTYPES || !is_castable((uint32_t)to)) {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "type %" PRId64 " is not known", to);
   }
   return opi_b_set(b, node, 0, (uint32_t)to, x->shape, (uint32_t)x->rank, err);

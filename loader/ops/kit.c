@@ -14,29 +14,14 @@ const opi_value *opi_input(const opi_builder *b, const opi_node *node, uint32_t 
 }
 
 static uint32_t type_class(uint32_t dtype) {
-  switch (dtype) {
-    case OPIPE_FLOAT:
-    case OPIPE_DOUBLE:
-    case OPIPE_FLOAT16:
-    case OPIPE_BFLOAT16:
-      return OPI_T_FLOAT;
-    case OPIPE_INT32:
-    case OPIPE_INT64:
-      return OPI_T_WIDE;
-    case OPIPE_UINT32:
-    case OPIPE_UINT64:
-      return OPI_T_UWIDE;
-    case OPIPE_INT8:
-    case OPIPE_INT16:
-      return OPI_T_SMALL;
-    case OPIPE_UINT8:
-    case OPIPE_UINT16:
-      return OPI_T_USMALL;
-    case OPIPE_BOOL:
-      return OPI_T_BOOL;
-    default:
-      return 0;
-  }
+  const bool wide = opi_dtype_bits(dtype) >= 32;
+  if (opi_dtype_is_float(dtype))
+    return OPI_T_FLOAT;
+  if (opi_dtype_is_unsigned(dtype))
+    return wide ? OPI_T_UWIDE : OPI_T_USMALL;
+  if (opi_dtype_is_integer(dtype))
+    return wide ? OPI_T_WIDE : OPI_T_SMALL;
+  return dtype == OPIPE_BOOL ? OPI_T_BOOL : 0;
 }
 
 /* "a floating-point type, int32, int64" into `text`. */

@@ -127,11 +127,6 @@ static uint16_t bfloat_bits(float value) {
   return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-static bool is_unsigned(uint32_t dtype) {
-  return dtype == OPIPE_UINT8 || dtype == OPIPE_UINT16 || dtype == OPIPE_UINT32 ||
-         dtype == OPIPE_UINT64;
-}
-
 /* The nearest number of an integer type of so many bits, towards zero; NaN is 0. */
 static uint64_t saturate(double value, uint32_t bits, bool natural) {
   const double limit = ldexp(1.0, (int)bits - (natural ? 0 : 1));
@@ -165,19 +160,12 @@ static bool write_number(uint32_t dtype, double value, void *out) {
     case OPIPE_BOOL:
       memcpy(out, &truth, 1);
       return true;
-    case OPIPE_INT8:
-    case OPIPE_UINT8:
-    case OPIPE_INT16:
-    case OPIPE_UINT16:
-    case OPIPE_INT32:
-    case OPIPE_UINT32:
-    case OPIPE_INT64:
-    case OPIPE_UINT64:
-      whole = saturate(value, opi_dtype_bits(dtype), is_unsigned(dtype));
+    default:
+      if (!opi_dtype_is_integer(dtype))
+        return false;
+      whole = saturate(value, opi_dtype_bits(dtype), opi_dtype_is_unsigned(dtype));
       memcpy(out, &whole, opi_dtype_bits(dtype) / 8); /* little-endian: the low bytes */
       return true;
-    default:
-      return false;
   }
 }
 

@@ -67,29 +67,14 @@ opipe_status opi_b_set(opi_builder *b, const opi_node *node, uint32_t output, ui
   return OPIPE_OK;
 }
 
+/* The low bytes of a little-endian number, its sign carried on. */
 static int64_t read_int(uint32_t dtype, const void *data, uint64_t i) {
-  const char *at = (const char *)data + i * (opi_dtype_bits(dtype) / 8);
-  int64_t i64 = 0;
-  int32_t i32 = 0;
-  int16_t i16 = 0;
-  int8_t i8 = 0;
-  switch (dtype) {
-    case OPIPE_INT64:
-      memcpy(&i64, at, 8);
-      return i64;
-    case OPIPE_INT32:
-      memcpy(&i32, at, 4);
-      return i32;
-    case OPIPE_INT16:
-      memcpy(&i16, at, 2);
-      return i16;
-    case OPIPE_INT8:
-      memcpy(&i8, at, 1);
-      return i8;
-    default: /* unsigned: the low bytes of a little-endian number */
-      memcpy(&i64, at, opi_dtype_bits(dtype) / 8);
-      return i64;
-  }
+  const uint32_t bits = opi_dtype_bits(dtype);
+  const bool is_signed = opipe_dtype_row_of(dtype)->elements == OPIPE_ELEM_INT;
+  const uint64_t sign = is_signed ? UINT64_C(1) << (bits - 1) : 0;
+  uint64_t value = 0;
+  memcpy(&value, (const char *)data + i * (bits / 8), bits / 8);
+  return (int64_t)((value ^ sign) - sign);
 }
 
 const int64_t *opi_b_ints(opi_builder *b, uint32_t v, uint32_t *out_n) {

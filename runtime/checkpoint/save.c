@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/dtypes.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 

@@ -11,32 +11,15 @@
 #include <unistd.h>
 
 #include "partition/json/json.h"
-#include "runtime/checkpoint/dtypes.h"
 #include "runtime/checkpoint/safetensors.h"
 
 static const uint64_t HEADER_MOST = UINT64_C(100) << 20;
 
-static const struct {
-  const char *name;
-  uint32_t dtype;
-} names[] = {{"F32", OPIPE_FLOAT},     {"F64", OPIPE_DOUBLE}, {"F16", OPIPE_FLOAT16},
-             {"BF16", OPIPE_BFLOAT16}, {"I64", OPIPE_INT64},  {"I32", OPIPE_INT32},
-             {"I16", OPIPE_INT16},     {"I8", OPIPE_INT8},    {"U64", OPIPE_UINT64},
-             {"U32", OPIPE_UINT32},    {"U16", OPIPE_UINT16}, {"U8", OPIPE_UINT8},
-             {"BOOL", OPIPE_BOOL}};
-
-const char *opi_tensors_dtype(uint32_t dtype) {
-  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
-    if (names[i].dtype == dtype)
-      return names[i].name;
-  }
-  return NULL;
-}
-
-uint32_t opi_tensors_dtype_named(const char *name) {
-  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
-    if (strcmp(names[i].name, name) == 0)
-      return names[i].dtype;
+static uint32_t dtype_named(const char *name) {
+  for (uint32_t dtype = 0; dtype < OPIPE_N_DTYPES; ++dtype) {
+    const char *known = opipe_dtype_row_of(dtype)->safetensors;
+    if (known != NULL && strcmp(known, name) == 0)
+      return dtype;
   }
   return OPIPE_UNDEFINED;
 }
@@ -105,7 +88,7 @@ static opipe_status read_entry(opi_tensors *t, const char *name, const json_t *o
   if (!json_is_object(object))
     return opi_fail(err, OPIPE_E_INVALID, "%s: entry '%s' is no object", t->what, name);
   OPI_TRY(opi_json_get_string(object, name, "dtype", &dtype, err));
-  e->dtype = opi_tensors_dtype_named(dtype);
+  e->dtype = dtype_named(dtype);
   if (e->dtype == OPIPE_UNDEFINED) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s: tensor '%s' has type %s, which is not read",
                     t->what, name, dtype);

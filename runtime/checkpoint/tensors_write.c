@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "runtime/checkpoint/dtypes.h"
 #include "runtime/checkpoint/safetensors.h"
 
 enum { LENGTH_BYTES = 8, HEADER_ALIGN = 8 };
@@ -23,7 +22,8 @@ static void put_header(opi_text *text, const opi_tensor_entry *entries, uint32_t
   for (uint32_t i = 0; i < n; ++i) {
     opi_text_puts(text, ",");
     opi_text_json(text, entries[i].name);
-    opi_text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", opi_tensors_dtype(entries[i].dtype));
+    opi_text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[",
+                    opipe_dtype_row_of(entries[i].dtype)->safetensors);
     for (uint32_t d = 0; d < entries[i].rank; ++d)
       opi_text_printf(text, d == 0 ? "%lld" : ",%lld", (long long)entries[i].shape[d]);
     opi_text_printf(text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
@@ -57,7 +57,7 @@ static opipe_status write_header(opi_tensors_writer *w, const opi_tensor_entry *
 
 static opipe_status check_entry(const opi_tensor_entry *e, opipe_error *err) {
   uint64_t n_bytes = 0;
-  if (opi_tensors_dtype(e->dtype) != NULL &&
+  if (opipe_dtype_row_of(e->dtype)->safetensors != NULL &&
       opi_tensor_bytes(e->dtype, e->shape, e->rank, &n_bytes) && n_bytes == e->n_bytes)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_UNSUPPORTED,

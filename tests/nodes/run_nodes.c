@@ -173,7 +173,7 @@ static opipe_status compare_values(const opi_value *wanted, const void *found, o
   uint64_t n = 0;
   (void)opi_shape_elems(wanted->shape, (uint32_t)wanted->rank, &n);
   if (opi_test_dtype_bytes(wanted->dtype) == 0 ||
-      (wanted->dtype >= OPIPE_FLOAT8E4M3FN && wanted->dtype <= OPIPE_INT2)) {
+      opipe_dtype_row_of(wanted->dtype)->elements == OPIPE_ELEM_SMALL) {
     if (memcmp(found, wanted->data, wanted->n_bytes) == 0)
       return OPIPE_OK;
     return opi_fail(err, OPIPE_E_INVALID, "'%s': other bytes", wanted->name);

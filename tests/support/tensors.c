@@ -11,32 +11,8 @@
 #include "tests/support/support.h"
 
 size_t opi_test_dtype_bytes(uint32_t dtype) {
-  switch (dtype) {
-    case OPIPE_BOOL:
-    case OPIPE_INT8:
-    case OPIPE_UINT8:
-    case OPIPE_FLOAT8E4M3FN:
-    case OPIPE_FLOAT8E4M3FNUZ:
-    case OPIPE_FLOAT8E5M2:
-    case OPIPE_FLOAT8E5M2FNUZ:
-    case OPIPE_FLOAT8E8M0:
-      return 1;
-    case OPIPE_FLOAT16:
-    case OPIPE_BFLOAT16:
-    case OPIPE_INT16:
-    case OPIPE_UINT16:
-      return 2;
-    case OPIPE_FLOAT:
-    case OPIPE_INT32:
-    case OPIPE_UINT32:
-      return 4;
-    case OPIPE_DOUBLE:
-    case OPIPE_INT64:
-    case OPIPE_UINT64:
-      return 8;
-    default:
-      return 0;
-  }
+  const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
+  return row->elements == OPIPE_ELEM_COMPLEX || row->bits % 8 != 0 ? 0 : row->bits / 8;
 }
 
 static double from_half(uint16_t bits) {

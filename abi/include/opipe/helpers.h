@@ -52,21 +52,13 @@ static inline opipe_status opipe_fail(opipe_error *err, opipe_status status, con
 
 /* Bits of one element; 0 for unknown types and strings. */
 static inline uint32_t opipe_dtype_bits(uint32_t dtype) {
-  static const uint8_t bits[27] = {0,  32,  8,  8, 16, 16, 32, 64, 0, 8, 16, 64, 32, 64,
-                                   64, 128, 16, 8, 8,  8,  8,  4,  4, 4, 8,  2,  2};
-  return dtype < 27u ? bits[dtype] : 0u;
+  return opipe_dtype_row_of(dtype)->bits;
 }
 
 /* "float32", "int64", ...; "unknown" for anything else. */
 static inline const char *opipe_dtype_name(uint32_t dtype) {
-  static const char *const names[27] = {
-      "unknown",        "float32",  "uint8",        "int8",           "uint16",
-      "int16",          "int32",    "int64",        "string",         "bool",
-      "float16",        "float64",  "uint32",       "uint64",         "complex64",
-      "complex128",     "bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2",
-      "float8e5m2fnuz", "uint4",    "int4",         "float4e2m1",     "float8e8m0",
-      "uint2",          "int2"};
-  return dtype < 27u ? names[dtype] : names[0];
+  const bool known = dtype != OPIPE_UNDEFINED && dtype < (uint32_t)OPIPE_N_DTYPES;
+  return known ? opipe_dtype_row_of(dtype)->name : "unknown";
 }
 
 /* Product of shape [rank]; 1 for rank 0. False on a negative dimension or when it exceeds int64. */

@@ -10,6 +10,7 @@
 #define OPIPE_TYPES_H
 
 #include "abi.h"
+#include "dtypes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,51 +19,6 @@ extern "C" {
 #define OPIPE_NONE UINT32_MAX /* an absent optional input or output */
 #define OPIPE_MAX_RANK 16
 
-/* Element types: the codes of ONNX TensorProto.DataType. */
-enum {
-  OPIPE_UNDEFINED = 0,
-  OPIPE_FLOAT = 1,
-  OPIPE_UINT8 = 2,
-  OPIPE_INT8 = 3,
-  OPIPE_UINT16 = 4,
-  OPIPE_INT16 = 5,
-  OPIPE_INT32 = 6,
-  OPIPE_INT64 = 7,
-  OPIPE_STRING = 8,
-  OPIPE_BOOL = 9,
-  OPIPE_FLOAT16 = 10,
-  OPIPE_DOUBLE = 11,
-  OPIPE_UINT32 = 12,
-  OPIPE_UINT64 = 13,
-  OPIPE_COMPLEX64 = 14,
-  OPIPE_COMPLEX128 = 15,
-  OPIPE_BFLOAT16 = 16,
-  OPIPE_FLOAT8E4M3FN = 17,
-  OPIPE_FLOAT8E4M3FNUZ = 18,
-  OPIPE_FLOAT8E5M2 = 19,
-  OPIPE_FLOAT8E5M2FNUZ = 20,
-  OPIPE_UINT4 = 21,
-  OPIPE_INT4 = 22,
-  OPIPE_FLOAT4E2M1 = 23,
-  OPIPE_FLOAT8E8M0 = 24,
-  OPIPE_UINT2 = 25,
-  OPIPE_INT2 = 26
-};
-
-/* DLPack type codes, as they appear in opipe_dtype.code. */
-enum {
-  OPIPE_DL_INT = 0,
-  OPIPE_DL_UINT = 1,
-  OPIPE_DL_FLOAT = 2,
-  OPIPE_DL_BFLOAT = 4,
-  OPIPE_DL_BOOL = 6,
-  OPIPE_DL_FLOAT8_E4M3FN = 10,
-  OPIPE_DL_FLOAT8_E4M3FNUZ = 11,
-  OPIPE_DL_FLOAT8_E5M2 = 12,
-  OPIPE_DL_FLOAT8_E5M2FNUZ = 13,
-  OPIPE_DL_FLOAT8_E8M0FNU = 14,
-  OPIPE_DL_FLOAT4_E2M1FN = 17
-};
 enum { OPIPE_DL_CPU = 1, OPIPE_DL_CUDA = 2 };
 
 typedef struct opipe_dtype {

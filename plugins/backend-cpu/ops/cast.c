@@ -20,9 +20,8 @@ typedef struct cast_plan {
 typedef enum wide_class { WIDE_F64, WIDE_I64, WIDE_U64 } wide_class;
 
 static bool castable(uint32_t dtype) {
-  return cpu_is_float(dtype) || cpu_is_int(dtype) || dtype == OPIPE_BOOL ||
-         cpu_is_small_float(dtype) || dtype == OPIPE_INT4 || dtype == OPIPE_UINT4 ||
-         dtype == OPIPE_INT2 || dtype == OPIPE_UINT2;
+  const uint32_t elements = opipe_dtype_row_of(dtype)->elements;
+  return elements != OPIPE_ELEM_NONE && elements != OPIPE_ELEM_COMPLEX;
 }
 
 static uint8_t small_code(uint32_t dtype, const void *data, int64_t i) {
@@ -41,7 +40,7 @@ static wide_class load_wide(uint32_t dtype, const void *data, int64_t first, int
   }
   const uint32_t bits = opipe_dtype_bits(dtype);
   if (bits < 8) {
-    const bool is_signed = dtype == OPIPE_INT4 || dtype == OPIPE_INT2;
+    const bool is_signed = opipe_dtype_row_of(dtype)->elements == OPIPE_ELEM_INT;
     const int64_t half = INT64_C(1) << (bits - 1);
     for (int64_t k = 0; k < n; ++k) {
       const int64_t code = small_code(dtype, data, first + k);

@@ -177,21 +177,20 @@ void cpu_want_layout(cpu_prep *p, uint32_t i, uint32_t layout) {
 }
 
 bool cpu_is_half(uint32_t dtype) {
-  return dtype == OPIPE_FLOAT16 || dtype == OPIPE_BFLOAT16;
+  return cpu_is_float(dtype) && opipe_dtype_bits(dtype) == 16;
 }
 
 bool cpu_is_float(uint32_t dtype) {
-  return dtype == OPIPE_FLOAT || dtype == OPIPE_DOUBLE || cpu_is_half(dtype);
+  return opipe_dtype_row_of(dtype)->elements == OPIPE_ELEM_FLOAT;
 }
 
 bool cpu_is_unsigned(uint32_t dtype) {
-  return dtype == OPIPE_UINT8 || dtype == OPIPE_UINT16 || dtype == OPIPE_UINT32 ||
-         dtype == OPIPE_UINT64;
+  return opipe_dtype_row_of(dtype)->elements == OPIPE_ELEM_UINT && opipe_dtype_bits(dtype) >= 8;
 }
 
 bool cpu_is_int(uint32_t dtype) {
-  return dtype == OPIPE_INT8 || dtype == OPIPE_INT16 || dtype == OPIPE_INT32 ||
-         dtype == OPIPE_INT64 || cpu_is_unsigned(dtype);
+  const bool is_signed = opipe_dtype_row_of(dtype)->elements == OPIPE_ELEM_INT;
+  return cpu_is_unsigned(dtype) || (is_signed && opipe_dtype_bits(dtype) >= 8);
 }
 
 uint32_t cpu_dtype_bytes(uint32_t dtype) {

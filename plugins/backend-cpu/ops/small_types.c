@@ -37,8 +37,7 @@ static const small_format *format_of(uint32_t dtype) {
 }
 
 bool cpu_is_small_float(uint32_t dtype) {
-  return (dtype >= OPIPE_FLOAT8E4M3FN && dtype <= OPIPE_FLOAT8E5M2FNUZ) ||
-         dtype == OPIPE_FLOAT4E2M1 || dtype == OPIPE_FLOAT8E8M0;
+  return opipe_dtype_row_of(dtype)->elements == OPIPE_ELEM_SMALL;
 }
 
 double cpu_small_decode(uint32_t dtype, uint8_t code) {

@@ -43,7 +43,7 @@ static void test_raw_data_of_every_type(void) {
   for (size_t i = 0; i < sizeof(data); i++)
     data[i] = (uint8_t)(i * 7 + 1);
   const int64_t dims[] = {3, 3};
-  for (uint32_t dtype = 1; dtype <= OPIPE_INT2; dtype++) {
+  for (uint32_t dtype = 1; dtype < OPIPE_N_DTYPES; dtype++) {
     if (dtype == OPIPE_STRING)
       continue;
     const uint64_t n_bytes = (9 * (uint64_t)opi_dtype_bits(dtype) + 7) / 8;
