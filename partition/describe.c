@@ -60,11 +60,10 @@ static void describe_ranks(opi_text *t, const opi_plan *plan) {
 }
 
 static void describe_training(opi_text *t, const opi_plan *plan) {
-  static const char *const optimizers[] = {"SGD", "Adam", "AdamW"};
   static const char *const recomputes[] = {"nothing", "whole stages", "blocks", "attention"};
   if (plan->train == NULL)
     return;
-  opi_text_printf(t, "training: %s, ", optimizers[plan->train->optimizer.kind]);
+  opi_text_printf(t, "training: %s, ", opipe_optimizer_row_of(plan->train->optimizer.kind)->title);
   for (uint32_t s = 0; plan->shares != NULL && s < plan->n_stages; ++s)
     opi_text_printf(t, "%s%u", s == 0 ? "" : "+", plan->shares[s]);
   if (plan->shares != NULL)

@@ -101,11 +101,10 @@ typedef struct opi_crossing {
 
 /* ---- training ---- */
 
-enum { OPI_OPT_SGD = 0, OPI_OPT_ADAM = 1, OPI_OPT_ADAMW = 2 };
 enum { OPI_LR_CONSTANT = 0, OPI_LR_LINEAR = 1, OPI_LR_COSINE = 2 };
 
 typedef struct opi_optimizer {
-  uint32_t kind; /* OPI_OPT_* */
+  uint32_t kind; /* OPIPE_OPTIMIZER_* */
   uint32_t nesterov;
   uint32_t eps_inner;   /* eps-mode=hf */
   uint32_t lr_schedule; /* OPI_LR_* */

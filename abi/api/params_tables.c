@@ -148,7 +148,7 @@ static const opi_field train_options[] = {
     ANY(T, globs_stride),
     CHOICE(T, recompute, OPIPE_RECOMPUTE_ATTENTION),
     ONE_OF(T, compute, 1u | 1u << OPIPE_FLOAT | 1u << OPIPE_FLOAT16 | 1u << OPIPE_BFLOAT16),
-    CHOICE(T, optimizer, OPIPE_OPTIMIZER_ADAMW),
+    CHOICE(T, optimizer, OPIPE_N_OPTIMIZERS - 1),
     ANY(T, seed),
     ANY(T, lr),
     ANY(T, momentum),

@@ -36,19 +36,19 @@ OPIPE_STATIC_ASSERT((int)OPIPE_SKIP_OVERFLOW == (int)OPI_SKIP_OVERFLOW &&
                         (int)OPIPE_SKIP_NOT_FINITE == (int)OPI_SKIP_NOT_FINITE &&
                         (int)OPIPE_SKIP_HELD == (int)OPI_SKIP_HELD,
                     "reasons for skipped steps agree");
-OPIPE_STATIC_ASSERT((int)OPIPE_OPTIMIZER_ADAM == (int)OPI_OPT_ADAM &&
-                        (int)OPIPE_OPTIMIZER_ADAMW == (int)OPI_OPT_ADAMW &&
-                        (int)OPIPE_LR_LINEAR == (int)OPI_LR_LINEAR &&
+OPIPE_STATIC_ASSERT((int)OPIPE_LR_LINEAR == (int)OPI_LR_LINEAR &&
                         (int)OPIPE_LR_COSINE == (int)OPI_LR_COSINE &&
                         (int)OPIPE_STATE_MASTER == (int)OPI_STATE_MASTER &&
                         (int)OPIPE_STATE_GRADIENT == (int)OPI_STATE_GRADIENT &&
                         (int)OPIPE_STATE_FIRST_MOMENT == (int)OPI_STATE_FIRST &&
                         (int)OPIPE_STATE_SECOND_MOMENT == (int)OPI_STATE_SECOND &&
                         (int)OPIPE_POSITION == (int)OPI_POSITION,
-                    "optimizers and states agree");
+                    "learning rates and states agree");
 
 opipe_status opi_train_options_read(const opipe_train_options *options, const char *call,
                                     opi_arena *arena, opi_train_spec *out_spec, opipe_error *err) {
+#define NUMBER(KEY, field, ...) out_spec->optimizer.field = o.field;
+#define SWITCH(KEY, field, ...) out_spec->optimizer.field = (o.flags & OPIPE_TRAIN_##KEY) != 0;
   opipe_train_options o = {0};
   OPI_TRY(opi_params_read(&opi_struct_train_options, call, options, &o, err));
   *out_spec = (opi_train_spec){.loss = {.kind = o.loss,
@@ -61,21 +61,14 @@ opipe_status opi_train_options_read(const opipe_train_options *options, const ch
                                .compute = o.compute,
                                .seed = o.seed,
                                .optimizer = {.kind = o.optimizer,
-                                             .nesterov = (o.flags & OPIPE_TRAIN_NESTEROV) != 0,
-                                             .eps_inner = (o.flags & OPIPE_TRAIN_EPS_INNER) != 0,
                                              .lr_schedule = o.lr_schedule,
-                                             .lr = o.lr,
-                                             .momentum = o.momentum,
-                                             .beta1 = o.beta1,
-                                             .beta2 = o.beta2,
-                                             .epsilon = o.epsilon,
-                                             .decay = o.decay,
                                              .warmup_steps = o.warmup_steps,
                                              .total_steps = o.total_steps,
                                              .clip_norm = o.clip_norm,
                                              .no_decay = o.no_decay,
                                              .n_no_decay = o.n_no_decay,
                                              .loss_scaling = o.loss_scaling != 0}};
+  OPIPE_TAKES(NUMBER, SWITCH)
   return read_globs(&o, arena, out_spec, err);
 }
 

@@ -11,8 +11,9 @@
 #include <stdio.h>
 
 enum { CLI_DONE = 0, CLI_CHECK_FAILED = 1, CLI_USAGE = 2, CLI_FAILED = 3 };
-enum { CLI_SIGNALLED = 128 };  /* + the signal's number */
-enum { CLI_LIST_MOST = 1024 }; /* times that an option is given */
+enum { CLI_SIGNALLED = 128 };          /* + the signal's number */
+#define CLI_OPTIMIZER "adamw:lr=0.001" /* where none is given */
+enum { CLI_LIST_MOST = 1024 };         /* times that an option is given */
 
 /* ---- options ---- */
 

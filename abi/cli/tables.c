@@ -40,6 +40,10 @@ enum {
 
 enum { ORDER_MOST = 1 << 24 };
 
+#define OPTIMIZER_NAME(KEY, number, name, ...) name ", "
+#define NUMBER_KEY(KEY, field, key, ...) key ", "
+#define SWITCH_KEY(KEY, field, key, off, on) key "=" off "|" on ", "
+
 const cli_option cli_option_rows[] = {
     {PLAN, "device", "KIND[,memory=SIZE][,threads=N]",
      "the devices in order, the last one repeats (repeatable)", OWN(device), .in_plan = true},
@@ -112,8 +116,8 @@ const cli_option cli_option_rows[] = {
     {TRAINED, "parameter", "NAME=FILE",
      "a graph input that becomes a trainable initializer, .pb or .npy", LIST(t.parameters)},
     {OPTIMIZE, "optimizer", "SPEC",
-     "sgd:lr=..[,momentum=..,nesterov=1,decay=..], adam:.., "
-     "adamw:lr=..,beta1=..,beta2=..,eps=..,decay=..,eps-mode=torch|hf (preset: adamw:lr=0.001)",
+     OPIPE_OPTIMIZERS(OPTIMIZER_NAME) "with :KEY=VALUE,.. of " OPIPE_TAKES(
+         NUMBER_KEY, SWITCH_KEY) "preset: " CLI_OPTIMIZER,
      TEXT(t.optimizer), .in_plan = true},
     {OPTIMIZE, "lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]",
      TEXT(t.lr_schedule), .in_plan = true},

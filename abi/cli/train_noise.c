@@ -36,7 +36,9 @@ static int take_moments(const train_loop *l, uint32_t state, train_noise *noise)
 
 int train_noise_open(const train_loop *l, train_noise *noise) {
   const opipe_api *api = l->run->s->api;
-  const bool adam = l->run->options->optimizer != OPIPE_OPTIMIZER_SGD;
+  const opipe_train_options *o = l->run->options;
+  const opipe_optimizer_row *row = opipe_optimizer_row_of(o->optimizer);
+  const uint32_t n_moments = o->momentum != 0 ? row->with_momentum : row->moments;
   opipe_parameter_info info = {.struct_size = sizeof(info)};
   opipe_train_clock clock = {.struct_size = sizeof(clock)};
   opipe_error err = OPIPE_ERROR_INIT;
@@ -64,17 +66,16 @@ int train_noise_open(const train_loop *l, train_noise *noise) {
   if (noise->params == NULL)
     return cli_usage("out of memory");
   int status = CLI_DONE;
-  if (l->run->o->t.resume != NULL && (adam || l->run->options->momentum != 0))
-    status = take_moments(l, OPIPE_STATE_FIRST_MOMENT, noise);
-  if (status == CLI_DONE && l->run->o->t.resume != NULL && adam)
-    status = take_moments(l, OPIPE_STATE_SECOND_MOMENT, noise);
+  for (uint32_t m = 0; l->run->o->t.resume != NULL && m < n_moments && status == CLI_DONE; ++m)
+    status = take_moments(l, OPIPE_STATE_FIRST_MOMENT + m, noise);
   return status;
 }
 
 /* ---- one step ---- */
 
-/* Longest Adam step at update t (0: the first), in learning rates: |m| <= r sqrt(sum a^2 / b)
- * with the weights a of the first and b of the second moment (Cauchy and Schwarz). */
+/* Longest step of a quotient of moments at update t (0: the first), in learning rates: |m| <= r
+ * sqrt(sum a^2 / b) with the weights a of the first and b of the second moment (Cauchy and
+ * Schwarz). */
 static double longest(const opipe_train_options *o, uint64_t t) {
   const double c1 = 1 - pow(o->beta1, (double)t + 1), c2 = 1 - pow(o->beta2, (double)t + 1);
   double sum = 0;
@@ -89,14 +90,15 @@ static double longest(const opipe_train_options *o, uint64_t t) {
 typedef struct one_step {
   const opipe_train_options *o;
   double lr, clip, c1, c2, longest;
+  bool divides; /* by the root of a second moment */
 } one_step;
 
-static void follow_sgd(const one_step *s, noise_param *p, size_t i, double off) {
+static void follow_sum(const one_step *s, noise_param *p, size_t i, double off) {
   p->off_first[i] = (float)(s->o->momentum * (double)p->off_first[i] + off);
   p->bound[i] += (float)(s->lr * (double)p->off_first[i]);
 }
 
-static void follow_adam(const one_step *s, noise_param *p, size_t i, double g, double off) {
+static void follow_quotient(const one_step *s, noise_param *p, size_t i, double g, double off) {
   const double b1 = s->o->beta1, b2 = s->o->beta2;
   p->first[i] = (float)(b1 * (double)p->first[i] + (1 - b1) * g);
   p->second[i] = (float)(b2 * (double)p->second[i] + (1 - b2) * g * g);
@@ -118,10 +120,10 @@ static void follow(const one_step *s, const cli_tensor *gradient, double floor, 
     const double g = cli_tensor_get(gradient, i);
     /* an exact zero has no contribution; the norm may be off as well */
     const double off = g == 0 ? 0 : tolerance * (fmax(most, floor) + fabs(g));
-    if (s->o->optimizer == OPIPE_OPTIMIZER_SGD)
-      follow_sgd(s, p, i, s->clip * off);
+    if (s->divides)
+      follow_quotient(s, p, i, s->clip * g, s->clip * off);
     else
-      follow_adam(s, p, i, s->clip * g, s->clip * off);
+      follow_sum(s, p, i, s->clip * off);
   }
 }
 
@@ -140,7 +142,8 @@ int train_noise_step(const train_loop *l, const opipe_train_report *report, trai
       .clip = o->clip_norm > 0 && norm + 1e-6 > o->clip_norm ? o->clip_norm / (norm + 1e-6) : 1,
       .c1 = 1 - pow(o->beta1, t),
       .c2 = 1 - pow(o->beta2, t),
-      .longest = longest(o, noise->n_updates)};
+      .longest = longest(o, noise->n_updates),
+      .divides = opipe_optimizer_row_of(o->optimizer)->moments > 1};
   for (uint32_t i = 0; i < noise->n_params; ++i)
     elems += (double)noise->params[i].n;
   for (uint32_t i = 0; status == CLI_DONE && i < n && i < noise->n_params; ++i)

@@ -128,55 +128,69 @@ static int read_loss(const char *text, uint32_t shift, char *own, size_t room,
 
 /* ---- optimizer ---- */
 
-static int read_adam(spec *s, opipe_train_options *out) {
-  const char *mode = value_of(s, "eps-mode");
-  int status = number_of(s, "beta1", 0, &out->beta1);
-  if (status == CLI_DONE)
-    status = number_of(s, "beta2", 0, &out->beta2);
-  if (status == CLI_DONE)
-    status = number_of(s, "eps", 0, &out->epsilon);
-  if (status == CLI_DONE && mode != NULL && strcmp(mode, "hf") != 0 && strcmp(mode, "torch") != 0)
-    return cli_usage("--optimizer: eps-mode is torch or hf, not %s", mode);
-  if (mode != NULL && strcmp(mode, "hf") == 0)
-    out->flags |= OPIPE_TRAIN_EPS_INNER;
-  return status == CLI_DONE ? all_used(s, "lr, beta1, beta2, eps, decay, eps-mode") : status;
+/* What an optimizer may take: a number of the options, or a flag and its words. */
+typedef struct taken {
+  const char *key;
+  uint32_t takes; /* OPIPE_TAKES_* */
+  uint32_t flag;  /* OPIPE_TRAIN_*; 0: a number */
+  size_t offset;  /* of the number */
+  const char *off, *on;
+} taken;
+
+#define NUMBER(KEY, field, key, ...) \
+  {key, OPIPE_TAKES_##KEY, 0, offsetof(opipe_train_options, field), NULL, NULL},
+#define SWITCH(KEY, field, key, off, on) {key, OPIPE_TAKES_##KEY, OPIPE_TRAIN_##KEY, 0, off, on},
+static const taken takes[] = {OPIPE_TAKES(NUMBER, SWITCH)};
+enum { N_TAKES = sizeof(takes) / sizeof(takes[0]) };
+
+static int read_switch(spec *s, const taken *t, uint32_t *io_flags) {
+  const char *word = value_of(s, t->key);
+  if (word == NULL || strcmp(word, t->off) == 0)
+    return CLI_DONE;
+  if (strcmp(word, t->on) != 0)
+    return cli_usage("--optimizer: %s is %s or %s, not %s", t->key, t->off, t->on, word);
+  *io_flags |= t->flag;
+  return CLI_DONE;
 }
 
-static int read_sgd(spec *s, opipe_train_options *out) {
-  double nesterov = 0;
-  int status = number_of(s, "momentum", 0, &out->momentum);
-  if (status == CLI_DONE)
-    status = number_of(s, "nesterov", 0, &nesterov);
-  if (nesterov != 0)
-    out->flags |= OPIPE_TRAIN_NESTEROV;
-  return status == CLI_DONE ? all_used(s, "lr, momentum, nesterov, decay") : status;
+static void add_word(char *text, size_t room, const char *between, const char *word) {
+  const size_t n = strlen(text);
+  (void)snprintf(text + n, room - n, "%s%s", n == 0 ? "" : between, word);
+}
+
+static int optimizer_named(const char *name, uint32_t *out) {
+  char names[256] = "";
+  for (*out = 0; *out < OPIPE_N_OPTIMIZERS; ++*out) {
+    const char *known = opipe_optimizer_row_of(*out)->name;
+    if (strcmp(name, known) == 0)
+      return CLI_DONE;
+    add_word(names, sizeof(names), *out == OPIPE_N_OPTIMIZERS - 1 ? " or " : ", ", known);
+  }
+  return cli_usage("--optimizer %s: %s is needed", name, names);
 }
 
 static int read_optimizer(const char *text, char *own, size_t room, opipe_train_options *out) {
-  static const char *const names[] = {"sgd", "adam", "adamw"};
   spec s;
-  uint32_t kind = 0;
-  int status = split("optimizer", text == NULL ? "adamw:lr=0.001" : text, own, room, &s);
-  if (status != CLI_DONE)
-    return status;
-  while (kind < 3 && strcmp(s.name, names[kind]) != 0)
-    ++kind;
-  if (kind == 3)
-    return cli_usage("--optimizer %s: sgd, adam or adamw is needed", s.name);
-  out->optimizer = kind;
-  out->lr = -1;
-  out->beta1 = 0.9;
-  out->beta2 = 0.999;
-  out->epsilon = 1e-8;
-  out->decay = kind == OPIPE_OPTIMIZER_ADAMW ? 0.01 : 0;
-  status = number_of(&s, "lr", 0, &out->lr);
+  char known[256] = "";
+  int status = split("optimizer", text == NULL ? CLI_OPTIMIZER : text, own, room, &s);
   if (status == CLI_DONE)
-    status = number_of(&s, "decay", 0, &out->decay);
-  if (status == CLI_DONE && out->lr < 0)
-    return cli_usage("--optimizer %s: lr=X is needed", s.name);
+    status = optimizer_named(s.name, &out->optimizer);
   if (status != CLI_DONE)
     return status;
-  return kind == OPIPE_OPTIMIZER_SGD ? read_sgd(&s, out) : read_adam(&s, out);
+  const opipe_optimizer_row *row = opipe_optimizer_row_of(out->optimizer);
+  const double *usual = row->usual;
+  for (const taken *t = takes; t < takes + N_TAKES && status == CLI_DONE; ++t) {
+    double *number = (double *)(void *)((char *)out + t->offset);
+    if (t->flag == 0)
+      *number = *usual++;
+    if ((row->takes & t->takes) == 0)
+      continue;
+    add_word(known, sizeof(known), ", ", t->key);
+    status = t->flag == 0 ? number_of(&s, t->key, 0, number) : read_switch(&s, t, &out->flags);
+    if (status == CLI_DONE && t->flag == 0 && *number < 0)
+      return cli_usage("--optimizer %s: %s=X is needed", s.name, t->key);
+  }
+  return status == CLI_DONE ? all_used(&s, known) : status;
 }
 
 static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_t room,

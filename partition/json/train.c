@@ -13,7 +13,8 @@ static const char *const WHAT = "the plan's training";
 enum { COUNT_MOST = 1 << 20 };
 
 static const char *const LOSSES[] = {"output", "ce", "mse", "bce"};
-static const char *const OPTIMIZERS[] = {"sgd", "adam", "adamw"};
+#define NAME(KEY, number, name, ...) name,
+static const char *const OPTIMIZERS[] = {OPIPE_OPTIMIZERS(NAME)};
 static const char *const RATES[] = {"constant", "linear", "cosine"};
 static const char *const RECOMPUTES[] = {"none", "stage", "block", "attention"};
 
@@ -89,27 +90,22 @@ bool opi_json_read_action(const char *text, opipe_action *out, int *out_used) {
 
 /* ---- writing ---- */
 
+static void write_number(opi_text *t, const char *name, double value) {
+  opi_text_printf(t, ", \"%s\": ", name);
+  opi_json_double(t, value);
+}
+
 static void write_optimizer(opi_text *t, const opi_optimizer *o) {
-  const struct {
-    const char *name;
-    double value;
-  } numbers[] = {{"lr", o->lr},
-                 {"momentum", o->momentum},
-                 {"beta1", o->beta1},
-                 {"beta2", o->beta2},
-                 {"epsilon", o->epsilon},
-                 {"decay", o->decay},
-                 {"clip_norm", o->clip_norm}};
+#define WRITE_NUMBER(KEY, field, ...) write_number(t, #field, o->field);
+#define WRITE_SWITCH(KEY, field, ...) opi_text_printf(t, ", \"" #field "\": %u", o->field);
+  opi_text_printf(t, "    \"optimizer\": {\"kind\": \"%s\"", OPTIMIZERS[o->kind]);
+  OPIPE_TAKES(OPIPE_LEFT_OUT, WRITE_SWITCH)
   opi_text_printf(t,
-                  "    \"optimizer\": {\"kind\": \"%s\", \"nesterov\": %u, \"eps_inner\": %u, "
-                  "\"rate\": \"%s\", \"warmup\": %" PRIu64 ", \"total\": %" PRIu64
+                  ", \"rate\": \"%s\", \"warmup\": %" PRIu64 ", \"total\": %" PRIu64
                   ", \"loss_scaling\": %u",
-                  OPTIMIZERS[o->kind], o->nesterov, o->eps_inner, RATES[o->lr_schedule],
-                  o->warmup_steps, o->total_steps, o->loss_scaling);
-  for (size_t i = 0; i < OPI_COUNT(numbers); ++i) {
-    opi_text_printf(t, ", \"%s\": ", numbers[i].name);
-    opi_json_double(t, numbers[i].value);
-  }
+                  RATES[o->lr_schedule], o->warmup_steps, o->total_steps, o->loss_scaling);
+  OPIPE_TAKES(WRITE_NUMBER, OPIPE_LEFT_OUT)
+  write_number(t, "clip_norm", o->clip_norm);
   opi_text_puts(t, ", \"no_decay\": [");
   for (uint32_t i = 0; i < o->n_no_decay; ++i) {
     opi_text_puts(t, i == 0 ? "" : ", ");
@@ -241,26 +237,18 @@ static opipe_status read_loss(const json_t *root, opi_train_spec *spec, opipe_er
 
 static opipe_status read_optimizer(const json_t *root, opi_arena *scratch, opi_optimizer *o,
                                    opipe_error *err) {
+#define READ_NUMBER(KEY, field, ...) \
+  OPI_TRY(opi_json_get_number(object, WHAT, #field, &o->field, err));
+#define READ_SWITCH(KEY, field, ...) OPI_TRY(read_u32(object, #field, 1, &o->field, err));
   const json_t *object = json_object_get(root, "optimizer"), *globs = NULL;
-  const struct {
-    const char *name;
-    double *value;
-  } numbers[] = {{"lr", &o->lr},
-                 {"momentum", &o->momentum},
-                 {"beta1", &o->beta1},
-                 {"beta2", &o->beta2},
-                 {"epsilon", &o->epsilon},
-                 {"decay", &o->decay},
-                 {"clip_norm", &o->clip_norm}};
   OPI_TRY(read_choice(object, "kind", OPTIMIZERS, OPI_COUNT(OPTIMIZERS), &o->kind, err));
   OPI_TRY(read_choice(object, "rate", RATES, OPI_COUNT(RATES), &o->lr_schedule, err));
-  OPI_TRY(read_u32(object, "nesterov", 1, &o->nesterov, err));
-  OPI_TRY(read_u32(object, "eps_inner", 1, &o->eps_inner, err));
+  OPIPE_TAKES(OPIPE_LEFT_OUT, READ_SWITCH)
   OPI_TRY(read_u32(object, "loss_scaling", 1, &o->loss_scaling, err));
   OPI_TRY(opi_json_get_u64(object, WHAT, "warmup", INT64_MAX, &o->warmup_steps, err));
   OPI_TRY(opi_json_get_u64(object, WHAT, "total", INT64_MAX, &o->total_steps, err));
-  for (size_t i = 0; i < OPI_COUNT(numbers); ++i)
-    OPI_TRY(opi_json_get_number(object, WHAT, numbers[i].name, numbers[i].value, err));
+  OPIPE_TAKES(READ_NUMBER, OPIPE_LEFT_OUT)
+  OPI_TRY(opi_json_get_number(object, WHAT, "clip_norm", &o->clip_norm, err));
   OPI_TRY(opi_json_get_array(object, WHAT, "no_decay", &globs, err));
   const char **list = OPI_ARENA_ARRAY(scratch, const char *, json_array_size(globs));
   if (list == NULL)

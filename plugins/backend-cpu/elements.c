@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The element-wise slots of training: zeros, sums, norms and updates on regions.
  */
-#include <math.h>
-
 #include "ops/op.h"
 
 /* Address of a region of n_bytes of fp32. */
@@ -60,19 +58,21 @@ opipe_status cpu_sum_squares(opipe_queue *queue, const opipe_region *dst, const 
   return OPIPE_OK;
 }
 
+/* first, second: those that the kind must have, or that are given. */
 static opipe_status update_operands(const opipe_update *u, cpu_update_args *args,
                                     opipe_error *err) {
   const uint64_t n_bytes = u->n_elems * sizeof(float);
+  const uint32_t n_moments = opipe_optimizer_row_of(u->kind)->moments;
   if (u->n_elems > INT64_MAX / 8) {
     return opipe_fail(err, OPIPE_E_INVALID, "update: %llu elements",
                       (unsigned long long)u->n_elems);
   }
   CPU_TRY(region_f32(&u->weight, "update: weight", n_bytes, &args->weight, err));
   CPU_TRY(region_f32(&u->gradient, "update: gradient", n_bytes, &args->gradient, err));
-  if (args->adam || u->first.buffer != NULL) {
+  if (n_moments > 0 || u->first.buffer != NULL) {
     CPU_TRY(region_f32(&u->first, "update: first moment", n_bytes, &args->first, err));
   }
-  if (args->adam) {
+  if (n_moments > 1) {
     CPU_TRY(region_f32(&u->second, "update: second moment", n_bytes, &args->second, err));
   }
   args->n = (int64_t)u->n_elems;
@@ -85,15 +85,18 @@ opipe_status cpu_update(opipe_queue *queue, const opipe_update *update, opipe_er
   if (!OPIPE_HAS(u, opipe_update, decay)) {
     return opipe_fail(err, OPIPE_E_ABI, "update: struct_size %u is too small", u->struct_size);
   }
-  if (u->kind > OPIPE_UPDATE_ADAMW || (u->flags & ~flags) != 0) {
+  if (u->kind >= OPIPE_N_OPTIMIZERS || (u->flags & ~flags) != 0) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "update: kind %u, flags 0x%x are not known",
                       u->kind, u->flags);
   }
-  const bool decoupled = u->kind == OPIPE_UPDATE_ADAMW;
-  const bool inner = (u->flags & OPIPE_UPDATE_EPS_INNER) != 0;
-  cpu_update_args args = {.adam = u->kind != OPIPE_UPDATE_SGD,
+  const bool decoupled = opipe_optimizer_row_of(u->kind)->decoupled != 0;
+  cpu_update_args args = {.kind = u->kind,
                           .nesterov = (u->flags & OPIPE_UPDATE_NESTEROV) != 0,
+                          .inner = (u->flags & OPIPE_UPDATE_EPS_INNER) != 0,
                           .clear = (u->flags & OPIPE_UPDATE_CLEAR) != 0,
+                          .lr = u->lr,
+                          .correction1 = u->correction1,
+                          .correction2 = u->correction2,
                           .gradient_scale = (float)u->gradient_scale,
                           .l2 = decoupled ? 0.0f : (float)u->decay,
                           .momentum = (float)u->momentum,
@@ -106,11 +109,6 @@ opipe_status cpu_update(opipe_queue *queue, const opipe_update *update, opipe_er
                           .root = 1.0f,
                           .epsilon = (float)u->epsilon};
   CPU_TRY(update_operands(u, &args, err));
-  if (args.adam) {
-    const double root = sqrt(u->correction2);
-    args.step = (float)(inner ? u->lr * root / u->correction1 : u->lr / u->correction1);
-    args.root = inner ? 1.0f : (float)(1.0 / root);
-  }
   const cpu_exec exec = cpu_take_exec(queue->device);
   cpu_update_f32(&exec, &args);
   cpu_give_exec(queue->device, &exec);

@@ -96,10 +96,8 @@ static opipe_status check(const loading *l, opipe_error *err) {
                     "%s: the checkpoint's optimizer has %u moments per parameter, this one's %u",
                     OPI_MANIFEST, m->moments, moments);
   }
-  if (moments > 0)
-    OPI_TRY(check_all(l, l->state, OPI_PREFIX_FIRST, &n_state, err));
-  if (moments > 1)
-    OPI_TRY(check_all(l, l->state, OPI_PREFIX_SECOND, &n_state, err));
+  for (uint32_t k = 0; k < moments; ++k)
+    OPI_TRY(check_all(l, l->state, opi_prefix_moment[k], &n_state, err));
   return m->versions > 1 ? check_all(l, l->state, OPI_PREFIX_OLDER, &n_state, err) : OPIPE_OK;
 }
 
@@ -136,10 +134,8 @@ static opipe_status take_all(const loading *l, opipe_error *err) {
     if (opi_weights_versions(l->weights) > 1)
       OPI_TRY(take(l, older ? l->state : l->values, older ? OPI_PREFIX_OLDER : "", name,
                    OPI_STATE_MASTER, 1, err));
-    if (moments > 0)
-      OPI_TRY(take(l, l->state, OPI_PREFIX_FIRST, name, OPI_STATE_FIRST, 0, err));
-    if (moments > 1)
-      OPI_TRY(take(l, l->state, OPI_PREFIX_SECOND, name, OPI_STATE_SECOND, 0, err));
+    for (uint32_t k = 0; k < moments; ++k)
+      OPI_TRY(take(l, l->state, opi_prefix_moment[k], name, OPI_STATE_FIRST + k, 0, err));
   }
   opi_weights_set_clock(l->weights, &l->manifest.clock);
   return OPIPE_OK;

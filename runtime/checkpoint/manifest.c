@@ -12,6 +12,7 @@
 #include "partition/json/json.h"
 
 enum { SIZE_MOST = 100 << 20, VERSION = 2 };
+const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST] = {"first/", "second/"};
 static const char FORMAT[] = "onnx-pipe checkpoint";
 static const uint64_t COUNT_MOST = INT64_MAX;
 static const char *const HASHES[OPI_MANIFEST_FILES] = {"weights_xxh3", "state_xxh3"};
@@ -174,7 +175,7 @@ static opipe_status get_all(const json_t *root, const char *bytes, uint64_t n_by
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss_scale\" is %g, it must be above 0",
                     OPI_MANIFEST, m->clock.loss_scale);
   }
-  OPI_TRY(get_u32(root, "moments", 2, &m->moments, err));
+  OPI_TRY(get_u32(root, "moments", OPIPE_MOMENTS_MOST, &m->moments, err));
   OPI_TRY(get_u32(root, "versions", 2, &m->versions, err));
   OPI_TRY(get_file(root, "weights", m->weights, err));
   OPI_TRY(get_file(root, "state", m->state, err));

@@ -10,8 +10,7 @@
 
 #define OPI_MANIFEST "manifest.json"
 #define OPI_MANIFEST_NEW "manifest.json.new"
-#define OPI_PREFIX_FIRST "first/"
-#define OPI_PREFIX_SECOND "second/"
+extern const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST]; /* from OPI_STATE_FIRST on */
 #define OPI_PREFIX_OLDER "older/"
 
 enum { OPI_MANIFEST_FILES = 2 }; /* weights, state */

@@ -71,10 +71,8 @@ static opipe_status list_state(const opi_weights *w, pieces *p, opipe_error *err
   for (uint32_t i = 0; opi_weights_info(w, i, &info); ++i) {
     if (info.trained == 0)
       continue;
-    if (opi_weights_moments(w) > 0)
-      OPI_TRY(add(p, &info, OPI_PREFIX_FIRST, OPI_STATE_FIRST, 0, err));
-    if (opi_weights_moments(w) > 1)
-      OPI_TRY(add(p, &info, OPI_PREFIX_SECOND, OPI_STATE_SECOND, 0, err));
+    for (uint32_t m = 0; m < opi_weights_moments(w); ++m)
+      OPI_TRY(add(p, &info, opi_prefix_moment[m], OPI_STATE_FIRST + m, 0, err));
     if (opi_weights_versions(w) > 1)
       OPI_TRY(add(p, &info, OPI_PREFIX_OLDER, OPI_STATE_MASTER, 1, err));
   }

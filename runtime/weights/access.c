@@ -37,6 +37,10 @@ static bool reads(const opi_instance *instance, uint32_t slot) {
   return false;
 }
 
+static bool is_moment(uint32_t state) {
+  return state >= OPI_STATE_FIRST && state < OPI_STATE_FIRST + OPIPE_MOMENTS_MOST;
+}
+
 /* The slot called `name` and the first instance that reads it; checks state, version and size. */
 static opipe_status find(const opi_weights *w, const char *name, uint32_t state, uint32_t version,
                          uint64_t n_bytes, uint32_t *out_slot, uint32_t *out_instance,
@@ -52,8 +56,7 @@ static opipe_status find(const opi_weights *w, const char *name, uint32_t state,
     return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': version %u, there are %u", name, version,
                     w->n_versions);
   }
-  if (state > OPI_STATE_MASTER || (state == OPI_STATE_FIRST && w->n_moments < 1) ||
-      (state == OPI_STATE_SECOND && w->n_moments < 2)) {
+  if (state > OPI_STATE_MASTER || (is_moment(state) && state - OPI_STATE_FIRST >= w->n_moments)) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "parameter '%s': the optimizer has %u moments, not %u",
                     name, w->n_moments, state - 1);
   }
@@ -146,10 +149,8 @@ static opipe_status pack(const opi_weights *w, opi_instance *instance,
 static const opipe_region *state_region(const opi_weights *w, const opi_instance *instance,
                                         const opi_weight_param *p, uint32_t state,
                                         uint32_t version) {
-  if (state == OPI_STATE_FIRST)
-    return &p->first;
-  if (state == OPI_STATE_SECOND)
-    return &p->second;
+  if (is_moment(state))
+    return &p->moments[state - OPI_STATE_FIRST];
   return &p->weight[opi_weights_set_of(w, instance->env.rank, version)];
 }
 

@@ -154,9 +154,8 @@ static opipe_status make_state(opi_weights *w, opi_instance *instance, opipe_err
   uint64_t at = 0;
   for (uint32_t k = 0; k < instance->n_trained; ++k) {
     opi_weight_param *p = &instance->trained[k];
-    opipe_region *moments[] = {&p->first, &p->second};
     for (uint32_t m = 0; m < w->n_moments; ++m) {
-      *moments[m] =
+      p->moments[m] =
           (opipe_region){.buffer = instance->state, .offset_bytes = at, .n_bytes = p->n_bytes};
       at += opi_align_up(p->n_bytes, instance->alignment);
     }

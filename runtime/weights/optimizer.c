@@ -31,25 +31,15 @@ bool opi_optimizer_decays(const opi_optimizer *optimizer, const char *name) {
 
 void opi_optimizer_fill(const opi_optimizer *o, uint64_t update, double gradient_scale,
                         opipe_update *out) {
-  static const uint32_t kinds[] = {OPIPE_UPDATE_SGD, OPIPE_UPDATE_ADAM, OPIPE_UPDATE_ADAMW};
+#define FILL_NUMBER(KEY, field, ...) out->field = o->field;
+#define FILL_SWITCH(KEY, field, ...) out->flags |= o->field != 0 ? OPIPE_UPDATE_##KEY : 0u;
+  const uint32_t takes = opipe_optimizer_row_of(o->kind)->takes;
+  const double t = (double)(update + 1);
   *out = (opipe_update){.struct_size = (uint32_t)OPIPE_END(opipe_update, decay),
-                        .kind = kinds[o->kind],
-                        .gradient_scale = gradient_scale,
-                        .lr = opi_optimizer_lr(o, update),
-                        .momentum = o->momentum,
-                        .beta1 = o->beta1,
-                        .beta2 = o->beta2,
-                        .correction1 = 1,
-                        .correction2 = 1,
-                        .epsilon = o->epsilon,
-                        .decay = o->decay};
-  if (o->nesterov != 0)
-    out->flags |= OPIPE_UPDATE_NESTEROV;
-  if (o->eps_inner != 0)
-    out->flags |= OPIPE_UPDATE_EPS_INNER;
-  if (o->kind != OPI_OPT_SGD) {
-    const double t = (double)(update + 1);
-    out->correction1 = 1 - pow(o->beta1, t);
-    out->correction2 = 1 - pow(o->beta2, t);
-  }
+                        .kind = o->kind,
+                        .gradient_scale = gradient_scale};
+  OPIPE_TAKES(FILL_NUMBER, FILL_SWITCH)
+  out->lr = opi_optimizer_lr(o, update);
+  out->correction1 = (takes & OPIPE_TAKES_BETA1) != 0 ? 1 - pow(o->beta1, t) : 1;
+  out->correction2 = (takes & OPIPE_TAKES_BETA2) != 0 ? 1 - pow(o->beta2, t) : 1;
 }

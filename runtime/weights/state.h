@@ -31,7 +31,7 @@ typedef struct opi_weight_param {
   uint32_t trained_index; /* among trained parameters: place in the table of norms */
   uint64_t n_bytes;       /* of the master */
   uint64_t dense_bytes;
-  opipe_region weight[OPI_SETS], gradient, first, second; /* masters and state */
+  opipe_region weight[OPI_SETS], gradient, moments[OPIPE_MOMENTS_MOST]; /* masters and state */
   opi_member replicas, tie;
   bool summed;                 /* over replicas, or nothing is to be added */
   bool tie_started, tie_ended; /* of the step that runs */

@@ -123,8 +123,8 @@ static opipe_status update_param(const opi_weights *w, const opi_weight_rank *ra
   u->n_elems = p->n_bytes / sizeof(float);
   u->weight = p->weight[to];
   u->gradient = p->gradient;
-  u->first = p->first;
-  u->second = p->second;
+  u->first = p->moments[0];
+  u->second = p->moments[1];
   u->decay = p->no_decay ? 0 : w->optimizer.decay;
   if (w->n_versions > 1 && !rank->held)
     OPI_TRY(OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue,

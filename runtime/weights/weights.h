@@ -105,7 +105,7 @@ enum {
   OPI_STATE_WEIGHT = 0,   /* the initializer's own type */
   OPI_STATE_GRADIENT = 1, /* of the last mini-batch, summed, before clipping, loss scale taken out;
                              needs keep_gradients */
-  OPI_STATE_FIRST = 2,    /* momentum, first moment */
+  OPI_STATE_FIRST = 2,    /* momentum, first moment; the others of the optimizer follow */
   OPI_STATE_SECOND = 3,
   OPI_STATE_MASTER = 4 /* the weight in fp32, as the optimizer has it */
 };
@@ -123,7 +123,7 @@ typedef struct opi_weight_info {
   double gradient_norm; /* of the last step, before clipping */
 } opi_weight_info;
 bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info);
-uint32_t opi_weights_moments(const opi_weights *weights); /* of the optimizer: 0, 1, 2 */
+uint32_t opi_weights_moments(const opi_weights *weights); /* of the optimizer */
 uint32_t opi_weights_versions(const opi_weights *weights);
 
 /* What continues a run besides the tensors. */

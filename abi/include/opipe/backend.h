@@ -27,6 +27,7 @@
 #ifndef OPIPE_BACKEND_H
 #define OPIPE_BACKEND_H
 
+#include "optimizers.h" /* OPIPE_UPDATE_SGD, _ADAM, _ADAMW */
 #include "types.h"
 
 #ifdef __cplusplus
@@ -199,7 +200,6 @@ typedef struct opipe_bind_params {
  * parameter. */
 #define OPIPE_LAYOUT_MASTER UINT64_MAX
 
-enum { OPIPE_UPDATE_SGD = 0, OPIPE_UPDATE_ADAM = 1, OPIPE_UPDATE_ADAMW = 2 };
 enum {
   OPIPE_UPDATE_NESTEROV = 1u, /* SGD */
   OPIPE_UPDATE_EPS_INNER =

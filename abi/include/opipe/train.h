@@ -6,6 +6,7 @@
 #ifndef OPIPE_TRAIN_H
 #define OPIPE_TRAIN_H
 
+#include "optimizers.h" /* OPIPE_OPTIMIZER_* */
 #include "types.h"
 
 #ifdef __cplusplus
@@ -18,7 +19,6 @@ enum {
   OPIPE_LOSS_MSE = 2,           /* mean squared error */
   OPIPE_LOSS_BCE = 3            /* binary cross entropy with logits */
 };
-enum { OPIPE_OPTIMIZER_SGD = 0, OPIPE_OPTIMIZER_ADAM = 1, OPIPE_OPTIMIZER_ADAMW = 2 };
 enum { OPIPE_LR_CONSTANT = 0, OPIPE_LR_LINEAR = 1, OPIPE_LR_COSINE = 2 };
 enum {
   OPIPE_RECOMPUTE_NONE = 0,

@@ -3,6 +3,9 @@
 #ifndef OPIPE_BACKEND_CPU_KERNELS_ELEMENTS_BODY_H_
 #define OPIPE_BACKEND_CPU_KERNELS_ELEMENTS_BODY_H_
 
+#include <math.h>
+#include <opipe/optimizers.h>
+
 #include "rowwise_body.h"
 
 CPU_STATIC void add_share(const float *from, float *to, int64_t n) {
@@ -62,18 +65,36 @@ CPU_INLINE void sgd_run(const cpu_update_args *g, int64_t i, int64_t n) {
   store_row(g->weight + i, n, v16_sub(w, v16_mul(v16_set(g->step), step)));
 }
 
+#define UPDATE_ALL(run, g, share)                               \
+  do {                                                          \
+    for (int64_t i = (share).begin; i < (share).end; i += 16) { \
+      const int64_t n = (share).end - i;                        \
+      run((g), i, n);                                           \
+      if ((g)->clear) {                                         \
+        store_row((g)->gradient + i, n, v16_zero());            \
+      }                                                         \
+    }                                                           \
+  } while (0)
+
+CPU_STATIC void sgd_share(const cpu_update_args *g, cpu_range share) {
+  UPDATE_ALL(sgd_run, g, share);
+}
+
+CPU_STATIC void adam_share(const cpu_update_args *g, cpu_range share) {
+  const double root = sqrt(g->correction2);
+  cpu_update_args own = *g;
+  own.step = (float)(g->inner ? g->lr * root / g->correction1 : g->lr / g->correction1);
+  own.root = g->inner ? 1.0f : (float)(1.0 / root);
+  UPDATE_ALL(adam_run, &own, share);
+}
+
 CPU_STATIC void update_share(const cpu_update_args *g, cpu_range share) {
-  for (int64_t i = share.begin; i < share.end; i += 16) {
-    const int64_t n = share.end - i;
-    if (g->adam) {
-      adam_run(g, i, n);
-    } else {
-      sgd_run(g, i, n);
-    }
-    if (g->clear) {
-      store_row(g->gradient + i, n, v16_zero());
-    }
-  }
+  static void (*const kinds[])(const cpu_update_args *, cpu_range) = {
+      [OPIPE_UPDATE_SGD] = sgd_share,
+      [OPIPE_UPDATE_ADAM] = adam_share,
+      [OPIPE_UPDATE_ADAMW] = adam_share};
+  _Static_assert(sizeof kinds / sizeof kinds[0] == OPIPE_N_OPTIMIZERS, "an update of each kind");
+  kinds[g->kind](g, share);
 }
 
 #endif

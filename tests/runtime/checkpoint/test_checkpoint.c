@@ -20,8 +20,12 @@ static const uint64_t position[OPI_POSITION] = {3, 14, 15, 92};
 
 static void adam(tw_place_set *t, uint32_t n_stages, uint32_t n_replicas, uint32_t n_versions) {
   tw_setup(t, n_stages, n_replicas);
-  t->optimizer = (opi_optimizer){
-      .kind = OPI_OPT_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-3, .decay = 0.5};
+  t->optimizer = (opi_optimizer){.kind = OPIPE_OPTIMIZER_ADAMW,
+                                 .lr = 0.1,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.99,
+                                 .epsilon = 1e-3,
+                                 .decay = 0.5};
   t->options.n_versions = n_versions;
   tw_open(t);
 }

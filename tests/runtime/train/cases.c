@@ -63,9 +63,9 @@ const kit_schedule kit_schedules[] = {
 const size_t kit_n_schedules = OPI_COUNT(kit_schedules);
 
 const kit_optimizer kit_optimizers[2] = {
-    {"SGD", {.kind = OPI_OPT_SGD, .lr = 0.05, .momentum = 0.9}},
+    {"SGD", {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05, .momentum = 0.9}},
     {"AdamW",
-     {.kind = OPI_OPT_ADAMW,
+     {.kind = OPIPE_OPTIMIZER_ADAMW,
       .lr = 0.001,
       .beta1 = 0.9,
       .beta2 = 0.999,
@@ -131,7 +131,7 @@ opipe_status kit_bench_open(kit_bench *b, const kit_subject *subject, const kit_
     for (uint32_t i = 0; i < b->batches[s].n_inputs; ++i)
       b->batches[s].inputs[i].tensor.shape = b->batches[s].shapes[i];
   }
-  c.spec.optimizer = (opi_optimizer){.kind = OPI_OPT_SGD}; /* of rate 0 */
+  c.spec.optimizer = (opi_optimizer){.kind = OPIPE_OPTIMIZER_SGD}; /* of rate 0 */
   if (status == OPIPE_OK)
     status = kit_plan(&b->k, &c);
   if (status == OPIPE_OK)

@@ -75,7 +75,7 @@ kit_case memory_case(const memory_row *row, uint32_t recompute, uint32_t kind) {
                .n_rank_replicas = copied ? 2 : 0,
                .optimizer = {.kind = kind,
                              .lr = 0.01,
-                             .momentum = kind == OPI_OPT_SGD ? 0.9 : 0,
+                             .momentum = kind == OPIPE_OPTIMIZER_SGD ? 0.9 : 0,
                              .beta1 = 0.9,
                              .beta2 = 0.99,
                              .epsilon = 1e-8}}};
@@ -270,11 +270,13 @@ void memory_check_model(const char *path, int64_t tokens, bool causal, bool all,
     for (uint32_t n = 0; n < (all ? 8u : 1u); ++n) {
       char what[200];
       const uint32_t recompute = all ? n % 4 : i % 4;
-      const uint32_t kind = (all ? n / 4 : i % 2) != 0 ? OPI_OPT_SGD : OPI_OPT_ADAMW;
+      const uint32_t kind =
+          (all ? n / 4 : i % 2) != 0 ? OPIPE_OPTIMIZER_SGD : OPIPE_OPTIMIZER_ADAMW;
       const kit_case c = memory_case(row, recompute, kind);
       (void)snprintf(what, sizeof what, "%s, %u ranks, %u micro-batches, recompute %s, %s",
                      row->schedule == NULL ? "a text" : row->schedule, row->n_ranks,
-                     row->n_microbatches, ways[recompute], kind == OPI_OPT_SGD ? "sgd" : "adamw");
+                     row->n_microbatches, ways[recompute],
+                     kind == OPIPE_OPTIMIZER_SGD ? "sgd" : "adamw");
       if (row->sliced && !causal)
         must_refuse(&k, &c, what, count);
       else

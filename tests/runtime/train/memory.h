@@ -21,7 +21,7 @@ extern const memory_row memory_rows[MEMORY_ROWS];
 
 /* The row's schedule as kit_plan takes it. */
 const char *memory_schedule(const memory_row *row);
-/* Cross entropy on "labels"; kind OPI_OPT_*. */
+/* Cross entropy on "labels"; kind OPIPE_OPTIMIZER_*. */
 kit_case memory_case(const memory_row *row, uint32_t recompute, uint32_t kind);
 
 typedef struct memory_count {

@@ -58,8 +58,8 @@ void kit_compare(const char *what, const kit_outcome *a, const kit_outcome *b, d
 }
 
 kit_case kit_case_of(const char *schedule, uint32_t n_ranks, uint32_t m, bool adam) {
-  const opi_optimizer sgd = {.kind = OPI_OPT_SGD, .lr = 0.05, .momentum = 0.9};
-  const opi_optimizer adamw = {.kind = OPI_OPT_ADAMW,
+  const opi_optimizer sgd = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05, .momentum = 0.9};
+  const opi_optimizer adamw = {.kind = OPIPE_OPTIMIZER_ADAMW,
                                .lr = 0.001,
                                .beta1 = 0.9,
                                .beta2 = 0.999,

@@ -275,7 +275,7 @@ static const char *run_both(random_trainer *t, const random_order *m, const kit_
 static kit_case make_case(const random_order *m, const random_trainer *t, random_bytes *b) {
   static const char *const transports[] = {"local", "emulated:rule=tag", "emulated:rule=stream",
                                            "emulated:rule=stream,latency_us=50"};
-  const uint32_t kind = random_take(b, 2) == 0 ? OPI_OPT_SGD : OPI_OPT_ADAMW;
+  const uint32_t kind = random_take(b, 2) == 0 ? OPIPE_OPTIMIZER_SGD : OPIPE_OPTIMIZER_ADAMW;
   return (kit_case){
       .schedule = t->text,
       .n_ranks = m->problem.n_ranks,

@@ -76,7 +76,8 @@ static void test_nobody_allocates_in_a_step(void) {
   OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), ROWS, 8),
                       &k.err);
   for (uint32_t i = 0; i < MEMORY_ROWS; ++i) {
-    kit_case c = memory_case(&memory_rows[i], i % 4, i % 2 != 0 ? OPI_OPT_SGD : OPI_OPT_ADAMW);
+    kit_case c = memory_case(&memory_rows[i], i % 4,
+                             i % 2 != 0 ? OPIPE_OPTIMIZER_SGD : OPIPE_OPTIMIZER_ADAMW);
     c.transport = transports[i % OPI_COUNT(transports)];
     c.spec.optimizer.clip_norm = i % 3 == 0 ? 1 : 0;
     c.spec.loss.shift = i % 4 == 3 && !memory_rows[i].sliced;
@@ -95,7 +96,7 @@ static void test_nobody_allocates_in_other_steps(void) {
                       &k.err);
   for (uint32_t i = 0; i < 4; ++i) {
     static const uint32_t types[] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16, OPIPE_FLOAT};
-    kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPI_OPT_ADAM);
+    kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAM);
     c.spec.compute = types[i];
     c.spec.replicas = i == 3 ? 2 : 1;
     c.device = i == 3 ? "emulated" : "cpu";
@@ -149,7 +150,7 @@ static void test_the_process_grows_by_the_prediction(void) {
   OPI_ASSERT_FATAL(w_write_chain(path, "Tanh", -1, WIDTH, LAYERS));
   for (uint32_t i = 0; i < OPI_COUNT(rows); ++i)
     grows(path, &rows[i], i % 3 == 1 ? OPI_RECOMPUTE_STAGE : OPI_RECOMPUTE_NONE,
-          i % 2 == 0 ? OPI_OPT_ADAMW : OPI_OPT_SGD);
+          i % 2 == 0 ? OPIPE_OPTIMIZER_ADAMW : OPIPE_OPTIMIZER_SGD);
 }
 
 OPI_TEST_MAIN("training memory, from outside", OPI_TEST(test_nobody_allocates_in_a_step),

@@ -18,7 +18,7 @@ static sums measure(kit *k, const char *device_options) {
       .device_options = device_options,
       .cost = OPIPE_COST_MEASURED,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
-               .optimizer = {.kind = OPI_OPT_SGD, .lr = 0.05}}};
+               .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05}}};
   sums s = {0};
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
   for (uint32_t i = 0; i < k->plan->n_stages; ++i) {
@@ -71,7 +71,7 @@ static void test_given_times_are_the_plans(void) {
                                   .labels = "labels",
                                   .ignore = -100,
                                   .shift = true},
-                         .optimizer = {.kind = OPI_OPT_SGD, .lr = 0.05}}};
+                         .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05}}};
   OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), 8, 8),
                       &k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);

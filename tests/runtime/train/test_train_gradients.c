@@ -75,7 +75,7 @@ static void check_model(const char *name, const char *schedule, uint32_t n_stage
       .n_stages = n_stages,
       .n_microbatches = m,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
-               .optimizer = {.kind = OPI_OPT_SGD, .lr = 0.1}}};
+               .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.1}}};
   kit_batch labels = {.n_inputs = 0};
   memset(&k, 0, sizeof k);
   opi_arena_init(&k.arena, opi_allocator_system(), 0);

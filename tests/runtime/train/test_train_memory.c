@@ -26,7 +26,7 @@ static void test_tied_table(void) {
   kit k;
   if (path == NULL)
     return;
-  const kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPI_OPT_ADAMW);
+  const kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW);
   OPI_ASSERT_OK_FATAL(kit_open(&k, path, 8, 8), &k.err);
   memory_check(&k, &c, "zb-h1 on T5", &count);
   OPI_ASSERT_INT(count.passed, 1);
@@ -41,7 +41,7 @@ static void test_written_and_read(void) {
     kit k;
     opi_test_text first = {NULL, 0}, second = {NULL, 0};
     const char *no_decay[] = {"*bias*"};
-    kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPI_OPT_ADAMW);
+    kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW);
     c.spec.optimizer.no_decay = no_decay;
     c.spec.optimizer.n_no_decay = 1;
     OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), 8, 8),

@@ -12,7 +12,7 @@ static kit_case make_case(const char *schedule, uint32_t n_ranks, uint32_t m) {
       .n_ranks = n_ranks,
       .n_microbatches = m,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
-               .optimizer = {.kind = OPI_OPT_SGD, .lr = 0.05, .momentum = 0.9}}};
+               .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05, .momentum = 0.9}}};
 }
 
 static const char *model_path(void) {

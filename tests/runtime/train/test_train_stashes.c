@@ -199,7 +199,7 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
       .n_ranks = n_ranks,
       .n_microbatches = m,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
-               .optimizer = {.kind = OPI_OPT_SGD, .lr = 0.01}}};
+               .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.01}}};
   const opi_bind_options base = {.evaluator = k->evaluator, .allocator = opi_allocator_system()};
   (void)snprintf(what, sizeof what, "%s, %u ranks, %u micro-batches", c.schedule, n_ranks, m);
   for (uint32_t r = 0; r < OPI_COUNT(alignment); ++r)

@@ -100,7 +100,7 @@ static void test_adamw_with_schedule_and_excluded_decay(void) {
   tw_place_set t;
   double w[TW_SLOTS][16], m[TW_SLOTS][16] = {{0}}, v[TW_SLOTS][16] = {{0}};
   tw_setup(&t, 2, 2);
-  t.optimizer = (opi_optimizer){.kind = OPI_OPT_ADAMW,
+  t.optimizer = (opi_optimizer){.kind = OPIPE_OPTIMIZER_ADAMW,
                                 .lr_schedule = OPI_LR_COSINE,
                                 .lr = 0.1,
                                 .beta1 = 0.9,
@@ -329,7 +329,7 @@ static void test_state_by_name(void) {
 }
 
 static void test_bytes_are_as_predicted(void) {
-  static const uint32_t kinds[] = {OPI_OPT_SGD, OPI_OPT_ADAM};
+  static const uint32_t kinds[] = {OPIPE_OPTIMIZER_SGD, OPIPE_OPTIMIZER_ADAM};
   for (uint32_t k = 0; k < 2; ++k) {
     tw_place_set t;
     tw_setup(&t, 2, 2);

@@ -384,7 +384,7 @@ static void tw_setup(tw_place_set *t, uint32_t n_stages, uint32_t n_replicas) {
                                                                .n_params = n_reads[s]};
     }
   }
-  t->optimizer = (opi_optimizer){.kind = OPI_OPT_SGD, .lr = 0.5, .momentum = 0.5};
+  t->optimizer = (opi_optimizer){.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.5, .momentum = 0.5};
   t->options = (opi_weights_options){.allocator = &t->memory.allocator,
                                      .optimizer = &t->optimizer,
                                      .instances = t->instances,
