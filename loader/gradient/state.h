@@ -17,7 +17,7 @@
 #define OPI_GRADIENT_STATE_H
 
 #include "loader/gradient/gradient.h"
-#include "loader/gradient/rules.h"
+#include "loader/ops/rules.h"
 
 enum {
   OPI_V_CONSTANT = 1u, /* made of constants and parameters only: no activation */

@@ -4,7 +4,7 @@
  * Canonical: the standard's own operators with every attribute written out. com.microsoft's Gelu,
  * FastGelu, BiasGelu and QuickGelu become Add, Gelu-20 and Swish-24 (contrib.c).
  */
-#include "loader/gradient/rules.h"
+#include "loader/ops/rules.h"
 
 static opipe_status plain_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
   return opi_infer_float(b, node, err);

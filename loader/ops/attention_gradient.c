@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "loader/gradient/rules.h"
+#include "loader/ops/rules.h"
 
 /* The forward node inside an AttentionGrad: its inputs follow dY. */
 static opi_node forward_of(const opi_node *node) {

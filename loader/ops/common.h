@@ -8,7 +8,7 @@
 #ifndef OPI_OPS_COMMON_H
 #define OPI_OPS_COMMON_H
 
-#include "loader/passes/builder.h"
+#include "loader/ops/builder.h"
 
 #include <inttypes.h>
 

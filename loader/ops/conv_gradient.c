@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "loader/gradient/rules.h"
+#include "loader/ops/rules.h"
 
 /* -- shapes of the own operators --------------------------------------------------------------- */
 

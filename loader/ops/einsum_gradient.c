@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
-#include "loader/gradient/rules.h"
 #include "loader/ops/gradients.h"
+#include "loader/ops/rules.h"
 
 enum { MAX_TERMS = 16 };
 

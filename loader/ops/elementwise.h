@@ -3,8 +3,8 @@
 #ifndef OPI_OPS_ELEMENTWISE_H
 #define OPI_OPS_ELEMENTWISE_H
 
-#include "loader/gradient/rules.h"
 #include "loader/ops/common.h"
+#include "loader/ops/rules.h"
 
 /* Two inputs, opset < 7's attributes broadcast and axis resolved. */
 opipe_status opi_lift_binary(opi_builder *b, const opi_node *node, opipe_error *err);

@@ -5,7 +5,7 @@
 #ifndef OPI_OPS_GRADIENTS_H
 #define OPI_OPS_GRADIENTS_H
 
-#include "loader/gradient/rules.h"
+#include "loader/ops/rules.h"
 
 /* movement_gradient.c: movement, shape, slice */
 opipe_status opi_gradient_identity(opi_grad *g, const opi_node *node, opipe_error *err);

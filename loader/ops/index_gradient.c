@@ -11,8 +11,8 @@
 
 #include <stdlib.h>
 
-#include "loader/gradient/rules.h"
 #include "loader/ops/common.h"
+#include "loader/ops/rules.h"
 
 /* -- gather ------------------------------------------------------------------------------------ */
 

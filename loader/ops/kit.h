@@ -8,8 +8,8 @@
 #ifndef OPI_KIT_H
 #define OPI_KIT_H
 
+#include "loader/ops/builder.h"
 #include "loader/ops/op.h"
-#include "loader/passes/builder.h"
 
 /* -- inputs ------------------------------------------------------------------------------------ */
 

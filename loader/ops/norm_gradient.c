@@ -8,7 +8,7 @@
  */
 #include "loader/ops/gradients.h"
 
-#include "loader/gradient/rules.h"
+#include "loader/ops/rules.h"
 
 static opipe_status two(opi_grad *g, const char *op, uint32_t a, uint32_t b, uint32_t *out,
                         opipe_error *err) {

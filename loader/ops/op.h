@@ -11,8 +11,8 @@
 
 #include "loader/graph/graph.h"
 
-typedef struct opi_builder opi_builder; /* loader/passes/builder.h */
-typedef struct opi_grad opi_grad;       /* loader/gradient/rules.h */
+typedef struct opi_builder opi_builder; /* loader/ops/builder.h */
+typedef struct opi_grad opi_grad;       /* loader/ops/rules.h */
 
 /* How a value carries one of the special axes (batch, token, feature): dimension `axis` has outer *
  * N * inner elements in row-major factors, N the length of the special axis. axis -1: the value
@@ -54,7 +54,7 @@ typedef struct opi_op {
   opipe_status (*carry)(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                         opi_carry *out, opipe_error *err);
   /* Emits the gradient of `node` and contributes to its inputs' gradients
-   * (loader/gradient/rules.h). NULL with stops_gradient 0: not differentiable, an error where a
+   * (loader/ops/rules.h). NULL with stops_gradient 0: not differentiable, an error where a
    * gradient is wanted. */
   opipe_status (*gradient)(opi_grad *g, const opi_node *node, opipe_error *err);
   uint64_t stops_gradient; /* bit i: no gradient ever flows into input i (indices, shapes, masks);

@@ -5,7 +5,7 @@
  * the same thing when that is the last axis or all later ones are 1, else Reshape, the operator,
  * Reshape.
  */
-#include "loader/gradient/rules.h"
+#include "loader/ops/rules.h"
 
 static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   opi_attrs attrs = {.n = 0};

@@ -6,10 +6,10 @@
  * catch rules that are wrong. X, Y, dX, dY are named as in the forward operator. What needs a
  * family's own shapes (AttentionGrad, ConvGrad*, *PoolGrad) is checked in that family's file.
  */
-#include "loader/gradient/rules.h"
 #include "loader/ops/attention.h"
 #include "loader/ops/common.h"
 #include "loader/ops/conv.h"
+#include "loader/ops/rules.h"
 
 /* Output 0 like input `like`. */
 static opipe_status infer_like(opi_builder *b, const opi_node *node, uint32_t like,

@@ -7,7 +7,7 @@
 #include <opipe/backend.h>
 #include "loader/graph/model.h"
 
-#include "loader/passes/builder.h"
+#include "loader/ops/builder.h"
 
 typedef struct opi_dim_binding {
   const char

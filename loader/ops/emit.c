@@ -7,7 +7,7 @@
  * that shapes decide. Never folded: random operators, and with keep_parameters whatever reads a
  * parameter.
  */
-#include "loader/passes/builder.h"
+#include "loader/ops/builder.h"
 
 #include <inttypes.h>
 

@@ -2,7 +2,7 @@
 /* What shape rules share: setting an output, reading a known input, errors that name node and
  * tensor, broadcasting, axes.
  */
-#include "loader/passes/builder.h"
+#include "loader/ops/builder.h"
 
 #include <inttypes.h>
 #include <stdio.h>

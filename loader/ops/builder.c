@@ -5,7 +5,7 @@
  * A value made while lifting first gets a made-up name; when the file's name for it is told, it
  * takes that name unless it bears one already, and then the file's name becomes an alias.
  */
-#include "loader/passes/builder.h"
+#include "loader/ops/builder.h"
 
 #include <inttypes.h>
 #include <math.h>

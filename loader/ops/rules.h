@@ -5,9 +5,10 @@
  * A rule reads only inputs and outputs of its node and the gradients of its outputs. It emits
  * through g->builder with canonical operators (domain "" or "com.microsoft") or those of domain
  * "opipe" (abi/guide/operators.md, families C). It never changes the forward node.
+ * What stands here is implemented in loader/gradient/rules.c.
  */
-#ifndef OPI_GRADIENT_RULES_H
-#define OPI_GRADIENT_RULES_H
+#ifndef OPI_OPS_RULES_H
+#define OPI_OPS_RULES_H
 
 #include "loader/ops/kit.h"
 
@@ -39,4 +40,4 @@ opipe_status opi_grad_const(opi_grad *g, uint32_t like, double number, uint32_t 
 opipe_status opi_grad_own(opi_grad *g, const char *op, const uint32_t *in, uint32_t n_in,
                           const opi_attrs *attrs, uint32_t *out, opipe_error *err);
 
-#endif /* OPI_GRADIENT_RULES_H */
+#endif /* OPI_OPS_RULES_H */

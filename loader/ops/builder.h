@@ -66,7 +66,7 @@ struct opi_builder {
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
   struct opi_map *names; /* taken value names */
-  /* -- the rest is private to loader/passes -- */
+  /* -- the rest is private to the builder and loader/passes -- */
   bool keep_parameters; /* nodes that read a float parameter of more than one element are not folded
                          */
   const char *const *keep; /* [n_keep] one-element parameters, by name */
