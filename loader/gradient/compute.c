@@ -2,62 +2,23 @@
 /* bf16 and fp16 as the type of activations and products; parameters stay fp32 and are cast where
  * they are read.
  *
- *   products, convolutions, attention       the half type (masks that are added: fp32)
- *   what sums or leaves the half type's range (reductions, powers, roots, exponentials,
- *   losses)                                 fp32
- *   norms, rotary embeddings                X as it comes, scale and tables fp32: statistics are
- * fp32 everything else                         the widest type among its activations
+ *   NARROW (products, convolutions, attention)  the half type (masks that are added: fp32)
+ *   WIDE (what sums or leaves the half type's range: reductions, powers, roots, exponentials,
+ *   losses)                                     fp32
+ *   AS_IS, SCALE (norms, rotary embeddings)     X as it comes, scale and tables fp32: statistics
+ *                                               are fp32
+ *   COMMON                                      the widest type among its activations
  *
- * A value is cast once per stage that needs it in another type. Keys and values of earlier token
- * slices come in the type in which they were handed on.
+ * Which of them an operator is stands in its row (opi_op.half). A value is cast once per stage that
+ * needs it in another type. Keys and values of earlier token slices come in the type in which they
+ * were handed on.
  */
-#include <string.h>
-
 #include "loader/gradient/state.h"
 #include "loader/ops/attention.h"
-
-enum { KIND_PLAIN = 0, KIND_HALF, KIND_WIDE, KIND_AS_IS, KIND_SCALE, KIND_GATHER };
 
 typedef struct opi_grad_cast {
   uint32_t value, stage, dtype, out;
 } opi_grad_cast;
-
-static uint32_t kind_of(const opi_node *node) {
-  static const struct {
-    const char *op;
-    uint32_t kind;
-  } kinds[] = {
-      {"MatMul", KIND_HALF},
-      {"FusedMatMul", KIND_HALF},
-      {"Gemm", KIND_HALF},
-      {"Conv", KIND_HALF},
-      {"Einsum", KIND_HALF},
-      {"Attention", KIND_HALF},
-      {"Pow", KIND_WIDE},
-      {"Sqrt", KIND_WIDE},
-      {"Reciprocal", KIND_WIDE},
-      {"Exp", KIND_WIDE},
-      {"Log", KIND_WIDE},
-      {"CumSum", KIND_WIDE},
-      {"LogSoftmax", KIND_WIDE},
-      {"SoftmaxCrossEntropyLoss", KIND_WIDE},
-      {"NegativeLogLikelihoodLoss", KIND_WIDE},
-      {"LayerNormalization", KIND_AS_IS},
-      {"RotaryEmbedding", KIND_AS_IS},
-      {"RMSNormalization", KIND_SCALE},
-      {"Gather", KIND_GATHER},
-      {"GatherND", KIND_GATHER},
-      {"GatherElements", KIND_GATHER},
-      {"Cast", KIND_AS_IS},
-  };
-  if (strncmp(node->op, "Reduce", 6) == 0)
-    return KIND_WIDE;
-  for (size_t i = 0; i < OPI_COUNT(kinds); ++i) {
-    if (strcmp(kinds[i].op, node->op) == 0)
-      return kinds[i].kind;
-  }
-  return KIND_PLAIN;
-}
 
 static bool is_constant(const opi_grad_state *s, uint32_t bound_value) {
   return (s->bound_flags[bound_value] & OPI_V_CONSTANT) != 0;
@@ -117,7 +78,7 @@ static bool reads_constants(const opi_grad_state *s, const opi_node *node) {
 /* Numbers added to the scores of an attention: they keep their range, so that rows in which all
  * are very low come out as in fp32. */
 static bool is_mask(const opi_node *node, uint32_t i) {
-  return strcmp(node->op, "Attention") == 0 && i == OPI_ATT_MASK;
+  return opi_op_of(node)->kind == OPI_KIND_ATTENTION && i == OPI_ATT_MASK;
 }
 
 /* What comes from the slice before has the type that it was made with there: the half type where
@@ -142,16 +103,16 @@ opipe_status opi_grad_cast_inputs(opi_grad_state *s, const opi_node *node, uint3
                                   uint32_t *in, opipe_error *err) {
   if (is_off(s) || reads_constants(s, node))
     return OPIPE_OK;
-  const uint32_t kind = kind_of(node);
-  type_past(s, in, node->n_in, kind == KIND_HALF);
+  const uint32_t half = opi_op_of(node)->half;
+  type_past(s, in, node->n_in, half == OPI_HALF_NARROW);
   uint32_t to = 0;
-  if (kind == KIND_HALF)
+  if (half == OPI_HALF_NARROW)
     to = s->options->compute;
-  else if (kind == KIND_WIDE)
+  else if (half == OPI_HALF_WIDE)
     to = OPIPE_FLOAT;
-  else if (kind == KIND_PLAIN || kind == KIND_GATHER)
+  else if (half == OPI_HALF_COMMON || half == OPI_HALF_PICKS)
     to = common_type(s, node, in);
-  else if (kind == KIND_SCALE && opi_b_value(&s->builder, in[0])->dtype == s->options->compute)
+  else if (half == OPI_HALF_SCALE && opi_b_value(&s->builder, in[0])->dtype == s->options->compute)
     return cast(s, in[1], stage, s->options->compute, &in[1], err);
   for (uint32_t i = 0; i < node->n_in && to != 0; ++i) {
     if (in[i] != OPIPE_NONE && !is_mask(node, i))
@@ -162,7 +123,7 @@ opipe_status opi_grad_cast_inputs(opi_grad_state *s, const opi_node *node, uint3
 
 opipe_status opi_grad_cast_output(opi_grad_state *s, const opi_node *node, uint32_t stage,
                                   uint32_t *io_out, opipe_error *err) {
-  if (is_off(s) || reads_constants(s, node) || kind_of(node) != KIND_GATHER ||
+  if (is_off(s) || reads_constants(s, node) || opi_op_of(node)->half != OPI_HALF_PICKS ||
       !is_constant(s, node->in[0]))
     return OPIPE_OK;
   return cast(s, *io_out, stage, s->options->compute, io_out, err);

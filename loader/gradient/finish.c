@@ -5,13 +5,7 @@
  * I: some path leads to the gradient of a value that is not made of parameters alone. W: leads only
  * to Accumulates.
  */
-#include <string.h>
-
 #include "loader/gradient/recompute.h"
-
-static bool is_accumulate(const opi_node *node) {
-  return strcmp(node->op, "Accumulate") == 0 && strcmp(node->domain, "opipe") == 0;
-}
 
 /* From the back: a node is alive when it accumulates or a living node reads it; I when it is, or
  * feeds, the gradient of an activation. */
@@ -25,7 +19,7 @@ static void mark(const opi_grad_state *s, bool *alive) {
   for (uint32_t n = graph->n_nodes; n-- > s->n_forward_nodes;) {
     opi_node *node = &graph->nodes[n];
     bool active = false;
-    alive[n] = is_accumulate(node);
+    alive[n] = opi_op_of(node)->kind == OPI_KIND_ACCUMULATE;
     for (uint32_t o = 0; o < node->n_out; ++o) {
       if (node->out[o] == OPIPE_NONE || !read[node->out[o]])
         continue;

@@ -25,7 +25,7 @@ static void mark_constants(opi_grad_state *s) {
   }
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
-    bool constant = strcmp(node->op, "Dropout") != 0;
+    bool constant = opi_op_of(node)->kind != OPI_KIND_RANDOM;
     for (uint32_t i = 0; i < node->n_in && constant; ++i)
       constant = node->in[i] == OPIPE_NONE || (s->bound_flags[node->in[i]] & OPI_V_CONSTANT) != 0;
     for (uint32_t o = 0; o < node->n_out && constant; ++o) {
@@ -114,7 +114,7 @@ static opipe_status copy_values(opi_grad_state *s, const bool *needed, opipe_err
 
 opipe_status opi_grad_copy_node(opi_grad_state *s, const opi_node *node, const uint32_t *in,
                                 const char *const *out_names, uint32_t *out, opipe_error *err) {
-  if (strcmp(node->op, "Dropout") == 0 && node->domain[0] == '\0')
+  if (opi_op_of(node)->kind == OPI_KIND_RANDOM)
     return opi_grad_dropout(s, node, in[0], out_names, out, err);
   return opi_b_emit_again(&s->builder, node, in, out_names, out, err);
 }

@@ -258,13 +258,12 @@ static opi_node *mean_loss(const opi_grad_state *s, uint32_t x) {
     if (p == OPIPE_NONE || n_uses(graph, x) != uses)
       return NULL;
     opi_node *node = &graph->nodes[p];
-    if (strcmp(node->op, "SoftmaxCrossEntropyLoss") == 0 ||
-        strcmp(node->op, "NegativeLogLikelihoodLoss") == 0) {
+    const opi_op *op = opi_op_of(node);
+    if (op->kind == OPI_KIND_LOSS || op->kind == OPI_KIND_LIKELIHOOD) {
       const bool mean = strcmp(opi_attr_string(node, "reduction", "mean"), "mean") == 0;
       return mean && node->out[0] == x ? node : NULL;
     }
-    if (strcmp(node->op, "Reshape") != 0 && strcmp(node->op, "Cast") != 0 &&
-        strcmp(node->op, "Identity") != 0)
+    if ((op->takes & (OPI_TAKES_FORM | OPI_TAKES_CAST)) == 0)
       return NULL;
     x = node->in[0];
     uses = 1;

@@ -101,7 +101,7 @@ static opipe_status choose_blocks(opi_grad_state *s, opi_recompute *out, opipe_e
 }
 
 static bool is_product(const opi_node *node) {
-  return strcmp(node->op, "MatMul") == 0 || strcmp(node->op, "FusedMatMul") == 0;
+  return opi_op_of(node)->kind == OPI_KIND_PRODUCT;
 }
 
 /* Scores: as many elements as the probabilities. */
@@ -164,7 +164,7 @@ static opipe_status choose_attention(opi_grad_state *s, opi_recompute *out, opip
   if (marks == NULL)
     return opi_fail_nomem(err, s->n_forward_nodes, "recomputation");
   for (uint32_t n = 0; n < s->n_forward_nodes; ++n) {
-    if (strcmp(graph->nodes[n].op, "Softmax") != 0)
+    if (opi_op_of(&graph->nodes[n])->kind != OPI_KIND_SOFTMAX)
       continue;
     memset(marks, 0, s->n_forward_nodes * sizeof(*marks));
     if (!mark_scores(s, n, out->stack, marks) || !mark_probabilities(s, n, marks))

@@ -15,16 +15,6 @@ enum {
   KIND_FEEDS_SCORES = 4
 };
 
-static bool is_one_of(const char *op, const char *const *list, size_t n) {
-  for (size_t k = 0; k < n; ++k) {
-    if (strcmp(op, list[k]) == 0)
-      return true;
-  }
-  return false;
-}
-
-#define IS_ONE_OF(op, list) is_one_of((op), (list), OPI_COUNT(list))
-
 static bool is_table(const opi_value *value) {
   return (value->flags & OPI_VALUE_INITIALIZER) != 0 && opi_dtype_is_float(value->dtype) &&
          opi_k_elems(value) > 1;
@@ -60,22 +50,27 @@ static void mark_kinds(opi_roles *r) {
   }
 }
 
+/* Adds, subtracts, multiplies or divides. */
+static bool is_sum(const opi_op *op) {
+  return op->meets == OPI_MEETS_SHIFT || op->meets == OPI_MEETS_SCALE;
+}
+
 /* Backwards from Softmax and from masks of Attention. */
 static void mark_scores(opi_roles *r) {
-  static const char *const through[] = {"Add",       "Sub",     "Mul",     "Div",     "Where",
-                                        "Reshape",   "Cast",    "Expand",  "Tanh",    "Transpose",
-                                        "Unsqueeze", "Squeeze", "Max",     "Min",     "Clip",
-                                        "Slice",     "Concat",  "Flatten", "Identity"};
+  const uint32_t through = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST |
+                           OPI_TAKES_STRETCHED | OPI_TAKES_PART | OPI_TAKES_JOINED |
+                           OPI_TAKES_EXTREME | OPI_TAKES_CHOSEN | OPI_TAKES_LIMITED;
   const opi_graph *graph = r->s->training->graph;
   for (uint32_t n = graph->n_nodes; n-- > 0;) {
     const opi_node *node = &graph->nodes[n];
+    const opi_op *op = opi_op_of(node);
     const uint32_t out = opi_node_out(node, 0);
-    if (strcmp(node->op, "Softmax") == 0)
+    if (op->kind == OPI_KIND_SOFTMAX)
       r->kinds[node->in[0]] |= KIND_FEEDS_SCORES;
-    if (strcmp(node->op, "Attention") == 0 && opi_node_in(node, 3) != OPIPE_NONE)
+    if (op->meets == OPI_MEETS_SCORES && opi_node_in(node, 3) != OPIPE_NONE)
       r->kinds[node->in[3]] |= KIND_FEEDS_SCORES;
     if (out == OPIPE_NONE || (r->kinds[out] & KIND_FEEDS_SCORES) == 0 ||
-        !IS_ONE_OF(node->op, through))
+        ((op->takes & through) == 0 && !is_sum(op)))
       continue;
     for (uint32_t i = 0; i < node->n_in; ++i) {
       if (node->in[i] != OPIPE_NONE)
@@ -86,27 +81,27 @@ static void mark_scores(opi_roles *r) {
 
 /* What the loss judges, and the same before its form was changed. */
 static bool is_judged(const opi_roles *r, uint32_t v) {
-  static const char *const forms[] = {"Reshape", "Cast",      "Identity", "Slice",
-                                      "Squeeze", "Unsqueeze", "Transpose"};
+  const uint32_t forms = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST | OPI_TAKES_PART;
   const opi_graph *graph = r->s->training->graph;
   uint32_t at = r->judged;
   while (at != OPIPE_NONE && at != v) {
     const uint32_t p = graph->values[at].producer;
-    at = p != OPIPE_NONE && IS_ONE_OF(graph->nodes[p].op, forms) ? graph->nodes[p].in[0]
-                                                                 : OPIPE_NONE;
+    at = p != OPIPE_NONE && (opi_op_of(&graph->nodes[p])->takes & forms) != 0
+             ? graph->nodes[p].in[0]
+             : OPIPE_NONE;
   }
   return at == v;
 }
 
 /* A graph input, in another form, or scaled and shifted by constants. */
 static bool is_raw_input(const opi_roles *r, uint32_t v) {
-  static const char *const forms[] = {"Reshape", "Cast", "Identity", "Transpose", "Unsqueeze"};
-  static const char *const sums[] = {"Add", "Sub", "Mul", "Div"};
+  const uint32_t forms = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST;
   const opi_graph *graph = r->s->training->graph;
   while (graph->values[v].producer != OPIPE_NONE) {
     const opi_node *node = &graph->nodes[graph->values[v].producer];
-    const bool sum = IS_ONE_OF(node->op, sums);
-    if (!sum && !IS_ONE_OF(node->op, forms))
+    const opi_op *op = opi_op_of(node);
+    const bool sum = is_sum(op);
+    if (!sum && (op->takes & forms) == 0)
       return false;
     v = node->in[0];
     if (sum && (r->s->flags[v] & OPI_V_CONSTANT) != 0)
@@ -117,50 +112,35 @@ static bool is_raw_input(const opi_roles *r, uint32_t v) {
   return (graph->values[v].flags & OPI_VALUE_INPUT) != 0;
 }
 
-static bool is_product(const char *op) {
-  static const char *const list[] = {"MatMul", "Gemm",        "Conv",         "ConvTranspose",
-                                     "Einsum", "FusedMatMul", "MatMulInteger"};
-  return IS_ONE_OF(op, list);
+static bool is_product(const opi_op *op) {
+  return op->meets == OPI_MEETS_PRODUCT || op->meets == OPI_MEETS_LAYER;
 }
 
-static bool is_norm(const char *op) {
-  return strstr(op, "Normalization") != NULL || strcmp(op, "PRelu") == 0 ||
-         strstr(op, "Bias") != NULL || strcmp(op, "FastGelu") == 0;
-}
-
-static bool takes_rows(const char *op) {
-  return strncmp(op, "Gather", 6) == 0;
-}
-
-/* The role of v as input i of a node that joins it with activations. */
-static uint32_t joined(const opi_roles *r, const opi_node *node, uint32_t i) {
-  const uint32_t out = opi_node_out(node, 0);
-  const uint32_t other = node->n_in == 2 ? node->in[1 - i] : OPIPE_NONE;
-  const bool counts = other != OPIPE_NONE && (r->kinds[other] & KIND_COUNT) != 0;
-  uint32_t roles = 0;
-  if (is_product(node->op)) {
-    const opi_value *v = &r->s->training->graph->values[node->in[i]];
-    const bool outer =
-        counts && v->rank >= 1 && v->shape[v->rank - (i == 0 || v->rank == 1 ? 1 : 2)] == 1;
-    return i == 2 ? OPI_ROLE_NORM : outer ? OPI_ROLE_COUNT : OPI_ROLE_WEIGHT;
+/* Input i is the bias of a layer, or scale or bias of a norm. */
+static bool is_norm_part(const opi_op *op, uint32_t i) {
+  switch (op->meets) {
+    case OPI_MEETS_LAYER:
+      return i == 2;
+    case OPI_MEETS_NORM:
+    case OPI_MEETS_BATCH_NORM:
+    case OPI_MEETS_GROUP_NORM:
+    case OPI_MEETS_SLOPE:
+      return i > 0;
+    default:
+      return false;
   }
-  if (strcmp(node->op, "GroupNormalization") == 0 && i > 0)
-    return OPI_ROLE_NORM | OPI_ROLE_GROUP;
-  if (is_norm(node->op))
-    return i > 0 ? OPI_ROLE_NORM : OPI_ROLE_OTHER;
-  if (takes_rows(node->op))
-    return OPI_ROLE_ROWS | (is_raw_input(r, node->in[1]) ? 0u : (uint32_t)OPI_ROLE_PLACES);
-  if (strcmp(node->op, "Attention") == 0)
-    return i == 3 ? OPI_ROLE_SCORE | OPI_ROLE_SHIFT : OPI_ROLE_OTHER;
-  if (strcmp(node->op, "Add") == 0 || strcmp(node->op, "Sub") == 0)
-    roles = OPI_ROLE_SHIFT;
-  else if (strcmp(node->op, "Mul") == 0 || strcmp(node->op, "Div") == 0)
-    return counts ? OPI_ROLE_COUNT
-                  : OPI_ROLE_SCALE |
-                        (other != OPIPE_NONE && is_raw_input(r, other) ? (uint32_t)OPI_ROLE_INPUT
-                                                                       : 0u);
-  else
-    return OPI_ROLE_OTHER;
+}
+
+static uint32_t in_product(const opi_roles *r, const opi_node *node, uint32_t i, bool counts) {
+  const opi_value *v = &r->s->training->graph->values[node->in[i]];
+  const bool outer =
+      counts && v->rank >= 1 && v->shape[v->rank - (i == 0 || v->rank == 1 ? 1 : 2)] == 1;
+  return outer ? OPI_ROLE_COUNT : OPI_ROLE_WEIGHT;
+}
+
+/* Of a sum with activations. */
+static uint32_t in_sum(const opi_roles *r, uint32_t out, uint32_t other) {
+  uint32_t roles = OPI_ROLE_SHIFT;
   if (out != OPIPE_NONE && (r->kinds[out] & KIND_FEEDS_SCORES) != 0)
     roles |= OPI_ROLE_SCORE;
   if (other != OPIPE_NONE && is_raw_input(r, other))
@@ -170,20 +150,45 @@ static uint32_t joined(const opi_roles *r, const opi_node *node, uint32_t i) {
   return roles;
 }
 
+/* The role of v as input i of a node that joins it with activations. */
+static uint32_t joined(const opi_roles *r, const opi_node *node, uint32_t i) {
+  const opi_op *op = opi_op_of(node);
+  const uint32_t other = node->n_in == 2 ? node->in[1 - i] : OPIPE_NONE;
+  const bool counts = other != OPIPE_NONE && (r->kinds[other] & KIND_COUNT) != 0;
+  if (is_norm_part(op, i))
+    return OPI_ROLE_NORM | (op->meets == OPI_MEETS_GROUP_NORM ? (uint32_t)OPI_ROLE_GROUP : 0u);
+  switch (op->meets) {
+    case OPI_MEETS_PRODUCT:
+    case OPI_MEETS_LAYER:
+      return in_product(r, node, i, counts);
+    case OPI_MEETS_ROWS:
+      return OPI_ROLE_ROWS | (is_raw_input(r, node->in[1]) ? 0u : (uint32_t)OPI_ROLE_PLACES);
+    case OPI_MEETS_SCORES:
+      return i == 3 ? OPI_ROLE_SCORE | OPI_ROLE_SHIFT : OPI_ROLE_OTHER;
+    case OPI_MEETS_SHIFT:
+      return in_sum(r, opi_node_out(node, 0), other);
+    case OPI_MEETS_SCALE:
+      return counts ? OPI_ROLE_COUNT
+                    : OPI_ROLE_SCALE |
+                          (other != OPIPE_NONE && is_raw_input(r, other) ? (uint32_t)OPI_ROLE_INPUT
+                                                                         : 0u);
+    default:
+      return OPI_ROLE_OTHER;
+  }
+}
+
 /* The role of v as input i of a node all of whose inputs are constants; 0: the node's result goes
  * on for it. */
 static uint32_t among_constants(const opi_roles *r, const opi_node *node, uint32_t i) {
-  if (is_product(node->op)) {
-    const uint32_t other = i < 2 && node->n_in > 1 ? node->in[1 - i] : OPIPE_NONE;
-    if (i == 2)
-      return OPI_ROLE_NORM;
-    if (i == 1)
-      return OPI_ROLE_WEIGHT;
-    return other != OPIPE_NONE && (r->kinds[other] & KIND_TABLE) != 0 ? OPI_ROLE_LEFT : 0;
-  }
-  if (is_norm(node->op) && i > 0)
+  const opi_op *op = opi_op_of(node);
+  if (is_norm_part(op, i))
     return OPI_ROLE_NORM;
-  return 0;
+  if (!is_product(op))
+    return 0;
+  if (i > 0)
+    return OPI_ROLE_WEIGHT;
+  const uint32_t other = node->n_in > 1 ? node->in[1] : OPIPE_NONE;
+  return other != OPIPE_NONE && (r->kinds[other] & KIND_TABLE) != 0 ? OPI_ROLE_LEFT : 0;
 }
 
 uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
@@ -196,7 +201,7 @@ uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
     const uint32_t at = r->todo[--n];
     for (uint32_t u = r->uses.first[at]; u < r->uses.first[at + 1]; ++u) {
       const opi_node *node = &graph->nodes[r->uses.users[u]];
-      const opi_op *op = opi_op_find(node->domain, node->op);
+      const opi_op *op = opi_op_of(node);
       bool goes_on = false;
       for (uint32_t i = 0; i < node->n_in; ++i) {
         const uint32_t out = opi_node_out(node, 0);
@@ -208,9 +213,9 @@ uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
           continue;
         roles |= role;
         goes_on = goes_on || (constant && role == 0);
-        if (constant && takes_rows(node->op))
+        if (constant && op->meets == OPI_MEETS_ROWS)
           roles |= OPI_ROLE_ROWS | OPI_ROLE_PLACES;
-        if (strcmp(node->op, "Cast") == 0 && opi_dtype_bits(start->dtype) == 16 &&
+        if (op->takes == OPI_TAKES_CAST && opi_dtype_bits(start->dtype) == 16 &&
             graph->values[at].dtype == start->dtype && graph->values[out].dtype != start->dtype)
           roles |= OPI_ROLE_HALF;
       }
@@ -227,12 +232,12 @@ uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
 
 /* What the loss judges; where the graph makes the loss itself, what its operator reads. */
 static uint32_t find_judged(const opi_grad_state *s) {
-  static const char *const losses[] = {"SoftmaxCrossEntropyLoss", "LogSoftmax"};
   const opi_graph *graph = s->training->graph;
   if (s->training->output != OPIPE_NONE)
     return s->training->output;
   for (uint32_t n = graph->n_nodes; n-- > 0;) {
-    if (IS_ONE_OF(graph->nodes[n].op, losses) &&
+    const uint32_t kind = opi_op_of(&graph->nodes[n])->kind;
+    if ((kind == OPI_KIND_LOSS || kind == OPI_KIND_LOG_SOFTMAX) &&
         (s->flags[graph->nodes[n].in[0]] & OPI_V_REACHES) != 0)
       return graph->nodes[n].in[0];
   }

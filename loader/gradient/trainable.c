@@ -28,31 +28,29 @@ static void mark_reach(opi_grad_state *s) {
   s->flags[s->training->loss] |= OPI_V_REACHES | OPI_V_DIRECT;
   for (uint32_t n = graph->n_nodes; n-- > 0;) {
     const opi_node *node = &graph->nodes[n];
-    const opi_op *op = opi_op_find(node->domain, node->op);
-    const bool wave = strcmp(node->op, "Sin") == 0 || strcmp(node->op, "Cos") == 0;
+    const opi_op *op = opi_op_of(node);
     uint8_t reach = 0;
     for (uint32_t o = 0; o < node->n_out; ++o) {
       if (is_float(graph, node->out[o]))
         reach |= s->flags[node->out[o]] & (OPI_V_REACHES | OPI_V_DIRECT);
     }
-    if (wave)
+    if (op->meets == OPI_MEETS_ANGLES)
       reach &= (uint8_t)~OPI_V_DIRECT;
-    const bool turns = strcmp(node->op, "RotaryEmbedding") == 0; /* by tables of Cos and Sin */
+    const bool tables = op->meets == OPI_MEETS_TABLES; /* of Cos and Sin */
     for (uint32_t i = 0; i < node->n_in && reach != 0; ++i) {
       if (is_float(graph, node->in[i]) && !opi_grad_stops(op, i))
-        s->flags[node->in[i]] |= turns && i > 0 ? reach & (uint8_t)~OPI_V_DIRECT : reach;
+        s->flags[node->in[i]] |= tables && i > 0 ? reach & (uint8_t)~OPI_V_DIRECT : reach;
     }
   }
 }
 
+static bool is_layer(const opi_op *op) {
+  return op->meets == OPI_MEETS_LAYER || op->meets == OPI_MEETS_NORM ||
+         op->meets == OPI_MEETS_BATCH_NORM || op->meets == OPI_MEETS_GROUP_NORM;
+}
+
 /* One element, but the scale or bias of a layer that happens to be one wide. */
 static bool is_layer_part(const opi_graph *graph, uint32_t v) {
-  static const char *const layers[] = {"LayerNormalization",
-                                       "RMSNormalization",
-                                       "GroupNormalization",
-                                       "BatchNormalization",
-                                       "Gemm",
-                                       "Conv"};
   if (graph->values[v].rank != 1)
     return false;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
@@ -60,10 +58,8 @@ static bool is_layer_part(const opi_graph *graph, uint32_t v) {
     for (uint32_t i = 0; i < node->n_in; ++i) {
       if (node->in[i] != v)
         continue;
-      for (size_t k = 0; k < OPI_COUNT(layers); ++k) {
-        if (i > 0 && strcmp(node->op, layers[k]) == 0)
-          return true;
-      }
+      if (i > 0 && is_layer(opi_op_of(node)))
+        return true;
       const uint32_t other = node->n_in == 2 ? node->in[1 - i] : OPIPE_NONE;
       const uint32_t p = other == OPIPE_NONE ? OPIPE_NONE : graph->values[other].producer;
       if (strcmp(node->op, "Add") == 0 && p != OPIPE_NONE &&
@@ -78,7 +74,7 @@ static bool is_layer_part(const opi_graph *graph, uint32_t v) {
 static bool is_statistic(const opi_graph *graph, uint32_t v) {
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
-    if (strcmp(node->op, "BatchNormalization") != 0)
+    if (opi_op_of(node)->meets != OPI_MEETS_BATCH_NORM)
       continue;
     if (opi_node_in(node, 3) == v || opi_node_in(node, 4) == v)
       return true;
@@ -274,7 +270,7 @@ static void mark_wanted(opi_grad_state *s) {
   const opi_graph *graph = s->training->graph;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
-    const opi_op *op = opi_op_find(node->domain, node->op);
+    const opi_op *op = opi_op_of(node);
     bool wanted = false;
     for (uint32_t i = 0; i < node->n_in && !wanted; ++i) {
       wanted = is_float(graph, node->in[i]) && !opi_grad_stops(op, i) &&

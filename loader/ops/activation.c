@@ -163,43 +163,33 @@ static void cheap_work(const opi_graph *graph, const opi_node *node, opi_work *o
   opi_work_each(graph, node, 1.0, out_work);
 }
 
-#define UNARY(name_, first_, lift_, infer_, work_)                                      \
-  {                                                                                     \
-    .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = 1, \
-    .min_out = 1, .max_out = 1, .lift = lift_, .infer = infer_, .work = work_,          \
-    .carry = opi_carry_first, .gradient = activation_gradient                           \
+#define UNARY(name_, first_, lift_, infer_, work_, takes_, range_, kind_)                        \
+  {                                                                                              \
+    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                                   \
+        .lift = lift_, .infer = infer_, .work = work_, .carry = opi_carry_first,                 \
+        .gradient = activation_gradient, OPI_COLUMNS(takes_, COMMON, OTHER, range_, NONE, kind_) \
   }
 
 static const opi_op ops[] = {
-    UNARY("Relu", 1, plain_lift, relu_infer, cheap_work),
-    UNARY("Sigmoid", 1, plain_lift, plain_infer, work),
-    UNARY("Tanh", 1, plain_lift, plain_infer, work),
-    UNARY("Erf", 9, NULL, plain_infer, work),
-    UNARY("Gelu", 20, gelu_lift, plain_infer, work),
-    UNARY("Swish", 24, unit_lift, plain_infer, work),
-    UNARY("Elu", 1, unit_lift, plain_infer, work),
-    UNARY("Selu", 1, selu_lift, plain_infer, work),
-    UNARY("LeakyRelu", 1, leaky_lift, plain_infer, cheap_work),
-    UNARY("Mish", 18, NULL, plain_infer, work),
-    UNARY("HardSwish", 14, NULL, plain_infer, cheap_work),
-    UNARY("HardSigmoid", 1, hard_sigmoid_lift, plain_infer, cheap_work),
-    UNARY("Softplus", 1, NULL, plain_infer, work),
-    UNARY("Softsign", 1, NULL, plain_infer, cheap_work),
-    UNARY("ThresholdedRelu", 10, unit_lift, plain_infer, cheap_work),
-    UNARY("Celu", 12, unit_lift, plain_infer, work),
-    {.name = "PRelu",
-     .domain = "",
-     .first = 1,
-     .last = 27,
-     .min_in = 2,
-     .max_in = 2,
-     .min_out = 1,
-     .max_out = 1,
-     .lift = prelu_lift,
-     .infer = prelu_infer,
-     .work = cheap_work,
-     .carry = prelu_carry,
-     .gradient = prelu_gradient},
+    UNARY("Relu", 1, plain_lift, relu_infer, cheap_work, FUNCTION, RISING, PLAIN),
+    UNARY("Sigmoid", 1, plain_lift, plain_infer, work, FUNCTION, RISING, PLAIN),
+    UNARY("Tanh", 1, plain_lift, plain_infer, work, LIMITED, RISING, PLAIN),
+    UNARY("Erf", 9, NULL, plain_infer, work, NONE, ANY, PLAIN),
+    UNARY("Gelu", 20, gelu_lift, plain_infer, work, NONE, ANY, GELU),
+    UNARY("Swish", 24, unit_lift, plain_infer, work, NONE, ANY, SWISH),
+    UNARY("Elu", 1, unit_lift, plain_infer, work, NONE, ANY, PLAIN),
+    UNARY("Selu", 1, selu_lift, plain_infer, work, NONE, ANY, PLAIN),
+    UNARY("LeakyRelu", 1, leaky_lift, plain_infer, cheap_work, NONE, ANY, PLAIN),
+    UNARY("Mish", 18, NULL, plain_infer, work, NONE, ANY, PLAIN),
+    UNARY("HardSwish", 14, NULL, plain_infer, cheap_work, NONE, ANY, PLAIN),
+    UNARY("HardSigmoid", 1, hard_sigmoid_lift, plain_infer, cheap_work, NONE, ANY, PLAIN),
+    UNARY("Softplus", 1, NULL, plain_infer, work, FUNCTION, ANY, PLAIN),
+    UNARY("Softsign", 1, NULL, plain_infer, cheap_work, NONE, ANY, PLAIN),
+    UNARY("ThresholdedRelu", 10, unit_lift, plain_infer, cheap_work, NONE, ANY, PLAIN),
+    UNARY("Celu", 12, unit_lift, plain_infer, work, NONE, ANY, PLAIN),
+    {OPI_OP("PRelu", "", 1, 27, 2, 2, 1, 1), .lift = prelu_lift, .infer = prelu_infer,
+     .work = cheap_work, .carry = prelu_carry, .gradient = prelu_gradient,
+     OPI_COLUMNS(NONE, COMMON, SLOPE, ANY, NONE, PLAIN)},
 };
 
 const opi_op_family opi_ops_activation = {ops, OPI_COUNT(ops)};

@@ -8,10 +8,6 @@
 #include "loader/ops/contrib.h"
 #include "loader/ops/dropout.h"
 
-static opipe_status never(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "a com.microsoft operator was not lifted");
-}
-
 /* -- the GELU family --------------------------------------------------------------------------- */
 
 static opipe_status emit_gelu(opi_builder *b, const opi_node *node, uint32_t x,
@@ -134,11 +130,8 @@ static opipe_status bias_dropout_lift(opi_builder *b, const opi_node *node, opip
 
 /* min_out 0: files hold such nodes without any output; what is wrong with their inputs is told all
  * the same. */
-#define MS(name_, min_in_, max_in_, max_out_, lift_)                                              \
-  {                                                                                               \
-    .name = name_, .domain = OPI_MS, .first = 1, .last = 1, .min_in = min_in_, .max_in = max_in_, \
-    .min_out = 0, .max_out = max_out_, .lift = lift_, .infer = never                              \
-  }
+#define MS(name_, min_in_, max_in_, max_out_, lift_) \
+  { OPI_OP(name_, OPI_MS, 1, 1, min_in_, max_in_, 0, max_out_), .lift = lift_ }
 
 static const opi_op ops[] = {
     MS("Gelu", 1, 1, 1, gelu_lift),

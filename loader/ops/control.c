@@ -11,10 +11,6 @@
 
 #define MOST_TRIPS 1024
 
-static opipe_status infer_never(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "stands in a bound graph");
-}
-
 static const opi_graph *body_of(const opi_node *node, const char *name) {
   const opipe_attr *attr = opi_attr_find(node, name);
   return attr != NULL && attr->kind == OPI_ATTR_GRAPH ? attr->data : NULL;
@@ -431,23 +427,20 @@ static opipe_status lift_concat_from_sequence(opi_builder *b, const opi_node *no
   return opi_b_result(b, node, 0, out, err);
 }
 
-#define VANISHES(name_, first_, min_in_, max_in_, max_out_, lift_, sequences_)                     \
-  {                                                                                                \
-    name_, "", first_, 27, min_in_, max_in_, 1, max_out_, lift_, infer_never, NULL, NULL, NULL, 0, \
-        sequences_                                                                                 \
-  }
-
 static const opi_op ops[] = {
-    VANISHES("If", 1, 1, 1, 255, lift_if, 0),
-    VANISHES("Loop", 1, 0, 255, 255, lift_loop, ~UINT64_C(3)),
-    VANISHES("SequenceConstruct", 11, 1, 255, 1, lift_sequence_construct, 0),
-    VANISHES("SequenceEmpty", 11, 0, 0, 1, lift_sequence_empty, 0),
-    VANISHES("SequenceInsert", 11, 2, 3, 1, lift_sequence_insert, 1),
-    VANISHES("SequenceErase", 11, 1, 2, 1, lift_sequence_erase, 1),
-    VANISHES("SequenceAt", 11, 2, 2, 1, lift_sequence_at, 1),
-    VANISHES("SequenceLength", 11, 1, 1, 1, lift_sequence_length, 1),
-    VANISHES("SplitToSequence", 11, 1, 2, 1, lift_split_to_sequence, 0),
-    VANISHES("ConcatFromSequence", 11, 1, 1, 1, lift_concat_from_sequence, 1),
+    {OPI_OP("If", "", 1, 27, 1, 1, 1, 255), .lift = lift_if},
+    {OPI_OP("Loop", "", 1, 27, 0, 255, 1, 255), .lift = lift_loop, .sequences = ~UINT64_C(3)},
+    {OPI_OP("SequenceConstruct", "", 11, 27, 1, 255, 1, 1), .lift = lift_sequence_construct},
+    {OPI_OP("SequenceEmpty", "", 11, 27, 0, 0, 1, 1), .lift = lift_sequence_empty},
+    {OPI_OP("SequenceInsert", "", 11, 27, 2, 3, 1, 1), .lift = lift_sequence_insert,
+     .sequences = 1},
+    {OPI_OP("SequenceErase", "", 11, 27, 1, 2, 1, 1), .lift = lift_sequence_erase, .sequences = 1},
+    {OPI_OP("SequenceAt", "", 11, 27, 2, 2, 1, 1), .lift = lift_sequence_at, .sequences = 1},
+    {OPI_OP("SequenceLength", "", 11, 27, 1, 1, 1, 1), .lift = lift_sequence_length,
+     .sequences = 1},
+    {OPI_OP("SplitToSequence", "", 11, 27, 1, 2, 1, 1), .lift = lift_split_to_sequence},
+    {OPI_OP("ConcatFromSequence", "", 11, 27, 1, 1, 1, 1), .lift = lift_concat_from_sequence,
+     .sequences = 1},
 };
 extern const opi_op_family opi_ops_control;
 const opi_op_family opi_ops_control = {ops, OPI_COUNT(ops)};

@@ -226,35 +226,21 @@ static opipe_status global_lift(opi_builder *b, const opi_node *node, opipe_erro
   return opi_b_result(b, node, 0, y, err);
 }
 
-static opipe_status global_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "a global pool was not lifted");
-}
-
-#define POOL(name_, max_out_, lift_, infer_, work_, carry_, gradient_)                           \
-  {                                                                                              \
-    .name = name_, .domain = "", .first = 1, .last = 27, .min_in = 1, .max_in = 1, .min_out = 1, \
-    .max_out = max_out_, .lift = lift_, .infer = infer_, .work = work_, .carry = carry_,         \
-    .gradient = gradient_                                                                        \
+#define POOL(name_, max_out_)                                                              \
+  {                                                                                        \
+    OPI_OP(name_, "", 1, 27, 1, 1, 1, max_out_),                                           \
+        .lift = pool_lift, .infer = pool_infer, .work = pool_work, .carry = spatial_carry, \
+        .gradient = opi_gradient_pool, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)  \
   }
 
 static const opi_op ops[] = {
-    {.name = "Conv",
-     .domain = "",
-     .first = 1,
-     .last = 27,
-     .min_in = 2,
-     .max_in = 3,
-     .min_out = 1,
-     .max_out = 1,
-     .lift = conv_lift,
-     .infer = conv_infer,
-     .work = conv_work,
-     .carry = batch_carry,
-     .gradient = opi_gradient_conv},
-    POOL("AveragePool", 1, pool_lift, pool_infer, pool_work, spatial_carry, opi_gradient_pool),
-    POOL("MaxPool", 2, pool_lift, pool_infer, pool_work, spatial_carry, opi_gradient_pool),
-    POOL("GlobalAveragePool", 1, global_lift, global_infer, NULL, NULL, NULL),
-    POOL("GlobalMaxPool", 1, global_lift, global_infer, NULL, NULL, NULL),
+    {OPI_OP("Conv", "", 1, 27, 2, 3, 1, 1), .lift = conv_lift, .infer = conv_infer,
+     .work = conv_work, .carry = batch_carry, .gradient = opi_gradient_conv,
+     OPI_COLUMNS(NONE, NARROW, LAYER, ANY, NONE, PLAIN)},
+    POOL("AveragePool", 1),
+    POOL("MaxPool", 2),
+    {OPI_OP("GlobalAveragePool", "", 1, 27, 1, 1, 1, 1), .lift = global_lift},
+    {OPI_OP("GlobalMaxPool", "", 1, 27, 1, 1, 1, 1), .lift = global_lift},
 };
 
 const opi_op_family opi_ops_conv = {ops, OPI_COUNT(ops)};

@@ -246,59 +246,70 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
   return opi_b_set(b, node, 0, (uint32_t)to, x->shape, (uint32_t)x->rank, err);
 }
 
-#define ALL_STOP UINT64_MAX
-#define BINARY(name_, first_, lift_, infer_, gradient_) \
-  { name_, "", first_, 27, 2, 2, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, gradient_ }
-#define MANY(name_, first_, lift_, infer_, gradient_) \
-  { name_, "", first_, 27, 1, 255, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, gradient_ }
-#define UNARY(name_, first_, infer_, gradient_)                                           \
-  {                                                                                       \
-    name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, \
-        gradient_                                                                         \
+#define BINARY(name_, first_, lift_, infer_, gradient_, half_, meets_, range_)               \
+  {                                                                                          \
+    OPI_OP(name_, "", first_, 27, 2, 2, 1, 1),                                               \
+        .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast, .gradient = gradient_, \
+        OPI_COLUMNS(NONE, half_, meets_, range_, NONE, PLAIN)                                \
   }
-#define STEPS(name_, first_, infer_)                                                            \
-  {                                                                                             \
-    name_, "", first_, 27, 1, 1, 1, 1, opi_lift_plain, infer_, NULL, opi_carry_broadcast, NULL, \
-        ALL_STOP                                                                                \
+#define EXTREME(name_, range_)                                                                     \
+  {                                                                                                \
+    OPI_OP(name_, "", 1, 27, 1, 255, 1, 1),                                                        \
+        .lift = lift_extreme, .infer = infer_binary, .carry = opi_carry_broadcast,                 \
+        .gradient = opi_gradient_extreme, OPI_COLUMNS(EXTREME, COMMON, OTHER, range_, NONE, PLAIN) \
+  }
+#define UNARY(name_, first_, infer_, gradient_, half_, meets_, takes_, range_)         \
+  {                                                                                    \
+    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                         \
+        .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,         \
+        .gradient = gradient_, OPI_COLUMNS(takes_, half_, meets_, range_, NONE, PLAIN) \
+  }
+#define STEPS(name_, first_, infer_, range_)                                                \
+  {                                                                                         \
+    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                              \
+        .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,              \
+        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
   }
 
 static const opi_op ops[] = {
-    BINARY("Add", 1, opi_lift_binary, infer_binary, opi_gradient_add),
-    BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub),
-    BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul),
-    BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div),
-    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow),
-    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod),
-    MANY("Max", 1, lift_extreme, infer_binary, opi_gradient_extreme),
-    MANY("Min", 1, lift_extreme, infer_binary, opi_gradient_extreme),
-    MANY("Sum", 1, lift_sum, infer_binary, NULL),
-    MANY("Mean", 1, lift_mean, infer_binary, NULL),
-    UNARY("Abs", 1, infer_number, opi_gradient_unary),
-    UNARY("Neg", 1, infer_number, opi_gradient_neg),
-    STEPS("Sign", 9, infer_number),
-    UNARY("Sqrt", 1, infer_float, opi_gradient_unary),
-    UNARY("Reciprocal", 1, infer_float, opi_gradient_unary),
-    UNARY("Exp", 1, infer_float, opi_gradient_unary),
-    UNARY("Log", 1, infer_float, opi_gradient_unary),
-    STEPS("Floor", 1, infer_float),
-    STEPS("Ceil", 1, infer_float),
-    STEPS("Round", 11, infer_float),
-    UNARY("Sin", 7, infer_float, opi_gradient_unary),
-    UNARY("Cos", 7, infer_float, opi_gradient_unary),
-    UNARY("Tan", 7, infer_float, opi_gradient_unary),
-    UNARY("Asin", 7, infer_float, opi_gradient_unary),
-    UNARY("Acos", 7, infer_float, opi_gradient_unary),
-    UNARY("Atan", 7, infer_float, opi_gradient_unary),
-    UNARY("Sinh", 9, infer_float, opi_gradient_unary),
-    UNARY("Cosh", 9, infer_float, opi_gradient_unary),
-    UNARY("Asinh", 9, infer_float, opi_gradient_unary),
-    UNARY("Acosh", 9, infer_float, opi_gradient_unary),
-    UNARY("Atanh", 9, infer_float, opi_gradient_unary),
-    {"Clip", "", 1, 27, 1, 3, 1, 1, lift_clip, infer_clip, NULL, opi_carry_broadcast,
-     opi_gradient_clip, 0x6},
-    {"Cast", "", 1, 27, 1, 1, 1, 1, lift_cast, infer_cast, NULL, opi_carry_broadcast,
-     opi_gradient_cast},
-    {"CastLike", "", 15, 27, 2, 2, 1, 1, lift_cast_like, infer_cast, NULL, NULL, NULL},
+    BINARY("Add", 1, opi_lift_binary, infer_binary, opi_gradient_add, COMMON, SHIFT, ADD),
+    BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub, COMMON, SHIFT, SUB),
+    BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul, COMMON, SCALE, MUL),
+    BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div, COMMON, SCALE, DIV),
+    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, OTHER, ANY),
+    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, OTHER, ANY),
+    EXTREME("Max", MAX),
+    EXTREME("Min", MIN),
+    {OPI_OP("Sum", "", 1, 27, 1, 255, 1, 1), .lift = lift_sum},
+    {OPI_OP("Mean", "", 1, 27, 1, 255, 1, 1), .lift = lift_mean},
+    UNARY("Abs", 1, infer_number, opi_gradient_unary, COMMON, OTHER, FUNCTION, ABS),
+    UNARY("Neg", 1, infer_number, opi_gradient_neg, COMMON, OTHER, FUNCTION, NEG),
+    STEPS("Sign", 9, infer_number, RISING),
+    UNARY("Sqrt", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY),
+    UNARY("Reciprocal", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY),
+    UNARY("Exp", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, RISING),
+    UNARY("Log", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY),
+    STEPS("Floor", 1, infer_float, RISING),
+    STEPS("Ceil", 1, infer_float, RISING),
+    STEPS("Round", 11, infer_float, ANY),
+    UNARY("Sin", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY),
+    UNARY("Cos", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY),
+    UNARY("Tan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Asin", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Acos", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Atan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Sinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Cosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Asinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Acosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    UNARY("Atanh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
+    {OPI_OP("Clip", "", 1, 27, 1, 3, 1, 1), .lift = lift_clip, .infer = infer_clip,
+     .carry = opi_carry_broadcast, .gradient = opi_gradient_clip, .stops_gradient = 0x6,
+     OPI_COLUMNS(LIMITED, COMMON, OTHER, CLIP, NONE, PLAIN)},
+    {OPI_OP("Cast", "", 1, 27, 1, 1, 1, 1), .lift = lift_cast, .infer = infer_cast,
+     .carry = opi_carry_broadcast, .gradient = opi_gradient_cast,
+     OPI_COLUMNS(CAST, AS_IS, OTHER, CAST, NONE, PLAIN)},
+    {OPI_OP("CastLike", "", 15, 27, 2, 2, 1, 1), .lift = lift_cast_like, .takes = OPI_TAKES_CAST},
 };
 extern const opi_op_family opi_ops_elementwise;
 const opi_op_family opi_ops_elementwise = {ops, OPI_COUNT(ops)};

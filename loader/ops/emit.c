@@ -103,6 +103,8 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
                            "input %" PRIu32 " is a sequence, which only known positions allow", i);
     }
   }
+  if (op->infer == NULL)
+    return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "stands in a bound graph");
   return op->infer(b, node, err);
 }
 
@@ -124,7 +126,7 @@ static bool reads_parameter(const opi_builder *b, const opi_node *node) {
 static bool may_fold(const opi_builder *b, const opi_node *node) {
   const bool parameter = reads_parameter(b, node);
   const uint64_t limit = b->fold_limit_bytes * (parameter ? 1u : SHAPE_FACTOR);
-  if (b->evaluator == NULL || strcmp(node->op, "Dropout") == 0)
+  if (b->evaluator == NULL || opi_op_of(node)->kind == OPI_KIND_RANDOM)
     return false;
   if (parameter && b->keep_parameters)
     return false;

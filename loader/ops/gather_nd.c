@@ -251,8 +251,9 @@ static opipe_status lift_gather_nd(opi_builder *b, const opi_node *node, opipe_e
 }
 
 static const opi_op ops[] = {
-    {"GatherND", "", 11, 27, 2, 2, 1, 1, lift_gather_nd, infer_gather_nd, opi_work_move,
-     carry_gather_nd, opi_gradient_gather_nd, 0x2},
+    {OPI_OP("GatherND", "", 11, 27, 2, 2, 1, 1), .lift = lift_gather_nd, .infer = infer_gather_nd,
+     .work = opi_work_move, .carry = carry_gather_nd, .gradient = opi_gradient_gather_nd,
+     .stops_gradient = 0x2, OPI_COLUMNS(TUPLES, PICKS, ROWS, RISING, TUPLES, PLAIN)},
 };
 extern const opi_op_family opi_ops_gather_nd;
 const opi_op_family opi_ops_gather_nd = {ops, OPI_COUNT(ops)};

@@ -270,16 +270,11 @@ static opipe_status lift_eye_like(opi_builder *b, const opi_node *node, opipe_er
   return result(b, node, opi_b_const(b, dtype, shape, 2, data), err);
 }
 
-static opipe_status infer_never(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "stands in a bound graph");
-}
-
 static const opi_op ops[] = {
-    {"Constant", "", 1, 27, 0, 0, 1, 1, lift_constant, infer_never, NULL, NULL, NULL},
-    {"ConstantOfShape", "", 9, 27, 1, 1, 1, 1, lift_constant_of_shape, infer_never, NULL, NULL,
-     NULL},
-    {"Range", "", 11, 27, 3, 3, 1, 1, lift_range, infer_never, NULL, NULL, NULL},
-    {"EyeLike", "", 9, 27, 1, 1, 1, 1, lift_eye_like, infer_never, NULL, NULL, NULL},
+    {OPI_OP("Constant", "", 1, 27, 0, 0, 1, 1), .lift = lift_constant},
+    {OPI_OP("ConstantOfShape", "", 9, 27, 1, 1, 1, 1), .lift = lift_constant_of_shape},
+    {OPI_OP("Range", "", 11, 27, 3, 3, 1, 1), .lift = lift_range},
+    {OPI_OP("EyeLike", "", 9, 27, 1, 1, 1, 1), .lift = lift_eye_like},
 };
 extern const opi_op_family opi_ops_generate;
 const opi_op_family opi_ops_generate = {ops, OPI_COUNT(ops)};

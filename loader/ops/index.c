@@ -306,15 +306,21 @@ static opipe_status infer_non_zero(opi_builder *b, const opi_node *node, opipe_e
 }
 
 static const opi_op ops[] = {
-    {"Gather", "", 1, 27, 2, 2, 1, 1, lift_gather, infer_gather, opi_work_move, carry_gather,
-     opi_gradient_gather, 0x2},
-    {"GatherElements", "", 11, 27, 2, 2, 1, 1, lift_gather, infer_gather_elements, opi_work_move,
-     carry_gather_elements, opi_gradient_gather_elements, 0x2},
-    {"OneHot", "", 9, 27, 3, 3, 1, 1, lift_one_hot, infer_one_hot, opi_work_move, carry_one_hot,
-     opi_gradient_one_hot, 0x3},
-    {"TopK", "", 1, 27, 1, 2, 1, 2, lift_top_k, infer_top_k, NULL, carry_top_k, opi_gradient_top_k,
-     0x2},
-    {"NonZero", "", 9, 27, 1, 1, 1, 1, lift_non_zero, infer_non_zero, NULL, NULL, NULL, UINT64_MAX},
+    {OPI_OP("Gather", "", 1, 27, 2, 2, 1, 1), .lift = lift_gather, .infer = infer_gather,
+     .work = opi_work_move, .carry = carry_gather, .gradient = opi_gradient_gather,
+     .stops_gradient = 0x2, OPI_COLUMNS(ROWS, PICKS, ROWS, RISING, AXIS, PLAIN)},
+    {OPI_OP("GatherElements", "", 11, 27, 2, 2, 1, 1), .lift = lift_gather,
+     .infer = infer_gather_elements, .work = opi_work_move, .carry = carry_gather_elements,
+     .gradient = opi_gradient_gather_elements, .stops_gradient = 0x2,
+     OPI_COLUMNS(ENTRIES, PICKS, ROWS, RISING, AXIS, PLAIN)},
+    {OPI_OP("OneHot", "", 9, 27, 3, 3, 1, 1), .lift = lift_one_hot, .infer = infer_one_hot,
+     .work = opi_work_move, .carry = carry_one_hot, .gradient = opi_gradient_one_hot,
+     .stops_gradient = 0x3, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, DEPTH, PLAIN)},
+    {OPI_OP("TopK", "", 1, 27, 1, 2, 1, 2), .lift = lift_top_k, .infer = infer_top_k,
+     .carry = carry_top_k, .gradient = opi_gradient_top_k, .stops_gradient = 0x2,
+     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
+    {OPI_OP("NonZero", "", 9, 27, 1, 1, 1, 1), .lift = lift_non_zero, .infer = infer_non_zero,
+     .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_index;
 const opi_op_family opi_ops_index = {ops, OPI_COUNT(ops)};

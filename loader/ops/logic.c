@@ -54,28 +54,34 @@ static opipe_status infer_where(opi_builder *b, const opi_node *node, opipe_erro
   return opi_infer_broadcast(b, node, 0, 3, x->dtype, err);
 }
 
-#define TWO(name_, first_, infer_)                                                               \
-  {                                                                                              \
-    name_, "", first_, 27, 2, 2, 1, 1, opi_lift_binary, infer_, NULL, opi_carry_broadcast, NULL, \
-        UINT64_MAX                                                                               \
+#define TWO(name_, first_, infer_, range_)                                                  \
+  {                                                                                         \
+    OPI_OP(name_, "", first_, 27, 2, 2, 1, 1),                                              \
+        .lift = opi_lift_binary, .infer = infer_, .carry = opi_carry_broadcast,             \
+        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
   }
-#define ONE(name_, first_, lift_, infer_) \
-  { name_, "", first_, 27, 1, 1, 1, 1, lift_, infer_, NULL, opi_carry_broadcast, NULL, UINT64_MAX }
+#define ONE(name_, first_, lift_, infer_, range_)                                           \
+  {                                                                                         \
+    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                              \
+        .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast,                       \
+        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
+  }
 
 static const opi_op ops[] = {
-    TWO("Equal", 1, infer_equal),
-    TWO("Greater", 1, infer_compare),
-    TWO("GreaterOrEqual", 12, infer_compare),
-    TWO("Less", 1, infer_compare),
-    TWO("LessOrEqual", 12, infer_compare),
-    TWO("And", 1, infer_logic),
-    TWO("Or", 1, infer_logic),
-    TWO("Xor", 1, infer_logic),
-    ONE("Not", 1, opi_lift_plain, infer_logic),
-    ONE("IsNaN", 9, opi_lift_plain, infer_is),
-    ONE("IsInf", 10, lift_is_inf, infer_is),
-    {"Where", "", 9, 27, 3, 3, 1, 1, NULL, infer_where, NULL, opi_carry_broadcast,
-     opi_gradient_where, 0x1},
+    TWO("Equal", 1, infer_equal, EQUAL),
+    TWO("Greater", 1, infer_compare, GREATER),
+    TWO("GreaterOrEqual", 12, infer_compare, GREATER),
+    TWO("Less", 1, infer_compare, LESS),
+    TWO("LessOrEqual", 12, infer_compare, LESS),
+    TWO("And", 1, infer_logic, AND),
+    TWO("Or", 1, infer_logic, OR),
+    TWO("Xor", 1, infer_logic, XOR),
+    ONE("Not", 1, opi_lift_plain, infer_logic, NOT),
+    ONE("IsNaN", 9, opi_lift_plain, infer_is, NEVER),
+    ONE("IsInf", 10, lift_is_inf, infer_is, ANY),
+    {OPI_OP("Where", "", 9, 27, 3, 3, 1, 1), .infer = infer_where, .carry = opi_carry_broadcast,
+     .gradient = opi_gradient_where, .stops_gradient = 0x1,
+     OPI_COLUMNS(CHOSEN, COMMON, OTHER, CHOICE, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_logic;
 const opi_op_family opi_ops_logic = {ops, OPI_COUNT(ops)};

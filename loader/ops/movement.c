@@ -467,18 +467,24 @@ static opipe_status carry_trilu(const opi_graph *graph, const opi_node *node, co
 }
 
 static const opi_op ops[] = {
-    {"Transpose", "", 1, 27, 1, 1, 1, 1, lift_transpose, infer_transpose, opi_work_move,
-     carry_transpose, opi_gradient_transpose},
-    {"Tile", "", 1, 27, 2, 3, 1, 1, lift_tile, infer_tile, opi_work_move, carry_tile,
-     opi_gradient_tile, 0x6},
-    {"Concat", "", 1, 27, 1, 255, 1, 1, lift_concat, infer_concat, opi_work_move, carry_concat,
-     opi_gradient_concat},
-    {"Split", "", 1, 27, 1, 2, 1, 255, lift_split, infer_split, opi_work_move, carry_split,
-     opi_gradient_split, 0x2},
-    {"Pad", "", 1, 27, 1, 4, 1, 1, lift_pad, infer_pad, opi_work_move, carry_pad, opi_gradient_pad,
-     0xa},
-    {"Trilu", "", 14, 27, 1, 2, 1, 1, lift_trilu, infer_trilu, opi_work_move, carry_trilu,
-     opi_gradient_trilu, 0x2},
+    {OPI_OP("Transpose", "", 1, 27, 1, 1, 1, 1), .lift = lift_transpose, .infer = infer_transpose,
+     .work = opi_work_move, .carry = carry_transpose, .gradient = opi_gradient_transpose,
+     OPI_COLUMNS(TURNED, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("Tile", "", 1, 27, 2, 3, 1, 1), .lift = lift_tile, .infer = infer_tile,
+     .work = opi_work_move, .carry = carry_tile, .gradient = opi_gradient_tile,
+     .stops_gradient = 0x6, OPI_COLUMNS(REPEATED, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("Concat", "", 1, 27, 1, 255, 1, 1), .lift = lift_concat, .infer = infer_concat,
+     .work = opi_work_move, .carry = carry_concat, .gradient = opi_gradient_concat,
+     OPI_COLUMNS(JOINED, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("Split", "", 1, 27, 1, 2, 1, 255), .lift = lift_split, .infer = infer_split,
+     .work = opi_work_move, .carry = carry_split, .gradient = opi_gradient_split,
+     .stops_gradient = 0x2, OPI_COLUMNS(PARTS, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("Pad", "", 1, 27, 1, 4, 1, 1), .lift = lift_pad, .infer = infer_pad,
+     .work = opi_work_move, .carry = carry_pad, .gradient = opi_gradient_pad, .stops_gradient = 0xa,
+     OPI_COLUMNS(PADDED, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("Trilu", "", 14, 27, 1, 2, 1, 1), .lift = lift_trilu, .infer = infer_trilu,
+     .work = opi_work_move, .carry = carry_trilu, .gradient = opi_gradient_trilu,
+     .stops_gradient = 0x2, OPI_COLUMNS(NONE, COMMON, OTHER, RISING, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_movement;
 const opi_op_family opi_ops_movement = {ops, OPI_COUNT(ops)};

@@ -391,24 +391,26 @@ static opipe_status lp_lift(opi_builder *b, const opi_node *node, opipe_error *e
   return opi_b_result(b, node, 0, y, err);
 }
 
-#define NORM(name_, first_, max_in_, max_out_, lift_, infer_, carry_, gradient_)              \
-  {                                                                                           \
-    .name = name_, .domain = "", .first = first_, .last = 27, .min_in = 1, .max_in = max_in_, \
-    .min_out = 1, .max_out = max_out_, .lift = lift_, .infer = infer_, .work = norm_work,     \
-    .carry = carry_, .gradient = gradient_                                                    \
+#define NORM(name_, first_, max_in_, max_out_, lift_, infer_, carry_, gradient_, half_, meets_,    \
+             kind_)                                                                                \
+  {                                                                                                \
+    OPI_OP(name_, "", first_, 27, 1, max_in_, 1, max_out_),                                        \
+        .lift = lift_, .infer = infer_, .work = norm_work, .carry = carry_, .gradient = gradient_, \
+        OPI_COLUMNS(NONE, half_, meets_, ANY, NONE, kind_)                                         \
   }
 
 static const opi_op ops[] = {
     NORM("LayerNormalization", 1, 3, 3, layer_lift, layer_infer, norm_carry,
-         opi_gradient_layer_norm),
-    NORM("RMSNormalization", 23, 2, 1, rms_lift, rms_infer, norm_carry, opi_gradient_rms_norm),
-    NORM("SimplifiedLayerNormalization", 1, 2, 2, simplified_lift, rms_infer, norm_carry, NULL),
+         opi_gradient_layer_norm, AS_IS, NORM, LAYER_NORM),
+    NORM("RMSNormalization", 23, 2, 1, rms_lift, rms_infer, norm_carry, opi_gradient_rms_norm,
+         SCALE, NORM, RMS_NORM),
+    {OPI_OP("SimplifiedLayerNormalization", "", 1, 27, 1, 2, 1, 2), .lift = simplified_lift},
     NORM("BatchNormalization", 1, 5, 5, batch_lift, batch_infer, channel_carry,
-         opi_gradient_batch_norm),
+         opi_gradient_batch_norm, COMMON, BATCH_NORM, PLAIN),
     NORM("GroupNormalization", 18, 3, 1, group_lift, group_infer, group_carry,
-         opi_gradient_group_norm),
-    NORM("InstanceNormalization", 1, 3, 1, group_lift, group_infer, group_carry, NULL),
-    NORM("LpNormalization", 1, 1, 1, lp_lift, opi_infer_float, NULL, NULL),
+         opi_gradient_group_norm, COMMON, GROUP_NORM, PLAIN),
+    {OPI_OP("InstanceNormalization", "", 1, 27, 1, 3, 1, 1), .lift = group_lift},
+    {OPI_OP("LpNormalization", "", 1, 27, 1, 1, 1, 1), .lift = lp_lift},
 };
 
 const opi_op_family opi_ops_norm = {ops, OPI_COUNT(ops)};

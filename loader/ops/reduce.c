@@ -197,29 +197,34 @@ static opipe_status carry_cum_sum(const opi_graph *graph, const opi_node *node, 
   return opi_carry_mixing(graph, node, in, out, at, at + 1, "summed along", err);
 }
 
-#define REDUCE(name_)                                                                   \
-  {                                                                                     \
-    name_, "", 1, 27, 1, 2, 1, 1, lift_reduce, infer_reduce, work_reduce, carry_reduce, \
-        opi_gradient_reduce, 0x2                                                        \
+#define REDUCE(name_, range_)                                                                     \
+  {                                                                                               \
+    OPI_OP(name_, "", 1, 27, 1, 2, 1, 1), .lift = lift_reduce, .infer = infer_reduce,             \
+                                          .work = work_reduce, .carry = carry_reduce,             \
+                                          .gradient = opi_gradient_reduce, .stops_gradient = 0x2, \
+                                          OPI_COLUMNS(NONE, WIDE, OTHER, range_, NONE, PLAIN)     \
   }
 
 static const opi_op ops[] = {
-    REDUCE("ReduceMean"),
-    REDUCE("ReduceSum"),
-    REDUCE("ReduceMax"),
-    REDUCE("ReduceMin"),
-    REDUCE("ReduceProd"),
-    REDUCE("ReduceL1"),
-    REDUCE("ReduceL2"),
-    REDUCE("ReduceSumSquare"),
-    REDUCE("ReduceLogSum"),
-    REDUCE("ReduceLogSumExp"),
-    {"ArgMax", "", 1, 27, 1, 1, 1, 1, lift_arg, infer_arg, work_reduce, carry_arg, NULL,
-     UINT64_MAX},
-    {"ArgMin", "", 1, 27, 1, 1, 1, 1, lift_arg, infer_arg, work_reduce, carry_arg, NULL,
-     UINT64_MAX},
-    {"CumSum", "", 11, 27, 2, 2, 1, 1, lift_cum_sum, infer_cum_sum, work_reduce, carry_cum_sum,
-     opi_gradient_cum_sum, 0x2},
+    REDUCE("ReduceMean", ANY),
+    REDUCE("ReduceSum", RISING),
+    REDUCE("ReduceMax", RISING),
+    REDUCE("ReduceMin", RISING),
+    REDUCE("ReduceProd", ANY),
+    REDUCE("ReduceL1", ANY),
+    REDUCE("ReduceL2", ANY),
+    REDUCE("ReduceSumSquare", ANY),
+    REDUCE("ReduceLogSum", ANY),
+    REDUCE("ReduceLogSumExp", ANY),
+    {OPI_OP("ArgMax", "", 1, 27, 1, 1, 1, 1), .lift = lift_arg, .infer = infer_arg,
+     .work = work_reduce, .carry = carry_arg, .stops_gradient = UINT64_MAX,
+     OPI_COLUMNS(NONE, COMMON, OTHER, PLACE, NONE, PLAIN)},
+    {OPI_OP("ArgMin", "", 1, 27, 1, 1, 1, 1), .lift = lift_arg, .infer = infer_arg,
+     .work = work_reduce, .carry = carry_arg, .stops_gradient = UINT64_MAX,
+     OPI_COLUMNS(NONE, COMMON, OTHER, PLACE, NONE, PLAIN)},
+    {OPI_OP("CumSum", "", 11, 27, 2, 2, 1, 1), .lift = lift_cum_sum, .infer = infer_cum_sum,
+     .work = work_reduce, .carry = carry_cum_sum, .gradient = opi_gradient_cum_sum,
+     .stops_gradient = 0x2, OPI_COLUMNS(NONE, WIDE, OTHER, RUNNING_SUM, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_reduce;
 const opi_op_family opi_ops_reduce = {ops, OPI_COUNT(ops)};

@@ -64,6 +64,12 @@ const opi_op *opi_op_find(const char *domain, const char *name) {
   return *find_bucket(plain_domain(domain), name);
 }
 
+const opi_op *opi_op_row(const char *domain, const char *name) {
+  static const opi_op unknown = {OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)};
+  const opi_op *op = opi_op_find(domain, name);
+  return op != NULL ? op : &unknown;
+}
+
 void opi_node_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
   const opi_op *op = opi_op_find(node->domain, node->op);
   *out_work = (opi_work){0};

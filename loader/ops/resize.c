@@ -165,24 +165,8 @@ static opipe_status lift_upsample(opi_builder *b, const opi_node *node, opipe_er
 }
 
 static const opi_op ops[] = {
-    {.name = "Resize",
-     .domain = "",
-     .first = 10,
-     .last = 27,
-     .min_in = 1,
-     .max_in = 4,
-     .min_out = 1,
-     .max_out = 1,
-     .lift = lift_resize},
-    {.name = "Upsample",
-     .domain = "",
-     .first = 7,
-     .last = 9,
-     .min_in = 1,
-     .max_in = 2,
-     .min_out = 1,
-     .max_out = 1,
-     .lift = lift_upsample},
+    {OPI_OP("Resize", "", 10, 27, 1, 4, 1, 1), .lift = lift_resize},
+    {OPI_OP("Upsample", "", 7, 9, 1, 2, 1, 1), .lift = lift_upsample},
 };
 
 const opi_op_family opi_ops_resize = {ops, OPI_COUNT(ops)};

@@ -148,11 +148,14 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
 }
 
 static const opi_op ops[] = {
-    {"Scatter", "", 9, 10, 3, 3, 1, 1, lift_elements, infer_elements, NULL, NULL, NULL},
-    {"ScatterElements", "", 11, 27, 3, 3, 1, 1, lift_elements, infer_elements, opi_work_move,
-     carry_elements, opi_gradient_scatter_elements, 0x2},
-    {"ScatterND", "", 11, 27, 3, 3, 1, 1, lift_nd, infer_nd, opi_work_move, carry_nd,
-     opi_gradient_scatter_nd, 0x2},
+    {OPI_OP("Scatter", "", 9, 10, 3, 3, 1, 1), .lift = lift_elements},
+    {OPI_OP("ScatterElements", "", 11, 27, 3, 3, 1, 1), .lift = lift_elements,
+     .infer = infer_elements, .work = opi_work_move, .carry = carry_elements,
+     .gradient = opi_gradient_scatter_elements, .stops_gradient = 0x2,
+     OPI_COLUMNS(SCATTERED, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("ScatterND", "", 11, 27, 3, 3, 1, 1), .lift = lift_nd, .infer = infer_nd,
+     .work = opi_work_move, .carry = carry_nd, .gradient = opi_gradient_scatter_nd,
+     .stops_gradient = 0x2, OPI_COLUMNS(SCATTERED, COMMON, OTHER, RISING, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_scatter;
 const opi_op_family opi_ops_scatter = {ops, OPI_COUNT(ops)};

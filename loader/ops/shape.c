@@ -98,11 +98,6 @@ static opipe_status lift_size(opi_builder *b, const opi_node *node, opipe_error 
   return opi_b_result(b, node, 0, out, err);
 }
 
-/* Shape and Size are constants before an infer rule could run. */
-static opipe_status infer_never(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "stands in a bound graph");
-}
-
 /* 0: copy (unless allowzero), -1: what is left. shape [n] is rewritten. */
 static opipe_status resolve_shape(const opi_builder *b, const opi_node *node, const opi_value *x,
                                   int64_t *shape, uint32_t n, bool allow_zero, opipe_error *err) {
@@ -332,17 +327,20 @@ static void work_none(const opi_graph *graph, const opi_node *node, opi_work *ou
 }
 
 static const opi_op ops[] = {
-    {"Identity", "", 1, 27, 1, 1, 1, 1, lift_identity, opi_infer_same, opi_work_move,
-     opi_carry_same, opi_gradient_identity, 0, 1},
-    {"Shape", "", 1, 27, 1, 1, 1, 1, lift_shape, infer_never, NULL, NULL, NULL},
-    {"Size", "", 1, 27, 1, 1, 1, 1, lift_size, infer_never, NULL, NULL, NULL},
-    {"Reshape", "", 1, 27, 1, 2, 1, 1, lift_reshape, infer_reshape, work_none, carry_reshape,
-     opi_gradient_reshape, 0x2},
-    {"Flatten", "", 1, 27, 1, 1, 1, 1, lift_flatten, infer_never, NULL, NULL, NULL},
-    {"Squeeze", "", 1, 27, 1, 2, 1, 1, lift_squeeze, infer_never, NULL, NULL, NULL},
-    {"Unsqueeze", "", 1, 27, 1, 2, 1, 1, lift_unsqueeze, infer_never, NULL, NULL, NULL},
-    {"Expand", "", 8, 27, 2, 2, 1, 1, lift_expand, infer_expand, opi_work_move, carry_expand,
-     opi_gradient_expand, 0x2},
+    {OPI_OP("Identity", "", 1, 27, 1, 1, 1, 1), .lift = lift_identity, .infer = opi_infer_same,
+     .work = opi_work_move, .carry = opi_carry_same, .gradient = opi_gradient_identity,
+     .sequences = 1, OPI_COLUMNS(FORM, COMMON, OTHER, SAME, NONE, PLAIN)},
+    {OPI_OP("Shape", "", 1, 27, 1, 1, 1, 1), .lift = lift_shape},
+    {OPI_OP("Size", "", 1, 27, 1, 1, 1, 1), .lift = lift_size},
+    {OPI_OP("Reshape", "", 1, 27, 1, 2, 1, 1), .lift = lift_reshape, .infer = infer_reshape,
+     .work = work_none, .carry = carry_reshape, .gradient = opi_gradient_reshape,
+     .stops_gradient = 0x2, OPI_COLUMNS(FORM, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("Flatten", "", 1, 27, 1, 1, 1, 1), .lift = lift_flatten, .takes = OPI_TAKES_FORM},
+    {OPI_OP("Squeeze", "", 1, 27, 1, 2, 1, 1), .lift = lift_squeeze, .takes = OPI_TAKES_FORM},
+    {OPI_OP("Unsqueeze", "", 1, 27, 1, 2, 1, 1), .lift = lift_unsqueeze, .takes = OPI_TAKES_FORM},
+    {OPI_OP("Expand", "", 8, 27, 2, 2, 1, 1), .lift = lift_expand, .infer = infer_expand,
+     .work = opi_work_move, .carry = carry_expand, .gradient = opi_gradient_expand,
+     .stops_gradient = 0x2, OPI_COLUMNS(STRETCHED, COMMON, OTHER, SAME, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_shape;
 const opi_op_family opi_ops_shape = {ops, OPI_COUNT(ops)};

@@ -155,8 +155,9 @@ static opipe_status carry_slice(const opi_graph *graph, const opi_node *node, co
 }
 
 static const opi_op ops[] = {
-    {"Slice", "", 1, 27, 1, 5, 1, 1, lift_slice, infer_slice, opi_work_move, carry_slice,
-     opi_gradient_slice, 0x1e},
+    {OPI_OP("Slice", "", 1, 27, 1, 5, 1, 1), .lift = lift_slice, .infer = infer_slice,
+     .work = opi_work_move, .carry = carry_slice, .gradient = opi_gradient_slice,
+     .stops_gradient = 0x1e, OPI_COLUMNS(PART, COMMON, OTHER, RISING, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_slice;
 const opi_op_family opi_ops_slice = {ops, OPI_COUNT(ops)};

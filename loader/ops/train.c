@@ -191,27 +191,28 @@ static void gather_work(const opi_graph *graph, const opi_node *node, opi_work *
   out_work->bytes = opi_work_bytes(graph, node);
 }
 
-#define OWN(name_, min_in_, max_in_, max_out_, infer_, work_, carry_)                            \
-  .name = name_, .domain = "opipe", .first = 1, .last = 1, .min_in = min_in_, .max_in = max_in_, \
-  .min_out = 1, .max_out = max_out_, .infer = infer_, .work = work_, .carry = carry_
+#define OWN(name_, min_in_, max_in_, max_out_, infer_, work_, carry_, kind_) \
+  OPI_OP(name_, "opipe", 1, 1, min_in_, max_in_, 1, max_out_),               \
+      .infer = infer_, .work = work_, .carry = carry_,                       \
+      OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, kind_)
 
 static const opi_op ops[] = {
-    {OWN("Accumulate", 1, 1, 1, accumulate_infer, NULL, NULL)},
-    {OWN("ActivationGrad", 2, 2, 1, pair_infer, transcendental_work, opi_carry_broadcast)},
-    {OWN("SoftmaxGrad", 2, 2, 1, softmax_infer, softmax_work, line_carry)},
-    {OWN("LogSoftmaxGrad", 2, 2, 1, softmax_infer, transcendental_work, line_carry)},
-    {OWN("LayerNormalizationGrad", 3, 3, 1, norm_infer, norm_work, norm_carry)},
-    {OWN("RMSNormalizationGrad", 3, 3, 1, norm_infer, norm_work, norm_carry)},
-    {OWN("LayerNormalizationGradScale", 2, 2, 2, norm_scale_infer, norm_work, NULL)},
-    {OWN("RMSNormalizationGradScale", 2, 2, 1, norm_scale_infer, norm_work, NULL)},
-    {OWN("AttentionGrad", 4, 8, 6, opi_attention_grad_infer, opi_attention_grad_work, NULL)},
-    {OWN("SoftmaxCrossEntropyLossGrad", 3, 4, 1, loss_infer, transcendental_work, NULL)},
-    {OWN("GatherGrad", 2, 2, 1, gather_infer, gather_work, NULL)},
-    {OWN("ConvGradX", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL)},
-    {OWN("ConvGradW", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL)},
-    {OWN("MaxPoolGrad", 2, 2, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL)},
-    {OWN("AveragePoolGrad", 1, 1, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL)},
-    {OWN("Dropout", 5, 5, 2, dropout_infer, transcendental_work, opi_carry_first),
+    {OWN("Accumulate", 1, 1, 1, accumulate_infer, NULL, NULL, ACCUMULATE)},
+    {OWN("ActivationGrad", 2, 2, 1, pair_infer, transcendental_work, opi_carry_broadcast, PLAIN)},
+    {OWN("SoftmaxGrad", 2, 2, 1, softmax_infer, softmax_work, line_carry, PLAIN)},
+    {OWN("LogSoftmaxGrad", 2, 2, 1, softmax_infer, transcendental_work, line_carry, PLAIN)},
+    {OWN("LayerNormalizationGrad", 3, 3, 1, norm_infer, norm_work, norm_carry, PLAIN)},
+    {OWN("RMSNormalizationGrad", 3, 3, 1, norm_infer, norm_work, norm_carry, PLAIN)},
+    {OWN("LayerNormalizationGradScale", 2, 2, 2, norm_scale_infer, norm_work, NULL, PLAIN)},
+    {OWN("RMSNormalizationGradScale", 2, 2, 1, norm_scale_infer, norm_work, NULL, PLAIN)},
+    {OWN("AttentionGrad", 4, 8, 6, opi_attention_grad_infer, opi_attention_grad_work, NULL, PLAIN)},
+    {OWN("SoftmaxCrossEntropyLossGrad", 3, 4, 1, loss_infer, transcendental_work, NULL, PLAIN)},
+    {OWN("GatherGrad", 2, 2, 1, gather_infer, gather_work, NULL, PLAIN)},
+    {OWN("ConvGradX", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
+    {OWN("ConvGradW", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
+    {OWN("MaxPoolGrad", 2, 2, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
+    {OWN("AveragePoolGrad", 1, 1, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
+    {OWN("Dropout", 5, 5, 2, dropout_infer, transcendental_work, opi_carry_first, RANDOM),
      .gradient = dropout_gradient, .stops_gradient = 0x1e},
 };
 

@@ -12,14 +12,12 @@
 /* Input i of the node decides shapes and positions alone: also what is picked from a value that is
  * not known, since the axis rules look at such indices themselves. */
 static bool is_shape_input(const opi_graph *graph, const opi_node *node, uint32_t i) {
-  static const char *const ops[] = {"Reshape", "Expand", "Tile", "Slice", "Split", "Pad"};
-  if (strcmp(node->op, "Gather") == 0 || strcmp(node->op, "GatherND") == 0)
+  const uint32_t shaped = OPI_TAKES_FORM | OPI_TAKES_STRETCHED | OPI_TAKES_REPEATED |
+                          OPI_TAKES_PARTS | OPI_TAKES_PADDED;
+  const uint32_t takes = opi_op_of(node)->takes;
+  if ((takes & (OPI_TAKES_ROWS | OPI_TAKES_TUPLES)) != 0)
     return i == 1 && graph->values[node->in[0]].data == NULL;
-  for (size_t k = 0; k < OPI_COUNT(ops); ++k) {
-    if (strcmp(node->op, ops[k]) == 0)
-      return i == 1 || (strcmp(node->op, "Slice") == 0 && i > 0);
-  }
-  return false;
+  return takes == OPI_TAKES_PART ? i > 0 : (takes & shaped) != 0 && i == 1;
 }
 
 /* Marks the constants of a graph that some node reads as data. */

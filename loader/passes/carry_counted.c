@@ -7,8 +7,6 @@
  * entries per element is the element's own business when `local` stays within them, which is shown
  * from the operators that made it; the part of a split picks the same from its own rows.
  */
-#include <string.h>
-
 #include "loader/passes/carry.h"
 
 enum { MOST_STEPS_BACK = 32 };
@@ -93,12 +91,13 @@ static bool two_ranges(const opi_follower *f, const opi_node *node, uint32_t dep
 
 static bool arithmetic_range(const opi_follower *f, const opi_node *node, uint32_t depth,
                              range *out) {
+  const uint32_t rule = opi_op_of(node)->range;
   range a, b;
   if (!two_ranges(f, node, depth, &a, &b))
     return false;
-  if (strcmp(node->op, "Add") == 0) {
+  if (rule == OPI_RANGE_ADD) {
     *out = (range){a.low + b.low, a.high + b.high};
-  } else if (strcmp(node->op, "Sub") == 0) {
+  } else if (rule == OPI_RANGE_SUB) {
     *out = (range){a.low - b.high, a.high - b.low};
   } else {
     const int64_t p[4] = {a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high};
@@ -111,16 +110,10 @@ static bool arithmetic_range(const opi_follower *f, const opi_node *node, uint32
   return true;
 }
 
-static bool is_one_of(const char *op, const char *const *ops, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
-    if (strcmp(op, ops[i]) == 0)
-      return true;
-  }
-  return false;
-}
-
-static const char *const moves[] = {"Reshape", "Expand", "Transpose", "Identity", "Slice", "Tile"};
-static const char *const arithmetic[] = {"Add", "Sub", "Mul"};
+enum {
+  MOVES =
+      OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_STRETCHED | OPI_TAKES_REPEATED | OPI_TAKES_PART
+};
 
 static bool local_range(const opi_follower *f, uint32_t v, uint32_t depth, range *out) {
   const opi_value *value = &f->graph->values[v];
@@ -131,21 +124,21 @@ static bool local_range(const opi_follower *f, uint32_t v, uint32_t depth, range
   if (value->producer == OPIPE_NONE)
     return false;
   const opi_node *node = &f->graph->nodes[value->producer];
+  const opi_op *op = opi_op_of(node);
   const opi_value *x = &f->graph->values[node->in[0]];
-  if (strcmp(node->op, "ArgMax") == 0 || strcmp(node->op, "ArgMin") == 0) {
+  if (op->range == OPI_RANGE_PLACE) {
     *out = (range){0, x->shape[opi_attr_int(node, "axis", 0)] - 1};
     return true;
   }
-  if (strcmp(node->op, "Cast") == 0 && x->dtype == OPIPE_BOOL) {
+  if (op->takes == OPI_TAKES_CAST && x->dtype == OPIPE_BOOL) {
     *out = (range){0, 1};
     return true;
   }
-  if (is_one_of(node->op, arithmetic, OPI_COUNT(arithmetic)))
+  if (op->range == OPI_RANGE_ADD || op->range == OPI_RANGE_SUB || op->range == OPI_RANGE_MUL)
     return arithmetic_range(f, node, depth - 1, out);
   const bool cast =
-      strcmp(node->op, "Cast") == 0 && is_index_type(x->dtype) && is_index_type(value->dtype);
-  return (cast || is_one_of(node->op, moves, OPI_COUNT(moves))) &&
-         local_range(f, node->in[0], depth - 1, out);
+      op->takes == OPI_TAKES_CAST && is_index_type(x->dtype) && is_index_type(value->dtype);
+  return (cast || (op->takes & MOVES) != 0) && local_range(f, node->in[0], depth - 1, out);
 }
 
 /* ---- rules ---- */
@@ -165,22 +158,22 @@ static bool known_scalar(const opi_value *value, int64_t *out) {
 
 static bool count_of(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                      int64_t *out) {
+  const opi_op *op = opi_op_of(node);
   int64_t factor = 0;
   *out = in[0].count;
-  if (strcmp(node->op, "Add") == 0)
+  if (op->range == OPI_RANGE_ADD)
     return !__builtin_add_overflow(in[0].count, in[1].count, out);
-  if (strcmp(node->op, "Sub") == 0)
+  if (op->range == OPI_RANGE_SUB)
     return !__builtin_sub_overflow(in[0].count, in[1].count, out);
-  if (strcmp(node->op, "Mul") == 0) {
+  if (op->range == OPI_RANGE_MUL) {
     const uint32_t other = in[0].count != 0 ? 1 : 0;
     return known_scalar(&graph->values[node->in[other]], &factor) &&
            !__builtin_mul_overflow(in[1 - other].count, factor, out);
   }
-  if (strcmp(node->op, "Cast") == 0) {
+  if (op->takes == OPI_TAKES_CAST)
     return is_index_type(graph->values[node->out[0]].dtype);
-  }
-  if (strcmp(node->op, "Concat") != 0)
-    return is_one_of(node->op, moves, OPI_COUNT(moves));
+  if (op->takes != OPI_TAKES_JOINED)
+    return (op->takes & MOVES) != 0;
   for (uint32_t i = 1; i < node->n_in; ++i) {
     if (in[i].count != in[0].count)
       return false;
@@ -213,13 +206,12 @@ static opipe_status pick(const opi_follower *f, const opi_node *node, const opi_
 
 opipe_status opi_carry_counted(const opi_follower *f, const opi_node *node, const opi_carry *in,
                                opi_carry *out, opipe_error *err) {
-  const opi_op *op = opi_op_find(node->domain, node->op);
+  const opi_op *op = opi_op_of(node);
   opi_carry plain[8];
   int64_t count = 0;
-  if (strcmp(node->op, "Gather") == 0 && in[0].count == 0 && opi_carries(&in[0]))
+  if (op->takes == OPI_TAKES_ROWS && in[0].count == 0 && opi_carries(&in[0]))
     return pick(f, node, in, out, err);
-  if (op == NULL || op->carry == NULL || node->n_in > OPI_COUNT(plain) ||
-      !count_of(f->graph, node, in, &count)) {
+  if (op->carry == NULL || node->n_in > OPI_COUNT(plain) || !count_of(f->graph, node, in, &count)) {
     return opi_carry_fail(f->graph, node, err, "an input counts along it");
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {

@@ -241,23 +241,21 @@ static opipe_status run_fusion(opi_builder *b, opi_fuse_visit visit, uint32_t *o
   return opi_pass_dead(b, err);
 }
 
-static uint32_t kind_of(const opi_node *node) {
-  static const struct {
-    const char *op;
-    uint32_t kind;
-  } kinds[] = {{"LayerNormalization", OPI_PATTERN_LAYERNORM},
-               {"RMSNormalization", OPI_PATTERN_RMSNORM},
-               {"Gelu", OPI_PATTERN_GELU},
-               {"RotaryEmbedding", OPI_PATTERN_ROTARY},
-               {"Attention", OPI_PATTERN_ATTENTION}};
-  for (size_t i = 0; i < OPI_COUNT(kinds); i++) {
-    if (opi_f_is(node, kinds[i].op))
-      return kinds[i].kind;
-  }
-  if (opi_f_is(node, "Swish"))
-    return opi_attr_float(node, "alpha", 1.0) == 1.0 ? OPI_PATTERN_SILU : OPI_PATTERN_GELU;
-  if (opi_f_is(node, "Softmax"))
+/* OPI_PATTERN_* that a node is counted as. */
+static uint32_t pattern_of(const opi_node *node) {
+  static const uint32_t patterns[OPI_KIND_COUNT] = {[OPI_KIND_LAYER_NORM] = OPI_PATTERN_LAYERNORM,
+                                                    [OPI_KIND_RMS_NORM] = OPI_PATTERN_RMSNORM,
+                                                    [OPI_KIND_GELU] = OPI_PATTERN_GELU,
+                                                    [OPI_KIND_SWISH] = OPI_PATTERN_SILU,
+                                                    [OPI_KIND_ROTARY] = OPI_PATTERN_ROTARY,
+                                                    [OPI_KIND_ATTENTION] = OPI_PATTERN_ATTENTION};
+  const uint32_t kind = opi_op_of(node)->kind;
+  if (kind == OPI_KIND_SWISH && opi_attr_float(node, "alpha", 1.0) != 1.0)
+    return OPI_PATTERN_GELU;
+  if (kind == OPI_KIND_SOFTMAX)
     return node->pattern; /* an attention that stays as it is written */
+  if (patterns[kind] != OPI_PATTERN_NONE)
+    return patterns[kind];
   return node->pattern == OPI_PATTERN_MATMUL ? OPI_PATTERN_MATMUL : OPI_PATTERN_NONE;
 }
 
@@ -277,9 +275,9 @@ opipe_status opi_pass_fuse(opi_builder *b, uint32_t *io_patterns, opipe_error *e
   b->origin_index = OPIPE_NONE;
   b->origin_stage = -1;
   for (uint32_t n = 0; n < b->graph->n_nodes; n++) {
-    const uint32_t kind = kind_of(&b->graph->nodes[n]);
-    if (kind != OPI_PATTERN_NONE)
-      io_patterns[kind]++;
+    const uint32_t pattern = pattern_of(&b->graph->nodes[n]);
+    if (pattern != OPI_PATTERN_NONE)
+      io_patterns[pattern]++;
   }
   return OPIPE_OK;
 }

@@ -274,12 +274,11 @@ static bool is_one_of(const char *op, const char *const *list, size_t n) {
 }
 
 /* What leaves a parameter a parameter: one number in, one number out. */
-static bool passes_on(const char *op) {
-  static const char *const list[] = {
-      "Identity", "Cast",    "CastLike",  "Exp",        "Neg",  "Reshape",  "Unsqueeze", "Squeeze",
-      "Expand",   "Clip",    "Abs",       "Sigmoid",    "Tanh", "Softplus", "Sqrt",      "Log",
-      "Relu",     "Flatten", "Transpose", "Reciprocal", "Min",  "Max",      "Tile"};
-  return is_one_of(op, list, OPI_COUNT(list));
+static bool passes_on(const opi_node *node) {
+  const uint32_t numbers = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST |
+                           OPI_TAKES_STRETCHED | OPI_TAKES_REPEATED | OPI_TAKES_EXTREME |
+                           OPI_TAKES_LIMITED | OPI_TAKES_FUNCTION;
+  return (opi_op_of(node)->takes & numbers) != 0;
 }
 
 /* A number that a norm adds below a root, or that keeps a divisor from zero. */
@@ -301,7 +300,7 @@ static bool is_guard(const search *s, const opi_node *node) {
  * there: is it the root of a width? */
 static bool is_width(const search *s, const opi_value *scalar, const opi_node *node, uint32_t x) {
   const uint32_t p = s->file->values[x].producer;
-  if (p == OPIPE_NONE || (strcmp(node->op, "Mul") != 0 && strcmp(node->op, "Div") != 0) ||
+  if (p == OPIPE_NONE || opi_op_of(node)->meets != OPI_MEETS_SCALE ||
       (strcmp(s->file->nodes[p].op, "Gather") != 0 && strcmp(s->file->nodes[p].op, "MatMul") != 0))
     return false;
   if (scalar->data == NULL)
@@ -320,8 +319,8 @@ static bool is_width(const search *s, const opi_value *scalar, const opi_node *n
 /* Does node scale or shift an activation by value v, which is made of the scalar alone? */
 static bool acts(const search *s, const opi_value *scalar, const opi_node *node, uint32_t v,
                  bool direct) {
-  static const char *const list[] = {"Add", "Sub", "Mul", "Div"};
-  if (!is_one_of(node->op, list, OPI_COUNT(list)) || node->n_in != 2)
+  const uint32_t meets = opi_op_of(node)->meets;
+  if ((meets != OPI_MEETS_SHIFT && meets != OPI_MEETS_SCALE) || node->n_in != 2)
     return false;
   const uint32_t other = node->in[0] == v ? node->in[1] : node->in[0];
   if (other == OPIPE_NONE || !s->varies[other] || is_guard(s, node))
@@ -340,7 +339,7 @@ static bool is_kept(search *s, uint32_t v) {
       if (acts(s, &s->file->values[v], node, at, at == v))
         return true;
       const uint32_t out = opi_node_out(node, 0);
-      if (out == OPIPE_NONE || s->varies[out] || s->seen[out] == v + 1 || !passes_on(node->op))
+      if (out == OPIPE_NONE || s->varies[out] || s->seen[out] == v + 1 || !passes_on(node))
         continue;
       s->seen[out] = v + 1;
       s->todo[n++] = out;

@@ -7,42 +7,14 @@
  */
 #include "loader/passes/walk.h"
 
-/* Operators that read tables: which input are the indices, which the table, along which dimension
- * (-1: attribute axis). */
-typedef struct table_rule {
-  const char *op;
-  uint8_t index, table;
-  int8_t dim;
-} table_rule;
-
-static const table_rule tables[] = {
-    {"Gather", 1, 0, -1},
-    {"GatherElements", 1, 0, -1},
-    {"EmbedLayerNormalization", 0, 2, 0},
-    {"EmbedLayerNormalization", 1, 4, 0},
-    {"EmbedLayerNormalization", 8, 3, 0},
-    {"SoftmaxCrossEntropyLoss", 1, 0, 1},
-    {"NegativeLogLikelihoodLoss", 1, 0, 1},
-    {"RotaryEmbedding", 1, 2, 0}, /* com.microsoft */
-    {"RotaryEmbedding", 3, 1, 0}, /* ai.onnx 23 */
-};
-
 /* Elements pass from these inputs to the output unchanged. */
-static bool passes_on(const opi_node *node, uint32_t i) {
-  static const char *const movers[] = {
-      "Identity", "Reshape", "Transpose", "Expand",    "Tile",   "Slice",    "Split",
-      "Cast",     "Pad",     "Squeeze",   "Unsqueeze", "Gather", "GatherND", "GatherElements"};
-  if (strcmp(node->op, "Concat") == 0)
+static bool passes_on(const opi_op *op, uint32_t i) {
+  const uint32_t first = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST | OPI_TAKES_STRETCHED |
+                         OPI_TAKES_REPEATED | OPI_TAKES_PART | OPI_TAKES_PARTS | OPI_TAKES_PADDED |
+                         OPI_TAKES_ROWS | OPI_TAKES_TUPLES | OPI_TAKES_ENTRIES;
+  if ((op->takes & (OPI_TAKES_JOINED | OPI_TAKES_EXTREME)) != 0)
     return true;
-  if (strcmp(node->op, "Where") == 0)
-    return i > 0;
-  if (strcmp(node->op, "Max") == 0 || strcmp(node->op, "Min") == 0)
-    return true;
-  for (size_t k = 0; k < OPI_COUNT(movers); ++k) {
-    if (strcmp(node->op, movers[k]) == 0)
-      return i == 0;
-  }
-  return false;
+  return (op->takes & (i == 0 ? first : (uint32_t)OPI_TAKES_CHOSEN)) != 0;
 }
 
 static bool is_integer(const opi_value *value) {
@@ -86,18 +58,16 @@ static bool bounds(const opi_value *value, int64_t *out_low, int64_t *out_high) 
 }
 
 /* x + c < limit for all c  <=>  x < limit - max(c); x - c: x < limit + min(c). */
-static void shift(const opi_graph *graph, const opi_node *node, int64_t limit, int64_t *limits) {
-  const bool add = strcmp(node->op, "Add") == 0, sub = strcmp(node->op, "Sub") == 0;
-  if (!add && !sub)
-    return;
+static void shift(const opi_graph *graph, const opi_node *node, bool sub, int64_t limit,
+                  int64_t *limits) {
   for (uint32_t i = 0; i < 2; ++i) {
     int64_t low = 0, high = 0, moved = 0;
     if (sub && i == 1)
       return;
     if (!bounds(&graph->values[node->in[1 - i]], &low, &high))
       continue;
-    const bool over = add ? __builtin_sub_overflow(limit, high, &moved)
-                          : __builtin_add_overflow(limit, low, &moved);
+    const bool over = sub ? __builtin_add_overflow(limit, low, &moved)
+                          : __builtin_sub_overflow(limit, high, &moved);
     if (!over)
       lower(&limits[node->in[i]], moved);
   }
@@ -106,8 +76,6 @@ static void shift(const opi_graph *graph, const opi_node *node, int64_t limit, i
 /* A product with constants of at most c stays below c * (m - 1) + 1; one of two unknown factors:
  * both stay below the root. */
 static void scale(const opi_graph *graph, const opi_node *node, int64_t limit, int64_t *limits) {
-  if (strcmp(node->op, "Mul") != 0)
-    return;
   for (uint32_t i = 0; i < 2; ++i) {
     int64_t low = 0, high = 0, root = 0;
     const opi_value *other = &graph->values[node->in[1 - i]];
@@ -126,8 +94,6 @@ static void scale(const opi_graph *graph, const opi_node *node, int64_t limit, i
 /* A running sum over n elements below m stays below n * (m - 1) + 1. */
 static void running_sum(const opi_graph *graph, const opi_node *node, int64_t limit,
                         int64_t *limits) {
-  if (strcmp(node->op, "CumSum") != 0)
-    return;
   const opi_value *x = &graph->values[node->in[0]], *axis = &graph->values[node->in[1]];
   if (axis->data == NULL || axis->n_bytes != 8)
     return;
@@ -136,33 +102,48 @@ static void running_sum(const opi_graph *graph, const opi_node *node, int64_t li
     lower(&limits[node->in[0]], (limit - 1) / n + 1);
 }
 
-static void read_tables(const opi_graph *graph, const opi_node *node, int64_t *limits) {
-  for (size_t t = 0; t < OPI_COUNT(tables); ++t) {
-    const table_rule *rule = &tables[t];
-    if (strcmp(rule->op, node->op) != 0)
-      continue;
-    const uint32_t index = opi_node_in(node, rule->index), table = opi_node_in(node, rule->table);
-    if (index == OPIPE_NONE || table == OPIPE_NONE || !is_integer(&graph->values[index]))
-      continue;
-    const int64_t dim = rule->dim >= 0 ? rule->dim : opi_attr_int(node, "axis", 0);
-    const opi_value *x = &graph->values[table];
-    if (dim >= 0 && dim < x->rank)
-      lower(&limits[index], x->shape[dim]);
-  }
-  if (strcmp(node->op, "GatherND") == 0) {
-    const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
-    const int64_t batch = opi_attr_int(node, "batch_dims", 0), n = at->shape[at->rank - 1];
-    for (int64_t d = batch; d < batch + n; ++d)
-      lower(&limits[node->in[1]], x->shape[d]);
-  }
-  if (strcmp(node->op, "OneHot") == 0 && graph->values[node->in[1]].data != NULL) {
-    lower(&limits[node->in[0]], element(&graph->values[node->in[1]], 0));
+/* `index` picks along dimension `axis` of `table`; OPIPE_NONE: it is not there. */
+static void read_table(const opi_graph *graph, uint32_t index, uint32_t table, int64_t axis,
+                       int64_t *limits) {
+  if (index == OPIPE_NONE || table == OPIPE_NONE || !is_integer(&graph->values[index]))
+    return;
+  const opi_value *x = &graph->values[table];
+  if (axis >= 0 && axis < x->rank)
+    lower(&limits[index], x->shape[axis]);
+}
+
+static void read_tables(const opi_graph *graph, const opi_node *node, uint32_t index,
+                        int64_t *limits) {
+  switch (index) {
+    case OPI_INDEX_AXIS:
+      read_table(graph, node->in[1], node->in[0], opi_attr_int(node, "axis", 0), limits);
+      break;
+    case OPI_INDEX_CLASSES:
+      read_table(graph, node->in[1], node->in[0], 1, limits);
+      break;
+    case OPI_INDEX_PLACES:
+      read_table(graph, opi_node_in(node, 3), node->in[1], 0, limits);
+      break;
+    case OPI_INDEX_TUPLES: {
+      const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
+      const int64_t batch = opi_attr_int(node, "batch_dims", 0), n = at->shape[at->rank - 1];
+      for (int64_t d = batch; d < batch + n; ++d)
+        lower(&limits[node->in[1]], x->shape[d]);
+      break;
+    }
+    case OPI_INDEX_DEPTH:
+      if (graph->values[node->in[1]].data != NULL)
+        lower(&limits[node->in[0]], element(&graph->values[node->in[1]], 0));
+      break;
+    default:
+      break;
   }
 }
 
 static void visit(const opi_graph *graph, const opi_node *node, int64_t *limits) {
+  const opi_op *op = opi_op_of(node);
   const uint32_t out = opi_node_out(node, 0);
-  read_tables(graph, node, limits);
+  read_tables(graph, node, op->index, limits);
   if (out == OPIPE_NONE)
     return;
   int64_t limit = limits[out];
@@ -173,12 +154,15 @@ static void visit(const opi_graph *graph, const opi_node *node, int64_t *limits)
   if (limit == 0)
     return;
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (node->in[i] != OPIPE_NONE && passes_on(node, i))
+    if (node->in[i] != OPIPE_NONE && passes_on(op, i))
       lower(&limits[node->in[i]], limit);
   }
-  shift(graph, node, limit, limits);
-  scale(graph, node, limit, limits);
-  running_sum(graph, node, limit, limits);
+  if (op->range == OPI_RANGE_ADD || op->range == OPI_RANGE_SUB)
+    shift(graph, node, op->range == OPI_RANGE_SUB, limit, limits);
+  else if (op->range == OPI_RANGE_MUL)
+    scale(graph, node, limit, limits);
+  else if (op->range == OPI_RANGE_RUNNING_SUM)
+    running_sum(graph, node, limit, limits);
 }
 
 opipe_status opi_index_limits(const opi_graph *graph, opi_arena *arena, int64_t **out_limits,

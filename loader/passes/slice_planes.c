@@ -22,10 +22,8 @@ static const opi_value *whole_value(const slicer *s, uint32_t v) {
 }
 
 static bool is_product(const opi_node *node) {
-  const bool plain = strcmp(node->op, "MatMul") == 0 && node->domain[0] == '\0';
-  return plain ||
-         (strcmp(node->op, "FusedMatMul") == 0 && opi_attr_int(node, "transA", 0) == 0 &&
-          opi_attr_int(node, "transBatchA", 0) == 0 && opi_attr_int(node, "transBatchB", 0) == 0);
+  return opi_op_of(node)->kind == OPI_KIND_PRODUCT && opi_attr_int(node, "transA", 0) == 0 &&
+         opi_attr_int(node, "transBatchA", 0) == 0 && opi_attr_int(node, "transBatchB", 0) == 0;
 }
 
 /* The axis of the right operand that is summed over, or that makes the columns. */
@@ -77,12 +75,20 @@ opipe_status opi_s_find_scores(slicer *s) {
 }
 
 static bool broadcasts(const opi_node *node) {
-  static const char *const ops[] = {"Add", "Sub", "Mul", "Div", "Where", "Min", "Max", "And", "Or"};
-  for (size_t i = 0; i < OPI_COUNT(ops); ++i) {
-    if (strcmp(ops[i], node->op) == 0)
+  switch (opi_op_of(node)->range) {
+    case OPI_RANGE_ADD:
+    case OPI_RANGE_SUB:
+    case OPI_RANGE_MUL:
+    case OPI_RANGE_DIV:
+    case OPI_RANGE_MIN:
+    case OPI_RANGE_MAX:
+    case OPI_RANGE_AND:
+    case OPI_RANGE_OR:
+    case OPI_RANGE_CHOICE:
       return true;
+    default:
+      return false;
   }
-  return false;
 }
 
 /* More than one element where value p has its columns, `back` from the last dimension. */
@@ -234,7 +240,7 @@ static opipe_status open_operands(slicer *s, const opi_node *node, operands *o) 
 }
 
 static bool is_shape(const opi_node *node, uint32_t i) {
-  return i == 1 && (strcmp(node->op, "Reshape") == 0 || strcmp(node->op, "Expand") == 0);
+  return i == 1 && (opi_op_of(node)->takes & (OPI_TAKES_FORM | OPI_TAKES_STRETCHED)) != 0;
 }
 
 /* How operand i carries rows and columns. */
@@ -431,18 +437,19 @@ opipe_status opi_s_walk_scores(slicer *s, const opi_node *node) {
   if (node->domain[0] != '\0' || node->in[0] == OPIPE_NONE)
     return opi_s_refuse(s, node, "it reads scores of queries and keys");
   OPI_TRY(open_operands(s, node, &o));
+  const opi_op *op = opi_op_of(node);
   const opi_token_plane *plane = &s->planes[node->in[0]];
-  if (strcmp(node->op, "Dropout") == 0)
+  if (op->kind == OPI_KIND_RANDOM)
     return opi_s_refuse(s, node, "dropout of attention weights counts along whole rows");
-  if (strcmp(node->op, "Softmax") == 0 && opi_attr_int(node, "axis", -1) == plane->column)
+  if (op->kind == OPI_KIND_SOFTMAX && opi_attr_int(node, "axis", -1) == plane->column)
     return along(s, node, &o, true);
   if ((strcmp(node->op, "ReduceMax") == 0 || strcmp(node->op, "ReduceSum") == 0) &&
       opi_s_plane(s, node->in[0]) && reduces_columns(s, node))
     return along(s, node, &o, false);
-  if (strcmp(node->op, "Concat") == 0 &&
+  if (op->takes == OPI_TAKES_JOINED &&
       opi_attr_int(node, "axis", 0) == s->planes[node->in[o.at]].column)
     return append(s, node, &o);
-  if (strcmp(node->op, "Slice") == 0 && opi_s_plane(s, node->in[0]))
+  if (op->takes == OPI_TAKES_PART && opi_s_plane(s, node->in[0]))
     return drop(s, node, &o);
   return generic(s, node, &o);
 }

@@ -8,7 +8,6 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "loader/ops/attention.h"
 #include "loader/ops/common.h"
@@ -92,7 +91,7 @@ static opipe_status shape_operand(slicer *s, const opi_node *node, const opi_car
 
 static opipe_status emit_sliced(slicer *s, const opi_node *node, const opi_carry *in_carry,
                                 const opi_carry *out_carry) {
-  const bool shaped = strcmp(node->op, "Reshape") == 0 || strcmp(node->op, "Expand") == 0;
+  const bool shaped = (opi_op_of(node)->takes & (OPI_TAKES_FORM | OPI_TAKES_STRETCHED)) != 0;
   uint32_t *in = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_in);
   if (in == NULL)
     return opi_fail_nomem(s->err, node->n_in * 4, "a node");
@@ -284,7 +283,7 @@ static void look(const slicer *s, const opi_node *node, opi_carry *in, bool *out
 }
 
 static bool is_attention(const opi_node *node) {
-  return strcmp(node->op, "Attention") == 0 && node->domain[0] == '\0';
+  return opi_op_of(node)->kind == OPI_KIND_ATTENTION;
 }
 
 static opipe_status walk_node(slicer *s, const opi_node *node, bool main) {

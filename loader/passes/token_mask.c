@@ -16,7 +16,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "loader/ops/common.h"
 #include "loader/ops/kit.h"
@@ -142,21 +141,25 @@ static opipe_status believed(prover *p, const bounds *x, bounds *out) {
   return choose(p, sure, x->lo, far, &out->lo);
 }
 
-static opipe_status compare(prover *p, const char *op, const bounds *x, const bounds *y,
-                            bounds *out) {
+static opipe_status equal(prover *p, const bounds *x, const bounds *y, bounds *out) {
   bounds a, c;
   uint32_t t;
   OPI_TRY(believed(p, x, &a));
   OPI_TRY(believed(p, y, &c));
-  if (strcmp(op, "Equal") == 0) {
-    OPI_TRY(less(p, "LessOrEqual", a.lo, c.hi, &out->hi));
-    OPI_TRY(less(p, "LessOrEqual", c.lo, a.hi, &t));
-    OPI_TRY(two(p, "Mul", out->hi, t, &out->hi));
-    OPI_TRY(less(p, "GreaterOrEqual", a.lo, c.hi, &out->lo));
-    OPI_TRY(less(p, "GreaterOrEqual", c.lo, a.hi, &t));
-    return two(p, "Mul", out->lo, t, &out->lo);
-  }
-  const bool rising = strncmp(op, "Less", 4) == 0;
+  OPI_TRY(less(p, "LessOrEqual", a.lo, c.hi, &out->hi));
+  OPI_TRY(less(p, "LessOrEqual", c.lo, a.hi, &t));
+  OPI_TRY(two(p, "Mul", out->hi, t, &out->hi));
+  OPI_TRY(less(p, "GreaterOrEqual", a.lo, c.hi, &out->lo));
+  OPI_TRY(less(p, "GreaterOrEqual", c.lo, a.hi, &t));
+  return two(p, "Mul", out->lo, t, &out->lo);
+}
+
+/* rising: the operator asks whether x is less, not greater. */
+static opipe_status compare(prover *p, const char *op, bool rising, const bounds *x,
+                            const bounds *y, bounds *out) {
+  bounds a, c;
+  OPI_TRY(believed(p, x, &a));
+  OPI_TRY(believed(p, y, &c));
   OPI_TRY(less(p, op, rising ? a.hi : a.lo, rising ? c.lo : c.hi, &out->lo));
   return less(p, op, rising ? a.lo : a.hi, rising ? c.hi : c.lo, &out->hi);
 }
@@ -208,30 +211,11 @@ static opipe_status weights(prover *p, const bounds *x, bounds *out) {
 
 /* ---- movements: both bounds are moved ---- */
 
-/* Bit i: input i is moved; the others (shapes, indices) must be known. 0: no movement. */
-static uint32_t moved(const opi_node *node) {
-  static const struct {
-    const char *op;
-    uint32_t data;
-  } ops[] = {{"Reshape", 1},   {"Transpose", 1},
-             {"Slice", 1},     {"Split", 1},
-             {"Gather", 1},    {"GatherElements", 1},
-             {"GatherND", 1},  {"Tile", 1},
-             {"Trilu", 1},     {"Pad", 5},
-             {"CumSum", 1},    {"ScatterND", 5},
-             {"ReduceMax", 1}, {"ScatterElements", 5},
-             {"ReduceMin", 1}, {"ReduceSum", 1},
-             {"Exp", 1},       {"Tanh", 1},
-             {"Relu", 1},      {"Floor", 1},
-             {"Ceil", 1},      {"Sigmoid", 1},
-             {"Sign", 1}};
-  if (strcmp(node->op, "Concat") == 0)
+/* Bit i: input i is moved; the others (shapes, indices) must be known. */
+static uint32_t moved(const opi_op *op) {
+  if (op->takes == OPI_TAKES_JOINED)
     return UINT32_MAX;
-  for (size_t i = 0; i < OPI_COUNT(ops); ++i) {
-    if (strcmp(ops[i].op, node->op) == 0)
-      return ops[i].data;
-  }
-  return 0;
+  return (op->takes & (OPI_TAKES_PADDED | OPI_TAKES_SCATTERED)) != 0 ? 5 : 1;
 }
 
 static opipe_status whole_shape(prover *p, const opi_value *v, uint32_t x, uint32_t *out) {
@@ -285,17 +269,17 @@ static opipe_status hull(prover *p, const bounds *x, bounds *out) {
   return between(p, least, most, out);
 }
 
-static opipe_status move(prover *p, const opi_node *node, uint32_t data, uint32_t output,
-                         bounds *out) {
-  static const char *const plain[] = {"Reshape", "Transpose", "Slice",    "Split",
-                                      "Gather",  "Tile",      "GatherND", "GatherElements"};
+static opipe_status move(prover *p, const opi_node *node, uint32_t output, bounds *out) {
+  const uint32_t picks = OPI_TAKES_ROWS | OPI_TAKES_TUPLES | OPI_TAKES_ENTRIES;
+  const uint32_t plain = picks | OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_PART |
+                         OPI_TAKES_PARTS | OPI_TAKES_REPEATED;
+  const opi_op *op = opi_op_of(node);
+  const uint32_t data = moved(op);
   const opi_value *y = &p->whole->values[node->out[output]];
   const bounds *first = &p->of[node->in[0]];
-  for (size_t i = 0; i < OPI_COUNT(plain) && is_uniform(p, first); ++i) {
-    if (strcmp(plain[i], node->op) == 0) {
-      *out = *first;
-      return OPIPE_OK;
-    }
+  if ((op->takes & plain) != 0 && is_uniform(p, first)) {
+    *out = *first;
+    return OPIPE_OK;
   }
   bool known = opi_elems(y) <= MOST_ELEMS && node->n_in <= 32;
   for (uint32_t i = 0; i < node->n_in && known; ++i) {
@@ -306,7 +290,7 @@ static opipe_status move(prover *p, const opi_node *node, uint32_t data, uint32_
                                   : opi_value_known(&p->whole->values[v]);
     out->assumed = out->assumed || p->of[v].assumed;
   }
-  if (!known && strncmp(node->op, "Gather", 6) == 0) /* any of them */
+  if (!known && (op->takes & picks) != 0) /* any of them */
     return hull(p, first, out);
   if (!known)
     return unknown(p, y->dtype, out);
@@ -323,22 +307,21 @@ static opipe_status move(prover *p, const opi_node *node, uint32_t data, uint32_
 /* ---- one node ---- */
 
 static opipe_status sum(prover *p, const char *op, const bounds *a, const bounds *c, bounds *out) {
-  const bool minus = strcmp(op, "Sub") == 0;
-  OPI_TRY(two(p, op, a->lo, minus ? c->hi : c->lo, &out->lo));
+  OPI_TRY(two(p, op, a->lo, c->lo, &out->lo));
   out->hi = out->lo;
   if (a->lo == a->hi && c->lo == c->hi)
     return OPIPE_OK;
-  return two(p, op, a->hi, minus ? c->lo : c->hi, &out->hi);
+  return two(p, op, a->hi, c->hi, &out->hi);
 }
 
-static opipe_status logic(prover *p, const char *op, const bounds *a, const bounds *c,
-                          bounds *out) {
+static opipe_status difference(prover *p, const bounds *a, const bounds *c, bounds *out) {
+  const bounds turned = {c->hi, c->lo, c->assumed};
+  return sum(p, "Sub", a, &turned, out);
+}
+
+static opipe_status differs(prover *p, const bounds *a, const bounds *c, bounds *out) {
   bounds same = {OPIPE_NONE, OPIPE_NONE, false};
-  if (strcmp(op, "And") == 0)
-    return sum(p, "Mul", a, c, out);
-  if (strcmp(op, "Or") == 0)
-    return sum(p, "Max", a, c, out);
-  OPI_TRY(compare(p, "Equal", a, c, &same));
+  OPI_TRY(equal(p, a, c, &same));
   OPI_TRY(opposite(p, same.hi, &out->lo));
   return opposite(p, same.lo, &out->hi);
 }
@@ -366,26 +349,6 @@ static opipe_status clip(prover *p, const opi_node *node, bounds *out) {
   return OPIPE_OK;
 }
 
-static bool is_one_of(const char *op, const char *const *list) {
-  while (*list != NULL && strcmp(*list, op) != 0)
-    ++list;
-  return *list != NULL;
-}
-
-static const char *const SUMS[] = {"Add", "Sub", "Min", "Max", NULL};
-static const char *const LOGIC[] = {"And", "Or", "Xor", NULL};
-static const char *const COMPARISONS[] = {"Less",           "LessOrEqual", "Greater",
-                                          "GreaterOrEqual", "Equal",       NULL};
-static const char *const OTHERS[] = {"Mul",  "Div",    "Where",    "Not",   "Neg",
-                                     "Abs",  "Cast",   "Softmax",  "IsNaN", "Dropout",
-                                     "Clip", "Expand", "Identity", NULL};
-
-static bool is_followed(const opi_node *node) {
-  return node->domain[0] == '\0' &&
-         (moved(node) != 0 || is_one_of(node->op, SUMS) || is_one_of(node->op, LOGIC) ||
-          is_one_of(node->op, COMPARISONS) || is_one_of(node->op, OTHERS));
-}
-
 /* By a number that nobody knows: 0 stays 0. */
 static opipe_status divide(prover *p, const bounds *x, bounds *out) {
   uint32_t zero, above, below;
@@ -398,56 +361,73 @@ static opipe_status divide(prover *p, const bounds *x, bounds *out) {
   return opi_b_op1(&p->b, "Neg", out->hi, &out->lo, p->err);
 }
 
-/* Operators of OTHERS, by their inputs' bounds. */
-static opipe_status other(prover *p, const opi_node *node, const bounds *a, const bounds *c,
-                          bounds *out) {
-  const opi_value *x = &p->whole->values[node->in[0]], *y = &p->whole->values[node->out[0]];
+static opipe_status drop(prover *p, const bounds *x, bounds *out) {
   bounds factor = {OPIPE_NONE, OPIPE_NONE, false};
-  switch (node->op[0]) {
-    case 'M':
-      return corners(p, "Mul", a, c, out);
-    case 'W':
-      return where(p, a, c, &p->of[node->in[2]], out);
-    case 'N':
-      if (node->op[2] == 'g')
-        return negate(p, a, out);
-      OPI_TRY(opposite(p, a->hi, &out->lo));
-      return opposite(p, a->lo, &out->hi);
-    case 'A':
-      return absolute(p, a, out);
-    case 'S':
-      return weights(p, a, out);
-    case 'C':
-      return node->op[1] == 'l' ? clip(p, node, out) : cast(p, x, y, a, out);
-    case 'D':
-      if (node->op[1] == 'i')
-        return c->lo == c->hi ? corners(p, "Div", a, c, out) : divide(p, a, out);
-      OPI_TRY(between(p, 0, ORDINARY, &factor)); /* Dropout */
-      return corners(p, "Mul", a, &factor, out);
-    case 'I':
-      if (node->op[1] == 's') /* what is looked at are numbers */
-        return between(p, 0, 0, out);
-      break;
-    default:
-      break;
-  }
-  *out = *a; /* Identity; Expand, which the broadcast does */
-  return OPIPE_OK;
+  OPI_TRY(between(p, 0, ORDINARY, &factor));
+  return corners(p, "Mul", x, &factor, out);
+}
+
+static opipe_status negation(prover *p, const bounds *x, bounds *out) {
+  OPI_TRY(opposite(p, x->hi, &out->lo));
+  return opposite(p, x->lo, &out->hi);
+}
+
+static bool is_followed(const opi_node *node) {
+  const uint32_t range = opi_op_of(node)->range;
+  return range != OPI_RANGE_ANY && range != OPI_RANGE_PLACE;
 }
 
 static opipe_status bound_node(prover *p, const opi_node *node, uint32_t output, bounds *out) {
+  const opi_value *x = &p->whole->values[node->in[0]], *y = &p->whole->values[node->out[0]];
   const bounds *a = &p->of[node->in[0]];
   const bounds *c = node->n_in < 2 || node->in[1] == OPIPE_NONE ? a : &p->of[node->in[1]];
-  const uint32_t data = moved(node);
-  if (data != 0)
-    return move(p, node, data, output, out);
-  if (is_one_of(node->op, SUMS))
-    return sum(p, node->op, a, c, out);
-  if (is_one_of(node->op, LOGIC))
-    return logic(p, node->op, a, c, out);
-  if (is_one_of(node->op, COMPARISONS))
-    return compare(p, node->op, a, c, out);
-  return other(p, node, a, c, out);
+  switch (opi_op_of(node)->range) {
+    case OPI_RANGE_RISING:
+    case OPI_RANGE_RUNNING_SUM:
+      return move(p, node, output, out);
+    case OPI_RANGE_ADD:
+    case OPI_RANGE_MIN:
+    case OPI_RANGE_MAX:
+      return sum(p, node->op, a, c, out);
+    case OPI_RANGE_SUB:
+      return difference(p, a, c, out);
+    case OPI_RANGE_MUL:
+      return corners(p, "Mul", a, c, out);
+    case OPI_RANGE_DIV:
+      return c->lo == c->hi ? corners(p, "Div", a, c, out) : divide(p, a, out);
+    case OPI_RANGE_ABS:
+      return absolute(p, a, out);
+    case OPI_RANGE_NEG:
+      return negate(p, a, out);
+    case OPI_RANGE_CLIP:
+      return clip(p, node, out);
+    case OPI_RANGE_CAST:
+      return cast(p, x, y, a, out);
+    case OPI_RANGE_CHOICE:
+      return where(p, a, c, &p->of[node->in[2]], out);
+    case OPI_RANGE_AND:
+      return sum(p, "Mul", a, c, out);
+    case OPI_RANGE_OR:
+      return sum(p, "Max", a, c, out);
+    case OPI_RANGE_XOR:
+      return differs(p, a, c, out);
+    case OPI_RANGE_NOT:
+      return negation(p, a, out);
+    case OPI_RANGE_EQUAL:
+      return equal(p, a, c, out);
+    case OPI_RANGE_LESS:
+    case OPI_RANGE_GREATER:
+      return compare(p, node->op, opi_op_of(node)->range == OPI_RANGE_LESS, a, c, out);
+    case OPI_RANGE_WEIGHTS:
+      return weights(p, a, out);
+    case OPI_RANGE_NEVER: /* what is looked at are numbers */
+      return between(p, 0, 0, out);
+    case OPI_RANGE_DROPPED:
+      return drop(p, a, out);
+    default: /* SAME: Expand's shape comes of the broadcast */
+      *out = *a;
+      return OPIPE_OK;
+  }
 }
 
 static bool is_known(const prover *p, uint32_t v) {

@@ -112,7 +112,7 @@ static opipe_status local_value(making *m, uint32_t v, bool made, uint32_t *out_
 
 /* Dropout that drops nothing, for evaluate. */
 static opipe_status without_dropout(making *m, opipe_node *node) {
-  if (m->which != OPI_PROGRAM_E || strcmp(node->op, "Dropout") != 0)
+  if (m->which != OPI_PROGRAM_E || opi_op_row(node->domain, node->op)->kind != OPI_KIND_RANDOM)
     return OPIPE_OK;
   opipe_attr *attrs =
       opi_arena_copy(&m->b->cut->arena, node->attrs, node->n_attrs * sizeof *node->attrs);
@@ -205,7 +205,8 @@ static opipe_status make_program(making *m) {
 
 static bool has_dropout(const opi_program *forward) {
   for (uint32_t n = 0; n < forward->graph.n_nodes; ++n) {
-    if (strcmp(forward->graph.nodes[n].op, "Dropout") == 0)
+    const opipe_node *node = &forward->graph.nodes[n];
+    if (opi_op_row(node->domain, node->op)->kind == OPI_KIND_RANDOM)
       return true;
   }
   return false;

@@ -17,7 +17,7 @@ typedef struct lone {
 } lone;
 
 static bool is_measured(const opi_node *node) {
-  return node->pass != OPIPE_PASS_FORWARD && strcmp(node->op, "Accumulate") != 0;
+  return node->pass != OPIPE_PASS_FORWARD && opi_op_of(node)->kind != OPI_KIND_ACCUMULATE;
 }
 
 static uint32_t scalar_of(const opi_training *t, uint32_t v) {

@@ -86,7 +86,8 @@ static opipe_status token_carry_of(const opi_token_axes *axes, const opi_graph *
   for (uint32_t v = 0; v < g->n_values; ++v)
     all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    for (uint32_t i = 0; strcmp(g->nodes[n].op, "Dropout") == 0 && i < axes->n; ++i) {
+    const bool drops = opi_op_of(&g->nodes[n])->kind == OPI_KIND_RANDOM;
+    for (uint32_t i = 0; drops && i < axes->n; ++i) {
       if (strcmp(axes->list[i].node, g->nodes[n].name) == 0)
         all[g->nodes[n].in[0]].axis = axes->list[i].axis;
     }

@@ -149,7 +149,7 @@ opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
 }
 
 static bool drops(const opi_node *node) {
-  return strcmp(node->op, "Dropout") == 0;
+  return opi_op_of(node)->kind == OPI_KIND_RANDOM;
 }
 
 opipe_status opi_train_token_axes(const opi_plan *plan, const opi_model *file,

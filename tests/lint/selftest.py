@@ -25,6 +25,15 @@ FAULTY = {
                   "plugins/backend-x may not include loader/base/base.h"]),
     "links": ({"loader/README.md": "[here](gone.md) [there](README.md#nowhere)\n# Title\n",
                "runtime/x/a.c": SPDX}, ["gone.md", "#nowhere", "runtime/x"]),
+    "operators": ({"loader/ops/a.c": SPDX + '#define ROW(name_) \\\n  { OPI_OP(name_), .infer = infer }\nstatic const opi_op ops[] = {\n'
+                   '    {OPI_OP("Half"), .infer = infer},\n    ROW("Quarter"),\n    {OPI_OP("Gone"), .lift = lift},\n'
+                   '    {OPI_OP("Whole"), .infer = infer, OPI_COLUMNS(NONE)},\n};\nconst opi_op_family opi_ops_a = {ops, 4};\n',
+                   "loader/ops/b.c": SPDX + "const opi_op_family opi_ops_b = {rows, 1};\n",
+                   "loader/passes/c.c": SPDX + 'int f(const opi_node *node) {\n  return strcmp(node->op, "Whole") == 0;\n}\n',
+                   "loader/passes/d.c": SPDX + 'static const char *const list[] = {"x", "Gone"};\n',
+                   "partition/e.c": SPDX + 'static const struct kind kinds[] = {{"Half", 1}};\n'},
+                  ["row of Half", "row of Quarter", "loader/ops/b.c:3: a family without", "c.c:4: decides by the name Whole",
+                   "d.c:3: decides by the name Gone", "e.c:3: decides by the name Half"]),
     "sizes": ({"loader/a.c": SPDX + LONG + DEEP + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800,
                "loader/README.md": "x\n" * 61},
               ["f has 123 lines", "g nests 6 levels", "112 columns", "802 lines", "61 lines"]),
@@ -33,6 +42,9 @@ FAULTY = {
               ["work to do", "code in a comment", "blanks", "a tab", "number of an issue"]),
 }
 CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said here, not called */\n}\n",
+         "loader/ops/b.c": SPDX + 'static const opi_op ops[] = {\n    {OPI_OP("Gone"), .lift = lift},\n'
+                           '    {OPI_OP("Whole"), .infer = infer, OPI_COLUMNS(NONE)},\n};\nconst opi_op_family opi_ops_b = {ops, 2};\n',
+         "loader/ops/README.md": "# ops\n",
          "loader/README.md": "# loader\n\n[top](../README.md#title)\n", "README.md": "# Title\n"}
 
 
