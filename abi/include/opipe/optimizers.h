@@ -58,11 +58,9 @@ extern "C" {
 enum { OPIPE_TAKES(OPIPE_TAKES_PLACE_, OPIPE_TAKES_PLACE_) };
 enum { OPIPE_TAKES(OPIPE_TAKES_BIT_, OPIPE_TAKES_BIT_) };
 enum { OPIPE_OPTIMIZERS(OPIPE_OPTIMIZER_) OPIPE_N_OPTIMIZERS = OPIPE_OPTIMIZERS(OPIPE_COUNT_) };
-enum {
-  OPIPE_OPTIMIZERS(OPIPE_UPDATE_) OPIPE_N_OPTIMIZER_NUMBERS =
-      OPIPE_TAKES(OPIPE_COUNT_, OPIPE_LEFT_OUT),
-  OPIPE_MOMENTS_MOST = 2 /* opipe_update has places for so many */
-};
+enum { OPIPE_OPTIMIZERS(OPIPE_UPDATE_) };
+enum { OPIPE_N_OPTIMIZER_NUMBERS = OPIPE_TAKES(OPIPE_COUNT_, OPIPE_LEFT_OUT) };
+enum { OPIPE_MOMENTS_MOST = 2 }; /* opipe_update has places for so many */
 
 typedef struct opipe_optimizer_row {
   const char *name, *title;
