@@ -4,18 +4,6 @@
 
 #include <time.h>
 
-void *emutrans_alloc(const opipe_host *host, size_t n_bytes) {
-  void *ptr = host->realloc(host->ctx, NULL, 0, n_bytes, 16);
-  if (ptr != NULL)
-    memset(ptr, 0, n_bytes);
-  return ptr;
-}
-
-void emutrans_free(const opipe_host *host, void *ptr, size_t n_bytes) {
-  if (ptr != NULL)
-    (void)host->realloc(host->ctx, ptr, n_bytes, 0, 16);
-}
-
 uint64_t emutrans_now(void) {
   struct timespec t;
   (void)clock_gettime(CLOCK_MONOTONIC, &t);
@@ -78,15 +66,28 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
   if (status < 0)
     return status;
   const size_t table_bytes = params->n_ranks * sizeof(opipe_endpoint *);
-  opipe_world *world = emutrans_alloc(self->host, sizeof *world);
-  opipe_endpoint **table = emutrans_alloc(self->host, table_bytes);
+  opipe_world *world = opipe_zeroed(self->host, "a world", sizeof *world, ALIGN, err);
+  opipe_endpoint **table = opipe_zeroed(self->host, "a world", table_bytes, ALIGN, err);
   if (world == NULL || table == NULL) {
-    status = opipe_fail(err, OPIPE_E_NOMEM, "a world: the host has no %zu bytes left",
-                        sizeof *world + table_bytes);
+    status = OPIPE_E_NOMEM;
     goto fail;
   }
-  *world = (opipe_world){
-      .host = self->host, .options = wanted, .n_ranks = params->n_ranks, .endpoints = table};
+  *world = (opipe_world){.host = self->host,
+                         .options = wanted,
+                         .n_ranks = params->n_ranks,
+                         .endpoints = table,
+                         .wires = {.host = self->host,
+                                   .n_ranks = params->n_ranks,
+                                   .wire_bytes = sizeof(wire),
+                                   .wire_align = ALIGN,
+                                   .cell_bytes = sizeof(cell),
+                                   .cell_align = ALIGN},
+                         .reductions = {.host = self->host,
+                                        .n_ranks = params->n_ranks,
+                                        .circle_bytes = sizeof(reduction),
+                                        .circle_align = ALIGN,
+                                        .member_bytes = sizeof(member),
+                                        .member_align = ALIGN}};
   if (pthread_mutex_init(&world->lock, NULL) != 0) {
     status = opipe_fail(err, OPIPE_E_NOMEM, "a world: no lock could be made");
     goto fail;
@@ -94,8 +95,8 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
   *out_world = world;
   return OPIPE_OK;
 fail:
-  emutrans_free(self->host, table, table_bytes);
-  emutrans_free(self->host, world, sizeof *world);
+  opipe_free(self->host, table, table_bytes, ALIGN);
+  opipe_free(self->host, world, sizeof *world, ALIGN);
   return status;
 }
 
@@ -103,8 +104,8 @@ static void world_close(opipe_world *world) {
   if (world == NULL)
     return;
   pthread_mutex_destroy(&world->lock);
-  emutrans_free(world->host, world->endpoints, world->n_ranks * sizeof(opipe_endpoint *));
-  emutrans_free(world->host, world, sizeof *world);
+  opipe_free(world->host, world->endpoints, world->n_ranks * sizeof(opipe_endpoint *), ALIGN);
+  opipe_free(world->host, world, sizeof *world, ALIGN);
 }
 
 static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *why) {
@@ -133,9 +134,9 @@ static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_param
     return opipe_fail(err, OPIPE_E_STATE, "endpoint_open: rank %u has an endpoint already",
                       params->rank);
   }
-  opipe_endpoint *e = emutrans_alloc(world->host, sizeof *e);
+  opipe_endpoint *e = opipe_zeroed(world->host, "an endpoint", sizeof *e, ALIGN, err);
   if (e == NULL)
-    return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: the host has no %zu bytes left", sizeof *e);
+    return OPIPE_E_NOMEM;
   e->world = world;
   e->backend = params->backend;
   e->queue = params->queue;
@@ -148,7 +149,7 @@ static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_param
     (void)pthread_condattr_destroy(&attributes);
   }
   if (!made) {
-    emutrans_free(world->host, e, sizeof *e);
+    opipe_free(world->host, e, sizeof *e, ALIGN);
     return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: no signal could be made");
   }
   pthread_mutex_lock(&world->lock);
@@ -166,7 +167,7 @@ static void endpoint_close(opipe_endpoint *e) {
   world->endpoints[e->rank] = NULL;
   pthread_mutex_unlock(&world->lock);
   (void)pthread_cond_destroy(&e->cond);
-  emutrans_free(world->host, e, sizeof *e);
+  opipe_free(world->host, e, sizeof *e, ALIGN);
 }
 
 uint64_t emutrans_opened(opipe_endpoint *e) {
@@ -197,10 +198,10 @@ static opipe_status endpoint_ready(opipe_endpoint *e, opipe_error *err) {
 static opipe_status memory_register(opipe_endpoint *e, opipe_buffer *buffer, uint64_t n_bytes,
                                     opipe_memory **out_memory, opipe_error *err) {
   (void)buffer, (void)n_bytes;
-  opipe_memory *memory = emutrans_alloc(e->world->host, sizeof *memory);
+  opipe_memory *memory =
+      opipe_zeroed(e->world->host, "registered memory", sizeof *memory, ALIGN, err);
   if (memory == NULL)
-    return opipe_fail(err, OPIPE_E_NOMEM, "registered memory: the host has no %zu bytes left",
-                      sizeof *memory);
+    return OPIPE_E_NOMEM;
   memory->world = e->world;
   *out_memory = memory;
   return OPIPE_OK;
@@ -208,7 +209,7 @@ static opipe_status memory_register(opipe_endpoint *e, opipe_buffer *buffer, uin
 
 static void memory_drop(opipe_memory *memory) {
   if (memory != NULL)
-    emutrans_free(memory->world->host, memory, sizeof *memory);
+    opipe_free(memory->world->host, memory, sizeof *memory, ALIGN);
 }
 
 /* ---- doorbells ---- */
@@ -299,11 +300,9 @@ static const opipe_transport transport_table = {.struct_size = (uint32_t)sizeof(
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {
-  opipe_instance *self = emutrans_alloc(host, sizeof *self);
-  if (self == NULL) {
-    return opipe_fail(err, OPIPE_E_NOMEM, "transport 'emulated': the host has no %zu bytes left",
-                      sizeof *self);
-  }
+  opipe_instance *self = opipe_zeroed(host, "transport 'emulated'", sizeof *self, ALIGN, err);
+  if (self == NULL)
+    return OPIPE_E_NOMEM;
   self->host = host;
   *out_self = self;
   return OPIPE_OK;
@@ -311,7 +310,7 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
 
 static void close_plugin(opipe_instance *self) {
   if (self != NULL)
-    emutrans_free(self->host, self, sizeof *self);
+    opipe_free(self->host, self, sizeof *self, ALIGN);
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {

@@ -10,10 +10,10 @@
 #ifndef OPIPE_TRANSPORT_EMULATED_H
 #define OPIPE_TRANSPORT_EMULATED_H
 
-#include <opipe/streams.h>
+#include <opipe/meeting.h>
 #include <pthread.h>
 
-enum { FAULTS_MOST = 16, OPS_MOST = 256 };
+enum { FAULTS_MOST = 16, OPS_MOST = 256, ALIGN = 16 };
 
 struct opipe_instance {
   const opipe_host *host;
@@ -56,10 +56,7 @@ typedef struct channel {
 } channel;
 
 typedef struct wire {
-  struct wire *next;
-  opipe_stream_params params;
-  opipe_stream *ends[2];
-  cell *cells;
+  opipe_wire base;  /* its cells: cell */
   channel *channel; /* NULL: the rule needs none */
   const opipe_backend *src_backend;
   uint64_t n_posted, n_sent; /* for the FIFO rule: the next to be posted, to be sent */
@@ -102,7 +99,19 @@ struct opipe_memory {
   opipe_world *world;
 };
 
-typedef struct reduction reduction; /* groups.c */
+typedef struct member {
+  void *data;
+  uint64_t given, taken; /* rounds */
+  uint64_t n_elems;
+  uint32_t dtype;
+  opipe_event *done;
+} member;
+
+typedef struct reduction {
+  opipe_circle base;          /* its members: member */
+  uint64_t n_given, n_summed; /* n_given: contributions since the start */
+  uint64_t at_ns;             /* when the sum of the round at hand is there */
+} reduction;
 
 struct opipe_world {
   const opipe_host *host;
@@ -113,17 +122,15 @@ struct opipe_world {
   uint32_t abort_rank;
   opipe_error why;
   opipe_endpoint **endpoints; /* [n_ranks] */
-  wire *wires;
+  opipe_wires wires;
   channel *channels;
-  reduction *reductions;
+  opipe_circles reductions;
 };
 
 /* options.c */
 opipe_status emutrans_options(const char *text, options *out, opipe_error *err);
 
 /* emulated.c */
-void *emutrans_alloc(const opipe_host *host, size_t n_bytes); /* zeroed; NULL */
-void emutrans_free(const opipe_host *host, void *ptr, size_t n_bytes);
 uint64_t emutrans_now(void);
 opipe_status emutrans_check(const opipe_world *world, opipe_error *err); /* lock held */
 void emutrans_ring_locked(opipe_world *world, uint32_t rank);
@@ -135,6 +142,7 @@ opipe_status emutrans_usable(const opipe_endpoint *endpoint, uint64_t n_opened, 
                              opipe_error *err);
 
 /* messages.c */
+cell *emutrans_cell(const opipe_stream *stream, uint64_t sequence);
 opipe_status emutrans_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);
 opipe_status emutrans_send(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                            opipe_event *ready, opipe_event *done, opipe_error *err);

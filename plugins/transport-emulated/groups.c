@@ -6,24 +6,6 @@
  */
 #include "emulated.h"
 
-typedef struct member {
-  void *data;
-  uint64_t given, taken; /* rounds */
-  uint64_t n_elems;
-  uint32_t dtype;
-  opipe_event *done;
-  bool joined;
-} member;
-
-struct reduction {
-  reduction *next;
-  uint32_t *ranks; /* [n] */
-  member *members; /* [n] */
-  uint32_t n, n_open;
-  uint64_t n_bytes, n_given, n_summed; /* n_given: contributions since the start */
-  uint64_t at_ns;                      /* when the sum of the round at hand is there */
-};
-
 struct opipe_group {
   reduction *reduction;
   opipe_endpoint *endpoint;
@@ -31,83 +13,31 @@ struct opipe_group {
   uint32_t index;
 };
 
+static member *members_of(const reduction *r) {
+  return r->base.members;
+}
+
 /* ---- set-up ---- */
-
-static void drop(const opipe_host *host, reduction *r) {
-  emutrans_free(host, r->members, r->n * sizeof *r->members);
-  emutrans_free(host, r->ranks, r->n * sizeof *r->ranks);
-  emutrans_free(host, r, sizeof *r);
-}
-
-/* The first place of `rank` that nobody has taken; r->n: none. */
-static uint32_t free_place(const reduction *r, uint32_t rank) {
-  uint32_t i = 0;
-  while (i < r->n && (r->ranks[i] != rank || r->members[i].joined))
-    ++i;
-  return i;
-}
-
-static reduction *find(const opipe_world *world, const uint32_t *ranks, uint32_t n, uint32_t rank) {
-  reduction *found = NULL; /* the oldest: the list has the newest first */
-  for (reduction *r = world->reductions; r != NULL; r = r->next) {
-    if (r->n == n && memcmp(r->ranks, ranks, n * sizeof *ranks) == 0 && free_place(r, rank) < n)
-      found = r;
-  }
-  return found;
-}
-
-static reduction *make(opipe_world *world, const uint32_t *ranks, uint32_t n, uint64_t n_bytes) {
-  reduction *r = emutrans_alloc(world->host, sizeof *r);
-  if (r == NULL)
-    return NULL;
-  r->n = n;
-  r->n_bytes = n_bytes;
-  r->ranks = emutrans_alloc(world->host, n * sizeof *r->ranks);
-  r->members = emutrans_alloc(world->host, n * sizeof *r->members);
-  if (r->ranks == NULL || r->members == NULL) {
-    drop(world->host, r);
-    return NULL;
-  }
-  memcpy(r->ranks, ranks, n * sizeof *ranks);
-  r->next = world->reductions;
-  world->reductions = r;
-  return r;
-}
 
 opipe_status emutrans_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                                  uint64_t n_bytes, opipe_group **out_group, opipe_error *err) {
   opipe_world *world = endpoint->world;
-  opipe_status status =
-      opipe_group_check(endpoint->rank, world->n_ranks, ranks, n_ranks, n_bytes, err);
-  if (status < 0)
-    return status;
-  opipe_group *group = emutrans_alloc(world->host, sizeof *group);
+  opipe_circle *circle = NULL;
+  opipe_group *group = opipe_zeroed(world->host, "a group", sizeof *group, ALIGN, err);
   if (group == NULL)
-    return opipe_fail(err, OPIPE_E_NOMEM, "a group: the host has no %zu bytes left", sizeof *group);
+    return OPIPE_E_NOMEM;
+  group->endpoint = endpoint;
   pthread_mutex_lock(&world->lock);
-  reduction *r = find(world, ranks, n_ranks, endpoint->rank);
-  if (r == NULL)
-    r = make(world, ranks, n_ranks, n_bytes);
-  if (r == NULL) {
-    status = opipe_fail(err, OPIPE_E_NOMEM, "a group of %u members: the host has no memory left",
-                        n_ranks);
-  } else if (r->n_bytes != n_bytes) {
-    status = opipe_fail(
-        err, OPIPE_E_INVALID, "group_open: rank %u opens it with %llu bytes, its peers with %llu",
-        endpoint->rank, (unsigned long long)n_bytes, (unsigned long long)r->n_bytes);
-  } else {
-    *group = (opipe_group){.reduction = r,
-                           .endpoint = endpoint,
-                           .n_opened = emutrans_opened(endpoint),
-                           .index = free_place(r, endpoint->rank)};
-    r->members[group->index].joined = true;
-    ++r->n_open;
-  }
+  const opipe_status status = opipe_circle_join(&world->reductions, endpoint->rank, ranks, n_ranks,
+                                                n_bytes, &circle, &group->index, err);
+  if (status == OPIPE_OK)
+    group->n_opened = emutrans_opened(endpoint);
   pthread_mutex_unlock(&world->lock);
   if (status < 0) {
-    emutrans_free(world->host, group, sizeof *group);
+    opipe_free(world->host, group, sizeof *group, ALIGN);
     return status;
   }
+  group->reduction = (reduction *)circle;
   *out_group = group;
   return OPIPE_OK;
 }
@@ -116,17 +46,10 @@ void emutrans_group_close(opipe_group *group) {
   if (group == NULL)
     return;
   opipe_world *world = group->endpoint->world;
-  reduction *r = group->reduction;
   pthread_mutex_lock(&world->lock);
-  if (--r->n_open == 0) {
-    reduction **at = &world->reductions;
-    while (*at != r)
-      at = &(*at)->next;
-    *at = r->next;
-    drop(world->host, r);
-  }
+  opipe_circle_leave(&world->reductions, &group->reduction->base);
   pthread_mutex_unlock(&world->lock);
-  emutrans_free(world->host, group, sizeof *group);
+  opipe_free(world->host, group, sizeof *group, ALIGN);
 }
 
 /* ---- rounds; lock held ---- */
@@ -136,20 +59,20 @@ static void add_up(const reduction *r, uint64_t n_elems, uint32_t dtype) {
   for (uint64_t i = 0; i < n_elems; ++i) {
     double wide = 0;
     float narrow = 0;
-    for (uint32_t m = 0; m < r->n; ++m) {
+    for (uint32_t m = 0; m < r->base.n; ++m) {
       if (dtype == OPIPE_DOUBLE) {
-        const double value = ((const double *)r->members[m].data)[i];
+        const double value = ((const double *)members_of(r)[m].data)[i];
         wide = m == 0 ? value : wide + value;
       } else {
-        const float value = ((const float *)r->members[m].data)[i];
+        const float value = ((const float *)members_of(r)[m].data)[i];
         narrow = m == 0 ? value : narrow + value;
       }
     }
-    for (uint32_t m = 0; m < r->n; ++m) {
+    for (uint32_t m = 0; m < r->base.n; ++m) {
       if (dtype == OPIPE_DOUBLE) {
-        ((double *)r->members[m].data)[i] = wide;
+        ((double *)members_of(r)[m].data)[i] = wide;
       } else {
-        ((float *)r->members[m].data)[i] = narrow;
+        ((float *)members_of(r)[m].data)[i] = narrow;
       }
     }
   }
@@ -159,8 +82,8 @@ static opipe_status check_round(const opipe_group *group, uint64_t sequence,
                                 const opipe_region *region, uint64_t n_elems, uint32_t dtype,
                                 opipe_error *err) {
   const reduction *r = group->reduction;
-  const member *me = &r->members[group->index];
-  const opipe_status status = opipe_reduce_check(r->n_bytes, region, n_elems, dtype, err);
+  const member *me = &members_of(r)[group->index];
+  const opipe_status status = opipe_reduce_check(r->base.n_bytes, region, n_elems, dtype, err);
   if (status == OPIPE_OK && me->given != sequence) {
     return opipe_fail(err, OPIPE_E_STATE, "all_reduce: round %llu where rank %u is at round %llu",
                       (unsigned long long)sequence, group->endpoint->rank,
@@ -175,36 +98,36 @@ static uint64_t book_links(const opipe_group *group, uint64_t n_bytes) {
   const opipe_world *world = group->endpoint->world;
   const double bytes_per_ns = world->options.bytes_per_ns;
   uint64_t at = emutrans_now();
-  for (uint32_t i = 0; i < r->n; ++i) {
-    const opipe_endpoint *e = world->endpoints[r->ranks[i]];
+  for (uint32_t i = 0; i < r->base.n; ++i) {
+    const opipe_endpoint *e = world->endpoints[r->base.ranks[i]];
     at = e != NULL && e->sums_free_ns > at ? e->sums_free_ns : at;
   }
   at += bytes_per_ns > 0 ? (uint64_t)((double)n_bytes / bytes_per_ns) : 0;
-  for (uint32_t i = 0; i < r->n; ++i) {
-    if (world->endpoints[r->ranks[i]] != NULL)
-      world->endpoints[r->ranks[i]]->sums_free_ns = at;
+  for (uint32_t i = 0; i < r->base.n; ++i) {
+    if (world->endpoints[r->base.ranks[i]] != NULL)
+      world->endpoints[r->base.ranks[i]]->sums_free_ns = at;
   }
   return at;
 }
 
 static void give(const opipe_group *group, const member *what) {
   reduction *r = group->reduction;
-  member *me = &r->members[group->index];
+  member *me = &members_of(r)[group->index];
   const uint64_t round = me->given;
   me->data = what->data;
   me->n_elems = what->n_elems;
   me->dtype = what->dtype;
   me->done = what->done;
   me->given = round + 1;
-  if (++r->n_given != (round + 1) * r->n)
+  if (++r->n_given != (round + 1) * r->base.n)
     return;
   r->at_ns = book_links(group, what->n_elems * opipe_reduce_size(what->dtype)) +
              group->endpoint->world->options.latency_ns;
-  for (uint32_t i = 0; i < r->n; ++i) {
-    opipe_endpoint *e = group->endpoint->world->endpoints[r->ranks[i]];
+  for (uint32_t i = 0; i < r->base.n; ++i) {
+    opipe_endpoint *e = group->endpoint->world->endpoints[r->base.ranks[i]];
     if (e != NULL && r->at_ns < e->next_ns)
       e->next_ns = r->at_ns; /* a waiter wakes for it */
-    emutrans_ring_locked(group->endpoint->world, r->ranks[i]);
+    emutrans_ring_locked(group->endpoint->world, r->base.ranks[i]);
   }
 }
 
@@ -233,17 +156,17 @@ opipe_status emutrans_all_reduce(opipe_group *group, uint64_t sequence, const op
 
 static opipe_status sum_round(const opipe_group *group, uint64_t sequence, opipe_error *err) {
   reduction *r = group->reduction;
-  const member *me = &r->members[group->index];
+  const member *me = &members_of(r)[group->index];
   opipe_endpoint *e = group->endpoint;
-  if (r->n_given < (sequence + 1) * r->n)
+  if (r->n_given < (sequence + 1) * r->base.n)
     return OPIPE_PENDING;
   if (emutrans_now() < r->at_ns) {
     e->next_ns = r->at_ns < e->next_ns ? r->at_ns : e->next_ns;
     return OPIPE_PENDING;
   }
-  for (uint32_t i = 1; i < r->n; ++i) {
-    if (r->members[i].n_elems != r->members[0].n_elems ||
-        r->members[i].dtype != r->members[0].dtype) {
+  for (uint32_t i = 1; i < r->base.n; ++i) {
+    if (members_of(r)[i].n_elems != members_of(r)[0].n_elems ||
+        members_of(r)[i].dtype != members_of(r)[0].dtype) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "all_reduce round %llu: the members' counts or types differ; rank %u gave "
                         "%llu of %s",
@@ -253,14 +176,14 @@ static opipe_status sum_round(const opipe_group *group, uint64_t sequence, opipe
   }
   add_up(r, me->n_elems, me->dtype);
   r->n_summed = sequence + 1;
-  for (uint32_t i = 0; i < r->n; ++i)
-    emutrans_ring_locked(e->world, r->ranks[i]);
+  for (uint32_t i = 0; i < r->base.n; ++i)
+    emutrans_ring_locked(e->world, r->base.ranks[i]);
   return OPIPE_OK;
 }
 
 opipe_status emutrans_group_test(opipe_group *group, uint64_t sequence, opipe_error *err) {
   reduction *r = group->reduction;
-  member *me = &r->members[group->index];
+  member *me = &members_of(r)[group->index];
   opipe_endpoint *e = group->endpoint;
   pthread_mutex_lock(&e->world->lock);
   opipe_status status = emutrans_check(e->world, err);

@@ -5,8 +5,9 @@
  */
 #include "emulated.h"
 
-static cell *cell_of(const opipe_stream *s, uint64_t sequence) {
-  return &s->wire->cells[sequence % s->wire->params.depth];
+cell *emutrans_cell(const opipe_stream *s, uint64_t sequence) {
+  const opipe_wire *w = &s->wire->base;
+  return (cell *)w->cells + sequence % w->params.depth;
 }
 
 static opipe_status check_side(const opipe_stream *s, uint32_t side, const char *what,
@@ -15,7 +16,7 @@ static opipe_status check_side(const opipe_stream *s, uint32_t side, const char 
     const opipe_status status = emutrans_usable(s->endpoint, s->n_opened, what, err);
     return status < 0 ? status : emutrans_check(s->endpoint->world, err);
   }
-  return opipe_stream_not_held(s->endpoint->rank, &s->wire->params, what, err);
+  return opipe_stream_not_held(s->endpoint->rank, &s->wire->base.params, what, err);
 }
 
 /* First in, first out: a stream's operations must come in the order of their numbers. */
@@ -26,8 +27,9 @@ static opipe_status check_order(const opipe_stream *s, uint64_t sequence, uint64
   return opipe_fail(err, OPIPE_E_STATE,
                     "%s of message %llu on a first-in-first-out stream (%u of stages %u -> %u): "
                     "message %llu is next",
-                    what, (unsigned long long)sequence, s->wire->params.index,
-                    s->wire->params.src_stage, s->wire->params.dst_stage, (unsigned long long)next);
+                    what, (unsigned long long)sequence, s->wire->base.params.index,
+                    s->wire->base.params.src_stage, s->wire->base.params.dst_stage,
+                    (unsigned long long)next);
 }
 
 opipe_status emutrans_address(const opipe_endpoint *e, const opipe_region *region, void **out,
@@ -50,7 +52,8 @@ static uint64_t arrival(opipe_world *world, wire *w, uint64_t sequence, uint64_t
   uint64_t at = w->free_ns + o->latency_ns;
   for (uint32_t i = 0; i < o->n_faults; ++i) {
     const fault *f = &o->faults[i];
-    if (f->src != w->params.src_rank || f->dst != w->params.dst_rank || f->sequence != sequence)
+    if (f->src != w->base.params.src_rank || f->dst != w->base.params.dst_rank ||
+        f->sequence != sequence)
       continue;
     at = f->delay_ns == UINT64_MAX ? UINT64_MAX : at + f->delay_ns;
   }
@@ -85,8 +88,8 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
   if (c->n_bytes != 0)
     memmove(c->target, c->source, (size_t)c->n_bytes);
   c->arrived = sequence + 1;
-  emutrans_ring_locked(s->endpoint->world, s->wire->params.src_rank);
-  emutrans_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->base.params.src_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->base.params.dst_rank);
   return OPIPE_OK;
 }
 
@@ -94,7 +97,7 @@ opipe_status emutrans_reserve(opipe_stream *s, uint64_t sequence, opipe_error *e
   opipe_world *world = s->endpoint->world;
   pthread_mutex_lock(&world->lock);
   opipe_status status = check_side(s, 0, "reserve", err);
-  if (status == OPIPE_OK && cell_of(s, sequence)->posted != sequence + 1)
+  if (status == OPIPE_OK && emutrans_cell(s, sequence)->posted != sequence + 1)
     status = OPIPE_PENDING;
   pthread_mutex_unlock(&world->lock);
   return status;
@@ -103,7 +106,7 @@ opipe_status emutrans_reserve(opipe_stream *s, uint64_t sequence, opipe_error *e
 static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_region *region,
                                 opipe_event *done, opipe_error *err) {
   void *target = NULL;
-  cell *c = cell_of(s, sequence);
+  cell *c = emutrans_cell(s, sequence);
   opipe_status status = check_side(s, 1, "recv", err);
   if (status == OPIPE_OK)
     status = check_order(s, sequence, s->wire->n_posted, "recv", err);
@@ -126,7 +129,7 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->recv_done = done;
   c->posted = sequence + 1;
   s->wire->n_posted = sequence + 1;
-  emutrans_ring_locked(s->endpoint->world, s->wire->params.src_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->base.params.src_rank);
   return OPIPE_OK;
 }
 
@@ -142,7 +145,7 @@ opipe_status emutrans_recv(opipe_stream *s, uint64_t sequence, const opipe_regio
 static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_region *region,
                                 opipe_event *ready, opipe_event *done, opipe_error *err) {
   void *source = NULL;
-  cell *c = cell_of(s, sequence);
+  cell *c = emutrans_cell(s, sequence);
   opipe_status status = check_side(s, 0, "send", err);
   if (status == OPIPE_OK && c->sent > sequence) {
     status = opipe_fail(err, OPIPE_E_STATE, "send of message %llu: it was sent before",
@@ -161,7 +164,7 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
     return opipe_fail(err, OPIPE_E_INVALID,
                       "message %llu has %llu bytes, rank %u posted room for %llu",
                       (unsigned long long)sequence, (unsigned long long)region->n_bytes,
-                      s->wire->params.dst_rank, (unsigned long long)c->room_bytes);
+                      s->wire->base.params.dst_rank, (unsigned long long)c->room_bytes);
   }
   status = emutrans_may_send(s, c, sequence, err);
   if (status != OPIPE_OK)
@@ -173,7 +176,7 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->at_ns = arrival(s->endpoint->world, s->wire, sequence, region->n_bytes);
   c->sent = sequence + 1;
   s->wire->n_sent = sequence + 1;
-  emutrans_ring_locked(s->endpoint->world, s->wire->params.dst_rank);
+  emutrans_ring_locked(s->endpoint->world, s->wire->base.params.dst_rank);
   return OPIPE_OK;
 }
 
@@ -188,7 +191,7 @@ opipe_status emutrans_send(opipe_stream *s, uint64_t sequence, const opipe_regio
 
 opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err) {
   opipe_world *world = s->endpoint->world;
-  cell *c = cell_of(s, sequence);
+  cell *c = emutrans_cell(s, sequence);
   pthread_mutex_lock(&world->lock);
   opipe_status status = emutrans_check(world, err);
   if (status == OPIPE_OK)

@@ -15,7 +15,7 @@ static bool matches_in_order(const opipe_stream *s) {
 /* Which end of the channel an operation belongs to. edge: sends and receives; pair: the lower and
  * the higher rank. */
 static uint32_t end_of(const opipe_stream *s, uint32_t side) {
-  const opipe_stream_params *p = &s->wire->params;
+  const opipe_stream_params *p = &s->wire->base.params;
   if (s->endpoint->world->options.rule == OPIPE_RULE_EDGE)
     return side;
   const uint32_t own = side == 0 ? p->src_rank : p->dst_rank;
@@ -38,7 +38,7 @@ static opipe_status draw_number(opipe_stream *s, cell *c, uint64_t sequence, uin
 static opipe_status group_complete(opipe_endpoint *e, opipe_error *err) {
   for (uint32_t i = 0; i < e->n_ops; ++i) {
     opipe_stream *s = e->ops[i].stream;
-    cell *c = &s->wire->cells[e->ops[i].sequence % s->wire->params.depth];
+    cell *c = emutrans_cell(s, e->ops[i].sequence);
     const opipe_status status = emutrans_move(s, c, e->ops[i].sequence, err);
     if (status != OPIPE_OK)
       return status;
@@ -87,10 +87,11 @@ opipe_status emutrans_may_send(opipe_stream *s, const cell *c, uint64_t sequence
     return opipe_fail(err, OPIPE_E_STATE,
                       "message %llu of stages %u -> %u is operation %llu of rank %u, but operation "
                       "%llu of rank %u: ranks %u and %u do not agree on the order",
-                      (unsigned long long)sequence, s->wire->params.src_stage,
-                      s->wire->params.dst_stage, (unsigned long long)c->number[0],
-                      s->wire->params.src_rank, (unsigned long long)c->number[1],
-                      s->wire->params.dst_rank, s->wire->params.src_rank, s->wire->params.dst_rank);
+                      (unsigned long long)sequence, s->wire->base.params.src_stage,
+                      s->wire->base.params.dst_stage, (unsigned long long)c->number[0],
+                      s->wire->base.params.src_rank, (unsigned long long)c->number[1],
+                      s->wire->base.params.dst_rank, s->wire->base.params.src_rank,
+                      s->wire->base.params.dst_rank);
   if (c->number[0] != ch->n_done)
     return OPIPE_PENDING;
   ++ch->n_done;
@@ -116,21 +117,20 @@ void emutrans_forget(opipe_stream *s) {
 
 opipe_status emutrans_channel_take(opipe_world *world, wire *w, opipe_error *err) {
   const uint32_t rule = world->options.rule;
-  uint32_t from = w->params.src_rank, to = w->params.dst_rank;
+  uint32_t from = w->base.params.src_rank, to = w->base.params.dst_rank;
   if ((rule != OPIPE_RULE_EDGE && rule != OPIPE_RULE_PAIR) || from == to)
     return OPIPE_OK;
   if (rule == OPIPE_RULE_PAIR && from > to) {
-    from = w->params.dst_rank;
-    to = w->params.src_rank;
+    from = w->base.params.dst_rank;
+    to = w->base.params.src_rank;
   }
   channel *ch = world->channels;
   while (ch != NULL && (ch->from != from || ch->to != to))
     ch = ch->next;
   if (ch == NULL) {
-    ch = emutrans_alloc(world->host, sizeof *ch);
+    ch = opipe_zeroed(world->host, "a channel", sizeof *ch, ALIGN, err);
     if (ch == NULL)
-      return opipe_fail(err, OPIPE_E_NOMEM, "a channel: the host has no %zu bytes left",
-                        sizeof *ch);
+      return OPIPE_E_NOMEM;
     ch->from = from;
     ch->to = to;
     ch->next = world->channels;
@@ -149,5 +149,5 @@ void emutrans_channel_leave(opipe_world *world, wire *w) {
   while (*at != ch)
     at = &(*at)->next;
   *at = ch->next;
-  emutrans_free(world->host, ch, sizeof *ch);
+  opipe_free(world->host, ch, sizeof *ch, ALIGN);
 }

@@ -2,19 +2,7 @@
 /* transport-local: the plugin's table; worlds, endpoints, registered memory, abort. */
 #include "local.h"
 
-/* ---- memory and errors ---- */
-
-void *local_alloc(const opipe_host *host, size_t n_bytes, size_t align) {
-  void *ptr = host->realloc(host->ctx, NULL, 0, n_bytes, align);
-  if (ptr != NULL)
-    memset(ptr, 0, n_bytes);
-  return ptr;
-}
-
-void local_free(const opipe_host *host, void *ptr, size_t n_bytes, size_t align) {
-  if (ptr != NULL)
-    (void)host->realloc(host->ctx, ptr, n_bytes, 0, align);
-}
+/* ---- what the files share ---- */
 
 opipe_status local_check(opipe_world *world, opipe_error *err) {
   if (atomic_load_explicit(&world->aborted, memory_order_acquire) == 0)
@@ -69,14 +57,27 @@ static opipe_status local_world_open(opipe_instance *self, const opipe_world_par
   if (status < 0)
     return status;
   const size_t table_bytes = params->n_ranks * sizeof(_Atomic(opipe_endpoint *));
-  opipe_world *world = local_alloc(host, sizeof *world, _Alignof(opipe_world));
+  opipe_world *world = opipe_zeroed(host, "a world", sizeof *world, _Alignof(opipe_world), err);
   if (world == NULL)
-    return opipe_fail(err, OPIPE_E_NOMEM, "a world: the host has no %zu bytes left", sizeof *world);
+    return OPIPE_E_NOMEM;
   world->host = host;
   world->n_ranks = params->n_ranks;
-  world->endpoints = local_alloc(host, table_bytes, _Alignof(_Atomic(opipe_endpoint *)));
+  world->wires = (opipe_wires){.host = host,
+                               .n_ranks = params->n_ranks,
+                               .wire_bytes = sizeof(wire),
+                               .wire_align = _Alignof(wire),
+                               .cell_bytes = sizeof(cell),
+                               .cell_align = _Alignof(cell)};
+  world->reductions = (opipe_circles){.host = host,
+                                      .n_ranks = params->n_ranks,
+                                      .circle_bytes = sizeof(reduction),
+                                      .circle_align = _Alignof(reduction),
+                                      .member_bytes = sizeof(member),
+                                      .member_align = _Alignof(member)};
+  world->endpoints =
+      opipe_zeroed(host, "a world", table_bytes, _Alignof(_Atomic(opipe_endpoint *)), err);
   if (world->endpoints == NULL) {
-    status = opipe_fail(err, OPIPE_E_NOMEM, "a world: the host has no %zu bytes left", table_bytes);
+    status = OPIPE_E_NOMEM;
     goto fail_world;
   }
   if (pthread_mutex_init(&world->lock, NULL) != 0) {
@@ -86,9 +87,9 @@ static opipe_status local_world_open(opipe_instance *self, const opipe_world_par
   *out_world = world;
   return OPIPE_OK;
 fail_table:
-  local_free(host, world->endpoints, table_bytes, _Alignof(_Atomic(opipe_endpoint *)));
+  opipe_free(host, world->endpoints, table_bytes, _Alignof(_Atomic(opipe_endpoint *)));
 fail_world:
-  local_free(host, world, sizeof *world, _Alignof(opipe_world));
+  opipe_free(host, world, sizeof *world, _Alignof(opipe_world));
   return status;
 }
 
@@ -97,9 +98,9 @@ static void local_world_close(opipe_world *world) {
     return;
   const opipe_host *host = world->host;
   pthread_mutex_destroy(&world->lock);
-  local_free(host, world->endpoints, world->n_ranks * sizeof(_Atomic(opipe_endpoint *)),
+  opipe_free(host, world->endpoints, world->n_ranks * sizeof(_Atomic(opipe_endpoint *)),
              _Alignof(_Atomic(opipe_endpoint *)));
-  local_free(host, world, sizeof *world, _Alignof(opipe_world));
+  opipe_free(host, world, sizeof *world, _Alignof(opipe_world));
 }
 
 static void local_abort(opipe_world *world, uint32_t rank, const opipe_error *why) {
@@ -123,11 +124,10 @@ static opipe_status local_endpoint_open(opipe_world *world, const opipe_endpoint
   opipe_status status = opipe_endpoint_check(world->n_ranks, params, err);
   if (status < 0)
     return status;
-  opipe_endpoint *endpoint = local_alloc(world->host, sizeof *endpoint, _Alignof(opipe_endpoint));
-  if (endpoint == NULL) {
-    return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: the host has no %zu bytes left",
-                      sizeof *endpoint);
-  }
+  opipe_endpoint *endpoint =
+      opipe_zeroed(world->host, "an endpoint", sizeof *endpoint, _Alignof(opipe_endpoint), err);
+  if (endpoint == NULL)
+    return OPIPE_E_NOMEM;
   endpoint->world = world;
   endpoint->backend = params->backend;
   endpoint->device = params->device;
@@ -136,7 +136,7 @@ static opipe_status local_endpoint_open(opipe_world *world, const opipe_endpoint
   endpoint->spin_us = params->spin_us;
   opipe_endpoint *nobody = NULL;
   if (!atomic_compare_exchange_strong(&world->endpoints[params->rank], &nobody, endpoint)) {
-    local_free(world->host, endpoint, sizeof *endpoint, _Alignof(opipe_endpoint));
+    opipe_free(world->host, endpoint, sizeof *endpoint, _Alignof(opipe_endpoint));
     return opipe_fail(err, OPIPE_E_STATE, "endpoint_open: rank %u has an endpoint already",
                       params->rank);
   }
@@ -153,7 +153,7 @@ static void local_endpoint_close(opipe_endpoint *endpoint) {
   pthread_mutex_lock(&world->lock);
   atomic_store(&world->endpoints[endpoint->rank], NULL);
   pthread_mutex_unlock(&world->lock);
-  local_free(world->host, endpoint, sizeof *endpoint, _Alignof(opipe_endpoint));
+  opipe_free(world->host, endpoint, sizeof *endpoint, _Alignof(opipe_endpoint));
 }
 
 static opipe_status local_memory_register(opipe_endpoint *endpoint, opipe_buffer *buffer,
@@ -164,11 +164,10 @@ static opipe_status local_memory_register(opipe_endpoint *endpoint, opipe_buffer
   const opipe_status status = local_address(endpoint, &region, &data, err);
   if (status < 0)
     return status;
-  opipe_memory *memory = local_alloc(endpoint->world->host, sizeof *memory, _Alignof(opipe_memory));
-  if (memory == NULL) {
-    return opipe_fail(err, OPIPE_E_NOMEM, "registered memory: the host has no %zu bytes left",
-                      sizeof *memory);
-  }
+  opipe_memory *memory = opipe_zeroed(endpoint->world->host, "registered memory", sizeof *memory,
+                                      _Alignof(opipe_memory), err);
+  if (memory == NULL)
+    return OPIPE_E_NOMEM;
   memory->endpoint = endpoint;
   memory->buffer = buffer;
   *out_memory = memory;
@@ -177,7 +176,7 @@ static opipe_status local_memory_register(opipe_endpoint *endpoint, opipe_buffer
 
 static void local_memory_drop(opipe_memory *memory) {
   if (memory != NULL)
-    local_free(memory->endpoint->world->host, memory, sizeof *memory, _Alignof(opipe_memory));
+    opipe_free(memory->endpoint->world->host, memory, sizeof *memory, _Alignof(opipe_memory));
 }
 
 /* ---- the plugin ---- */
@@ -210,10 +209,10 @@ static const opipe_transport transport_table = {
 
 static opipe_status local_open(const opipe_host *host, opipe_instance **out_self,
                                opipe_error *err) {
-  opipe_instance *self = local_alloc(host, sizeof *self, _Alignof(opipe_instance));
+  opipe_instance *self =
+      opipe_zeroed(host, "transport 'local'", sizeof *self, _Alignof(opipe_instance), err);
   if (self == NULL)
-    return opipe_fail(err, OPIPE_E_NOMEM, "transport 'local': the host has no %zu bytes left",
-                      sizeof *self);
+    return OPIPE_E_NOMEM;
   self->host = host;
   *out_self = self;
   return OPIPE_OK;
@@ -221,7 +220,7 @@ static opipe_status local_open(const opipe_host *host, opipe_instance **out_self
 
 static void local_close(opipe_instance *self) {
   if (self != NULL)
-    local_free(self->host, self, sizeof *self, _Alignof(opipe_instance));
+    opipe_free(self->host, self, sizeof *self, _Alignof(opipe_instance));
 }
 
 static const void *local_get_interface(opipe_instance *self, const char *id) {

@@ -11,7 +11,7 @@
 #ifndef OPIPE_TRANSPORT_LOCAL_H
 #define OPIPE_TRANSPORT_LOCAL_H
 
-#include <opipe/streams.h>
+#include <opipe/meeting.h>
 #include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -39,7 +39,6 @@ struct opipe_endpoint {
   opipe_queue *queue;
   uint32_t rank;
   uint32_t spin_us;
-  uint32_t n_users; /* streams and groups that are open, under the world's lock */
   bool unready; /* own thread: an event of another device is awaited, so `wait` must look again by
                    itself */
 };
@@ -62,10 +61,7 @@ typedef struct cell {
 } cell;
 
 typedef struct wire {
-  struct wire *next;
-  opipe_stream_params params;
-  opipe_stream *ends[2]; /* 0: the source's handle, 1: the destination's; under the world's lock */
-  cell *cells;           /* [depth] */
+  opipe_wire base;                  /* its cells: cell */
   const opipe_backend *src_backend; /* for its events */
 } wire;
 
@@ -89,17 +85,11 @@ typedef struct member {
   uint64_t n_elems;
   uint32_t dtype;
   opipe_event *done;
-  bool joined; /* under the world's lock */
 } member;
 
 typedef struct reduction {
-  struct reduction *next;
+  opipe_circle base;                            /* its members: member */
   alignas(LINE_BYTES) _Atomic uint64_t n_given; /* contributions since the start */
-  uint32_t *ranks;                              /* [n] as every member gave them */
-  uint32_t n;
-  uint32_t n_open;
-  member *members; /* [n] */
-  uint64_t n_bytes;
 } reduction;
 
 struct opipe_group {
@@ -116,13 +106,11 @@ struct opipe_world {
   uint32_t abort_rank;
   opipe_error why;
   _Atomic(opipe_endpoint *) *endpoints; /* [n_ranks] */
-  wire *wires;
-  reduction *reductions;
+  opipe_wires wires;
+  opipe_circles reductions;
 };
 
-/* ---- memory and errors (local.c) ---- */
-void *local_alloc(const opipe_host *host, size_t n_bytes, size_t align); /* zeroed; NULL */
-void local_free(const opipe_host *host, void *ptr, size_t n_bytes, size_t align);
+/* ---- local.c ---- */
 /* OPIPE_OK, or OPIPE_E_PEER with the reason of the abort. */
 opipe_status local_check(opipe_world *world, opipe_error *err);
 /* Host address of a region; 0 bytes need no buffer. */

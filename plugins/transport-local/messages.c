@@ -8,14 +8,15 @@
 #include "local.h"
 
 static cell *cell_of(const opipe_stream *stream, uint64_t sequence) {
-  return &stream->wire->cells[sequence % stream->wire->params.depth];
+  const opipe_wire *w = &stream->wire->base;
+  return (cell *)w->cells + sequence % w->params.depth;
 }
 
 static opipe_status check_side(const opipe_stream *stream, uint32_t side, const char *what,
                                opipe_error *err) {
   if ((stream->sides & (1u << side)) != 0)
     return local_check(stream->endpoint->world, err);
-  return opipe_stream_not_held(stream->endpoint->rank, &stream->wire->params, what, err);
+  return opipe_stream_not_held(stream->endpoint->rank, &stream->wire->base.params, what, err);
 }
 
 opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err) {
@@ -48,7 +49,7 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
   c->room_bytes = region->n_bytes;
   c->recv_done = done;
   atomic_store_explicit(&c->posted, sequence + 1, memory_order_release);
-  local_ring_rank(stream->endpoint->world, stream->wire->params.src_rank);
+  local_ring_rank(stream->endpoint->world, stream->wire->base.params.src_rank);
   return OPIPE_OK;
 }
 
@@ -72,7 +73,7 @@ static opipe_status finish_late(opipe_stream *stream, cell *c, uint64_t sequence
   if (c->source != NULL)
     copy_bytes(c->target, c->source, c->n_bytes);
   atomic_store_explicit(&c->arrived, sequence + 1, memory_order_release);
-  local_ring_rank(stream->endpoint->world, w->params.src_rank);
+  local_ring_rank(stream->endpoint->world, w->base.params.src_rank);
   return OPIPE_OK;
 }
 
@@ -93,7 +94,7 @@ static opipe_status publish(opipe_stream *stream, cell *c, uint64_t sequence, co
     atomic_store_explicit(&c->arrived, sequence + 1, memory_order_release);
   }
   atomic_store_explicit(&c->sent, sequence + 1, memory_order_release);
-  local_ring_rank(stream->endpoint->world, stream->wire->params.dst_rank);
+  local_ring_rank(stream->endpoint->world, stream->wire->base.params.dst_rank);
   return OPIPE_OK;
 }
 
@@ -113,7 +114,7 @@ opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_reg
   if (atomic_load_explicit(&c->posted, memory_order_acquire) != sequence + 1)
     return OPIPE_PENDING;
   if (region->n_bytes > c->room_bytes) {
-    const opipe_stream_params *p = &stream->wire->params;
+    const opipe_stream_params *p = &stream->wire->base.params;
     return opipe_fail(
         err, OPIPE_E_INVALID,
         "stream %u of stages %u -> %u: message %llu has %llu bytes, rank %u posted room for %llu",

@@ -8,35 +8,41 @@
 
 enum { BLOCK = 512 /* elements that are summed at once, on the stack */ };
 
+static member *members_of(const reduction *r) {
+  return r->base.members;
+}
+
 static void add_floats(const reduction *r, uint64_t first, uint64_t n) {
   float sum[BLOCK];
-  memcpy(sum, (const float *)r->members[0].data + first, n * sizeof *sum);
-  for (uint32_t m = 1; m < r->n; ++m) {
-    const float *more = (const float *)r->members[m].data + first;
+  memcpy(sum, (const float *)members_of(r)[0].data + first, n * sizeof *sum);
+  for (uint32_t m = 1; m < r->base.n; ++m) {
+    const float *more = (const float *)members_of(r)[m].data + first;
     for (uint64_t i = 0; i < n; ++i)
       sum[i] += more[i];
   }
-  for (uint32_t m = 0; m < r->n; ++m)
-    memcpy((float *)r->members[m].data + first, sum, n * sizeof *sum);
+  for (uint32_t m = 0; m < r->base.n; ++m)
+    memcpy((float *)members_of(r)[m].data + first, sum, n * sizeof *sum);
 }
 
 static void add_doubles(const reduction *r, uint64_t first, uint64_t n) {
   double sum[BLOCK];
-  memcpy(sum, (const double *)r->members[0].data + first, n * sizeof *sum);
-  for (uint32_t m = 1; m < r->n; ++m) {
-    const double *more = (const double *)r->members[m].data + first;
+  memcpy(sum, (const double *)members_of(r)[0].data + first, n * sizeof *sum);
+  for (uint32_t m = 1; m < r->base.n; ++m) {
+    const double *more = (const double *)members_of(r)[m].data + first;
     for (uint64_t i = 0; i < n; ++i)
       sum[i] += more[i];
   }
-  for (uint32_t m = 0; m < r->n; ++m)
-    memcpy((double *)r->members[m].data + first, sum, n * sizeof *sum);
+  for (uint32_t m = 0; m < r->base.n; ++m)
+    memcpy((double *)members_of(r)[m].data + first, sum, n * sizeof *sum);
 }
 
 /* The share of member `index`: whole blocks, as equal as they come. */
 static void add_share(const reduction *r, uint32_t index, uint64_t n_elems, uint32_t dtype) {
   const uint64_t n_blocks = (n_elems + BLOCK - 1) / BLOCK;
-  const uint64_t end = n_blocks / r->n * (index + 1) + (index + 1) * (n_blocks % r->n) / r->n;
-  for (uint64_t b = n_blocks / r->n * index + index * (n_blocks % r->n) / r->n; b < end; ++b) {
+  const uint64_t end =
+      n_blocks / r->base.n * (index + 1) + (index + 1) * (n_blocks % r->base.n) / r->base.n;
+  for (uint64_t b = n_blocks / r->base.n * index + index * (n_blocks % r->base.n) / r->base.n;
+       b < end; ++b) {
     const uint64_t first = b * BLOCK;
     const uint64_t n = n_elems - first < BLOCK ? n_elems - first : BLOCK;
     if (dtype == OPIPE_DOUBLE) {
@@ -48,16 +54,16 @@ static void add_share(const reduction *r, uint32_t index, uint64_t n_elems, uint
 }
 
 static void ring_all(const opipe_group *group) {
-  for (uint32_t i = 0; i < group->reduction->n; ++i) {
-    local_ring_rank(group->endpoint->world, group->reduction->ranks[i]);
+  for (uint32_t i = 0; i < group->reduction->base.n; ++i) {
+    local_ring_rank(group->endpoint->world, group->reduction->base.ranks[i]);
   }
 }
 
 /* True when all members said the same of this round. */
 static bool agree(const reduction *r) {
-  for (uint32_t i = 1; i < r->n; ++i) {
-    if (r->members[i].n_elems != r->members[0].n_elems ||
-        r->members[i].dtype != r->members[0].dtype)
+  for (uint32_t i = 1; i < r->base.n; ++i) {
+    if (members_of(r)[i].n_elems != members_of(r)[0].n_elems ||
+        members_of(r)[i].dtype != members_of(r)[0].dtype)
       return false;
   }
   return true;
@@ -65,8 +71,8 @@ static bool agree(const reduction *r) {
 
 /* Have all members summed their shares of the first `n_rounds` rounds? */
 static bool all_added(const reduction *r, uint64_t n_rounds) {
-  for (uint32_t i = 0; i < r->n; ++i) {
-    if (atomic_load_explicit(&r->members[i].added, memory_order_acquire) < n_rounds)
+  for (uint32_t i = 0; i < r->base.n; ++i) {
+    if (atomic_load_explicit(&members_of(r)[i].added, memory_order_acquire) < n_rounds)
       return false;
   }
   return true;
@@ -85,11 +91,11 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
                               uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                               opipe_event *done, opipe_error *err) {
   reduction *r = group->reduction;
-  member *me = &r->members[group->index];
+  member *me = &members_of(r)[group->index];
   void *data = NULL;
   opipe_status status = local_check(group->endpoint->world, err);
   if (status == OPIPE_OK)
-    status = opipe_reduce_check(r->n_bytes, region, n_elems, dtype, err);
+    status = opipe_reduce_check(r->base.n_bytes, region, n_elems, dtype, err);
   if (status == OPIPE_OK)
     status = local_address(group->endpoint, region, &data, err);
   if (status < 0)
@@ -109,7 +115,7 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
   me->dtype = dtype;
   me->done = done;
   atomic_store_explicit(&me->given, sequence + 1, memory_order_release);
-  if (atomic_fetch_add(&r->n_given, 1) + 1 == (sequence + 1) * r->n)
+  if (atomic_fetch_add(&r->n_given, 1) + 1 == (sequence + 1) * r->base.n)
     ring_all(group);
   return OPIPE_OK;
 }
@@ -117,8 +123,8 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
 /* Sums the own share once everybody has given. OPIPE_PENDING: not yet. */
 static opipe_status take_part(const opipe_group *group, uint64_t sequence, opipe_error *err) {
   reduction *r = group->reduction;
-  member *me = &r->members[group->index];
-  if (atomic_load_explicit(&r->n_given, memory_order_acquire) < (sequence + 1) * r->n)
+  member *me = &members_of(r)[group->index];
+  if (atomic_load_explicit(&r->n_given, memory_order_acquire) < (sequence + 1) * r->base.n)
     return OPIPE_PENDING;
   if (!agree(r)) {
     return opipe_fail(
@@ -136,7 +142,7 @@ static opipe_status take_part(const opipe_group *group, uint64_t sequence, opipe
 
 opipe_status local_group_test(opipe_group *group, uint64_t sequence, opipe_error *err) {
   reduction *r = group->reduction;
-  member *me = &r->members[group->index];
+  member *me = &members_of(r)[group->index];
   opipe_status status = local_check(group->endpoint->world, err);
   if (status < 0)
     return status;

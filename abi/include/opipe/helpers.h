@@ -7,6 +7,7 @@
  *   attributes    opipe_attr_find, _int, _float, _string, _ints
  *   broadcasting  opipe_broadcast_strides, opipe_dense_strides
  *   options       opipe_option_next: walks "key=value,key=value"
+ *   memory        opipe_zeroed, opipe_free: the host's
  *   host devices  opipe_meter (cap and accounting of memory), opipe_host_alloc, opipe_host_free,
  *                 opipe_sync_event (an event of a device whose work is done when a call returns)
  *   late errors   opipe_late: those of a queue, and what an event takes over
@@ -312,6 +313,25 @@ static inline opipe_status opipe_meter_read(const opipe_meter *meter, opipe_devi
   full.peak_bytes = __atomic_load_n(&meter->peak_bytes, __ATOMIC_RELAXED);
   memcpy(io_usage, &full, size < known ? size : known);
   return OPIPE_OK;
+}
+
+/* Memory of the host, zeroed, for `what`. NULL: there is none, *err says so (NOMEM). */
+static inline void *opipe_zeroed(const opipe_host *host, const char *what, uint64_t n_bytes,
+                                 size_t align, opipe_error *err) {
+  void *data = host->realloc(host->ctx, NULL, 0, (size_t)n_bytes, align);
+  if (data == NULL) {
+    (void)opipe_fail(err, OPIPE_E_NOMEM, "%s: the host has no %llu bytes left", what,
+                     (unsigned long long)n_bytes);
+    return NULL;
+  }
+  return memset(data, 0, (size_t)n_bytes);
+}
+
+/* data may be NULL; n_bytes and align as they were asked for. */
+static inline void opipe_free(const opipe_host *host, void *data, uint64_t n_bytes, size_t align) {
+  if (data != NULL) {
+    (void)host->realloc(host->ctx, data, (size_t)n_bytes, 0, align);
+  }
 }
 
 /* Device memory from the host's allocator, counted by the meter. n_bytes 0 gives one unit of
