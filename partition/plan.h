@@ -23,6 +23,7 @@ typedef struct opi_backend_ref {
 } opi_backend_ref;
 typedef struct opi_schedule_ref {
   const opipe_schedule *table;
+  const opipe_schedule_cells *cells; /* of its published table; NULL: there is none */
   opipe_instance *self;
   const char *id;
 } opi_schedule_ref;

@@ -15,7 +15,12 @@ static opipe_status find_schedule(void *ctx, const char *id, opi_schedule_ref *o
                                   opipe_error *err) {
   opi_plugin_ref ref;
   OPI_TRY(opi_registry_find(ctx, OPIPE_KIND_SCHEDULE, id, &ref, err));
-  *out_ref = (opi_schedule_ref){.table = ref.table, .self = ref.self, .id = ref.id};
+  const opipe_schedule_cells *cells = ref.plugin->get_interface(ref.self, OPIPE_SCHEDULE_CELLS_ID);
+  const bool whole = cells != NULL &&
+                     cells->struct_size >= OPIPE_END(opipe_schedule_cells, cells) &&
+                     cells->cells != NULL;
+  *out_ref = (opi_schedule_ref){
+      .table = ref.table, .cells = whole ? cells : NULL, .self = ref.self, .id = ref.id};
   return OPIPE_OK;
 }
 

@@ -270,7 +270,8 @@ static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
       OPI_TRY(open_candidate(r, c, err));
     if (c->state != STATE_OPEN)
       continue;
-    *out_ref = (opi_plugin_ref){.id = c->plugin->id, .self = c->self, .table = c->table};
+    *out_ref = (opi_plugin_ref){
+        .id = c->plugin->id, .self = c->self, .table = c->table, .plugin = c->plugin};
     return OPIPE_OK;
   }
   return report_missing(r, kind, id, err);
@@ -293,7 +294,8 @@ opipe_status opi_registry_each(opi_registry *r, uint32_t kind, opi_plugin_fn fn,
     (void)open_candidate(r, c, NULL); /* the reason is kept with the candidate */
     if (c->state != STATE_OPEN || c->plugin->kind != kind)
       continue;
-    const opi_plugin_ref ref = {.id = c->plugin->id, .self = c->self, .table = c->table};
+    const opi_plugin_ref ref = {
+        .id = c->plugin->id, .self = c->self, .table = c->table, .plugin = c->plugin};
     status = fn(ctx, c->plugin, &ref, err);
   }
   (void)pthread_mutex_unlock(&r->lock);

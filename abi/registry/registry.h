@@ -33,6 +33,7 @@ typedef struct opi_plugin_ref {
   const char *id;
   opipe_instance *self;
   const void *table; /* opipe_backend, opipe_schedule or opipe_transport */
+  const opipe_plugin *plugin;
 } opi_plugin_ref;
 
 opipe_status opi_registry_create(const opi_registry_params *params, opi_registry **out_registry,

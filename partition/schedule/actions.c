@@ -59,6 +59,8 @@ static uint8_t kind_of_record(const opipe_action *record) {
       return OPI_DO_I;
     case OPIPE_PASS_BACKWARD_WEIGHT:
       return OPI_DO_W;
+    case OPIPE_CELL_IDLE:
+      return OPI_DO_IDLE;
     default:
       return OPI_DO_KINDS;
   }
@@ -71,6 +73,9 @@ static opipe_status add_record(opi_do_list *list, const opipe_action *record, op
     return opi_fail(err, OPIPE_E_INVALID, "rank %u, stage %u, micro-batch %u: pass %u, flags %u",
                     record->rank, record->stage, record->microbatch, record->pass, record->flags);
   }
+  if (kind == OPI_DO_IDLE)
+    return opi_do_list_add(
+        list, (opi_do){.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE}, err);
   opi_do item = {.stage = record->stage,
                  .microbatch = record->microbatch,
                  .edge = OPIPE_NONE,

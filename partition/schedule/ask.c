@@ -53,8 +53,9 @@ static opipe_status order_of_plan(const opi_plan *plan, const opipe_allocator *a
   return status;
 }
 
-static opipe_status ask(const opi_plugins *plugins, const opi_question *q, opi_plan *plan,
-                        const opipe_allocator *allocator, opi_order **out_order, opipe_error *err) {
+static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool cells,
+                        opi_plan *plan, const opipe_allocator *allocator, opi_order **out_order,
+                        opipe_error *err) {
   const opi_train_spec spec = {.replicas = q->replicas};
   opi_schedule_ref schedule;
   const char *name = NULL;
@@ -68,65 +69,45 @@ static opipe_status ask(const opi_plugins *plugins, const opi_question *q, opi_p
   OPI_TRY(opi_schedule_layout(&schedule, q->n_ranks, q->n_stages, plan, err));
   OPI_TRY(set_costs(plan, q->costs, err));
   const double transfer = q->costs->comm * NS_PER_UNIT;
-  OPI_TRY(opi_schedule_order_over(&schedule, plan,
-                                  transfer > 0 && transfer < 1e18 ? (uint64_t)transfer : 0, err));
+  OPI_TRY(opi_schedule_order_over(
+      &schedule, plan, transfer > 0 && transfer < 1e18 ? (uint64_t)transfer : 0, cells, err));
   const opipe_status status = order_of_plan(plan, allocator, out_order, err);
   if (status < 0)
     (void)opi_error_prefix(err, "schedule '%s': ", name);
   return status;
 }
 
-opipe_status opi_order_ask(const opi_plugins *plugins, const opi_question *question,
-                           const opipe_allocator *allocator, opi_order **out_order,
-                           opipe_error *err) {
+/* cells: those of the schedule's table. Errors then also: UNSUPPORTED, it has none. */
+static opipe_status ask_cells(const opi_plugins *plugins, const opi_question *question, bool cells,
+                              const opipe_allocator *allocator, opi_order **out_order,
+                              opipe_error *err) {
   opi_plan *plan = NULL;
   if (question->n_microbatches == 0 || (question->n_ranks == 0 && question->n_stages == 0))
     return opi_fail(err, OPIPE_E_INVALID, "%u ranks, %u stages, %u micro-batches",
                     question->n_ranks, question->n_stages, question->n_microbatches);
   OPI_TRY(opi_plan_new(allocator, &plan, err));
-  const opipe_status status = ask(plugins, question, plan, allocator, out_order, err);
+  const opipe_status status = ask(plugins, question, cells, plan, allocator, out_order, err);
   opi_plan_free(plan);
   return status;
 }
 
-/* ---- aligned ---- */
-
-/* OPI_TABLE_* of a schedule that PyTorch has tables of; OPIPE_NONE. */
-static uint32_t table_of(const char *spec) {
-  static const struct {
-    const char *name, *option; /* that must be given, NULL: none */
-    uint32_t table;
-  } tables[] = {{"gpipe", NULL, OPI_TABLE_GPIPE},
-                {"looped-bfs", NULL, OPI_TABLE_LOOPED_BFS},
-                {"interleaved", "warmup=torch", OPI_TABLE_INTERLEAVED},
-                {"zb-interleaved", NULL, OPI_TABLE_INTERLEAVED_ZB},
-                {"zbv", "order=torch", OPI_TABLE_ZBV},
-                {"dualpipev", NULL, OPI_TABLE_DUALPIPEV}};
-  const size_t n = strcspn(spec, ":");
-  for (size_t i = 0; i < OPI_COUNT(tables); ++i) {
-    if (strlen(tables[i].name) == n && memcmp(spec, tables[i].name, n) == 0 &&
-        (tables[i].option == NULL || strstr(spec, tables[i].option) != NULL))
-      return tables[i].table;
-  }
-  return OPIPE_NONE;
+opipe_status opi_order_ask(const opi_plugins *plugins, const opi_question *question,
+                           const opipe_allocator *allocator, opi_order **out_order,
+                           opipe_error *err) {
+  return ask_cells(plugins, question, false, allocator, out_order, err);
 }
 
 opipe_status opi_order_ask_aligned(const opi_plugins *plugins, const opi_question *question,
                                    const opipe_allocator *allocator, opi_order **out_order,
                                    opipe_error *err) {
-  const uint32_t table =
-      question->mode == OPIPE_MODE_FORWARD ? OPIPE_NONE : table_of(question->schedule);
-  opi_question more = *question;
   opi_order *order = NULL;
-  if (table == OPI_TABLE_ZBV && more.n_microbatches < 2 * (uint64_t)more.n_ranks)
-    more.n_microbatches = more.n_ranks == 0                            ? more.n_microbatches
-                          : more.n_microbatches > 2 * more.n_ranks - 1 ? more.n_microbatches
-                                                                       : 2 * more.n_ranks - 1;
-  OPI_TRY(opi_order_ask(plugins, &more, allocator, &order, err));
-  const opipe_status status =
-      table == OPIPE_NONE
-          ? opi_order_align(order, allocator, out_order, err)
-          : opi_order_tabulate(order, table, question->n_microbatches, allocator, out_order, err);
+  if (question->mode == OPIPE_MODE_TRAIN) {
+    const opipe_status status = ask_cells(plugins, question, true, allocator, out_order, err);
+    if (status != OPIPE_E_UNSUPPORTED)
+      return status;
+  }
+  OPI_TRY(opi_order_ask(plugins, question, allocator, &order, err));
+  const opipe_status status = opi_order_align(order, allocator, out_order, err);
   opi_order_free(order);
   if (status < 0)
     (void)opi_error_prefix(err, "schedule '%.*s': ", (int)strcspn(question->schedule, ":"),

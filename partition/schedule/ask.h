@@ -20,8 +20,7 @@ typedef struct opi_question {
 opipe_status opi_order_ask(const opi_plugins *plugins, const opi_question *question,
                            const opipe_allocator *allocator, opi_order **out_order,
                            opipe_error *err);
-/* Aligned in time; the tables that PyTorch publishes cell by cell (gpipe, looped-bfs,
- * interleaved:warmup=torch, zb-interleaved, zbv:order=torch, dualpipev). */
+/* With the idle cells of the schedule's own table, where it has one; else aligned in time. */
 opipe_status opi_order_ask_aligned(const opi_plugins *plugins, const opi_question *question,
                                    const opipe_allocator *allocator, opi_order **out_order,
                                    opipe_error *err);

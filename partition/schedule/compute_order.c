@@ -195,18 +195,23 @@ typedef struct collect {
   uint32_t n, room;
   uint32_t first_rank, first_replica, first_microbatch; /* of the copy at hand */
   uint32_t n_ranks;                                     /* of the layout */
+  bool cells;                                           /* may be idle */
   const uint32_t *first; /* [n_ranks] the plan's rank; of replicas that cut, the first */
 } collect;
 
 /* A record of the schedule as one of the plan's, or one of each replica. */
 static opipe_status take_action(collect *c, const opipe_action *given, opipe_error *err) {
   const opi_plan *plan = c->plan;
-  const bool cut = plan->shares != NULL && given->stage < plan->n_stages;
+  const bool cut =
+      plan->shares != NULL && given->pass != OPIPE_CELL_IDLE && given->stage < plan->n_stages;
   const uint32_t n = cut ? plan->shares[given->stage] : 1;
   if (given->rank >= c->n_ranks || (plan->shares != NULL && given->replica != 0)) {
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u, replica %u",
                     plan->schedule, c->n, given->rank, c->n_ranks, given->replica);
   }
+  if (given->pass == OPIPE_CELL_IDLE && !c->cells)
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: an idle cell", plan->schedule,
+                    c->n);
   if (n > ACTIONS_MOST || c->n + n > ACTIONS_MOST)
     return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions", plan->schedule,
                     ACTIONS_MOST);
@@ -331,37 +336,47 @@ static opipe_status describe_problem(const opi_plan *plan, uint64_t transfer_ns,
 }
 
 static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint64_t transfer_ns,
-                          opi_arena *scratch, opipe_error *err) {
+                          bool cells, opi_arena *scratch, opipe_error *err) {
+  const struct {
+    const opipe_schedule_cells *table;
+    const char *id;
+  } with_idle = {schedule->cells, schedule->id};
   opipe_layout layout;
   opipe_schedule_problem problem;
   uint32_t *first = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
   if (first == NULL)
     return opi_fail_nomem(err, plan->n_ranks * sizeof *first, "a schedule");
   OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, first, err));
-  collect c = {.plan = plan, .scratch = scratch, .n_ranks = layout.n_ranks, .first = first};
+  collect c = {
+      .plan = plan, .scratch = scratch, .n_ranks = layout.n_ranks, .cells = cells, .first = first};
+  if (cells && schedule->cells == NULL)
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' has no table", schedule->id);
   plan->n_actions = 0;
   for (uint32_t k = 0; k < opi_plan_copies(plan); ++k) {
     problem.n_microbatches = opi_plan_copy_share(plan, k);
     c.first_rank = k * layout.n_ranks;
     c.first_replica = k * layout.n_replicas;
-    OPI_TRY(OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem, take_actions, &c));
+    OPI_TRY(cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,
+                            take_actions, &c)
+                  : OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem, take_actions,
+                            &c));
     c.first_microbatch += problem.n_microbatches;
   }
   return sort_by_rank(plan, &c, err);
 }
 
 opipe_status opi_schedule_order_over(const opi_schedule_ref *schedule, opi_plan *plan,
-                                     uint64_t transfer_ns, opipe_error *err) {
+                                     uint64_t transfer_ns, bool cells, opipe_error *err) {
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
-  const opipe_status status = order(schedule, plan, transfer_ns, &scratch, err);
+  const opipe_status status = order(schedule, plan, transfer_ns, cells, &scratch, err);
   opi_arena_release(&scratch);
   return status;
 }
 
 opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan,
                                 opipe_error *err) {
-  return opi_schedule_order_over(schedule, plan, 0, err);
+  return opi_schedule_order_over(schedule, plan, 0, false, err);
 }
 
 opi_problem opi_plan_problem(const opi_plan *plan) {

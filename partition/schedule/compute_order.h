@@ -43,8 +43,9 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
 /* Calls plan() with the plan's stage_ns: sets plan->actions and rank_first. A record out of range
  * is an error naming it. */
 opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan, opipe_error *err);
-/* The same with a modelled time of messages between ranks. */
+/* The same with a modelled time of messages between ranks; `cells`: with the idle cells of the
+ * schedule's table. Errors then also: UNSUPPORTED, it has none. */
 opipe_status opi_schedule_order_over(const opi_schedule_ref *schedule, opi_plan *plan,
-                                     uint64_t transfer_ns, opipe_error *err);
+                                     uint64_t transfer_ns, bool cells, opipe_error *err);
 
 #endif /* OPI_COMPUTE_ORDER_H */

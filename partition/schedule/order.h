@@ -51,21 +51,6 @@ opipe_status opi_order_lower(const opi_order *order, const opi_lowering *how,
                              opipe_error *err);
 opipe_status opi_order_align(const opi_order *order, const opipe_allocator *allocator,
                              opi_order **out_order, opipe_error *err);
-/* Tables as PyTorch lays them out: what stands idle there follows from each generator's own count,
- * not from a common clock. ZBV: `order` is of at least 2 ranks - 1 micro-batches; those from
- * n_microbatches on become idle cells. */
-enum {
-  OPI_TABLE_GPIPE = 0,
-  OPI_TABLE_LOOPED_BFS,
-  OPI_TABLE_INTERLEAVED,
-  OPI_TABLE_INTERLEAVED_ZB,
-  OPI_TABLE_ZBV,
-  OPI_TABLE_DUALPIPEV
-};
-opipe_status opi_order_tabulate(const opi_order *order, uint32_t table, uint32_t n_microbatches,
-                                const opipe_allocator *allocator, opi_order **out_order,
-                                opipe_error *err);
-
 /* One action's text as it is before edges are known. */
 typedef struct opi_cell_text {
   opi_do item;

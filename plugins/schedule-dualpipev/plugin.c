@@ -156,7 +156,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
 }
 
 OPIPE_SCHEDULE_TABLE_PLAIN(table, lay_out, plan);
+OPIPE_SCHEDULE_CELLS(table_cells, plan); /* PyTorch's table has no idle cells */
 
-OPIPE_SCHEDULE_PLUGIN("dualpipev", OPIPE_VERSION, "Apache-2.0",
-                      "two stages per rank in a V, forwards paired with backwards (DualPipeV)",
-                      table);
+OPIPE_SCHEDULE_PLUGIN_CELLS(
+    "dualpipev", OPIPE_VERSION, "Apache-2.0",
+    "two stages per rank in a V, forwards paired with backwards (DualPipeV)", table, table_cells);

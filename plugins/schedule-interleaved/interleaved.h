@@ -17,6 +17,7 @@ typedef struct interleaved {
   bool narrow;         /* groups below p were asked for */
   bool whole;          /* all forwards first, where there is more than one chunk */
   bool halves;         /* a backward is I, then W */
+  bool cells;          /* with the idle cells of torch's table */
 } interleaved;
 
 /* Emits every rank's order, ranks in turn. `work` gives 16 bytes per rank. */

@@ -89,19 +89,63 @@ typedef struct replay {
   opipe_error *err;
 } replay;
 
+/* Forwards behind which torch's table has the gap before the first backward. */
+static uint64_t counted_warm_up(const interleaved *o, uint32_t rank) {
+  const uint64_t m = o->n_microbatches, all = m * o->n_chunks;
+  const uint64_t rounds = m / o->n_ranks > 1 ? m / o->n_ranks : 1;
+  const uint64_t n = (o->n_chunks - 1) * (m / rounds) + 2 * (uint64_t)(o->n_ranks - rank - 1);
+  return n < all ? n : all;
+}
+
+static uint32_t gap(const interleaved *o, uint32_t rank) {
+  const uint64_t first_backward = (uint64_t)o->n_chunks * o->n_ranks + 2 * (o->n_ranks - 1 - rank);
+  const uint64_t before = counted_warm_up(o, rank) + rank;
+  return first_backward > before ? (uint32_t)(first_backward - before) : 0;
+}
+
+/* Those that stand around pass number k of its kind: one before each backward of the cool-down, the
+ * gap behind the warm-up. */
+static opipe_status idle(const replay *r, uint32_t rank, bool forward, uint64_t k, bool behind) {
+  const interleaved *o = r->order;
+  const uint64_t all = (uint64_t)o->n_microbatches * o->n_chunks, warm = counted_warm_up(o, rank);
+  uint32_t n = 0;
+  if (o->cells && forward && behind && k + 1 == warm) {
+    n = gap(o, rank);
+  } else if (o->cells && !forward && !behind && !o->halves && k + 1 > all - warm) {
+    n = 1;
+  }
+  return opipe_emit_idle(r->emit, r->emit_ctx, rank, n, r->err);
+}
+
+/* What a rank waits before it begins, with the gap where it has no warm-up. */
+static opipe_status idle_first(const replay *r) {
+  opipe_status status = opipe_emit_idle_first(r->problem, r->emit, r->emit_ctx, r->err);
+  for (uint32_t rank = 0; rank < r->order->n_ranks && status >= 0; ++rank) {
+    if (counted_warm_up(r->order, rank) == 0) {
+      status = opipe_emit_idle(r->emit, r->emit_ctx, rank, gap(r->order, rank), r->err);
+    }
+  }
+  return status;
+}
+
 static opipe_status step(replay *r, uint32_t rank, bool forward) {
   const interleaved *o = r->order;
+  const uint64_t k = forward ? r->done[rank].forward : r->done[rank].backward;
   const position p = at(o, forward ? r->done[rank].forward++ : r->done[rank].backward++);
   const uint32_t stage = (forward ? p.chunk : o->n_chunks - 1 - p.chunk) * o->n_ranks + rank;
   const uint32_t pass = forward     ? OPIPE_PASS_FORWARD
                         : o->halves ? OPIPE_PASS_BACKWARD_INPUT
                                     : OPIPE_PASS_BACKWARD;
-  const opipe_status status =
-      opipe_emit_pass(r->problem, r->emit, r->emit_ctx, stage, p.microbatch, 0, pass, 0, r->err);
-  return status < 0 || forward || !o->halves
-             ? status
-             : opipe_emit_pass(r->problem, r->emit, r->emit_ctx, stage, p.microbatch, 0,
-                               OPIPE_PASS_BACKWARD_WEIGHT, 0, r->err);
+  opipe_status status = idle(r, rank, forward, k, false);
+  if (status >= 0) {
+    status =
+        opipe_emit_pass(r->problem, r->emit, r->emit_ctx, stage, p.microbatch, 0, pass, 0, r->err);
+  }
+  if (status >= 0 && !forward && o->halves) {
+    status = opipe_emit_pass(r->problem, r->emit, r->emit_ctx, stage, p.microbatch, 0,
+                             OPIPE_PASS_BACKWARD_WEIGHT, 0, r->err);
+  }
+  return status < 0 ? status : idle(r, rank, forward, k, true);
 }
 
 /* Follows the rule of `rank` as far as it goes. *io_moved: set when a pass was emitted. */
@@ -147,6 +191,12 @@ opipe_status interleaved_replay(const interleaved *order, const opipe_schedule_p
   if (done == NULL) {
     return opipe_fail(err, OPIPE_E_NOMEM, "schedule 'interleaved': no memory for %u ranks",
                       order->n_ranks);
+  }
+  if (order->cells) {
+    const opipe_status status = idle_first(&r);
+    if (status < 0) {
+      return status;
+    }
   }
   for (bool left = true; left;) {
     bool moved = false;

@@ -76,22 +76,40 @@ static opipe_status describe(const opipe_schedule_problem *problem, interleaved 
   return status;
 }
 
-static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *problem,
-                         opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
-  opipe_work work = {self->host, NULL};
-  interleaved order;
-  opipe_status status = describe(problem, &order, err);
-  if (status >= 0 && problem->mode == OPIPE_MODE_FORWARD) {
-    return opipe_emit_forwards(problem, order.first_size, emit, emit_ctx, err);
-  }
-  if (status >= 0) {
-    status = interleaved_replay(&order, problem, &work, emit, emit_ctx, err);
-  }
+static opipe_status emit_order(const interleaved *order, const opipe_host *host,
+                               const opipe_schedule_problem *problem, opipe_emit_fn emit,
+                               void *emit_ctx, opipe_error *err) {
+  opipe_work work = {host, NULL};
+  const opipe_status status = interleaved_replay(order, problem, &work, emit, emit_ctx, err);
   opipe_work_end(&work);
   return status;
 }
 
-OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
+static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *problem,
+                         opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  interleaved order = {0};
+  const opipe_status status = describe(problem, &order, err);
+  if (status < 0) {
+    return status;
+  }
+  return problem->mode == OPIPE_MODE_FORWARD
+             ? opipe_emit_forwards(problem, order.first_size, emit, emit_ctx, err)
+             : emit_order(&order, self->host, problem, emit, emit_ctx, err);
+}
 
-OPIPE_SCHEDULE_PLUGIN("interleaved", OPIPE_VERSION, "Apache-2.0",
-                      "several stages per rank, one forward, one backward", table);
+static opipe_status cells(opipe_instance *self, const opipe_schedule_problem *problem,
+                          opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  interleaved order = {.cells = true};
+  const opipe_status status = describe(problem, &order, err);
+  if (status >= 0 && !order.torch) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "only warmup=torch was published as a table");
+  }
+  return status < 0 ? status : emit_order(&order, self->host, problem, emit, emit_ctx, err);
+}
+
+OPIPE_SCHEDULE_TABLE(table, options, lay_out, plan);
+OPIPE_SCHEDULE_CELLS(table_cells, cells);
+
+OPIPE_SCHEDULE_PLUGIN_CELLS("interleaved", OPIPE_VERSION, "Apache-2.0",
+                            "several stages per rank, one forward, one backward", table,
+                            table_cells);

@@ -87,13 +87,16 @@ static void limit_to_peak(zb_job *job) {
   }
 }
 
+static bool is_hand_made(const opipe_schedule_problem *problem) {
+  const char *order = opipe_setting_find(problem->settings, problem->n_settings, "order");
+  return order != NULL && strcmp(order, "torch") == 0;
+}
+
 /* order=torch: the hand-made order in four phases. order=greedy: the shortest order found that
  * keeps no more than the hand-made one on its fullest rank; the latter is among the candidates. */
 static opipe_status make_v(zb_job *job, opipe_error *err) {
-  const opipe_schedule_problem *problem = job->problem;
-  const char *order = opipe_setting_find(problem->settings, problem->n_settings, "order");
   zb_v_phases(&job->model, &job->best);
-  if (order != NULL && strcmp(order, "torch") == 0) {
+  if (is_hand_made(job->problem)) {
     return OPIPE_OK;
   }
   job->score = zb_replay(&job->model, &job->best, &job->scratch);
@@ -171,6 +174,27 @@ opipe_status zb_lay_out(const char *id, const opipe_layout_request *request,
   return status < 0 ? status : opipe_layout_chunks(request, io_layout, chunks, m->place, id, err);
 }
 
+typedef opipe_status (*emit_fn)(zb_job *job, opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
+
+static opipe_status emit_best(zb_job *job, opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  return zb_emit(job->problem, &job->model, &job->best, emit, emit_ctx, err);
+}
+
+static opipe_status make_and_emit(const member *m, const opipe_host *host,
+                                  const opipe_schedule_problem *problem, emit_fn emit_order,
+                                  opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  zb_job job = {.work = {host, NULL}, .problem = problem};
+  opipe_status status = zb_job_start(&job, err);
+  if (status >= 0) {
+    status = m->make(&job, err);
+  }
+  if (status >= 0) {
+    status = emit_order(&job, emit, emit_ctx, err);
+  }
+  opipe_work_end(&job.work);
+  return status;
+}
+
 opipe_status zb_plan(const char *id, const opipe_host *host, const opipe_schedule_problem *problem,
                      opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const member *m = NULL;
@@ -183,14 +207,46 @@ opipe_status zb_plan(const char *id, const opipe_host *host, const opipe_schedul
                ? opipe_emit_forwards_v(problem, emit, emit_ctx, err)
                : opipe_emit_forwards(problem, problem->layout->n_ranks, emit, emit_ctx, err);
   }
-  zb_job job = {.work = {host, NULL}, .problem = problem};
-  status = zb_job_start(&job, err);
-  if (status >= 0) {
-    status = m->make(&job, err);
+  return make_and_emit(m, host, problem, emit_best, emit, emit_ctx, err);
+}
+
+/* ---- published tables ---- */
+
+/* The hand-made order for `n` micro-batches or more, of which the first are real. */
+typedef struct cut {
+  uint32_t n;
+  opipe_emit_fn emit;
+  void *emit_ctx;
+} cut;
+
+static opipe_status emit_cut(void *ctx, const opipe_action *actions, uint32_t n, opipe_error *err) {
+  const cut *c = (const cut *)ctx;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < n && status >= 0; ++i) {
+    status = actions[i].microbatch < c->n
+                 ? c->emit(c->emit_ctx, &actions[i], 1, err)
+                 : opipe_emit_idle(c->emit, c->emit_ctx, actions[i].rank, 1, err);
   }
-  if (status >= 0) {
-    status = zb_emit(problem, &job.model, &job.best, emit, emit_ctx, err);
-  }
-  opipe_work_end(&job.work);
   return status;
+}
+
+opipe_status zb_cells(const char *id, const opipe_host *host, const opipe_schedule_problem *problem,
+                      opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  const member *m = NULL;
+  opipe_status status = find(id, &m, err);
+  if (status < 0) {
+    return status;
+  }
+  if (m->make == make_interleaved) {
+    return make_and_emit(m, host, problem, zb_emit_slots, emit, emit_ctx, err);
+  }
+  if (m->make != make_v || !is_hand_made(problem)) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "it was not published as a table");
+  }
+  cut real = {problem->n_microbatches, emit, emit_ctx};
+  opipe_schedule_problem more = *problem;
+  const uint32_t least = 2 * problem->layout->n_ranks - 1;
+  more.n_microbatches = real.n < least ? least : real.n;
+  status = opipe_emit_idle_first(problem, emit, emit_ctx, err);
+  return status < 0 ? status : make_and_emit(m, host, &more, emit_best, emit_cut, &real, err);
 }

@@ -34,7 +34,15 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   return zb_plan(OPIPE_PLUGIN_ID, self->host, problem, emit, emit_ctx, err);
 }
 
+static opipe_status cells(opipe_instance *self, const opipe_schedule_problem *problem,
+                          opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
+  return zb_cells(OPIPE_PLUGIN_ID, self->host, problem, emit, emit_ctx, err);
+}
+
 static const opipe_schedule table = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, list_options,
                                      lay_out, plan};
 
-OPIPE_SCHEDULE_PLUGIN(OPIPE_PLUGIN_ID, OPIPE_VERSION, "Apache-2.0", SUMMARY, table);
+OPIPE_SCHEDULE_CELLS(table_cells, cells);
+
+OPIPE_SCHEDULE_PLUGIN_CELLS(OPIPE_PLUGIN_ID, OPIPE_VERSION, "Apache-2.0", SUMMARY, table,
+                            table_cells);

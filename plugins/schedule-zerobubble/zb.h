@@ -11,6 +11,8 @@
 
 #include <opipe/orders.h>
 
+typedef struct zb_job zb_job; /* one plan() call, below */
+
 enum { ZB_F = 0, ZB_I = 1, ZB_W = 2 };
 
 /* Costs are scaled so that sums over a plan fit 64 bits; only their proportions matter here. */
@@ -85,6 +87,11 @@ bool zb_better(const zb_score *a, const zb_score *b);
 opipe_status zb_emit(const opipe_schedule_problem *problem, const zb_model *model,
                      const zb_order *order, opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
 
+/* cells.c: the same of job->best, slot by slot over all ranks, with the idle cells of PyTorch's
+ * table of the interleaved form: those that its generator counts, then those in which a forward
+ * waits for the one of the stage before. */
+opipe_status zb_emit_slots(zb_job *job, opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
+
 /* ---- generators: fill a cleared order ---- */
 
 /* Rank r: F x, then I x - (p-1-r) * ahead, then W x - (p-1) * ahead. ahead 1: ZB-H1, 2: ZB-H2. */
@@ -112,7 +119,7 @@ void zb_greedy(const zb_model *model, const zb_policy *policy, zb_scratch *scrat
 /* ---- search.c ---- */
 
 /* One plan() call. */
-typedef struct zb_job {
+struct zb_job {
   opipe_work work;
   const opipe_schedule_problem *problem;
   zb_model model;
@@ -121,7 +128,7 @@ typedef struct zb_job {
   zb_score score;    /* of `best`; complete false: there is none yet */
   zb_order trial[2]; /* for generators */
   uint64_t runs;     /* greedy runs that a long plan may still take */
-} zb_job;
+};
 
 /* `work` and `problem` are set; makes the rest. */
 opipe_status zb_job_start(zb_job *job, opipe_error *err);
@@ -144,5 +151,8 @@ opipe_status zb_lay_out(const char *id, const opipe_layout_request *request,
                         opipe_layout *io_layout, opipe_error *err);
 opipe_status zb_plan(const char *id, const opipe_host *host, const opipe_schedule_problem *problem,
                      opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
+/* With the idle cells of a published table. Errors also: UNSUPPORTED, there is none. */
+opipe_status zb_cells(const char *id, const opipe_host *host, const opipe_schedule_problem *problem,
+                      opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
 
 #endif /* OPIPE_SCHEDULE_ZEROBUBBLE_ZB_H */

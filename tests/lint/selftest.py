@@ -34,6 +34,10 @@ FAULTY = {
                    "partition/e.c": SPDX + 'static const struct kind kinds[] = {{"Half", 1}};\n'},
                   ["row of Half", "row of Quarter", "loader/ops/b.c:3: a family without", "c.c:4: decides by the name Whole",
                    "d.c:3: decides by the name Gone", "e.c:3: decides by the name Half"]),
+    "schedules": ({"plugins/schedule-fold/plugin.c": SPDX, "plugins/schedule-fold/ids.txt": "fold-1\nfold-2\n",
+                   "plugins/schedule-line/plugin.c": SPDX,
+                   "partition/a.c": SPDX + 'const char *const a[] = {"fold-2", "line:chunks=2", "fold"};\nenum { OPI_FOLD_1 };\n'},
+                  ["a.c:3: names the schedule 'fold-2'", "a.c:3: names the schedule 'line'", "a.c:4: has a schedule's name"]),
     "sizes": ({"loader/a.c": SPDX + LONG + DEEP + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800,
                "loader/README.md": "x\n" * 61},
               ["f has 123 lines", "g nests 6 levels", "112 columns", "802 lines", "61 lines"]),
@@ -45,6 +49,9 @@ CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said he
          "loader/ops/b.c": SPDX + 'static const opi_op ops[] = {\n    {OPI_OP("Gone"), .lift = lift},\n'
                            '    {OPI_OP("Whole"), .infer = infer, OPI_COLUMNS(NONE)},\n};\nconst opi_op_family opi_ops_b = {ops, 2};\n',
          "loader/ops/README.md": "# ops\n",
+         "plugins/schedule-fold/plugin.c": SPDX, "plugins/schedule-fold/ids.txt": "fold-1\n",
+         "plugins/schedule-fold/README.md": "# fold\n",
+         "partition/a.c": SPDX + 'const char *const a[] = {"fold", "unfold-1"}; /* as "fold-1" */\n', "partition/README.md": "# partition\n",
          "loader/README.md": "# loader\n\n[top](../README.md#title)\n", "README.md": "# Title\n"}
 
 

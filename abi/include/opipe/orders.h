@@ -9,7 +9,9 @@
  *                 and Vs
  *   memory        opipe_work: zeroed arrays from the host's allocator, given back together
  *   tables        OPIPE_SCHEDULE_TABLE, OPIPE_SCHEDULE_TABLE_PLAIN: with and without options
- *   descriptors   OPIPE_SCHEDULE_PLUGIN: a schedule whose instance is the host's table
+ *   idle cells    opipe_emit_idle, opipe_emit_idle_first; OPIPE_SCHEDULE_CELLS
+ *   descriptors   OPIPE_SCHEDULE_PLUGIN: a schedule whose instance is the host's table;
+ *                 OPIPE_SCHEDULE_PLUGIN_CELLS: one that was published as a table
  *
  * Thread rule: functions work on their arguments alone.
  */
@@ -202,6 +204,33 @@ static inline opipe_status opipe_emit_forwards_v(const opipe_schedule_problem *p
   return OPIPE_OK;
 }
 
+/* ---- idle cells ---- */
+
+/* n idle cells of a rank, for opipe_schedule_cells. */
+static inline opipe_status opipe_emit_idle(opipe_emit_fn emit, void *emit_ctx, uint32_t rank,
+                                           uint32_t n, opipe_error *err) {
+  opipe_action action;
+  opipe_status status = OPIPE_OK;
+  memset(&action, 0, sizeof action);
+  action.rank = rank;
+  action.pass = OPIPE_CELL_IDLE;
+  for (uint32_t i = 0; i < n && status >= 0; ++i) {
+    status = emit(emit_ctx, &action, 1, err);
+  }
+  return status;
+}
+
+/* Every rank begins one slot after the one before. */
+static inline opipe_status opipe_emit_idle_first(const opipe_schedule_problem *problem,
+                                                 opipe_emit_fn emit, void *emit_ctx,
+                                                 opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  for (uint32_t rank = 0; rank < problem->layout->n_ranks && status >= 0; ++rank) {
+    status = opipe_emit_idle(emit, emit_ctx, rank, rank, err);
+  }
+  return status;
+}
+
 /* ---- working memory ---- */
 
 typedef struct opipe_work_block {
@@ -264,8 +293,16 @@ static inline void opipe_work_end(opipe_work *work) {
   static const opipe_schedule table_ = {(uint32_t)OPIPE_END(opipe_schedule, plan), 0, \
                                         opipe_list_options, layout_, plan_}
 
+#define OPIPE_SCHEDULE_CELLS(table_, cells_)                                                       \
+  static const opipe_schedule_cells table_ = {(uint32_t)OPIPE_END(opipe_schedule_cells, cells), 0, \
+                                              cells_}
+
 /* The descriptor of a schedule that needs working memory: `self->host` is the host's table. */
-#define OPIPE_SCHEDULE_PLUGIN(id_, version_, license_, summary_, table_)                        \
+#define OPIPE_SCHEDULE_PLUGIN(id_, version_, license_, summary_, table_) \
+  OPIPE_SCHEDULE_PLUGIN_(id_, version_, license_, summary_, table_, NULL)
+#define OPIPE_SCHEDULE_PLUGIN_CELLS(id_, version_, license_, summary_, table_, cells_table_) \
+  OPIPE_SCHEDULE_PLUGIN_(id_, version_, license_, summary_, table_, &(cells_table_))
+#define OPIPE_SCHEDULE_PLUGIN_(id_, version_, license_, summary_, table_, cells_)               \
   static opipe_status opipe_hosted_open(const opipe_host *host, opipe_instance **out_self,      \
                                         opipe_error *err) {                                     \
     opipe_instance *self =                                                                      \
@@ -285,6 +322,9 @@ static inline void opipe_work_end(opipe_work *work) {
   }                                                                                             \
   static const void *opipe_hosted_interface(opipe_instance *self, const char *id) {             \
     (void)self;                                                                                 \
+    if (strcmp(id, OPIPE_SCHEDULE_CELLS_ID) == 0) {                                             \
+      return cells_;                                                                            \
+    }                                                                                           \
     return strcmp(id, OPIPE_SCHEDULE_ID) == 0 ? &(table_) : NULL;                               \
   }                                                                                             \
   extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;                                   \

@@ -146,6 +146,19 @@ typedef struct opipe_schedule {
                        opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
 } opipe_schedule;
 
+/* Of schedules that were published as tables: their cells, idle ones too, which follow from the
+ * count of whoever published them and not from a clock. Not settled: the id ends in "/0". */
+#define OPIPE_SCHEDULE_CELLS_ID "opipe.schedule.cells/0"
+enum { OPIPE_CELL_IDLE = 255 }; /* opipe_action.pass of an idle cell; only its rank counts */
+typedef struct opipe_schedule_cells {
+  uint32_t struct_size;
+  uint32_t reserved;
+  /* As plan() in mode TRAIN, with an idle record wherever the table has an empty cell. Errors also:
+   * OPIPE_E_UNSUPPORTED when there is no table of these settings. [any-thread] */
+  opipe_status (*cells)(opipe_instance *self, const opipe_schedule_problem *problem,
+                        opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
+} opipe_schedule_cells;
+
 #include "frozen/schedule.h"
 static const opipe_struct_row opipe_rows_of_OPIPE_KIND_SCHEDULE[] OPIPE_UNUSED = {
     OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_SCHEDULE};
