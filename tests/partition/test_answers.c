@@ -277,6 +277,37 @@ static void test_numbers_of_a_layout(void) {
   layout_status = OPIPE_OK;
 }
 
+/* One idle cell of rank 0. */
+static opipe_status emit_idle(opipe_instance *self, const opipe_schedule_problem *problem,
+                              opipe_emit_fn emit, void *emit_ctx, opipe_error *e) {
+  const opipe_action idle = {.pass = OPIPE_CELL_IDLE};
+  (void)self;
+  (void)problem;
+  return emit(emit_ctx, &idle, 1, e);
+}
+
+static void test_idle_cells_where_they_were_asked_for(void) {
+  static const opipe_schedule table = {.options = options, .layout = layout, .plan = emit_idle};
+  static const opipe_schedule_cells cells = {.cells = emit_idle};
+  opi_schedule_ref mock = {.table = &table, .id = "mock"};
+  opi_plan *plan = NULL;
+  OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
+  plan->schedule = "mock";
+  plan->n_microbatches = 2;
+  layout_status = OPIPE_OK;
+  wanted =
+      (opipe_layout){.n_ranks = 2, .n_stages = 2, .n_replicas = 1, .n_slices = 1, .n_parts = 1};
+  OPI_ASSERT_OK(opi_schedule_layout(&mock, 2, 2, plan, &err), &err);
+  OPI_ASSERT_ERROR(opi_schedule_order(&mock, plan, &err), OPIPE_E_INVALID, &err,
+                   "schedule 'mock', action 0: an idle cell");
+  OPI_ASSERT_ERROR(opi_schedule_order_over(&mock, plan, 0, true, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "schedule 'mock' has no table");
+  mock.cells = &cells;
+  OPI_ASSERT_OK(opi_schedule_order_over(&mock, plan, 0, true, &err), &err);
+  CU_ASSERT_EQUAL(plan->n_actions, 1);
+  opi_plan_free(plan);
+}
+
 static void test_options_of_a_schedule(void) {
   static const opipe_schedule table = {.options = options, .layout = layout};
   const opi_schedule_ref mock = {.table = &table, .id = "mock"};
@@ -304,4 +335,5 @@ OPI_TEST_MAIN("answers", OPI_TEST(test_statuses_that_no_call_has_are_errors),
               OPI_TEST(test_text_of_plugins_is_one_line),
               OPI_TEST(test_numbers_of_devices_and_programs), OPI_TEST(test_layouts_of_a_program),
               OPI_TEST(test_numbers_of_a_transport), OPI_TEST(test_numbers_of_a_layout),
+              OPI_TEST(test_idle_cells_where_they_were_asked_for),
               OPI_TEST(test_options_of_a_schedule))
