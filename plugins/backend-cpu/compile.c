@@ -185,7 +185,7 @@ opipe_status cpu_support(opipe_device *device, const opipe_graph *graph, opipe_s
   for (uint32_t i = 0; status >= 0 && i < graph->n_nodes; ++i) {
     opipe_error why = OPIPE_ERROR_INIT;
     cpu_step step = {0};
-    cpu_chunk *mark = cpu_pool_mark(&pool);
+    const cpu_mark mark = cpu_pool_mark(&pool);
     cpu_prep p = {.device = device,
                   .pool = &pool,
                   .graph = graph,

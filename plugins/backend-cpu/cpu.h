@@ -79,13 +79,19 @@ typedef struct cpu_pool {
   cpu_chunk *head;
 } cpu_pool;
 
+/* A point to which cpu_pool_rewind goes back. */
+typedef struct cpu_mark {
+  cpu_chunk *head;
+  size_t used;
+} cpu_mark;
+
 void cpu_pool_init(cpu_pool *pool, const opipe_host *host);
 void cpu_pool_release(cpu_pool *pool);
 /* NULL when out of memory or n * size overflows; n * size = 0 gives a valid pointer. */
 void *cpu_pool_array(cpu_pool *pool, uint64_t n, size_t size);
-/* Marks a point to which cpu_pool_rewind frees what was allocated since. */
-cpu_chunk *cpu_pool_mark(const cpu_pool *pool);
-void cpu_pool_rewind(cpu_pool *pool, cpu_chunk *mark);
+cpu_mark cpu_pool_mark(const cpu_pool *pool);
+/* Frees what was allocated since the mark. */
+void cpu_pool_rewind(cpu_pool *pool, cpu_mark mark);
 
 #define CPU_POOL_ARRAY(pool, type, n) ((type *)cpu_pool_array((pool), (n), sizeof(type)))
 

@@ -3,9 +3,8 @@
  *
  * Values are gathered into groups that share bytes: a view with what it views, an element-wise
  * result with the input that it may overwrite. A group lies in a boundary, a parameter, a constant,
- * or in the arena: there each group lives from the step that makes it to the last that touches it,
- * and groups are placed largest first, each into the smallest gap among those that live at the same
- * time. O(groups^2) for the placement.
+ * or in the arena: there each group lives from the step that makes it to the last that touches it
+ * (arena.c).
  *
  * Rules: only groups of the arena are overwritten. A group whose bytes are also an output's lies in
  * that output's region, and nothing overwrites it.
@@ -184,88 +183,6 @@ static opipe_status make_storages(placer *q, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* The lowest offset of the smallest gap that takes n_bytes, among `placed` [n], sorted by offset,
- * of which only those alive together with [first, last] count. */
-static uint64_t best_gap(const cpu_storage *storages, const uint32_t *placed, uint32_t n,
-                         const cpu_storage *fresh, uint64_t n_bytes) {
-  uint64_t end = 0;
-  uint64_t best = UINT64_MAX;
-  uint64_t best_size = UINT64_MAX;
-  for (uint32_t i = 0; i < n; ++i) {
-    const cpu_storage *other = &storages[placed[i]];
-    if (other->last < fresh->first || fresh->last < other->first) {
-      continue;
-    }
-    if (other->offset >= end + n_bytes && other->offset - end < best_size) {
-      best = end;
-      best_size = other->offset - end;
-    }
-    const uint64_t other_end = other->offset + other->n_bytes;
-    end = other_end > end ? other_end : end;
-  }
-  return best != UINT64_MAX ? best : end;
-}
-
-/* Insertion sort keys: larger first, then earlier, then by index. */
-static bool goes_before(const cpu_storage *a, const cpu_storage *b) {
-  return a->n_bytes != b->n_bytes ? a->n_bytes > b->n_bytes : a->first < b->first;
-}
-
-static void sort_storages(const cpu_storage *storages, uint32_t *order, uint32_t n,
-                          uint32_t *scratch) {
-  for (uint32_t width = 1; width < n; width *= 2) {
-    for (uint32_t low = 0; low < n; low += 2 * width) {
-      const uint32_t middle = low + width < n ? low + width : n;
-      const uint32_t high = low + 2 * width < n ? low + 2 * width : n;
-      uint32_t a = low;
-      uint32_t b = middle;
-      for (uint32_t k = low; k < high; ++k) {
-        const bool take_b =
-            a == middle || (b < high && goes_before(&storages[order[b]], &storages[order[a]]));
-        scratch[k] = take_b ? order[b++] : order[a++];
-      }
-    }
-    memcpy(order, scratch, n * sizeof order[0]);
-  }
-}
-
-/* Offsets of the arena's storages; in them n_bytes becomes what is taken, rounded, with red zones.
- */
-static opipe_status place_arena(opipe_program *program, opipe_error *err) {
-  const uint64_t zone = (program->flags & OPIPE_COMPILE_POISON) != 0 ? 2 * CPU_RED_ZONE : 0;
-  uint32_t *order = CPU_POOL_ARRAY(&program->pool, uint32_t, program->n_storages);
-  uint32_t *placed = CPU_POOL_ARRAY(&program->pool, uint32_t, program->n_storages);
-  uint32_t n = 0;
-  if (order == NULL || placed == NULL) {
-    return opipe_fail(err, OPIPE_E_NOMEM, "no memory to place %u tensors", program->n_storages);
-  }
-  for (uint32_t i = 0; i < program->n_storages; ++i) {
-    cpu_storage *storage = &program->storages[i];
-    if (storage->kind == CPU_PLACE_ARENA) {
-      storage->n_bytes = cpu_align_up(storage->n_bytes, CPU_ALIGN_BYTES) + zone;
-      order[n++] = i;
-    }
-  }
-  sort_storages(program->storages, order, n, placed);
-  for (uint32_t i = 0; i < n; ++i) {
-    cpu_storage *storage = &program->storages[order[i]];
-    storage->offset = best_gap(program->storages, placed, i, storage, storage->n_bytes);
-    uint32_t k = i;
-    while (k > 0 && program->storages[placed[k - 1]].offset > storage->offset) {
-      placed[k] = placed[k - 1];
-      --k;
-    }
-    placed[k] = order[i];
-    const uint64_t end = storage->offset + storage->n_bytes;
-    if (end > INT64_MAX / 4) {
-      return opipe_fail(err, OPIPE_E_LIMIT, "the arena would need more than %llu bytes",
-                        (unsigned long long)end);
-    }
-    program->temp_bytes = end > program->temp_bytes ? end : program->temp_bytes;
-  }
-  return OPIPE_OK;
-}
-
 opipe_status cpu_place(opipe_program *program, opipe_error *err) {
   const uint32_t n = program->graph->n_values;
   cpu_pool *pool = &program->pool;
@@ -290,7 +207,7 @@ opipe_status cpu_place(opipe_program *program, opipe_error *err) {
   mark_lives(&q);
   join_overwrites(&q);
   CPU_TRY(make_storages(&q, err));
-  CPU_TRY(place_arena(program, err));
+  CPU_TRY(cpu_place_arena(program, err));
   for (uint32_t s = 0; s < program->n_steps; ++s) {
     const uint64_t bytes = program->steps[s].workspace_bytes;
     program->workspace_bytes = bytes > program->workspace_bytes ? bytes : program->workspace_bytes;

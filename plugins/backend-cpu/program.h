@@ -129,6 +129,9 @@ void cpu_layout_fill(const cpu_exec *exec, uint32_t kind, const opipe_param_sour
                      const void *dense, void *data);
 /* place.c: storages, their offsets, and the program's sizes. */
 opipe_status cpu_place(opipe_program *program, opipe_error *err);
+/* arena.c: offsets of the arena's storages, by kind, n_bytes, first and last, and temp_bytes; their
+ * n_bytes become what is taken, rounded, with red zones. */
+opipe_status cpu_place_arena(opipe_program *program, opipe_error *err);
 
 /* layouts.c: dense fp32 `to` = / += what stands in a layout of fp32 (COPY, F32, PANEL, PANEL_T) of
  * a tensor of `shape`, and back. PANEL kinds are of rank 2. */
