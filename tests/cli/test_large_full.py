@@ -3,7 +3,8 @@
 # ctest: timeout=1800 label=full serial
 """Reading, binding and planning grow no faster than the graph, and planning takes a few times what reading and binding
 take: graphs of 200,000 nodes against the same of 100,000, in processor time of the command, best of some tries; and a million
-initialisers in bounded memory."""
+initialisers in bounded memory. Twice the nodes of something quadratic take four times as long; the limits leave room for a
+machine that others use. Figures: `./dev bench planning`."""
 import sys
 import tempfile
 
@@ -12,7 +13,7 @@ from command import SANITIZED, Count, need_command, run
 from test_limits import weights, write
 
 SIZES = (100000, 200000)
-MOST_RATIO, MOST_OF_INSPECT, MOST_SECONDS, MOST_MIB = 2.3, 2.5, 100, 400
+MOST_RATIO, MOST_OF_INSPECT, MOST_SECONDS, MOST_MIB = 3, 4, 100, 400
 TRIES, ROUNDS = 3, 3  # on a machine that others use, too
 
 

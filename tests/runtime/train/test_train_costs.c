@@ -29,26 +29,44 @@ static sums measure(kit *k, const char *device_options) {
   return s;
 }
 
-/* Sleeps of a busy machine end late: a factor, not a figure. */
-static void expect_times(const char *what, double found, double before, double factor) {
-  const double times = found / before;
-  if (!(times > factor / 2 && times < factor * 2))
-    OPI_FAIL("%s: %.2f ms after %.2f, wanted %g times as much", what, found, before, factor);
-  else
-    OPI_ASSERT(true);
+static double less(double x, double y) {
+  return x < y ? x : y;
 }
 
+static sums least(const sums *x, const sums *y) {
+  return (sums){less(x->forward, y->forward), less(x->input, y->input), less(x->weight, y->weight)};
+}
+
+/* A factor, not a figure: sleeps end late. */
+static bool is_about(double found, double before, double factor) {
+  const double times = found / before;
+  return times > factor / 2 && times < factor * 2;
+}
+
+/* On a busy machine all takes longer: the least of some tries counts. */
 static void test_halves_are_measured(void) {
+  static const char *const plain_us =
+      "forward_us=2000,backward_input_us=2000,backward_weight_us=2000";
+  static const char *const other_us =
+      "forward_us=2000,backward_input_us=9000,backward_weight_us=9000";
   kit k;
+  sums plain = {1e9, 1e9, 1e9}, other = {1e9, 1e9, 1e9};
+  bool good = false;
   OPI_ASSERT_OK_FATAL(
       kit_open(&k, opi_test_source("tests/data/odd/dropout_tokens/model.onnx"), 8, 8), &k.err);
   k.dropout = OPI_DROPOUT_GRAPH; /* its nodes read the scalars of a run */
-  const sums plain = measure(&k, "forward_us=2000,backward_input_us=2000,backward_weight_us=2000");
-  const sums other = measure(&k, "forward_us=2000,backward_input_us=9000,backward_weight_us=9000");
+  for (uint32_t i = 0; i < 5 && !good; ++i) {
+    const sums x = measure(&k, plain_us), y = measure(&k, other_us);
+    plain = least(&plain, &x);
+    other = least(&other, &y);
+    good = is_about(other.forward, plain.forward, 1) && is_about(other.input, plain.input, 4.5) &&
+           is_about(other.weight, plain.weight, 4.5);
+  }
   OPI_ASSERT(plain.forward > 10 && plain.input > 10 && plain.weight > 4);
-  expect_times("forward", other.forward, plain.forward, 1);
-  expect_times("input half", other.input, plain.input, 4.5);
-  expect_times("weight half", other.weight, plain.weight, 4.5);
+  if (!OPI_ASSERT(good))
+    (void)printf("forward %.2f, %.2f ms; input half %.2f, %.2f; weight half %.2f, %.2f\n",
+                 plain.forward, other.forward, plain.input, other.input, plain.weight,
+                 other.weight);
   kit_close(&k);
 }
 
