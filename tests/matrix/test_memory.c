@@ -49,8 +49,8 @@ static void poisoned(mx_model *m, uint32_t stages) {
   if (status == OPIPE_OK)
     status = mx_run(m, plan, OPIPE_SESSION_POISON, 2, &poison);
   const char *wrong = status == OPIPE_OK ? mx_same_bits(&poison, &plain) : m->err.message;
-  if (wrong != NULL)
-    OPI_FAIL("%s, %u stages, poisoned: %s", m->folder->name, stages, wrong);
+  (void)opi_test_check(wrong == NULL, __FILE__, __LINE__, false, "%s, %u stages, poisoned: %s",
+                       m->folder->name, stages, wrong == NULL ? "" : wrong);
   mx_result_free(&plain);
   mx_result_free(&poison);
   m->api->plan_destroy(plan);

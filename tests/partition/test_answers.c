@@ -304,7 +304,7 @@ static void test_idle_cells_where_they_were_asked_for(void) {
                    "schedule 'mock' has no table");
   mock.cells = &cells;
   OPI_ASSERT_OK(opi_schedule_order_over(&mock, plan, 0, true, &err), &err);
-  CU_ASSERT_EQUAL(plan->n_actions, 1);
+  OPI_ASSERT_INT(plan->n_actions, 1);
   opi_plan_free(plan);
 }
 

@@ -5,8 +5,9 @@
  * One executable per source file:
  *   static void test_add_overflow_is_refused(void) { OPI_ASSERT_INT(opi_add(1, 2), 3); }
  *   OPI_TEST_MAIN("sizes", OPI_TEST(test_add_overflow_is_refused))
- * The process ends with 0 when all passed, 77 when every test was skipped (ctest: skipped), else
- * with the number of failed tests. Arguments: names of tests to run (all without); -l lists them.
+ * A test in which no assertion ran fails, unless it was skipped. The process ends with 0 when all
+ * passed, 77 when every test was skipped (ctest: skipped), else with the number of failed tests.
+ * Arguments: names of tests to run (all without); -l lists them.
  * Asserts belong to the test's own thread: other threads record what they saw, and the test asserts
  * it.
  */

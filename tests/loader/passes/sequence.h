@@ -138,8 +138,8 @@ static inline void check_slices(sequence *q, const char *folder, const int64_t *
     if (status < 0)
       break;
   }
-  if (!(worst <= 1e-5 * largest) || largest == 0)
-    OPI_FAIL("%s: slices differ by %g of %g", folder, worst, largest);
+  (void)opi_test_check(worst <= 1e-5 * largest && largest != 0, __FILE__, __LINE__, false,
+                       "%s: slices differ by %g of %g", folder, worst, largest);
 }
 
 #endif /* TESTS_LOADER_PASSES_SEQUENCE_H */

@@ -95,9 +95,9 @@ static void test_malformed_files_say_where(void) {
     const opipe_status status =
         opi_order_read(rows[i].text, strlen(rows[i].text), OPI_DIALECT_OPIPE,
                        opi_allocator_system(), &order, &err);
-    if (status >= 0 || strstr(err.message, rows[i].says) == NULL)
-      OPI_FAIL("'%s': status %d, '%s', wanted '%s'", rows[i].text, (int)status, err.message,
-               rows[i].says);
+    (void)opi_test_check(status < 0 && strstr(err.message, rows[i].says) != NULL, __FILE__,
+                         __LINE__, false, "'%s': status %d, '%s', wanted '%s'", rows[i].text,
+                         (int)status, err.message, rows[i].says);
     opi_order_free(order);
   }
 }

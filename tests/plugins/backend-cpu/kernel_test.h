@@ -80,12 +80,10 @@ static inline int64_t kernel_differ(const float *a, const float *b, int64_t n) {
 /* Fails the test, with the place and both values, when bits differ. */
 static inline bool kernel_same(const float *found, const float *wanted, int64_t n, const char *what,
                                const char *exec) {
-  int64_t i = kernel_differ(found, wanted, n);
-  if (i >= 0) {
-    OPI_FAIL("%s, %s: element %lld of %lld is %a, wanted %a", what, exec, (long long)i,
-             (long long)n, (double)found[i], (double)wanted[i]);
-  }
-  return i < 0;
+  const int64_t i = kernel_differ(found, wanted, n), at = i < 0 ? 0 : i;
+  return opi_test_check(
+      i < 0, __FILE__, __LINE__, false, "%s, %s: element %lld of %lld is %a, wanted %a", what, exec,
+      (long long)i, (long long)n, n == 0 ? 0 : (double)found[at], n == 0 ? 0 : (double)wanted[at]);
 }
 
 /* |found - wanted| <= tolerance * (size of the largest wanted, at least floor). */

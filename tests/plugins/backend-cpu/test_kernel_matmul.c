@@ -379,13 +379,12 @@ static void test_transpose(void) {
   for (int i = 0; i < n; i++) {
     memset(out, 0xff, sizeof(float) * M * N);
     cpu_transpose(&execs[i].x, in, N, M, N, out, M);
+    int64_t n_wrong = 0;
     for (int64_t r = 0; r < M; r++) {
-      for (int64_t c = 0; c < N; c++) {
-        if (out[c * M + r] != in[r * N + c]) {
-          OPI_FAIL("%s: (%lld, %lld)", execs[i].name, (long long)r, (long long)c);
-        }
-      }
+      for (int64_t c = 0; c < N; c++)
+        n_wrong += out[c * M + r] != in[r * N + c];
     }
+    OPI_ASSERT_INT(n_wrong, 0);
   }
   free(in), free(out);
 }
