@@ -175,6 +175,8 @@ static int lower(job *j) {
   const uint32_t flags = j->o->order.dialect == OPIPE_DIALECT_OPIPE ? 0 : OPIPE_LOWER_MESSAGES;
   if (j->session.api->order_lower(j->order, j->o->order.receive_depth, flags, &lowered, &err) < 0)
     return cli_report(j->what, &err);
+  j->session.api->order_destroy(j->order); /* its room is the text's */
+  j->order = NULL;
   const int status = write_order(j, lowered);
   j->session.api->order_destroy(lowered);
   return status;

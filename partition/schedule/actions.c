@@ -7,12 +7,23 @@
 
 #include "partition/schedule/passes.h"
 
-enum { ITEMS_MOST = 1 << 26 };
-
 /* ---- lists ---- */
 
+static opipe_status make_room(opi_do_list *list, uint32_t room, opipe_error *err) {
+  opi_do *items = opi_resize(list->arena.allocator, list->items, list->room * sizeof *items,
+                             room * sizeof *items);
+  if (items == NULL)
+    return opi_fail_nomem(err, room * sizeof *items, "actions");
+  list->items = items;
+  list->room = room;
+  return OPIPE_OK;
+}
+
 opipe_status opi_do_list_create(const opipe_allocator *allocator, uint32_t n_ranks,
-                                opi_do_list **out_list, opipe_error *err) {
+                                uint64_t n_items, opi_do_list **out_list, opipe_error *err) {
+  if (n_items > OPI_ACTIONS_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "a list of %llu actions: at most %d are possible",
+                    (unsigned long long)n_items, OPI_ACTIONS_MOST);
   opi_do_list *list = opi_alloc_zero(allocator, 1, sizeof(*list));
   if (list == NULL)
     return opi_fail_nomem(err, sizeof(*list), "a list of actions");
@@ -23,6 +34,11 @@ opipe_status opi_do_list_create(const opipe_allocator *allocator, uint32_t n_ran
     opi_do_list_free(list);
     return opi_fail_nomem(err, ((uint64_t)n_ranks + 1) * sizeof(uint32_t), "a list of actions");
   }
+  const opipe_status status = n_items == 0 ? OPIPE_OK : make_room(list, (uint32_t)n_items, err);
+  if (status < 0) {
+    opi_do_list_free(list);
+    return status;
+  }
   *out_list = list;
   return OPIPE_OK;
 }
@@ -31,22 +47,29 @@ void opi_do_list_free(opi_do_list *list) {
   if (list == NULL)
     return;
   const opipe_allocator *allocator = list->arena.allocator;
+  opi_free(allocator, list->items, list->room * sizeof *list->items);
   opi_arena_release(&list->arena);
   opi_free(allocator, list, sizeof(*list));
 }
 
 opipe_status opi_do_list_add(opi_do_list *list, opi_do item, opipe_error *err) {
-  if (list->n_items >= ITEMS_MOST)
-    return opi_fail(err, OPIPE_E_LIMIT, "a list of more than %d actions", ITEMS_MOST);
-  if (!opi_arena_grow(&list->arena, (void **)&list->items, &list->room, list->n_items + 1,
-                      sizeof(*list->items)))
-    return opi_fail_nomem(err, ((uint64_t)list->n_items + 1) * sizeof(opi_do), "actions");
+  if (list->n_items >= OPI_ACTIONS_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "a list of more than %d actions", OPI_ACTIONS_MOST);
+  if (list->n_items == list->room)
+    OPI_TRY(make_room(list, list->room == 0 ? 8 : list->room * 2, err));
   list->items[list->n_items++] = item;
   return OPIPE_OK;
 }
 
 void opi_do_list_rank(opi_do_list *list, uint32_t rank) {
   list->rank_first[rank] = list->n_items;
+}
+
+uint32_t opi_do_list_count(const opi_do_list *list, uint32_t kinds) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < list->n_items; ++i)
+    n += kinds >> list->items[i].kind & 1;
+  return n;
 }
 
 static uint8_t kind_of_record(const opipe_action *record) {
@@ -100,7 +123,10 @@ opipe_status opi_do_list_from_records(const opi_problem *problem, const opipe_ac
   opi_do_list *list = NULL;
   opi_arena scratch;
   opi_arena_init(&scratch, allocator, 0);
-  opipe_status status = opi_do_list_create(allocator, problem->n_ranks, &list, err);
+  uint64_t n_items = n_records;
+  for (uint32_t i = 0; i < n_records; ++i)
+    n_items += (records[i].flags & OPIPE_ACTION_RECOMPUTE) != 0;
+  opipe_status status = opi_do_list_create(allocator, problem->n_ranks, n_items, &list, err);
   uint32_t *at = OPI_ARENA_ARRAY(&scratch, uint32_t, (size_t)problem->n_ranks + 1);
   uint32_t *order = OPI_ARENA_ARRAY(&scratch, uint32_t, (size_t)n_records + 1);
   if (status == OPIPE_OK && (at == NULL || order == NULL))
@@ -136,11 +162,11 @@ opipe_status opi_do_list_from_records(const opi_problem *problem, const opipe_ac
   return OPIPE_OK;
 }
 
-opipe_status opi_each_rank(const opi_do_list *list, opi_rank_fn fn, void *ctx,
+opipe_status opi_each_rank(const opi_do_list *list, opi_rank_fn fn, void *ctx, uint64_t n_items,
                            const opipe_allocator *allocator, opi_do_list **out_list,
                            opipe_error *err) {
   opi_do_list *out = NULL;
-  OPI_TRY(opi_do_list_create(allocator, list->n_ranks, &out, err));
+  OPI_TRY(opi_do_list_create(allocator, list->n_ranks, n_items, &out, err));
   opipe_status status = OPIPE_OK;
   for (uint32_t rank = 0; rank < list->n_ranks && status == OPIPE_OK; ++rank) {
     opi_do_list_rank(out, rank);
@@ -168,7 +194,8 @@ static opipe_status without_rank(void *ctx, const opi_do_list *list, uint32_t ra
 opipe_status opi_do_list_without(const opi_do_list *list, uint32_t kind,
                                  const opipe_allocator *allocator, opi_do_list **out_list,
                                  opipe_error *err) {
-  return opi_each_rank(list, without_rank, &kind, allocator, out_list, err);
+  const uint64_t n = list->n_items - opi_do_list_count(list, 1u << kind);
+  return opi_each_rank(list, without_rank, &kind, n, allocator, out_list, err);
 }
 
 void opi_edges_chain(opi_stage_edge *edges, uint32_t n_stages) {

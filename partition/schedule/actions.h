@@ -55,8 +55,8 @@ typedef struct opi_do {
 } opi_do;
 
 typedef struct opi_do_list {
-  opi_arena arena;
-  opi_do *items;        /* rank by rank */
+  opi_arena arena;      /* of rank_first */
+  opi_do *items;        /* rank by rank; a block of its own */
   uint32_t *rank_first; /* [n_ranks + 1] into items */
   uint32_t n_items, n_ranks, room;
 } opi_do_list;
@@ -89,8 +89,12 @@ typedef struct opi_problem {
 
 /* ---- lists ---- */
 
+enum { OPI_ACTIONS_MOST = 1 << 27 }; /* of one list */
+
+/* With room for `n_items` (0: not known); further ones make more. Errors: LIMIT, more than
+ * OPI_ACTIONS_MOST. */
 opipe_status opi_do_list_create(const opipe_allocator *allocator, uint32_t n_ranks,
-                                opi_do_list **out_list, opipe_error *err);
+                                uint64_t n_items, opi_do_list **out_list, opipe_error *err);
 void opi_do_list_free(opi_do_list *list); /* accepts NULL */
 /* Appends to the rank that is being filled; ranks are filled in rising order, opi_do_list_rank
  * begins one and, with n_ranks, ends the last. */

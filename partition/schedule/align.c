@@ -51,7 +51,8 @@ opipe_status opi_order_align(const opi_order *order, const opipe_allocator *allo
   opi_arena_init(&arena, allocator, 0);
   opipe_status status = opi_timeline_build(p, order->list, &costs, &arena, &a.timeline, err);
   if (status == OPIPE_OK)
-    status = opi_each_rank(order->list, align_rank, &a, allocator, &list, err);
+    status =
+        opi_each_rank(order->list, align_rank, &a, order->list->n_items, allocator, &list, err);
   opi_arena_release(&arena);
   return status < 0 ? status : opi_order_make(p, list, allocator, out_order, err);
 }

@@ -10,7 +10,7 @@
 
 #include "partition/schedule/order.h"
 
-enum { ACTIONS_MOST = 1 << 26, OPTIONS_MOST = 4096 };
+enum { OPTIONS_MOST = 4096 };
 static const double NS_MOST = 1e18;
 
 /* The order of a file, as CSV, in the arena. */
@@ -190,14 +190,28 @@ static uint32_t layout_ranks(const opi_plan *plan, uint32_t *rank_of, uint32_t *
 
 typedef struct collect {
   opi_plan *plan;
-  opi_arena *scratch;
-  opipe_action *actions;
+  opipe_action *actions; /* a block of its own */
   uint32_t n, room;
   uint32_t first_rank, first_replica, first_microbatch; /* of the copy at hand */
   uint32_t n_ranks;                                     /* of the layout */
   bool cells;                                           /* may be idle */
   const uint32_t *first; /* [n_ranks] the plan's rank; of replicas that cut, the first */
 } collect;
+
+static opipe_status make_room(collect *c, uint32_t need, opipe_error *err) {
+  uint32_t room = c->room < 64 ? 64 : c->room;
+  while (room < need)
+    room *= 2;
+  if (room == c->room)
+    return OPIPE_OK;
+  opipe_action *actions =
+      opi_resize(c->plan->allocator, c->actions, c->room * sizeof *actions, room * sizeof *actions);
+  if (actions == NULL)
+    return opi_fail_nomem(err, room * sizeof *actions, "actions");
+  c->actions = actions;
+  c->room = room;
+  return OPIPE_OK;
+}
 
 /* A record of the schedule as one of the plan's, or one of each replica. */
 static opipe_status take_action(collect *c, const opipe_action *given, opipe_error *err) {
@@ -212,11 +226,10 @@ static opipe_status take_action(collect *c, const opipe_action *given, opipe_err
   if (given->pass == OPIPE_CELL_IDLE && !c->cells)
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: an idle cell", plan->schedule,
                     c->n);
-  if (n > ACTIONS_MOST || c->n + n > ACTIONS_MOST)
+  if (n > OPI_ACTIONS_MOST || c->n + n > OPI_ACTIONS_MOST)
     return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions", plan->schedule,
-                    ACTIONS_MOST);
-  if (!opi_arena_grow(c->scratch, (void **)&c->actions, &c->room, c->n + n, sizeof *given))
-    return opi_fail_nomem(err, (uint64_t)n * sizeof *given, "actions");
+                    OPI_ACTIONS_MOST);
+  OPI_TRY(make_room(c, c->n + n, err));
   for (uint32_t i = 0; i < n; ++i) {
     opipe_action *action = &c->actions[c->n++];
     *action = *given;
@@ -347,22 +360,25 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
   if (first == NULL)
     return opi_fail_nomem(err, plan->n_ranks * sizeof *first, "a schedule");
   OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, first, err));
-  collect c = {
-      .plan = plan, .scratch = scratch, .n_ranks = layout.n_ranks, .cells = cells, .first = first};
+  collect c = {.plan = plan, .n_ranks = layout.n_ranks, .cells = cells, .first = first};
   if (cells && schedule->cells == NULL)
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' has no table", schedule->id);
   plan->n_actions = 0;
-  for (uint32_t k = 0; k < opi_plan_copies(plan); ++k) {
+  opipe_status status = OPIPE_OK;
+  for (uint32_t k = 0; status >= 0 && k < opi_plan_copies(plan); ++k) {
     problem.n_microbatches = opi_plan_copy_share(plan, k);
     c.first_rank = k * layout.n_ranks;
     c.first_replica = k * layout.n_replicas;
-    OPI_TRY(cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,
-                            take_actions, &c)
-                  : OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem, take_actions,
-                            &c));
+    status = cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,
+                             take_actions, &c)
+                   : OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem,
+                             take_actions, &c);
     c.first_microbatch += problem.n_microbatches;
   }
-  return sort_by_rank(plan, &c, err);
+  if (status >= 0)
+    status = sort_by_rank(plan, &c, err);
+  opi_free(plan->allocator, c.actions, c.room * sizeof *c.actions);
+  return status;
 }
 
 opipe_status opi_schedule_order_over(const opi_schedule_ref *schedule, opi_plan *plan,

@@ -139,7 +139,7 @@ opipe_status opi_pass_reduce(const opi_problem *problem, const opi_do_list *list
   if (status == OPIPE_OK && !all && problem->sync == OPIPE_SYNC_EAGER_OPT)
     status = find_idle(problem, list, &d, &arena, err);
   if (status == OPIPE_OK)
-    status = opi_each_rank(list, reduce_rank, &d, allocator, out_list, err);
+    status = opi_each_rank(list, reduce_rank, &d, list->n_items + n, allocator, out_list, err);
   opi_arena_release(&arena);
   return status;
 }
@@ -204,6 +204,9 @@ opipe_status opi_pass_finish(const opi_problem *problem, const opi_do_list *list
   opi_arena arena;
   opi_arena_init(&arena, allocator, 0);
   finisher f = {.problem = problem};
+  const uint64_t n_items =
+      (uint64_t)list->n_items + list->n_ranks +
+      opi_do_list_count(list, 1u << OPI_DO_B | 1u << OPI_DO_W) / problem->n_parts;
   opipe_status status = opi_pass_check(problem, list, allocator, err);
   if (status == OPIPE_OK)
     status = opi_index_build(problem, list, &arena, &f.index, err);
@@ -213,7 +216,7 @@ opipe_status opi_pass_finish(const opi_problem *problem, const opi_do_list *list
       status = opi_fail_nomem(err, f.index.n_units * sizeof(uint16_t), "frees");
   }
   if (status == OPIPE_OK)
-    status = opi_each_rank(list, finish_rank, &f, allocator, out_list, err);
+    status = opi_each_rank(list, finish_rank, &f, n_items, allocator, out_list, err);
   opi_arena_release(&arena);
   return status;
 }
@@ -306,7 +309,7 @@ opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
   if (s.active == NULL || s.next == NULL)
     status = opi_fail_nomem(err, max_active * sizeof(uint32_t), "gathered stages");
   if (status == OPIPE_OK)
-    status = opi_each_rank(list, unshard_rank, &s, allocator, out_list, err);
+    status = opi_each_rank(list, unshard_rank, &s, 0, allocator, out_list, err);
   opi_arena_release(&arena);
   return status;
 }
@@ -314,37 +317,50 @@ opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
 /* ---- all of them ---- */
 
 /* What lowering places itself is left out: an order may come with reductions of its own. */
+enum { PLACED_KINDS = 1 << OPI_DO_REDUCE | 1 << OPI_DO_FREE | 1 << OPI_DO_STEP };
+
 static opipe_status bare_rank(void *ctx, const opi_do_list *list, uint32_t rank, opi_do_list *out,
                               opipe_error *err) {
   (void)ctx;
   for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
-    const uint32_t kind = list->items[i].kind;
-    if (kind != OPI_DO_REDUCE && kind != OPI_DO_FREE && kind != OPI_DO_STEP)
+    if ((PLACED_KINDS >> list->items[i].kind & 1) == 0)
       OPI_TRY(opi_do_list_add(out, list->items[i], err));
   }
   return OPIPE_OK;
 }
 
+/* The next form of a list takes its place. */
+static void replace(opi_do_list **io_list, opi_do_list *next) {
+  opi_do_list_free(*io_list);
+  *io_list = next;
+}
+
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err) {
-  opi_do_list *bare = NULL, *reduced = NULL, *sent = NULL, *placed = NULL;
-  opipe_status status = opi_pass_check(problem, order, allocator, err);
+  opi_do_list *list = NULL, *next = NULL;
+  OPI_TRY(opi_pass_check(problem, order, allocator, err));
+  OPI_TRY(opi_each_rank(order, bare_rank, NULL,
+                        order->n_items - opi_do_list_count(order, PLACED_KINDS), allocator, &list,
+                        err));
+  opipe_status status = OPIPE_OK;
+  if (problem->mode != OPIPE_MODE_FORWARD && !how->messages_only) {
+    status = opi_pass_reduce(problem, list, false, allocator, &next, err);
+    if (status == OPIPE_OK)
+      replace(&list, next);
+  }
   if (status == OPIPE_OK)
-    status = opi_each_rank(order, bare_rank, NULL, allocator, &bare, err);
-  if (status == OPIPE_OK && problem->mode != OPIPE_MODE_FORWARD && !how->messages_only)
-    status = opi_pass_reduce(problem, bare, false, allocator, &reduced, err);
+    status = opi_pass_messages(problem, list, allocator, &next, err);
   if (status == OPIPE_OK)
-    status = opi_pass_messages(problem, reduced != NULL ? reduced : bare, allocator, &sent, err);
-  if (status == OPIPE_OK && how->receive_depth > 0)
-    status = opi_pass_defer(problem, sent, how->receive_depth, allocator, &placed, err);
-  const opi_do_list *last = placed != NULL ? placed : sent;
+    replace(&list, next);
+  if (status == OPIPE_OK && how->receive_depth > 0) {
+    status = opi_pass_defer(problem, list, how->receive_depth, allocator, &next, err);
+    if (status == OPIPE_OK)
+      replace(&list, next);
+  }
   if (status == OPIPE_OK)
-    status = how->messages_only ? opi_do_list_without(last, OPI_DO_IDLE, allocator, out_list, err)
-                                : opi_pass_finish(problem, last, allocator, out_list, err);
-  opi_do_list_free(placed);
-  opi_do_list_free(sent);
-  opi_do_list_free(reduced);
-  opi_do_list_free(bare);
+    status = how->messages_only ? opi_do_list_without(list, OPI_DO_IDLE, allocator, out_list, err)
+                                : opi_pass_finish(problem, list, allocator, out_list, err);
+  opi_do_list_free(list);
   return status;
 }

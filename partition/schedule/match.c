@@ -44,6 +44,13 @@ static bool is_send(const opi_do *a) {
   return a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
 }
 
+uint64_t opi_message_of(const opi_prover *v, uint32_t item) {
+  const opi_do *a = &v->list->items[item];
+  const bool at_src = is_forward(a) == is_send(a);
+  return opi_message_index(v, opi_step_of(v, item), a->edge, is_forward(a), a->microbatch, a->slice,
+                           a->part, at_src ? a->replica : a->peer, at_src ? a->peer : a->replica);
+}
+
 OPIPE_PRINTF(3, 4)
 static opipe_status refuse(const opi_prover *v, uint32_t item, const char *fmt, ...) {
   char why[300];
@@ -90,22 +97,18 @@ static opipe_status check_end(const opi_prover *v, uint32_t rank, uint32_t item)
   return OPIPE_OK;
 }
 
-static opipe_status note_ends(opi_prover *v) {
+static opipe_status note_ends(const opi_prover *v) {
   for (uint32_t rank = 0; rank < v->list->n_ranks; ++rank) {
     for (uint32_t i = v->list->rank_first[rank]; i < v->list->rank_first[rank + 1]; ++i) {
       const opi_do *a = &v->list->items[i];
       if (!opi_do_is_message(a->kind))
         continue;
       OPI_TRY(check_end(v, rank, i));
-      const bool at_src = is_forward(a) == is_send(a);
-      const uint64_t m =
-          opi_message_index(v, opi_step_of(v, i), a->edge, is_forward(a), a->microbatch, a->slice,
-                            a->part, at_src ? a->replica : a->peer, at_src ? a->peer : a->replica);
+      const uint64_t m = opi_message_of(v, i);
       uint32_t *end = is_send(a) ? &v->send_item[m] : &v->recv_item[m];
       if (*end != OPIPE_NONE)
         return refuse(v, i, "it is there twice");
       *end = i;
-      v->message_of[i] = (uint32_t)m;
     }
   }
   return OPIPE_OK;
@@ -122,19 +125,6 @@ static opipe_status check_pairs(const opi_prover *v) {
 }
 
 /* ---- order ---- */
-
-/* One end of one message: `key` names the channel and the end. */
-typedef struct entry {
-  uint64_t key;
-  uint32_t item, message;
-} entry;
-
-static int by_key(const void *a, const void *b) {
-  const entry *x = a, *y = b;
-  if (x->key != y->key)
-    return x->key < y->key ? -1 : 1;
-  return x->item < y->item ? -1 : x->item > y->item;
-}
 
 static uint64_t channel_of(const opi_prover *v, uint32_t rule, uint32_t item) {
   const opi_problem *p = v->problem;
@@ -156,39 +146,89 @@ static uint64_t channel_of(const opi_prover *v, uint32_t rule, uint32_t item) {
          is_send(a);
 }
 
-static entry *sort_ends(opi_prover *v, uint32_t rule, uint32_t *out_n) {
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < v->list->n_items; ++i)
-    n += opi_do_is_message(v->list->items[i].kind);
-  entry *entries = OPI_ARENA_ARRAY(v->arena, entry, (size_t)n + 1);
-  *out_n = n;
-  n = 0;
-  for (uint32_t i = 0; entries != NULL && i < v->list->n_items; ++i) {
-    if (opi_do_is_message(v->list->items[i].kind))
-      entries[n++] = (entry){channel_of(v, rule, i), i, v->message_of[i]};
+/* One end of a channel, which one rank has: its messages are items[first] ... in the rank's order.
+ */
+typedef struct channel_end {
+  uint64_t key;
+  uint32_t first, n;
+} channel_end;
+
+typedef struct sorted_ends {
+  opi_arena arena;
+  channel_end *ends; /* by key */
+  uint32_t *items;
+  uint32_t n, room;
+} sorted_ends;
+
+/* While one rank is sorted. */
+typedef struct keyed_item {
+  uint64_t key;
+  uint32_t item;
+} keyed_item;
+
+static int by_item(const void *a, const void *b) {
+  const keyed_item *x = a, *y = b;
+  if (x->key != y->key)
+    return x->key < y->key ? -1 : 1;
+  return x->item < y->item ? -1 : x->item > y->item;
+}
+
+static int by_key(const void *a, const void *b) {
+  const channel_end *x = a, *y = b;
+  return x->key < y->key ? -1 : x->key > y->key;
+}
+
+static bool add_ends(sorted_ends *s, const keyed_item *keyed, uint32_t n, uint32_t first) {
+  for (uint32_t i = 0; i < n; ++i) {
+    if (i == 0 || keyed[i].key != keyed[i - 1].key) {
+      if (!opi_arena_grow(&s->arena, (void **)&s->ends, &s->room, s->n + 1, sizeof *s->ends))
+        return false;
+      s->ends[s->n++] = (channel_end){keyed[i].key, first + i, 0};
+    }
+    s->items[first + i] = keyed[i].item;
+    ++s->ends[s->n - 1].n;
   }
-  if (entries != NULL)
-    qsort(entries, n, sizeof *entries, by_key);
-  return entries;
+  return true;
+}
+
+/* Rank by rank, since an end is one rank's: what is sorted at a time stays small. */
+static bool sort_ends(const opi_prover *v, uint32_t rule, sorted_ends *s) {
+  const opi_do_list *list = v->list;
+  uint32_t n = 0, most = 0;
+  for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
+    const uint32_t before = n;
+    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i)
+      n += opi_do_is_message(list->items[i].kind);
+    most = n - before > most ? n - before : most;
+  }
+  s->items = OPI_ARENA_ARRAY(&s->arena, uint32_t, n);
+  keyed_item *keyed = OPI_ARENA_ARRAY(&s->arena, keyed_item, most);
+  bool fits = s->items != NULL && keyed != NULL;
+  n = 0;
+  for (uint32_t rank = 0; fits && rank < list->n_ranks; ++rank) {
+    uint32_t here = 0;
+    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
+      if (opi_do_is_message(list->items[i].kind))
+        keyed[here++] = (keyed_item){channel_of(v, rule, i), i};
+    }
+    qsort(keyed, here, sizeof *keyed, by_item);
+    fits = add_ends(s, keyed, here, n);
+    n += here;
+  }
+  if (fits && s->n > 0)
+    qsort(s->ends, s->n, sizeof *s->ends, by_key);
+  return fits;
 }
 
 /* Both ends of a channel lie side by side after sorting, and are of one length. */
-static opipe_status check_order(opi_prover *v) {
-  uint32_t n = 0;
-  const entry *entries = sort_ends(v, v->rule, &n);
-  if (entries == NULL)
-    return opi_fail_nomem(v->err, n * sizeof *entries, "the proof of a schedule");
-  for (uint32_t first = 0, end; first < n; first = end) {
-    uint32_t middle = first;
-    while (middle < n && entries[middle].key == entries[first].key)
-      ++middle;
-    const uint32_t count = middle - first;
-    end = middle + count;
-    for (uint32_t k = 0; k < count && middle + k < n; ++k) {
-      if (entries[first + k].message == entries[middle + k].message)
+static opipe_status check_order(const opi_prover *v, const sorted_ends *s) {
+  for (uint32_t e = 0; e + 1 < s->n; e += 2) {
+    const uint32_t *here = &s->items[s->ends[e].first], *there = &s->items[s->ends[e + 1].first];
+    for (uint32_t k = 0; k < s->ends[e].n && k < s->ends[e + 1].n; ++k) {
+      if (opi_message_of(v, here[k]) == opi_message_of(v, there[k]))
         continue;
-      const opi_place a = opi_prover_place(v, entries[first + k].item);
-      const opi_place b = opi_prover_place(v, entries[middle + k].item);
+      const opi_place a = opi_prover_place(v, here[k]);
+      const opi_place b = opi_prover_place(v, there[k]);
       return opi_fail(v->err, OPIPE_E_INVALID,
                       "rule %s: message %u between two ranks: %s meets %s; each waits for its own "
                       "counterpart behind the other: deadlock",
@@ -198,27 +238,36 @@ static opipe_status check_order(opi_prover *v) {
   return OPIPE_OK;
 }
 
-static opipe_status note_slots(opi_prover *v) {
+static opipe_status note_slots(opi_prover *v, const sorted_ends *s) {
   const opi_problem *p = v->problem;
-  uint32_t n = 0;
-  const entry *entries = sort_ends(v, OPI_RULE_STREAM, &n);
   v->send_before = OPI_ARENA_ARRAY(v->arena, uint32_t, (size_t)v->n_messages + 1);
   v->recv_before = OPI_ARENA_ARRAY(v->arena, uint32_t, (size_t)v->n_messages + 1);
-  if (entries == NULL || v->send_before == NULL || v->recv_before == NULL)
+  if (v->send_before == NULL || v->recv_before == NULL)
     return opi_fail_nomem(v->err, v->n_messages * sizeof(uint32_t), "slots of messages");
   memset(v->send_before, 0xff, v->n_messages * sizeof(uint32_t));
   memset(v->recv_before, 0xff, v->n_messages * sizeof(uint32_t));
-  uint32_t first = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    if (entries[i].key != entries[first].key)
-      first = i;
-    const bool sends = (entries[i].key & 1) != 0;
+  for (uint32_t e = 0; e < s->n; ++e) {
+    const bool sends = (s->ends[e].key & 1) != 0;
     const uint32_t slots = sends ? p->send_slots : p->recv_slots;
+    const uint32_t *items = &s->items[s->ends[e].first];
     uint32_t *before = sends ? v->send_before : v->recv_before;
-    if (slots > 0 && i - first >= slots)
-      before[entries[i].message] = entries[i - slots].message;
+    for (uint32_t i = slots; slots > 0 && i < s->ends[e].n; ++i)
+      before[opi_message_of(v, items[i])] = (uint32_t)opi_message_of(v, items[i - slots]);
   }
   return OPIPE_OK;
+}
+
+/* The order of the messages of each channel: compared, or counted in slots. */
+static opipe_status with_ends(opi_prover *v, uint32_t rule, bool slots) {
+  sorted_ends s = {.n = 0};
+  opi_arena_init(&s.arena, v->arena->allocator, 0);
+  opipe_status status = OPIPE_OK;
+  if (!sort_ends(v, rule, &s))
+    status = opi_fail_nomem(v->err, v->n_messages * sizeof(uint32_t), "the proof of a schedule");
+  else
+    status = slots ? note_slots(v, &s) : check_order(v, &s);
+  opi_arena_release(&s.arena);
+  return status;
 }
 
 opipe_status opi_match_messages(opi_prover *v) {
@@ -232,14 +281,13 @@ opipe_status opi_match_messages(opi_prover *v) {
   v->n_messages = n;
   v->send_item = OPI_ARENA_ARRAY(v->arena, uint32_t, (size_t)n + 1);
   v->recv_item = OPI_ARENA_ARRAY(v->arena, uint32_t, (size_t)n + 1);
-  v->message_of = OPI_ARENA_ARRAY(v->arena, uint32_t, (size_t)v->list->n_items + 1);
-  if (v->send_item == NULL || v->recv_item == NULL || v->message_of == NULL)
+  if (v->send_item == NULL || v->recv_item == NULL)
     return opi_fail_nomem(v->err, n * sizeof(uint32_t), "the proof of a schedule");
   memset(v->send_item, 0xff, n * sizeof(uint32_t));
   memset(v->recv_item, 0xff, n * sizeof(uint32_t));
   OPI_TRY(note_ends(v));
   OPI_TRY(check_pairs(v));
   if (v->rule == OPI_RULE_STREAM || v->rule == OPI_RULE_EDGE || v->rule == OPI_RULE_PAIR)
-    OPI_TRY(check_order(v));
-  return p->send_slots != 0 || p->recv_slots != 0 ? note_slots(v) : OPIPE_OK;
+    OPI_TRY(with_ends(v, v->rule, false));
+  return p->send_slots != 0 || p->recv_slots != 0 ? with_ends(v, OPI_RULE_STREAM, true) : OPIPE_OK;
 }

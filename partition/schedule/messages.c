@@ -12,37 +12,24 @@
 
 #include "partition/schedule/passes.h"
 
-typedef struct chain_link {
-  opi_do item;
-  uint32_t next;
-} chain_link;
-
 typedef struct inserter {
   const opi_problem *problem;
   const opi_do_list *list;
   opi_index index;
-  uint8_t *forward; /* [n_units] forwards taken: 1; flagged forwards of the whole list: 2 */
-  uint8_t *input;   /* [n_units] */
-  chain_link *links;
-  uint32_t n_links, room;
-  uint32_t *head, *tail, *next; /* [n_ranks] of the lists being made; next item to take */
+  uint8_t *forward;    /* [n_units] forwards taken: 1; flagged forwards of the whole list: 2 */
+  uint8_t *input;      /* [n_units] */
+  opi_do *items;       /* of the list being made; NULL: its actions are only counted */
+  uint32_t *at, *next; /* [n_ranks] where a rank's next action goes; next item to take */
   opi_arena arena;
   opipe_error *err;
 } inserter;
 
 enum { TAKEN = 1, OF_NEXT = 2 };
 
-static opipe_status append(inserter *n, uint32_t rank, opi_do item) {
-  if (!opi_arena_grow(&n->arena, (void **)&n->links, &n->room, n->n_links + 1, sizeof(*n->links)))
-    return opi_fail_nomem(n->err, sizeof(*n->links), "messages");
-  const uint32_t link = n->n_links++;
-  n->links[link] = (chain_link){item, OPIPE_NONE};
-  if (n->head[rank] == OPIPE_NONE)
-    n->head[rank] = link;
-  else
-    n->links[n->tail[rank]].next = link;
-  n->tail[rank] = link;
-  return OPIPE_OK;
+static void append(const inserter *n, uint32_t rank, opi_do item) {
+  if (n->items != NULL)
+    n->items[n->at[rank]] = item;
+  ++n->at[rank];
 }
 
 static bool flagged(const opi_do *a) {
@@ -93,7 +80,7 @@ static bool ready(const inserter *n, const opi_do *a, uint32_t *out_missing) {
 }
 
 /* The messages of one edge after `a`, in rising order of the other end's replica. */
-static opipe_status send_along(inserter *n, uint32_t rank, const opi_do *a, uint32_t edge,
+static opipe_status send_along(const inserter *n, uint32_t rank, const opi_do *a, uint32_t edge,
                                bool forward) {
   const opi_problem *p = n->problem;
   const uint32_t other = forward ? p->edges[edge].dst : p->edges[edge].src;
@@ -116,13 +103,13 @@ static opipe_status send_along(inserter *n, uint32_t rank, const opi_do *a, uint
     receive.stage = other;
     receive.replica = (uint16_t)r;
     receive.peer = a->replica;
-    OPI_TRY(append(n, rank, send));
-    OPI_TRY(append(n, peer_rank, receive));
+    append(n, rank, send);
+    append(n, peer_rank, receive);
   }
   return OPIPE_OK;
 }
 
-static opipe_status send_all(inserter *n, uint32_t rank, const opi_do *a) {
+static opipe_status send_all(const inserter *n, uint32_t rank, const opi_do *a) {
   const opi_index *x = &n->index;
   if (a->kind == OPI_DO_F) {
     for (uint32_t i = x->out_first[a->stage]; i < x->out_first[a->stage + 1]; ++i)
@@ -144,10 +131,15 @@ static void take(inserter *n, const opi_do *a) {
     n->input[unit] = 1;
 }
 
+/* Actions that go in one turn. */
+static uint32_t together(const opi_do *a) {
+  return (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 ? 2 : 1;
+}
+
 /* One action of a rank, or a pair that overlaps. *out_moved: it went. */
 static opipe_status turn(inserter *n, uint32_t rank, bool *out_moved) {
   const opi_do *a = &n->list->items[n->next[rank]];
-  const uint32_t count = (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 ? 2 : 1;
+  const uint32_t count = together(a);
   uint32_t missing = OPIPE_NONE;
   *out_moved = false;
   for (uint32_t i = 0; i < count; ++i) {
@@ -155,7 +147,7 @@ static opipe_status turn(inserter *n, uint32_t rank, bool *out_moved) {
       return OPIPE_OK;
   }
   for (uint32_t i = 0; i < count && a->kind != OPI_DO_IDLE; ++i) {
-    OPI_TRY(append(n, rank, a[i]));
+    append(n, rank, a[i]);
     take(n, &a[i]);
   }
   for (uint32_t i = 0; i < count; ++i)
@@ -210,13 +202,13 @@ static opipe_status check_item(inserter *n, uint32_t rank, uint32_t item) {
   const opi_place place = opi_place_of(p, n->list, rank, item);
   if (opi_do_is_message(a->kind))
     return opi_fail(n->err, OPIPE_E_INVALID, "%s: the order already has messages", place.text);
-  if (!opi_do_is_compute(a->kind))
+  if (!opi_do_is_compute(a->kind) && together(a) == 1)
     return OPIPE_OK;
-  if (a->stage >= p->n_stages || a->microbatch >= p->n_microbatches || a->slice >= p->n_slices ||
-      a->part >= p->n_parts || a->replica >= p->n_replicas ||
-      opi_problem_rank(p, a->stage, a->replica) != rank ||
+  if (!opi_do_is_compute(a->kind) || a->stage >= p->n_stages ||
+      a->microbatch >= p->n_microbatches || a->slice >= p->n_slices || a->part >= p->n_parts ||
+      a->replica >= p->n_replicas || opi_problem_rank(p, a->stage, a->replica) != rank ||
       (p->stage_shares != NULL && a->replica >= p->stage_shares[a->stage]) ||
-      ((a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 && item + 1 == n->list->rank_first[rank + 1]))
+      (together(a) == 2 && item + 1 == n->list->rank_first[rank + 1]))
     return opi_fail(n->err, OPIPE_E_INVALID, "%s: out of range, or not at home", place.text);
   if (a->kind == OPI_DO_F && flagged(a))
     n->forward[opi_unit(&n->index, a->stage, a->replica, a->microbatch, a->slice, 0)] = OF_NEXT;
@@ -231,13 +223,10 @@ static opipe_status start(inserter *n) {
   OPI_TRY(opi_index_build(p, n->list, &n->arena, &n->index, n->err));
   n->forward = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);
   n->input = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);
-  n->head = OPI_ARENA_ARRAY(&n->arena, uint32_t, p->n_ranks);
-  n->tail = OPI_ARENA_ARRAY(&n->arena, uint32_t, p->n_ranks);
+  n->at = OPI_ARENA_ARRAY(&n->arena, uint32_t, p->n_ranks);
   n->next = OPI_ARENA_ARRAY(&n->arena, uint32_t, p->n_ranks);
-  if (n->forward == NULL || n->input == NULL || n->head == NULL || n->tail == NULL ||
-      n->next == NULL)
+  if (n->forward == NULL || n->input == NULL || n->at == NULL || n->next == NULL)
     return opi_fail_nomem(n->err, n->index.n_units, "messages");
-  memset(n->head, 0xff, p->n_ranks * sizeof(uint32_t));
   memcpy(n->next, n->list->rank_first, p->n_ranks * sizeof(uint32_t));
   for (uint32_t rank = 0; rank < n->list->n_ranks; ++rank) {
     for (uint32_t i = n->list->rank_first[rank]; i < n->list->rank_first[rank + 1]; ++i)
@@ -246,13 +235,39 @@ static opipe_status start(inserter *n) {
   return OPIPE_OK;
 }
 
-static opipe_status gather(const inserter *n, opi_do_list *out) {
-  for (uint32_t rank = 0; rank < n->list->n_ranks; ++rank) {
-    opi_do_list_rank(out, rank);
-    for (uint32_t link = n->head[rank]; link != OPIPE_NONE; link = n->links[link].next)
-      OPI_TRY(opi_do_list_add(out, n->links[link].item, n->err));
+/* How many actions each rank comes to: n->at. */
+static opipe_status count_actions(const inserter *n) {
+  const opi_do_list *list = n->list;
+  for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
+    for (uint32_t i = list->rank_first[rank], end; i < list->rank_first[rank + 1]; i = end) {
+      const bool idle = list->items[i].kind == OPI_DO_IDLE;
+      end = i + together(&list->items[i]);
+      for (uint32_t k = i; k < end; ++k) {
+        if (!idle)
+          append(n, rank, list->items[k]);
+        OPI_TRY(send_all(n, rank, &list->items[k]));
+      }
+    }
   }
-  opi_do_list_rank(out, n->list->n_ranks);
+  return OPIPE_OK;
+}
+
+/* The list that is filled: as many actions as were counted. */
+static opipe_status make_list(inserter *n, const opipe_allocator *allocator, opi_do_list **out_list,
+                              opipe_error *err) {
+  const uint32_t n_ranks = n->list->n_ranks;
+  opi_do_list *out = NULL;
+  uint64_t n_items = 0;
+  for (uint32_t rank = 0; rank < n_ranks; ++rank)
+    n_items += n->at[rank];
+  OPI_TRY(opi_do_list_create(allocator, n_ranks, n_items, &out, err));
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    out->rank_first[rank + 1] = out->rank_first[rank] + n->at[rank];
+    n->at[rank] = out->rank_first[rank];
+  }
+  out->n_items = (uint32_t)n_items;
+  n->items = out->items;
+  *out_list = out;
   return OPIPE_OK;
 }
 
@@ -261,13 +276,14 @@ opipe_status opi_pass_messages(const opi_problem *problem, const opi_do_list *li
                                opipe_error *err) {
   inserter n = {.problem = problem, .list = list, .err = err};
   opi_do_list *out = NULL;
-  OPI_TRY(opi_do_list_create(allocator, list->n_ranks, &out, err));
   opi_arena_init(&n.arena, allocator, 0);
   opipe_status status = start(&n);
   if (status == OPIPE_OK)
-    status = place_messages(&n);
+    status = count_actions(&n);
   if (status == OPIPE_OK)
-    status = gather(&n, out);
+    status = make_list(&n, allocator, &out, err);
+  if (status == OPIPE_OK)
+    status = place_messages(&n);
   opi_arena_release(&n.arena);
   if (status < 0) {
     opi_do_list_free(out);

@@ -47,10 +47,14 @@ static inline uint64_t opi_unit(const opi_index *x, uint32_t stage, uint32_t rep
 uint32_t opi_peers(const opi_index *x, uint32_t stage, uint32_t microbatch, uint32_t other,
                    uint32_t with, uint32_t *out_first);
 
-/* Makes a list by `fn`, which fills `out` with one rank of the new list. */
+/* Actions of these kinds: bits 1 << OPI_DO_*. */
+uint32_t opi_do_list_count(const opi_do_list *list, uint32_t kinds);
+
+/* Makes a list by `fn`, which fills `out` with one rank of the new list. n_items: as
+ * opi_do_list_create's. */
 typedef opipe_status (*opi_rank_fn)(void *ctx, const opi_do_list *list, uint32_t rank,
                                     opi_do_list *out, opipe_error *err);
-opipe_status opi_each_rank(const opi_do_list *list, opi_rank_fn fn, void *ctx,
+opipe_status opi_each_rank(const opi_do_list *list, opi_rank_fn fn, void *ctx, uint64_t n_items,
                            const opipe_allocator *allocator, opi_do_list **out_list,
                            opipe_error *err);
 

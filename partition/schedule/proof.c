@@ -34,7 +34,8 @@ typedef struct runner {
   opi_prover v;
   /* events: unit phases of every mini-batch, then messages sent, messages received, reductions */
   uint8_t *happened;
-  uint32_t *sleeper; /* [n_events] first rank that waits for it */
+  uint32_t *sleeper;   /* [n_sleepers] first of the ranks whose event falls there */
+  uint32_t n_sleepers; /* a power of 2 */
   uint64_t first_sent, first_received, first_reduced, n_events;
   uint32_t *next_sleeper; /* [n_ranks] */
   uint64_t *waits_for;    /* [n_ranks] event */
@@ -153,7 +154,7 @@ static uint64_t end_event(const runner *r, uint32_t item, bool consumer) {
 
 static uint64_t message_needs(const runner *r, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
-  const uint32_t m = r->v.message_of[item];
+  const uint64_t m = opi_message_of(&r->v, item);
   const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
   if (sends) {
     const uint64_t made = first_missing(r, end_event(r, item, false));
@@ -230,14 +231,22 @@ static uint64_t needs(const runner *r, uint32_t rank, uint32_t item) {
 
 /* ---- execution ---- */
 
+/* Neighbouring stages wait for events that lie a row of micro-batches apart: mixed, they spread. */
+static uint32_t *sleepers_of(const runner *r, uint64_t event) {
+  return &r->sleeper[event * 0x9e3779b97f4a7c15u >> 32 & (r->n_sleepers - 1)];
+}
+
 static void happen(runner *r, uint64_t event) {
-  uint32_t rank = r->sleeper[event];
   r->happened[event] = 1;
-  r->sleeper[event] = OPIPE_NONE;
-  while (rank != OPIPE_NONE) {
+  for (uint32_t *at = sleepers_of(r, event); *at != OPIPE_NONE;) {
+    const uint32_t rank = *at;
+    if (r->waits_for[rank] != event) {
+      at = &r->next_sleeper[rank];
+      continue;
+    }
+    *at = r->next_sleeper[rank];
     r->stack[r->n_stack++] = rank;
     r->waits_for[rank] = NO_EVENT;
-    rank = r->next_sleeper[rank];
   }
 }
 
@@ -294,7 +303,7 @@ static opipe_status execute(runner *r, uint32_t rank, uint32_t item) {
     return do_compute(r, rank, item);
   if (opi_do_is_message(a->kind) && !meets(r)) {
     const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
-    happen(r, (sends ? r->first_sent : r->first_received) + r->v.message_of[item]);
+    happen(r, (sends ? r->first_sent : r->first_received) + opi_message_of(&r->v, item));
   }
   if (a->kind == OPI_DO_STEP)
     ++r->steps_done[rank];
@@ -321,7 +330,7 @@ static opipe_status arrive(runner *r, uint32_t rank, uint32_t item) {
   for (uint32_t i = item; i < end; ++i) {
     const uint32_t kind = r->v.list->items[i].kind;
     const bool sends = kind == OPI_DO_SEND_F || kind == OPI_DO_SEND_B;
-    happen(r, (sends ? r->first_sent : r->first_received) + r->v.message_of[i]);
+    happen(r, (sends ? r->first_sent : r->first_received) + opi_message_of(&r->v, i));
   }
   return OPIPE_OK;
 }
@@ -333,8 +342,9 @@ static opipe_status run_rank(runner *r, uint32_t rank) {
     const uint64_t event = needs(r, rank, item);
     if (event != NO_EVENT) {
       r->waits_for[rank] = event;
-      r->next_sleeper[rank] = r->sleeper[event];
-      r->sleeper[event] = rank;
+      uint32_t *first = sleepers_of(r, event);
+      r->next_sleeper[rank] = *first;
+      *first = rank;
       return OPIPE_OK;
     }
     OPI_TRY(execute(r, rank, item));
@@ -486,7 +496,10 @@ static opipe_status allocate(runner *r) {
   r->n_events = r->first_reduced + (uint64_t)r->v.n_steps * instances;
   opi_arena *a = r->v.arena;
   r->happened = OPI_ARENA_ARRAY(a, uint8_t, (size_t)r->n_events);
-  r->sleeper = OPI_ARENA_ARRAY(a, uint32_t, (size_t)r->n_events);
+  r->n_sleepers = 1;
+  while (r->n_sleepers < n_ranks)
+    r->n_sleepers *= 2;
+  r->sleeper = OPI_ARENA_ARRAY(a, uint32_t, r->n_sleepers);
   r->next_sleeper = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
   r->waits_for = OPI_ARENA_ARRAY(a, uint64_t, n_ranks);
   r->next = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
@@ -498,8 +511,8 @@ static opipe_status allocate(runner *r) {
   if (r->happened == NULL || r->sleeper == NULL || r->next_sleeper == NULL ||
       r->waits_for == NULL || r->next == NULL || r->grouped_to == NULL || r->stack == NULL ||
       r->steps_done == NULL || r->weights_left == NULL || r->has_reduce == NULL)
-    return opi_fail_nomem(r->v.err, r->n_events * 5, "the proof of a schedule");
-  memset(r->sleeper, 0xff, r->n_events * sizeof(uint32_t));
+    return opi_fail_nomem(r->v.err, r->n_events, "the proof of a schedule");
+  memset(r->sleeper, 0xff, r->n_sleepers * sizeof(uint32_t));
   memcpy(r->next, r->v.list->rank_first, n_ranks * sizeof(uint32_t));
   return OPIPE_OK;
 }

@@ -17,7 +17,6 @@ typedef struct opi_prover {
    */
   uint64_t n_messages;
   uint32_t *send_item, *recv_item; /* [n_messages] OPIPE_NONE: none */
-  uint32_t *message_of;            /* [n_items] SEND_x, RECV_x */
   uint32_t *send_before; /* [n_messages] of the same stream, send_slots earlier in the sender's
                             order; OPIPE_NONE: none. NULL without slots */
   uint32_t *recv_before; /* the same by recv_slots, in the receiver's order */
@@ -32,6 +31,9 @@ uint32_t opi_rank_of_item(const opi_do_list *list, uint32_t item);
 uint64_t opi_message_index(const opi_prover *v, uint32_t step, uint32_t edge, bool forward,
                            uint32_t microbatch, uint32_t slice, uint32_t part, uint32_t src_replica,
                            uint32_t dst_replica);
+
+/* The message that an item SEND_x or RECV_x (in range) is an end of. */
+uint64_t opi_message_of(const opi_prover *v, uint32_t item);
 
 /* Every message once at both ends, at home, and all that are needed; the order of matching under
  * STREAM, EDGE and PAIR; slots. */

@@ -495,7 +495,7 @@ opipe_status opi_order_read(const char *text, size_t n, uint32_t dialect,
   if (n > TEXT_MOST)
     return opi_fail(err, OPIPE_E_LIMIT, "a schedule of %zu bytes; at most %d are read", n,
                     TEXT_MOST);
-  OPI_TRY(opi_do_list_create(allocator, 1, &r.list, err));
+  OPI_TRY(opi_do_list_create(allocator, 1, 0, &r.list, err));
   opi_arena_init(&r.arena, allocator, 0);
   opipe_status status = read_all(&r, text, n);
   if (status == OPIPE_OK)

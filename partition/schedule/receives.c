@@ -132,7 +132,7 @@ opipe_status opi_pass_defer(const opi_problem *problem, const opi_do_list *list,
   if (d.waiting == NULL || d.target == NULL)
     status = opi_fail_nomem(err, most * sizeof(uint32_t), "receives");
   if (status == OPIPE_OK)
-    status = opi_each_rank(list, defer_rank, &d, allocator, out_list, err);
+    status = opi_each_rank(list, defer_rank, &d, list->n_items, allocator, out_list, err);
   opi_arena_release(&d.arena);
   return status;
 }

@@ -60,10 +60,11 @@ static opipe_status merge_rank(void *ctx, const opi_do_list *list, uint32_t rank
 
 opipe_status opi_pass_split(const opi_do_list *list, const opipe_allocator *allocator,
                             opi_do_list **out_list, opipe_error *err) {
-  return opi_each_rank(list, split_rank, NULL, allocator, out_list, err);
+  const uint64_t n = (uint64_t)list->n_items + opi_do_list_count(list, 1u << OPI_DO_B);
+  return opi_each_rank(list, split_rank, NULL, n, allocator, out_list, err);
 }
 
 opipe_status opi_pass_merge(const opi_do_list *list, const opipe_allocator *allocator,
                             opi_do_list **out_list, opipe_error *err) {
-  return opi_each_rank(list, merge_rank, NULL, allocator, out_list, err);
+  return opi_each_rank(list, merge_rank, NULL, list->n_items, allocator, out_list, err);
 }

@@ -234,7 +234,7 @@ opipe_status opi_unroll(const opi_do_list *list, uint32_t n_bodies,
   uint32_t *step = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)n + 1);
   if (step == NULL)
     return opi_fail_nomem(err, n * sizeof *step, "an unrolled schedule");
-  OPI_TRY(opi_do_list_create(allocator, list->n_ranks, &out, err));
+  OPI_TRY(opi_do_list_create(allocator, list->n_ranks, n, &out, err));
   opipe_status status = OPIPE_OK;
   for (uint32_t rank = 0; status == OPIPE_OK && rank < list->n_ranks; ++rank) {
     opi_do_list_rank(out, rank);

@@ -264,7 +264,7 @@ static void test_large_schedules_are_proven_soon(void) {
                                .instance_rank = place,
                                .edges = edges,
                                .n_edges = STAGES - 1};
-  OPI_ASSERT_OK_FATAL(opi_do_list_create(opi_allocator_system(), RANKS, &list, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_do_list_create(opi_allocator_system(), RANKS, 0, &list, &err), &err);
   for (uint32_t rank = 0; rank < RANKS; ++rank) {
     opi_do_list_rank(list, rank);
     for (uint32_t k = 0; k < 8 * MICROBATCHES; ++k) {
