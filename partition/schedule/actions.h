@@ -156,7 +156,10 @@ typedef struct opi_lowering {
   uint32_t receive_depth; /* 0: early, as placed; else opi_pass_defer's depth */
   bool messages_only;     /* no reductions, frees and steps */
 } opi_lowering;
-/* All of them: check, messages, defer, reduce, finish. */
+/* LIMIT where the problem's orders come to more than OPI_ACTIONS_MOST actions once lowered; by
+ * counting alone. */
+opipe_status opi_lower_limit(const opi_problem *problem, opipe_error *err);
+/* All of them: limit, check, reduce, messages, defer, finish. */
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err);

@@ -31,26 +31,28 @@ static opipe_status set_costs(opi_plan *plan, const opi_costs *costs, opipe_erro
   return OPIPE_OK;
 }
 
-static opipe_status order_of_plan(const opi_plan *plan, const opipe_allocator *allocator,
-                                  opi_order **out_order, opipe_error *err) {
-  opi_stage_edge *edges = opi_alloc_zero(allocator, plan->n_stages, sizeof(*edges));
+static opipe_status order_of_plan(const opi_problem *problem, const opi_plan *plan,
+                                  const opipe_allocator *allocator, opi_order **out_order,
+                                  opipe_error *err) {
   opi_do_list *list = NULL;
+  OPI_TRY(opi_do_list_from_records(problem, plan->actions, plan->n_actions, allocator, &list, err));
+  const opipe_status status = opi_pass_check(problem, list, allocator, err);
+  if (status == OPIPE_OK)
+    return opi_order_make(problem, list, allocator, out_order, err);
+  opi_do_list_free(list);
+  return status;
+}
+
+/* The laid out stages as a chain, if its actions are not too many. */
+static opipe_status chain_of_plan(opi_plan *plan, opi_problem *out, opipe_error *err) {
+  opi_stage_edge *edges = OPI_ARENA_ARRAY(&plan->arena, opi_stage_edge, plan->n_stages);
   if (edges == NULL)
     return opi_fail_nomem(err, plan->n_stages * sizeof(*edges), "edges");
   opi_edges_chain(edges, plan->n_stages);
-  opi_problem problem = opi_plan_problem(plan);
-  problem.edges = edges;
-  problem.n_edges = plan->n_stages - 1;
-  opipe_status status =
-      opi_do_list_from_records(&problem, plan->actions, plan->n_actions, allocator, &list, err);
-  if (status == OPIPE_OK)
-    status = opi_pass_check(&problem, list, allocator, err);
-  if (status == OPIPE_OK)
-    status = opi_order_make(&problem, list, allocator, out_order, err);
-  else
-    opi_do_list_free(list);
-  opi_free(allocator, edges, plan->n_stages * sizeof(*edges));
-  return status;
+  *out = opi_plan_problem(plan);
+  out->edges = edges;
+  out->n_edges = plan->n_stages - 1;
+  return opi_lower_limit(out, err);
 }
 
 static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool cells,
@@ -58,6 +60,7 @@ static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool 
                         opipe_error *err) {
   const opi_train_spec spec = {.replicas = q->replicas};
   opi_schedule_ref schedule;
+  opi_problem problem;
   const char *name = NULL;
   OPI_TRY(opi_schedule_split(q->schedule, &plan->arena, &name, &plan->settings, &plan->n_settings,
                              err));
@@ -67,11 +70,12 @@ static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool 
   OPI_TRY(plugins->schedule(plugins->ctx, name, &schedule, err));
   OPI_TRY(opi_schedule_check_settings(&schedule, plan->settings, plan->n_settings, err));
   OPI_TRY(opi_schedule_layout(&schedule, q->n_ranks, q->n_stages, plan, err));
+  OPI_TRY(chain_of_plan(plan, &problem, err));
   OPI_TRY(set_costs(plan, q->costs, err));
   const double transfer = q->costs->comm * NS_PER_UNIT;
   OPI_TRY(opi_schedule_order_over(
       &schedule, plan, transfer > 0 && transfer < 1e18 ? (uint64_t)transfer : 0, cells, err));
-  const opipe_status status = order_of_plan(plan, allocator, out_order, err);
+  const opipe_status status = order_of_plan(&problem, plan, allocator, out_order, err);
   if (status < 0)
     (void)opi_error_prefix(err, "schedule '%s': ", name);
   return status;

@@ -329,6 +329,36 @@ static opipe_status bare_rank(void *ctx, const opi_do_list *list, uint32_t rank,
   return OPIPE_OK;
 }
 
+/* Of one slice of one micro-batch: computes, frees, both ends of messages. */
+static uint64_t actions_of_slice(const opi_problem *p) {
+  const bool trains = p->mode != OPIPE_MODE_FORWARD;
+  const uint64_t per_message = 2 * (trains ? 1 + (uint64_t)p->n_parts : 1);
+  uint64_t n = 0;
+  for (uint32_t s = 0; s < p->n_stages; ++s)
+    n += (trains ? 2 + (uint64_t)p->n_parts : 1) *
+         (p->stage_shares == NULL ? 1 : p->stage_shares[s]);
+  for (uint32_t e = 0; e < p->n_edges; ++e) {
+    const uint32_t src = p->edges[e].src, dst = p->edges[e].dst;
+    if (opi_problem_rank(p, src, 0) != opi_problem_rank(p, dst, 0))
+      n += per_message;
+  }
+  return n;
+}
+
+opipe_status opi_lower_limit(const opi_problem *problem, opipe_error *err) {
+  const uint64_t slices = (uint64_t)problem->n_microbatches * problem->n_slices;
+  uint64_t n = 0;
+  if (opi_mul_u64(slices, actions_of_slice(problem), &n))
+    n = UINT64_MAX;
+  if (n <= OPI_ACTIONS_MOST)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_LIMIT,
+                  "%u stages x %u micro-batches come to %llu actions once lowered: at most %d are "
+                  "possible",
+                  problem->n_stages, problem->n_microbatches, (unsigned long long)n,
+                  OPI_ACTIONS_MOST);
+}
+
 /* The next form of a list takes its place. */
 static void replace(opi_do_list **io_list, opi_do_list *next) {
   opi_do_list_free(*io_list);
@@ -339,6 +369,7 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err) {
   opi_do_list *list = NULL, *next = NULL;
+  OPI_TRY(opi_lower_limit(problem, err));
   OPI_TRY(opi_pass_check(problem, order, allocator, err));
   OPI_TRY(opi_each_rank(order, bare_rank, NULL,
                         order->n_items - opi_do_list_count(order, PLACED_KINDS), allocator, &list,

@@ -175,6 +175,9 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
       .n_settings = plan->n_settings,
       .settings = plan->settings};
   opipe_layout layout = {0};
+  if (n_ranks > INSTANCES_MOST || n_stages > INSTANCES_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "%u ranks, %u stages: at most %d are possible", n_ranks,
+                    n_stages, INSTANCES_MOST);
   uint32_t room = n_stages > n_ranks ? n_stages : n_ranks;
   room = n_listed(plan) > room ? n_listed(plan) : room;
   for (uint32_t attempt = 0;; ++attempt) {

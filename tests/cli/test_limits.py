@@ -3,7 +3,7 @@
 # ctest: timeout=240
 """Large graphs, and what lies at the edge of what is taken: 10,000 inputs whose dimensions depend on one another, 100,000
 inputs of one node, many initialisers in bounded memory, expressions that cost too much; IR versions; outputs that are inputs;
-schedules whose file says its ranks; arrays that nothing asks for; ids in int32."""
+schedules whose file says its ranks, orders of too many actions; arrays that nothing asks for; ids in int32."""
 import json
 import os
 import struct
@@ -156,6 +156,16 @@ def schedules(count, folder):
     count.check("train takes all from the file", problem)
 
 
+def sizes(count):
+    """Orders that come to more actions than there may be: both numbers, before anything of that size is allocated."""
+    for verb in ("show", "lower", "check"):
+        result = run("schedule", verb, "1f1b", "--ranks", "10000", "--microbatches", "10000", timeout=SECONDS)
+        count.check(f"{verb} of 700 million actions",
+                    wrong(result, REFUSED, "699960000 actions once lowered: at most 134217728 are possible", mib=160))
+    result = run("schedule", "check", "1f1b", "--ranks", "16777216", "--microbatches", "1", timeout=SECONDS)
+    count.check("ranks beyond all bounds", wrong(result, REFUSED, "16777216 ranks, 0 stages: at most 1048576", mib=160))
+
+
 def npy(shape, dtype, data):
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
@@ -188,6 +198,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for part in (large, odd_graphs, schedules, data):
             part(count, folder)
+        sizes(count)
     return count.finish()
 
 

@@ -102,5 +102,60 @@ static void test_malformed_files_say_where(void) {
   }
 }
 
+enum { WIDE = 16, BYTES_PER_ACTION = 64 };
+
+/* F and B in turn, every rank: enough for lists to outweigh what there is one of. */
+static void test_lowering_and_proving_take_64_bytes_per_action(void) {
+  static made m;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_do_list *list = NULL, *lowered = NULL;
+  opi_test_memory memory;
+  opi_proof proof = {0};
+  const opi_lowering how = {.receive_depth = 0};
+  made_begin(&m, WIDE, 1000);
+  for (uint32_t rank = 0; rank < WIDE; ++rank) {
+    for (uint32_t i = 0; i < 2000; ++i)
+      m.records[m.n++] =
+          (opipe_action){.rank = rank,
+                         .stage = rank,
+                         .microbatch = i % 1000,
+                         .pass = (uint8_t)(i < 1000 ? OPIPE_PASS_FORWARD : OPIPE_PASS_BACKWARD)};
+  }
+  opi_test_memory_init(&memory);
+  OPI_ASSERT_OK_FATAL(
+      opi_do_list_from_records(&m.problem, m.records, m.n, &memory.allocator, &list, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_lower_order(&m.problem, list, &how, &memory.allocator, &lowered, &err),
+                      &err);
+  for (uint32_t rule = 0; rule < OPI_RULES; ++rule)
+    OPI_ASSERT_OK(opi_proof_check(&m.problem, lowered, rule, &memory.allocator, &proof, &err),
+                  &err);
+  if (memory.peak_bytes > (uint64_t)BYTES_PER_ACTION * lowered->n_items)
+    OPI_FAIL("%llu bytes for %u actions", (unsigned long long)memory.peak_bytes, lowered->n_items);
+  opi_do_list_free(lowered);
+  opi_do_list_free(list);
+  OPI_ASSERT(opi_test_memory_end(&memory));
+}
+
+static void test_too_many_actions_are_refused_by_count(void) {
+  static made m;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_do_list *list = NULL, *lowered = NULL;
+  opi_test_memory memory;
+  const opi_lowering how = {.receive_depth = 0};
+  made_begin(&m, WIDE, 1 << 24);
+  opi_test_memory_init(&memory);
+  OPI_ASSERT_OK_FATAL(
+      opi_do_list_from_records(&m.problem, m.records, 0, &memory.allocator, &list, &err), &err);
+  const uint64_t before = memory.peak_bytes;
+  OPI_ASSERT_INT(opi_lower_order(&m.problem, list, &how, &memory.allocator, &lowered, &err),
+                 OPIPE_E_LIMIT);
+  OPI_ASSERT(strstr(err.message, "1811939328 actions once lowered: at most 134217728") != NULL);
+  OPI_ASSERT_INT(memory.peak_bytes, before);
+  opi_do_list_free(list);
+  OPI_ASSERT(opi_test_memory_end(&memory));
+}
+
 OPI_TEST_MAIN("memory and files of schedules", OPI_TEST(test_every_allocation_may_fail),
-              OPI_TEST(test_malformed_files_say_where))
+              OPI_TEST(test_malformed_files_say_where),
+              OPI_TEST(test_lowering_and_proving_take_64_bytes_per_action),
+              OPI_TEST(test_too_many_actions_are_refused_by_count))
