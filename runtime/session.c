@@ -64,7 +64,7 @@ static opipe_status list_inputs(opi_session *s, opipe_error *err) {
   s->inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, s->n_inputs);
   s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
   s->output_dtypes = OPI_ARENA_ARRAY(&s->arena, uint32_t, s->n_outputs);
-  s->ran = OPI_ARENA_ARRAY(&s->arena, opi_ran, (size_t)s->plan->n_stages * s->plan->n_microbatches);
+  s->ran = OPI_ARENA_ARRAY(&s->arena, opi_ran, s->plan->n_stages * opi_ran_stride(s->plan));
   if (s->inputs == NULL || s->output_names == NULL || s->output_dtypes == NULL || s->ran == NULL)
     return opi_fail_nomem(err, s->n_inputs * sizeof(opi_input), "inputs");
   for (uint32_t i = 0; i < s->n_inputs; ++i) {

@@ -265,7 +265,7 @@ struct opi_session {
   opi_input *inputs;
   const char **output_names;
   uint32_t *output_dtypes;
-  opi_ran *ran;                         /* inference: [n_stages * n_microbatches] for traces */
+  opi_ran *ran;                         /* inference: for traces, see opi_session_ran */
   uint32_t n_inputs, n_outputs, n_dims; /* n_dims: of all inputs together */
   uint32_t n_batch_inputs;              /* that carry the batch */
   const opi_cut *master;                /* whose parameter table all shapes use */
@@ -522,6 +522,15 @@ void opi_session_settle(opi_session *session);
 bool opi_session_is_ending(opi_session *session);
 static inline bool opi_session_failed(opi_session *session) {
   return atomic_load(&session->failed) != 0;
+}
+/* A stage's entries lie apart from those of the next, which may be another rank's: ranks that write
+ * to one cache line (or to two that are fetched together) wait for each other. */
+static inline size_t opi_ran_stride(const opi_plan *plan) {
+  return plan->n_microbatches + (2 * 64 + sizeof(opi_ran) - 1) / sizeof(opi_ran);
+}
+static inline opi_ran *opi_session_ran(const opi_session *session, uint32_t stage,
+                                       uint32_t microbatch) {
+  return &session->ran[stage * opi_ran_stride(session->plan) + microbatch];
 }
 /* Until messages can use what was opened on the ranks' endpoints; within the watchdog's time. */
 opipe_status opi_session_ready(const opi_session *session, opipe_error *err);

@@ -7,7 +7,7 @@
 
 static void note_ran(opi_session *s, const opi_request *request, uint32_t stage,
                      uint32_t microbatch, const opi_span *span) {
-  opi_ran *ran = &s->ran[(size_t)stage * s->plan->n_microbatches + microbatch];
+  opi_ran *ran = opi_session_ran(s, stage, microbatch);
   atomic_store_explicit(&ran->start_ns, span->start_ns, memory_order_relaxed);
   atomic_store_explicit(&ran->end_ns, span->end_ns, memory_order_relaxed);
   atomic_store_explicit(&ran->request, request->number + 1, memory_order_relaxed);

@@ -15,7 +15,7 @@ opipe_status opi_trace_add(opi_trace_list *list, const opi_trace_event *event, o
 }
 
 static const opi_ran *ran_of(const opi_session *s, const opipe_action *action) {
-  return &s->ran[(size_t)action->stage * s->plan->n_microbatches + action->microbatch];
+  return opi_session_ran(s, action->stage, action->microbatch);
 }
 
 static opi_trace_event event_of(const opipe_action *action, uint32_t kind) {
