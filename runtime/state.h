@@ -213,6 +213,7 @@ typedef struct opi_rank {
   uint32_t seen_shapes;  /* session->shapes_version at the last look */
   uint64_t credits_posted, credits_used, credits_started, credits_given;
   bool polls;                /* it waits for something that rings no bell */
+  bool holds_inputs;         /* the group's program has run, what it read is not given back yet */
   uint32_t peer;             /* rank that a blocked step waits for, OPIPE_NONE: none */
   uint64_t blocked_since_ns; /* 0: not blocked */
   /* for other threads */
@@ -418,6 +419,9 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
 /* Executes one step; OPIPE_PENDING: not yet. steps.c */
 opipe_status opi_step_run(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence,
                           opipe_error *err);
+/* What the stage read of message `sequence` may be overwritten: its receives are posted again. */
+opipe_status opi_give_inputs_back(opi_rank *rank, opi_shape *shape, uint32_t stage,
+                                  uint64_t sequence, opipe_error *err);
 opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *route,
                                uint64_t n_bytes, opipe_error *err);
 opipe_status opi_post_credits(opi_rank *rank, opipe_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
  *
- *   head posts | LOAD DRAIN.. RECV.. COPY.. COMPUTE STORE POST.. SEND.. REDUCE.. | ... | REDUCE..
+ *   head posts | LOAD DRAIN.. RECV.. COPY.. COMPUTE STORE SEND.. POST.. REDUCE.. | ... | REDUCE..
  *   DRAIN.. UPDATE
  */
 #include <string.h>
@@ -324,9 +324,8 @@ static opipe_status list_action(listing *l, uint32_t a) {
   OPI_TRY(add(l, OPI_ACT_COMPUTE, action, a));
   if (has_cell(l, action, true))
     OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
-  if (!l->reference)
-    OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, a));
-  return add_bucket(l, OPI_ACT_SEND, &l->sends, a);
+  OPI_TRY(add_bucket(l, OPI_ACT_SEND, &l->sends, a)); /* somebody waits for them: first */
+  return l->reference ? OPIPE_OK : add_bucket(l, OPI_ACT_POST, &l->posts, a);
 }
 
 static opipe_status add_reduce(listing *l, uint32_t stage, uint32_t replica) {

@@ -67,22 +67,35 @@ void opi_rank_moves(opi_rank *rank, const opi_step *step) {
   opi_rank_note(rank, OPI_DOING_STEP, step, 0);
 }
 
+/* What a program has read goes back behind its sends, for which somebody waits; but before the rank
+ * itself waits, since what it waits for may need it. */
+static opipe_status settle_inputs(opi_rank *rank, opi_shape *shape, uint64_t sequence,
+                                  opipe_status status, opipe_error *err) {
+  if (!rank->holds_inputs || status < 0)
+    return status;
+  rank->holds_inputs = false;
+  OPI_TRY(opi_give_inputs_back(rank, shape, rank->session->plan->actions[rank->action].stage,
+                               sequence, err));
+  return status;
+}
+
 static opipe_status run_group(opi_rank *rank, opi_shape *shape, uint64_t sequence,
                               opipe_error *err) {
   const uint32_t end = shape->group_first[rank->action + 1];
+  opipe_status status = OPIPE_OK;
   if (rank->step == OPIPE_NONE)
     rank->step = shape->group_first[rank->action];
   while (rank->step < end) {
     const opi_step *step = &shape->list->steps[rank->step];
-    const opipe_status status = opi_step_run(rank, shape, step, sequence, err);
+    status = opi_step_run(rank, shape, step, sequence, err);
     if (status == OPIPE_PENDING)
       opi_rank_blocked(rank, step);
     if (status != OPIPE_OK)
-      return status;
+      break;
     opi_rank_moves(rank, step);
     ++rank->step;
   }
-  return OPIPE_OK;
+  return settle_inputs(rank, shape, sequence, status, err);
 }
 
 static opipe_status run_request(opi_rank *rank, opipe_error *err) {

@@ -142,8 +142,8 @@ static void give_back(opi_route_run *route, uint64_t sequence) {
 }
 
 /* The stage has read its inputs: their slots go back. */
-static opipe_status inputs_used(opi_rank *rank, opi_shape *shape, uint32_t stage, uint64_t sequence,
-                                opipe_error *err) {
+opipe_status opi_give_inputs_back(opi_rank *rank, opi_shape *shape, uint32_t stage,
+                                  uint64_t sequence, opipe_error *err) {
   const opi_session *s = rank->session;
   const opi_stage_run *run = &shape->stages[stage];
   for (uint32_t i = 0; i < run->n_receives; ++i) {
@@ -165,9 +165,9 @@ static opipe_status compute(opi_rank *rank, opi_shape *shape, const opi_step *st
   const opipe_status status = outputs_free(rank, shape, step->stage, sequence, err);
   if (status != OPIPE_OK)
     return status;
-  OPI_TRY(
-      opi_stage_compute(rank, shape, rank->request, step->stage, step->microbatch, sequence, err));
-  return inputs_used(rank, shape, step->stage, sequence, err);
+  rank->holds_inputs = true;
+  return opi_stage_compute(rank, shape, rank->request, step->stage, step->microbatch, sequence,
+                           err);
 }
 
 opipe_status opi_step_run(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence,
