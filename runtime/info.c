@@ -38,8 +38,8 @@ static uint64_t workspace_of(const opi_session *s, const opi_rank *rank) {
 static void train_memory(const opi_session *s, uint32_t index, const opipe_device_usage *usage,
                          opipe_memory_info *info) {
   opi_weight_bytes bytes = {0, 0, 0, 0};
-  const opi_train *t = s->train;
-  opi_weights_bytes(t->weights, index, &bytes);
+  uint64_t arena = 0;
+  opi_weights_bytes(s->train->weights, index, &bytes);
   const uint64_t others = bytes.gradients + bytes.optimizer + bytes.versions;
   const uint64_t params = usage->live_bytes[OPIPE_BUFFER_PARAMS];
   const uint64_t boundaries = usage->live_bytes[OPIPE_BUFFER_BOUNDARY];
@@ -47,10 +47,18 @@ static void train_memory(const opi_session *s, uint32_t index, const opipe_devic
   info->gradient_bytes = bytes.gradients;
   info->optimizer_bytes = bytes.optimizer;
   info->version_bytes = bytes.versions;
-  info->stash_bytes = t->lists->stash_bytes[index];
+  for (uint32_t i = 0; i < s->n_places; ++i) {
+    const opi_train_shape *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->train;
+    if (shape == NULL)
+      continue;
+    info->stash_bytes += shape->lists->stash_bytes[index];
+    if (shape->seats[index].arena_bytes <= arena)
+      continue;
+    arena = shape->seats[index].arena_bytes;
+    info->workspace_bytes = shape->seats[index].workspace_bytes;
+  }
   info->boundary_bytes =
       boundaries - (info->stash_bytes < boundaries ? info->stash_bytes : boundaries);
-  info->workspace_bytes = t->places[index].workspace_bytes;
 }
 
 opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_info *io_info,
@@ -72,12 +80,13 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
                             .mapped_bytes = usage.mapped_bytes};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
-  if (s->train != NULL) {
+  opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
+  if (s->train != NULL)
     train_memory(s, index, &usage, &info);
-  } else {
-    opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
+  else
     info.workspace_bytes = workspace_of(s, rank);
-    opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->submit_lock);
+  if (s->train == NULL) {
     info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
     info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   }

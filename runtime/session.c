@@ -265,6 +265,8 @@ static opipe_status open_shapes(opi_session *s, opipe_error *err) {
   s->shapes = OPI_ARENA_ARRAY(&s->arena, opi_shape *, s->n_places);
   if (s->shapes == NULL)
     return opi_fail_nomem(err, s->n_places * sizeof *s->shapes, "shapes");
+  if (s->train != NULL)
+    return opi_train_build(s, err);
   const int64_t rows = s->n_batch_inputs == 0 ? 0 : opi_microbatch_rows(plan->batch_rows, m, 0);
   OPI_TRY(opi_shape_get(s, NULL, rows, &shape, err));
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
@@ -309,7 +311,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
     OPI_TRY(open_world(s, err));
     OPI_TRY(agree(s, err));
   }
-  OPI_TRY(s->train != NULL ? opi_train_build(s, err) : open_shapes(s, err));
+  OPI_TRY(open_shapes(s, err));
   OPI_TRY(opi_session_ready(s, err));
   OPI_TRY(open_requests(s, err));
   opi_model_relax(s->env.model); /* packed weights have been read */

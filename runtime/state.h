@@ -70,10 +70,12 @@ typedef struct opi_shape_pin {
 
 typedef struct opi_shape {
   opi_session *session;
-  opi_arena arena; /* the tables below */
-  uint32_t place;  /* index in session->shapes; part of its streams' names */
+  struct opi_train_shape *train; /* of a training session: what else is of it; else NULL */
+  opi_arena arena;               /* the tables below */
+  uint32_t place;                /* index in session->shapes; part of its streams' names */
   bool keep; /* of the plan itself: never evicted, its constants are the parameter sets' sources */
-  int64_t rows;  /* of the micro-batch along the batch axis; 0 without one */
+  int64_t rows;  /* of the micro-batch (training: of the mini-batch) along the batch axis; 0
+                    without one */
   int64_t *dims; /* all dimensions of all inputs, in order, the batch axis with `rows` */
   opi_shape_pin *pins;
   uint32_t n_pins;
@@ -245,6 +247,7 @@ typedef struct opi_input {
   const opi_pin *pin;     /* the plan's value, NULL: none */
   int32_t batch_axis;     /* -1: none */
   bool valued;            /* shapes depend on its value: part of the signature */
+  bool labels;            /* of training's loss: the model's file does not have it */
 } opi_input;
 
 struct opi_session {
@@ -380,8 +383,13 @@ bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t 
 /* Fills dims and pins of a new shape. */
 opipe_status opi_shape_sign(opi_shape *shape, const opi_request *request, int64_t rows,
                             opipe_error *err);
-opipe_status opi_shape_bind(opi_shape *shape,
-                            opipe_error *err); /* bind.c: the graph, and how it carries the batch */
+/* bind.c: the graph, and how it carries the batch */
+opipe_status opi_shape_bind(opi_shape *shape, opipe_error *err);
+/* bind.c: free dimensions and pinned values of a signature, with `rows` rows. In `arena`. */
+opipe_status opi_shape_name(const opi_shape *shape, int64_t rows, opi_arena *arena,
+                            opi_bind_options *out_options, opipe_error *err);
+/* bind.c: dims and pins of the plan's own shape, as its graph has them. */
+opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *graph, opipe_error *err);
 
 /* The shape for `request`'s micro-batches of `rows` rows, built if need be. Under submit_lock.
  * cache.c */
@@ -394,8 +402,8 @@ opipe_status opi_shape_build(opi_shape *shape,
 void opi_shape_stop(
     opi_shape *shape); /* gives back all that is the backend's or the transport's; once idle */
 void opi_shape_free(opi_shape *shape); /* accepts NULL */
-opipe_status opi_shape_memory(
-    opi_shape *shape, opipe_error *err); /* memory.c: arenas and boundary buffers, charged */
+/* memory.c: arenas and boundary buffers as needs [n_ranks] says, charged */
+opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_layout *needs, opipe_error *err);
 void opi_shape_memory_free(opi_shape *shape);
 opipe_status opi_shape_params(opi_shape *shape,
                               opipe_error *err); /* params.c: prepares the ranks' sets */
@@ -542,6 +550,7 @@ opipe_status opi_session_check(const opi_session *session,
                                opipe_error *err);                     /* forked child, closing */
 opi_request *opi_request_new(opi_session *session, opipe_error *err); /* from the pool */
 void opi_request_recycle(opi_request *request);
+void opi_request_drop_shapes(opi_request *request); /* it will not use them */
 opipe_status opi_requests_make(opi_session *session, uint32_t n,
                                opipe_error *err); /* the first n of the pool */
 /* All handles become stale; returns when nobody is inside. */

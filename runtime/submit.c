@@ -26,7 +26,7 @@ static opipe_status find_shapes(opi_session *s, opi_request *request, opipe_erro
   return status;
 }
 
-static void drop_shapes(opi_request *request) {
+void opi_request_drop_shapes(opi_request *request) {
   for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
     if (request->shape[c] != NULL)
       atomic_fetch_sub(&request->shape[c]->n_users, 1);
@@ -208,7 +208,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = place_results(s, params, request, err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
-    drop_shapes(request);
+    opi_request_drop_shapes(request);
     opi_request_recycle(request);
     return status;
   }

@@ -20,7 +20,7 @@ typedef struct finish {
 static opipe_status build_model(finish *f) {
   opi_train_model_free(f->model);
   f->model = NULL;
-  return opi_train_model_build(f->plan, f->env->model, f->env->bind, &f->model, f->err);
+  return opi_train_model_build(f->plan, f->env->model, f->env->bind, NULL, &f->model, f->err);
 }
 
 /* What a micro-batch leaves behind in an instance of each stage, for the schedule's eyes: of

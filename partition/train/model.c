@@ -268,8 +268,8 @@ static opipe_status count_views(const opi_plan *plan, opi_train_model *model, op
 }
 
 opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
-                                   const opi_bind_options *base, opi_train_model **out_model,
-                                   opipe_error *err) {
+                                   const opi_bind_options *base, const opi_cut *master,
+                                   opi_train_model **out_model, opipe_error *err) {
   opi_train_model *model = opi_alloc_zero(plan->allocator, 1, sizeof *model);
   uint32_t *used = opi_alloc_zero(plan->allocator, plan->n_stages, sizeof *used);
   opipe_status status = OPIPE_OK;
@@ -277,6 +277,7 @@ opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
     status = opi_fail_nomem(err, sizeof *model, "a training model");
   } else {
     model->allocator = plan->allocator;
+    model->master = master;
     opi_arena_init(&model->arena, plan->allocator, 0);
     status = count_views(plan, model, err);
   }

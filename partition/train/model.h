@@ -50,6 +50,7 @@ typedef struct opi_train_piece {
 typedef struct opi_train_model {
   const opipe_allocator *allocator;
   opi_arena arena;
+  const opi_cut *master; /* whose parameter table the cuts have; NULL: the base's first slice's */
   opi_train_variant *variants;
   uint32_t n_variants, room_variants;
   uint32_t base;                              /* the variant that was bound, with the most rows */
@@ -73,10 +74,11 @@ static inline const opi_train_slice *opi_train_slice_of(const opi_train_model *m
 }
 
 /* The plan's stage_of_node and actions must be there (actions NULL: every stage uses F and B). base
- * gives evaluator and logger. */
+ * gives evaluator and logger. master: a cut of the same plan with other dimensions, whose parameter
+ * table is taken and which stays; NULL: a table of its own. */
 opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *model,
-                                   const opi_bind_options *base, opi_train_model **out_model,
-                                   opipe_error *err);
+                                   const opi_bind_options *base, const opi_cut *master,
+                                   opi_train_model **out_model, opipe_error *err);
 void opi_train_model_free(opi_train_model *model); /* accepts NULL */
 
 /* Slots of the parameter table that the programs of `stage` read or accumulate, rising. In `arena`.
@@ -115,6 +117,10 @@ opipe_status opi_train_measure(const opi_training *training, const opi_backend_r
 opipe_status opi_train_slices(const opi_plan *plan, const opi_model *file,
                               const opi_bind_options *base, opi_train_variant *variant,
                               opi_train_model *model, opipe_error *err);
+/* slices.c: given lengths of slices, made for sequences of another number of tokens than the plan's
+ * dimensions say, in the same proportions. In `arena`. */
+opipe_status opi_train_scale_slices(const opi_model *file, opi_plan *plan, opi_arena *arena,
+                                    opipe_error *err);
 /* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
  * or where the model has no token dimension that could be sliced. */
 opipe_status opi_train_token_axes(const opi_plan *plan, const opi_model *file,

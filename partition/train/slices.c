@@ -45,6 +45,30 @@ static opipe_status place_slices(const opi_plan *plan, int64_t n_tokens, opi_tra
                   plan->schedule, (long long)at, (long long)n_tokens);
 }
 
+opipe_status opi_train_scale_slices(const opi_model *file, opi_plan *plan, opi_arena *arena,
+                                    opipe_error *err) {
+  const uint32_t dim = plan->slice_lengths == NULL ? OPIPE_NONE : find_dim(plan, file);
+  uint64_t whole = 0, at = 0, before = 0;
+  if (dim == OPIPE_NONE || plan->dims[dim].value < 0)
+    return OPIPE_OK;
+  const uint64_t n_tokens = (uint64_t)plan->dims[dim].value;
+  for (uint32_t k = 0; k < plan->n_slices; ++k)
+    whole += plan->slice_lengths[k];
+  if (whole == n_tokens || whole == 0 || n_tokens > UINT32_MAX)
+    return OPIPE_OK;
+  uint32_t *lengths = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_slices);
+  if (lengths == NULL)
+    return opi_fail_nomem(err, plan->n_slices * sizeof *lengths, "token slices");
+  for (uint32_t k = 0; k < plan->n_slices; ++k) {
+    at += plan->slice_lengths[k];
+    const uint64_t end = (2 * at * n_tokens + whole) / (2 * whole);
+    lengths[k] = (uint32_t)(end - before);
+    before = end;
+  }
+  plan->slice_lengths = lengths;
+  return OPIPE_OK;
+}
+
 static const char *output_name(const opi_plan *plan, const opi_bound *bound) {
   const opi_graph *g = bound->graph;
   if (plan->train->loss.output != NULL)

@@ -172,6 +172,7 @@ static opipe_status make_all(const making *m, opipe_error *err) {
 static opipe_status cut_all(const making *m, opipe_error *err) {
   opi_train_model *model = m->model;
   const opi_train_variant *base = &model->variants[model->base];
+  const opi_cut *master = model->master;
   for (uint32_t i = 0; i < model->n_variants; ++i) {
     /* the base first: it has the parameter table */
     const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
@@ -182,9 +183,11 @@ static opipe_status cut_all(const making *m, opipe_error *err) {
                                      .stage = slice->training->stage,
                                      .used = m->used,
                                      .n_stages = m->plan->n_stages,
-                                     .master = i + k == 0 ? NULL : base->slices[0].cut};
+                                     .master = master};
       OPI_TRY(
           name_tokens(model, k, opi_cut_build(&source, m->plan->allocator, &slice->cut, err), err));
+      if (master == NULL)
+        master = base->slices[0].cut;
     }
   }
   return OPIPE_OK;

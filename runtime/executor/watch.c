@@ -120,11 +120,11 @@ static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
 
 /* Slices and pieces of a stage are stages of the training plan's view. */
 static void describe_place(const opi_session *s, const opi_rank *rank, char *text, size_t room) {
-  const uint32_t n_views = s->train == NULL ? 1 : s->train->model->n_views;
+  const uint32_t n_views = s->train == NULL ? 1 : s->train->n_views;
   const uint32_t stage = atomic_load(&rank->doing_stage);
   char part[40] = "";
   if (n_views > 1) {
-    (void)snprintf(part, sizeof part, ", %s %u", s->train->model->n_slices > 1 ? "slice" : "piece",
+    (void)snprintf(part, sizeof part, ", %s %u", s->train->n_slices > 1 ? "slice" : "piece",
                    stage % n_views);
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_views,

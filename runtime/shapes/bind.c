@@ -9,7 +9,7 @@
 
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 /* The free dimensions of all inputs with their numbers; the batch has `rows`. */
 static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *scratch,
@@ -23,7 +23,7 @@ static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *s
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_value *value = s->inputs[i].value;
     for (int32_t d = 0; d < value->rank; ++d, ++at) {
-      if (value->shape[d] >= 0)
+      if (value->shape[d] >= 0 || s->inputs[i].labels)
         continue;
       const char *key = opi_batch_dim_key(value, (uint32_t)d, buffer, sizeof buffer);
       const int64_t length = d == s->inputs[i].batch_axis ? rows : shape->dims[at];
@@ -37,7 +37,8 @@ static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *s
         key = buffer;
       }
       /* An expression over the batch follows from the batch. */
-      if (s->plan->n_microbatches > 1 && opi_depends_on_batch(s->plan->batch_dim, key))
+      if ((s->train != NULL ? s->plan->batch_dim != NULL : s->plan->n_microbatches > 1) &&
+          opi_depends_on_batch(s->plan->batch_dim, key))
         continue;
       dims[n] = (opi_dim_binding){.name = opi_arena_strdup(scratch, key), .value = length};
       if (dims[n++].name == NULL)
@@ -71,6 +72,12 @@ static opipe_status name_pins(const opi_shape *shape, opi_arena *scratch, opi_bi
   return OPIPE_OK;
 }
 
+opipe_status opi_shape_name(const opi_shape *shape, int64_t rows, opi_arena *arena,
+                            opi_bind_options *out_options, opipe_error *err) {
+  OPI_TRY(name_dims(shape, rows, arena, out_options, err));
+  return name_pins(shape, arena, out_options, err);
+}
+
 /* The plan's own request: its dimensions and pins as they stand there. */
 static opipe_status name_plan(const opi_shape *shape, int64_t rows, opi_arena *scratch,
                               opi_bind_options *options, opipe_error *err) {
@@ -102,16 +109,14 @@ static opipe_status bind_graph(const opi_shape *shape, int64_t rows, opi_arena *
   if (shape->keep) {
     OPI_TRY(name_plan(shape, rows, scratch, &options, err));
   } else {
-    OPI_TRY(name_dims(shape, rows, scratch, &options, err));
-    OPI_TRY(name_pins(shape, scratch, &options, err));
+    OPI_TRY(opi_shape_name(shape, rows, scratch, &options, err));
   }
   return s->env.source.bind(s->env.model, &options, out_bound, err);
 }
 
 /* The plan's signature, read off its bound graph; pinned inputs are not in it. */
-static opipe_status sign_plan(opi_shape *shape, opipe_error *err) {
+opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *g, opipe_error *err) {
   const opi_session *s = shape->session;
-  const opi_graph *g = shape->bound->graph;
   uint32_t at = 0;
   shape->dims = OPI_ARENA_ARRAY(&shape->arena, int64_t, s->n_dims);
   shape->pins = OPI_ARENA_ARRAY(&shape->arena, opi_shape_pin, s->n_inputs);
@@ -126,12 +131,12 @@ static opipe_status sign_plan(opi_shape *shape, opipe_error *err) {
       if (strcmp(value->name, s->inputs[i].name) == 0 && value->rank == s->inputs[i].value->rank)
         shape_of = value->shape;
     }
-    if (shape_of == NULL) {
+    if (shape_of == NULL && !s->inputs[i].labels) {
       return opi_fail(err, OPIPE_E_INTERNAL,
                       "input '%s' of rank %d is neither bound nor pinned by the plan",
                       s->inputs[i].name, s->inputs[i].value->rank);
     }
-    if (s->inputs[i].value->rank > 0) {
+    if (s->inputs[i].value->rank > 0 && shape_of != NULL) {
       memcpy(&shape->dims[at], shape_of, (size_t)s->inputs[i].value->rank * sizeof(int64_t));
     }
     at += (uint32_t)s->inputs[i].value->rank;
@@ -254,10 +259,12 @@ static opipe_status cut_graph(opi_shape *shape, opi_arena *scratch, opipe_error 
 
 opipe_status opi_shape_bind(opi_shape *shape, opipe_error *err) {
   opi_arena scratch;
+  if (shape->session->train != NULL)
+    return opi_train_shape_bind(shape, err);
   opi_arena_init(&scratch, shape->session->allocator, 0);
   opipe_status status = bind_graph(shape, shape->rows, &scratch, &shape->bound, err);
   if (status == OPIPE_OK && shape->keep)
-    status = sign_plan(shape, err);
+    status = opi_shape_sign_plan(shape, shape->bound->graph, err);
   if (status == OPIPE_OK)
     status = match_ports(shape, err);
   if (status == OPIPE_OK)

@@ -3,7 +3,7 @@
  * streams, the lists' groups. */
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 static opi_rank *rank_of(const opi_shape *shape, uint32_t stage) {
   return &shape->session->ranks[opi_plan_rank(shape->session->plan, stage, 0)];
@@ -247,7 +247,7 @@ static opipe_status build_all(opi_shape *shape, opi_arena *scratch, opipe_error 
     s->master = shape->cut;
   OPI_TRY(compile_all(shape, scratch, err));
   OPI_TRY(opi_shape_params(shape, err));
-  OPI_TRY(opi_shape_memory(shape, err));
+  OPI_TRY(opi_shape_memory(shape, shape->layout->ranks, err));
   OPI_TRY(list_results(shape, err));
   OPI_TRY(list_routes(shape, err));
   OPI_TRY(reserve_staging(shape, err));
@@ -265,6 +265,8 @@ static opipe_status build_all(opi_shape *shape, opi_arena *scratch, opipe_error 
 
 opipe_status opi_shape_build(opi_shape *shape, opipe_error *err) {
   opi_arena scratch;
+  if (shape->train != NULL)
+    return opi_train_shape_build(shape, err);
   opi_arena_init(&scratch, shape->session->allocator, 0);
   const opipe_status status = build_all(shape, &scratch, err);
   opi_arena_release(&scratch);
@@ -281,6 +283,8 @@ static void free_stage(opi_shape *shape, uint32_t stage) {
 
 void opi_shape_stop(opi_shape *shape) {
   opi_session *s = shape->session;
+  if (shape->train != NULL)
+    opi_train_shape_stop(shape);
   for (uint32_t r = 0; shape->routes != NULL && r < shape->cut->n_routes; ++r) {
     s->transport->stream_close(shape->routes[r].dst);
     s->transport->stream_close(shape->routes[r].src);
@@ -298,9 +302,10 @@ void opi_shape_free(opi_shape *shape) {
     return;
   opi_session *s = shape->session;
   opi_shape_stop(shape);
+  opi_train_shape_free(shape);
   opi_program_list_free(shape->list);
   opi_layout_free(shape->layout);
-  if (s->master == shape->cut)
+  if (shape->cut != NULL && s->master == shape->cut)
     s->master = NULL;
   opi_cut_free(shape->cut);
   opi_bound_free(shape->bound);

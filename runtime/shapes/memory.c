@@ -5,9 +5,9 @@
  */
 #include "runtime/state.h"
 
-static opipe_status take_arena(opi_shape *shape, opi_rank *rank, opipe_error *err) {
-  const uint64_t need =
-      opi_align_up(shape->layout->ranks[rank->index].arena_bytes, rank->alignment);
+static opipe_status take_arena(opi_shape *shape, opi_rank *rank, uint64_t n_bytes,
+                               opipe_error *err) {
+  const uint64_t need = opi_align_up(n_bytes, rank->alignment);
   uint32_t i = 0, place = OPIPE_NONE;
   while (i < rank->n_arenas && rank->arenas[i].block.n_bytes < need) {
     if (rank->arenas[i].block.n_bytes == 0)
@@ -30,7 +30,7 @@ static opipe_status take_arena(opi_shape *shape, opi_rank *rank, opipe_error *er
   return OPIPE_OK;
 }
 
-opipe_status opi_shape_memory(opi_shape *shape, opipe_error *err) {
+opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_layout *needs, opipe_error *err) {
   opi_session *s = shape->session;
   const uint32_t n = s->plan->n_ranks;
   shape->boundary = OPI_ARENA_ARRAY(&shape->arena, opi_block, n);
@@ -43,11 +43,11 @@ opipe_status opi_shape_memory(opi_shape *shape, opipe_error *err) {
   shape->arena_of_rank = arenas;
   for (uint32_t r = 0; r < n; ++r) {
     opi_rank *rank = &s->ranks[r];
-    if (shape->layout->ranks[r].arena_bytes != 0)
-      OPI_TRY(take_arena(shape, rank, err));
-    OPI_TRY(opi_rank_take(
-        rank, opi_align_up(shape->layout->ranks[r].boundary_bytes, rank->alignment),
-        OPIPE_BUFFER_BOUNDARY, "the boundary buffer of a session", &shape->boundary[r], err));
+    if (needs[r].arena_bytes != 0)
+      OPI_TRY(take_arena(shape, rank, needs[r].arena_bytes, err));
+    OPI_TRY(opi_rank_take(rank, opi_align_up(needs[r].boundary_bytes, rank->alignment),
+                          OPIPE_BUFFER_BOUNDARY, "the boundary buffer of a session",
+                          &shape->boundary[r], err));
   }
   return OPIPE_OK;
 }

@@ -5,14 +5,14 @@
 
 #include "runtime/train/state.h"
 
-static opipe_status bind_sets(opi_train *t, opi_train_unit *unit, uint32_t instance,
+static opipe_status bind_sets(opi_train_shape *t, opi_train_unit *unit, uint32_t instance,
                               uint32_t microbatch, opi_train_binding *binding,
                               opipe_region *regions, opipe_error *err) {
   const opi_session *s = t->session;
   const uint32_t rank_index = t->plan->instance_rank[instance];
   const uint32_t whole = opi_train_whole(t, instance);
   const opi_rank *rank = &s->ranks[rank_index];
-  const opi_train_place *place = &t->places[rank_index];
+  const uint32_t arena = t->shape->arena_of_rank[rank_index];
   const uint32_t n_sets = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     regions[b] = opi_train_region(t, unit->cut->cells[b], microbatch);
@@ -22,17 +22,19 @@ static opipe_status bind_sets(opi_train *t, opi_train_unit *unit, uint32_t insta
                               .n_boundaries = unit->cut->graph.n_boundaries,
                               .program = unit->program,
                               .boundaries = regions,
-                              .gradients = opi_weights_gradients(t->weights, whole)};
-  if (place->arena.buffer != NULL)
-    params.arena = (opipe_region){.buffer = place->arena.buffer, .n_bytes = place->arena.n_bytes};
+                              .gradients = opi_weights_gradients(s->train->weights, whole)};
+  if (arena != OPIPE_NONE) {
+    params.arena = (opipe_region){.buffer = rank->arenas[arena].block.buffer,
+                                  .n_bytes = rank->arenas[arena].block.n_bytes};
+  }
   for (uint32_t set = 0; set < n_sets; ++set) {
-    params.params = opi_weights_params(t->weights, whole, set);
+    params.params = opi_weights_params(s->train->weights, whole, set);
     OPI_TRY(opi_rank_bind(rank, whole / s->plan->n_replicas, &params, &binding->sets[set], err));
   }
   return OPIPE_OK;
 }
 
-static opipe_status find_binding(opi_train *t, uint32_t instance, uint32_t program,
+static opipe_status find_binding(opi_train_shape *t, uint32_t instance, uint32_t program,
                                  uint32_t microbatch, uint32_t *out_binding, opipe_error *err) {
   opi_train_unit *unit = opi_train_unit_of(t, instance, opi_train_class(t, microbatch), program);
   const uint32_t n = unit->program == NULL ? 0 : unit->cut->graph.n_boundaries;
@@ -61,7 +63,7 @@ static opipe_status find_binding(opi_train *t, uint32_t instance, uint32_t progr
   return bind_sets(t, unit, instance, microbatch, binding, regions, err);
 }
 
-opipe_status opi_train_bind(opi_train *t, opipe_error *err) {
+opipe_status opi_train_bind(opi_train_shape *t, opipe_error *err) {
   const opi_train_lists *lists = t->lists;
   const opi_plan *plan = t->plan;
   t->binding_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);

@@ -15,13 +15,13 @@ struct opi_train_counter {
   uint32_t *ports;     /* [count graph's inputs] of the slice's training graph */
 };
 
-static const struct opi_train_counter *counter_of(const opi_train *t,
+static const struct opi_train_counter *counter_of(const opi_train_shape *t,
                                                   const opi_train_piece *piece) {
   return &t->counters[piece->variant * t->model->n_slices + piece->slice];
 }
 
 /* The count graph's inputs are the training graph's, by name. */
-static opipe_status match_inputs(opi_train *t, const opi_training *training,
+static opipe_status match_inputs(opi_train_shape *t, const opi_training *training,
                                  struct opi_train_counter *counter, opipe_error *err) {
   const opi_graph *g = training->count_graph, *whole = training->graph;
   counter->ports = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
@@ -39,7 +39,7 @@ static opipe_status match_inputs(opi_train *t, const opi_training *training,
   return OPIPE_OK;
 }
 
-static opipe_status open_counter(opi_train *t, const opi_training *training,
+static opipe_status open_counter(opi_train_shape *t, const opi_training *training,
                                  struct opi_train_counter *counter, opipe_error *err) {
   if (training->count_graph == NULL)
     return OPIPE_OK;
@@ -51,7 +51,7 @@ static opipe_status open_counter(opi_train *t, const opi_training *training,
   return status < 0 ? opi_error_prefix(err, "the count of valid labels: ") : OPIPE_OK;
 }
 
-opipe_status opi_train_open_counters(opi_train *t, opipe_error *err) {
+opipe_status opi_train_open_counters(opi_train_shape *t, opipe_error *err) {
   const opi_train_model *model = t->model;
   const size_t n = (size_t)model->n_variants * model->n_slices;
   t->counters = OPI_ARENA_ARRAY(&t->arena, struct opi_train_counter, n);
@@ -64,14 +64,15 @@ opipe_status opi_train_open_counters(opi_train *t, opipe_error *err) {
   return OPIPE_OK;
 }
 
-void opi_train_close_counters(opi_train *t) {
+void opi_train_close_counters(opi_train_shape *t) {
   for (uint32_t i = 0; t->counters != NULL && i < t->model->n_variants * t->model->n_slices; ++i)
     opi_prepared_free(t->counters[i].graph);
 }
 
 /* The part of a micro-batch, dense. */
-static void take_input(const opi_train *t, const opi_request *request, const opi_train_piece *piece,
-                       const opi_train_slice *slice, uint32_t m, uint32_t input) {
+static void take_input(const opi_train_shape *t, const opi_request *request,
+                       const opi_train_piece *piece, const opi_train_slice *slice, uint32_t m,
+                       uint32_t input) {
   const opi_train_ports *ports = opi_train_ports_of(t, piece);
   const struct opi_train_counter *counter = counter_of(t, piece);
   const opi_graph *g = slice->training->count_graph;
@@ -93,7 +94,7 @@ static void take_input(const opi_train *t, const opi_request *request, const opi
   opi_view_gather(&view, opi_prepared_data(counter->graph, input));
 }
 
-static opipe_status count_piece(opi_train *t, const opi_request *request, uint32_t m,
+static opipe_status count_piece(opi_train_shape *t, const opi_request *request, uint32_t m,
                                 uint32_t stage, double *io_count, opipe_error *err) {
   const opi_train_piece *piece = opi_train_piece_of(t, stage, m);
   double count = 0;
@@ -114,7 +115,7 @@ static opipe_status count_piece(opi_train *t, const opi_request *request, uint32
   return OPIPE_OK;
 }
 
-opipe_status opi_train_count(opi_train *t, const opi_request *request, double *out_count,
+opipe_status opi_train_count(opi_train_shape *t, const opi_request *request, double *out_count,
                              opipe_error *err) {
   *out_count = 0;
   for (uint32_t m = 0; m < t->session->plan->n_microbatches; ++m) {

@@ -10,7 +10,7 @@
 /* ---- in ---- */
 
 /* The rows that a stage's piece has of what feeds port `port`. */
-static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t stage,
+static opi_view part_of(const opi_train_shape *t, const opi_request *request, uint32_t stage,
                         uint32_t port, uint32_t microbatch, int64_t *shape) {
   const opi_train_piece *piece = opi_train_piece_of(t, stage, microbatch);
   const opi_train_slice *slice = opi_train_graphs_of(t, stage, microbatch);
@@ -34,7 +34,7 @@ static opi_view part_of(const opi_train *t, const opi_request *request, uint32_t
 
 static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32_t cell,
                               uint32_t microbatch, opipe_error *err) {
-  opi_train *t = rank->session->train;
+  opi_train_shape *t = opi_train_at(rank);
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
   int64_t shape[OPIPE_MAX_RANK];
   const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
@@ -43,7 +43,7 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
 }
 
 opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  const opi_train *t = rank->session->train;
+  const opi_train_shape *t = opi_train_at(rank);
   const opi_cut *cut = t->model->cuts[0];
   const opi_request *request = opi_train_request(rank, step);
   opipe_status status = OPIPE_OK;
@@ -71,7 +71,7 @@ opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *e
 /* ---- out ---- */
 
 /* [rows, tokens, ...]: the rows of a slice lie apart. */
-static void put_slice(const opi_train *t, const opi_request *request, const opi_cell *cell,
+static void put_slice(const opi_train_shape *t, const opi_request *request, const opi_cell *cell,
                       uint32_t microbatch, const char *part) {
   const opi_train_slice *slice = opi_train_graphs_of(t, cell->stage, microbatch);
   const uint64_t rows = (uint64_t)t->rows[opi_train_class(t, microbatch)];
@@ -85,7 +85,7 @@ static void put_slice(const opi_train *t, const opi_request *request, const opi_
   }
 }
 
-static void put_output(const opi_train *t, const opi_request *request, const opi_cell *cell,
+static void put_output(const opi_train_shape *t, const opi_request *request, const opi_cell *cell,
                        uint32_t microbatch, const char *part) {
   const opi_result *result = &request->results[1];
   const opi_train_piece *piece = opi_train_piece_of(t, cell->stage, microbatch);
@@ -99,7 +99,7 @@ static void put_output(const opi_train *t, const opi_request *request, const opi
 }
 
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  opi_train *t = rank->session->train;
+  opi_train_shape *t = opi_train_at(rank);
   const opi_cut *cut = t->model->cuts[opi_train_class(t, step->microbatch)];
   const opi_request *request = opi_train_request(rank, step);
   const struct opi_ticket *ticket = request->ticket;
@@ -125,7 +125,7 @@ opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *
   return OPIPE_OK;
 }
 
-bool opi_train_is_finite(const opi_train *t, const opi_request *request, uint32_t rank) {
+bool opi_train_is_finite(const opi_train_shape *t, const opi_request *request, uint32_t rank) {
   const uint32_t n_views = t->model->n_views;
   for (uint32_t m = 0; m < t->plan->n_microbatches; ++m) {
     for (uint32_t v = 0; v < n_views; ++v) {

@@ -7,7 +7,7 @@
 
 #include "runtime/train/state.h"
 
-static opipe_status hand_on(opi_train *t, const opi_step *step, opipe_error *err) {
+static opipe_status hand_on(opi_train_shape *t, const opi_step *step, opipe_error *err) {
   opi_session *s = t->session;
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_stream *stream = &t->lists->streams[m->stream];
@@ -16,7 +16,8 @@ static opipe_status hand_on(opi_train *t, const opi_step *step, opipe_error *err
   return opi_move_region(&s->ranks[stream->src_rank], &src, &s->ranks[stream->dst_rank], &dst, err);
 }
 
-static opipe_status run_step(opi_train *t, opi_request *request, uint32_t index, opipe_error *err) {
+static opipe_status run_step(opi_train_shape *t, opi_request *request, uint32_t index,
+                             opipe_error *err) {
   opi_session *s = t->session;
   const opi_step *step = &t->lists->steps[index];
   const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
@@ -26,8 +27,8 @@ static opipe_status run_step(opi_train *t, opi_request *request, uint32_t index,
       (evaluate && step->pass != OPI_PROGRAM_F))
     return OPIPE_OK;
   rank->request = request;
-  t->places[rank->index].item =
-      (opi_train_item){.current = request, .next = request, .kind = OPI_ITEM_ALL};
+  s->train->places[rank->index].item =
+      (opi_train_item){.current = request, .next = request, .shape = t, .kind = OPI_ITEM_ALL};
   while (status == OPIPE_PENDING) { /* until the host's flag is set */
     switch (step->kind) {
       case OPI_ACT_LOAD:
@@ -73,7 +74,7 @@ static opipe_status update(opi_train *t, opi_request *request, opipe_error *err)
   opipe_status status = OPIPE_OK;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     t->places[r].updated = false;
-    t->places[r].finite = opi_train_is_finite(t, request, r);
+    t->places[r].finite = opi_train_is_finite(request->shape[0]->train, request, r);
   }
   for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
     if (t->places[r].updated)
@@ -88,9 +89,9 @@ static opipe_status update(opi_train *t, opi_request *request, opipe_error *err)
 }
 
 opipe_status opi_train_run_reference(opi_session *s, opi_request *request, opipe_error *err) {
-  opi_train *t = s->train;
-  OPI_TRY(begin(t, request, err));
+  opi_train_shape *t = request->shape[0]->train;
+  OPI_TRY(begin(s->train, request, err));
   for (uint32_t i = 0; i < t->lists->n_steps; ++i)
     OPI_TRY(run_step(t, request, i, err));
-  return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(t, request, err);
+  return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(s->train, request, err);
 }

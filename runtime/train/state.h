@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training session has besides a session; private to runtime/train.
  *
- *   opi_session ── opi_train ── model (graphs, cuts), lists, weights
- *                     ├─ units   one per (stage instance, row class, program): compiled program
- *                     ├─ places  one per rank: boundary buffer, arena, position in its list
- *                     └─ wires   one per stream: its two ends, message counts
+ *   opi_session ── opi_train ── weights, places (one per rank: position in its list)
+ *        └─ opi_shape ── opi_train_shape ── model (graphs, cuts), lists
+ *                            ├─ units   one per (stage instance, row class, program): a program
+ *                            ├─ seats   one per rank: boundary buffer, sends that wait
+ *                            └─ wires   one per stream: its two ends, message counts
  *
- * Everything is made before the first step: every COMPUTE step knows its binding (one per set of
- * weights), every message its regions. Who may touch what is as in runtime/state.h.
+ * A shape is what mini-batches of some number of rows and tokens need: all is made before the first
+ * of its steps, every COMPUTE step knows its binding (one per set of weights), every message its
+ * regions. Weights, optimizer state and the order of the steps are the session's. Who may touch
+ * what is as in runtime/state.h.
  */
 #ifndef OPI_TRAIN_STATE_H
 #define OPI_TRAIN_STATE_H
@@ -64,17 +67,23 @@ typedef struct opi_train_waiting {
  * PROLOGUE, then runs bodies (ALL), and a flush ends it by an EPILOGUE; others know only ALL. */
 enum { OPI_ITEM_ALL = 0, OPI_ITEM_PROLOGUE = 1, OPI_ITEM_EPILOGUE = 2, OPI_ITEM_EVALUATE = 3 };
 typedef struct opi_train_item {
-  opi_request *current, *next; /* mini-batch of steps that are not, that are of the next one */
+  opi_request *current, *next;   /* mini-batch of steps that are not, that are of the next one */
+  struct opi_train_shape *shape; /* of both */
   uint32_t kind;
 } opi_train_item;
 
-typedef struct opi_train_place {
-  opi_block boundary, arena;
+/* What a shape has on a rank. */
+typedef struct opi_train_seat {
   uint64_t arena_bytes, workspace_bytes; /* of the largest program */
-  /* the rank's own, in a mini-batch */
-  opi_train_waiting *waiting; /* [room_waiting] */
-  uint32_t n_waiting, room_waiting;
-  uint32_t *reducing; /* [instances] REDUCE steps whose sums are under way */
+  opi_train_waiting *waiting;            /* [room_waiting] the rank's own */
+  uint32_t room_waiting;
+} opi_train_seat;
+
+/* The rank's own, in a mini-batch. */
+typedef struct opi_train_place {
+  opi_train_waiting *waiting;       /* the seat's of the item's shape */
+  uint32_t n_waiting, room_waiting; /* n_waiting 0 when an item of another shape begins */
+  uint32_t *reducing;               /* [instances] REDUCE steps whose sums are under way */
   uint32_t n_reducing;
   opi_train_item item;
   bool begun;
@@ -91,106 +100,133 @@ typedef struct opi_train_ports {
   uint32_t labels; /* port, OPIPE_NONE: none */
 } opi_train_ports;
 
-typedef struct opi_train {
+typedef struct opi_train_shape {
   opi_session *session;
+  opi_shape *shape; /* place, signature, blocks of memory */
   opi_arena arena;
+  opi_plan given;       /* the session's, with the dimensions of this mini-batch */
   const opi_plan *plan; /* the model's view: pieces are stages */
   opi_train_model *model;
   opi_train_lists *lists;
-  opi_weights *weights;
   opi_train_unit *units;     /* [(instance * n_classes + class) * OPI_PROGRAMS + program] */
-  opi_train_place *places;   /* [n_ranks] */
+  opi_train_seat *seats;     /* [n_ranks] */
   opi_train_wire *wires;     /* [n_streams] */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
   opi_span *spans;           /* [n_steps] COMPUTE, REDUCE, UPDATE: when it ran last; the rank's own
                                 until the session rests */
   uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
-  opi_train_item *items;     /* [session->ring_room] beside the session's ring */
-  opi_request *held;         /* double-buffered: its body has not been published; submit_lock */
-  uint64_t n_items;          /* published; submit_lock */
-  bool periodic;             /* double-buffered, with a schedule */
   opi_train_ports **ports;   /* [n_variants][n_slices] */
   struct opi_train_counter *counters;       /* [n_variants * n_slices]; count.c */
   int32_t token_axis;                       /* of labels and logits, with slices */
   opi_carry output_carry;                   /* of the logits */
-  uint32_t labels_input;                    /* of the session, OPIPE_NONE: none */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
   int64_t rows[OPI_TRAIN_CLASSES];          /* of a whole micro-batch */
-  uint64_t n_steps;                         /* submitted; submit_lock */
+} opi_train_shape;
+
+typedef struct opi_train {
+  opi_session *session;
+  opi_arena arena;
+  opi_weights *weights;
+  opi_train_place *places;    /* [n_ranks] */
+  opi_train_item *items;      /* [session->ring_room] beside the session's ring */
+  opi_request *held;          /* double-buffered: its body has not been published; submit_lock */
+  uint64_t n_items;           /* published; submit_lock */
+  bool periodic;              /* double-buffered, with a schedule */
+  uint32_t labels_input;      /* of the session, OPIPE_NONE: none */
+  uint32_t n_views, n_slices; /* of every shape */
+  int64_t units_per_row;      /* of the batch axis as the inputs have it */
+  uint64_t n_steps;           /* submitted; submit_lock */
 } opi_train;
 
-static inline uint32_t opi_train_class(const opi_train *t, uint32_t microbatch) {
+static inline uint32_t opi_train_class(const opi_train_shape *t, uint32_t microbatch) {
   return microbatch < t->n_large ? 0 : 1;
 }
-static inline int64_t opi_train_row(const opi_train *t, uint32_t microbatch) {
+static inline int64_t opi_train_row(const opi_train_shape *t, uint32_t microbatch) {
   const uint32_t n = microbatch < t->n_large ? microbatch : t->n_large;
   return t->rows[0] * n + t->rows[1] * (int64_t)(microbatch - n);
 }
-static inline opi_train_unit *opi_train_unit_of(const opi_train *t, uint32_t instance,
+static inline opi_train_unit *opi_train_unit_of(const opi_train_shape *t, uint32_t instance,
                                                 uint32_t class, uint32_t program) {
   return &t->units[(instance * t->n_classes + class) * OPI_PROGRAMS + program];
 }
-static inline uint32_t opi_train_instance(const opi_train *t, uint32_t stage, uint32_t microbatch) {
+static inline uint32_t opi_train_instance(const opi_train_shape *t, uint32_t stage,
+                                          uint32_t microbatch) {
   const opi_plan *plan = t->plan;
   return stage * plan->n_replicas +
          t->lists->replica_of[(size_t)stage * plan->n_microbatches + microbatch];
 }
 /* What a stage of the view computes of a micro-batch, and the graphs that it does it with. */
-static inline const opi_train_piece *opi_train_piece_of(const opi_train *t, uint32_t stage,
+static inline const opi_train_piece *opi_train_piece_of(const opi_train_shape *t, uint32_t stage,
                                                         uint32_t microbatch) {
   return &t->model->pieces[opi_train_class(t, microbatch)][stage];
 }
-static inline const opi_train_slice *opi_train_graphs_of(const opi_train *t, uint32_t stage,
+static inline const opi_train_slice *opi_train_graphs_of(const opi_train_shape *t, uint32_t stage,
                                                          uint32_t microbatch) {
   return opi_train_slice_of(t->model, opi_train_class(t, microbatch), stage);
 }
-static inline const opi_train_ports *opi_train_ports_of(const opi_train *t,
+static inline const opi_train_ports *opi_train_ports_of(const opi_train_shape *t,
                                                         const opi_train_piece *piece) {
   return &t->ports[piece->variant][piece->slice];
 }
 /* The first of its rows, counted over the mini-batch. */
-static inline int64_t opi_train_piece_row(const opi_train *t, const opi_train_piece *piece,
+static inline int64_t opi_train_piece_row(const opi_train_shape *t, const opi_train_piece *piece,
                                           uint32_t microbatch) {
   return opi_train_row(t, microbatch) + piece->first;
 }
 /* A route as it is for a micro-batch. */
-static inline const opi_route *opi_train_route_of(const opi_train *t, uint32_t route,
+static inline const opi_route *opi_train_route_of(const opi_train_shape *t, uint32_t route,
                                                   uint32_t microbatch) {
   return &t->model->cuts[opi_train_class(t, microbatch)]->routes[route];
 }
 /* The stage instance that an instance of the view belongs to; OPIPE_NONE: there is none. */
-static inline uint32_t opi_train_whole(const opi_train *t, uint32_t instance) {
+static inline uint32_t opi_train_whole(const opi_train_shape *t, uint32_t instance) {
   return t->model->whole_of[instance];
 }
 /* Where a cell lies for a micro-batch. */
-opipe_region opi_train_region(const opi_train *t, uint32_t cell, uint32_t microbatch);
-char *opi_train_host(const opi_train *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
+opipe_region opi_train_region(const opi_train_shape *t, uint32_t cell, uint32_t microbatch);
+char *opi_train_host(const opi_train_shape *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
 /* What a route takes from, and where it brings it. */
-opipe_region opi_train_source(const opi_train *t, uint32_t route, uint32_t microbatch);
-opipe_region opi_train_target(const opi_train *t, uint32_t route, uint32_t microbatch);
+opipe_region opi_train_source(const opi_train_shape *t, uint32_t route, uint32_t microbatch);
+opipe_region opi_train_target(const opi_train_shape *t, uint32_t route, uint32_t microbatch);
 
-/* open.c: in the order of calls from session.c */
+/* open.c */
 opipe_status opi_train_prepare(opi_session *session,
-                               opipe_error *err);                     /* graphs, inputs, outputs */
-opipe_status opi_train_build(opi_session *session, opipe_error *err); /* all else */
-void opi_train_stop(opi_session *session); /* what is the transport's and the backends' */
+                               opipe_error *err); /* before devices are open */
+opipe_status opi_train_build(opi_session *session,
+                             opipe_error *err); /* the plan's shape, weights */
+void opi_train_stop(opi_session *session);      /* what is the transport's and the backends' */
 void opi_train_free(opi_session *session);
+opipe_status opi_train_open_weights(opi_train_shape *own, opipe_error *err);
+/* graphs.c: a shape's graphs, ports and signature, by the session's plan (shape->keep) or the
+ * signature that it has. The plan's own also names the session's outputs and adds the labels. */
+opipe_status opi_train_shape_bind(opi_shape *shape, opipe_error *err);
+/* shape.c: lists, programs, memory, bindings, streams */
+opipe_status opi_train_shape_build(opi_shape *shape, opipe_error *err);
+void opi_train_shape_stop(opi_shape *shape);
+void opi_train_shape_free(opi_shape *shape);
 /* bind.c */
-opipe_status opi_train_bind(opi_train *train, opipe_error *err);
+opipe_status opi_train_bind(opi_train_shape *shape, opipe_error *err);
 /* feed.c */
 opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_train_shift(opi_train *train, opi_request *request, opipe_error *err);
 /* Is what a rank has of the mini-batch's loss a number? On its thread, before its update. */
-bool opi_train_is_finite(const opi_train *train, const opi_request *request, uint32_t rank);
+bool opi_train_is_finite(const opi_train_shape *shape, const opi_request *request, uint32_t rank);
 /* count.c: the number of valid labels of the whole mini-batch */
-opipe_status opi_train_open_counters(opi_train *train, opipe_error *err);
-void opi_train_close_counters(opi_train *train);
-opipe_status opi_train_count(opi_train *train, const opi_request *request, double *out_count,
+opipe_status opi_train_open_counters(opi_train_shape *shape, opipe_error *err);
+void opi_train_close_counters(opi_train_shape *shape);
+opipe_status opi_train_count(opi_train_shape *shape, const opi_request *request, double *out_count,
                              opipe_error *err);
+static inline opi_train_place *opi_train_place_of(const opi_rank *rank) {
+  return &rank->session->train->places[rank->index];
+}
+/* The shape that the rank is at work with. */
+static inline opi_train_shape *opi_train_at(const opi_rank *rank) {
+  return opi_train_place_of(rank)->item.shape;
+}
 /* The mini-batch that a step of the rank works for. */
 static inline opi_request *opi_train_request(const opi_rank *rank, const opi_step *step) {
-  const opi_train_item *item = &rank->session->train->places[rank->index].item;
+  const opi_train_item *item = &opi_train_place_of(rank)->item;
   return step->next != 0 ? item->next : item->current;
 }
 /* step.c: runs the rank's list of its request; OPIPE_PENDING: blocked */

@@ -19,13 +19,14 @@ static bool in_evaluate(const opi_step *step) {
 /* ---- messages ---- */
 
 /* How far a step's mini-batch is beyond the counted ones, in messages. */
-static uint64_t beyond(const opi_train *t, const opi_train_place *place, const opi_step *step) {
+static uint64_t beyond(const opi_train_shape *t, const opi_train_place *place,
+                       const opi_step *step) {
   const opi_train_message *m = &t->lists->messages[step->route];
   const bool later = place->item.kind == OPI_ITEM_ALL && step->next != 0;
   return m->sequence + (later ? (uint64_t)t->lists->streams[m->stream].n_messages : 0);
 }
 
-static opipe_status post(opi_train *t, const opi_train_place *place, const opi_step *step,
+static opipe_status post(opi_train_shape *t, const opi_train_place *place, const opi_step *step,
                          opipe_error *err) {
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_wire *w = &t->wires[m->stream];
@@ -34,19 +35,19 @@ static opipe_status post(opi_train *t, const opi_train_place *place, const opi_s
                        NULL);
 }
 
-static opipe_status receive(opi_train *t, const opi_train_place *place, const opi_step *step,
+static opipe_status receive(opi_train_shape *t, const opi_train_place *place, const opi_step *step,
                             opipe_error *err) {
   const opi_train_message *m = &t->lists->messages[step->route];
   const opi_train_wire *w = &t->wires[m->stream];
   return OPI_POLL_WIRE(t->session, test, err, w->dst, w->dst_base + beyond(t, place, step));
 }
 
-static opipe_region source_of(const opi_train *t, uint32_t message) {
+static opipe_region source_of(const opi_train_shape *t, uint32_t message) {
   const opi_train_message *m = &t->lists->messages[message];
   return opi_train_source(t, m->route, m->microbatch);
 }
 
-static opipe_status deliver(opi_train *t, opi_train_waiting *waiting, opipe_error *err) {
+static opipe_status deliver(opi_train_shape *t, opi_train_waiting *waiting, opipe_error *err) {
   const opi_train_wire *w = &t->wires[t->lists->messages[waiting->message].stream];
   const opipe_region region = source_of(t, waiting->message);
   if (!waiting->sent) {
@@ -60,8 +61,10 @@ static opipe_status deliver(opi_train *t, opi_train_waiting *waiting, opipe_erro
 }
 
 /* Tries what waits, the messages of one stream in their order. */
-static opipe_status flush_waiting(opi_train *t, opi_train_place *place, opipe_error *err) {
+static opipe_status flush_waiting(opi_train_shape *t, opi_train_place *place, opipe_error *err) {
   uint32_t kept = 0;
+  if (place->n_waiting == 0)
+    return OPIPE_OK;
   for (uint32_t i = 0; i < place->n_waiting; ++i) {
     opi_train_waiting waiting = place->waiting[i];
     const uint32_t stream = t->lists->messages[waiting.message].stream;
@@ -78,7 +81,7 @@ static opipe_status flush_waiting(opi_train *t, opi_train_place *place, opipe_er
       place->waiting[kept++] = waiting;
   }
   if (kept != place->n_waiting)
-    opi_count_on(&t->session->ranks[place - t->places].n_moves);
+    opi_count_on(&t->session->ranks[place - t->session->train->places].n_moves);
   place->n_waiting = kept;
   return OPIPE_OK;
 }
@@ -91,7 +94,7 @@ static bool is_waiting(const opi_train_place *place, uint32_t message) {
   return false;
 }
 
-static opipe_status give(opi_train *t, opi_train_place *place, const opi_step *step,
+static opipe_status give(opi_train_shape *t, opi_train_place *place, const opi_step *step,
                          opipe_error *err) {
   if (place->n_waiting == place->room_waiting) {
     OPI_TRY(flush_waiting(t, place, err));
@@ -105,10 +108,10 @@ static opipe_status give(opi_train *t, opi_train_place *place, const opi_step *s
 }
 
 /* Double-buffered lists have no drains: a program waits for what still lies where it writes. */
-static opipe_status outputs_free(opi_train *t, opi_train_place *place, const opi_step *step,
+static opipe_status outputs_free(opi_train_shape *t, opi_train_place *place, const opi_step *step,
                                  opipe_error *err) {
   const opi_program *program = opi_program_of(t->model->cuts[0], step->stage, step->pass);
-  if (!t->periodic || place->n_waiting == 0)
+  if (!t->session->train->periodic || place->n_waiting == 0)
     return OPIPE_OK;
   OPI_TRY(flush_waiting(t, place, err));
   for (uint32_t b = 0; b < program->graph.n_boundaries; ++b) {
@@ -126,7 +129,7 @@ static opipe_status outputs_free(opi_train *t, opi_train_place *place, const opi
 }
 
 /* The message has been taken over, and its memory is free. */
-static opipe_status drain(opi_train *t, opi_train_place *place, const opi_step *step,
+static opipe_status drain(opi_train_shape *t, opi_train_place *place, const opi_step *step,
                           opipe_error *err) {
   OPI_TRY(flush_waiting(t, place, err));
   return is_waiting(place, step->route) ? OPIPE_PENDING : OPIPE_OK;
@@ -136,19 +139,19 @@ static opipe_status drain(opi_train *t, opi_train_place *place, const opi_step *
 
 /* Moves on what has begun, and notes when a sum was there. */
 static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
   uint32_t kept = 0;
   if (place->n_reducing == 0)
     return OPIPE_OK;
-  const opipe_status status = opi_weights_progress(t->weights, rank->index, err);
+  const opipe_status status = opi_weights_progress(rank->session->train->weights, rank->index, err);
   if (status < 0)
     return status;
   for (uint32_t i = 0; i < place->n_reducing; ++i) {
     const uint32_t index = place->reducing[i];
     const opi_step *step = &t->lists->steps[index];
     const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
-    if (opi_weights_is_summed(t->weights, opi_train_whole(t, instance)))
+    if (opi_weights_is_summed(rank->session->train->weights, opi_train_whole(t, instance)))
       t->spans[index].end_ns = opi_clock_ns();
     else
       place->reducing[kept++] = index;
@@ -159,7 +162,7 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
 
 /* ---- programs ---- */
 
-static void set_scalars(const opi_train *t, const opi_request *request, uint32_t stage,
+static void set_scalars(const opi_train_shape *t, const opi_request *request, uint32_t stage,
                         uint32_t microbatch, int64_t *scalars) {
   const struct opi_ticket *ticket = request->ticket;
   const opi_train_piece *piece = opi_train_piece_of(t, stage, microbatch);
@@ -171,7 +174,7 @@ static void set_scalars(const opi_train *t, const opi_request *request, uint32_t
 }
 
 /* Tests: what nobody needs any more is overwritten. */
-static void poison_freed(const opi_train *t, const opi_step *step) {
+static void poison_freed(const opi_train_shape *t, const opi_step *step) {
   const uint32_t n_mb = t->plan->n_microbatches;
   for (uint32_t c = 0; c < t->model->cuts[0]->n_cells; ++c) {
     for (uint32_t m = 0; m < n_mb; ++m) {
@@ -187,8 +190,8 @@ static void poison_freed(const opi_train *t, const opi_step *step) {
 /* While a program runs on an asynchronous device: sends and sums that wait are tried again, or they
  * would wait for the program's end. */
 static opipe_status beside_program(opi_rank *rank, bool *out_more, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
   *out_more = place->n_reducing != 0;
   OPI_TRY(flush_waiting(t, place, err));
   for (uint32_t i = 0; i < place->n_waiting; ++i)
@@ -199,8 +202,8 @@ static opipe_status beside_program(opi_rank *rank, bool *out_more, opipe_error *
 opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                                opipe_error *err) {
   opi_session *s = rank->session;
-  opi_train *t = s->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
   const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
   const uint32_t class = opi_train_class(t, step->microbatch);
   uint32_t program = step->pass, binding = t->binding_of_step[index];
@@ -218,7 +221,8 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   if (place->item.kind == OPI_ITEM_PROLOGUE ||
       (s->reference && s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED))
     version = 1;
-  const uint32_t set = opi_weights_set_of(t->weights, rank->index, evaluate ? 0 : version);
+  const uint32_t set =
+      opi_weights_set_of(rank->session->train->weights, rank->index, evaluate ? 0 : version);
   opipe_error local = OPIPE_ERROR_INIT;
   set_scalars(t, request, step->stage, step->microbatch, place->scalars);
   const opi_running how = {
@@ -246,7 +250,7 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
 
 /* Rows that a backward cannot read where they lie. */
 opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  const opi_train *t = rank->session->train;
+  const opi_train_shape *t = opi_train_at(rank);
   const opipe_region src = opi_train_source(t, step->route, step->microbatch);
   const opipe_region dst = opi_train_target(t, step->route, step->microbatch);
   if (src.n_bytes == 0)
@@ -257,7 +261,7 @@ opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *e
 
 /* ---- the list ---- */
 
-static uint32_t peer_of(const opi_train *t, const opi_step *step) {
+static uint32_t peer_of(const opi_train_shape *t, const opi_step *step) {
   if (step->kind < OPI_ACT_RECV || step->kind == OPI_ACT_COPY || step->route == OPIPE_NONE)
     return OPIPE_NONE;
   const opi_train_stream *stream = &t->lists->streams[t->lists->messages[step->route].stream];
@@ -267,19 +271,19 @@ static uint32_t peer_of(const opi_train *t, const opi_step *step) {
 }
 
 static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
   const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
   t->spans[index] = (opi_span){opi_clock_ns(), 0};
   place->reducing[place->n_reducing++] = index;
-  OPI_TRY(opi_weights_reduce(t->weights, opi_train_whole(t, instance), err));
+  OPI_TRY(opi_weights_reduce(rank->session->train->weights, opi_train_whole(t, instance), err));
   return move_sums(rank, err);
 }
 
 static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index,
                             opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
   const opipe_status status = outputs_free(t, place, step, err);
   if (status != OPIPE_OK)
     return status;
@@ -289,48 +293,51 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
 }
 
 /* The step has been made with all of them. */
-static void end_sums(opi_train *t, opi_train_place *place) {
+static void end_sums(opi_train_shape *t, opi_train_place *place) {
   for (uint32_t i = 0; i < place->n_reducing; ++i)
     t->spans[place->reducing[i]].end_ns = opi_clock_ns();
   place->n_reducing = 0;
 }
 
 static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
-  opi_train *t = rank->session->train;
+  opi_train_shape *t = opi_train_at(rank);
   opi_span *span = &t->spans[index];
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_place *place = opi_train_place_of(rank);
   if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
     *span = (opi_span){opi_clock_ns(), 0};
     place->finite = opi_train_is_finite(t, rank->request, rank->index);
   }
   OPI_TRY(move_sums(rank, err));
-  const opipe_status status = opi_weights_step(t->weights, rank->index, place->finite, err);
+  const opipe_status status =
+      opi_weights_step(rank->session->train->weights, rank->index, place->finite, err);
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
     end_sums(t, place);
   if (status == OPIPE_OK && rank->index == 0)
-    opi_weights_report(t->weights, 0, &rank->request->ticket->report);
+    opi_weights_report(rank->session->train->weights, 0, &rank->request->ticket->report);
   return status;
 }
 
 /* Does the step belong to what the rank does now? */
-static bool takes_part(const opi_train *t, const opi_train_place *place, const opi_step *step) {
+static bool takes_part(const opi_train_shape *t, const opi_train_place *place,
+                       const opi_step *step) {
   switch (place->item.kind) {
     case OPI_ITEM_PROLOGUE:
       return step->next != 0;
     case OPI_ITEM_EPILOGUE:
       return step->next == 0;
     case OPI_ITEM_EVALUATE:
-      return in_evaluate(step) && (!t->periodic || place->second == (step->next == 0));
+      return in_evaluate(step) &&
+             (!t->session->train->periodic || place->second == (step->next == 0));
     default:
       return true;
   }
 }
 
 static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
   const opi_step *step = &t->lists->steps[index];
   if (!takes_part(t, place, step))
     return OPIPE_OK;
@@ -360,15 +367,18 @@ static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
 }
 
 static opipe_status begin(opi_rank *rank, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train *train = rank->session->train;
+  opi_train_place *place = opi_train_place_of(rank);
   if (place->begun)
     return OPIPE_OK;
-  place->item = t->items[(rank->n_taken - 1) % rank->session->ring_room];
+  place->item = train->items[(rank->n_taken - 1) % rank->session->ring_room];
+  const opi_train_shape *t = place->item.shape;
+  place->waiting = t->seats[rank->index].waiting;
+  place->room_waiting = t->seats[rank->index].room_waiting;
   place->second = false;
   if (place->item.kind == OPI_ITEM_ALL || place->item.kind == OPI_ITEM_EPILOGUE)
-    OPI_TRY(opi_weights_begin(t->weights, rank->index, err));
-  const double scale = opi_weights_loss_scale(t->weights, rank->index);
+    OPI_TRY(opi_weights_begin(train->weights, rank->index, err));
+  const double scale = opi_weights_loss_scale(train->weights, rank->index);
   memcpy(&place->scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
   place->begun = true;
   rank->step = t->lists->rank_first[rank->index];
@@ -377,10 +387,11 @@ static opipe_status begin(opi_rank *rank, opipe_error *err) {
 
 /* Counts on: messages of this mini-batch. */
 static void end(opi_rank *rank) {
-  opi_train *t = rank->session->train;
-  const uint32_t kind = t->places[rank->index].item.kind;
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
+  const uint32_t kind = place->item.kind;
   const bool evaluate = kind == OPI_ITEM_EVALUATE;
-  t->places[rank->index].begun = false;
+  place->begun = false;
   if (kind == OPI_ITEM_PROLOGUE) {
     rank->request = NULL; /* not done with it: its body comes */
     return;
@@ -397,13 +408,13 @@ static void end(opi_rank *rank) {
 }
 
 /* A double-buffered evaluation runs the list twice: what a prologue has, then the rest. */
-static bool goes_on(const opi_train *t, const opi_rank *rank) {
-  const opi_train_place *place = &t->places[rank->index];
-  return t->periodic && place->item.kind == OPI_ITEM_EVALUATE && !place->second;
+static bool goes_on(const opi_train_shape *t, const opi_rank *rank) {
+  const opi_train_place *place = opi_train_place_of(rank);
+  return t->session->train->periodic && place->item.kind == OPI_ITEM_EVALUATE && !place->second;
 }
 
 static opipe_status run_list(opi_rank *rank, opipe_error *err) {
-  opi_train *t = rank->session->train;
+  opi_train_shape *t = opi_train_at(rank);
   while (rank->step < t->lists->rank_first[rank->index + 1]) {
     const opi_step *step = &t->lists->steps[rank->step];
     const opipe_status status = run_step(rank, rank->step, err);
@@ -424,24 +435,38 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
 }
 
 opipe_status opi_train_idle(opi_rank *rank, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  opi_train_shape *t = opi_train_at(rank);
+  opi_train_place *place = opi_train_place_of(rank);
   OPI_TRY(flush_waiting(t, place, err));
   return place->n_waiting == 0 ? OPIPE_OK : OPIPE_PENDING;
 }
 
+/* Double-buffered lists have no drains. The next item may be of another shape, and this one's go:
+ * nothing of it may be left behind. */
+static bool leaves_nothing(const opi_train *train, const opi_train_place *place) {
+  const uint32_t kind = place->item.kind;
+  return !train->periodic || kind == OPI_ITEM_PROLOGUE || kind == OPI_ITEM_ALL ||
+         place->n_waiting == 0;
+}
+
 opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
-  opi_train *t = rank->session->train;
-  opi_train_place *place = &t->places[rank->index];
+  const opi_train *train = rank->session->train;
+  opi_train_place *place = opi_train_place_of(rank);
   if (opi_request_withdrawn(rank->request))
-    return flush_waiting(t, place, err); /* no rank does anything for it */
+    return flush_waiting(place->item.shape, place, err); /* no rank does anything for it */
   OPI_TRY(begin(rank, err));
+  opi_train_shape *t = place->item.shape;
   OPI_TRY(flush_waiting(t, place, err));
   opipe_status status = run_list(rank, err);
   if (status == OPIPE_OK && goes_on(t, rank)) {
     place->second = true;
     rank->step = t->lists->rank_first[rank->index];
     status = run_list(rank, err);
+  }
+  if (status == OPIPE_OK && !leaves_nothing(train, place)) {
+    status = flush_waiting(t, place, err);
+    if (status == OPIPE_OK && place->n_waiting != 0)
+      status = OPIPE_PENDING;
   }
   if (status == OPIPE_OK)
     end(rank);

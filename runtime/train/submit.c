@@ -9,7 +9,7 @@
 
 /* One of every piece of every micro-batch. */
 static size_t n_shares(const opi_session *s) {
-  return (size_t)s->plan->n_microbatches * s->train->model->n_views;
+  return (size_t)s->plan->n_microbatches * s->train->n_views;
 }
 
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
@@ -65,40 +65,22 @@ static opipe_status check_params(const opi_session *s, const opipe_submit_params
       (unsigned long long)params->deadline_ns);
 }
 
-/* Every input has the shape of the plan's whole mini-batch. */
-static opipe_status check_shapes(const opi_train *t, const opi_request *request, opipe_error *err) {
-  const opi_session *s = t->session;
-  const opi_train_variant *variant = &t->model->variants[0];
-  const opi_graph *g = variant->slices[0].training->graph;
-  char given[128], wanted[128];
-  for (uint32_t p = 0; p < g->n_inputs; ++p) {
-    const opi_value *value = &g->values[g->inputs[p]];
-    if (t->ports[0]->input[p] == OPIPE_NONE)
-      continue;
-    const opi_feed *feed = &request->feeds[t->ports[0]->input[p]];
-    int64_t whole[OPIPE_MAX_RANK] = {0};
-    bool same = true;
-    for (int32_t d = 0; d < value->rank && d < OPIPE_MAX_RANK; ++d) {
-      whole[d] = value->shape[d];
-      if (d == t->ports[0]->axis[p])
-        whole[d] = value->shape[d] / variant->rows * s->plan->batch_rows;
-      if (p == t->ports[0]->labels && t->model->n_slices > 1 && d == t->token_axis)
-        whole[d] = t->model->n_tokens;
-      same = same && feed->shape[d] == whole[d];
-    }
-    if (same)
-      continue;
-    return opi_fail(err, OPIPE_E_INVALID, "input '%s' has shape %s, the plan's mini-batch has %s",
-                    s->inputs[t->ports[0]->input[p]].name,
-                    opi_shape_text(given, sizeof given, feed->shape, (uint32_t)value->rank),
-                    opi_shape_text(wanted, sizeof wanted, whole, (uint32_t)value->rank));
+/* The shape that the mini-batch is of, made if it is the first; OPIPE_PENDING: there is no room
+ * until one that is in use is let go. Its user until the request has passed. */
+static opipe_status find_shape(opi_session *s, opi_request *request, opipe_error *err) {
+  const int64_t rows = s->n_batch_inputs == 0 ? 0 : request->rows;
+  const opipe_status status = opi_shape_get(s, request, rows, &request->shape[0], err);
+  if (status != OPIPE_OK) {
+    request->shape[0] = NULL;
+    return status;
   }
+  atomic_fetch_add(&request->shape[0]->n_users, 1);
   return OPIPE_OK;
 }
 
 /* ---- results ---- */
 
-static opipe_status place_results(const opi_train *t, const opipe_submit_params *params,
+static opipe_status place_results(const opi_train_shape *t, const opipe_submit_params *params,
                                   opi_request *request, opipe_error *err) {
   const opi_session *s = t->session;
   const opi_train_variant *variant = &t->model->variants[0];
@@ -119,7 +101,7 @@ static opipe_status place_results(const opi_train *t, const opipe_submit_params 
         result->shape[d] = value->shape[d];
       if (t->output_carry.axis >= 0)
         result->shape[t->output_carry.axis] =
-            value->shape[t->output_carry.axis] / variant->rows * s->plan->batch_rows;
+            value->shape[t->output_carry.axis] / variant->rows * t->given.batch_rows;
       if (t->model->n_slices > 1)
         result->shape[t->token_axis] = t->model->n_tokens;
       if (!opi_tensor_bytes(s->output_dtypes[o], result->shape, result->rank, &result->n_bytes))
@@ -151,27 +133,33 @@ static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi
   opi_session *s = t->session;
   struct opi_ticket *ticket = request->ticket;
   OPI_TRY(opi_read_inputs(s, params, request, err));
-  OPI_TRY(check_shapes(t, request, err));
-  request->rows =
-      s->plan->batch_dim == NULL ? (int64_t)s->plan->n_microbatches : s->plan->batch_rows;
+  opipe_status status = find_shape(s, request, err);
+  if (status != OPIPE_OK)
+    return status;
+  opi_train_shape *shape = request->shape[0]->train;
+  const opi_plan *given = &shape->given;
+  request->rows = given->batch_dim == NULL ? (int64_t)given->n_microbatches : given->batch_rows;
   request->n_microbatches = request->n_large = s->plan->n_microbatches;
   request->has_plain = false;
   for (size_t m = 0; m < n_shares(s); ++m)
     ticket->shares[m] = 0;
   memset(&ticket->report, 0, sizeof ticket->report);
   atomic_store(&ticket->end_ns, 0);
-  opipe_status status = opi_train_shift(t, request, err);
+  status = opi_train_shift(t, request, err);
   if (status != OPIPE_OK)
     return status;
-  OPI_TRY(opi_train_count(t, request, &ticket->count, err));
-  return place_results(t, params, request, err);
+  OPI_TRY(opi_train_count(shape, request, &ticket->count, err));
+  return place_results(shape, params, request, err);
 }
 
 static void publish(opi_session *s, opi_request *current, opi_request *next, uint32_t kind) {
   opi_train *t = s->train;
   const uint64_t k = t->n_items++;
   s->ring[k % s->ring_room] = current != NULL ? current : next;
-  t->items[k % s->ring_room] = (opi_train_item){.current = current, .next = next, .kind = kind};
+  t->items[k % s->ring_room] = (opi_train_item){.current = current,
+                                                .next = next,
+                                                .shape = s->ring[k % s->ring_room]->shape[0]->train,
+                                                .kind = kind};
   atomic_store_explicit(&s->n_submitted, k + 1, memory_order_release);
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
     s->transport->ring(s->ranks[r].endpoint);
@@ -189,6 +177,7 @@ static opipe_request *begin(opi_session *s, opi_request *request,
                             const opipe_submit_params *params) {
   opi_train *t = s->train;
   request->number = s->n_numbered++;
+  request->shape[0]->last_used = request->number + 1;
   request->ticket->start_ns = opi_clock_ns();
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
@@ -207,6 +196,8 @@ static opipe_request *begin(opi_session *s, opi_request *request,
   } else if (!t->periodic) {
     publish(s, request, request, OPI_ITEM_ALL);
   } else {
+    if (t->held != NULL && t->held->shape[0] != request->shape[0])
+      publish_epilogue(t); /* its bodies are of other tensors: the pipeline drains */
     publish(s, t->held, request, t->held == NULL ? OPI_ITEM_PROLOGUE : OPI_ITEM_ALL);
     t->held = request;
   }
@@ -231,6 +222,7 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   request->ticket->step = t->n_steps;
   const opipe_status status = prepare(t, params, request, err);
   if (status != OPIPE_OK) {
+    opi_request_drop_shapes(request);
     opi_request_recycle(request);
     return status;
   }

@@ -15,7 +15,7 @@ static bool is_shared(const opi_plan *plan, uint32_t stage) {
   return n > 1;
 }
 
-static opi_trace_event describe(const opi_train *t, uint32_t rank, const opi_step *step,
+static opi_trace_event describe(const opi_train_shape *t, uint32_t rank, const opi_step *step,
                                 const opi_span *span, uint64_t first) {
   const uint32_t n_replicas = t->session->plan->n_replicas;
   const uint32_t whole = opi_train_whole(t, step->stage * t->plan->n_replicas + step->replica);
@@ -36,7 +36,7 @@ static opi_trace_event describe(const opi_train *t, uint32_t rank, const opi_ste
   return event;
 }
 
-static opipe_status add_measured(const opi_train *t, opi_trace_list *list, opipe_error *err) {
+static opipe_status add_measured(const opi_train_shape *t, opi_trace_list *list, opipe_error *err) {
   uint64_t first = UINT64_MAX;
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
     if (t->spans[i].end_ns != 0 && t->spans[i].start_ns < first)
@@ -59,11 +59,11 @@ static opipe_status add_measured(const opi_train *t, opi_trace_list *list, opipe
 
 /* Start and end of every action. A double-buffered plan's own times are positions in a list without
  * end: its body is simulated as it runs behind a prologue. */
-static opipe_status plan_times(const opi_train *t, opi_arena *arena, double *start, double *end,
-                               opipe_error *err) {
+static opipe_status plan_times(const opi_train_shape *t, opi_arena *arena, double *start,
+                               double *end, opipe_error *err) {
   opi_train_times times;
   if (t->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED)
-    return opi_train_timeline(t->session->plan, t->model, arena, start, end, err);
+    return opi_train_timeline(&t->given, t->model, arena, start, end, err);
   OPI_TRY(opi_train_times_build(t->plan, t->model->cuts[0], arena, &times, err));
   for (uint32_t a = 0; a < t->plan->n_actions; ++a) {
     start[a] = (double)times.start[a];
@@ -72,7 +72,7 @@ static opipe_status plan_times(const opi_train *t, opi_arena *arena, double *sta
   return OPIPE_OK;
 }
 
-static opipe_status add_planned(const opi_train *t, opi_trace_list *list, opipe_error *err) {
+static opipe_status add_planned(const opi_train_shape *t, opi_trace_list *list, opipe_error *err) {
   const opi_plan *plan = t->session->plan; /* whose actions are the view's, one by one */
   double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
@@ -97,10 +97,25 @@ static opipe_status add_planned(const opi_train *t, opi_trace_list *list, opipe_
   return OPIPE_OK;
 }
 
+/* The shape of the last step. */
+static const opi_train_shape *last_used(const opi_session *session) {
+  const opi_shape *last = session->shapes[0];
+  for (uint32_t i = 1; i < session->n_places; ++i) {
+    if (session->shapes[i] != NULL && session->shapes[i]->last_used > last->last_used)
+      last = session->shapes[i];
+  }
+  return last->train;
+}
+
 opipe_status opi_train_trace(opi_session *session, opi_trace_list *list, opipe_error *err) {
   OPI_TRY(opi_train_rest(session, err));
-  OPI_TRY(add_measured(session->train, list, err));
-  if (list->n == 0)
-    return opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no step has been done");
-  return add_planned(session->train, list, err);
+  opi_lock_take(&session->submit_lock); /* no shape comes or goes meanwhile */
+  const opi_train_shape *t = last_used(session);
+  opipe_status status = add_measured(t, list, err);
+  if (status == OPIPE_OK && list->n == 0)
+    status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no step has been done");
+  if (status == OPIPE_OK)
+    status = add_planned(t, list, err);
+  opi_lock_give(&session->submit_lock);
+  return status;
 }

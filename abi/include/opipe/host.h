@@ -515,10 +515,13 @@ typedef struct opipe_api {
 
   /* -- training: sessions of plans with `train` -- */
   /* Starts one mini-batch: forward, backward, update. Inputs: every graph input and the labels,
-   * whole mini-batch. The ticket is a request with one output, "loss" (fp32, rank 0);
-   * request_report says more. Steps are done in the order of submission; with double-buffered
-   * weights a ticket finishes only with the next step or a flush; request_wait on the newest ticket
-   * flushes. OPIPE_PENDING as session_submit. [any-thread] */
+   * whole mini-batch: of the plan's shape, or of another one (other rows of the batch, other
+   * tokens), which is compiled when it comes first and kept as max_shapes says; LIMIT before
+   * anything runs where it does not fit the caps. The ticket is a request with one output, "loss"
+   * (fp32, rank 0); request_report says more. Steps are done in the order of submission; with
+   * double-buffered weights a ticket finishes only with the next step or a flush; request_wait on
+   * the newest ticket flushes, and so does a step of another shape. OPIPE_PENDING as
+   * session_submit. [any-thread] */
   opipe_status (*session_train_step)(opipe_session *session, const opipe_submit_params *params,
                                      opipe_request **out_ticket, opipe_error *err);
   /* Waits until no step is under way; runs what a double-buffered schedule has left over.

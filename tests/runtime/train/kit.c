@@ -45,7 +45,12 @@ opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tok
                                &k->err));
   const opi_load_params load = {.path = model_path, .allocator = opi_allocator_system()};
   OPI_TRY(opi_model_load(&load, &k->model, &k->err));
+  return kit_resize(k, batch, tokens);
+}
+
+static void name_dims(kit *k, int64_t batch, int64_t tokens) {
   const opi_graph *g = k->model->graph;
+  k->n_dims = 0;
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const opi_value *value = &g->values[g->inputs[i]];
     for (int32_t d = 0; d < value->rank; ++d) {
@@ -61,6 +66,15 @@ opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tok
       tokens = d == 0 ? tokens : tokens - 2; /* a decoder's sequences are shorter */
     }
   }
+}
+
+opipe_status kit_resize(kit *k, int64_t batch, int64_t tokens) {
+  if (k->n_earlier == KIT_RESIZES)
+    return opi_fail(&k->err, OPIPE_E_LIMIT, "%d sizes", KIT_RESIZES);
+  if (k->bound != NULL)
+    k->earlier[k->n_earlier++] = k->bound;
+  k->bound = NULL;
+  name_dims(k, batch, tokens);
   const opi_bind_options options = bind_options(k);
   return opi_bind(k->model, &options, &k->bound, &k->err);
 }
@@ -68,6 +82,8 @@ opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tok
 void kit_close(kit *k) {
   opi_plan_free(k->plan);
   opi_bound_free(k->bound);
+  for (uint32_t i = 0; i < k->n_earlier; ++i)
+    opi_bound_free(k->earlier[i]);
   opi_model_free(k->model);
   opi_evaluator_free(k->evaluator);
   opi_registry_free(k->registry);
@@ -145,6 +161,7 @@ opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
       .flags = flags,
       .max_in_flight = 16,
+      .max_shapes = k->max_shapes,
       .watchdog_ns = k->watchdog_ns != 0 ? k->watchdog_ns : UINT64_C(5000000000),
       .spin_us = UINT32_MAX};
   return opi_train_open(&env, &params, out_session, &k->err);

@@ -10,7 +10,7 @@
 #include "runtime/train/train.h"
 #include "tests/support/support.h"
 
-enum { KIT_INPUTS = 16 };
+enum { KIT_INPUTS = 16, KIT_RESIZES = 64 };
 
 typedef struct kit {
   opi_registry *registry;
@@ -20,6 +20,8 @@ typedef struct kit {
   opi_dim_binding dims[4];
   uint32_t n_dims;
   opi_bound *bound; /* of the whole batch: what inputs look like */
+  opi_bound *earlier[KIT_RESIZES];
+  uint32_t n_earlier;
   opi_plan *plan;
   opi_backend_ref backends[64];
   opi_transport_ref transport;
@@ -27,6 +29,7 @@ typedef struct kit {
   uint32_t bind_flags;
   uint32_t dropout;     /* OPI_DROPOUT_*, of the plans to come */
   uint64_t watchdog_ns; /* 0: 5 s */
+  uint32_t max_shapes;  /* of sessions, 0: the library's */
   opi_budget *budget;   /* of sessions; NULL: none */
   opi_arena arena;
   opipe_error err;
@@ -59,6 +62,9 @@ extern const opipe_plugin *const *kit_static_plugins;
  * less each. */
 opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tokens);
 void kit_close(kit *k);
+/* Batches and plans from here on are of another shape: dimensions as in kit_open. What `bound` was
+ * before goes with the kit. */
+opipe_status kit_resize(kit *k, int64_t batch, int64_t tokens);
 opipe_status kit_plan(kit *k, const kit_case *c);
 opipe_status kit_read_plan(kit *k, const char *json, size_t n_bytes);
 opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session);

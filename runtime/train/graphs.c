@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The graphs of a mini-batch's shape, by the session's plan or by what a step brought: how its
+ * inputs and outputs carry the batch and the tokens, where the training graphs get their inputs
+ * from. The plan's own shape comes first; it names the outputs and adds the labels.
+ *
+ * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
+ * and parameter table are the same, so that weights and optimizer state are.
+ */
+#include <string.h>
+
+#include "partition/cut/batch.h"
+#include "runtime/train/state.h"
+
+/* ---- inputs and outputs ---- */
+
+static uint32_t find_input(const opi_session *s, const char *name) {
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    if (strcmp(s->inputs[i].name, name) == 0)
+      return i;
+  }
+  return OPIPE_NONE;
+}
+
+/* An input that the model's file does not have. */
+static opipe_status add_labels(opi_session *s, const opi_value *value, opipe_error *err) {
+  opi_input *inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, (size_t)s->n_inputs + 1);
+  opi_value *own = OPI_ARENA_NEW(&s->arena, opi_value);
+  int64_t *shape = OPI_ARENA_ARRAY(&s->arena, int64_t, (size_t)value->rank);
+  if (inputs == NULL || own == NULL || shape == NULL)
+    return opi_fail_nomem(err, sizeof *inputs, "inputs");
+  memcpy(inputs, s->inputs, s->n_inputs * sizeof *inputs);
+  *own = *value;
+  own->shape = shape;
+  own->name = opi_arena_strdup(&s->arena, value->name);
+  if (own->name == NULL)
+    return opi_fail_nomem(err, 0, "inputs");
+  for (int32_t d = 0; d < value->rank; ++d)
+    shape[d] = -1; /* checked against the whole mini-batch's */
+  inputs[s->n_inputs] =
+      (opi_input){.name = own->name, .value = own, .batch_axis = -1, .labels = true};
+  s->inputs = inputs;
+  s->n_dims += (uint32_t)value->rank;
+  ++s->n_inputs;
+  return OPIPE_OK;
+}
+
+static opipe_status name_outputs(const opi_train_shape *t, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_training *training = t->model->variants[0].slices[0].training;
+  s->n_outputs = training->output == OPIPE_NONE ? 1 : 2;
+  s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
+  s->output_dtypes = OPI_ARENA_ARRAY(&s->arena, uint32_t, s->n_outputs);
+  if (s->output_names == NULL || s->output_dtypes == NULL)
+    return opi_fail_nomem(err, s->n_outputs * sizeof(char *), "outputs");
+  s->output_names[0] = "loss";
+  s->output_dtypes[0] = OPIPE_FLOAT;
+  if (s->n_outputs == 2) {
+    const char *asked = s->plan->train->loss.output;
+    s->output_names[1] = asked != NULL ? asked : training->output_name;
+    s->output_dtypes[1] = training->graph->values[training->output].dtype;
+  }
+  return OPIPE_OK;
+}
+
+/* How the logits carry the batch; the labels carry it alike. */
+static opipe_status carry_output(opi_train_shape *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_bound *bound = t->model->variants[t->model->base].bound;
+  const opi_graph *g = bound->graph;
+  t->output_carry = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  if (s->n_outputs < 2 || s->plan->batch_dim == NULL)
+    return OPIPE_OK;
+  opi_carry *in = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_inputs);
+  opi_carry *all = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_values);
+  if (in == NULL || all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const uint32_t i = find_input(s, g->values[g->inputs[p]].name);
+    in[p] =
+        (opi_carry){.axis = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis, .outer = 1, .inner = 1};
+  }
+  const bool split = opi_plan_cuts_rows(s->plan);
+  const opipe_status status = opi_carry_axis(g, t->given.batch, in, all, split ? err : NULL);
+  if (status < 0)
+    return split ? status : OPIPE_OK;
+  const uint32_t v = opi_bound_value(bound, s->output_names[1]);
+  if (v != OPIPE_NONE)
+    t->output_carry = all[v];
+  return OPIPE_OK;
+}
+
+/* Labels are split like the output that they are compared with. */
+static opipe_status place_labels(const opi_train_shape *t, const opi_value *value, int32_t *io_axis,
+                                 opipe_error *err) {
+  if (*io_axis >= 0 || t->session->plan->batch_dim == NULL)
+    return OPIPE_OK;
+  *io_axis = t->output_carry.axis;
+  if (t->output_carry.axis >= value->rank || t->output_carry.outer != 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "labels '%s' of rank %d cannot be split like the output", value->name,
+                    value->rank);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status match_ports(opi_train_shape *t, const opi_training *training,
+                                opi_train_ports *ports, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_graph *g = training->graph;
+  ports->input = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
+  ports->axis = OPI_ARENA_ARRAY(&t->arena, int32_t, g->n_inputs);
+  ports->labels = OPIPE_NONE;
+  if (ports->input == NULL || ports->axis == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof(uint32_t), "inputs");
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const opi_value *value = &g->values[g->inputs[p]];
+    const uint32_t i = find_input(s, value->name);
+    ports->input[p] = i;
+    ports->axis[p] = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis;
+    if (i == OPIPE_NONE && t->model->n_slices == 1) {
+      return opi_fail(err, OPIPE_E_INTERNAL,
+                      "the training graph reads input '%s', which the model does not have",
+                      value->name);
+    }
+    if (g->inputs[p] != training->labels)
+      continue;
+    ports->labels = p;
+    OPI_TRY(place_labels(t, value, &ports->axis[p], err));
+  }
+  return OPIPE_OK;
+}
+
+/* With slices: [rows, tokens, ...] for what the loss judges. */
+static opipe_status find_token_axis(opi_train_shape *t, opipe_error *err) {
+  if (t->model->n_slices == 1)
+    return OPIPE_OK;
+  t->token_axis = t->model->variants[t->model->base].slices[0].tokens->output_axis;
+  const bool batch_first = t->output_carry.axis <= 0 && t->output_carry.inner == 1;
+  if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "slices of tokens: output '%s' must be [batch, tokens, ...]",
+                  t->session->output_names[t->session->n_outputs - 1]);
+}
+
+/* ---- the plan ---- */
+
+static opipe_status check_rows(const opi_shape *shape, const opi_plan *given, int64_t units,
+                               opipe_error *err) {
+  if (given->batch_dim == NULL ||
+      (shape->rows % units == 0 && given->batch_rows >= given->n_microbatches))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "a mini-batch of %lld rows cannot be cut into %u micro-batches of whole samples",
+                  (long long)shape->rows, given->n_microbatches);
+}
+
+/* The session's plan with the dimensions that the step brought. */
+static opipe_status give_plan(opi_train_shape *t, const opi_bind_options *base, opipe_error *err) {
+  const opi_session *s = t->session;
+  const int64_t units = s->train->units_per_row;
+  opi_plan *given = &t->given;
+  opi_bind_options named = {.n_dims = 0};
+  *given = *s->plan;
+  opi_arena_init(&given->arena, s->allocator, 0);
+  if (t->shape->keep)
+    return OPIPE_OK;
+  OPI_TRY(opi_shape_name(t->shape, t->shape->rows, &t->arena, &named, err));
+  given->dims = opi_arena_copy(&t->arena, named.dims, named.n_dims * sizeof *named.dims);
+  given->pins = opi_arena_copy(&t->arena, named.pins, named.n_pins * sizeof *named.pins);
+  if ((given->dims == NULL && named.n_dims != 0) || (given->pins == NULL && named.n_pins != 0))
+    return opi_fail_nomem(err, named.n_dims * sizeof *named.dims, "dimensions");
+  given->n_dims = named.n_dims;
+  given->n_pins = named.n_pins;
+  if (given->batch_dim != NULL)
+    given->batch_rows = t->shape->rows / units;
+  OPI_TRY(check_rows(t->shape, given, units, err));
+  OPI_TRY(opi_train_scale_slices(s->env.model, given, &t->arena, err));
+  if (!opi_plan_cuts_rows(given) || s->env.source.carry != NULL)
+    return OPIPE_OK;
+  return opi_batch_prove(given, s->env.model, base, NULL, err);
+}
+
+/* ---- the signature ---- */
+
+/* Of a whole mini-batch, where `rows` rows have the shape of `value`. */
+static void whole_shape(const opi_train_shape *t, const opi_value *value, int64_t rows,
+                        int32_t axis, int64_t *out) {
+  for (int32_t d = 0; d < value->rank; ++d)
+    out[d] = value->shape[d];
+  if (axis >= 0)
+    out[axis] = value->shape[axis] / rows * t->given.batch_rows;
+}
+
+/* The shape that the graphs give to input `i`; false: none of them reads it. */
+static bool made_shape(const opi_train_shape *t, uint32_t i, int64_t *out) {
+  const opi_session *s = t->session;
+  const opi_train_variant *base = &t->model->variants[t->model->base];
+  const opi_graph *g = base->bound->graph;
+  const opi_train_ports *ports = &t->ports[0][0];
+  if (s->inputs[i].labels) {
+    const opi_training *training = t->model->variants[0].slices[0].training;
+    whole_shape(t, &training->graph->values[training->labels], t->model->variants[0].rows,
+                ports->axis[ports->labels], out);
+    if (t->model->n_slices > 1)
+      out[t->token_axis] = t->model->n_tokens;
+    return true;
+  }
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const opi_value *value = &g->values[g->inputs[p]];
+    if (strcmp(value->name, s->inputs[i].name) != 0 || value->rank != s->inputs[i].value->rank)
+      continue;
+    whole_shape(t, value, base->rows, s->inputs[i].batch_axis, out);
+    return true;
+  }
+  return false;
+}
+
+/* Writes the plan's signature, or checks the one that a step brought. */
+static opipe_status sign(opi_train_shape *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  opi_shape *shape = t->shape;
+  char given[128], wanted[128];
+  if (shape->keep)
+    OPI_TRY(opi_shape_sign_plan(shape, t->model->variants[t->model->base].bound->graph, err));
+  for (uint32_t i = 0, at = 0; i < s->n_inputs; at += (uint32_t)s->inputs[i++].value->rank) {
+    const size_t n_bytes = (size_t)s->inputs[i].value->rank * sizeof(int64_t);
+    int64_t made[OPIPE_MAX_RANK] = {0};
+    if (!made_shape(t, i, made) || n_bytes == 0)
+      continue;
+    if (shape->keep)
+      memcpy(&shape->dims[at], made, n_bytes);
+    if (memcmp(&shape->dims[at], made, n_bytes) == 0)
+      continue;
+    return opi_fail(
+        err, OPIPE_E_INVALID, "input '%s' of a mini-batch has shape %s, beside the others it is %s",
+        s->inputs[i].name,
+        opi_shape_text(given, sizeof given, &shape->dims[at], (uint32_t)s->inputs[i].value->rank),
+        opi_shape_text(wanted, sizeof wanted, made, (uint32_t)s->inputs[i].value->rank));
+  }
+  return OPIPE_OK;
+}
+
+/* How many of the batch axis make a sample. */
+static void count_units(opi_train_shape *t) {
+  opi_session *s = t->session;
+  s->train->units_per_row = 1;
+  for (uint32_t i = 0, at = 0; i < s->n_inputs; at += (uint32_t)s->inputs[i++].value->rank) {
+    const int32_t axis = s->inputs[i].batch_axis;
+    if (axis < 0 || t->given.batch_rows <= 0)
+      continue;
+    t->shape->rows = t->shape->dims[at + (uint32_t)axis];
+    if (t->shape->rows >= t->given.batch_rows)
+      s->train->units_per_row = t->shape->rows / t->given.batch_rows;
+    return;
+  }
+}
+
+/* ---- all of it ---- */
+
+static void count_rows(opi_train_shape *t) {
+  const opi_plan *plan = &t->given;
+  const int64_t whole = plan->batch_dim == NULL ? plan->n_microbatches : plan->batch_rows;
+  const uint32_t extra = (uint32_t)((uint64_t)whole % plan->n_microbatches);
+  t->n_classes = t->model->n_classes;
+  t->plan = &t->model->view;
+  t->n_instances = t->plan->n_stages * t->plan->n_replicas;
+  t->n_large = extra == 0 ? plan->n_microbatches : extra;
+  t->rows[0] = opi_microbatch_rows(whole, plan->n_microbatches, 0);
+  t->rows[1] = whole / plan->n_microbatches;
+}
+
+/* What the session's inputs and outputs are is told by the plan's own shape. */
+static opipe_status name_session(opi_train_shape *t, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_training *training = t->model->variants[0].slices[0].training;
+  s->train->n_views = t->model->n_views;
+  s->train->n_slices = t->model->n_slices;
+  if (training->labels != OPIPE_NONE) {
+    const opi_value *labels = &training->graph->values[training->labels];
+    if (find_input(s, labels->name) == OPIPE_NONE)
+      OPI_TRY(add_labels(s, labels, err));
+    s->train->labels_input = find_input(s, labels->name);
+  }
+  return name_outputs(t, err);
+}
+
+static opipe_status bind_ports(opi_train_shape *t, opipe_error *err) {
+  t->ports = OPI_ARENA_ARRAY(&t->arena, opi_train_ports *, t->model->n_variants);
+  if (t->ports == NULL)
+    return opi_fail_nomem(err, t->model->n_variants * sizeof *t->ports, "inputs");
+  for (uint32_t v = 0; v < t->model->n_variants; ++v) {
+    t->ports[v] = OPI_ARENA_ARRAY(&t->arena, opi_train_ports, t->model->n_slices);
+    if (t->ports[v] == NULL)
+      return opi_fail_nomem(err, t->model->n_slices * sizeof(opi_train_ports), "inputs");
+    for (uint32_t k = 0; k < t->model->n_slices; ++k)
+      OPI_TRY(match_ports(t, t->model->variants[v].slices[k].training, &t->ports[v][k], err));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_shape_bind(opi_shape *shape, opipe_error *err) {
+  opi_session *s = shape->session;
+  opi_train_shape *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
+  if (t == NULL)
+    return opi_fail_nomem(err, sizeof *t, "a training shape");
+  shape->train = t;
+  t->session = s;
+  t->shape = shape;
+  opi_arena_init(&t->arena, s->allocator, 0);
+  const opi_bind_options base = {
+      .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
+  OPI_TRY(give_plan(t, &base, err));
+  OPI_TRY(opi_train_model_build(&t->given, s->env.model, &base, s->master, &t->model, err));
+  count_rows(t);
+  if (s->master == NULL)
+    s->master = t->model->variants[t->model->base].slices[0].cut;
+  if (shape->keep)
+    OPI_TRY(name_session(t, err));
+  OPI_TRY(carry_output(t, err));
+  OPI_TRY(find_token_axis(t, err));
+  OPI_TRY(bind_ports(t, err));
+  OPI_TRY(sign(t, err));
+  if (shape->keep)
+    count_units(t);
+  return opi_train_open_counters(t, err);
+}

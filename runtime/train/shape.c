@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a mini-batch's shape needs beside its graphs: lists, programs, memory, bindings, streams;
+ * taken down in reverse order.
+ */
+#include <string.h>
+
+#include "partition/schedule/compute_order.h"
+#include "runtime/train/state.h"
+
+/* ---- programs ---- */
+
+static opipe_status compile_unit(opi_train_shape *t, uint32_t instance, uint32_t class,
+                                 uint32_t program, opipe_error *err) {
+  const opi_session *s = t->session;
+  const uint32_t stage = instance / t->plan->n_replicas, r = t->plan->instance_rank[instance];
+  opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
+  unit->cut = opi_program_of(t->model->cuts[class], stage, program);
+  if (r == OPIPE_NONE || unit->cut->graph.n_nodes == 0)
+    return OPIPE_OK;
+  const opi_rank *rank = &s->ranks[r];
+  opi_train_seat *seat = &t->seats[r];
+  opipe_program_info info;
+  OPI_TRY(opi_rank_compile(rank, &unit->cut->graph, stage / t->model->n_views, OPIPE_COMPILE_OWNED,
+                           &unit->program, &info, err));
+  const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
+  if (arena > seat->arena_bytes) {
+    seat->arena_bytes = arena;
+    seat->workspace_bytes = info.workspace_bytes;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status compile_all(opi_train_shape *t, opipe_error *err) {
+  const size_t n = (size_t)t->n_instances * t->n_classes * OPI_PROGRAMS;
+  t->units = OPI_ARENA_ARRAY(&t->arena, opi_train_unit, n);
+  if (t->units == NULL)
+    return opi_fail_nomem(err, n * sizeof *t->units, "programs");
+  for (uint32_t i = 0; i < t->n_instances; ++i) {
+    for (uint32_t c = 0; c < t->n_classes; ++c) {
+      for (uint32_t p = 0; p < OPI_PROGRAMS; ++p)
+        OPI_TRY(compile_unit(t, i, c, p, err));
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* ---- memory ---- */
+
+static opipe_status take_memory(opi_train_shape *t, opipe_error *err) {
+  opi_session *s = t->session;
+  opi_rank_layout *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_layout, s->plan->n_ranks);
+  if (needs == NULL)
+    return opi_fail_nomem(err, s->plan->n_ranks * sizeof *needs, "ranks");
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+    needs[r] =
+        (opi_rank_layout){.boundary_bytes = t->lists->boundary_bytes[r] + t->lists->stash_bytes[r],
+                          .arena_bytes = t->seats[r].arena_bytes};
+  }
+  OPI_TRY(opi_shape_memory(t->shape, needs, err));
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+    opi_train_seat *seat = &t->seats[r];
+    seat->room_waiting = 2 * t->lists->n_messages + 1;
+    seat->waiting = OPI_ARENA_ARRAY(&t->arena, opi_train_waiting, seat->room_waiting);
+    if (seat->waiting == NULL)
+      return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
+    OPI_TRY(opi_rank_reserve_staging(&s->ranks[r],
+                                     opi_largest_cell(t->model->cuts[0], 0, OPIPE_NONE), err));
+  }
+  return OPIPE_OK;
+}
+
+opipe_region opi_train_region(const opi_train_shape *t, uint32_t cell, uint32_t microbatch) {
+  const opi_plan *plan = t->plan;
+  const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
+  const uint32_t rank = plan->instance_rank[opi_train_instance(t, c->stage, microbatch)];
+  return (opipe_region){
+      .buffer = t->shape->boundary[rank].buffer,
+      .offset_bytes = t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch],
+      .n_bytes = c->n_bytes};
+}
+
+char *opi_train_host(const opi_train_shape *t, uint32_t cell, uint32_t microbatch) {
+  const opi_plan *plan = t->plan;
+  const uint32_t stage = t->model->cuts[0]->cells[cell].stage;
+  const uint32_t rank = plan->instance_rank[opi_train_instance(t, stage, microbatch)];
+  char *host = t->shape->boundary[rank].host;
+  return host == NULL ? NULL
+                      : host + t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch];
+}
+
+opipe_region opi_train_source(const opi_train_shape *t, uint32_t route, uint32_t microbatch) {
+  const opi_route *r = opi_train_route_of(t, route, microbatch);
+  opipe_region region = opi_train_region(t, r->src_cell, microbatch);
+  region.offset_bytes += r->src_bytes;
+  region.n_bytes = r->n_bytes;
+  return region;
+}
+
+opipe_region opi_train_target(const opi_train_shape *t, uint32_t route, uint32_t microbatch) {
+  const opi_route *r = opi_train_route_of(t, route, microbatch);
+  opipe_region region = opi_train_region(t, r->dst_cell, microbatch);
+  region.offset_bytes += r->dst_bytes;
+  region.n_bytes = r->n_bytes;
+  return region;
+}
+
+/* ---- streams ---- */
+
+/* Of a message of either class. */
+static uint64_t most_bytes(const opi_train_shape *t, uint32_t route) {
+  uint64_t most = 0;
+  for (uint32_t c = 0; c < t->n_classes; ++c) {
+    const uint64_t n = t->model->cuts[c]->routes[route].n_bytes;
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
+static opipe_status open_wire(opi_train_shape *t, uint32_t i, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_train_stream *stream = &t->lists->streams[i];
+  const opi_route *route = &t->model->cuts[0]->routes[stream->route];
+  const bool forward = route->phase == OPI_PHASE_F;
+  if (route->index >= 65536)
+    return opi_fail(err, OPIPE_E_LIMIT, "stages %u -> %u exchange more than 65536 tensors",
+                    route->src_stage, route->dst_stage);
+  const opipe_stream_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
+      .kind = forward ? OPIPE_STREAM_FORWARD : OPIPE_STREAM_GRADIENT,
+      .src_rank = stream->src_rank,
+      .dst_rank = stream->dst_rank,
+      .src_stage = route->src_stage,
+      .dst_stage = route->dst_stage,
+      .src_replica = stream->src_replica,
+      .dst_replica = stream->dst_replica,
+      .index = t->shape->place << 16 | route->index,
+      .depth = stream->depth == 0 ? 1 : stream->depth,
+      .n_bytes = most_bytes(t, stream->route)};
+  OPI_TRY(OPI_ASK_WIRE(s, stream_open, err, s->ranks[stream->src_rank].endpoint, &params,
+                       &t->wires[i].src));
+  return OPI_ASK_WIRE(s, stream_open, err, s->ranks[stream->dst_rank].endpoint, &params,
+                      &t->wires[i].dst);
+}
+
+/* ---- all of it ---- */
+
+static opipe_status list_steps(opi_train_shape *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const uint32_t n_ranks = s->plan->n_ranks;
+  uint32_t *alignment = OPI_ARENA_ARRAY(&t->arena, uint32_t, n_ranks);
+  t->seats = OPI_ARENA_ARRAY(&t->arena, opi_train_seat, n_ranks);
+  if (alignment == NULL || t->seats == NULL)
+    return opi_fail_nomem(err, n_ranks * sizeof *t->seats, "ranks");
+  for (uint32_t r = 0; r < n_ranks; ++r)
+    alignment[r] = s->ranks[r].alignment;
+  return opi_train_lists_build(t->plan, (const opi_cut *const *)t->model->cuts, t->n_classes,
+                               alignment, t->model->n_views, t->model->whole_of,
+                               t->model->reduce_after, s->reference, s->allocator, &t->lists, err);
+}
+
+opipe_status opi_train_shape_build(opi_shape *shape, opipe_error *err) {
+  opi_train_shape *t = shape->train;
+  const opi_session *s = t->session;
+  OPI_TRY(list_steps(t, err));
+  OPI_TRY(compile_all(t, err));
+  OPI_TRY(take_memory(t, err));
+  if (shape->keep)
+    OPI_TRY(opi_train_open_weights(t, err));
+  OPI_TRY(opi_train_bind(t, err));
+  t->wires = OPI_ARENA_ARRAY(&t->arena, opi_train_wire, t->lists->n_streams);
+  if (t->wires == NULL)
+    return opi_fail_nomem(err, t->lists->n_streams * sizeof *t->wires, "streams");
+  for (uint32_t i = 0; i < t->lists->n_streams && !s->reference; ++i)
+    OPI_TRY(open_wire(t, i, err));
+  return opi_session_ready(s, err);
+}
+
+static void free_unit(const opi_rank *rank, const opi_train_unit *unit) {
+  for (uint32_t b = 0; b < unit->n_bindings; ++b) {
+    for (uint32_t set = 0; set < OPI_WEIGHT_SETS; ++set)
+      rank->backend->binding_free(unit->bindings[b].sets[set]);
+  }
+  rank->backend->program_free(unit->program);
+}
+
+void opi_train_shape_stop(opi_shape *shape) {
+  opi_train_shape *t = shape->train;
+  const opi_session *s = t->session;
+  const uint32_t per_instance = t->n_classes * OPI_PROGRAMS;
+  for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
+    s->transport->stream_close(t->wires[i].src);
+    s->transport->stream_close(t->wires[i].dst);
+  }
+  for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u) {
+    if (t->units[u].program != NULL)
+      free_unit(&s->ranks[t->plan->instance_rank[u / per_instance]], &t->units[u]);
+  }
+  t->wires = NULL;
+  t->units = NULL;
+}
+
+void opi_train_shape_free(opi_shape *shape) {
+  opi_train_shape *t = shape->train;
+  if (t == NULL)
+    return;
+  opi_train_close_counters(t);
+  opi_train_lists_free(t->lists);
+  opi_train_model_free(t->model);
+  opi_arena_release(&t->given.arena);
+  opi_arena_release(&t->arena);
+  opi_free(shape->session->allocator, t, sizeof *t);
+  shape->train = NULL;
+}
