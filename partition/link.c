@@ -46,9 +46,9 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
   return OPIPE_OK;
 }
 
-/* May ranks of one process, a thread each, talk over it? Sends wait aside and receives stand
- * posted, in numbers of their own on every stream: what matches by the order between ranks, or runs
- * one operation at a time, would stand still. */
+/* May ranks of one process, a thread each, talk over it? A stream of requests posts its receives as
+ * slots become free, and a body that repeats round its circle: in no order between two ranks that
+ * both could follow. */
 static opipe_status check(const opi_plan *plan, opipe_error *err) {
   const opi_link *link = &plan->link;
   const uint32_t n_ranks = plan->n_ranks;
@@ -61,12 +61,13 @@ static opipe_status check(const opi_plan *plan, opipe_error *err) {
                     "transport '%.100s' wants all calls from one thread, the plan has %u ranks",
                     plan->transport, n_ranks);
   }
-  if (n_ranks > 1 && link->rule > OPIPE_RULE_STREAM) {
+  const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  if (opi_plan_is_strict(plan) && (plan->train == NULL || twice)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "transport '%.100s' matches messages by rule '%s'; the lists of %u ranks are "
-                    "proven for '%s' "
-                    "and '%s'",
+                    "transport '%.100s' matches messages by rule '%s'; the lists of %u ranks of %s "
+                    "are proven for '%s' and '%s'",
                     plan->transport, opi_rule_name(link->rule), n_ranks,
+                    twice ? "double-buffered plans" : "plans for inference",
                     opi_rule_name(OPIPE_RULE_TAG), opi_rule_name(OPIPE_RULE_STREAM));
   }
   return OPIPE_OK;

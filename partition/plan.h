@@ -226,6 +226,12 @@ static inline bool opi_plan_cuts_rows(const opi_plan *plan) {
   return plan->n_microbatches > 1 || plan->n_parts > 1 || plan->shares != NULL;
 }
 
+/* Are messages matched by the order in which ranks issue them (rules above STREAM)? Then every rank
+ * issues them in the order of its list, one after the other. */
+static inline bool opi_plan_is_strict(const opi_plan *plan) {
+  return plan->n_ranks > 1 && plan->link.rule > OPIPE_RULE_STREAM;
+}
+
 /* Rank of instance (stage, replica). */
 static inline uint32_t opi_plan_rank(const opi_plan *plan, uint32_t stage, uint32_t replica) {
   return plan->instance_rank[stage * plan->n_replicas + replica];

@@ -102,6 +102,17 @@ static opipe_status hear(talk *t, bool *io_moved, opipe_error *err) {
   return status < 0 ? status : OPIPE_OK;
 }
 
+/* Rank 0 speaks first, the others hear first: one order of all messages, for transports that match
+ * by it, or run one operation at a time. */
+static opipe_status take_turns(talk *t, bool *io_moved, opipe_error *err) {
+  const bool first = t->rank->index == 0;
+  if (first)
+    OPI_TRY(tell(t, io_moved, err));
+  if (!first || t->said)
+    OPI_TRY(hear(t, io_moved, err));
+  return !first && t->posted ? tell(t, io_moved, err) : OPIPE_OK;
+}
+
 /* Sleeps until something rings for `t`, a while at most: others here may be nearer to the end. */
 static opipe_status wait(const talk *t, uint32_t seen, uint64_t deadline_ns, opipe_error *err) {
   const opi_transport_ref *via = t->p->transport;
@@ -135,8 +146,7 @@ static opipe_status exchange(talk *talks, uint32_t n, opipe_error *err) {
     bool moved = false;
     for (uint32_t i = 0; i < n; ++i) {
       const uint32_t bell = talks[i].p->transport->table->doorbell(talks[i].rank->endpoint);
-      OPI_TRY(hear(&talks[i], &moved, err));
-      OPI_TRY(tell(&talks[i], &moved, err));
+      OPI_TRY(take_turns(&talks[i], &moved, err));
       if ((talks[i].heard && talks[i].told) || (waits != NULL && (!waits->heard || talks[i].heard)))
         continue;
       waits = &talks[i];

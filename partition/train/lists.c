@@ -4,6 +4,7 @@
  *   head posts | LOAD DRAIN.. RECV.. COPY.. COMPUTE STORE SEND.. POST.. REDUCE.. | ... | REDUCE..
  *   DRAIN.. UPDATE
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "partition/train/slots.h"
@@ -25,12 +26,13 @@ typedef struct listing {
   bool *post_next;                          /* [n_messages] posted for the next mini-batch */
   uint32_t *drain_key;                      /* action before which it has left; the rank's tail */
   bucket sends, recvs, posts, drains;
+  bucket ends; /* by rank, strict: messages that it has an end of, by time */
   uint32_t room_messages, room_streams, room_steps;
   uint32_t n_views;
   const uint32_t *whole_of;     /* [instances] */
   const uint32_t *reduce_after; /* [whole instances] action, OPIPE_NONE: the rank's tail */
   const opi_cut *const *cuts;
-  bool reference;
+  bool reference, strict;
   opipe_error *err;
 } listing;
 
@@ -324,6 +326,8 @@ static opipe_status list_action(listing *l, uint32_t a) {
   OPI_TRY(add(l, OPI_ACT_COMPUTE, action, a));
   if (has_cell(l, action, true))
     OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
+  if (l->strict)
+    return OPIPE_OK;                                  /* by time */
   OPI_TRY(add_bucket(l, OPI_ACT_SEND, &l->sends, a)); /* somebody waits for them: first */
   return l->reference ? OPIPE_OK : add_bucket(l, OPI_ACT_POST, &l->posts, a);
 }
@@ -363,15 +367,70 @@ static opipe_status list_tail(listing *l, uint32_t rank) {
   return add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
 }
 
+/* ---- rules that match by order ---- */
+
+static uint64_t made_at(const listing *l, uint32_t message) {
+  return l->times.end[l->send_key[message]];
+}
+
+/* Both ends of a message stand where its maker ends in modelled time, in every list: the lists are
+ * parts of one order of all programs and messages, so that ranks agree on the order of their
+ * messages, and can wait for each other at every one. */
+static opipe_status sort_ends(listing *l) {
+  const uint32_t n = l->lists->n_messages, n_ranks = l->plan->n_ranks;
+  uint32_t *ranks = OPI_ARENA_ARRAY(&l->scratch, uint32_t, 2 * (size_t)n);
+  if (ranks == NULL)
+    return opi_fail_nomem(l->err, 2 * (size_t)n * sizeof *ranks, "messages");
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_train_stream *stream = &l->lists->streams[l->lists->messages[i].stream];
+    ranks[2 * i] = stream->src_rank;
+    ranks[2 * i + 1] = stream->dst_rank;
+  }
+  OPI_TRY(make_bucket(l, ranks, 2 * n, n_ranks, &l->ends));
+  opi_timed *order = OPI_ARENA_ARRAY(&l->scratch, opi_timed, 2 * (size_t)n);
+  if (order == NULL)
+    return opi_fail_nomem(l->err, 2 * (size_t)n * sizeof *order, "messages");
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    uint32_t *items = &l->ends.items[l->ends.first[r]];
+    const uint32_t n_ends = l->ends.first[r + 1] - l->ends.first[r];
+    for (uint32_t i = 0; i < n_ends; ++i)
+      order[i] = (opi_timed){made_at(l, items[i] / 2), items[i]};
+    qsort(order, n_ends, sizeof *order, opi_by_time);
+    for (uint32_t i = 0; i < n_ends; ++i)
+      items[i] = order[i].index;
+  }
+  return OPIPE_OK;
+}
+
+/* The rank's ends of messages that were made by then. */
+static opipe_status add_ends(listing *l, uint32_t rank, uint64_t until, uint32_t *io_next) {
+  for (; *io_next < l->ends.first[rank + 1]; ++*io_next) {
+    const uint32_t end = l->ends.items[*io_next], one[2] = {0, 1};
+    const bucket only = {(uint32_t *)one, &(uint32_t){end / 2}};
+    if (made_at(l, end / 2) > until)
+      return OPIPE_OK;
+    OPI_TRY(add_messages(l, end % 2 == 0 ? OPI_ACT_SEND : OPI_ACT_POST, &only, 0, false));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status list_rank(listing *l, uint32_t rank) {
   const opi_plan *plan = l->plan;
   const bool eager = plan->sync != OPIPE_SYNC_END;
-  OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
+  uint32_t next = l->strict ? l->ends.first[rank] : 0;
+  if (!l->strict)
+    OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+    if (l->strict)
+      OPI_TRY(add_ends(l, rank, l->times.start[a], &next));
     OPI_TRY(list_action(l, a));
+    if (l->strict)
+      OPI_TRY(add_ends(l, rank, l->times.end[a], &next));
     if (eager)
       OPI_TRY(add_reductions(l, rank, a));
   }
+  if (l->strict)
+    OPI_TRY(add_ends(l, rank, UINT64_MAX, &next));
   return list_tail(l, rank);
 }
 
@@ -474,6 +533,8 @@ static opipe_status build_all(listing *l, const opi_cut *const *cuts, uint32_t n
   OPI_TRY(opi_train_slots_build(&l->slots, &l->scratch));
   OPI_TRY(list_messages(l));
   OPI_TRY(key_messages(l));
+  if (l->strict)
+    OPI_TRY(sort_ends(l));
   OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));
   if (!l->reference)
     OPI_TRY(opi_train_lists_prove(plan, lists, l->cut, lists->arena.allocator, l->err));
@@ -497,6 +558,7 @@ opipe_status opi_train_lists_build(const opi_plan *plan, const opi_cut *const *c
                .whole_of = whole_of,
                .reduce_after = reduce_after,
                .reference = reference,
+               .strict = !reference && opi_plan_is_strict(plan),
                .err = err};
   opi_arena_init(&l.scratch, allocator, 0);
   const opipe_status status = build_all(&l, cuts, n_classes, alignment);

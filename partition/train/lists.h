@@ -9,11 +9,13 @@
  * slot. Since every dependency, those through slots included, points forward in modelled time, no
  * order of arrivals can stop the ranks for ever. Receives are posted as soon as their slot is free,
  * sends wait in the background until the receive is posted, and are waited for before their memory
- *  is used again. Double-buffered plans have no beginning and no end: their lists are the body that
- * repeats, times are positions in it, and slots are given round the circle.
- *   A tensor between two stages of one rank is not copied: both cells are one place. Nor are the
- * rows of one that pieces of a stage share, as long as they begin where the device's alignment
- * lets them; else a COPY step brings them to a place of their own.
+ * is used again. Where the transport matches by order, both stand where the sender ends in modelled
+ * time instead, in the lists of both ranks, and a send holds its rank up until it is taken.
+ * Double-buffered plans have no beginning and no end: their lists are the body that repeats, times
+ * are positions in it, and slots are given round the circle. A tensor between two stages of one
+ * rank is not copied: both cells are one place. Nor are the rows of one that pieces of a stage
+ * share, as long as they begin where the device's alignment lets them; else a COPY step brings them
+ * to a place of their own.
  */
 #ifndef OPI_TRAIN_LISTS_H
 #define OPI_TRAIN_LISTS_H

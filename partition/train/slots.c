@@ -132,13 +132,8 @@ static void follow_routes(opi_train_slots *s) {
   }
 }
 
-typedef struct entry {
-  uint64_t t0;
-  uint32_t index; /* of the occurrence */
-} entry;
-
-static int by_time(const void *x, const void *y) {
-  const entry *a = x, *b = y;
+int opi_by_time(const void *x, const void *y) {
+  const opi_timed *a = x, *b = y;
   if (a->t0 != b->t0)
     return a->t0 < b->t0 ? -1 : 1;
   return a->index < b->index ? -1 : a->index > b->index;
@@ -183,7 +178,7 @@ static bool arcs_meet(const opi_occurrence *a, const opi_occurrence *b, uint64_t
   return from_a < a->t1 - a->t0 || from_b < b->t1 - b->t0;
 }
 
-static bool meets_its_slot(const opi_train_slots *s, const entry *entries, uint32_t i,
+static bool meets_its_slot(const opi_train_slots *s, const opi_timed *entries, uint32_t i,
                            const uint32_t *slot_of, uint64_t length) {
   for (uint32_t j = 0; j < i; ++j) {
     if (slot_of[j] == slot_of[i] &&
@@ -195,7 +190,7 @@ static bool meets_its_slot(const opi_train_slots *s, const entry *entries, uint3
 
 /* Slots in turn, in `n_turns` turns of lengths that differ by one at most: the fewest where arcs
  * are alike. 0: some meet. */
-static uint32_t colour_in_turns(const opi_train_slots *s, const entry *entries, uint32_t n,
+static uint32_t colour_in_turns(const opi_train_slots *s, const opi_timed *entries, uint32_t n,
                                 uint32_t *slot_of, uint64_t length, uint32_t n_turns) {
   uint32_t turn = 0, first = 0;
   for (uint32_t i = 0; i < n; ++i) {
@@ -212,7 +207,7 @@ static uint32_t colour_in_turns(const opi_train_slots *s, const entry *entries, 
 }
 
 /* Round the circle, for arcs of any length: the lowest slot of whose occupants none is met. */
-static uint32_t colour_lowest(const opi_train_slots *s, const entry *entries, uint32_t n,
+static uint32_t colour_lowest(const opi_train_slots *s, const opi_timed *entries, uint32_t n,
                               uint32_t *slot_of, uint64_t length) {
   uint32_t n_slots = 0;
   for (uint32_t i = 0; i < n; ++i) {
@@ -233,11 +228,11 @@ static uint32_t colour_lowest(const opi_train_slots *s, const entry *entries, ui
 }
 
 /* By start, round the circle; what had the slot before is the nearest behind. */
-static uint32_t colour_circle(opi_train_slots *s, entry *entries, uint32_t n, uint32_t *slot_of,
+static uint32_t colour_circle(opi_train_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
                               uint64_t length) {
   for (uint32_t i = 0; i < n; ++i)
     entries[i].t0 %= length;
-  qsort(entries, n, sizeof *entries, by_time);
+  qsort(entries, n, sizeof *entries, opi_by_time);
   const uint32_t lowest = colour_lowest(s, entries, n, slot_of, length);
   uint32_t n_slots = 0;
   for (uint32_t turns = n; n_slots == 0 && (n + turns - 1) / turns < lowest; --turns)
@@ -260,10 +255,10 @@ static uint32_t colour_circle(opi_train_slots *s, entry *entries, uint32_t n, ui
 }
 
 /* Gives slots to the `n` occurrences of one pool; returns how many there are. */
-static uint32_t colour(opi_train_slots *s, entry *entries, uint32_t n, uint32_t *slot_of,
+static uint32_t colour(opi_train_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
                        uint32_t *occupant) {
   uint32_t n_slots = 0;
-  qsort(entries, n, sizeof *entries, by_time);
+  qsort(entries, n, sizeof *entries, opi_by_time);
   for (uint32_t i = 0; i < n; ++i) {
     opi_occurrence *o = &s->occurrences[entries[i].index];
     uint32_t k = 0;
@@ -279,7 +274,7 @@ static uint32_t colour(opi_train_slots *s, entry *entries, uint32_t n, uint32_t 
   return n_slots;
 }
 
-static opipe_status place_pool(opi_train_slots *s, uint32_t c, uint32_t rank, entry *entries,
+static opipe_status place_pool(opi_train_slots *s, uint32_t c, uint32_t rank, opi_timed *entries,
                                uint32_t *slot_of, uint32_t *occupant, uint64_t *io_bytes) {
   const uint64_t align = s->alignment[rank] == 0 ? 1 : s->alignment[rank];
   uint64_t stride = 0, total = 0;
@@ -287,7 +282,7 @@ static opipe_status place_pool(opi_train_slots *s, uint32_t c, uint32_t rank, en
   for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
     const opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
     if (o->rank == rank && o->home == OPIPE_NONE)
-      entries[n++] = (entry){.t0 = o->t0, .index = (uint32_t)occurrence(s, c, m)};
+      entries[n++] = (opi_timed){.t0 = o->t0, .index = (uint32_t)occurrence(s, c, m)};
   }
   if (n == 0)
     return OPIPE_OK;
@@ -317,7 +312,7 @@ overflow:
 
 static opipe_status place_all(opi_train_slots *s, opi_arena *scratch) {
   const uint32_t n_mb = s->plan->n_microbatches, n_ranks = s->plan->n_ranks;
-  entry *entries = OPI_ARENA_ARRAY(scratch, entry, n_mb);
+  opi_timed *entries = OPI_ARENA_ARRAY(scratch, opi_timed, n_mb);
   uint32_t *slot_of = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
   uint32_t *occupant = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
   uint64_t *bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_ranks);

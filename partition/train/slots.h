@@ -18,6 +18,13 @@ typedef struct opi_occurrence {
   uint32_t n_slots; /* of its pool */
 } opi_occurrence;
 
+/* What begins when; for qsort by time, then index. */
+typedef struct opi_timed {
+  uint64_t t0;
+  uint32_t index;
+} opi_timed;
+int opi_by_time(const void *a, const void *b);
+
 typedef struct opi_train_slots {
   const opi_plan *plan;
   const opi_cut *cut;         /* of the first class */

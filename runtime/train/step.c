@@ -102,8 +102,14 @@ static opipe_status give(opi_train_shape *t, opi_train_place *place, const opi_s
       return OPIPE_PENDING;
   }
   const opi_train_wire *w = &t->wires[t->lists->messages[step->route].stream];
-  place->waiting[place->n_waiting++] =
-      (opi_train_waiting){.message = step->route, .number = w->src_base + beyond(t, place, step)};
+  opi_train_waiting waiting = {.message = step->route,
+                               .number = w->src_base + beyond(t, place, step)};
+  if (opi_plan_is_strict(t->plan)) { /* nothing may be issued in front of it */
+    const opipe_status status = deliver(t, &waiting, err);
+    if (status < 0 || !waiting.sent)
+      return status;
+  }
+  place->waiting[place->n_waiting++] = waiting;
   return flush_waiting(t, place, err);
 }
 
