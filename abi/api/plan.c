@@ -174,6 +174,20 @@ static int32_t stage_as_read(const opi_graph *bound, const int32_t *of_source, u
   return own > latest ? own : latest;
 }
 
+/* The earliest stage of a reader of what the node writes, at most `stage`. */
+static uint32_t first_reading_stage(const opi_node *node, const opi_uses *uses,
+                                    const int32_t *stage_of, uint32_t stage) {
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    const uint32_t v = node->out[o];
+    for (uint32_t u = v == OPIPE_NONE ? 0 : uses->first[v];
+         v != OPIPE_NONE && u < uses->first[v + 1]; ++u) {
+      if ((uint32_t)stage_of[uses->users[u]] < stage)
+        stage = (uint32_t)stage_of[uses->users[u]];
+    }
+  }
+  return stage;
+}
+
 /* The plan's stage of every node of the model bound without patterns: by name where the plan knows
  * the node, else (inside a pattern) that of its first reader. out_stage [nodes]. */
 static opipe_status stages_unfused(const opi_plan *plan, const opi_graph *plain, int32_t *out_stage,
@@ -188,16 +202,8 @@ static opipe_status stages_unfused(const opi_plan *plan, const opi_graph *plain,
   for (uint32_t i = plain->n_nodes; i-- > 0 && status == OPIPE_OK;) {
     const opi_node *node = &plain->nodes[i];
     uint32_t stage = plan->n_stages - 1;
-    if (!opi_map_get(keys, opi_node_key(plain, node), &stage)) {
-      for (uint32_t o = 0; o < node->n_out; ++o) {
-        const uint32_t v = node->out[o];
-        for (uint32_t u = v == OPIPE_NONE ? 0 : uses.first[v];
-             v != OPIPE_NONE && u < uses.first[v + 1]; ++u) {
-          if ((uint32_t)out_stage[uses.users[u]] < stage)
-            stage = (uint32_t)out_stage[uses.users[u]];
-        }
-      }
-    }
+    if (!opi_map_get(keys, opi_node_key(plain, node), &stage))
+      stage = first_reading_stage(node, &uses, out_stage, stage);
     out_stage[i] = (int32_t)stage;
   }
   opi_map_free(keys);
