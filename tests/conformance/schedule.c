@@ -223,6 +223,27 @@ static uint32_t unroll(const opipe_layout *l, uint32_t m, const recorded *r, rec
   return steps;
 }
 
+/* Runs of rank p's list what can run, up to the first pass that must wait. Returns how many did. */
+static uint32_t run_rank(const opipe_layout *l, uint32_t p, uint32_t m, const recorded *r,
+                         uint8_t *ran, uint8_t *done) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < r->n; ++i) {
+    const opipe_action *a = &r->actions[i];
+    if (ran[i] || a->rank != p)
+      continue;
+    if (a->pass != OPIPE_PASS_UPDATE) {
+      if (!ready(l, m, a, done))
+        break;
+      if (!mark(l, m, a, done))
+        conf_check(false, "record %u: stage %u, micro-batch %u, pass %u twice", i, a->stage,
+                   a->microbatch, a->pass);
+    }
+    ran[i] = 1;
+    ++n;
+  }
+  return n;
+}
+
 /* Every rank follows its list; stops when nobody can go on. */
 static void execute(const opipe_layout *l, const uint32_t *rank, uint32_t mode, uint32_t m,
                     const recorded *r) {
@@ -239,21 +260,9 @@ static void execute(const opipe_layout *l, const uint32_t *rank, uint32_t mode, 
   for (bool moved = sound; moved;) {
     moved = false;
     for (uint32_t p = 0; p < l->n_ranks; ++p) {
-      for (uint32_t i = 0; i < r->n; ++i) {
-        const opipe_action *a = &r->actions[i];
-        if (ran[i] || a->rank != p)
-          continue;
-        if (a->pass != OPIPE_PASS_UPDATE) {
-          if (!ready(l, m, a, done))
-            break;
-          if (!mark(l, m, a, done))
-            conf_check(false, "record %u: stage %u, micro-batch %u, pass %u twice", i, a->stage,
-                       a->microbatch, a->pass);
-        }
-        ran[i] = 1;
-        --left;
-        moved = true;
-      }
+      const uint32_t n_ran = run_rank(l, p, m, r, ran, done);
+      left -= n_ran;
+      moved = moved || n_ran > 0;
     }
   }
   if (sound) {

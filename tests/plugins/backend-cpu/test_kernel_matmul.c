@@ -111,6 +111,24 @@ static void test_rows_do_not_depend_on_their_number(void) {
   free(c);
 }
 
+/* wanted [m, n]: what the epilogue makes of sum [m, n], each of its parts a step of its own. */
+static void separate_steps(const cpu_exec *x, const cpu_epilogue *e, int64_t m, int64_t n,
+                           const float *sum, float *wanted) {
+  for (int64_t i = 0; i < m * n; i++) {
+    float v = sum[i] * e->alpha;
+    v = e->bias ? v + e->bias[i % n] : v;
+    wanted[i] = e->row_bias ? v + e->row_bias[i / n] : v;
+  }
+  cpu_unary_f32(x, (cpu_unary)e->activation, wanted, wanted, m * n);
+  for (int64_t r = 0; r < m; r++) {
+    for (int64_t j = 0; j < n; j++) {
+      float v = wanted[r * n + j];
+      v = e->multiplier ? v * e->multiplier[r * e->multiplier_stride + j] : v;
+      wanted[r * n + j] = e->residual ? v + e->residual[r * e->residual_stride + j] : v;
+    }
+  }
+}
+
 /* Epilogues against separate plain steps, for every activation, with and without the other parts.
  */
 static void test_epilogue_is_the_separate_steps(void) {
@@ -142,21 +160,7 @@ static void test_epilogue_is_the_separate_steps(void) {
                           .multiplier_stride = LD,
                           .residual = parts & 8 ? residual : NULL,
                           .residual_stride = parts & 4 ? 0 : LD};
-        for (int64_t r = 0; r < M; r++) {
-          for (int64_t j = 0; j < N; j++) {
-            float v = sum[r * N + j] * e.alpha;
-            v = e.bias ? v + bias[j] : v;
-            wanted[r * N + j] = e.row_bias ? v + row_bias[r] : v;
-          }
-        }
-        cpu_unary_f32(x, (cpu_unary)act, wanted, wanted, M * N);
-        for (int64_t r = 0; r < M; r++) {
-          for (int64_t j = 0; j < N; j++) {
-            float v = wanted[r * N + j];
-            v = e.multiplier ? v * multiplier[r * LD + j] : v;
-            wanted[r * N + j] = e.residual ? v + residual[r * e.residual_stride + j] : v;
-          }
-        }
+        separate_steps(x, &e, M, N, sum, wanted);
         g.c = c;
         g.c_stride = LD;
         g.epilogue = &e;

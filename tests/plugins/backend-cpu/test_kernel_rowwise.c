@@ -27,6 +27,27 @@ static float documented_sum(const float *p, int64_t n) {
   return t[0];
 }
 
+/* What one reduction of one row gave, against the same in double. */
+static void check_reduction(int op, const float *row, int64_t columns, float got) {
+  double sum = 0.0;
+  double squares = 0.0;
+  double sizes = 0.0;
+  double most = -INFINITY;
+  double least = INFINITY;
+  for (int64_t c = 0; c < columns; c++) {
+    double v = (double)row[c];
+    sum += v;
+    squares += v * v;
+    sizes += fabs(v);
+    most = v > most ? v : most;
+    least = v < least ? v : least;
+  }
+  const double exact[] = {sum, sum / (double)columns, squares, sqrt(squares), sizes, most, least};
+  OPI_ASSERT(fabs((double)got - exact[op]) <= 1e-6 * sizes);
+  OPI_ASSERT(op != CPU_REDUCE_SUM || got == documented_sum(row, columns));
+  OPI_ASSERT(op < CPU_REDUCE_MAX || (double)got == exact[op]);
+}
+
 static void test_reductions(void) {
   enum { ROWS = 13 };
   kernel_exec execs[KERNEL_EXECS];
@@ -43,27 +64,8 @@ static void test_reductions(void) {
           memcpy(first[op], out, sizeof out);
         }
         kernel_same(out, first[op], ROWS, "reduction", execs[i].name);
-        for (int64_t r = 0; r < ROWS; r++) {
-          const float *row = in + r * columns;
-          double sum = 0.0;
-          double squares = 0.0;
-          double sizes = 0.0;
-          double most = -INFINITY;
-          double least = INFINITY;
-          for (int64_t c = 0; c < columns; c++) {
-            double v = (double)row[c];
-            sum += v;
-            squares += v * v;
-            sizes += fabs(v);
-            most = v > most ? v : most;
-            least = v < least ? v : least;
-          }
-          const double exact[] = {sum,  sum / (double)columns, squares, sqrt(squares), sizes, most,
-                                  least};
-          OPI_ASSERT(fabs((double)out[r] - exact[op]) <= 1e-6 * sizes);
-          OPI_ASSERT(op != CPU_REDUCE_SUM || out[r] == documented_sum(row, columns));
-          OPI_ASSERT(op < CPU_REDUCE_MAX || (double)out[r] == exact[op]);
-        }
+        for (int64_t r = 0; r < ROWS; r++)
+          check_reduction(op, in + r * columns, columns, out[r]);
       }
     }
     in[columns / 2] = NAN;

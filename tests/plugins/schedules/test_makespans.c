@@ -103,6 +103,16 @@ static void test_interleaved(void) {
   }
 }
 
+/* Where m is not p, a rank stashes W + 1 stages, of which there are m v. */
+static void check_interleaved_stashes(const char *name, uint32_t p, uint32_t v, uint32_t m,
+                                      const kit_times *t) {
+  for (uint32_t r = 0; r < p && v > 1 && m != p; ++r) {
+    const uint32_t g = (m + m / p - 1) / (m / p); /* the larger groups */
+    const uint32_t w = 2 * (p - r - 1) + (v - 1) * g + 1;
+    expect(name, p, m, t->peak[r], w < m * v ? w : m * v);
+  }
+}
+
 static void test_interleaved_formula(void) {
   static const char *const kinds[] = {"interleaved:chunks=%u", "interleaved:chunks=%u,warmup=torch",
                                       "looped-bfs:chunks=%u"};
@@ -114,13 +124,7 @@ static void test_interleaved_formula(void) {
           (void)snprintf(name, sizeof name, kinds[kind], v);
           const kit_times t = kit_simulate(name, p, m, 1.0 / v, 2.0 / v, 0);
           expect(name, p, m, t.makespan, 3.0 * (m + (p - 1.0) / v));
-          if (kind != 0 || v == 1 || m == p)
-            continue;
-          for (uint32_t r = 0; r < p; ++r) {              /* W + 1 stages, of which there are m v */
-            const uint32_t g = (m + m / p - 1) / (m / p); /* the larger groups */
-            const uint32_t w = 2 * (p - r - 1) + (v - 1) * g + 1;
-            expect(name, p, m, t.peak[r], w < m * v ? w : m * v);
-          }
+          check_interleaved_stashes(name, p, kind == 0 ? v : 1, m, &t);
         }
       }
     }

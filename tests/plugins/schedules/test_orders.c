@@ -157,6 +157,21 @@ static void megatron_pass(uint32_t k, bool forward, uint32_t rank, uint32_t p, u
   add("%u%c%u", (forward ? chunk : v - 1 - chunk) * p + rank, forward ? 'F' : 'B', microbatch);
 }
 
+/* The list of one rank as Megatron-LM makes it, beside what the schedule made. */
+static void check_megatron_rank(const char *schedule, uint32_t rank, uint32_t p, uint32_t v,
+                                uint32_t m) {
+  uint32_t w = (p - rank - 1) * 2 + (v - 1) * p;
+  w = m == p || w > m * v ? m * v : w;
+  for (uint32_t k = 0; k < w; ++k)
+    megatron_pass(k, true, rank, p, v);
+  for (uint32_t i = 0; i < m * v; ++i) {
+    if (w + i < m * v)
+      megatron_pass(w + i, true, rank, p, v);
+    megatron_pass(i, false, rank, p, v);
+  }
+  compare(schedule, rank);
+}
+
 static void test_megatron_order(void) {
   char schedule[64];
   for (uint32_t p = 1; p <= 6; ++p) {
@@ -165,18 +180,8 @@ static void test_megatron_order(void) {
         (void)snprintf(schedule, sizeof schedule, "interleaved:chunks=%u", v);
         if (!ask(schedule, p, m))
           return;
-        for (uint32_t rank = 0; rank < p; ++rank) {
-          uint32_t w = (p - rank - 1) * 2 + (v - 1) * p;
-          w = m == p || w > m * v ? m * v : w;
-          for (uint32_t k = 0; k < w; ++k)
-            megatron_pass(k, true, rank, p, v);
-          for (uint32_t i = 0; i < m * v; ++i) {
-            if (w + i < m * v)
-              megatron_pass(w + i, true, rank, p, v);
-            megatron_pass(i, false, rank, p, v);
-          }
-          compare(schedule, rank);
-        }
+        for (uint32_t rank = 0; rank < p; ++rank)
+          check_megatron_rank(schedule, rank, p, v, m);
       }
     }
   }
