@@ -10,7 +10,11 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n/* What this is for. */\n"
 LONG = "int f(int x) {\n" + "  x++;\n" * 120 + "  return x;\n}\n"
-DEEP = "int g(int x) {\n" + "if (x) {\n" * 6 + "x++;\n" + "}\n" * 6 + "  return x;\n}\n"
+DEEP = ("int g(int x) {\n" + "  if (x) {\n" * 2 + "    for (;;)\n      while (x)\n        HASH_ITER(hh, x, y, z) {\n          x++;\n        }\n" +
+        "  }\n" * 2 + "  return x;\n}\n")
+CHAIN = ("int h(int x) {\n  for (;;) {\n    if (x) {\n      x = 1;\n" + "    } else if (x > 1) {\n      x = 2;\n" * 6 +
+         "    } else {\n      do {\n        switch (x) {\n          case 1:\n            x = (struct s){{{{{1}}}}}.y;\n        }\n" +
+         "      } while (x);\n    }\n  }\n}\n")
 
 # check -> (files of the faulty tree, what its report must name)
 FAULTY = {
@@ -38,14 +42,16 @@ FAULTY = {
                    "plugins/schedule-line/plugin.c": SPDX,
                    "partition/a.c": SPDX + 'const char *const a[] = {"fold-2", "line:chunks=2", "fold"};\nenum { OPI_FOLD_1 };\n'},
                   ["a.c:3: names the schedule 'fold-2'", "a.c:3: names the schedule 'line'", "a.c:4: has a schedule's name"]),
-    "sizes": ({"loader/a.c": SPDX + LONG + DEEP + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800,
+    "nesting": ({"loader/a.c": SPDX + CHAIN + DEEP, "loader/b.c": SPDX + DEEP.replace("(int x)", "(int x, int (*y)(void))")},
+                ["loader/a.c:34: g nests 5 levels", "loader/b.c:8: g nests 5 levels"]),
+    "sizes": ({"loader/a.c": SPDX + LONG + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800,
                "loader/README.md": "x\n" * 61},
-              ["f has 123 lines", "g nests 6 levels", "112 columns", "802 lines", "61 lines"]),
+              ["f has 123 lines", "112 columns", "802 lines", "61 lines"]),
     "words": ({"loader/a.c": SPDX + "/* TO" + "DO: later */\n// x = f(y);\nint x; \n\tint y;\n",
                "loader/README.md": "see issue 12\n"},
               ["work to do", "code in a comment", "blanks", "a tab", "number of an issue"]),
 }
-CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said here, not called */\n}\n",
+CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said here, not called */\n}\n" + CHAIN,
          "loader/ops/b.c": SPDX + 'static const opi_op ops[] = {\n    {OPI_OP("Gone"), .lift = lift},\n'
                            '    {OPI_OP("Whole"), .infer = infer, OPI_COLUMNS(NONE)},\n};\nconst opi_op_family opi_ops_b = {ops, 2};\n',
          "loader/ops/README.md": "# ops\n",
