@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+SKIPPED = 77
 SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n/* What this is for. */\n"
 LONG = "int f(int x) {\n" + "  x++;\n" * 120 + "  return x;\n}\n"
 DEEP = ("int g(int x) {\n" + "  if (x) {\n" * 2 + "    for (;;)\n      while (x)\n        HASH_ITER(hh, x, y, z) {\n          x++;\n        }\n" +
@@ -47,6 +48,10 @@ FAULTY = {
     "sizes": ({"loader/a.c": SPDX + LONG + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800,
                "loader/README.md": "x\n" * 61},
               ["f has 123 lines", "112 columns", "802 lines", "61 lines"]),
+    "spelling": ({"loader/a.c": SPDX + "/* May rec" + "ieve. */\nconst char *a = \"unex" + "pectd colo" + "r\";\n",
+                  "loader/README.md": "# loader\n\nIts occur" + "ances.\n", "dev": "echo we" + "ired\n"},
+                 ["loader/a.c:3: rec" + "ieve", "loader/a.c:4: unex" + "pectd", "loader/a.c:4: colo" + "r", "README.md:3: occur" + "ances",
+                  "dev:1: we" + "ired"]),
     "words": ({"loader/a.c": SPDX + "/* TO" + "DO: later */\n// x = f(y);\nint x; \n\tint y;\n",
                "loader/README.md": "see issue 12\n"},
               ["work to do", "code in a comment", "blanks", "a tab", "number of an issue"]),
@@ -79,6 +84,9 @@ def main():
     wrong = 0
     for check, (files, named) in FAULTY.items():
         status, report = run(check, files)
+        if status == SKIPPED:
+            print(f"{check}: {report.strip()}")
+            continue
         for text in named:
             if status != 1 or text not in report:
                 wrong += 1
