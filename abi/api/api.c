@@ -44,7 +44,8 @@ static void complain(const void *handle, const opipe_error *why) {
 
 opipe_status opi_refuse_inside(const char *call, opipe_error *err) {
   return opi_fail(err, OPIPE_E_STATE,
-                  "%s: not from inside on_done, where only request_poll, _output, _report, _cancel "
+                  "%s: must not be called from inside on_done, where only request_poll, _output, "
+                  "_report, _cancel "
                   "and _release may be called",
                   call);
 }
@@ -59,7 +60,7 @@ void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
                             : opi_handle_enter(handle, kind, call, &in, &err);
   if (status == OPIPE_OK) {
     if (!opi_handle_kill(&in)) {
-      status = opi_fail(&err, OPIPE_E_STATE, "%s: another thread was faster", call);
+      status = opi_fail(&err, OPIPE_E_STATE, "%s: another thread has done so already", call);
     } else if (kind == OPI_HANDLE_SESSION) {
       const opi_session_object *session = in.object;
       opi_session_stop(session->session); /* so that calls inside return */

@@ -97,7 +97,7 @@ opipe_status opi_api_model_load(opi_context_object *context, const opipe_load_pa
     return opi_fail(err, OPIPE_E_INVALID, "model_load: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_load_params, "model_load", params, &own, err));
   if (own.path == NULL && own.data == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "model_load: neither a path nor data");
+    return opi_fail(err, OPIPE_E_INVALID, "model_load: neither a path nor data is given");
   OPI_TRY(new_model(context, &m, err));
   const opipe_status status = load(m, &own, err);
   if (status < 0) {

@@ -100,7 +100,7 @@ static opipe_status check_end(const place *p, const char *name, uint32_t size, o
 static opipe_status check_sized(const place *p, const char *base, opipe_error *err) {
   const uint32_t size = (uint32_t)number_at(base, 0, sizeof(uint32_t));
   if (size < p->s->least || size > SIZE_MOST) {
-    return refuse(p, NULL, OPIPE_E_ABI, err, " struct_size is %u, from %u to %d are taken", size,
+    return refuse(p, NULL, OPIPE_E_ABI, err, " struct_size is %u; %u to %d are accepted", size,
                   p->s->least, SIZE_MOST);
   }
   OPI_TRY(check_end(p, "struct_size", size, err));
@@ -124,7 +124,7 @@ static opipe_status check_elements(const place *p, const opi_field *f, const cha
   place element = {p, p->call, f->inner, f->name, -1};
   if (stride < f->inner->least || stride > SIZE_MOST) {
     return refuse(p, f->name, OPIPE_E_ABI, err,
-                  " has a stride of %u bytes from element to element, from %u to %d are taken",
+                  " has a stride of %u bytes from element to element; %u to %d are accepted",
                   stride, f->inner->least, SIZE_MOST);
   }
   OPI_TRY(check_end(&element, "stride", stride, err));
@@ -147,7 +147,7 @@ static opipe_status check_list(const place *p, const opi_field *f, const char *b
   if (n == 0 || (f->is_signed != 0 && (int32_t)n < 0))
     return OPIPE_OK;
   if (list == NULL)
-    return refuse(p, f->name, OPIPE_E_INVALID, err, " is NULL: no list of its %llu elements",
+    return refuse(p, f->name, OPIPE_E_INVALID, err, " is NULL, but should list its %llu elements",
                   (unsigned long long)n);
   switch (f->kind) {
     case OPI_FIELD_NAMES:

@@ -49,13 +49,13 @@ static opipe_status truncated(const elf_file *f, uint64_t need) {
 static opipe_status read_headers(elf_file *f) {
   Elf64_Ehdr head;
   if (!read_at(f, &head, 0, sizeof(head)) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) {
-    return opi_fail(f->err, OPIPE_E_INVALID, "%s is no ELF file", f->path);
+    return opi_fail(f->err, OPIPE_E_INVALID, "%s is not an ELF file", f->path);
   }
   if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_machine != OWN_MACHINE ||
       head.e_type != ET_DYN) {
     return opi_fail(
         f->err, OPIPE_E_ABI,
-        "%s is built for another machine or is no shared object (class %d, machine %d, type %d; "
+        "%s is built for another machine or is not a shared object (class %d, machine %d, type %d; "
         "here %d, %d, %d)",
         f->path, head.e_ident[EI_CLASS], head.e_machine, head.e_type, ELFCLASS64, OWN_MACHINE,
         ET_DYN);
@@ -159,7 +159,7 @@ opipe_status opi_elf_check(const char *path, opipe_error *err) {
   if (fstat(f.fd, &st) != 0) {
     status = opi_fail_errno(err, errno, "cannot stat %s", path);
   } else if (!S_ISREG(st.st_mode)) {
-    status = opi_fail(err, OPIPE_E_INVALID, "%s is no regular file", path);
+    status = opi_fail(err, OPIPE_E_INVALID, "%s is not a regular file", path);
   } else {
     f.n_bytes = (uint64_t)st.st_size;
     status = check_file(&f);

@@ -51,7 +51,7 @@ opipe_status opi_device_check(opipe_device_info *io_info, const char *id, uint32
   if ((alignment & (alignment - 1)) != 0 || alignment > ALIGNMENT_MOST) {
     return opi_fail(
         err, OPIPE_E_INVALID,
-        "backend '%s': device %u has an alignment of %u bytes, which is no power of two "
+        "backend '%s': device %u has an alignment of %u bytes, which is not a power of two "
         "up to %d",
         id, index, alignment, ALIGNMENT_MOST);
   }

@@ -100,7 +100,7 @@ opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err) {
     return fail_outputs(s, what, err);
   }
   if (!scalar && !(opi_dtype_is_float(v->dtype) && v->rank >= 1)) {
-    (void)snprintf(what, sizeof(what), "'%.120s' is no float tensor", s->loss.output);
+    (void)snprintf(what, sizeof(what), "'%.120s' is not a float tensor", s->loss.output);
     return fail_outputs(s, what, err);
   }
   return OPIPE_OK;

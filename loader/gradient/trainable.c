@@ -142,7 +142,7 @@ static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t
   }
   const uint32_t acting = OPI_ROLE_SHIFT | OPI_ROLE_SCALE;
   if (value->data == NULL && !made && (roles & acting) != 0)
-    doubt(p, "its number is not there: a scale that is learned, or one that comes of a width");
+    doubt(p, "its number is not available: a scale that is learned, or one derived from a width");
   else if (made && r->dotted && (roles & acting) != 0 && value->data != NULL &&
            !opi_number_is_plain(value))
     doubt(p, "one number that no formula gives: what an exporter made of a parameter?");
@@ -178,7 +178,7 @@ static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_
     const bool frozen = made || (roles & OPI_ROLE_COUNT) != 0 || is_logits_row(r, value, roles);
     if (frozen ||
         (roles & (OPI_ROLE_SCORE | OPI_ROLE_LEFT | OPI_ROLE_COUNT | OPI_ROLE_PLACES)) != 0)
-      doubt(p, "its numbers are not there to tell a parameter from a table");
+      doubt(p, "its numbers are not available to tell a parameter from a table");
     return frozen ? OPI_NOT_MADE : OPI_TRAINED;
   }
   const uint32_t why = by_values(value, roles, made);

@@ -109,7 +109,7 @@ static opipe_status check_past(const opi_builder *b, const opi_node *node, exten
   if ((k == NULL) != (v == NULL)) {
     return opi_node_fail(
         b, node, err, OPIPE_E_INVALID,
-        "input '%s' is given, but not its partner: past_key and past_value go together",
+        "input '%s' is given without its partner: past_key and past_value go together",
         (k != NULL ? k : v)->name);
   }
   e->total = e->kv_len;
@@ -130,7 +130,7 @@ static opipe_status check_past(const opi_builder *b, const opi_node *node, exten
   }
   if (opi_node_in(node, OPI_ATT_SEQLEN) != OPIPE_NONE) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "input '%s' (nonpad_kv_seqlen) cannot stand beside past_key '%s'",
+                         "input '%s' (nonpad_kv_seqlen) cannot be combined with past_key '%s'",
                          opi_input(b, node, OPI_ATT_SEQLEN)->name, k->name);
   }
   return OPIPE_OK;

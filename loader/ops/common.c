@@ -60,7 +60,7 @@ opipe_status opi_int_attr(const opi_builder *b, const opi_node *node, const char
   if (attr == NULL)
     return OPIPE_OK;
   if (attr->kind != OPIPE_ATTR_INT)
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute '%s' is no integer", name);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute '%s' is not an integer", name);
   *out_value = attr->i;
   return OPIPE_OK;
 }

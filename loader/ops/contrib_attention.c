@@ -43,7 +43,7 @@ static opipe_status hidden_sizes(const opi_builder *b, const opi_node *node, pac
       continue;
     return opi_node_fail(
         b, node, err, OPIPE_E_INVALID,
-        "hidden size %lld of input '%s' (weights) is no multiple of num_heads %lld",
+        "hidden size %lld of input '%s' (weights) is not a multiple of num_heads %lld",
         (long long)p->hidden[i], w->name, (long long)p->heads);
   }
   int64_t sum;
@@ -79,7 +79,7 @@ static opipe_status check(const opi_builder *b, const opi_node *node, packed *p,
   if (opi_node_in(node, IN_PAST_LENGTH) != OPIPE_NONE) {
     return opi_node_fail(
         b, node, err, OPIPE_E_UNSUPPORTED,
-        "input '%s' (past_sequence_length) means shared buffers, which are not known",
+        "input '%s' (past_sequence_length) means shared buffers, which are not supported",
         opi_input(b, node, IN_PAST_LENGTH)->name);
   }
   OPI_TRY(opi_may(b, node, IN_PAST, "past", OPI_T_FLOAT, 5, 5, err));

@@ -23,8 +23,8 @@ static opipe_status check_sizes(const opi_builder *b, const opi_node *node, pack
   p->bits = opi_attr_int(node, "bits", 4);
   if (p->bits != 4 && p->bits != 8) {
     return opi_node_fail(
-        b, node, err, OPIPE_E_INVALID, "attribute bits is %lld, 4 and 8 are known for input '%s'",
-        (long long)p->bits,
+        b, node, err, OPIPE_E_INVALID,
+        "attribute bits is %lld, only 4 and 8 are supported for input '%s'", (long long)p->bits,
         opi_node_in(node, IN_B) != OPIPE_NONE ? opi_input(b, node, IN_B)->name : "B");
   }
   if ((p->block & (p->block - 1)) != 0) {
@@ -55,7 +55,7 @@ static opipe_status check(const opi_builder *b, const opi_node *node, packing *p
                          (long long)p->blocks);
   }
   if (opi_node_in(node, IN_GROUPS) != OPIPE_NONE) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input '%s' (g_idx) is not known",
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input '%s' (g_idx) is not supported",
                          opi_input(b, node, IN_GROUPS)->name);
   }
   OPI_TRY(opi_may(b, node, IN_BIAS, "bias", OPI_T_FLOAT, 1, 1, err));

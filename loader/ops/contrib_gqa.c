@@ -94,11 +94,13 @@ static opipe_status check_options(const opi_builder *b, const opi_node *node, gr
   OPI_TRY(opi_ms_only(b, node, "smooth_softmax", 0, err));
   OPI_TRY(opi_ms_only(b, node, "qk_output", 0, err));
   if (opi_node_in(node, IN_SINK) != OPIPE_NONE) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input '%s' (head_sink) is not known",
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                         "input '%s' (head_sink) is not supported",
                          opi_input(b, node, IN_SINK)->name);
   }
   if (opi_wants(node, 3))
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 3 (output_qk) is not known");
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                         "output 3 (output_qk) is not supported");
   const int64_t window = opi_attr_int(node, "local_window_size", -1);
   if (window != -1 && (window < 1 || window > INT32_MAX)) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,

@@ -11,7 +11,7 @@ opipe_status opi_ms_only(const opi_builder *b, const opi_node *node, const char 
   if (has == value)
     return OPIPE_OK;
   return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                       "attribute %s is %lld, only %lld is known", name, (long long)has,
+                       "attribute %s is %lld, only %lld is supported", name, (long long)has,
                        (long long)value);
 }
 
@@ -105,7 +105,7 @@ static opipe_status padding(opi_builder *b, const opi_node *node, const opi_padd
     const int64_t shape[4] = {how->batch, 1, 1, how->total};
     if (m.shape[0] == 3 * how->batch + 2) {
       return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                           "input '%s' of %lld lengths and offsets is not known", m.name,
+                           "input '%s' of %lld lengths and offsets is not supported", m.name,
                            (long long)m.shape[0]);
     }
     if (m.shape[0] != how->batch && m.shape[0] != 2 * how->batch) {

@@ -112,7 +112,7 @@ static opipe_status check_past(const opi_builder *b, const opi_node *node, layou
     OPI_TRY(opi_need(b, node, i, i == IN_PAST_LENGTH ? "past_sequence_length" : "cache_indirection",
                      OPI_T_WIDE, 0, 3, err));
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                         "input '%s' means shared buffers, which are not known",
+                         "input '%s' means shared buffers, which are not supported",
                          opi_input(b, node, i)->name);
   }
   if ((k == NULL) != (v == NULL)) {
@@ -234,7 +234,7 @@ opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *
   for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++)
     want |= opi_wants(node, o) ? 1u << o : 0u;
   if (want >> OPI_ATT_QK & 1u) {
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 3 (qk) is not known");
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 3 (qk) is not supported");
   }
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));
   for (uint32_t o = 0; o < OPI_ATT_QK; o++) {

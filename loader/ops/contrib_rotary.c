@@ -58,7 +58,7 @@ opipe_status opi_ms_rotary_lift(opi_builder *b, const opi_node *node, opipe_erro
   OPI_TRY(opi_ms_only(b, node, "is_packed_batching", 0, err));
   if (opi_attr_float(node, "scale", 1.0) != 1.0) {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                         "attribute scale is %g, only 1 is known",
+                         "attribute scale is %g, only 1 is supported",
                          opi_attr_float(node, "scale", 1.0));
   }
   const opi_value *x = opi_input(b, node, 0);

@@ -21,7 +21,7 @@ static opipe_status known_flag(opi_builder *b, const opi_node *node, uint32_t va
                                opipe_error *err) {
   uint32_t n = 0;
   if (value >= b->graph->n_values)
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "its condition is no tensor");
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "its condition is not a tensor");
   if (opi_b_value(b, value)->data == NULL)
     return opi_need_value(b, node, value, err);
   const int64_t *flag = opi_b_ints(b, value, &n);
@@ -92,7 +92,7 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
   if (!l->endless) {
     OPI_TRY(opi_known_ints(b, node, 0, &most, &n, err));
     if (n != 1)
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "trip count has not 1 element");
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "trip count does not have 1 element");
     l->most = most[0];
   }
   if (opi_node_in(node, 1) != OPIPE_NONE) {
@@ -152,7 +152,7 @@ static opipe_status empty_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
   if (item == OPI_POISONED)
     return OPIPE_OK;
   if (opi_is_sequence(item) || opi_rank_of(b, item) >= OPIPE_MAX_RANK) {
-    return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED, "a scan output is no tensor");
+    return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED, "a scan output is not a tensor");
   }
   const uint32_t rank = opi_rank_of(b, item);
   for (uint32_t d = 0; d < rank; ++d)

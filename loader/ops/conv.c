@@ -55,7 +55,8 @@ static opipe_status place_axis(const opi_builder *b, const opi_node *node, windo
   } else if (strcmp(auto_pad, "VALID") == 0) {
     *head = *tail = 0;
   } else if (strcmp(auto_pad, "NOTSET") != 0) {
-    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute auto_pad is '%.40s'", auto_pad);
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "attribute auto_pad is '%.40s', which is unknown", auto_pad);
   }
   const int64_t room = extent + *head + *tail - reach;
   if (room < 0) {
@@ -186,7 +187,7 @@ static opipe_status pool_lift(opi_builder *b, const opi_node *node, opipe_error 
   window w;
   OPI_TRY(pool_check(b, node, &w, err));
   if (opi_wants(node, 1))
-    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 1 (Indices) is not known");
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 1 (Indices) is not supported");
   write_window(&attrs, &w);
   opi_attrs_int(&attrs, "ceil_mode", w.ceil ? 1 : 0);
   if (node->op[0] == 'A')

@@ -49,7 +49,7 @@ static opipe_status add_outputs(opi_builder *b, const opi_emit *emit, uint32_t *
     if (name != NULL && name[0] == '\0')
       continue;
     if (name != NULL && opi_map_get(b->names, name, &other)) {
-      return opi_fail(err, OPIPE_E_INTERNAL, "value name '%s' is taken", name);
+      return opi_fail(err, OPIPE_E_INTERNAL, "the value name '%s' is already in use", name);
     }
     if (name == NULL)
       name = opi_b_name(b);
@@ -104,7 +104,7 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
     }
   }
   if (op->infer == NULL)
-    return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "stands in a bound graph");
+    return opi_node_fail(b, node, err, OPIPE_E_INTERNAL, "occurs in a bound graph");
   return op->infer(b, node, err);
 }
 

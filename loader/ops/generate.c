@@ -148,8 +148,9 @@ static opipe_status count_range(const opi_builder *b, const opi_node *node, rang
     steps = (double)(span / step + (span % step != 0));
   }
   if (!(steps < (double)(MOST_BYTES / 8))) {
-    return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "it has %g elements, the most is %" PRIu64,
-                         steps, MOST_BYTES / 8);
+    return opi_node_fail(b, node, err, OPIPE_E_LIMIT,
+                         "it has %g elements, at most %" PRIu64 " are possible", steps,
+                         MOST_BYTES / 8);
   }
   r->n = steps > 0 ? (uint64_t)steps : 0;
   return OPIPE_OK;

@@ -43,8 +43,8 @@ opipe_status opi_b_set(opi_builder *b, const opi_node *node, uint32_t output, ui
   opi_value *value = opi_b_value(b, v);
   if (rank > OPIPE_MAX_RANK) {
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT,
-                         "output '%s' has rank %" PRIu32 ", the most is %d", value->name, rank,
-                         OPIPE_MAX_RANK);
+                         "output '%s' has rank %" PRIu32 ", at most %d is possible", value->name,
+                         rank, OPIPE_MAX_RANK);
   }
   if (opi_dtype_bits(dtype) == 0) {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output '%s' has type %s", value->name,

@@ -285,13 +285,14 @@ static opipe_status batch_lift(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(batch_check(b, node, err));
   if (opi_attr_int(node, "spatial", 1) == 0) {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                         "attribute spatial is 0, only 1 is known");
+                         "attribute spatial is 0, only 1 is supported");
   }
   for (uint32_t i = 1; i < node->n_out; i++) {
     if (opi_wants(node, i) && !training) {
-      return opi_node_fail(
-          b, node, err, OPIPE_E_UNSUPPORTED,
-          "output %u is the training form's, which is known from opset 14 with training_mode 1", i);
+      return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                           "output %u belongs to the training form, which is supported from opset "
+                           "14 with training_mode 1",
+                           i);
     }
   }
   memcpy(in, node->in, sizeof(in));

@@ -70,7 +70,7 @@ static opipe_status check_sizes(opi_builder *b, const opi_node *node, const resi
       continue;
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                          "axis %u of '%s' is resized from %lld to %lld; only the size that is "
-                         "there already is known",
+                         "it has already is supported",
                          r->axis[i], r->x->name, (long long)r->x->shape[r->axis[i]],
                          (long long)sizes[i]);
   }
@@ -82,8 +82,8 @@ static opipe_status check_scale(const opi_builder *b, const opi_node *node, cons
   if (scale == 1)
     return OPIPE_OK;
   return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                       "axis %u of '%s' is resized by %g; only 1 is known", r->axis[i], r->x->name,
-                       scale);
+                       "axis %u of '%s' is resized by %g; only 1 is supported", r->axis[i],
+                       r->x->name, scale);
 }
 
 static opipe_status check_scales(opi_builder *b, const opi_node *node, const resizing *r,
@@ -109,7 +109,7 @@ static opipe_status check_transformation(opi_builder *b, const opi_node *node, c
       return OPIPE_OK;
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                          "it moves elements by one half (tf_half_pixel_for_nn); only a Resize that "
-                         "changes nothing is known");
+                         "changes nothing is supported");
   }
   if (strcmp(how, "tf_crop_and_resize") != 0)
     return OPIPE_OK;
@@ -123,8 +123,8 @@ static opipe_status check_transformation(opi_builder *b, const opi_node *node, c
     if (begin == 0 && end == 1)
       continue;
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                         "axis %u of '%s' is cropped to %g .. %g; only 0 .. 1 is known", r->axis[i],
-                         r->x->name, begin, end);
+                         "axis %u of '%s' is cropped to %g .. %g; only 0 .. 1 is supported",
+                         r->axis[i], r->x->name, begin, end);
   }
   return OPIPE_OK;
 }

@@ -187,7 +187,7 @@ static opipe_status report(const search *s, const opi_dim_binding *dims, uint32_
   const opipe_status status =
       opi_fail(err, OPIPE_E_INVALID, "no default fits: bind the dimensions (tried %.160s%s): %s",
                text.data != NULL ? text.data : "",
-               s->gave_up ? " and more, not all that there is" : "", first->message);
+               s->gave_up ? " and others, but not every combination" : "", first->message);
   opi_text_release(&text);
   return status;
 }
@@ -231,7 +231,8 @@ opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *opt
     status = try_length(&s, length, false, &reason);
     if (status >= 0)
       opi_log(options->logger, OPIPE_LOG_WARN,
-              "free dimensions that are not bound are %" PRId64 ": nothing shorter fits", length);
+              "free dimensions that are not bound are set to %" PRId64 ": nothing shorter fits",
+              length);
   }
   if (status == OPIPE_E_INVALID) {
     status = report(&s, dims, n_dims, first, err);

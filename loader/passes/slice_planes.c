@@ -198,7 +198,7 @@ static opipe_status contraction(slicer *s, const opi_node *node) {
       !is_plain(&s->carry[weights], rank - 2))
     return opi_s_refuse(s, node, "queries are not the rows of its left operand");
   if (plane->lead != 0 || plane->tail != 0)
-    return opi_s_refuse(s, node, "columns that are no tokens take part in it");
+    return opi_s_refuse(s, node, "columns that are not tokens take part in it");
   OPI_TRY(need_above(s, node, OPI_ABOVE_ZERO));
   if (opi_s_sliced(s, v) && !is_plain(&s->carry[v], axis))
     return opi_s_refuse(s, node, "values do not have tokens as rows");
@@ -254,7 +254,7 @@ static opipe_status place_operand(slicer *s, const opi_node *node, uint32_t i, o
   if (opi_s_plane(s, v)) {
     o->columns[i] = (opi_carry){s->planes[v].column, 0, 1, 1};
     if (s->planes[v].lead != s->planes[p].lead || s->planes[v].tail != s->planes[p].tail)
-      return opi_s_refuse(s, node, "its operands have other columns that are no tokens");
+      return opi_s_refuse(s, node, "its operands have other columns that are not tokens");
     return OPIPE_OK;
   }
   if (opi_s_sliced(s, v)) {
@@ -272,7 +272,7 @@ static opipe_status place_operand(slicer *s, const opi_node *node, uint32_t i, o
       o->columns[i] = (opi_carry){d, 0, 1, 1};
   }
   if (opi_carries(&o->columns[i]) && s->planes[p].lead + s->planes[p].tail != 0)
-    return opi_s_refuse(s, node, "it joins tokens with columns that are none");
+    return opi_s_refuse(s, node, "it joins tokens with columns that are not tokens");
   return OPIPE_OK;
 }
 

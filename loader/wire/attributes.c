@@ -67,7 +67,7 @@ static opipe_status decide_type(const OpiOnnx__AttributeProto *a, uint32_t *out_
     return opi_fail(err, OPIPE_E_INVALID, "unknown attribute type %d", a->type);
   }
   if (held != 0 && (held & (held - 1)) != 0) {
-    return opi_fail(err, OPIPE_E_INVALID, "values of more than one type");
+    return opi_fail(err, OPIPE_E_INVALID, "it has values of more than one type");
   }
   if (type != 0) {
     if (held != 0 && held != 1u << type) {
@@ -260,7 +260,7 @@ opipe_status opi_wire_attributes(opi_scope *scope, const OpiOnnx__NodeProto *nod
     for (uint32_t k = 0; k < n; k++) {
       if (strcmp(attrs[k].name, attrs[n].name) != 0)
         continue;
-      return about(a, opi_fail(err, OPIPE_E_INVALID, "stands twice"), err);
+      return about(a, opi_fail(err, OPIPE_E_INVALID, "occurs twice"), err);
     }
     if (attrs[n].kind != 0)
       n++;

@@ -114,7 +114,7 @@ static opipe_status check_file(const opi_mapping *m, opipe_error *err) {
     return OPIPE_OK;
   if ((uint64_t)info.st_size != m->n_bytes) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "'%.300s' has %llu bytes now, it had %llu when the model was loaded", m->path,
+                    "'%.300s' has %llu bytes now; it had %llu when the model was loaded", m->path,
                     (unsigned long long)info.st_size, (unsigned long long)m->n_bytes);
   }
   if (changed_ns(&info) != m->changed_ns) {
@@ -240,7 +240,7 @@ static void warn_key(opi_load *load, const char *key, const char *tensor) {
     }
   } else if (opi_load_first(load, OPI_WARNED_KEY)) {
     opi_log(load->logger, OPIPE_LOG_WARN,
-            "tensor '%.200s': external_data key '%.100s' is not known and ignored", tensor, key);
+            "tensor '%.200s': external_data key '%.100s' is not known and is ignored", tensor, key);
   }
 }
 

@@ -69,8 +69,9 @@ static opipe_status check_cycle(opi_load *load, const opi_call *outer,
     opi_text_printf(&chain, " called by '%.60s'", c->function->name);
   }
   opi_text_printf(&chain, " called by '%.60s'", function->name);
-  const opipe_status status = opi_fail(err, OPIPE_E_INVALID, "local functions call in a circle: %s",
-                                       chain.failed ? function->name : chain.data);
+  const opipe_status status =
+      opi_fail(err, OPIPE_E_INVALID, "local functions call each other in a cycle: %s",
+               chain.failed ? function->name : chain.data);
   opi_text_release(&chain);
   return status;
 }

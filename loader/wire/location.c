@@ -151,7 +151,7 @@ static opipe_status explain(int cause, const char *dir_path, const char *locatio
   switch (cause) {
     case ENOENT:
     case ENOTDIR:
-      return opi_fail(err, OPIPE_E_NOTFOUND, "external data '%.150s' is not there in '%.200s'",
+      return opi_fail(err, OPIPE_E_NOTFOUND, "external data '%.150s' is missing in '%.200s'",
                       location, dir_path);
     case ELOOP:
       return opi_fail(err, OPIPE_E_INVALID,

@@ -177,10 +177,10 @@ static opipe_status check_once(scanner *s, frame *top, const opi_wire_field *fie
                                const opi_field_rule *rule) {
   const uint32_t index = (uint32_t)(rule - opi_message_rules(top->message)->fields);
   if (!rule->repeated && (top->seen >> index & 1u) != 0) {
-    return bad(s, field->start, rule, "stands twice");
+    return bad(s, field->start, rule, "occurs twice");
   }
   if (rule->group != 0 && (top->groups >> rule->group & 1u) != 0) {
-    return bad(s, field->start, rule, "excludes a field that stands before it");
+    return bad(s, field->start, rule, "excludes a field that comes before it");
   }
   top->seen |= 1u << index;
   if (rule->group != 0)

@@ -259,7 +259,8 @@ static opipe_status write_graph(const saver *s, const opi_wire_field *graph) {
   for (uint32_t i = 0; i < s->n; ++i) {
     if (!s->seen[i] && !is_input(s, s->list[i].name)) {
       return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
-                      "parameter '%s' is no initializer of the file's main graph", s->list[i].name);
+                      "parameter '%s' is not an initializer of the file's main graph",
+                      s->list[i].name);
     }
   }
   OPI_TRY(emit(s, head, put_head(head, MODEL_GRAPH, n)));

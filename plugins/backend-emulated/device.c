@@ -19,7 +19,7 @@ void emudev_free(const opipe_device *device, void *ptr, size_t n_bytes) {
 }
 
 opipe_status emudev_nomem(size_t n_bytes, opipe_error *err) {
-  return opipe_fail(err, OPIPE_E_NOMEM, "backend 'emulated': the host has no %zu bytes left",
+  return opipe_fail(err, OPIPE_E_NOMEM, "backend 'emulated': the host cannot provide %zu bytes",
                     n_bytes);
 }
 
@@ -114,7 +114,7 @@ opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_
   const uint64_t count = atomic_fetch_add(&device->n_allocs, 1) + 1;
   if (count == device->options.fail_alloc) {
     return opipe_fail(err, OPIPE_E_NOMEM,
-                      "emulated device: buffer %llu (%llu bytes) was told to be refused",
+                      "emulated device: buffer %llu (%llu bytes) is refused, as its options say",
                       (unsigned long long)count, (unsigned long long)n_bytes);
   }
   opipe_buffer *buffer = emudev_alloc(device, sizeof *buffer);

@@ -39,7 +39,7 @@ static bool read_count(const char *text, const char stop, uint64_t *out, const c
 
 static opipe_status malformed(const char *key, const char *value, const char *wanted,
                               opipe_error *err) {
-  return opipe_fail(err, OPIPE_E_INVALID, "backend 'emulated': %s=%s, wanted %s", key, value,
+  return opipe_fail(err, OPIPE_E_INVALID, "backend 'emulated': %s=%s: expected %s", key, value,
                     wanted);
 }
 
@@ -173,7 +173,7 @@ opipe_status emudev_options(const char *text, options *out, opipe_error *err) {
     }
     if (more < 0) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "backend 'emulated': options end in nonsense at '%.60s'", text);
+                        "backend 'emulated': options cannot be understood from '%.60s' on", text);
     }
     const opipe_status status = read_option(key, value, out, err);
     if (status < 0) {

@@ -58,7 +58,7 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   if (lookup == NULL || lookup->struct_size < OPIPE_END(opipe_backend_lookup, find)) {
     return opipe_fail(
         err, OPIPE_E_UNSUPPORTED,
-        "backend 'emulated' stands on backend 'cpu', and this host has no service '%s'",
+        "backend 'emulated' builds on backend 'cpu', and this host has no service '%s'",
         OPIPE_BACKEND_LOOKUP_ID);
   }
   opipe_instance *self = host->realloc(host->ctx, NULL, 0, sizeof *self, 16);

@@ -103,7 +103,7 @@ opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_
   opipe_error why = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
   if (count == o->fail_run) {
-    return opipe_fail(err, OPIPE_E_DEVICE, "emulated device: run %llu was told to fail",
+    return opipe_fail(err, OPIPE_E_DEVICE, "emulated device: run %llu fails, as its options say",
                       (unsigned long long)count);
   }
   if (o->compute) {
@@ -122,7 +122,8 @@ opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_
   }
   queue->free_ns += binding->time_ns + (count == o->stall_run ? o->stall_ns : 0);
   if (count == o->fail_late) {
-    (void)opipe_fail(&why, OPIPE_E_DEVICE, "emulated device: run %llu was told to fail late",
+    (void)opipe_fail(&why, OPIPE_E_DEVICE,
+                     "emulated device: run %llu fails late, as its options say",
                      (unsigned long long)count);
     opipe_late_add(&queue->late, why.status, &why);
   }

@@ -7,7 +7,7 @@ static opipe_status check_trains(const opipe_device *device, opipe_error *err) {
   return OPIPE_HAS(inner, opipe_backend, update) && inner->update != NULL
              ? OPIPE_OK
              : opipe_fail(err, OPIPE_E_UNSUPPORTED,
-                          "backend 'emulated': the backend that it stands on cannot train");
+                          "backend 'emulated': the backend that it builds on cannot train");
 }
 
 opipe_status emudev_params_create_owned(opipe_device *device, const opipe_param_source *sources,

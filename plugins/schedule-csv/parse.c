@@ -120,7 +120,7 @@ static opipe_status read_action(reader *r, const char *last, opipe_action *out,
   a.replica = (uint16_t)replica;
   const kind *k = read_kind(r);
   if (k == NULL || (!staged && k->what == WORD_COMPUTE)) {
-    return refuse(r, err, "is no action");
+    return refuse(r, err, "is not an action");
   }
   if (k->what == WORD_REFUSED) {
     return refuse(r, err, "moves weights or stashes: such plans are not executed");
@@ -131,7 +131,7 @@ static opipe_status read_action(reader *r, const char *last, opipe_action *out,
     return refuse(r, err, "names no micro-batch, or something after it cannot be read");
   }
   if (*last == '\0' ? !ends_cell(*r->at) : *r->at != *last) {
-    return refuse(r, err, "goes on where it should end");
+    return refuse(r, err, "continues where it should end");
   }
   a.pass = k->pass;
   if (r->dialect == CSV_B_IS_INPUT && strcmp(k->name, "B") == 0) {
@@ -156,7 +156,8 @@ static opipe_status take(reader *r, opipe_action *a, const kind *k, opipe_error 
     const bool fits = !k->again && same_unit(&r->again, a) &&
                       (a->pass == OPIPE_PASS_BACKWARD || a->pass == OPIPE_PASS_BACKWARD_INPUT);
     if (!fits) {
-      return refuse(r, err, "follows an R of something else: an R stands in front of its backward");
+      return refuse(r, err,
+                    "follows an R of something else: an R comes directly before its backward");
     }
     a->flags |= OPIPE_ACTION_RECOMPUTE;
     r->has_again = false;
@@ -186,7 +187,7 @@ static opipe_status read_pair(reader *r, opipe_error *err) {
   }
   if (k1->what != WORD_COMPUTE || k2->what != WORD_COMPUTE || k1->again || k2->again ||
       strncmp(r->at, tail, sizeof tail - 1) != 0 || !ends_cell(r->at[sizeof tail - 1])) {
-    return refuse(r, err, "is no pair (F;B)OVERLAP_F_B");
+    return refuse(r, err, "is not a pair (F;B)OVERLAP_F_B");
   }
   r->at += sizeof tail - 1;
   first.flags |= OPIPE_ACTION_OVERLAP_NEXT;

@@ -178,7 +178,7 @@ static opipe_status give_way(replay *r, uint64_t all) {
   return opipe_fail(
       r->err, OPIPE_E_INTERNAL,
       "schedule 'interleaved': %u ranks, %u chunks, %u micro-batches, groups of %u: no "
-      "rank can go on",
+      "rank can continue",
       r->order->n_ranks, r->order->n_chunks, r->order->n_microbatches, r->order->first_size);
 }
 

@@ -107,7 +107,7 @@ static opipe_status read_settings(const opipe_layout_request *request, bool unev
     const uint32_t given = read_lengths(text, NULL, 0);
     if (given == 0) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "schedule '%s': lengths=%.64s is no sum a+b+... of 1 to %d positive "
+                        "schedule '%s': lengths=%.64s is not a sum a+b+... of 1 to %d positive "
                         "integers",
                         name, text, TERA_SLICES_MOST);
     }

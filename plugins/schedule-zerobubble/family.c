@@ -48,7 +48,7 @@ static opipe_status read_limit(const opipe_schedule_problem *problem, double *ou
   char *end = NULL;
   *out_units = text == NULL ? 1 : strtod(text, &end);
   if (text != NULL && (end == text || *end != '\0' || !(*out_units >= 0))) {
-    return opipe_fail(err, OPIPE_E_INVALID, "schedule 'zb-auto': memory=%s is no number >= 0",
+    return opipe_fail(err, OPIPE_E_INVALID, "schedule 'zb-auto': memory=%s is not a number >= 0",
                       text);
   }
   return OPIPE_OK;

@@ -41,7 +41,7 @@ static opipe_status read_fault(const char *key, const char *value, options *out,
   uint64_t n[4] = {0};
   if (!read_list(value, n, lost ? 3 : 4) || n[0] > UINT32_MAX || n[1] > UINT32_MAX ||
       n[3] > 86400000) {
-    return opipe_fail(err, OPIPE_E_INVALID, "transport 'emulated': %s=%s, wanted %s", key, value,
+    return opipe_fail(err, OPIPE_E_INVALID, "transport 'emulated': %s=%s: expected %s", key, value,
                       lost ? "SRC:DST:SEQ" : "SRC:DST:SEQ:MS");
   }
   if (out->n_faults == FAULTS_MOST) {
@@ -68,10 +68,11 @@ static opipe_status read_option(const char *key, const char *value, options *out
         return OPIPE_OK;
       }
     }
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "transport 'emulated': rule=%s, wanted tag, stream, edge, pair, blocking or "
-                      "grouped",
-                      value);
+    return opipe_fail(
+        err, OPIPE_E_INVALID,
+        "transport 'emulated': rule=%s: expected tag, stream, edge, pair, blocking or "
+        "grouped",
+        value);
   }
   const bool latency = strcmp(key, "latency_us") == 0, setup = strcmp(key, "setup_us") == 0;
   const bool time = latency || setup;
@@ -105,7 +106,7 @@ opipe_status emutrans_options(const char *text, options *out, opipe_error *err) 
       return OPIPE_OK;
     if (more < 0) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "transport 'emulated': options end in nonsense at '%.60s'", text);
+                        "transport 'emulated': options cannot be understood from '%.60s' on", text);
     }
     const opipe_status status = read_option(key, value, out, err);
     if (status < 0)

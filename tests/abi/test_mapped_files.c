@@ -127,7 +127,7 @@ static void test_a_file_cut_short_is_refused(void) {
   host_kit k;
   OPI_ASSERT_OK_FATAL(open_with(&k, NULL), &k.err);
   OPI_ASSERT_INT(truncate(opi_test_tmp("model.onnx.data"), 100), 0);
-  refused(&k, "has 100 bytes now, it had 30720");
+  refused(&k, "has 100 bytes now; it had 30720");
   kit_close(&k);
 }
 

@@ -304,8 +304,8 @@ static unsigned char *read_good(size_t *out_n) {
 static void test_files_that_are_no_plugins(void) {
   size_t n = 0;
   unsigned char *data = read_good(&n);
-  expect_refused(write_file("opipe-schedule-text.so", "hello", 5), "is no ELF file");
-  expect_refused(write_file("opipe-schedule-empty.so", "", 0), "is no ELF file");
+  expect_refused(write_file("opipe-schedule-text.so", "hello", 5), "is not an ELF file");
+  expect_refused(write_file("opipe-schedule-empty.so", "", 0), "is not an ELF file");
   data[18] = 183; /* e_machine: AArch64 */
   data[19] = 0;
   expect_refused(write_file("opipe-schedule-machine.so", data, n), "another machine");
@@ -336,7 +336,7 @@ static void test_a_fifo_does_not_hang(void) {
   (void)snprintf(path, sizeof(path), "%s/opipe-schedule-fifo.so", opi_test_tmpdir());
   (void)unlink(path);
   OPI_ASSERT_FATAL(mkfifo(path, 0600) == 0);
-  expect_refused(path, "is no regular file");
+  expect_refused(path, "is not a regular file");
 }
 
 static void test_a_given_path_must_exist(void) {

@@ -220,7 +220,7 @@ static void test_replicas_of_a_plan_for_inference_are_refused(void) {
   kit_close(&k);
   params.replicas = 0;
   params.n_stage_replicas = 2;
-  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_INVALID, &k.err, "no list");
+  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_INVALID, &k.err, "should list");
   kit_close(&k);
   params.stage_replicas = two;
   OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_UNSUPPORTED, &k.err,

@@ -94,9 +94,9 @@ def large(count, folder):
     solved = run("inspect", path, "--bind", "x7.0=130", timeout=SECONDS)
     count.check("one of them", wrong(solved))
     path = write(folder, "large.onnx", unfitting(10000))
-    count.check("no default fits", wrong(run("run", path, timeout=SECONDS), USAGE, "not all that there is"))
+    count.check("no default fits", wrong(run("run", path, timeout=SECONDS), USAGE, "not every combination"))
     path = write(folder, "large.onnx", sound(10000))
-    count.check("longer lengths are tried", wrong(run("run", path, timeout=SECONDS), DONE, "are 512: nothing shorter fits"))
+    count.check("longer lengths are tried", wrong(run("run", path, timeout=SECONDS), DONE, "are set to 512: nothing shorter fits"))
 
 
 def odd_graphs(count, folder):

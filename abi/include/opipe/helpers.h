@@ -320,7 +320,7 @@ static inline void *opipe_zeroed(const opipe_host *host, const char *what, uint6
                                  size_t align, opipe_error *err) {
   void *data = host->realloc(host->ctx, NULL, 0, (size_t)n_bytes, align);
   if (data == NULL) {
-    (void)opipe_fail(err, OPIPE_E_NOMEM, "%s: the host has no %llu bytes left", what,
+    (void)opipe_fail(err, OPIPE_E_NOMEM, "%s: the host cannot provide %llu bytes", what,
                      (unsigned long long)n_bytes);
     return NULL;
   }
@@ -352,7 +352,7 @@ static inline opipe_status opipe_host_alloc(const opipe_host *host, opipe_meter 
   void *data = host->realloc(host->ctx, NULL, 0, (size_t)n, align);
   if (data == NULL) {
     opipe_meter_give(meter, kind, n);
-    return opipe_fail(err, OPIPE_E_NOMEM, "device memory: the host has no %llu bytes left",
+    return opipe_fail(err, OPIPE_E_NOMEM, "device memory: the host cannot provide %llu bytes",
                       (unsigned long long)n);
   }
   *io_bytes = n;

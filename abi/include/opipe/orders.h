@@ -64,7 +64,7 @@ static inline opipe_status opipe_setting_int(const opipe_schedule_setting *setti
   const char *text = opipe_setting_find(settings, n, key);
   *out = fallback;
   if (text != NULL && (!opipe_parse_count(text, most, out) || *out < least)) {
-    return opipe_fail(err, OPIPE_E_INVALID, "%s=%s is no integer in [%u, %u]", key, text, least,
+    return opipe_fail(err, OPIPE_E_INVALID, "%s=%s is not an integer in [%u, %u]", key, text, least,
                       most);
   }
   return OPIPE_OK;
@@ -110,10 +110,11 @@ static inline opipe_status opipe_layout_chunks(const opipe_layout_request *reque
                             "schedule '%s' puts %u stages on each rank: %u stages on %u ranks do "
                             "not fit",
                             name, chunks, request->n_stages, request->n_ranks)
-               : opipe_fail(err, OPIPE_E_INVALID,
-                            "schedule '%s' puts %u stages on each rank: %u stages are no multiple "
-                            "of %u",
-                            name, chunks, request->n_stages, chunks);
+               : opipe_fail(
+                     err, OPIPE_E_INVALID,
+                     "schedule '%s' puts %u stages on each rank: %u stages are not a multiple "
+                     "of %u",
+                     name, chunks, request->n_stages, chunks);
   }
   if (stages == 0 || stages > UINT32_MAX / 4 || request->n_microbatches == 0) {
     return opipe_fail(err, OPIPE_E_INVALID,

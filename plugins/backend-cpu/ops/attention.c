@@ -256,7 +256,7 @@ opipe_status cpu_attention_read(cpu_prep *p, cpu_attention_plan *plan) {
   plan->causal = opipe_attr_int(p->node, "is_causal", 0) != 0;
   if (opipe_attr_int(p->node, "left_window_size", -1) >= 0 ||
       opipe_attr_int(p->node, "right_window_size", -1) >= 0) {
-    return cpu_refuse(p, "windows are not known");
+    return cpu_refuse(p, "windows are not supported");
   }
   const uint32_t rank = p->graph->values[p->node->in[plan->base]].rank;
   plan->out[0] = plan->heads * plan->rows * plan->v_dim;

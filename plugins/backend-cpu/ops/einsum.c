@@ -155,7 +155,8 @@ static opipe_status prepare_einsum(cpu_prep *p) {
   /* Output letters come first, with extents that the operands give. */
   for (const char *c = arrow + 2; *c != '\0'; ++c) {
     if (!is_letter(*c) || letter_index(letters, &plan->n_letters, *c) != plan->n_out) {
-      return cpu_refuse(p, "equation '%.60s': its output is not distinct letters", equation);
+      return cpu_refuse(p, "equation '%.60s': the letters of its output are not distinct",
+                        equation);
     }
     plan->extent[plan->n_out++] = -1;
   }
@@ -179,12 +180,12 @@ static opipe_status prepare_einsum(cpu_prep *p) {
   plan->sums = 1;
   for (uint32_t l = 0; l < plan->n_letters; ++l) {
     if (plan->extent[l] < 0) {
-      return cpu_invalid(p, "equation '%.60s': an output letter stands in no operand", equation);
+      return cpu_invalid(p, "equation '%.60s': an output letter occurs in no operand", equation);
     }
     if (l < plan->n_out) {
       shape[l] = plan->extent[l];
     } else if (__builtin_mul_overflow(plan->sums, plan->extent[l], &plan->sums)) {
-      return cpu_refuse(p, "equation '%.60s' sums too much", equation);
+      return cpu_refuse(p, "equation '%.60s' sums over too many letters", equation);
     }
   }
   plan->math = cpu_is_float(dtype) ? CPU_CLASS_F64 : cpu_class_of(dtype);

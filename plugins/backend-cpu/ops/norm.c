@@ -271,7 +271,7 @@ static opipe_status prepare_batch(cpu_prep *p) {
     return cpu_nomem(p);
   }
   if (opipe_attr_int(p->node, "training_mode", 0) != 0) {
-    return cpu_refuse(p, "training_mode is 1; only the inference form is known");
+    return cpu_refuse(p, "training_mode is 1; only the inference form is supported");
   }
   CPU_TRY(channel_shape(p, plan));
   p->step->run = batch_kernel;

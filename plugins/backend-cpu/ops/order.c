@@ -205,7 +205,7 @@ static opipe_status prepare_nonzero(cpu_prep *p) {
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
   }
   if (out->dtype != OPIPE_INT64 || out->rank != 2 || out->shape[0] != (int64_t)in->rank) {
-    return cpu_invalid(p, "its output is no int64 [rank, count]");
+    return cpu_invalid(p, "its output is not int64 [rank, count]");
   }
   p->step->run = nonzero_kernel;
   return OPIPE_OK;

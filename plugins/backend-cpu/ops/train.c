@@ -35,7 +35,7 @@ static opipe_status prepare_accumulate(cpu_prep *p) {
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(x->dtype));
   }
   if (g->role != OPIPE_VALUE_GRADIENT) {
-    return cpu_invalid(p, "its output '%.80s' is no gradient", g->name);
+    return cpu_invalid(p, "its output '%.80s' is not a gradient", g->name);
   }
   CPU_TRY(cpu_expect(p, 0, OPIPE_FLOAT, x->shape, x->rank));
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);

@@ -325,7 +325,7 @@ static void test_refusals(void) {
   OPI_ASSERT_ERROR(build(&c, &loss, &err), OPIPE_E_INVALID, &err, "loss kind 9");
   const opi_gradient_options options = {.loss = &loss, .compute = OPIPE_INT8};
   loss = (opi_loss){.kind = OPI_LOSS_MSE};
-  OPI_ASSERT_ERROR(build_with(&c, &options, &err), OPIPE_E_INVALID, &err, "no compute type");
+  OPI_ASSERT_ERROR(build_with(&c, &options, &err), OPIPE_E_INVALID, &err, "not a compute type");
   close_case(&c);
 }
 

@@ -31,7 +31,7 @@ static void test_attention(void) {
       "Attention@23 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] - f[2,4,2,7] f[2,4,2,8] -> !INVALID has shape "
       "[2, 4, 2, 7], [2, 4, 2, 8] is needed",
       "Attention@24 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] - f[2,4,2,8] f[2,4,2,8] i[2] -> !INVALID "
-      "cannot stand beside past_key",
+      "cannot be combined with past_key",
       "Attention@23 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] | qk_matmul_output_mode=4 -> !INVALID must be "
       "0 to 3",
       "Attention@23 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] | softcap=-1.0f -> !INVALID must not be "

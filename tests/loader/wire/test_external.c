@@ -267,9 +267,9 @@ static void test_fallback(void) {
                {"linked/w.bin", "--allow-symlinks", OPIPE_E_INVALID},
                {"sub", "regular", OPIPE_E_INVALID},
                {"fifo", "regular", OPIPE_E_INVALID},
-               {"sub/none", "not there", OPIPE_E_NOTFOUND},
-               {"none/w.bin", "not there", OPIPE_E_NOTFOUND},
-               {"sub/w.bin/x", "not there", OPIPE_E_NOTFOUND},
+               {"sub/none", "is missing", OPIPE_E_NOTFOUND},
+               {"none/w.bin", "is missing", OPIPE_E_NOTFOUND},
+               {"sub/w.bin/x", "is missing", OPIPE_E_NOTFOUND},
                {"../fallback/sub/w.bin", "'..'", OPIPE_E_INVALID}};
   for (size_t i = 0; i < OPI_COUNT(cases); i++) {
     for (uint32_t flags = 0; flags <= OPI_EXTERNAL_NO_OPENAT2; flags += OPI_EXTERNAL_NO_OPENAT2) {

@@ -88,14 +88,14 @@ static void test_repeats_are_refused(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   bytes twice = w_model((bytes){0}, 8);
   w_sub(&twice, 7, (bytes){0});
-  OPI_ASSERT_ERROR(scan_once(twice, &err), OPIPE_E_INVALID, &err, "MODEL.graph: stands twice");
+  OPI_ASSERT_ERROR(scan_once(twice, &err), OPIPE_E_INVALID, &err, "MODEL.graph: occurs twice");
 
   bytes node = w_node("Relu", "n1", NULL, "x", "y");
   w_text(&node, 4, "Neg");
   bytes graph = {0};
   w_sub(&graph, 1, node);
   OPI_ASSERT_ERROR(scan_once(w_model(graph, 8), &err), OPIPE_E_INVALID, &err,
-                   "NODE.op_type 'n1': stands twice");
+                   "NODE.op_type 'n1': occurs twice");
 
   bytes both = {0}, dim = {0}, shape = {0}, tensor = {0}, type = {0};
   w_num(&dim, 1, 3);

@@ -195,7 +195,7 @@ static void test_wrong_options_are_refused(void) {
                {"stall_run=3", "N:MS"},
                {"fail_run=x", "whole number"},
                {"compute=maybe", "on or off"},
-               {"=1", "nonsense"}};
+               {"=1", "cannot be understood"}};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     rig r;
     opipe_error err = OPIPE_ERROR_INIT;

@@ -187,7 +187,7 @@ static void test_errors(void) {
   static const char *const bad[] = {"",    "+",   "1+",   "+1",         "1++2", "0",
                                     "1+0", "1+x", "-1+2", "2147483648", "1 + 2"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i)
-    refuse("terapipe", "lengths", bad[i], "is no sum a+b+...");
+    refuse("terapipe", "lengths", bad[i], "is not a sum a+b+...");
   refuse("terapipe", "slices", "0", "slices=0");
   refuse("seq1f1b", "slices", "65536", "slices=65536");
   static asked_order o;

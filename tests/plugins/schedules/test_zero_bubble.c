@@ -371,7 +371,8 @@ static void test_errors(void) {
   lab_request q = {"zb-auto", NULL, NULL, OPIPE_MODE_TRAIN, 4, 8, 4, NULL};
   OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "8 stages on 4 ranks");
   q = (lab_request){"zbv", NULL, NULL, OPIPE_MODE_TRAIN, 0, 7, 4, NULL};
-  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "7 stages are no multiple of 2");
+  OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err,
+                   "7 stages are not a multiple of 2");
   q = (lab_request){"zb-interleaved", "chunks", "0", OPIPE_MODE_TRAIN, 2, 0, 4, NULL};
   OPI_ASSERT_ERROR(lab_ask(&q, &o), OPIPE_E_INVALID, &asked_err, "chunks=0");
   q = (lab_request){"zb-auto", "memory", "0.1", OPIPE_MODE_TRAIN, 4, 0, 4, NULL};
