@@ -37,13 +37,14 @@ int cli_take_costs(const char *value, cli_costs *out) {
     const bool comm = n == 4 && memcmp(at, "comm", 4) == 0;
     char *end = NULL;
     if ((letter == NULL && !comm) || at[n] != '=')
-      return cli_usage("--cost %s: F=, I=, W= and comm= are known", value);
+      return cli_usage("--cost %s: only F=, I=, W= and comm= are known", value);
     const size_t k = comm ? CLI_COST_KINDS : (size_t)(letter - letters);
     const uint32_t count = take_numbers(at + n + 1, alike[k], comm ? NULL : out->stages[k], &end);
     if (count == 0 || (*end != ',' && *end != '\0'))
-      return cli_usage("--cost %s: a number >= 0 is needed behind '%.*s='", value, (int)n, at);
+      return cli_usage("--cost %s: a number >= 0 is needed after '%.*s='", value, (int)n, at);
     if (count > 1 && costs->n_stages != 0 && costs->n_stages != count)
-      return cli_usage("--cost %s: times of %u and of %u stages", value, costs->n_stages, count);
+      return cli_usage("--cost %s: one list has times for %u stages, another for %u", value,
+                       costs->n_stages, count);
     if (count > 1) {
       costs->n_stages = count;
       *per_stage[k] = out->stages[k];

@@ -29,7 +29,7 @@ int cli_data_map(cli_data *data, const char *path, const uint8_t **out_bytes, si
     return bad(path, strerror(errno));
   int status = CLI_DONE;
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
-    status = bad(path, "it is no regular file with content");
+    status = bad(path, "it is not a regular file, or it is empty");
   void *bytes = MAP_FAILED;
   if (status == CLI_DONE)
     bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -156,7 +156,7 @@ static int add_source(const cli_options *o, const cli_session *s, const char *te
   if (n > 4 && strcmp(text + n - 4, ".npz") == 0 && equals == NULL)
     return cli_data_add_npz(data, s, labels, text);
   if (equals == NULL || (size_t)(equals - text) >= sizeof(name))
-    return cli_usage("--data %s: a folder, NAME=FILE.npy, FILE.npz or text:FILE is needed", text);
+    return cli_usage("--data %s: expected a folder, NAME=FILE.npy, FILE.npz or text:FILE", text);
   (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - text), text);
   return add_file(data, name, equals + 1);
 }

@@ -101,7 +101,8 @@ static const char *add_entry(cli_data *data, const cli_session *s, const char *l
   if (npy)
     name[n_name - 4] = '\0';
   if (!npy || !is_wanted(s, labels, name)) {
-    (void)fprintf(stderr, "onnx-pipe: %s: '%s' is no input of the model: not used\n", path, name);
+    (void)fprintf(stderr, "onnx-pipe: %s: '%s' is not an input of the model and is not used\n",
+                  path, name);
     return NULL;
   }
   if (little(e + 10, 2) != 0)
@@ -111,7 +112,7 @@ static const char *add_entry(cli_data *data, const cli_session *s, const char *l
   const uint64_t start =
       local + LOCAL_BYTES + little(z->bytes + local + 26, 2) + little(z->bytes + local + 28, 2);
   if (!has(z, start, size))
-    return "an entry reaches over its end";
+    return "an entry extends beyond its end";
   *out_status = cli_data_add_npy(data, name, z->bytes + start, (size_t)size, path);
   return NULL;
 }
@@ -121,7 +122,7 @@ int cli_data_add_npz(cli_data *data, const cli_session *s, const char *labels, c
   int status = cli_data_map(data, path, &z.bytes, &z.n);
   if (status != CLI_DONE)
     return status;
-  const char *why = z.n < END_BYTES || !find_directory(&z) ? "it is no .npz file" : NULL;
+  const char *why = z.n < END_BYTES || !find_directory(&z) ? "it is not a .npz file" : NULL;
   for (uint64_t i = 0; why == NULL && status == CLI_DONE && i < z.n_entries; ++i)
     why = add_entry(data, s, labels, &z, path, &status);
   if (why == NULL)

@@ -38,7 +38,7 @@ static int row_length(const cli_options *o, const opipe_tensor_info *ids, uint64
     }
   }
   if (*out == 0 || *out > 1u << 24)
-    return cli_usage("--data text: rows of %llu tokens", (unsigned long long)*out);
+    return cli_usage("--data text: rows of %llu tokens are not possible", (unsigned long long)*out);
   return CLI_DONE;
 }
 
@@ -63,7 +63,7 @@ static int add_array(cli_data *data, const char *name, uint32_t dtype, int kind,
   a->row_bytes = seq * cli_dtype_bytes(dtype);
   uint8_t *bytes = malloc(rows * a->row_bytes);
   if (bytes == NULL)
-    return cli_usage("--data text: %llu bytes for '%s' are not there",
+    return cli_usage("--data text: out of memory: %llu bytes for '%s'",
                      (unsigned long long)(rows * a->row_bytes), name);
   for (uint64_t i = 0; i < rows * seq; ++i) {
     put(a, bytes, i,

@@ -85,7 +85,7 @@ const char *cli_npy_header(const uint8_t *bytes, size_t n, cli_tensor *out, size
   char text[4096];
   memset(out, 0, sizeof(*out));
   if (n < 12 || memcmp(bytes, "\x93NUMPY", 6) != 0)
-    return "it is no .npy file";
+    return "it is not a .npy file";
   const size_t start = bytes[6] == 1 ? 10 : 12;
   const size_t length = bytes[6] == 1 ? (size_t)bytes[8] | (size_t)bytes[9] << 8
                                       : (size_t)bytes[8] | (size_t)bytes[9] << 8 |
@@ -331,7 +331,7 @@ int cli_pb_read(const char *path, cli_tensor *out) {
     return CLI_FAILED;
   proto p = {data, data + n, false};
   take_tensor(&p, out, &t);
-  const char *why = p.bad ? "it is no serialised tensor" : fill_tensor(out, &t);
+  const char *why = p.bad ? "it is not a serialised tensor" : fill_tensor(out, &t);
   free(t.numbers);
   free(data);
   if (why == NULL)

@@ -128,12 +128,13 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
     return status;
   const char *of_training = first_given(given, cli_is_of_training);
   if (is_plan && !out->train && of_training != NULL)
-    return cli_usage("--%s is for plans for training: --train is needed", of_training);
+    return cli_usage("--%s applies to plans for training only: add --train", of_training);
   if (is_plan && out->train && !out->says_dropout)
     out->graph_dropout = true; /* as train does */
   status = take_operands(command, argc - optind, argv + optind, out);
   const char *besides = out->plan_file == NULL ? NULL : first_given(given, is_in_plan);
   if (status == CLI_DONE && besides != NULL)
-    return cli_usage("--plan %s is a whole plan: --%s is said by it", out->plan_file, besides);
+    return cli_usage("--plan %s is a whole plan, which already settles --%s", out->plan_file,
+                     besides);
   return status;
 }

@@ -116,7 +116,7 @@ static int add_bind_option(binding *b, const char *text) {
     errno = 0;
     const long long value = strtoll(equals + 1, &end, 10);
     if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ',')) {
-      return cli_usage("--bind %s: '%s' is no number >= 0", text, equals + 1);
+      return cli_usage("--bind %s: '%s' is not a number >= 0", text, equals + 1);
     }
     const int status = add_dim(b, at, (size_t)(equals - at), value, "--bind");
     if (status != CLI_DONE)
@@ -211,7 +211,7 @@ static int parse_pin(const char *text, const opipe_tensor_info *info, const char
   for (size_t i = 0; i < count; ++i) {
     char *end = NULL;
     if (!set_number(out, i, at, &end) || (*end != '\0' && *end != ','))
-      return cli_usage("--pin %s: '%s' is no number", text, at);
+      return cli_usage("--pin %s: '%s' is not a number", text, at);
     at = *end == ',' ? end + 1 : end;
   }
   return CLI_DONE;

@@ -46,7 +46,8 @@ enum { ORDER_MOST = 1 << 24 };
 
 const cli_option cli_option_rows[] = {
     {PLAN, "device", "KIND[,memory=SIZE][,threads=N]",
-     "the devices in order, the last one repeats (repeatable)", OWN(device), .in_plan = true},
+     "the devices in order; the last one is used for all further ranks (repeatable)", OWN(device),
+     .in_plan = true},
     {PLAN, "stages", "S", "number of stages", COUNT(n_stages, 4096), .in_plan = true},
     {PLAN, "ranks", "P", "number of ranks: as many stages as the schedule lays out on them",
      COUNT(n_ranks, 4096), .in_plan = true},
@@ -80,20 +81,20 @@ const cli_option cli_option_rows[] = {
     {PLAN, "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",
      FLAG(ignore_annotations), .in_plan = true},
 
-    {MODEL, "bind", "DIM=N,...", "numbers for free dimensions (a name of the file, or INPUT.axis)",
+    {MODEL, "bind", "DIM=N,...", "numbers for free dimensions (a name in the file, or INPUT.axis)",
      LIST(bind)},
     {MODEL, "pin", "NAME=VALUE",
      "fix an input before folding: a number, a list 1,2,3 or a .npy file", LIST(pins)},
     {MODEL, "no-fuse", NULL, "recognise no patterns", FLAG(no_fuse)},
     {MODEL, "dropout", "off|graph|RATIO",
-     "off (preset, but for train): identity; graph: as the operator text says", OWN(dropout)},
+     "off (preset except for train): identity; graph: as the operator defines it", OWN(dropout)},
     {MODEL, "allow-symlinks", NULL, "external data may be reached through symlinks",
      BITS(load_flags, OPIPE_LOAD_ALLOW_SYMLINKS)},
     {MODEL, "allow-hardlinks", NULL, "external data may have several hard links",
      BITS(load_flags, OPIPE_LOAD_ALLOW_HARDLINKS)},
 
     {INSPECT_TRAIN, "train", NULL, "what is trainable, and why", FLAG(train)},
-    {INSPECT, "graph-only", NULL, "weights need not be there",
+    {INSPECT, "graph-only", NULL, "weights may be missing",
      BITS(load_flags, OPIPE_LOAD_GRAPH_ONLY)},
 
     {PLAN_OUT, "output", "FILE", "write the plan (JSON); also -o", TEXT(output), .letter = 'o'},
@@ -147,7 +148,7 @@ const cli_option cli_option_rows[] = {
     {RUN, "check-finite", NULL, "fail when a node's output is NaN or infinite", FLAG(check_finite)},
     {RUN, "seed", "N", "of drawn inputs (0)", OWN(seed)},
 
-    {TRAIN, "shuffle", NULL, "another order of samples every epoch", FLAG(t.shuffle)},
+    {TRAIN, "shuffle", NULL, "a different order of samples in every epoch", FLAG(t.shuffle)},
     {TRAIN, "save", "DIR", "write a checkpoint there at the end", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
@@ -158,9 +159,9 @@ const cli_option cli_option_rows[] = {
     {TRAIN, "reference", NULL, "compare with the plan's reference, and with the uncut model",
      FLAG(reference)},
     {TRAIN, "check-finite", NULL,
-     "look at every value; end at the first NaN or infinity, naming its node", FLAG(check_finite)},
+     "check every value; end at the first NaN or infinity and name its node", FLAG(check_finite)},
     {TRAIN, "go-on", NULL,
-     "skip steps whose loss or norm is not finite (preset: stop at the first)", FLAG(t.go_on)},
+     "skip steps whose loss or norm is not finite (preset: stop at the first one)", FLAG(t.go_on)},
     {TRAIN, "seed", "N", "of dropout and --shuffle (0)", OWN(seed)},
 
     {PLUGINS, "why", NULL, "also every candidate that was refused, and why", FLAG(why)},
@@ -176,7 +177,7 @@ const cli_option cli_option_rows[] = {
     {SCHEDULE, "format", "csv|text|json", "show, lower, convert: form of the output (csv)",
      CHOICE(order.format, "text|json|csv")},
     {SCHEDULE, "aligned", NULL, "show: with idle cells, aligned in time", FLAG(order.aligned)},
-    {SCHEDULE, "receives", "early|lazy[=DEPTH]", "lower, check: where receives stand (early)",
+    {SCHEDULE, "receives", "early|lazy[=DEPTH]", "lower, check: where receives are placed (early)",
      cli_take_receives, AT(order.receive_depth), 1, ORDER_MOST, NULL},
     {SCHEDULE, "rule", "RULE", "check: tag (preset), stream, edge, pair, blocking or grouped",
      CHOICE(order.rule, "tag|stream|edge|pair|blocking|grouped")},

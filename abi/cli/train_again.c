@@ -87,11 +87,10 @@ int train_again(train_loop *l) {
   kept k = {.n_versions = 0};
   opipe_error err = OPIPE_ERROR_INIT;
   const opipe_train_report *r = &l->out->reports[l->out->n_steps - 1];
-  (void)fprintf(
-      stderr,
-      "onnx-pipe: step %llu: loss %g, gradient norm %g: it was not applied; it runs again, "
-      "every value looked at\n",
-      (unsigned long long)r->step, r->loss, r->gradient_norm);
+  (void)fprintf(stderr,
+                "onnx-pipe: step %llu: loss %g, gradient norm %g: it was not applied; it is run "
+                "again with every value checked\n",
+                (unsigned long long)r->step, r->loss, r->gradient_norm);
   int status = take(l, &k);
   if (status == CLI_DONE) {
     l->run->s->api->session_close(l->session);

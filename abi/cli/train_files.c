@@ -41,7 +41,7 @@ int train_resume(train_loop *l) {
     (void)fprintf(
         stderr,
         "onnx-pipe: %s: it was saved with --batch %llu --seed %llu%s: the position in the "
-        "data is counted anew\n",
+        "data is recomputed\n",
         o->t.resume, (unsigned long long)position[1], (unsigned long long)position[2],
         position[3] != 0 ? " --shuffle" : "");
     position[0] = position[0] * position[1] / l->run->batch;

@@ -37,7 +37,7 @@ static int split(const char *option, const char *text, char *own, size_t room, s
   for (char *word = strtok_r(rest, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
     char *equals = strchr(word, '=');
     if (equals == NULL || out->n == KEYS)
-      return cli_usage("--%s %s: '%s' is no key=value, or there are more than %d", option, text,
+      return cli_usage("--%s %s: '%s' is not key=value, or there are more than %d", option, text,
                        word, KEYS);
     *equals = '\0';
     out->keys[out->n] = word;
@@ -222,7 +222,7 @@ static int read_word(const char *option, const char *text, const char *const *wo
   *out = 0;
   while (text != NULL && *out < n && strcmp(text, words[*out]) != 0)
     ++*out;
-  return *out < n ? CLI_DONE : cli_usage("--%s %s: this is none of its words", option, text);
+  return *out < n ? CLI_DONE : cli_usage("--%s %s: this is not one of its choices", option, text);
 }
 
 /* "2" or "2,2,2": copies of the whole pipeline, which share out the micro-batches. "2,1": replicas

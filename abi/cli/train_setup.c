@@ -30,7 +30,7 @@ static int bind(const cli_options *o, cli_session *s, const cli_data *data, uint
     while (a < data->n && strcmp(forms[a].name, info.name) != 0)
       ++a;
     if (a == data->n) {
-      status = cli_usage("the data lack input '%s'", info.name);
+      status = cli_usage("the data have no input '%s'", info.name);
     } else {
       inputs[n++] = forms[a];
     }

@@ -184,7 +184,7 @@ def data(count, folder):
             archive.writestr("notes.txt", b"nothing")
         result = run("train", GPT, "--data", path, "--loss", "cross-entropy:logits=logits,labels=labels", "--steps", "2",
                      "--batch", "4", "--optimizer", "sgd:lr=0.1", "--json")
-        count.check(f"train on {kind}", wrong(result, text="'lengths' is no input of the model: not used"))
+        count.check(f"train on {kind}", wrong(result, text="'lengths' is not an input of the model and is not used"))
         if result.status == DONE:
             losses.append([step["loss"] for step in json.loads(result.out)["steps"]])
     count.check("the same losses", None if len(losses) == 3 and losses[0] == losses[1] == losses[2] else f"{losses}")

@@ -27,7 +27,7 @@ def main():
              "stream; 20.0 % above the lower bound of 50.000 ms"),
             (["run", MODEL, "--stages", "2", "--cost", "F=4+6+5"], REFUSED, "costs of 3 stages for a schedule of 2"),
             (["run", MODEL, "--stages", "2", "--cost", "F=4,comm=1"], REFUSED, "said by the transport, 'local'"),
-            (["run", MODEL, "--stages", "2", "--cost", "F=-4"], USAGE, "a number >= 0 is needed behind 'F='"),
+            (["run", MODEL, "--stages", "2", "--cost", "F=-4"], USAGE, "a number >= 0 is needed after 'F='"),
             (["run", MODEL, "--stages", "2", "--cost", "flops"], USAGE, "one of rates|measured is needed"),
             (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),
             (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
@@ -40,7 +40,7 @@ def main():
                 "cut": "x", "device": "cpu", "threads": "1", "depth": "3", "transport": "local",
                 "cost": "F=5"}
         for name, value in said.items():
-            cases.append((["run", MODEL, *whole, f"--{name}", value], USAGE, f"--{name} is said by it"))
+            cases.append((["run", MODEL, *whole, f"--{name}", value], USAGE, f"already settles --{name}"))
         for arguments, status, text in cases:
             result = run(*arguments)
             good = result.status == status and text in result.out + result.err

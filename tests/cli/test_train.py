@@ -260,7 +260,7 @@ def refusals(count):
         ([*text, *LOSS, "--resume", "/nowhere"], REFUSED, "/nowhere"),
         ([*text, "--steps", "1"], REFUSED, "logits"),
         ([*text, *LOSS, "--frozen", "no_such_*"], REFUSED, "no_such_"),
-        (["train", EXTERNAL, "--data", "input_ids=" + GPT, *LOSS], REFUSED, "no .npy file"),
+        (["train", EXTERNAL, "--data", "input_ids=" + GPT, *LOSS], REFUSED, "not a .npy file"),
         (["train", GPT, "--parameter", "nothing=" + GPT, "--data", TEXT], REFUSED, "model.onnx"),
     ]
     for arguments, status, said in cases:

@@ -246,7 +246,7 @@ def plans(count, folder):
         count.check("the plan as it was written", problem)
         for more in (["--optimizer", "sgd:lr=1"], ["--clip", "1"], ["--frozen", "*"], ["--recompute", "block"]):
             result = run("train", GPT, *COMMON[: COMMON.index("--microbatches")], "--plan", path, *more)
-            count.check(f"--plan with {more[0]}", wrong(result, USAGE, f"{more[0]} is said by it"))
+            count.check(f"--plan with {more[0]}", wrong(result, USAGE, f"already settles {more[0]}"))
     result = run("plan", GPT, "--train", *SMALL, *TWO, "--microbatches", "4")
     text = run("train", GPT, *COMMON, *TWO, "--steps", "1")
     problem = wrong(result) or wrong(text)
@@ -257,7 +257,7 @@ def plans(count, folder):
         problem = result.out[:300]
     count.check("plan --train without data", problem)
     result = run("plan", GPT, "--optimizer", "sgd:lr=1")
-    count.check("plan --optimizer", wrong(result, USAGE, "--train is needed"))
+    count.check("plan --optimizer", wrong(result, USAGE, "add --train"))
 
 
 def doubts(count, folder):
