@@ -58,7 +58,7 @@ static opipe_status check(const opi_plan *plan, opipe_error *err) {
   }
   if (n_ranks > 1 && link->thread_rule != OPIPE_THREADS_PER_ENDPOINT) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "transport '%.100s' wants all calls from one thread, the plan has %u ranks",
+                    "transport '%.100s' requires all calls from one thread, the plan has %u ranks",
                     plan->transport, n_ranks);
   }
   const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;

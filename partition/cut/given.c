@@ -221,10 +221,11 @@ static opipe_status assign(given *g, uint32_t *out_stage) {
     const uint32_t latest = producer_stage(g, n, out_stage, &free_node);
     uint32_t stage = g->floor[n] > latest ? g->floor[n] : latest;
     if (stage > g->ceiling[n]) {
-      return opi_fail(g->err, OPIPE_E_INVALID,
-                      "the cuts contradict: node '%s' feeds a tensor of boundary %u, but reads "
-                      "across boundary %u",
-                      g->graph->nodes[n].name, g->ceiling[n], stage - 1);
+      return opi_fail(
+          g->err, OPIPE_E_INVALID,
+          "the cuts contradict each other: node '%s' feeds a tensor of boundary %u, but reads "
+          "across boundary %u",
+          g->graph->nodes[n].name, g->ceiling[n], stage - 1);
     }
     if (g->ceiling[n] < g->n_stages - 1)
       stage = g->ceiling[n];
@@ -249,7 +250,7 @@ static opipe_status cut_given(given *g, const opi_cut_edge *edges, uint32_t n_ed
   for (uint32_t e = 0; e < n_edges; ++e) {
     if (edges[e].boundary + 1 >= g->n_stages) {
       return opi_fail(g->err, OPIPE_E_INVALID,
-                      "tensor '%s' stands at boundary %u, %u stages have %u", edges[e].tensor,
+                      "tensor '%s' is listed at boundary %u; %u stages have %u", edges[e].tensor,
                       edges[e].boundary, g->n_stages, g->n_stages - 1);
     }
     OPI_TRY(mark_edge(g, &edges[e]));

@@ -57,13 +57,13 @@ opipe_status opi_json_parse(const void *bytes, uint64_t n_bytes, const char *wha
     return opi_fail(err, OPIPE_E_LIMIT, "%s nests deeper than %d", what, DEPTH_MOST);
   *out_root = json_loadb(bytes, (size_t)n_bytes, JSON_REJECT_DUPLICATES, &where);
   if (*out_root == NULL) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s is no valid JSON: line %d, column %d: %s", what,
+    return opi_fail(err, OPIPE_E_INVALID, "%s is not valid JSON: line %d, column %d: %s", what,
                     where.line, where.column, where.text);
   }
   if (!json_is_object(*out_root)) {
     json_decref(*out_root);
     *out_root = NULL;
-    return opi_fail(err, OPIPE_E_INVALID, "%s is no JSON object", what);
+    return opi_fail(err, OPIPE_E_INVALID, "%s is not a JSON object", what);
   }
   return OPIPE_OK;
 }

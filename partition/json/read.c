@@ -189,7 +189,7 @@ static opipe_status read_devices(reader *r) {
   OPI_TRY(opi_json_get_array(r->root, WHAT, "devices", &devices, r->err));
   const size_t n = json_array_size(devices);
   if (n == 0 || n > RANKS_MOST)
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices; 1 to %d can be", n,
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices; 1 to %d are possible", n,
                     RANKS_MOST);
   r->plan->n_ranks = (uint32_t)n;
   r->plan->devices = OPI_ARENA_ARRAY(&r->plan->arena, opi_device_spec, n);
@@ -332,7 +332,7 @@ static opipe_status read_stages(reader *r) {
   OPI_TRY(opi_json_get_array(r->root, WHAT, "stages", &list, r->err));
   const size_t n = json_array_size(list);
   if (n == 0 || n > STAGES_MOST)
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages; 1 to %d can be", n,
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages; 1 to %d are possible", n,
                     STAGES_MOST);
   plan->n_stages = (uint32_t)n;
   plan->n_replicas = 1;
@@ -360,8 +360,8 @@ static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line
     int used = 0;
     if (!opi_json_read_action(at, &action, &used) ||
         (plan->train == NULL && action.pass != OPIPE_PASS_FORWARD)) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.20s' is no %s", rank, at,
-                      plan->train == NULL ? "forward action" : "action");
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.20s' is not %s", rank, at,
+                      plan->train == NULL ? "a forward action" : "an action");
     }
     if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + 1,
                         sizeof(opipe_action))) {

@@ -226,7 +226,7 @@ static opipe_status read_loss(const json_t *root, opi_train_spec *spec, opipe_er
   const json_t *loss = json_object_get(root, "loss");
   const json_t *ignore = json_object_get(loss, "ignore");
   if (!json_is_integer(ignore))
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss\" wants an integer \"ignore\"", WHAT);
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss\" needs an integer \"ignore\"", WHAT);
   OPI_TRY(read_choice(loss, "kind", LOSSES, OPI_COUNT(LOSSES), &spec->loss.kind, err));
   OPI_TRY(read_u32(loss, "shift", 1, &spec->loss.shift, err));
   OPI_TRY(opi_json_get_number(loss, WHAT, "smoothing", &spec->loss.smoothing, err));
@@ -351,7 +351,7 @@ static opipe_status read_counts(const json_t *object, const char *name, opi_plan
   if (json_array_size(list) == 0)
     return OPIPE_OK;
   if (json_array_size(list) != n)
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers, %zu are wanted", WHAT, name,
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers, %zu are needed", WHAT, name,
                     json_array_size(list), n);
   *out = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
   if (*out == NULL)

@@ -105,7 +105,7 @@ static opipe_status join_slices(merging *m) {
         c->cells[src].stage / m->n != dst.stage / m->n) {
       return opi_fail(m->err, OPIPE_E_UNSUPPORTED,
                       "token slice %u of stage %u reads '%s', which no other slice of the stage "
-                      "hands on",
+                      "passes on",
                       k, dst.stage / m->n, dst.name);
     }
     OPI_TRY(add_route(m, (opi_route){.value = dst.value,

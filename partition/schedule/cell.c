@@ -51,17 +51,17 @@ static const char *take_marks(const char **io_at, const char *end, opi_cell_text
   uint32_t n = 0;
   if (take_char(io_at, end, '/')) {
     if (!take_number(io_at, end, UINT16_MAX, &n))
-      return "a slice is missing behind '/'";
+      return "a slice is missing after '/'";
     cell->item.slice = (uint16_t)n;
   }
   if (take_char(io_at, end, '~')) {
     if (!take_number(io_at, end, UINT8_MAX, &n))
-      return "a part is missing behind '~'";
+      return "a part is missing after '~'";
     cell->item.part = (uint8_t)n;
   }
   if (take_char(io_at, end, '\'')) {
     if (!take_number(io_at, end, UINT16_MAX, &n))
-      return "a weight version is missing behind '";
+      return "a weight version is missing after '";
     cell->item.version = (uint16_t)n;
   }
   if (take_char(io_at, end, '+'))
@@ -71,11 +71,11 @@ static const char *take_marks(const char **io_at, const char *end, opi_cell_text
   if (!opi_do_is_message(cell->item.kind))
     return "only messages have another end";
   if (!take_number(io_at, end, NUMBER_MOST, &cell->other))
-    return "a stage is missing behind '>'";
+    return "a stage is missing after '>'";
   if (!take_char(io_at, end, '@'))
     return NULL;
   if (!take_number(io_at, end, UINT16_MAX, &n))
-    return "a replica is missing behind '@'";
+    return "a replica is missing after '@'";
   cell->item.peer = (uint16_t)n;
   cell->peer_given = true;
   return NULL;
@@ -87,7 +87,7 @@ bool opi_cell_parse(const char **io_at, const char *end, uint32_t dialect, opi_c
   *cell = (opi_cell_text){.item = {.stage = OPIPE_NONE, .edge = OPIPE_NONE}, .other = OPIPE_NONE};
   const bool has_stage = take_number(io_at, end, NUMBER_MOST, &cell->item.stage);
   if (take_char(io_at, end, '@')) {
-    *out_why = "a replica is missing behind '@'";
+    *out_why = "a replica is missing after '@'";
     if (!take_number(io_at, end, UINT16_MAX, &n))
       return false;
     cell->item.replica = (uint16_t)n;

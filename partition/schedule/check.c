@@ -77,7 +77,7 @@ static bool forward_done(const checker *c, const opi_do *a, uint32_t slice, bool
 static opipe_status check_forward(const checker *c, const opi_do *a) {
   uint8_t *unit = unit_of(c, a, a->slice, 0);
   if ((*unit & DONE_F) != 0)
-    return refuse(c, "it is there twice");
+    return refuse(c, "it occurs twice");
   if (a->slice > 0 && !forward_done(c, a, a->slice - 1u, (a->flags & OPIPE_ACTION_NEXT_STEP) != 0))
     return refuse(c, "the forward of slice %u must come first", a->slice - 1u);
   *unit |= DONE_F;
@@ -90,7 +90,7 @@ static opipe_status check_backward(const checker *c, const opi_do *a) {
                        : a->kind == OPI_DO_I ? DONE_I
                                              : DONE_W;
   if ((*unit & does) != 0)
-    return refuse(c, "it is there twice");
+    return refuse(c, "it occurs twice");
   if (!forward_done(c, a, a->slice, false))
     return refuse(c, "its forward %uF%u does not run before it", a->stage, a->microbatch);
   if (a->kind == OPI_DO_W && (*unit & DONE_I) == 0)
@@ -117,7 +117,7 @@ static opipe_status check_item(checker *c) {
   const bool paired = (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0;
   if (paired && (c->item + 1 == c->list->rank_first[c->rank + 1] || !opi_do_is_compute(a->kind) ||
                  !opi_do_is_compute(a[1].kind)))
-    return refuse(c, "it is to overlap with the next action, which is no compute");
+    return refuse(c, "it is to overlap with the next action, which is not a compute action");
   if (!opi_do_is_compute(a->kind))
     return OPIPE_OK;
   OPI_TRY(check_range(c, a));

@@ -60,7 +60,7 @@ opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char *
   if (colon != NULL && strcmp(name, "file") == 0)
     return split_file(colon + 1, arena, out_name, out_settings, out_n, err);
   if (!opi_text_is_utf8(spec))
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': its options are no UTF-8", name);
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': its options are not UTF-8", name);
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');
     const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
@@ -110,14 +110,15 @@ static opipe_status check_value(const char *name, const opipe_schedule_option *o
     case 'i':
       if (opi_parse_int(value, whole(option->min), whole(option->max), &number))
         return OPIPE_OK;
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is no integer in [%.0f, %.0f]",
-                      name, option->key, value, option->min, option->max);
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "schedule '%s': %s=%s is not an integer in [%.0f, %.0f]", name, option->key,
+                      value, option->min, option->max);
     case 'x': {
       const double x = strtod(value, &end);
       if (end != value && *end == '\0' && x >= option->min && x <= option->max)
         return OPIPE_OK;
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is no number in [%g, %g]", name,
-                      option->key, value, option->min, option->max);
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is not a number in [%g, %g]",
+                      name, option->key, value, option->min, option->max);
     }
     case 's':
       if (is_choice(option->choices, value))

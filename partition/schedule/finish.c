@@ -299,7 +299,8 @@ opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
                               const opipe_allocator *allocator, opi_do_list **out_list,
                               opipe_error *err) {
   if (max_active == 0 || max_active > 1u << 16)
-    return opi_fail(err, OPIPE_E_INVALID, "%u stages with their parameters at a time", max_active);
+    return opi_fail(err, OPIPE_E_INVALID, "%u stages with their parameters loaded at once",
+                    max_active);
   opi_arena arena;
   opi_arena_init(&arena, allocator, 0);
   sharder s = {.max_active = max_active};

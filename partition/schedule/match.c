@@ -107,7 +107,7 @@ static opipe_status note_ends(const opi_prover *v) {
       const uint64_t m = opi_message_of(v, i);
       uint32_t *end = is_send(a) ? &v->send_item[m] : &v->recv_item[m];
       if (*end != OPIPE_NONE)
-        return refuse(v, i, "it is there twice");
+        return refuse(v, i, "it occurs twice");
       *end = i;
     }
   }
@@ -231,7 +231,7 @@ static opipe_status check_order(const opi_prover *v, const sorted_ends *s) {
       const opi_place b = opi_prover_place(v, there[k]);
       return opi_fail(v->err, OPIPE_E_INVALID,
                       "rule %s: message %u between two ranks: %s meets %s; each waits for its own "
-                      "counterpart behind the other: deadlock",
+                      "counterpart, which comes after the other: deadlock",
                       opi_rule_name(v->rule), k, a.text, b.text);
     }
   }

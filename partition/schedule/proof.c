@@ -255,9 +255,9 @@ static opipe_status check_version(const runner *r, uint32_t rank, uint32_t item)
   const opi_do *a = &r->v.list->items[item];
   const uint32_t step = opi_step_of(&r->v, item), done = r->steps_done[rank];
   if (a->kind != OPI_DO_F && done > step)
-    return refuse(r, item, "it stands behind the STEP of its mini-batch");
+    return refuse(r, item, "it comes after the STEP of its mini-batch");
   if (r->v.problem->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED)
-    return done > 0 ? refuse(r, item, "it stands behind the STEP of its mini-batch") : OPIPE_OK;
+    return done > 0 ? refuse(r, item, "it comes after the STEP of its mini-batch") : OPIPE_OK;
   const uint32_t used = a->version < done ? done - a->version : 0;
   const uint32_t wanted = step > 0 ? step - 1 : 0;
   if (used == wanted)

@@ -80,7 +80,8 @@ static opipe_status read_cell(reader *r, const char *at, const char *end, uint32
   if (!opi_cell_parse(&at, end, r->dialect, &cell, &why))
     return bad_cell(r, row, column, text, (size_t)(end - text), why);
   if (at != end)
-    return bad_cell(r, row, column, text, (size_t)(end - text), "more stands behind the action");
+    return bad_cell(r, row, column, text, (size_t)(end - text),
+                    "there is more text after the action");
   return add_item(r, &cell, row, column);
 }
 
@@ -226,7 +227,7 @@ static opipe_status read_header_line(reader *r, const char *at, const char *end,
   const size_t n = (size_t)(end - at);
   if (!r->headed) {
     if (n < sizeof magic - 1 || memcmp(at, magic, sizeof magic - 1) != 0)
-      return opi_fail(r->err, OPIPE_E_INVALID, "row %u: '%.*s' is no schedule's header", row,
+      return opi_fail(r->err, OPIPE_E_INVALID, "row %u: '%.*s' is not a schedule's header", row,
                       (int)(n > 40 ? 40 : n), at);
     if (n != sizeof magic + 1 || memcmp(at + sizeof magic - 1, "v1", 2) != 0)
       return opi_fail(r->err, OPIPE_E_UNSUPPORTED, "row %u: format '%.*s'; this build reads v1",
@@ -273,7 +274,7 @@ static opipe_status read_lines(reader *r, const char *text, size_t n) {
     if (end > at && end[-1] == '\r')
       --end;
     if (end > at && memchr(at, '\0', (size_t)(end - at)) != NULL)
-      return opi_fail(r->err, OPIPE_E_INVALID, "row %u holds a zero byte: this is no text", row);
+      return opi_fail(r->err, OPIPE_E_INVALID, "row %u holds a zero byte: this is not text", row);
     if (end > at && *at == '#' && r->n_rows == 0) {
       OPI_TRY(read_header_line(r, at, end, row));
     } else {
@@ -341,7 +342,7 @@ static opipe_status read_json(reader *r, const char *text, size_t n) {
   OPI_TRY(opi_json_parse(text, n, "the schedule", &root, r->err));
   const opipe_status status =
       json_is_object(root) ? read_json_root(r, root)
-                           : opi_fail(r->err, OPIPE_E_INVALID, "the schedule is no JSON object");
+                           : opi_fail(r->err, OPIPE_E_INVALID, "the schedule is not a JSON object");
   json_decref(root);
   return status;
 }

@@ -255,11 +255,12 @@ static opipe_status report_overflow(dp *d, uint32_t *ends) {
     const uint64_t cap = d->problem->caps_bytes[k];
     if (need <= cap)
       continue;
-    return opi_fail(d->err, OPIPE_E_LIMIT,
-                    "the model does not fit: in the cut into %u stages that misses least, stage %u "
-                    "needs %llu bytes and exceeds its cap of %llu by %llu byte%s",
-                    d->problem->n_stages, k, (unsigned long long)need, (unsigned long long)cap,
-                    (unsigned long long)(need - cap), need - cap == 1 ? "" : "s");
+    return opi_fail(
+        d->err, OPIPE_E_LIMIT,
+        "the model does not fit: in the cut into %u stages that comes closest, stage %u "
+        "needs %llu bytes and exceeds its cap of %llu by %llu byte%s",
+        d->problem->n_stages, k, (unsigned long long)need, (unsigned long long)cap,
+        (unsigned long long)(need - cap), need - cap == 1 ? "" : "s");
   }
   return opi_fail(d->err, OPIPE_E_INTERNAL, "no cut into %u stages was found although one fits",
                   d->problem->n_stages);

@@ -94,7 +94,7 @@ static opipe_status check_costs(const planner *p) {
   const opi_costs *costs = p->env->costs;
   if (costs->comm != 0)
     return opi_fail(p->err, OPIPE_E_INVALID,
-                    "costs: comm=%g; how long messages take is said by the transport, '%s'",
+                    "costs: comm=%g; how long messages take is declared by the transport, '%s'",
                     costs->comm, p->plan->transport);
   return opi_costs_check(costs, p->plan->n_stages, p->err);
 }
@@ -165,7 +165,7 @@ static opipe_status choose_devices(planner *p) {
         .index = choice.index,
         .threads = choice.threads};
     if (choice.options != NULL && !opi_text_is_utf8(choice.options))
-      return opi_fail(p->err, OPIPE_E_INVALID, "rank %u (device %s): its options are no UTF-8", r,
+      return opi_fail(p->err, OPIPE_E_INVALID, "rank %u (device %s): its options are not UTF-8", r,
                       text_or(choice.kind, "cpu"));
     if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
       return opi_fail_nomem(p->err, 0, "devices");
@@ -498,7 +498,7 @@ static opipe_status make(planner *p) {
   if (plan->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");
   if (!opi_text_is_utf8(plan->transport))
-    return opi_fail(p->err, OPIPE_E_INVALID, "transport '%.*s': its options are no UTF-8",
+    return opi_fail(p->err, OPIPE_E_INVALID, "transport '%.*s': its options are not UTF-8",
                     (int)strcspn(plan->transport, ":"), plan->transport);
   if (p->params->cut != NULL && p->params->cut[0] != '\0') {
     OPI_TRY(opi_cut_parse(p->params->cut, &p->scratch, &p->edges, &p->n_edges, &p->n_boundaries,

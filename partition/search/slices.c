@@ -245,7 +245,7 @@ opipe_status opi_slices_plan(const opi_slice_problem *problem, const opipe_alloc
   double best = INFINITY, best_bound = INFINITY;
   if (status == OPIPE_OK && !isfinite(least)) {
     status = opi_fail(err, OPIPE_E_INVALID,
-                      "slices: %u rows are no sum of the numbers of rows that have times",
+                      "slices: %u rows are not a sum of the numbers of rows that have times",
                       problem->n_rows);
   }
   for (uint32_t i = 0; i < s.n_bounds && status == OPIPE_OK; ++i) {

@@ -173,7 +173,7 @@ static opipe_status stands_still(const timer *t) {
     if (t->next[rank] == t->list->rank_first[rank + 1])
       continue;
     const opi_place place = opi_place_of(t->problem, t->list, rank, t->next[rank]);
-    return opi_fail(t->err, OPIPE_E_INVALID, "the order deadlocks: %s waits for ever", place.text);
+    return opi_fail(t->err, OPIPE_E_INVALID, "the order deadlocks: %s waits forever", place.text);
   }
   return OPIPE_OK;
 }

@@ -256,8 +256,9 @@ static opipe_status count_views(const opi_plan *plan, opi_train_model *model, op
   if (model->n_slices > 1 || plan->batch_dim == NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' cuts micro-batches along the batch%s",
                     plan->schedule,
-                    model->n_slices > 1 ? ", and sequences into slices of tokens: only one of both"
-                                        : ": no input has a free dimension 0 to split");
+                    model->n_slices > 1
+                        ? ", and sequences into slices of tokens: only one of the two is possible"
+                        : ": no input has a free dimension 0 to split");
   }
   if (n > PIECES_MOST || n * plan->n_stages > PIECES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u stages in %llu pieces each: at most %d of all",

@@ -165,7 +165,7 @@ static opipe_status stuck(const replay *r) {
     (void)inputs_at(r, a, &cell);
     return opi_fail(
         r->err, OPIPE_E_INVALID,
-        "schedule '%s' deadlocks: rank %u at action %u (%u%s%u) waits for ever for %s%s%s",
+        "schedule '%s' deadlocks: rank %u at action %u (%u%s%u) waits forever for %s%s%s",
         plan->schedule, rank, r->next[rank] - plan->rank_first[rank], a->stage,
         pass_letter(opi_action_program(a)), a->microbatch,
         cell == OPIPE_NONE ? "an earlier pass of its own stage" : "tensor '",

@@ -204,7 +204,7 @@ static void test_options_that_are_no_text_are_refused(void) {
   for (size_t i = 0; i < sizeof params / sizeof *params; ++i) {
     host_kit k;
     const opipe_status status = kit_plan(&k, NULL, GPT, 1, 8, &params[i]);
-    OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &k.err, "no UTF-8");
+    OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &k.err, "not UTF-8");
     OPI_ASSERT(strstr(k.err.message, names[i]) != NULL);
     kit_close(&k);
   }

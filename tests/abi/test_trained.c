@@ -98,7 +98,7 @@ static void test_names_that_are_not_there(void) {
   make(&k, &json);
   char *at = first_listed(&json, name);
   at[1] = '#';
-  OPI_ASSERT_ERROR(reopen(&k, &json), OPIPE_E_INVALID, &k.err, "which is no float initializer");
+  OPI_ASSERT_ERROR(reopen(&k, &json), OPIPE_E_INVALID, &k.err, "which is not a float initializer");
   free(json.data);
   kit_close(&k);
 }

@@ -26,7 +26,7 @@ def main():
              "predicted (given times of stages): 100.001 ms for one request, 60.000 ms between requests of a "
              "stream; 20.0 % above the lower bound of 50.000 ms"),
             (["run", MODEL, "--stages", "2", "--cost", "F=4+6+5"], REFUSED, "costs of 3 stages for a schedule of 2"),
-            (["run", MODEL, "--stages", "2", "--cost", "F=4,comm=1"], REFUSED, "said by the transport, 'local'"),
+            (["run", MODEL, "--stages", "2", "--cost", "F=4,comm=1"], REFUSED, "declared by the transport, 'local'"),
             (["run", MODEL, "--stages", "2", "--cost", "F=-4"], USAGE, "a number >= 0 is needed after 'F='"),
             (["run", MODEL, "--stages", "2", "--cost", "flops"], USAGE, "one of rates|measured is needed"),
             (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),

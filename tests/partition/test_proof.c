@@ -117,7 +117,7 @@ static void test_missing_and_double_actions_are_named(void) {
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[3].microbatch = 0; /* 1F0 twice, 1F1 never */
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
-                   "rank 1, step 1: 1F0: it is there twice");
+                   "rank 1, step 1: 1F0: it occurs twice");
   opi_program_list_free(list);
   plan = toy_plan(&t, 2, 2, 2);
   plan.n_actions = plan.rank_first[2] = 3;

@@ -304,7 +304,7 @@ static void test_errors(void) {
   refuse(&(opi_slice_problem){64, 8, 4, 1, one, NAN}, OPIPE_E_INVALID, "step nan");
   refuse(&(opi_slice_problem){8192, 1, 4, 1, one, 0}, OPIPE_E_LIMIT, "more than 4096 units");
   refuse(&(opi_slice_problem){64, 8, 4, 3, none, 0}, OPIPE_E_INVALID, "no number of rows of 3");
-  refuse(&(opi_slice_problem){64, 8, 4, 3, two, 0}, OPIPE_E_INVALID, "3 rows are no sum");
+  refuse(&(opi_slice_problem){64, 8, 4, 3, two, 0}, OPIPE_E_INVALID, "3 rows are not a sum");
   const opi_slice_problem even = {64, 8, 4, 3, one, 0};
   opi_slicing s = {.groups = NULL};
   OPI_ASSERT_ERROR(opi_slices_even(&even, 9, opi_allocator_system(), &s, &err), OPIPE_E_INVALID,

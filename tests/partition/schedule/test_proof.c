@@ -100,7 +100,7 @@ static void test_mistakes_are_named(void) {
     opi_do becomes;
     const char *says;
   } rows[] = {
-      {OPI_DO_F, 1, 2, {.kind = OPI_DO_F, .stage = 1, .microbatch = 1}, "there twice"},
+      {OPI_DO_F, 1, 2, {.kind = OPI_DO_F, .stage = 1, .microbatch = 1}, "occurs twice"},
       {OPI_DO_F, 1, 2, {.kind = OPI_DO_IDLE}, "forward 1F2 does not run before"},
       {OPI_DO_B, 2, 3, {.kind = OPI_DO_IDLE}, "2B3 is missing"},
       {OPI_DO_F, 0, 0, {.kind = OPI_DO_F, .stage = 2}, "lives on rank 2"},
