@@ -5,7 +5,7 @@
 opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_error *err) {
   if (fence->kind > OPIPE_FENCE_HOST_FLAG) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "tensor '%s': fences of kind %u are not known to its device", name,
+                    "tensor '%s': its device does not support fences of kind %u", name,
                     fence->kind);
   }
   if (fence->kind == OPIPE_FENCE_HOST_FLAG && fence->handle == NULL) {
@@ -18,8 +18,8 @@ opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint
                               opipe_error *err) {
   if (tensor->device_type != OPIPE_DL_CPU) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "tensor '%s' lies on a device of type %d, host memory (%d) is taken", name,
-                    tensor->device_type, OPIPE_DL_CPU);
+                    "tensor '%s' lies on a device of type %d, only host memory (%d) is accepted",
+                    name, tensor->device_type, OPIPE_DL_CPU);
   }
   const uint32_t given = opi_dtype_from_dl(tensor->dtype);
   if (given == dtype)

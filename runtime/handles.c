@@ -193,8 +193,9 @@ opipe_status opi_handle_enter(const void *handle, uint32_t kind, const char *cal
     return opi_fail(err, OPIPE_E_INVALID, "%s: the %s is NULL", call, kinds[kind].name);
   opi_handle_slot *slot = find(h, &found);
   if (slot == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "%s: %#llx is no handle of this library, %s is wanted",
-                    call, (unsigned long long)h, kinds[kind].with_article);
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: %#llx is not a handle of this library; %s is expected", call,
+                    (unsigned long long)h, kinds[kind].with_article);
   if (!pin_slot(slot, h, found))
     return opi_fail(err, OPIPE_E_STATE, "%s: the %s was %s before (handle %#llx)", call,
                     kinds[found].name, kinds[found].gone, (unsigned long long)h);
@@ -207,7 +208,7 @@ opipe_status opi_handle_enter(const void *handle, uint32_t kind, const char *cal
   if (from != pid)
     return opi_fail(err, OPIPE_E_STATE, "%s: the %s was opened in another process (%d, this is %d)",
                     call, kinds[found].name, from, pid);
-  return opi_fail(err, OPIPE_E_INVALID, "%s: this is %s, %s is wanted", call,
+  return opi_fail(err, OPIPE_E_INVALID, "%s: this is %s; %s is expected", call,
                   kinds[found].with_article, kinds[kind].with_article);
 }
 

@@ -72,7 +72,7 @@ static opipe_status list_inputs(opi_session *s, opipe_error *err) {
     input->value = &g->values[g->inputs[i]];
     input->name = input->value->name;
     if (input->value->rank < 0 || input->value->rank > OPIPE_MAX_RANK) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED, "input '%s' has rank %d; 0 to %d are taken",
+      return opi_fail(err, OPIPE_E_UNSUPPORTED, "input '%s' has rank %d; 0 to %d are accepted",
                       input->name, input->value->rank, OPIPE_MAX_RANK);
     }
     s->n_dims += (uint32_t)input->value->rank;

@@ -92,10 +92,10 @@ opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_
   int64_t dense = 1;
   for (uint32_t d = result->rank; d > 0; --d) {
     if (t->strides != NULL && t->shape[d - 1] > 1 && t->strides[d - 1] != dense) {
-      return opi_fail(
-          err, OPIPE_E_INVALID,
-          "output '%s': the buffer has stride %lld at dimension %u, dense ones (%lld) are taken",
-          name, (long long)t->strides[d - 1], d - 1, (long long)dense);
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "output '%s': the buffer has stride %lld at dimension %u, only dense ones "
+                      "(%lld) are accepted",
+                      name, (long long)t->strides[d - 1], d - 1, (long long)dense);
     }
     dense *= t->shape[d - 1];
   }

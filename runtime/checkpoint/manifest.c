@@ -104,7 +104,7 @@ static opipe_status get_file(const json_t *root, const char *member, char out[64
   const char *name = NULL;
   OPI_TRY(opi_json_get_string(root, OPI_MANIFEST, member, &name, err));
   if (strlen(name) >= 64 || name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" is no file name of 1 to 63 characters",
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" is not a file name of 1 to 63 characters",
                     OPI_MANIFEST, member);
   }
   memcpy(out, name, strlen(name) + 1);
@@ -129,8 +129,8 @@ static opipe_status get_position(const json_t *root, opi_manifest *m, opipe_erro
   for (uint32_t i = 0; i < OPI_POSITION; ++i) {
     const json_t *value = json_array_get(list, i);
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-      return opi_fail(err, OPIPE_E_INVALID, "%s: \"position\"[%u] is no number >= 0", OPI_MANIFEST,
-                      i);
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"position\"[%u] is not a number >= 0",
+                      OPI_MANIFEST, i);
     m->position[i] = (uint64_t)json_integer_value(value);
   }
   return OPIPE_OK;
@@ -228,7 +228,7 @@ static opipe_status check_hash(const json_t *value, const char *what, const char
   if (want != NULL && strcmp(have, want) == 0)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "%s is damaged: %s has XXH3 %s, %s says %s", what, name,
-                  have, OPI_MANIFEST, want == NULL ? "nothing of it" : want);
+                  have, OPI_MANIFEST, want == NULL ? "no hash of it" : want);
 }
 
 opipe_status opi_manifest_verify(const opi_manifest *manifest, uint32_t file,

@@ -41,7 +41,7 @@ static opipe_status read_shape(opi_tensors *t, opi_tensor_entry *e, const json_t
   for (size_t d = 0; d < rank; ++d) {
     const json_t *dim = json_array_get(shape, d);
     if (!json_is_integer(dim) || json_integer_value(dim) < 0) {
-      return opi_fail(err, OPIPE_E_INVALID, "%s: tensor '%s': dimension %zu is no number >= 0",
+      return opi_fail(err, OPIPE_E_INVALID, "%s: tensor '%s': dimension %zu is not a number >= 0",
                       t->what, e->name, d);
     }
     dims[d] = json_integer_value(dim);
@@ -59,8 +59,8 @@ static opipe_status read_offsets(const opi_tensors *t, opi_tensor_entry *e, cons
   const json_t *from = json_array_get(pair, 0), *to = json_array_get(pair, 1);
   if (json_array_size(pair) != 2 || !json_is_integer(from) || !json_is_integer(to) ||
       json_integer_value(from) < 0 || json_integer_value(to) < json_integer_value(from)) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: tensor '%s': its data_offsets are no range", t->what,
-                    e->name);
+    return opi_fail(err, OPIPE_E_INVALID, "%s: tensor '%s': its data_offsets are not a range",
+                    t->what, e->name);
   }
   const uint64_t start = (uint64_t)json_integer_value(from), end = (uint64_t)json_integer_value(to);
   if (end > room) {
@@ -86,7 +86,7 @@ static opipe_status read_entry(opi_tensors *t, const char *name, const json_t *o
   if (e->name == NULL)
     return opi_fail_nomem(err, strlen(name), "a name");
   if (!json_is_object(object))
-    return opi_fail(err, OPIPE_E_INVALID, "%s: entry '%s' is no object", t->what, name);
+    return opi_fail(err, OPIPE_E_INVALID, "%s: entry '%s' is not an object", t->what, name);
   OPI_TRY(opi_json_get_string(object, name, "dtype", &dtype, err));
   e->dtype = dtype_named(dtype);
   if (e->dtype == OPIPE_UNDEFINED) {
@@ -140,7 +140,7 @@ static opipe_status read_header(opi_tensors *t, const char *bytes, uint64_t n_by
   uint64_t length = 0;
   json_t *root = NULL;
   if (n_bytes < 8)
-    return opi_fail(err, OPIPE_E_INVALID, "%s: %llu bytes are no safetensors file", t->what,
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %llu bytes are not a safetensors file", t->what,
                     (unsigned long long)n_bytes);
   for (uint32_t i = 0; i < 8; ++i)
     length |= (uint64_t)(unsigned char)bytes[i] << (8 * i);

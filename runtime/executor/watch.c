@@ -144,7 +144,7 @@ static void describe(opi_session *s, uint32_t r, uint32_t peer, uint64_t now, ch
                    program_name(s, atomic_load(&rank->doing_pass)), place, seconds);
     return;
   }
-  const int n = snprintf(text, room, "rank %u has stood at %s of %s for %.3g s", r,
+  const int n = snprintf(text, room, "rank %u has been held up at %s of %s for %.3g s", r,
                          kind_name(atomic_load(&rank->doing_kind)), place, seconds);
   if (peer != OPIPE_NONE && n > 0 && (size_t)n < room) {
     (void)snprintf(text + n, room - (size_t)n, ", waiting for rank %u%s", peer,

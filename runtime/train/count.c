@@ -33,7 +33,7 @@ static opipe_status match_inputs(opi_train_shape *t, const opi_training *trainin
     while (p < whole->n_inputs && strcmp(whole->values[whole->inputs[p]].name, name) != 0)
       ++p;
     if (p == whole->n_inputs)
-      return opi_fail(err, OPIPE_E_INTERNAL, "the count reads '%s', which is no input", name);
+      return opi_fail(err, OPIPE_E_INTERNAL, "the count reads '%s', which is not an input", name);
     counter->ports[i] = p;
   }
   return OPIPE_OK;

@@ -152,7 +152,7 @@ opipe_status opi_train_shift(opi_train *t, opi_request *request, opipe_error *er
   if (rank == 0 || t->session->inputs[t->labels_input].value->dtype != OPIPE_INT64 ||
       !opi_tensor_bytes(OPIPE_INT64, feed->shape, rank, &n_bytes)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "labels '%s' cannot be shifted: int64 with a token axis is wanted",
+                    "labels '%s' cannot be shifted: int64 with a token axis is needed",
                     t->session->inputs[t->labels_input].name);
   }
   if (feed->ready.kind != OPIPE_FENCE_NONE && !opi_fence_set(&feed->ready))

@@ -312,7 +312,7 @@ opipe_status opi_train_rest(opi_session *s, opipe_error *err) {
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err) {
   if (ticket->ticket == NULL)
     return opi_fail(err, OPIPE_E_STATE,
-                    "request %llu is no step: its session's plan is for inference",
+                    "request %llu is not a step: its session's plan is for inference",
                     (unsigned long long)ticket->number);
   OPI_TRY(opi_request_poll(ticket, err) == OPIPE_PENDING
               ? opi_fail(err, OPIPE_E_STATE, "ticket %llu has not finished",

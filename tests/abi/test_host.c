@@ -49,7 +49,7 @@ static void test_null_and_foreign_handles_are_errors(void) {
   OPI_ASSERT_ERROR(k.api->plan_info(NULL, &info, &k.err), OPIPE_E_INVALID, &k.err,
                    "the plan is NULL");
   OPI_ASSERT_ERROR(k.api->plan_info((opipe_plan *)(void *)k.model, &info, &k.err), OPIPE_E_INVALID,
-                   &k.err, "plan_info: this is a model, a plan is wanted");
+                   &k.err, "plan_info: this is a model; a plan is expected");
   OPI_ASSERT_ERROR(k.api->plan_make(k.model, NULL, &k.plan, &k.err), OPIPE_E_STATE, &k.err,
                    "not bound");
   opipe_model *again = NULL;

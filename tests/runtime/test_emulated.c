@@ -98,10 +98,10 @@ static void test_lost_message_is_named(void) {
   OPI_ASSERT_OK(opi_request_wait(r[0].request, UINT64_MAX, &err), &err);
   OPI_ASSERT(toy_check(&t, &r[0]));
   OPI_ASSERT_ERROR(opi_request_wait(r[1].request, UINT64_MAX, &err), OPIPE_E_TIMEOUT, &err,
-                   "rank 2 has stood at RECV of stage 2 (request 1, micro-batch 0)");
+                   "rank 2 has been held up at RECV of stage 2 (request 1, micro-batch 0)");
   OPI_ASSERT(strstr(err.message, "waiting for rank 1, which has nothing left to do") != NULL);
   OPI_ASSERT_ERROR(opi_request_wait(r[2].request, UINT64_MAX, &err), OPIPE_E_PEER, &err,
-                   "rank 2 has stood at RECV");
+                   "rank 2 has been held up at RECV");
   for (uint32_t i = 0; i < 3; ++i)
     toy_release(&r[i]);
   toy_end(&t);

@@ -49,9 +49,9 @@ static void test_only_the_right_handle_enters(void) {
   OPI_ASSERT_ERROR(opi_handle_enter(NULL, OPI_HANDLE_PLAN, "call", &pin, &err), OPIPE_E_INVALID,
                    &err, "call: the plan is NULL");
   OPI_ASSERT_ERROR(opi_handle_enter(h, OPI_HANDLE_ORDER, "call", &pin, &err), OPIPE_E_INVALID, &err,
-                   "call: this is a session, an order is wanted");
+                   "call: this is a session; an order is expected");
   OPI_ASSERT_ERROR(opi_handle_enter(&t, OPI_HANDLE_MODEL, "call", &pin, &err), OPIPE_E_INVALID,
-                   &err, "is no handle of this library, a model is wanted");
+                   &err, "is not a handle of this library; a model is expected");
   OPI_ASSERT(destroy(h, OPI_HANDLE_SESSION));
   OPI_ASSERT_INT(atomic_load(&t.n_ends), 1);
   OPI_ASSERT_ERROR(opi_handle_enter(h, OPI_HANDLE_SESSION, "call", &pin, &err), OPIPE_E_STATE, &err,

@@ -353,13 +353,13 @@ static void test_hostile_safetensors(void) {
   static const struct {
     const char *json, *says;
   } cases[] = {
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}", "no valid JSON"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}", "not valid JSON"},
       {"{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", "type F31"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}",
        "'a' has 8 bytes, its shape and type make 12"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,8]}}", "dimension 0"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]}}", "ends at byte 9"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "no range"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "not a range"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "begins at byte 4"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
        "have 4 bytes, the file has 8"},
@@ -368,8 +368,8 @@ static void test_hostile_safetensors(void) {
        "'b' begins at byte 4"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}",
        "make 0"},
-      {"{\"a\":[]}", "no object"},
-      {"[]", "no JSON object"},
+      {"{\"a\":[]}", "not an object"},
+      {"[]", "not a JSON object"},
   };
   opipe_error err = OPIPE_ERROR_INIT;
   OPI_ASSERT_OK(parse("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
