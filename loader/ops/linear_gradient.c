@@ -85,7 +85,7 @@ static opipe_status give_right(opi_grad *g, const opi_node *node, const product 
 }
 
 /* 1-D operands as matrices, and dY with the axes that they lack. */
-static opipe_status open(opi_grad *g, const opi_node *node, product *p, opipe_error *err) {
+static opipe_status begin(opi_grad *g, const opi_node *node, product *p, opipe_error *err) {
   opi_builder *b = g->builder;
   const opi_value a = *opi_b_value(b, node->in[0]), c = *opi_b_value(b, node->in[1]);
   const opi_value y = *opi_b_value(b, node->out[0]);
@@ -120,7 +120,7 @@ static opipe_status open(opi_grad *g, const opi_node *node, product *p, opipe_er
 opipe_status opi_gradient_product(opi_grad *g, const opi_node *node, opipe_error *err) {
   product p;
   uint32_t d;
-  OPI_TRY(open(g, node, &p, err));
+  OPI_TRY(begin(g, node, &p, err));
   if (opi_grad_wants(g, node, 0)) {
     OPI_TRY(left(g, &p, &d, err));
     OPI_TRY(opi_grad_give_reduced(g, node, 0, d, err));

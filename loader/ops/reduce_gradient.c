@@ -18,7 +18,7 @@ typedef struct reduction {
   uint32_t y, dy; /* of shape kept */
 } reduction;
 
-static opipe_status open(opi_grad *g, const opi_node *node, reduction *r, opipe_error *err) {
+static opipe_status begin(opi_grad *g, const opi_node *node, reduction *r, opipe_error *err) {
   const int64_t *axes;
   r->g = g;
   r->node = node;
@@ -160,7 +160,7 @@ opipe_status opi_gradient_reduce(opi_grad *g, const opi_node *node, opipe_error 
                {"ReduceLogSum", log_sum}, {"ReduceLogSumExp", log_sum_exp}};
   reduction r;
   memset(&r, 0, sizeof(r));
-  OPI_TRY(open(g, node, &r, err));
+  OPI_TRY(begin(g, node, &r, err));
   for (size_t i = 0; i < OPI_COUNT(rules); ++i) {
     if (strcmp(rules[i].op, node->op) == 0)
       return rules[i].rule(&r, err);
