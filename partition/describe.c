@@ -8,11 +8,10 @@
 enum { CROSSINGS_MOST = 40 };
 
 static void bytes_text(opi_text *t, uint64_t bytes) {
-  if (bytes >= 10u << 20) {
+  if (bytes >= 10u << 20)
     opi_text_printf(t, "%8.1f MiB", (double)bytes / 1048576.0);
-  } else {
+  else
     opi_text_printf(t, "%8.1f KiB", (double)bytes / 1024.0);
-  }
 }
 
 static bool is_on(const opi_plan *plan, uint32_t stage, uint32_t rank) {
@@ -66,11 +65,12 @@ static void describe_training(opi_text *t, const opi_plan *plan) {
   opi_text_printf(t, "training: %s, ", opipe_optimizer_row_of(plan->train->optimizer.kind)->title);
   for (uint32_t s = 0; plan->shares != NULL && s < plan->n_stages; ++s)
     opi_text_printf(t, "%s%u", s == 0 ? "" : "+", plan->shares[s]);
-  if (plan->shares != NULL)
+  if (plan->shares != NULL) {
     opi_text_puts(t, " replicas of the stages, which cut micro-batches between them");
-  else
+  } else {
     opi_text_printf(t, "%u replica%s of each stage", plan->n_replicas,
                     plan->n_replicas == 1 ? "" : "s");
+  }
   opi_text_printf(
       t, ", %u slice%s, %s made again%s\n", plan->n_slices, plan->n_slices == 1 ? "" : "s",
       recomputes[plan->train->recompute],

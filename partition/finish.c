@@ -115,9 +115,10 @@ static opipe_status check_batch(finish *f, const opi_bound *bound) {
   if (!opi_plan_cuts_rows(f->plan) || f->plan->batch != NULL)
     return OPIPE_OK;
   const opipe_status status = opi_batch_prove(f->plan, f->env->model, f->env->bind, bound, f->err);
-  if (status < 0)
+  if (status < 0) {
     (void)opi_error_prefix(f->err, "%u micro-batches along '%.80s': ", f->plan->n_microbatches,
                            f->plan->batch_dim == NULL ? "" : f->plan->batch_dim);
+  }
   return status;
 }
 

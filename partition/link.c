@@ -11,9 +11,10 @@ opipe_status opi_transport_split(const char *spec, char out_id[64], const char *
                                  opipe_error *err) {
   const char *colon = strchr(spec, ':');
   const size_t n = colon == NULL ? strlen(spec) : (size_t)(colon - spec);
-  if (n == 0 || n >= 64)
+  if (n == 0 || n >= 64) {
     return opi_fail(err, OPIPE_E_INVALID, "transport '%.100s' names no plugin (1 to 63 characters)",
                     spec);
+  }
   memcpy(out_id, spec, n);
   out_id[n] = '\0';
   *out_options = colon == NULL ? NULL : colon + 1;

@@ -75,13 +75,12 @@ static void write_dims_of(opi_text *t, const opi_value *v, bool json) {
   for (int32_t d = 0; d < v->rank; ++d) {
     const char *name = v->dim_names == NULL ? NULL : v->dim_names[d];
     opi_text_puts(t, d == 0 ? "" : ", ");
-    if (v->shape[d] >= 0) {
+    if (v->shape[d] >= 0)
       opi_text_printf(t, "%" PRId64, v->shape[d]);
-    } else if (json) {
+    else if (json)
       opi_text_json(t, name == NULL ? "?" : name);
-    } else {
+    else
       opi_text_puts(t, name == NULL ? "?" : name);
-    }
   }
   opi_text_puts(t, "]");
 }
@@ -137,11 +136,10 @@ static opipe_status write_ties(opi_text *t, const opi_graph *g, const opipe_allo
 
 static void write_patterns(opi_text *t, const opi_bound *bound, bool json) {
   for (uint32_t p = 1; p < OPI_PATTERN_COUNT; ++p) {
-    if (json) {
+    if (json)
       opi_text_printf(t, "%s\"%s\": %u", p == 1 ? "" : ", ", patterns[p], bound->patterns[p]);
-    } else if (bound->patterns[p] != 0) {
+    else if (bound->patterns[p] != 0)
       opi_text_printf(t, " %s %u", patterns[p], bound->patterns[p]);
-    }
   }
 }
 

@@ -23,11 +23,10 @@ void opi_model_unref(void *model) {
     return;
   opi_context_object *context = m->context;
   opi_bound_free(m->bound);
-  if (m->unbound != NULL) {
+  if (m->unbound != NULL)
     opi_model_unref(m->unbound);
-  } else {
+  else
     opi_model_free(m->file);
-  }
   opi_arena_release(&m->arena);
   if (m->on_release != NULL)
     opi_host_call(m->on_release, m->release_ctx);
@@ -215,9 +214,10 @@ opipe_status opi_api_model_bind(opi_model_object *model, const opipe_bind_option
   opipe_bind_options own = {.struct_size = (uint32_t)sizeof own};
   if (out_bound == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "model_bind: out_bound is NULL");
-  if (model->bound != NULL)
+  if (model->bound != NULL) {
     return opi_fail(err, OPIPE_E_STATE,
                     "model_bind: the model is bound already; bind the loaded one");
+  }
   OPI_TRY(opi_params_read(&opi_struct_bind_options, "model_bind", options, &own, err));
   OPI_TRY(new_model(model->context, &m, err));
   const opipe_status status = bind(m, model, &own, err);

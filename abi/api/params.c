@@ -89,9 +89,10 @@ static opipe_status check_tail(const place *p, const char *base, uint32_t size, 
 static opipe_status check_end(const place *p, const char *name, uint32_t size, opipe_error *err) {
   for (uint32_t f = 0; f < p->s->n_fields; ++f) {
     const opi_field *field = &p->s->fields[f];
-    if (field->offset < size && size < field->offset + (uint32_t)field->size)
+    if (field->offset < size && size < field->offset + (uint32_t)field->size) {
       return refuse(p, name, OPIPE_E_ABI, err, " is %u, which ends inside '%s' (bytes %u to %u)",
                     size, field->name, field->offset, field->offset + field->size);
+    }
   }
   return OPIPE_OK;
 }
@@ -146,9 +147,10 @@ static opipe_status check_list(const place *p, const opi_field *f, const char *b
     stride = (uint32_t)number_at(base, f->stride, sizeof stride);
   if (n == 0 || (f->is_signed != 0 && (int32_t)n < 0))
     return OPIPE_OK;
-  if (list == NULL)
+  if (list == NULL) {
     return refuse(p, f->name, OPIPE_E_INVALID, err, " is NULL, but should list its %llu elements",
                   (unsigned long long)n);
+  }
   switch (f->kind) {
     case OPI_FIELD_NAMES:
       return check_names(p, f, (const char *const *)(const void *)list, n, err);

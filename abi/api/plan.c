@@ -317,13 +317,13 @@ opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_mem
 opipe_status opi_api_plan_cut_tensor(opi_plan_object *plan, uint32_t index, const char **out_name,
                                      uint32_t *out_src_stage, uint32_t *out_dst_stage,
                                      opipe_error *err) {
-  if (out_name == NULL || out_src_stage == NULL || out_dst_stage == NULL) {
+  if (out_name == NULL || out_src_stage == NULL || out_dst_stage == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_cut_tensor: an argument is NULL");
-  }
   const opi_plan *p = plan->plan;
-  if (index >= p->n_crossings)
+  if (index >= p->n_crossings) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "plan_cut_tensor: index %u of %u", index,
                     p->n_crossings);
+  }
   *out_name = p->crossings[index].name;
   *out_src_stage = p->crossings[index].src_stage;
   *out_dst_stage = p->crossings[index].dst_stage;

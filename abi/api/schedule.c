@@ -48,9 +48,10 @@ static opipe_status read_stage_costs(const opipe_order_costs *costs, opi_costs *
   const double *const arrays[] = {costs->stage_forward, costs->stage_input, costs->stage_weight};
   for (size_t k = 0; k < OPI_COUNT(arrays); ++k) {
     for (uint32_t s = 0; arrays[k] != NULL && s < costs->n_stages; ++s) {
-      if (!is_cost(arrays[k][s]))
+      if (!is_cost(arrays[k][s])) {
         return opi_fail(err, OPIPE_E_INVALID, "costs: %c=%g of stage %u: it must lie in [0, 1e9]",
                         "FIW"[k], arrays[k][s], s);
+      }
     }
   }
   out->n_stages = costs->n_stages;
@@ -68,10 +69,11 @@ opipe_status opi_costs_from_host(const opipe_order_costs *given, const char *cal
     return OPIPE_OK;
   OPI_TRY(opi_params_read(&opi_struct_order_costs, call, given, &costs, err));
   if (!is_cost(costs.forward) || !is_cost(costs.input) || !is_cost(costs.weight) ||
-      !is_cost(costs.comm))
+      !is_cost(costs.comm)) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "costs: F=%g, I=%g, W=%g, comm=%g: each must lie in [0, 1e9]", costs.forward,
                     costs.input, costs.weight, costs.comm);
+  }
   *out = (opi_costs){
       .forward = costs.forward, .input = costs.input, .weight = costs.weight, .comm = costs.comm};
   return read_stage_costs(&costs, out, err);
@@ -198,9 +200,10 @@ static void describe_simulation(const opi_problem *p, const opi_simulation *s, b
     const char *name;
     double value;
   } figures[] = {{"makespan", s->makespan}, {"span", s->span}, {"bubble", s->bubble}};
-  if (json)
+  if (json) {
     opi_text_printf(t, "{\"ranks\": %u, \"stages\": %u, \"microbatches\": %u", p->n_ranks,
                     p->n_stages, p->n_microbatches);
+  }
   for (size_t i = 0; i < OPI_COUNT(figures); ++i) {
     if (json) {
       opi_text_printf(t, ", \"%s\": ", figures[i].name);

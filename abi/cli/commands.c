@@ -33,11 +33,10 @@ int cli_inspect(const cli_options *o) {
     /* What could not be bound is still described, as the file has it. */
     opipe_model *model = s.bound != NULL ? s.bound : s.file;
     const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
-    if (o->train && status == CLI_DONE) {
+    if (o->train && status == CLI_DONE)
       status = describe_training(o, &s, format);
-    } else if (s.api->model_describe(model, format, cli_write_stdout, NULL, &err) < 0) {
+    else if (s.api->model_describe(model, format, cli_write_stdout, NULL, &err) < 0)
       status = cli_report(o->model, &err);
-    }
   }
   cli_close(&s);
   return status;
@@ -51,9 +50,10 @@ static int give_plan(const cli_options *o, const cli_session *s) {
   int status = CLI_DONE;
   if (s->api->plan_describe(s->plan, format, cli_write_stdout, NULL, &err) < 0)
     return cli_report("plan", &err);
-  if (o->output != NULL)
+  if (o->output != NULL) {
     status =
         cli_write_gathered(s->api->plan_write(s->plan, cli_gather, &g, &err), o->output, &g, &err);
+  }
   if (status == CLI_DONE && o->annotate != NULL) {
     g = (cli_gathered){NULL, 0, 0};
     status = cli_write_gathered(s->api->plan_annotate(s->plan, cli_gather, &g, &err), o->annotate,
@@ -116,9 +116,8 @@ int cli_plugins(const cli_options *o) {
     const bool all = o->why || o->json;
     const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
     if (s.api->context_plugins(s.context, format, all ? cli_write_stdout : drop_refused, &skipping,
-                               &err) < 0) {
+                               &err) < 0)
       status = cli_report("plugins", &err);
-    }
   }
   cli_close(&s);
   return status;

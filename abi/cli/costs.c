@@ -42,9 +42,10 @@ int cli_take_costs(const char *value, cli_costs *out) {
     const uint32_t count = take_numbers(at + n + 1, alike[k], comm ? NULL : out->stages[k], &end);
     if (count == 0 || (*end != ',' && *end != '\0'))
       return cli_usage("--cost %s: a number >= 0 is needed after '%.*s='", value, (int)n, at);
-    if (count > 1 && costs->n_stages != 0 && costs->n_stages != count)
+    if (count > 1 && costs->n_stages != 0 && costs->n_stages != count) {
       return cli_usage("--cost %s: one list has times for %u stages, another for %u", value,
                        costs->n_stages, count);
+    }
     if (count > 1) {
       costs->n_stages = count;
       *per_stage[k] = out->stages[k];

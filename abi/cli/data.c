@@ -194,11 +194,10 @@ int cli_data_open(const cli_options *o, const cli_session *s, const char *labels
 
 void cli_data_close(cli_data *data) {
   for (uint32_t i = 0; i < data->n_maps; ++i) {
-    if (data->maps[i].owned) {
+    if (data->maps[i].owned)
       free(data->maps[i].bytes);
-    } else {
+    else
       (void)munmap(data->maps[i].bytes, data->maps[i].n);
-    }
   }
   data->n_maps = data->n = 0;
 }

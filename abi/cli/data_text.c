@@ -62,9 +62,10 @@ static int add_array(cli_data *data, const char *name, uint32_t dtype, int kind,
   a->form.shape[1] = (int64_t)seq;
   a->row_bytes = seq * cli_dtype_bytes(dtype);
   uint8_t *bytes = malloc(rows * a->row_bytes);
-  if (bytes == NULL)
+  if (bytes == NULL) {
     return cli_usage("--data text: out of memory: %llu bytes for '%s'",
                      (unsigned long long)(rows * a->row_bytes), name);
+  }
   for (uint64_t i = 0; i < rows * seq; ++i) {
     put(a, bytes, i,
         kind == FILL_IDS         ? text[i]
@@ -101,9 +102,10 @@ int cli_data_add_text(const cli_options *o, const cli_session *s, const char *pa
     status = cli_data_map(data, path, &text, &n);
   if (status != CLI_DONE)
     return status;
-  if (n < seq)
+  if (n < seq) {
     return cli_usage("--data text:%s: %zu bytes are fewer than one row of %llu", path, n,
                      (unsigned long long)seq);
+  }
   for (uint32_t i = 0;
        status == CLI_DONE && s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
     if (info.rank != 2)

@@ -221,11 +221,10 @@ static void take_numbers(proto *p, uint32_t wire, uint32_t width, typed *t) {
     if (wire == 2 && inner.at == inner.end)
       break;
     proto *from = wire == 2 ? &inner : p;
-    if (width != 0) {
+    if (width != 0)
       take_fixed(from, t, width);
-    } else if (!add_number(t, take_varint(from))) {
+    else if (!add_number(t, take_varint(from)))
       from->bad = true;
-    }
     if (from->bad)
       p->bad = true;
   } while (wire == 2 && !p->bad);
@@ -237,11 +236,10 @@ static void skip_field(proto *p, uint32_t wire) {
   if (wire == 2)
     (void)take_bytes(p);
   const size_t width = wire == 1 ? 8 : wire == 5 ? 4 : 0;
-  if (width > (size_t)(p->end - p->at) || wire == 3 || wire == 4 || wire > 5) {
+  if (width > (size_t)(p->end - p->at) || wire == 3 || wire == 4 || wire > 5)
     p->bad = true;
-  } else {
+  else
     p->at += width;
-  }
 }
 
 static void take_dims(proto *p, uint32_t wire, cli_tensor *out) {

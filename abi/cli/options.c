@@ -59,11 +59,12 @@ static const cli_option *row_of(const cli_command *command, int id) {
 }
 
 static void print_help(const cli_command *c) {
-  if (c->usage != NULL)
+  if (c->usage != NULL) {
     (void)printf("%s\n", c->usage);
-  else
+  } else {
     (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n\n", c->name, c->operand == NULL ? "" : " ",
                  c->operand == NULL ? "" : c->operand);
+  }
   cli_print_options(c);
 }
 
@@ -133,8 +134,9 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
     out->graph_dropout = true; /* as train does */
   status = take_operands(command, argc - optind, argv + optind, out);
   const char *besides = out->plan_file == NULL ? NULL : first_given(given, is_in_plan);
-  if (status == CLI_DONE && besides != NULL)
+  if (status == CLI_DONE && besides != NULL) {
     return cli_usage("--plan %s is a whole plan, which already settles --%s", out->plan_file,
                      besides);
+  }
   return status;
 }

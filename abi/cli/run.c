@@ -108,9 +108,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
   if (status == CLI_DONE && !o->json &&
-      s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0) {
+      s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0)
     status = cli_report("plan", &err);
-  }
   if (status == CLI_DONE)
     status = cli_stream(s, s->plan, flags, n, tensors, *io_n, o->trace, out, timing);
   return status;

@@ -20,9 +20,10 @@ static int take_operands(job *j) {
     return cli_usage("schedule takes list, show, lower, check, simulate, draw or convert");
   j->verb = o->operands[0];
   const uint32_t wanted = strcmp(j->verb, "list") != 0, n = o->n_operands - 1;
-  if (n != wanted)
+  if (n != wanted) {
     return cli_usage("schedule %s takes %s, %u operands were given", j->verb,
                      wanted ? "one FILE or NAME" : "no operand", n);
+  }
   j->what = wanted ? o->operands[1] : NULL;
   return CLI_DONE;
 }
@@ -49,9 +50,10 @@ static int check_numbers(const job *j) {
                  {"stages", j->o->n_stages, info.n_stages},
                  {"microbatches", j->o->n_microbatches, info.n_microbatches}};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); ++i) {
-    if (numbers[i].given != 0 && numbers[i].given != numbers[i].found)
+    if (numbers[i].given != 0 && numbers[i].given != numbers[i].found) {
       return cli_usage("--%s %u: the file has %u", numbers[i].name, numbers[i].given,
                        numbers[i].found);
+    }
   }
   return CLI_DONE;
 }
@@ -77,9 +79,10 @@ static int open_order(job *j) {
     return read_file(j, path);
   if (strcmp(j->verb, "convert") == 0)
     return cli_usage("convert %s: there is no such file", j->what);
-  if ((j->o->n_ranks == 0 && j->o->n_stages == 0) || j->o->n_microbatches == 0)
+  if ((j->o->n_ranks == 0 && j->o->n_stages == 0) || j->o->n_microbatches == 0) {
     return cli_usage("%s %s: --ranks and --microbatches are needed (there is no file of that name)",
                      j->verb, j->what);
+  }
   const opipe_order_params params = {.struct_size = sizeof(params),
                                      .flags = (j->o->order.forward ? OPIPE_ORDER_FORWARD : 0) |
                                               (j->o->order.aligned ? OPIPE_ORDER_ALIGNED : 0),
@@ -108,9 +111,10 @@ static opipe_status write_sink(void *ctx, const void *data, size_t n) {
 /* What a verb writes, gathered first so that a file is made only when all is well. */
 static opipe_status produce(job *j, opipe_order *order, sink *s, opipe_error *err) {
   const opipe_api *api = j->session.api;
-  if (strcmp(j->verb, "simulate") == 0)
+  if (strcmp(j->verb, "simulate") == 0) {
     return api->order_simulate(order, j->costs, j->o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
                                write_sink, s, err);
+  }
   if (strcmp(j->verb, "draw") == 0)
     return api->order_draw(order, j->costs, write_sink, s, err);
   const uint32_t said = j->o->order.format;
@@ -155,13 +159,14 @@ static int prove(job *j) {
   api->order_destroy(lowered);
   if (status == OPIPE_E_NOMEM || status == OPIPE_E_LIMIT)
     return cli_report(j->what, &err);
-  if (j->o->json && status < 0)
+  if (j->o->json && status < 0) {
     (void)printf("{\"rule\": \"%s\", \"proven\": false}\n", rules[j->o->order.rule]);
-  else if (j->o->json)
+  } else if (j->o->json) {
     (void)printf("{\"rule\": \"%s\", \"proven\": true}\n", rules[j->o->order.rule]);
-  else if (status == OPIPE_OK)
+  } else if (status == OPIPE_OK) {
     (void)printf("proven: %u ranks, %u stages, %u micro-batches, rule %s\n", info.n_ranks,
                  info.n_stages, info.n_microbatches, rules[j->o->order.rule]);
+  }
   if (status == OPIPE_OK)
     return CLI_DONE;
   (void)cli_report(j->what, &err);

@@ -115,9 +115,8 @@ static int add_bind_option(binding *b, const char *text) {
       return cli_usage("--bind %s: DIM=N is needed", text);
     errno = 0;
     const long long value = strtoll(equals + 1, &end, 10);
-    if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ',')) {
+    if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ','))
       return cli_usage("--bind %s: '%s' is not a number >= 0", text, equals + 1);
-    }
     const int status = add_dim(b, at, (size_t)(equals - at), value, "--bind");
     if (status != CLI_DONE)
       return status;
@@ -148,11 +147,10 @@ static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
     char key[300];
     if (info.shape[d] >= 0)
       continue;
-    if (info.dim_names != NULL && info.dim_names[d] != NULL && info.dim_names[d][0] != '\0') {
+    if (info.dim_names != NULL && info.dim_names[d] != NULL && info.dim_names[d][0] != '\0')
       (void)snprintf(key, sizeof(key), "%s", info.dim_names[d]);
-    } else {
+    else
       (void)snprintf(key, sizeof(key), "%s.%u", info.name, d);
-    }
     const int64_t known = dim_value(b, key);
     if (known >= 0 && known != t->shape[d])
       (void)snprintf(key, sizeof(key), "%s.%u", info.name, d);
@@ -196,17 +194,19 @@ static int parse_pin(const char *text, const opipe_tensor_info *info, const char
   size_t count = 1;
   for (const char *at = value; *at != '\0'; ++at)
     count += *at == ',';
-  if (info->rank > 1 && count > 1)
+  if (info->rank > 1 && count > 1) {
     return cli_usage("--pin %s: input '%s' has rank %u, give a .npy file", text, info->name,
                      info->rank);
+  }
   out->rank = info->rank;
   for (uint32_t d = 0; d < info->rank; ++d)
     out->shape[d] = 1;
   if (info->rank == 1)
     out->shape[0] = (int64_t)count;
-  if (!cli_tensor_alloc(out))
+  if (!cli_tensor_alloc(out)) {
     return cli_usage("--pin %s: inputs of type %s cannot be given as text", text,
                      cli_dtype_name(info->dtype));
+  }
   const char *at = strcmp(value, "true") == 0 ? "1" : strcmp(value, "false") == 0 ? "0" : value;
   for (size_t i = 0; i < count; ++i) {
     char *end = NULL;

@@ -141,11 +141,10 @@ int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_
   st.latency_ms = calloc(n, sizeof(*st.latency_ms));
   const opipe_session_params params = {
       .struct_size = sizeof(params), .flags = session_flags, .spin_us = UINT32_MAX};
-  if (st.inputs == NULL || st.requests == NULL || st.started == NULL || st.latency_ms == NULL) {
+  if (st.inputs == NULL || st.requests == NULL || st.started == NULL || st.latency_ms == NULL)
     status = cli_usage("out of memory");
-  } else if (s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0) {
+  else if (s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
     status = cli_report("session", &st.err);
-  }
   if (status == CLI_DONE) {
     st.n_inputs = name_inputs(s, inputs, n_inputs, st.inputs);
     const double start = now_s();

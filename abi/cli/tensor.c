@@ -106,13 +106,12 @@ bool cli_tensor_copy(const char *name, const opipe_tensor *view, cli_tensor *out
 static double half_to_double(uint16_t h) {
   const int sign = h >> 15, exponent = (h >> 10) & 31, fraction = h & 1023;
   double value = 0;
-  if (exponent == 31) {
+  if (exponent == 31)
     value = fraction == 0 ? (double)INFINITY : (double)NAN;
-  } else if (exponent == 0) {
+  else if (exponent == 0)
     value = ldexp(fraction, -24);
-  } else {
+  else
     value = ldexp(1024 + fraction, exponent - 25);
-  }
   return sign != 0 ? -value : value;
 }
 

@@ -85,10 +85,11 @@ static int train(train_setup *t) {
 int cli_train(const cli_options *o) {
   if (o->t.save_every != 0 && o->t.save == NULL)
     return cli_usage("--save-every needs --save DIR");
-  if (o->t.go_on && o->check_finite)
+  if (o->t.go_on && o->check_finite) {
     return cli_usage(
         "--check-finite ends at the first value that is not finite, --go-on does not: give only "
         "one of them");
+  }
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
     return cli_usage("out of memory");

@@ -36,9 +36,10 @@ static int split(const char *option, const char *text, char *own, size_t room, s
   char *save = NULL;
   for (char *word = strtok_r(rest, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
     char *equals = strchr(word, '=');
-    if (equals == NULL || out->n == KEYS)
+    if (equals == NULL || out->n == KEYS) {
       return cli_usage("--%s %s: '%s' is not key=value, or there are more than %d", option, text,
                        word, KEYS);
+    }
     *equals = '\0';
     out->keys[out->n] = word;
     out->values[out->n++] = equals + 1;

@@ -29,11 +29,10 @@ static int bind(const cli_options *o, cli_session *s, const cli_data *data, uint
     uint32_t a = 0;
     while (a < data->n && strcmp(forms[a].name, info.name) != 0)
       ++a;
-    if (a == data->n) {
+    if (a == data->n)
       status = cli_usage("the data have no input '%s'", info.name);
-    } else {
+    else
       inputs[n++] = forms[a];
-    }
   }
   if (status == CLI_DONE)
     status = cli_bind(o, s, inputs, n);
@@ -63,9 +62,8 @@ static int check_vocabulary(const cli_session *s, const cli_data *data) {
 static int choose_batch(const cli_options *o, const cli_data *data, train_run *run) {
   const uint64_t n = data->n_samples;
   run->batch = o->t.batch != 0 ? o->t.batch : n <= BATCH_MOST ? (uint32_t)n : (uint32_t)BATCH;
-  if (run->batch > n) {
+  if (run->batch > n)
     return cli_usage("--batch %u: the data have %llu samples", run->batch, (unsigned long long)n);
-  }
   if (o->n_microbatches > run->batch) {
     return cli_usage("--microbatches %u: the mini-batch has %u samples", o->n_microbatches,
                      run->batch);
@@ -114,11 +112,12 @@ static void judge_recompute(train_setup *t) {
     return;
   const uint64_t with = stash_bytes(&t->s, t->s.plan), without = stash_bytes(&t->s, plain);
   t->s.api->plan_destroy(plain);
-  if (with >= without)
+  if (with >= without) {
     (void)fprintf(stderr,
                   "onnx-pipe: --recompute %s saves nothing: the stages keep %llu bytes for their "
                   "backwards with it, %llu without\n",
                   t->o.t.recompute, (unsigned long long)with, (unsigned long long)without);
+  }
 }
 
 int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) {

@@ -132,9 +132,8 @@ const char *opi_table_id(uint32_t kind) {
 opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, opipe_error *err) {
   const table_rule *rule = &rules[kind];
   uint32_t size = 0;
-  if (table == NULL) {
+  if (table == NULL)
     return opi_fail(err, OPIPE_E_ABI, "it has no interface '%s'", rule->id);
-  }
   memcpy(&size, table, sizeof(size));
   if (size < rule->least) {
     return opi_fail(err, OPIPE_E_ABI, "its interface '%s' has %u bytes, it needs %zu", rule->id,

@@ -45,9 +45,8 @@ static opipe_status list_names(DIR *dir, opi_arena *arena, char ***out_names, ui
       continue;
     char *name = opi_arena_strdup(arena, entry->d_name);
     if (name == NULL ||
-        !opi_arena_grow(arena, (void **)out_names, &room, *out_n + 1, sizeof(char *))) {
+        !opi_arena_grow(arena, (void **)out_names, &room, *out_n + 1, sizeof(char *)))
       return opi_fail_nomem(err, sizeof(char *), "a list of plugins");
-    }
     (*out_names)[(*out_n)++] = name;
   }
   if (*out_n > 1)

@@ -48,9 +48,8 @@ static opipe_status truncated(const elf_file *f, uint64_t need) {
 
 static opipe_status read_headers(elf_file *f) {
   Elf64_Ehdr head;
-  if (!read_at(f, &head, 0, sizeof(head)) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) {
+  if (!read_at(f, &head, 0, sizeof(head)) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0)
     return opi_fail(f->err, OPIPE_E_INVALID, "%s is not an ELF file", f->path);
-  }
   if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_machine != OWN_MACHINE ||
       head.e_type != ET_DYN) {
     return opi_fail(
@@ -81,9 +80,8 @@ static opipe_status read_headers(elf_file *f) {
 static uint64_t offset_of(const elf_file *f, uint64_t address) {
   for (uint32_t i = 0; i < f->n_phdrs; ++i) {
     const Elf64_Phdr *p = &f->phdrs[i];
-    if (p->p_type == PT_LOAD && address >= p->p_vaddr && address - p->p_vaddr < p->p_filesz) {
+    if (p->p_type == PT_LOAD && address >= p->p_vaddr && address - p->p_vaddr < p->p_filesz)
       return p->p_offset + (address - p->p_vaddr);
-    }
   }
   return UINT64_MAX;
 }

@@ -89,10 +89,8 @@ static opipe_status add_candidate(opi_registry *r, const char *path, uint32_t pl
   candidate *c = OPI_ARENA_NEW(&r->arena, candidate);
   char *copy = opi_arena_strdup(&r->arena, path);
   if (c == NULL || copy == NULL ||
-      !opi_arena_grow(&r->arena, (void **)&r->candidates, &r->room, r->n + 1,
-                      sizeof(candidate *))) {
+      !opi_arena_grow(&r->arena, (void **)&r->candidates, &r->room, r->n + 1, sizeof(candidate *)))
     return opi_fail_nomem(err, sizeof(*c), "a plugin candidate");
-  }
   c->path = copy;
   c->place = place;
   r->candidates[r->n++] = c;
@@ -112,9 +110,8 @@ static void check_name(opi_registry *r, candidate *c) {
   for (uint32_t i = 0; i < r->n; ++i) {
     candidate *other = r->candidates[i];
     if (other == c || other->plugin == NULL || other->state == STATE_REFUSED ||
-        other->plugin->kind != c->plugin->kind || strcmp(other->plugin->id, c->plugin->id) != 0) {
+        other->plugin->kind != c->plugin->kind || strcmp(other->plugin->id, c->plugin->id) != 0)
       continue;
-    }
     if (other->plugin == c->plugin) {
       refuse(c, STATE_SHADOWED, "the same file was found before");
     } else if (other->place == c->place) {
@@ -177,9 +174,8 @@ opipe_status opi_registry_add_static(opi_registry *r, const opipe_plugin *plugin
     for (uint32_t i = 0; i < r->n; ++i) { /* what is linked in goes before files */
       candidate *other = r->candidates[i];
       if (other != c && other->plugin != NULL && other->state == STATE_FOUND &&
-          other->plugin->kind == plugin->kind && strcmp(other->plugin->id, plugin->id) == 0) {
+          other->plugin->kind == plugin->kind && strcmp(other->plugin->id, plugin->id) == 0)
         refuse(other, STATE_SHADOWED, "shadowed by a registered descriptor");
-      }
     }
   }
   (void)pthread_mutex_unlock(&r->lock);
@@ -220,9 +216,8 @@ static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *e
   const opipe_status status = open_table(r, c, &why);
   if (status == OPIPE_OK)
     return OPIPE_OK;
-  if (status != OPIPE_E_NOMEM) { /* memory may be there next time */
+  if (status != OPIPE_E_NOMEM) /* memory may be there next time */
     refuse(c, STATE_REFUSED, why.message);
-  }
   if (err != NULL)
     *err = why;
   (void)opi_error_prefix(err, "%s '%s' (%s): ", opi_kind_name(c->plugin->kind), c->plugin->id,
@@ -394,11 +389,10 @@ static void describe_text(opi_text *t, const candidate *c) {
                   c->plugin == NULL ? "-" : opi_kind_name(c->plugin->kind),
                   c->plugin == NULL ? "-" : c->plugin->id,
                   c->plugin == NULL ? "-" : opi_text_line(line, c->plugin->version), c->path);
-  if (c->reason[0] != '\0') {
+  if (c->reason[0] != '\0')
     opi_text_printf(t, "          %s\n", c->reason);
-  } else if (c->plugin != NULL) {
+  else if (c->plugin != NULL)
     opi_text_printf(t, "          %s\n", opi_text_line(line, c->plugin->summary));
-  }
 }
 
 opipe_status opi_registry_describe(opi_registry *r, uint32_t format, opipe_write_fn write,
@@ -410,11 +404,10 @@ opipe_status opi_registry_describe(opi_registry *r, uint32_t format, opipe_write
     opi_text_puts(&t, "[");
   for (uint32_t i = 0; i < r->n; ++i) {
     (void)open_candidate(r, r->candidates[i], NULL); /* the reason is kept with the candidate */
-    if (format != 0) {
+    if (format != 0)
       describe_json(&t, r->candidates[i], i == 0);
-    } else {
+    else
       describe_text(&t, r->candidates[i]);
-    }
   }
   if (format != 0)
     opi_text_puts(&t, "\n]\n");

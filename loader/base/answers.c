@@ -32,11 +32,12 @@ opipe_status opi_answer_failed(opipe_status status, const char *kind, const char
   *end = '\0';
   odd = opi_text_clean(err->message, sizeof(err->message)) || odd;
   err->status = own;
-  if (!known)
+  if (!known) {
     (void)opi_error_prefix(err, "%s '%s': %s failed with the unknown status %d: ", kind, id, slot,
                            (int)status);
-  else if (odd)
+  } else if (odd) {
     (void)opi_error_prefix(err, "%s '%s': %s failed: ", kind, id, slot);
+  }
   return own;
 }
 

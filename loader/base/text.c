@@ -85,13 +85,12 @@ void opi_text_json(opi_text *text, const char *value) {
   opi_text_puts(text, "\"");
   for (const char *at = value; *at != '\0'; ++at) {
     const unsigned char c = (unsigned char)*at;
-    if (c == '"' || c == '\\') {
+    if (c == '"' || c == '\\')
       opi_text_printf(text, "\\%c", c);
-    } else if (c < 0x20) {
+    else if (c < 0x20)
       opi_text_printf(text, "\\u%04x", c);
-    } else {
+    else
       opi_text_add(text, at, 1);
-    }
   }
   opi_text_puts(text, "\"");
 }

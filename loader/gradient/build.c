@@ -81,9 +81,10 @@ static void reveal(opi_grad_state *s) {
 static opipe_status steps(opi_grad_state *s, opipe_error *err) {
   const uint32_t compute = s->options->compute;
   if (compute != 0 && compute != OPIPE_FLOAT && compute != OPIPE_BFLOAT16 &&
-      compute != OPIPE_FLOAT16)
+      compute != OPIPE_FLOAT16) {
     return opi_fail(err, OPIPE_E_INVALID, "%s is not a compute type: float32, bfloat16, float16",
                     opi_dtype_name(compute));
+  }
   OPI_TRY(opi_grad_find_loss(s, err));
   OPI_TRY(opi_grad_forward(s, err));
   OPI_TRY(opi_grad_states(s, err));

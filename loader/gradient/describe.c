@@ -63,9 +63,10 @@ opipe_status opi_training_describe(const opi_training *training, opipe_write_fn 
   opi_text_printf(&text,
                   "%" PRIu32 " of %" PRIu32 " initializers are trained, %" PRIu64 " elements\n",
                   training->n_trained, training->n_params, trained);
-  if (training->output != OPIPE_NONE && training->labels == OPIPE_NONE)
+  if (training->output != OPIPE_NONE && training->labels == OPIPE_NONE) {
     opi_text_printf(&text, "no loss is named: what leads to output '%s' is trained\n",
                     training->graph->values[training->output].name);
+  }
   if (training->by_rows)
     opi_text_puts(&text, "the loss is a scalar of the graph: averaged by batch rows\n");
   const opipe_status status = opi_text_write(&text, write, ctx, err);

@@ -43,9 +43,10 @@ static void mark_kinds(opi_roles *r) {
       other = other || ((r->kinds[v] & KIND_COUNT) == 0 && (r->s->flags[v] & OPI_V_CONSTANT) == 0);
     }
     for (uint32_t o = 0; o < node->n_out; ++o) {
-      if (node->out[o] != OPIPE_NONE)
+      if (node->out[o] != OPIPE_NONE) {
         r->kinds[node->out[o]] |=
             (uint8_t)((table ? KIND_TABLE : 0) | (counts && !other && !table ? KIND_COUNT : 0));
+      }
     }
   }
 }

@@ -199,12 +199,13 @@ static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_
     doubt(p, "numbers that an exporter computed, of a parameter perhaps");
     return OPI_NOT_MADE;
   }
-  if (made)
+  if (made) {
     doubt(p,
           "an exporter's name, and numbers without a pattern: taken for a parameter that the "
           "exporter reshaped");
-  else if ((roles & OPI_ROLE_COUNT) != 0)
+  } else if ((roles & OPI_ROLE_COUNT) != 0) {
     doubt(p, "it multiplies only what is made of integers");
+  }
   return OPI_TRAINED;
 }
 

@@ -22,9 +22,8 @@ uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
   if (graph->n_values >= OPIPE_NONE - 1)
     return OPIPE_NONE;
   if (!opi_arena_grow(graph->arena, (void **)&graph->values, &graph->room_values,
-                      graph->n_values + 1, sizeof(opi_value))) {
+                      graph->n_values + 1, sizeof(opi_value)))
     return OPIPE_NONE;
-  }
   int64_t *own = NULL;
   if (rank > 0) {
     own = OPI_ARENA_ARRAY(graph->arena, int64_t, (uint32_t)rank);
@@ -58,9 +57,8 @@ opi_node *opi_graph_add_node(opi_graph *graph, const char *name, const char *op,
   if (graph->n_nodes >= OPIPE_NONE - 1)
     return NULL;
   if (!opi_arena_grow(graph->arena, (void **)&graph->nodes, &graph->room_nodes, graph->n_nodes + 1,
-                      sizeof(opi_node))) {
+                      sizeof(opi_node)))
     return NULL;
-  }
   uint32_t *in = index_array(graph->arena, n_in);
   uint32_t *out = index_array(graph->arena, n_out);
   opipe_attr *attrs = OPI_ARENA_ARRAY(graph->arena, opipe_attr, n_attrs);
@@ -99,9 +97,8 @@ bool opi_graph_add_input(opi_graph *graph, uint32_t value) {
 }
 
 bool opi_graph_add_output(opi_graph *graph, uint32_t value) {
-  if (!add_index(graph, &graph->outputs, &graph->n_outputs, &graph->room_outputs, value)) {
+  if (!add_index(graph, &graph->outputs, &graph->n_outputs, &graph->room_outputs, value))
     return false;
-  }
   graph->values[value].flags |= OPI_VALUE_OUTPUT;
   return true;
 }

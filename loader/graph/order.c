@@ -214,11 +214,10 @@ opipe_status opi_graph_sort(opi_graph *graph, opipe_error *err) {
     s.order[s.n++] = n;
     release_users(&s, &uses, &graph->nodes[n]);
   }
-  if (s.n < graph->n_nodes) {
+  if (s.n < graph->n_nodes)
     status = report_cycle(&s, err);
-  } else if (!is_sorted(&s)) {
+  else if (!is_sorted(&s))
     status = apply_order(&s, err);
-  }
 done:
   opi_arena_release(&scratch);
   return status;

@@ -10,9 +10,8 @@
 static opipe_status check_value(const opi_graph *graph, uint32_t v, opipe_error *err) {
   const opi_value *value = &graph->values[v];
   uint64_t n_bytes = 0;
-  if (value->name == NULL) {
+  if (value->name == NULL)
     return opi_fail(err, OPIPE_E_INTERNAL, "value %" PRIu32 " has no name", v);
-  }
   if (value->rank < 0 || value->rank > OPIPE_MAX_RANK) {
     return opi_fail(err, OPIPE_E_INTERNAL, "value '%s' has rank %" PRId32, value->name,
                     value->rank);
@@ -72,9 +71,8 @@ static opipe_status check_node(const opi_graph *graph, uint32_t n, opipe_error *
     }
   }
   for (uint32_t a = 0; a < node->n_attrs; ++a) {
-    if (node->attrs[a].kind == OPI_ATTR_GRAPH) {
+    if (node->attrs[a].kind == OPI_ATTR_GRAPH)
       return opi_fail(err, OPIPE_E_INTERNAL, "node '%s' still holds a subgraph", node->name);
-    }
   }
   return OPIPE_OK;
 }
@@ -105,15 +103,13 @@ opipe_status opi_graph_verify(const opi_graph *graph, opipe_error *err) {
     OPI_TRY(check_node(graph, n, err));
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const uint32_t v = graph->inputs[i];
-    if (v >= graph->n_values || graph->values[v].producer != OPIPE_NONE) {
+    if (v >= graph->n_values || graph->values[v].producer != OPIPE_NONE)
       return opi_fail(err, OPIPE_E_INTERNAL, "graph input %" PRIu32 " is computed or unknown", i);
-    }
   }
   for (uint32_t i = 0; i < graph->n_outputs; ++i) {
     const uint32_t v = graph->outputs[i];
-    if (v >= graph->n_values || graph->values[v].producer == OPIPE_NONE) {
+    if (v >= graph->n_values || graph->values[v].producer == OPIPE_NONE)
       return opi_fail(err, OPIPE_E_INTERNAL, "graph output %" PRIu32 " is made by no node", i);
-    }
   }
   return check_names(graph, err);
 }

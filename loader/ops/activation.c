@@ -77,7 +77,7 @@ static opipe_status prelu_lift(opi_builder *b, const opi_node *node, opipe_error
   in[1] = node->in[1];
   if (node->version < 7 && slope.rank == 1 && x.rank > 2 && slope.shape[0] != 1) {
     int64_t shape[OPIPE_MAX_RANK];
-    for (int32_t a = 0; a + 1 < x.rank; a++)
+    for (int32_t a = 0; a + 1 < x.rank; ++a)
       shape[a] = a == 0 ? slope.shape[0] : 1;
     OPI_TRY(opi_k_reshape(b, in[1], shape, (uint32_t)x.rank - 1, &in[1], err));
   }
@@ -111,9 +111,8 @@ static opipe_status prelu_carry(const opi_graph *graph, const opi_node *node, co
   const opi_value *x = &graph->values[node->in[0]];
   const opi_value *s = &graph->values[node->in[1]];
   const int32_t back = in[0].axis < 0 ? 0 : x->rank - in[0].axis;
-  if (back != 0 && back <= s->rank && s->shape[s->rank - back] != 1) {
+  if (back != 0 && back <= s->rank && s->shape[s->rank - back] != 1)
     return opi_carry_refuse(graph, node, 0, "the slope has that axis", err);
-  }
   return opi_carry_first(graph, node, in, out, err);
 }
 

@@ -27,7 +27,7 @@ opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const 
   opi_attrs_float(&attrs, "softcap", how->softcap);
   opi_attrs_int(&attrs, "qk_matmul_output_mode", how->qk_mode);
   opi_attrs_int(&attrs, "softmax_precision", how->precision);
-  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++) {
+  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o) {
     if ((want >> o & 1u) != 0)
       n_out = o + 1;
     names[o] = (want >> o & 1u) != 0 ? NULL : "";
@@ -148,7 +148,7 @@ static opipe_status check_mask(const opi_builder *b, const opi_node *node, const
   const bool wide = m->dtype == OPIPE_FLOAT && (type == OPIPE_FLOAT16 || type == OPIPE_BFLOAT16);
   if (m->dtype != OPIPE_BOOL && !wide) /* numbers in fp32 keep their range beside half types */
     OPI_TRY(opi_need_same_type(b, node, OPI_ATT_Q, OPI_ATT_MASK, err));
-  for (int32_t back = 1; back <= m->rank; back++) {
+  for (int32_t back = 1; back <= m->rank; ++back) {
     const int64_t n = m->shape[m->rank - back];
     if (n == 1 || n == full[4 - back] || (back == 1 && n <= e->total))
       continue;
@@ -164,14 +164,14 @@ static opipe_status find_extents(const opi_builder *b, const opi_node *node, ext
                                  opipe_error *err) {
   static const char *const roles[3] = {"Q", "K", "V"};
   *e = (extents){0};
-  for (uint32_t i = 0; i < 3; i++) {
+  for (uint32_t i = 0; i < 3; ++i) {
     OPI_TRY(opi_need(b, node, i, roles[i], OPI_T_FLOAT, 3, 4, err));
     OPI_TRY(opi_need_same_type(b, node, 0, i, err));
   }
   const opi_value *q = opi_input(b, node, OPI_ATT_Q);
   e->flat = q->rank == 3;
   e->batch = q->shape[0];
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < 3; ++i) {
     OPI_TRY(opi_need(b, node, i, roles[i], OPI_T_FLOAT, q->rank, q->rank, err));
     OPI_TRY(opi_need_dim(b, node, i, 0, e->batch, "the batch of Q", err));
   }
@@ -248,12 +248,12 @@ static opipe_status attention_lift(opi_builder *b, const opi_node *node, opipe_e
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "attribute softcap is %g, it must not be negative", how.softcap);
   }
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = opi_node_in(node, i);
-  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++)
+  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o)
     want |= opi_wants(node, o) ? 1u << o : 0u;
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));
-  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++) {
+  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o) {
     if ((want >> o & 1u) != 0)
       OPI_TRY(opi_b_result(b, node, o, out[o], err));
   }
@@ -321,13 +321,13 @@ static opipe_status attention_carry(const opi_graph *graph, const opi_node *node
   const int64_t size = flat ? q->shape[2] / heads : q->shape[3];
   const int64_t v_size = flat ? graph->values[node->in[OPI_ATT_V]].shape[2] / kv_heads : 1;
   const char at = place(q, &in[OPI_ATT_Q], size);
-  for (uint32_t o = 0; o < node->n_out; o++)
+  for (uint32_t o = 0; o < node->n_out; ++o)
     out[o] = (opi_carry){.axis = -1};
   if (at == 't')
     return opi_carry_refuse(graph, node, OPI_ATT_Q, "rows of later tokens read earlier keys", err);
   if (at == 's')
     return opi_carry_refuse(graph, node, OPI_ATT_Q, "the head size is summed over", err);
-  for (uint32_t i = OPI_ATT_K; i < node->n_in; i++) {
+  for (uint32_t i = OPI_ATT_K; i < node->n_in; ++i) {
     if (node->in[i] == OPIPE_NONE || i == OPI_ATT_MASK)
       continue;
     const int64_t own = i == OPI_ATT_V ? v_size : size;
@@ -341,16 +341,17 @@ static opipe_status attention_carry(const opi_graph *graph, const opi_node *node
   if (at == '-')
     return OPIPE_OK;
   OPI_TRY(mask_carry(graph, node, in, at, err));
-  for (uint32_t o = 0; o < node->n_out; o++) {
+  for (uint32_t o = 0; o < node->n_out; ++o) {
     const bool four = o != OPI_ATT_Y || !flat;
     const bool kv = o == OPI_ATT_PRESENT_K || o == OPI_ATT_PRESENT_V;
     out[o] = in[OPI_ATT_Q];
     if (at == 'b')
       continue;
     out[o].axis = four ? 1 : 2;
-    if (flat)
+    if (flat) {
       out[o].inner =
           four ? in[kv ? OPI_ATT_K : OPI_ATT_Q].inner / size : in[OPI_ATT_Q].inner / size * v_size;
+    }
     if (!flat && kv)
       out[o] = in[OPI_ATT_K];
   }
@@ -395,7 +396,7 @@ static opipe_status rotary_infer(opi_builder *b, const opi_node *node, opipe_err
   turn t;
   OPI_TRY(turn_extents(b, node, &t, err));
   const opi_value *x = opi_input(b, node, 0);
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < 3; ++i) {
     OPI_TRY(opi_need(b, node, i, roles[i], OPI_T_FLOAT, indexed ? 2 : 3, indexed ? 2 : 3, err));
     if (opi_input(b, node, i)->dtype != OPIPE_FLOAT)
       OPI_TRY(opi_need_same_type(b, node, 0, i, err));
@@ -438,15 +439,14 @@ static opipe_status rotary_carry(const opi_graph *graph, const opi_node *node, c
   out[0] = in[0];
   if (at == 's')
     return opi_carry_refuse(graph, node, 0, "it turns pairs along the head size", err);
-  for (uint32_t i = 1; i < node->n_in; i++) {
+  for (uint32_t i = 1; i < node->n_in; ++i) {
     const opi_value *v = node->in[i] == OPIPE_NONE ? NULL : &graph->values[node->in[i]];
     const bool whole = v == NULL || (indexed && i < 3) || want < 0 || v->shape[want] == 1;
     if (v == NULL || (in[i].axis < 0 && whole))
       continue;
     if (in[i].axis < 0 || (indexed && i < 3) || in[i].axis != want || in[i].outer != in[0].outer ||
-        in[i].inner != in[0].inner) {
+        in[i].inner != in[0].inner)
       return opi_carry_refuse(graph, node, i, "it and X carry different axes", err);
-    }
   }
   return OPIPE_OK;
 }

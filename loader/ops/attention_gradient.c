@@ -29,7 +29,7 @@ opipe_status opi_attention_grad_infer(opi_builder *b, const opi_node *node, opip
   OPI_TRY(opi_attention_shape(b, &forward, shape, &rank, err));
   OPI_TRY(opi_need_shape(b, node, 0, shape, rank, err));
   OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
-  for (uint32_t o = 0; o < node->n_out; o++) {
+  for (uint32_t o = 0; o < node->n_out; ++o) {
     if (!opi_wants(node, o))
       continue;
     const opi_value *x = opi_input(b, &forward, of[o]);
@@ -108,17 +108,17 @@ static opipe_status add_present(opi_grad *g, const opi_node *node, uint32_t pres
 static opipe_status through_y(opi_grad *g, const opi_node *node, uint32_t *d, opipe_error *err) {
   uint32_t in[1 + OPI_ATT_INPUTS] = {opi_grad_of(g, node, OPI_ATT_Y)}, want = 0, made[6];
   opi_attrs attrs = {.n = 0};
-  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; i++)
+  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; ++i)
     want |= opi_grad_wants(g, node, i) ? 1u << i : 0u;
   if (in[0] == OPIPE_NONE || want == 0)
     return OPIPE_OK;
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[1 + i] = opi_node_in(node, i);
-  for (uint32_t i = 0; i < node->n_attrs && i < OPI_COUNT(attrs.list); i++)
+  for (uint32_t i = 0; i < node->n_attrs && i < OPI_COUNT(attrs.list); ++i)
     attrs.list[attrs.n++] = node->attrs[i];
   OPI_TRY(opi_k_node(g->builder, "AttentionGrad", "opipe", 1, in, OPI_COUNT(in), want, &attrs, made,
                      err));
-  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; i++)
+  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; ++i)
     d[i] = (want >> i & 1u) != 0 ? made[i] : OPIPE_NONE;
   return OPIPE_OK;
 }
@@ -278,7 +278,7 @@ opipe_status opi_gradient_attention(opi_grad *g, const opi_node *node, opipe_err
   OPI_TRY(add_present(g, node, opi_grad_of(g, node, OPI_ATT_PRESENT_V), OPI_ATT_V, OPI_ATT_PAST_V,
                       &d[OPI_ATT_V], &d[OPI_ATT_PAST_V], err));
   OPI_TRY(through_scores(g, node, d, err));
-  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; i++) {
+  for (uint32_t i = 0; i < OPI_ATT_SEQLEN; ++i) {
     if (d[i] != OPIPE_NONE)
       OPI_TRY(opi_grad_give(g, node, i, d[i], err));
   }
@@ -345,7 +345,7 @@ opipe_status opi_gradient_rotary(opi_grad *g, const opi_node *node, opipe_error 
   int64_t heads_axis;
   if (opi_grad_wants(g, node, 0)) {
     opi_attrs attrs = {.n = 0};
-    for (uint32_t i = 0; i < node->n_attrs && i < OPI_COUNT(attrs.list); i++)
+    for (uint32_t i = 0; i < node->n_attrs && i < OPI_COUNT(attrs.list); ++i)
       attrs.list[attrs.n++] = node->attrs[i];
     OPI_TRY(opi_b_op1(g->builder, "Neg", in[2], &in[2], err));
     OPI_TRY(opi_k_one(g->builder, "RotaryEmbedding", 23, in, in[3] == OPIPE_NONE ? 3 : 4, &attrs,
@@ -356,11 +356,11 @@ opipe_status opi_gradient_rotary(opi_grad *g, const opi_node *node, opipe_error 
     return OPIPE_OK;
   OPI_TRY(four_axes(g, node, dy, &wide[0], &heads_axis, err));
   OPI_TRY(four_axes(g, node, node->in[0], &wide[1], &heads_axis, err));
-  for (uint32_t k = 0; k < 2; k++) {
+  for (uint32_t k = 0; k < 2; ++k) {
     OPI_TRY(members(g, node, wide[0], k, &dy_part[k], err));
     OPI_TRY(members(g, node, wide[1], k, &x_part[k], err));
   }
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < 3; ++i) {
     if (opi_grad_wants(g, node, i))
       OPI_TRY(give_cache(g, node, i, dy_part, x_part, heads_axis, err));
   }

@@ -95,9 +95,8 @@ uint32_t opi_b_const_ints(opi_builder *b, const int64_t *ints, uint32_t n) {
 uint32_t opi_b_reshaped(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank) {
   const opi_value from = *opi_b_value(b, value);
   const uint32_t v = opi_b_borrow(b, NULL, from.dtype, shape, rank, from.data);
-  if (v != OPIPE_NONE && !(from.flags & OPI_VALUE_BORROWED)) {
+  if (v != OPIPE_NONE && !(from.flags & OPI_VALUE_BORROWED))
     opi_b_value(b, v)->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
-  }
   return v;
 }
 
@@ -178,9 +177,8 @@ uint32_t opi_b_const_scalar(opi_builder *b, uint32_t dtype, double value) {
 
 static opipe_status add_alias(opi_builder *b, const char *name, uint32_t value, opipe_error *err) {
   if (!opi_arena_grow(b->graph->arena, (void **)&b->aliases, &b->room_aliases, b->n_aliases + 1,
-                      sizeof(opi_alias))) {
+                      sizeof(opi_alias)))
     return opi_fail_nomem(err, sizeof(opi_alias), "a second name");
-  }
   b->aliases[b->n_aliases++] = (opi_alias){name, value};
   return OPIPE_OK;
 }
@@ -217,9 +215,8 @@ opipe_status opi_b_sequence(opi_builder *b, const uint32_t *items, uint32_t n, u
                             uint32_t *out_handle, opipe_error *err) {
   uint32_t *own = opi_arena_copy(b->scratch, items, (size_t)n * sizeof(*items));
   if (own == NULL || !opi_arena_grow(b->scratch, (void **)&b->sequences, &b->room_sequences,
-                                     b->n_sequences + 1, sizeof(opi_sequence))) {
+                                     b->n_sequences + 1, sizeof(opi_sequence)))
     return opi_fail_nomem(err, (uint64_t)n * 4, "a sequence");
-  }
   b->sequences[b->n_sequences] = (opi_sequence){own, n, dtype};
   *out_handle = OPI_SEQUENCE_BIT | b->n_sequences++;
   return OPIPE_OK;

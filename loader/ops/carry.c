@@ -129,9 +129,8 @@ static opipe_status check_beside(const opi_graph *graph, const opi_node *node, u
   const int32_t axis = out->axis - (y->rank - x->rank);
   if (axis < 0 || x->shape[axis] == 1)
     return OPIPE_OK;
-  if (opi_is_uniform(graph, node->in[i], (uint32_t)axis, out->outer, length, out->inner)) {
+  if (opi_is_uniform(graph, node->in[i], (uint32_t)axis, out->outer, length, out->inner))
     return OPIPE_OK;
-  }
   return opi_carry_fail(graph, node, err,
                         "'%s' has %" PRId64 " different entries along it in dimension %" PRId32,
                         x->name, x->shape[axis], axis);

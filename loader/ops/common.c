@@ -5,12 +5,10 @@
 opipe_status opi_in(opi_builder *b, const opi_node *node, uint32_t i, const opi_value **out_value,
                     opipe_error *err) {
   const uint32_t v = opi_node_in(node, i);
-  if (v == OPIPE_NONE) {
+  if (v == OPIPE_NONE)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "lacks input %" PRIu32, i);
-  }
-  if (v >= b->graph->n_values) {
+  if (v >= b->graph->n_values)
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input %" PRIu32 " is a sequence", i);
-  }
   *out_value = &b->graph->values[v];
   return OPIPE_OK;
 }
@@ -128,9 +126,8 @@ opipe_status opi_emit_reshape(opi_builder *b, uint32_t value, const int64_t *sha
                               const int64_t *kept, uint32_t *out_value, opipe_error *err) {
   const opi_value *x = opi_b_value(b, value);
   *out_value = value;
-  if (rank == (uint32_t)x->rank && (rank == 0 || memcmp(x->shape, shape, rank * 8) == 0)) {
+  if (rank == (uint32_t)x->rank && (rank == 0 || memcmp(x->shape, shape, rank * 8) == 0))
     return OPIPE_OK;
-  }
   const bool parameter = (x->flags & OPI_VALUE_INITIALIZER) != 0 && b->keep_parameters;
   if (x->data != NULL && !parameter) {
     *out_value = opi_b_reshaped(b, value, shape, rank);

@@ -31,7 +31,7 @@ static opipe_status add_bias(opi_builder *b, const opi_node *node, uint32_t i, u
   const opi_value *x = opi_input(b, node, 0), *bias = opi_input(b, node, i);
   if (bias->rank > x->rank)
     return opi_need(b, node, i, "bias", OPI_T_FLOAT, 1, x->rank, err);
-  for (int32_t a = 0; a < bias->rank; a++) {
+  for (int32_t a = 0; a < bias->rank; ++a) {
     OPI_TRY(opi_need_dim(b, node, i, (uint32_t)a, x->shape[x->rank - bias->rank + a],
                          "as the last axes of the input", err));
   }
@@ -104,7 +104,7 @@ static opipe_status bias_softmax_lift(opi_builder *b, const opi_node *node, opip
                          "input '%s' (bias) does not broadcast to the shape of '%s'",
                          opi_input(b, node, 1)->name, data.name);
   }
-  for (uint32_t a = 0; a < (uint32_t)data.rank; a++)
+  for (uint32_t a = 0; a < (uint32_t)data.rank; ++a)
     flat[a < axis ? 0 : 1] *= data.shape[a];
   OPI_TRY(opi_k_reshape(b, x, flat, 2, &x, err));
   opi_attrs_int(&attrs, "axis", 1);

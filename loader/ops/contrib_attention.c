@@ -30,15 +30,16 @@ static opipe_status hidden_sizes(const opi_builder *b, const opi_node *node, pac
           "input '%s' (weights) has %lld columns, no multiple of 3, and qkv_hidden_sizes is absent",
           w->name, (long long)w->shape[1]);
     }
-    for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t i = 0; i < 3; ++i)
       p->hidden[i] = w->shape[1] / 3;
   } else {
-    if (n != 3)
+    if (n != 3) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                            "attribute qkv_hidden_sizes has %u numbers, 3 are needed", n);
+    }
     memcpy(p->hidden, given, sizeof(p->hidden));
   }
-  for (uint32_t i = 0; i < 3; i++) {
+  for (uint32_t i = 0; i < 3; ++i) {
     if (p->hidden[i] > 0 && p->hidden[i] % p->heads == 0)
       continue;
     return opi_node_fail(
@@ -64,7 +65,7 @@ static opipe_status check(const opi_builder *b, const opi_node *node, packed *p,
   OPI_TRY(opi_need(b, node, IN_X, "input", OPI_T_FLOAT, 3, 3, err));
   OPI_TRY(opi_need(b, node, IN_W, "weights", OPI_T_FLOAT, 2, 2, err));
   OPI_TRY(opi_may(b, node, IN_BIAS, "bias", OPI_T_FLOAT, 1, 1, err));
-  for (uint32_t i = IN_W; i <= IN_BIAS; i++)
+  for (uint32_t i = IN_W; i <= IN_BIAS; ++i)
     OPI_TRY(opi_need_same_type(b, node, IN_X, i, err));
   const opi_value *x = opi_input(b, node, IN_X);
   p->batch = x->shape[0];
@@ -95,9 +96,8 @@ static opipe_status check(const opi_builder *b, const opi_node *node, packed *p,
     }
     p->past = past->shape[3];
   }
-  if (__builtin_add_overflow(p->past, p->length, &p->total)) {
+  if (__builtin_add_overflow(p->past, p->length, &p->total))
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "past and new keys overflow");
-  }
   return OPIPE_OK;
 }
 
@@ -107,7 +107,7 @@ static opipe_status unpack_past(opi_builder *b, const opi_node *node, uint32_t *
   if (opi_node_in(node, IN_PAST) == OPIPE_NONE)
     return OPIPE_OK;
   const opi_value past = *opi_input(b, node, IN_PAST);
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     uint32_t half;
     OPI_TRY(opi_k_slice(b, node->in[IN_PAST], 0, i, i + 1, &half, err));
     OPI_TRY(opi_k_reshape(b, half, past.shape + 1, 4, &in[OPI_ATT_PAST_K + i], err));
@@ -120,7 +120,7 @@ static opipe_status pack_present(opi_builder *b, const opi_node *node, const pac
   const int64_t shape[5] = {1, p->batch, p->heads, p->total, p->hidden[1] / p->heads};
   static const int64_t kept[4] = {1, 2, 3, 4}; /* a batch of 1 cannot be told from the new axis */
   uint32_t halves[2], present;
-  for (uint32_t i = 0; i < 2; i++)
+  for (uint32_t i = 0; i < 2; ++i)
     OPI_TRY(opi_emit_reshape(b, out[OPI_ATT_PRESENT_K + i], shape, 5, kept, &halves[i], err));
   OPI_TRY(opi_k_concat(b, halves, 2, 0, &present, err));
   return opi_b_result(b, node, 1, present, err);
@@ -138,7 +138,7 @@ opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_e
                                .total = p.total,
                                .filter = opi_attr_float(node, "mask_filter_value", -10000.0),
                                .dtype = opi_input(b, node, IN_X)->dtype};
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = OPIPE_NONE;
   OPI_TRY(opi_ms_mask(b, node, &padding, IN_ATTENTION_BIAS, p.heads, &in[OPI_ATT_MASK], err));
   OPI_TRY(unpack_past(b, node, in, err));

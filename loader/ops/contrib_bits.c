@@ -84,9 +84,8 @@ static opipe_status zeros_of(opi_builder *b, const opi_node *node, const packing
                              opipe_error *err) {
   const int64_t shape[3] = {p->n, p->blocks, 1};
   const int64_t bytes = p->bits == 4 ? (p->blocks + 1) / 2 : p->blocks;
-  if (opi_node_in(node, IN_ZERO) == OPIPE_NONE) {
+  if (opi_node_in(node, IN_ZERO) == OPIPE_NONE)
     return opi_k_const(*out = opi_b_const_scalar(b, p->dtype, p->bits == 4 ? 8 : 128), err);
-  }
   OPI_TRY(opi_need(b, node, IN_ZERO, "zero_points", OPI_T_FLOAT | OPI_T_USMALL, 1, 2, err));
   const opi_value z = *opi_input(b, node, IN_ZERO);
   const bool numbers = opi_dtype_is_float(z.dtype);

@@ -65,7 +65,7 @@ static opipe_status check_layout(const opi_builder *b, const opi_node *node, gro
                          opi_input(b, node, IN_V)->name, q->name);
   }
   const int64_t want[3] = {g->batch, g->length, g->kv_heads * g->head};
-  for (uint32_t i = IN_K; i <= IN_V; i++) {
+  for (uint32_t i = IN_K; i <= IN_V; ++i) {
     OPI_TRY(opi_need(b, node, i, i == IN_K ? "key" : "value", OPI_T_FLOAT, 3, 3, err));
     OPI_TRY(opi_need_same_type(b, node, IN_Q, i, err));
     OPI_TRY(opi_need_shape(b, node, i, want, 3, err));
@@ -78,7 +78,7 @@ static opipe_status check_cache(const opi_builder *b, const opi_node *node, grou
   const opi_value *k = opi_input(b, node, IN_PAST_K);
   if (k == NULL && opi_node_in(node, IN_PAST_V) == OPIPE_NONE)
     return OPIPE_OK;
-  for (uint32_t i = IN_PAST_K; i <= IN_PAST_V; i++) {
+  for (uint32_t i = IN_PAST_K; i <= IN_PAST_V; ++i) {
     OPI_TRY(
         opi_need(b, node, i, i == IN_PAST_K ? "past_key" : "past_value", OPI_T_FLOAT, 4, 4, err));
     OPI_TRY(opi_need_same_type(b, node, IN_Q, i, err));
@@ -98,9 +98,10 @@ static opipe_status check_options(const opi_builder *b, const opi_node *node, gr
                          "input '%s' (head_sink) is not supported",
                          opi_input(b, node, IN_SINK)->name);
   }
-  if (opi_wants(node, 3))
+  if (opi_wants(node, 3)) {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                          "output 3 (output_qk) is not supported");
+  }
   const int64_t window = opi_attr_int(node, "local_window_size", -1);
   if (window != -1 && (window < 1 || window > INT32_MAX)) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -137,7 +138,7 @@ static opipe_status past_of(opi_builder *b, const opi_node *node, grouped *g, op
 static opipe_status check_known(const opi_builder *b, const opi_node *node, const grouped *g,
                                 const int64_t *lengths, uint32_t n, opipe_error *err) {
   const int64_t least = g->prompt ? 0 : g->length - 1;
-  for (uint32_t i = 0; lengths != NULL && i < n; i++) {
+  for (uint32_t i = 0; lengths != NULL && i < n; ++i) {
     if (lengths[i] >= least && lengths[i] < g->total)
       continue;
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -183,7 +184,7 @@ static opipe_status check_lengths(opi_builder *b, const opi_node *node, grouped 
         (long long)g->cache, (long long)(g->length + g->cache));
   }
   g->aligned = lengths != NULL && g->total == g->cache + g->length;
-  for (uint32_t i = 0; g->aligned && i < n; i++)
+  for (uint32_t i = 0; g->aligned && i < n; ++i)
     g->aligned = lengths[i] + 1 == g->total;
   return past_of(b, node, g, err);
 }
@@ -212,7 +213,7 @@ static opipe_status rotate(opi_builder *b, const opi_node *node, const grouped *
     OPI_TRY(opi_k_cast(b, in[3], OPIPE_INT64, &in[3], err));
   } else if (g->prompt) {
     const int64_t shape[3] = {1, g->length, cos.shape[1]};
-    for (uint32_t i = 1; i < 3; i++) {
+    for (uint32_t i = 1; i < 3; ++i) {
       OPI_TRY(opi_k_slice(b, in[i], 0, 0, g->length, &in[i], err));
       OPI_TRY(opi_k_reshape(b, in[i], shape, 3, &in[i], err));
     }
@@ -220,7 +221,7 @@ static opipe_status rotate(opi_builder *b, const opi_node *node, const grouped *
     OPI_TRY(opi_ms_range(b, g->length, &in[3], err));
     OPI_TRY(opi_b_op2(b, "Add", g->past, in[3], &in[3], err));
   }
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     opi_attrs attrs = {.n = 0};
     opi_attrs_int(&attrs, "interleaved", opi_attr_int(node, "rotary_interleaved", 0) != 0);
     opi_attrs_int(&attrs, "num_heads", i == 0 ? g->heads : g->kv_heads);
@@ -284,7 +285,7 @@ static opipe_status gather_present(opi_builder *b, const opi_node *node, const g
   OPI_TRY(opi_k_const(zero = opi_b_const_scalar(b, g->dtype, 0), err));
   if (rows > g->cache)
     OPI_TRY(filled_rows(b, g, rows, &filled, err)); /* a growing cache */
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < 3; ++i) {
     uint32_t both[2] = {node->in[IN_PAST_K + i - 1], OPIPE_NONE}, joined;
     opi_attrs attrs = {.n = 0};
     OPI_TRY(by_head(b, g, qkv[i], &both[1], err));
@@ -327,11 +328,10 @@ static opipe_status make_mask(opi_builder *b, const opi_node *node, const groupe
   uint32_t zero, low, mask = OPIPE_NONE;
   const bool biased = opi_node_in(node, IN_ATTENTION_BIAS) != OPIPE_NONE;
   *out_causal = !ragged && g->window < 0;
-  if (ragged) {
+  if (ragged)
     OPI_TRY(ragged_mask(b, g, &mask, err));
-  } else if (g->window >= 0) {
+  else if (g->window >= 0)
     OPI_TRY(opi_k_band(b, g->length, g->total, g->total - g->length, -g->window, 0, &mask, err));
-  }
   *out = mask;
   if (!biased)
     return OPIPE_OK;
@@ -348,7 +348,7 @@ static opipe_status keep_cache_tail(opi_builder *b, const opi_node *node, const 
                                     uint32_t *out, opipe_error *err) {
   if (!g->prompt || g->cache <= g->length)
     return OPIPE_OK;
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < 3; ++i) {
     uint32_t both[2] = {out[i], OPIPE_NONE};
     if (!opi_wants(node, i))
       continue;
@@ -369,7 +369,7 @@ static opipe_status attend(opi_builder *b, const opi_node *node, const grouped *
                        .scale = scale != 0 ? scale : 1.0 / sqrt((double)g->head),
                        .softcap = opi_attr_float(node, "softcap", 0.0),
                        .precision = OPIPE_FLOAT};
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = i < 3 ? qkv[i] : OPIPE_NONE;
   if (ragged) {
     const int64_t shape[4] = {g->batch, g->length, g->heads, g->head};
@@ -377,16 +377,16 @@ static opipe_status attend(opi_builder *b, const opi_node *node, const grouped *
     OPI_TRY(opi_k_reshape(b, qkv[0], shape, 4, &in[0], err));
     OPI_TRY(opi_k_transpose(b, in[0], perm, 4, &in[0], err));
   } else {
-    for (uint32_t i = 0; i < 2 && g->aligned; i++)
+    for (uint32_t i = 0; i < 2 && g->aligned; ++i)
       in[OPI_ATT_PAST_K + i] = node->in[IN_PAST_K + i];
-    for (uint32_t o = 1; o < 3; o++)
+    for (uint32_t o = 1; o < 3; ++o)
       want |= opi_wants(node, o) ? 1u << o : 0u;
   }
   OPI_TRY(make_mask(b, node, g, ragged, &how.causal, &in[OPI_ATT_MASK], err));
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));
   if (!ragged) {
     OPI_TRY(keep_cache_tail(b, node, g, out, err));
-    for (uint32_t o = 1; o < 3; o++) {
+    for (uint32_t o = 1; o < 3; ++o) {
       if (opi_wants(node, o))
         OPI_TRY(opi_b_result(b, node, o, out[o], err));
     }

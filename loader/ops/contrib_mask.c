@@ -20,7 +20,7 @@ opipe_status opi_ms_range(opi_builder *b, int64_t n, uint32_t *out, opipe_error 
   int64_t *ints = OPI_ARENA_ARRAY(b->scratch, int64_t, (size_t)n);
   if (ints == NULL)
     return opi_fail_nomem(err, (uint64_t)n * 8, "a range");
-  for (int64_t i = 0; i < n; i++)
+  for (int64_t i = 0; i < n; ++i)
     ints[i] = i;
   *out = opi_b_const(b, OPIPE_INT64, shape, 2, ints);
   return opi_k_const(*out, err);
@@ -30,7 +30,7 @@ opipe_status opi_ms_split(opi_builder *b, uint32_t x, const int64_t *sizes, uint
                           uint32_t *out, opipe_error *err) {
   int64_t begin = 0;
   const int64_t axis = opi_b_value(b, x)->rank - 1;
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = 0; i < n; ++i) {
     OPI_TRY(opi_k_slice(b, x, axis, begin, begin + sizes[i], &out[i], err));
     begin += sizes[i];
   }

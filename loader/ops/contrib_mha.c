@@ -45,7 +45,7 @@ static opipe_status check_heads(const opi_builder *b, const opi_node *node, uint
 static opipe_status check_packed_qkv(const opi_builder *b, const opi_node *node, layout *l,
                                      opipe_error *err) {
   const opi_value *q = opi_input(b, node, IN_Q);
-  for (uint32_t i = IN_K; i <= IN_V; i++) {
+  for (uint32_t i = IN_K; i <= IN_V; ++i) {
     if (opi_node_in(node, i) != OPIPE_NONE) {
       return opi_node_fail(
           b, node, err, OPIPE_E_INVALID,
@@ -106,7 +106,7 @@ static opipe_status check_past(const opi_builder *b, const opi_node *node, layou
                                opipe_error *err) {
   const opi_value *k = opi_input(b, node, IN_PAST_K);
   const opi_value *v = opi_input(b, node, IN_PAST_V);
-  for (uint32_t i = IN_PAST_LENGTH; i <= IN_INDIRECTION; i++) {
+  for (uint32_t i = IN_PAST_LENGTH; i <= IN_INDIRECTION; ++i) {
     if (opi_node_in(node, i) == OPIPE_NONE)
       continue;
     OPI_TRY(opi_need(b, node, i, i == IN_PAST_LENGTH ? "past_sequence_length" : "cache_indirection",
@@ -130,9 +130,8 @@ static opipe_status check_past(const opi_builder *b, const opi_node *node, layou
     OPI_TRY(opi_need_shape(b, node, IN_PAST_K, key, 4, err));
     OPI_TRY(opi_need_shape(b, node, IN_PAST_V, value, 4, err));
   }
-  if (__builtin_add_overflow(l->past, l->kv_len, &l->total)) {
+  if (__builtin_add_overflow(l->past, l->kv_len, &l->total))
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "past and new keys overflow");
-  }
   return OPIPE_OK;
 }
 
@@ -191,7 +190,7 @@ static opipe_status unify(opi_builder *b, const opi_node *node, const layout *l,
                           opipe_error *err) {
   const int64_t sizes[3] = {l->heads * l->head, l->heads * l->head, l->heads * l->v_head};
   uint32_t bias[3];
-  for (uint32_t i = 0; i < 3; i++) {
+  for (uint32_t i = 0; i < 3; ++i) {
     in[i] = opi_node_in(node, i);
     if (l->packed_qkv)
       OPI_TRY(take(b, node->in[IN_Q], i, &in[i], err));
@@ -203,7 +202,7 @@ static opipe_status unify(opi_builder *b, const opi_node *node, const layout *l,
   if (opi_node_in(node, IN_BIAS) == OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_ms_split(b, node->in[IN_BIAS], sizes, 3, bias, err));
-  for (uint32_t i = 0; i < (l->by_head ? 1u : 3u); i++)
+  for (uint32_t i = 0; i < (l->by_head ? 1u : 3u); ++i)
     OPI_TRY(opi_b_op2(b, "Add", in[i], bias[i], &in[i], err));
   return OPIPE_OK;
 }
@@ -220,7 +219,7 @@ opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *
                                .total = l.total,
                                .filter = opi_attr_float(node, "mask_filter_value", -10000.0),
                                .dtype = opi_input(b, node, IN_Q)->dtype};
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = OPIPE_NONE;
   OPI_TRY(opi_ms_mask(b, node, &padding, IN_ATTENTION_BIAS, l.heads, &in[OPI_ATT_MASK], err));
   OPI_TRY(unify(b, node, &l, in, err));
@@ -231,13 +230,12 @@ opipe_status opi_ms_mha_lift(opi_builder *b, const opi_node *node, opipe_error *
                              .scale = scale != 0 ? scale : 1.0 / sqrt((double)l.head),
                              .causal = causal,
                              .precision = OPIPE_FLOAT};
-  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++)
+  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o)
     want |= opi_wants(node, o) ? 1u << o : 0u;
-  if (want >> OPI_ATT_QK & 1u) {
+  if (want >> OPI_ATT_QK & 1u)
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "output 3 (qk) is not supported");
-  }
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));
-  for (uint32_t o = 0; o < OPI_ATT_QK; o++) {
+  for (uint32_t o = 0; o < OPI_ATT_QK; ++o) {
     if ((want >> o & 1u) != 0)
       OPI_TRY(opi_b_result(b, node, o, out[o], err));
   }

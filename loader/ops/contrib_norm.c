@@ -27,7 +27,7 @@ static opipe_status check_skip(const opi_builder *b, const opi_node *node, opipe
   const uint32_t lead = (uint32_t)(x->rank - skip->rank);
   char has[128], want[128];
   bool fits = skip->rank >= 2 && skip->rank <= x->rank;
-  for (uint32_t a = 0; fits && a < (uint32_t)skip->rank; a++) {
+  for (uint32_t a = 0; fits && a < (uint32_t)skip->rank; ++a) {
     fits = skip->shape[a] == x->shape[a + lead] ||
            (a + lead == 0 && x->rank == 3 && skip->shape[a] == 1);
   }
@@ -81,7 +81,7 @@ opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node, opipe_error 
   const opi_value *v = opi_input(b, node, 0);
   const int64_t hidden = v->shape[v->rank - 1];
   OPI_TRY(opi_need(b, node, 2, "gamma", OPI_T_FLOAT, 1, 1, err));
-  for (uint32_t i = 0; i < n_vectors; i++) {
+  for (uint32_t i = 0; i < n_vectors; ++i) {
     OPI_TRY(opi_may(b, node, i + 2, rms ? simple[i] : full[i], OPI_T_FLOAT, 1, 1, err));
     OPI_TRY(opi_need_same_type(b, node, 0, i + 2, err));
     OPI_TRY(opi_need_dim(b, node, i + 2, 0, hidden, "the hidden size of the input", err));
@@ -92,11 +92,11 @@ opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node, opipe_error 
     OPI_TRY(opi_b_op2(b, "Add", x, bias, &x, err));
   if (rms)
     OPI_TRY(rms_statistics(b, node, x, err));
-  for (uint32_t o = 1; o < 3 && !rms; o++)
+  for (uint32_t o = 1; o < 3 && !rms; ++o)
     want |= opi_wants(node, o) ? 1u << o : 0u;
   OPI_TRY(emit_norm(b, node, rms ? "RMSNormalization" : "LayerNormalization", x, node->in[2],
                     rms ? OPIPE_NONE : opi_node_in(node, 3), want, out, err));
-  for (uint32_t o = 0; o < 3; o++) {
+  for (uint32_t o = 0; o < 3; ++o) {
     if ((want >> o & 1u) != 0)
       OPI_TRY(opi_b_result(b, node, o, out[o], err));
   }

@@ -95,16 +95,14 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "trip count does not have 1 element");
     l->most = most[0];
   }
-  if (opi_node_in(node, 1) != OPIPE_NONE) {
+  if (opi_node_in(node, 1) != OPIPE_NONE)
     OPI_TRY(known_flag(b, node, node->in[1], &l->go_on, err));
-  }
   l->room = l->most < 0 ? 0 : l->most < MOST_TRIPS ? (uint32_t)l->most : MOST_TRIPS;
   l->feeds = OPI_ARENA_ARRAY(b->scratch, uint32_t, 2 + (size_t)l->n_carried);
   l->results = OPI_ARENA_ARRAY(b->scratch, uint32_t, l->body->n_outputs);
   l->scans = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)l->n_scans * l->room);
-  if (l->feeds == NULL || l->results == NULL || l->scans == NULL) {
+  if (l->feeds == NULL || l->results == NULL || l->scans == NULL)
     return opi_fail_nomem(err, (uint64_t)l->n_scans * l->room * 4, "a loop");
-  }
   for (uint32_t c = 0; c < l->n_carried; ++c)
     l->feeds[2 + c] = node->in[2 + c];
   return OPIPE_OK;
@@ -118,15 +116,13 @@ static opipe_status one_trip(opi_builder *b, loop *l, opipe_error *err) {
   }
   l->feeds[0] = opi_b_const(b, OPIPE_INT64, NULL, 0, &l->trip);
   l->feeds[1] = opi_b_const(b, OPIPE_BOOL, NULL, 0, &truth);
-  if (l->feeds[0] == OPIPE_NONE || l->feeds[1] == OPIPE_NONE) {
+  if (l->feeds[0] == OPIPE_NONE || l->feeds[1] == OPIPE_NONE)
     return opi_fail_nomem(err, 9, "a constant");
-  }
   OPI_TRY(opi_b_inline(b, l->body, l->feeds, 2 + l->n_carried, l->results, err));
   for (uint32_t c = 0; c < l->n_carried; ++c)
     l->feeds[2 + c] = l->results[1 + c];
-  for (uint32_t s = 0; s < l->n_scans; ++s) {
+  for (uint32_t s = 0; s < l->n_scans; ++s)
     l->scans[(size_t)s * l->room + (uint32_t)l->trip] = l->results[1 + l->n_carried + s];
-  }
   ++l->trip;
   if (l->results[0] == OPI_POISONED) {
     l->go_on = false;
@@ -143,17 +139,15 @@ static opipe_status empty_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
   int64_t shape[OPIPE_MAX_RANK + 1] = {0};
   l->feeds[0] = opi_b_const(b, OPIPE_INT64, NULL, 0, &zero);
   l->feeds[1] = opi_b_const(b, OPIPE_BOOL, NULL, 0, &truth);
-  if (l->feeds[0] == OPIPE_NONE || l->feeds[1] == OPIPE_NONE) {
+  if (l->feeds[0] == OPIPE_NONE || l->feeds[1] == OPIPE_NONE)
     return opi_fail_nomem(err, 9, "a constant");
-  }
   OPI_TRY(opi_b_inline(b, l->body, l->feeds, 2 + l->n_carried, l->results, err));
   const uint32_t item = l->results[1 + l->n_carried + s];
   *out = item;
   if (item == OPI_POISONED)
     return OPIPE_OK;
-  if (opi_is_sequence(item) || opi_rank_of(b, item) >= OPIPE_MAX_RANK) {
+  if (opi_is_sequence(item) || opi_rank_of(b, item) >= OPIPE_MAX_RANK)
     return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED, "a scan output is not a tensor");
-  }
   const uint32_t rank = opi_rank_of(b, item);
   for (uint32_t d = 0; d < rank; ++d)
     shape[d + 1] = opi_shape_of(b, item)[d];
@@ -175,16 +169,14 @@ static opipe_status stack_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
     *out = items[t];
     if (items[t] == OPI_POISONED)
       return OPIPE_OK;
-    if (opi_is_sequence(items[t])) {
+    if (opi_is_sequence(items[t]))
       return opi_node_fail(b, l->node, err, OPIPE_E_INVALID, "a scan output is a sequence");
-    }
     const opi_value *x = opi_b_value(b, items[t]);
     const uint32_t rank = (uint32_t)x->rank;
     for (uint32_t d = 0; d < rank; ++d)
       shape[d + 1] = x->shape[d];
-    if (rank >= OPIPE_MAX_RANK) {
+    if (rank >= OPIPE_MAX_RANK)
       return opi_node_fail(b, l->node, err, OPIPE_E_LIMIT, "a scan output has rank %" PRIu32, rank);
-    }
     OPI_TRY(opi_emit_reshape(b, items[t], shape, rank + 1, NULL, &in[t], err));
   }
   *out = in[0];
@@ -205,9 +197,8 @@ static opipe_status lift_loop(opi_builder *b, const opi_node *node, opipe_error 
   OPI_TRY(open_loop(b, &l, err));
   while (l.go_on && (l.endless || l.trip < l.most))
     OPI_TRY(one_trip(b, &l, err));
-  for (uint32_t c = 0; c < l.n_carried; ++c) {
+  for (uint32_t c = 0; c < l.n_carried; ++c)
     OPI_TRY(opi_b_result(b, node, c, l.feeds[2 + c], err));
-  }
   for (uint32_t s = 0; s < l.n_scans; ++s) {
     uint32_t out = OPIPE_NONE;
     if (opi_node_out(node, l.n_carried + s) == OPIPE_NONE)
@@ -274,15 +265,13 @@ static opipe_status lift_sequence_insert(opi_builder *b, const opi_node *node, o
   OPI_TRY(read_sequence(b, node, 0, &s, err));
   OPI_TRY(opi_in(b, node, 1, &x, err));
   uint32_t at = s->n;
-  if (opi_node_in(node, 2) != OPIPE_NONE) {
+  if (opi_node_in(node, 2) != OPIPE_NONE)
     OPI_TRY(read_position(b, node, 2, s->n, true, &at, err));
-  }
   uint32_t *items = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)s->n + 1);
   if (items == NULL)
     return opi_fail_nomem(err, ((uint64_t)s->n + 1) * 4, "a sequence");
-  for (uint32_t i = 0; i <= s->n; ++i) {
+  for (uint32_t i = 0; i <= s->n; ++i)
     items[i] = i == at ? node->in[1] : s->items[i < at ? i : i - 1];
-  }
   return give_sequence(b, node, items, s->n + 1, err);
 }
 
@@ -292,9 +281,8 @@ static opipe_status lift_sequence_erase(opi_builder *b, const opi_node *node, op
   if (s->n == 0)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the sequence is empty");
   uint32_t at = s->n - 1, k = 0;
-  if (opi_node_in(node, 1) != OPIPE_NONE) {
+  if (opi_node_in(node, 1) != OPIPE_NONE)
     OPI_TRY(read_position(b, node, 1, s->n, false, &at, err));
-  }
   uint32_t *items = OPI_ARENA_ARRAY(b->scratch, uint32_t, s->n);
   if (items == NULL)
     return opi_fail_nomem(err, (uint64_t)s->n * 4, "a sequence");
@@ -388,9 +376,8 @@ static opipe_status lift_split_to_sequence(opi_builder *b, const opi_node *node,
         .op = "Split", .in = in, .n_in = 2, .n_out = n, .attrs = &attr, .n_attrs = 1};
     OPI_TRY(opi_b_emit(b, &emit, items, err));
   }
-  for (uint32_t i = 0; single && i < n && opi_attr_int(node, "keepdims", 1) == 0; ++i) {
+  for (uint32_t i = 0; single && i < n && opi_attr_int(node, "keepdims", 1) == 0; ++i)
     OPI_TRY(drop_axis(b, axis, &items[i], err));
-  }
   return give_sequence(b, node, items, n, err);
 }
 
@@ -405,17 +392,15 @@ static opipe_status lift_concat_from_sequence(opi_builder *b, const opi_node *no
   if (in == NULL)
     return opi_fail_nomem(err, s->n * 4, "inputs");
   const bool fresh = opi_attr_int(node, "new_axis", 0) != 0;
-  if (fresh && opi_rank_of(b, in[0]) >= OPIPE_MAX_RANK) {
+  if (fresh && opi_rank_of(b, in[0]) >= OPIPE_MAX_RANK)
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "rank %d cannot grow", OPIPE_MAX_RANK);
-  }
   const uint32_t n = s->n, rank = opi_rank_of(b, in[0]) + (fresh ? 1 : 0);
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, rank, &axis, err));
   for (uint32_t i = 0; fresh && i < n; ++i) {
     int64_t shape[OPIPE_MAX_RANK + 1];
     uint32_t from = 0;
-    for (uint32_t d = 0; d < rank; ++d) {
+    for (uint32_t d = 0; d < rank; ++d)
       shape[d] = d == axis || from >= opi_rank_of(b, in[i]) ? 1 : opi_shape_of(b, in[i])[from++];
-    }
     OPI_TRY(opi_emit_reshape(b, in[i], shape, rank, NULL, &in[i], err));
   }
   if (n == 1)

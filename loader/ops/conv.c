@@ -26,7 +26,7 @@ static opipe_status read_ints(const opi_builder *b, const opi_node *node, const 
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "attribute %s has %u numbers, %u are needed", name, given, n);
   }
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = 0; i < n; ++i) {
     dst[i] = ints != NULL ? ints[i] : fallback;
     if (dst[i] < min || dst[i] > INT32_MAX) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute %s holds %lld, out of range",
@@ -68,9 +68,9 @@ static opipe_status place_axis(const opi_builder *b, const opi_node *node, windo
   }
   w->out[a] = room / w->strides[a] + 1;
   if (w->ceil && !same && room % w->strides[a] != 0) {
-    w->out[a]++;
+    ++w->out[a];
     if ((w->out[a] - 1) * w->strides[a] >= extent + *head)
-      w->out[a]--; /* a window must begin inside */
+      --w->out[a]; /* a window must begin inside */
   }
   return OPIPE_OK;
 }
@@ -81,16 +81,15 @@ static opipe_status read_window(const opi_builder *b, const opi_node *node, cons
   const opi_value *x = opi_input(b, node, 0);
   const char *auto_pad = opi_attr_string(node, "auto_pad", "NOTSET");
   *w = (window){.n = (uint32_t)x->rank - 2, .ceil = opi_attr_int(node, "ceil_mode", 0) != 0};
-  if (kernel == NULL && opi_attr_find(node, "kernel_shape") == NULL) {
+  if (kernel == NULL && opi_attr_find(node, "kernel_shape") == NULL)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute kernel_shape is missing");
-  }
   OPI_TRY(read_ints(b, node, "kernel_shape", w->n, 1, 1, w->kernel, err));
   if (kernel != NULL && opi_attr_find(node, "kernel_shape") == NULL)
     memcpy(w->kernel, kernel, w->n * sizeof(*kernel));
   OPI_TRY(read_ints(b, node, "strides", w->n, 1, 1, w->strides, err));
   OPI_TRY(read_ints(b, node, "dilations", w->n, 1, 1, w->dilations, err));
   OPI_TRY(read_ints(b, node, "pads", 2 * w->n, 0, 0, w->pads, err));
-  for (uint32_t a = 0; a < w->n; a++) {
+  for (uint32_t a = 0; a < w->n; ++a) {
     if (kernel != NULL && kernel[a] != w->kernel[a]) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                            "input '%s' (W) has %lld along axis %u, kernel_shape says %lld",
@@ -205,7 +204,7 @@ static void pool_work(const opi_graph *graph, const opi_node *node, opi_work *ou
   uint32_t n;
   const int64_t *kernel = opi_attr_ints(node, "kernel_shape", &n);
   out_work->flops = opi_k_elems_of(graph, node->out[0]);
-  for (uint32_t i = 0; i < n; i++)
+  for (uint32_t i = 0; i < n; ++i)
     out_work->flops *= (double)kernel[i];
   out_work->bytes = opi_work_bytes(graph, node);
 }
@@ -220,7 +219,7 @@ static opipe_status global_lift(opi_builder *b, const opi_node *node, opipe_erro
   uint32_t y;
   OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 3, OPIPE_MAX_RANK, err));
   const uint32_t rank = (uint32_t)opi_input(b, node, 0)->rank;
-  for (uint32_t a = 2; a < rank; a++)
+  for (uint32_t a = 2; a < rank; ++a)
     axes[a - 2] = a;
   OPI_TRY(opi_k_reduce(b, strcmp(node->op, "GlobalMaxPool") == 0 ? "ReduceMax" : "ReduceMean", 0,
                        node->in[0], axes, rank - 2, true, &y, err));

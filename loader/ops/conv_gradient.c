@@ -31,7 +31,7 @@ static bool fits_axis(const opi_node *node, uint32_t n, uint32_t a, int64_t in, 
 /* x [N, C, spatial...] and y of one node. */
 static opipe_status check_windows(const opi_builder *b, const opi_node *node, const int64_t *x,
                                   const int64_t *y, uint32_t rank, opipe_error *err) {
-  for (uint32_t a = 2; a < rank; a++) {
+  for (uint32_t a = 2; a < rank; ++a) {
     if (!fits_axis(node, rank - 2, a - 2, x[a], y[a])) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                            "axis %u of the window's input is %lld, of its output %lld: they do "
@@ -100,7 +100,7 @@ void opi_conv_grad_work(const opi_graph *graph, const opi_node *node, opi_work *
   const bool conv = strncmp(node->op, "Conv", 4) == 0;
   const bool to_x = strcmp(node->op, "ConvGradX") == 0;
   out_work->flops = (conv ? 2.0 : 1.0) * opi_k_elems_of(graph, node->in[0]);
-  for (uint32_t i = 0; i < n; i++)
+  for (uint32_t i = 0; i < n; ++i)
     out_work->flops *= (double)kernel[i];
   if (conv) {
     const opi_value *with = &graph->values[to_x ? node->out[0] : node->in[1]];
@@ -114,7 +114,7 @@ void opi_conv_grad_work(const opi_graph *graph, const opi_node *node, opi_work *
 /* The forward's attributes and `shape`. */
 static void window_attrs(opi_attrs *attrs, const opi_node *node, const opi_value *like) {
   attrs->n = 0;
-  for (uint32_t i = 0; i < node->n_attrs && attrs->n + 1 < OPI_COUNT(attrs->list); i++)
+  for (uint32_t i = 0; i < node->n_attrs && attrs->n + 1 < OPI_COUNT(attrs->list); ++i)
     attrs->list[attrs->n++] = node->attrs[i];
   opi_attrs_ints(attrs, "shape", like->shape, (uint32_t)like->rank);
 }
@@ -123,7 +123,7 @@ opipe_status opi_gradient_conv(opi_grad *g, const opi_node *node, opipe_error *e
   const uint32_t dy = opi_grad_of(g, node, 0);
   opi_attrs attrs;
   uint32_t out;
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (!opi_grad_wants(g, node, i))
       continue;
     const opi_value like = *opi_b_value(g->builder, node->in[i]);
@@ -136,7 +136,7 @@ opipe_status opi_gradient_conv(opi_grad *g, const opi_node *node, opipe_error *e
     return OPIPE_OK;
   int64_t axes[1 + OPI_MAX_SPATIAL] = {0};
   const uint32_t rank = (uint32_t)opi_b_value(g->builder, dy)->rank;
-  for (uint32_t a = 2; a < rank; a++)
+  for (uint32_t a = 2; a < rank; ++a)
     axes[a - 1] = a;
   OPI_TRY(opi_k_reduce(g->builder, "ReduceSum", 0, dy, axes, rank - 1, false, &out, err));
   return opi_grad_give(g, node, 2, out, err);

@@ -33,7 +33,7 @@ static opipe_status parse_term(const opi_builder *b, const opi_node *node, const
                                term *out, opipe_error *err) {
   const char *p = *io_text;
   *out = (term){.ellipsis = -1};
-  for (; *p != '\0' && *p != ',' && !(p[0] == '-' && p[1] == '>'); p++) {
+  for (; *p != '\0' && *p != ',' && !(p[0] == '-' && p[1] == '>'); ++p) {
     if (*p == ' ')
       continue;
     if (p[0] == '.' && p[1] == '.' && p[2] == '.' && out->ellipsis < 0) {
@@ -64,15 +64,16 @@ static opipe_status parse(const opi_builder *b, const opi_node *node, equation *
     OPI_TRY(parse_term(b, node, &p, &e->in[e->n_in++], err));
     if (*p != ',')
       break;
-    p++;
+    ++p;
   }
   if (*p != '\0') {
     p += 2;
     e->has_out = true;
     OPI_TRY(parse_term(b, node, &p, &e->out, err));
-    if (*p != '\0')
+    if (*p != '\0') {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the equation cannot be read at '%.20s'",
                            p);
+    }
   } else {
     e->out.ellipsis = -1;
   }
@@ -105,7 +106,7 @@ static opipe_status fill(const opi_builder *b, const opi_node *node, term *t, co
 }
 
 static bool uses(const equation *e, char letter) {
-  for (uint32_t i = 0; i < e->n_in; i++) {
+  for (uint32_t i = 0; i < e->n_in; ++i) {
     if (strchr(e->in[i].labels, letter) != NULL)
       return true;
   }
@@ -115,16 +116,16 @@ static bool uses(const equation *e, char letter) {
 /* Letters seen once, in alphabetical order, after the ellipsis. */
 static void implicit_output(equation *e) {
   e->out = (term){.ellipsis = -1};
-  for (uint32_t i = 0; i < e->n_in; i++) {
+  for (uint32_t i = 0; i < e->n_in; ++i) {
     if (e->in[i].ellipsis >= 0)
       e->out.ellipsis = 0;
   }
-  for (int c = 'A'; c <= 'z'; c++) {
+  for (int c = 'A'; c <= 'z'; ++c) {
     uint32_t seen = 0;
     if (isalpha(c) == 0)
       continue;
-    for (uint32_t i = 0; i < e->n_in; i++) {
-      for (const char *p = e->in[i].labels; *p != '\0'; p++)
+    for (uint32_t i = 0; i < e->n_in; ++i) {
+      for (const char *p = e->in[i].labels; *p != '\0'; ++p)
         seen += *p == c;
     }
     if (seen == 1 && e->out.n < OPIPE_MAX_RANK)
@@ -138,7 +139,7 @@ static opipe_status expand_ellipsis(const opi_builder *b, const opi_node *node, 
                                     opipe_error *err) {
   char fresh[OPIPE_MAX_RANK + 1] = {0};
   uint32_t widest = 0, n_fresh = 0;
-  for (uint32_t i = 0; i < e->n_in; i++) {
+  for (uint32_t i = 0; i < e->n_in; ++i) {
     const opi_value *v = opi_input(b, node, i);
     const term *t = &e->in[i];
     OPI_TRY(opi_need(b, node, i, "operand", OPI_T_FLOAT | OPI_T_WIDE, 0, OPIPE_MAX_RANK, err));
@@ -151,14 +152,15 @@ static opipe_status expand_ellipsis(const opi_builder *b, const opi_node *node, 
     if (t->ellipsis >= 0 && (uint32_t)v->rank - t->n > widest)
       widest = (uint32_t)v->rank - t->n;
   }
-  for (int c = 'A'; c <= 'z' && n_fresh < widest; c++) {
+  for (int c = 'A'; c <= 'z' && n_fresh < widest; ++c) {
     if (isalpha(c) != 0 && !uses(e, (char)c))
       fresh[n_fresh++] = (char)c;
   }
-  if (n_fresh < widest)
+  if (n_fresh < widest) {
     return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "the equation has more than %d letters",
                          MAX_LABELS);
-  for (uint32_t i = 0; i < e->n_in; i++) {
+  }
+  for (uint32_t i = 0; i < e->n_in; ++i) {
     const uint32_t own = (uint32_t)opi_input(b, node, i)->rank - e->in[i].n;
     OPI_TRY(fill(b, node, &e->in[i], fresh + (widest - own), own, err));
   }
@@ -167,9 +169,9 @@ static opipe_status expand_ellipsis(const opi_builder *b, const opi_node *node, 
 
 static opipe_status extents(const opi_builder *b, const opi_node *node, equation *e, bool broadcast,
                             opipe_error *err) {
-  for (uint32_t i = 0; i < e->n_in; i++) {
+  for (uint32_t i = 0; i < e->n_in; ++i) {
     const opi_value *v = opi_input(b, node, i);
-    for (uint32_t a = 0; a < e->in[i].n; a++) {
+    for (uint32_t a = 0; a < e->in[i].n; ++a) {
       int64_t *seen = &e->extent[(unsigned char)e->in[i].labels[a] & 127];
       const int64_t here = v->shape[a] + 1; /* 0 means not seen */
       if (*seen == 0 || (broadcast && *seen == 2))
@@ -181,7 +183,7 @@ static opipe_status extents(const opi_builder *b, const opi_node *node, equation
                            (long long)v->shape[a], e->in[i].labels[a], (long long)(*seen - 1));
     }
   }
-  for (uint32_t a = 0; a < e->out.n; a++) {
+  for (uint32_t a = 0; a < e->out.n; ++a) {
     const char letter = e->out.labels[a];
     if (e->extent[(unsigned char)letter & 127] == 0 ||
         strchr(e->out.labels + a + 1, letter) != NULL) {
@@ -206,7 +208,7 @@ static void add(char *set, char letter) {
 }
 
 static bool repeats(const term *t) {
-  for (uint32_t a = 0; a < t->n; a++) {
+  for (uint32_t a = 0; a < t->n; ++a) {
     if (strchr(t->labels + a + 1, t->labels[a]) != NULL)
       return true;
   }
@@ -219,13 +221,13 @@ static bool as_product(const equation *e, groups *g) {
   memset(g, 0, sizeof(*g));
   if (e->n_in != 2 || repeats(&e->in[0]) || repeats(&e->in[1]))
     return false;
-  for (const char *p = x; *p != '\0'; p++) {
+  for (const char *p = x; *p != '\0'; ++p) {
     const bool in_y = strchr(y, *p) != NULL, in_z = strchr(z, *p) != NULL;
     if (!in_y && !in_z)
       return false;
     add(in_y ? (in_z ? g->batch : g->sums) : g->rows, *p);
   }
-  for (const char *p = y; *p != '\0'; p++) {
+  for (const char *p = y; *p != '\0'; ++p) {
     if (strchr(x, *p) != NULL)
       continue;
     if (strchr(z, *p) == NULL)
@@ -238,7 +240,7 @@ static bool as_product(const equation *e, groups *g) {
 
 static int64_t extent_of(const equation *e, const char *letters) {
   int64_t n = 1;
-  for (; *letters != '\0'; letters++)
+  for (; *letters != '\0'; ++letters)
     n *= e->extent[(unsigned char)*letters & 127] - 1;
   return n;
 }
@@ -251,12 +253,12 @@ static opipe_status arrange(opi_builder *b, const equation *e, uint32_t x, const
   int64_t perm[OPIPE_MAX_RANK], shape[OPIPE_MAX_RANK];
   uint32_t n = 0, rank = 0;
   const char *const parts[3] = {batch, first, second};
-  for (uint32_t k = 0; k < 3; k++) {
-    for (const char *p = parts[k]; *p != '\0'; p++)
+  for (uint32_t k = 0; k < 3; ++k) {
+    for (const char *p = parts[k]; *p != '\0'; ++p)
       perm[n++] = strchr(labels, *p) - labels;
   }
   OPI_TRY(opi_k_transpose(b, x, perm, n, &x, err));
-  for (const char *p = batch; *p != '\0'; p++)
+  for (const char *p = batch; *p != '\0'; ++p)
     shape[rank++] = e->extent[(unsigned char)*p & 127] - 1;
   shape[rank++] = extent_of(e, first);
   shape[rank++] = extent_of(e, second);
@@ -275,10 +277,10 @@ static opipe_status lower_product(opi_builder *b, const opi_node *node, const eq
   memcpy(order + strlen(order), g->rows, strlen(g->rows));
   memcpy(order + strlen(order), g->cols, strlen(g->cols));
   const uint32_t rank = (uint32_t)strlen(order);
-  for (uint32_t a = 0; a < rank; a++)
+  for (uint32_t a = 0; a < rank; ++a)
     shape[a] = e->extent[(unsigned char)order[a] & 127] - 1;
   OPI_TRY(opi_k_reshape(b, z, shape, rank, &z, err));
-  for (uint32_t a = 0; a < rank; a++)
+  for (uint32_t a = 0; a < rank; ++a)
     perm[a] = strchr(order, e->out.labels[a]) - order;
   OPI_TRY(opi_k_transpose(b, z, perm, rank, &z, err));
   return opi_b_result(b, node, 0, z, err);
@@ -288,8 +290,8 @@ static opipe_status lower_product(opi_builder *b, const opi_node *node, const eq
 static opipe_status widen(opi_builder *b, const equation *e, const opi_node *node, uint32_t *in,
                           opipe_error *err) {
   int64_t shape[OPIPE_MAX_RANK];
-  for (uint32_t i = 0; i < e->n_in; i++) {
-    for (uint32_t a = 0; a < e->in[i].n; a++)
+  for (uint32_t i = 0; i < e->n_in; ++i) {
+    for (uint32_t a = 0; a < e->in[i].n; ++a)
       shape[a] = e->extent[(unsigned char)e->in[i].labels[a] & 127] - 1;
     OPI_TRY(opi_k_expand(b, node->in[i], shape, e->in[i].n, &in[i], err));
   }
@@ -313,7 +315,7 @@ opipe_status opi_einsum_lift(opi_builder *b, const opi_node *node, opipe_error *
   if (as_product(&e, &g))
     return lower_product(b, &wide, &e, &g, err);
   opi_text_init(&text, b->allocator);
-  for (uint32_t i = 0; i < e.n_in; i++)
+  for (uint32_t i = 0; i < e.n_in; ++i)
     opi_text_printf(&text, "%s%s", i == 0 ? "" : ",", e.in[i].labels);
   opi_text_printf(&text, "->%s", e.out.labels);
   opipe_status status = OPIPE_OK;
@@ -331,12 +333,11 @@ opipe_status opi_einsum_infer(opi_builder *b, const opi_node *node, opipe_error 
   int64_t shape[OPIPE_MAX_RANK];
   equation e;
   OPI_TRY(parse(b, node, &e, err));
-  if (!e.has_out || e.out.ellipsis >= 0) {
+  if (!e.has_out || e.out.ellipsis >= 0)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the equation is not in canonical form");
-  }
   OPI_TRY(expand_ellipsis(b, node, &e, err));
   OPI_TRY(extents(b, node, &e, false, err));
-  for (uint32_t a = 0; a < e.out.n; a++)
+  for (uint32_t a = 0; a < e.out.n; ++a)
     shape[a] = e.extent[(unsigned char)e.out.labels[a] & 127] - 1;
   return opi_b_set(b, node, 0, opi_input(b, node, 0)->dtype, shape, e.out.n, err);
 }
@@ -346,9 +347,9 @@ void opi_einsum_work(const opi_graph *graph, const opi_node *node, opi_work *out
   bool seen[128] = {false};
   uint32_t operand = 0;
   double n = 1;
-  for (uint32_t axis = 0; *text != '\0' && *text != '-'; text++) {
+  for (uint32_t axis = 0; *text != '\0' && *text != '-'; ++text) {
     if (*text == ',') {
-      operand++;
+      ++operand;
       axis = 0;
       continue;
     }
@@ -356,7 +357,7 @@ void opi_einsum_work(const opi_graph *graph, const opi_node *node, opi_work *out
     if (v != NULL && axis < (uint32_t)v->rank && !seen[*text & 127])
       n *= (double)v->shape[axis];
     seen[*text & 127] = true;
-    axis++;
+    ++axis;
   }
   out_work->flops = (double)node->n_in * n;
   out_work->bytes = opi_work_bytes(graph, node);
@@ -370,12 +371,12 @@ opipe_status opi_einsum_carry(const opi_graph *graph, const opi_node *node, cons
   out[0] = (opi_carry){.axis = -1};
   if (arrow == NULL)
     return opi_carry_refuse(graph, node, 0, "the equation has no output", err);
-  for (uint32_t pass = 0; pass < 2; pass++) {
+  for (uint32_t pass = 0; pass < 2; ++pass) {
     uint32_t operand = 0;
     int32_t axis = 0;
-    for (const char *p = text; p < arrow && operand < node->n_in; p++) {
+    for (const char *p = text; p < arrow && operand < node->n_in; ++p) {
       if (*p == ',') {
-        operand++;
+        ++operand;
         axis = 0;
         continue;
       }

@@ -27,9 +27,8 @@ static opipe_status align_old(opi_builder *b, const opi_node *node, uint32_t *ou
   OPI_TRY(opi_in(b, node, 1, &y, err));
   *out_b = node->in[1];
   if (opi_attr_int(node, "broadcast", 0) == 0 || opi_attr_find(node, "axis") == NULL ||
-      y->rank == 0) {
+      y->rank == 0)
     return OPIPE_OK;
-  }
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
   if (axis + (uint32_t)y->rank > (uint32_t)x->rank) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -98,9 +97,8 @@ static opipe_status chain(opi_builder *b, const opi_node *node, const char *op, 
                           opipe_error *err) {
   *out = node->in[0];
   for (uint32_t i = 1; i < node->n_in; ++i) {
-    if (node->in[i] == OPIPE_NONE) {
+    if (node->in[i] == OPIPE_NONE)
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "lacks input %" PRIu32, i);
-    }
     OPI_TRY(opi_b_op2(b, op, *out, node->in[i], out, err));
   }
   return OPIPE_OK;
@@ -240,9 +238,8 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
   const opi_value *x = NULL;
   const int64_t to = opi_attr_int(node, "to", 0);
   OPI_TRY(opi_in(b, node, 0, &x, err));
-  if (to <= 0 || to >= OPIPE_N_DTYPES || !is_castable((uint32_t)to)) {
+  if (to <= 0 || to >= OPIPE_N_DTYPES || !is_castable((uint32_t)to))
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "type %" PRId64 " is not known", to);
-  }
   return opi_b_set(b, node, 0, (uint32_t)to, x->shape, (uint32_t)x->rank, err);
 }
 

@@ -16,25 +16,23 @@
 /* Copies what an attribute points to; tensors are the model's own and stay where they are. */
 static bool copy_attr(opi_arena *arena, const opipe_attr *from, opipe_attr *to) {
   *to = *from;
-  if (from->kind == OPIPE_ATTR_STRING) {
+  if (from->kind == OPIPE_ATTR_STRING)
     to->data = opi_arena_strndup(arena, from->data, from->n);
-  } else if (from->kind == OPIPE_ATTR_INTS) {
+  else if (from->kind == OPIPE_ATTR_INTS)
     to->data = opi_arena_copy(arena, from->data, (size_t)from->n * sizeof(int64_t));
-  } else if (from->kind == OPIPE_ATTR_FLOATS) {
+  else if (from->kind == OPIPE_ATTR_FLOATS)
     to->data = opi_arena_copy(arena, from->data, (size_t)from->n * sizeof(float));
-  } else if (from->kind == OPIPE_ATTR_STRINGS) {
+  else if (from->kind == OPIPE_ATTR_STRINGS)
     to->data = opi_arena_copy(arena, from->data, (size_t)from->n * sizeof(char *));
-  } else {
+  else
     return true;
-  }
   return to->data != NULL;
 }
 
 static const char *node_name(opi_builder *b) {
   const char *base = b->origin != NULL ? b->origin->name : NULL;
-  if (base == NULL || base[0] == '\0') {
+  if (base == NULL || base[0] == '\0')
     return opi_arena_printf(b->graph->arena, "node_%" PRIu32, b->next_name++);
-  }
   if (b->n_emitted == 0)
     return base;
   return opi_arena_printf(b->graph->arena, "%s/%" PRIu32, base, b->n_emitted + 1);
@@ -48,9 +46,8 @@ static opipe_status add_outputs(opi_builder *b, const opi_emit *emit, uint32_t *
     out_values[o] = OPIPE_NONE;
     if (name != NULL && name[0] == '\0')
       continue;
-    if (name != NULL && opi_map_get(b->names, name, &other)) {
+    if (name != NULL && opi_map_get(b->names, name, &other))
       return opi_fail(err, OPIPE_E_INTERNAL, "the value name '%s' is already in use", name);
-    }
     if (name == NULL)
       name = opi_b_name(b);
     if (name == NULL)
@@ -81,9 +78,8 @@ static opipe_status append(opi_builder *b, const opi_op *op, const opi_emit *emi
   if (n_in != 0)
     memcpy(node->in, emit->in, n_in * sizeof(uint32_t));
   for (uint32_t a = 0; a < emit->n_attrs; ++a) {
-    if (!copy_attr(b->graph->arena, &emit->attrs[a], &node->attrs[a])) {
+    if (!copy_attr(b->graph->arena, &emit->attrs[a], &node->attrs[a]))
       return opi_fail_nomem(err, emit->attrs[a].n, "an attribute");
-    }
   }
   for (uint32_t o = 0; o < emit->n_out; ++o) {
     node->out[o] = out_values[o];
@@ -231,9 +227,8 @@ static opipe_status fold_last(opi_builder *b, opipe_error *err) {
     opi_log(b->logger, OPIPE_LOG_DEBUG, "not folded: %s", reason.message);
     return OPIPE_OK;
   }
-  if (status < 0) {
+  if (status < 0)
     return opi_node_fail(b, node, err, status, "cannot be computed: %s", reason.message);
-  }
   keep_results(b, &one);
   return OPIPE_OK;
 }

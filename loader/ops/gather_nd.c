@@ -95,9 +95,8 @@ static bool others_are_uniform(const opi_value *at, uint32_t d, uint32_t c) {
     const uint64_t coordinate = r / inner % (uint64_t)at->shape[d];
     for (uint64_t k = 0; k < n; ++k) {
       if (k != c &&
-          opi_index_at(at, r * n + k) != opi_index_at(at, (r - coordinate * inner) * n + k)) {
+          opi_index_at(at, r * n + k) != opi_index_at(at, (r - coordinate * inner) * n + k))
         return false;
-      }
     }
   }
   return true;
@@ -130,9 +129,8 @@ static opipe_status carry_gather_nd(const opi_graph *graph, const opi_node *node
   out[0] = opi_carries(&in[0]) ? in[0] : in[1];
   if (opi_carries(&in[0]) && opi_carries(&in[1])) {
     if (in[0].axis == in[1].axis && in[0].axis < batch && in[0].outer == in[1].outer &&
-        in[0].inner == in[1].inner) {
+        in[0].inner == in[1].inner)
       return OPIPE_OK;
-    }
     return opi_carry_fail(graph, node, err, "both data and indices hold it");
   }
   if (opi_carries(&in[1])) {

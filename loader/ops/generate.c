@@ -70,9 +70,8 @@ static opipe_status lift_constant_of_shape(opi_builder *b, const opi_node *node,
   const float zero = 0;
   uint32_t n = 0, in[2] = {OPIPE_NONE, OPIPE_NONE};
   OPI_TRY(opi_known_ints(b, node, 0, &shape, &n, err));
-  if (t != NULL && (t->data == NULL || t->n_bytes * 8 != opi_dtype_bits(t->dtype))) {
+  if (t != NULL && (t->data == NULL || t->n_bytes * 8 != opi_dtype_bits(t->dtype)))
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "its value is not one number");
-  }
   for (uint32_t d = 0; d < n; ++d) {
     if (shape[d] >= 0 && n <= OPIPE_MAX_RANK)
       continue;
@@ -231,9 +230,8 @@ static opipe_status lift_range(opi_builder *b, const opi_node *node, opipe_error
   uint32_t out = OPIPE_NONE;
   OPI_TRY(opi_in(b, node, 0, &start, err));
   OPI_TRY(opi_check_same_type(b, node, 0, err));
-  if (start->dtype == OPIPE_FLOAT16 || start->dtype == OPIPE_BFLOAT16) {
+  if (start->dtype == OPIPE_FLOAT16 || start->dtype == OPIPE_BFLOAT16)
     return lift_half_range(b, node, start->dtype, err);
-  }
   OPI_TRY(make_range(b, node, &out, err));
   return opi_b_result(b, node, 0, out, err);
 }

@@ -94,18 +94,15 @@ static opipe_status carry_gather(const opi_graph *graph, const opi_node *node, c
                                  opi_carry *out, opipe_error *err) {
   const int32_t axis = (int32_t)opi_attr_int(node, "axis", 0);
   const opi_value *at = &graph->values[node->in[1]];
-  if (opi_carries(&in[0]) && opi_carries(&in[1])) {
+  if (opi_carries(&in[0]) && opi_carries(&in[1]))
     return opi_carry_fail(graph, node, err, "both data and indices hold it");
-  }
-  if (opi_carries(&in[0]) && in[0].axis == axis) {
+  if (opi_carries(&in[0]) && in[0].axis == axis)
     return carry_picked(graph, node, &in[0], out, err);
-  }
   out[0] = opi_carries(&in[1]) ? in[1] : in[0];
-  if (opi_carries(&in[1])) {
+  if (opi_carries(&in[1]))
     out[0].axis += axis;
-  } else if (in[0].axis > axis) {
+  else if (in[0].axis > axis)
     out[0].axis += at->rank - 1;
-  }
   return OPIPE_OK;
 }
 
@@ -199,9 +196,8 @@ static opipe_status infer_one_hot(opi_builder *b, const opi_node *node, opipe_er
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "values '%s' is not [off, on]",
                          values->name);
   }
-  for (uint32_t d = 0, from = 0; d <= (uint32_t)at->rank; ++d) {
+  for (uint32_t d = 0, from = 0; d <= (uint32_t)at->rank; ++d)
     shape[d] = d == axis ? depth[0] : at->shape[from++];
-  }
   return opi_b_set(b, node, 0, values->dtype, shape, (uint32_t)at->rank + 1, err);
 }
 

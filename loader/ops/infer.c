@@ -176,12 +176,10 @@ opipe_status opi_need_value(opi_builder *b, const opi_node *node, uint32_t value
 opipe_status opi_known_ints(opi_builder *b, const opi_node *node, uint32_t i,
                             const int64_t **out_ints, uint32_t *out_n, opipe_error *err) {
   const uint32_t v = opi_node_in(node, i);
-  if (v == OPIPE_NONE) {
+  if (v == OPIPE_NONE)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "lacks input %" PRIu32, i);
-  }
-  if (opi_is_sequence(v)) {
+  if (opi_is_sequence(v))
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "input %" PRIu32 " is a sequence", i);
-  }
   const opi_value *value = opi_b_value(b, v);
   if (!opi_dtype_is_integer(value->dtype) && value->dtype != OPIPE_BOOL) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,

@@ -30,7 +30,7 @@ static const char *class_text(uint32_t classes, char *text, size_t room) {
                                       "int8, int16",           "uint8, uint16", "bool"};
   size_t used = 0;
   text[0] = '\0';
-  for (uint32_t i = 0; i < OPI_COUNT(names); i++) {
+  for (uint32_t i = 0; i < OPI_COUNT(names); ++i) {
     if ((classes >> i & 1u) == 0 || used >= room)
       continue;
     const int n = snprintf(text + used, room - used, "%s%s", used == 0 ? "" : ", ", names[i]);
@@ -130,9 +130,8 @@ opipe_status opi_need_axis(const opi_builder *b, const opi_node *node, int64_t f
 opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char *name, int64_t min,
                           int64_t max, int64_t *out_value, opipe_error *err) {
   const opipe_attr *attr = opi_attr_find(node, name);
-  if (attr == NULL || attr->kind != OPIPE_ATTR_INT) {
+  if (attr == NULL || attr->kind != OPIPE_ATTR_INT)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "integer attribute '%s' is missing", name);
-  }
   if (attr->i < min || attr->i > max) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "attribute '%s' is %lld, outside %lld to %lld", name, (long long)attr->i,
@@ -216,7 +215,7 @@ double opi_known_element(const opi_value *value, uint64_t i) {
 
 double opi_k_elems(const opi_value *value) {
   double n = 1;
-  for (int32_t i = 0; i < value->rank; i++)
+  for (int32_t i = 0; i < value->rank; ++i)
     n *= (double)value->shape[i];
   return n;
 }
@@ -249,12 +248,11 @@ opipe_status opi_carry_refuse(const opi_graph *graph, const opi_node *node, uint
 
 opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                              opi_carry *out, opipe_error *err) {
-  for (uint32_t i = 1; i < node->n_in; i++) {
-    if (node->in[i] != OPIPE_NONE && in[i].axis >= 0) {
+  for (uint32_t i = 1; i < node->n_in; ++i) {
+    if (node->in[i] != OPIPE_NONE && in[i].axis >= 0)
       return opi_carry_refuse(graph, node, i, "only the first input may carry it", err);
-    }
   }
-  for (uint32_t o = 0; o < node->n_out; o++)
+  for (uint32_t o = 0; o < node->n_out; ++o)
     out[o] = in[0];
   return OPIPE_OK;
 }
@@ -262,19 +260,18 @@ opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const
 opipe_status opi_carry_not(const opi_graph *graph, const opi_node *node, uint32_t from,
                            bool only_that, const opi_carry *in, opi_carry *out, opipe_error *err) {
   const int32_t axis = in[0].axis;
-  if (axis >= 0 && ((uint32_t)axis == from || (!only_that && (uint32_t)axis > from))) {
+  if (axis >= 0 && ((uint32_t)axis == from || (!only_that && (uint32_t)axis > from)))
     return opi_carry_refuse(graph, node, 0, "its elements depend on each other along it", err);
-  }
   return opi_carry_first(graph, node, in, out, err);
 }
 
 double opi_work_bytes(const opi_graph *graph, const opi_node *node) {
   double bytes = 0;
-  for (uint32_t i = 0; i < node->n_in; i++) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
     if (node->in[i] != OPIPE_NONE)
       bytes += (double)graph->values[node->in[i]].n_bytes;
   }
-  for (uint32_t i = 0; i < node->n_out; i++) {
+  for (uint32_t i = 0; i < node->n_out; ++i) {
     if (node->out[i] != OPIPE_NONE)
       bytes += (double)graph->values[node->out[i]].n_bytes;
   }

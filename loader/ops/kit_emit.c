@@ -40,11 +40,11 @@ opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint
                         uint32_t *out, opipe_error *err) {
   const char *names[8] = {NULL};
   uint32_t n_out = 0, made[8]; /* `out` may lie where `in` does */
-  for (uint32_t i = 0; i < OPI_COUNT(names); i++) {
+  for (uint32_t i = 0; i < OPI_COUNT(names); ++i) {
     if (want >> i & 1u)
       n_out = i + 1;
   }
-  for (uint32_t i = 0; i < n_out; i++)
+  for (uint32_t i = 0; i < n_out; ++i)
     names[i] = (want >> i & 1u) != 0 ? NULL : "";
   const opi_emit emit = {.op = op,
                          .domain = domain,
@@ -108,7 +108,7 @@ opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, ui
                              uint32_t *out, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   bool moves = false;
-  for (uint32_t a = 0; a < rank; a++)
+  for (uint32_t a = 0; a < rank; ++a)
     moves = moves || perm[a] != (int64_t)a;
   if (!moves) {
     *out = x;
@@ -150,7 +150,7 @@ opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin
   }
   const uint32_t in[5] = {x, opi_b_const_ints(b, &begin, 1), opi_b_const_ints(b, &end, 1),
                           opi_b_const_ints(b, &axis, 1), opi_b_const_ints(b, &step, 1)};
-  for (uint32_t i = 1; i < 5; i++)
+  for (uint32_t i = 1; i < 5; ++i)
     OPI_TRY(opi_k_const(in[i], err));
   return opi_k_one(b, "Slice", 0, in, 5, NULL, out, err);
 }
@@ -182,14 +182,15 @@ opipe_status opi_k_band(opi_builder *b, int64_t rows, int64_t cols, int64_t offs
   const int64_t shape[2] = {rows, cols};
   uint64_t n;
   uint8_t *data;
-  if (!opi_shape_elems(shape, 2, &n))
+  if (!opi_shape_elems(shape, 2, &n)) {
     return opi_fail(err, OPIPE_E_LIMIT, "a mask of %lld x %lld is too large", (long long)rows,
                     (long long)cols);
+  }
   data = opi_arena_alloc(b->scratch, n);
   if (data == NULL)
     return opi_fail_nomem(err, n, "a mask");
-  for (int64_t r = 0; r < rows; r++) {
-    for (int64_t c = 0; c < cols; c++) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
       const int64_t ahead = c - r - offset;
       data[r * cols + c] = ahead >= lo && ahead <= hi;
     }

@@ -123,9 +123,8 @@ static opipe_status product_carry(const opi_graph *graph, const opi_node *node, 
   if (at_a == 0 && at_b == 0)
     return OPIPE_OK;
   if (at_a != 0 && at_b != 0) {
-    if (at_a != at_b || in[0].outer != in[1].outer || in[0].inner != in[1].inner) {
+    if (at_a != at_b || in[0].outer != in[1].outer || in[0].inner != in[1].inner)
       return opi_carry_refuse(graph, node, 1, "both operands carry it, at different places", err);
-    }
   } else {
     /* A batch axis that only one operand carries: the other must be broadcast along it. */
     const opi_value *other = at_a != 0 ? y : x;
@@ -150,7 +149,7 @@ static opipe_status batch_last(opi_builder *b, uint32_t x, uint32_t *out, opipe_
     *out = x;
     return OPIPE_OK;
   }
-  for (uint32_t i = 0; i + 2 < rank; i++)
+  for (uint32_t i = 0; i + 2 < rank; ++i)
     perm[i] = i + 1;
   perm[rank - 2] = 0;
   perm[rank - 1] = rank - 1;

@@ -102,9 +102,9 @@ static opipe_status begin(opi_grad *g, const opi_node *node, product *p, opipe_e
   if (a.rank == 1) {
     const int64_t row[2] = {1, a.shape[0]};
     OPI_TRY(opi_k_reshape(b, p->a, row, 2, &p->a, err));
-    if (c.rank == 1)
+    if (c.rank == 1) {
       shape[rank++] = 1;
-    else {
+    } else {
       shape[rank] = shape[rank - 1];
       shape[rank++ - 1] = 1;
     }

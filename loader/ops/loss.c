@@ -113,9 +113,8 @@ static opipe_status loss_lift(opi_builder *b, const opi_node *node, opipe_error 
   uint32_t out[2];
   OPI_TRY(check_reduction(b, node, &reduction, err));
   opi_attrs_string(&attrs, "reduction", reduction);
-  if (opi_attr_find(node, "ignore_index") != NULL) {
+  if (opi_attr_find(node, "ignore_index") != NULL)
     opi_attrs_int(&attrs, "ignore_index", opi_attr_int(node, "ignore_index", 0));
-  }
   OPI_TRY(
       opi_k_node(b, node->op, NULL, cross ? 13 : 22, node->in, node->n_in, want, &attrs, out, err));
   if ((want & 1u) != 0)
@@ -131,7 +130,7 @@ static opipe_status loss_infer(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_need(b, node, 1, "labels", OPI_T_WIDE, 1, OPIPE_MAX_RANK, err));
   const opi_value *x = opi_input(b, node, 0);
   const uint32_t rank = (uint32_t)x->rank - 1;
-  for (uint32_t a = 0; a < rank; a++)
+  for (uint32_t a = 0; a < rank; ++a)
     labels[a] = x->shape[a == 0 ? 0 : a + 1];
   OPI_TRY(opi_need_shape(b, node, 1, labels, rank, err));
   OPI_TRY(opi_may(b, node, 2, "weights", OPI_T_FLOAT, 1, 1, err));
@@ -150,22 +149,19 @@ static void loss_work(const opi_graph *graph, const opi_node *node, opi_work *ou
 static opipe_status loss_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                                opi_carry *out, opipe_error *err) {
   const int32_t axis = in[0].axis;
-  for (uint32_t o = 0; o < node->n_out; o++)
+  for (uint32_t o = 0; o < node->n_out; ++o)
     out[o] = (opi_carry){.axis = -1};
   if (axis == 1)
     return opi_carry_refuse(graph, node, 0, "the classes are summed over", err);
   if (in[1].axis != (axis > 1 ? axis - 1 : axis) ||
-      (axis >= 0 && (in[1].outer != in[0].outer || in[1].inner != in[0].inner))) {
+      (axis >= 0 && (in[1].outer != in[0].outer || in[1].inner != in[0].inner)))
     return opi_carry_refuse(graph, node, 1, "scores and labels carry different axes", err);
-  }
-  if (node->n_in > 2 && node->in[2] != OPIPE_NONE && in[2].axis >= 0) {
+  if (node->n_in > 2 && node->in[2] != OPIPE_NONE && in[2].axis >= 0)
     return opi_carry_refuse(graph, node, 2, "class weights have no such axis", err);
-  }
   if (axis < 0)
     return OPIPE_OK;
-  if (strcmp(opi_attr_string(node, "reduction", "mean"), "none") != 0) {
+  if (strcmp(opi_attr_string(node, "reduction", "mean"), "none") != 0)
     return opi_carry_refuse(graph, node, 0, "the loss is reduced over it", err);
-  }
   out[0] = in[1];
   if (node->n_out > 1)
     out[1] = in[0];

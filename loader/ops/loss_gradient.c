@@ -64,11 +64,10 @@ static opipe_status of_sum(opi_grad *g, const opi_node *node, uint32_t *out, opi
   const opi_value v = *opi_b_value(b, total), labels = *opi_b_value(b, node->in[1]);
   for (int32_t d = 0; d < v.rank; ++d)
     axes[d] = d;
-  if (v.rank != 0) {
+  if (v.rank != 0)
     OPI_TRY(opi_k_reduce(b, "ReduceSum", 0, total, axes, (uint32_t)v.rank, false, &total, err));
-  } else {
+  else
     OPI_TRY(opi_grad_const(g, node->in[0], opi_k_elems(&labels), &total, err));
-  }
   return opi_b_op2(b, "Div", *out, total, out, err);
 }
 

@@ -99,9 +99,8 @@ static opipe_status read_repeats(opi_builder *b, const opi_node *node, const opi
     return OPIPE_OK;
   }
   OPI_TRY(opi_known_ints(b, node, 2, &axis, &n_axis, err));
-  if (n != 1 || n_axis != 1 || !opi_axis(axis[0], (uint32_t)x->rank, &at)) {
+  if (n != 1 || n_axis != 1 || !opi_axis(axis[0], (uint32_t)x->rank, &at))
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "tiles or axis does not fit '%s'", x->name);
-  }
   for (int32_t d = 0; d < x->rank; ++d)
     repeats[d] = 1;
   repeats[at] = given[0];
@@ -167,9 +166,8 @@ static opipe_status lift_concat(opi_builder *b, const opi_node *node, opipe_erro
     OPI_TRY(opi_in(b, node, i, &x, err));
     const bool empty = x->rank > (int32_t)axis && x->shape[axis] == 0;
     bool fits = empty && x->rank == first->rank && x->dtype == first->dtype;
-    for (int32_t d = 0; fits && d < x->rank; ++d) {
+    for (int32_t d = 0; fits && d < x->rank; ++d)
       fits = d == (int32_t)axis || x->shape[d] == first->shape[d];
-    }
     if (!fits)
       in[n++] = node->in[i]; /* what does not fit is left for the shape rule to name */
   }
@@ -193,9 +191,8 @@ static opipe_status infer_concat(opi_builder *b, const opi_node *node, opipe_err
   for (uint32_t i = 1; i < node->n_in; ++i) {
     OPI_TRY(opi_in(b, node, i, &x, err));
     bool fits = x->rank == first->rank;
-    for (int32_t d = 0; fits && d < x->rank; ++d) {
+    for (int32_t d = 0; fits && d < x->rank; ++d)
       fits = d == (int32_t)axis || x->shape[d] == first->shape[d];
-    }
     if (!fits || __builtin_add_overflow(shape[axis], x->shape[axis], &shape[axis])) {
       return opi_node_fail(
           b, node, err, OPIPE_E_INVALID, "'%s' %s and '%s' %s cannot be joined along axis %" PRIu32,
@@ -254,14 +251,12 @@ static opipe_status lift_split(opi_builder *b, const opi_node *node, opipe_error
   int64_t *split = OPI_ARENA_ARRAY(b->scratch, int64_t, node->n_out);
   if (split == NULL)
     return opi_fail_nomem(err, node->n_out * 8, "split sizes");
-  if (given != NULL) {
+  if (given != NULL)
     memcpy(split, given, n * sizeof(*split));
-  } else {
+  else
     OPI_TRY(equal_parts(b, node, x->shape[axis], split, err));
-  }
-  if (node->n_out == 1 && split[0] == x->shape[axis]) {
+  if (node->n_out == 1 && split[0] == x->shape[axis])
     return opi_b_result(b, node, 0, node->in[0], err);
-  }
   uint32_t in[2] = {node->in[0], OPIPE_NONE};
   OPI_TRY(opi_ints_value(b, split, node->n_out, &in[1], err));
   const opipe_attr attr = OPI_ATTR_I("axis", axis);
@@ -397,9 +392,8 @@ static opipe_status infer_pad(opi_builder *b, const opi_node *node, opipe_error 
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "'%s' has type %s, the fill %s", x->name,
                          opi_dtype_name(x->dtype), opi_dtype_name(fill->dtype));
   }
-  if (!is_pad_mode(mode)) {
+  if (!is_pad_mode(mode))
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "mode '%s' is not known", mode);
-  }
   for (int32_t d = 0; d < x->rank; ++d) {
     const int64_t before = pads[d], after = pads[x->rank + d];
     const bool over = __builtin_add_overflow(x->shape[d], before, &shape[d]) ||
@@ -438,9 +432,8 @@ static opipe_status lift_trilu(opi_builder *b, const opi_node *node, opipe_error
   uint32_t n = 0;
   if (opi_node_in(node, 1) != OPIPE_NONE) {
     OPI_TRY(opi_known_ints(b, node, 1, &k, &n, err));
-    if (n != 1) {
+    if (n != 1)
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "k has %" PRIu32 " elements, not 1", n);
-    }
     diagonal = k[0];
   }
   const uint32_t in[2] = {node->in[0], opi_b_const(b, OPIPE_INT64, NULL, 0, &diagonal)};

@@ -22,9 +22,8 @@ static opipe_status stash_of(const opi_builder *b, const opi_node *node, int64_t
   if (stash == OPIPE_FLOAT || stash == OPIPE_DOUBLE)
     return OPIPE_OK;
   if ((stash == 0 || stash == OPIPE_FLOAT16 || stash == OPIPE_BFLOAT16) && !opi_wants(node, 1) &&
-      !opi_wants(node, 2)) {
+      !opi_wants(node, 2))
     return OPIPE_OK; /* less precise statistics that nobody reads: kept in float32 */
-  }
   return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                        "stash_type is %lld, 1 (float) or 11 (double) is needed", (long long)stash);
 }
@@ -54,9 +53,9 @@ static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, con
                          "input '%s' (%s) has shape %s, which does not broadcast to %s", s->name,
                          role, has, want);
   }
-  for (int32_t a = 0; a + (int32_t)n < s->rank; a++)
+  for (int32_t a = 0; a + (int32_t)n < s->rank; ++a)
     inside = inside && s->shape[a] == 1;
-  for (uint32_t a = 0; a < n; a++)
+  for (uint32_t a = 0; a < n; ++a)
     elems *= (double)tail[a];
   *out_outer = *out_outer || !inside;
   if (!inside || opi_k_elems(s) == elems)
@@ -101,14 +100,14 @@ static opipe_status layer_lift(opi_builder *b, const opi_node *node, opipe_error
     OPI_TRY(ones(b, node, axis, &in[1], err));
     in[2] = OPIPE_NONE;
   }
-  for (uint32_t i = 0; i < 3; i++)
+  for (uint32_t i = 0; i < 3; ++i)
     want |= opi_wants(node, i) ? 1u << i : 0u;
   OPI_TRY(opi_k_node(b, "LayerNormalization", NULL, 17, in, 3, want | 1u, &attrs, out, err));
   if (after[0] != OPIPE_NONE)
     OPI_TRY(opi_b_op2(b, "Mul", out[0], after[0], &out[0], err));
   if (after[1] != OPIPE_NONE)
     OPI_TRY(opi_b_op2(b, "Add", out[0], after[1], &out[0], err));
-  for (uint32_t i = 0; i < 3; i++) {
+  for (uint32_t i = 0; i < 3; ++i) {
     if (want >> i & 1u)
       OPI_TRY(opi_b_result(b, node, i, out[i], err));
   }
@@ -123,7 +122,7 @@ static opipe_status check_affine(opi_builder *b, const opi_node *node, uint32_t 
   if (s == NULL)
     return OPIPE_OK;
   OPI_TRY(opi_need(b, node, i, role, OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
-  for (uint32_t a = axis; a < (uint32_t)x->rank; a++)
+  for (uint32_t a = axis; a < (uint32_t)x->rank; ++a)
     n *= (double)x->shape[a];
   if (opi_k_elems(s) != n) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -148,7 +147,7 @@ static opipe_status layer_infer(opi_builder *b, const opi_node *node, opipe_erro
       opi_attr_int(node, "stash_type", 1) == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
   if (s->dtype != x->dtype && s->dtype != OPIPE_FLOAT)
     OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
-  for (uint32_t a = 0; a < (uint32_t)x->rank; a++)
+  for (uint32_t a = 0; a < (uint32_t)x->rank; ++a)
     shape[a] = a < axis ? x->shape[a] : 1;
   OPI_TRY(opi_b_set(b, node, 0, x->dtype, x->shape, (uint32_t)x->rank, err));
   OPI_TRY(opi_b_set(b, node, 1, stash, shape, (uint32_t)x->rank, err));
@@ -188,7 +187,7 @@ static opipe_status inverse_rms(opi_builder *b, uint32_t x, uint32_t axis, doubl
   int64_t axes[OPIPE_MAX_RANK];
   const uint32_t rank = (uint32_t)opi_b_value(b, x)->rank;
   uint32_t v;
-  for (uint32_t a = axis; a < rank; a++)
+  for (uint32_t a = axis; a < rank; ++a)
     axes[a - axis] = a;
   OPI_TRY(opi_k_cast(b, x, OPIPE_FLOAT, &v, err));
   OPI_TRY(opi_b_op2(b, "Mul", v, v, &v, err));
@@ -227,7 +226,7 @@ static const char *const batch_roles[5] = {"X", "scale", "B", "mean", "var"};
 
 static opipe_status batch_check(opi_builder *b, const opi_node *node, opipe_error *err) {
   OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 2, OPIPE_MAX_RANK, err));
-  for (uint32_t i = 1; i < 5; i++) {
+  for (uint32_t i = 1; i < 5; ++i) {
     OPI_TRY(opi_need(b, node, i, batch_roles[i], OPI_T_FLOAT, 1, 1, err));
     OPI_TRY(opi_need_dim(b, node, i, 0, opi_input(b, node, 0)->shape[1], "the channels of X", err));
   }
@@ -264,7 +263,7 @@ static opipe_status batch_training(opi_builder *b, const opi_node *node, uint32_
   const double momentum = opi_attr_float(node, "momentum", (double)0.9f);
   const uint32_t rank = (uint32_t)opi_b_value(b, in[0])->rank;
   uint32_t mean, var, centred, n = 0;
-  for (uint32_t a = 0; a < rank; a++) {
+  for (uint32_t a = 0; a < rank; ++a) {
     if (a != 1)
       axes[n++] = a;
   }
@@ -287,7 +286,7 @@ static opipe_status batch_lift(opi_builder *b, const opi_node *node, opipe_error
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                          "attribute spatial is 0, only 1 is supported");
   }
-  for (uint32_t i = 1; i < node->n_out; i++) {
+  for (uint32_t i = 1; i < node->n_out; ++i) {
     if (opi_wants(node, i) && !training) {
       return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
                            "output %u belongs to the training form, which is supported from opset "
@@ -337,7 +336,7 @@ static opipe_status group_lift(opi_builder *b, const opi_node *node, opipe_error
                          opi_input(b, node, 0)->name, (long long)channels, (long long)groups);
   }
   in[0] = node->in[0];
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < 3; ++i) {
     const bool grouped = !instance && node->version < 21;
     OPI_TRY(opi_need(b, node, i, i == 1 ? "scale" : "bias", OPI_T_FLOAT, 1, 1, err));
     OPI_TRY(opi_need_dim(b, node, i, 0, grouped ? groups : channels,
@@ -358,10 +357,11 @@ static opipe_status group_infer(opi_builder *b, const opi_node *node, opipe_erro
   OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 3, OPIPE_MAX_RANK, err));
   const int64_t channels = opi_input(b, node, 0)->shape[1];
   OPI_TRY(opi_need_int(b, node, "num_groups", 1, INT32_MAX, &groups, err));
-  if (channels % groups != 0)
+  if (channels % groups != 0) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "%lld channels in %lld groups",
                          (long long)channels, (long long)groups);
-  for (uint32_t i = 1; i < 3; i++) {
+  }
+  for (uint32_t i = 1; i < 3; ++i) {
     OPI_TRY(opi_need(b, node, i, i == 1 ? "scale" : "bias", OPI_T_FLOAT, 1, 1, err));
     OPI_TRY(opi_need_dim(b, node, i, 0, channels, "the channels", err));
   }

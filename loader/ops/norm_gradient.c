@@ -46,7 +46,7 @@ static opipe_status row_mean(opi_grad *g, const opi_node *node, uint32_t x, uint
   const uint32_t rank = (uint32_t)opi_b_value(g->builder, x)->rank;
   const uint32_t axis = (uint32_t)opi_attr_int(node, "axis", 0);
   int64_t axes[OPIPE_MAX_RANK];
-  for (uint32_t a = axis; a < rank; a++)
+  for (uint32_t a = axis; a < rank; ++a)
     axes[a - axis] = a;
   return opi_k_reduce(g->builder, "ReduceMean", 0, x, axes, rank - axis, true, out, err);
 }
@@ -58,7 +58,7 @@ static opipe_status statistics_gradient(opi_grad *g, const opi_node *node, uint3
   const opi_value like = *opi_b_value(g->builder, node->in[0]);
   uint32_t x, mean, n, sum = dmean, part;
   double count = 1;
-  for (int32_t a = (int32_t)opi_attr_int(node, "axis", 0); a < like.rank; a++)
+  for (int32_t a = (int32_t)opi_attr_int(node, "axis", 0); a < like.rank; ++a)
     count *= (double)like.shape[a];
   if (dinv != OPIPE_NONE) {
     const uint32_t inv = node->out[2];
@@ -103,7 +103,7 @@ opipe_status opi_gradient_layer_norm(opi_grad *g, const opi_node *node, opipe_er
   uint32_t out[2];
   OPI_TRY(opi_k_node(g->builder, "LayerNormalizationGradScale", "opipe", 1, in, 2, want, &attrs,
                      out, err));
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if ((want >> i & 1u) != 0)
       OPI_TRY(give_as(g, node, 1 + i, out[i], err));
   }
@@ -130,7 +130,7 @@ opipe_status opi_gradient_rms_norm(opi_grad *g, const opi_node *node, opipe_erro
 static opipe_status sum_channels(opi_grad *g, uint32_t x, uint32_t *out, opipe_error *err) {
   const uint32_t rank = (uint32_t)opi_b_value(g->builder, x)->rank;
   int64_t axes[OPIPE_MAX_RANK] = {0};
-  for (uint32_t a = 2; a < rank; a++)
+  for (uint32_t a = 2; a < rank; ++a)
     axes[a - 1] = a;
   return opi_k_reduce(g->builder, "ReduceSum", 0, x, axes, rank - 1, false, out, err);
 }
@@ -139,7 +139,7 @@ static opipe_status sum_channels(opi_grad *g, uint32_t x, uint32_t *out, opipe_e
 static opipe_status by_channel(opi_grad *g, uint32_t v, uint32_t rank, uint32_t dtype,
                                uint32_t *out, opipe_error *err) {
   int64_t shape[OPIPE_MAX_RANK] = {opi_b_value(g->builder, v)->shape[0]};
-  for (uint32_t a = 1; a + 1 < rank; a++)
+  for (uint32_t a = 1; a + 1 < rank; ++a)
     shape[a] = 1;
   OPI_TRY(opi_k_cast(g->builder, v, dtype, &v, err));
   return opi_k_reshape(g->builder, v, shape, rank - 1, out, err);
@@ -226,7 +226,7 @@ static opipe_status group_form(opi_grad *g, const opi_node *node, group_norm *n,
   const int64_t groups = opi_attr_int(node, "num_groups", 1);
   *n = (group_norm){
       .flat = {x.shape[0], groups, x.shape[1] / groups}, .wide = x.shape, .rank = (uint32_t)x.rank};
-  for (int32_t a = 2; a < x.rank; a++)
+  for (int32_t a = 2; a < x.rank; ++a)
     n->flat[2] *= x.shape[a];
   opi_attrs_int(&n->attrs, "axis", 2);
   opi_attrs_float(&n->attrs, "epsilon", opi_attr_float(node, "epsilon", (double)1e-5f));

@@ -76,11 +76,10 @@ static opipe_status infer_reduce(opi_builder *b, const opi_node *node, opipe_err
   OPI_TRY(mark_axes(b, node, x, marked, err));
   const bool keep = opi_attr_int(node, "keepdims", 1) != 0;
   for (int32_t d = 0; d < x->rank; ++d) {
-    if (!marked[d]) {
+    if (!marked[d])
       shape[rank++] = x->shape[d];
-    } else if (keep) {
+    else if (keep)
       shape[rank++] = 1;
-    }
   }
   return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
 }

@@ -133,13 +133,12 @@ static opipe_status lift_resize(opi_builder *b, const opi_node *node, opipe_erro
   const uint32_t scales = node->version < 11 ? 1 : IN_SCALES; /* version 10: X, scales */
   resizing r;
   OPI_TRY(find_axes(b, node, &r, err));
-  if (node->version >= 11 && given(b, node, IN_SIZES) != NULL) {
+  if (node->version >= 11 && given(b, node, IN_SIZES) != NULL)
     OPI_TRY(check_sizes(b, node, &r, err));
-  } else if (given(b, node, scales) != NULL) {
+  else if (given(b, node, scales) != NULL)
     OPI_TRY(check_scales(b, node, &r, scales, err));
-  } else {
+  else
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "has neither scales nor sizes");
-  }
   if (node->version >= 11)
     OPI_TRY(check_transformation(b, node, &r, err));
   return opi_b_result(b, node, 0, node->in[IN_X], err);

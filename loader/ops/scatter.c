@@ -64,9 +64,8 @@ static opipe_status infer_elements(opi_builder *b, const opi_node *node, opipe_e
   OPI_TRY(read_inputs(b, node, &x, &at, &up, err));
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
   bool fits = at->rank == x->rank && up->rank == x->rank && up->dtype == x->dtype;
-  for (int32_t d = 0; fits && d < x->rank; ++d) {
+  for (int32_t d = 0; fits && d < x->rank; ++d)
     fits = at->shape[d] == up->shape[d] && (d == (int32_t)axis || at->shape[d] <= x->shape[d]);
-  }
   if (fits)
     return opi_infer_same(b, node, err);
   return misfit(b, node, err);
@@ -101,9 +100,8 @@ static opipe_status infer_nd(opi_builder *b, const opi_node *node, opipe_error *
   const int64_t n = at->rank > 0 ? at->shape[at->rank - 1] : -1;
   bool fits = n >= 0 && n <= x->rank && up->dtype == x->dtype &&
               up->rank == at->rank - 1 + x->rank - (int32_t)n;
-  for (int32_t d = 0; fits && d < up->rank; ++d) {
+  for (int32_t d = 0; fits && d < up->rank; ++d)
     fits = up->shape[d] == (d + 1 < at->rank ? at->shape[d] : x->shape[n + d - at->rank + 1]);
-  }
   if (fits)
     return opi_infer_same(b, node, err);
   return misfit(b, node, err);
@@ -141,9 +139,8 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
     out[0].axis = axis;
   }
   if (opi_is_uniform(graph, node->in[from_data ? 2 : 0], (uint32_t)axis, held->outer,
-                     opi_carry_length(holder, held), held->inner)) {
+                     opi_carry_length(holder, held), held->inner))
     return OPIPE_OK;
-  }
   return opi_carry_fail(graph, node, err, "'%s' differs along it", from_data ? up->name : x->name);
 }
 

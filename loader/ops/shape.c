@@ -61,9 +61,8 @@ static opipe_status untie(opi_builder *b, const opi_node *node, bool *out_done, 
 
 static opipe_status lift_identity(opi_builder *b, const opi_node *node, opipe_error *err) {
   bool done = false;
-  if (node->n_in < 1 || node->in[0] == OPIPE_NONE) {
+  if (node->n_in < 1 || node->in[0] == OPIPE_NONE)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "lacks its input");
-  }
   OPI_TRY(untie(b, node, &done, err));
   if (done)
     return OPIPE_OK;
@@ -118,11 +117,10 @@ static opipe_status resolve_shape(const opi_builder *b, const opi_node *node, co
                            "shape entry %" PRIu32 " is %" PRId64 "%s", d, shape[d],
                            shape[d] == -1 ? ", the second of its kind" : "");
     }
-    if (shape[d] == -1) {
+    if (shape[d] == -1)
       free_at = d;
-    } else if (opi_mul_u64(known, (uint64_t)shape[d], &known)) {
+    else if (opi_mul_u64(known, (uint64_t)shape[d], &known))
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "the shape overflows");
-    }
   }
   if (free_at == OPIPE_NONE)
     return OPIPE_OK;
@@ -143,9 +141,8 @@ static opipe_status lift_reshape(opi_builder *b, const opi_node *node, opipe_err
   uint32_t n = 0;
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(opi_attr_or_input(b, node, "shape", 1, &wanted, &n, err));
-  if (wanted == NULL || n > OPIPE_MAX_RANK) {
+  if (wanted == NULL || n > OPIPE_MAX_RANK)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "has no shape, or one of rank %" PRIu32, n);
-  }
   if (n != 0)
     memcpy(shape, wanted, n * sizeof(*shape));
   OPI_TRY(resolve_shape(b, node, x, shape, n, opi_attr_int(node, "allowzero", 0) != 0, err));
@@ -285,9 +282,8 @@ static opipe_status lift_expand(opi_builder *b, const opi_node *node, opipe_erro
                          x->name, opi_shape_text(a, sizeof(a), x->shape, (uint32_t)x->rank),
                          opi_shape_text(c, sizeof(c), wanted, n));
   }
-  if (rank == (uint32_t)x->rank && (rank == 0 || memcmp(shape, x->shape, rank * 8) == 0)) {
+  if (rank == (uint32_t)x->rank && (rank == 0 || memcmp(shape, x->shape, rank * 8) == 0))
     return opi_b_result(b, node, 0, node->in[0], err);
-  }
   uint32_t in[2] = {node->in[0], OPIPE_NONE};
   OPI_TRY(opi_ints_value(b, shape, rank, &in[1], err));
   return opi_b_lift(b, node, "Expand", in, 2, NULL, 0, err);

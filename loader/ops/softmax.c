@@ -14,21 +14,21 @@ static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err)
   OPI_TRY(opi_need(b, node, 0, "input", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   const opi_value x = *opi_input(b, node, 0);
   const uint32_t rank = (uint32_t)x.rank;
-  if (rank == 0)
+  if (rank == 0) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is a scalar, it has no axis",
                          x.name);
+  }
   if (node->version >= 13) {
     OPI_TRY(opi_need_axis(b, node, -1, &axis, err));
     opi_attrs_int(&attrs, "axis", axis);
     return opi_k_lift(b, node, node->op, NULL, 13, &attrs, err);
   }
   const int64_t given = opi_attr_int(node, "axis", 1);
-  if (given == (int64_t)rank) { /* everything in one row of nothing: [n, 1] */
+  if (given == (int64_t)rank) /* everything in one row of nothing: [n, 1] */
     axis = rank;
-  } else {
+  else
     OPI_TRY(opi_need_axis(b, node, 1, &axis, err));
-  }
-  for (uint32_t a = 0; a < rank; a++)
+  for (uint32_t a = 0; a < rank; ++a)
     flat[a < axis ? 0 : 1] *= x.shape[a];
   if (axis == rank - 1) {
     opi_attrs_int(&attrs, "axis", axis);

@@ -73,7 +73,7 @@ static opipe_status norm_infer(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(norm_extent(b, node, &axis, err));
   OPI_TRY(opi_need(b, node, 2, "Scale", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
   const opi_value *x = opi_input(b, node, 1), *scale = opi_input(b, node, 2);
-  for (uint32_t a = axis; a < (uint32_t)x->rank; a++)
+  for (uint32_t a = axis; a < (uint32_t)x->rank; ++a)
     n *= (double)x->shape[a];
   if (opi_k_elems(scale) != n) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
@@ -89,9 +89,10 @@ static opipe_status norm_scale_infer(opi_builder *b, const opi_node *node, opipe
   OPI_TRY(norm_extent(b, node, &axis, err));
   const opi_value x = *opi_input(b, node, 1);
   const bool wide = x.dtype == OPIPE_DOUBLE || opi_input(b, node, 0)->dtype == OPIPE_DOUBLE;
-  for (uint32_t o = 0; o < 2; o++)
+  for (uint32_t o = 0; o < 2; ++o) {
     OPI_TRY(opi_b_set(b, node, o, wide ? OPIPE_DOUBLE : OPIPE_FLOAT, x.shape + axis,
                       (uint32_t)x.rank - axis, err));
+  }
   return OPIPE_OK;
 }
 
@@ -124,7 +125,7 @@ static opipe_status loss_infer(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_may(b, node, 3, "weights", OPI_T_FLOAT, 1, 1, err));
   const opi_value *x = opi_input(b, node, 1);
   const uint32_t rank = (uint32_t)x->rank - 1;
-  for (uint32_t a = 0; a < rank; a++)
+  for (uint32_t a = 0; a < rank; ++a)
     labels[a] = x->shape[a == 0 ? 0 : a + 1];
   OPI_TRY(opi_need_shape(b, node, 2, labels, rank, err));
   OPI_TRY(opi_need_shape(b, node, 0, labels, each ? rank : 0, err));

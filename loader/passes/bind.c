@@ -48,14 +48,16 @@ static opipe_status check_names(const opi_bind_options *options, const opi_map *
                                 opipe_error *err) {
   uint32_t found = 0;
   for (uint32_t i = 0; i < options->n_pins; ++i) {
-    if (!opi_map_get(inputs, options->pins[i].input, &found))
+    if (!opi_map_get(inputs, options->pins[i].input, &found)) {
       return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s' to pin",
                       options->pins[i].input);
+    }
   }
   for (uint32_t i = 0; i < options->n_shapes; ++i) {
-    if (!opi_map_get(inputs, options->shapes[i].input, &found))
+    if (!opi_map_get(inputs, options->shapes[i].input, &found)) {
       return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'",
                       options->shapes[i].input);
+    }
   }
   return OPIPE_OK;
 }
@@ -83,9 +85,8 @@ static opipe_status add_pinned(binding *bd, uint32_t file_value, const opi_pin *
   char a[128], b[128];
   bool fits = from->rank < 0 || (uint32_t)from->rank == pin->rank;
   uint64_t n_bytes = 0;
-  for (uint32_t d = 0; fits && from->rank >= 0 && d < pin->rank; ++d) {
+  for (uint32_t d = 0; fits && from->rank >= 0 && d < pin->rank; ++d)
     fits = from->shape[d] < 0 || from->shape[d] == pin->shape[d];
-  }
   if (!fits) {
     return opi_fail(err, OPIPE_E_INVALID, "input '%s' has shape %s in the file, the pin has %s",
                     from->name, opi_shape_text(a, sizeof(a), from->shape, (uint32_t)from->rank),
@@ -96,9 +97,8 @@ static opipe_status add_pinned(binding *bd, uint32_t file_value, const opi_pin *
                     opi_dtype_name(from->dtype), opi_dtype_name(pin->dtype));
   }
   if (pin->rank > OPIPE_MAX_RANK ||
-      !opi_tensor_bytes(pin->dtype, pin->shape, pin->rank, &n_bytes) || pin->data == NULL) {
+      !opi_tensor_bytes(pin->dtype, pin->shape, pin->rank, &n_bytes) || pin->data == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "the pin of input '%s' is not a tensor", from->name);
-  }
   const void *data = opi_arena_copy(&bd->scratch, pin->data, n_bytes);
   const uint32_t v = data == NULL ? OPIPE_NONE
                                   : opi_b_borrow(&bd->builder, from->name, pin->dtype, pin->shape,
@@ -153,9 +153,8 @@ static opipe_status add_input(binding *bd, uint32_t file_value, opipe_error *err
   OPI_TRY(input_shape(bd, from, shape, &rank, err));
   const uint32_t v =
       opi_graph_add_value(bd->builder.graph, from->name, from->dtype, shape, (int32_t)rank);
-  if (v == OPIPE_NONE || !opi_graph_add_input(bd->builder.graph, v)) {
+  if (v == OPIPE_NONE || !opi_graph_add_input(bd->builder.graph, v))
     return opi_fail_nomem(err, sizeof(opi_value), "an input");
-  }
   opi_value *value = opi_b_value(&bd->builder, v);
   value->source = file_value;
   if (opi_dtype_bits(from->dtype) == 0) {
@@ -194,9 +193,8 @@ static opipe_status add_copied_output(binding *bd, uint32_t v, uint32_t file_val
 
 static opipe_status note_alias(opi_builder *b, const char *name, uint32_t value, opipe_error *err) {
   if (!opi_arena_grow(b->graph->arena, (void **)&b->aliases, &b->room_aliases, b->n_aliases + 1,
-                      sizeof(opi_alias))) {
+                      sizeof(opi_alias)))
     return opi_fail_nomem(err, sizeof(opi_alias), "a second name");
-  }
   b->aliases[b->n_aliases++] = (opi_alias){name, value};
   return OPIPE_OK;
 }
@@ -208,13 +206,11 @@ static opipe_status add_output(binding *bd, uint32_t file_value, opipe_error *er
   OPI_TRY(opi_frame_value(b, &bd->scope, file_value, &v, err));
   if (v == OPI_POISONED)
     return OPIPE_OK;
-  if (opi_is_sequence(v)) {
+  if (opi_is_sequence(v))
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "graph output '%s' is a sequence", name);
-  }
   opi_value *value = opi_b_value(b, v);
-  if (value->producer == OPIPE_NONE || (value->flags & OPI_VALUE_OUTPUT)) {
+  if (value->producer == OPIPE_NONE || (value->flags & OPI_VALUE_OUTPUT))
     return add_copied_output(bd, v, file_value, err);
-  }
   if (strcmp(value->name, name) != 0) {
     const char *old = value->name;
     opi_map_remove(b->names, old);
@@ -250,9 +246,8 @@ static opipe_status mark_barriers(binding *bd, opipe_error *err) {
       b->graph->values[v].flags |= OPI_VALUE_BARRIER;
       continue;
     }
-    if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE) {
+    if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE)
       return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no tensor '%s' to cut at", name);
-    }
     /* Known once the dimensions are bound, or not needed: there is nothing to send. */
     opi_log(
         bd->options->logger, OPIPE_LOG_INFO,
@@ -290,9 +285,8 @@ static opipe_status finish_report(binding *bd, opipe_error *err) {
   const opi_report *report = &bd->report;
   if (report->n == 0)
     return OPIPE_OK;
-  if (bd->options->report != NULL) {
+  if (bd->options->report != NULL)
     OPI_TRY(opi_text_write(&report->text, bd->options->report, bd->options->report_ctx, err));
-  }
   const bool fits =
       !report->text.failed && report->text.n + sizeof "4294967295 nodes are not supported: " <=
                                   sizeof report->first.message;
@@ -341,9 +335,8 @@ static opipe_status copy_dims(const binding *bd, opi_bound *bound, opipe_error *
 static opipe_status copy_aliases(const binding *bd, opi_bound *bound, opipe_error *err) {
   const opi_builder *b = &bd->builder;
   bound->aliases = OPI_ARENA_ARRAY(&bound->arena, opi_alias, b->n_aliases);
-  if (bound->aliases == NULL) {
+  if (bound->aliases == NULL)
     return opi_fail_nomem(err, b->n_aliases * sizeof(opi_alias), "second names");
-  }
   for (uint32_t a = 0; a < b->n_aliases; ++a) {
     if (b->aliases[a].value == OPIPE_NONE)
       continue;

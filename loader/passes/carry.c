@@ -21,9 +21,8 @@ opipe_status opi_carry_apply(const opi_follower *f, const opi_node *node, const 
   const opi_op *op = opi_op_find(node->domain, node->op);
   for (uint32_t o = 0; o < node->n_out; ++o)
     out[o] = OPI_CARRY_NONE;
-  if (op == NULL || op->carry == NULL) {
+  if (op == NULL || op->carry == NULL)
     return opi_carry_fail(f->graph, node, err, "the operator has no rule for it");
-  }
   if (any_counts(node, in))
     return opi_carry_counted(f, node, in, out, err);
   return op->carry(f->graph, node, in, out, err);
@@ -39,9 +38,8 @@ static opi_carry uniform_dimension(const opi_follower *f, uint32_t v) {
       const opi_carry carry = {d, 0, form == 2 ? rest : 1, form == 1 ? rest : 1, 0};
       if (rest < 1 || value->shape[d] % f->length != 0 || (rest == 1) != (form == 0))
         continue;
-      if (opi_is_uniform(f->graph, v, (uint32_t)d, carry.outer, f->length, carry.inner)) {
+      if (opi_is_uniform(f->graph, v, (uint32_t)d, carry.outer, f->length, carry.inner))
         return carry;
-      }
     }
   }
   return OPI_CARRY_NONE;
@@ -230,17 +228,14 @@ static opipe_status follow_all(opi_follower *f, const opi_carry *in_carry, opipe
   f->in = OPI_ARENA_ARRAY(&scratch, opi_carry, room);
   f->out = OPI_ARENA_ARRAY(&scratch, opi_carry, room);
   opipe_status status = OPIPE_OK;
-  if (f->in == NULL || f->out == NULL) {
+  if (f->in == NULL || f->out == NULL)
     status = opi_fail_nomem(err, room * 2 * sizeof(opi_carry), "carries");
-  }
   for (uint32_t v = 0; v < graph->n_values && status >= 0; ++v)
     f->carry[v] = OPI_CARRY_NONE;
-  for (uint32_t i = 0; i < graph->n_inputs && status >= 0; ++i) {
+  for (uint32_t i = 0; i < graph->n_inputs && status >= 0; ++i)
     f->carry[graph->inputs[i]] = in_carry[i];
-  }
-  for (uint32_t n = 0; n < graph->n_nodes && status >= 0; ++n) {
+  for (uint32_t n = 0; n < graph->n_nodes && status >= 0; ++n)
     status = follow_node(f, &graph->nodes[n], err);
-  }
   for (uint32_t v = 0; v < graph->n_values && status >= 0 && f->derived != NULL; ++v) {
     if (graph->values[v].data != NULL && f->derived[v].count != 0)
       f->carry[v] = f->derived[v];

@@ -211,9 +211,8 @@ opipe_status opi_carry_counted(const opi_follower *f, const opi_node *node, cons
   int64_t count = 0;
   if (op->takes == OPI_TAKES_ROWS && in[0].count == 0 && opi_carries(&in[0]))
     return pick(f, node, in, out, err);
-  if (op->carry == NULL || node->n_in > OPI_COUNT(plain) || !count_of(f->graph, node, in, &count)) {
+  if (op->carry == NULL || node->n_in > OPI_COUNT(plain) || !count_of(f->graph, node, in, &count))
     return opi_carry_fail(f->graph, node, err, "an input counts along it");
-  }
   for (uint32_t i = 0; i < node->n_in; ++i) {
     plain[i] = in[i];
     plain[i].count = 0;

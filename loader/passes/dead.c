@@ -103,9 +103,8 @@ opipe_status opi_pass_dead(opi_builder *b, opipe_error *err) {
   opi_graph *graph = b->graph;
   marks m = {OPI_ARENA_ARRAY(b->scratch, uint32_t, graph->n_values),
              OPI_ARENA_ARRAY(b->scratch, bool, graph->n_nodes)};
-  if (m.value == NULL || m.node == NULL) {
+  if (m.value == NULL || m.node == NULL)
     return opi_fail_nomem(err, (uint64_t)graph->n_values * 4 + graph->n_nodes, "marking nodes");
-  }
   mark(graph, &m);
   compact(graph, &m);
   return follow_names(b, graph, &m, err);
@@ -163,9 +162,8 @@ static bool copy_node(opi_arena *arena, const opi_node *from, opi_node *to) {
   to->out = opi_arena_copy(arena, from->out, from->n_out * sizeof(uint32_t));
   to->attrs = opi_arena_copy(arena, from->attrs, from->n_attrs * sizeof(opipe_attr));
   if (to->name == NULL || to->op == NULL || to->domain == NULL || to->in == NULL ||
-      to->out == NULL || to->attrs == NULL) {
+      to->out == NULL || to->attrs == NULL)
     return false;
-  }
   for (uint32_t a = 0; a < from->n_attrs; ++a) {
     to->attrs[a].name = opi_arena_strdup(arena, from->attrs[a].name);
     to->attrs[a].data = copy_attr_data(arena, &from->attrs[a]);
@@ -182,9 +180,8 @@ static bool copy_all(const opi_graph *from, opi_arena *arena, opi_graph *to) {
   to->nodes = OPI_ARENA_ARRAY(arena, opi_node, from->n_nodes);
   to->inputs = opi_arena_copy(arena, from->inputs, from->n_inputs * sizeof(uint32_t));
   to->outputs = opi_arena_copy(arena, from->outputs, from->n_outputs * sizeof(uint32_t));
-  if (to->values == NULL || to->nodes == NULL || to->inputs == NULL || to->outputs == NULL) {
+  if (to->values == NULL || to->nodes == NULL || to->inputs == NULL || to->outputs == NULL)
     return false;
-  }
   for (uint32_t v = 0; v < from->n_values; ++v) {
     if (!copy_value(arena, &from->values[v], &to->values[v]))
       return false;
@@ -204,9 +201,8 @@ opipe_status opi_graph_copy(const opi_graph *graph, opi_arena *arena, opi_graph 
                             opipe_error *err) {
   const char *name = opi_arena_strdup(arena, graph->name);
   opi_graph *copy = name == NULL ? NULL : opi_graph_new(arena, name);
-  if (copy == NULL || !copy_all(graph, arena, copy)) {
+  if (copy == NULL || !copy_all(graph, arena, copy))
     return opi_fail_nomem(err, arena->total_bytes, "the bound graph");
-  }
   *out_graph = copy;
   return OPIPE_OK;
 }

@@ -68,9 +68,8 @@ static opi_expr *parse_number(parser *p) {
   int64_t number = 0;
   while (isdigit((unsigned char)*p->at)) {
     if (__builtin_mul_overflow(number, 10, &number) ||
-        __builtin_add_overflow(number, *p->at - '0', &number)) {
+        __builtin_add_overflow(number, *p->at - '0', &number))
       return NULL;
-    }
     ++p->at;
   }
   if (is_name_char(*p->at))

@@ -57,9 +57,8 @@ static opipe_status place_outputs(backend_evaluator *e, const opipe_graph *graph
     opipe_region *region = &regions[graph->values[v].slot];
     region->offset_bytes = total;
     region->n_bytes = graph->values[v].n_bytes;
-    if (region->n_bytes > (uint64_t)1 << 40) {
+    if (region->n_bytes > (uint64_t)1 << 40)
       return opi_fail(err, OPIPE_E_LIMIT, "a folded value of %" PRIu64 " bytes", region->n_bytes);
-    }
     total += opi_align_up(region->n_bytes, e->alignment);
   }
   OPI_TRY(hold(e, &e->results, total, OPIPE_BUFFER_BOUNDARY, err));
@@ -204,9 +203,10 @@ static opipe_status place_boundaries(opi_prepared *p, const opi_graph *graph, op
   for (uint32_t i = 0; i < p->n_inputs + p->n_outputs; ++i) {
     const uint32_t v = i < p->n_inputs ? graph->inputs[i] : graph->outputs[i - p->n_inputs];
     const uint64_t n_bytes = graph->values[v].n_bytes;
-    if (n_bytes > (uint64_t)1 << 40)
+    if (n_bytes > (uint64_t)1 << 40) {
       return opi_fail(err, OPIPE_E_LIMIT, "'%s' of %" PRIu64 " bytes", graph->values[v].name,
                       n_bytes);
+    }
     p->regions[i] = (opipe_region){.offset_bytes = total, .n_bytes = n_bytes};
     p->data[i] = opi_arena_alloc(&p->arena, n_bytes == 0 ? 1 : (size_t)n_bytes);
     if (p->data[i] == NULL)

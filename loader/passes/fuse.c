@@ -78,7 +78,7 @@ bool opi_f_swaps_last(const opi_node *transpose) {
   const int64_t *perm = opi_attr_ints(transpose, "perm", &n);
   if (perm == NULL || n < 2 || perm[n - 1] != (int64_t)n - 2 || perm[n - 2] != (int64_t)n - 1)
     return false;
-  for (uint32_t i = 0; i + 2 < n; i++) {
+  for (uint32_t i = 0; i + 2 < n; ++i) {
     if (perm[i] != (int64_t)i)
       return false;
   }
@@ -86,18 +86,18 @@ bool opi_f_swaps_last(const opi_node *transpose) {
 }
 
 void opi_f_forward(opi_fuse *f, uint32_t old, uint32_t v) {
-  for (uint32_t i = f->uses.first[old]; i < f->uses.first[old + 1]; i++) {
+  for (uint32_t i = f->uses.first[old]; i < f->uses.first[old + 1]; ++i) {
     opi_node *user = opi_f_node(f, f->uses.users[i]);
-    for (uint32_t k = 0; k < user->n_in; k++) {
+    for (uint32_t k = 0; k < user->n_in; ++k) {
       if (user->in[k] == old)
         user->in[k] = v;
     }
   }
-  f->n_fused++;
+  ++f->n_fused;
 }
 
 static uint32_t output_of(const opi_node *node, uint32_t v) {
-  for (uint32_t o = 0; o < node->n_out; o++) {
+  for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] == v)
       return o;
   }
@@ -108,9 +108,8 @@ opipe_status opi_f_replace(opi_fuse *f, uint32_t old, uint32_t fresh, uint32_t p
                            opipe_error *err) {
   opi_value *a = opi_f_value(f, old), *b = opi_f_value(f, fresh);
   if (a->producer == OPIPE_NONE || b->producer == OPIPE_NONE || a->dtype != b->dtype ||
-      !opi_f_same_shape(f, old, fresh)) {
+      !opi_f_same_shape(f, old, fresh))
     return opi_fail(err, OPIPE_E_INTERNAL, "fusing '%s' gave another type or shape", a->name);
-  }
   const uint32_t from = a->producer, to = b->producer;
   opi_node *made = opi_f_node(f, to), *gone = opi_f_node(f, from);
   const uint32_t made_out = output_of(made, fresh), gone_out = output_of(gone, old);
@@ -124,7 +123,7 @@ opipe_status opi_f_replace(opi_fuse *f, uint32_t old, uint32_t fresh, uint32_t p
   b->producer = from;
   if (!opi_f_is(made, "Reshape") && !opi_f_is(made, "Cast"))
     made->pattern = pattern;
-  f->n_fused++;
+  ++f->n_fused;
   return OPIPE_OK;
 }
 
@@ -135,7 +134,7 @@ void opi_f_mark(const opi_fuse *f, uint32_t v, uint32_t pattern) {
 }
 
 uint32_t opi_f_recall(const opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b) {
-  for (uint32_t i = 0; i < f->n_memos; i++) {
+  for (uint32_t i = 0; i < f->n_memos; ++i) {
     const uint32_t *key = f->memos[i].key;
     if (key[0] == kind && key[1] == a && key[2] == b)
       return f->memos[i].value;
@@ -146,9 +145,8 @@ uint32_t opi_f_recall(const opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b) 
 opipe_status opi_f_remember(opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b, uint32_t value,
                             opipe_error *err) {
   if (!opi_arena_grow(f->b->scratch, (void **)&f->memos, &f->room_memos, f->n_memos + 1,
-                      sizeof(*f->memos))) {
+                      sizeof(*f->memos)))
     return opi_fail_nomem(err, sizeof(*f->memos), "a fusion");
-  }
   f->memos[f->n_memos++] = (opi_fuse_memo){{kind, a, b}, value, 0};
   return OPIPE_OK;
 }
@@ -179,7 +177,7 @@ static opipe_status place(ordering *o, uint32_t root, opipe_error *err) {
     }
     if (below == OPIPE_NONE) {
       o->place[n] = ++o->n_placed;
-      depth--;
+      --depth;
     } else if (o->next[below] != 0 || depth == o->graph->n_nodes) {
       return opi_fail(err, OPIPE_E_INTERNAL, "fusion made a cycle at node '%s'", node->name);
     } else {
@@ -195,18 +193,17 @@ static opipe_status reorder(opi_builder *b, opipe_error *err) {
                 OPI_ARENA_ARRAY(b->scratch, uint32_t, g->n_nodes),
                 OPI_ARENA_ARRAY(b->scratch, uint32_t, g->n_nodes), 0};
   opi_node *nodes = OPI_ARENA_ARRAY(b->scratch, opi_node, g->n_nodes);
-  if (o.place == NULL || o.stack == NULL || o.next == NULL || nodes == NULL) {
+  if (o.place == NULL || o.stack == NULL || o.next == NULL || nodes == NULL)
     return opi_fail_nomem(err, (uint64_t)g->n_nodes * sizeof(opi_node), "sorting nodes");
-  }
-  for (uint32_t n = 0; n < g->n_nodes; n++) {
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
     if (o.place[n] == 0)
       OPI_TRY(place(&o, n, err));
   }
   memcpy(nodes, g->nodes, g->n_nodes * sizeof(*nodes));
-  for (uint32_t n = 0; n < g->n_nodes; n++)
+  for (uint32_t n = 0; n < g->n_nodes; ++n)
     g->nodes[o.place[n] - 1] = nodes[n];
-  for (uint32_t n = 0; n < g->n_nodes; n++) {
-    for (uint32_t k = 0; k < g->nodes[n].n_out; k++) {
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    for (uint32_t k = 0; k < g->nodes[n].n_out; ++k) {
       if (g->nodes[n].out[k] != OPIPE_NONE)
         g->values[g->nodes[n].out[k]].producer = n;
     }
@@ -222,7 +219,7 @@ static opipe_status run_fusion(opi_builder *b, opi_fuse_visit visit, uint32_t *o
   opi_fuse f = {.b = b, .n_values = g->n_values};
   const uint32_t n_nodes = g->n_nodes;
   OPI_TRY(opi_graph_uses(g, b->scratch, &f.uses, err));
-  for (uint32_t n = 0; n < n_nodes; n++) {
+  for (uint32_t n = 0; n < n_nodes; ++n) {
     const opi_node origin = g->nodes[n]; /* gives its name, source and stage to what is emitted */
     f.stage = origin.stage;
     b->origin = &origin;
@@ -265,7 +262,7 @@ opipe_status opi_pass_fuse(opi_builder *b, uint32_t *io_patterns, opipe_error *e
       opi_fuse_rotary, opi_fuse_attention, opi_fuse_repeats,    opi_fuse_flat_attention,
       opi_fuse_matmul, opi_fuse_tidy};
   const opi_node *outer = b->origin;
-  for (size_t i = 0; i < OPI_COUNT(fusions); i++) {
+  for (size_t i = 0; i < OPI_COUNT(fusions); ++i) {
     uint32_t fused = 0;
     const opipe_status status = run_fusion(b, fusions[i], &fused, err);
     b->origin = outer;
@@ -274,10 +271,10 @@ opipe_status opi_pass_fuse(opi_builder *b, uint32_t *io_patterns, opipe_error *e
   }
   b->origin_index = OPIPE_NONE;
   b->origin_stage = -1;
-  for (uint32_t n = 0; n < b->graph->n_nodes; n++) {
+  for (uint32_t n = 0; n < b->graph->n_nodes; ++n) {
     const uint32_t pattern = pattern_of(&b->graph->nodes[n]);
     if (pattern != OPI_PATTERN_NONE)
-      io_patterns[pattern]++;
+      ++io_patterns[pattern];
   }
   return OPIPE_OK;
 }

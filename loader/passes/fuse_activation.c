@@ -28,9 +28,9 @@ typedef struct reading {
 
 static bool multiply(const poly *a, const poly *b, poly *out) {
   poly p = {{{0}}};
-  for (uint32_t i = 0; i <= DEGREE; i++) {
-    for (uint32_t k = 0; k <= DEGREE; k++) {
-      for (uint32_t j = 0; j < 4; j++) {
+  for (uint32_t i = 0; i <= DEGREE; ++i) {
+    for (uint32_t k = 0; k <= DEGREE; ++k) {
+      for (uint32_t j = 0; j < 4; ++j) {
         const double c = a->c[i][j & 1] * b->c[k][j >> 1];
         if (c == 0)
           continue;
@@ -45,8 +45,8 @@ static bool multiply(const poly *a, const poly *b, poly *out) {
 }
 
 static void add(const poly *a, const poly *b, double sign, poly *out) {
-  for (uint32_t i = 0; i <= DEGREE; i++) {
-    for (uint32_t j = 0; j < 2; j++)
+  for (uint32_t i = 0; i <= DEGREE; ++i) {
+    for (uint32_t j = 0; j < 2; ++j)
       out->c[i][j] = a->c[i][j] + sign * b->c[i][j];
   }
 }
@@ -69,9 +69,8 @@ static bool read_pair(const reading *r, const opi_node *node, uint32_t depth, po
   double number;
   poly a, b;
   if (!opi_f_number(r->f, node->in[0], &number) && !opi_f_number(r->f, node->in[1], &number) &&
-      !opi_f_same_shape(r->f, node->in[0], node->in[1])) {
+      !opi_f_same_shape(r->f, node->in[0], node->in[1]))
     return false;
-  }
   if (!read_poly(r, node->in[0], depth, &a) || !read_poly(r, node->in[1], depth, &b))
     return false;
   if (opi_f_is(node, "Add") || opi_f_is(node, "Sub")) {
@@ -82,14 +81,14 @@ static bool read_pair(const reading *r, const opi_node *node, uint32_t depth, po
     return multiply(&a, &b, out);
   const double divisor = b.c[0][0];
   b.c[0][0] = 0;
-  for (uint32_t i = 0; i <= DEGREE; i++) {
+  for (uint32_t i = 0; i <= DEGREE; ++i) {
     if (b.c[i][0] != 0 || b.c[i][1] != 0)
       return false;
   }
   if (divisor == 0)
     return false;
-  for (uint32_t i = 0; i <= DEGREE; i++) {
-    for (uint32_t j = 0; j < 2; j++)
+  for (uint32_t i = 0; i <= DEGREE; ++i) {
+    for (uint32_t j = 0; j < 2; ++j)
       out->c[i][j] = a.c[i][j] / divisor;
   }
   return true;
@@ -113,9 +112,10 @@ static bool read_poly(const reading *r, uint32_t v, uint32_t depth, poly *out) {
     return false;
   if (v != r->root && (opi_f_value(r->f, v)->flags & (OPI_VALUE_OUTPUT | OPI_VALUE_BARRIER)) != 0)
     return false;
-  if (opi_f_is(node, "Cast"))
+  if (opi_f_is(node, "Cast")) {
     return opi_dtype_is_float(opi_f_value(r->f, v)->dtype) &&
            read_poly(r, node->in[0], depth - 1, out);
+  }
   if (opi_f_is(node, "Reshape"))
     return read_poly(r, node->in[0], depth - 1, out); /* element by element all the same */
   if (opi_f_is(node, "Pow"))
@@ -138,8 +138,8 @@ static bool is_poly(const reading *r, uint32_t v, const poly *want) {
   poly has;
   if (!read_poly(r, v, MAX_DEPTH, &has))
     return false;
-  for (uint32_t i = 0; i <= DEGREE; i++) {
-    for (uint32_t j = 0; j < 2; j++) {
+  for (uint32_t i = 0; i <= DEGREE; ++i) {
+    for (uint32_t j = 0; j < 2; ++j) {
       if (want->c[i][j] == 0 ? fabs(has.c[i][j]) > 1e-9
                              : !opi_f_near(r->dtype, has.c[i][j], want->c[i][j]))
         return false;
@@ -154,14 +154,14 @@ static uint32_t candidates(const opi_fuse *f, uint32_t v, uint32_t *list) {
                                         "Pow", "Cast", "Neg", "Reshape"};
   uint32_t n = 1;
   list[0] = v;
-  for (uint32_t k = 0; k < n; k++) {
+  for (uint32_t k = 0; k < n; ++k) {
     const opi_node *node = opi_f_made(f, list[k], NULL);
     bool known = false;
-    for (size_t i = 0; node != NULL && i < OPI_COUNT(through); i++)
+    for (size_t i = 0; node != NULL && i < OPI_COUNT(through); ++i)
       known = known || opi_f_is(node, through[i]);
-    for (uint32_t i = 0; known && i < node->n_in; i++) {
+    for (uint32_t i = 0; known && i < node->n_in; ++i) {
       bool seen = node->in[i] == OPIPE_NONE || opi_value_known(opi_f_value(f, node->in[i]));
-      for (uint32_t j = 0; !seen && j < n; j++)
+      for (uint32_t j = 0; !seen && j < n; ++j)
         seen = list[j] == node->in[i];
       if (!seen && n < MAX_CANDIDATES)
         list[n++] = node->in[i];
@@ -191,7 +191,7 @@ static const poly gate = {{{0, 0}, {0, 1}, {0, 0}, {0, 0}}};
 /* The value behind T that is `want` in x and T: follows single readers. OPIPE_NONE: none. */
 static uint32_t find_result(const reading *r, const poly *want) {
   uint32_t v = r->t;
-  for (uint32_t step = 0; step < MAX_DEPTH; step++) {
+  for (uint32_t step = 0; step < MAX_DEPTH; ++step) {
     const uint32_t n = opi_f_next(r->f, v, NULL);
     if (n == OPIPE_NONE || opi_f_node(r->f, n)->n_out != 1)
       return OPIPE_NONE;
@@ -262,7 +262,7 @@ static opipe_status fuse_gate(opi_fuse *f, uint32_t arg, uint32_t t, opipe_error
 
 opipe_status opi_fuse_activation(opi_fuse *f, uint32_t n, opipe_error *err) {
   const opi_node *node = opi_f_node(f, n);
-  for (size_t i = 0; i < OPI_COUNT(gelus); i++) {
+  for (size_t i = 0; i < OPI_COUNT(gelus); ++i) {
     if (opi_f_is(node, gelus[i].op))
       return fuse_gelu(f, &gelus[i], node->in[0], node->out[0], err);
   }

@@ -64,7 +64,7 @@ static bool push_mask(const opi_fuse *f, opi_scores *s, opi_mask_item item, uint
 /* tanh(x / c) c -> x */
 static bool read_softcap(const opi_fuse *f, const opi_node *mul, opi_scores *s, uint32_t *io) {
   double cap, inside;
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     const opi_node *tanh = opi_f_made(f, opi_f_other(mul, i), "Tanh");
     if (tanh == NULL || !opi_f_number(f, mul->in[i], &cap) || !opi_f_free(f, tanh->out[0], 1))
       continue;
@@ -95,7 +95,7 @@ static bool read_scale(const opi_fuse *f, const opi_node *node, opi_scores *s, u
     *io = node->in[0];
     return true;
   }
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (!opi_f_number(f, node->in[i], &x))
       continue;
     s->scale *= x;
@@ -108,7 +108,7 @@ static bool read_scale(const opi_fuse *f, const opi_node *node, opi_scores *s, u
 /* Where(c, scores, number) or Where(c, number, scores) */
 static bool read_where(const opi_fuse *f, const opi_node *node, opi_scores *s, uint32_t at,
                        uint32_t *io) {
-  for (uint32_t i = 1; i < 3; i++) {
+  for (uint32_t i = 1; i < 3; ++i) {
     opi_mask_item item = {.value = node->in[0], .keeps = true, .inverted = i == 2};
     if (!opi_f_number(f, node->in[3 - i], &item.fill) || !opi_f_same_shape(f, node->in[i], at))
       continue;
@@ -122,7 +122,7 @@ static bool read_where(const opi_fuse *f, const opi_node *node, opi_scores *s, u
 static bool complement(const opi_fuse *f, uint32_t v, uint32_t m) {
   const opi_node *mul = opi_f_made(f, v, "Mul");
   double number;
-  for (uint32_t i = 0; mul != NULL && i < 2; i++) {
+  for (uint32_t i = 0; mul != NULL && i < 2; ++i) {
     const opi_node *sub = opi_f_made(f, opi_f_other(mul, i), "Sub");
     if (sub == NULL || !opi_f_number(f, mul->in[i], &number) || sub->in[1] != m)
       continue;
@@ -136,7 +136,7 @@ static bool complement(const opi_fuse *f, uint32_t v, uint32_t m) {
 static bool read_unknown_product(const opi_fuse *f, const opi_node *sub, opi_scores *s, uint32_t at,
                                  uint32_t *io) {
   const opi_node *mul = opi_f_made(f, sub->in[0], "Mul");
-  for (uint32_t i = 0; mul != NULL && i < 2; i++) {
+  for (uint32_t i = 0; mul != NULL && i < 2; ++i) {
     if (!opi_f_same_shape(f, opi_f_other(mul, i), at) || !complement(f, sub->in[1], mul->in[i]))
       continue;
     *io = opi_f_other(mul, i);
@@ -153,13 +153,13 @@ static bool read_product_mask(const opi_fuse *f, const opi_node *sub, opi_scores
   const opi_value *c = opi_f_value(f, sub->in[1]);
   if (mul == NULL || c->data == NULL || !opi_f_free(f, sub->in[0], 1))
     return false;
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     const opi_value *m = opi_f_value(f, mul->in[i]);
     opi_mask_item item = {.value = mul->in[i], .keeps = true};
     if (m->data == NULL || !opi_f_same_shape(f, mul->in[i], sub->in[1]) ||
         !opi_f_same_shape(f, opi_f_other(mul, i), at))
       continue;
-    for (uint64_t k = 0; k < (uint64_t)opi_k_elems(m); k++) {
+    for (uint64_t k = 0; k < (uint64_t)opi_k_elems(m); ++k) {
       const double kept = opi_known_element(m, k), minus = opi_known_element(c, k);
       if (kept == 0 && item.fill == 0)
         item.fill = -minus;
@@ -181,7 +181,7 @@ static bool read_sum(const opi_fuse *f, const opi_node *node, opi_scores *s, uin
     return opi_f_same_shape(f, *io, at) &&
            push_mask(f, s, (opi_mask_item){.value = node->in[1], .subtracted = true}, at);
   }
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (!opi_f_same_shape(f, node->in[i], at) || !leads(f, node->in[i], MAX_STEPS))
       continue;
     *io = node->in[i];
@@ -217,7 +217,7 @@ static void note_dims(const opi_fuse *f, uint32_t v, opi_scores *s) {
 
 static bool read_scores(const opi_fuse *f, uint32_t v, opi_scores *s) {
   *s = (opi_scores){.scale = 1, .dims = {-1, -1, -1, -1}, .dtype = opi_f_value(f, v)->dtype};
-  for (uint32_t step = 0; step < MAX_STEPS; step++) {
+  for (uint32_t step = 0; step < MAX_STEPS; ++step) {
     const opi_node *node = opi_f_made(f, v, NULL);
     if (node == NULL || !opi_f_free(f, v, 1))
       return false;
@@ -248,15 +248,14 @@ static uint32_t nan_guard(const opi_fuse *f, uint32_t p) {
   if (!opi_f_free(f, p, 2))
     return OPIPE_NONE;
   const uint32_t *users = f->uses.users + f->uses.first[p];
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     const opi_node *isnan = opi_f_node(f, users[i]), *where = opi_f_node(f, users[1 - i]);
     double zero;
     if (!opi_f_is(isnan, "IsNaN") || !opi_f_is(where, "Where") || where->in[0] != isnan->out[0])
       continue;
     if (opi_f_free(f, isnan->out[0], 1) && opi_f_number(f, where->in[1], &zero) && zero == 0 &&
-        where->in[2] == p) {
+        where->in[2] == p)
       return where->out[0];
-    }
   }
   return OPIPE_NONE;
 }
@@ -264,7 +263,7 @@ static uint32_t nan_guard(const opi_fuse *f, uint32_t p) {
 /* The node that multiplies the weights with the values; NULL: none. swap: the weights must be
  * transposed on the way. */
 static const opi_node *find_output(const opi_fuse *f, uint32_t p, bool swap) {
-  for (uint32_t step = 0; step < MAX_STEPS; step++) {
+  for (uint32_t step = 0; step < MAX_STEPS; ++step) {
     const uint32_t guarded = nan_guard(f, p);
     if (guarded != OPIPE_NONE) {
       p = guarded;
@@ -310,7 +309,7 @@ static bool has_shape(const opi_fuse *f, uint32_t v, const int64_t *shape) {
 
 /* Scales on an operand of the product are the product's. */
 static uint32_t strip_scale(const opi_fuse *f, uint32_t v, opi_scores *s) {
-  for (uint32_t step = 0; step < 4; step++) {
+  for (uint32_t step = 0; step < 4; ++step) {
     const opi_node *node = opi_f_made(f, v, NULL);
     uint32_t inside;
     if (node == NULL || (!opi_f_is(node, "Mul") && !opi_f_is(node, "Div")))
@@ -334,7 +333,7 @@ static uint32_t strip_scale(const opi_fuse *f, uint32_t v, opi_scores *s) {
 static opipe_status as_shape(opi_fuse *f, uint32_t v, const int64_t *shape, uint32_t *out,
                              opipe_error *err) {
   uint32_t from = v;
-  for (uint32_t step = 0; step < 4; step++) {
+  for (uint32_t step = 0; step < 4; ++step) {
     const opi_node *node = opi_f_made(f, from, "Reshape");
     if (has_shape(f, from, shape)) {
       *out = from;
@@ -356,18 +355,16 @@ static opipe_status settle_keys(opi_fuse *f, opi_scores *s, const int64_t *shape
   if (s->trans_right)
     return as_shape(f, v, shape, out, err);
   for (uint32_t step = 0; step < 3;
-       step++) { /* Reshapes of the leading axes around the transposition */
+       ++step) { /* Reshapes of the leading axes around the transposition */
     const opi_node *node = opi_f_made(f, from, NULL);
     if (node == NULL)
       break;
-    if (opi_f_is(node, "Transpose") && opi_f_swaps_last(node)) {
+    if (opi_f_is(node, "Transpose") && opi_f_swaps_last(node))
       return as_shape(f, strip_scale(f, node->in[0], s), shape, out, err);
-    }
     const int64_t *perm = opi_attr_ints(node, "perm", &n);
     if (opi_f_is(node, "Transpose") && n == 4 && perm[0] == 0 && perm[1] == 2 && perm[2] == 3 &&
-        perm[3] == 1) {
+        perm[3] == 1)
       return opi_k_transpose(f->b, strip_scale(f, node->in[0], s), forth, 4, out, err);
-    }
     if (!opi_f_is(node, "Reshape") || !keeps_matrix(f, node))
       break;
     from = node->in[0];
@@ -380,7 +377,7 @@ static opipe_status settle_keys(opi_fuse *f, opi_scores *s, const int64_t *shape
 static opipe_status strip_repeats(opi_fuse *f, operand *o, opipe_error *err) {
   uint32_t v = o->value;
   const opi_node *node = opi_f_made(f, v, "Reshape");
-  for (uint32_t step = 0; step < 3 && node != NULL; step++) {
+  for (uint32_t step = 0; step < 3 && node != NULL; ++step) {
     v = node->in[0];
     node = opi_f_made(f, v, "Reshape");
   }
@@ -397,9 +394,8 @@ static opipe_status strip_repeats(opi_fuse *f, operand *o, opipe_error *err) {
   const int64_t want[4] = {x[0], x[1] * n, x[3], x[4]}, groups[4] = {x[0], x[1], x[3], x[4]};
   if (memcmp(x, want_one, sizeof(want_one)) != 0 ||
       memcmp(many->shape, want_many, sizeof(want_many)) != 0 ||
-      memcmp(y->shape, want, sizeof(want)) != 0) {
+      memcmp(y->shape, want, sizeof(want)) != 0)
     return OPIPE_OK;
-  }
   o->heads = groups[1];
   return as_shape(f, expand->in[0], groups, &o->value, err);
 }
@@ -449,7 +445,7 @@ static bool sizes_fit(const opi_fuse *f, const opi_scores *s, const opi_node *ou
   int64_t n = 1;
   if (!leading_fit(f, s->left, s->right) || !leading_fit(f, output->in[0], output->in[1]))
     return false;
-  for (int32_t a = 0; a + 2 < q->rank; a++)
+  for (int32_t a = 0; a + 2 < q->rank; ++a)
     n *= q->shape[a];
   if (n != s->dims[0] * s->dims[1] || q->shape[q->rank - 2] != s->dims[s->transposed ? 3 : 2])
     return false;
@@ -573,7 +569,7 @@ static opipe_status fuse(opi_fuse *f, opi_scores *s, const opi_node *output, opi
                              .softcap = s->softcap,
                              .causal = causal,
                              .precision = y.dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT};
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = OPIPE_NONE;
   in[OPI_ATT_Q] = q.value;
   in[OPI_ATT_K] = k.value;
@@ -638,7 +634,7 @@ opipe_status opi_fuse_repeats(opi_fuse *f, uint32_t n, opipe_error *err) {
     return OPIPE_OK;
   opi_attention how = opi_attention_of(&node);
   how.kv_heads = k.heads;
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = opi_node_in(&node, i);
   in[OPI_ATT_K] = k.value;
   in[OPI_ATT_V] = v.value;

@@ -63,7 +63,7 @@ opipe_status opi_fuse_flat_attention(opi_fuse *f, uint32_t n, opipe_error *err) 
   const uint32_t after = opi_f_next(f, node.out[0], "Transpose");
   if (after == OPIPE_NONE || !swaps_heads(opi_f_node(f, after)))
     return OPIPE_OK;
-  for (uint32_t i = 0; i < 3; i++) {
+  for (uint32_t i = 0; i < 3; ++i) {
     if (!source_of(f, node.in[i], &x[i], &found[i]))
       return OPIPE_OK;
     if (found[i] != NULL)
@@ -71,15 +71,15 @@ opipe_status opi_fuse_flat_attention(opi_fuse *f, uint32_t n, opipe_error *err) 
   }
   const uint32_t result = opi_f_node(f, after)->out[0];
   const opi_value shape = *opi_f_value(f, result);
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; i++)
+  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = opi_node_in(&node, i);
-  for (uint32_t i = 0; i < 3; i++)
+  for (uint32_t i = 0; i < 3; ++i)
     OPI_TRY(flatten(f, x[i], found[i] != NULL ? &turns[i] : NULL, &in[i], err));
-  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; o++)
+  for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o)
     want |= opi_wants(&node, o) ? 1u << o : 0u;
   const opi_attention how = opi_attention_of(&node);
   OPI_TRY(opi_attention_emit(f->b, &how, in, want, node.pattern, out, err));
-  for (uint32_t o = OPI_ATT_PRESENT_K; o <= OPI_ATT_PRESENT_V; o++) {
+  for (uint32_t o = OPI_ATT_PRESENT_K; o <= OPI_ATT_PRESENT_V; ++o) {
     if ((want >> o & 1u) != 0)
       OPI_TRY(opi_f_replace(f, node.out[o], out[o], node.pattern, err));
   }

@@ -21,17 +21,15 @@ static const uint8_t *kept_bits(opi_fuse *f, const opi_mask_item *m) {
     return NULL;
   if (m->keeps && m->fill > DROPPED)
     return NULL;
-  if (f->mask_bits != NULL && f->mask_value == m->value && f->mask_flags == flags &&
-      m->factor == 1) {
+  if (f->mask_bits != NULL && f->mask_value == m->value && f->mask_flags == flags && m->factor == 1)
     return f->mask_bits; /* all layers read the same one */
-  }
   const uint64_t n = v.n_bytes / size;
   uint8_t *bits = opi_arena_alloc(f->b->scratch, n);
   opi_value one = v;
   if (bits == NULL)
     return NULL;
   one.n_bytes = size;
-  for (uint64_t i = 0; i < n; i++) {
+  for (uint64_t i = 0; i < n; ++i) {
     double x = 0;
     one.data = (const uint8_t *)v.data + i * size;
     if (!opi_known_scalar(&one, &x))
@@ -64,8 +62,8 @@ static bool is_causal(const opi_value *v, const uint8_t *bits, const opi_scores 
   if (v->rank < 2 || v->shape[v->rank - 1] != cols || v->shape[v->rank - 2] != rows)
     return false;
   const int64_t lines = (int64_t)(opi_k_elems(v) / (double)cols);
-  for (int64_t line = 0; line < lines; line++) {
-    for (int64_t j = 0; j < cols; j++) {
+  for (int64_t line = 0; line < lines; ++line) {
+    for (int64_t j = 0; j < cols; ++j) {
       if (bits[line * cols + j] != (j <= line % rows + past))
         return false;
     }
@@ -86,7 +84,7 @@ static opipe_status align(opi_fuse *f, const opi_scores *s, const opi_mask_item 
   *out_ok = v.rank <= 4;
   if (!*out_ok)
     return OPIPE_OK;
-  for (int32_t a = 0; a < v.rank; a++)
+  for (int32_t a = 0; a < v.rank; ++a)
     shape[rank - (uint32_t)v.rank + (uint32_t)a] = v.shape[a];
   if (m->rank == 3 && v.rank == 3 &&
       (v.shape[0] != 1 || s->dims[0] * s->dims[1] == 1)) { /* [B*H, S, T] */
@@ -97,7 +95,7 @@ static opipe_status align(opi_fuse *f, const opi_scores *s, const opi_mask_item 
     shape[3] = v.shape[2];
     rank = 4;
   }
-  for (uint32_t back = 1; *out_ok && back <= rank; back++) {
+  for (uint32_t back = 1; *out_ok && back <= rank; ++back) {
     const int64_t n = shape[rank - back];
     *out_ok = n == 1 || n == s->dims[4 - back];
   }
@@ -114,7 +112,7 @@ static bool same_content(const opi_fuse *f, uint32_t a, uint32_t b) {
 
 /* An earlier mask of the kind with this content. */
 static uint32_t recall_mask(const opi_fuse *f, uint32_t kind, const opi_mask_item *m) {
-  for (uint32_t i = 0; i < f->n_memos; i++) {
+  for (uint32_t i = 0; i < f->n_memos; ++i) {
     const opi_fuse_memo *memo = &f->memos[i];
     if (memo->key[0] != kind || memo->key[2] != m->inverted || memo->number != m->fill)
       continue;
@@ -189,7 +187,7 @@ static opipe_status join(opi_fuse *f, uint32_t a, uint32_t b, uint32_t *out, opi
 /* Drops masks that keep everything. */
 static uint32_t needed(opi_fuse *f, const opi_scores *s, opi_mask_item *out) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < s->n_masks; i++) {
+  for (uint32_t i = 0; i < s->n_masks; ++i) {
     const opi_value *v = opi_f_value(f, s->masks[i].value);
     const uint8_t *bits = kept_bits(f, &s->masks[i]);
     if (bits != NULL && all_kept(bits, (uint64_t)opi_k_elems(v)))
@@ -224,11 +222,10 @@ opipe_status opi_fuse_masks(opi_fuse *f, const opi_scores *s, int64_t past, uint
     OPI_TRY(align(f, s, &items[i], &v, out_ok, err));
     if (!*out_ok)
       return OPIPE_OK;
-    if (*out == OPIPE_NONE) {
+    if (*out == OPIPE_NONE)
       *out = v;
-    } else {
+    else
       OPI_TRY(join(f, *out, v, out, err));
-    }
   }
   return OPIPE_OK;
 }

@@ -33,7 +33,7 @@ static bool scaled(const opi_fuse *f, const opi_node *node, uint32_t v, uint32_t
     *io_alpha /= number;
     return true;
   }
-  for (uint32_t i = 0; opi_f_is(node, "Mul") && i < 2; i++) {
+  for (uint32_t i = 0; opi_f_is(node, "Mul") && i < 2; ++i) {
     *out_x = opi_f_other(node, i);
     if (!opi_f_number(f, node->in[i], &number) || !opi_f_same_shape(f, *out_x, v))
       continue;
@@ -44,7 +44,7 @@ static bool scaled(const opi_fuse *f, const opi_node *node, uint32_t v, uint32_t
 }
 
 static void take_operand(const opi_fuse *f, product *p, uint32_t i, bool scales) {
-  for (uint32_t step = 0; step < 4; step++) {
+  for (uint32_t step = 0; step < 4; ++step) {
     const uint32_t v = p->in[i];
     const opi_node *node = opi_f_made(f, v, NULL);
     uint32_t x;
@@ -100,7 +100,7 @@ opipe_status opi_fuse_matmul(opi_fuse *f, uint32_t n, opipe_error *err) {
       .result = node->out[0]};
   take_operand(f, &p, 0, true);
   take_operand(f, &p, 1, true);
-  for (uint32_t step = 0; step < 2; step++) {
+  for (uint32_t step = 0; step < 2; ++step) {
     const uint32_t next = opi_f_next(f, p.result, NULL);
     if (next == OPIPE_NONE || opi_f_uses(f, p.result) != 1)
       break;

@@ -29,7 +29,7 @@ static bool plus_number(const opi_fuse *f, uint32_t v, uint32_t *out_a, double *
   const opi_node *node = opi_f_made(f, v, "Add");
   if (node == NULL || !inner(f, v))
     return false;
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (!opi_f_number(f, node->in[i], out_number))
       continue;
     *out_a = opi_f_other(node, i);
@@ -59,9 +59,8 @@ static bool inverse_root(const opi_fuse *f, uint32_t v, uint32_t *out_a) {
     return false;
   if (opi_f_is(node, "Reciprocal"))
     return root(f, opi_f_uncast(f, node->in[0]), out_a);
-  if (opi_f_is(node, "Div") && opi_f_number(f, node->in[0], &number) && number == 1) {
+  if (opi_f_is(node, "Div") && opi_f_number(f, node->in[0], &number) && number == 1)
     return root(f, opi_f_uncast(f, node->in[1]), out_a);
-  }
   *out_a = node->in[0];
   return opi_f_is(node, "Pow") && opi_f_number(f, node->in[1], &number) && number == -0.5;
 }
@@ -78,7 +77,7 @@ static bool mean_of(const opi_fuse *f, uint32_t v, uint32_t *out_x, uint32_t *ou
   uint32_t seen = 0;
   if (list == NULL || n == 0 || n > (uint32_t)rank)
     return false;
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = 0; i < n; ++i) {
     const int64_t axis = list[i] < 0 ? list[i] + rank : list[i];
     if (axis < rank - (int64_t)n || axis >= rank)
       return false;
@@ -142,12 +141,11 @@ static bool quotient(const opi_fuse *f, uint32_t top, uint32_t under, norm *out)
 /* node = top / sqrt(under) in some spelling. */
 static bool normalised(const opi_fuse *f, const opi_node *node, norm *out) {
   uint32_t under;
-  if (opi_f_is(node, "Div")) {
+  if (opi_f_is(node, "Div"))
     return root(f, opi_f_uncast(f, node->in[1]), &under) && quotient(f, node->in[0], under, out);
-  }
   if (!opi_f_is(node, "Mul"))
     return false;
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (inverse_root(f, node->in[i], &under) && quotient(f, opi_f_other(node, i), under, out))
       return true;
   }
@@ -159,7 +157,7 @@ static bool fits(const opi_fuse *f, uint32_t v, uint32_t x, uint32_t axis) {
   const opi_value *p = opi_f_value(f, v), *like = opi_f_value(f, x);
   if (!opi_dtype_is_float(p->dtype) || p->rank > like->rank)
     return false;
-  for (int32_t back = 1; back <= like->rank; back++) {
+  for (int32_t back = 1; back <= like->rank; ++back) {
     const int64_t has = back <= p->rank ? p->shape[p->rank - back] : 1;
     if (has != (like->rank - back >= (int32_t)axis ? like->shape[like->rank - back] : 1))
       return false;
@@ -178,7 +176,7 @@ static bool then(const opi_fuse *f, const char *op, norm *io, uint32_t *out_vect
   if (n == OPIPE_NONE || !opi_f_is(opi_f_node(f, n), op))
     return false;
   const opi_node *node = opi_f_node(f, n);
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (node->in[i] != v || opi_f_other(node, i) == v ||
         !fits(f, opi_f_other(node, i), io->x, io->axis))
       continue;
@@ -250,11 +248,10 @@ static opipe_status emit(opi_fuse *f, norm *n, opipe_error *err) {
   opi_attrs_float(&attrs, "epsilon", n->epsilon);
   opi_attrs_int(&attrs, "stash_type", dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT);
   const uint32_t in[3] = {x, gamma, n->beta};
-  if (n->centred) {
+  if (n->centred)
     OPI_TRY(opi_k_one(f->b, "LayerNormalization", 17, in, 3, &attrs, &y, err));
-  } else {
+  else
     OPI_TRY(opi_k_one(f->b, "RMSNormalization", 23, in, 2, &attrs, &y, err));
-  }
   opi_f_mark(f, y, n->centred ? OPI_PATTERN_LAYERNORM : OPI_PATTERN_RMSNORM);
   OPI_TRY(opi_k_cast(f->b, y, result, &y, err));
   return opi_f_replace(f, n->result, y, n->centred ? OPI_PATTERN_LAYERNORM : OPI_PATTERN_RMSNORM,
@@ -267,7 +264,7 @@ static bool mean_times(const opi_fuse *f, uint32_t v, uint32_t g, norm *io) {
   uint32_t of, axis;
   if (node == NULL || !inner(f, v))
     return false;
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (node->in[i] != g || !mean_of(f, opi_f_other(node, i), &of, &axis))
       continue;
     return of == io->x && axis == io->axis;
@@ -281,7 +278,7 @@ static bool folded_gain(const opi_fuse *f, uint32_t g, uint32_t x, norm *out) {
   uint32_t under, c, of, axis;
   if (node == NULL || !inner(f, g))
     return false;
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     if (!inverse_root(f, node->in[i], &under) || !variance(f, under, out, &c))
       continue;
     if (!centred_of(f, c, &of, &axis) || of != x || axis != out->axis)
@@ -295,12 +292,12 @@ static bool folded_gain(const opi_fuse *f, uint32_t g, uint32_t x, norm *out) {
 
 /* sum = x G + (beta - mean(x) G) */
 static bool folded(const opi_fuse *f, const opi_node *sum, norm *out) {
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; ++i) {
     const opi_node *product = opi_f_made(f, sum->in[i], "Mul");
     const opi_node *rest = opi_f_made(f, opi_f_other(sum, i), "Sub");
     if (product == NULL || rest == NULL || !inner(f, sum->in[i]) || !inner(f, opi_f_other(sum, i)))
       continue;
-    for (uint32_t k = 0; k < 2; k++) {
+    for (uint32_t k = 0; k < 2; ++k) {
       const uint32_t g = product->in[k], x = opi_f_other(product, k);
       if (!folded_gain(f, g, x, out) || !mean_times(f, rest->in[1], g, out))
         continue;

@@ -55,7 +55,7 @@ static bool section_of(const opi_fuse *f, uint32_t v, section *out) {
   }
   if (!opi_f_is(node, "Split") || opi_attr_int(node, "axis", 0) != opi_f_value(f, v)->rank - 1)
     return false;
-  for (uint32_t o = 0; o < node->n_out && node->out[o] != v; o++)
+  for (uint32_t o = 0; o < node->n_out && node->out[o] != v; ++o)
     out->begin += last_of(f, node->out[o]);
   out->end = out->begin + last_of(f, v);
   return true;
@@ -70,7 +70,7 @@ static bool negated(const opi_fuse *f, uint32_t v, uint32_t *out_u) {
   *out_u = node->in[0];
   if (opi_f_is(node, "Neg"))
     return true;
-  for (uint32_t i = 0; opi_f_is(node, "Mul") && i < 2; i++) {
+  for (uint32_t i = 0; opi_f_is(node, "Mul") && i < 2; ++i) {
     *out_u = opi_f_other(node, i);
     if (opi_f_number(f, node->in[i], &minus) && minus == -1)
       return true;
@@ -124,7 +124,7 @@ static bool known_twice(const opi_value *v, int64_t dim, bool interleaved) {
   if (size == 0 || dim < 2)
     return false;
   for (uint64_t row = 0; row + (uint64_t)dim * size <= v->n_bytes; row += (uint64_t)dim * size) {
-    for (int64_t i = 0; i < dim / 2; i++) {
+    for (int64_t i = 0; i < dim / 2; ++i) {
       const uint64_t a = (uint64_t)(interleaved ? 2 * i : i),
                      b = (uint64_t)(interleaved ? 2 * i + 1 : i + dim / 2);
       if (memcmp(data + row + a * size, data + row + b * size, size) != 0)
@@ -137,7 +137,7 @@ static bool known_twice(const opi_value *v, int64_t dim, bool interleaved) {
 /* Are the two halves of v's last axis (or its pairs) the same by construction? */
 static bool twice(const opi_fuse *f, uint32_t v, int64_t dim, bool interleaved) {
   static const char *const each[] = {"Cos", "Sin", "Cast", "Reshape", "Expand", "Mul", "Gather"};
-  for (uint32_t step = 0; step < 12; step++) {
+  for (uint32_t step = 0; step < 12; ++step) {
     const opi_node *node = opi_f_made(f, v, NULL);
     bool through = false;
     double number;
@@ -151,7 +151,7 @@ static bool twice(const opi_fuse *f, uint32_t v, int64_t dim, bool interleaved) 
       return !interleaved && node->n_in == 2 && node->in[0] == node->in[1] &&
              opi_attr_int(node, "axis", 0) == opi_f_value(f, v)->rank - 1;
     }
-    for (size_t i = 0; i < OPI_COUNT(each); i++)
+    for (size_t i = 0; i < OPI_COUNT(each); ++i)
       through = through || opi_f_is(node, each[i]);
     if (!through || (opi_f_is(node, "Gather") && opi_attr_int(node, "axis", 0) != 0))
       return false;
@@ -178,7 +178,7 @@ static opipe_status half_table(opi_fuse *f, uint32_t v, int64_t batch, int64_t l
     const uint32_t in[5] = {v, opi_b_const_ints(f->b, &begin, 1),
                             opi_b_const_ints(f->b, &r->dim, 1), opi_b_const_ints(f->b, &axis, 1),
                             opi_b_const_ints(f->b, &step, 1)};
-    for (uint32_t i = 1; i < 5; i++)
+    for (uint32_t i = 1; i < 5; ++i)
       OPI_TRY(opi_k_const(in[i], err));
     OPI_TRY(opi_k_one(f->b, "Slice", 0, in, 5, NULL, out, err));
   } else {
@@ -239,9 +239,8 @@ static void take_rest(const opi_fuse *f, rotation *r) {
       !section_of(f, concat->in[1], &rest))
     return;
   if (turned.base != rest.base || turned.begin != 0 || rest.begin != turned.end ||
-      turned.step != 1 || rest.step != 1 || rest.end != last_of(f, turned.base)) {
+      turned.step != 1 || rest.step != 1 || rest.end != last_of(f, turned.base))
     return;
-  }
   r->x = turned.base;
   r->result = y;
 }
@@ -280,7 +279,7 @@ static bool turns(const opi_fuse *f, uint32_t rotated, uint32_t x, rotation *r) 
 
 /* sum = x cos + rotated(x) sin, operands in any order. */
 static bool match(const opi_fuse *f, const opi_node *sum, rotation *r) {
-  for (uint32_t i = 0; i < 8; i++) {
+  for (uint32_t i = 0; i < 8; ++i) {
     const opi_node *plain = opi_f_made(f, sum->in[i & 1], "Mul"),
                    *turned = opi_f_made(f, opi_f_other(sum, i & 1), "Mul");
     if (plain == NULL || turned == NULL || !inner(f, sum->in[0]) || !inner(f, sum->in[1]))

@@ -46,7 +46,7 @@ static opipe_status tidy_transpose(opi_fuse *f, const opi_node *node, opipe_erro
   if (x.rank < 5 || old == NULL || n != (uint32_t)x.rank)
     return OPIPE_OK;
   spare = n - 4;
-  for (uint32_t a = 0; a < n; a++) {
+  for (uint32_t a = 0; a < n; ++a) {
     const bool drop = a > 0 && x.shape[a] == 1 && spare > 0;
     place[a] = drop ? -1 : (int64_t)rank;
     if (!drop)
@@ -55,7 +55,7 @@ static opipe_status tidy_transpose(opi_fuse *f, const opi_node *node, opipe_erro
   }
   if (rank == n)
     return OPIPE_OK;
-  for (uint32_t a = 0; a < n; a++) {
+  for (uint32_t a = 0; a < n; ++a) {
     if (place[old[a]] >= 0)
       perm[kept++] = place[old[a]];
   }

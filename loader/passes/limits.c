@@ -41,9 +41,8 @@ static int64_t element(const opi_value *value, uint64_t i) {
 /* Largest and smallest element of a known integer tensor. */
 static bool bounds(const opi_value *value, int64_t *out_low, int64_t *out_high) {
   uint64_t n = 0;
-  if (value->data == NULL || (value->dtype != OPIPE_INT64 && value->dtype != OPIPE_INT32)) {
+  if (value->data == NULL || (value->dtype != OPIPE_INT64 && value->dtype != OPIPE_INT32))
     return false;
-  }
   if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n == 0)
     return false;
   *out_low = *out_high = element(value, 0);
@@ -169,9 +168,8 @@ opipe_status opi_index_limits(const opi_graph *graph, opi_arena *arena, int64_t 
                               opipe_error *err) {
   int64_t *limits = OPI_ARENA_ARRAY(arena, int64_t, graph->n_values);
   int64_t *of_inputs = OPI_ARENA_ARRAY(arena, int64_t, graph->n_inputs);
-  if (limits == NULL || of_inputs == NULL) {
+  if (limits == NULL || of_inputs == NULL)
     return opi_fail_nomem(err, (uint64_t)graph->n_values * 8, "index limits");
-  }
   for (uint32_t n = graph->n_nodes; n-- > 0;)
     visit(graph, &graph->nodes[n], limits);
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {

@@ -181,9 +181,8 @@ static opipe_status report(const search *s, const opi_dim_binding *dims, uint32_
                            const opipe_error *first, opipe_error *err) {
   opi_text text;
   opi_text_init(&text, s->options->allocator);
-  for (uint32_t d = 0; d < n_dims; ++d) {
+  for (uint32_t d = 0; d < n_dims; ++d)
     opi_text_printf(&text, "%s%s=%" PRId64, d == 0 ? "" : ",", dims[d].name, dims[d].value);
-  }
   const opipe_status status =
       opi_fail(err, OPIPE_E_INVALID, "no default fits: bind the dimensions (tried %.160s%s): %s",
                text.data != NULL ? text.data : "",
@@ -229,16 +228,16 @@ opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *opt
        options->default_length == 0 && length <= LONGEST && status == OPIPE_E_INVALID;
        length *= 2) {
     status = try_length(&s, length, false, &reason);
-    if (status >= 0)
+    if (status >= 0) {
       opi_log(options->logger, OPIPE_LOG_WARN,
               "free dimensions that are not bound are set to %" PRId64 ": nothing shorter fits",
               length);
+    }
   }
-  if (status == OPIPE_E_INVALID) {
+  if (status == OPIPE_E_INVALID)
     status = report(&s, dims, n_dims, first, err);
-  } else if (status < 0 && err != NULL) {
+  else if (status < 0 && err != NULL)
     *err = reason;
-  }
   opi_arena_release(&s.arena);
   if (status >= 0)
     *out_bound = s.found;

@@ -289,9 +289,10 @@ static opipe_status cut_operands(slicer *s, const opi_node *node, const operands
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (node->in[i] == OPIPE_NONE || opi_s_sliced(s, node->in[i]))
       continue;
-    if (opi_carries(&o->rows[i]))
+    if (opi_carries(&o->rows[i])) {
       OPI_TRY(
           opi_k_slice(&s->b, o->in[i], o->rows[i].axis, s->first, opi_s_end(s), &o->in[i], s->err));
+    }
     if (opi_carries(&o->columns[i]) && opi_s_end(s) != s->t->n_tokens)
       OPI_TRY(opi_k_slice(&s->b, o->in[i], o->columns[i].axis, 0, opi_s_end(s), &o->in[i], s->err));
   }
@@ -431,9 +432,10 @@ static bool reduces_columns(const slicer *s, const opi_node *node) {
 
 opipe_status opi_s_walk_scores(slicer *s, const opi_node *node) {
   operands o;
-  if (is_product(node))
+  if (is_product(node)) {
     return opi_s_plane(s, node->in[0]) || opi_s_plane(s, node->in[1]) ? contraction(s, node)
                                                                       : product(s, node);
+  }
   if (node->domain[0] != '\0' || node->in[0] == OPIPE_NONE)
     return opi_s_refuse(s, node, "it reads scores of queries and keys");
   OPI_TRY(open_operands(s, node, &o));

@@ -77,9 +77,8 @@ static opipe_status find_by_place(opi_solver *s, const char *name, opi_dimension
 static opipe_status assign_place(opi_solver *s, opi_dimension *dim, int64_t value,
                                  opipe_error *err) {
   const int64_t named = s->unknowns[dim->unknown].value;
-  if (value < 0 || named < 0 || named == value) {
+  if (value < 0 || named < 0 || named == value)
     return opi_solver_assign(s, dim->unknown, value, file_value(s, dim->input)->name, err);
-  }
   opi_log(s->options->logger, OPIPE_LOG_WARN,
           "dimension '%s' is %" PRId64 ", but %" PRId64 " in input '%s', axis %" PRIu32, dim->key,
           named, value, file_value(s, dim->input)->name, dim->axis);
@@ -90,9 +89,8 @@ static opipe_status assign_place(opi_solver *s, opi_dimension *dim, int64_t valu
 static opipe_status unknown_name(const opi_solver *s, const char *name, opipe_error *err) {
   opi_text text;
   opi_text_init(&text, s->options->allocator);
-  for (uint32_t i = 0; i < s->n_unknowns; ++i) {
+  for (uint32_t i = 0; i < s->n_unknowns; ++i)
     opi_text_printf(&text, "%s'%s'", i == 0 ? "" : ", ", s->unknowns[i].name);
-  }
   const opipe_status status =
       opi_fail(err, OPIPE_E_NOTFOUND, "no free dimension '%s'; there are: %s", name,
                text.data != NULL ? text.data : "none");
@@ -132,9 +130,8 @@ static opipe_status check_given_shape(const opi_value *input, const opi_input_sh
   if (input->rank < 0)
     return OPIPE_OK;
   bool fits = given->rank == (uint32_t)input->rank;
-  for (uint32_t d = 0; fits && d < given->rank; ++d) {
+  for (uint32_t d = 0; fits && d < given->rank; ++d)
     fits = input->shape[d] < 0 || input->shape[d] == given->shape[d];
-  }
   if (fits)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,

@@ -20,9 +20,8 @@ static opipe_status add_unknown(opi_solver *s, const char *name, uint32_t *out_u
   if (*out_u != OPIPE_NONE)
     return OPIPE_OK;
   if (!opi_arena_grow(s->arena, (void **)&s->unknowns, &s->room_unknowns, s->n_unknowns + 1,
-                      sizeof(opi_unknown))) {
+                      sizeof(opi_unknown)))
     return opi_fail_nomem(err, sizeof(opi_unknown), "a dimension");
-  }
   OPI_TRY(opi_map_set(s->names, name, s->n_unknowns, err));
   s->unknowns[s->n_unknowns] = (opi_unknown){.name = name, .value = -1};
   *out_u = s->n_unknowns++;
@@ -31,9 +30,8 @@ static opipe_status add_unknown(opi_solver *s, const char *name, uint32_t *out_u
 
 static opipe_status add_pair(opi_solver *s, uint32_t u, opipe_error *err) {
   if (!opi_arena_grow(s->arena, (void **)&s->pairs, &s->room_pairs, s->n_pairs + 1,
-                      sizeof(opi_use))) {
+                      sizeof(opi_use)))
     return opi_fail_nomem(err, sizeof(opi_use), "a dimension");
-  }
   s->pairs[s->n_pairs++] = (opi_use){u, s->n_dims};
   return OPIPE_OK;
 }
@@ -60,9 +58,8 @@ static bool is_name(void *ctx, const char *name, uint32_t *io_id) {
 opipe_status opi_solver_add(opi_solver *s, uint32_t input, uint32_t axis, opipe_error *err) {
   const char *key = opi_dim_key(s->arena, &s->model->graph->values[input], axis);
   if (key == NULL || !opi_arena_grow(s->arena, (void **)&s->dims, &s->room_dims, s->n_dims + 1,
-                                     sizeof(opi_dimension))) {
+                                     sizeof(opi_dimension)))
     return opi_fail_nomem(err, sizeof(opi_dimension), "a dimension");
-  }
   opi_dimension *dim = &s->dims[s->n_dims];
   naming n = {s, err, OPIPE_OK};
   *dim = (opi_dimension){.key = key, .input = input, .axis = axis, .own = -1};
@@ -170,11 +167,10 @@ static bool solve_for(opi_solver *s, const opi_dimension *dim, uint32_t unknown,
     const int64_t middle = low + (high - low) / 2;
     if (!try_at(s, dim, &t, middle, &at))
       return false;
-    if (rising ? at >= target : at <= target) {
+    if (rising ? at >= target : at <= target)
       high = middle;
-    } else {
+    else
       low = middle + 1;
-    }
   }
   *out_value = low;
   return try_at(s, dim, &t, low, &at) && at == target;

@@ -69,12 +69,13 @@ static opipe_status exact(prover *p, const opi_value *v, bounds *out) {
     list[i] = (float)opi_known_element(v, i);
     same = same && list[i] == list[0];
   }
-  if (same)
+  if (same) {
     OPI_TRY(number(p, (double)list[0], &out->lo));
-  else
+  } else {
     OPI_TRY(opi_k_const(
         out->lo = opi_b_borrow(&p->b, NULL, OPIPE_FLOAT, v->shape, (uint32_t)v->rank, list),
         p->err));
+  }
   out->hi = out->lo;
   return OPIPE_OK;
 }
@@ -234,12 +235,13 @@ static opipe_status move_one(prover *p, const opi_node *node, uint32_t data, boo
       continue;
     const opi_value *v = &p->whole->values[node->in[i]];
     const bounds *x = &p->of[node->in[i]];
-    if (i < 32 && (data >> i & 1u) != 0)
+    if (i < 32 && (data >> i & 1u) != 0) {
       OPI_TRY(whole_shape(p, v, high ? x->hi : x->lo, &in[i]));
-    else
+    } else {
       OPI_TRY(opi_k_const(
           in[i] = opi_b_borrow(&p->b, NULL, v->dtype, v->shape, (uint32_t)v->rank, v->data),
           p->err));
+    }
   }
   const opi_emit emit = {.op = node->op,
                          .in = in,

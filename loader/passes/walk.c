@@ -74,9 +74,8 @@ opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t fi
   if (*out_value != OPIPE_NONE)
     return OPIPE_OK;
   const opi_value *from = &scope->file->values[file_value];
-  if (from->data != NULL || (from->flags & OPI_VALUE_MISSING)) {
+  if (from->data != NULL || (from->flags & OPI_VALUE_MISSING))
     return take_initializer(b, scope, file_value, out_value, err);
-  }
   return opi_fail(err, OPIPE_E_INVALID, "value '%s' of graph '%s' is read, but nothing makes it",
                   from->name, scope->file->name);
 }
@@ -259,9 +258,8 @@ opipe_status opi_b_inline(opi_builder *b, const opi_graph *body, const uint32_t 
   opi_frame scope;
   opi_frame *outer = b->scope;
   const opi_node *origin = b->origin;
-  if (b->depth >= MOST_DEPTH) {
+  if (b->depth >= MOST_DEPTH)
     return opi_fail(err, OPIPE_E_LIMIT, "bodies are nested deeper than %u", MOST_DEPTH);
-  }
   if (n_feeds != body->n_inputs) {
     return opi_fail(err, OPIPE_E_INVALID, "body '%s' has %" PRIu32 " inputs, %" PRIu32 " are given",
                     body->name, body->n_inputs, n_feeds);
@@ -272,9 +270,8 @@ opipe_status opi_b_inline(opi_builder *b, const opi_graph *body, const uint32_t 
     scope.values[body->inputs[i]] = feeds[i];
   ++b->depth;
   opipe_status status = opi_walk(b, &scope, err);
-  for (uint32_t o = 0; o < body->n_outputs && status >= 0; ++o) {
+  for (uint32_t o = 0; o < body->n_outputs && status >= 0; ++o)
     status = opi_frame_value(b, &scope, body->outputs[o], &out_values[o], err);
-  }
   --b->depth;
   b->scope = outer;
   b->origin = origin;

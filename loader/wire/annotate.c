@@ -157,7 +157,7 @@ static opipe_status measure_graph(const annotator *a, const opi_wire_field *grap
     const int32_t stage = index < a->n_nodes ? a->stages[index] : -1;
     OPI_TRY(measure_node(a, &field, stage, &node_bytes));
     n += put_length(NULL, GRAPH_NODE, node_bytes) + node_bytes;
-    index++;
+    ++index;
   }
   if (index < a->n_nodes) {
     return opi_fail(a->err, OPIPE_E_INVALID, "stages for %u nodes; the model's graph has %u",
@@ -176,11 +176,10 @@ static opipe_status write_graph(const annotator *a, const opi_wire_field *graph)
   OPI_TRY(emit(a, head, put_length(head, MODEL_GRAPH, n)));
   while (at < graph->end) {
     OPI_TRY(next_field(a, graph->end, &at, &field));
-    if (field.number == GRAPH_NODE && field.wire == OPI_WIRE_BYTES) {
+    if (field.number == GRAPH_NODE && field.wire == OPI_WIRE_BYTES)
       OPI_TRY(write_node(a, &field, a->stages[index++]));
-    } else {
+    else
       OPI_TRY(emit(a, a->file + field.start, field.end - field.start));
-    }
   }
   return OPIPE_OK;
 }
@@ -193,13 +192,12 @@ static opipe_status write_model(const annotator *a, uint64_t n_bytes) {
   opi_wire_field field;
   while (at < n_bytes) {
     OPI_TRY(next_field(a, n_bytes, &at, &field));
-    if (field.number == MODEL_GRAPH && field.wire == OPI_WIRE_BYTES) {
+    if (field.number == MODEL_GRAPH && field.wire == OPI_WIRE_BYTES)
       OPI_TRY(write_graph(a, &field));
-    } else if (field.number == MODEL_IR_VERSION && field.value < IR_VERSION) {
+    else if (field.number == MODEL_IR_VERSION && field.value < IR_VERSION)
       OPI_TRY(emit(a, small, put_number(small, MODEL_IR_VERSION, IR_VERSION)));
-    } else if (!is_ours(a, &field, MODEL_CONFIGURATION)) {
+    else if (!is_ours(a, &field, MODEL_CONFIGURATION))
       OPI_TRY(emit(a, a->file + field.start, field.end - field.start));
-    }
   }
   return write_pair(a, MODEL_CONFIGURATION, CONFIGURATION_DEVICES, a->n_devices);
 }
@@ -208,13 +206,11 @@ opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
                                 opipe_write_fn write, void *ctx, opipe_error *err) {
   OPI_TRY(opi_model_check_files(model, err));
-  if (name == NULL || name[0] == '\0') {
+  if (name == NULL || name[0] == '\0')
     return opi_fail(err, OPIPE_E_INVALID, "a device configuration needs a name");
-  }
-  if (n_devices < 1 || n_devices > INT32_MAX) {
+  if (n_devices < 1 || n_devices > INT32_MAX)
     return opi_fail(err, OPIPE_E_INVALID, "a device configuration of %u devices", n_devices);
-  }
-  for (uint32_t i = 0; i < n_nodes; i++) {
+  for (uint32_t i = 0; i < n_nodes; ++i) {
     if (stage_of_node[i] >= -1 && stage_of_node[i] <= OPI_WIRE_MAX_STAGE)
       continue;
     return opi_fail(err, OPIPE_E_INVALID, "node %u: stage %d is outside [-1, %d]", i,

@@ -49,7 +49,7 @@ static uint32_t held_types(const OpiOnnx__AttributeProto *a) {
       [TYPE_TYPE_PROTOS] = a->n_type_protos != 0,
   };
   uint32_t held = 0;
-  for (uint32_t t = 1; t < TYPE_COUNT; t++)
+  for (uint32_t t = 1; t < TYPE_COUNT; ++t)
     held |= (uint32_t)has[t] << t;
   return held;
 }
@@ -63,12 +63,10 @@ static opipe_status about(const OpiOnnx__AttributeProto *a, opipe_status status,
 static opipe_status decide_type(const OpiOnnx__AttributeProto *a, uint32_t *out_type,
                                 opipe_error *err) {
   const uint32_t held = held_types(a), type = (uint32_t)a->type;
-  if (type >= TYPE_COUNT) {
+  if (type >= TYPE_COUNT)
     return opi_fail(err, OPIPE_E_INVALID, "unknown attribute type %d", a->type);
-  }
-  if (held != 0 && (held & (held - 1)) != 0) {
+  if (held != 0 && (held & (held - 1)) != 0)
     return opi_fail(err, OPIPE_E_INVALID, "it has values of more than one type");
-  }
   if (type != 0) {
     if (held != 0 && held != 1u << type) {
       return opi_fail(err, OPIPE_E_INVALID, "declared %s, but holds %s", type_names[type],
@@ -97,9 +95,8 @@ static opipe_status read_strings(opi_arena *arena, const OpiOnnx__AttributeProto
   const char **list = OPI_ARENA_ARRAY(arena, const char *, a->n_strings);
   if (list == NULL)
     return nomem(err, 8 * a->n_strings);
-  for (size_t i = 0; i < a->n_strings; i++) {
+  for (size_t i = 0; i < a->n_strings; ++i)
     OPI_TRY(read_string(arena, &a->strings[i], &list[i], err));
-  }
   out->kind = OPIPE_ATTR_STRINGS;
   out->data = list;
   out->n = (uint32_t)a->n_strings;
@@ -119,9 +116,8 @@ static opipe_status read_list(opi_arena *arena, uint32_t kind, const void *data,
 static opipe_status read_tensor(opi_load *load, const OpiOnnx__AttributeProto *a, opipe_attr *out,
                                 opipe_error *err) {
   opi_dense dense;
-  if (a->t == NULL && a->sparse_tensor == NULL) {
+  if (a->t == NULL && a->sparse_tensor == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "declared a tensor, but holds none");
-  }
   OPI_TRY(a->t != NULL ? opi_wire_tensor(load, a->t, &dense, err)
                        : opi_wire_sparse(load, a->sparse_tensor, &dense, err));
   opipe_literal *literal = OPI_ARENA_NEW(load->arena, opipe_literal);
@@ -203,19 +199,18 @@ static opipe_status read_reference(opi_scope *scope, const OpiOnnx__AttributePro
     return opi_fail(err, OPIPE_E_INVALID, "refers to attribute '%.100s' outside of a function",
                     a->ref_attr_name);
   }
-  for (uint32_t i = 0; i < call->n_attrs; i++) {
+  for (uint32_t i = 0; i < call->n_attrs; ++i) {
     if (strcmp(call->attrs[i].name, a->ref_attr_name) != 0)
       continue;
     const char *name = out->name;
     *out = call->attrs[i];
     out->name = name;
-    if (out->kind == OPI_ATTR_GRAPH && ((const opi_graph *)out->data)->outer != scope->graph) {
+    if (out->kind == OPI_ATTR_GRAPH && ((const opi_graph *)out->data)->outer != scope->graph)
       return opi_fail(err, OPIPE_E_UNSUPPORTED, "a graph handed into a function's subgraph");
-    }
     return OPIPE_OK;
   }
   const OpiOnnx__FunctionProto *function = call->function;
-  for (size_t i = 0; i < function->n_attribute_proto; i++) {
+  for (size_t i = 0; i < function->n_attribute_proto; ++i) {
     const OpiOnnx__AttributeProto *preset = function->attribute_proto[i];
     if (strcmp(opi_wire_text(preset->name), a->ref_attr_name) != 0)
       continue;
@@ -231,9 +226,8 @@ static opipe_status read_attribute(opi_scope *scope, const OpiOnnx__NodeProto *n
   if (name[0] == '\0')
     return opi_fail(err, OPIPE_E_INVALID, "has no name");
   /* Read here, so that operators know one form less. */
-  if (strcmp(name, "sparse_value") == 0 && strcmp(opi_wire_text(node->op_type), "Constant") == 0) {
+  if (strcmp(name, "sparse_value") == 0 && strcmp(opi_wire_text(node->op_type), "Constant") == 0)
     name = "value";
-  }
   out->name = opi_arena_strdup(scope->load->arena, name);
   if (out->name == NULL)
     return nomem(err, strlen(name) + 1);
@@ -252,18 +246,18 @@ opipe_status opi_wire_attributes(opi_scope *scope, const OpiOnnx__NodeProto *nod
   opipe_attr *attrs = OPI_ARENA_ARRAY(scope->load->arena, opipe_attr, node->n_attribute);
   if (attrs == NULL)
     return nomem(err, node->n_attribute * sizeof(*attrs));
-  for (size_t i = 0; i < node->n_attribute; i++) {
+  for (size_t i = 0; i < node->n_attribute; ++i) {
     const OpiOnnx__AttributeProto *a = node->attribute[i];
     const opipe_status status = read_attribute(scope, node, a, &attrs[n], err);
     if (status < 0)
       return about(a, status, err);
-    for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t k = 0; k < n; ++k) {
       if (strcmp(attrs[k].name, attrs[n].name) != 0)
         continue;
       return about(a, opi_fail(err, OPIPE_E_INVALID, "occurs twice"), err);
     }
     if (attrs[n].kind != 0)
-      n++;
+      ++n;
   }
   *out_attrs = attrs;
   *out_n = n;

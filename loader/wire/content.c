@@ -88,7 +88,7 @@ static opipe_status look(content *c, uint32_t typed, opipe_error *err) {
       c->has_raw = true;
     } else if (field.number == typed && holds) {
       c->piece = field;
-      c->n_pieces++;
+      ++c->n_pieces;
     } else if (holds && field.number >= FLOAT_DATA && field.number <= UINT64_DATA &&
                field.number != 8) {
       c->has_other = true;
@@ -120,9 +120,8 @@ static opipe_status decode_ints(const content *c, const opi_wire_field *field,
                       c->name, (unsigned long long)*io_n, (long long)entry, (long long)form->low,
                       (long long)form->high);
     }
-    for (uint32_t b = 0; b < form->unit_bytes; b++) {
+    for (uint32_t b = 0; b < form->unit_bytes; ++b)
       dense[*io_n * form->unit_bytes + b] = (uint8_t)(value >> (8 * b));
-    }
   }
   return OPIPE_OK;
 }

@@ -188,9 +188,8 @@ static opipe_status map_location(opi_load *load, const char *location, opi_mappi
   uint64_t n_bytes = 0;
   index = load->n_mappings;
   if (!opi_arena_grow(&load->parse, (void **)&load->mappings, &load->room_mappings, index + 1,
-                      sizeof(*load->mappings))) {
+                      sizeof(*load->mappings)))
     return opi_fail_nomem(err, (uint64_t)(index + 1) * sizeof(*load->mappings), "mappings");
-  }
   OPI_TRY(opi_external_open(load->dir, load->dir_path, load->link_path, location,
                             load->params->flags, &fd, &n_bytes, err));
   OPI_TRY(opi_mapping_create(load, fd, location, n_bytes, out_mapping, err));
@@ -211,12 +210,11 @@ static bool parse_u64(const char *text, uint64_t *out) {
   uint64_t value = 0;
   if (text[0] == '\0')
     return false;
-  for (const char *c = text; *c != '\0'; c++) {
+  for (const char *c = text; *c != '\0'; ++c) {
     if (*c < '0' || *c > '9')
       return false;
-    if (opi_mul_u64(value, 10, &value) || opi_add_u64(value, (uint64_t)(*c - '0'), &value)) {
+    if (opi_mul_u64(value, 10, &value) || opi_add_u64(value, (uint64_t)(*c - '0'), &value))
       return false;
-    }
   }
   *out = value;
   return true;
@@ -247,13 +245,12 @@ static void warn_key(opi_load *load, const char *key, const char *tensor) {
 static opipe_status read_place(opi_load *load, const OpiOnnx__TensorProto *tensor, place *out,
                                opipe_error *err) {
   memset(out, 0, sizeof(*out));
-  for (size_t i = 0; i < tensor->n_external_data; i++) {
+  for (size_t i = 0; i < tensor->n_external_data; ++i) {
     const char *key = opi_wire_text(tensor->external_data[i]->key);
     const char *value = opi_wire_text(tensor->external_data[i]->value);
     if (strcmp(key, "location") == 0) {
-      if (out->location != NULL) {
+      if (out->location != NULL)
         return opi_fail(err, OPIPE_E_INVALID, "external_data has 'location' twice");
-      }
       out->location = value;
     } else if (strcmp(key, "offset") == 0) {
       OPI_TRY(read_number(key, value, &out->has_offset, &out->offset, err));
@@ -263,9 +260,8 @@ static opipe_status read_place(opi_load *load, const OpiOnnx__TensorProto *tenso
       warn_key(load, key, opi_wire_text(tensor->name));
     }
   }
-  if (out->location == NULL) {
+  if (out->location == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "external_data has no location");
-  }
   return OPIPE_OK;
 }
 

@@ -6,7 +6,7 @@
 
 bool opi_wire_varint(const uint8_t *bytes, uint64_t end, uint64_t *io_at, uint64_t *out) {
   uint64_t value = 0;
-  for (uint32_t i = 0; i < 10; i++) {
+  for (uint32_t i = 0; i < 10; ++i) {
     if (*io_at >= end)
       return false;
     const uint8_t byte = bytes[(*io_at)++];
@@ -66,7 +66,7 @@ uint32_t opi_wire_put_varint(uint8_t *out, uint64_t value) {
     const uint8_t more = value > 0x7f ? 0x80 : 0;
     if (out != NULL)
       out[n] = (uint8_t)((value & 0x7f) | more);
-    n++;
+    ++n;
     value >>= 7;
   } while (value != 0);
   return n;
@@ -74,7 +74,7 @@ uint32_t opi_wire_put_varint(uint8_t *out, uint64_t value) {
 
 uint64_t opi_wire_fixed(const uint8_t *bytes, uint32_t n_bytes) {
   uint64_t value = 0;
-  for (uint32_t i = 0; i < n_bytes; i++)
+  for (uint32_t i = 0; i < n_bytes; ++i)
     value |= (uint64_t)bytes[i] << (8 * i);
   return value;
 }

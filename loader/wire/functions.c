@@ -22,12 +22,11 @@ opipe_status opi_functions_index(opi_load *load, opipe_error *err) {
   if (model->n_functions == 0)
     return OPIPE_OK;
   OPI_TRY(opi_map_create(load->allocator, &load->functions, err));
-  for (size_t i = 0; i < model->n_functions; i++) {
+  for (size_t i = 0; i < model->n_functions; ++i) {
     const OpiOnnx__FunctionProto *f = model->functions[i];
     uint32_t before = 0;
-    if (opi_wire_text(f->name)[0] == '\0') {
+    if (opi_wire_text(f->name)[0] == '\0')
       return opi_fail(err, OPIPE_E_INVALID, "function %zu has no name", i);
-    }
     if (f->n_attribute_proto > OPI_WIRE_MAX_ATTRIBUTES) {
       return opi_fail(err, OPIPE_E_LIMIT, "function '%.200s' has %zu attributes; the limit is %d",
                       f->name, f->n_attribute_proto, OPI_WIRE_MAX_ATTRIBUTES);
@@ -49,9 +48,8 @@ opipe_status opi_functions_find(opi_load *load, const OpiOnnx__NodeProto *node,
   if (load->functions == NULL)
     return OPIPE_OK;
   OPI_TRY(make_key(load, node->domain, node->op_type, node->overload, err));
-  if (opi_map_get(load->functions, load->key.data, &index)) {
+  if (opi_map_get(load->functions, load->key.data, &index))
     *out_function = load->message->functions[index];
-  }
   return OPIPE_OK;
 }
 
@@ -65,9 +63,8 @@ static opipe_status check_cycle(opi_load *load, const opi_call *outer,
   opi_text chain;
   opi_text_init(&chain, load->allocator);
   opi_text_printf(&chain, "'%.60s'", function->name);
-  for (const opi_call *c = outer; c != at && chain.n < 300; c = c->outer) {
+  for (const opi_call *c = outer; c != at && chain.n < 300; c = c->outer)
     opi_text_printf(&chain, " called by '%.60s'", c->function->name);
-  }
   opi_text_printf(&chain, " called by '%.60s'", function->name);
   const opipe_status status =
       opi_fail(err, OPIPE_E_INVALID, "local functions call each other in a cycle: %s",
@@ -84,7 +81,7 @@ static opipe_status bind_inputs(opi_scope *body, opi_scope *caller, const opi_ca
     return opi_fail(err, OPIPE_E_INVALID, "passes %zu inputs to function '%.100s', which takes %zu",
                     site->node->n_input, function->name, function->n_input);
   }
-  for (size_t i = 0; i < function->n_input; i++) {
+  for (size_t i = 0; i < function->n_input; ++i) {
     uint32_t value = OPIPE_NONE, before = 0;
     if (opi_map_get(body->names, function->input[i], &before)) {
       return opi_fail(err, OPIPE_E_INVALID, "function '%.100s' has two inputs '%.100s'",
@@ -92,9 +89,8 @@ static opipe_status bind_inputs(opi_scope *body, opi_scope *caller, const opi_ca
     }
     const char *name = i < site->node->n_input ? site->node->input[i] : "";
     const opipe_status status = opi_scope_find(caller, name, &value, err);
-    if (status == OPIPE_E_NOTFOUND) {
+    if (status == OPIPE_E_NOTFOUND)
       return opi_fail(err, OPIPE_E_INVALID, "reads '%.200s', which nothing makes", name);
-    }
     if (status < 0)
       return status;
     OPI_TRY(opi_map_set(body->names, function->input[i], value, err));
@@ -111,7 +107,7 @@ static opipe_status promise_outputs(opi_scope *body, opi_scope *caller, const op
                     site->node->n_output, function->name, function->n_output);
   }
   OPI_TRY(opi_map_create(body->load->allocator, &body->promised, err));
-  for (size_t i = 0; i < site->node->n_output; i++) {
+  for (size_t i = 0; i < site->node->n_output; ++i) {
     uint32_t value = OPIPE_NONE, before = 0;
     if (site->node->output[i][0] == '\0')
       continue;
@@ -150,13 +146,11 @@ static opipe_status hand_through(opi_scope *body, const opi_call_site *site, con
 
 static opipe_status fill_body(opi_scope *body, const opi_call_site *site, opipe_error *err) {
   const OpiOnnx__FunctionProto *function = site->function;
-  for (size_t i = 0; i < function->n_node; i++) {
+  for (size_t i = 0; i < function->n_node; ++i)
     OPI_TRY(opi_wire_define_outputs(body, function->node[i], err));
-  }
-  for (size_t i = 0; i < function->n_node; i++) {
+  for (size_t i = 0; i < function->n_node; ++i)
     OPI_TRY(opi_wire_node(body, function->node[i], i, err));
-  }
-  for (size_t i = 0; i < site->node->n_output; i++) {
+  for (size_t i = 0; i < site->node->n_output; ++i) {
     uint32_t value = OPIPE_NONE;
     if (!opi_map_get(body->promised, function->output[i], &value))
       continue;

@@ -25,7 +25,7 @@ typedef opipe_status (*initializer_fn)(void *ctx, const OpiOnnx__TensorProto *te
 static opipe_status each_initializer(opi_load *load, const OpiOnnx__GraphProto *message,
                                      initializer_fn body, void *ctx, opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  for (size_t i = 0; i < message->n_initializer && status >= 0; i++) {
+  for (size_t i = 0; i < message->n_initializer && status >= 0; ++i) {
     const OpiOnnx__TensorProto *tensor = NULL;
     opi_arena one;
     opi_arena_init(&one, load->allocator, 0);
@@ -37,11 +37,12 @@ static opipe_status each_initializer(opi_load *load, const OpiOnnx__GraphProto *
       status = body(ctx, tensor, NULL, err);
     opi_arena_release(&one);
   }
-  for (size_t i = 0; i < message->n_sparse_initializer && status >= 0; i++) {
+  for (size_t i = 0; i < message->n_sparse_initializer && status >= 0; ++i) {
     const OpiOnnx__SparseTensorProto *sparse = message->sparse_initializer[i];
-    if (sparse->values == NULL || opi_wire_text(sparse->values->name)[0] == '\0')
+    if (sparse->values == NULL || opi_wire_text(sparse->values->name)[0] == '\0') {
       return opi_fail(err, OPIPE_E_INVALID, "initializer %zu has no name",
                       message->n_initializer + i);
+    }
     status = body(ctx, sparse->values, sparse, err);
   }
   return status;
@@ -50,7 +51,7 @@ static opipe_status each_initializer(opi_load *load, const OpiOnnx__GraphProto *
 /* The known dimensions alone must not make a size that cannot be. */
 static bool is_sane(const opi_wire_type *type) {
   uint64_t n_bytes = 0, product = opi_dtype_bits(type->dtype);
-  for (int32_t d = 0; d < type->rank; d++) {
+  for (int32_t d = 0; d < type->rank; ++d) {
     if (type->shape[d] <= 0)
       continue;
     if (opi_mul_u64(product, (uint64_t)type->shape[d], &n_bytes))
@@ -73,12 +74,10 @@ static opipe_status add_input(opi_scope *scope, const OpiOnnx__ValueInfoProto *i
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "input '%.200s' is a sequence; only tensors are supported", name);
   }
-  if (is_main && type.dtype == OPIPE_UNDEFINED) {
+  if (is_main && type.dtype == OPIPE_UNDEFINED)
     return opi_fail(err, OPIPE_E_INVALID, "input '%.200s' has no element type", name);
-  }
-  if (!is_sane(&type)) {
+  if (!is_sane(&type))
     return opi_fail(err, OPIPE_E_INVALID, "input '%.200s': its size overflows", name);
-  }
   OPI_TRY(opi_scope_define(scope, name, &value, err));
   opi_wire_apply_type(scope->load, &scope->graph->values[value], &type);
   if (!opi_graph_add_input(scope->graph, value))
@@ -106,11 +105,10 @@ static opipe_status add_initializer(void *ctx, const OpiOnnx__TensorProto *tenso
   opi_scope *scope = ctx;
   opi_dense dense;
   uint32_t v = OPIPE_NONE;
-  if (sparse == NULL) {
+  if (sparse == NULL)
     OPI_TRY(opi_wire_tensor(scope->load, tensor, &dense, err));
-  } else {
+  else
     OPI_TRY(opi_wire_sparse(scope->load, sparse, &dense, err));
-  }
   OPI_TRY(opi_scope_define(scope, dense.name, &v, err));
   opi_value *value = &scope->graph->values[v];
   value->dtype = dense.dtype;
@@ -137,16 +135,16 @@ static opipe_status check_declared(opi_scope *scope, const OpiOnnx__ValueInfoPro
 /* Inputs that the caller feeds, then initializers. */
 static opipe_status add_sources(opi_scope *scope, const OpiOnnx__GraphProto *message,
                                 opi_map *inputs, opipe_error *err) {
-  for (size_t i = 0; i < message->n_input; i++)
+  for (size_t i = 0; i < message->n_input; ++i)
     OPI_TRY(opi_map_keep(inputs, opi_wire_text(message->input[i]->name), 0, err));
   if (message->n_input != 0)
     OPI_TRY(each_initializer(scope->load, message, note_constant, inputs, err));
-  for (size_t i = 0; i < message->n_input; i++) {
+  for (size_t i = 0; i < message->n_input; ++i) {
     if (!is_constant(inputs, message->input[i]))
       OPI_TRY(add_input(scope, message->input[i], err));
   }
   OPI_TRY(each_initializer(scope->load, message, add_initializer, scope, err));
-  for (size_t i = 0; i < message->n_input; i++) {
+  for (size_t i = 0; i < message->n_input; ++i) {
     if (is_constant(inputs, message->input[i]))
       OPI_TRY(check_declared(scope, message->input[i], err));
   }
@@ -170,9 +168,8 @@ static opipe_status add_output(opi_scope *scope, const OpiOnnx__ValueInfoProto *
   if (found < 0)
     return found;
   opi_value *value = &scope->graph->values[v];
-  if (is_main && (value->flags & OPI_VALUE_OUTPUT) != 0) {
+  if (is_main && (value->flags & OPI_VALUE_OUTPUT) != 0)
     return opi_fail(err, OPIPE_E_INVALID, "output '%.200s' is listed twice", name);
-  }
   opi_wire_apply_type(scope->load, value, &type);
   if (!opi_graph_add_output(scope->graph, v))
     return opi_fail_nomem(err, 4, "an output");
@@ -194,7 +191,7 @@ static const char *constant_name(const OpiOnnx__NodeProto *node) {
  * one of each name counts. Gives every name its last node. */
 static opipe_status find_latest(const OpiOnnx__GraphProto *message, opi_map *latest,
                                 opipe_error *err) {
-  for (size_t i = 0; i < message->n_node; i++) {
+  for (size_t i = 0; i < message->n_node; ++i) {
     const char *name = constant_name(message->node[i]);
     if (name != NULL)
       OPI_TRY(opi_map_set(latest, name, (uint32_t)i, err));
@@ -217,17 +214,16 @@ static bool is_replaced(opi_load *load, const OpiOnnx__GraphProto *message, size
 
 static opipe_status fill_nodes(opi_scope *scope, const OpiOnnx__GraphProto *message,
                                const opi_map *latest, opipe_error *err) {
-  for (size_t i = 0; i < message->n_node; i++) {
+  for (size_t i = 0; i < message->n_node; ++i) {
     if (is_replaced(scope->load, message, i, latest))
       continue;
     OPI_TRY(opi_wire_define_outputs(scope, message->node[i], err));
   }
-  for (size_t i = 0; i < message->n_node; i++) {
-    if (is_replaced(scope->load, message, i, latest)) {
-      scope->load->n_nodes++;
-    } else {
+  for (size_t i = 0; i < message->n_node; ++i) {
+    if (is_replaced(scope->load, message, i, latest))
+      ++scope->load->n_nodes;
+    else
       OPI_TRY(opi_wire_node(scope, message->node[i], i, err));
-    }
   }
   return OPIPE_OK;
 }
@@ -236,17 +232,15 @@ static opipe_status fill_nodes(opi_scope *scope, const OpiOnnx__GraphProto *mess
 static opipe_status reserve(opi_graph *graph, const OpiOnnx__GraphProto *message,
                             opipe_error *err) {
   uint64_t n_values = message->n_input + count_initializers(message);
-  for (size_t i = 0; i < message->n_node; i++)
+  for (size_t i = 0; i < message->n_node; ++i)
     n_values += message->node[i]->n_output;
-  if (n_values > UINT32_MAX / 4 || message->n_node > UINT32_MAX / 4) {
+  if (n_values > UINT32_MAX / 4 || message->n_node > UINT32_MAX / 4)
     return opi_fail(err, OPIPE_E_LIMIT, "a graph of %llu values", (unsigned long long)n_values);
-  }
   if (!opi_arena_grow(graph->arena, (void **)&graph->values, &graph->room_values,
                       (uint32_t)n_values, sizeof(opi_value)) ||
       !opi_arena_grow(graph->arena, (void **)&graph->nodes, &graph->room_nodes,
-                      (uint32_t)message->n_node, sizeof(opi_node))) {
+                      (uint32_t)message->n_node, sizeof(opi_node)))
     return opi_fail_nomem(err, n_values * sizeof(opi_value), "a graph");
-  }
   return OPIPE_OK;
 }
 
@@ -256,9 +250,8 @@ static opipe_status fill_graph(opi_scope *scope, const OpiOnnx__GraphProto *mess
   OPI_TRY(add_sources(scope, message, inputs, err));
   OPI_TRY(find_latest(message, latest, err));
   OPI_TRY(fill_nodes(scope, message, latest, err));
-  for (size_t i = 0; i < message->n_output; i++) {
+  for (size_t i = 0; i < message->n_output; ++i)
     OPI_TRY(add_output(scope, message->output[i], err));
-  }
   return opi_graph_sort(scope->graph, err);
 }
 
@@ -281,9 +274,8 @@ enum { OLDEST_IR = 3, NEWEST_IR = 13 };
 
 static opipe_status check_ir(opi_load *load, opipe_error *err) {
   const OpiOnnx__ModelProto *message = load->message;
-  if (!message->has_ir_version) {
+  if (!message->has_ir_version)
     return opi_fail(err, OPIPE_E_INVALID, "not an ONNX model: it has no ir_version");
-  }
   if (message->ir_version < OLDEST_IR || message->ir_version > NEWEST_IR) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "IR version %lld; %d to %d are supported",
                     (long long)message->ir_version, OLDEST_IR, NEWEST_IR);
@@ -312,14 +304,14 @@ static opipe_status read_opsets(opi_load *load, opipe_error *err) {
   model->opsets = OPI_ARENA_ARRAY(load->arena, opi_opset, message->n_opset_import);
   if (model->opsets == NULL)
     return opi_fail_nomem(err, message->n_opset_import * 16, "opsets");
-  for (size_t i = 0; i < message->n_opset_import; i++) {
+  for (size_t i = 0; i < message->n_opset_import; ++i) {
     const OpiOnnx__OperatorSetIdProto *opset = message->opset_import[i];
     opi_opset *out = &model->opsets[i];
     out->domain = opi_arena_strdup(load->arena, opi_wire_domain(opset->domain));
     out->version = opset->version;
     if (out->domain == NULL)
       return opi_fail_nomem(err, 16, "a domain");
-    for (size_t k = 0; k < i; k++) {
+    for (size_t k = 0; k < i; ++k) {
       if (strcmp(model->opsets[k].domain, out->domain) != 0)
         continue;
       if (model->opsets[k].version == out->version)
@@ -345,7 +337,7 @@ static opipe_status name_producer(opi_load *load, opipe_error *err) {
 }
 
 static void count_stages(opi_model *model) {
-  for (uint32_t n = 0; n < model->graph->n_nodes; n++) {
+  for (uint32_t n = 0; n < model->graph->n_nodes; ++n) {
     const int32_t stage = model->graph->nodes[n].stage;
     if (stage >= model->n_stages)
       model->n_stages = stage + 1;

@@ -23,11 +23,10 @@ static opipe_status map_file(opi_load *load, const char *path, opipe_error *err)
     return opi_fail_errno(err, errno, "'%.300s'", path);
   }
   opipe_status status = OPIPE_OK;
-  if (fstat(fd, &info) != 0) {
+  if (fstat(fd, &info) != 0)
     status = opi_fail_errno(err, errno, "'%.300s'", path);
-  } else if (!S_ISREG(info.st_mode)) {
+  else if (!S_ISREG(info.st_mode))
     status = opi_fail(err, OPIPE_E_INVALID, "'%.300s' is not a regular file", path);
-  }
   if (status < 0) {
     (void)close(fd);
     return status;

@@ -171,9 +171,8 @@ static opipe_status check_file(int fd, const char *location, uint32_t flags, uin
   struct stat info;
   if (fstat(fd, &info) != 0)
     return opi_fail_errno(err, errno, "external data '%.200s'", location);
-  if (!S_ISREG(info.st_mode)) {
+  if (!S_ISREG(info.st_mode))
     return opi_fail(err, OPIPE_E_INVALID, "external data '%.200s' is not a regular file", location);
-  }
   if (info.st_nlink > 1 && (flags & OPI_LOAD_ALLOW_HARDLINKS) == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "external data '%.200s' has %llu hard links, so it may be another's file; "
@@ -189,9 +188,8 @@ opipe_status opi_external_open(int dir, const char *dir_path, const char *link_p
                                uint64_t *out_bytes, opipe_error *err) {
   OPI_TRY(check_location(location, err));
   int fd = open_below(dir, location, flags);
-  if (fd < 0 && errno == ENOENT && link_path != NULL) {
+  if (fd < 0 && errno == ENOENT && link_path != NULL)
     fd = open_cached(dir, dir_path, link_path, location, flags);
-  }
   if (fd < 0)
     return explain(errno, dir_path, location, err);
   const opipe_status status = check_file(fd, location, flags, out_bytes, err);

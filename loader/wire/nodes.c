@@ -19,7 +19,7 @@ const char *opi_wire_domain(const char *domain) {
 
 static bool find_version(OpiOnnx__OperatorSetIdProto *const *opsets, size_t n, const char *domain,
                          int64_t *out_version) {
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     if (strcmp(opi_wire_domain(opsets[i]->domain), domain) != 0)
       continue;
     *out_version = opsets[i]->version;
@@ -64,7 +64,7 @@ opipe_status opi_wire_version(opi_scope *scope, const char *domain, const char *
 static size_t listed_at(const OpiOnnx__ModelProto *model, const char *id) {
   size_t at = model->n_configuration;
   while (at > 0 && strcmp(opi_wire_text(model->configuration[at - 1]->name), id) != 0)
-    at--;
+    --at;
   return at;
 }
 
@@ -74,8 +74,8 @@ void opi_wire_choose_configuration(opi_load *load) {
   const OpiOnnx__GraphProto *graph = load->message->graph;
   const char *last = NULL;
   size_t best = 0;
-  for (size_t n = 0; n < graph->n_node; n++) {
-    for (size_t i = 0; i < graph->node[n]->n_device_configurations; i++) {
+  for (size_t n = 0; n < graph->n_node; ++n) {
+    for (size_t i = 0; i < graph->node[n]->n_device_configurations; ++i) {
       const OpiOnnx__NodeDeviceConfigurationProto *entry = graph->node[n]->device_configurations[i];
       const char *id = opi_wire_text(entry->configuration_id);
       if (!entry->has_pipeline_stage || (last != NULL && strcmp(id, last) == 0))
@@ -92,7 +92,7 @@ void opi_wire_choose_configuration(opi_load *load) {
 
 static opipe_status read_stage(opi_load *load, const OpiOnnx__NodeProto *message, int32_t *io_stage,
                                opipe_error *err) {
-  for (size_t i = 0; i < message->n_device_configurations; i++) {
+  for (size_t i = 0; i < message->n_device_configurations; ++i) {
     const OpiOnnx__NodeDeviceConfigurationProto *entry = message->device_configurations[i];
     const char *id = opi_wire_text(entry->configuration_id);
     if (!entry->has_pipeline_stage)
@@ -130,7 +130,7 @@ static opipe_status name_node(opi_scope *scope, const OpiOnnx__NodeProto *messag
 
 opipe_status opi_wire_define_outputs(opi_scope *scope, const OpiOnnx__NodeProto *message,
                                      opipe_error *err) {
-  for (size_t i = 0; i < message->n_output; i++) {
+  for (size_t i = 0; i < message->n_output; ++i) {
     uint32_t value = OPIPE_NONE;
     if (message->output[i][0] == '\0')
       continue;
@@ -141,7 +141,7 @@ opipe_status opi_wire_define_outputs(opi_scope *scope, const OpiOnnx__NodeProto 
 
 static opipe_status connect(opi_scope *scope, const OpiOnnx__NodeProto *message, opi_node *node,
                             opipe_error *err) {
-  for (uint32_t i = 0; i < node->n_in; i++) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
     const opipe_status status = opi_scope_find(scope, message->input[i], &node->in[i], err);
     if (status == OPIPE_E_NOTFOUND) {
       return opi_fail(err, OPIPE_E_INVALID, "reads '%.200s', which nothing makes",
@@ -150,7 +150,7 @@ static opipe_status connect(opi_scope *scope, const OpiOnnx__NodeProto *message,
     if (status < 0)
       return status;
   }
-  for (uint32_t i = 0; i < node->n_out; i++) {
+  for (uint32_t i = 0; i < node->n_out; ++i) {
     OPI_TRY(opi_scope_find(scope, message->output[i], &node->out[i], err));
     if (node->out[i] == OPIPE_NONE)
       continue;
@@ -170,10 +170,10 @@ static opipe_status add_node(opi_scope *scope, const OpiOnnx__NodeProto *message
                     "the model has more than %d nodes with its functions expanded",
                     OPI_WIRE_MAX_NODES);
   }
-  load->n_nodes++;
+  ++load->n_nodes;
   size_t n_in = message->n_input;
   while (n_in > 0 && message->input[n_in - 1][0] == '\0')
-    n_in--; /* absent at the end */
+    --n_in; /* absent at the end */
   const char *op = opi_arena_strdup(load->arena, message->op_type);
   const char *domain = plain[0] != '\0' ? opi_arena_strdup(load->arena, plain) : "";
   if (op == NULL || domain == NULL)
@@ -222,8 +222,7 @@ opipe_status opi_wire_node(opi_scope *scope, const OpiOnnx__NodeProto *message, 
     scope->source = OPIPE_NONE;
   scope->stage = stage;
   /* Deep inside nested calls the innermost few say enough. */
-  if (status < 0 && err != NULL && strlen(err->message) < sizeof(err->message) / 2) {
+  if (status < 0 && err != NULL && strlen(err->message) < sizeof(err->message) / 2)
     (void)opi_error_prefix(err, "node '%.100s' (%.60s): ", site.name, message->op_type);
-  }
   return status;
 }

@@ -54,7 +54,7 @@ static uint64_t utf8_sequence(const uint8_t *text, uint64_t n) {
   if (first < 0xc2 || first > 0xf4 || n < length)
     return 0;
   uint32_t code = first & (0x7fu >> length);
-  for (uint32_t i = 1; i < length; i++) {
+  for (uint32_t i = 1; i < length; ++i) {
     if ((text[i] & 0xc0) != 0x80)
       return 0;
     code = code << 6 | (text[i] & 0x3fu);
@@ -95,7 +95,7 @@ static uint32_t name_field(opi_message message) {
 /* Looks for the name of the innermost message that has one; "" if none can be read. */
 static void find_name(const scanner *s, char *out_name, size_t room) {
   out_name[0] = '\0';
-  for (uint32_t d = s->depth; d > 0 && out_name[0] == '\0'; d--) {
+  for (uint32_t d = s->depth; d > 0 && out_name[0] == '\0'; --d) {
     const frame *f = &s->stack[d - 1];
     const uint32_t number = name_field(f->message);
     uint64_t at = f->begin;
@@ -168,7 +168,7 @@ static bool packed_ints(const scanner *s, const opi_wire_field *field, uint64_t 
   while (at < field->end) {
     if (!opi_wire_varint(s->bytes, field->end, &at, &value))
       return false;
-    (*out_n)++;
+    ++*out_n;
   }
   return true;
 }
@@ -176,12 +176,10 @@ static bool packed_ints(const scanner *s, const opi_wire_field *field, uint64_t 
 static opipe_status check_once(scanner *s, frame *top, const opi_wire_field *field,
                                const opi_field_rule *rule) {
   const uint32_t index = (uint32_t)(rule - opi_message_rules(top->message)->fields);
-  if (!rule->repeated && (top->seen >> index & 1u) != 0) {
+  if (!rule->repeated && (top->seen >> index & 1u) != 0)
     return bad(s, field->start, rule, "occurs twice");
-  }
-  if (rule->group != 0 && (top->groups >> rule->group & 1u) != 0) {
+  if (rule->group != 0 && (top->groups >> rule->group & 1u) != 0)
     return bad(s, field->start, rule, "excludes a field that comes before it");
-  }
   top->seen |= 1u << index;
   if (rule->group != 0)
     top->groups |= 1u << rule->group;
@@ -196,15 +194,12 @@ static opipe_status scan_text(scanner *s, const opi_wire_field *field, const opi
   const uint8_t *text = s->bytes + field->data;
   if (field->wire != OPI_WIRE_BYTES)
     return bad(s, field->start, rule, "has another wire type");
-  if (field->n_bytes != 0 && memchr(text, 0, field->n_bytes) != NULL) {
+  if (field->n_bytes != 0 && memchr(text, 0, field->n_bytes) != NULL)
     return bad(s, field->start, rule, "holds a NUL");
-  }
-  if (rule->kind == OPI_FIELD_TEXT && !is_text(text, field->n_bytes)) {
+  if (rule->kind == OPI_FIELD_TEXT && !is_text(text, field->n_bytes))
     return bad(s, field->start, rule, "is not UTF-8");
-  }
-  if (++s->scan.n_strings > OPI_WIRE_MAX_ITEMS) {
+  if (++s->scan.n_strings > OPI_WIRE_MAX_ITEMS)
     return too_many(s, s->scan.n_strings, OPI_WIRE_MAX_ITEMS, "strings");
-  }
   s->scan.tree_bytes += block(field->n_bytes + 1);
   if (!put(s, s->bytes + field->start, field->end - field->start))
     return changed(s);
@@ -221,9 +216,8 @@ static opipe_status scan_numbers(scanner *s, const opi_wire_field *field,
   if (field->wire == OPI_WIRE_BYTES && many) {
     if (ints && !packed_ints(s, field, &n))
       return bad(s, field->start, rule, "bad varint");
-    if (!ints && field->n_bytes % 4 != 0) {
+    if (!ints && field->n_bytes % 4 != 0)
       return bad(s, field->start, rule, "its length is not a multiple of 4");
-    }
     if (!ints)
       n = field->n_bytes / 4;
   } else if (field->wire != single) {
@@ -272,9 +266,8 @@ static opipe_status enter_field(scanner *s, const opi_wire_field *field,
   s->stack[s->depth - 1].length_at = length_at;
   if (rule->child != OPI_MSG_TENSOR)
     return OPIPE_OK;
-  if (!put_number(s, SPAN_OFFSET, field->data) || !put_number(s, SPAN_BYTES, field->n_bytes)) {
+  if (!put_number(s, SPAN_OFFSET, field->data) || !put_number(s, SPAN_BYTES, field->n_bytes))
     return changed(s);
-  }
   return OPIPE_OK;
 }
 
@@ -283,7 +276,7 @@ static void leave(scanner *s) {
   if (s->copy == NULL || s->depth == 0)
     return;
   uint64_t n = s->scan.copy_bytes - top->length_at - LENGTH_BYTES;
-  for (uint32_t i = 0; i < LENGTH_BYTES; i++, n >>= 7) {
+  for (uint32_t i = 0; i < LENGTH_BYTES; ++i, n >>= 7) {
     const uint8_t more = i + 1 < LENGTH_BYTES ? 0x80 : 0;
     s->copy[top->length_at + i] = (uint8_t)((n & 0x7f) | more);
   }
@@ -293,9 +286,8 @@ static opipe_status scan_field(scanner *s) {
   frame *top = &s->stack[s->depth - 1];
   opi_wire_field field;
   const uint64_t start = s->at;
-  if (!opi_wire_next(s->bytes, top->end, &s->at, &field)) {
+  if (!opi_wire_next(s->bytes, top->end, &s->at, &field))
     return bad(s, start, NULL, "bad tag, varint or length");
-  }
   const opi_field_rule *rule = opi_message_field(top->message, field.number);
   if (rule == NULL)
     return OPIPE_OK;
@@ -305,9 +297,8 @@ static opipe_status scan_field(scanner *s) {
       return enter_field(s, &field, rule);
     case OPI_FIELD_CONTENT:
       /* Elements of fixed size are used where they are; varints have to be decoded. */
-      if (rule->number == 9 || rule->number == 4 || rule->number == 10) {
+      if (rule->number == 9 || rule->number == 4 || rule->number == 10)
         s->scan.content_bytes += field.n_bytes;
-      }
       return OPIPE_OK;
     case OPI_FIELD_TEXT:
     case OPI_FIELD_BYTES:
@@ -320,15 +311,13 @@ static opipe_status scan_field(scanner *s) {
 static opipe_status scan_all(scanner *s, opi_message root) {
   OPI_TRY(enter(s, root, 0, s->n_bytes));
   if (root == OPI_MSG_TENSOR &&
-      (!put_number(s, SPAN_OFFSET, 0) || !put_number(s, SPAN_BYTES, s->n_bytes))) {
+      (!put_number(s, SPAN_OFFSET, 0) || !put_number(s, SPAN_BYTES, s->n_bytes)))
     return changed(s);
-  }
   while (s->depth > 0) {
-    if (s->at == s->stack[s->depth - 1].end) {
+    if (s->at == s->stack[s->depth - 1].end)
       leave(s);
-    } else {
+    else
       OPI_TRY(scan_field(s));
-    }
   }
   return OPIPE_OK;
 }
@@ -355,9 +344,8 @@ opipe_status opi_prescan(const uint8_t *bytes, uint64_t n_bytes, opi_message roo
                     (unsigned long long)s.scan.n_messages[OPI_MSG_ATTRIBUTE],
                     (unsigned long long)budget);
   }
-  if (s.scan.copy_bytes > OPI_WIRE_MAX_COPY_BYTES) {
+  if (s.scan.copy_bytes > OPI_WIRE_MAX_COPY_BYTES)
     return too_many(&s, s.scan.copy_bytes, OPI_WIRE_MAX_COPY_BYTES, "bytes outside its tensors");
-  }
   *out_scan = s.scan;
   return OPIPE_OK;
 }

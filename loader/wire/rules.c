@@ -134,7 +134,7 @@ const opi_message_rule *opi_message_rules(opi_message message) {
 
 const opi_field_rule *opi_message_field(opi_message message, uint32_t number) {
   const opi_message_rule *rule = &rules[message];
-  for (uint32_t i = 0; i < rule->n_fields; i++) {
+  for (uint32_t i = 0; i < rule->n_fields; ++i) {
     if (rule->fields[i].number == number)
       return &rule->fields[i];
   }

@@ -82,9 +82,10 @@ static opipe_status make_folders(const char *folder, const char *location, opipe
   char path[PATH_MAX];
   for (const char *slash = strchr(location, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
     if (snprintf(path, sizeof path, "%s%s%.*s", folder, folder[0] == '\0' ? "" : "/",
-                 (int)(slash - location), location) >= PATH_MAX)
+                 (int)(slash - location), location) >= PATH_MAX) {
       return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", location,
                       PATH_MAX);
+    }
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
       return opi_fail_errno(err, errno, "making the folder %s", path);
   }
@@ -124,11 +125,10 @@ static bool same_folder(const opi_model *model, const char *folder) {
   if (model->path == NULL || snprintf(from, sizeof from, "%s", model->path) >= PATH_MAX)
     return false;
   char *slash = strrchr(from, '/');
-  if (slash == NULL) {
+  if (slash == NULL)
     (void)snprintf(from, sizeof from, ".");
-  } else {
+  else
     slash[slash == from ? 1 : 0] = '\0';
-  }
   return stat(from, &a) == 0 && stat(folder[0] == '\0' ? "." : folder, &b) == 0 &&
          a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
@@ -196,11 +196,10 @@ static opipe_status folder_of(const char *path, char folder[PATH_MAX], opipe_err
   if (snprintf(folder, PATH_MAX, "%s", path) >= PATH_MAX)
     return opi_fail(err, OPIPE_E_INVALID, "the path '%.80s...' is longer than %d", path, PATH_MAX);
   char *slash = strrchr(folder, '/');
-  if (slash == NULL) {
+  if (slash == NULL)
     folder[0] = '\0';
-  } else {
+  else
     slash[slash == folder ? 1 : 0] = '\0';
-  }
   return OPIPE_OK;
 }
 

@@ -24,7 +24,7 @@ opipe_status opi_scope_open(opi_scope *scope, opi_load *load, opi_graph *graph, 
                     OPI_WIRE_MAX_SCOPES);
   }
   OPI_TRY(opi_map_create(load->allocator, &scope->names, err));
-  load->n_scopes++;
+  ++load->n_scopes;
   if (outer != NULL) {
     scope->call = outer->call;
     scope->prefix = outer->prefix;
@@ -40,7 +40,7 @@ void opi_scope_close(opi_scope *scope) {
   opi_map_free(scope->names);
   opi_map_free(scope->promised);
   scope->names = scope->promised = NULL;
-  scope->load->n_scopes--;
+  --scope->load->n_scopes;
 }
 
 opipe_status opi_scope_unique(opi_load *load, opi_map *taken, const char *prefix, const char *name,
@@ -116,10 +116,8 @@ static opipe_status add_capture(opi_scope *scope, const char *name, uint32_t out
   const uint32_t need = graph->n_captures + 1;
   OPI_TRY(add_value(scope, name, &value, err));
   if (!opi_arena_grow(graph->arena, (void **)&graph->capture_inner, &room, need, 4) ||
-      !opi_arena_grow(graph->arena, (void **)&graph->capture_outer, &graph->room_captures, need,
-                      4)) {
+      !opi_arena_grow(graph->arena, (void **)&graph->capture_outer, &graph->room_captures, need, 4))
     return opi_fail_nomem(err, 8 * (uint64_t)need, "captured names");
-  }
   opi_value *inner = &graph->values[value];
   inner->dtype = outer->dtype;
   inner->rank = outer->rank;
@@ -128,7 +126,7 @@ static opipe_status add_capture(opi_scope *scope, const char *name, uint32_t out
   inner->flags = outer->flags & OPI_VALUE_SEQUENCE;
   graph->capture_inner[graph->n_captures] = value;
   graph->capture_outer[graph->n_captures] = outer_value;
-  graph->n_captures++;
+  ++graph->n_captures;
   *out_value = value;
   return OPIPE_OK;
 }

@@ -41,7 +41,7 @@ static opipe_status read_shape(opi_load *load, const OpiOnnx__TensorProto *tenso
   int64_t *shape = OPI_ARENA_ARRAY(load->arena, int64_t, dense->rank);
   if (shape == NULL)
     return opi_fail_nomem(err, 8 * (uint64_t)dense->rank, "dimensions");
-  for (uint32_t d = 0; d < dense->rank; d++) {
+  for (uint32_t d = 0; d < dense->rank; ++d) {
     shape[d] = tensor->dims[d];
     if (shape[d] < 0) {
       return opi_fail(err, OPIPE_E_INVALID, "tensor '%s': dimension %u is %lld", dense->name, d,
@@ -98,9 +98,8 @@ opipe_status opi_tensor_parse(const void *bytes, uint64_t n_bytes, opi_arena *ar
       opi_wire_unpack(bytes, n_bytes, OPI_MSG_TENSOR, 0, &load.parse, &scan, &message, err);
   if (status >= 0)
     status = opi_wire_tensor(&load, (OpiOnnx__TensorProto *)message, &dense, err);
-  if (status >= 0 && dense.dtype == OPIPE_STRING) {
+  if (status >= 0 && dense.dtype == OPIPE_STRING)
     status = opi_fail(err, OPIPE_E_UNSUPPORTED, "tensor '%s' holds strings", dense.name);
-  }
   if (status >= 0) {
     const char *name = opi_arena_strdup(arena, dense.name);
     const void *data = opi_arena_copy(arena, dense.data, dense.n_bytes);

@@ -15,7 +15,7 @@ static opipe_status read_dims(opi_load *load, const OpiOnnx__TensorShapeProto *s
   out->shape = OPI_ARENA_ARRAY(load->arena, int64_t, shape->n_dim);
   if (out->shape == NULL)
     return opi_fail_nomem(err, 8 * shape->n_dim, "dimensions");
-  for (size_t d = 0; d < shape->n_dim; d++) {
+  for (size_t d = 0; d < shape->n_dim; ++d) {
     const OpiOnnx__TensorShapeProto__Dimension *dim = shape->dim[d];
     out->shape[d] = dim->has_dim_value && dim->dim_value >= 0 ? dim->dim_value : -1;
     if (dim->dim_param == NULL || dim->dim_param[0] == '\0')
@@ -53,9 +53,8 @@ opipe_status opi_wire_read_type(opi_load *load, const OpiOnnx__ValueInfoProto *i
   if (type->tensor_type == NULL)
     return OPIPE_OK;
   const int32_t dtype = type->tensor_type->elem_type;
-  if (dtype != OPIPE_UNDEFINED && dtype != OPIPE_STRING && opi_dtype_bits((uint32_t)dtype) == 0) {
+  if (dtype != OPIPE_UNDEFINED && dtype != OPIPE_STRING && opi_dtype_bits((uint32_t)dtype) == 0)
     return opi_fail(err, OPIPE_E_INVALID, "'%.200s' has the unknown element type %d", name, dtype);
-  }
   out->dtype = (uint32_t)dtype;
   if (type->tensor_type->shape == NULL)
     return OPIPE_OK;
@@ -65,17 +64,15 @@ opipe_status opi_wire_read_type(opi_load *load, const OpiOnnx__ValueInfoProto *i
 /* False when both say a number and the numbers differ. */
 static bool agrees(const opi_value *value, const opi_wire_type *type) {
   if (value->dtype != OPIPE_UNDEFINED && type->dtype != OPIPE_UNDEFINED &&
-      value->dtype != type->dtype) {
+      value->dtype != type->dtype)
     return false;
-  }
   if (value->rank < 0 || type->rank < 0)
     return true;
   if (value->rank != type->rank)
     return false;
-  for (int32_t d = 0; d < value->rank; d++) {
-    if (value->shape[d] >= 0 && type->shape[d] >= 0 && value->shape[d] != type->shape[d]) {
+  for (int32_t d = 0; d < value->rank; ++d) {
+    if (value->shape[d] >= 0 && type->shape[d] >= 0 && value->shape[d] != type->shape[d])
       return false;
-    }
   }
   return true;
 }

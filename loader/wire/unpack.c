@@ -37,8 +37,7 @@ opipe_status opi_wire_unpack(const uint8_t *bytes, uint64_t n_bytes, opi_message
   ProtobufCAllocator allocator = {arena_alloc, arena_free, arena};
   *out_message = protobuf_c_message_unpack(descriptor, &allocator, out_scan->copy_bytes, copy);
   /* The copy is well-formed: what is left to fail is memory. */
-  if (*out_message == NULL) {
+  if (*out_message == NULL)
     return opi_fail_nomem(err, out_scan->tree_bytes, "the model's messages");
-  }
   return OPIPE_OK;
 }

@@ -64,9 +64,10 @@ static opipe_status bind_and_time(const measure *m, const opipe_graph *graph,
   }
   for (uint32_t i = 0; i < graph->n_boundaries; ++i) {
     regions[i].offset_bytes = total;
-    if (opi_add_u64(total, regions[i].n_bytes, &total))
+    if (opi_add_u64(total, regions[i].n_bytes, &total)) {
       return opi_fail(err, OPIPE_E_LIMIT, "a measurement on backend '%s' exceeds 2^64 bytes",
                       m->backend->id);
+    }
   }
   status = OPI_ASK("backend", m->backend, buffer_alloc, err, m->device,
                    total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING, &buffer);

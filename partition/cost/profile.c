@@ -58,9 +58,8 @@ static opipe_status add_params(opi_profile *profile, const opi_backend_ref *back
                           &list, &count, err));
   for (uint32_t i = 0; i < count; ++i, ++used) {
     if (!opi_arena_grow(&profile->arena, (void **)&profile->params, io_room, used + 1,
-                        sizeof(*profile->params))) {
+                        sizeof(*profile->params)))
       return opi_fail_nomem(err, sizeof(*profile->params), "parameter layouts");
-    }
     profile->params[used] =
         (opi_node_param){.param = list[i].slot, .key = list[i].key, .n_bytes = list[i].n_bytes};
   }
@@ -100,9 +99,8 @@ static opipe_status make_single(opi_profile *profile, const opi_graph *graph,
   profile->output_bytes = OPI_ARENA_ARRAY(&profile->arena, uint64_t, graph->n_nodes);
   profile->param_first = OPI_ARENA_ARRAY(&profile->arena, uint32_t, (size_t)graph->n_nodes + 1);
   if (stages == NULL || profile->node_ns == NULL || profile->workspace_bytes == NULL ||
-      profile->output_bytes == NULL || profile->param_first == NULL) {
+      profile->output_bytes == NULL || profile->param_first == NULL)
     return opi_fail_nomem(err, graph->n_nodes * sizeof(double), "a profile");
-  }
   for (uint32_t n = 0; n < graph->n_nodes; ++n)
     stages[n] = n;
   profile->n_nodes = graph->n_nodes;

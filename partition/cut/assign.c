@@ -72,9 +72,8 @@ opipe_status opi_plan_assign(const opi_plan *plan, const opi_graph *graph,
   }
   OPI_TRY(opi_map_create(allocator, &keys, err));
   opipe_status status = OPIPE_OK;
-  for (uint32_t n = 0; n < plan->n_nodes && status == OPIPE_OK; ++n) {
+  for (uint32_t n = 0; n < plan->n_nodes && status == OPIPE_OK; ++n)
     status = opi_map_set(keys, plan->node_keys[n], plan->stage_of_node[n], err);
-  }
   for (uint32_t n = 0; n < graph->n_nodes && status == OPIPE_OK; ++n) {
     const uint32_t floor = latest_producer(graph, &graph->nodes[n], out_stage_of_node);
     uint32_t stage = floor;

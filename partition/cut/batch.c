@@ -7,9 +7,8 @@
 
 const char *opi_batch_dim_key(const opi_value *input, uint32_t axis, char *buffer, size_t room) {
   if (input->dim_names != NULL && input->dim_names[axis] != NULL &&
-      input->dim_names[axis][0] != '\0') {
+      input->dim_names[axis][0] != '\0')
     return input->dim_names[axis];
-  }
   (void)snprintf(buffer, room, "%s.%u", input->name, axis);
   return buffer;
 }

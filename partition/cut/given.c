@@ -44,9 +44,8 @@ static opipe_status take_edge(parser *p, const char *spec, uint32_t boundary) {
     do {
       ++p->at;
       if (!opi_arena_grow(p->arena, (void **)&edge.consumers, &room, edge.n_consumers + 1,
-                          sizeof(char *))) {
+                          sizeof(char *)))
         return opi_fail_nomem(p->err, sizeof(char *), "a cut");
-      }
       OPI_TRY(take_name(p, spec, &edge.consumers[edge.n_consumers]));
       ++edge.n_consumers;
     } while (*p->at == '+');
@@ -55,9 +54,8 @@ static opipe_status take_edge(parser *p, const char *spec, uint32_t boundary) {
     return opi_fail(p->err, OPIPE_E_INVALID, "cut '%s': '%c' is not allowed at character %zu", spec,
                     *p->at, (size_t)(p->at - spec));
   }
-  if (!opi_arena_grow(p->arena, (void **)&p->edges, &p->room, p->n_edges + 1, sizeof(edge))) {
+  if (!opi_arena_grow(p->arena, (void **)&p->edges, &p->room, p->n_edges + 1, sizeof(edge)))
     return opi_fail_nomem(p->err, sizeof(edge), "a cut");
-  }
   p->edges[p->n_edges++] = edge;
   return OPIPE_OK;
 }

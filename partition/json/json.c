@@ -102,9 +102,10 @@ opipe_status opi_json_time(const json_t *value, const char *what, const char *na
                            opipe_error *err) {
   static const double most = 1e18;
   const double number = json_number_value(value);
-  if (!json_is_number(value) || number < 0 || number > most)
+  if (!json_is_number(value) || number < 0 || number > most) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be a number from 0 to %g", what, name,
                     most);
+  }
   *out = number;
   return OPIPE_OK;
 }

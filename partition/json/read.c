@@ -98,18 +98,20 @@ static opipe_status read_pin(reader *r, const json_t *object, opi_pin *pin) {
   OPI_TRY(opi_json_get_array(object, WHAT, "shape", &shape, r->err));
   OPI_TRY(opi_json_get_string(object, WHAT, "bytes", &hex, r->err));
   pin->rank = (uint32_t)json_array_size(shape);
-  if (pin->rank > OPIPE_MAX_RANK)
+  if (pin->rank > OPIPE_MAX_RANK) {
     return opi_fail(r->err, OPIPE_E_INVALID,
                     "the plan: pin '%s' has rank %u, at most %d is possible", input, pin->rank,
                     OPIPE_MAX_RANK);
+  }
   int64_t *dims = OPI_ARENA_ARRAY(&r->plan->arena, int64_t, pin->rank);
   if (dims == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
   for (uint32_t d = 0; d < pin->rank; ++d) {
     const json_t *dim = json_array_get(shape, d);
-    if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+    if (!json_is_integer(dim) || json_integer_value(dim) < 0) {
       return opi_fail(r->err, OPIPE_E_INVALID,
                       "the plan: pin '%s': axis %u must be an integer >= 0", input, d);
+    }
     dims[d] = json_integer_value(dim);
   }
   pin->shape = dims;
@@ -123,9 +125,10 @@ static opipe_status read_pin(reader *r, const json_t *object, opi_pin *pin) {
     return opi_fail_nomem(r->err, n_bytes, "a plan");
   for (uint64_t b = 0; b < n_bytes; ++b) {
     const int high = hex_digit(hex[2 * b]), low = hex_digit(hex[2 * b + 1]);
-    if (high < 0 || low < 0)
+    if (high < 0 || low < 0) {
       return opi_fail(r->err, OPIPE_E_INVALID,
                       "the plan: pin '%s': byte %" PRIu64 " is not hexadecimal", input, b);
+    }
     data[b] = (uint8_t)(high * 16 + low);
   }
   pin->data = data;
@@ -188,9 +191,10 @@ static opipe_status read_devices(reader *r) {
   const json_t *devices = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "devices", &devices, r->err));
   const size_t n = json_array_size(devices);
-  if (n == 0 || n > RANKS_MOST)
+  if (n == 0 || n > RANKS_MOST) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices; 1 to %d are possible", n,
                     RANKS_MOST);
+  }
   r->plan->n_ranks = (uint32_t)n;
   r->plan->devices = OPI_ARENA_ARRAY(&r->plan->arena, opi_device_spec, n);
   if (r->plan->devices == NULL)
@@ -331,9 +335,10 @@ static opipe_status read_stages(reader *r) {
   opi_map *stages = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "stages", &list, r->err));
   const size_t n = json_array_size(list);
-  if (n == 0 || n > STAGES_MOST)
+  if (n == 0 || n > STAGES_MOST) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages; 1 to %d are possible", n,
                     STAGES_MOST);
+  }
   plan->n_stages = (uint32_t)n;
   plan->n_replicas = 1;
   plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
@@ -364,9 +369,8 @@ static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line
                       plan->train == NULL ? "a forward action" : "an action");
     }
     if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + 1,
-                        sizeof(opipe_action))) {
+                        sizeof(opipe_action)))
       return opi_fail_nomem(r->err, sizeof(opipe_action), "a plan");
-    }
     action.rank = rank;
     plan->actions[plan->n_actions++] = action;
     at += used;
@@ -390,16 +394,18 @@ static opipe_status read_actions(reader *r) {
     return opi_fail_nomem(r->err, plan->n_ranks * sizeof(uint32_t), "a plan");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     const char *line = json_string_value(json_array_get(list, rank));
-    if (line == NULL)
+    if (line == NULL) {
       return opi_fail(r->err, OPIPE_E_INVALID, "the plan: the actions of rank %u must be a string",
                       rank);
+    }
     plan->rank_first[rank] = plan->n_actions;
     OPI_TRY(read_rank_actions(r, rank, line, &room));
   }
   plan->rank_first[plan->n_ranks] = plan->n_actions;
-  if (plan->actions == NULL)
+  if (plan->actions == NULL) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has no action on any of %u ranks",
                     plan->n_ranks);
+  }
   return OPIPE_OK;
 }
 

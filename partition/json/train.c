@@ -350,9 +350,10 @@ static opipe_status read_counts(const json_t *object, const char *name, opi_plan
   *out = NULL;
   if (json_array_size(list) == 0)
     return OPIPE_OK;
-  if (json_array_size(list) != n)
+  if (json_array_size(list) != n) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers, %zu are needed", WHAT, name,
                     json_array_size(list), n);
+  }
   *out = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
   if (*out == NULL)
     return opi_fail_nomem(err, n * sizeof **out, "a plan");
@@ -362,9 +363,10 @@ static opipe_status read_counts(const json_t *object, const char *name, opi_plan
       (*out)[i] = OPIPE_NONE;
       continue;
     }
-    if (!json_is_integer(json_array_get(list, i)) || value < 0 || value > (json_int_t)max)
+    if (!json_is_integer(json_array_get(list, i)) || value < 0 || value > (json_int_t)max) {
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must hold integers up to %u", WHAT, name,
                       max);
+    }
     (*out)[i] = (uint32_t)value;
   }
   return OPIPE_OK;
@@ -374,9 +376,10 @@ static opipe_status read_times(const json_t *object, const char *name, opi_plan 
                                opipe_error *err) {
   const json_t *list = NULL;
   OPI_TRY(opi_json_get_array(object, WHAT, name, &list, err));
-  if (json_array_size(list) != plan->n_stages)
+  if (json_array_size(list) != plan->n_stages) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers for %u stages", WHAT, name,
                     json_array_size(list), plan->n_stages);
+  }
   *out = OPI_ARENA_ARRAY(&plan->arena, double, plan->n_stages);
   if (*out == NULL)
     return opi_fail_nomem(err, plan->n_stages * sizeof **out, "a plan");
@@ -397,10 +400,11 @@ static opipe_status read_shares(const json_t *t, opi_plan *plan, opipe_error *er
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
     const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
     const uint32_t n = plan->shares == NULL ? plan->n_replicas : plan->shares[s];
-    if (n == 0 || n == OPIPE_NONE || (plan->instance_rank[i] != OPIPE_NONE) != (r < n))
+    if (n == 0 || n == OPIPE_NONE || (plan->instance_rank[i] != OPIPE_NONE) != (r < n)) {
       return opi_fail(err, OPIPE_E_INVALID, "%s: replica %u of stage %u of %u replicas %s", WHAT, r,
                       s, n == OPIPE_NONE ? 0 : n,
                       plan->instance_rank[i] == OPIPE_NONE ? "has no rank" : "has a rank");
+    }
   }
   return OPIPE_OK;
 }
@@ -415,17 +419,19 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
   OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
   OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->versions, err));
   OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->sync, err));
-  if (plan->n_replicas == 0 || (uint64_t)plan->n_replicas * plan->n_stages > COUNT_MOST)
+  if (plan->n_replicas == 0 || (uint64_t)plan->n_replicas * plan->n_stages > COUNT_MOST) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: %u replicas of %u stages", WHAT, plan->n_replicas,
                     plan->n_stages);
+  }
   OPI_TRY(read_counts(t, "ranks", plan, (size_t)plan->n_replicas * plan->n_stages,
                       plan->n_ranks - 1, &plan->instance_rank, err));
   if (plan->instance_rank == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"ranks\" is empty", WHAT);
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
-    if (opi_plan_rank(plan, s, 0) != ranks[s])
+    if (opi_plan_rank(plan, s, 0) != ranks[s]) {
       return opi_fail(err, OPIPE_E_INVALID, "%s: stage %u is on rank %u, \"ranks\" has rank %u",
                       WHAT, s, ranks[s], opi_plan_rank(plan, s, 0));
+    }
   }
   OPI_TRY(read_shares(t, plan, err));
   OPI_TRY(

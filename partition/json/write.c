@@ -165,11 +165,10 @@ opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ct
   write_barriers(&t, plan);
   opi_text_printf(&t, "  \"fuse\": %s,\n  \"dropout\": \"",
                   (plan->bind_flags & OPI_BIND_NO_FUSE) != 0 ? "false" : "true");
-  if (plan->dropout == OPI_DROPOUT_RATIO) {
+  if (plan->dropout == OPI_DROPOUT_RATIO)
     opi_json_double(&t, plan->dropout_ratio);
-  } else {
+  else
     opi_text_puts(&t, plan->dropout == OPI_DROPOUT_GRAPH ? "graph" : "off");
-  }
   opi_text_puts(&t, "\",\n");
   write_devices(&t, plan);
   write_schedule(&t, plan);

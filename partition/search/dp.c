@@ -52,9 +52,8 @@ static opipe_status find_live(dp *d) {
   d->live_bytes = OPI_ARENA_ARRAY(&d->scratch, uint64_t, (size_t)d->n_nodes + 2);
   d->live_count = OPI_ARENA_ARRAY(&d->scratch, uint32_t, (size_t)d->n_nodes + 2);
   d->last_use = OPI_ARENA_ARRAY(&d->scratch, uint32_t, g->n_values);
-  if (d->live_bytes == NULL || d->live_count == NULL || d->last_use == NULL) {
+  if (d->live_bytes == NULL || d->live_count == NULL || d->last_use == NULL)
     return opi_fail_nomem(d->err, d->n_nodes * sizeof(uint64_t), "a cut");
-  }
   for (uint32_t n = 0; n < d->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
       if (g->nodes[n].in[i] != OPIPE_NONE)

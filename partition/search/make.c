@@ -69,15 +69,13 @@ static opipe_status copy_dims(planner *p) {
         .shape = opi_arena_copy(&plan->arena, b->pins[i].shape, b->pins[i].rank * sizeof(int64_t)),
         .rank = b->pins[i].rank,
         .dtype = b->pins[i].dtype};
-    if (plan->pins[i].input == NULL || plan->pins[i].data == NULL || plan->pins[i].shape == NULL) {
+    if (plan->pins[i].input == NULL || plan->pins[i].data == NULL || plan->pins[i].shape == NULL)
       return opi_fail_nomem(p->err, n_bytes, "a plan");
-    }
   }
   for (uint32_t i = 0; i < b->n_barriers; ++i)
     plan->barriers[plan->n_barriers++] = opi_arena_strdup(&plan->arena, b->barriers[i]);
-  for (uint32_t e = 0; e < p->n_edges; ++e) {
+  for (uint32_t e = 0; e < p->n_edges; ++e)
     plan->barriers[plan->n_barriers++] = opi_arena_strdup(&plan->arena, p->edges[e].tensor);
-  }
   for (uint32_t i = 0; i < plan->n_barriers; ++i) {
     if (plan->barriers[i] == NULL)
       return opi_fail_nomem(p->err, 0, "a plan");
@@ -92,10 +90,11 @@ static opipe_status copy_dims(planner *p) {
 
 static opipe_status check_costs(const planner *p) {
   const opi_costs *costs = p->env->costs;
-  if (costs->comm != 0)
+  if (costs->comm != 0) {
     return opi_fail(p->err, OPIPE_E_INVALID,
                     "costs: comm=%g; how long messages take is declared by the transport, '%s'",
                     costs->comm, p->plan->transport);
+  }
   return opi_costs_check(costs, p->plan->n_stages, p->err);
 }
 
@@ -155,18 +154,20 @@ static opipe_status choose_devices(planner *p) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint32_t last = p->params->n_devices == 0 ? 0 : p->params->n_devices - 1;
     opipe_device_choice choice = {.kind = "cpu"};
-    if (p->params->n_devices != 0)
+    if (p->params->n_devices != 0) {
       opi_array_get(p->params->devices, p->params->devices_stride, r < last ? r : last, &choice,
                     sizeof choice);
+    }
     plan->devices[r] = (opi_device_spec){
         .kind = opi_arena_strdup(&plan->arena, text_or(choice.kind, "cpu")),
         .options = opi_arena_strdup(&plan->arena, text_or(choice.options, "")),
         .memory_bytes = choice.memory_bytes != 0 ? choice.memory_bytes : p->params->memory_bytes,
         .index = choice.index,
         .threads = choice.threads};
-    if (choice.options != NULL && !opi_text_is_utf8(choice.options))
+    if (choice.options != NULL && !opi_text_is_utf8(choice.options)) {
       return opi_fail(p->err, OPIPE_E_INVALID, "rank %u (device %s): its options are not UTF-8", r,
                       text_or(choice.kind, "cpu"));
+    }
     if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
       return opi_fail_nomem(p->err, 0, "devices");
   }
@@ -311,9 +312,8 @@ static opipe_status name_nodes(planner *p) {
   plan->node_keys = OPI_ARENA_ARRAY(&plan->arena, const char *, g->n_nodes);
   plan->stage_of_node = OPI_ARENA_ARRAY(&plan->arena, uint32_t, g->n_nodes);
   plan->stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, plan->n_stages);
-  if (plan->node_keys == NULL || plan->stage_of_node == NULL || plan->stage_ns == NULL) {
+  if (plan->node_keys == NULL || plan->stage_of_node == NULL || plan->stage_ns == NULL)
     return opi_fail_nomem(p->err, g->n_nodes * sizeof(char *), "a plan");
-  }
   plan->n_nodes = g->n_nodes;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     plan->node_keys[n] = opi_arena_strdup(&plan->arena, opi_node_key(g, &g->nodes[n]));
@@ -387,11 +387,10 @@ static void tighten(const planner *p, uint64_t *caps, uint32_t *steps) {
       continue;
     const double share = (double)m->cap_bytes / (double)p->stages_of_rank[rank];
     const uint64_t over = (m->total_bytes - m->cap_bytes) + m->cap_bytes / 64 + 1;
-    if (steps[s] < OPI_COUNT(factors)) {
+    if (steps[s] < OPI_COUNT(factors))
       caps[s] = (uint64_t)(share * factors[steps[s]]);
-    } else {
+    else
       caps[s] = caps[s] > over ? caps[s] - over : 0;
-    }
     ++steps[s];
   }
 }
@@ -497,9 +496,10 @@ static opipe_status make(planner *p) {
   plan->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
   if (plan->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");
-  if (!opi_text_is_utf8(plan->transport))
+  if (!opi_text_is_utf8(plan->transport)) {
     return opi_fail(p->err, OPIPE_E_INVALID, "transport '%.*s': its options are not UTF-8",
                     (int)strcspn(plan->transport, ":"), plan->transport);
+  }
   if (p->params->cut != NULL && p->params->cut[0] != '\0') {
     OPI_TRY(opi_cut_parse(p->params->cut, &p->scratch, &p->edges, &p->n_edges, &p->n_boundaries,
                           p->err));

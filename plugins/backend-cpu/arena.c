@@ -61,9 +61,8 @@ static void sum_up(spot *spots, uint32_t at) {
     sum = spots[s->left];
     append(&sum, &node);
   }
-  if (s->right != OPIPE_NONE) {
+  if (s->right != OPIPE_NONE)
     append(&sum, &spots[s->right]);
-  }
   sum.storage = own;
   sum.left = s->left;
   sum.right = s->right;
@@ -112,17 +111,15 @@ static void pass(search *q, uint64_t low, uint64_t high) {
 static void look(search *q, uint32_t at) {
   while (at != OPIPE_NONE && q->best_size > q->n_bytes) {
     const spot *s = &q->spots[at];
-    if (s->last_max < q->first || q->last < s->first_min) {
+    if (s->last_max < q->first || q->last < s->first_min)
       return;
-    }
     if (s->first_max <= q->last && q->first <= s->last_min && s->gap < q->n_bytes) {
       pass(q, s->low, s->high);
       return;
     }
     look(q, s->left);
-    if (q->best_size > q->n_bytes && s->storage->first <= q->last && q->first <= s->storage->last) {
+    if (q->best_size > q->n_bytes && s->storage->first <= q->last && q->first <= s->storage->last)
       pass(q, s->storage->offset, s->storage->offset + s->storage->n_bytes);
-    }
     at = s->right;
   }
 }
@@ -171,9 +168,8 @@ opipe_status cpu_place_arena(opipe_program *program, opipe_error *err) {
   uint32_t n = 0;
   uint32_t root = OPIPE_NONE;
   opipe_status status = OPIPE_OK;
-  if (order == NULL || scratch == NULL || spots == NULL) {
+  if (order == NULL || scratch == NULL || spots == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory to place %u tensors", program->n_storages);
-  }
   for (uint32_t i = 0; i < program->n_storages; ++i) {
     cpu_storage *storage = &program->storages[i];
     if (storage->kind == CPU_PLACE_ARENA) {

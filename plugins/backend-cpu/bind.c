@@ -9,9 +9,8 @@ void cpu_refresh_params(opipe_binding *binding) {
   uint64_t version = 0;
   version += binding->params != NULL ? cpu_params_version(binding->params) : 0;
   version += binding->gradients != NULL ? cpu_params_version(binding->gradients) : 0;
-  if (version == binding->params_version) {
+  if (version == binding->params_version)
     return;
-  }
   for (uint32_t i = 0; i < binding->n_refs; ++i) {
     const cpu_param_ref *ref = &binding->refs[i];
     const uint32_t kind =
@@ -31,9 +30,8 @@ static opipe_status bind_boundaries(opipe_binding *binding, const opipe_bind_par
   }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const opipe_value *value = &graph->values[v];
-    if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT) {
+    if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT)
       continue;
-    }
     const opipe_region *region = &params->boundaries[value->slot];
     void *data = NULL;
     CPU_TRY(cpu_region_data(region, value->name, &data, err));
@@ -81,9 +79,8 @@ static opipe_status bind_gradient(opipe_binding *binding, cpu_tensor *tensor,
 static opipe_status bind_operand(opipe_binding *binding, const cpu_operand *operand,
                                  cpu_tensor *tensor, opipe_error *err) {
   const opipe_program *program = binding->program;
-  if (operand->value == OPIPE_NONE) {
+  if (operand->value == OPIPE_NONE)
     return OPIPE_OK;
-  }
   const opipe_value *value = &program->graph->values[operand->value];
   const cpu_storage *storage = &program->storages[program->storage_of[operand->value]];
   tensor->shape = value->shape;
@@ -91,12 +88,10 @@ static opipe_status bind_operand(opipe_binding *binding, const cpu_operand *oper
   tensor->dtype = value->dtype;
   tensor->n_bytes = value->n_bytes;
   tensor->n = cpu_elems(value);
-  if (value->role == OPIPE_VALUE_PARAMETER) {
+  if (value->role == OPIPE_VALUE_PARAMETER)
     return bind_param(binding, tensor, value, value->slot, operand->layout, err);
-  }
-  if (value->role == OPIPE_VALUE_GRADIENT) {
+  if (value->role == OPIPE_VALUE_GRADIENT)
     return bind_gradient(binding, tensor, value, err);
-  }
   switch (storage->kind) {
     case CPU_PLACE_PARAM:
       return bind_param(binding, tensor, value, storage->slot, CPU_LAYOUT_COPY, err);
@@ -131,14 +126,12 @@ static opipe_status bind_step(opipe_binding *binding, uint32_t s, cpu_tensor *te
   call->n_out = step->n_out;
   call->workspace = binding->arena + program->temp_bytes;
   for (uint32_t i = 0; i < step->n_in; ++i) {
-    if (step->is_view && i > 0) {
+    if (step->is_view && i > 0)
       break;
-    }
     CPU_TRY(bind_operand(binding, &step->in[i], &tensors[i], err));
   }
-  for (uint32_t i = 0; i < step->n_out; ++i) {
+  for (uint32_t i = 0; i < step->n_out; ++i)
     CPU_TRY(bind_operand(binding, &step->out[i], &tensors[step->n_in + i], err));
-  }
   return OPIPE_OK;
 }
 
@@ -147,9 +140,8 @@ static opipe_status bind_all(opipe_binding *binding, const opipe_bind_params *pa
   const opipe_program *program = binding->program;
   uint64_t n_operands = 0;
   void *arena = binding; /* never touched when the program needs no arena */
-  for (uint32_t s = 0; s < program->n_steps; ++s) {
+  for (uint32_t s = 0; s < program->n_steps; ++s)
     n_operands += program->steps[s].n_in + program->steps[s].n_out;
-  }
   cpu_tensor *tensors = CPU_POOL_ARRAY(&binding->pool, cpu_tensor, n_operands);
   binding->calls = CPU_POOL_ARRAY(&binding->pool, cpu_call, program->n_steps);
   binding->refs = CPU_POOL_ARRAY(&binding->pool, cpu_param_ref, n_operands);
@@ -184,13 +176,11 @@ static opipe_status bind_all(opipe_binding *binding, const opipe_bind_params *pa
 
 opipe_status cpu_bind(opipe_device *device, const opipe_bind_params *params,
                       opipe_binding **out_binding, opipe_error *err) {
-  if (!OPIPE_HAS(params, opipe_bind_params, boundaries)) {
+  if (!OPIPE_HAS(params, opipe_bind_params, boundaries))
     return opipe_fail(err, OPIPE_E_ABI, "bind: struct_size %u is too small", params->struct_size);
-  }
   opipe_binding *binding = cpu_acquire(device->host, sizeof *binding, "binding", err);
-  if (binding == NULL) {
+  if (binding == NULL)
     return OPIPE_E_NOMEM;
-  }
   binding->device = device;
   binding->program = params->program;
   binding->params = params->params;

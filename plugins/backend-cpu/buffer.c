@@ -11,18 +11,16 @@
 void cpu_prefer_huge_pages(void *data, uint64_t n_bytes) {
   const uint64_t page = UINT64_C(1) << 21;
   const uint64_t skip = (page - (uint64_t)(uintptr_t)data % page) % page;
-  if (n_bytes >= 2 * page) {
+  if (n_bytes >= 2 * page)
     (void)madvise((char *)data + skip, (size_t)((n_bytes - skip) / page * page), MADV_HUGEPAGE);
-  }
 }
 
 opipe_status cpu_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t kind,
                               opipe_buffer **out_buffer, opipe_error *err) {
   const opipe_host *host = device->host;
   opipe_buffer *buffer = cpu_acquire(host, sizeof *buffer, "buffer", err);
-  if (buffer == NULL) {
+  if (buffer == NULL)
     return OPIPE_E_NOMEM;
-  }
   buffer->device = device;
   buffer->kind = kind;
   buffer->n_bytes = n_bytes;
@@ -55,9 +53,8 @@ opipe_status cpu_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error 
 opipe_status cpu_region_data(const opipe_region *region, const char *what, void **out_data,
                              opipe_error *err) {
   const opipe_buffer *buffer = region->buffer;
-  if (buffer == NULL) {
+  if (buffer == NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "%s: the region has no buffer", what);
-  }
   if (region->offset_bytes > buffer->n_bytes ||
       region->n_bytes > buffer->n_bytes - region->offset_bytes) {
     return opipe_fail(err, OPIPE_E_INVALID,

@@ -14,9 +14,8 @@ static bool extents_fit(const opipe_value *value) {
   int64_t n = 1;
   for (uint32_t i = 0; i < value->rank; ++i) {
     const int64_t extent = value->shape[i] > 1 ? value->shape[i] : 1;
-    if (value->shape[i] < 0 || __builtin_mul_overflow(n, extent, &n) || n > INT64_MAX / 128) {
+    if (value->shape[i] < 0 || __builtin_mul_overflow(n, extent, &n) || n > INT64_MAX / 128)
       return false;
-    }
   }
   return true;
 }
@@ -54,9 +53,8 @@ static opipe_status check_value(const opipe_graph *graph, uint32_t v, opipe_erro
     return opipe_fail(err, OPIPE_E_INVALID, "value '%.80s': slot %u, there are %u", value->name,
                       value->slot, slots[value->role]);
   }
-  if (value->role == OPIPE_VALUE_CONSTANT && value->data == NULL && n_bytes > 0) {
+  if (value->role == OPIPE_VALUE_CONSTANT && value->data == NULL && n_bytes > 0)
     return opipe_fail(err, OPIPE_E_INVALID, "constant '%.80s' has no data", value->name);
-  }
   if (value->role == OPIPE_VALUE_SCALAR &&
       (value->rank != 0 || (value->dtype != OPIPE_INT64 && value->dtype != OPIPE_DOUBLE))) {
     return opipe_fail(err, OPIPE_E_INVALID, "scalar '%.80s' is %s of rank %u, not int64 or double",
@@ -72,14 +70,12 @@ static opipe_status check_value(const opipe_graph *graph, uint32_t v, opipe_erro
 /* Every index in range; every value made once, before it is read. made [n_values], zeroed */
 static opipe_status check_node(const opipe_graph *graph, const opipe_node *node, uint8_t *made,
                                opipe_error *err) {
-  if (node->name == NULL || node->op == NULL) {
+  if (node->name == NULL || node->op == NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "a node without name or operator");
-  }
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
-    if (v == OPIPE_NONE) {
+    if (v == OPIPE_NONE)
       continue;
-    }
     if (v >= graph->n_values) {
       return opipe_fail(err, OPIPE_E_INVALID, "node '%.80s': input %u is value %u of %u",
                         node->name, i, v, graph->n_values);
@@ -96,17 +92,15 @@ static opipe_status check_node(const opipe_graph *graph, const opipe_node *node,
   }
   for (uint32_t i = 0; i < node->n_out; ++i) {
     const uint32_t v = node->out[i];
-    if (v == OPIPE_NONE) {
+    if (v == OPIPE_NONE)
       continue;
-    }
     if (v >= graph->n_values) {
       return opipe_fail(err, OPIPE_E_INVALID, "node '%.80s': output %u is value %u of %u",
                         node->name, i, v, graph->n_values);
     }
     const uint32_t role = graph->values[v].role;
-    if (role == OPIPE_VALUE_GRADIENT && cpu_is_accumulate(node)) {
+    if (role == OPIPE_VALUE_GRADIENT && cpu_is_accumulate(node))
       continue; /* several nodes may add to one accumulator */
-    }
     if ((role != OPIPE_VALUE_TEMP && role != OPIPE_VALUE_OUTPUT) || made[v]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "node '%.80s': '%.80s' is made twice or cannot be written", node->name,
@@ -120,14 +114,12 @@ static opipe_status check_node(const opipe_graph *graph, const opipe_node *node,
 /* An output's region belongs to one value. */
 static opipe_status check_boundaries(const opipe_graph *graph, cpu_pool *pool, opipe_error *err) {
   const opipe_value **owner = CPU_POOL_ARRAY(pool, const opipe_value *, graph->n_boundaries);
-  if (owner == NULL) {
+  if (owner == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u boundaries", graph->n_boundaries);
-  }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const opipe_value *value = &graph->values[v];
-    if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT) {
+    if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT)
       continue;
-    }
     const opipe_value *other = owner[value->slot];
     if (other != NULL && (other->role == OPIPE_VALUE_OUTPUT || value->role == OPIPE_VALUE_OUTPUT)) {
       return opipe_fail(err, OPIPE_E_INVALID, "'%.80s' and '%.80s' share boundary %u", value->name,
@@ -139,20 +131,16 @@ static opipe_status check_boundaries(const opipe_graph *graph, cpu_pool *pool, o
 }
 
 static opipe_status check_graph(const opipe_graph *graph, cpu_pool *pool, opipe_error *err) {
-  if (graph == NULL || !OPIPE_HAS(graph, opipe_graph, n_scalars)) {
+  if (graph == NULL || !OPIPE_HAS(graph, opipe_graph, n_scalars))
     return opipe_fail(err, OPIPE_E_ABI, "the graph's struct_size is too small");
-  }
   uint8_t *made = CPU_POOL_ARRAY(pool, uint8_t, graph->n_values);
-  if (made == NULL) {
+  if (made == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
-  }
-  for (uint32_t v = 0; v < graph->n_values; ++v) {
+  for (uint32_t v = 0; v < graph->n_values; ++v)
     CPU_TRY(check_value(graph, v, err));
-  }
   CPU_TRY(check_boundaries(graph, pool, err));
-  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+  for (uint32_t i = 0; i < graph->n_nodes; ++i)
     CPU_TRY(check_node(graph, &graph->nodes[i], made, err));
-  }
   return OPIPE_OK;
 }
 
@@ -165,15 +153,12 @@ static opipe_status node_step(cpu_prep *p) {
   step->n_out = node->n_out;
   step->in = CPU_POOL_ARRAY(p->pool, cpu_operand, node->n_in);
   step->out = CPU_POOL_ARRAY(p->pool, cpu_operand, node->n_out);
-  if (step->in == NULL || step->out == NULL) {
+  if (step->in == NULL || step->out == NULL)
     return cpu_nomem(p);
-  }
-  for (uint32_t i = 0; i < node->n_in; ++i) {
+  for (uint32_t i = 0; i < node->n_in; ++i)
     step->in[i].value = node->in[i];
-  }
-  for (uint32_t i = 0; i < node->n_out; ++i) {
+  for (uint32_t i = 0; i < node->n_out; ++i)
     step->out[i].value = node->out[i];
-  }
   return cpu_op_prepare(p);
 }
 
@@ -218,30 +203,24 @@ opipe_status cpu_compile(opipe_device *device, const opipe_compile_params *param
   const uint32_t known = OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON | OPIPE_COMPILE_NO_FUSE |
                          OPIPE_COMPILE_OWNED;
   opipe_status status = opipe_check_flags(params->flags, known, "compile: flags", err);
-  if (status >= 0) {
+  if (status >= 0)
     status = opipe_check_graph(params->graph, err);
-  }
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   opipe_program *program = cpu_acquire(device->host, sizeof *program, "program", err);
-  if (program == NULL) {
+  if (program == NULL)
     return OPIPE_E_NOMEM;
-  }
   program->device = device;
   program->graph = params->graph;
   program->flags = params->flags;
   cpu_pool_init(&program->pool, device->host);
   status = check_graph(params->graph, &program->pool, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = cpu_build_steps(program, err);
-  }
-  if (status >= 0) {
+  if (status >= 0)
     status = cpu_place(program, err);
-  }
-  if (status >= 0) {
+  if (status >= 0)
     status = cpu_collect_layouts(program, err);
-  }
   if (status < 0) {
     cpu_program_free(program);
     return status;
@@ -262,9 +241,8 @@ opipe_status cpu_program_info(const opipe_program *program, opipe_program_info *
   opipe_program_info full;
   const uint32_t size = io_info->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
-  if (size < OPIPE_END(opipe_program_info, n_kernels)) {
+  if (size < OPIPE_END(opipe_program_info, n_kernels))
     return opipe_fail(err, OPIPE_E_ABI, "program_info: struct_size %u is too small", size);
-  }
   memset(&full, 0, sizeof full);
   full.struct_size = size;
   full.n_kernels = program->n_kernels;

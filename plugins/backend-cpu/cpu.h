@@ -40,16 +40,14 @@ static inline cpu_exec cpu_take_exec(opipe_device *device) {
   cpu_exec exec = device->exec;
   uint32_t idle = 0;
   if (exec.team != NULL && !__atomic_compare_exchange_n(&device->team_busy, &idle, 1u, false,
-                                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+                                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     exec.team = NULL;
-  }
   return exec;
 }
 
 static inline void cpu_give_exec(opipe_device *device, const cpu_exec *exec) {
-  if (exec->team != NULL) {
+  if (exec->team != NULL)
     __atomic_store_n(&device->team_busy, 0u, __ATOMIC_RELEASE);
-  }
 }
 
 struct opipe_buffer {

@@ -22,9 +22,8 @@ opipe_status cpu_device_count(opipe_instance *self, uint32_t *out_count, opipe_e
 static uint32_t usable_cpus(void) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
     return (uint32_t)CPU_COUNT(&set);
-  }
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   return online > 0 ? (uint32_t)online : 1u;
 }
@@ -40,9 +39,8 @@ static bool cpuinfo(const char *key, char *out_text, size_t room) {
   bool found = false;
   FILE *file = fopen("/proc/cpuinfo", "re");
   char line[256];
-  if (file == NULL) {
+  if (file == NULL)
     return false;
-  }
   while (!found && fgets(line, (int)sizeof line, file) != NULL) {
     const char *colon = strchr(line, ':');
     if (strncmp(line, key, strlen(key)) == 0 && colon != NULL) {
@@ -71,12 +69,10 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   const uint32_t size = io_info->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, name);
   (void)self;
-  if (index != 0) {
+  if (index != 0)
     return opipe_fail(err, OPIPE_E_NOTFOUND, "backend cpu: device %u asked for, there is 1", index);
-  }
-  if (size < OPIPE_END(opipe_device_info, flags)) {
+  if (size < OPIPE_END(opipe_device_info, flags))
     return opipe_fail(err, OPIPE_E_ABI, "device_query: struct_size %u is too small", size);
-  }
   memset(&full, 0, sizeof full);
   full.struct_size = size;
   full.flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
@@ -98,9 +94,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
     if (strcmp(key, "mapped") == 0) {
-      if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0) {
+      if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
         return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: mapped=%s (0 or 1)", value);
-      }
       device->copies = value[0] == '0';
       continue;
     }
@@ -131,9 +126,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
 static opipe_status start_team(opipe_device *device, uint32_t spin_us, opipe_error *err) {
   const cpu_team_options options = {device->threads, (int64_t)spin_us * 1000, NULL};
   const opipe_host *host = device->host;
-  if (device->threads == 1) {
+  if (device->threads == 1)
     return OPIPE_OK;
-  }
   device->team_bytes = cpu_team_bytes(device->threads);
   device->team_memory = host->realloc(host->ctx, NULL, 0, device->team_bytes, CPU_TEAM_ALIGN_BYTES);
   if (device->team_memory == NULL) {
@@ -171,9 +165,8 @@ opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *pa
                       params->threads, CPU_TEAM_MAX_THREADS);
   }
   device = cpu_acquire(self->host, sizeof *device, "device", err);
-  if (device == NULL) {
+  if (device == NULL)
     return OPIPE_E_NOMEM;
-  }
   device->host = self->host;
   device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : physical_bytes();
   device->mode = CPU_MODE_FAST;
@@ -182,9 +175,8 @@ opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *pa
   const uint32_t own = usable < CPU_TEAM_MAX_THREADS ? usable : CPU_TEAM_MAX_THREADS;
   device->threads = (int32_t)(params->threads != 0 ? params->threads : own);
   status = read_options(device, params->options, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = start_team(device, params->spin_us, err);
-  }
   if (status < 0) {
     cpu_device_close(device);
     return status;
@@ -194,14 +186,12 @@ opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *pa
 }
 
 void cpu_device_close(opipe_device *device) {
-  if (device == NULL) {
+  if (device == NULL)
     return;
-  }
   const opipe_host *host = device->host;
   cpu_team_stop(device->exec.team);
-  if (device->team_memory != NULL) {
+  if (device->team_memory != NULL)
     host->realloc(host->ctx, device->team_memory, device->team_bytes, 0, CPU_TEAM_ALIGN_BYTES);
-  }
   cpu_release(host, device, sizeof *device);
 }
 

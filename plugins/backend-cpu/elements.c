@@ -23,9 +23,8 @@ opipe_status cpu_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_er
   float *data = NULL;
   (void)queue;
   CPU_TRY(region_f32(dst, "fill_zero", dst->n_bytes, &data, err));
-  if (dst->n_bytes > 0) {
+  if (dst->n_bytes > 0)
     memset(data, 0, (size_t)dst->n_bytes);
-  }
   return OPIPE_OK;
 }
 
@@ -69,12 +68,10 @@ static opipe_status update_operands(const opipe_update *u, cpu_update_args *args
   }
   CPU_TRY(region_f32(&u->weight, "update: weight", n_bytes, &args->weight, err));
   CPU_TRY(region_f32(&u->gradient, "update: gradient", n_bytes, &args->gradient, err));
-  if (n_moments > 0 || u->first.buffer != NULL) {
+  if (n_moments > 0 || u->first.buffer != NULL)
     CPU_TRY(region_f32(&u->first, "update: first moment", n_bytes, &args->first, err));
-  }
-  if (n_moments > 1) {
+  if (n_moments > 1)
     CPU_TRY(region_f32(&u->second, "update: second moment", n_bytes, &args->second, err));
-  }
   args->n = (int64_t)u->n_elems;
   return OPIPE_OK;
 }
@@ -82,9 +79,8 @@ static opipe_status update_operands(const opipe_update *u, cpu_update_args *args
 opipe_status cpu_update(opipe_queue *queue, const opipe_update *update, opipe_error *err) {
   const uint32_t flags = OPIPE_UPDATE_NESTEROV | OPIPE_UPDATE_EPS_INNER | OPIPE_UPDATE_CLEAR;
   const opipe_update *u = update;
-  if (!OPIPE_HAS(u, opipe_update, decay)) {
+  if (!OPIPE_HAS(u, opipe_update, decay))
     return opipe_fail(err, OPIPE_E_ABI, "update: struct_size %u is too small", u->struct_size);
-  }
   if (u->kind >= OPIPE_N_OPTIMIZERS || (u->flags & ~flags) != 0) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "update: kind %u, flags 0x%x are not known",
                       u->kind, u->flags);

@@ -16,9 +16,8 @@ static opipe_status find_users(cpu_fuser *f) {
   const opipe_graph *graph = f->graph;
   cpu_pool *pool = &f->program->pool;
   uint64_t n_uses = 0;
-  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+  for (uint32_t i = 0; i < graph->n_nodes; ++i)
     n_uses += graph->nodes[i].n_in;
-  }
   uint32_t *next = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->first = CPU_POOL_ARRAY(pool, uint32_t, (uint64_t)graph->n_values + 1);
   f->users = CPU_POOL_ARRAY(pool, uint32_t, n_uses);
@@ -28,9 +27,8 @@ static opipe_status find_users(cpu_fuser *f) {
   f->wide = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->at = CPU_POOL_ARRAY(pool, cpu_group *, graph->n_nodes);
   if (next == NULL || f->redirect == NULL || f->wide == NULL || f->first == NULL ||
-      f->users == NULL || f->made == NULL || f->taken == NULL || f->at == NULL) {
+      f->users == NULL || f->made == NULL || f->taken == NULL || f->at == NULL)
     return out_of_memory(f);
-  }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     f->made[v] = OPIPE_NONE;
     f->redirect[v] = OPIPE_NONE;
@@ -38,13 +36,11 @@ static opipe_status find_users(cpu_fuser *f) {
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
-    for (uint32_t k = 0; k < node->n_in; ++k) {
+    for (uint32_t k = 0; k < node->n_in; ++k)
       f->first[node->in[k] == OPIPE_NONE ? 0 : node->in[k] + 1] += node->in[k] != OPIPE_NONE;
-    }
     for (uint32_t k = 0; k < node->n_out; ++k) {
-      if (node->out[k] != OPIPE_NONE) {
+      if (node->out[k] != OPIPE_NONE)
         f->made[node->out[k]] = i;
-      }
     }
   }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
@@ -54,9 +50,8 @@ static opipe_status find_users(cpu_fuser *f) {
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
     for (uint32_t k = 0; k < node->n_in; ++k) {
-      if (node->in[k] != OPIPE_NONE) {
+      if (node->in[k] != OPIPE_NONE)
         f->users[next[node->in[k]]++] = i;
-      }
     }
   }
   return OPIPE_OK;
@@ -83,28 +78,23 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
   step->n_out = node->n_out + (g != NULL && g->sum != OPIPE_NONE);
   step->in = CPU_POOL_ARRAY(pool, cpu_operand, step->n_in);
   step->out = CPU_POOL_ARRAY(pool, cpu_operand, step->n_out);
-  if (step->in == NULL || step->out == NULL) {
+  if (step->in == NULL || step->out == NULL)
     return out_of_memory(f);
-  }
-  for (uint32_t i = 0; i < step->n_in; ++i) {
+  for (uint32_t i = 0; i < step->n_in; ++i)
     step->in[i].value = i < node->n_in ? node->in[i] : g->extra[i - node->n_in];
-  }
   if (cpu_takes_wide(node) && step->in[1].value != OPIPE_NONE &&
-      f->wide[step->in[1].value] != OPIPE_NONE) {
+      f->wide[step->in[1].value] != OPIPE_NONE)
     step->in[1].value = f->wide[step->in[1].value];
-  }
   for (uint32_t i = 0; i < node->n_out; ++i) {
     const uint32_t v = node->out[i];
     step->out[i].value = v != OPIPE_NONE && f->redirect[v] != OPIPE_NONE ? f->redirect[v] : v;
   }
   if (g != NULL) {
     step->out[0].value = g->out;
-    for (uint32_t i = 0; i < CPU_GROUP_REPLACED && i < node->n_in; ++i) {
+    for (uint32_t i = 0; i < CPU_GROUP_REPLACED && i < node->n_in; ++i)
       step->in[i].value = g->replaced[i] != OPIPE_NONE ? g->replaced[i] : step->in[i].value;
-    }
-    if (g->sum != OPIPE_NONE) {
+    if (g->sum != OPIPE_NONE)
       step->out[node->n_out].value = g->sum;
-    }
   }
   return cpu_op_prepare(&p);
 }
@@ -113,9 +103,8 @@ opipe_status cpu_build_steps(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   cpu_fuser f = {.program = program, .graph = graph, .err = err};
   program->steps = CPU_POOL_ARRAY(&program->pool, cpu_step, graph->n_nodes);
-  if (program->steps == NULL) {
+  if (program->steps == NULL)
     return out_of_memory(&f);
-  }
   CPU_TRY(find_users(&f));
   if (program->device->mode == CPU_MODE_FAST && (program->flags & OPIPE_COMPILE_NO_FUSE) == 0) {
     cpu_match_casts(&f);
@@ -124,9 +113,8 @@ opipe_status cpu_build_steps(opipe_program *program, opipe_error *err) {
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const cpu_group *g = f.at[i];
-    if (g == NULL && f.taken[i]) {
+    if (g == NULL && f.taken[i])
       continue;
-    }
     const opipe_node *node = g != NULL ? g->main : &graph->nodes[i];
     CPU_TRY(make_step(&f, node, g, &program->steps[program->n_steps++]));
   }

@@ -31,15 +31,13 @@ void cpu_match_casts(cpu_fuser *f) {
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *cast = &graph->nodes[i];
     if (!named(cast, "", "Cast") || cast->n_in != 1 || cast->n_out != 1 ||
-        cast->in[0] == OPIPE_NONE || cast->out[0] == OPIPE_NONE) {
+        cast->in[0] == OPIPE_NONE || cast->out[0] == OPIPE_NONE)
       continue;
-    }
     const opipe_value *in = &graph->values[cast->in[0]];
     const opipe_value *out = &graph->values[cast->out[0]];
     if (in->role != OPIPE_VALUE_PARAMETER || in->dtype != OPIPE_FLOAT || in->rank != 2 ||
-        out->role != OPIPE_VALUE_TEMP || !cpu_is_half(out->dtype)) {
+        out->role != OPIPE_VALUE_TEMP || !cpu_is_half(out->dtype))
       continue;
-    }
     bool all = true;
     for (uint32_t u = f->first[cast->out[0]]; u < f->first[cast->out[0] + 1]; ++u) {
       const opipe_node *user = &graph->nodes[f->users[u]];
@@ -62,9 +60,8 @@ static bool is_weight_product(const cpu_fuser *f, const opipe_node *node, const 
   const bool gemm = named(node, "", "Gemm");
   if ((!gemm && !named(node, "com.microsoft", "FusedMatMul")) || node->n_in < 2 ||
       (node->n_in > 2 && node->in[2] != OPIPE_NONE) || !is_f32_or_half(f, node->in[0]) ||
-      !is_f32_or_half(f, node->in[1])) {
+      !is_f32_or_half(f, node->in[1]))
     return false;
-  }
   const opipe_value *a = &f->graph->values[node->in[0]];
   const opipe_value *b = &f->graph->values[node->in[1]];
   return a->rank == 2 && b->rank == 2 && g->rank == 2 && a->shape[0] == b->shape[0] &&
@@ -76,26 +73,22 @@ static bool is_weight_product(const cpu_fuser *f, const opipe_node *node, const 
 /* ReduceSum over the leading axes. */
 static bool is_column_sum(const cpu_fuser *f, const opipe_node *node, const opipe_value *g) {
   if (!named(node, "", "ReduceSum") || node->n_in < 2 || !is_f32_or_half(f, node->in[0]) ||
-      node->in[1] == OPIPE_NONE) {
+      node->in[1] == OPIPE_NONE)
     return false;
-  }
   const opipe_value *in = &f->graph->values[node->in[0]];
   const opipe_value *axes = &f->graph->values[node->in[1]];
   const uint64_t n = cpu_elems(axes);
   uint64_t columns = 1;
-  if (axes->role != OPIPE_VALUE_CONSTANT || axes->dtype != OPIPE_INT64 || n == 0 || n >= in->rank) {
+  if (axes->role != OPIPE_VALUE_CONSTANT || axes->dtype != OPIPE_INT64 || n == 0 || n >= in->rank)
     return false;
-  }
   for (uint64_t i = 0; i < n; ++i) {
     int64_t axis = 0;
     memcpy(&axis, (const char *)axes->data + i * sizeof axis, sizeof axis);
-    if (axis != (int64_t)i && axis != (int64_t)i - (int64_t)in->rank) {
+    if (axis != (int64_t)i && axis != (int64_t)i - (int64_t)in->rank)
       return false;
-    }
   }
-  for (uint64_t i = n; i < in->rank; ++i) {
+  for (uint64_t i = n; i < in->rank; ++i)
     columns *= (uint64_t)in->shape[i];
-  }
   return cpu_elems(g) == columns;
 }
 
@@ -127,9 +120,8 @@ static const opipe_node *sole_maker(const cpu_fuser *f, uint32_t value) {
 static bool is_view(const opipe_node *node) {
   static const char *const views[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
   for (uint32_t i = 0; i < CPU_COUNT_OF(views); ++i) {
-    if (named(node, "", views[i])) {
+    if (named(node, "", views[i]))
       return node->n_in >= 1 && node->in[0] != OPIPE_NONE;
-    }
   }
   return false;
 }
@@ -138,9 +130,8 @@ static bool is_view(const opipe_node *node) {
 static bool redirect(cpu_fuser *f, uint32_t value, uint32_t g, int depth, bool apply) {
   const opipe_value *gradient = &f->graph->values[g];
   const opipe_node *node = sole_maker(f, value);
-  if (node == NULL || depth > 64) {
+  if (node == NULL || depth > 64)
     return false;
-  }
   const uint32_t index = (uint32_t)(node - f->graph->nodes);
   const bool sum = named(node, "", "Add") && node->n_in == 2 && node->in[0] != node->in[1] &&
                    f->graph->values[node->in[0]].n_bytes == f->graph->values[value].n_bytes &&
@@ -153,12 +144,10 @@ static bool redirect(cpu_fuser *f, uint32_t value, uint32_t g, int depth, bool a
     f->taken[index] = f->taken[index] || (apply && ok);
     return ok;
   }
-  if (!can_add(f, node, value, gradient)) {
+  if (!can_add(f, node, value, gradient))
     return false;
-  }
-  if (apply) {
+  if (apply)
     f->redirect[value] = g;
-  }
   return true;
 }
 

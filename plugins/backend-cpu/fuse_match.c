@@ -39,9 +39,8 @@ static uint32_t other_operand(const cpu_fuser *f, const opipe_node *node, uint32
   const opipe_value *in = &f->graph->values[value];
   if (node->n_in != 2 || node->n_out != 1 || node->out[0] == OPIPE_NONE ||
       node->in[0] == node->in[1] || node->in[0] == OPIPE_NONE || node->in[1] == OPIPE_NONE ||
-      !same_tensor(in, &f->graph->values[node->out[0]])) {
+      !same_tensor(in, &f->graph->values[node->out[0]]))
     return OPIPE_NONE;
-  }
   return node->in[0] == value ? node->in[1] : node->in[0];
 }
 
@@ -52,9 +51,8 @@ static bool is_packed_product(const cpu_fuser *f, const opipe_node *node) {
   const bool fused = strcmp(node->op, "FusedMatMul") == 0;
   if ((!fused && !is_op(node, "MatMul") && !is_op(node, "Gemm")) || node->n_in < 2 ||
       node->n_out != 1 || node->in[0] == OPIPE_NONE || node->in[1] == OPIPE_NONE ||
-      node->out[0] == OPIPE_NONE || (fused && opipe_attr_int(node, "transA", 0) != 0)) {
+      node->out[0] == OPIPE_NONE || (fused && opipe_attr_int(node, "transA", 0) != 0))
     return false;
-  }
   const opipe_value *a = &f->graph->values[node->in[0]];
   const bool wide = f->wide[node->in[1]] != OPIPE_NONE;
   const opipe_value *b = &f->graph->values[wide ? f->wide[node->in[1]] : node->in[1]];
@@ -88,9 +86,8 @@ static bool absorb(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int
     *io_stage = 2;
     return true;
   }
-  if (other == OPIPE_NONE) {
+  if (other == OPIPE_NONE)
     return false;
-  }
   const opipe_value *value = &f->graph->values[other];
   const opipe_value *made = &f->graph->values[g->main->out[0]];
   const bool whole = same_tensor(value, product);
@@ -128,16 +125,14 @@ static bool is_view_of(const cpu_fuser *f, const opipe_node *node, uint32_t valu
 static opipe_status new_group(cpu_fuser *f, const opipe_node *main, uint32_t out,
                               cpu_group **out_group) {
   cpu_group *g = CPU_POOL_ARRAY(&f->program->pool, cpu_group, 1);
-  if (g == NULL) {
+  if (g == NULL)
     return opipe_fail(f->err, OPIPE_E_NOMEM, "node '%.80s': no memory for a group", main->name);
-  }
   g->main = main;
   g->fusion = (cpu_fusion)CPU_FUSION_NONE;
   g->out = out;
   g->sum = OPIPE_NONE;
-  for (uint32_t i = 0; i < CPU_GROUP_REPLACED; ++i) {
+  for (uint32_t i = 0; i < CPU_GROUP_REPLACED; ++i)
     g->replaced[i] = OPIPE_NONE;
-  }
   *out_group = g;
   return OPIPE_OK;
 }
@@ -146,21 +141,18 @@ static opipe_status match_product(cpu_fuser *f, uint32_t i) {
   const opipe_node *node = &f->graph->nodes[i];
   cpu_group *g = NULL;
   uint32_t last = i;
-  if (!is_packed_product(f, node)) {
+  if (!is_packed_product(f, node))
     return OPIPE_OK;
-  }
   CPU_TRY(new_group(f, node, node->out[0], &g));
   const bool has_c = is_op(node, "Gemm") && node->n_in > 2 && node->in[2] != OPIPE_NONE;
   if (has_c &&
-      cpu_elems(&f->graph->values[node->in[2]]) != (uint64_t)f->graph->values[g->out].shape[1]) {
+      cpu_elems(&f->graph->values[node->in[2]]) != (uint64_t)f->graph->values[g->out].shape[1])
     return OPIPE_OK; /* C is more than a bias: it takes the residual's place */
-  }
   int stage = has_c ? 1 : 0;
   for (;;) {
     const opipe_node *next = only_user(f, g->out);
-    if (next == NULL || !(is_view_of(f, next, g->out) || absorb(f, g, next, &stage))) {
+    if (next == NULL || !(is_view_of(f, next, g->out) || absorb(f, g, next, &stage)))
       break;
-    }
     last = node_index(f, next);
     f->taken[last] = true;
     g->out = next->out[0];
@@ -187,12 +179,10 @@ static const opipe_node *norm_of(const cpu_fuser *f, uint32_t sum) {
       ready = node->in[k] == OPIPE_NONE || (f->made[node->in[k]] == OPIPE_NONE &&
                                             f->graph->values[node->in[k]].dtype == OPIPE_FLOAT);
     }
-    for (uint32_t k = 0; ready && k < node->n_out; ++k) {
+    for (uint32_t k = 0; ready && k < node->n_out; ++k)
       ready = node->out[k] == OPIPE_NONE || f->graph->values[node->out[k]].dtype == OPIPE_FLOAT;
-    }
-    if (ready) {
+    if (ready)
       return node;
-    }
   }
   return NULL;
 }
@@ -202,14 +192,12 @@ static opipe_status match_norm(cpu_fuser *f, uint32_t i) {
   cpu_group *g = NULL;
   if (!is_op(add, "Add") || add->n_in != 2 || other_operand(f, add, add->in[0]) == OPIPE_NONE ||
       !same_tensor(&f->graph->values[add->in[0]], &f->graph->values[add->in[1]]) ||
-      f->graph->values[add->out[0]].dtype != OPIPE_FLOAT) {
+      f->graph->values[add->out[0]].dtype != OPIPE_FLOAT)
     return OPIPE_OK;
-  }
   const uint32_t sum = add->out[0];
   const opipe_node *norm = norm_of(f, sum);
-  if (norm == NULL) {
+  if (norm == NULL)
     return OPIPE_OK;
-  }
   CPU_TRY(new_group(f, norm, norm->out[0], &g));
   g->fusion.skip = add_extra(g, add->in[1]);
   g->replaced[0] = add->in[0];
@@ -231,17 +219,15 @@ static const opipe_node *split_behind(const cpu_fuser *f, uint32_t value, uint32
   const opipe_value *seen = &f->graph->values[value];
   for (;;) {
     if (f->graph->values[value].role != OPIPE_VALUE_TEMP || f->made[value] == OPIPE_NONE ||
-        f->first[value + 1] - f->first[value] != 1 || f->taken[f->made[value]]) {
+        f->first[value + 1] - f->first[value] != 1 || f->taken[f->made[value]])
       return NULL;
-    }
     const opipe_node *node = &f->graph->nodes[f->made[value]];
     if (is_op(node, "Split")) {
       *out_part = value;
       return same_tensor(seen, &f->graph->values[value]) ? node : NULL;
     }
-    if (node->n_in < 1 || node->in[0] == OPIPE_NONE || !is_view_of(f, node, node->in[0])) {
+    if (node->n_in < 1 || node->in[0] == OPIPE_NONE || !is_view_of(f, node, node->in[0]))
       return NULL;
-    }
     value = node->in[0];
   }
 }
@@ -250,9 +236,8 @@ static const opipe_node *split_behind(const cpu_fuser *f, uint32_t value, uint32
 static int64_t part_begin(const cpu_fuser *f, const opipe_node *split, uint32_t part) {
   int64_t at = 0;
   for (uint32_t i = 0; i < split->n_out && split->out[i] != OPIPE_NONE; ++i) {
-    if (split->out[i] == part) {
+    if (split->out[i] == part)
       return at;
-    }
     at += f->graph->values[split->out[i]].shape[2];
   }
   return -1;
@@ -272,24 +257,21 @@ static opipe_status match_attention(cpu_fuser *f, uint32_t i) {
   cpu_group *g = NULL;
   int64_t column[3];
   if (!is_op(node, "Attention") || node->n_in < 3 || node->out[0] == OPIPE_NONE ||
-      (node->n_out > 3 && node->out[3] != OPIPE_NONE)) {
+      (node->n_out > 3 && node->out[3] != OPIPE_NONE))
     return OPIPE_OK;
-  }
   for (uint32_t k = 0; k < 3; ++k) {
     uint32_t part = OPIPE_NONE;
     const opipe_node *made = node->in[k] == OPIPE_NONE ? NULL : split_behind(f, node->in[k], &part);
     if (made == NULL || (split != NULL && made != split) || made->in[0] == OPIPE_NONE ||
         made->n_out != 3 || f->graph->values[made->in[0]].rank != 3 ||
         f->graph->values[made->in[0]].dtype != OPIPE_FLOAT ||
-        f->graph->values[made->in[0]].role == OPIPE_VALUE_PARAMETER) {
+        f->graph->values[made->in[0]].role == OPIPE_VALUE_PARAMETER)
       return OPIPE_OK;
-    }
     const int64_t axis = opipe_attr_int(made, "axis", 0);
     split = made;
     column[k] = part_begin(f, split, part);
-    if ((axis != 2 && axis != -1) || column[k] < 0) {
+    if ((axis != 2 && axis != -1) || column[k] < 0)
       return OPIPE_OK;
-    }
   }
   CPU_TRY(new_group(f, node, node->out[0], &g));
   for (uint32_t k = 0; k < 3; ++k) {
@@ -308,9 +290,8 @@ opipe_status cpu_match_groups(cpu_fuser *f) {
   static opipe_status (*const matchers[])(cpu_fuser *, uint32_t) = {match_product, match_norm,
                                                                     match_attention};
   for (uint32_t k = 0; k < CPU_COUNT_OF(matchers); ++k) {
-    for (uint32_t i = 0; i < f->graph->n_nodes; ++i) {
+    for (uint32_t i = 0; i < f->graph->n_nodes; ++i)
       CPU_TRY(f->taken[i] ? OPIPE_OK : matchers[k](f, i));
-    }
   }
   return OPIPE_OK;
 }

@@ -47,9 +47,8 @@ static void fill_f32(const cpu_exec *exec, const opipe_param_source *source, con
 void cpu_layout_fill(const cpu_exec *exec, uint32_t kind, const opipe_param_source *source,
                      const void *dense, void *data) {
   const cpu_exec alone = {exec->kernels, NULL};
-  if (source->n_bytes == 0) {
+  if (source->n_bytes == 0)
     return;
-  }
   if (kind == CPU_LAYOUT_COPY) {
     memcpy(data, dense, (size_t)source->n_bytes);
   } else if (kind == CPU_LAYOUT_F32) {
@@ -77,9 +76,8 @@ void cpu_layout_export(const cpu_exec *exec, uint32_t kind, const int64_t *shape
                        const void *data, float *to) {
   uint64_t n = 0;
   if (!is_panel(kind)) {
-    if (opipe_shape_elems(shape, rank, &n) && n > 0) {
+    if (opipe_shape_elems(shape, rank, &n) && n > 0)
       memcpy(to, data, (size_t)n * sizeof *to);
-    }
     return;
   }
   const bool turned = kind == CPU_LAYOUT_PANEL_T;
@@ -123,9 +121,8 @@ static void add_panels(void *ctx, int64_t begin, int64_t end) {
     float *to = job->to + first * job->k;
     for (int64_t k = 0; k < job->k; ++k, to += CPU_PANEL) {
       const float *from = job->from + k * job->n + first;
-      for (int64_t u = 0; u < columns; ++u) {
+      for (int64_t u = 0; u < columns; ++u)
         to[u] += from[u];
-      }
     }
   }
 }
@@ -144,9 +141,8 @@ static void add_panels_turned(void *ctx, int64_t begin, int64_t end) {
       cpu_transpose(&alone, job->from + first * job->k + k, job->k, columns, depth, block,
                     CPU_PANEL);
       for (int64_t i = 0; i < depth; ++i) {
-        for (int64_t u = 0; u < columns; ++u) {
+        for (int64_t u = 0; u < columns; ++u)
           to[i * CPU_PANEL + u] += block[i * CPU_PANEL + u];
-        }
       }
     }
   }
@@ -156,9 +152,8 @@ void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, u
                     const float *from, void *data) {
   uint64_t n = 0;
   add_job job = {exec, from, data, 0, 0};
-  if (!opipe_shape_elems(shape, rank, &n) || n == 0) {
+  if (!opipe_shape_elems(shape, rank, &n) || n == 0)
     return;
-  }
   if (!is_panel(kind)) {
     cpu_add_f32(exec, from, data, (int64_t)n);
     return;
@@ -185,31 +180,27 @@ static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint
                       step->node->name, v->name, kind);
   }
   layout->n_bytes = cpu_align_up(layout->n_bytes, CPU_ALIGN_BYTES);
-  if (layout->n_bytes == 0 && kind != CPU_LAYOUT_RAW) {
+  if (layout->n_bytes == 0 && kind != CPU_LAYOUT_RAW)
     layout->n_bytes = CPU_ALIGN_BYTES;
-  }
   ++*io_n;
   return OPIPE_OK;
 }
 
 static int by_slot(const void *left, const void *right) {
   const cpu_layout *a = left, *b = right;
-  if (a->slot != b->slot) {
+  if (a->slot != b->slot)
     return a->slot < b->slot ? -1 : 1;
-  }
   return a->kind < b->kind ? -1 : a->kind > b->kind;
 }
 
 /* By slot and kind, each once. */
 static void sort_layouts(cpu_layout *layouts, uint32_t *io_n) {
   uint32_t n = 0;
-  if (*io_n > 1) {
+  if (*io_n > 1)
     qsort(layouts, *io_n, sizeof layouts[0], by_slot);
-  }
   for (uint32_t i = 0; i < *io_n; ++i) {
-    if (n == 0 || by_slot(&layouts[n - 1], &layouts[i]) != 0) {
+    if (n == 0 || by_slot(&layouts[n - 1], &layouts[i]) != 0)
       layouts[n++] = layouts[i];
-    }
   }
   *io_n = n;
 }
@@ -218,14 +209,12 @@ static void sort_layouts(cpu_layout *layouts, uint32_t *io_n) {
  * one: kernels multiply by them and by their transpose. */
 static void own_layout(const opipe_program *program, cpu_operand *operand) {
   const bool f32 = program->graph->values[operand->value].dtype == OPIPE_FLOAT;
-  if ((program->flags & OPIPE_COMPILE_OWNED) == 0) {
+  if ((program->flags & OPIPE_COMPILE_OWNED) == 0)
     return;
-  }
-  if (operand->layout == CPU_LAYOUT_RAW || (f32 && operand->layout == CPU_LAYOUT_F32)) {
+  if (operand->layout == CPU_LAYOUT_RAW || (f32 && operand->layout == CPU_LAYOUT_F32))
     operand->layout = CPU_LAYOUT_COPY;
-  } else if (operand->layout == CPU_LAYOUT_PANEL_T) {
+  else if (operand->layout == CPU_LAYOUT_PANEL_T)
     operand->layout = CPU_LAYOUT_PANEL;
-  }
 }
 
 /* Layout of a parameter's accumulator: panels where a product adds to it, or the program reads the
@@ -255,18 +244,16 @@ static void share_panels(opipe_program *program, cpu_step *step) {
   for (uint32_t i = 0; i < step->n_in && i < 32; ++i) {
     const uint32_t v = step->in[i].value;
     if ((step->panels >> i & 1u) == 0 || v == OPIPE_NONE ||
-        program->graph->values[v].role != OPIPE_VALUE_PARAMETER) {
+        program->graph->values[v].role != OPIPE_VALUE_PARAMETER)
       continue;
-    }
     for (uint32_t s = 0; s < program->n_steps; ++s) {
       const cpu_step *other = &program->steps[s];
       for (uint32_t k = 0; k < other->n_in; ++k) {
         const uint32_t o = other->in[k].value;
         if (o != OPIPE_NONE && is_panel(other->in[k].layout) &&
             program->graph->values[o].role == OPIPE_VALUE_PARAMETER &&
-            program->graph->values[o].slot == program->graph->values[v].slot) {
+            program->graph->values[o].slot == program->graph->values[v].slot)
           step->in[i].layout = CPU_LAYOUT_PANEL;
-        }
       }
     }
   }
@@ -274,13 +261,11 @@ static void share_panels(opipe_program *program, cpu_step *step) {
 
 static opipe_status collect_gradients(opipe_program *program, opipe_error *err) {
   uint64_t room = 0;
-  for (uint32_t v = 0; v < program->graph->n_values; ++v) {
+  for (uint32_t v = 0; v < program->graph->n_values; ++v)
     room += program->graph->values[v].role == OPIPE_VALUE_GRADIENT;
-  }
   program->gradients = CPU_POOL_ARRAY(&program->pool, cpu_layout, room + 1);
-  if (program->gradients == NULL) {
+  if (program->gradients == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the layouts of gradients");
-  }
   for (uint32_t s = 0; s < program->n_steps; ++s) {
     cpu_step *step = &program->steps[s];
     for (uint32_t i = 0; i < step->n_out; ++i) {
@@ -298,17 +283,14 @@ static opipe_status collect_gradients(opipe_program *program, opipe_error *err) 
 
 opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err) {
   uint64_t room = 0;
-  for (uint32_t s = 0; s < program->n_steps; ++s) {
+  for (uint32_t s = 0; s < program->n_steps; ++s)
     room += program->steps[s].n_in;
-  }
   program->layouts = CPU_POOL_ARRAY(&program->pool, cpu_layout, room);
-  if (program->layouts == NULL) {
+  if (program->layouts == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the layouts of parameters");
-  }
   for (uint32_t s = 0; s < program->n_steps; ++s) {
-    if ((program->flags & OPIPE_COMPILE_OWNED) != 0 && program->steps[s].panels != 0) {
+    if ((program->flags & OPIPE_COMPILE_OWNED) != 0 && program->steps[s].panels != 0)
       share_panels(program, &program->steps[s]);
-    }
   }
   for (uint32_t s = 0; s < program->n_steps; ++s) {
     const cpu_step *step = &program->steps[s];

@@ -16,9 +16,8 @@ const void *cpu_params_dense(const param_state *state) {
 
 const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t kind) {
   const param_state *state = &params->states[slot];
-  if (!state->copies[kind].present) {
+  if (!state->copies[kind].present)
     return NULL;
-  }
   return kind == CPU_LAYOUT_RAW && !params->owned ? cpu_params_dense(state)
                                                   : state->copies[kind].buffer.data;
 }
@@ -70,13 +69,11 @@ opipe_status cpu_params_take(opipe_params *params, uint32_t slot, const opipe_pa
   }
   char *text = cpu_pool_array(&params->pool, strlen(name) + 1, 1);
   int64_t *shape = CPU_POOL_ARRAY(&params->pool, int64_t, source->rank);
-  if (text == NULL || shape == NULL) {
+  if (text == NULL || shape == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for parameter '%.80s'", name);
-  }
   memcpy(text, name, strlen(name) + 1);
-  if (source->rank > 0) {
+  if (source->rank > 0)
     memcpy(shape, source->shape, source->rank * sizeof shape[0]);
-  }
   state->source = *source;
   state->source.name = text;
   state->source.shape = shape;
@@ -87,9 +84,8 @@ opipe_status cpu_params_take(opipe_params *params, uint32_t slot, const opipe_pa
 opipe_status cpu_params_new(opipe_device *device, uint32_t n, opipe_params **out_params,
                             opipe_error *err) {
   opipe_params *params = cpu_acquire(device->host, sizeof *params, "parameter set", err);
-  if (params == NULL) {
+  if (params == NULL)
     return OPIPE_E_NOMEM;
-  }
   params->device = device;
   cpu_pool_init(&params->pool, device->host);
   params->states = CPU_POOL_ARRAY(&params->pool, param_state, n);
@@ -104,9 +100,8 @@ opipe_status cpu_params_new(opipe_device *device, uint32_t n, opipe_params **out
 static opipe_status create_set(opipe_device *device, const opipe_param_source *sources, uint32_t n,
                                bool owned, opipe_params **out_params, opipe_error *err) {
   const opipe_status known = opipe_check_sources(sources, n, err);
-  if (known < 0) {
+  if (known < 0)
     return known;
-  }
   opipe_params *params = NULL;
   opipe_status status = cpu_params_new(device, n, &params, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {
@@ -134,17 +129,14 @@ opipe_status cpu_params_create_owned(opipe_device *device, const opipe_param_sou
 }
 
 void cpu_params_free(opipe_params *params) {
-  if (params == NULL) {
+  if (params == NULL)
     return;
-  }
   for (uint32_t i = 0; params->states != NULL && i < params->n; ++i) {
     param_state *state = &params->states[i];
-    if (is_mapped(params, state)) {
+    if (is_mapped(params, state))
       count_mapped(params, state, false);
-    }
-    for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
+    for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind)
       free_bytes(params, state->copies[kind].buffer.data, state->copies[kind].buffer.n_bytes);
-    }
     free_bytes(params, state->own, state->own_bytes);
   }
   const opipe_host *host = params->device->host;
@@ -177,9 +169,8 @@ opipe_status cpu_params_alloc_copy(opipe_params *params, uint32_t slot, uint32_t
   CPU_TRY(alloc_bytes(params, n_bytes, &buffer->data, &buffer->n_bytes, err));
   buffer->device = params->device;
   buffer->kind = OPIPE_BUFFER_PARAMS;
-  if (params->owned || params->of != NULL) {
+  if (params->owned || params->of != NULL)
     ++params->version; /* the master may be another copy now; else programs may be running */
-  }
   return OPIPE_OK;
 }
 
@@ -187,13 +178,11 @@ opipe_status cpu_params_alloc_copy(opipe_params *params, uint32_t slot, uint32_t
 static opipe_status own_dense(opipe_params *params, param_state *state, opipe_error *err) {
   const void *held = cpu_params_dense(state);
   const uint64_t n_bytes = state->source.n_bytes;
-  if (state->own != NULL) {
+  if (state->own != NULL)
     return OPIPE_OK;
-  }
   CPU_TRY(alloc_bytes(params, n_bytes, &state->own, &state->own_bytes, err));
-  if (n_bytes > 0) {
+  if (n_bytes > 0)
     memcpy(state->own, held, (size_t)n_bytes);
-  }
   return OPIPE_OK;
 }
 
@@ -203,20 +192,16 @@ static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, op
   const uint64_t n_bytes = layout->n_bytes;
   param_state *state = &params->states[slot];
   param_copy *copy = &state->copies[kind];
-  if (copy->present) {
+  if (copy->present)
     return OPIPE_OK;
-  }
-  if (params->owned) {
+  if (params->owned)
     return cpu_owned_make_copy(params, slot, kind, n_bytes, err);
-  }
   if (kind == CPU_LAYOUT_RAW) {
-    if (params->device->copies) {
+    if (params->device->copies)
       CPU_TRY(own_dense(params, state, err));
-    }
     copy->present = true;
-    if (is_mapped(params, state)) {
+    if (is_mapped(params, state))
       count_mapped(params, state, true);
-    }
     return OPIPE_OK;
   }
   CPU_TRY(cpu_params_alloc_copy(params, slot, kind, n_bytes, err));
@@ -229,12 +214,10 @@ static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, op
 
 opipe_status cpu_params_prepare(opipe_params *params, const opipe_program *program,
                                 opipe_error *err) {
-  if (params->of != NULL) {
+  if (params->of != NULL)
     return cpu_gradients_prepare(params, program, err);
-  }
-  for (uint32_t i = 0; i < program->n_layouts; ++i) {
+  for (uint32_t i = 0; i < program->n_layouts; ++i)
     CPU_TRY(cpu_params_match(program, &program->layouts[i], params, err));
-  }
   for (uint32_t i = 0; i < program->n_layouts; ++i) {
     const cpu_layout *layout = &program->layouts[i];
     const opipe_status status = make_copy(params, layout, err);
@@ -261,18 +244,16 @@ static opipe_status clone_state(opipe_params *copy, uint32_t slot, const param_s
   for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
     const param_copy *from = &state->copies[kind];
     param_copy *to = &fresh->copies[kind];
-    if (!from->present) {
+    if (!from->present)
       continue;
-    }
     if (from->buffer.data != NULL) {
       CPU_TRY(cpu_params_alloc_copy(copy, slot, kind, from->buffer.n_bytes, err));
       memcpy(to->buffer.data, from->buffer.data, (size_t)from->buffer.n_bytes);
     }
     to->present = true;
   }
-  if (is_mapped(copy, fresh)) {
+  if (is_mapped(copy, fresh))
     count_mapped(copy, fresh, true);
-  }
   return OPIPE_OK;
 }
 
@@ -280,17 +261,15 @@ opipe_status cpu_params_clone(const opipe_params *params, opipe_params **out_par
                               opipe_error *err) {
   opipe_params *copy = NULL;
   opipe_status status = cpu_params_new(params->device, params->n, &copy, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   copy->owned = params->owned;
   copy->of = params->of;
   for (uint32_t i = 0; status >= 0 && i < params->n; ++i) {
     copy->n = i + 1;
     status = cpu_params_take(copy, i, &params->states[i].source, err);
-    if (status >= 0) {
+    if (status >= 0)
       status = clone_state(copy, i, &params->states[i], err);
-    }
   }
   if (status < 0) {
     cpu_params_free(copy);
@@ -302,9 +281,8 @@ opipe_status cpu_params_clone(const opipe_params *params, opipe_params **out_par
 
 opipe_status cpu_params_check(const opipe_params *params, uint32_t slot, uint64_t n_bytes,
                               const char *what, opipe_error *err) {
-  if (slot >= params->n) {
+  if (slot >= params->n)
     return opipe_fail(err, OPIPE_E_INVALID, "%s: slot %u of a set of %u", what, slot, params->n);
-  }
   const opipe_param_source *source = &params->states[slot].source;
   if (n_bytes != source->n_bytes) {
     return opipe_fail(err, OPIPE_E_INVALID, "%s: parameter '%.80s' has %llu bytes, not %llu", what,
@@ -318,19 +296,16 @@ opipe_status cpu_params_write(opipe_params *params, uint32_t slot, const void *s
                               uint64_t n_bytes, opipe_error *err) {
   CPU_TRY(cpu_params_check(params, slot, n_bytes, "params_write", err));
   param_state *state = &params->states[slot];
-  if (params->owned) {
+  if (params->owned)
     return cpu_owned_write(params, slot, src, err);
-  }
   if (state->own == NULL) {
     const bool mapped = is_mapped(params, state);
     CPU_TRY(alloc_bytes(params, n_bytes, &state->own, &state->own_bytes, err));
-    if (mapped) {
+    if (mapped)
       count_mapped(params, state, false);
-    }
   }
-  if (n_bytes > 0) {
+  if (n_bytes > 0)
     memcpy(state->own, src, (size_t)n_bytes);
-  }
   state->dirty = true;
   ++params->version;
   return OPIPE_OK;
@@ -339,11 +314,10 @@ opipe_status cpu_params_write(opipe_params *params, uint32_t slot, const void *s
 opipe_status cpu_params_read(const opipe_params *params, uint32_t slot, void *dst, uint64_t n_bytes,
                              opipe_error *err) {
   CPU_TRY(cpu_params_check(params, slot, n_bytes, "params_read", err));
-  if (params->owned) {
+  if (params->owned)
     cpu_owned_read(params, slot, dst);
-  } else if (n_bytes > 0) {
+  else if (n_bytes > 0)
     memcpy(dst, cpu_params_dense(&params->states[slot]), (size_t)n_bytes);
-  }
   return OPIPE_OK;
 }
 
@@ -353,9 +327,8 @@ opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
   for (uint32_t i = 0; i < params->n; ++i) {
     param_state *state = &params->states[i];
     for (uint32_t kind = CPU_LAYOUT_RAW + 1; state->dirty && kind < CPU_LAYOUT_COUNT; ++kind) {
-      if (state->copies[kind].present) {
+      if (state->copies[kind].present)
         cpu_layout_fill(&exec, kind, &state->source, state->own, state->copies[kind].buffer.data);
-      }
     }
     state->dirty = false;
   }

@@ -35,9 +35,8 @@ static bool in_arena(placer *q, uint32_t head) {
 /* A copy of bytes, for views that need a place of their own. */
 static opipe_status copy_kernel(const cpu_call *call, opipe_error *err) {
   (void)err;
-  if (call->out[0].n_bytes > 0) {
+  if (call->out[0].n_bytes > 0)
     memcpy(call->out[0].data, call->in[0].data, (size_t)call->out[0].n_bytes);
-  }
   return OPIPE_OK;
 }
 
@@ -46,14 +45,12 @@ static void join_views(placer *q) {
   opipe_program *program = q->program;
   for (uint32_t s = 0; s < program->n_steps; ++s) {
     cpu_step *step = &program->steps[s];
-    if (!step->is_view) {
+    if (!step->is_view)
       continue;
-    }
     const uint32_t out = step->out[0].value;
     const uint32_t head = head_of(q, step->in[0].value);
-    if (q->graph->values[head].role == OPIPE_VALUE_PARAMETER) {
+    if (q->graph->values[head].role == OPIPE_VALUE_PARAMETER)
       step->in[0].layout = CPU_LAYOUT_COPY;
-    }
     if (q->graph->values[out].role == OPIPE_VALUE_TEMP) {
       q->group[out] = head;
     } else if (in_arena(q, head)) {
@@ -73,9 +70,8 @@ static void mark_lives(placer *q) {
     const cpu_step *step = &program->steps[s];
     for (uint32_t i = 0; i < step->n_out + step->n_in; ++i) {
       const uint32_t v = i < step->n_out ? step->out[i].value : step->in[i - step->n_out].value;
-      if (v == OPIPE_NONE) {
+      if (v == OPIPE_NONE)
         continue;
-      }
       const uint32_t head = head_of(q, v);
       q->first[head] = q->first[head] < s ? q->first[head] : s;
       q->last[head] = s;
@@ -86,9 +82,8 @@ static void mark_lives(placer *q) {
 /* True when no operand of the step but input i lies in the group. */
 static bool only_operand(placer *q, const cpu_step *step, uint32_t i, uint32_t head) {
   for (uint32_t k = 0; k < step->n_in; ++k) {
-    if (k != i && step->in[k].value != OPIPE_NONE && head_of(q, step->in[k].value) == head) {
+    if (k != i && step->in[k].value != OPIPE_NONE && head_of(q, step->in[k].value) == head)
       return false;
-    }
   }
   return true;
 }
@@ -98,24 +93,20 @@ static void join_overwrites(placer *q) {
   opipe_program *program = q->program;
   for (uint32_t s = 0; s < program->n_steps; ++s) {
     const cpu_step *step = &program->steps[s];
-    if (step->inplace == 0 || step->is_view) {
+    if (step->inplace == 0 || step->is_view)
       continue;
-    }
     const uint32_t out = head_of(q, step->out[0].value);
     const bool to_output = !in_arena(q, out);
     for (uint32_t i = 0; i < step->n_in && i < 32; ++i) {
-      if ((step->inplace >> i & 1u) == 0 || step->in[i].value == OPIPE_NONE) {
+      if ((step->inplace >> i & 1u) == 0 || step->in[i].value == OPIPE_NONE)
         continue;
-      }
       const uint32_t head = head_of(q, step->in[i].value);
       if (!in_arena(q, head) || q->last[head] != s || head == out ||
           q->graph->values[head].n_bytes != q->graph->values[out].n_bytes ||
-          !only_operand(q, step, i, head)) {
+          !only_operand(q, step, i, head))
         continue;
-      }
-      if (to_output) {
+      if (to_output)
         q->output[head] = q->output[out] != OPIPE_NONE ? q->output[out] : out;
-      }
       q->group[out] = head;
       q->last[head] = q->last[out];
       break;
@@ -145,9 +136,8 @@ static opipe_status make_storages(placer *q, opipe_error *err) {
   opipe_program *program = q->program;
   for (uint32_t v = 0; v < q->graph->n_values; ++v) {
     const uint32_t head = head_of(q, v);
-    if (q->first[head] == OPIPE_NONE) {
+    if (q->first[head] == OPIPE_NONE)
       continue;
-    }
     if (program->storage_of[head] == OPIPE_NONE) {
       const opipe_value *value = &q->graph->values[head];
       cpu_storage *storage = &program->storages[program->n_storages];
@@ -194,9 +184,8 @@ opipe_status cpu_place(opipe_program *program, opipe_error *err) {
   program->storage_of = CPU_POOL_ARRAY(pool, uint32_t, n);
   program->storages = CPU_POOL_ARRAY(pool, cpu_storage, n);
   if (q.group == NULL || q.last == NULL || q.first == NULL || q.output == NULL ||
-      program->storage_of == NULL || program->storages == NULL) {
+      program->storage_of == NULL || program->storages == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory to place %u values", n);
-  }
   for (uint32_t v = 0; v < n; ++v) {
     q.group[v] = v;
     q.first[v] = OPIPE_NONE;
@@ -217,9 +206,8 @@ opipe_status cpu_place(opipe_program *program, opipe_error *err) {
     return opipe_fail(err, OPIPE_E_LIMIT, "a kernel would need %llu bytes of workspace",
                       (unsigned long long)program->workspace_bytes);
   }
-  if ((program->flags & OPIPE_COMPILE_POISON) != 0) {
+  if ((program->flags & OPIPE_COMPILE_POISON) != 0)
     program->workspace_bytes += CPU_RED_ZONE;
-  }
   program->arena_bytes =
       cpu_align_up(program->temp_bytes + program->workspace_bytes, CPU_ALIGN_BYTES);
   return OPIPE_OK;

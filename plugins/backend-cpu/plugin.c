@@ -57,22 +57,19 @@ const opipe_backend cpu_backend_table = {
 
 static opipe_status open_instance(const opipe_host *host, opipe_instance **out_self,
                                   opipe_error *err) {
-  if (host == NULL || !OPIPE_HAS(host, opipe_host, now_ns) || host->realloc == NULL) {
+  if (host == NULL || !OPIPE_HAS(host, opipe_host, now_ns) || host->realloc == NULL)
     return opipe_fail(err, OPIPE_E_ABI, "backend cpu: the host's services are incomplete");
-  }
   opipe_instance *self = cpu_acquire(host, sizeof *self, "backend cpu", err);
-  if (self == NULL) {
+  if (self == NULL)
     return OPIPE_E_NOMEM;
-  }
   self->host = host;
   *out_self = self;
   return OPIPE_OK;
 }
 
 static void close_instance(opipe_instance *self) {
-  if (self != NULL) {
+  if (self != NULL)
     cpu_release(self->host, self, sizeof *self);
-  }
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {

@@ -31,9 +31,8 @@ void cpu_pool_rewind(cpu_pool *pool, cpu_mark mark) {
     pool->head = chunk->next;
     pool->host->realloc(pool->host->ctx, chunk, chunk->n_bytes, 0, CPU_ALIGN_BYTES);
   }
-  if (pool->head != NULL) {
+  if (pool->head != NULL)
     pool->head->used = mark.used;
-  }
 }
 
 void cpu_pool_release(cpu_pool *pool) {
@@ -43,13 +42,11 @@ void cpu_pool_release(cpu_pool *pool) {
 static bool add_chunk(cpu_pool *pool, size_t need) {
   size_t n_bytes = pool->head == NULL ? CHUNK_FIRST : 2 * pool->head->n_bytes;
   n_bytes = n_bytes < CHUNK_MOST ? n_bytes : CHUNK_MOST;
-  if (n_bytes < need + CHUNK_HEAD || OPIPE_BUILD_FLAGS != 0) {
+  if (n_bytes < need + CHUNK_HEAD || OPIPE_BUILD_FLAGS != 0)
     n_bytes = need + CHUNK_HEAD;
-  }
   cpu_chunk *chunk = pool->host->realloc(pool->host->ctx, NULL, 0, n_bytes, CPU_ALIGN_BYTES);
-  if (chunk == NULL) {
+  if (chunk == NULL)
     return false;
-  }
   *chunk = (cpu_chunk){pool->head, n_bytes, CHUNK_HEAD};
   pool->head = chunk;
   return true;
@@ -57,17 +54,15 @@ static bool add_chunk(cpu_pool *pool, size_t need) {
 
 void *cpu_pool_array(cpu_pool *pool, uint64_t n, size_t size) {
   uint64_t n_bytes = 0;
-  if (__builtin_mul_overflow(n, (uint64_t)size, &n_bytes) || n_bytes > INT64_MAX - 2 * CHUNK_HEAD) {
+  if (__builtin_mul_overflow(n, (uint64_t)size, &n_bytes) || n_bytes > INT64_MAX - 2 * CHUNK_HEAD)
     return NULL;
-  }
   const size_t take = OPIPE_BUILD_FLAGS != 0
                           ? (size_t)n_bytes
                           : (size_t)cpu_align_up(n_bytes > 0 ? n_bytes : 1, CPU_ALIGN_BYTES);
   if ((pool->head == NULL || pool->head->n_bytes - pool->head->used < take ||
        OPIPE_BUILD_FLAGS != 0) &&
-      !add_chunk(pool, take)) {
+      !add_chunk(pool, take))
     return NULL;
-  }
   void *block = (char *)pool->head + pool->head->used;
   pool->head->used += take;
   return memset(block, 0, (size_t)n_bytes);
@@ -84,7 +79,6 @@ void *cpu_acquire(const opipe_host *host, size_t n_bytes, const char *what, opip
 }
 
 void cpu_release(const opipe_host *host, void *object, size_t n_bytes) {
-  if (object != NULL) {
+  if (object != NULL)
     host->realloc(host->ctx, object, n_bytes, 0, CPU_ALIGN_BYTES);
-  }
 }

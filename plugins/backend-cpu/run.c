@@ -9,14 +9,12 @@ static opipe_status run_step(opipe_binding *binding, uint32_t s, opipe_error *er
   const cpu_call *call = &binding->calls[s];
   const bool poison = (program->flags & OPIPE_COMPILE_POISON) != 0;
   opipe_status status = OPIPE_OK;
-  if (poison) {
+  if (poison)
     cpu_poison_before(binding, s);
-  }
   if (step->run != NULL) {
     status = step->run(call, err);
-    if (status >= 0 && (program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0) {
+    if (status >= 0 && (program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
       status = cpu_check_finite(call, program, s, err);
-    }
   }
   return status >= 0 && poison ? cpu_poison_after(binding, s, err) : status;
 }
@@ -30,17 +28,14 @@ opipe_status cpu_run(opipe_binding *binding, opipe_queue *queue, const int64_t *
     return opipe_fail(err, OPIPE_E_INVALID, "run: %u scalars given, the program takes %u",
                       n_scalars, program->graph->n_scalars);
   }
-  if (n_scalars > 0) {
+  if (n_scalars > 0)
     memcpy(binding->scalars, scalars, n_scalars * sizeof scalars[0]);
-  }
   cpu_refresh_params(binding);
-  if ((program->flags & OPIPE_COMPILE_POISON) != 0) {
+  if ((program->flags & OPIPE_COMPILE_POISON) != 0)
     cpu_poison_start(binding);
-  }
   binding->exec = cpu_take_exec(binding->device);
-  for (uint32_t s = 0; status >= 0 && s < program->n_steps; ++s) {
+  for (uint32_t s = 0; status >= 0 && s < program->n_steps; ++s)
     status = run_step(binding, s, err);
-  }
   cpu_give_exec(binding->device, &binding->exec);
   return status;
 }

@@ -19,27 +19,23 @@ static bool holds_f32(const param_state *state, uint32_t kind) {
 
 /* The copy that holds the truth; CPU_LAYOUT_MASTER: there is none. */
 static uint32_t truth_of(const param_state *state) {
-  if (state->master != CPU_LAYOUT_MASTER) {
+  if (state->master != CPU_LAYOUT_MASTER)
     return state->master;
-  }
   for (uint32_t kind = CPU_LAYOUT_COUNT; kind > 0; --kind) {
-    if (holds_f32(state, kind - 1)) {
+    if (holds_f32(state, kind - 1))
       return kind - 1;
-    }
   }
   for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
-    if (state->copies[kind].present) {
+    if (state->copies[kind].present)
       return kind;
-    }
   }
   return CPU_LAYOUT_MASTER;
 }
 
 static uint32_t choose_master(param_state *state) {
   const uint32_t kind = truth_of(state);
-  if (kind != CPU_LAYOUT_MASTER && holds_f32(state, kind)) {
+  if (kind != CPU_LAYOUT_MASTER && holds_f32(state, kind))
     state->master = kind;
-  }
   return state->master;
 }
 
@@ -70,9 +66,8 @@ static void export_typed(const cpu_exec *exec, const param_state *state, uint32_
   const uint32_t size = cpu_dtype_bytes(source->dtype);
   uint64_t n = 0;
   if (!holds_f32(state, kind)) {
-    if (source->n_bytes > 0) {
+    if (source->n_bytes > 0)
       memcpy(dst, state->copies[kind].buffer.data, (size_t)source->n_bytes);
-    }
     return;
   }
   if (source->dtype == OPIPE_FLOAT) {
@@ -113,17 +108,16 @@ static void derive_copy(const cpu_exec *exec, param_state *state, uint32_t from,
   const opipe_param_source *source = &state->source;
   void *data = state->copies[kind].buffer.data;
   const void *truth = state->copies[from].buffer.data;
-  if (kind <= CPU_LAYOUT_COPY) {
+  if (kind <= CPU_LAYOUT_COPY)
     export_typed(exec, state, from, data);
-  } else if (from < CPU_LAYOUT_PANEL && holds_f32(state, from)) {
+  else if (from < CPU_LAYOUT_PANEL && holds_f32(state, from))
     cpu_layout_import(exec, kind, source->shape, source->rank, truth, data);
-  } else if (kind == CPU_LAYOUT_F32 && holds_f32(state, from)) {
+  else if (kind == CPU_LAYOUT_F32 && holds_f32(state, from))
     cpu_layout_export(exec, from, source->shape, source->rank, truth, data);
-  } else if (from >= CPU_LAYOUT_PANEL) {
+  else if (from >= CPU_LAYOUT_PANEL)
     turn_panels(exec, source, from, truth, data);
-  } else {
+  else
     cpu_layout_fill(exec, kind, source, truth, data); /* from a dense copy of half type */
-  }
 }
 
 /* ---- copies of an owned set ---- */
@@ -163,9 +157,8 @@ opipe_status cpu_owned_write(opipe_params *params, uint32_t slot, const void *sr
     }
   }
   cpu_give_exec(params->device, &exec);
-  if (any || source->n_bytes == 0) {
+  if (any || source->n_bytes == 0)
     return OPIPE_OK;
-  }
   if (state->own == NULL) {
     state->own_bytes = source->n_bytes;
     CPU_TRY(opipe_host_alloc(params->device->host, &params->device->meter, OPIPE_BUFFER_PARAMS,
@@ -178,9 +171,8 @@ opipe_status cpu_owned_write(opipe_params *params, uint32_t slot, const void *sr
 void cpu_owned_read(const opipe_params *params, uint32_t slot, void *dst) {
   const param_state *state = &params->states[slot];
   const uint32_t kind = truth_of(state);
-  if (state->source.n_bytes == 0) {
+  if (state->source.n_bytes == 0)
     return;
-  }
   if (kind == CPU_LAYOUT_MASTER && params->of != NULL) {
     memset(dst, 0, (size_t)state->source.n_bytes); /* nothing accumulates in it */
   } else if (kind == CPU_LAYOUT_MASTER) {
@@ -197,9 +189,8 @@ void cpu_owned_read(const opipe_params *params, uint32_t slot, void *dst) {
 opipe_status cpu_gradients_create(opipe_params *params, opipe_params **out_gradients,
                                   opipe_error *err) {
   opipe_params *gradients = NULL;
-  if (!params->owned || params->of != NULL) {
+  if (!params->owned || params->of != NULL)
     return opipe_fail(err, OPIPE_E_STATE, "gradients_create: the set is not an owned one");
-  }
   opipe_status status = cpu_params_new(params->device, params->n, &gradients, err);
   for (uint32_t i = 0; status >= 0 && i < params->n; ++i) {
     opipe_param_source source = params->states[i].source;
@@ -231,9 +222,8 @@ static opipe_status prepare_accumulator(opipe_params *gradients, const cpu_layou
   param_state *weight = &gradients->of->states[layout->slot];
   param_state *state = &gradients->states[layout->slot];
   uint64_t n_bytes = 0;
-  if (state->master != CPU_LAYOUT_MASTER) {
+  if (state->master != CPU_LAYOUT_MASTER)
     return OPIPE_OK;
-  }
   if (choose_master(weight) == CPU_LAYOUT_MASTER) {
     /* no program reads it, or as half type only: a dense master of its own */
     if (!cpu_layout_bytes(CPU_LAYOUT_F32, weight->source.shape, weight->source.rank, OPIPE_FLOAT,
@@ -258,12 +248,10 @@ static opipe_status prepare_accumulator(opipe_params *gradients, const cpu_layou
 
 opipe_status cpu_gradients_prepare(opipe_params *gradients, const opipe_program *program,
                                    opipe_error *err) {
-  for (uint32_t i = 0; i < program->n_gradients; ++i) {
+  for (uint32_t i = 0; i < program->n_gradients; ++i)
     CPU_TRY(cpu_params_match(program, &program->gradients[i], gradients, err));
-  }
-  for (uint32_t i = 0; i < program->n_gradients; ++i) {
+  for (uint32_t i = 0; i < program->n_gradients; ++i)
     CPU_TRY(prepare_accumulator(gradients, &program->gradients[i], err));
-  }
   return OPIPE_OK;
 }
 
@@ -303,9 +291,8 @@ opipe_status cpu_params_refresh(opipe_params *params, opipe_queue *queue, uint32
   (void)queue;
   const cpu_exec exec = cpu_take_exec(params->device);
   for (uint32_t kind = 0; master != CPU_LAYOUT_MASTER && kind < CPU_LAYOUT_COUNT; ++kind) {
-    if (kind != master && state->copies[kind].present) {
+    if (kind != master && state->copies[kind].present)
       derive_copy(&exec, state, master, kind);
-    }
   }
   cpu_give_exec(params->device, &exec);
   return OPIPE_OK;

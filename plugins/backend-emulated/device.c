@@ -5,17 +5,15 @@
 void *emudev_alloc(const opipe_device *device, size_t n_bytes) {
   const opipe_host *host = device->self->host;
   void *ptr = host->realloc(host->ctx, NULL, 0, n_bytes, 16);
-  if (ptr != NULL) {
+  if (ptr != NULL)
     memset(ptr, 0, n_bytes);
-  }
   return ptr;
 }
 
 void emudev_free(const opipe_device *device, void *ptr, size_t n_bytes) {
   const opipe_host *host = device->self->host;
-  if (ptr != NULL) {
+  if (ptr != NULL)
     (void)host->realloc(host->ctx, ptr, n_bytes, 0, 16);
-  }
 }
 
 opipe_status emudev_nomem(size_t n_bytes, opipe_error *err) {
@@ -31,9 +29,8 @@ opipe_status emudev_device_count(opipe_instance *self, uint32_t *out_count, opip
 }
 
 static opipe_status check_index(uint32_t index, opipe_error *err) {
-  if (index < DEVICES) {
+  if (index < DEVICES)
     return OPIPE_OK;
-  }
   return opipe_fail(err, OPIPE_E_NOTFOUND,
                     "backend 'emulated' has devices 0 to %d, %u was asked for", DEVICES - 1, index);
 }
@@ -41,24 +38,20 @@ static opipe_status check_index(uint32_t index, opipe_error *err) {
 opipe_status emudev_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
                                  opipe_error *err) {
   opipe_status status = check_index(index, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = self->inner->device_query(self->inner_self, 0, io_info, err);
-  }
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   io_info->flags &= ~(uint32_t)OPIPE_DEVICE_SYNCHRONOUS;
   io_info->flags |= OPIPE_DEVICE_EMULATED;
-  if (io_info->struct_size >= OPIPE_END(opipe_device_info, name)) {
+  if (io_info->struct_size >= OPIPE_END(opipe_device_info, name))
     (void)snprintf(io_info->name, sizeof io_info->name, "emulated device %u", index);
-  }
   return OPIPE_OK;
 }
 
 static uint64_t smaller_cap(uint64_t a, uint64_t b) {
-  if (a == 0 || b == 0) {
+  if (a == 0 || b == 0)
     return a == 0 ? b : a;
-  }
   return a < b ? a : b;
 }
 
@@ -70,16 +63,13 @@ opipe_status emudev_device_open(opipe_instance *self, const opipe_device_params 
                       params->struct_size);
   }
   opipe_status status = check_index(params->index, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = emudev_options(params->options, &wanted, err);
-  }
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   opipe_device *device = self->host->realloc(self->host->ctx, NULL, 0, sizeof *device, 16);
-  if (device == NULL) {
+  if (device == NULL)
     return emudev_nomem(sizeof *device, err);
-  }
   memset(device, 0, sizeof *device);
   device->self = self;
   device->options = wanted;
@@ -97,9 +87,8 @@ opipe_status emudev_device_open(opipe_instance *self, const opipe_device_params 
 }
 
 void emudev_device_close(opipe_device *device) {
-  if (device == NULL) {
+  if (device == NULL)
     return;
-  }
   device->self->inner->device_close(device->inner);
   emudev_free(device, device, sizeof *device);
 }
@@ -118,9 +107,8 @@ opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_
                       (unsigned long long)count, (unsigned long long)n_bytes);
   }
   opipe_buffer *buffer = emudev_alloc(device, sizeof *buffer);
-  if (buffer == NULL) {
+  if (buffer == NULL)
     return emudev_nomem(sizeof *buffer, err);
-  }
   buffer->device = device;
   const opipe_status status =
       device->self->inner->buffer_alloc(device->inner, n_bytes, kind, &buffer->inner, err);
@@ -133,9 +121,8 @@ opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_
 }
 
 void emudev_buffer_free(opipe_buffer *buffer) {
-  if (buffer == NULL) {
+  if (buffer == NULL)
     return;
-  }
   buffer->device->self->inner->buffer_free(buffer->inner);
   emudev_free(buffer->device, buffer, sizeof *buffer);
 }

@@ -29,9 +29,8 @@ static bool read_real(const char *text, char stop, double most, double *out,
 static bool read_count(const char *text, const char stop, uint64_t *out, const char **out_rest) {
   char *end = NULL;
   errno = 0;
-  if (*text < '0' || *text > '9') {
+  if (*text < '0' || *text > '9')
     return false;
-  }
   *out = strtoull(text, &end, 10);
   *out_rest = end;
   return errno == 0 && *end == stop;
@@ -45,14 +44,12 @@ static opipe_status malformed(const char *key, const char *value, const char *wa
 
 static opipe_status read_rate(const char *key, const char *value, options *out, opipe_error *err) {
   double number = 0;
-  if (!read_real(value, '\0', 1e18, &number, &value)) {
+  if (!read_real(value, '\0', 1e18, &number, &value))
     return malformed(key, value, "a number from 0 to 1e18", err);
-  }
-  if (strcmp(key, "flops") == 0) {
+  if (strcmp(key, "flops") == 0)
     out->flops = number;
-  } else {
+  else
     out->bandwidth = number;
-  }
   return OPIPE_OK;
 }
 
@@ -67,9 +64,8 @@ static opipe_status read_times(const char *key, const char *value, times *out, o
                        err);
     }
     out->ns[out->n++] = (uint64_t)(us * 1e3);
-    if (last) {
+    if (last)
       return OPIPE_OK;
-    }
     ++at;
   }
   return opipe_fail(err, OPIPE_E_LIMIT, "backend 'emulated': %s lists more than %d stages", key,
@@ -80,12 +76,10 @@ static opipe_status read_fault(const char *key, const char *value, options *out,
   const char *rest = NULL;
   uint64_t n = 0, ms = 0;
   const bool stalls = strcmp(key, "stall_run") == 0;
-  if (!read_count(value, stalls ? ':' : '\0', &n, &rest)) {
+  if (!read_count(value, stalls ? ':' : '\0', &n, &rest))
     return malformed(key, value, stalls ? "N:MS" : "a whole number", err);
-  }
-  if (stalls && (!read_count(rest + 1, '\0', &ms, &rest) || ms > 86400000)) {
+  if (stalls && (!read_count(rest + 1, '\0', &ms, &rest) || ms > 86400000))
     return malformed(key, value, "N:MS with MS up to 86400000", err);
-  }
   if (stalls) {
     out->stall_run = n;
     out->stall_ns = ms * UINT64_C(1000000);
@@ -106,9 +100,8 @@ static opipe_status pass_on(const char *key, const char *value, options *out, op
   const size_t used = strlen(out->inner);
   const int n = snprintf(out->inner + used, sizeof out->inner - used, "%s%s=%s",
                          used == 0 ? "" : ",", key, value);
-  if (n > 0 && (size_t)n < sizeof out->inner - used) {
+  if (n > 0 && (size_t)n < sizeof out->inner - used)
     return OPIPE_OK;
-  }
   return opipe_fail(err, OPIPE_E_LIMIT,
                     "backend 'emulated': options for the inner backend exceed %zu bytes",
                     sizeof out->inner);
@@ -116,24 +109,20 @@ static opipe_status pass_on(const char *key, const char *value, options *out, op
 
 static bool is_one_of(const char *key, const char *const *keys, size_t n) {
   for (size_t i = 0; i < n; ++i) {
-    if (strcmp(key, keys[i]) == 0) {
+    if (strcmp(key, keys[i]) == 0)
       return true;
-    }
   }
   return false;
 }
 
 /* Where the times of an option go; NULL: it is none of time. */
 static times *times_of(const char *key, options *out) {
-  if (strcmp(key, "time_us") == 0) {
+  if (strcmp(key, "time_us") == 0)
     return &out->run;
-  }
-  if (strcmp(key, "forward_us") == 0) {
+  if (strcmp(key, "forward_us") == 0)
     return &out->pass[OPIPE_PASS_FORWARD];
-  }
-  if (strcmp(key, "backward_input_us") == 0) {
+  if (strcmp(key, "backward_input_us") == 0)
     return &out->pass[OPIPE_PASS_BACKWARD_INPUT];
-  }
   return strcmp(key, "backward_weight_us") == 0 ? &out->pass[OPIPE_PASS_BACKWARD_WEIGHT] : NULL;
 }
 
@@ -143,21 +132,16 @@ static opipe_status read_option(const char *key, const char *value, options *out
   static const char *const counts[] = {"memory", "fail_run", "fail_late", "stall_run",
                                        "fail_alloc"};
   times *by_stage = times_of(key, out);
-  if (by_stage != NULL) {
+  if (by_stage != NULL)
     return read_times(key, value, by_stage, err);
-  }
-  if (is_one_of(key, rates, sizeof rates / sizeof rates[0])) {
+  if (is_one_of(key, rates, sizeof rates / sizeof rates[0]))
     return read_rate(key, value, out, err);
-  }
-  if (is_one_of(key, counts, sizeof counts / sizeof counts[0])) {
+  if (is_one_of(key, counts, sizeof counts / sizeof counts[0]))
     return read_fault(key, value, out, err);
-  }
-  if (strcmp(key, "compute") != 0) {
+  if (strcmp(key, "compute") != 0)
     return pass_on(key, value, out, err);
-  }
-  if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0) {
+  if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
     return malformed(key, value, "on or off", err);
-  }
   out->compute = strcmp(value, "on") == 0;
   return OPIPE_OK;
 }
@@ -168,16 +152,14 @@ opipe_status emudev_options(const char *text, options *out, opipe_error *err) {
   out->compute = true;
   for (;;) {
     const int more = opipe_option_next(&text, key, sizeof key, value, sizeof value);
-    if (more == 0) {
+    if (more == 0)
       return OPIPE_OK;
-    }
     if (more < 0) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend 'emulated': options cannot be understood from '%.60s' on", text);
     }
     const opipe_status status = read_option(key, value, out, err);
-    if (status < 0) {
+    if (status < 0)
       return status;
-    }
   }
 }

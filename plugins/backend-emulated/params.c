@@ -37,18 +37,16 @@ opipe_status emudev_params_keep(opipe_params *params, opipe_status status,
 opipe_status emudev_params_create(opipe_device *device, const opipe_param_source *sources,
                                   uint32_t n, opipe_params **out_params, opipe_error *err) {
   opipe_params *params = emudev_params_wrap(device, n, err);
-  if (params == NULL) {
+  if (params == NULL)
     return OPIPE_E_NOMEM;
-  }
   return emudev_params_keep(
       params, device->self->inner->params_create(device->inner, sources, n, &params->inner, err),
       out_params);
 }
 
 void emudev_params_free(opipe_params *params) {
-  if (params == NULL) {
+  if (params == NULL)
     return;
-  }
   params->device->self->inner->params_free(params->inner);
   discard(params);
 }
@@ -61,9 +59,8 @@ opipe_status emudev_params_prepare(opipe_params *params, const opipe_program *pr
 opipe_status emudev_params_clone(const opipe_params *params, opipe_params **out_params,
                                  opipe_error *err) {
   opipe_params *copy = emudev_params_wrap(params->device, params->n, err);
-  if (copy == NULL) {
+  if (copy == NULL)
     return OPIPE_E_NOMEM;
-  }
   return emudev_params_keep(
       copy, params->device->self->inner->params_clone(params->inner, &copy->inner, err),
       out_params);

@@ -62,9 +62,8 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
         OPIPE_BACKEND_LOOKUP_ID);
   }
   opipe_instance *self = host->realloc(host->ctx, NULL, 0, sizeof *self, 16);
-  if (self == NULL) {
+  if (self == NULL)
     return emudev_nomem(sizeof *self, err);
-  }
   memset(self, 0, sizeof *self);
   self->host = host;
   const opipe_status status = lookup->find(host->ctx, "cpu", &self->inner, &self->inner_self, err);
@@ -77,9 +76,8 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
 }
 
 static void close_plugin(opipe_instance *self) {
-  if (self != NULL) {
+  if (self != NULL)
     (void)self->host->realloc(self->host->ctx, self, sizeof *self, 0, 16);
-  }
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {

@@ -15,9 +15,8 @@ opipe_status emudev_compile(opipe_device *device, const opipe_compile_params *pa
   uint64_t time_ns = 0;
   opipe_status status = emudev_graph_ns(&device->options, params->graph, stage, &time_ns, err);
   opipe_program *program = status < 0 ? NULL : emudev_alloc(device, sizeof *program);
-  if (program == NULL) {
+  if (program == NULL)
     return status < 0 ? status : emudev_nomem(sizeof *program, err);
-  }
   program->device = device;
   program->time_ns = time_ns;
   status = device->self->inner->compile(device->inner, params, &program->inner, err);
@@ -30,9 +29,8 @@ opipe_status emudev_compile(opipe_device *device, const opipe_compile_params *pa
 }
 
 void emudev_program_free(opipe_program *program) {
-  if (program == NULL) {
+  if (program == NULL)
     return;
-  }
   program->device->self->inner->program_free(program->inner);
   emudev_free(program->device, program, sizeof *program);
 }
@@ -58,17 +56,15 @@ opipe_status emudev_bind(opipe_device *device, const opipe_bind_params *params,
     status = emudev_nomem(regions_bytes + sizeof *binding, err);
     goto done;
   }
-  for (uint32_t i = 0; i < params->n_boundaries; ++i) {
+  for (uint32_t i = 0; i < params->n_boundaries; ++i)
     regions[i] = emudev_region(&params->boundaries[i]);
-  }
   opipe_bind_params inner;
   const size_t known = sizeof inner < params->struct_size ? sizeof inner : params->struct_size;
   memset(&inner, 0, sizeof inner);
   memcpy(&inner, params, known);
   inner.struct_size = (uint32_t)known;
-  if (OPIPE_HAS(params, opipe_bind_params, gradients) && params->gradients != NULL) {
+  if (OPIPE_HAS(params, opipe_bind_params, gradients) && params->gradients != NULL)
     inner.gradients = params->gradients->inner;
-  }
   inner.program = params->program->inner;
   inner.params = params->params == NULL ? NULL : params->params->inner;
   inner.arena = emudev_region(&params->arena);
@@ -87,9 +83,8 @@ done:
 }
 
 void emudev_binding_free(opipe_binding *binding) {
-  if (binding == NULL) {
+  if (binding == NULL)
     return;
-  }
   binding->device->self->inner->binding_free(binding->inner);
   emudev_free(binding->device, binding, sizeof *binding);
 }
@@ -106,20 +101,17 @@ opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_
     return opipe_fail(err, OPIPE_E_DEVICE, "emulated device: run %llu fails, as its options say",
                       (unsigned long long)count);
   }
-  if (o->compute) {
+  if (o->compute)
     status = device->self->inner->run(binding->inner, queue->inner, scalars, n_scalars, &why);
-  }
   /* As on a device that finishes later: what breaks a rule is found when the run is done. */
   if (status < 0 && !opipe_late_is_data(status)) {
-    if (err != NULL) {
+    if (err != NULL)
       *err = why;
-    }
     return status;
   }
   opipe_late_add(&queue->late, status, &why);
-  if (queue->free_ns < now) {
+  if (queue->free_ns < now)
     queue->free_ns = now;
-  }
   queue->free_ns += binding->time_ns + (count == o->stall_run ? o->stall_ns : 0);
   if (count == o->fail_late) {
     (void)opipe_fail(&why, OPIPE_E_DEVICE,

@@ -21,19 +21,16 @@ static void sleep_until(uint64_t ns) {
   const uint64_t until = ns > WATCHED_NS ? ns - WATCHED_NS : 0;
   const struct timespec t = {.tv_sec = (time_t)(until / UINT64_C(1000000000)),
                              .tv_nsec = (long)(until % UINT64_C(1000000000))};
-  while (emudev_now() < until) {
+  while (emudev_now() < until)
     (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
-  }
-  while (emudev_now() < ns) {
+  while (emudev_now() < ns)
     (void)sched_yield();
-  }
 }
 
 opipe_status emudev_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err) {
   opipe_queue *queue = emudev_alloc(device, sizeof *queue);
-  if (queue == NULL) {
+  if (queue == NULL)
     return emudev_nomem(sizeof *queue, err);
-  }
   queue->device = device;
   const opipe_status status = device->self->inner->queue_open(device->inner, &queue->inner, err);
   if (status < 0) {
@@ -46,27 +43,24 @@ opipe_status emudev_queue_open(opipe_device *device, opipe_queue **out_queue, op
 
 /* The arithmetic is done; modelled time that is left is nobody's any more. */
 void emudev_queue_close(opipe_queue *queue) {
-  if (queue == NULL) {
+  if (queue == NULL)
     return;
-  }
   queue->device->self->inner->queue_close(queue->inner);
   emudev_free(queue->device, queue, sizeof *queue);
 }
 
 opipe_status emudev_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err) {
   opipe_event *event = emudev_alloc(device, sizeof *event);
-  if (event == NULL) {
+  if (event == NULL)
     return emudev_nomem(sizeof *event, err);
-  }
   event->device = device;
   *out_event = event;
   return OPIPE_OK;
 }
 
 void emudev_event_destroy(opipe_event *event) {
-  if (event != NULL) {
+  if (event != NULL)
     emudev_free(event->device, event, sizeof *event);
-  }
 }
 
 opipe_status emudev_event_record(opipe_queue *queue, opipe_event *event, opipe_error *err) {
@@ -79,9 +73,8 @@ opipe_status emudev_event_record(opipe_queue *queue, opipe_event *event, opipe_e
 opipe_status emudev_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err) {
   const uint64_t at = atomic_load_explicit(&event->at_ns, memory_order_acquire);
   (void)err;
-  if (at > queue->free_ns) {
+  if (at > queue->free_ns)
     queue->free_ns = at;
-  }
   return OPIPE_OK;
 }
 
@@ -95,9 +88,8 @@ opipe_status emudev_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_er
   const uint64_t now = emudev_now();
   const uint64_t until = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
   sleep_until(at < until ? at : until);
-  if (at <= until) {
+  if (at <= until)
     return opipe_late_answer(&event->late, err);
-  }
   return opipe_fail(err, OPIPE_E_TIMEOUT, "emulated device: busy for %llu ns more",
                     (unsigned long long)(at > until ? at - until : 0));
 }

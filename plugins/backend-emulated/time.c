@@ -8,9 +8,8 @@
 
 static double elems_of(const opipe_value *value) {
   double n = 1;
-  for (uint32_t d = 0; d < value->rank; ++d) {
+  for (uint32_t d = 0; d < value->rank; ++d)
     n *= (double)value->shape[d];
-  }
   return n;
 }
 
@@ -21,43 +20,35 @@ static double dim_from_end(const opipe_value *value, uint32_t back) {
 /* Multiplications and additions of a product; 0 for other operators. */
 static double operations(const opipe_graph *graph, const opipe_node *node) {
   if (node->n_in < 2 || node->n_out < 1 || node->in[0] == OPIPE_NONE || node->in[1] == OPIPE_NONE ||
-      node->out[0] == OPIPE_NONE) {
+      node->out[0] == OPIPE_NONE)
     return 0;
-  }
   const opipe_value *a = &graph->values[node->in[0]], *b = &graph->values[node->in[1]],
                     *y = &graph->values[node->out[0]];
-  if (strcmp(node->op, "MatMul") == 0 || strcmp(node->op, "FusedMatMul") == 0) {
+  if (strcmp(node->op, "MatMul") == 0 || strcmp(node->op, "FusedMatMul") == 0)
     return 2 * elems_of(y) * dim_from_end(a, 1);
-  }
-  if (strcmp(node->op, "Gemm") == 0) {
+  if (strcmp(node->op, "Gemm") == 0)
     return 2 * elems_of(y) * dim_from_end(a, opipe_attr_int(node, "transA", 0) != 0 ? 2 : 1);
-  }
-  if (strcmp(node->op, "Conv") == 0 && b->rank > 0 && b->shape[0] > 0) {
+  if (strcmp(node->op, "Conv") == 0 && b->rank > 0 && b->shape[0] > 0)
     return 2 * elems_of(y) * elems_of(b) / (double)b->shape[0];
-  }
-  if (strcmp(node->op, "Attention") == 0) {
+  if (strcmp(node->op, "Attention") == 0)
     return 4 * elems_of(y) * dim_from_end(b, 2);
-  }
   return 0;
 }
 
 static double bytes_of(const opipe_graph *graph, const opipe_node *node) {
   double n = 0;
-  for (uint32_t i = 0; i < node->n_in; ++i) {
+  for (uint32_t i = 0; i < node->n_in; ++i)
     n += node->in[i] == OPIPE_NONE ? 0 : (double)graph->values[node->in[i]].n_bytes;
-  }
-  for (uint32_t i = 0; i < node->n_out; ++i) {
+  for (uint32_t i = 0; i < node->n_out; ++i)
     n += node->out[i] == OPIPE_NONE ? 0 : (double)graph->values[node->out[i]].n_bytes;
-  }
   return n;
 }
 
 static opipe_status time_of(const times *t, uint32_t stage, const char *option, uint64_t *io_ns,
                             opipe_error *err) {
   const uint32_t i = t->n == 1 || stage == OPIPE_NONE ? 0 : stage;
-  if (t->n == 0) {
+  if (t->n == 0)
     return OPIPE_OK;
-  }
   if (i >= t->n) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "backend 'emulated': %s lists %u stages, there is a program of stage %u",
@@ -87,18 +78,16 @@ static opipe_status passes_ns(const options *o, const opipe_graph *graph, uint32
   for (uint32_t pass = 0; pass < OPIPE_PASS_UPDATE; ++pass) {
     const opipe_status status =
         has[pass] ? time_of(&o->pass[pass], stage, names[pass], io_ns, err) : OPIPE_OK;
-    if (status < 0) {
+    if (status < 0)
       return status;
-    }
   }
   return OPIPE_OK;
 }
 
 static bool are_passes_given(const options *o) {
   bool given = false;
-  for (uint32_t pass = 0; pass < OPIPE_PASS_UPDATE; ++pass) {
+  for (uint32_t pass = 0; pass < OPIPE_PASS_UPDATE; ++pass)
     given = given || o->pass[pass].n != 0;
-  }
   return given;
 }
 
@@ -106,12 +95,10 @@ opipe_status emudev_graph_ns(const options *o, const opipe_graph *graph, uint32_
                              uint64_t *out_ns, opipe_error *err) {
   double ns = 0;
   *out_ns = 0;
-  if (o->run.n != 0) {
+  if (o->run.n != 0)
     return time_of(&o->run, stage, "time_us", out_ns, err);
-  }
-  if (are_passes_given(o)) {
+  if (are_passes_given(o))
     return passes_ns(o, graph, stage, out_ns, err);
-  }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const double compute = o->flops > 0 ? operations(graph, &graph->nodes[i]) / o->flops : 0;
     const double memory = o->bandwidth > 0 ? bytes_of(graph, &graph->nodes[i]) / o->bandwidth : 0;

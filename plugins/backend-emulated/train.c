@@ -14,9 +14,8 @@ opipe_status emudev_params_create_owned(opipe_device *device, const opipe_param_
                                         uint32_t n, opipe_params **out_params, opipe_error *err) {
   const opipe_status status = check_trains(device, err);
   opipe_params *params = status < 0 ? NULL : emudev_params_wrap(device, n, err);
-  if (params == NULL) {
+  if (params == NULL)
     return status < 0 ? status : OPIPE_E_NOMEM;
-  }
   return emudev_params_keep(
       params,
       device->self->inner->params_create_owned(device->inner, sources, n, &params->inner, err),
@@ -28,9 +27,8 @@ opipe_status emudev_gradients_create(opipe_params *params, opipe_params **out_gr
   opipe_device *device = params->device;
   const opipe_status status = check_trains(device, err);
   opipe_params *gradients = status < 0 ? NULL : emudev_params_wrap(device, params->n, err);
-  if (gradients == NULL) {
+  if (gradients == NULL)
     return status < 0 ? status : OPIPE_E_NOMEM;
-  }
   return emudev_params_keep(
       gradients, device->self->inner->gradients_create(params->inner, &gradients->inner, err),
       out_gradients);
@@ -47,12 +45,10 @@ opipe_status emudev_program_gradients(const opipe_program *program, opipe_param_
 opipe_status emudev_params_master(opipe_params *params, uint32_t slot, opipe_region *out_region,
                                   opipe_error *err) {
   opipe_status status = check_trains(params->device, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = params->device->self->inner->params_master(params->inner, slot, out_region, err);
-  }
-  if (status < 0 || out_region->buffer == NULL || slot >= params->n) {
+  if (status < 0 || out_region->buffer == NULL || slot >= params->n)
     return status;
-  }
   params->masters[slot].device = params->device;
   params->masters[slot].inner = out_region->buffer;
   out_region->buffer = &params->masters[slot];
@@ -106,12 +102,10 @@ opipe_status emudev_update(opipe_queue *queue, const opipe_update *update, opipe
   opipe_update inner;
   const size_t known = sizeof inner < update->struct_size ? sizeof inner : update->struct_size;
   const opipe_status status = check_trains(queue->device, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
-  if (!OPIPE_HAS(update, opipe_update, decay)) {
+  if (!OPIPE_HAS(update, opipe_update, decay))
     return opipe_fail(err, OPIPE_E_ABI, "update: struct_size %u is too small", update->struct_size);
-  }
   memcpy(&inner, update, known);
   inner.struct_size = (uint32_t)known;
   inner.weight = emudev_region(&update->weight);

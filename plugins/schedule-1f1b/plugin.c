@@ -33,9 +33,8 @@ static opipe_status read_settings(const opipe_schedule_setting *settings, uint32
   const bool pa = policy != NULL && strcmp(policy, "pa") == 0;
   const bool pb = policy != NULL && strcmp(policy, "pb") == 0;
   opipe_status status = opipe_setting_int(settings, n, "eager", 0, 1, pb, &out->eager, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = opipe_setting_int(settings, n, "depth", 1, DEPTH_MOST, UINT32_MAX, &out->depth, err);
-  }
   if (status >= 0 && ((pa && out->eager == 1) || (pb && out->eager == 0))) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "schedule '1f1b': policy=%s and eager=%u contradict each other", policy,
@@ -63,9 +62,8 @@ static opipe_status bound_by_memory(const opipe_schedule_problem *problem, uint3
   const uint32_t rank = problem->layout->instance_rank[stage];
   const uint64_t stash = problem->stash_bytes[stage];
   const uint64_t room = problem->rank_memory_bytes[rank];
-  if (stash == 0 || room == UINT64_MAX) {
+  if (stash == 0 || room == UINT64_MAX)
     return OPIPE_OK;
-  }
   if (room < stash) {
     return opipe_fail(err, OPIPE_E_LIMIT,
                       "schedule '1f1b': stage %u keeps %llu bytes of one micro-batch, rank %u has "
@@ -100,17 +98,15 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   warm_up w;
   (void)self;
   opipe_status status = read_settings(problem->settings, problem->n_settings, &w, err);
-  if (status >= 0 && problem->mode == OPIPE_MODE_FORWARD) {
+  if (status >= 0 && problem->mode == OPIPE_MODE_FORWARD)
     return opipe_emit_forwards(problem, 0, emit, emit_ctx, err);
-  }
   uint32_t keep = w.depth;
   for (uint32_t stage = 0; stage < n && status >= 0; ++stage) {
     const uint64_t after = n - stage - 1;
     keep = least(keep, w.eager == 1 ? 2 * after + 1 : after + 1);
     status = bound_by_memory(problem, stage, &keep, err);
-    if (status >= 0) {
+    if (status >= 0)
       status = order_stage(problem, stage, keep, emit, emit_ctx, err);
-    }
   }
   return status;
 }

@@ -24,9 +24,8 @@ static opipe_status check_counts(const opipe_schedule_setting *settings, uint32_
   const opipe_status status = opipe_setting_int(settings, n_settings, "accumulate", 1,
                                                 ACCUMULATE_MOST, 0, &accumulate, err);
   const uint64_t wanted = (uint64_t)n_stages * accumulate;
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   if (n_microbatches < n_stages) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "schedule '2bw' needs as many micro-batches as stages: %u micro-batches, %u "
@@ -47,9 +46,8 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   (void)self;
   const opipe_status status =
       opipe_layout_chunks(request, io_layout, 1, OPIPE_PLACE_LOOP, "2bw", err);
-  if (status < 0 || request->mode != OPIPE_MODE_TRAIN) {
+  if (status < 0 || request->mode != OPIPE_MODE_TRAIN)
     return status;
-  }
   io_layout->versions = OPIPE_VERSIONS_DOUBLE_BUFFERED;
   return check_counts(request->settings, request->n_settings, request->n_microbatches,
                       io_layout->n_stages, err);
@@ -74,9 +72,8 @@ static opipe_status order_stage(const opipe_schedule_problem *problem, uint32_t 
                  ? put(problem, emit, emit_ctx, stage, m + ahead, OPIPE_PASS_FORWARD, OLDER, 0, err)
                  : put(problem, emit, emit_ctx, stage, m - (n - ahead), OPIPE_PASS_FORWARD, NEWEST,
                        OPIPE_ACTION_NEXT_STEP, err);
-    if (status >= 0) {
+    if (status >= 0)
       status = put(problem, emit, emit_ctx, stage, m, OPIPE_PASS_BACKWARD, OLDER, 0, err);
-    }
   }
   return status;
 }
@@ -85,14 +82,12 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
                          opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const uint32_t n_stages = problem->layout->n_stages;
   (void)self;
-  if (problem->mode == OPIPE_MODE_FORWARD) {
+  if (problem->mode == OPIPE_MODE_FORWARD)
     return opipe_emit_forwards(problem, 0, emit, emit_ctx, err);
-  }
   opipe_status status =
       check_counts(problem->settings, problem->n_settings, problem->n_microbatches, n_stages, err);
-  for (uint32_t stage = 0; stage < n_stages && status >= 0; ++stage) {
+  for (uint32_t stage = 0; stage < n_stages && status >= 0; ++stage)
     status = order_stage(problem, stage, emit, emit_ctx, err);
-  }
   return status;
 }
 

@@ -34,9 +34,8 @@ static opipe_status read_settings(const opipe_schedule_setting *settings, uint32
   const char *concat = opipe_setting_find(settings, n, "concat");
   const opipe_status status =
       opipe_setting_int(settings, n, "pipelines", 2, PIPELINES_MOST, 2, &out->n_pipelines, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   if (n_stages % 2 != 0) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "schedule 'chimera' needs an even number of stages and ranks: %u is odd",
@@ -67,14 +66,12 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   (void)self;
   opipe_status status =
       opipe_layout_chunks(request, io_layout, 1, OPIPE_PLACE_LOOP, "chimera", err);
-  if ((status < 0 && status != OPIPE_E_LIMIT) || request->mode == OPIPE_MODE_FORWARD) {
+  if ((status < 0 && status != OPIPE_E_LIMIT) || request->mode == OPIPE_MODE_FORWARD)
     return status;
-  }
   status = read_settings(request->settings, request->n_settings, io_layout->n_stages,
                          request->n_microbatches, &c, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   const uint64_t n = (uint64_t)io_layout->n_stages * c.n_pipelines;
   io_layout->n_replicas = c.n_pipelines;
   io_layout->n_parts = c.n_parts;
@@ -86,9 +83,8 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
                       "schedule 'chimera' needs room for %llu instances, %u were given",
                       (unsigned long long)n, io_layout->instance_room);
   }
-  for (uint32_t i = 0; i < (uint32_t)n; ++i) {
+  for (uint32_t i = 0; i < (uint32_t)n; ++i)
     io_layout->instance_rank[i] = chimera_rank(&c, i / c.n_pipelines, i % c.n_pipelines);
-  }
   return OPIPE_OK;
 }
 
@@ -96,9 +92,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
                          opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   chimera c;
   (void)self;
-  if (problem->mode == OPIPE_MODE_FORWARD) {
+  if (problem->mode == OPIPE_MODE_FORWARD)
     return opipe_emit_forwards(problem, 0, emit, emit_ctx, err);
-  }
   const opipe_status status =
       read_settings(problem->settings, problem->n_settings, problem->layout->n_stages,
                     problem->n_microbatches, &c, err);

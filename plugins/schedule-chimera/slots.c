@@ -77,9 +77,8 @@ static uint64_t next_slot(const sink *s, const lane *l, uint64_t from) {
   const uint64_t since = from > first ? from - first : 0;
   const uint64_t unit = since / s->period;
   const uint64_t k = (since % s->period + 1) / 2;
-  if (k < slots_of(s->c, l, unit)) {
+  if (k < slots_of(s->c, l, unit))
     return first + unit * s->period + 2 * k;
-  }
   return slots_of(s->c, l, unit + 1) > 0 ? first + (unit + 1) * s->period : UINT64_MAX;
 }
 
@@ -121,14 +120,12 @@ static opipe_status emit_rank(const sink *s, uint32_t rank) {
       const uint64_t at = next_slot(s, &l, slot);
       next = at < next ? at : next;
     }
-    if (next == UINT64_MAX) {
+    if (next == UINT64_MAX)
       break;
-    }
     for (uint32_t i = 0; i < n_lanes && status >= 0; ++i) {
       const lane l = lane_of(s->c, rank, i);
-      if (next_slot(s, &l, next) == next) {
+      if (next_slot(s, &l, next) == next)
         status = emit_slot(s, rank, &l, next);
-      }
     }
     slot = next + 1;
   }
@@ -139,8 +136,7 @@ opipe_status chimera_emit(const chimera *c, opipe_emit_fn emit, void *emit_ctx, 
   const uint64_t stages = c->n_stages;
   const sink s = {c, stages + stages * c->per_slot * c->n_parts, emit, emit_ctx, err};
   opipe_status status = OPIPE_OK;
-  for (uint32_t rank = 0; rank < c->n_stages && status >= 0; ++rank) {
+  for (uint32_t rank = 0; rank < c->n_stages && status >= 0; ++rank)
     status = emit_rank(&s, rank);
-  }
   return status;
 }

@@ -51,9 +51,8 @@ static bool ends_cell(char c) {
 
 static opipe_status refuse(const reader *r, opipe_error *err, const char *why) {
   int n = 0;
-  while (n < SHOWN && !ends_cell(r->cell[n])) {
+  while (n < SHOWN && !ends_cell(r->cell[n]))
     ++n;
-  }
   return opipe_fail(err, OPIPE_E_INVALID, "schedule 'csv', rank %u, step %u: '%.*s' %s", r->rank,
                     r->step, n, r->cell, why);
 }
@@ -62,9 +61,8 @@ static opipe_status refuse(const reader *r, opipe_error *err, const char *why) {
 static bool number(reader *r, uint32_t most, uint32_t *out) {
   uint64_t n = 0;
   const char *start = r->at;
-  for (; *r->at >= '0' && *r->at <= '9' && n < most; ++r->at) {
+  for (; *r->at >= '0' && *r->at <= '9' && n < most; ++r->at)
     n = n * 10 + (uint64_t)(*r->at - '0');
-  }
   *out = (uint32_t)n;
   return r->at != start && n < most;
 }
@@ -72,9 +70,8 @@ static bool number(reader *r, uint32_t most, uint32_t *out) {
 /* MARK number, where MARK may be absent. */
 static bool marked(reader *r, char mark, uint32_t most, uint32_t *out) {
   *out = 0;
-  if (*r->at != mark) {
+  if (*r->at != mark)
     return true;
-  }
   ++r->at;
   return number(r, most, out);
 }
@@ -93,9 +90,8 @@ static const kind *read_kind(reader *r) {
 static bool read_marks(reader *r, opipe_action *a) {
   uint32_t slice = 0, part = 0, version = 0, peer = 0;
   if (!marked(r, '/', UINT16_MAX, &slice) || !marked(r, '~', UINT8_MAX, &part) ||
-      !marked(r, '\'', UINT16_MAX, &version)) {
+      !marked(r, '\'', UINT16_MAX, &version))
     return false;
-  }
   a->slice = (uint16_t)slice;
   a->part = (uint8_t)part;
   a->version = (uint16_t)version;
@@ -114,29 +110,23 @@ static opipe_status read_action(reader *r, const char *last, opipe_action *out,
   memset(&a, 0, sizeof a);
   a.rank = r->rank;
   const bool staged = *r->at >= '0' && *r->at <= '9';
-  if (staged && (!number(r, STAGES_MOST, &a.stage) || !marked(r, '@', UINT16_MAX, &replica))) {
+  if (staged && (!number(r, STAGES_MOST, &a.stage) || !marked(r, '@', UINT16_MAX, &replica)))
     return refuse(r, err, "names no stage");
-  }
   a.replica = (uint16_t)replica;
   const kind *k = read_kind(r);
-  if (k == NULL || (!staged && k->what == WORD_COMPUTE)) {
+  if (k == NULL || (!staged && k->what == WORD_COMPUTE))
     return refuse(r, err, "is not an action");
-  }
-  if (k->what == WORD_REFUSED) {
+  if (k->what == WORD_REFUSED)
     return refuse(r, err, "moves weights or stashes: such plans are not executed");
-  }
   const bool counted = *r->at >= '0' && *r->at <= '9';
   if ((counted && !number(r, MICROBATCHES_MOST, &a.microbatch)) ||
-      (!counted && k->what == WORD_COMPUTE) || !read_marks(r, &a)) {
+      (!counted && k->what == WORD_COMPUTE) || !read_marks(r, &a))
     return refuse(r, err, "names no micro-batch, or something after it cannot be read");
-  }
-  if (*last == '\0' ? !ends_cell(*r->at) : *r->at != *last) {
+  if (*last == '\0' ? !ends_cell(*r->at) : *r->at != *last)
     return refuse(r, err, "continues where it should end");
-  }
   a.pass = k->pass;
-  if (r->dialect == CSV_B_IS_INPUT && strcmp(k->name, "B") == 0) {
+  if (r->dialect == CSV_B_IS_INPUT && strcmp(k->name, "B") == 0)
     a.pass = OPIPE_PASS_BACKWARD_INPUT;
-  }
   *out = a;
   *out_kind = k;
   return OPIPE_OK;
@@ -149,9 +139,8 @@ static bool same_unit(const opipe_action *a, const opipe_action *b) {
 
 /* An R is kept until its backward comes, which must be the next compute action. */
 static opipe_status take(reader *r, opipe_action *a, const kind *k, opipe_error *err) {
-  if (k->what != WORD_COMPUTE) {
+  if (k->what != WORD_COMPUTE)
     return OPIPE_OK;
-  }
   if (r->has_again) {
     const bool fits = !k->again && same_unit(&r->again, a) &&
                       (a->pass == OPIPE_PASS_BACKWARD || a->pass == OPIPE_PASS_BACKWARD_INPUT);
@@ -177,18 +166,15 @@ static opipe_status read_pair(reader *r, opipe_error *err) {
   const kind *k1 = NULL, *k2 = NULL;
   ++r->at;
   opipe_status status = read_action(r, ";", &first, &k1, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   ++r->at;
   status = read_action(r, ")", &second, &k2, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   if (k1->what != WORD_COMPUTE || k2->what != WORD_COMPUTE || k1->again || k2->again ||
-      strncmp(r->at, tail, sizeof tail - 1) != 0 || !ends_cell(r->at[sizeof tail - 1])) {
+      strncmp(r->at, tail, sizeof tail - 1) != 0 || !ends_cell(r->at[sizeof tail - 1]))
     return refuse(r, err, "is not a pair (F;B)OVERLAP_F_B");
-  }
   r->at += sizeof tail - 1;
   first.flags |= OPIPE_ACTION_OVERLAP_NEXT;
   status = take(r, &first, k1, err);
@@ -212,14 +198,12 @@ static opipe_status read_row(reader *r, opipe_error *err) {
       status = read_action(r, "", &action, &k, err);
       status = status < 0 ? status : take(r, &action, k, err);
     }
-    if (status < 0) {
+    if (status < 0)
       return status;
-    }
     ++r->step;
   }
-  if (r->has_again) {
+  if (r->has_again)
     return refuse(r, err, "ends a row whose R has no backward");
-  }
   return OPIPE_OK;
 }
 
@@ -232,13 +216,11 @@ static opipe_status read_label(reader *r, opipe_error *err) {
   uint32_t n = 0;
   r->cell = r->at;
   r->step = 0;
-  if (strncmp(r->at, "rank ", 5) != 0) {
+  if (strncmp(r->at, "rank ", 5) != 0)
     return OPIPE_OK;
-  }
   r->at += 5;
-  if (!number(r, STAGES_MOST, &n) || n != r->rank || *r->at != ':') {
+  if (!number(r, STAGES_MOST, &n) || n != r->rank || *r->at != ':')
     return refuse(r, err, "does not begin with the number of its row");
-  }
   ++r->at;
   return OPIPE_OK;
 }
@@ -282,9 +264,8 @@ opipe_status csv_parse(const char *text, uint32_t dialect, csv_visit_fn visit, v
       status = status < 0 ? status : read_row(&r, err);
       ++r.rank;
     }
-    if (status < 0) {
+    if (status < 0)
       return status;
-    }
     r.at += *r.at == '\n';
   }
   out_head->rows = r.rank;

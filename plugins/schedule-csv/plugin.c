@@ -65,9 +65,8 @@ static opipe_status check_request(const opipe_layout_request *request, const ext
   static const char *const what[3] = {"ranks", "stages", "micro-batches"};
   const uint32_t asked[3] = {request->n_ranks, request->n_stages, request->n_microbatches};
   const uint32_t found[3] = {ranks, e->stages, e->microbatches};
-  if (e->actions == 0) {
+  if (e->actions == 0)
     return opipe_fail(err, OPIPE_E_INVALID, "schedule 'csv': the text has no compute action");
-  }
   for (uint32_t i = 0; i < 3; ++i) {
     if (asked[i] != 0 && asked[i] != found[i]) {
       return opipe_fail(err, OPIPE_E_INVALID,
@@ -88,9 +87,8 @@ static opipe_status settle_all(const char *text, uint32_t dialect, opipe_layout 
                                opipe_error *err) {
   csv_head head = {0};
   const uint32_t n = layout->n_stages * layout->n_replicas;
-  for (uint32_t i = 0; i < n; ++i) {
+  for (uint32_t i = 0; i < n; ++i)
     layout->instance_rank[i] = OPIPE_NONE;
-  }
   const opipe_status status = csv_parse(text, dialect, settle, layout, &head, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {
     if (layout->instance_rank[i] == OPIPE_NONE) {
@@ -112,15 +110,12 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   extent e = {0};
   (void)self;
   opipe_status status = read_settings(request->settings, request->n_settings, &text, &dialect, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = csv_parse(text, dialect, measure, &e, &head, err);
-  }
-  if (status >= 0) {
+  if (status >= 0)
     status = check_request(request, &e, head.rows, err);
-  }
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   io_layout->n_ranks = head.rows;
   io_layout->n_stages = e.stages;
   io_layout->n_replicas = e.replicas;
@@ -149,9 +144,8 @@ static opipe_status hand_on(void *ctx, const opipe_action *action, uint32_t step
   opipe_action copy = *action;
   (void)step;
   if (s->problem->mode == OPIPE_MODE_FORWARD) {
-    if (action->pass != OPIPE_PASS_FORWARD) {
+    if (action->pass != OPIPE_PASS_FORWARD)
       return OPIPE_OK;
-    }
     copy.flags = 0; /* nothing to overlap with */
   }
   return s->emit(s->ctx, &copy, 1, err);

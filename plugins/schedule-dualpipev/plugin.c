@@ -68,9 +68,8 @@ static void pair(lane *l, uint32_t forward_chunk) {
 
 /* Forwards alone, then the first backwards of the upper stage. */
 static void warm_up(lane *l, uint32_t p, uint32_t rank) {
-  for (uint32_t i = 0; i < 2 * (p - rank - 1); ++i) {
+  for (uint32_t i = 0; i < 2 * (p - rank - 1); ++i)
     forward(l, 0);
-  }
   for (uint32_t i = 0; i < rank + 1; ++i) {
     forward(l, 0);
     forward(l, 1);
@@ -102,24 +101,21 @@ static void steady(lane *l, uint32_t p, uint32_t rank, uint32_t n) {
 static void cool_down(lane *l, uint32_t p, uint32_t rank) {
   const uint32_t half = (rank + 1) / 2, odd = rank % 2;
   for (uint32_t i = 0; i < rank + 1; ++i) {
-    if (i > half || (i == half && odd)) {
+    if (i > half || (i == half && odd))
       input(l, 1);
-    } else {
+    else
       backward(l, 1);
-    }
-    if (i >= half) {
+    if (i >= half)
       input(l, 0);
-    } else {
+    else
       backward(l, 0);
-    }
   }
   for (uint32_t i = 0; i < p - rank - 1; ++i) {
     weight(l);
     input(l, 0);
   }
-  while (l->first < l->end) {
+  while (l->first < l->end)
     weight(l);
-  }
 }
 
 static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *request,
@@ -131,9 +127,8 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
 static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *problem,
                          opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const uint32_t p = problem->layout->n_ranks, m = problem->n_microbatches;
-  if (problem->mode == OPIPE_MODE_FORWARD) {
+  if (problem->mode == OPIPE_MODE_FORWARD)
     return opipe_emit_forwards_v(problem, emit, emit_ctx, err);
-  }
   opipe_work work = {self->host, NULL};
   cell *weights = (cell *)opipe_work_array(&work, 4 * (uint64_t)p, sizeof *weights);
   opipe_status status = weights != NULL

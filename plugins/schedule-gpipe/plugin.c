@@ -44,9 +44,8 @@ static opipe_status emit_from(const opipe_schedule_problem *problem, uint64_t fi
       const uint64_t m = IS_SEQUENTIAL ? i / n_passes : i % n;
       const opipe_status status =
           opipe_emit_pass(problem, emit, emit_ctx, stage, (uint32_t)m, 0, passes[pass], 0, err);
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
     }
   }
   return OPIPE_OK;
@@ -65,16 +64,13 @@ static opipe_status cells(opipe_instance *self, const opipe_schedule_problem *pr
                           opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const uint32_t n = problem->n_microbatches, p = problem->layout->n_ranks;
   (void)self;
-  if (IS_SEQUENTIAL) {
+  if (IS_SEQUENTIAL)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "it was not published as a table");
-  }
   opipe_status status = opipe_emit_idle_first(problem, emit, emit_ctx, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = emit_from(problem, 0, n, emit, emit_ctx, err);
-  }
-  for (uint32_t rank = 0; rank < p && status >= 0; ++rank) {
+  for (uint32_t rank = 0; rank < p && status >= 0; ++rank)
     status = opipe_emit_idle(emit, emit_ctx, rank, 3 * (p - 1 - rank), err);
-  }
   return status < 0 ? status : emit_from(problem, n, 2 * (uint64_t)n, emit, emit_ctx, err);
 }
 

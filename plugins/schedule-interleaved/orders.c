@@ -50,21 +50,18 @@ static uint64_t position_of(const interleaved *o, uint32_t chunk, uint32_t micro
 static bool forward_ready(const interleaved *o, const progress *done, uint32_t rank) {
   const uint64_t k = done[rank].forward;
   const position p = at(o, k);
-  if (rank > 0) {
+  if (rank > 0)
     return done[rank - 1].forward > k;
-  }
   return p.chunk == 0 || done[o->n_ranks - 1].forward > position_of(o, p.chunk - 1, p.microbatch);
 }
 
 static bool backward_ready(const interleaved *o, const progress *done, uint32_t rank) {
   const uint64_t k = done[rank].backward;
   const position p = at(o, k);
-  if (done[rank].forward <= position_of(o, o->n_chunks - 1 - p.chunk, p.microbatch)) {
+  if (done[rank].forward <= position_of(o, o->n_chunks - 1 - p.chunk, p.microbatch))
     return false;
-  }
-  if (rank + 1 < o->n_ranks) {
+  if (rank + 1 < o->n_ranks)
     return done[rank + 1].backward > k;
-  }
   return p.chunk == 0 || done[0].backward > position_of(o, p.chunk - 1, p.microbatch);
 }
 
@@ -109,11 +106,10 @@ static opipe_status idle(const replay *r, uint32_t rank, bool forward, uint64_t 
   const interleaved *o = r->order;
   const uint64_t all = (uint64_t)o->n_microbatches * o->n_chunks, warm = counted_warm_up(o, rank);
   uint32_t n = 0;
-  if (o->cells && forward && behind && k + 1 == warm) {
+  if (o->cells && forward && behind && k + 1 == warm)
     n = gap(o, rank);
-  } else if (o->cells && !forward && !behind && !o->halves && k + 1 > all - warm) {
+  else if (o->cells && !forward && !behind && !o->halves && k + 1 > all - warm)
     n = 1;
-  }
   return opipe_emit_idle(r->emit, r->emit_ctx, rank, n, r->err);
 }
 
@@ -121,9 +117,8 @@ static opipe_status idle(const replay *r, uint32_t rank, bool forward, uint64_t 
 static opipe_status idle_first(const replay *r) {
   opipe_status status = opipe_emit_idle_first(r->problem, r->emit, r->emit_ctx, r->err);
   for (uint32_t rank = 0; rank < r->order->n_ranks && status >= 0; ++rank) {
-    if (counted_warm_up(r->order, rank) == 0) {
+    if (counted_warm_up(r->order, rank) == 0)
       status = opipe_emit_idle(r->emit, r->emit_ctx, rank, gap(r->order, rank), r->err);
-    }
   }
   return status;
 }
@@ -156,9 +151,8 @@ static opipe_status follow(replay *r, uint32_t rank, uint64_t all, bool *io_move
     const progress *done = &r->done[rank];
     const bool forward = done->forward < all && done->forward <= done->backward + ahead;
     if (!(forward ? forward_ready(r->order, r->done, rank)
-                  : backward_ready(r->order, r->done, rank))) {
+                  : backward_ready(r->order, r->done, rank)))
       break;
-    }
     status = step(r, rank, forward);
     *io_moved = true;
   }
@@ -168,12 +162,10 @@ static opipe_status follow(replay *r, uint32_t rank, uint64_t all, bool *io_move
 /* No rank can follow its rule: the first that has something else to do does that. */
 static opipe_status give_way(replay *r, uint64_t all) {
   for (uint32_t rank = 0; rank < r->order->n_ranks; ++rank) {
-    if (r->done[rank].forward < all && forward_ready(r->order, r->done, rank)) {
+    if (r->done[rank].forward < all && forward_ready(r->order, r->done, rank))
       return step(r, rank, true);
-    }
-    if (r->done[rank].backward < all && backward_ready(r->order, r->done, rank)) {
+    if (r->done[rank].backward < all && backward_ready(r->order, r->done, rank))
       return step(r, rank, false);
-    }
   }
   return opipe_fail(
       r->err, OPIPE_E_INTERNAL,
@@ -194,25 +186,22 @@ opipe_status interleaved_replay(const interleaved *order, const opipe_schedule_p
   }
   if (order->cells) {
     const opipe_status status = idle_first(&r);
-    if (status < 0) {
+    if (status < 0)
       return status;
-    }
   }
   for (bool left = true; left;) {
     bool moved = false;
     left = false;
     for (uint32_t rank = 0; rank < order->n_ranks; ++rank) {
       const opipe_status status = follow(&r, rank, all, &moved);
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
       left = left || done[rank].backward < all;
     }
     if (left && !moved) {
       const opipe_status status = give_way(&r, all);
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
     }
   }
   return OPIPE_OK;

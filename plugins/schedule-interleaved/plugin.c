@@ -53,9 +53,8 @@ static void divide(interleaved *o, uint32_t size) {
   o->n_first = even ? m % n_groups : m / size;
   o->first_size = even ? m / n_groups + 1 : size;
   o->rest_size = even ? m / n_groups : m % size;
-  if (o->n_first == 0) {
+  if (o->n_first == 0)
     o->first_size = o->rest_size;
-  }
 }
 
 static opipe_status describe(const opipe_schedule_problem *problem, interleaved *out,
@@ -89,9 +88,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
                          opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   interleaved order = {0};
   const opipe_status status = describe(problem, &order, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   return problem->mode == OPIPE_MODE_FORWARD
              ? opipe_emit_forwards(problem, order.first_size, emit, emit_ctx, err)
              : emit_order(&order, self->host, problem, emit, emit_ctx, err);
@@ -101,9 +99,8 @@ static opipe_status cells(opipe_instance *self, const opipe_schedule_problem *pr
                           opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   interleaved order = {.cells = true};
   const opipe_status status = describe(problem, &order, err);
-  if (status >= 0 && !order.torch) {
+  if (status >= 0 && !order.torch)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "only warmup=torch was published as a table");
-  }
   return status < 0 ? status : emit_order(&order, self->host, problem, emit, emit_ctx, err);
 }
 

@@ -30,9 +30,8 @@ static opipe_status emit_backwards(const opipe_schedule_problem *problem, opipe_
     for (uint32_t m = problem->n_microbatches; m > 0; --m) {
       const opipe_status status = opipe_emit_pass(problem, emit, emit_ctx, stage - 1, m - 1, 0,
                                                   OPIPE_PASS_BACKWARD, 0, err);
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
     }
   }
   return OPIPE_OK;
@@ -53,12 +52,10 @@ static opipe_status cells(opipe_instance *self, const opipe_schedule_problem *pr
   const uint32_t p = problem->layout->n_ranks;
   (void)self;
   opipe_status status = opipe_emit_idle_first(problem, emit, emit_ctx, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = opipe_emit_forwards(problem, 0, emit, emit_ctx, err);
-  }
-  for (uint32_t rank = 0; rank < p && status >= 0; ++rank) {
+  for (uint32_t rank = 0; rank < p && status >= 0; ++rank)
     status = opipe_emit_idle(emit, emit_ctx, rank, 2 * (p - 1 - rank), err);
-  }
   return status < 0 ? status : emit_backwards(problem, emit, emit_ctx, err);
 }
 

@@ -44,9 +44,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   const uint64_t p = problem->layout->n_stages;
   opipe_status status = OPIPE_OK;
   (void)self;
-  if (problem->mode == OPIPE_MODE_FORWARD) {
+  if (problem->mode == OPIPE_MODE_FORWARD)
     return opipe_emit_forwards(problem, 0, emit, emit_ctx, err);
-  }
   for (uint64_t stage = 0; stage < p; ++stage) {
     const uint64_t ahead =
         one_by_one() ? p - stage + k - 2 : units; /* forwards before the first B */
@@ -60,9 +59,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
         status = opipe_emit_pass(problem, emit, emit_ctx, (uint32_t)stage, (uint32_t)(back / k),
                                  (uint32_t)(k - 1 - back % k), OPIPE_PASS_BACKWARD, 0, err);
       }
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
     }
   }
   return status;

@@ -5,9 +5,8 @@
 opipe_status tera_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err) {
   opipe_instance *self =
       (opipe_instance *)host->realloc(host->ctx, NULL, 0, sizeof(opipe_instance), 16);
-  if (self == NULL) {
+  if (self == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for an instance of a schedule");
-  }
   memset(self, 0, sizeof *self);
   self->host = host;
   if (pthread_mutex_init(&self->lock, NULL) != 0) {
@@ -23,9 +22,8 @@ static size_t size_of(uint32_t n) {
 }
 
 void tera_close(opipe_instance *self) {
-  if (self == NULL) {
+  if (self == NULL)
     return;
-  }
   const opipe_host *host = self->host;
   while (self->lengths != NULL) {
     tera_lengths *lengths = self->lengths;
@@ -42,22 +40,17 @@ static uint32_t read_lengths(const char *text, uint32_t *out, uint32_t room) {
   for (;;) {
     uint64_t tokens = 0;
     const char *start = text;
-    for (; *text >= '0' && *text <= '9' && tokens <= UINT32_MAX; ++text) {
+    for (; *text >= '0' && *text <= '9' && tokens <= UINT32_MAX; ++text)
       tokens = tokens * 10 + (uint64_t)(*text - '0');
-    }
-    if (text == start || tokens == 0 || tokens > INT32_MAX || n == TERA_SLICES_MOST) {
+    if (text == start || tokens == 0 || tokens > INT32_MAX || n == TERA_SLICES_MOST)
       return 0;
-    }
-    if (n < room) {
+    if (n < room)
       out[n] = (uint32_t)tokens;
-    }
     ++n;
-    if (*text == '\0') {
+    if (*text == '\0')
       return n;
-    }
-    if (*text++ != '+') {
+    if (*text++ != '+')
       return 0;
-    }
   }
 }
 
@@ -66,17 +59,15 @@ static opipe_status keep_lengths(opipe_instance *self, const char *text, uint32_
                                  const uint32_t **out_tokens, opipe_error *err) {
   const opipe_host *host = self->host;
   tera_lengths *made = (tera_lengths *)host->realloc(host->ctx, NULL, 0, size_of(n), 16);
-  if (made == NULL) {
+  if (made == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u lengths of slices", n);
-  }
   made->n = n;
   (void)read_lengths(text, made->tokens, n);
   (void)pthread_mutex_lock(&self->lock);
   tera_lengths *found = self->lengths;
   while (found != NULL &&
-         (found->n != n || memcmp(found->tokens, made->tokens, n * sizeof(uint32_t)) != 0)) {
+         (found->n != n || memcmp(found->tokens, made->tokens, n * sizeof(uint32_t)) != 0))
     found = found->next;
-  }
   if (found == NULL) {
     made->next = self->lengths;
     self->lengths = made;
@@ -84,9 +75,8 @@ static opipe_status keep_lengths(opipe_instance *self, const char *text, uint32_
     made = NULL;
   }
   (void)pthread_mutex_unlock(&self->lock);
-  if (made != NULL) {
+  if (made != NULL)
     host->realloc(host->ctx, made, size_of(n), 0, 16);
-  }
   *out_tokens = found->tokens;
   return OPIPE_OK;
 }
@@ -100,9 +90,8 @@ static opipe_status read_settings(const opipe_layout_request *request, bool unev
   uint32_t n = 0;
   const opipe_status status =
       opipe_setting_int(settings, request->n_settings, "slices", 1, TERA_SLICES_MOST, 2, &n, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   if (text != NULL) {
     const uint32_t given = read_lengths(text, NULL, 0);
     if (given == 0) {
@@ -130,12 +119,10 @@ opipe_status tera_lay_out(opipe_instance *self, const opipe_layout_request *requ
   const char *text = NULL;
   const uint32_t *tokens = NULL;
   opipe_status status = read_settings(request, uneven, name, &n, &text, err);
-  if (status >= 0 && text != NULL) {
+  if (status >= 0 && text != NULL)
     status = keep_lengths(self, text, n, &tokens, err);
-  }
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   status = opipe_layout_chunks(request, io_layout, 1, OPIPE_PLACE_LOOP, name, err);
   if (request->mode == OPIPE_MODE_TRAIN) { /* forward plans take a micro-batch whole */
     io_layout->n_slices = n;

@@ -30,9 +30,8 @@ static uint32_t warm_up(const zb_model *model, uint32_t rank) {
 }
 
 static bool waits(const slots *s, const zb_op *op) {
-  if (op->pass != ZB_F || op->stage == 0) {
+  if (op->pass != ZB_F || op->stage == 0)
     return false;
-  }
   const uint32_t before = s->behind[(size_t)(op->stage - 1) * s->job->model.n_mb + op->microbatch];
   return before == 0 || before > s->slot;
 }
@@ -44,23 +43,20 @@ static opipe_status put(slots *s, uint32_t rank) {
   const zb_order *order = &s->job->best;
   const zb_model *model = &s->job->model;
   lane *l = &s->lanes[rank];
-  if (l->at == order->n[rank]) {
+  if (l->at == order->n[rank])
     return OPIPE_OK;
-  }
   const zb_op *op = &order->ops[(size_t)rank * order->room + l->at];
   if (l->owed > 0 || waits(s, op)) {
     s->left -= l->owed > 0;
     l->owed -= l->owed > 0;
     return opipe_emit_idle(s->emit, s->emit_ctx, rank, 1, s->err);
   }
-  if (op->pass == ZB_F) {
+  if (op->pass == ZB_F)
     s->behind[(size_t)op->stage * model->n_mb + op->microbatch] = s->slot + 1;
-  }
   ++l->at;
   --s->left;
-  if (l->at == warm_up(model, rank)) {
+  if (l->at == warm_up(model, rank))
     l->owed = model->n_ranks - 1 - rank;
-  }
   return opipe_emit_pass(s->job->problem, s->emit, s->emit_ctx, op->stage, op->microbatch, 0,
                          passes[op->pass], 0, s->err);
 }
@@ -71,9 +67,8 @@ opipe_status zb_emit_slots(zb_job *job, opipe_emit_fn emit, void *emit_ctx, opip
   slots s = {.job = job, .emit = emit, .emit_ctx = emit_ctx, .err = err};
   s.lanes = (lane *)opipe_work_array(&job->work, n, sizeof *s.lanes);
   s.behind = (uint32_t *)opipe_work_array(&job->work, n_cells, sizeof *s.behind);
-  if (s.lanes == NULL || s.behind == NULL) {
+  if (s.lanes == NULL || s.behind == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the slots of %u ranks", n);
-  }
   for (uint32_t r = 0; r < n; ++r) {
     /* without a warm-up its hops come first as well */
     s.lanes[r].owed = r + (warm_up(&job->model, r) == 0 ? n - 1 - r : 0);
@@ -82,12 +77,10 @@ opipe_status zb_emit_slots(zb_job *job, opipe_emit_fn emit, void *emit_ctx, opip
   opipe_status status = OPIPE_OK;
   for (; s.left > 0 && status >= 0; ++s.slot) {
     const uint64_t before = s.left;
-    for (uint32_t r = 0; r < n && status >= 0; ++r) {
+    for (uint32_t r = 0; r < n && status >= 0; ++r)
       status = put(&s, r);
-    }
-    if (status >= 0 && s.left == before) {
+    if (status >= 0 && s.left == before)
       return opipe_fail(err, OPIPE_E_INVALID, "the table deadlocks in slot %u", s.slot);
-    }
   }
   return status;
 }

@@ -61,9 +61,8 @@ static opipe_status make_auto(zb_job *job, opipe_error *err) {
     zb_model_limit(&job->model, units);
     status = zb_model_check(&job->model, "zb-auto", err);
   }
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   for (uint32_t ahead = 1; ahead <= 2; ++ahead) {
     zb_order_clear(&job->model, &job->trial[0]);
     zb_lagged(&job->model, ahead, &job->trial[0]);
@@ -79,12 +78,10 @@ static opipe_status make_auto(zb_job *job, opipe_error *err) {
 /* No rank may keep more than the fullest one does in the last replay. */
 static void limit_to_peak(zb_job *job) {
   uint64_t top = 0;
-  for (uint32_t r = 0; r < job->model.n_ranks; ++r) {
+  for (uint32_t r = 0; r < job->model.n_ranks; ++r)
     top = job->scratch.peak[r] > top ? job->scratch.peak[r] : top;
-  }
-  for (uint32_t r = 0; r < job->model.n_ranks; ++r) {
+  for (uint32_t r = 0; r < job->model.n_ranks; ++r)
     job->model.cap[r] = job->model.cap[r] < top ? job->model.cap[r] : top;
-  }
 }
 
 static bool is_hand_made(const opipe_schedule_problem *problem) {
@@ -96,9 +93,8 @@ static bool is_hand_made(const opipe_schedule_problem *problem) {
  * keeps no more than the hand-made one on its fullest rank; the latter is among the candidates. */
 static opipe_status make_v(zb_job *job, opipe_error *err) {
   zb_v_phases(&job->model, &job->best);
-  if (is_hand_made(job->problem)) {
+  if (is_hand_made(job->problem))
     return OPIPE_OK;
-  }
   job->score = zb_replay(&job->model, &job->best, &job->scratch);
   limit_to_peak(job);
   const opipe_status status = zb_model_check(&job->model, "zbv", err);
@@ -164,13 +160,11 @@ opipe_status zb_lay_out(const char *id, const opipe_layout_request *request,
                         opipe_layout *io_layout, opipe_error *err) {
   const member *m = NULL;
   opipe_status status = find(id, &m, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   uint32_t chunks = m->place == OPIPE_PLACE_V ? 2 : 1;
-  if (m->make == make_interleaved) {
+  if (m->make == make_interleaved)
     status = opipe_setting_chunks(request, &chunks, err);
-  }
   return status < 0 ? status : opipe_layout_chunks(request, io_layout, chunks, m->place, id, err);
 }
 
@@ -185,12 +179,10 @@ static opipe_status make_and_emit(const member *m, const opipe_host *host,
                                   opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   zb_job job = {.work = {host, NULL}, .problem = problem};
   opipe_status status = zb_job_start(&job, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = m->make(&job, err);
-  }
-  if (status >= 0) {
+  if (status >= 0)
     status = emit_order(&job, emit, emit_ctx, err);
-  }
   opipe_work_end(&job.work);
   return status;
 }
@@ -199,9 +191,8 @@ opipe_status zb_plan(const char *id, const opipe_host *host, const opipe_schedul
                      opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const member *m = NULL;
   opipe_status status = find(id, &m, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   if (problem->mode == OPIPE_MODE_FORWARD) {
     return m->place == OPIPE_PLACE_V
                ? opipe_emit_forwards_v(problem, emit, emit_ctx, err)
@@ -234,15 +225,12 @@ opipe_status zb_cells(const char *id, const opipe_host *host, const opipe_schedu
                       opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   const member *m = NULL;
   opipe_status status = find(id, &m, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
-  if (m->make == make_interleaved) {
+  if (m->make == make_interleaved)
     return make_and_emit(m, host, problem, zb_emit_slots, emit, emit_ctx, err);
-  }
-  if (m->make != make_v || !is_hand_made(problem)) {
+  if (m->make != make_v || !is_hand_made(problem))
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "it was not published as a table");
-  }
   cut real = {problem->n_microbatches, emit, emit_ctx};
   opipe_schedule_problem more = *problem;
   const uint32_t least = 2 * problem->layout->n_ranks - 1;

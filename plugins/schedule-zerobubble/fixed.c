@@ -13,15 +13,12 @@ void zb_lagged(const zb_model *model, uint32_t ahead, zb_order *order) {
   for (uint32_t r = 0; r < p; ++r) {
     const uint64_t lag_i = (p - 1 - r) * ahead, lag_w = (p - 1) * ahead;
     for (uint64_t x = 0; x < m + lag_w; ++x) {
-      if (x < m) {
+      if (x < m)
         zb_push(order, r, ZB_F, r, (uint32_t)x);
-      }
-      if (x >= lag_i && x - lag_i < m) {
+      if (x >= lag_i && x - lag_i < m)
         zb_push(order, r, ZB_I, r, (uint32_t)(x - lag_i));
-      }
-      if (x >= lag_w) {
+      if (x >= lag_w)
         zb_push(order, r, ZB_W, r, (uint32_t)(x - lag_w));
-      }
     }
   }
 }
@@ -52,9 +49,8 @@ static void push_at(const zb_model *model, const groups *g, uint32_t rank, uint3
                     uint32_t k, zb_order *order) {
   uint32_t chunk = 0, mb = 0;
   forward_at(g, k, &chunk, &mb);
-  if (pass != ZB_F) {
+  if (pass != ZB_F)
     chunk = g->chunks - 1 - chunk;
-  }
   zb_push(order, rank, pass, chunk * model->n_ranks + rank, mb);
 }
 
@@ -66,19 +62,15 @@ void zb_interleaved(const zb_model *model, zb_order *order) {
   const uint32_t first_group = g.size + (g.large > 0);
   for (uint32_t r = 0; r < p; ++r) {
     const uint32_t warm_up = least((g.chunks - 1) * first_group + (p - 1 - r), total);
-    for (uint32_t k = 0; k < warm_up; ++k) {
+    for (uint32_t k = 0; k < warm_up; ++k)
       push_at(model, &g, r, ZB_F, k, order);
-    }
     for (uint32_t k = 0; k < total + r; ++k) {
-      if (k + warm_up < total) {
+      if (k + warm_up < total)
         push_at(model, &g, r, ZB_F, k + warm_up, order);
-      }
-      if (k < total) {
+      if (k < total)
         push_at(model, &g, r, ZB_I, k, order);
-      }
-      if (k >= r) {
+      if (k >= r)
         push_at(model, &g, r, ZB_W, k - r, order);
-      }
     }
   }
 }
@@ -96,9 +88,8 @@ typedef struct v_rank {
 static void step(v_rank *v, uint32_t pass, uint32_t chunk) {
   const uint32_t stage = chunk == 0 ? v->rank : v->model->n_stages - 1 - v->rank;
   const uint32_t mb = v->next[pass][chunk]++;
-  if (mb < v->model->n_mb) {
+  if (mb < v->model->n_mb)
     zb_push(v->order, v->rank, pass, stage, mb);
-  }
 }
 
 static void input_and_weight(v_rank *v, uint32_t chunk) {
@@ -112,13 +103,11 @@ static void v_cool_down(v_rank *v) {
     step(v, ZB_I, 0);
     step(v, ZB_I, 1);
   }
-  for (uint32_t i = 0; i < p - v->rank; ++i) {
+  for (uint32_t i = 0; i < p - v->rank; ++i)
     input_and_weight(v, 0);
-  }
   for (uint32_t left = 2; left-- > 0;) {
-    while (v->next[ZB_W][left] < v->next[ZB_I][left]) {
+    while (v->next[ZB_W][left] < v->next[ZB_I][left])
       step(v, ZB_W, left);
-    }
   }
 }
 
@@ -127,9 +116,8 @@ void zb_v_phases(const zb_model *model, zb_order *order) {
   const uint32_t n = model->n_mb > 2 * p - 1 ? model->n_mb : 2 * p - 1;
   for (uint32_t r = 0; r < p; ++r) {
     v_rank v = {.model = model, .order = order, .rank = r};
-    for (uint32_t i = 0; i < 2 * (p - r) - 1; ++i) {
+    for (uint32_t i = 0; i < 2 * (p - r) - 1; ++i)
       step(&v, ZB_F, 0);
-    }
     for (uint32_t i = 0; i < r; ++i) {
       step(&v, ZB_F, 1);
       step(&v, ZB_F, 0);
@@ -139,9 +127,8 @@ void zb_v_phases(const zb_model *model, zb_order *order) {
       input_and_weight(&v, 1);
     }
     while (v.next[ZB_F][1] < n) {
-      if (v.next[ZB_F][0] < n) {
+      if (v.next[ZB_F][0] < n)
         step(&v, ZB_F, 0);
-      }
       input_and_weight(&v, 0);
       step(&v, ZB_F, 1);
       input_and_weight(&v, 1);

@@ -13,17 +13,15 @@ static opipe_status no_memory(opipe_error *err, const char *what) {
 
 static uint64_t largest(const uint64_t *values, uint32_t n) {
   uint64_t most = 0;
-  for (uint32_t i = 0; i < n; ++i) {
+  for (uint32_t i = 0; i < n; ++i)
     most = values[i] > most ? values[i] : most;
-  }
   return most;
 }
 
 static uint32_t shift_for(uint64_t most) {
   uint32_t shift = 0;
-  while (most >> shift >> COST_BITS != 0) {
+  while (most >> shift >> COST_BITS != 0)
     ++shift;
-  }
   return shift;
 }
 
@@ -76,18 +74,16 @@ opipe_status zb_model_make(opipe_work *work, const opipe_schedule_problem *probl
     return opipe_fail(err, OPIPE_E_LIMIT, "%u stages x %u micro-batches: more than %d actions", n,
                       problem->n_microbatches, OPS_MOST);
   }
-  for (uint32_t pass = 0; pass < 3; ++pass) {
+  for (uint32_t pass = 0; pass < 3; ++pass)
     model.ns[pass] = (uint64_t *)opipe_work_array(work, n, sizeof(uint64_t));
-  }
   model.hop_ns = (uint64_t *)opipe_work_array(work, n, sizeof(uint64_t));
   model.stash = (uint64_t *)opipe_work_array(work, n, sizeof(uint64_t));
   model.cap = (uint64_t *)opipe_work_array(work, p, sizeof(uint64_t));
   model.stage_of = (uint32_t *)opipe_work_array(work, n, sizeof(uint32_t));
   uint32_t *filled = (uint32_t *)opipe_work_array(work, p, sizeof(uint32_t));
   if (model.ns[0] == NULL || model.ns[1] == NULL || model.ns[2] == NULL || model.hop_ns == NULL ||
-      model.stash == NULL || model.cap == NULL || model.stage_of == NULL || filled == NULL) {
+      model.stash == NULL || model.cap == NULL || model.stage_of == NULL || filled == NULL)
     return no_memory(err, "the costs");
-  }
   for (uint32_t s = 0; s < n; ++s) {
     const uint32_t r = model.rank_of[s];
     if (r >= p || filled[r] == model.chunks) {
@@ -111,9 +107,8 @@ uint64_t zb_bytes(const zb_model *model, uint64_t units) {
 /* Of the stages of one rank together, one micro-batch. */
 static uint64_t rank_stash(const zb_model *model, uint32_t rank) {
   uint64_t sum = 0;
-  for (uint32_t c = 0; c < model->chunks; ++c) {
+  for (uint32_t c = 0; c < model->chunks; ++c)
     sum += model->stash[model->stage_of[rank * model->chunks + c]];
-  }
   return sum;
 }
 
@@ -126,9 +121,8 @@ void zb_model_limit(zb_model *model, double units) {
   }
   const double limit = units * (double)unit;
   const uint64_t cap = limit >= 9e18 ? UINT64_MAX : (uint64_t)limit;
-  for (uint32_t r = 0; r < model->n_ranks; ++r) {
+  for (uint32_t r = 0; r < model->n_ranks; ++r)
     model->cap[r] = model->cap[r] < cap ? model->cap[r] : cap;
-  }
 }
 
 opipe_status zb_model_check(const zb_model *model, const char *name, opipe_error *err) {
@@ -167,9 +161,8 @@ void zb_order_copy(const zb_model *model, const zb_order *from, zb_order *to) {
 
 /* A list that is full takes nothing more: such an order has something twice, and is refused. */
 void zb_push(zb_order *order, uint32_t rank, uint32_t pass, uint32_t stage, uint32_t microbatch) {
-  if (order->n[rank] < order->room) {
+  if (order->n[rank] < order->room)
     order->ops[(size_t)rank * order->room + order->n[rank]++] = (zb_op){stage, microbatch, pass};
-  }
 }
 
 opipe_status zb_emit(const opipe_schedule_problem *problem, const zb_model *model,
@@ -181,9 +174,8 @@ opipe_status zb_emit(const opipe_schedule_problem *problem, const zb_model *mode
       const zb_op *op = &order->ops[(size_t)r * order->room + i];
       const opipe_status status = opipe_emit_pass(problem, emit, emit_ctx, op->stage,
                                                   op->microbatch, 0, passes[op->pass], 0, err);
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
     }
   }
   return OPIPE_OK;
@@ -205,16 +197,14 @@ opipe_status zb_scratch_make(opipe_work *work, const zb_model *model, zb_scratch
   }
   uint64_t *ranks = (uint64_t *)opipe_work_array(work, model->n_ranks, 4 * sizeof(uint64_t));
   out_scratch->at = (uint32_t *)opipe_work_array(work, model->n_ranks, 2 * sizeof(uint32_t));
-  for (out_scratch->width = 1; out_scratch->width < model->n_ranks;) {
+  for (out_scratch->width = 1; out_scratch->width < model->n_ranks;)
     out_scratch->width *= 2;
-  }
   out_scratch->tree =
       (uint32_t *)opipe_work_array(work, 2 * (uint64_t)out_scratch->width, sizeof(uint32_t));
   out_scratch->taken = (uint8_t *)opipe_work_array(work, 3 * cells, 1);
   if (!made || ranks == NULL || out_scratch->at == NULL || out_scratch->taken == NULL ||
-      out_scratch->tree == NULL) {
+      out_scratch->tree == NULL)
     return no_memory(err, "the replay");
-  }
   out_scratch->cursor = out_scratch->at + model->n_ranks;
   out_scratch->peak = ranks;
   out_scratch->held = ranks + model->n_ranks;
@@ -226,16 +216,14 @@ opipe_status zb_scratch_make(opipe_work *work, const zb_model *model, zb_scratch
 /* When `op` may start, 1 + time; 0: what it waits for has not been computed. */
 static uint64_t ready_at(const zb_model *model, const zb_scratch *s, const zb_op *op) {
   const uint64_t cell = (uint64_t)op->stage * model->n_mb + op->microbatch;
-  if (op->pass == ZB_W) {
+  if (op->pass == ZB_W)
     return s->end[ZB_I][cell];
-  }
   if (op->pass == ZB_F) {
     const uint64_t before = op->stage == 0 ? 1 : s->end[ZB_F][cell - model->n_mb];
     return before == 0 || op->stage == 0 ? before : before + model->hop_ns[op->stage - 1];
   }
-  if (s->end[ZB_F][cell] == 0 || op->stage + 1 == model->n_stages) {
+  if (s->end[ZB_F][cell] == 0 || op->stage + 1 == model->n_stages)
     return s->end[ZB_F][cell];
-  }
   const uint64_t after = s->end[ZB_I][cell + model->n_mb];
   const uint64_t arrives = after == 0 ? 0 : after + model->hop_ns[op->stage];
   return arrives > s->end[ZB_F][cell] || arrives == 0 ? arrives : s->end[ZB_F][cell];
@@ -251,11 +239,10 @@ static void run(const zb_model *model, zb_scratch *s, uint32_t rank, const zb_op
     s->held[rank] += model->stash[op->stage];
     s->peak[rank] = s->held[rank] > s->peak[rank] ? s->held[rank] : s->peak[rank];
   }
-  if (op->pass == ZB_W) {
+  if (op->pass == ZB_W)
     s->held[rank] -= model->stash[op->stage];
-  } else {
+  else
     s->end[op->pass][cell] = s->now[rank] + 1;
-  }
 }
 
 zb_score zb_replay(const zb_model *model, const zb_order *order, zb_scratch *s) {
@@ -271,9 +258,8 @@ zb_score zb_replay(const zb_model *model, const zb_order *order, zb_scratch *s) 
       for (; s->at[r] < order->n[r]; ++s->at[r], moved = true) {
         const zb_op *op = &order->ops[(size_t)r * order->room + s->at[r]];
         const uint64_t ready = ready_at(model, s, op);
-        if (ready == 0) {
+        if (ready == 0)
           break;
-        }
         run(model, s, r, op, ready);
       }
     }
@@ -290,11 +276,9 @@ zb_score zb_replay(const zb_model *model, const zb_order *order, zb_scratch *s) 
 }
 
 bool zb_better(const zb_score *a, const zb_score *b) {
-  if (!a->complete || !a->fits) {
+  if (!a->complete || !a->fits)
     return false;
-  }
-  if (!b->complete || !b->fits || a->makespan != b->makespan) {
+  if (!b->complete || !b->fits || a->makespan != b->makespan)
     return !b->complete || !b->fits || a->makespan < b->makespan;
-  }
   return a->span < b->span;
 }

@@ -50,9 +50,8 @@ static void unroll(const zb_model *model, uint32_t i, bool least, zb_order *orde
 opipe_status zb_v_blocks(zb_job *job, bool least, const char *name, opipe_error *err) {
   zb_model *model = &job->model;
   uint64_t top = 0;
-  for (uint32_t i = 0; i < model->n_ranks; ++i) {
+  for (uint32_t i = 0; i < model->n_ranks; ++i)
     unroll(model, i, least, &job->best);
-  }
   job->score = zb_replay(model, &job->best, &job->scratch);
   for (uint32_t r = 0; r < model->n_ranks; ++r) {
     const uint64_t peak = job->scratch.peak[r];
@@ -64,9 +63,8 @@ opipe_status zb_v_blocks(zb_job *job, bool least, const char *name, opipe_error 
     }
     top = peak > top ? peak : top;
   }
-  for (uint32_t r = 0; r < model->n_ranks; ++r) {
+  for (uint32_t r = 0; r < model->n_ranks; ++r)
     model->cap[r] = model->cap[r] < top ? model->cap[r] : top;
-  }
   zb_improve(job);
   return OPIPE_OK;
 }

@@ -65,23 +65,19 @@ void zb_improve(zb_job *job) {
        ++weight) {
     zb_order_copy(&job->model, &job->best, &job->trial[0]);
     bool goes_on = true; /* in a long plan a second round without a gain is the last */
-    for (uint32_t i = 0; i < ROUNDS && goes_on && may_run(job) && may_run(job); ++i) {
+    for (uint32_t i = 0; i < ROUNDS && goes_on && may_run(job) && may_run(job); ++i)
       goes_on = round_trip(job, weight) || i == 0 || job->runs > PLENTY;
-    }
   }
 }
 
 opipe_status zb_job_start(zb_job *job, opipe_error *err) {
   opipe_status status = zb_model_make(&job->work, job->problem, &job->model, err);
-  if (status >= 0) {
+  if (status >= 0)
     status = zb_scratch_make(&job->work, &job->model, &job->scratch, err);
-  }
-  if (status >= 0) {
+  if (status >= 0)
     status = zb_order_make(&job->work, &job->model, &job->best, err);
-  }
-  for (uint32_t k = 0; k < 2 && status >= 0; ++k) {
+  for (uint32_t k = 0; k < 2 && status >= 0; ++k)
     status = zb_order_make(&job->work, &job->model, &job->trial[k], err);
-  }
   if (status >= 0) {
     const uint64_t ops = 3 * (uint64_t)job->model.n_stages * job->model.n_mb;
     job->runs = OPS_PER_CALL / ops > RUNS_LEAST ? OPS_PER_CALL / ops : RUNS_LEAST;

@@ -238,11 +238,10 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
     const uint64_t end = e->next_ns < until ? e->next_ns : until;
     const struct timespec t = {.tv_sec = (time_t)(end / UINT64_C(1000000000)),
                                .tv_nsec = (long)(end % UINT64_C(1000000000))};
-    if (end == UINT64_MAX) {
+    if (end == UINT64_MAX)
       (void)pthread_cond_wait(&e->cond, &world->lock);
-    } else {
+    else
       (void)pthread_cond_timedwait(&e->cond, &world->lock, &t);
-    }
     now = emutrans_now();
   }
   opipe_status status = emutrans_check(world, err);

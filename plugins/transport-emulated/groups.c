@@ -69,11 +69,10 @@ static void add_up(const reduction *r, uint64_t n_elems, uint32_t dtype) {
       }
     }
     for (uint32_t m = 0; m < r->base.n; ++m) {
-      if (dtype == OPIPE_DOUBLE) {
+      if (dtype == OPIPE_DOUBLE)
         ((double *)members_of(r)[m].data)[i] = wide;
-      } else {
+      else
         ((float *)members_of(r)[m].data)[i] = narrow;
-      }
     }
   }
 }

@@ -87,13 +87,12 @@ static opipe_status read_option(const char *key, const char *value, options *out
                       "transport 'emulated': %s=%s is not a number in range (%s)", key, value,
                       time ? "0 to 1e9" : "0, or 1 to 1e15");
   }
-  if (latency) {
+  if (latency)
     out->latency_ns = (uint64_t)(number * 1e3);
-  } else if (setup) {
+  else if (setup)
     out->setup_ns = (uint64_t)(number * 1e3);
-  } else {
+  else
     out->bytes_per_ns = number * 1e-9;
-  }
   return OPIPE_OK;
 }
 

@@ -83,7 +83,7 @@ opipe_status emutrans_may_send(opipe_stream *s, const cell *c, uint64_t sequence
   channel *ch = s->wire->channel;
   if (!matches_in_order(s))
     return OPIPE_OK;
-  if (c->number[0] != c->number[1])
+  if (c->number[0] != c->number[1]) {
     return opipe_fail(err, OPIPE_E_STATE,
                       "message %llu of stages %u -> %u is operation %llu of rank %u, but operation "
                       "%llu of rank %u: ranks %u and %u do not agree on the order",
@@ -92,6 +92,7 @@ opipe_status emutrans_may_send(opipe_stream *s, const cell *c, uint64_t sequence
                       s->wire->base.params.src_rank, (unsigned long long)c->number[1],
                       s->wire->base.params.dst_rank, s->wire->base.params.src_rank,
                       s->wire->base.params.dst_rank);
+  }
   if (c->number[0] != ch->n_done)
     return OPIPE_PENDING;
   ++ch->n_done;

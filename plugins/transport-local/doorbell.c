@@ -93,18 +93,15 @@ void local_ring_rank(opipe_world *world, uint32_t rank) {
 static bool spin(opipe_endpoint *endpoint, uint32_t seen, uint64_t start_ns, uint64_t until_ns) {
   for (;;) {
     for (int i = 0; i < LOOKS_PER_CLOCK; ++i) {
-      if (local_doorbell(endpoint) != seen) {
+      if (local_doorbell(endpoint) != seen)
         return true;
-      }
       relax();
     }
     const uint64_t now = now_ns();
-    if (now >= until_ns) {
+    if (now >= until_ns)
       return false;
-    }
-    if (now - start_ns > YIELD_AFTER_NS) {
+    if (now - start_ns > YIELD_AFTER_NS)
       (void)sched_yield();
-    }
   }
 }
 

@@ -124,9 +124,8 @@ opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_reg
   status = publish(stream, c, sequence, source, region->n_bytes, ready, err);
   if (status < 0)
     return status;
-  if (atomic_load_explicit(&c->arrived, memory_order_relaxed) == sequence + 1) {
+  if (atomic_load_explicit(&c->arrived, memory_order_relaxed) == sequence + 1)
     return local_record(stream->endpoint, done, err);
-  }
   c->send_done = done;
   return OPIPE_OK;
 }

@@ -45,18 +45,16 @@ static void add_share(const reduction *r, uint32_t index, uint64_t n_elems, uint
        b < end; ++b) {
     const uint64_t first = b * BLOCK;
     const uint64_t n = n_elems - first < BLOCK ? n_elems - first : BLOCK;
-    if (dtype == OPIPE_DOUBLE) {
+    if (dtype == OPIPE_DOUBLE)
       add_doubles(r, first, n);
-    } else {
+    else
       add_floats(r, first, n);
-    }
   }
 }
 
 static void ring_all(const opipe_group *group) {
-  for (uint32_t i = 0; i < group->reduction->base.n; ++i) {
+  for (uint32_t i = 0; i < group->reduction->base.n; ++i)
     local_ring_rank(group->endpoint->world, group->reduction->base.ranks[i]);
-  }
 }
 
 /* True when all members said the same of this round. */

@@ -30,13 +30,11 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
                                 opipe_error *err) {
   const opipe_backend_lookup *lookup =
       (const opipe_backend_lookup *)host->get_interface(host->ctx, OPIPE_BACKEND_LOOKUP_ID);
-  if (lookup == NULL) {
+  if (lookup == NULL)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "this host has no %s", OPIPE_BACKEND_LOOKUP_ID);
-  }
   opipe_instance *self = (opipe_instance *)host->realloc(host->ctx, NULL, 0, sizeof *self, 16);
-  if (self == NULL) {
+  if (self == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the mock");
-  }
   memset(self, 0, sizeof *self);
   self->host = host;
   const opipe_status status = lookup->find(host->ctx, "cpu", &self->cpu, &self->cpu_self, err);
@@ -55,9 +53,8 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
 }
 
 static void close_plugin(opipe_instance *self) {
-  if (self != NULL) {
+  if (self != NULL)
     self->host->realloc(self->host->ctx, self, sizeof *self, 0, 16);
-  }
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {

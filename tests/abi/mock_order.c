@@ -31,9 +31,8 @@ static opipe_status layout(opipe_instance *self, const opipe_layout_request *req
     return opipe_fail(err, OPIPE_E_LIMIT, "mock-order needs room for %u instances, %u were given",
                       n, io_layout->instance_room);
   }
-  for (uint32_t s = 0; s < n; ++s) {
+  for (uint32_t s = 0; s < n; ++s)
     io_layout->instance_rank[s] = s;
-  }
   return OPIPE_OK;
 }
 
@@ -58,9 +57,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   (void)self;
   for (uint32_t s = 0; s < problem->layout->n_stages && status >= 0; ++s) {
     status = one_pass(problem, s, OPIPE_PASS_FORWARD, emit, emit_ctx, err);
-    if (status >= 0 && problem->mode == OPIPE_MODE_TRAIN) {
+    if (status >= 0 && problem->mode == OPIPE_MODE_TRAIN)
       status = one_pass(problem, s, OPIPE_PASS_BACKWARD, emit, emit_ctx, err);
-    }
   }
   return status;
 }

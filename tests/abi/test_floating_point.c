@@ -323,9 +323,10 @@ static void test_bits_and_environment_in_every_mode(void) {
   for (int mode = TO_ZERO; mode < N_MODES; ++mode) {
     other.n = 0;
     run_in(mode, &other);
-    if (other.n != first.n || memcmp(other.bytes, first.bytes, first.n) != 0)
+    if (other.n != first.n || memcmp(other.bytes, first.bytes, first.n) != 0) {
       OPI_FAIL("%s: %zu bytes of results are not the %zu of the default's", mode_names[mode],
                other.n, first.n);
+    }
   }
 }
 

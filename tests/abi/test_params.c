@@ -22,9 +22,10 @@ static void test_rows_cover_their_structs(void) {
     uint32_t end = 0;
     for (uint32_t f = 0; f < s->n_fields; ++f) {
       const opi_field *field = &s->fields[f];
-      if (field->offset != end)
+      if (field->offset != end) {
         OPI_FAIL("%s: bytes %u to %u, before '%s', have no row", s->name, end, field->offset,
                  field->name);
+      }
       end = field->offset + (uint32_t)field->size;
       if (field->kind >= OPI_FIELD_PART && field->kind <= OPI_FIELD_OTHER)
         OPI_ASSERT(field->inner != NULL);
@@ -198,9 +199,10 @@ static void expect_refused(world *w, const char *struct_name, const char *field,
   const char *said = w->k.err.message;
   ++w->n_attacks;
   if ((status != OPIPE_E_INVALID && status != OPIPE_E_ABI) ||
-      strncmp(said, w->call, strlen(w->call)) != 0 || strstr(said, field) == NULL)
+      strncmp(said, w->call, strlen(w->call)) != 0 || strstr(said, field) == NULL) {
     OPI_FAIL("%s, %s.%s, %s: status %d, '%s'", w->call, struct_name, field, attack, (int)status,
              said);
+  }
 }
 
 static void set(char *at, size_t size, uint64_t value) {

@@ -103,9 +103,8 @@ static void test_a_plan_is_checked_like_any_input(void) {
   expect_refused(&k, &x, "\"kind\": \"cpu\"", "\"kind\": \"gpu\"");
   expect_refused(&k, &x, "\"batch_rows\": 2", "\"batch_rows\": 1");
   expect_refused(&k, &x, "\"nodes\": [\"", "\"nodes\": [\n");
-  for (size_t n = 0; n < x.n; n += x.n / 40 + 1) { /* cut short anywhere */
+  for (size_t n = 0; n < x.n; n += x.n / 40 + 1) /* cut short anywhere */
     OPI_ASSERT(k.api->plan_read(k.model, x.data, n, &out, &k.err) < 0);
-  }
   free(x.data);
   kit_close(&k);
 }

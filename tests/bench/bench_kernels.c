@@ -67,7 +67,7 @@ static void *big_memory(size_t bytes) {
 }
 
 static void fill(float *p, size_t n, uint32_t seed) {
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     seed = seed * 1664525u + 1013904223u;
     p[i] = (float)(seed >> 8) * 0x1p-23f - 1.0f;
   }
@@ -83,16 +83,14 @@ static void problem_make(problem *p, const cpu_exec *x, const options *o) {
   p->packed = big_memory((size_t)p->copies * sizeof *p->packed);
   fill(p->a, (size_t)(p->rows * p->k), 1);
   uint64_t bytes = 0;
-  if (!cpu_pack_bytes(CPU_PACK_F32_PANEL, p->k, p->n, &bytes)) {
+  if (!cpu_pack_bytes(CPU_PACK_F32_PANEL, p->k, p->n, &bytes))
     exit(1);
-  }
-  for (long i = 0; i < p->copies; i++) {
+  for (long i = 0; i < p->copies; ++i) {
     p->b[i] = i == 0 || o->peers ? big_memory(elements * 4) : p->b[0];
-    if (i == 0) {
+    if (i == 0)
       fill(p->b[0], elements, 2);
-    } else if (o->peers) {
+    else if (o->peers)
       memcpy(p->b[i], p->b[0], elements * 4);
-    }
     p->packed[i] = big_memory(bytes);
     cpu_pack_source s = {p->b[i], CPU_F32, p->k, p->n, p->n, 1};
     cpu_pack(x, CPU_PACK_F32_PANEL, &s, p->packed[i]);
@@ -102,10 +100,9 @@ static void problem_make(problem *p, const cpu_exec *x, const options *o) {
 static void problem_free(problem *p, const options *o) {
   uint64_t bytes = 0;
   (void)cpu_pack_bytes(CPU_PACK_F32_PANEL, p->k, p->n, &bytes);
-  for (long i = 0; i < p->copies; i++) {
-    if (i == 0 || o->peers) {
+  for (long i = 0; i < p->copies; ++i) {
+    if (i == 0 || o->peers)
       munmap(p->b[i], (size_t)(p->k * p->n) * 4);
-    }
     munmap(p->packed[i], bytes);
   }
   munmap(p->a, (size_t)(p->rows * p->k) * 4);
@@ -150,15 +147,13 @@ static void measure(const options *o, const cpu_exec *x, const peers *peer, prob
   const bool present[CONTESTANTS] = {true, peer->openblas != NULL, peer->onednn != NULL};
   const double flops = 2.0 * (double)p->rows * (double)p->k * (double)p->n;
   int contestants = 0;
-  for (int c = 0; c < CONTESTANTS; c++) {
+  for (int c = 0; c < CONTESTANTS; ++c)
     contestants += present[c];
-  }
   double end = now_s() + o->seconds * contestants;
   while (now_s() < end || count[0] < 3) {
-    for (int c = 0; c < CONTESTANTS; c++) {
-      if (!present[c]) {
+    for (int c = 0; c < CONTESTANTS; ++c) {
+      if (!present[c])
         continue;
-      }
       settle();
       double start = now_s();
       multiply(c, p, x, peer); /* the first after a change of hands is not counted */
@@ -168,13 +163,13 @@ static void measure(const options *o, const cpu_exec *x, const peers *peer, prob
         multiply(c, p, x, peer);
         t1 = now_s();
         sample[c][count[c] % MOST_SAMPLES] = 1e-9 * flops / (t1 - t0);
-        count[c]++;
+        ++count[c];
       }
     }
   }
   printf("| %ld, %ldx%ld |", p->rows, p->k, p->n);
   double best0 = 0.0;
-  for (int c = 0; c < CONTESTANTS; c++) {
+  for (int c = 0; c < CONTESTANTS; ++c) {
     int n = count[c] < MOST_SAMPLES ? count[c] : MOST_SAMPLES;
     if (n == 0) {
       printf(" |");
@@ -191,7 +186,7 @@ static void measure(const options *o, const cpu_exec *x, const peers *peer, prob
 }
 
 static void *symbol_of(const char *const *names, const char *symbol, void **out_library) {
-  for (; *names != NULL; names++) {
+  for (; *names != NULL; ++names) {
     void *library = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
     void *found = library == NULL ? NULL : dlsym(library, symbol);
     if (found != NULL) {
@@ -213,9 +208,8 @@ static void find_peers(const options *o, peers *out_peers) {
     set_threads set = NULL;
     void *setter = dlsym(library, "openblas_set_num_threads");
     memcpy(&set, &setter, sizeof setter);
-    if (set != NULL) {
+    if (set != NULL)
       set(o->threads);
-    }
   }
   symbol = symbol_of(onednn, "dnnl_sgemm", &library);
   memcpy(&out_peers->onednn, &symbol, sizeof symbol);
@@ -239,13 +233,11 @@ static int read_options(int argc, char **argv, options *o) {
     if (c == 't') {
       o->threads = (int)strtol(optarg, NULL, 10);
     } else if (c == 'i') {
-      if (!cpu_isa_parse(optarg, &o->isa)) {
+      if (!cpu_isa_parse(optarg, &o->isa))
         return 1;
-      }
     } else if (c == 's') {
-      if (sscanf(optarg, "%ldx%ld", &o->k, &o->n) != 2) {
+      if (sscanf(optarg, "%ldx%ld", &o->k, &o->n) != 2)
         return 1;
-      }
     } else if (c == 'r') {
       o->rows = strtol(optarg, NULL, 10);
     } else if (c == 'd') {
@@ -280,23 +272,20 @@ int main(int argc, char **argv) {
     return 1;
   }
   peers peer = {NULL, NULL};
-  if (o.peers) {
+  if (o.peers)
     find_peers(&o, &peer);
-  }
   printf("GFLOP/s best / median, %s, %d thread(s); in brackets ours : theirs, best\n",
          cpu_isa_name(o.isa), o.threads);
   printf("| rows, KxN | ours | OpenBLAS | oneDNN sgemm |\n|---|---|---|---|\n");
-  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; ++r) {
       problem p = {.rows = rows[r], .k = shapes[s][0], .n = shapes[s][1]};
-      if (o.k != 0 && s > 0) {
+      if (o.k != 0 && s > 0)
         continue;
-      }
       p.k = o.k != 0 ? o.k : p.k;
       p.n = o.k != 0 ? o.n : p.n;
-      if (o.rows != 0 && r > 0) {
+      if (o.rows != 0 && r > 0)
         continue;
-      }
       p.rows = o.rows != 0 ? o.rows : p.rows;
       problem_make(&p, &x, &o);
       measure(&o, &x, &peer, &p);

@@ -45,7 +45,7 @@ static void *memory(size_t bytes) {
 static float *floats(int64_t n) {
   float *p = memory((size_t)n * sizeof(float));
   uint32_t seed = 1;
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = 0; i < n; ++i) {
     seed = seed * 1664525u + 1013904223u;
     p[i] = (float)(seed >> 8) * 0x1p-23f - 1.0f;
   }
@@ -63,7 +63,7 @@ static void measure(const options *o, const job *j, const char *name, double amo
   static double sample[MOST_SAMPLES];
   int n = 0;
   j->run(j);
-  for (double end = now_s() + o->seconds; n < MOST_SAMPLES && (n < 5 || now_s() < end); n++) {
+  for (double end = now_s() + o->seconds; n < MOST_SAMPLES && (n < 5 || now_s() < end); ++n) {
     double start = now_s();
     j->run(j);
     sample[n] = now_s() - start;
@@ -84,9 +84,8 @@ static void bench_attention(const options *o, const cpu_exec *x, int64_t heads, 
                             int64_t kv_rows, bool causal) {
   enum { DIM = 64 };
   uint64_t bytes = 0;
-  if (!cpu_attention_workspace(o->threads, kv_rows, DIM, DIM, &bytes)) {
+  if (!cpu_attention_workspace(o->threads, kv_rows, DIM, DIM, &bytes))
     return;
-  }
   float *q = floats(heads * q_rows * DIM);
   float *k = floats(heads * kv_rows * DIM);
   float *v = floats(heads * kv_rows * DIM);
@@ -161,7 +160,7 @@ static void bench_rows(const options *o, const cpu_exec *x, int64_t rows, int64_
                {"bias + gelu tanh", CPU_ACT_GELU_TANH},
                {"bias + silu", CPU_ACT_SILU},
                {"bias + tanh", CPU_ACT_TANH}};
-  for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+  for (size_t i = 0; i < sizeof forms / sizeof forms[0]; ++i) {
     cpu_bias_args bias = {.rows = rows,
                           .columns = columns,
                           .in = in,

@@ -36,10 +36,9 @@ cpu_exec *shim_open(const char *isa_name, int32_t threads) {
 }
 
 const char *shim_isa(const cpu_exec *x) {
-  for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-    if (x->kernels == cpu_kernels_get((cpu_isa)isa)) {
+  for (int isa = 0; isa < CPU_ISA_COUNT; ++isa) {
+    if (x->kernels == cpu_kernels_get((cpu_isa)isa))
       return cpu_isa_name((cpu_isa)isa);
-    }
   }
   return "";
 }
@@ -51,9 +50,8 @@ void *shim_pack(const cpu_exec *x, const float *b, int64_t k, int64_t n) {
   void *packed = NULL;
   cpu_pack_source source = {b, CPU_F32, k, n, n, 1};
   if (!cpu_pack_bytes(CPU_PACK_F32_PANEL, k, n, &bytes) ||
-      posix_memalign(&packed, (size_t)1 << 21, bytes) != 0) {
+      posix_memalign(&packed, (size_t)1 << 21, bytes) != 0)
     return NULL;
-  }
   (void)madvise(packed, bytes >> 21 << 21, MADV_HUGEPAGE);
   cpu_pack(x, CPU_PACK_F32_PANEL, &source, packed);
   return packed;
@@ -62,7 +60,7 @@ void *shim_pack(const cpu_exec *x, const float *b, int64_t k, int64_t n) {
 /* One product with each of the packed copies, c overwritten. */
 void shim_matmul(const cpu_exec *x, int64_t rows, int64_t k, int64_t n, const float *a,
                  void *const *packed, int64_t copies, float *c) {
-  for (int64_t i = 0; i < copies; i++) {
+  for (int64_t i = 0; i < copies; ++i) {
     cpu_matmul_args g = {.m = rows,
                          .a = a,
                          .a_stride = k,

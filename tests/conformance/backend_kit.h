@@ -140,9 +140,10 @@ static bool open_bound(const subject *s, const sample *g, uint32_t flags, bound 
                &err, "buffer_alloc"))
     return false;
   for (int k = 0; k < 2; ++k) {
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < 3; ++i) {
       b->regions[k][i] =
           (opipe_region){b->memory, arena + (uint64_t)(k * 3 + i) * slot, sizeof(weights)};
+    }
     if (!conf_ok(bind_with_arena(s, b, b->regions[k], arena, &b->bindings[k]), &err, "bind"))
       return false;
   }

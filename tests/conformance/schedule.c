@@ -234,9 +234,10 @@ static uint32_t run_rank(const opipe_layout *l, uint32_t p, uint32_t m, const re
     if (a->pass != OPIPE_PASS_UPDATE) {
       if (!ready(l, m, a, done))
         break;
-      if (!mark(l, m, a, done))
+      if (!mark(l, m, a, done)) {
         conf_check(false, "record %u: stage %u, micro-batch %u, pass %u twice", i, a->stage,
                    a->microbatch, a->pass);
+      }
     }
     ran[i] = 1;
     ++n;

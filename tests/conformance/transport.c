@@ -247,11 +247,10 @@ static opipe_status post(rank *r, uint64_t sequence) {
 
 static opipe_status send_one(rank *r, uint64_t sequence) {
   const opipe_region region = source_of(r, sequence);
-  if ((r->s->info.flags & OPIPE_TRANSPORT_DIRECT) != 0) {
+  if ((r->s->info.flags & OPIPE_TRANSPORT_DIRECT) != 0)
     UNTIL(r, r->s->t->reserve(r->out, sequence, &r->err));
-  } else if (sequence >= DEPTH) { /* the region is ours again when its last message has gone */
+  else if (sequence >= DEPTH) /* the region is ours again when its last message has gone */
     UNTIL(r, r->s->t->test(r->out, sequence - DEPTH, &r->err));
-  }
   fill(&region, r->index, sequence);
   UNTIL(r, r->s->t->send(r->out, sequence, &region, NULL, NULL, &r->err));
   return OPIPE_OK;

@@ -131,9 +131,10 @@ void dg_case(dg_table *t, const char *item, const char *value) {
 void dg_close(dg_table *t) {
   const bool all = !opi_test_is_cover();
   for (uint32_t i = 0; all && i < t->n_lines; ++i) {
-    if (t->begun[t->lines[i].group] && !t->lines[i].seen)
+    if (t->begun[t->lines[i].group] && !t->lines[i].seen) {
       OPI_FAIL("%s: a recorded case of a model that is here did not come: %s", t->name,
                t->lines[i].value);
+    }
   }
   if (t->out != NULL && fclose(t->out) != 0)
     OPI_FAIL("%s was not written", t->name);

@@ -97,9 +97,10 @@ static opipe_status fill(trainer *t, uint32_t step) {
   int64_t *labels = OPI_ARENA_ARRAY(&t->arena, int64_t, n);
   if (labels == NULL)
     return OPIPE_E_NOMEM;
-  for (uint64_t e = 0; e < n; ++e)
+  for (uint64_t e = 0; e < n; ++e) {
     labels[e] =
         opi_test_next(&random) % 7 == 0 ? -100 : (int64_t)(opi_test_next(&random) % CLASSES);
+  }
   t->logits = info.name;
   t->inputs[step][i] = tensor(t, "labels", OPIPE_INT64, info.shape, info.rank - 1, labels);
   t->n_inputs = i + 1;
@@ -178,9 +179,10 @@ static opipe_status hash_weights(trainer *t, opipe_session *session, dg_hash *ou
       continue;
     void *data = malloc(info.n_bytes);
     opipe_status status = data == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
-    if (status == OPIPE_OK)
+    if (status == OPIPE_OK) {
       status = t->api->session_get(session, info.name, OPIPE_STATE_WEIGHT, 0, data, info.n_bytes,
                                    &t->err);
+    }
     if (status == OPIPE_OK) {
       dg_add(out, info.name, strlen(info.name));
       dg_add(out, data, (size_t)info.n_bytes);

@@ -123,9 +123,8 @@ int serve(const char *library, const char *path) {
   check(api->model_input(bound, 0, &input, &err), err, "input");
   check(api->model_output(bound, 0, &output, &err), err, "output");
   if (input.dtype != OPIPE_INT64 || input.rank != 2 || output.dtype != OPIPE_FLOAT ||
-      output.rank != 3) {
+      output.rank != 3)
     throw std::runtime_error("this example wants token ids in and logits out");
-  }
   sequence shorter(4, output.shape[2]), longer(12, output.shape[2]);
   for (int i = 0; i < 3; ++i) {
     run(api, session, input.name, output.name, shorter);

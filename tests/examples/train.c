@@ -96,9 +96,10 @@ static void finish(const opipe_api *api, opipe_request *ticket, uint32_t n_steps
   opipe_train_report report = {.struct_size = sizeof report};
   need(api->request_wait(ticket, UINT64_MAX, &err), "step");
   need(api->request_report(ticket, &report, &err), "report");
-  if (report.step % 20 == 1 || report.step == n_steps)
+  if (report.step % 20 == 1 || report.step == n_steps) {
     printf("step %3llu  loss %.4f  gradient norm %.3f\n", (unsigned long long)report.step,
            report.loss, report.gradient_norm);
+  }
   api->request_release(ticket);
 }
 

@@ -33,35 +33,34 @@ static void check_attribute(const opi_graph *graph, const opipe_attr *attr) {
 
 static void check_node(const opi_graph *graph, uint32_t n) {
   const opi_node *node = &graph->nodes[n];
-  for (uint32_t i = 0; i < node->n_in; i++) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
     if (node->in[i] == OPIPE_NONE)
       continue;
     must(node->in[i] < graph->n_values, "an input out of range");
     const uint32_t producer = graph->values[node->in[i]].producer;
     must(producer == OPIPE_NONE || producer < n, "read before it is made");
   }
-  for (uint32_t i = 0; i < node->n_out; i++) {
+  for (uint32_t i = 0; i < node->n_out; ++i) {
     if (node->out[i] == OPIPE_NONE)
       continue;
     must(node->out[i] < graph->n_values, "an output out of range");
     must(graph->values[node->out[i]].producer == n, "made by another node");
   }
-  for (uint32_t a = 0; a < node->n_attrs; a++)
+  for (uint32_t a = 0; a < node->n_attrs; ++a)
     check_attribute(graph, &node->attrs[a]);
 }
 
 static void check_graph(const opi_graph *graph) {
-  for (uint32_t v = 0; v < graph->n_values; v++) {
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
     const opi_value *value = &graph->values[v];
     must(value->name != NULL, "a value without a name");
     touch(value->data, value->n_bytes);
   }
-  for (uint32_t n = 0; n < graph->n_nodes; n++)
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
     check_node(graph, n);
-  for (uint32_t i = 0; i < graph->n_outputs; i++) {
+  for (uint32_t i = 0; i < graph->n_outputs; ++i)
     must(graph->outputs[i] < graph->n_values, "a graph output out of range");
-  }
-  for (uint32_t i = 0; i < graph->n_captures; i++) {
+  for (uint32_t i = 0; i < graph->n_captures; ++i) {
     must(graph->capture_inner[i] < graph->n_values, "a captured value out of range");
     must(graph->capture_outer[i] < graph->outer->n_values, "a captured name out of range");
   }
@@ -90,9 +89,8 @@ static uint32_t count_nodes(const opi_model *model) {
     if (field.number != 7)
       continue;
     for (uint64_t k = field.data;
-         k < field.end && opi_wire_next(model->file, field.end, &k, &inner);) {
+         k < field.end && opi_wire_next(model->file, field.end, &k, &inner);)
       n += inner.number == 1;
-    }
   }
   return n;
 }

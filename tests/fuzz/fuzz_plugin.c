@@ -174,11 +174,10 @@ static void change_number(input *in, opipe_plugin *p) {
       p->kind = (uint16_t)take_number(in, p->kind);
       break;
     case 6:
-      if (take(in, 2) == 0) {
+      if (take(in, 2) == 0)
         p->n_structs = take(in, p->n_structs + 1);
-      } else {
+      else
         p->struct_row_bytes = (uint32_t)take_number(in, p->struct_row_bytes);
-      }
       break;
     case 7:
       p->build_flags = (uint32_t)take_number(in, p->build_flags);
@@ -330,15 +329,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   (void)wanted();
   const uint32_t mode = take(&in, 8);
   const bool own_name = take(&in, 2) == 1; /* in the place of the real one */
-  if (mode == 0) {
+  if (mode == 0)
     file_read(&in);
-  } else if (mode < 4) {
+  else if (mode < 4)
     choose_real(OPIPE_KIND_BACKEND, "cpu");
-  } else if (mode < 7) {
+  else if (mode < 7)
     choose_real(OPIPE_KIND_SCHEDULE, schedules[take(&in, (uint32_t)OPI_COUNT(schedules))]);
-  } else {
+  else
     choose_real(OPIPE_KIND_TRANSPORT, "local");
-  }
   if (mode != 0) {
     take_table(&in);
     use(&in, own_name ? real_plugin->id : "faulty");

@@ -22,9 +22,10 @@ __attribute__((destructor)) static void report(void) {
   (void)fprintf(stderr, "%llu orders (%llu perturbed ones refused), %llu lists, %llu searched",
                 (unsigned long long)seen.orders, (unsigned long long)seen.refused_orders,
                 (unsigned long long)seen.lists, (unsigned long long)seen.searched);
-  for (uint32_t rule = 0; rule < OPI_RULES; ++rule)
+  for (uint32_t rule = 0; rule < OPI_RULES; ++rule) {
     (void)fprintf(stderr, "; %s: %llu run, %llu refused", opi_rule_name(rule),
                   (unsigned long long)seen.accepted[rule], (unsigned long long)seen.refused[rule]);
+  }
   (void)fprintf(stderr, "\n");
 }
 
@@ -95,9 +96,10 @@ static void compare(const random_order *m, const opi_do_list *list,
     ++(status >= 0 ? seen.accepted : seen.refused)[rule];
     if (status < 0)
       refused(&err, status);
-    if (small)
+    if (small) {
       must_hold((status >= 0) == replay_all(&m->problem, list, rule, &states),
                 status >= 0 ? "the proof accepts what stands still" : err.message, m, list, rule);
+    }
     const bool ran =
         drive_runs(transport->table, transport->self, &m->problem, list, rule, &opened, &other);
     must(opened >= 0, other.message);

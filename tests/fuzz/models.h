@@ -35,7 +35,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   static char paths[OPI_COUNT(folders)][1024];
   const char *source = getenv("OPIPE_SOURCE_DIR");
   bool has_corpus = false;
-  for (int i = 1; i < *argc; i++)
+  for (int i = 1; i < *argc; ++i)
     has_corpus = has_corpus || (*argv)[i][0] != '-';
   if (source == NULL || !has_corpus)
     return 0;
@@ -44,7 +44,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   if (longer == NULL)
     return 0;
   memcpy(longer, *argv, n * sizeof(*longer));
-  for (size_t i = 0; i < OPI_COUNT(folders); i++) {
+  for (size_t i = 0; i < OPI_COUNT(folders); ++i) {
     (void)snprintf(paths[i], sizeof(paths[i]), "%s/tests/data/%s", source, folders[i]);
     longer[n + i] = paths[i];
   }
@@ -163,9 +163,8 @@ static void rewrite(const uint8_t *bytes, uint64_t begin, uint64_t end, uint32_t
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed) {
   rng = seed;
-  if (pick(4) == 0 || size > MOST_BYTES / 2 || !is_message(data, 0, size)) {
+  if (pick(4) == 0 || size > MOST_BYTES / 2 || !is_message(data, 0, size))
     return LLVMFuzzerMutate(data, size, max_size);
-  }
   piece out = {malloc(MOST_BYTES), 0};
   if (out.data == NULL)
     return size;

@@ -379,9 +379,10 @@ static void exchange_ranks(json_t *root) {
   if (n < 2)
     return;
   const place a = child(lines, pick(n)), b = child(lines, pick(n));
-  for (size_t s = 0; s < json_array_size(json_object_get(root, "stages")); ++s)
+  for (size_t s = 0; s < json_array_size(json_object_get(root, "stages")); ++s) {
     rename_rank(json_object_get(element(root, "stages", s), "rank"), (json_int_t)a.index,
                 (json_int_t)b.index);
+  }
   for (size_t i = 0; i < json_array_size(ranks); ++i)
     rename_rank(json_array_get(ranks, i), (json_int_t)a.index, (json_int_t)b.index);
   exchange(&a, &b);

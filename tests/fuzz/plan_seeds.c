@@ -208,9 +208,10 @@ static void open_models(plan_bench *b) {
                                        .flags = OPIPE_CONTEXT_ONLY_STATIC};
   must_ok("table", opipe_get_api(OPIPE_VIEW, &b->api, &err), &err);
   must_ok("context", b->api->context_create(&params, &b->context, &err), &err);
-  for (uint32_t i = 0; opi_static_plugins[i] != NULL; ++i)
+  for (uint32_t i = 0; opi_static_plugins[i] != NULL; ++i) {
     must_ok("plugin", b->api->context_register_static(b->context, opi_static_plugins[i], &err),
             &err);
+  }
   for (uint32_t i = 0; i < PLAN_MODELS; ++i) {
     char path[300];
     uint64_t print[2];

@@ -109,9 +109,10 @@ static opipe_status backend_buffer_alloc(opipe_device *device, uint64_t n_bytes,
   const fault *f = next_fault(AT(backend, buffer_alloc));
   if (fails(f))
     return answer(f, err);
-  if (n_bytes > DEVICE_BYTES)
+  if (n_bytes > DEVICE_BYTES) {
     return opipe_fail(err, OPIPE_E_LIMIT, "%s: a buffer of %llu bytes of %d", wrong.id,
                       (unsigned long long)n_bytes, DEVICE_BYTES);
+  }
   return named(real_backend->buffer_alloc(device, n_bytes, kind, out_buffer, err), err);
 }
 
@@ -161,17 +162,16 @@ static void lie_of_layouts(const fault *f, opipe_param_layout *layouts, uint32_t
   const uint32_t n = layouts == NULL ? 0 : room < *io_count ? room : *io_count;
   input in = f->bytes;
   opipe_param_layout *l = n == 0 ? NULL : &layouts[f->field / 5 % n];
-  if (l == NULL || f->field % 5 == 0) {
+  if (l == NULL || f->field % 5 == 0)
     *io_count = (uint32_t)take_number(&in, *io_count);
-  } else if (f->field % 5 == 1) {
+  else if (f->field % 5 == 1)
     l->slot = (uint32_t)take_number(&in, l->slot);
-  } else if (f->field % 5 == 2) {
+  else if (f->field % 5 == 2)
     l->key = take_number(&in, l->key);
-  } else if (f->field % 5 == 3) {
+  else if (f->field % 5 == 3)
     l->n_bytes = take_number(&in, l->n_bytes);
-  } else {
+  else
     l->mapped_bytes = take_number(&in, l->mapped_bytes);
-  }
 }
 
 static opipe_status ask_layouts(uint32_t slot, const opipe_program *program,

@@ -46,10 +46,11 @@ static bytes write_model(void) {
   w_sub(&graph, 1, w_node("Transpose", NULL, NULL, "d", "dt"));
   w_sub(&graph, 1, w_node("MatMul", NULL, NULL, "t dt", "u"));
   w_sub(&graph, 1, w_node("Sigmoid", NULL, NULL, "u", "y"));
-  for (uint32_t i = 0; i < OPI_COUNT(names); ++i)
+  for (uint32_t i = 0; i < OPI_COUNT(names); ++i) {
     w_sub(&graph, 5,
           w_tensor(names[i], OPIPE_FLOAT, i < 2 ? square : row, i < 2 ? 2 : 1, data,
                    (i < 2 ? WIDTH : 1) * WIDTH * sizeof(float)));
+  }
   w_sub(&graph, 11, w_value("x", OPIPE_FLOAT, rows, 2));
   w_sub(&graph, 12, w_value("y", OPIPE_FLOAT, rows, 2));
   return w_model(graph, 10);
@@ -101,9 +102,10 @@ static void must_read(text *t, bool json, const char *what) {
   json_error_t why;
   if (json) {
     json_t *value = json_loadb(t->data == NULL ? "" : t->data, t->n, 0, &why);
-    if (value == NULL)
+    if (value == NULL) {
       (void)fprintf(stderr, "%s: %s at %d\n%.2000s\n", what, why.text, why.position,
                     t->data == NULL ? "" : t->data);
+    }
     must(value != NULL, "JSON that does not read");
     json_decref(value);
   }

@@ -107,11 +107,10 @@ static uint32_t test_add_term(test_graph *t, const test_term *term) {
   const uint32_t size = opi_dtype_bits(term->dtype) / 8;
   for (uint32_t k = 0; k < n; ++k) {
     const float single = (float)(real && term->rank == 0 ? number : (double)term->numbers[k]);
-    if (real) {
+    if (real)
       memcpy(data + k * size, &single, size < 4 ? size : 4);
-    } else {
+    else
       memcpy(data + k * size, &term->numbers[k], size);
-    }
   }
   return test_known(t, NULL, term->dtype, term->shape, term->rank, data);
 }
@@ -207,9 +206,8 @@ static const char *test_case_read(test_case *c) {
   }
   if (*at == '|')
     ++at;
-  for (test_skip_blanks(&at); at < arrow; test_skip_blanks(&at)) {
+  for (test_skip_blanks(&at); at < arrow; test_skip_blanks(&at))
     attrs[n_attrs++] = test_attr_read(&c->graph, &at);
-  }
   at = arrow + 2;
   c->n_outputs = 0;
   const char *count = at;
@@ -258,9 +256,8 @@ static void test_check_outputs(test_case *c, const char *at, const opi_bound *bo
   test_skip_blanks(&at);
   const size_t n_op = strcspn(at, " ");
   const char *maker = test_maker(g, 0);
-  if (strlen(maker) != n_op || strncmp(maker, at, n_op) != 0) {
+  if (strlen(maker) != n_op || strncmp(maker, at, n_op) != 0)
     test_wrong(c, "became %s", maker);
-  }
   at += n_op;
   if (opi_carry_axis(g, NULL, c->carries, carry, &err) < 0) {
     test_wrong(c, "carry: %s", err.message);
@@ -287,9 +284,8 @@ static void test_check_carry_refused(test_case *c, const char *part, const opi_b
   opipe_error err = OPIPE_ERROR_INIT;
   test_skip_blanks(&part);
   const opipe_status status = opi_carry_axis(bound->graph, NULL, c->carries, carry, &err);
-  if (status != OPIPE_E_UNSUPPORTED || strstr(err.message, part) == NULL) {
+  if (status != OPIPE_E_UNSUPPORTED || strstr(err.message, part) == NULL)
     test_wrong(c, "carry: status %d, '%s'", status, err.message);
-  }
 }
 
 static void test_run_case(const char *text) {
@@ -301,17 +297,15 @@ static void test_run_case(const char *text) {
   opi_bind_options options = test_options();
   const opipe_status status = opi_bind(&c.graph.model, &options, &bound, &err);
   if (test_starts(&at, "!carry")) {
-    if (status < 0) {
+    if (status < 0)
       test_wrong(&c, "does not bind: %s", err.message);
-    } else {
+    else
       test_check_carry_refused(&c, at, bound);
-    }
   } else if (test_starts(&at, "!")) {
     const int32_t wanted = test_status(&at);
     test_skip_blanks(&at);
-    if (status != wanted || strstr(err.message, at) == NULL) {
+    if (status != wanted || strstr(err.message, at) == NULL)
       test_wrong(&c, "status %d, '%s'", status, status < 0 ? err.message : "");
-    }
   } else if (status < 0) {
     test_wrong(&c, "does not bind: %s", err.message);
   } else {

@@ -87,24 +87,24 @@ static void say(mx_count *count, const mx_model *m, const choice *c, const char 
 /* A request that cannot be split must say which node, or that there are no rows to split. */
 static void refused(mx_count *count, const mx_model *m, const choice *c, opipe_status status) {
   const char *message = m->err.message;
-  if (c->microbatches > 1 && strstr(message, " of a request of ") != NULL) {
+  if (c->microbatches > 1 && strstr(message, " of a request of ") != NULL)
     ++count->refused_rows;
-  } else if (c->microbatches > 1 && strstr(message, "no input has a free dimension") != NULL) {
+  else if (c->microbatches > 1 && strstr(message, "no input has a free dimension") != NULL)
     ++count->refused_batch;
-  } else if (c->microbatches > 1 && status == OPIPE_E_UNSUPPORTED &&
-             strstr(message, "node '") != NULL) {
+  else if (c->microbatches > 1 && status == OPIPE_E_UNSUPPORTED &&
+           strstr(message, "node '") != NULL)
     ++count->refused_node;
-  } else {
+  else
     say(count, m, c, " (plan)", message);
-  }
 }
 
 static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps,
                               opipe_plan **out_plan) {
   opipe_device_choice devices[MX_RANKS];
-  for (uint32_t r = 0; r < MX_RANKS; ++r)
+  for (uint32_t r = 0; r < MX_RANKS; ++r) {
     devices[r] = (opipe_device_choice){
         .kind = "cpu", .threads = 1, .memory_bytes = caps == NULL ? 0 : caps[r]};
+  }
   const opipe_plan_params params = {.struct_size = sizeof params,
                                     .n_stages = c->stages,
                                     .devices = devices,
@@ -119,11 +119,10 @@ static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps
 static void plain_case(mx_model *m, const choice *c, const mx_result *uncut, mx_count *count) {
   opipe_plan *plan = NULL;
   const opipe_status status = make_plan(m, c, NULL, &plan);
-  if (status != OPIPE_OK) {
+  if (status != OPIPE_OK)
     refused(count, m, c, status);
-  } else {
+  else
     say(count, m, c, "", mx_case(m, plan, c->stages, uncut));
-  }
   m->api->plan_destroy(plan);
 }
 

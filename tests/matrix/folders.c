@@ -17,9 +17,10 @@ static int visit(const char *path, const struct stat *st, int kind, struct FTW *
   (void)st;
   (void)at;
   if (kind == FTW_D && n > tail && n < MX_PATH && strcmp(path + n - tail, mark) == 0 &&
-      n_found < MX_FOLDERS)
+      n_found < MX_FOLDERS) {
     (void)snprintf(found[n_found++], MX_PATH, "%.*s", (int)(n - tail - root_length),
                    path + root_length);
+  }
   return 0;
 }
 

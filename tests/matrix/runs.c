@@ -73,11 +73,10 @@ static void add_dim(bindings *b, const opipe_tensor_info *info, uint32_t axis, i
   char key[320];
   const bool named =
       info->dim_names != NULL && info->dim_names[axis] != NULL && info->dim_names[axis][0] != '\0';
-  if (named) {
+  if (named)
     (void)snprintf(key, sizeof key, "%s", info->dim_names[axis]);
-  } else {
+  else
     (void)snprintf(key, sizeof key, "%s.%u", info->name, axis);
-  }
   for (uint32_t i = 0; i < b->n_dims; ++i) {
     if (strcmp(b->names[i], key) != 0)
       continue;
@@ -261,9 +260,10 @@ static opipe_status stream(mx_model *m, opipe_session *session, uint32_t n, mx_r
     const char *differs = one == OPIPE_OK && i != 0 ? mx_same_bits(&other, out) : NULL;
     if (status == OPIPE_OK)
       status = one;
-    if (status == OPIPE_OK && differs != NULL)
+    if (status == OPIPE_OK && differs != NULL) {
       status =
           opi_fail(&m->err, OPIPE_E_INTERNAL, "request %u differs from request 0: %s", i, differs);
+    }
     if (i != 0)
       mx_result_free(&other);
   }

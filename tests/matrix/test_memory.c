@@ -117,13 +117,15 @@ static void one_unit_less(mx_model *m, uint32_t stages) {
   const uint64_t need = predicted_bytes(m, plan, stages);
   m->api->plan_destroy(plan);
   const opipe_status exact = open_within(m->folder, stages, need, &err);
-  if (exact != OPIPE_OK)
+  if (exact != OPIPE_OK) {
     OPI_FAIL("%s, %u stages, %llu bytes: %s", m->folder->name, stages, (unsigned long long)need,
              err.message);
+  }
   const opipe_status less = open_within(m->folder, stages, need - UNIT, &err);
-  if (less != OPIPE_E_LIMIT || strpbrk(err.message, "0123456789") == NULL)
+  if (less != OPIPE_E_LIMIT || strpbrk(err.message, "0123456789") == NULL) {
     OPI_FAIL("%s, %u stages, a unit below %llu bytes: status %d, '%s'", m->folder->name, stages,
              (unsigned long long)need, (int)less, err.message);
+  }
 }
 
 static void test_one_unit_less_is_refused(void) {
@@ -166,10 +168,11 @@ static void steady(mx_model *m, uint32_t stages, uint32_t flags) {
     status = serve(m, session, &io, STEADY);
   const uint64_t n = opi_test_counted();
   OPI_ASSERT_OK(status, &m->err);
-  if (n != 0)
+  if (n != 0) {
     OPI_FAIL("%s, %u stages%s: %llu allocations in %d requests, the first by %p", m->folder->name,
              stages, flags == 0 ? "" : ", reference", (unsigned long long)n, 2 * STEADY,
              opi_test_first_caller());
+  }
   m->api->session_close(session);
   m->api->plan_destroy(plan);
 }

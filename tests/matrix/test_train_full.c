@@ -21,9 +21,10 @@ static void run_model(const kit_subject *subject, size_t batch, kit_tally *tally
   OPI_ASSERT(kit_uncut_loose(&b) < 0.02);
   for (size_t s = 0; s < kit_n_schedules && status == OPIPE_OK; ++s) {
     for (uint32_t i = 0; i < 3 && BATCHES[batch].microbatches[i] != 0; ++i) {
-      for (uint32_t c = 0; c < 4; ++c)
+      for (uint32_t c = 0; c < 4; ++c) {
         kit_case_run(&b, &kit_schedules[s], 2 + c / 2 * 2, BATCHES[batch].microbatches[i], c % 2,
                      tally);
+      }
     }
   }
   kit_bench_close(&b);
@@ -34,9 +35,10 @@ static void run_half(const kit_subject *subject, const kit_compute *compute, kit
   const opipe_status status = kit_bench_open(&b, subject, compute, BATCHES[1].rows);
   OPI_ASSERT_OK(status, &b.k.err);
   for (size_t s = 0; s < kit_n_schedules && status == OPIPE_OK; ++s) {
-    for (uint32_t c = 0; c < 2; ++c)
+    for (uint32_t c = 0; c < 2; ++c) {
       kit_case_run(&b, &kit_schedules[s], 2 + c * 2, BATCHES[1].microbatches[0],
                    (uint32_t)(s + c) % 2, tally);
+    }
   }
   kit_bench_close(&b);
 }

@@ -116,9 +116,8 @@ static opipe_status feed(const harness *h, const test_case *c, const opi_graph *
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const opi_value *value = &graph->values[graph->inputs[i]];
     const opi_value *given = input_by_name(c, value->name);
-    if (given == NULL || given->n_bytes != value->n_bytes || given->dtype != value->dtype) {
+    if (given == NULL || given->n_bytes != value->n_bytes || given->dtype != value->dtype)
       return opi_fail(err, OPIPE_E_INVALID, "input '%s' differs from its data", value->name);
-    }
     OPI_TRY(h->backend->write(h->queue, &regions[i], given->data, err));
   }
   return OPIPE_OK;
@@ -212,9 +211,8 @@ static opipe_status compare_output(const harness *h, test_case *c, uint32_t i,
                     opi_dtype_name(wanted->dtype),
                     opi_shape_text(shapes[1], 128, wanted->shape, (uint32_t)wanted->rank));
   }
-  if (found == NULL && (value->flags & OPI_VALUE_INPUT) != 0) {
+  if (found == NULL && (value->flags & OPI_VALUE_INPUT) != 0)
     found = input_by_name(c, value->name)->data;
-  }
   if (found == NULL) {
     void *copy = opi_arena_alloc(&c->arena, (size_t)value->n_bytes + 1);
     if (copy == NULL)
@@ -245,9 +243,8 @@ static opipe_status compute(const harness *h, test_case *c, opipe_error *err) {
     status = boundary_buffer(h, &graph, regions, &buffer, err);
   if (status >= 0)
     status = run_program(h, c, &graph, program, regions, err);
-  for (uint32_t i = 0; status >= 0 && i < bound->n_outputs; ++i) {
+  for (uint32_t i = 0; status >= 0 && i < bound->n_outputs; ++i)
     status = compare_output(h, c, i, regions, err);
-  }
   h->backend->buffer_free(buffer);
   h->backend->program_free(program);
   return status;
@@ -292,11 +289,10 @@ static void run_one(const harness *h, const char *data, const char *name, tally 
   opi_arena_init(&c->arena, h->allocator, 0);
   const char *folder = opi_arena_printf(&c->arena, "%s/%s", data, name);
   const opipe_status status = run_case(h, c, folder, &skipped, &err);
-  if (status < 0) {
+  if (status < 0)
     printf("%s %s: %s\n", skipped ? "SKIP" : "FAIL", name, err.message);
-  } else if (h->verbose) {
+  else if (h->verbose)
     printf("ok   %s\n", name);
-  }
   ++*(status >= 0 ? &io_tally->passed : skipped ? &io_tally->skipped : &io_tally->failed);
   opi_bound_free(c->bound);
   opi_model_free(c->model);

@@ -29,9 +29,8 @@ static uint32_t n_boundaries(const opi_cut *c, uint32_t stage) {
 static const opi_route *find_route(const opi_cut *c, const char *name, uint32_t src, uint32_t dst) {
   for (uint32_t r = 0; r < c->n_routes; ++r) {
     if (strcmp(c->graph->values[c->routes[r].value].name, name) == 0 &&
-        c->routes[r].src_stage == src && c->routes[r].dst_stage == dst) {
+        c->routes[r].src_stage == src && c->routes[r].dst_stage == dst)
       return &c->routes[r];
-    }
   }
   return NULL;
 }

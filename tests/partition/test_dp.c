@@ -95,9 +95,10 @@ static double stage_ns(const problem *p, uint32_t from, uint32_t to) {
     bool later = false;
     for (uint32_t n = from; n < NODES; ++n)
       later |= g->nodes[n].in[0] == v || g->nodes[n].in[1] == v;
-    if (later)
+    if (later) {
       ns +=
           p->profile.transfer_ns + (double)g->values[v].n_bytes / p->profile.transfer_bytes_per_ns;
+    }
   }
   return ns;
 }

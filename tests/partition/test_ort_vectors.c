@@ -266,11 +266,10 @@ static void check_vector(const char *folder, const json_t *vector) {
   (void)snprintf(path, sizeof(path), "%s/%s", folder,
                  json_string_value(json_object_get(vector, "model")));
   const json_t *map = json_object_get(vector, "op_output_to_stage");
-  if (map != NULL) {
+  if (map != NULL)
     spec_of_map(path, map, spec);
-  } else {
+  else
     spec_of_cuts(json_object_get(vector, "cuts"), spec);
-  }
   open_model(&s, path);
   const opipe_plan_params params = {.struct_size = sizeof params, .cut = spec};
   OPI_ASSERT_OK_FATAL(s.api->plan_make(s.bound, &params, &s.plan, &err), &err);

@@ -83,9 +83,10 @@ static void test_a_skip_does_not_slow_the_stream(void) {
   OPI_ASSERT_OK(opi_replay(&plan, c, list, ns, 40, opi_allocator_system(), &times, &err), &err);
   OPI_ASSERT_INT(times.interval_ns, 10);
   static const uint32_t wanted[] = {0, 2, 4, 4, 8, 8}; /* by stages from end to end */
-  for (uint32_t r = 0; r < c->n_routes; ++r)
+  for (uint32_t r = 0; r < c->n_routes; ++r) {
     OPI_ASSERT_INT(opi_route_slots(&plan, &c->routes[r]),
                    wanted[c->routes[r].dst_stage - c->routes[r].src_stage]);
+  }
   opi_program_list_free(list);
   opi_cut_free(c);
   toy_close(&t);

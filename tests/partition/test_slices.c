@@ -93,9 +93,10 @@ static void test_brute_force(void) {
     opi_slicing s;
     OPI_ASSERT_OK_FATAL(opi_slices_plan(&p, opi_allocator_system(), &s, &err), &err);
     const double best = brute(&p, units, rows, 0, 0);
-    if (fabs(s.total - best) > 1e-9 * best)
+    if (fabs(s.total - best) > 1e-9 * best) {
       OPI_FAIL("%u units, %u rows, %u stages: %.9f, best %.9f", units, rows, p.n_stages, s.total,
                best);
+    }
     check_slicing(&p, &s);
     opi_slicing_free(&s);
     p.step = opi_test_uniform(&random, 0, 2);
@@ -198,9 +199,10 @@ static void test_table_of_175b(void) {
     alone[l] = l <= length[0] ? time[0] : time[k - 1] + at * (time[k] - time[k - 1]);
   }
   const opi_slice_times times = {alone, {{0, 0, 0, 0}}};
-  for (size_t i = 0; i < 7; ++i)
+  for (size_t i = 0; i < 7; ++i) {
     OPI_ASSERT(fabs(even_total(&times, 2048, 8, 96, 2, rows[i].slices) / 1e3 / rows[i].seconds -
                     1) < 1e-9);
+  }
   opi_slicing s = plan_one(&times, 2048, 8, 96, 2, 0.01);
   double sum = 0, longest = 0;
   for (uint32_t k = 0; k < 19; ++k) {
@@ -263,9 +265,10 @@ static void test_fit(void) {
   opi_test_random random = {9};
   uint32_t n = 0;
   for (uint32_t l = 64; l <= 512; l += 64) {
-    for (uint32_t c = 128; c <= 2048; c *= 2)
+    for (uint32_t c = 128; c <= 2048; c *= 2) {
       samples[n++] =
           (opi_slice_sample){l, c, wanted[0] + wanted[1] * l + wanted[2] * c + wanted[3] * l * c};
+    }
   }
   opi_slice_context found;
   OPI_ASSERT_OK_FATAL(opi_slices_fit(samples, n, &found, &err), &err);

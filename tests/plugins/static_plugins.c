@@ -26,9 +26,8 @@ static opipe_context *static_context(const opipe_api *api) {
                                  .cores = 2,
                                  .flags = OPIPE_CONTEXT_ONLY_STATIC};
   OPI_ASSERT_OK_FATAL(api->context_create(&params, &context, &err), &err);
-  for (size_t i = 0; opi_static_plugins[i]; i++) {
+  for (size_t i = 0; opi_static_plugins[i]; ++i)
     OPI_ASSERT_OK(api->context_register_static(context, opi_static_plugins[i], &err), &err);
-  }
   return context;
 }
 
@@ -53,10 +52,9 @@ static void test_static_plugins_are_listed(void) {
   const opipe_api *api = api_or_die();
   opipe_context *context = static_context(api);
   OPI_ASSERT_OK(api->context_plugins(context, OPIPE_FORMAT_JSON, keep_text, &sink, &err), &err);
-  for (size_t i = 0; opi_static_plugins[i]; i++) {
-    if (!strstr(sink.text, opi_static_plugins[i]->id)) {
+  for (size_t i = 0; opi_static_plugins[i]; ++i) {
+    if (!strstr(sink.text, opi_static_plugins[i]->id))
       OPI_FAIL("plugin %s is not listed in: %s", opi_static_plugins[i]->id, sink.text);
-    }
   }
   api->context_destroy(context);
 }

@@ -93,11 +93,10 @@ static void test_a_kept_slot_makes_new_handles(void) {
                      OPIPE_E_STATE);
       OPI_ASSERT_INT(opi_handle_owner(handles[i - 1]), 7);
     }
-    if (i % 2 == 0) {
+    if (i % 2 == 0)
       OPI_ASSERT(destroy(handles[i], OPI_HANDLE_REQUEST));
-    } else {
+    else
       opi_handle_slot_disarm(slot);
-    }
   }
   OPI_ASSERT_INT(atomic_load(&t.n_ends), USES / 2);
   for (size_t i = 0; i < USES; ++i)
@@ -196,11 +195,10 @@ static void test_threads_look_up_what_others_destroy(void) {
     thing *t = &s.things[i % 2];
     const uint32_t before = atomic_load(&t->n_ends);
     atomic_store(&t->alive, 1);
-    if (i % 2 == 0) {
+    if (i % 2 == 0)
       OPI_ASSERT_OK(opi_handle_new(OPI_HANDLE_REQUEST, t, end_thing, 0, &handle, &err), &err);
-    } else {
+    else
       handle = opi_handle_slot_arm(s.kept);
-    }
     atomic_store(&s.handle, (uintptr_t)handle);
     if (destroy(opi_handle_pointer(handle), OPI_HANDLE_REQUEST))
       atomic_fetch_add(&s.n_ends, 1);

@@ -583,9 +583,10 @@ static void test_the_step_loop_allocates_nothing(void) {
     const uint64_t after = atomic_load(&n_mallocs);
     toy_release(&r[0]);
     OPI_ASSERT_OK(status, &err);
-    if (i >= 2)
+    if (i >= 2) {
       OPI_ASSERT_INT(after - before,
                      0); /* the first use of a pool entry makes its results' memory */
+    }
   }
   toy_end(&t);
 #endif

@@ -415,9 +415,8 @@ static opipe_status run(opipe_binding *b, opipe_queue *q, const int64_t *scalars
       (void)nanosleep(&t, NULL);
   }
   if (f->fail_at != 0 && has_node(g, f->fail_node) &&
-      atomic_fetch_add(&f->n_fail_runs, 1) + 1 == f->fail_at) {
+      atomic_fetch_add(&f->n_fail_runs, 1) + 1 == f->fail_at)
     return opipe_fail(err, f->fail_status, "node '%s': it was told to fail", f->fail_node);
-  }
   for (uint32_t i = 0; i < g->n_nodes; ++i) {
     run_node(g, &g->nodes[i], b->data);
     if ((b->program->flags & OPIPE_COMPILE_CHECK_FINITE) == 0)

@@ -122,9 +122,8 @@ static uint32_t add_q(maker *m, const opi_bind_options *options) {
     return q;
   }
   float data[TOY_WIDTH];
-  for (uint32_t i = 0; i < TOY_WIDTH; ++i) {
+  for (uint32_t i = 0; i < TOY_WIDTH; ++i)
     data[i] = (float)((const int64_t *)options->pins[0].data)[i] * weight(100, i) + 0.25f;
-  }
   return add_known(m, "q", data, TOY_WIDTH);
 }
 
@@ -282,9 +281,8 @@ static opipe_status make_plan(toy *t, opipe_error *err) {
   plan->actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, n_actions);
   plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)shape->n_ranks + 1);
   if (plan->dims == NULL || plan->devices == NULL || plan->instance_rank == NULL ||
-      plan->actions == NULL || plan->rank_first == NULL) {
+      plan->actions == NULL || plan->rank_first == NULL)
     return opi_fail_nomem(err, 0, "toy");
-  }
   plan->n_dims = 2;
   plan->dims[0] = (opi_dim_binding){"batch", shape->rows};
   plan->dims[1] = (opi_dim_binding){"seq", shape->seq};

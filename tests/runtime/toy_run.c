@@ -58,11 +58,10 @@ opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32
   fill(out, flags);
   for (uint32_t i = 0; i < TOY_WIDTH; ++i) {
     const int64_t whole = (int64_t)(seed % 5 + i);
-    if (t->needs_value) {
+    if (t->needs_value)
       memcpy((char *)out->p + i * sizeof whole, &whole, sizeof whole);
-    } else {
+    else
       out->p[i] = toy_input(seed + 1, i);
-    }
   }
   const opipe_binding_io inputs[2] = {
       {.name = "p",
@@ -100,11 +99,10 @@ static float *chain(const toy *t, const toy_request *r, uint32_t last) {
   for (uint32_t k = 0; k <= last; ++k) {
     float *out = h + (k + 1) * n, *a = h + k * n;
     for (size_t i = 0; i < n; ++i) {
-      if (k % 3 == 2) {
+      if (k % 3 == 2)
         out[i] = a[i] + (a - 2 * n)[i];
-      } else {
+      else
         out[i] = a[i] * weight(k, (uint32_t)(i % TOY_WIDTH)) + 0.25f;
-      }
     }
   }
   memmove(h, h + (last + 1) * n, n * sizeof *h);

@@ -61,9 +61,8 @@ static int remove_one(const char *path, const struct stat *info, int type, struc
 }
 
 static void remove_tmpdir(void) {
-  if (tmpdir_owner == getpid() && !getenv("OPIPE_KEEP_TMP")) {
+  if (tmpdir_owner == getpid() && !getenv("OPIPE_KEEP_TMP"))
     nftw(tmpdir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-  }
 }
 
 const char *opi_test_tmpdir(void) {
@@ -86,12 +85,10 @@ const char *opi_test_tmp(const char *relative) {
 bool opi_test_write_file(const char *path, const void *data, size_t n_bytes) {
   FILE *file = fopen(path, "wb");
   bool written = file && fwrite(data, 1, n_bytes, file) == n_bytes;
-  if (file && fclose(file) != 0) {
+  if (file && fclose(file) != 0)
     written = false;
-  }
-  if (!written) {
+  if (!written)
     fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
-  }
   return written;
 }
 
@@ -110,12 +107,10 @@ char *opi_test_read_file(const char *path, size_t *out_n_bytes) {
       data = NULL;
     }
   }
-  if (!data) {
+  if (!data)
     fprintf(stderr, "cannot read %s: %s\n", path, strerror(errno));
-  }
-  if (file) {
+  if (file)
     fclose(file);
-  }
   return data;
 }
 

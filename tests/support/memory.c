@@ -30,9 +30,8 @@ static void *new_block(size_t size, size_t align) {
   size_t step = align < _Alignof(max_align_t) ? _Alignof(max_align_t) : align;
   size_t extra = sizeof(block_head) + step;
   char *start = size <= SIZE_MAX - extra ? malloc(size + extra) : NULL;
-  if (!start) {
+  if (!start)
     return NULL;
-  }
   uintptr_t at = ((uintptr_t)start + extra - 1) / step * step;
   char *ptr = start + (at - (uintptr_t)start);
   block_head *head = head_of(ptr);
@@ -42,7 +41,7 @@ static void *new_block(size_t size, size_t align) {
 }
 
 static void misuse(opi_test_memory *memory, const char *what, size_t found, size_t wanted) {
-  memory->n_misused++;
+  ++memory->n_misused;
   fprintf(stderr, "allocator misused: %s is %zu, wanted %zu\n", what, found, wanted);
 }
 
@@ -52,18 +51,16 @@ static bool check_block(opi_test_memory *memory, void *ptr, size_t old_size, siz
     misuse(memory, "mark of a block given back", (size_t)head->mark, (size_t)LIVE_MARK);
     return false;
   }
-  if (head->size != old_size) {
+  if (head->size != old_size)
     misuse(memory, "old_size", old_size, head->size);
-  }
-  if (head->align != align) {
+  if (head->align != align)
     misuse(memory, "align", align, head->align);
-  }
   return true;
 }
 
 static void end_block(opi_test_memory *memory, void *ptr) {
   block_head *head = head_of(ptr);
-  memory->live_blocks--;
+  --memory->live_blocks;
   memory->live_bytes -= head->size;
   memset(ptr, 0x5a, head->size);
   head->mark = FREED_MARK;
@@ -72,16 +69,15 @@ static void end_block(opi_test_memory *memory, void *ptr) {
 
 /* True when this allocation is the one that has to fail. */
 static bool fails_now(opi_test_memory *memory) {
-  memory->n_calls++;
-  if (memory->fail_at == 0) {
+  ++memory->n_calls;
+  if (memory->fail_at == 0)
     return false;
-  }
   if (memory->fail_at > 1) {
-    memory->fail_at--;
+    --memory->fail_at;
     return false;
   }
   memory->fail_at = memory->fail_after ? 1 : 0;
-  memory->n_failed++;
+  ++memory->n_failed;
   return true;
 }
 
@@ -91,18 +87,15 @@ static void *grow(opi_test_memory *memory, void *ptr, size_t old_size, size_t ne
     misuse(memory, "align (a power of two)", align, 1);
     align = 1;
   }
-  if (fails_now(memory)) {
+  if (fails_now(memory))
     return NULL;
-  }
   void *fresh = new_block(new_size, align);
-  if (!fresh) {
+  if (!fresh)
     return NULL;
-  }
-  memory->live_blocks++;
+  ++memory->live_blocks;
   memory->live_bytes += new_size;
-  if (memory->live_bytes > memory->peak_bytes) {
+  if (memory->live_bytes > memory->peak_bytes)
     memory->peak_bytes = memory->live_bytes;
-  }
   if (ptr) {
     size_t kept = head_of(ptr)->size;
     memcpy(fresh, ptr, kept < new_size ? kept : new_size);
@@ -118,11 +111,10 @@ static void *test_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size
   void *result = NULL;
   pthread_mutex_lock(memory->lock);
   bool usable = !ptr || check_block(memory, ptr, old_size, align);
-  if (usable && new_size > 0) {
+  if (usable && new_size > 0)
     result = grow(memory, ptr, old_size, new_size, align);
-  } else if (usable && ptr) {
+  else if (usable && ptr)
     end_block(memory, ptr);
-  }
   pthread_mutex_unlock(memory->lock);
   return result;
 }

@@ -44,7 +44,7 @@ void opi_test_skip(const char *fmt, ...) {
   fflush(stdout);
   if (skipped_name != running_test()) {
     skipped_name = running_test();
-    skipped_tests++;
+    ++skipped_tests;
   }
 }
 
@@ -118,44 +118,38 @@ bool opi_test_check_ok(int32_t status, const char *message, const char *text, co
 bool opi_test_check_error(int32_t status, int32_t wanted, const char *message, const char *part,
                           const char *text, const char *file, int line) {
   if (!opi_test_check(status == wanted, file, line, false, "%s gave status %d, wanted %d (%s)",
-                      text, (int)status, (int)wanted, status < 0 ? message : "no error")) {
+                      text, (int)status, (int)wanted, status < 0 ? message : "no error"))
     return false;
-  }
   return opi_test_check(message[0] != '\0' && strstr(message, part) != NULL, file, line, false,
                         "%s said \"%s\", wanted something with \"%s\"", text, message, part);
 }
 
 /* True when `name` is among the arguments, or there are none. */
 static bool chosen(const char *name, int argc, char **argv) {
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], name) == 0) {
+  for (int i = 1; i < argc; ++i) {
+    if (strcmp(argv[i], name) == 0)
       return true;
-    }
   }
   return argc < 2;
 }
 
 static int list_tests(const opi_test *tests, size_t n_tests) {
-  for (size_t i = 0; i < n_tests; i++) {
+  for (size_t i = 0; i < n_tests; ++i)
     printf("%s\n", tests[i].name);
-  }
   return 0;
 }
 
 int opi_test_main(const char *suite, const opi_test *tests, size_t n_tests, int argc, char **argv) {
-  if (argc == 2 && strcmp(argv[1], "-l") == 0) {
+  if (argc == 2 && strcmp(argv[1], "-l") == 0)
     return list_tests(tests, n_tests);
-  }
   setvbuf(stdout, NULL, _IOLBF, 0);
   CU_pSuite registered = NULL;
-  if (CU_initialize_registry() == CUE_SUCCESS) {
+  if (CU_initialize_registry() == CUE_SUCCESS)
     registered = CU_add_suite(suite, NULL, NULL);
-  }
   size_t n_added = 0;
-  for (size_t i = 0; registered && i < n_tests; i++) {
-    if (chosen(tests[i].name, argc, argv) && CU_add_test(registered, tests[i].name, tests[i].run)) {
-      n_added++;
-    }
+  for (size_t i = 0; registered && i < n_tests; ++i) {
+    if (chosen(tests[i].name, argc, argv) && CU_add_test(registered, tests[i].name, tests[i].run))
+      ++n_added;
   }
   if (n_added == 0) {
     fprintf(stderr, "%s: no test of that name\n", suite);
@@ -164,15 +158,13 @@ int opi_test_main(const char *suite, const opi_test *tests, size_t n_tests, int 
   CU_basic_set_mode(CU_BRM_VERBOSE);
   CU_basic_run_tests();
   unsigned failures = CU_get_number_of_tests_failed();
-  if (failures == 0 && CU_get_number_of_tests_run() < n_added) {
+  if (failures == 0 && CU_get_number_of_tests_run() < n_added)
     failures = 1; /* a test that did not even run is no success */
-  }
   if (failures == 0)
     failures = count_silent(registered);
   bool all_skipped = failures == 0 && skipped_tests == n_added;
   CU_cleanup_registry();
-  if (failures > 76) {
+  if (failures > 76)
     failures = 76;
-  }
   return all_skipped ? 77 : (int)failures;
 }

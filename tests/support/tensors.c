@@ -19,13 +19,12 @@ static double from_half(uint16_t bits) {
   int exponent = (bits >> 10) & 31;
   double fraction = bits & 1023;
   double value;
-  if (exponent == 31) {
+  if (exponent == 31)
     value = fraction != 0 ? (double)NAN : (double)INFINITY;
-  } else if (exponent == 0) {
+  else if (exponent == 0)
     value = ldexp(fraction, -24);
-  } else {
+  else
     value = ldexp(fraction + 1024, exponent - 25);
-  }
   return bits & 0x8000 ? -value : value;
 }
 
@@ -98,12 +97,10 @@ static int64_t ulps(const void *found, const void *wanted, size_t i, uint32_t dt
 
 /* How far apart, with the rules of NaN and infinity; infinite where they never agree. */
 static double distance(double a, double b) {
-  if (isnan(a) && isnan(b)) {
+  if (isnan(a) && isnan(b))
     return 0;
-  }
-  if (a == b) {
+  if (a == b)
     return 0;
-  }
   double apart = fabs(a - b);
   return isfinite(apart) ? apart : (double)INFINITY;
 }
@@ -113,25 +110,23 @@ bool opi_test_near(const void *found, const void *wanted, size_t n, uint32_t dty
   size_t n_wrong = 0;
   size_t worst = 0;
   double worst_excess = 0;
-  if (opi_test_dtype_bytes(dtype) == 0) {
+  if (opi_test_dtype_bytes(dtype) == 0)
     return opi_test_check(false, file, line, false, "%s: no comparison for type %u", text, dtype);
-  }
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     double a = opi_test_element(found, i, dtype);
     double b = opi_test_element(wanted, i, dtype);
     double allowed = isfinite(b) ? atol + rtol * fabs(b) : 0;
     double excess = distance(a, b) - allowed;
     if (!(excess <= 0)) {
-      n_wrong++;
+      ++n_wrong;
       if (excess > worst_excess || n_wrong == 1) {
         worst_excess = excess;
         worst = i;
       }
     }
   }
-  if (n_wrong == 0) {
+  if (n_wrong == 0)
     return opi_test_check(true, file, line, false, "%s", text);
-  }
   return opi_test_check(
       false, file, line, false,
       "%s[%zu] is %.9g, wanted %.9g (%" PRId64 " ulp), atol %g rtol %g; %zu of %zu elements differ",
@@ -144,24 +139,21 @@ bool opi_test_close(const void *found, const void *wanted, size_t n, uint32_t dt
   double largest = 0;
   double apart = 0;
   size_t worst = 0;
-  if (opi_test_dtype_bytes(dtype) == 0) {
+  if (opi_test_dtype_bytes(dtype) == 0)
     return opi_test_check(false, file, line, false, "%s: no comparison for type %u", text, dtype);
-  }
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     double a = opi_test_element(found, i, dtype);
     double b = opi_test_element(wanted, i, dtype);
     double here = distance(a, b);
-    if (isfinite(b) && fabs(b) > largest) {
+    if (isfinite(b) && fabs(b) > largest)
       largest = fabs(b);
-    }
     if (here > apart) {
       apart = here;
       worst = i;
     }
   }
-  if (apart <= tol * largest) {
+  if (apart <= tol * largest)
     return opi_test_check(true, file, line, false, "%s", text);
-  }
   return opi_test_check(false, file, line, false,
                         "%s[%zu] is %.9g, wanted %.9g: off by %.3g, allowed %.3g (= %g of the "
                         "largest, %.6g)",
@@ -172,10 +164,9 @@ bool opi_test_close(const void *found, const void *wanted, size_t n, uint32_t dt
 bool opi_test_bits(const void *found, const void *wanted, size_t n, uint32_t dtype,
                    const char *text, const char *file, int line) {
   size_t size = opi_test_dtype_bytes(dtype);
-  if (size == 0) {
+  if (size == 0)
     return opi_test_check(false, file, line, false, "%s: no comparison for type %u", text, dtype);
-  }
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     if (memcmp((const char *)found + i * size, (const char *)wanted + i * size, size) != 0) {
       return opi_test_check(false, file, line, false,
                             "%s[%zu of %zu] is %.17g, wanted exactly %.17g (%" PRId64 " ulp)", text,
@@ -199,7 +190,6 @@ double opi_test_uniform(opi_test_random *random, double low, double high) {
 }
 
 void opi_test_fill_f32(opi_test_random *random, float *data, size_t n, double low, double high) {
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i)
     data[i] = (float)opi_test_uniform(random, low, high);
-  }
 }

@@ -55,13 +55,12 @@ static opipe_status three_blocks(opi_test_memory *memory, void *arg) {
   void *blocks[3] = {NULL, NULL, NULL};
   opipe_status status = OPIPE_OK;
   (void)arg;
-  for (size_t i = 0; i < 3 && status == OPIPE_OK; i++) {
+  for (size_t i = 0; i < 3 && status == OPIPE_OK; ++i) {
     blocks[i] = grow(memory, NULL, 0, 10 + i);
     status = blocks[i] ? OPIPE_OK : OPIPE_E_NOMEM;
   }
-  for (size_t i = 0; i < 3; i++) {
+  for (size_t i = 0; i < 3; ++i)
     grow(memory, blocks[i], blocks[i] ? 10 + i : 0, 0);
-  }
   return status;
 }
 

@@ -67,9 +67,8 @@ static int status_of(void (*body)(void)) {
   if (child == 0) {
     const opi_test tests[] = {{"body", body}};
     char *arguments[] = {NULL};
-    if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) {
+    if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
       _exit(99);
-    }
     CU_cleanup_registry();
     _exit(opi_test_main("child", tests, 1, 0, arguments));
   }
@@ -90,12 +89,12 @@ static const struct {
 
 int main(int argc, char **argv) {
   int wrong = 0;
-  for (size_t i = 0; i < sizeof outcomes / sizeof outcomes[0]; i++) {
+  for (size_t i = 0; i < sizeof outcomes / sizeof outcomes[0]; ++i) {
     int status = status_of(outcomes[i].body);
     if (status != outcomes[i].status) {
       fprintf(stderr, "%s: exit status %d, wanted %d\n", outcomes[i].what, status,
               outcomes[i].status);
-      wrong++;
+      ++wrong;
     }
   }
   const opi_test tests[] = {

@@ -66,9 +66,8 @@ static inline const char *opipe_dtype_name(uint32_t dtype) {
 static inline bool opipe_shape_elems(const int64_t *shape, uint32_t rank, uint64_t *out_elems) {
   uint64_t n = 1;
   for (uint32_t i = 0; i < rank; ++i) {
-    if (shape[i] < 0 || __builtin_mul_overflow(n, (uint64_t)shape[i], &n) || n > INT64_MAX) {
+    if (shape[i] < 0 || __builtin_mul_overflow(n, (uint64_t)shape[i], &n) || n > INT64_MAX)
       return false;
-    }
   }
   *out_elems = n;
   return true;
@@ -80,9 +79,8 @@ static inline bool opipe_tensor_bytes(uint32_t dtype, const int64_t *shape, uint
                                       uint64_t *out_bytes) {
   const uint32_t bits = opipe_dtype_bits(dtype);
   uint64_t n = 0;
-  if (bits == 0 || !opipe_shape_elems(shape, rank, &n)) {
+  if (bits == 0 || !opipe_shape_elems(shape, rank, &n))
     return false;
-  }
   if (bits < 8) {
     const uint32_t per_byte = 8 / bits;
     *out_bytes = n / per_byte + (n % per_byte != 0);
@@ -95,9 +93,8 @@ static inline bool opipe_tensor_bytes(uint32_t dtype, const int64_t *shape, uint
 
 static inline const opipe_attr *opipe_attr_find(const opipe_node *node, const char *name) {
   for (uint32_t i = 0; i < node->n_attrs; ++i) {
-    if (strcmp(node->attrs[i].name, name) == 0) {
+    if (strcmp(node->attrs[i].name, name) == 0)
       return &node->attrs[i];
-    }
   }
   return NULL;
 }
@@ -144,15 +141,13 @@ static inline void opipe_dense_strides(const int64_t *shape, uint32_t rank, int6
 static inline bool opipe_broadcast_strides(const int64_t *shape, uint32_t rank, const int64_t *to,
                                            uint32_t to_rank, int64_t *out_strides) {
   int64_t stride = 1;
-  if (rank > to_rank) {
+  if (rank > to_rank)
     return false;
-  }
   for (uint32_t i = 0; i < to_rank; ++i) {
     const uint32_t axis = to_rank - 1 - i;
     const int64_t n = i < rank ? shape[rank - 1 - i] : 1;
-    if (n != to[axis] && n != 1) {
+    if (n != to[axis] && n != 1)
       return false;
-    }
     out_strides[axis] = n == 1 ? 0 : stride;
     stride *= n;
   }
@@ -166,21 +161,18 @@ static inline bool opipe_broadcast_strides(const int64_t *shape, uint32_t rank, 
 static inline int opipe_option_next(const char **io_text, char *out_key, size_t key_room,
                                     char *out_value, size_t value_room) {
   const char *text = *io_text;
-  if (text == NULL || *text == '\0') {
+  if (text == NULL || *text == '\0')
     return 0;
-  }
   const size_t length = strcspn(text, ",");
   const char *equals = (const char *)memchr(text, '=', length);
   const size_t key_n = equals != NULL ? (size_t)(equals - text) : length;
   const size_t value_n = equals != NULL ? length - key_n - 1 : 0;
-  if (key_n == 0 || key_n >= key_room || value_n >= value_room) {
+  if (key_n == 0 || key_n >= key_room || value_n >= value_room)
     return -1;
-  }
   memcpy(out_key, text, key_n);
   out_key[key_n] = '\0';
-  if (value_n > 0) {
+  if (value_n > 0)
     memcpy(out_value, equals + 1, value_n);
-  }
   out_value[value_n] = '\0';
   *io_text = text + length + (text[length] == ',');
   return 1;
@@ -301,14 +293,12 @@ static inline opipe_status opipe_meter_read(const opipe_meter *meter, opipe_devi
   opipe_device_usage full;
   const uint32_t size = io_usage->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes);
-  if (size < OPIPE_END(opipe_device_usage, live_bytes)) {
+  if (size < OPIPE_END(opipe_device_usage, live_bytes))
     return opipe_fail(err, OPIPE_E_ABI, "device_usage: struct_size %u is too small", size);
-  }
   memset(&full, 0, sizeof full);
   full.struct_size = size;
-  for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind) {
+  for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     full.live_bytes[kind] = __atomic_load_n(&meter->live_bytes[kind], __ATOMIC_RELAXED);
-  }
   full.mapped_bytes = __atomic_load_n(&meter->mapped_bytes, __ATOMIC_RELAXED);
   full.peak_bytes = __atomic_load_n(&meter->peak_bytes, __ATOMIC_RELAXED);
   memcpy(io_usage, &full, size < known ? size : known);
@@ -329,9 +319,8 @@ static inline void *opipe_zeroed(const opipe_host *host, const char *what, uint6
 
 /* data may be NULL; n_bytes and align as they were asked for. */
 static inline void opipe_free(const opipe_host *host, void *data, uint64_t n_bytes, size_t align) {
-  if (data != NULL) {
+  if (data != NULL)
     (void)host->realloc(host->ctx, data, (size_t)n_bytes, 0, align);
-  }
 }
 
 /* Device memory from the host's allocator, counted by the meter. n_bytes 0 gives one unit of
@@ -346,9 +335,8 @@ static inline opipe_status opipe_host_alloc(const opipe_host *host, opipe_meter 
   }
   n = (n + align - 1) & ~((uint64_t)align - 1);
   const opipe_status status = opipe_meter_take(meter, kind, n, "device memory", err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   void *data = host->realloc(host->ctx, NULL, 0, (size_t)n, align);
   if (data == NULL) {
     opipe_meter_give(meter, kind, n);
@@ -400,9 +388,8 @@ static inline bool opipe_late_is_data(opipe_status status) {
 /* A run or copy of the queue has failed with `status`, as `why` (NULL: no message) tells. */
 static inline void opipe_late_add(opipe_late *queue, opipe_status status, const opipe_error *why) {
   const opipe_status held = queue->error.status;
-  if (status >= 0 || (held < 0 && (opipe_late_is_data(status) || !opipe_late_is_data(held)))) {
+  if (status >= 0 || (held < 0 && (opipe_late_is_data(status) || !opipe_late_is_data(held))))
     return;
-  }
   memset(&queue->error, 0, sizeof queue->error);
   if (why != NULL) {
     memcpy(&queue->error, why, sizeof queue->error);
@@ -414,9 +401,8 @@ static inline void opipe_late_add(opipe_late *queue, opipe_status status, const 
 /* An event is recorded: it takes over what the queue holds. A device error stays there as well. */
 static inline void opipe_late_record(opipe_late *queue, opipe_late *event) {
   memcpy(event, queue, sizeof *event);
-  if (opipe_late_is_data(queue->error.status)) {
+  if (opipe_late_is_data(queue->error.status))
     queue->error.status = OPIPE_OK;
-  }
 }
 
 /* What a completed event answers, however often it is asked. */
@@ -466,9 +452,8 @@ static inline opipe_status opipe_layout_line(const opipe_layout_request *request
                       name, request->n_stages, request->n_ranks);
   }
   const opipe_status status = opipe_layout_plain(io_layout, n, n, name, err);
-  for (uint32_t stage = 0; stage < n && status >= 0; ++stage) {
+  for (uint32_t stage = 0; stage < n && status >= 0; ++stage)
     io_layout->instance_rank[stage] = stage;
-  }
   return status;
 }
 
@@ -490,9 +475,8 @@ static inline opipe_status opipe_emit_rising(const opipe_schedule_problem *probl
   for (uint32_t rank = 0; rank < problem->layout->n_ranks; ++rank) {
     for (uint32_t m = 0; m < problem->n_microbatches; ++m) {
       const opipe_status status = opipe_emit_forward(emit, emit_ctx, rank, m, err);
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
     }
   }
   return OPIPE_OK;

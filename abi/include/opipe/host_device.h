@@ -47,15 +47,13 @@ struct opipe_params {
 /* Zeroed memory of the host's allocator, NULL when there is none; and back. */
 static inline void *opipe_host_new(const opipe_host *host, size_t n_bytes) {
   void *data = host->realloc(host->ctx, NULL, 0, n_bytes != 0 ? n_bytes : 1, 16);
-  if (data != NULL) {
+  if (data != NULL)
     memset(data, 0, n_bytes);
-  }
   return data;
 }
 static inline void opipe_host_delete(const opipe_host *host, void *data, size_t n_bytes) {
-  if (data != NULL) {
+  if (data != NULL)
     host->realloc(host->ctx, data, n_bytes != 0 ? n_bytes : 1, 0, 16);
-  }
 }
 static inline opipe_status opipe_host_no_memory(opipe_error *err, const char *what) {
   return opipe_fail(err, OPIPE_E_NOMEM, "the host has no memory for %s", what);
@@ -65,26 +63,22 @@ static inline opipe_status opipe_host_no_memory(opipe_error *err, const char *wh
 static inline opipe_status opipe_host_device_open(const opipe_host *host,
                                                   const opipe_device_params *params,
                                                   opipe_device **out_device, opipe_error *err) {
-  if (params->index != 0) {
+  if (params->index != 0)
     return opipe_fail(err, OPIPE_E_NOTFOUND, "there is no device %u, there is 1", params->index);
-  }
   if (OPIPE_HAS(params, opipe_device_params, options) && params->options != NULL &&
-      params->options[0] != '\0') {
+      params->options[0] != '\0')
     return opipe_fail(err, OPIPE_E_INVALID, "the device has no option '%s'", params->options);
-  }
   opipe_device *device = (opipe_device *)opipe_host_new(host, sizeof *device);
-  if (device == NULL) {
+  if (device == NULL)
     return opipe_host_no_memory(err, "a device");
-  }
   device->host = host;
   device->meter.cap_bytes = params->memory_bytes;
   *out_device = device;
   return OPIPE_OK;
 }
 static inline void opipe_host_device_close(opipe_device *device) {
-  if (device != NULL) {
+  if (device != NULL)
     opipe_host_delete(device->host, device, sizeof *device);
-  }
 }
 static inline opipe_status opipe_host_device_usage(opipe_device *device,
                                                    opipe_device_usage *io_usage, opipe_error *err) {
@@ -96,9 +90,8 @@ static inline opipe_status opipe_host_buffer_alloc(opipe_device *device, uint64_
                                                    opipe_error *err) {
   void *data = NULL;
   opipe_buffer *buffer = (opipe_buffer *)opipe_host_new(device->host, sizeof *buffer);
-  if (buffer == NULL) {
+  if (buffer == NULL)
     return opipe_host_no_memory(err, "a buffer");
-  }
   const opipe_status status =
       opipe_host_alloc(device->host, &device->meter, kind, &n_bytes, OPIPE_HOST_ALIGN, &data, err);
   if (status < 0) {
@@ -134,32 +127,28 @@ static inline void *opipe_host_at(const opipe_region *region) {
 static inline opipe_status opipe_host_queue_open(opipe_device *device, opipe_queue **out_queue,
                                                  opipe_error *err) {
   opipe_queue *queue = (opipe_queue *)opipe_host_new(device->host, sizeof *queue);
-  if (queue == NULL) {
+  if (queue == NULL)
     return opipe_host_no_memory(err, "a queue");
-  }
   queue->device = device;
   *out_queue = queue;
   return OPIPE_OK;
 }
 static inline void opipe_host_queue_close(opipe_queue *queue) {
-  if (queue != NULL) {
+  if (queue != NULL)
     opipe_host_delete(queue->device->host, queue, sizeof *queue);
-  }
 }
 static inline opipe_status opipe_host_event_create(opipe_device *device, opipe_event **out_event,
                                                    opipe_error *err) {
   opipe_event *event = (opipe_event *)opipe_host_new(device->host, sizeof *event);
-  if (event == NULL) {
+  if (event == NULL)
     return opipe_host_no_memory(err, "an event");
-  }
   event->device = device;
   *out_event = event;
   return OPIPE_OK;
 }
 static inline void opipe_host_event_destroy(opipe_event *event) {
-  if (event != NULL) {
+  if (event != NULL)
     opipe_host_delete(event->device->host, event, sizeof *event);
-  }
 }
 static inline opipe_status opipe_host_event_record(opipe_queue *queue, opipe_event *event,
                                                    opipe_error *err) {
@@ -199,34 +188,30 @@ static inline opipe_status opipe_host_write(opipe_queue *queue, const opipe_regi
                                             const void *src, opipe_error *err) {
   (void)queue;
   const opipe_status status = opipe_host_check_region(dst, err);
-  if (status == OPIPE_OK && dst->n_bytes != 0) {
+  if (status == OPIPE_OK && dst->n_bytes != 0)
     memcpy(opipe_host_at(dst), src, (size_t)dst->n_bytes);
-  }
   return status;
 }
 static inline opipe_status opipe_host_read(opipe_queue *queue, void *dst, const opipe_region *src,
                                            opipe_error *err) {
   (void)queue;
   const opipe_status status = opipe_host_check_region(src, err);
-  if (status == OPIPE_OK && src->n_bytes != 0) {
+  if (status == OPIPE_OK && src->n_bytes != 0)
     memcpy(dst, opipe_host_at(src), (size_t)src->n_bytes);
-  }
   return status;
 }
 static inline opipe_status opipe_host_copy(opipe_queue *queue, const opipe_region *dst,
                                            const opipe_region *src, opipe_error *err) {
   (void)queue;
   opipe_status status = opipe_host_check_region(dst, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = opipe_host_check_region(src, err);
-  }
   if (status == OPIPE_OK && dst->n_bytes != src->n_bytes) {
     return opipe_fail(err, OPIPE_E_INVALID, "a copy of %llu bytes to a region of %llu",
                       (unsigned long long)src->n_bytes, (unsigned long long)dst->n_bytes);
   }
-  if (status == OPIPE_OK && dst->n_bytes != 0) {
+  if (status == OPIPE_OK && dst->n_bytes != 0)
     memmove(opipe_host_at(dst), opipe_host_at(src), (size_t)dst->n_bytes);
-  }
   return status;
 }
 
@@ -235,13 +220,11 @@ static inline opipe_status opipe_host_params_create(opipe_device *device,
                                                     const opipe_param_source *sources, uint32_t n,
                                                     opipe_params **out_params, opipe_error *err) {
   const opipe_status known = opipe_check_sources(sources, n, err);
-  if (known < 0) {
+  if (known < 0)
     return known;
-  }
   opipe_params *params = (opipe_params *)opipe_host_new(device->host, sizeof *params);
-  if (params == NULL) {
+  if (params == NULL)
     return opipe_host_no_memory(err, "a parameter set");
-  }
   params->device = device;
   params->sources = sources;
   params->n = n;
@@ -249,9 +232,8 @@ static inline opipe_status opipe_host_params_create(opipe_device *device,
   return OPIPE_OK;
 }
 static inline void opipe_host_params_free(opipe_params *params) {
-  if (params != NULL) {
+  if (params != NULL)
     opipe_host_delete(params->device->host, params, sizeof *params);
-  }
 }
 static inline opipe_status opipe_host_params_prepare(opipe_params *params,
                                                      const opipe_program *program,
@@ -281,9 +263,8 @@ static inline opipe_status opipe_host_params_read(const opipe_params *params, ui
     return opipe_fail(err, OPIPE_E_INVALID, "parameter %u (of %u) does not have %llu bytes", slot,
                       (unsigned)params->n, (unsigned long long)n_bytes);
   }
-  if (n_bytes != 0) {
+  if (n_bytes != 0)
     memcpy(dst, params->sources[slot].data, (size_t)n_bytes);
-  }
   return OPIPE_OK;
 }
 static inline opipe_status opipe_host_params_commit(opipe_params *params, opipe_error *err) {
@@ -298,12 +279,10 @@ static inline opipe_status opipe_host_graph_params(const opipe_graph *graph,
   const uint32_t room = *io_count;
   uint32_t n = 0;
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    if (graph->values[v].role != OPIPE_VALUE_PARAMETER) {
+    if (graph->values[v].role != OPIPE_VALUE_PARAMETER)
       continue;
-    }
-    if (n < room) {
+    if (n < room)
       opipe_param_layout_put(out_layouts, n, graph->values[v].slot, 0, 0, graph->values[v].n_bytes);
-    }
     ++n;
   }
   *io_count = n;
@@ -332,13 +311,11 @@ static inline uint64_t opipe_host_padded(uint64_t n_bytes) {
 static inline opipe_status opipe_host_program_new(opipe_device *device, const opipe_graph *graph,
                                                   opipe_program **out_program, opipe_error *err) {
   const opipe_status known = opipe_check_graph(graph, err);
-  if (known < 0) {
+  if (known < 0)
     return known;
-  }
   opipe_program *program = (opipe_program *)opipe_host_new(device->host, sizeof *program);
-  if (program == NULL) {
+  if (program == NULL)
     return opipe_host_no_memory(err, "a program");
-  }
   program->device = device;
   program->graph = graph;
   for (uint32_t v = 0; v < graph->n_values; ++v) {
@@ -348,17 +325,15 @@ static inline opipe_status opipe_host_program_new(opipe_device *device, const op
       return opipe_fail(err, OPIPE_E_UNSUPPORTED, "value '%s' has role %u, of training",
                         value->name, value->role);
     }
-    if (value->role == OPIPE_VALUE_TEMP) {
+    if (value->role == OPIPE_VALUE_TEMP)
       program->arena_bytes += opipe_host_padded(graph->values[v].n_bytes);
-    }
   }
   *out_program = program;
   return OPIPE_OK;
 }
 static inline void opipe_host_program_free(opipe_program *program) {
-  if (program != NULL) {
+  if (program != NULL)
     opipe_host_delete(program->device->host, program, sizeof *program);
-  }
 }
 static inline opipe_status opipe_host_program_info(const opipe_program *program,
                                                    opipe_program_info *io_info, opipe_error *err) {

@@ -51,9 +51,8 @@ static inline opipe_status opipe_wire_make(opipe_wires *all, const opipe_stream_
                                            opipe_wire **out_wire, opipe_error *err) {
   opipe_wire *w =
       (opipe_wire *)opipe_zeroed(all->host, "a stream", all->wire_bytes, all->wire_align, err);
-  if (w == NULL) {
+  if (w == NULL)
     return OPIPE_E_NOMEM;
-  }
   w->params = *params;
   w->cells = opipe_zeroed(all->host, "a stream", (uint64_t)params->depth * all->cell_bytes,
                           all->cell_align, err);
@@ -75,17 +74,14 @@ static inline opipe_status opipe_wire_open(opipe_wires *all, uint32_t rank,
   const uint32_t sides = opipe_stream_sides(params, rank);
   opipe_status status = opipe_stream_check(rank, all->n_ranks, params, err);
   opipe_wire *w = all->first;
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
-  while (w != NULL && !opipe_stream_same(&w->params, params)) {
+  while (w != NULL && !opipe_stream_same(&w->params, params))
     w = w->next;
-  }
-  if (w == NULL) {
+  if (w == NULL)
     status = opipe_wire_make(all, params, &w, err);
-  } else {
+  else
     status = opipe_stream_agree(rank, params, &w->params, err);
-  }
   if (status >= 0 && (w->sides & sides) != 0) {
     status =
         opipe_fail(err, OPIPE_E_STATE, "stream %u of stages %u -> %u is open already on rank %u",
@@ -106,9 +102,8 @@ static inline bool opipe_wire_leave(opipe_wire *w, uint32_t sides) {
 
 static inline void opipe_wire_drop(opipe_wires *all, opipe_wire *w) {
   opipe_wire **at = &all->first;
-  while (*at != w) {
+  while (*at != w)
     at = &(*at)->next;
-  }
   *at = w->next;
   opipe_wire_free(all, w);
 }
@@ -138,9 +133,8 @@ typedef struct opipe_circles {
  * several times takes its places in the order in which it opens. */
 static inline uint32_t opipe_circle_place(const opipe_circle *c, uint32_t rank) {
   uint32_t i = 0;
-  while (i < c->n && (c->ranks[i] != rank || c->joined[i])) {
+  while (i < c->n && (c->ranks[i] != rank || c->joined[i]))
     ++i;
-  }
   return i;
 }
 
@@ -158,9 +152,8 @@ static inline opipe_status opipe_circle_make(opipe_circles *all, const uint32_t 
                                              opipe_error *err) {
   opipe_circle *c =
       (opipe_circle *)opipe_zeroed(all->host, "a group", all->circle_bytes, all->circle_align, err);
-  if (c == NULL) {
+  if (c == NULL)
     return OPIPE_E_NOMEM;
-  }
   c->n = n;
   c->n_bytes = n_bytes;
   c->ranks = (uint32_t *)opipe_zeroed(all->host, "a group", n * sizeof *c->ranks,
@@ -188,14 +181,12 @@ static inline opipe_status opipe_circle_join(opipe_circles *all, uint32_t rank,
                                              opipe_error *err) {
   opipe_circle *found = NULL;
   opipe_status status = opipe_group_check(rank, all->n_ranks, ranks, n, n_bytes, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   for (opipe_circle *c = all->first; c != NULL; c = c->next) {
     if (c->n == n && memcmp(c->ranks, ranks, n * sizeof *ranks) == 0 &&
-        opipe_circle_place(c, rank) < n) {
+        opipe_circle_place(c, rank) < n)
       found = c; /* the list has the newest first: the oldest is found last */
-    }
   }
   if (found == NULL) {
     status = opipe_circle_make(all, ranks, n, n_bytes, &found, err);
@@ -215,13 +206,11 @@ static inline opipe_status opipe_circle_join(opipe_circles *all, uint32_t rank,
 
 /* A place that was taken stays so: the last one to leave takes the circle down. */
 static inline void opipe_circle_leave(opipe_circles *all, opipe_circle *c) {
-  if (--c->n_open > 0) {
+  if (--c->n_open > 0)
     return;
-  }
   opipe_circle **at = &all->first;
-  while (*at != c) {
+  while (*at != c)
     at = &(*at)->next;
-  }
   *at = c->next;
   opipe_circle_free(all, c);
 }

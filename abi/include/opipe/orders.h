@@ -31,9 +31,8 @@ static inline const char *opipe_setting_find(const opipe_schedule_setting *setti
                                              const char *key) {
   const char *found = NULL;
   for (uint32_t i = 0; i < n; ++i) {
-    if (strcmp(settings[i].key, key) == 0) {
+    if (strcmp(settings[i].key, key) == 0)
       found = settings[i].value;
-    }
   }
   return found;
 }
@@ -41,17 +40,14 @@ static inline const char *opipe_setting_find(const opipe_schedule_setting *setti
 /* Digits alone, at most `most`. False on anything else. */
 static inline bool opipe_parse_count(const char *text, uint32_t most, uint32_t *out) {
   uint64_t n = 0;
-  if (*text == '\0') {
+  if (*text == '\0')
     return false;
-  }
   for (; *text != '\0'; ++text) {
-    if (*text < '0' || *text > '9') {
+    if (*text < '0' || *text > '9')
       return false;
-    }
     n = n * 10 + (uint64_t)(*text - '0');
-    if (n > most) {
+    if (n > most)
       return false;
-    }
   }
   *out = (uint32_t)n;
   return true;
@@ -169,9 +165,8 @@ static inline opipe_status opipe_emit_forwards(const opipe_schedule_problem *pro
       for (uint64_t m = first; m < end; ++m) {
         const opipe_status status = opipe_emit_pass(problem, emit, emit_ctx, stage, (uint32_t)m, 0,
                                                     OPIPE_PASS_FORWARD, 0, err);
-        if (status < 0) {
+        if (status < 0)
           return status;
-        }
       }
     }
   }
@@ -197,9 +192,8 @@ static inline opipe_status opipe_emit_forwards_v(const opipe_schedule_problem *p
         status = opipe_emit_pass(problem, emit, emit_ctx, (uint32_t)rank, (uint32_t)x, 0,
                                  OPIPE_PASS_FORWARD, 0, err);
       }
-      if (status < 0) {
+      if (status < 0)
         return status;
-      }
     }
   }
   return OPIPE_OK;
@@ -215,9 +209,8 @@ static inline opipe_status opipe_emit_idle(opipe_emit_fn emit, void *emit_ctx, u
   memset(&action, 0, sizeof action);
   action.rank = rank;
   action.pass = OPIPE_CELL_IDLE;
-  for (uint32_t i = 0; i < n && status >= 0; ++i) {
+  for (uint32_t i = 0; i < n && status >= 0; ++i)
     status = emit(emit_ctx, &action, 1, err);
-  }
   return status;
 }
 
@@ -226,9 +219,8 @@ static inline opipe_status opipe_emit_idle_first(const opipe_schedule_problem *p
                                                  opipe_emit_fn emit, void *emit_ctx,
                                                  opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  for (uint32_t rank = 0; rank < problem->layout->n_ranks && status >= 0; ++rank) {
+  for (uint32_t rank = 0; rank < problem->layout->n_ranks && status >= 0; ++rank)
     status = opipe_emit_idle(emit, emit_ctx, rank, rank, err);
-  }
   return status;
 }
 
@@ -250,14 +242,12 @@ static inline void *opipe_work_array(opipe_work *work, uint64_t n, size_t elemen
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(n, (uint64_t)element_size, &bytes) ||
       __builtin_add_overflow(bytes, (uint64_t)sizeof(opipe_work_block), &bytes) ||
-      bytes > SIZE_MAX / 2) {
+      bytes > SIZE_MAX / 2)
     return NULL;
-  }
   opipe_work_block *block =
       (opipe_work_block *)work->host->realloc(work->host->ctx, NULL, 0, (size_t)bytes, 16);
-  if (block == NULL) {
+  if (block == NULL)
     return NULL;
-  }
   memset(block, 0, (size_t)bytes);
   block->next = work->blocks;
   block->size = (size_t)bytes;

@@ -31,9 +31,8 @@ static inline opipe_status opipe_transport_tell(opipe_transport_info *io_info,
                                                 opipe_error *err) {
   const uint32_t size = io_info->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth);
-  if (size < OPIPE_END(opipe_transport_info, max_ranks)) {
+  if (size < OPIPE_END(opipe_transport_info, max_ranks))
     return opipe_fail(err, OPIPE_E_ABI, "transport info: struct_size %u is too small", size);
-  }
   memcpy(io_info, full, size < known ? size : known);
   io_info->struct_size = size;
   return OPIPE_OK;
@@ -76,9 +75,8 @@ static inline opipe_status opipe_stream_check(uint32_t rank, uint32_t n_ranks,
     return opipe_fail(err, OPIPE_E_ABI, "stream_open: struct_size %u is too small",
                       params->struct_size);
   }
-  if (params->kind > OPIPE_STREAM_CONTROL) {
+  if (params->kind > OPIPE_STREAM_CONTROL)
     return opipe_fail(err, OPIPE_E_INVALID, "stream_open: unknown kind %u", params->kind);
-  }
   if (params->src_rank >= n_ranks || params->dst_rank >= n_ranks) {
     return opipe_fail(err, OPIPE_E_INVALID, "stream_open: ranks %u -> %u in a world of %u",
                       params->src_rank, params->dst_rank, n_ranks);
@@ -111,9 +109,8 @@ static inline uint32_t opipe_stream_sides(const opipe_stream_params *params, uin
 /* Both ends of a stream say the same. Errors: INVALID. */
 static inline opipe_status opipe_stream_agree(uint32_t rank, const opipe_stream_params *params,
                                               const opipe_stream_params *peer, opipe_error *err) {
-  if (params->depth == peer->depth && params->n_bytes == peer->n_bytes) {
+  if (params->depth == peer->depth && params->n_bytes == peer->n_bytes)
     return OPIPE_OK;
-  }
   return opipe_fail(err, OPIPE_E_INVALID,
                     "stream %u of stages %u -> %u: rank %u opens it with depth %u and %llu bytes, "
                     "its peer with depth %u and %llu bytes",
@@ -138,9 +135,8 @@ static inline opipe_status opipe_endpoint_address(uint32_t rank, const opipe_bac
                                                   opipe_error *err) {
   void *base = NULL;
   *out_data = NULL;
-  if (region->buffer == NULL && region->n_bytes == 0) {
+  if (region->buffer == NULL && region->n_bytes == 0)
     return OPIPE_OK;
-  }
   if (region->buffer == NULL) {
     return opipe_fail(err, OPIPE_E_INVALID, "rank %u: a region of %llu bytes without a buffer",
                       rank, (unsigned long long)region->n_bytes);
@@ -150,9 +146,8 @@ static inline opipe_status opipe_endpoint_address(uint32_t rank, const opipe_bac
                       rank);
   }
   const opipe_status status = backend->buffer_host(region->buffer, &base, err);
-  if (status < 0) {
+  if (status < 0)
     return status;
-  }
   if (status != OPIPE_OK || base == NULL) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "rank %u: its backend gives no host address of a buffer (answered %d)", rank,
@@ -166,9 +161,8 @@ static inline opipe_status opipe_endpoint_address(uint32_t rank, const opipe_bac
 static inline opipe_status opipe_endpoint_record(uint32_t rank, const opipe_backend *backend,
                                                  opipe_queue *queue, opipe_event *event,
                                                  opipe_error *err) {
-  if (event == NULL) {
+  if (event == NULL)
     return OPIPE_OK;
-  }
   if (backend == NULL || queue == NULL) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "rank %u: an event to record, but its endpoint was opened without a queue",

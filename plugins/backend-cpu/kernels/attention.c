@@ -17,9 +17,8 @@ static bool thread_workspace(int64_t kv_rows, int64_t qk_dim, int64_t v_dim, uin
   uint64_t values = 0;
   uint64_t scores = 0;
   uint64_t sum = 0;
-  if (kv_rows < 0 || qk_dim < 0 || v_dim < 0) {
+  if (kv_rows < 0 || qk_dim < 0 || v_dim < 0)
     return false;
-  }
   padded = ((uint64_t)kv_rows + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
   columns = ((uint64_t)v_dim + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
   return !__builtin_mul_overflow(padded, (uint64_t)qk_dim, &keys) &&
@@ -49,9 +48,8 @@ static int64_t first_unit(const cpu_attention_args *g, int32_t worker, int32_t w
   const int64_t blocks = (g->q_rows + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
   const int64_t pairs = g->batch * g->heads;
   int64_t head_cost = 0;
-  for (int64_t b = 0; b < blocks; b++) {
+  for (int64_t b = 0; b < blocks; ++b)
     head_cost += block_cost(g, b);
-  }
   const double begin = (double)pairs * (double)worker / (double)workers;
   const int64_t whole = (int64_t)begin;
   const double rest = (begin - (double)whole) * (double)head_cost;
@@ -59,7 +57,7 @@ static int64_t first_unit(const cpu_attention_args *g, int32_t worker, int32_t w
   double sum = 0.0;
   while (block < blocks && sum + 0.5 * (double)block_cost(g, block) < rest) {
     sum += (double)block_cost(g, block);
-    block++;
+    ++block;
   }
   return whole * blocks + block;
 }
@@ -80,9 +78,8 @@ static void attention_task(void *argument, int32_t worker, int32_t workers) {
   while (unit < end) {
     const int64_t pair = unit / blocks;
     cpu_range range = {unit % blocks, blocks};
-    if (end - unit < range.end - range.begin) {
+    if (end - unit < range.end - range.begin)
       range.end = range.begin + end - unit;
-    }
     j->kernels->attention(g, pair / g->heads, pair % g->heads, range, workspace);
     unit += range.end - range.begin;
   }

@@ -54,17 +54,14 @@ CPU_INLINE v16 attention_mask(const attention_head *h, int64_t row, int64_t c, i
   const int64_t at = row * g->mask_stride[2] + c * g->mask_stride[3];
   float lane[16] = {0};
   if (h->mask_add != NULL) {
-    if (g->mask_stride[3] == 1) {
+    if (g->mask_stride[3] == 1)
       return attention_add(g, s, v16_load_part_or(h->mask_add + at, n, 0.0f));
-    }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; ++i)
       lane[i] = h->mask_add[at + i * g->mask_stride[3]];
-    }
     return attention_add(g, s, v16_load(lane));
   }
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = 0; i < n; ++i)
     lane[i] = h->mask_keep[at + i * g->mask_stride[3]] != 0 ? 1.0f : 0.0f;
-  }
   return v16_select(v16_less(v16_zero(), v16_load(lane)), s, v16_set(-INFINITY));
 }
 
@@ -79,18 +76,14 @@ CPU_INLINE v16 attention_score(const attention_head *h, const int plain, int64_t
   v16 s = v16_mul(product, v16_set(g->scale));
   if (!plain) {
     const int masked = h->mask_add != NULL || h->mask_keep != NULL;
-    if (g->softcap > 0.0f && !g->cap_after_mask) {
+    if (g->softcap > 0.0f && !g->cap_after_mask)
       s = attention_cap(g->softcap, s);
-    }
-    if (masked) {
+    if (masked)
       s = attention_mask(h, row, c, n, s);
-    }
-    if (g->softcap > 0.0f && g->cap_after_mask) {
+    if (g->softcap > 0.0f && g->cap_after_mask)
       s = attention_cap(g->softcap, s);
-    }
-    if (c < seen.begin) {
+    if (c < seen.begin)
       s = v16_select(v16_first(seen.begin - c < 16 ? seen.begin - c : 16), v16_set(-INFINITY), s);
-    }
   }
   return n < 16 ? v16_select(v16_first(n), s, v16_set(-INFINITY)) : s;
 }
@@ -133,9 +126,8 @@ CPU_INLINE float attention_weights(const attention_head *h, const int plain, int
     });
     inverse = 1.0f / row_sum_total(&sum);
   }
-  for (int64_t c = seen.end; c < width; c++) {
+  for (int64_t c = seen.end; c < width; ++c)
     p[c] = 0.0f;
-  }
   return inverse;
 }
 
@@ -149,10 +141,9 @@ CPU_STATIC void attention_pack(attention_head *h, int64_t limit) {
                                 .n = h->keys,
                                 .k_stride = 1,
                                 .n_stride = g->k_stride.row};
-  for (; h->packed_keys < limit; h->packed_keys += CPU_PANEL) {
+  for (; h->packed_keys < limit; h->packed_keys += CPU_PANEL)
     pack_panel(&keys, h->packed_keys / CPU_PANEL, h->plan.keys + h->packed_keys * g->qk_dim);
-  }
-  for (; !h->values_in_place && h->packed_values < limit; h->packed_values++) {
+  for (; !h->values_in_place && h->packed_values < limit; ++h->packed_values) {
     const float *in = h->v + h->packed_values * g->v_stride.row;
     for (int64_t u = 0; u < g->v_dim; u += CPU_PANEL) {
       int64_t columns = g->v_dim - u < CPU_PANEL ? g->v_dim - u : CPU_PANEL;
@@ -174,7 +165,7 @@ CPU_STATIC void attention_scores(const attention_head *h, int64_t row, int64_t c
   }
   for (int64_t j = 0; j < limit; j += CPU_PANEL) {
     int64_t r = 0;
-    for (int64_t b = 0; b < tiles_high; b++) {
+    for (int64_t b = 0; b < tiles_high; ++b) {
       int64_t height = (count - r + tiles_high - b - 1) / (tiles_high - b);
       tile_job t = {.a = h->q + (row + r) * g->q_stride.row,
                     .a_stride = g->q_stride.row,
@@ -207,7 +198,7 @@ CPU_STATIC void attention_output(const attention_head *h, int64_t row, int64_t c
                     .steps = limit};
       memset(result, 0, limit == 0 ? sizeof result : 0);
       tile_chains(&t, height, (columns + 15) / 16, 1);
-      for (int64_t i = 0; i < height; i++) {
+      for (int64_t i = 0; i < height; ++i) {
         float *out = h->out + (row + r + i) * g->out_stride.row + u;
         for (int64_t c = 0; c < columns; c += 16) {
           v16 v = v16_mul(v16_load(result + i * CPU_PANEL + c), v16_set(inverse[r + i]));
@@ -226,7 +217,7 @@ CPU_STATIC void attention_block(attention_head *h, int64_t row, int64_t count) {
   float inverse[ATTENTION_ROWS];
   attention_pack(h, limit);
   attention_scores(h, row, count, limit);
-  for (int64_t r = 0; r < count; r++) {
+  for (int64_t r = 0; r < count; ++r) {
     const cpu_range seen = attention_keys_seen(g, h->keys, row + r);
     float *p = h->plan.scores + r * h->padded_keys;
     inverse[r] = plain ? attention_weights(h, 1, row + r, seen, limit, p)
@@ -250,7 +241,7 @@ CPU_STATIC void attention_share(const cpu_attention_args *g, int64_t batch, int6
                       .values_in_place = g->v_dim % 16 == 0 && blocks.end - blocks.begin == 1};
   attention_divide_workspace(workspace, g->kv_rows, g->qk_dim, g->v_dim, &h.plan);
   h.padded_keys = h.plan.padded_keys;
-  for (int64_t b = blocks.begin; b < blocks.end; b++) {
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
     const int64_t row = b * ATTENTION_ROWS;
     const int64_t rest = g->q_rows - row;
     attention_block(&h, row, rest < ATTENTION_ROWS ? rest : ATTENTION_ROWS);

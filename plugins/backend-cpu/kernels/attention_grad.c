@@ -10,9 +10,8 @@ bool cpu_attention_grad_workspace(int32_t threads, int64_t kv_rows, int64_t qk_d
                                   uint64_t *out_bytes) {
   const int64_t most = INT32_MAX / 64;
   if (threads < 1 || kv_rows < 0 || qk_dim < 0 || v_dim < 0 || kv_rows > most || qk_dim > most ||
-      v_dim > most) {
+      v_dim > most)
     return false;
-  }
   const uint64_t each = attention_grad_divide(NULL, kv_rows, qk_dim, v_dim, NULL) * sizeof(float);
   return !__builtin_mul_overflow(each, (uint64_t)threads, out_bytes);
 }
@@ -29,9 +28,8 @@ static void grad_task(void *argument, int32_t worker, int32_t workers) {
   float *workspace = (float *)j->args->workspace + (uint64_t)worker * j->thread_floats;
   cpu_range units;
   cpu_team_share(g->batch * g->kv_heads, worker, workers, &units.begin, &units.end);
-  for (int64_t unit = units.begin; unit < units.end; unit++) {
+  for (int64_t unit = units.begin; unit < units.end; ++unit)
     j->kernels->attention_grad(j->args, unit / g->kv_heads, unit % g->kv_heads, workspace);
-  }
 }
 
 void cpu_attention_grad(const cpu_exec *x, const cpu_attention_grad_args *args) {

@@ -13,7 +13,7 @@ CPU_STATIC void grad_pack_rows(const float *in, int64_t stride, int64_t count, i
                                int64_t held, float *out) {
   for (int64_t u = 0; u < dim; u += CPU_PANEL) {
     const int64_t columns = dim - u < CPU_PANEL ? dim - u : CPU_PANEL;
-    for (int64_t r = 0; r < count; r++) {
+    for (int64_t r = 0; r < count; ++r) {
       float *to = out + u * held + r * CPU_PANEL;
       memcpy(to, in + r * stride + u, (size_t)columns * sizeof(float));
       memset(to + columns, 0, (size_t)(CPU_PANEL - columns) * sizeof(float));
@@ -57,7 +57,7 @@ CPU_STATIC void grad_times_rows(const float *a, int64_t a_stride, int64_t count,
                     .steps = limit};
       memset(result, 0, limit == 0 ? sizeof result : 0);
       tile_chains(&t, height, (columns + 15) / 16, 1);
-      for (int64_t i = 0; i < height; i++) {
+      for (int64_t i = 0; i < height; ++i) {
         memcpy(out + (r + i) * out_stride + u, result + i * CPU_PANEL,
                (size_t)columns * sizeof(float));
       }
@@ -106,9 +106,8 @@ CPU_STATIC void grad_softmax_row(const attention_head *h, int plain, int64_t row
     const v16 w = v16_load_part_or(p + c, n, 0.0f);
     v16 d = v16_mul(w, v16_sub(v16_load_part_or(ds + c, n, 0.0f), total));
     d = v16_select(v16_less(v16_zero(), w), d, v16_zero());
-    if (dscores != NULL) {
+    if (dscores != NULL)
       store_row(dscores + c, n, d);
-    }
     store_row(ds + c, n, v16_mul(d, scale));
   }
 }
@@ -124,7 +123,7 @@ CPU_STATIC void grad_block(const cpu_attention_grad_args *a, const attention_hea
   const float *y = dy + row * a->dy_stride.row;
   grad_scores(q, g->q_stride.row, count, plan->keys, g->qk_dim, limit, plan->p, plan->padded);
   grad_scores(y, a->dy_stride.row, count, plan->values, g->v_dim, limit, plan->ds, plan->padded);
-  for (int64_t r = 0; r < count; r++) {
+  for (int64_t r = 0; r < count; ++r) {
     grad_softmax_row(h, plain, row + r, limit, plan->p + r * plan->padded,
                      plan->ds + r * plan->padded,
                      dscores == NULL ? NULL : dscores + (row + r) * g->kv_rows);
@@ -147,7 +146,7 @@ CPU_STATIC void grad_store(const attention_grad_plan *plan, const float *sum, in
                            int64_t dim, float *out, int64_t out_stride) {
   for (int64_t u = 0; u < dim; u += CPU_PANEL) {
     const int64_t columns = dim - u < CPU_PANEL ? dim - u : CPU_PANEL;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows; ++r) {
       memcpy(out + r * out_stride + u, sum + u * plan->padded + r * CPU_PANEL,
              (size_t)columns * sizeof(float));
     }
@@ -159,9 +158,8 @@ CPU_STATIC void grad_pack_turned(const float *in, int64_t stride, int64_t rows, 
                                  float *out) {
   const cpu_pack_source source = {
       .data = in, .dtype = CPU_F32, .k = dim, .n = rows, .k_stride = 1, .n_stride = stride};
-  for (int64_t j = 0; j < rows; j += CPU_PANEL) {
+  for (int64_t j = 0; j < rows; j += CPU_PANEL)
     pack_panel(&source, j / CPU_PANEL, out + j * dim);
-  }
 }
 
 CPU_STATIC void attention_grad_share(const cpu_attention_grad_args *a, int64_t batch,
@@ -180,7 +178,7 @@ CPU_STATIC void attention_grad_share(const cpu_attention_grad_args *a, int64_t b
   grad_pack_rows(h.k, g->k_stride.row, h.keys, g->qk_dim, plan.padded, plan.k_rows);
   memset(plan.dk, 0, (size_t)(plan.padded * grad_padded(g->qk_dim)) * sizeof(float));
   memset(plan.dv, 0, (size_t)(plan.padded * grad_padded(g->v_dim)) * sizeof(float));
-  for (int64_t i = 0; i < group; i++) {
+  for (int64_t i = 0; i < group; ++i) {
     const int64_t head = kv_head * group + i;
     const int64_t mask_at = batch * g->mask_stride[0] + head * g->mask_stride[1];
     const float *dy = a->dy + batch * a->dy_stride.batch + head * a->dy_stride.head;

@@ -38,7 +38,7 @@ static inline uint64_t attention_grad_divide(float *workspace, int64_t kv_rows, 
                              padded * GRAD_ROWS,
                              (qk > v ? qk : v) * GRAD_ROWS};
   uint64_t at = 0;
-  for (int i = 0; i < 9; i++) {
+  for (int i = 0; i < 9; ++i) {
     if (plan != NULL) {
       float **parts[9] = {&plan->keys, &plan->values, &plan->k_rows, &plan->dk,  &plan->dv,
                           &plan->p,    &plan->ds,     &plan->turned, &plan->rows};

@@ -20,12 +20,10 @@ static inline cpu_range attention_keys_seen(const cpu_attention_args *g, int64_t
                                             int64_t row) {
   cpu_range seen = {0, keys};
   int64_t last = row + g->causal_offset;
-  if (g->causal && last + 1 < seen.end) {
+  if (g->causal && last + 1 < seen.end)
     seen.end = last + 1 > 0 ? last + 1 : 0;
-  }
-  if (g->window > 0 && last - g->window + 1 > 0) {
+  if (g->window > 0 && last - g->window + 1 > 0)
     seen.begin = last - g->window + 1;
-  }
   return seen;
 }
 

@@ -22,9 +22,8 @@ static void copy_strided(const float *in, int64_t width, int64_t first, int64_t 
     memcpy(out + begin, in + first + begin, (size_t)(end - begin) * sizeof(float));
     return;
   }
-  for (int64_t i = begin; i < end; i++) {
+  for (int64_t i = begin; i < end; ++i)
     out[i] = in[first + i * step];
-  }
 }
 
 /* One row of a panel: the input under one tap of the kernel for pixels [pixel, pixel + count). */
@@ -37,13 +36,12 @@ static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t 
     const int64_t run = g->out_size[1] - x < count ? g->out_size[1] - x : count;
     const int64_t row = y * g->stride[0] + tap[0] * g->dilation[0] - g->pad_begin[0];
     const int64_t column = x * g->stride[1] + tap[1] * g->dilation[1] - g->pad_begin[1];
-    if (row >= 0 && row < g->in_size[0]) {
+    if (row >= 0 && row < g->in_size[0])
       copy_strided(plane + row * g->in_size[1], g->in_size[1], column, g->stride[1], run, out);
-    }
     out += run;
     count -= run;
     x = 0;
-    y++;
+    ++y;
   }
 }
 
@@ -51,12 +49,11 @@ static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t 
 static void patch_panel(const cpu_conv_args *g, const float *in, int64_t pixel, int64_t count,
                         float *out) {
   const int64_t planes = g->c_in / g->groups;
-  for (int64_t c = 0; c < planes; c++) {
+  for (int64_t c = 0; c < planes; ++c) {
     const float *plane = in + c * g->in_size[0] * g->in_size[1];
-    for (int64_t ky = 0; ky < g->kernel[0]; ky++) {
-      for (int64_t kx = 0; kx < g->kernel[1]; kx++, out += CPU_PANEL) {
+    for (int64_t ky = 0; ky < g->kernel[0]; ++ky) {
+      for (int64_t kx = 0; kx < g->kernel[1]; ++kx, out += CPU_PANEL)
         patch_row(g, plane, (const int64_t[2]){ky, kx}, pixel, count, out);
-      }
     }
   }
 }
@@ -77,7 +74,7 @@ static void conv_task(void *argument, int32_t worker, int32_t workers) {
   float *panel = (float *)g->workspace + worker * CPU_PANEL * k;
   cpu_range share;
   cpu_team_share(g->images * g->groups * panels, worker, workers, &share.begin, &share.end);
-  for (int64_t u = share.begin; u < share.end; u++) {
+  for (int64_t u = share.begin; u < share.end; ++u) {
     const int64_t pixel = u % panels * CPU_PANEL;
     const int64_t count = pixels - pixel < CPU_PANEL ? pixels - pixel : CPU_PANEL;
     const int64_t group = u / panels % g->groups;

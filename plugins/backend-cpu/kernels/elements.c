@@ -30,9 +30,8 @@ typedef struct add_job {
 static void add_task(void *argument, int32_t worker, int32_t workers) {
   const add_job *j = argument;
   const cpu_range s = share_of(j->n, worker, workers);
-  if (s.begin < s.end) {
+  if (s.begin < s.end)
     j->kernels->add(j->from + s.begin, j->to + s.begin, s.end - s.begin);
-  }
 }
 
 void cpu_add_f32(const cpu_exec *x, const float *from, float *to, int64_t n) {
@@ -51,7 +50,7 @@ static void square_task(void *argument, int32_t worker, int32_t workers) {
   square_job *j = argument;
   cpu_range s;
   cpu_team_share(SQUARE_BLOCKS, worker, workers, &s.begin, &s.end);
-  for (int64_t b = s.begin; b < s.end; b++) {
+  for (int64_t b = s.begin; b < s.end; ++b) {
     const int64_t first = b * j->block;
     const int64_t left = j->n - first;
     j->sum[b] =
@@ -64,9 +63,8 @@ double cpu_sum_squares_f32(const cpu_exec *x, const float *in, int64_t n) {
   double sum = 0;
   job.block = (n / SQUARE_BLOCKS + LINE) / LINE * LINE;
   cpu_team_run(team_for(x, n), square_task, &job);
-  for (int64_t b = 0; b < SQUARE_BLOCKS; b++) {
+  for (int64_t b = 0; b < SQUARE_BLOCKS; ++b)
     sum += job.sum[b];
-  }
   return sum;
 }
 
@@ -78,9 +76,8 @@ typedef struct update_job {
 static void update_task(void *argument, int32_t worker, int32_t workers) {
   const update_job *j = argument;
   const cpu_range s = share_of(j->args->n, worker, workers);
-  if (s.begin < s.end) {
+  if (s.begin < s.end)
     j->kernels->update(j->args, s);
-  }
 }
 
 void cpu_update_f32(const cpu_exec *x, const cpu_update_args *args) {

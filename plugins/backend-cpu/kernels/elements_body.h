@@ -22,16 +22,13 @@ CPU_STATIC double sum_squares_share(const float *in, int64_t n) {
   double sum = 0;
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    for (int u = 0; u < 16; u++) {
+    for (int u = 0; u < 16; ++u)
       part[u] += (double)in[i + u] * (double)in[i + u];
-    }
   }
-  for (int u = 0; i < n; i++, u++) {
+  for (int u = 0; i < n; ++i, ++u)
     part[u] += (double)in[i] * (double)in[i];
-  }
-  for (int u = 0; u < 16; u++) {
+  for (int u = 0; u < 16; ++u)
     sum += part[u];
-  }
   return sum;
 }
 

@@ -11,9 +11,8 @@ static int64_t panels_of(int64_t n) {
 }
 
 bool cpu_matmul_dx_workspace(int32_t threads, uint64_t *out_bytes) {
-  if (threads < 1) {
+  if (threads < 1)
     return false;
-  }
   *out_bytes = (uint64_t)threads * CPU_DX_DEPTH * CPU_PANEL * sizeof(float);
   return true;
 }
@@ -29,11 +28,10 @@ static void dx_task(void *argument, int32_t worker, int32_t workers) {
   const dx_job *j = argument;
   cpu_range panels = {0, panels_of(j->product.n)};
   cpu_range rows = {0, j->m};
-  if (panels.end >= workers) {
+  if (panels.end >= workers)
     cpu_team_share(panels.end, worker, workers, &panels.begin, &panels.end);
-  } else {
+  else
     cpu_team_share(j->m, worker, workers, &rows.begin, &rows.end);
-  }
   if (rows.begin < rows.end && panels.begin < panels.end) {
     float *buffer = j->workspace + (int64_t)worker * CPU_DX_DEPTH * CPU_PANEL;
     j->kernels->product_dx(&j->product, panels, rows, buffer);
@@ -52,9 +50,8 @@ void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args) {
                             .epilogue = args->epilogue},
                 .m = args->m,
                 .workspace = args->workspace};
-  if (args->m > 0 && args->w.k > 0) {
+  if (args->m > 0 && args->w.k > 0)
     cpu_team_run(x->team, dx_task, &job);
-  }
 }
 
 bool cpu_matmul_dw_workspace(int32_t threads, int64_t k, uint64_t *out_bytes) {
@@ -91,11 +88,10 @@ static void dw_task(void *argument, int32_t worker, int32_t workers) {
   float *buffer = (float *)g->workspace + (held + (int64_t)worker * CPU_PANEL) * CPU_DW_ROWS;
   cpu_range panels = {0, panels_of(g->n)};
   cpu_range rows = {0, height};
-  if (panels.end % workers == 0 || panels.end >= 8 * workers) {
+  if (panels.end % workers == 0 || panels.end >= 8 * workers)
     cpu_team_share(panels.end, worker, workers, &panels.begin, &panels.end);
-  } else {
+  else
     cpu_team_share(height, worker, workers, &rows.begin, &rows.end);
-  }
   if (rows.begin < rows.end && panels.begin < panels.end) {
     const cpu_range depth = {j->depth.begin + rows.begin, j->depth.begin + rows.end};
     j->kernels->product_dw(g, turned + rows.begin * CPU_DW_ROWS, CPU_DW_ROWS, j->sample, depth,
@@ -128,9 +124,8 @@ static void sum_task(void *argument, int32_t worker, int32_t workers) {
   cpu_team_share((j->columns + 15) / 16, worker, workers, &blocks.begin, &blocks.end);
   const int64_t begin = blocks.begin * 16;
   const int64_t end = blocks.end * 16 < j->columns ? blocks.end * 16 : j->columns;
-  if (begin < end) {
+  if (begin < end)
     j->kernels->sum_columns(j->in + begin, j->in_row, j->rows, end - begin, j->out + begin);
-  }
 }
 
 void cpu_sum_columns(const cpu_exec *x, const float *in, int64_t in_row, int64_t rows,

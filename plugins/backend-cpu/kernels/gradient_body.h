@@ -18,9 +18,8 @@ CPU_STATIC void turn_panel(const float *panels, int64_t w_rows, int64_t column, 
     const int64_t count = depth.end - n < CPU_PANEL ? depth.end - n : CPU_PANEL;
     float *to = out + (n - depth.begin) * CPU_PANEL;
     transpose_share(in, CPU_PANEL, columns, count, to, CPU_PANEL);
-    for (int64_t i = 0; columns < CPU_PANEL && i < count; i++) {
+    for (int64_t i = 0; columns < CPU_PANEL && i < count; ++i)
       memset(to + i * CPU_PANEL + columns, 0, (size_t)(CPU_PANEL - columns) * sizeof(float));
-    }
   }
 }
 
@@ -34,12 +33,12 @@ CPU_STATIC void product_dx_share(const cpu_product *p, cpu_range panels, cpu_ran
   const int64_t blocks = (rows.end - rows.begin + TILE_ROWS - 1) / TILE_ROWS;
   for (int64_t n = 0; n < p->k; n += CPU_DX_DEPTH) {
     const cpu_range depth = {n, p->k - n < CPU_DX_DEPTH ? p->k : n + CPU_DX_DEPTH};
-    for (int64_t j = panels.begin; j < panels.end; j++) {
+    for (int64_t j = panels.begin; j < panels.end; ++j) {
       const int64_t column = j * CPU_PANEL;
       const int64_t columns = p->n - column < CPU_PANEL ? p->n - column : CPU_PANEL;
       turn_panel(p->panels, p->n, column, columns, depth, buffer);
       int64_t row = rows.begin;
-      for (int64_t i = 0; i < blocks; i++) {
+      for (int64_t i = 0; i < blocks; ++i) {
         const int64_t height = (rows.end - row + blocks - i - 1) / (blocks - i);
         panel_tile(p, buffer, j, row, height, depth, &none);
         row += height;
@@ -57,7 +56,7 @@ CPU_STATIC void product_dw_share(const cpu_matmul_dw_args *g, const float *turne
                               .n = g->n,
                               .k_stride = g->dy_stride,
                               .n_stride = 1};
-  for (int64_t j = panels.begin; j < panels.end; j++) {
+  for (int64_t j = panels.begin; j < panels.end; ++j) {
     float *dw = (float *)g->dw + j * CPU_PANEL * g->k;
     pack_panel(&dy, j, buffer);
     for (int64_t k = depth.begin; k < depth.end; k += TILE_ROWS) {
@@ -84,14 +83,12 @@ CPU_STATIC void sum_columns_share(const float *in, int64_t in_row, int64_t rows,
   for (int64_t c = 0; c < columns; c += 16) {
     const int64_t n = columns - c;
     v16 sum = v16_load_part_or(out + c, n, 0.0f);
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows; ++r)
       sum = v16_add(sum, v16_load_part_or(in + r * in_row + c, n, 0.0f));
-    }
-    if (n >= 16) {
+    if (n >= 16)
       v16_store(out + c, sum);
-    } else {
+    else
       v16_store_part(out + c, n, sum);
-    }
   }
 }
 

@@ -18,9 +18,8 @@ static inline float cpu_bf16_to_f32(uint16_t half) {
 static inline uint16_t cpu_f32_to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
-  if ((bits & UINT32_C(0x7fffffff)) > UINT32_C(0x7f800000)) {
+  if ((bits & UINT32_C(0x7fffffff)) > UINT32_C(0x7f800000))
     return (uint16_t)((bits | UINT32_C(0x400000)) >> 16);
-  }
   return (uint16_t)((bits + UINT32_C(0x7fff) + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -49,12 +48,10 @@ static inline uint16_t cpu_f32_to_f16(float value) {
   memcpy(&bits, &value, sizeof bits);
   uint32_t sign = (bits >> 16) & 0x8000u;
   uint32_t magnitude = bits & UINT32_C(0x7fffffff);
-  if (magnitude > UINT32_C(0x7f800000)) { /* NaN */
+  if (magnitude > UINT32_C(0x7f800000)) /* NaN */
     return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
-  }
-  if (magnitude >= UINT32_C(0x477ff000)) { /* rounds to 65536 or more */
+  if (magnitude >= UINT32_C(0x477ff000)) /* rounds to 65536 or more */
     return (uint16_t)(sign | 0x7c00u);
-  }
   if (magnitude <
       UINT32_C(0x38800000)) { /* below 2^-14: in units of 2^-24, rounded by adding 2^23 */
     float scaled;

@@ -33,24 +33,20 @@ cpu_isa cpu_isa_detect(void) {
   unsigned b = 0;
   unsigned c = 0;
   unsigned d = 0;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & leaf1_avx2) != leaf1_avx2) {
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & leaf1_avx2) != leaf1_avx2)
     return CPU_ISA_PORTABLE;
-  }
   uint64_t state = saved_state();
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & leaf7_avx2) != leaf7_avx2 ||
-      (state & STATE_AVX) != STATE_AVX) {
+      (state & STATE_AVX) != STATE_AVX)
     return CPU_ISA_PORTABLE;
-  }
-  if ((b & leaf7_avx512) != leaf7_avx512 || (state & STATE_AVX512) != STATE_AVX512) {
+  if ((b & leaf7_avx512) != leaf7_avx512 || (state & STATE_AVX512) != STATE_AVX512)
     return CPU_ISA_AVX2;
-  }
   return CPU_ISA_AVX512;
 }
 
 const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
-  if ((int)isa < 0 || isa >= CPU_ISA_COUNT || isa > cpu_isa_detect()) {
+  if ((int)isa < 0 || isa >= CPU_ISA_COUNT || isa > cpu_isa_detect())
     return NULL;
-  }
   return isa == CPU_ISA_AVX512 ? &cpu_kernels_avx512
          : isa == CPU_ISA_AVX2 ? &cpu_kernels_avx2
                                : &cpu_kernels_portable;
@@ -75,7 +71,7 @@ const char *cpu_isa_name(cpu_isa isa) {
 }
 
 bool cpu_isa_parse(const char *name, cpu_isa *out_isa) {
-  for (int i = 0; i < CPU_ISA_COUNT; i++) {
+  for (int i = 0; i < CPU_ISA_COUNT; ++i) {
     if (strcmp(name, isa_names[i]) == 0) {
       *out_isa = (cpu_isa)i;
       return true;

@@ -9,9 +9,8 @@
 #include "table.h"
 
 bool cpu_pack_bytes(cpu_pack_format format, int64_t k, int64_t n, uint64_t *out_bytes) {
-  if (format != CPU_PACK_F32_PANEL || k < 0 || n < 0) {
+  if (format != CPU_PACK_F32_PANEL || k < 0 || n < 0)
     return false;
-  }
   uint64_t panels = ((uint64_t)n + CPU_PANEL - 1) / CPU_PANEL;
   uint64_t panel_bytes = 0;
   return !__builtin_mul_overflow((uint64_t)k, CPU_PANEL * sizeof(float), &panel_bytes) &&
@@ -29,9 +28,8 @@ static void pack_task(void *argument, int32_t worker, int32_t workers) {
   cpu_range share;
   int64_t panels = (job->source->n + CPU_PANEL - 1) / CPU_PANEL;
   cpu_team_share(panels, worker, workers, &share.begin, &share.end);
-  for (int64_t j = share.begin; j < share.end; j++) {
+  for (int64_t j = share.begin; j < share.end; ++j)
     job->kernels->pack_panel(job->source, j, job->packed + j * CPU_PANEL * job->source->k);
-  }
 }
 
 void cpu_pack(const cpu_exec *x, cpu_pack_format format, const cpu_pack_source *source,
@@ -53,8 +51,8 @@ static void unpack_task(void *argument, int32_t worker, int32_t workers) {
   const float *panels = b->data;
   cpu_range share;
   cpu_team_share(b->k, worker, workers, &share.begin, &share.end);
-  for (int64_t k = share.begin; k < share.end; k++) {
-    for (int64_t n = 0; n < b->n; n++) {
+  for (int64_t k = share.begin; k < share.end; ++k) {
+    for (int64_t n = 0; n < b->n; ++n) {
       int64_t panel = n / CPU_PANEL;
       job->out[k * job->out_stride + n] = panels[(panel * b->k + k) * CPU_PANEL + n % CPU_PANEL];
     }
@@ -103,15 +101,13 @@ static void product_task(void *argument, int32_t worker, int32_t workers) {
   } else {
     cpu_team_share(panels.end, worker, workers, &panels.begin, &panels.end);
   }
-  if (rows.begin < rows.end && panels.begin < panels.end) {
+  if (rows.begin < rows.end && panels.begin < panels.end)
     job->kernels->product(&job->product, panels, rows);
-  }
 }
 
 void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
-  if (args->m == 0 || args->b.n == 0) {
+  if (args->m == 0 || args->b.n == 0)
     return;
-  }
   product_job job = {.kernels = x->kernels,
                      .product = {.n = args->b.n,
                                  .k = args->b.k,
@@ -183,7 +179,7 @@ static void batch_task(void *argument, int32_t worker, int32_t workers) {
   int64_t panels = (g->n + CPU_PANEL - 1) / CPU_PANEL;
   cpu_range share;
   cpu_team_share(g->batch[0] * g->batch[1] * panels, worker, workers, &share.begin, &share.end);
-  for (int64_t u = share.begin; u < share.end; u++) {
+  for (int64_t u = share.begin; u < share.end; ++u) {
     int64_t item = u / panels;
     batch_panel(job, item / g->batch[1], item % g->batch[1], u % panels, buffer);
   }
@@ -192,9 +188,8 @@ static void batch_task(void *argument, int32_t worker, int32_t workers) {
 void cpu_matmul_batch(const cpu_exec *x, const cpu_matmul_batch_args *args) {
   batch_job job = {x->kernels, args};
   const int64_t rows = args->batch[0] * args->batch[1] * args->m;
-  if (rows > 0 && args->n > 0) {
+  if (rows > 0 && args->n > 0)
     cpu_team_run(product_team(x, rows, args->n, args->k), batch_task, &job);
-  }
 }
 
 /* ---- fp64 ---- */
@@ -212,8 +207,8 @@ typedef struct f64_job {
 
 static void pack_f64(const cpu_matmul_f64_args *g, const double *b, int64_t column, int64_t columns,
                      double *out) {
-  for (int64_t k = 0; k < g->k; k++) {
-    for (int64_t u = 0; u < F64_PANEL; u++) {
+  for (int64_t k = 0; k < g->k; ++k) {
+    for (int64_t u = 0; u < F64_PANEL; ++u) {
       out[k * F64_PANEL + u] =
           u < columns ? b[k * g->b_k_stride + (column + u) * g->b_n_stride] : 0.0;
     }
@@ -227,7 +222,7 @@ static void f64_task(void *argument, int32_t worker, int32_t workers) {
   int64_t panels = (g->n + F64_PANEL - 1) / F64_PANEL;
   cpu_range share;
   cpu_team_share(g->batch[0] * g->batch[1] * panels, worker, workers, &share.begin, &share.end);
-  for (int64_t u = share.begin; u < share.end; u++) {
+  for (int64_t u = share.begin; u < share.end; ++u) {
     int64_t i0 = u / panels / g->batch[1];
     int64_t i1 = u / panels % g->batch[1];
     int64_t column = u % panels * F64_PANEL;
@@ -241,9 +236,8 @@ static void f64_task(void *argument, int32_t worker, int32_t workers) {
 
 void cpu_matmul_f64(const cpu_exec *x, const cpu_matmul_f64_args *args) {
   f64_job job = {x->kernels, args};
-  if (args->m > 0 && args->n > 0) {
+  if (args->m > 0 && args->n > 0)
     cpu_team_run(x->team, f64_task, &job);
-  }
 }
 
 /* ---- transposing ---- */

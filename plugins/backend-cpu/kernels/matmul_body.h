@@ -70,10 +70,9 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   const int64_t lines = ahead ? t->fetch->lines : 0;
   const char *const end = ahead ? t->fetch->end : NULL;
   const char *next = ahead ? t->fetch->next : NULL;
-  for (int64_t left = t->steps; left > 0; left--, a++, b += b_stride) {
-    for (int64_t n = lines; n > 0 && next < end; n--, next += 64) {
+  for (int64_t left = t->steps; left > 0; --left, ++a, b += b_stride) {
+    for (int64_t n = lines; n > 0 && next < end; --n, next += 64)
       v16_prefetch_l2(next);
-    }
     v16 w[CPU_TILE_VECTORS];
     CPU_UNROLL(4)
     for (int v = 0; v < vectors; v++) {
@@ -91,9 +90,8 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
       }
     }
   }
-  if (ahead) {
+  if (ahead)
     t->fetch->next = next;
-  }
   CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
     CPU_UNROLL(4)
@@ -177,18 +175,16 @@ CPU_STATIC void tile_chains(const tile_job *job, int64_t rows, int64_t vectors, 
 CPU_STATIC void finish_tile(const cpu_epilogue *e, int64_t row, int64_t column, int64_t rows,
                             int64_t columns, float *c, int64_t c_stride) {
   const v16 alpha = v16_set(e->alpha);
-  for (int64_t r = 0; r < rows; r++) {
+  for (int64_t r = 0; r < rows; ++r) {
     for (int64_t u = 0; u < columns; u += 16) {
       int64_t n = columns - u < 16 ? columns - u : 16;
       int64_t at = column + u;
       float *p = c + r * c_stride + u;
       v16 v = v16_mul(alpha, v16_load_part_or(p, n, 0.0f));
-      if (e->bias != NULL) {
+      if (e->bias != NULL)
         v = v16_add(v, v16_load_part_or(e->bias + at, n, 0.0f));
-      }
-      if (e->row_bias != NULL) {
+      if (e->row_bias != NULL)
         v = v16_add(v, v16_set(e->row_bias[row + r]));
-      }
       v = v16_activate(e->activation, v);
       if (e->multiplier != NULL) {
         const float *m = e->multiplier + (row + r) * e->multiplier_stride + at;
@@ -198,11 +194,10 @@ CPU_STATIC void finish_tile(const cpu_epilogue *e, int64_t row, int64_t column, 
         const float *m = e->residual + (row + r) * e->residual_stride + at;
         v = v16_add(v, v16_load_part_or(m, n, 0.0f));
       }
-      if (n < 16) {
+      if (n < 16)
         v16_store_part(p, n, v);
-      } else {
+      else
         v16_store(p, v);
-      }
     }
   }
 }
@@ -228,7 +223,7 @@ CPU_INLINE void few_rows(const cpu_product *p, const int rows, const int panels,
       }
     }
     int64_t end = p->k - k < CPU_CHAIN ? p->k : k + CPU_CHAIN;
-    for (int64_t q = k; q < end; q++, b += CPU_PANEL) {
+    for (int64_t q = k; q < end; ++q, b += CPU_PANEL) {
       v16 x[3];
       CPU_UNROLL(3)
       for (int r = 0; r < rows; r++) {
@@ -267,9 +262,8 @@ CPU_STATIC int64_t few_rows_panels(const cpu_product *p, cpu_range panels, int64
   const int64_t whole = p->n / CPU_PANEL < panels.end ? p->n / CPU_PANEL : panels.end;
   const int64_t width = rows == 1 ? CPU_VECTOR_PANELS : CPU_TILE_VECTORS == 4 ? 5 - rows : 0;
   int64_t j = panels.begin;
-  if (p->k == 0 || width == 0 || rows > 3) {
+  if (p->k == 0 || width == 0 || rows > 3)
     return j;
-  }
   for (; j + width <= whole; j += width) {
     if (rows == 1) {
       few_rows(p, 1, CPU_VECTOR_PANELS, j, row);
@@ -307,17 +301,14 @@ CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, 
   if (columns % 16 != 0) {
     t.c = buffer;
     t.c_stride = CPU_PANEL;
-    for (int64_t r = 0; k.begin > 0 && r < rows; r++) {
+    for (int64_t r = 0; k.begin > 0 && r < rows; ++r)
       memcpy(buffer + r * CPU_PANEL, out + r * p->c_stride, (size_t)columns * sizeof(float));
-    }
   }
   tile_chains(&t, rows, (columns + 15) / 16, k.begin == 0);
-  if (k.end == p->k && p->epilogue != NULL) {
+  if (k.end == p->k && p->epilogue != NULL)
     finish_tile(p->epilogue, row, column, rows, columns, t.c, t.c_stride);
-  }
-  for (int64_t r = 0; t.c == buffer && r < rows; r++) {
+  for (int64_t r = 0; t.c == buffer && r < rows; ++r)
     memcpy(out + r * p->c_stride, buffer + r * CPU_PANEL, (size_t)columns * sizeof(float));
-  }
 }
 
 /* Plans what to fetch during one panel; false for nothing. With several row blocks, what is next is
@@ -341,13 +332,13 @@ CPU_STATIC void row_block(const cpu_product *p, cpu_range panels, cpu_range rows
   const int64_t k_block = blocks == 1 ? STREAM_K_BLOCK : K_BLOCK;
   for (int64_t k = 0; k < p->k; k += k_block) {
     const cpu_range depth = {k, p->k - k < k_block ? p->k : k + k_block};
-    for (int64_t j = panels.begin; j < panels.end; j++) {
+    for (int64_t j = panels.begin; j < panels.end; ++j) {
       const float *b = p->panels + (j * p->k + k) * CPU_PANEL;
       fetch_state fetch;
       int ahead = plan_fetch(b, CPU_PANEL * p->k, depth.end - k, count, blocks, &fetch);
       fetch.end = j + 1 < panels.end ? fetch.end : fetch.next; /* after the last: nothing */
       int64_t row = rows.begin;
-      for (int64_t i = 0; i < blocks; i++) {
+      for (int64_t i = 0; i < blocks; ++i) {
         int64_t height = (rows.end - row + blocks - i - 1) / (blocks - i);
         panel_tile(p, b, j, row, height, depth, ahead ? &fetch : NULL);
         row += height;
@@ -360,12 +351,11 @@ CPU_STATIC void row_block(const cpu_product *p, cpu_range panels, cpu_range rows
 CPU_STATIC void product_of_nothing(const cpu_product *p, cpu_range panels, cpu_range rows) {
   const int64_t column = panels.begin * CPU_PANEL;
   int64_t end = panels.end * CPU_PANEL < p->n ? panels.end * CPU_PANEL : p->n;
-  for (int64_t i = rows.begin; i < rows.end && column < end; i++) {
+  for (int64_t i = rows.begin; i < rows.end && column < end; ++i) {
     float *c = p->c + i * p->c_stride + column;
     memset(c, 0, (size_t)(end - column) * sizeof(float));
-    if (p->epilogue != NULL) {
+    if (p->epilogue != NULL)
       finish_tile(p->epilogue, i, column, 1, end - column, c, 0);
-    }
   }
 }
 
@@ -377,9 +367,8 @@ CPU_STATIC void product_share(const cpu_product *p, cpu_range panels, cpu_range 
   for (int64_t i = rows.begin; i < rows.end; i += ROW_BLOCK) {
     cpu_range block = {i, rows.end - i < ROW_BLOCK ? rows.end : i + ROW_BLOCK};
     cpu_range rest = panels;
-    if (block.end - i <= 3) {
+    if (block.end - i <= 3)
       rest.begin = few_rows_panels(p, panels, i, block.end - i);
-    }
     row_block(p, rest, block);
   }
 }

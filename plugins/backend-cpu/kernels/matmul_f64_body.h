@@ -77,23 +77,20 @@ CPU_INLINE void v8d_store(double *p, v8d a) {
 
 CPU_INLINE v8d v8d_set(double a) {
   v8d r;
-  for (int l = 0; l < 8; l++) {
+  for (int l = 0; l < 8; ++l)
     r.lane[l] = a;
-  }
   return r;
 }
 
 CPU_INLINE v8d v8d_add(v8d a, v8d b) {
-  for (int l = 0; l < 8; l++) {
+  for (int l = 0; l < 8; ++l)
     a.lane[l] += b.lane[l];
-  }
   return a;
 }
 
 CPU_INLINE v8d v8d_fma(v8d a, v8d b, v8d c) {
-  for (int l = 0; l < 8; l++) {
+  for (int l = 0; l < 8; ++l)
     c.lane[l] = fma(a.lane[l], b.lane[l], c.lane[l]);
-  }
   return c;
 }
 
@@ -146,15 +143,13 @@ CPU_STATIC void product_f64_share(const cpu_matmul_f64_args *g, const double *a,
       if (height == F64_ROWS) {
         chain_f64(F64_ROWS, ap, g->a_stride, bp, steps, sums, k > 0);
       } else {
-        for (int64_t r = 0; r < height; r++) {
+        for (int64_t r = 0; r < height; ++r)
           chain_f64(1, ap + r * g->a_stride, 0, bp, steps, sums + r * F64_COLUMNS, k > 0);
-        }
       }
     }
-    for (int64_t r = 0; r < height; r++) {
-      for (int64_t u = 0; u < columns; u++) {
+    for (int64_t r = 0; r < height; ++r) {
+      for (int64_t u = 0; u < columns; ++u)
         c[(i + r) * g->c_stride + u] = g->alpha * sums[r * F64_COLUMNS + u];
-      }
     }
   }
 }

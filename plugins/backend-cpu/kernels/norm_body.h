@@ -12,12 +12,10 @@ CPU_INLINE void norm_add(const cpu_norm_args *g, const float *in, int64_t row, f
   for (int64_t c = 0; c < g->columns; c += 16) {
     int64_t n = g->columns - c;
     v16 v = v16_load_part_or(in + c, n, 0.0f);
-    if (skip != NULL) {
+    if (skip != NULL)
       v = v16_add(v, v16_load_part_or(skip + c, n, 0.0f));
-    }
-    if (g->skip_bias != NULL) {
+    if (g->skip_bias != NULL)
       v = v16_add(v, v16_load_part_or(g->skip_bias + c, n, 0.0f));
-    }
     store_row(out + c, n, v);
   }
 }
@@ -61,7 +59,7 @@ CPU_INLINE void norm_apply(const cpu_norm_args *g, const float *z, float mean, f
 CPU_STATIC void norm_share(const cpu_norm_args *g, cpu_range rows) {
   const float inverse = 1.0f / (float)g->columns;
   const int adds = g->skip != NULL || g->skip_bias != NULL || g->sum != NULL;
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float *z = g->in + r * g->in_row;
     float *out = g->out + r * g->out_row;
     if (adds) {
@@ -73,12 +71,10 @@ CPU_STATIC void norm_share(const cpu_norm_args *g, cpu_range rows) {
     const float variance = row_squares(z, g->columns, mean) * inverse;
     const float inv_std = 1.0f / sqrtf(variance + g->epsilon);
     norm_apply(g, z, mean, inv_std, out);
-    if (g->mean != NULL) {
+    if (g->mean != NULL)
       g->mean[r] = mean;
-    }
-    if (g->inv_std != NULL) {
+    if (g->inv_std != NULL)
       g->inv_std[r] = inv_std;
-    }
   }
 }
 
@@ -99,7 +95,7 @@ CPU_INLINE void rotate_halves(int64_t half, const float *in, const float *cosine
 
 CPU_INLINE void rotate_pairs(int64_t half, const float *in, const float *cosine, const float *sine,
                              float *out) {
-  for (int64_t i = 0; i < half; i++) {
+  for (int64_t i = 0; i < half; ++i) {
     const float a = in[2 * i];
     const float b = in[2 * i + 1];
     out[2 * i] = a * cosine[i] - b * sine[i];
@@ -109,7 +105,7 @@ CPU_INLINE void rotate_pairs(int64_t half, const float *in, const float *cosine,
 
 CPU_STATIC void rotary_share(const cpu_rotary_args *g, cpu_range rows) {
   const int64_t half = g->rotary_dim / 2;
-  for (int64_t i = rows.begin; i < rows.end; i++) {
+  for (int64_t i = rows.begin; i < rows.end; ++i) {
     const int64_t row = i % g->rows;
     const int64_t head = i / g->rows % g->heads;
     const int64_t batch = i / g->rows / g->heads;
@@ -118,14 +114,12 @@ CPU_STATIC void rotary_share(const cpu_rotary_args *g, cpu_range rows) {
     float *out =
         g->out + batch * g->out_stride[0] + head * g->out_stride[1] + row * g->out_stride[2];
     int64_t at = batch * g->table_batch + row * g->table_row;
-    if (g->positions != NULL) {
+    if (g->positions != NULL)
       at = g->positions[batch * g->position_batch + row] * g->table_row;
-    }
-    if (g->interleaved) {
+    if (g->interleaved)
       rotate_pairs(half, in, g->cos + at, g->sin + at, out);
-    } else {
+    else
       rotate_halves(half, in, g->cos + at, g->sin + at, out);
-    }
     if (in != out && g->dim > g->rotary_dim) {
       memcpy(out + g->rotary_dim, in + g->rotary_dim,
              (size_t)(g->dim - g->rotary_dim) * sizeof(float));

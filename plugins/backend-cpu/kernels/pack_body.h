@@ -34,18 +34,15 @@ CPU_INLINE v16 source_vector(const void *data, cpu_dtype dtype, int64_t at) {
 /* Rows of the source are rows of the panel. */
 CPU_STATIC void pack_row_major(const cpu_pack_source *s, int64_t column, int64_t columns,
                                float *out) {
-  for (int64_t k = 0; k < s->k; k++, out += CPU_PANEL) {
+  for (int64_t k = 0; k < s->k; ++k, out += CPU_PANEL) {
     int64_t at = k * s->k_stride + column;
     int64_t u = 0;
-    for (; u + 16 <= columns; u += 16) {
+    for (; u + 16 <= columns; u += 16)
       v16_store(out + u, source_vector(s->data, s->dtype, at + u));
-    }
-    for (; u < columns; u++) {
+    for (; u < columns; ++u)
       out[u] = source_value(s->data, s->dtype, at + u);
-    }
-    for (; u < CPU_PANEL; u++) {
+    for (; u < CPU_PANEL; ++u)
       out[u] = 0.0f;
-    }
   }
 }
 
@@ -54,21 +51,18 @@ CPU_STATIC void pack_elements(const cpu_pack_source *s, int64_t column, cpu_rang
                               cpu_range depth, float *out) {
   int64_t end = columns.end < s->n - column ? columns.end : s->n - column;
   end = end < columns.begin ? columns.begin : end;
-  for (int64_t k = depth.begin; k < depth.end; k++) {
+  for (int64_t k = depth.begin; k < depth.end; ++k) {
     const int64_t at = k * s->k_stride + column * s->n_stride;
     float *row = out + k * CPU_PANEL;
     if (s->dtype == CPU_F32) {
-      for (int64_t u = columns.begin; u < end; u++) {
+      for (int64_t u = columns.begin; u < end; ++u)
         row[u] = source_value(s->data, CPU_F32, at + u * s->n_stride);
-      }
     } else {
-      for (int64_t u = columns.begin; u < end; u++) {
+      for (int64_t u = columns.begin; u < end; ++u)
         row[u] = source_value(s->data, s->dtype, at + u * s->n_stride);
-      }
     }
-    for (int64_t u = end; u < columns.end; u++) {
+    for (int64_t u = end; u < columns.end; ++u)
       row[u] = 0.0f;
-    }
   }
 }
 
@@ -85,9 +79,8 @@ CPU_STATIC void pack_transposed(const cpu_pack_source *s, int64_t column, int64_
         continue;
       }
       float block[16 * 16];
-      for (int64_t i = 0; i < 16; i++) {
+      for (int64_t i = 0; i < 16; ++i)
         v16_store(block + 16 * i, source_vector(s->data, s->dtype, at + i * s->n_stride));
-      }
       v16_transpose(block, 16, out + k * CPU_PANEL + u, CPU_PANEL);
     }
   }
@@ -98,13 +91,12 @@ CPU_STATIC void pack_transposed(const cpu_pack_source *s, int64_t column, int64_
 CPU_STATIC void pack_panel(const cpu_pack_source *s, int64_t panel, float *out) {
   const int64_t column = panel * CPU_PANEL;
   const int64_t columns = s->n - column < CPU_PANEL ? s->n - column : CPU_PANEL;
-  if (s->n_stride == 1) {
+  if (s->n_stride == 1)
     pack_row_major(s, column, columns, out);
-  } else if (s->k_stride == 1) {
+  else if (s->k_stride == 1)
     pack_transposed(s, column, columns, out);
-  } else {
+  else
     pack_elements(s, column, (cpu_range){0, CPU_PANEL}, (cpu_range){0, s->k}, out);
-  }
 }
 
 CPU_STATIC void transpose_share(const float *in, int64_t in_stride, int64_t rows, int64_t columns,
@@ -112,14 +104,12 @@ CPU_STATIC void transpose_share(const float *in, int64_t in_stride, int64_t rows
   const int64_t whole_rows = rows - rows % 16;
   const int64_t whole_columns = columns - columns % 16;
   for (int64_t i = 0; i < whole_rows; i += 16) {
-    for (int64_t j = 0; j < whole_columns; j += 16) {
+    for (int64_t j = 0; j < whole_columns; j += 16)
       v16_transpose(in + i * in_stride + j, in_stride, out + j * out_stride + i, out_stride);
-    }
   }
-  for (int64_t i = 0; i < rows; i++) {
-    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; j++) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
       out[j * out_stride + i] = in[i * in_stride + j];
-    }
   }
 }
 

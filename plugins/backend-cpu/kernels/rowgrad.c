@@ -33,9 +33,8 @@ static void norm_task(void *argument, int32_t worker, int32_t workers) {
 
 void cpu_norm_grad(const cpu_exec *x, const cpu_norm_grad_args *args) {
   norm_job job = {x->kernels, args};
-  if (args->rows > 0 && args->columns > 0) {
+  if (args->rows > 0 && args->columns > 0)
     cpu_team_run(team_for(x, args->rows * args->columns), norm_task, &job);
-  }
 }
 
 typedef struct scale_job {
@@ -51,9 +50,8 @@ static void statistics_task(void *argument, int32_t worker, int32_t workers) {
 static void scale_task(void *argument, int32_t worker, int32_t workers) {
   const scale_job *j = argument;
   const cpu_range s = share_of(j->args->columns, LINE, worker, workers);
-  if (s.begin < s.end) {
+  if (s.begin < s.end)
     j->kernels->norm_grad_scale(j->args, s);
-  }
 }
 
 void cpu_norm_grad_scale(const cpu_exec *x, const cpu_norm_grad_scale_args *args) {

@@ -16,7 +16,7 @@ CPU_INLINE void row_statistics(const float *x, int64_t columns, bool rms, float 
 
 CPU_STATIC void norm_grad_share(const cpu_norm_grad_args *g, cpu_range rows) {
   const float inverse = 1.0f / (float)g->columns;
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float *dy = g->dy + r * g->columns;
     const float *x = g->x + r * g->columns;
     float *dx = g->dx + r * g->columns;
@@ -48,7 +48,7 @@ CPU_STATIC void norm_grad_share(const cpu_norm_grad_args *g, cpu_range rows) {
 }
 
 CPU_STATIC void norm_statistics_share(const cpu_norm_grad_scale_args *g, cpu_range rows) {
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     row_statistics(g->x + r * g->columns, g->columns, g->rms, g->epsilon, &g->workspace[2 * r],
                    &g->workspace[2 * r + 1]);
   }
@@ -56,7 +56,7 @@ CPU_STATIC void norm_statistics_share(const cpu_norm_grad_scale_args *g, cpu_ran
 
 /* Columns [begin, end), begin a multiple of 16, over all rows in order. */
 CPU_STATIC void norm_grad_scale_share(const cpu_norm_grad_scale_args *g, cpu_range columns) {
-  for (int64_t r = 0; r < g->rows; r++) {
+  for (int64_t r = 0; r < g->rows; ++r) {
     const float *dy = g->dy + r * g->columns;
     const float *x = g->x + r * g->columns;
     const v16 m = v16_set(g->workspace[2 * r]);
@@ -68,9 +68,8 @@ CPU_STATIC void norm_grad_scale_share(const cpu_norm_grad_scale_args *g, cpu_ran
         const v16 h = v16_mul(v16_sub(v16_load_part_or(x + c, n, 0.0f), m), s);
         store_row(g->dscale + c, n, v16_fma(d, h, v16_load_part_or(g->dscale + c, n, 0.0f)));
       }
-      if (g->dbias != NULL) {
+      if (g->dbias != NULL)
         store_row(g->dbias + c, n, v16_add(v16_load_part_or(g->dbias + c, n, 0.0f), d));
-      }
     }
   }
 }
@@ -79,7 +78,7 @@ CPU_STATIC void norm_grad_scale_share(const cpu_norm_grad_scale_args *g, cpu_ran
 
 CPU_STATIC void softmax_grad_share(bool log, int64_t columns, const float *dy, const float *y,
                                    float *dx, cpu_range rows) {
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t at = r * columns;
     row_sum sum = row_sum_start(0.0f);
     CPU_ROW_LOOP(columns, {
@@ -180,7 +179,7 @@ CPU_STATIC void activation_grad_share(cpu_activation activation, const float *dy
 
 CPU_STATIC void loss_grad_share(const cpu_loss_grad_args *g, cpu_range rows) {
   const float each = g->smoothing / (float)g->columns;
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float *x = g->x + r * g->columns;
     float *dx = g->dx + r * g->columns;
     const float dl = g->dl[g->dl_rows ? r : 0];

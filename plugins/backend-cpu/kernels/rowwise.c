@@ -36,9 +36,8 @@ typedef struct unary_job {
 static void unary_task(void *argument, int32_t worker, int32_t workers) {
   const unary_job *j = argument;
   cpu_range s = element_share(j->n, worker, workers);
-  if (s.begin < s.end) {
+  if (s.begin < s.end)
     j->kernels->unary(j->op, j->in + s.begin, j->out + s.begin, s.end - s.begin);
-  }
 }
 
 void cpu_unary_f32(const cpu_exec *x, cpu_unary op, const float *in, float *out, int64_t n) {
@@ -85,9 +84,8 @@ static void rows_task(void *argument, int32_t worker, int32_t workers) {
   const rows_job *j = argument;
   cpu_range s;
   cpu_team_share(j->rows, worker, workers, &s.begin, &s.end);
-  if (s.begin < s.end) {
+  if (s.begin < s.end)
     j->share(j->kernels, j->args, s);
-  }
 }
 
 static void run_rows(const cpu_exec *x, const void *args,
@@ -115,9 +113,8 @@ static void long_binary_task(void *argument, int32_t worker, int32_t workers) {
   part.a += s.begin * part.a_column;
   part.b += s.begin * part.b_column;
   part.out += s.begin;
-  if (part.columns > 0) {
+  if (part.columns > 0)
     j->kernels->binary(&part, (cpu_range){0, part.rows});
-  }
 }
 
 void cpu_binary_f32(const cpu_exec *x, const cpu_binary_args *args) {
@@ -209,11 +206,10 @@ static void gather_task(void *argument, int32_t worker, int32_t workers) {
   cpu_range s;
   cpu_team_share(j->count, worker, workers, &s.begin, &s.end);
   int64_t fetch = j->row_bytes < LINE * MOST_LINES ? j->row_bytes : LINE * MOST_LINES;
-  for (int64_t i = s.begin; i < s.end; i++) {
+  for (int64_t i = s.begin; i < s.end; ++i) {
     int64_t later = i + AHEAD < s.end ? row_index(j, i + AHEAD) : -1;
-    for (int64_t at = 0; later >= 0 && later < j->table_rows && at < fetch; at += LINE) {
+    for (int64_t at = 0; later >= 0 && later < j->table_rows && at < fetch; at += LINE)
       __builtin_prefetch(j->table + later * j->row_bytes + at);
-    }
     int64_t index = row_index(j, i);
     if (index < 0 || index >= j->table_rows) {
       note_bad(j, i);

@@ -12,11 +12,10 @@ enum { SUM_STEP = 64 };
 
 /* The first n lanes, all of them from 16 on. */
 CPU_INLINE void store_row(float *p, int64_t n, v16 v) {
-  if (n >= 16) {
+  if (n >= 16)
     v16_store(p, v);
-  } else {
+  else
     v16_store_part(p, n, v);
-  }
 }
 
 /* ---- element by element ---- */
@@ -49,12 +48,10 @@ CPU_INLINE v16 unary_value(cpu_unary op, v16 x) {
 /* One loop for an operation that is a constant here. */
 CPU_INLINE void unary_loop(const cpu_unary op, const float *in, float *out, int64_t n) {
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
+  for (; i + 16 <= n; i += 16)
     v16_store(out + i, unary_value(op, v16_load(in + i)));
-  }
-  if (i < n) {
+  if (i < n)
     v16_store_part(out + i, n - i, unary_value(op, v16_load_part(in + i, n - i)));
-  }
 }
 
 #define CPU_UNARY_CASE(op)      \
@@ -104,7 +101,7 @@ CPU_INLINE v16 binary_value(const cpu_binary op, v16 a, v16 b) {
 }
 
 CPU_INLINE void binary_rows(const cpu_binary op, const cpu_binary_args *g, cpu_range rows) {
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float *a = g->a + r * g->a_row;
     const float *b = g->b + r * g->b_row;
     float *out = g->out + r * g->out_row;
@@ -144,22 +141,19 @@ CPU_STATIC void binary_share(const cpu_binary_args *g, cpu_range rows) {
 }
 
 CPU_STATIC void bias_share(const cpu_bias_args *g, cpu_range rows) {
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float *in = g->in + r * g->in_row;
     float *out = g->out + r * g->out_row;
     for (int64_t c = 0; c < g->columns; c += 16) {
       int64_t n = g->columns - c;
       v16 v = v16_load_part_or(in + c, n, 0.0f);
-      if (g->bias != NULL) {
+      if (g->bias != NULL)
         v = v16_add(v, v16_load_part_or(g->bias + c, n, 0.0f));
-      }
       v = v16_activate(g->activation, v);
-      if (g->multiplier != NULL) {
+      if (g->multiplier != NULL)
         v = v16_mul(v, v16_load_part_or(g->multiplier + r * g->multiplier_row + c, n, 0.0f));
-      }
-      if (g->residual != NULL) {
+      if (g->residual != NULL)
         v = v16_add(v, v16_load_part_or(g->residual + r * g->residual_row + c, n, 0.0f));
-      }
       store_row(out + c, n, v);
     }
   }
@@ -196,9 +190,8 @@ CPU_STATIC void convert_share(cpu_dtype from, const void *in, cpu_dtype to, void
   const size_t from_bytes = from == CPU_F32 ? 4 : 2;
   const size_t to_bytes = to == CPU_F32 ? 4 : 2;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
+  for (; i + 16 <= n; i += 16)
     store_as(to, out, i, load_as(from, in, i));
-  }
   if (i < n) { /* through buffers, so that the same instructions convert the rest */
     float a[16] = {0};
     float b[16];
@@ -272,7 +265,7 @@ CPU_STATIC float row_exp(const float *in, int64_t columns, float max, float *out
 }
 
 CPU_STATIC void softmax_share(const cpu_softmax_args *g, cpu_range rows) {
-  for (int64_t r = rows.begin; r < rows.end; r++) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float *in = g->in + r * g->in_row;
     float *out = g->out + r * g->out_row;
     const float max = row_max(in, g->columns);
@@ -317,12 +310,11 @@ CPU_STATIC float largest_nan(v16 a, cpu_reduce op) {
   float lane[16];
   v16_store(lane, a);
   float best = lane[0];
-  for (int l = 1; l < 16; l++) {
+  for (int l = 1; l < 16; ++l) {
     int better = op == CPU_REDUCE_MAX ? lane[l] > best : lane[l] < best;
     best = better || lane[l] != lane[l] ? lane[l] : best;
-    if (best != best) {
+    if (best != best)
       return best;
-    }
   }
   return best;
 }
@@ -338,9 +330,8 @@ CPU_INLINE float reduce_row(const cpu_reduce op, const float *in, int64_t column
     return largest_nan(reduce_value(op, a, b), op);
   }
   float total = row_sum_total(&s);
-  if (op == CPU_REDUCE_L2) {
+  if (op == CPU_REDUCE_L2)
     total = sqrtf(total);
-  }
   return op == CPU_REDUCE_MEAN ? total / (float)columns : total;
 }
 

@@ -63,15 +63,14 @@ static unsigned wait_change(wait_word *word, unsigned old, int64_t spin_ns) {
   int64_t deadline = 0;
   unsigned value = atomic_load_explicit(&word->value, memory_order_acquire);
   while (value == old && spin_ns > 0) {
-    for (int i = 0; i < READS_PER_CLOCK && value == old; i++) {
+    for (int i = 0; i < READS_PER_CLOCK && value == old; ++i) {
       pause_briefly();
       value = atomic_load_explicit(&word->value, memory_order_acquire);
     }
     int64_t now = now_ns();
     deadline = deadline == 0 ? now + spin_ns : deadline;
-    if (now >= deadline) {
+    if (now >= deadline)
       break;
-    }
   }
   while (value == old) {
     atomic_fetch_add(&word->sleepers, 1);
@@ -86,9 +85,8 @@ static unsigned wait_change(wait_word *word, unsigned old, int64_t spin_ns) {
 }
 
 static void wake_sleepers(wait_word *word) {
-  if (atomic_load(&word->sleepers) != 0) {
+  if (atomic_load(&word->sleepers) != 0)
     syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-  }
 }
 
 static void *worker_main(void *argument) {
@@ -101,14 +99,12 @@ static void *worker_main(void *argument) {
   for (;;) {
     int64_t spin_ns = atomic_load_explicit(&team->spin_ns, memory_order_relaxed);
     seen = wait_change(&team->generation, seen, spin_ns);
-    if (team->task == NULL) {
+    if (team->task == NULL)
       return NULL;
-    }
     team->task(team->argument, self->index, team->threads);
     unsigned ended = atomic_fetch_add(&team->finished.value, 1) + 1;
-    if (ended == (unsigned)team->threads - 1) {
+    if (ended == (unsigned)team->threads - 1)
       wake_sleepers(&team->finished);
-    }
   }
 }
 
@@ -121,9 +117,8 @@ static void post(cpu_team *team, cpu_task task, void *argument) {
 }
 
 size_t cpu_team_bytes(int32_t threads) {
-  if (threads < 1 || threads > CPU_TEAM_MAX_THREADS) {
+  if (threads < 1 || threads > CPU_TEAM_MAX_THREADS)
     return 0;
-  }
   return sizeof(cpu_team) + (size_t)(threads - 1) * sizeof(team_worker);
 }
 
@@ -131,9 +126,8 @@ static int start_worker(cpu_team *team, int32_t index, const int32_t *cpus) {
   team_worker *w = &team->workers[index - 1];
   pthread_attr_t attributes;
   int error = pthread_attr_init(&attributes);
-  if (error != 0) {
+  if (error != 0)
     return error;
-  }
   if (cpus != NULL) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -143,9 +137,8 @@ static int start_worker(cpu_team *team, int32_t index, const int32_t *cpus) {
     }
     CPU_SET((size_t)cpus[index], &set);
     error = pthread_attr_setaffinity_np(&attributes, sizeof set, &set);
-    if (error != 0) {
+    if (error != 0)
       goto destroy_attributes;
-    }
   }
   w->team = team;
   w->index = index;
@@ -157,9 +150,8 @@ destroy_attributes:
 
 int cpu_team_start(void *memory, const cpu_team_options *options, cpu_team **out_team) {
   if (cpu_team_bytes(options->threads) == 0 || options->spin_ns < 0 ||
-      (uintptr_t)memory % CPU_TEAM_ALIGN_BYTES != 0) {
+      (uintptr_t)memory % CPU_TEAM_ALIGN_BYTES != 0)
     return EINVAL;
-  }
   cpu_team *team = memory;
   atomic_init(&team->generation.value, 0);
   atomic_init(&team->generation.sleepers, 0);
@@ -170,7 +162,7 @@ int cpu_team_start(void *memory, const cpu_team_options *options, cpu_team **out
   team->argument = NULL;
   team->threads = options->threads;
   team->started = 0;
-  for (int32_t i = 1; i < options->threads; i++) {
+  for (int32_t i = 1; i < options->threads; ++i) {
     int error = start_worker(team, i, options->cpus);
     if (error != 0) {
       cpu_team_stop(team);
@@ -183,13 +175,11 @@ int cpu_team_start(void *memory, const cpu_team_options *options, cpu_team **out
 }
 
 void cpu_team_stop(cpu_team *team) {
-  if (team == NULL || team->started == 0) {
+  if (team == NULL || team->started == 0)
     return;
-  }
   post(team, NULL, NULL);
-  for (int32_t i = 0; i < team->started; i++) {
+  for (int32_t i = 0; i < team->started; ++i)
     pthread_join(team->workers[i].thread, NULL);
-  }
   team->started = 0;
 }
 
@@ -207,9 +197,8 @@ void cpu_team_run(cpu_team *team, cpu_task task, void *argument) {
   task(argument, 0, team->threads);
   int64_t spin_ns = atomic_load_explicit(&team->spin_ns, memory_order_relaxed);
   unsigned ended = atomic_load_explicit(&team->finished.value, memory_order_acquire);
-  while (ended != others) {
+  while (ended != others)
     ended = wait_change(&team->finished, ended, spin_ns);
-  }
 }
 
 void cpu_team_set_spin(cpu_team *team, int64_t spin_ns) {

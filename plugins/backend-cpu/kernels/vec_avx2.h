@@ -233,9 +233,8 @@ CPU_INLINE void cpu_transpose_8(const float *in, int64_t in_stride, float *out,
 
 CPU_INLINE void v16_transpose(const float *in, int64_t in_stride, float *out, int64_t out_stride) {
   for (int i = 0; i < 16; i += 8) {
-    for (int j = 0; j < 16; j += 8) {
+    for (int j = 0; j < 16; j += 8)
       cpu_transpose_8(in + i * in_stride + j, in_stride, out + j * out_stride + i, out_stride);
-    }
   }
 }
 

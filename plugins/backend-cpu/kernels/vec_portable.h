@@ -189,18 +189,16 @@ CPU_INLINE v16 i16_to_float(i16 a) {
 
 CPU_INLINE float v16_sum(v16 a) {
   for (int step = 8; step > 0; step /= 2) {
-    for (int l = 0; l < step; l++) {
+    for (int l = 0; l < step; ++l)
       a.lane[l] = a.lane[l] + a.lane[l + step];
-    }
   }
   return a.lane[0];
 }
 
 CPU_INLINE float v16_largest(v16 a) {
   for (int step = 8; step > 0; step /= 2) {
-    for (int l = 0; l < step; l++) {
+    for (int l = 0; l < step; ++l)
       a.lane[l] = a.lane[l] > a.lane[l + step] ? a.lane[l] : a.lane[l + step];
-    }
   }
   return a.lane[0];
 }
@@ -212,9 +210,8 @@ CPU_INLINE v16 v16_load_f16(const uint16_t *p) {
 }
 
 CPU_INLINE void v16_store_f16(uint16_t *p, v16 a) {
-  for (int l = 0; l < 16; l++) {
+  for (int l = 0; l < 16; ++l)
     p[l] = cpu_f32_to_f16(a.lane[l]);
-  }
 }
 
 CPU_INLINE v16 v16_load_bf16(const uint16_t *p) {
@@ -224,9 +221,8 @@ CPU_INLINE v16 v16_load_bf16(const uint16_t *p) {
 }
 
 CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
-  for (int l = 0; l < 16; l++) {
+  for (int l = 0; l < 16; ++l)
     p[l] = cpu_f32_to_bf16(a.lane[l]);
-  }
 }
 
 CPU_INLINE void v16_prefetch_l1(const void *p) {
@@ -238,10 +234,9 @@ CPU_INLINE void v16_prefetch_l2(const void *p) {
 }
 
 CPU_INLINE void v16_transpose(const float *in, int64_t in_stride, float *out, int64_t out_stride) {
-  for (int i = 0; i < 16; i++) {
-    for (int j = 0; j < 16; j++) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < 16; ++j)
       out[j * out_stride + i] = in[i * in_stride + j];
-    }
   }
 }
 

@@ -83,9 +83,8 @@ static opipe_status prepare(cpu_prep *p) {
 
 static opipe_status prepare_gelu(cpu_prep *p) {
   const char *form = opipe_attr_string(p->node, "approximate", "none");
-  if (strcmp(form, "none") != 0 && strcmp(form, "tanh") != 0) {
+  if (strcmp(form, "none") != 0 && strcmp(form, "tanh") != 0)
     return cpu_refuse(p, "approximate '%.20s' is not known", form);
-  }
   return cpu_prepare_map(p, &maps[strcmp(form, "tanh") == 0 ? GELU_TANH : GELU_ERF], 0);
 }
 
@@ -104,9 +103,8 @@ cpu_activation cpu_activation_of(const opipe_node *node) {
     cpu_activation activation;
   } plain[] = {{"Relu", CPU_ACT_RELU}, {"Tanh", CPU_ACT_TANH}, {"Sigmoid", CPU_ACT_SIGMOID}};
   for (uint32_t i = 0; i < CPU_COUNT_OF(plain); ++i) {
-    if (strcmp(node->op, plain[i].name) == 0) {
+    if (strcmp(node->op, plain[i].name) == 0)
       return plain[i].activation;
-    }
   }
   if (strcmp(node->op, "Gelu") == 0) {
     return strcmp(opipe_attr_string(node, "approximate", "none"), "tanh") == 0 ? CPU_ACT_GELU_TANH

@@ -99,9 +99,8 @@ static void half_chunks(void *ctx, int64_t begin, int64_t end) {
   _Alignas(CPU_ALIGN_BYTES) float buffer[2][CHUNK];
   for (int64_t first = begin; first < end; first += CHUNK) {
     const int64_t n = end - first < CHUNK ? end - first : CHUNK;
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2; ++i)
       cpu_convert(&alone, dtype, (const uint16_t *)call->in[i].data + first, CPU_F32, buffer[i], n);
-    }
     cpu_activation_grad(&alone, plan->activation, buffer[0], buffer[1], buffer[0], n);
     cpu_convert(&alone, CPU_F32, buffer[0], dtype, (uint16_t *)call->out[0].data + first, n);
   }
@@ -125,9 +124,8 @@ static cpu_activation known_activation(const opipe_node *node, const char *name)
                {"Gelu", CPU_ACT_GELU_ERF},
                {"GeluTanh", CPU_ACT_GELU_TANH}};
   for (uint32_t i = 0; i < CPU_COUNT_OF(known); ++i) {
-    if (strcmp(known[i].name, name) == 0) {
+    if (strcmp(known[i].name, name) == 0)
       return known[i].activation;
-    }
   }
   const bool quick = strcmp(name, "QuickGelu") == 0;
   if (quick || strcmp(name, "Swish") == 0) {
@@ -141,16 +139,14 @@ static cpu_activation known_activation(const opipe_node *node, const char *name)
 static opipe_status choose_fast(cpu_prep *p, cpu_activation activation) {
   const opipe_value *x = cpu_in(p, 1);
   fast_plan *plan = CPU_PLAN(p, fast_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->activation = activation;
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
   cpu_want_layout(p, 1, CPU_LAYOUT_COPY);
   p->step->inplace = 0;
-  for (uint32_t i = 0; i < 2; ++i) {
+  for (uint32_t i = 0; i < 2; ++i)
     p->step->inplace |= cpu_elems(cpu_in(p, i)) == cpu_elems(x) ? 1u << i : 0;
-  }
   p->step->run = cpu_is_half(x->dtype) ? half_kernel : fast_kernel;
   return OPIPE_OK;
 }
@@ -163,9 +159,8 @@ static opipe_status prepare_activation_grad(cpu_prep *p) {
       const cpu_activation known = known_activation(p->node, name);
       if (p->fast && known != CPU_ACT_NONE && cpu_in(p, 0)->dtype == cpu_in(p, 1)->dtype &&
           (cpu_in(p, 1)->dtype == OPIPE_FLOAT || cpu_is_half(cpu_in(p, 1)->dtype)) &&
-          cpu_elems(cpu_in(p, 0)) == cpu_elems(cpu_in(p, 1))) {
+          cpu_elems(cpu_in(p, 0)) == cpu_elems(cpu_in(p, 1)))
         return choose_fast(p, known);
-      }
       return cpu_prepare_map(p, &rows[i].map, 0);
     }
   }

@@ -75,9 +75,8 @@ static opipe_status read_operand(cpu_prep *p, uint32_t base, uint32_t i, int64_t
                                  int64_t *out_rows, int64_t *out_dim, int64_t *out_strides) {
   const opipe_value *value = &p->graph->values[p->node->in[base + i]];
   const opipe_value *q = &p->graph->values[p->node->in[base]];
-  if (value->rank != q->rank || value->dtype != q->dtype || value->shape[0] != q->shape[0]) {
+  if (value->rank != q->rank || value->dtype != q->dtype || value->shape[0] != q->shape[0])
     return cpu_invalid(p, "'%.80s' differs from Q in rank, type or batch", value->name);
-  }
   if (value->rank == 4) {
     *io_heads = value->shape[1];
     *out_rows = value->shape[2];
@@ -103,9 +102,8 @@ static opipe_status read_sizes(cpu_prep *p, cpu_attention_plan *plan) {
   const opipe_value *q = &p->graph->values[p->node->in[base]];
   int64_t v_heads = opipe_attr_int(p->node, "kv_num_heads", 0);
   int64_t v_rows = 0;
-  if (!cpu_is_float(q->dtype) || (q->rank != 3 && q->rank != 4)) {
+  if (!cpu_is_float(q->dtype) || (q->rank != 3 && q->rank != 4))
     return cpu_refuse(p, "does not take %s of rank %u", opipe_dtype_name(q->dtype), q->rank);
-  }
   plan->batch = q->shape[0];
   plan->heads = opipe_attr_int(p->node, "q_num_heads", 0);
   plan->kv_heads = v_heads;
@@ -127,9 +125,8 @@ static opipe_status read_sizes(cpu_prep *p, cpu_attention_plan *plan) {
 static opipe_status read_packed(cpu_prep *p, cpu_attention_plan *plan) {
   const opipe_value *all = cpu_in(p, 0);
   int64_t *strides[3] = {plan->q, plan->k, plan->v};
-  if (p->fusion == NULL || !p->fusion->packed_rows) {
+  if (p->fusion == NULL || !p->fusion->packed_rows)
     return OPIPE_OK;
-  }
   if (all->rank != 3 || plan->fresh != plan->rows || plan->rows != all->shape[1]) {
     return cpu_invalid(p, "'%.80s' does not hold %lld rows of queries, keys and values", all->name,
                        (long long)plan->rows);
@@ -145,18 +142,16 @@ static opipe_status read_packed(cpu_prep *p, cpu_attention_plan *plan) {
 static opipe_status read_past(cpu_prep *p, cpu_attention_plan *plan) {
   const opipe_value *k = cpu_in(p, plan->base + IN_PAST_K);
   const opipe_value *v = cpu_in(p, plan->base + IN_PAST_V);
-  if ((k == NULL) != (v == NULL)) {
+  if ((k == NULL) != (v == NULL))
     return cpu_invalid(p, "has only one of past_key and past_value");
-  }
   if (k != NULL) {
     const int64_t wanted_k[4] = {plan->batch, plan->kv_heads, k->rank == 4 ? k->shape[2] : 0,
                                  plan->dim};
     const int64_t wanted_v[4] = {plan->batch, plan->kv_heads, wanted_k[2], plan->v_dim};
     if (k->rank != 4 || v->rank != 4 || memcmp(k->shape, wanted_k, sizeof wanted_k) != 0 ||
         memcmp(v->shape, wanted_v, sizeof wanted_v) != 0 ||
-        k->dtype != cpu_in(p, plan->base)->dtype || v->dtype != k->dtype) {
+        k->dtype != cpu_in(p, plan->base)->dtype || v->dtype != k->dtype)
       return cpu_invalid(p, "past_key or past_value do not fit K and V");
-    }
     plan->past = k->shape[2];
   }
   plan->keys = plan->past + plan->fresh;
@@ -169,18 +164,15 @@ static opipe_status read_mask(cpu_prep *p, cpu_attention_plan *plan) {
   plan->mask_keys = plan->keys;
   plan->has_nonpad = nonpad != NULL;
   if (nonpad != NULL && ((nonpad->dtype != OPIPE_INT64 && nonpad->dtype != OPIPE_INT32) ||
-                         (int64_t)cpu_elems(nonpad) != plan->batch)) {
+                         (int64_t)cpu_elems(nonpad) != plan->batch))
     return cpu_invalid(p, "nonpad_kv_seqlen is not [%lld]", (long long)plan->batch);
-  }
-  if (mask == NULL) {
+  if (mask == NULL)
     return OPIPE_OK;
-  }
   plan->has_mask = true;
   plan->bool_mask = mask->dtype == OPIPE_BOOL;
   if ((!plan->bool_mask && mask->dtype != cpu_in(p, plan->base)->dtype) || mask->rank < 1 ||
-      mask->rank > 4) {
+      mask->rank > 4)
     return cpu_refuse(p, "its mask is %s of rank %u", opipe_dtype_name(mask->dtype), mask->rank);
-  }
   const uint32_t type =
       p->given == NULL ? mask->dtype : p->given->values[p->node->in[plan->base + IN_MASK]].dtype;
   plan->mask_bits = type == OPIPE_FLOAT16 ? 11 : type == OPIPE_BFLOAT16 ? 8 : 0;
@@ -255,30 +247,26 @@ opipe_status cpu_attention_read(cpu_prep *p, cpu_attention_plan *plan) {
   plan->softcap = opipe_attr_float(p->node, "softcap", 0.0);
   plan->causal = opipe_attr_int(p->node, "is_causal", 0) != 0;
   if (opipe_attr_int(p->node, "left_window_size", -1) >= 0 ||
-      opipe_attr_int(p->node, "right_window_size", -1) >= 0) {
+      opipe_attr_int(p->node, "right_window_size", -1) >= 0)
     return cpu_refuse(p, "windows are not supported");
-  }
   const uint32_t rank = p->graph->values[p->node->in[plan->base]].rank;
   plan->out[0] = plan->heads * plan->rows * plan->v_dim;
   plan->out[1] = rank == 4 ? plan->rows * plan->v_dim : plan->v_dim;
   plan->out[2] = rank == 4 ? plan->v_dim : plan->heads * plan->v_dim;
-  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  }
   return OPIPE_OK;
 }
 
 static opipe_status prepare_attention(cpu_prep *p) {
   cpu_attention_plan *plan = CPU_PLAN(p, cpu_attention_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(cpu_attention_read(p, plan));
   CPU_TRY(check_outputs(p, plan));
   plan->mode = (int)opipe_attr_int(p->node, "qk_matmul_output_mode", 0);
-  if (plan->mode < 0 || plan->mode > 3) {
+  if (plan->mode < 0 || plan->mode > 3)
     return cpu_refuse(p, "qk_matmul_output_mode %d is not known", plan->mode);
-  }
   const bool fast = p->fast && cpu_in(p, 0)->dtype == OPIPE_FLOAT && cpu_out(p, 3) == NULL &&
                     opipe_attr_int(p->node, "softmax_precision", OPIPE_FLOAT) != OPIPE_DOUBLE;
   p->step->run = fast ? cpu_attention_fast : cpu_attention_reference;

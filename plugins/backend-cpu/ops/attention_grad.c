@@ -20,11 +20,10 @@ typedef struct grad_plan {
 } grad_plan;
 
 static void put(const cpu_tensor *out, int64_t i, double value) {
-  if (out->dtype == OPIPE_DOUBLE) {
+  if (out->dtype == OPIPE_DOUBLE)
     ((double *)out->data)[i] = value;
-  } else {
+  else
     ((float *)out->data)[i] = (float)value;
-  }
 }
 
 static double get(const cpu_call *call, const void *data, int64_t i) {
@@ -80,9 +79,8 @@ static void grad_row(const cpu_call *call, const cpu_attention_view *view, const
         dk[j * plan->dim + d] += ds[j] * x;
       }
     }
-    if (wanted(call, 0)) {
+    if (wanted(call, 0))
       put(&call->out[0], q + d, sum);
-    }
   }
 }
 
@@ -115,14 +113,12 @@ static opipe_status reference_kernel(const cpu_call *call, opipe_error *err) {
   cpu_attention_view view;
   (void)err;
   cpu_attention_join(call, &view);
-  for (uint64_t i = 0; wanted(call, OUT_MASK) && i < call->out[OUT_MASK].n; ++i) {
+  for (uint64_t i = 0; wanted(call, OUT_MASK) && i < call->out[OUT_MASK].n; ++i)
     dmask[i] = 0;
-  }
   for (int64_t i = 0; i < plan->batch * plan->kv_heads; ++i) {
     const int64_t kv[2] = {i / plan->kv_heads, i % plan->kv_heads};
-    for (int64_t e = 0; e < kv_elems; ++e) {
+    for (int64_t e = 0; e < kv_elems; ++e)
       dk[e] = 0;
-    }
     for (int64_t r = 0; r < group * plan->rows; ++r) {
       const int64_t at[3] = {kv[0], kv[1] * group + r / plan->rows, r % plan->rows};
       grad_row(call, &view, at);
@@ -130,9 +126,8 @@ static opipe_status reference_kernel(const cpu_call *call, opipe_error *err) {
     store_keys(call, kv, dk, plan->dim, plan->k, 1, OUT_PAST_K);
     store_keys(call, kv, dk + plan->keys * plan->dim, plan->v_dim, plan->v, 2, OUT_PAST_V);
   }
-  for (uint64_t i = 0; wanted(call, OUT_MASK) && i < call->out[OUT_MASK].n; ++i) {
+  for (uint64_t i = 0; wanted(call, OUT_MASK) && i < call->out[OUT_MASK].n; ++i)
     put(&call->out[OUT_MASK], (int64_t)i, dmask[i]);
-  }
   return OPIPE_OK;
 }
 
@@ -155,9 +150,8 @@ static void split_joined(const cpu_call *call, const float *sum, int64_t dim, co
       to = (float *)call->out[out].data + head / plan->kv_heads * stride[0] +
            head % plan->kv_heads * stride[1] + (j - plan->past) * stride[2];
     }
-    if (to != NULL) {
+    if (to != NULL)
       memcpy(to, sum + i * dim, (size_t)dim * sizeof *to);
-    }
   }
 }
 
@@ -171,13 +165,11 @@ static void reduce_mask(const cpu_call *call, const float *dscores, double *sum)
     const int64_t at = i / plan->rows / plan->heads * plan->mask[0] +
                        i / plan->rows % plan->heads * plan->mask[1] +
                        i % plan->rows * plan->mask[2];
-    for (int64_t j = 0; j < plan->mask_keys; ++j) {
+    for (int64_t j = 0; j < plan->mask_keys; ++j)
       sum[at + j * plan->mask[3]] += (double)dscores[i * plan->keys + j];
-    }
   }
-  for (uint64_t i = 0; i < out->n; ++i) {
+  for (uint64_t i = 0; i < out->n; ++i)
     ((float *)out->data)[i] = (float)sum[i];
-  }
 }
 
 static void set_forward(const cpu_call *call, const cpu_attention_view *view,
@@ -242,15 +234,12 @@ static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
     memset(args.dscores, 0, (size_t)(plan->batch * plan->heads * plan->rows * plan->keys) * 4);
   }
   cpu_attention_grad(call->exec, &args);
-  if (args.dscores != NULL) {
+  if (args.dscores != NULL)
     reduce_mask(call, args.dscores, (double *)(void *)(workspace + own->mask_at));
-  }
-  if (joined && args.dk != NULL) {
+  if (joined && args.dk != NULL)
     split_joined(call, sum_k, plan->dim, plan->k, 1, OUT_PAST_K);
-  }
-  if (joined && args.dv != NULL) {
+  if (joined && args.dv != NULL)
     split_joined(call, sum_v, plan->v_dim, plan->v, 2, OUT_PAST_V);
-  }
   return OPIPE_OK;
 }
 
@@ -259,10 +248,8 @@ static bool take_fast(cpu_prep *p, grad_plan *own, uint64_t at) {
   const cpu_attention_plan *plan = &own->forward;
   uint64_t bytes = 0;
   if (!p->fast || cpu_in(p, 0)->dtype != OPIPE_FLOAT || plan->softcap > 0 ||
-      !cpu_attention_grad_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim,
-                                    &bytes)) {
+      !cpu_attention_grad_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim, &bytes))
     return false;
-  }
   own->row_at = at;
   own->kv_at = at + bytes;
   if (plan->past > 0) {
@@ -286,12 +273,10 @@ static opipe_status check_outputs(cpu_prep *p) {
   static const uint32_t of[OUTPUTS] = {0, 1, 2, 3, 4, 5};
   for (uint32_t i = 0; i < p->step->n_out; ++i) {
     const opipe_value *in = cpu_in(p, BASE + of[i]);
-    if (cpu_out(p, i) == NULL) {
+    if (cpu_out(p, i) == NULL)
       continue;
-    }
-    if (in == NULL || !cpu_is_float(in->dtype)) {
+    if (in == NULL || !cpu_is_float(in->dtype))
       return cpu_invalid(p, "output %u is the gradient of an input that has none", i);
-    }
     CPU_TRY(cpu_expect_like(p, i, in));
   }
   return OPIPE_OK;
@@ -303,36 +288,32 @@ static opipe_status check_dy(cpu_prep *p, const cpu_attention_plan *plan) {
   const int64_t four[4] = {plan->batch, plan->heads, plan->rows, plan->v_dim};
   const int64_t three[3] = {plan->batch, plan->rows, plan->heads * plan->v_dim};
   if (dy->dtype != q->dtype || dy->rank != q->rank ||
-      memcmp(dy->shape, q->rank == 4 ? four : three, q->rank * sizeof four[0]) != 0) {
+      memcmp(dy->shape, q->rank == 4 ? four : three, q->rank * sizeof four[0]) != 0)
     return cpu_invalid(p, "'%.80s' is not of the shape and type of the output", dy->name);
-  }
   return OPIPE_OK;
 }
 
 static opipe_status prepare_attention_grad(cpu_prep *p) {
   grad_plan *own = CPU_PLAN(p, grad_plan);
   uint64_t at = 0;
-  if (own == NULL) {
+  if (own == NULL)
     return cpu_nomem(p);
-  }
   cpu_attention_plan *plan = &own->forward;
   plan->base = BASE;
   CPU_TRY(cpu_attention_read(p, plan));
   CPU_TRY(check_dy(p, plan));
   CPU_TRY(check_outputs(p));
   cpu_attention_plan_join(p, plan, false, &at);
-  if (take_fast(p, own, at)) {
+  if (take_fast(p, own, at))
     return OPIPE_OK;
-  }
   own->row_at = at;
   at += cpu_align_up((uint64_t)plan->keys * 3 * sizeof(double), CPU_ALIGN_BYTES);
   own->kv_at = at;
   at += cpu_align_up((uint64_t)(plan->keys * (plan->dim + plan->v_dim)) * sizeof(double),
                      CPU_ALIGN_BYTES);
   own->mask_at = at;
-  if (cpu_out(p, OUT_MASK) != NULL) {
+  if (cpu_out(p, OUT_MASK) != NULL)
     at += cpu_align_up(cpu_elems(cpu_out(p, OUT_MASK)) * sizeof(double), CPU_ALIGN_BYTES);
-  }
   cpu_want_workspace(p, at);
   p->step->run = reference_kernel;
   return OPIPE_OK;

@@ -6,11 +6,10 @@
 #include "attention.h"
 
 static void put(const cpu_tensor *out, int64_t i, double value) {
-  if (out->dtype == OPIPE_DOUBLE) {
+  if (out->dtype == OPIPE_DOUBLE)
     ((double *)out->data)[i] = value;
-  } else {
+  else
     ((float *)out->data)[i] = (float)value;
-  }
 }
 
 static double get(const cpu_call *call, const void *data, int64_t i) {
@@ -22,25 +21,21 @@ static double get(const cpu_call *call, const void *data, int64_t i) {
 /* What the mask adds to the score of key j: 0, a number, or minus infinity. */
 static double mask_value(const cpu_call *call, const cpu_attention_plan *plan,
                          const cpu_attention_view *view, const int64_t *at, int64_t j) {
-  if (j >= view->valid[at[0]] || (plan->causal && j > at[2] + plan->past)) {
+  if (j >= view->valid[at[0]] || (plan->causal && j > at[2] + plan->past))
     return -(double)INFINITY;
-  }
-  if (!plan->has_mask) {
+  if (!plan->has_mask)
     return 0;
-  }
   const int64_t i =
       at[0] * plan->mask[0] + at[1] * plan->mask[1] + at[2] * plan->mask[2] + j * plan->mask[3];
-  if (plan->bool_mask) {
+  if (plan->bool_mask)
     return ((const uint8_t *)call->in[plan->base + 3].data)[i] != 0 ? 0 : -(double)INFINITY;
-  }
   return get(call, call->in[plan->base + 3].data, i);
 }
 
 /* As attention_round_low of the fused kernel. */
 static double round_low(uint32_t bits, double score) {
-  if (bits == 0 || !(score < -1024) || score < -1e30) {
+  if (bits == 0 || !(score < -1024) || score < -1e30)
     return score;
-  }
   const double split = score * (double)(UINT64_C(1) << (53u - bits)) + score;
   const double rounded = split - (split - score);
   return bits == 11 && rounded < -65504 ? -(double)INFINITY : rounded;
@@ -57,25 +52,21 @@ void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, con
   for (int64_t j = 0; j < plan->keys; ++j) {
     const int64_t k = at[0] * view->k_stride[0] + kv * view->k_stride[1] + j * view->k_stride[2];
     double score = 0;
-    for (int64_t d = 0; d < plan->dim; ++d) {
+    for (int64_t d = 0; d < plan->dim; ++d)
       score += get(call, call->in[plan->base].data, q + d) * get(call, view->k, k + d);
-    }
     score *= plan->scale;
-    if (qk != NULL && plan->mode == 0) {
+    if (qk != NULL && plan->mode == 0)
       put(qk, row + j, score);
-    }
     if (slope != NULL) {
       const double t = plan->softcap > 0 ? tanh(score / plan->softcap) : 0;
       slope[j] = 1 - t * t;
     }
     score = plan->softcap > 0 ? plan->softcap * tanh(score / plan->softcap) : score;
-    if (qk != NULL && plan->mode == 1) {
+    if (qk != NULL && plan->mode == 1)
       put(qk, row + j, score);
-    }
     score = round_low(plan->mask_bits, score + mask_value(call, plan, view, at, j));
-    if (qk != NULL && plan->mode == 2) {
+    if (qk != NULL && plan->mode == 2)
       put(qk, row + j, score);
-    }
     s[j] = score;
     top = score > top || isnan(score) ? score : top;
   }
@@ -85,9 +76,8 @@ void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, con
   }
   for (int64_t j = 0; j < plan->keys; ++j) {
     s[j] = sum == 0 ? 0 : s[j] / sum;
-    if (qk != NULL && plan->mode == 3) {
+    if (qk != NULL && plan->mode == 3)
       put(qk, row + j, s[j]);
-    }
   }
 }
 
@@ -147,9 +137,8 @@ opipe_status cpu_attention_fast(const cpu_call *call, opipe_error *err) {
                              .causal_offset = plan->past,
                              .masked_row = CPU_MASKED_ROW_ZERO,
                              .workspace = (char *)call->workspace + plan->scratch_at};
-  if (plan->has_nonpad || plan->mask_keys < plan->keys) {
+  if (plan->has_nonpad || plan->mask_keys < plan->keys)
     args.kv_valid = view.valid;
-  }
   if (plan->has_mask) {
     memcpy(args.mask_stride, plan->mask, sizeof plan->mask);
     args.mask_bits = plan->mask_bits;

@@ -33,9 +33,8 @@ static uint8_t small_code(uint32_t dtype, const void *data, int64_t i) {
 static wide_class load_wide(uint32_t dtype, const void *data, int64_t first, int64_t n,
                             cpu_run_buffer *buffer) {
   if (cpu_is_small_float(dtype)) {
-    for (int64_t k = 0; k < n; ++k) {
+    for (int64_t k = 0; k < n; ++k)
       buffer->f64[k] = cpu_small_decode(dtype, small_code(dtype, data, first + k));
-    }
     return WIDE_F64;
   }
   const uint32_t bits = opipe_dtype_bits(dtype);
@@ -52,9 +51,8 @@ static wide_class load_wide(uint32_t dtype, const void *data, int64_t first, int
                        : dtype == OPIPE_UINT64 ? CPU_CLASS_U64
                                                : CPU_CLASS_I64;
   const void *run = cpu_fetch(to, dtype, data, first, 1, n, buffer);
-  if (run != buffer) {
+  if (run != buffer)
     memcpy(buffer, run, (size_t)n * 8);
-  }
   return to == CPU_CLASS_F64 ? WIDE_F64 : to == CPU_CLASS_U64 ? WIDE_U64 : WIDE_I64;
 }
 
@@ -63,12 +61,10 @@ static wide_class load_wide(uint32_t dtype, const void *data, int64_t first, int
 static float to_odd(double value) {
   float narrow = (float)value;
   uint32_t bits;
-  if ((double)narrow == value || isnan(value) || isinf(narrow)) {
+  if ((double)narrow == value || isnan(value) || isinf(narrow))
     return narrow;
-  }
-  if (fabs((double)narrow) > fabs(value)) {
+  if (fabs((double)narrow) > fabs(value))
     narrow = nextafterf(narrow, 0.0f);
-  }
   memcpy(&bits, &narrow, sizeof bits);
   bits |= 1u;
   memcpy(&narrow, &bits, sizeof narrow);
@@ -76,9 +72,8 @@ static float to_odd(double value) {
 }
 
 static int64_t to_integer(double value, bool to_u64) {
-  if (to_u64 && value >= 0x1p63 && value < 0x1p64) {
+  if (to_u64 && value >= 0x1p63 && value < 0x1p64)
     return (int64_t)(uint64_t)value;
-  }
   return value >= -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN;
 }
 
@@ -117,27 +112,24 @@ static void store_small(const cast_plan *plan, wide_class kind, const cpu_run_bu
   const bool is_float = cpu_is_small_float(plan->to);
   for (int64_t k = 0; k < n; ++k) {
     uint8_t code = 0;
-    if (is_float) {
+    if (is_float)
       code = cpu_small_encode(plan->to, wide_number(kind, run, k), plan->saturate, plan->round);
-    } else {
+    else
       code = (uint8_t)(kind == WIDE_F64 ? to_integer(run->f64[k], false) : run->i64[k]);
-    }
-    if (bits < 8) {
+    if (bits < 8)
       cpu_packed_set(data, bits, first + k, code);
-    } else {
+    else
       ((uint8_t *)data)[first + k] = code;
-    }
   }
 }
 
 static void store_integer(uint32_t dtype, wide_class kind, cpu_run_buffer *run, void *data,
                           int64_t first, int64_t n) {
   for (int64_t k = 0; k < n; ++k) {
-    if (dtype == OPIPE_BOOL) {
+    if (dtype == OPIPE_BOOL)
       run->i64[k] = kind == WIDE_F64 ? run->f64[k] != 0 : run->i64[k] != 0;
-    } else if (kind == WIDE_F64) {
+    else if (kind == WIDE_F64)
       run->i64[k] = to_integer(run->f64[k], dtype == OPIPE_UINT64);
-    }
   }
   cpu_store(CPU_CLASS_I64, dtype, run, data, first, n);
 }
@@ -151,13 +143,12 @@ static void cast_runs(void *ctx, int64_t begin, int64_t end) {
     const int64_t first = run * CPU_RUN;
     const int64_t n = total - first < CPU_RUN ? total - first : CPU_RUN;
     const wide_class kind = load_wide(plan->from, call->in[0].data, first, n, &buffer);
-    if (cpu_is_float(plan->to)) {
+    if (cpu_is_float(plan->to))
       store_float(plan->to, kind, &buffer, call->out[0].data, first, n);
-    } else if (cpu_is_small_float(plan->to) || opipe_dtype_bits(plan->to) < 8) {
+    else if (cpu_is_small_float(plan->to) || opipe_dtype_bits(plan->to) < 8)
       store_small(plan, kind, &buffer, call->out[0].data, first, n);
-    } else {
+    else
       store_integer(plan->to, kind, &buffer, call->out[0].data, first, n);
-    }
   }
 }
 
@@ -183,9 +174,8 @@ static opipe_status prepare_cast(cpu_prep *p) {
   const opipe_value *out = cpu_out(p, 0);
   const char *round = opipe_attr_string(p->node, "round_mode", "up");
   cast_plan *plan = CPU_PLAN(p, cast_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (out == NULL || !castable(in->dtype) || !castable(out->dtype)) {
     return cpu_refuse(p, "does not cast %s to %s", opipe_dtype_name(in->dtype),
                       opipe_dtype_name(out == NULL ? 0 : out->dtype));
@@ -208,12 +198,10 @@ static opipe_status prepare_cast(cpu_prep *p) {
   const bool halves = (cpu_is_half(in->dtype) || in->dtype == OPIPE_FLOAT) &&
                       (cpu_is_half(out->dtype) || out->dtype == OPIPE_FLOAT);
   p->step->run = cast_kernel;
-  if (p->fast && halves && !cpu_is_param(p, 0)) {
+  if (p->fast && halves && !cpu_is_param(p, 0))
     p->step->run = convert_kernel;
-  }
-  if (opipe_dtype_bits(in->dtype) == opipe_dtype_bits(out->dtype)) {
+  if (opipe_dtype_bits(in->dtype) == opipe_dtype_bits(out->dtype))
     p->step->inplace = 1;
-  }
   return OPIPE_OK;
 }
 

@@ -122,9 +122,8 @@ static opipe_status check_shapes(cpu_prep *p, conv_plan *plan) {
   for (uint32_t i = 3 - w->axes; i < 3; ++i) {
     const int64_t span = w->in[i] + w->begin[i] + w->end[i] - w->dilation[i] * (w->kernel[i] - 1);
     shape[i + w->axes - 1] = span < 1 ? 0 : (span - 1) / w->stride[i] + 1;
-    if (w->kernel[i] != weight->shape[i + w->axes - 1]) {
+    if (w->kernel[i] != weight->shape[i + w->axes - 1])
       return cpu_invalid(p, "kernel_shape and weight '%.80s' differ", weight->name);
-    }
   }
   return cpu_expect(p, 0, out->dtype == in->dtype ? in->dtype : 0, shape, in->rank);
 }
@@ -134,9 +133,8 @@ static opipe_status prepare_conv(cpu_prep *p) {
   const opipe_value *weight = cpu_in(p, 1);
   conv_plan *plan = CPU_PLAN(p, conv_plan);
   uint64_t bytes = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (!cpu_is_float(in->dtype) || weight->rank < 3) {
     return cpu_refuse(p, "does not take %s, weights of rank %u", opipe_dtype_name(in->dtype),
                       weight->rank);
@@ -147,9 +145,8 @@ static opipe_status prepare_conv(cpu_prep *p) {
   plan->c_out = weight->shape[0];
   plan->groups = opipe_attr_int(p->node, "group", 1);
   CPU_TRY(check_shapes(p, plan));
-  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  }
   p->step->run = conv_kernel;
   const int64_t k = plan->c_in / plan->groups * plan->window.n_kernel;
   if (p->fast && in->dtype == OPIPE_FLOAT && plan->window.axes < 3 &&

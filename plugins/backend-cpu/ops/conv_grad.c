@@ -22,9 +22,8 @@ static int64_t input_at(const cpu_window *w, const int64_t *o, const int64_t *k)
   int64_t at = 0;
   for (int a = 0; a < 3; ++a) {
     const int64_t i = o[a] * w->stride[a] - w->begin[a] + k[a] * w->dilation[a];
-    if (i < 0 || i >= w->in[a]) {
+    if (i < 0 || i >= w->in[a])
       return -1;
-    }
     at = at * w->in[a] + i;
   }
   return at;
@@ -35,9 +34,8 @@ static int64_t output_at(const cpu_window *w, const int64_t *i, const int64_t *k
   int64_t at = 0;
   for (int a = 0; a < 3; ++a) {
     const int64_t o = i[a] + w->begin[a] - k[a] * w->dilation[a];
-    if (o < 0 || o % w->stride[a] != 0 || o / w->stride[a] >= w->out[a]) {
+    if (o < 0 || o % w->stride[a] != 0 || o / w->stride[a] >= w->out[a])
       return -1;
-    }
     at = at * w->out[a] + o / w->stride[a];
   }
   return at;
@@ -123,17 +121,15 @@ static opipe_status prepare_conv_grad(cpu_prep *p) {
   const opipe_value *x = to_weight ? cpu_in(p, 1) : cpu_out(p, 0);
   const opipe_attr *shape = opipe_attr_find(p->node, "shape");
   grad_plan *plan = CPU_PLAN(p, grad_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (!cpu_is_float(dy->dtype) || x->dtype != dy->dtype || weight->dtype != dy->dtype ||
       weight->rank < 3 || x->rank != weight->rank || dy->rank != weight->rank) {
     return cpu_refuse(p, "does not take %s of rank %u, weights of rank %u",
                       opipe_dtype_name(dy->dtype), dy->rank, weight->rank);
   }
-  if (shape == NULL || shape->kind != OPIPE_ATTR_INTS || shape->n > OPIPE_MAX_RANK) {
+  if (shape == NULL || shape->kind != OPIPE_ATTR_INTS || shape->n > OPIPE_MAX_RANK)
     return cpu_invalid(p, "it has no shape");
-  }
   CPU_TRY(cpu_expect(p, 0, dy->dtype, shape->data, shape->n));
   CPU_TRY(cpu_window_init(p, &plan->window, x, dy, weight->shape + 2));
   plan->images = x->shape[0];
@@ -147,9 +143,8 @@ static opipe_status prepare_conv_grad(cpu_prep *p) {
                        weight->name, (long long)plan->c_in, (long long)plan->groups);
   }
   for (uint32_t i = 0; i < plan->window.axes; ++i) {
-    if (weight->shape[2 + i] != plan->window.kernel[3 - plan->window.axes + i]) {
+    if (weight->shape[2 + i] != plan->window.kernel[3 - plan->window.axes + i])
       return cpu_invalid(p, "kernel_shape and '%.80s' differ", weight->name);
-    }
   }
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
   cpu_want_layout(p, 1, CPU_LAYOUT_COPY);

@@ -33,14 +33,12 @@ static opipe_status dropout_kernel(const cpu_call *call, opipe_error *err) {
     const bool keep = !trains || draw >= ratio;
     const double x = cpu_number(in, i);
     const double y = !keep ? 0 : trains ? x / (1.0 - ratio) : x;
-    if (out->dtype == OPIPE_DOUBLE) {
+    if (out->dtype == OPIPE_DOUBLE)
       ((double *)out->data)[i] = y;
-    } else {
+    else
       ((float *)out->data)[i] = (float)y;
-    }
-    if (mask != NULL) {
+    if (mask != NULL)
       mask[i] = keep;
-    }
   }
   return OPIPE_OK;
 }
@@ -50,22 +48,18 @@ static opipe_status prepare_dropout(cpu_prep *p) {
   const opipe_value *ratio = cpu_in(p, 1);
   const opipe_value *trains = cpu_in(p, 2);
   dropout_plan *plan = CPU_PLAN(p, dropout_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (!cpu_is_float(in->dtype) || (ratio != NULL && !cpu_is_float(ratio->dtype)) ||
-      (trains != NULL && trains->dtype != OPIPE_BOOL)) {
+      (trains != NULL && trains->dtype != OPIPE_BOOL))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
-  if ((ratio != NULL && cpu_elems(ratio) != 1) || (trains != NULL && cpu_elems(trains) != 1)) {
+  if ((ratio != NULL && cpu_elems(ratio) != 1) || (trains != NULL && cpu_elems(trains) != 1))
     return cpu_invalid(p, "ratio or training_mode is not one value");
-  }
   CPU_TRY(cpu_expect_like(p, 0, in));
   CPU_TRY(p->step->n_out > 1 ? cpu_expect(p, 1, OPIPE_BOOL, in->shape, in->rank) : OPIPE_OK);
   plan->key = mix((uint64_t)opipe_attr_int(p->node, "seed", 0));
-  for (const char *c = p->node->name; *c != '\0'; ++c) {
+  for (const char *c = p->node->name; *c != '\0'; ++c)
     plan->key = mix(plan->key ^ (unsigned char)*c);
-  }
   p->step->run = dropout_kernel;
   return OPIPE_OK;
 }

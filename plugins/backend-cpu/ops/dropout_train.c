@@ -71,13 +71,12 @@ static place place_of(const dropout_plan *plan, int64_t i) {
     const bool is_batch = plan->batch.axis == (int32_t)a;
     const bool is_token = plan->token.axis == (int32_t)a;
     extent /= (is_batch ? plan->batch.n : 1) * (is_token ? plan->token.n : 1);
-    if (is_batch && is_token) {
+    if (is_batch && is_token)
       rest = take_both(plan, rest, &at.sample, &at.token);
-    } else if (is_batch) {
+    else if (is_batch)
       rest = take(&plan->batch, rest, &at.sample);
-    } else if (is_token) {
+    else if (is_token)
       rest = take(&plan->token, rest, &at.token);
-    }
     at.rest = at.rest * extent + rest;
   }
   return at;
@@ -112,9 +111,8 @@ static void dropout_rows(void *ctx, int64_t begin, int64_t end) {
         const float x = ((const float *)call->in[0].data)[first + c];
         ((float *)call->out[0].data)[first + c] = keep ? x * (float)job->scale : 0;
       }
-      if (mask != NULL) {
+      if (mask != NULL)
         mask[first + c] = keep;
-      }
     }
   }
 }
@@ -149,9 +147,8 @@ static opipe_status read_factor(cpu_prep *p, const char *prefix, factor *out) {
   out->axis = -1;
   out->n = 1;
   out->inner = 1;
-  if (axis < 0) {
+  if (axis < 0)
     return OPIPE_OK;
-  }
   if (axis >= (int64_t)x->rank || outer < 1 || inner < 1 ||
       __builtin_mul_overflow(outer, inner, &rest) || x->shape[axis] % rest != 0) {
     return cpu_invalid(p, "%s axis %lld of %lld * N * %lld elements does not fit '%.80s'", prefix,
@@ -166,18 +163,15 @@ static opipe_status read_factor(cpu_prep *p, const char *prefix, factor *out) {
 static opipe_status prepare_dropout(cpu_prep *p) {
   const opipe_value *x = cpu_in(p, 0);
   dropout_plan *plan = CPU_PLAN(p, dropout_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->ratio = opipe_attr_float(p->node, "ratio", 0.5);
-  if (!cpu_is_float(x->dtype) || !(plan->ratio >= 0 && plan->ratio < 1)) {
+  if (!cpu_is_float(x->dtype) || !(plan->ratio >= 0 && plan->ratio < 1))
     return cpu_refuse(p, "does not take %s with ratio %g", opipe_dtype_name(x->dtype), plan->ratio);
-  }
   for (uint32_t i = 1; i < 5; ++i) {
     const opipe_value *scalar = cpu_in(p, i);
-    if ((scalar->dtype != OPIPE_INT64 && scalar->dtype != OPIPE_INT32) || cpu_elems(scalar) != 1) {
+    if ((scalar->dtype != OPIPE_INT64 && scalar->dtype != OPIPE_INT32) || cpu_elems(scalar) != 1)
       return cpu_invalid(p, "'%.80s' is not one integer", scalar->name);
-    }
   }
   CPU_TRY(cpu_expect_like(p, 0, x));
   CPU_TRY(cpu_out(p, 1) != NULL ? cpu_expect(p, 1, OPIPE_BOOL, x->shape, x->rank) : OPIPE_OK);
@@ -186,18 +180,15 @@ static opipe_status prepare_dropout(cpu_prep *p) {
   if (plan->batch.axis >= 0 && plan->batch.axis == plan->token.axis) {
     const factor *high = plan->batch.inner >= plan->token.inner ? &plan->batch : &plan->token;
     const factor *low = high == &plan->batch ? &plan->token : &plan->batch;
-    if (high->inner % (low->inner * low->n) != 0) {
+    if (high->inner % (low->inner * low->n) != 0)
       return cpu_invalid(p, "batch and token axis overlap in axis %d", plan->batch.axis);
-    }
   }
   plan->rank = x->rank;
-  for (uint32_t i = 0; i < x->rank; ++i) {
+  for (uint32_t i = 0; i < x->rank; ++i)
     plan->shape[i] = x->shape[i];
-  }
   plan->key = mix(GOLDEN);
-  for (const char *c = opipe_attr_string(p->node, "key", ""); *c != '\0'; ++c) {
+  for (const char *c = opipe_attr_string(p->node, "key", ""); *c != '\0'; ++c)
     plan->key = mix(plan->key ^ (unsigned char)*c);
-  }
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
   p->step->inplace = 1;
   p->step->run = dropout_kernel;

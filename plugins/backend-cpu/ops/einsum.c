@@ -31,9 +31,8 @@ static void sum_products(const cpu_call *call, const int64_t *base, cpu_run_buff
     for (uint32_t l = plan->n_letters; l > plan->n_out; --l) {
       const int64_t index = rest % plan->extent[l - 1];
       rest /= plan->extent[l - 1];
-      for (uint32_t i = 0; i < plan->n_in; ++i) {
+      for (uint32_t i = 0; i < plan->n_in; ++i)
         at[i] += index * plan->stride[i][l - 1];
-      }
     }
     for (uint32_t i = 0; i < plan->n_in; ++i) {
       cpu_run_buffer buffer;
@@ -50,11 +49,10 @@ static void sum_products(const cpu_call *call, const int64_t *base, cpu_run_buff
     total += product;
     integer += whole;
   }
-  if (plan->math == CPU_CLASS_F64) {
+  if (plan->math == CPU_CLASS_F64)
     out->f64[0] = total;
-  } else {
+  else
     out->u64[0] = integer;
-  }
 }
 
 static void einsum_range(void *ctx, int64_t begin, int64_t end) {
@@ -68,9 +66,8 @@ static void einsum_range(void *ctx, int64_t begin, int64_t end) {
     for (uint32_t l = plan->n_out; l > 0; --l) {
       const int64_t index = rest % plan->extent[l - 1];
       rest /= plan->extent[l - 1];
-      for (uint32_t i = 0; i < plan->n_in; ++i) {
+      for (uint32_t i = 0; i < plan->n_in; ++i)
         base[i] += index * plan->stride[i][l - 1];
-      }
     }
     sum_products(call, base, &sum);
     const float narrow = plan->math == CPU_CLASS_F64 ? (float)sum.f64[0] : 0.0f;
@@ -96,12 +93,10 @@ static bool is_letter(char c) {
 /* Index of a letter among those seen; adds it. */
 static uint32_t letter_index(char *letters, uint32_t *io_n, char c) {
   uint32_t i = 0;
-  while (i < *io_n && letters[i] != c) {
+  while (i < *io_n && letters[i] != c)
     ++i;
-  }
-  if (i == *io_n) {
+  if (i == *io_n)
     letters[(*io_n)++] = c;
-  }
   return i;
 }
 
@@ -112,16 +107,14 @@ static opipe_status read_operand(cpu_prep *p, einsum_plan *plan, uint32_t i, cha
   int64_t dense[OPIPE_MAX_RANK];
   uint32_t rank = 0;
   const char *text = *io_text;
-  if (value == NULL || value->dtype != cpu_in(p, 0)->dtype) {
+  if (value == NULL || value->dtype != cpu_in(p, 0)->dtype)
     return cpu_invalid(p, "operand %u is absent or of another type", i);
-  }
   opipe_dense_strides(value->shape, value->rank, dense);
   for (; is_letter(*text); ++text, ++rank) {
     const uint32_t known = plan->n_letters;
     const uint32_t l = letter_index(letters, &plan->n_letters, *text);
-    if (rank >= value->rank) {
+    if (rank >= value->rank)
       break;
-    }
     if (l == known) {
       plan->extent[l] = value->shape[rank];
     } else if (plan->extent[l] != value->shape[rank]) {
@@ -130,9 +123,8 @@ static opipe_status read_operand(cpu_prep *p, einsum_plan *plan, uint32_t i, cha
     }
     plan->stride[i][l] += dense[rank];
   }
-  if (rank != value->rank || is_letter(*text)) {
+  if (rank != value->rank || is_letter(*text))
     return cpu_invalid(p, "operand %u of rank %u has other letters", i, value->rank);
-  }
   *io_text = text;
   return OPIPE_OK;
 }
@@ -144,14 +136,12 @@ static opipe_status prepare_einsum(cpu_prep *p) {
   einsum_plan *plan = CPU_PLAN(p, einsum_plan);
   char letters[MAX_LETTERS];
   int64_t shape[OPIPE_MAX_RANK];
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->n_in = p->step->n_in;
   if (arrow == NULL || plan->n_in > MAX_OPERANDS || strlen(arrow + 2) > OPIPE_MAX_RANK ||
-      (!cpu_is_float(dtype) && !cpu_is_int(dtype))) {
+      (!cpu_is_float(dtype) && !cpu_is_int(dtype)))
     return cpu_refuse(p, "equation '%.60s' over %s", equation, opipe_dtype_name(dtype));
-  }
   /* Output letters come first, with extents that the operands give. */
   for (const char *c = arrow + 2; *c != '\0'; ++c) {
     if (!is_letter(*c) || letter_index(letters, &plan->n_letters, *c) != plan->n_out) {
@@ -167,26 +157,22 @@ static opipe_status prepare_einsum(cpu_prep *p) {
     for (uint32_t r = 0; value != NULL && r < value->rank && is_letter(text[r]); ++r) {
       uint32_t n = plan->n_letters;
       const uint32_t l = letter_index(letters, &n, text[r]);
-      if (l < plan->n_out && plan->extent[l] < 0) {
+      if (l < plan->n_out && plan->extent[l] < 0)
         plan->extent[l] = value->shape[r];
-      }
     }
     CPU_TRY(read_operand(p, plan, i, letters, &text));
-    if (*text != (i + 1 < plan->n_in ? ',' : '-')) {
+    if (*text != (i + 1 < plan->n_in ? ',' : '-'))
       return cpu_refuse(p, "equation '%.60s' has another number of operands", equation);
-    }
     ++text;
   }
   plan->sums = 1;
   for (uint32_t l = 0; l < plan->n_letters; ++l) {
-    if (plan->extent[l] < 0) {
+    if (plan->extent[l] < 0)
       return cpu_invalid(p, "equation '%.60s': an output letter occurs in no operand", equation);
-    }
-    if (l < plan->n_out) {
+    if (l < plan->n_out)
       shape[l] = plan->extent[l];
-    } else if (__builtin_mul_overflow(plan->sums, plan->extent[l], &plan->sums)) {
+    else if (__builtin_mul_overflow(plan->sums, plan->extent[l], &plan->sums))
       return cpu_refuse(p, "equation '%.60s' sums over too many letters", equation);
-    }
   }
   plan->math = cpu_is_float(dtype) ? CPU_CLASS_F64 : cpu_class_of(dtype);
   p->step->run = einsum_kernel;

@@ -117,9 +117,8 @@ static uint64_t power_u64(uint64_t base, uint64_t exponent) {
 
 /* A negative exponent leaves a fraction: 0 but for bases 1 and -1. */
 static int64_t power_i64(int64_t base, int64_t exponent) {
-  if (exponent >= 0) {
+  if (exponent >= 0)
     return (int64_t)power_u64((uint64_t)base, (uint64_t)exponent);
-  }
   return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
 }
 
@@ -218,9 +217,8 @@ static bool is_square(const cpu_prep *p) {
   const opipe_value *base = cpu_in(p, 0);
   const opipe_value *exponent = cpu_in(p, 1);
   if (!cpu_is_float(base->dtype) || exponent->role != OPIPE_VALUE_CONSTANT ||
-      exponent->rank > base->rank || cpu_elems(exponent) != 1) {
+      exponent->rank > base->rank || cpu_elems(exponent) != 1)
     return false;
-  }
   const cpu_tensor tensor = {(void *)(uintptr_t)exponent->data,
                              exponent->shape,
                              1,
@@ -243,9 +241,8 @@ static opipe_status prepare_pow(cpu_prep *p) {
   const opipe_value *base = cpu_in(p, 0);
   const opipe_value *exponent = cpu_in(p, 1);
   cpu_map_plan *plan = CPU_PLAN(p, cpu_map_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   const cpu_class kind = cpu_class_of(base->dtype);
   const bool numbers = (cpu_is_float(base->dtype) || cpu_is_int(base->dtype)) &&
                        (cpu_is_float(exponent->dtype) || cpu_is_int(exponent->dtype));
@@ -253,12 +250,10 @@ static opipe_status prepare_pow(cpu_prep *p) {
     return cpu_refuse(p, "does not take %s to the power of %s", opipe_dtype_name(base->dtype),
                       opipe_dtype_name(exponent->dtype));
   }
-  if (cpu_out(p, 0)->dtype != base->dtype) {
+  if (cpu_out(p, 0)->dtype != base->dtype)
     return cpu_invalid(p, "its output is not %s", opipe_dtype_name(base->dtype));
-  }
-  if (p->fast && is_square(p)) {
+  if (p->fast && is_square(p))
     return prepare_square(p);
-  }
   const bool mixed = cpu_is_int(base->dtype) && cpu_is_float(exponent->dtype);
   plan->n_in = 2;
   plan->class_in[0] = kind;
@@ -293,12 +288,10 @@ static opipe_status prepare_clip(cpu_prep *p) {
   static const cpu_run_fn fn[4] = {clip_f32, clip_f64, clip_i64, clip_u64};
   const opipe_value *in = cpu_in(p, 0);
   cpu_map_plan *plan = CPU_PLAN(p, cpu_map_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype)) {
+  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
   CPU_TRY(cpu_expect_like(p, 0, in));
   plan->n_in = p->step->n_in;
   for (uint32_t i = 0; i < plan->n_in; ++i) {

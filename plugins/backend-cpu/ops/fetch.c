@@ -123,9 +123,8 @@ static void load_raw(uint32_t size, const void *data, int64_t first, int64_t str
                      uint8_t *out) {
   const char *from = (const char *)data + first * (int64_t)size;
   const int64_t step = stride * (int64_t)size;
-  for (int64_t k = 0; k < n; ++k) {
+  for (int64_t k = 0; k < n; ++k)
     memcpy(out + k * (int64_t)size, from + k * step, size);
-  }
 }
 
 /* True when stored elements are already in the class. */
@@ -152,9 +151,8 @@ const void *cpu_fetch(cpu_class to, uint32_t dtype, const void *data, int64_t fi
                       int64_t n, cpu_run_buffer *buffer) {
   const uint32_t size = class_bytes(to);
   const char *from = (const char *)data + first * (int64_t)size;
-  if (stride == 1 && is_native(to, dtype) && (uintptr_t)from % size == 0) {
+  if (stride == 1 && is_native(to, dtype) && (uintptr_t)from % size == 0)
     return from;
-  }
   switch (to) {
     case CPU_CLASS_F32:
       load_f32(dtype, data, first, stride, n, buffer->f32);
@@ -222,9 +220,8 @@ static void store_i64(uint32_t dtype, const int64_t *in, void *data, int64_t fir
 
 void cpu_store(cpu_class from, uint32_t dtype, const void *run, void *data, int64_t first,
                int64_t n) {
-  if (is_native(from, dtype) && run == (char *)data + first * (int64_t)class_bytes(from)) {
+  if (is_native(from, dtype) && run == (char *)data + first * (int64_t)class_bytes(from))
     return;
-  }
   switch (from) {
     case CPU_CLASS_F32:
       store_f32(dtype, run, data, first, n);

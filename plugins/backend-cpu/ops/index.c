@@ -25,9 +25,8 @@ static opipe_status bad_index(const cpu_call *call, opipe_error *err, int64_t in
 
 static opipe_status index_type(cpu_prep *p, uint32_t i) {
   const opipe_value *value = cpu_in(p, i);
-  if (value == NULL || (value->dtype != OPIPE_INT64 && value->dtype != OPIPE_INT32)) {
+  if (value == NULL || (value->dtype != OPIPE_INT64 && value->dtype != OPIPE_INT32))
     return cpu_invalid(p, "input %u holds no int32 or int64 indices", i);
-  }
   return OPIPE_OK;
 }
 
@@ -39,9 +38,8 @@ static opipe_status gather_kernel(const cpu_call *call, opipe_error *err) {
     for (int64_t i = 0; i < plan->count; ++i) {
       const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
       const int64_t at = index < 0 ? index + plan->n : index;
-      if (at < 0 || at >= plan->n) {
+      if (at < 0 || at >= plan->n)
         return bad_index(call, err, index, plan->n);
-      }
       memcpy(out, data + (o * plan->n + at) * plan->inner, (size_t)plan->inner);
       out += plan->inner;
     }
@@ -77,14 +75,12 @@ static void gather_panel_rows(void *ctx, int64_t begin, int64_t end) {
 static opipe_status gather_table_kernel(const cpu_call *call, opipe_error *err) {
   const gather_plan *plan = call->plan;
   cpu_call copy = *call;
-  if (call->in[0].layout != CPU_LAYOUT_PANEL) {
+  if (call->in[0].layout != CPU_LAYOUT_PANEL)
     return gather_rows_kernel(call, err);
-  }
   for (int64_t i = 0; i < plan->count; ++i) {
     const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
-    if (index < -plan->n || index >= plan->n) {
+    if (index < -plan->n || index >= plan->n)
       return bad_index(call, err, index, plan->n);
-    }
   }
   cpu_parallel(call->exec, plan->count, (int64_t)call->out[0].n, gather_panel_rows, &copy);
   return OPIPE_OK;
@@ -96,15 +92,13 @@ static opipe_status prepare_gather(cpu_prep *p) {
   gather_plan *plan = CPU_PLAN(p, gather_plan);
   int64_t shape[2 * OPIPE_MAX_RANK];
   uint32_t rank = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(index_type(p, 1));
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), data->rank, &plan->axis));
   plan->size = cpu_dtype_bytes(data->dtype);
-  if (plan->size == 0) {
+  if (plan->size == 0)
     return cpu_refuse(p, "does not gather %s", opipe_dtype_name(data->dtype));
-  }
   plan->outer = 1;
   plan->inner = plan->size;
   plan->n = data->shape[plan->axis];
@@ -113,9 +107,8 @@ static opipe_status prepare_gather(cpu_prep *p) {
     plan->outer *= data->shape[i];
     shape[rank++] = data->shape[i];
   }
-  for (uint32_t i = 0; i < indices->rank; ++i) {
+  for (uint32_t i = 0; i < indices->rank; ++i)
     shape[rank++] = indices->shape[i];
-  }
   for (uint32_t i = plan->axis + 1; i < data->rank; ++i) {
     plan->inner *= data->shape[i];
     shape[rank++] = data->shape[i];
@@ -139,17 +132,14 @@ static opipe_status gather_elements_kernel(const cpu_call *call, opipe_error *er
     const int64_t index = cpu_index(indices, i);
     const int64_t along = index < 0 ? index + plan->n : index;
     int64_t from = 0;
-    if (along < 0 || along >= plan->n) {
+    if (along < 0 || along >= plan->n)
       return bad_index(call, err, index, plan->n);
-    }
-    for (uint32_t a = 0; a < indices->rank; ++a) {
+    for (uint32_t a = 0; a < indices->rank; ++a)
       from += (a == plan->axis ? along : at[a]) * plan->strides[a];
-    }
     memcpy((char *)call->out[0].data + i * plan->size,
            (const char *)call->in[0].data + from * plan->size, plan->size);
-    for (uint32_t a = indices->rank; a > 0 && ++at[a - 1] == indices->shape[a - 1]; --a) {
+    for (uint32_t a = indices->rank; a > 0 && ++at[a - 1] == indices->shape[a - 1]; --a)
       at[a - 1] = 0;
-    }
   }
   return OPIPE_OK;
 }
@@ -159,9 +149,8 @@ static opipe_status prepare_gather_elements(cpu_prep *p) {
   const opipe_value *indices = cpu_in(p, 1);
   gather_plan *plan = CPU_PLAN(p, gather_plan);
   int64_t *strides = CPU_POOL_ARRAY(p->pool, int64_t, OPIPE_MAX_RANK);
-  if (plan == NULL || strides == NULL) {
+  if (plan == NULL || strides == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(index_type(p, 1));
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), data->rank, &plan->axis));
   CPU_TRY(cpu_expect(p, 0, data->dtype, indices->shape, indices->rank));
@@ -194,9 +183,8 @@ static opipe_status gather_nd_kernel(const cpu_call *call, opipe_error *err) {
         const uint64_t entry = (uint64_t)((o * plan->count + i) * plan->tuple + k);
         const int64_t index = cpu_index(&call->in[1], entry);
         const int64_t at = index < 0 ? index + plan->limits[k] : index;
-        if (at < 0 || at >= plan->limits[k]) {
+        if (at < 0 || at >= plan->limits[k])
           return bad_index(call, err, index, plan->limits[k]);
-        }
         from += at * plan->strides[k];
       }
       memcpy(out, data + from, (size_t)plan->inner);
@@ -214,9 +202,8 @@ static opipe_status prepare_gather_nd(cpu_prep *p) {
   int64_t *strides = CPU_POOL_ARRAY(p->pool, int64_t, OPIPE_MAX_RANK);
   int64_t shape[2 * OPIPE_MAX_RANK];
   uint32_t rank = 0;
-  if (plan == NULL || strides == NULL) {
+  if (plan == NULL || strides == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(index_type(p, 1));
   plan->size = cpu_dtype_bytes(data->dtype);
   if (plan->size == 0 || indices->rank == 0 || batch < 0 || batch >= (int64_t)indices->rank ||
@@ -234,9 +221,8 @@ static opipe_status prepare_gather_nd(cpu_prep *p) {
   for (uint32_t i = 0; i + 1 < indices->rank; ++i) {
     *((int64_t)i < batch ? &plan->outer : &plan->count) *= indices->shape[i];
     shape[rank++] = indices->shape[i];
-    if ((int64_t)i < batch && indices->shape[i] != data->shape[i]) {
+    if ((int64_t)i < batch && indices->shape[i] != data->shape[i])
       return cpu_invalid(p, "batch axis %u differs between data and indices", i);
-    }
   }
   const uint32_t first = (uint32_t)batch;
   plan->inner = plan->size;
@@ -287,9 +273,8 @@ static opipe_status prepare_onehot(cpu_prep *p) {
   const opipe_value *out = cpu_out(p, 0);
   onehot_plan *plan = CPU_PLAN(p, onehot_plan);
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", -1), indices->rank + 1, &axis));
   plan->size = cpu_dtype_bytes(values->dtype);
   if (plan->size == 0 || cpu_elems(values) != 2 || out->dtype != values->dtype ||
@@ -303,9 +288,8 @@ static opipe_status prepare_onehot(cpu_prep *p) {
   plan->depth = out->shape[axis];
   for (uint32_t i = 0; i < indices->rank; ++i) {
     *(i < axis ? &plan->outer : &plan->inner) *= indices->shape[i];
-    if (out->shape[i < axis ? i : i + 1] != indices->shape[i]) {
+    if (out->shape[i < axis ? i : i + 1] != indices->shape[i])
       return cpu_invalid(p, "output and indices differ along axis %u", i);
-    }
   }
   p->step->run = onehot_kernel;
   return OPIPE_OK;

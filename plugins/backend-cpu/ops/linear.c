@@ -39,9 +39,8 @@ static opipe_status batch_loop(cpu_prep *p, const matrix_view *a, const matrix_v
   const matrix_view *views[2] = {a, b};
   const uint32_t rank = a->n_batch > b->n_batch ? a->n_batch : b->n_batch;
   int64_t(*strides)[OPIPE_MAX_RANK] = cpu_pool_array(p->pool, 3, sizeof *strides);
-  if (strides == NULL) {
+  if (strides == NULL)
     return cpu_nomem(p);
-  }
   for (uint32_t i = 0; i < rank; ++i) {
     shape[i] = 1;
     for (int k = 0; k < 2; ++k) {
@@ -57,23 +56,20 @@ static opipe_status batch_loop(cpu_prep *p, const matrix_view *a, const matrix_v
   for (int k = 0; k < 2; ++k) {
     const int64_t size = views[k]->rows * views[k]->columns;
     (void)opipe_broadcast_strides(values[k]->shape, views[k]->n_batch, shape, rank, strides[k]);
-    for (uint32_t i = 0; i < rank; ++i) {
+    for (uint32_t i = 0; i < rank; ++i)
       strides[k][i] *= size;
-    }
   }
   opipe_dense_strides(shape, rank, strides[2]);
-  for (uint32_t i = 0; i < rank; ++i) {
+  for (uint32_t i = 0; i < rank; ++i)
     strides[2][i] *= plan->m * plan->n;
-  }
   cpu_loop_init(&plan->batch, shape, rank, 3, strides);
   *out_rank = rank;
   return OPIPE_OK;
 }
 
 static opipe_status choose_kernel(cpu_prep *p, cpu_linear_plan *plan) {
-  if (cpu_out(p, 0)->role == OPIPE_VALUE_GRADIENT) {
+  if (cpu_out(p, 0)->role == OPIPE_VALUE_GRADIENT)
     return cpu_linear_accumulate(p, plan);
-  }
   for (uint32_t i = 0; i < p->step->n_in; ++i) {
     if (cpu_in(p, i) != NULL && cpu_in(p, i)->dtype != cpu_in(p, 0)->dtype) {
       return cpu_invalid(p, "input %u is %s, input 0 %s", i, opipe_dtype_name(cpu_in(p, i)->dtype),
@@ -81,9 +77,8 @@ static opipe_status choose_kernel(cpu_prep *p, cpu_linear_plan *plan) {
     }
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
   }
-  if (!cpu_linear_reference(cpu_in(p, 0)->dtype, &p->step->run)) {
+  if (!cpu_linear_reference(cpu_in(p, 0)->dtype, &p->step->run))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(cpu_in(p, 0)->dtype));
-  }
   CPU_TRY(p->fast ? cpu_linear_fast(p, plan) : OPIPE_OK);
   return p->fusion == NULL || plan->packed
              ? OPIPE_OK
@@ -96,9 +91,8 @@ static opipe_status check_output(cpu_prep *p, const int64_t *shape, uint32_t ran
   const opipe_value *out = cpu_out(p, 0);
   const uint32_t dtype = cpu_in(p, 0)->dtype;
   uint64_t n = 0;
-  if (p->fusion == NULL) {
+  if (p->fusion == NULL)
     return cpu_expect(p, 0, dtype, shape, rank);
-  }
   return opipe_shape_elems(shape, rank, &n) && cpu_elems(out) == n && out->dtype == dtype
              ? OPIPE_OK
              : cpu_invalid(p, "'%.80s' is not as large as the product", out->name);
@@ -128,12 +122,10 @@ static opipe_status prepare_matmul(cpu_prep *p) {
   cpu_linear_plan *plan = CPU_PLAN(p, cpu_linear_plan);
   int64_t shape[OPIPE_MAX_RANK + 2];
   uint32_t rank = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (left->rank == 0 || right->rank == 0) {
+  if (left->rank == 0 || right->rank == 0)
     return cpu_invalid(p, "an operand is a scalar");
-  }
   const matrix_view a = view_of(left, fused && opipe_attr_int(p->node, "transA", 0) != 0, true);
   const matrix_view b = view_of(right, fused && opipe_attr_int(p->node, "transB", 0) != 0, false);
   CPU_TRY(set_matrices(p, plan, &a, &b));
@@ -141,12 +133,10 @@ static opipe_status prepare_matmul(cpu_prep *p) {
   plan->alpha = fused ? opipe_attr_float(p->node, "alpha", 1.0) : 1.0;
   plan->c = -1;
   CPU_TRY(batch_loop(p, &a, &b, plan, shape, &rank));
-  if (left->rank > 1) {
+  if (left->rank > 1)
     shape[rank++] = plan->m;
-  }
-  if (right->rank > 1) {
+  if (right->rank > 1)
     shape[rank++] = plan->n;
-  }
   CPU_TRY(check_output(p, shape, rank));
   plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion)CPU_FUSION_NONE;
   return choose_kernel(p, plan);
@@ -159,12 +149,10 @@ static opipe_status prepare_gemm(cpu_prep *p) {
   cpu_linear_plan *plan = CPU_PLAN(p, cpu_linear_plan);
   int64_t shape[2];
   uint32_t rank = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (left->rank != 2 || right->rank != 2) {
+  if (left->rank != 2 || right->rank != 2)
     return cpu_invalid(p, "its operands have ranks %u and %u", left->rank, right->rank);
-  }
   const matrix_view a = view_of(left, opipe_attr_int(p->node, "transA", 0) != 0, true);
   const matrix_view b = view_of(right, opipe_attr_int(p->node, "transB", 0) != 0, false);
   CPU_TRY(set_matrices(p, plan, &a, &b));

@@ -21,9 +21,8 @@ static void dense_panels(const cpu_call *call, cpu_matmul_dw_args *args, float *
     args->dy = dy + first;
     args->n = n;
     cpu_matmul_dw(call->exec, args);
-    for (int64_t k = 0; k < args->k; ++k) {
+    for (int64_t k = 0; k < args->k; ++k)
       memcpy(g + k * columns + first, panel + k * CPU_PANEL, (size_t)n * sizeof *panel);
-    }
   }
 }
 
@@ -43,11 +42,10 @@ static opipe_status accumulate_kernel(const cpu_call *call, opipe_error *err) {
                              .dw = g->data,
                              .workspace = (char *)call->workspace + plan->scratch_at};
   (void)err;
-  if (g->layout == CPU_LAYOUT_PANEL || turned) {
+  if (g->layout == CPU_LAYOUT_PANEL || turned)
     cpu_matmul_dw(call->exec, &args);
-  } else {
+  else
     dense_panels(call, &args, call->workspace);
-  }
   return OPIPE_OK;
 }
 
@@ -60,9 +58,8 @@ opipe_status cpu_linear_accumulate(cpu_prep *p, cpu_linear_plan *plan) {
   }
   plan->scratch_at = cpu_align_up((uint64_t)plan->m * CPU_PANEL * sizeof(float), CPU_ALIGN_BYTES);
   cpu_want_workspace(p, plan->scratch_at + bytes);
-  for (uint32_t i = 0; i < 2; ++i) {
+  for (uint32_t i = 0; i < 2; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  }
   p->step->out[0].layout = CPU_LAYOUT_PANEL;
   p->step->run = accumulate_kernel;
   return OPIPE_OK;

@@ -17,16 +17,14 @@ static const float *addend_of(const cpu_call *call, const cpu_linear_plan *plan,
   }
   const float *c = call->in[plan->c].data;
   *out_stride = plan->c_m;
-  if (!plan->scale_c) {
+  if (!plan->scale_c)
     return c;
-  }
   float *to = (float *)(void *)((char *)call->workspace + plan->c_at);
   const int64_t n_rows = plan->c_m == 0 ? 1 : rows;
   const float beta = (float)plan->beta;
   for (int64_t m = 0; m < n_rows; ++m) {
-    for (int64_t j = 0; j < plan->n; ++j) {
+    for (int64_t j = 0; j < plan->n; ++j)
       to[m * plan->n + j] = beta * c[m * plan->c_m + j * plan->c_n];
-    }
   }
   *out_stride = plan->c_m == 0 ? 0 : plan->n;
   return to;
@@ -207,9 +205,8 @@ static bool plan_copies(cpu_linear_plan *plan, uint64_t count, uint64_t *io_at) 
   plan->turn_a = plan->a_k != 1 && plan->k > 1;
   if (plan->turn_a) {
     plan->a_at = *io_at;
-    if (__builtin_mul_overflow((uint64_t)(plan->m * plan->k) * 4, count, &n)) {
+    if (__builtin_mul_overflow((uint64_t)(plan->m * plan->k) * 4, count, &n))
       return false;
-    }
     *io_at += cpu_align_up(n, CPU_ALIGN_BYTES);
   }
   if (plan->c >= 0) {
@@ -242,31 +239,26 @@ opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan) {
   const uint64_t count = (uint64_t)(plan->batch.rows * plan->batch.columns);
   uint64_t at = 0;
   uint64_t bytes = 0;
-  if (cpu_in(p, 0)->dtype == OPIPE_DOUBLE) {
+  if (cpu_in(p, 0)->dtype == OPIPE_DOUBLE)
     return fast_f64(p, plan);
-  }
-  if (cpu_in(p, 0)->dtype != OPIPE_FLOAT || !plan_copies(plan, count, &at)) {
+  if (cpu_in(p, 0)->dtype != OPIPE_FLOAT || !plan_copies(plan, count, &at))
     return OPIPE_OK;
-  }
-  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_F32);
-  }
   if (cpu_is_param(p, 1) && b->rank == 2 && (!plan->turn_a || count == 1)) {
     cpu_want_layout(p, 1, plan->b_turned ? CPU_LAYOUT_PANEL_T : CPU_LAYOUT_PANEL);
     plan->scratch_at = at;
     bytes = 0;
     if ((p->flags & OPIPE_COMPILE_OWNED) != 0 &&
-        !cpu_matmul_dx_workspace(p->device->threads, &bytes)) {
+        !cpu_matmul_dx_workspace(p->device->threads, &bytes))
       return OPIPE_OK;
-    }
     cpu_want_workspace(p, at + bytes);
     p->step->run = packed_kernel;
     plan->packed = true;
     return OPIPE_OK;
   }
-  if (!cpu_matmul_batch_workspace(p->device->threads, plan->k, &bytes)) {
+  if (!cpu_matmul_batch_workspace(p->device->threads, plan->k, &bytes))
     return OPIPE_OK;
-  }
   plan->scratch_at = at;
   cpu_want_workspace(p, at + bytes);
   p->step->run = batch_kernel;

@@ -52,9 +52,8 @@ static opipe_status prepare_compare(cpu_prep *p) {
 }
 
 static opipe_status prepare_bool(cpu_prep *p) {
-  if (cpu_in(p, 0)->dtype != OPIPE_BOOL) {
+  if (cpu_in(p, 0)->dtype != OPIPE_BOOL)
     return cpu_invalid(p, "takes bool, not %s", opipe_dtype_name(cpu_in(p, 0)->dtype));
-  }
   return cpu_prepare_map(p, &maps[p->op->code], CPU_MAP_TO_BOOL);
 }
 
@@ -135,9 +134,8 @@ static opipe_status prepare_where(cpu_prep *p) {
   const opipe_value *b = cpu_in(p, 2);
   cpu_map_plan *plan = CPU_PLAN(p, cpu_map_plan);
   cpu_class raw = CPU_CLASS_RAW4;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (cpu_in(p, 0)->dtype != OPIPE_BOOL || a->dtype != b->dtype ||
       cpu_out(p, 0)->dtype != a->dtype || !cpu_raw_class_of(a->dtype, &raw)) {
     return cpu_refuse(p, "does not choose between %s and %s by %s", opipe_dtype_name(a->dtype),

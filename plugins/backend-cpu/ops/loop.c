@@ -9,9 +9,8 @@ enum { PARALLEL_WORK = 32768 }; /* elements below which waking the team costs mo
  */
 static bool mergeable(const cpu_loop *loop, uint32_t a) {
   for (uint32_t i = 0; i < loop->n; ++i) {
-    if (loop->stride[i][a] != loop->stride[i][a + 1] * loop->shape[a + 1]) {
+    if (loop->stride[i][a] != loop->stride[i][a + 1] * loop->shape[a + 1])
       return false;
-    }
   }
   return true;
 }
@@ -19,9 +18,8 @@ static bool mergeable(const cpu_loop *loop, uint32_t a) {
 static void drop_axis(cpu_loop *loop, uint32_t a) {
   for (uint32_t k = a; k + 1 < loop->rank; ++k) {
     loop->shape[k] = loop->shape[k + 1];
-    for (uint32_t i = 0; i < loop->n; ++i) {
+    for (uint32_t i = 0; i < loop->n; ++i)
       loop->stride[i][k] = loop->stride[i][k + 1];
-    }
   }
   --loop->rank;
 }
@@ -31,15 +29,13 @@ void cpu_loop_init(cpu_loop *loop, const int64_t *shape, uint32_t rank, uint32_t
   loop->rank = rank;
   loop->n = n;
   loop->stride = strides;
-  if (rank > 0) {
+  if (rank > 0)
     memcpy(loop->shape, shape, rank * sizeof shape[0]);
-  }
   for (uint32_t a = 0; a < loop->rank;) {
-    if (loop->shape[a] == 1 && loop->rank > 1) {
+    if (loop->shape[a] == 1 && loop->rank > 1)
       drop_axis(loop, a);
-    } else {
+    else
       ++a;
-    }
   }
   for (uint32_t a = 0; a + 1 < loop->rank;) {
     if (mergeable(loop, a)) {
@@ -52,32 +48,27 @@ void cpu_loop_init(cpu_loop *loop, const int64_t *shape, uint32_t rank, uint32_t
   if (loop->rank == 0) {
     loop->rank = 1;
     loop->shape[0] = 1;
-    for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t i = 0; i < n; ++i)
       strides[i][0] = 0;
-    }
   }
   loop->columns = loop->shape[loop->rank - 1];
   loop->rows = 1;
-  for (uint32_t a = 0; a + 1 < loop->rank; ++a) {
+  for (uint32_t a = 0; a + 1 < loop->rank; ++a)
     loop->rows *= loop->shape[a];
-  }
-  for (uint32_t i = 0; loop->columns == 1 && i < n; ++i) {
+  for (uint32_t i = 0; loop->columns == 1 && i < n; ++i)
     strides[i][loop->rank - 1] = 1; /* one element: any stride, and 1 needs no conversion */
-  }
 }
 
 opipe_status cpu_loop_broadcast(cpu_prep *p, const opipe_value *out, uint32_t n_in,
                                 cpu_loop *out_loop) {
   int64_t(*strides)[OPIPE_MAX_RANK] = cpu_pool_array(p->pool, (uint64_t)n_in + 1, sizeof *strides);
-  if (strides == NULL) {
+  if (strides == NULL)
     return cpu_nomem(p);
-  }
   for (uint32_t i = 0; i < n_in; ++i) {
     const opipe_value *in = cpu_in(p, i);
     if (in != NULL &&
-        !opipe_broadcast_strides(in->shape, in->rank, out->shape, out->rank, strides[i])) {
+        !opipe_broadcast_strides(in->shape, in->rank, out->shape, out->rank, strides[i]))
       return cpu_invalid(p, "input '%.80s' does not broadcast to the output's shape", in->name);
-    }
   }
   opipe_dense_strides(out->shape, out->rank, strides[n_in]);
   cpu_loop_init(out_loop, out->shape, out->rank, n_in + 1, strides);
@@ -105,31 +96,27 @@ static void range_task(void *argument, int32_t worker, int32_t workers) {
   int64_t begin = 0;
   int64_t end = 0;
   cpu_team_share(job->units, worker, workers, &begin, &end);
-  if (begin < end) {
+  if (begin < end)
     job->body(job->ctx, begin, end);
-  }
 }
 
 void cpu_parallel(const cpu_exec *exec, int64_t units, int64_t work, cpu_range_body body,
                   void *ctx) {
   range_job job = {body, ctx, units};
-  if (units <= 0) {
+  if (units <= 0)
     return;
-  }
-  if (units == 1 || work < PARALLEL_WORK || exec->team == NULL) {
+  if (units == 1 || work < PARALLEL_WORK || exec->team == NULL)
     body(ctx, 0, units);
-  } else {
+  else
     cpu_team_run(exec->team, range_task, &job);
-  }
 }
 
 opipe_status cpu_copy_plan_init(cpu_prep *p, cpu_copy_plan *plan, const int64_t *shape,
                                 uint32_t rank, const int64_t *in_strides,
                                 const int64_t *out_strides, uint32_t size) {
   int64_t(*strides)[OPIPE_MAX_RANK] = cpu_pool_array(p->pool, 2, sizeof *strides);
-  if (strides == NULL) {
+  if (strides == NULL)
     return cpu_nomem(p);
-  }
   if (rank > 0) {
     memcpy(strides[0], in_strides, rank * sizeof in_strides[0]);
     memcpy(strides[1], out_strides, rank * sizeof out_strides[0]);
@@ -165,9 +152,8 @@ static void copy_row(const char *from, int64_t is, char *to, int64_t os, int64_t
       COPY_STRIDED(uint64_t);
       break;
     default:
-      for (int64_t k = 0; k < n; ++k) {
+      for (int64_t k = 0; k < n; ++k)
         memcpy(to + k * os * (int64_t)size, from + k * is * (int64_t)size, size);
-      }
       break;
   }
 }
@@ -194,7 +180,6 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end) {
 void cpu_copy_run(const cpu_exec *exec, const cpu_copy_plan *plan, const void *in, void *out) {
   copy_job job = {plan, in, out};
   const cpu_loop *loop = &plan->loop;
-  if (loop->columns > 0) {
+  if (loop->columns > 0)
     cpu_parallel(exec, loop->rows, loop->rows * loop->columns, copy_rows, &job);
-  }
 }

@@ -54,11 +54,10 @@ static inline double cpu_get(const cpu_tensor *t, int64_t i) {
                                   : (double)((const float *)t->data)[i];
 }
 static inline void cpu_put(const cpu_tensor *t, int64_t i, double value) {
-  if (t->dtype == OPIPE_DOUBLE) {
+  if (t->dtype == OPIPE_DOUBLE)
     ((double *)t->data)[i] = value;
-  } else {
+  else
     ((float *)t->data)[i] = (float)value;
-  }
 }
 
 /* Index space of an output with the strides of its operands, in elements. Axes are merged where all

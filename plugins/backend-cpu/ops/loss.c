@@ -18,27 +18,24 @@ typedef struct loss_plan {
 } loss_plan;
 
 static void put(const cpu_tensor *out, int64_t i, double value) {
-  if (out->dtype == OPIPE_DOUBLE) {
+  if (out->dtype == OPIPE_DOUBLE)
     ((double *)out->data)[i] = value;
-  } else {
+  else
     ((float *)out->data)[i] = (float)value;
-  }
 }
 
 /* log(sum(exp(scores))) of one column of classes; 0 where the scores are log-probabilities. */
 static double log_sum(const cpu_call *call, const loss_plan *plan, int64_t first) {
   double top = -(double)INFINITY;
   double sum = 0;
-  if (!plan->softmax) {
+  if (!plan->softmax)
     return 0;
-  }
   for (int64_t c = 0; c < plan->classes; ++c) {
     const double v = cpu_number(&call->in[0], (uint64_t)(first + c * plan->inner));
     top = v > top || isnan(v) ? v : top;
   }
-  for (int64_t c = 0; c < plan->classes; ++c) {
+  for (int64_t c = 0; c < plan->classes; ++c)
     sum += exp(cpu_number(&call->in[0], (uint64_t)(first + c * plan->inner)) - top);
-  }
   return log(sum) + top;
 }
 
@@ -60,9 +57,8 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
     const bool counts = !plan->ignores || label != plan->ignored;
     const double shift = log_sum(call, plan, first);
     double loss = 0;
-    if (call->n_out > 1 && call->out[1].data != NULL) {
+    if (call->n_out > 1 && call->out[1].data != NULL)
       write_logs(call, plan, first, shift);
-    }
     if (counts && (label < 0 || label >= plan->classes)) {
       return cpu_fail(call, err, OPIPE_E_INVALID, "label %lld is outside [0, %lld)",
                       (long long)label, (long long)plan->classes);
@@ -73,13 +69,11 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
       weights += weight;
       sum += loss;
     }
-    if (plan->reduction == LOSS_NONE) {
+    if (plan->reduction == LOSS_NONE)
       put(&call->out[0], i, loss);
-    }
   }
-  if (plan->reduction != LOSS_NONE) {
+  if (plan->reduction != LOSS_NONE)
     put(&call->out[0], 0, plan->reduction == LOSS_MEAN ? sum / weights : sum);
-  }
   return OPIPE_OK;
 }
 
@@ -92,9 +86,8 @@ static opipe_status row_loss(const cpu_call *call, const loss_plan *plan, int64_
   const int64_t label = cpu_index(&call->in[1], (uint64_t)row);
   *out_loss = 0;
   *out_weight = 0;
-  if (plan->ignores && label == plan->ignored) {
+  if (plan->ignores && label == plan->ignored)
     return OPIPE_OK;
-  }
   if (label < 0 || label >= plan->classes) {
     return cpu_fail(call, err, OPIPE_E_INVALID, "label %lld is outside [0, %lld)", (long long)label,
                     (long long)plan->classes);
@@ -129,27 +122,23 @@ static opipe_status rows_kernel(const cpu_call *call, opipe_error *err) {
       CPU_TRY(row_loss(call, plan, first + r, logs + r * plan->classes, &loss, &weight, err));
       sum += loss;
       weights += weight;
-      if (plan->reduction == LOSS_NONE) {
+      if (plan->reduction == LOSS_NONE)
         put(&call->out[0], first + r, loss);
-      }
     }
   }
-  if (plan->reduction != LOSS_NONE) {
+  if (plan->reduction != LOSS_NONE)
     put(&call->out[0], 0, plan->reduction == LOSS_MEAN ? sum / weights : sum);
-  }
   return OPIPE_OK;
 }
 
 static void choose_fast(cpu_prep *p, const loss_plan *plan) {
   const uint64_t rows = plan->n < BLOCK_ROWS ? (uint64_t)plan->n : BLOCK_ROWS;
   if (!p->fast || !plan->softmax || plan->inner != 1 || cpu_in(p, 0)->dtype != OPIPE_FLOAT ||
-      cpu_is_param(p, 0)) {
+      cpu_is_param(p, 0))
     return;
-  }
   p->step->run = rows_kernel;
-  if (cpu_out(p, 1) == NULL) {
+  if (cpu_out(p, 1) == NULL)
     cpu_want_workspace(p, rows * (uint64_t)plan->classes * sizeof(float));
-  }
 }
 
 static opipe_status read_shapes(cpu_prep *p, loss_plan *plan) {
@@ -170,9 +159,8 @@ static opipe_status read_shapes(cpu_prep *p, loss_plan *plan) {
     plan->inner *= scores->shape[i];
     fits = fits && labels->shape[i - 1] == scores->shape[i];
   }
-  if (!fits) {
+  if (!fits)
     return cpu_invalid(p, "scores and labels differ in shape");
-  }
   if (weights != NULL &&
       (weights->dtype != scores->dtype || (int64_t)cpu_elems(weights) != plan->classes)) {
     return cpu_invalid(p, "weights are not %lld of %s", (long long)plan->classes,
@@ -189,15 +177,12 @@ static opipe_status prepare_loss(cpu_prep *p) {
   const char *reduction = opipe_attr_string(p->node, "reduction", "mean");
   loss_plan *plan = CPU_PLAN(p, loss_plan);
   uint32_t kind = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  while (kind < CPU_COUNT_OF(names) && strcmp(names[kind], reduction) != 0) {
+  while (kind < CPU_COUNT_OF(names) && strcmp(names[kind], reduction) != 0)
     ++kind;
-  }
-  if (kind == CPU_COUNT_OF(names)) {
+  if (kind == CPU_COUNT_OF(names))
     return cpu_refuse(p, "reduction '%.20s' is not known", reduction);
-  }
   CPU_TRY(read_shapes(p, plan));
   plan->reduction = (loss_reduction)kind;
   plan->softmax = p->op->code == 0;

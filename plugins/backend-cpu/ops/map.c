@@ -11,9 +11,8 @@ void cpu_map_inplace(cpu_prep *p) {
     const opipe_value *in = cpu_in(p, i);
     if (in != NULL && in->rank == out->rank &&
         opipe_dtype_bits(in->dtype) == opipe_dtype_bits(out->dtype) &&
-        (in->rank == 0 || memcmp(in->shape, out->shape, in->rank * sizeof in->shape[0]) == 0)) {
+        (in->rank == 0 || memcmp(in->shape, out->shape, in->rank * sizeof in->shape[0]) == 0))
       p->step->inplace |= 1u << i;
-    }
   }
 }
 
@@ -44,11 +43,10 @@ static void fold_run(const map_job *job, int64_t row, int64_t column, int64_t n,
     }
   }
   for (int64_t k = 0; (plan->flags & CPU_MAP_MEAN) != 0 && k < n; ++k) {
-    if (kind == CPU_CLASS_F32) {
+    if (kind == CPU_CLASS_F32)
       sum.f32[k] /= (float)plan->n_in;
-    } else {
+    else
       sum.f64[k] /= (double)plan->n_in;
-    }
   }
   cpu_store(plan->class_out, call->out[0].dtype, &sum, call->out[0].data, at, n);
 }
@@ -64,9 +62,8 @@ static void map_run(const map_job *job, int64_t row, int64_t column, int64_t n, 
   for (uint32_t i = 0; i < plan->n_in; ++i) {
     const cpu_tensor *in = &call->in[i];
     const int64_t stride = plan->loop.stride[i][inner];
-    if (in->data == NULL) {
+    if (in->data == NULL)
       continue;
-    }
     const int64_t first = cpu_loop_offset(&plan->loop, i, row) + column * stride;
     operands[i] = cpu_fetch(plan->class_in[i], in->dtype, in->data, first, stride, n, &buffers[i]);
   }
@@ -84,20 +81,20 @@ static void map_units(void *ctx, int64_t begin, int64_t end) {
     const int64_t left = loop->columns - column;
     const int64_t n = left < CPU_RUN ? left : CPU_RUN;
     const int64_t at = row * loop->columns + column;
-    if ((job->plan->flags & CPU_MAP_FOLD) != 0) {
+    if ((job->plan->flags & CPU_MAP_FOLD) != 0)
       fold_run(job, row, column, n, at);
-    } else {
+    else
       map_run(job, row, column, n, at);
-    }
   }
 }
 
 static opipe_status check_divisors(const cpu_call *call, opipe_error *err) {
   const cpu_tensor *divisors = &call->in[1];
   for (uint64_t i = 0; call->out[0].n != 0 && i < divisors->n; ++i) {
-    if (cpu_number(divisors, i) == 0)
+    if (cpu_number(divisors, i) == 0) {
       return cpu_fail(call, err, OPIPE_E_INVALID, "division by zero: element %llu of the divisor",
                       (unsigned long long)i);
+    }
   }
   return OPIPE_OK;
 }
@@ -177,9 +174,8 @@ static void half_units(void *ctx, int64_t begin, int64_t end) {
                                     .b_column = loop->stride[1][inner],
                                     .out = buffer[turned ? 1 : 0]};
       cpu_binary_f32(&alone, &args);
-      if (turned) {
+      if (turned)
         memcpy(buffer[0], buffer[1], (size_t)n * sizeof(float));
-      }
     }
     cpu_convert(&alone, CPU_F32, buffer[0], cpu_storage_type(call->out[0].dtype),
                 (uint16_t *)call->out[0].data + row * loop->columns + column, n);
@@ -207,13 +203,11 @@ static void choose_fast(cpu_prep *p, cpu_map_plan *plan, const cpu_map *map) {
   const uint32_t inner = loop->rank - 1;
   const bool half = cpu_is_half(cpu_out(p, 0)->dtype);
   if (!p->fast || map->fast == CPU_NO_FAST || plan->flags != 0 ||
-      (cpu_out(p, 0)->dtype != OPIPE_FLOAT && !half)) {
+      (cpu_out(p, 0)->dtype != OPIPE_FLOAT && !half))
     return;
-  }
   for (uint32_t i = 0; half && i < plan->n_in; ++i) {
-    if (cpu_is_param(p, i)) {
+    if (cpu_is_param(p, i))
       return; /* may lie at any address */
-    }
   }
   if (plan->n_in == 1) {
     plan->fast_unary = (cpu_unary)map->fast;
@@ -221,13 +215,11 @@ static void choose_fast(cpu_prep *p, cpu_map_plan *plan, const cpu_map *map) {
     cpu_want_layout(p, 0, CPU_LAYOUT_F32);
     return;
   }
-  if (plan->n_in != 2 || (loop->rank > 2 && !half)) {
+  if (plan->n_in != 2 || (loop->rank > 2 && !half))
     return;
-  }
   for (uint32_t i = 0; i < 2; ++i) {
-    if (loop->stride[i][inner] != 0 && loop->stride[i][inner] != 1) {
+    if (loop->stride[i][inner] != 0 && loop->stride[i][inner] != 1)
       return;
-    }
   }
   plan->fast_binary = (cpu_binary)map->fast;
   p->step->run = half ? half_kernel : fast_binary_kernel;
@@ -240,29 +232,23 @@ opipe_status cpu_prepare_map(cpu_prep *p, const cpu_map *map, uint32_t flags) {
   const opipe_value *out = cpu_out(p, 0);
   const cpu_class kind = cpu_class_of(in->dtype);
   cpu_map_plan *plan = CPU_PLAN(p, cpu_map_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (map->fn[kind] == NULL ||
-      !(cpu_is_float(in->dtype) || cpu_is_int(in->dtype) || in->dtype == OPIPE_BOOL)) {
+      !(cpu_is_float(in->dtype) || cpu_is_int(in->dtype) || in->dtype == OPIPE_BOOL))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
   const uint32_t wanted = (flags & CPU_MAP_TO_BOOL) != 0 ? OPIPE_BOOL : in->dtype;
-  if (out == NULL || out->dtype != wanted) {
+  if (out == NULL || out->dtype != wanted)
     return cpu_invalid(p, "its output is not %s", opipe_dtype_name(wanted));
-  }
   plan->n_in = p->step->n_in;
-  if (plan->n_in > CPU_MAP_MAX_IN && (flags & CPU_MAP_FOLD) == 0) {
+  if (plan->n_in > CPU_MAP_MAX_IN && (flags & CPU_MAP_FOLD) == 0)
     return cpu_refuse(p, "takes %u inputs at most", (unsigned)CPU_MAP_MAX_IN);
-  }
   for (uint32_t i = 0; i < plan->n_in; ++i) {
     const opipe_value *other = cpu_in(p, i);
-    if (other == NULL || other->dtype != in->dtype) {
+    if (other == NULL || other->dtype != in->dtype)
       return cpu_invalid(p, "input %u is absent or of another type than input 0", i);
-    }
-    if (i < CPU_MAP_MAX_IN) {
+    if (i < CPU_MAP_MAX_IN)
       plan->class_in[i] = kind;
-    }
   }
   plan->class_out = (flags & CPU_MAP_TO_BOOL) != 0 ? CPU_CLASS_RAW1 : kind;
   plan->fn = map->fn[kind];
@@ -275,8 +261,7 @@ opipe_status cpu_prepare_map(cpu_prep *p, const cpu_map *map, uint32_t flags) {
                          : map->fallback[i];
   }
   CPU_TRY(cpu_map_init(p, plan));
-  if ((flags & CPU_MAP_TO_BOOL) == 0) {
+  if ((flags & CPU_MAP_TO_BOOL) == 0)
     choose_fast(p, plan, map);
-  }
   return OPIPE_OK;
 }

@@ -21,14 +21,12 @@ static opipe_status move_kernel(const cpu_call *call, opipe_error *err) {
 
 static opipe_status new_plan(cpu_prep *p, uint32_t n, move_plan **out_plan) {
   move_plan *plan = CPU_PLAN(p, move_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->n = n;
   plan->copies = CPU_POOL_ARRAY(p->pool, cpu_copy_plan, n);
-  if (plan->copies == NULL) {
+  if (plan->copies == NULL)
     return cpu_nomem(p);
-  }
   *out_plan = plan;
   return OPIPE_OK;
 }
@@ -63,18 +61,15 @@ static opipe_status prepare_transpose(cpu_prep *p) {
   int64_t strides[OPIPE_MAX_RANK];
   int64_t shape[OPIPE_MAX_RANK];
   bool seen[OPIPE_MAX_RANK] = {false};
-  if (perm != NULL && n != in->rank) {
+  if (perm != NULL && n != in->rank)
     return cpu_invalid(p, "perm has %u entries for rank %u", n, in->rank);
-  }
   opipe_dense_strides(in->shape, in->rank, dense);
   for (uint32_t i = 0; i < in->rank; ++i) {
     uint32_t from = in->rank - 1 - i;
-    if (perm != NULL) {
+    if (perm != NULL)
       CPU_TRY(cpu_axis(p, perm[i], in->rank, &from));
-    }
-    if (seen[from]) {
+    if (seen[from])
       return cpu_invalid(p, "perm names axis %u twice", from);
-    }
     seen[from] = true;
     strides[i] = dense[from];
     shape[i] = in->shape[from];
@@ -88,9 +83,8 @@ static opipe_status prepare_expand(cpu_prep *p) {
   const opipe_value *out = cpu_out(p, 0);
   int64_t strides[OPIPE_MAX_RANK];
   if (out == NULL || out->dtype != in->dtype ||
-      !opipe_broadcast_strides(in->shape, in->rank, out->shape, out->rank, strides)) {
+      !opipe_broadcast_strides(in->shape, in->rank, out->shape, out->rank, strides))
     return cpu_invalid(p, "its input does not broadcast to its output");
-  }
   return dense_copy(p, strides, 0);
 }
 
@@ -108,24 +102,20 @@ static opipe_status prepare_tile(cpu_prep *p) {
   int64_t out_strides[OPIPE_MAX_RANK];
   uint32_t rank = 0;
   CPU_TRY(cpu_ints(p, 1, &repeats, &n));
-  if (n != in->rank) {
+  if (n != in->rank)
     return cpu_invalid(p, "repeats has %u entries for rank %u", n, in->rank);
-  }
   opipe_dense_strides(in->shape, in->rank, dense);
   for (uint32_t i = 0; i < n; ++i) {
-    if (repeats[i] < 0 || __builtin_mul_overflow(in->shape[i], repeats[i], &shape[i])) {
+    if (repeats[i] < 0 || __builtin_mul_overflow(in->shape[i], repeats[i], &shape[i]))
       return cpu_invalid(p, "repeats %lld times on axis %u", (long long)repeats[i], i);
-    }
     if (repeats[i] != 1) {
-      if (rank >= OPIPE_MAX_RANK) {
+      if (rank >= OPIPE_MAX_RANK)
         return cpu_refuse(p, "repeats too many axes");
-      }
       wide[rank] = repeats[i];
       in_strides[rank++] = 0;
     }
-    if (rank >= OPIPE_MAX_RANK) {
+    if (rank >= OPIPE_MAX_RANK)
       return cpu_refuse(p, "repeats too many axes");
-    }
     wide[rank] = in->shape[i];
     in_strides[rank++] = dense[i];
   }
@@ -147,9 +137,8 @@ static int64_t slice_range(int64_t n, int64_t *io_start, int64_t end, int64_t st
   start = start < 0 ? 0 : start > high ? high : start;
   end = end < low ? low : end > n ? n : end;
   *io_start = start;
-  if (n == 0 || (step > 0 ? start >= end : start <= end)) {
+  if (n == 0 || (step > 0 ? start >= end : start <= end))
     return 0;
-  }
   const uint64_t span = step > 0 ? (uint64_t)(end - start) : (uint64_t)(start - end);
   const uint64_t width = step > 0 ? (uint64_t)step : (uint64_t)0 - (uint64_t)step;
   return (int64_t)((span - 1) / width + 1);
@@ -163,33 +152,28 @@ static opipe_status prepare_slice(cpu_prep *p) {
   int64_t shape[OPIPE_MAX_RANK];
   int64_t first = 0;
   bool seen[OPIPE_MAX_RANK] = {false};
-  for (uint32_t i = 0; i < 4; ++i) {
+  for (uint32_t i = 0; i < 4; ++i)
     CPU_TRY(cpu_ints(p, i + 1, &list[i], &n[i]));
-  }
   if (n[0] != n[1] || (cpu_in(p, 3) != NULL && n[2] != n[0]) ||
       (cpu_in(p, 4) != NULL && n[3] != n[0]) || n[0] > in->rank) {
     return cpu_invalid(p, "starts, ends, axes and steps have %u, %u, %u and %u entries", n[0], n[1],
                        n[2], n[3]);
   }
   opipe_dense_strides(in->shape, in->rank, strides);
-  for (uint32_t i = 0; i < in->rank; ++i) {
+  for (uint32_t i = 0; i < in->rank; ++i)
     shape[i] = in->shape[i];
-  }
   for (uint32_t i = 0; i < n[0]; ++i) {
     uint32_t axis = i;
     int64_t start = list[0][i];
     const int64_t step = n[3] > 0 ? list[3][i] : 1;
-    if (n[2] > 0) {
+    if (n[2] > 0)
       CPU_TRY(cpu_axis(p, list[2][i], in->rank, &axis));
-    }
-    if (step == 0 || seen[axis]) {
+    if (step == 0 || seen[axis])
       return cpu_invalid(p, "axis %u has a step of 0 or is named twice", axis);
-    }
     seen[axis] = true;
     shape[axis] = slice_range(in->shape[axis], &start, list[1][i], step);
-    if (shape[axis] > 0) {
+    if (shape[axis] > 0)
       first += start * strides[axis];
-    }
     strides[axis] = shape[axis] > 1 ? strides[axis] * step : strides[axis];
   }
   CPU_TRY(cpu_expect(p, 0, in->dtype, shape, in->rank));
@@ -199,9 +183,8 @@ static opipe_status prepare_slice(cpu_prep *p) {
 static opipe_status concat_kernel(const cpu_call *call, opipe_error *err) {
   const move_plan *plan = call->plan;
   (void)err;
-  for (uint32_t i = 0; i < plan->n; ++i) {
+  for (uint32_t i = 0; i < plan->n; ++i)
     cpu_copy_run(call->exec, &plan->copies[i], call->in[i].data, call->out[0].data);
-  }
   return OPIPE_OK;
 }
 
@@ -209,9 +192,8 @@ static opipe_status split_kernel(const cpu_call *call, opipe_error *err) {
   const move_plan *plan = call->plan;
   (void)err;
   for (uint32_t i = 0; i < plan->n; ++i) {
-    if (call->out[i].data != NULL) {
+    if (call->out[i].data != NULL)
       cpu_copy_run(call->exec, &plan->copies[i], call->in[0].data, call->out[i].data);
-    }
   }
   return OPIPE_OK;
 }
@@ -231,9 +213,8 @@ static opipe_status part_copies(cpu_prep *p, const opipe_value *whole, const opi
     int64_t strides[OPIPE_MAX_RANK];
     cpu_copy_plan *copy = &plan->copies[i];
     bool fits = part->rank == whole->rank && part->dtype == whole->dtype;
-    for (uint32_t a = 0; fits && a < whole->rank; ++a) {
+    for (uint32_t a = 0; fits && a < whole->rank; ++a)
       fits = a == axis ? part->shape[a] <= whole->shape[a] - at : part->shape[a] == whole->shape[a];
-    }
     if (!fits) {
       return cpu_invalid(p, "'%.80s' does not fit '%.80s' along axis %u", part->name, whole->name,
                          axis);
@@ -255,14 +236,12 @@ static opipe_status prepare_concat(cpu_prep *p) {
   const uint32_t n = p->step->n_in;
   const opipe_value **parts = CPU_POOL_ARRAY(p->pool, const opipe_value *, n);
   uint32_t axis = 0;
-  if (parts == NULL) {
+  if (parts == NULL)
     return cpu_nomem(p);
-  }
   for (uint32_t i = 0; i < n; ++i) {
     parts[i] = cpu_in(p, i);
-    if (parts[i] == NULL) {
+    if (parts[i] == NULL)
       return cpu_invalid(p, "input %u is absent", i);
-    }
   }
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), out->rank, &axis));
   p->step->run = concat_kernel;
@@ -279,29 +258,25 @@ static opipe_status prepare_split(cpu_prep *p) {
   opipe_value *made = CPU_POOL_ARRAY(p->pool, opipe_value, n);
   const opipe_value **parts = CPU_POOL_ARRAY(p->pool, const opipe_value *, n);
   int64_t *shapes = CPU_POOL_ARRAY(p->pool, int64_t, (uint64_t)n * OPIPE_MAX_RANK);
-  if (made == NULL || parts == NULL || shapes == NULL) {
+  if (made == NULL || parts == NULL || shapes == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), in->rank, &axis));
   CPU_TRY(cpu_ints(p, 1, &sizes, &n_sizes));
-  if (n == 0 || (n_sizes != 0 && n_sizes != n)) {
+  if (n == 0 || (n_sizes != 0 && n_sizes != n))
     return cpu_invalid(p, "%u sizes for %u outputs", n_sizes, n);
-  }
   const int64_t even = (in->shape[axis] + n - 1) / n;
   for (uint32_t i = 0; i < n; ++i) {
     int64_t *shape = shapes + (uint64_t)i * OPIPE_MAX_RANK;
     const int64_t left = in->shape[axis] - even * i;
     memcpy(shape, in->shape, in->rank * sizeof shape[0]);
     shape[axis] = n_sizes > 0 ? sizes[i] : left < 0 ? 0 : left < even ? left : even;
-    if (shape[axis] < 0) {
+    if (shape[axis] < 0)
       return cpu_invalid(p, "size %lld of output %u", (long long)shape[axis], i);
-    }
     made[i] = *in;
     made[i].shape = shape;
     parts[i] = &made[i];
-    if (cpu_out(p, i) != NULL) {
+    if (cpu_out(p, i) != NULL)
       CPU_TRY(cpu_expect(p, i, in->dtype, shape, in->rank));
-    }
   }
   p->step->run = split_kernel;
   return part_copies(p, in, parts, n, axis, false);
@@ -349,12 +324,10 @@ static opipe_status trilu_kernel(const cpu_call *call, opipe_error *err) {
 static opipe_status prepare_trilu(cpu_prep *p) {
   const opipe_value *in = cpu_in(p, 0);
   trilu_plan *plan = CPU_PLAN(p, trilu_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (in->rank < 2) {
+  if (in->rank < 2)
     return cpu_invalid(p, "its input has rank %u", in->rank);
-  }
   CPU_TRY(cpu_expect_like(p, 0, in));
   CPU_TRY(element_size(p, in, &plan->size));
   CPU_TRY(cpu_int(p, 1, 0, &plan->k));
@@ -362,9 +335,8 @@ static opipe_status prepare_trilu(cpu_prep *p) {
   plan->rows = in->shape[in->rank - 2];
   plan->columns = in->shape[in->rank - 1];
   plan->matrices = 1;
-  for (uint32_t i = 0; i + 2 < in->rank; ++i) {
+  for (uint32_t i = 0; i + 2 < in->rank; ++i)
     plan->matrices *= in->shape[i];
-  }
   const int64_t reach = plan->rows + plan->columns;
   plan->k = plan->k < -reach ? -reach : plan->k > reach ? reach : plan->k;
   p->step->inplace = 1;

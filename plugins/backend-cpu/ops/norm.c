@@ -25,11 +25,10 @@ static double value_at(const cpu_call *call, int operand, int64_t i, double abse
 }
 
 static void put(const cpu_tensor *out, int64_t i, double value) {
-  if (out->dtype == OPIPE_FLOAT) {
+  if (out->dtype == OPIPE_FLOAT)
     ((float *)out->data)[i] = (float)value;
-  } else {
+  else
     ((double *)out->data)[i] = value;
-  }
 }
 
 /* ---- over the last axes ---- */
@@ -42,9 +41,8 @@ static void layer_rows(void *ctx, int64_t begin, int64_t end) {
     const int64_t first = r * plan->columns;
     double mean = 0;
     double square = 0;
-    for (int64_t c = 0; c < plan->columns; ++c) {
+    for (int64_t c = 0; c < plan->columns; ++c)
       mean += cpu_number(&call->in[0], (uint64_t)(first + c));
-    }
     mean = plan->rms ? 0 : mean / n;
     for (int64_t c = 0; c < plan->columns; ++c) {
       const double d = cpu_number(&call->in[0], (uint64_t)(first + c)) - mean;
@@ -56,12 +54,10 @@ static void layer_rows(void *ctx, int64_t begin, int64_t end) {
       const double scaled = d * inverse * value_at(call, 1, c, 1.0);
       put(&call->out[0], first + c, scaled + value_at(call, plan->bias, c, 0.0));
     }
-    if (call->n_out > 1 && call->out[1].data != NULL) {
+    if (call->n_out > 1 && call->out[1].data != NULL)
       put(&call->out[1], r, mean);
-    }
-    if (call->n_out > 2 && call->out[2].data != NULL) {
+    if (call->n_out > 2 && call->out[2].data != NULL)
       put(&call->out[2], r, inverse);
-    }
   }
 }
 
@@ -107,9 +103,8 @@ static opipe_status fast_layer_kernel(const cpu_call *call, opipe_error *err) {
 /* One vector of the normalised elements. */
 static opipe_status check_vector(cpu_prep *p, uint32_t i, const opipe_value *in, int64_t n) {
   const opipe_value *vector = cpu_in(p, i);
-  if (vector == NULL) {
+  if (vector == NULL)
     return OPIPE_OK;
-  }
   if ((int64_t)cpu_elems(vector) != n ||
       (vector->dtype != in->dtype && vector->dtype != OPIPE_FLOAT)) {
     return cpu_refuse(p, "input '%.80s' is %s of %llu elements, not %lld", vector->name,
@@ -123,12 +118,10 @@ static opipe_status prepare_layer(cpu_prep *p) {
   const opipe_value *in = cpu_in(p, 0);
   norm_plan *plan = CPU_PLAN(p, norm_plan);
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (!cpu_is_float(in->dtype)) {
+  if (!cpu_is_float(in->dtype))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
   plan->rms = p->op->code == 1;
   plan->bias = plan->rms || p->node->n_in < 3 ? -1 : 2;
   plan->skip = p->fusion != NULL ? p->fusion->skip : -1;
@@ -137,14 +130,12 @@ static opipe_status prepare_layer(cpu_prep *p) {
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", -1), in->rank, &axis));
   plan->rows = 1;
   plan->columns = 1;
-  for (uint32_t i = 0; i < in->rank; ++i) {
+  for (uint32_t i = 0; i < in->rank; ++i)
     *(i < axis ? &plan->rows : &plan->columns) *= in->shape[i];
-  }
   CPU_TRY(cpu_expect(p, 0, cpu_out(p, 0) != NULL ? cpu_out(p, 0)->dtype : 0, in->shape, in->rank));
   CPU_TRY(check_vector(p, 1, in, plan->columns));
-  if (plan->skip != 2) { /* a fused residual is a whole tensor */
+  if (plan->skip != 2) /* a fused residual is a whole tensor */
     CPU_TRY(check_vector(p, 2, in, plan->columns));
-  }
   bool all_f32 = in->dtype == OPIPE_FLOAT && cpu_out(p, 0)->dtype == OPIPE_FLOAT &&
                  opipe_attr_int(p->node, "stash_type", OPIPE_FLOAT) == OPIPE_FLOAT;
   for (uint32_t i = 1; i < p->node->n_out; ++i) {
@@ -158,9 +149,8 @@ static opipe_status prepare_layer(cpu_prep *p) {
   }
   p->step->run = layer_kernel;
   if (p->fast && all_f32 && cpu_in(p, 1)->dtype == OPIPE_FLOAT) {
-    for (uint32_t i = 0; i < p->step->n_in; ++i) {
+    for (uint32_t i = 0; i < p->step->n_in; ++i)
       cpu_want_layout(p, i, CPU_LAYOUT_F32);
-    }
     p->step->run = fast_layer_kernel;
     p->step->inplace = 1;
   } else if (p->fusion != NULL) {
@@ -181,9 +171,8 @@ static void group_range(void *ctx, int64_t begin, int64_t end) {
     const int64_t first = g * n;
     double mean = 0;
     double square = 0;
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < n; ++i)
       mean += cpu_number(&call->in[0], (uint64_t)(first + i));
-    }
     mean /= (double)n;
     for (int64_t i = 0; i < n; ++i) {
       const double d = cpu_number(&call->in[0], (uint64_t)(first + i)) - mean;
@@ -210,28 +199,24 @@ static opipe_status group_kernel(const cpu_call *call, opipe_error *err) {
 /* [N, C, ...] */
 static opipe_status channel_shape(cpu_prep *p, norm_plan *plan) {
   const opipe_value *in = cpu_in(p, 0);
-  if (!cpu_is_float(in->dtype) || in->rank < 2) {
+  if (!cpu_is_float(in->dtype) || in->rank < 2)
     return cpu_refuse(p, "does not take %s of rank %u", opipe_dtype_name(in->dtype), in->rank);
-  }
   plan->epsilon = opipe_attr_float(p->node, "epsilon", 1e-5);
   plan->rows = in->shape[0];
   plan->channels = in->shape[1];
   plan->pixels = 1;
-  for (uint32_t i = 2; i < in->rank; ++i) {
+  for (uint32_t i = 2; i < in->rank; ++i)
     plan->pixels *= in->shape[i];
-  }
   CPU_TRY(cpu_expect_like(p, 0, in));
-  for (uint32_t i = 1; i < p->step->n_in; ++i) {
+  for (uint32_t i = 1; i < p->step->n_in; ++i)
     CPU_TRY(check_vector(p, i, in, plan->channels));
-  }
   return OPIPE_OK;
 }
 
 static opipe_status prepare_group(cpu_prep *p) {
   norm_plan *plan = CPU_PLAN(p, norm_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(channel_shape(p, plan));
   plan->groups = p->op->code == 1 ? plan->channels : opipe_attr_int(p->node, "num_groups", 0);
   if (plan->groups <= 0 || plan->channels % plan->groups != 0) {
@@ -250,9 +235,8 @@ static void batch_planes(void *ctx, int64_t begin, int64_t end) {
     const double scale =
         value_at(call, 1, c, 1.0) / sqrt(value_at(call, 4, c, 1.0) + plan->epsilon);
     const double shift = value_at(call, 2, c, 0.0) - value_at(call, 3, c, 0.0) * scale;
-    for (int64_t i = plane * plan->pixels; i < (plane + 1) * plan->pixels; ++i) {
+    for (int64_t i = plane * plan->pixels; i < (plane + 1) * plan->pixels; ++i)
       put(&call->out[0], i, cpu_number(&call->in[0], (uint64_t)i) * scale + shift);
-    }
   }
 }
 
@@ -267,12 +251,10 @@ static opipe_status batch_kernel(const cpu_call *call, opipe_error *err) {
 
 static opipe_status prepare_batch(cpu_prep *p) {
   norm_plan *plan = CPU_PLAN(p, norm_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (opipe_attr_int(p->node, "training_mode", 0) != 0) {
+  if (opipe_attr_int(p->node, "training_mode", 0) != 0)
     return cpu_refuse(p, "training_mode is 1; only the inference form is supported");
-  }
   CPU_TRY(channel_shape(p, plan));
   p->step->run = batch_kernel;
   return OPIPE_OK;
@@ -303,9 +285,8 @@ static opipe_status prepare_lp(cpu_prep *p) {
   const opipe_value *in = cpu_in(p, 0);
   norm_plan *plan = CPU_PLAN(p, norm_plan);
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->p = opipe_attr_int(p->node, "p", 2);
   if (!cpu_is_float(in->dtype) || plan->p < 1 || plan->p > 2) {
     return cpu_refuse(p, "does not take %s with p %lld", opipe_dtype_name(in->dtype),
@@ -317,9 +298,8 @@ static opipe_status prepare_lp(cpu_prep *p) {
   plan->pixels = 1;
   plan->columns = in->shape[axis];
   for (uint32_t i = 0; i < in->rank; ++i) {
-    if (i != axis) {
+    if (i != axis)
       *(i < axis ? &plan->rows : &plan->pixels) *= in->shape[i];
-    }
   }
   p->step->run = lp_kernel;
   return OPIPE_OK;

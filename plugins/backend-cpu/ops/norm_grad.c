@@ -23,9 +23,8 @@ static void statistics(const grad_plan *plan, const cpu_tensor *x, int64_t first
   const double n = (double)plan->columns;
   double mean = 0;
   double square = 0;
-  for (int64_t c = 0; !plan->rms && c < plan->columns; ++c) {
+  for (int64_t c = 0; !plan->rms && c < plan->columns; ++c)
     mean += cpu_get(x, first + c);
-  }
   mean /= n;
   for (int64_t c = 0; c < plan->columns; ++c) {
     const double d = cpu_get(x, first + c) - mean;
@@ -92,12 +91,10 @@ static opipe_status scale_kernel(const cpu_call *call, opipe_error *err) {
     }
   }
   for (int64_t c = 0; c < plan->columns; ++c) {
-    if (call->out[0].data != NULL) {
+    if (call->out[0].data != NULL)
       cpu_put(&call->out[0], c, scale[c]);
-    }
-    if (call->n_out > 1 && call->out[1].data != NULL) {
+    if (call->n_out > 1 && call->out[1].data != NULL)
       cpu_put(&call->out[1], c, bias[c]);
-    }
   }
   return OPIPE_OK;
 }
@@ -120,13 +117,11 @@ static opipe_status fast_input_kernel(const cpu_call *call, opipe_error *err) {
 /* Where output i is summed up: in place, or beside it (in `room`) when its layout is not dense. */
 static float *sum_place(const cpu_call *call, uint32_t i, float *room) {
   const grad_plan *plan = call->plan;
-  if (i >= call->n_out || call->out[i].data == NULL) {
+  if (i >= call->n_out || call->out[i].data == NULL)
     return NULL;
-  }
   float *to = call->out[i].layout >= CPU_LAYOUT_PANEL ? room : call->out[i].data;
-  if (to == room || !plan->adds[i]) {
+  if (to == room || !plan->adds[i])
     memset(to, 0, (size_t)plan->columns * sizeof *to);
-  }
   return to;
 }
 
@@ -157,22 +152,19 @@ static opipe_status fast_scale_kernel(const cpu_call *call, opipe_error *err) {
 /* fp32 throughout, or an accumulator among the outputs. */
 static bool all_f32(const cpu_prep *p) {
   for (uint32_t i = 0; i < p->step->n_in; ++i) {
-    if (cpu_in(p, i) != NULL && cpu_in(p, i)->dtype != OPIPE_FLOAT) {
+    if (cpu_in(p, i) != NULL && cpu_in(p, i)->dtype != OPIPE_FLOAT)
       return false;
-    }
   }
   for (uint32_t i = 0; i < p->step->n_out; ++i) {
-    if (cpu_out(p, i) != NULL && cpu_out(p, i)->dtype != OPIPE_FLOAT) {
+    if (cpu_out(p, i) != NULL && cpu_out(p, i)->dtype != OPIPE_FLOAT)
       return false;
-    }
   }
   return true;
 }
 
 static void choose_scale_kernel(cpu_prep *p, grad_plan *plan) {
-  for (uint32_t i = 0; i < 2; ++i) {
+  for (uint32_t i = 0; i < 2; ++i)
     plan->adds[i] = cpu_out(p, i) != NULL && cpu_out(p, i)->role == OPIPE_VALUE_GRADIENT;
-  }
   if ((p->fast || plan->adds[0] || plan->adds[1]) && all_f32(p)) {
     cpu_want_workspace(p, 2 * (uint64_t)(plan->columns + plan->rows) * sizeof(float));
     p->step->run = fast_scale_kernel;
@@ -193,9 +185,8 @@ static opipe_status prepare_norm_grad(cpu_prep *p) {
   const bool to_scale = (p->op->code & 2u) != 0;
   grad_plan *plan = CPU_PLAN(p, grad_plan);
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (!cpu_is_float(x->dtype) || !cpu_is_float(dy->dtype) || cpu_elems(dy) != cpu_elems(x)) {
     return cpu_refuse(p, "does not take %s, %s", opipe_dtype_name(dy->dtype),
                       opipe_dtype_name(x->dtype));
@@ -205,12 +196,10 @@ static opipe_status prepare_norm_grad(cpu_prep *p) {
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", -1), x->rank, &axis));
   plan->rows = 1;
   plan->columns = 1;
-  for (uint32_t i = 0; i < x->rank; ++i) {
+  for (uint32_t i = 0; i < x->rank; ++i)
     *(i < axis ? &plan->rows : &plan->columns) *= x->shape[i];
-  }
-  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  }
   if (to_scale) {
     CPU_TRY(check_vector(p, cpu_out(p, 0), plan->columns));
     CPU_TRY(check_vector(p, cpu_out(p, 1), plan->columns));

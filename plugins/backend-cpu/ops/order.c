@@ -25,9 +25,8 @@ static int compare(const cpu_tensor *tensor, int64_t a, int64_t b) {
   int64_t y = 0;
   memcpy(&x, cpu_fetch(kind, tensor->dtype, tensor->data, a, 1, 1, &buffer[0]), sizeof x);
   memcpy(&y, cpu_fetch(kind, tensor->dtype, tensor->data, b, 1, 1, &buffer[1]), sizeof y);
-  if (kind == CPU_CLASS_U64) {
+  if (kind == CPU_CLASS_U64)
     return ((uint64_t)x > (uint64_t)y) - ((uint64_t)x < (uint64_t)y);
-  }
   return (x > y) - (x < y);
 }
 
@@ -53,17 +52,15 @@ static opipe_status arg_kernel(const cpu_call *call, opipe_error *err) {
 
 static opipe_status order_axis(cpu_prep *p, const opipe_value *in, int64_t wanted, order_plan *plan,
                                uint32_t *out_axis) {
-  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype)) {
+  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
   CPU_TRY(cpu_axis(p, wanted, in->rank, out_axis));
   plan->outer = 1;
   plan->inner = 1;
   plan->n = in->shape[*out_axis];
   for (uint32_t i = 0; i < in->rank; ++i) {
-    if (i != *out_axis) {
+    if (i != *out_axis)
       *(i < *out_axis ? &plan->outer : &plan->inner) *= in->shape[i];
-    }
   }
   return OPIPE_OK;
 }
@@ -75,18 +72,15 @@ static opipe_status prepare_arg(cpu_prep *p) {
   int64_t shape[OPIPE_MAX_RANK];
   uint32_t rank = 0;
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(order_axis(p, in, opipe_attr_int(p->node, "axis", 0), plan, &axis));
   for (uint32_t i = 0; i < in->rank; ++i) {
-    if (i != axis || keep) {
+    if (i != axis || keep)
       shape[rank++] = i == axis ? 1 : in->shape[i];
-    }
   }
-  if (plan->n == 0) {
+  if (plan->n == 0)
     return cpu_invalid(p, "searches along an axis without elements");
-  }
   plan->largest = p->op->code == 1;
   plan->last = opipe_attr_int(p->node, "select_last_index", 0) != 0;
   p->step->run = arg_kernel;
@@ -103,9 +97,8 @@ static bool comes_before(const order_plan *plan, const cpu_tensor *in, int64_t f
 /* Sorts index [n] by merging, with `scratch` [n]. */
 static void sort_line(const order_plan *plan, const cpu_tensor *in, int64_t first, int64_t *index,
                       int64_t *scratch) {
-  for (int64_t k = 0; k < plan->n; ++k) {
+  for (int64_t k = 0; k < plan->n; ++k)
     index[k] = k;
-  }
   for (int64_t width = 1; width < plan->n; width *= 2) {
     for (int64_t low = 0; low < plan->n; low += 2 * width) {
       const int64_t middle = low + width < plan->n ? low + width : plan->n;
@@ -138,9 +131,8 @@ static opipe_status topk_kernel(const cpu_call *call, opipe_error *err) {
           memcpy((char *)call->out[0].data + at * size,
                  (const char *)in->data + (first + index[k] * plan->inner) * size, size);
         }
-        if (call->n_out > 1 && call->out[1].data != NULL) {
+        if (call->n_out > 1 && call->out[1].data != NULL)
           ((int64_t *)call->out[1].data)[at] = index[k];
-        }
       }
     }
   }
@@ -152,20 +144,17 @@ static opipe_status prepare_topk(cpu_prep *p) {
   order_plan *plan = CPU_PLAN(p, order_plan);
   int64_t shape[OPIPE_MAX_RANK];
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(order_axis(p, in, opipe_attr_int(p->node, "axis", -1), plan, &axis));
   CPU_TRY(cpu_int(p, 1, 0, &plan->k));
-  if (plan->k < 0 || plan->k > plan->n) {
+  if (plan->k < 0 || plan->k > plan->n)
     return cpu_invalid(p, "takes %lld of %lld elements", (long long)plan->k, (long long)plan->n);
-  }
   memcpy(shape, in->shape, in->rank * sizeof shape[0]);
   shape[axis] = plan->k;
   plan->largest = opipe_attr_int(p->node, "largest", 1) != 0;
-  if (cpu_out(p, 0) != NULL) {
+  if (cpu_out(p, 0) != NULL)
     CPU_TRY(cpu_expect(p, 0, in->dtype, shape, in->rank));
-  }
   CPU_TRY(p->step->n_out > 1 ? cpu_expect(p, 1, OPIPE_INT64, shape, in->rank) : OPIPE_OK);
   cpu_want_workspace(p, (uint64_t)plan->n * 2 * sizeof(int64_t));
   p->step->run = topk_kernel;
@@ -180,9 +169,8 @@ static opipe_status nonzero_kernel(const cpu_call *call, opipe_error *err) {
   int64_t *to = out->data;
   uint64_t found = 0;
   for (uint64_t i = 0; i < in->n; ++i) {
-    if (cpu_number(in, i) == 0) {
+    if (cpu_number(in, i) == 0)
       continue;
-    }
     int64_t rest = (int64_t)i;
     for (uint32_t a = in->rank; found < room && a > 0; --a) {
       to[(a - 1) * room + found] = rest % in->shape[a - 1];
@@ -201,12 +189,10 @@ static opipe_status nonzero_kernel(const cpu_call *call, opipe_error *err) {
 static opipe_status prepare_nonzero(cpu_prep *p) {
   const opipe_value *in = cpu_in(p, 0);
   const opipe_value *out = cpu_out(p, 0);
-  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype) && in->dtype != OPIPE_BOOL) {
+  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype) && in->dtype != OPIPE_BOOL)
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
-  if (out->dtype != OPIPE_INT64 || out->rank != 2 || out->shape[0] != (int64_t)in->rank) {
+  if (out->dtype != OPIPE_INT64 || out->rank != 2 || out->shape[0] != (int64_t)in->rank)
     return cpu_invalid(p, "its output is not int64 [rank, count]");
-  }
   p->step->run = nonzero_kernel;
   return OPIPE_OK;
 }

@@ -36,9 +36,8 @@ static double pool_point(const cpu_call *call, int64_t first, const int64_t *o) 
       in_padded = in_padded && i < w->in[a] + w->end[a];
     }
     padded += in_padded;
-    if (!in_input) {
+    if (!in_input)
       continue;
-    }
     index += (position[0] * w->in[1] + position[1]) * w->in[2] + position[2];
     const double v = cpu_number(&call->in[0], (uint64_t)index);
     best = v > best || isnan(v) ? v : best;
@@ -61,13 +60,12 @@ static void pool_planes(void *ctx, int64_t begin, int64_t end) {
       const float narrow = (float)value;
       const int64_t whole = isfinite(value) ? (int64_t)value : INT64_MIN;
       const int64_t at = plane * w->n_out + i;
-      if (out->dtype == OPIPE_DOUBLE) {
+      if (out->dtype == OPIPE_DOUBLE)
         cpu_store(CPU_CLASS_F64, out->dtype, &value, out->data, at, 1);
-      } else if (cpu_is_float(out->dtype)) {
+      else if (cpu_is_float(out->dtype))
         cpu_store(CPU_CLASS_F32, out->dtype, &narrow, out->data, at, 1);
-      } else {
+      else
         cpu_store(CPU_CLASS_I64, out->dtype, &whole, out->data, at, 1);
-      }
     }
   }
 }
@@ -86,20 +84,17 @@ static opipe_status prepare_pool(cpu_prep *p) {
   const opipe_value *out = cpu_out(p, 0);
   const bool global = (p->op->code & 2u) != 0;
   pool_plan *plan = CPU_PLAN(p, pool_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->average = (p->op->code & 1u) != 0;
   const bool bytes = in->dtype == OPIPE_INT8 || in->dtype == OPIPE_UINT8;
-  if (in->rank < 3 || (!cpu_is_float(in->dtype) && !(bytes && !plan->average))) {
+  if (in->rank < 3 || (!cpu_is_float(in->dtype) && !(bytes && !plan->average)))
     return cpu_refuse(p, "does not take %s of rank %u", opipe_dtype_name(in->dtype), in->rank);
-  }
   CPU_TRY(cpu_window_init(p, &plan->window, in, out, global ? in->shape + 2 : NULL));
   plan->count_pads = opipe_attr_int(p->node, "count_include_pad", 0) != 0;
   plan->planes = in->shape[0] * in->shape[1];
-  if (out->dtype != in->dtype || out->shape[0] != in->shape[0] || out->shape[1] != in->shape[1]) {
+  if (out->dtype != in->dtype || out->shape[0] != in->shape[0] || out->shape[1] != in->shape[1])
     return cpu_invalid(p, "input and output differ in type, batch or channels");
-  }
   p->step->run = pool_kernel;
   return OPIPE_OK;
 }

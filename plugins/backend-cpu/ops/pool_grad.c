@@ -15,11 +15,10 @@ typedef struct grad_plan {
 } grad_plan;
 
 static void add(const cpu_tensor *t, int64_t i, double value) {
-  if (t->dtype == OPIPE_DOUBLE) {
+  if (t->dtype == OPIPE_DOUBLE)
     ((double *)t->data)[i] += value;
-  } else {
+  else
     ((float *)t->data)[i] += (float)value;
-  }
 }
 
 /* Where element k of the window at o lies in the plane; -1: outside. Counts it in *io_padded when
@@ -45,15 +44,13 @@ static void spread(const cpu_call *call, int64_t first, int64_t o, double dy) {
   const grad_plan *plan = call->plan;
   int64_t padded = 0;
   int64_t inside = 0;
-  for (int64_t k = 0; k < plan->window.n_kernel; ++k) {
+  for (int64_t k = 0; k < plan->window.n_kernel; ++k)
     inside += element(&plan->window, o, k, &padded) >= 0 ? 1 : 0;
-  }
   const double share = dy / (double)(plan->count_pads ? padded : inside);
   for (int64_t k = 0; k < plan->window.n_kernel; ++k) {
     const int64_t at = element(&plan->window, o, k, &padded);
-    if (at >= 0) {
+    if (at >= 0)
       add(&call->out[0], first + at, share);
-    }
   }
 }
 
@@ -70,9 +67,8 @@ static void to_largest(const cpu_call *call, int64_t first, int64_t o, double dy
       top = value;
     }
   }
-  if (best >= 0) {
+  if (best >= 0)
     add(&call->out[0], first + best, dy);
-  }
 }
 
 static void planes(void *ctx, int64_t begin, int64_t end) {
@@ -81,11 +77,10 @@ static void planes(void *ctx, int64_t begin, int64_t end) {
   for (int64_t plane = begin; plane < end; ++plane) {
     for (int64_t o = 0; o < plan->window.n_out; ++o) {
       const double dy = cpu_get(&call->in[0], plane * plan->window.n_out + o);
-      if (plan->average) {
+      if (plan->average)
         spread(call, plane * plan->window.n_in, o, dy);
-      } else {
+      else
         to_largest(call, plane * plan->window.n_in, o, dy);
-      }
     }
   }
 }
@@ -94,9 +89,8 @@ static opipe_status pool_grad_kernel(const cpu_call *call, opipe_error *err) {
   const grad_plan *plan = call->plan;
   cpu_call copy = *call;
   (void)err;
-  if (call->out[0].n_bytes > 0) {
+  if (call->out[0].n_bytes > 0)
     memset(call->out[0].data, 0, (size_t)call->out[0].n_bytes);
-  }
   cpu_parallel(call->exec, plan->planes, (int64_t)call->in[0].n * plan->window.n_kernel, planes,
                &copy);
   return OPIPE_OK;
@@ -106,25 +100,20 @@ static opipe_status prepare_pool_grad(cpu_prep *p) {
   const opipe_value *dy = cpu_in(p, 0);
   const opipe_value *dx = cpu_out(p, 0);
   grad_plan *plan = CPU_PLAN(p, grad_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->average = p->op->code == 1;
-  if (!cpu_is_float(dy->dtype) || dx->dtype != dy->dtype || dx->rank < 3 || dy->rank != dx->rank) {
+  if (!cpu_is_float(dy->dtype) || dx->dtype != dy->dtype || dx->rank < 3 || dy->rank != dx->rank)
     return cpu_refuse(p, "does not take %s of rank %u", opipe_dtype_name(dy->dtype), dy->rank);
-  }
-  if (!plan->average) {
+  if (!plan->average)
     CPU_TRY(cpu_expect_like(p, 0, cpu_in(p, 1)));
-  }
   CPU_TRY(cpu_window_init(p, &plan->window, dx, dy, NULL));
   plan->count_pads = opipe_attr_int(p->node, "count_include_pad", 0) != 0;
   plan->planes = dx->shape[0] * dx->shape[1];
-  if (dy->shape[0] != dx->shape[0] || dy->shape[1] != dx->shape[1]) {
+  if (dy->shape[0] != dx->shape[0] || dy->shape[1] != dx->shape[1])
     return cpu_invalid(p, "gradient and input differ in batch or channels");
-  }
-  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  }
   p->step->run = pool_grad_kernel;
   return OPIPE_OK;
 }

@@ -65,24 +65,20 @@ opipe_status cpu_ints(cpu_prep *p, uint32_t i, const int64_t **out_ints, uint32_
   const opipe_value *value = cpu_in(p, i);
   *out_ints = NULL;
   *out_n = 0;
-  if (value == NULL) {
+  if (value == NULL)
     return OPIPE_OK;
-  }
-  if (value->role != OPIPE_VALUE_CONSTANT) {
+  if (value->role != OPIPE_VALUE_CONSTANT)
     return cpu_refuse(p, "needs the value of input '%.80s'", value->name);
-  }
   if (value->dtype != OPIPE_INT64 && value->dtype != OPIPE_INT32) {
     return cpu_refuse(p, "input '%.80s' is %s, not int64", value->name,
                       opipe_dtype_name(value->dtype));
   }
   const uint64_t n = cpu_elems(value);
   int64_t *ints = CPU_POOL_ARRAY(p->pool, int64_t, n);
-  if (ints == NULL) {
+  if (ints == NULL)
     return cpu_nomem(p);
-  }
-  if (n > UINT32_MAX) {
+  if (n > UINT32_MAX)
     return cpu_invalid(p, "input '%.80s' has %llu elements", value->name, (unsigned long long)n);
-  }
   for (uint64_t k = 0; k < n; ++k) {
     if (value->dtype == OPIPE_INT64) {
       memcpy(&ints[k], (const char *)value->data + k * 8, 8);
@@ -101,9 +97,8 @@ opipe_status cpu_int(cpu_prep *p, uint32_t i, int64_t fallback, int64_t *out_int
   const int64_t *ints = NULL;
   uint32_t n = 0;
   CPU_TRY(cpu_ints(p, i, &ints, &n));
-  if (cpu_in(p, i) != NULL && n != 1) {
+  if (cpu_in(p, i) != NULL && n != 1)
     return cpu_invalid(p, "input '%.80s' has %u elements, not 1", cpu_in(p, i)->name, n);
-  }
   *out_int = n == 1 ? ints[0] : fallback;
   return OPIPE_OK;
 }
@@ -112,9 +107,8 @@ opipe_status cpu_int(cpu_prep *p, uint32_t i, int64_t fallback, int64_t *out_int
 static const char *shape_text(char *buffer, size_t room, const int64_t *shape, uint32_t rank) {
   size_t n = 0;
   buffer[n++] = '[';
-  for (uint32_t i = 0; i < rank && n + 24 < room; ++i) {
+  for (uint32_t i = 0; i < rank && n + 24 < room; ++i)
     n += (size_t)snprintf(buffer + n, room - n, i == 0 ? "%lld" : ", %lld", (long long)shape[i]);
-  }
   buffer[n++] = ']';
   buffer[n] = '\0';
   return buffer;
@@ -125,9 +119,8 @@ opipe_status cpu_expect(cpu_prep *p, uint32_t i, uint32_t dtype, const int64_t *
   const opipe_value *out = cpu_out(p, i);
   char found[128];
   char wanted[128];
-  if (out == NULL) {
+  if (out == NULL)
     return i == 0 ? cpu_invalid(p, "its first output is absent") : OPIPE_OK;
-  }
   if (out->dtype != dtype) {
     return cpu_invalid(p, "output '%.80s' is %s, but %s comes out", out->name,
                        opipe_dtype_name(out->dtype), opipe_dtype_name(dtype));
@@ -146,9 +139,8 @@ opipe_status cpu_expect_like(cpu_prep *p, uint32_t i, const opipe_value *like) {
 
 opipe_status cpu_axis(cpu_prep *p, int64_t axis, uint32_t rank, uint32_t *out_axis) {
   const int64_t r = (int64_t)rank;
-  if (axis < -r || axis >= r) {
+  if (axis < -r || axis >= r)
     return cpu_invalid(p, "axis %lld of a tensor of rank %u", (long long)axis, rank);
-  }
   *out_axis = (uint32_t)(axis < 0 ? axis + r : axis);
   return OPIPE_OK;
 }
@@ -160,9 +152,8 @@ void *cpu_plan(cpu_prep *p, size_t size) {
 }
 
 void cpu_want_workspace(cpu_prep *p, uint64_t n_bytes) {
-  if (n_bytes > p->step->workspace_bytes) {
+  if (n_bytes > p->step->workspace_bytes)
     p->step->workspace_bytes = n_bytes;
-  }
 }
 
 bool cpu_is_param(const cpu_prep *p, uint32_t i) {
@@ -171,9 +162,8 @@ bool cpu_is_param(const cpu_prep *p, uint32_t i) {
 }
 
 void cpu_want_layout(cpu_prep *p, uint32_t i, uint32_t layout) {
-  if (cpu_is_param(p, i)) {
+  if (cpu_is_param(p, i))
     p->step->in[i].layout = layout;
-  }
 }
 
 bool cpu_is_half(uint32_t dtype) {

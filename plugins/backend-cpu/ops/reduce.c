@@ -91,14 +91,12 @@ static void add_integers(const reduce_plan *plan, const int64_t *x, int64_t n, w
     const uint64_t u = (uint64_t)x[k];
     switch (plan->kind) {
       case REDUCE_MAX:
-        if (plan->sums == CPU_CLASS_U64 ? u > io->u : x[k] > io->i) {
+        if (plan->sums == CPU_CLASS_U64 ? u > io->u : x[k] > io->i)
           io->u = u;
-        }
         break;
       case REDUCE_MIN:
-        if (plan->sums == CPU_CLASS_U64 ? u < io->u : x[k] < io->i) {
+        if (plan->sums == CPU_CLASS_U64 ? u < io->u : x[k] < io->i)
           io->u = u;
-        }
         break;
       case REDUCE_PROD:
         io->u *= u;
@@ -132,11 +130,10 @@ static wide reduce_one(const cpu_call *call, reduce_kind kind, double shift, int
       const int64_t n = loop->columns - c < CPU_RUN ? loop->columns - c : CPU_RUN;
       const void *run = cpu_fetch(plan->sums, call->in[0].dtype, call->in[0].data, at + c * stride,
                                   stride, n, &buffer);
-      if (plan->sums == CPU_CLASS_F64) {
+      if (plan->sums == CPU_CLASS_F64)
         add_floats(kind, shift, run, n, &sum.f);
-      } else {
+      else
         add_integers(&as, run, n, &sum);
-      }
     }
   }
   return sum;
@@ -164,9 +161,8 @@ static double finish_float(const cpu_call *call, int64_t base) {
 
 static int64_t finish_integer(const cpu_call *call, int64_t base) {
   const reduce_plan *plan = call->plan;
-  if (plan->kind == REDUCE_LOG_SUM_EXP || plan->kind == REDUCE_LOG_SUM) {
+  if (plan->kind == REDUCE_LOG_SUM_EXP || plan->kind == REDUCE_LOG_SUM)
     return (int64_t)log((double)reduce_one(call, REDUCE_SUM, 0, base).i);
-  }
   const wide sum = reduce_one(call, plan->kind, 0, base);
   switch (plan->kind) {
     case REDUCE_MEAN:
@@ -224,13 +220,11 @@ static opipe_status columns_kernel(const cpu_call *call, opipe_error *err) {
   float *to = plan->adds && !adds ? call->workspace : out->data;
   const int64_t columns = (int64_t)out->n;
   (void)err;
-  if (!adds) {
+  if (!adds)
     memset(to, 0, (size_t)columns * sizeof *to);
-  }
   cpu_sum_columns(call->exec, call->in[0].data, columns, plan->count, columns, to);
-  if (plan->adds && !adds) {
+  if (plan->adds && !adds)
     cpu_layout_add(call->exec, out->layout, out->shape, out->rank, to, out->data);
-  }
   return OPIPE_OK;
 }
 
@@ -244,14 +238,12 @@ static void choose_columns(cpu_prep *p, reduce_plan *plan) {
   if ((!p->fast && !plan->adds) || plan->kind != REDUCE_SUM || columns < 1 ||
       (!plan->adds && p->node->pass == OPIPE_PASS_FORWARD) || cpu_in(p, 0)->dtype != OPIPE_FLOAT ||
       kept->rank != 1 || reduced->rank != 1 || (columns > 1 && kept->stride[0][0] != 1) ||
-      (plan->count > 1 && reduced->stride[0][0] != columns)) {
+      (plan->count > 1 && reduced->stride[0][0] != columns))
     return;
-  }
   p->step->run = columns_kernel;
   cpu_want_layout(p, 0, CPU_LAYOUT_F32);
-  if (plan->adds) {
+  if (plan->adds)
     cpu_want_workspace(p, (uint64_t)columns * sizeof(float));
-  }
 }
 
 /* Which axes go: reduced [rank]. */
@@ -261,9 +253,8 @@ static opipe_status reduced_axes(cpu_prep *p, const opipe_value *in, bool *reduc
   uint32_t n = 0;
   CPU_TRY(cpu_ints(p, 1, &axes, &n));
   *out_noop = n == 0 && opipe_attr_int(p->node, "noop_with_empty_axes", 0) != 0;
-  for (uint32_t i = 0; i < in->rank; ++i) {
+  for (uint32_t i = 0; i < in->rank; ++i)
     reduced[i] = n == 0 && !*out_noop;
-  }
   for (uint32_t i = 0; i < n; ++i) {
     uint32_t axis = 0;
     CPU_TRY(cpu_axis(p, axes[i], in->rank, &axis));
@@ -279,9 +270,8 @@ static opipe_status split_loops(cpu_prep *p, const opipe_value *in, const bool *
   int64_t(*rows)[OPIPE_MAX_RANK] = cpu_pool_array(p->pool, 2, sizeof *rows);
   int64_t shape[2][OPIPE_MAX_RANK];
   uint32_t rank[2] = {0, 0};
-  if (rows == NULL) {
+  if (rows == NULL)
     return cpu_nomem(p);
-  }
   opipe_dense_strides(in->shape, in->rank, strides);
   plan->count = 1;
   for (uint32_t i = 0; i < in->rank; ++i) {
@@ -329,26 +319,21 @@ static opipe_status prepare_reduce(cpu_prep *p) {
   int64_t shape[OPIPE_MAX_RANK];
   uint32_t rank = 0;
   reduce_plan *plan = CPU_PLAN(p, reduce_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->kind = (reduce_kind)p->op->code;
-  if (cpu_is_half(in->dtype) && cpu_out(p, 0)->role == OPIPE_VALUE_GRADIENT) {
+  if (cpu_is_half(in->dtype) && cpu_out(p, 0)->role == OPIPE_VALUE_GRADIENT)
     return cpu_prepare_widened(p); /* comes back with fp32 */
-  }
   const bool ordered = plan->kind == REDUCE_MAX || plan->kind == REDUCE_MIN;
-  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype) && !(in->dtype == OPIPE_BOOL && ordered)) {
+  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype) && !(in->dtype == OPIPE_BOOL && ordered))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
   CPU_TRY(reduced_axes(p, in, reduced, &noop));
   for (uint32_t i = 0; i < in->rank; ++i) {
-    if (!reduced[i] || keep) {
+    if (!reduced[i] || keep)
       shape[rank++] = reduced[i] ? 1 : in->shape[i];
-    }
   }
-  if (cpu_out(p, 0)->role != OPIPE_VALUE_GRADIENT) { /* else as fuse_accumulate.c has checked */
+  if (cpu_out(p, 0)->role != OPIPE_VALUE_GRADIENT) /* else as fuse_accumulate.c has checked */
     CPU_TRY(cpu_expect(p, 0, in->dtype, shape, rank));
-  }
   plan->sums = cpu_is_float(in->dtype) ? CPU_CLASS_F64 : cpu_class_of(in->dtype);
   CPU_TRY(split_loops(p, in, reduced, plan));
   p->step->run = reduce_kernel;
@@ -376,18 +361,16 @@ static void cumulate_line(const cpu_call *call, const cumulate_plan *plan, int64
     wide x;
     wide before = sum;
     memcpy(&x, cpu_fetch(plan->sums, in->dtype, in->data, at, 1, 1, &buffer), sizeof x);
-    if (plan->sums == CPU_CLASS_F64) {
+    if (plan->sums == CPU_CLASS_F64)
       sum.f = plan->product ? sum.f * x.f : sum.f + x.f;
-    } else {
+    else
       sum.u = plan->product ? sum.u * x.u : sum.u + x.u;
-    }
     before = plan->exclusive ? before : sum;
     const float narrow = (float)before.f;
-    if (plan->sums != CPU_CLASS_F64 || out->dtype == OPIPE_DOUBLE) {
+    if (plan->sums != CPU_CLASS_F64 || out->dtype == OPIPE_DOUBLE)
       cpu_store(plan->sums, out->dtype, &before, out->data, at, 1);
-    } else {
+    else
       cpu_store(CPU_CLASS_F32, out->dtype, &narrow, out->data, at, 1);
-    }
   }
 }
 
@@ -395,9 +378,8 @@ static opipe_status cumulate_kernel(const cpu_call *call, opipe_error *err) {
   const cumulate_plan *plan = call->plan;
   (void)err;
   for (int64_t o = 0; o < plan->outer; ++o) {
-    for (int64_t i = 0; i < plan->inner; ++i) {
+    for (int64_t i = 0; i < plan->inner; ++i)
       cumulate_line(call, plan, o * plan->n * plan->inner + i);
-    }
   }
   return OPIPE_OK;
 }
@@ -407,12 +389,10 @@ static opipe_status prepare_cumulate(cpu_prep *p) {
   cumulate_plan *plan = CPU_PLAN(p, cumulate_plan);
   int64_t wanted = 0;
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype)) {
+  if (!cpu_is_float(in->dtype) && !cpu_is_int(in->dtype))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
   CPU_TRY(cpu_expect_like(p, 0, in));
   CPU_TRY(cpu_int(p, 1, 0, &wanted));
   CPU_TRY(cpu_axis(p, wanted, in->rank, &axis));
@@ -424,9 +404,8 @@ static opipe_status prepare_cumulate(cpu_prep *p) {
   plan->inner = 1;
   plan->n = in->shape[axis];
   for (uint32_t i = 0; i < in->rank; ++i) {
-    if (i != axis) {
+    if (i != axis)
       *(i < axis ? &plan->outer : &plan->inner) *= in->shape[i];
-    }
   }
   p->step->run = cumulate_kernel;
   return OPIPE_OK;

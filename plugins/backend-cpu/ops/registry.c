@@ -21,10 +21,8 @@ const cpu_op *cpu_op_find(const char *domain, const char *name) {
   for (uint32_t f = 0; f < CPU_COUNT_OF(families); ++f) {
     for (uint32_t i = 0; i < families[f]->n; ++i) {
       const cpu_op *op = &families[f]->ops[i];
-      if (strcmp(op->name, name) == 0 &&
-          strcmp(op->domain != NULL ? op->domain : "", wanted) == 0) {
+      if (strcmp(op->name, name) == 0 && strcmp(op->domain != NULL ? op->domain : "", wanted) == 0)
         return op;
-      }
     }
   }
   return NULL;
@@ -32,12 +30,10 @@ const cpu_op *cpu_op_find(const char *domain, const char *name) {
 
 static bool has_half(const cpu_prep *p) {
   bool found = false;
-  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i)
     found = found || (cpu_in(p, i) != NULL && cpu_is_half(cpu_in(p, i)->dtype));
-  }
-  for (uint32_t i = 0; i < p->step->n_out; ++i) {
+  for (uint32_t i = 0; i < p->step->n_out; ++i)
     found = found || (cpu_out(p, i) != NULL && cpu_is_half(cpu_out(p, i)->dtype));
-  }
   return found;
 }
 
@@ -54,15 +50,12 @@ opipe_status cpu_op_prepare(cpu_prep *p) {
                       node->n_out, p->op->min_in, p->op->max_in, p->op->max_out);
   }
   for (uint32_t i = 0; i < p->op->min_in; ++i) {
-    if (node->in[i] == OPIPE_NONE) {
+    if (node->in[i] == OPIPE_NONE)
       return cpu_refuse(p, "input %u is absent", i);
-    }
   }
-  if (node->out[0] == OPIPE_NONE && p->op->max_out == 1) {
+  if (node->out[0] == OPIPE_NONE && p->op->max_out == 1)
     return cpu_refuse(p, "its output is absent");
-  }
-  if ((p->op->flags & CPU_OP_WIDEN) != 0 && has_half(p)) {
+  if ((p->op->flags & CPU_OP_WIDEN) != 0 && has_half(p))
     return cpu_prepare_widened(p);
-  }
   return p->op->prepare(p);
 }

@@ -38,11 +38,10 @@ static void turn_row(const rotary_plan *plan, const cpu_call *call, int64_t at, 
       const double s = cpu_number(&call->in[2], (uint64_t)(table + pair));
       v = second ? w * s + v * c : v * c - w * s;
     }
-    if (out->dtype == OPIPE_DOUBLE) {
+    if (out->dtype == OPIPE_DOUBLE)
       ((double *)out->data)[at + i] = v;
-    } else {
+    else
       ((float *)out->data)[at + i] = (float)v;
-    }
   }
 }
 
@@ -88,9 +87,8 @@ static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
 
 static opipe_status read_input(cpu_prep *p, rotary_plan *plan) {
   const opipe_value *in = cpu_in(p, 0);
-  if (!cpu_is_float(in->dtype) || (in->rank != 3 && in->rank != 4)) {
+  if (!cpu_is_float(in->dtype) || (in->rank != 3 && in->rank != 4))
     return cpu_refuse(p, "does not take %s of rank %u", opipe_dtype_name(in->dtype), in->rank);
-  }
   plan->batch = in->shape[0];
   if (in->rank == 4) {
     plan->heads = in->shape[1];
@@ -129,9 +127,8 @@ static opipe_status read_tables(cpu_prep *p, rotary_plan *plan) {
   plan->table_row = plan->rotary / 2;
   if (cosine->rank != rank || sine->rank != rank || cosine->dtype != sine->dtype ||
       memcmp(cosine->shape, sine->shape, rank * sizeof cosine->shape[0]) != 0 ||
-      cosine->shape[rank - 1] != plan->table_row || !cpu_is_float(cosine->dtype)) {
+      cosine->shape[rank - 1] != plan->table_row || !cpu_is_float(cosine->dtype))
     return cpu_invalid(p, "its tables do not fit %lld angles", (long long)plan->table_row);
-  }
   if (positions != NULL) {
     plan->positions = cosine->shape[0];
     if (positions->dtype != OPIPE_INT64 ||
@@ -152,9 +149,8 @@ static opipe_status read_tables(cpu_prep *p, rotary_plan *plan) {
 
 static opipe_status prepare_rotary(cpu_prep *p) {
   rotary_plan *plan = CPU_PLAN(p, rotary_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(read_input(p, plan));
   CPU_TRY(read_tables(p, plan));
   p->step->run = rotary_kernel;

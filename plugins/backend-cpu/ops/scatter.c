@@ -88,9 +88,8 @@ static opipe_status locate(const cpu_call *call, opipe_error *err, uint64_t entr
 }
 
 static void copy_data(const cpu_call *call) {
-  if (call->out[0].data != call->in[0].data && call->out[0].n_bytes > 0) {
+  if (call->out[0].data != call->in[0].data && call->out[0].n_bytes > 0)
     memcpy(call->out[0].data, call->in[0].data, (size_t)call->out[0].n_bytes);
-  }
 }
 
 static opipe_status elements_kernel(const cpu_call *call, opipe_error *err) {
@@ -103,13 +102,11 @@ static opipe_status elements_kernel(const cpu_call *call, opipe_error *err) {
     int64_t along = 0;
     int64_t to = 0;
     CPU_TRY(locate(call, err, i, n, &along));
-    for (uint32_t a = 0; a < indices->rank; ++a) {
+    for (uint32_t a = 0; a < indices->rank; ++a)
       to += (a == plan->axis ? along : at[a]) * plan->strides[a];
-    }
     apply(call, plan, to, (int64_t)i, 1);
-    for (uint32_t a = indices->rank; a > 0 && ++at[a - 1] == indices->shape[a - 1]; --a) {
+    for (uint32_t a = indices->rank; a > 0 && ++at[a - 1] == indices->shape[a - 1]; --a)
       at[a - 1] = 0;
-    }
   }
   return OPIPE_OK;
 }
@@ -138,17 +135,14 @@ static opipe_status prepare_common(cpu_prep *p, scatter_plan **out_plan) {
   const char *reduction = opipe_attr_string(p->node, "reduction", "none");
   scatter_plan *plan = CPU_PLAN(p, scatter_plan);
   uint32_t kind = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  while (kind < CPU_COUNT_OF(names) && strcmp(names[kind], reduction) != 0) {
+  while (kind < CPU_COUNT_OF(names) && strcmp(names[kind], reduction) != 0)
     ++kind;
-  }
   plan->size = cpu_dtype_bytes(data->dtype);
   const bool numbers = cpu_is_float(data->dtype) || cpu_is_int(data->dtype);
-  if (kind == CPU_COUNT_OF(names) || plan->size == 0 || (kind != SCATTER_NONE && !numbers)) {
+  if (kind == CPU_COUNT_OF(names) || plan->size == 0 || (kind != SCATTER_NONE && !numbers))
     return cpu_refuse(p, "reduction '%.20s' of %s", reduction, opipe_dtype_name(data->dtype));
-  }
   if ((indices->dtype != OPIPE_INT64 && indices->dtype != OPIPE_INT32) ||
       cpu_in(p, 2)->dtype != data->dtype) {
     return cpu_invalid(p, "indices are %s, updates %s for data %s",
@@ -193,18 +187,15 @@ static opipe_status prepare_nd(cpu_prep *p) {
   const opipe_value *updates = cpu_in(p, 2);
   scatter_plan *plan = NULL;
   CPU_TRY(prepare_common(p, &plan));
-  if (indices->rank == 0 || indices->shape[indices->rank - 1] > (int64_t)data->rank) {
+  if (indices->rank == 0 || indices->shape[indices->rank - 1] > (int64_t)data->rank)
     return cpu_invalid(p, "an index has more entries than the data's %u axes", data->rank);
-  }
   plan->tuple = indices->shape[indices->rank - 1];
   plan->inner = 1;
-  for (uint32_t i = (uint32_t)plan->tuple; i < data->rank; ++i) {
+  for (uint32_t i = (uint32_t)plan->tuple; i < data->rank; ++i)
     plan->inner *= data->shape[i];
-  }
   uint64_t tuples = 1;
-  for (uint32_t i = 0; i + 1 < indices->rank; ++i) {
+  for (uint32_t i = 0; i + 1 < indices->rank; ++i)
     tuples *= (uint64_t)indices->shape[i];
-  }
   if (cpu_elems(updates) != tuples * (uint64_t)plan->inner) {
     return cpu_invalid(p, "%llu updates for %llu indices of %lld elements",
                        (unsigned long long)cpu_elems(updates), (unsigned long long)tuples,

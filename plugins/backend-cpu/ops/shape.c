@@ -9,9 +9,8 @@
 static opipe_status prepare_view(cpu_prep *p) {
   const opipe_value *in = cpu_in(p, 0);
   const opipe_value *out = cpu_out(p, 0);
-  if (out == NULL || in->dtype != out->dtype || cpu_elems(in) != cpu_elems(out)) {
+  if (out == NULL || in->dtype != out->dtype || cpu_elems(in) != cpu_elems(out))
     return cpu_invalid(p, "input and output differ in type or number of elements");
-  }
   p->step->is_view = true;
   return OPIPE_OK;
 }
@@ -36,17 +35,15 @@ static opipe_status prepare_shape(cpu_prep *p) {
   int64_t start = opipe_attr_int(p->node, "start", 0);
   int64_t end = opipe_attr_int(p->node, "end", rank);
   shape_plan *plan = CPU_PLAN(p, shape_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   start = start < 0 ? start + rank : start;
   end = end < 0 ? end + rank : end;
   start = start < 0 ? 0 : start > rank ? rank : start;
   end = end < 0 ? 0 : end > rank ? rank : end;
   plan->n = end > start ? (uint32_t)(end - start) : 0;
-  if (plan->n > 0) {
+  if (plan->n > 0)
     memcpy(plan->dims, in->shape + start, plan->n * sizeof plan->dims[0]);
-  }
   const int64_t n = plan->n;
   p->step->run = shape_kernel;
   return cpu_expect(p, 0, OPIPE_INT64, &n, 1);
@@ -54,9 +51,8 @@ static opipe_status prepare_shape(cpu_prep *p) {
 
 static opipe_status prepare_size(cpu_prep *p) {
   shape_plan *plan = CPU_PLAN(p, shape_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->n = 1;
   plan->dims[0] = (int64_t)cpu_elems(cpu_in(p, 0));
   p->step->run = shape_kernel;

@@ -41,55 +41,44 @@ bool cpu_is_small_float(uint32_t dtype) {
 }
 
 double cpu_small_decode(uint32_t dtype, uint8_t code) {
-  if (dtype == OPIPE_FLOAT8E8M0) {
+  if (dtype == OPIPE_FLOAT8E8M0)
     return code == 0xff ? (double)NAN : ldexp(1.0, (int)code - 127);
-  }
   const small_format *f = format_of(dtype);
   const uint8_t magnitude = (uint8_t)(code & (f->sign_bit - 1u));
   const double sign = (code & f->sign_bit) != 0 ? -1.0 : 1.0;
   if (f->nan == 0x80 ? code == 0x80
-                     : f->nan != 0 && magnitude > (f->infinity != 0 ? f->infinity : f->nan - 1)) {
+                     : f->nan != 0 && magnitude > (f->infinity != 0 ? f->infinity : f->nan - 1))
     return (double)NAN;
-  }
-  if (f->infinity != 0 && magnitude == f->infinity) {
+  if (f->infinity != 0 && magnitude == f->infinity)
     return sign * (double)INFINITY;
-  }
   const int exponent = magnitude >> f->fraction;
   const int fraction = magnitude & ((1 << f->fraction) - 1);
-  if (exponent == 0) {
+  if (exponent == 0)
     return sign * ldexp(fraction, 1 - f->bias - f->fraction);
-  }
   return sign * ldexp(fraction + (1 << f->fraction), exponent - f->bias - f->fraction);
 }
 
 /* Powers of two from 2^-127 to 2^127; 0xff is NaN. Negative values have no code: NaN. */
 static uint8_t encode_e8m0(double value, bool saturate, cpu_round round) {
-  if (isnan(value) || value < 0) {
+  if (isnan(value) || value < 0)
     return 0xff;
-  }
-  if (value == 0 || value < 0x1p-127) {
+  if (value == 0 || value < 0x1p-127)
     return saturate || (value != 0 && round == CPU_ROUND_UP) ? 0 : 0xff;
-  }
-  if (isinf(value)) {
+  if (isinf(value))
     return saturate ? 0xfe : 0xff;
-  }
   int exponent = 0;
   const double fraction = 2.0 * frexp(value, &exponent); /* [1, 2) */
   exponent -= 1;
-  if ((round == CPU_ROUND_UP && fraction > 1.0) ||
-      (round == CPU_ROUND_NEAREST && fraction >= 1.5)) {
+  if ((round == CPU_ROUND_UP && fraction > 1.0) || (round == CPU_ROUND_NEAREST && fraction >= 1.5))
     exponent += 1;
-  }
-  if (exponent > 127) {
+  if (exponent > 127)
     return saturate ? 0xfe : 0xff;
-  }
   return (uint8_t)(exponent + 127);
 }
 
 uint8_t cpu_small_encode(uint32_t dtype, double value, bool saturate, cpu_round round) {
-  if (dtype == OPIPE_FLOAT8E8M0) {
+  if (dtype == OPIPE_FLOAT8E8M0)
     return encode_e8m0(value, saturate, round);
-  }
   const small_format *f = format_of(dtype);
   const uint8_t sign = signbit(value) ? f->sign_bit : 0;
   const uint8_t unsigned_nan = f->nan == 0x80;
@@ -98,25 +87,22 @@ uint8_t cpu_small_encode(uint32_t dtype, double value, bool saturate, cpu_round 
                                      ? f->sign_bit - 1u
                                  : f->infinity != 0 ? f->infinity - 1u
                                                     : f->nan - 1u);
-  if (isnan(value)) {
+  if (isnan(value))
     return f->nan == 0 ? f->sign_bit : (uint8_t)(unsigned_nan ? f->nan : f->nan | sign);
-  }
   int exponent = 0;
   (void)frexp(x, &exponent);
   exponent = exponent - 1 < 1 - f->bias || x == 0 ? 1 - f->bias : exponent - 1;
   const int unit = exponent - f->fraction;
   const double steps = isinf(x) ? (double)INFINITY : nearbyint(ldexp(x, -unit));
   if (ldexp(steps, unit) > f->largest) {
-    if (saturate || f->nan == 0) {
+    if (saturate || f->nan == 0)
       return (uint8_t)(last | sign);
-    }
     return f->infinity != 0 ? (uint8_t)(f->infinity | sign)
                             : (uint8_t)(unsigned_nan ? f->nan : f->nan | sign);
   }
   int r = (int)steps;
-  if (r == 0) {
+  if (r == 0)
     return f->negative_zero ? sign : 0;
-  }
   const int hidden = 1 << f->fraction;
   if (r == 2 * hidden) {
     r = hidden;

@@ -44,11 +44,10 @@ static void softmax_lines(void *ctx, int64_t begin, int64_t end) {
   const softmax_plan *plan = call->plan;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t first = i / plan->inner * plan->n * plan->inner + i % plan->inner;
-    if (call->in[0].dtype == OPIPE_FLOAT) {
+    if (call->in[0].dtype == OPIPE_FLOAT)
       line_f32(plan, (const float *)call->in[0].data + first, (float *)call->out[0].data + first);
-    } else {
+    else
       line_f64(plan, (const double *)call->in[0].data + first, (double *)call->out[0].data + first);
-    }
   }
 }
 
@@ -79,12 +78,10 @@ static opipe_status prepare_softmax(cpu_prep *p) {
   const opipe_value *in = cpu_in(p, 0);
   softmax_plan *plan = CPU_PLAN(p, softmax_plan);
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
-  if (!cpu_is_float(in->dtype)) {
+  if (!cpu_is_float(in->dtype))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(in->dtype));
-  }
   CPU_TRY(cpu_expect_like(p, 0, in));
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", -1), in->rank, &axis));
   plan->code = p->op->code;
@@ -92,16 +89,14 @@ static opipe_status prepare_softmax(cpu_prep *p) {
   plan->inner = 1;
   plan->n = in->shape[axis];
   for (uint32_t i = 0; i < in->rank; ++i) {
-    if (i != axis) {
+    if (i != axis)
       *(i < axis ? &plan->outer : &plan->inner) *= in->shape[i];
-    }
   }
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
   p->step->inplace = plan->code != HARDMAX;
   p->step->run = softmax_kernel;
-  if (p->fast && in->dtype == OPIPE_FLOAT && plan->inner == 1 && plan->code != HARDMAX) {
+  if (p->fast && in->dtype == OPIPE_FLOAT && plan->inner == 1 && plan->code != HARDMAX)
     p->step->run = rows_kernel;
-  }
   return OPIPE_OK;
 }
 

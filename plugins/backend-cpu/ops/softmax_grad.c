@@ -64,9 +64,8 @@ static opipe_status prepare_softmax_grad(cpu_prep *p) {
   const opipe_value *y = cpu_in(p, 1);
   grad_plan *plan = CPU_PLAN(p, grad_plan);
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (!cpu_is_float(y->dtype) || cpu_in(p, 0)->dtype != y->dtype ||
       cpu_elems(cpu_in(p, 0)) != cpu_elems(y)) {
     return cpu_refuse(p, "does not take %s, %s", opipe_dtype_name(cpu_in(p, 0)->dtype),
@@ -79,17 +78,15 @@ static opipe_status prepare_softmax_grad(cpu_prep *p) {
   plan->inner = 1;
   plan->n = y->shape[axis];
   for (uint32_t i = 0; i < y->rank; ++i) {
-    if (i != axis) {
+    if (i != axis)
       *(i < axis ? &plan->outer : &plan->inner) *= y->shape[i];
-    }
   }
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
   cpu_want_layout(p, 1, CPU_LAYOUT_COPY);
   p->step->inplace = 3;
   p->step->run = softmax_kernel;
-  if (p->fast && y->dtype == OPIPE_FLOAT && plan->inner == 1) {
+  if (p->fast && y->dtype == OPIPE_FLOAT && plan->inner == 1)
     p->step->run = fast_softmax_kernel;
-  }
   return OPIPE_OK;
 }
 
@@ -108,9 +105,8 @@ static void loss_line(const cpu_call *call, int64_t first, int64_t label, double
     top = v > top || isnan(v) ? v : top;
     total += weights != NULL ? cpu_get(weights, c) : 1.0;
   }
-  for (int64_t c = 0; c < plan->n; ++c) {
+  for (int64_t c = 0; c < plan->n; ++c)
     sum += exp(cpu_get(x, first + c * plan->inner) - top);
-  }
   const double own = (1.0 - plan->smoothing) * (weights != NULL ? cpu_get(weights, label) : 1.0);
   const double each = plan->smoothing / (double)plan->n;
   for (int64_t c = 0; c < plan->n; ++c) {
@@ -128,9 +124,8 @@ static opipe_status loss_kernel(const cpu_call *call, opipe_error *err) {
     const int64_t first = i / plan->inner * plan->n * plan->inner + i % plan->inner;
     const int64_t label = cpu_index(&call->in[2], (uint64_t)i);
     if (plan->ignores && label == plan->ignored) {
-      for (int64_t c = 0; c < plan->n; ++c) {
+      for (int64_t c = 0; c < plan->n; ++c)
         cpu_put(&call->out[0], first + c * plan->inner, 0);
-      }
       continue;
     }
     if (label < 0 || label >= plan->n) {
@@ -187,9 +182,8 @@ static opipe_status loss_shapes(cpu_prep *p, grad_plan *plan) {
     fits = fits && labels->shape[i - 1] == x->shape[i];
   }
   if (!fits || cpu_elems(dl) != (plan->sum ? 1 : cpu_elems(labels)) ||
-      (weights != NULL && (weights->dtype != x->dtype || (int64_t)cpu_elems(weights) != plan->n))) {
+      (weights != NULL && (weights->dtype != x->dtype || (int64_t)cpu_elems(weights) != plan->n)))
     return cpu_invalid(p, "gradient, scores, labels and weights differ in shape or type");
-  }
   return OPIPE_OK;
 }
 
@@ -197,21 +191,18 @@ static opipe_status prepare_loss_grad(cpu_prep *p) {
   const opipe_attr *ignored = opipe_attr_find(p->node, "ignore_index");
   const char *reduction = opipe_attr_string(p->node, "reduction", "sum");
   grad_plan *plan = CPU_PLAN(p, grad_plan);
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   plan->sum = strcmp(reduction, "sum") == 0;
-  if (!plan->sum && strcmp(reduction, "none") != 0) {
+  if (!plan->sum && strcmp(reduction, "none") != 0)
     return cpu_refuse(p, "reduction '%.20s' is not known", reduction);
-  }
   CPU_TRY(loss_shapes(p, plan));
   CPU_TRY(cpu_expect_like(p, 0, cpu_in(p, 1)));
   plan->ignores = ignored != NULL && ignored->kind == OPIPE_ATTR_INT;
   plan->ignored = plan->ignores ? ignored->i : 0;
   plan->smoothing = opipe_attr_float(p->node, "smoothing", 0.0);
-  for (uint32_t i = 0; i < p->step->n_in; ++i) {
+  for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  }
   p->step->run = loss_kernel;
   if (p->fast && plan->inner == 1 && cpu_in(p, 1)->dtype == OPIPE_FLOAT && cpu_in(p, 3) == NULL) {
     p->step->run = fast_loss_kernel;

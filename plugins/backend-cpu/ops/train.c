@@ -19,9 +19,8 @@ static opipe_status accumulate_kernel(const cpu_call *call, opipe_error *err) {
   (void)err;
   if (x->dtype == OPIPE_DOUBLE) {
     float *narrow = call->workspace;
-    for (uint64_t i = 0; i < x->n; ++i) {
+    for (uint64_t i = 0; i < x->n; ++i)
       narrow[i] = (float)((const double *)x->data)[i];
-    }
     from = narrow;
   }
   cpu_layout_add(call->exec, g->layout, g->shape, g->rank, from, g->data);
@@ -31,17 +30,14 @@ static opipe_status accumulate_kernel(const cpu_call *call, opipe_error *err) {
 static opipe_status prepare_accumulate(cpu_prep *p) {
   const opipe_value *x = cpu_in(p, 0);
   const opipe_value *g = cpu_out(p, 0);
-  if (!cpu_is_float(x->dtype)) {
+  if (!cpu_is_float(x->dtype))
     return cpu_refuse(p, "does not take %s", opipe_dtype_name(x->dtype));
-  }
-  if (g->role != OPIPE_VALUE_GRADIENT) {
+  if (g->role != OPIPE_VALUE_GRADIENT)
     return cpu_invalid(p, "its output '%.80s' is not a gradient", g->name);
-  }
   CPU_TRY(cpu_expect(p, 0, OPIPE_FLOAT, x->shape, x->rank));
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
-  if (x->dtype == OPIPE_DOUBLE) {
+  if (x->dtype == OPIPE_DOUBLE)
     cpu_want_workspace(p, cpu_elems(x) * sizeof(float));
-  }
   p->step->run = accumulate_kernel;
   return OPIPE_OK;
 }
@@ -87,18 +83,15 @@ static void add_columns(void *ctx, int64_t begin, int64_t end) {
     const float *from = (const float *)call->in[0].data + i * plan->inner;
     if (g->layout == CPU_LAYOUT_PANEL_T) {
       float *to = data + at / CPU_PANEL * CPU_PANEL * plan->inner + at % CPU_PANEL;
-      for (int64_t k = begin; k < end; ++k) {
+      for (int64_t k = begin; k < end; ++k)
         to[k * CPU_PANEL] += from[k];
-      }
     } else if (g->layout == CPU_LAYOUT_PANEL) {
-      for (int64_t k = begin; k < end; ++k) {
+      for (int64_t k = begin; k < end; ++k)
         data[k / CPU_PANEL * CPU_PANEL * plan->rows + at * CPU_PANEL + k % CPU_PANEL] += from[k];
-      }
     } else {
       float *to = data + at * plan->inner;
-      for (int64_t k = begin; k < end; ++k) {
+      for (int64_t k = begin; k < end; ++k)
         to[k] += from[k];
-      }
     }
   }
 }
@@ -120,9 +113,8 @@ static opipe_status add_kernel(const cpu_call *call, opipe_error *err) {
 static opipe_status gather_kernel(const cpu_call *call, opipe_error *err) {
   const gather_plan *plan = call->plan;
   const cpu_tensor *dx = &call->out[0];
-  if (dx->n_bytes > 0) {
+  if (dx->n_bytes > 0)
     memset(dx->data, 0, (size_t)dx->n_bytes);
-  }
   const int64_t wrong = dx->dtype == OPIPE_DOUBLE
                             ? add_rows_f64(plan, &call->in[1], call->in[0].data, dx->data)
                             : add_rows_f32(plan, &call->in[1], call->in[0].data, dx->data);
@@ -139,17 +131,15 @@ static opipe_status prepare_gather_grad(cpu_prep *p) {
   const opipe_attr *shape = opipe_attr_find(p->node, "shape");
   gather_plan *plan = CPU_PLAN(p, gather_plan);
   uint32_t axis = 0;
-  if (plan == NULL) {
+  if (plan == NULL)
     return cpu_nomem(p);
-  }
   if (!cpu_is_float(dy->dtype) ||
       (indices->dtype != OPIPE_INT64 && indices->dtype != OPIPE_INT32)) {
     return cpu_refuse(p, "does not take %s, %s", opipe_dtype_name(dy->dtype),
                       opipe_dtype_name(indices->dtype));
   }
-  if (shape == NULL || shape->kind != OPIPE_ATTR_INTS || shape->n > OPIPE_MAX_RANK) {
+  if (shape == NULL || shape->kind != OPIPE_ATTR_INTS || shape->n > OPIPE_MAX_RANK)
     return cpu_invalid(p, "it has no shape");
-  }
   CPU_TRY(cpu_expect(p, 0, dy->dtype, shape->data, shape->n));
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), dx->rank, &axis));
   plan->outer = 1;
@@ -157,9 +147,8 @@ static opipe_status prepare_gather_grad(cpu_prep *p) {
   plan->rows = dx->shape[axis];
   plan->n = (int64_t)cpu_elems(indices);
   for (uint32_t i = 0; i < dx->rank; ++i) {
-    if (i != axis) {
+    if (i != axis)
       *(i < axis ? &plan->outer : &plan->inner) *= dx->shape[i];
-    }
   }
   uint64_t n = 0;
   if (__builtin_mul_overflow((uint64_t)(plan->outer * plan->inner), (uint64_t)plan->n, &n) ||

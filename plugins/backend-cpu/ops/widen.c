@@ -62,14 +62,12 @@ static opipe_status widen_kernel(const cpu_call *call, opipe_error *err) {
 static opipe_status shadow_graph(cpu_prep *p, opipe_graph *graph) {
   const cpu_step *step = p->step;
   opipe_value *values = CPU_POOL_ARRAY(p->pool, opipe_value, p->graph->n_values);
-  if (values == NULL) {
+  if (values == NULL)
     return cpu_nomem(p);
-  }
   for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
     const uint32_t v = i < step->n_in ? step->in[i].value : step->out[i - step->n_in].value;
-    if (v == OPIPE_NONE) {
+    if (v == OPIPE_NONE)
       continue;
-    }
     values[v] = p->graph->values[v];
     if (cpu_is_half(values[v].dtype)) {
       values[v].dtype = OPIPE_FLOAT;
@@ -104,25 +102,21 @@ opipe_status cpu_prepare_widened(cpu_prep *p) {
   widen_plan *plan = CPU_POOL_ARRAY(p->pool, widen_plan, 1);
   cpu_prep inner = *p;
   uint64_t at = 0;
-  if (shadow == NULL || plan == NULL) {
+  if (shadow == NULL || plan == NULL)
     return cpu_nomem(p);
-  }
   plan->in_at = CPU_POOL_ARRAY(p->pool, uint64_t, step->n_in);
   plan->out_at = CPU_POOL_ARRAY(p->pool, uint64_t, step->n_out);
-  if (plan->in_at == NULL || plan->out_at == NULL) {
+  if (plan->in_at == NULL || plan->out_at == NULL)
     return cpu_nomem(p);
-  }
   CPU_TRY(shadow_graph(p, shadow));
   inner.graph = shadow;
   inner.given = p->graph;
   CPU_TRY(p->op->prepare(&inner));
-  if (step->is_view || step->run == NULL) {
+  if (step->is_view || step->run == NULL)
     return OPIPE_OK;
-  }
   for (uint32_t i = 0; i < step->n_in; ++i) {
-    if (step->in[i].layout == CPU_LAYOUT_COPY && cpu_is_half(cpu_in(p, i)->dtype)) {
+    if (step->in[i].layout == CPU_LAYOUT_COPY && cpu_is_half(cpu_in(p, i)->dtype))
       step->in[i].layout = CPU_LAYOUT_F32;
-    }
   }
   plan_copies(p, plan, &at);
   plan->tensors_at = at;

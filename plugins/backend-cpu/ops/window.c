@@ -7,13 +7,11 @@ static opipe_status read_list(cpu_prep *p, const char *name, uint32_t wanted, in
                               const int64_t **out_list) {
   uint32_t n = 0;
   const int64_t *list = opipe_attr_ints(p->node, name, &n);
-  if (list != NULL && n != wanted) {
+  if (list != NULL && n != wanted)
     return cpu_invalid(p, "%s has %u entries, not %u", name, n, wanted);
-  }
   for (uint32_t i = 0; i < n; ++i) {
-    if (list[i] < low || list[i] > INT32_MAX) {
+    if (list[i] < low || list[i] > INT32_MAX)
       return cpu_invalid(p, "%s holds %lld", name, (long long)list[i]);
-    }
   }
   *out_list = list;
   return OPIPE_OK;
@@ -25,22 +23,19 @@ opipe_status cpu_window_init(cpu_prep *p, cpu_window *window, const opipe_value 
   const int64_t *strides = NULL;
   const int64_t *dilations = NULL;
   const int64_t *pads = NULL;
-  if (in->rank < 3 || in->rank > 5 || out->rank != in->rank) {
+  if (in->rank < 3 || in->rank > 5 || out->rank != in->rank)
     return cpu_refuse(p, "takes 1 to 3 spatial axes; its input has rank %u", in->rank);
-  }
   const uint32_t axes = in->rank - 2;
   CPU_TRY(read_list(p, "kernel_shape", axes, 1, &kernel));
   CPU_TRY(read_list(p, "strides", axes, 1, &strides));
   CPU_TRY(read_list(p, "dilations", axes, 1, &dilations));
   CPU_TRY(read_list(p, "pads", 2 * axes, INT32_MIN, &pads));
   const char *pad = opipe_attr_string(p->node, "auto_pad", "NOTSET");
-  if (strcmp(pad, "NOTSET") != 0 && strcmp(pad, "VALID") != 0) {
+  if (strcmp(pad, "NOTSET") != 0 && strcmp(pad, "VALID") != 0)
     return cpu_refuse(p, "auto_pad '%.20s' is not resolved", pad);
-  }
   kernel = kernel != NULL ? kernel : fallback_kernel;
-  if (kernel == NULL) {
+  if (kernel == NULL)
     return cpu_invalid(p, "has no kernel_shape");
-  }
   memset(window, 0, sizeof *window);
   window->axes = axes;
   window->n_in = window->n_out = window->n_kernel = 1;

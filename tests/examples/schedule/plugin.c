@@ -40,9 +40,8 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   (void)self;
   for (uint32_t stage = 0; stage < problem->layout->n_stages && status >= 0; ++stage) {
     status = run(problem, stage, OPIPE_PASS_FORWARD, falling, emit, emit_ctx, err);
-    if (status >= 0 && problem->mode == OPIPE_MODE_TRAIN) {
+    if (status >= 0 && problem->mode == OPIPE_MODE_TRAIN)
       status = run(problem, stage, OPIPE_PASS_BACKWARD, !falling, emit, emit_ctx, err);
-    }
   }
   return status;
 }

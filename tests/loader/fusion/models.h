@@ -55,17 +55,17 @@ static inline bool test_read_tensor(test_model *m, const char *path, opi_value *
 static inline bool test_read_set(test_model *m, const char *folder, uint32_t set) {
   char path[1024];
   m->n_inputs = m->n_outputs = 0;
-  for (uint32_t i = 0; i < TEST_MAX_TENSORS; i++) {
+  for (uint32_t i = 0; i < TEST_MAX_TENSORS; ++i) {
     (void)snprintf(path, sizeof(path), "%s/test_data_set_%u/input_%u.pb", folder, set, i);
     if (!test_read_tensor(m, path, &m->inputs[i]))
       break;
-    m->n_inputs++;
+    ++m->n_inputs;
   }
-  for (uint32_t i = 0; i < TEST_MAX_TENSORS; i++) {
+  for (uint32_t i = 0; i < TEST_MAX_TENSORS; ++i) {
     (void)snprintf(path, sizeof(path), "%s/test_data_set_%u/output_%u.pb", folder, set, i);
     if (!test_read_tensor(m, path, &m->outputs[i]))
       break;
-    m->n_outputs++;
+    ++m->n_outputs;
   }
   return m->n_outputs > 0;
 }
@@ -74,7 +74,7 @@ static inline opipe_status test_bind(const test_model *m, uint32_t flags,
                                      const opi_evaluator *evaluator, opi_bound **out_bound,
                                      opipe_error *err) {
   opi_input_shape shapes[TEST_MAX_TENSORS];
-  for (uint32_t i = 0; i < m->n_inputs; i++) {
+  for (uint32_t i = 0; i < m->n_inputs; ++i) {
     shapes[i] =
         (opi_input_shape){m->inputs[i].name, m->inputs[i].shape, (uint32_t)m->inputs[i].rank};
   }
@@ -91,7 +91,7 @@ static inline void *test_fill(opi_arena *arena, const opi_value *v, uint64_t see
   opi_test_random random = {seed};
   const size_t size = opi_test_dtype_bytes(v->dtype);
   uint8_t *data = opi_arena_alloc(arena, v->n_bytes);
-  for (uint64_t i = 0; data != NULL && size != 0 && i < v->n_bytes / size; i++) {
+  for (uint64_t i = 0; data != NULL && size != 0 && i < v->n_bytes / size; ++i) {
     const double x = opi_test_uniform(&random, -1, 1);
     const float f = (float)x;
     const int64_t whole = x > 0;
@@ -117,7 +117,7 @@ static inline void *test_fill(opi_arena *arena, const opi_value *v, uint64_t see
 }
 
 static inline const opi_value *test_input_of(const test_model *m, const char *name) {
-  for (uint32_t i = 0; i < m->n_inputs; i++) {
+  for (uint32_t i = 0; i < m->n_inputs; ++i) {
     if (strcmp(m->inputs[i].name, name) == 0)
       return &m->inputs[i];
   }
@@ -135,7 +135,7 @@ static inline opipe_status test_run(const test_model *m, const opi_bound *bound,
   opipe_value *values = opi_arena_copy(arena, abi.values, abi.n_values * sizeof(*values));
   if (values == NULL)
     return OPIPE_E_NOMEM;
-  for (uint32_t i = 0; i < g->n_inputs; i++) {
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const opi_value *in = test_input_of(m, g->values[g->inputs[i]].name);
     opipe_value *v = &values[g->inputs[i]];
     v->role = OPIPE_VALUE_CONSTANT;
@@ -143,7 +143,7 @@ static inline opipe_status test_run(const test_model *m, const opi_bound *bound,
     if (in != NULL && in->n_bytes != v->n_bytes)
       return opi_fail(err, OPIPE_E_INVALID, "input '%s' has another size", v->name);
   }
-  for (uint32_t o = 0; o < g->n_outputs; o++) {
+  for (uint32_t o = 0; o < g->n_outputs; ++o) {
     values[g->outputs[o]].slot = o;
     outs[o] = opi_arena_alloc(arena, values[g->outputs[o]].n_bytes + 1);
   }

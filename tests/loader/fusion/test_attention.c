@@ -59,7 +59,7 @@ static void check(test_graph *t, uint32_t attentions, bool causal, bool masked, 
       OPI_ASSERT_OK(bind_graph(t, OPI_BIND_NO_FUSE, &plain, &err), &err)) {
     const opi_graph *g = fused->graph;
     OPI_ASSERT_INT(fused->patterns[OPI_PATTERN_ATTENTION], attentions);
-    for (uint32_t n = 0; n < g->n_nodes; n++) {
+    for (uint32_t n = 0; n < g->n_nodes; ++n) {
       if (strcmp(g->nodes[n].op, "Attention") != 0)
         continue;
       OPI_ASSERT_INT(opi_attr_int(&g->nodes[n], "is_causal", -1), causal);
@@ -95,7 +95,7 @@ static void test_mask_of_another_type(void) {
 static uint32_t known_mask(test_graph *t, float low, int64_t ahead) {
   const int64_t shape[2] = {S, T};
   float mask[S * T];
-  for (int64_t i = 0; i < S * T; i++)
+  for (int64_t i = 0; i < S * T; ++i)
     mask[i] = i % T <= i / T + ahead ? 0.0f : low;
   return test_known(t, "mask", OPIPE_FLOAT, shape, 2, mask);
 }
@@ -126,7 +126,7 @@ static void test_scale_behind_the_mask(void) {
   const float two = 2.0f;
   if (test_backend_evaluator() == NULL)
     OPI_SKIP("the CPU backend is not built");
-  for (int known = 0; known < 2; known++) {
+  for (int known = 0; known < 2; ++known) {
     test_graph t;
     test_open(&t);
     const uint32_t mask =
@@ -151,7 +151,7 @@ static void test_masked_rows_of_half_types(void) {
                {OPIPE_BFLOAT16, -3.38e38f}};
   if (test_backend_evaluator() == NULL)
     OPI_SKIP("the CPU backend is not built");
-  for (size_t i = 0; i < OPI_COUNT(masks); i++) {
+  for (size_t i = 0; i < OPI_COUNT(masks); ++i) {
     const uint32_t dtype = masks[i].dtype;
     test_graph t;
     test_open(&t);
@@ -201,7 +201,7 @@ static void check_rotary(uint32_t dtype, bool back) {
   opi_bound *bound = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   uint32_t parts[2], turned;
-  for (int i = 0; i < S * D; i++) {
+  for (int i = 0; i < S * D; ++i) {
     table[0][i] = cosf((float)(i / D) / (float)(1 + i % (D / 2)));
     table[1][i] = sinf((float)(i / D) / (float)(1 + i % (D / 2)));
   }

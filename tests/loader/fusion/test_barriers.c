@@ -19,7 +19,7 @@ typedef struct sweep {
 static opipe_status bind_cut(const sweep *s, const char *name, opi_bound **out_bound,
                              opipe_error *err) {
   opi_input_shape shapes[TEST_MAX_TENSORS];
-  for (uint32_t i = 0; i < s->m.n_inputs; i++) {
+  for (uint32_t i = 0; i < s->m.n_inputs; ++i) {
     shapes[i] =
         (opi_input_shape){s->m.inputs[i].name, s->m.inputs[i].shape, (uint32_t)s->m.inputs[i].rank};
   }
@@ -40,11 +40,11 @@ static bool same_outputs(const sweep *s, const opi_bound *bound, opipe_error *er
   bool same = true;
   opi_arena_init(&arena, opi_allocator_system(), 0);
   same = test_run(&s->m, bound, s->evaluator, &arena, found, err) >= 0;
-  for (uint32_t o = 0; same && o < g->n_outputs; o++) {
+  for (uint32_t o = 0; same && o < g->n_outputs; ++o) {
     const opi_value *v = &g->values[g->outputs[o]];
     const float *a = found[o], *b = s->wanted[o];
     double worst = 0, largest = 0;
-    for (uint64_t i = 0; i < v->n_bytes / 4 && v->dtype == OPIPE_FLOAT; i++) {
+    for (uint64_t i = 0; i < v->n_bytes / 4 && v->dtype == OPIPE_FLOAT; ++i) {
       worst = isnan(a[i]) ? INFINITY : fmax(worst, fabs((double)a[i] - (double)b[i]));
       largest = fmax(largest, fabs((double)b[i]));
     }
@@ -62,9 +62,8 @@ static void check_cut(const sweep *s, const char *model, const char *name) {
     return;
   }
   const uint32_t v = opi_bound_value(bound, name);
-  if (v == OPIPE_NONE || (bound->graph->values[v].flags & OPI_VALUE_BARRIER) == 0) {
+  if (v == OPIPE_NONE || (bound->graph->values[v].flags & OPI_VALUE_BARRIER) == 0)
     OPI_FAIL("%s: the barrier '%s' was swallowed", model, name);
-  }
   if (opi_graph_verify(bound->graph, &err) < 0)
     OPI_FAIL("%s cut at '%s': %s", model, name, err.message);
   if (!same_outputs(s, bound, &err))
@@ -86,11 +85,11 @@ static uint32_t sweep_model(const char *model) {
       OPI_ASSERT_OK(test_bind(&s.m, OPI_BIND_NO_FUSE, s.evaluator, &s.plain, &err), &err) &&
       OPI_ASSERT_OK(test_run(&s.m, s.plain, s.evaluator, &s.arena, s.wanted, &err), &err)) {
     const opi_graph *g = s.plain->graph;
-    for (uint32_t v = 0; v < g->n_values; v++) {
+    for (uint32_t v = 0; v < g->n_values; ++v) {
       if (g->values[v].producer == OPIPE_NONE || g->values[v].source == OPIPE_NONE)
         continue;
       check_cut(&s, model, g->values[v].name);
-      n++;
+      ++n;
     }
   }
   opi_bound_free(s.plain);
@@ -119,12 +118,12 @@ static void test_stages_are_not_joined(void) {
   (void)snprintf(path, sizeof(path), "%s/model.onnx", opi_test_source("tests/data/gpt_legacy"));
   if (!OPI_ASSERT_OK(test_load(&m, path, &err) ? OPIPE_OK : OPIPE_E_INVALID, &err))
     return;
-  for (uint32_t n = 0; n < m.model->graph->n_nodes; n++)
+  for (uint32_t n = 0; n < m.model->graph->n_nodes; ++n)
     m.model->graph->nodes[n].stage = (int32_t)(n % 2);
   if (OPI_ASSERT_OK(test_bind(&m, 0, evaluator, &bound, &err), &err)) {
     OPI_ASSERT_INT(bound->patterns[OPI_PATTERN_ATTENTION], 0);
     OPI_ASSERT_INT(bound->patterns[OPI_PATTERN_GELU], 0);
-    for (uint32_t n = 0; n < bound->graph->n_nodes; n++)
+    for (uint32_t n = 0; n < bound->graph->n_nodes; ++n)
       OPI_ASSERT(bound->graph->nodes[n].stage >= 0);
   }
   opi_bound_free(bound);

@@ -79,7 +79,7 @@ static const wanted patterns[] = {
 };
 
 static double tolerance_of(const opi_graph *g) {
-  for (uint32_t v = 0; v < g->n_values; v++) {
+  for (uint32_t v = 0; v < g->n_values; ++v) {
     if (g->values[v].dtype == OPIPE_BFLOAT16)
       return 2e-2;
     if (g->values[v].dtype == OPIPE_FLOAT16)
@@ -91,7 +91,7 @@ static double tolerance_of(const opi_graph *g) {
 static bool close_to(const opi_value *v, const void *a, const void *b, double tolerance) {
   const size_t size = opi_test_dtype_bytes(v->dtype), n = size != 0 ? v->n_bytes / size : 0;
   double worst = 0, largest = 1e-3;
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     const double x = opi_test_element(a, i, v->dtype), y = opi_test_element(b, i, v->dtype);
     if (isnan(x) && isnan(y))
       continue;
@@ -103,7 +103,7 @@ static bool close_to(const opi_value *v, const void *a, const void *b, double to
 
 static uint32_t made(const opi_graph *g, uint32_t pattern) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < g->n_nodes; i++) {
+  for (uint32_t i = 0; i < g->n_nodes; ++i) {
     const uint32_t has = g->nodes[i].pattern;
     n += pattern == OPI_PATTERN_NONE ? has != OPI_PATTERN_NONE : has == pattern;
   }
@@ -119,7 +119,7 @@ static void compare_runs(const test_model *m, const char *file, const opi_bound 
   opi_arena_init(&arena, opi_allocator_system(), 0);
   if (OPI_ASSERT_OK(test_run(m, fused, evaluator, &arena, a, &err), &err) &&
       OPI_ASSERT_OK(test_run(m, plain, evaluator, &arena, b, &err), &err)) {
-    for (uint32_t o = 0; o < g->n_outputs; o++) {
+    for (uint32_t o = 0; o < g->n_outputs; ++o) {
       const opi_value *v = &g->values[g->outputs[o]];
       if (!close_to(v, a[o], b[o], tolerance_of(g)))
         OPI_FAIL("%s: output '%s' differs from the unfused one", file, v->name);
@@ -151,7 +151,7 @@ static void test_spellings(void) {
   const char *root = opi_test_shared("models/fusion_patterns");
   if (evaluator == NULL || root == NULL)
     OPI_SKIP("the CPU backend or the files are not there");
-  for (size_t i = 0; i < OPI_COUNT(patterns); i++) {
+  for (size_t i = 0; i < OPI_COUNT(patterns); ++i) {
     char path[1024];
     (void)snprintf(path, sizeof(path), "%s/%s.onnx", root, patterns[i].file);
     check_file(&patterns[i], path, evaluator);
@@ -169,7 +169,7 @@ static bool is_valid_after_all(const char *file) {
 static bool names_culprit(const char *message) {
   static const char *const marks[] = {"input", "attribute", "operator", "axis", "outputs", "reads"};
   bool found = false;
-  for (size_t i = 0; i < OPI_COUNT(marks); i++)
+  for (size_t i = 0; i < OPI_COUNT(marks); ++i)
     found = found || strstr(message, marks[i]) != NULL;
   return found && strstr(message, "node '") != NULL;
 }
@@ -209,7 +209,7 @@ static void test_contrib_files(void) {
     if (length < 5 || strcmp(entry->d_name + length - 5, ".onnx") != 0)
       continue;
     check_contrib(root, entry->d_name, evaluator, &n_invalid);
-    n++;
+    ++n;
   }
   (void)closedir(folder);
   OPI_ASSERT(n >= 250);

@@ -100,7 +100,7 @@ static void check_counts(const expected *want, const char *model, const opi_boun
                             has[OPI_PATTERN_ROTARY],    has[OPI_PATTERN_ATTENTION]};
   static const char *const names[] = {"LayerNorm", "RMSNorm", "GELU",
                                       "SiLU",      "rotary",  "attention"};
-  for (size_t i = 0; i < OPI_COUNT(wanted); i++) {
+  for (size_t i = 0; i < OPI_COUNT(wanted); ++i) {
     if (found[i] != wanted[i])
       OPI_FAIL("%s: %u %s recognised, %u are there", model, found[i], names[i], wanted[i]);
   }
@@ -110,7 +110,7 @@ static void check_counts(const expected *want, const char *model, const opi_boun
  * file adds to the data set's). */
 static double tolerance_of(const opi_graph *g) {
   double tolerance = 1e-5;
-  for (uint32_t v = 0; v < g->n_values; v++) {
+  for (uint32_t v = 0; v < g->n_values; ++v) {
     if (g->values[v].dtype == OPIPE_BFLOAT16)
       return 2e-2;
     if (g->values[v].dtype == OPIPE_FLOAT16)
@@ -124,7 +124,7 @@ static void compare(const char *model, const char *against, const opi_graph *g, 
   const opi_value *v = &g->values[g->outputs[o]];
   const size_t size = opi_test_dtype_bytes(v->dtype), n = size != 0 ? v->n_bytes / size : 0;
   double worst = 0, largest = 0;
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     const double a = opi_test_element(found, i, v->dtype),
                  b = opi_test_element(wanted, i, v->dtype);
     worst = isnan(a) && !isnan(b) ? INFINITY : fmax(worst, fabs(a - b));
@@ -146,13 +146,12 @@ static void check_outputs(const test_model *m, const char *model, const opi_boun
   if (OPI_ASSERT_OK(test_run(m, fused, evaluator, &arena, a, &err), &err) &&
       OPI_ASSERT_OK(test_run(m, plain, evaluator, &arena, b, &err), &err)) {
     const double tolerance = tolerance_of(g);
-    for (uint32_t o = 0; o < g->n_outputs; o++) {
+    for (uint32_t o = 0; o < g->n_outputs; ++o) {
       const opi_value *v = &g->values[g->outputs[o]];
       compare(model, "the unfused graph", g, o, a[o], b[o], tolerance);
       if (o < m->n_outputs && m->outputs[o].n_bytes == v->n_bytes &&
-          m->outputs[o].dtype == v->dtype) {
+          m->outputs[o].dtype == v->dtype)
         compare(model, "the data set", g, o, a[o], m->outputs[o].data, tolerance * 2);
-      }
     }
   }
   opi_arena_release(&arena);
@@ -184,7 +183,7 @@ static void check_list(const expected *list, size_t n) {
   const opi_evaluator *evaluator = test_backend_evaluator();
   if (evaluator == NULL)
     OPI_SKIP("the CPU backend is not built");
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; ++i) {
     char relative[256];
     (void)snprintf(relative, sizeof(relative), "models/%s", list[i].model);
     const char *folder = opi_test_shared(relative);
@@ -207,8 +206,8 @@ static void test_modern_exports(void) {
   uint32_t n = 0;
   if (evaluator == NULL || root == NULL)
     OPI_SKIP("the CPU backend or the models are not there");
-  for (size_t i = 0; i < OPI_COUNT(modern); i++) {
-    for (size_t k = 0; k < OPI_COUNT(variants); k++) {
+  for (size_t i = 0; i < OPI_COUNT(modern); ++i) {
+    for (size_t k = 0; k < OPI_COUNT(variants); ++k) {
       char folder[1024], path[1100];
       (void)snprintf(folder, sizeof(folder), "%s/%s/%s", root, modern[i].model, variants[k]);
       (void)snprintf(path, sizeof(path), "%s/model.onnx", folder);
@@ -218,7 +217,7 @@ static void test_modern_exports(void) {
       (void)fclose(file);
       (void)snprintf(path, sizeof(path), "%s/%s", modern[i].model, variants[k]);
       check_model(&modern[i], path, folder, evaluator);
-      n++;
+      ++n;
     }
   }
   OPI_ASSERT(n >= 60); /* all variants of all families */

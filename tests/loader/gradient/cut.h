@@ -55,9 +55,10 @@ static inline bool open_model(cut_case *c, const char *name, uint32_t flags, uin
   (void)snprintf(path, sizeof(path), "%s/model.onnx", folder);
   if (!OPI_ASSERT(test_load(&c->m, path, &err) && test_read_set(&c->m, folder, 0)))
     return false;
-  for (uint32_t i = 0; i < c->m.n_inputs; ++i)
+  for (uint32_t i = 0; i < c->m.n_inputs; ++i) {
     c->feeds[c->n_feeds++] =
         (test_feed){c->m.inputs[i].name, c->m.inputs[i].data, c->m.inputs[i].n_bytes};
+  }
   (void)snprintf(path, sizeof(path), "%s/labels.pb", folder);
   if (OPI_ASSERT(test_read_tensor(&c->m, path, &labels)))
     c->feeds[c->n_feeds++] = (test_feed){"train_labels", labels.data, labels.n_bytes};

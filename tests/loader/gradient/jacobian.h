@@ -51,9 +51,10 @@ static inline double jac_random(uint64_t *seed) {
 }
 
 static inline void jac_wrong(jac_case *c, const char *text, double a, double b, uint64_t at) {
-  if (c->why[0] == '\0')
+  if (c->why[0] == '\0') {
     (void)snprintf(c->why, sizeof(c->why), "%.200s (found %.12g, wanted %.12g, element %llu)", text,
                    a, b, (unsigned long long)at);
+  }
 }
 
 /* -- reading a case ---------------------------------------------------------------------------- */

@@ -97,9 +97,10 @@ static bool read_safetensors(model_case *c, const char *path) {
 
 static void feed_inputs(model_case *c) {
   c->n_feeds = 0;
-  for (uint32_t i = 0; i < c->m.n_inputs; ++i)
+  for (uint32_t i = 0; i < c->m.n_inputs; ++i) {
     c->feeds[c->n_feeds++] =
         (test_feed){c->m.inputs[i].name, c->m.inputs[i].data, c->m.inputs[i].n_bytes};
+  }
 }
 
 /* One-element initializers are trained by their full names only. */
@@ -175,10 +176,11 @@ static void check(model_case *c, const char *what, double wanted_loss) {
   status = test_run_step(&step, &loss, gradients, sizes, &err);
   if (opi_test_check(status >= 0, __FILE__, __LINE__, false, "%s (%s): run: %s", c->folder, what,
                      status < 0 ? err.message : "")) {
-    if (!isnan(wanted_loss))
+    if (!isnan(wanted_loss)) {
       (void)opi_test_check(fabs(loss - wanted_loss) <= 1e-5 * fabs(wanted_loss), __FILE__, __LINE__,
                            false, "%s (%s): loss %.9g, not %.9g", c->folder, what, loss,
                            wanted_loss);
+    }
     compare(c, what, gradients, sizes);
   }
   opi_training_free(c->training);
@@ -193,7 +195,7 @@ static bool open_case(model_case *c, const char *folder, uint32_t flags, opipe_e
     if (c->ref.n[i] == 1)
       keep[n_keep++] = c->ref.names[i];
   }
-  for (uint32_t i = 0; i < c->m.n_inputs; i++) {
+  for (uint32_t i = 0; i < c->m.n_inputs; ++i) {
     shapes[i] =
         (opi_input_shape){c->m.inputs[i].name, c->m.inputs[i].shape, (uint32_t)c->m.inputs[i].rank};
   }
@@ -312,9 +314,10 @@ static opipe_status add_loss(model_case *c, opipe_error *err) {
     for (int32_t d = 0; d < cotangent.rank; ++d)
       axes[d] = d;
     status = opi_b_op2(&b, "Mul", v, weight, &term, err);
-    if (status >= 0 && cotangent.rank != 0)
+    if (status >= 0 && cotangent.rank != 0) {
       status =
           opi_k_reduce(&b, "ReduceSum", 0, term, axes, (uint32_t)cotangent.rank, false, &term, err);
+    }
     if (status >= 0 && sum != OPIPE_NONE)
       status = opi_b_op2(&b, "Add", sum, term, &term, err);
     sum = term;

@@ -153,9 +153,10 @@ static void test_dropout(void) {
   c->seed = 42;
   if (build(c, 1, OPI_RECOMPUTE_NONE) && run(c)) {
     uint32_t n = 0;
-    for (uint32_t k = 0; k < c->training->graph->n_nodes; ++k)
+    for (uint32_t k = 0; k < c->training->graph->n_nodes; ++k) {
       n += strcmp(c->training->graph->nodes[k].op, "Dropout") == 0 &&
            c->training->graph->nodes[k].pass == OPIPE_PASS_FORWARD;
+    }
     OPI_ASSERT_INT(n, test_count(c->bound->graph, "Dropout"));
     OPI_ASSERT(n > 5);
     loss = c->loss;

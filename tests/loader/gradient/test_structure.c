@@ -68,10 +68,11 @@ static void check_reads(const cut_case *c) {
                              "%s: '%s' of stage %u reads '%s' of %u", c->name, node->name,
                              t->stage[n], g->values[v].name, t->stage[p]);
       }
-      if (backward && forward)
+      if (backward && forward) {
         (void)opi_test_check(reads_or_makes(&g->nodes[t->anchor[n]], v), __FILE__, __LINE__, false,
                              "%s: '%s' reads '%s', which its anchor '%s' does not", c->name,
                              node->name, g->values[v].name, g->nodes[t->anchor[n]].name);
+      }
     }
     (void)opi_test_check(g->nodes[t->anchor[n]].pass == OPIPE_PASS_FORWARD &&
                              t->stage[t->anchor[n]] == t->stage[n] &&

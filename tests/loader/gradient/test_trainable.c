@@ -197,9 +197,10 @@ static void test_ties(void) {
     OPI_ASSERT_INT(c.bound->graph->n_nodes, 7);
     OPI_ASSERT_INT(p->n_gradients, 4); /* as it is and turned in stage 2 */
     uint32_t n_turned = 0;
-    for (uint32_t n = 0; n < t->graph->n_nodes; ++n)
+    for (uint32_t n = 0; n < t->graph->n_nodes; ++n) {
       n_turned += strcmp(t->graph->nodes[n].op, "Transpose") == 0 &&
                   t->graph->nodes[n].pass == OPIPE_PASS_FORWARD;
+    }
     OPI_ASSERT_INT(n_turned, 2);
     for (uint32_t k = 0; k < p->n_gradients && k < 4; ++k) {
       const opi_value *g = &t->graph->values[p->gradients[k]];

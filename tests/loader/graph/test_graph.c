@@ -23,9 +23,8 @@ static void test_sort_is_executable_and_stable(void) {
   static const char *const wanted[] = {"Exp", "Abs", "Neg", "Add"};
   for (uint32_t i = 0; i < 4; ++i)
     OPI_ASSERT_STR(t.graph->nodes[i].op, wanted[i]);
-  for (uint32_t i = 0; i < 4; ++i) {
+  for (uint32_t i = 0; i < 4; ++i)
     OPI_ASSERT_INT(t.graph->values[t.graph->nodes[i].out[0]].producer, i);
-  }
   const opi_node *before = t.graph->nodes;
   OPI_ASSERT_OK(opi_graph_sort(t.graph, &err), &err);
   OPI_ASSERT(t.graph->nodes == before); /* in order: nothing moves */

@@ -30,7 +30,7 @@ static float table[2][MAX_POSITIONS * SIZE / 2];
 
 static void fill(float *data, size_t n, uint64_t seed) {
   opi_test_random random = {seed};
-  for (size_t i = 0; i < n; i++)
+  for (size_t i = 0; i < n; ++i)
     data[i] = (float)opi_test_uniform(&random, -1, 1);
 }
 
@@ -68,7 +68,7 @@ static bool run_step(const step *s) {
   in[7] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[0]);
   in[8] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[1]);
   test_node(&t, "GroupQueryAttention", 1, in, 9, attrs, 4, out, 3)->domain = "com.microsoft";
-  for (uint32_t o = 0; o < 3; o++)
+  for (uint32_t o = 0; o < 3; ++o)
     test_output(&t, out[o]);
   opi_bind_options options = test_options();
   options.evaluator = evaluator;
@@ -77,12 +77,12 @@ static bool run_step(const step *s) {
     opi_arena *arena = &bound->arena;
     if (OPI_ASSERT_OK(opi_graph_to_abi(bound->graph, arena, &abi, &err), &err)) {
       opipe_value *values = opi_arena_copy(arena, abi.values, abi.n_values * sizeof(*values));
-      for (uint32_t i = 0; i < bound->graph->n_inputs; i++) {
+      for (uint32_t i = 0; i < bound->graph->n_inputs; ++i) {
         opipe_value *v = &values[bound->graph->inputs[i]];
         v->role = OPIPE_VALUE_CONSTANT;
         v->data = v->dtype == OPIPE_FLOAT ? (const void *)s->q : s->lengths;
       }
-      for (uint32_t o = 0; o < 3; o++) {
+      for (uint32_t o = 0; o < 3; ++o) {
         values[bound->graph->outputs[o]].slot = o;
         results[o] = opi_arena_alloc(arena, values[bound->graph->outputs[o]].n_bytes);
       }
@@ -90,7 +90,7 @@ static bool run_step(const step *s) {
       abi.n_boundaries = 3;
       good = OPI_ASSERT_OK(evaluator->run(evaluator->ctx, &abi, results, &err), &err);
       float *const to[3] = {s->y, s->present_k, s->present_v};
-      for (uint32_t o = 0; good && o < 3; o++)
+      for (uint32_t o = 0; good && o < 3; ++o)
         memcpy(to[o], results[o], values[bound->graph->outputs[o]].n_bytes);
     }
   }
@@ -102,7 +102,7 @@ static bool run_step(const step *s) {
 /* Copies tokens [from, from + n) of sequences [batch, length, width]. */
 static void tokens(const float *all, int64_t batch, int64_t length, int64_t width, int64_t from,
                    int64_t n, float *out) {
-  for (int64_t b = 0; b < batch; b++) {
+  for (int64_t b = 0; b < batch; ++b) {
     memcpy(out + b * n * width, all + (b * length + from) * width,
            (size_t)(n * width) * sizeof(float));
   }
@@ -118,7 +118,7 @@ typedef struct sequences {
 
 static bool prompt(sequences *s, int64_t window) {
   static const int32_t lengths[BATCH] = {LENGTH - 1, LENGTH - 1};
-  for (size_t i = 0; i < OPI_COUNT(table[0]); i++) {
+  for (size_t i = 0; i < OPI_COUNT(table[0]); ++i) {
     const double angle = (double)(i / (SIZE / 2)) * pow(10.0, -(double)(i % (SIZE / 2)));
     table[0][i] = (float)cos(angle);
     table[1][i] = (float)sin(angle);
@@ -191,12 +191,12 @@ static void test_lengths_differ(void) {
     OPI_SKIP("the CPU backend is not built");
   if (!prompt(&s, -1))
     return;
-  for (int64_t b = 0; b < BATCH; b++) { /* the token that comes next is number lengths[b] */
+  for (int64_t b = 0; b < BATCH; ++b) { /* the token that comes next is number lengths[b] */
     memcpy(q + b * Q_WIDTH, s.q + (b * LENGTH + lengths[b]) * Q_WIDTH, Q_WIDTH * sizeof(float));
     memcpy(k + b * KV_WIDTH, s.k + (b * LENGTH + lengths[b]) * KV_WIDTH, KV_WIDTH * sizeof(float));
     memcpy(v + b * KV_WIDTH, s.v + (b * LENGTH + lengths[b]) * KV_WIDTH, KV_WIDTH * sizeof(float));
-    for (int64_t h = 0; h < KV; h++) {
-      for (int64_t i = 0; i < 6 * SIZE; i++) {
+    for (int64_t h = 0; h < KV; ++h) {
+      for (int64_t i = 0; i < 6 * SIZE; ++i) {
         const bool rubbish = i / SIZE >= lengths[b];
         past[0][(b * KV + h) * 6 * SIZE + i] =
             rubbish ? 99.0f : s.cache_k[(b * KV + h) * LENGTH * SIZE + i];
@@ -209,14 +209,14 @@ static void test_lengths_differ(void) {
                     past[0], past[1], lengths, false, y,  present[0], present[1]};
   if (!run_step(&one))
     return;
-  for (int64_t b = 0; b < BATCH; b++) {
+  for (int64_t b = 0; b < BATCH; ++b) {
     OPI_ASSERT_NEAR(y + b * Q_WIDTH, s.whole + (b * LENGTH + lengths[b]) * Q_WIDTH, Q_WIDTH,
                     OPIPE_FLOAT, 1e-5, 1e-5);
-    for (int64_t h = 0; h < KV; h++) { /* keys stand in order, behind them zeros */
+    for (int64_t h = 0; h < KV; ++h) { /* keys stand in order, behind them zeros */
       const float *found = present[0] + (b * KV + h) * LENGTH * SIZE;
       const float *wanted = s.cache_k + (b * KV + h) * LENGTH * SIZE;
       OPI_ASSERT_NEAR(found, wanted, (size_t)((lengths[b] + 1) * SIZE), OPIPE_FLOAT, 1e-6, 1e-6);
-      for (int64_t i = (lengths[b] + 1) * SIZE; i < LENGTH * SIZE; i++)
+      for (int64_t i = (lengths[b] + 1) * SIZE; i < LENGTH * SIZE; ++i)
         OPI_ASSERT(found[i] == 0.0f);
     }
   }

@@ -128,9 +128,10 @@ static inline void check_slices(sequence *q, const char *folder, const int64_t *
                                            q->evaluator, opi_allocator_system(), &slice, &err);
     if (status >= 0)
       status = run_slice(q, slice, states, outs, &err);
-    if (status < 0)
+    if (status < 0) {
       OPI_FAIL("%s: tokens %ld to %ld: %s", folder, (long)first, (long)(first + length),
                err.message);
+    }
     if (status >= 0)
       worst = fmax(worst, difference(q, whole[0], slice, outs[0], first, &largest));
     opi_token_slice_free(slice);

@@ -12,9 +12,8 @@ static opipe_status tiny_run(void *ctx, const opipe_graph *graph, void *const *o
   const opipe_node *node = &graph->nodes[0];
   const bool add = strcmp(node->op, "Add") == 0, mul = strcmp(node->op, "Mul") == 0;
   const opipe_value *a = &graph->values[node->in[0]], *b = &graph->values[node->in[node->n_in - 1]];
-  if ((!add && !mul) || a->dtype != OPIPE_INT64) {
+  if ((!add && !mul) || a->dtype != OPIPE_INT64)
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "the tiny evaluator knows Add and Mul of int64");
-  }
   ++*(int *)ctx;
   for (uint64_t i = 0; i < a->n_bytes / 8; ++i) {
     const int64_t x = ((const int64_t *)a->data)[i], y = ((const int64_t *)b->data)[i];
@@ -62,9 +61,8 @@ static void test_fold_limit_and_parameters(void) {
     test_open(&t);
     const uint32_t w = test_known(&t, "w", OPIPE_INT64, many, 1, NULL);
     test_output(&t, test_op(&t, "Add", w, w));
-    if (form == 2) {
+    if (form == 2)
       options.flags |= OPI_BIND_KEEP_PARAMETERS; /* integers are no parameters: still folded */
-    }
     opi_bound *bound = bind_or_end(&t, &options);
     OPI_ASSERT_INT(n_runs, form == 1 ? 0 : 1);
     OPI_ASSERT_INT(test_count(bound->graph, "Add"), form == 1 ? 1 : 0);
@@ -87,7 +85,7 @@ static void test_names_survive(void) {
   test_rename(&t, c, "c");
   test_rename(&t, d, "d");
   test_output(&t, d);
-  for (uint32_t n = 0; n < t.graph->n_nodes; n++)
+  for (uint32_t n = 0; n < t.graph->n_nodes; ++n)
     t.graph->nodes[n].source = n; /* as if read from a file */
   opi_bound *bound = bind_or_end(&t, &options);
   const opi_graph *g = bound->graph;
@@ -395,11 +393,10 @@ static void test_length_read_as_data_is_found(void) {
     options.dims = &one;
     opi_bound *part = bind_or_end(&t, &options);
     const opipe_status status = opi_carry_compare(whole->graph, part->graph, NULL, &err);
-    if (form == 0) {
+    if (form == 0)
       OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, "depends on the length that is split");
-    } else {
+    else
       OPI_ASSERT_OK(status, &err);
-    }
     OPI_ASSERT_OK(opi_carry_compare(whole->graph, whole->graph, NULL, &err), &err);
     opi_bound_free(whole);
     opi_bound_free(part);

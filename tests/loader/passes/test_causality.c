@@ -312,9 +312,10 @@ static bool check_spelling(const spelling *s, uint32_t flags) {
     const opipe_status status = opi_slice_tokens(q.tokens, g->values[g->outputs[0]].name, 0, 2,
                                                  q.evaluator, opi_allocator_system(), &slice, &err);
     if (status != OPIPE_E_UNSUPPORTED || strstr(err.message, "node '") == NULL ||
-        strstr(err.message, s->refused) == NULL)
+        strstr(err.message, s->refused) == NULL) {
       OPI_FAIL("%s: status %d, %s; to be refused with: %s", what, (int)status, err.message,
                s->refused);
+    }
     opi_token_slice_free(slice);
   }
   close_spelling(&q, &l);

@@ -295,9 +295,8 @@ static void test_gpt2_past_shrinks(void) {
     OPI_ASSERT(opi_dtype_is_float(g->values[out].dtype));
   }
   opi_carry *carry = malloc(g->n_values * sizeof(*carry)), held[MOST_INPUTS];
-  for (uint32_t i = 0; i < g->n_inputs; ++i) { /* ids [batch, seq], past [2, batch, ...] */
+  for (uint32_t i = 0; i < g->n_inputs; ++i) /* ids [batch, seq], past [2, batch, ...] */
     held[i] = (opi_carry){g->values[g->inputs[i]].rank == 5, 0, 1, 1};
-  }
   OPI_ASSERT_OK(opi_carry_axis(g, NULL, held, carry, &err), &err);
   OPI_ASSERT_INT(carry[g->outputs[0]].axis, 0);
   OPI_ASSERT_INT(carry[g->outputs[1]].axis, 1); /* present [2, batch, ...] */

@@ -33,7 +33,7 @@ static void test_every_allocation_of_a_load(void) {
   static const char *const names[] = {"odd/functions_nested", "odd/if_shape",   "odd/typed_fields",
                                       "odd/packed_types",     "llama_external", "gpt_raw",
                                       "odd/pipeline_stages"};
-  for (size_t i = 0; i < OPI_COUNT(names); i++) {
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     char path[256];
     (void)snprintf(path, sizeof(path), "tests/data/%s/model.onnx", names[i]);
     subject s = {opi_test_source(path), 0};
@@ -57,7 +57,7 @@ static opipe_status parse_subject(opi_test_memory *memory, void *arg) {
 static void test_every_allocation_of_a_tensor(void) {
   const int64_t dims[] = {3, 4000};
   bytes b = w_tensor("t", OPIPE_INT16, dims, 2, NULL, 0), list = {0};
-  for (int i = 0; i < 12000; i++)
+  for (int i = 0; i < 12000; ++i)
     w_varint(&list, (uint64_t)(i & 0x7f));
   w_sub(&b, 5, list);
   OPI_ASSERT(opi_test_every_allocation(parse_subject, &b, 1000) > 2);
@@ -67,7 +67,7 @@ static void test_every_allocation_of_a_tensor(void) {
 /* What a refused model took is given back too. */
 static void test_refused_models_leak_nothing(void) {
   static const char *const names[] = {"cycle", "written_twice", "reads_nothing", "function_cycle"};
-  for (size_t i = 0; i < OPI_COUNT(names); i++) {
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     char path[256];
     (void)snprintf(path, sizeof(path), "tests/data/odd/%s/model.onnx", names[i]);
     opi_test_memory memory = {0};

@@ -38,7 +38,7 @@ static int32_t stage_for(uint32_t i, uint32_t n_nodes, uint32_t n_stages) {
 static bytes annotate(const opi_model *model, const char *name, uint32_t n_stages) {
   const uint32_t n_nodes = count_nodes(model);
   int32_t *stages = calloc(n_nodes + 1, sizeof(*stages));
-  for (uint32_t i = 0; i < n_nodes; i++)
+  for (uint32_t i = 0; i < n_nodes; ++i)
     stages[i] = stage_for(i, n_nodes, n_stages);
   opipe_error err = OPIPE_ERROR_INIT;
   bytes out = {0};
@@ -116,7 +116,7 @@ static void expect_stages(bytes file, uint32_t n_nodes, uint32_t n_stages) {
   OPI_ASSERT_OK(w_load(file, OPI_LOAD_GRAPH_ONLY, NULL, &model, &err), &err);
   if (model == NULL)
     return;
-  for (uint32_t n = 0; n < model->graph->n_nodes; n++) {
+  for (uint32_t n = 0; n < model->graph->n_nodes; ++n) {
     const opi_node *node = &model->graph->nodes[n];
     if (!OPI_ASSERT_INT(node->stage, stage_for(node->source, n_nodes, n_stages)))
       break;
@@ -134,7 +134,7 @@ static const char *const own_models[] = {"demo",
                                          "odd/unsorted"};
 
 static void test_annotated_models(void) {
-  for (size_t i = 0; i < OPI_COUNT(own_models); i++) {
+  for (size_t i = 0; i < OPI_COUNT(own_models); ++i) {
     char path[256];
     (void)snprintf(path, sizeof(path), "tests/data/%s/model.onnx", own_models[i]);
     opi_model *model = load_path(opi_test_source(path));
@@ -216,7 +216,7 @@ static void test_the_checker_accepts(void) {
   const char *python = getenv("OPIPE_PYTHON");
   if (python == NULL || python[0] == '\0')
     python = "python3";
-  for (size_t i = 0; i < OPI_COUNT(own_models); i++) {
+  for (size_t i = 0; i < OPI_COUNT(own_models); ++i) {
     char path[256];
     (void)snprintf(path, sizeof(path), "tests/data/%s/model.onnx", own_models[i]);
     const char *original = opi_test_source(path), *copy = opi_test_tmp("annotated.onnx");

@@ -63,7 +63,7 @@ static outcome attempt(const char *path) {
  * asked for. Strings are refused where they are used. */
 static bool is_refused_later(const char *name, const char *text) {
   static const char *const names[] = {"strings", "expand_huge", "onehot_huge"};
-  for (size_t i = 0; i < OPI_COUNT(names); i++) {
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     if (strcmp(name, names[i]) == 0)
       return true;
   }
@@ -107,7 +107,7 @@ static uint32_t for_each(const char *dir, void (*visit)(const char *dir, const c
     if (entry->d_name[0] == '.')
       continue;
     visit(dir, entry->d_name);
-    n++;
+    ++n;
   }
   (void)closedir(at);
   return n;

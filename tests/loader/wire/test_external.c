@@ -101,13 +101,12 @@ static void test_ranges(void) {
                {"0x4", NULL, NULL},
                {"", NULL, NULL},
                {"4 ", NULL, NULL}};
-  for (size_t i = 0; i < OPI_COUNT(cases); i++) {
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     put_model(dir, "m.onnx", external_model("w.bin", cases[i].offset, cases[i].length));
-    if (cases[i].wanted != NULL) {
+    if (cases[i].wanted != NULL)
       expect_weights(dir, "m.onnx", 0, cases[i].wanted);
-    } else {
+    else
       expect_refusal(dir, "m.onnx", 0, OPIPE_E_INVALID, "");
-    }
   }
 }
 
@@ -142,14 +141,14 @@ static void test_locations(void) {
   char absolute[512];
   path_of(absolute, dir, "w.bin");
   static const char *const good[] = {"w.bin", "./w.bin", "sub/w.bin", "sub//w.bin", "sub/./w.bin"};
-  for (size_t i = 0; i < OPI_COUNT(good); i++) {
+  for (size_t i = 0; i < OPI_COUNT(good); ++i) {
     put_model(dir, "m.onnx", external_model(good[i], NULL, NULL));
     expect_weights(dir, "m.onnx", 0, numbers);
   }
   const char *const bad[] = {
       "../outside.bin", "sub/../w.bin",          "..",     "", ".", "sub", absolute,
       "sub\\w.bin",     "sub/../../outside.bin", "w.bin/", "/"};
-  for (size_t i = 0; i < OPI_COUNT(bad); i++) {
+  for (size_t i = 0; i < OPI_COUNT(bad); ++i) {
     put_model(dir, "m.onnx", external_model(bad[i], NULL, NULL));
     opipe_error err = OPIPE_ERROR_INIT;
     opi_model *model = NULL;
@@ -185,7 +184,7 @@ static void test_links(void) {
   put_link(dir, "up", "..");
   put_link(dir, "loop.bin", "loop.bin");
   static const char *const links[] = {"inside.bin", "outside.bin", "up/target.bin"};
-  for (size_t i = 0; i < OPI_COUNT(links); i++) {
+  for (size_t i = 0; i < OPI_COUNT(links); ++i) {
     put_model(dir, "m.onnx", external_model(links[i], NULL, NULL));
     expect_refusal(dir, "m.onnx", 0, OPIPE_E_INVALID, "--allow-symlinks");
     expect_weights(dir, "m.onnx", OPI_LOAD_ALLOW_SYMLINKS, numbers);
@@ -209,7 +208,7 @@ static void test_special_files(void) {
   path_of(path, dir, "folder");
   OPI_ASSERT_FATAL(mkdir(path, 0700) == 0);
   static const char *const names[] = {"fifo", "folder"};
-  for (size_t i = 0; i < OPI_COUNT(names); i++) {
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     put_model(dir, "m.onnx", external_model(names[i], NULL, NULL));
     expect_refusal(dir, "m.onnx", 0, OPIPE_E_INVALID, "not a regular file");
     /* In the model's place. */
@@ -271,7 +270,7 @@ static void test_fallback(void) {
                {"none/w.bin", "is missing", OPIPE_E_NOTFOUND},
                {"sub/w.bin/x", "is missing", OPIPE_E_NOTFOUND},
                {"../fallback/sub/w.bin", "'..'", OPIPE_E_INVALID}};
-  for (size_t i = 0; i < OPI_COUNT(cases); i++) {
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     for (uint32_t flags = 0; flags <= OPI_EXTERNAL_NO_OPENAT2; flags += OPI_EXTERNAL_NO_OPENAT2) {
       opipe_error err = OPIPE_ERROR_INIT;
       int fd = -1;
@@ -309,7 +308,7 @@ static void test_unknown_keys_warn(void) {
   put_file(dir, "w.bin", numbers, sizeof(numbers));
   const int64_t dims[] = {4};
   bytes graph = {0};
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < 2; ++i) {
     bytes w = w_external(i == 0 ? "w" : "v", OPIPE_FLOAT, dims, 1, "w.bin", NULL, NULL);
     w_entry(&w, "prepacked_0", "x");
     w_entry(&w, "checksum", "da39a3ee5e6b4b0d3255bfef95601890afd80709");

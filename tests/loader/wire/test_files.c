@@ -34,16 +34,15 @@ static bool value_is_sound(const opi_graph *graph, uint32_t v) {
 
 /* Indices in range, values read after they are made, data of the size that the type has. */
 static bool graph_is_sound(const opi_graph *graph) {
-  for (uint32_t v = 0; v < graph->n_values; v++) {
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
     if (!value_is_sound(graph, v))
       return false;
   }
-  for (uint32_t n = 0; n < graph->n_nodes; n++) {
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
-    if (node->name == NULL || node->op == NULL || node->domain == NULL || node->version < 1) {
+    if (node->name == NULL || node->op == NULL || node->domain == NULL || node->version < 1)
       return false;
-    }
-    for (uint32_t i = 0; i < node->n_in; i++) {
+    for (uint32_t i = 0; i < node->n_in; ++i) {
       if (node->in[i] == OPIPE_NONE)
         continue;
       if (node->in[i] >= graph->n_values)
@@ -52,13 +51,13 @@ static bool graph_is_sound(const opi_graph *graph) {
       if (producer != OPIPE_NONE && producer >= n)
         return false;
     }
-    for (uint32_t i = 0; i < node->n_out; i++) {
+    for (uint32_t i = 0; i < node->n_out; ++i) {
       if (node->out[i] == OPIPE_NONE)
         continue;
       if (node->out[i] >= graph->n_values || graph->values[node->out[i]].producer != n)
         return false;
     }
-    for (uint32_t a = 0; a < node->n_attrs; a++) {
+    for (uint32_t a = 0; a < node->n_attrs; ++a) {
       if (node->attrs[a].kind != OPI_ATTR_GRAPH)
         continue;
       const opi_graph *inner = node->attrs[a].data;
@@ -66,7 +65,7 @@ static bool graph_is_sound(const opi_graph *graph) {
         return false;
     }
   }
-  for (uint32_t i = 0; i < graph->n_captures; i++) {
+  for (uint32_t i = 0; i < graph->n_captures; ++i) {
     if (graph->capture_inner[i] >= graph->n_values)
       return false;
     if (graph->capture_outer[i] >= graph->outer->n_values)
@@ -99,7 +98,7 @@ static opipe_status status_of(const char *name) {
     const char *name;
     opipe_status status;
   } names[] = {{"INVALID", OPIPE_E_INVALID}, {"UNSUPPORTED", OPIPE_E_UNSUPPORTED}};
-  for (size_t i = 0; i < OPI_COUNT(names); i++) {
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     if (strcmp(names[i].name, name) == 0)
       return names[i].status;
   }
@@ -169,11 +168,10 @@ static void walk(const char *dir, visit_fn visit, void *ctx) {
     if (stat(path, &info) != 0)
       continue;
     const size_t n = strlen(path);
-    if (S_ISDIR(info.st_mode)) {
+    if (S_ISDIR(info.st_mode))
       walk(path, visit, ctx);
-    } else if (n > 5 && strcmp(path + n - 5, ".onnx") == 0) {
+    else if (n > 5 && strcmp(path + n - 5, ".onnx") == 0)
       visit(ctx, path);
-    }
   }
   (void)closedir(at);
 }
@@ -190,7 +188,7 @@ static void is_listed(void *ctx, const char *path) {
   (void)snprintf(line, sizeof(line), "\n%s ", path + strlen(l->root) + 1);
   opi_test_check(strstr(l->list, line) != NULL, __FILE__, __LINE__, false, "%s is not in files.txt",
                  path);
-  l->n++;
+  ++l->n;
 }
 
 static void test_every_odd_file_is_listed(void) {
@@ -202,7 +200,7 @@ static void test_every_odd_file_is_listed(void) {
   OPI_ASSERT_FATAL(list != NULL);
   listing l = {list, root, 0};
   static const char *const folders[] = {"loader_edge", "dynamo_exports", "contrib_single_ops"};
-  for (size_t i = 0; i < OPI_COUNT(folders); i++) {
+  for (size_t i = 0; i < OPI_COUNT(folders); ++i) {
     char path[1024];
     (void)snprintf(path, sizeof(path), "%s/%s", root, folders[i]);
     walk(path, is_listed, &l);
@@ -220,7 +218,7 @@ static void test_every_transformer_loads(void) {
   static const char *const folders[] = {"models/graphs", "models/gradients", "models/modern",
                                         "models/fusion_patterns", "models/pipeline_cuts"};
   uint32_t n = 0;
-  for (size_t i = 0; i < OPI_COUNT(folders); i++) {
+  for (size_t i = 0; i < OPI_COUNT(folders); ++i) {
     const char *path = opi_test_shared(folders[i]);
     if (path == NULL)
       return;
@@ -240,7 +238,7 @@ static void test_counts_the_nodes_of_the_file(void) {
 static void test_own_models_load(void) {
   static const char *const names[] = {"demo",   "gpt_8block",      "llama_8block",   "encoder",
                                       "vision", "encoder_decoder", "llama_external", "gpt_bf16"};
-  for (size_t i = 0; i < OPI_COUNT(names); i++) {
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     char path[256];
     (void)snprintf(path, sizeof(path), "tests/data/%s/model.onnx", names[i]);
     expect_loads(opi_test_source(path), 0, 0);

@@ -7,7 +7,7 @@
 #include "tests/loader/wire/models.h"
 
 static void test_initializers_and_inputs(void) {
-  for (int64_t ir = 3; ir <= 13; ir++) {
+  for (int64_t ir = 3; ir <= 13; ++ir) {
     bytes graph = with_io((bytes){0}, "x", "y");
     w_sub(&graph, 1, w_node("Add", "add", NULL, "x w", "y"));
     w_sub(&graph, 5, w_tensor("w", OPIPE_FLOAT, four, 1, numbers, 16));
@@ -105,7 +105,7 @@ static void test_order(void) {
 /* Exports that were shrunk later replace constants by later ones of the same name. */
 static void test_the_last_constant_counts(void) {
   bytes graph = with_io((bytes){0}, "x", "y");
-  for (int64_t i = 1; i <= 2; i++) {
+  for (int64_t i = 1; i <= 2; ++i) {
     bytes node = w_node("Constant", NULL, NULL, "", "c");
     w_attr_int(&node, "value_int", i);
     w_sub(&graph, 1, node);
@@ -231,7 +231,7 @@ static bytes sparse_model(const int64_t *indices, size_t n_indices, size_t rank,
   bytes sparse = {0}, graph = {0};
   w_sub(&sparse, 1, w_tensor("s", OPIPE_FLOAT, &n, 1, numbers, (size_t)n * 4));
   w_sub(&sparse, 2, w_tensor(NULL, OPIPE_INT64, pairs, rank == 1 ? 1 : 2, indices, n_indices * 8));
-  for (size_t d = 0; d < 2; d++)
+  for (size_t d = 0; d < 2; ++d)
     w_num(&sparse, 3, dims[d]);
   w_sub(&graph, 15, sparse);
   w_sub(&graph, 12, w_value("s", OPIPE_FLOAT, dims, 2));
@@ -241,7 +241,7 @@ static bytes sparse_model(const int64_t *indices, size_t n_indices, size_t rank,
 static void test_sparse_initializers(void) {
   const int64_t dims[] = {2, 3}, flat[] = {1, 5}, pairs[] = {0, 1, 1, 2};
   const float wanted[] = {0, 1, 0, 0, 0, 2};
-  for (size_t rank = 1; rank <= 2; rank++) {
+  for (size_t rank = 1; rank <= 2; ++rank) {
     bytes file = sparse_model(rank == 1 ? flat : pairs, 2 * rank, rank, dims);
     opi_model *model = load(file);
     if (model == NULL)
@@ -283,7 +283,7 @@ static void test_tensor_attributes(void) {
   } cases[] = {
       {constant_model("value", 5, w_tensor(NULL, OPIPE_FLOAT, four, 1, numbers, 16)), numbers},
       {constant_model("sparse_value", 22, sparse), spread}};
-  for (size_t i = 0; i < OPI_COUNT(cases); i++) {
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     opi_model *model = load(cases[i].file);
     if (model == NULL)
       return;
@@ -348,7 +348,7 @@ static void test_parameters_of_load(void) {
   /* NULL for the error is allowed everywhere. */
   OPI_ASSERT_INT(opi_model_load(&params, &model, NULL), OPIPE_E_INVALID);
   bytes graph = with_io((bytes){0}, "x", "x");
-  for (int i = 0; i < 1000; i++)
+  for (int i = 0; i < 1000; ++i)
     w_sub(&graph, 1, w_node("Neg", NULL, NULL, "x", "-"));
   bytes small = w_model(graph, 8);
   params = (opi_load_params){.data = small.data, .n_bytes = small.n, .memory_budget_bytes = 50000};

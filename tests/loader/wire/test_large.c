@@ -26,7 +26,7 @@ static bytes layers(void) {
   bytes graph = {0};
   char in[64], out[64], name[64], offset[32];
   w_sub(&graph, 11, w_value("h0", OPIPE_FLOAT, x_dims, 2));
-  for (int i = 0; i < N_LAYERS; i++) {
+  for (int i = 0; i < N_LAYERS; ++i) {
     (void)snprintf(in, sizeof(in), "h%d w%d", i, i);
     (void)snprintf(out, sizeof(out), "h%d", i + 1);
     (void)snprintf(name, sizeof(name), "w%d", i);
@@ -115,7 +115,7 @@ static void test_embedded_weights_stay_on_disk(void) {
   /* graph = N tensors, each a head and a hole; lengths are known beforehand. */
   bytes heads[N], graph_head = {0};
   uint64_t n_graph = 0;
-  for (int i = 0; i < N; i++) {
+  for (int i = 0; i < N; ++i) {
     char name[16];
     (void)snprintf(name, sizeof(name), "w%02d", i);
     bytes tensor = w_tensor(name, OPIPE_FLOAT, dims, 2, NULL, 0), length = {0};
@@ -141,7 +141,7 @@ static void test_embedded_weights_stay_on_disk(void) {
   OPI_ASSERT_FATAL(fd >= 0);
   uint64_t at = file.n;
   OPI_ASSERT_INT(pwrite(fd, file.data, file.n, 0), file.n);
-  for (int i = 0; i < N; i++) {
+  for (int i = 0; i < N; ++i) {
     OPI_ASSERT_INT(pwrite(fd, heads[i].data, heads[i].n, (off_t)at), heads[i].n);
     at += heads[i].n + layer_bytes;
     free(heads[i].data);

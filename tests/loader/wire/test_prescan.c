@@ -29,7 +29,7 @@ static void test_varint_bounds(void) {
   at = 0;
   OPI_ASSERT(!opi_wire_varint(too_big, 10, &at, &value));
   uint8_t out[10];
-  for (uint32_t shift = 0; shift < 64; shift++) {
+  for (uint32_t shift = 0; shift < 64; ++shift) {
     const uint64_t wanted = UINT64_C(1) << shift;
     const uint32_t n = opi_wire_put_varint(out, wanted);
     OPI_ASSERT_INT(n, shift / 7 + 1);
@@ -54,7 +54,7 @@ static void test_field_bounds(void) {
   at = 0;
   OPI_ASSERT(!opi_wire_next(huge, sizeof(huge), &at, &field));
   static const uint8_t kinds[] = {0x0b, 0x0c, 0x0e, 0x0f, 0x00};
-  for (size_t i = 0; i < sizeof(kinds); i++) {
+  for (size_t i = 0; i < sizeof(kinds); ++i) {
     at = 0;
     OPI_ASSERT(!opi_wire_next(kinds + i, 1, &at, &field));
   }
@@ -63,7 +63,7 @@ static void test_field_bounds(void) {
 /* n types inside one another, below an input's type. */
 static bytes nested_types(uint32_t n) {
   bytes type = {0};
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = 0; i < n; ++i) {
     bytes sequence = {0}, outer = {0};
     w_sub(&sequence, 1, type);
     w_sub(&outer, 4, sequence);
@@ -120,9 +120,8 @@ static void test_names_are_text(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   OPI_ASSERT_ERROR(scan_name("a\0b", 3, &err), OPIPE_E_INVALID, &err, "NODE.name");
   static const char *const good[] = {"", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\x01"};
-  for (size_t i = 0; i < OPI_COUNT(good); i++) {
+  for (size_t i = 0; i < OPI_COUNT(good); ++i)
     OPI_ASSERT_OK(scan_name(good[i], strlen(good[i]), &err), &err);
-  }
   static const char *const bad[] = {"\x80",
                                     "\xc3",
                                     "\xc3(",
@@ -133,9 +132,8 @@ static void test_names_are_text(void) {
                                     "\xf4\x90\x80\x80",
                                     "\xe2\x82",
                                     "\xff"};
-  for (size_t i = 0; i < OPI_COUNT(bad); i++) {
+  for (size_t i = 0; i < OPI_COUNT(bad); ++i)
     OPI_ASSERT_ERROR(scan_name(bad[i], strlen(bad[i]), &err), OPIPE_E_INVALID, &err, "UTF-8");
-  }
 }
 
 static void test_wire_types_are_checked(void) {
@@ -158,9 +156,9 @@ static void test_wire_types_are_checked(void) {
 static void test_empty_messages_stay_in_the_budget(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   static const uint32_t fields[] = {1, 5, 11, 15};
-  for (size_t f = 0; f < OPI_COUNT(fields); f++) {
+  for (size_t f = 0; f < OPI_COUNT(fields); ++f) {
     bytes graph = {0};
-    for (uint32_t i = 0; i < (f == 0 ? 5000000 : 1000000); i++)
+    for (uint32_t i = 0; i < (f == 0 ? 5000000 : 1000000); ++i)
       w_bytes(&graph, fields[f], NULL, 0);
     OPI_ASSERT_ERROR(scan_once(w_model(graph, 8), &err), OPIPE_E_LIMIT, &err, "the budget is");
   }
@@ -185,7 +183,7 @@ static void test_copy_has_no_content_and_no_unknown_fields(void) {
   OPI_ASSERT_OK(opi_prescan_copy(model.data, model.n, OPI_MSG_MODEL, &scan, copy, &err), &err);
   /* Less room than measured: the file grew meanwhile. */
   opi_scan less = scan;
-  less.copy_bytes--;
+  --less.copy_bytes;
   OPI_ASSERT_ERROR(opi_prescan_copy(model.data, model.n, OPI_MSG_MODEL, &less, copy, &err),
                    OPIPE_E_INVALID, &err, "changed");
   free(copy);

@@ -112,7 +112,7 @@ static bytes function_model(const char *in, const char *out, int64_t by) {
 }
 
 static const opi_node *node_of(const opi_graph *graph, const char *op) {
-  for (uint32_t n = 0; n < graph->n_nodes; n++) {
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     if (strcmp(graph->nodes[n].op, op) == 0)
       return &graph->nodes[n];
   }
@@ -163,7 +163,7 @@ static bytes exploding(uint32_t n) {
   bytes graph = with_io((bytes){0}, "x", "y");
   w_sub(&graph, 1, w_node("f0", NULL, "local", "x", "y"));
   bytes model = w_model(graph, 8);
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = 0; i < n; ++i) {
     char name[16], next[16];
     bytes f = {0};
     (void)snprintf(name, sizeof(name), "f%u", i);
@@ -217,7 +217,7 @@ static void test_versions(void) {
   } cases[] = {{NULL, "", 12},           {"", "ai.onnx", 12}, {"ai.onnx", "", 12},
                {"com.microsoft", "", 1}, {"own", "own", 12},  {NULL, "own", 0},
                {"ai.onnx", "own", 0}};
-  for (size_t i = 0; i < OPI_COUNT(cases); i++) {
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     bytes file = versioned(cases[i].domain, cases[i].imported);
     if (cases[i].version == 0) {
       refuse(file, OPIPE_E_INVALID, "opset_import for the default domain");

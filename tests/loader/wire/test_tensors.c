@@ -40,10 +40,10 @@ static void expect_error(bytes tensor, opipe_status wanted, const char *part) {
 /* Elements of every type in three rows of three, and their dense bytes. */
 static void test_raw_data_of_every_type(void) {
   uint8_t data[9 * 16 + 1];
-  for (size_t i = 0; i < sizeof(data); i++)
+  for (size_t i = 0; i < sizeof(data); ++i)
     data[i] = (uint8_t)(i * 7 + 1);
   const int64_t dims[] = {3, 3};
-  for (uint32_t dtype = 1; dtype < OPIPE_N_DTYPES; dtype++) {
+  for (uint32_t dtype = 1; dtype < OPIPE_N_DTYPES; ++dtype) {
     if (dtype == OPIPE_STRING)
       continue;
     const uint64_t n_bytes = (9 * (uint64_t)opi_dtype_bits(dtype) + 7) / 8;
@@ -58,12 +58,11 @@ static void test_raw_data_of_every_type(void) {
 static bytes typed(uint32_t dtype, uint32_t field, int64_t n_elems, const int64_t *values, size_t n,
                    bool packed) {
   bytes b = w_tensor("t", (int)dtype, &n_elems, 1, NULL, 0), list = {0};
-  for (size_t i = 0; i < n; i++) {
-    if (packed) {
+  for (size_t i = 0; i < n; ++i) {
+    if (packed)
       w_varint(&list, (uint64_t)values[i]);
-    } else {
+    else
       w_num(&b, field, values[i]);
-    }
   }
   if (packed)
     w_sub(&b, field, list);
@@ -97,12 +96,12 @@ static void test_typed_integers(void) {
       {OPIPE_UINT32, 11, 4, 3, {0, UINT32_MAX, 7}},
       {OPIPE_UINT64, 11, 8, 3, {-1, 0, 7}},
   };
-  for (size_t c = 0; c < OPI_COUNT(cases); c++) {
+  for (size_t c = 0; c < OPI_COUNT(cases); ++c) {
     const typed_case *t = &cases[c];
     uint8_t wanted[24];
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 3; ++i)
       memcpy(wanted + i * t->unit, &t->values[i], t->unit);
-    for (int packed = 0; packed < 2; packed++) {
+    for (int packed = 0; packed < 2; ++packed) {
       expect_bytes(typed(t->dtype, t->field, t->n_elems, t->values, 3, packed != 0), t->dtype,
                    wanted, 3 * t->unit);
       expect_error(typed(t->dtype, t->field, t->n_elems, t->values, 2, packed != 0),

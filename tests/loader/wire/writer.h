@@ -67,7 +67,7 @@ static inline void w_sub(bytes *b, uint32_t field, bytes sub) {
 static inline bytes w_tensor(const char *name, int dtype, const int64_t *dims, size_t rank,
                              const void *raw, size_t n) {
   bytes b = {0};
-  for (size_t d = 0; d < rank; d++)
+  for (size_t d = 0; d < rank; ++d)
     w_num(&b, 1, dims[d]);
   w_num(&b, 2, dtype);
   if (name != NULL)
@@ -100,13 +100,12 @@ static inline bytes w_external(const char *name, int dtype, const int64_t *dims,
 /* ValueInfoProto of a tensor; a dimension below 0 is the free one "n". */
 static inline bytes w_value(const char *name, int dtype, const int64_t *dims, size_t rank) {
   bytes shape = {0}, tensor = {0}, type = {0}, b = {0};
-  for (size_t d = 0; d < rank; d++) {
+  for (size_t d = 0; d < rank; ++d) {
     bytes dim = {0};
-    if (dims[d] < 0) {
+    if (dims[d] < 0)
       w_text(&dim, 2, "n");
-    } else {
+    else
       w_num(&dim, 1, dims[d]);
-    }
     w_sub(&shape, 1, dim);
   }
   w_num(&tensor, 1, dtype);
@@ -232,7 +231,7 @@ static inline opipe_status w_load(bytes model, uint32_t flags, const opi_logger 
 
 /* Index of the value of that name in the graph, OPIPE_NONE if there is none. */
 static inline uint32_t w_find(const opi_graph *graph, const char *name) {
-  for (uint32_t v = 0; v < graph->n_values; v++) {
+  for (uint32_t v = 0; v < graph->n_values; ++v) {
     if (strcmp(graph->values[v].name, name) == 0)
       return v;
   }

@@ -73,9 +73,10 @@ static inline uint32_t replay_counterpart(const opi_do_list *list, uint32_t item
 static inline bool replay_same_queue(const replay *r, uint32_t x, uint32_t y) {
   const opi_do *a = &r->list->items[x], *b = &r->list->items[y];
   const uint32_t rank_a = r->t->rank[r->t->other[x]], rank_b = r->t->rank[r->t->other[y]];
-  if (r->rule == OPI_RULE_STREAM)
+  if (r->rule == OPI_RULE_STREAM) {
     return a->kind == b->kind && a->stage == b->stage && a->replica == b->replica &&
            a->peer == b->peer;
+  }
   if (r->rule == OPI_RULE_EDGE)
     return replay_sends(a) == replay_sends(b) && rank_a == rank_b;
   return r->rule == OPI_RULE_PAIR && rank_a == rank_b;
@@ -95,9 +96,10 @@ static inline void replay_tabulate_message(const replay *r, replay_tables *t, ui
   }
   if (r->rule == OPI_RULE_GROUPED && i > first && opi_do_is_message(a[-1].kind))
     t->group[i] = t->group[i - 1];
-  if (replay_sends(a))
+  if (replay_sends(a)) {
     t->producer[i] =
         replay_find(r->list, a->kind == OPI_DO_SEND_F ? OPI_DO_F : OPI_DO_I, a->stage, a->slice, a);
+  }
 }
 
 /* Slices go forward in rising, backward in falling order. */
@@ -112,17 +114,19 @@ static inline void replay_tabulate_compute(const replay *r, replay_tables *t, ui
   const bool forward = a->kind == OPI_DO_F;
   if (!forward)
     needs[n++] = replay_find(list, OPI_DO_F, a->stage, a->slice, a);
-  if (forward ? a->slice > 0 : a->slice + 1u < r->p->n_slices)
+  if (forward ? a->slice > 0 : a->slice + 1u < r->p->n_slices) {
     needs[n++] = replay_find(list, forward ? OPI_DO_F : OPI_DO_I, a->stage,
                              forward ? a->slice - 1u : a->slice + 1u, a);
+  }
   t->reads[i] = forward ? a->stage > 0 : a->stage + 1 < r->p->n_stages;
   if (!t->reads[i])
     return;
   t->made[i] = replay_find(list, forward ? OPI_DO_F : OPI_DO_I,
                            forward ? a->stage - 1 : a->stage + 1, a->slice, a);
-  if (t->rank[t->made[i]] != t->rank[i])
+  if (t->rank[t->made[i]] != t->rank[i]) {
     t->receive[i] =
         replay_find(list, forward ? OPI_DO_RECV_F : OPI_DO_RECV_B, a->stage, a->slice, a);
+  }
 }
 
 static inline void replay_tabulate(replay *r, replay_tables *t) {
@@ -195,9 +199,10 @@ static inline bool replay_can(const replay *r, uint32_t rank) {
   if (item == r->list->rank_first[rank + 1])
     return false;
   const opi_do *a = &r->list->items[item];
-  if (opi_do_is_message(a->kind))
+  if (opi_do_is_message(a->kind)) {
     return (!replay_sends(a) || replay_done(r, r->t->producer[item])) &&
            (r->rule < OPI_RULE_BLOCKING || replay_meets(r, item));
+  }
   return !opi_do_is_compute(a->kind) || replay_fed(r, item);
 }
 

@@ -56,10 +56,11 @@ static inline void random_choose(random_order *m, random_bytes *b) {
                              .edges = m->edges,
                              .n_edges = stages - 1};
   opi_edges_chain(m->edges, stages);
-  for (uint32_t i = 0; i < stages * m->problem.n_replicas; ++i)
+  for (uint32_t i = 0; i < stages * m->problem.n_replicas; ++i) {
     m->place[i] = i % m->problem.n_replicas == 0 && i / m->problem.n_replicas < ranks
                       ? i / m->problem.n_replicas
                       : random_take(b, ranks);
+  }
   for (uint32_t s = 0; s < stages; ++s) {
     for (uint32_t k = 0; k < m->problem.n_microbatches; ++k)
       m->replica[s][k] = k < m->problem.n_replicas ? k : random_take(b, m->problem.n_replicas);
@@ -113,9 +114,10 @@ static inline bool random_try_backward(random_order *m, uint32_t s, uint32_t mb,
 
 static inline uint32_t random_total(const random_order *m, uint32_t halves) {
   uint32_t n = 0;
-  for (uint32_t s = 0; s < m->problem.n_stages; ++s)
+  for (uint32_t s = 0; s < m->problem.n_stages; ++s) {
     n += m->problem.n_microbatches * m->problem.n_slices *
          (1 + m->problem.n_parts * (random_split(m, s, halves) ? 2 : 1));
+  }
   return n;
 }
 

@@ -43,9 +43,10 @@ static opipe_status use_all(opi_test_memory *memory, void *arg) {
       continue; /* two directions and late receives: refused */
     status = opi_proof_check(&lowered->problem, lowered->list, rule, allocator, &proof, &err);
   }
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status =
         opi_simulate_order(&order->problem, order->list, &opi_unit_costs, allocator, &result, &err);
+  }
   if (status == OPIPE_OK)
     status = opi_order_align(order, allocator, &aligned, &err);
   if (status == OPIPE_OK)
@@ -114,21 +115,23 @@ static void test_lowering_and_proving_take_64_bytes_per_action(void) {
   const opi_lowering how = {.receive_depth = 0};
   made_begin(&m, WIDE, 1000);
   for (uint32_t rank = 0; rank < WIDE; ++rank) {
-    for (uint32_t i = 0; i < 2000; ++i)
+    for (uint32_t i = 0; i < 2000; ++i) {
       m.records[m.n++] =
           (opipe_action){.rank = rank,
                          .stage = rank,
                          .microbatch = i % 1000,
                          .pass = (uint8_t)(i < 1000 ? OPIPE_PASS_FORWARD : OPIPE_PASS_BACKWARD)};
+    }
   }
   opi_test_memory_init(&memory);
   OPI_ASSERT_OK_FATAL(
       opi_do_list_from_records(&m.problem, m.records, m.n, &memory.allocator, &list, &err), &err);
   OPI_ASSERT_OK_FATAL(opi_lower_order(&m.problem, list, &how, &memory.allocator, &lowered, &err),
                       &err);
-  for (uint32_t rule = 0; rule < OPI_RULES; ++rule)
+  for (uint32_t rule = 0; rule < OPI_RULES; ++rule) {
     OPI_ASSERT_OK(opi_proof_check(&m.problem, lowered, rule, &memory.allocator, &proof, &err),
                   &err);
+  }
   if (memory.peak_bytes > (uint64_t)BYTES_PER_ACTION * lowered->n_items)
     OPI_FAIL("%llu bytes for %u actions", (unsigned long long)memory.peak_bytes, lowered->n_items);
   opi_do_list_free(lowered);

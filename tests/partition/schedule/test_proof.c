@@ -116,11 +116,12 @@ static void test_mistakes_are_named(void) {
     const opi_do held = lowered->items[at];
     lowered->items[at] = rows[i].becomes;
     lowered->items[at].edge = held.edge;
-    if (rows[i].says != NULL)
+    if (rows[i].says != NULL) {
       OPI_ASSERT_ERROR(prove(&m.problem, lowered, OPI_RULE_TAG, &err), OPIPE_E_INVALID, &err,
                        rows[i].says);
-    else
+    } else {
       OPI_ASSERT_OK(prove(&m.problem, lowered, OPI_RULE_TAG, &err), &err);
+    }
     lowered->items[at] = held;
   }
   /* a step in front of a backward */

@@ -39,10 +39,11 @@ static void test_the_transport_agrees_with_the_proof(void) {
           drive_runs(transport.table, transport.self, &m.problem, placed, rule, &opened, &err);
       OPI_ASSERT_OK(opened, &err);
       ++(found ? ran : stood)[rule];
-      if (proven != found)
+      if (proven != found) {
         OPI_FAIL("round %u, rule %s: the transport %s, the proof says %s", round,
                  opi_rule_name(rule), found ? "runs" : "stands still",
                  proven ? "yes" : err.message);
+      }
     }
     opi_do_list_free(placed);
     opi_do_list_free(sent);

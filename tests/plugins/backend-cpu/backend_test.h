@@ -253,17 +253,15 @@ static inline opipe_status bt_step(const opipe_backend *t, const bt_graph *g, bt
   opipe_status s = OPIPE_OK;
   for (uint32_t v = 0; s >= 0 && v < g->graph.n_values; ++v) {
     const opipe_value *value = &g->values[v];
-    if (value->role == OPIPE_VALUE_INPUT) {
+    if (value->role == OPIPE_VALUE_INPUT)
       s = t->write(r->queue, &r->regions[value->slot], g->data[value->slot], err);
-    }
   }
   if (s >= 0)
     s = t->run(r->binding, r->queue, NULL, 0, err);
   for (uint32_t v = 0; s >= 0 && v < g->graph.n_values; ++v) {
     const opipe_value *value = &g->values[v];
-    if (value->role == OPIPE_VALUE_OUTPUT) {
+    if (value->role == OPIPE_VALUE_OUTPUT)
       s = t->read(r->queue, g->data[value->slot], &r->regions[value->slot], err);
-    }
   }
   return s;
 }

@@ -23,9 +23,8 @@ typedef struct kernel_exec {
  * when there is none. */
 static inline void *kernel_memory(size_t n) {
   void *p = NULL;
-  if (posix_memalign(&p, CPU_TEAM_ALIGN_BYTES, n == 0 ? 1 : n) != 0) {
+  if (posix_memalign(&p, CPU_TEAM_ALIGN_BYTES, n == 0 ? 1 : n) != 0)
     exit(99);
-  }
   memset(p, 0xa5, n);
   return p;
 }
@@ -39,14 +38,13 @@ static inline int kernel_execs(kernel_exec out[KERNEL_EXECS]) {
   static cpu_team *pair = NULL;
   if (pair == NULL) {
     cpu_team_options options = {.threads = 2, .spin_ns = 20000};
-    if (cpu_team_start(kernel_memory(cpu_team_bytes(2)), &options, &pair) != 0) {
+    if (cpu_team_start(kernel_memory(cpu_team_bytes(2)), &options, &pair) != 0)
       exit(99);
-    }
   }
   int n = 0;
-  for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+  for (int isa = 0; isa < CPU_ISA_COUNT; ++isa) {
     const cpu_kernels *kernels = cpu_kernels_get((cpu_isa)isa);
-    for (int threads = 1; kernels != NULL && threads <= 2; threads++, n++) {
+    for (int threads = 1; kernels != NULL && threads <= 2; ++threads, ++n) {
       out[n].x = (cpu_exec){kernels, threads == 2 ? pair : NULL};
       snprintf(out[n].name, sizeof out[n].name, "%s, %d thread(s)", cpu_isa_name((cpu_isa)isa),
                threads);
@@ -69,10 +67,9 @@ static inline float *kernel_random(int64_t n, uint32_t seed) {
 
 /* The first element whose bits differ (two NaN count as equal), or -1. */
 static inline int64_t kernel_differ(const float *a, const float *b, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    if (memcmp(a + i, b + i, sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (memcmp(a + i, b + i, sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i])))
       return i;
-    }
   }
   return -1;
 }
@@ -90,10 +87,9 @@ static inline bool kernel_same(const float *found, const float *wanted, int64_t 
 static inline bool kernel_close(const float *found, const double *wanted, int64_t n,
                                 double tolerance, const char *what, const char *exec) {
   double size = 0.0;
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = 0; i < n; ++i)
     size = fabs(wanted[i]) > size ? fabs(wanted[i]) : size;
-  }
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = 0; i < n; ++i) {
     if (!(fabs((double)found[i] - wanted[i]) <= tolerance * size)) {
       OPI_FAIL("%s, %s: element %lld of %lld is %.9g, wanted %.9g", what, exec, (long long)i,
                (long long)n, (double)found[i], wanted[i]);

@@ -17,9 +17,8 @@ static uint64_t scan(const cpu_storage *storages, const uint32_t *placed, uint32
   uint64_t end = 0, best = UINT64_MAX, best_size = UINT64_MAX;
   for (uint32_t i = 0; i < n; ++i) {
     const cpu_storage *other = &storages[placed[i]];
-    if (other->last < fresh->first || fresh->last < other->first) {
+    if (other->last < fresh->first || fresh->last < other->first)
       continue;
-    }
     if (other->offset >= end + fresh->n_bytes && other->offset - end < best_size) {
       best = end;
       best_size = other->offset - end;
@@ -39,18 +38,16 @@ static uint64_t place_by_scan(cpu_storage *storages, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i) {
     storages[i].n_bytes = cpu_align_up(storages[i].n_bytes, CPU_ALIGN_BYTES);
     uint32_t k = i;
-    for (; k > 0 && goes_before(&storages[i], &storages[order[k - 1]]); --k) {
+    for (; k > 0 && goes_before(&storages[i], &storages[order[k - 1]]); --k)
       order[k] = order[k - 1];
-    }
     order[k] = i;
   }
   for (uint32_t i = 0; i < n; ++i) {
     cpu_storage *fresh = &storages[order[i]];
     uint32_t k = i;
     fresh->offset = scan(storages, placed, i, fresh);
-    for (; k > 0 && storages[placed[k - 1]].offset > fresh->offset; --k) {
+    for (; k > 0 && storages[placed[k - 1]].offset > fresh->offset; --k)
       placed[k] = placed[k - 1];
-    }
     placed[k] = order[i];
     high = fresh->offset + fresh->n_bytes > high ? fresh->offset + fresh->n_bytes : high;
   }
@@ -65,9 +62,8 @@ static bool same_as_scan(const opipe_host *host, cpu_storage *storages, uint32_t
   cpu_pool_init(&program.pool, host);
   bool same = cpu_place_arena(&program, &err) == OPIPE_OK &&
               program.temp_bytes == place_by_scan(expected, n);
-  for (uint32_t i = 0; i < n && same; ++i) {
+  for (uint32_t i = 0; i < n && same; ++i)
     same = storages[i].offset == expected[i].offset;
-  }
   cpu_pool_release(&program.pool);
   return same;
 }
@@ -87,9 +83,8 @@ static void test_offsets_are_those_of_a_scan(void) {
                                   .first = first,
                                   .last = first + below(&random, longest)};
     }
-    if (!same_as_scan(&host, storages, n)) {
+    if (!same_as_scan(&host, storages, n))
       break;
-    }
   }
   OPI_ASSERT_INT(round, ROUNDS); /* of `round` some offset differs */
 }

@@ -157,9 +157,8 @@ static opipe_status everything(opi_test_memory *memory, void *arg) {
   s = bt_device(&b, NULL, 2, 0, &device, &err);
   if (s >= 0)
     s = bt_run_once(b.table, device, &g, OPIPE_COMPILE_POISON, &err);
-  if (s >= 0) {
+  if (s >= 0)
     OPI_ASSERT_NEAR(y, (&(float){3 * (4 * 5 + 10)}), 1, OPIPE_FLOAT, 1e-6, 1e-6);
-  }
   b.table->device_close(device);
   b.plugin->close(self);
   return s;

@@ -57,9 +57,8 @@ static uint32_t read_layouts(const opipe_program *program, opipe_param_layout *l
   opipe_error err = OPIPE_ERROR_INIT;
   uint32_t n = 0;
   OPI_ASSERT_OK(backend.table->program_params(program, NULL, &n, &err), &err);
-  for (uint32_t i = 0; i < n && i < 8; ++i) {
+  for (uint32_t i = 0; i < n && i < 8; ++i)
     layouts[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
-  }
   OPI_ASSERT_OK(backend.table->program_params(program, layouts, &n, &err), &err);
   return n;
 }

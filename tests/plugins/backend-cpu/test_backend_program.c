@@ -110,9 +110,8 @@ static void test_views_share_or_copy(void) {
   OPI_ASSERT_INT(r.info.temp_bytes, 0); /* t lies in the region of o1 */
   OPI_ASSERT_INT(r.info.n_kernels, 4);  /* Neg, two copies, Abs */
   OPI_ASSERT_OK(bt_step(backend.table, &g, &r, &err), &err);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 6; ++i)
     OPI_ASSERT(y1[i] == -x[i] && y2[i] == x[i] && y3[i] == constant[i] && y4[i] == x[i]);
-  }
   bt_release(backend.table, &r);
   close_device();
 }

@@ -61,9 +61,8 @@ static void test_queues_may_run_at_once(void) {
     OPI_ASSERT_OK(bt_run_once(b.table, device, &lanes[i].graph, 0, &err), &err);
     memcpy(lanes[i].wanted, lanes[i].y, sizeof lanes[i].y);
   }
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 3; ++i)
     OPI_ASSERT_INT(pthread_create(&threads[i], NULL, drive, &lanes[i]), 0);
-  }
   for (int i = 0; i < 3; ++i) {
     OPI_ASSERT_INT(pthread_join(threads[i], NULL), 0);
     OPI_ASSERT_OK(lanes[i].status, &lanes[i].err);

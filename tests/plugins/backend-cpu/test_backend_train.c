@@ -21,9 +21,10 @@ static void fill(void) {
   opi_test_fill_f32(&random, w, K * N, -1, 1);
   opi_test_fill_f32(&random, bias, N, -1, 1);
   opi_test_fill_f32(&random, dy, M * N, -1, 1);
-  for (int k = 0; k < K; ++k)
+  for (int k = 0; k < K; ++k) {
     for (int n = 0; n < N; ++n)
       wt[n * K + k] = w[k * N + n];
+  }
 }
 
 static void open_device(const char *options) {
@@ -218,9 +219,10 @@ static void check_layer(run_state *r, bool turned) {
   static float g[N * K], gb[N];
   OPI_ASSERT_OK(backend.table->params_read(r->gradients, 0, g, sizeof g, &err), &err);
   OPI_ASSERT_OK(backend.table->params_read(r->gradients, 1, gb, sizeof gb, &err), &err);
-  for (int k = 0; k < K; ++k)
+  for (int k = 0; k < K; ++k) {
     for (int n = 0; n < N; ++n)
       check_near("dW", (double)g[turned ? n * K + k : k * N + n], naive_dw(k, n));
+  }
   for (int n = 0; n < N; ++n) {
     double sum = 0;
     for (int m = 0; m < M; ++m)
@@ -328,9 +330,10 @@ static void test_update_is_seen_by_the_next_run(void) {
   OPI_ASSERT_OK(t->params_read(r.params, 0, after, sizeof after, &err), &err);
   for (int i = 0; i < N * K; ++i)
     check_near("weight", (double)after[i], (double)before[i] - 0.0625 * (double)grad[i]);
-  for (int k = 0; k < K; ++k)
+  for (int k = 0; k < K; ++k) {
     for (int n = 0; n < N; ++n)
       w[k * N + n] = after[n * K + k];
+  }
   OPI_ASSERT_OK(t->fill_zero(r.queue, &(opipe_region){master(r.gradients, 1).buffer, 0, 576}, &err),
                 &err);
   run(&g, &r, NULL);

@@ -48,13 +48,12 @@ static tensors make(const setting *s) {
   int64_t size = s->batch * s->heads * s->q_rows * s->kv_rows;
   t.mask = kernel_random(size, 4);
   t.keep = kernel_memory((size_t)size);
-  for (int64_t i = 0; i < size; i++) {
+  for (int64_t i = 0; i < size; ++i) {
     t.keep[i] = t.mask[i] > -0.3f;
     t.mask[i] = t.mask[i] < -0.7f ? -INFINITY : t.mask[i];
   }
-  for (int64_t i = 0; i < s->kv_rows; i++) { /* one row that sees nothing */
+  for (int64_t i = 0; i < s->kv_rows; ++i) /* one row that sees nothing */
     t.keep[i] = 0;
-  }
   t.valid[0] = s->kv_rows / 3;
   t.valid[1] = s->kv_rows;
   return t;
@@ -113,12 +112,10 @@ static double exact_score(const cpu_attention_args *g, const float *q, const flo
   int64_t last = i + g->causal_offset;
   mask = g->mask_keep != NULL && !g->mask_keep[at] ? (double)-INFINITY : mask;
   if ((g->causal && j > last) || (g->window > 0 && j <= last - g->window) ||
-      (g->kv_valid != NULL && j >= g->kv_valid[b])) {
+      (g->kv_valid != NULL && j >= g->kv_valid[b]))
     return (double)-INFINITY;
-  }
-  for (int64_t d = 0; d < g->qk_dim; d++) {
+  for (int64_t d = 0; d < g->qk_dim; ++d)
     s += (double)q[d] * (double)k[d];
-  }
   s *= (double)g->scale;
   double cap = (double)g->softcap;
   if (cap > 0.0) {
@@ -130,7 +127,7 @@ static double exact_score(const cpu_attention_args *g, const float *q, const flo
 
 static void exact_attention(const cpu_attention_args *g, double *out) {
   double *p = kernel_memory((size_t)g->kv_rows * sizeof(double));
-  for (int64_t r = 0; r < g->batch * g->heads * g->q_rows; r++) {
+  for (int64_t r = 0; r < g->batch * g->heads * g->q_rows; ++r) {
     int64_t i = r % g->q_rows;
     int64_t h = r / g->q_rows % g->heads;
     int64_t b = r / g->q_rows / g->heads;
@@ -140,20 +137,19 @@ static void exact_attention(const cpu_attention_args *g, double *out) {
     const float *q = g->q + b * g->q_stride.batch + h * g->q_stride.head + i * g->q_stride.row;
     double max = (double)-INFINITY;
     double sum = 0.0;
-    for (int64_t j = 0; j < g->kv_rows; j++) {
+    for (int64_t j = 0; j < g->kv_rows; ++j) {
       p[j] = exact_score(g, q, k + j * g->k_stride.row, b, h, i, j);
       max = p[j] > max ? p[j] : max;
     }
-    for (int64_t j = 0; j < g->kv_rows; j++) {
+    for (int64_t j = 0; j < g->kv_rows; ++j) {
       p[j] = isinf(max) ? 0.0 : exp(p[j] - max);
       sum += p[j];
     }
     double *o = out + ((b * g->q_rows + i) * g->heads + h) * g->v_dim;
-    for (int64_t d = 0; d < g->v_dim; d++) {
+    for (int64_t d = 0; d < g->v_dim; ++d) {
       o[d] = 0.0;
-      for (int64_t j = 0; j < g->kv_rows && sum > 0.0; j++) {
+      for (int64_t j = 0; j < g->kv_rows && sum > 0.0; ++j)
         o[d] += p[j] / sum * (double)v[j * g->v_stride.row + d];
-      }
     }
   }
   free(p);
@@ -171,7 +167,7 @@ static void run(const cpu_exec *x, cpu_attention_args *g) {
 static void test_close_to_double_and_equal_on_every_set(void) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
-  for (int c = 0; c < N_SETTINGS; c++) {
+  for (int c = 0; c < N_SETTINGS; ++c) {
     const setting *s = &settings[c];
     const int64_t size = s->batch * s->q_rows * s->heads * s->v_dim;
     tensors t = make(s);
@@ -180,7 +176,7 @@ static void test_close_to_double_and_equal_on_every_set(void) {
     double *exact = kernel_memory((size_t)size * sizeof(double));
     char what[32];
     snprintf(what, sizeof what, "setting %d", c);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; ++i) {
       cpu_attention_args g = arguments(s, &t, i == 0 ? first : out);
       memset(g.out, 0xff, (size_t)size * sizeof(float));
       run(&execs[i].x, &g);
@@ -208,7 +204,7 @@ static bool row_is_of_the_whole(const setting *s, const tensors *t, const kernel
   one.mask_keep = one.mask_keep == NULL ? NULL : one.mask_keep + r * one.mask_stride[2];
   run(&exec->x, &one);
   bool same = true;
-  for (int64_t b = 0; b < s->batch && same; b++) {
+  for (int64_t b = 0; b < s->batch && same; ++b) {
     const int64_t at = b * one.out_stride.batch + r * one.out_stride.row;
     same = kernel_same(out + at, whole + at, one.out_stride.row, "one row", exec->name);
   }
@@ -219,14 +215,14 @@ static bool row_is_of_the_whole(const setting *s, const tensors *t, const kernel
 static void test_a_row_alone_has_the_same_bits(void) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
-  for (int c = 1; c < N_SETTINGS; c++) {
+  for (int c = 1; c < N_SETTINGS; ++c) {
     const setting *s = &settings[c];
     const int64_t size = s->batch * s->q_rows * s->heads * s->v_dim;
     tensors t = make(s);
     float *whole = kernel_floats(size);
     float *out = kernel_floats(size);
     bool same = true;
-    for (int i = 0; i < n && same; i++) {
+    for (int i = 0; i < n && same; ++i) {
       cpu_attention_args g = arguments(s, &t, whole);
       run(&execs[i].x, &g);
       for (int64_t r = 0; r < s->q_rows && same; r += r < 26 ? 1 : 11)
@@ -247,14 +243,13 @@ static void test_both_layouts(void) {
   float *turned = kernel_floats(s->q_rows * s->heads * s->qk_dim);
   float *wide = kernel_floats(2 * s->q_rows * s->kv_rows);
   float *out[2] = {kernel_floats(size), kernel_floats(size)};
-  for (int64_t i = 0; i < s->q_rows * s->heads; i++) {
+  for (int64_t i = 0; i < s->q_rows * s->heads; ++i) {
     memcpy(turned + (i % s->heads * s->q_rows + i / s->heads) * s->qk_dim, t.q + i * s->qk_dim,
            (size_t)s->qk_dim * sizeof(float));
   }
-  for (int64_t i = 0; i < s->q_rows * s->kv_rows; i++) {
+  for (int64_t i = 0; i < s->q_rows * s->kv_rows; ++i)
     wide[2 * i] = t.mask[i];
-  }
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     cpu_attention_args g = arguments(s, &t, out[0]);
     run(&execs[i].x, &g);
     g.q = turned;
@@ -277,14 +272,13 @@ static void test_rows_that_see_nothing(void) {
   const int64_t row = s->heads * s->v_dim;
   tensors t = make(s);
   float *out = kernel_floats(s->q_rows * row);
-  for (int i = 0; i < n; i++) {
-    for (int nan_wanted = 0; nan_wanted < 2; nan_wanted++) {
+  for (int i = 0; i < n; ++i) {
+    for (int nan_wanted = 0; nan_wanted < 2; ++nan_wanted) {
       cpu_attention_args g = arguments(s, &t, out);
       g.masked_row = nan_wanted ? CPU_MASKED_ROW_NAN : CPU_MASKED_ROW_ZERO;
       run(&execs[i].x, &g);
-      for (int64_t c = 0; c < 5 * row; c++) {
+      for (int64_t c = 0; c < 5 * row; ++c)
         OPI_ASSERT(nan_wanted ? isnan(out[c]) : out[c] == 0.0f);
-      }
       OPI_ASSERT(isfinite(out[5 * row]));
     }
     /* no keys at all */

@@ -23,13 +23,12 @@ static double exact_value(const cpu_conv_args *g, int64_t image, int64_t filter,
   const int64_t planes = g->c_in / g->groups;
   const int64_t group = filter / (g->c_out / g->groups);
   double sum = g->bias != NULL ? (double)g->bias[filter] : 0.0;
-  for (int64_t c = 0; c < planes; c++) {
-    for (int64_t t = 0; t < g->kernel[0] * g->kernel[1]; t++) {
+  for (int64_t c = 0; c < planes; ++c) {
+    for (int64_t t = 0; t < g->kernel[0] * g->kernel[1]; ++t) {
       int64_t row = y * g->stride[0] + t / g->kernel[1] * g->dilation[0] - g->pad_begin[0];
       int64_t column = x * g->stride[1] + t % g->kernel[1] * g->dilation[1] - g->pad_begin[1];
-      if (row < 0 || row >= g->in_size[0] || column < 0 || column >= g->in_size[1]) {
+      if (row < 0 || row >= g->in_size[0] || column < 0 || column >= g->in_size[1])
         continue;
-      }
       int64_t plane = image * g->c_in + group * planes + c;
       int64_t tap = (filter * planes + c) * g->kernel[0] * g->kernel[1] + t;
       sum += (double)g->in[(plane * g->in_size[0] + row) * g->in_size[1] + column] *
@@ -53,7 +52,7 @@ static void check(const setting *s) {
                      .dilation = {s->dilation[0], s->dilation[1]},
                      .pad_begin = {s->pad[0], s->pad[1]},
                      .activation = s->activation};
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < 2; ++i) {
     g.out_size[i] =
         (s->in[i] + s->pad[i] + s->pad_end[i] - s->dilation[i] * (s->kernel[i] - 1) - 1) /
             s->stride[i] +
@@ -71,7 +70,7 @@ static void check(const setting *s) {
   g.in = in;
   g.weight = weight;
   g.bias = s->groups == 2 ? NULL : bias;
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     uint64_t bytes = 0;
     OPI_ASSERT(cpu_conv_workspace(cpu_team_size(execs[i].x.team), k, &bytes));
     g.workspace = kernel_memory(bytes);
@@ -79,11 +78,10 @@ static void check(const setting *s) {
     memset(g.out, 0xff, (size_t)size * sizeof(float));
     cpu_conv(&execs[i].x, &g);
     free(g.workspace);
-    if (i > 0) {
+    if (i > 0)
       kernel_same(out, first, size, "convolution", execs[i].name);
-    }
   }
-  for (int64_t i = 0; i < size; i++) {
+  for (int64_t i = 0; i < size; ++i) {
     int64_t pixel = i % pixels;
     exact[i] = exact_value(&g, i / pixels / s->c_out, i / pixels % s->c_out, pixel / g.out_size[1],
                            pixel % g.out_size[1]);
@@ -93,9 +91,8 @@ static void check(const setting *s) {
 }
 
 static void test_convolutions(void) {
-  for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+  for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
     check(&settings[i]);
-  }
 }
 
 OPI_TEST_MAIN("kernel_conv", OPI_TEST(test_convolutions))

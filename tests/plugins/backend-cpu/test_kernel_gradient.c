@@ -27,15 +27,14 @@ static void check_dx(const kernel_exec *e, shape s) {
   float *dx = kernel_floats(s.m * s.k);
   float *wanted = kernel_floats(s.m * s.k);
   uint64_t bytes = 0;
-  for (int64_t i = 0; i < s.m * s.k; i++) {
+  for (int64_t i = 0; i < s.m * s.k; ++i) {
     const float *a = dy + i / s.k * s.n;
     const float *b = w + i % s.k * s.n;
     float sum = 0.0f;
     for (int64_t c = 0; c < s.n; c += CPU_CHAIN) {
       float chain = 0.0f;
-      for (int64_t j = c; j < s.n && j < c + CPU_CHAIN; j++) {
+      for (int64_t j = c; j < s.n && j < c + CPU_CHAIN; ++j)
         chain = fmaf(a[j], b[j], chain);
-      }
       sum = c == 0 ? chain : sum + chain;
     }
     wanted[i] = sum * multiplier[i];
@@ -67,16 +66,14 @@ static void check_dw(const kernel_exec *e, shape s) {
   float *bias = kernel_random(s.n, 7);
   float *wanted_bias = kernel_random(s.n, 7);
   uint64_t bytes = 0;
-  for (int64_t i = 0; i < s.k * s.n; i++) {
+  for (int64_t i = 0; i < s.k * s.n; ++i) {
     wanted[i] = start[i];
-    for (int64_t r = 0; r < s.m; r++) {
+    for (int64_t r = 0; r < s.m; ++r)
       wanted[i] = fmaf(x[r * s.k + i / s.n], dy[r * s.n + i % s.n], wanted[i]);
-    }
   }
-  for (int64_t r = 0; r < s.m; r++) {
-    for (int64_t c = 0; c < s.n; c++) {
+  for (int64_t r = 0; r < s.m; ++r) {
+    for (int64_t c = 0; c < s.n; ++c)
       wanted_bias[c] += dy[r * s.n + c];
-    }
   }
   OPI_ASSERT(cpu_matmul_dw_workspace(cpu_team_size(e->x.team), s.k, &bytes));
   void *workspace = kernel_memory(bytes);
@@ -108,17 +105,15 @@ static void check_dw(const kernel_exec *e, shape s) {
 static void test_input_gradient_is_the_plain_loop(void) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
-  for (int i = 0; i < n * N_SHAPES; i++) {
+  for (int i = 0; i < n * N_SHAPES; ++i)
     check_dx(&execs[i / N_SHAPES], shapes[i % N_SHAPES]);
-  }
 }
 
 static void test_weight_gradient_is_the_plain_loop(void) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
-  for (int i = 0; i < n * N_SHAPES; i++) {
+  for (int i = 0; i < n * N_SHAPES; ++i)
     check_dw(&execs[i / N_SHAPES], shapes[i % N_SHAPES]);
-  }
 }
 
 static void test_workspaces(void) {

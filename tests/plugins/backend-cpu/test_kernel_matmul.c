@@ -10,9 +10,8 @@ static float chain_sum(const float *a, const float *b, int64_t b_stride, int64_t
   float sum = 0.0f;
   for (int64_t i = 0; i < k; i += CPU_CHAIN) {
     float chain = 0.0f;
-    for (int64_t j = i; j < k && j < i + CPU_CHAIN; j++) {
+    for (int64_t j = i; j < k && j < i + CPU_CHAIN; ++j)
       chain = fmaf(a[j], b[j * b_stride], chain);
-    }
     sum = i == 0 ? chain : sum + chain;
   }
   return sum;
@@ -37,13 +36,12 @@ static void check_product(const kernel_exec *e, shape s) {
   float *c = kernel_floats(s.m * s.n);
   float *wanted = kernel_floats(s.m * s.n);
   double *exact = kernel_memory((size_t)(s.m * s.n) * sizeof(double));
-  for (int64_t i = 0; i < s.m; i++) {
-    for (int64_t j = 0; j < s.n; j++) {
+  for (int64_t i = 0; i < s.m; ++i) {
+    for (int64_t j = 0; j < s.n; ++j) {
       wanted[i * s.n + j] = chain_sum(a + i * s.k, b + j, s.n, s.k);
       exact[i * s.n + j] = 0.0;
-      for (int64_t k = 0; k < s.k; k++) {
+      for (int64_t k = 0; k < s.k; ++k)
         exact[i * s.n + j] += (double)a[i * s.k + k] * (double)b[k * s.n + j];
-      }
     }
   }
   cpu_packed packed = pack(&e->x, b, s.k, s.n);
@@ -69,10 +67,9 @@ static void test_product_is_the_plain_loop_bit_for_bit(void) {
   };
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
-  for (int i = 0; i < n; i++) {
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+  for (int i = 0; i < n; ++i) {
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s)
       check_product(&execs[i], shapes[s]);
-    }
   }
 }
 
@@ -85,22 +82,20 @@ static void test_rows_do_not_depend_on_their_number(void) {
   float *b = kernel_random(K * N, 4);
   float *whole = kernel_floats(M * N);
   float *c = kernel_floats(M * N);
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     const cpu_exec *x = &execs[i].x;
     cpu_packed packed = pack(x, b, K, N);
     cpu_matmul_args g = {.m = M, .a = a, .a_stride = K, .b = packed, .c = whole, .c_stride = N};
-    if (i == 0) {
+    if (i == 0)
       cpu_matmul(x, &g);
-    }
     g.c = c;
     bool few = x->kernels == cpu_kernels_get(CPU_ISA_PORTABLE) || opi_test_is_cover();
     for (int64_t m = 1; m <= M; m += few && m > 20 ? 97 : 1) {
       g.m = m;
       memset(c, 0xff, sizeof(float) * M * N);
       cpu_matmul(x, &g);
-      if (!kernel_same(c, whole, m * N, "rows", execs[i].name)) {
+      if (!kernel_same(c, whole, m * N, "rows", execs[i].name))
         break;
-      }
       OPI_ASSERT(m == M || isnan(c[m * N]));
     }
     free((void *)(uintptr_t)packed.data);
@@ -114,14 +109,14 @@ static void test_rows_do_not_depend_on_their_number(void) {
 /* wanted [m, n]: what the epilogue makes of sum [m, n], each of its parts a step of its own. */
 static void separate_steps(const cpu_exec *x, const cpu_epilogue *e, int64_t m, int64_t n,
                            const float *sum, float *wanted) {
-  for (int64_t i = 0; i < m * n; i++) {
+  for (int64_t i = 0; i < m * n; ++i) {
     float v = sum[i] * e->alpha;
     v = e->bias ? v + e->bias[i % n] : v;
     wanted[i] = e->row_bias ? v + e->row_bias[i / n] : v;
   }
   cpu_unary_f32(x, (cpu_unary)e->activation, wanted, wanted, m * n);
-  for (int64_t r = 0; r < m; r++) {
-    for (int64_t j = 0; j < n; j++) {
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t j = 0; j < n; ++j) {
       float v = wanted[r * n + j];
       v = e->multiplier ? v * e->multiplier[r * e->multiplier_stride + j] : v;
       wanted[r * n + j] = e->residual ? v + e->residual[r * e->residual_stride + j] : v;
@@ -145,13 +140,13 @@ static void test_epilogue_is_the_separate_steps(void) {
   float *wanted = kernel_floats(M * N);
   float *c = kernel_floats(M * LD);
   float *packed_rows = kernel_floats(M * N);
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     const cpu_exec *x = &execs[i].x;
     cpu_packed packed = pack(x, b, K, N);
     cpu_matmul_args g = {.m = M, .a = a, .a_stride = K, .b = packed, .c = sum, .c_stride = N};
     cpu_matmul(x, &g);
-    for (int parts = 0; parts < 16; parts++) {
-      for (int act = 0; act < CPU_ACT_COUNT; act++) {
+    for (int parts = 0; parts < 16; ++parts) {
+      for (int act = 0; act < CPU_ACT_COUNT; ++act) {
         cpu_epilogue e = {.alpha = parts & 1 ? 0.37f : 1.0f,
                           .activation = (cpu_activation)act,
                           .bias = parts & 1 ? NULL : bias,
@@ -166,7 +161,7 @@ static void test_epilogue_is_the_separate_steps(void) {
         g.epilogue = &e;
         memset(c, 0xff, sizeof(float) * M * LD);
         cpu_matmul(x, &g);
-        for (int64_t r = 0; r < M; r++) {
+        for (int64_t r = 0; r < M; ++r) {
           memcpy(packed_rows + r * N, c + r * LD, sizeof(float) * N);
           OPI_ASSERT(isnan(c[r * LD + N])); /* nothing written beyond the row */
         }
@@ -183,7 +178,7 @@ static void test_empty_sizes_and_special_values(void) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
   const float bias[70] = {[3] = 2.5f, [69] = -1.0f};
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     const cpu_exec *x = &execs[i].x;
     float c[2 * 70];
     cpu_epilogue e = {.alpha = 1.0f, .bias = bias};
@@ -223,17 +218,17 @@ static void test_packing_from_every_layout_and_type(void) {
   float *turned = kernel_floats(K * N);
   float *odd = kernel_floats(K * N * 2);
   float *back = kernel_floats(K * N);
-  for (int type = 0; type < 3; type++) {
+  for (int type = 0; type < 3; ++type) {
     const cpu_dtype dtype = (cpu_dtype)type;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; ++i) {
       const cpu_exec *x = &execs[i].x;
       kernel_fill(b, K * N, 11);
       if (dtype != CPU_F32) {
         cpu_convert(x, CPU_F32, b, dtype, half, K * N);
         cpu_convert(x, dtype, half, CPU_F32, b, K * N);
       }
-      for (int64_t k = 0; k < K; k++) {
-        for (int64_t j = 0; j < N; j++) {
+      for (int64_t k = 0; k < K; ++k) {
+        for (int64_t j = 0; j < N; ++j) {
           turned[j * K + k] = b[k * N + j];
           turned_half[j * K + k] = half[k * N + j];
           odd[(k * N + j) * 2] = b[k * N + j];
@@ -250,7 +245,7 @@ static void test_packing_from_every_layout_and_type(void) {
       OPI_ASSERT(cpu_pack_bytes(CPU_PACK_F32_PANEL, K, N, &bytes));
       OPI_ASSERT_INT(bytes, 192 * K * 4);
       float *packed = kernel_memory(bytes);
-      for (size_t s = 0; s < 3; s++) {
+      for (size_t s = 0; s < 3; ++s) {
         memset(packed, 0xff, bytes);
         cpu_pack(x, CPU_PACK_F32_PANEL, &sources[s], packed);
         kernel_same(packed, plain.data, (int64_t)(bytes / 4), "panels", execs[i].name);
@@ -286,7 +281,7 @@ static void test_batched_product_is_the_plain_loop(void) {
   float *bias = kernel_random(N, 14);
   float *c = kernel_floats(B0 * B1 * M * N);
   float *wanted = kernel_floats(B0 * B1 * M * N);
-  for (int transposed = 0; transposed < 2; transposed++) {
+  for (int transposed = 0; transposed < 2; ++transposed) {
     cpu_epilogue e = {.alpha = 0.5f, .bias = bias};
     cpu_matmul_batch_args g = {.batch = {B0, B1},
                                .m = M,
@@ -303,13 +298,13 @@ static void test_batched_product_is_the_plain_loop(void) {
                                .c_batch = {B1 * M * N, M * N},
                                .c_stride = N,
                                .epilogue = &e};
-    for (int64_t i = 0; i < B0 * B1 * M; i++) {
-      for (int64_t j = 0; j < N; j++) {
+    for (int64_t i = 0; i < B0 * B1 * M; ++i) {
+      for (int64_t j = 0; j < N; ++j) {
         const float *bi = b + i / M % B1 * K * N + j * g.b_n_stride;
         wanted[i * N + j] = 0.5f * chain_sum(a + i * K, bi, g.b_k_stride, K) + bias[j];
       }
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; ++i) {
       uint64_t bytes = 0;
       OPI_ASSERT(cpu_matmul_batch_workspace(cpu_team_size(execs[i].x.team), K, &bytes));
       g.workspace = kernel_memory(bytes);
@@ -331,26 +326,23 @@ static void test_double_product_is_the_plain_loop(void) {
   double *c = kernel_memory(sizeof(double) * M * N);
   double *wanted = kernel_memory(sizeof(double) * M * N);
   opi_test_random random = {15};
-  for (int i = 0; i < M * K; i++) {
+  for (int i = 0; i < M * K; ++i)
     a[i] = opi_test_uniform(&random, -1.0, 1.0);
-  }
-  for (int i = 0; i < K * N; i++) {
+  for (int i = 0; i < K * N; ++i)
     b[i] = opi_test_uniform(&random, -1.0, 1.0);
-  }
-  for (int64_t i = 0; i < M; i++) {
-    for (int64_t j = 0; j < N; j++) {
+  for (int64_t i = 0; i < M; ++i) {
+    for (int64_t j = 0; j < N; ++j) {
       double sum = 0.0;
       for (int64_t k = 0; k < K; k += CPU_CHAIN) {
         double chain = 0.0;
-        for (int64_t q = k; q < K && q < k + CPU_CHAIN; q++) {
+        for (int64_t q = k; q < K && q < k + CPU_CHAIN; ++q)
           chain = fma(a[i * K + q], b[j * K + q], chain);
-        }
         sum = k == 0 ? chain : sum + chain;
       }
       wanted[i * N + j] = 1.5 * sum;
     }
   }
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     uint64_t bytes = 0;
     OPI_ASSERT(cpu_matmul_f64_workspace(cpu_team_size(execs[i].x.team), K, &bytes));
     cpu_matmul_f64_args g = {.batch = {1, 1},
@@ -380,12 +372,12 @@ static void test_transpose(void) {
   int n = kernel_execs(execs);
   float *in = kernel_random(M * N, 16);
   float *out = kernel_floats(M * N);
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     memset(out, 0xff, sizeof(float) * M * N);
     cpu_transpose(&execs[i].x, in, N, M, N, out, M);
     int64_t n_wrong = 0;
-    for (int64_t r = 0; r < M; r++) {
-      for (int64_t c = 0; c < N; c++)
+    for (int64_t r = 0; r < M; ++r) {
+      for (int64_t c = 0; c < N; ++c)
         n_wrong += out[c * M + r] != in[r * N + c];
     }
     OPI_ASSERT_INT(n_wrong, 0);

@@ -17,10 +17,9 @@ typedef struct counts {
 
 static void count_task(void *argument, int32_t worker, int32_t workers) {
   counts *c = argument;
-  c->per_worker[worker]++;
-  if (worker == 0) {
+  ++c->per_worker[worker];
+  if (worker == 0)
     c->workers = workers;
-  }
 }
 
 static cpu_team *start(void **out_memory, int32_t threads, int64_t spin_ns) {
@@ -36,9 +35,9 @@ static void run_many(int32_t threads, int64_t spin_ns, int jobs) {
   cpu_team *team = start(&memory, threads, spin_ns);
   counts c = {{0}, 0};
   OPI_ASSERT_INT(cpu_team_size(team), threads);
-  for (int i = 1; i <= jobs; i++) {
+  for (int i = 1; i <= jobs; ++i) {
     cpu_team_run(team, count_task, &c);
-    for (int32_t w = 0; w < threads; w++) {
+    for (int32_t w = 0; w < threads; ++w) {
       if (c.per_worker[w] != i) {
         OPI_FAIL("job %d: worker %d ran %lld times", i, w, (long long)c.per_worker[w]);
         i = jobs;
@@ -64,7 +63,7 @@ static void test_sleepers_wake(void) {
   void *memory = NULL;
   cpu_team *team = start(&memory, 3, 1000);
   counts c = {{0}, 0};
-  for (int i = 0; i < 50; i++) {
+  for (int i = 0; i < 50; ++i) {
     struct timespec pause = {0, 2000000};
     nanosleep(&pause, NULL);
     cpu_team_set_spin(team, i % 2 == 0 ? 0 : 50000);
@@ -91,7 +90,7 @@ static void test_caller_waits_for_the_slowest(void) {
   void *memory = NULL;
   cpu_team *team = start(&memory, 2, 0);
   int done = 0;
-  for (int i = 0; i < 20; i++) {
+  for (int i = 0; i < 20; ++i) {
     cpu_team_run(team, slow_worker, &done);
     OPI_ASSERT_INT(done, i + 1);
   }
@@ -105,7 +104,7 @@ static void test_progress_on_one_processor(void) {
   cpu_set_t one;
   OPI_ASSERT_INT(sched_getaffinity(0, sizeof all, &all), 0);
   CPU_ZERO(&one);
-  for (size_t i = 0; i < CPU_SETSIZE; i++) {
+  for (size_t i = 0; i < CPU_SETSIZE; ++i) {
     if (CPU_ISSET(i, &all)) {
       CPU_SET(i, &one);
       break;
@@ -118,7 +117,7 @@ static void test_progress_on_one_processor(void) {
 }
 
 static void test_start_and_stop_again_and_again(void) {
-  for (int i = 0; i < 100; i++) {
+  for (int i = 0; i < 100; ++i) {
     void *memory = NULL;
     cpu_team *team = start(&memory, 4, i % 2 == 0 ? 0 : 10000);
     counts c = {{0}, 0};
@@ -168,10 +167,10 @@ static void test_pinned_workers_run_where_they_were_told(void) {
 }
 
 static void test_shares_cover_and_balance(void) {
-  for (int32_t workers = 1; workers < 9; workers++) {
-    for (int64_t n = 0; n < 40; n++) {
+  for (int32_t workers = 1; workers < 9; ++workers) {
+    for (int64_t n = 0; n < 40; ++n) {
       int64_t next = 0;
-      for (int32_t w = 0; w < workers; w++) {
+      for (int32_t w = 0; w < workers; ++w) {
         int64_t begin = -1;
         int64_t end = -1;
         cpu_team_share(n, w, workers, &begin, &end);

@@ -64,11 +64,10 @@ static void check_errors(const function_case *f, const float *in, const float *o
   double worst = 0.0;
   double worst_absolute = 0.0;
   double worst_at = 0.0;
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = 0; i < n; ++i) {
     double exact = f->exact((double)in[i]);
-    if (fabs(exact) < 0x1p-126) {
+    if (fabs(exact) < 0x1p-126)
       continue;
-    }
     int exponent = 0;
     frexp((double)(float)exact, &exponent);
     double error = fabs((double)out[i] - exact);
@@ -81,9 +80,8 @@ static void check_errors(const function_case *f, const float *in, const float *o
   }
   printf("    %-12s %.2f units (at %.6g), %.2g absolute\n", f->name, worst, worst_at,
          worst_absolute);
-  if (!(worst <= f->units) || (f->absolute > 0.0 && !(worst_absolute <= f->absolute))) {
+  if (!(worst <= f->units) || (f->absolute > 0.0 && !(worst_absolute <= f->absolute)))
     OPI_FAIL("%s: %.3f units at %.9g, %.3g absolute", f->name, worst, worst_at, worst_absolute);
-  }
 }
 
 static void test_errors_and_equal_bits(void) {
@@ -93,14 +91,13 @@ static void test_errors_and_equal_bits(void) {
   float *in = kernel_floats(N);
   float *out = kernel_floats(N);
   float *wanted = kernel_floats(N);
-  for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+  for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
     const function_case *f = &cases[c];
-    for (int64_t i = 0; i < N; i++) {
+    for (int64_t i = 0; i < N; ++i)
       in[i] = (float)(f->low + (f->high - f->low) * (double)i / (N - 1));
-    }
     cpu_unary_f32(&execs[n - 1].x, (cpu_unary)f->op, in, wanted, N);
     check_errors(f, in, wanted, N);
-    for (int i = 0; i < n - 1; i++) {
+    for (int i = 0; i < n - 1; ++i) {
       int64_t count = execs[i].x.kernels == cpu_kernels_get(CPU_ISA_PORTABLE) ? N / 5 : N;
       cpu_unary_f32(&execs[i].x, (cpu_unary)f->op, in, out, count);
       kernel_same(out, wanted, count, f->name, execs[i].name);
@@ -122,18 +119,17 @@ static void test_any_bits_agree(void) {
   float *out = kernel_floats(N);
   float *wanted = kernel_floats(N);
   opi_test_random random = {99};
-  for (int64_t i = 0; i < N; i++) {
+  for (int64_t i = 0; i < N; ++i) {
     uint32_t bits = (uint32_t)opi_test_next(&random);
     memcpy(in + i, &bits, sizeof bits);
   }
-  for (size_t o = 0; o < sizeof ops / sizeof ops[0]; o++) {
-    for (int i = 0; i < n; i++) {
+  for (size_t o = 0; o < sizeof ops / sizeof ops[0]; ++o) {
+    for (int i = 0; i < n; ++i) {
       cpu_unary_f32(&execs[i].x, (cpu_unary)ops[o], in, i == 0 ? wanted : out, N);
-      if (i > 0) {
+      if (i > 0)
         kernel_same(out, wanted, N, "any bits", execs[i].name);
-      }
     }
-    for (int64_t i = 0; i < N; i++) {
+    for (int64_t i = 0; i < N; ++i) {
       if (isnan(in[i]) && !isnan(wanted[i])) {
         OPI_FAIL("operation %d loses a NaN", ops[o]);
         break;
@@ -152,7 +148,7 @@ static float one(const cpu_exec *x, int op, float in) {
 static void test_limits(void) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; ++i) {
     const cpu_exec *x = &execs[i].x;
     OPI_ASSERT(one(x, CPU_UNARY_EXP, -INFINITY) == 0.0f);
     OPI_ASSERT(one(x, CPU_UNARY_EXP, INFINITY) == INFINITY);

@@ -295,9 +295,8 @@ static void check_case(case_fn build, double tol) {
   OPI_ASSERT_CLOSE(fast, other, n, OPIPE_FLOAT, tol);
   for (int i = 0; i < 3; ++i) {
     for (uint32_t threads = 1; threads <= 2; ++threads) {
-      if (run_case(&b, build, isas[i], threads, 0, OPIPE_FLOAT, 0, ROWS, other) > 0) {
+      if (run_case(&b, build, isas[i], threads, 0, OPIPE_FLOAT, 0, ROWS, other) > 0)
         OPI_ASSERT_BITS(other, fast, n, OPIPE_FLOAT);
-      }
     }
   }
   run_case(&b, build, NULL, 1, OPIPE_COMPILE_NO_FUSE | poison, OPIPE_FLOAT, 0, ROWS, other);
@@ -368,9 +367,8 @@ static void test_groups_become_one_kernel(void) {
 /* What is seen from outside cuts a group in two, wherever it stands. */
 static void test_cut_tensors_are_not_swallowed(void) {
   static const uint32_t wanted[6] = {6, 5, 4, 3, 2, 2};
-  for (uint32_t i = 0; i < 6; ++i) {
+  for (uint32_t i = 0; i < 6; ++i)
     OPI_ASSERT_INT(kernels_of(block, 0, i), wanted[i]);
-  }
   OPI_ASSERT_INT(kernels_of(packed_attention, 0, 1), 2);
 }
 

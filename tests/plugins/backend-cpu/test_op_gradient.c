@@ -286,9 +286,10 @@ static void test_bits_do_not_depend_on_threads_or_instructions(void) {
     for (uint32_t o = 0; o < 3; ++o) {
       run_case(&cases[i], options[o], 2, &made[1]);
       for (uint32_t k = 0; k < made[0].n_out; ++k) {
-        if (memcmp(made[0].out[k], made[1].out[k], (size_t)made[0].n[k] * sizeof(float)) != 0)
+        if (memcmp(made[0].out[k], made[1].out[k], (size_t)made[0].n[k] * sizeof(float)) != 0) {
           OPI_FAIL("%s: output %u differs with %s", cases[i].name, k,
                    options[o] != NULL ? options[o] : "two threads");
+        }
       }
     }
   }

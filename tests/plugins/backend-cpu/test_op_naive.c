@@ -139,9 +139,10 @@ static void test_integer_arithmetic_never_traps(void) {
     for (int k = 0; k < 4; ++k)
       OPI_ASSERT_INT(y[k], wanted[i][k]);
     d[2] = 0;
-    if (i < 2)
+    if (i < 2) {
       OPI_ASSERT_ERROR(bt_run_once(backend.table, device, &g, 0, &err), OPIPE_E_INVALID, &err,
                        "division by zero: element 2 of the divisor");
+    }
     d[2] = -2;
   }
   close_device();

@@ -220,9 +220,10 @@ static inline kit_times kit_simulate(const char *schedule, uint32_t n_ranks,
              asked_err.message);
   } else {
     t = kit_replay_order(&o, &costs);
-    if (t.n_left + t.n_wrong + t.n_missing != 0)
+    if (t.n_left + t.n_wrong + t.n_missing != 0) {
       OPI_FAIL("%s, %u ranks, %u micro-batches: %u cannot run, %u wrong, %u missing", schedule,
                n_ranks, n_microbatches, t.n_left, t.n_wrong, t.n_missing);
+    }
   }
   asked_end(&o);
   return t;

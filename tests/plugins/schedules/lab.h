@@ -205,9 +205,10 @@ static inline lab_times lab_simulate(const lab_request *q) {
              q->n_ranks, q->m, asked_err.message);
   } else {
     t = lab_run(&o, q->costs);
-    if (t.n_left + t.n_wrong + t.n_missing != 0)
+    if (t.n_left + t.n_wrong + t.n_missing != 0) {
       OPI_FAIL("%s %s, %u ranks, %u micro-batches: %u cannot run, %u wrong, %u missing", q->id,
                q->key == NULL ? "" : q->value, q->n_ranks, q->m, t.n_left, t.n_wrong, t.n_missing);
+    }
   }
   asked_end(&o);
   return t;

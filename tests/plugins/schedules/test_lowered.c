@@ -71,11 +71,12 @@ static void prove(const passed *x, const lab_request *q, uint32_t depth) {
   }
   for (size_t k = 0; k < sizeof rules / sizeof rules[0]; ++k) {
     opi_proof proof = {0};
-    if (opi_proof_check(&x->problem, lowered, rules[k], opi_allocator_system(), &proof, &err) < 0)
+    if (opi_proof_check(&x->problem, lowered, rules[k], opi_allocator_system(), &proof, &err) < 0) {
       OPI_FAIL("%s, %u ranks, %u micro-batches, depth %u, %s: %s", q->id, q->n_ranks, q->m, depth,
                opi_rule_name(rules[k]), err.message);
-    else
+    } else {
       OPI_ASSERT(true);
+    }
   }
   opi_do_list_free(lowered);
 }
@@ -120,9 +121,10 @@ static void test_simulators_agree(void) {
       OPI_ASSERT_OK_FATAL(
           opi_simulate_order(&x.problem, x.list, &theirs, opi_allocator_system(), &s, &err), &err);
       if (fabs(s.makespan - mine.makespan) > 1e-6 || fabs(s.span - mine.span) > 1e-6 ||
-          fabs(s.bubble - mine.bubble) > 1e-9)
+          fabs(s.bubble - mine.bubble) > 1e-9) {
         OPI_FAIL("%s, %u micro-batches: %.3f %.3f %.6f, not %.3f %.3f %.6f", q.id, m, s.makespan,
                  s.span, s.bubble, mine.makespan, mine.span, mine.bubble);
+      }
       for (uint32_t r = 0; r < 4; ++r)
         OPI_ASSERT(fabs(peak[r] - mine.peak[r]) < 1e-9);
       let_go(&x);

@@ -32,9 +32,10 @@ static void add(const char *fmt, ...) {
 /* Compares `wanted` with the order of a rank, and empties it. */
 static void compare(const char *schedule, uint32_t rank) {
   kit_text(&o, rank, found, TEXT);
-  if (!OPI_ASSERT_STR(found, wanted))
+  if (!OPI_ASSERT_STR(found, wanted)) {
     fprintf(stderr, "  %s, %u ranks, rank %u, %u micro-batches\n", schedule, o.layout.n_ranks, rank,
             o.n_microbatches);
+  }
   wanted[0] = '\0';
 }
 
@@ -190,9 +191,8 @@ static void test_megatron_order(void) {
 /* One chunk is 1F1B. */
 static void test_one_chunk(void) {
   for (uint32_t p = 1; p <= 6; ++p) {
-    for (uint32_t m = 1; m <= 9; ++m) {
+    for (uint32_t m = 1; m <= 9; ++m)
       check_dapple("interleaved:chunks=1", p, m, 1, UINT32_MAX);
-    }
   }
 }
 
@@ -302,9 +302,10 @@ static void test_chimera_shares(void) {
       uint32_t n[4] = {0};
       if (!ask(f == 1 ? "chimera" : "chimera:pipelines=4", 4, m))
         return;
-      for (uint32_t i = 0; i < o.n; ++i)
+      for (uint32_t i = 0; i < o.n; ++i) {
         n[o.actions[i].replica] +=
             o.actions[i].stage == 2 && o.actions[i].pass == OPIPE_PASS_FORWARD;
+      }
       const uint32_t down = n[0] + n[2], up = n[1] + n[3];
       OPI_ASSERT_INT(down + up, m);
       OPI_ASSERT_INT(down - up, m % 2);

@@ -39,9 +39,10 @@ static void compare_stash(const char *schedule, const opi_proof *proof) {
   const kit_times t = kit_replay_order(&o, &costs);
   for (uint32_t rank = 0; rank < o.layout.n_ranks; ++rank) {
     const double found = (double)proof->peak_stash[rank] / proof->scale;
-    if (fabs(found - t.peak[rank]) > 1e-9)
+    if (fabs(found - t.peak[rank]) > 1e-9) {
       OPI_FAIL("%s, rank %u of %u, %u micro-batches: stash %g, the replay has %g", schedule, rank,
                o.layout.n_ranks, o.n_microbatches, found, t.peak[rank]);
+    }
   }
 }
 

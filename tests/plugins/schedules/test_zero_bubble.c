@@ -174,9 +174,10 @@ static void test_memory_of_blocks(void) {
   for (uint32_t p = 1; p <= 16; ++p) {
     const lab_times half = simulate("v-half", NULL, NULL, p, 24);
     const lab_times least = simulate("v-min", NULL, NULL, p, 24);
-    if (half.peak_most > p + 2 || least.peak_most > 2 * ((p + 2) / 3) + 2)
+    if (half.peak_most > p + 2 || least.peak_most > 2 * ((p + 2) / 3) + 2) {
       OPI_FAIL("%u ranks: v-half keeps %.1f, v-min %.1f stages", p, half.peak_most,
                least.peak_most);
+    }
     /* a half, and two thirds, of 1F1B's bubble (p-1)/(m+p-1), and a period of the block */
     OPI_ASSERT(half.makespan <= 6 * 24 + 3 * (p - 1) + 6);
     OPI_ASSERT(least.makespan <= 6 * 24 + 4 * (p - 1) + 6);
@@ -218,9 +219,10 @@ static void test_greedy_v(void) {
     const lab_request torch = {"zbv", "order", "torch", OPIPE_MODE_TRAIN, p, 0, m, costs};
     const lab_request greedy = {"zbv", "order", "greedy", OPIPE_MODE_TRAIN, p, 0, m, costs};
     const lab_times a = lab_simulate(&torch), b = lab_simulate(&greedy);
-    if (b.makespan > a.makespan || b.peak_most > a.peak_most)
+    if (b.makespan > a.makespan || b.peak_most > a.peak_most) {
       OPI_FAIL("%u ranks, %u micro-batches: greedy %.0f (%.0f), torch %.0f (%.0f)", p, m,
                b.makespan, b.peak_most, a.makespan, a.peak_most);
+    }
   }
   OPI_ASSERT(simulate("zbv", NULL, NULL, 8, 8).makespan < /* where torch's has holes */
              simulate("zbv", "order", "torch", 8, 8).makespan);

@@ -212,10 +212,11 @@ opipe_status kit_batch_random(kit *k, const kit_case *c, int64_t n_classes, uint
   int64_t *labels = OPI_ARENA_ARRAY(&k->arena, int64_t, n);
   if (labels == NULL)
     return OPIPE_E_NOMEM;
-  for (uint64_t e = 0; e < n; ++e)
+  for (uint64_t e = 0; e < n; ++e) {
     labels[e] = opi_test_next(&random) % 7 == 0
                     ? -100
                     : (int64_t)(opi_test_next(&random) % (uint64_t)n_classes);
+  }
   kit_batch_add(batch, c->spec.loss.labels, OPIPE_INT64, logits->shape, rank, labels);
   return OPIPE_OK;
 }

@@ -97,9 +97,10 @@ static bool compare(const char *what, uint32_t rank, const opi_memory *p,
   bool same = true;
   for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     same = same && predicted[i] == measured[i];
-    if (predicted[i] != measured[i])
+    if (predicted[i] != measured[i]) {
       OPI_FAIL("%s, rank %u, %s: predicted %llu, measured %llu", what, rank, names[i],
                (unsigned long long)predicted[i], (unsigned long long)measured[i]);
+    }
   }
   return same;
 }
@@ -223,9 +224,10 @@ static bool bears_poison(kit *k, const kit_case *c, const char *what) {
   const bool same = memcmp(plain.losses, poisoned.losses, sizeof plain.losses) == 0 &&
                     plain.n == poisoned.n &&
                     memcmp(plain.weights, poisoned.weights, plain.n * sizeof *plain.weights) == 0;
-  if (!same)
+  if (!same) {
     OPI_FAIL("%s: poisoned memory was read: losses %g and %g", what, plain.losses[1],
              poisoned.losses[1]);
+  }
   return same;
 }
 

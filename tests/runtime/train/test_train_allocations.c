@@ -51,10 +51,11 @@ static void steady(kit *k, const kit_case *c, const char *what, uint32_t flags) 
   const uint64_t n = opi_test_counted();
   if (status != OPIPE_OK)
     OPI_FAIL("%s: %s", what, k->err.message);
-  if (n != 0)
+  if (n != 0) {
     OPI_FAIL("%s%s: %llu allocations in %d steps, the first by %p", what,
              flags == 0 ? "" : ", reference", (unsigned long long)n, 2 * STEADY,
              opi_test_first_caller());
+  }
   opi_session_close(session);
 }
 
@@ -148,9 +149,10 @@ static void test_the_process_grows_by_the_prediction(void) {
     OPI_SKIP("a sanitizer's shadow, or no /proc/self/smaps_rollup");
   const char *path = opi_test_tmp("large.onnx");
   OPI_ASSERT_FATAL(w_write_chain(path, "Tanh", -1, WIDTH, LAYERS));
-  for (uint32_t i = 0; i < OPI_COUNT(rows); ++i)
+  for (uint32_t i = 0; i < OPI_COUNT(rows); ++i) {
     grows(path, &rows[i], i % 3 == 1 ? OPI_RECOMPUTE_STAGE : OPI_RECOMPUTE_NONE,
           i % 2 == 0 ? OPIPE_OPTIMIZER_ADAMW : OPIPE_OPTIMIZER_SGD);
+  }
 }
 
 OPI_TEST_MAIN("training memory, from outside", OPI_TEST(test_nobody_allocates_in_a_step),

@@ -63,10 +63,11 @@ static void test_halves_are_measured(void) {
            is_about(other.weight, plain.weight, 4.5);
   }
   OPI_ASSERT(plain.forward > 10 && plain.input > 10 && plain.weight > 4);
-  if (!OPI_ASSERT(good))
+  if (!OPI_ASSERT(good)) {
     (void)printf("forward %.2f, %.2f ms; input half %.2f, %.2f; weight half %.2f, %.2f\n",
                  plain.forward, other.forward, plain.input, other.input, plain.weight,
                  other.weight);
+  }
   kit_close(&k);
 }
 

@@ -124,9 +124,10 @@ static void run_again(failing *f, double loss, const char *what) {
   double again = 0;
   OPI_ASSERT_OK_FATAL(kit_session(&f->k, 0, &session), &f->k.err);
   OPI_ASSERT_OK(kit_step(&f->k, session, &f->batches[0], &again), &f->k.err);
-  if (!(again > 0) || (!buffered && again != loss))
+  if (!(again > 0) || (!buffered && again != loss)) {
     OPI_FAIL("%s, opened again after it %s: loss %.9g, it was %.9g", f->schedule->name, what, again,
              loss);
+  }
   opi_session_close(session);
 }
 
@@ -140,11 +141,10 @@ static void check(failing *f, bool stall, bool late) {
   char options[100];
   OPI_ASSERT_OK_FATAL(make_plan(f, NULL), &f->k.err);
   const uint32_t n = count_runs(f->k.plan), at = n + (late ? n : n / 2);
-  if (stall) {
+  if (stall)
     (void)snprintf(options, sizeof options, "time_us=10,stall_run=%u:%d", at, STALL_MS);
-  } else {
+  else
     (void)snprintf(options, sizeof options, "time_us=10,fail_run=%u", at);
-  }
   OPI_ASSERT_OK_FATAL(make_plan(f, options), &f->k.err);
   f->k.watchdog_ns = WATCHDOG_NS;
   const double loss = run_badly(f, stall);

@@ -35,9 +35,10 @@ static void compare_memory(kit *k, const char *what) {
                                  m.version_bytes,    m.stash_bytes,     m.boundary_bytes,
                                  m.activation_bytes, m.workspace_bytes, m.total_bytes};
     for (size_t i = 0; i < OPI_COUNT(measured); ++i) {
-      if (predicted[i] != measured[i])
+      if (predicted[i] != measured[i]) {
         OPI_FAIL("%s, rank %u, category %zu: predicted %llu bytes, measured %llu", what, r, i,
                  (unsigned long long)predicted[i], (unsigned long long)measured[i]);
+      }
     }
   }
   opi_session_close(session);
@@ -310,9 +311,10 @@ static void test_evaluate(void) {
     OPI_ASSERT(fabs(cut.loss - uncut.loss) <= 1e-5 * uncut.loss);
     OPI_ASSERT_FATAL(cut.n == uncut.n);
     for (size_t e = 0; e < cut.n; ++e) {
-      if (!(fabsf(cut.logits[e] - uncut.logits[e]) <= 1e-4F))
+      if (!(fabsf(cut.logits[e] - uncut.logits[e]) <= 1e-4F)) {
         OPI_FAIL("%s: logit %zu is %g, wanted %g", c.schedule, e, (double)cut.logits[e],
                  (double)uncut.logits[e]);
+      }
     }
     kit_close(&k);
   }

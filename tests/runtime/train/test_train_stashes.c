@@ -173,9 +173,10 @@ static void check_cells(stashes *s) {
       const uint32_t found = count_slots(s, c, replica);
       wanted = round_the_circle(s->plan, wanted);
       ++s->n_checked;
-      if (found != wanted)
+      if (found != wanted) {
         OPI_FAIL("%s: '%s' of stage %u, replica %u has %u slots, the records hold %u", s->what,
                  cut->cells[c].name, stage, replica, found, wanted);
+      }
     }
   }
 }

@@ -91,11 +91,10 @@ static void step_all(const uncut *u, uint32_t t, double *noise) {
       const double g = (double)u->gradients[i];
       /* an exact zero has no contribution; the norm may be off as well */
       const double off = g == 0 ? 0 : b->compute->weights * (fmax(most, 0.2 * rms) + fabs(g));
-      if (u->o->kind == OPIPE_OPTIMIZER_SGD) {
+      if (u->o->kind == OPIPE_OPTIMIZER_SGD)
         step_sgd(u, i, clip * g);
-      } else {
+      else
         step_adamw(u, i, t, clip * g, clip * off, &noise[i]);
-      }
     }
   }
 }

@@ -304,11 +304,12 @@ static void test_state_by_name(void) {
   OPI_ASSERT(found[0] == tw_sum(&t, TW_TIED, 0, 0)); /* unpacking gave it back */
   double w[TW_SLOTS][16];
   for (uint32_t slot = 0; slot < TW_SLOTS; ++slot) {
-    for (uint32_t e = 0; e < tw_elems(slot); ++e)
+    for (uint32_t e = 0; e < tw_elems(slot); ++e) {
       w[slot][e] = slot == TW_TIED ? (double)e
                    : slot == TW_FROZEN
                        ? (double)t.values[slot][e]
                        : (double)t.values[slot][e] - 0.5 * (double)tw_sum(&t, slot, e, 0);
+    }
   }
   expect_copies(&t, 0, w);
   OPI_ASSERT_ERROR(opi_weights_get(t.weights, "tied", OPI_STATE_SECOND, 0, found, 48, &err),
