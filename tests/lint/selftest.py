@@ -16,6 +16,9 @@ DEEP = ("int g(int x) {\n" + "  if (x) {\n" * 2 + "    for (;;)\n      while (x)
 CHAIN = ("int h(int x) {\n  for (;;) {\n    if (x) {\n      x = 1;\n" + "    } else if (x > 1) {\n      x = 2;\n" * 6 +
          "    } else {\n      do {\n        switch (x) {\n          case 1:\n            x = (struct s){{{{{1}}}}}.y;\n        }\n" +
          "      } while (x);\n    }\n  }\n}\n")
+STYLED = ("int i(int x, int *y) {\n  for (int k = 0; k < x; ++k) {\n    if (y[k++] == 0)\n      *y++ = 1;\n    else\n      y[x--] = 2;\n  }\n" +
+          "  while (x) {\n  }\n  if (x) {\n    /* Why. */\n    j();\n  }\n  if (x) {\n    j();\n  } else {\n    j();\n    j();\n  }\n" +
+          "#ifdef A\n  if (x) {\n#else\n  if (y) {\n#endif\n    j();\n    j();\n  }\n  do {\n    j();\n  } while (x);\n  return x++;\n}\n")
 
 # check -> (files of the faulty tree, what its report must name)
 FAULTY = {
@@ -52,11 +55,17 @@ FAULTY = {
                   "loader/README.md": "# loader\n\nIts occur" + "ances.\n", "dev": "echo we" + "ired\n"},
                  ["loader/a.c:3: rec" + "ieve", "loader/a.c:4: unex" + "pectd", "loader/a.c:4: colo" + "r", "README.md:3: occur" + "ances",
                   "dev:1: we" + "ired"]),
+    "style": ({"loader/a.c": SPDX + "void f(int x, int *y) {\n  if (x) {\n    g();\n  }\n  for (;;)\n    if (x)\n      g();\n" +
+               "  if (x)\n    g();\n  else\n    g(1,\n      2);\n  while (x) /* why */ {\n    g(); /* so */\n  }\n  do\n    g();\n  while (x);\n" +
+               "  for (int i = 0; i < x; i++, y--) {\n    (*y)++;\n    y[x].z--;\n  }\n}\n"},
+              ["a.c:4: the body of if takes one line", "a.c:7: the body of for, or of its else, takes more", "a.c:10: the body of if, or of its else",
+               "a.c:12: the body of else, or", "a.c:15: the body of while takes one line", "a.c:18: the body of do, or of its else, takes more",
+               "a.c:21: x++ whose value", "a.c:21: x-- whose value", "a.c:22: x++ whose value", "a.c:23: x-- whose value"]),
     "words": ({"loader/a.c": SPDX + "/* TO" + "DO: later */\n// x = f(y);\nint x; \n\tint y;\n",
                "loader/README.md": "see issue 12\n"},
               ["work to do", "code in a comment", "blanks", "a tab", "number of an issue"]),
 }
-CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said here, not called */\n}\n" + CHAIN,
+CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said here, not called */\n}\n" + CHAIN + STYLED,
          "loader/ops/b.c": SPDX + 'static const opi_op ops[] = {\n    {OPI_OP("Gone"), .lift = lift},\n'
                            '    {OPI_OP("Whole"), .infer = infer, OPI_COLUMNS(NONE)},\n};\nconst opi_op_family opi_ops_b = {ops, 2};\n',
          "loader/ops/README.md": "# ops\n",
@@ -66,8 +75,9 @@ CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said he
          "loader/README.md": "# loader\n\n[top](../README.md#title)\n", "README.md": "# Title\n"}
 
 
-def run(check, files, exceptions=""):
-    """Exit status and report of a check on a tree of these files."""
+def run(check, files, exceptions="", before=None):
+    """Exit status and report of a check on a tree of these files. before: arguments of a run of
+    the same script before it."""
     with tempfile.TemporaryDirectory() as root:
         files = dict(files)
         files["tests/lint/exceptions.txt"] = exceptions
@@ -75,8 +85,9 @@ def run(check, files, exceptions=""):
             os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
             with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                 file.write(content)
-        done = subprocess.run([sys.executable, os.path.join(HERE, check + ".py")], capture_output=True, text=True,
-                              env={**os.environ, "OPIPE_LINT_ROOT": root}, check=False)
+        for arguments in ([] if before is None else [before]) + [[]]:
+            done = subprocess.run([sys.executable, os.path.join(HERE, check + ".py"), *arguments], capture_output=True, text=True, check=False,
+                                  env={**os.environ, "OPIPE_LINT_ROOT": root})
         return done.returncode, done.stdout + done.stderr
 
 
@@ -95,6 +106,10 @@ def main():
         if status != 0:
             wrong += 1
             print(f"{check}: status {status} on a clean tree:\n{report}")
+    status, report = run("style", FAULTY["style"][0], before=["--fix", "loader"])
+    if status != 0:
+        wrong += 1
+        print(f"style --fix leaves:\n{report}")
     status, report = run("heads", CLEAN, "heads loader/gone.c it was needed once\n")
     if status != 1 or "no longer needed" not in report:
         wrong += 1

@@ -9,10 +9,11 @@ HEAD = re.compile(r"([A-Za-z_]\w*) \([^;{}]*\)(?: __attribute__.*)?$")
 
 
 class Token:
-    __slots__ = ("text", "line", "column")
+    """index: among the tokens of its file."""
+    __slots__ = ("text", "line", "column", "index")
 
     def __init__(self, text, line, column):
-        self.text, self.line, self.column = text, line, column
+        self.text, self.line, self.column, self.index = text, line, column, None
 
 
 class Control:
@@ -66,16 +67,21 @@ def without_directives(source, macros):
 
 def tokens(lines):
     """line: from 1. column: from 0."""
-    return [Token(m.group(0), number, m.start()) for number, line in enumerate(lines, 1) for m in TOKEN.finditer(line)]
+    found = [Token(m.group(0), number, m.start()) for number, line in enumerate(lines, 1) for m in TOKEN.finditer(line)]
+    for index, token in enumerate(found):
+        token.index = index
+    return found
 
 
 class Function:
-    """One function definition: first and last are the tokens of its body's braces, found the control statements inside."""
+    """One function definition: first and last are the tokens of its body's braces, found the control statements inside, simples the
+    others, each (index of its first token, index behind its last)."""
 
     def __init__(self, name, all_tokens, at):
         self.name, self.tokens, self.at = name, all_tokens, at
         self.first, self.last = all_tokens[at], all_tokens[self.closing(at)]
         self.found = []
+        self.simples = []
         self.n_chains = 0
 
     def text(self):
@@ -153,6 +159,7 @@ class Function:
 
     def simple(self):
         """Up to the semicolon; braces on the way are initialisers."""
+        begin = self.at
         while self.at < len(self.tokens):
             text = self.text()
             if text == "}":
@@ -161,6 +168,7 @@ class Function:
                 self.at = self.closing(self.at)
             self.at += 1
             if text == ";":
+                self.simples.append((begin, self.at))
                 return
 
 

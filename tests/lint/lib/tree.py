@@ -64,8 +64,9 @@ class Report:
                 self.exceptions[parts[1]] = False
 
     def add(self, path, line, message, name=None):
-        """name: what an exception may name besides the path, as path:name."""
-        for key in (path, f"{path}:{name}"):
+        """name: what an exception may name besides the path, as path:name. One that ends in / names all below a folder."""
+        folders = [path[:at + 1] for at, char in enumerate(path) if char == "/"]
+        for key in (path, f"{path}:{name}", *folders):
             if key in self.exceptions:
                 self.exceptions[key] = True
                 return
