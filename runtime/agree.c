@@ -194,9 +194,10 @@ opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
   }
   for (uint32_t i = 0; i < p->n_ranks_here && status == OPIPE_OK; ++i)
     status = begin(&talks[i], err);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status = opi_endpoints_ready(
         &(opi_ready){p->transport, endpoint_of, p->ranks, p->n_ranks_here, p->timeout_ns}, err);
+  }
   if (status == OPIPE_OK)
     status = exchange(talks, p->n_ranks_here, err);
   for (uint32_t i = 0; i < p->n_ranks_here && status == OPIPE_OK; ++i)

@@ -8,9 +8,8 @@ opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_e
                     "tensor '%s': its device does not support fences of kind %u", name,
                     fence->kind);
   }
-  if (fence->kind == OPIPE_FENCE_HOST_FLAG && fence->handle == NULL) {
+  if (fence->kind == OPIPE_FENCE_HOST_FLAG && fence->handle == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "tensor '%s': a host flag without an address", name);
-  }
   return OPIPE_OK;
 }
 

@@ -204,11 +204,10 @@ void opi_session_settle(opi_session *s) {
   opipe_error why = OPIPE_ERROR_INIT;
   if (!opi_session_failed(s) || is_touched(s))
     return;
-  if (s->why.status == OPIPE_E_CANCELLED) {
+  if (s->why.status == OPIPE_E_CANCELLED)
     why = s->why;
-  } else {
+  else
     (void)opi_fail(&why, OPIPE_E_PEER, "the session has failed: %s", s->why.message);
-  }
   opi_request *request = pool_entry(s, 0);
   for (uint32_t i = 0; request != NULL; request = pool_entry(s, ++i)) {
     const uint32_t phase = opi_request_phase(request);

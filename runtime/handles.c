@@ -56,9 +56,10 @@ static bool make_chunk(uint32_t chunk) {
   if (slots == NULL)
     return false;
   memset(slots, 0, n_bytes);
-  if (!atomic_compare_exchange_strong(&table.chunks[chunk], &none, slots))
+  if (!atomic_compare_exchange_strong(&table.chunks[chunk], &none, slots)) {
     (void)system->realloc(system->ctx, slots, n_bytes, 0,
                           sizeof(opi_handle_slot)); /* another was faster */
+  }
   return true;
 }
 
@@ -128,11 +129,10 @@ void opi_handle_slot_disarm(opi_handle_slot *slot) {
 void opi_handle_slot_drain(opi_handle_slot *slot, uint32_t n) {
   for (uint32_t i = 0; (atomic_load(&slot->word) & PINS) > n; ++i) {
     const struct timespec t = {.tv_nsec = 50000};
-    if (i < DRAIN_YIELDS) {
+    if (i < DRAIN_YIELDS)
       (void)sched_yield();
-    } else {
+    else
       (void)nanosleep(&t, NULL);
-    }
   }
 }
 
@@ -192,22 +192,25 @@ opipe_status opi_handle_enter(const void *handle, uint32_t kind, const char *cal
   if (handle == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: the %s is NULL", call, kinds[kind].name);
   opi_handle_slot *slot = find(h, &found);
-  if (slot == NULL)
+  if (slot == NULL) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s: %#llx is not a handle of this library; %s is expected", call,
                     (unsigned long long)h, kinds[kind].with_article);
-  if (!pin_slot(slot, h, found))
+  }
+  if (!pin_slot(slot, h, found)) {
     return opi_fail(err, OPIPE_E_STATE, "%s: the %s was %s before (handle %#llx)", call,
                     kinds[found].name, kinds[found].gone, (unsigned long long)h);
+  }
   *out_entry = (opi_entry){slot, slot->object};
   const int32_t pid = opi_process_id();
   const int32_t from = atomic_load_explicit(&slot->pid, memory_order_relaxed);
   if (found == kind && from == pid)
     return OPIPE_OK;
   opi_handle_leave(out_entry);
-  if (from != pid)
+  if (from != pid) {
     return opi_fail(err, OPIPE_E_STATE, "%s: the %s was opened in another process (%d, this is %d)",
                     call, kinds[found].name, from, pid);
+  }
   return opi_fail(err, OPIPE_E_INVALID, "%s: this is %s; %s is expected", call,
                   kinds[found].with_article, kinds[kind].with_article);
 }

@@ -26,9 +26,10 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = UINT32_MAX};
   if (p == NULL)
     p = &none;
-  if (p->max_in_flight > IN_FLIGHT_MOST)
+  if (p->max_in_flight > IN_FLIGHT_MOST) {
     return opi_fail(err, OPIPE_E_INVALID, "session_open: max_in_flight %u, at most %d",
                     p->max_in_flight, IN_FLIGHT_MOST);
+  }
   s->threads = p->threads;
   s->flags = p->flags;
   s->reference = (p->flags & OPIPE_SESSION_REFERENCE) != 0;
@@ -37,9 +38,10 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   s->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
   if (s->n_places < 2 * OPI_CLASSES) /* the plan's own, and those of one request more */
     s->n_places = 2 * OPI_CLASSES;
-  if (s->n_places > 65535)
+  if (s->n_places > 65535) {
     return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535",
                     s->n_places);
+  }
   if ((p->flags & OPIPE_SESSION_CHECK_FINITE) != 0)
     s->compile_flags |= OPIPE_COMPILE_CHECK_FINITE;
   if ((p->flags & OPIPE_SESSION_POISON) != 0)

@@ -75,7 +75,6 @@ void opi_scatter_part(char *whole, const char *part, uint64_t outer, uint64_t n_
   const size_t n_bytes = (size_t)(n_part * unit_bytes);
   if (n_bytes == 0)
     return;
-  for (uint64_t o = 0; o < outer; ++o) {
+  for (uint64_t o = 0; o < outer; ++o)
     memcpy(whole + (o * n_whole + first) * unit_bytes, part + o * n_bytes, n_bytes);
-  }
 }

@@ -23,9 +23,10 @@ static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *er
   opi_text text;
   opi_text_init(&text, plan->allocator);
   for (size_t i = 0; i < OPI_COUNT(parts); ++i) {
-    if (parts[i].always || parts[i].n_bytes != 0)
+    if (parts[i].always || parts[i].n_bytes != 0) {
       opi_text_printf(&text, "%s%s %llu", text.n == 0 ? "" : ", ", parts[i].name,
                       (unsigned long long)parts[i].n_bytes);
+    }
   }
   const opipe_status status = opi_fail(
       err, OPIPE_E_LIMIT,

@@ -47,10 +47,8 @@ bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *
   for (uint32_t r = 0; r < n_ranks; ++r) {
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
     if (opi_device_ask(&backends[r], devices[r].index, &info, NULL) < 0 ||
-        (info.flags & OPIPE_DEVICE_HOST_MEMORY) == 0 ||
-        strcmp(backends[r].id, backends[0].id) != 0) {
+        (info.flags & OPIPE_DEVICE_HOST_MEMORY) == 0 || strcmp(backends[r].id, backends[0].id) != 0)
       return false;
-    }
   }
   return true;
 }

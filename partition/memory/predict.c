@@ -91,9 +91,8 @@ static opipe_status predict_all(predict *p, const opi_cut *const *cuts, uint32_t
   p->rank_workspace = OPI_ARENA_ARRAY(&p->scratch, uint64_t, n_ranks);
   p->alignment = OPI_ARENA_ARRAY(&p->scratch, uint32_t, n_ranks);
   if (p->arena_bytes == NULL || p->rank_arena == NULL || p->rank_workspace == NULL ||
-      p->alignment == NULL) {
+      p->alignment == NULL)
     return opi_fail_nomem(p->err, n_ranks * sizeof(uint64_t), "a prediction");
-  }
   OPI_TRY(opi_layouts_begin(&p->layouts, cuts[0]->n_params, &p->scratch, p->err));
   for (uint32_t r = 0; r < n_ranks; ++r) {
     const uint64_t cap = p->plan->devices[r].memory_bytes;

@@ -141,9 +141,10 @@ static opipe_status outer_cell(opi_cut_builder *b, opi_cell cell) {
   }
   cell.source = OPI_CELL_REQUEST;
   cell.port = b->port_of_value[cell.value];
-  if (cell.port == OPIPE_NONE)
+  if (cell.port == OPIPE_NONE) {
     return opi_fail(b->err, OPIPE_E_INTERNAL, "tensor '%s' has no producer",
                     b->graph->values[cell.value].name);
+  }
   return add_cell(b, cell);
 }
 

@@ -46,9 +46,10 @@ static opipe_status master_slot(opi_cut_builder *b, const opi_value *value, uint
   *out_slot = next;
   if (next < master->n_params && opi_same_source(&master->sources[next], &source))
     return OPIPE_OK;
-  if (b->master_slots == NULL)
+  if (b->master_slots == NULL) {
     OPI_TRY(opi_map_names(b->scratch.allocator, master->sources, master->n_params,
                           sizeof *master->sources, &b->master_slots, b->err));
+  }
   if (!opi_map_get(b->master_slots, source.name, out_slot) ||
       !opi_same_source(&master->sources[*out_slot], &source))
     *out_slot = OPIPE_NONE;

@@ -21,9 +21,10 @@ static opipe_status make_room(opi_do_list *list, uint32_t room, opipe_error *err
 
 opipe_status opi_do_list_create(const opipe_allocator *allocator, uint32_t n_ranks,
                                 uint64_t n_items, opi_do_list **out_list, opipe_error *err) {
-  if (n_items > OPI_ACTIONS_MOST)
+  if (n_items > OPI_ACTIONS_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "a list of %llu actions: at most %d are possible",
                     (unsigned long long)n_items, OPI_ACTIONS_MOST);
+  }
   opi_do_list *list = opi_alloc_zero(allocator, 1, sizeof(*list));
   if (list == NULL)
     return opi_fail_nomem(err, sizeof(*list), "a list of actions");
@@ -96,9 +97,10 @@ static opipe_status add_record(opi_do_list *list, const opipe_action *record, op
     return opi_fail(err, OPIPE_E_INVALID, "rank %u, stage %u, micro-batch %u: pass %u, flags %u",
                     record->rank, record->stage, record->microbatch, record->pass, record->flags);
   }
-  if (kind == OPI_DO_IDLE)
+  if (kind == OPI_DO_IDLE) {
     return opi_do_list_add(
         list, (opi_do){.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE}, err);
+  }
   opi_do item = {.stage = record->stage,
                  .microbatch = record->microbatch,
                  .edge = OPIPE_NONE,

@@ -26,9 +26,10 @@ static opipe_status align_rank(void *ctx, const opi_do_list *list, uint32_t rank
         i > list->rank_first[rank] && (item[-1].flags & OPIPE_ACTION_OVERLAP_NEXT) != 0;
     if (item->kind == OPI_DO_IDLE)
       continue;
-    for (; opi_do_is_compute(item->kind) && !second && slot + 0.5 < a->timeline.start[i]; ++slot)
+    for (; opi_do_is_compute(item->kind) && !second && slot + 0.5 < a->timeline.start[i]; ++slot) {
       OPI_TRY(opi_do_list_add(
           out, (opi_do){.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE}, err));
+    }
     OPI_TRY(opi_do_list_add(out, *item, err));
     slot += second ? 0 : 1;
   }
@@ -50,9 +51,10 @@ opipe_status opi_order_align(const opi_order *order, const opipe_allocator *allo
       .forward = slice, .input = halves ? part : part / 2, .weight = halves ? part : part / 2};
   opi_arena_init(&arena, allocator, 0);
   opipe_status status = opi_timeline_build(p, order->list, &costs, &arena, &a.timeline, err);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status =
         opi_each_rank(order->list, align_rank, &a, order->list->n_items, allocator, &list, err);
+  }
   opi_arena_release(&arena);
   return status < 0 ? status : opi_order_make(p, list, allocator, out_order, err);
 }

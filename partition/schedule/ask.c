@@ -86,9 +86,10 @@ static opipe_status ask_cells(const opi_plugins *plugins, const opi_question *qu
                               const opipe_allocator *allocator, opi_order **out_order,
                               opipe_error *err) {
   opi_plan *plan = NULL;
-  if (question->n_microbatches == 0 || (question->n_ranks == 0 && question->n_stages == 0))
+  if (question->n_microbatches == 0 || (question->n_ranks == 0 && question->n_stages == 0)) {
     return opi_fail(err, OPIPE_E_INVALID, "%u ranks, %u stages, %u micro-batches",
                     question->n_ranks, question->n_stages, question->n_microbatches);
+  }
   OPI_TRY(opi_plan_new(allocator, &plan, err));
   const opipe_status status = ask(plugins, question, cells, plan, allocator, out_order, err);
   opi_plan_free(plan);
@@ -113,8 +114,9 @@ opipe_status opi_order_ask_aligned(const opi_plugins *plugins, const opi_questio
   OPI_TRY(opi_order_ask(plugins, question, allocator, &order, err));
   const opipe_status status = opi_order_align(order, allocator, out_order, err);
   opi_order_free(order);
-  if (status < 0)
+  if (status < 0) {
     (void)opi_error_prefix(err, "schedule '%.*s': ", (int)strcspn(question->schedule, ":"),
                            question->schedule);
+  }
   return status;
 }

@@ -57,9 +57,10 @@ static opipe_status check_range(const checker *c, const opi_do *a) {
   if (home != c->rank)
     return refuse(c, "stage %u, replica %u lives on rank %u", a->stage, a->replica, home);
   const uint32_t known = c->index.replica[(size_t)a->stage * p->n_microbatches + a->microbatch];
-  if (p->stage_shares == NULL ? known != a->replica : a->replica >= p->stage_shares[a->stage])
+  if (p->stage_shares == NULL ? known != a->replica : a->replica >= p->stage_shares[a->stage]) {
     return refuse(c, "micro-batch %u passes stage %u in replica %u", a->microbatch, a->stage,
                   p->stage_shares == NULL ? known : p->stage_shares[a->stage] - 1);
+  }
   return OPIPE_OK;
 }
 
@@ -179,9 +180,10 @@ opipe_status opi_pass_check(const opi_problem *problem, const opi_do_list *list,
   opi_arena_init(&arena, allocator, 0);
   checker c = {.problem = problem, .list = list, .err = err};
   opipe_status status = OPIPE_OK;
-  if (list->n_ranks != problem->n_ranks)
+  if (list->n_ranks != problem->n_ranks) {
     status = opi_fail(err, OPIPE_E_INVALID, "a list of %u ranks for a schedule of %u",
                       list->n_ranks, problem->n_ranks);
+  }
   if (status == OPIPE_OK)
     status = opi_index_build(problem, list, &arena, &c.index, err);
   if (status == OPIPE_OK) {

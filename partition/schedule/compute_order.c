@@ -65,10 +65,8 @@ opipe_status opi_schedule_split(const char *spec, opi_arena *arena, const char *
     const char *end = strchr(at, ',');
     const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
     char *pair = opi_arena_strndup(arena, at, length);
-    if (pair == NULL ||
-        !opi_arena_grow(arena, (void **)&settings, &room, n + 1, sizeof(*settings))) {
+    if (pair == NULL || !opi_arena_grow(arena, (void **)&settings, &room, n + 1, sizeof(*settings)))
       return opi_fail_nomem(err, length, "a schedule's option");
-    }
     char *equals = strchr(pair, '=');
     if (equals == NULL || equals == pair) {
       return opi_fail(err, OPIPE_E_INVALID,
@@ -136,10 +134,11 @@ opipe_status opi_schedule_options(const opi_schedule_ref *schedule,
   const opipe_schedule_option *options = NULL;
   uint32_t n = 0;
   OPI_TRY(OPI_ASK("schedule", schedule, options, err, schedule->self, &options, &n));
-  if (n > OPTIONS_MOST || (n != 0 && options == NULL))
+  if (n > OPTIONS_MOST || (n != 0 && options == NULL)) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "schedule '%s' lists %u options%s; at most %d are possible", schedule->id, n,
                     options == NULL ? " at no address" : "", OPTIONS_MOST);
+  }
   for (uint32_t i = 0; i < n; ++i) {
     if (options[i].key == NULL)
       return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': option %u has no key", schedule->id, i);
@@ -224,12 +223,14 @@ static opipe_status take_action(collect *c, const opipe_action *given, opipe_err
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u, replica %u",
                     plan->schedule, c->n, given->rank, c->n_ranks, given->replica);
   }
-  if (given->pass == OPIPE_CELL_IDLE && !c->cells)
+  if (given->pass == OPIPE_CELL_IDLE && !c->cells) {
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: an idle cell", plan->schedule,
                     c->n);
-  if (n > OPI_ACTIONS_MOST || c->n + n > OPI_ACTIONS_MOST)
+  }
+  if (n > OPI_ACTIONS_MOST || c->n + n > OPI_ACTIONS_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions", plan->schedule,
                     OPI_ACTIONS_MOST);
+  }
   OPI_TRY(make_room(c, c->n + n, err));
   for (uint32_t i = 0; i < n; ++i) {
     opipe_action *action = &c->actions[c->n++];

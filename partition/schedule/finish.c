@@ -125,11 +125,12 @@ opipe_status opi_pass_reduce(const opi_problem *problem, const opi_do_list *list
     const opi_do *a = &list->items[i];
     if (!closes(a))
       continue;
-    if (a->stage >= problem->n_stages || a->replica >= problem->n_replicas)
+    if (a->stage >= problem->n_stages || a->replica >= problem->n_replicas) {
       status = opi_fail(err, OPIPE_E_INVALID, "item %u: stage %u of %u, replica %u of %u", i,
                         a->stage, problem->n_stages, a->replica, problem->n_replicas);
-    else
+    } else {
       ++d.left[a->stage * problem->n_replicas + a->replica];
+    }
   }
   /* An instance without a micro-batch still needs the sum: its weights make the same step. */
   for (uint32_t i = 0; status == OPIPE_OK && !all && i < n; ++i) {
@@ -189,9 +190,10 @@ static opipe_status finish_rank(void *ctx, const opi_do_list *list, uint32_t ran
         OPI_TRY(add_free(f, a - 1, out, err));
       OPI_TRY(add_free(f, a, out, err));
     }
-    if (i == step_at)
+    if (i == step_at) {
       OPI_TRY(opi_do_list_add(
           out, (opi_do){.kind = OPI_DO_STEP, .stage = OPIPE_NONE, .edge = OPIPE_NONE}, err));
+    }
   }
   return OPIPE_OK;
 }
@@ -298,9 +300,10 @@ static opipe_status unshard_rank(void *ctx, const opi_do_list *list, uint32_t ra
 opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
                               const opipe_allocator *allocator, opi_do_list **out_list,
                               opipe_error *err) {
-  if (max_active == 0 || max_active > 1u << 16)
+  if (max_active == 0 || max_active > 1u << 16) {
     return opi_fail(err, OPIPE_E_INVALID, "%u stages with their parameters loaded at once",
                     max_active);
+  }
   opi_arena arena;
   opi_arena_init(&arena, allocator, 0);
   sharder s = {.max_active = max_active};
@@ -335,9 +338,10 @@ static uint64_t actions_of_slice(const opi_problem *p) {
   const bool trains = p->mode != OPIPE_MODE_FORWARD;
   const uint64_t per_message = 2 * (trains ? 1 + (uint64_t)p->n_parts : 1);
   uint64_t n = 0;
-  for (uint32_t s = 0; s < p->n_stages; ++s)
+  for (uint32_t s = 0; s < p->n_stages; ++s) {
     n += (trains ? 2 + (uint64_t)p->n_parts : 1) *
          (p->stage_shares == NULL ? 1 : p->stage_shares[s]);
+  }
   for (uint32_t e = 0; e < p->n_edges; ++e) {
     const uint32_t src = p->edges[e].src, dst = p->edges[e].dst;
     if (opi_problem_rank(p, src, 0) != opi_problem_rank(p, dst, 0))
@@ -390,9 +394,10 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
     if (status == OPIPE_OK)
       replace(&list, next);
   }
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status = how->messages_only ? opi_do_list_without(list, OPI_DO_IDLE, allocator, out_list, err)
                                 : opi_pass_finish(problem, list, allocator, out_list, err);
+  }
   opi_do_list_free(list);
   return status;
 }

@@ -23,18 +23,22 @@ static opipe_status check_problem(const opi_problem *p, opipe_error *err) {
   for (uint32_t s = 0; s < p->n_stages; ++s) {
     for (uint32_t r = 0; r < p->n_replicas; ++r) {
       const uint32_t rank = opi_problem_rank(p, s, r);
-      if (rank != OPIPE_NONE && rank >= p->n_ranks)
+      if (rank != OPIPE_NONE && rank >= p->n_ranks) {
         return opi_fail(err, OPIPE_E_INVALID, "stage %u, replica %u lies on rank %u of %u", s, r,
                         rank, p->n_ranks);
+      }
     }
-    if (p->stage_shares != NULL && (p->stage_shares[s] == 0 || p->stage_shares[s] > p->n_replicas))
+    if (p->stage_shares != NULL &&
+        (p->stage_shares[s] == 0 || p->stage_shares[s] > p->n_replicas)) {
       return opi_fail(err, OPIPE_E_INVALID, "stage %u is shared by %u of %u replicas", s,
                       p->stage_shares[s], p->n_replicas);
+    }
   }
   for (uint32_t e = 0; e < p->n_edges; ++e) {
-    if (p->edges[e].src >= p->edges[e].dst || p->edges[e].dst >= p->n_stages)
+    if (p->edges[e].src >= p->edges[e].dst || p->edges[e].dst >= p->n_stages) {
       return opi_fail(err, OPIPE_E_INVALID, "edge %u goes from stage %u to stage %u of %u", e,
                       p->edges[e].src, p->edges[e].dst, p->n_stages);
+    }
   }
   return OPIPE_OK;
 }

@@ -53,9 +53,10 @@ static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *lay
   }
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t rank = n == layout->n_ranks ? i : layout->instance_rank[i];
-    if (list[i] == 0 || list[i] > UINT16_MAX)
+    if (list[i] == 0 || list[i] > UINT16_MAX) {
       return opi_fail(err, OPIPE_E_INVALID, "stage %u has %u replicas: 1 to %d are possible", i,
                       list[i], UINT16_MAX);
+    }
     if (counts[rank] != 0 && counts[rank] != list[i]) {
       return opi_fail(err, OPIPE_E_INVALID,
                       "stages of one rank with %u and with %u replicas: schedule '%s' has stage %u "
@@ -87,18 +88,20 @@ static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, 
     uint32_t s = 0;
     while (s < layout->n_stages && layout->instance_rank[s] != r)
       ++s;
-    if (s == layout->n_stages)
+    if (s == layout->n_stages) {
       return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no stage on rank %u", plan->schedule,
                       r);
+    }
     first[r] = (uint32_t)n_ranks;
     n_ranks += counts[r];
     plan->n_replicas = counts[r] > plan->n_replicas ? counts[r] : plan->n_replicas;
   }
   const uint64_t total = (uint64_t)layout->n_stages * plan->n_replicas;
-  if (n_ranks > INSTANCES_MOST || total > INSTANCES_MOST)
+  if (n_ranks > INSTANCES_MOST || total > INSTANCES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT,
                     "schedule '%s': %u stages x %u replicas, at most %d are possible",
                     plan->schedule, layout->n_stages, plan->n_replicas, INSTANCES_MOST);
+  }
   plan->n_ranks = (uint32_t)n_ranks;
   plan->n_stages = layout->n_stages;
   plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
@@ -175,9 +178,10 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
       .n_settings = plan->n_settings,
       .settings = plan->settings};
   opipe_layout layout = {0};
-  if (n_ranks > INSTANCES_MOST || n_stages > INSTANCES_MOST)
+  if (n_ranks > INSTANCES_MOST || n_stages > INSTANCES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u ranks, %u stages: at most %d are possible", n_ranks,
                     n_stages, INSTANCES_MOST);
+  }
   uint32_t room = n_stages > n_ranks ? n_stages : n_ranks;
   room = n_listed(plan) > room ? n_listed(plan) : room;
   for (uint32_t attempt = 0;; ++attempt) {

@@ -18,9 +18,8 @@ typedef struct build {
 
 static opipe_status add(build *b, uint32_t kind, const opipe_action *action, uint32_t route) {
   opi_program_list *l = b->list;
-  if (!opi_arena_grow(&l->arena, (void **)&l->steps, &b->room, l->n_steps + 1, sizeof(*l->steps))) {
+  if (!opi_arena_grow(&l->arena, (void **)&l->steps, &b->room, l->n_steps + 1, sizeof(*l->steps)))
     return opi_fail_nomem(b->err, sizeof(*l->steps), "a step");
-  }
   l->steps[l->n_steps++] = (opi_step){.kind = kind,
                                       .stage = action->stage,
                                       .replica = action->replica,
@@ -69,9 +68,8 @@ static opipe_status lower_action(build *b, const opipe_action *action) {
     if (crosses(b, &cut->routes[b->sends[i]]))
       OPI_TRY(add(b, OPI_ACT_SEND, action, b->sends[i]));
   }
-  if (action->stage + 1 == b->plan->n_stages && has_credit(b->plan)) {
+  if (action->stage + 1 == b->plan->n_stages && has_credit(b->plan))
     OPI_TRY(add(b, OPI_ACT_SEND, action, OPI_ROUTE_CREDIT));
-  }
   return OPIPE_OK;
 }
 
@@ -98,9 +96,8 @@ static opipe_status lower_all(build *b) {
     return opi_fail_nomem(b->err, plan->n_ranks * sizeof(uint32_t), "steps");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     b->list->rank_first[rank] = b->list->n_steps;
-    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a)
       OPI_TRY(lower_action(b, &plan->actions[a]));
-    }
   }
   b->list->rank_first[plan->n_ranks] = b->list->n_steps;
   return OPIPE_OK;

@@ -81,11 +81,12 @@ static opipe_status check_end(const opi_prover *v, uint32_t rank, uint32_t item)
   const uint32_t own = at_src ? edge.src : edge.dst, other = at_src ? edge.dst : edge.src;
   if (a->stage != own || a->microbatch >= p->n_microbatches || a->slice >= p->n_slices ||
       a->part >= p->n_parts || a->replica >= p->n_replicas || a->peer >= p->n_replicas ||
-      (is_forward(a) && a->part != 0))
+      (is_forward(a) && a->part != 0)) {
     return refuse(v, item,
                   "stage %u (edge %u -> %u), micro-batch %u of %u, slice %u of %u, part %u of %u",
                   a->stage, edge.src, edge.dst, a->microbatch, p->n_microbatches, a->slice,
                   p->n_slices, a->part, p->n_parts);
+  }
   if (opi_problem_rank(p, own, a->replica) != rank)
     return refuse(v, item, "stage %u, replica %u does not live on this rank", own, a->replica);
   uint32_t first = 0;
@@ -136,9 +137,10 @@ static uint64_t channel_of(const opi_prover *v, uint32_t rule, uint32_t item) {
   const uint32_t from = is_send(a) ? own : other, to = is_send(a) ? other : own;
   if (rule == OPI_RULE_EDGE)
     return ((uint64_t)from * p->n_ranks + to) * 2 + is_send(a);
-  if (rule == OPI_RULE_PAIR)
+  if (rule == OPI_RULE_PAIR) {
     return ((uint64_t)(from < to ? from : to) * p->n_ranks + (from < to ? to : from)) * 2 +
            (own < other);
+  }
   const uint64_t replicas = at_src ? (uint64_t)a->replica * p->n_replicas + a->peer
                                    : (uint64_t)a->peer * p->n_replicas + a->replica;
   return ((((uint64_t)a->edge * 2 + is_forward(a)) * p->n_replicas * p->n_replicas) + replicas) *
@@ -275,9 +277,10 @@ opipe_status opi_match_messages(opi_prover *v) {
   uint64_t n = (uint64_t)v->n_steps * 2;
   if (opi_mul_u64(n, p->n_edges, &n) || opi_mul_u64(n, p->n_microbatches, &n) ||
       opi_mul_u64(n, (uint64_t)p->n_slices * p->n_parts, &n) ||
-      opi_mul_u64(n, (uint64_t)v->index.n_shares * v->index.n_shares, &n) || n > MESSAGES_MOST)
+      opi_mul_u64(n, (uint64_t)v->index.n_shares * v->index.n_shares, &n) || n > MESSAGES_MOST) {
     return opi_fail(v->err, OPIPE_E_LIMIT, "%u edges x %u micro-batches: at most %d messages",
                     p->n_edges, p->n_microbatches, MESSAGES_MOST);
+  }
   v->n_messages = n;
   v->send_item = OPI_ARENA_ARRAY(v->arena, uint32_t, (size_t)n + 1);
   v->recv_item = OPI_ARENA_ARRAY(v->arena, uint32_t, (size_t)n + 1);

@@ -217,9 +217,10 @@ static opipe_status check_item(inserter *n, uint32_t rank, uint32_t item) {
 
 static opipe_status start(inserter *n) {
   const opi_problem *p = n->problem;
-  if (n->list->n_ranks != p->n_ranks)
+  if (n->list->n_ranks != p->n_ranks) {
     return opi_fail(n->err, OPIPE_E_INVALID, "a list of %u ranks for a schedule of %u",
                     n->list->n_ranks, p->n_ranks);
+  }
   OPI_TRY(opi_index_build(p, n->list, &n->arena, &n->index, n->err));
   n->forward = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);
   n->input = OPI_ARENA_ARRAY(&n->arena, uint8_t, (size_t)n->index.n_units);

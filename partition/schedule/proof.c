@@ -117,9 +117,10 @@ static uint64_t forward_needs(const runner *r, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   const opi_index *x = &r->v.index;
   uint64_t event = NO_EVENT;
-  if (a->slice > 0)
+  if (a->slice > 0) {
     event = first_missing(r, phase_event(r, opi_step_of(&r->v, item), a->stage, a->replica,
                                          a->microbatch, a->slice - 1u, 0, OPI_PHASE_FORWARD));
+  }
   for (uint32_t i = x->in_first[a->stage]; event == NO_EVENT && i < x->in_first[a->stage + 1]; ++i)
     event = missing_from(r, item, x->in_edges[i], true);
   return event;
@@ -131,9 +132,10 @@ static uint64_t backward_needs(const runner *r, uint32_t item) {
   const uint32_t step = opi_step_of(&r->v, item);
   uint64_t event = first_missing(
       r, phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, 0, OPI_PHASE_FORWARD));
-  if (event == NO_EVENT && a->slice + 1u < r->v.problem->n_slices)
+  if (event == NO_EVENT && a->slice + 1u < r->v.problem->n_slices) {
     event = first_missing(r, phase_event(r, step, a->stage, a->replica, a->microbatch,
                                          a->slice + 1u, a->part, OPI_PHASE_INPUT));
+  }
   for (uint32_t i = x->out_first[a->stage]; event == NO_EVENT && i < x->out_first[a->stage + 1];
        ++i)
     event = missing_from(r, item, x->out_edges[i], false);
@@ -200,9 +202,10 @@ static uint64_t step_needs(const runner *r, uint32_t rank, uint32_t item) {
 static uint64_t free_needs(const runner *r, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   uint64_t event = NO_EVENT;
-  for (uint32_t part = 0; event == NO_EVENT && part < r->v.problem->n_parts; ++part)
+  for (uint32_t part = 0; event == NO_EVENT && part < r->v.problem->n_parts; ++part) {
     event = first_missing(r, phase_event(r, opi_step_of(&r->v, item), a->stage, a->replica,
                                          a->microbatch, a->slice, part, OPI_PHASE_WEIGHT));
+  }
   return event;
 }
 
@@ -446,11 +449,12 @@ static opipe_status check_reductions(const runner *r) {
       with += r->has_reduce[s * p->n_replicas + k];
       lacking = r->has_reduce[s * p->n_replicas + k] != 0 ? lacking : k;
     }
-    if (n > 1 && with < n && (with > 0 || r->any_step))
+    if (n > 1 && with < n && (with > 0 || r->any_step)) {
       return opi_fail(r->v.err, OPIPE_E_INVALID,
                       "stage %u has %u replicas; the gradients of replica %u are never reduced "
                       "(%uREDUCE on rank %u)",
                       s, n, lacking, s, opi_problem_rank(p, s, lacking));
+    }
   }
   return OPIPE_OK;
 }
@@ -471,9 +475,11 @@ static opipe_status scan(runner *r) {
       if (a->stage >= p->n_stages || a->replica >= p->n_replicas ||
           p->instance_rank[instance] != rank)
         return refuse(r, i, "there is no such stage or replica on this rank");
-      if (a->kind == OPI_DO_FREE && (a->microbatch >= p->n_microbatches || a->slice >= p->n_slices))
+      if (a->kind == OPI_DO_FREE &&
+          (a->microbatch >= p->n_microbatches || a->slice >= p->n_slices)) {
         return refuse(r, i, "micro-batch %u of %u, slice %u of %u", a->microbatch,
                       p->n_microbatches, a->slice, p->n_slices);
+      }
       if (a->kind == OPI_DO_REDUCE)
         r->has_reduce[instance] = 1;
       if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
@@ -481,9 +487,10 @@ static opipe_status scan(runner *r) {
     }
   }
   if (p->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !r->any_step &&
-      p->mode != OPIPE_MODE_FORWARD)
+      p->mode != OPIPE_MODE_FORWARD) {
     return opi_fail(r->v.err, OPIPE_E_INVALID,
                     "double-buffered weights without any STEP: lower the order first");
+  }
   return check_reductions(r);
 }
 
@@ -587,9 +594,10 @@ opipe_status opi_proof_check(const opi_problem *problem, const opi_do_list *list
     r.v.list = unrolled;
     r.v.step = step;
     r.v.n_steps = BODIES + 1;
-    for (uint32_t i = 0; i < list->n_items; ++i)
+    for (uint32_t i = 0; i < list->n_items; ++i) {
       out->n_messages +=
           list->items[i].kind == OPI_DO_SEND_F || list->items[i].kind == OPI_DO_SEND_B;
+    }
   }
   if (status == OPIPE_OK)
     status = prove(&r, out);

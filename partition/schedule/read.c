@@ -79,9 +79,10 @@ static opipe_status read_cell(reader *r, const char *at, const char *end, uint32
     return read_pair(r, at, end, row, column);
   if (!opi_cell_parse(&at, end, r->dialect, &cell, &why))
     return bad_cell(r, row, column, text, (size_t)(end - text), why);
-  if (at != end)
+  if (at != end) {
     return bad_cell(r, row, column, text, (size_t)(end - text),
                     "there is more text after the action");
+  }
   return add_item(r, &cell, row, column);
 }
 
@@ -226,12 +227,14 @@ static opipe_status read_header_line(reader *r, const char *at, const char *end,
   static const char magic[] = "#onnx-pipe-schedule ";
   const size_t n = (size_t)(end - at);
   if (!r->headed) {
-    if (n < sizeof magic - 1 || memcmp(at, magic, sizeof magic - 1) != 0)
+    if (n < sizeof magic - 1 || memcmp(at, magic, sizeof magic - 1) != 0) {
       return opi_fail(r->err, OPIPE_E_INVALID, "row %u: '%.*s' is not a schedule's header", row,
                       (int)(n > 40 ? 40 : n), at);
-    if (n != sizeof magic + 1 || memcmp(at + sizeof magic - 1, "v1", 2) != 0)
+    }
+    if (n != sizeof magic + 1 || memcmp(at + sizeof magic - 1, "v1", 2) != 0) {
       return opi_fail(r->err, OPIPE_E_UNSUPPORTED, "row %u: format '%.*s'; this build reads v1",
                       row, (int)(n > 40 ? 40 : n), at);
+    }
     r->headed = true;
     return OPIPE_OK;
   }
@@ -256,9 +259,10 @@ static opipe_status read_header_line(reader *r, const char *at, const char *end,
 static opipe_status read_rank_line(reader *r, const char *at, const char *end, uint32_t row) {
   char expected[24];
   const int n = snprintf(expected, sizeof expected, "rank %u:", r->n_rows);
-  if (end - at < n || memcmp(at, expected, (size_t)n) != 0)
+  if (end - at < n || memcmp(at, expected, (size_t)n) != 0) {
     return opi_fail(r->err, OPIPE_E_INVALID, "row %u: '%.*s': '%s' was expected", row,
                     (int)(end - at > 40 ? 40 : end - at), at, expected);
+  }
   at += n;
   at += at < end && *at == ' ';
   return read_cells(r, at, end, ' ', row);
@@ -308,11 +312,12 @@ static opipe_status read_json_root(reader *r, const json_t *root) {
   OPI_TRY(opi_json_get_string(root, "schedule", "format", &format, r->err));
   OPI_TRY(opi_json_get_u64(root, "schedule", "version", UINT32_MAX, &version, r->err));
   OPI_TRY(opi_json_get_array(root, "schedule", "actions", &actions, r->err));
-  if (strcmp(format, "onnx-pipe-schedule") != 0 || version != 1)
+  if (strcmp(format, "onnx-pipe-schedule") != 0 || version != 1) {
     return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
                     "format '%.40s' version %llu; this build reads "
                     "onnx-pipe-schedule version 1",
                     format, (unsigned long long)version);
+  }
   r->headed = true;
   for (size_t k = 0; k < OPI_COUNT(order); ++k) {
     const json_t *value = json_object_get(root, order[k]);
@@ -321,9 +326,10 @@ static opipe_status read_json_root(reader *r, const json_t *root) {
   }
   for (size_t row = 0; row < json_array_size(actions); ++row) {
     const json_t *cells = json_array_get(actions, row);
-    if (!json_is_array(cells))
+    if (!json_is_array(cells)) {
       return opi_fail(r->err, OPIPE_E_INVALID, "row %zu: actions of a rank must be an array",
                       row + 1);
+    }
     OPI_TRY(begin_row(r));
     for (size_t c = 0; c < json_array_size(cells); ++c) {
       const json_t *cell = json_array_get(cells, c);
@@ -362,14 +368,16 @@ static opipe_status infer(reader *r) {
     if (a->kind == OPI_DO_IDLE || a->kind == OPI_DO_STEP)
       continue;
     if (a->replica != 0 || a->slice != 0 || a->part != 0 || a->version != 0 ||
-        r->sources[i].other != OPIPE_NONE || (a->flags & OPIPE_ACTION_NEXT_STEP) != 0)
+        r->sources[i].other != OPIPE_NONE || (a->flags & OPIPE_ACTION_NEXT_STEP) != 0) {
       return opi_fail(r->err, OPIPE_E_INVALID,
                       "row %u, column %u: replicas, slices, parts, versions and other ends need a "
                       "header (#onnx-pipe-schedule v1)",
                       row_of(r, i), r->sources[i].column);
-    if (a->stage >= STAGES_MOST)
+    }
+    if (a->stage >= STAGES_MOST) {
       return opi_fail(r->err, OPIPE_E_LIMIT, "row %u, column %u: stage %u; at most %d are read",
                       row_of(r, i), r->sources[i].column, a->stage, STAGES_MOST);
+    }
     p->n_stages = a->stage >= p->n_stages ? a->stage + 1 : p->n_stages;
     if (a->microbatch >= p->n_microbatches)
       p->n_microbatches = a->microbatch + 1;
@@ -390,18 +398,20 @@ static opipe_status infer(reader *r) {
       const opi_do *a = &r->list->items[i];
       if (a->kind == OPI_DO_IDLE || a->kind == OPI_DO_STEP)
         continue;
-      if (places[a->stage] != OPIPE_NONE && places[a->stage] != rank)
+      if (places[a->stage] != OPIPE_NONE && places[a->stage] != rank) {
         return opi_fail(r->err, OPIPE_E_INVALID,
                         "row %u, column %u: rank %u, step %u: stage %u is on rank %u as well",
                         row_of(r, i), r->sources[i].column, rank, i - r->list->rank_first[rank],
                         a->stage, places[a->stage]);
+      }
       places[a->stage] = rank;
     }
   }
   for (uint32_t s = 0; s < p->n_stages; ++s) {
-    if (places[s] == OPIPE_NONE)
+    if (places[s] == OPIPE_NONE) {
       return opi_fail(r->err, OPIPE_E_INVALID, "stage %u is on no rank (stages 0 to %u)", s,
                       p->n_stages - 1);
+    }
   }
   return OPIPE_OK;
 }
@@ -493,9 +503,10 @@ opipe_status opi_order_read(const char *text, size_t n, uint32_t dialect,
                             const opipe_allocator *allocator, opi_order **out_order,
                             opipe_error *err) {
   reader r = {.dialect = dialect, .err = err};
-  if (n > TEXT_MOST)
+  if (n > TEXT_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "a schedule of %zu bytes; at most %d are read", n,
                     TEXT_MOST);
+  }
   OPI_TRY(opi_do_list_create(allocator, 1, 0, &r.list, err));
   opi_arena_init(&r.arena, allocator, 0);
   opipe_status status = read_all(&r, text, n);
@@ -520,13 +531,14 @@ opipe_status opi_order_read_file(const char *path, uint32_t dialect,
   while (text.n <= TEXT_MOST && (n = fread(block, 1, sizeof block, file)) > 0)
     opi_text_add(&text, block, n);
   opipe_status status = OPIPE_OK;
-  if (ferror(file) != 0)
+  if (ferror(file) != 0) {
     status = opi_fail_errno(err, errno, "%s", path);
-  else if (text.failed)
+  } else if (text.failed) {
     status = opi_fail_nomem(err, text.room, path);
-  else
+  } else {
     status = opi_order_read(text.data == NULL ? "" : text.data, text.n, dialect, allocator,
                             out_order, err);
+  }
   if (status < 0)
     (void)opi_error_prefix(err, "%s: ", path);
   (void)fclose(file);

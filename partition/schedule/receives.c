@@ -91,9 +91,10 @@ static opipe_status defer_rank(void *ctx, const opi_do_list *list, uint32_t rank
     if (a->kind == OPI_DO_IDLE)
       continue;
     if (opi_do_is_message(a->kind) &&
-        (a->edge >= d->problem->n_edges || a->peer >= d->problem->n_replicas))
+        (a->edge >= d->problem->n_edges || a->peer >= d->problem->n_replicas)) {
       return opi_fail(err, OPIPE_E_INVALID, "rank %u, step %u: edge %u, replica %u", rank,
                       i - list->rank_first[rank], a->edge, a->peer);
+    }
     if (a->kind == OPI_DO_RECV_F || a->kind == OPI_DO_RECV_B) {
       OPI_TRY(hold(d, list, rank, i, n_computes, out, err));
       continue;

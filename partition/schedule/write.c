@@ -131,14 +131,16 @@ static opipe_status check_torch(const writer *w) {
                         : jumps ? "messages go to the next stage only"
                                 : NULL;
       const opi_place place = opi_place_of(p, list, rank, i);
-      if (why != NULL)
+      if (why != NULL) {
         return opi_fail(w->err, OPIPE_E_UNSUPPORTED, "torch's dialect cannot express %s: %s in it",
                         place.text, why);
+      }
     }
   }
-  if (!is_chain(p))
+  if (!is_chain(p)) {
     return opi_fail(w->err, OPIPE_E_UNSUPPORTED,
                     "torch's dialect cannot express edges that skip stages");
+  }
   return OPIPE_OK;
 }
 
@@ -224,10 +226,11 @@ opipe_status opi_order_write(const opi_order *order, uint32_t format, uint32_t d
     if (!csv || (dialect == OPI_DIALECT_OPIPE && !is_plain(order)))
       put_header(&w);
     for (uint32_t rank = 0; rank < order->problem.n_ranks; ++rank) {
-      if (!csv)
+      if (!csv) {
         opi_text_printf(
             text, "rank %u:%s", rank,
             order->list->rank_first[rank] == order->list->rank_first[rank + 1] ? "" : " ");
+      }
       put_rank(&w, rank, csv ? "," : " ", csv ? "" : "-", "");
       opi_text_puts(text, "\n");
     }
@@ -253,18 +256,22 @@ opipe_status opi_order_make(const opi_problem *problem, opi_do_list *list,
   p->instance_rank =
       opi_arena_copy(&order->arena, problem->instance_rank, instances * sizeof(uint32_t));
   p->edges = opi_arena_copy(&order->arena, problem->edges, problem->n_edges * sizeof(*p->edges));
-  if (problem->stage_shares != NULL)
+  if (problem->stage_shares != NULL) {
     p->stage_shares =
         opi_arena_copy(&order->arena, problem->stage_shares, problem->n_stages * sizeof(uint32_t));
-  if (problem->slice_lengths != NULL)
+  }
+  if (problem->slice_lengths != NULL) {
     p->slice_lengths =
         opi_arena_copy(&order->arena, problem->slice_lengths, problem->n_slices * sizeof(uint32_t));
-  if (problem->stash_bytes != NULL)
+  }
+  if (problem->stash_bytes != NULL) {
     p->stash_bytes =
         opi_arena_copy(&order->arena, problem->stash_bytes, instances * sizeof(uint64_t));
-  if (problem->rank_stash_bytes != NULL)
+  }
+  if (problem->rank_stash_bytes != NULL) {
     p->rank_stash_bytes = opi_arena_copy(&order->arena, problem->rank_stash_bytes,
                                          problem->n_ranks * sizeof(uint64_t));
+  }
   if (p->instance_rank == NULL || p->edges == NULL ||
       (problem->stage_shares != NULL && p->stage_shares == NULL) ||
       (problem->slice_lengths != NULL && p->slice_lengths == NULL) ||

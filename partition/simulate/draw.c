@@ -33,9 +33,10 @@ static void draw_box(const opi_problem *p, const opi_do *a, double x, double wid
                   "fill=\"hsl(%u,%d%%,%u%%)\" stroke=\"#333\" stroke-width=\"0.5\"/>",
                   label, x, TOP + lane * LANE, width, LANE - 4, hue_of(a->kind),
                   a->replica % 2 == 0 ? 60 : 35, shade);
-  if (width >= LABEL_LEAST)
+  if (width >= LABEL_LEAST) {
     opi_text_printf(text, "<text x=\"%.2f\" y=\"%u\" text-anchor=\"middle\">%u</text>",
                     x + width / 2, TOP + lane * LANE + LANE / 2 + 2, a->microbatch);
+  }
   opi_text_puts(text, "</g>\n");
 }
 
@@ -45,9 +46,10 @@ static void draw_lanes(const opi_problem *p, const opi_do_list *list, const opi_
     opi_text_printf(text, "<text x=\"6\" y=\"%u\">rank %u</text>\n",
                     TOP + rank * LANE + LANE / 2 + 2, rank);
     for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
-      if (opi_do_is_compute(list->items[i].kind))
+      if (opi_do_is_compute(list->items[i].kind)) {
         draw_box(p, &list->items[i], LEFT + line->start[i] * scale,
                  (line->end[i] - line->start[i]) * scale, rank, text);
+      }
     }
   }
 }
@@ -68,9 +70,10 @@ opipe_status opi_draw_order(const opi_problem *problem, const opi_do_list *list,
   opi_arena arena;
   opi_timeline line;
   OPI_TRY(opi_pass_check(problem, list, allocator, err));
-  if (list->n_items > COMPUTES_MOST)
+  if (list->n_items > COMPUTES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u actions; at most %d are drawn", list->n_items,
                     COMPUTES_MOST);
+  }
   opi_arena_init(&arena, allocator, 0);
   const opipe_status status = opi_timeline_build(problem, list, costs, &arena, &line, err);
   if (status == OPIPE_OK) {

@@ -161,11 +161,10 @@ static void run_step(replay *p, uint32_t rank, const opi_step *step, double when
   const uint32_t seq = sequence(p, rank, step->microbatch);
   p->now[rank] = when;
   if (step->route == OPI_ROUTE_CREDIT) {
-    if (step->kind == OPI_ACT_SEND) {
+    if (step->kind == OPI_ACT_SEND)
       p->credit[p->n_given++] = when + (p->stage_ns == NULL ? 0 : p->plan->link.latency_ns);
-    } else {
+    else
       ++p->n_taken;
-    }
   } else if (step->kind == OPI_ACT_SEND) {
     message_of(p, step->route, seq)->arrived = arrival(p, step->route, when);
   } else if (step->kind == OPI_ACT_COMPUTE) {
@@ -215,9 +214,8 @@ static opipe_status prepare(replay *p) {
   p->n_computed = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_ranks);
   if (p->n_computed == NULL || p->slots == NULL || p->at == NULL || p->now == NULL ||
       p->messages == NULL || p->credit == NULL || p->n_freed == NULL || p->link_free == NULL ||
-      p->finish == NULL) {
+      p->finish == NULL)
     return opi_fail_nomem(p->err, n * sizeof(message), "the simulation");
-  }
   for (uint64_t i = 0; i < n; ++i)
     p->messages[i] = (message){NEVER, NEVER, NEVER, NEVER};
   for (uint32_t r = 0; r < p->cut->n_routes; ++r)

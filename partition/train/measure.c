@@ -134,9 +134,10 @@ opipe_status opi_train_measure(const opi_training *training, const opi_backend_r
     status = opi_fail_nomem(err, g->n_nodes * sizeof *graphs, "a measurement");
   if (status == OPIPE_OK)
     status = isolate_all(&l, graphs, list, &n_graphs);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status = opi_measure_programs(list, n_graphs, l.sources, l.n_params, backend, device, allocator,
                                   now_ns, ns, err);
+  }
   for (uint32_t n = 0; n < g->n_nodes && status == OPIPE_OK; ++n)
     out_ns[n] = is_measured(&g->nodes[n]) ? ns[next++] : -1;
   opi_arena_release(&l.arena);

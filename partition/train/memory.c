@@ -56,9 +56,10 @@ static opipe_status compile_all(predict *p) {
     for (uint32_t c = 0; c < p->model->n_classes; ++c) {
       for (uint32_t k = 0; k < OPI_PROGRAMS; ++k) {
         const opipe_status status = compile_one(p, i, c, k);
-        if (status < 0)
+        if (status < 0) {
           return opi_error_prefix(p->err, "rank %u, stage %u: ", view->instance_rank[i],
                                   i / view->n_replicas / p->model->n_views);
+        }
       }
     }
   }
@@ -109,9 +110,10 @@ static opipe_status add_weights(predict *p) {
 }
 
 static opipe_status list_params(predict *p) {
-  for (uint32_t s = 0; s < p->plan->n_stages; ++s)
+  for (uint32_t s = 0; s < p->plan->n_stages; ++s) {
     OPI_TRY(
         opi_train_stage_params(p->model, s, &p->scratch, &p->params[s], &p->n_params[s], p->err));
+  }
   return OPIPE_OK;
 }
 

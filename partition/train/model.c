@@ -196,11 +196,12 @@ static opipe_status place_whole(const building *b, uint32_t c, int64_t rows, opi
   model->pieces[c] = OPI_ARENA_ARRAY(&model->arena, opi_train_piece, n);
   if (model->pieces[c] == NULL)
     return opi_fail_nomem(err, n * sizeof(opi_train_piece), "token slices");
-  for (uint32_t i = 0; i < n; ++i)
+  for (uint32_t i = 0; i < n; ++i) {
     model->pieces[c][i] = (opi_train_piece){.variant = variant,
                                             .slice = i % model->n_slices,
                                             .phases = (1u << OPI_PHASES) - 1,
                                             .rows = model->variants[variant].rows};
+  }
   return OPIPE_OK;
 }
 
@@ -235,9 +236,10 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
   }
   model->n_classes = m == 1 || !split || plan->batch_rows % m == 0 ? 1 : 2;
   const bool whole = model->n_views == model->n_slices;
-  for (uint32_t c = 0; c < model->n_classes; ++c)
+  for (uint32_t c = 0; c < model->n_classes; ++c) {
     OPI_TRY(whole ? place_whole(b, c, rows[c], err)
                   : opi_train_pieces(plan, c, rows[c], model, err));
+  }
   if (!whole && model->n_variants == 1) /* what grows with the rows shows in two of them */
     OPI_TRY(opi_train_variant_note(model, rows[0], &ignored, err));
   OPI_TRY(opi_train_variants_build(plan, b->file, b->base, used, model, err));

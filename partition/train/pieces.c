@@ -377,9 +377,10 @@ static opipe_status take_program(composing *m, uint32_t v, uint32_t which) {
     return opi_fail_nomem(m->err, n * sizeof *cells, "pieces");
   for (uint32_t b = 0; b < n; ++b) {
     cells[b] = cell_at(m, v, program->cells[b]);
-    if (cells[b] == OPIPE_NONE)
+    if (cells[b] == OPIPE_NONE) {
       return opi_fail(m->err, OPIPE_E_INTERNAL, "a piece of stage %u lacks tensor '%s'", s,
                       m->base->cells[program->cells[b]].name);
+    }
   }
   program->cells = cells;
   return OPIPE_OK;

@@ -34,9 +34,10 @@ static opipe_status place_slices(const opi_plan *plan, int64_t n_tokens, opi_tra
     slices[k].length = plan->slice_lengths != NULL ? (int64_t)plan->slice_lengths[k]
                                                    : n_tokens / n + (k < n_tokens % n);
     at += slices[k].length;
-    if (slices[k].length < 1)
+    if (slices[k].length < 1) {
       return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %lld slices of %lld tokens",
                       plan->schedule, (long long)n, (long long)n_tokens);
+    }
   }
   if (at == n_tokens)
     return OPIPE_OK;

@@ -353,9 +353,10 @@ opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
   const opi_cut *cut = s->cut;
   const uint32_t n_mb = s->plan->n_microbatches;
   const size_t n = (size_t)cut->n_cells * n_mb;
-  if (n > UINT32_MAX / 2)
+  if (n > UINT32_MAX / 2) {
     return opi_fail(s->err, OPIPE_E_LIMIT, "%u tensors of %u micro-batches are too many",
                     cut->n_cells, n_mb);
+  }
   s->occurrences = OPI_ARENA_ARRAY(scratch, opi_occurrence, n);
   if (s->occurrences == NULL)
     return opi_fail_nomem(s->err, n * sizeof *s->occurrences, "slots");

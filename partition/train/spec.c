@@ -67,10 +67,11 @@ opipe_status opi_train_check_choice(const opi_plan *plan, const opi_graph *graph
       status = opi_map_set(names, graph->values[i].name, i, err);
   }
   for (uint32_t i = 0; i < choice->n_trained && status == OPIPE_OK; ++i) {
-    if (!opi_map_get(names, choice->trained[i], &v))
+    if (!opi_map_get(names, choice->trained[i], &v)) {
       status = opi_fail(err, OPIPE_E_INVALID,
                         "the plan trains '%s', which is not a float initializer of the bound graph",
                         choice->trained[i]);
+    }
   }
   opi_map_free(names);
   return status;

@@ -71,9 +71,10 @@ static opipe_status differentiate(const making *m, const opi_train_variant *vari
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   opipe_status status = opi_plan_assign(plan, g, plan->allocator, stages, err);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status = opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
                                 m->bind, &slice->training, err);
+  }
   opi_free(plan->allocator, stages, ((size_t)g->n_nodes + 1) * sizeof *stages);
   return status;
 }
@@ -92,9 +93,10 @@ static opipe_status bind_variant(const making *m, bool first, opi_train_variant 
   opi_train_model *model = m->model;
   OPI_TRY(make_slices(m, variant, err));
   OPI_TRY(opi_plan_bind(m->plan, m->file, m->bind, variant->rows, &variant->bound, err));
-  if (first)
+  if (first) {
     OPI_TRY(
         opi_train_token_axes(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
+  }
   if (model->n_slices > 1)
     OPI_TRY(opi_train_slices(m->plan, m->file, m->bind, variant, model, err));
   for (uint32_t k = 0; k < model->n_slices; ++k)

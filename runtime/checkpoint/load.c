@@ -131,9 +131,10 @@ static opipe_status take_all(const loading *l, opipe_error *err) {
     if (info.trained == 0)
       continue;
     OPI_TRY(take(l, l->values, "", name, OPI_STATE_MASTER, 0, err));
-    if (opi_weights_versions(l->weights) > 1)
+    if (opi_weights_versions(l->weights) > 1) {
       OPI_TRY(take(l, older ? l->state : l->values, older ? OPI_PREFIX_OLDER : "", name,
                    OPI_STATE_MASTER, 1, err));
+    }
     for (uint32_t k = 0; k < moments; ++k)
       OPI_TRY(take(l, l->state, opi_prefix_moment[k], name, OPI_STATE_FIRST + k, 0, err));
   }

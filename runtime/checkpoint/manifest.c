@@ -84,9 +84,10 @@ static opipe_status read_file(const opipe_allocator *allocator, int dir, char **
     const ssize_t n = read(fd, data + at, (size_t)(st.st_size - at));
     if (n < 0 && errno == EINTR)
       continue;
-    if (n <= 0)
+    if (n <= 0) {
       status = opi_fail(err, OPIPE_E_IO, "%s: it ended after %lld of %lld bytes", OPI_MANIFEST,
                         (long long)at, (long long)st.st_size);
+    }
     at += n;
   }
   (void)close(fd);
@@ -128,9 +129,10 @@ static opipe_status get_position(const json_t *root, opi_manifest *m, opipe_erro
   }
   for (uint32_t i = 0; i < OPI_POSITION; ++i) {
     const json_t *value = json_array_get(list, i);
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
+    if (!json_is_integer(value) || json_integer_value(value) < 0) {
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"position\"[%u] is not a number >= 0",
                       OPI_MANIFEST, i);
+    }
     m->position[i] = (uint64_t)json_integer_value(value);
   }
   return OPIPE_OK;

@@ -102,11 +102,10 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
     if (status == OPIPE_OK)
       status = opi_tensors_add(writer, data, n_bytes, err);
   }
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = opi_tensors_finish(writer, NULL, err);
-  } else {
+  else
     opi_tensors_cancel(writer);
-  }
   opi_free(allocator, data, (size_t)p->largest + 1);
   if (status == OPIPE_OK)
     return OPIPE_OK;

@@ -139,9 +139,10 @@ static opipe_status read_header(opi_tensors *t, const char *bytes, uint64_t n_by
                                 opipe_error *err) {
   uint64_t length = 0;
   json_t *root = NULL;
-  if (n_bytes < 8)
+  if (n_bytes < 8) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: %llu bytes are not a safetensors file", t->what,
                     (unsigned long long)n_bytes);
+  }
   for (uint32_t i = 0; i < 8; ++i)
     length |= (uint64_t)(unsigned char)bytes[i] << (8 * i);
   if (length > n_bytes - 8 || length > HEADER_MOST) {

@@ -112,11 +112,10 @@ uint64_t opi_tensors_header_hash(const opi_tensors_writer *w) {
 
 opipe_status opi_tensors_finish(opi_tensors_writer *w, uint64_t *out_bytes, opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  if (w->next != w->n) {
+  if (w->next != w->n)
     status = opi_fail(err, OPIPE_E_INTERNAL, "%u tensors of %u were written", w->next, w->n);
-  } else if (fsync(w->fd) != 0) {
+  else if (fsync(w->fd) != 0)
     status = opi_fail_errno(err, errno, "flushing %llu bytes", (unsigned long long)w->n_bytes);
-  }
   if (out_bytes != NULL)
     *out_bytes = w->n_bytes;
   const int fd = w->fd;

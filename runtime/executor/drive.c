@@ -133,9 +133,8 @@ opipe_status opi_session_drive(opi_session *session, uint32_t index, uint64_t ti
                     session->plan->n_ranks);
   }
   opi_rank *rank = &session->ranks[index];
-  if (atomic_exchange(&rank->driving, 1) != 0) {
+  if (atomic_exchange(&rank->driving, 1) != 0)
     return opi_fail(err, OPIPE_E_STATE, "session_drive: another thread is driving rank %u", index);
-  }
   const opipe_status status = drive(rank, timeout_ns, err);
   if (status < 0)
     opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);

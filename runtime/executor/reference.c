@@ -29,9 +29,10 @@ static opipe_status run_stage(opi_shape *shape, opi_request *request, uint32_t s
                               uint64_t sequence, opipe_error *err) {
   opi_rank *rank = rank_of(shape->session, stage);
   opipe_status status = OPIPE_PENDING;
-  while (status == OPIPE_PENDING)
+  while (status == OPIPE_PENDING) {
     status =
         opi_load_inputs(rank, shape, request, stage, m, err); /* until the host's flag is set */
+  }
   if (status == OPIPE_OK)
     status = opi_stage_compute(rank, shape, request, stage, m, sequence, err);
   if (status == OPIPE_OK)
@@ -49,9 +50,8 @@ opipe_status opi_run_reference(opi_session *session, opi_request *request, opipe
   for (uint32_t m = 0; m < request->n_microbatches && status == OPIPE_OK; ++m) {
     opi_shape *shape = request->shape[opi_class_of(request, m)];
     const uint64_t sequence = opi_sequence_of(request, m);
-    for (uint32_t stage = 0; stage < session->plan->n_stages && status == OPIPE_OK; ++stage) {
+    for (uint32_t stage = 0; stage < session->plan->n_stages && status == OPIPE_OK; ++stage)
       status = run_stage(shape, request, stage, m, sequence, err);
-    }
   }
   while (status == OPIPE_OK && request->has_plain) {
     status = opi_store_plain(&session->ranks[0], request, err);

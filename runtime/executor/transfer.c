@@ -115,11 +115,12 @@ void opi_result_put(const opi_result *result, const opi_carry *carry, int64_t n_
     outer *= (uint64_t)result->shape[d];
   if (n_bytes == 0)
     return;
-  if (carry->axis >= 0)
+  if (carry->axis >= 0) {
     opi_scatter_part(result->data, part, outer, (uint64_t)n_whole, (uint64_t)first,
                      (uint64_t)n_rows, n_bytes / outer / (uint64_t)n_rows);
-  else
+  } else {
     memcpy(result->data, part, (size_t)n_bytes);
+  }
 }
 
 /* The device that holds a produced tensor may be another rank's, whose memory is then the host's
@@ -135,9 +136,10 @@ static opipe_status store_one(opi_rank *rank, const opi_shape *shape, const opi_
   const opipe_region region = opi_slot_region(shape, slot, sequence, n_bytes);
   if (slot->rank == rank->index)
     OPI_TRY(opi_rank_read(rank, &region, opi_slot_host(shape, slot, sequence), &data, err));
-  if (carry->axis >= 0 || microbatch == 0) /* it is the same for all of them */
+  if (carry->axis >= 0 || microbatch == 0) { /* it is the same for all of them */
     opi_result_put(&request->results[output], carry, request->rows, opi_row_of(request, microbatch),
                    shape->rows, data, n_bytes);
+  }
   return OPIPE_OK;
 }
 
@@ -156,9 +158,8 @@ opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *re
   }
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
-  for (uint32_t i = 0; i < run->n_results && status == OPIPE_OK; ++i) {
+  for (uint32_t i = 0; i < run->n_results && status == OPIPE_OK; ++i)
     status = store_one(rank, shape, request, run->results[i], microbatch, sequence, err);
-  }
   opi_rank_let_go(rank);
   return status;
 }
@@ -198,11 +199,10 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
                            .strides = request->feeds[input].strides,
                            .rank = (uint32_t)s->inputs[input].value->rank,
                            .elem_bytes = bits / 8};
-    if (bits < 8) {
+    if (bits < 8)
       memcpy(result->data, view.data, (size_t)result->n_bytes);
-    } else {
+    else
       opi_view_gather(&view, result->data);
-    }
   }
   opi_rank_let_go(rank);
   (void)err;

@@ -106,11 +106,10 @@ static opipe_status bind_graph(const opi_shape *shape, int64_t rows, opi_arena *
                               .evaluator = s->env.evaluator,
                               .allocator = s->allocator,
                               .logger = s->env.logger};
-  if (shape->keep) {
+  if (shape->keep)
     OPI_TRY(name_plan(shape, rows, scratch, &options, err));
-  } else {
+  else
     OPI_TRY(opi_shape_name(shape, rows, scratch, &options, err));
-  }
   return s->env.source.bind(s->env.model, &options, out_bound, err);
 }
 
@@ -136,9 +135,8 @@ opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *g, opipe_err
                       "input '%s' of rank %d is neither bound nor pinned by the plan",
                       s->inputs[i].name, s->inputs[i].value->rank);
     }
-    if (s->inputs[i].value->rank > 0 && shape_of != NULL) {
+    if (s->inputs[i].value->rank > 0 && shape_of != NULL)
       memcpy(&shape->dims[at], shape_of, (size_t)s->inputs[i].value->rank * sizeof(int64_t));
-    }
     at += (uint32_t)s->inputs[i].value->rank;
     if (pin == NULL)
       continue;
@@ -208,9 +206,8 @@ static opipe_status follow_batch(const opi_shape *shape, opi_arena *scratch, opi
   opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
   if (in == NULL)
     return opi_fail_nomem(err, g->n_inputs * sizeof *in, "the batch axis");
-  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+  for (uint32_t p = 0; p < g->n_inputs; ++p)
     in[p] = (opi_carry){.axis = s->inputs[shape->port_input[p]].batch_axis, .outer = 1, .inner = 1};
-  }
   if (s->env.source.carry != NULL)
     return s->env.source.carry(g, in, all, err);
   if (known == NULL)

@@ -30,9 +30,8 @@ static opipe_status compile_all(opi_shape *shape, opi_arena *scratch, opipe_erro
   uint64_t *arena_bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_stages);
   uint32_t *alignment = OPI_ARENA_ARRAY(scratch, uint32_t, s->plan->n_ranks);
   shape->stages = OPI_ARENA_ARRAY(&shape->arena, opi_stage_run, n_stages);
-  if (arena_bytes == NULL || alignment == NULL || shape->stages == NULL) {
+  if (arena_bytes == NULL || alignment == NULL || shape->stages == NULL)
     return opi_fail_nomem(err, n_stages * sizeof(opi_stage_run), "stages");
-  }
   for (uint32_t st = 0; st < n_stages; ++st)
     OPI_TRY(compile_stage(shape, st, &arena_bytes[st], err));
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
@@ -139,9 +138,10 @@ static opipe_status open_route(opi_shape *shape, uint32_t route, opipe_error *er
     return opi_fail_nomem(err, run->slot->depth, "a route");
   if (s->reference || run->src_rank == run->dst_rank)
     return OPIPE_OK;
-  if (r->index >= 65536)
+  if (r->index >= 65536) {
     return opi_fail(err, OPIPE_E_LIMIT, "stages %u -> %u exchange more than 65536 tensors",
                     r->src_stage, r->dst_stage);
+  }
   const opipe_stream_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
       .kind = OPIPE_STREAM_FORWARD,
@@ -154,9 +154,10 @@ static opipe_status open_route(opi_shape *shape, uint32_t route, opipe_error *er
       .n_bytes = r->n_bytes};
   opipe_status status =
       OPI_ASK_WIRE(s, stream_open, err, s->ranks[run->src_rank].endpoint, &params, &run->src);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status =
         OPI_ASK_WIRE(s, stream_open, err, s->ranks[run->dst_rank].endpoint, &params, &run->dst);
+  }
   if (status < 0) {
     (void)opi_error_prefix(err, "tensor '%s' from stage %u to stage %u: ",
                            shape->bound->graph->values[r->value].name, r->src_stage, r->dst_stage);
@@ -235,9 +236,10 @@ static opipe_status find_wakes(opi_shape *shape, opipe_error *err) {
 /* ---- all of it ---- */
 
 static opipe_status reserve_staging(opi_shape *shape, opipe_error *err) {
-  for (uint32_t st = 0; st < shape->cut->n_stages; ++st)
+  for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
     OPI_TRY(opi_rank_reserve_staging(rank_of(shape, st), opi_largest_cell(shape->cut, st, st + 1),
                                      err));
+  }
   return OPIPE_OK;
 }
 

@@ -26,11 +26,10 @@ static uint32_t find_idle(const opi_session *session, bool *out_busy) {
     opi_shape *shape = session->shapes[i];
     if (shape == NULL || shape->keep)
       continue;
-    if (atomic_load(&shape->n_users) != 0) {
+    if (atomic_load(&shape->n_users) != 0)
       *out_busy = true;
-    } else if (oldest == OPIPE_NONE || shape->last_used < session->shapes[oldest]->last_used) {
+    else if (oldest == OPIPE_NONE || shape->last_used < session->shapes[oldest]->last_used)
       oldest = i;
-    }
   }
   return oldest;
 }

@@ -43,9 +43,10 @@ static opipe_status sum_layouts(const opi_shape *shape, const opi_rank *rank, op
   OPI_TRY(opi_layouts_begin(&set, rank->session->master->n_params, scratch, err));
   for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
     if (opi_plan_rank(rank->session->plan, st, 0) == rank->index &&
-        shape->stages[st].program != NULL)
+        shape->stages[st].program != NULL) {
       OPI_TRY(opi_layouts_add(&set, rank->index, opi_rank_backend(rank), shape->stages[st].program,
                               false, err));
+    }
   }
   *out_bytes = 0;
   for (uint32_t i = 0; i < set.n; ++i)

@@ -38,9 +38,8 @@ static opipe_status read_feed(const opi_input *input, const opipe_binding_io *io
   OPI_TRY(check_shape(input, t, err));
   OPI_TRY(opi_check_fence(input->name, &io->ready, err));
   OPI_TRY(opi_check_fence(input->name, &io->done, err));
-  if (!opi_tensor_bytes(input->value->dtype, t->shape, (uint32_t)t->rank, &n_bytes)) {
+  if (!opi_tensor_bytes(input->value->dtype, t->shape, (uint32_t)t->rank, &n_bytes))
     return opi_fail(err, OPIPE_E_INVALID, "input '%s': its size overflows", input->name);
-  }
   if (n_bytes != 0 && t->data == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "input '%s' of %llu bytes has no data", input->name,
                     (unsigned long long)n_bytes);
@@ -120,9 +119,8 @@ opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
     opipe_binding_io io;
     opi_array_get(params->inputs, params->io_stride, i, &io, sizeof io);
     OPI_TRY(find_input(s, io.name, &index, err));
-    if (request->feeds[index].given) {
+    if (request->feeds[index].given)
       return opi_fail(err, OPIPE_E_INVALID, "input '%s' is given twice", s->inputs[index].name);
-    }
     OPI_TRY(read_feed(&s->inputs[index], &io, &request->feeds[index], err));
   }
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
@@ -183,9 +181,8 @@ static opipe_status sign_pin(opi_shape *shape, const opi_request *request, uint3
                     in->name, opi_dtype_name(in->value->dtype));
   }
   if (!opi_tensor_bytes(in->value->dtype, request->feeds[input].shape, (uint32_t)in->value->rank,
-                        &pin->n_bytes)) {
+                        &pin->n_bytes))
     return opi_fail(err, OPIPE_E_INVALID, "input '%s': its size overflows", in->name);
-  }
   pin->data = opi_arena_alloc(&shape->arena, (size_t)pin->n_bytes);
   if (pin->data == NULL)
     return opi_fail_nomem(err, pin->n_bytes, "a pinned input");
@@ -207,9 +204,8 @@ opipe_status opi_shape_sign(opi_shape *shape, const opi_request *request, int64_
   if (shape->dims == NULL || shape->pins == NULL)
     return opi_fail_nomem(err, s->n_dims * sizeof(int64_t), "a shape signature");
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
-    for (int32_t d = 0; d < s->inputs[i].value->rank; ++d) {
+    for (int32_t d = 0; d < s->inputs[i].value->rank; ++d)
       shape->dims[at++] = d == s->inputs[i].batch_axis ? rows : request->feeds[i].shape[d];
-    }
     if (s->inputs[i].valued)
       OPI_TRY(sign_pin(shape, request, i, err));
   }

@@ -72,9 +72,10 @@ static opipe_status add_planned(const opi_session *s, opi_trace_list *list, opip
 static opipe_status gather(opi_session *s, opi_trace_list *list, opipe_error *err) {
   if (s->train != NULL)
     return opi_train_trace(s, list, err);
-  if (atomic_load(&s->n_unfinished) != 0)
+  if (atomic_load(&s->n_unfinished) != 0) {
     return opi_fail(err, OPIPE_E_STATE, "there is no last request yet: %u are unfinished",
                     atomic_load(&s->n_unfinished));
+  }
   OPI_TRY(add_measured(s, list, err));
   if (list->n == 0)
     return opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no request has been computed");

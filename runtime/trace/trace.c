@@ -90,9 +90,10 @@ static void draw(const opi_trace_event *e, uint32_t n_ranks, double scale, opi_t
                   "fill=\"hsl(%u,60%%,%u%%)\" stroke=\"#333\" stroke-width=\"0.4\"/>",
                   (double)(e->end_ns - e->start_ns) * 1e-6, x, y, width,
                   is_beside(e) ? THIN : LANE - 4, hue_of(e->pass), shade);
-  if (width >= 12 && e->microbatch != OPIPE_NONE)
+  if (width >= 12 && e->microbatch != OPIPE_NONE) {
     opi_text_printf(text, "<text x=\"%.2f\" y=\"%u\" text-anchor=\"middle\">%u</text>",
                     x + width / 2, y + LANE / 2 + 2, e->microbatch);
+  }
   opi_text_puts(text, "</g>\n");
 }
 
@@ -111,9 +112,10 @@ void opi_trace_svg(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, 
     const uint32_t top = TOP + k * (n_ranks * LANE + GAP);
     opi_text_printf(text, "<text x=\"6\" y=\"%u\" font-weight=\"bold\">%s: %.3f ms</text>\n",
                     top - 8, titles[k], (double)last[k] * 1e-6);
-    for (uint32_t r = 0; r < n_ranks; ++r)
+    for (uint32_t r = 0; r < n_ranks; ++r) {
       opi_text_printf(text, "<text x=\"6\" y=\"%u\">rank %u</text>\n",
                       top + r * LANE + LANE / 2 + 2, r);
+    }
   }
   for (uint32_t i = 0; i < n; ++i)
     draw(&events[i], n_ranks, (double)WIDTH / (double)most, text);

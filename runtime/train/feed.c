@@ -26,9 +26,8 @@ static opi_view part_of(const opi_train_shape *t, const opi_request *request, ui
   if (axis >= 0) /* it may hold several units of one row: tokens flattened into the batch */
     first = opi_train_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
   opi_view view = opi_feed_part(feed, value, shape, axis, first);
-  if (port == ports->labels && t->model->n_slices > 1) {
+  if (port == ports->labels && t->model->n_slices > 1)
     view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
-  }
   return view;
 }
 
@@ -91,11 +90,12 @@ static void put_output(const opi_train_shape *t, const opi_request *request, con
   const opi_train_piece *piece = opi_train_piece_of(t, cell->stage, microbatch);
   if (result->data == NULL || cell->n_bytes == 0)
     return;
-  if (t->model->n_slices > 1)
+  if (t->model->n_slices > 1) {
     put_slice(t, request, cell, microbatch, part);
-  else
+  } else {
     opi_result_put(result, &t->output_carry, request->rows,
                    opi_train_piece_row(t, piece, microbatch), piece->rows, part, cell->n_bytes);
+  }
 }
 
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err) {

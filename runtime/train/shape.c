@@ -121,9 +121,10 @@ static opipe_status open_wire(opi_train_shape *t, uint32_t i, opipe_error *err) 
   const opi_train_stream *stream = &t->lists->streams[i];
   const opi_route *route = &t->model->cuts[0]->routes[stream->route];
   const bool forward = route->phase == OPI_PHASE_F;
-  if (route->index >= 65536)
+  if (route->index >= 65536) {
     return opi_fail(err, OPIPE_E_LIMIT, "stages %u -> %u exchange more than 65536 tensors",
                     route->src_stage, route->dst_stage);
+  }
   const opipe_stream_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
       .kind = forward ? OPIPE_STREAM_FORWARD : OPIPE_STREAM_GRADIENT,

@@ -99,14 +99,16 @@ static opipe_status place_results(const opi_train_shape *t, const opipe_submit_p
       result->rank = (uint32_t)value->rank;
       for (int32_t d = 0; d < value->rank; ++d)
         result->shape[d] = value->shape[d];
-      if (t->output_carry.axis >= 0)
+      if (t->output_carry.axis >= 0) {
         result->shape[t->output_carry.axis] =
             value->shape[t->output_carry.axis] / variant->rows * t->given.batch_rows;
+      }
       if (t->model->n_slices > 1)
         result->shape[t->token_axis] = t->model->n_tokens;
-      if (!opi_tensor_bytes(s->output_dtypes[o], result->shape, result->rank, &result->n_bytes))
+      if (!opi_tensor_bytes(s->output_dtypes[o], result->shape, result->rank, &result->n_bytes)) {
         return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows",
                         s->output_names[o]);
+      }
     }
     OPI_TRY(opi_result_own(s, o, result, err));
   }
@@ -117,10 +119,11 @@ static opipe_status place_results(const opi_train_shape *t, const opipe_submit_p
     while (o < s->n_outputs && (io.name == NULL || strcmp(io.name, s->output_names[o]) != 0 ||
                                 request->results[o].data == NULL))
       ++o;
-    if (o == s->n_outputs)
+    if (o == s->n_outputs) {
       return opi_fail(err, OPIPE_E_NOTFOUND, "a %s has no output '%s'",
                       evaluate ? "evaluation" : "training step",
                       io.name == NULL ? "(NULL)" : io.name);
+    }
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
   return OPIPE_OK;
@@ -288,9 +291,10 @@ opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *e
       opi_session_settle(s);
     if (s->threads == OPIPE_THREADS_HOST && !s->reference)
       return OPIPE_PENDING; /* the caller may be the one who drives */
-    if (opi_clock_ns() >= until)
+    if (opi_clock_ns() >= until) {
       return opi_fail(err, OPIPE_E_TIMEOUT, "flush: %u steps are unfinished after %llu ns",
                       atomic_load(&s->n_unfinished), (unsigned long long)timeout_ns);
+    }
     (void)nanosleep(&t, NULL);
   }
   if (opi_session_failed(s))
@@ -310,10 +314,11 @@ opipe_status opi_train_rest(opi_session *s, opipe_error *err) {
 /* ---- what came of it ---- */
 
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err) {
-  if (ticket->ticket == NULL)
+  if (ticket->ticket == NULL) {
     return opi_fail(err, OPIPE_E_STATE,
                     "request %llu is not a step: its session's plan is for inference",
                     (unsigned long long)ticket->number);
+  }
   OPI_TRY(opi_request_poll(ticket, err) == OPIPE_PENDING
               ? opi_fail(err, OPIPE_E_STATE, "ticket %llu has not finished",
                          (unsigned long long)ticket->number)

@@ -64,11 +64,10 @@ static opipe_status find(const opi_weights *w, const char *name, uint32_t state,
     return opi_fail(err, OPIPE_E_STATE,
                     "parameter '%s': gradients are not kept after the step in this session", name);
   }
-  if (state == OPI_STATE_WEIGHT) {
+  if (state == OPI_STATE_WEIGHT)
     want = source->n_bytes;
-  } else if (!opi_weight_dense_bytes(source, &want)) {
+  else if (!opi_weight_dense_bytes(source, &want))
     return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': its bytes do not fit 64 bits", name);
-  }
   if (want != n_bytes) {
     return opi_fail(err, OPIPE_E_INVALID, "parameter '%s' has %llu bytes, the buffer %llu", name,
                     (unsigned long long)want, (unsigned long long)n_bytes);
@@ -123,9 +122,10 @@ static opipe_status unpack(const opi_weights *w, opi_instance *instance,
                                 &param->gradient, from);
   if (status == OPIPE_OK)
     status = opi_instance_sync(instance, err);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status = OPI_ASK("backend", instance->env.backend, params_read, err, instance->gradients,
                      param->slot, dst, n_bytes);
+  }
   return give_back(w, &loan, status, err);
 }
 
@@ -138,9 +138,10 @@ static opipe_status pack(const opi_weights *w, opi_instance *instance,
                                 instance->gradients, param->slot, src, n_bytes);
   if (status == OPIPE_OK)
     status = OPI_ASK("backend", instance->env.backend, params_commit, err, instance->gradients);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status = OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue, to,
                      &param->gradient);
+  }
   if (status == OPIPE_OK)
     status = opi_instance_sync(instance, err);
   return give_back(w, &loan, status, err);

@@ -166,9 +166,10 @@ opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_
     status = plain_start(weights, member, region, dtype, err);
   } else {
     const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
-    if (instance->ready != NULL)
+    if (instance->ready != NULL) {
       OPI_TRY(OPI_ASK("backend", instance->env.backend, event_record, err, instance->env.queue,
                       instance->ready));
+    }
     status =
         OPI_POLL("transport", &weights->transport, all_reduce, err, member->group, member->round,
                  region, region->n_bytes / size, dtype, instance->ready, instance->done);
@@ -188,9 +189,10 @@ opipe_status opi_member_test(opi_weights *weights, opi_instance *instance, opi_m
   } else {
     status =
         OPI_POLL("transport", &weights->transport, group_test, err, member->group, member->round);
-    if (status == OPIPE_OK && instance->done != NULL)
+    if (status == OPIPE_OK && instance->done != NULL) {
       status = OPI_ASK("backend", instance->env.backend, event_wait, err, instance->env.queue,
                        instance->done);
+    }
   }
   if (status != OPIPE_OK)
     return status;

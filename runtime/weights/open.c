@@ -103,17 +103,19 @@ static opipe_status make_sets(opi_weights *w, opi_instance *instance, opipe_erro
   OPI_TRY(OPI_ASK("backend", instance->env.backend, params_create_owned, err, env->device,
                   w->sources, w->n_sources, &instance->sets[0]));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
-    if (env->programs[p] != NULL)
+    if (env->programs[p] != NULL) {
       OPI_TRY(OPI_ASK("backend", instance->env.backend, params_prepare, err, instance->sets[0],
                       env->programs[p]));
+    }
   }
   OPI_TRY(OPI_ASK("backend", instance->env.backend, params_commit, err, instance->sets[0]));
   OPI_TRY(OPI_ASK("backend", instance->env.backend, gradients_create, err, instance->sets[0],
                   &instance->gradients));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
-    if (env->programs[p] != NULL)
+    if (env->programs[p] != NULL) {
       OPI_TRY(OPI_ASK("backend", instance->env.backend, params_prepare, err, instance->gradients,
                       env->programs[p]));
+    }
   }
   return w->n_versions < 2 ? OPIPE_OK
                            : OPI_ASK("backend", instance->env.backend, params_clone, err,
@@ -122,9 +124,10 @@ static opipe_status make_sets(opi_weights *w, opi_instance *instance, opipe_erro
 
 static opipe_status find_masters(const opi_weights *w, const opi_instance *instance,
                                  opi_weight_param *p, opipe_error *err) {
-  for (uint32_t v = 0; v < w->n_versions; ++v)
+  for (uint32_t v = 0; v < w->n_versions; ++v) {
     OPI_TRY(OPI_ASK("backend", instance->env.backend, params_master, err, instance->sets[v],
                     p->slot, &p->weight[v]));
+  }
   OPI_TRY(OPI_ASK("backend", instance->env.backend, params_master, err, instance->gradients,
                   p->slot, &p->gradient));
   for (uint32_t v = 0; v < w->n_versions; ++v) {

@@ -162,11 +162,10 @@ static opipe_status run_tie(opi_weights *w, opi_weight_rank *rank, uint32_t slot
       pending = true;
       continue;
     }
-    if (start) {
+    if (start)
       p->tie_started = true;
-    } else {
+    else
       p->tie_ended = true;
-    }
   }
   return pending ? OPIPE_PENDING : OPIPE_OK;
 }

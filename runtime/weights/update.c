@@ -36,9 +36,10 @@ static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool
       const opipe_region cell = {.buffer = rank->table,
                                  .offset_bytes = p->trained_index * rank->stride,
                                  .n_bytes = sizeof(double)};
-      if (p->owner)
+      if (p->owner) {
         OPI_TRY(OPI_ASK("backend", instance->env.backend, sum_squares, err, instance->env.queue,
                         &cell, &p->gradient));
+      }
     }
   }
   if (finite)
@@ -78,9 +79,10 @@ static opipe_status read_table(opi_weight_rank *rank, opipe_error *err) {
   if (!rank->started) {
     OPI_TRY(OPI_ASK("backend", first->env.backend, read, err, first->env.queue, rank->host_table,
                     &all));
-    if (first->done != NULL)
+    if (first->done != NULL) {
       OPI_TRY(
           OPI_ASK("backend", first->env.backend, event_record, err, first->env.queue, first->done));
+    }
     rank->started = true;
   }
   return first->done == NULL
@@ -126,9 +128,10 @@ static opipe_status update_param(const opi_weights *w, const opi_weight_rank *ra
   u->first = p->moments[0];
   u->second = p->moments[1];
   u->decay = p->no_decay ? 0 : w->optimizer.decay;
-  if (w->n_versions > 1 && !rank->held)
+  if (w->n_versions > 1 && !rank->held) {
     OPI_TRY(OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue,
                     &p->weight[to], &p->weight[rank->newest]));
+  }
   if (rank->report.skipped == OPI_SKIP_NONE) {
     OPI_TRY(OPI_ASK("backend", instance->env.backend, update, err, instance->env.queue, u));
   } else if (!w->keep_gradients) {

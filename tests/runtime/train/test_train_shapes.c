@@ -103,9 +103,10 @@ static kit_case case_of(const kit_schedule *schedule, char *text, size_t room) {
 
 static void compare_series(const char *what, const series *a, const series *b) {
   for (uint32_t i = 0; i < TURNS; ++i) {
-    if (a->losses[i] != b->losses[i])
+    if (a->losses[i] != b->losses[i]) {
       OPI_FAIL("%s: loss %.9g at turn %u, the reference has %.9g", what, a->losses[i], i,
                b->losses[i]);
+    }
   }
   OPI_ASSERT(a->evaluated[0] == b->evaluated[0] && a->evaluated[1] == b->evaluated[1]);
   OPI_ASSERT_INT(a->n, b->n);
@@ -199,9 +200,10 @@ static void test_caps(void) {
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);
   OPI_ASSERT_OK_FATAL(one_step(&k, &c, session, (size){8, 8}, &before), &k.err);
-  for (uint32_t i = 0; i < 2; ++i)
+  for (uint32_t i = 0; i < 2; ++i) {
     OPI_ASSERT_ERROR(one_step(&k, &c, session, (size){64, 32}, &after), OPIPE_E_LIMIT, &k.err,
                      "rank 0");
+  }
   OPI_ASSERT_OK_FATAL(one_step(&k, &c, session, (size){8, 8}, &after), &k.err);
   OPI_ASSERT(after < before); /* the refused ones left nothing behind: the second step */
   opi_session_close(session);
@@ -260,9 +262,10 @@ static void test_more_than_places(void) {
     for (uint32_t round = 0; round < ROUNDS; ++round) {
       for (int64_t t = 0; t < SHAPES; ++t) {
         double losses[2] = {0, 1};
-        for (uint32_t s = 0; s < 2; ++s)
+        for (uint32_t s = 0; s < 2; ++s) {
           OPI_ASSERT_OK_FATAL(one_step(&k, &c, sessions[s], (size){8 + t, 8 - t}, &losses[s]),
                               &k.err);
+        }
         OPI_ASSERT(losses[0] == losses[1]);
       }
       first = round == 0 ? bytes_of(&k, sessions[0]) : first;
