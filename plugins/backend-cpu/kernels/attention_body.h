@@ -107,7 +107,7 @@ CPU_INLINE float attention_weights(const attention_head *h, const int plain, int
   const float max =
       v16_largest(v16_max(v16_max(m.part[0], m.part[1]), v16_max(m.part[2], m.part[3])));
   const float worst = v16_sum(bad);
-  float inverse = worst;
+  float inverse;
   if (worst != worst) { /* NaN: so is the row */
     inverse = worst;
   } else if (max == -INFINITY) {
