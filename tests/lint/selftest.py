@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks themselves: each is run on a small tree with one fault of every kind and must name them all, and on a clean one and must
 be silent."""
+import json
 import os
 import subprocess
 import sys
@@ -75,8 +76,14 @@ CLEAN = {"loader/a.c": SPDX + "int f(int x) {\n  return x; /* free(x) is said he
          "loader/README.md": "# loader\n\n[top](../README.md#title)\n", "README.md": "# Title\n"}
 
 
+TIDY = {"loader/a.c": SPDX + "#include <stdlib.h>\n#include <string.h>\nint f(const char *a, const char *b) {\n  char *p = malloc(4);\n"
+                      "  free(p);\n  if (strcmp(a, b) == 0);\n    p[0] = 1;\n  return 0;\n}\n"}
+TIDY_NAMES = ["loader/a.c:8: potentially unintended semicolon [bugprone-suspicious-semicolon]",
+              "loader/a.c:9: Use of memory after it is freed [clang-analyzer-unix.Malloc]"]
+
+
 def run(check, files, exceptions="", before=None):
-    """Exit status and report of a check on a tree of these files. before: arguments of a run of
+    """Exit status and report of a check on a tree of these files. {ROOT} in a file is where the tree stands. before: arguments of a run of
     the same script before it."""
     with tempfile.TemporaryDirectory() as root:
         files = dict(files)
@@ -84,15 +91,22 @@ def run(check, files, exceptions="", before=None):
         for path, content in files.items():
             os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
             with open(os.path.join(root, path), "w", encoding="utf-8") as file:
-                file.write(content)
+                file.write(content.replace("{ROOT}", root))
         for arguments in ([] if before is None else [before]) + [[]]:
             done = subprocess.run([sys.executable, os.path.join(HERE, check + ".py"), *arguments], capture_output=True, text=True, check=False,
-                                  env={**os.environ, "OPIPE_LINT_ROOT": root})
+                                  env={**os.environ, "OPIPE_LINT_ROOT": root, "OPIPE_BUILD_DIR": os.path.join(root, "build")})
         return done.returncode, done.stdout + done.stderr
+
+
+def compiled(files):
+    """These files with the compile commands of their C sources."""
+    commands = [{"directory": "{ROOT}", "file": "{ROOT}/" + path, "command": f"cc -c {path}"} for path in files if path.endswith(".c")]
+    return {**files, "build/compile_commands.json": json.dumps(commands)}
 
 
 def main():
     wrong = 0
+    FAULTY["slow/tidy"] = (compiled(TIDY), TIDY_NAMES)
     for check, (files, named) in FAULTY.items():
         status, report = run(check, files)
         if status == SKIPPED:
@@ -102,7 +116,7 @@ def main():
             if status != 1 or text not in report:
                 wrong += 1
                 print(f"{check}: status {status}, does not name {text!r}:\n{report}")
-        status, report = run(check, CLEAN)
+        status, report = run(check, compiled({"loader/a.c": SPDX + "int f(void) {\n  return 1;\n}\n"}) if check == "slow/tidy" else CLEAN)
         if status != 0:
             wrong += 1
             print(f"{check}: status {status} on a clean tree:\n{report}")
