@@ -106,7 +106,7 @@ static opipe_status build(opi_grad_state *s, opipe_error *err) {
   s->builder.evaluator = s->options->evaluator;
   s->builder.logger = s->options->logger;
   s->builder.keep_parameters = true;
-  s->grad = (opi_grad){&s->builder, s};
+  s->grad = opi_grad_open(s);
   const opipe_status status = steps(s, err);
   opi_b_close(&s->builder);
   return status;

@@ -7,6 +7,7 @@
  *   loss.c       loss nodes
  *   count.c      what a loss is divided by
  *   trainable.c  which initializers are trained
+ *   sums.c       gradients of values, as rules give them
  *   backward.c   rules in reverse order, Accumulates
  *   slices.c     gradients that come from and go to other token slices
  *   finish.c     marks, recomputation, order of nodes
@@ -64,8 +65,6 @@ opipe_status opi_grad_anchor(opi_grad_state *s, uint32_t anchor, uint32_t stage,
 opipe_status opi_grad_flags(opi_grad_state *s, opipe_error *err);
 /* The value of a per-run scalar (OPI_SCALAR_*), made at the first call. */
 opipe_status opi_grad_scalar(opi_grad_state *s, uint32_t slot, uint32_t *out, opipe_error *err);
-/* Is a gradient ever passed to input i by this operator? */
-bool opi_grad_stops(const opi_op *op, uint32_t i);
 /* Name of the node that rules' nodes are called after: "<name>/grad". */
 const opi_node *opi_grad_origin(opi_grad_state *s, const char *name, const char *suffix);
 
@@ -91,6 +90,8 @@ opipe_status opi_grad_count(opi_grad_state *s, uint32_t labels, bool ignores, in
 /* The sum of x over all its axes, rank 0. */
 opipe_status opi_grad_sum_all(opi_builder *b, uint32_t x, uint32_t *out, opipe_error *err);
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err);
+/* What gradient rules of the state's graph are given. */
+opi_grad opi_grad_open(opi_grad_state *s);
 opipe_status opi_grad_backward(opi_grad_state *s, opipe_error *err);
 /* What the current node gives a trained parameter. */
 opipe_status opi_grad_accumulate(opi_grad_state *s, uint32_t parameter, uint32_t value,

@@ -14,10 +14,6 @@
 #include "loader/ops/kit.h"
 #include "loader/passes/keep.h"
 
-bool opi_grad_stops(const opi_op *op, uint32_t i) {
-  return (op->stops_gradient >> (i < 63 ? i : 63) & 1u) != 0;
-}
-
 static bool is_float(const opi_graph *graph, uint32_t v) {
   return v != OPIPE_NONE && opi_dtype_is_float(graph->values[v].dtype);
 }

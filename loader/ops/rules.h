@@ -5,18 +5,27 @@
  * A rule reads only inputs and outputs of its node and the gradients of its outputs. It emits
  * through g->builder with canonical operators (domain "" or "com.microsoft") or those of domain
  * "opipe" (abi/guide/operators.md, families C). It never changes the forward node.
- * What stands here is implemented in loader/gradient/rules.c.
+ * Whose gradients they are is the gradient builder's to know: it gives opi_grad its three
+ * functions.
  */
 #ifndef OPI_OPS_RULES_H
 #define OPI_OPS_RULES_H
 
 #include "loader/ops/kit.h"
 
+/* Of values of the forward graph. `state` is the gradient builder's own. */
 struct opi_grad {
   opi_builder *builder;
-  struct opi_grad_state *state; /* private to loader/gradient */
+  struct opi_grad_state *state;
+  uint32_t (*of)(const struct opi_grad_state *state, uint32_t value); /* OPIPE_NONE: none so far */
+  bool (*wanted)(const struct opi_grad_state *state, uint32_t value);
+  /* One contribution more, of the value's shape and type. */
+  opipe_status (*give)(struct opi_grad_state *state, uint32_t value, uint32_t gradient,
+                       opipe_error *err);
 };
 
+/* Does the operator never pass a gradient to input i? */
+bool opi_grad_stops(const opi_op *op, uint32_t i);
 /* Gradient of output i: of that output's shape and type. OPIPE_NONE: none arrives (as if zero). */
 uint32_t opi_grad_of(opi_grad *g, const opi_node *node, uint32_t i);
 /* Is a gradient of input i wanted (it is there, a float, and a trainable parameter leads to it)? */

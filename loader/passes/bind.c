@@ -7,7 +7,7 @@
  * With OPI_BIND_DEFAULTS a length that only fits as the sum of two others (a mask over past and new
  * tokens) is found by trying: the first choice that binds is taken.
  */
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 
 #include <inttypes.h>
 

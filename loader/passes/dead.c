@@ -5,7 +5,7 @@
  * Graph inputs stay even when nothing reads them: callers feed inputs by position. Values are
  * renumbered in their old order, so a graph that has nothing dead does not change.
  */
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 
 typedef struct marks {
   uint32_t *value; /* [n_values] 1: needed; later the new index + 1, 0: dropped */

@@ -5,7 +5,7 @@
  * Division rounds towards minus infinity, as the exporters' Python does. Every operation is checked
  * for overflow; depth and length are bounded, the text being hostile.
  */
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 
 #include <ctype.h>
 

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 
 const opi_node *opi_f_made(const opi_fuse *f, uint32_t v, const char *op) {
   const opi_graph *g = f->b->graph;

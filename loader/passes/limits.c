@@ -5,7 +5,7 @@
  * Backwards over the nodes: a table's extent bounds its indices; movement and casts pass a bound
  * on, additions of constants shift it, products and running sums divide it.
  */
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 
 /* Elements pass from these inputs to the output unchanged. */
 static bool passes_on(const opi_op *op, uint32_t i) {

@@ -11,7 +11,7 @@
  * A trial binds the whole graph, so trials are counted in nodes and inputs: large graphs get few
  * sums. Every length is tried as it is, whatever the sums before it took.
  */
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 
 #include <inttypes.h>
 

@@ -11,8 +11,8 @@
 
 #include "loader/ops/attention.h"
 #include "loader/ops/common.h"
+#include "loader/passes/private.h"
 #include "loader/passes/slicer.h"
-#include "loader/passes/walk.h"
 
 /* The only token dimension of a whole value, as a carry. */
 static opi_carry plain_carry(const slicer *s, uint32_t v) {

@@ -5,7 +5,7 @@
 #ifndef OPI_SOLVE_H
 #define OPI_SOLVE_H
 
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 
 typedef struct opi_unknown {
   const char *name;

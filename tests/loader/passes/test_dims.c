@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dimensions: expressions, what is given, what follows, defaults, and what is refused with both
  * numbers. */
-#include "loader/passes/walk.h"
+#include "loader/passes/private.h"
 #include "tests/loader/graphs.h"
 
 static bool lookup(const void *ctx, const char *name, uint32_t id, int64_t *out_value) {

@@ -1,31 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to loader/passes: walking a file graph, collecting what is unsupported, the expressions
- * of dimensions. Included by nothing outside this folder and its tests.
- */
-#ifndef OPI_WALK_H
-#define OPI_WALK_H
+/* Private to loader/passes: the steps of a binding, the expressions of dimensions. Included by
+ * nothing outside this folder and its tests. */
+#ifndef OPI_PASSES_PRIVATE_H
+#define OPI_PASSES_PRIVATE_H
 
+#include "loader/ops/walk.h"
 #include "loader/passes/passes.h"
-
-/* Everything unsupported of one file: a line per cause. The first also goes into the error's
- * message, with the number of the others. */
-typedef struct opi_report {
-  opi_text text; /* lines */
-  uint32_t n;
-  opipe_error first;
-} opi_report;
-/* A cause that stands there already (a body that is inlined many times) is not added again. */
-void opi_report_add(opi_report *report, const opipe_error *err);
-
-/* Walks the nodes of scope->file that its outputs need, in order. */
-opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err);
-/* The bound value of a file value; initializers are taken over at their first use. OPIPE_NONE when
- * it was never made (an error of the file). */
-opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t file_value,
-                             uint32_t *out_value, opipe_error *err);
-/* A scope whose values are all OPIPE_NONE, in the builder's scratch. */
-opipe_status opi_frame_open(opi_builder *b, const opi_graph *file, const opi_frame *outer,
-                            opi_frame *out_scope, opipe_error *err);
 
 /* One bind with every dimension solved; what opi_bind repeats while it searches defaults. */
 opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *options,
@@ -65,4 +45,4 @@ typedef bool (*opi_expr_lookup)(const void *ctx, const char *name, uint32_t id, 
 bool opi_expr_eval(const opi_expr *expr, opi_expr_lookup lookup, const void *ctx,
                    int64_t *out_value);
 
-#endif /* OPI_WALK_H */
+#endif /* OPI_PASSES_PRIVATE_H */

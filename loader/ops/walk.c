@@ -5,7 +5,7 @@
  * What is unsupported does not end the walk: the node's outputs are poisoned, its readers skipped,
  * and the cause goes into one report. Nodes that no output needs are never looked at.
  */
-#include "loader/passes/walk.h"
+#include "loader/ops/walk.h"
 
 #include <inttypes.h>
 

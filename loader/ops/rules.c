@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gradient rules call: see rules.h.
- *
- * Contributions are added at once, in the order in which they come: nodes are visited from the last
- * stage to the first and within a stage from the last node to the first.
- */
+/* What gradient rules call: see rules.h. */
+#include "loader/ops/rules.h"
+
 #include <string.h>
 
-#include "loader/gradient/state.h"
+bool opi_grad_stops(const opi_op *op, uint32_t i) {
+  return (op->stops_gradient >> (i < 63 ? i : 63) & 1u) != 0;
+}
 
 uint32_t opi_grad_of(opi_grad *g, const opi_node *node, uint32_t i) {
   const uint32_t v = opi_node_out(node, i);
-  return v == OPIPE_NONE ? OPIPE_NONE : g->state->gradient[v];
+  return v == OPIPE_NONE ? OPIPE_NONE : g->of(g->state, v);
 }
 
 bool opi_grad_wants(opi_grad *g, const opi_node *node, uint32_t i) {
   const uint32_t v = opi_node_in(node, i);
   const opi_op *op = opi_op_find(node->domain, node->op);
-  if (v == OPIPE_NONE || op == NULL || opi_grad_stops(op, i))
-    return false;
-  return (g->state->flags[v] & OPI_V_WANTED) != 0;
+  return v != OPIPE_NONE && op != NULL && !opi_grad_stops(op, i) && g->wanted(g->state, v);
 }
 
 static bool same_form(const opi_value *a, const opi_value *b) {
@@ -28,7 +26,6 @@ static bool same_form(const opi_value *a, const opi_value *b) {
 
 opipe_status opi_grad_give(opi_grad *g, const opi_node *node, uint32_t i, uint32_t value,
                            opipe_error *err) {
-  opi_grad_state *s = g->state;
   char have[96], want[96];
   if (!opi_grad_wants(g, node, i))
     return OPIPE_OK;
@@ -41,18 +38,7 @@ opipe_status opi_grad_give(opi_grad *g, const opi_node *node, uint32_t i, uint32
                          opi_dtype_name(dx->dtype),
                          opi_shape_text(have, sizeof(have), dx->shape, (uint32_t)dx->rank));
   }
-  if ((s->flags[v] & OPI_V_TRAINED) != 0)
-    return opi_grad_accumulate(s, v, value, err);
-  uint32_t sum = value;
-  if (s->gradient[v] != OPIPE_NONE)
-    OPI_TRY(opi_b_op2(g->builder, "Add", s->gradient[v], value, &sum, err));
-  s->gradient[v] = sum;
-  OPI_TRY(opi_grad_flags(s, err));
-  if ((s->flags[v] & OPI_V_CONSTANT) == 0) {
-    s->flags[value] |= OPI_V_ACTIVE;
-    s->flags[sum] |= OPI_V_ACTIVE;
-  }
-  return OPIPE_OK;
+  return g->give(g->state, v, value, err);
 }
 
 opipe_status opi_grad_reduce(opi_grad *g, const opi_node *node, uint32_t i, uint32_t value,

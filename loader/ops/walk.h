@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Walking a file graph: what binding a model and inlining the bodies of If and Loop have in common;
+ * and the report of what is unsupported. */
+#ifndef OPI_OPS_WALK_H
+#define OPI_OPS_WALK_H
+
+#include "loader/ops/builder.h"
+
+/* Everything unsupported of one file: a line per cause. The first also goes into the error's
+ * message, with the number of the others. */
+typedef struct opi_report {
+  opi_text text; /* lines */
+  uint32_t n;
+  opipe_error first;
+} opi_report;
+/* A cause that stands there already (a body that is inlined many times) is not added again. */
+void opi_report_add(opi_report *report, const opipe_error *err);
+
+/* Walks the nodes of scope->file that its outputs need, in order. */
+opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err);
+/* The bound value of a file value; initializers are taken over at their first use. OPIPE_NONE when
+ * it was never made (an error of the file). */
+opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t file_value,
+                             uint32_t *out_value, opipe_error *err);
+/* A scope whose values are all OPIPE_NONE, in the builder's scratch. */
+opipe_status opi_frame_open(opi_builder *b, const opi_graph *file, const opi_frame *outer,
+                            opi_frame *out_scope, opipe_error *err);
+
+#endif /* OPI_OPS_WALK_H */
