@@ -32,7 +32,7 @@ add_library(opi_core_usage INTERFACE)
 target_include_directories(opi_core_usage INTERFACE ${PROJECT_SOURCE_DIR} ${OPI_INCLUDE_DIR})
 target_include_directories(opi_core_usage SYSTEM INTERFACE
   ${OPI_GENERATED_DIR} ${OPI_GENERATED_DIR}/loader/wire
-  ${OPI_UTHASH_INCLUDE} ${OPI_XXHASH_INCLUDE})
+  ${OPI_XXHASH_INCLUDE})
 set_source_files_properties(abi/registry/discover.c PROPERTIES COMPILE_DEFINITIONS
   OPI_PLUGIN_INSTALL_DIR="${CMAKE_INSTALL_FULL_LIBDIR}/onnx-pipe")
 target_link_libraries(opi_core_usage INTERFACE

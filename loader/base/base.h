@@ -198,7 +198,7 @@ bool opi_parse_size(const char *text, uint64_t *out_bytes);
 /* Whole text as a decimal integer within [min, max]. */
 bool opi_parse_int(const char *text, int64_t min, int64_t max, int64_t *out);
 
-/* -- name -> index maps (uthash inside; out-of-memory is an error, not an exit) -- */
+/* -- name -> index maps -- */
 
 typedef struct opi_map opi_map;
 opipe_status opi_map_create(const opipe_allocator *allocator, opi_map **out_map, opipe_error *err);
@@ -207,6 +207,10 @@ void opi_map_free(opi_map *map); /* accepts NULL */
 opipe_status opi_map_set(opi_map *map, const char *key, uint32_t value, opipe_error *err);
 /* The same without a copy of the key, which must outlive the map. */
 opipe_status opi_map_keep(opi_map *map, const char *key, uint32_t value, opipe_error *err);
+/* The same where nobody has the key; *out_value is what the map then says of it: `value`, or what
+ * it said before. */
+opipe_status opi_map_claim(opi_map *map, const char *key, uint32_t value, uint32_t *out_value,
+                           opipe_error *err);
 bool opi_map_get(const opi_map *map, const char *key, uint32_t *out_value);
 void opi_map_remove(opi_map *map, const char *key);
 uint32_t opi_map_count(const opi_map *map);

@@ -102,16 +102,21 @@ static bool add_chunk(opi_arena *arena, size_t need) {
   return true;
 }
 
-void *opi_arena_alloc(opi_arena *arena, size_t n_bytes) {
+/* n_bytes of which the first `filled` are the caller's to write; the rest is zero. */
+static void *arena_take(opi_arena *arena, size_t n_bytes, size_t filled) {
   if (n_bytes > SIZE_MAX - 64)
     return NULL;
   const size_t take = n_bytes == 0 ? 16 : (n_bytes + 15) & ~(size_t)15;
   if (arena->room - arena->used < take && !add_chunk(arena, take))
     return NULL;
-  void *ptr = (char *)arena->head + arena->used;
+  char *ptr = (char *)arena->head + arena->used;
   arena->used += take;
-  memset(ptr, 0, take);
+  memset(ptr + filled, 0, take - filled);
   return ptr;
+}
+
+void *opi_arena_alloc(opi_arena *arena, size_t n_bytes) {
+  return arena_take(arena, n_bytes, 0);
 }
 
 void *opi_arena_array(opi_arena *arena, size_t n, size_t size) {
@@ -122,7 +127,7 @@ void *opi_arena_array(opi_arena *arena, size_t n, size_t size) {
 }
 
 void *opi_arena_copy(opi_arena *arena, const void *src, size_t n_bytes) {
-  void *ptr = opi_arena_alloc(arena, n_bytes);
+  void *ptr = arena_take(arena, n_bytes, n_bytes);
   if (ptr != NULL && n_bytes != 0)
     memcpy(ptr, src, n_bytes);
   return ptr;
@@ -131,7 +136,7 @@ void *opi_arena_copy(opi_arena *arena, const void *src, size_t n_bytes) {
 char *opi_arena_strndup(opi_arena *arena, const char *text, size_t n) {
   if (n == SIZE_MAX)
     return NULL;
-  char *copy = opi_arena_alloc(arena, n + 1);
+  char *copy = arena_take(arena, n + 1, n);
   if (copy != NULL && n != 0)
     memcpy(copy, text, n);
   return copy;
@@ -161,17 +166,18 @@ bool opi_arena_grow(opi_arena *arena, void **io_array, uint32_t *io_room, uint32
                     size_t elem_size) {
   if (need <= *io_room)
     return true;
-  uint32_t room = *io_room < 8 ? 8 : *io_room;
-  while (room < need) {
-    if (room > UINT32_MAX / 2)
-      return false;
-    room *= 2;
-  }
-  void *fresh = opi_arena_array(arena, room, elem_size);
+  uint32_t room = *io_room == 0 ? 2 : *io_room > UINT32_MAX / 2 ? UINT32_MAX : *io_room * 2;
+  if (room < need)
+    room = need;
+  uint64_t n_bytes = 0;
+  if (opi_mul_u64(room, elem_size, &n_bytes))
+    return false;
+  const size_t filled = *io_room * elem_size;
+  void *fresh = arena_take(arena, (size_t)n_bytes, filled);
   if (fresh == NULL)
     return false;
-  if (*io_room != 0)
-    memcpy(fresh, *io_array, (size_t)*io_room * elem_size);
+  if (filled != 0)
+    memcpy(fresh, *io_array, filled);
   *io_array = fresh;
   *io_room = room;
   return true;

@@ -17,6 +17,13 @@ opi_graph *opi_graph_new(opi_arena *arena, const char *name) {
   return graph;
 }
 
+bool opi_graph_reserve(opi_graph *graph, uint32_t n_values, uint32_t n_nodes) {
+  return opi_arena_grow(graph->arena, (void **)&graph->values, &graph->room_values, n_values,
+                        sizeof(opi_value)) &&
+         opi_arena_grow(graph->arena, (void **)&graph->nodes, &graph->room_nodes, n_nodes,
+                        sizeof(opi_node));
+}
+
 uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,
                              const int64_t *shape, int32_t rank) {
   if (graph->n_values >= OPIPE_NONE - 1)

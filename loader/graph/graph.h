@@ -96,6 +96,8 @@ typedef struct opi_graph {
 } opi_graph;
 
 opi_graph *opi_graph_new(opi_arena *arena, const char *name); /* NULL: out of memory */
+/* Room for so many in all, so that the arrays need not grow step by step. False: out of memory. */
+bool opi_graph_reserve(opi_graph *graph, uint32_t n_values, uint32_t n_nodes);
 /* Appends; the name is used as it is (must live in the arena or longer). OPIPE_NONE: out of memory.
  */
 uint32_t opi_graph_add_value(opi_graph *graph, const char *name, uint32_t dtype,

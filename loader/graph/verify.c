@@ -85,11 +85,10 @@ static opipe_status check_names(const opi_graph *graph, opipe_error *err) {
     return status;
   for (uint32_t v = 0; v < graph->n_values && status >= 0; ++v) {
     const char *name = graph->values[v].name;
-    if (opi_map_get(map, name, &other)) {
+    status = opi_map_claim(map, name, v, &other, err);
+    if (status >= 0 && other != v) {
       status = opi_fail(err, OPIPE_E_INTERNAL,
                         "values %" PRIu32 " and %" PRIu32 " share the name '%s'", other, v, name);
-    } else {
-      status = opi_map_set(map, name, v, err);
     }
   }
   opi_map_free(map);

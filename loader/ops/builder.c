@@ -23,7 +23,7 @@ opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
   b->origin_stage = -1;
   OPI_TRY(opi_map_create(allocator, &b->names, err));
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    const opipe_status status = opi_map_set(b->names, graph->values[v].name, v, err);
+    const opipe_status status = opi_map_keep(b->names, graph->values[v].name, v, err);
     if (status < 0) {
       opi_b_close(b);
       return status;
@@ -53,7 +53,7 @@ static uint32_t add_named(opi_builder *b, const char *name, uint32_t dtype, cons
   if (name == NULL)
     return OPIPE_NONE;
   const uint32_t v = opi_graph_add_value(b->graph, name, dtype, shape, (int32_t)rank);
-  if (v == OPIPE_NONE || opi_map_set(b->names, name, v, NULL) < 0)
+  if (v == OPIPE_NONE || opi_map_keep(b->names, name, v, NULL) < 0)
     return OPIPE_NONE;
   return v;
 }
@@ -197,7 +197,7 @@ static opipe_status take_name(opi_builder *b, uint32_t value, uint32_t file_valu
   v->name = name;
   if (b->scope->outer == NULL)
     v->source = file_value;
-  return opi_map_set(b->names, name, value, err);
+  return opi_map_keep(b->names, name, value, err);
 }
 
 opipe_status opi_b_result(opi_builder *b, const opi_node *file_node, uint32_t i, uint32_t value,

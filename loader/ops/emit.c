@@ -46,16 +46,17 @@ static opipe_status add_outputs(opi_builder *b, const opi_emit *emit, uint32_t *
     out_values[o] = OPIPE_NONE;
     if (name != NULL && name[0] == '\0')
       continue;
-    if (name != NULL && opi_map_get(b->names, name, &other))
-      return opi_fail(err, OPIPE_E_INTERNAL, "the value name '%s' is already in use", name);
     if (name == NULL)
       name = opi_b_name(b);
     if (name == NULL)
       return opi_fail_nomem(err, 32, "a value's name");
+    const uint32_t next = b->graph->n_values;
+    OPI_TRY(opi_map_claim(b->names, name, next, &other, err));
+    if (other != next)
+      return opi_fail(err, OPIPE_E_INTERNAL, "value name '%s' is taken", name);
     out_values[o] = opi_graph_add_value(b->graph, name, OPIPE_UNDEFINED, NULL, 0);
     if (out_values[o] == OPIPE_NONE)
       return opi_fail_nomem(err, sizeof(opi_value), "a value");
-    OPI_TRY(opi_map_set(b->names, name, out_values[o], err));
   }
   return OPIPE_OK;
 }

@@ -166,7 +166,7 @@ static opipe_status add_input(binding *bd, uint32_t file_value, opipe_error *err
                     opi_shape_text(text, sizeof(text), shape, rank));
   }
   bd->scope.values[file_value] = v;
-  return opi_map_set(bd->builder.names, from->name, v, err);
+  return opi_map_keep(bd->builder.names, from->name, v, err);
 }
 
 /* A value that is an input, a constant or an output already leaves through a copy. */
@@ -215,7 +215,7 @@ static opipe_status add_output(binding *bd, uint32_t file_value, opipe_error *er
     const char *old = value->name;
     opi_map_remove(b->names, old);
     value->name = name;
-    OPI_TRY(opi_map_set(b->names, name, v, err));
+    OPI_TRY(opi_map_keep(b->names, name, v, err));
     if (value->source != OPIPE_NONE)
       OPI_TRY(note_alias(b, old, v, err));
   }
@@ -364,8 +364,9 @@ static opipe_status finish(binding *bd, opi_bound *bound, opipe_error *err) {
 
 static opipe_status open_binding(binding *bd, opipe_error *err) {
   const opi_bind_options *options = bd->options;
-  opi_graph *graph = opi_graph_new(&bd->scratch, bd->model->graph->name);
-  if (graph == NULL)
+  const opi_graph *file = bd->model->graph;
+  opi_graph *graph = opi_graph_new(&bd->scratch, file->name);
+  if (graph == NULL || !opi_graph_reserve(graph, file->n_values, file->n_nodes))
     return opi_fail_nomem(err, sizeof(*graph), "a graph");
   OPI_TRY(opi_map_names(options->allocator, options->pins, options->n_pins, sizeof(opi_pin),
                         &bd->pin_names, err));
@@ -383,11 +384,11 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.n_keep = bd->builder.keep_parameters ? options->n_keep : 0;
   if (bd->builder.keep_parameters) {
     bool *kept = NULL;
-    OPI_TRY(opi_keep_scalars(bd->model->graph, &bd->scratch, &kept, err));
+    OPI_TRY(opi_keep_scalars(file, &bd->scratch, &kept, err));
     bd->builder.kept = kept;
   }
   bd->builder.report = &bd->report;
-  return opi_frame_open(&bd->builder, bd->model->graph, NULL, &bd->scope, err);
+  return opi_frame_open(&bd->builder, file, NULL, &bd->scope, err);
 }
 
 opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *options,

@@ -88,7 +88,7 @@ static opipe_status follow_names(opi_builder *b, const opi_graph *graph, const m
   opi_map *names = NULL;
   OPI_TRY(opi_map_create(b->allocator, &names, err));
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    const opipe_status status = opi_map_set(names, graph->values[v].name, v, err);
+    const opipe_status status = opi_map_keep(names, graph->values[v].name, v, err);
     if (status < 0) {
       opi_map_free(names);
       return status;

@@ -49,17 +49,18 @@ opipe_status opi_scope_unique(opi_load *load, opi_map *taken, const char *prefix
                                          : opi_arena_printf(load->arena, "%s%s", prefix, name);
   if (wanted == NULL)
     return opi_fail_nomem(err, strlen(prefix) + strlen(name) + 1, "a name");
-  uint32_t count = 0;
+  const uint32_t n_taken = opi_map_count(taken);
+  uint32_t count = 0, unused = 0;
   *out_name = wanted;
-  if (opi_map_get(taken, wanted, &count)) {
-    uint32_t unused = 0;
-    do {
-      *out_name = opi_arena_printf(load->arena, "%s__%u", wanted, ++count);
-      if (*out_name == NULL)
-        return opi_fail_nomem(err, strlen(wanted) + 16, "a name");
-    } while (opi_map_get(taken, *out_name, &unused));
-    OPI_TRY(opi_map_set(taken, wanted, count, err));
-  }
+  OPI_TRY(opi_map_claim(taken, wanted, 0, &count, err));
+  if (opi_map_count(taken) != n_taken)
+    return OPIPE_OK;
+  do {
+    *out_name = opi_arena_printf(load->arena, "%s__%u", wanted, ++count);
+    if (*out_name == NULL)
+      return opi_fail_nomem(err, strlen(wanted) + 16, "a name");
+  } while (opi_map_get(taken, *out_name, &unused));
+  OPI_TRY(opi_map_set(taken, wanted, count, err));
   return opi_map_keep(taken, *out_name, 0, err);
 }
 
