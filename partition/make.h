@@ -24,6 +24,7 @@ typedef struct opi_plan_env {
   const opi_model *model;
   const opi_bind_options *bind; /* how the model was bound: pins, flags, evaluator; dims are the
                                    request's (all of them) */
+  const opi_bound *bound;       /* what the model was bound to by `bind`; NULL: not at hand */
   const opi_costs *costs; /* of the stages in ms; NULL: by their nodes. params->costs is not read */
   uint64_t (*now_ns)(void);
 } opi_plan_env;
@@ -66,6 +67,10 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
 opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
                            const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
                            opipe_error *err);
+/* The same where env->bound is not that graph already: *out_own is NULL if it is, else *out_bound
+ * and the caller's to free, on failure too. */
+opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
+                            const opi_bound **out_bound, opi_bound **out_own, opipe_error *err);
 /* Shared by make and read: from stage_of_node and actions (actions NULL: asks the schedule) to a
  * proven, predicted plan. The shape classes' graphs are bound anew. */
 opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,

@@ -99,6 +99,7 @@ opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params 
   OPI_TRY(opi_params_read(&opi_struct_plan_params, "plan_make", params, &own, err));
   OPI_TRY(check_replicas(&own, err));
   opi_plan_env env = env_of(model, &model->options);
+  env.bound = model->bound;
   opi_costs costs;
   if (own.costs != NULL) {
     OPI_TRY(opi_costs_from_host(own.costs, "plan_make", &costs, err));

@@ -80,6 +80,8 @@ typedef struct opi_bound {
  * "needs the value of input X"). */
 opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
                       opi_bound **out_bound, opipe_error *err);
+/* Do both make the same graph of a model? True only where every dimension is a given number. */
+bool opi_bind_same(const opi_bind_options *a, const opi_bind_options *b);
 void opi_bound_free(opi_bound *bound); /* accepts NULL */
 /* The bound value that a file name stands for (its own name or an alias); OPIPE_NONE when it was
  * folded, dropped or never there. Graph outputs stand in the file's order; one that is an input, a

@@ -25,7 +25,8 @@ typedef struct planner {
   const opipe_plan_params *params;
   const opi_train_spec *spec; /* NULL: a forward plan */
   opi_plan *plan;
-  opi_bound *bound;                             /* the larger class */
+  const opi_bound *bound;                       /* the larger class */
+  opi_bound *own_bound;                         /* the same, unless it was there before */
   opi_training *training;                       /* of a whole micro-batch, for costs */
   double **input_ns, **weight_ns, **forward_ns; /* training: [n_ranks][n_nodes] */
   opi_arena scratch;
@@ -517,7 +518,7 @@ static opipe_status make(planner *p) {
   OPI_TRY(opi_plan_find_link(p->env, plan, p->err));
   const int64_t rows =
       plan->batch_dim == NULL ? 0 : opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
-  OPI_TRY(opi_plan_bind(plan, p->env->model, p->env->bind, rows, &p->bound, p->err));
+  OPI_TRY(opi_plan_bound(p->env, plan, rows, &p->bound, &p->own_bound, p->err));
   OPI_TRY(name_nodes(p));
   OPI_TRY(profile_ranks(p));
   return cut(p);
@@ -536,7 +537,7 @@ static opipe_status plan_with(const opi_plan_env *env, const opipe_plan_params *
       opi_profile_free(p.profiles[r]);
   }
   opi_training_free(p.training);
-  opi_bound_free(p.bound);
+  opi_bound_free(p.own_bound);
   opi_arena_release(&p.scratch);
   if (status < 0) {
     opi_plan_free(p.plan);

@@ -464,6 +464,48 @@ static void test_every_allocation_may_fail(void) {
   test_close(&t);
 }
 
+/* What may stand in for a binding: every difference that makes another graph is seen. */
+static void test_same_options(void) {
+  const float data[2][2] = {{1, 2}, {1, 3}};
+  const opi_dim_binding dims[] = {{"batch", 2}, {"batch", 3}, {"seq", 2}};
+  const opi_pin pins[] = {{"x", data[0], two, 1, OPIPE_FLOAT},
+                          {"x", data[1], two, 1, OPIPE_FLOAT},
+                          {"y", data[0], two, 1, OPIPE_FLOAT},
+                          {"x", data[0], two, 1, OPIPE_INT32}};
+  const char *const names[] = {"t", "u"};
+  opi_bind_options whole = test_options(), other[12];
+  whole.dims = dims, whole.n_dims = 1;
+  whole.pins = pins, whole.n_pins = 1;
+  whole.barriers = names, whole.n_barriers = 1;
+  whole.keep = names, whole.n_keep = 1;
+  whole.flags = OPI_BIND_KEEP_PARAMETERS;
+  for (size_t i = 0; i < OPI_COUNT(other); ++i)
+    other[i] = whole;
+  OPI_ASSERT(opi_bind_same(&whole, &other[0]));
+  other[0].dims = &dims[1];
+  other[1].dims = &dims[2];
+  other[2].n_dims = 0;
+  other[3].pins = &pins[1];
+  other[4].pins = &pins[2];
+  other[5].pins = &pins[3];
+  other[6].n_pins = 0;
+  other[7].barriers = &names[1];
+  other[8].keep = &names[1];
+  other[9].flags |= OPI_BIND_NO_FUSE;
+  other[10].dropout_ratio = 0.5;
+  other[11].n_shapes = 1;
+  for (size_t i = 0; i < OPI_COUNT(other); ++i) {
+    const bool seen = !opi_bind_same(&whole, &other[i]) && !opi_bind_same(&other[i], &whole);
+    (void)opi_test_check(seen, __FILE__, __LINE__, false, "difference %zu is not seen", i);
+  }
+  opi_bind_options open = whole, kept = whole;
+  open.flags |= OPI_BIND_DEFAULTS; /* may take other numbers than it is given */
+  OPI_ASSERT(!opi_bind_same(&open, &open));
+  whole.flags = kept.flags = 0; /* names to keep say nothing then */
+  kept.keep = &names[1];
+  OPI_ASSERT(opi_bind_same(&whole, &kept));
+}
+
 OPI_TEST_MAIN("bind", OPI_TEST(test_shape_arithmetic_is_folded),
               OPI_TEST(test_fold_limit_and_parameters), OPI_TEST(test_names_survive),
               OPI_TEST(test_outputs_without_a_node_get_one), OPI_TEST(test_barriers),
@@ -473,4 +515,4 @@ OPI_TEST_MAIN("bind", OPI_TEST(test_shape_arithmetic_is_folded),
               OPI_TEST(test_a_needed_value_is_no_warning), OPI_TEST(test_pins),
               OPI_TEST(test_index_limits), OPI_TEST(test_expanded_values_are_followed),
               OPI_TEST(test_length_read_as_data_is_found), OPI_TEST(test_axis_lengths_must_agree),
-              OPI_TEST(test_every_allocation_may_fail))
+              OPI_TEST(test_same_options), OPI_TEST(test_every_allocation_may_fail))
