@@ -52,9 +52,8 @@ static slot *find(const opi_map *map, const char *key, uint32_t hash) {
   const size_t mask = map->n_slots - 1;
   size_t at = hash & mask;
   while (map->slots[at].key != NULL &&
-         (map->slots[at].hash != hash || strcmp(map->slots[at].key, key) != 0)) {
+         (map->slots[at].hash != hash || strcmp(map->slots[at].key, key) != 0))
     at = (at + 1) & mask;
-  }
   return &map->slots[at];
 }
 

@@ -236,7 +236,6 @@ static opipe_status reserve(opi_graph *graph, const OpiOnnx__GraphProto *message
     n_values += message->node[i]->n_output;
   if (n_values > UINT32_MAX / 4 || message->n_node > UINT32_MAX / 4)
     return opi_fail(err, OPIPE_E_LIMIT, "a graph of %llu values", (unsigned long long)n_values);
-  }
   if (!opi_graph_reserve(graph, (uint32_t)n_values, (uint32_t)message->n_node))
     return opi_fail_nomem(err, n_values * sizeof(opi_value), "a graph");
   return OPIPE_OK;

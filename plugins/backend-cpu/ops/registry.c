@@ -22,7 +22,7 @@ const cpu_op *cpu_op_find(const char *domain, const char *name) {
     for (uint32_t i = 0; i < families[f]->n; ++i) {
       const cpu_op *op = &families[f]->ops[i];
       if (op->name[0] == name[0] && strcmp(op->name, name) == 0 &&
-          strcmp(op->domain != NULL ? op->domain : "", wanted) == 0) {
+          strcmp(op->domain != NULL ? op->domain : "", wanted) == 0)
         return op;
     }
   }
