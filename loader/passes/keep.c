@@ -316,13 +316,19 @@ static bool is_width(const search *s, const opi_value *scalar, const opi_node *n
   return square > 1.5 && fabs(square - round(square)) <= slack * square;
 }
 
-/* Does node scale or shift an activation by value v, which is made of the scalar alone? */
+/* Does node scale or shift an activation by value v, which is made of the scalar alone, or multiply
+ * with it as a matrix of one element? */
 static bool acts(const search *s, const opi_value *scalar, const opi_node *node, uint32_t v,
                  bool direct) {
   const uint32_t meets = opi_op_of(node)->meets;
-  if ((meets != OPI_MEETS_SHIFT && meets != OPI_MEETS_SCALE) || node->n_in != 2)
+  const bool product = meets == OPI_MEETS_PRODUCT || meets == OPI_MEETS_LAYER;
+  if (node->n_in < 2 || (node->in[0] != v && node->in[1] != v))
     return false;
   const uint32_t other = node->in[0] == v ? node->in[1] : node->in[0];
+  if (product)
+    return other != OPIPE_NONE && s->varies[other];
+  if ((meets != OPI_MEETS_SHIFT && meets != OPI_MEETS_SCALE) || node->n_in != 2)
+    return false;
   if (other == OPIPE_NONE || !s->varies[other] || is_guard(s, node))
     return false;
   return !(direct && is_width(s, scalar, node, other));

@@ -121,6 +121,33 @@ static void test_rules(void) {
   close_case(&c);
 }
 
+/* Layers that are one wide: a matrix of one element is a parameter as a longer one is, turned too.
+ */
+static void test_one_wide(void) {
+  const int64_t column[2] = {2, 1}, one_one[2] = {1, 1}, rank_four[4] = {1, 1, 1, 1};
+  const int64_t image[4] = {1, 1, 2, 1};
+  opipe_error err = OPIPE_ERROR_INIT;
+  rule_case c = {0};
+  uint32_t gemm, conv;
+  test_open(&c.graph);
+  const uint32_t x = test_input(&c.graph, "x", OPIPE_FLOAT, column, 2);
+  uint32_t y = two(&c, "MatMul", x, known(&c, "w", one_one, 2));
+  y = two(&c, "MatMul", y, one(&c, "Transpose", known(&c, "turned", one_one, 2)));
+  const uint32_t in[2] = {y, known(&c, "gemm_w", one_one, 2)};
+  test_node(&c.graph, "Gemm", 13, in, 2, NULL, 0, &gemm, 1);
+  y = two(&c, "Reshape", gemm, test_ints(&c.graph, "image", image, 4));
+  const uint32_t taps[2] = {y, known(&c, "conv_w", rank_four, 4)};
+  test_node(&c.graph, "Conv", 11, taps, 2, NULL, 0, &conv, 1);
+  add_loss(&c, conv);
+  if (OPI_ASSERT_OK(build_globs(&c, NULL, 0, &err), &err)) {
+    OPI_ASSERT_INT(why(&c, "w"), OPI_TRAINED);
+    OPI_ASSERT_INT(why(&c, "turned"), OPI_TRAINED);
+    OPI_ASSERT_INT(why(&c, "gemm_w"), OPI_TRAINED);
+    OPI_ASSERT_INT(why(&c, "conv_w"), OPI_TRAINED);
+  }
+  close_case(&c);
+}
+
 static void test_globs(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   rule_case c;
@@ -300,6 +327,7 @@ static void test_every_allocation(void) {
   close_case(&c);
 }
 
-OPI_TEST_MAIN("what is trained", OPI_TEST(test_rules), OPI_TEST(test_globs), OPI_TEST(test_report),
-              OPI_TEST(test_ties), OPI_TEST(test_backward_edge), OPI_TEST(test_merged_parameters),
+OPI_TEST_MAIN("what is trained", OPI_TEST(test_rules), OPI_TEST(test_one_wide),
+              OPI_TEST(test_globs), OPI_TEST(test_report), OPI_TEST(test_ties),
+              OPI_TEST(test_backward_edge), OPI_TEST(test_merged_parameters),
               OPI_TEST(test_missing_gradients), OPI_TEST(test_every_allocation))
