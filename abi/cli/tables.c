@@ -35,6 +35,7 @@ enum {
 #define SIZE(field) cli_take_amount, AT(field), 0, 0, NULL
 #define REAL(field) cli_take_real, AT(field), 0, 0, NULL
 #define COUNT(field, most) cli_take_within, AT(field), 1, most, NULL
+#define COMPUTE_WORD(key, word) "|" word
 #define CHOICE(field, choices) cli_take_index, AT(field), 0, 0, choices
 #define OWN(reader) cli_take_##reader, 0, 0, 0, NULL
 
@@ -128,8 +129,8 @@ const cli_option cli_option_rows[] = {
      .in_plan = true},
     {OPTIMIZE, "recompute", "none|stage|block|attention", "what backward computes again",
      TEXT(t.recompute), .in_plan = true},
-    {OPTIMIZE, "compute", "fp32|bf16|fp16", "type of activations and products", TEXT(t.compute),
-     .in_plan = true},
+    {OPTIMIZE, "compute", &OPIPE_COMPUTE_TYPES(COMPUTE_WORD)[1], "type of activations and products",
+     TEXT(t.compute), .in_plan = true},
     {OPTIMIZE, "steps", "N", "mini-batches of this run (one epoch)", NUMBER(t.n_steps)},
 
     {PLAN_SEED, "seed", "N", "of dropout, with --train (0)", OWN(seed)},

@@ -257,8 +257,10 @@ int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIS
 int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
                    opipe_train_options *out) {
   static const char *const recompute[] = {"none", "stage", "block", "attention"};
-  static const char *const compute[] = {"fp32", "bf16", "fp16"};
-  static const uint32_t types[] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16};
+#define WORD(key, word) word,
+#define TYPE(key, word) OPIPE_##key,
+  static const char *const compute[] = {OPIPE_COMPUTE_TYPES(WORD)};
+  static const uint32_t types[] = {OPIPE_COMPUTE_TYPES(TYPE)};
   const cli_train_texts *t = &o->t;
   uint32_t type = 0;
   *out = (opipe_train_options){.struct_size = sizeof(*out),
@@ -279,7 +281,7 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
   if (status == CLI_DONE)
     status = read_word("recompute", t->recompute, recompute, 4, &out->recompute);
   if (status == CLI_DONE)
-    status = read_word("compute", t->compute, compute, 3, &type);
+    status = read_word("compute", t->compute, compute, sizeof types / sizeof types[0], &type);
   out->compute = status == CLI_DONE ? types[type] : 0;
   out->loss_scaling = out->compute == OPIPE_FLOAT16;
   return status;

@@ -78,13 +78,18 @@ static void reveal(opi_grad_state *s) {
   }
 }
 
+static opipe_status check_compute(uint32_t compute, opipe_error *err) {
+#define IS_IT(key, word) || compute == OPIPE_##key
+#define NAME_IT(key, word) " " word
+  if (compute == 0 OPIPE_COMPUTE_TYPES(IS_IT))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s is no compute type; these are:" OPIPE_COMPUTE_TYPES(NAME_IT),
+                  opi_dtype_name(compute));
+}
+
 static opipe_status steps(opi_grad_state *s, opipe_error *err) {
-  const uint32_t compute = s->options->compute;
-  if (compute != 0 && compute != OPIPE_FLOAT && compute != OPIPE_BFLOAT16 &&
-      compute != OPIPE_FLOAT16) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s is not a compute type: float32, bfloat16, float16",
-                    opi_dtype_name(compute));
-  }
+  OPI_TRY(check_compute(s->options->compute, err));
   OPI_TRY(opi_grad_find_loss(s, err));
   OPI_TRY(opi_grad_forward(s, err));
   OPI_TRY(opi_grad_states(s, err));

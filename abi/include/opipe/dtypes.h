@@ -81,6 +81,10 @@ enum {
   X(INT2, 26, "int2", 2, INT, OPIPE_DL_INT, NULL, NULL)
 /* clang-format on */
 
+/* X(key, word): the types that training computes activations and products in, the first unless
+ * another is asked for; word: as `train --compute` and messages spell it. */
+#define OPIPE_COMPUTE_TYPES(X) X(FLOAT, "fp32") X(BFLOAT16, "bf16") X(FLOAT16, "fp16")
+
 #define OPIPE_DTYPE_NUMBER_(key, number, ...) OPIPE_##key = number,
 #define OPIPE_DTYPE_COUNT_(...) +1
 enum { OPIPE_DTYPES(OPIPE_DTYPE_NUMBER_) OPIPE_N_DTYPES = OPIPE_DTYPES(OPIPE_DTYPE_COUNT_) };
