@@ -23,6 +23,7 @@ static bool is_on(const opi_plan *plan, uint32_t stage, uint32_t rank) {
 }
 
 static void describe_ranks(opi_text *t, const opi_plan *plan) {
+  uint32_t n_estimated = 0;
   opi_text_puts(t,
                 "rank  stages  device            nodes      time   parameters   activations  "
                 "workspace    boundaries        total          cap\n");
@@ -55,6 +56,12 @@ static void describe_ranks(opi_text *t, const opi_plan *plan) {
       bytes_text(t, m->cap_bytes);
       opi_text_puts(t, "\n");
     }
+    n_estimated += m->estimated ? 1 : 0;
+  }
+  if (n_estimated != 0) {
+    opi_text_printf(t,
+                    "bytes of %u rank%s are estimates: their devices were described, not asked\n",
+                    n_estimated, n_estimated == 1 ? "" : "s");
   }
 }
 

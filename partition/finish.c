@@ -21,11 +21,10 @@ typedef struct finish {
   opi_bound *bounds[CLASSES]; /* of the smaller class only [1] is owned */
   opi_cut *cuts[CLASSES];
   uint32_t n_classes;
-  opi_rank_device *devices;  /* [n_ranks] */
+  opi_rank_device *devices;  /* [n_ranks]; NULL: the plan was read */
   opi_backend_ref *backends; /* [n_ranks] */
   opi_program_list *list;
   opi_arena scratch;
-  bool direct;
   opipe_error *err;
 } finish;
 
@@ -107,35 +106,34 @@ opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64
   return status;
 }
 
+static opipe_status open_device(finish *f, uint32_t r) {
+  const opi_device_spec *spec = &f->plan->devices[r];
+  f->devices[r].alignment = spec->alignment;
+  if (f->plan->facts[r].described)
+    return OPIPE_OK;
+  const opipe_device_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+      .index = spec->index,
+      .memory_bytes = spec->memory_bytes,
+      .threads = spec->threads,
+      .options = spec->options[0] == '\0' ? NULL : spec->options};
+  OPI_TRY(f->env->plugins->backend(f->env->plugins->ctx, spec->kind, &f->backends[r], f->err));
+  f->devices[r].backend = &f->backends[r];
+  return OPI_ASK("backend", &f->backends[r], device_open, f->err, f->backends[r].self, &params,
+                 &f->devices[r].device);
+}
+
+/* Those that were not only described. A plan that was read has its memory, and needs none. */
 static opipe_status open_devices(finish *f) {
   const uint32_t n = f->plan->n_ranks;
+  if (f->plan->facts == NULL)
+    return OPIPE_OK;
   f->devices = OPI_ARENA_ARRAY(&f->scratch, opi_rank_device, n);
   f->backends = OPI_ARENA_ARRAY(&f->scratch, opi_backend_ref, n);
   if (f->devices == NULL || f->backends == NULL)
     return opi_fail_nomem(f->err, n * sizeof(*f->devices), "devices");
-  for (uint32_t r = 0; r < n; ++r) {
-    const opi_device_spec *spec = &f->plan->devices[r];
-    OPI_TRY(f->env->plugins->backend(f->env->plugins->ctx, spec->kind, &f->backends[r], f->err));
-    f->devices[r].backend = &f->backends[r];
-    opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    OPI_TRY(opi_device_ask(&f->backends[r], spec->index, &info, f->err));
-    f->devices[r].alignment = info.alignment;
-    const opipe_device_params params = {
-        .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
-        .index = spec->index,
-        .memory_bytes = spec->memory_bytes,
-        .threads = spec->threads,
-        .options = spec->options[0] == '\0' ? NULL : spec->options};
-    OPI_TRY(OPI_ASK("backend", &f->backends[r], device_open, f->err, f->backends[r].self, &params,
-                    &f->devices[r].device));
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status find_transport(finish *f) {
-  OPI_TRY(opi_plan_find_link(f->env, f->plan, f->err));
-  f->direct = (f->plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
-              opi_devices_shared(f->backends, f->plan->devices, f->plan->n_ranks);
+  for (uint32_t r = 0; r < n; ++r)
+    OPI_TRY(open_device(f, r));
   return OPIPE_OK;
 }
 
@@ -205,21 +203,37 @@ static opipe_status order_and_prove(finish *f) {
   return OPIPE_OK;
 }
 
+static opipe_status predict(finish *f) {
+  opi_plan *plan = f->plan;
+  const bool direct =
+      (plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_plan_shares_memory(plan);
+  if (f->devices == NULL)
+    return OPIPE_OK;
+  plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
+  if (plan->memory == NULL)
+    return opi_fail_nomem(f->err, plan->n_ranks * sizeof(opi_memory), "a prediction");
+  return opi_predict(plan, (const opi_cut *const *)f->cuts, f->n_classes, f->devices, direct, 0,
+                     plan->allocator, plan->memory, f->err);
+}
+
 static opipe_status finish_all(finish *f, const opi_bound *bound) {
   OPI_TRY(check_batch(f, bound));
   OPI_TRY(open_devices(f));
-  OPI_TRY(find_transport(f));
   if (f->plan->train != NULL)
     return opi_train_finish(f->env, f->plan, f->devices, f->err);
   OPI_TRY(cut_classes(f, bound));
   OPI_TRY(opi_plan_name_crossings(f->plan, f->cuts[0], f->err));
   OPI_TRY(order_and_prove(f));
-  f->plan->memory = OPI_ARENA_ARRAY(&f->plan->arena, opi_memory, f->plan->n_ranks);
-  if (f->plan->memory == NULL)
-    return opi_fail_nomem(f->err, f->plan->n_ranks * sizeof(opi_memory), "a prediction");
-  OPI_TRY(opi_predict(f->plan, (const opi_cut *const *)f->cuts, f->n_classes, f->devices, f->direct,
-                      0, f->plan->allocator, f->plan->memory, f->err));
+  OPI_TRY(predict(f));
   return opi_plan_check_caps(f->plan, f->err);
+}
+
+static bool all_asked(const opi_plan *plan) {
+  for (uint32_t r = 0; plan->facts != NULL && r < plan->n_ranks; ++r) {
+    if (plan->facts[r].described)
+      return false;
+  }
+  return plan->facts != NULL;
 }
 
 opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
@@ -227,6 +241,7 @@ opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_
   finish f = {.env = env, .plan = plan, .err = err};
   opi_arena_init(&f.scratch, plan->allocator, 0);
   const opipe_status status = finish_all(&f, bound);
+  plan->counted = status == OPIPE_OK && all_asked(plan);
   for (uint32_t r = 0; f.devices != NULL && f.backends != NULL && r < plan->n_ranks; ++r) {
     if (f.devices[r].device != NULL)
       f.backends[r].table->device_close(f.devices[r].device);

@@ -50,7 +50,7 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
 /* May ranks of one process, a thread each, talk over it? A stream of requests posts its receives as
  * slots become free, and a body that repeats round its circle: in no order between two ranks that
  * both could follow. */
-static opipe_status check(const opi_plan *plan, opipe_error *err) {
+opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err) {
   const opi_link *link = &plan->link;
   const uint32_t n_ranks = plan->n_ranks;
   if (link->max_ranks != 0 && link->max_ranks < n_ranks) {
@@ -74,14 +74,39 @@ static opipe_status check(const opi_plan *plan, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_plan_find_link(const opi_plan_env *env, opi_plan *plan, opipe_error *err) {
+static opipe_status find(const opi_plan_env *env, const opi_plan *plan, opi_link *out_link,
+                         opipe_error *err) {
   char id[64];
   const char *options = NULL;
   opi_transport_ref ref;
   OPI_TRY(opi_transport_split(plan->transport, id, &options, err));
   OPI_TRY(env->plugins->transport(env->plugins->ctx, id, &ref, err));
-  OPI_TRY(ask(&ref, id, options, &plan->link, err));
-  return check(plan, err);
+  return ask(&ref, id, options, out_link, err);
+}
+
+opipe_status opi_plan_find_link(const opi_plan_env *env, opi_plan *plan, opipe_error *err) {
+  OPI_TRY(find(env, plan, &plan->link, err));
+  return opi_plan_check_link(plan, err);
+}
+
+opipe_status opi_plan_compare_link(const opi_plan_env *env, const opi_plan *plan,
+                                   opipe_error *err) {
+  opi_link here = {.rule = 0};
+  const opi_link *then = &plan->link;
+  OPI_TRY(find(env, plan, &here, err));
+  if (here.rule == then->rule && here.thread_rule == then->thread_rule &&
+      (here.flags & OPIPE_TRANSPORT_DIRECT) == (then->flags & OPIPE_TRANSPORT_DIRECT)) {
+    return here.max_ranks == 0 || here.max_ranks >= plan->n_ranks
+               ? OPIPE_OK
+               : opi_fail(err, OPIPE_E_UNSUPPORTED,
+                          "transport '%.100s' takes %u ranks, the plan has %u", plan->transport,
+                          here.max_ranks, plan->n_ranks);
+  }
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "transport '%.100s' has rule '%s', threads %u, flags 0x%x; the plan was made for "
+                  "rule '%s', threads %u, flags 0x%x: make it again",
+                  plan->transport, opi_rule_name(here.rule), here.thread_rule, here.flags,
+                  opi_rule_name(then->rule), then->thread_rule, then->flags);
 }
 
 uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes) {

@@ -35,14 +35,33 @@ opipe_status opi_transport_split(const char *spec, char out_id[64], const char *
                                  opipe_error *err);
 
 /* Asks the plan's transport, fills plan->link. Errors: NOTFOUND; UNSUPPORTED, what the plan's ranks
- * cannot use: too few ranks, one thread for all, a rule of matching beyond tag and stream; those of
- * the transport about its options; ABI, numbers out of range. */
+ * cannot use (opi_plan_check_link); those of the transport about its options; ABI, numbers out of
+ * range. */
 opipe_status opi_plan_find_link(const opi_plan_env *env, opi_plan *plan, opipe_error *err);
+/* Is the transport that is here the one that the plan was made for? Times may differ. Errors: those
+ * of finding it; UNSUPPORTED names what differs, with both values. */
+opipe_status opi_plan_compare_link(const opi_plan_env *env, const opi_plan *plan, opipe_error *err);
+/* Can the plan's ranks use its link? Errors: UNSUPPORTED, too few ranks, one thread for all, a rule
+ * of matching beyond tag and stream. */
+opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err);
+
+/* describe_device.c. Checks a description; fills what opi_device_look fills (NULL: nothing). what
+ * begins messages. Errors: INVALID names the field and its value. */
+opipe_status opi_device_describe(const opipe_device_description *description, const char *what,
+                                 opi_device_spec *io_spec, opi_device_facts *out_facts,
+                                 opipe_error *err);
+opipe_status opi_link_describe(const opipe_link_description *description, const char *what,
+                               opi_link *out_link, opipe_error *err);
+/* device.c. Asks the backend of `io_spec`: its alignment, flags and domain, and the facts. Errors:
+ * NOTFOUND; the backend's; INVALID, numbers out of range. */
+opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,
+                             opi_device_facts *out_facts, opipe_error *err);
 
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
 void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 
-/* Chooses (or takes) the cut, asks the schedule, proves, predicts. params as in host.h. */
+/* Chooses (or takes) the cut, asks the schedule, proves, predicts. params as in host.h; of a
+ * cluster, which is not read here, are devices, descriptions and link. */
 opipe_status opi_plan_make(const opi_plan_env *env, const opipe_plan_params *params,
                            opi_plan **out_plan, opipe_error *err);
 /* The same for training: `spec` is copied into the plan. The model must have been bound with
@@ -54,8 +73,12 @@ opipe_status opi_plan_make_training(const opi_plan_env *env, const opipe_plan_pa
 /* env->bind gives the evaluator and logger only; dims, pins and flags are the plan's. */
 opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
                            opi_plan **out_plan, opipe_error *err);
+#define OPI_PLAN_FORMAT "onnx-pipe plan 2"
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
                             opipe_error *err);
+/* The decisions alone, as opi_plan_write has them: what is hashed. */
+opipe_status opi_plan_write_decisions(const opi_plan *plan, opipe_write_fn write, void *ctx,
+                                      opipe_error *err);
 /* Fills plan->hash: the last act of making and reading. */
 opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err);
 /* For people: stages, ranks, bytes per category, predicted times, gap to the bound. */
@@ -72,8 +95,15 @@ opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
 opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
                             const opi_bound **out_bound, opi_bound **out_own, opipe_error *err);
 /* Shared by make and read: from stage_of_node and actions (actions NULL: asks the schedule) to a
- * proven, predicted plan. The shape classes' graphs are bound anew. */
+ * proven, predicted plan. The shape classes' graphs are bound anew. Bytes are those of the devices
+ * (plan->facts), of a plan that was read its own. */
 opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
                              opipe_error *err);
+
+/* recount.c. Before a plan runs here: do the backends take its nodes, and does every rank fit its
+ * cap, counted on its device? Nothing to do for one that was made for the devices of this process.
+ * The plan stays as it is. Errors: NOTFOUND, a backend that is not here; UNSUPPORTED, by rank and
+ * node; LIMIT, by rank with all numbers. */
+opipe_status opi_plan_recount(const opi_plan_env *env, const opi_plan *plan, opipe_error *err);
 
 #endif /* OPI_MAKE_H */

@@ -137,7 +137,7 @@ opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err) {
   XXH3_state_t state;
   XXH3_INITSTATE(&state);
   (void)XXH3_128bits_reset(&state);
-  OPI_TRY(opi_plan_write(plan, add_written, &state, err));
+  OPI_TRY(opi_plan_write_decisions(plan, add_written, &state, err));
   const XXH128_hash_t hash = XXH3_128bits_digest(&state);
   plan->hash[0] = hash.high64;
   plan->hash[1] = hash.low64;

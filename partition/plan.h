@@ -45,14 +45,34 @@ opipe_status opi_layouts_ask(const opi_backend_ref *backend, const opipe_program
                              uint32_t n_params, bool gradients, opi_arena *arena,
                              opipe_param_layout **out_list, uint32_t *out_count, opipe_error *err);
 
-/* A device as the user asked for it: "cpu,memory=300MiB,threads=1". */
+/* A rank's device, as the user asked for it ("cpu,memory=300MiB,threads=1"), and what of it the
+ * plan decides by: a device that differs there cannot run the plan. */
 typedef struct opi_device_spec {
   const char *kind;      /* plugin id */
   const char *options;   /* for the backend, "" */
   uint64_t memory_bytes; /* 0: what the device has */
   uint32_t index;        /* device of that backend */
   uint32_t threads;      /* 0: backend's choice */
+  uint32_t alignment;    /* of regions, a power of two; 0: not known, any will do */
+  uint32_t flags;        /* OPIPE_DEVICE_* */
+  uint32_t domain;       /* devices with host memory share it within a domain */
 } opi_device_spec;
+
+/* What plan making knows of a device beside its spec: asked of its backend, or described by the
+ * caller, and then no plugin is opened and bytes are estimates. Rates are nominal. */
+typedef struct opi_device_facts {
+  double flops;         /* fp32 operations per second of the whole device; 0: unknown */
+  double bandwidth;     /* bytes per second of its memory; 0: unknown */
+  double launch_ns;     /* fixed cost of one node */
+  uint32_t max_threads; /* compute threads that make sense; 0: not applicable */
+  bool described;
+} opi_device_facts;
+
+/* Appends a device's options but `kernels`: which kernels compute is no decision, since results and
+ * layouts are the same. device.c */
+void opi_options_decided(const char *options, opi_text *out_text);
+/* Modelled time of a node on `threads` (0: all) of the device's threads. device.c */
+double opi_device_ns(const opi_device_facts *facts, uint32_t threads, double flops, double bytes);
 
 /* Bytes of one rank by category. */
 typedef struct opi_memory {
@@ -64,6 +84,7 @@ typedef struct opi_memory {
   uint64_t total_bytes;  /* sum, each piece rounded as it is allocated */
   uint64_t cap_bytes;    /* UINT64_MAX: none */
   uint64_t mapped_bytes; /* of weight files used in place; not in total */
+  bool estimated;        /* the device was described, not asked */
 } opi_memory;
 
 /* Lowered actions: what a rank's interpreter executes. */
@@ -151,12 +172,15 @@ typedef struct opi_link {
 /* Modelled time of one message between ranks. */
 uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes);
 
+/* Decisions, and a prediction of what they come to. Decided is what ranks must have in common; the
+ * hash is of that alone. Predicted are times and bytes, from devices at hand or from descriptions
+ * of them, and what only chooses how fast a device computes (threads, kernels). */
 typedef struct opi_plan {
   const opipe_allocator *allocator;
   opi_arena arena; /* everything below */
   uint64_t
       fingerprint[2]; /* of the model, XXH3-128: graph, names, types, shapes; not weight values */
-  uint64_t hash[2];   /* of the plan as it is written, XXH3-128; ranks compare it. Not written */
+  uint64_t hash[2];   /* of the decisions as they are written, XXH3-128; ranks compare it */
   /* binding of the micro-batch graph */
   opi_dim_binding *dims; /* shape signature of the whole request (batch = rows of the request) */
   uint32_t n_dims;
@@ -175,11 +199,12 @@ typedef struct opi_plan {
   uint32_t n_microbatches;
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
-  opi_device_spec *devices; /* [n_ranks] */
-  uint32_t *instance_rank;  /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
-  uint32_t *shares;         /* [n_stages] not NULL: each micro-batch is cut along its rows between
-                               the first so many replicas of the stage; n_replicas is the most */
-  const char *schedule;     /* "gpipe" */
+  opi_device_spec *devices;      /* [n_ranks] */
+  const opi_device_facts *facts; /* [n_ranks] while the plan is made; NULL: it was read */
+  uint32_t *instance_rank;       /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
+  uint32_t *shares;     /* [n_stages] not NULL: each micro-batch is cut along its rows between
+                           the first so many replicas of the stage; n_replicas is the most */
+  const char *schedule; /* "gpipe" */
   opipe_schedule_setting *settings;
   uint32_t n_settings;
   uint32_t in_flight;          /* of the layout, at most OPI_CREDITS_MOST; 0: no limit */
@@ -189,7 +214,7 @@ typedef struct opi_plan {
   uint32_t *slice_lengths;     /* [n_slices] tokens; NULL: equal */
   uint32_t depth;              /* slots of a boundary tensor between neighbours */
   const char *transport;       /* plugin id, or "id:key=value,..." */
-  opi_link link;               /* what it declares; not written */
+  opi_link link;               /* what it declares */
   /* where */
   const char **node_keys; /* [n_nodes] first present output's name of every node of the bound graph,
                              in order */
@@ -203,6 +228,7 @@ typedef struct opi_plan {
   uint32_t *rank_first; /* [n_ranks + 1] into actions */
   /* predictions */
   opi_memory *memory; /* [n_ranks] */
+  bool counted;       /* memory is exact: the devices were asked here. Not written */
   double *stage_ns;   /* [n_stages] one micro-batch; training: its forward */
   double *input_ns,
       *weight_ns; /* [n_stages] training: backward of one micro-batch, its two halves */
@@ -231,6 +257,11 @@ static inline bool opi_plan_cuts_rows(const opi_plan *plan) {
 static inline bool opi_plan_is_strict(const opi_plan *plan) {
   return plan->n_ranks > 1 && plan->link.rule > OPIPE_RULE_STREAM;
 }
+
+/* May a producer write into another rank's memory? Only where all ranks' devices are of one kind,
+ * in one domain, and have host memory (a transport that writes in place then does).
+ * device.c */
+bool opi_plan_shares_memory(const opi_plan *plan);
 
 /* Rank of instance (stage, replica). */
 static inline uint32_t opi_plan_rank(const opi_plan *plan, uint32_t stage, uint32_t replica) {

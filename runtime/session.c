@@ -95,6 +95,25 @@ static opipe_status list_inputs(opi_session *s, opipe_error *err) {
 
 /* ---- devices ---- */
 
+/* The plan was made for devices that are alike in what it decides by: offsets of buffers, and who
+ * writes into whose memory. */
+static opipe_status check_device(const opi_device_spec *spec, const opipe_device_info *info,
+                                 opipe_error *err) {
+  const uint32_t host = OPIPE_DEVICE_HOST_MEMORY;
+  if (spec->alignment != 0 && spec->alignment != info->alignment) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "the plan aligns buffers to %u bytes, the device to %u: make the plan again",
+                    spec->alignment, info->alignment);
+  }
+  if ((spec->flags & host) != 0 && (info->flags & host) == 0) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "the plan counts on host memory (flags 0x%x), the device has none (flags "
+                    "0x%x): make the plan again",
+                    spec->flags, info->flags);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   const opi_device_spec *spec = &s->plan->devices[r];
   opi_rank *rank = &s->ranks[r];
@@ -114,6 +133,7 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   rank->backend = s->env.backends[r].table;
   rank->instance = s->env.backends[r].self;
   OPI_TRY(opi_device_ask(&s->env.backends[r], spec->index, &info, err));
+  OPI_TRY(check_device(spec, &info, err));
   rank->device_flags = info.flags;
   rank->alignment = info.alignment;
   OPI_TRY(OPI_ASK_RANK(rank, device_open, err, rank->instance, &params, &rank->device));
@@ -140,8 +160,8 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
 
 /* Producers write into the receiver's memory: the planner laid out memory by the same answer. */
 static void find_direct(opi_session *s) {
-  s->direct = (s->plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
-              opi_devices_shared(s->env.backends, s->plan->devices, s->plan->n_ranks);
+  s->direct =
+      (s->plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_plan_shares_memory(s->plan);
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) /* as they were when they were opened */
     s->direct = s->direct && (s->ranks[r].device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0;
 }

@@ -72,6 +72,13 @@ static const opi_field device_choice[] = {NEEDED(T, kind), ANY(T, options), ANY(
                                           ANY(T, index), ANY(T, threads)};
 static const opi_struct struct_device_choice = STRUCT(T, device_choice, OPIPE_END(T, threads));
 #undef T
+#define T opipe_device_description
+static const opi_field device_description[] = {
+    ANY(T, flops),       ANY(T, bandwidth), ANY(T, launch_ns), ANY(T, memory_bytes),
+    ANY(T, max_threads), ANY(T, alignment), ANY(T, flags),     ANY(T, domain)};
+static const opi_struct struct_device_description =
+    STRUCT(T, device_description, OPIPE_END(T, domain));
+#undef T
 #define T opipe_binding_io
 static const opi_field binding_io[] = {NEEDED(T, name), PART(T, tensor, struct_tensor),
                                        PART(T, ready, struct_fence), PART(T, done, struct_fence)};
@@ -180,6 +187,14 @@ static const opi_field order_costs[] = {
 const opi_struct opi_struct_order_costs = STRUCT(T, order_costs, OPIPE_END(T, comm));
 #undef T
 
+#define T opipe_link_description
+static const opi_field link_description[] = {
+    SIZE(T),           ANY(T, rule),      ANY(T, thread_rule), ANY(T, flags),
+    ANY(T, max_ranks), ZERO(T, reserved), ANY(T, latency_ns),  ANY(T, bandwidth)};
+static const opi_struct struct_link_description =
+    STRUCT(T, link_description, OPIPE_END(T, bandwidth));
+#undef T
+
 #define T opipe_plan_params
 static const opi_field plan_params[] = {
     SIZE(T),
@@ -202,7 +217,14 @@ static const opi_field plan_params[] = {
     OTHER(T, costs, opi_struct_order_costs),
     NUMBERS(T, stage_replicas, n_stage_replicas),
     ANY(T, n_stage_replicas),
-    ZERO(T, reserved)};
+    ZERO(T, reserved),
+    LIST(T, descriptions, n_descriptions, descriptions_stride, struct_device_description),
+    ANY(T, n_descriptions),
+    ANY(T, descriptions_stride),
+    OTHER(T, link, struct_link_description),
+    NUMBERS(T, cluster, cluster_bytes),
+    ANY(T, cluster_bytes),
+    ANY(T, cluster_name)};
 const opi_struct opi_struct_plan_params = STRUCT(T, plan_params, OPIPE_END(T, devices_stride));
 #undef T
 
@@ -254,6 +276,8 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_dim,
                                          &struct_train_glob,
                                          &struct_device_choice,
+                                         &struct_device_description,
+                                         &struct_link_description,
                                          &struct_binding_io,
                                          &opi_struct_context_params,
                                          &opi_struct_load_params,

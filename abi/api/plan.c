@@ -3,6 +3,7 @@
 #include "abi/api/api.h"
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
+#include "partition/json/cluster.h"
 
 void opi_plan_unref(void *plan) {
   opi_plan_object *p = plan;
@@ -88,6 +89,40 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
   return status;
 }
 
+/* A cluster's devices and link in the place of the host's own. What it is read into must outlive
+ * the use of `io_params`. */
+static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params, opipe_error *err) {
+  opipe_plan_params *p = io_params;
+  opi_cluster *c = OPI_ARENA_NEW(arena, opi_cluster);
+  const char *name = p->cluster_name == NULL ? "the cluster" : p->cluster_name;
+  if (p->cluster == NULL)
+    return OPIPE_OK;
+  if (c == NULL)
+    return opi_fail_nomem(err, sizeof *c, "a cluster");
+  if (p->n_devices != 0 || p->n_descriptions != 0 || p->link != NULL) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "plan_make: a cluster, and %u devices, %u descriptions and %u links: one of "
+                    "both",
+                    p->n_devices, p->n_descriptions, p->link != NULL);
+  }
+  OPI_TRY(opi_cluster_read(name, p->cluster, p->cluster_bytes, arena, c, err));
+  p->devices = c->devices;
+  p->descriptions = c->descriptions;
+  p->n_devices = p->n_descriptions = c->n_devices;
+  p->devices_stride = (uint32_t)sizeof *c->devices;
+  p->descriptions_stride = (uint32_t)sizeof *c->descriptions;
+  if (c->transport == NULL)
+    return OPIPE_OK;
+  if (p->transport != NULL) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: \"transport\" is '%.60s', and '%.60s' was asked for: one of both", name,
+                    c->transport, p->transport);
+  }
+  p->transport = c->transport;
+  p->link = &c->link;
+  return OPIPE_OK;
+}
+
 opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err) {
   opipe_plan_params own = {.struct_size = (uint32_t)sizeof own};
@@ -105,9 +140,16 @@ opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params 
     OPI_TRY(opi_costs_from_host(own.costs, "plan_make", &costs, err));
     env.costs = &costs;
   }
-  OPI_TRY(new_plan(model, &plan, err));
-  const opipe_status status = own.train != NULL ? make_training(&env, &own, &plan->plan, err)
-                                                : opi_plan_make(&env, &own, &plan->plan, err);
+  opi_arena arena;
+  opi_arena_init(&arena, env.allocator, 0);
+  opipe_status status = take_cluster(&arena, &own, err);
+  if (status == OPIPE_OK)
+    status = new_plan(model, &plan, err);
+  if (status == OPIPE_OK) {
+    status = own.train != NULL ? make_training(&env, &own, &plan->plan, err)
+                               : opi_plan_make(&env, &own, &plan->plan, err);
+  }
+  opi_arena_release(&arena);
   if (status < 0) {
     opi_plan_unref(plan);
     return status;
@@ -300,6 +342,7 @@ opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_mem
   const opi_memory *m = &plan->plan->memory[rank];
   const opipe_memory_info info = {.struct_size = io_info->struct_size,
                                   .rank = rank,
+                                  .flags = m->estimated ? OPIPE_MEMORY_ESTIMATED : 0u,
                                   .params_bytes = m->params_bytes,
                                   .activation_bytes = m->activation_bytes,
                                   .workspace_bytes = m->workspace_bytes,

@@ -2,6 +2,9 @@
 /* Sessions: resolves the plan's plugins, keeps model and plan alive as long as the session is open,
  * and hands every call to the runtime, whose request objects are the host's request handles.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "abi/api/api.h"
 
 void opi_session_unref(void *session) {
@@ -14,6 +17,63 @@ void opi_session_unref(void *session) {
   opi_free(allocator, s->backends, s->n_ranks * sizeof(*s->backends));
   opi_free(allocator, s, sizeof(*s));
   opi_plan_unref(plan);
+}
+
+/* A plan that was read, or made from descriptions, is judged by what is here. The reference of a
+ * training plan is not held to caps. */
+static opipe_status meet_devices(opi_context_object *context, opi_plan_object *plan,
+                                 const opi_evaluator *evaluator, const opipe_session_params *params,
+                                 opipe_error *err) {
+  const opi_bind_options bind = {
+      .allocator = &context->allocator, .logger = &context->logger, .evaluator = evaluator};
+  const opi_plan_env env = {.allocator = &context->allocator,
+                            .logger = &context->logger,
+                            .plugins = &context->plugins,
+                            .model = plan->model->file,
+                            .bind = &bind,
+                            .now_ns = opi_now_ns};
+  if (plan->plan->counted)
+    return OPIPE_OK;
+  OPI_TRY(opi_plan_compare_link(&env, plan->plan, err));
+  if ((params->flags & OPIPE_SESSION_REFERENCE) != 0)
+    return OPIPE_OK;
+  return opi_plan_recount(&env, plan->plan, err);
+}
+
+/* The value of the option `kernels`, "" without it. */
+static void find_kernels(const char *options, char out_kernels[32]) {
+  static const char key[] = "kernels=";
+  out_kernels[0] = '\0';
+  for (const char *at = options; *at != '\0';) {
+    const size_t n = strcspn(at, ","), k = sizeof key - 1;
+    if (n > k && strncmp(at, key, k) == 0)
+      (void)snprintf(out_kernels, 32, "%.*s", (int)(n - k), at + k);
+    at += n + (at[n] == ',' ? 1 : 0);
+  }
+}
+
+/* Which kernels compute is no decision of the plan: it is said here, and where the ranks of one
+ * backend differ that is warned of. */
+static void report_kernels(const opi_context_object *context, const opi_session_object *s) {
+  const opi_device_spec *devices = s->plan->plan->devices;
+  char own[32], before[32];
+  for (uint32_t r = 0; r < s->n_ranks; ++r) {
+    opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+    if (opi_device_ask(&s->backends[r], devices[r].index, &info, NULL) < 0)
+      continue; /* opening it says why */
+    find_kernels(devices[r].options, own);
+    opi_log(&context->logger, OPIPE_LOG_INFO, "rank %u: device %s:%u, %s, kernels '%s'", r,
+            devices[r].kind, devices[r].index, info.name, own[0] == '\0' ? "its choice" : own);
+    if (r == 0 || strcmp(devices[r].kind, devices[r - 1].kind) != 0)
+      continue;
+    find_kernels(devices[r - 1].options, before);
+    if (strcmp(own, before) != 0) {
+      opi_log(&context->logger, OPIPE_LOG_WARN,
+              "ranks %u and %u compute by other kernels of backend '%s': '%s' and '%s'", r - 1, r,
+              devices[r].kind, before[0] == '\0' ? "its choice" : before,
+              own[0] == '\0' ? "its choice" : own);
+    }
+  }
 }
 
 static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
@@ -35,6 +95,8 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
   OPI_TRY(opi_transport_split(plan->transport, id, &env.transport_options, err));
   OPI_TRY(context->plugins.transport(context->plugins.ctx, id, &env.transport, err));
   OPI_TRY(opi_context_evaluator(context, &env.evaluator, err));
+  OPI_TRY(meet_devices(context, s->plan, env.evaluator, params, err));
+  report_kernels(context, s);
   return opi_session_open(&env, params, &s->session, err);
 }
 

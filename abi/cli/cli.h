@@ -65,7 +65,7 @@ typedef struct cli_options {
   char device_text[64][2048];
   uint32_t n_devices;
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
-  const char *cut, *plan_file, *schedule, *batch, *transport;
+  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;

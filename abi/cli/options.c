@@ -133,6 +133,10 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   if (is_plan && out->train && !out->says_dropout)
     out->graph_dropout = true; /* as train does */
   status = take_operands(command, argc - optind, argv + optind, out);
+  if (status == CLI_DONE && out->cluster != NULL && (out->n_devices != 0 || out->n_threads != 0)) {
+    return cli_usage("--cluster %s says the devices: --%s is said by it", out->cluster,
+                     out->n_devices != 0 ? "device" : "threads");
+  }
   const char *besides = out->plan_file == NULL ? NULL : first_given(given, is_in_plan);
   if (status == CLI_DONE && besides != NULL) {
     return cli_usage("--plan %s is a whole plan, which already settles --%s", out->plan_file,

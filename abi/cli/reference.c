@@ -46,7 +46,7 @@ static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inp
   own.n_stages = 1;
   own.n_ranks = 0;
   own.n_microbatches = 1;
-  own.cut = own.plan_file = NULL;
+  own.cut = own.plan_file = own.cluster = NULL;
   own.memory_bytes = 0;
   own.schedule = NULL;
   own.transport = NULL;

@@ -354,6 +354,18 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
 }
 
+/* The devices of a file in the place of those at hand. *out_text is to be freed. */
+static int read_cluster(const cli_options *o, opipe_plan_params *io_params, void **out_text) {
+  size_t n = 0;
+  const int status = cli_file_read(o->cluster, out_text, &n);
+  io_params->devices = NULL;
+  io_params->n_devices = 0;
+  io_params->cluster = *out_text;
+  io_params->cluster_bytes = n;
+  io_params->cluster_name = o->cluster;
+  return status;
+}
+
 int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe_plan **out_plan) {
   const char *replicas = o->t.replicas == NULL ? "" : o->t.replicas;
   if (replicas[strspn(replicas, "1,")] != '\0')
@@ -381,8 +393,8 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   uint32_t stages = o->n_stages, listed_ranks = 0;
   for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
     listed_ranks += replicas[i];
-  if (!listed && stages == 0 && o->cut == NULL && o->n_devices <= 1 && !annotated &&
-      o->n_ranks == 0)
+  if (!listed && stages == 0 && o->cut == NULL && o->n_devices <= 1 && o->cluster == NULL &&
+      !annotated && o->n_ranks == 0)
     stages = n_stages;
   const uint32_t ranks = o->n_ranks != 0               ? o->n_ranks
                          : listed                      ? listed_ranks
@@ -394,7 +406,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
     if (devices[d].threads == 0)
       devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;
   }
-  const opipe_plan_params params = {
+  opipe_plan_params params = {
       .struct_size = sizeof(params),
       .n_stages = stages,
       .devices = devices,
@@ -415,7 +427,11 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .transport = o->transport,
       .train = train,
       .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
+  void *cluster = NULL;
+  if (o->cluster != NULL && read_cluster(o, &params, &cluster) != CLI_DONE)
+    return CLI_FAILED;
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
+  free(cluster);
   if (status == OPIPE_OK)
     return CLI_DONE;
   if (!o->quiet)

@@ -155,7 +155,7 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   o->n_ranks = 0;
   o->n_devices = o->n_devices > 1 ? 1 : o->n_devices;
   o->n_microbatches = 1;
-  o->cut = o->plan_file = NULL;
+  o->cut = o->plan_file = o->cluster = NULL;
   o->schedule = train_is_double_buffered(run) ? "2bw" : NULL;
   o->memory_bytes = 0;
   o->ignore_annotations = true;

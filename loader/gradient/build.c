@@ -84,7 +84,7 @@ static opipe_status check_compute(uint32_t compute, opipe_error *err) {
   if (compute == 0 OPIPE_COMPUTE_TYPES(IS_IT))
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
-                  "%s is no compute type; these are:" OPIPE_COMPUTE_TYPES(NAME_IT),
+                  "%s is not a compute type; these are:" OPIPE_COMPUTE_TYPES(NAME_IT),
                   opi_dtype_name(compute));
 }
 

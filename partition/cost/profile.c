@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles nodes by compiling each as a program of its own: exact parameter layouts and workspaces,
- * and a time from the device's rates or from a measurement. A layout depends on the parameter and
- * its consumer only, so what holds for one node holds in any stage.
+/* Profiles nodes by compiling each as a program of its own: exact parameter layouts and workspaces
+ * (of a described device estimates), and a time from the device's rates or from a measurement. A
+ * layout depends on the parameter and its consumer only, so what holds for one node holds in any
+ * stage.
  */
 #include "partition/cost/profile.h"
 
 #include <stdio.h>
 
 #include "partition/cost/measure.h"
+#include "partition/memory/estimate.h"
 
 enum { REPORT_MOST = 6 };
 
-static opipe_status check_support(const opi_graph *graph, const opi_backend_ref *backend,
-                                  opipe_device *device, opi_arena *arena, opipe_error *err) {
+static opipe_status check_support(const opi_graph *graph, const bool *wanted,
+                                  const opi_backend_ref *backend, opipe_device *device,
+                                  opi_arena *arena, opipe_error *err) {
   opipe_graph abi;
   OPI_TRY(opi_graph_to_abi(graph, arena, &abi, err));
   opipe_support *support = OPI_ARENA_ARRAY(arena, opipe_support, graph->n_nodes);
@@ -23,7 +26,7 @@ static opipe_status check_support(const opi_graph *graph, const opi_backend_ref 
   opi_text_init(&text, arena->allocator);
   uint32_t n_refused = 0;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    if (support[n].status == OPIPE_OK)
+    if (support[n].status == OPIPE_OK || (wanted != NULL && !wanted[n]))
       continue;
     if (++n_refused > REPORT_MOST)
       continue;
@@ -39,50 +42,79 @@ static opipe_status check_support(const opi_graph *graph, const opi_backend_ref 
   return status;
 }
 
-static double rate_ns(const opi_profile *profile, uint32_t node, const opipe_device_info *info,
-                      double share) {
-  const opi_program *program = opi_forward_of(profile->single, node);
-  const double compute =
-      info->peak_flops > 0 ? program->flops / (info->peak_flops * share) * 1e9 : 0;
-  const double memory = info->bandwidth > 0 ? program->bytes / (info->bandwidth * share) * 1e9 : 0;
-  return (compute > memory ? compute : memory) + info->launch_ns;
+opipe_status opi_profile_support(const opi_graph *graph, const bool *wanted,
+                                 const opi_backend_ref *backend, opipe_device *device,
+                                 const opipe_allocator *allocator, opipe_error *err) {
+  opi_arena scratch;
+  opi_arena_init(&scratch, allocator, 0);
+  const opipe_status status = check_support(graph, wanted, backend, device, &scratch, err);
+  opi_arena_release(&scratch);
+  return status;
 }
 
-/* Appends the layouts that node `n`'s program wants. */
+/* Appends a layout to those of node `n`, the last node so far. */
+static opipe_status add_param(opi_profile *profile, const opipe_param_layout *layout, uint32_t n,
+                              uint32_t *io_room, opipe_error *err) {
+  const uint32_t used = profile->param_first[n + 1];
+  if (!opi_arena_grow(&profile->arena, (void **)&profile->params, io_room, used + 1,
+                      sizeof(*profile->params)))
+    return opi_fail_nomem(err, sizeof(*profile->params), "parameter layouts");
+  profile->params[used] =
+      (opi_node_param){.param = layout->slot, .key = layout->key, .n_bytes = layout->n_bytes};
+  profile->param_first[n + 1] = used + 1;
+  return OPIPE_OK;
+}
+
+/* The layouts that the node's program wants. */
 static opipe_status add_params(opi_profile *profile, const opi_backend_ref *backend,
                                opipe_program *program, uint32_t n, uint32_t *io_room,
                                opipe_error *err) {
   opipe_param_layout *list = NULL;
-  uint32_t count = 0, used = profile->param_first[n];
+  uint32_t count = 0;
   OPI_TRY(opi_layouts_ask(backend, program, profile->single->n_params, false, &profile->arena,
                           &list, &count, err));
-  for (uint32_t i = 0; i < count; ++i, ++used) {
-    if (!opi_arena_grow(&profile->arena, (void **)&profile->params, io_room, used + 1,
-                        sizeof(*profile->params)))
-      return opi_fail_nomem(err, sizeof(*profile->params), "parameter layouts");
-    profile->params[used] =
-        (opi_node_param){.param = list[i].slot, .key = list[i].key, .n_bytes = list[i].n_bytes};
-  }
-  profile->param_first[n + 1] = used;
+  for (uint32_t i = 0; i < count; ++i)
+    OPI_TRY(add_param(profile, &list[i], n, io_room, err));
   return OPIPE_OK;
 }
 
-static opipe_status profile_node(opi_profile *profile, const opi_backend_ref *backend,
-                                 opipe_device *device, uint32_t n, uint32_t *io_room,
-                                 opipe_error *err) {
+static opipe_status compile_node(opi_profile *profile, const opi_profile_place *place, uint32_t n,
+                                 uint32_t *io_room, opipe_error *err) {
+  const opi_backend_ref *backend = place->backend;
   const opipe_graph *graph = &opi_forward_of(profile->single, n)->graph;
   opipe_program *program = NULL;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = graph};
-  OPI_TRY(OPI_ASK("backend", backend, compile, err, device, &params, &program));
+  OPI_TRY(OPI_ASK("backend", backend, compile, err, place->device, &params, &program));
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = opi_program_ask(backend, program, &info, err);
   if (status == OPIPE_OK)
     status = add_params(profile, backend, program, n, io_room, err);
   backend->table->program_free(program);
-  if (status < 0)
-    return status;
   profile->workspace_bytes[n] = info.workspace_bytes;
+  return status;
+}
+
+static opipe_status estimate_node(opi_profile *profile, uint32_t n, uint32_t *io_room,
+                                  opipe_error *err) {
+  const opi_program *program = opi_forward_of(profile->single, n);
+  for (uint32_t i = 0; i < program->n_params; ++i) {
+    const uint32_t slot = program->params[i];
+    const opipe_param_layout layout =
+        opi_estimate_layout(&profile->single->sources[slot], slot, false);
+    OPI_TRY(add_param(profile, &layout, n, io_room, err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status profile_node(opi_profile *profile, const opi_profile_place *place, uint32_t n,
+                                 uint32_t *io_room, opipe_error *err) {
+  const opi_program *program = opi_forward_of(profile->single, n);
+  const opipe_graph *graph = &program->graph;
+  profile->param_first[n + 1] = profile->param_first[n];
+  OPI_TRY(place->backend == NULL ? estimate_node(profile, n, io_room, err)
+                                 : compile_node(profile, place, n, io_room, err));
+  profile->node_ns[n] = opi_device_ns(place->facts, place->threads, program->flops, program->bytes);
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const uint32_t role = graph->values[v].role;
     if (role == OPIPE_VALUE_OUTPUT || role == OPIPE_VALUE_TEMP)
@@ -109,51 +141,50 @@ static opipe_status make_single(opi_profile *profile, const opi_graph *graph,
   return opi_cut_build(&source, allocator, &profile->single, err);
 }
 
-static opipe_status fill(opi_profile *profile, const opi_graph *graph,
-                         const opi_backend_ref *backend, opipe_device *device,
-                         uint32_t device_index, uint32_t threads, uint32_t kind,
-                         const opipe_allocator *allocator, uint64_t (*now_ns)(void),
-                         opipe_error *err) {
-  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-  uint32_t room = 0;
-  OPI_TRY(opi_device_ask(backend, device_index, &info, err));
-  OPI_TRY(check_support(graph, backend, device, &profile->arena, err));
-  OPI_TRY(make_single(profile, graph, allocator, err));
-  const double share = threads == 0 || info.max_threads == 0 || threads >= info.max_threads
-                           ? 1.0
-                           : (double)threads / (double)info.max_threads;
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    OPI_TRY(profile_node(profile, backend, device, n, &room, err));
-    profile->node_ns[n] = rate_ns(profile, n, &info, share);
-  }
-  /* A boundary tensor is written by one core and read cold by another: about half the memory's
-   * rate. */
-  profile->transfer_bytes_per_ns = info.bandwidth > 0 ? info.bandwidth * 0.5e-9 : 10.0;
-  profile->transfer_ns = 1000.0;
-  if (kind == OPI_COST_MEASURED) {
-    const opi_cut *c = profile->single;
-    const opipe_graph **graphs = OPI_ARENA_ARRAY(&profile->arena, const opipe_graph *, c->n_stages);
-    if (graphs == NULL)
-      return opi_fail_nomem(err, c->n_stages * sizeof *graphs, "a profile");
-    for (uint32_t n = 0; n < c->n_stages; ++n)
-      graphs[n] = &opi_forward_of(c, n)->graph;
-    OPI_TRY(opi_measure_programs(graphs, c->n_stages, c->sources, c->n_params, backend, device,
-                                 allocator, now_ns, profile->node_ns, err));
-  }
-  return OPIPE_OK;
+/* Times as the device runs them. */
+static opipe_status measure(opi_profile *profile, const opi_profile_place *place,
+                            const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                            opipe_error *err) {
+  const opi_cut *c = profile->single;
+  const opipe_graph **graphs = OPI_ARENA_ARRAY(&profile->arena, const opipe_graph *, c->n_stages);
+  if (graphs == NULL)
+    return opi_fail_nomem(err, c->n_stages * sizeof *graphs, "a profile");
+  for (uint32_t n = 0; n < c->n_stages; ++n)
+    graphs[n] = &opi_forward_of(c, n)->graph;
+  return opi_measure_programs(graphs, c->n_stages, c->sources, c->n_params, place->backend,
+                              place->device, allocator, now_ns, profile->node_ns, err);
 }
 
-opipe_status opi_profile_make(const opi_graph *graph, const opi_backend_ref *backend,
-                              opipe_device *device, uint32_t device_index, uint32_t threads,
-                              uint32_t kind, const opipe_allocator *allocator,
-                              uint64_t (*now_ns)(void), opi_profile **out_profile,
-                              opipe_error *err) {
+static opipe_status fill(opi_profile *profile, const opi_graph *graph,
+                         const opi_profile_place *place, uint32_t kind,
+                         const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                         opipe_error *err) {
+  const opi_device_facts *facts = place->facts;
+  uint32_t room = 0;
+  if (place->backend == NULL && kind == OPI_COST_MEASURED) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "measured costs need the devices, and these are only described");
+  }
+  if (place->backend != NULL)
+    OPI_TRY(check_support(graph, NULL, place->backend, place->device, &profile->arena, err));
+  OPI_TRY(make_single(profile, graph, allocator, err));
+  for (uint32_t n = 0; n < graph->n_nodes; ++n)
+    OPI_TRY(profile_node(profile, place, n, &room, err));
+  /* A boundary tensor is written by one core and read cold by another: about half the memory's
+   * rate. */
+  profile->transfer_bytes_per_ns = facts->bandwidth > 0 ? facts->bandwidth * 0.5e-9 : 10.0;
+  profile->transfer_ns = 1000.0;
+  return kind == OPI_COST_MEASURED ? measure(profile, place, allocator, now_ns, err) : OPIPE_OK;
+}
+
+opipe_status opi_profile_make(const opi_graph *graph, const opi_profile_place *place, uint32_t kind,
+                              const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                              opi_profile **out_profile, opipe_error *err) {
   opi_profile *profile = opi_alloc_zero(allocator, 1, sizeof(*profile));
   if (profile == NULL)
     return opi_fail_nomem(err, sizeof(*profile), "a profile");
   opi_arena_init(&profile->arena, allocator, 0);
-  const opipe_status status =
-      fill(profile, graph, backend, device, device_index, threads, kind, allocator, now_ns, err);
+  const opipe_status status = fill(profile, graph, place, kind, allocator, now_ns, err);
   if (status < 0) {
     opi_profile_free(profile);
     return status;

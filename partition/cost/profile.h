@@ -26,15 +26,28 @@ typedef struct opi_profile {
   double transfer_ns;           /* fixed cost of one boundary tensor */
 } opi_profile;
 
-/* Profiles `graph` on an open device: asks for support first (one report of all nodes that it
- * refuses), compiles each node by itself. kind  OPI_COST_RATES: max(flops / peak, bytes /
- * bandwidth) + launch, with the share of `threads` in the device's threads; OPI_COST_MEASURED: best
- * of 3 runs on zeros */
-opipe_status opi_profile_make(const opi_graph *graph, const opi_backend_ref *backend,
-                              opipe_device *device, uint32_t device_index, uint32_t threads,
-                              uint32_t kind, const opipe_allocator *allocator,
-                              uint64_t (*now_ns)(void), opi_profile **out_profile,
-                              opipe_error *err);
+/* Where nodes are profiled. All borrowed. */
+typedef struct opi_profile_place {
+  const opi_backend_ref *backend; /* NULL, and no device: it is described */
+  opipe_device *device;           /* open */
+  const opi_device_facts *facts;
+  uint32_t threads; /* of the plan's spec */
+} opi_profile_place;
+
+/* Errors: UNSUPPORTED, one report of the nodes that the backend refuses. wanted [n_nodes]: those
+ * that count; NULL: all. */
+opipe_status opi_profile_support(const opi_graph *graph, const bool *wanted,
+                                 const opi_backend_ref *backend, opipe_device *device,
+                                 const opipe_allocator *allocator, opipe_error *err);
+
+/* Profiles `graph` on a device: asks for support first (one report of all nodes that it refuses),
+ * compiles each node by itself; one that is described is believed to run all, in dense parameters
+ * and without workspace. kind  OPI_COST_RATES: max(flops / peak, bytes / bandwidth) + launch, with
+ * the share of `threads` in the device's threads; OPI_COST_MEASURED: best of 3 runs on zeros (not
+ * of a described device: UNSUPPORTED) */
+opipe_status opi_profile_make(const opi_graph *graph, const opi_profile_place *place, uint32_t kind,
+                              const opipe_allocator *allocator, uint64_t (*now_ns)(void),
+                              opi_profile **out_profile, opipe_error *err);
 void opi_profile_free(opi_profile *profile); /* accepts NULL */
 
 #endif /* OPI_PROFILE_H */

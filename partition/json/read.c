@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a plan. What it says is checked like any input: the fingerprint first, then every node must
- * be there, every edge go forward, and the order be proven; memory is predicted anew for the
- * devices that are here.
+ * be there, every edge go forward, and the order be proven; the hash last. No plugin is asked:
+ * devices, link and memory are as the plan has them, and are compared with those that are here when
+ * a session opens.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,13 +11,14 @@
 
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
-#include "partition/json/json.h"
+#include "partition/json/devices.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
 #include "partition/train/model.h"
 
 static const char *const WHAT = "the plan";
 enum { COUNT_MOST = 1 << 20, RANKS_MOST = 4096, STAGES_MOST = 1 << 16 };
+static const uint64_t BYTES_MOST = (uint64_t)INT64_MAX / 16; /* a sum of all parts fits */
 
 typedef struct reader {
   const opi_plan_env *env;
@@ -44,9 +46,11 @@ static opipe_status read_head(reader *r) {
   const char *format = NULL, *print = NULL;
   char own[40];
   OPI_TRY(opi_json_get_string(r->root, WHAT, "format", &format, r->err));
-  if (strcmp(format, "onnx-pipe plan 1") != 0) {
+  if (strcmp(format, OPI_PLAN_FORMAT) != 0) {
     return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
-                    "the plan's format is '%s', this build reads 'onnx-pipe plan 1'", format);
+                    "the plan's format is '%.40s', this build reads '" OPI_PLAN_FORMAT
+                    "': make it again, 'onnx-pipe plan MODEL -o FILE'",
+                    format);
   }
   OPI_TRY(opi_json_get_string(r->root, WHAT, "fingerprint", &print, r->err));
   opi_model_fingerprint(r->env->model, r->plan->fingerprint);
@@ -200,16 +204,8 @@ static opipe_status read_devices(reader *r) {
   if (r->plan->devices == NULL)
     return opi_fail_nomem(r->err, n * sizeof(opi_device_spec), "a plan");
   for (size_t i = 0; i < n; ++i) {
-    const json_t *object = json_array_get(devices, i);
-    opi_device_spec *spec = &r->plan->devices[i];
-    const char *kind = NULL, *options = NULL;
-    OPI_TRY(opi_json_get_string(object, WHAT, "kind", &kind, r->err));
-    OPI_TRY(opi_json_get_string(object, WHAT, "options", &options, r->err));
-    OPI_TRY(copy_text(r, kind, &spec->kind));
-    OPI_TRY(copy_text(r, options, &spec->options));
-    OPI_TRY(read_u32(r, object, "index", UINT32_MAX, &spec->index));
-    OPI_TRY(read_u32(r, object, "threads", UINT32_MAX, &spec->threads));
-    OPI_TRY(opi_json_get_u64(object, WHAT, "memory_bytes", INT64_MAX, &spec->memory_bytes, r->err));
+    OPI_TRY(opi_json_read_device(json_array_get(devices, i), WHAT, &r->plan->arena,
+                                 &r->plan->devices[i], r->err));
   }
   return OPIPE_OK;
 }
@@ -259,6 +255,8 @@ static opipe_status read_schedule(reader *r) {
   OPI_TRY(copy_text(r, text, &plan->schedule));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "transport", &text, r->err));
   OPI_TRY(copy_text(r, text, &plan->transport));
+  OPI_TRY(opi_json_read_link(json_object_get(r->root, "link"), WHAT, &plan->link, r->err));
+  OPI_TRY(opi_plan_check_link(plan, r->err));
   OPI_TRY(read_u32(r, r->root, "microbatches", COUNT_MOST, &plan->n_microbatches));
   OPI_TRY(read_u32(r, r->root, "in_flight", OPI_CREDITS_MOST, &plan->in_flight));
   OPI_TRY(read_u32(r, r->root, "depth", COUNT_MOST, &plan->depth));
@@ -409,6 +407,76 @@ static opipe_status read_actions(reader *r) {
   return OPIPE_OK;
 }
 
+/* ---- predictions ---- */
+
+static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t rank) {
+  opi_memory *m = &r->plan->memory[rank];
+  const struct {
+    const char *name;
+    uint64_t *to;
+    bool training;
+  } parts[] = {{"params_bytes", &m->params_bytes, false},
+               {"activation_bytes", &m->activation_bytes, false},
+               {"workspace_bytes", &m->workspace_bytes, false},
+               {"boundary_bytes", &m->boundary_bytes, false},
+               {"gradient_bytes", &m->gradient_bytes, true},
+               {"optimizer_bytes", &m->optimizer_bytes, true},
+               {"version_bytes", &m->version_bytes, true},
+               {"stash_bytes", &m->stash_bytes, true}};
+  uint64_t sum = 0;
+  for (size_t i = 0; i < OPI_COUNT(parts); ++i) {
+    if (parts[i].training && r->plan->train == NULL)
+      continue;
+    OPI_TRY(opi_json_get_u64(object, WHAT, parts[i].name, BYTES_MOST, parts[i].to, r->err));
+    sum += *parts[i].to;
+  }
+  OPI_TRY(opi_json_get_u64(object, WHAT, "mapped_bytes", BYTES_MOST, &m->mapped_bytes, r->err));
+  OPI_TRY(opi_json_get_u64(object, WHAT, "total_bytes", INT64_MAX, &m->total_bytes, r->err));
+  if (m->total_bytes != sum) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan: \"total_bytes\" of rank %u is %" PRIu64 ", its parts are %" PRIu64,
+                    rank, m->total_bytes, sum);
+  }
+  const json_t *estimated = json_object_get(object, "estimated");
+  if (estimated != NULL && !json_is_boolean(estimated))
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"estimated\" must be true or false");
+  m->estimated = json_is_true(estimated);
+  const uint64_t cap = r->plan->devices[rank].memory_bytes;
+  m->cap_bytes = cap == 0 ? UINT64_MAX : cap;
+  return OPIPE_OK;
+}
+
+/* Decisions that were changed by hand come without the hash of what was predicted for: the bytes of
+ * devices that cannot be asked here are estimated. */
+static opipe_status describe_devices(reader *r) {
+  opi_plan *plan = r->plan;
+  opi_device_facts *facts = OPI_ARENA_ARRAY(&plan->arena, opi_device_facts, plan->n_ranks);
+  if (facts == NULL)
+    return opi_fail_nomem(r->err, plan->n_ranks * sizeof *facts, "a plan");
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    facts[rank].described = true;
+  plan->facts = facts;
+  return OPIPE_OK;
+}
+
+static opipe_status read_memory(reader *r) {
+  opi_plan *plan = r->plan;
+  const json_t *list = NULL;
+  if (json_object_get(r->root, "hash") == NULL)
+    return describe_devices(r);
+  OPI_TRY(opi_json_get_array(r->root, WHAT, "memory", &list, r->err));
+  if (json_array_size(list) != plan->n_ranks) {
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has memory of %zu ranks and %u devices",
+                    json_array_size(list), plan->n_ranks);
+  }
+  plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
+  if (plan->memory == NULL)
+    return opi_fail_nomem(r->err, plan->n_ranks * sizeof(opi_memory), "a plan");
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    OPI_TRY(read_rank_memory(r, json_array_get(list, rank), rank));
+  return OPIPE_OK;
+}
+
 static opipe_status read_cost(reader *r) {
   const char *cost = NULL;
   OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,
@@ -422,6 +490,20 @@ static opipe_status read_cost(reader *r) {
   }
   return opi_fail(r->err, OPIPE_E_INVALID,
                   "the plan: \"cost\" is '%.40s'; rates, measured or given", cost);
+}
+
+static opipe_status check_hash(const reader *r) {
+  const opi_plan *plan = r->plan;
+  const char *hash = NULL;
+  char own[40];
+  if (json_object_get(r->root, "hash") == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_json_get_string(r->root, WHAT, "hash", &hash, r->err));
+  (void)snprintf(own, sizeof(own), "%016" PRIx64 "%016" PRIx64, plan->hash[0], plan->hash[1]);
+  if (strcmp(hash, own) == 0)
+    return OPIPE_OK;
+  return opi_fail(r->err, OPIPE_E_INVALID,
+                  "the plan: \"hash\" is %.40s, its decisions have %s: it was changed", hash, own);
 }
 
 static opipe_status read_all(reader *r) {
@@ -440,6 +522,7 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(read_stages(r));
   OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
   OPI_TRY(read_actions(r));
+  OPI_TRY(read_memory(r));
   return opi_plan_finish(r->env, r->plan, r->bound, r->err);
 }
 
@@ -455,6 +538,10 @@ opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n
     status = read_all(&r);
   if (status == OPIPE_OK)
     status = opi_plan_hash(r.plan, err);
+  if (status == OPIPE_OK)
+    status = check_hash(&r);
+  if (r.plan != NULL)
+    r.plan->facts = NULL;
   opi_bound_free(r.bound);
   opi_arena_release(&r.scratch);
   json_decref(root);

@@ -170,7 +170,7 @@ static void write_counts(opi_text *t, const char *name, const uint32_t *counts, 
   opi_text_puts(t, "]");
 }
 
-void opi_json_write_train(opi_text *t, const opi_plan *plan) {
+void opi_json_write_train(opi_text *t, const opi_plan *plan, bool decisions) {
   const opi_train_spec *spec = plan->train;
   if (spec == NULL)
     return;
@@ -188,8 +188,10 @@ void opi_json_write_train(opi_text *t, const opi_plan *plan) {
   if (plan->shares != NULL)
     write_counts(t, "shares", plan->shares, plan->n_stages);
   write_counts(t, "slice_lengths", plan->slice_lengths, plan->n_slices);
-  write_numbers(t, "input_ns", plan->input_ns, plan->n_stages);
-  write_numbers(t, "weight_ns", plan->weight_ns, plan->n_stages);
+  if (!decisions) {
+    write_numbers(t, "input_ns", plan->input_ns, plan->n_stages);
+    write_numbers(t, "weight_ns", plan->weight_ns, plan->n_stages);
+  }
   opi_text_puts(t, "\n  },\n");
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan as JSON. The same plan gives the same bytes: fixed order of members, shortest exact
- * numbers, no clock, no host name. */
+ * numbers, no clock, no host name. Written as decisions it lacks what is only predicted: that is
+ * what the hash is made of. */
 #include <inttypes.h>
 
-#include "partition/json/json.h"
+#include "partition/json/devices.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
 
@@ -53,23 +54,16 @@ static void write_barriers(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "],\n");
 }
 
-static void write_devices(opi_text *t, const opi_plan *plan) {
+static void write_devices(opi_text *t, const opi_plan *plan, bool decisions) {
   opi_text_puts(t, "  \"devices\": [");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    const opi_device_spec *d = &plan->devices[r];
-    opi_text_puts(t, r == 0 ? "\n    {\"kind\": " : ",\n    {\"kind\": ");
-    opi_text_json(t, d->kind);
-    opi_text_printf(
-        t,
-        ", \"index\": %u, \"threads\": %u, \"memory_bytes\": %" PRIu64 ", \"options\": ", d->index,
-        d->threads, d->memory_bytes);
-    opi_text_json(t, d->options);
-    opi_text_puts(t, "}");
+    opi_text_puts(t, r == 0 ? "\n    " : ",\n    ");
+    opi_json_write_device(t, &plan->devices[r], decisions);
   }
   opi_text_puts(t, "\n  ],\n");
 }
 
-static void write_schedule(opi_text *t, const opi_plan *plan) {
+static void write_schedule(opi_text *t, const opi_plan *plan, bool decisions) {
   opi_text_puts(t, "  \"schedule\": ");
   opi_text_json(t, plan->schedule);
   opi_text_puts(t, ",\n  \"settings\": {");
@@ -82,6 +76,8 @@ static void write_schedule(opi_text *t, const opi_plan *plan) {
   }
   opi_text_puts(t, "},\n  \"transport\": ");
   opi_text_json(t, plan->transport);
+  opi_text_puts(t, ",\n  \"link\": ");
+  opi_json_write_link(t, &plan->link, decisions);
   opi_text_printf(t, ",\n  \"microbatches\": %u,\n  \"in_flight\": %u,\n  \"depth\": %u,\n",
                   plan->n_microbatches, plan->in_flight, plan->depth);
   if (plan->batch_dim != NULL) {
@@ -91,13 +87,15 @@ static void write_schedule(opi_text *t, const opi_plan *plan) {
   }
 }
 
-static void write_stages(opi_text *t, const opi_plan *plan) {
+static void write_stages(opi_text *t, const opi_plan *plan, bool decisions) {
   opi_text_puts(t, "  \"stages\": [");
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
     bool first = true;
-    opi_text_printf(t, "%s\n    {\"rank\": %u, \"time_ns\": ", s == 0 ? "" : ",",
-                    opi_plan_rank(plan, s, 0));
-    opi_json_double(t, plan->stage_ns[s]);
+    opi_text_printf(t, "%s\n    {\"rank\": %u", s == 0 ? "" : ",", opi_plan_rank(plan, s, 0));
+    if (!decisions) {
+      opi_text_puts(t, ", \"time_ns\": ");
+      opi_json_double(t, plan->stage_ns[s]);
+    }
     opi_text_puts(t, ", \"nodes\": [");
     for (uint32_t n = 0; n < plan->n_nodes; ++n) {
       if (plan->stage_of_node[n] != s)
@@ -122,11 +120,11 @@ static void write_actions(opi_text *t, const opi_plan *plan) {
     }
     opi_text_puts(t, "\"");
   }
-  opi_text_puts(t, "\n  ],\n");
+  opi_text_puts(t, "\n  ]");
 }
 
 static void write_predictions(opi_text *t, const opi_plan *plan) {
-  opi_text_puts(t, "  \"memory\": [");
+  opi_text_puts(t, ",\n  \"memory\": [");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &plan->memory[r];
     opi_text_printf(t,
@@ -141,7 +139,7 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
                       ", \"version_bytes\": %" PRIu64 ", \"stash_bytes\": %" PRIu64,
                       m->gradient_bytes, m->optimizer_bytes, m->version_bytes, m->stash_bytes);
     }
-    opi_text_puts(t, "}");
+    opi_text_puts(t, m->estimated ? ", \"estimated\": true}" : "}");
   }
   opi_text_puts(t, "\n  ],\n  \"request_ns\": ");
   opi_json_double(t, plan->request_ns);
@@ -149,34 +147,53 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_json_double(t, plan->interval_ns);
   opi_text_puts(t, ",\n  \"bound_ns\": ");
   opi_json_double(t, plan->bound_ns);
-  opi_text_printf(t, ",\n  \"cost\": \"%s\"\n}\n", opi_cost_name(plan->cost_kind));
+  opi_text_printf(t, ",\n  \"cost\": \"%s\"", opi_cost_name(plan->cost_kind));
+}
+
+static void write_binding(opi_text *t, const opi_plan *plan) {
+  write_dims(t, plan);
+  write_pins(t, plan);
+  write_barriers(t, plan);
+  opi_text_printf(t, "  \"fuse\": %s,\n  \"dropout\": \"",
+                  (plan->bind_flags & OPI_BIND_NO_FUSE) != 0 ? "false" : "true");
+  if (plan->dropout == OPI_DROPOUT_RATIO)
+    opi_json_double(t, plan->dropout_ratio);
+  else
+    opi_text_puts(t, plan->dropout == OPI_DROPOUT_GRAPH ? "graph" : "off");
+  opi_text_puts(t, "\",\n");
+}
+
+static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write_fn write,
+                               void *ctx, opipe_error *err) {
+  opi_text t;
+  opi_text_init(&t, plan->allocator);
+  opi_text_puts(&t, "{\n  \"format\": \"" OPI_PLAN_FORMAT "\",\n");
+  if (!decisions) {
+    opi_text_printf(&t, "  \"hash\": \"%016" PRIx64 "%016" PRIx64 "\",\n", plan->hash[0],
+                    plan->hash[1]);
+  }
+  opi_text_printf(&t, "  \"fingerprint\": \"%016" PRIx64 "%016" PRIx64 "\",\n",
+                  plan->fingerprint[0], plan->fingerprint[1]);
+  write_binding(&t, plan);
+  write_devices(&t, plan, decisions);
+  write_schedule(&t, plan, decisions);
+  opi_json_write_train(&t, plan, decisions);
+  write_stages(&t, plan, decisions);
+  write_actions(&t, plan);
+  if (!decisions)
+    write_predictions(&t, plan);
+  opi_text_puts(&t, "\n}\n");
+  const opipe_status status = opi_text_write(&t, write, ctx, err);
+  opi_text_release(&t);
+  return status;
 }
 
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
                             opipe_error *err) {
-  opi_text t;
-  opi_text_init(&t, plan->allocator);
-  opi_text_printf(&t,
-                  "{\n  \"format\": \"onnx-pipe plan 1\",\n  \"fingerprint\": \"%016" PRIx64
-                  "%016" PRIx64 "\",\n",
-                  plan->fingerprint[0], plan->fingerprint[1]);
-  write_dims(&t, plan);
-  write_pins(&t, plan);
-  write_barriers(&t, plan);
-  opi_text_printf(&t, "  \"fuse\": %s,\n  \"dropout\": \"",
-                  (plan->bind_flags & OPI_BIND_NO_FUSE) != 0 ? "false" : "true");
-  if (plan->dropout == OPI_DROPOUT_RATIO)
-    opi_json_double(&t, plan->dropout_ratio);
-  else
-    opi_text_puts(&t, plan->dropout == OPI_DROPOUT_GRAPH ? "graph" : "off");
-  opi_text_puts(&t, "\",\n");
-  write_devices(&t, plan);
-  write_schedule(&t, plan);
-  opi_json_write_train(&t, plan);
-  write_stages(&t, plan);
-  write_actions(&t, plan);
-  write_predictions(&t, plan);
-  const opipe_status status = opi_text_write(&t, write, ctx, err);
-  opi_text_release(&t);
-  return status;
+  return write_plan(plan, false, write, ctx, err);
+}
+
+opipe_status opi_plan_write_decisions(const opi_plan *plan, opipe_write_fn write, void *ctx,
+                                      opipe_error *err) {
+  return write_plan(plan, true, write, ctx, err);
 }

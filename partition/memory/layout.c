@@ -8,8 +8,6 @@
  */
 #include "partition/memory/layout.h"
 
-#include <string.h>
-
 enum { SLOTS_MOST = 65536 }; /* OPIPE_DEPTH_MOST of <opipe/streams.h> */
 
 typedef struct build {
@@ -40,17 +38,6 @@ uint32_t opi_route_slots(const opi_plan *plan, const opi_route *route) {
   while (slots < least && slots <= SLOTS_MOST / 2)
     slots *= 2;
   return slots;
-}
-
-bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *devices,
-                        uint32_t n_ranks) {
-  for (uint32_t r = 0; r < n_ranks; ++r) {
-    opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    if (opi_device_ask(&backends[r], devices[r].index, &info, NULL) < 0 ||
-        (info.flags & OPIPE_DEVICE_HOST_MEMORY) == 0 || strcmp(backends[r].id, backends[0].id) != 0)
-      return false;
-  }
-  return true;
 }
 
 static opipe_status place(build *b, uint32_t rank, uint64_t n_bytes, uint32_t depth,

@@ -37,12 +37,6 @@ typedef struct opi_layout {
   uint32_t n_ranks;
 } opi_layout;
 
-/* May a producer write into another rank's memory? Only where all ranks' devices are of one backend
- * and have host memory (a transport that writes in place then does). backends and devices
- * [n_ranks]. */
-bool opi_devices_shared(const opi_backend_ref *backends, const opi_device_spec *devices,
-                        uint32_t n_ranks);
-
 /* Slots of a route between neighbouring stages: plan->depth, or one per micro-batch when a rank has
  * several stages. */
 uint32_t opi_route_depth(const opi_plan *plan);

@@ -27,4 +27,10 @@ opipe_status opi_layouts_begin(opi_layout_set *set, uint32_t n_params, opi_arena
 opipe_status opi_layouts_add(opi_layout_set *set, uint32_t place, const opi_backend_ref *backend,
                              const opipe_program *program, bool gradients, opipe_error *err);
 
+/* The same where there is no backend to ask (estimate.h), of the parameters in `slots` [n_slots].
+ * trained [n_params]: of which masters are wanted; NULL: of none. */
+opipe_status opi_layouts_estimate(opi_layout_set *set, uint32_t place,
+                                  const opipe_param_source *sources, const uint32_t *slots,
+                                  uint32_t n_slots, const bool *trained, opipe_error *err);
+
 #endif /* OPI_MEMORY_LAYOUTS_H */

@@ -4,6 +4,7 @@
  */
 #include "partition/memory/predict.h"
 
+#include "partition/memory/estimate.h"
 #include "partition/memory/layouts.h"
 
 typedef struct predict {
@@ -21,15 +22,15 @@ typedef struct predict {
 } predict;
 
 static opipe_status beyond(const predict *p, uint32_t rank, const char *what) {
+  const opi_backend_ref *backend = p->devices[rank].backend;
   return opi_fail(p->err, OPIPE_E_LIMIT, "rank %u: by backend '%s' its %s exceed 2^64 bytes", rank,
-                  p->devices[rank].backend->id, what);
+                  backend == NULL ? p->plan->devices[rank].kind : backend->id, what);
 }
 
-static opipe_status add_params(predict *p, const opipe_program *program, uint32_t rank) {
+/* The layouts of the set from the `first` on. */
+static opipe_status add_params(predict *p, uint32_t first, uint32_t rank) {
   opi_memory *m = &p->memory[rank];
-  uint32_t i = p->layouts.n;
-  OPI_TRY(opi_layouts_add(&p->layouts, rank, p->devices[rank].backend, program, false, p->err));
-  for (; i < p->layouts.n; ++i) {
+  for (uint32_t i = first; i < p->layouts.n; ++i) {
     const opipe_param_layout *layout = &p->layouts.list[i].layout;
     const uint64_t n_bytes = opi_align_up(layout->n_bytes, p->alignment[rank]);
     if (opi_add_u64(m->params_bytes, n_bytes, &m->params_bytes) ||
@@ -39,23 +40,38 @@ static opipe_status add_params(predict *p, const opipe_program *program, uint32_
   return OPIPE_OK;
 }
 
-static opipe_status predict_stage(predict *p, const opi_cut *cut, uint32_t s) {
-  const uint32_t rank = opi_plan_rank(p->plan, s, 0);
+static opipe_status compile_stage(predict *p, const opi_cut *cut, uint32_t s, uint32_t rank,
+                                  opipe_program_info *out_info) {
   const opi_backend_ref *backend = p->devices[rank].backend;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags,
       .graph = &opi_forward_of(cut, s)->graph,
       .stage = s};
-  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_program *program = NULL;
   OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, &program));
-  opipe_status status = opi_program_ask(backend, program, &info, p->err);
+  opipe_status status = opi_program_ask(backend, program, out_info, p->err);
   if (status == OPIPE_OK)
-    status = add_params(p, program, rank);
+    status = opi_layouts_add(&p->layouts, rank, backend, program, false, p->err);
   backend->table->program_free(program);
-  if (status < 0)
-    return status;
+  return status;
+}
+
+static opipe_status estimate_stage(predict *p, const opi_cut *cut, uint32_t s, uint32_t rank,
+                                   opipe_program_info *out_info) {
+  const opi_program *program = opi_forward_of(cut, s);
+  OPI_TRY(opi_estimate_arena(&program->graph, p->alignment[rank], p->scratch.allocator,
+                             &out_info->arena_bytes, p->err));
+  return opi_layouts_estimate(&p->layouts, rank, cut->sources, program->params, program->n_params,
+                              NULL, p->err);
+}
+
+static opipe_status predict_stage(predict *p, const opi_cut *cut, uint32_t s) {
+  const uint32_t rank = opi_plan_rank(p->plan, s, 0), first = p->layouts.n;
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  OPI_TRY(p->devices[rank].backend == NULL ? estimate_stage(p, cut, s, rank, &info)
+                                           : compile_stage(p, cut, s, rank, &info));
+  OPI_TRY(add_params(p, first, rank));
   p->arena_bytes[s] = info.arena_bytes;
   const uint64_t arena = opi_align_up(info.arena_bytes, p->alignment[rank]);
   if (arena > p->rank_arena[rank]) {
@@ -97,7 +113,8 @@ static opipe_status predict_all(predict *p, const opi_cut *const *cuts, uint32_t
   for (uint32_t r = 0; r < n_ranks; ++r) {
     const uint64_t cap = p->plan->devices[r].memory_bytes;
     p->alignment[r] = p->devices[r].alignment == 0 ? 1 : p->devices[r].alignment;
-    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap};
+    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
+                                .estimated = p->devices[r].backend == NULL};
   }
   for (uint32_t c = 0; c < n_cuts; ++c)
     OPI_TRY(predict_class(p, cuts[c], allocator));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact memory of every rank of a plan: its stages are compiled (which takes no device memory) and
- * their needs added up by the same layout code that the runtime allocates by. */
+/* Memory of every rank of a plan: its stages are compiled (which takes no device memory) and their
+ * needs added up by the same layout code that the runtime allocates by. Exact, but of ranks whose
+ * device is only described: those are estimates. */
 #ifndef OPI_PREDICT_H
 #define OPI_PREDICT_H
 
@@ -8,7 +9,7 @@
 
 /* Devices of a plan while it is made: one opening per rank. */
 typedef struct opi_rank_device {
-  const opi_backend_ref *backend;
+  const opi_backend_ref *backend; /* NULL, and no device: it is described */
   opipe_device *device;
   uint32_t alignment;
 } opi_rank_device;

@@ -67,10 +67,8 @@ typedef struct asked {
   opi_layout_set params, gradients;
 } asked;
 
-static opipe_status ask_place(const opi_weight_query *query, uint32_t index, asked *all,
-                              opi_weight_layout *layouts, opipe_error *err) {
-  const opi_weight_place *place = &query->places[index];
-  const uint32_t first_param = all->params.n, first_gradient = all->gradients.n;
+static opipe_status ask_programs(const opi_weight_place *place, uint32_t index, asked *all,
+                                 opipe_error *err) {
   if (!is_training(place->backend)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "stage %u: backend '%s' cannot train", place->stage,
                     place->backend->id);
@@ -81,6 +79,30 @@ static opipe_status ask_place(const opi_weight_query *query, uint32_t index, ask
     OPI_TRY(opi_layouts_add(&all->params, index, place->backend, place->programs[p], false, err));
     OPI_TRY(opi_layouts_add(&all->gradients, index, place->backend, place->programs[p], true, err));
   }
+  return OPIPE_OK;
+}
+
+/* What is trained has one accumulator, of its master's layout. */
+static opipe_status estimate_place(const opi_weight_query *query, uint32_t index, asked *all,
+                                   opipe_error *err) {
+  const opi_weight_place *place = &query->places[index];
+  OPI_TRY(opi_layouts_estimate(&all->params, index, query->sources, place->params, place->n_params,
+                               query->trained, err));
+  for (uint32_t k = 0; k < place->n_params; ++k) {
+    if (query->trained[place->params[k]]) {
+      OPI_TRY(opi_layouts_estimate(&all->gradients, index, query->sources, &place->params[k], 1,
+                                   query->trained, err));
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status ask_place(const opi_weight_query *query, uint32_t index, asked *all,
+                              opi_weight_layout *layouts, opipe_error *err) {
+  const opi_weight_place *place = &query->places[index];
+  const uint32_t first_param = all->params.n, first_gradient = all->gradients.n;
+  OPI_TRY(place->backend == NULL ? estimate_place(query, index, all, err)
+                                 : ask_programs(place, index, all, err));
   add_params(place, &all->params, first_param, layouts);
   add_gradients(place, &all->gradients, first_gradient, layouts);
   for (uint32_t k = 0; k < place->n_params; ++k) {
@@ -107,6 +129,10 @@ bool opi_weight_tied(const opi_weight_query *query, uint32_t slot) {
   return false;
 }
 
+static bool same_backend(const opi_backend_ref *a, const opi_backend_ref *b) {
+  return a == b || (a != NULL && b != NULL && a->table == b->table);
+}
+
 bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *const *layouts,
                               uint32_t slot) {
   const opi_weight_layout *first = NULL;
@@ -118,7 +144,7 @@ bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *
     const opi_weight_layout *layout = &layouts[i][k];
     if (first != NULL &&
         (layout->key != first->key || layout->master_bytes != first->master_bytes ||
-         query->places[i].backend->table != backend->table))
+         !same_backend(query->places[i].backend, backend)))
       return false;
     first = layout;
     backend = query->places[i].backend;

@@ -16,7 +16,7 @@ typedef struct opi_weight_place {
   uint32_t rank, stage, replica;
   uint32_t alignment; /* of the rank's device */
   uint32_t n_programs, n_params;
-  const opi_backend_ref *backend;
+  const opi_backend_ref *backend; /* NULL: the device is described, bytes are estimates */
   opipe_program *const *programs; /* [n_programs] NULL entries: none */
   const uint32_t *params;         /* [n_params] rising: slots of the parameter table that the stage
                                      reads */

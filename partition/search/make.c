@@ -7,6 +7,7 @@
  * down step by step and the search runs again; when nothing is found any more, the first exact
  * report is the answer.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "partition/cut/batch.h"
@@ -30,6 +31,7 @@ typedef struct planner {
   opi_training *training;                       /* of a whole micro-batch, for costs */
   double **input_ns, **weight_ns, **forward_ns; /* training: [n_ranks][n_nodes] */
   opi_arena scratch;
+  opi_device_facts *facts; /* [n_ranks] */
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
   opi_profile **profiles;   /* [n_ranks] shared where devices are equal */
@@ -140,46 +142,85 @@ static opipe_status choose_layout(planner *p) {
   }
   if (p->env->costs != NULL)
     OPI_TRY(check_costs(p));
-  if (p->params->n_devices > plan->n_ranks) {
+  if (p->params->cluster != NULL && p->params->n_devices < plan->n_ranks) {
+    return opi_fail(p->err, OPIPE_E_INVALID, "the cluster has %u devices, the plan %u ranks",
+                    p->params->n_devices, plan->n_ranks);
+  }
+  if (p->params->cluster == NULL && p->params->n_devices > plan->n_ranks) {
     return opi_fail(p->err, OPIPE_E_INVALID, "%u devices for %u ranks", p->params->n_devices,
                     plan->n_ranks);
   }
   return OPIPE_OK;
 }
 
+/* Device `index` of the caller's, for `rank`: described or asked. */
+static opipe_status look_at_device(planner *p, uint32_t rank, uint32_t index) {
+  opi_device_spec *spec = &p->plan->devices[rank];
+  opipe_device_description d = {.alignment = 0};
+  char what[48];
+  if (p->params->n_descriptions == 0)
+    return opi_device_look(p->env, spec, &p->facts[rank], p->err);
+  opi_array_get(p->params->descriptions, p->params->descriptions_stride, index, &d, sizeof d);
+  (void)snprintf(what, sizeof what, "descriptions[%u]", index);
+  OPI_TRY(opi_device_describe(&d, what, spec, &p->facts[rank], p->err));
+  if (spec->memory_bytes == 0)
+    spec->memory_bytes = d.memory_bytes;
+  return OPIPE_OK;
+}
+
+static opipe_status choose_link(planner *p) {
+  if (p->params->link == NULL)
+    return opi_plan_find_link(p->env, p->plan, p->err);
+  OPI_TRY(opi_link_describe(p->params->link, "link", &p->plan->link, p->err));
+  return opi_plan_check_link(p->plan, p->err);
+}
+
 static opipe_status choose_devices(planner *p) {
   opi_plan *plan = p->plan;
+  if (p->params->n_descriptions != 0 && p->params->n_descriptions != p->params->n_devices) {
+    return opi_fail(p->err, OPIPE_E_INVALID, "plan_make: %u descriptions of %u devices",
+                    p->params->n_descriptions, p->params->n_devices);
+  }
   plan->devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, plan->n_ranks);
-  if (plan->devices == NULL)
+  p->facts = OPI_ARENA_ARRAY(&p->scratch, opi_device_facts, plan->n_ranks);
+  if (plan->devices == NULL || p->facts == NULL)
     return opi_fail_nomem(p->err, plan->n_ranks * sizeof(opi_device_spec), "devices");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint32_t last = p->params->n_devices == 0 ? 0 : p->params->n_devices - 1;
     opipe_device_choice choice = {.kind = "cpu"};
-    if (p->params->n_devices != 0) {
-      opi_array_get(p->params->devices, p->params->devices_stride, r < last ? r : last, &choice,
-                    sizeof choice);
-    }
-    plan->devices[r] = (opi_device_spec){
-        .kind = opi_arena_strdup(&plan->arena, text_or(choice.kind, "cpu")),
-        .options = opi_arena_strdup(&plan->arena, text_or(choice.options, "")),
-        .memory_bytes = choice.memory_bytes != 0 ? choice.memory_bytes : p->params->memory_bytes,
-        .index = choice.index,
-        .threads = choice.threads};
+    const uint32_t index = r < last ? r : last;
+    if (p->params->n_devices != 0)
+      opi_array_get(p->params->devices, p->params->devices_stride, index, &choice, sizeof choice);
+    plan->devices[r] =
+        (opi_device_spec){.kind = opi_arena_strdup(&plan->arena, text_or(choice.kind, "cpu")),
+                          .options = opi_arena_strdup(&plan->arena, text_or(choice.options, "")),
+                          .memory_bytes = choice.memory_bytes,
+                          .index = choice.index,
+                          .threads = choice.threads};
     if (choice.options != NULL && !opi_text_is_utf8(choice.options)) {
       return opi_fail(p->err, OPIPE_E_INVALID, "rank %u (device %s): its options are not UTF-8", r,
                       text_or(choice.kind, "cpu"));
     }
     if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
       return opi_fail_nomem(p->err, 0, "devices");
+    OPI_TRY(look_at_device(p, r, index));
+    if (plan->devices[r].memory_bytes == 0)
+      plan->devices[r].memory_bytes = p->params->memory_bytes;
   }
+  plan->facts = p->facts;
   return OPIPE_OK;
 }
 
 /* ---- profiles ---- */
 
-static bool same_device(const opi_device_spec *a, const opi_device_spec *b) {
+/* Does every node cost the same on both ranks? */
+static bool same_device(const planner *p, uint32_t one, uint32_t other) {
+  const opi_device_spec *a = &p->plan->devices[one], *b = &p->plan->devices[other];
+  const opi_device_facts *x = &p->facts[one], *y = &p->facts[other];
   return strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 &&
-         a->index == b->index && a->threads == b->threads;
+         (x->described || a->index == b->index) && a->threads == b->threads &&
+         x->described == y->described && x->flops == y->flops && x->bandwidth == y->bandwidth &&
+         x->launch_ns == y->launch_ns && x->max_threads == y->max_threads;
 }
 
 static opipe_status open_device(planner *p, const opi_device_spec *spec, opi_backend_ref *backend,
@@ -196,19 +237,23 @@ static opipe_status open_device(planner *p, const opi_device_spec *spec, opi_bac
 static opipe_status profile_rank(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->devices[rank];
   for (uint32_t r = 0; r < rank; ++r) {
-    if (!same_device(&p->plan->devices[r], spec))
+    if (!same_device(p, r, rank))
       continue;
     p->profiles[rank] = p->profiles[r];
     p->profile_owner[rank] = p->profile_owner[r];
     return OPIPE_OK;
   }
   opi_backend_ref backend;
-  opipe_device *device = NULL;
-  OPI_TRY(open_device(p, spec, &backend, &device));
-  const opipe_status status = opi_profile_make(p->bound->graph, &backend, device, spec->index,
-                                               spec->threads, p->params->cost, p->plan->allocator,
-                                               p->env->now_ns, &p->profiles[rank], p->err);
-  backend.table->device_close(device);
+  opi_profile_place place = {.facts = &p->facts[rank], .threads = spec->threads};
+  if (!p->facts[rank].described) {
+    place.backend = &backend;
+    OPI_TRY(open_device(p, spec, &backend, &place.device));
+  }
+  const opipe_status status =
+      opi_profile_make(p->bound->graph, &place, p->params->cost, p->plan->allocator, p->env->now_ns,
+                       &p->profiles[rank], p->err);
+  if (place.backend != NULL)
+    backend.table->device_close(place.device);
   p->profile_owner[rank] = rank;
   return status;
 }
@@ -237,8 +282,6 @@ static opipe_status add_backward(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->devices[rank];
   const uint32_t n_nodes = p->bound->graph->n_nodes, owner = p->profile_owner[rank];
   opi_profile *profile = p->profiles[rank];
-  opi_backend_ref backend;
-  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   if (owner != rank) {
     p->forward_ns[rank] = p->forward_ns[owner];
     p->input_ns[rank] = p->input_ns[owner];
@@ -250,12 +293,10 @@ static opipe_status add_backward(planner *p, uint32_t rank) {
   p->weight_ns[rank] = OPI_ARENA_ARRAY(&p->scratch, double, n_nodes);
   if (p->forward_ns[rank] == NULL || p->input_ns[rank] == NULL || p->weight_ns[rank] == NULL)
     return opi_fail_nomem(p->err, n_nodes * sizeof(double), "costs");
-  OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, &backend, p->err));
-  OPI_TRY(opi_device_ask(&backend, spec->index, &info, p->err));
   double *measured = NULL;
   OPI_TRY(measure_backward(p, spec, &measured));
-  OPI_TRY(opi_train_costs(p->training, p->bound, measured, &info, spec->threads, p->input_ns[rank],
-                          p->weight_ns[rank], p->err));
+  OPI_TRY(opi_train_costs(p->training, p->bound, measured, &p->facts[rank], spec->threads,
+                          p->input_ns[rank], p->weight_ns[rank], p->err));
   for (uint32_t n = 0; n < n_nodes; ++n)
     profile->node_ns[n] += p->input_ns[rank][n] + p->weight_ns[rank][n];
   return OPIPE_OK;
@@ -490,6 +531,45 @@ static opipe_status cut(planner *p) {
   return search_cut(p, &problem, caps);
 }
 
+/* Decides by what devices need whatever their kernels are: opened as they open without the choice.
+ * *out_changed: some rank has one. Measured costs are those of the kernels that were asked for. */
+static opipe_status leave_kernels_out(planner *p, const char **real, bool *out_changed) {
+  opi_plan *plan = p->plan;
+  *out_changed = false;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    opi_text kept;
+    real[r] = plan->devices[r].options;
+    if (strstr(real[r], "kernels=") == NULL || p->params->cost == OPIPE_COST_MEASURED)
+      continue;
+    opi_text_init(&kept, plan->allocator);
+    opi_options_decided(real[r], &kept);
+    plan->devices[r].options = opi_arena_strdup(&p->scratch, kept.data == NULL ? "" : kept.data);
+    const bool failed = kept.failed || plan->devices[r].options == NULL;
+    opi_text_release(&kept);
+    if (failed)
+      return opi_fail_nomem(p->err, strlen(real[r]), "devices");
+    *out_changed = true;
+  }
+  return OPIPE_OK;
+}
+
+/* The cut by decided options, then bytes and caps by the kernels that were asked for. */
+static opipe_status cut_for_any_kernels(planner *p) {
+  opi_plan *plan = p->plan;
+  bool changed = false;
+  const char **real = OPI_ARENA_ARRAY(&p->scratch, const char *, plan->n_ranks);
+  if (real == NULL)
+    return opi_fail_nomem(p->err, plan->n_ranks * sizeof *real, "devices");
+  opipe_status status = leave_kernels_out(p, real, &changed);
+  if (status == OPIPE_OK)
+    status = profile_ranks(p);
+  if (status == OPIPE_OK)
+    status = cut(p);
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    plan->devices[r].options = real[r];
+  return status == OPIPE_OK && changed ? opi_plan_finish(p->env, plan, p->bound, p->err) : status;
+}
+
 static opipe_status make(planner *p) {
   opi_plan *plan = p->plan;
   opi_model_fingerprint(p->env->model, plan->fingerprint);
@@ -515,13 +595,12 @@ static opipe_status make(planner *p) {
   OPI_TRY(choose_layout(p));
   OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(choose_devices(p));
-  OPI_TRY(opi_plan_find_link(p->env, plan, p->err));
+  OPI_TRY(choose_link(p));
   const int64_t rows =
       plan->batch_dim == NULL ? 0 : opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bound(p->env, plan, rows, &p->bound, &p->own_bound, p->err));
   OPI_TRY(name_nodes(p));
-  OPI_TRY(profile_ranks(p));
-  return cut(p);
+  return cut_for_any_kernels(p);
 }
 
 static opipe_status plan_with(const opi_plan_env *env, const opipe_plan_params *params,
@@ -539,6 +618,7 @@ static opipe_status plan_with(const opi_plan_env *env, const opipe_plan_params *
   opi_training_free(p.training);
   opi_bound_free(p.own_bound);
   opi_arena_release(&p.scratch);
+  p.plan->facts = NULL;
   if (status < 0) {
     opi_plan_free(p.plan);
     return status;

@@ -5,28 +5,18 @@
 
 #include "partition/train/model.h"
 
-typedef struct rates {
-  const opipe_device_info *device;
-  double share; /* of the device's threads */
-} rates;
-
-static double rate_ns(const rates *r, const opi_graph *g, const opi_node *node) {
+static double rate_ns(const opi_device_facts *device, uint32_t threads, const opi_graph *g,
+                      const opi_node *node) {
   opi_work work = {0, 0};
   opi_node_work(g, node, &work);
-  const double flops = r->device->peak_flops * r->share, bytes = r->device->bandwidth * r->share;
-  const double compute = flops > 0 ? work.flops / flops * 1e9 : 0;
-  const double memory = bytes > 0 ? work.bytes / bytes * 1e9 : 0;
-  return (compute > memory ? compute : memory) + r->device->launch_ns;
+  return opi_device_ns(device, threads, work.flops, work.bytes);
 }
 
 opipe_status opi_train_costs(const opi_training *training, const opi_bound *bound,
-                             const double *measured_ns, const opipe_device_info *device,
+                             const double *measured_ns, const opi_device_facts *device,
                              uint32_t threads, double *out_input_ns, double *out_weight_ns,
                              opipe_error *err) {
   const opi_graph *g = training->graph, *f = bound->graph;
-  rates r = {.device = device, .share = 1.0};
-  if (threads != 0 && device->max_threads != 0 && threads < device->max_threads)
-    r.share = (double)threads / (double)device->max_threads;
   uint32_t *origin = opi_alloc_zero(training->arena.allocator, g->n_nodes, sizeof *origin);
   if (origin == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *origin, "costs");
@@ -41,8 +31,9 @@ opipe_status opi_train_costs(const opi_training *training, const opi_bound *boun
     if (at == OPIPE_NONE || pass == OPIPE_PASS_FORWARD)
       continue;
     double *to = pass == OPIPE_PASS_BACKWARD_WEIGHT ? out_weight_ns : out_input_ns;
-    to[at] +=
-        measured_ns != NULL && measured_ns[n] >= 0 ? measured_ns[n] : rate_ns(&r, g, &g->nodes[n]);
+    to[at] += measured_ns != NULL && measured_ns[n] >= 0
+                  ? measured_ns[n]
+                  : rate_ns(device, threads, g, &g->nodes[n]);
   }
   opi_free(training->arena.allocator, origin, g->n_nodes * sizeof *origin);
   return OPIPE_OK;

@@ -74,6 +74,8 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
                                 f->model->whole_of, f->model->reduce_after, false, plan->allocator,
                                 &f->lists, f->err));
   plan->request_ns = plan->interval_ns = f->lists->step_ns;
+  if (f->devices == NULL)
+    return OPIPE_OK;
   return opi_train_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
 }
 
@@ -141,11 +143,12 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
 static opipe_status finish_all(finish *f) {
   opi_plan *plan = f->plan;
   uint32_t *alignment = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_ranks);
-  plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
+  if (f->devices != NULL)
+    plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
   if (alignment == NULL || plan->memory == NULL)
     return opi_fail_nomem(f->err, plan->n_ranks * sizeof *plan->memory, "a plan");
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
-    alignment[r] = f->devices[r].alignment;
+    alignment[r] = plan->devices[r].alignment;
   OPI_TRY(build_model(f));
   OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model->variants[0].slices[0].cut, f->err));

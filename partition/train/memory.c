@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "partition/memory/estimate.h"
 #include "partition/memory/weights.h"
 #include "partition/train/model.h"
 
@@ -29,6 +30,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   if (rank == OPIPE_NONE || cut->graph.n_nodes == 0)
     return OPIPE_OK;
   const opi_backend_ref *backend = p->devices[rank].backend;
+  const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags | OPIPE_COMPILE_OWNED,
@@ -38,9 +40,12 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   const uint32_t piece = stage % p->model->n_views;
   opipe_program **to = &p->programs[p->model->whole_of[instance] * p->per_instance +
                                     (piece * p->model->n_classes + class) * OPI_PROGRAMS + program];
-  OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, to));
-  OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
-  const uint64_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
+  if (backend == NULL) {
+    OPI_TRY(opi_estimate_arena(&cut->graph, align, plan->allocator, &info.arena_bytes, p->err));
+  } else {
+    OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, to));
+    OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
+  }
   const uint64_t arena = opi_align_up(info.arena_bytes, align);
   if (arena > p->arena_bytes[rank]) {
     p->arena_bytes[rank] = arena;
@@ -131,7 +136,8 @@ static opipe_status predict_all(predict *p, const opi_train_lists *lists) {
     return opi_fail_nomem(p->err, n * sizeof(void *), "a prediction");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint64_t cap = plan->devices[r].memory_bytes;
-    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap};
+    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
+                                .estimated = p->devices[r].backend == NULL};
   }
   OPI_TRY(list_params(p));
   OPI_TRY(compile_all(p));

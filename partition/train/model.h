@@ -102,7 +102,7 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
  * anchors, as measured (measured_ns of the training graph's nodes), or by the device's rates
  * (NULL). out [n_nodes]. */
 opipe_status opi_train_costs(const opi_training *training, const opi_bound *bound,
-                             const double *measured_ns, const opipe_device_info *device,
+                             const double *measured_ns, const opi_device_facts *device,
                              uint32_t threads, double *out_input_ns, double *out_weight_ns,
                              opipe_error *err);
 /* measure.c: times of the training graph's backward nodes, each run alone on an open device; below
@@ -153,8 +153,8 @@ opipe_status opi_train_check_choice(const opi_plan *plan, const opi_graph *graph
 /* Copies a spec, whose optimizer is checked, into the plan. */
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err);
 
-/* Exact bytes of every rank of a training plan; every program of every class is compiled.
- * out_memory [n_ranks]. */
+/* Bytes of every rank of a training plan; every program of every class is compiled, or estimated
+ * where the device is described. out_memory [n_ranks]. */
 opipe_status opi_train_predict(const opi_plan *plan, const opi_train_model *model,
                                const opi_train_lists *lists, const opi_rank_device *devices,
                                uint32_t compile_flags, opi_memory *out_memory, opipe_error *err);
@@ -166,7 +166,8 @@ opipe_status opi_train_timeline(const opi_plan *plan, const opi_train_model *mod
                                 opi_arena *arena, double *out_start_ns, double *out_end_ns,
                                 opipe_error *err);
 
-/* opi_plan_finish for plans with a training part. devices [n_ranks] are open. */
+/* opi_plan_finish for plans with a training part. devices [n_ranks] are open, or described; NULL:
+ * the plan was read, and its memory stays as it is. */
 opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan,
                               const opi_rank_device *devices, opipe_error *err);
 

@@ -163,7 +163,8 @@ def try_plugins(folder, wanted):
 def target_minor():
     """A minor to come, with a field, a slot and a parameter more, seen from the minor before."""
     wrong = []
-    scratch = "#if OPIPE_TARGET_MINOR >= 1\n  uint64_t scratch;\n#endif\n}"
+    before = freeze.today()[1]
+    scratch = "#if OPIPE_TARGET_MINOR >= %d\n  uint64_t scratch;\n#endif\n}" % (before + 1)
     with tempfile.TemporaryDirectory() as work:
         folder = copy_headers(work, "newer")
         for header, struct in [("backend", "opipe_device_info"), ("backend", "opipe_backend"),
@@ -176,14 +177,14 @@ def target_minor():
                 file.write(text)
         path = os.path.join(folder, "opipe", "abi.h")
         with open(path, encoding="utf-8") as file:
-            text = re.sub(r"#define OPIPE_ABI_MINOR \d+", "#define OPIPE_ABI_MINOR 1", file.read())
+            text = re.sub(r"#define OPIPE_ABI_MINOR \d+", "#define OPIPE_ABI_MINOR %d" % (before + 1), file.read())
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         plugins = os.path.join(work, "plugins")
         os.mkdir(plugins)
         sees = "struct sees { opipe_plan_params p; };\nsize_t sees(void) { return offsetof(struct sees, p.scratch); }\n"
         for name, defines, compiles, taken in [
-            ("old", ["-DOPIPE_TARGET_MINOR=0"], False, True),
+            ("old", ["-DOPIPE_TARGET_MINOR=%d" % before], False, True),
             ("new", [], True, False),
         ]:
             plugin = PLUGIN % {"kind": "backend", "upper": "BACKEND", "id": name}
@@ -193,9 +194,9 @@ def target_minor():
                 continue
             shutil.move(out, os.path.join(plugins, "opipe-backend-%s.so" % name))
             sizes = "".join(
-                "int main(void) { return 0; }\n_Static_assert(OPIPE_TARGET_MINOR != 0 || ("
-                "sizeof(opipe_plan_params) == %d && sizeof(opipe_backend) == %d), \"sizes of 1.0\");"
-                % (size_of("host", "opipe_plan_params"), size_of("backend", "opipe_backend"))
+                "int main(void) { return 0; }\n_Static_assert(OPIPE_TARGET_MINOR != %d || ("
+                "sizeof(opipe_plan_params) == %d && sizeof(opipe_backend) == %d), \"sizes of today\");"
+                % (before, size_of("host", "opipe_plan_params"), size_of("backend", "opipe_backend"))
             )
             out = build(work, name + "-sizes", "#include <opipe/host.h>\n#include <opipe/backend.h>\n" + sizes,
                         folder, False, defines)
@@ -206,7 +207,7 @@ def target_minor():
                 wrong.append("the field of the next minor, used by %s: %s" % (name, out))
             out = build(work, name + "-host", HOST, folder, False, defines)
             done = subprocess.run([out, LIBRARY], capture_output=True, text=True, check=False)
-            if done.stdout.startswith("0 ") != taken or (not taken and "needs ABI 1.1" not in done.stdout):
+            if done.stdout.startswith("0 ") != taken or (not taken and "needs ABI 1.%d" % (before + 1) not in done.stdout):
                 wrong.append("a host (%s) of the next minor: %s" % (name, done.stdout))
         # Content with the old host: a longer table is no reason to refuse.
         unchanged = {os.path.join(plugins, "opipe-backend-%s.so" % n): None for n in ("old", "new")}

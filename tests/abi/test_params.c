@@ -440,7 +440,8 @@ static void test_contexts_and_models(void) {
 static void test_plans(void) {
   world w;
   opipe_train_glob globs[1] = {{.pattern = "*", .trainable = 1}};
-  opipe_device_choice devices[2] = {{.kind = "cpu"}, {.kind = "cpu"}};
+  opipe_device_choice devices[1] = {{.kind = "cpu"}};
+  opipe_device_description descriptions[1] = {{.alignment = 64}};
   uint32_t replicas[1] = {1};
   double times[2] = {1, 2};
   open_world(&w);
@@ -461,16 +462,22 @@ static void test_plans(void) {
                  .input = 1,
                  .weight = 1,
                  .stage_forward = times}};
+  ROOMY(opipe_link_description)
+  link = {.v = {.struct_size = sizeof link.v, .thread_rule = 1}};
   ROOMY(opipe_plan_params)
   plan = {.v = {.struct_size = sizeof plan.v,
                 .n_stages = 2,
                 .devices = devices,
-                .n_devices = 2,
+                .n_devices = 1,
                 .devices_stride = sizeof devices[0],
                 .train = &train.v,
                 .costs = &costs.v,
                 .stage_replicas = replicas,
-                .n_stage_replicas = 1}};
+                .n_stage_replicas = 1,
+                .descriptions = descriptions,
+                .n_descriptions = 1,
+                .descriptions_stride = sizeof descriptions[0],
+                .link = &link.v}};
   attack(&w, "plan_make", &opi_struct_plan_params, &plan, run_plan);
   attack(&w, "model_describe_training", &opi_struct_train_options, &train, run_describe);
   ROOMY(opipe_order_params)

@@ -94,13 +94,15 @@ static void test_a_plan_is_checked_like_any_input(void) {
                    .struct_size = sizeof(opipe_plan_params), .n_stages = 2, .n_microbatches = 2}),
       &k.err);
   text x = plan_text(&k, k.plan);
-  expect_refused(&k, &x, "onnx-pipe plan 1", "onnx-pipe plan 2");
+  expect_refused(&k, &x, "onnx-pipe plan 2", "onnx-pipe plan 1");
   expect_refused(&k, &x, "\"0F0 0F1\"", "\"0F0 0F0\"");
   expect_refused(&k, &x, "\"0F0 0F1\"", "\"0F0    \"");
   expect_refused(&k, &x, "\"1F0 1F1\"", "\"0F0 1F1\"");
   expect_refused(&k, &x, "\"rank\": 1", "\"rank\": 7");
+  expect_refused(&k, &x, "\"hash\": \"", "\"hash\":  ");
+  expect_refused(&k, &x, "\"depth\": 2", "\"depth\": 3"); /* not what the hash says */
   expect_refused(&k, &x, "\"schedule\":", "\"schedulE\":");
-  expect_refused(&k, &x, "\"kind\": \"cpu\"", "\"kind\": \"gpu\"");
+  expect_refused(&k, &x, "\"kind\": \"cpu\"", "\"kind\": \"gpu\""); /* its hash is another's */
   expect_refused(&k, &x, "\"batch_rows\": 2", "\"batch_rows\": 1");
   expect_refused(&k, &x, "\"nodes\": [\"", "\"nodes\": [\n");
   for (size_t n = 0; n < x.n; n += x.n / 40 + 1) /* cut short anywhere */

@@ -30,6 +30,7 @@ static char *replace(const opi_test_text *plan, const edit *e, size_t *out_n) {
   memcpy(copy + before, e->to, to);
   memcpy(copy + before + to, at + from, plan->n - before - from + 1);
   *out_n = plan->n - from + to;
+  kit_take_out_hash(copy, out_n);
   return copy;
 }
 
@@ -215,18 +216,20 @@ static void test_memory_of_a_rank_without_weights(void) {
   OPI_ASSERT_OK_FATAL(plan_training(&k, "1f1b", 2), &k.err);
   OPI_ASSERT_OK_FATAL(k.api->plan_write(k.plan, opi_test_take, &text, &k.err), &k.err);
   char *edited = without_second_stage(&text);
+  size_t n = strlen(edited);
+  kit_take_out_hash(edited, &n);
   k.api->plan_destroy(k.plan);
   k.plan = NULL;
-  OPI_ASSERT_OK_FATAL(k.api->plan_read(k.model, edited, strlen(edited), &k.plan, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->plan_read(k.model, edited, n, &k.plan, &k.err), &k.err);
   OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
   for (uint32_t r = 0; r < 2; ++r) {
     opipe_memory_info p = {.struct_size = sizeof p}, m = p;
     OPI_ASSERT_OK(k.api->plan_memory(k.plan, r, &p, &k.err), &k.err);
     OPI_ASSERT_OK(k.api->session_memory(k.session, r, &m, &k.err), &k.err);
-    OPI_ASSERT_INT((int64_t)m.params_bytes, (int64_t)p.params_bytes);
+    OPI_ASSERT_INT(p.flags, OPIPE_MEMORY_ESTIMATED); /* what was predicted was for other stages */
     OPI_ASSERT_INT((int64_t)m.optimizer_bytes, (int64_t)p.optimizer_bytes);
-    OPI_ASSERT_INT((int64_t)m.total_bytes, (int64_t)p.total_bytes);
     OPI_ASSERT((m.params_bytes == 0) == (r == 1));
+    OPI_ASSERT((p.params_bytes == 0) == (r == 1));
   }
   kit_close(&k);
   free(edited);

@@ -36,6 +36,8 @@ static void make(host_kit *k, text *json) {
   *json = (text){NULL, 0};
   OPI_ASSERT_OK_FATAL(kit_plan_training(k, GPT, 4, 8, &plan), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->plan_write(k->plan, gather, json, &k->err), &k->err);
+  size_t n = strlen(json->data);
+  kit_take_out_hash(json->data, &n);
 }
 
 /* The plan again, from its text, opened. */

@@ -300,6 +300,7 @@ static opipe_status make_plan(toy *t, opipe_error *err) {
                                          .options = "",
                                          .index = r,
                                          .threads = 1,
+                                         .flags = t->faults.device_flags,
                                          .memory_bytes = shape->memory_bytes};
     plan->rank_first[r] = plan->n_actions;
     add_actions(plan, shape, r);

@@ -247,6 +247,15 @@ typedef struct opipe_plan_params {
   const uint32_t *stage_replicas;
   uint32_t n_stage_replicas;
   uint32_t reserved; /* 0 */
+#if OPIPE_TARGET_MINOR >= 1
+  const opipe_device_description *descriptions; /* of `devices`, in place of asking; or NULL */
+  uint32_t n_descriptions, descriptions_stride; /* 0 or n_devices; bytes from one to the next */
+  const opipe_link_description *link; /* of `transport`, in place of asking its plugin; or NULL */
+  /* All that as a text (guide: clusters), borrowed, or NULL; with a link not beside transport. */
+  const void *cluster;
+  uint64_t cluster_bytes;
+  const char *cluster_name; /* in messages; NULL: "the cluster" */
+#endif
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u };
 
@@ -437,8 +446,8 @@ typedef struct opipe_api {
    * by how much. [any-thread] */
   opipe_status (*plan_make)(opipe_model *model, const opipe_plan_params *params,
                             opipe_plan **out_plan, opipe_error *err);
-  /* Reads a plan (JSON) for `model` (unbound or bound); refused for a model of another fingerprint,
-   * naming both. */
+  /* Reads a plan (JSON) for `model`, unbound or bound, and proves it; one for another fingerprint
+   * is refused, naming both. Asks no plugin: session_open judges the plan by what is there. */
   opipe_status (*plan_read)(opipe_model *model, const void *json, uint64_t n_bytes,
                             opipe_plan **out_plan, opipe_error *err);
   /* The plan as JSON: same plan, same bytes. */
@@ -451,7 +460,7 @@ typedef struct opipe_api {
                                 opipe_error *err);
   opipe_status (*plan_info)(opipe_plan *plan, opipe_plan_info *io_info, opipe_error *err);
   opipe_status (*plan_memory)(opipe_plan *plan, uint32_t rank, opipe_memory_info *io_info,
-                              opipe_error *err); /* predicted */
+                              opipe_error *err); /* predicted, or estimated: flags */
   /* Tensors that cross stages, one call per boundary tensor; OPIPE_E_NOTFOUND past the last. */
   opipe_status (*plan_cut_tensor)(opipe_plan *plan, uint32_t index, const char **out_name,
                                   uint32_t *out_src_stage, uint32_t *out_dst_stage,
@@ -515,13 +524,10 @@ typedef struct opipe_api {
 
   /* -- training: sessions of plans with `train` -- */
   /* Starts one mini-batch: forward, backward, update. Inputs: every graph input and the labels,
-   * whole mini-batch: of the plan's shape, or of another one (other rows of the batch, other
-   * tokens), which is compiled when it comes first and kept as max_shapes says; LIMIT before
-   * anything runs where it does not fit the caps. The ticket is a request with one output, "loss"
-   * (fp32, rank 0); request_report says more. Steps are done in the order of submission; with
+   * whole mini-batch, of the plan's shape or of other rows and tokens. The ticket is a request with
+   * one output, "loss" (fp32, rank 0); request_report says more. In the order of submission; with
    * double-buffered weights a ticket finishes only with the next step or a flush; request_wait on
-   * the newest ticket flushes, and so does a step of another shape. OPIPE_PENDING as
-   * session_submit. [any-thread] */
+   * the newest ticket flushes, a new shape too. OPIPE_PENDING as session_submit. [any-thread] */
   opipe_status (*session_train_step)(opipe_session *session, const opipe_submit_params *params,
                                      opipe_request **out_ticket, opipe_error *err);
   /* Waits until no step is under way; runs what a double-buffered schedule has left over.
@@ -633,7 +639,12 @@ OPIPE_INIT_(opipe_load_params, OPIPE_STRIDE_(parameters))
 OPIPE_INIT_(opipe_bind_options, OPIPE_STRIDE_(dims) OPIPE_STRIDE_(pins))
 OPIPE_INIT_(opipe_train_options, OPIPE_STRIDE_(globs))
 OPIPE_INIT_(opipe_order_costs, )
+#if OPIPE_TARGET_MINOR >= 1
+OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices) OPIPE_STRIDE_(descriptions))
+#else
 OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices))
+#endif
+OPIPE_INIT_(opipe_link_description, own.thread_rule = 1;)
 OPIPE_INIT_(opipe_session_params, own.spin_us = UINT32_MAX;)
 OPIPE_INIT_(opipe_submit_params, own.io_stride = (uint32_t)sizeof *own.inputs;)
 OPIPE_INIT_(opipe_order_params, )

@@ -170,6 +170,34 @@ typedef struct opipe_graph {
   uint32_t n_scalars; /* int64 values that run takes */
 } opipe_graph;
 
+/* ---- descriptions: opipe_plan_params of host.h ---- */
+
+/* 1.1. What a plan needs to know of a device that cannot be asked from here. No plugin of its kind
+ * is opened then: the device is believed to run every node, its rates decide the cut, its bytes are
+ * estimates. Numbers out of range: INVALID, with the field. */
+typedef struct opipe_device_description {
+  double flops;          /* fp32 operations per second of the whole device, 1 to 1e30; 0: unknown */
+  double bandwidth;      /* bytes per second of its memory, 1 to 1e30; 0: unknown */
+  double launch_ns;      /* fixed cost of one node, 0 to 1e15 */
+  uint64_t memory_bytes; /* what it has: the cap where the choice has none; 0: no cap */
+  uint32_t max_threads;  /* compute threads that make sense; 0: not applicable */
+  uint32_t alignment;    /* of regions: a power of two from 1 to 2^24 */
+  uint32_t flags;        /* OPIPE_DEVICE_* of backend.h */
+  uint32_t domain;       /* devices of one kind with host memory share it within a domain */
+} opipe_device_description;
+
+/* 1.1. The same of the transport: it is not opened, nor asked. */
+typedef struct opipe_link_description {
+  uint32_t struct_size;
+  uint32_t rule;        /* OPIPE_RULE_* of transport.h */
+  uint32_t thread_rule; /* OPIPE_THREADS_* of transport.h */
+  uint32_t flags;       /* OPIPE_TRANSPORT_* of transport.h */
+  uint32_t max_ranks;   /* 0: no limit */
+  uint32_t reserved;    /* 0 */
+  double latency_ns;    /* of one message, 0 to 1e15 */
+  double bandwidth;     /* bytes per second, 1 to 1e18; 0: by address, no copy */
+} opipe_link_description;
+
 #include "frozen/types.h"
 
 #ifdef __cplusplus

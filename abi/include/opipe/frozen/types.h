@@ -40,6 +40,14 @@ OPIPE_FREEZE(opipe_node, reserved, 80, 0x047c3a3e0b5e7d4e)
   X(T, n_params) X(T, n_scalars)
 OPIPE_ORDER(opipe_graph)
 OPIPE_FREEZE(opipe_graph, n_scalars, 40, 0xa799d4c34cb6cf88)
+#define OPIPE_FIELDS_opipe_device_description(X, T) \
+  X(T, flops) X(T, bandwidth) X(T, launch_ns) X(T, memory_bytes) X(T, max_threads) \
+  X(T, alignment) X(T, flags) X(T, domain)
+OPIPE_ORDER(opipe_device_description)
+#define OPIPE_FIELDS_opipe_link_description(X, T) \
+  X(T, struct_size) X(T, rule) X(T, thread_rule) X(T, flags) X(T, max_ranks) X(T, reserved) \
+  X(T, latency_ns) X(T, bandwidth)
+OPIPE_ORDER(opipe_link_description)
 #define OPIPE_ROWS_TYPES \
   OPIPE_ROW(opipe_dtype, lanes, 0), \
   OPIPE_ROW(opipe_tensor, byte_offset, 0), \
@@ -48,7 +56,9 @@ OPIPE_FREEZE(opipe_graph, n_scalars, 40, 0xa799d4c34cb6cf88)
   OPIPE_ROW(opipe_literal, rank, 0), \
   OPIPE_ROW(opipe_attr, n, 0), \
   OPIPE_ROW(opipe_node, reserved, 0), \
-  OPIPE_ROW(opipe_graph, n_scalars, 0)
+  OPIPE_ROW(opipe_graph, n_scalars, 0), \
+  OPIPE_ROW(opipe_device_description, domain, 1), \
+  OPIPE_ROW(opipe_link_description, bandwidth, 1)
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_TYPES_H */

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What plan making knows of devices. */
+#include <string.h>
+
+#include "partition/make.h"
+
+opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,
+                             opi_device_facts *out_facts, opipe_error *err) {
+  opi_backend_ref backend;
+  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+  OPI_TRY(env->plugins->backend(env->plugins->ctx, io_spec->kind, &backend, err));
+  OPI_TRY(opi_device_ask(&backend, io_spec->index, &info, err));
+  io_spec->alignment = info.alignment;
+  io_spec->flags = info.flags;
+  io_spec->domain = 0; /* this process */
+  *out_facts = (opi_device_facts){.flops = info.peak_flops,
+                                  .bandwidth = info.bandwidth,
+                                  .launch_ns = info.launch_ns,
+                                  .max_threads = info.max_threads};
+  return OPIPE_OK;
+}
+
+void opi_options_decided(const char *options, opi_text *out_text) {
+  static const char kernels[] = "kernels=";
+  for (const char *at = options; *at != '\0';) {
+    const size_t n = strcspn(at, ",");
+    if (strncmp(at, kernels, sizeof kernels - 1) != 0)
+      opi_text_printf(out_text, "%s%.*s", out_text->n == 0 ? "" : ",", (int)n, at);
+    at += n + (at[n] == ',' ? 1 : 0);
+  }
+}
+
+double opi_device_ns(const opi_device_facts *facts, uint32_t threads, double flops, double bytes) {
+  const bool part = threads != 0 && threads < facts->max_threads;
+  const double share = part ? (double)threads / (double)facts->max_threads : 1.0;
+  const double compute = facts->flops > 0 ? flops / (facts->flops * share) * 1e9 : 0;
+  const double memory = facts->bandwidth > 0 ? bytes / (facts->bandwidth * share) * 1e9 : 0;
+  return (compute > memory ? compute : memory) + facts->launch_ns;
+}
+
+bool opi_plan_shares_memory(const opi_plan *plan) {
+  const opi_device_spec *first = &plan->devices[0];
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_device_spec *d = &plan->devices[r];
+    if ((d->flags & OPIPE_DEVICE_HOST_MEMORY) == 0 || d->domain != first->domain ||
+        strcmp(d->kind, first->kind) != 0)
+      return false;
+  }
+  return true;
+}

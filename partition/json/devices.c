@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See devices.h. */
+#include "partition/json/devices.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "partition/schedule/actions.h"
+
+enum { FLAGS_MOST = 3 };
+
+static const struct {
+  const char *name;
+  uint32_t flag;
+} flag_names[2][FLAGS_MOST] = {{{"host-memory", OPIPE_DEVICE_HOST_MEMORY},
+                                {"synchronous", OPIPE_DEVICE_SYNCHRONOUS},
+                                {"emulated", OPIPE_DEVICE_EMULATED}},
+                               {{"direct", OPIPE_TRANSPORT_DIRECT},
+                                {"reduces", OPIPE_TRANSPORT_REDUCES},
+                                {"emulated", OPIPE_TRANSPORT_EMULATED}}};
+static const char *const thread_rules[] = {"single", "endpoint"}; /* by OPIPE_THREADS_* */
+
+void opi_json_write_flags(opi_text *t, uint32_t which, uint32_t flags) {
+  bool first = true;
+  opi_text_puts(t, "[");
+  for (uint32_t i = 0; i < FLAGS_MOST; ++i) {
+    if ((flags & flag_names[which][i].flag) == 0)
+      continue;
+    opi_text_printf(t, "%s\"%s\"", first ? "" : ", ", flag_names[which][i].name);
+    first = false;
+  }
+  opi_text_puts(t, "]");
+}
+
+static bool find_flag(uint32_t which, const char *name, uint32_t *io_flags) {
+  for (uint32_t i = 0; name != NULL && i < FLAGS_MOST; ++i) {
+    if (strcmp(name, flag_names[which][i].name) != 0)
+      continue;
+    *io_flags |= flag_names[which][i].flag;
+    return true;
+  }
+  return false;
+}
+
+opipe_status opi_json_get_flags(const json_t *object, const char *what, uint32_t which,
+                                uint32_t *out_flags, opipe_error *err) {
+  const json_t *list = NULL;
+  *out_flags = 0;
+  OPI_TRY(opi_json_get_array(object, what, "flags", &list, err));
+  for (size_t i = 0; i < json_array_size(list); ++i) {
+    const char *name = json_string_value(json_array_get(list, i));
+    if (find_flag(which, name, out_flags))
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"flags\" holds '%.40s'; %s, %s and %s can be", what,
+                    name == NULL ? "(no string)" : name, flag_names[which][0].name,
+                    flag_names[which][1].name, flag_names[which][2].name);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_json_get_alignment(const json_t *object, const char *what, uint32_t *out_bytes,
+                                    opipe_error *err) {
+  enum { MOST = 1 << 24 }; /* as backends may have it */
+  uint64_t bytes = 0;
+  OPI_TRY(opi_json_get_u64(object, what, "alignment", MOST, &bytes, err));
+  if (bytes == 0 || (bytes & (bytes - 1)) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: \"alignment\" is %" PRIu64 ", a power of two from 1 to %d is needed", what,
+                    bytes, MOST);
+  }
+  *out_bytes = (uint32_t)bytes;
+  return OPIPE_OK;
+}
+
+opipe_status opi_json_get_rule(const json_t *object, const char *what, uint32_t *out_rule,
+                               opipe_error *err) {
+  const char *rule = NULL;
+  OPI_TRY(opi_json_get_string(object, what, "rule", &rule, err));
+  if (opi_rule_parse(rule, out_rule))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s: \"rule\" is '%.40s'; tag, stream, edge, pair, blocking or grouped can be",
+                  what, rule);
+}
+
+/* ---- devices of plans ---- */
+
+static void write_decided_options(opi_text *t, const char *options) {
+  opi_text kept;
+  opi_text_init(&kept, t->allocator);
+  opi_options_decided(options, &kept);
+  opi_text_json(t, kept.data == NULL ? "" : kept.data);
+  t->failed = t->failed || kept.failed;
+  opi_text_release(&kept);
+}
+
+void opi_json_write_device(opi_text *t, const opi_device_spec *d, bool decisions) {
+  opi_text_puts(t, "{\"kind\": ");
+  opi_text_json(t, d->kind);
+  opi_text_printf(t, ", \"index\": %u", d->index);
+  if (!decisions) {
+    opi_text_printf(t, ", \"threads\": %u, \"memory_bytes\": %" PRIu64, d->threads,
+                    d->memory_bytes);
+  }
+  opi_text_puts(t, ", \"options\": ");
+  if (decisions)
+    write_decided_options(t, d->options);
+  else
+    opi_text_json(t, d->options);
+  opi_text_printf(t, ", \"alignment\": %u, \"flags\": ", d->alignment);
+  opi_json_write_flags(t, OPI_FLAGS_DEVICE, d->flags);
+  opi_text_printf(t, ", \"domain\": %u}", d->domain);
+}
+
+static opipe_status read_u32(const json_t *object, const char *what, const char *name,
+                             uint32_t *out, opipe_error *err) {
+  uint64_t value = 0;
+  OPI_TRY(opi_json_get_u64(object, what, name, UINT32_MAX, &value, err));
+  *out = (uint32_t)value;
+  return OPIPE_OK;
+}
+
+opipe_status opi_json_read_device(const json_t *object, const char *what, opi_arena *arena,
+                                  opi_device_spec *out_device, opipe_error *err) {
+  const char *kind = NULL, *options = NULL;
+  opi_device_spec *d = out_device;
+  OPI_TRY(opi_json_get_string(object, what, "kind", &kind, err));
+  OPI_TRY(opi_json_get_string(object, what, "options", &options, err));
+  OPI_TRY(read_u32(object, what, "index", &d->index, err));
+  OPI_TRY(read_u32(object, what, "threads", &d->threads, err));
+  OPI_TRY(opi_json_get_u64(object, what, "memory_bytes", INT64_MAX, &d->memory_bytes, err));
+  OPI_TRY(opi_json_get_alignment(object, what, &d->alignment, err));
+  OPI_TRY(opi_json_get_flags(object, what, OPI_FLAGS_DEVICE, &d->flags, err));
+  OPI_TRY(read_u32(object, what, "domain", &d->domain, err));
+  d->kind = opi_arena_strdup(arena, kind);
+  d->options = opi_arena_strdup(arena, options);
+  return d->kind == NULL || d->options == NULL ? opi_fail_nomem(err, strlen(options), "a device")
+                                               : OPIPE_OK;
+}
+
+/* ---- links of plans ---- */
+
+void opi_json_write_link(opi_text *t, const opi_link *link, bool decisions) {
+  const uint32_t threads = link->thread_rule < OPI_COUNT(thread_rules) ? link->thread_rule : 0;
+  opi_text_printf(t,
+                  "{\"rule\": \"%s\", \"threads\": \"%s\", \"flags\": ", opi_rule_name(link->rule),
+                  thread_rules[threads]);
+  opi_json_write_flags(t, OPI_FLAGS_LINK, link->flags);
+  opi_text_printf(t, ", \"max_ranks\": %u", link->max_ranks);
+  if (!decisions) {
+    opi_text_puts(t, ", \"latency_ns\": ");
+    opi_json_double(t, link->latency_ns);
+    opi_text_puts(t, ", \"bytes_per_ns\": ");
+    opi_json_double(t, link->bytes_per_ns);
+  }
+  opi_text_puts(t, "}");
+}
+
+opipe_status opi_json_read_link(const json_t *object, const char *what, opi_link *out_link,
+                                opipe_error *err) {
+  static const double latency_most = 1e15, rate_most = 1e9;
+  const char *threads = NULL;
+  opi_link *l = out_link;
+  if (!json_is_object(object))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"link\" must be an object", what);
+  OPI_TRY(opi_json_get_rule(object, what, &l->rule, err));
+  OPI_TRY(opi_json_get_string(object, what, "threads", &threads, err));
+  for (l->thread_rule = 0; strcmp(threads, thread_rules[l->thread_rule]) != 0;) {
+    if (++l->thread_rule == OPI_COUNT(thread_rules)) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "%s: \"threads\" of the link is '%.40s'; %s or %s can be", what, threads,
+                      thread_rules[0], thread_rules[1]);
+    }
+  }
+  OPI_TRY(opi_json_get_flags(object, what, OPI_FLAGS_LINK, &l->flags, err));
+  OPI_TRY(read_u32(object, what, "max_ranks", &l->max_ranks, err));
+  OPI_TRY(opi_json_get_number(object, what, "latency_ns", &l->latency_ns, err));
+  OPI_TRY(opi_json_get_number(object, what, "bytes_per_ns", &l->bytes_per_ns, err));
+  if (!(l->latency_ns >= 0 && l->latency_ns <= latency_most) ||
+      !(l->bytes_per_ns >= 0 && l->bytes_per_ns <= rate_most)) {
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "%s: the link has \"latency_ns\" %g (0 to %g) and \"bytes_per_ns\" %g (0 to %g)", what,
+        l->latency_ns, latency_most, l->bytes_per_ns, rate_most);
+  }
+  return OPIPE_OK;
+}

@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=120
+"""Plans for devices that are not there: made from a cluster file, read, proven, simulated, described; files that are
+refused by name; and plans whose decisions do not depend on the kernels of the machine that made them."""
+import copy
+import json
+import os
+import re
+import tempfile
+
+from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+
+MODEL = os.path.join(DATA, "demo", "model.onnx")
+TEXT = os.path.join(DATA, "text", "ferry.txt")
+TRAIN = ["--train", "--data", "text:" + TEXT, "--loss", "cross-entropy:logits=logits,labels=labels,shift=1",
+         "--batch", "32"]
+GIB = 1 << 30
+HALL = {
+    "format": "onnx-pipe cluster 1",
+    "devices": [
+        {"name": "left", "kind": "hypothetical", "count": 32, "index": 0, "memory_bytes": 80 * GIB, "flops": 3e14,
+         "bandwidth": 2e12, "launch_ns": 3000, "alignment": 256, "domain": 0},
+        {"name": "right", "kind": "hypothetical", "count": 32, "index": 32, "memory_bytes": 40 * GIB, "flops": 1e14,
+         "bandwidth": 1e12, "launch_ns": 3000, "threads": 4, "alignment": 512, "domain": 1, "options": "slow=1"},
+    ],
+    "links": [{"transport": "imagined", "rule": "tag", "latency_ns": 2000, "bandwidth": 2.5e10}],
+}
+# As backend cpu answers, for one thread.
+HERE = {
+    "format": "onnx-pipe cluster 1",
+    "devices": [{"kind": "cpu", "count": 3, "flops": 80e9, "bandwidth": 10e9, "launch_ns": 300, "threads": 1,
+                 "alignment": 64, "flags": ["host-memory", "synchronous"]}],
+}
+
+
+def changed(path, value, base=None):
+    """A copy of a cluster with one member set, or taken out where value is None."""
+    out = copy.deepcopy(HALL if base is None else base)
+    at = out
+    for key in path[:-1]:
+        at = at[key]
+    if value is None:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return out
+
+
+WRONG = [
+    (changed(["format"], "onnx-pipe cluster 2"), "\"format\" is 'onnx-pipe cluster 2', this build reads"),
+    (changed(["format"], None), "\"format\" must be a string"),
+    (changed(["nodes"], []), "\"nodes\" is no field of it; these are: format, devices, links"),
+    (changed(["devices"], []), "\"devices\" is empty"),
+    (changed(["devices"], {}), "\"devices\" must be an array"),
+    (changed(["devices", 1], 7), "devices[1] must be an object"),
+    (changed(["devices", 1, "kind"], None), "devices[1]: \"kind\" is missing"),
+    (changed(["devices", 1, "flopz"], 1), "devices[1]: \"flopz\" is no field of it; these are: name, kind, count"),
+    (changed(["devices", 1, "flops"], "fast"), "devices[1]: \"flops\" must be a number"),
+    (changed(["devices", 1, "flops"], -1e14), "devices[1]: \"flops\" is -1e+14; 0, or 1 to 1e+30 is needed"),
+    (changed(["devices", 1, "bandwidth"], 0.5), "devices[1]: \"bandwidth\" is 0.5; 0, or 1 to 1e+30 is needed"),
+    (changed(["devices", 1, "launch_ns"], 1e16), "devices[1]: \"launch_ns\" is 1e+16; 0, or 0 to 1e+15 is needed"),
+    (changed(["devices", 1, "alignment"], 48), "devices[1]: \"alignment\" is 48; a power of two from 1 to 16777216"),
+    (changed(["devices", 1, "alignment"], None), "devices[1]: \"alignment\" must be an integer from 0 to"),
+    (changed(["devices", 0, "count"], 0), "devices[0]: \"count\" is 0 behind 0 devices; 1 to 4096 in all"),
+    (changed(["devices", 1, "count"], 4096), "devices[1]: \"count\" is 4096 behind 32 devices; 1 to 4096 in all"),
+    (changed(["devices", 1, "count"], 4097), "devices[1]: \"count\" must be an integer from 0 to 4096"),
+    (changed(["devices", 1, "memory_bytes"], -1), "devices[1]: \"memory_bytes\" must be an integer from 0 to"),
+    (changed(["devices", 1, "flags"], ["sync"]), "devices[1]: \"flags\" holds 'sync'; host-memory, synchronous and"),
+    (changed(["devices", 1, "flags"], "synchronous"), "devices[1]: \"flags\" must be an array"),
+    (changed(["links"], []), "\"links\" has 0 entries; one joins all devices"),
+    (changed(["links", 0, "transport"], None), "links[0]: \"transport\" is missing"),
+    (changed(["links", 0, "rule"], "fifo"), "links[0]: \"rule\" is 'fifo'; tag, stream, edge, pair, blocking or"),
+    (changed(["links", 0, "latency_ns"], 1e16), "links[0]: \"latency_ns\" is 1e+16; 0, or 0 to 1e+15 is needed"),
+    (changed(["links", 0, "bandwidth"], 2e18), "links[0]: \"bandwidth\" is 2e+18; 0, or 1 to 1e+18 is needed"),
+    (changed(["links", 0, "flags"], ["near"]), "links[0]: \"flags\" holds 'near'; direct, reduces and emulated"),
+    (changed(["links", 0, "max_ranks"], 8), "transport 'imagined' takes 8 ranks, the plan has 64"),
+    (changed(["links", 0, "rule"], "pair"), "transport 'imagined' matches messages by rule 'pair'"),
+    (changed(["devices", 1, "memory_bytes"], 1000), "rank 32 (stage 32) needs "),
+]
+WRONG_TEXTS = [
+    ("", "is not valid JSON"),
+    ("[]", "is not a JSON object"),
+    ("[" * 40, "nests deeper than 32"),
+    ('{"format": 1, "format": 2}', "is not valid JSON"),
+]
+
+
+class Cases:
+    def __init__(self, count, folder):
+        self.count, self.folder = count, folder
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def expect(self, name, arguments, status, text=""):
+        result = run(*arguments)
+        good = result.status == status and text in result.out + result.err
+        wrong = f"{result.status}, not {status} with '{text}': {(result.err or result.out)[-300:]}"
+        self.count.check(name, result.broken(30, 1024) or (None if good else wrong))
+        return result.out
+
+    def holds(self, name, condition, problem):
+        self.count.check(name, None if condition else problem)
+
+
+def check_plan(c, name, plan, arguments, n_ranks):
+    """What a file says of devices that nobody has: all of it, and marked as estimated."""
+    with open(plan, encoding="utf-8") as file:
+        text = file.read()
+    made = json.loads(text)
+    memory = made["memory"]
+    c.holds(name, len(made["devices"]) == n_ranks, f"{len(made['devices'])} devices")
+    c.holds(name, all(m.get("estimated") for m in memory), "a rank's bytes are not marked as estimates")
+    c.holds(name, sum(m["params_bytes"] for m in memory) >= 1299728, "less parameters than the model has")
+    c.holds(name, made["request_ns"] > 0 and made["interval_ns"] > 0, "no simulated times")
+    c.holds(name, re.fullmatch("[0-9a-f]{32}", made["hash"]), made["hash"])
+    again = c.expect(name + ", read", ["plan", MODEL, *arguments, "--plan", plan, "--json"], DONE)
+    c.holds(name + ", read", again == text, "what was read is written otherwise")
+    c.expect(name + ", described", ["plan", MODEL, *arguments, "--plan", plan], DONE,
+             f"bytes of {n_ranks} ranks are estimates")
+    return made
+
+
+def absent_devices(c, cluster):
+    plan = os.path.join(c.folder, "plan.json")
+    forward = [("gpipe", 64, []), ("gpipe", 48, ["--stages", "48"]), ("1f1b", 64, []),
+               ("sequential", 64, []), ("looped-bfs:chunks=2", 32, ["--ranks", "32"]),
+               ("interleaved:chunks=2", 16, ["--ranks", "16"])]
+    for schedule, n_ranks, more in forward:
+        name = f"{schedule} on {n_ranks}"
+        c.expect(name, ["plan", MODEL, "--cluster", cluster, "--schedule", schedule, "--bind", "batch=4",
+                        "--microbatches", "4", *more, "-o", plan], DONE, f"on {n_ranks} ranks")
+        made = check_plan(c, name, plan, [], n_ranks)
+        rank = min(n_ranks, 64) - 1
+        c.holds(name, made["devices"][rank]["index"] == rank, "devices are not taken in order")
+    c.expect("run", ["run", MODEL, "--plan", plan], REFUSED, "there is no backend 'hypothetical'")
+    for schedule, n_ranks in [("gpipe", 64), ("1f1b", 64), ("zb-h1", 32), ("interleaved:chunks=2", 16), ("zbv", 16),
+                              ("chimera", 16), ("2bw", 16)]:
+        name = f"training, {schedule} on {n_ranks}"
+        c.expect(name, ["plan", MODEL, *TRAIN, "--cluster", cluster, "--schedule", schedule, "--ranks", str(n_ranks),
+                        "--microbatches", "16", "-o", plan], DONE, f"on {n_ranks} ranks")
+        made = check_plan(c, name, plan, TRAIN[:5], n_ranks)
+        sums = [sum(m[part] for m in made["memory"]) for part in ("gradient_bytes", "optimizer_bytes", "stash_bytes")]
+        c.holds(name, all(sums), f"gradients, optimizer, stashes: {sums}")
+
+
+def a_rate_decides_the_cut(c):
+    """The slower half of the devices gets less work."""
+    devices = [dict(HALL["devices"][0], count=1, launch_ns=0, flops=4e9, bandwidth=0),
+               dict(HALL["devices"][1], count=1, launch_ns=0, flops=1e9, bandwidth=0, index=0)]
+    cluster = c.write("two.json", dict(HALL, devices=devices))
+    made = json.loads(c.expect("two speeds", ["plan", MODEL, "--cluster", cluster, "--json"], DONE))
+    nodes = [len(stage["nodes"]) for stage in made["stages"]]
+    c.holds("two speeds", len(nodes) == 2 and nodes[0] > 2 * nodes[1] > 0, f"nodes of the stages: {nodes}")
+    slow = dict(HALL, devices=devices, links=[dict(HALL["links"][0], latency_ns=1e6)])
+    other = json.loads(c.expect("a slow link", ["plan", MODEL, "--cluster", c.write("slow.json", slow), "--json"], DONE))
+    waits = other["request_ns"] - made["request_ns"]
+    c.holds("a slow link", 0.9e6 < waits < 1.1e6, f"a request takes {waits} ns longer")
+    c.holds("a slow link", other["hash"] == made["hash"], "the hash depends on a latency")
+
+
+def wrong_files(c, cluster):
+    for i, (content, text) in enumerate(WRONG):
+        c.expect(text, ["plan", MODEL, "--cluster", c.write(f"wrong{i}.json", content)], REFUSED, text)
+    for i, (content, text) in enumerate(WRONG_TEXTS):
+        path = c.write(f"text{i}.json", content)
+        c.expect(text, ["plan", MODEL, "--cluster", path], REFUSED, path + " " + text)
+    c.expect("no file", ["plan", MODEL, "--cluster", os.path.join(c.folder, "none.json")], REFUSED, "none.json")
+    c.expect("ranks", ["plan", MODEL, "--cluster", cluster, "--stages", "65"], REFUSED,
+             "the cluster has 64 devices, the plan 65 ranks")
+    c.expect("transport", ["plan", MODEL, "--cluster", cluster, "--transport", "local"], REFUSED,
+             "\"transport\" is 'imagined', and 'local' was asked for")
+    c.expect("measured", ["plan", MODEL, "--cluster", cluster, "--cost", "measured"], REFUSED,
+             "measured costs need the devices")
+    for option, value in [("device", "cpu"), ("threads", "2")]:
+        c.expect(option, ["plan", MODEL, "--cluster", cluster, "--" + option, value], USAGE, f"--{option} is said by it")
+
+
+def devices_at_hand(c):
+    """Described as they are: the same decisions as when they are asked; exact once a session opens."""
+    plan = os.path.join(c.folder, "here.json")
+    cluster = c.write("cpu.json", HERE)
+    c.expect("described", ["plan", MODEL, "--cluster", cluster, "-o", plan], DONE, "estimates")
+    asked = json.loads(c.expect("asked", ["plan", MODEL, "--device", "cpu", "--threads", "1", "--stages", "3", "--json"],
+                                DONE))
+    with open(plan, encoding="utf-8") as file:
+        described = json.load(file)
+    c.holds("asked", asked["hash"] == described["hash"], "a description of the same device decides otherwise")
+    c.holds("asked", not any("estimated" in m for m in asked["memory"]), "what was asked is marked as an estimate")
+    c.expect("run", ["run", MODEL, "--plan", plan, "--reference"], DONE, "identical to the plan's reference")
+    c.expect("run", ["run", MODEL, "--cluster", cluster, "--reference"], DONE, "identical to the plan's reference")
+    unlike = c.write("unlike.json", changed(["devices", 0, "alignment"], 256, HERE))
+    c.expect("alignment", ["run", MODEL, "--cluster", unlike], REFUSED,
+             "rank 0 (device cpu:0): the plan aligns buffers to 256 bytes, the device to 64")
+    ruled = dict(HERE, links=[{"transport": "local", "rule": "stream"}])
+    c.expect("rule", ["run", MODEL, "--cluster", c.write("ruled.json", ruled)], REFUSED,
+             "the plan was made for rule 'stream'")
+    del described["hash"]
+    described["devices"][0]["kind"] = "emulated"
+    described["devices"][0]["options"] = "refuse=all"
+    c.expect("options", ["run", MODEL, "--plan", c.write("options.json", described)], REFUSED, "rank 0: ")
+    described["devices"][0].update(kind="cpu", options="")
+    described["schedule"] = "nobodys"
+    nobodys = c.write("nobodys.json", described)
+    c.expect("schedule", ["plan", MODEL, "--plan", nobodys], DONE, "schedule nobodys")
+    c.expect("schedule", ["run", MODEL, "--plan", nobodys, "--reference"], DONE, "identical to the plan's reference")
+    exact = json.loads(c.expect("bytes", ["plan", MODEL, "--device", "cpu,mapped=0", "--stages", "1", "--threads", "1",
+                                          "--json"], DONE))
+    total = exact["memory"][0]["total_bytes"]
+    for cap, status, text in [(total, DONE, ""), (total - 1, REFUSED, f"exceeds its cap of {total - 1} by 1 byte")]:
+        exact["devices"][0]["memory_bytes"] = cap
+        exact["memory"][0].update(params_bytes=1, activation_bytes=0, workspace_bytes=0, boundary_bytes=0, total_bytes=1)
+        c.expect(f"cap {cap}", ["run", MODEL, "--plan", c.write("capped.json", exact)], status, text)
+
+
+def kernels(c):
+    """Which kernels compute is no decision."""
+    values, hashes, texts = ["reference", "portable", "avx2", "avx512"], set(), {}
+    for value in values:
+        arguments = ["plan", MODEL, "--device", f"cpu,mapped=0,kernels={value}", "--threads", "1", "--stages", "3"]
+        result = run(*arguments, "--json")
+        if "lacks" in result.err:
+            c.count.skip(f"kernels={value}: {result.err.strip()}")
+            continue
+        c.count.check(value, result.broken(30, 1024))
+        texts[value] = result.out
+        hashes.add(json.loads(result.out)["hash"])
+    c.holds("kernels", len(hashes) == 1 and len(texts) > 1, f"hashes: {hashes}")
+    two = json.loads(c.expect("two stages", ["plan", MODEL, "--device", "cpu,mapped=0,kernels=portable", "--threads", "1",
+                                             "--stages", "2", "--json"], DONE))
+    most, capped = max(m["total_bytes"] for m in two["memory"]), {}
+    for cap in (0.99, 0.96, 0.93):  # another cut than without, or none
+        for value in texts:
+            result = run("plan", MODEL, "--device", f"cpu,mapped=0,kernels={value}", "--threads", "1", "--stages", "2",
+                         "--memory", str(int(cap * most)), "--json")
+            capped.setdefault(cap, set()).add(json.loads(result.out)["hash"] if result.status == DONE else "refused")
+    c.holds("capped", all(len(found) == 1 for found in capped.values()), f"hashes: {capped}")
+    c.holds("capped", {two["hash"]} not in capped.values(), "the caps decide nothing")
+    threads = json.loads(c.expect("threads", ["plan", MODEL, "--device", "cpu,mapped=0,threads=2", "--stages", "3",
+                                              "--json"], DONE))
+    c.holds("threads", threads["hash"] in hashes, "the hash depends on threads")
+    mapped = json.loads(c.expect("mapped", ["plan", MODEL, "--device", "cpu,mapped=1", "--threads", "1", "--stages",
+                                            "3", "--json"], DONE))
+    c.holds("mapped", mapped["hash"] not in hashes, "the hash does not depend on an option of the backend")
+    mixed = ["--device", "cpu,kernels=portable", "--device", "cpu,kernels=reference"]
+    c.expect("mixed", ["run", MODEL, *mixed, "--reference"], DONE,
+             "ranks 0 and 1 compute by other kernels of backend 'cpu': 'portable' and 'reference'")
+    first = texts[min(texts)]
+    for value in texts:
+        read = re.sub(r"kernels=\w+", "kernels=" + value, first)
+        path = c.write("kernels.json", read)
+        c.expect(f"one file, kernels={value}", ["run", MODEL, "--plan", path, "--reference"], DONE,
+                 "identical to the plan's reference")
+
+
+def main():
+    need_command()
+    count = Count()
+    with tempfile.TemporaryDirectory() as folder:
+        c = Cases(count, folder)
+        cluster = c.write("hall.json", HALL)
+        absent_devices(c, cluster)
+        a_rate_decides_the_cut(c)
+        wrong_files(c, cluster)
+        devices_at_hand(c)
+        kernels(c)
+    return count.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
