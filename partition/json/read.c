@@ -256,7 +256,6 @@ static opipe_status read_schedule(reader *r) {
   OPI_TRY(opi_json_get_string(r->root, WHAT, "transport", &text, r->err));
   OPI_TRY(copy_text(r, text, &plan->transport));
   OPI_TRY(opi_json_read_link(json_object_get(r->root, "link"), WHAT, &plan->link, r->err));
-  OPI_TRY(opi_plan_check_link(plan, r->err));
   OPI_TRY(read_u32(r, r->root, "microbatches", COUNT_MOST, &plan->n_microbatches));
   OPI_TRY(read_u32(r, r->root, "in_flight", OPI_CREDITS_MOST, &plan->in_flight));
   OPI_TRY(read_u32(r, r->root, "depth", COUNT_MOST, &plan->depth));
@@ -521,6 +520,7 @@ static opipe_status read_all(reader *r) {
     OPI_TRY(opi_train_check_choice(r->plan, r->bound->graph, r->err));
   OPI_TRY(read_stages(r));
   OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
+  OPI_TRY(opi_plan_check_link(r->plan, r->err)); /* by what the plan is for, and its layout */
   OPI_TRY(read_actions(r));
   OPI_TRY(read_memory(r));
   return opi_plan_finish(r->env, r->plan, r->bound, r->err);

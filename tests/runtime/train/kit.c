@@ -90,6 +90,17 @@ void kit_close(kit *k) {
   opi_arena_release(&k->arena);
 }
 
+/* Those that the plan names, whose text their options are. */
+static opipe_status find_plugins(kit *k) {
+  if (k->plan->n_ranks > OPI_COUNT(k->backends))
+    return opi_fail(&k->err, OPIPE_E_LIMIT, "%u ranks", k->plan->n_ranks);
+  for (uint32_t r = 0; r < k->plan->n_ranks; ++r)
+    OPI_TRY(k->plugins.backend(k->plugins.ctx, k->plan->devices[r].kind, &k->backends[r], &k->err));
+  char id[64];
+  OPI_TRY(opi_transport_split(k->plan->transport, id, &k->transport_options, &k->err));
+  return k->plugins.transport(k->plugins.ctx, id, &k->transport, &k->err);
+}
+
 opipe_status kit_plan(kit *k, const kit_case *c) {
   const opi_bind_options bind = bind_options(k);
   const opi_plan_env env = {.allocator = opi_allocator_system(),
@@ -127,13 +138,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
   opi_plan_free(k->plan);
   k->plan = NULL;
   OPI_TRY(opi_plan_make_training(&env, &params, &c->spec, &k->plan, &k->err));
-  if (k->plan->n_ranks > OPI_COUNT(k->backends))
-    return opi_fail(&k->err, OPIPE_E_LIMIT, "%u ranks", k->plan->n_ranks);
-  for (uint32_t r = 0; r < k->plan->n_ranks; ++r)
-    OPI_TRY(k->plugins.backend(k->plugins.ctx, k->plan->devices[r].kind, &k->backends[r], &k->err));
-  char id[64];
-  OPI_TRY(opi_transport_split(k->plan->transport, id, &k->transport_options, &k->err));
-  return k->plugins.transport(k->plugins.ctx, id, &k->transport, &k->err);
+  return find_plugins(k);
 }
 
 opipe_status kit_read_plan(kit *k, const char *json, size_t n_bytes) {
@@ -145,7 +150,8 @@ opipe_status kit_read_plan(kit *k, const char *json, size_t n_bytes) {
                             .now_ns = now_ns};
   opi_plan_free(k->plan);
   k->plan = NULL;
-  return opi_plan_read(&env, json, n_bytes, &k->plan, &k->err);
+  OPI_TRY(opi_plan_read(&env, json, n_bytes, &k->plan, &k->err));
+  return find_plugins(k);
 }
 
 opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {

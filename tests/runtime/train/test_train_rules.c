@@ -4,6 +4,7 @@
  * not agree, or one begins what it may not. Bits are those of the plan's reference. ctest:
  * timeout=600 */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "partition/train/model.h"
 #include "tests/runtime/train/cases.h"
@@ -17,6 +18,14 @@ static const char *model_path(void) {
 }
 
 /* ---- every schedule under every rule ---- */
+
+/* What runs is a plan that was read. */
+static void read_again(kit *k) {
+  opi_test_text text = {NULL, 0};
+  OPI_ASSERT_OK_FATAL(opi_plan_write(k->plan, opi_test_take, &text, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(kit_read_plan(k, text.data, text.n), &k->err);
+  free(text.data);
+}
 
 static void run_rule(kit *k, const kit_schedule *schedule, uint32_t n_ranks, uint32_t rule) {
   char name[4200], transport[80], what[4300];
@@ -33,6 +42,7 @@ static void run_rule(kit *k, const kit_schedule *schedule, uint32_t n_ranks, uin
   }
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
   OPI_ASSERT_INT(k->plan->link.rule, rule);
+  read_again(k);
   if (kit_train(k, &c, CLASSES, 0, &a) < 0 ||
       kit_train(k, &c, CLASSES, OPIPE_SESSION_REFERENCE, &b) < 0)
     OPI_FAIL("%s: %s", what, k->err.message);
