@@ -34,8 +34,8 @@ static uint32_t truth_of(const param_state *state) {
 
 static uint32_t choose_master(param_state *state) {
   const uint32_t kind = truth_of(state);
-  if (kind != CPU_LAYOUT_MASTER && holds_f32(state, kind))
-    state->master = kind;
+  if (state->master == CPU_LAYOUT_MASTER && kind != CPU_LAYOUT_MASTER && holds_f32(state, kind))
+    state->master = kind; /* once: programs may be bound while it is read */
   return state->master;
 }
 
