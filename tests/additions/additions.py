@@ -75,7 +75,7 @@ ADDITIONS = (
         ("plugins/schedule-lastfirst/plugin.c", None, example_schedule()),
     )),
     ("a storage type", 1, (
-        ("abi/include/opipe/dtypes.h", "\n/* clang-format on */\n\n#define OPIPE_DTYPE_NUMBER_", DTYPE_ROW),
+        ("abi/include/opipe/dtypes.h", "\n/* clang-format on */\n\n/* X(key, word): the types that training computes", DTYPE_ROW),
     )),
     ("an option", 3, (
         ("abi/cli/tables.c", '    {RUN, "requests"', '    {RUN, "label", "TEXT", "stands before the outputs", TEXT(label)},\n'),
