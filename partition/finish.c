@@ -1,29 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From "which node in which stage" to a whole plan: schedule, proof, exact memory against the caps,
- * simulated times. */
+/* What a plan is bound with, and the devices it is finished on (partition/train/finish.c). */
 #include <string.h>
 
-#include "partition/cost/profile.h"
-#include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
-#include "partition/make.h"
-#include "partition/memory/predict.h"
-#include "partition/program/records.h"
-#include "partition/schedule/compute_order.h"
-#include "partition/simulate/replay.h"
 #include "partition/train/model.h"
-
-enum { CLASSES = 2, STEPS_REPLAYED = 1 << 21 };
 
 typedef struct finish {
   const opi_plan_env *env;
   opi_plan *plan;
-  opi_bound *bounds[CLASSES]; /* of the smaller class only [1] is owned */
-  opi_cut *cuts[CLASSES];
-  uint32_t n_classes;
   opi_rank_device *devices;  /* [n_ranks]; NULL: the plan was read */
   opi_backend_ref *backends; /* [n_ranks] */
-  opi_program_list *list;
   opi_arena scratch;
   opipe_error *err;
 } finish;
@@ -75,17 +61,23 @@ static opipe_status bind_options(const opi_plan *plan, const opi_bind_options *b
   return OPIPE_OK;
 }
 
-opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
-                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
-                           opipe_error *err) {
+opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
+                              const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                              opipe_error *err) {
   opi_arena scratch;
   opi_bind_options options;
   opi_arena_init(&scratch, plan->allocator, 0);
   opipe_status status = bind_options(plan, base, rows, &scratch, &options, err);
   if (status == OPIPE_OK)
-    status = opi_bind(model, &options, out_bound, err);
+    status = (bind == NULL ? opi_bind : bind)(model, &options, out_bound, err);
   opi_arena_release(&scratch);
   return status;
+}
+
+opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
+                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                           opipe_error *err) {
+  return opi_plan_bind_by(NULL, plan, model, base, rows, out_bound, err);
 }
 
 opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
@@ -149,83 +141,10 @@ static opipe_status check_batch(finish *f, const opi_bound *bound) {
   return status;
 }
 
-static opipe_status cut_classes(finish *f, const opi_bound *bound) {
-  opi_plan *plan = f->plan;
-  const int64_t rows = plan->batch_rows;
-  opi_cut_source source = {
-      .graph = bound->graph, .stage = plan->stage_of_node, .n_stages = plan->n_stages};
-  OPI_TRY(opi_cut_build(&source, plan->allocator, &f->cuts[0], f->err));
-  f->n_classes = 1;
-  if (plan->n_microbatches == 1 || rows % plan->n_microbatches == 0)
-    return OPIPE_OK;
-  OPI_TRY(opi_plan_bind(plan, f->env->model, f->env->bind, rows / plan->n_microbatches,
-                        &f->bounds[1], f->err));
-  const opi_graph *g = f->bounds[1]->graph;
-  uint32_t *stages = OPI_ARENA_ARRAY(&f->scratch, uint32_t, g->n_nodes);
-  if (stages == NULL)
-    return opi_fail_nomem(f->err, g->n_nodes * sizeof(*stages), "a cut");
-  OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, f->err));
-  source.graph = g;
-  source.stage = stages;
-  source.master = f->cuts[0];
-  OPI_TRY(opi_cut_build(&source, plan->allocator, &f->cuts[1], f->err));
-  f->n_classes = 2;
-  return OPIPE_OK;
-}
-
-/* Enough for a steady state, of very long lists as many as take about a second. */
-static uint32_t requests_to_replay(const opi_plan *plan, const opi_program_list *list) {
-  const uint32_t wanted = 2 * plan->n_stages + 4;
-  const uint32_t most = list->n_steps == 0 ? wanted : STEPS_REPLAYED / list->n_steps;
-  return wanted <= most ? wanted : most < 4 ? 4 : most;
-}
-
-static opipe_status order_and_prove(finish *f) {
-  opi_plan *plan = f->plan;
-  if (plan->actions == NULL) {
-    opi_schedule_ref schedule;
-    OPI_TRY(f->env->plugins->schedule(f->env->plugins->ctx, plan->schedule, &schedule, f->err));
-    OPI_TRY(opi_schedule_order(&schedule, plan, f->err));
-  }
-  OPI_TRY(opi_records_prove(plan, f->cuts[0], f->err));
-  for (uint32_t c = 0; c < f->n_classes; ++c) {
-    opi_program_list_free(f->list);
-    f->list = NULL;
-    OPI_TRY(opi_lower(plan, f->cuts[c], plan->allocator, &f->list, f->err));
-    OPI_TRY(opi_prove(plan, f->cuts[c], f->list, plan->allocator, f->err));
-  }
-  opi_replay_result times = {0};
-  const uint32_t n_requests = requests_to_replay(plan, f->list);
-  OPI_TRY(opi_replay(plan, f->cuts[f->n_classes - 1], f->list, plan->stage_ns, n_requests,
-                     plan->allocator, &times, f->err));
-  plan->request_ns = times.request_ns;
-  plan->interval_ns = times.interval_ns;
-  return OPIPE_OK;
-}
-
-static opipe_status predict(finish *f) {
-  opi_plan *plan = f->plan;
-  const bool direct =
-      (plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_plan_shares_memory(plan);
-  if (f->devices == NULL)
-    return OPIPE_OK;
-  plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
-  if (plan->memory == NULL)
-    return opi_fail_nomem(f->err, plan->n_ranks * sizeof(opi_memory), "a prediction");
-  return opi_predict(plan, (const opi_cut *const *)f->cuts, f->n_classes, f->devices, direct, 0,
-                     plan->allocator, plan->memory, f->err);
-}
-
 static opipe_status finish_all(finish *f, const opi_bound *bound) {
   OPI_TRY(check_batch(f, bound));
   OPI_TRY(open_devices(f));
-  if (f->plan->train != NULL)
-    return opi_train_finish(f->env, f->plan, f->devices, f->err);
-  OPI_TRY(cut_classes(f, bound));
-  OPI_TRY(opi_plan_name_crossings(f->plan, f->cuts[0], f->err));
-  OPI_TRY(order_and_prove(f));
-  OPI_TRY(predict(f));
-  return opi_plan_check_caps(f->plan, f->err);
+  return opi_train_finish(f->env, f->plan, bound, f->devices, f->err);
 }
 
 static bool all_asked(const opi_plan *plan) {
@@ -245,11 +164,6 @@ opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_
   for (uint32_t r = 0; f.devices != NULL && f.backends != NULL && r < plan->n_ranks; ++r) {
     if (f.devices[r].device != NULL)
       f.backends[r].table->device_close(f.devices[r].device);
-  }
-  opi_program_list_free(f.list);
-  for (uint32_t c = 0; c < CLASSES; ++c) {
-    opi_cut_free(f.cuts[c]);
-    opi_bound_free(f.bounds[c]);
   }
   opi_arena_release(&f.scratch);
   return status;

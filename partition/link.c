@@ -47,9 +47,8 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
   return OPIPE_OK;
 }
 
-/* May ranks of one process, a thread each, talk over it? A stream of requests posts its receives as
- * slots become free, and a body that repeats round its circle: in no order between two ranks that
- * both could follow. */
+/* May ranks of one process, a thread each, talk over it? A training body that repeats posts its
+ * receives round its circle: in no order between two ranks that both could follow. */
 opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err) {
   const opi_link *link = &plan->link;
   const uint32_t n_ranks = plan->n_ranks;
@@ -63,12 +62,11 @@ opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err) {
                     plan->transport, n_ranks);
   }
   const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
-  if (opi_plan_is_strict(plan) && (plan->train == NULL || twice)) {
+  if (opi_plan_is_strict(plan) && twice) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "transport '%.100s' matches messages by rule '%s'; the lists of %u ranks of %s "
-                    "are proven for '%s' and '%s'",
+                    "transport '%.100s' matches messages by rule '%s'; the lists of %u ranks of "
+                    "double-buffered plans are proven for '%s' and '%s'",
                     plan->transport, opi_rule_name(link->rule), n_ranks,
-                    twice ? "double-buffered plans" : "plans for inference",
                     opi_rule_name(OPIPE_RULE_TAG), opi_rule_name(OPIPE_RULE_STREAM));
   }
   return OPIPE_OK;

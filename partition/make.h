@@ -90,6 +90,12 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
 opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
                            const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
                            opipe_error *err);
+/* The same with another function in the place of opi_bind; NULL: that. */
+typedef opipe_status (*opi_bind_fn)(const opi_model *model, const opi_bind_options *options,
+                                    opi_bound **out_bound, opipe_error *err);
+opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
+                              const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                              opipe_error *err);
 /* The same where env->bound is not that graph already: *out_own is NULL if it is, else *out_bound
  * and the caller's to free, on failure too. */
 opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,

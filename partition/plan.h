@@ -95,23 +95,26 @@ enum {
   OPI_ACT_LOAD = 3,
   OPI_ACT_STORE = 4,
   /* training */
-  OPI_ACT_POST = 5,   /* the receive of a message is posted */
-  OPI_ACT_DRAIN = 6,  /* a message that was sent has left its memory */
-  OPI_ACT_REDUCE = 7, /* gradients of an instance: over its replicas */
-  OPI_ACT_UPDATE = 8, /* ties, norm, clip, optimizer of all instances of the rank */
-  OPI_ACT_COPY = 9    /* rows of a tensor, from one place of the rank to another */
+  OPI_ACT_POST = 5,    /* the receive of a message is posted */
+  OPI_ACT_DRAIN = 6,   /* a message that was sent has left its memory */
+  OPI_ACT_REDUCE = 7,  /* gradients of an instance: over its replicas */
+  OPI_ACT_UPDATE = 8,  /* ties, norm, clip, optimizer of all instances of the rank */
+  OPI_ACT_COPY = 9,    /* rows of a tensor, from one place of the rank to another */
+  OPI_ACT_RESERVE = 10 /* a message that its maker writes in place may be written */
 };
 typedef struct opi_step {
   uint32_t kind; /* OPI_ACT_* */
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route;   /* RECV, SEND, COPY: index in the cut's routes; OPI_ROUTE_CREDIT: the
-                       schedule's in-flight credit */
+  uint32_t route;   /* of messages: which one; COPY: route; COMPUTE: action */
   uint32_t pass;    /* COMPUTE */
+  int32_t lap;      /* forward: a message of a later body (above 0), or of one before (below) */
   uint16_t next;    /* training: 1: of the next mini-batch (double-buffered weights) */
   uint16_t version; /* training, COMPUTE: of the weights */
 } opi_step;
+/* A message's route where it is the schedule's in-flight credit: no bytes, from the last stage to
+ * the first. */
 #define OPI_ROUTE_CREDIT (UINT32_MAX - 1)
 
 /* A tensor that crosses stages. */
@@ -197,6 +200,9 @@ typedef struct opi_plan {
   const opi_known_axis *batch; /* how the batch runs through the model (opi_batch_prove); NULL: not
                                   proven. Not written */
   uint32_t n_microbatches;
+  uint32_t n_positions; /* of a view of a forward plan (partition/train/model.h): the requests that
+                           its lists hold, one after the other; each has n_microbatches /
+                           n_positions. 0: one */
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
   opi_device_spec *devices;      /* [n_ranks] */
@@ -258,10 +264,21 @@ static inline bool opi_plan_is_strict(const opi_plan *plan) {
   return plan->n_ranks > 1 && plan->link.rule > OPIPE_RULE_STREAM;
 }
 
+/* Has the list of a rank no beginning and no end? Streams of requests, and weights in two versions:
+ * what follows a body is the body. */
+static inline bool opi_plan_is_periodic(const opi_plan *plan) {
+  return plan->train == NULL ? !opi_plan_is_strict(plan)
+                             : plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+}
+
 /* May a producer write into another rank's memory? Only where all ranks' devices are of one kind,
  * in one domain, and have host memory (a transport that writes in place then does).
  * device.c */
 bool opi_plan_shares_memory(const opi_plan *plan);
+/* Does it, over the plan's transport? */
+static inline bool opi_plan_is_direct(const opi_plan *plan) {
+  return (plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_plan_shares_memory(plan);
+}
 
 /* Rank of instance (stage, replica). */
 static inline uint32_t opi_plan_rank(const opi_plan *plan, uint32_t stage, uint32_t replica) {

@@ -118,7 +118,7 @@ void opi_request_finish(opi_request *request) {
   while (atomic_load_explicit(&request->failed, memory_order_acquire) ==
          OPI_FATE_WRITTEN) { /* a few instructions long */
   }
-  if (s->train != NULL)
+  if (request->ticket != NULL)
     opi_train_finished(request);
   for (uint32_t i = 0; i < s->n_inputs; ++i)
     set_done(&request->feeds[i].done);
@@ -160,10 +160,8 @@ void opi_request_passed(opi_request *request) {
     if (old == OPI_REQUEST_FREE || (old & OPI_REQUEST_PASSING) != 0)
       return;
   } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
-  for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
-    if (request->shape[c] != NULL)
-      atomic_fetch_sub(&request->shape[c]->n_users, 1);
-  }
+  if (request->shape != NULL)
+    atomic_fetch_sub(&request->shape->n_users, 1);
   const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */
   atomic_fetch_sub(&s->n_unfinished, 1);
   set_flag(request, OPI_REQUEST_PASSED);

@@ -10,25 +10,16 @@ static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_s
   memcpy(dst, src, dst_size < src_size ? dst_size : src_size);
 }
 
-/* The arena that is charged as activations and workspace belongs to the largest program of the
- * plan's own shapes. */
-static uint64_t workspace_of(const opi_session *s, const opi_rank *rank) {
+/* The arena that is charged as activations and workspace belongs to the largest program of all
+ * shapes. */
+static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
   uint64_t largest = 0, workspace = 0;
   for (uint32_t i = 0; i < s->n_places; ++i) {
-    const opi_shape *shape = s->shapes[i];
-    for (uint32_t st = 0; shape != NULL && st < s->plan->n_stages; ++st) {
-      opipe_program_info info = {.struct_size =
-                                     (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-      if (shape->stages[st].program == NULL || opi_plan_rank(s->plan, st, 0) != rank->index)
-        continue;
-      if (opi_program_ask(opi_rank_backend(rank), shape->stages[st].program, &info, NULL) < 0)
-        continue;
-      const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
-      if (arena <= largest)
-        continue;
-      largest = arena;
-      workspace = info.workspace_bytes;
-    }
+    const opi_train_shape *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->train;
+    if (shape == NULL || shape->seats[rank].arena_bytes <= largest)
+      continue;
+    largest = shape->seats[rank].arena_bytes;
+    workspace = shape->seats[rank].workspace_bytes;
   }
   return workspace;
 }
@@ -38,7 +29,6 @@ static uint64_t workspace_of(const opi_session *s, const opi_rank *rank) {
 static void train_memory(const opi_session *s, uint32_t index, const opipe_device_usage *usage,
                          opipe_memory_info *info) {
   opi_weight_bytes bytes = {0, 0, 0, 0};
-  uint64_t arena = 0;
   opi_weights_bytes(s->train->weights, index, &bytes);
   const uint64_t others = bytes.gradients + bytes.optimizer + bytes.versions;
   const uint64_t params = usage->live_bytes[OPIPE_BUFFER_PARAMS];
@@ -49,13 +39,7 @@ static void train_memory(const opi_session *s, uint32_t index, const opipe_devic
   info->version_bytes = bytes.versions;
   for (uint32_t i = 0; i < s->n_places; ++i) {
     const opi_train_shape *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->train;
-    if (shape == NULL)
-      continue;
-    info->stash_bytes += shape->lists->stash_bytes[index];
-    if (shape->seats[index].arena_bytes <= arena)
-      continue;
-    arena = shape->seats[index].arena_bytes;
-    info->workspace_bytes = shape->seats[index].workspace_bytes;
+    info->stash_bytes += shape == NULL ? 0 : shape->lists->stash_bytes[index];
   }
   info->boundary_bytes =
       boundaries - (info->stash_bytes < boundaries ? info->stash_bytes : boundaries);
@@ -81,15 +65,12 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
   opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
-  if (s->train != NULL)
+  info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
+  info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
+  info.workspace_bytes = workspace_of(s, index);
+  if (opi_session_trains(s))
     train_memory(s, index, &usage, &info);
-  else
-    info.workspace_bytes = workspace_of(s, rank);
   opi_lock_give(&s->submit_lock);
-  if (s->train == NULL) {
-    info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
-    info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
-  }
   const uint64_t arena = usage.live_bytes[OPIPE_BUFFER_ARENA];
   if (info.workspace_bytes > arena)
     info.workspace_bytes = arena;

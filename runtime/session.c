@@ -15,6 +15,7 @@
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
+enum { PLACES_LEAST = 4 };
 /* Where ranks outnumber the cores a rank looks only for about as long as falling asleep and being
  * woken would cost; the transport yields while it looks. */
 enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
@@ -36,8 +37,8 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   s->max_in_flight = p->max_in_flight != 0 ? p->max_in_flight : 2 * s->plan->n_stages;
   s->watchdog_ns = p->watchdog_ns != 0 ? p->watchdog_ns : WATCHDOG_NS;
   s->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
-  if (s->n_places < 2 * OPI_CLASSES) /* the plan's own, and those of one request more */
-    s->n_places = 2 * OPI_CLASSES;
+  if (s->n_places < PLACES_LEAST)
+    s->n_places = PLACES_LEAST;
   if (s->n_places > 65535) {
     return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535",
                     s->n_places);
@@ -66,8 +67,7 @@ static opipe_status list_inputs(opi_session *s, opipe_error *err) {
   s->inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, s->n_inputs);
   s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
   s->output_dtypes = OPI_ARENA_ARRAY(&s->arena, uint32_t, s->n_outputs);
-  s->ran = OPI_ARENA_ARRAY(&s->arena, opi_ran, s->plan->n_stages * opi_ran_stride(s->plan));
-  if (s->inputs == NULL || s->output_names == NULL || s->output_dtypes == NULL || s->ran == NULL)
+  if (s->inputs == NULL || s->output_names == NULL || s->output_dtypes == NULL)
     return opi_fail_nomem(err, s->n_inputs * sizeof(opi_input), "inputs");
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     opi_input *input = &s->inputs[i];
@@ -121,7 +121,7 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   const opipe_device_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
       .index = spec->index,
-      .memory_bytes = s->reference && s->plan->train != NULL ? 0 : spec->memory_bytes,
+      .memory_bytes = s->reference ? 0 : spec->memory_bytes,
       .threads = spec->threads,
       .spin_us = s->worker_spin_us,
       .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};
@@ -158,14 +158,6 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Producers write into the receiver's memory: the planner laid out memory by the same answer. */
-static void find_direct(opi_session *s) {
-  s->direct =
-      (s->plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_plan_shares_memory(s->plan);
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) /* as they were when they were opened */
-    s->direct = s->direct && (s->ranks[r].device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0;
-}
-
 static void close_rank(opi_rank *rank) {
   const opi_session *s = rank->session;
   if (s == NULL)
@@ -183,26 +175,6 @@ static void close_rank(opi_rank *rank) {
 }
 
 /* ---- messages ---- */
-
-static opipe_status open_credit(opi_session *s, opipe_error *err) {
-  const uint32_t first = opi_plan_rank(s->plan, 0, 0),
-                 last = opi_plan_rank(s->plan, s->plan->n_stages - 1, 0);
-  if (s->plan->in_flight == 0 || first == last || s->train != NULL)
-    return OPIPE_OK;
-  const opipe_stream_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
-      .kind = OPIPE_STREAM_CONTROL,
-      .src_rank = last,
-      .dst_rank = first,
-      .src_stage = s->plan->n_stages - 1,
-      .dst_stage = 0,
-      .depth = s->plan->in_flight,
-      .n_bytes = 0};
-  OPI_TRY(OPI_ASK_WIRE(s, stream_open, err, s->ranks[last].endpoint, &params,
-                       &s->ranks[last].credit_src));
-  return OPI_ASK_WIRE(s, stream_open, err, s->ranks[first].endpoint, &params,
-                      &s->ranks[first].credit_dst);
-}
 
 static opipe_status open_world(opi_session *s, opipe_error *err) {
   const opipe_world_params params = {
@@ -222,7 +194,7 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
         .spin_us = s->spin_us};
     OPI_TRY(OPI_ASK_WIRE(s, endpoint_open, err, s->world, &end, &s->ranks[r].endpoint));
   }
-  return open_credit(s, err);
+  return OPIPE_OK;
 }
 
 /* In one process all ranks share the plan; those of others bring their own. */
@@ -269,40 +241,21 @@ opipe_status opi_session_ready(const opi_session *s, opipe_error *err) {
 }
 
 static void close_world(opi_session *s) {
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) {
-    s->transport->stream_close(s->ranks[r].credit_src);
-    s->transport->stream_close(s->ranks[r].credit_dst);
-  }
   for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
     s->transport->endpoint_close(s->ranks[r].endpoint);
   s->transport->world_close(s->world);
 }
 
-/* ---- the plan's own shapes ---- */
+/* ---- the plan's own shape ---- */
 
 static opipe_status open_shapes(opi_session *s, opipe_error *err) {
-  const opi_plan *plan = s->plan;
-  const uint32_t m = s->n_batch_inputs == 0 ? 1 : plan->n_microbatches;
-  opi_shape *shape = NULL;
   s->shapes = OPI_ARENA_ARRAY(&s->arena, opi_shape *, s->n_places);
   if (s->shapes == NULL)
     return opi_fail_nomem(err, s->n_places * sizeof *s->shapes, "shapes");
-  if (s->train != NULL)
-    return opi_train_build(s, err);
-  const int64_t rows = s->n_batch_inputs == 0 ? 0 : opi_microbatch_rows(plan->batch_rows, m, 0);
-  OPI_TRY(opi_shape_get(s, NULL, rows, &shape, err));
-  for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    const opi_graph *g = shape->bound->graph;
-    s->output_dtypes[o] = g->values[g->outputs[o]].dtype;
-  }
-  if (s->n_batch_inputs == 0 || plan->batch_rows % m == 0 || plan->batch_rows < m)
-    return OPIPE_OK;
-  return opi_shape_get(s, NULL, plan->batch_rows / m, &shape, err);
+  return opi_train_build(s, err);
 }
 
 static opipe_status open_requests(opi_session *s, opipe_error *err) {
-  if (s->train == NULL)
-    s->ring_room = s->max_in_flight + 1;
   s->ring = OPI_ARENA_ARRAY(&s->arena, opi_request *, s->ring_room);
   if (s->ring == NULL)
     return opi_fail_nomem(err, s->ring_room * sizeof *s->ring, "requests");
@@ -325,10 +278,8 @@ static opipe_status start_threads(opi_session *s, opipe_error *err) {
 static opipe_status open_all(opi_session *s, const opipe_session_params *params, opipe_error *err) {
   OPI_TRY(read_params(s, params, err));
   OPI_TRY(list_inputs(s, err));
-  if (s->plan->train != NULL)
-    OPI_TRY(opi_train_prepare(s, err));
+  OPI_TRY(opi_train_prepare(s, err));
   OPI_TRY(open_ranks(s, err));
-  find_direct(s);
   if (!s->reference) {
     OPI_TRY(open_world(s, err));
     OPI_TRY(agree(s, err));

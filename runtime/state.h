@@ -15,8 +15,7 @@
 
 #include <stdatomic.h>
 
-#include "partition/memory/layout.h"
-#include "partition/schedule/lower.h"
+#include "partition/program/cut.h"
 #include "runtime/handles.h"
 #include "runtime/session.h"
 #include "runtime/strided.h"
@@ -29,7 +28,6 @@ typedef struct opi_block {
   uint64_t n_bytes;
 } opi_block;
 
-enum { OPI_CLASSES = 2 /* micro-batches of one request have at most two row counts */ };
 enum {
   OPI_SLICE_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
   OPI_BESIDE_NS = 200000,   /* while a device works: what waits beside it is tried again */
@@ -37,29 +35,6 @@ enum {
 };
 
 /* ---- shapes ---- */
-
-typedef struct opi_stage_run {
-  opipe_program *program;   /* NULL: a stage without nodes */
-  opipe_binding **bindings; /* [n_bindings] of message number modulo n_bindings */
-  uint32_t n_bindings;
-  uint32_t n_results;
-  uint32_t *results;          /* [n_results] graph outputs that the stage stores */
-  uint32_t *sends, *receives; /* routes out of the stage, into it */
-  uint32_t n_sends, n_receives;
-} opi_stage_run;
-
-/* One tensor from one stage to another. The counters of each side are that rank's own. */
-typedef struct opi_route_run {
-  opipe_stream *src, *dst; /* NULL: both stages are on one rank */
-  const opi_slot *home;    /* where the producer writes it */
-  const opi_slot *slot;    /* where the consumer reads it */
-  uint32_t src_rank, dst_rank;
-  bool in_place; /* home and slot are the same */
-  char pad_[64];
-  uint64_t n_posted; /* receiver: receives posted so far */
-  uint64_t n_used;   /* receiver: messages consumed, and all before them */
-  bool *used;        /* [slot->depth] receiver: by slot, consumed before one in front of it was */
-} opi_route_run;
 
 /* A pinned value that is part of a shape's signature. */
 typedef struct opi_shape_pin {
@@ -70,32 +45,19 @@ typedef struct opi_shape_pin {
 
 typedef struct opi_shape {
   opi_session *session;
-  struct opi_train_shape *train; /* of a training session: what else is of it; else NULL */
+  struct opi_train_shape *train; /* what it runs: graphs, lists, programs */
   opi_arena arena;               /* the tables below */
   uint32_t place;                /* index in session->shapes; part of its streams' names */
   bool keep; /* of the plan itself: never evicted, its constants are the parameter sets' sources */
-  int64_t rows;  /* of the micro-batch (training: of the mini-batch) along the batch axis; 0
-                    without one */
-  int64_t *dims; /* all dimensions of all inputs, in order, the batch axis with `rows` */
+  int64_t rows;  /* of a request or mini-batch along the batch axis; 0 without one */
+  int64_t *dims; /* all dimensions of all inputs, in order */
   opi_shape_pin *pins;
   uint32_t n_pins;
   uint64_t last_used;       /* request number */
-  uint64_t n_sequences;     /* micro-batches handed out; submit_lock */
-  _Atomic uint32_t n_users; /* unfinished requests */
-  opi_bound *bound;
-  opi_cut *cut;
-  opi_layout *layout;
-  opi_program_list *list;
-  uint32_t *group_first; /* [plan->n_actions + 1] first step of each action */
-  opi_stage_run *stages;
-  opi_route_run *routes;
-  opi_carry *output_carry; /* [n_outputs] */
-  uint32_t *port_input;    /* [graph inputs] the session's input of each */
-  opi_block *boundary;     /* [n_ranks] */
-  uint32_t *arena_of_rank; /* [n_ranks] index in the rank's arenas */
-  bool *started;           /* [n_ranks] its first receives are posted; shapes_lock */
-  bool *wakes; /* [n_ranks] its list begins with something that no message announces: submit rings
-                  it */
+  uint64_t n_requests;      /* of it so far; submit_lock */
+  _Atomic uint32_t n_users; /* unfinished requests, ranks with sends that wait */
+  opi_block *boundary;      /* [n_ranks] */
+  uint32_t *arena_of_rank;  /* [n_ranks] index in the rank's arenas */
 } opi_shape;
 
 /* ---- requests ---- */
@@ -159,11 +121,13 @@ struct opi_request {
   void *on_done_ctx;
   opipe_error error;
   uint64_t deadline_ns; /* absolute; 0: none */
-  opi_shape *shape[OPI_CLASSES];
-  uint64_t first_sequence[OPI_CLASSES];
-  int64_t rows;            /* of the whole request */
-  uint32_t n_microbatches; /* that hold rows; the plan's others are skipped */
-  uint32_t n_large;        /* the first of them are of shape[0], the rest of shape[1] */
+  opi_shape *shape;
+  struct opi_train_shape
+      *runs;         /* what of it the ranks read: theirs alone, while `shape` is counted on */
+  uint64_t body;     /* of its shape's requests, */
+  uint32_t position; /* and which of those of a body it is */
+  int64_t rows;      /* of the whole request */
+  uint32_t n_microbatches; /* that hold rows */
   bool has_plain;          /* an output is an input or a known value */
   opi_feed *feeds;         /* [session->n_inputs] */
   opi_result *results;     /* [session->n_outputs] */
@@ -203,23 +167,20 @@ typedef struct opi_rank {
   uint32_t n_arenas;
   uint64_t charged_bytes; /* to the budget */
   opipe_endpoint *endpoint;
-  opipe_stream *credit_src, *credit_dst;
   opi_thread thread;
   _Atomic(char *) staging;      /* for strided copies to and from devices without host memory */
   uint64_t staging_bytes;       /* submit_lock */
   struct opi_staging *stagings; /* all, for freeing */
   /* the interpreter's place: own thread */
-  char pad_[64];
-  opi_request *request;  /* in work, NULL: none */
-  uint32_t action, step; /* next, in plan->actions and in the list of its micro-batch's shape */
-  uint32_t seen_shapes;  /* session->shapes_version at the last look */
-  uint64_t credits_posted, credits_used, credits_started, credits_given;
-  bool polls;                /* it waits for something that rings no bell */
-  bool holds_inputs;         /* the group's program has run, what it read is not given back yet */
-  uint32_t peer;             /* rank that a blocked step waits for, OPIPE_NONE: none */
-  uint64_t blocked_since_ns; /* 0: not blocked */
+  char pad_[128];
+  struct opi_train_place *place; /* of the session: what it is at */
+  opi_request *request;          /* in work, NULL: none */
+  uint32_t step;                 /* next, in the list of its shape */
+  bool polls;                    /* it waits for something that rings no bell */
+  uint32_t peer;                 /* rank that a blocked step waits for, OPIPE_NONE: none */
+  uint64_t blocked_since_ns;     /* 0: not blocked */
   /* for other threads */
-  char pad2_[64];
+  char pad2_[128];
   _Atomic uint32_t touching;       /* 1 while it may touch a request's memory */
   _Atomic uint32_t gone;           /* 1: its thread has ended */
   _Atomic uint32_t driving;        /* 1: a host thread is in session_drive */
@@ -232,14 +193,10 @@ typedef struct opi_rank {
   _Atomic uint64_t doing_request;
   _Atomic uint32_t doing_kind, doing_pass, doing_stage, doing_microbatch, doing_peer;
   _Atomic uint64_t busy_ns;
+  char pad3_[128]; /* the next rank reads what comes behind */
 } opi_rank;
 
 /* ---- the session ---- */
-
-/* When a program of inference ran last, for which request (its number + 1; 0: never). */
-typedef struct opi_ran {
-  _Atomic uint64_t start_ns, end_ns, request;
-} opi_ran;
 
 typedef struct opi_input {
   const char *name;
@@ -262,14 +219,12 @@ struct opi_session {
   uint32_t compile_flags;
   uint32_t spin_us, worker_spin_us, wait_spin_us; /* of ranks; of devices; of request_wait */
   uint64_t watchdog_ns;
-  bool direct;
   bool reference;
-  struct opi_train *train; /* NULL: inference */
+  struct opi_train *train; /* what its ranks are at */
 
   opi_input *inputs;
   const char **output_names;
   uint32_t *output_dtypes;
-  opi_ran *ran;                         /* inference: for traces, see opi_session_ran */
   uint32_t n_inputs, n_outputs, n_dims; /* n_dims: of all inputs together */
   uint32_t n_batch_inputs;              /* that carry the batch */
   const opi_cut *master;                /* whose parameter table all shapes use */
@@ -306,6 +261,11 @@ struct opi_session {
   _Atomic uint32_t closing;
   _Atomic uint64_t n_done, n_failed, n_shapes;
 };
+
+/* Is it a training session? */
+static inline bool opi_session_trains(const opi_session *session) {
+  return session->plan->train != NULL;
+}
 
 /* Calls a slot of the rank's backend or of the transport, see OPI_ASK. */
 #define OPI_ASK_RANK(rank, slot, err, ...) \
@@ -378,41 +338,37 @@ opipe_status opi_read_inputs(opi_session *session, const opipe_submit_params *pa
 opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint32_t dtype,
                               opipe_error *err);
 opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_error *err);
-/* Is `shape` the one for `request`'s micro-batches of `rows` rows? */
+/* Is `shape` the one for requests like `request`, of `rows` rows? */
 bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t rows);
 /* Fills dims and pins of a new shape. */
 opipe_status opi_shape_sign(opi_shape *shape, const opi_request *request, int64_t rows,
                             opipe_error *err);
-/* bind.c: the graph, and how it carries the batch */
-opipe_status opi_shape_bind(opi_shape *shape, opipe_error *err);
 /* bind.c: free dimensions and pinned values of a signature, with `rows` rows. In `arena`. */
 opipe_status opi_shape_name(const opi_shape *shape, int64_t rows, opi_arena *arena,
                             opi_bind_options *out_options, opipe_error *err);
 /* bind.c: dims and pins of the plan's own shape, as its graph has them. */
 opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *graph, opipe_error *err);
 
-/* The shape for `request`'s micro-batches of `rows` rows, built if need be. Under submit_lock.
- * cache.c */
+/* The shape for requests like `request`, of `rows` rows, built if need be. Under submit_lock.
+ * request NULL: the plan's own. cache.c */
 opipe_status opi_shape_get(opi_session *session, const opi_request *request, int64_t rows,
                            opi_shape **out_shape, opipe_error *err);
 void opi_shapes_free(opi_session *session);
 
-opipe_status opi_shape_build(opi_shape *shape,
-                             opipe_error *err); /* build.c: programs, memory, bindings, streams */
+/* The shape that `request` is of, in use until it has passed. OPIPE_PENDING: no room until one that
+ * is in use is let go. */
+opipe_status opi_shape_find(opi_session *session, opi_request *request, opipe_error *err);
 void opi_shape_stop(
     opi_shape *shape); /* gives back all that is the backend's or the transport's; once idle */
 void opi_shape_free(opi_shape *shape); /* accepts NULL */
 /* memory.c: arenas and boundary buffers as needs [n_ranks] says, charged */
-opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_layout *needs, opipe_error *err);
+typedef struct opi_rank_needs {
+  uint64_t boundary_bytes, arena_bytes;
+} opi_rank_needs;
+opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err);
 void opi_shape_memory_free(opi_shape *shape);
 opipe_status opi_shape_params(opi_shape *shape,
                               opipe_error *err); /* params.c: prepares the ranks' sets */
-/* The region of message `sequence` in a slot. */
-opipe_region opi_slot_region(const opi_shape *shape, const opi_slot *slot, uint64_t sequence,
-                             uint64_t n_bytes);
-/* Its host address; NULL without host memory. */
-char *opi_slot_host(const opi_shape *shape, const opi_slot *slot, uint64_t sequence);
-
 /* ---- executor/ ---- */
 
 /* Runs rank `rank` as far as it goes. OPIPE_OK: no request left; OPIPE_PENDING: blocked; < 0: the
@@ -424,25 +380,6 @@ void opi_session_ring_finished(opi_session *session);
 /* Waits until something may have changed, at most until `until_ns`; watches. */
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
                            opipe_error *err);
-/* Executes one step; OPIPE_PENDING: not yet. steps.c */
-opipe_status opi_step_run(opi_rank *rank, opi_shape *shape, const opi_step *step, uint64_t sequence,
-                          opipe_error *err);
-/* What the stage read of message `sequence` may be overwritten: its receives are posted again. */
-opipe_status opi_give_inputs_back(opi_rank *rank, opi_shape *shape, uint32_t stage,
-                                  uint64_t sequence, opipe_error *err);
-opipe_status opi_post_receives(opi_rank *rank, opi_shape *shape, opi_route_run *route,
-                               uint64_t n_bytes, opipe_error *err);
-opipe_status opi_post_credits(opi_rank *rank, opipe_error *err);
-/* Runs the program of `stage` and says how the request fared. compute.c */
-opipe_status opi_stage_compute(opi_rank *rank, opi_shape *shape, opi_request *request,
-                               uint32_t stage, uint32_t microbatch, uint64_t sequence,
-                               opipe_error *err);
-/* Moves request inputs in, results out. transfer.c. OPIPE_PENDING: a host fence is not set. */
-opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage,
-                             uint32_t microbatch, opipe_error *err);
-opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *request,
-                               uint32_t stage, uint32_t microbatch, uint64_t sequence,
-                               opipe_error *err);
 /* The part of what feeds `value` that has `shape` [value->rank] and begins at index `first` of
  * `axis` (-1: it is not cut). The view borrows `shape`, and changes it for packed types. */
 opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,
@@ -454,19 +391,22 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request,
 /* Between regions of two ranks, on the calling thread. */
 opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *to,
                              const opipe_region *dst, opipe_error *err);
-opipe_status opi_run_reference(opi_session *session, opi_request *request,
-                               opipe_error *err); /* reference.c */
 /* A request's memory is touched only between these; false: the session has failed, do not. */
 bool opi_rank_touch(opi_rank *rank);
 void opi_rank_let_go(opi_rank *rank);
 bool opi_fence_set(const opipe_fence *fence);
 /* The rank's step blocks, is done: for the watchdog. interpret.c */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step);
-void opi_rank_moves(opi_rank *rank, const opi_step *step);
+void opi_rank_unblocked(opi_rank *rank, const opi_step *step);
 /* Counts one of the owner's own numbers on, for others to read. */
 static inline void opi_count_on(_Atomic uint64_t *number) {
   atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + 1,
                         memory_order_relaxed);
+}
+static inline void opi_rank_moves(opi_rank *rank, const opi_step *step) {
+  opi_count_on(&rank->n_moves);
+  if (rank->blocked_since_ns != 0)
+    opi_rank_unblocked(rank, step);
 }
 /* Memory of the library's own for a result. submit.c */
 opipe_status opi_result_own(const opi_session *session, uint32_t output, opi_result *result,
@@ -481,21 +421,6 @@ void opi_watch(opi_session *session);
 
 /* ---- request.c, finish.c ---- */
 
-/* Which shape micro-batch `m` of a request is of; its message number there. */
-static inline uint32_t opi_class_of(const opi_request *request, uint32_t m) {
-  return m < request->n_large ? 0 : 1;
-}
-static inline uint64_t opi_sequence_of(const opi_request *request, uint32_t m) {
-  const uint32_t c = opi_class_of(request, m);
-  return request->first_sequence[c] + (c == 0 ? m : m - request->n_large);
-}
-/* First row of micro-batch m. */
-static inline int64_t opi_row_of(const opi_request *request, uint32_t m) {
-  const int64_t large = request->shape[0]->rows;
-  const uint32_t n = m < request->n_large ? m : request->n_large;
-  const int64_t start = large * n;
-  return n == m ? start : start + request->shape[1]->rows * (int64_t)(m - n);
-}
 static inline bool opi_request_failed(const opi_request *request) {
   const uint32_t fate = atomic_load_explicit(&request->failed, memory_order_acquire);
   return fate == OPI_FATE_WRITTEN || fate == OPI_FATE_FAILED;
@@ -535,22 +460,13 @@ bool opi_session_is_ending(opi_session *session);
 static inline bool opi_session_failed(opi_session *session) {
   return atomic_load(&session->failed) != 0;
 }
-/* A stage's entries lie apart from those of the next, which may be another rank's: ranks that write
- * to one cache line (or to two that are fetched together) wait for each other. */
-static inline size_t opi_ran_stride(const opi_plan *plan) {
-  return plan->n_microbatches + (2 * 64 + sizeof(opi_ran) - 1) / sizeof(opi_ran);
-}
-static inline opi_ran *opi_session_ran(const opi_session *session, uint32_t stage,
-                                       uint32_t microbatch) {
-  return &session->ran[stage * opi_ran_stride(session->plan) + microbatch];
-}
 /* Until messages can use what was opened on the ranks' endpoints; within the watchdog's time. */
 opipe_status opi_session_ready(const opi_session *session, opipe_error *err);
 opipe_status opi_session_check(const opi_session *session,
                                opipe_error *err);                     /* forked child, closing */
 opi_request *opi_request_new(opi_session *session, opipe_error *err); /* from the pool */
 void opi_request_recycle(opi_request *request);
-void opi_request_drop_shapes(opi_request *request); /* it will not use them */
+void opi_request_drop_shape(opi_request *request); /* it will not use it */
 opipe_status opi_requests_make(opi_session *session, uint32_t n,
                                opipe_error *err); /* the first n of the pool */
 /* All handles become stale; returns when nobody is inside. */

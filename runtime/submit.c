@@ -5,48 +5,27 @@
  */
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
-/* ---- shapes ---- */
-
-static opipe_status find_shapes(opi_session *s, opi_request *request, opipe_error *err) {
-  const bool split = s->n_batch_inputs != 0;
-  const uint32_t m = request->n_microbatches;
-  const int64_t least = split ? request->rows / m : 0;
-  const int64_t most = request->n_large == m ? least : least + 1;
-  opipe_status status = opi_shape_get(s, request, most, &request->shape[0], err);
-  if (status != OPIPE_OK)
-    return status;
-  atomic_fetch_add(&request->shape[0]->n_users, 1); /* so that the second one does not evict it */
-  if (request->n_large == m)
-    return OPIPE_OK;
-  status = opi_shape_get(s, request, least, &request->shape[1], err);
-  if (status == OPIPE_OK)
-    atomic_fetch_add(&request->shape[1]->n_users, 1);
-  return status;
-}
-
-void opi_request_drop_shapes(opi_request *request) {
-  for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
-    if (request->shape[c] != NULL)
-      atomic_fetch_sub(&request->shape[c]->n_users, 1);
-    request->shape[c] = NULL;
-  }
+void opi_request_drop_shape(opi_request *request) {
+  if (request->shape != NULL)
+    atomic_fetch_sub(&request->shape->n_users, 1);
+  request->shape = NULL;
 }
 
 /* ---- results ---- */
 
 static opipe_status result_shape(const opi_session *s, const opi_request *request, uint32_t output,
                                  opi_result *result, opipe_error *err) {
-  const opi_shape *shape = request->shape[0];
-  const opi_cut *c = shape->cut;
+  const opi_train_shape *t = request->runs;
+  const opi_cut *c = t->model->cuts[0];
   const opi_value *value = &c->graph->values[c->graph->outputs[output]];
-  const opi_carry *carry = &shape->output_carry[output];
+  const opi_carry *carry = &t->output_carry[output];
   result->rank = (uint32_t)value->rank;
   for (int32_t d = 0; d < value->rank; ++d)
     result->shape[d] = value->shape[d];
   if (c->output_port[output] != OPIPE_NONE) {
-    const opi_feed *feed = &request->feeds[shape->port_input[c->output_port[output]]];
+    const opi_feed *feed = &request->feeds[t->ports[0][0].input[c->output_port[output]]];
     for (int32_t d = 0; d < value->rank; ++d)
       result->shape[d] = feed->shape[d];
   } else if (carry->axis >= 0) {
@@ -130,7 +109,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     result->data = NULL;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     OPI_TRY(result_shape(s, request, o, result, err));
-    if (request->shape[0]->cut->output_cell[o] == OPIPE_NONE)
+    if (request->runs->model->cuts[0]->output_cell[o] == OPIPE_NONE)
       request->has_plain = true;
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {
@@ -152,29 +131,25 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
 /* ---- publishing ---- */
 
 static void number(opi_session *s, opi_request *request, const opipe_submit_params *params) {
-  const uint32_t n_small = request->n_microbatches - request->n_large;
   request->number = s->n_numbered++;
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(opi_clock_ns(), params->deadline_ns);
-  for (uint32_t c = 0; c < OPI_CLASSES; ++c) {
-    opi_shape *shape = request->shape[c];
-    if (shape == NULL)
-      continue;
-    request->first_sequence[c] = shape->n_sequences;
-    shape->n_sequences += c == 0 ? request->n_large : n_small;
-    shape->last_used = request->number + 1;
-  }
+  const uint32_t n_positions = request->runs->lists->n_positions;
+  request->body = request->shape->n_requests / n_positions;
+  request->position = (uint32_t)(request->shape->n_requests++ % n_positions);
+  request->shape->last_used = request->number + 1;
   opi_request_begin(request, params);
 }
 
+/* A rank whose first step is a receive is woken by the message. */
 static void publish(opi_session *s, opi_request *request, uint32_t version) {
-  const bool all = request->has_plain || request->n_microbatches < s->plan->n_microbatches ||
-                   atomic_load(&s->shapes_version) != version;
-  const bool *wakes = request->shape[0]->wakes; /* the request is the ranks' once it is published */
+  const bool all = request->has_plain || atomic_load(&s->shapes_version) != version;
+  const opi_train_shape *t = request->runs; /* it is the ranks' once it is published */
+  const uint32_t position = request->position;
   s->ring[request->number % s->ring_room] = request;
   atomic_store_explicit(&s->n_submitted, request->number + 1, memory_order_release);
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
-    if (all || wakes[r])
+    if (all || t->seats[r].wakes[position])
       s->transport->ring(s->ranks[r].endpoint);
   }
   if (opi_session_failed(s))
@@ -183,7 +158,7 @@ static void publish(opi_session *s, opi_request *request, uint32_t version) {
 
 static void run_now(opi_session *s, opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
-  const opipe_status status = opi_run_reference(s, request, &why);
+  const opipe_status status = opi_train_run_reference(s, request, &why);
   if (status < 0)
     (void)opi_request_fail(request, &why);
   opi_request_passed(request);
@@ -200,15 +175,15 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   opi_request *request = opi_request_new(s, err);
   if (request == NULL)
     return OPIPE_E_NOMEM;
-  request->shape[0] = request->shape[1] = NULL;
+  request->shape = NULL;
   opipe_status status = opi_read_inputs(s, params, request, err);
   if (status == OPIPE_OK)
-    status = find_shapes(s, request, err);
+    status = opi_shape_find(s, request, err);
   if (status == OPIPE_OK)
     status = place_results(s, params, request, err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
-    opi_request_drop_shapes(request);
+    opi_request_drop_shape(request);
     opi_request_recycle(request);
     return status;
   }
@@ -229,7 +204,7 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
                                 opipe_error *err) {
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
-  if (s->train != NULL)
+  if (opi_session_trains(s))
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
   opi_lock_take(&s->submit_lock);
   const opipe_status status = submit_locked(s, params, out_request, &handle, err);

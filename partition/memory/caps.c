@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Does every rank's need fit its cap? */
-#include "partition/memory/predict.h"
+#include "partition/memory/caps.h"
 
 static uint32_t stage_on(const opi_plan *plan, uint32_t rank) {
   uint32_t i = 0;

@@ -13,7 +13,6 @@
 #include "partition/cut/batch.h"
 #include "partition/cut/given.h"
 #include "partition/make.h"
-#include "partition/memory/layout.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/search/batch.h"
 #include "partition/search/dp.h"

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From "which node in which stage" to a whole training plan: training graphs, schedule, lists,
- * exact memory against the caps. */
+/* From "which node in which stage" to a whole plan: graphs, schedule, lists, exact memory against
+ * the caps, times. */
 #include <string.h>
 
 #include "partition/program/records.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/train/model.h"
 
+enum { STEPS_REPLAYED = 1 << 21 };
+
 typedef struct finish {
   const opi_plan_env *env;
   opi_plan *plan;
+  const opi_bound *bound;
   const opi_rank_device *devices;
   opi_train_model *model;
   opi_train_lists *lists;
@@ -20,7 +23,11 @@ typedef struct finish {
 static opipe_status build_model(finish *f) {
   opi_train_model_free(f->model);
   f->model = NULL;
-  return opi_train_model_build(f->plan, f->env->model, f->env->bind, NULL, &f->model, f->err);
+  const opi_train_sources from = {.plan = f->plan,
+                                  .file = f->env->model,
+                                  .base = f->env->bind,
+                                  .bound = f->plan->train == NULL ? f->bound : NULL};
+  return opi_train_model_build(&from, &f->model, f->err);
 }
 
 /* What a micro-batch leaves behind in an instance of each stage, for the schedule's eyes: of
@@ -54,11 +61,34 @@ static opipe_status ask_schedule(finish *f) {
   opi_schedule_ref schedule;
   OPI_TRY(f->env->plugins->schedule(f->env->plugins->ctx, plan->schedule, &schedule, f->err));
   OPI_TRY(opi_schedule_order(&schedule, plan, f->err));
+  if (plan->train == NULL)
+    return OPIPE_OK;
   uint32_t *used = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_stages);
   if (used == NULL)
     return opi_fail_nomem(f->err, plan->n_stages * sizeof *used, "a schedule");
   opi_train_used(plan, used);
   return is_plain(f, used) ? OPIPE_OK : build_model(f);
+}
+
+/* Simulated times: of a request alone, and between requests in a steady state, of very long lists
+ * as long as takes about a second. */
+static opipe_status predict_times(finish *f) {
+  opi_plan *plan = f->plan;
+  const uint32_t n_positions = f->lists->n_positions, n_steps = f->lists->n_steps;
+  const uint32_t wanted = (2 * plan->n_stages + 4 + n_positions - 1) / n_positions + 1;
+  const uint32_t most = n_steps == 0 ? wanted : STEPS_REPLAYED / n_steps;
+  opi_replay_result times = {0};
+  plan->request_ns = plan->interval_ns = f->lists->step_ns;
+  if (plan->train != NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_lists_replay(&f->model->view, f->lists, f->model->cuts[f->model->n_classes - 1],
+                           wanted <= most ? wanted
+                           : most < 4     ? 4
+                                          : most,
+                           plan->allocator, &times, f->err));
+  plan->request_ns = times.request_ns;
+  plan->interval_ns = times.interval_ns;
+  return OPIPE_OK;
 }
 
 /* Lists and memory of the order at hand. */
@@ -68,12 +98,13 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   f->lists = NULL;
   OPI_TRY(opi_records_prove(plan, f->model->variants[0].slices[0].cut, f->err));
   OPI_TRY(opi_train_view(plan, f->model, f->err)); /* the schedule has spoken */
-  OPI_TRY(opi_train_reductions(plan, f->model, f->err));
+  if (plan->train != NULL)
+    OPI_TRY(opi_train_reductions(plan, f->model, f->err));
   OPI_TRY(opi_train_lists_build(&f->model->view, (const opi_cut *const *)f->model->cuts,
                                 f->model->n_classes, alignment, f->model->n_views,
                                 f->model->whole_of, f->model->reduce_after, false, plan->allocator,
                                 &f->lists, f->err));
-  plan->request_ns = plan->interval_ns = f->lists->step_ns;
+  OPI_TRY(predict_times(f));
   if (f->devices == NULL)
     return OPIPE_OK;
   return opi_train_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
@@ -126,6 +157,8 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
     left[r] = UINT64_MAX;
   OPI_TRY(ask_schedule(f));
   OPI_TRY(predict(f, alignment, plan->memory));
+  if (plan->train == NULL)
+    return OPIPE_OK;
   memcpy(memory, plan->memory, n_ranks * sizeof *memory);
   for (uint32_t i = 0; i < ATTEMPTS && leave_for_stashes(plan, memory, left); ++i) {
     plan->free_bytes = left;
@@ -150,15 +183,16 @@ static opipe_status finish_all(finish *f) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
     alignment[r] = plan->devices[r].alignment;
   OPI_TRY(build_model(f));
-  OPI_TRY(sum_stashes(f));
+  if (plan->train != NULL)
+    OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model->variants[0].slices[0].cut, f->err));
   OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
   return opi_plan_check_caps(plan, f->err);
 }
 
-opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan,
+opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
                               const opi_rank_device *devices, opipe_error *err) {
-  finish f = {.env = env, .plan = plan, .devices = devices, .err = err};
+  finish f = {.env = env, .plan = plan, .bound = bound, .devices = devices, .err = err};
   opi_arena_init(&f.scratch, plan->allocator, 0);
   const opipe_status status = finish_all(&f);
   opi_train_lists_free(f.lists);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every rank does in one mini-batch, step by step, and where every tensor lies.
+/* What every rank does in one mini-batch, or in a body of requests, step by step, and where every
+ * tensor lies.
  *
  *   compute records (the schedule's, proven) -> modelled times -> slots -> steps
  *
@@ -11,11 +12,12 @@
  * sends wait in the background until the receive is posted, and are waited for before their memory
  * is used again. Where the transport matches by order, both stand where the sender ends in modelled
  * time instead, in the lists of both ranks, and a send holds its rank up until it is taken.
- * Double-buffered plans have no beginning and no end: their lists are the body that repeats, times
- * are positions in it, and slots are given round the circle. A tensor between two stages of one
- * rank is not copied: both cells are one place. Nor are the rows of one that pieces of a stage
- * share, as long as they begin where the device's alignment lets them; else a COPY step brings them
- * to a place of their own.
+ * Double-buffered plans and streams of requests have no beginning and no end: their lists are the
+ * body that repeats, times are positions in it, and slots are given round the circle. A tensor
+ * between two stages of one rank is not copied: both cells are one place; so they are, in a stream,
+ * where ranks share memory, and a RESERVE step waits for the place. Nor are the rows of one that
+ * pieces of a stage share, as long as they begin where the device's alignment lets them; else a
+ * COPY step brings them to a place of their own.
  */
 #ifndef OPI_TRAIN_LISTS_H
 #define OPI_TRAIN_LISTS_H
@@ -27,39 +29,51 @@
 typedef struct opi_train_message {
   uint32_t route, microbatch;
   uint32_t stream;   /* index in streams */
-  uint32_t sequence; /* in its stream, within the mini-batch */
+  uint32_t sequence; /* in its stream, within the body */
+  bool direct;       /* its maker writes it where it is read */
 } opi_train_message;
 
 /* Messages of one route between two instances that live on different ranks. */
 typedef struct opi_train_stream {
   uint32_t route;
   uint32_t src_replica, dst_replica, src_rank, dst_rank;
-  uint32_t n_messages; /* of a mini-batch */
+  uint32_t n_messages; /* of a body */
   uint32_t depth;      /* receives that may stand posted at once */
 } opi_train_stream;
 
 typedef struct opi_train_lists {
   opi_arena arena;
-  opi_step *steps;      /* opi_step.route: message (POST, RECV, SEND, DRAIN), route (COPY); .pass:
-                           OPI_PROGRAM_* */
-  uint32_t *rank_first; /* [n_ranks + 1] */
+  opi_step *steps;         /* opi_step.pass: OPI_PROGRAM_* */
+  uint32_t *rank_first;    /* [n_ranks + 1] */
+  uint32_t *request_first; /* [n_ranks * n_positions + 1] where each request of a rank's body begins
+                            */
   opi_train_message *messages;
   opi_train_stream *streams;
-  uint32_t *replica_of; /* [n_stages * n_microbatches] */
-  uint64_t *offsets;    /* [n_cells * n_microbatches] in the boundary buffer of the instance's rank;
-                           UINT64_MAX: never there */
+  uint32_t *replica_of;  /* [n_stages * n_microbatches] */
+  uint64_t *offsets;     /* [n_cells * n_microbatches] in the boundary buffer of rank `lies_on` */
+  uint32_t *lies_on;     /* the same: the instance's, or that which reads it */
   uint32_t *freed_after; /* the same: action behind whose program nobody needs it; OPIPE_NONE: it
                             leaves the rank, or is another's, or the caller's */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum, boundaries first */
-  uint32_t n_steps, n_ranks, n_messages, n_streams;
+  uint32_t n_steps, n_ranks, n_messages, n_streams, n_positions;
   double step_ns; /* modelled time of a mini-batch without the update */
 } opi_train_lists;
 
 /* The row class of a micro-batch. */
 static inline uint32_t opi_train_class_of(const opi_plan *plan, uint32_t microbatch) {
-  const int64_t extra = plan->batch_dim == NULL ? 0 : plan->batch_rows % plan->n_microbatches;
-  return extra != 0 && (int64_t)microbatch >= extra ? 1 : 0;
+  const uint32_t n = plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
+  const int64_t extra = plan->batch_dim == NULL ? 0 : plan->batch_rows % n;
+  return extra != 0 && (int64_t)(microbatch % n) >= extra ? 1 : 0;
 }
+
+/* Slots of a boundary tensor of a forward plan between neighbouring stages: plan->depth, or one per
+ * micro-batch of a request where a rank has several stages and may compute all micro-batches of one
+ * before the next. */
+uint32_t opi_route_depth(const opi_plan *plan);
+/* The same between stages that lie `distance` apart: at least one more for each between them, since
+ * in a stream that many micro-batches lie between its ends; doubled until there are enough, so that
+ * the slots of all of a stage's tensors come round together. */
+uint32_t opi_forward_slots(const opi_plan *plan, uint32_t distance);
 
 /* cuts [n_classes]: of the larger, then of the smaller row class. alignment [n_ranks]. The plan is
  * a view (model.h) with n_views stages for each; whole_of [its instances], reduce_after [whole
@@ -95,13 +109,33 @@ void opi_train_used(const opi_plan *plan, uint32_t *out_used);
 /* Models the records' times. In `arena`. */
 opipe_status opi_train_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
                                    opi_train_times *out_times, opipe_error *err);
+/* The forwards of a stage's replica, in the order of its rank, of micro-batches that pass replica
+ * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */
+uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
+                         uint32_t replica, uint32_t far, uint32_t other, uint32_t *out);
 /* Is it a forward of the next mini-batch? */
 static inline bool opi_action_is_next(const opipe_action *action) {
   return (action->flags & OPIPE_ACTION_NEXT_STEP) != 0;
 }
-/* Replays the steps of all ranks, untimed, for some mini-batches: messages are matched, sends wait
- * aside, receives are posted where the lists say. Errors: INVALID, what a stopped rank waits for.
- */
+
+/* ---- replay.c ---- */
+
+typedef struct opi_replay_result {
+  double request_ns;         /* the first request, from its start to its last result */
+  double interval_ns;        /* between results in the steady state (last half of the stream) */
+  double *start_ns, *end_ns; /* [plan's actions] given, of the first body's programs; NULL: not
+                                wanted */
+} opi_replay_result;
+
+/* Replays the steps of all ranks for `n_items` bodies: messages are matched, sends wait aside,
+ * receives are posted where the lists say. plan: the view that the lists are of. io_result: with
+ * the plan's stage_ns and what plan->link says of messages; NULL: untimed. Errors: INVALID, what a
+ * stopped rank waits for, as a cycle, or an order of messages that two ranks do not share. */
+opipe_status opi_lists_replay(const opi_plan *plan, const opi_train_lists *lists,
+                              const opi_cut *cut, uint32_t n_items,
+                              const opipe_allocator *allocator, opi_replay_result *io_result,
+                              opipe_error *err);
+/* The same, untimed, for as many as it takes to know. */
 opipe_status opi_train_lists_prove(const opi_plan *plan, const opi_train_lists *lists,
                                    const opi_cut *cut, const opipe_allocator *allocator,
                                    opipe_error *err);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact memory of a training plan: every program is compiled (which takes no device memory) and the
- * needs are added up: weights by partition/memory/weights.h, slots by the lists, one arena per rank
- * for its largest program.
+/* Exact memory of a plan: every program is compiled (which takes no device memory) and the needs
+ * are added up: parameters by layout, in training with what belongs to them
+ * (partition/memory/weights.h), slots by the lists, one arena per rank for its largest program.
  */
 #include <string.h>
 
 #include "partition/memory/estimate.h"
+#include "partition/memory/layouts.h"
 #include "partition/memory/weights.h"
 #include "partition/train/model.h"
 
@@ -16,12 +17,38 @@ typedef struct predict {
   opi_memory *memory;
   opi_arena scratch;
   opipe_program **programs;                /* [instances * OPI_PROGRAMS * classes] */
+  opi_layout_set layouts;                  /* forward: of parameters, by rank */
   uint32_t **params;                       /* [n_stages] slots that the stage reads */
   uint32_t *n_params;                      /* [n_stages] */
   uint64_t *arena_bytes, *workspace_bytes; /* [n_ranks] of the largest program */
   uint32_t per_instance, compile_flags;
   opipe_error *err;
 } predict;
+
+static opipe_status beyond(const predict *p, uint32_t rank, const char *what) {
+  const opi_backend_ref *backend = p->devices[rank].backend;
+  return opi_fail(p->err, OPIPE_E_LIMIT, "rank %u: by backend '%s' its %s exceed 2^64 bytes", rank,
+                  backend == NULL ? p->plan->devices[rank].kind : backend->id, what);
+}
+
+/* A rank of a forward plan holds each layout of a parameter once, whatever reads it. */
+static opipe_status add_params(predict *p, const opi_program *cut, uint32_t rank,
+                               const opipe_program *program) {
+  const opi_backend_ref *backend = p->devices[rank].backend;
+  const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
+  opi_memory *m = &p->memory[rank];
+  uint32_t i = p->layouts.n;
+  OPI_TRY(backend == NULL ? opi_layouts_estimate(&p->layouts, rank, p->model->cuts[0]->sources,
+                                                 cut->params, cut->n_params, NULL, p->err)
+                          : opi_layouts_add(&p->layouts, rank, backend, program, false, p->err));
+  for (; i < p->layouts.n; ++i) {
+    const opipe_param_layout *layout = &p->layouts.list[i].layout;
+    if (opi_add_u64(m->params_bytes, opi_align_up(layout->n_bytes, align), &m->params_bytes) ||
+        opi_add_u64(m->mapped_bytes, layout->mapped_bytes, &m->mapped_bytes))
+      return beyond(p, rank, "parameters");
+  }
+  return OPIPE_OK;
+}
 
 static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
   const opi_plan *plan = &p->model->view;
@@ -33,7 +60,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
-      .flags = p->compile_flags | OPIPE_COMPILE_OWNED,
+      .flags = p->compile_flags | (p->plan->train == NULL ? 0u : (uint32_t)OPIPE_COMPILE_OWNED),
       .graph = &cut->graph,
       .stage = stage / p->model->n_views};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
@@ -51,7 +78,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
     p->arena_bytes[rank] = arena;
     p->workspace_bytes[rank] = info.workspace_bytes;
   }
-  return OPIPE_OK;
+  return p->plan->train == NULL ? add_params(p, cut, rank, *to) : OPIPE_OK;
 }
 
 static opipe_status compile_all(predict *p) {
@@ -59,12 +86,13 @@ static opipe_status compile_all(predict *p) {
   const uint32_t n = view->n_stages * view->n_replicas;
   for (uint32_t i = 0; i < n; ++i) {
     for (uint32_t c = 0; c < p->model->n_classes; ++c) {
-      for (uint32_t k = 0; k < OPI_PROGRAMS; ++k) {
+      for (uint32_t k = 0; k < p->model->cuts[c]->n_kinds; ++k) {
         const opipe_status status = compile_one(p, i, c, k);
-        if (status < 0) {
+        if (status < 0 && p->plan->train != NULL) {
           return opi_error_prefix(p->err, "rank %u, stage %u: ", view->instance_rank[i],
                                   i / view->n_replicas / p->model->n_views);
         }
+        OPI_TRY(status);
       }
     }
   }
@@ -139,17 +167,23 @@ static opipe_status predict_all(predict *p, const opi_train_lists *lists) {
     p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
                                 .estimated = p->devices[r].backend == NULL};
   }
+  OPI_TRY(opi_layouts_begin(&p->layouts, p->model->cuts[0]->n_params, &p->scratch, p->err));
   OPI_TRY(list_params(p));
   OPI_TRY(compile_all(p));
-  OPI_TRY(add_weights(p));
+  if (plan->train != NULL)
+    OPI_TRY(add_weights(p));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     opi_memory *m = &p->memory[r];
     m->workspace_bytes = p->workspace_bytes[r];
     m->activation_bytes = p->arena_bytes[r] - p->workspace_bytes[r];
     m->boundary_bytes = lists->boundary_bytes[r];
     m->stash_bytes = lists->stash_bytes[r];
-    m->total_bytes = m->params_bytes + m->gradient_bytes + m->optimizer_bytes + m->version_bytes +
-                     m->stash_bytes + m->boundary_bytes + p->arena_bytes[r];
+    uint64_t total = m->gradient_bytes + m->optimizer_bytes + m->version_bytes + m->stash_bytes;
+    if (opi_add_u64(total, m->params_bytes, &total) ||
+        opi_add_u64(total, m->boundary_bytes, &total) ||
+        opi_add_u64(total, p->arena_bytes[r], &total))
+      return beyond(p, r, "needs");
+    m->total_bytes = total;
   }
   return OPIPE_OK;
 }

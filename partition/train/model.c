@@ -133,9 +133,9 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
 }
 
 typedef struct building {
+  const opi_train_sources *from;
   const opi_plan *plan;
   const opi_model *file;
-  const opi_bind_options *base;
   opi_train_model *model;
 } building;
 
@@ -228,7 +228,9 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
   const int64_t rows[OPI_TRAIN_CLASSES] = {split ? opi_microbatch_rows(plan->batch_rows, m, 0) : 0,
                                            plan->batch_rows / m};
   uint32_t ignored = 0;
-  if (plan->actions != NULL) {
+  if (plan->train == NULL) {
+    used = NULL;
+  } else if (plan->actions != NULL) {
     opi_train_used(plan, used);
   } else {
     for (uint32_t s = 0; s < plan->n_stages; ++s)
@@ -242,7 +244,7 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
   }
   if (!whole && model->n_variants == 1) /* what grows with the rows shows in two of them */
     OPI_TRY(opi_train_variant_note(model, rows[0], &ignored, err));
-  OPI_TRY(opi_train_variants_build(plan, b->file, b->base, used, model, err));
+  OPI_TRY(opi_train_variants_build(b->from, used, model, err));
   for (uint32_t c = 0; c < model->n_classes && whole; ++c)
     OPI_TRY(join_class(b, c, err));
   return whole ? OPIPE_OK : compose_classes(b, err);
@@ -270,24 +272,23 @@ static opipe_status count_views(const opi_plan *plan, opi_train_model *model, op
   return OPIPE_OK;
 }
 
-opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *file,
-                                   const opi_bind_options *base, const opi_cut *master,
-                                   opi_train_model **out_model, opipe_error *err) {
+opipe_status opi_train_model_build(const opi_train_sources *from, opi_train_model **out_model,
+                                   opipe_error *err) {
+  const opi_plan *plan = from->plan;
   opi_train_model *model = opi_alloc_zero(plan->allocator, 1, sizeof *model);
   uint32_t *used = opi_alloc_zero(plan->allocator, plan->n_stages, sizeof *used);
   opipe_status status = OPIPE_OK;
-  if (model == NULL || used == NULL) {
-    status = opi_fail_nomem(err, sizeof *model, "a training model");
-  } else {
+  if (model != NULL) {
     model->allocator = plan->allocator;
-    model->master = master;
+    model->master = from->master;
     opi_arena_init(&model->arena, plan->allocator, 0);
-    status = count_views(plan, model, err);
   }
+  status = model == NULL || used == NULL ? opi_fail_nomem(err, sizeof *model, "a plan's graphs")
+                                         : count_views(plan, model, err);
   if (status == OPIPE_OK)
     status = opi_train_view(plan, model, err);
   if (status == OPIPE_OK) {
-    building b = {.plan = plan, .file = file, .base = base, .model = model};
+    building b = {.from = from, .plan = plan, .file = from->file, .model = model};
     status = build_all(&b, used, err);
   }
   if (status == OPIPE_OK)
@@ -309,9 +310,10 @@ opipe_status opi_train_stage_params(const opi_train_model *model, uint32_t stage
   if (reads == NULL || list == NULL)
     return opi_fail_nomem(err, n * sizeof *list, "parameters");
   for (uint32_t c = 0; c < model->n_classes; ++c) {
-    for (uint32_t p = 0; p < OPI_PROGRAMS * model->n_views; ++p) {
-      const opi_program *program = opi_program_of(
-          model->cuts[c], stage * model->n_views + p / OPI_PROGRAMS, p % OPI_PROGRAMS);
+    const uint32_t n_kinds = model->cuts[c]->n_kinds;
+    for (uint32_t p = 0; p < n_kinds * model->n_views; ++p) {
+      const opi_program *program =
+          opi_program_of(model->cuts[c], stage * model->n_views + p / n_kinds, p % n_kinds);
       for (uint32_t i = 0; i < program->n_params; ++i)
         reads[program->params[i]] = true;
     }

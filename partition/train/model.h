@@ -6,7 +6,7 @@
 
 #include "partition/cost/profile.h"
 #include "partition/make.h"
-#include "partition/memory/predict.h"
+#include "partition/memory/caps.h"
 #include "partition/schedule/actions.h"
 #include "partition/train/lists.h"
 
@@ -15,7 +15,9 @@ enum { OPI_TRAIN_CLASSES = 2 /* micro-batches have at most two row counts */ };
 /* One token slice of one number of rows; without slices there is one, the whole. */
 typedef struct opi_train_slice {
   opi_token_slice *tokens; /* NULL: whole sequences */
-  opi_training *training;
+  opi_training *training;  /* NULL: a forward plan */
+  const opi_graph *graph;  /* of the training, or the bound graph itself */
+  const uint32_t *stage;   /* [graph->n_nodes] */
   opi_cut *cut;
   int64_t first, length; /* tokens */
 } opi_train_slice;
@@ -35,7 +37,8 @@ typedef struct opi_token_axes {
  * have the same nodes and values. */
 typedef struct opi_train_variant {
   int64_t rows;            /* 1 where the batch has no name */
-  opi_bound *bound;        /* of the model's base, NULL: made of that and another (variants.c) */
+  const opi_bound *bound;  /* of the model's base, NULL: made of that and another (variants.c) */
+  opi_bound *own;          /* the same where the model bound it */
   opi_train_slice *slices; /* [n_slices] */
 } opi_train_variant;
 
@@ -73,12 +76,20 @@ static inline const opi_train_slice *opi_train_slice_of(const opi_train_model *m
   return &model->variants[piece->variant].slices[piece->slice];
 }
 
-/* The plan's stage_of_node and actions must be there (actions NULL: every stage uses F and B). base
- * gives evaluator and logger. master: a cut of the same plan with other dimensions, whose parameter
- * table is taken and which stays; NULL: a table of its own. */
-opipe_status opi_train_model_build(const opi_plan *plan, const opi_model *model,
-                                   const opi_bind_options *base, const opi_cut *master,
-                                   opi_train_model **out_model, opipe_error *err);
+/* What a model is made of. All borrowed; bound and master must outlive it. */
+typedef struct opi_train_sources {
+  const opi_plan *plan; /* stage_of_node and actions must be there (actions NULL: every stage of a
+                           training plan uses F and B) */
+  const opi_model *file;
+  const opi_bind_options *base; /* evaluator and logger */
+  const opi_cut *master;  /* of the same plan with other dimensions: its parameter table is taken;
+                             NULL: a table of its own */
+  const opi_bound *bound; /* forward: the graph of the most rows, whose nodes the plan's
+                             stage_of_node counts; NULL: it is bound here */
+  opi_bind_fn bind;       /* NULL: opi_bind */
+} opi_train_sources;
+opipe_status opi_train_model_build(const opi_train_sources *from, opi_train_model **out_model,
+                                   opipe_error *err);
 void opi_train_model_free(opi_train_model *model); /* accepts NULL */
 
 /* Slots of the parameter table that the programs of `stage` read or accumulate, rising. In `arena`.
@@ -131,8 +142,7 @@ opipe_status opi_train_variant_note(opi_train_model *model, int64_t rows, uint32
                                     opipe_error *err);
 /* Makes the graphs and cuts of all that are noted; used [n_stages]: OPI_PROGRAM_* as bits. Errors:
  * those of binding and differentiating; UNSUPPORTED, a graph that changes with the rows. */
-opipe_status opi_train_variants_build(const opi_plan *plan, const opi_model *file,
-                                      const opi_bind_options *base, const uint32_t *used,
+opipe_status opi_train_variants_build(const opi_train_sources *from, const uint32_t *used,
                                       opi_train_model *model, opipe_error *err);
 void opi_train_variants_free(opi_train_model *model);
 /* pieces.c: which rows of a micro-batch of class `c` each piece has, and of which variant it is.
@@ -144,7 +154,9 @@ opipe_status opi_train_pieces(const opi_plan *plan, uint32_t c, int64_t rows,
  * not lie one after the other. */
 opipe_status opi_train_compose(const opi_plan *plan, uint32_t c, const opi_carry *carry,
                                const bool *mixed, opi_train_model *model, opipe_error *err);
-/* view.c: fills model->view and model->whole_of. */
+/* view.c: fills model->view and model->whole_of. A forward plan's view has its records only from
+ * the first call after opi_train_model_build on: how many requests it holds follows from the cut.
+ */
 opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_error *err);
 /* spec.c: writes into the plan's spec what a training graph made without a choice trains. */
 opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opipe_error *err);
@@ -166,9 +178,9 @@ opipe_status opi_train_timeline(const opi_plan *plan, const opi_train_model *mod
                                 opi_arena *arena, double *out_start_ns, double *out_end_ns,
                                 opipe_error *err);
 
-/* opi_plan_finish for plans with a training part. devices [n_ranks] are open, or described; NULL:
- * the plan was read, and its memory stays as it is. */
-opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan,
+/* The rest of opi_plan_finish. devices [n_ranks] are open, or described; NULL: the plan was read,
+ * and its memory stays as it is. bound: the graph of the most rows. */
+opipe_status opi_train_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
                               const opi_rank_device *devices, opipe_error *err);
 
 #endif /* OPI_TRAIN_MODEL_H */

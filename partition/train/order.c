@@ -34,6 +34,7 @@ typedef struct replay {
   const opi_plan *plan;
   const opi_cut *cut;
   opi_train_times *t;
+  uint32_t *credit;     /* [n_actions] forward: action whose end gives the credit to start */
   uint32_t *next;       /* [n_ranks] action */
   uint64_t *free_at_ns; /* [n_ranks] */
   opipe_error *err;
@@ -62,6 +63,48 @@ static void note_phases(replay *r, uint32_t a) {
       r->t->phase_action[place * OPI_PHASES + phase] = a;
   }
   r->t->replica_of[place] = action->replica;
+}
+
+/* ---- credits ---- */
+
+uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
+                         uint32_t replica, uint32_t far, uint32_t other, uint32_t *out) {
+  const uint32_t rank = opi_plan_rank(plan, stage, replica);
+  uint32_t n = 0;
+  for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    if (action->stage == stage && action->replica == replica &&
+        replica_of[(size_t)far * plan->n_microbatches + action->microbatch] == other)
+      out[n++] = a;
+  }
+  return n;
+}
+
+static void note_pair(replay *r, uint32_t first, uint32_t last, uint32_t *starts, uint32_t *ends) {
+  const opi_plan *plan = r->plan;
+  const uint32_t far = plan->n_stages - 1;
+  if (opi_plan_rank(plan, 0, first) == OPIPE_NONE || opi_plan_rank(plan, far, last) == OPIPE_NONE)
+    return;
+  const uint32_t n = opi_passes_find(plan, r->t->replica_of, 0, first, far, last, starts);
+  if (opi_passes_find(plan, r->t->replica_of, far, last, 0, first, ends) != n)
+    return;
+  for (uint32_t k = plan->in_flight; k < n; ++k)
+    r->credit[starts[k]] = ends[k - plan->in_flight];
+}
+
+/* So many micro-batches at a time between the first stage and the last. */
+static opipe_status note_credits(replay *r, opi_arena *arena) {
+  const opi_plan *plan = r->plan;
+  const uint32_t n = plan->n_replicas;
+  uint32_t *starts = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
+  uint32_t *ends = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
+  r->credit = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_actions);
+  if (starts == NULL || ends == NULL || r->credit == NULL)
+    return opi_fail_nomem(r->err, plan->n_actions * sizeof *ends, "credits");
+  memset(r->credit, 0xff, plan->n_actions * sizeof *r->credit);
+  for (uint32_t i = 0; i < n * n && plan->train == NULL && plan->in_flight != 0; ++i)
+    note_pair(r, i / n, i % n, starts, ends);
+  return OPIPE_OK;
 }
 
 /* ---- times ---- */
@@ -184,6 +227,11 @@ static opipe_status run_all(replay *r) {
       if (r->next[rank] == plan->rank_first[rank + 1])
         continue;
       uint64_t at = inputs_at(r, &plan->actions[r->next[rank]], &cell);
+      const uint32_t credit = r->credit[r->next[rank]];
+      if (credit != OPIPE_NONE && at != UINT64_MAX) {
+        const bool given = r->t->end[credit] != 0;
+        at = !given ? UINT64_MAX : at > r->t->end[credit] ? at : r->t->end[credit];
+      }
       if (at < r->free_at_ns[rank])
         at = r->free_at_ns[rank];
       if (at < best) {
@@ -248,9 +296,10 @@ opipe_status opi_train_times_build(const opi_plan *plan, const opi_cut *cut, opi
     r.next[rank] = plan->rank_first[rank];
   for (uint32_t a = 0; a < plan->n_actions; ++a)
     note_phases(&r, a);
-  if (plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
+  if (opi_plan_is_periodic(plan)) {
     place_all(&r);
     return OPIPE_OK;
   }
+  OPI_TRY(note_credits(&r, arena));
   return run_all(&r);
 }

@@ -7,6 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SLOTS_MOST = 65536 }; /* OPIPE_DEPTH_MOST of <opipe/streams.h> */
+
+uint32_t opi_route_depth(const opi_plan *plan) {
+  const uint32_t n = plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
+  const uint32_t depth = plan->depth == 0 ? 1 : plan->depth;
+  return plan->n_stages > plan->n_ranks && n > depth ? n : depth;
+}
+
+uint32_t opi_forward_slots(const opi_plan *plan, uint32_t distance) {
+  const uint64_t least = (uint64_t)(plan->depth == 0 ? 1 : plan->depth) + distance - 1;
+  uint32_t slots = opi_route_depth(plan);
+  while (slots < least && slots <= SLOTS_MOST / 2)
+    slots *= 2;
+  return slots;
+}
+
 static size_t occurrence(const opi_train_slots *s, uint32_t cell, uint32_t m) {
   return (size_t)cell * s->plan->n_microbatches + m;
 }
@@ -97,12 +113,50 @@ static opipe_status time_one(opi_train_slots *s, uint32_t c, uint32_t m) {
   return OPIPE_OK;
 }
 
+/* How many records a message may be early, round the circle. In a stream of requests it has one
+ * slot more than that: as many as micro-batches lie between its ends. */
+static uint64_t ahead_of(const opi_train_slots *s, const opi_route *route) {
+  if (s->plan->train == NULL)
+    return opi_forward_slots(s->plan, route->dst_stage - route->src_stage) - 1;
+  return s->plan->depth == 0 ? 1 : s->plan->depth;
+}
+
+/* Is all of the route's two cells one tensor, for every number of rows? */
+static bool is_whole(const opi_train_slots *s, uint32_t route) {
+  for (uint32_t k = 0; k < s->n_classes; ++k) {
+    const opi_cut *cut = s->cuts[k];
+    const opi_route *r = &cut->routes[route];
+    if (r->empty || r->within || r->src_bytes != 0 || r->dst_bytes != 0 ||
+        r->n_bytes != cut->cells[r->src_cell].n_bytes ||
+        r->n_bytes != cut->cells[r->dst_cell].n_bytes)
+      return false;
+  }
+  return true;
+}
+
+/* A tensor that no stage of its rank reads is made where its first reader has it; from there it is
+ * copied to the others, before the first may read and free it. */
+static void place_direct(opi_train_slots *s, uint32_t c, uint32_t m) {
+  const opi_cell *cell = &s->cut->cells[c];
+  const uint32_t first = cell->source == OPI_CELL_MADE ? cell->first_out : OPIPE_NONE;
+  if (first == OPIPE_NONE || cell->state != 0 || (cell->readers & ~(1u << cell->phase)) != 0 ||
+      !is_whole(s, first))
+    return;
+  for (uint32_t r = first; r != OPIPE_NONE; r = s->cut->routes[r].next_out) {
+    if (s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].home != OPIPE_NONE)
+      return;
+  }
+  const uint32_t to = s->cut->routes[first].dst_cell;
+  if (s->cut->cells[to].n_routes == 1)
+    s->occurrences[occurrence(s, c, m)].home = (uint32_t)occurrence(s, to, m);
+}
+
 /* A route lengthens the life of what it takes from: until it is delivered, or until the reader on
  * the same rank is done with it. */
 static void follow_route(opi_train_slots *s, uint32_t r, uint32_t m) {
-  const uint64_t ahead = s->plan->depth == 0 ? 1 : s->plan->depth;
   const opi_train_times *t = s->times;
   const opi_route *route = route_of(s, r, m);
+  const uint64_t ahead = ahead_of(s, route);
   opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
   const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
   const size_t made =
@@ -141,12 +195,12 @@ int opi_by_time(const void *x, const void *y) {
 
 /* A received tensor may come `depth` records before its reader, as far as the circle has room. */
 static opipe_status bend_one(opi_train_slots *s, uint32_t c, uint32_t m) {
-  const uint64_t ahead = s->plan->depth == 0 ? 1 : s->plan->depth;
   opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
   const uint64_t n = s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
   const opi_cell *cell = &s->cut->cells[c];
   if (cell->source == OPI_CELL_RECEIVED && !s->cut->routes[cell->route].within) {
     const uint64_t reader = s->times->start[o->first_action];
+    const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
     o->t0 = reader > ahead ? reader - ahead : 0;
     if (o->t1 - o->t0 > n)
       o->t0 = o->t1 - n;
@@ -172,86 +226,86 @@ static opipe_status bend(opi_train_slots *s) {
   return OPIPE_OK;
 }
 
-/* Do two arcs of a circle of n meet? */
-static bool arcs_meet(const opi_occurrence *a, const opi_occurrence *b, uint64_t n) {
-  const uint64_t from_a = (b->t0 % n + n - a->t0 % n) % n, from_b = (n - from_a) % n;
-  return from_a < a->t1 - a->t0 || from_b < b->t1 - b->t0;
+/* Arcs on a circle, by start; the first and the last entry of every slot so far. */
+typedef struct circle {
+  const opi_train_slots *s;
+  const opi_timed *entries; /* [n] t0 below length */
+  uint32_t *slot_of;        /* [n] */
+  uint32_t *first, *last;   /* [n] by slot */
+  uint64_t length;
+  uint32_t n, n_slots;
+} circle;
+
+static uint64_t arc_end(const circle *c, uint32_t i) {
+  const opi_occurrence *o = &c->s->occurrences[c->entries[i].index];
+  return c->entries[i].t0 + (o->t1 - o->t0);
 }
 
-static bool meets_its_slot(const opi_train_slots *s, const opi_timed *entries, uint32_t i,
-                           const uint32_t *slot_of, uint64_t length) {
-  for (uint32_t j = 0; j < i; ++j) {
-    if (slot_of[j] == slot_of[i] &&
-        arcs_meet(&s->occurrences[entries[i].index], &s->occurrences[entries[j].index], length))
-      return true;
+/* The slot's arcs do not meet and come by start: the next can meet the last, or, round the circle,
+ * the first. */
+static bool meets_slot(const circle *c, uint32_t i, uint32_t slot) {
+  return slot < c->n_slots && (arc_end(c, c->last[slot]) > c->entries[i].t0 ||
+                               arc_end(c, i) > c->entries[c->first[slot]].t0 + c->length);
+}
+
+static void take_slot(circle *c, uint32_t i, uint32_t slot) {
+  if (slot == c->n_slots) {
+    c->first[slot] = i;
+    ++c->n_slots;
   }
-  return false;
+  c->last[slot] = i;
+  c->slot_of[i] = slot;
 }
 
 /* Slots in turn, in `n_turns` turns of lengths that differ by one at most: the fewest where arcs
- * are alike. 0: some meet. */
-static uint32_t colour_in_turns(const opi_train_slots *s, const opi_timed *entries, uint32_t n,
-                                uint32_t *slot_of, uint64_t length, uint32_t n_turns) {
+ * are alike. False: some meet. */
+static bool colour_in_turns(circle *c, uint32_t n_turns) {
   uint32_t turn = 0, first = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    const uint32_t end = first + n / n_turns + (turn < n % n_turns);
-    slot_of[i] = i - first;
-    if (meets_its_slot(s, entries, i, slot_of, length))
-      return 0;
+  c->n_slots = 0;
+  for (uint32_t i = 0; i < c->n; ++i) {
+    const uint32_t end = first + c->n / n_turns + (turn < c->n % n_turns);
+    if (meets_slot(c, i, i - first))
+      return false;
+    take_slot(c, i, i - first);
     if (i + 1 < end)
       continue;
     first = end;
     ++turn;
   }
-  return (n + n_turns - 1) / n_turns;
+  return true;
 }
 
-/* Round the circle, for arcs of any length: the lowest slot of whose occupants none is met. */
-static uint32_t colour_lowest(const opi_train_slots *s, const opi_timed *entries, uint32_t n,
-                              uint32_t *slot_of, uint64_t length) {
-  uint32_t n_slots = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    const opi_occurrence *o = &s->occurrences[entries[i].index];
-    uint32_t k = 0, j = 0;
-    while (j < i) {
-      if (slot_of[j] == k && arcs_meet(o, &s->occurrences[entries[j].index], length)) {
-        ++k;
-        j = 0;
-        continue;
-      }
-      ++j;
-    }
-    slot_of[i] = k;
-    n_slots = k + 1 > n_slots ? k + 1 : n_slots;
+/* For arcs of any length: the lowest slot of whose occupants none is met. */
+static void colour_lowest(circle *c) {
+  c->n_slots = 0;
+  for (uint32_t i = 0; i < c->n; ++i) {
+    uint32_t k = 0;
+    while (meets_slot(c, i, k))
+      ++k;
+    take_slot(c, i, k);
   }
-  return n_slots;
 }
 
 /* By start, round the circle; what had the slot before is the nearest behind. */
 static uint32_t colour_circle(opi_train_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
-                              uint64_t length) {
+                              uint32_t *first, uint32_t *last, uint64_t length) {
+  circle c = {s, entries, slot_of, first, last, length, n, 0};
   for (uint32_t i = 0; i < n; ++i)
     entries[i].t0 %= length;
   qsort(entries, n, sizeof *entries, opi_by_time);
-  const uint32_t lowest = colour_lowest(s, entries, n, slot_of, length);
-  uint32_t n_slots = 0;
-  for (uint32_t turns = n; n_slots == 0 && (n + turns - 1) / turns < lowest; --turns)
-    n_slots = colour_in_turns(s, entries, n, slot_of, length, turns);
-  if (n_slots == 0)
-    n_slots = colour_lowest(s, entries, n, slot_of, length);
-  for (uint32_t i = 0; i < n; ++i) {
+  colour_lowest(&c);
+  const uint32_t lowest = c.n_slots;
+  bool found = false;
+  for (uint32_t turns = n; !found && (n + turns - 1) / turns < lowest; --turns)
+    found = colour_in_turns(&c, turns);
+  if (!found)
+    colour_lowest(&c);
+  for (uint32_t i = 0; i < n; ++i) { /* last: of all, then of those before */
     opi_occurrence *o = &s->occurrences[entries[i].index];
-    uint64_t least = UINT64_MAX;
-    for (uint32_t j = 0; j < n; ++j) {
-      const opi_occurrence *other = &s->occurrences[entries[j].index];
-      const uint64_t gap = (o->t0 % length + length - other->t1 % length) % length;
-      if (slot_of[j] != slot_of[i] || gap >= least)
-        continue;
-      least = gap;
-      o->previous = entries[j].index;
-    }
+    o->previous = entries[last[slot_of[i]]].index;
+    last[slot_of[i]] = i;
   }
-  return n_slots;
+  return c.n_slots;
 }
 
 /* Gives slots to the `n` occurrences of one pool; returns how many there are. */
@@ -275,7 +329,8 @@ static uint32_t colour(opi_train_slots *s, opi_timed *entries, uint32_t n, uint3
 }
 
 static opipe_status place_pool(opi_train_slots *s, uint32_t c, uint32_t rank, opi_timed *entries,
-                               uint32_t *slot_of, uint32_t *occupant, uint64_t *io_bytes) {
+                               uint32_t *slot_of, uint32_t *occupant, uint32_t *opener,
+                               uint64_t *io_bytes) {
   const uint64_t align = s->alignment[rank] == 0 ? 1 : s->alignment[rank];
   uint64_t stride = 0, total = 0;
   uint32_t n = 0;
@@ -292,7 +347,7 @@ static opipe_status place_pool(opi_train_slots *s, uint32_t c, uint32_t rank, op
   }
   const uint64_t length = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
   const uint32_t n_slots = s->times->periodic && !s->reference
-                               ? colour_circle(s, entries, n, slot_of, length)
+                               ? colour_circle(s, entries, n, slot_of, opener, occupant, length)
                                : colour(s, entries, n, slot_of, occupant);
   if (opi_add_u64(stride, align - 1, &stride))
     goto overflow;
@@ -315,15 +370,16 @@ static opipe_status place_all(opi_train_slots *s, opi_arena *scratch) {
   opi_timed *entries = OPI_ARENA_ARRAY(scratch, opi_timed, n_mb);
   uint32_t *slot_of = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
   uint32_t *occupant = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
+  uint32_t *opener = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
   uint64_t *bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_ranks);
-  if (entries == NULL || slot_of == NULL || occupant == NULL || bytes == NULL)
+  if (entries == NULL || slot_of == NULL || occupant == NULL || opener == NULL || bytes == NULL)
     return opi_fail_nomem(s->err, n_mb * sizeof *entries, "slots");
   for (uint32_t stash = 0; stash < 2; ++stash) {
     for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
       if (s->cut->cells[c].stash != (stash == 1))
         continue;
       for (uint32_t r = 0; r < n_ranks; ++r)
-        OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, &bytes[r]));
+        OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, opener, &bytes[r]));
     }
     for (uint32_t r = 0; r < n_ranks; ++r) {
       if (stash == 0)
@@ -342,11 +398,18 @@ static uint64_t find_offset(const opi_train_slots *s, size_t index) {
   uint64_t from_home = 0;
   while (o->home != OPIPE_NONE) {
     const uint32_t cell = (uint32_t)(index / n_mb), m = (uint32_t)(index % n_mb);
-    from_home += route_of(s, s->cut->cells[cell].route, m)->src_bytes;
+    if (s->cut->cells[cell].source == OPI_CELL_RECEIVED)
+      from_home += route_of(s, s->cut->cells[cell].route, m)->src_bytes;
     index = o->home;
     o = &s->occurrences[index];
   }
   return o->offset_bytes + from_home;
+}
+
+static uint32_t home_rank(const opi_train_slots *s, size_t index) {
+  while (s->occurrences[index].home != OPIPE_NONE)
+    index = s->occurrences[index].home;
+  return s->occurrences[index].rank;
 }
 
 opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
@@ -364,14 +427,21 @@ opipe_status opi_train_slots_build(opi_train_slots *s, opi_arena *scratch) {
     for (uint32_t m = 0; m < n_mb; ++m)
       OPI_TRY(time_one(s, c, m));
   }
+  for (uint32_t c = 0; c < cut->n_cells && s->direct; ++c) {
+    for (uint32_t m = 0; m < n_mb; ++m)
+      place_direct(s, c, m);
+  }
   follow_routes(s);
   if (s->times->periodic && !s->reference)
     OPI_TRY(bend(s));
   OPI_TRY(place_all(s, scratch));
   for (size_t i = 0; i < n; ++i) {
     opi_occurrence *o = &s->occurrences[i];
-    if (o->home != OPIPE_NONE)
-      o->offset_bytes = find_offset(s, i);
+    o->lies_on = o->rank;
+    if (o->home == OPIPE_NONE)
+      continue;
+    o->offset_bytes = find_offset(s, i);
+    o->lies_on = home_rank(s, i);
   }
   return OPIPE_OK;
 }

@@ -9,9 +9,10 @@
 typedef struct opi_occurrence {
   uint64_t t0, t1; /* modelled ns in which its memory is taken */
   uint64_t offset_bytes;
-  uint32_t rank;
+  uint32_t rank;         /* of its stage */
+  uint32_t lies_on;      /* rank in whose buffer it is */
   uint32_t home;         /* occurrence in whose memory it lies (a tensor between stages of one rank,
-                            rows of a tensor of the same stage) */
+                            rows of a tensor of the same stage, one that is written in place) */
   uint32_t previous;     /* occurrence that had the slot before, OPIPE_NONE */
   uint32_t first_action; /* of its rank: the first that touches it; received: its first reader */
   uint32_t last_action;
@@ -35,6 +36,7 @@ typedef struct opi_train_slots {
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks] filled */
   uint32_t n_classes;
   bool reference; /* nothing shares a slot */
+  bool direct;    /* what goes to other ranks alone is made where the first of them reads it */
   opipe_error *err;
 } opi_train_slots;
 

@@ -12,6 +12,7 @@
 #include "partition/train/model.h"
 
 typedef struct making {
+  const opi_train_sources *from;
   const opi_plan *plan;
   const opi_model *file;
   const opi_bind_options *bind;
@@ -40,7 +41,7 @@ static void empty(const opi_train_model *model, opi_train_variant *variant) {
     opi_training_free(variant->slices[k].training);
     opi_token_slice_free(variant->slices[k].tokens);
   }
-  opi_bound_free(variant->bound);
+  opi_bound_free(variant->own);
   *variant = (opi_train_variant){.rows = variant->rows};
 }
 
@@ -62,21 +63,28 @@ static opipe_status make_slices(const making *m, opi_train_variant *variant, opi
 
 /* ---- from the file ---- */
 
+/* The stages of a bound graph's nodes, and the graph of all passes that follows. */
 static opipe_status differentiate(const making *m, const opi_train_variant *variant,
                                   opi_train_slice *slice, opipe_error *err) {
   const opi_plan *plan = m->plan;
   const opi_bound *bound = slice->tokens == NULL ? variant->bound : slice->tokens->bound;
   const opi_graph *g = bound->graph;
-  uint32_t *stages = opi_alloc_zero(plan->allocator, (size_t)g->n_nodes + 1, sizeof *stages);
+  slice->graph = g;
+  slice->stage = plan->stage_of_node;
+  if (bound == m->from->bound)
+    return OPIPE_OK;
+  uint32_t *stages = OPI_ARENA_ARRAY(&m->model->arena, uint32_t, g->n_nodes);
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
-  opipe_status status = opi_plan_assign(plan, g, plan->allocator, stages, err);
-  if (status == OPIPE_OK) {
-    status = opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
-                                m->bind, &slice->training, err);
-  }
-  opi_free(plan->allocator, stages, ((size_t)g->n_nodes + 1) * sizeof *stages);
-  return status;
+  OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, err));
+  slice->stage = stages;
+  if (plan->train == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
+                             m->bind, &slice->training, err));
+  slice->graph = slice->training->graph;
+  slice->stage = slice->training->stage;
+  return OPIPE_OK;
 }
 
 static opipe_status name_tokens(const opi_train_model *model, uint32_t k, opipe_status status,
@@ -92,8 +100,14 @@ static opipe_status bind_variant(const making *m, bool first, opi_train_variant 
                                  opipe_error *err) {
   opi_train_model *model = m->model;
   OPI_TRY(make_slices(m, variant, err));
-  OPI_TRY(opi_plan_bind(m->plan, m->file, m->bind, variant->rows, &variant->bound, err));
-  if (first) {
+  variant->bound = first ? m->from->bound : NULL;
+  if (variant->bound == NULL) {
+    const bool none = m->plan->batch_dim != NULL && m->plan->batch_rows == 0; /* as it was given */
+    OPI_TRY(opi_plan_bind_by(m->from->bind, m->plan, m->file, m->bind, none ? 0 : variant->rows,
+                             &variant->own, err));
+    variant->bound = variant->own;
+  }
+  if (first && m->plan->train != NULL) {
     OPI_TRY(
         opi_train_token_axes(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
   }
@@ -106,19 +120,34 @@ static opipe_status bind_variant(const making *m, bool first, opi_train_variant 
 
 /* ---- from two others ---- */
 
+static opipe_status resize_slice(const making *m, const opi_train_slice *base,
+                                 const opi_train_slice *probe, const opi_row_change *change,
+                                 opi_train_slice *slice, opipe_error *err) {
+  opi_graph *graph = NULL;
+  slice->first = base->first;
+  slice->length = base->length;
+  slice->stage = base->stage;
+  if (base->training == NULL) {
+    OPI_TRY(opi_graph_with_rows(base->graph, probe->graph, change, &m->model->arena, &graph, err));
+    slice->graph = graph;
+    return OPIPE_OK;
+  }
+  OPI_TRY(opi_training_with_rows(base->training, probe->training, change, &slice->training, err));
+  slice->graph = slice->training->graph;
+  slice->stage = slice->training->stage;
+  return OPIPE_OK;
+}
+
 static opipe_status resize_variant(const making *m, const opi_train_variant *base,
                                    const opi_train_variant *probe, opi_train_variant *variant,
                                    opipe_error *err) {
   const opi_row_change change = {base->rows, probe->rows, variant->rows};
   OPI_TRY(make_slices(m, variant, err));
   for (uint32_t k = 0; k < m->model->n_slices; ++k) {
-    opi_train_slice *slice = &variant->slices[k];
-    slice->first = base->slices[k].first;
-    slice->length = base->slices[k].length;
-    OPI_TRY(name_tokens(m->model, k,
-                        opi_training_with_rows(base->slices[k].training, probe->slices[k].training,
-                                               &change, &slice->training, err),
-                        err));
+    OPI_TRY(name_tokens(
+        m->model, k,
+        resize_slice(m, &base->slices[k], &probe->slices[k], &change, &variant->slices[k], err),
+        err));
   }
   return OPIPE_OK;
 }
@@ -164,9 +193,12 @@ static opipe_status make_all(const making *m, opipe_error *err) {
   opi_train_variants_free(model);
   model->token_axes = (opi_token_axes){.n = 0}; /* its names were the old base's */
   const int64_t prime = prime_above(most + 1);
+  opi_train_sources from = *m->from;
+  const making again = {&from, m->plan, m->file, m->bind, m->used, model};
+  from.bound = NULL; /* of other rows */
   OPI_TRY(opi_train_variant_note(model, prime, &model->base, err));
-  OPI_TRY(bind_variant(m, true, &model->variants[model->base], err));
-  return resize_others(m, prime_above(prime), err);
+  OPI_TRY(bind_variant(&again, true, &model->variants[model->base], err));
+  return resize_others(&again, prime_above(prime), err);
 }
 
 /* ---- cuts ---- */
@@ -180,9 +212,9 @@ static opipe_status cut_all(const making *m, opipe_error *err) {
     const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
     for (uint32_t k = 0; k < model->n_slices; ++k) {
       opi_train_slice *slice = &model->variants[v].slices[k];
-      const opi_cut_source source = {.graph = slice->training->graph,
+      const opi_cut_source source = {.graph = slice->graph,
                                      .training = slice->training,
-                                     .stage = slice->training->stage,
+                                     .stage = slice->stage,
                                      .used = m->used,
                                      .n_stages = m->plan->n_stages,
                                      .master = master};
@@ -195,10 +227,9 @@ static opipe_status cut_all(const making *m, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_train_variants_build(const opi_plan *plan, const opi_model *file,
-                                      const opi_bind_options *base, const uint32_t *used,
+opipe_status opi_train_variants_build(const opi_train_sources *from, const uint32_t *used,
                                       opi_train_model *model, opipe_error *err) {
-  const making m = {plan, file, base, used, model};
+  const making m = {from, from->plan, from->file, from->base, used, model};
   OPI_TRY(make_all(&m, err));
   return cut_all(&m, err);
 }

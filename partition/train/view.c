@@ -53,16 +53,69 @@ static opipe_status place_action(const opi_plan *plan, const opi_train_model *mo
   return OPIPE_OK;
 }
 
+enum { RECORDS_MOST = 1 << 19 }; /* of a body */
+
+static uint32_t common_divisor(uint32_t a, uint32_t b) {
+  while (b != 0) {
+    const uint32_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+/* How many requests of a stream the lists hold: as many as bring the slots of every tensor back to
+ * where they were. A training step, and a request alone, is one. */
+static uint32_t count_positions(const opi_plan *plan, const opi_train_model *model) {
+  const opi_cut *cut = model->cuts[0];
+  uint32_t distance = 1;
+  if (plan->n_positions != 0 || !opi_plan_is_periodic(plan) || plan->train != NULL)
+    return plan->n_positions == 0 ? 1 : plan->n_positions;
+  for (uint32_t r = 0; cut != NULL && r < cut->n_routes; ++r) {
+    const opi_route *route = &cut->routes[r];
+    const uint32_t apart = route->dst_stage / model->n_views - route->src_stage / model->n_views;
+    distance = apart > distance ? apart : distance;
+  }
+  uint32_t slots = opi_forward_slots(plan, distance);
+  while (slots % 2 == 0 && slots > plan->depth &&
+         (uint64_t)slots * plan->n_actions / plan->n_microbatches > RECORDS_MOST / 4)
+    slots /= 2;
+  return slots / common_divisor(slots, plan->n_microbatches);
+}
+
+/* Every rank's records, for one request after the other. */
 static opipe_status place_actions(const opi_plan *plan, opi_train_model *model, opipe_error *err) {
-  if (plan->actions == NULL)
-    return OPIPE_OK;
-  opipe_action *actions =
-      opi_arena_copy(&model->arena, plan->actions, plan->n_actions * sizeof *plan->actions);
-  if (actions == NULL)
-    return opi_fail_nomem(err, plan->n_actions * sizeof *plan->actions, "pieces");
-  for (uint32_t a = 0; a < plan->n_actions; ++a)
-    OPI_TRY(place_action(plan, model, a, &actions[a], err));
-  model->view.actions = actions;
+  opi_plan *view = &model->view;
+  const uint32_t n = view->n_positions;
+  uint32_t at = 0;
+  if (plan->actions == NULL || (plan->train == NULL && model->cuts[0] == NULL))
+    return OPIPE_OK; /* what is received says how many requests */
+  if (n > 1 && (uint64_t)plan->n_actions * n > RECORDS_MOST) {
+    return opi_fail(
+        err, OPIPE_E_LIMIT,
+        "depth %u: slots come round after %u requests of %u records each; at most %d of "
+        "all",
+        plan->depth, n, plan->n_actions, RECORDS_MOST);
+  }
+  opipe_action *actions = OPI_ARENA_ARRAY(&model->arena, opipe_action, (size_t)plan->n_actions * n);
+  uint32_t *rank_first = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  if (actions == NULL || rank_first == NULL)
+    return opi_fail_nomem(err, (size_t)plan->n_actions * n * sizeof *plan->actions, "pieces");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    rank_first[r] = at;
+    for (uint32_t p = 0; p < n; ++p) {
+      for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a, ++at) {
+        actions[at] = plan->actions[a];
+        OPI_TRY(place_action(plan, model, a, &actions[at], err));
+        actions[at].microbatch += p * plan->n_microbatches;
+      }
+    }
+  }
+  rank_first[plan->n_ranks] = at;
+  view->actions = actions;
+  view->rank_first = rank_first;
+  view->n_actions = at;
+  view->n_microbatches = plan->n_microbatches * n;
   return OPIPE_OK;
 }
 
@@ -73,6 +126,7 @@ opipe_status opi_train_view(const opi_plan *plan, opi_train_model *model, opipe_
   view->n_replicas = plan->shares == NULL ? plan->n_replicas : 1;
   view->n_slices = view->n_parts = 1;
   view->shares = NULL;
+  view->n_positions = count_positions(plan, model);
   const uint32_t n = view->n_stages * view->n_replicas;
   view->instance_rank = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);
   model->whole_of = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 /* ---- fences ---- */
 
@@ -55,56 +55,6 @@ opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *sh
   return view;
 }
 
-static opipe_status load_one(opi_rank *rank, opi_shape *shape, const opi_request *request,
-                             uint32_t cell, uint32_t microbatch, opipe_error *err) {
-  const opi_session *s = rank->session;
-  const opi_slot *slot = &shape->layout->cells[cell];
-  const uint32_t input = shape->port_input[shape->cut->cells[cell].port];
-  const opi_input *in = &s->inputs[input];
-  const opi_feed *feed = &request->feeds[input];
-  int64_t dims[OPIPE_MAX_RANK], first = 0;
-  uint64_t n_bytes = 0;
-  memcpy(dims, feed->shape, sizeof feed->shape);
-  if (in->batch_axis >= 0) {
-    dims[in->batch_axis] = request->shape[opi_class_of(request, microbatch)]->rows;
-    first = opi_row_of(request, microbatch);
-  }
-  (void)opi_tensor_bytes(in->value->dtype, dims, (uint32_t)in->value->rank, &n_bytes);
-  if (n_bytes != shape->cut->cells[cell].n_bytes) {
-    return opi_fail(
-        err, OPIPE_E_INTERNAL, "input '%s' of a micro-batch has %llu bytes, its slot %llu",
-        in->name, (unsigned long long)n_bytes, (unsigned long long)shape->cut->cells[cell].n_bytes);
-  }
-  const opi_view view = opi_feed_part(feed, in->value, dims, in->batch_axis, first);
-  const opipe_region region = opi_slot_region(shape, slot, 0, n_bytes);
-  return opi_rank_write(rank, &view, &region, opi_slot_host(shape, slot, 0), err);
-}
-
-opipe_status opi_load_inputs(opi_rank *rank, opi_shape *shape, opi_request *request, uint32_t stage,
-                             uint32_t microbatch, opipe_error *err) {
-  const opi_cut *c = shape->cut;
-  opipe_status status = OPIPE_OK;
-  if (opi_request_failed(request))
-    return OPIPE_OK;
-  for (uint32_t i = c->cell_first[stage]; i < c->cell_first[stage + 1]; ++i) {
-    if (c->cells[i].source != OPI_CELL_REQUEST)
-      continue;
-    if (opi_fence_set(&request->feeds[shape->port_input[c->cells[i].port]].ready))
-      continue;
-    rank->polls = true;
-    return OPIPE_PENDING;
-  }
-  if (!opi_rank_touch(rank))
-    return OPIPE_OK;
-  for (uint32_t i = c->cell_first[stage]; i < c->cell_first[stage + 1] && status == OPIPE_OK; ++i) {
-    if (c->cells[i].source != OPI_CELL_REQUEST)
-      continue;
-    status = load_one(rank, shape, request, i, microbatch, err);
-  }
-  opi_rank_let_go(rank);
-  return status;
-}
-
 /* ---- results ---- */
 
 /* Rows `first` to first + n_rows of a result of `n_whole` rows. */
@@ -123,60 +73,20 @@ void opi_result_put(const opi_result *result, const opi_carry *carry, int64_t n_
   }
 }
 
-/* The device that holds a produced tensor may be another rank's, whose memory is then the host's
- * too (in place). */
-static opipe_status store_one(opi_rank *rank, const opi_shape *shape, const opi_request *request,
-                              uint32_t output, uint32_t microbatch, uint64_t sequence,
-                              opipe_error *err) {
-  const uint32_t cell = shape->cut->output_cell[output];
-  const uint64_t n_bytes = shape->cut->cells[cell].n_bytes;
-  const opi_slot *slot = &shape->layout->cells[cell];
-  const opi_carry *carry = &shape->output_carry[output];
-  const char *data = opi_slot_host(shape, slot, sequence);
-  const opipe_region region = opi_slot_region(shape, slot, sequence, n_bytes);
-  if (slot->rank == rank->index)
-    OPI_TRY(opi_rank_read(rank, &region, opi_slot_host(shape, slot, sequence), &data, err));
-  if (carry->axis >= 0 || microbatch == 0) { /* it is the same for all of them */
-    opi_result_put(&request->results[output], carry, request->rows, opi_row_of(request, microbatch),
-                   shape->rows, data, n_bytes);
-  }
-  return OPIPE_OK;
-}
-
-opipe_status opi_store_results(opi_rank *rank, opi_shape *shape, opi_request *request,
-                               uint32_t stage, uint32_t microbatch, uint64_t sequence,
-                               opipe_error *err) {
-  const opi_stage_run *run = &shape->stages[stage];
-  opipe_status status = OPIPE_OK;
-  if (opi_request_failed(request))
-    return OPIPE_OK;
-  for (uint32_t i = 0; i < run->n_results; ++i) {
-    if (opi_fence_set(&request->results[run->results[i]].ready))
-      continue;
-    rank->polls = true;
-    return OPIPE_PENDING;
-  }
-  if (!opi_rank_touch(rank))
-    return OPIPE_OK;
-  for (uint32_t i = 0; i < run->n_results && status == OPIPE_OK; ++i)
-    status = store_one(rank, shape, request, run->results[i], microbatch, sequence, err);
-  opi_rank_let_go(rank);
-  return status;
-}
-
 /* ---- outputs that no program makes ---- */
 
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err) {
   const opi_session *s = rank->session;
-  const opi_cut *c = request->shape[0]->cut;
+  const opi_train_shape *t = request->runs;
+  const opi_cut *c = t->model->cuts[0];
+  const uint32_t *ports = t->ports[0][0].input;
   if (!request->has_plain || opi_request_failed(request))
     return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     if (c->output_cell[o] != OPIPE_NONE)
       continue;
     const uint32_t port = c->output_port[o];
-    const bool ready = port == OPIPE_NONE ||
-                       opi_fence_set(&request->feeds[request->shape[0]->port_input[port]].ready);
+    const bool ready = port == OPIPE_NONE || opi_fence_set(&request->feeds[ports[port]].ready);
     if (ready && opi_fence_set(&request->results[o].ready))
       continue;
     rank->polls = true;
@@ -192,7 +102,7 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
       memcpy(result->data, c->graph->values[c->graph->outputs[o]].data, (size_t)result->n_bytes);
       continue;
     }
-    const uint32_t input = request->shape[0]->port_input[c->output_port[o]];
+    const uint32_t input = ports[c->output_port[o]];
     const uint32_t bits = opi_dtype_bits(s->inputs[input].value->dtype);
     const opi_view view = {.data = request->feeds[input].data,
                            .shape = request->feeds[input].shape,

@@ -12,7 +12,7 @@
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
   if (step != NULL && rank->request != NULL) {
     const opi_request *request =
-        rank->session->train == NULL ? rank->request : opi_train_request(rank, step);
+        opi_session_trains(rank->session) ? opi_train_request(rank, step) : rank->request;
     atomic_store_explicit(&rank->doing_request, request->number, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_pass, step->pass, memory_order_relaxed);
@@ -26,8 +26,8 @@ void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_
 }
 
 static const char *kind_name(uint32_t kind) {
-  static const char *const names[] = {"COMPUTE", "RECV",  "SEND",   "LOAD",   "STORE",
-                                      "POST",    "DRAIN", "REDUCE", "UPDATE", "COPY"};
+  static const char *const names[] = {"COMPUTE", "RECV",   "SEND",   "LOAD", "STORE",  "POST",
+                                      "DRAIN",   "REDUCE", "UPDATE", "COPY", "RESERVE"};
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 
@@ -35,7 +35,7 @@ static const char *kind_name(uint32_t kind) {
 static const char *program_name(const opi_session *s, uint32_t pass) {
   static const char *const names[OPI_PROGRAMS] = {"forward", "backward", "input backward",
                                                   "weight backward", "forward"};
-  return s->train == NULL || pass >= OPI_PROGRAMS ? "program" : names[pass];
+  return !opi_session_trains(s) || pass >= OPI_PROGRAMS ? "program" : names[pass];
 }
 
 /* True when some rank stands still, and none that has work moves. */
@@ -120,7 +120,7 @@ static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
 
 /* Slices and pieces of a stage are stages of the training plan's view. */
 static void describe_place(const opi_session *s, const opi_rank *rank, char *text, size_t room) {
-  const uint32_t n_views = s->train == NULL ? 1 : s->train->n_views;
+  const uint32_t n_views = s->train->n_views;
   const uint32_t stage = atomic_load(&rank->doing_stage);
   char part[40] = "";
   if (n_views > 1) {
@@ -129,7 +129,7 @@ static void describe_place(const opi_session *s, const opi_rank *rank, char *tex
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_views,
                  (unsigned long long)atomic_load(&rank->doing_request),
-                 atomic_load(&rank->doing_microbatch), part);
+                 atomic_load(&rank->doing_microbatch) % s->plan->n_microbatches, part);
 }
 
 /* peer: the rank that it waits for, OPIPE_NONE: nobody, or all. */
@@ -205,7 +205,6 @@ void opi_watch(opi_session *s) {
   (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ",
                  other);
   const uint64_t number = atomic_load(&s->ranks[rank].doing_request);
-  const bool counted =
-      s->train == NULL || !s->train->periodic; /* requests are the ring's entries */
+  const bool counted = !s->train->periodic; /* requests are the ring's entries */
   opi_session_fail(s, rank, counted ? s->ring[number % s->ring_room] : NULL, &why);
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/train/state.h"
 
 static opi_shape *shape_new(opi_session *session, opipe_error *err) {
   opi_shape *shape = opi_alloc_zero(session->allocator, 1, sizeof *shape);
@@ -15,6 +15,22 @@ static opi_shape *shape_new(opi_session *session, opipe_error *err) {
   shape->session = session;
   opi_arena_init(&shape->arena, session->allocator, 0);
   return shape;
+}
+
+void opi_shape_stop(opi_shape *shape) {
+  opi_train_shape_stop(shape);
+  opi_shape_memory_free(shape);
+  shape->arena_of_rank = NULL;
+}
+
+void opi_shape_free(opi_shape *shape) {
+  if (shape == NULL)
+    return;
+  opi_session *s = shape->session;
+  opi_shape_stop(shape);
+  opi_train_shape_free(shape);
+  opi_arena_release(&shape->arena);
+  opi_free(s->allocator, shape, sizeof *shape);
 }
 
 /* The shape that is neither the plan's own nor in use and was used longest ago; OPIPE_NONE: none.
@@ -96,11 +112,11 @@ static opipe_status try_build(opi_session *session, const opi_request *request, 
   if (request != NULL)
     status = opi_shape_sign(shape, request, rows, err);
   if (status == OPIPE_OK)
-    status = opi_shape_bind(shape, err);
+    status = opi_train_shape_bind(shape, err);
   const bool again =
       status == OPIPE_E_UNSUPPORTED && request != NULL && mark_valued(session, err->message);
   if (status == OPIPE_OK)
-    status = opi_shape_build(shape, err);
+    status = opi_train_shape_build(shape, err);
   if (status < 0) {
     opi_shape_free(shape);
     return again ? OPIPE_PENDING : status;
@@ -158,6 +174,18 @@ opipe_status opi_shape_get(opi_session *session, const opi_request *request, int
     return OPIPE_OK;
   }
   return build(session, request, rows, out_shape, err);
+}
+
+opipe_status opi_shape_find(opi_session *s, opi_request *request, opipe_error *err) {
+  const int64_t rows = s->n_batch_inputs == 0 ? 0 : request->rows;
+  const opipe_status status = opi_shape_get(s, request, rows, &request->shape, err);
+  if (status != OPIPE_OK) {
+    request->shape = NULL;
+    return status;
+  }
+  atomic_fetch_add(&request->shape->n_users, 1);
+  request->runs = request->shape->train;
+  return OPIPE_OK;
 }
 
 void opi_shapes_free(opi_session *session) {

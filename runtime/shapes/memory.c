@@ -30,13 +30,12 @@ static opipe_status take_arena(opi_shape *shape, opi_rank *rank, uint64_t n_byte
   return OPIPE_OK;
 }
 
-opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_layout *needs, opipe_error *err) {
+opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err) {
   opi_session *s = shape->session;
   const uint32_t n = s->plan->n_ranks;
   shape->boundary = OPI_ARENA_ARRAY(&shape->arena, opi_block, n);
-  shape->started = OPI_ARENA_ARRAY(&shape->arena, bool, n);
   uint32_t *arenas = OPI_ARENA_ARRAY(&shape->arena, uint32_t, n);
-  if (shape->boundary == NULL || shape->started == NULL || arenas == NULL)
+  if (shape->boundary == NULL || arenas == NULL)
     return opi_fail_nomem(err, n * sizeof(opi_block), "a shape's memory");
   for (uint32_t r = 0; r < n; ++r)
     arenas[r] = OPIPE_NONE;
@@ -63,18 +62,4 @@ void opi_shape_memory_free(opi_shape *shape) {
     if (--arena->n_shapes == 0)
       opi_rank_give(rank, &arena->block);
   }
-}
-
-opipe_region opi_slot_region(const opi_shape *shape, const opi_slot *slot, uint64_t sequence,
-                             uint64_t n_bytes) {
-  return (opipe_region){
-      .buffer = shape->boundary[slot->rank].buffer,
-      .offset_bytes = slot->offset_bytes + sequence % slot->depth * slot->stride_bytes,
-      .n_bytes = n_bytes};
-}
-
-char *opi_slot_host(const opi_shape *shape, const opi_slot *slot, uint64_t sequence) {
-  char *base = shape->boundary[slot->rank].host;
-  return base == NULL ? NULL
-                      : base + slot->offset_bytes + sequence % slot->depth * slot->stride_bytes;
 }

@@ -3,7 +3,19 @@
  * master), by which all shapes are cut.
  */
 #include "partition/memory/layouts.h"
-#include "runtime/state.h"
+#include "runtime/train/state.h"
+
+/* The k-th program of the shape that runs on the rank; NULL: it is another's, or none. */
+static opipe_program *program_on(const opi_shape *shape, const opi_rank *rank, uint32_t k) {
+  const opi_train_shape *t = shape->train;
+  return t->plan->instance_rank[k / (t->n_classes * OPI_PROGRAMS)] == rank->index
+             ? t->units[k].program
+             : NULL;
+}
+
+static uint32_t n_programs(const opi_shape *shape) {
+  return shape->train->n_instances * shape->train->n_classes * OPI_PROGRAMS;
+}
 
 static opipe_status held_bytes(const opi_rank *rank, uint64_t *out_bytes, opipe_error *err) {
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
@@ -20,16 +32,17 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
   OPI_TRY(held_bytes(rank, &before, err));
   const uint64_t sure = need_bytes > before ? need_bytes - before : 0;
   OPI_TRY(opi_rank_charge(rank, sure, "the parameters of a session", err));
-  for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
-    if (opi_plan_rank(shape->session->plan, st, 0) != rank->index ||
-        shape->stages[st].program == NULL)
+  for (uint32_t k = 0; k < n_programs(shape); ++k) {
+    opipe_program *program = program_on(shape, rank, k);
+    if (program == NULL)
       continue;
-    const opipe_status status =
-        OPI_ASK_RANK(rank, params_prepare, err, rank->params, shape->stages[st].program);
-    if (status < 0)
-      (void)opi_error_prefix(err, "rank %u, stage %u: ", rank->index, st);
-    if (status < 0)
-      return status;
+    const opipe_status status = OPI_ASK_RANK(rank, params_prepare, err, rank->params, program);
+    if (status < 0) {
+      const opi_train_shape *t = shape->train;
+      const uint32_t per_stage = t->n_classes * OPI_PROGRAMS * t->plan->n_replicas;
+      return opi_error_prefix(err, "rank %u, stage %u: ", rank->index,
+                              k / per_stage / t->model->n_views);
+    }
   }
   OPI_TRY(held_bytes(rank, &after, err));
   const uint64_t made = after > before ? after - before : 0;
@@ -41,12 +54,10 @@ static opipe_status sum_layouts(const opi_shape *shape, const opi_rank *rank, op
                                 uint64_t *out_bytes, opipe_error *err) {
   opi_layout_set set;
   OPI_TRY(opi_layouts_begin(&set, rank->session->master->n_params, scratch, err));
-  for (uint32_t st = 0; st < shape->cut->n_stages; ++st) {
-    if (opi_plan_rank(rank->session->plan, st, 0) == rank->index &&
-        shape->stages[st].program != NULL) {
-      OPI_TRY(opi_layouts_add(&set, rank->index, opi_rank_backend(rank), shape->stages[st].program,
-                              false, err));
-    }
+  for (uint32_t k = 0; k < n_programs(shape); ++k) {
+    const opipe_program *program = program_on(shape, rank, k);
+    if (program != NULL)
+      OPI_TRY(opi_layouts_add(&set, rank->index, opi_rank_backend(rank), program, false, err));
   }
   *out_bytes = 0;
   for (uint32_t i = 0; i < set.n; ++i)

@@ -105,8 +105,6 @@ static opipe_status find_rows(const opi_session *s, opi_request *request, opipe_
   const uint32_t m = first == OPIPE_NONE ? 1 : s->plan->n_microbatches;
   const int64_t most = request->rows < 1 ? 1 : request->rows;
   request->n_microbatches = most < (int64_t)m ? (uint32_t)most : m;
-  const uint64_t extra = (uint64_t)request->rows % request->n_microbatches;
-  request->n_large = extra == 0 ? request->n_microbatches : (uint32_t)extra;
   return OPIPE_OK;
 }
 

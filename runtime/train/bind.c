@@ -18,15 +18,19 @@ static opipe_status bind_sets(opi_train_shape *t, opi_train_unit *unit, uint32_t
     regions[b] = opi_train_region(t, unit->cut->cells[b], microbatch);
     binding->key[b] = regions[b].offset_bytes;
   }
-  opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients),
+  opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
                               .n_boundaries = unit->cut->graph.n_boundaries,
                               .program = unit->program,
                               .boundaries = regions,
-                              .gradients = opi_weights_gradients(s->train->weights, whole)};
+                              .params = rank->params};
   if (arena != OPIPE_NONE) {
     params.arena = (opipe_region){.buffer = rank->arenas[arena].block.buffer,
                                   .n_bytes = rank->arenas[arena].block.n_bytes};
   }
+  if (!opi_session_trains(s))
+    return opi_rank_bind(rank, whole / s->plan->n_replicas, &params, &binding->sets[0], err);
+  params.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients);
+  params.gradients = opi_weights_gradients(s->train->weights, whole);
   for (uint32_t set = 0; set < n_sets; ++set) {
     params.params = opi_weights_params(s->train->weights, whole, set);
     OPI_TRY(opi_rank_bind(rank, whole / s->plan->n_replicas, &params, &binding->sets[set], err));
@@ -68,8 +72,8 @@ opipe_status opi_train_bind(opi_train_shape *t, opipe_error *err) {
   const opi_plan *plan = t->plan;
   t->binding_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
   t->eval_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
-  t->spans = OPI_ARENA_ARRAY(&t->arena, opi_span, lists->n_steps);
-  if (t->binding_of_step == NULL || t->eval_of_step == NULL || t->spans == NULL)
+  t->bound = OPI_ARENA_ARRAY(&t->arena, opipe_binding *, lists->n_steps);
+  if (t->binding_of_step == NULL || t->eval_of_step == NULL || t->bound == NULL)
     return opi_fail_nomem(err, lists->n_steps * sizeof(uint32_t), "bindings");
   for (uint32_t i = 0; i < lists->n_steps; ++i) {
     const opi_step *step = &lists->steps[i];
@@ -78,7 +82,12 @@ opipe_status opi_train_bind(opi_train_shape *t, opipe_error *err) {
     if (step->kind != OPI_ACT_COMPUTE)
       continue;
     OPI_TRY(find_binding(t, instance, step->pass, step->microbatch, &t->binding_of_step[i], err));
-    if (step->pass == OPI_PROGRAM_F)
+    if (!opi_session_trains(t->session) && t->binding_of_step[i] != OPIPE_NONE) {
+      const opi_train_unit *unit =
+          opi_train_unit_of(t, instance, opi_train_class(t, step->microbatch), step->pass);
+      t->bound[i] = unit->bindings[t->binding_of_step[i]].sets[0];
+    }
+    if (step->pass == OPI_PROGRAM_F && opi_session_trains(t->session))
       OPI_TRY(find_binding(t, instance, OPI_PROGRAM_E, step->microbatch, &t->eval_of_step[i], err));
   }
   return OPIPE_OK;

@@ -16,7 +16,7 @@ static opi_view part_of(const opi_train_shape *t, const opi_request *request, ui
   const opi_train_slice *slice = opi_train_graphs_of(t, stage, microbatch);
   const opi_train_ports *ports = opi_train_ports_of(t, piece);
   const uint32_t input = ports->input[port];
-  const opi_graph *g = slice->training->graph;
+  const opi_graph *g = slice->graph;
   const opi_value *value = &g->values[g->inputs[port]];
   const opi_feed *feed = &request->feeds[input];
   const int32_t axis = ports->axis[port];
@@ -46,6 +46,8 @@ opipe_status opi_train_load(opi_rank *rank, const opi_step *step, opipe_error *e
   const opi_cut *cut = t->model->cuts[0];
   const opi_request *request = opi_train_request(rank, step);
   opipe_status status = OPIPE_OK;
+  if (request->ticket == NULL && opi_request_failed(request))
+    return OPIPE_OK;
   const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
   for (uint32_t c = first; c < end; ++c) {
     if (cut->cells[c].source != OPI_CELL_REQUEST)
@@ -93,12 +95,64 @@ static void put_output(const opi_train_shape *t, const opi_request *request, con
   if (t->model->n_slices > 1) {
     put_slice(t, request, cell, microbatch, part);
   } else {
-    opi_result_put(result, &t->output_carry, request->rows,
+    opi_result_put(result, &t->output_carry[1], request->rows,
                    opi_train_piece_row(t, piece, microbatch), piece->rows, part, cell->n_bytes);
   }
 }
 
+/* A result that is the same for all micro-batches is taken from the first. What is made in place
+ * may lie in another rank's memory, which is then the host's. */
+static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
+                                 opipe_error *err) {
+  const opi_train_shape *t = opi_train_at(rank);
+  const opi_cut *cut = t->model->cuts[opi_train_class(t, step->microbatch)];
+  const uint32_t cell = cut->output_cell[output];
+  const opi_carry *carry = &t->output_carry[output];
+  const opi_train_piece *piece = opi_train_piece_of(t, step->stage, step->microbatch);
+  const size_t occurrence = (size_t)cell * t->plan->n_microbatches + step->microbatch;
+  const opipe_region region = opi_train_region(t, cell, step->microbatch);
+  const char *data = opi_train_host(t, cell, step->microbatch);
+  if (t->lists->lies_on[occurrence] == rank->index)
+    OPI_TRY(opi_rank_read(rank, &region, opi_train_host(t, cell, step->microbatch), &data, err));
+  if (carry->axis >= 0 || t->parts[step->microbatch].in_request == 0) {
+    opi_result_put(&rank->request->results[output], carry, rank->request->rows,
+                   opi_train_piece_row(t, piece, step->microbatch), piece->rows, data,
+                   region.n_bytes);
+  }
+  return OPIPE_OK;
+}
+
+static bool makes_result(const opi_train_shape *t, uint32_t stage, uint32_t output) {
+  const opi_cut *cut = t->model->cuts[0];
+  return cut->output_cell[output] != OPIPE_NONE &&
+         cut->cells[cut->output_cell[output]].stage == stage;
+}
+
+static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_train_shape *t = opi_train_at(rank);
+  const uint32_t n = rank->session->n_outputs;
+  opipe_status status = OPIPE_OK;
+  if (opi_request_failed(rank->request))
+    return OPIPE_OK;
+  for (uint32_t o = 0; o < n; ++o) {
+    if (!makes_result(t, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
+      continue;
+    rank->polls = true;
+    return OPIPE_PENDING;
+  }
+  if (!opi_rank_touch(rank))
+    return OPIPE_OK;
+  for (uint32_t o = 0; o < n && status == OPIPE_OK; ++o) {
+    if (makes_result(t, step->stage, o))
+      status = store_result(rank, step, o, err);
+  }
+  opi_rank_let_go(rank);
+  return status;
+}
+
 opipe_status opi_train_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  if (!opi_session_trains(rank->session))
+    return store_results(rank, step, err);
   opi_train_shape *t = opi_train_at(rank);
   const opi_cut *cut = t->model->cuts[opi_train_class(t, step->microbatch)];
   const opi_request *request = opi_train_request(rank, step);

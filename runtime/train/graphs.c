@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The graphs of a mini-batch's shape, by the session's plan or by what a step brought: how its
- * inputs and outputs carry the batch and the tokens, where the training graphs get their inputs
- * from. The plan's own shape comes first; it names the outputs and adds the labels.
+/* The graphs of a shape, by the session's plan or by what a request or step brought: how its inputs
+ * and outputs carry the batch and the tokens, where the graphs get their inputs from. The plan's
+ * own shape comes first; it names a training session's outputs and adds the labels.
  *
  * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
- * and parameter table are the same, so that weights and optimizer state are.
+ * and parameter table are the same, so that weights and optimizer state are. A request with fewer
+ * rows than the plan has micro-batches leaves some of those out.
  */
 #include <string.h>
 
@@ -62,30 +63,61 @@ static opipe_status name_outputs(const opi_train_shape *t, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* How the logits carry the batch; the labels carry it alike. */
-static opipe_status carry_output(opi_train_shape *t, opipe_error *err) {
+/* How all of a session's outputs carry the batch. */
+static opipe_status carry_request(opi_train_shape *t, const opi_carry *all, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_bound *bound = t->model->variants[t->model->base].bound;
-  const opi_graph *g = bound->graph;
-  t->output_carry = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-  if (s->n_outputs < 2 || s->plan->batch_dim == NULL)
-    return OPIPE_OK;
+  const opi_graph *g = t->model->variants[t->model->base].bound->graph;
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    const opi_value *value = &g->values[g->outputs[o]];
+    t->output_carry[o] = all[g->outputs[o]];
+    if (t->output_carry[o].axis >= 0 && opi_dtype_bits(value->dtype) < 8) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "output '%s' of type %s cannot be put together from micro-batches",
+                      value->name, opi_dtype_name(value->dtype));
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status follow_batch(opi_train_shape *t, const opi_graph *g, opi_carry *all,
+                                 opipe_error *err) {
+  const opi_session *s = t->session;
   opi_carry *in = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_inputs);
-  opi_carry *all = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_values);
-  if (in == NULL || all == NULL)
-    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
+  if (in == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof *in, "the batch axis");
   for (uint32_t p = 0; p < g->n_inputs; ++p) {
     const uint32_t i = find_input(s, g->values[g->inputs[p]].name);
     in[p] =
         (opi_carry){.axis = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis, .outer = 1, .inner = 1};
   }
-  const bool split = opi_plan_cuts_rows(s->plan);
-  const opipe_status status = opi_carry_axis(g, t->given.batch, in, all, split ? err : NULL);
+  return s->env.source.carry != NULL ? s->env.source.carry(g, in, all, err)
+                                     : opi_carry_axis(g, t->given.batch, in, all, err);
+}
+
+/* How outputs carry the batch. In training those are the logits; the labels carry it alike. */
+static opipe_status carry_outputs(opi_train_shape *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_bound *bound = t->model->variants[t->model->base].bound;
+  const opi_graph *g = bound->graph;
+  const bool trains = opi_session_trains(s), split = opi_plan_cuts_rows(&t->given);
+  t->output_carry = OPI_ARENA_ARRAY(&t->arena, opi_carry, (size_t)s->n_outputs + 2);
+  if (t->output_carry == NULL)
+    return opi_fail_nomem(err, s->n_outputs * sizeof *t->output_carry, "outputs");
+  for (uint32_t o = 0; o < s->n_outputs + 2; ++o)
+    t->output_carry[o] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  if (trains ? s->n_outputs < 2 || s->plan->batch_dim == NULL : !split)
+    return OPIPE_OK;
+  opi_carry *all = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_values);
+  if (all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
+  const opipe_status status = follow_batch(t, g, all, split ? err : NULL);
   if (status < 0)
     return split ? status : OPIPE_OK;
+  if (!trains)
+    return carry_request(t, all, err);
   const uint32_t v = opi_bound_value(bound, s->output_names[1]);
   if (v != OPIPE_NONE)
-    t->output_carry = all[v];
+    t->output_carry[1] = all[v];
   return OPIPE_OK;
 }
 
@@ -94,8 +126,8 @@ static opipe_status place_labels(const opi_train_shape *t, const opi_value *valu
                                  opipe_error *err) {
   if (*io_axis >= 0 || t->session->plan->batch_dim == NULL)
     return OPIPE_OK;
-  *io_axis = t->output_carry.axis;
-  if (t->output_carry.axis >= value->rank || t->output_carry.outer != 1) {
+  *io_axis = t->output_carry[1].axis;
+  if (t->output_carry[1].axis >= value->rank || t->output_carry[1].outer != 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "labels '%s' of rank %d cannot be split like the output", value->name,
                     value->rank);
@@ -103,10 +135,11 @@ static opipe_status place_labels(const opi_train_shape *t, const opi_value *valu
   return OPIPE_OK;
 }
 
-static opipe_status match_ports(opi_train_shape *t, const opi_training *training,
+static opipe_status match_ports(opi_train_shape *t, const opi_train_slice *slice,
                                 opi_train_ports *ports, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_graph *g = training->graph;
+  const opi_training *training = slice->training;
+  const opi_graph *g = slice->graph;
   ports->input = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
   ports->axis = OPI_ARENA_ARRAY(&t->arena, int32_t, g->n_inputs);
   ports->labels = OPIPE_NONE;
@@ -117,12 +150,12 @@ static opipe_status match_ports(opi_train_shape *t, const opi_training *training
     const uint32_t i = find_input(s, value->name);
     ports->input[p] = i;
     ports->axis[p] = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis;
-    if (i == OPIPE_NONE && t->model->n_slices == 1) {
+    if ((i == OPIPE_NONE || s->inputs[i].value->rank != value->rank) && t->model->n_slices == 1) {
       return opi_fail(err, OPIPE_E_INTERNAL,
-                      "the training graph reads input '%s', which the model does not have",
-                      value->name);
+                      "a graph reads input '%s' of rank %d, which the model does not have",
+                      value->name, value->rank);
     }
-    if (g->inputs[p] != training->labels)
+    if (training == NULL || g->inputs[p] != training->labels)
       continue;
     ports->labels = p;
     OPI_TRY(place_labels(t, value, &ports->axis[p], err));
@@ -135,7 +168,7 @@ static opipe_status find_token_axis(opi_train_shape *t, opipe_error *err) {
   if (t->model->n_slices == 1)
     return OPIPE_OK;
   t->token_axis = t->model->variants[t->model->base].slices[0].tokens->output_axis;
-  const bool batch_first = t->output_carry.axis <= 0 && t->output_carry.inner == 1;
+  const bool batch_first = t->output_carry[1].axis <= 0 && t->output_carry[1].inner == 1;
   if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -144,6 +177,30 @@ static opipe_status find_token_axis(opi_train_shape *t, opipe_error *err) {
 }
 
 /* ---- the plan ---- */
+
+/* The records of the micro-batches that have rows. */
+static opipe_status leave_out(opi_train_shape *t, uint32_t n_microbatches, opipe_error *err) {
+  opi_plan *given = &t->given;
+  const opi_plan *plan = t->session->plan;
+  uint32_t n = 0;
+  opipe_action *actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, plan->n_actions);
+  uint32_t *rank_first = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  if (actions == NULL || rank_first == NULL)
+    return opi_fail_nomem(err, plan->n_actions * sizeof *actions, "a shorter request");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    rank_first[r] = n;
+    for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
+      if (plan->actions[a].microbatch < n_microbatches)
+        actions[n++] = plan->actions[a];
+    }
+  }
+  rank_first[plan->n_ranks] = n;
+  given->actions = actions;
+  given->rank_first = rank_first;
+  given->n_actions = n;
+  given->n_microbatches = n_microbatches;
+  return OPIPE_OK;
+}
 
 static opipe_status check_rows(const opi_shape *shape, const opi_plan *given, int64_t units,
                                opipe_error *err) {
@@ -162,6 +219,8 @@ static opipe_status give_plan(opi_train_shape *t, const opi_bind_options *base, 
   opi_plan *given = &t->given;
   opi_bind_options named = {.n_dims = 0};
   *given = *s->plan;
+  given->n_positions =
+      s->reference ? 1 : 0; /* one request after the other, or as many as it takes */
   opi_arena_init(&given->arena, s->allocator, 0);
   if (t->shape->keep)
     return OPIPE_OK;
@@ -172,9 +231,12 @@ static opipe_status give_plan(opi_train_shape *t, const opi_bind_options *base, 
     return opi_fail_nomem(err, named.n_dims * sizeof *named.dims, "dimensions");
   given->n_dims = named.n_dims;
   given->n_pins = named.n_pins;
-  if (given->batch_dim != NULL)
+  if (given->batch_dim != NULL && s->n_batch_inputs != 0)
     given->batch_rows = t->shape->rows / units;
-  OPI_TRY(check_rows(t->shape, given, units, err));
+  if (opi_session_trains(s))
+    OPI_TRY(check_rows(t->shape, given, units, err));
+  else if (given->batch_dim != NULL && given->batch_rows < given->n_microbatches)
+    OPI_TRY(leave_out(t, given->batch_rows < 1 ? 1 : (uint32_t)given->batch_rows, err));
   OPI_TRY(opi_train_scale_slices(s->env.model, given, &t->arena, err));
   if (!opi_plan_cuts_rows(given) || s->env.source.carry != NULL)
     return OPIPE_OK;
@@ -233,8 +295,8 @@ static opipe_status sign(opi_train_shape *t, opipe_error *err) {
     if (memcmp(&shape->dims[at], made, n_bytes) == 0)
       continue;
     return opi_fail(
-        err, OPIPE_E_INVALID, "input '%s' of a mini-batch has shape %s, beside the others it is %s",
-        s->inputs[i].name,
+        err, OPIPE_E_INVALID, "input '%s' of a %s has shape %s, beside the others it is %s",
+        s->inputs[i].name, opi_session_trains(s) ? "mini-batch" : "request",
         opi_shape_text(given, sizeof given, &shape->dims[at], (uint32_t)s->inputs[i].value->rank),
         opi_shape_text(wanted, sizeof wanted, made, (uint32_t)s->inputs[i].value->rank));
   }
@@ -258,12 +320,28 @@ static void count_units(opi_train_shape *t) {
 
 /* ---- all of it ---- */
 
+static opipe_status place_parts(opi_train_shape *t, opipe_error *err) {
+  const uint32_t n = t->given.n_microbatches;
+  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_train_part, t->plan->n_microbatches);
+  if (t->parts == NULL)
+    return opi_fail_nomem(err, t->plan->n_microbatches * sizeof *t->parts, "micro-batches");
+  for (uint32_t i = 0; i < t->plan->n_microbatches; ++i) {
+    const uint32_t m = i % n, n_large = m < t->n_large ? m : t->n_large;
+    t->parts[i] =
+        (opi_train_part){.first_row = t->rows[0] * n_large + t->rows[1] * (int64_t)(m - n_large),
+                         .class = m < t->n_large ? 0 : 1,
+                         .in_request = m};
+  }
+  return OPIPE_OK;
+}
+
 static void count_rows(opi_train_shape *t) {
   const opi_plan *plan = &t->given;
   const int64_t whole = plan->batch_dim == NULL ? plan->n_microbatches : plan->batch_rows;
   const uint32_t extra = (uint32_t)((uint64_t)whole % plan->n_microbatches);
   t->n_classes = t->model->n_classes;
   t->plan = &t->model->view;
+  t->strict = opi_plan_is_strict(t->plan);
   t->n_instances = t->plan->n_stages * t->plan->n_replicas;
   t->n_large = extra == 0 ? plan->n_microbatches : extra;
   t->rows[0] = opi_microbatch_rows(whole, plan->n_microbatches, 0);
@@ -273,9 +351,14 @@ static void count_rows(opi_train_shape *t) {
 /* What the session's inputs and outputs are is told by the plan's own shape. */
 static opipe_status name_session(opi_train_shape *t, opipe_error *err) {
   opi_session *s = t->session;
-  const opi_training *training = t->model->variants[0].slices[0].training;
+  const opi_train_slice *first = &t->model->variants[0].slices[0];
+  const opi_training *training = first->training;
   s->train->n_views = t->model->n_views;
   s->train->n_slices = t->model->n_slices;
+  for (uint32_t o = 0; o < s->n_outputs && training == NULL; ++o)
+    s->output_dtypes[o] = first->graph->values[first->graph->outputs[o]].dtype;
+  if (training == NULL)
+    return OPIPE_OK;
   if (training->labels != OPIPE_NONE) {
     const opi_value *labels = &training->graph->values[training->labels];
     if (find_input(s, labels->name) == OPIPE_NONE)
@@ -294,7 +377,7 @@ static opipe_status bind_ports(opi_train_shape *t, opipe_error *err) {
     if (t->ports[v] == NULL)
       return opi_fail_nomem(err, t->model->n_slices * sizeof(opi_train_ports), "inputs");
     for (uint32_t k = 0; k < t->model->n_slices; ++k)
-      OPI_TRY(match_ports(t, t->model->variants[v].slices[k].training, &t->ports[v][k], err));
+      OPI_TRY(match_ports(t, &t->model->variants[v].slices[k], &t->ports[v][k], err));
   }
   return OPIPE_OK;
 }
@@ -311,17 +394,29 @@ opipe_status opi_train_shape_bind(opi_shape *shape, opipe_error *err) {
   const opi_bind_options base = {
       .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
   OPI_TRY(give_plan(t, &base, err));
-  OPI_TRY(opi_train_model_build(&t->given, s->env.model, &base, s->master, &t->model, err));
+  const opi_train_sources from = {.plan = &t->given,
+                                  .file = s->env.model,
+                                  .base = &base,
+                                  .master = s->master,
+                                  .bind = s->env.source.bind};
+  OPI_TRY(opi_train_model_build(&from, &t->model, err));
+  if (!opi_session_trains(s))
+    OPI_TRY(opi_train_view(&t->given, t->model, err));
+  if (t->model->cuts[0]->graph->n_outputs != s->n_outputs && !opi_session_trains(s)) {
+    return opi_fail(err, OPIPE_E_INTERNAL, "a bound graph has %u outputs, the model %u",
+                    t->model->cuts[0]->graph->n_outputs, s->n_outputs);
+  }
   count_rows(t);
+  OPI_TRY(place_parts(t, err));
   if (s->master == NULL)
     s->master = t->model->variants[t->model->base].slices[0].cut;
   if (shape->keep)
     OPI_TRY(name_session(t, err));
-  OPI_TRY(carry_output(t, err));
+  OPI_TRY(carry_outputs(t, err));
   OPI_TRY(find_token_axis(t, err));
   OPI_TRY(bind_ports(t, err));
   OPI_TRY(sign(t, err));
   if (shape->keep)
     count_units(t);
-  return opi_train_open_counters(t, err);
+  return opi_session_trains(s) ? opi_train_open_counters(t, err) : OPIPE_OK;
 }

@@ -72,14 +72,14 @@ opipe_status opi_train_open_weights(opi_train_shape *t, opipe_error *err) {
 opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
   opi_train *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
   if (t == NULL)
-    return opi_fail_nomem(err, sizeof *t, "a training session");
+    return opi_fail_nomem(err, sizeof *t, "a session");
   t->session = s;
   t->labels_input = OPIPE_NONE;
   t->periodic = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   t->units_per_row = 1;
   opi_arena_init(&t->arena, s->allocator, 0);
   s->train = t;
-  s->ring_room = 2 * s->max_in_flight + 2;
+  s->ring_room = opi_session_trains(s) ? 2 * s->max_in_flight + 2 : s->max_in_flight + 1;
   t->items = OPI_ARENA_ARRAY(&t->arena, opi_train_item, s->ring_room);
   t->places = OPI_ARENA_ARRAY(&t->arena, opi_train_place, s->plan->n_ranks);
   return t->items == NULL || t->places == NULL
@@ -90,8 +90,10 @@ opipe_status opi_train_prepare(opi_session *s, opipe_error *err) {
 opipe_status opi_train_build(opi_session *s, opipe_error *err) {
   opi_train *t = s->train;
   opi_shape *shape = NULL;
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    s->ranks[r].place = &t->places[r];
   OPI_TRY(opi_shape_get(s, NULL, 0, &shape, err));
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < s->plan->n_ranks && opi_session_trains(s); ++r) {
     t->places[r].reducing = OPI_ARENA_ARRAY(&t->arena, uint32_t, shape->train->n_instances);
     if (t->places[r].reducing == NULL)
       return opi_fail_nomem(err, shape->train->n_instances * sizeof(uint32_t), "sums");
@@ -100,7 +102,7 @@ opipe_status opi_train_build(opi_session *s, opipe_error *err) {
 }
 
 void opi_train_stop(opi_session *s) {
-  if (s->train != NULL)
+  if (s->train != NULL && s->train->weights != NULL)
     opi_weights_close(s->train->weights);
 }
 

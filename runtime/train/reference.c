@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference: the plan's own programs in the submitting thread, one after the other: all
- * forwards, then the backwards of each stage from the last. Every tensor has memory of its own;
- * what travels is copied; gradients are added in the order of each instance's records.
+/* The reference: the plan's own programs in the submitting thread, one after the other, no
+ * schedule, no transport, no other thread: all forwards, then the backwards of each stage from the
+ * last. Every tensor has memory of its own; what travels is copied; gradients are added in the
+ * order of each instance's records.
  */
 #include <string.h>
 
@@ -20,7 +21,7 @@ static opipe_status run_step(opi_train_shape *t, opi_request *request, uint32_t 
                              opipe_error *err) {
   opi_session *s = t->session;
   const opi_step *step = &t->lists->steps[index];
-  const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
+  const bool evaluate = request->ticket != NULL && request->ticket->kind == OPI_TICKET_EVALUATE;
   opi_rank *rank = &s->ranks[opi_plan_rank(t->plan, step->stage, step->replica)];
   opipe_status status = OPIPE_PENDING;
   if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_UPDATE ||
@@ -74,7 +75,7 @@ static opipe_status update(opi_train *t, opi_request *request, opipe_error *err)
   opipe_status status = OPIPE_OK;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     t->places[r].updated = false;
-    t->places[r].finite = opi_train_is_finite(request->shape[0]->train, request, r);
+    t->places[r].finite = opi_train_is_finite(request->runs, request, r);
   }
   for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
     if (t->places[r].updated)
@@ -88,10 +89,22 @@ static opipe_status update(opi_train *t, opi_request *request, opipe_error *err)
   return status < 0 ? status : OPIPE_OK;
 }
 
+/* Outputs that no program makes. */
+static opipe_status store_plain(opi_session *s, opi_request *request, opipe_error *err) {
+  opipe_status status = OPIPE_PENDING;
+  while (status == OPIPE_PENDING) /* until the host's flag is set */
+    status = opi_store_plain(&s->ranks[0], request, err);
+  return status;
+}
+
 opipe_status opi_train_run_reference(opi_session *s, opi_request *request, opipe_error *err) {
-  opi_train_shape *t = request->shape[0]->train;
-  OPI_TRY(begin(s->train, request, err));
+  opi_train_shape *t = request->runs;
+  const bool trains = opi_session_trains(s);
+  if (trains)
+    OPI_TRY(begin(s->train, request, err));
   for (uint32_t i = 0; i < t->lists->n_steps; ++i)
     OPI_TRY(run_step(t, request, i, err));
+  if (!trains)
+    return store_plain(s, request, err);
   return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(s->train, request, err);
 }

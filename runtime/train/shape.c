@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a mini-batch's shape needs beside its graphs: lists, programs, memory, bindings, streams;
+/* What a shape needs beside its graphs: lists, programs, memory, bindings, streams;
  * taken down in reverse order.
  */
 #include <string.h>
@@ -14,14 +14,17 @@ static opipe_status compile_unit(opi_train_shape *t, uint32_t instance, uint32_t
   const opi_session *s = t->session;
   const uint32_t stage = instance / t->plan->n_replicas, r = t->plan->instance_rank[instance];
   opi_train_unit *unit = opi_train_unit_of(t, instance, class, program);
+  if (program >= t->model->cuts[class]->n_kinds)
+    return OPIPE_OK;
   unit->cut = opi_program_of(t->model->cuts[class], stage, program);
   if (r == OPIPE_NONE || unit->cut->graph.n_nodes == 0)
     return OPIPE_OK;
   const opi_rank *rank = &s->ranks[r];
   opi_train_seat *seat = &t->seats[r];
   opipe_program_info info;
-  OPI_TRY(opi_rank_compile(rank, &unit->cut->graph, stage / t->model->n_views, OPIPE_COMPILE_OWNED,
-                           &unit->program, &info, err));
+  OPI_TRY(opi_rank_compile(rank, &unit->cut->graph, stage / t->model->n_views,
+                           opi_session_trains(s) ? OPIPE_COMPILE_OWNED : 0, &unit->program, &info,
+                           err));
   const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
   if (arena > seat->arena_bytes) {
     seat->arena_bytes = arena;
@@ -48,18 +51,19 @@ static opipe_status compile_all(opi_train_shape *t, opipe_error *err) {
 
 static opipe_status take_memory(opi_train_shape *t, opipe_error *err) {
   opi_session *s = t->session;
-  opi_rank_layout *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_layout, s->plan->n_ranks);
+  opi_rank_needs *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_needs, s->plan->n_ranks);
   if (needs == NULL)
     return opi_fail_nomem(err, s->plan->n_ranks * sizeof *needs, "ranks");
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     needs[r] =
-        (opi_rank_layout){.boundary_bytes = t->lists->boundary_bytes[r] + t->lists->stash_bytes[r],
-                          .arena_bytes = t->seats[r].arena_bytes};
+        (opi_rank_needs){.boundary_bytes = t->lists->boundary_bytes[r] + t->lists->stash_bytes[r],
+                         .arena_bytes = t->seats[r].arena_bytes};
   }
   OPI_TRY(opi_shape_memory(t->shape, needs, err));
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     opi_train_seat *seat = &t->seats[r];
     seat->room_waiting = 2 * t->lists->n_messages + 1;
+    seat->shape = t;
     seat->waiting = OPI_ARENA_ARRAY(&t->arena, opi_train_waiting, seat->room_waiting);
     if (seat->waiting == NULL)
       return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
@@ -72,20 +76,16 @@ static opipe_status take_memory(opi_train_shape *t, opipe_error *err) {
 opipe_region opi_train_region(const opi_train_shape *t, uint32_t cell, uint32_t microbatch) {
   const opi_plan *plan = t->plan;
   const opi_cell *c = &t->model->cuts[opi_train_class(t, microbatch)]->cells[cell];
-  const uint32_t rank = plan->instance_rank[opi_train_instance(t, c->stage, microbatch)];
-  return (opipe_region){
-      .buffer = t->shape->boundary[rank].buffer,
-      .offset_bytes = t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch],
-      .n_bytes = c->n_bytes};
+  const size_t occurrence = (size_t)cell * plan->n_microbatches + microbatch;
+  return (opipe_region){.buffer = t->shape->boundary[t->lists->lies_on[occurrence]].buffer,
+                        .offset_bytes = t->lists->offsets[occurrence],
+                        .n_bytes = c->n_bytes};
 }
 
 char *opi_train_host(const opi_train_shape *t, uint32_t cell, uint32_t microbatch) {
-  const opi_plan *plan = t->plan;
-  const uint32_t stage = t->model->cuts[0]->cells[cell].stage;
-  const uint32_t rank = plan->instance_rank[opi_train_instance(t, stage, microbatch)];
-  char *host = t->shape->boundary[rank].host;
-  return host == NULL ? NULL
-                      : host + t->lists->offsets[(size_t)cell * plan->n_microbatches + microbatch];
+  const size_t occurrence = (size_t)cell * t->plan->n_microbatches + microbatch;
+  char *host = t->shape->boundary[t->lists->lies_on[occurrence]].host;
+  return host == NULL ? NULL : host + t->lists->offsets[occurrence];
 }
 
 opipe_region opi_train_source(const opi_train_shape *t, uint32_t route, uint32_t microbatch) {
@@ -116,9 +116,36 @@ static uint64_t most_bytes(const opi_train_shape *t, uint32_t route) {
   return most;
 }
 
-static opipe_status open_wire(opi_train_shape *t, uint32_t i, opipe_error *err) {
+static opipe_status open_ends(opi_train_shape *t, uint32_t i, const opipe_stream_params *params,
+                              opipe_error *err) {
   const opi_session *s = t->session;
+  opi_train_wire *wire = &t->wires[i];
+  OPI_TRY(
+      OPI_ASK_WIRE(s, stream_open, err, s->ranks[params->src_rank].endpoint, params, &wire->src));
+  return OPI_ASK_WIRE(s, stream_open, err, s->ranks[params->dst_rank].endpoint, params, &wire->dst);
+}
+
+static opipe_status open_credit(opi_train_shape *t, uint32_t i, opipe_error *err) {
   const opi_train_stream *stream = &t->lists->streams[i];
+  const opipe_stream_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
+      .kind = OPIPE_STREAM_CONTROL,
+      .src_rank = stream->src_rank,
+      .dst_rank = stream->dst_rank,
+      .src_stage = t->plan->n_stages - 1,
+      .dst_stage = 0,
+      .src_replica = stream->src_replica,
+      .dst_replica = stream->dst_replica,
+      .index = t->shape->place << 16,
+      .depth = stream->depth,
+      .n_bytes = 0};
+  return open_ends(t, i, &params, err);
+}
+
+static opipe_status open_wire(opi_train_shape *t, uint32_t i, opipe_error *err) {
+  const opi_train_stream *stream = &t->lists->streams[i];
+  if (stream->route == OPI_ROUTE_CREDIT)
+    return open_credit(t, i, err);
   const opi_route *route = &t->model->cuts[0]->routes[stream->route];
   const bool forward = route->phase == OPI_PHASE_F;
   if (route->index >= 65536) {
@@ -137,10 +164,63 @@ static opipe_status open_wire(opi_train_shape *t, uint32_t i, opipe_error *err) 
       .index = t->shape->place << 16 | route->index,
       .depth = stream->depth == 0 ? 1 : stream->depth,
       .n_bytes = most_bytes(t, stream->route)};
-  OPI_TRY(OPI_ASK_WIRE(s, stream_open, err, s->ranks[stream->src_rank].endpoint, &params,
-                       &t->wires[i].src));
-  return OPI_ASK_WIRE(s, stream_open, err, s->ranks[stream->dst_rank].endpoint, &params,
-                      &t->wires[i].dst);
+  const opipe_status status = open_ends(t, i, &params, err);
+  if (status < 0) {
+    (void)opi_error_prefix(err, "tensor '%s' from stage %u to stage %u: ",
+                           t->model->cuts[0]->cells[route->src_cell].name, route->src_stage,
+                           route->dst_stage);
+  }
+  return status;
+}
+
+/* What the steps of a message need, in one place. */
+static opipe_status place_messages(opi_train_shape *t, opipe_error *err) {
+  const opi_train_lists *lists = t->lists;
+  t->messages = OPI_ARENA_ARRAY(&t->arena, opi_message_run, lists->n_messages);
+  if (t->messages == NULL)
+    return opi_fail_nomem(err, lists->n_messages * sizeof *t->messages, "messages");
+  for (uint32_t i = 0; i < lists->n_messages; ++i) {
+    const opi_train_message *m = &lists->messages[i];
+    const opi_train_stream *stream = &lists->streams[m->stream];
+    t->messages[i] = (opi_message_run){.wire = &t->wires[m->stream],
+                                       .src_rank = stream->src_rank,
+                                       .dst_rank = stream->dst_rank,
+                                       .sequence = m->sequence,
+                                       .n_messages = stream->n_messages,
+                                       .stream = m->stream,
+                                       .direct = m->direct};
+    if (m->route == OPI_ROUTE_CREDIT)
+      continue;
+    t->messages[i].from = opi_train_source(t, m->route, m->microbatch);
+    t->messages[i].to = opi_train_target(t, m->route, m->microbatch);
+  }
+  return OPIPE_OK;
+}
+
+/* Records of when steps ran, and which requests must wake the rank. A rank's lie apart from
+ * another's: ranks that write to one cache line (or to two that are fetched together) wait for each
+ * other. */
+static opipe_status prepare_seat(opi_train_shape *t, uint32_t r, opipe_error *err) {
+  enum { APART = 2 * 64 / sizeof(opi_ran) + 1 };
+  const opi_train_lists *lists = t->lists;
+  const uint32_t n = lists->n_positions, n_steps = lists->rank_first[r + 1] - lists->rank_first[r];
+  opi_train_seat *seat = &t->seats[r];
+  opi_ran *ran = OPI_ARENA_ARRAY(&t->arena, opi_ran, (size_t)n_steps + 2 * APART);
+  seat->wakes = OPI_ARENA_ARRAY(&t->arena, bool, n);
+  if (ran == NULL || seat->wakes == NULL)
+    return opi_fail_nomem(err, n_steps * sizeof *ran, "ranks");
+  seat->ran = ran + APART;
+  for (uint32_t p = 0; p < n; ++p) {
+    uint32_t first = lists->request_first[r * n + p];
+    const uint32_t end = lists->request_first[r * n + p + 1];
+    while (first < end && (lists->steps[first].kind == OPI_ACT_RESERVE ||
+                           lists->steps[first].kind == OPI_ACT_DRAIN))
+      ++first; /* done when the message is there at the latest */
+    const opi_step *step = first == end ? NULL : &lists->steps[first];
+    seat->wakes[p] = step == NULL || step->kind != OPI_ACT_RECV ||
+                     lists->messages[step->route].route == OPI_ROUTE_CREDIT;
+  }
+  return OPIPE_OK;
 }
 
 /* ---- all of it ---- */
@@ -164,8 +244,10 @@ opipe_status opi_train_shape_build(opi_shape *shape, opipe_error *err) {
   const opi_session *s = t->session;
   OPI_TRY(list_steps(t, err));
   OPI_TRY(compile_all(t, err));
+  if (!opi_session_trains(s))
+    OPI_TRY(opi_shape_params(shape, err));
   OPI_TRY(take_memory(t, err));
-  if (shape->keep)
+  if (shape->keep && opi_session_trains(s))
     OPI_TRY(opi_train_open_weights(t, err));
   OPI_TRY(opi_train_bind(t, err));
   t->wires = OPI_ARENA_ARRAY(&t->arena, opi_train_wire, t->lists->n_streams);
@@ -173,6 +255,9 @@ opipe_status opi_train_shape_build(opi_shape *shape, opipe_error *err) {
     return opi_fail_nomem(err, t->lists->n_streams * sizeof *t->wires, "streams");
   for (uint32_t i = 0; i < t->lists->n_streams && !s->reference; ++i)
     OPI_TRY(open_wire(t, i, err));
+  OPI_TRY(place_messages(t, err));
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    OPI_TRY(prepare_seat(t, r, err));
   return opi_session_ready(s, err);
 }
 
@@ -186,6 +271,8 @@ static void free_unit(const opi_rank *rank, const opi_train_unit *unit) {
 
 void opi_train_shape_stop(opi_shape *shape) {
   opi_train_shape *t = shape->train;
+  if (t == NULL)
+    return;
   const opi_session *s = t->session;
   const uint32_t per_instance = t->n_classes * OPI_PROGRAMS;
   for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
@@ -204,6 +291,8 @@ void opi_train_shape_free(opi_shape *shape) {
   opi_train_shape *t = shape->train;
   if (t == NULL)
     return;
+  if (shape->session->master != NULL && t->model != NULL && shape->keep)
+    shape->session->master = NULL;
   opi_train_close_counters(t);
   opi_train_lists_free(t->lists);
   opi_train_model_free(t->model);

@@ -51,10 +51,26 @@ typedef struct opi_train_unit {
 
 typedef struct opi_train_wire {
   opipe_stream *src, *dst;
-  uint64_t src_base; /* messages of earlier mini-batches; the source rank's */
+  uint64_t src_base; /* training: messages of earlier mini-batches; the source rank's */
   char pad_[64];
   uint64_t dst_base; /* the destination rank's */
 } opi_train_wire;
+
+/* A message of the lists with all that its steps need. */
+typedef struct opi_message_run {
+  const opi_train_wire *wire;
+  opipe_region from, to;
+  uint32_t src_rank, dst_rank;
+  uint32_t sequence, n_messages; /* in its stream, of a body */
+  uint32_t stream;
+  bool direct;
+} opi_message_run;
+
+/* When a step ran last, for which request (its number + 1; 0: never). */
+typedef struct opi_ran {
+  opi_span span;
+  uint64_t request;
+} opi_ran;
 
 /* A send that waits for its receive, or for its memory to be free again. */
 typedef struct opi_train_waiting {
@@ -65,40 +81,61 @@ typedef struct opi_train_waiting {
 
 /* What every rank does next, in the order of submission. A double-buffered session begins with a
  * PROLOGUE, then runs bodies (ALL), and a flush ends it by an EPILOGUE; others know only ALL. */
-enum { OPI_ITEM_ALL = 0, OPI_ITEM_PROLOGUE = 1, OPI_ITEM_EPILOGUE = 2, OPI_ITEM_EVALUATE = 3 };
+enum {
+  OPI_ITEM_ALL = 0,
+  OPI_ITEM_PROLOGUE = 1,
+  OPI_ITEM_EPILOGUE = 2,
+  OPI_ITEM_EVALUATE = 3,
+  OPI_ITEM_REQUEST = 4 /* of inference: one of a body's */
+};
 typedef struct opi_train_item {
   opi_request *current, *next;   /* mini-batch of steps that are not, that are of the next one */
   struct opi_train_shape *shape; /* of both */
+  uint64_t body;                 /* REQUEST: of its shape */
   uint32_t kind;
 } opi_train_item;
 
-/* What a shape has on a rank. */
+/* What a shape has on a rank; the rank's own but for the bytes. */
 typedef struct opi_train_seat {
   uint64_t arena_bytes, workspace_bytes; /* of the largest program */
-  opi_train_waiting *waiting;            /* [room_waiting] the rank's own */
-  uint32_t room_waiting;
+  opi_train_waiting *waiting;            /* [room_waiting] */
+  uint32_t n_waiting, room_waiting;
+  struct opi_train_seat *next_busy; /* of those with sends that wait */
+  struct opi_train_shape *shape;
+  bool *wakes;  /* [n_positions] a request begins with something that no message announces:
+                   submit rings */
+  opi_ran *ran; /* [steps of the rank] when each program or sum ran last; until the session rests
+                 */
 } opi_train_seat;
 
-/* The rank's own, in a mini-batch. */
+/* The rank's own, in a mini-batch or request. */
 typedef struct opi_train_place {
-  opi_train_waiting *waiting;       /* the seat's of the item's shape */
-  uint32_t n_waiting, room_waiting; /* n_waiting 0 when an item of another shape begins */
-  uint32_t *reducing;               /* [instances] REDUCE steps whose sums are under way */
+  opi_train_seat *busy; /* shapes with sends that wait */
+  uint32_t *reducing;   /* [instances] REDUCE steps whose sums are under way */
   uint32_t n_reducing;
+  uint32_t end; /* step behind the last of the item */
   opi_train_item item;
   bool begun;
+  bool posting; /* the first receives of a shape */
   bool finite;  /* what the rank has of the mini-batch's loss is */
   bool updated; /* reference: the rank's update of this mini-batch is done */
   bool second;  /* evaluate, double-buffered: the forwards that are not of the next mini-batch */
   int64_t scalars[OPI_SCALAR_TABLE];
+  char pad_[128]; /* the next rank's is its own */
 } opi_train_place;
 
-/* Where a training graph (of a variant's slice) gets its inputs from. */
+/* Where a graph (of a variant's slice) gets its inputs from. */
 typedef struct opi_train_ports {
-  uint32_t *input; /* [training graph inputs] the session's; OPIPE_NONE: of another slice */
+  uint32_t *input; /* [graph inputs] the session's; OPIPE_NONE: of another slice */
   int32_t *axis;   /* the same: batch axis, -1: none */
   uint32_t labels; /* port, OPIPE_NONE: none */
 } opi_train_ports;
+
+/* A micro-batch of the lists: of a body, those of one request after the other. */
+typedef struct opi_train_part {
+  int64_t first_row;
+  uint32_t class, in_request; /* in_request: which of its request's */
+} opi_train_part;
 
 typedef struct opi_train_shape {
   opi_session *session;
@@ -108,17 +145,19 @@ typedef struct opi_train_shape {
   const opi_plan *plan; /* the model's view: pieces are stages */
   opi_train_model *model;
   opi_train_lists *lists;
+  opi_train_part *parts;     /* [plan->n_microbatches] */
   opi_train_unit *units;     /* [(instance * n_classes + class) * OPI_PROGRAMS + program] */
   opi_train_seat *seats;     /* [n_ranks] */
   opi_train_wire *wires;     /* [n_streams] */
+  opi_message_run *messages; /* [n_messages] */
+  opipe_binding **bound;     /* [n_steps] inference, COMPUTE: with what it runs; NULL: nothing to */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
-  opi_span *spans;           /* [n_steps] COMPUTE, REDUCE, UPDATE: when it ran last; the rank's own
-                                until the session rests */
   uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
   opi_train_ports **ports;   /* [n_variants][n_slices] */
   struct opi_train_counter *counters;       /* [n_variants * n_slices]; count.c */
   int32_t token_axis;                       /* of labels and logits, with slices */
-  opi_carry output_carry;                   /* of the logits */
+  opi_carry *output_carry;                  /* [session's outputs] training: 1, the logits */
+  bool strict;                              /* opi_plan_is_strict */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
   int64_t rows[OPI_TRAIN_CLASSES];          /* of a whole micro-batch */
 } opi_train_shape;
@@ -138,12 +177,12 @@ typedef struct opi_train {
   uint64_t n_steps;           /* submitted; submit_lock */
 } opi_train;
 
+/* Its class, and the first of its rows, counted over the request or mini-batch. */
 static inline uint32_t opi_train_class(const opi_train_shape *t, uint32_t microbatch) {
-  return microbatch < t->n_large ? 0 : 1;
+  return t->parts[microbatch].class;
 }
 static inline int64_t opi_train_row(const opi_train_shape *t, uint32_t microbatch) {
-  const uint32_t n = microbatch < t->n_large ? microbatch : t->n_large;
-  return t->rows[0] * n + t->rows[1] * (int64_t)(microbatch - n);
+  return t->parts[microbatch].first_row;
 }
 static inline opi_train_unit *opi_train_unit_of(const opi_train_shape *t, uint32_t instance,
                                                 uint32_t class, uint32_t program) {
@@ -182,6 +221,11 @@ static inline const opi_route *opi_train_route_of(const opi_train_shape *t, uint
 static inline uint32_t opi_train_whole(const opi_train_shape *t, uint32_t instance) {
   return t->model->whole_of[instance];
 }
+/* When step `index` of the rank's list ran last; the reference has one list. */
+static inline opi_ran *opi_train_ran(const opi_train_shape *t, uint32_t rank, uint32_t index) {
+  const uint32_t r = t->session->reference ? 0 : rank;
+  return &t->seats[r].ran[index - t->lists->rank_first[r]];
+}
 /* Where a cell lies for a micro-batch. */
 opipe_region opi_train_region(const opi_train_shape *t, uint32_t cell, uint32_t microbatch);
 char *opi_train_host(const opi_train_shape *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
@@ -218,7 +262,7 @@ void opi_train_close_counters(opi_train_shape *shape);
 opipe_status opi_train_count(opi_train_shape *shape, const opi_request *request, double *out_count,
                              opipe_error *err);
 static inline opi_train_place *opi_train_place_of(const opi_rank *rank) {
-  return &rank->session->train->places[rank->index];
+  return rank->place;
 }
 /* The shape that the rank is at work with. */
 static inline opi_train_shape *opi_train_at(const opi_rank *rank) {
@@ -236,6 +280,19 @@ opipe_status opi_train_idle(opi_rank *rank, opipe_error *err);
 opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                                opipe_error *err);
 opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* messages.c: the steps of messages; OPIPE_PENDING: not yet */
+opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* May the program write? */
+opipe_status opi_messages_outputs_free(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* Tries the sends that wait. */
+opipe_status opi_messages_try(opi_rank *rank, opipe_error *err);
+static inline opipe_status opi_messages_flush(opi_rank *rank, opipe_error *err) {
+  return rank->place->busy == NULL ? OPIPE_OK : opi_messages_try(rank, err);
+}
 /* trace.c: the last step, measured and planned. Flushes. */
 opipe_status opi_train_trace(opi_session *session, opi_trace_list *list, opipe_error *err);
 /* reference.c */

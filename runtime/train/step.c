@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's list of one mini-batch: each step happens or answers OPIPE_PENDING and is tried again. A
- * send whose receive does not stand yet waits aside, so that the rank goes on; it is tried after
- * every program and whenever the rank is woken, and so are sums over replicas moved on. Evaluate
- * runs the forward part of the same list.
+/* A rank's list of one mini-batch, or of one request of a body: each step happens or answers
+ * OPIPE_PENDING and is tried again; sums over replicas are moved on meanwhile. Evaluate runs the
+ * forward part of a training list.
  *
- * Whatever goes wrong in a program ends the session: gradients that miss a micro-batch are of no
- * use.
+ * A request that has failed flows on: its messages are received and sent as ever, so that the
+ * counting of all ranks stays in step; only loads, programs and stores are left out.
  */
 #include <string.h>
 
@@ -14,131 +13,6 @@
 static bool in_evaluate(const opi_step *step) {
   return step->kind != OPI_ACT_REDUCE && step->kind != OPI_ACT_UPDATE &&
          step->pass == OPI_PROGRAM_F;
-}
-
-/* ---- messages ---- */
-
-/* How far a step's mini-batch is beyond the counted ones, in messages. */
-static uint64_t beyond(const opi_train_shape *t, const opi_train_place *place,
-                       const opi_step *step) {
-  const opi_train_message *m = &t->lists->messages[step->route];
-  const bool later = place->item.kind == OPI_ITEM_ALL && step->next != 0;
-  return m->sequence + (later ? (uint64_t)t->lists->streams[m->stream].n_messages : 0);
-}
-
-static opipe_status post(opi_train_shape *t, const opi_train_place *place, const opi_step *step,
-                         opipe_error *err) {
-  const opi_train_message *m = &t->lists->messages[step->route];
-  const opi_train_wire *w = &t->wires[m->stream];
-  const opipe_region region = opi_train_target(t, m->route, m->microbatch);
-  return OPI_POLL_WIRE(t->session, recv, err, w->dst, w->dst_base + beyond(t, place, step), &region,
-                       NULL);
-}
-
-static opipe_status receive(opi_train_shape *t, const opi_train_place *place, const opi_step *step,
-                            opipe_error *err) {
-  const opi_train_message *m = &t->lists->messages[step->route];
-  const opi_train_wire *w = &t->wires[m->stream];
-  return OPI_POLL_WIRE(t->session, test, err, w->dst, w->dst_base + beyond(t, place, step));
-}
-
-static opipe_region source_of(const opi_train_shape *t, uint32_t message) {
-  const opi_train_message *m = &t->lists->messages[message];
-  return opi_train_source(t, m->route, m->microbatch);
-}
-
-static opipe_status deliver(opi_train_shape *t, opi_train_waiting *waiting, opipe_error *err) {
-  const opi_train_wire *w = &t->wires[t->lists->messages[waiting->message].stream];
-  const opipe_region region = source_of(t, waiting->message);
-  if (!waiting->sent) {
-    const opipe_status status =
-        OPI_POLL_WIRE(t->session, send, err, w->src, waiting->number, &region, NULL, NULL);
-    if (status != OPIPE_OK)
-      return status;
-    waiting->sent = true;
-  }
-  return OPI_POLL_WIRE(t->session, test, err, w->src, waiting->number);
-}
-
-/* Tries what waits, the messages of one stream in their order. */
-static opipe_status flush_waiting(opi_train_shape *t, opi_train_place *place, opipe_error *err) {
-  uint32_t kept = 0;
-  if (place->n_waiting == 0)
-    return OPIPE_OK;
-  for (uint32_t i = 0; i < place->n_waiting; ++i) {
-    opi_train_waiting waiting = place->waiting[i];
-    const uint32_t stream = t->lists->messages[waiting.message].stream;
-    opipe_status status = OPIPE_OK;
-    for (uint32_t k = 0; k < kept && status == OPIPE_OK && !waiting.sent; ++k) {
-      if (t->lists->messages[place->waiting[k].message].stream == stream && !place->waiting[k].sent)
-        status = OPIPE_PENDING;
-    }
-    if (status == OPIPE_OK)
-      status = deliver(t, &waiting, err);
-    if (status < 0)
-      return status;
-    if (status == OPIPE_PENDING)
-      place->waiting[kept++] = waiting;
-  }
-  if (kept != place->n_waiting)
-    opi_count_on(&t->session->ranks[place - t->session->train->places].n_moves);
-  place->n_waiting = kept;
-  return OPIPE_OK;
-}
-
-static bool is_waiting(const opi_train_place *place, uint32_t message) {
-  for (uint32_t i = 0; i < place->n_waiting; ++i) {
-    if (place->waiting[i].message == message)
-      return true;
-  }
-  return false;
-}
-
-static opipe_status give(opi_train_shape *t, opi_train_place *place, const opi_step *step,
-                         opipe_error *err) {
-  if (place->n_waiting == place->room_waiting) {
-    OPI_TRY(flush_waiting(t, place, err));
-    if (place->n_waiting == place->room_waiting)
-      return OPIPE_PENDING;
-  }
-  const opi_train_wire *w = &t->wires[t->lists->messages[step->route].stream];
-  opi_train_waiting waiting = {.message = step->route,
-                               .number = w->src_base + beyond(t, place, step)};
-  if (opi_plan_is_strict(t->plan)) { /* nothing may be issued in front of it */
-    const opipe_status status = deliver(t, &waiting, err);
-    if (status < 0 || !waiting.sent)
-      return status;
-  }
-  place->waiting[place->n_waiting++] = waiting;
-  return flush_waiting(t, place, err);
-}
-
-/* Double-buffered lists have no drains: a program waits for what still lies where it writes. */
-static opipe_status outputs_free(opi_train_shape *t, opi_train_place *place, const opi_step *step,
-                                 opipe_error *err) {
-  const opi_program *program = opi_program_of(t->model->cuts[0], step->stage, step->pass);
-  if (!t->session->train->periodic || place->n_waiting == 0)
-    return OPIPE_OK;
-  OPI_TRY(flush_waiting(t, place, err));
-  for (uint32_t b = 0; b < program->graph.n_boundaries; ++b) {
-    if (!program->writes[b])
-      continue;
-    const opipe_region out = opi_train_region(t, program->cells[b], step->microbatch);
-    for (uint32_t i = 0; i < place->n_waiting; ++i) {
-      const opipe_region region = source_of(t, place->waiting[i].message);
-      if (region.buffer == out.buffer && region.offset_bytes < out.offset_bytes + out.n_bytes &&
-          out.offset_bytes < region.offset_bytes + region.n_bytes)
-        return OPIPE_PENDING;
-    }
-  }
-  return OPIPE_OK;
-}
-
-/* The message has been taken over, and its memory is free. */
-static opipe_status drain(opi_train_shape *t, opi_train_place *place, const opi_step *step,
-                          opipe_error *err) {
-  OPI_TRY(flush_waiting(t, place, err));
-  return is_waiting(place, step->route) ? OPIPE_PENDING : OPIPE_OK;
 }
 
 /* ---- sums over replicas ---- */
@@ -158,7 +32,7 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
     const opi_step *step = &t->lists->steps[index];
     const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
     if (opi_weights_is_summed(rank->session->train->weights, opi_train_whole(t, instance)))
-      t->spans[index].end_ns = opi_clock_ns();
+      opi_train_ran(t, rank->index, index)->span.end_ns = opi_clock_ns();
     else
       place->reducing[kept++] = index;
   }
@@ -196,17 +70,69 @@ static void poison_freed(const opi_train_shape *t, const opi_step *step) {
 /* While a program runs on an asynchronous device: sends and sums that wait are tried again, or they
  * would wait for the program's end. */
 static opipe_status beside_program(opi_rank *rank, bool *out_more, opipe_error *err) {
-  opi_train_shape *t = opi_train_at(rank);
   opi_train_place *place = opi_train_place_of(rank);
   *out_more = place->n_reducing != 0;
-  OPI_TRY(flush_waiting(t, place, err));
-  for (uint32_t i = 0; i < place->n_waiting; ++i)
-    *out_more = *out_more || !place->waiting[i].sent;
+  OPI_TRY(opi_messages_flush(rank, err));
+  for (const opi_train_seat *seat = place->busy; seat != NULL; seat = seat->next_busy) {
+    for (uint32_t i = 0; i < seat->n_waiting; ++i)
+      *out_more = *out_more || !seat->waiting[i].sent;
+  }
   return move_sums(rank, err);
 }
 
-opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
-                               opipe_error *err) {
+static opipe_status name_failure(const opi_rank *rank, const opi_step *step, uint32_t program,
+                                 const opi_request *request, opipe_status status,
+                                 opipe_error *local, opipe_error *err) {
+  static const char *const names[] = {"forward", "backward", "input backward", "weight backward",
+                                      "forward"};
+  const opi_train_shape *t = opi_train_at(rank);
+  const uint32_t stage = step->stage / t->model->n_views;
+  const uint32_t m = t->parts[step->microbatch].in_request;
+  local->status = status;
+  if (request->ticket != NULL) {
+    (void)opi_error_prefix(local,
+                           "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index,
+                           stage, names[program], (unsigned long long)request->number, m);
+  } else {
+    (void)opi_error_prefix(local, "rank %u, stage %u, request %llu, micro-batch %u: ", rank->index,
+                           stage, (unsigned long long)request->number, m);
+  }
+  if (err != NULL)
+    *err = *local;
+  return status;
+}
+
+/* What a program says about a request's data (OPIPE_E_INVALID: a NaN with the check on, an index
+ * out of range) fails the request; anything else fails the rank, and with it the session. */
+static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32_t index,
+                                    opipe_error *err) {
+  opi_train_shape *t = opi_train_at(rank);
+  opi_request *request = rank->request;
+  opipe_error local = OPIPE_ERROR_INIT;
+  if (request->deadline_ns != 0)
+    opi_request_check_deadline(request, rank, step->stage / t->model->n_views);
+  if (t->bound[index] == NULL || opi_request_failed(request))
+    return OPIPE_OK;
+  const opi_running how = {.n_scalars = 0, .beside = beside_program};
+  opi_ran *ran = opi_train_ran(t, rank->index, index);
+  const opipe_status status = opi_rank_run(rank, step, t->bound[index], &how, &ran->span, &local);
+  ran->request = request->number + 1;
+  if (status >= 0 && (rank->session->flags & OPIPE_SESSION_POISON) != 0)
+    poison_freed(t, step);
+  if (status >= 0)
+    return OPIPE_OK;
+  (void)name_failure(rank, step, OPI_PROGRAM_F, request, status, &local,
+                     status == OPIPE_E_INVALID ? NULL : err);
+  if (status != OPIPE_E_INVALID)
+    return status;
+  (void)opi_request_fail(request, &local);
+  return OPIPE_OK;
+}
+
+/* Whatever goes wrong in a step ends the session: gradients that miss a micro-batch are of no use.
+ */
+static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t index,
+                                 opipe_error *err) {
   opi_session *s = rank->session;
   opi_train_shape *t = opi_train_at(rank);
   opi_train_place *place = opi_train_place_of(rank);
@@ -237,21 +163,16 @@ opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t in
   const opipe_status status =
       opi_rank_run(rank, step, unit->bindings[binding].sets[set], &how, &span, &local);
   if (!evaluate)
-    t->spans[index] = span;
+    *opi_train_ran(t, rank->index, index) = (opi_ran){span, request->number + 1};
   if (status >= 0 && (s->flags & OPIPE_SESSION_POISON) != 0)
     poison_freed(t, step);
-  if (status >= 0)
-    return OPIPE_OK;
-  static const char *const names[] = {"forward", "backward", "input backward", "weight backward",
-                                      "forward"};
-  local.status = status;
-  (void)opi_error_prefix(&local,
-                         "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index,
-                         step->stage / t->model->n_views, names[program],
-                         (unsigned long long)request->number, step->microbatch);
-  if (err != NULL)
-    *err = local;
-  return status;
+  return status >= 0 ? OPIPE_OK : name_failure(rank, step, program, request, status, &local, err);
+}
+
+opipe_status opi_train_compute(opi_rank *rank, const opi_step *step, uint32_t index,
+                               opipe_error *err) {
+  return opi_session_trains(rank->session) ? compute_step(rank, step, index, err)
+                                           : compute_request(rank, step, index, err);
 }
 
 /* Rows that a backward cannot read where they lie. */
@@ -270,17 +191,19 @@ opipe_status opi_train_copy(opi_rank *rank, const opi_step *step, opipe_error *e
 static uint32_t peer_of(const opi_train_shape *t, const opi_step *step) {
   if (step->kind < OPI_ACT_RECV || step->kind == OPI_ACT_COPY || step->route == OPIPE_NONE)
     return OPIPE_NONE;
-  const opi_train_stream *stream = &t->lists->streams[t->lists->messages[step->route].stream];
+  const opi_message_run *m = &t->messages[step->route];
   if (step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_POST)
-    return stream->src_rank;
-  return step->kind == OPI_ACT_SEND || step->kind == OPI_ACT_DRAIN ? stream->dst_rank : OPIPE_NONE;
+    return m->src_rank;
+  return step->kind == OPI_ACT_SEND || step->kind == OPI_ACT_DRAIN || step->kind == OPI_ACT_RESERVE
+             ? m->dst_rank
+             : OPIPE_NONE;
 }
 
 static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
   opi_train_shape *t = opi_train_at(rank);
   opi_train_place *place = opi_train_place_of(rank);
   const uint32_t instance = step->stage * t->plan->n_replicas + step->replica;
-  t->spans[index] = (opi_span){opi_clock_ns(), 0};
+  opi_train_ran(t, rank->index, index)->span = (opi_span){opi_clock_ns(), 0};
   place->reducing[place->n_reducing++] = index;
   OPI_TRY(opi_weights_reduce(rank->session->train->weights, opi_train_whole(t, instance), err));
   return move_sums(rank, err);
@@ -288,26 +211,29 @@ static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index,
 
 static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index,
                             opipe_error *err) {
-  opi_train_shape *t = opi_train_at(rank);
-  opi_train_place *place = opi_train_place_of(rank);
-  const opipe_status status = outputs_free(t, place, step, err);
+  if (!opi_session_trains(rank->session)) {
+    OPI_TRY(compute_request(rank, step, index, err));
+    return opi_messages_flush(rank, err);
+  }
+  const opipe_status status = opi_messages_outputs_free(rank, step, err);
   if (status != OPIPE_OK)
     return status;
   OPI_TRY(opi_train_compute(rank, step, index, err));
-  OPI_TRY(flush_waiting(t, place, err));
+  OPI_TRY(opi_messages_flush(rank, err));
   return move_sums(rank, err);
 }
 
 /* The step has been made with all of them. */
-static void end_sums(opi_train_shape *t, opi_train_place *place) {
+static void end_sums(const opi_train_shape *t, const opi_rank *rank) {
+  opi_train_place *place = opi_train_place_of(rank);
   for (uint32_t i = 0; i < place->n_reducing; ++i)
-    t->spans[place->reducing[i]].end_ns = opi_clock_ns();
+    opi_train_ran(t, rank->index, place->reducing[i])->span.end_ns = opi_clock_ns();
   place->n_reducing = 0;
 }
 
 static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_train_shape *t = opi_train_at(rank);
-  opi_span *span = &t->spans[index];
+  opi_span *span = &opi_train_ran(t, rank->index, index)->span;
   opi_train_place *place = opi_train_place_of(rank);
   if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
     *span = (opi_span){opi_clock_ns(), 0};
@@ -319,7 +245,7 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
-    end_sums(t, place);
+    end_sums(t, rank);
   if (status == OPIPE_OK && rank->index == 0)
     opi_weights_report(rank->session->train->weights, 0, &rank->request->ticket->report);
   return status;
@@ -329,6 +255,8 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
 static bool takes_part(const opi_train_shape *t, const opi_train_place *place,
                        const opi_step *step) {
   switch (place->item.kind) {
+    case OPI_ITEM_REQUEST:
+      return !place->posting || (step->kind == OPI_ACT_POST && step->lap > 0);
     case OPI_ITEM_PROLOGUE:
       return step->next != 0;
     case OPI_ITEM_EPILOGUE:
@@ -341,26 +269,23 @@ static bool takes_part(const opi_train_shape *t, const opi_train_place *place,
   }
 }
 
-static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
-  opi_train_shape *t = opi_train_at(rank);
-  opi_train_place *place = opi_train_place_of(rank);
-  const opi_step *step = &t->lists->steps[index];
-  if (!takes_part(t, place, step))
-    return OPIPE_OK;
-  rank->peer = peer_of(t, step);
+static opipe_status run_step(opi_rank *rank, const opi_step *step, uint32_t index,
+                             opipe_error *err) {
   switch (step->kind) {
     case OPI_ACT_LOAD:
       return opi_train_load(rank, step, err);
     case OPI_ACT_STORE:
       return opi_train_store(rank, step, err);
     case OPI_ACT_POST:
-      return post(t, place, step, err);
+      return opi_message_post(rank, step, err);
     case OPI_ACT_RECV:
-      return receive(t, place, step, err);
+      return opi_message_receive(rank, step, err);
+    case OPI_ACT_RESERVE:
+      return opi_message_reserve(rank, step, err);
     case OPI_ACT_SEND:
-      return give(t, place, step, err);
+      return opi_message_send(rank, step, err);
     case OPI_ACT_DRAIN:
-      return drain(t, place, step, err);
+      return opi_message_drain(rank, step, err);
     case OPI_ACT_COPY:
       return opi_train_copy(rank, step, err);
     case OPI_ACT_COMPUTE:
@@ -372,15 +297,39 @@ static opipe_status run_step(opi_rank *rank, uint32_t index, opipe_error *err) {
   }
 }
 
+/* A shape's first request is preceded by the receives of the first body. */
+static void begin_request(opi_rank *rank) {
+  opi_train_place *place = opi_train_place_of(rank);
+  const opi_request *request = rank->request;
+  opi_train_shape *t = request->runs;
+  const opi_train_lists *lists = t->lists;
+  const uint32_t p = rank->index * lists->n_positions + request->position;
+  if (!place->begun) {
+    place->item = (opi_train_item){.current = rank->request,
+                                   .next = rank->request,
+                                   .shape = t,
+                                   .body = request->body,
+                                   .kind = OPI_ITEM_REQUEST};
+    place->begun = true;
+    place->posting = request->body == 0 && request->position == 0;
+  } else {
+    place->posting = false;
+  }
+  rank->step = place->posting ? lists->rank_first[rank->index] : lists->request_first[p];
+  place->end = place->posting ? lists->rank_first[rank->index + 1] : lists->request_first[p + 1];
+}
+
 static opipe_status begin(opi_rank *rank, opipe_error *err) {
   opi_train *train = rank->session->train;
   opi_train_place *place = opi_train_place_of(rank);
   if (place->begun)
     return OPIPE_OK;
+  if (!opi_session_trains(rank->session)) {
+    begin_request(rank);
+    return OPIPE_OK;
+  }
   place->item = train->items[(rank->n_taken - 1) % rank->session->ring_room];
   const opi_train_shape *t = place->item.shape;
-  place->waiting = t->seats[rank->index].waiting;
-  place->room_waiting = t->seats[rank->index].room_waiting;
   place->second = false;
   if (place->item.kind == OPI_ITEM_ALL || place->item.kind == OPI_ITEM_EPILOGUE)
     OPI_TRY(opi_weights_begin(train->weights, rank->index, err));
@@ -388,6 +337,7 @@ static opipe_status begin(opi_rank *rank, opipe_error *err) {
   memcpy(&place->scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
   place->begun = true;
   rank->step = t->lists->rank_first[rank->index];
+  place->end = t->lists->rank_first[rank->index + 1];
   return OPIPE_OK;
 }
 
@@ -398,6 +348,8 @@ static void end(opi_rank *rank) {
   const uint32_t kind = place->item.kind;
   const bool evaluate = kind == OPI_ITEM_EVALUATE;
   place->begun = false;
+  if (kind == OPI_ITEM_REQUEST)
+    return;
   if (kind == OPI_ITEM_PROLOGUE) {
     rank->request = NULL; /* not done with it: its body comes */
     return;
@@ -420,60 +372,77 @@ static bool goes_on(const opi_train_shape *t, const opi_rank *rank) {
 }
 
 static opipe_status run_list(opi_rank *rank, opipe_error *err) {
-  opi_train_shape *t = opi_train_at(rank);
-  while (rank->step < t->lists->rank_first[rank->index + 1]) {
-    const opi_step *step = &t->lists->steps[rank->step];
-    const opipe_status status = run_step(rank, rank->step, err);
+  const opi_train_shape *t = opi_train_at(rank);
+  const opi_train_place *place = opi_train_place_of(rank);
+  const bool all = place->item.kind == OPI_ITEM_REQUEST && !place->posting;
+  const opi_step *steps = t->lists->steps;
+  const uint32_t end = place->end;
+  for (uint32_t i = rank->step; i < end;) {
+    const opi_step *step = &steps[i];
+    const opipe_status status =
+        all || takes_part(t, place, step) ? run_step(rank, step, i, err) : OPIPE_OK;
     if (status == OPIPE_PENDING) {
-      const opipe_status moved = move_sums(rank, err);
-      if (moved < 0)
-        return moved;
+      OPI_TRY(move_sums(rank, err));
+      rank->peer = peer_of(t, step);
       opi_rank_blocked(rank, step);
     }
     if (status != OPIPE_OK)
       return status;
     opi_rank_moves(rank, step);
-    ++rank->step;
-    if (opi_session_failed(rank->session))
+    rank->step = ++i;
+    if (step->kind == OPI_ACT_COMPUTE && opi_session_failed(rank->session))
       return OPIPE_PENDING;
   }
   return OPIPE_OK;
 }
 
 opipe_status opi_train_idle(opi_rank *rank, opipe_error *err) {
-  opi_train_shape *t = opi_train_at(rank);
-  opi_train_place *place = opi_train_place_of(rank);
-  OPI_TRY(flush_waiting(t, place, err));
-  return place->n_waiting == 0 ? OPIPE_OK : OPIPE_PENDING;
+  OPI_TRY(opi_messages_flush(rank, err));
+  return opi_train_place_of(rank)->busy == NULL ? OPIPE_OK : OPIPE_PENDING;
 }
 
 /* Double-buffered lists have no drains. The next item may be of another shape, and this one's go:
  * nothing of it may be left behind. */
-static bool leaves_nothing(const opi_train *train, const opi_train_place *place) {
+static opipe_status leave_nothing(opi_rank *rank, opipe_error *err) {
+  const opi_train_place *place = opi_train_place_of(rank);
   const uint32_t kind = place->item.kind;
-  return !train->periodic || kind == OPI_ITEM_PROLOGUE || kind == OPI_ITEM_ALL ||
-         place->n_waiting == 0;
+  if (!rank->session->train->periodic || kind == OPI_ITEM_PROLOGUE || kind == OPI_ITEM_ALL)
+    return OPIPE_OK;
+  return opi_train_idle(rank, err);
+}
+
+static opipe_status run_request(opi_rank *rank, opipe_error *err) {
+  OPI_TRY(opi_messages_flush(rank, err));
+  opipe_status status = run_list(rank, err);
+  if (status == OPIPE_OK && opi_train_place_of(rank)->posting) {
+    begin_request(rank);
+    status = run_list(rank, err);
+  }
+  if (status == OPIPE_OK && rank->index == 0)
+    status = opi_store_plain(rank, rank->request, err);
+  if (status == OPIPE_OK)
+    end(rank);
+  return status;
 }
 
 opipe_status opi_train_run(opi_rank *rank, opipe_error *err) {
-  const opi_train *train = rank->session->train;
   opi_train_place *place = opi_train_place_of(rank);
-  if (opi_request_withdrawn(rank->request))
-    return flush_waiting(place->item.shape, place, err); /* no rank does anything for it */
+  const bool trains = opi_session_trains(rank->session);
+  if (trains && opi_request_withdrawn(rank->request))
+    return opi_messages_flush(rank, err); /* no rank does anything for it */
   OPI_TRY(begin(rank, err));
+  if (!trains)
+    return run_request(rank, err);
   opi_train_shape *t = place->item.shape;
-  OPI_TRY(flush_waiting(t, place, err));
+  OPI_TRY(opi_messages_flush(rank, err));
   opipe_status status = run_list(rank, err);
   if (status == OPIPE_OK && goes_on(t, rank)) {
     place->second = true;
     rank->step = t->lists->rank_first[rank->index];
     status = run_list(rank, err);
   }
-  if (status == OPIPE_OK && !leaves_nothing(train, place)) {
-    status = flush_waiting(t, place, err);
-    if (status == OPIPE_OK && place->n_waiting != 0)
-      status = OPIPE_PENDING;
-  }
+  if (status == OPIPE_OK)
+    status = leave_nothing(rank, err);
   if (status == OPIPE_OK)
     end(rank);
   return status;

@@ -65,19 +65,6 @@ static opipe_status check_params(const opi_session *s, const opipe_submit_params
       (unsigned long long)params->deadline_ns);
 }
 
-/* The shape that the mini-batch is of, made if it is the first; OPIPE_PENDING: there is no room
- * until one that is in use is let go. Its user until the request has passed. */
-static opipe_status find_shape(opi_session *s, opi_request *request, opipe_error *err) {
-  const int64_t rows = s->n_batch_inputs == 0 ? 0 : request->rows;
-  const opipe_status status = opi_shape_get(s, request, rows, &request->shape[0], err);
-  if (status != OPIPE_OK) {
-    request->shape[0] = NULL;
-    return status;
-  }
-  atomic_fetch_add(&request->shape[0]->n_users, 1);
-  return OPIPE_OK;
-}
-
 /* ---- results ---- */
 
 static opipe_status place_results(const opi_train_shape *t, const opipe_submit_params *params,
@@ -99,9 +86,9 @@ static opipe_status place_results(const opi_train_shape *t, const opipe_submit_p
       result->rank = (uint32_t)value->rank;
       for (int32_t d = 0; d < value->rank; ++d)
         result->shape[d] = value->shape[d];
-      if (t->output_carry.axis >= 0) {
-        result->shape[t->output_carry.axis] =
-            value->shape[t->output_carry.axis] / variant->rows * t->given.batch_rows;
+      if (t->output_carry[1].axis >= 0) {
+        result->shape[t->output_carry[1].axis] =
+            value->shape[t->output_carry[1].axis] / variant->rows * t->given.batch_rows;
       }
       if (t->model->n_slices > 1)
         result->shape[t->token_axis] = t->model->n_tokens;
@@ -136,13 +123,13 @@ static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi
   opi_session *s = t->session;
   struct opi_ticket *ticket = request->ticket;
   OPI_TRY(opi_read_inputs(s, params, request, err));
-  opipe_status status = find_shape(s, request, err);
+  opipe_status status = opi_shape_find(s, request, err);
   if (status != OPIPE_OK)
     return status;
-  opi_train_shape *shape = request->shape[0]->train;
+  opi_train_shape *shape = request->runs;
   const opi_plan *given = &shape->given;
   request->rows = given->batch_dim == NULL ? (int64_t)given->n_microbatches : given->batch_rows;
-  request->n_microbatches = request->n_large = s->plan->n_microbatches;
+  request->n_microbatches = s->plan->n_microbatches;
   request->has_plain = false;
   for (size_t m = 0; m < n_shares(s); ++m)
     ticket->shares[m] = 0;
@@ -161,7 +148,7 @@ static void publish(opi_session *s, opi_request *current, opi_request *next, uin
   s->ring[k % s->ring_room] = current != NULL ? current : next;
   t->items[k % s->ring_room] = (opi_train_item){.current = current,
                                                 .next = next,
-                                                .shape = s->ring[k % s->ring_room]->shape[0]->train,
+                                                .shape = s->ring[k % s->ring_room]->shape->train,
                                                 .kind = kind};
   atomic_store_explicit(&s->n_submitted, k + 1, memory_order_release);
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
@@ -180,7 +167,7 @@ static opipe_request *begin(opi_session *s, opi_request *request,
                             const opipe_submit_params *params) {
   opi_train *t = s->train;
   request->number = s->n_numbered++;
-  request->shape[0]->last_used = request->number + 1;
+  request->shape->last_used = request->number + 1;
   request->ticket->start_ns = opi_clock_ns();
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
@@ -199,7 +186,7 @@ static opipe_request *begin(opi_session *s, opi_request *request,
   } else if (!t->periodic) {
     publish(s, request, request, OPI_ITEM_ALL);
   } else {
-    if (t->held != NULL && t->held->shape[0] != request->shape[0])
+    if (t->held != NULL && t->held->shape != request->shape)
       publish_epilogue(t); /* its bodies are of other tensors: the pipeline drains */
     publish(s, t->held, request, t->held == NULL ? OPI_ITEM_PROLOGUE : OPI_ITEM_ALL);
     t->held = request;
@@ -220,12 +207,12 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   opi_request *request = opi_request_new(s, err);
   if (request == NULL)
     return OPIPE_E_NOMEM;
-  request->shape[0] = request->shape[1] = NULL;
+  request->shape = NULL;
   request->ticket->kind = kind;
   request->ticket->step = t->n_steps;
   const opipe_status status = prepare(t, params, request, err);
   if (status != OPIPE_OK) {
-    opi_request_drop_shapes(request);
+    opi_request_drop_shape(request);
     opi_request_recycle(request);
     return status;
   }
@@ -239,7 +226,7 @@ static opipe_status start(opi_session *s, const opipe_submit_params *params, uin
                           opi_request **out_request, opipe_request **out_handle, opipe_error *err) {
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
-  if (s->train == NULL)
+  if (!opi_session_trains(s))
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
   OPI_TRY(check_params(s, params, kind, err));
   opi_lock_take(&s->submit_lock);
@@ -280,7 +267,7 @@ void opi_train_let_finish(opi_request *request) {
 opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *err) {
   const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
   OPI_TRY(opi_session_check(s, err));
-  if (s->train == NULL)
+  if (!opi_session_trains(s))
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
   opi_lock_take(&s->submit_lock);
   publish_epilogue(s->train);
@@ -332,7 +319,7 @@ opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result,
 }
 
 opi_weights *opi_train_weights(opi_session *session) {
-  return session->train == NULL ? NULL : session->train->weights;
+  return !opi_session_trains(session) ? NULL : session->train->weights;
 }
 
 opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
@@ -340,7 +327,7 @@ opipe_status opi_train_param_name(opi_session *session, uint32_t index, const ch
   opi_weight_info info;
   uint32_t trained = 0;
   for (uint32_t i = 0;
-       session->train != NULL && opi_weights_info(session->train->weights, i, &info); ++i) {
+       opi_session_trains(session) && opi_weights_info(session->train->weights, i, &info); ++i) {
     if (info.trained == 0 || trained++ != index)
       continue;
     *out_name = info.source->name;
@@ -350,7 +337,7 @@ opipe_status opi_train_param_name(opi_session *session, uint32_t index, const ch
 }
 
 void opi_train_set_step(opi_session *session, uint64_t step) {
-  if (session->train == NULL)
+  if (!opi_session_trains(session))
     return;
   opi_lock_take(&session->submit_lock);
   session->train->n_steps = step;

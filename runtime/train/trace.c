@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last step's trace: when the programs of the lists and the sums over replicas ran, and when
- * the plan had the programs run. */
+/* The trace of the last request or step: when the programs of the lists and the sums over replicas
+ * ran, and when the plan had the programs run. */
 #include "runtime/trace/trace.h"
 
 #include "runtime/train/state.h"
@@ -32,23 +32,42 @@ static opi_trace_event describe(const opi_train_shape *t, uint32_t rank, const o
   event.replica = whole % n_replicas;
   event.pass = step->kind == OPI_ACT_COMPUTE ? passes[step->pass] : "reduce";
   if (step->kind == OPI_ACT_COMPUTE)
-    event.microbatch = step->microbatch;
+    event.microbatch = t->parts[step->microbatch].in_request;
   return event;
 }
 
-static opipe_status add_measured(const opi_train_shape *t, opi_trace_list *list, opipe_error *err) {
-  uint64_t first = UINT64_MAX;
-  for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
-    if (t->spans[i].end_ns != 0 && t->spans[i].start_ns < first)
-      first = t->spans[i].start_ns;
+/* Did the step run for the last of a stream's requests (its number + 1)? A training step's are all
+ * of the last. */
+static bool is_last(const opi_train_shape *t, const opi_ran *ran, uint64_t last) {
+  return ran->span.end_ns != 0 && (opi_session_trains(t->session) || ran->request == last);
+}
+
+static void find_last(const opi_train_shape *t, uint64_t *out_last, uint64_t *out_first_ns) {
+  *out_last = 0;
+  *out_first_ns = UINT64_MAX;
+  for (uint32_t pass = 0; pass < 2; ++pass) {
+    for (uint32_t r = 0; r < t->session->plan->n_ranks; ++r) {
+      for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
+        const opi_ran *ran = opi_train_ran(t, r, i);
+        if (pass == 0 && ran->request > *out_last)
+          *out_last = ran->request;
+        if (pass == 1 && is_last(t, ran, *out_last) && ran->span.start_ns < *out_first_ns)
+          *out_first_ns = ran->span.start_ns;
+      }
+    }
   }
+}
+
+static opipe_status add_measured(const opi_train_shape *t, opi_trace_list *list, opipe_error *err) {
+  uint64_t first = UINT64_MAX, last = 0;
+  find_last(t, &last, &first);
   for (uint32_t r = 0; r < t->session->plan->n_ranks; ++r) {
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
-      const opi_span *span = &t->spans[i];
-      if (span->end_ns == 0)
+      const opi_ran *ran = opi_train_ran(t, r, i);
+      if (!is_last(t, ran, last))
         continue;
-      const opi_trace_event event = describe(t, r, step, span, first);
+      const opi_trace_event event = describe(t, r, step, &ran->span, first);
       if (step->kind == OPI_ACT_REDUCE && !is_shared(t->session->plan, event.stage))
         continue; /* nothing to add up */
       OPI_TRY(opi_trace_add(list, &event, err));
@@ -72,13 +91,32 @@ static opipe_status plan_times(const opi_train_shape *t, opi_arena *arena, doubl
   return OPIPE_OK;
 }
 
+/* The first request of a body, which nothing is in front of: a rank's records of it come first. */
+static opipe_status request_times(const opi_train_shape *t, opi_arena *arena, double *start,
+                                  double *end, opipe_error *err) {
+  opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->plan->n_actions),
+                             .end_ns = OPI_ARENA_ARRAY(arena, double, t->plan->n_actions)};
+  if (times.start_ns == NULL || times.end_ns == NULL)
+    return opi_fail_nomem(err, t->plan->n_actions * sizeof(double), "a trace");
+  OPI_TRY(opi_lists_replay(t->plan, t->lists, t->model->cuts[0], 1, arena->allocator, &times, err));
+  for (uint32_t r = 0; r < t->given.n_ranks; ++r) {
+    for (uint32_t a = t->given.rank_first[r]; a < t->given.rank_first[r + 1]; ++a) {
+      const uint32_t at = t->plan->rank_first[r] + a - t->given.rank_first[r];
+      start[a] = times.start_ns[at];
+      end[a] = times.end_ns[at];
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status add_planned(const opi_train_shape *t, opi_trace_list *list, opipe_error *err) {
-  const opi_plan *plan = t->session->plan; /* whose actions are the view's, one by one */
+  const opi_plan *plan = &t->given; /* whose actions are the view's, one by one */
   double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   if (start == NULL || end == NULL)
     return opi_fail_nomem(err, plan->n_actions * sizeof *start, "a trace");
-  OPI_TRY(plan_times(t, &list->arena, start, end, err));
+  OPI_TRY(opi_session_trains(t->session) ? plan_times(t, &list->arena, start, end, err)
+                                         : request_times(t, &list->arena, start, end, err));
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
     const uint32_t program = opi_action_program(action);
@@ -97,7 +135,7 @@ static opipe_status add_planned(const opi_train_shape *t, opi_trace_list *list, 
   return OPIPE_OK;
 }
 
-/* The shape of the last step. */
+/* The shape of the last request or step. */
 static const opi_train_shape *last_used(const opi_session *session) {
   const opi_shape *last = session->shapes[0];
   for (uint32_t i = 1; i < session->n_places; ++i) {
@@ -108,12 +146,22 @@ static const opi_train_shape *last_used(const opi_session *session) {
 }
 
 opipe_status opi_train_trace(opi_session *session, opi_trace_list *list, opipe_error *err) {
-  OPI_TRY(opi_train_rest(session, err));
-  opi_lock_take(&session->submit_lock); /* no shape comes or goes meanwhile */
+  const bool trains = opi_session_trains(session);
+  if (trains)
+    OPI_TRY(opi_train_rest(session, err));
+  opi_lock_take(&session->submit_lock); /* no shape comes or goes meanwhile, no request begins */
   const opi_train_shape *t = last_used(session);
-  opipe_status status = add_measured(t, list, err);
-  if (status == OPIPE_OK && list->n == 0)
-    status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no step has been done");
+  opipe_status status = OPIPE_OK;
+  if (!trains && atomic_load(&session->n_unfinished) != 0) {
+    status = opi_fail(err, OPIPE_E_STATE, "there is no last request yet: %u are unfinished",
+                      atomic_load(&session->n_unfinished));
+  }
+  if (status == OPIPE_OK)
+    status = add_measured(t, list, err);
+  if (status == OPIPE_OK && list->n == 0) {
+    status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no %s",
+                      trains ? "step has been done" : "request has been computed");
+  }
   if (status == OPIPE_OK)
     status = add_planned(t, list, err);
   opi_lock_give(&session->submit_lock);

@@ -162,8 +162,8 @@ static double predicted_ns(uint32_t n_stages, const char *transport, opipe_statu
   return info.request_ns;
 }
 
-/* Three messages of a millisecond one after the other; options are read, and the rule judged,
- * before anything is opened. */
+/* Three messages of a millisecond one after the other; options are read before anything is opened;
+ * every rule will do. */
 static void test_a_plan_knows_its_transport(void) {
   static const char *const rules[] = {"edge", "pair", "blocking", "grouped"};
   opipe_error err;
@@ -176,11 +176,10 @@ static void test_a_plan_knows_its_transport(void) {
   OPI_ASSERT(predicted_ns(4, "emulated:bandwidth=100000", &status, &err) > quick + 1e6);
   OPI_ASSERT_OK(status, &err);
   for (size_t i = 0; i < sizeof rules / sizeof rules[0]; ++i) {
-    char spec[32], wanted[32];
+    char spec[32];
     (void)snprintf(spec, sizeof spec, "emulated:rule=%s", rules[i]);
-    (void)snprintf(wanted, sizeof wanted, "rule '%s'", rules[i]);
-    (void)predicted_ns(2, spec, &status, &err);
-    OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &err, wanted);
+    OPI_ASSERT(predicted_ns(2, spec, &status, &err) > 0);
+    OPI_ASSERT_OK(status, &err);
     (void)predicted_ns(1, spec, &status, &err);
     OPI_ASSERT_OK(status, &err);
   }

@@ -75,7 +75,6 @@ WRONG = [
     (changed(["links", 0, "bandwidth"], 2e18), "links[0]: \"bandwidth\" is 2e+18; 0, or 1 to 1e+18 is needed"),
     (changed(["links", 0, "flags"], ["near"]), "links[0]: \"flags\" holds 'near'; direct, reduces and emulated"),
     (changed(["links", 0, "max_ranks"], 8), "transport 'imagined' takes 8 ranks, the plan has 64"),
-    (changed(["links", 0, "rule"], "pair"), "transport 'imagined' matches messages by rule 'pair'"),
     (changed(["devices", 1, "memory_bytes"], 1000), "rank 32 (stage 32) needs "),
 ]
 WRONG_TEXTS = [

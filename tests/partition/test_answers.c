@@ -150,10 +150,15 @@ static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref 
   return OPIPE_OK;
 }
 
-static void expect_link(opipe_transport_info info, uint32_t n_ranks, const char *message) {
+/* train NULL: a forward plan; else one with double-buffered weights. */
+static void expect_link_of(const opi_train_spec *train, opipe_transport_info info, uint32_t n_ranks,
+                           const char *message) {
   const opi_plugins plugins = {.transport = find_transport};
   const opi_plan_env env = {.plugins = &plugins};
-  opi_plan plan = {.transport = "mock", .n_ranks = n_ranks};
+  opi_plan plan = {.transport = "mock",
+                   .n_ranks = n_ranks,
+                   .train = train,
+                   .versions = train == NULL ? 0 : (uint32_t)OPIPE_VERSIONS_DOUBLE_BUFFERED};
   declared = info;
   const opipe_status status = opi_plan_find_link(&env, &plan, &err);
   if (message == NULL) {
@@ -164,7 +169,12 @@ static void expect_link(opipe_transport_info info, uint32_t n_ranks, const char 
   }
 }
 
+static void expect_link(opipe_transport_info info, uint32_t n_ranks, const char *message) {
+  expect_link_of(NULL, info, n_ranks, message);
+}
+
 static void test_numbers_of_a_transport(void) {
+  const opi_train_spec twice = {.seed = 0};
   const opipe_transport_info good = {.thread_rule = OPIPE_THREADS_PER_ENDPOINT};
   const double no_latency[] = {-1, 2e15, __builtin_inf(), __builtin_nan("")};
   const double no_bandwidth[] = {-1, 5e-324, 0.5, 2e18, __builtin_inf(), __builtin_nan("")};
@@ -189,7 +199,8 @@ static void test_numbers_of_a_transport(void) {
   expect_link(t, 2, "declares rule 4294967295");
   t.rule = OPIPE_RULE_EDGE;
   expect_link(t, 1, NULL);
-  expect_link(t, 2, "matches messages by rule 'edge'");
+  expect_link(t, 2, NULL);
+  expect_link_of(&twice, t, 2, "matches messages by rule 'edge'");
   t = good;
   t.max_ranks = 3;
   expect_link(t, 4, "transport 'mock' takes 3 ranks, the plan has 4");

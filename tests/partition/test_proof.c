@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering, the proof and the simulator: what is complete and what deadlocks, and times that can be
  * worked out by hand. */
-#include "partition/memory/layout.h"
 #include "partition/program/records.h"
-#include "partition/simulate/replay.h"
+#include "partition/train/model.h"
 #include "tests/partition/toy.h"
 
 /* A chain of n nodes of 8 floats, one per stage. */
@@ -25,33 +24,61 @@ static opi_cut *chain(toy *t, uint32_t n) {
   return c;
 }
 
-static opipe_status lower_and_prove(const opi_plan *plan, const opi_cut *c, opi_program_list **list,
+/* A plan of one cut, as lists hold it. */
+typedef struct lowered {
+  opi_train_model model; /* view and cuts alone */
+  opi_train_lists *lists;
+} lowered;
+
+static void lowered_free(lowered *l) {
+  opi_train_lists_free(l->lists);
+  opi_arena_release(&l->model.arena);
+  *l = (lowered){.lists = NULL};
+}
+
+static opipe_status lower_and_prove(const opi_plan *plan, opi_cut *c, lowered *l,
                                     opipe_error *err) {
-  *list = NULL;
+  const uint32_t alignment[16] = {0};
+  *l = (lowered){.model = {.n_classes = 1, .n_slices = 1, .n_views = 1, .cuts = {c}}};
+  opi_arena_init(&l->model.arena, opi_allocator_system(), 0);
   OPI_TRY(opi_records_prove(plan, c, err));
-  OPI_TRY(opi_lower(plan, c, opi_allocator_system(), list, err));
-  return opi_prove(plan, c, *list, opi_allocator_system(), err);
+  OPI_TRY(opi_train_view(plan, &l->model, err));
+  return opi_train_lists_build(&l->model.view, (const opi_cut *const *)l->model.cuts, 1, alignment,
+                               1, l->model.whole_of, NULL, false, opi_allocator_system(), &l->lists,
+                               err);
+}
+
+static opi_replay_result times_of(lowered *l, opi_cut *c, double *ns, uint32_t n_requests) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_replay_result times = {0};
+  l->model.view.stage_ns = ns;
+  OPI_ASSERT_OK(opi_lists_replay(&l->model.view, l->lists, c, n_requests / l->lists->n_positions,
+                                 opi_allocator_system(), &times, &err),
+                &err);
+  return times;
 }
 
 static void test_a_straight_pipeline_is_proven_and_timed(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
-  opi_program_list *list = NULL;
-  opi_replay_result times = {0};
+  lowered l;
   opi_cut *c = chain(&t, 4);
   opi_plan plan = toy_plan(&t, 4, 3, 2);
-  OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &list, &err), &err);
-  /* rank 0: LOAD COMPUTE SEND, three times; rank 3: RECV COMPUTE STORE */
-  OPI_ASSERT_INT(list->rank_first[1], 9);
-  OPI_ASSERT_INT(list->steps[0].kind, OPI_ACT_LOAD);
-  OPI_ASSERT_INT(list->steps[list->rank_first[3]].kind, OPI_ACT_RECV);
-  OPI_ASSERT_INT(list->steps[list->rank_first[3] + 2].kind, OPI_ACT_STORE);
-  const double ns[4] = {10, 10, 20, 10};
-  OPI_ASSERT_OK(opi_replay(&plan, c, list, ns, 12, opi_allocator_system(), &times, &err), &err);
+  OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &l, &err), &err);
+  /* rank 0: LOAD DRAIN COMPUTE SEND; rank 3: RECV COMPUTE STORE POST; three times in a request, and
+   * two requests bring two slots back to where they were */
+  OPI_ASSERT_INT(l.lists->n_positions, 2);
+  OPI_ASSERT_INT(l.lists->rank_first[1], 2 * 3 * 4);
+  OPI_ASSERT_INT(l.lists->steps[0].kind, OPI_ACT_LOAD);
+  OPI_ASSERT_INT(l.lists->steps[l.lists->rank_first[3]].kind, OPI_ACT_RECV);
+  OPI_ASSERT_INT(l.lists->steps[l.lists->rank_first[3] + 2].kind, OPI_ACT_STORE);
+  OPI_ASSERT_INT(l.lists->steps[l.lists->rank_first[3] + 3].kind, OPI_ACT_POST);
+  double ns[4] = {10, 10, 20, 10};
+  const opi_replay_result times = times_of(&l, c, ns, 12);
   OPI_ASSERT_INT(times.request_ns,
                  10 + 10 + 3 * 20 + 10); /* fill, then the slowest stage three times, then drain */
   OPI_ASSERT_INT(times.interval_ns, 3 * 20);
-  opi_program_list_free(list);
+  lowered_free(&l);
   opi_cut_free(c);
   toy_close(&t);
 }
@@ -61,8 +88,7 @@ static void test_a_straight_pipeline_is_proven_and_timed(void) {
 static void test_a_skip_does_not_slow_the_stream(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
-  opi_program_list *list = NULL;
-  opi_replay_result times = {0};
+  lowered l;
   opi_cut *c = NULL;
   const uint32_t stages[6] = {0, 1, 2, 3, 4, 5};
   toy_open(&t);
@@ -78,16 +104,16 @@ static void test_a_skip_does_not_slow_the_stream(void) {
   const opi_cut_source source = {.graph = t.graph, .stage = stages, .n_stages = 6};
   OPI_ASSERT_OK_FATAL(opi_cut_build(&source, opi_allocator_system(), &c, &err), &err);
   opi_plan plan = toy_plan(&t, 6, 1, 2);
-  OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &list, &err), &err);
-  const double ns[6] = {10, 10, 10, 10, 10, 10};
-  OPI_ASSERT_OK(opi_replay(&plan, c, list, ns, 40, opi_allocator_system(), &times, &err), &err);
+  OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &l, &err), &err);
+  double ns[6] = {10, 10, 10, 10, 10, 10};
+  const opi_replay_result times = times_of(&l, c, ns, 40);
   OPI_ASSERT_INT(times.interval_ns, 10);
   static const uint32_t wanted[] = {0, 2, 4, 4, 8, 8}; /* by stages from end to end */
   for (uint32_t r = 0; r < c->n_routes; ++r) {
-    OPI_ASSERT_INT(opi_route_slots(&plan, &c->routes[r]),
-                   wanted[c->routes[r].dst_stage - c->routes[r].src_stage]);
+    const uint32_t distance = c->routes[r].dst_stage - c->routes[r].src_stage;
+    OPI_ASSERT_INT(opi_forward_slots(&plan, distance), wanted[distance]);
   }
-  opi_program_list_free(list);
+  lowered_free(&l);
   opi_cut_free(c);
   toy_close(&t);
 }
@@ -95,17 +121,16 @@ static void test_a_skip_does_not_slow_the_stream(void) {
 static void test_one_in_flight_is_sequential(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
-  opi_program_list *list = NULL;
-  opi_replay_result times = {0};
+  lowered l;
   opi_cut *c = chain(&t, 3);
   opi_plan plan = toy_plan(&t, 3, 2, 2);
   plan.in_flight = 1;
-  OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &list, &err), &err);
-  const double ns[3] = {5, 7, 9};
-  OPI_ASSERT_OK(opi_replay(&plan, c, list, ns, 8, opi_allocator_system(), &times, &err), &err);
+  OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &l, &err), &err);
+  double ns[3] = {5, 7, 9};
+  const opi_replay_result times = times_of(&l, c, ns, 8);
   OPI_ASSERT_INT(times.request_ns, 2 * 21);
   OPI_ASSERT_INT(times.interval_ns, 2 * 21);
-  opi_program_list_free(list);
+  lowered_free(&l);
   opi_cut_free(c);
   toy_close(&t);
 }
@@ -113,21 +138,21 @@ static void test_one_in_flight_is_sequential(void) {
 static void test_missing_and_double_actions_are_named(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
-  opi_program_list *list = NULL;
+  lowered l;
   opi_cut *c = chain(&t, 2);
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[3].microbatch = 0; /* 1F0 twice, 1F1 never */
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err,
                    "rank 1, step 1: 1F0: it occurs twice");
-  opi_program_list_free(list);
+  lowered_free(&l);
   plan = toy_plan(&t, 2, 2, 2);
   plan.n_actions = plan.rank_first[2] = 3;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err,
                    "1F1 is missing (stage 1");
-  opi_program_list_free(list);
+  lowered_free(&l);
   plan = toy_plan(&t, 2, 2, 2);
   plan.actions[0].stage = 1;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err,
                    "stage 1, replica 0 lives on rank 1");
   opi_cut_free(c);
   toy_close(&t);
@@ -136,15 +161,14 @@ static void test_missing_and_double_actions_are_named(void) {
 static void test_a_stage_that_is_not_there_is_named(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
-  opi_program_list *list = NULL;
+  lowered l;
   opi_cut *c = chain(&t, 2);
   opi_plan plan = toy_plan(&t, 2, 2, 2);
   plan.actions[0].stage = 300000;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
-                   "stage 300000 of 2");
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err, "stage 300000 of 2");
   plan.actions[0].stage = 0;
   plan.actions[3].microbatch = 7;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err,
                    "stage 1 of 2, micro-batch 7 of 2");
   opi_cut_free(c);
   toy_close(&t);
@@ -154,18 +178,19 @@ static void test_a_stage_that_is_not_there_is_named(void) {
 static void test_a_deadlock_prints_its_cycle(void) {
   toy t;
   opipe_error err = OPIPE_ERROR_INIT;
-  opi_program_list *list = NULL;
+  lowered l;
   opi_cut *c = chain(&t, 2);
   opi_plan plan = toy_plan(&t, 2, 3, 1);
   plan.actions[3].microbatch = 2;
   plan.actions[5].microbatch = 0;
-  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &list, &err), OPIPE_E_INVALID, &err,
-                   "deadlocks: rank 0, step 4: COMPUTE of stage 0, micro-batch 1, waits for rank "
-                   "1; rank 1, step 0: RECV of stage 1, micro-batch 2, waits for rank 0");
-  opi_program_list_free(list);
+  OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err,
+                   "deadlocks: rank 0 at step 5, tensor 'v0' of micro-batch 0 from rank 0 (stage "
+                   "0) to rank 1 (stage 1) was never awaited; rank 1 at step 0, tensor 'v0' of "
+                   "micro-batch 2 from rank 0 (stage 0) to rank 1 (stage 1) was never awaited");
+  lowered_free(&l);
   plan.depth = 3;
-  OPI_ASSERT_OK(lower_and_prove(&plan, c, &list, &err), &err);
-  opi_program_list_free(list);
+  OPI_ASSERT_OK(lower_and_prove(&plan, c, &l, &err), &err);
+  lowered_free(&l);
   opi_cut_free(c);
   toy_close(&t);
 }

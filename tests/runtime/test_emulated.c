@@ -74,11 +74,10 @@ static void test_stalled_message_only_delays(void) {
   toy t = {.allocator = NULL};
   opipe_session_params params = session_params();
   params.watchdog_ns = 2000000000;
-  if (!open_toy(&t, &three_ranks, "stall=0:1:1:80", &params))
+  if (!open_toy(&t, &three_ranks, "stall=0:1:2:80", &params))
     return;
   const uint64_t start = toy_now_ns();
-  OPI_ASSERT(
-      toy_round(&t, 5, 2, 1, 0)); /* two micro-batches of two sizes: messages 0 of two streams */
+  OPI_ASSERT(toy_round(&t, 5, 2, 1, 0)); /* two micro-batches: messages 0 and 1 */
   OPI_ASSERT(toy_now_ns() - start < 80000000);
   OPI_ASSERT(toy_round(&t, 5, 2, 2, 0));
   OPI_ASSERT(toy_now_ns() - start >= 80000000);
@@ -91,7 +90,7 @@ static void test_lost_message_is_named(void) {
   toy_request r[3];
   opipe_error err = OPIPE_ERROR_INIT;
   params.watchdog_ns = 100000000;
-  if (!open_toy(&t, &three_ranks, "lose=1:2:1", &params))
+  if (!open_toy(&t, &three_ranks, "lose=1:2:2", &params))
     return;
   for (uint32_t i = 0; i < 3; ++i)
     OPI_ASSERT_OK_FATAL(toy_submit(&t, 5, 2, i, 0, 0, &r[i], &err), &err);
@@ -99,7 +98,7 @@ static void test_lost_message_is_named(void) {
   OPI_ASSERT(toy_check(&t, &r[0]));
   OPI_ASSERT_ERROR(opi_request_wait(r[1].request, UINT64_MAX, &err), OPIPE_E_TIMEOUT, &err,
                    "rank 2 has been held up at RECV of stage 2 (request 1, micro-batch 0)");
-  OPI_ASSERT(strstr(err.message, "waiting for rank 1, which has nothing left to do") != NULL);
+  OPI_ASSERT(strstr(err.message, "waiting for rank 1") != NULL);
   OPI_ASSERT_ERROR(opi_request_wait(r[2].request, UINT64_MAX, &err), OPIPE_E_PEER, &err,
                    "rank 2 has been held up at RECV");
   for (uint32_t i = 0; i < 3; ++i)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "partition/cut/assign.h"
-#include "partition/memory/predict.h"
+#include "partition/train/model.h"
 #include "tests/runtime/toy.h"
 
 /* ---- every allocation of the process is counted ---- */
@@ -174,20 +174,19 @@ static void test_shapes_are_cached_and_evicted(void) {
   opipe_session_info info = {.struct_size = (uint32_t)sizeof info};
   opipe_memory_info before = {.struct_size = (uint32_t)sizeof before}, after = before;
   opipe_error err = OPIPE_ERROR_INIT;
-  params.max_shapes = 4; /* two are the plan's own: 5 rows in 3 + 2 */
+  params.max_shapes = 4; /* one is the plan's own: 5 rows in 3 + 2 */
   if (!open_toy(&t, &three_ranks, &params))
     return;
   OPI_ASSERT_OK(opi_session_memory(t.session, 1, &before, &err), &err);
   for (uint32_t i = 0; i < 5; ++i)
     OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
-  OPI_ASSERT_INT(info.shapes_compiled, 2);
+  OPI_ASSERT_INT(info.shapes_compiled, 1);
   OPI_ASSERT_INT(info.requests_done, 5);
   for (uint32_t i = 0; i < 12; ++i)
-    OPI_ASSERT(toy_round(&t, 4, 1 + i % 4, i, 0)); /* two places */
+    OPI_ASSERT(toy_round(&t, 4, 1 + i % 4, i, 0)); /* three places */
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
-  OPI_ASSERT_INT(info.shapes_compiled,
-                 2 + 9); /* [2 rows, seq 2] is the plan's own smaller class; three take turns */
+  OPI_ASSERT_INT(info.shapes_compiled, 1 + 12); /* four take turns */
   for (uint32_t i = 0; i < 4; ++i)
     OPI_ASSERT(toy_round(&t, 5, 2, i, 0));
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
@@ -248,7 +247,7 @@ static void test_idle_shapes_make_room(void) {
     OPI_ASSERT(toy_round(&capped, 10, 11 - i % 2, i, 0));
   OPI_ASSERT(toy_round(&capped, 5, 2, 1, 0));
   OPI_ASSERT_OK(opi_session_info(capped.session, &info, &err), &err);
-  OPI_ASSERT_INT(info.shapes_compiled, 2 + 6); /* each had to make room for the other */
+  OPI_ASSERT_INT(info.shapes_compiled, 1 + 6); /* each had to make room for the other */
   toy_end(&capped);
 }
 
@@ -331,45 +330,36 @@ static void test_sessions_share_the_budget(void) {
 
 /* ---- predicted = measured ---- */
 
-typedef struct classes {
-  opi_bound *bounds[2];
-  opi_cut *cuts[2];
-} classes;
-
-static void make_class(toy *t, classes *c, uint32_t index, int64_t rows) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  uint32_t stages[TOY_MAX_NODES];
-  const opi_dim_binding dims[2] = {{"batch", rows}, {"seq", t->shape.seq}};
-  const opi_bind_options options = {.dims = dims, .n_dims = 2, .allocator = t->allocator};
-  OPI_ASSERT_OK_FATAL(t->env.source.bind(&t->model, &options, &c->bounds[index], &err), &err);
-  OPI_ASSERT_OK_FATAL(opi_plan_assign(t->plan, c->bounds[index]->graph, t->allocator, stages, &err),
-                      &err);
-  const opi_cut_source source = {
-      .graph = c->bounds[index]->graph, .stage = stages, .n_stages = t->plan->n_stages};
-  OPI_ASSERT_OK_FATAL(opi_cut_build(&source, t->allocator, &c->cuts[index], &err), &err);
-}
-
 static void test_measured_memory_is_the_prediction(void) {
   toy t = {.allocator = NULL};
-  classes c;
   opi_memory predicted[3];
   opi_rank_device devices[3];
+  const uint32_t alignment[3] = {64, 64, 64};
   const opipe_session_params params = session_params();
+  opi_train_model *model = NULL;
+  opi_train_lists *lists = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   if (!open_toy(&t, &three_ranks, &params))
     return;
-  make_class(&t, &c, 0, 3);
-  make_class(&t, &c, 1, 2);
+  const opi_bind_options base = {.allocator = t.allocator};
+  const opi_train_sources from = {
+      .plan = t.plan, .file = &t.model, .base = &base, .bind = t.env.source.bind};
+  OPI_ASSERT_OK_FATAL(opi_train_model_build(&from, &model, &err), &err);
+  OPI_ASSERT_INT(model->n_classes, 2);
+  OPI_ASSERT_OK_FATAL(opi_train_view(t.plan, model, &err), &err);
+  OPI_ASSERT_OK_FATAL(
+      opi_train_lists_build(&model->view, (const opi_cut *const *)model->cuts, model->n_classes,
+                            alignment, model->n_views, model->whole_of, model->reduce_after, false,
+                            t.allocator, &lists, &err),
+      &err);
   for (uint32_t r = 0; r < 3; ++r) {
     const opipe_device_params open = {
         .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options), .index = r};
-    devices[r] = (opi_rank_device){.backend = &t.backends[r], .alignment = 64};
+    devices[r] = (opi_rank_device){.backend = &t.backends[r], .alignment = alignment[r]};
     OPI_ASSERT_OK_FATAL(
         toy_backend.device_open(t.backends[r].self, &open, &devices[r].device, &err), &err);
   }
-  OPI_ASSERT_OK(opi_predict(t.plan, (const opi_cut *const *)c.cuts, 2, devices, true, 0,
-                            t.allocator, predicted, &err),
-                &err);
+  OPI_ASSERT_OK(opi_train_predict(t.plan, model, lists, devices, 0, predicted, &err), &err);
   for (uint32_t r = 0; r < 3; ++r) {
     opipe_memory_info found = {.struct_size = (uint32_t)sizeof found};
     OPI_ASSERT_OK(opi_session_memory(t.session, r, &found, &err), &err);
@@ -380,10 +370,8 @@ static void test_measured_memory_is_the_prediction(void) {
     OPI_ASSERT_INT(found.total_bytes, predicted[r].total_bytes);
     toy_backend.device_close(devices[r].device);
   }
-  for (uint32_t i = 0; i < 2; ++i) {
-    opi_cut_free(c.cuts[i]);
-    opi_bound_free(c.bounds[i]);
-  }
+  opi_train_lists_free(lists);
+  opi_train_model_free(model);
   toy_end(&t);
 }
 
@@ -428,7 +416,7 @@ static uint32_t count_boxes(const opi_test_text *trace, const char *what) {
 }
 
 /* Before any request and while one is unfinished there is nothing to show; then one box for every
- * program of the last request that had rows, and one for every action of the plan. */
+ * program of the last request that had rows, as it ran and as it was planned. */
 static void test_the_last_request_is_traced(void) {
   toy t = {.allocator = NULL};
   opipe_session_params params = session_params();
@@ -452,9 +440,8 @@ static void test_the_last_request_is_traced(void) {
     toy_release(&r);
     trace = (opi_test_text){NULL, 0};
     OPI_ASSERT_OK(opi_session_trace(t.session, false, opi_test_take, &trace, &err), &err);
-    const uint32_t n_planned = t.plan->n_actions,
-                   n_rows = rows < t.plan->n_microbatches ? rows : t.plan->n_microbatches;
-    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 1"), n_planned);
+    const uint32_t n_rows = rows < t.plan->n_microbatches ? rows : t.plan->n_microbatches;
+    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 1"), t.plan->n_stages * n_rows);
     OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 0"), t.plan->n_stages * n_rows);
     free(trace.data);
     trace = (opi_test_text){NULL, 0};
@@ -544,7 +531,7 @@ static void test_needed_values_are_part_of_the_shape(void) {
   for (uint32_t i = 0; i < 12; ++i)
     OPI_ASSERT(toy_round(&t, 5, 2, i % 3, 0)); /* p differs with the seed */
   OPI_ASSERT_OK(opi_session_info(t.session, &info, &err), &err);
-  OPI_ASSERT_INT(info.shapes_compiled, 2 + 3 * 2);
+  OPI_ASSERT_INT(info.shapes_compiled, 1 + 3);
   toy_end(&t);
 }
 

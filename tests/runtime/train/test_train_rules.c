@@ -104,8 +104,8 @@ static void make_lists(bench *b, uint32_t rule) {
   OPI_ASSERT_OK_FATAL(kit_open(&b->k, model_path(), 8, 8), &b->k.err);
   bind.evaluator = b->k.evaluator;
   OPI_ASSERT_OK_FATAL(kit_plan(&b->k, &c), &b->k.err);
-  OPI_ASSERT_OK_FATAL(
-      opi_train_model_build(b->k.plan, b->k.model, &bind, NULL, &b->model, &b->k.err), &b->k.err);
+  const opi_train_sources from = {.plan = b->k.plan, .file = b->k.model, .base = &bind};
+  OPI_ASSERT_OK_FATAL(opi_train_model_build(&from, &b->model, &b->k.err), &b->k.err);
   b->model->view.link.rule = rule;
   OPI_ASSERT_OK_FATAL(opi_train_lists_build(&b->model->view, (const opi_cut *const *)b->model->cuts,
                                             b->model->n_classes, alignment, b->model->n_views,

@@ -206,8 +206,8 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   for (uint32_t r = 0; r < OPI_COUNT(alignment); ++r)
     alignment[r] = ALIGNMENT;
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
-  OPI_ASSERT_OK_FATAL(opi_train_model_build(k->plan, k->model, &base, NULL, &model, &k->err),
-                      &k->err);
+  const opi_train_sources from = {.plan = k->plan, .file = k->model, .base = &base};
+  OPI_ASSERT_OK_FATAL(opi_train_model_build(&from, &model, &k->err), &k->err);
   s.model = model;
   s.plan = &model->view;
   OPI_ASSERT_OK_FATAL(
