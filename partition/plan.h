@@ -213,7 +213,9 @@ typedef struct opi_plan {
   const char *schedule; /* "gpipe" */
   opipe_schedule_setting *settings;
   uint32_t n_settings;
-  uint32_t in_flight;          /* of the layout, at most OPI_CREDITS_MOST; 0: no limit */
+  uint32_t in_flight; /* of the layout, at most OPI_CREDITS_MOST; 0: no limit */
+  uint32_t copies; /* forward: of the whole pipeline, each on ranks of its own, which share out the
+                      micro-batches; 0: 1. n_replicas counts them. Training: train->replicas */
   const opi_train_spec *train; /* NULL: a forward plan */
   uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans: 1 */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */

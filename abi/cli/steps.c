@@ -367,9 +367,6 @@ static int read_cluster(const cli_options *o, opipe_plan_params *io_params, void
 }
 
 int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe_plan **out_plan) {
-  const char *replicas = o->t.replicas == NULL ? "" : o->t.replicas;
-  if (replicas[strspn(replicas, "1,")] != '\0')
-    return cli_usage("--replicas %s: a plan for inference has one of each stage", replicas);
   return cli_make_train_plan(o, s, n_stages, NULL, out_plan);
 }
 
@@ -387,9 +384,13 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   (void)s->api->model_info(s->bound, &info, NULL);
   const bool annotated = info.n_annotated_stages > 1 && !o->ignore_annotations;
   opipe_plan_params copies = {.replicas = 0};
-  if (train != NULL && cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
+  if (cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
     return CLI_USAGE;
   const bool listed = copies.n_stage_replicas != 0; /* tells how many ranks */
+  if (listed && train == NULL) {
+    return cli_usage("--replicas %s: a plan for inference takes copies of the whole pipeline only",
+                     o->t.replicas);
+  }
   uint32_t stages = o->n_stages, listed_ranks = 0;
   for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
     listed_ranks += replicas[i];
@@ -401,7 +402,8 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
                          : stages != 0                 ? stages
                          : o->cut == NULL && annotated ? info.n_annotated_stages
                                                        : n_devices;
-  const uint32_t share = cli_cores() / (ranks == 0 ? 1 : ranks);
+  const uint32_t times = o->n_ranks != 0 || copies.replicas == 0 ? 1 : copies.replicas;
+  const uint32_t share = cli_cores() / (ranks == 0 ? 1 : ranks * times);
   for (uint32_t d = 0; d < n_devices; ++d) {
     if (devices[d].threads == 0)
       devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;

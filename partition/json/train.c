@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training plans as JSON: what is trained and how, replicas, versions, times of the three passes.
+/* Replicas of plans as JSON; and training plans: what is trained and how, versions, times of the
+ * three passes.
  */
 #include "partition/json/train.h"
 
@@ -9,7 +10,7 @@
 
 #include "partition/train/model.h"
 
-static const char *const WHAT = "the plan's training";
+static const char *const WHAT = "the plan's replicas or training";
 enum { COUNT_MOST = 1 << 20 };
 
 static const char *const LOSSES[] = {"output", "ce", "mse", "bce"};
@@ -170,10 +171,22 @@ static void write_counts(opi_text *t, const char *name, const uint32_t *counts, 
   opi_text_puts(t, "]");
 }
 
+/* Of a forward plan that has several. */
+static void write_replicas(opi_text *t, const opi_plan *plan) {
+  if (plan->n_replicas == 1)
+    return;
+  opi_text_printf(t, "  \"replicas\": {\n    \"copies\": %u,\n    \"replicas\": %u", plan->copies,
+                  plan->n_replicas);
+  write_counts(t, "ranks", plan->instance_rank, plan->n_stages * plan->n_replicas);
+  opi_text_puts(t, "\n  },\n");
+}
+
 void opi_json_write_train(opi_text *t, const opi_plan *plan, bool decisions) {
   const opi_train_spec *spec = plan->train;
-  if (spec == NULL)
+  if (spec == NULL) {
+    write_replicas(t, plan);
     return;
+  }
   opi_text_puts(t, "  \"training\": {\n");
   write_loss(t, spec);
   write_optimizer(t, &spec->optimizer);
@@ -411,16 +424,10 @@ static opipe_status read_shares(const json_t *t, opi_plan *plan, opipe_error *er
   return OPIPE_OK;
 }
 
-opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_error *err) {
-  const json_t *t = json_object_get(root, "training");
-  if (t == NULL)
-    return OPIPE_OK;
-  const uint32_t *ranks = plan->instance_rank; /* of the stages' own */
+/* Where the replicas of every stage are; the stages themselves say it of the first. */
+static opipe_status read_ranks(const json_t *t, opi_plan *plan, opipe_error *err) {
+  const uint32_t *ranks = plan->instance_rank;
   OPI_TRY(read_u32(t, "replicas", COUNT_MOST, &plan->n_replicas, err));
-  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
-  OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
-  OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->versions, err));
-  OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->sync, err));
   if (plan->n_replicas == 0 || (uint64_t)plan->n_replicas * plan->n_stages > COUNT_MOST) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: %u replicas of %u stages", WHAT, plan->n_replicas,
                     plan->n_stages);
@@ -435,7 +442,32 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
                       WHAT, s, ranks[s], opi_plan_rank(plan, s, 0));
     }
   }
-  OPI_TRY(read_shares(t, plan, err));
+  return read_shares(t, plan, err);
+}
+
+/* A forward plan has them where it has several replicas. */
+static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_error *err) {
+  const json_t *t = json_object_get(root, "replicas");
+  if (t == NULL)
+    return OPIPE_OK;
+  OPI_TRY(read_u32(t, "copies", COUNT_MOST, &plan->copies, err));
+  OPI_TRY(read_ranks(t, plan, err));
+  if (plan->shares == NULL)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "%s: \"shares\": replicas of a plan for inference do not cut micro-batches",
+                  WHAT);
+}
+
+opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_error *err) {
+  const json_t *t = json_object_get(root, "training");
+  if (t == NULL)
+    return read_replicas(root, plan, err);
+  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
+  OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
+  OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->versions, err));
+  OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->sync, err));
+  OPI_TRY(read_ranks(t, plan, err));
   OPI_TRY(
       read_counts(t, "slice_lengths", plan, plan->n_slices, COUNT_MOST, &plan->slice_lengths, err));
   for (uint32_t k = 0; plan->slice_lengths != NULL && k < plan->n_slices; ++k) {

@@ -23,7 +23,9 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
 /* Data parallel copies of the whole layout: copy k has ranks and replicas of its own. */
 static inline uint32_t opi_plan_copies(const opi_plan *plan) {
   const opi_train_spec *spec = plan->train;
-  return spec == NULL || spec->replicas == 0 || spec->n_rank_replicas != 0 ? 1 : spec->replicas;
+  if (spec == NULL)
+    return plan->copies == 0 ? 1 : plan->copies;
+  return spec->replicas == 0 || spec->n_rank_replicas != 0 ? 1 : spec->replicas;
 }
 /* Micro-batches of copy k: they differ by at most one, the larger shares first. */
 static inline uint32_t opi_plan_copy_share(const opi_plan *plan, uint32_t k) {
@@ -36,7 +38,7 @@ opi_problem opi_plan_problem(const opi_plan *plan);
 
 /* layout.c. Calls layout(): sets plan->n_ranks, n_stages, n_replicas, instance_rank, shares,
  * in_flight and the like. n_ranks or n_stages may be 0 (not both, unless the spec lists replicas).
- * Forward mode: one replica, one slice, one part. */
+ * Forward mode: one slice, one part. */
 opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
                                  uint32_t n_stages, opi_plan *plan, opipe_error *err);
 

@@ -585,6 +585,7 @@ static opipe_status make(planner *p) {
                           p->err));
   }
   OPI_TRY(copy_dims(p));
+  plan->copies = p->spec == NULL ? p->params->replicas : 0;
   if (p->spec != NULL) {
     plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
     OPI_TRY(opi_train_spec_copy(plan, p->spec, p->err));

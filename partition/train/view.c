@@ -64,12 +64,28 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
   return a;
 }
 
+/* Micro-batches of a request that pass the instance with the fewest, of those that have any. */
+static uint32_t least_passes(const opi_plan *plan) {
+  uint32_t least = plan->n_microbatches;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && plan->n_replicas > 1; ++i) {
+    const uint32_t rank = plan->instance_rank[i];
+    uint32_t n = 0;
+    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+      n += plan->actions[a].stage == i / plan->n_replicas &&
+           plan->actions[a].replica == i % plan->n_replicas;
+    }
+    least = n != 0 && n < least ? n : least;
+  }
+  return least;
+}
+
 /* How many requests of a stream the lists hold: as many as bring the slots of every tensor back to
  * where they were. A training step, and a request alone, is one. */
 static uint32_t count_positions(const opi_plan *plan, const opi_train_model *model) {
   const opi_cut *cut = model->cuts[0];
   uint32_t distance = 1;
-  if (plan->n_positions != 0 || !opi_plan_is_periodic(plan) || plan->train != NULL)
+  if (plan->n_positions != 0 || !opi_plan_is_periodic(plan) || plan->train != NULL ||
+      plan->actions == NULL)
     return plan->n_positions == 0 ? 1 : plan->n_positions;
   for (uint32_t r = 0; cut != NULL && r < cut->n_routes; ++r) {
     const opi_route *route = &cut->routes[r];
@@ -80,7 +96,7 @@ static uint32_t count_positions(const opi_plan *plan, const opi_train_model *mod
   while (slots % 2 == 0 && slots > plan->depth &&
          (uint64_t)slots * plan->n_actions / plan->n_microbatches > RECORDS_MOST / 4)
     slots /= 2;
-  return slots / common_divisor(slots, plan->n_microbatches);
+  return slots / common_divisor(slots, least_passes(plan));
 }
 
 /* Every rank's records, for one request after the other. */

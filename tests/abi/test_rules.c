@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inference over transports that match messages by rules of their own: the lists are proven under
- * each rule and run, from plans that were written and read, over the emulated transport, which
- * fails where two ranks do not agree, or one begins what it may not. Streams of requests of several
- * sizes have the bits of the plan's reference. ctest: timeout=300 */
+/* Inference, also by copies of the pipeline, over transports that match messages by rules of their
+ * own: the lists are proven under each rule and run, from plans that were written and read, over
+ * the emulated transport, which fails where two ranks do not agree, or one begins what it may not.
+ * Streams of requests of several sizes have the bits of the plan's reference. ctest: timeout=300 */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,14 +15,17 @@ enum { RULES = 6, REQUESTS = 7, ROWS = 6, WIDTH = 4, CLASSES = 256 };
 typedef struct schedule_case {
   const char *schedule;
   uint32_t n_ranks, n_stages, n_microbatches;
+  uint32_t replicas; /* copies of the pipeline, on ranks of their own */
 } schedule_case;
 
 static const schedule_case cases[] = {
-    {"gpipe", 2, 0, 1},       {"gpipe", 4, 0, 3},      {"gpipe", 3, 0, 4},
-    {"1f1b", 4, 0, 4},        {"1f1b", 2, 0, 3},       {"sequential", 3, 0, 2},
-    {"interleaved", 2, 4, 4}, {"looped-bfs", 2, 4, 4}, {"sequential", 4, 0, 3},
-    {"zbv", 2, 0, 4},         {"gpipe", 1, 0, 2},      {"zb-h1", 4, 0, 4},
-    {"looped-bfs", 3, 6, 3},  {"1f1b", 3, 0, 6},
+    {"gpipe", 2, 0, 1},         {"gpipe", 4, 0, 3},      {"gpipe", 3, 0, 4},
+    {"1f1b", 4, 0, 4},          {"1f1b", 2, 0, 3},       {"sequential", 3, 0, 2},
+    {"interleaved", 2, 4, 4},   {"looped-bfs", 2, 4, 4}, {"sequential", 4, 0, 3},
+    {"zbv", 2, 0, 4},           {"gpipe", 1, 0, 2},      {"zb-h1", 4, 0, 4},
+    {"looped-bfs", 3, 6, 3},    {"1f1b", 3, 0, 6},       {"gpipe", 4, 0, 4, 2},
+    {"1f1b", 4, 0, 3, 2},       {"gpipe", 2, 0, 2, 2},   {"interleaved", 4, 4, 4, 2},
+    {"sequential", 4, 0, 3, 2}, {"gpipe", 3, 0, 6, 3},
 };
 
 typedef struct answer {
@@ -95,6 +98,7 @@ static void run_case(const schedule_case *c, uint32_t rule) {
                                     .n_stages = c->n_stages,
                                     .n_ranks = c->n_ranks,
                                     .n_microbatches = c->n_microbatches,
+                                    .replicas = c->replicas,
                                     .schedule = c->schedule,
                                     .transport = transport};
   OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, WIDTH, &params), &k.err);

@@ -208,15 +208,16 @@ static void test_the_second_element_is_reached_by_the_stride(void) {
   kit_close(&k);
 }
 
-/* What the plan's parameters say of replicas holds for training only, and says so. */
-static void test_replicas_of_a_plan_for_inference_are_refused(void) {
+/* Copies of the pipeline need a micro-batch each; replicas that cut micro-batches are training's.
+ */
+static void test_replicas_of_a_plan_for_inference(void) {
   static const uint32_t one_each[] = {1, 1}, two[] = {2, 1};
   opipe_plan_params params = opipe_plan_params_init();
   host_kit k;
   params.n_stages = 2;
   params.replicas = 2;
-  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_UNSUPPORTED, &k.err,
-                   "2 replicas; a plan for inference has one of each stage");
+  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_INVALID, &k.err,
+                   "2 replicas of the pipeline need a micro-batch each, there are 1");
   kit_close(&k);
   params.replicas = 0;
   params.n_stage_replicas = 2;
@@ -234,4 +235,4 @@ static void test_replicas_of_a_plan_for_inference_are_refused(void) {
 OPI_TEST_MAIN("strides", OPI_TEST(test_arrays_before_a_plan),
               OPI_TEST(test_arrays_of_plans_and_requests), OPI_TEST(test_globs),
               OPI_TEST(test_the_second_element_is_reached_by_the_stride),
-              OPI_TEST(test_replicas_of_a_plan_for_inference_are_refused))
+              OPI_TEST(test_replicas_of_a_plan_for_inference))

@@ -21,7 +21,7 @@ def main():
             (["run", MODEL, *whole], DONE, "1 request"),
             (["run", MODEL, "--ranks", "2", "--reference"], DONE, "identical to the plan's reference"),
             (["run", MODEL, "--stages", "2", "--replicas", "1,1"], DONE, "1 request"),
-            (["run", MODEL, "--stages", "2", "--replicas", "2"], USAGE, "--replicas 2: a plan for inference"),
+            (["run", MODEL, "--stages", "2", "--replicas", "2,1"], USAGE, "--replicas 2,1: a plan for inference"),
             (["run", MODEL, "--stages", "2", "--cost", "F=40+60"], DONE,
              "predicted (given times of stages): 100.001 ms for one request, 60.000 ms between requests of a "
              "stream; 20.0 % above the lower bound of 50.000 ms"),

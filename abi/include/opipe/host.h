@@ -222,7 +222,7 @@ typedef struct opipe_plan_params {
   uint32_t n_microbatches; /* of a whole request; training: of the whole mini-batch, over all
                               replicas; 0: 1 */
   uint32_t replicas;       /* data-parallel copies of the whole pipeline, which share out the
-                              micro-batches; 0: 1. Plans for inference: more than 1 is refused */
+                              micro-batches; 0: 1 */
   const char *schedule;    /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
   const char *cut; /* "t1,t2:consumer1+consumer2;t3": tensors per boundary with optional consumers;
                       NULL: chosen */
@@ -243,7 +243,7 @@ typedef struct opipe_plan_params {
   /* [n_stage_replicas] Replicas of every stage, or of every rank of the schedule, on ranks of their
    * own, which cut each micro-batch between them; tensors are split and concatenated between
    * stages. For schedules with one replica of each stage. 0: `replicas` holds. Plans for inference:
-   * anything but 1 is refused. */
+   * anything but 1 each is refused. */
   const uint32_t *stage_replicas;
   uint32_t n_stage_replicas;
   uint32_t reserved; /* 0 */
