@@ -68,7 +68,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
   info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   info.workspace_bytes = workspace_of(s, index);
-  if (opi_session_trains(s))
+  if (s->train->weights != NULL)
     train_memory(s, index, &usage, &info);
   opi_lock_give(&s->submit_lock);
   const uint64_t arena = usage.live_bytes[OPIPE_BUFFER_ARENA];

@@ -25,7 +25,7 @@ static opi_request *make(opi_session *s, opipe_error *err) {
   }
   request->session = s;
   request->slot = opi_handle_slot_take(OPI_HANDLE_REQUEST, request, end_request, s->env.owner, err);
-  if (request->slot == NULL || (opi_session_trains(s) && opi_ticket_make(request, err) < 0)) {
+  if (request->slot == NULL || opi_ticket_make(request, err) < 0) {
     opi_handle_slot_give(request->slot);
     opi_free(s->allocator, request, sizeof *request + feeds_bytes + results_bytes);
     return NULL;
@@ -208,7 +208,7 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
     return opi_fail(err, OPIPE_E_STATE, "request %llu: another thread is waiting for it already",
                     (unsigned long long)request->number);
   }
-  if (opi_session_trains(s) && timeout_ns != 0 && !is_finished(request))
+  if (request->ticket != NULL && timeout_ns != 0 && !is_finished(request))
     opi_train_let_finish(request);
   const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
   const uint64_t spin_until = opi_later_ns(now, (uint64_t)s->wait_spin_us * 1000);
@@ -281,7 +281,7 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
                     (unsigned long long)request->number, request->error.message);
   }
   const opi_result *result = &request->results[index];
-  if (opi_session_trains(s) &&
+  if (request->ticket != NULL &&
       result->data == NULL) { /* what the loss judges: of evaluations only */
     return opi_fail(err, OPIPE_E_NOTFOUND, "a training step has no output %u ('%s')", index,
                     s->output_names[index]);
@@ -302,8 +302,7 @@ bool opi_request_release_waits(const opi_request *request) {
 void opi_request_release(opi_request *request) {
   if (request == NULL || check(request, NULL) < 0)
     return;
-  opi_session *s = request->session;
-  if (opi_session_trains(s) && !opi_request_over(request))
+  if (request->ticket != NULL && !opi_request_over(request))
     opi_train_let_finish(request);
   opipe_status status =
       opi_request_release_waits(request) ? opi_request_wait(request, UINT64_MAX, NULL) : OPIPE_OK;

@@ -204,7 +204,7 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
                                 opipe_error *err) {
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
-  if (opi_session_trains(s))
+  if (s->train->weights != NULL)
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
   opi_lock_take(&s->submit_lock);
   const opipe_status status = submit_locked(s, params, out_request, &handle, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a plan and a model to the training graphs of its row classes, cut: shared by the planner,
- * which predicts with them, and the runtime, which compiles them. */
+/* From a plan and a model to the graphs of its row classes, cut: shared by the planner, which
+ * predicts with them, and the runtime, which compiles them. A forward plan's are the bound graphs.
+ */
 #ifndef OPI_TRAIN_MODEL_H
 #define OPI_TRAIN_MODEL_H
 

@@ -12,9 +12,9 @@ static bool take_request(opi_rank *rank) {
     return false;
   rank->request = s->ring[n % s->ring_room];
   uint32_t no = OPI_BEGUN_NO;
-  if (opi_session_trains(s) && rank->request->deadline_ns != 0)
+  if (rank->request->ticket != NULL && rank->request->deadline_ns != 0)
     opi_request_check_deadline(rank->request, rank, OPIPE_NONE);
-  if (opi_session_trains(s) && opi_request_failed(rank->request))
+  if (rank->request->ticket != NULL && opi_request_failed(rank->request))
     (void)opi_request_withdraw(rank->request);
   if (atomic_load_explicit(&rank->request->begun, memory_order_acquire) == OPI_BEGUN_NO)
     (void)atomic_compare_exchange_strong(&rank->request->begun, &no, OPI_BEGUN_YES);

@@ -11,8 +11,7 @@
 
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
   if (step != NULL && rank->request != NULL) {
-    const opi_request *request =
-        opi_session_trains(rank->session) ? opi_train_request(rank, step) : rank->request;
+    const opi_request *request = opi_train_request(rank, step);
     atomic_store_explicit(&rank->doing_request, request->number, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_pass, step->pass, memory_order_relaxed);
@@ -35,7 +34,7 @@ static const char *kind_name(uint32_t kind) {
 static const char *program_name(const opi_session *s, uint32_t pass) {
   static const char *const names[OPI_PROGRAMS] = {"forward", "backward", "input backward",
                                                   "weight backward", "forward"};
-  return !opi_session_trains(s) || pass >= OPI_PROGRAMS ? "program" : names[pass];
+  return s->train->weights == NULL || pass >= OPI_PROGRAMS ? "program" : names[pass];
 }
 
 /* True when some rank stands still, and none that has work moves. */

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training session has besides a session; private to runtime/train.
+/* What shapes run, and what a session's ranks are at, of inference and of training; private to
+ * runtime/.
  *
- *   opi_session ── opi_train ── weights, places (one per rank: position in its list)
+ *   opi_session ── opi_train ── places (one per rank: position in its list), training: weights
  *        └─ opi_shape ── opi_train_shape ── model (graphs, cuts), lists
  *                            ├─ units   one per (stage instance, row class, program): a program
  *                            ├─ seats   one per rank: boundary buffer, sends that wait
  *                            └─ wires   one per stream: its two ends, message counts
  *
- * A shape is what mini-batches of some number of rows and tokens need: all is made before the first
- * of its steps, every COMPUTE step knows its binding (one per set of weights), every message its
- * regions. Weights, optimizer state and the order of the steps are the session's. Who may touch
- * what is as in runtime/state.h.
+ * A shape is what requests or mini-batches of some number of rows and tokens need: all is made
+ * before the first of its steps, every COMPUTE step knows its binding (training: one per set of
+ * weights), every message its regions. Weights, optimizer state and the order of the steps are the
+ * session's. Who may touch what is as in runtime/state.h.
  */
 #ifndef OPI_TRAIN_STATE_H
 #define OPI_TRAIN_STATE_H
@@ -74,7 +75,7 @@ typedef struct opi_ran {
 
 /* A send that waits for its receive, or for its memory to be free again. */
 typedef struct opi_train_waiting {
-  uint64_t number; /* of its stream, over all mini-batches */
+  uint64_t number; /* of its stream, since that was opened */
   uint32_t message;
   bool sent;
 } opi_train_waiting;
@@ -141,7 +142,7 @@ typedef struct opi_train_shape {
   opi_session *session;
   opi_shape *shape; /* place, signature, blocks of memory */
   opi_arena arena;
-  opi_plan given;       /* the session's, with the dimensions of this mini-batch */
+  opi_plan given;       /* the session's, with the dimensions of these requests */
   const opi_plan *plan; /* the model's view: pieces are stages */
   opi_train_model *model;
   opi_train_lists *lists;
@@ -302,7 +303,7 @@ opipe_status opi_train_run_reference(opi_session *session, opi_request *request,
 void opi_train_let_finish(opi_request *request);
 /* The last rank is done. */
 void opi_train_finished(opi_request *request);
-opipe_status opi_ticket_make(opi_request *request, opipe_error *err);
+opipe_status opi_ticket_make(opi_request *request, opipe_error *err); /* of a training session */
 void opi_ticket_free(opi_request *request);
 
 #endif /* OPI_TRAIN_STATE_H */

@@ -14,6 +14,8 @@ static size_t n_shares(const opi_session *s) {
 
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
   const opi_session *s = request->session;
+  if (!opi_session_trains(s))
+    return OPIPE_OK;
   struct opi_ticket *ticket = opi_alloc_zero(s->allocator, 1, sizeof *ticket);
   if (ticket == NULL)
     return opi_fail_nomem(err, sizeof *ticket, "a ticket");

@@ -32,6 +32,9 @@ FAULTY = {
                   "plugins/backend-x/p.c": SPDX + '#include "loader/base/base.h"\n', "loader/base/base.h": SPDX},
                  ["loader may not include partition/plan.h", "loader/ops may not include loader/passes/passes.h",
                   "plugins/backend-x may not include loader/base/base.h"]),
+    "kinds": ({"runtime/a.c": SPDX + "int f(const opi_plan *plan) {\n  return plan->train == NULL ? 0 : opi_plan_rank(plan, 1, 0);\n}\n",
+               "runtime/train/b.c": SPDX + "int g(const opi_plan *plan) {\n  return plan->train != NULL;\n}\n"},
+              ["runtime/a.c:4: asks whether", "runtime/a.c:4: takes the first replica"]),
     "links": ({"loader/README.md": "[here](gone.md) [there](README.md#nowhere)\n# Title\n",
                "runtime/x/a.c": SPDX}, ["gone.md", "#nowhere", "runtime/x"]),
     "operators": ({"loader/ops/a.c": SPDX + '#define ROW(name_) \\\n  { OPI_OP(name_), .infer = infer }\nstatic const opi_op ops[] = {\n'

@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A forward plan is a training plan whose passes are {F}: only where the two differ by nature is it asked which it is, and only there may
+the first replica stand for all. Elsewhere a plan, a session or a request is taken as it is."""
+import re
+
+from lib import tree
+
+CORE = ("loader/", "partition/", "runtime/")
+# How graphs, orders, lists and bytes are made, what is written of them, and what ranks do with them.
+PLACES = ("partition/json/", "partition/schedule/", "partition/search/", "partition/train/", "runtime/train/")
+ASKS = re.compile(r"\btrain\s*(?:==|!=)\s*NULL|\bopi_session_trains\(")
+FIRST = re.compile(r"\bopi_plan_rank\([^()]*,\s*0\)")
+
+
+def main():
+    report = tree.Report("kinds")
+    for path in tree.files(tree.C_ENDINGS):
+        if not path.startswith(CORE) or path.startswith(PLACES):
+            continue
+        for number, line in enumerate(tree.code(tree.text(path)).splitlines(), 1):
+            if ASKS.search(line):
+                report.add(path, number, "asks whether a plan is for training", "train")
+            if FIRST.search(line):
+                report.add(path, number, "takes the first replica for all", "replica")
+    report.end()
+
+
+if __name__ == "__main__":
+    main()
