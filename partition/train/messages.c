@@ -141,7 +141,7 @@ static opipe_status credit_pair(opi_listing *l, uint32_t first, uint32_t last, u
                                    .dst_replica = first,
                                    .src_rank = opi_plan_rank(plan, far, last),
                                    .dst_rank = opi_plan_rank(plan, 0, first),
-                                   .depth = plan->in_flight + 1};
+                                   .depth = plan->in_flight};
   uint32_t index = 0;
   if (stream.src_rank == OPIPE_NONE || stream.dst_rank == OPIPE_NONE ||
       stream.src_rank == stream.dst_rank)

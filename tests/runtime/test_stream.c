@@ -184,8 +184,30 @@ static void test_devices_without_host_memory(void) {
   }
 }
 
+/* The most credits that a schedule may ask for are as many as a stream takes. */
+static void test_as_many_credits_as_there_can_be(void) {
+  static const int64_t shapes[2][2] = {{5, 3}, {4, 1}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  toy t = {.allocator = NULL};
+  const toy_plan plan = {.n_nodes = 12,
+                         .n_stages = 3,
+                         .n_ranks = 3,
+                         .n_microbatches = 2,
+                         .depth = 2,
+                         .in_flight = OPI_CREDITS_MOST,
+                         .rows = 5,
+                         .seq = 3};
+  const opipe_session_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = 0};
+  OPI_ASSERT_OK_FATAL(toy_make(&t, &plan, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
+  OPI_ASSERT_OK_FATAL(toy_open(&t, &params, &err), &err);
+  OPI_ASSERT(run_stream(&t, 12, shapes, 2, 0));
+  toy_end(&t);
+}
+
 OPI_TEST_MAIN("stream", OPI_TEST(test_every_pipeline_gives_the_plain_result),
               OPI_TEST(test_several_stages_on_one_rank),
               OPI_TEST(test_uneven_and_small_requests_alternate),
               OPI_TEST(test_reference_gives_the_plain_result),
-              OPI_TEST(test_devices_without_host_memory))
+              OPI_TEST(test_devices_without_host_memory),
+              OPI_TEST(test_as_many_credits_as_there_can_be))
