@@ -1,102 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan is bound with, and the devices it is finished on (partition/train/finish.c). */
+/* From "which node in which stage" to a whole plan: devices, graphs, schedule, lists, exact memory
+ * against the caps, times. */
 #include <string.h>
 
 #include "partition/cut/batch.h"
-#include "partition/train/model.h"
+#include "partition/lists/lists.h"
+#include "partition/make.h"
+#include "partition/memory/predict.h"
+#include "partition/program/records.h"
+#include "partition/schedule/compute_order.h"
+#include "partition/spec.h"
+
+enum { STEPS_REPLAYED = 1 << 21 };
 
 typedef struct finish {
   const opi_plan_env *env;
   opi_plan *plan;
+  const opi_bound *bound;
   opi_rank_device *devices;  /* [n_ranks]; NULL: the plan was read */
   opi_backend_ref *backends; /* [n_ranks] */
+  opi_cut_model *model;
+  opi_lists *lists;
   opi_arena scratch;
   opipe_error *err;
 } finish;
 
-/* One-element initializers that are trained must not be folded away: those that the plan lists, or
- * that are asked for by name. */
-static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bind_options *options,
-                               opipe_error *err) {
-  const char **keep = OPI_ARENA_ARRAY(scratch, const char *,
-                                      (size_t)plan->train->n_globs + plan->train->choice.n_trained);
-  if (keep == NULL)
-    return opi_fail_nomem(err, plan->train->n_globs * sizeof(*keep), "a binding");
-  options->keep = keep;
-  options->n_keep = 0;
-  for (uint32_t i = 0; i < plan->train->n_globs; ++i) {
-    const opi_train_glob *glob = &plan->train->globs[i];
-    if (glob->trainable && strpbrk(glob->pattern, "*?") == NULL)
-      keep[options->n_keep++] = glob->pattern;
-  }
-  for (uint32_t i = 0; i < plan->train->choice.n_trained; ++i)
-    keep[options->n_keep++] = plan->train->choice.trained[i];
-  return OPIPE_OK;
-}
-
-/* What the plan's micro-batch of `rows` rows is bound with. */
-static opipe_status bind_options(const opi_plan *plan, const opi_bind_options *base, int64_t rows,
-                                 opi_arena *scratch, opi_bind_options *out_options,
-                                 opipe_error *err) {
-  opi_bind_options options = *base;
-  options.shapes = NULL;
-  options.n_shapes = 0;
-  options.dims = plan->dims;
-  options.n_dims = plan->n_dims;
-  options.pins = plan->pins;
-  options.n_pins = plan->n_pins;
-  options.barriers = plan->barriers;
-  options.n_barriers = plan->n_barriers;
-  options.flags = plan->bind_flags;
-  options.dropout = plan->dropout;
-  options.dropout_ratio = plan->dropout_ratio;
-  if (plan->train != NULL)
-    OPI_TRY(keep_named(plan, scratch, &options, err));
-  if (rows > 0 && plan->batch_dim != NULL) {
-    options.dims = opi_batch_bind(plan->dims, &options.n_dims, plan->batch_dim, rows, scratch);
-    if (options.dims == NULL)
-      return opi_fail_nomem(err, plan->n_dims * sizeof(*options.dims), "a binding");
-  }
-  *out_options = options;
-  return OPIPE_OK;
-}
-
-opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
-                              const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
-                              opipe_error *err) {
-  opi_arena scratch;
-  opi_bind_options options;
-  opi_arena_init(&scratch, plan->allocator, 0);
-  opipe_status status = bind_options(plan, base, rows, &scratch, &options, err);
-  if (status == OPIPE_OK)
-    status = (bind == NULL ? opi_bind : bind)(model, &options, out_bound, err);
-  opi_arena_release(&scratch);
-  return status;
-}
-
-opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
-                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
-                           opipe_error *err) {
-  return opi_plan_bind_by(NULL, plan, model, base, rows, out_bound, err);
-}
-
-opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
-                            const opi_bound **out_bound, opi_bound **out_own, opipe_error *err) {
-  opi_arena scratch;
-  opi_bind_options options;
-  *out_own = NULL;
-  opi_arena_init(&scratch, plan->allocator, 0);
-  opipe_status status = bind_options(plan, env->bind, rows, &scratch, &options, err);
-  const bool at_hand =
-      status == OPIPE_OK && env->bound != NULL && opi_bind_same(&options, env->bind);
-  if (at_hand)
-    status = opi_model_check_files(env->model, err);
-  else if (status == OPIPE_OK)
-    status = opi_bind(env->model, &options, out_own, err);
-  *out_bound = at_hand ? env->bound : *out_own;
-  opi_arena_release(&scratch);
-  return status;
-}
+/* ---- devices ---- */
 
 static opipe_status open_device(finish *f, uint32_t r) {
   const opi_device_spec *spec = &f->plan->devices[r];
@@ -130,10 +59,11 @@ static opipe_status open_devices(finish *f) {
 }
 
 /* The graph must carry the batch axis when a request is split. */
-static opipe_status check_batch(finish *f, const opi_bound *bound) {
+static opipe_status check_batch(const finish *f) {
   if (!opi_plan_cuts_rows(f->plan) || f->plan->batch != NULL)
     return OPIPE_OK;
-  const opipe_status status = opi_batch_prove(f->plan, f->env->model, f->env->bind, bound, f->err);
+  const opipe_status status =
+      opi_batch_prove(f->plan, f->env->model, f->env->bind, f->bound, f->err);
   if (status < 0) {
     (void)opi_error_prefix(f->err, "%u micro-batches along '%.80s': ", f->plan->n_microbatches,
                            f->plan->batch_dim == NULL ? "" : f->plan->batch_dim);
@@ -141,10 +71,175 @@ static opipe_status check_batch(finish *f, const opi_bound *bound) {
   return status;
 }
 
-static opipe_status finish_all(finish *f, const opi_bound *bound) {
-  OPI_TRY(check_batch(f, bound));
+/* ---- all of it ---- */
+
+static opipe_status build_model(finish *f) {
+  opi_cut_model_free(f->model);
+  f->model = NULL;
+  const opi_cut_sources from = {.plan = f->plan,
+                                .file = f->env->model,
+                                .base = f->env->bind,
+                                .bound = f->plan->train == NULL ? f->bound : NULL};
+  return opi_cut_model_build(&from, &f->model, f->err);
+}
+
+/* What a micro-batch leaves behind in an instance of each stage, for the schedule's eyes: of
+ * replicas that cut it, the first has the most of its rows. */
+static opipe_status sum_stashes(finish *f) {
+  opi_plan *plan = f->plan;
+  const opi_cut *cut = f->model->cuts[0];
+  plan->stage_stash_bytes = OPI_ARENA_ARRAY(&plan->arena, uint64_t, plan->n_stages);
+  if (plan->stage_stash_bytes == NULL)
+    return opi_fail_nomem(f->err, plan->n_stages * sizeof(uint64_t), "a plan");
+  for (uint32_t c = 0; c < cut->n_cells; ++c) {
+    const opi_cell *cell = &cut->cells[c];
+    if (cell->stash && f->model->pieces[0][cell->stage].share == 0)
+      plan->stage_stash_bytes[cell->stage / f->model->n_pieces] += cell->n_bytes;
+  }
+  return OPIPE_OK;
+}
+
+/* Do all stages use F and B and nothing else, as the first model did? */
+static bool is_plain(const finish *f, const uint32_t *used) {
+  for (uint32_t s = 0; s < f->plan->n_stages; ++s) {
+    if (used[s] != (1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B))
+      return false;
+  }
+  return true;
+}
+
+/* A model for the programs that the schedule uses. */
+static opipe_status ask_schedule(finish *f) {
+  opi_plan *plan = f->plan;
+  opi_schedule_ref schedule;
+  OPI_TRY(f->env->plugins->schedule(f->env->plugins->ctx, plan->schedule, &schedule, f->err));
+  OPI_TRY(opi_schedule_order(&schedule, plan, f->err));
+  if (plan->train == NULL)
+    return OPIPE_OK;
+  uint32_t *used = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_stages);
+  if (used == NULL)
+    return opi_fail_nomem(f->err, plan->n_stages * sizeof *used, "a schedule");
+  opi_programs_used(plan, used);
+  return is_plain(f, used) ? OPIPE_OK : build_model(f);
+}
+
+/* Simulated times: of a request alone, and between requests in a steady state, of very long lists
+ * as long as takes about a second. */
+static opipe_status predict_times(finish *f) {
+  opi_plan *plan = f->plan;
+  const uint32_t n_positions = f->lists->n_positions, n_steps = f->lists->n_steps;
+  const uint32_t wanted = (2 * plan->n_stages + 4 + n_positions - 1) / n_positions + 1;
+  const uint32_t most = n_steps == 0 ? wanted : STEPS_REPLAYED / n_steps;
+  opi_replay_result times = {0};
+  plan->request_ns = plan->interval_ns = f->lists->step_ns;
+  if (plan->train != NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_lists_replay(&f->model->piece_plan, f->lists, f->model->cuts[f->model->n_classes - 1],
+                           wanted <= most ? wanted
+                           : most < 4     ? 4
+                                          : most,
+                           plan->allocator, &times, f->err));
+  plan->request_ns = times.request_ns;
+  plan->interval_ns = times.interval_ns;
+  return OPIPE_OK;
+}
+
+/* Lists and memory of the order at hand. */
+static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *out_memory) {
+  opi_plan *plan = f->plan;
+  opi_lists_free(f->lists);
+  f->lists = NULL;
+  OPI_TRY(opi_records_prove(plan, f->model->variants[0].slices[0].cut, f->err));
+  OPI_TRY(opi_piece_plan_build(plan, f->model, f->err)); /* the schedule has spoken */
+  if (plan->train != NULL)
+    OPI_TRY(opi_reductions_place(plan, f->model, f->err));
+  OPI_TRY(opi_lists_build(f->model, alignment, false, plan->allocator, &f->lists, f->err));
+  OPI_TRY(predict_times(f));
+  if (f->devices == NULL)
+    return OPIPE_OK;
+  return opi_memory_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
+}
+
+/* Bytes of the largest stash that a micro-batch leaves in a stage of the rank. */
+static uint64_t largest_stash(const opi_plan *plan, uint32_t rank) {
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    const uint64_t n = plan->stage_stash_bytes[i / plan->n_replicas];
+    if (plan->instance_rank[i] == rank && n > most)
+      most = n;
+  }
+  return most;
+}
+
+/* What the schedule may fill with stashes, from a prediction that is over a cap: all that nothing
+ * else needs, less `excess` where slots are larger than what they hold, but one micro-batch at
+ * least: the next prediction knows its slots exactly. False: it fits, or nothing is left to take.
+ */
+static bool leave_for_stashes(const opi_plan *plan, const opi_memory *memory, uint64_t *io_free) {
+  bool less = false;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_memory *m = &memory[r];
+    const uint64_t excess = m->total_bytes > m->cap_bytes ? m->total_bytes - m->cap_bytes : 0;
+    const uint64_t others = m->total_bytes - m->stash_bytes, one = largest_stash(plan, r);
+    uint64_t room = m->cap_bytes > others ? m->cap_bytes - others : 0;
+    if (m->cap_bytes == UINT64_MAX)
+      continue;
+    if (io_free[r] < UINT64_MAX && excess > 0)
+      room = io_free[r] > excess ? io_free[r] - excess : 0;
+    room = room > one ? room : one;
+    less = less || (excess > 0 && room < io_free[r]);
+    io_free[r] = io_free[r] < room ? io_free[r] : room;
+  }
+  return less;
+}
+
+/* Asks for an order without a bound; where that does not fit, for one within the memory that is
+ * left. A schedule that takes no notice, or finds none, leaves the first answer. */
+static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
+  enum { ATTEMPTS = 4 };
+  opi_plan *plan = f->plan;
+  const size_t n_ranks = plan->n_ranks;
+  uint64_t *left = OPI_ARENA_ARRAY(&f->scratch, uint64_t, n_ranks);
+  opi_memory *memory = OPI_ARENA_ARRAY(&f->scratch, opi_memory, n_ranks);
+  if (left == NULL || memory == NULL)
+    return opi_fail_nomem(f->err, n_ranks * sizeof *memory, "a prediction");
+  for (size_t r = 0; r < n_ranks; ++r)
+    left[r] = UINT64_MAX;
+  OPI_TRY(ask_schedule(f));
+  OPI_TRY(predict(f, alignment, plan->memory));
+  if (plan->train == NULL)
+    return OPIPE_OK;
+  memcpy(memory, plan->memory, n_ranks * sizeof *memory);
+  for (uint32_t i = 0; i < ATTEMPTS && leave_for_stashes(plan, memory, left); ++i) {
+    plan->free_bytes = left;
+    const opipe_status status = ask_schedule(f);
+    plan->free_bytes = NULL;
+    if (status == OPIPE_E_LIMIT) /* told by the caps */
+      return OPIPE_OK;
+    OPI_TRY(status);
+    OPI_TRY(predict(f, alignment, memory));
+    memcpy(plan->memory, memory, n_ranks * sizeof *memory);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status finish_all(finish *f) {
+  opi_plan *plan = f->plan;
+  uint32_t *alignment = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_ranks);
+  if (plan->facts != NULL)
+    plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
+  if (alignment == NULL || plan->memory == NULL)
+    return opi_fail_nomem(f->err, plan->n_ranks * sizeof *plan->memory, "a plan");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    alignment[r] = plan->devices[r].alignment;
+  OPI_TRY(check_batch(f));
   OPI_TRY(open_devices(f));
-  return opi_train_finish(f->env, f->plan, bound, f->devices, f->err);
+  OPI_TRY(build_model(f));
+  if (plan->train != NULL)
+    OPI_TRY(sum_stashes(f));
+  OPI_TRY(opi_plan_name_crossings(plan, f->model->variants[0].slices[0].cut, f->err));
+  OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
+  return opi_plan_check_caps(plan, f->err);
 }
 
 static bool all_asked(const opi_plan *plan) {
@@ -157,14 +252,16 @@ static bool all_asked(const opi_plan *plan) {
 
 opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
                              opipe_error *err) {
-  finish f = {.env = env, .plan = plan, .err = err};
+  finish f = {.env = env, .plan = plan, .bound = bound, .err = err};
   opi_arena_init(&f.scratch, plan->allocator, 0);
-  const opipe_status status = finish_all(&f, bound);
+  const opipe_status status = finish_all(&f);
   plan->counted = status == OPIPE_OK && all_asked(plan);
   for (uint32_t r = 0; f.devices != NULL && f.backends != NULL && r < plan->n_ranks; ++r) {
     if (f.devices[r].device != NULL)
       f.backends[r].table->device_close(f.devices[r].device);
   }
+  opi_lists_free(f.lists);
+  opi_cut_model_free(f.model);
   opi_arena_release(&f.scratch);
   return status;
 }

@@ -5,6 +5,7 @@
 
 #include <opipe/host.h>
 
+#include "partition/bind.h"
 #include "partition/plan.h"
 #include "partition/simulate/events.h"
 
@@ -85,19 +86,8 @@ opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err);
 opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx,
                                opipe_error *err);
 
-/* The bound graph of one micro-batch with `rows` rows under the plan (rows 0: the plan has no batch
- * dimension). */
-opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
-                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
-                           opipe_error *err);
-/* The same with another function in the place of opi_bind; NULL: that. */
-typedef opipe_status (*opi_bind_fn)(const opi_model *model, const opi_bind_options *options,
-                                    opi_bound **out_bound, opipe_error *err);
-opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
-                              const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
-                              opipe_error *err);
-/* The same where env->bound is not that graph already: *out_own is NULL if it is, else *out_bound
- * and the caller's to free, on failure too. */
+/* bind.c. The bound graph of a micro-batch with `rows` rows, where env->bound is not that already:
+ * *out_own is NULL if it is, else *out_bound and the caller's to free, on failure too. */
 opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
                             const opi_bound **out_bound, opi_bound **out_own, opipe_error *err);
 /* Shared by make and read: from stage_of_node and actions (actions NULL: asks the schedule) to a

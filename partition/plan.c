@@ -143,3 +143,21 @@ opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err) {
   plan->hash[1] = hash.low64;
   return OPIPE_OK;
 }
+
+/* ---- slots of a stream ---- */
+
+enum { SLOTS_MOST = 65536 }; /* OPIPE_DEPTH_MOST of <opipe/streams.h> */
+
+uint32_t opi_route_depth(const opi_plan *plan) {
+  const uint32_t n = plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
+  const uint32_t depth = plan->depth == 0 ? 1 : plan->depth;
+  return plan->n_stages > plan->n_ranks && n > depth ? n : depth;
+}
+
+uint32_t opi_forward_slots(const opi_plan *plan, uint32_t distance) {
+  const uint64_t least = (uint64_t)(plan->depth == 0 ? 1 : plan->depth) + distance - 1;
+  uint32_t slots = opi_route_depth(plan);
+  while (slots < least && slots <= SLOTS_MOST / 2)
+    slots *= 2;
+  return slots;
+}

@@ -200,8 +200,8 @@ typedef struct opi_plan {
   const opi_known_axis *batch; /* how the batch runs through the model (opi_batch_prove); NULL: not
                                   proven. Not written */
   uint32_t n_microbatches;
-  uint32_t n_positions; /* of a view of a forward plan (partition/train/model.h): the requests that
-                           its lists hold, one after the other; each has n_microbatches /
+  uint32_t n_positions; /* of a view of a forward plan (partition/program/model.h): the requests
+                           that its lists hold, one after the other; each has n_microbatches /
                            n_positions. 0: one */
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
@@ -286,5 +286,14 @@ static inline bool opi_plan_is_direct(const opi_plan *plan) {
 static inline uint32_t opi_plan_rank(const opi_plan *plan, uint32_t stage, uint32_t replica) {
   return plan->instance_rank[stage * plan->n_replicas + replica];
 }
+
+/* Slots of a boundary tensor of a forward plan between neighbouring stages: plan->depth, or one per
+ * micro-batch of a request where a rank has several stages and may compute all micro-batches of one
+ * before the next. */
+uint32_t opi_route_depth(const opi_plan *plan);
+/* The same between stages that lie `distance` apart: at least one more for each between them, since
+ * in a stream that many micro-batches lie between its ends; doubled until there are enough, so that
+ * the slots of all of a stage's tensors come round together. */
+uint32_t opi_forward_slots(const opi_plan *plan, uint32_t distance);
 
 #endif /* OPI_PLAN_H */

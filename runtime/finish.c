@@ -6,7 +6,7 @@
  * after a failure that happens only when no rank touches a request's memory any more.
  */
 #include "loader/base/fp.h"
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 bool opi_request_fail(opi_request *request, const opipe_error *why) {
   uint32_t open = OPI_FATE_OPEN;

@@ -3,7 +3,7 @@
  * out. */
 #include <string.h>
 
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 /* Copies what the caller's struct has room for. */
 static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_size) {
@@ -15,7 +15,7 @@ static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_s
 static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
   uint64_t largest = 0, workspace = 0;
   for (uint32_t i = 0; i < s->n_places; ++i) {
-    const opi_train_shape *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->train;
+    const opi_compiled *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->compiled;
     if (shape == NULL || shape->seats[rank].arena_bytes <= largest)
       continue;
     largest = shape->seats[rank].arena_bytes;
@@ -29,7 +29,7 @@ static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
 static void train_memory(const opi_session *s, uint32_t index, const opipe_device_usage *usage,
                          opipe_memory_info *info) {
   opi_weight_bytes bytes = {0, 0, 0, 0};
-  opi_weights_bytes(s->train->weights, index, &bytes);
+  opi_weights_bytes(s->engine->weights, index, &bytes);
   const uint64_t others = bytes.gradients + bytes.optimizer + bytes.versions;
   const uint64_t params = usage->live_bytes[OPIPE_BUFFER_PARAMS];
   const uint64_t boundaries = usage->live_bytes[OPIPE_BUFFER_BOUNDARY];
@@ -38,7 +38,7 @@ static void train_memory(const opi_session *s, uint32_t index, const opipe_devic
   info->optimizer_bytes = bytes.optimizer;
   info->version_bytes = bytes.versions;
   for (uint32_t i = 0; i < s->n_places; ++i) {
-    const opi_train_shape *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->train;
+    const opi_compiled *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->compiled;
     info->stash_bytes += shape == NULL ? 0 : shape->lists->stash_bytes[index];
   }
   info->boundary_bytes =
@@ -68,7 +68,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
   info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   info.workspace_bytes = workspace_of(s, index);
-  if (s->train->weights != NULL)
+  if (s->engine->weights != NULL)
     train_memory(s, index, &usage, &info);
   opi_lock_give(&s->submit_lock);
   const uint64_t arena = usage.live_bytes[OPIPE_BUFFER_ARENA];

@@ -6,7 +6,7 @@
  * Its memory goes back to the pool with its result buffers, so that after warm-up submitting
  * allocates nothing.
  */
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 /* ---- the pool ---- */
 
@@ -232,7 +232,7 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
 
 /* Other ranks' sums need what a rank has begun, so a step is left out as a whole or not at all. */
 static opipe_status cancel_step(opi_request *request, const opipe_error *why, opipe_error *err) {
-  if (request->session->train->periodic) {
+  if (request->session->engine->periodic) {
     return opi_fail(err, OPIPE_E_STATE,
                     "request %llu cannot be cancelled: with double-buffered weights the steps "
                     "before and after it share its work",

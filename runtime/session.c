@@ -10,8 +10,8 @@
 
 #include "partition/cut/batch.h"
 #include "runtime/agree.h"
+#include "runtime/engine.h"
 #include "runtime/ready.h"
-#include "runtime/train/state.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
@@ -252,7 +252,7 @@ static opipe_status open_shapes(opi_session *s, opipe_error *err) {
   s->shapes = OPI_ARENA_ARRAY(&s->arena, opi_shape *, s->n_places);
   if (s->shapes == NULL)
     return opi_fail_nomem(err, s->n_places * sizeof *s->shapes, "shapes");
-  return opi_train_build(s, err);
+  return opi_engine_build(s, err);
 }
 
 static opipe_status open_requests(opi_session *s, opipe_error *err) {
@@ -278,7 +278,7 @@ static opipe_status start_threads(opi_session *s, opipe_error *err) {
 static opipe_status open_all(opi_session *s, const opipe_session_params *params, opipe_error *err) {
   OPI_TRY(read_params(s, params, err));
   OPI_TRY(list_inputs(s, err));
-  OPI_TRY(opi_train_prepare(s, err));
+  OPI_TRY(opi_engine_prepare(s, err));
   OPI_TRY(open_ranks(s, err));
   if (!s->reference) {
     OPI_TRY(open_world(s, err));
@@ -363,14 +363,14 @@ void opi_session_close(opi_session *s) {
     if (s->shapes[i] != NULL)
       opi_shape_stop(s->shapes[i]);
   }
-  opi_train_stop(s);
+  opi_engine_stop(s);
   close_world(s);
   opi_session_close_fds(s);
   for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
     close_rank(&s->ranks[r]);
   opi_shapes_free(s);
   opi_requests_free(s);
-  opi_train_free(s);
+  opi_engine_free(s);
   opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
   opi_lock_destroy(&s->shapes_lock);
   opi_lock_destroy(&s->submit_lock);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a session is made of; private to runtime/.
  *
- *   session ── ranks [n_ranks]      device, queue, parameter set, arena, endpoint, thread, place in
- * its list ── shapes [room]        one per shape signature: graph, programs, bindings, boundary
- * buffers, streams ── requests (a pool)    what the caller gave, how far it is, how it ended
+ *   session ── ranks      device, queue, parameter set, arena, endpoint, thread, cursor
+ *           ── shapes     one per signature: graphs, programs, lists, buffers, streams
+ *           ── requests   a pool: what the caller gave, how far it is, how it ended
  *
  * Who may touch what: `submit_lock` guards accepting requests and building or evicting shapes
  * (cold); `lock` guards the pool's free list and the sleep of waiters; `shapes_lock` guards the
@@ -45,9 +45,9 @@ typedef struct opi_shape_pin {
 
 typedef struct opi_shape {
   opi_session *session;
-  struct opi_train_shape *train; /* what it runs: graphs, lists, programs */
+  struct opi_compiled *compiled; /* what it runs: graphs, lists, programs */
   opi_arena arena;               /* the tables below */
-  uint32_t place;                /* index in session->shapes; part of its streams' names */
+  uint32_t index;                /* in session->shapes; part of its streams' names */
   bool keep; /* of the plan itself: never evicted, its constants are the parameter sets' sources */
   int64_t rows;  /* of a request or mini-batch along the batch axis; 0 without one */
   int64_t *dims; /* all dimensions of all inputs, in order */
@@ -102,8 +102,8 @@ typedef struct opi_result {
   opipe_fence ready, done;
 } opi_result;
 
-struct opi_ticket; /* runtime/train/state.h */
-struct opi_train;
+struct opi_ticket; /* runtime/engine.h */
+struct opi_engine;
 
 struct opi_request {
   opi_session *session;
@@ -122,7 +122,7 @@ struct opi_request {
   opipe_error error;
   uint64_t deadline_ns; /* absolute; 0: none */
   opi_shape *shape;
-  struct opi_train_shape
+  struct opi_compiled
       *runs;         /* what of it the ranks read: theirs alone, while `shape` is counted on */
   uint64_t body;     /* of its shape's requests, */
   uint32_t position; /* and which of those of a body it is */
@@ -173,12 +173,12 @@ typedef struct opi_rank {
   struct opi_staging *stagings; /* all, for freeing */
   /* the interpreter's place: own thread */
   char pad_[128];
-  struct opi_train_place *place; /* of the session: what it is at */
-  opi_request *request;          /* in work, NULL: none */
-  uint32_t step;                 /* next, in the list of its shape */
-  bool polls;                    /* it waits for something that rings no bell */
-  uint32_t peer;                 /* rank that a blocked step waits for, OPIPE_NONE: none */
-  uint64_t blocked_since_ns;     /* 0: not blocked */
+  struct opi_cursor *cursor; /* of the engine: what it is at */
+  opi_request *request;      /* in work, NULL: none */
+  uint32_t step;             /* next, in the list of its shape */
+  bool polls;                /* it waits for something that rings no bell */
+  uint32_t peer;             /* rank that a blocked step waits for, OPIPE_NONE: none */
+  uint64_t blocked_since_ns; /* 0: not blocked */
   /* for other threads */
   char pad2_[128];
   _Atomic uint32_t touching;       /* 1 while it may touch a request's memory */
@@ -220,7 +220,7 @@ struct opi_session {
   uint32_t spin_us, worker_spin_us, wait_spin_us; /* of ranks; of devices; of request_wait */
   uint64_t watchdog_ns;
   bool reference;
-  struct opi_train *train; /* what its ranks are at */
+  struct opi_engine *engine; /* what its ranks are at */
 
   opi_input *inputs;
   const char **output_names;

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 void opi_request_drop_shape(opi_request *request) {
   if (request->shape != NULL)
@@ -17,7 +17,7 @@ void opi_request_drop_shape(opi_request *request) {
 
 static opipe_status result_shape(const opi_session *s, const opi_request *request, uint32_t output,
                                  opi_result *result, opipe_error *err) {
-  const opi_train_shape *t = request->runs;
+  const opi_compiled *t = request->runs;
   const opi_cut *c = t->model->cuts[0];
   const opi_value *value = &c->graph->values[c->graph->outputs[output]];
   const opi_carry *carry = &t->output_carry[output];
@@ -144,7 +144,7 @@ static void number(opi_session *s, opi_request *request, const opipe_submit_para
 /* A rank whose first step is a receive is woken by the message. */
 static void publish(opi_session *s, opi_request *request, uint32_t version) {
   const bool all = request->has_plain || atomic_load(&s->shapes_version) != version;
-  const opi_train_shape *t = request->runs; /* it is the ranks' once it is published */
+  const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
   const uint32_t position = request->position;
   s->ring[request->number % s->ring_room] = request;
   atomic_store_explicit(&s->n_submitted, request->number + 1, memory_order_release);
@@ -158,7 +158,7 @@ static void publish(opi_session *s, opi_request *request, uint32_t version) {
 
 static void run_now(opi_session *s, opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
-  const opipe_status status = opi_train_run_reference(s, request, &why);
+  const opipe_status status = opi_reference_run(s, request, &why);
   if (status < 0)
     (void)opi_request_fail(request, &why);
   opi_request_passed(request);
@@ -204,7 +204,7 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
                                 opipe_error *err) {
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
-  if (s->train->weights != NULL)
+  if (s->engine->weights != NULL)
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
   opi_lock_take(&s->submit_lock);
   const opipe_status status = submit_locked(s, params, out_request, &handle, err);

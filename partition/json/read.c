@@ -14,7 +14,8 @@
 #include "partition/json/devices.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
-#include "partition/train/model.h"
+#include "partition/program/model.h"
+#include "partition/spec.h"
 
 static const char *const WHAT = "the plan";
 enum { COUNT_MOST = 1 << 20, RANKS_MOST = 4096, STAGES_MOST = 1 << 16 };

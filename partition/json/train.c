@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/train/model.h"
+#include "partition/program/model.h"
+#include "partition/spec.h"
 
 static const char *const WHAT = "the plan's replicas or training";
 enum { COUNT_MOST = 1 << 20 };

@@ -82,3 +82,27 @@ opipe_status opi_records_prove(const opi_plan *plan, const opi_cut *cut, opipe_e
   opi_arena_release(&scratch);
   return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule) : OPIPE_OK;
 }
+
+uint32_t opi_action_program(const opipe_action *action) {
+  switch (action->pass) {
+    case OPIPE_PASS_FORWARD:
+      return OPI_PROGRAM_F;
+    case OPIPE_PASS_BACKWARD:
+      return OPI_PROGRAM_B;
+    case OPIPE_PASS_BACKWARD_INPUT:
+      return OPI_PROGRAM_I;
+    case OPIPE_PASS_BACKWARD_WEIGHT:
+      return OPI_PROGRAM_W;
+    default:
+      return OPIPE_NONE;
+  }
+}
+
+void opi_programs_used(const opi_plan *plan, uint32_t *out_used) {
+  memset(out_used, 0, plan->n_stages * sizeof *out_used);
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const uint32_t program = opi_action_program(&plan->actions[a]);
+    if (program != OPIPE_NONE && plan->actions[a].stage < plan->n_stages)
+      out_used[plan->actions[a].stage] |= 1u << program;
+  }
+}

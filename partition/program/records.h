@@ -3,7 +3,7 @@
 #ifndef OPI_RECORDS_H
 #define OPI_RECORDS_H
 
-#include "partition/program/cut.h"
+#include "partition/program/model.h"
 #include "partition/schedule/actions.h"
 
 /* The plan's records as a problem of the action language, with the edges of `cut` (of whole
@@ -14,5 +14,11 @@ opipe_status opi_records_problem(const opi_plan *plan, const opi_cut *cut, opi_a
  * dependencies, no deadlock. Errors: INVALID with rank, step, action, or the cycle; UNSUPPORTED,
  * flags. */
 opipe_status opi_records_prove(const opi_plan *plan, const opi_cut *cut, opipe_error *err);
+
+/* Fills model->piece_plan.reduce_after by the plan's sync. Errors: INVALID, records. */
+opipe_status opi_reductions_place(const opi_plan *plan, opi_cut_model *model, opipe_error *err);
+/* A double-buffered body as simulated behind its prologue: [n_actions], from its own beginning. */
+opipe_status opi_body_timeline(const opi_plan *plan, const opi_cut_model *model, opi_arena *arena,
+                               double *out_start_ns, double *out_end_ns, opipe_error *err);
 
 #endif /* OPI_RECORDS_H */

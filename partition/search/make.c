@@ -10,13 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "partition/cost/backward.h"
 #include "partition/cut/batch.h"
 #include "partition/cut/given.h"
 #include "partition/make.h"
+#include "partition/program/model.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/search/batch.h"
 #include "partition/search/dp.h"
-#include "partition/train/model.h"
+#include "partition/spec.h"
 
 enum { ATTEMPTS = 24, STAGES_MOST = 4096 };
 

@@ -9,7 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 /* ---- file descriptors ---- */
 

@@ -3,7 +3,7 @@
  * list of its shape. Its place is a few numbers, so that it can stop at any step and go on later,
  * on any thread.
  */
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 static bool take_request(opi_rank *rank) {
   opi_session *s = rank->session;
@@ -49,12 +49,12 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
       return why_failed(s, err);
     if (rank->request == NULL && !take_request(rank)) {
       opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
-      status = opi_train_idle(rank, &local);
+      status = opi_list_idle(rank, &local);
       if (status >= 0)
         return status;
     }
     if (status == OPIPE_OK)
-      status = opi_train_run(rank, &local);
+      status = opi_list_run(rank, &local);
     if (status != OPIPE_OK)
       break;
     opi_request *done = rank->request;

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 /* ---- fences ---- */
 
@@ -77,7 +77,7 @@ void opi_result_put(const opi_result *result, const opi_carry *carry, int64_t n_
 
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err) {
   const opi_session *s = rank->session;
-  const opi_train_shape *t = request->runs;
+  const opi_compiled *t = request->runs;
   const opi_cut *c = t->model->cuts[0];
   const uint32_t *ports = t->ports[0][0].input;
   if (!request->has_plain || opi_request_failed(request))

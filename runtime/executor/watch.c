@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
   if (step != NULL && rank->request != NULL) {
-    const opi_request *request = opi_train_request(rank, step);
+    const opi_request *request = opi_step_request(rank, step);
     atomic_store_explicit(&rank->doing_request, request->number, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_pass, step->pass, memory_order_relaxed);
@@ -34,7 +34,7 @@ static const char *kind_name(uint32_t kind) {
 static const char *program_name(const opi_session *s, uint32_t pass) {
   static const char *const names[OPI_PROGRAMS] = {"forward", "backward", "input backward",
                                                   "weight backward", "forward"};
-  return s->train->weights == NULL || pass >= OPI_PROGRAMS ? "program" : names[pass];
+  return s->engine->weights == NULL || pass >= OPI_PROGRAMS ? "program" : names[pass];
 }
 
 /* True when some rank stands still, and none that has work moves. */
@@ -119,14 +119,14 @@ static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
 
 /* Slices and pieces of a stage are stages of the training plan's view. */
 static void describe_place(const opi_session *s, const opi_rank *rank, char *text, size_t room) {
-  const uint32_t n_views = s->train->n_views;
+  const uint32_t n_pieces = s->engine->n_pieces;
   const uint32_t stage = atomic_load(&rank->doing_stage);
   char part[40] = "";
-  if (n_views > 1) {
-    (void)snprintf(part, sizeof part, ", %s %u", s->train->n_slices > 1 ? "slice" : "piece",
-                   stage % n_views);
+  if (n_pieces > 1) {
+    (void)snprintf(part, sizeof part, ", %s %u", s->engine->n_slices > 1 ? "slice" : "piece",
+                   stage % n_pieces);
   }
-  (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_views,
+  (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->doing_request),
                  atomic_load(&rank->doing_microbatch) % s->plan->n_microbatches, part);
 }
@@ -204,6 +204,6 @@ void opi_watch(opi_session *s) {
   (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ",
                  other);
   const uint64_t number = atomic_load(&s->ranks[rank].doing_request);
-  const bool counted = !s->train->periodic; /* requests are the ring's entries */
+  const bool counted = !s->engine->periodic; /* requests are the ring's entries */
   opi_session_fail(s, rank, counted ? s->ring[number % s->ring_room] : NULL, &why);
 }

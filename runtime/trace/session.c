@@ -1,16 +1,183 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last request or training step of a session: when its programs ran, and when the plan had them
- * run. */
+/* The trace of the last request or step: when the programs of the lists and the sums over replicas
+ * ran, and when the plan had the programs run. */
 #include "runtime/trace/trace.h"
 
-#include "runtime/train/state.h"
+#include "partition/program/records.h"
+#include "runtime/engine.h"
 
-opipe_status opi_trace_add(opi_trace_list *list, const opi_trace_event *event, opipe_error *err) {
+static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event,
+                              opipe_error *err) {
   if (!opi_arena_grow(&list->arena, (void **)&list->events, &list->room, list->n + 1,
                       sizeof *list->events))
     return opi_fail_nomem(err, (list->n + 1) * sizeof *list->events, "a trace");
   list->events[list->n++] = *event;
   return OPIPE_OK;
+}
+
+static const char *const passes[] = {"F", "B", "I", "W", "F"};
+
+/* Has the stage several instances? */
+static bool is_shared(const opi_plan *plan, uint32_t stage) {
+  uint32_t n = 0;
+  for (uint32_t r = 0; r < plan->n_replicas; ++r)
+    n += opi_plan_rank(plan, stage, r) != OPIPE_NONE;
+  return n > 1;
+}
+
+static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_step *step,
+                                const opi_span *span, uint64_t first) {
+  const uint32_t n_replicas = t->session->plan->n_replicas;
+  const uint32_t whole =
+      opi_whole_instance(t, step->stage * t->pieces->plan.n_replicas + step->replica);
+  opi_trace_event event = {.pass = "update",
+                           .kind = OPI_TRACE_MEASURED,
+                           .rank = rank,
+                           .stage = OPIPE_NONE,
+                           .microbatch = OPIPE_NONE,
+                           .start_ns = span->start_ns - first,
+                           .end_ns = span->end_ns - first};
+  if (step->kind == OPI_ACT_UPDATE)
+    return event;
+  event.stage = whole / n_replicas;
+  event.replica = whole % n_replicas;
+  event.pass = step->kind == OPI_ACT_COMPUTE ? passes[step->pass] : "reduce";
+  if (step->kind == OPI_ACT_COMPUTE)
+    event.microbatch = t->parts[step->microbatch].in_request;
+  return event;
+}
+
+/* Did the step run for the last of a stream's requests (its number + 1)? A training step's are all
+ * of the last. */
+static bool is_last(const opi_compiled *t, const opi_ran *ran, uint64_t last) {
+  return ran->span.end_ns != 0 && (opi_session_trains(t->session) || ran->request == last);
+}
+
+static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_first_ns) {
+  *out_last = 0;
+  *out_first_ns = UINT64_MAX;
+  for (uint32_t pass = 0; pass < 2; ++pass) {
+    for (uint32_t r = 0; r < t->session->plan->n_ranks; ++r) {
+      for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
+        const opi_ran *ran = opi_ran_at(t, r, i);
+        if (pass == 0 && ran->request > *out_last)
+          *out_last = ran->request;
+        if (pass == 1 && is_last(t, ran, *out_last) && ran->span.start_ns < *out_first_ns)
+          *out_first_ns = ran->span.start_ns;
+      }
+    }
+  }
+}
+
+static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
+  uint64_t first = UINT64_MAX, last = 0;
+  find_last(t, &last, &first);
+  for (uint32_t r = 0; r < t->session->plan->n_ranks; ++r) {
+    for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
+      const opi_step *step = &t->lists->steps[i];
+      const opi_ran *ran = opi_ran_at(t, r, i);
+      if (!is_last(t, ran, last))
+        continue;
+      const opi_trace_event event = describe(t, r, step, &ran->span, first);
+      if (step->kind == OPI_ACT_REDUCE && !is_shared(t->session->plan, event.stage))
+        continue; /* nothing to add up */
+      OPI_TRY(add_event(list, &event, err));
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* Start and end of every action. A double-buffered plan's own times are positions in a list without
+ * end: its body is simulated as it runs behind a prologue. */
+static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
+                               opipe_error *err) {
+  opi_times times;
+  if (t->pieces->plan.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED)
+    return opi_body_timeline(&t->given, t->model, arena, start, end, err);
+  OPI_TRY(opi_times_build(&t->pieces->plan, t->model->cuts[0], arena, &times, err));
+  for (uint32_t a = 0; a < t->pieces->plan.n_actions; ++a) {
+    start[a] = (double)times.start[a];
+    end[a] = (double)times.end[a];
+  }
+  return OPIPE_OK;
+}
+
+/* The first request of a body, which nothing is in front of: a rank's records of it come first. */
+static opipe_status request_times(const opi_compiled *t, opi_arena *arena, double *start,
+                                  double *end, opipe_error *err) {
+  opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->plan.n_actions),
+                             .end_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->plan.n_actions)};
+  if (times.start_ns == NULL || times.end_ns == NULL)
+    return opi_fail_nomem(err, t->pieces->plan.n_actions * sizeof(double), "a trace");
+  OPI_TRY(
+      opi_lists_replay(t->pieces, t->lists, t->model->cuts[0], 1, arena->allocator, &times, err));
+  for (uint32_t r = 0; r < t->given.n_ranks; ++r) {
+    for (uint32_t a = t->given.rank_first[r]; a < t->given.rank_first[r + 1]; ++a) {
+      const uint32_t at = t->pieces->plan.rank_first[r] + a - t->given.rank_first[r];
+      start[a] = times.start_ns[at];
+      end[a] = times.end_ns[at];
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
+  const opi_plan *plan = &t->given; /* whose actions are the view's, one by one */
+  double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
+  double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
+  if (start == NULL || end == NULL)
+    return opi_fail_nomem(err, plan->n_actions * sizeof *start, "a trace");
+  OPI_TRY(opi_session_trains(t->session) ? plan_times(t, &list->arena, start, end, err)
+                                         : request_times(t, &list->arena, start, end, err));
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    const uint32_t program = opi_action_program(action);
+    if (program == OPIPE_NONE)
+      continue;
+    const opi_trace_event event = {.pass = passes[program],
+                                   .kind = OPI_TRACE_PLANNED,
+                                   .rank = action->rank,
+                                   .stage = action->stage,
+                                   .replica = action->replica,
+                                   .microbatch = action->microbatch,
+                                   .start_ns = (uint64_t)start[a],
+                                   .end_ns = (uint64_t)end[a]};
+    OPI_TRY(add_event(list, &event, err));
+  }
+  return OPIPE_OK;
+}
+
+/* The shape of the last request or step. */
+static const opi_compiled *last_used(const opi_session *session) {
+  const opi_shape *last = session->shapes[0];
+  for (uint32_t i = 1; i < session->n_places; ++i) {
+    if (session->shapes[i] != NULL && session->shapes[i]->last_used > last->last_used)
+      last = session->shapes[i];
+  }
+  return last->compiled;
+}
+
+static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe_error *err) {
+  const bool trains = opi_session_trains(session);
+  if (trains)
+    OPI_TRY(opi_train_rest(session, err));
+  opi_lock_take(&session->submit_lock); /* no shape comes or goes meanwhile, no request begins */
+  const opi_compiled *t = last_used(session);
+  opipe_status status = OPIPE_OK;
+  if (!trains && atomic_load(&session->n_unfinished) != 0) {
+    status = opi_fail(err, OPIPE_E_STATE, "there is no last request yet: %u are unfinished",
+                      atomic_load(&session->n_unfinished));
+  }
+  if (status == OPIPE_OK)
+    status = add_measured(t, list, err);
+  if (status == OPIPE_OK && list->n == 0) {
+    status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no %s",
+                      trains ? "step has been done" : "request has been computed");
+  }
+  if (status == OPIPE_OK)
+    status = add_planned(t, list, err);
+  opi_lock_give(&session->submit_lock);
+  return status;
 }
 
 opipe_status opi_session_trace(opi_session *s, bool picture, opipe_write_fn write, void *ctx,
@@ -20,7 +187,7 @@ opipe_status opi_session_trace(opi_session *s, bool picture, opipe_write_fn writ
   OPI_TRY(opi_session_check(s, err));
   opi_arena_init(&list.arena, s->allocator, 0);
   opi_text_init(&text, s->allocator);
-  opipe_status status = opi_train_trace(s, &list, err);
+  opipe_status status = list_spans(s, &list, err);
   if (status == OPIPE_OK) {
     if (picture)
       opi_trace_svg(list.events, list.n, s->plan->n_ranks, &text);

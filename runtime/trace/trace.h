@@ -23,7 +23,6 @@ typedef struct opi_trace_list {
   opi_trace_event *events; /* [n] */
   uint32_t n, room;
 } opi_trace_list;
-opipe_status opi_trace_add(opi_trace_list *list, const opi_trace_event *event, opipe_error *err);
 
 void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text);
 void opi_trace_svg(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text);

@@ -7,21 +7,20 @@
 #include <string.h>
 
 #include "loader/passes/passes.h"
+#include "runtime/engine.h"
 #include "runtime/strided.h"
-#include "runtime/train/state.h"
 
 struct opi_train_counter {
   opi_prepared *graph; /* NULL: the number is known */
   uint32_t *ports;     /* [count graph's inputs] of the slice's training graph */
 };
 
-static const struct opi_train_counter *counter_of(const opi_train_shape *t,
-                                                  const opi_train_piece *piece) {
+static const struct opi_train_counter *counter_of(const opi_compiled *t, const opi_piece *piece) {
   return &t->counters[piece->variant * t->model->n_slices + piece->slice];
 }
 
 /* The count graph's inputs are the training graph's, by name. */
-static opipe_status match_inputs(opi_train_shape *t, const opi_training *training,
+static opipe_status match_inputs(opi_compiled *t, const opi_training *training,
                                  struct opi_train_counter *counter, opipe_error *err) {
   const opi_graph *g = training->count_graph, *whole = training->graph;
   counter->ports = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
@@ -39,7 +38,7 @@ static opipe_status match_inputs(opi_train_shape *t, const opi_training *trainin
   return OPIPE_OK;
 }
 
-static opipe_status open_counter(opi_train_shape *t, const opi_training *training,
+static opipe_status open_counter(opi_compiled *t, const opi_training *training,
                                  struct opi_train_counter *counter, opipe_error *err) {
   if (training->count_graph == NULL)
     return OPIPE_OK;
@@ -51,29 +50,28 @@ static opipe_status open_counter(opi_train_shape *t, const opi_training *trainin
   return status < 0 ? opi_error_prefix(err, "the count of valid labels: ") : OPIPE_OK;
 }
 
-opipe_status opi_train_open_counters(opi_train_shape *t, opipe_error *err) {
-  const opi_train_model *model = t->model;
+opipe_status opi_train_open_counters(opi_compiled *t, opipe_error *err) {
+  const opi_cut_model *model = t->model;
   const size_t n = (size_t)model->n_variants * model->n_slices;
   t->counters = OPI_ARENA_ARRAY(&t->arena, struct opi_train_counter, n);
   if (t->counters == NULL)
     return opi_fail_nomem(err, n * sizeof *t->counters, "counts");
   for (size_t i = 0; i < n; ++i) {
-    const opi_train_variant *variant = &model->variants[i / model->n_slices];
+    const opi_variant *variant = &model->variants[i / model->n_slices];
     OPI_TRY(open_counter(t, variant->slices[i % model->n_slices].training, &t->counters[i], err));
   }
   return OPIPE_OK;
 }
 
-void opi_train_close_counters(opi_train_shape *t) {
+void opi_train_close_counters(opi_compiled *t) {
   for (uint32_t i = 0; t->counters != NULL && i < t->model->n_variants * t->model->n_slices; ++i)
     opi_prepared_free(t->counters[i].graph);
 }
 
 /* The part of a micro-batch, dense. */
-static void take_input(const opi_train_shape *t, const opi_request *request,
-                       const opi_train_piece *piece, const opi_train_slice *slice, uint32_t m,
-                       uint32_t input) {
-  const opi_train_ports *ports = opi_train_ports_of(t, piece);
+static void take_input(const opi_compiled *t, const opi_request *request, const opi_piece *piece,
+                       const opi_variant_slice *slice, uint32_t m, uint32_t input) {
+  const opi_ports *ports = opi_ports_at(t, piece);
   const struct opi_train_counter *counter = counter_of(t, piece);
   const opi_graph *g = slice->training->count_graph;
   const opi_value *value = &g->values[g->inputs[input]];
@@ -88,19 +86,19 @@ static void take_input(const opi_train_shape *t, const opi_request *request,
   if (p == ports->labels && t->model->n_slices > 1)
     view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   if (axis >= 0) {
-    view.data += opi_train_piece_row(t, piece, m) * (value->shape[axis] / piece->rows) *
+    view.data += opi_piece_row(t, piece, m) * (value->shape[axis] / piece->rows) *
                  feed->strides[axis] * (int64_t)view.elem_bytes;
   }
   opi_view_gather(&view, opi_prepared_data(counter->graph, input));
 }
 
-static opipe_status count_piece(opi_train_shape *t, const opi_request *request, uint32_t m,
+static opipe_status count_piece(opi_compiled *t, const opi_request *request, uint32_t m,
                                 uint32_t stage, double *io_count, opipe_error *err) {
-  const opi_train_piece *piece = opi_train_piece_of(t, stage, m);
+  const opi_piece *piece = opi_piece_at(t, stage, m);
   double count = 0;
   if ((piece->phases & 1u << OPI_PHASE_F) == 0)
     return OPIPE_OK;
-  const opi_train_slice *slice = opi_train_graphs_of(t, stage, m);
+  const opi_variant_slice *slice = opi_graphs_at(t, stage, m);
   const opi_graph *g = slice->training->count_graph;
   if (g == NULL) {
     *io_count += slice->training->count;
@@ -115,11 +113,12 @@ static opipe_status count_piece(opi_train_shape *t, const opi_request *request, 
   return OPIPE_OK;
 }
 
-opipe_status opi_train_count(opi_train_shape *t, const opi_request *request, double *out_count,
+opipe_status opi_train_count(opi_compiled *t, const opi_request *request, double *out_count,
                              opipe_error *err) {
   *out_count = 0;
   for (uint32_t m = 0; m < t->session->plan->n_microbatches; ++m) {
-    for (uint32_t s = t->plan->n_stages - t->model->n_views; s < t->plan->n_stages; ++s)
+    for (uint32_t s = t->pieces->plan.n_stages - t->model->n_pieces; s < t->pieces->plan.n_stages;
+         ++s)
       OPI_TRY(count_piece(t, request, m, s, out_count, err));
   }
   return OPIPE_OK;

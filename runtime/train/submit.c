@@ -3,13 +3,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/train/state.h"
+#include "runtime/engine.h"
 
 /* ---- tickets ---- */
 
 /* One of every piece of every micro-batch. */
 static size_t n_shares(const opi_session *s) {
-  return (size_t)s->plan->n_microbatches * s->train->n_views;
+  return (size_t)s->plan->n_microbatches * s->engine->n_pieces;
 }
 
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
@@ -58,7 +58,7 @@ void opi_train_finished(opi_request *request) {
 
 static opipe_status check_params(const opi_session *s, const opipe_submit_params *params,
                                  uint32_t kind, opipe_error *err) {
-  if (params->deadline_ns == 0 || !s->train->periodic || kind != OPI_TICKET_TRAIN)
+  if (params->deadline_ns == 0 || !s->engine->periodic || kind != OPI_TICKET_TRAIN)
     return OPIPE_OK;
   return opi_fail(
       err, OPIPE_E_UNSUPPORTED,
@@ -69,10 +69,10 @@ static opipe_status check_params(const opi_session *s, const opipe_submit_params
 
 /* ---- results ---- */
 
-static opipe_status place_results(const opi_train_shape *t, const opipe_submit_params *params,
+static opipe_status place_results(const opi_compiled *t, const opipe_submit_params *params,
                                   opi_request *request, opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_train_variant *variant = &t->model->variants[0];
+  const opi_variant *variant = &t->model->variants[0];
   const opi_training *training = variant->slices[0].training;
   const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
@@ -120,7 +120,7 @@ static opipe_status place_results(const opi_train_shape *t, const opipe_submit_p
 
 /* ---- starting ---- */
 
-static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi_request *request,
+static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, opi_request *request,
                             opipe_error *err) {
   opi_session *s = t->session;
   struct opi_ticket *ticket = request->ticket;
@@ -128,7 +128,7 @@ static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi
   opipe_status status = opi_shape_find(s, request, err);
   if (status != OPIPE_OK)
     return status;
-  opi_train_shape *shape = request->runs;
+  opi_compiled *shape = request->runs;
   const opi_plan *given = &shape->given;
   request->rows = given->batch_dim == NULL ? (int64_t)given->n_microbatches : given->batch_rows;
   request->n_microbatches = s->plan->n_microbatches;
@@ -145,20 +145,20 @@ static opipe_status prepare(opi_train *t, const opipe_submit_params *params, opi
 }
 
 static void publish(opi_session *s, opi_request *current, opi_request *next, uint32_t kind) {
-  opi_train *t = s->train;
+  opi_engine *t = s->engine;
   const uint64_t k = t->n_items++;
   s->ring[k % s->ring_room] = current != NULL ? current : next;
-  t->items[k % s->ring_room] = (opi_train_item){.current = current,
-                                                .next = next,
-                                                .shape = s->ring[k % s->ring_room]->shape->train,
-                                                .kind = kind};
+  t->items[k % s->ring_room] = (opi_item){.current = current,
+                                          .next = next,
+                                          .shape = s->ring[k % s->ring_room]->shape->compiled,
+                                          .kind = kind};
   atomic_store_explicit(&s->n_submitted, k + 1, memory_order_release);
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
     s->transport->ring(s->ranks[r].endpoint);
 }
 
 /* What a double-buffered session has left over goes out. */
-static void publish_epilogue(opi_train *t) {
+static void publish_epilogue(opi_engine *t) {
   if (t->held != NULL)
     publish(t->session, t->held, NULL, OPI_ITEM_EPILOGUE);
   t->held = NULL;
@@ -167,7 +167,7 @@ static void publish_epilogue(opi_train *t) {
 /* Returns its handle: once published, an on_done may let go of it. */
 static opipe_request *begin(opi_session *s, opi_request *request,
                             const opipe_submit_params *params) {
-  opi_train *t = s->train;
+  opi_engine *t = s->engine;
   request->number = s->n_numbered++;
   request->shape->last_used = request->number + 1;
   request->ticket->start_ns = opi_clock_ns();
@@ -177,7 +177,7 @@ static opipe_request *begin(opi_session *s, opi_request *request,
   opipe_request *handle = opi_request_handle(request);
   if (s->reference) {
     opipe_error why = OPIPE_ERROR_INIT;
-    if (opi_train_run_reference(s, request, &why) < 0)
+    if (opi_reference_run(s, request, &why) < 0)
       (void)opi_request_fail(request, &why);
     opi_request_passed(request);
     return handle;
@@ -201,7 +201,7 @@ static opipe_request *begin(opi_session *s, opi_request *request,
 static opipe_status start_locked(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                                  opi_request **out_request, opipe_request **out_handle,
                                  opipe_error *err) {
-  opi_train *t = s->train;
+  opi_engine *t = s->engine;
   if (opi_session_failed(s))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
   if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
@@ -261,8 +261,8 @@ opipe_status opi_train_evaluate(opi_session *s, const opipe_submit_params *param
 void opi_train_let_finish(opi_request *request) {
   opi_session *s = request->session;
   opi_lock_take(&s->submit_lock);
-  if (s->train->held == request)
-    publish_epilogue(s->train);
+  if (s->engine->held == request)
+    publish_epilogue(s->engine);
   opi_lock_give(&s->submit_lock);
 }
 
@@ -272,7 +272,7 @@ opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *e
   if (!opi_session_trains(s))
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
   opi_lock_take(&s->submit_lock);
-  publish_epilogue(s->train);
+  publish_epilogue(s->engine);
   opi_lock_give(&s->submit_lock);
   while (atomic_load(&s->n_unfinished) != 0 || opi_session_is_ending(s)) {
     const struct timespec t = {.tv_nsec = 100000};
@@ -321,7 +321,7 @@ opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result,
 }
 
 opi_weights *opi_train_weights(opi_session *session) {
-  return !opi_session_trains(session) ? NULL : session->train->weights;
+  return !opi_session_trains(session) ? NULL : session->engine->weights;
 }
 
 opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
@@ -329,7 +329,7 @@ opipe_status opi_train_param_name(opi_session *session, uint32_t index, const ch
   opi_weight_info info;
   uint32_t trained = 0;
   for (uint32_t i = 0;
-       opi_session_trains(session) && opi_weights_info(session->train->weights, i, &info); ++i) {
+       opi_session_trains(session) && opi_weights_info(session->engine->weights, i, &info); ++i) {
     if (info.trained == 0 || trained++ != index)
       continue;
     *out_name = info.source->name;
@@ -342,6 +342,6 @@ void opi_train_set_step(opi_session *session, uint64_t step) {
   if (!opi_session_trains(session))
     return;
   opi_lock_take(&session->submit_lock);
-  session->train->n_steps = step;
+  session->engine->n_steps = step;
   opi_lock_give(&session->submit_lock);
 }

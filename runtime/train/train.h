@@ -6,9 +6,10 @@
  *
  * A ticket is an opi_request: poll, wait, output, release work on it as ever; so do
  * opi_session_drive, opi_session_memory, opi_session_info. Steps are done in the order of
- * submission; step n + 1 may be submitted before step n has finished. Outputs of a ticket, by
- * index: 0  "loss"  fp32, rank 0: sum of the micro-batches' shares 1  what the loss judges
- * (logits), for the whole mini-batch; only of evaluate, and only where the plan's loss has one
+ * submission; step n + 1 may be submitted before step n has finished. Outputs of a ticket:
+ *
+ *   0  "loss"  fp32, rank 0: sum of the micro-batches' shares
+ *   1  logits  what the loss judges, of the mini-batch: only of evaluate, where there is one
  */
 #ifndef OPI_TRAIN_H
 #define OPI_TRAIN_H
@@ -34,8 +35,8 @@ opipe_status opi_train_step(opi_session *session, const opipe_submit_params *par
 opipe_status opi_train_evaluate(opi_session *session, const opipe_submit_params *params,
                                 opi_request **out_request, opipe_request **out_handle,
                                 opipe_error *err);
-/* Runs what a double-buffered schedule has left over, and waits until nothing is in flight. */
-/* Host-driven: OPIPE_PENDING, while it is for the caller to drive. */
+/* Runs what a double-buffered schedule has left over, and waits until nothing is in flight.
+ * Host-driven: OPIPE_PENDING, while it is for the caller to drive. */
 opipe_status opi_train_flush(opi_session *session, uint64_t timeout_ns, opipe_error *err);
 /* The same for what cannot go on without: OPIPE_E_STATE while it is for the caller to drive. */
 opipe_status opi_train_rest(opi_session *session, opipe_error *err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering, the proof and the simulator: what is complete and what deadlocks, and times that can be
  * worked out by hand. */
+#include "partition/lists/lists.h"
+#include "partition/program/model.h"
 #include "partition/program/records.h"
-#include "partition/train/model.h"
 #include "tests/partition/toy.h"
 
 /* A chain of n nodes of 8 floats, one per stage. */
@@ -26,12 +27,12 @@ static opi_cut *chain(toy *t, uint32_t n) {
 
 /* A plan of one cut, as lists hold it. */
 typedef struct lowered {
-  opi_train_model model; /* view and cuts alone */
-  opi_train_lists *lists;
+  opi_cut_model model; /* view and cuts alone */
+  opi_lists *lists;
 } lowered;
 
 static void lowered_free(lowered *l) {
-  opi_train_lists_free(l->lists);
+  opi_lists_free(l->lists);
   opi_arena_release(&l->model.arena);
   *l = (lowered){.lists = NULL};
 }
@@ -39,22 +40,21 @@ static void lowered_free(lowered *l) {
 static opipe_status lower_and_prove(const opi_plan *plan, opi_cut *c, lowered *l,
                                     opipe_error *err) {
   const uint32_t alignment[16] = {0};
-  *l = (lowered){.model = {.n_classes = 1, .n_slices = 1, .n_views = 1, .cuts = {c}}};
+  *l = (lowered){.model = {.n_classes = 1, .n_slices = 1, .n_pieces = 1, .cuts = {c}}};
   opi_arena_init(&l->model.arena, opi_allocator_system(), 0);
   OPI_TRY(opi_records_prove(plan, c, err));
-  OPI_TRY(opi_train_view(plan, &l->model, err));
-  return opi_train_lists_build(&l->model.view, (const opi_cut *const *)l->model.cuts, 1, alignment,
-                               1, l->model.whole_of, NULL, false, opi_allocator_system(), &l->lists,
-                               err);
+  OPI_TRY(opi_piece_plan_build(plan, &l->model, err));
+  return opi_lists_build(&l->model, alignment, false, opi_allocator_system(), &l->lists, err);
 }
 
 static opi_replay_result times_of(lowered *l, opi_cut *c, double *ns, uint32_t n_requests) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_replay_result times = {0};
-  l->model.view.stage_ns = ns;
-  OPI_ASSERT_OK(opi_lists_replay(&l->model.view, l->lists, c, n_requests / l->lists->n_positions,
-                                 opi_allocator_system(), &times, &err),
-                &err);
+  l->model.piece_plan.plan.stage_ns = ns;
+  OPI_ASSERT_OK(
+      opi_lists_replay(&l->model.piece_plan, l->lists, c, n_requests / l->lists->n_positions,
+                       opi_allocator_system(), &times, &err),
+      &err);
   return times;
 }
 

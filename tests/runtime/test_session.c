@@ -8,7 +8,9 @@
 #include <stdlib.h>
 
 #include "partition/cut/assign.h"
-#include "partition/train/model.h"
+#include "partition/lists/lists.h"
+#include "partition/memory/predict.h"
+#include "partition/program/model.h"
 #include "tests/runtime/toy.h"
 
 /* ---- every allocation of the process is counted ---- */
@@ -336,22 +338,18 @@ static void test_measured_memory_is_the_prediction(void) {
   opi_rank_device devices[3];
   const uint32_t alignment[3] = {64, 64, 64};
   const opipe_session_params params = session_params();
-  opi_train_model *model = NULL;
-  opi_train_lists *lists = NULL;
+  opi_cut_model *model = NULL;
+  opi_lists *lists = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   if (!open_toy(&t, &three_ranks, &params))
     return;
   const opi_bind_options base = {.allocator = t.allocator};
-  const opi_train_sources from = {
+  const opi_cut_sources from = {
       .plan = t.plan, .file = &t.model, .base = &base, .bind = t.env.source.bind};
-  OPI_ASSERT_OK_FATAL(opi_train_model_build(&from, &model, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &err), &err);
   OPI_ASSERT_INT(model->n_classes, 2);
-  OPI_ASSERT_OK_FATAL(opi_train_view(t.plan, model, &err), &err);
-  OPI_ASSERT_OK_FATAL(
-      opi_train_lists_build(&model->view, (const opi_cut *const *)model->cuts, model->n_classes,
-                            alignment, model->n_views, model->whole_of, model->reduce_after, false,
-                            t.allocator, &lists, &err),
-      &err);
+  OPI_ASSERT_OK_FATAL(opi_piece_plan_build(t.plan, model, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_lists_build(model, alignment, false, t.allocator, &lists, &err), &err);
   for (uint32_t r = 0; r < 3; ++r) {
     const opipe_device_params open = {
         .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options), .index = r};
@@ -359,7 +357,7 @@ static void test_measured_memory_is_the_prediction(void) {
     OPI_ASSERT_OK_FATAL(
         toy_backend.device_open(t.backends[r].self, &open, &devices[r].device, &err), &err);
   }
-  OPI_ASSERT_OK(opi_train_predict(t.plan, model, lists, devices, 0, predicted, &err), &err);
+  OPI_ASSERT_OK(opi_memory_predict(t.plan, model, lists, devices, 0, predicted, &err), &err);
   for (uint32_t r = 0; r < 3; ++r) {
     opipe_memory_info found = {.struct_size = (uint32_t)sizeof found};
     OPI_ASSERT_OK(opi_session_memory(t.session, r, &found, &err), &err);
@@ -370,8 +368,8 @@ static void test_measured_memory_is_the_prediction(void) {
     OPI_ASSERT_INT(found.total_bytes, predicted[r].total_bytes);
     toy_backend.device_close(devices[r].device);
   }
-  opi_train_lists_free(lists);
-  opi_train_model_free(model);
+  opi_lists_free(lists);
+  opi_cut_model_free(model);
   toy_end(&t);
 }
 

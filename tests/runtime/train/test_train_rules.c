@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "partition/train/model.h"
+#include "partition/lists/lists.h"
+#include "partition/program/model.h"
 #include "tests/runtime/train/cases.h"
 
 enum { M = 4, CLASSES = 32, RULES = 6 };
@@ -92,8 +93,8 @@ static void test_replicas(void) {
 
 typedef struct bench {
   kit k;
-  opi_train_model *model;
-  opi_train_lists *lists;
+  opi_cut_model *model;
+  opi_lists *lists;
 } bench;
 
 static void make_lists(bench *b, uint32_t rule) {
@@ -104,19 +105,17 @@ static void make_lists(bench *b, uint32_t rule) {
   OPI_ASSERT_OK_FATAL(kit_open(&b->k, model_path(), 8, 8), &b->k.err);
   bind.evaluator = b->k.evaluator;
   OPI_ASSERT_OK_FATAL(kit_plan(&b->k, &c), &b->k.err);
-  const opi_train_sources from = {.plan = b->k.plan, .file = b->k.model, .base = &bind};
-  OPI_ASSERT_OK_FATAL(opi_train_model_build(&from, &b->model, &b->k.err), &b->k.err);
-  b->model->view.link.rule = rule;
-  OPI_ASSERT_OK_FATAL(opi_train_lists_build(&b->model->view, (const opi_cut *const *)b->model->cuts,
-                                            b->model->n_classes, alignment, b->model->n_views,
-                                            b->model->whole_of, b->model->reduce_after, false,
-                                            opi_allocator_system(), &b->lists, &b->k.err),
-                      &b->k.err);
+  const opi_cut_sources from = {.plan = b->k.plan, .file = b->k.model, .base = &bind};
+  OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &b->model, &b->k.err), &b->k.err);
+  b->model->piece_plan.plan.link.rule = rule;
+  OPI_ASSERT_OK_FATAL(
+      opi_lists_build(b->model, alignment, false, opi_allocator_system(), &b->lists, &b->k.err),
+      &b->k.err);
 }
 
 static void end_lists(bench *b) {
-  opi_train_lists_free(b->lists);
-  opi_train_model_free(b->model);
+  opi_lists_free(b->lists);
+  opi_cut_model_free(b->model);
   kit_close(&b->k);
 }
 
@@ -126,7 +125,7 @@ static bool is_end(const opi_step *step) {
 
 /* Exchanges the first ends of messages of the two kinds that follow each other on a rank, whatever
  * stands between them. False: there are none. */
-static bool swap_ends(opi_train_lists *l, uint32_t rank, uint32_t first, uint32_t second) {
+static bool swap_ends(opi_lists *l, uint32_t rank, uint32_t first, uint32_t second) {
   uint32_t before = OPIPE_NONE;
   for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
     if (!is_end(&l->steps[i]))
@@ -143,8 +142,8 @@ static bool swap_ends(opi_train_lists *l, uint32_t rank, uint32_t first, uint32_
 }
 
 static opipe_status prove(bench *b) {
-  return opi_train_lists_prove(&b->model->view, b->lists, b->model->cuts[0], opi_allocator_system(),
-                               &b->k.err);
+  return opi_lists_prove(&b->model->piece_plan, b->lists, b->model->cuts[0], opi_allocator_system(),
+                         &b->k.err);
 }
 
 static void test_orders_that_differ(void) {

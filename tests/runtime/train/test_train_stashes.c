@@ -5,7 +5,8 @@
  * tests/plugins/schedules.) ctest: timeout=300 */
 #include <stdio.h>
 
-#include "partition/train/model.h"
+#include "partition/lists/lists.h"
+#include "partition/program/model.h"
 #include "tests/runtime/train/kit.h"
 
 enum { ROWS = 8, TOKENS = 8, ALIGNMENT = 64 };
@@ -122,9 +123,9 @@ static uint32_t held_most(const opi_plan *plan, uint32_t rank, uint32_t stage, u
 /* ---- what the lists have room for ---- */
 
 typedef struct stashes {
-  const opi_train_model *model;
+  const opi_cut_model *model;
   const opi_plan *plan; /* slices are stages */
-  opi_train_lists *lists;
+  opi_lists *lists;
   const char *what;
   uint32_t n_checked;
 } stashes;
@@ -193,7 +194,7 @@ static void check_formula(const stashes *s, formula_fn *formula) {
 static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   char what[120];
   uint32_t alignment[8];
-  opi_train_model *model = NULL;
+  opi_cut_model *model = NULL;
   stashes s = {.what = what};
   const kit_case c = {
       .schedule = rows[row].schedule,
@@ -206,20 +207,17 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   for (uint32_t r = 0; r < OPI_COUNT(alignment); ++r)
     alignment[r] = ALIGNMENT;
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
-  const opi_train_sources from = {.plan = k->plan, .file = k->model, .base = &base};
-  OPI_ASSERT_OK_FATAL(opi_train_model_build(&from, &model, &k->err), &k->err);
+  const opi_cut_sources from = {.plan = k->plan, .file = k->model, .base = &base};
+  OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &k->err), &k->err);
   s.model = model;
-  s.plan = &model->view;
+  s.plan = &model->piece_plan.plan;
   OPI_ASSERT_OK_FATAL(
-      opi_train_lists_build(&model->view, (const opi_cut *const *)model->cuts, model->n_classes,
-                            alignment, model->n_views, model->whole_of, model->reduce_after, false,
-                            opi_allocator_system(), &s.lists, &k->err),
-      &k->err);
+      opi_lists_build(model, alignment, false, opi_allocator_system(), &s.lists, &k->err), &k->err);
   check_cells(&s);
   check_formula(&s, rows[row].formula);
   OPI_ASSERT(s.n_checked > 0);
-  opi_train_lists_free(s.lists);
-  opi_train_model_free(model);
+  opi_lists_free(s.lists);
+  opi_cut_model_free(model);
 }
 
 static void test_slots_are_what_the_papers_say(void) {

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists under construction: shared by messages.c, which finds what travels and when, and lists.c,
+ * which puts the steps in order. */
+#ifndef OPI_LISTING_H
+#define OPI_LISTING_H
+
+#include "partition/lists/slots.h"
+
+/* Items by key: items[first[k]] .. items[first[k + 1] - 1], in rising order. */
+typedef struct opi_bucket {
+  uint32_t *first, *items;
+} opi_bucket;
+
+/* When a credit is given, awaited and posted: actions. */
+typedef struct opi_credit {
+  uint32_t send, recv, post;
+  int32_t lap; /* of recv: bodies back */
+} opi_credit;
+
+typedef struct opi_listing {
+  const opi_piece_plan *pieces;
+  const opi_plan *plan; /* of the pieces */
+  const opi_cut *cut;
+  opi_lists *lists;
+  opi_times times;
+  opi_slots slots;
+  opi_arena scratch;
+  uint32_t *stream_at;                      /* [(route * R + src) * R + dst] */
+  uint32_t *send_key, *recv_key, *post_key; /* [n_messages] action; n_actions + rank: the head */
+  bool *post_next;                          /* [n_messages] posted for the next body */
+  uint32_t *drain_key; /* [occurrences] action before which it has left; the rank's tail */
+  int32_t *drain_lap;  /* the same: whose, in bodies */
+  opi_credit *credits; /* [n_messages - first_credit] */
+  opi_bucket sends, recvs, posts, drains, routes; /* routes: by source stage */
+  opi_bucket ends; /* by rank, strict: messages that it has an end of, by time */
+  uint32_t room_messages, room_streams, room_steps, room_credits;
+  uint32_t first_credit; /* message */
+  const opi_cut *const *cuts;
+  bool reference, strict;
+  bool circle;  /* round it go the positions of a body that repeats */
+  bool forward; /* no training: streams of requests */
+  opipe_error *err;
+} opi_listing;
+
+static inline uint32_t opi_listing_replica(const opi_listing *l, uint32_t stage, uint32_t m) {
+  return l->times.replica_of[(size_t)stage * l->plan->n_microbatches + m];
+}
+
+static inline opi_occurrence *opi_listing_occurrence(const opi_listing *l, uint32_t cell,
+                                                     uint32_t m) {
+  return &l->slots.occurrences[(size_t)cell * l->plan->n_microbatches + m];
+}
+
+/* messages.c. Which tensors travel, in the order in which the senders' lists make them; those of
+ * the next mini-batch come first; then credits. */
+opipe_status opi_listing_messages(opi_listing *l);
+/* Behind or before which actions the ends of every message stand. */
+opipe_status opi_listing_keys(opi_listing *l);
+/* Where messages are matched by order: every rank's ends, by time. */
+opipe_status opi_listing_ends(opi_listing *l);
+/* When its maker has a message, in modelled time. */
+static inline uint64_t opi_listing_made_at(const opi_listing *l, uint32_t message) {
+  return l->times.end[l->send_key[message]];
+}
+
+#endif /* OPI_LISTING_H */

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
+ *
+ *   head posts | LOAD DRAIN.. RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. POST.. REDUCE.. | ... |
+ *   REDUCE.. DRAIN.. UPDATE
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "partition/lists/listing.h"
+/* ---- steps ---- */
+
+static opipe_status add(opi_listing *l, uint32_t kind, const opipe_action *action, uint32_t item) {
+  opi_lists *lists = l->lists;
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->steps, &l->room_steps, lists->n_steps + 1,
+                      sizeof *lists->steps))
+    return opi_fail_nomem(l->err, sizeof *lists->steps, "a step");
+  opi_step step = {.kind = kind, .route = item};
+  if (action != NULL) {
+    step.stage = action->stage;
+    step.replica = action->replica;
+    step.microbatch = action->microbatch;
+    step.pass = opi_action_program(action);
+    step.next = !l->reference && opi_action_is_next(action);
+    step.version = action->version;
+  }
+  lists->steps[lists->n_steps++] = step;
+  return OPIPE_OK;
+}
+
+static bool is_next(const opi_listing *l, uint32_t kind, uint32_t message) {
+  const uint32_t key = kind == OPI_ACT_RECV ? l->recv_key[message] : l->send_key[message];
+  return kind == OPI_ACT_POST ? l->post_next[message] : opi_action_is_next(&l->plan->actions[key]);
+}
+
+/* Whose message it is that the step of a forward list is about, in bodies from its own. */
+static int32_t lap_of(const opi_listing *l, uint32_t kind, uint32_t message) {
+  const opi_list_message *m = &l->lists->messages[message];
+  if (kind == OPI_ACT_POST)
+    return l->post_next[message];
+  if (message >= l->first_credit)
+    return kind == OPI_ACT_RECV ? l->credits[message - l->first_credit].lap : 0;
+  const size_t src =
+      (size_t)l->cut->routes[m->route].src_cell * l->plan->n_microbatches + m->microbatch;
+  return kind == OPI_ACT_DRAIN ? l->drain_lap[src] : 0;
+}
+
+static opipe_status add_message_step(opi_listing *l, uint32_t kind, uint32_t message, bool next) {
+  const opi_list_message *m = &l->lists->messages[message];
+  const bool source = kind == OPI_ACT_SEND || kind == OPI_ACT_DRAIN || kind == OPI_ACT_RESERVE;
+  const opi_route *route =
+      m->route == OPI_ROUTE_CREDIT ? NULL : &l->cut->routes[m->route]; /* from the last stage */
+  const uint32_t stage = route == NULL ? (source ? l->plan->n_stages - 1 : 0)
+                         : source      ? route->src_stage
+                                       : route->dst_stage;
+  OPI_TRY(add(l, kind, NULL, message));
+  opi_step *step = &l->lists->steps[l->lists->n_steps - 1];
+  step->stage = stage;
+  step->microbatch = m->microbatch;
+  step->replica = opi_listing_replica(l, stage, m->microbatch);
+  step->pass = route == NULL || route->phase == OPI_PHASE_F ? OPI_PROGRAM_F : OPI_PROGRAM_I;
+  step->next = !l->reference && !l->forward && next;
+  step->lap = l->forward && !l->reference ? lap_of(l, kind, message) : 0;
+  return OPIPE_OK;
+}
+
+static opipe_status add_messages(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key,
+                                 bool next) {
+  for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
+    if (is_next(l, kind, b->items[i]) == next)
+      OPI_TRY(add_message_step(l, kind, b->items[i], next));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status add_bucket(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key) {
+  OPI_TRY(add_messages(l, kind, b, key, false));
+  return add_messages(l, kind, b, key, true);
+}
+
+/* Steps of those messages of an action's maker that are written in place, or are not. */
+static opipe_status add_direct(opi_listing *l, uint32_t kind, uint32_t a, bool direct) {
+  for (uint32_t i = l->sends.first[a]; i < l->sends.first[a + 1]; ++i) {
+    if (l->lists->messages[l->sends.items[i]].direct == direct)
+      OPI_TRY(add_message_step(l, kind, l->sends.items[i], false));
+  }
+  return OPIPE_OK;
+}
+
+/* What goes elsewhere too has left before the reader in whose memory it lies gets it. */
+static opipe_status add_copied(opi_listing *l, uint32_t a) {
+  for (uint32_t i = l->sends.first[a]; i < l->sends.first[a + 1]; ++i) {
+    const uint32_t message = l->sends.items[i];
+    const opi_list_message *m = &l->lists->messages[message];
+    if (m->route == OPI_ROUTE_CREDIT || m->direct ||
+        opi_listing_occurrence(l, l->cut->routes[m->route].src_cell, m->microbatch)->home ==
+            OPIPE_NONE)
+      continue;
+    OPI_TRY(add_message_step(l, OPI_ACT_DRAIN, message, false));
+  }
+  return OPIPE_OK;
+}
+
+/* In the stream's own order, or, where tensors are made in place, the copies first. */
+static opipe_status add_sends(opi_listing *l, uint32_t a) {
+  if (!l->slots.direct)
+    return add_bucket(l, OPI_ACT_SEND, &l->sends, a);
+  OPI_TRY(add_direct(l, OPI_ACT_SEND, a, false));
+  OPI_TRY(add_copied(l, a));
+  return add_direct(l, OPI_ACT_SEND, a, true);
+}
+
+static bool has_cell(const opi_listing *l, const opipe_action *action, bool output) {
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  for (uint32_t c = l->cut->cell_first[action->stage]; c < l->cut->cell_first[action->stage + 1];
+       ++c) {
+    const opi_cell *cell = &l->cut->cells[c];
+    if (output ? cell->output != OPIPE_NONE && cell->source == OPI_CELL_MADE &&
+                     (phases & 1u << cell->phase) != 0
+               : cell->source == OPI_CELL_REQUEST && (phases & 1u << OPI_PHASE_F) != 0)
+      return true;
+  }
+  return false;
+}
+
+/* Rows from another piece of the instance that cannot be read where they lie. */
+static opipe_status add_copies(opi_listing *l, uint32_t a) {
+  const opipe_action *action = &l->plan->actions[a];
+  const opi_cut *cut = l->cut;
+  for (uint32_t c = cut->cell_first[action->stage]; c < cut->cell_first[action->stage + 1]; ++c) {
+    const opi_cell *cell = &cut->cells[c];
+    const opi_occurrence *o = opi_listing_occurrence(l, c, action->microbatch);
+    if (cell->source == OPI_CELL_RECEIVED && cut->routes[cell->route].within &&
+        o->home == OPIPE_NONE && o->first_action == a)
+      OPI_TRY(add(l, OPI_ACT_COPY, action, cell->route));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status list_action(opi_listing *l, uint32_t a) {
+  const opipe_action *action = &l->plan->actions[a];
+  if (has_cell(l, action, false))
+    OPI_TRY(add(l, OPI_ACT_LOAD, action, OPIPE_NONE));
+  if (!l->reference) {
+    if (!l->circle || l->forward)
+      OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, a));
+    if (l->slots.direct) /* while the rank waits for what it reads anyway */
+      OPI_TRY(add_direct(l, OPI_ACT_RESERVE, a, true));
+    OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
+  }
+  OPI_TRY(add_copies(l, a));
+  OPI_TRY(add(l, OPI_ACT_COMPUTE, action, a));
+  if (has_cell(l, action, true))
+    OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
+  if (l->strict)
+    return OPIPE_OK;        /* by time */
+  OPI_TRY(add_sends(l, a)); /* somebody waits for them: first */
+  return l->reference ? OPIPE_OK : add_bucket(l, OPI_ACT_POST, &l->posts, a);
+}
+
+static opipe_status add_reduce(opi_listing *l, uint32_t stage, uint32_t replica) {
+  OPI_TRY(add(l, OPI_ACT_REDUCE, NULL, OPIPE_NONE));
+  l->lists->steps[l->lists->n_steps - 1].stage = stage;
+  l->lists->steps[l->lists->n_steps - 1].replica = replica;
+  return OPIPE_OK;
+}
+
+/* Is it the first piece of its instance? */
+static bool is_first_piece(const opi_listing *l, uint32_t instance) {
+  const uint32_t n = l->plan->n_replicas;
+  for (uint32_t v = instance / n / l->pieces->n_pieces * l->pieces->n_pieces; v < instance / n;
+       ++v) {
+    if (l->pieces->whole_of[v * n + instance % n] == l->pieces->whole_of[instance])
+      return false;
+  }
+  return true;
+}
+
+/* Sums over replicas that stand behind action `after` on the rank. They run in the background. */
+static opipe_status add_reductions(opi_listing *l, uint32_t rank, uint32_t after) {
+  const opi_plan *plan = l->plan;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    if (plan->instance_rank[i] == rank && is_first_piece(l, i) &&
+        (l->reference ? OPIPE_NONE : l->pieces->reduce_after[l->pieces->whole_of[i]]) == after)
+      OPI_TRY(add_reduce(l, i / plan->n_replicas, i % plan->n_replicas));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status list_tail(opi_listing *l, uint32_t rank) {
+  if (!l->forward)
+    OPI_TRY(add_reductions(l, rank, OPIPE_NONE));
+  if (!l->reference && !l->circle)
+    OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, l->plan->n_actions + rank));
+  return l->forward ? OPIPE_OK : add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
+}
+
+/* ---- rules that match by order ---- */
+
+/* The rank's ends of messages that were made by then. */
+static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, uint32_t *io_next) {
+  for (; *io_next < l->ends.first[rank + 1]; ++*io_next) {
+    const uint32_t end = l->ends.items[*io_next], one[2] = {0, 1};
+    const opi_bucket only = {(uint32_t *)one, &(uint32_t){end / 2}};
+    if (opi_listing_made_at(l, end / 2) > until)
+      return OPIPE_OK;
+    OPI_TRY(add_messages(l, end % 2 == 0 ? OPI_ACT_SEND : OPI_ACT_POST, &only, 0, false));
+  }
+  return OPIPE_OK;
+}
+
+/* Notes where the requests of a body begin: each has as many records. */
+static void note_request(opi_listing *l, uint32_t rank, uint32_t a) {
+  const uint32_t first = l->plan->rank_first[rank], n = l->lists->n_positions;
+  const uint32_t each = (l->plan->rank_first[rank + 1] - first) / n;
+  if (a != first && (a - first) % each == 0)
+    l->lists->request_first[rank * n + (a - first) / each] = l->lists->n_steps;
+}
+
+static opipe_status list_rank(opi_listing *l, uint32_t rank) {
+  const opi_plan *plan = l->plan;
+  const bool eager = plan->sync != OPIPE_SYNC_END && !l->forward;
+  uint32_t next = l->strict ? l->ends.first[rank] : 0;
+  if (!l->strict)
+    OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
+  for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+    note_request(l, rank, a);
+    if (l->strict)
+      OPI_TRY(add_ends(l, rank, l->times.start[a], &next));
+    OPI_TRY(list_action(l, a));
+    if (l->strict)
+      OPI_TRY(add_ends(l, rank, l->times.end[a], &next));
+    if (eager)
+      OPI_TRY(add_reductions(l, rank, a));
+  }
+  if (l->strict)
+    OPI_TRY(add_ends(l, rank, UINT64_MAX, &next));
+  return list_tail(l, rank);
+}
+
+static opipe_status list_ranks(opi_listing *l) {
+  const opi_plan *plan = l->plan;
+  const uint32_t n = l->lists->n_positions;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    l->lists->rank_first[rank] = l->lists->n_steps;
+    for (uint32_t p = 0; p < n; ++p)
+      l->lists->request_first[rank * n + p] = l->lists->n_steps;
+    OPI_TRY(list_rank(l, rank));
+  }
+  l->lists->rank_first[plan->n_ranks] = l->lists->n_steps;
+  l->lists->request_first[plan->n_ranks * n] = l->lists->n_steps;
+  return OPIPE_OK;
+}
+
+/* Every forward, micro-batch after micro-batch; then the backwards of each stage in the order of
+ * its own records. */
+static opipe_status list_reference(opi_listing *l) {
+  const opi_plan *plan = l->plan;
+  for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
+    for (uint32_t s = 0; s < plan->n_stages; ++s) {
+      const uint32_t a = l->times.phase_action[((size_t)s * plan->n_microbatches + m) * OPI_PHASES];
+      if (a != OPIPE_NONE)
+        OPI_TRY(list_action(l, a));
+    }
+  }
+  for (uint32_t s = plan->n_stages / l->pieces->n_pieces; s-- > 0;) {
+    for (uint32_t a = 0; a < plan->n_actions; ++a) {
+      if (plan->actions[a].stage / l->pieces->n_pieces == s &&
+          plan->actions[a].pass != OPIPE_PASS_FORWARD)
+        OPI_TRY(list_action(l, a));
+    }
+  }
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    OPI_TRY(list_tail(l, rank));
+  for (uint32_t rank = 1; rank <= plan->n_ranks; ++rank)
+    l->lists->rank_first[rank] = l->lists->n_steps;
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
+static void find_freed(opi_listing *l) {
+  const opi_lists *lists = l->lists;
+  const opi_occurrence *occurrences = l->slots.occurrences;
+  const uint32_t n_mb = l->plan->n_microbatches;
+  for (size_t i = 0; i < (size_t)l->cut->n_cells * n_mb; ++i) {
+    const bool own =
+        occurrences[i].home == OPIPE_NONE && l->cut->cells[i / n_mb].output == OPIPE_NONE;
+    lists->freed_after[i] = own ? occurrences[i].last_action : OPIPE_NONE;
+  }
+  for (uint32_t i = 0; i < l->first_credit; ++i) {
+    const opi_list_message *message = &lists->messages[i];
+    size_t src = (size_t)l->cut->routes[message->route].src_cell * n_mb + message->microbatch;
+    if (message->direct)
+      continue;
+    while (occurrences[src].home != OPIPE_NONE)
+      src = occurrences[src].home;
+    lists->freed_after[src] = OPIPE_NONE;
+  }
+}
+
+static opipe_status keep_offsets(opi_listing *l) {
+  opi_lists *lists = l->lists;
+  const size_t n = (size_t)l->cut->n_cells * l->plan->n_microbatches;
+  lists->offsets = OPI_ARENA_ARRAY(&lists->arena, uint64_t, n);
+  lists->freed_after = OPI_ARENA_ARRAY(&lists->arena, uint32_t, n);
+  lists->lies_on = OPI_ARENA_ARRAY(&lists->arena, uint32_t, n);
+  if (lists->offsets == NULL || lists->freed_after == NULL || lists->lies_on == NULL)
+    return opi_fail_nomem(l->err, n * sizeof(uint64_t), "offsets");
+  for (size_t i = 0; i < n; ++i) {
+    lists->offsets[i] = l->slots.occurrences[i].offset_bytes;
+    lists->lies_on[i] = l->slots.occurrences[i].lies_on;
+  }
+  find_freed(l);
+  lists->replica_of =
+      opi_arena_copy(&lists->arena, l->times.replica_of,
+                     (size_t)l->plan->n_stages * l->plan->n_microbatches * sizeof(uint32_t));
+  return lists->replica_of == NULL ? opi_fail_nomem(l->err, 0, "replicas") : OPIPE_OK;
+}
+
+static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t *alignment) {
+  opi_lists *lists = l->lists;
+  const opi_plan *plan = l->plan;
+  const size_t n_keys = (size_t)l->cut->n_routes * plan->n_replicas * plan->n_replicas;
+  lists->n_ranks = plan->n_ranks;
+  lists->n_positions = plan->n_positions == 0 ? 1 : plan->n_positions;
+  lists->rank_first = OPI_ARENA_ARRAY(&lists->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  lists->request_first =
+      OPI_ARENA_ARRAY(&lists->arena, uint32_t, (size_t)plan->n_ranks * lists->n_positions + 1);
+  lists->boundary_bytes = OPI_ARENA_ARRAY(&lists->arena, uint64_t, plan->n_ranks);
+  lists->stash_bytes = OPI_ARENA_ARRAY(&lists->arena, uint64_t, plan->n_ranks);
+  l->stream_at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_keys);
+  if (lists->rank_first == NULL || lists->request_first == NULL || lists->boundary_bytes == NULL ||
+      lists->stash_bytes == NULL || l->stream_at == NULL)
+    return opi_fail_nomem(l->err, n_keys * sizeof(uint32_t), "lists");
+  memset(l->stream_at, 0xff, n_keys * sizeof(uint32_t));
+  OPI_TRY(opi_times_build(plan, l->cut, &l->scratch, &l->times, l->err));
+  lists->step_ns = (double)l->times.end_ns;
+  l->circle = l->times.periodic && !l->reference;
+  l->slots = (opi_slots){.plan = plan,
+                         .cut = l->cut,
+                         .cuts = l->cuts,
+                         .times = &l->times,
+                         .alignment = alignment,
+                         .boundary_bytes = lists->boundary_bytes,
+                         .stash_bytes = lists->stash_bytes,
+                         .n_classes = n_classes,
+                         .reference = l->reference,
+                         .direct = l->circle && l->forward && opi_plan_is_direct(plan),
+                         .err = l->err};
+  OPI_TRY(opi_slots_build(&l->slots, &l->scratch));
+  OPI_TRY(opi_listing_messages(l));
+  OPI_TRY(opi_listing_keys(l));
+  if (l->strict)
+    OPI_TRY(opi_listing_ends(l));
+  OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));
+  if (!l->reference)
+    OPI_TRY(opi_lists_prove(l->pieces, lists, l->cut, lists->arena.allocator, l->err));
+  return keep_offsets(l);
+}
+
+opipe_status opi_lists_build(const opi_cut_model *model, const uint32_t *alignment, bool reference,
+                             const opipe_allocator *allocator, opi_lists **out_lists,
+                             opipe_error *err) {
+  const opi_plan *plan = &model->piece_plan.plan;
+  opi_lists *lists = opi_alloc_zero(allocator, 1, sizeof *lists);
+  if (lists == NULL)
+    return opi_fail_nomem(err, sizeof *lists, "lists");
+  opi_arena_init(&lists->arena, allocator, 0);
+  opi_listing l = {.pieces = &model->piece_plan,
+                   .plan = plan,
+                   .cut = model->cuts[0],
+                   .lists = lists,
+                   .cuts = (const opi_cut *const *)model->cuts,
+                   .reference = reference,
+                   .strict = !reference && opi_plan_is_strict(plan),
+                   .forward = plan->train == NULL,
+                   .err = err};
+  opi_arena_init(&l.scratch, allocator, 0);
+  const opipe_status status = build_all(&l, model->n_classes, alignment);
+  opi_arena_release(&l.scratch);
+  if (status < 0) {
+    opi_lists_free(lists);
+    return status;
+  }
+  *out_lists = lists;
+  return OPIPE_OK;
+}
+
+void opi_lists_free(opi_lists *lists) {
+  if (lists == NULL)
+    return;
+  const opipe_allocator *allocator = lists->arena.allocator;
+  opi_arena_release(&lists->arena);
+  opi_free(allocator, lists, sizeof *lists);
+}

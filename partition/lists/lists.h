@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every rank does in one mini-batch, or in a body of requests, step by step, and where every
+ * tensor lies.
+ *
+ *   compute records (the schedule's, proven) -> modelled times -> slots -> steps
+ *
+ * Slots are given by the modelled times: an occurrence of a cell (one micro-batch) takes its slot
+ * from the start of the program that makes it (of a received one: that its sender runs) to
+ * the end of its last reader (or to its delivery). Occurrences whose times do not meet share a
+ * slot. Since every dependency, those through slots included, points forward in modelled time, no
+ * order of arrivals can stop the ranks for ever. Receives are posted as soon as their slot is free,
+ * sends wait in the background until the receive is posted, and are waited for before their memory
+ * is used again. Where the transport matches by order, both stand where the sender ends in modelled
+ * time instead, in the lists of both ranks, and a send holds its rank up until it is taken.
+ * Double-buffered plans and streams of requests have no beginning and no end: their lists are the
+ * body that repeats, times are positions in it, and slots are given round the circle. A tensor
+ * between two stages of one rank is not copied: both cells are one place; so they are, in a stream,
+ * where ranks share memory, and a RESERVE step waits for the place. Nor are the rows of one that
+ * pieces of a stage share, as long as they begin where the device's alignment lets them; else a
+ * COPY step brings them to a place of their own.
+ */
+#ifndef OPI_LISTS_H
+#define OPI_LISTS_H
+
+#include "partition/cut/batch.h"
+#include "partition/program/model.h"
+
+/* One tensor of one micro-batch on its way between ranks. */
+typedef struct opi_list_message {
+  uint32_t route, microbatch;
+  uint32_t stream;   /* index in streams */
+  uint32_t sequence; /* in its stream, within the body */
+  bool direct;       /* its maker writes it where it is read */
+} opi_list_message;
+
+/* Messages of one route between two instances that live on different ranks. */
+typedef struct opi_list_stream {
+  uint32_t route;
+  uint32_t src_replica, dst_replica, src_rank, dst_rank;
+  uint32_t n_messages; /* of a body */
+  uint32_t depth;      /* receives that may stand posted at once */
+} opi_list_stream;
+
+typedef struct opi_lists {
+  opi_arena arena;
+  opi_step *steps;         /* opi_step.pass: OPI_PROGRAM_* */
+  uint32_t *rank_first;    /* [n_ranks + 1] */
+  uint32_t *request_first; /* [n_ranks * n_positions + 1] where each request of a rank's body begins
+                            */
+  opi_list_message *messages;
+  opi_list_stream *streams;
+  uint32_t *replica_of;  /* [n_stages * n_microbatches] */
+  uint64_t *offsets;     /* [n_cells * n_microbatches] in the boundary buffer of rank `lies_on` */
+  uint32_t *lies_on;     /* the same: the instance's, or that which reads it */
+  uint32_t *freed_after; /* the same: action behind whose program nobody needs it; OPIPE_NONE: it
+                            leaves the rank, or is another's, or the caller's */
+  uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum, boundaries first */
+  uint32_t n_steps, n_ranks, n_messages, n_streams, n_positions;
+  double step_ns; /* modelled time of a mini-batch without the update */
+} opi_lists;
+
+/* alignment [n_ranks]. Of the model are read its piece plan and cuts; times are that plan's
+ * stage_ns, input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one
+ * list (of rank 0) that runs stage after stage: all forwards in order, then the backwards of each
+ * stage, from the last, in the order of its own records. The records are proven
+ * (partition/program/records.h). Errors: INVALID names rank, action and what it waits for for
+ * ever. */
+opipe_status opi_lists_build(const opi_cut_model *model, const uint32_t *alignment, bool reference,
+                             const opipe_allocator *allocator, opi_lists **out_lists,
+                             opipe_error *err);
+void opi_lists_free(opi_lists *lists); /* accepts NULL */
+
+/* ---- between order.c and lists.c ---- */
+
+/* When everything happens, in modelled ns. */
+typedef struct opi_times {
+  uint64_t *start, *end;             /* [n_actions] */
+  uint64_t *phase_start, *phase_end; /* [(stage * M + microbatch) * OPI_PHASES + phase] */
+  uint32_t *phase_action;            /* the same index: the plan's action */
+  uint32_t *replica_of;              /* [n_stages * M] */
+  uint64_t end_ns;
+  bool periodic; /* positions in the own rank's list instead of ns: record i of a rank with n
+                    records lies at i when it works for the next mini-batch, else at n + i */
+} opi_times;
+
+/* Models the records' times. In `arena`. */
+opipe_status opi_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+                             opi_times *out_times, opipe_error *err);
+/* The forwards of a stage's replica, in the order of its rank, of micro-batches that pass replica
+ * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */
+uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
+                         uint32_t replica, uint32_t far, uint32_t other, uint32_t *out);
+/* ---- replay.c ---- */
+
+typedef struct opi_replay_result {
+  double request_ns;         /* the first request, from its start to its last result */
+  double interval_ns;        /* between results in the steady state (last half of the stream) */
+  double *start_ns, *end_ns; /* [plan's actions] given, of the first body's programs; NULL: not
+                                wanted */
+} opi_replay_result;
+
+/* Replays the steps of all ranks for `n_items` bodies: messages are matched, sends wait aside,
+ * receives are posted where the lists say. io_result: with the plan's stage_ns and what plan->link
+ * says of messages; NULL: untimed. Errors: INVALID, what a stopped rank waits for, as a cycle, or
+ * an order of messages that two ranks do not share. */
+opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lists,
+                              const opi_cut *cut, uint32_t n_items,
+                              const opipe_allocator *allocator, opi_replay_result *io_result,
+                              opipe_error *err);
+/* The same, untimed, for as many as it takes to know. */
+opipe_status opi_lists_prove(const opi_piece_plan *pieces, const opi_lists *lists,
+                             const opi_cut *cut, const opipe_allocator *allocator,
+                             opipe_error *err);
+
+#endif /* OPI_LISTS_H */

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When does each of the schedule's records run? A list-by-list replay: always the action that can
+ * start first.
+ */
+#include <string.h>
+
+#include "partition/lists/lists.h"
+
+typedef struct replay {
+  const opi_plan *plan;
+  const opi_cut *cut;
+  opi_times *t;
+  uint32_t *credit;     /* [n_actions] forward: action whose end gives the credit to start */
+  uint32_t *next;       /* [n_ranks] action */
+  uint64_t *free_at_ns; /* [n_ranks] */
+  opipe_error *err;
+} replay;
+
+static size_t phase_index(const opi_plan *plan, uint32_t stage, uint32_t m, uint32_t phase) {
+  return ((size_t)stage * plan->n_microbatches + m) * OPI_PHASES + phase;
+}
+
+static const char *pass_letter(uint32_t program) {
+  static const char *const letters[] = {"F", "B", "I", "W"};
+  return program < OPI_COUNT(letters) ? letters[program] : "?";
+}
+
+/* ---- who does what ---- */
+
+/* The records are proven (partition/lists/records.h): each phase is there once. */
+static void note_phases(replay *r, uint32_t a) {
+  const opi_plan *plan = r->plan;
+  const opipe_action *action = &plan->actions[a];
+  const uint32_t phases =
+      opi_program_phases(opi_action_program(action)) & r->cut->phases[action->stage];
+  const size_t place = (size_t)action->stage * plan->n_microbatches + action->microbatch;
+  for (uint32_t phase = 0; phase < OPI_PHASES; ++phase) {
+    if ((phases & 1u << phase) != 0)
+      r->t->phase_action[place * OPI_PHASES + phase] = a;
+  }
+  r->t->replica_of[place] = action->replica;
+}
+
+/* ---- credits ---- */
+
+uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
+                         uint32_t replica, uint32_t far, uint32_t other, uint32_t *out) {
+  const uint32_t rank = opi_plan_rank(plan, stage, replica);
+  uint32_t n = 0;
+  for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    if (action->stage == stage && action->replica == replica &&
+        replica_of[(size_t)far * plan->n_microbatches + action->microbatch] == other)
+      out[n++] = a;
+  }
+  return n;
+}
+
+static void note_pair(replay *r, uint32_t first, uint32_t last, uint32_t *starts, uint32_t *ends) {
+  const opi_plan *plan = r->plan;
+  const uint32_t far = plan->n_stages - 1;
+  if (opi_plan_rank(plan, 0, first) == OPIPE_NONE || opi_plan_rank(plan, far, last) == OPIPE_NONE)
+    return;
+  const uint32_t n = opi_passes_find(plan, r->t->replica_of, 0, first, far, last, starts);
+  if (opi_passes_find(plan, r->t->replica_of, far, last, 0, first, ends) != n)
+    return;
+  for (uint32_t k = plan->in_flight; k < n; ++k)
+    r->credit[starts[k]] = ends[k - plan->in_flight];
+}
+
+/* So many micro-batches at a time between the first stage and the last. */
+static opipe_status note_credits(replay *r, opi_arena *arena) {
+  const opi_plan *plan = r->plan;
+  const uint32_t n = plan->n_replicas;
+  uint32_t *starts = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
+  uint32_t *ends = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
+  r->credit = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_actions);
+  if (starts == NULL || ends == NULL || r->credit == NULL)
+    return opi_fail_nomem(r->err, plan->n_actions * sizeof *ends, "credits");
+  memset(r->credit, 0xff, plan->n_actions * sizeof *r->credit);
+  for (uint32_t i = 0; i < n * n && plan->train == NULL && plan->in_flight != 0; ++i)
+    note_pair(r, i / n, i % n, starts, ends);
+  return OPIPE_OK;
+}
+
+/* ---- times ---- */
+
+/* When what a route brings is there. */
+static uint64_t arrives_at(const replay *r, const opi_route *route, uint32_t m) {
+  const opi_plan *plan = r->plan;
+  const uint64_t made = r->t->phase_end[phase_index(plan, route->src_stage, m, route->phase)];
+  const uint32_t *replicas = r->t->replica_of;
+  const uint32_t src = opi_plan_rank(plan, route->src_stage,
+                                     replicas[(size_t)route->src_stage * plan->n_microbatches + m]);
+  const uint32_t dst = opi_plan_rank(plan, route->dst_stage,
+                                     replicas[(size_t)route->dst_stage * plan->n_microbatches + m]);
+  if (made == UINT64_MAX || src == dst)
+    return made;
+  return made + opi_link_ns(&plan->link, route->n_bytes);
+}
+
+/* When the cell is there for a reader; UINT64_MAX: not yet known. */
+static uint64_t ready_at(const replay *r, const opi_cell *cell, uint32_t m) {
+  uint64_t at = 0;
+  if (cell->source == OPI_CELL_REQUEST)
+    return 0;
+  if (cell->source == OPI_CELL_MADE)
+    return r->t->phase_end[phase_index(r->plan, cell->stage, m, cell->phase)];
+  for (uint32_t i = cell->route; i < cell->route + cell->n_routes; ++i) {
+    const uint64_t arrived = arrives_at(r, &r->cut->routes[i], m);
+    at = arrived > at ? arrived : at;
+  }
+  return at;
+}
+
+/* Everything that the phases read and do not make; *out_cell: what is missing. */
+static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t *out_cell) {
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  const uint32_t m = action->microbatch;
+  uint64_t at = 0;
+  *out_cell = OPIPE_NONE;
+  if ((phases & 1u << OPI_PHASE_F) == 0) { /* its own forward, whatever it reads of it */
+    const uint32_t forward = r->cut->forward_of[action->stage];
+    at = r->t->phase_end[phase_index(r->plan, forward, m, OPI_PHASE_F)];
+    if (phases == 1u << OPI_PHASE_W) {
+      const uint64_t input = r->t->phase_end[phase_index(r->plan, action->stage, m, OPI_PHASE_I)];
+      at = input > at ? input : at;
+    }
+    if (at == UINT64_MAX)
+      return at;
+  }
+  for (uint32_t c = r->cut->cell_first[action->stage]; c < r->cut->cell_first[action->stage + 1];
+       ++c) {
+    const opi_cell *cell = &r->cut->cells[c];
+    if ((cell->readers & phases) == 0 ||
+        (cell->source == OPI_CELL_MADE && (phases & 1u << cell->phase) != 0))
+      continue;
+    const uint64_t ready = ready_at(r, cell, m);
+    if (ready > at)
+      at = ready;
+    if (at != UINT64_MAX)
+      continue;
+    *out_cell = c;
+    return at;
+  }
+  return at;
+}
+
+static uint64_t whole_ns(const double *ns, uint32_t stage) {
+  const double x = ns == NULL ? 1 : ns[stage];
+  return x < 1 ? 1 : x > 1e15 ? (uint64_t)1e15 : (uint64_t)x;
+}
+
+static void run_action(replay *r, uint32_t a, uint64_t start) {
+  const opi_plan *plan = r->plan;
+  const opipe_action *action = &plan->actions[a];
+  static const uint32_t count = OPI_PHASES;
+  const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  uint64_t end = start;
+  for (uint32_t p = 0; p < count; ++p)
+    end += (phases & 1u << p) != 0 ? whole_ns(ns[p], action->stage) : 0;
+  r->t->start[a] = start;
+  r->t->end[a] = end;
+  for (uint32_t p = 0; p < count; ++p) {
+    if ((phases & 1u << p) == 0)
+      continue;
+    r->t->phase_start[phase_index(plan, action->stage, action->microbatch, p)] = start;
+    r->t->phase_end[phase_index(plan, action->stage, action->microbatch, p)] = end;
+  }
+  r->free_at_ns[action->rank] = end;
+  ++r->next[action->rank];
+  if (end > r->t->end_ns)
+    r->t->end_ns = end;
+}
+
+static opipe_status stuck(const replay *r) {
+  const opi_plan *plan = r->plan;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    uint32_t cell = OPIPE_NONE;
+    if (r->next[rank] == plan->rank_first[rank + 1])
+      continue;
+    const opipe_action *a = &plan->actions[r->next[rank]];
+    (void)inputs_at(r, a, &cell);
+    return opi_fail(
+        r->err, OPIPE_E_INVALID,
+        "schedule '%s' deadlocks: rank %u at action %u (%u%s%u) waits forever for %s%s%s",
+        plan->schedule, rank, r->next[rank] - plan->rank_first[rank], a->stage,
+        pass_letter(opi_action_program(a)), a->microbatch,
+        cell == OPIPE_NONE ? "an earlier pass of its own stage" : "tensor '",
+        cell == OPIPE_NONE ? "" : r->cut->cells[cell].name, cell == OPIPE_NONE ? "" : "'");
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status run_all(replay *r) {
+  const opi_plan *plan = r->plan;
+  for (uint32_t left = plan->n_actions; left > 0; --left) {
+    uint64_t best = UINT64_MAX;
+    uint32_t best_rank = OPIPE_NONE;
+    for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+      uint32_t cell = OPIPE_NONE;
+      if (r->next[rank] == plan->rank_first[rank + 1])
+        continue;
+      uint64_t at = inputs_at(r, &plan->actions[r->next[rank]], &cell);
+      const uint32_t credit = r->credit[r->next[rank]];
+      if (credit != OPIPE_NONE && at != UINT64_MAX) {
+        const bool given = r->t->end[credit] != 0;
+        at = !given ? UINT64_MAX : at > r->t->end[credit] ? at : r->t->end[credit];
+      }
+      if (at < r->free_at_ns[rank])
+        at = r->free_at_ns[rank];
+      if (at < best) {
+        best = at;
+        best_rank = rank;
+      }
+    }
+    if (best_rank == OPIPE_NONE)
+      return stuck(r);
+    run_action(r, r->next[best_rank], best);
+  }
+  return OPIPE_OK;
+}
+
+/* Positions instead of times, see lists.h. */
+static void place_all(replay *r) {
+  const opi_plan *plan = r->plan;
+  r->t->periodic = true;
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    const uint32_t first = plan->rank_first[rank], n = plan->rank_first[rank + 1] - first;
+    double busy_ns = 0;
+    for (uint32_t a = first; a < first + n; ++a) {
+      const opipe_action *action = &plan->actions[a];
+      const uint32_t phases = opi_program_phases(opi_action_program(action));
+      const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
+      r->t->start[a] = a - first + (opi_action_is_next(action) ? 0 : n);
+      r->t->end[a] = r->t->start[a] + 1;
+      for (uint32_t p = 0; p < OPI_PHASES; ++p) {
+        if ((phases & 1u << p) == 0)
+          continue;
+        const size_t i = phase_index(plan, action->stage, action->microbatch, p);
+        r->t->phase_start[i] = r->t->start[a];
+        r->t->phase_end[i] = r->t->end[a];
+        busy_ns += ns[p] == NULL ? 1 : ns[p][action->stage];
+      }
+    }
+    if ((uint64_t)busy_ns > r->t->end_ns)
+      r->t->end_ns = (uint64_t)busy_ns;
+  }
+}
+
+opipe_status opi_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+                             opi_times *t, opipe_error *err) {
+  const size_t places = (size_t)plan->n_stages * plan->n_microbatches;
+  replay r = {.plan = plan, .cut = cut, .t = t, .err = err};
+  *t = (opi_times){.end_ns = 0};
+  t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
+  t->end = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
+  t->phase_start = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint64_t));
+  t->phase_end = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint64_t));
+  t->phase_action = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint32_t));
+  t->replica_of = OPI_ARENA_ARRAY(arena, uint32_t, places);
+  r.next = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_ranks);
+  r.free_at_ns = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_ranks);
+  if (t->start == NULL || t->end == NULL || t->phase_start == NULL || t->phase_end == NULL ||
+      t->phase_action == NULL || t->replica_of == NULL || r.next == NULL || r.free_at_ns == NULL)
+    return opi_fail_nomem(err, places * OPI_PHASES * sizeof(uint64_t), "a schedule's times");
+  memset(t->phase_end, 0xff, places * OPI_PHASES * sizeof(uint64_t));
+  memset(t->phase_action, 0xff, places * OPI_PHASES * sizeof(uint32_t));
+  memset(t->replica_of, 0xff, places * sizeof(uint32_t));
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    r.next[rank] = plan->rank_first[rank];
+  for (uint32_t a = 0; a < plan->n_actions; ++a)
+    note_phases(&r, a);
+  if (opi_plan_is_periodic(plan)) {
+    place_all(&r);
+    return OPIPE_OK;
+  }
+  OPI_TRY(note_credits(&r, arena));
+  return run_all(&r);
+}

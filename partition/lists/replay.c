@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replays exactly the lists that run, under the executor's own rules and the transport's: the
+ * proof, and the one clock of what is simulated. A rank's steps are a fixed sequence, and every
+ * wait is for one end of a message that one other rank brings: a Kahn network, so that one greedy
+ * replay decides for every interleaving whether it ends, and gives the times of all. When it stops
+ * short, following the arrows "waits for" gives the cycle that is printed. An order of messages on
+ * which two ranks do not agree is an error too where they are matched by it.
+ *
+ *   TAG, STREAM  a receive is posted in passing; a send waits aside until it is
+ *   EDGE, PAIR   so is a receive; a send stops the rank until it is
+ *   BLOCKING     sends and receives stop the rank until the other end is there
+ *   GROUPED      the same, of all that follow each other at once
+ */
+#include <stdio.h>
+
+#include "partition/lists/lists.h"
+#include "partition/schedule/actions.h"
+
+/* When the ends of a message were there, and when what it brings; NEVER before that. */
+typedef struct ends {
+  double posted, sent, arrived;
+} ends;
+static const double NEVER = -1.0;
+
+typedef struct replay {
+  const opi_plan *plan;
+  const opi_lists *lists;
+  const opi_cut *cut;
+  ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
+  uint32_t *item, *step; /* [n_ranks] where each rank is */
+  double *now;           /* [n_ranks] */
+  double *link_free;     /* [n_streams] when the last message has left the sender */
+  double *finish;        /* [n_items * n_positions] when the last rank was done with a request */
+  uint32_t n_items, rule;
+  bool forward, twice; /* twice: weights in two versions; neither: whole mini-batches */
+  bool timed;
+  opi_replay_result *result;
+  opipe_error *err;
+} replay;
+
+/* Items of a double-buffered run: prologue, bodies, epilogue. */
+static bool takes_part(const replay *p, uint32_t item, const opi_step *step) {
+  if (!p->twice)
+    return true;
+  if (item == 0)
+    return step->next == 1;
+  return item + 1 < p->n_items || step->next == 0;
+}
+
+/* NULL: of before the first item. */
+static ends *ends_of(const replay *p, uint32_t item, const opi_step *step) {
+  const int64_t batch = p->twice ? (int64_t)item + step->next - 1 : (int64_t)item + step->lap;
+  return batch < 0 ? NULL : &p->ends[(size_t)batch * p->lists->n_messages + step->route];
+}
+
+static bool is_end(const opi_step *step) {
+  return step->kind == OPI_ACT_POST || step->kind == OPI_ACT_SEND;
+}
+
+/* Both ends are there: messages of a stream go one after the other where the transport has a
+ * bandwidth. */
+static void meet(replay *p, const opi_step *step, ends *e) {
+  const opi_list_message *m = &p->lists->messages[step->route];
+  const opi_link *link = &p->plan->link;
+  if (e->arrived >= 0 || e->posted < 0 || e->sent < 0)
+    return;
+  double *free_at = &p->link_free[m->stream];
+  double at = e->sent > e->posted ? e->sent : e->posted;
+  if (p->timed && link->bytes_per_ns > 0) {
+    const uint64_t n_bytes = m->route == OPI_ROUTE_CREDIT ? 0 : p->cut->routes[m->route].n_bytes;
+    at = at > *free_at ? at : *free_at;
+    at += (double)n_bytes / link->bytes_per_ns;
+    *free_at = at;
+  }
+  e->arrived = at + (p->timed ? link->latency_ns : 0);
+}
+
+/* The rank stands at the end of a message, `left` steps before the end of its list: others see
+ * that. */
+static void arrive(replay *p, uint32_t rank, const opi_step *step, uint32_t left) {
+  const uint32_t item = p->item[rank], n = p->rule == OPI_RULE_GROUPED ? left : 1;
+  for (uint32_t i = 0; i < n && is_end(&step[i]); ++i) {
+    ends *e = takes_part(p, item, &step[i]) ? ends_of(p, item, &step[i]) : NULL;
+    double *end = e == NULL ? NULL : step[i].kind == OPI_ACT_POST ? &e->posted : &e->sent;
+    if (end != NULL && *end < 0)
+      *end = p->now[rank];
+    if (e != NULL)
+      meet(p, &step[i], e);
+  }
+}
+
+/* What the step waits for, as a time; NEVER: it is not there yet. */
+static double wanted_at(const replay *p, const opi_step *step, const ends *e) {
+  const bool meets = p->rule == OPI_RULE_BLOCKING || p->rule == OPI_RULE_GROUPED;
+  if (e == NULL)
+    return 0;
+  switch (step->kind) {
+    case OPI_ACT_POST:
+      return meets ? e->sent : 0;
+    case OPI_ACT_SEND:
+      return p->rule <= OPI_RULE_STREAM ? 0 : e->posted;
+    case OPI_ACT_RESERVE:
+      return e->posted;
+    default: /* RECV, DRAIN */
+      return e->arrived;
+  }
+}
+
+static double duration(const replay *p, const opi_step *step) {
+  const double *const ns[] = {p->plan->stage_ns, p->plan->input_ns, p->plan->weight_ns};
+  const uint32_t phases = opi_program_phases(step->pass);
+  double all = 0;
+  for (uint32_t i = 0; i < OPI_PHASES && p->timed; ++i)
+    all += (phases & 1u << i) != 0 && ns[i] != NULL ? ns[i][step->stage] : 0;
+  return all;
+}
+
+static void compute(replay *p, uint32_t rank, const opi_step *step) {
+  opi_replay_result *result = p->result;
+  const bool wanted = result != NULL && result->start_ns != NULL && p->item[rank] == 0;
+  if (wanted)
+    result->start_ns[step->route] = p->now[rank];
+  p->now[rank] += duration(p, step);
+  if (wanted)
+    result->end_ns[step->route] = p->now[rank];
+}
+
+/* May the step happen? If so it does. */
+static bool advance(replay *p, uint32_t rank, const opi_step *step, uint32_t left) {
+  const bool message = is_end(step) || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN ||
+                       step->kind == OPI_ACT_RESERVE;
+  if (step->kind == OPI_ACT_COMPUTE)
+    compute(p, rank, step);
+  if (!message)
+    return true;
+  if (is_end(step))
+    arrive(p, rank, step, left);
+  const double at = wanted_at(p, step, ends_of(p, p->item[rank], step));
+  if (at > p->now[rank])
+    p->now[rank] = at;
+  return at >= 0;
+}
+
+/* A rank is done with a request. */
+static void note_finish(replay *p, uint32_t rank, uint32_t step) {
+  const uint32_t n = p->lists->n_positions;
+  const uint32_t *first = &p->lists->request_first[rank * n];
+  for (uint32_t k = 0; k < n && p->forward; ++k) {
+    double *finish = &p->finish[p->item[rank] * n + k];
+    if (first[k + 1] == step && first[k] != step && p->now[rank] > *finish)
+      *finish = p->now[rank];
+  }
+}
+
+static bool run_rank(replay *p, uint32_t rank) {
+  const opi_lists *l = p->lists;
+  bool moved = false;
+  while (p->item[rank] < p->n_items) {
+    while (p->step[rank] < l->rank_first[rank + 1]) {
+      const opi_step *step = &l->steps[p->step[rank]];
+      if (takes_part(p, p->item[rank], step) &&
+          !advance(p, rank, step, l->rank_first[rank + 1] - p->step[rank]))
+        return moved;
+      moved = true;
+      note_finish(p, rank, ++p->step[rank]);
+    }
+    p->step[rank] = l->rank_first[rank];
+    ++p->item[rank];
+    moved = true;
+  }
+  return moved;
+}
+
+/* ---- what is wrong ---- */
+
+static const char *tensor_of(const replay *p, uint32_t message) {
+  const opi_list_message *m = &p->lists->messages[message];
+  return m->route == OPI_ROUTE_CREDIT ? "(credit)"
+                                      : p->cut->cells[p->cut->routes[m->route].src_cell].name;
+}
+
+/* What the rank's step waits for, in words; returns the rank that would bring it. */
+static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room) {
+  const opi_step *step = &p->lists->steps[p->step[rank]];
+  const opi_list_message *m = &p->lists->messages[step->route];
+  const bool credit = m->route == OPI_ROUTE_CREDIT;
+  const opi_list_stream *stream = &p->lists->streams[m->stream];
+  const bool posted = ends_of(p, p->item[rank], step)->posted >= 0;
+  (void)snprintf(text, room,
+                 "rank %u at step %u, tensor '%s' of micro-batch %u from rank %u (stage %u) to "
+                 "rank %u (stage %u) was %s",
+                 rank, p->step[rank] - p->lists->rank_first[rank], tensor_of(p, step->route),
+                 m->microbatch, stream->src_rank,
+                 credit ? p->plan->n_stages - 1 : p->cut->routes[m->route].src_stage,
+                 stream->dst_rank, credit ? 0 : p->cut->routes[m->route].dst_stage,
+                 posted ? "never sent" : "never awaited");
+  return posted ? stream->src_rank : stream->dst_rank;
+}
+
+/* From the first stopped rank to the one that it waits for, and on, until one comes again. */
+static opipe_status stuck(const replay *p) {
+  char text[700] = "";
+  size_t at = 0;
+  uint32_t rank = 0;
+  while (rank < p->plan->n_ranks && p->item[rank] == p->n_items)
+    ++rank;
+  if (rank == p->plan->n_ranks)
+    return OPIPE_OK;
+  for (uint32_t i = 0, first = rank; i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
+    char one[240];
+    if (i > 0 && rank == first)
+      break;
+    rank = describe(p, rank, one, sizeof one);
+    const int n = snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "" : "; ", one);
+    at = n < 0 || (size_t)n >= sizeof text - at ? sizeof text - 1 : at + (size_t)n;
+  }
+  return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s", p->plan->schedule, text);
+}
+
+/* ---- matching by order ---- */
+
+/* Which operation of a rank with a peer a message is, for both of its ends. EDGE: sends and
+ * receives are counted apart. */
+static void number_ends(const replay *p, uint32_t rank, uint32_t *counts, uint32_t *sends,
+                        uint32_t *posts) {
+  const opi_lists *l = p->lists;
+  for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
+    const opi_step *step = &l->steps[i];
+    if (!is_end(step))
+      continue;
+    const bool send = step->kind == OPI_ACT_SEND;
+    const opi_list_stream *stream = &l->streams[l->messages[step->route].stream];
+    const uint32_t peer = send ? stream->dst_rank : stream->src_rank;
+    const uint32_t side = p->rule == OPI_RULE_EDGE && send ? 1 : 0;
+    (send ? sends : posts)[step->route] = counts[2 * peer + side]++;
+  }
+}
+
+static opipe_status refuse_order(const replay *p, uint32_t message, uint32_t send, uint32_t post) {
+  const opi_list_message *m = &p->lists->messages[message];
+  const opi_list_stream *stream = &p->lists->streams[m->stream];
+  return opi_fail(p->err, OPIPE_E_INVALID,
+                  "schedule '%s' under rule '%s': tensor '%s' of micro-batch %u is operation %u of "
+                  "rank %u with rank %u, and operation %u of rank %u with rank %u",
+                  p->plan->schedule, opi_rule_name(p->rule), tensor_of(p, message), m->microbatch,
+                  send, stream->src_rank, stream->dst_rank, post, stream->dst_rank,
+                  stream->src_rank);
+}
+
+/* Both ends of a message must be the same operation between the two ranks. */
+static opipe_status check_order(const replay *p, opi_arena *scratch) {
+  const uint32_t n_ranks = p->plan->n_ranks, n = p->lists->n_messages;
+  uint32_t *sends = OPI_ARENA_ARRAY(scratch, uint32_t, n);
+  uint32_t *posts = OPI_ARENA_ARRAY(scratch, uint32_t, n);
+  if (p->rule != OPI_RULE_EDGE && p->rule != OPI_RULE_PAIR)
+    return OPIPE_OK;
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    uint32_t *counts = OPI_ARENA_ARRAY(scratch, uint32_t, 2 * (size_t)n_ranks);
+    if (counts == NULL || sends == NULL || posts == NULL)
+      return opi_fail_nomem(p->err, n * sizeof *sends, "a proof");
+    number_ends(p, rank, counts, sends, posts);
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    if (sends[i] != posts[i])
+      return refuse_order(p, i, sends[i], posts[i]);
+  }
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
+/* What a stream posts before its first request. */
+static void post_first(replay *p) {
+  for (uint32_t i = 0; i < p->lists->n_steps && p->forward; ++i) {
+    const opi_step *step = &p->lists->steps[i];
+    if (step->kind == OPI_ACT_POST && step->lap > 0)
+      p->ends[step->route].posted = 0;
+  }
+}
+
+static opipe_status prepare(replay *p, opi_arena *scratch) {
+  const uint32_t n_ranks = p->plan->n_ranks;
+  const size_t n = (size_t)(p->n_items + 1) * p->lists->n_messages;
+  p->ends = OPI_ARENA_ARRAY(scratch, ends, n);
+  p->item = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
+  p->step = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
+  p->now = OPI_ARENA_ARRAY(scratch, double, n_ranks);
+  p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
+  p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
+  if (p->ends == NULL || p->item == NULL || p->step == NULL || p->now == NULL ||
+      p->link_free == NULL || p->finish == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
+  for (size_t i = 0; i < n; ++i)
+    p->ends[i] = (ends){NEVER, NEVER, NEVER};
+  for (uint32_t rank = 0; rank < n_ranks; ++rank)
+    p->step[rank] = p->lists->rank_first[rank];
+  post_first(p);
+  return check_order(p, scratch);
+}
+
+static opipe_status run_all(replay *p, opi_arena *scratch) {
+  OPI_TRY(prepare(p, scratch));
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (uint32_t rank = 0; rank < p->plan->n_ranks; ++rank)
+      moved = run_rank(p, rank) || moved;
+  }
+  OPI_TRY(stuck(p));
+  if (p->result == NULL)
+    return OPIPE_OK;
+  const uint32_t last = p->n_items * p->lists->n_positions - 1, from = last / 2;
+  p->result->request_ns = p->finish[0];
+  p->result->interval_ns =
+      last == 0 ? p->finish[0] : (p->finish[last] - p->finish[from]) / (last - from);
+  return OPIPE_OK;
+}
+
+opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lists,
+                              const opi_cut *cut, uint32_t n_items,
+                              const opipe_allocator *allocator, opi_replay_result *io_result,
+                              opipe_error *err) {
+  const opi_plan *plan = &pieces->plan;
+  replay p = {.plan = plan,
+              .lists = lists,
+              .cut = cut,
+              .n_items = n_items,
+              .rule = plan->n_ranks > 1 ? plan->link.rule : OPI_RULE_TAG,
+              .forward = plan->train == NULL,
+              .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+              .timed = io_result != NULL,
+              .result = io_result,
+              .err = err};
+  opi_arena scratch;
+  opi_arena_init(&scratch, allocator, 0);
+  const opipe_status status = run_all(&p, &scratch);
+  opi_arena_release(&scratch);
+  return status;
+}
+
+opipe_status opi_lists_prove(const opi_piece_plan *pieces, const opi_lists *lists,
+                             const opi_cut *cut, const opipe_allocator *allocator,
+                             opipe_error *err) {
+  enum { MINI_BATCHES = 3 };
+  const opi_plan *plan = &pieces->plan;
+  const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  const uint32_t n_items = plan->train == NULL ? (uint32_t)MINI_BATCHES
+                           : twice             ? (uint32_t)MINI_BATCHES + 1
+                                               : 2;
+  return opi_lists_replay(pieces, lists, cut, n_items, allocator, NULL, err);
+}

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots by modelled time: one pool of slots for every cell and rank, the lowest free slot for every
+ * occurrence.
+ */
+#include "partition/lists/slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t occurrence(const opi_slots *s, uint32_t cell, uint32_t m) {
+  return (size_t)cell * s->plan->n_microbatches + m;
+}
+
+static uint32_t rank_of(const opi_slots *s, uint32_t stage, uint32_t m) {
+  const uint32_t replica = s->times->replica_of[(size_t)stage * s->plan->n_microbatches + m];
+  return opi_plan_rank(s->plan, stage, replica);
+}
+
+static void use(opi_occurrence *o, const opi_times *t, uint32_t action) {
+  if (t->end[action] > o->t1)
+    o->t1 = t->end[action];
+  if (o->last_action == OPIPE_NONE || t->start[action] > t->start[o->last_action])
+    o->last_action = action;
+  if (o->first_action == OPIPE_NONE || t->start[action] < t->start[o->first_action])
+    o->first_action = action;
+}
+
+static const opi_route *route_of(const opi_slots *s, uint32_t route, uint32_t m) {
+  return &s->cuts[opi_row_class_of(s->plan, m)]->routes[route];
+}
+
+/* May what a route within an instance brings stay where it is? In no class the rows begin where
+ * the device cannot have a tensor. */
+static bool stays(const opi_slots *s, uint32_t route, uint32_t rank) {
+  for (uint32_t k = 0; k < s->n_classes; ++k) {
+    if (s->alignment[rank] > 1 && s->cuts[k]->routes[route].src_bytes % s->alignment[rank] != 0)
+      return false;
+  }
+  return true;
+}
+
+/* A received tensor takes its place from when its first maker starts: where real times differ from
+ * modelled ones, the message is not kept waiting for it. Rows that are copied from another piece:
+ * when they are. */
+static opipe_status time_received(opi_slots *s, uint32_t c, uint32_t m, opi_occurrence *o) {
+  const opi_cell *cell = &s->cut->cells[c];
+  const uint32_t n_mb = s->plan->n_microbatches;
+  o->t0 = UINT64_MAX;
+  for (uint32_t r = cell->route; r < cell->route + cell->n_routes; ++r) {
+    const opi_route *route = route_of(s, r, m);
+    const uint64_t start =
+        s->times->phase_start[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
+    const bool here = rank_of(s, route->src_stage, m) == o->rank;
+    if (route->empty)
+      continue;
+    if (here ? cell->n_routes > 1 : route->within) {
+      return opi_fail(
+          s->err, OPIPE_E_INVALID,
+          "schedule '%s': rows of tensor '%s' of micro-batch %u are made on rank %u and "
+          "read on rank %u",
+          s->plan->schedule, cell->name, m, rank_of(s, route->src_stage, m), o->rank);
+    }
+    if (here && (!route->within || stays(s, r, o->rank)))
+      o->home = (uint32_t)occurrence(s, route->src_cell, m);
+    o->t0 = start < o->t0 ? start : o->t0;
+    if (route->within && o->home == OPIPE_NONE)
+      o->t0 = s->times->start[o->first_action];
+  }
+  return OPIPE_OK;
+}
+
+/* One micro-batch of one cell, by itself. */
+static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
+  const opi_times *t = s->times;
+  const opi_cell *cell = &s->cut->cells[c];
+  opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
+  const uint32_t n_mb = s->plan->n_microbatches;
+  const size_t phases = ((size_t)cell->stage * n_mb + m) * OPI_PHASES;
+  *o = (opi_occurrence){.rank = rank_of(s, cell->stage, m),
+                        .home = OPIPE_NONE,
+                        .previous = OPIPE_NONE,
+                        .first_action = OPIPE_NONE,
+                        .last_action = OPIPE_NONE};
+  for (uint32_t p = 0; p < OPI_PHASES; ++p) {
+    if ((cell->readers & 1u << p) != 0)
+      use(o, t, t->phase_action[phases + p]);
+  }
+  if (cell->source == OPI_CELL_REQUEST) {
+    o->t0 = t->phase_start[phases + OPI_PHASE_F];
+    use(o, t, t->phase_action[phases + OPI_PHASE_F]);
+  } else if (cell->source == OPI_CELL_MADE) {
+    o->t0 = t->phase_start[phases + cell->phase];
+    use(o, t, t->phase_action[phases + cell->phase]);
+  } else {
+    return time_received(s, c, m, o);
+  }
+  return OPIPE_OK;
+}
+
+/* How many records a message may be early, round the circle. In a stream of requests it has one
+ * slot more than that: as many as micro-batches lie between its ends. */
+static uint64_t ahead_of(const opi_slots *s, const opi_route *route) {
+  if (s->plan->train == NULL)
+    return opi_forward_slots(s->plan, route->dst_stage - route->src_stage) - 1;
+  return s->plan->depth == 0 ? 1 : s->plan->depth;
+}
+
+/* Is all of the route's two cells one tensor, for every number of rows? */
+static bool is_whole(const opi_slots *s, uint32_t route) {
+  for (uint32_t k = 0; k < s->n_classes; ++k) {
+    const opi_cut *cut = s->cuts[k];
+    const opi_route *r = &cut->routes[route];
+    if (r->empty || r->within || r->src_bytes != 0 || r->dst_bytes != 0 ||
+        r->n_bytes != cut->cells[r->src_cell].n_bytes ||
+        r->n_bytes != cut->cells[r->dst_cell].n_bytes)
+      return false;
+  }
+  return true;
+}
+
+/* A tensor that no stage of its rank reads is made where its first reader has it; from there it is
+ * copied to the others, before the first may read and free it. */
+static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
+  const opi_cell *cell = &s->cut->cells[c];
+  const uint32_t first = cell->source == OPI_CELL_MADE ? cell->first_out : OPIPE_NONE;
+  if (first == OPIPE_NONE || cell->state != 0 || (cell->readers & ~(1u << cell->phase)) != 0 ||
+      !is_whole(s, first))
+    return;
+  for (uint32_t r = first; r != OPIPE_NONE; r = s->cut->routes[r].next_out) {
+    if (s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].home != OPIPE_NONE)
+      return;
+  }
+  const uint32_t to = s->cut->routes[first].dst_cell;
+  if (s->cut->cells[to].n_routes == 1)
+    s->occurrences[occurrence(s, c, m)].home = (uint32_t)occurrence(s, to, m);
+}
+
+/* A route lengthens the life of what it takes from: until it is delivered, or until the reader on
+ * the same rank is done with it. */
+static void follow_route(opi_slots *s, uint32_t r, uint32_t m) {
+  const opi_times *t = s->times;
+  const opi_route *route = route_of(s, r, m);
+  const uint64_t ahead = ahead_of(s, route);
+  opi_occurrence *src = &s->occurrences[occurrence(s, route->src_cell, m)];
+  const opi_occurrence *dst = &s->occurrences[occurrence(s, route->dst_cell, m)];
+  const size_t made =
+      ((size_t)route->src_stage * s->plan->n_microbatches + m) * OPI_PHASES + route->phase;
+  const uint64_t start = t->phase_start[made], end = t->phase_end[made];
+  const bool here = dst->home != OPIPE_NONE || route->within;
+  const uint32_t last = dst->home != OPIPE_NONE ? dst->last_action : dst->first_action;
+  uint64_t until =
+      end + (end - start) + opi_link_ns(&s->plan->link, route->n_bytes); /* as much slack */
+  if (here)
+    until = dst->home != OPIPE_NONE ? dst->t1 : t->end[last];
+  else if (t->periodic)
+    until = t->start[src->first_action] + 1 + ahead;
+  if (here && t->start[last] > t->start[src->last_action])
+    src->last_action = last;
+  if (until > src->t1)
+    src->t1 = until;
+}
+
+/* Those within instances come first: what they read may itself lie in another stage's place. */
+static void follow_routes(opi_slots *s) {
+  for (uint32_t r = 0; r < s->cut->n_routes; ++r) {
+    for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
+      if (!route_of(s, r, m)->empty)
+        follow_route(s, r, m);
+    }
+  }
+}
+
+int opi_by_time(const void *x, const void *y) {
+  const opi_timed *a = x, *b = y;
+  if (a->t0 != b->t0)
+    return a->t0 < b->t0 ? -1 : 1;
+  return a->index < b->index ? -1 : a->index > b->index;
+}
+
+/* A received tensor may come `depth` records before its reader, as far as the circle has room. */
+static opipe_status bend_one(opi_slots *s, uint32_t c, uint32_t m) {
+  opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
+  const uint64_t n = s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
+  const opi_cell *cell = &s->cut->cells[c];
+  if (cell->source == OPI_CELL_RECEIVED && !s->cut->routes[cell->route].within) {
+    const uint64_t reader = s->times->start[o->first_action];
+    const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
+    o->t0 = reader > ahead ? reader - ahead : 0;
+    if (o->t1 - o->t0 > n)
+      o->t0 = o->t1 - n;
+    if (o->t0 <= reader)
+      return OPIPE_OK;
+  }
+  if (o->t1 - o->t0 > n && s->times->end[o->last_action] - o->t0 <= n)
+    o->t1 = o->t0 + n; /* a send that has less time */
+  if (o->t1 - o->t0 <= n)
+    return OPIPE_OK;
+  return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                  "rank %u holds tensor '%s' of micro-batch %u for %llu of its %llu records: "
+                  "longer than a mini-batch",
+                  o->rank, s->cut->cells[c].name, m, (unsigned long long)(o->t1 - o->t0),
+                  (unsigned long long)n);
+}
+
+static opipe_status bend(opi_slots *s) {
+  for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
+    for (uint32_t m = 0; m < s->plan->n_microbatches; ++m)
+      OPI_TRY(bend_one(s, c, m));
+  }
+  return OPIPE_OK;
+}
+
+/* Arcs on a circle, by start; the first and the last entry of every slot so far. */
+typedef struct circle {
+  const opi_slots *s;
+  const opi_timed *entries; /* [n] t0 below length */
+  uint32_t *slot_of;        /* [n] */
+  uint32_t *first, *last;   /* [n] by slot */
+  uint64_t length;
+  uint32_t n, n_slots;
+} circle;
+
+static uint64_t arc_end(const circle *c, uint32_t i) {
+  const opi_occurrence *o = &c->s->occurrences[c->entries[i].index];
+  return c->entries[i].t0 + (o->t1 - o->t0);
+}
+
+/* The slot's arcs do not meet and come by start: the next can meet the last, or, round the circle,
+ * the first. */
+static bool meets_slot(const circle *c, uint32_t i, uint32_t slot) {
+  return slot < c->n_slots && (arc_end(c, c->last[slot]) > c->entries[i].t0 ||
+                               arc_end(c, i) > c->entries[c->first[slot]].t0 + c->length);
+}
+
+static void take_slot(circle *c, uint32_t i, uint32_t slot) {
+  if (slot == c->n_slots) {
+    c->first[slot] = i;
+    ++c->n_slots;
+  }
+  c->last[slot] = i;
+  c->slot_of[i] = slot;
+}
+
+/* Slots in turn, in `n_turns` turns of lengths that differ by one at most: the fewest where arcs
+ * are alike. False: some meet. */
+static bool colour_in_turns(circle *c, uint32_t n_turns) {
+  uint32_t turn = 0, first = 0;
+  c->n_slots = 0;
+  for (uint32_t i = 0; i < c->n; ++i) {
+    const uint32_t end = first + c->n / n_turns + (turn < c->n % n_turns);
+    if (meets_slot(c, i, i - first))
+      return false;
+    take_slot(c, i, i - first);
+    if (i + 1 < end)
+      continue;
+    first = end;
+    ++turn;
+  }
+  return true;
+}
+
+/* For arcs of any length: the lowest slot of whose occupants none is met. */
+static void colour_lowest(circle *c) {
+  c->n_slots = 0;
+  for (uint32_t i = 0; i < c->n; ++i) {
+    uint32_t k = 0;
+    while (meets_slot(c, i, k))
+      ++k;
+    take_slot(c, i, k);
+  }
+}
+
+/* By start, round the circle; what had the slot before is the nearest behind. */
+static uint32_t colour_circle(opi_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
+                              uint32_t *first, uint32_t *last, uint64_t length) {
+  circle c = {s, entries, slot_of, first, last, length, n, 0};
+  for (uint32_t i = 0; i < n; ++i)
+    entries[i].t0 %= length;
+  qsort(entries, n, sizeof *entries, opi_by_time);
+  colour_lowest(&c);
+  const uint32_t lowest = c.n_slots;
+  bool found = false;
+  for (uint32_t turns = n; !found && (n + turns - 1) / turns < lowest; --turns)
+    found = colour_in_turns(&c, turns);
+  if (!found)
+    colour_lowest(&c);
+  for (uint32_t i = 0; i < n; ++i) { /* last: of all, then of those before */
+    opi_occurrence *o = &s->occurrences[entries[i].index];
+    o->previous = entries[last[slot_of[i]]].index;
+    last[slot_of[i]] = i;
+  }
+  return c.n_slots;
+}
+
+/* Gives slots to the `n` occurrences of one pool; returns how many there are. */
+static uint32_t colour(opi_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
+                       uint32_t *occupant) {
+  uint32_t n_slots = 0;
+  qsort(entries, n, sizeof *entries, opi_by_time);
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_occurrence *o = &s->occurrences[entries[i].index];
+    uint32_t k = 0;
+    while (k < n_slots && (s->reference || s->occurrences[occupant[k]].t1 > o->t0))
+      ++k;
+    if (k == n_slots)
+      ++n_slots;
+    else
+      o->previous = occupant[k];
+    occupant[k] = entries[i].index;
+    slot_of[i] = k;
+  }
+  return n_slots;
+}
+
+static opipe_status place_pool(opi_slots *s, uint32_t c, uint32_t rank, opi_timed *entries,
+                               uint32_t *slot_of, uint32_t *occupant, uint32_t *opener,
+                               uint64_t *io_bytes) {
+  const uint64_t align = s->alignment[rank] == 0 ? 1 : s->alignment[rank];
+  uint64_t stride = 0, total = 0;
+  uint32_t n = 0;
+  for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
+    const opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
+    if (o->rank == rank && o->home == OPIPE_NONE)
+      entries[n++] = (opi_timed){.t0 = o->t0, .index = (uint32_t)occurrence(s, c, m)};
+  }
+  if (n == 0)
+    return OPIPE_OK;
+  for (uint32_t k = 0; k < s->n_classes; ++k) {
+    if (s->cuts[k]->cells[c].n_bytes > stride)
+      stride = s->cuts[k]->cells[c].n_bytes;
+  }
+  const uint64_t length = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
+  const uint32_t n_slots = s->times->periodic && !s->reference
+                               ? colour_circle(s, entries, n, slot_of, opener, occupant, length)
+                               : colour(s, entries, n, slot_of, occupant);
+  if (opi_add_u64(stride, align - 1, &stride))
+    goto overflow;
+  stride = stride < align ? align : stride & ~(align - 1);
+  if (opi_mul_u64(stride, n_slots, &total))
+    goto overflow;
+  for (uint32_t i = 0; i < n; ++i) {
+    s->occurrences[entries[i].index].offset_bytes = *io_bytes + slot_of[i] * stride;
+    s->occurrences[entries[i].index].n_slots = n_slots;
+  }
+  if (opi_add_u64(*io_bytes, total, io_bytes))
+    goto overflow;
+  return OPIPE_OK;
+overflow:
+  return opi_fail(s->err, OPIPE_E_LIMIT, "the tensors kept on rank %u exceed 2^64 bytes", rank);
+}
+
+static opipe_status place_all(opi_slots *s, opi_arena *scratch) {
+  const uint32_t n_mb = s->plan->n_microbatches, n_ranks = s->plan->n_ranks;
+  opi_timed *entries = OPI_ARENA_ARRAY(scratch, opi_timed, n_mb);
+  uint32_t *slot_of = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
+  uint32_t *occupant = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
+  uint32_t *opener = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
+  uint64_t *bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_ranks);
+  if (entries == NULL || slot_of == NULL || occupant == NULL || opener == NULL || bytes == NULL)
+    return opi_fail_nomem(s->err, n_mb * sizeof *entries, "slots");
+  for (uint32_t stash = 0; stash < 2; ++stash) {
+    for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
+      if (s->cut->cells[c].stash != (stash == 1))
+        continue;
+      for (uint32_t r = 0; r < n_ranks; ++r)
+        OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, opener, &bytes[r]));
+    }
+    for (uint32_t r = 0; r < n_ranks; ++r) {
+      if (stash == 0)
+        s->boundary_bytes[r] = bytes[r];
+      else
+        s->stash_bytes[r] = bytes[r] - s->boundary_bytes[r];
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* Where an occurrence lies: in its own slot, or in another's, which may do the same. */
+static uint64_t find_offset(const opi_slots *s, size_t index) {
+  const uint32_t n_mb = s->plan->n_microbatches;
+  const opi_occurrence *o = &s->occurrences[index];
+  uint64_t from_home = 0;
+  while (o->home != OPIPE_NONE) {
+    const uint32_t cell = (uint32_t)(index / n_mb), m = (uint32_t)(index % n_mb);
+    if (s->cut->cells[cell].source == OPI_CELL_RECEIVED)
+      from_home += route_of(s, s->cut->cells[cell].route, m)->src_bytes;
+    index = o->home;
+    o = &s->occurrences[index];
+  }
+  return o->offset_bytes + from_home;
+}
+
+static uint32_t home_rank(const opi_slots *s, size_t index) {
+  while (s->occurrences[index].home != OPIPE_NONE)
+    index = s->occurrences[index].home;
+  return s->occurrences[index].rank;
+}
+
+opipe_status opi_slots_build(opi_slots *s, opi_arena *scratch) {
+  const opi_cut *cut = s->cut;
+  const uint32_t n_mb = s->plan->n_microbatches;
+  const size_t n = (size_t)cut->n_cells * n_mb;
+  if (n > UINT32_MAX / 2) {
+    return opi_fail(s->err, OPIPE_E_LIMIT, "%u tensors of %u micro-batches are too many",
+                    cut->n_cells, n_mb);
+  }
+  s->occurrences = OPI_ARENA_ARRAY(scratch, opi_occurrence, n);
+  if (s->occurrences == NULL)
+    return opi_fail_nomem(s->err, n * sizeof *s->occurrences, "slots");
+  for (uint32_t c = 0; c < cut->n_cells; ++c) {
+    for (uint32_t m = 0; m < n_mb; ++m)
+      OPI_TRY(time_one(s, c, m));
+  }
+  for (uint32_t c = 0; c < cut->n_cells && s->direct; ++c) {
+    for (uint32_t m = 0; m < n_mb; ++m)
+      place_direct(s, c, m);
+  }
+  follow_routes(s);
+  if (s->times->periodic && !s->reference)
+    OPI_TRY(bend(s));
+  OPI_TRY(place_all(s, scratch));
+  for (size_t i = 0; i < n; ++i) {
+    opi_occurrence *o = &s->occurrences[i];
+    o->lies_on = o->rank;
+    if (o->home == OPIPE_NONE)
+      continue;
+    o->offset_bytes = find_offset(s, i);
+    o->lies_on = home_rank(s, i);
+  }
+  return OPIPE_OK;
+}

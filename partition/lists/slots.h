@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where every tensor of every micro-batch lies; used by lists.c only. */
+#ifndef OPI_SLOTS_H
+#define OPI_SLOTS_H
+
+#include "partition/lists/lists.h"
+
+/* One micro-batch of one cell. */
+typedef struct opi_occurrence {
+  uint64_t t0, t1; /* modelled ns in which its memory is taken */
+  uint64_t offset_bytes;
+  uint32_t rank;         /* of its stage */
+  uint32_t lies_on;      /* rank in whose buffer it is */
+  uint32_t home;         /* occurrence in whose memory it lies (a tensor between stages of one rank,
+                            rows of a tensor of the same stage, one that is written in place) */
+  uint32_t previous;     /* occurrence that had the slot before, OPIPE_NONE */
+  uint32_t first_action; /* of its rank: the first that touches it; received: its first reader */
+  uint32_t last_action;
+  uint32_t n_slots; /* of its pool */
+} opi_occurrence;
+
+/* What begins when; for qsort by time, then index. */
+typedef struct opi_timed {
+  uint64_t t0;
+  uint32_t index;
+} opi_timed;
+int opi_by_time(const void *a, const void *b);
+
+typedef struct opi_slots {
+  const opi_plan *plan;
+  const opi_cut *cut;         /* of the first class */
+  const opi_cut *const *cuts; /* [n_classes] */
+  const opi_times *times;
+  const uint32_t *alignment;              /* [n_ranks] */
+  opi_occurrence *occurrences;            /* [n_cells * n_microbatches], made here */
+  uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks] filled */
+  uint32_t n_classes;
+  bool reference; /* nothing shares a slot */
+  bool direct;    /* what goes to other ranks alone is made where the first of them reads it */
+  opipe_error *err;
+} opi_slots;
+
+opipe_status opi_slots_build(opi_slots *slots, opi_arena *scratch);
+
+#endif /* OPI_SLOTS_H */

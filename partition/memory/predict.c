@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exact memory of a plan: every program is compiled (which takes no device memory) and the needs
+ * are added up: parameters by layout, in training with what belongs to them
+ * (partition/memory/weights.h), slots by the lists, one arena per rank for its largest program.
+ */
+#include <string.h>
+
+#include "partition/memory/estimate.h"
+#include "partition/memory/layouts.h"
+#include "partition/memory/predict.h"
+#include "partition/memory/weights.h"
+
+typedef struct predict {
+  const opi_plan *plan;
+  const opi_cut_model *model;
+  const opi_rank_device *devices;
+  opi_memory *memory;
+  opi_arena scratch;
+  opipe_program **programs;                /* [instances * OPI_PROGRAMS * classes] */
+  opi_layout_set layouts;                  /* forward: of parameters, by rank */
+  uint32_t **params;                       /* [n_stages] slots that the stage reads */
+  uint32_t *n_params;                      /* [n_stages] */
+  uint64_t *arena_bytes, *workspace_bytes; /* [n_ranks] of the largest program */
+  uint32_t per_instance, compile_flags;
+  opipe_error *err;
+} predict;
+
+static opipe_status beyond(const predict *p, uint32_t rank, const char *what) {
+  const opi_backend_ref *backend = p->devices[rank].backend;
+  return opi_fail(p->err, OPIPE_E_LIMIT, "rank %u: by backend '%s' its %s exceed 2^64 bytes", rank,
+                  backend == NULL ? p->plan->devices[rank].kind : backend->id, what);
+}
+
+/* A rank of a forward plan holds each layout of a parameter once, whatever reads it. */
+static opipe_status add_params(predict *p, const opi_program *cut, uint32_t rank,
+                               const opipe_program *program) {
+  const opi_backend_ref *backend = p->devices[rank].backend;
+  const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
+  opi_memory *m = &p->memory[rank];
+  uint32_t i = p->layouts.n;
+  OPI_TRY(backend == NULL ? opi_layouts_estimate(&p->layouts, rank, p->model->cuts[0]->sources,
+                                                 cut->params, cut->n_params, NULL, p->err)
+                          : opi_layouts_add(&p->layouts, rank, backend, program, false, p->err));
+  for (; i < p->layouts.n; ++i) {
+    const opipe_param_layout *layout = &p->layouts.list[i].layout;
+    if (opi_add_u64(m->params_bytes, opi_align_up(layout->n_bytes, align), &m->params_bytes) ||
+        opi_add_u64(m->mapped_bytes, layout->mapped_bytes, &m->mapped_bytes))
+      return beyond(p, rank, "parameters");
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
+  const opi_plan *plan = &p->model->piece_plan.plan;
+  const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
+  const opi_program *cut = opi_program_of(p->model->cuts[class], stage, program);
+  if (rank == OPIPE_NONE || cut->graph.n_nodes == 0)
+    return OPIPE_OK;
+  const opi_backend_ref *backend = p->devices[rank].backend;
+  const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
+  const opipe_compile_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
+      .flags = p->compile_flags | (p->plan->train == NULL ? 0u : (uint32_t)OPIPE_COMPILE_OWNED),
+      .graph = &cut->graph,
+      .stage = stage / p->model->n_pieces};
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  const uint32_t piece = stage % p->model->n_pieces;
+  opipe_program **to = &p->programs[p->model->piece_plan.whole_of[instance] * p->per_instance +
+                                    (piece * p->model->n_classes + class) * OPI_PROGRAMS + program];
+  if (backend == NULL) {
+    OPI_TRY(opi_estimate_arena(&cut->graph, align, plan->allocator, &info.arena_bytes, p->err));
+  } else {
+    OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, to));
+    OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
+  }
+  const uint64_t arena = opi_align_up(info.arena_bytes, align);
+  if (arena > p->arena_bytes[rank]) {
+    p->arena_bytes[rank] = arena;
+    p->workspace_bytes[rank] = info.workspace_bytes;
+  }
+  return p->plan->train == NULL ? add_params(p, cut, rank, *to) : OPIPE_OK;
+}
+
+static opipe_status compile_all(predict *p) {
+  const opi_plan *view = &p->model->piece_plan.plan;
+  const uint32_t n = view->n_stages * view->n_replicas;
+  for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t c = 0; c < p->model->n_classes; ++c) {
+      for (uint32_t k = 0; k < p->model->cuts[c]->n_kinds; ++k) {
+        const opipe_status status = compile_one(p, i, c, k);
+        if (status < 0 && p->plan->train != NULL) {
+          return opi_error_prefix(p->err, "rank %u, stage %u: ", view->instance_rank[i],
+                                  i / view->n_replicas / p->model->n_pieces);
+        }
+        OPI_TRY(status);
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status add_weights(predict *p) {
+  const opi_plan *plan = p->plan;
+  const opi_cut *cut = p->model->cuts[0];
+  uint32_t n = plan->n_stages * plan->n_replicas;
+  opi_weight_place *places = OPI_ARENA_ARRAY(&p->scratch, opi_weight_place, n);
+  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, n);
+  if (places == NULL || bytes == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *places, "a prediction");
+  const uint32_t all = n;
+  n = 0;
+  for (uint32_t i = 0; i < all; ++i) {
+    const uint32_t stage = i / plan->n_replicas, rank = plan->instance_rank[i];
+    if (rank == OPIPE_NONE)
+      continue;
+    places[n++] = (opi_weight_place){.rank = rank,
+                                     .stage = stage,
+                                     .replica = i % plan->n_replicas,
+                                     .alignment = p->devices[rank].alignment,
+                                     .n_programs = p->per_instance,
+                                     .n_params = p->n_params[stage],
+                                     .backend = p->devices[rank].backend,
+                                     .programs = &p->programs[i * p->per_instance],
+                                     .params = p->params[stage]};
+  }
+  const opi_weight_query query = {
+      .places = places,
+      .sources = cut->sources,
+      .trained = cut->trained,
+      .n_places = n,
+      .n_sources = cut->n_params,
+      .n_versions = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
+      .n_moments = opi_optimizer_moments(&plan->train->optimizer)};
+  OPI_TRY(opi_predict_weights(&query, &p->scratch, NULL, bytes, p->err));
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_memory *m = &p->memory[places[i].rank];
+    m->params_bytes += bytes[i].params;
+    m->version_bytes += bytes[i].versions;
+    m->gradient_bytes += bytes[i].gradients;
+    m->optimizer_bytes += bytes[i].optimizer;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status list_params(predict *p) {
+  for (uint32_t s = 0; s < p->plan->n_stages; ++s)
+    OPI_TRY(opi_stage_params(p->model, s, &p->scratch, &p->params[s], &p->n_params[s], p->err));
+  return OPIPE_OK;
+}
+
+static opipe_status predict_all(predict *p, const opi_lists *lists) {
+  const opi_plan *plan = p->plan;
+  const uint32_t n = plan->n_stages * plan->n_replicas;
+  p->per_instance = OPI_PROGRAMS * p->model->n_classes * p->model->n_pieces;
+  p->programs = OPI_ARENA_ARRAY(&p->scratch, opipe_program *, (size_t)n * p->per_instance);
+  p->params = OPI_ARENA_ARRAY(&p->scratch, uint32_t *, plan->n_stages);
+  p->n_params = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_stages);
+  p->arena_bytes = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_ranks);
+  p->workspace_bytes = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_ranks);
+  if (p->programs == NULL || p->params == NULL || p->n_params == NULL || p->arena_bytes == NULL ||
+      p->workspace_bytes == NULL)
+    return opi_fail_nomem(p->err, n * sizeof(void *), "a prediction");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const uint64_t cap = plan->devices[r].memory_bytes;
+    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
+                                .estimated = p->devices[r].backend == NULL};
+  }
+  OPI_TRY(opi_layouts_begin(&p->layouts, p->model->cuts[0]->n_params, &p->scratch, p->err));
+  OPI_TRY(list_params(p));
+  OPI_TRY(compile_all(p));
+  if (plan->train != NULL)
+    OPI_TRY(add_weights(p));
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    opi_memory *m = &p->memory[r];
+    m->workspace_bytes = p->workspace_bytes[r];
+    m->activation_bytes = p->arena_bytes[r] - p->workspace_bytes[r];
+    m->boundary_bytes = lists->boundary_bytes[r];
+    m->stash_bytes = lists->stash_bytes[r];
+    uint64_t total = m->gradient_bytes + m->optimizer_bytes + m->version_bytes + m->stash_bytes;
+    if (opi_add_u64(total, m->params_bytes, &total) ||
+        opi_add_u64(total, m->boundary_bytes, &total) ||
+        opi_add_u64(total, p->arena_bytes[r], &total))
+      return beyond(p, r, "needs");
+    m->total_bytes = total;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_memory_predict(const opi_plan *plan, const opi_cut_model *model,
+                                const opi_lists *lists, const opi_rank_device *devices,
+                                uint32_t compile_flags, opi_memory *out_memory, opipe_error *err) {
+  predict p = {.plan = plan,
+               .model = model,
+               .devices = devices,
+               .memory = out_memory,
+               .compile_flags = compile_flags,
+               .err = err};
+  opi_arena_init(&p.scratch, plan->allocator, 0);
+  const opipe_status status = predict_all(&p, lists);
+  const uint32_t n = plan->n_stages * plan->n_replicas * p.per_instance;
+  for (uint32_t i = 0; p.programs != NULL && i < n; ++i) {
+    if (p.programs[i] != NULL) {
+      const uint32_t rank = plan->instance_rank[i / p.per_instance];
+      devices[rank].backend->table->program_free(p.programs[i]);
+    }
+  }
+  opi_arena_release(&p.scratch);
+  return status;
+}

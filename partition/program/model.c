@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Binds, differentiates and cuts the row classes of a training plan. */
+#include "partition/program/model.h"
+
+#include <string.h>
+
+#include "partition/cut/batch.h"
+#include "partition/program/records.h"
+
+enum { PIECES_MOST = 1 << 20 };
+
+uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g) {
+  if (plan->train == NULL || plan->train->loss.kind != OPI_LOSS_OUTPUT)
+    return g->n_nodes;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const uint32_t v = opi_node_out(&g->nodes[n], 0);
+    if (v != OPIPE_NONE && g->values[v].rank == 0 && opi_dtype_is_float(g->values[v].dtype))
+      return n;
+  }
+  return g->n_nodes;
+}
+
+/* The first dimension that so many rows divide; 0: none. */
+static int32_t divided_by(const opi_value *value, int64_t rows) {
+  for (int32_t d = 0; rows > 0 && d < value->rank; ++d) {
+    if (value->shape[d] % rows == 0)
+      return d;
+  }
+  return 0;
+}
+
+/* Where the inputs of g have the batch. Keys and values of earlier tokens have it first, alone or
+ * with the heads: [batch, heads, tokens, size], [batch * heads, size, tokens], [1, batch * heads,
+ * tokens, size]. */
+static void place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
+                        opi_carry *in) {
+  const int32_t earlier = -2;
+  int64_t rows = 0;
+  opi_batch_inputs(plan, model, g, earlier, in);
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const opi_value *value = &g->values[g->inputs[i]];
+    if (in[i].axis >= 0 && rows == 0)
+      rows = value->shape[in[i].axis];
+    if (in[i].axis != earlier)
+      continue;
+    in[i].axis = divided_by(value, rows);
+    if (rows > 0 && value->rank > 0 && value->shape[in[i].axis] % rows == 0)
+      in[i].inner = value->shape[in[i].axis] / rows;
+  }
+}
+
+/* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
+ * through. */
+static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const opi_bound *bound,
+                             opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
+  const opi_graph *g = bound->graph;
+  const bool split = opi_plan_cuts_rows(plan);
+  *out_carry = NULL;
+  if (plan->batch_dim == NULL)
+    return OPIPE_OK;
+  opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
+  opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
+  if (in == NULL || all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
+  place_batch(plan, model, g, in);
+  /* A loss that the graph makes ends the batch: it is a sum over micro-batches by the gradient's
+   * rules. */
+  opi_graph part = *g;
+  part.n_nodes = opi_batch_nodes(plan, g);
+  for (uint32_t v = 0; v < g->n_values; ++v)
+    all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  const opipe_status status = opi_carry_axis(&part, plan->batch, in, all, split ? err : NULL);
+  if (status == OPIPE_OK)
+    *out_carry = all;
+  return split ? status : OPIPE_OK;
+}
+
+/* How tokens run through the inputs of Dropout; *out_carry NULL where no axis is known. */
+static opipe_status token_carry_of(const opi_token_axes *axes, const opi_graph *g,
+                                   opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
+  *out_carry = NULL;
+  if (axes == NULL || axes->n == 0)
+    return OPIPE_OK;
+  opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
+  if (all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the token axis");
+  for (uint32_t v = 0; v < g->n_values; ++v)
+    all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const bool drops = opi_op_of(&g->nodes[n])->kind == OPI_KIND_RANDOM;
+    for (uint32_t i = 0; drops && i < axes->n; ++i) {
+      if (strcmp(axes->list[i].node, g->nodes[n].name) == 0)
+        all[g->nodes[n].in[0]].axis = axes->list[i].axis;
+    }
+  }
+  *out_carry = all;
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
+                                const opi_bound *bound, const uint32_t *stage_of_node,
+                                const opi_token_slice *slice, const opi_token_axes *axes,
+                                const opi_bind_options *base, opi_training **out_training,
+                                opipe_error *err) {
+  const opi_train_spec *spec = plan->train;
+  opi_arena scratch;
+  opi_carry *carry = NULL, *token_carry = NULL;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  opipe_status status = carry_of(plan, model, bound, &scratch, &carry, err);
+  if (status == OPIPE_OK)
+    status = token_carry_of(axes, bound->graph, &scratch, &token_carry, err);
+  opi_loss loss = spec->loss;
+  if (slice != NULL) /* the states are outputs too */
+    loss.output = bound->graph->values[slice->output].name;
+  const bool plain = loss.kind == OPI_LOSS_OUTPUT && loss.output == NULL;
+  const opi_gradient_options options = {
+      .loss = plain ? NULL : &loss,
+      .globs = spec->globs,
+      .n_globs = spec->n_globs,
+      .choice = &spec->choice,
+      .stage_of_node = stage_of_node,
+      .carry = carry,
+      .token_carry = token_carry,
+      .slice = slice,
+      .recompute = spec->recompute,
+      .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
+      .evaluator = base->evaluator,
+      .allocator = plan->allocator,
+      .logger = base->logger};
+  if (status == OPIPE_OK)
+    status = opi_gradient_build(bound, &options, out_training, err);
+  opi_arena_release(&scratch);
+  return status;
+}
+
+typedef struct building {
+  const opi_cut_sources *from;
+  const opi_plan *plan;
+  const opi_model *file;
+  opi_cut_model *model;
+} building;
+
+/* ---- row classes ---- */
+
+/* The axis of the labels, which no file's input may tell: the one that grows with the rows. */
+static int32_t grown_axis(const opi_value *a, const opi_value *b) {
+  for (int32_t d = 0; d < a->rank && d < b->rank; ++d) {
+    if (a->shape[d] != b->shape[d])
+      return d;
+  }
+  return -1;
+}
+
+/* How the batch runs through the training graph of the first variant. */
+static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carry **out_carry,
+                                 bool **out_mixed, opipe_error *err) {
+  const opi_variant *variants = b->model->variants;
+  const opi_training *training = variants[0].slices[0].training;
+  const opi_graph *g = training->graph;
+  opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
+  *out_carry = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
+  *out_mixed = OPI_ARENA_ARRAY(scratch, bool, g->n_values);
+  if (in == NULL || *out_carry == NULL || *out_mixed == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof **out_carry, "the batch axis");
+  opi_batch_inputs(b->plan, b->file, g, 0, in);
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const opi_value *value = &g->values[g->inputs[i]];
+    if (g->inputs[i] != training->labels)
+      continue;
+    const opi_training *other = variants[b->model->n_variants - 1].slices[0].training;
+    in[i].axis = grown_axis(value, &other->graph->values[other->labels]);
+    if (in[i].axis >= 0)
+      in[i].inner = value->shape[in[i].axis] / variants[0].rows;
+  }
+  return opi_carry_follow(g, b->plan->batch, in, *out_carry, *out_mixed, err);
+}
+
+static opipe_status compose_classes(building *b, opipe_error *err) {
+  opi_cut_model *model = b->model;
+  opi_arena scratch;
+  opi_carry *carry = NULL;
+  bool *mixed = NULL;
+  opi_arena_init(&scratch, b->plan->allocator, 0);
+  opipe_status status = follow_batch(b, &scratch, &carry, &mixed, err);
+  for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c)
+    status = opi_pieces_compose(b->plan, c, carry, mixed, model, err);
+  opi_arena_release(&scratch);
+  return status;
+}
+
+/* Every piece is a whole micro-batch, or a token slice of one. */
+static opipe_status place_whole(const building *b, uint32_t c, int64_t rows, opipe_error *err) {
+  opi_cut_model *model = b->model;
+  const uint32_t n = b->plan->n_stages * model->n_pieces;
+  uint32_t variant = 0;
+  OPI_TRY(opi_variant_note(model, rows, &variant, err));
+  model->pieces[c] = OPI_ARENA_ARRAY(&model->arena, opi_piece, n);
+  if (model->pieces[c] == NULL)
+    return opi_fail_nomem(err, n * sizeof(opi_piece), "token slices");
+  for (uint32_t i = 0; i < n; ++i) {
+    model->pieces[c][i] = (opi_piece){.variant = variant,
+                                      .slice = i % model->n_slices,
+                                      .phases = (1u << OPI_PHASES) - 1,
+                                      .rows = model->variants[variant].rows};
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status join_class(const building *b, uint32_t c, opipe_error *err) {
+  opi_cut_model *model = b->model;
+  const opi_variant *v = &model->variants[model->pieces[c][0].variant];
+  model->cuts[c] = v->slices[0].cut;
+  if (model->n_slices == 1)
+    return OPIPE_OK;
+  opi_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_cut *, model->n_slices);
+  if (parts == NULL)
+    return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
+  for (uint32_t k = 0; k < model->n_slices; ++k)
+    parts[k] = v->slices[k].cut;
+  model->cuts[c] = NULL;
+  return opi_cut_merge(parts, model->n_slices, b->plan->allocator, &model->cuts[c], err);
+}
+
+static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
+  const opi_plan *plan = b->plan;
+  const uint32_t m = plan->n_microbatches;
+  const bool split = plan->batch_dim != NULL;
+  opi_cut_model *model = b->model;
+  const int64_t rows[OPI_ROW_CLASSES] = {split ? opi_microbatch_rows(plan->batch_rows, m, 0) : 0,
+                                         plan->batch_rows / m};
+  uint32_t ignored = 0;
+  if (plan->train == NULL) {
+    used = NULL;
+  } else if (plan->actions != NULL) {
+    opi_programs_used(plan, used);
+  } else {
+    for (uint32_t s = 0; s < plan->n_stages; ++s)
+      used[s] = 1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B;
+  }
+  model->n_classes = m == 1 || !split || plan->batch_rows % m == 0 ? 1 : 2;
+  const bool whole = model->n_pieces == model->n_slices;
+  for (uint32_t c = 0; c < model->n_classes; ++c) {
+    OPI_TRY(whole ? place_whole(b, c, rows[c], err)
+                  : opi_pieces_place(plan, c, rows[c], model, err));
+  }
+  if (!whole && model->n_variants == 1) /* what grows with the rows shows in two of them */
+    OPI_TRY(opi_variant_note(model, rows[0], &ignored, err));
+  OPI_TRY(opi_variants_build(b->from, used, model, err));
+  for (uint32_t c = 0; c < model->n_classes && whole; ++c)
+    OPI_TRY(join_class(b, c, err));
+  return whole ? OPIPE_OK : compose_classes(b, err);
+}
+
+static opipe_status count_views(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
+  const uint64_t parts = plan->n_parts > 1 ? (uint64_t)plan->n_parts + 1 : 1;
+  const uint64_t n = parts * (plan->shares == NULL ? 1 : plan->n_replicas);
+  model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
+  model->n_pieces = model->n_slices;
+  if (parts == 1 && plan->shares == NULL)
+    return OPIPE_OK;
+  if (model->n_slices > 1 || plan->batch_dim == NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' cuts micro-batches along the batch%s",
+                    plan->schedule,
+                    model->n_slices > 1
+                        ? ", and sequences into slices of tokens: only one of the two is possible"
+                        : ": no input has a free dimension 0 to split");
+  }
+  if (n > PIECES_MOST || n * plan->n_stages > PIECES_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT, "%u stages in %llu pieces each: at most %d of all",
+                    plan->n_stages, (unsigned long long)n, PIECES_MOST);
+  }
+  model->n_pieces = (uint32_t)n;
+  return OPIPE_OK;
+}
+
+opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **out_model,
+                                 opipe_error *err) {
+  const opi_plan *plan = from->plan;
+  opi_cut_model *model = opi_alloc_zero(plan->allocator, 1, sizeof *model);
+  uint32_t *used = opi_alloc_zero(plan->allocator, plan->n_stages, sizeof *used);
+  opipe_status status = OPIPE_OK;
+  if (model != NULL) {
+    model->allocator = plan->allocator;
+    model->master = from->master;
+    opi_arena_init(&model->arena, plan->allocator, 0);
+  }
+  status = model == NULL || used == NULL ? opi_fail_nomem(err, sizeof *model, "a plan's graphs")
+                                         : count_views(plan, model, err);
+  if (status == OPIPE_OK)
+    status = opi_piece_plan_build(plan, model, err);
+  if (status == OPIPE_OK) {
+    building b = {.from = from, .plan = plan, .file = from->file, .model = model};
+    status = build_all(&b, used, err);
+  }
+  if (status == OPIPE_OK)
+    status = opi_reductions_place(plan, model, err);
+  opi_free(plan->allocator, used, plan->n_stages * sizeof *used);
+  if (status < 0) {
+    opi_cut_model_free(model);
+    return status;
+  }
+  *out_model = model;
+  return OPIPE_OK;
+}
+
+opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
+                              uint32_t **out_params, uint32_t *out_n, opipe_error *err) {
+  const uint32_t n = model->cuts[0]->n_params;
+  bool *reads = OPI_ARENA_ARRAY(arena, bool, n);
+  uint32_t *list = OPI_ARENA_ARRAY(arena, uint32_t, n);
+  if (reads == NULL || list == NULL)
+    return opi_fail_nomem(err, n * sizeof *list, "parameters");
+  for (uint32_t c = 0; c < model->n_classes; ++c) {
+    const uint32_t n_kinds = model->cuts[c]->n_kinds;
+    for (uint32_t p = 0; p < n_kinds * model->n_pieces; ++p) {
+      const opi_program *program =
+          opi_program_of(model->cuts[c], stage * model->n_pieces + p / n_kinds, p % n_kinds);
+      for (uint32_t i = 0; i < program->n_params; ++i)
+        reads[program->params[i]] = true;
+    }
+  }
+  *out_n = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (reads[i])
+      list[(*out_n)++] = i;
+  }
+  *out_params = list;
+  return OPIPE_OK;
+}
+
+void opi_cut_model_free(opi_cut_model *model) {
+  if (model == NULL)
+    return;
+  for (uint32_t c = OPI_ROW_CLASSES; c-- > 0;) {
+    if (model->n_pieces > 1)
+      opi_cut_free(model->cuts[c]);
+  }
+  opi_variants_free(model);
+  opi_arena_release(&model->arena);
+  opi_free(model->allocator, model, sizeof *model);
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a plan and a model to the graphs of its row classes, cut: shared by the planner, which
+ * predicts with them, and the runtime, which compiles them. A forward plan's are the bound graphs.
+ */
+#ifndef OPI_CUT_MODEL_H
+#define OPI_CUT_MODEL_H
+
+#include "partition/bind.h"
+#include "partition/program/cut.h"
+
+enum { OPI_ROW_CLASSES = 2 /* micro-batches have at most two row counts */ };
+
+/* One token slice of one number of rows; without slices there is one, the whole. */
+typedef struct opi_variant_slice {
+  opi_token_slice *tokens; /* NULL: whole sequences */
+  opi_training *training;  /* NULL: a forward plan */
+  const opi_graph *graph;  /* of the training, or the bound graph itself */
+  const uint32_t *stage;   /* [graph->n_nodes] */
+  opi_cut *cut;
+  int64_t first, length; /* tokens */
+} opi_variant_slice;
+
+/* The inputs of Dropout that have a token axis, by the node's name: slices drop what the whole
+ * sequence drops. */
+typedef struct opi_token_axis {
+  const char *node;
+  int32_t axis;
+} opi_token_axis;
+typedef struct opi_token_axes {
+  opi_token_axis *list;
+  uint32_t n;
+} opi_token_axes;
+
+/* The graphs of one number of rows: of whole micro-batches of a class, or of pieces of them. All
+ * have the same nodes and values. */
+typedef struct opi_variant {
+  int64_t rows;              /* 1 where the batch has no name */
+  const opi_bound *bound;    /* of the model's base, NULL: made of that and another (variants.c) */
+  opi_bound *own;            /* the same where the model bound it */
+  opi_variant_slice *slices; /* [n_slices] */
+} opi_variant;
+
+/* What a stage of the view computes of a micro-batch. */
+typedef struct opi_piece {
+  uint32_t variant, slice; /* variant OPIPE_NONE: nothing, the stage has fewer pieces */
+  uint32_t share;          /* which of the stage's replicas, where they cut micro-batches */
+  uint32_t phases;         /* bits */
+  int64_t first, rows;     /* of the micro-batch's rows */
+} opi_piece;
+
+/* The plan as the lists see it: piece k of stage s is stage s * n_pieces + k, and the requests of a
+ * body come one after the other. A type of its own: its stages are not the plan's. */
+typedef struct opi_piece_plan {
+  opi_plan plan;
+  uint32_t n_pieces;      /* of a stage */
+  uint32_t *whole_of;     /* [instances] instance of the plan; OPIPE_NONE: there is none */
+  uint32_t *reduce_after; /* [instances of the plan] action behind which the sum over replicas
+                             stands; OPIPE_NONE: at the end of its rank. NULL: there is no sum */
+} opi_piece_plan;
+
+typedef struct opi_cut_model {
+  const opipe_allocator *allocator;
+  opi_arena arena;
+  const opi_cut *master; /* whose parameter table the cuts have; NULL: the base's first slice's */
+  opi_variant *variants;
+  uint32_t n_variants, room_variants;
+  uint32_t base;                      /* the variant that was bound, with the most rows */
+  opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
+  opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
+  uint32_t n_classes, n_slices;
+  uint32_t n_pieces; /* pieces of a stage: token slices, or rows and phases */
+  int64_t n_tokens;  /* of a sequence; 0 without slices */
+  opi_token_axes token_axes;
+  opi_piece_plan piece_plan;
+} opi_cut_model;
+
+static inline const opi_variant_slice *opi_variant_slice_of(const opi_cut_model *model,
+                                                            uint32_t class, uint32_t view_stage) {
+  const opi_piece *piece = &model->pieces[class][view_stage];
+  return &model->variants[piece->variant].slices[piece->slice];
+}
+
+/* What a model is made of. All borrowed; bound and master must outlive it. */
+typedef struct opi_cut_sources {
+  const opi_plan *plan; /* stage_of_node and actions must be there (actions NULL: every stage of a
+                           training plan uses F and B) */
+  const opi_model *file;
+  const opi_bind_options *base; /* evaluator and logger */
+  const opi_cut *master;  /* of the same plan with other dimensions: its parameter table is taken;
+                             NULL: a table of its own */
+  const opi_bound *bound; /* forward: the graph of the most rows, whose nodes the plan's
+                             stage_of_node counts; NULL: it is bound here */
+  opi_bind_fn bind;       /* NULL: opi_bind */
+} opi_cut_sources;
+opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **out_model,
+                                 opipe_error *err);
+void opi_cut_model_free(opi_cut_model *model); /* accepts NULL */
+
+/* Slots of the parameter table that the programs of `stage` read or accumulate, rising. In `arena`.
+ */
+opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
+                              uint32_t **out_params, uint32_t *out_n, opipe_error *err);
+
+/* How many of a bound graph's nodes must carry the batch: all, but where training's loss is a
+ * scalar of the graph only those before the first float scalar. */
+uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g);
+
+/* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
+ * NULL: whole sequences; axes NULL: masks are not wanted to be those of slices. */
+opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
+                                const opi_bound *bound, const uint32_t *stage_of_node,
+                                const opi_token_slice *slice, const opi_token_axes *axes,
+                                const opi_bind_options *base, opi_training **out_training,
+                                opipe_error *err);
+
+/* slices.c: cuts the sequences of a variant, whose whole graph is bound, as the plan's layout says.
+ */
+opipe_status opi_slices_cut(const opi_plan *plan, const opi_model *file,
+                            const opi_bind_options *base, opi_variant *variant,
+                            opi_cut_model *model, opipe_error *err);
+/* slices.c: given lengths of slices, made for sequences of another number of tokens than the plan's
+ * dimensions say, in the same proportions. In `arena`. */
+opipe_status opi_slices_scale(const opi_model *file, opi_plan *plan, opi_arena *arena,
+                              opipe_error *err);
+/* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
+ * or where the model has no token dimension that could be sliced. */
+opipe_status opi_token_axes_find(const opi_plan *plan, const opi_model *file,
+                                 const opi_bind_options *base, int64_t rows, const opi_bound *whole,
+                                 opi_cut_model *model, opipe_error *err);
+/* variants.c. The variant of so many rows (0: the batch has no name), noted where there is none. */
+opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_variant,
+                              opipe_error *err);
+/* Makes the graphs and cuts of all that are noted; used [n_stages]: OPI_PROGRAM_* as bits. Errors:
+ * those of binding and differentiating; UNSUPPORTED, a graph that changes with the rows. */
+opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *used,
+                                opi_cut_model *model, opipe_error *err);
+void opi_variants_free(opi_cut_model *model);
+/* pieces.c: which rows of a micro-batch of class `c` each piece has, and of which variant it is.
+ * Errors: INVALID, fewer rows than pieces. */
+opipe_status opi_pieces_place(const opi_plan *plan, uint32_t c, int64_t rows, opi_cut_model *model,
+                              opipe_error *err);
+/* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: of the
+ * values of the first variant's training graph. Errors: UNSUPPORTED names the tensor whose rows do
+ * not lie one after the other. */
+opipe_status opi_pieces_compose(const opi_plan *plan, uint32_t c, const opi_carry *carry,
+                                const bool *mixed, opi_cut_model *model, opipe_error *err);
+/* piece_plan.c: fills model->piece_plan. A forward plan's has its records only from the first call
+ * after opi_cut_model_build on: how many requests a body holds follows from the cut. */
+opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, opipe_error *err);
+
+#endif /* OPI_CUT_MODEL_H */

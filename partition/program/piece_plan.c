@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plan in which every piece of a stage is a stage of its own:
+ *
+ *   token slices       piece k
+ *   halves             piece 0 is the forward, 1 and on the backwards of the parts
+ *   unequal replicas   the pieces of replica 0, as above, then those of replica 1, and so on
+ *
+ * Those of token slices and halves are of the replica that their micro-batch passes; those of
+ * unequal replicas of the only one that they have.
+ */
+#include <string.h>
+
+#include "partition/program/model.h"
+
+/* Pieces of one replica's part of a micro-batch. */
+static uint32_t pieces_each(const opi_plan *plan) {
+  return plan->n_parts > 1 ? plan->n_parts + 1 : 1;
+}
+
+static double *spread(const opi_plan *plan, opi_cut_model *model, const double *ns, bool parts) {
+  const uint32_t n = plan->n_stages * model->n_pieces;
+  double *out = ns == NULL ? NULL : OPI_ARENA_ARRAY(&model->arena, double, n);
+  for (uint32_t v = 0; out != NULL && v < n; ++v) {
+    const uint32_t s = v / model->n_pieces;
+    out[v] = ns[s] / model->n_slices / (plan->shares == NULL ? 1 : plan->shares[s]) /
+             (parts && plan->n_parts > 1 ? plan->n_parts : 1);
+  }
+  return out;
+}
+
+/* Where a record stands in the out. */
+static opipe_status place_action(const opi_plan *plan, const opi_cut_model *model, uint32_t a,
+                                 opipe_action *action, opipe_error *err) {
+  const uint32_t n_parts = plan->n_parts > 1 ? plan->n_parts : 1;
+  const bool forward = action->pass == OPIPE_PASS_FORWARD;
+  const uint32_t n_replicas = plan->shares == NULL || action->stage >= plan->n_stages
+                                  ? plan->n_replicas
+                                  : plan->shares[action->stage];
+  if (action->stage >= plan->n_stages || action->slice >= model->n_slices ||
+      action->part >= (forward ? 1 : n_parts) || action->replica >= n_replicas) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "schedule '%s', action %u: stage %u of %u, slice %u of %u, part %u of %u, "
+                    "replica %u of %u",
+                    plan->schedule, a, action->stage, plan->n_stages, action->slice,
+                    model->n_slices, action->part, forward ? 1 : n_parts, action->replica,
+                    n_replicas);
+  }
+  const uint32_t sub = n_parts == 1 || forward ? 0 : 1u + action->part;
+  const uint32_t share = plan->shares == NULL ? 0 : action->replica;
+  action->stage = action->stage * model->n_pieces + action->slice + share * pieces_each(plan) + sub;
+  action->slice = 0;
+  action->part = 0;
+  if (plan->shares != NULL)
+    action->replica = 0;
+  return OPIPE_OK;
+}
+
+enum { RECORDS_MOST = 1 << 19 }; /* of a body */
+
+static uint32_t common_divisor(uint32_t a, uint32_t b) {
+  while (b != 0) {
+    const uint32_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+/* Micro-batches of a request that pass the instance with the fewest, of those that have any. */
+static uint32_t least_passes(const opi_plan *plan) {
+  uint32_t least = plan->n_microbatches;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && plan->n_replicas > 1; ++i) {
+    const uint32_t rank = plan->instance_rank[i];
+    uint32_t n = 0;
+    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+      n += plan->actions[a].stage == i / plan->n_replicas &&
+           plan->actions[a].replica == i % plan->n_replicas;
+    }
+    least = n != 0 && n < least ? n : least;
+  }
+  return least;
+}
+
+/* How many requests of a stream the lists hold: as many as bring the slots of every tensor back to
+ * where they were. A training step, and a request alone, is one. */
+static uint32_t count_positions(const opi_plan *plan, const opi_cut_model *model) {
+  const opi_cut *cut = model->cuts[0];
+  uint32_t distance = 1;
+  if (plan->n_positions != 0 || !opi_plan_is_periodic(plan) || plan->train != NULL ||
+      plan->actions == NULL)
+    return plan->n_positions == 0 ? 1 : plan->n_positions;
+  for (uint32_t r = 0; cut != NULL && r < cut->n_routes; ++r) {
+    const opi_route *route = &cut->routes[r];
+    const uint32_t apart = route->dst_stage / model->n_pieces - route->src_stage / model->n_pieces;
+    distance = apart > distance ? apart : distance;
+  }
+  uint32_t slots = opi_forward_slots(plan, distance);
+  while (slots % 2 == 0 && slots > plan->depth &&
+         (uint64_t)slots * plan->n_actions / plan->n_microbatches > RECORDS_MOST / 4)
+    slots /= 2;
+  return slots / common_divisor(slots, least_passes(plan));
+}
+
+/* Every rank's records, for one request after the other. */
+static opipe_status place_actions(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
+  opi_plan *out = &model->piece_plan.plan;
+  const uint32_t n = out->n_positions;
+  uint32_t at = 0;
+  if (plan->actions == NULL || (plan->train == NULL && model->cuts[0] == NULL))
+    return OPIPE_OK; /* what is received says how many requests */
+  if (n > 1 && (uint64_t)plan->n_actions * n > RECORDS_MOST) {
+    return opi_fail(
+        err, OPIPE_E_LIMIT,
+        "depth %u: slots come round after %u requests of %u records each; at most %d of "
+        "all",
+        plan->depth, n, plan->n_actions, RECORDS_MOST);
+  }
+  opipe_action *actions = OPI_ARENA_ARRAY(&model->arena, opipe_action, (size_t)plan->n_actions * n);
+  uint32_t *rank_first = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  if (actions == NULL || rank_first == NULL)
+    return opi_fail_nomem(err, (size_t)plan->n_actions * n * sizeof *plan->actions, "pieces");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    rank_first[r] = at;
+    for (uint32_t p = 0; p < n; ++p) {
+      for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a, ++at) {
+        actions[at] = plan->actions[a];
+        OPI_TRY(place_action(plan, model, a, &actions[at], err));
+        actions[at].microbatch += p * plan->n_microbatches;
+      }
+    }
+  }
+  rank_first[plan->n_ranks] = at;
+  out->actions = actions;
+  out->rank_first = rank_first;
+  out->n_actions = at;
+  out->n_microbatches = plan->n_microbatches * n;
+  return OPIPE_OK;
+}
+
+opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
+  opi_piece_plan *pieces = &model->piece_plan;
+  opi_plan *out = &pieces->plan;
+  *out = *plan;
+  pieces->n_pieces = model->n_pieces;
+  out->n_stages = plan->n_stages * model->n_pieces;
+  out->n_replicas = plan->shares == NULL ? plan->n_replicas : 1;
+  out->n_slices = out->n_parts = 1;
+  out->shares = NULL;
+  out->n_positions = count_positions(plan, model);
+  const uint32_t n = out->n_stages * out->n_replicas;
+  out->instance_rank = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);
+  pieces->whole_of = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);
+  if (out->instance_rank == NULL || pieces->whole_of == NULL)
+    return opi_fail_nomem(err, n * sizeof(uint32_t), "pieces");
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t v = i / out->n_replicas, s = v / model->n_pieces;
+    const uint32_t share = v % model->n_pieces / pieces_each(plan);
+    const uint32_t replica = plan->shares == NULL ? i % out->n_replicas : share;
+    const bool there = plan->shares == NULL || share < plan->shares[s];
+    const uint32_t whole = s * plan->n_replicas + replica;
+    pieces->whole_of[i] = there ? whole : OPIPE_NONE;
+    out->instance_rank[i] = there ? plan->instance_rank[whole] : OPIPE_NONE;
+  }
+  if (model->n_pieces > 1) {
+    out->stage_ns = spread(plan, model, plan->stage_ns, false);
+    out->input_ns = spread(plan, model, plan->input_ns, true);
+    out->weight_ns = spread(plan, model, plan->weight_ns, true);
+  }
+  return place_actions(plan, model, err);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The schedule's records under the action language (partition/program/records.h): where its passes
+ * put reductions, and when the simulator has a double-buffered body run.
+ */
+#include <string.h>
+
+#include "partition/program/model.h"
+#include "partition/program/records.h"
+#include "partition/simulate/events.h"
+
+/* ---- reductions ---- */
+
+/* Both lists have the plan's records in the same order. */
+static void read_reductions(const opi_plan *plan, const opi_do_list *list, uint32_t *out_after) {
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    uint32_t next = plan->rank_first[rank];
+    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
+      const opi_do *a = &list->items[i];
+      if (opi_do_is_compute(a->kind))
+        ++next;
+      else if (a->kind == OPI_DO_REDUCE && next > plan->rank_first[rank])
+        out_after[a->stage * plan->n_replicas + a->replica] = next - 1;
+    }
+  }
+}
+
+static opipe_status reduce(const opi_plan *plan, const opi_cut_model *model, opi_arena *scratch,
+                           uint32_t *out_after, opipe_error *err) {
+  const opipe_allocator *allocator = scratch->allocator;
+  opi_problem problem;
+  opi_do_list *order = NULL, *reduced = NULL;
+  OPI_TRY(opi_records_problem(plan, model->variants[0].slices[0].cut, scratch, &problem, err));
+  opipe_status status =
+      opi_do_list_from_records(&problem, plan->actions, plan->n_actions, allocator, &order, err);
+  if (status == OPIPE_OK)
+    status = opi_pass_check(&problem, order, allocator, err);
+  if (status == OPIPE_OK)
+    status = opi_pass_reduce(&problem, order, false, allocator, &reduced, err);
+  if (status == OPIPE_OK)
+    read_reductions(plan, reduced, out_after);
+  opi_do_list_free(reduced);
+  opi_do_list_free(order);
+  return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule) : OPIPE_OK;
+}
+
+opipe_status opi_reductions_place(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
+  const size_t n = (size_t)plan->n_stages * plan->n_replicas;
+  opi_arena scratch;
+  model->piece_plan.reduce_after = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);
+  if (model->piece_plan.reduce_after == NULL)
+    return opi_fail_nomem(err, n * sizeof(uint32_t), "reductions");
+  memset(model->piece_plan.reduce_after, 0xff, n * sizeof(uint32_t));
+  if (plan->actions == NULL || plan->sync == OPIPE_SYNC_END ||
+      plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED)
+    return OPIPE_OK;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  const opipe_status status = reduce(plan, model, &scratch, model->piece_plan.reduce_after, err);
+  opi_arena_release(&scratch);
+  return status;
+}
+
+/* ---- times of a body ---- */
+
+opipe_status opi_body_timeline(const opi_plan *plan, const opi_cut_model *model, opi_arena *arena,
+                               double *out_start_ns, double *out_end_ns, opipe_error *err) {
+  const opi_cut *cut = model->variants[0].slices[0].cut;
+  opi_problem problem;
+  opi_timeline line;
+  opi_do_list *list = NULL;
+  opi_costs costs = {.forward = 1,
+                     .input = 1,
+                     .weight = 1,
+                     .stage_forward = plan->stage_ns,
+                     .stage_input = plan->input_ns,
+                     .stage_weight = plan->weight_ns};
+  for (uint32_t r = 0; r < cut->n_routes; ++r) {
+    const double ns = (double)opi_link_ns(&plan->link, cut->routes[r].n_bytes);
+    costs.comm = ns > costs.comm ? ns : costs.comm;
+  }
+  OPI_TRY(opi_records_problem(plan, cut, arena, &problem, err));
+  OPI_TRY(opi_do_list_from_records(&problem, plan->actions, plan->n_actions, arena->allocator,
+                                   &list, err));
+  const opipe_status status = opi_timeline_build(&problem, list, &costs, arena, &line, err);
+  double first = line.makespan;
+  for (uint32_t a = 0; status == OPIPE_OK && a < plan->n_actions; ++a)
+    first = line.start[a] < first ? line.start[a] : first;
+  for (uint32_t a = 0; status == OPIPE_OK && a < plan->n_actions; ++a) {
+    out_start_ns[a] = line.start[a] - first;
+    out_end_ns[a] = line.end[a] - first;
+  }
+  opi_do_list_free(list);
+  return status;
+}

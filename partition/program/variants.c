@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The training graphs of every number of rows that a plan's pieces have, and their cuts.
+ *
+ * One number of rows: its graph as it is bound. Several: the cut must not depend on the rows, so
+ * the graph is made for the most rows (the *base*) and for one row more (the *probe*, which goes
+ * again), and those of fewer rows are made of the two (loader/graph/rows.h). Where two such
+ * numbers make different graphs, because one happens to equal another extent, two primes are taken.
+ */
+#include <string.h>
+
+#include "partition/cut/assign.h"
+#include "partition/program/model.h"
+
+typedef struct making {
+  const opi_cut_sources *from;
+  const opi_plan *plan;
+  const opi_model *file;
+  const opi_bind_options *bind;
+  const uint32_t *used; /* [n_stages] */
+  opi_cut_model *model;
+} making;
+
+opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_variant,
+                              opipe_error *err) {
+  const int64_t counted = rows == 0 ? 1 : rows;
+  for (*out_variant = 0; *out_variant < model->n_variants; ++*out_variant) {
+    if (model->variants[*out_variant].rows == counted)
+      return OPIPE_OK;
+  }
+  if (!opi_arena_grow(&model->arena, (void **)&model->variants, &model->room_variants,
+                      model->n_variants + 1, sizeof *model->variants))
+    return opi_fail_nomem(err, sizeof *model->variants, "a training model");
+  model->variants[model->n_variants++] = (opi_variant){.rows = counted};
+  return OPIPE_OK;
+}
+
+/* What it holds goes, its rows stay. */
+static void empty(const opi_cut_model *model, opi_variant *variant) {
+  for (uint32_t k = variant->slices == NULL ? 0 : model->n_slices; k-- > 0;) {
+    opi_cut_free(variant->slices[k].cut);
+    opi_training_free(variant->slices[k].training);
+    opi_token_slice_free(variant->slices[k].tokens);
+  }
+  opi_bound_free(variant->own);
+  *variant = (opi_variant){.rows = variant->rows};
+}
+
+void opi_variants_free(opi_cut_model *model) {
+  for (uint32_t v = model->n_variants; v-- > 0;) {
+    if (v != model->base)
+      empty(model, &model->variants[v]);
+  }
+  if (model->n_variants != 0) /* the others borrow from it */
+    empty(model, &model->variants[model->base]);
+}
+
+static opipe_status make_slices(const making *m, opi_variant *variant, opipe_error *err) {
+  variant->slices = OPI_ARENA_ARRAY(&m->model->arena, opi_variant_slice, m->model->n_slices);
+  return variant->slices == NULL
+             ? opi_fail_nomem(err, m->model->n_slices * sizeof(opi_variant_slice), "token slices")
+             : OPIPE_OK;
+}
+
+/* ---- from the file ---- */
+
+/* The stages of a bound graph's nodes, and the graph of all passes that follows. */
+static opipe_status differentiate(const making *m, const opi_variant *variant,
+                                  opi_variant_slice *slice, opipe_error *err) {
+  const opi_plan *plan = m->plan;
+  const opi_bound *bound = slice->tokens == NULL ? variant->bound : slice->tokens->bound;
+  const opi_graph *g = bound->graph;
+  slice->graph = g;
+  slice->stage = plan->stage_of_node;
+  if (bound == m->from->bound)
+    return OPIPE_OK;
+  uint32_t *stages = OPI_ARENA_ARRAY(&m->model->arena, uint32_t, g->n_nodes);
+  if (stages == NULL)
+    return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
+  OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, err));
+  slice->stage = stages;
+  if (plan->train == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
+                             m->bind, &slice->training, err));
+  slice->graph = slice->training->graph;
+  slice->stage = slice->training->stage;
+  return OPIPE_OK;
+}
+
+static opipe_status name_tokens(const opi_cut_model *model, uint32_t k, opipe_status status,
+                                opipe_error *err) {
+  const opi_variant_slice *slice = &model->variants[model->base].slices[k];
+  return status >= 0 || model->n_slices == 1
+             ? status
+             : opi_error_prefix(err, "tokens %lld to %lld: ", (long long)slice->first,
+                                (long long)(slice->first + slice->length - 1));
+}
+
+static opipe_status bind_variant(const making *m, bool first, opi_variant *variant,
+                                 opipe_error *err) {
+  opi_cut_model *model = m->model;
+  OPI_TRY(make_slices(m, variant, err));
+  variant->bound = first ? m->from->bound : NULL;
+  if (variant->bound == NULL) {
+    const bool none = m->plan->batch_dim != NULL && m->plan->batch_rows == 0; /* as it was given */
+    OPI_TRY(opi_plan_bind_by(m->from->bind, m->plan, m->file, m->bind, none ? 0 : variant->rows,
+                             &variant->own, err));
+    variant->bound = variant->own;
+  }
+  if (first && m->plan->train != NULL) {
+    OPI_TRY(
+        opi_token_axes_find(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
+  }
+  if (model->n_slices > 1)
+    OPI_TRY(opi_slices_cut(m->plan, m->file, m->bind, variant, model, err));
+  for (uint32_t k = 0; k < model->n_slices; ++k)
+    OPI_TRY(name_tokens(model, k, differentiate(m, variant, &variant->slices[k], err), err));
+  return OPIPE_OK;
+}
+
+/* ---- from two others ---- */
+
+static opipe_status resize_slice(const making *m, const opi_variant_slice *base,
+                                 const opi_variant_slice *probe, const opi_row_change *change,
+                                 opi_variant_slice *slice, opipe_error *err) {
+  opi_graph *graph = NULL;
+  slice->first = base->first;
+  slice->length = base->length;
+  slice->stage = base->stage;
+  if (base->training == NULL) {
+    OPI_TRY(opi_graph_with_rows(base->graph, probe->graph, change, &m->model->arena, &graph, err));
+    slice->graph = graph;
+    return OPIPE_OK;
+  }
+  OPI_TRY(opi_training_with_rows(base->training, probe->training, change, &slice->training, err));
+  slice->graph = slice->training->graph;
+  slice->stage = slice->training->stage;
+  return OPIPE_OK;
+}
+
+static opipe_status resize_variant(const making *m, const opi_variant *base,
+                                   const opi_variant *probe, opi_variant *variant,
+                                   opipe_error *err) {
+  const opi_row_change change = {base->rows, probe->rows, variant->rows};
+  OPI_TRY(make_slices(m, variant, err));
+  for (uint32_t k = 0; k < m->model->n_slices; ++k) {
+    OPI_TRY(name_tokens(
+        m->model, k,
+        resize_slice(m, &base->slices[k], &probe->slices[k], &change, &variant->slices[k], err),
+        err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status resize_others(const making *m, int64_t probe_rows, opipe_error *err) {
+  opi_cut_model *model = m->model;
+  opi_variant probe = {.rows = probe_rows};
+  opipe_status status = bind_variant(m, false, &probe, err);
+  if (status < 0)
+    (void)opi_error_prefix(err, "bound with %lld rows: ", (long long)probe_rows);
+  for (uint32_t v = 0; v < model->n_variants && status >= 0; ++v) {
+    if (v != model->base)
+      status = resize_variant(m, &model->variants[model->base], &probe, &model->variants[v], err);
+  }
+  empty(model, &probe);
+  return status;
+}
+
+static int64_t prime_above(int64_t n) {
+  bool prime = false;
+  while (!prime) {
+    prime = true;
+    ++n;
+    for (int64_t d = 2; prime && d * d <= n; ++d)
+      prime = n % d != 0;
+  }
+  return n;
+}
+
+static opipe_status make_all(const making *m, opipe_error *err) {
+  opi_cut_model *model = m->model;
+  for (uint32_t v = 0; v < model->n_variants; ++v) {
+    if (model->variants[v].rows > model->variants[model->base].rows)
+      model->base = v;
+  }
+  const int64_t most = model->variants[model->base].rows;
+  OPI_TRY(bind_variant(m, true, &model->variants[model->base], err));
+  if (model->n_variants == 1)
+    return OPIPE_OK;
+  opipe_status status = resize_others(m, most + 1, err);
+  if (status != OPIPE_E_UNSUPPORTED)
+    return status;
+  opi_variants_free(model);
+  model->token_axes = (opi_token_axes){.n = 0}; /* its names were the old base's */
+  const int64_t prime = prime_above(most + 1);
+  opi_cut_sources from = *m->from;
+  const making again = {&from, m->plan, m->file, m->bind, m->used, model};
+  from.bound = NULL; /* of other rows */
+  OPI_TRY(opi_variant_note(model, prime, &model->base, err));
+  OPI_TRY(bind_variant(&again, true, &model->variants[model->base], err));
+  return resize_others(&again, prime_above(prime), err);
+}
+
+/* ---- cuts ---- */
+
+static opipe_status cut_all(const making *m, opipe_error *err) {
+  opi_cut_model *model = m->model;
+  const opi_variant *base = &model->variants[model->base];
+  const opi_cut *master = model->master;
+  for (uint32_t i = 0; i < model->n_variants; ++i) {
+    /* the base first: it has the parameter table */
+    const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
+    for (uint32_t k = 0; k < model->n_slices; ++k) {
+      opi_variant_slice *slice = &model->variants[v].slices[k];
+      const opi_cut_source source = {.graph = slice->graph,
+                                     .training = slice->training,
+                                     .stage = slice->stage,
+                                     .used = m->used,
+                                     .n_stages = m->plan->n_stages,
+                                     .master = master};
+      OPI_TRY(
+          name_tokens(model, k, opi_cut_build(&source, m->plan->allocator, &slice->cut, err), err));
+      if (master == NULL)
+        master = base->slices[0].cut;
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *used,
+                                opi_cut_model *model, opipe_error *err) {
+  const making m = {from, from->plan, from->file, from->base, used, model};
+  OPI_TRY(make_all(&m, err));
+  return cut_all(&m, err);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens the training part of a session: weights, which all shapes share, and the plan's own shape;
+ * and takes it down in reverse order.
+ */
+#include "runtime/engine.h"
+
+/* ---- weights ---- */
+
+static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_instance *out,
+                                      opipe_error *err) {
+  const opi_session *s = t->session;
+  const uint32_t stage = i / s->plan->n_replicas, r = s->plan->instance_rank[i];
+  const uint32_t n_pieces = t->model->n_pieces, each = t->n_classes * OPI_PROGRAMS;
+  const uint32_t n = each * n_pieces, n_replicas = t->pieces->plan.n_replicas;
+  if (r == OPIPE_NONE)
+    return OPIPE_OK;
+  opipe_program **programs = OPI_ARENA_ARRAY(&t->arena, opipe_program *, n);
+  uint32_t *params = NULL, n_params = 0;
+  if (programs == NULL)
+    return opi_fail_nomem(err, n * sizeof *programs, "weights");
+  OPI_TRY(opi_stage_params(t->model, stage, &t->arena, &params, &n_params, err));
+  const uint32_t replica = n_replicas == 1 ? 0 : i % s->plan->n_replicas;
+  for (uint32_t k = 0; k < n; ++k) {
+    const uint32_t piece = (stage * n_pieces + k / each) * n_replicas + replica;
+    if (opi_whole_instance(t, piece) == i)
+      programs[k] = t->units[piece * each + k % each].program;
+  }
+  *out = (opi_weight_instance){.rank = r,
+                               .stage = stage,
+                               .replica = i % s->plan->n_replicas,
+                               .n_programs = n,
+                               .backend = &s->env.backends[r],
+                               .device = s->ranks[r].device,
+                               .device_index = s->plan->devices[r].index,
+                               .queue = s->ranks[r].queue,
+                               .endpoint = s->ranks[r].endpoint,
+                               .programs = programs,
+                               .params = params,
+                               .n_params = n_params};
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_cut *cut = t->model->cuts[0];
+  const uint32_t n = s->plan->n_stages * s->plan->n_replicas;
+  opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, n);
+  if (instances == NULL)
+    return opi_fail_nomem(err, n * sizeof *instances, "weights");
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(describe_instance(t, i, &instances[i], err));
+  const opi_weights_options options = {
+      .allocator = s->allocator,
+      .optimizer = &s->plan->train->optimizer,
+      .instances = instances,
+      .sources = cut->sources,
+      .trained = cut->trained,
+      .transport = s->reference ? (opi_transport_ref){.table = NULL} : s->env.transport,
+      .budget = s->env.budget,
+      .n_stages = s->plan->n_stages,
+      .n_replicas = s->plan->n_replicas,
+      .n_ranks = s->plan->n_ranks,
+      .n_sources = cut->n_params,
+      .n_versions = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
+      .keep_gradients = (s->flags & OPIPE_SESSION_KEEP_GRADIENTS) != 0,
+      .hold = (s->flags & OPIPE_SESSION_HOLD) != 0};
+  return opi_weights_open(&options, &s->engine->weights, err);
+}
+
+/* ---- all of it ---- */
+
+opipe_status opi_engine_prepare(opi_session *s, opipe_error *err) {
+  opi_engine *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
+  if (t == NULL)
+    return opi_fail_nomem(err, sizeof *t, "a session");
+  t->session = s;
+  t->labels_input = OPIPE_NONE;
+  t->periodic = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
+  t->units_per_row = 1;
+  opi_arena_init(&t->arena, s->allocator, 0);
+  s->engine = t;
+  s->ring_room = opi_session_trains(s) ? 2 * s->max_in_flight + 2 : s->max_in_flight + 1;
+  t->items = OPI_ARENA_ARRAY(&t->arena, opi_item, s->ring_room);
+  t->cursors = OPI_ARENA_ARRAY(&t->arena, opi_cursor, s->plan->n_ranks);
+  return t->items == NULL || t->cursors == NULL
+             ? opi_fail_nomem(err, s->ring_room * sizeof *t->items, "steps")
+             : OPIPE_OK;
+}
+
+opipe_status opi_engine_build(opi_session *s, opipe_error *err) {
+  opi_engine *t = s->engine;
+  opi_shape *shape = NULL;
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+    s->ranks[r].cursor = &t->cursors[r];
+  OPI_TRY(opi_shape_get(s, NULL, 0, &shape, err));
+  for (uint32_t r = 0; r < s->plan->n_ranks && opi_session_trains(s); ++r) {
+    t->cursors[r].reducing = OPI_ARENA_ARRAY(&t->arena, uint32_t, shape->compiled->n_instances);
+    if (t->cursors[r].reducing == NULL)
+      return opi_fail_nomem(err, shape->compiled->n_instances * sizeof(uint32_t), "sums");
+  }
+  return OPIPE_OK;
+}
+
+void opi_engine_stop(opi_session *s) {
+  if (s->engine != NULL && s->engine->weights != NULL)
+    opi_weights_close(s->engine->weights);
+}
+
+void opi_engine_free(opi_session *s) {
+  opi_engine *t = s->engine;
+  if (t == NULL)
+    return;
+  opi_arena_release(&t->arena);
+  opi_free(s->allocator, t, sizeof *t);
+  s->engine = NULL;
+}

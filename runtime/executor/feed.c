@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between a ticket's memory and the stages: inputs and labels in, loss shares and logits out; and
+ * labels shifted for causal models, whole rows before anything is split.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/engine.h"
+
+/* ---- in ---- */
+
+/* The rows that a stage's piece has of what feeds port `port`. */
+static opi_view part_of(const opi_compiled *t, const opi_request *request, uint32_t stage,
+                        uint32_t port, uint32_t microbatch, int64_t *shape) {
+  const opi_piece *piece = opi_piece_at(t, stage, microbatch);
+  const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
+  const opi_ports *ports = opi_ports_at(t, piece);
+  const uint32_t input = ports->input[port];
+  const opi_graph *g = slice->graph;
+  const opi_value *value = &g->values[g->inputs[port]];
+  const opi_feed *feed = &request->feeds[input];
+  const int32_t axis = ports->axis[port];
+  int64_t first = 0;
+  if (value->rank > 0)
+    memcpy(shape, value->shape, (size_t)value->rank * sizeof *shape);
+  if (axis >= 0) /* it may hold several units of one row: tokens flattened into the batch */
+    first = opi_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
+  opi_view view = opi_feed_part(feed, value, shape, axis, first);
+  if (port == ports->labels && t->model->n_slices > 1)
+    view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
+  return view;
+}
+
+static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32_t cell,
+                              uint32_t microbatch, opipe_error *err) {
+  opi_compiled *t = opi_compiled_at(rank);
+  const opi_cell *c = &t->model->cuts[opi_class_at(t, microbatch)]->cells[cell];
+  int64_t shape[OPIPE_MAX_RANK];
+  const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
+  const opipe_region region = opi_cell_region(t, cell, microbatch);
+  return opi_rank_write(rank, &view, &region, opi_cell_host(t, cell, microbatch), err);
+}
+
+opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_compiled *t = opi_compiled_at(rank);
+  const opi_cut *cut = t->model->cuts[0];
+  const opi_request *request = opi_step_request(rank, step);
+  opipe_status status = OPIPE_OK;
+  if (request->ticket == NULL && opi_request_failed(request))
+    return OPIPE_OK;
+  const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
+  for (uint32_t c = first; c < end; ++c) {
+    if (cut->cells[c].source != OPI_CELL_REQUEST)
+      continue;
+    const opi_piece *piece = opi_piece_at(t, step->stage, step->microbatch);
+    const uint32_t input = opi_ports_at(t, piece)->input[cut->cells[c].port];
+    if (opi_fence_set(&request->feeds[input].ready))
+      continue;
+    rank->polls = true;
+    return OPIPE_PENDING;
+  }
+  if (!opi_rank_touch(rank))
+    return OPIPE_OK;
+  for (uint32_t c = first; c < end && status == OPIPE_OK; ++c) {
+    if (cut->cells[c].source == OPI_CELL_REQUEST)
+      status = load_cell(rank, request, c, step->microbatch, err);
+  }
+  opi_rank_let_go(rank);
+  return status;
+}
+
+/* ---- out ---- */
+
+/* [rows, tokens, ...]: the rows of a slice lie apart. */
+static void put_slice(const opi_compiled *t, const opi_request *request, const opi_cell *cell,
+                      uint32_t microbatch, const char *part) {
+  const opi_variant_slice *slice = opi_graphs_at(t, cell->stage, microbatch);
+  const uint64_t rows = (uint64_t)t->rows[opi_class_at(t, microbatch)];
+  const uint64_t length = (uint64_t)slice->length;
+  const uint64_t token_bytes = cell->n_bytes / rows / length;
+  char *to = request->results[1].data;
+  for (uint64_t r = 0; r < rows; ++r) {
+    const uint64_t row = (uint64_t)opi_row_at(t, microbatch) + r;
+    memcpy(to + (row * (uint64_t)t->model->n_tokens + (uint64_t)slice->first) * token_bytes,
+           part + r * length * token_bytes, (size_t)(length * token_bytes));
+  }
+}
+
+static void put_output(const opi_compiled *t, const opi_request *request, const opi_cell *cell,
+                       uint32_t microbatch, const char *part) {
+  const opi_result *result = &request->results[1];
+  const opi_piece *piece = opi_piece_at(t, cell->stage, microbatch);
+  if (result->data == NULL || cell->n_bytes == 0)
+    return;
+  if (t->model->n_slices > 1) {
+    put_slice(t, request, cell, microbatch, part);
+  } else {
+    opi_result_put(result, &t->output_carry[1], request->rows, opi_piece_row(t, piece, microbatch),
+                   piece->rows, part, cell->n_bytes);
+  }
+}
+
+/* A result that is the same for all micro-batches is taken from the first. What is made in place
+ * may lie in another rank's memory, which is then the host's. */
+static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
+                                 opipe_error *err) {
+  const opi_compiled *t = opi_compiled_at(rank);
+  const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
+  const uint32_t cell = cut->output_cell[output];
+  const opi_carry *carry = &t->output_carry[output];
+  const opi_piece *piece = opi_piece_at(t, step->stage, step->microbatch);
+  const size_t occurrence = (size_t)cell * t->pieces->plan.n_microbatches + step->microbatch;
+  const opipe_region region = opi_cell_region(t, cell, step->microbatch);
+  const char *data = opi_cell_host(t, cell, step->microbatch);
+  if (t->lists->lies_on[occurrence] == rank->index)
+    OPI_TRY(opi_rank_read(rank, &region, opi_cell_host(t, cell, step->microbatch), &data, err));
+  if (carry->axis >= 0 || t->parts[step->microbatch].in_request == 0) {
+    opi_result_put(&rank->request->results[output], carry, rank->request->rows,
+                   opi_piece_row(t, piece, step->microbatch), piece->rows, data, region.n_bytes);
+  }
+  return OPIPE_OK;
+}
+
+static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output) {
+  const opi_cut *cut = t->model->cuts[0];
+  return cut->output_cell[output] != OPIPE_NONE &&
+         cut->cells[cut->output_cell[output]].stage == stage;
+}
+
+static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_compiled *t = opi_compiled_at(rank);
+  const uint32_t n = rank->session->n_outputs;
+  opipe_status status = OPIPE_OK;
+  if (opi_request_failed(rank->request))
+    return OPIPE_OK;
+  for (uint32_t o = 0; o < n; ++o) {
+    if (!makes_result(t, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
+      continue;
+    rank->polls = true;
+    return OPIPE_PENDING;
+  }
+  if (!opi_rank_touch(rank))
+    return OPIPE_OK;
+  for (uint32_t o = 0; o < n && status == OPIPE_OK; ++o) {
+    if (makes_result(t, step->stage, o))
+      status = store_result(rank, step, o, err);
+  }
+  opi_rank_let_go(rank);
+  return status;
+}
+
+opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  if (!opi_session_trains(rank->session))
+    return store_results(rank, step, err);
+  opi_compiled *t = opi_compiled_at(rank);
+  const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
+  const opi_request *request = opi_step_request(rank, step);
+  const struct opi_ticket *ticket = request->ticket;
+  for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {
+    const opi_cell *cell = &cut->cells[c];
+    const char *data = NULL;
+    if (cell->output == OPIPE_NONE || (cell->output > 0 && ticket->kind == OPI_TICKET_TRAIN))
+      continue;
+    const opipe_region region = opi_cell_region(t, c, step->microbatch);
+    OPI_TRY(opi_rank_read(rank, &region, opi_cell_host(t, c, step->microbatch), &data, err));
+    if (cell->output == 0) {
+      float share = 0;
+      memcpy(&share, data, sizeof share);
+      ticket->shares[step->microbatch * t->model->n_pieces + step->stage % t->model->n_pieces] =
+          (double)share;
+      continue;
+    }
+    if (!opi_rank_touch(rank))
+      return OPIPE_OK;
+    put_output(t, request, cell, step->microbatch, data);
+    opi_rank_let_go(rank);
+  }
+  return OPIPE_OK;
+}
+
+bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint32_t rank) {
+  const uint32_t n_pieces = t->model->n_pieces;
+  for (uint32_t m = 0; m < t->pieces->plan.n_microbatches; ++m) {
+    for (uint32_t v = 0; v < n_pieces; ++v) {
+      const uint32_t instance = opi_instance_at(t, t->pieces->plan.n_stages - n_pieces + v, m);
+      if (t->pieces->plan.instance_rank[instance] == rank &&
+          !isfinite(request->ticket->shares[m * n_pieces + v]))
+        return false;
+    }
+  }
+  return true;
+}
+
+/* ---- labels ---- */
+
+/* Row t is judged by label t + 1; the last one by nothing. */
+opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *err) {
+  const opi_loss *loss = &t->session->plan->train->loss;
+  struct opi_ticket *ticket = request->ticket;
+  if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY || t->labels_input == OPIPE_NONE)
+    return OPIPE_OK;
+  opi_feed *feed = &request->feeds[t->labels_input];
+  const uint32_t rank = (uint32_t)t->session->inputs[t->labels_input].value->rank;
+  uint64_t n_bytes = 0;
+  if (rank == 0 || t->session->inputs[t->labels_input].value->dtype != OPIPE_INT64 ||
+      !opi_tensor_bytes(OPIPE_INT64, feed->shape, rank, &n_bytes)) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "labels '%s' cannot be shifted: int64 with a token axis is needed",
+                    t->session->inputs[t->labels_input].name);
+  }
+  if (feed->ready.kind != OPIPE_FENCE_NONE && !opi_fence_set(&feed->ready))
+    return OPIPE_PENDING;
+  if (ticket->labels_bytes < n_bytes) {
+    opi_free(t->session->allocator, ticket->labels, (size_t)ticket->labels_bytes);
+    ticket->labels_bytes = 0;
+    ticket->labels = opi_alloc(t->session->allocator, (size_t)n_bytes);
+    if (ticket->labels == NULL)
+      return opi_fail_nomem(err, n_bytes, "labels");
+    ticket->labels_bytes = n_bytes;
+  }
+  const opi_view view = {.data = feed->data,
+                         .shape = feed->shape,
+                         .strides = feed->strides,
+                         .rank = rank,
+                         .elem_bytes = sizeof(int64_t)};
+  opi_view_gather(&view, (char *)ticket->labels);
+  const uint64_t n_tokens = (uint64_t)feed->shape[rank - 1];
+  const uint64_t n_rows = n_tokens == 0 ? 0 : n_bytes / sizeof(int64_t) / n_tokens;
+  int64_t dense = 1;
+  for (uint64_t r = 0; r < n_rows; ++r) {
+    int64_t *row = ticket->labels + r * n_tokens;
+    memmove(row, row + 1, (size_t)(n_tokens - 1) * sizeof *row);
+    row[n_tokens - 1] = loss->ignore;
+  }
+  feed->data = (const char *)ticket->labels;
+  for (uint32_t d = rank; d > 0; --d) {
+    feed->strides[d - 1] = dense;
+    dense *= feed->shape[d - 1];
+  }
+  return OPIPE_OK;
+}

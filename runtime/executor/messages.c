@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's ends of messages. A send whose receive does not stand yet waits aside, so that the rank
+ * goes on; it is tried after every program and whenever the rank is woken, also while the rank is
+ * at work with another shape.
+ */
+#include <string.h>
+
+#include "runtime/engine.h"
+
+/* A message's number in its stream since that was opened; false: it would be of before the first
+ * body. */
+static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const opi_step *step,
+                      bool source, uint64_t *out_number) {
+  if (cursor->item.kind == OPI_ITEM_REQUEST) {
+    const int64_t body = (int64_t)cursor->item.body + step->lap - (cursor->posting ? 1 : 0);
+    *out_number = (uint64_t)body * m->n_messages + m->sequence;
+    return body >= 0;
+  }
+  const bool later = cursor->item.kind == OPI_ITEM_ALL && step->next != 0;
+  *out_number =
+      (source ? m->wire->src_base : m->wire->dst_base) + m->sequence + (later ? m->n_messages : 0);
+  return true;
+}
+
+/* ---- the reader's end ---- */
+
+opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
+  uint64_t number = 0;
+  (void)number_of(opi_cursor_of(rank), m, step, false, &number);
+  return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, number, &m->to, NULL);
+}
+
+opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
+  uint64_t number = 0;
+  if (!number_of(opi_cursor_of(rank), m, step, false, &number))
+    return OPIPE_OK; /* a credit that needs none */
+  return OPI_POLL_WIRE(rank->session, test, err, m->wire->dst, number);
+}
+
+/* ---- the maker's end ---- */
+
+opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
+  uint64_t number = 0;
+  (void)number_of(opi_cursor_of(rank), m, step, true, &number);
+  return OPI_POLL_WIRE(rank->session, reserve, err, m->wire->src, number);
+}
+
+/* Sent, and the memory is free again; what is written in place is the reader's at once. */
+static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, opipe_error *err) {
+  const opi_message_run *m = &t->messages[waiting->message];
+  if (!waiting->sent) {
+    const opipe_status status =
+        OPI_POLL_WIRE(t->session, send, err, m->wire->src, waiting->number, &m->from, NULL, NULL);
+    if (status != OPIPE_OK)
+      return status;
+    waiting->sent = true;
+  }
+  return m->direct ? OPIPE_OK : OPI_POLL_WIRE(t->session, test, err, m->wire->src, waiting->number);
+}
+
+/* Tries what waits, the messages of one stream in their order. */
+static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err) {
+  const opi_compiled *t = seat->shape;
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < seat->n_waiting; ++i) {
+    opi_waiting_send waiting = seat->waiting[i];
+    const uint32_t stream = t->messages[waiting.message].stream;
+    opipe_status status = OPIPE_OK;
+    for (uint32_t k = 0; k < kept && status == OPIPE_OK && !waiting.sent; ++k) {
+      if (t->messages[seat->waiting[k].message].stream == stream && !seat->waiting[k].sent)
+        status = OPIPE_PENDING;
+    }
+    if (status == OPIPE_OK)
+      status = deliver(t, &waiting, err);
+    if (status < 0)
+      return status;
+    if (status == OPIPE_PENDING)
+      seat->waiting[kept++] = waiting;
+  }
+  if (kept != seat->n_waiting)
+    opi_count_on(&rank->n_moves);
+  seat->n_waiting = kept;
+  return OPIPE_OK;
+}
+
+opipe_status opi_messages_try(opi_rank *rank, opipe_error *err) {
+  opi_seat **at = &opi_cursor_of(rank)->busy;
+  while (*at != NULL) {
+    opi_seat *seat = *at;
+    OPI_TRY(flush_seat(rank, seat, err));
+    if (seat->n_waiting != 0) {
+      at = &seat->next_busy;
+      continue;
+    }
+    *at = seat->next_busy;
+    atomic_fetch_sub(&seat->shape->shape->n_users, 1); /* from here on it may go */
+  }
+  return OPIPE_OK;
+}
+
+/* Puts a send aside; OPIPE_PENDING: there is no room. */
+static opipe_status put_aside(opi_rank *rank, opi_compiled *t, const opi_waiting_send *waiting,
+                              opipe_error *err) {
+  opi_cursor *cursor = opi_cursor_of(rank);
+  opi_seat *seat = &t->seats[rank->index];
+  if (seat->n_waiting == seat->room_waiting) {
+    OPI_TRY(opi_messages_flush(rank, err));
+    if (seat->n_waiting == seat->room_waiting)
+      return OPIPE_PENDING;
+  }
+  if (seat->n_waiting == 0) {
+    seat->next_busy = cursor->busy;
+    cursor->busy = seat;
+    atomic_fetch_add(&t->shape->n_users, 1);
+  }
+  seat->waiting[seat->n_waiting++] = *waiting;
+  return OPIPE_OK;
+}
+
+opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  opi_compiled *t = opi_compiled_at(rank);
+  const opi_seat *seat = &t->seats[rank->index];
+  const bool strict = t->strict;
+  opi_waiting_send waiting = {.message = step->route};
+  (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
+  if (strict || seat->n_waiting == 0) {
+    const opipe_status status = deliver(t, &waiting, err);
+    if (status != OPIPE_PENDING || (strict && !waiting.sent))
+      return status; /* strict: nothing may be issued in front of it */
+  }
+  OPI_TRY(put_aside(rank, t, &waiting, err));
+  return seat->n_waiting > 1 ? opi_messages_flush(rank, err) : OPIPE_OK;
+}
+
+opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_compiled *t = opi_compiled_at(rank);
+  const opi_seat *seat = &t->seats[rank->index];
+  uint64_t number = 0;
+  if (seat->n_waiting == 0 ||
+      !number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &number))
+    return OPIPE_OK;
+  OPI_TRY(opi_messages_flush(rank, err));
+  for (uint32_t i = 0; i < seat->n_waiting; ++i) {
+    if (seat->waiting[i].message == step->route && seat->waiting[i].number == number)
+      return OPIPE_PENDING;
+  }
+  return OPIPE_OK;
+}
+
+/* Double-buffered lists have no drains: a program waits for what still lies where it writes. */
+opipe_status opi_messages_outputs_free(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  const opi_compiled *t = opi_compiled_at(rank);
+  const opi_seat *seat = &t->seats[rank->index];
+  if (!t->session->engine->periodic || seat->n_waiting == 0)
+    return OPIPE_OK;
+  const opi_program *program = opi_program_of(t->model->cuts[0], step->stage, step->pass);
+  OPI_TRY(opi_messages_flush(rank, err));
+  for (uint32_t b = 0; b < program->graph.n_boundaries; ++b) {
+    if (!program->writes[b])
+      continue;
+    const opipe_region out = opi_cell_region(t, program->cells[b], step->microbatch);
+    for (uint32_t i = 0; i < seat->n_waiting; ++i) {
+      const opipe_region *region = &t->messages[seat->waiting[i].message].from;
+      if (region->buffer == out.buffer && region->offset_bytes < out.offset_bytes + out.n_bytes &&
+          out.offset_bytes < region->offset_bytes + region->n_bytes)
+        return OPIPE_PENDING;
+    }
+  }
+  return OPIPE_OK;
+}

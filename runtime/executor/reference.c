@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference: the plan's own programs in the submitting thread, one after the other, no
+ * schedule, no transport, no other thread: all forwards, then the backwards of each stage from the
+ * last. Every tensor has memory of its own; what travels is copied; gradients are added in the
+ * order of each instance's records.
+ */
+#include <string.h>
+
+#include "runtime/engine.h"
+
+static opipe_status hand_on(opi_compiled *t, const opi_step *step, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_list_message *m = &t->lists->messages[step->route];
+  const opi_list_stream *stream = &t->lists->streams[m->stream];
+  opipe_region src, dst;
+  opi_route_regions(t, m->route, m->microbatch, &src, &dst);
+  return opi_move_region(&s->ranks[stream->src_rank], &src, &s->ranks[stream->dst_rank], &dst, err);
+}
+
+static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t index,
+                             opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_step *step = &t->lists->steps[index];
+  const bool evaluate = request->ticket != NULL && request->ticket->kind == OPI_TICKET_EVALUATE;
+  opi_rank *rank = &s->ranks[opi_plan_rank(&t->pieces->plan, step->stage, step->replica)];
+  opipe_status status = OPIPE_PENDING;
+  if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_UPDATE ||
+      (evaluate && step->pass != OPI_PROGRAM_F))
+    return OPIPE_OK;
+  rank->request = request;
+  s->engine->cursors[rank->index].item =
+      (opi_item){.current = request, .next = request, .shape = t, .kind = OPI_ITEM_ALL};
+  while (status == OPIPE_PENDING) { /* until the host's flag is set */
+    switch (step->kind) {
+      case OPI_ACT_LOAD:
+        status = opi_step_load(rank, step, err);
+        break;
+      case OPI_ACT_STORE:
+        status = opi_step_store(rank, step, err);
+        break;
+      case OPI_ACT_SEND:
+        status = hand_on(t, step, err);
+        break;
+      case OPI_ACT_COPY:
+        status = opi_step_copy(rank, step, err);
+        break;
+      default:
+        status = opi_step_compute(rank, step, index, err);
+        break;
+    }
+  }
+  rank->request = NULL;
+  return status;
+}
+
+static opipe_status begin(opi_engine *t, const opi_request *request, opipe_error *err) {
+  const uint32_t n_ranks = t->session->plan->n_ranks;
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    const double scale = opi_weights_loss_scale(t->weights, r);
+    memcpy(&t->cursors[r].scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
+    if (request->ticket->kind == OPI_TICKET_TRAIN)
+      OPI_TRY(opi_weights_begin(t->weights, r, err));
+  }
+  return OPIPE_OK;
+}
+
+/* All ranks' sums and updates, in turns. */
+static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err) {
+  const opi_plan *plan = t->session->plan;
+  uint32_t left = plan->n_ranks;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    if (plan->instance_rank[i] != OPIPE_NONE)
+      OPI_TRY(opi_weights_reduce(t->weights, i, err));
+  }
+  opipe_status status = OPIPE_OK;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    t->cursors[r].updated = false;
+    t->cursors[r].finite = opi_train_is_finite(request->runs, request, r);
+  }
+  for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
+    if (t->cursors[r].updated)
+      continue;
+    status = opi_weights_step(t->weights, r, t->cursors[r].finite, err);
+    t->cursors[r].updated = status == OPIPE_OK;
+    left -= status == OPIPE_OK;
+  }
+  if (status >= 0)
+    opi_weights_report(t->weights, 0, &request->ticket->report);
+  return status < 0 ? status : OPIPE_OK;
+}
+
+/* Outputs that no program makes. */
+static opipe_status store_plain(opi_session *s, opi_request *request, opipe_error *err) {
+  opipe_status status = OPIPE_PENDING;
+  while (status == OPIPE_PENDING) /* until the host's flag is set */
+    status = opi_store_plain(&s->ranks[0], request, err);
+  return status;
+}
+
+opipe_status opi_reference_run(opi_session *s, opi_request *request, opipe_error *err) {
+  opi_compiled *t = request->runs;
+  const bool trains = opi_session_trains(s);
+  if (trains)
+    OPI_TRY(begin(s->engine, request, err));
+  for (uint32_t i = 0; i < t->lists->n_steps; ++i)
+    OPI_TRY(run_step(t, request, i, err));
+  if (!trains)
+    return store_plain(s, request, err);
+  return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(s->engine, request, err);
+}
