@@ -74,7 +74,7 @@ opipe_status opi_plan_make_training(const opi_plan_env *env, const opipe_plan_pa
 /* env->bind gives the evaluator and logger only; dims, pins and flags are the plan's. */
 opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
                            opi_plan **out_plan, opipe_error *err);
-#define OPI_PLAN_FORMAT "onnx-pipe plan 2"
+#define OPI_PLAN_FORMAT "onnx-pipe plan 3"
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
                             opipe_error *err);
 /* The decisions alone, as opi_plan_write has them: what is hashed. */

@@ -15,6 +15,7 @@
 #include "partition/json/train.h"
 #include "partition/make.h"
 #include "partition/program/model.h"
+#include "partition/schedule/order.h"
 #include "partition/spec.h"
 
 static const char *const WHAT = "the plan";
@@ -355,25 +356,40 @@ static opipe_status read_stages(reader *r) {
 
 /* ---- actions ---- */
 
+/* NULL, or what is wrong with the actions of a cell. */
+static const char *take_cell(const reader *r, uint32_t rank, const opi_cell_text *cells, uint32_t n,
+                             opipe_action out[2]) {
+  for (uint32_t i = 0; i < n; ++i) {
+    if (!opi_record_of_do(&cells[i].item, rank, &out[i]))
+      return "plans hold F, B, I and W";
+    if (r->plan->train == NULL && out[i].pass != OPIPE_PASS_FORWARD)
+      return "the plan is for inference, its actions are forwards";
+  }
+  return NULL;
+}
+
+/* Cells of the grammar of orders, with spaces between. */
 static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line,
                                       uint32_t *io_room) {
   opi_plan *plan = r->plan;
-  for (const char *at = line; *at != '\0';) {
-    opipe_action action;
-    int used = 0;
-    if (!opi_json_read_action(at, &action, &used) ||
-        (plan->train == NULL && action.pass != OPIPE_PASS_FORWARD)) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.20s' is not %s", rank, at,
-                      plan->train == NULL ? "a forward action" : "an action");
+  for (const char *at = line + strspn(line, " "); *at != '\0'; at += strspn(at, " ")) {
+    const size_t length = strcspn(at, " ");
+    opi_cell_text cells[2];
+    opipe_action actions[2];
+    uint32_t n = 0;
+    const char *why = NULL;
+    if (opi_cell_read(at, at + length, OPI_DIALECT_OPIPE, cells, &n, &why))
+      why = take_cell(r, rank, cells, n, actions);
+    if (why != NULL) {
+      return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.*s': %s", rank,
+                      (int)(length > 40 ? 40 : length), at, why);
     }
-    if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + 1,
+    if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + n,
                         sizeof(opipe_action)))
-      return opi_fail_nomem(r->err, sizeof(opipe_action), "a plan");
-    action.rank = rank;
-    plan->actions[plan->n_actions++] = action;
-    at += used;
-    while (*at == ' ')
-      ++at;
+      return opi_fail_nomem(r->err, n * sizeof(opipe_action), "a plan");
+    memcpy(&plan->actions[plan->n_actions], actions, n * sizeof *actions);
+    plan->n_actions += n;
+    at += length;
   }
   return OPIPE_OK;
 }

@@ -7,6 +7,8 @@
 #include "partition/json/devices.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
+#include "partition/schedule/compute_order.h"
+#include "partition/schedule/order.h"
 
 static void write_dims(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"dims\": {");
@@ -110,13 +112,23 @@ static void write_stages(opi_text *t, const opi_plan *plan, bool decisions) {
   opi_text_puts(t, "\n  ],\n");
 }
 
+/* One line per rank, in the grammar of orders (partition/schedule/cell.c). */
 static void write_actions(opi_text *t, const opi_plan *plan) {
+  static const opi_cell_form form = {" ", "-", "", OPI_DIALECT_OPIPE};
+  const opi_problem problem = opi_plan_problem(plan);
   opi_text_puts(t, "  \"actions\": [");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     opi_text_puts(t, r == 0 ? "\n    \"" : ",\n    \"");
-    for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
+    for (uint32_t a = plan->rank_first[r], n; a < plan->rank_first[r + 1]; a += n) {
+      opi_do cell[2];
+      n = (plan->actions[a].flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 &&
+                  a + 1 < plan->rank_first[r + 1]
+              ? 2
+              : 1;
+      for (uint32_t i = 0; i < n; ++i)
+        (void)opi_do_of_record(&plan->actions[a + i], &cell[i]);
       opi_text_puts(t, a == plan->rank_first[r] ? "" : " ");
-      opi_json_action(t, &plan->actions[a]);
+      opi_cells_write(t, &problem, cell, n, &form);
     }
     opi_text_puts(t, "\"");
   }

@@ -90,27 +90,49 @@ static uint8_t kind_of_record(const opipe_action *record) {
   }
 }
 
+bool opi_do_of_record(const opipe_action *record, opi_do *out) {
+  const uint8_t kind = kind_of_record(record);
+  *out = (opi_do){.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE};
+  if (kind != OPI_DO_IDLE) {
+    *out = (opi_do){.stage = record->stage,
+                    .microbatch = record->microbatch,
+                    .edge = OPIPE_NONE,
+                    .replica = record->replica,
+                    .slice = record->slice,
+                    .version = record->version,
+                    .kind = kind,
+                    .part = record->part,
+                    .flags = (uint16_t)(record->flags & ~(uint32_t)OPIPE_ACTION_RECOMPUTE)};
+  }
+  return kind != OPI_DO_KINDS && record->flags <= UINT16_MAX;
+}
+
+bool opi_record_of_do(const opi_do *item, uint32_t rank, opipe_action *out) {
+  static const uint8_t passes[] = {OPIPE_PASS_FORWARD, OPIPE_PASS_BACKWARD,
+                                   OPIPE_PASS_BACKWARD_INPUT, OPIPE_PASS_BACKWARD_WEIGHT};
+  if (item->kind > OPI_DO_W)
+    return false;
+  *out = (opipe_action){.rank = rank,
+                        .stage = item->stage,
+                        .microbatch = item->microbatch,
+                        .replica = item->replica,
+                        .slice = item->slice,
+                        .version = item->version,
+                        .pass = passes[item->kind],
+                        .part = item->part,
+                        .flags = item->flags};
+  return true;
+}
+
 /* A backward with recomputation is two actions. */
 static opipe_status add_record(opi_do_list *list, const opipe_action *record, opipe_error *err) {
-  const uint8_t kind = kind_of_record(record);
-  if (kind == OPI_DO_KINDS || record->flags > UINT16_MAX) {
+  opi_do item;
+  if (!opi_do_of_record(record, &item)) {
     return opi_fail(err, OPIPE_E_INVALID, "rank %u, stage %u, micro-batch %u: pass %u, flags %u",
                     record->rank, record->stage, record->microbatch, record->pass, record->flags);
   }
-  if (kind == OPI_DO_IDLE) {
-    return opi_do_list_add(
-        list, (opi_do){.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE}, err);
-  }
-  opi_do item = {.stage = record->stage,
-                 .microbatch = record->microbatch,
-                 .edge = OPIPE_NONE,
-                 .replica = record->replica,
-                 .slice = record->slice,
-                 .version = record->version,
-                 .kind = kind,
-                 .part = record->part,
-                 .flags = (uint16_t)(record->flags & ~(uint32_t)OPIPE_ACTION_RECOMPUTE)};
-  if ((record->flags & OPIPE_ACTION_RECOMPUTE) != 0 && (kind == OPI_DO_B || kind == OPI_DO_I)) {
+  if ((record->flags & OPIPE_ACTION_RECOMPUTE) != 0 &&
+      (item.kind == OPI_DO_B || item.kind == OPI_DO_I)) {
     opi_do again = item;
     again.kind = OPI_DO_R;
     again.flags = 0;

@@ -104,6 +104,9 @@ void opi_do_list_rank(opi_do_list *list, uint32_t rank);
 opipe_status opi_do_list_from_records(const opi_problem *problem, const opipe_action *records,
                                       uint32_t n_records, const opipe_allocator *allocator,
                                       opi_do_list **out_list, opipe_error *err);
+/* One record as an action (without its recomputation), and the other way. False: there is none. */
+bool opi_do_of_record(const opipe_action *record, opi_do *out_item);
+bool opi_record_of_do(const opi_do *item, uint32_t rank, opipe_action *out_record);
 /* The chain 0 -> 1 -> ... into edges [n_stages - 1]. */
 void opi_edges_chain(opi_stage_edge *edges, uint32_t n_stages);
 /* Without the actions of one kind. */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One action from its text: stage [@replica] KIND [micro-batch] [/slice] [~part] ['version] [+]
- * [>stage] [@replica]. */
+/* The one grammar of actions, of order files and of plan files.
+ *
+ *   action  stage [@replica] KIND [micro-batch] [/slice] [~part] ['version] [+] [>stage] [@replica]
+ *   cell    nothing or "-" (idle), an action, or a pair: (action;action)OVERLAP_F_B
+ */
 #include <string.h>
 
 #include "partition/schedule/order.h"
@@ -81,8 +84,8 @@ static const char *take_marks(const char **io_at, const char *end, opi_cell_text
   return NULL;
 }
 
-bool opi_cell_parse(const char **io_at, const char *end, uint32_t dialect, opi_cell_text *cell,
-                    const char **out_why) {
+static bool parse(const char **io_at, const char *end, uint32_t dialect, opi_cell_text *cell,
+                  const char **out_why) {
   uint32_t n = 0;
   *cell = (opi_cell_text){.item = {.stage = OPIPE_NONE, .edge = OPIPE_NONE}, .other = OPIPE_NONE};
   const bool has_stage = take_number(io_at, end, NUMBER_MOST, &cell->item.stage);
@@ -112,4 +115,75 @@ bool opi_cell_parse(const char **io_at, const char *end, uint32_t dialect, opi_c
   if (*out_why == NULL && !cell->peer_given)
     cell->item.peer = cell->item.replica;
   return *out_why == NULL;
+}
+
+/* "(0F7;7B3)OVERLAP_F_B"; NULL, or what is wrong. */
+static const char *read_pair(const char *at, const char *end, uint32_t dialect,
+                             opi_cell_text cells[2]) {
+  static const char tail[] = ")OVERLAP_F_B";
+  const char *why = NULL;
+  ++at;
+  if (!parse(&at, end, dialect, &cells[0], &why))
+    return why;
+  if (!take_char(&at, end, ';'))
+    return "';' is missing between the two actions";
+  if (!parse(&at, end, dialect, &cells[1], &why))
+    return why;
+  if ((size_t)(end - at) != sizeof tail - 1 || memcmp(at, tail, sizeof tail - 1) != 0)
+    return "it must end in )OVERLAP_F_B";
+  if (!opi_do_is_compute(cells[0].item.kind) || !opi_do_is_compute(cells[1].item.kind))
+    return "only computes overlap";
+  cells[0].item.flags |= OPIPE_ACTION_OVERLAP_NEXT;
+  return NULL;
+}
+
+bool opi_cell_read(const char *at, const char *end, uint32_t dialect, opi_cell_text out_cells[2],
+                   uint32_t *out_n, const char **out_why) {
+  *out_n = 1;
+  *out_why = NULL;
+  if (at == end || (end - at == 1 && *at == '-')) {
+    out_cells[0] =
+        (opi_cell_text){.item = {.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE},
+                        .other = OPIPE_NONE};
+  } else if (*at == '(') {
+    *out_n = 2;
+    *out_why = read_pair(at, end, dialect, out_cells);
+  } else if (parse(&at, end, dialect, out_cells, out_why) && at != end) {
+    *out_why = "there is more text after the action";
+  }
+  return *out_why == NULL;
+}
+
+static void put_action(opi_text *to, const opi_problem *problem, const opi_do *a,
+                       uint32_t dialect) {
+  char text[96];
+  const bool old = dialect == OPI_DIALECT_TORCH_OLD;
+  if (old && a->kind == OPI_DO_I)
+    opi_text_printf(to, "%uB%u", a->stage, a->microbatch);
+  else if (old && a->kind == OPI_DO_B)
+    opi_text_printf(to, "%uBW%u", a->stage, a->microbatch);
+  else if (dialect != OPI_DIALECT_OPIPE && a->kind == OPI_DO_REDUCE)
+    opi_text_printf(to, "%uREDUCE_GRAD", a->stage);
+  else
+    opi_text_puts(to, opi_do_text(problem, a, text, sizeof text));
+}
+
+void opi_cells_write(opi_text *to, const opi_problem *problem, const opi_do *items, uint32_t n,
+                     const opi_cell_form *form) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_do *a = &items[i];
+    const bool paired = (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 && i + 1 < n;
+    opi_text_puts(to, i == 0 ? "" : form->separator);
+    opi_text_puts(to, form->quote);
+    if (a->kind == OPI_DO_IDLE)
+      opi_text_puts(to, form->idle);
+    opi_text_puts(to, paired ? "(" : "");
+    put_action(to, problem, a, form->dialect);
+    if (paired) {
+      opi_text_puts(to, ";");
+      put_action(to, problem, &items[++i], form->dialect);
+      opi_text_puts(to, ")OVERLAP_F_B");
+    }
+    opi_text_puts(to, form->quote);
+  }
 }

@@ -57,8 +57,17 @@ typedef struct opi_cell_text {
   uint32_t other;  /* stage behind '>', OPIPE_NONE: the neighbour */
   bool peer_given; /* behind '>': @replica */
 } opi_cell_text;
-/* Reads one action at *io_at, which moves behind it. False: *out_why says what is wrong. */
-bool opi_cell_parse(const char **io_at, const char *end, uint32_t dialect, opi_cell_text *out_cell,
-                    const char **out_why);
+/* Reads one cell, all of [at, end): one action (also an idle one), or the two of a pair. False:
+ * *out_why says what is wrong. */
+bool opi_cell_read(const char *at, const char *end, uint32_t dialect, opi_cell_text out_cells[2],
+                   uint32_t *out_n, const char **out_why);
+/* How the cells of a rank follow each other. */
+typedef struct opi_cell_form {
+  const char *separator, *idle, *quote;
+  uint32_t dialect;
+} opi_cell_form;
+/* Appends the cells of n actions; a pair is one cell. problem: says which marks are needed. */
+void opi_cells_write(opi_text *to, const opi_problem *problem, const opi_do *items, uint32_t n,
+                     const opi_cell_form *form);
 
 #endif /* OPI_ORDER_H */

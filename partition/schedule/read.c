@@ -32,12 +32,6 @@ typedef struct reader {
   opipe_error *err;
 } reader;
 
-static opipe_status bad_cell(const reader *r, uint32_t row, uint32_t column, const char *text,
-                             size_t n, const char *why) {
-  return opi_fail(r->err, OPIPE_E_INVALID, "row %u, column %u: '%.*s': %s", row, column,
-                  (int)(n > 40 ? 40 : n), text, why);
-}
-
 static opipe_status add_item(reader *r, const opi_cell_text *cell, uint32_t row, uint32_t column) {
   if (!opi_arena_grow(&r->arena, (void **)&r->sources, &r->room_sources, r->list->n_items + 1,
                       sizeof(*r->sources)))
@@ -46,44 +40,19 @@ static opipe_status add_item(reader *r, const opi_cell_text *cell, uint32_t row,
   return opi_do_list_add(r->list, cell->item, r->err);
 }
 
-/* "(0F7;7B3)OVERLAP_F_B" */
-static opipe_status read_pair(reader *r, const char *at, const char *end, uint32_t row,
-                              uint32_t column) {
-  static const char tail[] = ")OVERLAP_F_B";
-  const char *text = at++, *why = NULL;
-  const size_t n = (size_t)(end - text);
-  opi_cell_text first, second;
-  if (!opi_cell_parse(&at, end, r->dialect, &first, &why))
-    return bad_cell(r, row, column, text, n, why);
-  if (at == end || *at++ != ';')
-    return bad_cell(r, row, column, text, n, "';' is missing between the two actions");
-  if (!opi_cell_parse(&at, end, r->dialect, &second, &why))
-    return bad_cell(r, row, column, text, n, why);
-  if ((size_t)(end - at) != sizeof tail - 1 || memcmp(at, tail, sizeof tail - 1) != 0)
-    return bad_cell(r, row, column, text, n, "it must end in )OVERLAP_F_B");
-  if (!opi_do_is_compute(first.item.kind) || !opi_do_is_compute(second.item.kind))
-    return bad_cell(r, row, column, text, n, "only computes overlap");
-  first.item.flags |= OPIPE_ACTION_OVERLAP_NEXT;
-  OPI_TRY(add_item(r, &first, row, column));
-  return add_item(r, &second, row, column);
-}
-
 static opipe_status read_cell(reader *r, const char *at, const char *end, uint32_t row,
                               uint32_t column) {
-  const char *text = at, *why = NULL;
-  opi_cell_text cell = {.item = {.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE},
-                        .other = OPIPE_NONE};
-  if (at == end || (end - at == 1 && *at == '-'))
-    return add_item(r, &cell, row, column);
-  if (*at == '(')
-    return read_pair(r, at, end, row, column);
-  if (!opi_cell_parse(&at, end, r->dialect, &cell, &why))
-    return bad_cell(r, row, column, text, (size_t)(end - text), why);
-  if (at != end) {
-    return bad_cell(r, row, column, text, (size_t)(end - text),
-                    "there is more text after the action");
+  const char *why = NULL;
+  opi_cell_text cells[2];
+  uint32_t n = 0;
+  if (!opi_cell_read(at, end, r->dialect, cells, &n, &why)) {
+    const size_t length = (size_t)(end - at);
+    return opi_fail(r->err, OPIPE_E_INVALID, "row %u, column %u: '%.*s': %s", row, column,
+                    (int)(length > 40 ? 40 : length), at, why);
   }
-  return add_item(r, &cell, row, column);
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(add_item(r, &cells[i], row, column));
+  return OPIPE_OK;
 }
 
 static opipe_status begin_row(reader *r) {

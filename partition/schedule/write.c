@@ -144,42 +144,15 @@ static opipe_status check_torch(const writer *w) {
   return OPIPE_OK;
 }
 
-static void put_action(const writer *w, const opi_do *a) {
-  char text[96];
-  const bool old = w->dialect == OPI_DIALECT_TORCH_OLD;
-  if (old && a->kind == OPI_DO_I)
-    opi_text_printf(w->text, "%uB%u", a->stage, a->microbatch);
-  else if (old && a->kind == OPI_DO_B)
-    opi_text_printf(w->text, "%uBW%u", a->stage, a->microbatch);
-  else if (w->dialect != OPI_DIALECT_OPIPE && a->kind == OPI_DO_REDUCE)
-    opi_text_printf(w->text, "%uREDUCE_GRAD", a->stage);
-  else
-    opi_text_puts(w->text, opi_do_text(&w->order->problem, a, text, sizeof text));
-}
-
 /* ---- forms ---- */
 
-/* Actions of a rank between separators; a pair is one cell. */
 static void put_rank(const writer *w, uint32_t rank, const char *separator, const char *idle,
                      const char *quote) {
   const opi_do_list *list = w->order->list;
-  const uint32_t first = list->rank_first[rank], end = list->rank_first[rank + 1];
-  for (uint32_t i = first; i < end; ++i) {
-    const opi_do *a = &list->items[i];
-    const bool paired = (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 && i + 1 < end;
-    opi_text_puts(w->text, i == first ? "" : separator);
-    opi_text_puts(w->text, quote);
-    if (a->kind == OPI_DO_IDLE)
-      opi_text_puts(w->text, idle);
-    opi_text_puts(w->text, paired ? "(" : "");
-    put_action(w, a);
-    if (paired) {
-      opi_text_puts(w->text, ";");
-      put_action(w, &list->items[++i]);
-      opi_text_puts(w->text, ")OVERLAP_F_B");
-    }
-    opi_text_puts(w->text, quote);
-  }
+  const uint32_t first = list->rank_first[rank];
+  const opi_cell_form form = {separator, idle, quote, w->dialect};
+  opi_cells_write(w->text, &w->order->problem, &list->items[first],
+                  list->rank_first[rank + 1] - first, &form);
 }
 
 static void put_json(const writer *w) {

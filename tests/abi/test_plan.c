@@ -94,7 +94,7 @@ static void test_a_plan_is_checked_like_any_input(void) {
                    .struct_size = sizeof(opipe_plan_params), .n_stages = 2, .n_microbatches = 2}),
       &k.err);
   text x = plan_text(&k, k.plan);
-  expect_refused(&k, &x, "onnx-pipe plan 2", "onnx-pipe plan 1");
+  expect_refused(&k, &x, "onnx-pipe plan 3", "onnx-pipe plan 2");
   expect_refused(&k, &x, "\"0F0 0F1\"", "\"0F0 0F0\"");
   expect_refused(&k, &x, "\"0F0 0F1\"", "\"0F0    \"");
   expect_refused(&k, &x, "\"1F0 1F1\"", "\"0F0 1F1\"");

@@ -299,7 +299,7 @@ static void join(json_t *lines, size_t index, char *const *words, uint32_t n) {
 /* One action: gone, twice, elsewhere, on another rank, or another one. */
 static void change_actions(json_t *root) {
   static char text[2][TEXT_MOST], changed[80];
-  static const char marks[] = "@./~!";
+  static const char marks[] = "@/~'+";
   char *words[2][TOKENS_MOST];
   uint32_t n[2];
   json_t *lines = json_object_get(root, "actions");
