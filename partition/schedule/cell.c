@@ -89,6 +89,9 @@ static bool parse(const char **io_at, const char *end, uint32_t dialect, opi_cel
   uint32_t n = 0;
   *cell = (opi_cell_text){.item = {.stage = OPIPE_NONE, .edge = OPIPE_NONE}, .other = OPIPE_NONE};
   const bool has_stage = take_number(io_at, end, NUMBER_MOST, &cell->item.stage);
+  *out_why = "the stage is above 16777216";
+  if (!has_stage && *io_at < end && **io_at >= '0' && **io_at <= '9')
+    return false;
   if (take_char(io_at, end, '@')) {
     *out_why = "a replica is missing after '@'";
     if (!take_number(io_at, end, UINT16_MAX, &n))
