@@ -74,7 +74,7 @@ opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_er
     bool more = false;
     if (beside != NULL)
       OPI_TRY(beside(rank, &more, err));
-    status = rank->backend->event_sync(rank->event, more ? OPI_BESIDE_NS : OPI_SLICE_NS, err);
+    status = rank->backend->event_sync(rank->event, more ? OPI_BESIDE_NS : OPI_LOOK_NS, err);
     if (status != OPIPE_E_TIMEOUT)
       status = opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
     if (status == OPIPE_E_TIMEOUT)

@@ -27,10 +27,11 @@ enum { OPI_WEIGHT_SETS = 2 };
 
 /* What a request is when it trains. */
 struct opi_ticket {
-  uint32_t kind;  /* OPI_TICKET_* */
-  double *shares; /* [n_microbatches * n_pieces] of the loss; written by the rank that has them */
-  double count;   /* valid labels of the mini-batch */
-  uint64_t step;  /* mini-batches before this one: the scalar STEP */
+  uint32_t kind; /* OPI_TICKET_* */
+  double *
+      losses; /* [n_microbatches * n_pieces] parts of the loss; written by the rank that has them */
+  double count;  /* valid labels of the mini-batch */
+  uint64_t step; /* mini-batches before this one: the scalar STEP */
   uint64_t start_ns;
   _Atomic uint64_t end_ns;
   int64_t *labels; /* shifted copy, kept from ticket to ticket */

@@ -53,7 +53,7 @@ static bool is_over(uint32_t state) {
 static void set_phase(opi_request *request, uint32_t phase) {
   uint32_t old = atomic_load(&request->state), next = 0;
   do {
-    next = (old & ~(uint32_t)OPI_REQUEST_PHASE) | phase;
+    next = (old & ~(uint32_t)OPI_REQUEST_PROGRESS) | phase;
   } while (!atomic_compare_exchange_weak(&request->state, &old, next));
   if (is_over(next))
     opi_request_recycle(request);
@@ -83,7 +83,7 @@ bool opi_session_in_on_done(void) {
 }
 
 bool opi_request_over(const opi_request *request) {
-  const uint32_t phase = opi_request_phase(request);
+  const uint32_t phase = opi_request_progress(request);
   const telling *t = phase == OPI_REQUEST_TELLING ? told : NULL;
   while (t != NULL && t->request != request)
     t = t->outer;
@@ -109,7 +109,7 @@ void opi_request_finish(opi_request *request) {
   opi_session *s = request->session;
   uint32_t old = atomic_load(&request->state);
   do {
-    if ((old & OPI_REQUEST_PHASE) != OPI_REQUEST_ACTIVE)
+    if ((old & OPI_REQUEST_PROGRESS) != OPI_REQUEST_ACTIVE)
       return;
   } while (!atomic_compare_exchange_weak(&request->state, &old,
                                          old - OPI_REQUEST_ACTIVE + OPI_REQUEST_ENDING));
@@ -185,7 +185,7 @@ static opi_request *pool_entry(opi_session *s, uint32_t index) {
 }
 
 static bool is_ending(const opi_request *request) {
-  const uint32_t state = atomic_load(&request->state), phase = state & OPI_REQUEST_PHASE;
+  const uint32_t state = atomic_load(&request->state), phase = state & OPI_REQUEST_PROGRESS;
   return phase == OPI_REQUEST_ENDING || phase == OPI_REQUEST_TELLING ||
          (phase == OPI_REQUEST_ACTIVE && (state & OPI_REQUEST_PASSING) != 0);
 }
@@ -208,7 +208,7 @@ void opi_session_settle(opi_session *s) {
     (void)opi_fail(&why, OPIPE_E_PEER, "the session has failed: %s", s->why.message);
   opi_request *request = pool_entry(s, 0);
   for (uint32_t i = 0; request != NULL; request = pool_entry(s, ++i)) {
-    const uint32_t phase = opi_request_phase(request);
+    const uint32_t phase = opi_request_progress(request);
     if (phase == OPI_REQUEST_ACTIVE)
       (void)opi_request_fail(request, &why);
     if (phase == OPI_REQUEST_ACTIVE || phase == OPI_REQUEST_FINISHED)

@@ -17,9 +17,9 @@ enum { GENERATION_SHIFT = 29, INDEX_SHIFT = 5, INDEX_BITS = 24, DRAIN_YIELDS = 1
 enum { SLOTS_MOST = 1 << INDEX_BITS, CHUNKS = SLOTS_MOST / OPI_SLOTS };
 
 static struct {
-  opi_handle_slot first[OPI_SLOTS];
-  _Atomic(opi_handle_slot *) chunks[CHUNKS]; /* [0] is not used: `first` */
-  _Atomic uint32_t n_fresh;                  /* slots that were ever taken */
+  opi_handle_entry first[OPI_SLOTS];
+  _Atomic(opi_handle_entry *) chunks[CHUNKS]; /* [0] is not used: `first` */
+  _Atomic uint32_t n_fresh;                   /* slots that were ever taken */
   _Atomic uint64_t free; /* index + 1 of the newest free slot; above it a count */
 } table;
 
@@ -41,37 +41,38 @@ const char *opi_handle_kind(uint32_t kind) {
 /* ---- slots ---- */
 
 /* NULL: there is none yet. */
-static opi_handle_slot *slot_at(uint32_t index) {
+static opi_handle_entry *slot_at(uint32_t index) {
   const uint32_t chunk = index / OPI_SLOTS;
-  opi_handle_slot *slots =
+  opi_handle_entry *slots =
       chunk == 0 ? table.first : atomic_load_explicit(&table.chunks[chunk], memory_order_acquire);
   return slots == NULL ? NULL : &slots[index % OPI_SLOTS];
 }
 
 static bool make_chunk(uint32_t chunk) {
   const opipe_allocator *system = opi_allocator_system(); /* contexts come and go, slots stay */
-  const size_t n_bytes = OPI_SLOTS * sizeof(opi_handle_slot);
-  opi_handle_slot *none = NULL;
-  opi_handle_slot *slots = system->realloc(system->ctx, NULL, 0, n_bytes, sizeof(opi_handle_slot));
+  const size_t n_bytes = OPI_SLOTS * sizeof(opi_handle_entry);
+  opi_handle_entry *none = NULL;
+  opi_handle_entry *slots =
+      system->realloc(system->ctx, NULL, 0, n_bytes, sizeof(opi_handle_entry));
   if (slots == NULL)
     return false;
   memset(slots, 0, n_bytes);
   if (!atomic_compare_exchange_strong(&table.chunks[chunk], &none, slots)) {
     (void)system->realloc(system->ctx, slots, n_bytes, 0,
-                          sizeof(opi_handle_slot)); /* another was faster */
+                          sizeof(opi_handle_entry)); /* another was faster */
   }
   return true;
 }
 
 /* One that was never used, of the first `most`. */
-static opi_handle_slot *fresh_slot(uint32_t most) {
+static opi_handle_entry *fresh_slot(uint32_t most) {
   uint32_t n = atomic_load(&table.n_fresh);
   while (n < most) {
     if (slot_at(n) == NULL && !make_chunk(n / OPI_SLOTS))
       return NULL;
     if (!atomic_compare_exchange_weak(&table.n_fresh, &n, n + 1))
       continue;
-    opi_handle_slot *slot = slot_at(n);
+    opi_handle_entry *slot = slot_at(n);
     slot->index = n;
     /* Generations begin anywhere, so that a handle of another copy of this library is stale. */
     const uint64_t seed = (opi_clock_ns() ^ ((uint64_t)(uintptr_t)slot << 13)) | 1;
@@ -81,10 +82,10 @@ static opi_handle_slot *fresh_slot(uint32_t most) {
   return NULL;
 }
 
-static opi_handle_slot *free_slot(void) {
+static opi_handle_entry *free_slot(void) {
   uint64_t head = atomic_load(&table.free);
   while ((uint32_t)head != 0) {
-    opi_handle_slot *slot = slot_at((uint32_t)head - 1);
+    opi_handle_entry *slot = slot_at((uint32_t)head - 1);
     const uint64_t next = ((head >> 32) + 1) << 32 | atomic_load(&slot->next);
     if (atomic_compare_exchange_weak(&table.free, &head, next))
       return slot;
@@ -92,9 +93,9 @@ static opi_handle_slot *free_slot(void) {
   return NULL;
 }
 
-opi_handle_slot *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_end_fn end,
-                                      uint64_t owner, opipe_error *err) {
-  opi_handle_slot *slot = fresh_slot(OPI_SLOTS); /* free ones rest as long as there are others */
+opi_handle_entry *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_end_fn end,
+                                       uint64_t owner, opipe_error *err) {
+  opi_handle_entry *slot = fresh_slot(OPI_SLOTS); /* free ones rest as long as there are others */
   if (slot == NULL)
     slot = free_slot();
   if (slot == NULL)
@@ -113,7 +114,7 @@ opi_handle_slot *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_en
   return slot;
 }
 
-uint64_t opi_handle_slot_arm(opi_handle_slot *slot) {
+uint64_t opi_handle_slot_arm(opi_handle_entry *slot) {
   uint64_t word = atomic_load(&slot->word), next = 0;
   do {
     next = (((word >> GENERATION_SHIFT) + 1) << GENERATION_SHIFT) | LIVE | (word & PINS);
@@ -122,11 +123,11 @@ uint64_t opi_handle_slot_arm(opi_handle_slot *slot) {
          (2u * slot->kind + 1);
 }
 
-void opi_handle_slot_disarm(opi_handle_slot *slot) {
+void opi_handle_slot_disarm(opi_handle_entry *slot) {
   (void)atomic_fetch_and(&slot->word, ~LIVE);
 }
 
-void opi_handle_slot_drain(opi_handle_slot *slot, uint32_t n) {
+void opi_handle_slot_drain(opi_handle_entry *slot, uint32_t n) {
   for (uint32_t i = 0; (atomic_load(&slot->word) & PINS) > n; ++i) {
     const struct timespec t = {.tv_nsec = 50000};
     if (i < DRAIN_YIELDS)
@@ -136,7 +137,7 @@ void opi_handle_slot_drain(opi_handle_slot *slot, uint32_t n) {
   }
 }
 
-void opi_handle_slot_give(opi_handle_slot *slot) {
+void opi_handle_slot_give(opi_handle_entry *slot) {
   if (slot == NULL)
     return;
   uint64_t head = atomic_load(&table.free), next = 0;
@@ -150,7 +151,7 @@ void opi_handle_slot_give(opi_handle_slot *slot) {
 
 opipe_status opi_handle_new(uint32_t kind, void *object, opi_handle_end_fn end, uint64_t owner,
                             uint64_t *out_handle, opipe_error *err) {
-  opi_handle_slot *slot = opi_handle_slot_take(kind, object, end, owner, err);
+  opi_handle_entry *slot = opi_handle_slot_take(kind, object, end, owner, err);
   if (slot == NULL) {
     end(object);
     return OPIPE_E_NOMEM;
@@ -161,9 +162,9 @@ opipe_status opi_handle_new(uint32_t kind, void *object, opi_handle_end_fn end, 
 }
 
 /* The slot that a handle names, if it is or was one. */
-static opi_handle_slot *find(uint64_t handle, uint32_t *out_kind) {
+static opi_handle_entry *find(uint64_t handle, uint32_t *out_kind) {
   const uint32_t low = handle & ((1u << INDEX_SHIFT) - 1);
-  opi_handle_slot *slot = slot_at((uint32_t)(handle >> INDEX_SHIFT) & (SLOTS_MOST - 1));
+  opi_handle_entry *slot = slot_at((uint32_t)(handle >> INDEX_SHIFT) & (SLOTS_MOST - 1));
   *out_kind = low / 2;
   if (low % 2 == 0 || *out_kind == 0 || *out_kind >= OPI_HANDLE_KINDS || slot == NULL ||
       atomic_load_explicit(&slot->word, memory_order_relaxed) == 0)
@@ -172,7 +173,7 @@ static opi_handle_slot *find(uint64_t handle, uint32_t *out_kind) {
 }
 
 /* False: the handle is stale. */
-static bool pin_slot(opi_handle_slot *slot, uint64_t handle, uint32_t kind) {
+static bool pin_slot(opi_handle_entry *slot, uint64_t handle, uint32_t kind) {
   uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
   do {
     if ((word & LIVE) == 0 || (word ^ handle) >> GENERATION_SHIFT != 0)
@@ -191,7 +192,7 @@ opipe_status opi_handle_enter(const void *handle, uint32_t kind, const char *cal
   uint32_t found = 0;
   if (handle == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: the %s is NULL", call, kinds[kind].name);
-  opi_handle_slot *slot = find(h, &found);
+  opi_handle_entry *slot = find(h, &found);
   if (slot == NULL) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s: %#llx is not a handle of this library; %s is expected", call,
@@ -216,7 +217,7 @@ opipe_status opi_handle_enter(const void *handle, uint32_t kind, const char *cal
 }
 
 void opi_handle_leave(const opi_entry *entry) {
-  opi_handle_slot *slot = entry->slot;
+  opi_handle_entry *slot = entry->slot;
   uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
   for (;;) {
     const bool ends = (word & KILLED) != 0 && (word & PINS) == 1;
@@ -249,14 +250,14 @@ bool opi_handle_kill(const opi_entry *entry) {
 
 bool opi_handle_inherited(const void *handle) {
   uint32_t kind = 0;
-  const opi_handle_slot *slot = find((uint64_t)(uintptr_t)handle, &kind);
+  const opi_handle_entry *slot = find((uint64_t)(uintptr_t)handle, &kind);
   return slot != NULL && atomic_load(&slot->pid) != opi_process_id();
 }
 
 uint64_t opi_handle_owner(const void *handle) {
   const uint64_t h = (uint64_t)(uintptr_t)handle;
   uint32_t kind = 0;
-  opi_handle_slot *slot = find(h, &kind);
+  opi_handle_entry *slot = find(h, &kind);
   if (slot == NULL || h >> GENERATION_SHIFT <= atomic_load(&slot->since) ||
       h >> GENERATION_SHIFT > atomic_load(&slot->word) >> GENERATION_SHIFT)
     return 0;

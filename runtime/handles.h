@@ -35,7 +35,7 @@ enum { OPI_SLOTS = 1024 /* of one chunk of the table */ };
 
 typedef void (*opi_handle_end_fn)(void *object);
 
-typedef struct opi_handle_slot {
+typedef struct opi_handle_entry {
   _Alignas(64) _Atomic uint64_t word; /* generation, live, killed, pins; 0: never used */
   void *object;
   opi_handle_end_fn end;  /* the handle was destroyed and nobody is inside any more */
@@ -46,11 +46,11 @@ typedef struct opi_handle_slot {
   _Atomic int32_t pid;   /* the process that took it */
   uint16_t kind;
   uint16_t kept; /* 1: its taker gives it back, not the end of a handle */
-} opi_handle_slot;
+} opi_handle_entry;
 
 /* A call that is inside an object. */
 typedef struct opi_entry {
-  opi_handle_slot *slot;
+  opi_handle_entry *slot;
   void *object;
 } opi_entry;
 
@@ -59,15 +59,15 @@ const char *opi_handle_kind(uint32_t kind);
 
 /* A slot for `object`, for one handle after another: arm, ..., give. NULL: no memory (or 2^24
  * objects live). [any-thread] */
-opi_handle_slot *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_end_fn end,
-                                      uint64_t owner, opipe_error *err);
+opi_handle_entry *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_end_fn end,
+                                       uint64_t owner, opipe_error *err);
 /* A new handle; all earlier ones of the slot are stale. The slot must not be live. */
-uint64_t opi_handle_slot_arm(opi_handle_slot *slot);
+uint64_t opi_handle_slot_arm(opi_handle_entry *slot);
 /* The handle becomes stale without an end. Nothing if it is. */
-void opi_handle_slot_disarm(opi_handle_slot *slot);
+void opi_handle_slot_disarm(opi_handle_entry *slot);
 /* Sleeps until at most `n` calls are inside. */
-void opi_handle_slot_drain(opi_handle_slot *slot, uint32_t n);
-void opi_handle_slot_give(opi_handle_slot *slot); /* disarmed, nobody inside; accepts NULL */
+void opi_handle_slot_drain(opi_handle_entry *slot, uint32_t n);
+void opi_handle_slot_give(opi_handle_entry *slot); /* disarmed, nobody inside; accepts NULL */
 
 /* A slot that lives as long as its one handle. `end` is called for the object also when this fails.
  */

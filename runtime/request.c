@@ -174,7 +174,7 @@ opipe_status opi_request_poll(opi_request *request, opipe_error *err) {
 }
 
 static void spin(opi_request *request, uint64_t until_ns) {
-  while (opi_request_phase(request) != OPI_REQUEST_FINISHED && opi_clock_ns() < until_ns) {
+  while (opi_request_progress(request) != OPI_REQUEST_FINISHED && opi_clock_ns() < until_ns) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -183,7 +183,7 @@ static void spin(opi_request *request, uint64_t until_ns) {
 
 static void sleep_for(opi_request *request, uint64_t until_ns) {
   opi_session *s = request->session;
-  const uint64_t slice = s->watchdog_ns / 4 < OPI_SLICE_NS ? s->watchdog_ns / 4 + 1 : OPI_SLICE_NS;
+  const uint64_t slice = s->watchdog_ns / 4 < OPI_LOOK_NS ? s->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
   while (!is_finished(request)) {
     const uint64_t now = opi_clock_ns();
     if (now >= until_ns)
@@ -194,7 +194,7 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
     if (request->deadline_ns > now && request->deadline_ns < end)
       end = request->deadline_ns;
     opi_lock_take(&s->lock);
-    if (opi_request_phase(request) != OPI_REQUEST_FINISHED)
+    if (opi_request_progress(request) != OPI_REQUEST_FINISHED)
       opi_lock_wait(&s->lock, end);
     opi_lock_give(&s->lock);
     opi_watch(s);

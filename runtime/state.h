@@ -29,9 +29,9 @@ typedef struct opi_block {
 } opi_block;
 
 enum {
-  OPI_SLICE_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
-  OPI_BESIDE_NS = 200000,   /* while a device works: what waits beside it is tried again */
-  OPI_POLL_NS = 50000       /* waits for something that rings no bell: host fences */
+  OPI_LOOK_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
+  OPI_BESIDE_NS = 200000,  /* while a device works: what waits beside it is tried again */
+  OPI_POLL_NS = 50000      /* waits for something that rings no bell: host fences */
 };
 
 /* ---- shapes ---- */
@@ -69,7 +69,7 @@ enum {
   OPI_REQUEST_ENDING = 2,
   OPI_REQUEST_TELLING = 3,
   OPI_REQUEST_FINISHED = 4,
-  OPI_REQUEST_PHASE = 7,     /* the bits of the above; beside them: */
+  OPI_REQUEST_PROGRESS = 7,  /* the bits of the above; beside them: */
   OPI_REQUEST_PASSED = 8,    /* no rank comes to it any more */
   OPI_REQUEST_RELEASED = 16, /* by the caller */
   OPI_REQUEST_PASSING = 32   /* somebody is about to set PASSED */
@@ -109,7 +109,7 @@ struct opi_request {
   opi_session *session;
   struct opi_ticket *ticket; /* of a training session, else NULL */
   opi_request *next_free;
-  opi_handle_slot *slot;   /* its place in the table of handles, kept from request to request */
+  opi_handle_entry *slot;  /* its place in the table of handles, kept from request to request */
   uint64_t handle;         /* the host's, from submit to release */
   uint64_t number;         /* counts the session's requests */
   _Atomic uint32_t state;  /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
@@ -432,8 +432,8 @@ bool opi_request_fail(
  * has begun is done, however late. */
 void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage);
 void opi_request_finish(opi_request *request); /* for the caller; the first call counts */
-static inline uint32_t opi_request_phase(const opi_request *request) {
-  return atomic_load_explicit(&request->state, memory_order_acquire) & OPI_REQUEST_PHASE;
+static inline uint32_t opi_request_progress(const opi_request *request) {
+  return atomic_load_explicit(&request->state, memory_order_acquire) & OPI_REQUEST_PROGRESS;
 }
 /* Finished, as far as this thread may know? */
 bool opi_request_over(const opi_request *request);

@@ -103,37 +103,37 @@ static opipe_status add_weights(predict *p) {
   const opi_plan *plan = p->plan;
   const opi_cut *cut = p->model->cuts[0];
   uint32_t n = plan->n_stages * plan->n_replicas;
-  opi_weight_place *places = OPI_ARENA_ARRAY(&p->scratch, opi_weight_place, n);
+  opi_weight_holder *holders = OPI_ARENA_ARRAY(&p->scratch, opi_weight_holder, n);
   opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, n);
-  if (places == NULL || bytes == NULL)
-    return opi_fail_nomem(p->err, n * sizeof *places, "a prediction");
+  if (holders == NULL || bytes == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *holders, "a prediction");
   const uint32_t all = n;
   n = 0;
   for (uint32_t i = 0; i < all; ++i) {
     const uint32_t stage = i / plan->n_replicas, rank = plan->instance_rank[i];
     if (rank == OPIPE_NONE)
       continue;
-    places[n++] = (opi_weight_place){.rank = rank,
-                                     .stage = stage,
-                                     .replica = i % plan->n_replicas,
-                                     .alignment = p->devices[rank].alignment,
-                                     .n_programs = p->per_instance,
-                                     .n_params = p->n_params[stage],
-                                     .backend = p->devices[rank].backend,
-                                     .programs = &p->programs[i * p->per_instance],
-                                     .params = p->params[stage]};
+    holders[n++] = (opi_weight_holder){.rank = rank,
+                                       .stage = stage,
+                                       .replica = i % plan->n_replicas,
+                                       .alignment = p->devices[rank].alignment,
+                                       .n_programs = p->per_instance,
+                                       .n_params = p->n_params[stage],
+                                       .backend = p->devices[rank].backend,
+                                       .programs = &p->programs[i * p->per_instance],
+                                       .params = p->params[stage]};
   }
   const opi_weight_query query = {
-      .places = places,
+      .holders = holders,
       .sources = cut->sources,
       .trained = cut->trained,
-      .n_places = n,
+      .n_holders = n,
       .n_sources = cut->n_params,
       .n_versions = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
       .n_moments = opi_optimizer_moments(&plan->train->optimizer)};
   OPI_TRY(opi_predict_weights(&query, &p->scratch, NULL, bytes, p->err));
   for (uint32_t i = 0; i < n; ++i) {
-    opi_memory *m = &p->memory[places[i].rank];
+    opi_memory *m = &p->memory[holders[i].rank];
     m->params_bytes += bytes[i].params;
     m->version_bytes += bytes[i].versions;
     m->gradient_bytes += bytes[i].gradients;

@@ -6,16 +6,16 @@
 
 #include "partition/memory/layouts.h"
 
-uint32_t opi_weight_index(const opi_weight_place *place, uint32_t slot) {
-  uint32_t low = 0, high = place->n_params;
+uint32_t opi_weight_index(const opi_weight_holder *holder, uint32_t slot) {
+  uint32_t low = 0, high = holder->n_params;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    if (place->params[middle] < slot)
+    if (holder->params[middle] < slot)
       low = middle + 1;
     else
       high = middle;
   }
-  return low < place->n_params && place->params[low] == slot ? low : OPIPE_NONE;
+  return low < holder->n_params && holder->params[low] == slot ? low : OPIPE_NONE;
 }
 
 bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_bytes) {
@@ -32,14 +32,14 @@ static uint64_t held_bytes(const opipe_param_layout *layout) {
   return layout->n_bytes != 0 ? layout->n_bytes : layout->mapped_bytes;
 }
 
-static void add_params(const opi_weight_place *place, const opi_layout_set *wanted, uint32_t first,
-                       opi_weight_layout *layouts) {
+static void add_params(const opi_weight_holder *holder, const opi_layout_set *wanted,
+                       uint32_t first, opi_weight_layout *layouts) {
   for (uint32_t i = first; i < wanted->n; ++i) {
     const opipe_param_layout *w = &wanted->list[i].layout;
-    const uint32_t k = opi_weight_index(place, w->slot);
+    const uint32_t k = opi_weight_index(holder, w->slot);
     if (k == OPIPE_NONE)
       continue;
-    layouts[k].params_bytes += opi_align_up(held_bytes(w), place->alignment);
+    layouts[k].params_bytes += opi_align_up(held_bytes(w), holder->alignment);
     if (w->key >= OPIPE_LAYOUT_DERIVED || (layouts[k].master_bytes != 0 && w->key < layouts[k].key))
       continue;
     layouts[k].key = w->key;
@@ -47,84 +47,85 @@ static void add_params(const opi_weight_place *place, const opi_layout_set *want
   }
 }
 
-static void add_gradients(const opi_weight_place *place, const opi_layout_set *wanted,
+static void add_gradients(const opi_weight_holder *holder, const opi_layout_set *wanted,
                           uint32_t first, opi_weight_layout *layouts) {
   for (uint32_t i = first; i < wanted->n; ++i) {
     const opipe_param_layout *w = &wanted->list[i].layout;
-    const uint32_t k = opi_weight_index(place, w->slot);
+    const uint32_t k = opi_weight_index(holder, w->slot);
     if (k == OPIPE_NONE)
       continue;
     if (layouts[k].gradient_bytes == 0) /* that of the master comes first */
-      layouts[k].gradient_bytes = opi_align_up(layouts[k].master_bytes, place->alignment);
+      layouts[k].gradient_bytes = opi_align_up(layouts[k].master_bytes, holder->alignment);
     const bool follows = w->key == OPIPE_LAYOUT_MASTER && layouts[k].master_bytes != 0;
     if (w->key != layouts[k].key && !follows)
-      layouts[k].gradient_bytes += opi_align_up(w->n_bytes, place->alignment);
+      layouts[k].gradient_bytes += opi_align_up(w->n_bytes, holder->alignment);
   }
 }
 
-/* Layouts and accumulators that are known so far, by place. */
+/* Layouts and accumulators that are known so far, by holder. */
 typedef struct asked {
   opi_layout_set params, gradients;
 } asked;
 
-static opipe_status ask_programs(const opi_weight_place *place, uint32_t index, asked *all,
+static opipe_status ask_programs(const opi_weight_holder *holder, uint32_t index, asked *all,
                                  opipe_error *err) {
-  if (!is_training(place->backend)) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "stage %u: backend '%s' cannot train", place->stage,
-                    place->backend->id);
+  if (!is_training(holder->backend)) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "stage %u: backend '%s' cannot train", holder->stage,
+                    holder->backend->id);
   }
-  for (uint32_t p = 0; p < place->n_programs; ++p) {
-    if (place->programs[p] == NULL)
+  for (uint32_t p = 0; p < holder->n_programs; ++p) {
+    if (holder->programs[p] == NULL)
       continue;
-    OPI_TRY(opi_layouts_add(&all->params, index, place->backend, place->programs[p], false, err));
-    OPI_TRY(opi_layouts_add(&all->gradients, index, place->backend, place->programs[p], true, err));
+    OPI_TRY(opi_layouts_add(&all->params, index, holder->backend, holder->programs[p], false, err));
+    OPI_TRY(
+        opi_layouts_add(&all->gradients, index, holder->backend, holder->programs[p], true, err));
   }
   return OPIPE_OK;
 }
 
 /* What is trained has one accumulator, of its master's layout. */
-static opipe_status estimate_place(const opi_weight_query *query, uint32_t index, asked *all,
-                                   opipe_error *err) {
-  const opi_weight_place *place = &query->places[index];
-  OPI_TRY(opi_layouts_estimate(&all->params, index, query->sources, place->params, place->n_params,
-                               query->trained, err));
-  for (uint32_t k = 0; k < place->n_params; ++k) {
-    if (query->trained[place->params[k]]) {
-      OPI_TRY(opi_layouts_estimate(&all->gradients, index, query->sources, &place->params[k], 1,
+static opipe_status estimate_holder(const opi_weight_query *query, uint32_t index, asked *all,
+                                    opipe_error *err) {
+  const opi_weight_holder *holder = &query->holders[index];
+  OPI_TRY(opi_layouts_estimate(&all->params, index, query->sources, holder->params,
+                               holder->n_params, query->trained, err));
+  for (uint32_t k = 0; k < holder->n_params; ++k) {
+    if (query->trained[holder->params[k]]) {
+      OPI_TRY(opi_layouts_estimate(&all->gradients, index, query->sources, &holder->params[k], 1,
                                    query->trained, err));
     }
   }
   return OPIPE_OK;
 }
 
-static opipe_status ask_place(const opi_weight_query *query, uint32_t index, asked *all,
-                              opi_weight_layout *layouts, opipe_error *err) {
-  const opi_weight_place *place = &query->places[index];
+static opipe_status ask_holder(const opi_weight_query *query, uint32_t index, asked *all,
+                               opi_weight_layout *layouts, opipe_error *err) {
+  const opi_weight_holder *holder = &query->holders[index];
   const uint32_t first_param = all->params.n, first_gradient = all->gradients.n;
-  OPI_TRY(place->backend == NULL ? estimate_place(query, index, all, err)
-                                 : ask_programs(place, index, all, err));
-  add_params(place, &all->params, first_param, layouts);
-  add_gradients(place, &all->gradients, first_gradient, layouts);
-  for (uint32_t k = 0; k < place->n_params; ++k) {
-    if (!query->trained[place->params[k]] || layouts[k].gradient_bytes != 0)
+  OPI_TRY(holder->backend == NULL ? estimate_holder(query, index, all, err)
+                                  : ask_programs(holder, index, all, err));
+  add_params(holder, &all->params, first_param, layouts);
+  add_gradients(holder, &all->gradients, first_gradient, layouts);
+  for (uint32_t k = 0; k < holder->n_params; ++k) {
+    if (!query->trained[holder->params[k]] || layouts[k].gradient_bytes != 0)
       continue;
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "parameter '%s' is trained, and stage %u reads it without giving a gradient: "
                     "freeze it or cut elsewhere",
-                    query->sources[place->params[k]].name, place->stage);
+                    query->sources[holder->params[k]].name, holder->stage);
   }
   return OPIPE_OK;
 }
 
 bool opi_weight_tied(const opi_weight_query *query, uint32_t slot) {
   uint32_t stage = OPIPE_NONE;
-  for (uint32_t i = 0; query->trained[slot] && i < query->n_places; ++i) {
-    const opi_weight_place *place = &query->places[i];
-    if (opi_weight_index(place, slot) == OPIPE_NONE)
+  for (uint32_t i = 0; query->trained[slot] && i < query->n_holders; ++i) {
+    const opi_weight_holder *holder = &query->holders[i];
+    if (opi_weight_index(holder, slot) == OPIPE_NONE)
       continue;
-    if (stage != OPIPE_NONE && stage != place->stage)
+    if (stage != OPIPE_NONE && stage != holder->stage)
       return true;
-    stage = place->stage;
+    stage = holder->stage;
   }
   return false;
 }
@@ -137,26 +138,26 @@ bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *
                               uint32_t slot) {
   const opi_weight_layout *first = NULL;
   const opi_backend_ref *backend = NULL;
-  for (uint32_t i = 0; i < query->n_places; ++i) {
-    const uint32_t k = opi_weight_index(&query->places[i], slot);
+  for (uint32_t i = 0; i < query->n_holders; ++i) {
+    const uint32_t k = opi_weight_index(&query->holders[i], slot);
     if (k == OPIPE_NONE)
       continue;
     const opi_weight_layout *layout = &layouts[i][k];
     if (first != NULL &&
         (layout->key != first->key || layout->master_bytes != first->master_bytes ||
-         !same_backend(query->places[i].backend, backend)))
+         !same_backend(query->holders[i].backend, backend)))
       return false;
     first = layout;
-    backend = query->places[i].backend;
+    backend = query->holders[i].backend;
   }
   return true;
 }
 
-static void add_bytes(const opi_weight_query *query, const opi_weight_place *place,
+static void add_bytes(const opi_weight_query *query, const opi_weight_holder *holder,
                       const opi_weight_layout *layouts, opi_weight_bytes *bytes) {
-  for (uint32_t k = 0; k < place->n_params; ++k) {
-    const bool trained = query->trained[place->params[k]];
-    const uint64_t state = opi_align_up(layouts[k].master_bytes, place->alignment);
+  for (uint32_t k = 0; k < holder->n_params; ++k) {
+    const bool trained = query->trained[holder->params[k]];
+    const uint64_t state = opi_align_up(layouts[k].master_bytes, holder->alignment);
     bytes->params += layouts[k].params_bytes;
     bytes->versions += layouts[k].params_bytes * (query->n_versions - 1);
     bytes->gradients += layouts[k].gradient_bytes;
@@ -171,16 +172,16 @@ static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout 
   uint32_t n_trained = 0;
   for (uint32_t slot = 0; slot < query->n_sources; ++slot)
     n_trained += query->trained[slot] ? 1 : 0;
-  for (uint32_t i = 0; i < query->n_places; ++i) {
-    const opi_weight_place *place = &query->places[i];
+  for (uint32_t i = 0; i < query->n_holders; ++i) {
+    const opi_weight_holder *holder = &query->holders[i];
     uint64_t dense = 0, n_bytes = 0;
     bool first = true;
     for (uint32_t j = 0; j < i; ++j)
-      first = first && query->places[j].rank != place->rank;
+      first = first && query->holders[j].rank != holder->rank;
     if (first && n_trained != 0)
-      bytes[i].optimizer += (n_trained + 1) * opi_align_up(sizeof(double), place->alignment);
-    for (uint32_t k = 0; k < place->n_params; ++k) {
-      const uint32_t slot = place->params[k];
+      bytes[i].optimizer += (n_trained + 1) * opi_align_up(sizeof(double), holder->alignment);
+    for (uint32_t k = 0; k < holder->n_params; ++k) {
+      const uint32_t slot = holder->params[k];
       if (!opi_weight_tied(query, slot) || opi_weight_layouts_equal(query, layouts, slot))
         continue;
       if (!opi_weight_dense_bytes(&query->sources[slot], &n_bytes)) {
@@ -189,7 +190,7 @@ static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout 
       }
       dense = n_bytes > dense ? n_bytes : dense;
     }
-    bytes[i].gradients += opi_align_up(dense, place->alignment);
+    bytes[i].gradients += opi_align_up(dense, holder->alignment);
   }
   return OPIPE_OK;
 }
@@ -197,23 +198,23 @@ static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout 
 opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena,
                                  opi_weight_layout **out_layouts, opi_weight_bytes *out_bytes,
                                  opipe_error *err) {
-  opi_weight_layout **layouts = OPI_ARENA_ARRAY(arena, opi_weight_layout *, query->n_places);
-  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(arena, opi_weight_bytes, query->n_places);
+  opi_weight_layout **layouts = OPI_ARENA_ARRAY(arena, opi_weight_layout *, query->n_holders);
+  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(arena, opi_weight_bytes, query->n_holders);
   asked all;
   if (layouts == NULL || bytes == NULL)
-    return opi_fail_nomem(err, query->n_places * sizeof *bytes, "sizes of weights");
+    return opi_fail_nomem(err, query->n_holders * sizeof *bytes, "sizes of weights");
   OPI_TRY(opi_layouts_begin(&all.params, query->n_sources, arena, err));
   OPI_TRY(opi_layouts_begin(&all.gradients, query->n_sources, arena, err));
-  for (uint32_t i = 0; i < query->n_places; ++i) {
-    const opi_weight_place *place = &query->places[i];
-    layouts[i] = OPI_ARENA_ARRAY(arena, opi_weight_layout, place->n_params);
+  for (uint32_t i = 0; i < query->n_holders; ++i) {
+    const opi_weight_holder *holder = &query->holders[i];
+    layouts[i] = OPI_ARENA_ARRAY(arena, opi_weight_layout, holder->n_params);
     if (layouts[i] == NULL)
-      return opi_fail_nomem(err, place->n_params * sizeof **layouts, "sizes of weights");
-    OPI_TRY(ask_place(query, i, &all, layouts[i], err));
-    add_bytes(query, place, layouts[i], &bytes[i]);
+      return opi_fail_nomem(err, holder->n_params * sizeof **layouts, "sizes of weights");
+    OPI_TRY(ask_holder(query, i, &all, layouts[i], err));
+    add_bytes(query, holder, layouts[i], &bytes[i]);
   }
   OPI_TRY(add_shared(query, layouts, bytes, err));
-  for (uint32_t i = 0; i < query->n_places; ++i) {
+  for (uint32_t i = 0; i < query->n_holders; ++i) {
     if (out_layouts != NULL)
       out_layouts[i] = layouts[i];
     if (out_bytes != NULL)

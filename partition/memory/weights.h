@@ -11,8 +11,8 @@
 
 #include "partition/plan.h"
 
-/* One stage instance. All borrowed. */
-typedef struct opi_weight_place {
+/* One stage instance, which holds parameters. All borrowed. */
+typedef struct opi_weight_holder {
   uint32_t rank, stage, replica;
   uint32_t alignment; /* of the rank's device */
   uint32_t n_programs, n_params;
@@ -20,18 +20,18 @@ typedef struct opi_weight_place {
   opipe_program *const *programs; /* [n_programs] NULL entries: none */
   const uint32_t *params;         /* [n_params] rising: slots of the parameter table that the stage
                                      reads */
-} opi_weight_place;
+} opi_weight_holder;
 
 typedef struct opi_weight_query {
-  const opi_weight_place *places;    /* [n_places] ordered by (stage, replica) */
+  const opi_weight_holder *holders;  /* [n_holders] ordered by (stage, replica) */
   const opipe_param_source *sources; /* [n_sources] */
   const bool *trained;               /* [n_sources] */
-  uint32_t n_places, n_sources;
+  uint32_t n_holders, n_sources;
   uint32_t n_versions; /* 1 or 2 */
   uint32_t n_moments;  /* of the optimizer: 0, 1 or 2 */
 } opi_weight_query;
 
-/* One parameter of one place. */
+/* One parameter of one holder. */
 typedef struct opi_weight_layout {
   uint64_t key, master_bytes; /* of the master; 0 bytes: no program reads it */
   uint64_t params_bytes;      /* all layouts, each rounded to the alignment */
@@ -42,21 +42,21 @@ typedef struct opi_weight_bytes {
   uint64_t params, versions, gradients, optimizer;
 } opi_weight_bytes;
 
-/* out_layouts [n_places]: arrays [n_params] made in `arena`; out_bytes [n_places]. Both optional.
+/* out_layouts [n_holders]: arrays [n_params] made in `arena`; out_bytes [n_holders]. Both optional.
  * Errors: what a backend says; UNSUPPORTED names a trained parameter that a stage reads without
  * giving a gradient. */
 opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena,
                                  opi_weight_layout **out_layouts, opi_weight_bytes *out_bytes,
                                  opipe_error *err);
 
-/* Can the parameter's gradients be added as they lie in all places that hold it? Else in dense
+/* Can the parameter's gradients be added as they lie in all holders that hold it? Else in dense
  * form. `layouts` as above. */
 bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *const *layouts,
                               uint32_t slot);
 /* Is the parameter trained, and read by more than one stage? */
 bool opi_weight_tied(const opi_weight_query *query, uint32_t slot);
-/* Index of `slot` in the place's params, OPIPE_NONE: it does not read it. */
-uint32_t opi_weight_index(const opi_weight_place *place, uint32_t slot);
+/* Index of `slot` in the holder's params, OPIPE_NONE: it does not read it. */
+uint32_t opi_weight_index(const opi_weight_holder *holder, uint32_t slot);
 /* Dense fp32 bytes of a parameter. */
 bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_bytes);
 

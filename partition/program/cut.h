@@ -25,9 +25,8 @@
 
 #include "loader/gradient/gradient.h"
 #include "partition/plan.h"
+#include "partition/schedule/actions.h"
 
-/* Parts of a stage's work: nodes of pass FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT. */
-enum { OPI_PHASE_F = 0, OPI_PHASE_I = 1, OPI_PHASE_W = 2, OPI_PHASES = 3 };
 /* Programs. E: F with dropout off, only where there is dropout (evaluate). */
 enum {
   OPI_PROGRAM_F = 0,

@@ -39,6 +39,9 @@ enum {
   OPI_DO_KINDS
 };
 
+/* Phases, the parts of a stage's work: nodes of pass FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT. */
+enum { OPI_PHASE_F = 0, OPI_PHASE_I = 1, OPI_PHASE_W = 2, OPI_PHASES = 3 };
+
 /* flags: those of opipe_action (OPIPE_ACTION_OVERLAP_NEXT: this one and the next form an
  * OVERLAP_F_B container; OPIPE_ACTION_NEXT_STEP: of the next mini-batch). */
 typedef struct opi_do {

@@ -11,8 +11,6 @@
 
 #include "partition/schedule/actions.h"
 
-enum { OPI_PHASE_FORWARD = 0, OPI_PHASE_INPUT = 1, OPI_PHASE_WEIGHT = 2, OPI_N_PHASES = 3 };
-
 typedef struct opi_index {
   const opi_problem *problem;
   uint32_t n_shares;   /* largest of stage_shares, else 1 */

@@ -68,7 +68,7 @@ static uint64_t phase_event(const runner *r, uint32_t step, uint32_t stage, uint
                             uint32_t microbatch, uint32_t slice, uint32_t part, uint32_t phase) {
   const opi_index *x = &r->v.index;
   return ((uint64_t)step * x->n_units + opi_unit(x, stage, replica, microbatch, slice, part)) *
-             OPI_N_PHASES +
+             OPI_PHASES +
          phase;
 }
 
@@ -94,7 +94,7 @@ static uint64_t missing_from(const runner *r, uint32_t item, uint32_t edge, bool
     uint64_t event;
     if (opi_problem_rank(p, other, k) == rank) {
       event = phase_event(r, step, other, k, a->microbatch, a->slice, part,
-                          forward ? OPI_PHASE_FORWARD : OPI_PHASE_INPUT);
+                          forward ? OPI_PHASE_F : OPI_PHASE_I);
     } else {
       const uint64_t m =
           opi_message_index(&r->v, step, edge, forward, a->microbatch, a->slice, part,
@@ -119,7 +119,7 @@ static uint64_t forward_needs(const runner *r, uint32_t item) {
   uint64_t event = NO_EVENT;
   if (a->slice > 0) {
     event = first_missing(r, phase_event(r, opi_step_of(&r->v, item), a->stage, a->replica,
-                                         a->microbatch, a->slice - 1u, 0, OPI_PHASE_FORWARD));
+                                         a->microbatch, a->slice - 1u, 0, OPI_PHASE_F));
   }
   for (uint32_t i = x->in_first[a->stage]; event == NO_EVENT && i < x->in_first[a->stage + 1]; ++i)
     event = missing_from(r, item, x->in_edges[i], true);
@@ -131,10 +131,10 @@ static uint64_t backward_needs(const runner *r, uint32_t item) {
   const opi_index *x = &r->v.index;
   const uint32_t step = opi_step_of(&r->v, item);
   uint64_t event = first_missing(
-      r, phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, 0, OPI_PHASE_FORWARD));
+      r, phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, 0, OPI_PHASE_F));
   if (event == NO_EVENT && a->slice + 1u < r->v.problem->n_slices) {
     event = first_missing(r, phase_event(r, step, a->stage, a->replica, a->microbatch,
-                                         a->slice + 1u, a->part, OPI_PHASE_INPUT));
+                                         a->slice + 1u, a->part, OPI_PHASE_I));
   }
   for (uint32_t i = x->out_first[a->stage]; event == NO_EVENT && i < x->out_first[a->stage + 1];
        ++i)
@@ -151,7 +151,7 @@ static uint64_t end_event(const runner *r, uint32_t item, bool consumer) {
   const uint32_t stage = forward == consumer ? edge.dst : edge.src;
   const uint32_t replica = sends != consumer ? a->replica : a->peer;
   return phase_event(r, opi_step_of(&r->v, item), stage, replica, a->microbatch, a->slice, a->part,
-                     forward ? OPI_PHASE_FORWARD : OPI_PHASE_INPUT);
+                     forward ? OPI_PHASE_F : OPI_PHASE_I);
 }
 
 static uint64_t message_needs(const runner *r, uint32_t item) {
@@ -204,7 +204,7 @@ static uint64_t free_needs(const runner *r, uint32_t item) {
   uint64_t event = NO_EVENT;
   for (uint32_t part = 0; event == NO_EVENT && part < r->v.problem->n_parts; ++part) {
     event = first_missing(r, phase_event(r, opi_step_of(&r->v, item), a->stage, a->replica,
-                                         a->microbatch, a->slice, part, OPI_PHASE_WEIGHT));
+                                         a->microbatch, a->slice, part, OPI_PHASE_W));
   }
   return event;
 }
@@ -279,11 +279,11 @@ static opipe_status do_compute(runner *r, uint32_t rank, uint32_t item) {
   const uint64_t first =
       phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, a->part, 0);
   if (a->kind == OPI_DO_F)
-    happen(r, first + OPI_PHASE_FORWARD);
+    happen(r, first + OPI_PHASE_F);
   if (a->kind == OPI_DO_B || a->kind == OPI_DO_I)
-    happen(r, first + OPI_PHASE_INPUT);
+    happen(r, first + OPI_PHASE_I);
   if (a->kind == OPI_DO_B || a->kind == OPI_DO_W) {
-    happen(r, first + OPI_PHASE_WEIGHT);
+    happen(r, first + OPI_PHASE_W);
     --r->weights_left[((size_t)step * p->n_stages + a->stage) * p->n_replicas + a->replica];
   }
   return OPIPE_OK;
@@ -377,13 +377,13 @@ static uint32_t maker_of(const runner *r, uint64_t event) {
       continue;
     const uint64_t first =
         phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, a->part, 0);
-    if (event < first || event >= first + OPI_N_PHASES)
+    if (event < first || event >= first + OPI_PHASES)
       continue;
     const uint64_t phase = event - first;
-    if ((a->kind == OPI_DO_F && phase == OPI_PHASE_FORWARD) ||
-        (a->kind == OPI_DO_B && phase != OPI_PHASE_FORWARD) ||
-        (a->kind == OPI_DO_I && phase == OPI_PHASE_INPUT) ||
-        (a->kind == OPI_DO_W && phase == OPI_PHASE_WEIGHT))
+    if ((a->kind == OPI_DO_F && phase == OPI_PHASE_F) ||
+        (a->kind == OPI_DO_B && phase != OPI_PHASE_F) ||
+        (a->kind == OPI_DO_I && phase == OPI_PHASE_I) ||
+        (a->kind == OPI_DO_W && phase == OPI_PHASE_W))
       return i;
   }
   return OPIPE_NONE;
@@ -497,7 +497,7 @@ static opipe_status scan(runner *r) {
 static opipe_status allocate(runner *r) {
   const opi_problem *p = r->v.problem;
   const size_t instances = (size_t)p->n_stages * p->n_replicas, n_ranks = p->n_ranks;
-  r->first_sent = r->v.n_steps * r->v.index.n_units * OPI_N_PHASES;
+  r->first_sent = r->v.n_steps * r->v.index.n_units * OPI_PHASES;
   r->first_received = r->first_sent + r->v.n_messages;
   r->first_reduced = r->first_received + r->v.n_messages;
   r->n_events = r->first_reduced + (uint64_t)r->v.n_steps * instances;

@@ -26,7 +26,7 @@ typedef struct timer {
   const uint32_t *step; /* [n_items] mini-batch, NULL: one */
   const opi_costs *costs;
   opi_index index;
-  double *done;    /* [n_steps * n_units * OPI_N_PHASES] end; < 0: not yet */
+  double *done;    /* [n_steps * n_units * OPI_PHASES] end; < 0: not yet */
   double *free_at; /* [n_ranks] */
   uint32_t *next;  /* [n_ranks] */
   opi_timeline *out;
@@ -40,7 +40,7 @@ static uint32_t step_of(const timer *t, uint32_t item) {
 static double *event(const timer *t, uint32_t step, uint32_t stage, uint32_t replica,
                      const opi_do *a, uint32_t slice, uint32_t part, uint32_t phase) {
   const uint64_t unit = opi_unit(&t->index, stage, replica, a->microbatch, slice, part);
-  return &t->done[((uint64_t)step * t->index.n_units + unit) * OPI_N_PHASES + phase];
+  return &t->done[((uint64_t)step * t->index.n_units + unit) * OPI_PHASES + phase];
 }
 
 /* Raises *io_at to `when`; false: not yet known. */
@@ -58,7 +58,7 @@ static bool after_stage(const timer *t, uint32_t step, uint32_t other, const opi
   const uint32_t count = opi_peers(&t->index, other, a->microbatch, a->stage, a->replica, &first);
   for (uint32_t r = first; r < first + count; ++r) {
     const double delay = opi_problem_rank(t->problem, other, r) == rank ? 0 : t->costs->comm;
-    const uint32_t part = phase == OPI_PHASE_FORWARD ? 0 : a->part;
+    const uint32_t part = phase == OPI_PHASE_F ? 0 : a->part;
     if (!after(*event(t, step, other, r, a, a->slice, part, phase), delay, io_at))
       return false;
   }
@@ -68,11 +68,11 @@ static bool after_stage(const timer *t, uint32_t step, uint32_t other, const opi
 static bool forward_at(const timer *t, uint32_t step, const opi_do *a, double *io_at) {
   const opi_index *x = &t->index;
   if (a->slice > 0 &&
-      !after(*event(t, step, a->stage, a->replica, a, a->slice - 1u, 0, OPI_PHASE_FORWARD), 0,
+      !after(*event(t, step, a->stage, a->replica, a, a->slice - 1u, 0, OPI_PHASE_F), 0,
              io_at))
     return false;
   for (uint32_t i = x->in_first[a->stage]; i < x->in_first[a->stage + 1]; ++i) {
-    if (!after_stage(t, step, t->problem->edges[x->in_edges[i]].src, a, OPI_PHASE_FORWARD, io_at))
+    if (!after_stage(t, step, t->problem->edges[x->in_edges[i]].src, a, OPI_PHASE_F, io_at))
       return false;
   }
   return true;
@@ -80,14 +80,14 @@ static bool forward_at(const timer *t, uint32_t step, const opi_do *a, double *i
 
 static bool input_at(const timer *t, uint32_t step, const opi_do *a, double *io_at) {
   const opi_index *x = &t->index;
-  if (!after(*event(t, step, a->stage, a->replica, a, a->slice, 0, OPI_PHASE_FORWARD), 0, io_at))
+  if (!after(*event(t, step, a->stage, a->replica, a, a->slice, 0, OPI_PHASE_F), 0, io_at))
     return false;
   if (a->slice + 1u < t->problem->n_slices &&
-      !after(*event(t, step, a->stage, a->replica, a, a->slice + 1u, a->part, OPI_PHASE_INPUT), 0,
+      !after(*event(t, step, a->stage, a->replica, a, a->slice + 1u, a->part, OPI_PHASE_I), 0,
              io_at))
     return false;
   for (uint32_t i = x->out_first[a->stage]; i < x->out_first[a->stage + 1]; ++i) {
-    if (!after_stage(t, step, t->problem->edges[x->out_edges[i]].dst, a, OPI_PHASE_INPUT, io_at))
+    if (!after_stage(t, step, t->problem->edges[x->out_edges[i]].dst, a, OPI_PHASE_I, io_at))
       return false;
   }
   return true;
@@ -159,9 +159,9 @@ static bool run_rank(timer *t, uint32_t rank) {
       t->free_at[rank] = end;
       t->out->makespan = end > t->out->makespan ? end : t->out->makespan;
       if (a->kind == OPI_DO_F)
-        *event(t, step, a->stage, a->replica, a, a->slice, 0, OPI_PHASE_FORWARD) = end;
+        *event(t, step, a->stage, a->replica, a, a->slice, 0, OPI_PHASE_F) = end;
       if (a->kind == OPI_DO_B || a->kind == OPI_DO_I)
-        *event(t, step, a->stage, a->replica, a, a->slice, a->part, OPI_PHASE_INPUT) = end;
+        *event(t, step, a->stage, a->replica, a, a->slice, a->part, OPI_PHASE_I) = end;
     }
     moved = true;
   }
@@ -190,7 +190,7 @@ static opipe_status run(const opi_problem *problem, const opi_do_list *list, con
              .err = err};
   OPI_TRY(opi_costs_check(costs, problem->n_stages, err));
   OPI_TRY(opi_index_build(problem, list, arena, &t.index, err));
-  const uint64_t n = t.index.n_units * n_steps * OPI_N_PHASES;
+  const uint64_t n = t.index.n_units * n_steps * OPI_PHASES;
   t.done = OPI_ARENA_ARRAY(arena, double, (size_t)n);
   t.free_at = OPI_ARENA_ARRAY(arena, double, list->n_ranks);
   t.next = OPI_ARENA_ARRAY(arena, uint32_t, list->n_ranks);

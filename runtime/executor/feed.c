@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between a ticket's memory and the stages: inputs and labels in, loss shares and logits out; and
+/* Between a ticket's memory and the stages: inputs and labels in, losses and logits out; and
  * labels shifted for causal models, whole rows before anything is split.
  */
 #include <math.h>
@@ -164,10 +164,10 @@ opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *e
     const opipe_region region = opi_cell_region(t, c, step->microbatch);
     OPI_TRY(opi_rank_read(rank, &region, opi_cell_host(t, c, step->microbatch), &data, err));
     if (cell->output == 0) {
-      float share = 0;
-      memcpy(&share, data, sizeof share);
-      ticket->shares[step->microbatch * t->model->n_pieces + step->stage % t->model->n_pieces] =
-          (double)share;
+      float loss = 0;
+      memcpy(&loss, data, sizeof loss);
+      ticket->losses[step->microbatch * t->model->n_pieces + step->stage % t->model->n_pieces] =
+          (double)loss;
       continue;
     }
     if (!opi_rank_touch(rank))
@@ -184,7 +184,7 @@ bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint
     for (uint32_t v = 0; v < n_pieces; ++v) {
       const uint32_t instance = opi_instance_at(t, t->pieces->plan.n_stages - n_pieces + v, m);
       if (t->pieces->plan.instance_rank[instance] == rank &&
-          !isfinite(request->ticket->shares[m * n_pieces + v]))
+          !isfinite(request->ticket->losses[m * n_pieces + v]))
         return false;
     }
   }

@@ -8,7 +8,7 @@
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
                            opipe_error *err) {
   opi_session *s = rank->session;
-  uint64_t slice = idle ? UINT64_C(10) * OPI_SLICE_NS : rank->polls ? OPI_POLL_NS : OPI_SLICE_NS;
+  uint64_t slice = idle ? UINT64_C(10) * OPI_LOOK_NS : rank->polls ? OPI_POLL_NS : OPI_LOOK_NS;
   if (!idle && s->watchdog_ns / 4 < slice)
     slice = s->watchdog_ns / 4 + 1;
   if (until_ns != UINT64_MAX) {

@@ -8,7 +8,7 @@
 /* ---- tickets ---- */
 
 /* One of every piece of every micro-batch. */
-static size_t n_shares(const opi_session *s) {
+static size_t n_losses(const opi_session *s) {
   return (size_t)s->plan->n_microbatches * s->engine->n_pieces;
 }
 
@@ -19,10 +19,10 @@ opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
   struct opi_ticket *ticket = opi_alloc_zero(s->allocator, 1, sizeof *ticket);
   if (ticket == NULL)
     return opi_fail_nomem(err, sizeof *ticket, "a ticket");
-  ticket->shares = opi_alloc_zero(s->allocator, n_shares(s), sizeof(double));
-  if (ticket->shares == NULL) {
+  ticket->losses = opi_alloc_zero(s->allocator, n_losses(s), sizeof(double));
+  if (ticket->losses == NULL) {
     opi_free(s->allocator, ticket, sizeof *ticket);
-    return opi_fail_nomem(err, n_shares(s) * sizeof(double), "a ticket");
+    return opi_fail_nomem(err, n_losses(s) * sizeof(double), "a ticket");
   }
   request->ticket = ticket;
   return OPIPE_OK;
@@ -34,21 +34,21 @@ void opi_ticket_free(opi_request *request) {
   if (ticket == NULL)
     return;
   opi_free(s->allocator, ticket->labels, (size_t)ticket->labels_bytes);
-  opi_free(s->allocator, ticket->shares, n_shares(s) * sizeof(double));
+  opi_free(s->allocator, ticket->losses, n_losses(s) * sizeof(double));
   opi_free(s->allocator, ticket, sizeof *ticket);
 }
 
-/* The shares are added in the order of micro-batches, whatever finished first. Of a request that
+/* The losses are added in the order of micro-batches, whatever finished first. Of a request that
  * failed there is no loss, and other ranks may still be at work on it. */
 void opi_train_finished(opi_request *request) {
   struct opi_ticket *ticket = request->ticket;
-  const size_t n = n_shares(request->session);
+  const size_t n = n_losses(request->session);
   atomic_store(&ticket->end_ns, opi_clock_ns());
   if (opi_request_failed(request))
     return;
   ticket->loss = 0;
   for (size_t m = 0; m < n; ++m)
-    ticket->loss += ticket->shares[m];
+    ticket->loss += ticket->losses[m];
   const float loss = (float)ticket->loss;
   if (request->results[0].data != NULL)
     memcpy(request->results[0].data, &loss, sizeof loss);
@@ -133,8 +133,8 @@ static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, op
   request->rows = given->batch_dim == NULL ? (int64_t)given->n_microbatches : given->batch_rows;
   request->n_microbatches = s->plan->n_microbatches;
   request->has_plain = false;
-  for (size_t m = 0; m < n_shares(s); ++m)
-    ticket->shares[m] = 0;
+  for (size_t m = 0; m < n_losses(s); ++m)
+    ticket->losses[m] = 0;
   memset(&ticket->report, 0, sizeof ticket->report);
   atomic_store(&ticket->end_ns, 0);
   status = opi_train_shift(t, request, err);

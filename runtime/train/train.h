@@ -8,7 +8,7 @@
  * opi_session_drive, opi_session_memory, opi_session_info. Steps are done in the order of
  * submission; step n + 1 may be submitted before step n has finished. Outputs of a ticket:
  *
- *   0  "loss"  fp32, rank 0: sum of the micro-batches' shares
+ *   0  "loss"  fp32, rank 0: sum over the micro-batches
  *   1  logits  what the loss judges, of the mini-batch: only of evaluate, where there is one
  */
 #ifndef OPI_TRAIN_H

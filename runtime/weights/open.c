@@ -28,9 +28,9 @@ static opipe_status copy_optimizer(opi_weights *w, const opi_optimizer *optimize
 }
 
 static opipe_status make_places(opi_weights *w, opi_weight_query *query, opipe_error *err) {
-  opi_weight_place *places = OPI_ARENA_ARRAY(&w->arena, opi_weight_place, w->n_instances);
-  if (places == NULL)
-    return opi_fail_nomem(err, w->n_instances * sizeof *places, "stage instances");
+  opi_weight_holder *holders = OPI_ARENA_ARRAY(&w->arena, opi_weight_holder, w->n_instances);
+  if (holders == NULL)
+    return opi_fail_nomem(err, w->n_instances * sizeof *holders, "stage instances");
   for (uint32_t i = 0; i < w->n_instances; ++i) {
     opi_instance *instance = &w->instances[i];
     const opi_weight_instance *env = &instance->env;
@@ -39,20 +39,20 @@ static opipe_status make_places(opi_weights *w, opi_weight_query *query, opipe_e
     OPI_TRY(opi_device_ask(b, env->device_index, &info, err));
     instance->alignment = info.alignment < sizeof(double) ? sizeof(double) : info.alignment;
     instance->synchronous = (info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
-    places[i] = (opi_weight_place){.rank = env->rank,
-                                   .stage = env->stage,
-                                   .replica = env->replica,
-                                   .alignment = instance->alignment,
-                                   .n_programs = env->n_programs,
-                                   .n_params = env->n_params,
-                                   .backend = env->backend,
-                                   .programs = env->programs,
-                                   .params = env->params};
+    holders[i] = (opi_weight_holder){.rank = env->rank,
+                                     .stage = env->stage,
+                                     .replica = env->replica,
+                                     .alignment = instance->alignment,
+                                     .n_programs = env->n_programs,
+                                     .n_params = env->n_params,
+                                     .backend = env->backend,
+                                     .programs = env->programs,
+                                     .params = env->params};
   }
-  *query = (opi_weight_query){.places = places,
+  *query = (opi_weight_query){.holders = holders,
                               .sources = w->sources,
                               .trained = w->trained,
-                              .n_places = w->n_instances,
+                              .n_holders = w->n_instances,
                               .n_sources = w->n_sources,
                               .n_versions = w->n_versions,
                               .n_moments = w->n_moments};
@@ -68,8 +68,8 @@ static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, op
     return opi_fail_nomem(err, w->n_sources * sizeof *w->used, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
     bool read = false;
-    for (uint32_t i = 0; i < query->n_places && !read; ++i)
-      read = opi_weight_index(&query->places[i], slot) != OPIPE_NONE;
+    for (uint32_t i = 0; i < query->n_holders && !read; ++i)
+      read = opi_weight_index(&query->holders[i], slot) != OPIPE_NONE;
     w->trained[slot] = w->trained[slot] && read;
     w->trained_index[slot] = w->n_trained;
     if (read)
@@ -194,7 +194,7 @@ static opipe_status list_trained(opi_weights *w, opi_instance *instance,
   if (instance->trained == NULL)
     return opi_fail_nomem(err, env->n_params * sizeof *instance->trained, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
-    const uint32_t k = opi_weight_index(&query->places[instance->index], slot);
+    const uint32_t k = opi_weight_index(&query->holders[instance->index], slot);
     if (k == OPIPE_NONE || !w->trained[slot])
       continue;
     opi_weight_param *p = &instance->trained[instance->n_trained++];

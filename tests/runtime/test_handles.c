@@ -82,7 +82,7 @@ static void test_a_kept_slot_makes_new_handles(void) {
   static void *handles[USES];
   thing t = {1, 0};
   opi_entry pin;
-  opi_handle_slot *slot = opi_handle_slot_take(OPI_HANDLE_REQUEST, &t, end_thing, 7, NULL);
+  opi_handle_entry *slot = opi_handle_slot_take(OPI_HANDLE_REQUEST, &t, end_thing, 7, NULL);
   OPI_ASSERT_FATAL(slot != NULL);
   for (size_t i = 0; i < USES; ++i) {
     handles[i] = opi_handle_pointer(opi_handle_slot_arm(slot));
@@ -160,7 +160,7 @@ typedef struct stage {
   thing things[2];
   _Atomic uintptr_t handle; /* the newest, soon destroyed */
   _Atomic uint32_t done, n_dead, n_ends;
-  opi_handle_slot *kept;
+  opi_handle_entry *kept;
 } stage;
 
 static void *look(void *arg) {
