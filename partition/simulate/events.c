@@ -68,8 +68,7 @@ static bool after_stage(const timer *t, uint32_t step, uint32_t other, const opi
 static bool forward_at(const timer *t, uint32_t step, const opi_do *a, double *io_at) {
   const opi_index *x = &t->index;
   if (a->slice > 0 &&
-      !after(*event(t, step, a->stage, a->replica, a, a->slice - 1u, 0, OPI_PHASE_F), 0,
-             io_at))
+      !after(*event(t, step, a->stage, a->replica, a, a->slice - 1u, 0, OPI_PHASE_F), 0, io_at))
     return false;
   for (uint32_t i = x->in_first[a->stage]; i < x->in_first[a->stage + 1]; ++i) {
     if (!after_stage(t, step, t->problem->edges[x->in_edges[i]].src, a, OPI_PHASE_F, io_at))

@@ -98,6 +98,16 @@ opipe_status emudev_device_usage(opipe_device *device, opipe_device_usage *io_us
   return device->self->inner->device_usage(device->inner, io_usage, err);
 }
 
+/* Where nothing is computed, what is read is zeros and not what the memory was used for before. */
+static opipe_status clear(opipe_device *device, opipe_buffer *inner, uint64_t n_bytes,
+                          opipe_error *err) {
+  void *data = NULL;
+  const opipe_status status = device->self->inner->buffer_host(inner, &data, err);
+  if (status == OPIPE_OK && data != NULL)
+    memset(data, 0, (size_t)n_bytes);
+  return status;
+}
+
 opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t kind,
                                  opipe_buffer **out_buffer, opipe_error *err) {
   const uint64_t count = atomic_fetch_add(&device->n_allocs, 1) + 1;
@@ -110,8 +120,13 @@ opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_
   if (buffer == NULL)
     return emudev_nomem(sizeof *buffer, err);
   buffer->device = device;
-  const opipe_status status =
+  opipe_status status =
       device->self->inner->buffer_alloc(device->inner, n_bytes, kind, &buffer->inner, err);
+  if (status == OPIPE_OK && !device->options.compute) {
+    status = clear(device, buffer->inner, n_bytes, err);
+    if (status < 0)
+      device->self->inner->buffer_free(buffer->inner);
+  }
   if (status < 0) {
     emudev_free(device, buffer, sizeof *buffer);
     return status;

@@ -6,10 +6,13 @@
  *                       a run takes the sum of those passes of which it has nodes
  *                       (times: N of all stages, or N+N+... of each stage of the plan)
  *   flops=N bandwidth=N else: by the nodes' products and bytes at these rates (per second)
- *   compute=on|off      off: only the time passes, outputs keep what was in them
- *   fail_run=N          the Nth run of the device fails at once      fail_late=N  ... fails when
- * its event completes stall_run=N:MS      the Nth run takes MS milliseconds longer     fail_alloc=N
- * the Nth buffer is refused kernels=...         goes to the inner backend, as any other key
+ *   compute=on|off      off: only the time passes; memory begins as zeros, outputs keep what was in
+ *                       them
+ *   fail_run=N          the Nth run of the device fails at once
+ *   fail_late=N         it fails when its event completes
+ *   stall_run=N:MS      the Nth run takes MS milliseconds longer
+ *   fail_alloc=N        the Nth buffer is refused
+ *   kernels=...         goes to the inner backend, as any other key
  */
 #include <errno.h>
 #include <stdlib.h>
