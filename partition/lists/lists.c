@@ -67,7 +67,8 @@ static opipe_status add_message_step(opi_listing *l, uint32_t kind, uint32_t mes
 static opipe_status add_messages(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key,
                                  bool next) {
   for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
-    if (is_next(l, kind, b->items[i]) == next)
+    const bool left = kind == OPI_ACT_DRAIN && l->lists->messages[b->items[i]].direct;
+    if (!left && is_next(l, kind, b->items[i]) == next)
       OPI_TRY(add_message_step(l, kind, b->items[i], next));
   }
   return OPIPE_OK;
@@ -318,6 +319,12 @@ static opipe_status keep_offsets(opi_listing *l) {
   return lists->replica_of == NULL ? opi_fail_nomem(l->err, 0, "replicas") : OPIPE_OK;
 }
 
+/* Are tensors made where they are read? Double-buffered bodies know no moment at which a reader's
+ * place is free, and where messages are matched by order each has to meet its other end. */
+static bool is_direct(const opi_listing *l) {
+  return !l->reference && !l->strict && l->circle == l->forward && opi_plan_is_direct(l->plan);
+}
+
 static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t *alignment) {
   opi_lists *lists = l->lists;
   const opi_plan *plan = l->plan;
@@ -346,7 +353,7 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
                          .stash_bytes = lists->stash_bytes,
                          .n_classes = n_classes,
                          .reference = l->reference,
-                         .direct = l->circle && l->forward && opi_plan_is_direct(plan),
+                         .direct = is_direct(l),
                          .err = l->err};
   OPI_TRY(opi_slots_build(&l->slots, &l->scratch));
   OPI_TRY(opi_listing_messages(l));

@@ -14,10 +14,10 @@
  * time instead, in the lists of both ranks, and a send holds its rank up until it is taken.
  * Double-buffered plans and streams of requests have no beginning and no end: their lists are the
  * body that repeats, times are positions in it, and slots are given round the circle. A tensor
- * between two stages of one rank is not copied: both cells are one place; so they are, in a stream,
- * where ranks share memory, and a RESERVE step waits for the place. Nor are the rows of one that
- * pieces of a stage share, as long as they begin where the device's alignment lets them; else a
- * COPY step brings them to a place of their own.
+ * between two stages of one rank is not copied: both cells are one place; so they are where ranks
+ * share memory, double-buffered plans apart, and a RESERVE step waits for the place. Nor are the
+ * rows of one that pieces of a stage share, as long as they begin where the device's alignment lets
+ * them; else a COPY step brings them to a place of their own.
  */
 #ifndef OPI_LISTS_H
 #define OPI_LISTS_H

@@ -123,8 +123,9 @@ static bool is_whole(const opi_slots *s, uint32_t route) {
 static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->cut->cells[c];
   const uint32_t first = cell->source == OPI_CELL_MADE ? cell->first_out : OPIPE_NONE;
-  if (first == OPIPE_NONE || cell->state != 0 || (cell->readers & ~(1u << cell->phase)) != 0 ||
-      !is_whole(s, first))
+  const bool result = cell->output != OPIPE_NONE && s->plan->train != NULL; /* read at the end */
+  if (first == OPIPE_NONE || cell->state != 0 || result ||
+      (cell->readers & ~(1u << cell->phase)) != 0 || !is_whole(s, first))
     return;
   for (uint32_t r = first; r != OPIPE_NONE; r = s->cut->routes[r].next_out) {
     if (s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].home != OPIPE_NONE)
