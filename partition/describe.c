@@ -101,6 +101,36 @@ static void describe_training(opi_text *t, const opi_plan *plan) {
   }
 }
 
+static void describe_messages(opi_text *t, const opi_plan *plan) {
+  if (plan->n_made_in_place + plan->n_copied != 0) {
+    opi_text_printf(t,
+                    "tensors between ranks in a %s: %u made where they are read, %u copied "
+                    "(%.1f KiB)\n",
+                    plan->train != NULL ? "mini-batch" : "request", plan->n_made_in_place,
+                    plan->n_copied, (double)plan->copied_bytes / 1024.0);
+  }
+}
+
+static void describe_times(opi_text *t, const opi_plan *plan) {
+  const double bound = plan->bound_ns * plan->n_microbatches;
+  static const char *const bases[] = {"device rates", "measured nodes", "given times of stages"};
+  const char *basis = bases[plan->cost_kind <= OPI_COST_GIVEN ? plan->cost_kind : 0];
+  if (plan->train != NULL) {
+    opi_text_printf(t, "predicted (%s): %.3f ms for one mini-batch, its update left out", basis,
+                    plan->request_ns * 1e-6);
+  } else {
+    opi_text_printf(t,
+                    "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
+                    basis, plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
+  }
+  if (bound >= 1) {                                       /* ns */
+    const double above = plan->interval_ns / bound - 1.0; /* a rounding may lie below */
+    opi_text_printf(t, "; %.1f %% above the lower bound of %.3f ms",
+                    100.0 * (above > 0 ? above : 0), bound * 1e-6);
+  }
+  opi_text_puts(t, "\n");
+}
+
 opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void *ctx,
                                opipe_error *err) {
   opi_text t;
@@ -124,23 +154,8 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   }
   if (plan->n_crossings > CROSSINGS_MOST)
     opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
-  const double bound = plan->bound_ns * plan->n_microbatches;
-  static const char *const bases[] = {"device rates", "measured nodes", "given times of stages"};
-  const char *basis = bases[plan->cost_kind <= OPI_COST_GIVEN ? plan->cost_kind : 0];
-  if (plan->train != NULL) {
-    opi_text_printf(&t, "predicted (%s): %.3f ms for one mini-batch, its update left out", basis,
-                    plan->request_ns * 1e-6);
-  } else {
-    opi_text_printf(&t,
-                    "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
-                    basis, plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
-  }
-  if (bound >= 1) {                                       /* ns */
-    const double above = plan->interval_ns / bound - 1.0; /* a rounding may lie below */
-    opi_text_printf(&t, "; %.1f %% above the lower bound of %.3f ms",
-                    100.0 * (above > 0 ? above : 0), bound * 1e-6);
-  }
-  opi_text_puts(&t, "\n");
+  describe_messages(&t, plan);
+  describe_times(&t, plan);
   const opipe_status status = opi_text_write(&t, write, ctx, err);
   opi_text_release(&t);
   return status;

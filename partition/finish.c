@@ -154,6 +154,9 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   if (plan->train != NULL)
     OPI_TRY(opi_reductions_place(plan, f->model, f->err));
   OPI_TRY(opi_lists_build(f->model, alignment, false, plan->allocator, &f->lists, f->err));
+  plan->n_made_in_place = f->lists->n_made_in_place / f->lists->n_positions;
+  plan->n_copied = f->lists->n_copied / f->lists->n_positions;
+  plan->copied_bytes = f->lists->copied_bytes / f->lists->n_positions;
   OPI_TRY(predict_times(f));
   if (f->devices == NULL)
     return OPIPE_OK;

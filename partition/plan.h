@@ -242,8 +242,11 @@ typedef struct opi_plan {
       *weight_ns; /* [n_stages] training: backward of one micro-batch, its two halves */
   uint64_t *stage_stash_bytes; /* [n_stages] training: kept from F to B, one micro-batch */
   uint64_t *free_bytes; /* [n_ranks] training, while the schedule is asked: left for stashes */
-  double request_ns;    /* simulated time of one request alone */
-  double interval_ns;   /* simulated steady-state time between requests of a stream */
+  /* Tensors between ranks in a mini-batch or request: made where they are read, and sent there. */
+  uint32_t n_made_in_place, n_copied;
+  uint64_t copied_bytes;
+  double request_ns;  /* simulated time of one request alone */
+  double interval_ns; /* simulated steady-state time between requests of a stream */
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
   uint32_t cost_kind; /* OPI_COST_* */
 } opi_plan;

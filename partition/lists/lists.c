@@ -319,6 +319,19 @@ static opipe_status keep_offsets(opi_listing *l) {
   return lists->replica_of == NULL ? opi_fail_nomem(l->err, 0, "replicas") : OPIPE_OK;
 }
 
+static void count_copies(opi_listing *l) {
+  opi_lists *lists = l->lists;
+  for (uint32_t i = 0; i < l->first_credit; ++i) {
+    const opi_list_message *m = &lists->messages[i];
+    lists->n_made_in_place += m->direct;
+    if (m->direct)
+      continue;
+    ++lists->n_copied;
+    lists->copied_bytes +=
+        l->cuts[opi_row_class_of(l->plan, m->microbatch)]->routes[m->route].n_bytes;
+  }
+}
+
 /* Are tensors made where they are read? Double-buffered bodies know no moment at which a reader's
  * place is free, and where messages are matched by order each has to meet its other end. */
 static bool is_direct(const opi_listing *l) {
@@ -357,6 +370,7 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
                          .err = l->err};
   OPI_TRY(opi_slots_build(&l->slots, &l->scratch));
   OPI_TRY(opi_listing_messages(l));
+  count_copies(l);
   OPI_TRY(opi_listing_keys(l));
   if (l->strict)
     OPI_TRY(opi_listing_ends(l));

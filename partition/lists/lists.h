@@ -56,6 +56,9 @@ typedef struct opi_lists {
                             leaves the rank, or is another's, or the caller's */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum, boundaries first */
   uint32_t n_steps, n_ranks, n_messages, n_streams, n_positions;
+  uint32_t n_made_in_place,
+      n_copied; /* tensors of a body that travel: where they are read, or not */
+  uint64_t copied_bytes;
   double step_ns; /* modelled time of a mini-batch without the update */
 } opi_lists;
 

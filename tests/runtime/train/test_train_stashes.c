@@ -182,6 +182,32 @@ static void check_cells(stashes *s) {
   }
 }
 
+/* Read by one other stage, whole, and by nobody else. */
+static bool is_only_sent(const opi_cut *cut, uint32_t r) {
+  const opi_route *route = &cut->routes[r];
+  const opi_cell *cell = &cut->cells[route->src_cell], *to = &cut->cells[route->dst_cell];
+  return cell->source == OPI_CELL_MADE && cell->first_out == r && route->next_out == OPIPE_NONE &&
+         (cell->readers & ~(1u << cell->phase)) == 0 && cell->state == 0 &&
+         cell->output == OPIPE_NONE && to->n_routes == 1 && route->n_bytes == cell->n_bytes;
+}
+
+/* Over a transport that writes in place, what is only sent is not copied; double-buffered it is. */
+static void check_copies(const stashes *s) {
+  const opi_cut *cut = s->model->cuts[0];
+  const bool twice = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  uint32_t n_direct = 0;
+  OPI_ASSERT(opi_plan_is_direct(s->plan));
+  for (uint32_t i = 0; i < s->lists->n_messages; ++i) {
+    const opi_list_message *m = &s->lists->messages[i];
+    n_direct += m->direct;
+    if (!m->direct && !twice && is_only_sent(cut, m->route))
+      OPI_FAIL("%s: '%s' is copied", s->what, cut->cells[cut->routes[m->route].src_cell].name);
+  }
+  OPI_ASSERT((n_direct == 0) == twice);
+  OPI_ASSERT_INT(s->lists->n_made_in_place, n_direct);
+  OPI_ASSERT_INT(s->lists->n_made_in_place + s->lists->n_copied, s->lists->n_messages);
+}
+
 static void check_formula(const stashes *s, formula_fn *formula) {
   for (uint32_t rank = 0; formula != NULL && rank < s->plan->n_ranks; ++rank) {
     const uint32_t wanted = formula(rank, s->plan->n_ranks, s->plan->n_microbatches);
@@ -214,6 +240,7 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   OPI_ASSERT_OK_FATAL(
       opi_lists_build(model, alignment, false, opi_allocator_system(), &s.lists, &k->err), &k->err);
   check_cells(&s);
+  check_copies(&s);
   check_formula(&s, rows[row].formula);
   OPI_ASSERT(s.n_checked > 0);
   opi_lists_free(s.lists);
