@@ -47,8 +47,7 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
   return OPIPE_OK;
 }
 
-/* May ranks of one process, a thread each, talk over it? A training body that repeats posts its
- * receives round its circle: in no order between two ranks that both could follow. */
+/* May ranks of one process, a thread each, talk over it? */
 opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err) {
   const opi_link *link = &plan->link;
   const uint32_t n_ranks = plan->n_ranks;
@@ -60,14 +59,6 @@ opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "transport '%.100s' requires all calls from one thread, the plan has %u ranks",
                     plan->transport, n_ranks);
-  }
-  const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
-  if (opi_plan_is_strict(plan) && twice) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "transport '%.100s' matches messages by rule '%s'; the lists of %u ranks of "
-                    "double-buffered plans are proven for '%s' and '%s'",
-                    plan->transport, opi_rule_name(link->rule), n_ranks,
-                    opi_rule_name(OPIPE_RULE_TAG), opi_rule_name(OPIPE_RULE_STREAM));
   }
   return OPIPE_OK;
 }

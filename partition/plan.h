@@ -109,7 +109,8 @@ typedef struct opi_step {
   uint32_t microbatch;
   uint32_t route;   /* of messages: which one; COPY: route; COMPUTE: action */
   uint32_t pass;    /* COMPUTE */
-  int32_t lap;      /* forward: a message of a later body (above 0), or of one before (below) */
+  int32_t lap;      /* a message of a later body (above 0), or of one before (below); training:
+                       DRAIN, in mini-batches from that of `next` */
   uint16_t next;    /* training: 1: of the next mini-batch (double-buffered weights) */
   uint16_t version; /* training, COMPUTE: of the weights */
 } opi_step;

@@ -287,8 +287,6 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
 opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err);
-/* May the program write? */
-opipe_status opi_messages_outputs_free(opi_rank *rank, const opi_step *step, opipe_error *err);
 /* Tries the sends that wait. */
 opipe_status opi_messages_try(opi_rank *rank, opipe_error *err);
 static inline opipe_status opi_messages_flush(opi_rank *rank, opipe_error *err) {

@@ -17,6 +17,19 @@ typedef struct opi_credit {
   int32_t lap; /* of recv: bodies back */
 } opi_credit;
 
+/* Before which record of its rank what an occurrence sends has left its memory, and of which body:
+ * of so many after the record's mini-batch. */
+typedef struct opi_left {
+  uint32_t before; /* action */
+  int32_t lap;
+  uint32_t next; /* of the same occurrence; OPIPE_NONE */
+} opi_left;
+
+typedef struct opi_drain {
+  uint32_t message;
+  int32_t lap;
+} opi_drain;
+
 typedef struct opi_listing {
   const opi_piece_plan *pieces;
   const opi_plan *plan; /* of the pieces */
@@ -28,12 +41,15 @@ typedef struct opi_listing {
   uint32_t *stream_at;                      /* [(route * R + src) * R + dst] */
   uint32_t *send_key, *recv_key, *post_key; /* [n_messages] action; n_actions + rank: the head */
   bool *post_next;                          /* [n_messages] posted for the next body */
-  uint32_t *drain_key; /* [occurrences] action before which it has left; the rank's tail */
-  int32_t *drain_lap;  /* the same: whose, in bodies */
-  opi_credit *credits; /* [n_messages - first_credit] */
-  opi_bucket sends, recvs, posts, drains, routes; /* routes: by source stage */
-  opi_bucket ends; /* by rank, strict: messages that it has an end of, by time */
-  uint32_t room_messages, room_streams, room_steps, room_credits;
+  uint32_t *left_of; /* [occurrences] index in left, OPIPE_NONE: it leaves at the rank's tail */
+  opi_left *left;
+  opi_drain *drain_items;
+  opi_credit *credits;                    /* [n_messages - first_credit] */
+  opi_bucket sends, recvs, posts, routes; /* routes: by source stage */
+  opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail */
+  opi_bucket ends;   /* by rank, strict: messages that it has an end of, by time */
+  uint32_t room_messages, room_streams, room_steps, room_credits, room_left, room_drains;
+  uint32_t n_left, n_drains;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;
   bool reference, strict;
@@ -56,11 +72,15 @@ static inline opi_occurrence *opi_listing_occurrence(const opi_listing *l, uint3
 opipe_status opi_listing_messages(opi_listing *l);
 /* Behind or before which actions the ends of every message stand. */
 opipe_status opi_listing_keys(opi_listing *l);
+opipe_status opi_bucket_make(opi_listing *l, const uint32_t *keys, uint32_t n, uint32_t n_keys,
+                             opi_bucket *out);
+/* drains.c: fills l->drains, the last of the keys. */
+opipe_status opi_listing_drains(opi_listing *l);
 /* Where messages are matched by order: every rank's ends, by time. */
 opipe_status opi_listing_ends(opi_listing *l);
 /* When its maker has a message, in modelled time. */
 static inline uint64_t opi_listing_made_at(const opi_listing *l, uint32_t message) {
-  return l->times.end[l->send_key[message]];
+  return l->times.clock_end[l->send_key[message]];
 }
 
 #endif /* OPI_LISTING_H */

@@ -35,14 +35,11 @@ static bool is_next(const opi_listing *l, uint32_t kind, uint32_t message) {
 
 /* Whose message it is that the step of a forward list is about, in bodies from its own. */
 static int32_t lap_of(const opi_listing *l, uint32_t kind, uint32_t message) {
-  const opi_list_message *m = &l->lists->messages[message];
   if (kind == OPI_ACT_POST)
     return l->post_next[message];
-  if (message >= l->first_credit)
-    return kind == OPI_ACT_RECV ? l->credits[message - l->first_credit].lap : 0;
-  const size_t src =
-      (size_t)l->cut->routes[m->route].src_cell * l->plan->n_microbatches + m->microbatch;
-  return kind == OPI_ACT_DRAIN ? l->drain_lap[src] : 0;
+  return message >= l->first_credit && kind == OPI_ACT_RECV
+             ? l->credits[message - l->first_credit].lap
+             : 0;
 }
 
 static opipe_status add_message_step(opi_listing *l, uint32_t kind, uint32_t message, bool next) {
@@ -67,8 +64,7 @@ static opipe_status add_message_step(opi_listing *l, uint32_t kind, uint32_t mes
 static opipe_status add_messages(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key,
                                  bool next) {
   for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
-    const bool left = kind == OPI_ACT_DRAIN && l->lists->messages[b->items[i]].direct;
-    if (!left && is_next(l, kind, b->items[i]) == next)
+    if (is_next(l, kind, b->items[i]) == next)
       OPI_TRY(add_message_step(l, kind, b->items[i], next));
   }
   return OPIPE_OK;
@@ -77,6 +73,15 @@ static opipe_status add_messages(opi_listing *l, uint32_t kind, const opi_bucket
 static opipe_status add_bucket(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key) {
   OPI_TRY(add_messages(l, kind, b, key, false));
   return add_messages(l, kind, b, key, true);
+}
+
+static opipe_status add_drains(opi_listing *l, uint32_t key, bool next) {
+  for (uint32_t i = l->drains.first[key]; i < l->drains.first[key + 1]; ++i) {
+    const opi_drain *drain = &l->drain_items[l->drains.items[i]];
+    OPI_TRY(add_message_step(l, OPI_ACT_DRAIN, drain->message, next));
+    l->lists->steps[l->lists->n_steps - 1].lap = drain->lap;
+  }
+  return OPIPE_OK;
 }
 
 /* Steps of those messages of an action's maker that are written in place, or are not. */
@@ -143,8 +148,7 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
   if (has_cell(l, action, false))
     OPI_TRY(add(l, OPI_ACT_LOAD, action, OPIPE_NONE));
   if (!l->reference) {
-    if (!l->circle || l->forward)
-      OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, a));
+    OPI_TRY(add_drains(l, a, opi_action_is_next(action)));
     if (l->slots.direct) /* while the rank waits for what it reads anyway */
       OPI_TRY(add_direct(l, OPI_ACT_RESERVE, a, true));
     OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
@@ -192,7 +196,7 @@ static opipe_status list_tail(opi_listing *l, uint32_t rank) {
   if (!l->forward)
     OPI_TRY(add_reductions(l, rank, OPIPE_NONE));
   if (!l->reference && !l->circle)
-    OPI_TRY(add_bucket(l, OPI_ACT_DRAIN, &l->drains, l->plan->n_actions + rank));
+    OPI_TRY(add_drains(l, l->plan->n_actions + rank, false));
   return l->forward ? OPIPE_OK : add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
 }
 
@@ -201,11 +205,11 @@ static opipe_status list_tail(opi_listing *l, uint32_t rank) {
 /* The rank's ends of messages that were made by then. */
 static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, uint32_t *io_next) {
   for (; *io_next < l->ends.first[rank + 1]; ++*io_next) {
-    const uint32_t end = l->ends.items[*io_next], one[2] = {0, 1};
-    const opi_bucket only = {(uint32_t *)one, &(uint32_t){end / 2}};
-    if (opi_listing_made_at(l, end / 2) > until)
+    const uint32_t end = l->ends.items[*io_next], message = end / 2;
+    const uint32_t kind = end % 2 == 0 ? OPI_ACT_SEND : OPI_ACT_POST;
+    if (opi_listing_made_at(l, message) > until)
       return OPIPE_OK;
-    OPI_TRY(add_messages(l, end % 2 == 0 ? OPI_ACT_SEND : OPI_ACT_POST, &only, 0, false));
+    OPI_TRY(add_message_step(l, kind, message, is_next(l, kind, message)));
   }
   return OPIPE_OK;
 }
@@ -227,10 +231,10 @@ static opipe_status list_rank(opi_listing *l, uint32_t rank) {
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
     note_request(l, rank, a);
     if (l->strict)
-      OPI_TRY(add_ends(l, rank, l->times.start[a], &next));
+      OPI_TRY(add_ends(l, rank, l->times.clock_start[a], &next));
     OPI_TRY(list_action(l, a));
     if (l->strict)
-      OPI_TRY(add_ends(l, rank, l->times.end[a], &next));
+      OPI_TRY(add_ends(l, rank, l->times.clock_end[a], &next));
     if (eager)
       OPI_TRY(add_reductions(l, rank, a));
   }
@@ -366,6 +370,7 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
                          .stash_bytes = lists->stash_bytes,
                          .n_classes = n_classes,
                          .reference = l->reference,
+                         .strict = l->strict,
                          .direct = is_direct(l),
                          .err = l->err};
   OPI_TRY(opi_slots_build(&l->slots, &l->scratch));

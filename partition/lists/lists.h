@@ -13,11 +13,14 @@
  * is used again. Where the transport matches by order, both stand where the sender ends in modelled
  * time instead, in the lists of both ranks, and a send holds its rank up until it is taken.
  * Double-buffered plans and streams of requests have no beginning and no end: their lists are the
- * body that repeats, times are positions in it, and slots are given round the circle. A tensor
- * between two stages of one rank is not copied: both cells are one place; so they are where ranks
- * share memory, double-buffered plans apart, and a RESERVE step waits for the place. Nor are the
- * rows of one that pieces of a stage share, as long as they begin where the device's alignment lets
- * them; else a COPY step brings them to a place of their own.
+ * body that repeats, times are positions in it, and slots are given round the circle. (A stream
+ * over a transport that matches by order is one request after the other.) What a double-buffered
+ * body sends is then received in the same body, by the clock of its records; prologue and epilogue
+ * are parts of it, in the same order. A tensor between two stages of one rank is not copied: both
+ * cells are one place; so they are where ranks share memory, double-buffered plans apart, and a
+ * RESERVE step waits for the place. Nor are the rows of one that pieces of a stage share, as long
+ * as they begin where the device's alignment lets them; else a COPY step brings them to a place of
+ * their own.
  */
 #ifndef OPI_LISTS_H
 #define OPI_LISTS_H
@@ -81,6 +84,8 @@ typedef struct opi_times {
   uint64_t *phase_start, *phase_end; /* [(stage * M + microbatch) * OPI_PHASES + phase] */
   uint32_t *phase_action;            /* the same index: the plan's action */
   uint32_t *replica_of;              /* [n_stages * M] */
+  uint64_t *clock_start, *clock_end; /* [n_actions] ns, from when all ranks begin the mini-batch, or
+                                        the body; not of streams of requests */
   uint64_t end_ns;
   bool periodic; /* positions in the own rank's list instead of ns: record i of a rank with n
                     records lies at i when it works for the next mini-batch, else at n + i */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static opipe_status make_bucket(opi_listing *l, const uint32_t *keys, uint32_t n, uint32_t n_keys,
-                                opi_bucket *out) {
+opipe_status opi_bucket_make(opi_listing *l, const uint32_t *keys, uint32_t n, uint32_t n_keys,
+                             opi_bucket *out) {
   out->first = OPI_ARENA_ARRAY(&l->scratch, uint32_t, (size_t)n_keys + 1);
   out->items = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
   uint32_t *at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_keys);
@@ -109,7 +109,7 @@ static opipe_status sort_routes(opi_listing *l) {
     return opi_fail_nomem(l->err, n * sizeof *stages, "routes");
   for (uint32_t r = 0; r < n; ++r)
     stages[r] = l->cut->routes[r].src_stage;
-  return make_bucket(l, stages, n, l->plan->n_stages, &l->routes);
+  return opi_bucket_make(l, stages, n, l->plan->n_stages, &l->routes);
 }
 
 /* ---- credits: so many micro-batches between the first stage and the last ---- */
@@ -227,28 +227,7 @@ static opipe_status key_posts_circle(opi_listing *l) {
   return OPIPE_OK;
 }
 
-/* A message must have left its memory before the next occurrence of the slot is made: round the
- * circle that may be of a later body. */
-static void key_drains(opi_listing *l) {
-  const uint32_t n_mb = l->plan->n_microbatches;
-  const size_t n = (size_t)l->cut->n_cells * n_mb;
-  for (size_t o = 0; o < n; ++o) {
-    const opi_occurrence *next = &l->slots.occurrences[o];
-    const uint32_t cell = (uint32_t)(o / n_mb);
-    if (next->previous == OPIPE_NONE || l->cut->cells[cell].source != OPI_CELL_MADE)
-      continue;
-    l->drain_key[next->previous] = next->first_action;
-    if (!l->circle)
-      continue;
-    const int64_t length = l->plan->rank_first[next->rank + 1] - l->plan->rank_first[next->rank];
-    int64_t gap = (int64_t)next->t0 - (int64_t)l->slots.occurrences[next->previous].t1, lap = 0;
-    for (; gap < 0; gap += length)
-      --lap;
-    l->drain_lap[next->previous] = (int32_t)lap;
-  }
-}
-
-static void key_message(opi_listing *l, uint32_t i, uint32_t *stream_last, uint32_t *drain_of) {
+static void key_message(opi_listing *l, uint32_t i, uint32_t *stream_last) {
   const opi_plan *plan = l->plan;
   const opi_list_message *message = &l->lists->messages[i];
   if (i >= l->first_credit) {
@@ -256,47 +235,40 @@ static void key_message(opi_listing *l, uint32_t i, uint32_t *stream_last, uint3
     l->send_key[i] = c->send;
     l->recv_key[i] = c->recv;
     l->post_key[i] = c->post;
-    *drain_of = plan->n_actions + l->lists->streams[message->stream].src_rank;
     return;
   }
   const opi_route *route = &l->cut->routes[message->route];
-  const size_t src = (size_t)route->src_cell * plan->n_microbatches + message->microbatch;
   l->send_key[i] = maker_action(l, message->route, message->microbatch);
   l->recv_key[i] = opi_listing_occurrence(l, route->dst_cell, message->microbatch)->first_action;
-  if (!l->circle)
+  if (!l->circle) {
     key_post(l, i, stream_last);
-  *drain_of = l->drain_key[src] != OPIPE_NONE ? l->drain_key[src]
-                                              : plan->n_actions + l->slots.occurrences[src].rank;
+  } else if (l->strict) { /* in the body in which it is sent */
+    l->post_key[i] = l->send_key[i];
+    l->post_next[i] = opi_action_is_next(&plan->actions[l->send_key[i]]);
+  }
 }
 
 opipe_status opi_listing_keys(opi_listing *l) {
   const opi_lists *lists = l->lists;
   const opi_plan *plan = l->plan;
   const uint32_t n = lists->n_messages, n_keys = plan->n_actions + plan->n_ranks;
-  const size_t n_occurrences = (size_t)l->cut->n_cells * plan->n_microbatches;
   l->send_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
   l->recv_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
   l->post_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
-  l->drain_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n_occurrences);
-  l->drain_lap = OPI_ARENA_ARRAY(&l->scratch, int32_t, n_occurrences);
   l->post_next = OPI_ARENA_ARRAY(&l->scratch, bool, n);
   uint32_t *stream_last = OPI_ARENA_ARRAY(&l->scratch, uint32_t, lists->n_streams);
-  uint32_t *drain_of = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
   if (l->post_next == NULL || l->send_key == NULL || l->recv_key == NULL || l->post_key == NULL ||
-      l->drain_key == NULL || l->drain_lap == NULL || stream_last == NULL || drain_of == NULL)
+      stream_last == NULL)
     return opi_fail_nomem(l->err, n * sizeof(uint32_t), "messages");
   memset(stream_last, 0xff, lists->n_streams * sizeof *stream_last);
-  memset(l->drain_key, 0xff, n_occurrences * sizeof *l->drain_key);
-  if (!l->circle || l->forward)
-    key_drains(l);
-  if (l->circle)
+  if (l->circle && !l->strict)
     OPI_TRY(key_posts_circle(l));
   for (uint32_t i = 0; i < n; ++i)
-    key_message(l, i, &stream_last[lists->messages[i].stream], &drain_of[i]);
-  OPI_TRY(make_bucket(l, l->send_key, n, n_keys, &l->sends));
-  OPI_TRY(make_bucket(l, l->recv_key, n, n_keys, &l->recvs));
-  OPI_TRY(make_bucket(l, l->post_key, n, n_keys, &l->posts));
-  return make_bucket(l, drain_of, n, n_keys, &l->drains);
+    key_message(l, i, &stream_last[lists->messages[i].stream]);
+  OPI_TRY(opi_bucket_make(l, l->send_key, n, n_keys, &l->sends));
+  OPI_TRY(opi_bucket_make(l, l->recv_key, n, n_keys, &l->recvs));
+  OPI_TRY(opi_bucket_make(l, l->post_key, n, n_keys, &l->posts));
+  return opi_listing_drains(l);
 }
 
 /* ---- rules that match by order ---- */
@@ -314,7 +286,7 @@ opipe_status opi_listing_ends(opi_listing *l) {
     ranks[2 * i] = stream->src_rank;
     ranks[2 * i + 1] = stream->dst_rank;
   }
-  OPI_TRY(make_bucket(l, ranks, 2 * n, n_ranks, &l->ends));
+  OPI_TRY(opi_bucket_make(l, ranks, 2 * n, n_ranks, &l->ends));
   opi_timed *order = OPI_ARENA_ARRAY(&l->scratch, opi_timed, 2 * (size_t)n);
   if (order == NULL)
     return opi_fail_nomem(l->err, 2 * (size_t)n * sizeof *order, "messages");

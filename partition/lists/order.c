@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When does each of the schedule's records run? A list-by-list replay: always the action that can
- * start first.
+ * start first. All ranks begin a mini-batch together, since a step is a barrier; a double-buffered
+ * body finds what forwards of its mini-batch made in the body before.
  */
 #include <string.h>
 
@@ -85,29 +86,40 @@ static opipe_status note_credits(replay *r, opi_arena *arena) {
 
 /* ---- times ---- */
 
+/* When what a phase makes is there for a reader; 0: since the body before. */
+static uint64_t made_at(const replay *r, const opipe_action *reader, uint32_t stage, uint32_t m,
+                        uint32_t phase) {
+  const size_t i = phase_index(r->plan, stage, m, phase);
+  const uint32_t maker = r->t->phase_action[i];
+  const bool before = maker != OPIPE_NONE && opi_action_is_next(&r->plan->actions[maker]) &&
+                      !opi_action_is_next(reader);
+  return before ? 0 : r->t->phase_end[i];
+}
+
 /* When what a route brings is there. */
-static uint64_t arrives_at(const replay *r, const opi_route *route, uint32_t m) {
+static uint64_t arrives_at(const replay *r, const opipe_action *reader, const opi_route *route) {
   const opi_plan *plan = r->plan;
-  const uint64_t made = r->t->phase_end[phase_index(plan, route->src_stage, m, route->phase)];
+  const uint32_t m = reader->microbatch;
+  const uint64_t made = made_at(r, reader, route->src_stage, m, route->phase);
   const uint32_t *replicas = r->t->replica_of;
   const uint32_t src = opi_plan_rank(plan, route->src_stage,
                                      replicas[(size_t)route->src_stage * plan->n_microbatches + m]);
   const uint32_t dst = opi_plan_rank(plan, route->dst_stage,
                                      replicas[(size_t)route->dst_stage * plan->n_microbatches + m]);
-  if (made == UINT64_MAX || src == dst)
+  if (made == UINT64_MAX || made == 0 || src == dst)
     return made;
   return made + opi_link_ns(&plan->link, route->n_bytes);
 }
 
 /* When the cell is there for a reader; UINT64_MAX: not yet known. */
-static uint64_t ready_at(const replay *r, const opi_cell *cell, uint32_t m) {
+static uint64_t ready_at(const replay *r, const opipe_action *reader, const opi_cell *cell) {
   uint64_t at = 0;
   if (cell->source == OPI_CELL_REQUEST)
     return 0;
   if (cell->source == OPI_CELL_MADE)
-    return r->t->phase_end[phase_index(r->plan, cell->stage, m, cell->phase)];
+    return made_at(r, reader, cell->stage, reader->microbatch, cell->phase);
   for (uint32_t i = cell->route; i < cell->route + cell->n_routes; ++i) {
-    const uint64_t arrived = arrives_at(r, &r->cut->routes[i], m);
+    const uint64_t arrived = arrives_at(r, reader, &r->cut->routes[i]);
     at = arrived > at ? arrived : at;
   }
   return at;
@@ -120,10 +132,9 @@ static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t 
   uint64_t at = 0;
   *out_cell = OPIPE_NONE;
   if ((phases & 1u << OPI_PHASE_F) == 0) { /* its own forward, whatever it reads of it */
-    const uint32_t forward = r->cut->forward_of[action->stage];
-    at = r->t->phase_end[phase_index(r->plan, forward, m, OPI_PHASE_F)];
+    at = made_at(r, action, r->cut->forward_of[action->stage], m, OPI_PHASE_F);
     if (phases == 1u << OPI_PHASE_W) {
-      const uint64_t input = r->t->phase_end[phase_index(r->plan, action->stage, m, OPI_PHASE_I)];
+      const uint64_t input = made_at(r, action, action->stage, m, OPI_PHASE_I);
       at = input > at ? input : at;
     }
     if (at == UINT64_MAX)
@@ -135,7 +146,7 @@ static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t 
     if ((cell->readers & phases) == 0 ||
         (cell->source == OPI_CELL_MADE && (phases & 1u << cell->phase) != 0))
       continue;
-    const uint64_t ready = ready_at(r, cell, m);
+    const uint64_t ready = ready_at(r, action, cell);
     if (ready > at)
       at = ready;
     if (at != UINT64_MAX)
@@ -223,9 +234,14 @@ static opipe_status run_all(replay *r) {
 }
 
 /* Positions instead of times, see lists.h. */
-static void place_all(replay *r) {
+static opipe_status place_all(replay *r, opi_arena *arena) {
   const opi_plan *plan = r->plan;
+  r->t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
+  r->t->end = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
+  if (r->t->start == NULL || r->t->end == NULL)
+    return opi_fail_nomem(r->err, plan->n_actions * sizeof(uint64_t), "a schedule's times");
   r->t->periodic = true;
+  r->t->end_ns = 0;
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     const uint32_t first = plan->rank_first[rank], n = plan->rank_first[rank + 1] - first;
     double busy_ns = 0;
@@ -247,6 +263,7 @@ static void place_all(replay *r) {
     if ((uint64_t)busy_ns > r->t->end_ns)
       r->t->end_ns = (uint64_t)busy_ns;
   }
+  return OPIPE_OK;
 }
 
 opipe_status opi_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
@@ -272,10 +289,12 @@ opipe_status opi_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena
     r.next[rank] = plan->rank_first[rank];
   for (uint32_t a = 0; a < plan->n_actions; ++a)
     note_phases(&r, a);
-  if (opi_plan_is_periodic(plan)) {
-    place_all(&r);
-    return OPIPE_OK;
+  const bool periodic = opi_plan_is_periodic(plan);
+  if (!periodic || plan->train != NULL) {
+    OPI_TRY(note_credits(&r, arena));
+    OPI_TRY(run_all(&r));
   }
-  OPI_TRY(note_credits(&r, arena));
-  return run_all(&r);
+  t->clock_start = t->start;
+  t->clock_end = t->end;
+  return periodic ? place_all(&r, arena) : OPIPE_OK;
 }

@@ -10,6 +10,8 @@
  *   EDGE, PAIR   so is a receive; a send stops the rank until it is
  *   BLOCKING     sends and receives stop the rank until the other end is there
  *   GROUPED      the same, of all that follow each other at once
+ *
+ * A training step is a barrier: no rank goes on before all have come to their update.
  */
 #include <stdio.h>
 
@@ -31,6 +33,8 @@ typedef struct replay {
   double *now;           /* [n_ranks] */
   double *link_free;     /* [n_streams] when the last message has left the sender */
   double *finish;        /* [n_items * n_positions] when the last rank was done with a request */
+  uint32_t *n_updates;   /* [n_items] ranks that have come to the update */
+  bool *updates;         /* [n_ranks] has it, in its item? */
   uint32_t n_items, rule;
   bool forward, twice; /* twice: weights in two versions; neither: whole mini-batches */
   bool timed;
@@ -47,10 +51,13 @@ static bool takes_part(const replay *p, uint32_t item, const opi_step *step) {
   return item + 1 < p->n_items || step->next == 0;
 }
 
-/* NULL: of before the first item. */
+/* NULL: of before the first item, or, double-buffered, of a mini-batch behind the last. */
 static ends *ends_of(const replay *p, uint32_t item, const opi_step *step) {
-  const int64_t batch = p->twice ? (int64_t)item + step->next - 1 : (int64_t)item + step->lap;
-  return batch < 0 ? NULL : &p->ends[(size_t)batch * p->lists->n_messages + step->route];
+  const int64_t own = p->twice ? (int64_t)item + step->next - 1 : (int64_t)item;
+  const int64_t batch = own + step->lap;
+  if (batch < 0 || (p->twice && batch + 1 >= (int64_t)p->n_items))
+    return NULL;
+  return &p->ends[(size_t)batch * p->lists->n_messages + step->route];
 }
 
 static bool is_end(const opi_step *step) {
@@ -125,12 +132,22 @@ static void compute(replay *p, uint32_t rank, const opi_step *step) {
     result->end_ns[step->route] = p->now[rank];
 }
 
+/* The rank stands at its update. Has every other come to theirs? */
+static bool update(replay *p, uint32_t rank) {
+  uint32_t *n = &p->n_updates[p->item[rank]];
+  *n += !p->updates[rank];
+  p->updates[rank] = *n < p->plan->n_ranks;
+  return !p->updates[rank];
+}
+
 /* May the step happen? If so it does. */
 static bool advance(replay *p, uint32_t rank, const opi_step *step, uint32_t left) {
   const bool message = is_end(step) || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN ||
                        step->kind == OPI_ACT_RESERVE;
   if (step->kind == OPI_ACT_COMPUTE)
     compute(p, rank, step);
+  if (step->kind == OPI_ACT_UPDATE)
+    return update(p, rank);
   if (!message)
     return true;
   if (is_end(step))
@@ -179,9 +196,21 @@ static const char *tensor_of(const replay *p, uint32_t message) {
                                       : p->cut->cells[p->cut->routes[m->route].src_cell].name;
 }
 
+/* A rank that has not come to its update, while this one stands there. */
+static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size_t room) {
+  uint32_t other = 0;
+  while (p->item[other] > p->item[rank] || (p->item[other] == p->item[rank] && p->updates[other]))
+    ++other;
+  (void)snprintf(text, room, "rank %u at step %u, the update, waits for rank %u to come to its own",
+                 rank, p->step[rank] - p->lists->rank_first[rank], other);
+  return other;
+}
+
 /* What the rank's step waits for, in words; returns the rank that would bring it. */
 static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room) {
   const opi_step *step = &p->lists->steps[p->step[rank]];
+  if (step->kind == OPI_ACT_UPDATE)
+    return describe_update(p, rank, text, room);
   const opi_list_message *m = &p->lists->messages[step->route];
   const bool credit = m->route == OPI_ROUTE_CREDIT;
   const opi_list_stream *stream = &p->lists->streams[m->stream];
@@ -287,8 +316,10 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   p->now = OPI_ARENA_ARRAY(scratch, double, n_ranks);
   p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
   p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
+  p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, p->n_items);
+  p->updates = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
   if (p->ends == NULL || p->item == NULL || p->step == NULL || p->now == NULL ||
-      p->link_free == NULL || p->finish == NULL)
+      p->link_free == NULL || p->finish == NULL || p->n_updates == NULL || p->updates == NULL)
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
     p->ends[i] = (ends){NEVER, NEVER, NEVER};
@@ -346,5 +377,7 @@ opipe_status opi_lists_prove(const opi_piece_plan *pieces, const opi_lists *list
   const uint32_t n_items = plan->train == NULL ? (uint32_t)MINI_BATCHES
                            : twice             ? (uint32_t)MINI_BATCHES + 1
                                                : 2;
+  if (twice) /* a prologue and an epilogue, which an evaluation is too */
+    OPI_TRY(opi_lists_replay(pieces, lists, cut, 2, allocator, NULL, err));
   return opi_lists_replay(pieces, lists, cut, n_items, allocator, NULL, err);
 }

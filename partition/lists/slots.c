@@ -178,6 +178,41 @@ int opi_by_time(const void *x, const void *y) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
+/* How many of the rank's records stand in its list before what happens at `at`, by the clock: one
+ * under way then does. */
+static uint32_t records_before(const opi_slots *s, uint32_t rank, uint64_t at) {
+  const uint32_t first = s->plan->rank_first[rank];
+  uint32_t low = first, high = s->plan->rank_first[rank + 1];
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (s->times->clock_start[middle] < at)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low - first;
+}
+
+/* The position at which the first receive of the cell is posted, where messages are matched by
+ * order: in the body in which it is sent. */
+static uint64_t posted_at(const opi_slots *s, uint32_t c, uint32_t m, uint64_t reader) {
+  const opi_cell *cell = &s->cut->cells[c];
+  const uint32_t n_mb = s->plan->n_microbatches, rank = rank_of(s, cell->stage, m);
+  const uint32_t n = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
+  uint64_t first = reader;
+  for (uint32_t r = cell->route; r < cell->route + cell->n_routes; ++r) {
+    const opi_route *route = route_of(s, r, m);
+    const uint32_t maker =
+        s->times->phase_action[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
+    if (route->empty)
+      continue;
+    const uint64_t at = records_before(s, rank, s->times->clock_end[maker]) +
+                        (opi_action_is_next(&s->plan->actions[maker]) ? 0 : n);
+    first = at < first ? at : first;
+  }
+  return first;
+}
+
 /* A received tensor may come `depth` records before its reader, as far as the circle has room. */
 static opipe_status bend_one(opi_slots *s, uint32_t c, uint32_t m) {
   opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
@@ -186,10 +221,10 @@ static opipe_status bend_one(opi_slots *s, uint32_t c, uint32_t m) {
   if (cell->source == OPI_CELL_RECEIVED && !s->cut->routes[cell->route].within) {
     const uint64_t reader = s->times->start[o->first_action];
     const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
-    o->t0 = reader > ahead ? reader - ahead : 0;
-    if (o->t1 - o->t0 > n)
+    o->t0 = s->strict ? posted_at(s, c, m, reader) : reader > ahead ? reader - ahead : 0;
+    if (o->t1 - o->t0 > n && !s->strict)
       o->t0 = o->t1 - n;
-    if (o->t0 <= reader)
+    if (o->t0 <= reader && o->t1 - o->t0 <= n)
       return OPIPE_OK;
   }
   if (o->t1 - o->t0 > n && s->times->end[o->last_action] - o->t0 <= n)

@@ -17,8 +17,5 @@ opipe_status opi_records_prove(const opi_plan *plan, const opi_cut *cut, opipe_e
 
 /* Fills model->piece_plan.reduce_after by the plan's sync. Errors: INVALID, records. */
 opipe_status opi_reductions_place(const opi_plan *plan, opi_cut_model *model, opipe_error *err);
-/* A double-buffered body as simulated behind its prologue: [n_actions], from its own beginning. */
-opipe_status opi_body_timeline(const opi_plan *plan, const opi_cut_model *model, opi_arena *arena,
-                               double *out_start_ns, double *out_end_ns, opipe_error *err);
 
 #endif /* OPI_RECORDS_H */

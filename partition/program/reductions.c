@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The schedule's records under the action language (partition/program/records.h): where its passes
- * put reductions, and when the simulator has a double-buffered body run.
+ * put reductions.
  */
 #include <string.h>
 
 #include "partition/program/model.h"
 #include "partition/program/records.h"
-#include "partition/simulate/events.h"
-
-/* ---- reductions ---- */
 
 /* Both lists have the plan's records in the same order. */
 static void read_reductions(const opi_plan *plan, const opi_do_list *list, uint32_t *out_after) {
@@ -56,38 +53,5 @@ opipe_status opi_reductions_place(const opi_plan *plan, opi_cut_model *model, op
   opi_arena_init(&scratch, plan->allocator, 0);
   const opipe_status status = reduce(plan, model, &scratch, model->piece_plan.reduce_after, err);
   opi_arena_release(&scratch);
-  return status;
-}
-
-/* ---- times of a body ---- */
-
-opipe_status opi_body_timeline(const opi_plan *plan, const opi_cut_model *model, opi_arena *arena,
-                               double *out_start_ns, double *out_end_ns, opipe_error *err) {
-  const opi_cut *cut = model->variants[0].slices[0].cut;
-  opi_problem problem;
-  opi_timeline line;
-  opi_do_list *list = NULL;
-  opi_costs costs = {.forward = 1,
-                     .input = 1,
-                     .weight = 1,
-                     .stage_forward = plan->stage_ns,
-                     .stage_input = plan->input_ns,
-                     .stage_weight = plan->weight_ns};
-  for (uint32_t r = 0; r < cut->n_routes; ++r) {
-    const double ns = (double)opi_link_ns(&plan->link, cut->routes[r].n_bytes);
-    costs.comm = ns > costs.comm ? ns : costs.comm;
-  }
-  OPI_TRY(opi_records_problem(plan, cut, arena, &problem, err));
-  OPI_TRY(opi_do_list_from_records(&problem, plan->actions, plan->n_actions, arena->allocator,
-                                   &list, err));
-  const opipe_status status = opi_timeline_build(&problem, list, &costs, arena, &line, err);
-  double first = line.makespan;
-  for (uint32_t a = 0; status == OPIPE_OK && a < plan->n_actions; ++a)
-    first = line.start[a] < first ? line.start[a] : first;
-  for (uint32_t a = 0; status == OPIPE_OK && a < plan->n_actions; ++a) {
-    out_start_ns[a] = line.start[a] - first;
-    out_end_ns[a] = line.end[a] - first;
-  }
-  opi_do_list_free(list);
   return status;
 }

@@ -8,7 +8,7 @@
 #include "runtime/engine.h"
 
 /* A message's number in its stream since that was opened; false: it would be of before the first
- * body. */
+ * body, or mini-batch. */
 static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const opi_step *step,
                       bool source, uint64_t *out_number) {
   if (cursor->item.kind == OPI_ITEM_REQUEST) {
@@ -16,10 +16,11 @@ static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const 
     *out_number = (uint64_t)body * m->n_messages + m->sequence;
     return body >= 0;
   }
-  const bool later = cursor->item.kind == OPI_ITEM_ALL && step->next != 0;
-  *out_number =
-      (source ? m->wire->src_base : m->wire->dst_base) + m->sequence + (later ? m->n_messages : 0);
-  return true;
+  const int64_t ahead = (cursor->item.kind == OPI_ITEM_ALL && step->next != 0) + step->lap;
+  const int64_t number = (int64_t)(source ? m->wire->src_base : m->wire->dst_base) +
+                         (int64_t)m->sequence + ahead * (int64_t)m->n_messages;
+  *out_number = (uint64_t)number;
+  return number >= 0;
 }
 
 /* ---- the reader's end ---- */
@@ -146,28 +147,6 @@ opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error
   for (uint32_t i = 0; i < seat->n_waiting; ++i) {
     if (seat->waiting[i].message == step->route && seat->waiting[i].number == number)
       return OPIPE_PENDING;
-  }
-  return OPIPE_OK;
-}
-
-/* Double-buffered lists have no drains: a program waits for what still lies where it writes. */
-opipe_status opi_messages_outputs_free(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  const opi_compiled *t = opi_compiled_at(rank);
-  const opi_seat *seat = &t->seats[rank->index];
-  if (!t->session->engine->periodic || seat->n_waiting == 0)
-    return OPIPE_OK;
-  const opi_program *program = opi_program_of(t->model->cuts[0], step->stage, step->pass);
-  OPI_TRY(opi_messages_flush(rank, err));
-  for (uint32_t b = 0; b < program->graph.n_boundaries; ++b) {
-    if (!program->writes[b])
-      continue;
-    const opipe_region out = opi_cell_region(t, program->cells[b], step->microbatch);
-    for (uint32_t i = 0; i < seat->n_waiting; ++i) {
-      const opipe_region *region = &t->messages[seat->waiting[i].message].from;
-      if (region->buffer == out.buffer && region->offset_bytes < out.offset_bytes + out.n_bytes &&
-          out.offset_bytes < region->offset_bytes + region->n_bytes)
-        return OPIPE_PENDING;
-    }
   }
   return OPIPE_OK;
 }

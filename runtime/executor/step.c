@@ -216,9 +216,6 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
     OPI_TRY(compute_request(rank, step, index, err));
     return opi_messages_flush(rank, err);
   }
-  const opipe_status status = opi_messages_outputs_free(rank, step, err);
-  if (status != OPIPE_OK)
-    return status;
   OPI_TRY(opi_step_compute(rank, step, index, err));
   OPI_TRY(opi_messages_flush(rank, err));
   return move_sums(rank, err);
@@ -401,8 +398,8 @@ opipe_status opi_list_idle(opi_rank *rank, opipe_error *err) {
   return opi_cursor_of(rank)->busy == NULL ? OPIPE_OK : OPIPE_PENDING;
 }
 
-/* Double-buffered lists have no drains. The next item may be of another shape, and this one's go:
- * nothing of it may be left behind. */
+/* What a double-buffered body sends leaves its memory in the next one. Where none follows, the next
+ * item may be of another shape, and this one's go: nothing of it may be left behind. */
 static opipe_status leave_nothing(opi_rank *rank, opipe_error *err) {
   const opi_cursor *cursor = opi_cursor_of(rank);
   const uint32_t kind = cursor->item.kind;

@@ -87,17 +87,14 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
   return OPIPE_OK;
 }
 
-/* Start and end of every action. A double-buffered plan's own times are positions in a list without
- * end: its body is simulated as it runs behind a prologue. */
+/* Start and end of every action, from when all ranks begin the mini-batch. */
 static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
                                opipe_error *err) {
   opi_times times;
-  if (t->pieces->plan.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED)
-    return opi_body_timeline(&t->given, t->model, arena, start, end, err);
   OPI_TRY(opi_times_build(&t->pieces->plan, t->model->cuts[0], arena, &times, err));
   for (uint32_t a = 0; a < t->pieces->plan.n_actions; ++a) {
-    start[a] = (double)times.start[a];
-    end[a] = (double)times.end[a];
+    start[a] = (double)times.clock_start[a];
+    end[a] = (double)times.clock_end[a];
   }
   return OPIPE_OK;
 }

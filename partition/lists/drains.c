@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Before which records of their maker's rank messages have left their memory: those that make the
+ * next tensor in it.
+ */
+#include <string.h>
+
+#include "partition/lists/listing.h"
+
+static opipe_status note_left(opi_listing *l, uint32_t occurrence, uint32_t before, int32_t lap) {
+  for (uint32_t i = l->left_of[occurrence]; i != OPIPE_NONE; i = l->left[i].next) {
+    if (l->left[i].before == before && l->left[i].lap == lap)
+      return OPIPE_OK;
+  }
+  if (!opi_arena_grow(&l->scratch, (void **)&l->left, &l->room_left, l->n_left + 1,
+                      sizeof *l->left))
+    return opi_fail_nomem(l->err, sizeof *l->left, "messages");
+  l->left[l->n_left] = (opi_left){before, lap, l->left_of[occurrence]};
+  l->left_of[occurrence] = l->n_left++;
+  return OPIPE_OK;
+}
+
+/* Which records of a body run: those of its mini-batch, of the next one. */
+enum { PLAIN = 1, NEXT = 2, BOTH = PLAIN | NEXT };
+
+static uint32_t part_of(const opi_listing *l, uint32_t occurrence) {
+  const uint32_t a = l->slots.occurrences[occurrence].first_action;
+  return opi_action_is_next(&l->plan->actions[a]) ? NEXT : PLAIN;
+}
+
+/* What had the slot last, where parts `own` of the body run behind parts `before`; in mini-batches
+ * from its own. OPIPE_NONE: nothing had. */
+static uint32_t had_slot(const opi_listing *l, uint32_t occurrence, uint32_t before, uint32_t own,
+                         int32_t *out_lap) {
+  const opi_occurrence *all = l->slots.occurrences;
+  const uint32_t rank = all[occurrence].rank;
+  const uint64_t n = l->plan->rank_first[rank + 1] - l->plan->rank_first[rank];
+  uint32_t bodies = 0;
+  for (uint32_t x = occurrence;;) {
+    const uint64_t at = all[x].t0 % n;
+    x = all[x].previous;
+    bodies += all[x].t0 % n >= at; /* round the circle */
+    if (bodies > 1)
+      return OPIPE_NONE;
+    if ((part_of(l, x) & (bodies == 0 ? own : before)) == 0)
+      continue;
+    *out_lap = (int32_t)(part_of(l, x) == NEXT) - (int32_t)(part_of(l, occurrence) == NEXT) -
+               (int32_t)bodies;
+    return x;
+  }
+}
+
+/* Of a double-buffered run: bodies, the first behind a prologue, an epilogue behind bodies or
+ * behind the prologue, whose parts an evaluation has too; the prologue. */
+static opipe_status leave_body(opi_listing *l, uint32_t occurrence) {
+  static const struct {
+    uint32_t before, own;
+  } runs[] = {{BOTH, BOTH}, {NEXT, BOTH}, {BOTH, PLAIN}, {NEXT, PLAIN}, {0, NEXT}};
+  for (size_t i = 0; i < OPI_COUNT(runs); ++i) {
+    int32_t lap = 0;
+    const uint32_t x = (runs[i].own & part_of(l, occurrence)) == 0
+                           ? OPIPE_NONE
+                           : had_slot(l, occurrence, runs[i].before, runs[i].own, &lap);
+    if (x != OPIPE_NONE)
+      OPI_TRY(note_left(l, x, l->slots.occurrences[occurrence].first_action, lap));
+  }
+  return OPIPE_OK;
+}
+
+/* Of a stream of requests: the body in which the one before had the slot. */
+static int32_t lap_before(const opi_listing *l, const opi_occurrence *next) {
+  const int64_t length = l->plan->rank_first[next->rank + 1] - l->plan->rank_first[next->rank];
+  int64_t gap = (int64_t)next->t0 - (int64_t)l->slots.occurrences[next->previous].t1;
+  int32_t lap = 0;
+  for (; gap < 0; gap += length)
+    --lap;
+  return lap;
+}
+
+/* A message must have left its memory before the next occurrence of the slot is made: round the
+ * circle that may be of a later body. */
+static opipe_status find_left(opi_listing *l) {
+  const uint32_t n_mb = l->plan->n_microbatches;
+  const size_t n = (size_t)l->cut->n_cells * n_mb;
+  for (size_t o = 0; o < n; ++o) {
+    const opi_occurrence *next = &l->slots.occurrences[o];
+    if (next->previous == OPIPE_NONE || l->cut->cells[o / n_mb].source != OPI_CELL_MADE)
+      continue;
+    if (l->circle && !l->forward)
+      OPI_TRY(leave_body(l, (uint32_t)o));
+    else
+      OPI_TRY(
+          note_left(l, next->previous, next->first_action, l->circle ? lap_before(l, next) : 0));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status add_drain(opi_listing *l, uint32_t message, int32_t lap, uint32_t key,
+                              uint32_t **io_keys, uint32_t *io_room) {
+  if (!opi_arena_grow(&l->scratch, (void **)&l->drain_items, &l->room_drains, l->n_drains + 1,
+                      sizeof *l->drain_items) ||
+      !opi_arena_grow(&l->scratch, (void **)io_keys, io_room, l->n_drains + 1, sizeof **io_keys))
+    return opi_fail_nomem(l->err, sizeof *l->drain_items, "messages");
+  l->drain_items[l->n_drains] = (opi_drain){message, lap};
+  (*io_keys)[l->n_drains++] = key;
+  return OPIPE_OK;
+}
+
+/* Credits have no memory, what is made in place is the reader's at once, and what nothing comes
+ * behind leaves at the tail. */
+static opipe_status list_drains(opi_listing *l) {
+  const opi_plan *plan = l->plan;
+  uint32_t *keys = NULL, room = 0;
+  for (uint32_t i = 0; i < l->lists->n_messages; ++i) {
+    const opi_list_message *message = &l->lists->messages[i];
+    const bool credit = i >= l->first_credit;
+    const size_t src =
+        credit ? 0
+               : (size_t)l->cut->routes[message->route].src_cell * plan->n_microbatches +
+                     message->microbatch;
+    if (message->direct)
+      continue;
+    const uint32_t left = credit ? OPIPE_NONE : l->left_of[src];
+    const uint32_t tail = plan->n_actions + l->lists->streams[message->stream].src_rank;
+    if (left == OPIPE_NONE)
+      OPI_TRY(add_drain(l, i, 0, tail, &keys, &room));
+    for (uint32_t k = left; k != OPIPE_NONE; k = l->left[k].next)
+      OPI_TRY(add_drain(l, i, l->left[k].lap, l->left[k].before, &keys, &room));
+  }
+  return opi_bucket_make(l, keys, l->n_drains, plan->n_actions + plan->n_ranks, &l->drains);
+}
+
+opipe_status opi_listing_drains(opi_listing *l) {
+  const size_t n = (size_t)l->cut->n_cells * l->plan->n_microbatches;
+  l->left_of = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
+  if (l->left_of == NULL)
+    return opi_fail_nomem(l->err, n * sizeof *l->left_of, "messages");
+  memset(l->left_of, 0xff, n * sizeof *l->left_of);
+  OPI_TRY(find_left(l));
+  return list_drains(l);
+}
