@@ -85,11 +85,12 @@ static opipe_status find_left(opi_listing *l) {
     const opi_occurrence *next = &l->slots.occurrences[o];
     if (next->previous == OPIPE_NONE || l->cut->cells[o / n_mb].source != OPI_CELL_MADE)
       continue;
-    if (l->circle && !l->forward)
+    if (l->circle && !l->forward) {
       OPI_TRY(leave_body(l, (uint32_t)o));
-    else
+    } else {
       OPI_TRY(
           note_left(l, next->previous, next->first_action, l->circle ? lap_before(l, next) : 0));
+    }
   }
   return OPIPE_OK;
 }
