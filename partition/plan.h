@@ -109,6 +109,8 @@ typedef struct opi_step {
   uint32_t microbatch;
   uint32_t route;   /* of messages: which one; COPY: route; COMPUTE: action */
   uint32_t pass;    /* COMPUTE */
+  uint32_t batch;   /* POST, SEND under the rule GROUPED: so many of them, from this one on, start
+                       together; 0: it starts alone, or with one before */
   int32_t lap;      /* a message of a later body (above 0), or of one before (below); training:
                        DRAIN, in mini-batches from that of `next` */
   uint16_t next;    /* training: 1: of the next mini-batch (double-buffered weights) */

@@ -280,6 +280,8 @@ opipe_status opi_list_run(opi_rank *rank, opipe_error *err);
 opipe_status opi_list_idle(opi_rank *rank, opipe_error *err);
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                               opipe_error *err);
+/* Does the step belong to what the rank does now? */
+bool opi_step_takes_part(const opi_compiled *t, const opi_cursor *cursor, const opi_step *step);
 opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
 /* messages.c: the steps of messages; OPIPE_PENDING: not yet */
 opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err);
@@ -287,6 +289,8 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
 opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* So many steps as `first` says. OPIPE_PENDING: none has begun */
+opipe_status opi_messages_batch(opi_rank *rank, const opi_step *first, opipe_error *err);
 /* Tries the sends that wait. */
 opipe_status opi_messages_try(opi_rank *rank, opipe_error *err);
 static inline opipe_status opi_messages_flush(opi_rank *rank, opipe_error *err) {

@@ -99,27 +99,36 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 
 /* ---- tables ---- */
 
+enum { TOGETHER_MOST = 2 };
+
 /* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in
- * [together_from, together_to), all of them or none, or behind `least`, the bytes that every table
+ * one of `together`, [from, to), all of them or none, or behind `least`, the bytes that every table
  * has: what it lacks is NULL in the copy. */
 typedef struct table_rule {
   const char *id;
   size_t n_bytes; /* today's */
   size_t least;
-  size_t together_from, together_to;
+  struct {
+    size_t from, to;
+  } together[TOGETHER_MOST];
 } table_rule;
 
 static const table_rule rules[] = {
-    [OPIPE_KIND_BACKEND] = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, update),
+    [OPIPE_KIND_BACKEND] = {OPIPE_BACKEND_ID,
+                            OPIPE_END(opipe_backend, update),
                             OPIPE_END(opipe_backend, run),
-                            offsetof(opipe_backend, params_create_owned),
-                            OPIPE_END(opipe_backend, update)},
-    [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan),
-                             OPIPE_END(opipe_schedule, plan), 0, 0},
-    [OPIPE_KIND_TRANSPORT] = {OPIPE_TRANSPORT_ID, OPIPE_END(opipe_transport, notify),
-                              OPIPE_END(opipe_transport, abort),
-                              offsetof(opipe_transport, group_open),
-                              OPIPE_END(opipe_transport, group_test)},
+                            {{offsetof(opipe_backend, params_create_owned),
+                              OPIPE_END(opipe_backend, update)}}},
+    [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID,
+                             OPIPE_END(opipe_schedule, plan),
+                             OPIPE_END(opipe_schedule, plan),
+                             {{0, 0}}},
+    [OPIPE_KIND_TRANSPORT] =
+        {OPIPE_TRANSPORT_ID,
+         OPIPE_END(opipe_transport, batch_end),
+         OPIPE_END(opipe_transport, abort),
+         {{offsetof(opipe_transport, group_open), OPIPE_END(opipe_transport, group_test)},
+          {offsetof(opipe_transport, batch_begin), OPIPE_END(opipe_transport, batch_end)}}},
 };
 
 size_t opi_table_room(uint32_t kind) {
@@ -127,6 +136,37 @@ size_t opi_table_room(uint32_t kind) {
 }
 const char *opi_table_id(uint32_t kind) {
   return rules[kind].id;
+}
+
+static void *slot_at(const void *table, size_t at) {
+  void *slot = NULL;
+  memcpy(&slot, (const char *)table + at, sizeof slot);
+  return slot;
+}
+
+static bool is_together(const table_rule *rule, size_t at) {
+  for (uint32_t i = 0; i < TOGETHER_MOST; ++i) {
+    if (at >= rule->together[i].from && at < rule->together[i].to)
+      return true;
+  }
+  return false;
+}
+
+/* Optional slots that go together: all of them or none. */
+static opipe_status check_together(const table_rule *rule, uint32_t index, const void *table,
+                                   opipe_error *err) {
+  size_t n = 0, missing = 0; /* offset of one that is NULL */
+  for (size_t at = rule->together[index].from; at < rule->together[index].to;
+       at += sizeof(void *)) {
+    n += slot_at(table, at) != NULL;
+    if (slot_at(table, at) == NULL)
+      missing = at;
+  }
+  if (n == 0 || missing == 0)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_ABI,
+                  "slot %zu of its interface '%s' is NULL, others that go with it are there",
+                  (missing - 8) / sizeof(void *), rule->id);
 }
 
 opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, opipe_error *err) {
@@ -143,23 +183,13 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
   memset(out_table, 0, rule->n_bytes);
   memcpy(out_table, table, known);
   memcpy(out_table, &known, sizeof(known)); /* who gets the copy must not look behind its end */
-  size_t n_together = 0, missing = 0;       /* offset of one that is NULL */
-  for (size_t at = 8; at < rule->n_bytes; at += sizeof(void *)) {
-    const bool together = at >= rule->together_from && at < rule->together_to;
-    void *slot = NULL;
-    memcpy(&slot, (const char *)out_table + at, sizeof(slot));
-    if (slot == NULL && !together && at < rule->least) {
+  for (size_t at = 8; at < rule->least; at += sizeof(void *)) {
+    if (slot_at(out_table, at) == NULL && !is_together(rule, at)) {
       return opi_fail(err, OPIPE_E_ABI, "slot %zu of its interface '%s' is NULL",
                       (at - 8) / sizeof(void *), rule->id);
     }
-    n_together += together && slot != NULL;
-    if (together && slot == NULL)
-      missing = at;
   }
-  if (n_together != 0 && missing != 0) {
-    return opi_fail(err, OPIPE_E_ABI,
-                    "slot %zu of its interface '%s' is NULL, others that go with it are there",
-                    (missing - 8) / sizeof(void *), rule->id);
-  }
+  for (uint32_t i = 0; i < TOGETHER_MOST; ++i)
+    OPI_TRY(check_together(rule, i, out_table, err));
   return OPIPE_OK;
 }

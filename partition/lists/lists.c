@@ -222,6 +222,21 @@ static void note_request(opi_listing *l, uint32_t rank, uint32_t a) {
     l->lists->request_first[rank * n + (a - first) / each] = l->lists->n_steps;
 }
 
+/* Operations that follow each other at once start together, as many as a transport takes. */
+static void mark_batches(opi_listing *l, uint32_t rank) {
+  opi_step *steps = l->lists->steps;
+  uint32_t first = l->lists->rank_first[rank];
+  for (uint32_t i = first; i <= l->lists->n_steps; ++i) {
+    const bool end =
+        i < l->lists->n_steps && (steps[i].kind == OPI_ACT_POST || steps[i].kind == OPI_ACT_SEND);
+    if (end && i - first < OPIPE_BATCH_MOST)
+      continue;
+    if (i - first > 1)
+      steps[first].batch = i - first;
+    first = end ? i : i + 1;
+  }
+}
+
 static opipe_status list_rank(opi_listing *l, uint32_t rank) {
   const opi_plan *plan = l->plan;
   const bool eager = plan->sync != OPIPE_SYNC_END && !l->forward;
@@ -251,6 +266,8 @@ static opipe_status list_ranks(opi_listing *l) {
     for (uint32_t p = 0; p < n; ++p)
       l->lists->request_first[rank * n + p] = l->lists->n_steps;
     OPI_TRY(list_rank(l, rank));
+    if (l->strict && plan->link.rule == OPIPE_RULE_GROUPED)
+      mark_batches(l, rank);
   }
   l->lists->rank_first[plan->n_ranks] = l->lists->n_steps;
   l->lists->request_first[plan->n_ranks * n] = l->lists->n_steps;

@@ -9,7 +9,8 @@
  *   TAG, STREAM  a receive is posted in passing; a send waits aside until it is
  *   EDGE, PAIR   so is a receive; a send stops the rank until it is
  *   BLOCKING     sends and receives stop the rank until the other end is there
- *   GROUPED      the same, of all that follow each other at once
+ *   GROUPED      the same: lists hold one operation after the other, so that they also do where
+ *                those of a batch start together, and later ones no later than here
  *
  * A training step is a barrier: no rank goes on before all have come to their update.
  */
@@ -82,18 +83,14 @@ static void meet(replay *p, const opi_step *step, ends *e) {
   e->arrived = at + (p->timed ? link->latency_ns : 0);
 }
 
-/* The rank stands at the end of a message, `left` steps before the end of its list: others see
- * that. */
-static void arrive(replay *p, uint32_t rank, const opi_step *step, uint32_t left) {
-  const uint32_t item = p->item[rank], n = p->rule == OPI_RULE_GROUPED ? left : 1;
-  for (uint32_t i = 0; i < n && is_end(&step[i]); ++i) {
-    ends *e = takes_part(p, item, &step[i]) ? ends_of(p, item, &step[i]) : NULL;
-    double *end = e == NULL ? NULL : step[i].kind == OPI_ACT_POST ? &e->posted : &e->sent;
-    if (end != NULL && *end < 0)
-      *end = p->now[rank];
-    if (e != NULL)
-      meet(p, &step[i], e);
-  }
+/* The rank stands at the end of a message: others see that. */
+static void arrive(replay *p, uint32_t rank, const opi_step *step) {
+  ends *e = ends_of(p, p->item[rank], step);
+  double *end = e == NULL ? NULL : step->kind == OPI_ACT_POST ? &e->posted : &e->sent;
+  if (end != NULL && *end < 0)
+    *end = p->now[rank];
+  if (e != NULL)
+    meet(p, step, e);
 }
 
 /* What the step waits for, as a time; NEVER: it is not there yet. */
@@ -141,7 +138,7 @@ static bool update(replay *p, uint32_t rank) {
 }
 
 /* May the step happen? If so it does. */
-static bool advance(replay *p, uint32_t rank, const opi_step *step, uint32_t left) {
+static bool advance(replay *p, uint32_t rank, const opi_step *step) {
   const bool message = is_end(step) || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN ||
                        step->kind == OPI_ACT_RESERVE;
   if (step->kind == OPI_ACT_COMPUTE)
@@ -151,7 +148,7 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step, uint32_t lef
   if (!message)
     return true;
   if (is_end(step))
-    arrive(p, rank, step, left);
+    arrive(p, rank, step);
   const double at = wanted_at(p, step, ends_of(p, p->item[rank], step));
   if (at > p->now[rank])
     p->now[rank] = at;
@@ -175,8 +172,7 @@ static bool run_rank(replay *p, uint32_t rank) {
   while (p->item[rank] < p->n_items) {
     while (p->step[rank] < l->rank_first[rank + 1]) {
       const opi_step *step = &l->steps[p->step[rank]];
-      if (takes_part(p, p->item[rank], step) &&
-          !advance(p, rank, step, l->rank_first[rank + 1] - p->step[rank]))
+      if (takes_part(p, p->item[rank], step) && !advance(p, rank, step))
         return moved;
       moved = true;
       note_finish(p, rank, ++p->step[rank]);

@@ -234,7 +234,7 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
   const uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
   pthread_mutex_lock(&world->lock);
   uint64_t now = start;
-  while (e->count == seen && !world->aborted && now < until && now < e->next_ns) {
+  while (e->count == seen && !world->aborted && !e->noting && now < until && now < e->next_ns) {
     const uint64_t end = e->next_ns < until ? e->next_ns : until;
     const struct timespec t = {.tv_sec = (time_t)(end / UINT64_C(1000000000)),
                                .tv_nsec = (long)(end % UINT64_C(1000000000))};
@@ -245,6 +245,8 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
     now = emutrans_now();
   }
   opipe_status status = emutrans_check(world, err);
+  if (status == OPIPE_OK)
+    status = emutrans_not_noting(e, "wait", err);
   const bool moved = e->count != seen || now >= e->next_ns;
   if (now >= e->next_ns)
     e->next_ns = UINT64_MAX;
@@ -295,7 +297,9 @@ static const opipe_transport transport_table = {.struct_size = (uint32_t)sizeof(
                                                 .group_test = emutrans_group_test,
                                                 .abort = abort_world,
                                                 .endpoint_ready = endpoint_ready,
-                                                .notify = notify};
+                                                .notify = notify,
+                                                .batch_begin = emutrans_batch_begin,
+                                                .batch_end = emutrans_batch_end};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

@@ -13,7 +13,7 @@
 #include <opipe/meeting.h>
 #include <pthread.h>
 
-enum { FAULTS_MOST = 16, OPS_MOST = 256, ALIGN = 16 };
+enum { FAULTS_MOST = 16, OPS_MOST = OPIPE_BATCH_MOST, ALIGN = 16 };
 
 struct opipe_instance {
   const opipe_host *host;
@@ -37,6 +37,7 @@ typedef struct options {
 /* Sequence number q uses cell q % depth. Under the world's lock. */
 typedef struct cell {
   uint64_t posted, sent, arrived; /* q + 1 of the latest */
+  uint64_t offered;               /* the same: of a batch, sent once the receive stands */
   char *target;
   uint64_t room_bytes;
   const char *source;
@@ -66,6 +67,7 @@ typedef struct wire {
 typedef struct operation {
   opipe_stream *stream;
   uint64_t sequence;
+  uint32_t side; /* 0: send, 1: receive */
 } operation;
 
 struct opipe_stream {
@@ -93,6 +95,8 @@ struct opipe_endpoint {
   operation ops[OPS_MOST]; /* rules blocking and grouped: of the group at hand */
   uint32_t n_ops;
   bool group_closed; /* nothing may join it */
+  bool noting;       /* between batch_begin and batch_end */
+  bool batched;      /* the group was a batch: none of its operations ends before the others */
 };
 
 struct opipe_memory {
@@ -166,6 +170,9 @@ opipe_status emutrans_all_reduce(opipe_group *group, uint64_t sequence, const op
                                  opipe_event *done, opipe_error *err);
 opipe_status emutrans_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
 
+/* What was offered is sent once its receive stands; lock held. */
+opipe_status emutrans_meet(opipe_world *world, wire *wire, cell *c, uint64_t sequence,
+                           opipe_error *err);
 /* Copies message `sequence` if its time has come; lock held. */
 opipe_status emutrans_move(opipe_stream *stream, cell *c, uint64_t sequence, opipe_error *err);
 
@@ -177,6 +184,14 @@ opipe_status emutrans_begin(opipe_stream *stream, cell *c, uint64_t sequence, ui
 opipe_status emutrans_may_send(opipe_stream *stream, const cell *c, uint64_t sequence,
                                opipe_error *err);
 void emutrans_close_group(opipe_endpoint *endpoint);
+/* Has every operation of the batch finished that this one belongs to? OK: so it has, or there is
+ * none. */
+opipe_status emutrans_batch_done(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+/* STATE: a batch is open. */
+opipe_status emutrans_not_noting(const opipe_endpoint *endpoint, const char *what,
+                                 opipe_error *err);
+opipe_status emutrans_batch_begin(opipe_endpoint *endpoint, opipe_error *err);
+opipe_status emutrans_batch_end(opipe_endpoint *endpoint, opipe_error *err);
 void emutrans_forget(opipe_stream *stream);
 opipe_status emutrans_channel_take(opipe_world *world, wire *w, opipe_error *err);
 void emutrans_channel_leave(opipe_world *world, wire *w);

@@ -97,10 +97,28 @@ opipe_status emutrans_reserve(opipe_stream *s, uint64_t sequence, opipe_error *e
   opipe_world *world = s->endpoint->world;
   pthread_mutex_lock(&world->lock);
   opipe_status status = check_side(s, 0, "reserve", err);
+  if (status == OPIPE_OK)
+    status = emutrans_not_noting(s->endpoint, "reserve", err);
   if (status == OPIPE_OK && emutrans_cell(s, sequence)->posted != sequence + 1)
     status = OPIPE_PENDING;
   pthread_mutex_unlock(&world->lock);
   return status;
+}
+
+opipe_status emutrans_meet(opipe_world *world, wire *w, cell *c, uint64_t sequence,
+                           opipe_error *err) {
+  if (c->offered != sequence + 1 || c->posted != sequence + 1 || c->sent == sequence + 1)
+    return OPIPE_OK;
+  if (c->n_bytes > c->room_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "message %llu has %llu bytes, rank %u posted room for %llu",
+                      (unsigned long long)sequence, (unsigned long long)c->n_bytes,
+                      w->base.params.dst_rank, (unsigned long long)c->room_bytes);
+  }
+  c->at_ns = arrival(world, w, sequence, c->n_bytes);
+  c->sent = sequence + 1;
+  w->n_sent = sequence + 1;
+  return OPIPE_OK;
 }
 
 static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_region *region,
@@ -127,10 +145,12 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->target = target;
   c->room_bytes = region->n_bytes;
   c->recv_done = done;
+  if (s->endpoint->noting)
+    return OPIPE_OK; /* it stands at the end of the batch */
   c->posted = sequence + 1;
   s->wire->n_posted = sequence + 1;
   emutrans_ring_locked(s->endpoint->world, s->wire->base.params.src_rank);
-  return OPIPE_OK;
+  return emutrans_meet(s->endpoint->world, s->wire, c, sequence, err);
 }
 
 opipe_status emutrans_recv(opipe_stream *s, uint64_t sequence, const opipe_region *region,
@@ -147,7 +167,7 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
   void *source = NULL;
   cell *c = emutrans_cell(s, sequence);
   opipe_status status = check_side(s, 0, "send", err);
-  if (status == OPIPE_OK && c->sent > sequence) {
+  if (status == OPIPE_OK && (c->sent > sequence || c->offered > sequence)) {
     status = opipe_fail(err, OPIPE_E_STATE, "send of message %llu: it was sent before",
                         (unsigned long long)sequence);
   }
@@ -158,26 +178,21 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
   if (status < 0)
     return status;
   status = emutrans_begin(s, c, sequence, 0, err);
-  if (status != OPIPE_OK || c->posted != sequence + 1)
-    return status != OPIPE_OK ? status : OPIPE_PENDING;
-  if (region->n_bytes > c->room_bytes) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "message %llu has %llu bytes, rank %u posted room for %llu",
-                      (unsigned long long)sequence, (unsigned long long)region->n_bytes,
-                      s->wire->base.params.dst_rank, (unsigned long long)c->room_bytes);
-  }
-  status = emutrans_may_send(s, c, sequence, err);
+  if (status == OPIPE_OK && !s->endpoint->noting && c->posted != sequence + 1)
+    status = OPIPE_PENDING;
+  if (status == OPIPE_OK)
+    status = emutrans_may_send(s, c, sequence, err);
   if (status != OPIPE_OK)
     return status;
   c->source = source;
   c->n_bytes = region->n_bytes;
   c->ready = ready;
   c->send_done = done;
-  c->at_ns = arrival(s->endpoint->world, s->wire, sequence, region->n_bytes);
-  c->sent = sequence + 1;
-  s->wire->n_sent = sequence + 1;
+  if (s->endpoint->noting)
+    return OPIPE_OK; /* it is offered at the end of the batch */
+  c->offered = sequence + 1;
   emutrans_ring_locked(s->endpoint->world, s->wire->base.params.dst_rank);
-  return OPIPE_OK;
+  return emutrans_meet(s->endpoint->world, s->wire, c, sequence, err);
 }
 
 opipe_status emutrans_send(opipe_stream *s, uint64_t sequence, const opipe_region *region,
@@ -195,9 +210,13 @@ opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err)
   pthread_mutex_lock(&world->lock);
   opipe_status status = emutrans_check(world, err);
   if (status == OPIPE_OK)
+    status = emutrans_not_noting(s->endpoint, "test", err);
+  if (status == OPIPE_OK)
     emutrans_close_group(s->endpoint);
   if (status == OPIPE_OK)
     status = emutrans_move(s, c, sequence, err);
+  if (status == OPIPE_OK)
+    status = emutrans_batch_done(s, sequence, err);
   if (status == OPIPE_OK && (s->sides & 1u) != 0 && c->sent == sequence + 1)
     status = emutrans_record(s->endpoint, &c->send_done, err);
   if (status == OPIPE_OK && (s->sides & 2u) != 0 && c->posted == sequence + 1)

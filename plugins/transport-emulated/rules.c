@@ -58,12 +58,31 @@ static opipe_status join_group(opipe_stream *s, cell *c, uint64_t sequence, uint
     if (status != OPIPE_OK)
       return status;
     e->n_ops = 0;
-    e->group_closed = false;
+    e->group_closed = e->batched = false;
   }
   if (e->n_ops == OPS_MOST)
     return OPIPE_PENDING;
-  e->ops[e->n_ops++] = (operation){s, sequence};
+  e->ops[e->n_ops++] = (operation){s, sequence, side};
   e->group_closed = e->world->options.rule == OPIPE_RULE_BLOCKING;
+  c->begun[side] = sequence + 1;
+  return OPIPE_OK;
+}
+
+/* The batch before has finished, so that the slot is free but for what the batch itself has there.
+ */
+static opipe_status note_operation(opipe_stream *s, cell *c, uint64_t sequence, uint32_t side,
+                                   opipe_error *err) {
+  opipe_endpoint *e = s->endpoint;
+  if (c->begun[side] > c->arrived) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "message %llu of a batch: message %llu of the same slot is still under way",
+                      (unsigned long long)sequence, (unsigned long long)(c->begun[side] - 1));
+  }
+  if (e->n_ops == OPS_MOST) {
+    return opipe_fail(err, OPIPE_E_LIMIT, "a batch of rank %u has more than %d operations", e->rank,
+                      OPS_MOST);
+  }
+  e->ops[e->n_ops++] = (operation){s, sequence, side};
   c->begun[side] = sequence + 1;
   return OPIPE_OK;
 }
@@ -71,6 +90,8 @@ static opipe_status join_group(opipe_stream *s, cell *c, uint64_t sequence, uint
 opipe_status emutrans_begin(opipe_stream *s, cell *c, uint64_t sequence, uint32_t side,
                             opipe_error *err) {
   const uint32_t rule = s->endpoint->world->options.rule;
+  if (s->endpoint->noting)
+    return note_operation(s, c, sequence, side, err);
   if (matches_in_order(s))
     return draw_number(s, c, sequence, side);
   if (rule == OPIPE_RULE_BLOCKING || rule == OPIPE_RULE_GROUPED)
@@ -96,6 +117,83 @@ opipe_status emutrans_may_send(opipe_stream *s, const cell *c, uint64_t sequence
   if (c->number[0] != ch->n_done)
     return OPIPE_PENDING;
   ++ch->n_done;
+  return OPIPE_OK;
+}
+
+/* ---- batches ---- */
+
+opipe_status emutrans_not_noting(const opipe_endpoint *e, const char *what, opipe_error *err) {
+  return !e->noting
+             ? OPIPE_OK
+             : opipe_fail(err, OPIPE_E_STATE, "%s: rank %u has a batch of %u operations open", what,
+                          e->rank, e->n_ops);
+}
+
+static opipe_status begin_batch(opipe_endpoint *e, opipe_error *err) {
+  opipe_status status = emutrans_check(e->world, err);
+  if (status == OPIPE_OK && e->world->options.rule != OPIPE_RULE_GROUPED)
+    status = opipe_fail(err, OPIPE_E_STATE,
+                        "batch_begin: rank %u is in a world of another rule "
+                        "than 'grouped'",
+                        e->rank);
+  if (status == OPIPE_OK)
+    status = emutrans_not_noting(e, "batch_begin", err);
+  if (status == OPIPE_OK)
+    status = group_complete(e, err);
+  if (status != OPIPE_OK)
+    return status;
+  e->n_ops = 0;
+  e->group_closed = false;
+  e->noting = true;
+  return OPIPE_OK;
+}
+
+opipe_status emutrans_batch_begin(opipe_endpoint *e, opipe_error *err) {
+  pthread_mutex_lock(&e->world->lock);
+  const opipe_status status = begin_batch(e, err);
+  pthread_mutex_unlock(&e->world->lock);
+  return status;
+}
+
+/* From here on its peers see it. */
+static opipe_status start_operation(const opipe_endpoint *e, const operation *op,
+                                    opipe_error *err) {
+  wire *w = op->stream->wire;
+  cell *c = emutrans_cell(op->stream, op->sequence);
+  if (op->side == 0) {
+    c->offered = op->sequence + 1;
+  } else {
+    c->posted = op->sequence + 1;
+    w->n_posted = op->sequence + 1;
+  }
+  emutrans_ring_locked(e->world, op->side == 0 ? w->base.params.dst_rank : w->base.params.src_rank);
+  return emutrans_meet(e->world, w, c, op->sequence, err);
+}
+
+static opipe_status end_batch(opipe_endpoint *e, opipe_error *err) {
+  if (!e->noting)
+    return opipe_fail(err, OPIPE_E_STATE, "batch_end: rank %u has no batch open", e->rank);
+  opipe_status status = emutrans_check(e->world, err);
+  for (uint32_t i = 0; i < e->n_ops && status == OPIPE_OK; ++i)
+    status = start_operation(e, &e->ops[i], err);
+  e->group_closed = e->batched = true;
+  e->noting = false;
+  return status;
+}
+
+opipe_status emutrans_batch_end(opipe_endpoint *e, opipe_error *err) {
+  pthread_mutex_lock(&e->world->lock);
+  const opipe_status status = end_batch(e, err);
+  pthread_mutex_unlock(&e->world->lock);
+  return status;
+}
+
+opipe_status emutrans_batch_done(opipe_stream *s, uint64_t sequence, opipe_error *err) {
+  opipe_endpoint *e = s->endpoint;
+  for (uint32_t i = 0; i < e->n_ops && e->batched; ++i) {
+    if (e->ops[i].stream == s && e->ops[i].sequence == sequence)
+      return group_complete(e, err);
+  }
   return OPIPE_OK;
 }
 

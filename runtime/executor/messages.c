@@ -136,6 +136,51 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
   return seat->n_waiting > 1 ? opi_messages_flush(rank, err) : OPIPE_OK;
 }
 
+/* ---- batches ---- */
+
+/* An operation of an open batch. */
+static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_error *err) {
+  opi_compiled *t = opi_compiled_at(rank);
+  const opi_transport_ref *via = &rank->session->env.transport;
+  const opi_message_run *m = &t->messages[step->route];
+  const bool sends = step->kind == OPI_ACT_SEND;
+  opi_waiting_send waiting = {.message = step->route, .sent = true};
+  (void)number_of(opi_cursor_of(rank), m, step, sends, &waiting.number);
+  if (!sends)
+    return OPI_ASK("transport", via, recv, err, m->wire->dst, waiting.number, &m->to, NULL);
+  OPI_TRY(OPI_ASK("transport", via, send, err, m->wire->src, waiting.number, &m->from, NULL, NULL));
+  return put_aside(rank, t, &waiting, err);
+}
+
+/* Those operations of a batch that take part start together. One that fails ends it too. */
+opipe_status opi_messages_batch(opi_rank *rank, const opi_step *first, opipe_error *err) {
+  const opi_compiled *t = opi_compiled_at(rank);
+  const opi_cursor *cursor = opi_cursor_of(rank);
+  const opi_seat *seat = &t->seats[rank->index];
+  if (seat->room_waiting - seat->n_waiting < first->batch) {
+    OPI_TRY(opi_messages_flush(rank, err));
+    if (seat->room_waiting - seat->n_waiting < first->batch)
+      return OPIPE_PENDING;
+  }
+  opipe_status status = OPI_POLL_WIRE(rank->session, batch_begin, err, rank->endpoint);
+  if (status != OPIPE_OK)
+    return status;
+  for (uint32_t i = 0; i < first->batch && status == OPIPE_OK; ++i) {
+    if (opi_step_takes_part(t, cursor, &first[i]))
+      status = issue(rank, &first[i], err);
+  }
+  opipe_error late = OPIPE_ERROR_INIT;
+  const opipe_status ended =
+      OPI_ASK("transport", &rank->session->env.transport, batch_end, &late, rank->endpoint);
+  if (status < 0 || ended == OPIPE_OK)
+    return status;
+  if (err != NULL)
+    *err = late;
+  return ended;
+}
+
+/* ---- the maker's end: its memory ---- */
+
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_seat *seat = &t->seats[rank->index];

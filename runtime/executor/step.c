@@ -249,8 +249,7 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   return status;
 }
 
-/* Does the step belong to what the rank does now? */
-static bool takes_part(const opi_compiled *t, const opi_cursor *cursor, const opi_step *step) {
+bool opi_step_takes_part(const opi_compiled *t, const opi_cursor *cursor, const opi_step *step) {
   switch (cursor->item.kind) {
     case OPI_ITEM_REQUEST:
       return !cursor->posting || (step->kind == OPI_ACT_POST && step->lap > 0);
@@ -376,8 +375,10 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
   const uint32_t end = cursor->end;
   for (uint32_t i = rank->step; i < end;) {
     const opi_step *step = &steps[i];
-    const opipe_status status =
-        all || takes_part(t, cursor, step) ? run_step(rank, step, i, err) : OPIPE_OK;
+    const opipe_status status = step->batch != 0 ? opi_messages_batch(rank, step, err)
+                                : all || opi_step_takes_part(t, cursor, step)
+                                    ? run_step(rank, step, i, err)
+                                    : OPIPE_OK;
     if (status == OPIPE_PENDING) {
       OPI_TRY(move_sums(rank, err));
       rank->peer = peer_of(t, step);
@@ -386,7 +387,8 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
     if (status != OPIPE_OK)
       return status;
     opi_rank_moves(rank, step);
-    rank->step = ++i;
+    i += step->batch != 0 ? step->batch : 1;
+    rank->step = i;
     if (step->kind == OPI_ACT_COMPUTE && opi_session_failed(rank->session))
       return OPIPE_PENDING;
   }

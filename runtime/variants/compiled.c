@@ -231,7 +231,11 @@ static opipe_status list_steps(opi_compiled *t, opipe_error *err) {
     return opi_fail_nomem(err, n_ranks * sizeof *t->seats, "ranks");
   for (uint32_t r = 0; r < n_ranks; ++r)
     alignment[r] = s->ranks[r].alignment;
-  return opi_lists_build(t->model, alignment, s->reference, s->allocator, &t->lists, err);
+  OPI_TRY(opi_lists_build(t->model, alignment, s->reference, s->allocator, &t->lists, err));
+  const bool alone = !s->reference && s->transport->batch_begin == NULL;
+  for (uint32_t i = 0; i < t->lists->n_steps && alone; ++i)
+    t->lists->steps[i].batch = 0; /* a transport without batches */
+  return OPIPE_OK;
 }
 
 opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {

@@ -66,7 +66,7 @@ if(OPI_HAVE_CUNIT)
     opi_mock(${minor})
     set_target_properties(mock-${minor} PROPERTIES INCLUDE_DIRECTORIES ${folder})
     set(old_dir ${OPI_TEST_DIR}/abi/${minor})
-    foreach(kind backend order)
+    foreach(kind backend order transport)
       add_library(mock-${kind}-${minor} MODULE EXCLUDE_FROM_ALL
         ${CMAKE_CURRENT_SOURCE_DIR}/abi/mock_${kind}.c)
       set_target_properties(mock-${kind}-${minor} PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden
@@ -75,6 +75,8 @@ if(OPI_HAVE_CUNIT)
     endforeach()
     set_target_properties(mock-backend-${minor} PROPERTIES OUTPUT_NAME opipe-backend-mock)
     set_target_properties(mock-order-${minor} PROPERTIES OUTPUT_NAME opipe-schedule-mock-order)
+    set_target_properties(mock-transport-${minor} PROPERTIES OUTPUT_NAME opipe-transport-mock-grouped)
+    target_compile_definitions(mock-transport-${minor} PRIVATE _GNU_SOURCE)
     add_executable(old-host-${minor} EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/abi/old_host.c)
     list(APPEND OPI_OLD_TARGETS old-host-${minor})
     foreach(kind backend schedule transport)
@@ -93,7 +95,8 @@ if(OPI_HAVE_CUNIT)
     endforeach()
     add_test(NAME abi/host-${minor} COMMAND old-host-${minor} $<TARGET_FILE:onnxpipe>
       ${PROJECT_SOURCE_DIR}/tests/data/gpt_8block/model.onnx
-      $<TARGET_FILE:mock-backend-${minor}> $<TARGET_FILE:mock-order-${minor}>)
+      $<TARGET_FILE:mock-backend-${minor}> $<TARGET_FILE:mock-order-${minor}>
+      $<TARGET_FILE:mock-transport-${minor}>)
     add_test(NAME abi/backend-${minor} COMMAND old-backend-${minor} ${OPI_PLUGIN_DIR}/opipe-backend-cpu.so)
     add_test(NAME abi/schedule-${minor} COMMAND old-schedule-${minor} ${OPI_PLUGIN_DIR}/opipe-schedule-1f1b.so)
     add_test(NAME abi/transport-${minor} COMMAND old-transport-${minor} ${OPI_PLUGIN_DIR}/opipe-transport-local.so)

@@ -4,7 +4,7 @@
  *
  *   old_host LIBRARY MODEL PLUGIN...
  * Twice: with what the library brings (cpu, gpipe), and with plugins of the same old minor (mock,
- * mock-order), which compute the same; every bit must agree. Needs input_ids [batch, seq] and
+ * mock-order; mock-grouped carries requests alone), which compute the same; every bit must agree. Needs input_ids [batch, seq] and
  * logits. Status 1 with the reason.
  */
 #include <dlfcn.h>
@@ -116,7 +116,8 @@ static const opipe_train_options *training(void) {
 
 /* One session of two stages: requests, or (trains) steps. */
 static void work(const opipe_api *api, opipe_context *context, opipe_model *model,
-                 const char *device, const char *schedule, int trains, outcome *out) {
+                 const char *device, const char *schedule, const char *transport, int trains,
+                 outcome *out) {
   static const opipe_dim dims[2] = {{"batch", BATCH}, {"seq", SEQ}};
   opipe_bind_options bind = {.struct_size = sizeof bind,
                              .flags = OPIPE_BIND_DEFAULTS,
@@ -130,7 +131,8 @@ static void work(const opipe_api *api, opipe_context *context, opipe_model *mode
                               .n_devices = 1,
                               .devices_stride = sizeof(opipe_device_choice),
                               .n_microbatches = 2,
-                              .schedule = schedule};
+                              .schedule = schedule,
+                              .transport = transport};
   opipe_model *bound = NULL;
   opipe_plan *plan = NULL;
   opipe_session *session = NULL;
@@ -166,7 +168,7 @@ static const opipe_api *open_library(const char *path) {
 }
 
 int main(int argc, char **argv) {
-  static outcome shipped, old;
+  static outcome shipped, old, grouped;
   opipe_context *context = NULL;
   opipe_model *model = NULL;
   if (argc < 4) {
@@ -184,12 +186,16 @@ int main(int argc, char **argv) {
   for (uint32_t i = 0; i < BATCH * SEQ; ++i)
     ids[i] = (i * 37 + 11) % 344;
   for (int trains = 0; trains <= 1; ++trains) {
-    work(api, context, model, "cpu", "gpipe", trains, &shipped);
-    work(api, context, model, "mock", "mock-order", trains, &old);
+    work(api, context, model, "cpu", "gpipe", NULL, trains, &shipped);
+    work(api, context, model, "mock", "mock-order", NULL, trains, &old);
   }
+  work(api, context, model, "mock", "mock-order", "mock-grouped", 0, &grouped);
   expect(shipped.n > 0 && shipped.n == old.n &&
              memcmp(shipped.value, old.value, old.n * sizeof(float)) == 0,
          "old plugins compute what the shipped ones compute");
+  expect(grouped.n > 0 && grouped.n < shipped.n &&
+             memcmp(shipped.value, grouped.value, grouped.n * sizeof(float)) == 0,
+         "requests are computed alike over an old transport of the rule GROUPED");
   printf("a host and plugins of 1.%d: %zu values, all equal\n", OPIPE_ABI_MINOR, old.n);
   api->model_destroy(model);
   api->context_destroy(context);

@@ -23,6 +23,7 @@ typedef struct subject {
   const opipe_transport *t;
   opipe_instance *self;
   opipe_transport_info info;
+  uint32_t rule; /* with the options */
   const char *options;
 } subject;
 
@@ -37,7 +38,8 @@ typedef struct rank {
   struct rank *next;   /* who receives what this rank sends */
   opipe_error err;
   uint32_t n_good;
-  uint32_t seen; /* doorbell before the threads started */
+  uint32_t n_pending, n_open; /* of batches */
+  uint32_t seen;              /* doorbell before the threads started */
   opipe_status status;
 } rank;
 
@@ -298,6 +300,102 @@ static void check_messages(const subject *s) {
   close_ring(&g, s);
 }
 
+/* ---- batches ---- */
+
+/* Every rank sends to the next and receives from the one before in one batch, which nobody could do
+ * one after the other without somebody who receives first. */
+static opipe_status batch_round(rank *r, uint64_t sequence) {
+#if OPIPE_TARGET_MINOR >= 1
+  const opipe_transport *t = r->s->t;
+  const opipe_region to = slot_of(r, sequence), from = source_of(r, sequence);
+  fill(&from, r->index, sequence);
+  UNTIL(r, t->batch_begin(r->endpoint, &r->err));
+  opipe_status status = t->send(r->out, sequence, &from, NULL, NULL, &r->err);
+  r->n_pending += status == OPIPE_PENDING;
+  if (status == OPIPE_OK)
+    status = t->recv(r->in, sequence, &to, NULL, &r->err);
+  r->n_pending += status == OPIPE_PENDING;
+  const opipe_status ended = t->batch_end(r->endpoint, &r->err);
+  r->n_pending += ended == OPIPE_PENDING;
+  if (status != OPIPE_OK || ended != OPIPE_OK)
+    return status < 0 ? status : ended;
+  UNTIL(r, t->test(r->out, sequence, &r->err));
+  r->n_open += t->test(r->in, sequence, &r->err) != OPIPE_OK; /* one of a batch: all of it */
+  return take_one(r, sequence);
+#else
+  (void)r, (void)sequence;
+  return OPIPE_OK;
+#endif
+}
+
+static void *batch_body(void *arg) {
+  rank *r = (rank *)arg;
+  opipe_status status = OPIPE_OK;
+  for (uint64_t m = 0; m < MESSAGES && status == OPIPE_OK; ++m)
+    status = batch_round(r, m);
+  r->status = status;
+  return NULL;
+}
+
+/* One batch at a time, which is ended once, and of which nothing is seen before its end. */
+static void check_batch_calls(const subject *s) {
+#if OPIPE_TARGET_MINOR >= 1
+  ring g;
+  if (open_ring(&g, s)) {
+    rank *a = &g.ranks[0], *b = &g.ranks[1];
+    const opipe_region to = slot_of(b, 0);
+    conf_error(s->t->batch_end(b->endpoint, &b->err), OPIPE_E_STATE, &b->err,
+               "batch_end without a batch");
+    conf_ok(s->t->batch_begin(b->endpoint, &b->err), &b->err, "batch_begin");
+    conf_error(s->t->batch_begin(b->endpoint, &b->err), OPIPE_E_STATE, &b->err,
+               "batch_begin in a batch");
+    conf_ok(s->t->recv(b->in, 0, &to, NULL, &b->err), &b->err, "recv in a batch");
+    conf_check(s->t->reserve(a->out, 0, &a->err) == OPIPE_PENDING,
+               "a receive stands before its batch has ended");
+    conf_ok(s->t->batch_end(b->endpoint, &b->err), &b->err, "batch_end");
+    conf_ok(s->t->reserve(a->out, 0, &a->err), &a->err, "reserve after the batch has ended");
+    conf_check(s->t->batch_begin(b->endpoint, &b->err) == OPIPE_PENDING,
+               "a batch begins while the one before is under way");
+    conf_error(s->t->batch_end(b->endpoint, &b->err), OPIPE_E_STATE, &b->err,
+               "batch_end of a batch that did not begin");
+  }
+  close_ring(&g, s);
+#else
+  (void)s;
+#endif
+}
+
+static void check_batches(const subject *s) {
+#if OPIPE_TARGET_MINOR >= 1
+  ring g;
+  if (!OPIPE_HAS(s->t, opipe_transport, batch_end) ||
+      (s->t->batch_begin == NULL && s->t->batch_end == NULL) || s->rule != OPIPE_RULE_GROUPED)
+    return;
+  conf_case("batches");
+  if (!conf_check(s->t->batch_begin != NULL && s->t->batch_end != NULL,
+                  "one of batch_begin and batch_end without the other"))
+    return;
+  check_batch_calls(s);
+  if (open_ring(&g, s)) {
+    on_every_rank(&g, batch_body);
+    for (uint32_t i = 0; i < RANKS; ++i) {
+      const rank *r = &g.ranks[i];
+      conf_ok(r->status, &r->err, "batches");
+      conf_check(r->n_good == MESSAGES, "rank %u: %u of %d messages of batches are whole", i,
+                 r->n_good, MESSAGES);
+      conf_check(r->n_pending == 0, "rank %u: %u calls in a batch are pending", i, r->n_pending);
+      conf_check(r->n_open == 0,
+                 "rank %u: of %u batches an operation had finished before the others", i,
+                 r->n_open);
+    }
+  }
+  close_ring(&g, s);
+#else
+  (void)s;
+  (void)batch_body;
+#endif
+}
+
 /* No receive: no reservation. One thread plays both sides. */
 static void check_reserve(const subject *s) {
   ring g;
@@ -527,7 +625,7 @@ static void check_abort(const subject *s) {
 }
 
 /* What a world with given options declares: sane, the same each time, no wider than info. */
-static void check_world_info(const subject *s) {
+static void check_world_info(subject *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_transport_info first = {.struct_size =
                                     (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
@@ -541,6 +639,7 @@ static void check_world_info(const subject *s) {
   conf_ok(s->t->world_info(s->self, s->options, &again, &err), &err, "world_info, again");
   conf_check(memcmp(&first, &again, sizeof first) == 0, "two answers for the same options");
   conf_check(first.rule <= OPIPE_RULE_GROUPED, "rule %u", first.rule);
+  s->rule = first.rule;
   conf_check(first.latency_ns >= 0 && first.latency_ns < 1e15, "latency %g ns", first.latency_ns);
   conf_check(first.bandwidth == 0 || (first.bandwidth >= 1 && first.bandwidth <= 1e18),
              "bandwidth %g", first.bandwidth);
@@ -569,6 +668,7 @@ int main(int argc, char **argv) {
   conf_check(s.info.rule <= OPIPE_RULE_GROUPED, "rule %u", s.info.rule);
   conf_check(s.info.max_ranks == 0 || s.info.max_ranks >= RANKS, "at most %u ranks",
              s.info.max_ranks);
+  s.rule = s.info.rule;
   check_world_info(&s);
   opipe_world *world = NULL;
   const opipe_world_params bad = {(uint32_t)OPIPE_END(opipe_world_params, options), RANKS,
@@ -578,7 +678,9 @@ int main(int argc, char **argv) {
   s.t->endpoint_close(NULL);
   s.t->stream_close(NULL);
   check_reserve(&s);
-  check_messages(&s);
+  if (s.rule <= OPIPE_RULE_STREAM) /* receives are posted ahead */
+    check_messages(&s);
+  check_batches(&s);
   check_stream_params(&s);
   check_doorbell(&s);
   check_notify(&s);

@@ -83,6 +83,10 @@ typedef struct opipe_endpoint_params {
   uint32_t reserved;      /* 0 */
 } opipe_endpoint_params;
 
+#if OPIPE_TARGET_MINOR >= 1
+enum { OPIPE_BATCH_MOST = 256 }; /* operations between batch_begin and batch_end */
+#endif
+
 enum { OPIPE_STREAM_FORWARD = 0, OPIPE_STREAM_GRADIENT = 1, OPIPE_STREAM_CONTROL = 2 };
 
 typedef struct opipe_stream_params {
@@ -189,6 +193,22 @@ typedef struct opipe_transport {
    * nobody is in the fn of before. fn is short, and calls nothing of the transport. NULL: a host
    * cannot wait for a rank in a loop of its own (session_fd). [step:endpoint] */
   void (*notify)(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx), void *ctx);
+#if OPIPE_TARGET_MINOR >= 1
+  /* Both or neither; called where the world's rule is GROUPED. send and recv of the endpoint
+   * between the two, at most OPIPE_BATCH_MOST, none twice, are noted, and start together at
+   * batch_end: there none of them waits for a peer, and none answers PENDING. A send need not find
+   * its receive posted; its region and `ready` are the transport's until test says OK. test answers
+   * OK for an operation once all of its batch have finished. Nothing else is called on the endpoint
+   * in between but doorbell and ring, and abort on its world. NULL: the core issues the operations
+   * one by one, in the same order. Errors: STATE, a batch is open already, or none is; what is
+   * wrong with an operation is said by its own call or by batch_end, which closes the batch
+   * whatever it answers; PEER. */
+  /* OK | PENDING (what was issued before has not finished; nothing is open) | < 0.
+   * [step:endpoint] */
+  opipe_status (*batch_begin)(opipe_endpoint *endpoint, opipe_error *err);
+  opipe_status (*batch_end)(opipe_endpoint *endpoint, opipe_error *err); /* OK | < 0.
+                                                                             [step:endpoint] */
+#endif
 } opipe_transport;
 
 #include "frozen/transport.h"
