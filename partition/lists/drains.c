@@ -85,12 +85,9 @@ static opipe_status find_left(opi_listing *l) {
     const opi_occurrence *next = &l->slots.occurrences[o];
     if (next->previous == OPIPE_NONE || l->cut->cells[o / n_mb].source != OPI_CELL_MADE)
       continue;
-    if (l->circle && !l->forward) {
-      OPI_TRY(leave_body(l, (uint32_t)o));
-    } else {
-      OPI_TRY(
-          note_left(l, next->previous, next->first_action, l->circle ? lap_before(l, next) : 0));
-    }
+    const int32_t lap = l->circle && l->forward ? lap_before(l, next) : 0;
+    OPI_TRY(l->circle && !l->forward ? leave_body(l, (uint32_t)o)
+                                     : note_left(l, next->previous, next->first_action, lap));
   }
   return OPIPE_OK;
 }

@@ -131,11 +131,10 @@ opipe_status emutrans_not_noting(const opipe_endpoint *e, const char *what, opip
 
 static opipe_status begin_batch(opipe_endpoint *e, opipe_error *err) {
   opipe_status status = emutrans_check(e->world, err);
-  if (status == OPIPE_OK && e->world->options.rule != OPIPE_RULE_GROUPED)
-    status = opipe_fail(err, OPIPE_E_STATE,
-                        "batch_begin: rank %u is in a world of another rule "
-                        "than 'grouped'",
-                        e->rank);
+  if (status == OPIPE_OK && e->world->options.rule != OPIPE_RULE_GROUPED) {
+    status = opipe_fail(err, OPIPE_E_STATE, "batch_begin: the world of rank %u has rule %u, not %d",
+                        e->rank, e->world->options.rule, OPIPE_RULE_GROUPED);
+  }
   if (status == OPIPE_OK)
     status = emutrans_not_noting(e, "batch_begin", err);
   if (status == OPIPE_OK)

@@ -70,9 +70,10 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
                                opipe_world **out_world, opipe_error *err) {
   opipe_status status = opipe_world_check(params, err);
   (void)self;
-  if (status == OPIPE_OK && (params->n_ranks > RANKS_MOST || params->options != NULL))
+  if (status == OPIPE_OK && (params->n_ranks > RANKS_MOST || params->options != NULL)) {
     status = opipe_fail(err, OPIPE_E_INVALID, "%u ranks, options '%s'", params->n_ranks,
                         params->options == NULL ? "" : params->options);
+  }
   opipe_world *world = status == OPIPE_OK ? (opipe_world *)room(sizeof *world, err) : NULL;
   if (world == NULL)
     return status == OPIPE_OK ? OPIPE_E_NOMEM : status;
@@ -208,9 +209,10 @@ static opipe_status send_message(opipe_stream *s, uint64_t sequence, const opipe
   void *from = NULL;
   cell *c = enter(s, sequence);
   opipe_status status = c->posted == sequence + 1 ? OPIPE_OK : OPIPE_PENDING;
-  if (status == OPIPE_OK && (ready != NULL || done != NULL || region->n_bytes > c->room_bytes))
+  if (status == OPIPE_OK && (ready != NULL || done != NULL || region->n_bytes > c->room_bytes)) {
     status = opipe_fail(err, OPIPE_E_INVALID, "events, or %llu bytes for %llu",
                         (unsigned long long)region->n_bytes, (unsigned long long)c->room_bytes);
+  }
   if (status == OPIPE_OK)
     status = opipe_endpoint_address(s->endpoint->rank, s->endpoint->backend, region, &from, err);
   if (status == OPIPE_OK) {
@@ -225,11 +227,11 @@ static opipe_status send_message(opipe_stream *s, uint64_t sequence, const opipe
 static opipe_status recv_message(opipe_stream *s, uint64_t sequence, const opipe_region *region,
                                  opipe_event *done, opipe_error *err) {
   cell *c = enter(s, sequence);
+  const opipe_endpoint *e = s->endpoint;
   (void)done;
   opipe_status status = c->posted == c->sent ? OPIPE_OK : OPIPE_PENDING;
   if (status == OPIPE_OK)
-    status =
-        opipe_endpoint_address(s->endpoint->rank, s->endpoint->backend, region, &c->target, err);
+    status = opipe_endpoint_address(e->rank, e->backend, region, &c->target, err);
   if (status == OPIPE_OK) {
     c->room_bytes = region->n_bytes;
     c->posted = sequence + 1;

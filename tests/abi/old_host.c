@@ -4,8 +4,8 @@
  *
  *   old_host LIBRARY MODEL PLUGIN...
  * Twice: with what the library brings (cpu, gpipe), and with plugins of the same old minor (mock,
- * mock-order; mock-grouped carries requests alone), which compute the same; every bit must agree. Needs input_ids [batch, seq] and
- * logits. Status 1 with the reason.
+ * mock-order; mock-grouped carries requests alone), which compute the same; every bit must agree.
+ * Needs input_ids [batch, seq] and logits. Status 1 with the reason.
  */
 #include <dlfcn.h>
 #include <opipe/host.h>
