@@ -150,15 +150,10 @@ static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref 
   return OPIPE_OK;
 }
 
-/* train NULL: a forward plan; else one with double-buffered weights. */
-static void expect_link_of(const opi_train_spec *train, opipe_transport_info info, uint32_t n_ranks,
-                           const char *message) {
+static void expect_link(opipe_transport_info info, uint32_t n_ranks, const char *message) {
   const opi_plugins plugins = {.transport = find_transport};
   const opi_plan_env env = {.plugins = &plugins};
-  opi_plan plan = {.transport = "mock",
-                   .n_ranks = n_ranks,
-                   .train = train,
-                   .versions = train == NULL ? 0 : (uint32_t)OPIPE_VERSIONS_DOUBLE_BUFFERED};
+  opi_plan plan = {.transport = "mock", .n_ranks = n_ranks};
   declared = info;
   const opipe_status status = opi_plan_find_link(&env, &plan, &err);
   if (message == NULL) {
@@ -169,12 +164,7 @@ static void expect_link_of(const opi_train_spec *train, opipe_transport_info inf
   }
 }
 
-static void expect_link(opipe_transport_info info, uint32_t n_ranks, const char *message) {
-  expect_link_of(NULL, info, n_ranks, message);
-}
-
 static void test_numbers_of_a_transport(void) {
-  const opi_train_spec twice = {.seed = 0};
   const opipe_transport_info good = {.thread_rule = OPIPE_THREADS_PER_ENDPOINT};
   const double no_latency[] = {-1, 2e15, __builtin_inf(), __builtin_nan("")};
   const double no_bandwidth[] = {-1, 5e-324, 0.5, 2e18, __builtin_inf(), __builtin_nan("")};
@@ -200,7 +190,6 @@ static void test_numbers_of_a_transport(void) {
   t.rule = OPIPE_RULE_EDGE;
   expect_link(t, 1, NULL);
   expect_link(t, 2, NULL);
-  expect_link_of(&twice, t, 2, "matches messages by rule 'edge'");
   t = good;
   t.max_ranks = 3;
   expect_link(t, 4, "transport 'mock' takes 3 ranks, the plan has 4");

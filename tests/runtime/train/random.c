@@ -273,8 +273,16 @@ static const char *run_both(random_trainer *t, const random_order *m, const kit_
 }
 
 static kit_case make_case(const random_order *m, const random_trainer *t, random_bytes *b) {
-  static const char *const transports[] = {"local", "emulated:rule=tag", "emulated:rule=stream",
-                                           "emulated:rule=stream,latency_us=50"};
+  static const char *const transports[] = {
+      "local",
+      "emulated:rule=tag",
+      "emulated:rule=stream",
+      "emulated:rule=stream,latency_us=50",
+      "emulated:rule=edge",
+      "emulated:rule=pair",
+      "emulated:rule=blocking",
+      "emulated:rule=grouped",
+  };
   const uint32_t kind = random_take(b, 2) == 0 ? OPIPE_OPTIMIZER_SGD : OPIPE_OPTIMIZER_ADAMW;
   return (kit_case){
       .schedule = t->text,
