@@ -193,21 +193,25 @@ static uint32_t records_before(const opi_slots *s, uint32_t rank, uint64_t at) {
   return low - first;
 }
 
-/* The position at which the first receive of the cell is posted, where messages are matched by
- * order: in the body in which it is sent. */
-static uint64_t posted_at(const opi_slots *s, uint32_t c, uint32_t m, uint64_t reader) {
+/* From which position on a received tensor has its place: where messages are matched by order, from
+ * the first that is made, by the clock; else `ahead` records before its reader. What a training
+ * body sends is received in the same body: a step is a barrier. */
+static uint64_t received_from(const opi_slots *s, uint32_t c, uint32_t m, uint64_t reader) {
   const opi_cell *cell = &s->cut->cells[c];
   const uint32_t n_mb = s->plan->n_microbatches, rank = rank_of(s, cell->stage, m);
   const uint32_t n = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
-  uint64_t first = reader;
+  const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
+  uint64_t first = s->strict ? reader : reader > ahead ? reader - ahead : 0;
   for (uint32_t r = cell->route; r < cell->route + cell->n_routes; ++r) {
     const opi_route *route = route_of(s, r, m);
-    const uint32_t maker =
-        s->times->phase_action[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
     if (route->empty)
       continue;
-    const uint64_t at = records_before(s, rank, s->times->clock_end[maker]) +
-                        (opi_action_is_next(&s->plan->actions[maker]) ? 0 : n);
+    const uint32_t maker =
+        s->times->phase_action[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
+    const bool next = opi_action_is_next(&s->plan->actions[maker]);
+    uint64_t at = next ? n : first;
+    if (s->strict)
+      at = records_before(s, rank, s->times->clock_end[maker]) + (next ? 0 : n);
     first = at < first ? at : first;
   }
   return first;
@@ -220,8 +224,7 @@ static opipe_status bend_one(opi_slots *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->cut->cells[c];
   if (cell->source == OPI_CELL_RECEIVED && !s->cut->routes[cell->route].within) {
     const uint64_t reader = s->times->start[o->first_action];
-    const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
-    o->t0 = s->strict ? posted_at(s, c, m, reader) : reader > ahead ? reader - ahead : 0;
+    o->t0 = received_from(s, c, m, reader);
     if (o->t1 - o->t0 > n && !s->strict)
       o->t0 = o->t1 - n;
     if (o->t0 <= reader && o->t1 - o->t0 <= n)
