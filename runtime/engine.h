@@ -289,8 +289,9 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
 opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err);
-/* So many steps as `first` says. OPIPE_PENDING: none has begun */
-opipe_status opi_messages_batch(opi_rank *rank, const opi_step *first, opipe_error *err);
+/* steps [n]. OPIPE_PENDING: none has begun */
+opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t n,
+                                opipe_error *err);
 /* Tries the sends that wait. */
 opipe_status opi_messages_try(opi_rank *rank, opipe_error *err);
 static inline opipe_status opi_messages_flush(opi_rank *rank, opipe_error *err) {

@@ -153,21 +153,22 @@ static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_error *err
 }
 
 /* Those operations of a batch that take part start together. One that fails ends it too. */
-opipe_status opi_messages_batch(opi_rank *rank, const opi_step *first, opipe_error *err) {
+opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t n,
+                                opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cursor *cursor = opi_cursor_of(rank);
   const opi_seat *seat = &t->seats[rank->index];
-  if (seat->room_waiting - seat->n_waiting < first->batch) {
+  if (seat->room_waiting - seat->n_waiting < n) {
     OPI_TRY(opi_messages_flush(rank, err));
-    if (seat->room_waiting - seat->n_waiting < first->batch)
+    if (seat->room_waiting - seat->n_waiting < n)
       return OPIPE_PENDING;
   }
   opipe_status status = OPI_POLL_WIRE(rank->session, batch_begin, err, rank->endpoint);
   if (status != OPIPE_OK)
     return status;
-  for (uint32_t i = 0; i < first->batch && status == OPIPE_OK; ++i) {
-    if (opi_step_takes_part(t, cursor, &first[i]))
-      status = issue(rank, &first[i], err);
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
+    if (opi_step_takes_part(t, cursor, &steps[i]))
+      status = issue(rank, &steps[i], err);
   }
   opipe_error late = OPIPE_ERROR_INIT;
   const opipe_status ended =

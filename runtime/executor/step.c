@@ -367,6 +367,17 @@ static bool goes_on(const opi_compiled *t, const opi_rank *rank) {
   return t->session->engine->periodic && cursor->item.kind == OPI_ITEM_EVALUATE && !cursor->second;
 }
 
+/* Those of a batch that take part; *io_step: its first step, then the first of them. */
+static opipe_status run_batch(opi_rank *rank, const opi_step **io_step, opipe_error *err) {
+  const opi_step *first = *io_step, *end = first + first->batch;
+  while (first < end && !opi_step_takes_part(opi_compiled_at(rank), opi_cursor_of(rank), first))
+    ++first;
+  if (first == end)
+    return OPIPE_OK;
+  *io_step = first;
+  return opi_messages_batch(rank, first, (uint32_t)(end - first), err);
+}
+
 static opipe_status run_list(opi_rank *rank, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cursor *cursor = opi_cursor_of(rank);
@@ -375,7 +386,8 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
   const uint32_t end = cursor->end;
   for (uint32_t i = rank->step; i < end;) {
     const opi_step *step = &steps[i];
-    const opipe_status status = step->batch != 0 ? opi_messages_batch(rank, step, err)
+    const uint32_t batch = step->batch;
+    const opipe_status status = batch != 0 ? run_batch(rank, &step, err)
                                 : all || opi_step_takes_part(t, cursor, step)
                                     ? run_step(rank, step, i, err)
                                     : OPIPE_OK;
@@ -387,7 +399,7 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
     if (status != OPIPE_OK)
       return status;
     opi_rank_moves(rank, step);
-    i += step->batch != 0 ? step->batch : 1;
+    i += batch != 0 ? batch : 1;
     rank->step = i;
     if (step->kind == OPI_ACT_COMPUTE && opi_session_failed(rank->session))
       return OPIPE_PENDING;
