@@ -19,37 +19,44 @@ static bool same_memory(const opipe_memory_info *p, const opipe_memory_info *q) 
          p->total_bytes == q->total_bytes;
 }
 
-static const char *memory_as_predicted(mx_model *m, opipe_plan *plan, uint32_t n_ranks) {
+const char *mx_memory(mx_model *m, opipe_plan *plan, opipe_session *session) {
   static char reason[400];
+  opipe_plan_info plan_info = {.struct_size = sizeof plan_info};
+  if (m->api->plan_info(plan, &plan_info, &m->err) != OPIPE_OK)
+    return m->err.message;
+  for (uint32_t r = 0; r < plan_info.n_ranks; ++r) {
+    opipe_memory_info p = {.struct_size = sizeof p}, q = p;
+    if (m->api->plan_memory(plan, r, &p, &m->err) != OPIPE_OK ||
+        m->api->session_memory(session, r, &q, &m->err) != OPIPE_OK)
+      return m->err.message;
+    if (same_memory(&p, &q) && q.total_bytes <= p.cap_bytes)
+      continue;
+    (void)snprintf(reason, sizeof reason,
+                   "rank %u: predicted params %llu activations %llu workspace %llu boundaries "
+                   "%llu total %llu cap %llu, measured %llu %llu %llu %llu %llu",
+                   r, (unsigned long long)p.params_bytes, (unsigned long long)p.activation_bytes,
+                   (unsigned long long)p.workspace_bytes, (unsigned long long)p.boundary_bytes,
+                   (unsigned long long)p.total_bytes, (unsigned long long)p.cap_bytes,
+                   (unsigned long long)q.params_bytes, (unsigned long long)q.activation_bytes,
+                   (unsigned long long)q.workspace_bytes, (unsigned long long)q.boundary_bytes,
+                   (unsigned long long)q.total_bytes);
+    return reason;
+  }
+  return NULL;
+}
+
+static const char *memory_as_predicted(mx_model *m, opipe_plan *plan) {
   opipe_session *session = NULL;
   if (m->api->session_open(m->context, plan, NULL, &session, &m->err) != OPIPE_OK)
     return m->err.message;
-  const char *wrong = NULL;
-  for (uint32_t r = 0; r < n_ranks && wrong == NULL; ++r) {
-    opipe_memory_info p = {.struct_size = sizeof p}, q = p;
-    if (m->api->plan_memory(plan, r, &p, &m->err) != OPIPE_OK ||
-        m->api->session_memory(session, r, &q, &m->err) != OPIPE_OK) {
-      wrong = m->err.message;
-    } else if (!same_memory(&p, &q) || q.total_bytes > p.cap_bytes) {
-      (void)snprintf(reason, sizeof reason,
-                     "rank %u: predicted params %llu activations %llu workspace %llu boundaries "
-                     "%llu total %llu cap %llu, measured %llu %llu %llu %llu %llu",
-                     r, (unsigned long long)p.params_bytes, (unsigned long long)p.activation_bytes,
-                     (unsigned long long)p.workspace_bytes, (unsigned long long)p.boundary_bytes,
-                     (unsigned long long)p.total_bytes, (unsigned long long)p.cap_bytes,
-                     (unsigned long long)q.params_bytes, (unsigned long long)q.activation_bytes,
-                     (unsigned long long)q.workspace_bytes, (unsigned long long)q.boundary_bytes,
-                     (unsigned long long)q.total_bytes);
-      wrong = reason;
-    }
-  }
+  const char *wrong = mx_memory(m, plan, session);
   m->api->session_close(session);
   return wrong;
 }
 
-const char *mx_case(mx_model *m, opipe_plan *plan, uint32_t n_ranks, const mx_result *uncut) {
+const char *mx_case(mx_model *m, opipe_plan *plan, const mx_result *uncut) {
   mx_result found = {.n = 0}, reference = {.n = 0};
-  const char *wrong = memory_as_predicted(m, plan, n_ranks);
+  const char *wrong = memory_as_predicted(m, plan);
   if (wrong == NULL && mx_run(m, plan, 0, REQUESTS, &found) != OPIPE_OK)
     wrong = m->err.message;
   if (wrong == NULL && mx_run(m, plan, OPIPE_SESSION_REFERENCE, 1, &reference) != OPIPE_OK)
@@ -84,18 +91,17 @@ static void say(mx_count *count, const mx_model *m, const choice *c, const char 
            what, wrong);
 }
 
-/* A request that cannot be split must say which node, or that there are no rows to split. */
-static void refused(mx_count *count, const mx_model *m, const choice *c, opipe_status status) {
+bool mx_refused(mx_count *count, const mx_model *m, opipe_status status) {
   const char *message = m->err.message;
-  if (c->microbatches > 1 && strstr(message, " of a request of ") != NULL)
+  if (strstr(message, " of a request of ") != NULL)
     ++count->refused_rows;
-  else if (c->microbatches > 1 && strstr(message, "no input has a free dimension") != NULL)
+  else if (strstr(message, "no input has a free dimension") != NULL)
     ++count->refused_batch;
-  else if (c->microbatches > 1 && status == OPIPE_E_UNSUPPORTED &&
-           strstr(message, "node '") != NULL)
+  else if (status == OPIPE_E_UNSUPPORTED && strstr(message, "node '") != NULL)
     ++count->refused_node;
   else
-    say(count, m, c, " (plan)", message);
+    return false;
+  return true;
 }
 
 static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps,
@@ -119,10 +125,10 @@ static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps
 static void plain_case(mx_model *m, const choice *c, const mx_result *uncut, mx_count *count) {
   opipe_plan *plan = NULL;
   const opipe_status status = make_plan(m, c, NULL, &plan);
-  if (status != OPIPE_OK)
-    refused(count, m, c, status);
-  else
-    say(count, m, c, "", mx_case(m, plan, c->stages, uncut));
+  if (status == OPIPE_OK)
+    say(count, m, c, "", mx_case(m, plan, uncut));
+  else if (c->microbatches == 1 || !mx_refused(count, m, status))
+    say(count, m, c, " (plan)", m->err.message);
   m->api->plan_destroy(plan);
 }
 
@@ -151,7 +157,7 @@ static const char *capped_case(mx_model *m, const choice *c, opipe_plan *plan, c
     if (caps[r] != 0 && (info.total_bytes > caps[r] || info.cap_bytes != caps[r]))
       return "the plan takes more than the cap, or does not know it";
   }
-  return mx_case(m, plan, c->stages, uncut); /* measured <= cap is asked there */
+  return mx_case(m, plan, uncut); /* measured <= cap is asked there */
 }
 
 /* Squeezes each rank in turn until CUTS different cuts were seen. */

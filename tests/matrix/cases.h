@@ -17,6 +17,12 @@ typedef struct mx_count {
  * turn. Fails the running test for each case that does not hold. */
 void mx_matrix(bool full, mx_count *count);
 /* One case; NULL when it holds, else why not (static storage). `uncut` is the whole model's. */
-const char *mx_case(mx_model *m, opipe_plan *plan, uint32_t n_ranks, const mx_result *uncut);
+const char *mx_case(mx_model *m, opipe_plan *plan, const mx_result *uncut);
+/* What the devices of a session have handed out is what its plan predicts, by rank and category;
+ * NULL or why not (static storage). */
+const char *mx_memory(mx_model *m, opipe_plan *plan, opipe_session *session);
+/* Several micro-batches were asked for, and m->err refuses them: as it must, with the node, or with
+ * the rows that are missing? Counted then. */
+bool mx_refused(mx_count *count, const mx_model *m, opipe_status status);
 
 #endif /* TESTS_MATRIX_CASES_H */

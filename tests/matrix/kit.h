@@ -12,7 +12,14 @@
 #include "opipe/host.h"
 #include "tests/support/support.h"
 
-enum { MX_TENSORS = 96, MX_SETS = 4, MX_FOLDERS = 256, MX_RANKS = 4, MX_PATH = 1024 };
+enum {
+  MX_TENSORS = 96,
+  MX_SETS = 4,
+  MX_FOLDERS = 256,
+  MX_RANKS = 4,
+  MX_PATH = 1024,
+  MX_STREAM = 8
+};
 
 /* ---- folders ---- */
 
@@ -51,7 +58,16 @@ typedef struct mx_model {
 opipe_status mx_open(mx_model *m, const opipe_context_params *params, const mx_folder *folder);
 /* Binds the dimensions to those of data set `set`; inputs that decide shapes are pinned. */
 opipe_status mx_bind(mx_model *m, uint32_t set, bool fuse);
+/* The same to any set, which must outlive the binding. */
+opipe_status mx_bind_to(mx_model *m, const mx_set *set, bool fuse);
 void mx_close(mx_model *m);
+
+/* A data set's input of that name, or NULL; an unnamed one stands for the file's input of its
+ * number. */
+const opi_value *mx_input(mx_model *m, const mx_set *set, const char *name);
+/* The inputs of data set `set` with as many rows of the batch; no two rows are alike. In the
+ * folder's arena. Errors: UNSUPPORTED, the model has no free dimension 0. */
+opipe_status mx_with_rows(mx_model *m, mx_folder *folder, uint32_t set, int64_t rows, mx_set *out);
 
 /* The stages of a plan as text, one line a stage, without times: equal texts are equal cuts.
  * malloc'd; NULL out of memory. */
@@ -77,12 +93,18 @@ opipe_status mx_inputs(mx_model *m, const mx_set *set, mx_io *io);
 opipe_status mx_submit(mx_model *m, opipe_session *session, const mx_io *io, opipe_request **out);
 /* Waits, copies the outputs, releases the request, whatever the outcome. */
 opipe_status mx_collect(mx_model *m, opipe_request *request, mx_result *out);
+/* Submits the sets in order, as many at a time as the session takes. results [n], n at most
+ * MX_STREAM; nothing to free where it fails. */
+opipe_status mx_stream(mx_model *m, opipe_session *session, const mx_set *const *sets, uint32_t n,
+                       mx_result *results);
 /* Opens a session, has it serve `n_requests` of the bound set at once (the results must be equal
  * bit by bit), closes it. */
 opipe_status mx_run(mx_model *m, opipe_plan *plan, uint32_t flags, uint32_t n_requests,
                     mx_result *out);
 /* The whole model by a plain loop. */
 opipe_status mx_run_uncut(mx_model *m, mx_result *out);
+/* In its place the plan that is read from what it writes, which must write the same. */
+opipe_status mx_read_again(mx_model *m, opipe_plan **io_plan);
 
 /* Each NULL when it holds, else the reason (static storage). */
 const char *mx_same_bits(const mx_result *found, const mx_result *wanted);

@@ -48,8 +48,7 @@ static opipe_tensor view_of(const opi_value *v) {
                         .shape = v->shape};
 }
 
-/* A data set's input of that name; an unnamed one stands for the file's input of its number. */
-static const opi_value *input_of(mx_model *m, const mx_set *set, const char *name) {
+const opi_value *mx_input(mx_model *m, const mx_set *set, const char *name) {
   opipe_tensor_info info = {.struct_size = sizeof info};
   for (uint32_t i = 0; i < set->n_inputs; ++i) {
     const char *own = set->inputs[i].name;
@@ -96,7 +95,7 @@ static bool pin_needed(mx_model *m, bindings *b) {
   if (m->err.domain != OPIPE_DOMAIN_INPUT || b->n_pins == PINS ||
       m->api->model_input(m->file, (uint32_t)m->err.native, &info, NULL) < 0)
     return false;
-  const opi_value *v = input_of(m, m->set, info.name);
+  const opi_value *v = mx_input(m, m->set, info.name);
   if (v == NULL)
     return false;
   b->pins[b->n_pins++] = (opipe_pin){info.name, view_of(v)};
@@ -104,15 +103,19 @@ static bool pin_needed(mx_model *m, bindings *b) {
 }
 
 opipe_status mx_bind(mx_model *m, uint32_t set, bool fuse) {
+  return mx_bind_to(m, &m->folder->sets[set], fuse);
+}
+
+opipe_status mx_bind_to(mx_model *m, const mx_set *set, bool fuse) {
   opipe_tensor_info info = {.struct_size = sizeof info};
   bindings *b = calloc(1, sizeof *b);
   if (b == NULL)
     return OPIPE_E_NOMEM;
   m->api->model_destroy(m->bound);
   m->bound = NULL;
-  m->set = &m->folder->sets[set];
+  m->set = set;
   for (uint32_t i = 0; m->api->model_input(m->file, i, &info, NULL) == OPIPE_OK; ++i) {
-    const opi_value *v = input_of(m, m->set, info.name);
+    const opi_value *v = mx_input(m, m->set, info.name);
     for (uint32_t d = 0; v != NULL && (int32_t)info.rank == v->rank && d < info.rank; ++d) {
       if (info.shape[d] < 0)
         add_dim(b, &info, d, v->shape[d]);
@@ -184,7 +187,7 @@ opipe_status mx_inputs(mx_model *m, const mx_set *set, mx_io *io) {
   opipe_tensor_info info = {.struct_size = sizeof info};
   io->n = 0;
   for (uint32_t i = 0; m->api->model_input(m->bound, i, &info, NULL) == OPIPE_OK; ++i) {
-    const opi_value *v = input_of(m, set, info.name);
+    const opi_value *v = mx_input(m, set, info.name);
     if (v == NULL || io->n == MX_TENSORS)
       return opi_fail(&m->err, OPIPE_E_NOTFOUND, "the data set has no input '%s'", info.name);
     io->items[io->n++] = (opipe_binding_io){.name = info.name, .tensor = view_of(v)};
@@ -240,33 +243,51 @@ opipe_status mx_collect(mx_model *m, opipe_request *request, mx_result *out) {
   return status;
 }
 
-/* All submitted before the first is waited for. */
-static opipe_status stream(mx_model *m, opipe_session *session, uint32_t n, mx_result *out) {
-  enum { MOST = 8 };
-  opipe_request *requests[MOST];
-  mx_result other = {.n = 0};
-  mx_io io;
-  uint32_t sent = 0;
-  opipe_status status = mx_inputs(m, m->set, &io);
-  for (; status == OPIPE_OK && sent < n && sent < MOST; ++sent) {
-    status = mx_submit(m, session, &io, &requests[sent]);
-    if (status != OPIPE_OK)
-      break;
+opipe_status mx_stream(mx_model *m, opipe_session *session, const mx_set *const *sets, uint32_t n,
+                       mx_result *out) {
+  static mx_io io[MX_STREAM]; /* theirs until they have finished */
+  opipe_request *requests[MX_STREAM];
+  uint32_t sent = 0, got = 0;
+  opipe_status status = OPIPE_OK;
+  memset(out, 0, n * sizeof *out);
+  while (got < n && n <= MX_STREAM && status == OPIPE_OK) {
+    if (sent < n) {
+      status = mx_inputs(m, sets[sent], &io[sent]);
+      if (status == OPIPE_OK)
+        status = mx_submit(m, session, &io[sent], &requests[sent]);
+      sent += status == OPIPE_OK;
+      if (status != OPIPE_PENDING || sent == got)
+        continue;
+    }
+    status = mx_collect(m, requests[got], &out[got]); /* the session takes no more at once */
+    ++got;
   }
-  if (status == OPIPE_PENDING) /* as many as the session takes at once */
-    status = OPIPE_OK;
-  for (uint32_t i = 0; i < sent; ++i) {
-    const opipe_status one = mx_collect(m, requests[i], i == 0 ? out : &other);
-    const char *differs = one == OPIPE_OK && i != 0 ? mx_same_bits(&other, out) : NULL;
-    if (status == OPIPE_OK)
-      status = one;
-    if (status == OPIPE_OK && differs != NULL) {
+  for (; got < sent; ++got)
+    m->api->request_release(requests[got]);
+  for (uint32_t i = 0; i < n && status != OPIPE_OK; ++i)
+    mx_result_free(&out[i]);
+  return n <= MX_STREAM ? status
+                        : opi_fail(&m->err, OPIPE_E_LIMIT, "%u requests, at most %d", n, MX_STREAM);
+}
+
+/* The set of the binding, `n` times: equal results, of which the first is left. */
+static opipe_status stream(mx_model *m, opipe_session *session, uint32_t n, mx_result *out) {
+  const mx_set *sets[MX_STREAM];
+  mx_result results[MX_STREAM];
+  for (uint32_t i = 0; i < MX_STREAM; ++i)
+    sets[i] = m->set;
+  opipe_status status = mx_stream(m, session, sets, n, results);
+  for (uint32_t i = 1; i < n && status == OPIPE_OK; ++i) {
+    const char *differs = mx_same_bits(&results[i], &results[0]);
+    if (differs != NULL) {
       status =
           opi_fail(&m->err, OPIPE_E_INTERNAL, "request %u differs from request 0: %s", i, differs);
     }
-    if (i != 0)
-      mx_result_free(&other);
   }
+  for (uint32_t i = 1; i < n && n <= MX_STREAM; ++i)
+    mx_result_free(&results[i]);
+  if (n <= MX_STREAM)
+    *out = results[0];
   return status;
 }
 
@@ -280,6 +301,27 @@ opipe_status mx_run(mx_model *m, opipe_plan *plan, uint32_t flags, uint32_t n_re
   if (status == OPIPE_OK)
     status = stream(m, session, n_requests, out);
   m->api->session_close(session);
+  return status;
+}
+
+opipe_status mx_read_again(mx_model *m, opipe_plan **io_plan) {
+  opi_test_text first = {NULL, 0}, second = {NULL, 0};
+  opipe_plan *plan = NULL;
+  opipe_status status = m->api->plan_write(*io_plan, opi_test_take, &first, &m->err);
+  if (status == OPIPE_OK)
+    status = m->api->plan_read(m->file, first.data, first.n, &plan, &m->err);
+  if (status == OPIPE_OK)
+    status = m->api->plan_write(plan, opi_test_take, &second, &m->err);
+  if (status == OPIPE_OK && (first.n != second.n || memcmp(first.data, second.data, first.n) != 0))
+    status = opi_fail(&m->err, OPIPE_E_INTERNAL, "the plan that was read is written otherwise");
+  free(first.data);
+  free(second.data);
+  if (status == OPIPE_OK) {
+    m->api->plan_destroy(*io_plan);
+    *io_plan = plan;
+  } else {
+    m->api->plan_destroy(plan);
+  }
   return status;
 }
 

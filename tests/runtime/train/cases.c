@@ -182,19 +182,18 @@ void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t 
 
 /* ---- what must be refused ---- */
 
-/* The text that a constraint documents; NULL: the case must run. */
-static const char *constraint(const kit_bench *b, const kit_schedule *s, uint32_t n_ranks,
-                              uint32_t m) {
+const char *kit_constraint(const kit_subject *subject, int64_t rows, const kit_schedule *s,
+                           uint32_t n_ranks, uint32_t m) {
   if ((s->traits & KIT_FOUR) != 0 && n_ranks % 4 != 0)
     return "which must divide half the 2 stages";
-  if (m > b->rows)
+  if (m > rows)
     return "micro-batches of a request of";
   if ((s->traits & KIT_BUFFERED) != 0 && m < n_ranks)
     return "needs as many micro-batches as stages";
-  if ((s->traits & KIT_HALVED) != 0 && b->rows / m < 2)
+  if ((s->traits & KIT_HALVED) != 0 && rows / m < 2)
     return "1 row cannot be cut";
   if ((s->traits & KIT_SLICED) != 0)
-    return b->subject->not_causal;
+    return subject->not_causal;
   return NULL;
 }
 
@@ -373,7 +372,7 @@ void kit_case_run(kit_bench *b, const kit_schedule *schedule, uint32_t n_ranks, 
                  (schedule->traits & KIT_BOUNDED) != 0 ? " in less memory" : "", n_ranks, m,
                  (long long)b->rows, kit_optimizers[optimizer].name);
   kit_case c = kit_bench_case(b, name, n_ranks, m, optimizer);
-  const char *text = constraint(b, schedule, n_ranks, m);
+  const char *text = kit_constraint(b->subject, b->rows, schedule, n_ranks, m);
   if ((schedule->traits & KIT_BOUNDED) != 0 && text == NULL) {
     if (!bound_memory(&r, &c, tally))
       return;

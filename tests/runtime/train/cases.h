@@ -49,6 +49,10 @@ extern const size_t kit_n_schedules;
 void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t m, char *text,
                        size_t room);
 
+/* The text that a constraint on a mini-batch of `rows` documents; NULL: the case must run. */
+const char *kit_constraint(const kit_subject *subject, int64_t rows, const kit_schedule *schedule,
+                           uint32_t n_ranks, uint32_t m);
+
 /* ---- the types of activations and products ---- */
 
 typedef struct kit_compute {

@@ -105,6 +105,16 @@ static bool compare(const char *what, uint32_t rank, const opi_memory *p,
   return same;
 }
 
+bool memory_as_predicted(kit *k, opi_session *session, const char *what) {
+  bool same = true;
+  for (uint32_t r = 0; r < k->plan->n_ranks; ++r) {
+    opipe_memory_info info = {.struct_size = (uint32_t)sizeof info};
+    OPI_ASSERT_OK(opi_session_memory(session, r, &info, &k->err), &k->err);
+    same = compare(what, r, &k->plan->memory[r], &info) && same;
+  }
+  return same;
+}
+
 static bool trains(kit *k, const kit_case *c, const char *what, opi_session *session) {
   kit_batch batch;
   double loss = 0;
@@ -128,11 +138,7 @@ static bool runs_within(kit *k, const kit_case *c, const char *what, uint64_t to
   if (!good)
     OPI_FAIL("%s, %llu bytes: %s", what, (unsigned long long)total, k->err.message);
   for (uint32_t round = 0; round < 2 && good; ++round) {
-    for (uint32_t r = 0; r < k->plan->n_ranks; ++r) {
-      opipe_memory_info info = {.struct_size = (uint32_t)sizeof info};
-      OPI_ASSERT_OK(opi_session_memory(session, r, &info, &k->err), &k->err);
-      good = compare(what, r, &k->plan->memory[r], &info) && good;
-    }
+    good = memory_as_predicted(k, session, what);
     good = good && (round == 1 || trains(k, c, what, session));
   }
   opi_budget_state(k->budget, "cpu", 0, &charged, &cap);

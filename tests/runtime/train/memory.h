@@ -24,6 +24,10 @@ const char *memory_schedule(const memory_row *row);
 /* Cross entropy on "labels"; kind OPIPE_OPTIMIZER_*. */
 kit_case memory_case(const memory_row *row, uint32_t recompute, uint32_t kind);
 
+/* What the session's devices have handed out is what the kit's plan predicts, by rank and category;
+ * fails the running test where it is not. */
+bool memory_as_predicted(kit *k, opi_session *session, const char *what);
+
 typedef struct memory_count {
   uint32_t passed, failed, refused; /* refused: with a reason, by design */
 } memory_count;

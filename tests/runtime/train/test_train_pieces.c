@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/runtime/train/kit.h"
+#include "tests/runtime/train/memory.h"
 
 enum { VOCABULARY = 32 };
 #define MODEL opi_test_source("tests/data/gpt_8block/model.onnx")
@@ -24,23 +24,7 @@ static opipe_status train_uncut(kit *k, bool adam, kit_outcome *out) {
 static void compare_memory(kit *k, const char *what) {
   opi_session *session = NULL;
   OPI_ASSERT_OK_FATAL(kit_session(k, 0, &session), &k->err);
-  for (uint32_t r = 0; r < k->plan->n_ranks; ++r) {
-    const opi_memory *p = &k->plan->memory[r];
-    opipe_memory_info m = {.struct_size = (uint32_t)sizeof m};
-    OPI_ASSERT_OK(opi_session_memory(session, r, &m, &k->err), &k->err);
-    const uint64_t predicted[] = {p->params_bytes,     p->gradient_bytes,  p->optimizer_bytes,
-                                  p->version_bytes,    p->stash_bytes,     p->boundary_bytes,
-                                  p->activation_bytes, p->workspace_bytes, p->total_bytes};
-    const uint64_t measured[] = {m.params_bytes,     m.gradient_bytes,  m.optimizer_bytes,
-                                 m.version_bytes,    m.stash_bytes,     m.boundary_bytes,
-                                 m.activation_bytes, m.workspace_bytes, m.total_bytes};
-    for (size_t i = 0; i < OPI_COUNT(measured); ++i) {
-      if (predicted[i] != measured[i]) {
-        OPI_FAIL("%s, rank %u, category %zu: predicted %llu bytes, measured %llu", what, r, i,
-                 (unsigned long long)predicted[i], (unsigned long long)measured[i]);
-      }
-    }
-  }
+  OPI_ASSERT(memory_as_predicted(k, session, what));
   opi_session_close(session);
 }
 

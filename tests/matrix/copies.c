@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cases of inference by copies of the pipeline; see copies.h. */
+#include "tests/matrix/copies.h"
+
+#include <stdio.h>
+
+#include "tests/runtime/train/cases.h"
+
+/* Rows of the plan, and of the other requests: fewer than micro-batches or copies, more than the
+ * plan's. */
+static const int64_t ROWS[] = {6, 7, 9}, OTHERS[] = {1, 2, 4, 8};
+enum { SIZES = 10, STAGES = 4, COPIES = 2, MICROBATCHES = 4, FIRST = 2, REQUESTS = 7 };
+
+/* One case; every member but the schedule is an index. */
+typedef struct choice {
+  size_t schedule;
+  uint32_t stages, copies, microbatches, rows, other;
+} choice;
+
+/* How often a value of a dimension has passed. */
+typedef struct seen {
+  uint32_t stages[STAGES], copies[COPIES], microbatches[MICROBATCHES], rows[OPI_COUNT(ROWS)],
+      others[OPI_COUNT(OTHERS)], uneven, even;
+  uint32_t schedules[64];
+} seen;
+
+/* A model folder with what its cases share, by number of rows. */
+typedef struct bench {
+  mx_folder *folder;
+  mx_model m;
+  mx_set sets[SIZES];
+  mx_result uncut[SIZES];
+} bench;
+
+static uint32_t copies_of(const choice *c) {
+  return c->copies + 2;
+}
+
+/* One each, one more, two each, five. */
+static uint32_t microbatches_of(const choice *c) {
+  const uint32_t n = copies_of(c);
+  const uint32_t list[MICROBATCHES] = {n, n + 1, 2 * n, 5};
+  return list[c->microbatches];
+}
+
+/* ---- one case ---- */
+
+/* Ranks are those of all copies; a file says how many micro-batches each has. */
+static opipe_status make_plan(bench *b, const choice *c, opipe_plan **out_plan) {
+  char name[600];
+  const uint32_t copies = copies_of(c), n = microbatches_of(c);
+  const opipe_device_choice device = {.kind = "cpu", .threads = 1};
+  kit_schedule_name(&kit_schedules[c->schedule], c->stages + 1, n / copies, name, sizeof name);
+  const opipe_plan_params params = {.struct_size = sizeof params,
+                                    .n_ranks = (c->stages + 1) * copies,
+                                    .devices = &device,
+                                    .n_devices = 1,
+                                    .devices_stride = sizeof device,
+                                    .n_microbatches = n,
+                                    .replicas = copies,
+                                    .schedule = name,
+                                    .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};
+  return b->m.api->plan_make(b->m.bound, &params, out_plan, &b->m.err);
+}
+
+/* Requests of the plan's rows, then others in turns with them. */
+static const char *serve(bench *b, opipe_plan *plan, uint32_t flags, const mx_set *const *sets,
+                         mx_result *out) {
+  mx_model *m = &b->m;
+  const opipe_session_params params = {.struct_size = sizeof params,
+                                       .flags = flags,
+                                       .max_in_flight = MX_STREAM,
+                                       .spin_us = UINT32_MAX};
+  opipe_session *session = NULL;
+  const char *wrong = NULL;
+  const bool reference = (flags & OPIPE_SESSION_REFERENCE) != 0;
+  memset(out, 0, REQUESTS * sizeof *out);
+  if (m->api->session_open(m->context, plan, &params, &session, &m->err) != OPIPE_OK)
+    return m->err.message;
+  if (!reference)
+    wrong = mx_memory(m, plan, session);
+  if (wrong == NULL && mx_stream(m, session, sets, FIRST, out) != OPIPE_OK)
+    wrong = m->err.message;
+  if (wrong == NULL && !reference)
+    wrong = mx_memory(m, plan, session);
+  if (wrong == NULL &&
+      mx_stream(m, session, sets + FIRST, REQUESTS - FIRST, out + FIRST) != OPIPE_OK)
+    wrong = m->err.message;
+  m->api->session_close(session);
+  return wrong;
+}
+
+static const char *run(bench *b, const choice *c, opipe_plan **io_plan) {
+  static char reason[600];
+  const int64_t own = ROWS[c->rows], other = OTHERS[c->other];
+  const int64_t rows[REQUESTS] = {own, own, other, own, own, other, own};
+  const mx_set *sets[REQUESTS];
+  mx_result found[REQUESTS] = {{.n = 0}}, reference[REQUESTS] = {{.n = 0}};
+  for (uint32_t i = 0; i < REQUESTS; ++i)
+    sets[i] = &b->sets[rows[i]];
+  const char *wrong = mx_read_again(&b->m, io_plan) == OPIPE_OK ? NULL : b->m.err.message;
+  if (wrong == NULL)
+    wrong = serve(b, *io_plan, 0, sets, found);
+  if (wrong == NULL)
+    wrong = serve(b, *io_plan, OPIPE_SESSION_REFERENCE, sets, reference);
+  for (uint32_t i = 0; i < REQUESTS && wrong == NULL; ++i) {
+    const char *differs = mx_same_bits(&found[i], &reference[i]);
+    if (differs == NULL)
+      differs = mx_close_to(&found[i], &b->uncut[rows[i]]);
+    if (differs == NULL)
+      continue;
+    (void)snprintf(reason, sizeof reason, "request %u, %lld rows: %s", i, (long long)rows[i],
+                   differs);
+    wrong = reason;
+  }
+  for (uint32_t i = 0; i < REQUESTS; ++i) {
+    mx_result_free(&found[i]);
+    mx_result_free(&reference[i]);
+  }
+  return wrong;
+}
+
+static void count_seen(seen *s, const choice *c) {
+  ++s->schedules[c->schedule];
+  ++s->stages[c->stages];
+  ++s->copies[c->copies];
+  ++s->microbatches[c->microbatches];
+  ++s->rows[c->rows];
+  ++s->others[c->other];
+  ++*(microbatches_of(c) % copies_of(c) == 0 ? &s->even : &s->uneven);
+}
+
+static void run_case(bench *b, const choice *c, mx_count *count, seen *s) {
+  opipe_plan *plan = NULL;
+  const opipe_status status = make_plan(b, c, &plan);
+  if (status == OPIPE_OK || !mx_refused(count, &b->m, status)) {
+    const char *wrong = status == OPIPE_OK ? run(b, c, &plan) : b->m.err.message;
+    ++*(wrong == NULL ? &count->passed : &count->failed);
+    if (wrong == NULL) {
+      count_seen(s, c);
+    } else {
+      OPI_FAIL("%s, %u copies of %s on %u ranks, %u micro-batches of %lld rows, then %lld: %s",
+               b->folder->name, copies_of(c), kit_schedules[c->schedule].name, c->stages + 1,
+               microbatches_of(c), (long long)ROWS[c->rows], (long long)OTHERS[c->other], wrong);
+    }
+  }
+  b->m.api->plan_destroy(plan);
+}
+
+/* ---- one folder ---- */
+
+/* The set and the uncut result of so many rows, once. */
+static bool have_rows(bench *b, int64_t rows) {
+  if (b->uncut[rows].n != 0)
+    return true;
+  return mx_with_rows(&b->m, b->folder, 0, rows, &b->sets[rows]) == OPIPE_OK &&
+         mx_bind_to(&b->m, &b->sets[rows], rows % 2 == 0) == OPIPE_OK &&
+         mx_run_uncut(&b->m, &b->uncut[rows]) == OPIPE_OK;
+}
+
+/* The cases of a folder, those of one number of rows together. */
+static void run_folder(bench *b, const choice *choices, size_t n, mx_count *count, seen *s) {
+  for (uint32_t rows = 0; rows < OPI_COUNT(ROWS); ++rows) {
+    bool bound = false;
+    for (size_t i = 0; i < n; ++i) {
+      if (choices[i].rows != rows)
+        continue;
+      if (!bound) {
+        for (size_t j = i; j < n; ++j) {
+          if (choices[j].rows == rows && !have_rows(b, OTHERS[choices[j].other]))
+            return;
+        }
+        if (!have_rows(b, ROWS[rows]) ||
+            mx_bind_to(&b->m, &b->sets[ROWS[rows]], rows % 2 == 0) != OPIPE_OK)
+          return;
+        bound = true;
+      }
+      run_case(b, &choices[i], count, s);
+    }
+  }
+}
+
+static void open_folder(const char *name, const choice *choices, size_t n, mx_count *count,
+                        seen *s) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  static bench b;
+  memset(&b, 0, sizeof b);
+  if (mx_folder_read(name, &b.folder, &err) < 0 || mx_open(&b.m, NULL, b.folder) != OPIPE_OK) {
+    ++count->failed;
+    OPI_FAIL("%s: %s%s", name, err.message, b.m.err.message);
+  } else {
+    const uint32_t before = count->passed + count->failed + count->refused_node;
+    run_folder(&b, choices, n, count, s);
+    if (count->passed + count->failed + count->refused_node == before)
+      (void)printf("%s has no other rows: %s\n", name, b.m.err.message);
+  }
+  for (uint32_t i = 0; i < SIZES; ++i)
+    mx_result_free(&b.uncut[i]);
+  mx_close(&b.m);
+  mx_folder_free(b.folder);
+}
+
+/* ---- the matrix ---- */
+
+static uint32_t draw(opi_test_random *random, uint32_t n) {
+  return (uint32_t)(opi_test_next(random) % n);
+}
+
+/* A file tells the micro-batches of each copy: all have as many. */
+static choice draw_choice(opi_test_random *random, size_t schedule) {
+  choice c = {.schedule = schedule,
+              .stages = draw(random, STAGES),
+              .copies = draw(random, COPIES),
+              .microbatches = draw(random, MICROBATCHES),
+              .rows = draw(random, OPI_COUNT(ROWS)),
+              .other = draw(random, OPI_COUNT(OTHERS))};
+  if ((kit_schedules[schedule].traits & KIT_WRITTEN) != 0)
+    c.microbatches = c.microbatches / 2 * 2;
+  return c;
+}
+
+static void need(uint32_t n, const char *dimension, size_t value) {
+  if (n == 0)
+    OPI_FAIL("no case passed with value %zu of %s", value, dimension);
+}
+
+static void check_seen(const seen *s, bool full) {
+  for (size_t i = 0; i < kit_n_schedules && full; ++i) {
+    if ((kit_schedules[i].traits & KIT_BOUNDED) == 0)
+      need(s->schedules[i], "the schedules", i);
+  }
+  for (size_t i = 0; i < STAGES; ++i)
+    need(s->stages[i], "the ranks of a copy", i);
+  for (size_t i = 0; i < COPIES; ++i)
+    need(s->copies[i], "the copies", i);
+  for (size_t i = 0; i < MICROBATCHES; ++i)
+    need(s->microbatches[i], "the micro-batches", i);
+  for (size_t i = 0; i < OPI_COUNT(ROWS); ++i)
+    need(s->rows[i], "the rows", i);
+  for (size_t i = 0; i < OPI_COUNT(OTHERS); ++i)
+    need(s->others[i], "the other rows", i);
+  OPI_ASSERT(s->even > 0 && s->uneven > 0);
+}
+
+void mx_copies(bool full, mx_count *count) {
+  enum { SEED = 20 };
+  const char *names[MX_FOLDERS];
+  choice choices[64];
+  const size_t n = mx_list(names);
+  opi_test_random random = {SEED};
+  seen s = {.even = 0};
+  size_t turn = 0;
+  memset(count, 0, sizeof *count);
+  OPI_ASSERT_FATAL(kit_n_schedules <= OPI_COUNT(choices));
+  for (size_t i = 0; i < n; ++i) {
+    size_t n_choices = 0;
+    turn += (kit_schedules[turn % kit_n_schedules].traits & KIT_BOUNDED) != 0;
+    for (size_t k = 0; k < kit_n_schedules; ++k) {
+      const choice c = draw_choice(&random, k);
+      const bool wanted = full || turn % kit_n_schedules == k;
+      if ((kit_schedules[k].traits & KIT_BOUNDED) == 0 && wanted)
+        choices[n_choices++] = c;
+    }
+    if (!full && !opi_test_covers(i, 2))
+      continue;
+    ++turn;
+    open_folder(names[i], choices, n_choices, count, &s);
+  }
+  check_seen(&s, full);
+  (void)printf(
+      "\n%zu models: %u passed, %u failed, %u refused by a node that does not carry the "
+      "batch, %u without a free batch dimension\n",
+      n, count->passed, count->failed, count->refused_node, count->refused_batch);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inference by copies of the pipeline: every model folder under every schedule; see copies.h.
+ * ctest: timeout=2400 label=full
+ */
+#include "tests/matrix/copies.h"
+
+static void test_full(void) {
+  const char *names[MX_FOLDERS];
+  mx_count count;
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  mx_copies(true, &count);
+  OPI_ASSERT_INT(count.failed, 0);
+  OPI_ASSERT(count.passed > 0);
+}
+
+OPI_TEST_MAIN("copies of the pipeline, full", OPI_TEST(test_full))
