@@ -176,6 +176,9 @@ int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
 /* The same with training options (NULL: for inference). */
 int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
                         const opipe_train_options *train, opipe_plan **out_plan);
+/* From here on the options are those of the uncut model: one stage, one rank, one micro-batch, no
+ * copies, no caps. */
+void cli_cut_nothing(cli_options *io_options);
 uint32_t cli_cores(void);
 
 /* Draws every input of the bound model that is not among the given ones: integers below the

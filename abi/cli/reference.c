@@ -43,14 +43,7 @@ static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inp
                      uint32_t n_inputs, cli_result *out) {
   cli_options own = *o;
   opipe_plan *plan = NULL;
-  own.n_stages = 1;
-  own.n_ranks = 0;
-  own.n_microbatches = 1;
-  own.cut = own.plan_file = own.cluster = NULL;
-  own.memory_bytes = 0;
-  own.schedule = NULL;
-  own.transport = NULL;
-  own.ignore_annotations = true;
+  cli_cut_nothing(&own);
   own.n_devices = 0;
   int status = cli_make_plan(&own, s, 1, &plan);
   if (status == CLI_DONE)

@@ -366,6 +366,16 @@ static int read_cluster(const cli_options *o, opipe_plan_params *io_params, void
   return status;
 }
 
+void cli_cut_nothing(cli_options *io_options) {
+  cli_options *o = io_options;
+  o->n_stages = o->n_microbatches = 1;
+  o->n_ranks = 0;
+  o->n_devices = o->n_devices > 1 ? 1 : o->n_devices;
+  o->cut = o->plan_file = o->cluster = o->schedule = o->transport = o->t.replicas = NULL;
+  o->memory_bytes = 0;
+  o->ignore_annotations = true;
+}
+
 int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe_plan **out_plan) {
   return cli_make_train_plan(o, s, n_stages, NULL, out_plan);
 }

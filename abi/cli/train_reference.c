@@ -142,23 +142,15 @@ bool train_is_double_buffered(const train_run *run) {
   return found;
 }
 
-/* One stage, one rank, one micro-batch: nothing is cut. Double-buffered schedules apply gradients
- * of the version before, uncut too. */
+/* Double-buffered schedules apply gradients of the version before, uncut too. */
 static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   cli_options *o = malloc(sizeof(*o));
   opipe_train_options options = *run->options;
   if (o == NULL)
     return cli_usage("out of memory");
   *o = *run->o;
-  o->t.replicas = NULL;
-  o->n_stages = 1;
-  o->n_ranks = 0;
-  o->n_devices = o->n_devices > 1 ? 1 : o->n_devices;
-  o->n_microbatches = 1;
-  o->cut = o->plan_file = o->cluster = NULL;
+  cli_cut_nothing(o);
   o->schedule = train_is_double_buffered(run) ? "2bw" : NULL;
-  o->memory_bytes = 0;
-  o->ignore_annotations = true;
   const int status = cli_make_train_plan(o, run->s, 1, &options, out_plan);
   free(o);
   return status;

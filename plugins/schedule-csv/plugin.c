@@ -156,10 +156,15 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   const char *text = NULL;
   uint32_t dialect = 0;
   csv_head head = {0};
+  extent e = {0};
   sink s = {problem, emit, emit_ctx};
+  const opipe_layout_request asked = {.n_microbatches = problem->n_microbatches};
   (void)self;
-  const opipe_status status =
-      read_settings(problem->settings, problem->n_settings, &text, &dialect, err);
+  opipe_status status = read_settings(problem->settings, problem->n_settings, &text, &dialect, err);
+  if (status >= 0)
+    status = csv_parse(text, dialect, measure, &e, &head, err);
+  if (status >= 0) /* copies of the pipeline need not have equal shares */
+    status = check_request(&asked, &e, head.rows, err);
   return status < 0 ? status : csv_parse(text, dialect, hand_on, &s, &head, err);
 }
 

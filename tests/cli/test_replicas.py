@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=200
-"""train --replicas: copies of every kind of pipeline, and replicas of single stages that cut
+"""train and run --replicas: copies of every kind of pipeline, and replicas of single stages that cut
 micro-batches between them, bit-equal to the plan's reference and close to the uncut model; and what
 cannot be replicated."""
 import os
@@ -28,9 +28,36 @@ REFUSALS = [
 ]
 
 
+FORWARD = [("gpipe", 2, 4), ("1f1b", 4, 3), ("interleaved", 4, 5), ("chimera", 2, 2), ("zbv", 4, 4)]
+RUN_REFUSALS = [
+    (["--replicas", "3", "--stages", "2", "--microbatches", "2"], REFUSED, "3 replicas of the pipeline need a micro-batch "
+                                                                           "each, there are 2"),
+    (["--replicas", "2", "--ranks", "5", "--microbatches", "4"], REFUSED, "2 replicas of the pipeline cannot share 5"),
+    (["--replicas", "2,1", "--stages", "2"], USAGE, "--replicas 2,1: a plan for inference"),
+]
+
+
+def check_run(count):
+    """Streams of requests, beside the plan's reference and the uncut model."""
+    base = ["run", MODEL, "--bind", "batch=5,seq=8", "--requests", "6"]
+    for schedule, stages, microbatches in FORWARD:
+        for replicas in ("2", ",".join(["2"] * stages)):
+            result = run(*base, "--schedule", schedule, "--stages", str(stages), "--microbatches", str(microbatches),
+                         "--replicas", replicas, "--reference")
+            problem = result.broken(60, 1024)
+            if not problem and (result.status != DONE or "identical to the plan's reference" not in result.out):
+                problem = f"status {result.status}: {(result.err or result.out)[-300:]}"
+            count.check(f"run, {schedule}, {stages} stages, replicas {replicas}", problem)
+    for arguments, status, text in RUN_REFUSALS:
+        result = run(*base, *arguments)
+        good = result.status == status and text in result.err
+        count.check("run " + " ".join(arguments), None if good else f"{result.status}: {result.err[:300]}")
+
+
 def main():
     need_command()
     count = Count()
+    check_run(count)
     for schedule, stages, microbatches in SCHEDULES:
         for replicas in ("2", ",".join(["3"] * stages)):
             result = run("train", MODEL, *ARGUMENTS, "--schedule", schedule, "--stages", str(stages),

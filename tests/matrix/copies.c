@@ -30,6 +30,7 @@ typedef struct bench {
   mx_model m;
   mx_set sets[SIZES];
   mx_result uncut[SIZES];
+  bool fuse;
 } bench;
 
 static uint32_t copies_of(const choice *c) {
@@ -149,50 +150,71 @@ static void run_case(bench *b, const choice *c, mx_count *count, seen *s) {
 
 /* ---- one folder ---- */
 
-/* The set and the uncut result of so many rows, once. */
-static bool have_rows(bench *b, int64_t rows) {
-  if (b->uncut[rows].n != 0)
-    return true;
-  return mx_with_rows(&b->m, b->folder, 0, rows, &b->sets[rows]) == OPIPE_OK &&
-         mx_bind_to(&b->m, &b->sets[rows], rows % 2 == 0) == OPIPE_OK &&
-         mx_run_uncut(&b->m, &b->uncut[rows]) == OPIPE_OK;
+/* Binds the model to so many rows; their uncut result, once. false: it has no other rows than its
+ * data set's. */
+static bool bind_rows(bench *b, int64_t rows) {
+  if (b->sets[rows].n_inputs == 0 &&
+      mx_with_rows(&b->m, b->folder, 0, rows, &b->sets[rows]) != OPIPE_OK)
+    return false;
+  if (mx_bind_to(&b->m, &b->sets[rows], b->fuse) != OPIPE_OK)
+    return false;
+  if (b->uncut[rows].n == 0)
+    OPI_ASSERT_OK(mx_run_uncut(&b->m, &b->uncut[rows]), &b->m.err);
+  return true;
 }
 
-/* The cases of a folder, those of one number of rows together. */
-static void run_folder(bench *b, const choice *choices, size_t n, mx_count *count, seen *s) {
-  for (uint32_t rows = 0; rows < OPI_COUNT(ROWS); ++rows) {
-    bool bound = false;
-    for (size_t i = 0; i < n; ++i) {
-      if (choices[i].rows != rows)
-        continue;
-      if (!bound) {
-        for (size_t j = i; j < n; ++j) {
-          if (choices[j].rows == rows && !have_rows(b, OTHERS[choices[j].other]))
-            return;
-        }
-        if (!have_rows(b, ROWS[rows]) ||
-            mx_bind_to(&b->m, &b->sets[ROWS[rows]], rows % 2 == 0) != OPIPE_OK)
-          return;
-        bound = true;
-      }
+/* Those of one number of rows together, uncut models first. false: it has no other rows. */
+static bool run_rows(bench *b, const choice *choices, size_t n, uint32_t rows, mx_count *count,
+                     seen *s) {
+  for (size_t i = 0; i < n; ++i) {
+    if (choices[i].rows == rows && !bind_rows(b, OTHERS[choices[i].other]))
+      return false;
+  }
+  if (!bind_rows(b, ROWS[rows]))
+    return false;
+  for (size_t i = 0; i < n; ++i) {
+    if (choices[i].rows == rows)
       run_case(b, &choices[i], count, s);
+  }
+  return true;
+}
+
+/* In its own rows, which are too few or not free: every plan is refused. */
+static void run_fixed(bench *b, const choice *choices, size_t n, mx_count *count) {
+  OPI_ASSERT_OK(mx_bind(&b->m, 0, b->fuse), &b->m.err);
+  for (size_t i = 0; i < n; ++i) {
+    opipe_plan *plan = NULL;
+    const opipe_status status = make_plan(b, &choices[i], &plan);
+    if (status == OPIPE_OK || !mx_refused(count, &b->m, status)) {
+      ++count->failed;
+      OPI_FAIL("%s, whose rows are fixed, in %u micro-batches: %s", b->folder->name,
+               microbatches_of(&choices[i]), status == OPIPE_OK ? "a plan" : b->m.err.message);
     }
+    b->m.api->plan_destroy(plan);
   }
 }
 
-static void open_folder(const char *name, const choice *choices, size_t n, mx_count *count,
-                        seen *s) {
+static void run_folder(bench *b, const choice *choices, size_t n, mx_count *count, seen *s) {
+  for (uint32_t rows = 0; rows < OPI_COUNT(ROWS); ++rows) {
+    if (run_rows(b, choices, n, rows, count, s))
+      continue;
+    (void)printf("%s has no other rows: %s\n", b->folder->name, b->m.err.message);
+    run_fixed(b, choices, n, count);
+    return;
+  }
+}
+
+static void open_folder(const char *name, bool fuse, const choice *choices, size_t n,
+                        mx_count *count, seen *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   static bench b;
   memset(&b, 0, sizeof b);
+  b.fuse = fuse;
   if (mx_folder_read(name, &b.folder, &err) < 0 || mx_open(&b.m, NULL, b.folder) != OPIPE_OK) {
     ++count->failed;
     OPI_FAIL("%s: %s%s", name, err.message, b.m.err.message);
   } else {
-    const uint32_t before = count->passed + count->failed + count->refused_node;
     run_folder(&b, choices, n, count, s);
-    if (count->passed + count->failed + count->refused_node == before)
-      (void)printf("%s has no other rows: %s\n", name, b.m.err.message);
   }
   for (uint32_t i = 0; i < SIZES; ++i)
     mx_result_free(&b.uncut[i]);
@@ -264,7 +286,7 @@ void mx_copies(bool full, mx_count *count) {
     if (!full && !opi_test_covers(i, 2))
       continue;
     ++turn;
-    open_folder(names[i], choices, n_choices, count, &s);
+    open_folder(names[i], turn % 2 == 0, choices, n_choices, count, &s);
   }
   check_seen(&s, full);
   (void)printf(

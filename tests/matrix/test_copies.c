@@ -19,13 +19,20 @@ static void test_cover(void) {
 /* ---- what is refused ---- */
 
 typedef struct refusal {
-  const char *schedule; /* NULL: file:PATH of `text` */
-  const char *text;
+  const char *schedule, *text; /* text: a file's, in place of a name */
   uint32_t n_ranks, copies, n_microbatches;
   uint32_t replicas[3]; /* of each stage */
   opipe_status status;
   const char *words;
 } refusal;
+
+static const char sliced[] =
+    "#onnx-pipe-schedule v1\n"
+    "#ranks=2 stages=2 replicas=1 microbatches=1 slices=2 parts=1 mode=forward versions=one "
+    "sync=end\n"
+    "#place=0,1\n"
+    "0F0/0,0F0/1\n"
+    "1F0/0,1F0/1\n";
 
 static const refusal refusals[] = {
     {"gpipe",
@@ -68,9 +75,9 @@ static const refusal refusals[] = {
      3,
      {0},
      OPIPE_E_INVALID,
-     "2 micro-batches are asked for, the text has"},
+     "1 micro-batches are asked for, the text has 2"},
     {NULL,
-     "0F0/0,0F0/1\n1F0/0,1F0/1\n",
+     sliced,
      4,
      2,
      2,
@@ -84,11 +91,10 @@ static void refuse(mx_model *m, const refusal *r) {
   opipe_plan *plan = NULL;
   uint32_t n_replicas = 0;
   const char *path = opi_test_tmp("order.csv");
-  (void)snprintf(schedule, sizeof schedule, "%s", r->schedule == NULL ? "file:" : r->schedule);
-  if (r->schedule == NULL) {
+  if (r->text != NULL)
     OPI_ASSERT_FATAL(opi_test_write_file(path, r->text, strlen(r->text)));
-    (void)snprintf(schedule, sizeof schedule, "file:%s", path);
-  }
+  (void)snprintf(schedule, sizeof schedule, "%s%s",
+                 r->text == NULL ? r->schedule : "file:", r->text == NULL ? "" : path);
   while (r->replicas[n_replicas] != 0)
     ++n_replicas;
   const opipe_plan_params params = {.struct_size = sizeof params,
