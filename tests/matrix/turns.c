@@ -14,7 +14,7 @@ typedef struct size {
 /* What plans are made for; and fewer rows, other tokens, more rows of fewer tokens. */
 static const size OWN = {8, 8}, OTHERS[] = {{5, 8}, {8, 6}, {11, 5}};
 static const uint32_t MICROBATCHES[] = {2, 3, 4}, RANKS[] = {2, 4};
-enum { TURNS = 5, EVALUATIONS = 2, CLASSES = 32, WAYS_MOST = 64, FULL_DRAWS = 1 };
+enum { TURNS = 5, EVALUATIONS = 2, CLASSES = 32, WAYS_MOST = 64, FULL_DRAWS = 2 };
 static const double CLOSE = 1e-5;
 
 /* ---- schedules ---- */
