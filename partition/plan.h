@@ -219,6 +219,8 @@ typedef struct opi_plan {
   uint32_t in_flight; /* of the layout, at most OPI_CREDITS_MOST; 0: no limit */
   uint32_t copies; /* forward: of the whole pipeline, each on ranks of its own, which share out the
                       micro-batches; 0: 1. n_replicas counts them. Training: train->replicas */
+  bool in_turn;    /* of which each takes a whole request, one copy after the other: where there are
+                      fewer    micro-batches than copies. The actions are then those of copy 0 */
   const opi_train_spec *train; /* NULL: a forward plan */
   uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans: 1 */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */

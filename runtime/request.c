@@ -117,6 +117,7 @@ void opi_request_begin(opi_request *request, const opipe_submit_params *params) 
   request->on_done = told ? params->on_done : NULL;
   request->on_done_ctx = told ? params->on_done_ctx : NULL;
   atomic_store(&request->n_ranks_left, s->plan->n_ranks);
+  atomic_store(&request->n_taking_left, opi_request_n_taking(request));
   atomic_store(&request->failed, OPI_FATE_OPEN);
   atomic_store(&request->waiting, 0);
   atomic_store(&request->begun, OPI_BEGUN_NO);

@@ -115,8 +115,9 @@ struct opi_request {
   _Atomic uint32_t state;  /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
   _Atomic uint32_t failed; /* OPI_FATE_* */
   _Atomic uint32_t n_ranks_left;
-  _Atomic uint32_t waiting; /* a thread is in request_wait */
-  _Atomic uint32_t begun;   /* OPI_BEGUN_* */
+  _Atomic uint32_t n_taking_left; /* of those that have a part in it, where others have none */
+  _Atomic uint32_t waiting;       /* a thread is in request_wait */
+  _Atomic uint32_t begun;         /* OPI_BEGUN_* */
   void (*on_done)(void *ctx, opipe_request *request, opipe_status status); /* NULL: none */
   void *on_done_ctx;
   opipe_error error;
@@ -374,6 +375,8 @@ opipe_status opi_shape_params(opi_shape *shape,
 /* Runs rank `rank` as far as it goes. OPIPE_OK: no request left; OPIPE_PENDING: blocked; < 0: the
  * session has failed. interpret.c */
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err);
+/* Ranks that have a part in it; interpret.c */
+uint32_t opi_request_n_taking(const opi_request *request);
 void *opi_rank_thread(void *arg);                 /* loop.c */
 void opi_session_close_fds(opi_session *session); /* drive.c */
 void opi_session_ring_finished(opi_session *session);

@@ -68,8 +68,8 @@ const cli_option cli_option_rows[] = {
     {PLAN, "microbatches", "M", "micro-batches of the whole mini-batch or request",
      COUNT(n_microbatches, 1 << 20), .in_plan = true},
     {PLAN, "replicas", "N[,N...]",
-     "N: copies of the pipeline, each of which needs a micro-batch; several: replicas of single "
-     "stages (train only)",
+     "N: copies of the pipeline, which share out the micro-batches, or (inference, fewer "
+     "micro-batches) take requests in turn; several: replicas of single stages (train only)",
      TEXT(t.replicas), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
      "the free dimensions that micro-batches split (preset: the first of every input, as far as "

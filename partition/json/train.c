@@ -381,7 +381,8 @@ static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_erro
   const json_t *t = json_object_get(root, "replicas");
   if (t == NULL)
     return OPIPE_OK;
-  OPI_TRY(read_u32(t, "copies", COUNT_MOST, &plan->copies, err));
+  OPI_TRY(read_u32(t, "copies", plan->n_ranks, &plan->copies, err));
+  plan->in_turn = plan->n_microbatches < plan->copies;
   OPI_TRY(read_ranks(t, plan, err));
   if (plan->shares == NULL)
     return OPIPE_OK;

@@ -214,12 +214,10 @@ static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, uint
   return OPIPE_OK;
 }
 
-/* Notes where the requests of a body begin: each has as many records. */
-static void note_request(opi_listing *l, uint32_t rank, uint32_t a) {
-  const uint32_t first = l->plan->rank_first[rank], n = l->lists->n_positions;
-  const uint32_t each = (l->plan->rank_first[rank + 1] - first) / n;
-  if (a != first && (a - first) % each == 0)
-    l->lists->request_first[rank * n + (a - first) / each] = l->lists->n_steps;
+/* Notes where the requests of a body up to `position` begin. A rank may have no part in some. */
+static void note_requests(opi_listing *l, uint32_t rank, uint32_t position, uint32_t *io_noted) {
+  for (; *io_noted < position; ++*io_noted)
+    l->lists->request_first[rank * l->lists->n_positions + *io_noted + 1] = l->lists->n_steps;
 }
 
 /* Operations that follow each other at once start together, as many as a transport takes. */
@@ -240,11 +238,13 @@ static void mark_batches(opi_listing *l, uint32_t rank) {
 static opipe_status list_rank(opi_listing *l, uint32_t rank) {
   const opi_plan *plan = l->plan;
   const bool eager = plan->sync != OPIPE_SYNC_END && !l->forward;
-  uint32_t next = l->strict ? l->ends.first[rank] : 0;
+  const uint32_t n_positions = l->lists->n_positions, each = plan->n_microbatches / n_positions;
+  uint32_t next = l->strict ? l->ends.first[rank] : 0, noted = 0;
   if (!l->strict)
     OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
-    note_request(l, rank, a);
+    if (n_positions > 1)
+      note_requests(l, rank, plan->actions[a].microbatch / each, &noted);
     if (l->strict)
       OPI_TRY(add_ends(l, rank, l->times.clock_start[a], &next));
     OPI_TRY(list_action(l, a));
@@ -253,9 +253,25 @@ static opipe_status list_rank(opi_listing *l, uint32_t rank) {
     if (eager)
       OPI_TRY(add_reductions(l, rank, a));
   }
+  note_requests(l, rank, n_positions - 1, &noted);
   if (l->strict)
     OPI_TRY(add_ends(l, rank, UINT64_MAX, &next));
   return list_tail(l, rank);
+}
+
+/* Copies of the pipeline that take requests in turn leave the others out. */
+static opipe_status count_taking(opi_listing *l) {
+  const uint32_t n = l->lists->n_positions, *first = l->lists->request_first;
+  uint32_t *taking = OPI_ARENA_ARRAY(&l->lists->arena, uint32_t, n);
+  bool all = true;
+  if (taking == NULL)
+    return opi_fail_nomem(l->err, n * sizeof *taking, "lists");
+  for (uint32_t i = 0; i < l->plan->n_ranks * n; ++i) {
+    taking[i % n] += first[i] != first[i + 1];
+    all = all && first[i] != first[i + 1];
+  }
+  l->lists->n_taking = all ? NULL : taking;
+  return OPIPE_OK;
 }
 
 static opipe_status list_ranks(opi_listing *l) {
@@ -263,15 +279,14 @@ static opipe_status list_ranks(opi_listing *l) {
   const uint32_t n = l->lists->n_positions;
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     l->lists->rank_first[rank] = l->lists->n_steps;
-    for (uint32_t p = 0; p < n; ++p)
-      l->lists->request_first[rank * n + p] = l->lists->n_steps;
+    l->lists->request_first[rank * n] = l->lists->n_steps;
     OPI_TRY(list_rank(l, rank));
     if (l->strict && plan->link.rule == OPIPE_RULE_GROUPED)
       mark_batches(l, rank);
   }
   l->lists->rank_first[plan->n_ranks] = l->lists->n_steps;
   l->lists->request_first[plan->n_ranks * n] = l->lists->n_steps;
-  return OPIPE_OK;
+  return l->forward ? count_taking(l) : OPIPE_OK;
 }
 
 /* Every forward, micro-batch after micro-batch; then the backwards of each stage in the order of

@@ -46,8 +46,9 @@ typedef struct opi_list_stream {
 
 typedef struct opi_lists {
   opi_arena arena;
-  opi_step *steps;         /* opi_step.pass: OPI_PROGRAM_* */
-  uint32_t *rank_first;    /* [n_ranks + 1] */
+  opi_step *steps;      /* opi_step.pass: OPI_PROGRAM_* */
+  uint32_t *rank_first; /* [n_ranks + 1] */
+  uint32_t *n_taking;   /* [n_positions] ranks that have a part in a request; NULL: all, in each */
   uint32_t *request_first; /* [n_ranks * n_positions + 1] where each request of a rank's body begins
                             */
   opi_list_message *messages;

@@ -335,7 +335,8 @@ static opipe_status run_all(replay *p, opi_arena *scratch) {
   OPI_TRY(stuck(p));
   if (p->result == NULL)
     return OPIPE_OK;
-  const uint32_t last = p->n_items * p->lists->n_positions - 1, from = last / 2;
+  const uint32_t n = p->lists->n_positions, last = p->n_items * n - 1;
+  const uint32_t from = p->n_items > 1 ? last - p->n_items / 2 * n : last / 2; /* whole bodies */
   p->result->request_ns = p->finish[0];
   p->result->interval_ns =
       last == 0 ? p->finish[0] : (p->finish[last] - p->finish[from]) / (last - from);

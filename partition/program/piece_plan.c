@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "partition/program/model.h"
+#include "partition/schedule/compute_order.h"
 
 /* Pieces of one replica's part of a micro-batch. */
 static uint32_t pieces_each(const opi_plan *plan) {
@@ -81,14 +82,38 @@ static uint32_t least_passes(const opi_plan *plan) {
   return least;
 }
 
+/* Requests until the first copy of the pipeline is used again. */
+static uint32_t n_turns(const opi_plan *plan) {
+  return plan->in_turn ? opi_plan_copies(plan) : 1;
+}
+
+/* Copies that take requests in turn lie alike, and the actions are those of the first. */
+static opipe_status check_turns(const opi_plan *plan, opipe_error *err) {
+  const uint32_t n = n_turns(plan), n_ranks = plan->n_ranks / n, own = plan->n_replicas / n;
+  bool alike = n_ranks * n == plan->n_ranks && own * n == plan->n_replicas &&
+               plan->rank_first[n_ranks] == plan->n_actions;
+  for (uint32_t i = 0; alike && i < plan->n_stages * plan->n_replicas; ++i) {
+    const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
+    alike = opi_plan_rank(plan, s, r) == opi_plan_rank(plan, s, r % own) + r / own * n_ranks;
+  }
+  if (alike)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%u copies of the pipeline take requests in turn (%u micro-batches each): every "
+                  "copy must have its %u stages on as many of the %u ranks, in the same order, and "
+                  "only the first its actions",
+                  n, plan->n_microbatches, plan->n_stages, plan->n_ranks);
+}
+
 /* How many requests of a stream the lists hold: as many as bring the slots of every tensor back to
  * where they were. A training step, and a request alone, is one. */
 static uint32_t count_positions(const opi_plan *plan, const opi_cut_model *model) {
   const opi_cut *cut = model->cuts[0];
   uint32_t distance = 1;
-  if (plan->n_positions != 0 || !opi_plan_is_periodic(plan) || plan->train != NULL ||
-      plan->actions == NULL)
-    return plan->n_positions == 0 ? 1 : plan->n_positions;
+  if (plan->n_positions != 0)
+    return plan->n_positions;
+  if (!opi_plan_is_periodic(plan) || plan->train != NULL || plan->actions == NULL)
+    return n_turns(plan);
   for (uint32_t r = 0; cut != NULL && r < cut->n_routes; ++r) {
     const opi_route *route = &cut->routes[r];
     const uint32_t apart = route->dst_stage / model->n_pieces - route->src_stage / model->n_pieces;
@@ -98,16 +123,18 @@ static uint32_t count_positions(const opi_plan *plan, const opi_cut_model *model
   while (slots % 2 == 0 && slots > plan->depth &&
          (uint64_t)slots * plan->n_actions / plan->n_microbatches > RECORDS_MOST / 4)
     slots /= 2;
-  return slots / common_divisor(slots, least_passes(plan));
+  return slots / common_divisor(slots, least_passes(plan)) * n_turns(plan);
 }
 
 /* Every rank's records, for one request after the other. */
 static opipe_status place_actions(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
   opi_plan *out = &model->piece_plan.plan;
-  const uint32_t n = out->n_positions;
+  const uint32_t n = out->n_positions, turns = n_turns(plan), each = plan->n_ranks / turns;
   uint32_t at = 0;
   if (plan->actions == NULL || (plan->train == NULL && model->cuts[0] == NULL))
     return OPIPE_OK; /* what is received says how many requests */
+  if (turns > 1)
+    OPI_TRY(check_turns(plan, err));
   if (n > 1 && (uint64_t)plan->n_actions * n > RECORDS_MOST) {
     return opi_fail(
         err, OPIPE_E_LIMIT,
@@ -120,11 +147,14 @@ static opipe_status place_actions(const opi_plan *plan, opi_cut_model *model, op
   if (actions == NULL || rank_first == NULL)
     return opi_fail_nomem(err, (size_t)plan->n_actions * n * sizeof *plan->actions, "pieces");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const uint32_t copy = r / each, from = r % each;
     rank_first[r] = at;
-    for (uint32_t p = 0; p < n; ++p) {
-      for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a, ++at) {
+    for (uint32_t p = copy; p < n; p += turns) {
+      for (uint32_t a = plan->rank_first[from]; a < plan->rank_first[from + 1]; ++a, ++at) {
         actions[at] = plan->actions[a];
         OPI_TRY(place_action(plan, model, a, &actions[at], err));
+        actions[at].rank = r;
+        actions[at].replica = (uint16_t)(actions[at].replica + copy * (plan->n_replicas / turns));
         actions[at].microbatch += p * plan->n_microbatches;
       }
     }

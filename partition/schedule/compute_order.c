@@ -369,6 +369,8 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
   opipe_status status = OPIPE_OK;
   for (uint32_t k = 0; status >= 0 && k < opi_plan_copies(plan); ++k) {
     problem.n_microbatches = opi_plan_copy_share(plan, k);
+    if (problem.n_microbatches == 0)
+      continue; /* requests in turn */
     c.first_rank = k * layout.n_ranks;
     c.first_replica = k * layout.n_replicas;
     status = cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,

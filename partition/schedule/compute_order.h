@@ -30,6 +30,8 @@ static inline uint32_t opi_plan_copies(const opi_plan *plan) {
 /* Micro-batches of copy k: they differ by at most one, the larger shares first. */
 static inline uint32_t opi_plan_copy_share(const opi_plan *plan, uint32_t k) {
   const uint32_t n = opi_plan_copies(plan);
+  if (plan->in_turn)
+    return k == 0 ? plan->n_microbatches : 0;
   return plan->n_microbatches / n + (k < plan->n_microbatches % n);
 }
 

@@ -157,11 +157,12 @@ static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opip
 opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
                                  uint32_t n_stages, opi_plan *plan, opipe_error *err) {
   const uint32_t copies = opi_plan_copies(plan);
+  plan->in_turn = plan->train == NULL && plan->n_microbatches < copies;
   if (n_ranks % copies != 0) {
     return opi_fail(err, OPIPE_E_INVALID, "%u replicas of the pipeline cannot share %u ranks",
                     copies, n_ranks);
   }
-  if (opi_plan_copy_share(plan, copies - 1) == 0) {
+  if (opi_plan_copy_share(plan, copies - 1) == 0 && !plan->in_turn) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%u replicas of the pipeline need a micro-batch each, there are %u", copies,
                     plan->n_microbatches);

@@ -5,6 +5,36 @@
  */
 #include "runtime/engine.h"
 
+/* Has the rank steps of it? Requests in turn are one copy of the pipeline's alone. */
+static bool has_steps(const opi_rank *rank, const opi_request *request) {
+  const opi_lists *lists = request->runs->lists;
+  const uint32_t p = rank->index * lists->n_positions + request->position;
+  return lists->request_first[p] != lists->request_first[p + 1];
+}
+
+/* Where it has not, results that are inputs are still rank 0's to store. */
+static bool has_part(const opi_rank *rank, const opi_request *request) {
+  return request->ticket != NULL || request->runs->lists->n_taking == NULL ||
+         has_steps(rank, request) || (rank->index == 0 && request->has_plain);
+}
+
+uint32_t opi_request_n_taking(const opi_request *request) {
+  const opi_session *s = request->session;
+  if (request->ticket != NULL || request->runs->lists->n_taking == NULL)
+    return s->plan->n_ranks;
+  return request->runs->lists->n_taking[request->position] +
+         (request->has_plain && !has_steps(&s->ranks[0], request));
+}
+
+/* The last of those that have a part ends it for the caller, the last of all lets it go. */
+static void leave_request(const opi_rank *rank, opi_request *request) {
+  if (request->ticket == NULL && request->runs->lists->n_taking != NULL &&
+      has_part(rank, request) && atomic_fetch_sub(&request->n_taking_left, 1) == 1)
+    opi_request_finish(request);
+  if (atomic_fetch_sub(&request->n_ranks_left, 1) == 1)
+    opi_request_passed(request);
+}
+
 static bool take_request(opi_rank *rank) {
   opi_session *s = rank->session;
   const uint64_t n = atomic_load_explicit(&rank->n_taken, memory_order_relaxed);
@@ -16,7 +46,8 @@ static bool take_request(opi_rank *rank) {
     opi_request_check_deadline(rank->request, rank, OPIPE_NONE);
   if (rank->request->ticket != NULL && opi_request_failed(rank->request))
     (void)opi_request_withdraw(rank->request);
-  if (atomic_load_explicit(&rank->request->begun, memory_order_acquire) == OPI_BEGUN_NO)
+  if (atomic_load_explicit(&rank->request->begun, memory_order_acquire) == OPI_BEGUN_NO &&
+      has_part(rank, rank->request))
     (void)atomic_compare_exchange_strong(&rank->request->begun, &no, OPI_BEGUN_YES);
   opi_count_on(&rank->n_taken);
   return true;
@@ -60,8 +91,8 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
     opi_request *done = rank->request;
     rank->request = NULL;
     opi_count_on(&rank->n_moves);
-    if (done != NULL && atomic_fetch_sub(&done->n_ranks_left, 1) == 1)
-      opi_request_passed(done);
+    if (done != NULL)
+      leave_request(rank, done);
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;

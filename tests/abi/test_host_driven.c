@@ -485,6 +485,44 @@ static void test_a_training_loop_without_threads(void) {
     OPI_ASSERT(memcmp(losses[0], losses[way], sizeof losses[0]) == 0);
 }
 
+/* Two copies of a pipeline of one stage: requests go to them in turn, and none waits for one that
+ * is the other copy's. */
+static void test_copies_take_requests_in_turn(void) {
+  host_kit k;
+  static outcome first, second, third;
+  static float wanted[2][ELEMS];
+  const opipe_plan_params plan = {.struct_size = sizeof plan, .n_stages = 1, .replicas = 2};
+  const opipe_session_params session = {
+      .struct_size = sizeof session, .threads = OPIPE_THREADS_HOST, .max_in_flight = REQUESTS};
+  opipe_tensor out;
+  first.release = second.release = third.release = false;
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, GPT, 1, 8, &plan), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, &session), &k.err);
+  OPI_ASSERT_OK_FATAL(submit(&k, &first, 1, 0), &k.err);
+  OPI_ASSERT_OK_FATAL(submit(&k, &second, 2, 0), &k.err);
+  while (k.api->session_drive(k.session, 1, 0, &k.err) == OPIPE_OK && second.n_calls == 0) {
+  }
+  OPI_ASSERT_INT(second.n_calls, 1);
+  OPI_ASSERT_OK(second.status, &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->request_output(second.request, 0, &out, &k.err), &k.err);
+  memcpy(wanted[0], out.data, sizeof wanted[0]);
+  k.api->request_release(second.request);
+  OPI_ASSERT_INT(first.n_calls, 0);
+  OPI_ASSERT_OK(k.api->request_cancel(first.request, &k.err), &k.err); /* its copy has not begun */
+  OPI_ASSERT_INT(first.n_calls, 1);
+  OPI_ASSERT_INT(first.status, OPIPE_E_CANCELLED);
+  k.api->request_release(first.request);
+  OPI_ASSERT_OK_FATAL(submit(&k, &third, 2, 0), &k.err);
+  while (k.api->session_drive(k.session, 0, 0, &k.err) == OPIPE_OK && third.n_calls == 0) {
+  }
+  OPI_ASSERT_INT(third.n_calls, 1);
+  OPI_ASSERT_OK_FATAL(k.api->request_output(third.request, 0, &out, &k.err), &k.err);
+  memcpy(wanted[1], out.data, sizeof wanted[1]);
+  OPI_ASSERT(memcmp(wanted[0], wanted[1], sizeof wanted[0]) == 0);
+  k.api->request_release(third.request);
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("host-driven", OPI_TEST(test_one_thread_runs_three_ranks_in_a_loop),
               OPI_TEST(test_an_idle_rank_sleeps),
               OPI_TEST(test_what_no_rank_has_begun_is_cancelled_at_once),
@@ -493,4 +531,5 @@ OPI_TEST_MAIN("host-driven", OPI_TEST(test_one_thread_runs_three_ranks_in_a_loop
               OPI_TEST(test_wait_ends_where_nobody_drives),
               OPI_TEST(test_a_pause_of_the_host_is_no_failure),
               OPI_TEST(test_on_done_in_every_mode), OPI_TEST(test_a_training_loop_without_threads),
-              OPI_TEST(test_double_buffered_steps_have_no_deadline))
+              OPI_TEST(test_double_buffered_steps_have_no_deadline),
+              OPI_TEST(test_copies_take_requests_in_turn))

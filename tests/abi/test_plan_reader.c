@@ -348,7 +348,23 @@ static void test_any_order_has_the_bits_of_its_reference(void) {
   }
 }
 
-OPI_TEST_MAIN("plan reader", OPI_TEST(test_edited_inference_plans),
+/* Copies of the pipeline that take requests in turn. */
+static void test_edited_copies(void) {
+  static const edit edits[] = {
+      {"\"ranks\": [0, 1]", "\"ranks\": [0, 0]", "2 copies of the pipeline take requests"},
+      {"\"ranks\": [0, 1]", "\"ranks\": [1, 0]", "\"ranks\" has rank 1"},
+      {"\"copies\": 2", "\"copies\": 3", "\"copies\" must be an integer from 0 to 2"},
+      {"    \"\"\n", "    \"0@1F0\"\n", "micro-batch 0 passes stage 0 in replica 0"},
+      {"\"0F0\",\n    \"\"", "\"\",\n    \"0@1F0\"", "2 copies of the pipeline take requests"},
+  };
+  host_kit k;
+  const opipe_plan_params params = {.struct_size = sizeof params, .n_stages = 1, .replicas = 2};
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, 4, 4, &params), &k.err);
+  read_all(&k, edits, OPI_COUNT(edits));
+  kit_close(&k);
+}
+
+OPI_TEST_MAIN("plan reader", OPI_TEST(test_edited_inference_plans), OPI_TEST(test_edited_copies),
               OPI_TEST(test_edited_training_plans), OPI_TEST(test_edited_pins),
               OPI_TEST(test_memory_of_a_rank_without_weights),
               OPI_TEST(test_many_stages_without_nodes),

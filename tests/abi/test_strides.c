@@ -208,16 +208,15 @@ static void test_the_second_element_is_reached_by_the_stride(void) {
   kit_close(&k);
 }
 
-/* Copies of the pipeline need a micro-batch each; replicas that cut micro-batches are training's.
- */
+/* Copies of the pipeline take requests in turn where there are fewer micro-batches; replicas that
+ * cut micro-batches are training's. */
 static void test_replicas_of_a_plan_for_inference(void) {
   static const uint32_t one_each[] = {1, 1}, two[] = {2, 1};
   opipe_plan_params params = opipe_plan_params_init();
   host_kit k;
   params.n_stages = 2;
   params.replicas = 2;
-  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_INVALID, &k.err,
-                   "2 replicas of the pipeline need a micro-batch each, there are 1");
+  OPI_ASSERT_OK(kit_plan(&k, NULL, GPT, 1, 8, &params), &k.err);
   kit_close(&k);
   params.replicas = 0;
   params.n_stage_replicas = 2;

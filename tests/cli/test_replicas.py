@@ -28,10 +28,8 @@ REFUSALS = [
 ]
 
 
-FORWARD = [("gpipe", 2, 4), ("1f1b", 4, 3), ("interleaved", 4, 5), ("chimera", 2, 2), ("zbv", 4, 4)]
+FORWARD = [("gpipe", 2, 4), ("1f1b", 4, 3), ("interleaved", 4, 5), ("chimera", 2, 2), ("zbv", 4, 4), ("gpipe", 2, 1), ("1f1b", 3, 1), ("zbv", 4, 1)]
 RUN_REFUSALS = [
-    (["--replicas", "3", "--stages", "2", "--microbatches", "2"], REFUSED, "3 replicas of the pipeline need a micro-batch "
-                                                                           "each, there are 2"),
     (["--replicas", "2", "--ranks", "5", "--microbatches", "4"], REFUSED, "2 replicas of the pipeline cannot share 5"),
     (["--replicas", "2,1", "--stages", "2"], USAGE, "--replicas 2,1: a plan for inference"),
 ]

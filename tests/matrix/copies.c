@@ -9,7 +9,7 @@
 /* Rows of the plan, and of the other requests: fewer than micro-batches or copies, more than the
  * plan's. */
 static const int64_t ROWS[] = {6, 7, 9}, OTHERS[] = {1, 2, 4, 8};
-enum { SIZES = 10, STAGES = 4, COPIES = 2, MICROBATCHES = 4, FIRST = 2, REQUESTS = 7 };
+enum { SIZES = 10, STAGES = 4, COPIES = 2, MICROBATCHES = 6, FIRST = 2, REQUESTS = 7 };
 
 /* One case; every member but the schedule is an index. */
 typedef struct choice {
@@ -20,7 +20,7 @@ typedef struct choice {
 /* How often a value of a dimension has passed. */
 typedef struct seen {
   uint32_t stages[STAGES], copies[COPIES], microbatches[MICROBATCHES], rows[OPI_COUNT(ROWS)],
-      others[OPI_COUNT(OTHERS)], uneven, even;
+      others[OPI_COUNT(OTHERS)], uneven, even, turns;
   uint32_t schedules[64];
 } seen;
 
@@ -37,10 +37,11 @@ static uint32_t copies_of(const choice *c) {
   return c->copies + 2;
 }
 
-/* One each, one more, two each, five. */
+/* One each, one more, two each, five; fewer than copies, which take requests in turn: one, and one
+ * for all but one. */
 static uint32_t microbatches_of(const choice *c) {
   const uint32_t n = copies_of(c);
-  const uint32_t list[MICROBATCHES] = {n, n + 1, 2 * n, 5};
+  const uint32_t list[MICROBATCHES] = {n, n + 1, 2 * n, 5, 1, n - 1};
   return list[c->microbatches];
 }
 
@@ -51,7 +52,8 @@ static opipe_status make_plan(bench *b, const choice *c, opipe_plan **out_plan) 
   char name[600];
   const uint32_t copies = copies_of(c), n = microbatches_of(c);
   const opipe_device_choice device = {.kind = "cpu", .threads = 1};
-  kit_schedule_name(&kit_schedules[c->schedule], c->stages + 1, n / copies, name, sizeof name);
+  kit_schedule_name(&kit_schedules[c->schedule], c->stages + 1, n < copies ? n : n / copies, name,
+                    sizeof name);
   const opipe_plan_params params = {.struct_size = sizeof params,
                                     .n_ranks = (c->stages + 1) * copies,
                                     .devices = &device,
@@ -128,7 +130,9 @@ static void count_seen(seen *s, const choice *c) {
   ++s->microbatches[c->microbatches];
   ++s->rows[c->rows];
   ++s->others[c->other];
-  ++*(microbatches_of(c) % copies_of(c) == 0 ? &s->even : &s->uneven);
+  ++*(microbatches_of(c) < copies_of(c)        ? &s->turns
+      : microbatches_of(c) % copies_of(c) == 0 ? &s->even
+                                               : &s->uneven);
 }
 
 static void run_case(bench *b, const choice *c, mx_count *count, seen *s) {
@@ -184,6 +188,8 @@ static void run_fixed(bench *b, const choice *choices, size_t n, mx_count *count
   OPI_ASSERT_OK(mx_bind(&b->m, 0, b->fuse), &b->m.err);
   for (size_t i = 0; i < n; ++i) {
     opipe_plan *plan = NULL;
+    if (microbatches_of(&choices[i]) == 1)
+      continue; /* nothing is cut */
     const opipe_status status = make_plan(b, &choices[i], &plan);
     if (status == OPIPE_OK || !mx_refused(count, &b->m, status)) {
       ++count->failed;
@@ -261,7 +267,7 @@ static void check_seen(const seen *s, bool full) {
     need(s->rows[i], "the rows", i);
   for (size_t i = 0; i < OPI_COUNT(OTHERS); ++i)
     need(s->others[i], "the other rows", i);
-  OPI_ASSERT(s->even > 0 && s->uneven > 0);
+  OPI_ASSERT(s->even > 0 && s->uneven > 0 && s->turns > 0);
 }
 
 void mx_copies(bool full, mx_count *count) {
