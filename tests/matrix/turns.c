@@ -14,7 +14,7 @@ typedef struct size {
 /* What plans are made for; and fewer rows, other tokens, more rows of fewer tokens. */
 static const size OWN = {8, 8}, OTHERS[] = {{5, 8}, {8, 6}, {11, 5}};
 static const uint32_t MICROBATCHES[] = {2, 3, 4}, RANKS[] = {2, 4};
-enum { TURNS = 5, EVALUATIONS = 2, CLASSES = 32, WAYS_MOST = 64, FULL_DRAWS = 2 };
+enum { TURNS = 5, EVALUATIONS = 2, CLASSES = 32, WAYS_MOST = 64 };
 static const double CLOSE = 1e-5;
 
 /* ---- schedules ---- */
@@ -405,7 +405,7 @@ static void run_bench(uint32_t model, uint32_t other, bool full, const way *ways
   const opipe_status status = open_bench(&b, &kit_subjects[model], OTHERS[other]);
   OPI_ASSERT_OK(status, &b.k.err);
   for (size_t w = 0; w < n_ways && status == OPIPE_OK; ++w) {
-    for (uint32_t i = 0; i < FULL_DRAWS; ++i) {
+    for (uint32_t i = 0; i < (full ? 2u : 1u); ++i) {
       choice c = {.way = &ways[w], .model = model, .other = other};
       uint32_t passed = 0;
       draw(&random, &c);
