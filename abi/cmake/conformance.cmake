@@ -3,6 +3,7 @@
 # The conformance programs: clients of the public headers alone, built and installed for who has a
 # plugin but no compiler at hand. Their sources are installed too (install.cmake).
 set(OPI_CONFORMANCE_DIR ${PROJECT_SOURCE_DIR}/tests/conformance)
+add_custom_target(conformance)
 foreach(kind backend schedule transport)
   set(program conformance-${kind})
   add_executable(${program}
@@ -12,5 +13,6 @@ foreach(kind backend schedule transport)
   target_link_libraries(${program} PRIVATE opi_flags ${CMAKE_DL_LIBS} Threads::Threads m)
   set_target_properties(${program} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/libexec/onnx-pipe)
+  add_dependencies(conformance ${program})
   install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/onnx-pipe)
 endforeach()
