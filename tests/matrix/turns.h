@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training steps of two shapes in turn, in one session: model x schedule (of one replica, of
- * copies, of replicas that cut micro-batches) x ranks x micro-batches x optimizer x the other shape
- * x which of the two comes first, with evaluations of both between the steps.
+ * copies, of replicas that cut micro-batches) x ranks x micro-batches x optimizer x times given or
+ * modelled x the other shape x which of the two comes first, with evaluations of both between the
+ * steps.
  *
  * A case holds when losses, evaluations, the weights after the first step and after the last have
  * the bits of the plan's reference in the same turns; the first step is close to one of the uncut
  * model, planned for that shape; memory is what the plan predicts, as long as its own shape is
- * alone, and what the context is charged for, afterwards. Or when plan or step are refused with the
+ * alone, and afterwards what the context is charged for and, where times are given (slots depend on
+ * them), what two plans for the two shapes predict. Or when plan or step are refused with the
  * text that the constraint documents.
  */
 #ifndef TESTS_MATRIX_TURNS_H
