@@ -98,7 +98,7 @@ static uint32_t count_positions(const opi_plan *plan, const opi_cut_model *model
   while (slots % 2 == 0 && slots > plan->depth &&
          (uint64_t)slots * plan->n_actions / plan->n_microbatches > RECORDS_MOST / 4)
     slots /= 2;
-  return slots / common_divisor(slots, least_passes(plan));
+  return slots / common_divisor(slots, least_passes(plan) * model->n_slices);
 }
 
 /* Every rank's records, for one request after the other. */
@@ -145,6 +145,7 @@ opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, op
   out->n_stages = plan->n_stages * model->n_pieces;
   out->n_replicas = plan->shares == NULL ? plan->n_replicas : 1;
   out->n_slices = out->n_parts = 1;
+  out->n_pieces = plan->train == NULL ? model->n_pieces : 0;
   out->shares = NULL;
   out->n_positions = count_positions(plan, model);
   const uint32_t n = out->n_stages * out->n_replicas;
