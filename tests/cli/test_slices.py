@@ -3,6 +3,7 @@
 # ctest: timeout=120
 """run in token slices: data sets checked, the plan's reference and the uncut model compared, plans
 written and run again, masks of Dropout, and what cannot be sliced."""
+import json
 import os
 import tempfile
 
@@ -54,6 +55,16 @@ def main():
         result = run("run", folder, "--check", "--schedule", "terapipe:slices=3", "--stages", "2")
         count.check(f"data sets of {os.path.basename(folder)}", wrong(result, "passed"))
     with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "trace.json")
+        result = run("run", os.path.join(GPT, "model.onnx"), *HOW, "--schedule", "terapipe:slices=3",
+                     "--stages", "2", "--microbatches", "2", "--trace", trace)
+        problem = wrong(result)
+        if not problem:
+            with open(trace, encoding="utf-8") as file:
+                names = [e["name"] for e in json.load(file)["traceEvents"] if e["ph"] == "X"]
+            wanted = {f"F stage {s}, micro-batch {m}, slice {k}" for s in (0, 1) for m in (0, 1) for k in (0, 1, 2)}
+            problem = None if set(names) == wanted else f"a trace of {sorted(set(names))}"
+        count.check("a trace names slices", problem)
         model, plan = os.path.join(GPT, "model.onnx"), os.path.join(folder, "plan.json")
         result = run("plan", model, "--bind", "batch=4,seq=12", "--stages", "3", "--schedule",
                      "terapipe:lengths=6+4+2", "--output", plan)
