@@ -139,6 +139,8 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
                   plan->n_stages, plan->n_stages == 1 ? "" : "s", plan->n_ranks,
                   plan->n_ranks == 1 ? "" : "s", plan->schedule, plan->n_microbatches,
                   plan->n_microbatches == 1 ? "" : "es");
+  if (plan->train == NULL && plan->n_slices > 1)
+    opi_text_printf(&t, " in %u token slices", plan->n_slices);
   for (uint32_t i = 0; i < plan->n_dims; ++i) {
     opi_text_printf(&t, "%s%s=%" PRId64, i == 0 ? "; " : ", ", plan->dims[i].name,
                     plan->dims[i].value);

@@ -149,9 +149,15 @@ opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err) {
 enum { SLOTS_MOST = 65536 }; /* OPIPE_DEPTH_MOST of <opipe/streams.h> */
 
 uint32_t opi_route_depth(const opi_plan *plan) {
-  const uint32_t n = plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
+  const uint32_t n_pieces = plan->n_pieces == 0 ? 1 : plan->n_pieces;
+  const uint32_t n_slices = plan->n_slices <= 1 ? n_pieces : plan->n_slices;
+  const uint32_t n_microbatches =
+      plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
+  const uint64_t n = (uint64_t)n_microbatches * n_slices;
   const uint32_t depth = plan->depth == 0 ? 1 : plan->depth;
-  return plan->n_stages > plan->n_ranks && n > depth ? n : depth;
+  if (plan->n_stages / n_pieces <= plan->n_ranks || n <= depth)
+    return depth;
+  return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
 uint32_t opi_forward_slots(const opi_plan *plan, uint32_t distance) {

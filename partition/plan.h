@@ -206,6 +206,7 @@ typedef struct opi_plan {
   uint32_t n_positions; /* of a view of a forward plan (partition/program/model.h): the requests
                            that its lists hold, one after the other; each has n_microbatches /
                            n_positions. 0: one */
+  uint32_t n_pieces;    /* of such a view: of each stage of the plan (token slices). 0: one */
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
   opi_device_spec *devices;      /* [n_ranks] */
@@ -222,7 +223,7 @@ typedef struct opi_plan {
   bool in_turn;    /* of which each takes a whole request, one copy after the other: where there are
                       fewer    micro-batches than copies. The actions are then those of copy 0 */
   const opi_train_spec *train; /* NULL: a forward plan */
-  uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans: 1 */
+  uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans have no parts */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
   uint32_t *slice_lengths;     /* [n_slices] tokens; NULL: equal */
   uint32_t depth;              /* slots of a boundary tensor between neighbours */
@@ -296,12 +297,12 @@ static inline uint32_t opi_plan_rank(const opi_plan *plan, uint32_t stage, uint3
 }
 
 /* Slots of a boundary tensor of a forward plan between neighbouring stages: plan->depth, or one per
- * micro-batch of a request where a rank has several stages and may compute all micro-batches of one
+ * micro-batch of a request (and slice) where a rank has several stages and may compute all of one
  * before the next. */
 uint32_t opi_route_depth(const opi_plan *plan);
-/* The same between stages that lie `distance` apart: at least one more for each between them, since
- * in a stream that many micro-batches lie between its ends; doubled until there are enough, so that
- * the slots of all of a stage's tensors come round together. */
+/* The same between stages of the plan that lie `distance` apart: at least one more for each between
+ * them, since in a stream that many micro-batches lie between its ends; doubled until there are
+ * enough, so that the slots of all of a stage's tensors come round together. */
 uint32_t opi_forward_slots(const opi_plan *plan, uint32_t distance);
 
 #endif /* OPI_PLAN_H */

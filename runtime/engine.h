@@ -158,9 +158,10 @@ typedef struct opi_compiled {
   uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
   opi_ports **ports;         /* [n_variants][n_slices] */
   struct opi_train_counter *counters;       /* [n_variants * n_slices]; count.c */
-  int32_t token_axis;                       /* of labels and logits, with slices */
+  int32_t token_axis;                       /* training, with slices: of labels and logits */
   opi_carry *output_carry;                  /* [session's outputs] training: 1, the logits */
   bool strict;                              /* opi_plan_is_strict */
+  bool draws;                               /* inference: programs read the scalars of the run */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
   int64_t rows[OPI_ROW_CLASSES];            /* of a whole micro-batch */
 } opi_compiled;
@@ -175,7 +176,7 @@ typedef struct opi_engine {
   uint64_t n_items;            /* published; submit_lock */
   bool periodic;               /* double-buffered, with a schedule */
   uint32_t labels_input;       /* of the session, OPIPE_NONE: none */
-  uint32_t n_pieces, n_slices; /* of every shape */
+  uint32_t n_pieces, n_slices; /* of the plan's own shape; of every shape of training */
   int64_t units_per_row;       /* of the batch axis as the inputs have it */
   uint64_t n_steps;            /* submitted; submit_lock */
 } opi_engine;

@@ -193,6 +193,7 @@ typedef struct opi_rank {
   _Atomic uint64_t doing_since_ns; /* of a program or a blocked step; 0: it moves */
   _Atomic uint64_t doing_request;
   _Atomic uint32_t doing_kind, doing_pass, doing_stage, doing_microbatch, doing_peer;
+  _Atomic uint32_t doing_pieces; /* of a stage, in what it is at work with */
   _Atomic uint64_t busy_ns;
   char pad3_[128]; /* the next rank reads what comes behind */
 } opi_rank;
@@ -387,8 +388,15 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
  * `axis` (-1: it is not cut). The view borrows `shape`, and changes it for packed types. */
 opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,
                        int64_t first);
-void opi_result_put(const opi_result *result, const opi_carry *carry, int64_t n_whole,
-                    int64_t first, int64_t n_rows, const char *part, uint64_t n_bytes);
+/* Along one axis (rows, tokens) a part has entries first to first + n - 1 of n_whole; carry.axis
+ * -1: it has all that there is. */
+typedef struct opi_result_part {
+  opi_carry carry;
+  int64_t n_whole, first, n;
+} opi_result_part;
+/* Puts a part of shape `value` into its place. */
+void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
+                    const opi_result_part *tokens, const char *part);
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request,
                              opipe_error *err); /* outputs that are inputs or known values */
 /* Between regions of two ranks, on the calling thread. */

@@ -70,11 +70,22 @@ bool opi_view_equals(const opi_view *view, const char *dense) {
   return walk(view, NULL, dense);
 }
 
-void opi_scatter_part(char *whole, const char *part, uint64_t outer, uint64_t n_whole,
-                      uint64_t first, uint64_t n_part, uint64_t unit_bytes) {
-  const size_t n_bytes = (size_t)(n_part * unit_bytes);
-  if (n_bytes == 0)
-    return;
-  for (uint64_t o = 0; o < outer; ++o)
-    memcpy(whole + (o * n_whole + first) * unit_bytes, part + o * n_bytes, n_bytes);
+void opi_scatter_part(char *whole, const char *part, const opi_extent *extents, uint32_t n,
+                      uint64_t unit_bytes) {
+  while (n > 0 && extents[n - 1].n_part == extents[n - 1].n_whole)
+    unit_bytes *= extents[--n].n_whole;
+  const opi_extent run = n == 0 ? (opi_extent){1, 0, 1} : extents[n - 1];
+  const uint32_t n_leading = n == 0 ? 0 : n - 1;
+  const uint64_t run_bytes = run.n_part * unit_bytes;
+  uint64_t n_runs = run_bytes == 0 ? 0 : 1;
+  for (uint32_t d = 0; d < n_leading; ++d)
+    n_runs *= extents[d].n_part;
+  for (uint64_t i = 0; i < n_runs; ++i) {
+    uint64_t at = run.first * unit_bytes, stride = run.n_whole * unit_bytes, rest = i;
+    for (uint32_t d = n_leading; d-- > 0; rest /= extents[d].n_part) {
+      at += (extents[d].first + rest % extents[d].n_part) * stride;
+      stride *= extents[d].n_whole;
+    }
+    memcpy(whole + at, part + i * run_bytes, (size_t)run_bytes);
+  }
 }

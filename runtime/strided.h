@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between views with strides and dense memory, and between a whole batch and its
- * micro-batches. */
+/* Copies between views with strides and dense memory, and between a whole tensor and its
+ * parts by rows and tokens. */
 #ifndef OPI_STRIDED_H
 #define OPI_STRIDED_H
 
@@ -22,10 +22,13 @@ void opi_view_gather(const opi_view *view, char *dst);
 /* Are the view's elements those of `dense`, bit by bit? */
 bool opi_view_equals(const opi_view *view, const char *dense);
 
-/* A micro-batch's part of a dense tensor that is `outer` blocks of n_whole units of unit_bytes; the
- * part has n_part units of each block, from unit `first`. Copies the dense part into its places in
- * `whole`. */
-void opi_scatter_part(char *whole, const char *part, uint64_t outer, uint64_t n_whole,
-                      uint64_t first, uint64_t n_part, uint64_t unit_bytes);
+/* One dimension of a dense tensor, of which a part has entries first to first + n_part - 1. */
+typedef struct opi_extent {
+  uint64_t n_whole, first, n_part;
+} opi_extent;
+
+/* Copies a dense part into its place in `whole`: a tensor [n] whose entries are of unit_bytes. */
+void opi_scatter_part(char *whole, const char *part, const opi_extent *extents, uint32_t n,
+                      uint64_t unit_bytes);
 
 #endif /* OPI_STRIDED_H */

@@ -19,7 +19,10 @@ static opipe_status result_shape(const opi_session *s, const opi_request *reques
                                  opi_result *result, opipe_error *err) {
   const opi_compiled *t = request->runs;
   const opi_cut *c = t->model->cuts[0];
-  const opi_value *value = &c->graph->values[c->graph->outputs[output]];
+  const opi_graph *g = t->model->n_slices == 1
+                           ? c->graph
+                           : t->model->variants[t->model->base].bound->graph; /* whole sequences */
+  const opi_value *value = &g->values[g->outputs[output]];
   const opi_carry *carry = &t->output_carry[output];
   result->rank = (uint32_t)value->rank;
   for (int32_t d = 0; d < value->rank; ++d)
@@ -109,7 +112,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     result->data = NULL;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     OPI_TRY(result_shape(s, request, o, result, err));
-    if (request->runs->model->cuts[0]->output_cell[o] == OPIPE_NONE)
+    if (!opi_output_is_made(request->runs->model->cuts[0], o))
       request->has_plain = true;
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {

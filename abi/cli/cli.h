@@ -194,10 +194,6 @@ typedef struct cli_result {
 } cli_result;
 void cli_result_free(cli_result *result);
 
-/* Runs one request under session flags; outputs in model order. */
-int cli_run_once(cli_session *s, opipe_plan *plan, uint32_t session_flags, const cli_tensor *inputs,
-                 uint32_t n_inputs, cli_result *out);
-
 typedef struct cli_timing {
   uint32_t n;
   double total_s, mean_ms, p50_ms, p90_ms, p99_ms;

@@ -161,9 +161,3 @@ int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_
   free(st.latency_ms);
   return status;
 }
-
-int cli_run_once(cli_session *s, opipe_plan *plan, uint32_t session_flags, const cli_tensor *inputs,
-                 uint32_t n_inputs, cli_result *out) {
-  cli_timing timing;
-  return cli_stream(s, plan, session_flags, 1, inputs, n_inputs, NULL, out, &timing);
-}

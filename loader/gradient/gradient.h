@@ -88,17 +88,18 @@ typedef struct opi_gradient_options {
 
 /* ---- what comes out ---- */
 
-/* Per-run scalars of every training program, by slot: values of role SCALAR, rank 0. INT64: the
- * number; DOUBLE: the bits of a double in the int64. */
+/* Per-run scalars of every program of training, and of inference where something is dropped, by
+ * slot: values of role SCALAR, rank 0. INT64: the number; DOUBLE: the bits of a double in the
+ * int64. */
 enum {
-  OPI_SCALAR_SEED = 0, /* int64 */
-  OPI_SCALAR_STEP = 1, /* int64: mini-batches since training began */
-  OPI_SCALAR_SAMPLE =
-      2, /* int64: first row of this micro-batch or part, counted over the mini-batch */
-  OPI_SCALAR_TOKEN = 3, /* int64: first token of this slice */
-  OPI_SCALAR_COUNT = 4, /* double: what the mini-batch's loss is divided by */
-  OPI_SCALAR_SCALE = 5, /* double: loss scale, 1 without */
-  OPI_SCALAR_TABLE = 6  /* how many there are */
+  OPI_SCALAR_SEED = 0,   /* int64; inference: 0 */
+  OPI_SCALAR_STEP = 1,   /* int64: mini-batches since training began; requests of the session */
+  OPI_SCALAR_SAMPLE = 2, /* int64: first row of this micro-batch or part, counted over the
+                            mini-batch or request */
+  OPI_SCALAR_TOKEN = 3,  /* int64: first token of this slice */
+  OPI_SCALAR_COUNT = 4,  /* double: what the mini-batch's loss is divided by */
+  OPI_SCALAR_SCALE = 5,  /* double: loss scale, 1 without */
+  OPI_SCALAR_TABLE = 6   /* how many there are */
 };
 
 /* Why an initializer is, or is not, trained. */
@@ -179,6 +180,18 @@ opipe_status opi_training_with_rows(const opi_training *a, const opi_training *b
                                     const opi_row_change *change, opi_training **out_training,
                                     opipe_error *err);
 void opi_training_free(opi_training *training); /* accepts NULL */
+
+/* ---- without a backward: dropout.c ---- */
+
+/* Is it a Dropout that drops when the graph runs? */
+bool opi_node_draws(const opi_node *node);
+/* The graph with the same nodes, of which those that draw have masks by the scalars SEED, STEP,
+ * SAMPLE and TOKEN: out_scalars [OPI_SCALAR_TABLE] gets their values; the others are left as they
+ * are. batch, tokens: [n_values] as in opi_gradient_options; NULL: no value is told by it.
+ * *out_graph lies in `arena` and borrows from `graph`. */
+opipe_status opi_graph_draws(const opi_graph *graph, const opi_carry *batch,
+                             const opi_carry *tokens, opi_arena *arena, const opi_graph **out_graph,
+                             uint32_t *out_scalars, opipe_error *err);
 
 /* For `inspect --train`: every initializer, trained or not, and why. */
 opipe_status opi_training_describe(const opi_training *training, opipe_write_fn write, void *ctx,

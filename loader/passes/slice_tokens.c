@@ -51,6 +51,29 @@ static opipe_status operand(slicer *s, uint32_t v, const opi_carry *how, uint32_
 
 /* ---- nodes ---- */
 
+/* What is made for a node is called after it, by names that no value of the whole graph has. */
+static opipe_status name_after(slicer *s, const opi_node *node) {
+  opi_node *origin = OPI_ARENA_NEW(&s->scratch, opi_node);
+  if (origin == NULL)
+    return opi_fail_nomem(s->err, sizeof *origin, "a node");
+  *origin = *node;
+  origin->name = opi_arena_printf(&s->scratch, "%s/slice", node->name);
+  s->b.origin = origin;
+  s->b.n_emitted = 0;
+  return origin->name == NULL ? opi_fail_nomem(s->err, 64, "a name") : OPIPE_OK;
+}
+
+opipe_status opi_s_emit_as(slicer *s, const opi_node *node, const opi_emit *emit, uint32_t *out) {
+  const opi_node *origin = s->b.origin;
+  const uint32_t n_emitted = s->b.n_emitted;
+  s->b.origin = node; /* masks of Dropout are told by the node's name */
+  s->b.n_emitted = 0;
+  const opipe_status status = opi_b_emit_kept(&s->b, emit, out, s->err);
+  s->b.origin = origin;
+  s->b.n_emitted = n_emitted;
+  return status;
+}
+
 opipe_status opi_s_emit(slicer *s, const opi_node *node, const uint32_t *in) {
   uint32_t *out = OPI_ARENA_ARRAY(&s->scratch, uint32_t, node->n_out);
   const char **names = OPI_ARENA_ARRAY(&s->scratch, const char *, node->n_out);
@@ -58,7 +81,17 @@ opipe_status opi_s_emit(slicer *s, const opi_node *node, const uint32_t *in) {
     return opi_fail_nomem(s->err, node->n_out * 12, "a node");
   for (uint32_t o = 0; o < node->n_out; ++o)
     names[o] = node->out[o] == OPIPE_NONE ? "" : s->whole->values[node->out[o]].name;
-  OPI_TRY(opi_b_emit_again(&s->b, node, in, names, out, s->err));
+  const opi_emit emit = {.op = node->op,
+                         .domain = node->domain,
+                         .in = in,
+                         .n_in = node->n_in,
+                         .n_out = node->n_out,
+                         .attrs = node->attrs,
+                         .n_attrs = node->n_attrs,
+                         .version = node->version,
+                         .out_names = names,
+                         .pattern = node->pattern};
+  OPI_TRY(opi_s_emit_as(s, node, &emit, out));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] == OPIPE_NONE)
       continue;
@@ -144,126 +177,6 @@ static opipe_status agree(slicer *s, const opi_node *node, opi_carry *in, opi_ca
   return status;
 }
 
-/* ---- attention ---- */
-
-static opipe_status need_causal_mask(slicer *s, const opi_node *node, uint32_t mask) {
-  const opi_value *m = &s->whole->values[mask];
-  const opi_token_plane plane = {.row = m->rank - 2, .column = m->rank - 1};
-  char why[300] = "", text[360];
-  bool shown = false;
-  OPI_TRY(opi_tokens_above(s->t, mask, &plane,
-                           m->dtype == OPIPE_BOOL ? OPI_ABOVE_FALSE : OPI_ABOVE_LOW, s->evaluator,
-                           &shown, why, sizeof why, s->err));
-  (void)snprintf(text, sizeof text, "it is not causal: %s", why);
-  return shown ? OPIPE_OK : opi_s_refuse(s, node, text);
-}
-
-static opipe_status check_attention(slicer *s, const opi_node *node, uint32_t axis) {
-  static const char *const extra[] = {"", "", "", "", "past_key", "past_value", "lengths of keys"};
-  for (uint32_t i = OPI_ATT_PAST_K; i < OPI_ATT_INPUTS; ++i) {
-    if (opi_node_in(node, i) != OPIPE_NONE) {
-      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
-                      "node '%s' (Attention): tokens cannot be sliced: it has %s already",
-                      node->name, extra[i]);
-    }
-  }
-  for (uint32_t o = OPI_ATT_PRESENT_K; o < node->n_out; ++o) {
-    if (node->out[o] != OPIPE_NONE)
-      return opi_s_refuse(s, node, "more than its first output is read");
-  }
-  for (uint32_t i = 0; i <= OPI_ATT_V; ++i) {
-    const opi_carry *c = &s->carry[node->in[i]];
-    if (!opi_s_sliced(s, node->in[i]) || c->axis != (int32_t)axis || c->outer != 1 || c->inner != 1)
-      return opi_s_refuse(s, node, "queries, keys and values do not all have tokens as rows");
-  }
-  const uint32_t mask = opi_node_in(node, OPI_ATT_MASK);
-  if (mask != OPIPE_NONE && opi_s_sliced(s, mask))
-    return opi_s_refuse(s, node, "its mask is made from activations");
-  if (opi_attr_int(node, "is_causal", 0) != 0)
-    return OPIPE_OK;
-  if (mask == OPIPE_NONE)
-    return opi_s_refuse(s, node, "it is not causal: it has no mask, rows read later tokens");
-  return need_causal_mask(s, node, mask);
-}
-
-/* Rows of this slice, columns up to its end, where the mask has them. */
-static opipe_status cut_mask(slicer *s, const opi_node *node, uint32_t *out) {
-  const uint32_t mask = opi_node_in(node, OPI_ATT_MASK);
-  *out = OPIPE_NONE;
-  if (mask == OPIPE_NONE)
-    return OPIPE_OK;
-  const opi_value *m = &s->whole->values[mask];
-  *out = s->map[mask];
-  if (m->rank >= 2 && m->shape[m->rank - 2] == s->t->n_tokens)
-    OPI_TRY(opi_k_slice(&s->b, *out, m->rank - 2, s->first, opi_s_end(s), out, s->err));
-  if (m->rank < 1 || m->shape[m->rank - 1] == 1 || opi_s_end(s) == s->t->n_tokens)
-    return OPIPE_OK;
-  if (m->shape[m->rank - 1] != s->t->n_tokens)
-    return opi_s_refuse(s, node, "its mask has other columns than tokens");
-  return opi_k_slice(&s->b, *out, m->rank - 1, 0, opi_s_end(s), out, s->err);
-}
-
-opipe_status opi_s_past(slicer *s, uint32_t dtype, const int64_t *shape, uint32_t rank,
-                        uint32_t *out) {
-  const char *name = opi_arena_printf(&s->scratch, "%s/past", s->state_names[s->n_states]);
-  *out = OPIPE_NONE;
-  if (s->first == 0)
-    return OPIPE_OK;
-  *out = name == NULL ? OPIPE_NONE : opi_b_borrow(&s->b, name, dtype, shape, rank, NULL);
-  if (*out == OPIPE_NONE || !opi_graph_add_input(s->b.graph, *out))
-    return opi_fail_nomem(s->err, sizeof(opi_value), "an input");
-  opi_b_value(&s->b, *out)->flags = OPI_VALUE_INPUT;
-  return OPIPE_OK;
-}
-
-static opipe_status add_past(slicer *s, const opi_node *node, uint32_t which, uint32_t *out) {
-  const opi_value *x = &s->whole->values[node->in[which]];
-  const int64_t heads = x->rank == 4 ? x->shape[1] : opi_attr_int(node, "kv_num_heads", 1);
-  const int64_t size = x->rank == 4 ? x->shape[3] : x->shape[2] / heads;
-  const int64_t shape[4] = {x->shape[0], heads, s->first, size};
-  return opi_s_past(s, x->dtype, shape, 4, out);
-}
-
-static opipe_status emit_attention(slicer *s, const opi_node *node) {
-  const opi_value *q = &s->whole->values[node->in[OPI_ATT_Q]];
-  const uint32_t axis = q->rank == 3 ? 1 : 2;
-  const bool last = opi_s_end(s) == s->t->n_tokens;
-  uint32_t in[OPI_ATT_INPUTS], out[3];
-  OPI_TRY(check_attention(s, node, axis));
-  for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
-    in[i] = i <= OPI_ATT_V ? s->map[node->in[i]] : OPIPE_NONE;
-  OPI_TRY(cut_mask(s, node, &in[OPI_ATT_MASK]));
-  const uint32_t state = s->n_states;
-  const char *name = s->whole->values[node->out[0]].name;
-  for (uint32_t k = 0; k < 2; ++k) {
-    s->state_names[s->n_states] =
-        opi_arena_printf(&s->scratch, "%s/%s", name, k == 0 ? "keys" : "values");
-    if (s->state_names[s->n_states] == NULL)
-      return opi_fail_nomem(s->err, 64, "a name");
-    OPI_TRY(add_past(s, node, k == 0 ? OPI_ATT_K : OPI_ATT_V, &in[OPI_ATT_PAST_K + k]));
-    s->pasts[s->n_states++] = in[OPI_ATT_PAST_K + k];
-  }
-  const char *const names[3] = {name, s->state_names[state], s->state_names[state + 1]};
-  const opi_emit how = {.op = node->op,
-                        .domain = node->domain,
-                        .in = in,
-                        .n_in = OPI_ATT_PAST_V + 1,
-                        .n_out = last ? 1 : 3,
-                        .attrs = node->attrs,
-                        .n_attrs = node->n_attrs,
-                        .version = node->version,
-                        .out_names = names,
-                        .pattern = node->pattern};
-  OPI_TRY(opi_b_emit_kept(&s->b, &how, out, s->err));
-  s->map[node->out[0]] = out[0];
-  opi_b_value(&s->b, out[0])->source = s->whole->values[node->out[0]].source;
-  for (uint32_t k = 0; k < 2; ++k)
-    s->presents[state + k] = last ? OPIPE_NONE : out[1 + k];
-  const opi_value *y = &s->whole->values[node->out[0]];
-  s->carry[node->out[0]] = (opi_carry){y->rank == 3 ? 1 : 2, 0, 1, 1};
-  return OPIPE_OK;
-}
-
 /* ---- the walk ---- */
 
 /* What node n reads: is any of it sliced, a parameter's, or of the token axis? */
@@ -292,8 +205,7 @@ static opipe_status walk_node(slicer *s, const opi_node *node, bool main) {
   if (in == NULL)
     return opi_fail_nomem(s->err, (node->n_in + node->n_out) * sizeof(*in), "carries");
   opi_carry *out = in + node->n_in;
-  s->b.origin = node;
-  s->b.n_emitted = 0;
+  OPI_TRY(name_after(s, node));
   look(s, node, in, &sliced, &weighty, &tokens);
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
@@ -304,7 +216,7 @@ static opipe_status walk_node(slicer *s, const opi_node *node, bool main) {
   if (opi_s_at_scores(s, node))
     return opi_s_walk_scores(s, node);
   if (sliced && is_attention(node) && opi_s_sliced(s, node->in[OPI_ATT_K]))
-    return emit_attention(s, node);
+    return opi_s_attention(s, node);
   if (sliced) {
     OPI_TRY(agree(s, node, in, out));
     return emit_sliced(s, node, in, out);
@@ -323,8 +235,9 @@ static void mark_producer(const slicer *s, uint32_t v, bool main) {
 }
 
 /* What only masks need stays whole: rows and columns are cut where attention reads it. */
-static void mark_needed(const slicer *s, uint32_t output) {
-  mark_producer(s, output, true);
+static void mark_needed(const slicer *s) {
+  for (uint32_t o = 0; o < s->n_wanted; ++o)
+    mark_producer(s, s->wanted[o], true);
   for (uint32_t n = s->whole->n_nodes; n-- > 0;) {
     const opi_node *node = &s->whole->nodes[n];
     for (uint32_t i = 0; s->needed[n] && i < node->n_in; ++i) {
@@ -350,25 +263,37 @@ static opipe_status copy_values(slicer *s) {
   return OPIPE_OK;
 }
 
-static opipe_status build(slicer *s, uint32_t output) {
+/* Every output has the axis once, or not at all; one of them does. */
+static opipe_status check_outputs(const slicer *s) {
+  bool any = false;
+  for (uint32_t o = 0; o < s->n_wanted; ++o) {
+    any = any || opi_s_sliced(s, s->wanted[o]);
+    if (opi_s_plane(s, s->wanted[o])) {
+      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                      "output '%s' has tokens along two axes: it cannot be cut into slices",
+                      s->whole->values[s->wanted[o]].name);
+    }
+  }
+  if (any)
+    return OPIPE_OK;
+  return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "output '%s'%s has no token axis to slice",
+                  s->n_wanted == 0 ? "" : s->whole->values[s->wanted[0]].name,
+                  s->n_wanted > 1 ? ", like all others," : "");
+}
+
+static opipe_status build(slicer *s) {
   OPI_TRY(opi_s_find_scores(s));
-  mark_needed(s, output);
+  mark_needed(s);
   OPI_TRY(copy_values(s));
   for (uint32_t n = 0; n < s->whole->n_nodes; ++n) {
     if (s->needed[n])
       OPI_TRY(walk_node(s, &s->whole->nodes[n], s->main[n]));
   }
-  if (!opi_s_sliced(s, output)) {
-    return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "output '%s' has no token axis to slice",
-                    s->whole->values[output].name);
+  OPI_TRY(check_outputs(s));
+  for (uint32_t o = 0; o < s->n_wanted; ++o) {
+    if (!opi_graph_add_output(s->b.graph, s->map[s->wanted[o]]))
+      return opi_fail_nomem(s->err, 4, "an output");
   }
-  if (opi_s_plane(s, output)) {
-    return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
-                    "output '%s' has tokens along two axes: it cannot be cut into slices",
-                    s->whole->values[output].name);
-  }
-  if (!opi_graph_add_output(s->b.graph, s->map[output]))
-    return opi_fail_nomem(s->err, 4, "an output");
   for (uint32_t i = 0; i < s->n_states; ++i) {
     if (s->presents[i] != OPIPE_NONE && !opi_graph_add_output(s->b.graph, s->presents[i]))
       return opi_fail_nomem(s->err, 4, "an output");
@@ -381,6 +306,7 @@ static opipe_status open_slicer(slicer *s) {
   opi_graph *graph = opi_graph_new(&s->scratch, s->whole->name);
   s->map = OPI_ARENA_ARRAY(&s->scratch, uint32_t, n);
   s->carry = OPI_ARENA_ARRAY(&s->scratch, opi_carry, n);
+  s->before = OPI_ARENA_ARRAY(&s->scratch, int64_t, n);
   s->weighty = OPI_ARENA_ARRAY(&s->scratch, bool, n);
   s->scores = OPI_ARENA_ARRAY(&s->scratch, bool, n);
   s->planes = OPI_ARENA_ARRAY(&s->scratch, opi_token_plane, n);
@@ -389,9 +315,9 @@ static opipe_status open_slicer(slicer *s) {
   s->state_names = OPI_ARENA_ARRAY(&s->scratch, const char *, most);
   s->pasts = OPI_ARENA_ARRAY(&s->scratch, uint32_t, most);
   s->presents = OPI_ARENA_ARRAY(&s->scratch, uint32_t, most);
-  if (graph == NULL || s->map == NULL || s->carry == NULL || s->weighty == NULL ||
-      s->needed == NULL || s->main == NULL || s->state_names == NULL || s->pasts == NULL ||
-      s->presents == NULL || s->scores == NULL || s->planes == NULL)
+  if (graph == NULL || s->map == NULL || s->carry == NULL || s->before == NULL ||
+      s->weighty == NULL || s->needed == NULL || s->main == NULL || s->state_names == NULL ||
+      s->pasts == NULL || s->presents == NULL || s->scores == NULL || s->planes == NULL)
     return opi_fail_nomem(s->err, n * 32, "a token slice");
   for (uint32_t v = 0; v < n; ++v) {
     s->map[v] = OPIPE_NONE;
@@ -403,15 +329,25 @@ static opipe_status open_slicer(slicer *s) {
   return OPIPE_OK;
 }
 
+static opi_token_output output_of(const slicer *s, uint32_t v, uint32_t made) {
+  const int64_t before = s->before[v], first = s->first == 0 ? 0 : before + s->first;
+  return (opi_token_output){.value = made,
+                            .carry = s->carry[v],
+                            .first = first,
+                            .length = before + opi_s_end(s) - first,
+                            .n_whole = before + s->t->n_tokens};
+}
+
 /* The slice as a bound graph of its own. */
-static opipe_status finish(slicer *s, uint32_t output, opi_token_slice *out) {
+static opipe_status finish(slicer *s, opi_token_slice *out) {
   opi_bound *bound = out->bound;
   OPI_TRY(opi_graph_copy(s->b.graph, &bound->arena, &bound->graph, s->err));
   out->states = OPI_ARENA_ARRAY(&bound->arena, opi_token_state, s->n_states);
-  if (out->states == NULL)
+  out->outputs = OPI_ARENA_ARRAY(&bound->arena, opi_token_output, s->n_wanted);
+  if (out->states == NULL || out->outputs == NULL)
     return opi_fail_nomem(s->err, s->n_states * sizeof(*out->states), "states");
   const opi_graph *g = bound->graph;
-  uint32_t n_in = s->whole->n_inputs, n_out = 1;
+  uint32_t n_in = s->whole->n_inputs, n_out = s->n_wanted;
   for (uint32_t i = 0; i < s->n_states; ++i) {
     opi_token_state *state = &out->states[i];
     state->name = opi_arena_strdup(&bound->arena, s->state_names[i]);
@@ -421,40 +357,52 @@ static opipe_status finish(slicer *s, uint32_t output, opi_token_slice *out) {
     state->present = s->presents[i] == OPIPE_NONE ? OPIPE_NONE : g->outputs[n_out++];
   }
   out->n_states = s->n_states;
-  out->output = g->outputs[0];
-  out->output_axis = s->carry[output].axis;
+  for (uint32_t o = 0; o < s->n_wanted; ++o)
+    out->outputs[o] = output_of(s, s->wanted[o], g->outputs[o]);
+  out->n_outputs = s->n_wanted;
   bound->index_limits = OPI_ARENA_ARRAY(&bound->arena, int64_t, g->n_inputs);
   if (bound->index_limits == NULL)
     return opi_fail_nomem(s->err, g->n_inputs * 8, "limits");
   return opi_graph_verify(g, s->err);
 }
 
-static opipe_status slice(slicer *s, const char *output, opi_token_slice *out) {
-  const uint32_t v = opi_bound_value(s->t->whole, output);
-  if (v == OPIPE_NONE)
-    return opi_fail(s->err, OPIPE_E_NOTFOUND, "the graph has no value '%s'", output);
+static opipe_status find_wanted(slicer *s, const opi_token_wish *wish) {
+  uint32_t *wanted = OPI_ARENA_ARRAY(&s->scratch, uint32_t, wish->n_outputs);
+  if (wanted == NULL)
+    return opi_fail_nomem(s->err, wish->n_outputs * sizeof *wanted, "outputs");
+  for (uint32_t o = 0; o < wish->n_outputs; ++o) {
+    wanted[o] = opi_bound_value(s->t->whole, wish->outputs[o]);
+    if (wanted[o] == OPIPE_NONE)
+      return opi_fail(s->err, OPIPE_E_NOTFOUND, "the graph has no value '%s'", wish->outputs[o]);
+  }
+  s->wanted = wanted;
+  s->n_wanted = wish->n_outputs;
+  return OPIPE_OK;
+}
+
+static opipe_status slice(slicer *s, const opi_token_wish *wish, opi_token_slice *out) {
+  OPI_TRY(find_wanted(s, wish));
   OPI_TRY(open_slicer(s));
-  opipe_status status = build(s, v);
+  opipe_status status = build(s);
   if (status >= 0)
-    status = finish(s, v, out);
+    status = finish(s, out);
   opi_b_close(&s->b);
   return status;
 }
 
-opipe_status opi_slice_tokens(const opi_tokens *tokens, const char *output, int64_t first,
-                              int64_t length, const opi_evaluator *evaluator,
-                              const opipe_allocator *allocator, opi_token_slice **out_slice,
-                              opipe_error *err) {
+opipe_status opi_slice_tokens(const opi_tokens *tokens, const opi_token_wish *wish,
+                              const opi_evaluator *evaluator, const opipe_allocator *allocator,
+                              opi_token_slice **out_slice, opipe_error *err) {
   slicer s = {.t = tokens,
               .whole = tokens->whole->graph,
-              .first = first,
-              .length = length,
+              .first = wish->first,
+              .length = wish->length,
               .evaluator = evaluator,
               .err = err};
-  if (first < 0 || length < 1 || length > tokens->n_tokens - first) {
+  if (wish->first < 0 || wish->length < 1 || wish->length > tokens->n_tokens - wish->first) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "a slice of %" PRId64 " tokens from %" PRId64 " of a sequence of %" PRId64,
-                    length, first, tokens->n_tokens);
+                    wish->length, wish->first, tokens->n_tokens);
   }
   opi_token_slice *made = opi_alloc_zero(allocator, 1, sizeof(*made));
   opi_bound *bound = made == NULL ? NULL : opi_alloc_zero(allocator, 1, sizeof(*bound));
@@ -465,7 +413,7 @@ opipe_status opi_slice_tokens(const opi_tokens *tokens, const char *output, int6
   opi_arena_init(&bound->arena, allocator, 0);
   opi_arena_init(&s.scratch, allocator, 0);
   made->bound = bound;
-  const opipe_status status = slice(&s, output, made);
+  const opipe_status status = slice(&s, wish, made);
   opi_arena_release(&s.scratch);
   if (status < 0) {
     opi_token_slice_free(made);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files that build a token slice share: slice_tokens.c walks, slice_planes.c knows scores
- * that stand unfused. */
+/* What the files that build a token slice share: slice_tokens.c walks, slice_attention.c knows
+ * Attention, slice_planes.c scores that stand unfused. */
 #ifndef OPI_SLICER_H
 #define OPI_SLICER_H
 
@@ -17,8 +17,11 @@ typedef struct slicer {
   const opi_evaluator *evaluator;
   opi_arena scratch;
   opi_builder b;
-  uint32_t *map;           /* [n_values] in the slice's graph, OPIPE_NONE: not made */
-  opi_carry *carry;        /* [n_values] of sliced values; axis -1: whole */
+  uint32_t *map;          /* [n_values] in the slice's graph, OPIPE_NONE: not made */
+  opi_carry *carry;       /* [n_values] of sliced values; axis -1: whole */
+  int64_t *before;        /* [n_values] entries in front of the tokens (keys that are wanted) */
+  const uint32_t *wanted; /* [n_wanted] values of the whole graph */
+  uint32_t n_wanted;
   opi_token_plane *planes; /* [n_values] column -1: not one of tokens by tokens */
   bool *weighty;           /* [n_values] depends on a parameter */
   bool *needed;            /* [n_nodes] */
@@ -45,11 +48,15 @@ static inline bool opi_s_is_parameter(const opi_value *v) {
          opi_dtype_is_float(v->dtype) && opi_elems(v) > 1;
 }
 opipe_status opi_s_refuse(const slicer *s, const opi_node *node, const char *why);
+/* Emits what stands for the node, under its name. */
+opipe_status opi_s_emit_as(slicer *s, const opi_node *node, const opi_emit *emit, uint32_t *out);
 /* Emits a copy with these inputs; the outputs keep their names. */
 opipe_status opi_s_emit(slicer *s, const opi_node *node, const uint32_t *in);
 /* How the operator carries an axis; `why` of the operator in err. */
 opipe_status opi_s_rule(const slicer *s, const opi_node *node, const opi_carry *in, opi_carry *out,
                         opipe_error *err);
+/* slice_attention.c: an Attention whose keys are sliced. */
+opipe_status opi_s_attention(slicer *s, const opi_node *node);
 /* A past of `shape` for the next state, OPIPE_NONE in the first slice. */
 opipe_status opi_s_past(slicer *s, uint32_t dtype, const int64_t *shape, uint32_t rank,
                         uint32_t *out);

@@ -44,21 +44,38 @@ typedef struct opi_token_state {
   uint32_t present; /* output of the slice's graph; OPIPE_NONE in the last */
 } opi_token_state;
 
+/* A wanted output: entries first to first + length - 1 of the token axis, whose n_whole are those
+ * of all slices together. Keys and values that grow with the sequence may hold more than the
+ * tokens: the first slice has those in front too. */
+typedef struct opi_token_output {
+  uint32_t value;                 /* in the slice's graph */
+  opi_carry carry;                /* where it has tokens; axis -1: the same in every slice */
+  int64_t first, length, n_whole; /* with an axis */
+} opi_token_output;
+
 typedef struct opi_token_slice {
-  opi_bound *bound; /* its graph: the whole one's inputs and the pasts; the wanted output, then the
+  opi_bound *bound; /* its graph: the whole one's inputs and the pasts; the wanted outputs, then the
                        presents. Nodes and values keep the whole graph's names */
   opi_token_state *states;
-  uint32_t n_states;   /* the same in every slice, in node order: K, V, K, V ... */
-  uint32_t output;     /* the wanted output: rows of this slice only */
-  int32_t output_axis; /* its token dimension */
+  opi_token_output *outputs; /* [n_outputs] in the order wanted */
+  uint32_t n_states;         /* the same in every slice, in node order: K, V, K, V ... */
+  uint32_t n_outputs;
 } opi_token_slice;
 
-/* `output`: name of the value wanted (the logits). Errors: INVALID for a range outside the
- * sequence; UNSUPPORTED names the node that mixes tokens, or the attention that is not causal. */
-opipe_status opi_slice_tokens(const opi_tokens *tokens, const char *output, int64_t first,
-                              int64_t length, const opi_evaluator *evaluator,
-                              const opipe_allocator *allocator, opi_token_slice **out_slice,
-                              opipe_error *err);
+/* What is wanted: values of the whole graph by name (the logits, or all outputs), and tokens
+ * [first, first + length). */
+typedef struct opi_token_wish {
+  const char *const *outputs; /* [n_outputs] */
+  uint32_t n_outputs;
+  int64_t first, length;
+} opi_token_wish;
+
+/* Errors: INVALID for a range outside the sequence; NOTFOUND, an output that is not there;
+ * UNSUPPORTED names the node that mixes tokens, the attention that is not causal, or the output
+ * that has tokens along two axes; or no output has a token axis. */
+opipe_status opi_slice_tokens(const opi_tokens *tokens, const opi_token_wish *wish,
+                              const opi_evaluator *evaluator, const opipe_allocator *allocator,
+                              opi_token_slice **out_slice, opipe_error *err);
 void opi_token_slice_free(opi_token_slice *slice); /* accepts NULL */
 
 #endif /* OPI_TOKENS_H */

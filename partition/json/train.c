@@ -112,10 +112,20 @@ static void write_replicas(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "\n  },\n");
 }
 
+/* Of a forward plan that has any. */
+static void write_slices(opi_text *t, const opi_plan *plan) {
+  if (plan->n_slices <= 1)
+    return;
+  opi_text_printf(t, "  \"slices\": {\n    \"slices\": %u", plan->n_slices);
+  write_counts(t, "slice_lengths", plan->slice_lengths, plan->n_slices);
+  opi_text_puts(t, "\n  },\n");
+}
+
 void opi_json_write_train(opi_text *t, const opi_plan *plan, bool decisions) {
   const opi_train_spec *spec = plan->train;
   if (spec == NULL) {
     write_replicas(t, plan);
+    write_slices(t, plan);
     return;
   }
   opi_text_puts(t, "  \"training\": {\n");
@@ -391,21 +401,37 @@ static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_erro
                   WHAT);
 }
 
-opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_error *err) {
-  const json_t *t = json_object_get(root, "training");
-  if (t == NULL)
-    return read_replicas(root, plan, err);
-  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
-  OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
-  OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->versions, err));
-  OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->sync, err));
-  OPI_TRY(read_ranks(t, plan, err));
+static opipe_status read_lengths(const json_t *t, opi_plan *plan, opipe_error *err) {
   OPI_TRY(
       read_counts(t, "slice_lengths", plan, plan->n_slices, COUNT_MOST, &plan->slice_lengths, err));
   for (uint32_t k = 0; plan->slice_lengths != NULL && k < plan->n_slices; ++k) {
     if (plan->slice_lengths[k] == OPIPE_NONE)
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"slice_lengths\" must hold numbers", WHAT);
   }
+  return OPIPE_OK;
+}
+
+/* A forward plan says so where it has several. */
+static opipe_status read_slices(const json_t *root, opi_plan *plan, opipe_error *err) {
+  const json_t *t = json_object_get(root, "slices");
+  if (t == NULL)
+    return OPIPE_OK;
+  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
+  return read_lengths(t, plan, err);
+}
+
+opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_error *err) {
+  const json_t *t = json_object_get(root, "training");
+  if (t == NULL) {
+    OPI_TRY(read_replicas(root, plan, err));
+    return read_slices(root, plan, err);
+  }
+  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
+  OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
+  OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->versions, err));
+  OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->sync, err));
+  OPI_TRY(read_ranks(t, plan, err));
+  OPI_TRY(read_lengths(t, plan, err));
   OPI_TRY(read_times(t, "input_ns", plan, &plan->input_ns, err));
   return read_times(t, "weight_ns", plan, &plan->weight_ns, err);
 }

@@ -100,8 +100,11 @@ static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
 /* How many records a message may be early, round the circle. In a stream of requests it has one
  * slot more than that: as many as micro-batches lie between its ends. */
 static uint64_t ahead_of(const opi_slots *s, const opi_route *route) {
-  if (s->plan->train == NULL)
-    return opi_forward_slots(s->plan, route->dst_stage - route->src_stage) - 1;
+  const uint32_t n_pieces = s->plan->n_pieces == 0 ? 1 : s->plan->n_pieces;
+  if (s->plan->train == NULL) {
+    return opi_forward_slots(s->plan, route->dst_stage / n_pieces - route->src_stage / n_pieces) -
+           1;
+  }
   return s->plan->depth == 0 ? 1 : s->plan->depth;
 }
 

@@ -165,6 +165,7 @@ static opipe_status cell_at(opi_cut_builder *b, const opi_cut_use *use, uint32_t
   cell.phase = opi_phase_of(&g->nodes[node]);
   if (b->source->stage[node] != s) {
     cell.source = OPI_CELL_RECEIVED;
+    cell.state = 0; /* handed on where it is made */
     return use->readers == 0 ? OPIPE_OK : add_cell(b, cell);
   }
   cell.source = OPI_CELL_MADE;
@@ -270,8 +271,8 @@ static opipe_status find_routes(opi_cut_builder *b) {
 /* ---- all of it ---- */
 
 static void note_states(opi_cut_builder *b) {
-  for (uint32_t i = 0; b->training != NULL && i < b->training->n_states; ++i) {
-    const opi_slice_state *state = &b->training->states[i];
+  for (uint32_t i = 0; i < b->source->n_states; ++i) {
+    const opi_slice_state *state = &b->source->states[i];
     const uint32_t values[] = {state->past, state->present, state->present_gradient,
                                state->past_gradient};
     for (uint32_t k = 0; k < OPI_COUNT(values); ++k) {
@@ -285,8 +286,10 @@ static void note_ports(opi_cut_builder *b) {
   const opi_graph *g = b->graph;
   for (uint32_t i = g->n_inputs; i-- > 0;)
     b->port_of_value[g->inputs[i]] = i;
-  for (uint32_t o = g->n_outputs; o-- > 0;)
-    b->output_of_value[g->outputs[o]] = o;
+  for (uint32_t o = g->n_outputs; o-- > 0;) {
+    if (b->state_of_value[g->outputs[o]] == 0) /* what a slice hands on is nobody's result */
+      b->output_of_value[g->outputs[o]] = o;
+  }
 }
 
 static opipe_status make_tables(opi_cut_builder *b) {
@@ -353,6 +356,7 @@ opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *
   cut->training = source->training;
   cut->n_stages = source->n_stages;
   cut->n_kinds = source->training == NULL ? 1 : OPI_PROGRAMS;
+  cut->n_slices = 1;
   opi_cut_builder b = {.source = source,
                        .graph = source->graph,
                        .training = source->training,

@@ -100,20 +100,24 @@ typedef struct opi_cut {
   uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
   opipe_param_source *sources; /* [n_params] the parameter table */
   bool *trained;               /* [n_params] */
-  uint32_t *output_cell;       /* [graph->n_outputs] OPIPE_NONE: no node makes it */
+  uint32_t *output_cell;       /* [graph->n_outputs * n_slices] OPIPE_NONE: no node makes it */
   uint32_t *output_port;       /* [graph->n_outputs] of one that is an input, handed through: which
                                   input; else OPIPE_NONE */
   uint32_t n_stages, n_cells, n_routes, n_params;
-  uint32_t n_kinds; /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
+  uint32_t n_kinds;  /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
+  uint32_t n_slices; /* that were merged; 1: none were */
 } opi_cut;
 
 /* What is cut. All borrowed. */
 typedef struct opi_cut_source {
-  const opi_graph *graph;       /* bound; of a training: its graph */
-  const opi_training *training; /* NULL: forward only */
-  const uint32_t *stage;        /* [graph->n_nodes] */
-  const uint32_t *used;         /* [n_stages] training: the programs that the schedule's records ask
-                                   for, bits (1 << OPI_PROGRAM_*); NULL: F everywhere */
+  const opi_graph *graph;        /* bound; of a training: its graph */
+  const opi_training *training;  /* NULL: forward only */
+  const uint32_t *stage;         /* [graph->n_nodes] */
+  const opi_slice_state *states; /* [n_states] what token slices hand on; values of the graph */
+  uint32_t n_states;
+  const uint32_t *scalars; /* [OPI_SCALAR_TABLE] values of the graph; NULL: there are none */
+  const uint32_t *used;    /* [n_stages] training: the programs that the schedule's records ask
+                              for, bits (1 << OPI_PROGRAM_*); NULL: F everywhere */
   uint32_t n_stages;
   const opi_cut *master; /* of the same model for another number of rows, whose parameter table this
                             one shall use (a known value that only this one has becomes a
@@ -146,6 +150,17 @@ bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b);
 static inline const opi_program *opi_program_of(const opi_cut *cut, uint32_t stage,
                                                 uint32_t program) {
   return &cut->programs[stage * cut->n_kinds + program];
+}
+/* Where the stage makes an output of the graph; OPIPE_NONE: it does not. With slices each has its
+ * part.
+ */
+static inline uint32_t opi_output_cell_at(const opi_cut *cut, uint32_t output, uint32_t stage) {
+  const uint32_t cell = cut->output_cell[output * cut->n_slices + stage % cut->n_slices];
+  return cell != OPIPE_NONE && cut->cells[cell].stage == stage ? cell : OPIPE_NONE;
+}
+/* Does a node make it? */
+static inline bool opi_output_is_made(const opi_cut *cut, uint32_t output) {
+  return cut->output_cell[output * cut->n_slices] != OPIPE_NONE;
 }
 static inline const opi_program *opi_forward_of(const opi_cut *cut, uint32_t stage) {
   return opi_program_of(cut, stage, OPI_PROGRAM_F);

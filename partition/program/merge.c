@@ -122,13 +122,14 @@ static opipe_status join_slices(merging *m) {
 
 static opipe_status merge_programs(merging *m) {
   opi_cut *c = m->cut;
-  c->programs = OPI_ARENA_ARRAY(&c->arena, opi_program, (size_t)c->n_stages * OPI_PROGRAMS);
+  const uint32_t n_kinds = c->n_kinds;
+  c->programs = OPI_ARENA_ARRAY(&c->arena, opi_program, (size_t)c->n_stages * n_kinds);
   if (c->programs == NULL)
     return opi_fail_nomem(m->err, c->n_stages * sizeof *c->programs, "token slices");
-  for (uint32_t i = 0; i < c->n_stages * OPI_PROGRAMS; ++i) {
-    const uint32_t s = i / OPI_PROGRAMS, k = s % m->n;
+  for (uint32_t i = 0; i < c->n_stages * n_kinds; ++i) {
+    const uint32_t s = i / n_kinds, k = s % m->n;
     opi_program *program = &c->programs[i];
-    *program = *opi_program_of(m->parts[k], s / m->n, i % OPI_PROGRAMS);
+    *program = *opi_program_of(m->parts[k], s / m->n, i % n_kinds);
     const uint32_t n = program->graph.n_boundaries;
     uint32_t *cells = OPI_ARENA_ARRAY(&c->arena, uint32_t, n);
     if (cells == NULL)
@@ -136,6 +137,23 @@ static opipe_status merge_programs(merging *m) {
     for (uint32_t b = 0; b < n; ++b)
       cells[b] = m->cell_of[k][program->cells[b]];
     program->cells = cells;
+  }
+  return OPIPE_OK;
+}
+
+/* Every slice has its part of an output; one that is handed through is so in all. */
+static opipe_status merge_outputs(merging *m) {
+  opi_cut *c = m->cut;
+  const uint32_t n = c->graph->n_outputs;
+  c->output_port = m->parts[0]->output_port;
+  c->output_cell = OPI_ARENA_ARRAY(&c->arena, uint32_t, (size_t)n * m->n);
+  if (c->output_cell == NULL)
+    return opi_fail_nomem(m->err, n * m->n * sizeof(uint32_t), "token slices");
+  for (uint32_t i = 0; i < n * m->n; ++i) {
+    const uint32_t k = i % m->n;
+    const bool there = i / m->n < m->parts[k]->graph->n_outputs;
+    const uint32_t cell = there ? m->parts[k]->output_cell[i / m->n] : OPIPE_NONE;
+    c->output_cell[i] = cell == OPIPE_NONE ? OPIPE_NONE : m->cell_of[k][cell];
   }
   return OPIPE_OK;
 }
@@ -148,7 +166,8 @@ opipe_status opi_cut_merge(opi_cut *const *parts, uint32_t n, const opipe_alloca
   opi_arena_init(&cut->arena, allocator, 0);
   cut->graph = parts[0]->graph;
   cut->training = parts[0]->training;
-  cut->n_kinds = OPI_PROGRAMS;
+  cut->n_kinds = parts[0]->n_kinds;
+  cut->n_slices = n;
   cut->sources = parts[0]->sources;
   cut->trained = parts[0]->trained;
   cut->n_params = parts[0]->n_params;
@@ -161,6 +180,8 @@ opipe_status opi_cut_merge(opi_cut *const *parts, uint32_t n, const opipe_alloca
     status = join_slices(&m);
   if (status == OPIPE_OK)
     status = merge_programs(&m);
+  if (status == OPIPE_OK)
+    status = merge_outputs(&m);
   if (status == OPIPE_OK)
     opi_cut_link_routes(cut);
   opi_arena_release(&m.scratch);

@@ -20,35 +20,6 @@ uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g) {
   return g->n_nodes;
 }
 
-/* The first dimension that so many rows divide; 0: none. */
-static int32_t divided_by(const opi_value *value, int64_t rows) {
-  for (int32_t d = 0; rows > 0 && d < value->rank; ++d) {
-    if (value->shape[d] % rows == 0)
-      return d;
-  }
-  return 0;
-}
-
-/* Where the inputs of g have the batch. Keys and values of earlier tokens have it first, alone or
- * with the heads: [batch, heads, tokens, size], [batch * heads, size, tokens], [1, batch * heads,
- * tokens, size]. */
-static void place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
-                        opi_carry *in) {
-  const int32_t earlier = -2;
-  int64_t rows = 0;
-  opi_batch_inputs(plan, model, g, earlier, in);
-  for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    const opi_value *value = &g->values[g->inputs[i]];
-    if (in[i].axis >= 0 && rows == 0)
-      rows = value->shape[in[i].axis];
-    if (in[i].axis != earlier)
-      continue;
-    in[i].axis = divided_by(value, rows);
-    if (rows > 0 && value->rank > 0 && value->shape[in[i].axis] % rows == 0)
-      in[i].inner = value->shape[in[i].axis] / rows;
-  }
-}
-
 /* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
  * through. */
 static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const opi_bound *bound,
@@ -62,7 +33,7 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
   if (in == NULL || all == NULL)
     return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
-  place_batch(plan, model, g, in);
+  opi_place_batch(plan, model, g, in);
   /* A loss that the graph makes ends the batch: it is a sum over micro-batches by the gradient's
    * rules. */
   opi_graph part = *g;
@@ -73,28 +44,6 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   if (status == OPIPE_OK)
     *out_carry = all;
   return split ? status : OPIPE_OK;
-}
-
-/* How tokens run through the inputs of Dropout; *out_carry NULL where no axis is known. */
-static opipe_status token_carry_of(const opi_token_axes *axes, const opi_graph *g,
-                                   opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
-  *out_carry = NULL;
-  if (axes == NULL || axes->n == 0)
-    return OPIPE_OK;
-  opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
-  if (all == NULL)
-    return opi_fail_nomem(err, g->n_values * sizeof *all, "the token axis");
-  for (uint32_t v = 0; v < g->n_values; ++v)
-    all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-  for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    const bool drops = opi_op_of(&g->nodes[n])->kind == OPI_KIND_RANDOM;
-    for (uint32_t i = 0; drops && i < axes->n; ++i) {
-      if (strcmp(axes->list[i].node, g->nodes[n].name) == 0)
-        all[g->nodes[n].in[0]].axis = axes->list[i].axis;
-    }
-  }
-  *out_carry = all;
-  return OPIPE_OK;
 }
 
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
@@ -108,10 +57,10 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
   opi_arena_init(&scratch, plan->allocator, 0);
   opipe_status status = carry_of(plan, model, bound, &scratch, &carry, err);
   if (status == OPIPE_OK)
-    status = token_carry_of(axes, bound->graph, &scratch, &token_carry, err);
+    status = opi_token_carry_of(axes, bound->graph, &scratch, &token_carry, err);
   opi_loss loss = spec->loss;
   if (slice != NULL) /* the states are outputs too */
-    loss.output = bound->graph->values[slice->output].name;
+    loss.output = bound->graph->values[slice->outputs[0].value].name;
   const bool plain = loss.kind == OPI_LOSS_OUTPUT && loss.output == NULL;
   const opi_gradient_options options = {
       .loss = plain ? NULL : &loss,
@@ -256,6 +205,10 @@ static opipe_status count_views(const opi_plan *plan, opi_cut_model *model, opip
   const uint64_t n = parts * (plan->shares == NULL ? 1 : plan->n_replicas);
   model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
   model->n_pieces = model->n_slices;
+  if ((uint64_t)model->n_slices * plan->n_stages > PIECES_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT, "%u stages in %u token slices each: at most %d of all",
+                    plan->n_stages, model->n_slices, PIECES_MOST);
+  }
   if (parts == 1 && plan->shares == NULL)
     return OPIPE_OK;
   if (model->n_slices > 1 || plan->batch_dim == NULL) {

@@ -14,10 +14,14 @@ enum { OPI_ROW_CLASSES = 2 /* micro-batches have at most two row counts */ };
 typedef struct opi_variant_slice {
   opi_token_slice *tokens; /* NULL: whole sequences */
   opi_training *training;  /* NULL: a forward plan */
-  const opi_graph *graph;  /* of the training, or the bound graph itself */
+  const opi_graph *graph;  /* of the training, or the bound graph, with masks told by the run */
   const uint32_t *stage;   /* [graph->n_nodes] */
+  const opi_slice_state *states;   /* [n_states] of the graph: what slices hand on */
+  const uint32_t *scalars;         /* [OPI_SCALAR_TABLE] of the graph; NULL: it reads none */
+  const opi_token_output *outputs; /* [n_outputs] of slices: where each wanted one has its tokens */
   opi_cut *cut;
   int64_t first, length; /* tokens */
+  uint32_t n_states, n_outputs;
 } opi_variant_slice;
 
 /* The inputs of Dropout that have a token axis, by the node's name: slices drop what the whole
@@ -105,6 +109,23 @@ opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_ar
  * scalar of the graph only those before the first float scalar. */
 uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g);
 
+/* masks.c. Where the inputs of g have the batch: in_carry [n_inputs]. Keys and values of earlier
+ * tokens have it first, alone or with the heads: [batch, heads, tokens, size], [batch * heads,
+ * size, tokens], [1, batch * heads, tokens, size]. */
+void opi_place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
+                     opi_carry *in_carry);
+/* masks.c: how tokens run through the inputs of Dropout, [n_values] in `scratch`; *out_carry NULL
+ * where no axis is known. */
+opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, opi_arena *scratch,
+                                opi_carry **out_carry, opipe_error *err);
+/* masks.c: the graph of a bound micro-batch (or slice: of `whole`) with masks told by the run's
+ * scalars, where it drops anything: out_slice's graph and scalars. In `arena`. Errors: UNSUPPORTED,
+ * the rows of a slice cannot be told as those of the whole are. */
+opipe_status opi_forward_draws(const opi_plan *plan, const opi_model *model,
+                               const opi_bind_options *base, const opi_bound *whole,
+                               const opi_token_axes *axes, opi_arena *arena,
+                               opi_variant_slice *io_slice, opipe_error *err);
+
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
  * NULL: whole sequences; axes NULL: masks are not wanted to be those of slices. */
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
@@ -118,10 +139,12 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
 opipe_status opi_slices_cut(const opi_plan *plan, const opi_model *file,
                             const opi_bind_options *base, opi_variant *variant,
                             opi_cut_model *model, opipe_error *err);
-/* slices.c: given lengths of slices, made for sequences of another number of tokens than the plan's
- * dimensions say, in the same proportions. In `arena`. */
+/* slices.c: slices that were made for sequences of another number of tokens than the plan's
+ * dimensions say: given lengths in the same proportions; of a forward plan only those that have
+ * tokens. *out_left [the number before]: what each slice is now, OPIPE_NONE: none; NULL: all are
+ * left. In `arena`. */
 opipe_status opi_slices_scale(const opi_model *file, opi_plan *plan, opi_arena *arena,
-                              opipe_error *err);
+                              const uint32_t **out_left, opipe_error *err);
 /* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
  * or where the model has no token dimension that could be sliced. */
 opipe_status opi_token_axes_find(const opi_plan *plan, const opi_model *file,

@@ -95,10 +95,6 @@ static opipe_status add_trained(opi_cut_builder *b, uint32_t *io_next) {
                       param->name);
     }
   }
-  for (uint32_t s = 0; s < OPI_SCALAR_TABLE; ++s) {
-    if (t->scalars[s] != OPIPE_NONE)
-      b->scalar_of_value[t->scalars[s]] = s;
-  }
   return OPIPE_OK;
 }
 
@@ -110,6 +106,10 @@ opipe_status opi_cut_params(opi_cut_builder *b) {
     b->cut->sources = master->sources;
     b->cut->trained = master->trained;
     b->cut->n_params = master->n_params;
+  }
+  for (uint32_t s = 0; b->source->scalars != NULL && s < OPI_SCALAR_TABLE; ++s) {
+    if (b->source->scalars[s] != OPIPE_NONE)
+      b->scalar_of_value[b->source->scalars[s]] = s;
   }
   if (b->training != NULL)
     OPI_TRY(add_trained(b, &next));

@@ -67,9 +67,10 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
   return a;
 }
 
-/* Micro-batches of a request that pass the instance with the fewest, of those that have any. */
+/* Micro-batches of a request, or slices of them, that pass the instance with the fewest, of those
+ * that have any. */
 static uint32_t least_passes(const opi_plan *plan) {
-  uint32_t least = plan->n_microbatches;
+  uint32_t least = plan->n_microbatches * (plan->n_slices == 0 ? 1 : plan->n_slices);
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && plan->n_replicas > 1; ++i) {
     const uint32_t rank = plan->instance_rank[i];
     uint32_t n = 0;
@@ -175,6 +176,7 @@ opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, op
   out->n_stages = plan->n_stages * model->n_pieces;
   out->n_replicas = plan->shares == NULL ? plan->n_replicas : 1;
   out->n_slices = out->n_parts = 1;
+  out->n_pieces = plan->train == NULL ? model->n_pieces : 0;
   out->shares = NULL;
   out->n_positions = count_positions(plan, model);
   const uint32_t n = out->n_stages * out->n_replicas;

@@ -409,6 +409,7 @@ opipe_status opi_pieces_compose(const opi_plan *plan, uint32_t c, const opi_carr
   cut->graph = first->slices[0].training->graph;
   cut->training = first->slices[0].training;
   cut->n_kinds = OPI_PROGRAMS;
+  cut->n_slices = 1;
   cut->sources = first->slices[0].cut->sources;
   cut->trained = first->slices[0].cut->trained;
   cut->n_params = first->slices[0].cut->n_params;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Token slices of a training plan: which tokens each has, and its graph. */
+/* Token slices: which tokens each has, and its graph. */
 #include <string.h>
 
 #include "partition/cut/batch.h"
@@ -46,14 +46,11 @@ static opipe_status place_slices(const opi_plan *plan, int64_t n_tokens, opi_var
                   plan->schedule, (long long)at, (long long)n_tokens);
 }
 
-opipe_status opi_slices_scale(const opi_model *file, opi_plan *plan, opi_arena *arena,
-                              opipe_error *err) {
-  const uint32_t dim = plan->slice_lengths == NULL ? OPIPE_NONE : find_dim(plan, file);
+/* Given lengths, made for another number of tokens, in the same proportions: some may come to 0. */
+static opipe_status scale_lengths(opi_plan *plan, uint64_t n_tokens, opi_arena *arena,
+                                  opipe_error *err) {
   uint64_t whole = 0, at = 0, before = 0;
-  if (dim == OPIPE_NONE || plan->dims[dim].value < 0)
-    return OPIPE_OK;
-  const uint64_t n_tokens = (uint64_t)plan->dims[dim].value;
-  for (uint32_t k = 0; k < plan->n_slices; ++k)
+  for (uint32_t k = 0; plan->slice_lengths != NULL && k < plan->n_slices; ++k)
     whole += plan->slice_lengths[k];
   if (whole == n_tokens || whole == 0 || n_tokens > UINT32_MAX)
     return OPIPE_OK;
@@ -68,6 +65,40 @@ opipe_status opi_slices_scale(const opi_model *file, opi_plan *plan, opi_arena *
   }
   plan->slice_lengths = lengths;
   return OPIPE_OK;
+}
+
+/* The slices that have tokens; the others go, which no gradient misses. */
+static opipe_status drop_empty(opi_plan *plan, uint64_t n_tokens, opi_arena *arena,
+                               const uint32_t **out_left, opipe_error *err) {
+  uint32_t *left = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_slices), n = 0;
+  if (left == NULL)
+    return opi_fail_nomem(err, plan->n_slices * sizeof *left, "token slices");
+  for (uint32_t k = 0; k < plan->n_slices; ++k) {
+    const bool has = plan->slice_lengths == NULL ? k < n_tokens : plan->slice_lengths[k] != 0;
+    left[k] = has ? n : OPIPE_NONE;
+    if (has && plan->slice_lengths != NULL)
+      plan->slice_lengths[n] = plan->slice_lengths[k];
+    n += has;
+  }
+  if (n == plan->n_slices || n == 0)
+    return OPIPE_OK;
+  plan->n_slices = n;
+  *out_left = left;
+  return OPIPE_OK;
+}
+
+opipe_status opi_slices_scale(const opi_model *file, opi_plan *plan, opi_arena *arena,
+                              const uint32_t **out_left, opipe_error *err) {
+  const uint32_t dim = plan->n_slices <= 1 ? OPIPE_NONE : find_dim(plan, file);
+  *out_left = NULL;
+  if (dim == OPIPE_NONE || plan->dims[dim].value < 0)
+    return OPIPE_OK;
+  const uint64_t n_tokens = (uint64_t)plan->dims[dim].value;
+  const uint32_t *given = plan->slice_lengths;
+  OPI_TRY(scale_lengths(plan, n_tokens, arena, err));
+  const bool fewer =
+      plan->slice_lengths == NULL ? n_tokens < plan->n_slices : plan->slice_lengths != given;
+  return plan->train == NULL && fewer ? drop_empty(plan, n_tokens, arena, out_left, err) : OPIPE_OK;
 }
 
 static const char *output_name(const opi_plan *plan, const opi_bound *bound) {
@@ -104,51 +135,122 @@ static bool is_twin(const opi_plan *plan, const opi_model *file, uint32_t dim, u
   return behind;
 }
 
-/* Where the values of `whole` have their tokens: dimension `dim` of the plan, with its twins or
- * without, told by a second graph with one token less. */
+/* Masks of keys are as long as what was there before and the tokens together. */
+static bool is_total(const opi_plan *plan, uint32_t dim, uint32_t other) {
+  const int64_t before = plan->dims[other].value - plan->dims[dim].value;
+  bool found = false;
+  if (other == dim || before <= 0 ||
+      (plan->batch_dim != NULL && opi_is_batch_dim(plan->batch_dim, plan->dims[other].name)))
+    return false;
+  for (uint32_t d = 0; d < plan->n_dims; ++d)
+    found = found || (d != dim && d != other && plan->dims[d].value == before);
+  return found;
+}
+
+/* Which dimension of the plan is the tokens, whether others follow it, and how many the second
+ * graph has more. */
+typedef struct comparison {
+  uint32_t dim;
+  bool others;
+  int64_t more;
+} comparison;
+
+static bool follows(const opi_plan *plan, const opi_model *file, uint32_t dim, uint32_t other) {
+  return is_twin(plan, file, dim, other) || is_total(plan, dim, other);
+}
+
+/* Where the values of `whole` have their tokens, told by a second graph with one token less or
+ * more.
+ */
 static opipe_status compare_lengths(const opi_plan *plan, const opi_model *file,
                                     const opi_bind_options *base, const opi_bound *whole,
-                                    int64_t rows, uint32_t dim, bool twins, opi_tokens **out_tokens,
+                                    int64_t rows, const comparison *by, opi_tokens **out_tokens,
                                     opipe_error *err) {
-  const int64_t n = plan->dims[dim].value;
+  const int64_t n = plan->dims[by->dim].value;
   const size_t n_bytes = plan->n_dims * sizeof *plan->dims;
-  opi_plan shorter = *plan;
+  opi_plan changed = *plan;
   opi_bound *other = NULL;
-  shorter.dims = opi_alloc_zero(plan->allocator, 1, n_bytes);
-  if (shorter.dims == NULL)
+  changed.dims = opi_alloc_zero(plan->allocator, 1, n_bytes);
+  if (changed.dims == NULL)
     return opi_fail_nomem(err, n_bytes, "token slices");
-  memcpy(shorter.dims, plan->dims, n_bytes);
-  for (uint32_t d = 0; d < plan->n_dims; ++d)
-    shorter.dims[d].value -= d == dim || (twins && is_twin(plan, file, dim, d));
-  opipe_status status = opi_plan_bind(&shorter, file, base, rows, &other, err);
+  memcpy(changed.dims, plan->dims, n_bytes);
+  for (uint32_t d = 0; d < plan->n_dims; ++d) {
+    if (d == by->dim || (by->others && follows(plan, file, by->dim, d)))
+      changed.dims[d].value += by->more;
+  }
+  opipe_status status = opi_plan_bind(&changed, file, base, rows, &other, err);
   if (status == OPIPE_OK)
-    status = opi_tokens_find(whole, n, other, n - 1, plan->allocator, out_tokens, err);
+    status = opi_tokens_find(whole, n, other, n + by->more, plan->allocator, out_tokens, err);
   opi_bound_free(other);
-  opi_free(plan->allocator, shorter.dims, n_bytes);
+  opi_free(plan->allocator, changed.dims, n_bytes);
   return status;
 }
 
-/* With the twins first: where they are another length by chance, without. */
+/* With what may follow first: where it is another length by chance, without. With one token less,
+ * then with one more: a length that happens to equal another extent makes another graph. */
 static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
                                 const opi_bind_options *base, const opi_bound *whole, int64_t rows,
                                 uint32_t dim, opi_tokens **out_tokens, opipe_error *err) {
-  bool twins = false;
+  const comparison plain = {dim, false, -1};
+  bool others = false;
   for (uint32_t d = 0; d < plan->n_dims; ++d)
-    twins = twins || is_twin(plan, file, dim, d);
-  if (twins && compare_lengths(plan, file, base, whole, rows, dim, true, out_tokens, NULL) >= 0)
-    return OPIPE_OK;
-  return compare_lengths(plan, file, base, whole, rows, dim, false, out_tokens, err);
+    others = others || follows(plan, file, dim, d);
+  for (int64_t more = -1; more <= 1; more += 2) {
+    for (uint32_t with = others ? 0 : 1; with < 2; ++with) {
+      const comparison by = {dim, with == 0, more};
+      if (compare_lengths(plan, file, base, whole, rows, &by, out_tokens, NULL) >= 0)
+        return OPIPE_OK;
+    }
+  }
+  return compare_lengths(plan, file, base, whole, rows, &plain, out_tokens, err);
+}
+
+/* What slices are asked for: what the loss judges, or all outputs. */
+static opipe_status list_outputs(const opi_plan *plan, const opi_bound *bound, opi_arena *arena,
+                                 opi_token_wish *out_wish, opipe_error *err) {
+  const opi_graph *g = bound->graph;
+  const char **names = OPI_ARENA_ARRAY(arena, const char *, (size_t)g->n_outputs + 1);
+  if (names == NULL)
+    return opi_fail_nomem(err, g->n_outputs * sizeof *names, "token slices");
+  for (uint32_t o = 0; o < g->n_outputs; ++o)
+    names[o] = g->values[g->outputs[o]].name;
+  if (plan->train != NULL)
+    names[0] = output_name(plan, bound);
+  *out_wish =
+      (opi_token_wish){.outputs = names, .n_outputs = plan->train != NULL ? 1 : g->n_outputs};
+  return OPIPE_OK;
+}
+
+/* Tokens of packed types are not put together. */
+static opipe_status check_types(const opi_token_slice *slice, opipe_error *err) {
+  const opi_graph *g = slice->bound->graph;
+  for (uint32_t o = 0; o < slice->n_outputs; ++o) {
+    const opi_value *value = &g->values[slice->outputs[o].value];
+    if (slice->outputs[o].carry.axis >= 0 && opi_dtype_bits(value->dtype) < 8) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "output '%s' of type %s cannot be put together from slices", value->name,
+                      opi_dtype_name(value->dtype));
+    }
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *base,
                                const opi_tokens *tokens, uint32_t n_slices, opi_variant *variant,
                                opipe_error *err) {
-  opipe_status status = OPIPE_OK;
+  opi_token_wish wish;
+  opi_arena scratch;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  opipe_status status = list_outputs(plan, variant->bound, &scratch, &wish, err);
   for (uint32_t k = 0; k < n_slices && status == OPIPE_OK; ++k) {
     opi_variant_slice *slice = &variant->slices[k];
-    status = opi_slice_tokens(tokens, output_name(plan, variant->bound), slice->first,
-                              slice->length, base->evaluator, plan->allocator, &slice->tokens, err);
+    wish.first = slice->first;
+    wish.length = slice->length;
+    status = opi_slice_tokens(tokens, &wish, base->evaluator, plan->allocator, &slice->tokens, err);
+    if (status == OPIPE_OK)
+      status = check_types(slice->tokens, err);
   }
+  opi_arena_release(&scratch);
   return status;
 }
 
@@ -157,7 +259,8 @@ opipe_status opi_slices_cut(const opi_plan *plan, const opi_model *file,
                             opi_cut_model *model, opipe_error *err) {
   const uint32_t dim = find_dim(plan, file);
   opi_tokens *tokens = NULL;
-  if (dim == OPIPE_NONE || plan->train->loss.kind == OPI_LOSS_OUTPUT) {
+  const bool inside = plan->train != NULL && plan->train->loss.kind == OPI_LOSS_OUTPUT;
+  if (dim == OPIPE_NONE || inside) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' slices tokens: %s", plan->schedule,
                     dim == OPIPE_NONE ? "no input has a free token dimension (its second)"
                                       : "a loss inside the graph judges whole sequences");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training graphs of every number of rows that a plan's pieces have, and their cuts.
+/* The graphs of every number of rows that a plan's pieces have, and their cuts.
  *
  * One number of rows: its graph as it is bound. Several: the cut must not depend on the rows, so
  * the graph is made for the most rows (the *base*) and for one row more (the *probe*, which goes
@@ -63,6 +63,42 @@ static opipe_status make_slices(const making *m, opi_variant *variant, opipe_err
 
 /* ---- from the file ---- */
 
+/* What a forward slice hands on: no gradient comes back. */
+static opipe_status note_states(const making *m, opi_variant_slice *slice, opipe_error *err) {
+  const opi_token_slice *tokens = slice->tokens;
+  if (tokens == NULL)
+    return OPIPE_OK;
+  opi_slice_state *states = OPI_ARENA_ARRAY(&m->model->arena, opi_slice_state, tokens->n_states);
+  if (states == NULL)
+    return opi_fail_nomem(err, tokens->n_states * sizeof *states, "slice states");
+  for (uint32_t i = 0; i < tokens->n_states; ++i) {
+    states[i] = (opi_slice_state){.name = tokens->states[i].name,
+                                  .past = tokens->states[i].past,
+                                  .present = tokens->states[i].present,
+                                  .present_gradient = OPIPE_NONE,
+                                  .past_gradient = OPIPE_NONE};
+  }
+  slice->states = states;
+  slice->n_states = tokens->n_states;
+  return OPIPE_OK;
+}
+
+static opipe_status finish_forward(const making *m, const opi_variant *variant,
+                                   opi_variant_slice *slice, opipe_error *err) {
+  OPI_TRY(note_states(m, slice, err));
+  return opi_forward_draws(m->plan, m->file, m->bind, variant->bound, &m->model->token_axes,
+                           &m->model->arena, slice, err);
+}
+
+static void take_training(opi_variant_slice *slice) {
+  const opi_training *t = slice->training;
+  slice->graph = t->graph;
+  slice->stage = t->stage;
+  slice->states = t->states;
+  slice->n_states = t->n_states;
+  slice->scalars = t->scalars;
+}
+
 /* The stages of a bound graph's nodes, and the graph of all passes that follows. */
 static opipe_status differentiate(const making *m, const opi_variant *variant,
                                   opi_variant_slice *slice, opipe_error *err) {
@@ -71,19 +107,20 @@ static opipe_status differentiate(const making *m, const opi_variant *variant,
   const opi_graph *g = bound->graph;
   slice->graph = g;
   slice->stage = plan->stage_of_node;
+  slice->outputs = slice->tokens == NULL ? NULL : slice->tokens->outputs;
+  slice->n_outputs = slice->tokens == NULL ? 0 : slice->tokens->n_outputs;
   if (bound == m->from->bound)
-    return OPIPE_OK;
+    return finish_forward(m, variant, slice, err);
   uint32_t *stages = OPI_ARENA_ARRAY(&m->model->arena, uint32_t, g->n_nodes);
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, err));
   slice->stage = stages;
   if (plan->train == NULL)
-    return OPIPE_OK;
+    return finish_forward(m, variant, slice, err);
   OPI_TRY(opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
                              m->bind, &slice->training, err));
-  slice->graph = slice->training->graph;
-  slice->stage = slice->training->stage;
+  take_training(slice);
   return OPIPE_OK;
 }
 
@@ -107,7 +144,7 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
                              &variant->own, err));
     variant->bound = variant->own;
   }
-  if (first && m->plan->train != NULL) {
+  if (first) {
     OPI_TRY(
         opi_token_axes_find(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
   }
@@ -124,17 +161,17 @@ static opipe_status resize_slice(const making *m, const opi_variant_slice *base,
                                  const opi_variant_slice *probe, const opi_row_change *change,
                                  opi_variant_slice *slice, opipe_error *err) {
   opi_graph *graph = NULL;
-  slice->first = base->first;
-  slice->length = base->length;
-  slice->stage = base->stage;
+  *slice = *base;
+  slice->tokens = NULL;
+  slice->training = NULL;
+  slice->cut = NULL;
   if (base->training == NULL) {
     OPI_TRY(opi_graph_with_rows(base->graph, probe->graph, change, &m->model->arena, &graph, err));
     slice->graph = graph;
     return OPIPE_OK;
   }
   OPI_TRY(opi_training_with_rows(base->training, probe->training, change, &slice->training, err));
-  slice->graph = slice->training->graph;
-  slice->stage = slice->training->stage;
+  take_training(slice);
   return OPIPE_OK;
 }
 
@@ -215,6 +252,9 @@ static opipe_status cut_all(const making *m, opipe_error *err) {
       const opi_cut_source source = {.graph = slice->graph,
                                      .training = slice->training,
                                      .stage = slice->stage,
+                                     .states = slice->states,
+                                     .n_states = slice->n_states,
+                                     .scalars = slice->scalars,
                                      .used = m->used,
                                      .n_stages = m->plan->n_stages,
                                      .master = master};

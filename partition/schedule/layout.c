@@ -23,10 +23,11 @@ static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_l
         layout->versions, layout->sync, layout->in_flight, most_ranks, REPLICAS_MOST, SLICES_MOST,
         PARTS_MOST, OPIPE_VERSIONS_DOUBLE_BUFFERED, OPIPE_SYNC_EAGER_OPT, OPI_CREDITS_MOST);
   }
-  if (!train && (layout->n_slices > 1 || layout->n_parts > 1)) {
+  if (!train && layout->n_parts > 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "schedule '%s': forward plans have 1 slice, 1 part; it asks for %u, %u",
-                    schedule->id, layout->n_slices, layout->n_parts);
+                    "schedule '%s': %u parts of every backward, a forward plan has no backward to "
+                    "cut: 1 part",
+                    schedule->id, layout->n_parts);
   }
   for (uint32_t i = 0; i < layout->n_stages * layout->n_replicas; ++i) {
     if (ranks[i] < layout->n_ranks)

@@ -124,9 +124,7 @@ opipe_status tera_lay_out(opipe_instance *self, const opipe_layout_request *requ
   if (status < 0)
     return status;
   status = opipe_layout_chunks(request, io_layout, 1, OPIPE_PLACE_LOOP, name, err);
-  if (request->mode == OPIPE_MODE_TRAIN) { /* forward plans take a micro-batch whole */
-    io_layout->n_slices = n;
-    io_layout->slice_lengths = tokens;
-  }
+  io_layout->n_slices = n;
+  io_layout->slice_lengths = tokens;
   return status;
 }

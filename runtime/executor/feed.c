@@ -71,60 +71,62 @@ opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *er
 
 /* ---- out ---- */
 
-/* [rows, tokens, ...]: the rows of a slice lie apart. */
-static void put_slice(const opi_compiled *t, const opi_request *request, const opi_cell *cell,
-                      uint32_t microbatch, const char *part) {
-  const opi_variant_slice *slice = opi_graphs_at(t, cell->stage, microbatch);
-  const uint64_t rows = (uint64_t)t->rows[opi_class_at(t, microbatch)];
-  const uint64_t length = (uint64_t)slice->length;
-  const uint64_t token_bytes = cell->n_bytes / rows / length;
-  char *to = request->results[1].data;
-  for (uint64_t r = 0; r < rows; ++r) {
-    const uint64_t row = (uint64_t)opi_row_at(t, microbatch) + r;
-    memcpy(to + (row * (uint64_t)t->model->n_tokens + (uint64_t)slice->first) * token_bytes,
-           part + r * length * token_bytes, (size_t)(length * token_bytes));
+/* What a piece has of output `index` of its graph, whose rows are carried as `carry` says. */
+static void put_part(const opi_compiled *t, const opi_request *request, uint32_t stage,
+                     uint32_t microbatch, const opi_value *value, uint32_t index,
+                     const opi_carry *carry, const opi_result *result, const char *data) {
+  const opi_piece *piece = opi_piece_at(t, stage, microbatch);
+  const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
+  const opi_result_part rows = {.carry = *carry,
+                                .n_whole = request->rows,
+                                .first = opi_piece_row(t, piece, microbatch),
+                                .n = piece->rows};
+  opi_result_part tokens = {.carry = {.axis = -1}};
+  if (slice->n_outputs > index) {
+    const opi_token_output *part = &slice->outputs[index];
+    tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
   }
+  opi_result_put(result, value, &rows, &tokens, data);
+}
+
+static const opi_value *value_of(const opi_compiled *t, const opi_cell *cell, uint32_t microbatch) {
+  return &opi_graphs_at(t, cell->stage, microbatch)->graph->values[cell->value];
 }
 
 static void put_output(const opi_compiled *t, const opi_request *request, const opi_cell *cell,
                        uint32_t microbatch, const char *part) {
   const opi_result *result = &request->results[1];
-  const opi_piece *piece = opi_piece_at(t, cell->stage, microbatch);
-  if (result->data == NULL || cell->n_bytes == 0)
-    return;
-  if (t->model->n_slices > 1) {
-    put_slice(t, request, cell, microbatch, part);
-  } else {
-    opi_result_put(result, &t->output_carry[1], request->rows, opi_piece_row(t, piece, microbatch),
-                   piece->rows, part, cell->n_bytes);
+  if (result->data != NULL && cell->n_bytes != 0) {
+    put_part(t, request, cell->stage, microbatch, value_of(t, cell, microbatch), 0,
+             &t->output_carry[1], result, part);
   }
 }
 
-/* A result that is the same for all micro-batches is taken from the first. What is made in place
- * may lie in another rank's memory, which is then the host's. */
+/* A result that is the same for all micro-batches and slices is taken from the first. What is made
+ * in place may lie in another rank's memory, which is then the host's. */
 static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
                                  opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
-  const uint32_t cell = cut->output_cell[output];
+  const uint32_t cell = opi_output_cell_at(cut, output, step->stage);
   const opi_carry *carry = &t->output_carry[output];
-  const opi_piece *piece = opi_piece_at(t, step->stage, step->microbatch);
+  const opi_variant_slice *slice = opi_graphs_at(t, step->stage, step->microbatch);
   const size_t occurrence = (size_t)cell * t->pieces->plan.n_microbatches + step->microbatch;
   const opipe_region region = opi_cell_region(t, cell, step->microbatch);
   const char *data = opi_cell_host(t, cell, step->microbatch);
+  if ((carry->axis < 0 && t->parts[step->microbatch].in_request != 0) ||
+      (slice->first != 0 && slice->outputs[output].carry.axis < 0))
+    return OPIPE_OK;
   if (t->lists->lies_on[occurrence] == rank->index)
     OPI_TRY(opi_rank_read(rank, &region, opi_cell_host(t, cell, step->microbatch), &data, err));
-  if (carry->axis >= 0 || t->parts[step->microbatch].in_request == 0) {
-    opi_result_put(&rank->request->results[output], carry, rank->request->rows,
-                   opi_piece_row(t, piece, step->microbatch), piece->rows, data, region.n_bytes);
-  }
+  put_part(t, rank->request, step->stage, step->microbatch,
+           value_of(t, &cut->cells[cell], step->microbatch), output, carry,
+           &rank->request->results[output], data);
   return OPIPE_OK;
 }
 
 static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output) {
-  const opi_cut *cut = t->model->cuts[0];
-  return cut->output_cell[output] != OPIPE_NONE &&
-         cut->cells[cut->output_cell[output]].stage == stage;
+  return opi_output_cell_at(t->model->cuts[0], output, stage) != OPIPE_NONE;
 }
 
 static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {

@@ -46,12 +46,14 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
 static void set_scalars(const opi_compiled *t, const opi_request *request, uint32_t stage,
                         uint32_t microbatch, int64_t *scalars) {
   const struct opi_ticket *ticket = request->ticket;
+  const opi_train_spec *train = t->session->plan->train;
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
-  scalars[OPI_SCALAR_SEED] = (int64_t)t->session->plan->train->seed;
-  scalars[OPI_SCALAR_STEP] = (int64_t)ticket->step;
+  const double count = ticket == NULL ? 1 : ticket->count;
+  scalars[OPI_SCALAR_SEED] = train == NULL ? 0 : (int64_t)train->seed;
+  scalars[OPI_SCALAR_STEP] = (int64_t)(ticket == NULL ? request->number : ticket->step);
   scalars[OPI_SCALAR_SAMPLE] = opi_piece_row(t, piece, microbatch);
   scalars[OPI_SCALAR_TOKEN] = opi_graphs_at(t, stage, microbatch)->first;
-  memcpy(&scalars[OPI_SCALAR_COUNT], &ticket->count, sizeof ticket->count);
+  memcpy(&scalars[OPI_SCALAR_COUNT], &count, sizeof count);
 }
 
 /* Tests: what nobody needs any more is overwritten. */
@@ -114,7 +116,11 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
     opi_request_check_deadline(request, rank, step->stage / t->model->n_pieces);
   if (t->bound[index] == NULL || opi_request_failed(request))
     return OPIPE_OK;
-  const opi_running how = {.n_scalars = 0, .beside = beside_program};
+  int64_t *scalars = opi_cursor_of(rank)->scalars;
+  const opi_running how = {
+      .scalars = scalars, .n_scalars = t->draws ? OPI_SCALAR_TABLE : 0, .beside = beside_program};
+  if (t->draws)
+    set_scalars(t, request, step->stage, step->microbatch, scalars);
   opi_ran *ran = opi_ran_at(t, rank->index, index);
   const opipe_status status = opi_rank_run(rank, step, t->bound[index], &how, &ran->span, &local);
   ran->request = request->number + 1;

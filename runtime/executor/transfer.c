@@ -57,20 +57,63 @@ opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *sh
 
 /* ---- results ---- */
 
-/* Rows `first` to first + n_rows of a result of `n_whole` rows. */
-void opi_result_put(const opi_result *result, const opi_carry *carry, int64_t n_whole,
-                    int64_t first, int64_t n_rows, const char *part, uint64_t n_bytes) {
-  uint64_t outer = (uint64_t)carry->outer;
-  for (int32_t d = 0; d < carry->axis; ++d)
-    outer *= (uint64_t)result->shape[d];
-  if (n_bytes == 0)
+/* Does the part have some of the axis, in dimension d? */
+static bool is_cut_in(const opi_result_part *part, int32_t d) {
+  return part->carry.axis == d && part->n != part->n_whole;
+}
+
+static uint32_t add_extent(opi_extent *extents, uint32_t n, uint64_t n_whole, uint64_t first,
+                           uint64_t n_part) {
+  extents[n] = (opi_extent){n_whole, first, n_part};
+  return n + 1;
+}
+
+/* One axis alone: what lies behind it is told by the dimension's length, or what lies before. */
+static uint32_t split_once(opi_extent *extents, uint32_t n, uint64_t length,
+                           const opi_result_part *cut, bool by_outer) {
+  const uint64_t own = (uint64_t)cut->n;
+  const uint64_t outer =
+      by_outer ? (uint64_t)cut->carry.outer : length / own / (uint64_t)cut->carry.inner;
+  const uint64_t inner = length / own / outer;
+  n = add_extent(extents, n, outer, 0, outer);
+  n = add_extent(extents, n, (uint64_t)cut->n_whole, (uint64_t)cut->first, own);
+  return add_extent(extents, n, inner, 0, inner);
+}
+
+/* Both in one dimension, one within the other. */
+static uint32_t split_twice(opi_extent *extents, uint32_t n, uint64_t length,
+                            const opi_result_part *rows, const opi_result_part *tokens) {
+  const bool rows_first = rows->carry.inner > tokens->carry.inner;
+  const opi_result_part *high = rows_first ? rows : tokens, *low = rows_first ? tokens : rows;
+  const uint64_t outer = (uint64_t)high->carry.outer;
+  n = add_extent(extents, n, outer, 0, outer);
+  n = add_extent(extents, n, (uint64_t)high->n_whole, (uint64_t)high->first, (uint64_t)high->n);
+  return split_once(extents, n, length / outer / (uint64_t)high->n, low, false);
+}
+
+void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
+                    const opi_result_part *tokens, const char *part) {
+  opi_extent extents[5 * OPIPE_MAX_RANK];
+  uint32_t n = 0;
+  if (value->n_bytes == 0)
     return;
-  if (carry->axis >= 0) {
-    opi_scatter_part(result->data, part, outer, (uint64_t)n_whole, (uint64_t)first,
-                     (uint64_t)n_rows, n_bytes / outer / (uint64_t)n_rows);
-  } else {
-    memcpy(result->data, part, (size_t)n_bytes);
+  if (rows->carry.axis < 0 && tokens->carry.axis < 0) {
+    memcpy(result->data, part, (size_t)value->n_bytes);
+    return;
   }
+  for (int32_t d = 0; d < value->rank; ++d) {
+    const uint64_t length = (uint64_t)value->shape[d];
+    const bool by_rows = is_cut_in(rows, d), by_tokens = is_cut_in(tokens, d);
+    if (by_rows && by_tokens)
+      n = split_twice(extents, n, length, rows, tokens);
+    else if (by_rows)
+      n = split_once(extents, n, length, rows, true);
+    else if (by_tokens)
+      n = split_once(extents, n, length, tokens, tokens->carry.outer == 1);
+    else
+      n = add_extent(extents, n, length, 0, length);
+  }
+  opi_scatter_part(result->data, part, extents, n, opi_dtype_bits(value->dtype) / 8);
 }
 
 /* ---- outputs that no program makes ---- */
@@ -83,7 +126,7 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
   if (!request->has_plain || opi_request_failed(request))
     return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    if (c->output_cell[o] != OPIPE_NONE)
+    if (opi_output_is_made(c, o))
       continue;
     const uint32_t port = c->output_port[o];
     const bool ready = port == OPIPE_NONE || opi_fence_set(&request->feeds[ports[port]].ready);
@@ -96,7 +139,7 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
     return OPIPE_OK;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_result *result = &request->results[o];
-    if (c->output_cell[o] != OPIPE_NONE || result->n_bytes == 0)
+    if (opi_output_is_made(c, o) || result->n_bytes == 0)
       continue;
     if (c->output_port[o] == OPIPE_NONE) {
       memcpy(result->data, c->graph->values[c->graph->outputs[o]].data, (size_t)result->n_bytes);

@@ -16,6 +16,8 @@ void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_pass, step->pass, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_stage, step->stage, memory_order_relaxed);
+    atomic_store_explicit(&rank->doing_pieces, opi_compiled_at(rank)->model->n_pieces,
+                          memory_order_relaxed);
     atomic_store_explicit(&rank->doing_microbatch, step->microbatch, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_peer, doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->peer,
                           memory_order_relaxed);
@@ -117,9 +119,9 @@ static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
   return r;
 }
 
-/* Slices and pieces of a stage are stages of the training plan's view. */
+/* Slices and pieces of a stage are stages of the view that a shape has of the plan. */
 static void describe_place(const opi_session *s, const opi_rank *rank, char *text, size_t room) {
-  const uint32_t n_pieces = s->engine->n_pieces;
+  const uint32_t noted = atomic_load(&rank->doing_pieces), n_pieces = noted == 0 ? 1 : noted;
   const uint32_t stage = atomic_load(&rank->doing_stage);
   char part[40] = "";
   if (n_pieces > 1) {

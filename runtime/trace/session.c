@@ -44,6 +44,8 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
   event.pass = step->kind == OPI_ACT_COMPUTE ? passes[step->pass] : "reduce";
   if (step->kind == OPI_ACT_COMPUTE)
     event.microbatch = t->parts[step->microbatch].in_request;
+  if (step->kind == OPI_ACT_COMPUTE && t->model->n_slices > 1)
+    event.slice = 1 + step->stage % t->model->n_slices;
   return event;
 }
 
@@ -137,6 +139,7 @@ static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opi
                                    .stage = action->stage,
                                    .replica = action->replica,
                                    .microbatch = action->microbatch,
+                                   .slice = plan->n_slices > 1 ? 1u + action->slice : 0u,
                                    .start_ns = (uint64_t)start[a],
                                    .end_ns = (uint64_t)end[a]};
     OPI_TRY(add_event(list, &event, err));

@@ -19,6 +19,8 @@ static void label(const opi_trace_event *e, opi_text *text) {
   opi_text_printf(text, "%s stage %u", e->pass, e->stage);
   if (e->microbatch != OPIPE_NONE)
     opi_text_printf(text, ", micro-batch %u", e->microbatch);
+  if (e->slice != 0)
+    opi_text_printf(text, ", slice %u", e->slice - 1);
   if (e->replica != 0)
     opi_text_printf(text, ", replica %u", e->replica);
 }

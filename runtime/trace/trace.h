@@ -15,6 +15,7 @@ typedef struct opi_trace_event {
   /* stage OPIPE_NONE: of the whole rank. microbatch OPIPE_NONE: beside the rank's programs, on a
    * lane of its own */
   uint32_t rank, stage, replica, microbatch;
+  uint32_t slice;            /* number of the token slice + 1; 0: whole sequences */
   uint64_t start_ns, end_ns; /* from the beginning of its kind's step */
 } opi_trace_event;
 

@@ -5,7 +5,7 @@
  *
  * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
  * and parameter table are the same, so that weights and optimizer state are. A request with fewer
- * rows than the plan has micro-batches leaves some of those out.
+ * rows than the plan has micro-batches, or fewer tokens than slices, leaves some of those out.
  */
 #include <string.h>
 
@@ -165,9 +165,9 @@ static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice,
 
 /* With slices: [rows, tokens, ...] for what the loss judges. */
 static opipe_status find_token_axis(opi_compiled *t, opipe_error *err) {
-  if (t->model->n_slices == 1)
+  if (t->model->n_slices == 1 || !opi_session_trains(t->session))
     return OPIPE_OK;
-  t->token_axis = t->model->variants[t->model->base].slices[0].tokens->output_axis;
+  t->token_axis = t->model->variants[t->model->base].slices[0].outputs[0].carry.axis;
   const bool batch_first = t->output_carry[1].axis <= 0 && t->output_carry[1].inner == 1;
   if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
     return OPIPE_OK;
@@ -178,8 +178,10 @@ static opipe_status find_token_axis(opi_compiled *t, opipe_error *err) {
 
 /* ---- the plan ---- */
 
-/* The records of the micro-batches that have rows. */
-static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, opipe_error *err) {
+/* The records of the micro-batches that have rows, and of the slices that have tokens (NULL: all).
+ */
+static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, const uint32_t *slices,
+                              opipe_error *err) {
   opi_plan *given = &t->given;
   const opi_plan *plan = t->session->plan;
   uint32_t n = 0;
@@ -190,8 +192,13 @@ static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, opipe_er
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     rank_first[r] = n;
     for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
-      if (plan->actions[a].microbatch < n_microbatches)
-        actions[n++] = plan->actions[a];
+      opipe_action action = plan->actions[a];
+      if (action.microbatch >= n_microbatches ||
+          (slices != NULL && slices[action.slice] == OPIPE_NONE))
+        continue;
+      if (slices != NULL)
+        action.slice = (uint16_t)slices[action.slice];
+      actions[n++] = action;
     }
   }
   rank_first[plan->n_ranks] = n;
@@ -218,6 +225,7 @@ static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opi
   const int64_t units = s->engine->units_per_row;
   opi_plan *given = &t->given;
   opi_bind_options named = {.n_dims = 0};
+  const uint32_t *slices = NULL;
   *given = *s->plan;
   given->n_positions =
       s->reference ? 1 : 0; /* one request after the other, or as many as it takes */
@@ -233,11 +241,13 @@ static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opi
   given->n_pins = named.n_pins;
   if (given->batch_dim != NULL && s->n_batch_inputs != 0)
     given->batch_rows = t->shape->rows / units;
+  OPI_TRY(opi_slices_scale(s->env.model, given, &t->arena, &slices, err));
   if (opi_session_trains(s))
     OPI_TRY(check_rows(t->shape, given, units, err));
   else if (given->batch_dim != NULL && given->batch_rows < given->n_microbatches)
-    OPI_TRY(leave_out(t, given->batch_rows < 1 ? 1 : (uint32_t)given->batch_rows, err));
-  OPI_TRY(opi_slices_scale(s->env.model, given, &t->arena, err));
+    OPI_TRY(leave_out(t, given->batch_rows < 1 ? 1 : (uint32_t)given->batch_rows, slices, err));
+  else if (slices != NULL)
+    OPI_TRY(leave_out(t, given->n_microbatches, slices, err));
   if (!opi_plan_cuts_rows(given) || s->env.source.carry != NULL)
     return OPIPE_OK;
   return opi_batch_prove(given, s->env.model, base, NULL, err);
@@ -402,10 +412,12 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
   OPI_TRY(opi_cut_model_build(&from, &t->model, err));
   if (!opi_session_trains(s))
     OPI_TRY(opi_piece_plan_build(&t->given, t->model, err));
-  if (t->model->cuts[0]->graph->n_outputs != s->n_outputs && !opi_session_trains(s)) {
+  const opi_variant *bound = &t->model->variants[t->model->base];
+  if (bound->bound->graph->n_outputs != s->n_outputs && !opi_session_trains(s)) {
     return opi_fail(err, OPIPE_E_INTERNAL, "a bound graph has %u outputs, the model %u",
-                    t->model->cuts[0]->graph->n_outputs, s->n_outputs);
+                    bound->bound->graph->n_outputs, s->n_outputs);
   }
+  t->draws = !opi_session_trains(s) && bound->slices[0].scalars != NULL;
   count_rows(t);
   OPI_TRY(place_parts(t, err));
   if (s->master == NULL)

@@ -53,6 +53,8 @@ static const recipe recipes[] = {
     {LLAMA, "zbv", 2, 0, 4, .trains = 1},
     {LLAMA, "2bw", 2, 0, 4, .trains = 2},
     {LLAMA, "interleaved:chunks=2", 2, 0, 4, .trains = 1},
+    {LLAMA, "terapipe:slices=2", 2, 0, 2},
+    {LLAMA, "terapipe:lengths=1+3", 2, 0, 2},
     {LLAMA, "terapipe:slices=2", 2, 0, 2, .trains = 1},
     {LLAMA, "terapipe:lengths=1+3", 2, 0, 2, .trains = 1},
     {LLAMA, "1f1b", 2, 0, 4, .trains = 1, .replicas = {2}},

@@ -151,20 +151,23 @@ static inline opipe_status opipe_emit_pass(const opipe_schedule_problem *problem
   return emit(emit_ctx, &action, 1, err);
 }
 
-/* Forward form of any layout of one replica: every rank computes micro-batch after micro-batch,
- * in groups of `group` through its stages in rising order (0: all of them in one group). */
+/* Forward form of any layout of one replica: every rank computes micro-batch after micro-batch, the
+ * token slices of each in rising order, in groups of `group` micro-batches through its stages in
+ * rising order (0: all of them in one group). */
 static inline opipe_status opipe_emit_forwards(const opipe_schedule_problem *problem,
                                                uint32_t group, opipe_emit_fn emit, void *emit_ctx,
                                                opipe_error *err) {
   const opipe_layout *layout = problem->layout;
   const uint64_t n = problem->n_microbatches;
   const uint64_t step = group != 0 ? group : n;
+  const uint64_t n_slices = layout->n_slices != 0 ? layout->n_slices : 1;
   for (uint64_t first = 0; first < n; first += step) {
     const uint64_t end = n - first < step ? n : first + step;
     for (uint32_t stage = 0; stage < layout->n_stages; ++stage) {
-      for (uint64_t m = first; m < end; ++m) {
-        const opipe_status status = opipe_emit_pass(problem, emit, emit_ctx, stage, (uint32_t)m, 0,
-                                                    OPIPE_PASS_FORWARD, 0, err);
+      for (uint64_t u = first * n_slices; u < end * n_slices; ++u) {
+        const opipe_status status =
+            opipe_emit_pass(problem, emit, emit_ctx, stage, (uint32_t)(u / n_slices),
+                            (uint32_t)(u % n_slices), OPIPE_PASS_FORWARD, 0, err);
         if (status < 0)
           return status;
       }

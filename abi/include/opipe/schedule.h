@@ -97,8 +97,8 @@ typedef struct opipe_layout {
   uint32_t n_ranks;
   uint32_t n_stages;
   uint32_t n_replicas; /* instances of each stage */
-  uint32_t n_slices;   /* token slices of a micro-batch, 1: none */
-  uint32_t n_parts;    /* parts of a backward along the batch, 1: none */
+  uint32_t n_slices;   /* token slices of a micro-batch, 1: none; in forward mode too since 1.1 */
+  uint32_t n_parts;    /* parts of a backward along the batch, 1: none; forward mode: 1 */
   uint32_t versions;   /* OPIPE_VERSIONS_* */
   uint32_t sync;       /* OPIPE_SYNC_* */
   uint32_t instance_room;

@@ -87,8 +87,9 @@ static void feed(slices *q, uint32_t i, const char *name, const void *data, uint
 static opipe_status make_slice(slices *q, uint32_t i, int64_t first, int64_t length,
                                opipe_error *err) {
   int64_t *labels = opi_arena_array(&q->arena, (size_t)(q->rows * length), sizeof(int64_t));
-  OPI_TRY(opi_slice_tokens(q->tokens, q->output, first, length, q->evaluator,
-                           opi_allocator_system(), &q->slice[i], err));
+  const opi_token_wish wish = {&q->output, 1, first, length};
+  OPI_TRY(
+      opi_slice_tokens(q->tokens, &wish, q->evaluator, opi_allocator_system(), &q->slice[i], err));
   const opi_gradient_options options = {.loss = loss_of(q),
                                         .compute = OPIPE_FLOAT,
                                         .evaluator = q->evaluator,

@@ -93,7 +93,7 @@ static inline opipe_status run_slice(sequence *q, const opi_token_slice *slice, 
 /* Largest difference between the slice's rows and those of the whole output [batch, tokens, n]. */
 static inline double difference(const sequence *q, const float *whole, const opi_token_slice *slice,
                                 const float *part, int64_t first, double *io_largest) {
-  const opi_value *y = &slice->bound->graph->values[slice->output];
+  const opi_value *y = &slice->bound->graph->values[slice->outputs[0].value];
   const int64_t batch = y->shape[0], length = y->shape[1], n = y->shape[2];
   double worst = 0;
   for (int64_t b = 0; b < batch; ++b) {
@@ -124,8 +124,9 @@ static inline void check_slices(sequence *q, const char *folder, const int64_t *
     int64_t length = i + 1 == n ? q->n_tokens - first : lengths[i];
     if (length > q->n_tokens - first)
       length = q->n_tokens - first;
-    opipe_status status = opi_slice_tokens(q->tokens, g->values[g->outputs[0]].name, first, length,
-                                           q->evaluator, opi_allocator_system(), &slice, &err);
+    const opi_token_wish wish = {&g->values[g->outputs[0]].name, 1, first, length};
+    opipe_status status =
+        opi_slice_tokens(q->tokens, &wish, q->evaluator, opi_allocator_system(), &slice, &err);
     if (status >= 0)
       status = run_slice(q, slice, states, outs, &err);
     if (status < 0) {

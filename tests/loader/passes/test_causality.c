@@ -309,8 +309,9 @@ static bool check_spelling(const spelling *s, uint32_t flags) {
     opipe_error err = OPIPE_ERROR_INIT;
     opi_token_slice *slice = NULL;
     const opi_graph *g = q.whole->graph;
-    const opipe_status status = opi_slice_tokens(q.tokens, g->values[g->outputs[0]].name, 0, 2,
-                                                 q.evaluator, opi_allocator_system(), &slice, &err);
+    const opi_token_wish wish = {&g->values[g->outputs[0]].name, 1, 0, 2};
+    const opipe_status status =
+        opi_slice_tokens(q.tokens, &wish, q.evaluator, opi_allocator_system(), &slice, &err);
     if (status != OPIPE_E_UNSUPPORTED || strstr(err.message, "node '") == NULL ||
         strstr(err.message, s->refused) == NULL) {
       OPI_FAIL("%s: status %d, %s; to be refused with: %s", what, (int)status, err.message,

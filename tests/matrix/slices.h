@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inference in token slices over the model folders: what is causal runs and has the bits of the
+ * plan's reference, what is not is refused with the node or output and the reason. */
+#ifndef TESTS_MATRIX_SLICES_H
+#define TESTS_MATRIX_SLICES_H
+
+#include "tests/matrix/kit.h"
+
+typedef struct mx_sliced {
+  uint32_t passed, failed, refused, models; /* models: of which some case ran */
+} mx_sliced;
+
+/* full: all cases; else a cover. Fails the running test for each that does not hold, and for a
+ * decoder of the shelf that is refused. */
+void mx_slices(bool full, mx_sliced *count);
+
+#endif /* TESTS_MATRIX_SLICES_H */
