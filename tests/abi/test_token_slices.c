@@ -275,5 +275,38 @@ static void test_masks(void) {
   }
 }
 
+/* ---- memory ---- */
+
+static opipe_status whole_life(opi_test_memory *memory) {
+  const plan_case c = {"terapipe:slices=3", 2, 2, 0};
+  const opipe_plan_params params = params_of(&c, NULL);
+  const opipe_context_params context = {
+      .struct_size = sizeof context, .log_level = OPIPE_LOG_ERROR, .allocator = &memory->allocator};
+  host_kit k;
+  opipe_status status = kit_plan_bound(&k, &context, DROPOUT, ROWS, TOKENS,
+                                       OPIPE_BIND_GRAPH_DROPOUT | OPIPE_BIND_DEFAULTS, &params);
+  if (status == OPIPE_OK)
+    status = kit_open(&k, NULL);
+  kit_close(&k);
+  return status;
+}
+
+/* Some of all allocations, in a stride. */
+static void test_failing_allocations(void) {
+  uint64_t nth = 1, runs = 0;
+  for (bool failed = true; failed; nth += 1 + nth / 16, ++runs) {
+    opi_test_memory memory;
+    opi_test_memory_init(&memory);
+    memory.fail_at = nth;
+    const opipe_status status = whole_life(&memory);
+    failed = memory.n_failed != 0;
+    if (failed ? status != OPIPE_E_NOMEM && status != OPIPE_OK : status != OPIPE_OK)
+      OPI_FAIL("allocation %llu fails: status %d", (unsigned long long)nth, (int)status);
+    OPI_ASSERT(opi_test_memory_end(&memory));
+  }
+  OPI_ASSERT(runs > 40);
+}
+
 OPI_TEST_MAIN("token slices of requests", OPI_TEST(test_every_rule), OPI_TEST(test_credits),
-              OPI_TEST(test_failure_is_one_requests), OPI_TEST(test_refusals), OPI_TEST(test_masks))
+              OPI_TEST(test_failure_is_one_requests), OPI_TEST(test_refusals), OPI_TEST(test_masks),
+              OPI_TEST(test_failing_allocations))
