@@ -167,6 +167,27 @@ static void test_a_transport_that_ends_at_abort_has_one_info(void) {
                    "is NULL");
 }
 
+/* A transport of minor 0 has no batches; a later one has both slots, or neither. */
+static void test_batches_of_a_transport_come_in_pairs(void) {
+  opipe_transport full, copy;
+  void (*slot)(void) = test_a_newer_plugin_that_can_live_with_us_is_taken;
+  for (size_t at = 8; at < sizeof full; at += sizeof slot)
+    memcpy((char *)&full + at, &slot, sizeof slot);
+  full.reserved = 0;
+  full.struct_size = (uint32_t)OPIPE_END(opipe_transport, notify);
+  memset(&copy, 0xff, sizeof copy);
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.notify != NULL && copy.batch_begin == NULL && copy.batch_end == NULL);
+  full.struct_size = (uint32_t)sizeof full;
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.batch_begin != NULL && copy.batch_end != NULL);
+  full.batch_end = NULL;
+  OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), OPIPE_E_ABI, &err,
+                   "others that go with it are there");
+  full.batch_begin = NULL;
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
+}
+
 /* A table that ends within a slot ends before it; of the slots for training all are there, or none.
  */
 static void test_a_table_is_cut_at_whole_slots(void) {
@@ -433,6 +454,7 @@ OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_old_plugins_are_taken),
               OPI_TEST(test_a_backend_that_ends_at_run_cannot_train),
               OPI_TEST(test_a_transport_that_ends_at_abort_has_one_info),
+              OPI_TEST(test_batches_of_a_transport_come_in_pairs),
               OPI_TEST(test_a_table_is_cut_at_whole_slots),
               OPI_TEST(test_what_open_answers_is_no_status),
               OPI_TEST(test_texts_of_a_descriptor_are_listed_as_lines),
