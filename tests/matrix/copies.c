@@ -201,13 +201,16 @@ static void run_fixed(bench *b, const choice *choices, size_t n, mx_count *count
 }
 
 static void run_folder(bench *b, const choice *choices, size_t n, mx_count *count, seen *s) {
+  const uint32_t refused = count->refused_node;
   for (uint32_t rows = 0; rows < OPI_COUNT(ROWS); ++rows) {
     if (run_rows(b, choices, n, rows, count, s))
       continue;
     (void)printf("%s has no other rows: %s\n", b->folder->name, b->m.err.message);
     run_fixed(b, choices, n, count);
-    return;
+    break;
   }
+  if (count->refused_node != refused)
+    (void)printf("%s is not split: %s\n", b->folder->name, b->m.err.message);
 }
 
 static void open_folder(const char *name, bool fuse, const choice *choices, size_t n,
@@ -296,7 +299,9 @@ void mx_copies(bool full, mx_count *count) {
   }
   check_seen(&s, full);
   (void)printf(
-      "\n%zu models: %u passed, %u failed, %u refused by a node that does not carry the "
-      "batch, %u without a free batch dimension\n",
-      n, count->passed, count->failed, count->refused_node, count->refused_batch);
+      "\n%zu models: %u passed, %u failed; refused as they must be: %u by a node that does not "
+      "carry "
+      "the batch, %u without a free batch dimension, %u with fewer rows than micro-batches\n",
+      n, count->passed, count->failed, count->refused_node, count->refused_batch,
+      count->refused_rows);
 }

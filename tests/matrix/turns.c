@@ -497,7 +497,7 @@ void mx_turns(bool full, kit_tally *tally) {
     need(s.optimizers, 2, "the optimizers");
     need(s.starts, 2, "which shape comes first");
     need(s.given, 2, "given times");
-    OPI_ASSERT(s.alike > 4 * s.unlike); /* else the memory of both shapes is hardly looked at */
+    OPI_ASSERT(s.alike > 2 * s.unlike); /* else the memory of both shapes is hardly looked at */
   }
   kit_tally_print("two shapes in turn", tally);
 }
