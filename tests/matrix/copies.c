@@ -292,7 +292,7 @@ void mx_copies(bool full, mx_count *count) {
       if ((kit_schedules[k].traits & KIT_BOUNDED) == 0 && wanted)
         choices[n_choices++] = c;
     }
-    if (!full && !opi_test_covers(i, 2))
+    if (!full && !opi_test_covers(i, opi_test_is_sanitized() ? 3 : 2))
       continue;
     ++turn;
     open_folder(names[i], turn % 2 == 0, choices, n_choices, count, &s);

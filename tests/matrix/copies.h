@@ -13,8 +13,9 @@
 #include "tests/matrix/cases.h"
 
 /* full: every model folder under every schedule, the other choices drawn by a fixed seed. Else a
- * cover: every other folder, each under one schedule, which takes them all in turn. Fails the
- * running test for each case that does not hold, and where a value of a dimension never passed. */
+ * cover: every other folder (third, under a sanitizer), each under one schedule, which takes them
+ * all in turn. Fails the running test for each case that does not hold, and where a value of a
+ * dimension never passed. */
 void mx_copies(bool full, mx_count *count);
 
 #endif /* TESTS_MATRIX_COPIES_H */
