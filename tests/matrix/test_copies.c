@@ -52,13 +52,13 @@ typedef struct refusal {
   const char *words;
 } refusal;
 
-static const char sliced[] =
+static const char halved[] =
     "#onnx-pipe-schedule v1\n"
-    "#ranks=2 stages=2 replicas=1 microbatches=1 slices=2 parts=1 mode=forward versions=one "
+    "#ranks=2 stages=2 replicas=1 microbatches=1 slices=1 parts=2 mode=forward versions=one "
     "sync=end\n"
     "#place=0,1\n"
-    "0F0/0,0F0/1\n"
-    "1F0/0,1F0/1\n";
+    "0F0\n"
+    "1F0\n";
 
 static const refusal refusals[] = {
     {"gpipe",
@@ -86,14 +86,7 @@ static const refusal refusals[] = {
      {0},
      OPIPE_E_INVALID,
      "1 micro-batches are asked for, the text has 2"},
-    {NULL,
-     sliced,
-     4,
-     2,
-     2,
-     {0},
-     OPIPE_E_UNSUPPORTED,
-     "forward plans have 1 slice, 1 part; it asks for 2, 1"},
+    {NULL, halved, 4, 2, 2, {0}, OPIPE_E_UNSUPPORTED, "2 parts"},
 };
 
 static void refuse(mx_model *m, const refusal *r) {

@@ -221,9 +221,8 @@ typedef struct opipe_plan_params {
   uint32_t devices_stride; /* bytes from device to device */
   uint32_t n_microbatches; /* of a whole request; training: of the whole mini-batch, over all
                               replicas; 0: 1 */
-  uint32_t replicas;       /* data-parallel copies of the whole pipeline, which share out the
-                              micro-batches; where a plan for inference has fewer, they take
-                              requests in turn; 0: 1 */
+  uint32_t replicas;       /* data-parallel copies of the whole pipeline, which share out the micro-
+                              batches, or where inference has fewer take requests in turn; 0: 1 */
   const char *schedule;    /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
   const char *cut; /* "t1,t2:consumer1+consumer2;t3": tensors per boundary with optional consumers;
                       NULL: chosen */
