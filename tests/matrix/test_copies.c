@@ -52,14 +52,6 @@ typedef struct refusal {
   const char *words;
 } refusal;
 
-static const char halved[] =
-    "#onnx-pipe-schedule v1\n"
-    "#ranks=2 stages=2 replicas=1 microbatches=1 slices=1 parts=2 mode=forward versions=one "
-    "sync=end\n"
-    "#place=0,1\n"
-    "0F0\n"
-    "1F0\n";
-
 static const refusal refusals[] = {
     {"gpipe",
      NULL,
@@ -86,7 +78,6 @@ static const refusal refusals[] = {
      {0},
      OPIPE_E_INVALID,
      "1 micro-batches are asked for, the text has 2"},
-    {NULL, halved, 4, 2, 2, {0}, OPIPE_E_UNSUPPORTED, "2 parts"},
 };
 
 static void refuse(mx_model *m, const refusal *r) {
