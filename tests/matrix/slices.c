@@ -50,14 +50,19 @@ static void fail(mx_sliced *count, const mx_model *m, const choice *c, const cha
            what);
 }
 
-/* Micro-batches are refused as they are without slices. */
-static bool has_reason(const choice *c, const char *message) {
-  bool found = c->microbatches > 1 && (strstr(message, " of a request of ") != NULL ||
-                                       strstr(message, "no input has a free dimension") != NULL ||
-                                       strstr(message, "micro-batches along ") != NULL);
+bool mx_slices_refused(const char *message) {
+  bool found = false;
   for (size_t i = 0; i < OPI_COUNT(REASONS); ++i)
     found = found || strstr(message, REASONS[i]) != NULL;
   return found;
+}
+
+/* Micro-batches are refused as they are without slices. */
+static bool has_reason(const choice *c, const char *message) {
+  return mx_slices_refused(message) ||
+         (c->microbatches > 1 && (strstr(message, " of a request of ") != NULL ||
+                                  strstr(message, "no input has a free dimension") != NULL ||
+                                  strstr(message, "micro-batches along ") != NULL));
 }
 
 /* False: it was refused. */

@@ -13,5 +13,7 @@ typedef struct mx_sliced {
 /* full: all cases; else a cover. Fails the running test for each that does not hold, and for a
  * decoder of the shelf that is refused. */
 void mx_slices(bool full, mx_sliced *count);
+/* Is a schedule with slices refused for a reason of the model's tokens? */
+bool mx_slices_refused(const char *message);
 
 #endif /* TESTS_MATRIX_SLICES_H */
