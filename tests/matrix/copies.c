@@ -265,7 +265,8 @@ static void need(uint32_t n, const char *dimension, size_t value) {
 
 static void check_seen(const seen *s, bool full) {
   for (size_t i = 0; i < kit_n_schedules && full; ++i) {
-    if ((kit_schedules[i].traits & KIT_BOUNDED) == 0)
+    const bool given = strstr(kit_schedules[i].name, "lengths=") != NULL; /* of 8 tokens */
+    if ((kit_schedules[i].traits & KIT_BOUNDED) == 0 && !given)
       need(s->schedules[i], "the schedules", i);
   }
   for (size_t i = 0; i < STAGES; ++i)
