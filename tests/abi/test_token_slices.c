@@ -184,10 +184,10 @@ static void test_credits(void) {
   static answer x[REQUESTS], y[REQUESTS];
   const plan_case c = {"terapipe:slices=4", 3, 2, 0};
   const opipe_plan_params params = params_of(&c, NULL);
-  for (char credits = '1'; credits <= '3'; ++credits) {
+  for (uint32_t credits = 1; credits <= 3; ++credits) {
     host_kit k;
     OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
-    read_again(&k, credits);
+    read_again(&k, (char)('0' + credits));
     run_stream(&k, &LLAMA_MIXED, 0, x);
     run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_REFERENCE, y);
     OPI_ASSERT(memcmp(x, y, sizeof x) == 0 && x[0].logits[0] != 0);
