@@ -149,7 +149,7 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   opi_plan *plan = f->plan;
   opi_lists_free(f->lists);
   f->lists = NULL;
-  OPI_TRY(opi_records_prove(plan, f->model->variants[0].slices[0].cut, f->err));
+  OPI_TRY(opi_records_check(plan, f->model->variants[0].slices[0].cut, f->err));
   OPI_TRY(opi_piece_plan_build(plan, f->model, f->err)); /* the schedule has spoken */
   if (plan->train != NULL)
     OPI_TRY(opi_reductions_place(plan, f->model, f->err));

@@ -69,9 +69,9 @@ typedef struct opi_lists {
 /* alignment [n_ranks]. Of the model are read its piece plan and cuts; times are that plan's
  * stage_ns, input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one
  * list (of rank 0) that runs stage after stage: all forwards in order, then the backwards of each
- * stage, from the last, in the order of its own records. The records are proven
- * (partition/program/records.h). Errors: INVALID names rank, action and what it waits for for
- * ever. */
+ * stage, from the last, in the order of its own records. The records are checked
+ * (partition/program/records.h). Errors: INVALID, records, or the lists made of them, that
+ * deadlock: the cycle with rank, action and what it waits for. */
 opipe_status opi_lists_build(const opi_cut_model *model, const uint32_t *alignment, bool reference,
                              const opipe_allocator *allocator, opi_lists **out_lists,
                              opipe_error *err);
@@ -92,8 +92,8 @@ typedef struct opi_times {
                     records lies at i when it works for the next mini-batch, else at n + i */
 } opi_times;
 
-/* Models the records' times. In `arena`. */
-opipe_status opi_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+/* Models the records' times. In `arena`. Errors: INVALID, the cycle of those that wait for ever. */
+opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, opi_arena *arena,
                              opi_times *out_times, opipe_error *err);
 /* The forwards of a stage's replica, in the order of its rank, of micro-batches that pass replica
  * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */

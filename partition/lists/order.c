@@ -3,14 +3,22 @@
  * start first. All ranks begin a mini-batch together, since a step is a barrier; a double-buffered
  * body finds what forwards of its mini-batch made in the body before.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "partition/lists/lists.h"
+
+/* A phase of a micro-batch. */
+typedef struct pass {
+  uint32_t stage, microbatch, phase;
+} pass;
 
 typedef struct replay {
   const opi_plan *plan;
   const opi_cut *cut;
   opi_times *t;
+  uint32_t n_pieces;    /* of a stage of the schedule's */
+  pass missing;         /* what an action was last found to wait for */
   uint32_t *credit;     /* [n_actions] forward: action whose end gives the credit to start */
   uint32_t *next;       /* [n_ranks] action */
   uint64_t *free_at_ns; /* [n_ranks] */
@@ -28,7 +36,7 @@ static const char *pass_letter(uint32_t program) {
 
 /* ---- who does what ---- */
 
-/* The records are proven (partition/lists/records.h): each phase is there once. */
+/* The records are checked (partition/program/records.h): each phase is there once. */
 static void note_phases(replay *r, uint32_t a) {
   const opi_plan *plan = r->plan;
   const opipe_action *action = &plan->actions[a];
@@ -87,17 +95,19 @@ static opipe_status note_credits(replay *r, opi_arena *arena) {
 /* ---- times ---- */
 
 /* When what a phase makes is there for a reader; 0: since the body before. */
-static uint64_t made_at(const replay *r, const opipe_action *reader, uint32_t stage, uint32_t m,
+static uint64_t made_at(replay *r, const opipe_action *reader, uint32_t stage, uint32_t m,
                         uint32_t phase) {
   const size_t i = phase_index(r->plan, stage, m, phase);
   const uint32_t maker = r->t->phase_action[i];
   const bool before = maker != OPIPE_NONE && opi_action_is_next(&r->plan->actions[maker]) &&
                       !opi_action_is_next(reader);
+  if (!before && r->t->phase_end[i] == UINT64_MAX)
+    r->missing = (pass){stage, m, phase};
   return before ? 0 : r->t->phase_end[i];
 }
 
 /* When what a route brings is there. */
-static uint64_t arrives_at(const replay *r, const opipe_action *reader, const opi_route *route) {
+static uint64_t arrives_at(replay *r, const opipe_action *reader, const opi_route *route) {
   const opi_plan *plan = r->plan;
   const uint32_t m = reader->microbatch;
   const uint64_t made = made_at(r, reader, route->src_stage, m, route->phase);
@@ -112,7 +122,7 @@ static uint64_t arrives_at(const replay *r, const opipe_action *reader, const op
 }
 
 /* When the cell is there for a reader; UINT64_MAX: not yet known. */
-static uint64_t ready_at(const replay *r, const opipe_action *reader, const opi_cell *cell) {
+static uint64_t ready_at(replay *r, const opipe_action *reader, const opi_cell *cell) {
   uint64_t at = 0;
   if (cell->source == OPI_CELL_REQUEST)
     return 0;
@@ -125,12 +135,11 @@ static uint64_t ready_at(const replay *r, const opipe_action *reader, const opi_
   return at;
 }
 
-/* Everything that the phases read and do not make; *out_cell: what is missing. */
-static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t *out_cell) {
+/* Everything that the phases read and do not make; UINT64_MAX: r->missing is not there yet. */
+static uint64_t inputs_at(replay *r, const opipe_action *action) {
   const uint32_t phases = opi_program_phases(opi_action_program(action));
   const uint32_t m = action->microbatch;
   uint64_t at = 0;
-  *out_cell = OPIPE_NONE;
   if ((phases & 1u << OPI_PHASE_F) == 0) { /* its own forward, whatever it reads of it */
     at = made_at(r, action, r->cut->forward_of[action->stage], m, OPI_PHASE_F);
     if (phases == 1u << OPI_PHASE_W) {
@@ -140,21 +149,30 @@ static uint64_t inputs_at(const replay *r, const opipe_action *action, uint32_t 
     if (at == UINT64_MAX)
       return at;
   }
-  for (uint32_t c = r->cut->cell_first[action->stage]; c < r->cut->cell_first[action->stage + 1];
-       ++c) {
+  const uint32_t end = r->cut->cell_first[action->stage + 1];
+  for (uint32_t c = r->cut->cell_first[action->stage]; c < end && at != UINT64_MAX; ++c) {
     const opi_cell *cell = &r->cut->cells[c];
     if ((cell->readers & phases) == 0 ||
         (cell->source == OPI_CELL_MADE && (phases & 1u << cell->phase) != 0))
       continue;
     const uint64_t ready = ready_at(r, action, cell);
-    if (ready > at)
-      at = ready;
-    if (at != UINT64_MAX)
-      continue;
-    *out_cell = c;
-    return at;
+    at = ready > at ? ready : at;
   }
   return at;
+}
+
+/* When an action's inputs and its credit are there. */
+static uint64_t startable_at(replay *r, uint32_t a) {
+  const uint32_t credit = r->credit[a];
+  uint64_t at = inputs_at(r, &r->plan->actions[a]);
+  if (credit == OPIPE_NONE || at == UINT64_MAX)
+    return at;
+  const opipe_action *giver = &r->plan->actions[credit];
+  if (r->t->end[credit] == 0) {
+    r->missing = (pass){giver->stage, giver->microbatch, OPI_PHASE_F};
+    return UINT64_MAX;
+  }
+  return at > r->t->end[credit] ? at : r->t->end[credit];
 }
 
 static uint64_t whole_ns(const double *ns, uint32_t stage) {
@@ -185,23 +203,52 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
     r->t->end_ns = end;
 }
 
-static opipe_status stuck(const replay *r) {
+/* The action that makes what the rank stops for. */
+static uint32_t awaited(replay *r, uint32_t rank) {
   const opi_plan *plan = r->plan;
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-    uint32_t cell = OPIPE_NONE;
-    if (r->next[rank] == plan->rank_first[rank + 1])
-      continue;
-    const opipe_action *a = &plan->actions[r->next[rank]];
-    (void)inputs_at(r, a, &cell);
-    return opi_fail(
-        r->err, OPIPE_E_INVALID,
-        "schedule '%s' deadlocks: rank %u at action %u (%u%s%u) waits forever for %s%s%s",
-        plan->schedule, rank, r->next[rank] - plan->rank_first[rank], a->stage,
-        pass_letter(opi_action_program(a)), a->microbatch,
-        cell == OPIPE_NONE ? "an earlier pass of its own stage" : "tensor '",
-        cell == OPIPE_NONE ? "" : r->cut->cells[cell].name, cell == OPIPE_NONE ? "" : "'");
-  }
-  return OPIPE_OK;
+  uint32_t a = 0;
+  (void)startable_at(r, r->next[rank]);
+  while (a + 1 < plan->n_actions && (plan->actions[a].stage != r->missing.stage ||
+                                     plan->actions[a].microbatch != r->missing.microbatch ||
+                                     (opi_program_phases(opi_action_program(&plan->actions[a])) &
+                                      1u << r->missing.phase) == 0))
+    ++a;
+  return a;
+}
+
+static int describe(const replay *r, uint32_t a, char *text, size_t room) {
+  const opipe_action *action = &r->plan->actions[a];
+  const uint32_t piece = action->stage % r->n_pieces;
+  char of[24] = "";
+  if (piece > 0)
+    (void)snprintf(of, sizeof of, " (piece %u)", piece);
+  return snprintf(text, room, "rank %u, action %u: %u%s%u%s", action->rank,
+                  a - r->plan->rank_first[action->rank], action->stage / r->n_pieces,
+                  pass_letter(opi_action_program(action)), action->microbatch, of);
+}
+
+/* Who waits for whom, from a stopped rank until one comes again; then that circle is told. */
+static opipe_status stuck(replay *r) {
+  const opi_plan *plan = r->plan;
+  char text[460] = "";
+  int at = 0;
+  uint32_t rank = 0;
+  while (r->next[rank] == plan->rank_first[rank + 1])
+    ++rank;
+  for (uint32_t i = 0; i < plan->n_ranks; ++i)
+    rank = plan->actions[awaited(r, rank)].rank;
+  const uint32_t first = rank;
+  do {
+    const uint32_t waits = r->next[rank], on = awaited(r, rank);
+    if (at > 0)
+      at += snprintf(text + at, sizeof text - (size_t)at, "; ");
+    at += describe(r, waits, text + at, sizeof text - (size_t)at);
+    at += snprintf(text + at, sizeof text - (size_t)at, " waits for ");
+    at += describe(r, on, text + at, sizeof text - (size_t)at);
+    rank = plan->actions[on].rank;
+  } while (rank != first && (size_t)at + 180 < sizeof text);
+  return opi_fail(r->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s%s", plan->schedule, text,
+                  rank == first ? "" : "; and so on");
 }
 
 static opipe_status run_all(replay *r) {
@@ -210,15 +257,9 @@ static opipe_status run_all(replay *r) {
     uint64_t best = UINT64_MAX;
     uint32_t best_rank = OPIPE_NONE;
     for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-      uint32_t cell = OPIPE_NONE;
       if (r->next[rank] == plan->rank_first[rank + 1])
         continue;
-      uint64_t at = inputs_at(r, &plan->actions[r->next[rank]], &cell);
-      const uint32_t credit = r->credit[r->next[rank]];
-      if (credit != OPIPE_NONE && at != UINT64_MAX) {
-        const bool given = r->t->end[credit] != 0;
-        at = !given ? UINT64_MAX : at > r->t->end[credit] ? at : r->t->end[credit];
-      }
+      uint64_t at = startable_at(r, r->next[rank]);
       if (at < r->free_at_ns[rank])
         at = r->free_at_ns[rank];
       if (at < best) {
@@ -266,10 +307,11 @@ static opipe_status place_all(replay *r, opi_arena *arena) {
   return OPIPE_OK;
 }
 
-opipe_status opi_times_build(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, opi_arena *arena,
                              opi_times *t, opipe_error *err) {
+  const opi_plan *plan = &pieces->plan;
   const size_t places = (size_t)plan->n_stages * plan->n_microbatches;
-  replay r = {.plan = plan, .cut = cut, .t = t, .err = err};
+  replay r = {.plan = plan, .cut = cut, .t = t, .n_pieces = pieces->n_pieces, .err = err};
   *t = (opi_times){.end_ns = 0};
   t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
   t->end = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);

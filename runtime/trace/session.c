@@ -93,7 +93,7 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
 static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
                                opipe_error *err) {
   opi_times times;
-  OPI_TRY(opi_times_build(&t->pieces->plan, t->model->cuts[0], arena, &times, err));
+  OPI_TRY(opi_times_build(t->pieces, t->model->cuts[0], arena, &times, err));
   for (uint32_t a = 0; a < t->pieces->plan.n_actions; ++a) {
     start[a] = (double)times.clock_start[a];
     end[a] = (double)times.clock_end[a];
