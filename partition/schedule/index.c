@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index of a problem and a list: edges by stage, the replica of every micro-batch. */
+/* The index of a problem and a list: edges by stage, the replica of every micro-batch, what an
+ * action reads. */
 #include <string.h>
 
 #include "partition/schedule/passes.h"
@@ -116,4 +117,51 @@ uint32_t opi_peers(const opi_index *x, uint32_t stage, uint32_t microbatch, uint
   const uint32_t end = (uint32_t)(((uint64_t)(with + 1) * here + there - 1) / there);
   *out_first = first;
   return end - first;
+}
+
+/* What the replicas of the stage at the other end of an edge bring. */
+static bool needs_along(const opi_index *x, const opi_do *a, uint32_t edge, uint32_t phase,
+                        opi_need_fn fn, void *ctx) {
+  const bool forward = phase == OPI_PHASE_F;
+  const uint32_t other = forward ? x->problem->edges[edge].src : x->problem->edges[edge].dst;
+  opi_need need = {.stage = other,
+                   .replica = OPIPE_NONE,
+                   .slice = a->slice,
+                   .part = forward ? 0 : a->part,
+                   .phase = phase,
+                   .edge = edge};
+  uint32_t first = 0;
+  const uint32_t count = opi_peers(x, other, a->microbatch, a->stage, a->replica, &first);
+  bool more = count > 0 || fn(ctx, a, &need);
+  for (uint32_t r = first; more && r < first + count; ++r) {
+    need.replica = r;
+    more = fn(ctx, a, &need);
+  }
+  return more;
+}
+
+static bool needs_own(const opi_do *a, uint32_t slice, uint32_t phase, opi_need_fn fn, void *ctx) {
+  const opi_need need = {.stage = a->stage,
+                         .replica = a->replica,
+                         .slice = slice,
+                         .part = phase == OPI_PHASE_F ? 0 : a->part,
+                         .phase = phase,
+                         .edge = OPIPE_NONE};
+  return fn(ctx, a, &need);
+}
+
+bool opi_each_need(const opi_index *x, const opi_do *a, opi_need_fn fn, void *ctx) {
+  bool more = true;
+  if (a->kind == OPI_DO_F) {
+    more = a->slice == 0 || needs_own(a, a->slice - 1u, OPI_PHASE_F, fn, ctx);
+    for (uint32_t i = x->in_first[a->stage]; more && i < x->in_first[a->stage + 1]; ++i)
+      more = needs_along(x, a, x->in_edges[i], OPI_PHASE_F, fn, ctx);
+  } else if (a->kind == OPI_DO_B || a->kind == OPI_DO_I) {
+    more = needs_own(a, a->slice, OPI_PHASE_F, fn, ctx) &&
+           (a->slice + 1u == x->problem->n_slices ||
+            needs_own(a, a->slice + 1u, OPI_PHASE_I, fn, ctx));
+    for (uint32_t i = x->out_first[a->stage]; more && i < x->out_first[a->stage + 1]; ++i)
+      more = needs_along(x, a, x->out_edges[i], OPI_PHASE_I, fn, ctx);
+  }
+  return more;
 }

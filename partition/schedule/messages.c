@@ -36,47 +36,32 @@ static bool flagged(const opi_do *a) {
   return (a->flags & OPIPE_ACTION_NEXT_STEP) != 0;
 }
 
-/* Are the sources of forward `a` there? *out_missing: the stage that is not. */
-static bool forward_ready(const inserter *n, const opi_do *a, uint32_t *out_missing) {
-  for (uint32_t i = n->index.in_first[a->stage]; i < n->index.in_first[a->stage + 1]; ++i) {
-    const uint32_t src = n->problem->edges[n->index.in_edges[i]].src;
-    uint32_t first = 0;
-    const uint32_t count = opi_peers(&n->index, src, a->microbatch, a->stage, a->replica, &first);
-    *out_missing = src;
-    if (count == 0)
-      return false;
-    for (uint32_t r = first; r < first + count; ++r) {
-      const uint8_t marks = n->forward[opi_unit(&n->index, src, r, a->microbatch, a->slice, 0)];
-      const bool there = (marks & OF_NEXT) != 0 ? !flagged(a) || (marks & TAKEN) != 0
-                                                : !flagged(a) && (marks & TAKEN) != 0;
-      if (!there)
-        return false;
-    }
-  }
-  return true;
+/* Whether an action can go, and what is missing. */
+typedef struct question {
+  const inserter *n;
+  opi_need missing;
+} question;
+
+static bool is_there(void *ctx, const opi_do *a, const opi_need *need) {
+  question *q = ctx;
+  const inserter *n = q->n;
+  q->missing = *need;
+  if (need->replica == OPIPE_NONE)
+    return false;
+  const uint64_t unit =
+      opi_unit(&n->index, need->stage, need->replica, a->microbatch, need->slice, need->part);
+  if (need->phase != OPI_PHASE_F)
+    return n->input[unit] != 0;
+  const uint8_t marks = n->forward[unit];
+  return (marks & OF_NEXT) != 0 ? !flagged(a) || (marks & TAKEN) != 0
+                                : !flagged(a) && (marks & TAKEN) != 0;
 }
 
-static bool input_ready(const inserter *n, const opi_do *a, uint32_t *out_missing) {
-  for (uint32_t i = n->index.out_first[a->stage]; i < n->index.out_first[a->stage + 1]; ++i) {
-    const uint32_t dst = n->problem->edges[n->index.out_edges[i]].dst;
-    uint32_t first = 0;
-    const uint32_t count = opi_peers(&n->index, dst, a->microbatch, a->stage, a->replica, &first);
-    *out_missing = dst;
-    if (count == 0)
-      return false;
-    for (uint32_t r = first; r < first + count; ++r) {
-      if (n->input[opi_unit(&n->index, dst, r, a->microbatch, a->slice, a->part)] == 0)
-        return false;
-    }
-  }
-  return true;
-}
-
-static bool ready(const inserter *n, const opi_do *a, uint32_t *out_missing) {
-  *out_missing = OPIPE_NONE;
-  if (a->kind == OPI_DO_F)
-    return forward_ready(n, a, out_missing);
-  return (a->kind != OPI_DO_B && a->kind != OPI_DO_I) || input_ready(n, a, out_missing);
+static bool ready(const inserter *n, const opi_do *a, opi_need *out_missing) {
+  question q = {.n = n};
+  const bool is_ready = opi_each_need(&n->index, a, is_there, &q);
+  *out_missing = q.missing;
+  return is_ready;
 }
 
 /* The messages of one edge after `a`, in rising order of the other end's replica. */
@@ -140,7 +125,7 @@ static uint32_t together(const opi_do *a) {
 static opipe_status turn(inserter *n, uint32_t rank, bool *out_moved) {
   const opi_do *a = &n->list->items[n->next[rank]];
   const uint32_t count = together(a);
-  uint32_t missing = OPIPE_NONE;
+  opi_need missing;
   *out_moved = false;
   for (uint32_t i = 0; i < count; ++i) {
     if (!ready(n, &a[i], &missing))
@@ -161,16 +146,16 @@ static opipe_status stuck(const inserter *n) {
   char text[400];
   size_t at = 0;
   for (uint32_t rank = 0; rank < n->list->n_ranks && at + 1 < sizeof text; ++rank) {
-    uint32_t missing = OPIPE_NONE;
+    opi_need missing;
     if (n->next[rank] == n->list->rank_first[rank + 1])
       continue;
     const opi_do *a = &n->list->items[n->next[rank]];
     if (ready(n, a, &missing) && (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0)
       (void)ready(n, ++a, &missing);
     const opi_place place = opi_place_of(n->problem, n->list, rank, (uint32_t)(a - n->list->items));
-    const int used =
-        snprintf(text + at, sizeof text - at, "%s%s waits for %u%s%u", at == 0 ? "" : "; ",
-                 place.text, missing, a->kind == OPI_DO_F ? "F" : "B", a->microbatch);
+    const int used = snprintf(text + at, sizeof text - at, "%s%s waits for %u%s%u",
+                              at == 0 ? "" : "; ", place.text, missing.stage,
+                              missing.phase == OPI_PHASE_F ? "F" : "B", a->microbatch);
     at += used < 0 ? 0 : (size_t)used;
   }
   return opi_fail(n->err, OPIPE_E_INVALID, "the order deadlocks: %s", text);

@@ -45,6 +45,19 @@ static inline uint64_t opi_unit(const opi_index *x, uint32_t stage, uint32_t rep
 uint32_t opi_peers(const opi_index *x, uint32_t stage, uint32_t microbatch, uint32_t other,
                    uint32_t with, uint32_t *out_first);
 
+/* Something that a compute action reads: a phase of a unit. */
+typedef struct opi_need {
+  uint32_t stage, replica; /* replica OPIPE_NONE: nobody computes it */
+  uint32_t slice, part, phase;
+  uint32_t edge; /* of the problem that brings it; OPIPE_NONE: of the same stage */
+} opi_need;
+/* Sees one of them; false: that is enough. */
+typedef bool (*opi_need_fn)(void *ctx, const opi_do *a, const opi_need *need);
+/* Shows all of them: a forward reads the slice before and what its stage's edges bring, a backward
+ * for the input its forward, the slice behind and the gradients that edges bring back; R and W
+ * follow their own rank's work. In a fixed order. Returns whether all were seen. */
+bool opi_each_need(const opi_index *x, const opi_do *a, opi_need_fn fn, void *ctx);
+
 /* Actions of these kinds: bits 1 << OPI_DO_*. */
 uint32_t opi_do_list_count(const opi_do_list *list, uint32_t kinds);
 

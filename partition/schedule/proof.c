@@ -81,65 +81,47 @@ static bool meets(const runner *r) {
   return r->v.rule == OPI_RULE_BLOCKING || r->v.rule == OPI_RULE_GROUPED;
 }
 
-/* What `a` reads from replicas of stage `other`: the first event that is missing. */
-static uint64_t missing_from(const runner *r, uint32_t item, uint32_t edge, bool forward) {
-  const opi_do *a = &r->v.list->items[item];
-  const opi_problem *p = r->v.problem;
-  const uint32_t other = forward ? p->edges[edge].src : p->edges[edge].dst;
-  const uint32_t step = opi_step_of(&r->v, item), part = forward ? 0 : a->part;
-  const uint32_t rank = opi_problem_rank(p, a->stage, a->replica);
-  uint32_t first = 0;
-  const uint32_t count = opi_peers(&r->v.index, other, a->microbatch, a->stage, a->replica, &first);
-  for (uint32_t k = first; k < first + count; ++k) {
-    uint64_t event;
-    if (opi_problem_rank(p, other, k) == rank) {
-      event = phase_event(r, step, other, k, a->microbatch, a->slice, part,
-                          forward ? OPI_PHASE_F : OPI_PHASE_I);
-    } else {
-      const uint64_t m =
-          opi_message_index(&r->v, step, edge, forward, a->microbatch, a->slice, part,
-                            forward ? k : a->replica, forward ? a->replica : k);
-      event = r->first_received + m;
-      if (r->happened[event] && !meets(r))
-        event = r->first_sent + m;
-    }
-    if (!r->happened[event])
-      return event;
-  }
-  return NO_EVENT;
-}
-
 static uint64_t first_missing(const runner *r, uint64_t event) {
   return r->happened[event] ? NO_EVENT : event;
 }
 
-static uint64_t forward_needs(const runner *r, uint32_t item) {
-  const opi_do *a = &r->v.list->items[item];
-  const opi_index *x = &r->v.index;
-  uint64_t event = NO_EVENT;
-  if (a->slice > 0) {
-    event = first_missing(r, phase_event(r, opi_step_of(&r->v, item), a->stage, a->replica,
-                                         a->microbatch, a->slice - 1u, 0, OPI_PHASE_F));
+/* Whether an action can compute: the first event that is missing. */
+typedef struct question {
+  const runner *r;
+  uint32_t step;
+  uint64_t missing;
+} question;
+
+/* What comes from another rank is there once it has been sent, or, where both ends meet, received.
+ */
+static bool is_there(void *ctx, const opi_do *a, const opi_need *need) {
+  question *q = ctx;
+  const runner *r = q->r;
+  const opi_problem *p = r->v.problem;
+  const bool forward = need->phase == OPI_PHASE_F;
+  uint64_t event;
+  if (need->replica == OPIPE_NONE)
+    return true; /* opi_pass_check has seen to it */
+  if (need->edge == OPIPE_NONE || opi_problem_rank(p, need->stage, need->replica) ==
+                                      opi_problem_rank(p, a->stage, a->replica)) {
+    event = phase_event(r, q->step, need->stage, need->replica, a->microbatch, need->slice,
+                        need->part, need->phase);
+  } else {
+    const uint64_t m = opi_message_index(
+        &r->v, q->step, need->edge, forward, a->microbatch, need->slice, need->part,
+        forward ? need->replica : a->replica, forward ? a->replica : need->replica);
+    event = r->first_received + m;
+    if (r->happened[event] && !meets(r))
+      event = r->first_sent + m;
   }
-  for (uint32_t i = x->in_first[a->stage]; event == NO_EVENT && i < x->in_first[a->stage + 1]; ++i)
-    event = missing_from(r, item, x->in_edges[i], true);
-  return event;
+  q->missing = first_missing(r, event);
+  return q->missing == NO_EVENT;
 }
 
-static uint64_t backward_needs(const runner *r, uint32_t item) {
-  const opi_do *a = &r->v.list->items[item];
-  const opi_index *x = &r->v.index;
-  const uint32_t step = opi_step_of(&r->v, item);
-  uint64_t event = first_missing(
-      r, phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, 0, OPI_PHASE_F));
-  if (event == NO_EVENT && a->slice + 1u < r->v.problem->n_slices) {
-    event = first_missing(r, phase_event(r, step, a->stage, a->replica, a->microbatch,
-                                         a->slice + 1u, a->part, OPI_PHASE_I));
-  }
-  for (uint32_t i = x->out_first[a->stage]; event == NO_EVENT && i < x->out_first[a->stage + 1];
-       ++i)
-    event = missing_from(r, item, x->out_edges[i], false);
-  return event;
+static uint64_t compute_needs(const runner *r, uint32_t item) {
+  question q = {r, opi_step_of(&r->v, item), NO_EVENT};
+  (void)opi_each_need(&r->v.index, &r->v.list->items[item], is_there, &q);
+  return q.missing;
 }
 
 /* The consumer of a message, or the producer. */
@@ -214,10 +196,9 @@ static uint64_t needs(const runner *r, uint32_t rank, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   switch (a->kind) {
     case OPI_DO_F:
-      return forward_needs(r, item);
     case OPI_DO_B:
     case OPI_DO_I:
-      return backward_needs(r, item);
+      return compute_needs(r, item);
     case OPI_DO_SEND_F:
     case OPI_DO_SEND_B:
     case OPI_DO_RECV_F:

@@ -50,46 +50,23 @@ static bool after(double when, double delay, double *io_at) {
   return when >= 0;
 }
 
-/* What `other` made for `a`, all its replicas. */
-static bool after_stage(const timer *t, uint32_t step, uint32_t other, const opi_do *a,
-                        uint32_t phase, double *io_at) {
-  const uint32_t rank = opi_problem_rank(t->problem, a->stage, a->replica);
-  uint32_t first = 0;
-  const uint32_t count = opi_peers(&t->index, other, a->microbatch, a->stage, a->replica, &first);
-  for (uint32_t r = first; r < first + count; ++r) {
-    const double delay = opi_problem_rank(t->problem, other, r) == rank ? 0 : t->costs->comm;
-    const uint32_t part = phase == OPI_PHASE_F ? 0 : a->part;
-    if (!after(*event(t, step, other, r, a, a->slice, part, phase), delay, io_at))
-      return false;
-  }
-  return count > 0;
-}
+/* When an action can start. */
+typedef struct question {
+  const timer *t;
+  uint32_t step;
+  double at;
+} question;
 
-static bool forward_at(const timer *t, uint32_t step, const opi_do *a, double *io_at) {
-  const opi_index *x = &t->index;
-  if (a->slice > 0 &&
-      !after(*event(t, step, a->stage, a->replica, a, a->slice - 1u, 0, OPI_PHASE_F), 0, io_at))
+static bool follows(void *ctx, const opi_do *a, const opi_need *need) {
+  question *q = ctx;
+  const timer *t = q->t;
+  if (need->replica == OPIPE_NONE)
     return false;
-  for (uint32_t i = x->in_first[a->stage]; i < x->in_first[a->stage + 1]; ++i) {
-    if (!after_stage(t, step, t->problem->edges[x->in_edges[i]].src, a, OPI_PHASE_F, io_at))
-      return false;
-  }
-  return true;
-}
-
-static bool input_at(const timer *t, uint32_t step, const opi_do *a, double *io_at) {
-  const opi_index *x = &t->index;
-  if (!after(*event(t, step, a->stage, a->replica, a, a->slice, 0, OPI_PHASE_F), 0, io_at))
-    return false;
-  if (a->slice + 1u < t->problem->n_slices &&
-      !after(*event(t, step, a->stage, a->replica, a, a->slice + 1u, a->part, OPI_PHASE_I), 0,
-             io_at))
-    return false;
-  for (uint32_t i = x->out_first[a->stage]; i < x->out_first[a->stage + 1]; ++i) {
-    if (!after_stage(t, step, t->problem->edges[x->out_edges[i]].dst, a, OPI_PHASE_I, io_at))
-      return false;
-  }
-  return true;
+  const bool here = opi_problem_rank(t->problem, need->stage, need->replica) ==
+                    opi_problem_rank(t->problem, a->stage, a->replica);
+  return after(
+      *event(t, q->step, need->stage, need->replica, a, need->slice, need->part, need->phase),
+      here ? 0 : t->costs->comm, &q->at);
 }
 
 static double stage_cost(const double *by_stage, double all, uint32_t stage) {
@@ -129,31 +106,19 @@ static double cost_of(const timer *t, const opi_do *a) {
   }
 }
 
-static bool start_at(const timer *t, uint32_t step, const opi_do *a, double *io_at) {
-  switch (a->kind) {
-    case OPI_DO_F:
-      return forward_at(t, step, a, io_at);
-    case OPI_DO_B:
-    case OPI_DO_I:
-      return input_at(t, step, a, io_at);
-    default:
-      return true; /* R and W follow their own rank's work */
-  }
-}
-
 /* Times as much of a rank's list as can be timed now. */
 static bool run_rank(timer *t, uint32_t rank) {
   bool moved = false;
   for (; t->next[rank] < t->list->rank_first[rank + 1]; ++t->next[rank]) {
     const uint32_t item = t->next[rank];
     const opi_do *a = &t->list->items[item];
-    double at = t->free_at[rank];
     if (opi_do_is_compute(a->kind)) {
       const uint32_t step = step_of(t, item);
-      if (!start_at(t, step, a, &at))
+      question q = {t, step, t->free_at[rank]};
+      if (!opi_each_need(&t->index, a, follows, &q))
         return moved;
-      const double end = at + cost_of(t, a);
-      t->out->start[item] = at;
+      const double end = q.at + cost_of(t, a);
+      t->out->start[item] = q.at;
       t->out->end[item] = end;
       t->free_at[rank] = end;
       t->out->makespan = end > t->out->makespan ? end : t->out->makespan;
