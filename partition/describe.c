@@ -117,7 +117,9 @@ static void describe_times(opi_text *t, const opi_plan *plan) {
   const char *basis = bases[plan->cost_kind <= OPI_COST_GIVEN ? plan->cost_kind : 0];
   if (plan->train != NULL) {
     opi_text_printf(t, "predicted (%s): %.3f ms for one mini-batch, its update left out", basis,
-                    plan->request_ns * 1e-6);
+                    plan->interval_ns * 1e-6);
+    if (plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED)
+      opi_text_printf(t, " (%.3f ms alone)", plan->request_ns * 1e-6);
   } else {
     opi_text_printf(t,
                     "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",

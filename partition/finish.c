@@ -123,23 +123,31 @@ static opipe_status ask_schedule(finish *f) {
   return is_plain(f, used) ? OPIPE_OK : build_model(f);
 }
 
-/* Simulated times: of a request alone, and between requests in a steady state, of very long lists
- * as long as takes about a second. */
-static opipe_status predict_times(finish *f) {
-  opi_plan *plan = f->plan;
+/* How many bodies show the steady state: of very long lists as many as take about a second. */
+static uint32_t bodies_of(const finish *f) {
+  const opi_plan *plan = f->plan;
   const uint32_t n_positions = f->lists->n_positions, n_steps = f->lists->n_steps;
   const uint32_t wanted = (2 * plan->n_stages + 4 + n_positions - 1) / n_positions + 1;
   const uint32_t most = n_steps == 0 ? wanted : STEPS_REPLAYED / n_steps;
-  opi_replay_result times = {0};
-  plan->request_ns = plan->interval_ns = f->lists->step_ns;
-  if (plan->train != NULL)
-    return OPIPE_OK;
-  OPI_TRY(opi_lists_replay(&f->model->piece_plan, f->lists, f->model->cuts[f->model->n_classes - 1],
-                           wanted <= most ? wanted
-                           : most < 4     ? 4
-                                          : most,
-                           plan->allocator, &times, f->err));
-  plan->request_ns = times.request_ns;
+  if (plan->train != NULL && !opi_plan_is_periodic(plan))
+    return 1; /* a step is a barrier: one is like the next */
+  return wanted <= most ? wanted : most < 4 ? 4 : most;
+}
+
+/* Simulated times: of a request or mini-batch alone, and between them in a steady state. */
+static opipe_status predict_times(finish *f) {
+  enum { ALONE = 2 /* a prologue and an epilogue */ };
+  opi_plan *plan = f->plan;
+  const opi_cut *cut = f->model->cuts[f->model->n_classes - 1];
+  opi_replay_result times = {0}, alone = {0};
+  OPI_TRY(opi_lists_replay(&f->model->piece_plan, f->lists, cut, bodies_of(f), plan->allocator,
+                           &times, f->err));
+  alone = times;
+  if (plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
+    OPI_TRY(opi_lists_replay(&f->model->piece_plan, f->lists, cut, ALONE, plan->allocator, &alone,
+                             f->err));
+  }
+  plan->request_ns = alone.request_ns;
   plan->interval_ns = times.interval_ns;
   return OPIPE_OK;
 }

@@ -251,8 +251,9 @@ typedef struct opi_plan {
   /* Tensors between ranks in a mini-batch or request: made where they are read, and sent there. */
   uint32_t n_made_in_place, n_copied;
   uint64_t copied_bytes;
-  double request_ns;  /* simulated time of one request alone */
-  double interval_ns; /* simulated steady-state time between requests of a stream */
+  double request_ns; /* simulated time of one request, or mini-batch, alone */
+  double
+      interval_ns; /* simulated steady-state time between requests of a stream, or mini-batches */
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
   uint32_t cost_kind; /* OPI_COST_* */
 } opi_plan;

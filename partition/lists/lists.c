@@ -391,7 +391,6 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
     return opi_fail_nomem(l->err, n_keys * sizeof(uint32_t), "lists");
   memset(l->stream_at, 0xff, n_keys * sizeof(uint32_t));
   OPI_TRY(opi_times_build(l->pieces, l->cut, &l->scratch, &l->times, l->err));
-  lists->step_ns = (double)l->times.end_ns;
   l->circle = l->times.periodic && !l->reference;
   l->slots = (opi_slots){.plan = plan,
                          .cut = l->cut,

@@ -63,7 +63,6 @@ typedef struct opi_lists {
   uint32_t n_made_in_place,
       n_copied; /* tensors of a body that travel: where they are read, or not */
   uint64_t copied_bytes;
-  double step_ns; /* modelled time of a mini-batch without the update */
 } opi_lists;
 
 /* alignment [n_ranks]. Of the model are read its piece plan and cuts; times are that plan's
@@ -87,7 +86,6 @@ typedef struct opi_times {
   uint32_t *replica_of;              /* [n_stages * M] */
   uint64_t *clock_start, *clock_end; /* [n_actions] ns, from when all ranks begin the mini-batch, or
                                         the body; not of streams of requests */
-  uint64_t end_ns;
   bool periodic; /* positions in the own rank's list instead of ns: record i of a rank with n
                     records lies at i when it works for the next mini-batch, else at n + i */
 } opi_times;
@@ -102,16 +100,19 @@ uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint3
 /* ---- replay.c ---- */
 
 typedef struct opi_replay_result {
-  double request_ns;         /* the first request, from its start to its last result */
-  double interval_ns;        /* between results in the steady state (last half of the stream) */
-  double *start_ns, *end_ns; /* [plan's actions] given, of the first body's programs; NULL: not
-                                wanted */
+  double request_ns;  /* the first request, from its start to its last result, or mini-batch, to its
+                         update; double-buffered: all that is replayed */
+  double interval_ns; /* between results, or updates, in the steady state (the last half of what is
+                         replayed) */
+  double *start_ns, *end_ns; /* [plan's actions] given, of the first body's programs, from when it
+                                begins; NULL: not wanted */
 } opi_replay_result;
 
-/* Replays the steps of all ranks for `n_items` bodies: messages are matched, sends wait aside,
- * receives are posted where the lists say. io_result: with the plan's stage_ns and what plan->link
- * says of messages; NULL: untimed. Errors: INVALID, what a stopped rank waits for, as a cycle, or
- * an order of messages that two ranks do not share. */
+/* Replays the steps of all ranks for `n_items` bodies (double-buffered: the first is a prologue,
+ * the last an epilogue): messages are matched, sends wait aside, receives are posted where the
+ * lists say. io_result: with the plan's stage_ns and what plan->link says of messages; NULL:
+ * untimed. Errors: INVALID, what a stopped rank waits for, as a cycle, or an order of messages that
+ * two ranks do not share. */
 opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lists,
                               const opi_cut *cut, uint32_t n_items,
                               const opipe_allocator *allocator, opi_replay_result *io_result,

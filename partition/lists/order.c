@@ -199,8 +199,6 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
   }
   r->free_at_ns[action->rank] = end;
   ++r->next[action->rank];
-  if (end > r->t->end_ns)
-    r->t->end_ns = end;
 }
 
 /* The action that makes what the rank stops for. */
@@ -282,14 +280,11 @@ static opipe_status place_all(replay *r, opi_arena *arena) {
   if (r->t->start == NULL || r->t->end == NULL)
     return opi_fail_nomem(r->err, plan->n_actions * sizeof(uint64_t), "a schedule's times");
   r->t->periodic = true;
-  r->t->end_ns = 0;
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     const uint32_t first = plan->rank_first[rank], n = plan->rank_first[rank + 1] - first;
-    double busy_ns = 0;
     for (uint32_t a = first; a < first + n; ++a) {
       const opipe_action *action = &plan->actions[a];
       const uint32_t phases = opi_program_phases(opi_action_program(action));
-      const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
       r->t->start[a] = a - first + (opi_action_is_next(action) ? 0 : n);
       r->t->end[a] = r->t->start[a] + 1;
       for (uint32_t p = 0; p < OPI_PHASES; ++p) {
@@ -298,11 +293,8 @@ static opipe_status place_all(replay *r, opi_arena *arena) {
         const size_t i = phase_index(plan, action->stage, action->microbatch, p);
         r->t->phase_start[i] = r->t->start[a];
         r->t->phase_end[i] = r->t->end[a];
-        busy_ns += ns[p] == NULL ? 1 : ns[p][action->stage];
       }
     }
-    if ((uint64_t)busy_ns > r->t->end_ns)
-      r->t->end_ns = (uint64_t)busy_ns;
   }
   return OPIPE_OK;
 }
@@ -312,7 +304,7 @@ opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, o
   const opi_plan *plan = &pieces->plan;
   const size_t places = (size_t)plan->n_stages * plan->n_microbatches;
   replay r = {.plan = plan, .cut = cut, .t = t, .n_pieces = pieces->n_pieces, .err = err};
-  *t = (opi_times){.end_ns = 0};
+  *t = (opi_times){.periodic = false};
   t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
   t->end = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
   t->phase_start = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint64_t));

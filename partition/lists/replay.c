@@ -33,10 +33,13 @@ typedef struct replay {
   uint32_t *item, *step; /* [n_ranks] where each rank is */
   double *now;           /* [n_ranks] */
   double *link_free;     /* [n_streams] when the last message has left the sender */
-  double *finish;        /* [n_items * n_positions] when the last rank was done with a request */
+  double *finish;        /* [n_items * n_positions] when the last rank was done with a request, or,
+                            training, with an item */
+  double *barrier;       /* [n_items] when the last rank came to the update */
   uint32_t *n_updates;   /* [n_items] ranks that have come to the update */
   bool *updates;         /* [n_ranks] has it, in its item? */
   uint32_t n_items, rule;
+  uint32_t n_busy;     /* ranks with steps: the reference's are all one rank's */
   bool forward, twice; /* twice: weights in two versions; neither: whole mini-batches */
   bool timed;
   opi_replay_result *result;
@@ -121,7 +124,7 @@ static double duration(const replay *p, const opi_step *step) {
 
 static void compute(replay *p, uint32_t rank, const opi_step *step) {
   opi_replay_result *result = p->result;
-  const bool wanted = result != NULL && result->start_ns != NULL && p->item[rank] == 0;
+  const bool wanted = result != NULL && result->start_ns != NULL && p->item[rank] == p->twice;
   if (wanted)
     result->start_ns[step->route] = p->now[rank];
   p->now[rank] += duration(p, step);
@@ -132,8 +135,12 @@ static void compute(replay *p, uint32_t rank, const opi_step *step) {
 /* The rank stands at its update. Has every other come to theirs? */
 static bool update(replay *p, uint32_t rank) {
   uint32_t *n = &p->n_updates[p->item[rank]];
+  double *last = &p->barrier[p->item[rank]];
+  *last = p->now[rank] > *last ? p->now[rank] : *last;
   *n += !p->updates[rank];
-  p->updates[rank] = *n < p->plan->n_ranks;
+  p->updates[rank] = *n < p->n_busy;
+  if (!p->updates[rank])
+    p->now[rank] = *last;
   return !p->updates[rank];
 }
 
@@ -178,6 +185,8 @@ static bool run_rank(replay *p, uint32_t rank) {
       note_finish(p, rank, ++p->step[rank]);
     }
     p->step[rank] = l->rank_first[rank];
+    if (!p->forward && p->now[rank] > p->finish[p->item[rank]])
+      p->finish[p->item[rank]] = p->now[rank];
     ++p->item[rank];
     moved = true;
   }
@@ -312,17 +321,47 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   p->now = OPI_ARENA_ARRAY(scratch, double, n_ranks);
   p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
   p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
+  p->barrier = OPI_ARENA_ARRAY(scratch, double, p->n_items);
   p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, p->n_items);
   p->updates = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
   if (p->ends == NULL || p->item == NULL || p->step == NULL || p->now == NULL ||
-      p->link_free == NULL || p->finish == NULL || p->n_updates == NULL || p->updates == NULL)
+      p->link_free == NULL || p->finish == NULL || p->barrier == NULL || p->n_updates == NULL ||
+      p->updates == NULL)
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
     p->ends[i] = (ends){NEVER, NEVER, NEVER};
-  for (uint32_t rank = 0; rank < n_ranks; ++rank)
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     p->step[rank] = p->lists->rank_first[rank];
+    p->n_busy += p->lists->rank_first[rank + 1] != p->lists->rank_first[rank];
+  }
   post_first(p);
   return check_order(p, scratch);
+}
+
+/* From when the body begins: behind a prologue there is time in front of it. */
+static void shift_times(const replay *p) {
+  const opi_replay_result *result = p->result;
+  double first = -1;
+  if (result->start_ns == NULL || !p->twice)
+    return;
+  for (uint32_t a = 0; a < p->plan->n_actions; ++a)
+    first = first < 0 || result->start_ns[a] < first ? result->start_ns[a] : first;
+  for (uint32_t a = 0; a < p->plan->n_actions; ++a) {
+    result->start_ns[a] -= first;
+    result->end_ns[a] -= first;
+  }
+}
+
+/* Over the last half of what was replayed, whole bodies; a double-buffered epilogue is none. */
+static void measure(replay *p) {
+  const uint32_t n = p->lists->n_positions;
+  const uint32_t n_bodies = p->twice && p->n_items > 2 ? p->n_items - 1 : p->n_items;
+  const uint32_t last = n_bodies * n - 1;
+  const uint32_t from = n_bodies > 1 ? last - n_bodies / 2 * n : last / 2;
+  p->result->request_ns = p->twice ? p->finish[p->n_items - 1] : p->finish[0];
+  shift_times(p);
+  p->result->interval_ns =
+      last == 0 ? p->finish[0] : (p->finish[last] - p->finish[from]) / (last - from);
 }
 
 static opipe_status run_all(replay *p, opi_arena *scratch) {
@@ -333,13 +372,8 @@ static opipe_status run_all(replay *p, opi_arena *scratch) {
       moved = run_rank(p, rank) || moved;
   }
   OPI_TRY(stuck(p));
-  if (p->result == NULL)
-    return OPIPE_OK;
-  const uint32_t n = p->lists->n_positions, last = p->n_items * n - 1;
-  const uint32_t from = p->n_items > 1 ? last - p->n_items / 2 * n : last / 2; /* whole bodies */
-  p->result->request_ns = p->finish[0];
-  p->result->interval_ns =
-      last == 0 ? p->finish[0] : (p->finish[last] - p->finish[from]) / (last - from);
+  if (p->result != NULL)
+    measure(p);
   return OPIPE_OK;
 }
 

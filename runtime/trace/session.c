@@ -89,27 +89,18 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
   return OPIPE_OK;
 }
 
-/* Start and end of every action, from when all ranks begin the mini-batch. */
+/* Start and end of every action of the plan, in a request or mini-batch that nothing is in front
+ * of, or in a double-buffered body: of several, a rank's records of the first come first. */
 static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
                                opipe_error *err) {
-  opi_times times;
-  OPI_TRY(opi_times_build(t->pieces, t->model->cuts[0], arena, &times, err));
-  for (uint32_t a = 0; a < t->pieces->plan.n_actions; ++a) {
-    start[a] = (double)times.clock_start[a];
-    end[a] = (double)times.clock_end[a];
-  }
-  return OPIPE_OK;
-}
-
-/* The first request of a body, which nothing is in front of: a rank's records of it come first. */
-static opipe_status request_times(const opi_compiled *t, opi_arena *arena, double *start,
-                                  double *end, opipe_error *err) {
+  enum { PROLOGUE_BODY_EPILOGUE = 3 };
+  const bool twice = t->given.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->plan.n_actions),
                              .end_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->plan.n_actions)};
   if (times.start_ns == NULL || times.end_ns == NULL)
     return opi_fail_nomem(err, t->pieces->plan.n_actions * sizeof(double), "a trace");
-  OPI_TRY(
-      opi_lists_replay(t->pieces, t->lists, t->model->cuts[0], 1, arena->allocator, &times, err));
+  OPI_TRY(opi_lists_replay(t->pieces, t->lists, t->model->cuts[0],
+                           twice ? PROLOGUE_BODY_EPILOGUE : 1, arena->allocator, &times, err));
   for (uint32_t r = 0; r < t->given.n_ranks; ++r) {
     for (uint32_t a = t->given.rank_first[r]; a < t->given.rank_first[r + 1]; ++a) {
       const uint32_t at = t->pieces->plan.rank_first[r] + a - t->given.rank_first[r];
@@ -126,8 +117,7 @@ static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opi
   double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   if (start == NULL || end == NULL)
     return opi_fail_nomem(err, plan->n_actions * sizeof *start, "a trace");
-  OPI_TRY(opi_session_trains(t->session) ? plan_times(t, &list->arena, start, end, err)
-                                         : request_times(t, &list->arena, start, end, err));
+  OPI_TRY(plan_times(t, &list->arena, start, end, err));
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
     const uint32_t program = opi_action_program(action);

@@ -264,8 +264,8 @@ typedef struct opipe_plan_info {
   uint32_t n_ranks;
   uint32_t n_stages;
   uint32_t n_microbatches;
-  double request_ns;  /* simulated time of one request alone */
-  double interval_ns; /* simulated time between requests of a stream */
+  double request_ns;  /* simulated time of one request, or mini-batch, alone */
+  double interval_ns; /* simulated time between requests of a stream, or mini-batches */
   double bound_ns;    /* lower bound on interval_ns */
 } opipe_plan_info;
 
