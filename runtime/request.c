@@ -117,7 +117,6 @@ void opi_request_begin(opi_request *request, const opipe_submit_params *params) 
   request->on_done = told ? params->on_done : NULL;
   request->on_done_ctx = told ? params->on_done_ctx : NULL;
   atomic_store(&request->n_ranks_left, s->plan->n_ranks);
-  atomic_store(&request->n_taking_left, opi_request_n_taking(request));
   atomic_store(&request->failed, OPI_FATE_OPEN);
   atomic_store(&request->waiting, 0);
   atomic_store(&request->begun, OPI_BEGUN_NO);
@@ -159,6 +158,7 @@ static bool is_finished(opi_request *request) {
     return true;
   if (opi_session_failed(request->session))
     opi_session_settle(request->session);
+  opi_session_admit(request->session);
   if (request->deadline_ns != 0) {
     opi_request_check_deadline(request, NULL, 0);
     if (opi_request_failed(request))

@@ -109,11 +109,15 @@ struct opi_request {
   opi_session *session;
   struct opi_ticket *ticket; /* of a training session, else NULL */
   opi_request *next_free;
-  opi_handle_entry *slot;  /* its place in the table of handles, kept from request to request */
-  uint64_t handle;         /* the host's, from submit to release */
-  uint64_t number;         /* counts the session's requests */
-  _Atomic uint32_t state;  /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
-  _Atomic uint32_t failed; /* OPI_FATE_* */
+  opi_handle_entry *slot;   /* its place in the table of handles, kept from request to request */
+  uint64_t handle;          /* the host's, from submit to release */
+  uint64_t number;          /* counts the session's requests */
+  uint64_t order;           /* counts those that the ranks got: once its inputs could be read */
+  uint64_t stream;          /* the host's: requests of one finish in order */
+  opi_request *next_fenced; /* submit_lock */
+  bool foremost;            /* of its stream, among those that wait for fences; submit_lock */
+  _Atomic uint32_t state;   /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
+  _Atomic uint32_t failed;  /* OPI_FATE_* */
   _Atomic uint32_t n_ranks_left;
   _Atomic uint32_t n_taking_left; /* of those that have a part in it, where others have none */
   _Atomic uint32_t waiting;       /* a thread is in request_wait */
@@ -239,9 +243,11 @@ struct opi_session {
   uint32_t n_places;
   _Atomic uint32_t shapes_version;
 
-  opi_request **ring; /* [ring_room] request number modulo room */
+  opi_request **ring; /* [ring_room] by order of the ranks, modulo room */
   uint32_t ring_room;
-  uint64_t n_numbered;   /* submit_lock */
+  uint64_t n_numbered; /* submit_lock */
+  opi_request *fenced; /* inference: wait for input fences, oldest first; submit_lock */
+  _Atomic uint32_t n_fenced;
   uint32_t rung_version; /* shapes_version when all ranks were last rung; submit_lock */
   _Atomic uint64_t n_submitted;
   _Atomic uint32_t n_unfinished;
@@ -478,6 +484,9 @@ opipe_status opi_session_check(const opi_session *session,
 opi_request *opi_request_new(opi_session *session, opipe_error *err); /* from the pool */
 void opi_request_recycle(opi_request *request);
 void opi_request_drop_shape(opi_request *request); /* it will not use it */
+/* submit.c: gives the ranks the requests whose input fences are set by now, and ends those of them
+ * that have failed; unless somebody else is at it. */
+void opi_session_admit(opi_session *session);
 opipe_status opi_requests_make(opi_session *session, uint32_t n,
                                opipe_error *err); /* the first n of the pool */
 /* All handles become stale; returns when nobody is inside. */

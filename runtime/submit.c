@@ -135,22 +135,31 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
 
 static void number(opi_session *s, opi_request *request, const opipe_submit_params *params) {
   request->number = s->n_numbered++;
+  request->stream = params->stream;
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(opi_clock_ns(), params->deadline_ns);
+  request->shape->last_used = request->number + 1;
+}
+
+/* Which of its shape's and of all requests it is to the ranks. */
+static void enqueue(opi_session *s, opi_request *request) {
   const uint32_t n_positions = request->runs->lists->n_positions;
   request->body = request->shape->n_requests / n_positions;
   request->position = (uint32_t)(request->shape->n_requests++ % n_positions);
-  request->shape->last_used = request->number + 1;
-  opi_request_begin(request, params);
+  request->order = atomic_load_explicit(&s->n_submitted, memory_order_relaxed);
+  atomic_store(&request->n_taking_left, opi_request_n_taking(request));
 }
 
 /* A rank whose first step is a receive is woken by the message. */
-static void publish(opi_session *s, opi_request *request, uint32_t version) {
-  const bool all = request->has_plain || atomic_load(&s->shapes_version) != version;
+static void publish(opi_session *s, opi_request *request) {
+  const uint32_t version = atomic_load(&s->shapes_version);
+  const bool all = request->has_plain || s->rung_version != version;
   const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
+  enqueue(s, request);
   const uint32_t position = request->position;
-  s->ring[request->number % s->ring_room] = request;
-  atomic_store_explicit(&s->n_submitted, request->number + 1, memory_order_release);
+  s->rung_version = version;
+  s->ring[request->order % s->ring_room] = request;
+  atomic_store_explicit(&s->n_submitted, request->order + 1, memory_order_release);
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
     if (all || t->seats[r].wakes[position])
       s->transport->ring(s->ranks[r].endpoint);
@@ -158,6 +167,79 @@ static void publish(opi_session *s, opi_request *request, uint32_t version) {
   if (opi_session_failed(s))
     opi_session_settle(s);
 }
+
+/* ---- inputs that are not there yet ---- */
+
+static bool is_readable(const opi_request *request) {
+  for (uint32_t i = 0; i < request->session->n_inputs; ++i) {
+    if (request->feeds[i].given && !opi_fence_set(&request->feeds[i].ready))
+      return false;
+  }
+  return true;
+}
+
+/* The next of those that wait, from `at` on, that is of the stream; NULL: none. */
+static opi_request *next_of(opi_request *at, uint64_t stream) {
+  while (at != NULL && at->stream != stream)
+    at = at->next_fenced;
+  return at;
+}
+
+/* It holds up what comes behind it in its own stream: the ranks get it when its inputs can be read.
+ */
+static void hold(opi_session *s, opi_request *request) {
+  opi_request **at = &s->fenced;
+  request->foremost = next_of(s->fenced, request->stream) == NULL;
+  while (*at != NULL)
+    at = &(*at)->next_fenced;
+  request->next_fenced = NULL;
+  *at = request;
+  atomic_fetch_add(&s->n_fenced, 1);
+  s->transport->ring(s->ranks[0].endpoint); /* which looks after them */
+  if (opi_session_failed(s))
+    opi_session_settle(s);
+}
+
+/* Those that can go, go; returns those that have failed. */
+static opi_request *admit(opi_session *s) {
+  opi_request *ended = NULL;
+  for (opi_request **at = &s->fenced; *at != NULL && !opi_session_failed(s);) {
+    opi_request *request = *at;
+    opi_request_check_deadline(request, NULL, 0);
+    if (!opi_request_failed(request) && !(request->foremost && is_readable(request))) {
+      at = &request->next_fenced;
+      continue;
+    }
+    *at = request->next_fenced;
+    opi_request *next = request->foremost ? next_of(*at, request->stream) : NULL;
+    if (next != NULL)
+      next->foremost = true;
+    atomic_fetch_sub(&s->n_fenced, 1);
+    if (opi_request_failed(request)) {
+      request->next_fenced = ended;
+      ended = request;
+    } else {
+      publish(s, request);
+    }
+  }
+  return ended;
+}
+
+void opi_session_admit(opi_session *s) {
+  if (atomic_load_explicit(&s->n_fenced, memory_order_relaxed) == 0 || opi_session_failed(s) ||
+      !opi_lock_try(&s->submit_lock))
+    return;
+  opi_request *ended = admit(s);
+  opi_lock_give(&s->submit_lock);
+  while (ended != NULL) { /* an on_done may call */
+    opi_request *request = ended;
+    ended = request->next_fenced;
+    (void)opi_request_withdraw(request);
+    opi_request_passed(request);
+  }
+}
+
+/* ---- submitting ---- */
 
 static void run_now(opi_session *s, opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
@@ -170,7 +252,6 @@ static void run_now(opi_session *s, opi_request *request) {
 static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
                                   opi_request **out_request, opipe_request **out_handle,
                                   opipe_error *err) {
-  const uint32_t version = s->rung_version;
   if (opi_session_failed(s))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
   if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
@@ -191,13 +272,16 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     return status;
   }
   number(s, request, params);
+  opi_request_begin(request, params);
   *out_request = request;
   *out_handle = opi_request_handle(request); /* once published, an on_done may let go of it */
   if (s->reference) {
+    enqueue(s, request);
     run_now(s, request);
+  } else if (is_readable(request) && next_of(s->fenced, request->stream) == NULL) {
+    publish(s, request);
   } else {
-    s->rung_version = atomic_load(&s->shapes_version);
-    publish(s, request, version);
+    hold(s, request);
   }
   return OPIPE_OK;
 }
@@ -209,6 +293,7 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
   OPI_TRY(opi_session_check(s, err));
   if (s->engine->weights != NULL)
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
+  opi_session_admit(s);
   opi_lock_take(&s->submit_lock);
   const opipe_status status = submit_locked(s, params, out_request, &handle, err);
   opi_lock_give(&s->submit_lock);

@@ -38,6 +38,10 @@ void opi_lock_destroy(opi_lock *lock);
 static inline void opi_lock_take(opi_lock *lock) {
   (void)pthread_mutex_lock(&lock->mutex);
 }
+/* False: somebody has it. */
+static inline bool opi_lock_try(opi_lock *lock) {
+  return pthread_mutex_trylock(&lock->mutex) == 0;
+}
 static inline void opi_lock_give(opi_lock *lock) {
   (void)pthread_mutex_unlock(&lock->mutex);
 }

@@ -139,7 +139,8 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
     if (!makes_result(t, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
       continue;
     rank->polls = true;
-    return OPIPE_PENDING;
+    opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
+    return opi_request_failed(rank->request) ? OPIPE_OK : OPIPE_PENDING;
   }
   if (!opi_rank_touch(rank))
     return OPIPE_OK;

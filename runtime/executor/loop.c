@@ -8,7 +8,10 @@
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
                            opipe_error *err) {
   opi_session *s = rank->session;
-  uint64_t slice = idle ? UINT64_C(10) * OPI_LOOK_NS : rank->polls ? OPI_POLL_NS : OPI_LOOK_NS;
+  const bool polls =
+      (!idle && rank->polls) ||
+      (rank->index == 0 && atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0);
+  uint64_t slice = polls ? OPI_POLL_NS : idle ? UINT64_C(10) * OPI_LOOK_NS : OPI_LOOK_NS;
   if (!idle && s->watchdog_ns / 4 < slice)
     slice = s->watchdog_ns / 4 + 1;
   if (until_ns != UINT64_MAX) {
@@ -33,6 +36,8 @@ void *opi_rank_thread(void *arg) {
   (void)prctl(PR_SET_TIMERSLACK, 1UL);
   while (status >= 0) {
     const uint32_t seen = t->doorbell(rank->endpoint);
+    if (rank->index == 0)
+      opi_session_admit(rank->session);
     status = opi_rank_advance(rank, NULL);
     if (status >= 0)
       status = opi_rank_wait(rank, seen, status == OPIPE_OK, UINT64_MAX, NULL);

@@ -123,7 +123,7 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
     set_scalars(t, request, step->stage, step->microbatch, scalars);
   opi_ran *ran = opi_ran_at(t, rank->index, index);
   const opipe_status status = opi_rank_run(rank, step, t->bound[index], &how, &ran->span, &local);
-  ran->request = request->number + 1;
+  ran->request = request->order + 1;
   if (status >= 0 && (rank->session->flags & OPIPE_SESSION_POISON) != 0)
     poison_freed(t, step);
   if (status >= 0)

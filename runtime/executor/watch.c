@@ -205,7 +205,7 @@ void opi_watch(opi_session *s) {
   rank = busy;
   (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ",
                  other);
-  const uint64_t number = atomic_load(&s->ranks[rank].doing_request);
-  const bool counted = !s->engine->periodic; /* requests are the ring's entries */
-  opi_session_fail(s, rank, counted ? s->ring[number % s->ring_room] : NULL, &why);
+  const uint64_t taken = atomic_load(&s->ranks[rank].n_taken);
+  const bool counted = !s->engine->periodic && taken > 0; /* requests are the ring's entries */
+  opi_session_fail(s, rank, counted ? s->ring[(taken - 1) % s->ring_room] : NULL, &why);
 }

@@ -69,6 +69,8 @@ typedef struct toy {
   opi_session_env env;
   opi_backend_ref backends[TOY_MAX_RANKS];
   opi_session *session;
+  uint32_t *ready;  /* host flag that what is submitted waits for; NULL: none */
+  uint64_t stream;  /* of what is submitted */
   bool needs_value; /* binding needs the value of input "p", as a loader would say it */
   uint32_t n_binds;
 } toy;

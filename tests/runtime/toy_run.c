@@ -66,7 +66,10 @@ opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32
   const opipe_binding_io inputs[2] = {
       {.name = "p",
        .tensor = view(out->p, t->needs_value ? OPIPE_INT64 : OPIPE_FLOAT, out->shape_p, NULL, 1)},
-      {.name = "x", .tensor = view(out->x, OPIPE_FLOAT, out->shape_x, out->strides_x, 3)}};
+      {.name = "x",
+       .tensor = view(out->x, OPIPE_FLOAT, out->shape_x, out->strides_x, 3),
+       .ready = {.kind = t->ready == NULL ? OPIPE_FENCE_NONE : OPIPE_FENCE_HOST_FLAG,
+                 .handle = t->ready}}};
   const opipe_binding_io output = {.name = "y",
                                    .tensor = view(out->y, OPIPE_FLOAT, out->shape_x, NULL, 3)};
   const opipe_submit_params params = {
@@ -76,6 +79,7 @@ opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32
       .n_outputs = out->y != NULL ? 1 : 0,
       .inputs = inputs,
       .outputs = &output,
+      .stream = t->stream,
       .deadline_ns = deadline_ns};
   return opi_session_submit(t->session, &params, &out->request, NULL, err);
 }
