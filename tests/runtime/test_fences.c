@@ -2,6 +2,8 @@
 /* Input fences: a request whose inputs are not there yet holds up nobody but what comes behind it
  * in its own stream, until its deadline, a cancellation or the end of the session.
  */
+#include <stdlib.h>
+
 #include "tests/runtime/toy.h"
 
 enum { MS = 1000000, N_FREE = 20 };
@@ -14,7 +16,7 @@ static const toy_plan three_ranks = {.n_nodes = 12,
                                      .rows = 5,
                                      .seq = 2};
 
-static bool open_toy(toy *t, uint32_t threads) {
+static void open_toy(toy *t, uint32_t threads) {
   opipe_error err = OPIPE_ERROR_INIT;
   const opipe_session_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
@@ -22,9 +24,8 @@ static bool open_toy(toy *t, uint32_t threads) {
       .watchdog_ns = UINT64_C(100) * MS,
       .max_in_flight = 64,
       .threads = threads};
-  return opi_test_check_ok(toy_make(t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
-                           err.message, "toy_make", __FILE__, __LINE__) &&
-         opi_test_check_ok(toy_open(t, &params, &err), err.message, "toy_open", __FILE__, __LINE__);
+  OPI_ASSERT_OK_FATAL(toy_make(t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
+  OPI_ASSERT_OK_FATAL(toy_open(t, &params, &err), &err);
 }
 
 /* ready NULL: it can be read at once. */
@@ -62,8 +63,7 @@ static void others_go_on(uint32_t threads) {
   toy_request first, behind, r[N_FREE];
   uint32_t ready = 0;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, threads))
-    return;
+  open_toy(&t, threads);
   submit(&t, 1, &ready, 0, 0, &first);
   submit(&t, 1, NULL, 1, 0, &behind); /* could be read, but requests of a stream end in order */
   const uint64_t until = toy_now_ns() + UINT64_C(250) * MS;
@@ -101,8 +101,7 @@ static void test_a_deadline_ends_it(void) {
   toy_request late, behind;
   uint32_t never = 0;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, OPIPE_THREADS_LIBRARY))
-    return;
+  open_toy(&t, OPIPE_THREADS_LIBRARY);
   submit(&t, 1, &never, 0, UINT64_C(20) * MS, &late);
   submit(&t, 1, NULL, 1, 0, &behind);
   OPI_ASSERT_OK(opi_request_wait(behind.request, UINT64_MAX, &err), &err);
@@ -119,8 +118,7 @@ static void test_it_can_be_cancelled(void) {
   toy_request r[3];
   uint32_t never = 0, soon = 0;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (!open_toy(&t, OPIPE_THREADS_LIBRARY))
-    return;
+  open_toy(&t, OPIPE_THREADS_LIBRARY);
   submit(&t, 1, &soon, 0, 0, &r[0]);
   submit(&t, 1, &never, 1, 0, &r[1]); /* not the foremost of its stream */
   submit(&t, 1, NULL, 2, 0, &r[2]);
@@ -141,8 +139,7 @@ static void test_a_session_closes_over_it(void) {
   toy t = {.allocator = NULL};
   toy_request r[2];
   uint32_t never = 0;
-  if (!open_toy(&t, OPIPE_THREADS_LIBRARY))
-    return;
+  open_toy(&t, OPIPE_THREADS_LIBRARY);
   submit(&t, 1, &never, 0, 0, &r[0]);
   submit(&t, 1, NULL, 1, 0, &r[1]);
   opi_session_stop(t.session);
