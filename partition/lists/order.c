@@ -161,18 +161,25 @@ static uint64_t inputs_at(replay *r, const opipe_action *action) {
   return at;
 }
 
-/* When an action's inputs and its credit are there. */
-static uint64_t startable_at(replay *r, uint32_t a) {
+/* When an action's inputs and its credit are there. *out_stopped: what it waits with, itself or the
+ * second of its pair: both can run at once, so neither gives the other anything. */
+static uint64_t startable_at(replay *r, uint32_t a, uint32_t *out_stopped) {
+  const opipe_action *action = &r->plan->actions[a];
   const uint32_t credit = r->credit[a];
-  uint64_t at = inputs_at(r, &r->plan->actions[a]);
-  if (credit == OPIPE_NONE || at == UINT64_MAX)
-    return at;
-  const opipe_action *giver = &r->plan->actions[credit];
-  if (r->t->end[credit] == 0) {
+  uint64_t at = inputs_at(r, action);
+  *out_stopped = a;
+  if (credit != OPIPE_NONE && at != UINT64_MAX && r->t->end[credit] == 0) {
+    const opipe_action *giver = &r->plan->actions[credit];
     r->missing = (pass){giver->stage, giver->microbatch, OPI_PHASE_F};
     return UINT64_MAX;
   }
-  return at > r->t->end[credit] ? at : r->t->end[credit];
+  if (credit != OPIPE_NONE && at < r->t->end[credit])
+    at = r->t->end[credit];
+  if (at != UINT64_MAX && (action->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0) {
+    *out_stopped = a + 1;
+    at = inputs_at(r, action + 1) == UINT64_MAX ? UINT64_MAX : at;
+  }
+  return at;
 }
 
 static uint64_t whole_ns(const double *ns, uint32_t stage) {
@@ -201,11 +208,11 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
   ++r->next[action->rank];
 }
 
-/* The action that makes what the rank stops for. */
-static uint32_t awaited(replay *r, uint32_t rank) {
+/* The action that makes what the rank stops for; *out_stopped: which of its own does. */
+static uint32_t awaited(replay *r, uint32_t rank, uint32_t *out_stopped) {
   const opi_plan *plan = r->plan;
   uint32_t a = 0;
-  (void)startable_at(r, r->next[rank]);
+  (void)startable_at(r, r->next[rank], out_stopped);
   while (a + 1 < plan->n_actions && (plan->actions[a].stage != r->missing.stage ||
                                      plan->actions[a].microbatch != r->missing.microbatch ||
                                      (opi_program_phases(opi_action_program(&plan->actions[a])) &
@@ -230,14 +237,14 @@ static opipe_status stuck(replay *r) {
   const opi_plan *plan = r->plan;
   char text[460] = "";
   int at = 0;
-  uint32_t rank = 0;
+  uint32_t rank = 0, waits = 0;
   while (r->next[rank] == plan->rank_first[rank + 1])
     ++rank;
   for (uint32_t i = 0; i < plan->n_ranks; ++i)
-    rank = plan->actions[awaited(r, rank)].rank;
+    rank = plan->actions[awaited(r, rank, &waits)].rank;
   const uint32_t first = rank;
   do {
-    const uint32_t waits = r->next[rank], on = awaited(r, rank);
+    const uint32_t on = awaited(r, rank, &waits);
     if (at > 0)
       at += snprintf(text + at, sizeof text - (size_t)at, "; ");
     at += describe(r, waits, text + at, sizeof text - (size_t)at);
@@ -257,7 +264,8 @@ static opipe_status run_all(replay *r) {
     for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
       if (r->next[rank] == plan->rank_first[rank + 1])
         continue;
-      uint64_t at = startable_at(r, r->next[rank]);
+      uint32_t stopped = 0;
+      uint64_t at = startable_at(r, r->next[rank], &stopped);
       if (at < r->free_at_ns[rank])
         at = r->free_at_ns[rank];
       if (at < best) {

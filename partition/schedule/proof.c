@@ -40,6 +40,7 @@ typedef struct runner {
   uint32_t *next_sleeper; /* [n_ranks] */
   uint64_t *waits_for;    /* [n_ranks] event */
   uint32_t *next;         /* [n_ranks] item */
+  uint32_t *stopped;      /* [n_ranks] item that waits: that, or the second of its pair */
   uint32_t *grouped_to;   /* [n_ranks] messages below this item have been started */
   uint32_t *stack;        /* [n_ranks] ranks that can go on */
   uint32_t n_stack;
@@ -323,7 +324,12 @@ static opipe_status run_rank(runner *r, uint32_t rank) {
   for (; r->next[rank] < r->v.list->rank_first[rank + 1]; ++r->next[rank]) {
     const uint32_t item = r->next[rank];
     OPI_TRY(arrive(r, rank, item));
-    const uint64_t event = needs(r, rank, item);
+    uint64_t event = needs(r, rank, item);
+    r->stopped[rank] = item;
+    if (event == NO_EVENT && (r->v.list->items[item].flags & OPIPE_ACTION_OVERLAP_NEXT) != 0) {
+      event = needs(r, rank, item + 1); /* both at once: neither gives the other anything */
+      r->stopped[rank] = item + 1;
+    }
     if (event != NO_EVENT) {
       r->waits_for[rank] = event;
       uint32_t *first = sleepers_of(r, event);
@@ -378,7 +384,7 @@ static opipe_status tell_cycle(const runner *r, uint32_t rank, uint8_t *seen) {
   for (uint32_t pass = 0; pass < 2; ++pass) { /* to the circle, then around it */
     for (;;) {
       const uint32_t maker = maker_of(r, r->waits_for[rank]);
-      const opi_place waits = opi_prover_place(&r->v, r->next[rank]);
+      const opi_place waits = opi_prover_place(&r->v, r->stopped[rank]);
       if (maker == OPIPE_NONE)
         return opi_fail(r->v.err, OPIPE_E_INVALID, "%s waits for what no rank does", waits.text);
       const opi_place on = opi_prover_place(&r->v, maker);
@@ -491,14 +497,15 @@ static opipe_status allocate(runner *r) {
   r->next_sleeper = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
   r->waits_for = OPI_ARENA_ARRAY(a, uint64_t, n_ranks);
   r->next = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
+  r->stopped = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
   r->grouped_to = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
   r->stack = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
   r->steps_done = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
   r->weights_left = OPI_ARENA_ARRAY(a, uint32_t, r->v.n_steps * instances);
   r->has_reduce = OPI_ARENA_ARRAY(a, uint8_t, instances);
   if (r->happened == NULL || r->sleeper == NULL || r->next_sleeper == NULL ||
-      r->waits_for == NULL || r->next == NULL || r->grouped_to == NULL || r->stack == NULL ||
-      r->steps_done == NULL || r->weights_left == NULL || r->has_reduce == NULL)
+      r->waits_for == NULL || r->next == NULL || r->stopped == NULL || r->grouped_to == NULL ||
+      r->stack == NULL || r->steps_done == NULL || r->weights_left == NULL || r->has_reduce == NULL)
     return opi_fail_nomem(r->v.err, r->n_events, "the proof of a schedule");
   memset(r->sleeper, 0xff, r->n_sleepers * sizeof(uint32_t));
   memcpy(r->next, r->v.list->rank_first, n_ranks * sizeof(uint32_t));
