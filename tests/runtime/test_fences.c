@@ -21,7 +21,7 @@ static void open_toy(toy *t, uint32_t threads) {
   const opipe_session_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
       .spin_us = UINT32_MAX,
-      .watchdog_ns = UINT64_C(100) * MS,
+      .watchdog_ns = UINT64_C(1000) * MS,
       .max_in_flight = 64,
       .threads = threads};
   OPI_ASSERT_OK_FATAL(toy_make(t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
@@ -66,7 +66,7 @@ static void others_go_on(uint32_t threads) {
   open_toy(&t, threads);
   submit(&t, 1, &ready, 0, 0, &first);
   submit(&t, 1, NULL, 1, 0, &behind); /* could be read, but requests of a stream end in order */
-  const uint64_t until = toy_now_ns() + UINT64_C(250) * MS;
+  const uint64_t until = toy_now_ns() + UINT64_C(1500) * MS;
   for (uint32_t round = 0; round == 0 || toy_now_ns() < until; ++round) {
     for (uint32_t i = 0; i < N_FREE; ++i)
       submit(&t, 2 + i % 3, NULL, round + i, 0, &r[i]);
