@@ -107,6 +107,24 @@ class Executor:
         return min(step["seconds"] for step in json.loads(text)["steps"])
 
 
+class TrainingHop:
+    """Best step in which micro-batches go one by one through 2 ranks and back, by hops; programs take no time."""
+
+    MICROBATCHES = 256
+
+    def __init__(self, data):
+        self.model, self.words = f"{data}/gpt_8block/model.onnx", undisturbed()
+
+    def turn(self, build):
+        n = str(self.MICROBATCHES)
+        text = call(
+            *self.words, f"{build}/bin/onnx-pipe", "train", self.model, "--data", f"text:{TEXT}", "--bind", "seq=8",
+            "--loss", LOSS, "--optimizer", "sgd:lr=0", "--batch", n, "--microbatches", n, "--ranks", "2",
+            "--schedule", "sequential", "--device", "emulated,compute=off,time_us=0", "--steps", "20", "--json",
+        )
+        return min(step["seconds"] for step in json.loads(text)["steps"]) / (2 * self.MICROBATCHES)
+
+
 def rows(args):
     """name: what takes turns."""
     tiny = f"{args.data}/gpt_8block/model.onnx"
@@ -125,6 +143,7 @@ def rows(args):
         "executor zbv": Executor(args.data, "zbv"),
         "hand-off 2 ranks": Handoff(2),
         "hand-off 4 ranks": Handoff(4),
+        "hand-off in training, 2 ranks": TrainingHop(args.data),
     }
     if args.models:
         small, gpt2 = f"{args.models}/small.onnx", f"{args.models}/gpt2_small.onnx"
