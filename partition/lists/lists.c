@@ -86,9 +86,10 @@ static opipe_status add_drains(opi_listing *l, uint32_t key, bool next) {
 
 /* Steps of those messages of an action's maker that are written in place, or are not. */
 static opipe_status add_direct(opi_listing *l, uint32_t kind, uint32_t a, bool direct) {
+  const bool next = opi_action_is_next(&l->plan->actions[a]);
   for (uint32_t i = l->sends.first[a]; i < l->sends.first[a + 1]; ++i) {
     if (l->lists->messages[l->sends.items[i]].direct == direct)
-      OPI_TRY(add_message_step(l, kind, l->sends.items[i], false));
+      OPI_TRY(add_message_step(l, kind, l->sends.items[i], next));
   }
   return OPIPE_OK;
 }
@@ -102,7 +103,7 @@ static opipe_status add_copied(opi_listing *l, uint32_t a) {
         opi_listing_occurrence(l, l->cut->routes[m->route].src_cell, m->microbatch)->home ==
             OPIPE_NONE)
       continue;
-    OPI_TRY(add_message_step(l, OPI_ACT_DRAIN, message, false));
+    OPI_TRY(add_message_step(l, OPI_ACT_DRAIN, message, opi_action_is_next(&l->plan->actions[a])));
   }
   return OPIPE_OK;
 }
@@ -371,7 +372,7 @@ static void count_copies(opi_listing *l) {
 /* Are tensors made where they are read? Double-buffered bodies know no moment at which a reader's
  * place is free, and where messages are matched by order each has to meet its other end. */
 static bool is_direct(const opi_listing *l) {
-  return !l->reference && !l->strict && l->circle == l->forward && opi_plan_is_direct(l->plan);
+  return !l->reference && !l->strict && opi_plan_is_direct(l->plan);
 }
 
 static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t *alignment) {

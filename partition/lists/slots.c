@@ -121,6 +121,46 @@ static bool is_whole(const opi_slots *s, uint32_t route) {
   return true;
 }
 
+/* How many of the rank's records stand in its list before what happens at `at`, by the clock: one
+ * under way then does, or does not. */
+static uint32_t records_before(const opi_slots *s, uint32_t rank, uint64_t at, bool under_way) {
+  const uint32_t first = s->plan->rank_first[rank];
+  uint32_t low = first, high = s->plan->rank_first[rank + 1];
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (under_way ? s->times->clock_start[middle] < at : s->times->clock_end[middle] <= at)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low - first;
+}
+
+static uint32_t maker_of(const opi_slots *s, const opi_route *route, uint32_t m) {
+  return s->times
+      ->phase_action[((size_t)route->src_stage * s->plan->n_microbatches + m) * OPI_PHASES +
+                     route->phase];
+}
+
+/* From which position of the reader's rank on a double-buffered tensor that is made in place has
+ * its place: before the record that is under way, by the clock, when its maker begins. Then all
+ * that its maker waits for lies before that moment. */
+static uint64_t made_from(const opi_slots *s, const opi_route *route, uint32_t rank, uint32_t m) {
+  const uint32_t n = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
+  const uint32_t maker = maker_of(s, route, m);
+  return records_before(s, rank, s->times->clock_start[maker], false) +
+         (opi_action_is_next(&s->plan->actions[maker]) ? 0 : n);
+}
+
+/* Has the circle room for it from then on? */
+static bool is_in_time(const opi_slots *s, const opi_route *route, uint32_t m) {
+  const opi_occurrence *o = &s->occurrences[occurrence(s, route->dst_cell, m)];
+  if (!s->times->periodic || s->plan->train == NULL)
+    return true;
+  return o->t1 - made_from(s, route, o->rank, m) <=
+         s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
+}
+
 /* A tensor that no stage of its rank reads is made where its first reader has it; from there it is
  * copied to the others, before the first may read and free it. */
 static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
@@ -135,7 +175,7 @@ static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
       return;
   }
   const uint32_t to = s->cut->routes[first].dst_cell;
-  if (s->cut->cells[to].n_routes == 1)
+  if (s->cut->cells[to].n_routes == 1 && is_in_time(s, &s->cut->routes[first], m))
     s->occurrences[occurrence(s, c, m)].home = (uint32_t)occurrence(s, to, m);
 }
 
@@ -181,27 +221,12 @@ int opi_by_time(const void *x, const void *y) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* How many of the rank's records stand in its list before what happens at `at`, by the clock: one
- * under way then does. */
-static uint32_t records_before(const opi_slots *s, uint32_t rank, uint64_t at) {
-  const uint32_t first = s->plan->rank_first[rank];
-  uint32_t low = first, high = s->plan->rank_first[rank + 1];
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (s->times->clock_start[middle] < at)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low - first;
-}
-
 /* From which position on a received tensor has its place: where messages are matched by order, from
- * the first that is made, by the clock; else `ahead` records before its reader. What a training
- * body sends is received in the same body: a step is a barrier. */
+ * the first that is made, by the clock; else `ahead` records before its reader, or where it can be
+ * made in place. What a training body sends is received in the same body: a step is a barrier. */
 static uint64_t received_from(const opi_slots *s, uint32_t c, uint32_t m, uint64_t reader) {
   const opi_cell *cell = &s->cut->cells[c];
-  const uint32_t n_mb = s->plan->n_microbatches, rank = rank_of(s, cell->stage, m);
+  const uint32_t rank = rank_of(s, cell->stage, m);
   const uint32_t n = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
   const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
   uint64_t first = s->strict ? reader : reader > ahead ? reader - ahead : 0;
@@ -209,12 +234,14 @@ static uint64_t received_from(const opi_slots *s, uint32_t c, uint32_t m, uint64
     const opi_route *route = route_of(s, r, m);
     if (route->empty)
       continue;
-    const uint32_t maker =
-        s->times->phase_action[((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase];
+    const uint32_t maker = maker_of(s, route, m);
     const bool next = opi_action_is_next(&s->plan->actions[maker]);
     uint64_t at = next ? n : first;
     if (s->strict)
-      at = records_before(s, rank, s->times->clock_end[maker]) + (next ? 0 : n);
+      at = records_before(s, rank, s->times->clock_end[maker], true) + (next ? 0 : n);
+    else if (s->plan->train != NULL &&
+             s->occurrences[occurrence(s, route->src_cell, m)].home == occurrence(s, c, m))
+      at = made_from(s, route, rank, m);
     first = at < first ? at : first;
   }
   return first;
