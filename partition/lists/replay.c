@@ -31,6 +31,7 @@ typedef struct replay {
   const opi_cut *cut;
   ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
   uint32_t *item, *step; /* [n_ranks] where each rank is */
+  uint32_t *position;    /* [n_ranks] in which request of the item */
   double *now;           /* [n_ranks] */
   double *link_free;     /* [n_streams] when the last message has left the sender */
   double *finish;        /* [n_items * n_positions] when the last rank was done with a request, or,
@@ -162,13 +163,14 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
   return at >= 0;
 }
 
-/* A rank is done with a request. */
+/* The rank has come to `step`: it is done with the requests that end there. */
 static void note_finish(replay *p, uint32_t rank, uint32_t step) {
   const uint32_t n = p->lists->n_positions;
   const uint32_t *first = &p->lists->request_first[rank * n];
-  for (uint32_t k = 0; k < n && p->forward; ++k) {
-    double *finish = &p->finish[p->item[rank] * n + k];
-    if (first[k + 1] == step && first[k] != step && p->now[rank] > *finish)
+  uint32_t *k = &p->position[rank];
+  for (; p->forward && *k < n && first[*k + 1] <= step; ++*k) {
+    double *finish = &p->finish[p->item[rank] * n + *k];
+    if (first[*k] != first[*k + 1] && p->now[rank] > *finish)
       *finish = p->now[rank];
   }
 }
@@ -185,6 +187,7 @@ static bool run_rank(replay *p, uint32_t rank) {
       note_finish(p, rank, ++p->step[rank]);
     }
     p->step[rank] = l->rank_first[rank];
+    p->position[rank] = 0;
     if (!p->forward && p->now[rank] > p->finish[p->item[rank]])
       p->finish[p->item[rank]] = p->now[rank];
     ++p->item[rank];
@@ -318,15 +321,16 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   p->ends = OPI_ARENA_ARRAY(scratch, ends, n);
   p->item = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->step = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
+  p->position = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->now = OPI_ARENA_ARRAY(scratch, double, n_ranks);
   p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
   p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
   p->barrier = OPI_ARENA_ARRAY(scratch, double, p->n_items);
   p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, p->n_items);
   p->updates = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
-  if (p->ends == NULL || p->item == NULL || p->step == NULL || p->now == NULL ||
-      p->link_free == NULL || p->finish == NULL || p->barrier == NULL || p->n_updates == NULL ||
-      p->updates == NULL)
+  if (p->ends == NULL || p->item == NULL || p->step == NULL || p->position == NULL ||
+      p->now == NULL || p->link_free == NULL || p->finish == NULL || p->barrier == NULL ||
+      p->n_updates == NULL || p->updates == NULL)
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
     p->ends[i] = (ends){NEVER, NEVER, NEVER};

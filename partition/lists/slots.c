@@ -142,13 +142,15 @@ static uint32_t maker_of(const opi_slots *s, const opi_route *route, uint32_t m)
                      route->phase];
 }
 
-/* From which position of the reader's rank on a double-buffered tensor that is made in place has
- * its place: before the record that is under way, by the clock, when its maker begins. Then all
- * that its maker waits for lies before that moment. */
+/* From which position of the reader's rank on a double-buffered tensor that a route brings has its
+ * place. Where messages are matched by order: from when its maker ends, by the clock. Else before
+ * the record that is under way when its maker begins: it can be made in place, and all that its
+ * maker waits for lies before that moment. */
 static uint64_t made_from(const opi_slots *s, const opi_route *route, uint32_t rank, uint32_t m) {
   const uint32_t n = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
   const uint32_t maker = maker_of(s, route, m);
-  return records_before(s, rank, s->times->clock_start[maker], false) +
+  const uint64_t at = s->strict ? s->times->clock_end[maker] : s->times->clock_start[maker];
+  return records_before(s, rank, at, s->strict) +
          (opi_action_is_next(&s->plan->actions[maker]) ? 0 : n);
 }
 
@@ -221,27 +223,18 @@ int opi_by_time(const void *x, const void *y) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* From which position on a received tensor has its place: where messages are matched by order, from
- * the first that is made, by the clock; else `ahead` records before its reader, or where it can be
- * made in place. What a training body sends is received in the same body: a step is a barrier. */
+/* From which position on a received tensor has its place: `ahead` records before its reader; of
+ * training, when the first of what it is made of is. What a training body sends is received in the
+ * same body: a step is a barrier. */
 static uint64_t received_from(const opi_slots *s, uint32_t c, uint32_t m, uint64_t reader) {
   const opi_cell *cell = &s->cut->cells[c];
-  const uint32_t rank = rank_of(s, cell->stage, m);
-  const uint32_t n = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
   const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
-  uint64_t first = s->strict ? reader : reader > ahead ? reader - ahead : 0;
+  uint64_t first = reader;
+  if (s->plan->train == NULL)
+    return reader > ahead ? reader - ahead : 0;
   for (uint32_t r = cell->route; r < cell->route + cell->n_routes; ++r) {
     const opi_route *route = route_of(s, r, m);
-    if (route->empty)
-      continue;
-    const uint32_t maker = maker_of(s, route, m);
-    const bool next = opi_action_is_next(&s->plan->actions[maker]);
-    uint64_t at = next ? n : first;
-    if (s->strict)
-      at = records_before(s, rank, s->times->clock_end[maker], true) + (next ? 0 : n);
-    else if (s->plan->train != NULL &&
-             s->occurrences[occurrence(s, route->src_cell, m)].home == occurrence(s, c, m))
-      at = made_from(s, route, rank, m);
+    const uint64_t at = route->empty ? first : made_from(s, route, rank_of(s, cell->stage, m), m);
     first = at < first ? at : first;
   }
   return first;
@@ -285,8 +278,10 @@ typedef struct circle {
   const opi_timed *entries; /* [n] t0 below length */
   uint32_t *slot_of;        /* [n] */
   uint32_t *first, *last;   /* [n] by slot */
+  uint64_t *ends; /* [2 * n_leaves] leaf n_leaves + slot: where its last arc ends, 0: none; node i:
+                     the least of 2i and 2i + 1 */
   uint64_t length;
-  uint32_t n, n_slots;
+  uint32_t n, n_slots, n_leaves;
 } circle;
 
 static uint64_t arc_end(const circle *c, uint32_t i) {
@@ -328,21 +323,56 @@ static bool colour_in_turns(circle *c, uint32_t n_turns) {
   return true;
 }
 
+/* The lowest slot from `slot` on whose last arc ends by `at`. */
+static uint32_t lowest_free(const circle *c, uint32_t slot, uint64_t at) {
+  uint32_t i = c->n_leaves + slot;
+  while (c->ends[i] > at || i < c->n_leaves) {
+    if (c->ends[i] <= at) {
+      i *= 2;
+      continue;
+    }
+    while ((i & 1) != 0)
+      i /= 2;
+    ++i;
+  }
+  return i - c->n_leaves;
+}
+
+/* The lowest slot whose first arc begins, round the circle, no sooner than at `end`: slots are
+ * opened in the order of the arcs. */
+static uint32_t lowest_behind(const circle *c, uint64_t end) {
+  uint32_t low = 0, high = c->n_slots;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (c->entries[c->first[middle]].t0 + c->length < end)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 /* For arcs of any length: the lowest slot of whose occupants none is met. */
 static void colour_lowest(circle *c) {
   c->n_slots = 0;
+  c->n_leaves = 1;
+  while (c->n_leaves <= c->n)
+    c->n_leaves *= 2;
+  memset(c->ends, 0, 2 * (size_t)c->n_leaves * sizeof *c->ends);
   for (uint32_t i = 0; i < c->n; ++i) {
-    uint32_t k = 0;
-    while (meets_slot(c, i, k))
-      ++k;
-    take_slot(c, i, k);
+    const uint64_t end = arc_end(c, i);
+    const uint32_t slot = lowest_free(c, lowest_behind(c, end), c->entries[i].t0);
+    take_slot(c, i, slot);
+    c->ends[c->n_leaves + slot] = end;
+    for (uint32_t k = (c->n_leaves + slot) / 2; k > 0; k /= 2)
+      c->ends[k] = c->ends[2 * k] < c->ends[2 * k + 1] ? c->ends[2 * k] : c->ends[2 * k + 1];
   }
 }
 
 /* By start, round the circle; what had the slot before is the nearest behind. */
 static uint32_t colour_circle(opi_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
-                              uint32_t *first, uint32_t *last, uint64_t length) {
-  circle c = {s, entries, slot_of, first, last, length, n, 0};
+                              uint32_t *first, uint32_t *last, uint64_t *ends, uint64_t length) {
+  circle c = {s, entries, slot_of, first, last, ends, length, n, 0, 0};
   for (uint32_t i = 0; i < n; ++i)
     entries[i].t0 %= length;
   qsort(entries, n, sizeof *entries, opi_by_time);
@@ -383,7 +413,7 @@ static uint32_t colour(opi_slots *s, opi_timed *entries, uint32_t n, uint32_t *s
 
 static opipe_status place_pool(opi_slots *s, uint32_t c, uint32_t rank, opi_timed *entries,
                                uint32_t *slot_of, uint32_t *occupant, uint32_t *opener,
-                               uint64_t *io_bytes) {
+                               uint64_t *ends, uint64_t *io_bytes) {
   const uint64_t align = s->alignment[rank] == 0 ? 1 : s->alignment[rank];
   uint64_t stride = 0, total = 0;
   uint32_t n = 0;
@@ -399,9 +429,10 @@ static opipe_status place_pool(opi_slots *s, uint32_t c, uint32_t rank, opi_time
       stride = s->cuts[k]->cells[c].n_bytes;
   }
   const uint64_t length = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
-  const uint32_t n_slots = s->times->periodic && !s->reference
-                               ? colour_circle(s, entries, n, slot_of, opener, occupant, length)
-                               : colour(s, entries, n, slot_of, occupant);
+  const uint32_t n_slots =
+      s->times->periodic && !s->reference
+          ? colour_circle(s, entries, n, slot_of, opener, occupant, ends, length)
+          : colour(s, entries, n, slot_of, occupant);
   if (opi_add_u64(stride, align - 1, &stride))
     goto overflow;
   stride = stride < align ? align : stride & ~(align - 1);
@@ -424,15 +455,17 @@ static opipe_status place_all(opi_slots *s, opi_arena *scratch) {
   uint32_t *slot_of = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
   uint32_t *occupant = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
   uint32_t *opener = OPI_ARENA_ARRAY(scratch, uint32_t, n_mb);
+  uint64_t *ends = OPI_ARENA_ARRAY(scratch, uint64_t, 4 * (size_t)n_mb + 4);
   uint64_t *bytes = OPI_ARENA_ARRAY(scratch, uint64_t, n_ranks);
-  if (entries == NULL || slot_of == NULL || occupant == NULL || opener == NULL || bytes == NULL)
+  if (ends == NULL || entries == NULL || slot_of == NULL || occupant == NULL || opener == NULL ||
+      bytes == NULL)
     return opi_fail_nomem(s->err, n_mb * sizeof *entries, "slots");
   for (uint32_t stash = 0; stash < 2; ++stash) {
     for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
       if (s->cut->cells[c].stash != (stash == 1))
         continue;
       for (uint32_t r = 0; r < n_ranks; ++r)
-        OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, opener, &bytes[r]));
+        OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, opener, ends, &bytes[r]));
     }
     for (uint32_t r = 0; r < n_ranks; ++r) {
       if (stash == 0)

@@ -3,7 +3,7 @@
 # ctest: timeout=240
 """Large graphs, and what lies at the edge of what is taken: 10,000 inputs whose dimensions depend on one another, 100,000
 inputs of one node, many initialisers in bounded memory, expressions that cost too much; IR versions; outputs that are inputs;
-schedules whose file says its ranks, orders of too many actions; arrays that nothing asks for; ids in int32."""
+schedules whose file says its ranks, orders of too many actions, deep plans; arrays that nothing asks for; ids in int32."""
 import json
 import os
 import struct
@@ -166,6 +166,20 @@ def sizes(count):
     count.check("ranks beyond all bounds", wrong(result, REFUSED, "16777216 ranks, 0 stages: at most 1048576", mib=160))
 
 
+def deep(count, folder):
+    """A plan file whose slots come round after 65,535 requests."""
+    path, again = os.path.join(folder, "plan.json"), os.path.join(folder, "deep.json")
+    for stages in ("1", "3"):
+        count.check("a plan", wrong(run("plan", GPT, "--bind", "batch=1,seq=8", "--stages", stages, "-o", path)))
+        with open(path, encoding="utf-8") as file:
+            plan = json.load(file)
+        plan["depth"] = 65535
+        del plan["hash"]
+        with open(again, "w", encoding="utf-8") as file:
+            json.dump(plan, file)
+        count.check(f"a deep plan of {stages} stages", wrong(run("plan", GPT, "--plan", again, timeout=SECONDS), text="requests of a stream"))
+
+
 def npy(shape, dtype, data):
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
@@ -196,7 +210,7 @@ def main():
     need_command()
     count = Count()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (large, odd_graphs, schedules, data):
+        for part in (large, odd_graphs, schedules, deep, data):
             part(count, folder)
         sizes(count)
     return count.finish()

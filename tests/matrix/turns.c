@@ -497,7 +497,8 @@ void mx_turns(bool full, kit_tally *tally) {
     need(s.optimizers, 2, "the optimizers");
     need(s.starts, 2, "which shape comes first");
     need(s.given, 2, "given times");
-    OPI_ASSERT(s.alike > 2 * s.unlike); /* else the memory of both shapes is hardly looked at */
+    /* else the memory of both shapes is hardly looked at; a cover has few */
+    OPI_ASSERT(full ? s.alike > 2 * s.unlike : s.alike > s.unlike);
   }
   kit_tally_print("two shapes in turn", tally);
 }
