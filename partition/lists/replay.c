@@ -243,10 +243,12 @@ static opipe_status stuck(const replay *p) {
     ++rank;
   if (rank == p->plan->n_ranks)
     return OPIPE_OK;
-  for (uint32_t i = 0, first = rank; i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
+  for (uint32_t i = 0, first = rank, last = OPIPE_NONE;
+       i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
     char one[240];
-    if (i > 0 && rank == first)
+    if (i > 0 && (rank == first || rank == last)) /* round the circle; or a rank's own later step */
       break;
+    last = rank;
     rank = describe(p, rank, one, sizeof one);
     const int n = snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "" : "; ", one);
     at = n < 0 || (size_t)n >= sizeof text - at ? sizeof text - 1 : at + (size_t)n;

@@ -25,7 +25,8 @@ if [ ! -x "$old/build/bin/onnx-pipe" ] || [ ! -x "$old/build/tests/bench/bench_h
   mkdir -p "$old/build"
   git -C "$source_dir" archive "$sha" | tar -x -C "$old"
   {
-    cmake -S "$old" --preset release &&
+    { [ ! -x "$old/dev" ] || "$old/dev" deps; } && # what that commit needs, and this one may not
+      cmake -S "$old" --preset release &&
       cmake --build "$old/build" &&
       cmake --build "$old/build" --target benches
   } >"$old/build.log" 2>&1 || {

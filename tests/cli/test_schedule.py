@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 
-from command import CHECK_FAILED, DONE, REFUSED, SHARED, USAGE, Count, need_command, run
+from command import CHECK_FAILED, DATA, DONE, REFUSED, SHARED, USAGE, Count, need_command, run
 
 RULES = ("tag", "stream", "edge", "pair", "blocking", "grouped")
 NAMES = (
@@ -21,6 +21,7 @@ NAMES = (
     "zb-h1", "zb-h2", "zb-auto:memory=1.5", "zb-interleaved:chunks=2", "zbv", "zbv:order=torch",
     "v-half", "v-min", "dualpipev",
 )
+GPT = os.path.join(DATA, "gpt_8block", "model.onnx")
 SIZE = ("--ranks", "4", "--microbatches", "8")
 TABLES = {
     "gpipe": "gpipe", "loopedbfs": "looped-bfs:chunks={}",
@@ -141,6 +142,17 @@ def refusals(folder):
     says("", ("schedule 'csv'", "deadlocks", "0B0"), "show",
          "csv:text=0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0", *"--ranks 2 --microbatches 2 --aligned".split(),
          status=REFUSED)
+    for order, words in (
+            ("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0", ("rank 0, action 1: 0B0 waits for rank 1, action 3: 1B0",
+                                                  "rank 1, action 0: 1F1 waits for rank 0, action 2: 0F1")),
+            ("(0F0;0B0)OVERLAP_F_B 0F1 0B1", ("rank 0, action 1: 0B0 waits for rank 0, action 0: 0F0",))):
+        ranks = str(1 + order.count("\n"))
+        told = run("plan", GPT, "--train", "--bind", "batch=4,seq=8", "--ranks", ranks, "--microbatches", "2", "--loss",
+                   "cross-entropy:logits=logits,labels=labels,shift=1", "--schedule", "csv:text=" + order)
+        if told.status != REFUSED or not all(word in told.err for word in words):
+            raise AssertionError(f"{order}: {told.err.strip()}")
+    says("(0F0;0B0)OVERLAP_F_B,0F1,0B1\n", ("deadlocks", "rank 0, step 1: 0B0 waits for 0F0"))
+    says("(0F0;0B0)OVERLAP_F_B,0FREE0,STEP\n", ("deadlock (rule tag)", "rank 0, step 1: 0B0 waits for rank 0, step 0: 0F0"))
     says(schedule("lower", "gpipe", *SIZE), ("FREE0", "rank 0"), "convert", path, "--dialect",
          "torch", status=REFUSED)
     says(good, ("replicas",), "show", "chimera", *SIZE, "--dialect", "torch", status=REFUSED)
