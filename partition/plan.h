@@ -148,6 +148,11 @@ typedef struct opi_optimizer {
 opipe_status opi_optimizer_check(const opi_optimizer *optimizer, opipe_error *err);
 /* Tensors of state per parameter beside the weights: 0, 1 or 2. */
 uint32_t opi_optimizer_moments(const opi_optimizer *optimizer);
+/* Does a step need nothing of other ranks but sums of its own gradients: neither a norm to clip by
+ * nor a loss scale to judge? */
+static inline bool opi_optimizer_steps_alone(const opi_optimizer *optimizer) {
+  return optimizer->clip_norm == 0 && optimizer->loss_scaling == 0;
+}
 
 /* What a training plan is made for. The loss, the globs, recompute and compute shape the graph; the
  * optimizer its memory; all of it is written into the plan, so that a plan alone can be trained. */

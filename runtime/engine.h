@@ -118,6 +118,7 @@ typedef struct opi_cursor {
   uint32_t n_reducing;
   uint32_t end; /* step behind the last of the item */
   opi_item item;
+  opi_request *owed; /* done with but for its report; rank 0's */
   bool begun;
   bool posting; /* the first receives of a shape */
   bool finite;  /* what the rank has of the mini-batch's loss is */
@@ -275,6 +276,9 @@ static inline opi_request *opi_step_request(const opi_rank *rank, const opi_step
   const opi_item *item = &opi_cursor_of(rank)->item;
   return step->next != 0 ? item->next : item->current;
 }
+/* interpret.c: moves on what lags behind the rank's last step, and ends the ticket that waits for
+ * its report. OPIPE_PENDING: not there yet. */
+opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err);
 /* step.c: runs the rank's list of its request; OPIPE_PENDING: blocked */
 opipe_status opi_list_run(opi_rank *rank, opipe_error *err);
 /* Nothing to run: sends that still wait are tried; OPIPE_PENDING: some still do. */

@@ -5,7 +5,7 @@
 
 #include "train.h"
 
-enum { TRAIN_IN_FLIGHT = 2 };
+enum { TRAIN_IN_FLIGHT = 4 };
 
 typedef struct train_place { /* a mini-batch in flight */
   cli_tensor *tensors;       /* [data->n] */

@@ -13,6 +13,7 @@
  *                those of a batch start together, and later ones no later than here
  *
  * A training step is a barrier: no rank goes on before all have come to their update.
+ * Double-buffered ranks that step alone wait for those with which they share a weight.
  */
 #include <stdio.h>
 
@@ -36,11 +37,12 @@ typedef struct replay {
   double *link_free;     /* [n_streams] when the last message has left the sender */
   double *finish;        /* [n_items * n_positions] when the last rank was done with a request, or,
                             training, with an item */
-  double *barrier;       /* [n_items] when the last rank came to the update */
-  uint32_t *n_updates;   /* [n_items] ranks that have come to the update */
+  double *barrier;       /* [n_items * n_ranks] when the last rank of a group came to the update */
+  uint32_t *n_updates;   /* [n_items * n_ranks] ranks of a group that have come to the update */
+  uint32_t *group;       /* [n_ranks] who waits for whom at the update: its lowest rank */
+  uint32_t *group_size;  /* [n_ranks] */
   bool *updates;         /* [n_ranks] has it, in its item? */
   uint32_t n_items, rule;
-  uint32_t n_busy;     /* ranks with steps: the reference's are all one rank's */
   bool forward, twice; /* twice: weights in two versions; neither: whole mini-batches */
   bool timed;
   opi_replay_result *result;
@@ -133,13 +135,13 @@ static void compute(replay *p, uint32_t rank, const opi_step *step) {
     result->end_ns[step->route] = p->now[rank];
 }
 
-/* The rank stands at its update. Has every other come to theirs? */
+/* The rank stands at its update. Has every other of its group come to theirs? */
 static bool update(replay *p, uint32_t rank) {
-  uint32_t *n = &p->n_updates[p->item[rank]];
-  double *last = &p->barrier[p->item[rank]];
+  const size_t at = (size_t)p->item[rank] * p->plan->n_ranks + p->group[rank];
+  double *last = &p->barrier[at];
   *last = p->now[rank] > *last ? p->now[rank] : *last;
-  *n += !p->updates[rank];
-  p->updates[rank] = *n < p->n_busy;
+  p->n_updates[at] += !p->updates[rank];
+  p->updates[rank] = p->n_updates[at] < p->group_size[p->group[rank]];
   if (!p->updates[rank])
     p->now[rank] = *last;
   return !p->updates[rank];
@@ -207,7 +209,8 @@ static const char *tensor_of(const replay *p, uint32_t message) {
 /* A rank that has not come to its update, while this one stands there. */
 static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size_t room) {
   uint32_t other = 0;
-  while (p->item[other] > p->item[rank] || (p->item[other] == p->item[rank] && p->updates[other]))
+  while (p->group[other] != p->group[rank] || p->item[other] > p->item[rank] ||
+         (p->item[other] == p->item[rank] && p->updates[other]))
     ++other;
   (void)snprintf(text, room, "rank %u at step %u, the update, waits for rank %u to come to its own",
                  rank, p->step[rank] - p->lists->rank_first[rank], other);
@@ -317,6 +320,58 @@ static void post_first(replay *p) {
   }
 }
 
+static void join_group(uint32_t *group, uint32_t a, uint32_t b) {
+  while (group[a] != a)
+    a = group[a];
+  while (group[b] != b)
+    b = group[b];
+  group[a < b ? b : a] = a < b ? a : b;
+}
+
+/* Ranks with an instance that reads the same trained parameter. */
+static opipe_status join_sharers(const replay *p, opi_arena *scratch) {
+  const opi_cut *cut = p->cut;
+  uint32_t *first = OPI_ARENA_ARRAY(scratch, uint32_t, cut->n_params);
+  if (first == NULL)
+    return opi_fail_nomem(p->err, cut->n_params * sizeof *first, "a proof");
+  memset(first, 0xff, cut->n_params * sizeof *first);
+  for (uint32_t i = 0; i < cut->n_stages * cut->n_kinds * p->plan->n_replicas; ++i) {
+    const uint32_t stage = i / (cut->n_kinds * p->plan->n_replicas);
+    const opi_program *program = opi_program_of(cut, stage, i / p->plan->n_replicas % cut->n_kinds);
+    const uint32_t rank = opi_plan_rank(p->plan, stage, i % p->plan->n_replicas);
+    for (uint32_t k = 0; rank != OPIPE_NONE && k < program->n_params; ++k) {
+      const uint32_t slot = program->params[k];
+      if (!cut->trained[slot])
+        continue;
+      if (first[slot] == OPIPE_NONE)
+        first[slot] = rank;
+      join_group(p->group, first[slot], rank);
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* Those with steps: the reference's are all one rank's. */
+static opipe_status find_groups(replay *p, opi_arena *scratch) {
+  const opi_plan *plan = p->plan;
+  const bool alone =
+      p->twice && plan->train != NULL && opi_optimizer_steps_alone(&plan->train->optimizer);
+  p->group = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
+  p->group_size = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
+  if (p->group == NULL || p->group_size == NULL)
+    return opi_fail_nomem(p->err, plan->n_ranks * sizeof *p->group, "a proof");
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+    p->group[rank] = alone ? rank : 0;
+  if (alone)
+    OPI_TRY(join_sharers(p, scratch));
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    while (p->group[rank] != p->group[p->group[rank]])
+      p->group[rank] = p->group[p->group[rank]];
+    p->group_size[p->group[rank]] += p->lists->rank_first[rank + 1] != p->lists->rank_first[rank];
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status prepare(replay *p, opi_arena *scratch) {
   const uint32_t n_ranks = p->plan->n_ranks;
   const size_t n = (size_t)(p->n_items + 1) * p->lists->n_messages;
@@ -327,8 +382,8 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   p->now = OPI_ARENA_ARRAY(scratch, double, n_ranks);
   p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
   p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
-  p->barrier = OPI_ARENA_ARRAY(scratch, double, p->n_items);
-  p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, p->n_items);
+  p->barrier = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items *n_ranks);
+  p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)p->n_items * n_ranks);
   p->updates = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
   if (p->ends == NULL || p->item == NULL || p->step == NULL || p->position == NULL ||
       p->now == NULL || p->link_free == NULL || p->finish == NULL || p->barrier == NULL ||
@@ -338,9 +393,9 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
     p->ends[i] = (ends){NEVER, NEVER, NEVER};
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     p->step[rank] = p->lists->rank_first[rank];
-    p->n_busy += p->lists->rank_first[rank + 1] != p->lists->rank_first[rank];
   }
   post_first(p);
+  OPI_TRY(find_groups(p, scratch));
   return check_order(p, scratch);
 }
 

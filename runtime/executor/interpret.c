@@ -70,6 +70,38 @@ static opipe_status why_failed(opi_session *s, opipe_error *err) {
   return opi_fail(err, s->why.status, "%s", s->why.message);
 }
 
+opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
+  opi_weights *weights = rank->session->engine->weights;
+  opi_cursor *cursor = rank->cursor;
+  const opipe_status status =
+      weights == NULL ? OPIPE_OK : opi_weights_settle(weights, rank->index, err);
+  opi_request *owed = cursor->owed;
+  if (status != OPIPE_OK || owed == NULL)
+    return status;
+  cursor->owed = NULL;
+  opi_weights_report(weights, 0, &owed->ticket->report);
+  opi_count_on(&rank->n_moves);
+  leave_request(rank, owed);
+  return OPIPE_OK;
+}
+
+/* The rank is done with its list of a request; rank 0 may owe its report. */
+static void end_request(opi_rank *rank, opi_request *request) {
+  if (rank->index == 0 && request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
+      opi_weights_lags(rank->session->engine->weights, 0))
+    rank->cursor->owed = request;
+  else
+    leave_request(rank, request);
+}
+
+/* Nothing is submitted: what lags behind is moved on. */
+static opipe_status idle(opi_rank *rank, opipe_error *err) {
+  opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
+  const opipe_status lags = opi_rank_settle(rank, err);
+  const opipe_status sends = lags < 0 ? lags : opi_list_idle(rank, err);
+  return sends != OPIPE_OK ? sends : lags;
+}
+
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   opi_session *s = rank->session;
   opipe_error local = OPIPE_ERROR_INIT;
@@ -79,8 +111,7 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
     if (opi_session_failed(s))
       return why_failed(s, err);
     if (rank->request == NULL && !take_request(rank)) {
-      opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
-      status = opi_list_idle(rank, &local);
+      status = idle(rank, &local);
       if (status >= 0)
         return status;
     }
@@ -92,7 +123,7 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
     rank->request = NULL;
     opi_count_on(&rank->n_moves);
     if (done != NULL)
-      leave_request(rank, done);
+      end_request(rank, done);
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;

@@ -224,7 +224,8 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
   }
   OPI_TRY(opi_step_compute(rank, step, index, err));
   OPI_TRY(opi_messages_flush(rank, err));
-  return move_sums(rank, err);
+  const opipe_status settled = opi_rank_settle(rank, err);
+  return settled < 0 ? settled : move_sums(rank, err);
 }
 
 /* The step has been made with all of them. */
@@ -239,6 +240,9 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_span *span = &opi_ran_at(t, rank->index, index)->span;
   opi_cursor *cursor = opi_cursor_of(rank);
+  const opipe_status settled = opi_rank_settle(rank, err); /* the step before */
+  if (settled != OPIPE_OK)
+    return settled;
   if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
     *span = (opi_span){opi_clock_ns(), 0};
     cursor->finite = opi_train_is_finite(t, rank->request, rank->index);
@@ -398,6 +402,9 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
                                     ? run_step(rank, step, i, err)
                                     : OPIPE_OK;
     if (status == OPIPE_PENDING) {
+      const opipe_status settled = opi_rank_settle(rank, err);
+      if (settled < 0)
+        return settled;
       OPI_TRY(move_sums(rank, err));
       rank->peer = peer_of(t, step);
       opi_rank_blocked(rank, step);

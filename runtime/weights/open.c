@@ -421,6 +421,8 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
   w->n_versions = options->n_versions;
   w->keep_gradients = options->keep_gradients != 0;
   w->hold = options->hold != 0;
+  w->alone = options->n_ranks > 1 && options->n_versions > 1 && options->transport.table != NULL &&
+             opi_optimizer_steps_alone(options->optimizer);
   opi_arena_init(&w->arena, options->allocator, 0);
   const opipe_status status = open_all(w, options, err == NULL ? &local : err);
   if (status < 0) {

@@ -71,6 +71,7 @@ typedef struct opi_weight_rank {
   uint32_t newest;     /* set of version 0 */
   opi_member norms;
   bool norms_given;    /* in this step */
+  bool lags;           /* alone: the norms of the last step have not been read yet */
   bool held;           /* a step was not finite: nothing is applied any more */
   opipe_buffer *table; /* [n_trained + 1] doubles, `stride` bytes apart; the last: ranks whose part
                           of the loss is no number */
@@ -96,6 +97,7 @@ struct opi_weights {
   uint32_t *instance_at;   /* [n_stages * n_replicas] OPIPE_NONE: no such instance */
   uint32_t n_sources, n_used, n_ties, n_trained, n_instances, n_ranks, n_versions, n_moments;
   bool keep_gradients, hold;
+  bool alone;              /* no rank waits for the norms of others: see update.c */
   opi_instance *instances; /* [n_instances] */
   opi_weight_rank *ranks;  /* [n_ranks] */
   opi_plain_group *plain;  /* all, for freeing */

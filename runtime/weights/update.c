@@ -6,8 +6,13 @@
  *       -> READ (on the host: norm, clip, is all finite) -> update of all instances, next version
  *
  * All ranks read the same table and so come to the same decision; a step whose loss or norm is not
- * finite changes nothing. With two sets the new version is
- * written over the oldest one, which no micro-batch reads any more; the one before stays.
+ * finite changes nothing. With two sets the new version is written over the oldest one, which no
+ * micro-batch reads any more; the one before stays.
+ *
+ * Double-buffered steps that nothing scales (no clipping, no loss scale) do not wait for other
+ * ranks' norms, so that the pipeline is never flushed (Narayanan et al., PipeDream-2BW, section
+ * 3.1): each rank judges its own part and goes on; the table is summed beside the next mini-batch,
+ * for the report.
  */
 #include <math.h>
 #include <string.h>
@@ -104,7 +109,7 @@ static double total_norm(const opi_weights *w, opi_weight_rank *rank) {
 
 /* ---- update ---- */
 
-/* Whether the step is applied: OPI_SKIP_*. */
+/* Whether the step is applied, by what the table says: OPI_SKIP_*. */
 static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double norm) {
   double losses = 0;
   if (rank->held)
@@ -213,8 +218,77 @@ static opipe_status run_phase(opi_weights *w, opi_weight_rank *rank, bool finite
   }
 }
 
+static void end_step(opi_weight_rank *rank) {
+  rank->phase = OPI_PHASE_SUM;
+  rank->started = rank->norms_given = false;
+  for (uint32_t i = 0; i < rank->n_instances; ++i)
+    rank->instances[i]->sum = OPI_SUM_IDLE;
+}
+
+/* Takes the rank's own part of the table to the host, then gives it to the sum. */
+static opipe_status give_norms(opi_weights *w, opi_weight_rank *rank, bool finite,
+                               opipe_error *err) {
+  const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
+  if (rank->table == NULL)
+    return OPIPE_OK;
+  if (rank->phase == OPI_PHASE_NORM) {
+    OPI_TRY(fill_table(w, rank, finite, err));
+    rank->phase = OPI_PHASE_READ;
+  }
+  if (!rank->norms_given) {
+    const opipe_status status = read_table(rank, err);
+    if (status != OPIPE_OK)
+      return status;
+    rank->norms_given = true;
+  }
+  return opi_member_start(w, rank->instances[0], &rank->norms, &all, OPIPE_DOUBLE, err);
+}
+
+/* By its own part alone. */
+static opipe_status step_alone(opi_weights *w, opi_weight_rank *rank, bool finite,
+                               opipe_error *err) {
+  opipe_status status = opi_weights_settle(w, (uint32_t)(rank - w->ranks), err);
+  while (status == OPIPE_OK && rank->phase < OPI_PHASE_NORM) {
+    status = run_phase(w, rank, finite, err);
+    if (status == OPIPE_OK)
+      ++rank->phase;
+  }
+  if (status == OPIPE_OK)
+    status = give_norms(w, rank, finite, err);
+  if (status != OPIPE_OK)
+    return status;
+  OPI_TRY(opi_rank_update(w, rank, err));
+  end_step(rank);
+  rank->lags = rank->table != NULL;
+  return OPIPE_OK;
+}
+
+bool opi_weights_lags(const opi_weights *weights, uint32_t rank) {
+  return weights->ranks[rank].lags;
+}
+
+opipe_status opi_weights_settle(opi_weights *w, uint32_t index, opipe_error *err) {
+  opi_weight_rank *rank = &w->ranks[index];
+  if (!rank->lags)
+    return OPIPE_OK;
+  opipe_status status = opi_member_test(w, rank->instances[0], &rank->norms, err);
+  if (status == OPIPE_OK)
+    status = read_table(rank, err);
+  if (status != OPIPE_OK)
+    return status;
+  const bool before = rank->report.skipped == OPI_SKIP_HELD;
+  rank->held = rank->held && before; /* it may be this step that holds: judged by all */
+  rank->report.gradient_norm = total_norm(w, rank);
+  rank->report.skipped = judge(w, rank, rank->report.gradient_norm);
+  rank->held = rank->held || (w->hold && rank->report.skipped == OPI_SKIP_NOT_FINITE);
+  rank->started = rank->lags = false;
+  return OPIPE_OK;
+}
+
 opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite, opipe_error *err) {
   opi_weight_rank *rank = &weights->ranks[index];
+  if (weights->alone && rank->n_instances != 0)
+    return step_alone(weights, rank, finite, err);
   while (rank->n_instances != 0 && rank->phase <= OPI_PHASE_READ) {
     const opipe_status status = run_phase(weights, rank, finite, err);
     if (status != OPIPE_OK)
@@ -224,10 +298,7 @@ opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite,
   }
   if (rank->n_instances != 0)
     OPI_TRY(opi_rank_update(weights, rank, err));
-  rank->phase = OPI_PHASE_SUM;
-  rank->norms_given = false;
-  for (uint32_t i = 0; i < rank->n_instances; ++i)
-    rank->instances[i]->sum = OPI_SUM_IDLE;
+  end_step(rank);
   return OPIPE_OK;
 }
 

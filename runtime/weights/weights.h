@@ -80,6 +80,14 @@ bool opi_weights_is_summed(const opi_weights *weights, uint32_t instance);
  * with the norms. OPIPE_OK: the new version is there. */
 opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, bool finite, opipe_error *err);
 
+/* Double-buffered ranks whose gradients nothing scales (opi_optimizer_steps_alone) judge their own
+ * part and do not wait for each other's norms: the rank's report is whole once this, called between
+ * programs and while the rank is idle, has answered OPIPE_OK. PENDING: call again. Elsewhere there
+ * is nothing to settle. */
+opipe_status opi_weights_settle(opi_weights *weights, uint32_t rank, opipe_error *err);
+bool opi_weights_lags(const opi_weights *weights,
+                      uint32_t rank); /* is there something to settle? */
+
 /* Why a step changed no parameter. */
 enum {
   OPI_SKIP_NONE = 0,       /* it was applied */

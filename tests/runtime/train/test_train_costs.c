@@ -114,5 +114,32 @@ static void test_given_times_are_the_plans(void) {
   kit_close(&k);
 }
 
+/* Two versions of the weights: mini-batch follows mini-batch without a bubble, unless ranks share a
+ * weight (a tied table, of the first and the last stage), or clip by a norm of all. */
+static void test_double_buffered_steps_are_not_flushed(void) {
+  static const struct {
+    const char *model;
+    double clip;
+    bool flushed;
+  } rows[] = {{"tests/data/llama_8block/model.onnx", 0, false},
+              {"tests/data/llama_8block/model.onnx", 1, true},
+              {"tests/data/gpt_8block/model.onnx", 0, true}};
+  const opi_costs costs = {.forward = 5, .input = 5, .weight = 5};
+  for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
+    kit k;
+    kit_case c = kit_case_of("2bw", 4, 4, true);
+    c.stages = &costs;
+    c.spec.optimizer.clip_norm = rows[i].clip;
+    OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source(rows[i].model), 8, 8), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+    OPI_ASSERT(near(k.plan->bound_ns * 4, 60e6));
+    OPI_ASSERT(k.plan->request_ns > 100e6); /* alone: a pipeline is filled and drained */
+    OPI_ASSERT(rows[i].flushed ? k.plan->interval_ns > 85e6 && k.plan->interval_ns < 95e6
+                               : k.plan->interval_ns >= 60e6 && k.plan->interval_ns < 60.1e6);
+    kit_close(&k);
+  }
+}
+
 OPI_TEST_MAIN("measured costs", OPI_TEST(test_halves_are_measured),
-              OPI_TEST(test_given_times_are_the_plans))
+              OPI_TEST(test_given_times_are_the_plans),
+              OPI_TEST(test_double_buffered_steps_are_not_flushed))
