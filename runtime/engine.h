@@ -118,7 +118,7 @@ typedef struct opi_cursor {
   uint32_t n_reducing;
   uint32_t end; /* step behind the last of the item */
   opi_item item;
-  opi_request *owed; /* done with but for its report; rank 0's */
+  opi_request *owed; /* done with but for the norms of its step */
   bool begun;
   bool posting; /* the first receives of a shape */
   bool finite;  /* what the rank has of the mini-batch's loss is */

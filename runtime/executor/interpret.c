@@ -79,16 +79,17 @@ opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
   if (status != OPIPE_OK || owed == NULL)
     return status;
   cursor->owed = NULL;
-  opi_weights_report(weights, 0, &owed->ticket->report);
+  if (rank->index == 0)
+    opi_weights_report(weights, 0, &owed->ticket->report);
   opi_count_on(&rank->n_moves);
   leave_request(rank, owed);
   return OPIPE_OK;
 }
 
-/* The rank is done with its list of a request; rank 0 may owe its report. */
+/* The rank is done with its list of a request; it lets go of a step when its norms are settled. */
 static void end_request(opi_rank *rank, opi_request *request) {
-  if (rank->index == 0 && request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
-      opi_weights_lags(rank->session->engine->weights, 0))
+  if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
+      opi_weights_lags(rank->session->engine->weights, rank->index))
     rank->cursor->owed = request;
   else
     leave_request(rank, request);
