@@ -54,9 +54,21 @@ opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, cons
                           (unsigned long long)n_bytes);
 }
 
+opipe_status opi_rank_register(const opi_rank *rank, opi_block *block, opipe_error *err) {
+  if (block->buffer == NULL || rank->endpoint == NULL)
+    return OPIPE_OK;
+  const opipe_status status = OPI_ASK_WIRE(rank->session, memory_register, err, rank->endpoint,
+                                           block->buffer, block->n_bytes, &block->memory);
+  return status < 0 ? opi_error_prefix(err, "rank %u, a buffer of %llu bytes: ", rank->index,
+                                       (unsigned long long)block->n_bytes)
+                    : OPIPE_OK;
+}
+
 void opi_rank_give(opi_rank *rank, opi_block *block) {
   if (block->n_bytes == 0)
     return;
+  if (block->memory != NULL)
+    rank->session->transport->memory_drop(block->memory);
   rank->backend->buffer_free(block->buffer);
   opi_rank_discharge(rank, block->n_bytes);
   *block = (opi_block){.buffer = NULL};

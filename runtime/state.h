@@ -24,6 +24,7 @@
 /* Memory of a rank's device, charged to the budget. */
 typedef struct opi_block {
   opipe_buffer *buffer; /* NULL: none */
+  opipe_memory *memory; /* with the rank's endpoint: regions of it travel; NULL: none do */
   char *host;           /* of a boundary buffer; NULL: none */
   uint64_t n_bytes;
 } opi_block;
@@ -305,6 +306,9 @@ void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes);
 /* Charged, then taken; nothing for 0 bytes. kind: OPIPE_BUFFER_*; `what` is for messages. */
 opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
                            opi_block *out_block, opipe_error *err);
+/* Regions of it may be sent and received from now on; the reference has no transport. */
+opipe_status opi_rank_register(const opi_rank *rank, opi_block *block, opipe_error *err);
+/* Its streams are closed. */
 void opi_rank_give(opi_rank *rank, opi_block *block);
 /* flags: beside the session's. */
 opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, uint32_t stage,

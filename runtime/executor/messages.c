@@ -49,12 +49,18 @@ opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_err
   return OPI_POLL_WIRE(rank->session, reserve, err, m->wire->src, number);
 }
 
-/* Sent, and the memory is free again; what is written in place is the reader's at once. */
+/* Sent, once its receive stands, and the memory is free again; what is written in place is the
+ * reader's at once, and its receive stood before it was made. */
 static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, opipe_error *err) {
   const opi_message_run *m = &t->messages[waiting->message];
   if (!waiting->sent) {
-    const opipe_status status =
-        OPI_POLL_WIRE(t->session, send, err, m->wire->src, waiting->number, &m->from, NULL, NULL);
+    opipe_status status = OPIPE_OK;
+    if (!m->direct)
+      status = OPI_POLL_WIRE(t->session, reserve, err, m->wire->src, waiting->number);
+    if (status == OPIPE_OK) {
+      status =
+          OPI_POLL_WIRE(t->session, send, err, m->wire->src, waiting->number, &m->from, NULL, NULL);
+    }
     if (status != OPIPE_OK)
       return status;
     waiting->sent = true;

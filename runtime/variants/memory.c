@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a shape: a boundary buffer of its own on every rank, and the rank's arena, which all
- * shapes share. A shape that needs a larger arena gets a new one; the old one goes when the last
- * shape bound to it goes. Everything is charged to the budget before it is taken.
+/* Memory of a shape: a boundary buffer of its own on every rank, registered with its endpoint, and
+ * the rank's arena, which all shapes share. A shape that needs a larger arena gets a new one; the
+ * old one goes when the last shape bound to it goes. Everything is charged to the budget before it
+ * is taken.
  */
 #include "runtime/state.h"
 
@@ -47,6 +48,7 @@ opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opi
     OPI_TRY(opi_rank_take(rank, opi_align_up(needs[r].boundary_bytes, rank->alignment),
                           OPIPE_BUFFER_BOUNDARY, "the boundary buffer of a session",
                           &shape->boundary[r], err));
+    OPI_TRY(opi_rank_register(rank, &shape->boundary[r], err));
   }
   return OPIPE_OK;
 }

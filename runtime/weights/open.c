@@ -238,10 +238,6 @@ static opipe_status make_instance(opi_weights *w, opi_instance *instance,
 
 static void free_instance(opi_weights *w, opi_instance *instance) {
   const opipe_backend *b = opi_backend_of(instance);
-  for (uint32_t k = 0; k < instance->n_trained; ++k) {
-    opi_member_close(w, &instance->trained[k].replicas);
-    opi_member_close(w, &instance->trained[k].tie);
-  }
   b->event_destroy(instance->done);
   b->event_destroy(instance->ready);
   b->buffer_free(instance->dense);
@@ -332,7 +328,20 @@ static opipe_status open_groups(opi_weights *w, opipe_error *err) {
   OPI_TRY(open_replicas(w, list, members, err));
   for (uint32_t t = 0; t < w->n_ties; ++t)
     OPI_TRY(open_tie(w, w->ties[t], list, members, err));
-  return open_norms(w, list, members, err);
+  OPI_TRY(open_norms(w, list, members, err));
+  return opi_travel_register(w, err);
+}
+
+static void close_groups(opi_weights *w) {
+  for (uint32_t r = 0; r < w->n_ranks; ++r)
+    opi_member_close(w, &w->ranks[r].norms);
+  for (uint32_t i = 0; i < w->n_instances; ++i) {
+    for (uint32_t k = 0; k < w->instances[i].n_trained; ++k) {
+      opi_member_close(w, &w->instances[i].trained[k].replicas);
+      opi_member_close(w, &w->instances[i].trained[k].tie);
+    }
+  }
+  opi_travel_drop(w);
 }
 
 /* ---- ranks ---- */
@@ -437,9 +446,9 @@ void opi_weights_close(opi_weights *weights) {
   if (weights == NULL)
     return;
   const opipe_allocator *allocator = weights->allocator;
+  close_groups(weights);
   for (uint32_t r = 0; r < weights->n_ranks; ++r) {
-    opi_weight_rank *rank = &weights->ranks[r];
-    opi_member_close(weights, &rank->norms);
+    const opi_weight_rank *rank = &weights->ranks[r];
     if (rank->table != NULL)
       opi_backend_of(rank->instances[0])->buffer_free(rank->table);
   }

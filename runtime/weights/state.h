@@ -83,6 +83,14 @@ typedef struct opi_weight_rank {
   double gradient_scale; /* what the last mini-batch's gradients were multiplied by */
 } opi_weight_rank;
 
+/* A buffer of which groups sum regions. */
+typedef struct opi_travelling {
+  opipe_endpoint *endpoint;
+  opipe_buffer *buffer;
+  opipe_memory *memory;
+  uint64_t n_bytes;
+} opi_travelling;
+
 struct opi_weights {
   const opipe_allocator *allocator;
   opi_arena arena;
@@ -97,12 +105,14 @@ struct opi_weights {
   uint32_t *instance_at;   /* [n_stages * n_replicas] OPIPE_NONE: no such instance */
   uint32_t n_sources, n_used, n_ties, n_trained, n_instances, n_ranks, n_versions, n_moments;
   bool keep_gradients, hold;
-  bool alone;              /* no rank waits for the norms of others: see update.c */
-  opi_instance *instances; /* [n_instances] */
-  opi_weight_rank *ranks;  /* [n_ranks] */
-  opi_plain_group *plain;  /* all, for freeing */
-  char *plain_scratch;     /* of the largest: a sum and a part */
-  uint64_t plain_bytes;    /* of either */
+  bool alone;                 /* no rank waits for the norms of others: see update.c */
+  opi_instance *instances;    /* [n_instances] */
+  opi_weight_rank *ranks;     /* [n_ranks] */
+  opi_travelling *travelling; /* [n_travelling] */
+  uint32_t n_travelling, room_travelling;
+  opi_plain_group *plain; /* all, for freeing */
+  char *plain_scratch;    /* of the largest: a sum and a part */
+  uint64_t plain_bytes;   /* of either */
 };
 
 /* -- groups.c -- */
@@ -117,6 +127,11 @@ opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_
                               const opipe_region *region, uint32_t dtype, opipe_error *err);
 opipe_status opi_member_test(opi_weights *weights, opi_instance *instance, opi_member *member,
                              opipe_error *err);
+
+/* -- travel.c -- */
+/* Registers what the groups that are open will sum. [control] */
+opipe_status opi_travel_register(opi_weights *weights, opipe_error *err);
+void opi_travel_drop(const opi_weights *weights); /* behind the groups, before the buffers */
 
 /* -- reduce.c -- */
 /* Moves the sums over replicas on. */
