@@ -34,8 +34,9 @@ typedef struct rank {
   opipe_device *device;
   opipe_endpoint *endpoint;
   opipe_stream *in, *out;
-  opipe_buffer *slots; /* DEPTH receive slots, then one to send from */
-  struct rank *next;   /* who receives what this rank sends */
+  opipe_buffer *slots; /* DEPTH receive slots, then as many to send from */
+  opipe_memory *memory;
+  struct rank *next; /* who receives what this rank sends */
   opipe_error err;
   uint32_t n_good;
   uint32_t n_pending, n_open; /* of batches */
@@ -150,8 +151,12 @@ static bool open_rank(ring *g, const subject *s, uint32_t i) {
                                           "host-memory",
                                           20,
                                           0};
-  return conf_ok(s->t->endpoint_open(g->world, &endpoint, &r->endpoint, &r->err), &r->err,
-                 "endpoint_open");
+  if (!conf_ok(s->t->endpoint_open(g->world, &endpoint, &r->endpoint, &r->err), &r->err,
+               "endpoint_open"))
+    return false;
+  return conf_ok(s->t->memory_register(r->endpoint, r->slots, 2 * DEPTH * ELEMS * sizeof(float),
+                                       &r->memory, &r->err),
+                 &r->err, "memory_register");
 }
 
 /* What was opened on the endpoint can be used from now on; every rank asks for itself. */
@@ -222,8 +227,10 @@ static void close_ring(ring *g, const subject *s) {
     s->t->stream_close(g->ranks[i].in);
     s->t->stream_close(g->ranks[i].out);
   }
-  for (uint32_t i = 0; i < RANKS; ++i)
+  for (uint32_t i = 0; i < RANKS; ++i) {
+    s->t->memory_drop(g->ranks[i].memory);
     s->t->endpoint_close(g->ranks[i].endpoint);
+  }
   s->t->world_close(g->world);
   for (uint32_t i = 0; i < RANKS; ++i) {
     opipe_host_buffer_free(g->ranks[i].slots);
@@ -249,10 +256,10 @@ static opipe_status post(rank *r, uint64_t sequence) {
 
 static opipe_status send_one(rank *r, uint64_t sequence) {
   const opipe_region region = source_of(r, sequence);
-  if ((r->s->info.flags & OPIPE_TRANSPORT_DIRECT) != 0)
-    UNTIL(r, r->s->t->reserve(r->out, sequence, &r->err));
-  else if (sequence >= DEPTH) /* the region is ours again when its last message has gone */
-    UNTIL(r, r->s->t->test(r->out, sequence - DEPTH, &r->err));
+  if ((r->s->info.flags & OPIPE_TRANSPORT_DIRECT) == 0 && sequence >= DEPTH)
+    UNTIL(r, r->s->t->test(r->out, sequence - DEPTH, &r->err)); /* the region is ours again when
+                                                                   its last message has gone */
+  UNTIL(r, r->s->t->reserve(r->out, sequence, &r->err));
   fill(&region, r->index, sequence);
   UNTIL(r, r->s->t->send(r->out, sequence, &region, NULL, NULL, &r->err));
   return OPIPE_OK;
@@ -277,6 +284,8 @@ static opipe_status go_round(rank *r) {
     if (status == OPIPE_OK && m + DEPTH < MESSAGES)
       status = post(r, m + DEPTH);
   }
+  for (uint64_t m = MESSAGES - DEPTH; m < MESSAGES && status == OPIPE_OK; ++m)
+    UNTIL(r, r->s->t->test(r->out, m, &r->err)); /* before the streams are closed */
   return status;
 }
 
@@ -669,6 +678,7 @@ int main(int argc, char **argv) {
   s.t->world_close(NULL);
   s.t->endpoint_close(NULL);
   s.t->stream_close(NULL);
+  s.t->memory_drop(NULL);
   check_reserve(&s);
   if (s.rule <= OPIPE_RULE_STREAM) /* receives are posted ahead */
     check_messages(&s);
