@@ -38,13 +38,19 @@ double opi_device_ns(const opi_device_facts *facts, uint32_t threads, double flo
   return (compute > memory ? compute : memory) + facts->launch_ns;
 }
 
-bool opi_plan_shares_memory(const opi_plan *plan) {
-  const opi_device_spec *first = &plan->devices[0];
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    const opi_device_spec *d = &plan->devices[r];
-    if ((d->flags & OPIPE_DEVICE_HOST_MEMORY) == 0 || d->domain != first->domain ||
-        strcmp(d->kind, first->kind) != 0)
-      return false;
+bool opi_plan_edge_is_direct(const opi_plan *plan, uint32_t src_rank, uint32_t dst_rank) {
+  const opi_device_spec *src = &plan->devices[src_rank], *dst = &plan->devices[dst_rank];
+  return (plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
+         (src->flags & dst->flags & OPIPE_DEVICE_HOST_MEMORY) != 0 && src->domain == dst->domain &&
+         strcmp(src->kind, dst->kind) == 0;
+}
+
+bool opi_plan_is_direct(const opi_plan *plan) {
+  for (uint32_t a = 0; a < plan->n_ranks; ++a) {
+    for (uint32_t b = a + 1; b < plan->n_ranks; ++b) {
+      if (opi_plan_edge_is_direct(plan, a, b))
+        return true;
+    }
   }
-  return true;
+  return false;
 }

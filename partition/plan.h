@@ -288,14 +288,12 @@ static inline bool opi_plan_is_periodic(const opi_plan *plan) {
                              : plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
 }
 
-/* May a producer write into another rank's memory? Only where all ranks' devices are of one kind,
- * in one domain, and have host memory (a transport that writes in place then does).
+/* May a producer on one of two ranks write into the other's memory? Only over a transport that
+ * writes in place, and where both devices are of one kind, in one domain, and have host memory.
  * device.c */
-bool opi_plan_shares_memory(const opi_plan *plan);
-/* Does it, over the plan's transport? */
-static inline bool opi_plan_is_direct(const opi_plan *plan) {
-  return (plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 && opi_plan_shares_memory(plan);
-}
+bool opi_plan_edge_is_direct(const opi_plan *plan, uint32_t src_rank, uint32_t dst_rank);
+/* Between any two of its ranks? */
+bool opi_plan_is_direct(const opi_plan *plan);
 
 /* Rank of instance (stage, replica). */
 static inline uint32_t opi_plan_rank(const opi_plan *plan, uint32_t stage, uint32_t replica) {

@@ -163,16 +163,27 @@ static bool is_in_time(const opi_slots *s, const opi_route *route, uint32_t m) {
          s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
 }
 
-/* A tensor that no stage of its rank reads is made where its first reader has it; from there it is
- * copied to the others, before the first may read and free it. */
+/* The first route of a cell to a rank into whose memory the maker may write; OPIPE_NONE: none. */
+static uint32_t first_direct(const opi_slots *s, uint32_t c, uint32_t m) {
+  const uint32_t maker = s->occurrences[occurrence(s, c, m)].rank;
+  uint32_t r = s->cut->cells[c].first_out;
+  while (r != OPIPE_NONE &&
+         !opi_plan_edge_is_direct(
+             s->plan, maker, s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].rank))
+    r = s->cut->routes[r].next_out;
+  return r;
+}
+
+/* A tensor that no stage of its rank reads is made where its first reader has it that shares
+ * memory; from there it is copied to the others, before that one may read and free it. */
 static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->cut->cells[c];
-  const uint32_t first = cell->source == OPI_CELL_MADE ? cell->first_out : OPIPE_NONE;
+  const uint32_t first = cell->source == OPI_CELL_MADE ? first_direct(s, c, m) : OPIPE_NONE;
   const bool result = cell->output != OPIPE_NONE && s->plan->train != NULL; /* read at the end */
   if (first == OPIPE_NONE || cell->state != 0 || result ||
       (cell->readers & ~(1u << cell->phase)) != 0 || !is_whole(s, first))
     return;
-  for (uint32_t r = first; r != OPIPE_NONE; r = s->cut->routes[r].next_out) {
+  for (uint32_t r = cell->first_out; r != OPIPE_NONE; r = s->cut->routes[r].next_out) {
     if (s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].home != OPIPE_NONE)
       return;
   }

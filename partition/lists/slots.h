@@ -37,7 +37,7 @@ typedef struct opi_slots {
   uint32_t n_classes;
   bool reference; /* nothing shares a slot */
   bool strict;    /* receives are posted where their message is made, by the clock */
-  bool direct;    /* what goes to other ranks alone is made where the first of them reads it */
+  bool direct;    /* what goes to other ranks alone is made where one of them reads it */
   opipe_error *err;
 } opi_slots;
 
