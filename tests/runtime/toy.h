@@ -110,6 +110,7 @@ bool toy_round(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32_t flags)
 extern const opipe_backend toy_backend;
 extern const opipe_plugin OPIPE_PLUGIN_STATIC(transport_local);
 extern const opipe_plugin OPIPE_PLUGIN_STATIC(transport_emulated);
+extern const opipe_plugin OPIPE_PLUGIN_STATIC(transport_strict);
 extern const opipe_plugin OPIPE_PLUGIN_STATIC(backend_emulated);
 
 /* for toy_backend.c */
