@@ -77,6 +77,7 @@ const char *mx_case(mx_model *m, opipe_plan *plan, const mx_result *uncut) {
 typedef struct choice {
   uint32_t set, stages, microbatches, schedule;
   bool fuse;
+  const char *transport;
 } choice;
 
 static void say(mx_count *count, const mx_model *m, const choice *c, const char *what,
@@ -118,6 +119,7 @@ static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps
                                     .devices_stride = sizeof(opipe_device_choice),
                                     .n_microbatches = c->microbatches,
                                     .schedule = SCHEDULES[c->schedule],
+                                    .transport = c->transport,
                                     .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};
   return m->api->plan_make(m->bound, &params, out_plan, &m->err);
 }
@@ -248,7 +250,9 @@ static uint32_t cover_binding(mx_model *m, choice c, uint32_t turn, mx_count *co
   return cuts;
 }
 
-static void one_folder(const char *name, bool full, uint32_t turn, mx_count *count) {
+static void one_folder(const char *name, const mx_scope *scope, uint32_t turn, mx_count *count) {
+  const bool full = scope->full;
+  const choice first = {.fuse = turn % 2 == 0, .transport = scope->transports[turn % 2]};
   opipe_error err = OPIPE_ERROR_INIT;
   mx_folder *folder = NULL;
   mx_model m = {.api = NULL};
@@ -258,16 +262,18 @@ static void one_folder(const char *name, bool full, uint32_t turn, mx_count *cou
     OPI_FAIL("%s: %s%s", name, err.message, m.err.message);
   } else if (full) {
     for (uint32_t b = 0; b < 2 * folder->n_sets; ++b) {
-      const uint32_t n = full_binding(&m, (choice){.set = b / 2, .fuse = b % 2 == 0}, count);
+      choice c = first;
+      c.set = b / 2;
+      c.fuse = b % 2 == 0;
+      const uint32_t n = full_binding(&m, c, count);
       cuts = n > cuts ? n : cuts;
     }
   } else {
-    const uint32_t last = folder->n_sets - 1;
-    cuts = cover_binding(&m, (choice){.set = last, .fuse = turn % 2 == 0}, turn, count);
-    const uint32_t n =
-        !opi_test_covers(turn, 3)
-            ? 0
-            : cover_binding(&m, (choice){.set = 0, .fuse = turn % 2 != 0}, turn + 1, count);
+    choice last = first, other = first;
+    last.set = folder->n_sets - 1;
+    other.fuse = !first.fuse;
+    cuts = cover_binding(&m, last, turn, count);
+    const uint32_t n = opi_test_covers(turn, 3) ? cover_binding(&m, other, turn + 1, count) : 0;
     cuts = n > cuts ? n : cuts;
   }
   if (cuts < 2 && m.bound != NULL) {
@@ -278,13 +284,18 @@ static void one_folder(const char *name, bool full, uint32_t turn, mx_count *cou
   mx_folder_free(folder);
 }
 
-void mx_matrix(bool full, mx_count *count) {
+void mx_matrix(const mx_scope *scope, mx_count *count) {
   const char *names[MX_FOLDERS];
   const size_t n = mx_list(names);
+  size_t n_taken = 0;
   memset(count, 0, sizeof *count);
-  for (size_t i = 0; i < n; ++i)
-    one_folder(names[i], full, (uint32_t)i, count);
-  (void)printf("\n%zu models: %u passed (%u with a cut moved by a cap), %u failed\n", n,
+  for (size_t i = 0; i < n; ++i) {
+    if (scope->one_in > 1 && !opi_test_covers(i, scope->one_in))
+      continue;
+    one_folder(names[i], scope, (uint32_t)i, count);
+    ++n_taken;
+  }
+  (void)printf("\n%zu models: %u passed (%u with a cut moved by a cap), %u failed\n", n_taken,
                count->passed, count->capped, count->failed);
   (void)printf(
       "refused as they must be: %u fewer rows than micro-batches, %u without a free batch "

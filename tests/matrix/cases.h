@@ -13,9 +13,14 @@ typedef struct mx_count {
   uint32_t capped, one_cut; /* plans that a cap moved; models whose cut no cap could move */
 } mx_count;
 
-/* full: all cases; else a cover: every model, every stage count, pairs of the other choices in
- * turn. Fails the running test for each case that does not hold. */
-void mx_matrix(bool full, mx_count *count);
+typedef struct mx_scope {
+  bool full;                 /* all cases; else a cover: every stage count, the other choices in
+                                pairs, in turn */
+  uint32_t one_in;           /* of so many models one is taken, others in each cover; 0: all are */
+  const char *transports[2]; /* of plans, by model in turn; NULL: the library's choice */
+} mx_scope;
+/* Fails the running test for each case that does not hold. */
+void mx_matrix(const mx_scope *scope, mx_count *count);
 /* One case; NULL when it holds, else why not (static storage). `uncut` is the whole model's. */
 const char *mx_case(mx_model *m, opipe_plan *plan, const mx_result *uncut);
 /* What the devices of a session have handed out is what its plan predicts, by rank and category;

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A cover of both matrices over transport-strict, which refuses what breaks a rule of transports.
+ * ctest: timeout=240
+ */
+#include <stdio.h>
+
+#include "tests/matrix/strict.h"
+#include "tests/runtime/train/cases.h"
+
+enum { ONE_IN = 5, SANITIZED_ONE_IN = 15, ROWS = 8, MICROBATCHES = 4 };
+
+static void test_inference(void) {
+  const char *names[MX_FOLDERS];
+  const mx_scope scope = {.one_in = opi_test_is_sanitized() ? SANITIZED_ONE_IN : ONE_IN,
+                          .transports = {STRICT[0], STRICT[1]}};
+  mx_count count;
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  const strict_seen before = strict_look();
+  mx_matrix(&scope, &count);
+  OPI_ASSERT_INT(count.failed, 0);
+  OPI_ASSERT(count.passed > 0);
+  strict_judge(&before, false);
+}
+
+/* Every schedule; rules and ranks in turn. */
+static void test_training(void) {
+  kit_tally tally = {.passed = 0};
+  kit_bench b;
+  const strict_seen before = strict_look();
+  const opipe_status status = kit_bench_open(&b, &kit_subjects[0], &kit_computes[0], ROWS);
+  OPI_ASSERT_OK(status, &b.k.err);
+  for (size_t s = 0; s < kit_n_schedules && status == OPIPE_OK; ++s) {
+    const uint32_t n_ranks = (kit_schedules[s].traits & KIT_FOUR) != 0 || s % 3 == 0 ? 4 : 2;
+    if (opi_test_is_sanitized() && !opi_test_covers(s, 3))
+      continue;
+    b.transport = STRICT[s % 2];
+    kit_case_run(&b, &kit_schedules[s], n_ranks, MICROBATCHES, s / 2 % 2, &tally);
+  }
+  kit_bench_close(&b);
+  kit_tally_print(kit_subjects[0].name, &tally);
+  OPI_ASSERT(tally.failed == 0 && tally.passed > 0);
+  strict_judge(&before, true);
+}
+
+OPI_TEST_MAIN("matrix over a strict transport, cover", OPI_TEST(test_inference),
+              OPI_TEST(test_training))
