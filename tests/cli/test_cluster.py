@@ -216,6 +216,29 @@ def devices_at_hand(c):
         c.expect(f"cap {cap}", ["run", MODEL, "--plan", c.write("capped.json", exact)], status, text)
 
 
+def sharing(c):
+    """A tensor is made where it is read if its two ranks share a domain and the transport writes in place; others are copied."""
+    cut = re.compile(r"cut (\d) -> (\d): +([\d.]+) KiB +(\S+)")
+    for domains, flags in [((0, 0, 0, 0), ["direct", "reduces"]), ((0, 0, 1, 1), ["direct", "reduces"]),
+                           ((0, 1, 1, 0), ["direct", "reduces"]), ((0, 1, 2, 3), ["direct", "reduces"]), ((0, 0, 1, 1), ["reduces"])]:
+        name = f"domains {domains}, {', '.join(flags)}"
+        hall = dict(HERE, devices=[dict(HERE["devices"][0], count=1, domain=domain) for domain in domains],
+                    links=[{"transport": "local", "rule": "tag", "flags": flags}])
+        cluster, plan = c.write("domains.json", hall), os.path.join(c.folder, "plan.json")
+        for m in (1, 4):
+            text = c.expect(name, ["plan", MODEL, "--cluster", cluster, "--bind", "batch=4", "--microbatches", str(m), "-o", plan],
+                            DONE, "on 4 ranks")
+            cuts = cut.findall(text)
+            apart = [float(size) for src, dst, size, _ in cuts if domains[int(src)] != domains[int(dst)] or "direct" not in flags]
+            found = re.search(r"in a request: (\d+) made where they are read, (\d+) copied \(([\d.]+) KiB\)", text)
+            c.holds(name, len(cuts) >= 3 and len({tensor for _, _, _, tensor in cuts}) == len(cuts), f"cuts: {cuts}")
+            c.holds(name, found and (int(found[1]), int(found[2])) == (m * (len(cuts) - len(apart)), m * len(apart)),
+                    f"{found and found[0]}; {len(apart)} of {len(cuts)} tensors cross domains, {m} times")
+            c.holds(name, found and abs(float(found[3]) - m * sum(apart)) <= 0.05 * m * len(cuts) + 0.1, f"{found and found[0]}: {apart}")
+            if "direct" in flags:
+                c.expect(name, ["run", MODEL, "--plan", plan, "--requests", "8", "--reference"], DONE, "identical to the plan's reference")
+
+
 def kernels(c):
     """Which kernels compute is no decision."""
     values, hashes, texts = ["reference", "portable", "avx2", "avx512"], set(), {}
@@ -266,6 +289,7 @@ def main():
         a_rate_decides_the_cut(c)
         wrong_files(c, cluster)
         devices_at_hand(c)
+        sharing(c)
         kernels(c)
     return count.finish()
 
