@@ -11,8 +11,8 @@ typedef struct mx_sliced {
 } mx_sliced;
 
 /* full: all cases; else a cover. Fails the running test for each that does not hold, and for a
- * decoder of the shelf that is refused. */
-void mx_slices(bool full, mx_sliced *count);
+ * decoder of the shelf that is refused. transport: of the plans, NULL: the library's choice. */
+void mx_slices(bool full, const char *transport, mx_sliced *count);
 /* Is a schedule with slices refused for a reason of the model's tokens? */
 bool mx_slices_refused(const char *message);
 

@@ -43,5 +43,27 @@ static void test_training(void) {
   strict_judge(&before, true);
 }
 
+/* Sums wait for events of devices that answer later, and record their own. */
+static void test_asynchronous_devices(void) {
+  static const char *const schedules[] = {"1f1b", "chimera:sync=eager", "2bw"};
+  const strict_seen before = strict_look();
+  for (size_t i = 0; i < 2 * OPI_COUNT(schedules); ++i) {
+    kit k;
+    kit_outcome a, b;
+    kit_case c = kit_case_of(schedules[i / 2], 4, MICROBATCHES * (1 + (uint32_t)i % 2), i % 2 == 0);
+    c.spec.replicas = 1 + (uint32_t)i % 2;
+    c.device = "emulated";
+    c.device_options = "time_us=50";
+    c.transport = STRICT[i % 2];
+    OPI_ASSERT_OK_FATAL(kit_open(&k, kit_subject_path(&kit_subjects[0]), ROWS, 8), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_train(&k, &c, 32, 0, &a), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_train(&k, &c, 32, OPIPE_SESSION_REFERENCE, &b), &k.err);
+    kit_compare(schedules[i / 2], &a, &b, 0);
+    kit_close(&k);
+  }
+  strict_judge(&before, true);
+}
+
 OPI_TEST_MAIN("matrix over a strict transport, cover", OPI_TEST(test_inference),
-              OPI_TEST(test_training))
+              OPI_TEST(test_training), OPI_TEST(test_asynchronous_devices))

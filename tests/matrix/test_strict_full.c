@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Both matrices over transport-strict, which refuses what breaks a rule of transports: every model
- * folder with all that is in cases.h; every schedule on six models, 2 and 4 ranks, whole and uneven
- * micro-batches, optimizers and rules in turn. ctest: timeout=2400 label=full
+ * folder with all that is in cases.h, by copies, in token slices; every schedule on six models, 2
+ * and 4 ranks, whole and uneven micro-batches, optimizers and rules in turn; two shapes in turn.
+ * ctest: timeout=2400 label=full
  */
 #include <stdio.h>
 
+#include "tests/matrix/copies.h"
+#include "tests/matrix/slices.h"
 #include "tests/matrix/strict.h"
-#include "tests/runtime/train/cases.h"
+#include "tests/matrix/turns.h"
 
 static const struct {
   int64_t rows;
@@ -53,5 +56,36 @@ static void test_training(void) {
   strict_judge(&before, true);
 }
 
+static void test_copies(void) {
+  const char *names[MX_FOLDERS];
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  const strict_seen before = strict_look();
+  mx_count count;
+  mx_copies(true, STRICT[1], &count);
+  OPI_ASSERT_INT(count.failed, 0);
+  strict_judge(&before, false);
+}
+
+static void test_slices(void) {
+  const char *names[MX_FOLDERS];
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  const strict_seen before = strict_look();
+  mx_sliced count;
+  mx_slices(true, STRICT[0], &count);
+  OPI_ASSERT_INT(count.failed, 0);
+  strict_judge(&before, false);
+}
+
+static void test_two_shapes_in_turn(void) {
+  const strict_seen before = strict_look();
+  kit_tally tally;
+  mx_turns(true, STRICT[0], &tally);
+  OPI_ASSERT_INT(tally.failed, 0);
+  strict_judge(&before, true);
+}
+
 OPI_TEST_MAIN("matrix over a strict transport, full", OPI_TEST(test_inference),
-              OPI_TEST(test_training))
+              OPI_TEST(test_training), OPI_TEST(test_copies), OPI_TEST(test_slices),
+              OPI_TEST(test_two_shapes_in_turn))
