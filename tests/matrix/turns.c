@@ -500,8 +500,10 @@ void mx_turns(bool full, const char *transport, kit_tally *tally) {
     need(s.optimizers, 2, "the optimizers");
     need(s.starts, 2, "which shape comes first");
     need(s.given, 2, "given times");
-    /* else the memory of both shapes is hardly looked at; a cover has few */
-    OPI_ASSERT(full ? s.alike > 2 * s.unlike : s.alike > s.unlike);
+    /* else the memory of both shapes is hardly looked at; a cover has few, and declared times of
+     * messages move cuts */
+    if (transport == NULL)
+      OPI_ASSERT(full ? s.alike > 2 * s.unlike : s.alike > s.unlike);
   }
   kit_tally_print("two shapes in turn", tally);
 }
