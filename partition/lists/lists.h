@@ -17,7 +17,7 @@
  * over a transport that matches by order is one request after the other.) What a double-buffered
  * body sends is then received in the same body, by the clock of its records; prologue and epilogue
  * are parts of it, in the same order. A tensor between two stages of one rank is not copied: both
- * cells are one place; so they are where ranks share memory, and a
+ * cells are one place; so they are where two ranks share memory, and a
  * RESERVE step waits for the place. Nor are the rows of one that pieces of a stage share, as long
  * as they begin where the device's alignment lets them; else a COPY step brings them to a place of
  * their own.

@@ -8,10 +8,11 @@
  *             `sequence`
  *
  * Back-pressure: a receiver posts `recv` with the region it has set aside; `reserve` tells the
- * sender whether the matching receive has been posted. With OPIPE_TRANSPORT_DIRECT the ranks share
- * memory: the core binds the producer's output to the *receiver's* region, calls reserve before the
- * producer runs, and `send` only publishes. Otherwise the sender owns its region until `test` says
- * OK.
+ * sender whether the matching receive has been posted, and nothing is sent before it has answered
+ * OK (batches apart). With OPIPE_TRANSPORT_DIRECT, between two ranks that share memory (their
+ * devices are of one kind, in one domain, with host memory), the core binds the producer's output
+ * to the *receiver's* region, calls reserve before the producer runs, and `send` only publishes.
+ * Otherwise the sender's region is in use until `test` says OK.
  *
  * Errors of every slot: INVALID for what breaks a rule, naming stream, rank and both numbers;
  * NOMEM; PEER after abort; others where stated. Outputs are set on success only.
@@ -48,7 +49,8 @@ enum {
 };
 /* Hot calls: SINGLE, all of a world from one thread; PER_ENDPOINT, one thread for each. */
 enum { OPIPE_THREADS_SINGLE = 0, OPIPE_THREADS_PER_ENDPOINT = 1 };
-/* DIRECT: ranks share memory. REDUCES: the group slots are there. EMULATED: times are declared. */
+/* DIRECT: it writes in place where two ranks share memory. REDUCES: the group slots are there.
+ * EMULATED: times are declared. */
 enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPORT_EMULATED = 4u };
 
 typedef struct opipe_transport_info {
@@ -122,8 +124,10 @@ typedef struct opipe_transport {
   opipe_status (*stream_open)(opipe_endpoint *endpoint, const opipe_stream_params *params,
                               opipe_stream **out_stream, opipe_error *err);
   void (*stream_close)(opipe_stream *stream); /* accepts NULL */
-  /* The first n_bytes of a buffer, before its regions are sent or received; regions of it may be in
-   * flight until memory_drop. */
+  /* The first n_bytes of a buffer, before its regions are sent, received or reduced by this rank;
+   * what is sent in place lies in memory that the receiver has registered. Regions of it may be in
+   * flight until memory_drop, which comes behind the streams and groups that use it, before the
+   * buffer is freed. */
   opipe_status (*memory_register)(opipe_endpoint *endpoint, opipe_buffer *buffer, uint64_t n_bytes,
                                   opipe_memory **out_memory, opipe_error *err);
   void (*memory_drop)(opipe_memory *memory); /* accepts NULL */

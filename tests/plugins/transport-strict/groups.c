@@ -45,9 +45,10 @@ static opipe_status open_locked(opipe_group *g, const uint32_t *ranks, uint32_t 
   const opipe_host *host = e->world->host;
   opipe_circle *base = NULL;
   opipe_status status = strict_check(e->place, err);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     status =
         opipe_circle_join(&e->place->circles, e->rank, ranks, n, n_bytes, &base, &g->index, err);
+  }
   if (status == OPIPE_E_INVALID)
     atomic_fetch_add(&strict_counted()->refused, 1);
   if (status < 0)

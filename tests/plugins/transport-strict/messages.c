@@ -30,9 +30,8 @@ static opipe_status begin(opipe_stream *s, uint32_t side, const char *call, char
   if (status < 0)
     return status;
   strict_who_stream(s, who);
-  if (side != OPIPE_NONE && (s->sides & (1u << side)) == 0) {
+  if (side != OPIPE_NONE && (s->sides & (1u << side)) == 0)
     status = strict_refuse(who, call, err, "rank %u holds only the other end", e->rank);
-  }
   if (status == OPIPE_OK)
     status = strict_usable(e, s->n_opened, who, call, err);
   if (status < 0)

@@ -300,9 +300,9 @@ static void test_two_threads_at_once(void) {
 static void *step_once(void *arg) {
   caller *c = arg;
   opipe_error err = OPIPE_ERROR_INIT;
-  do /* a call of the other thread at the same time is refused, too */
+  do { /* a call of the other thread at the same time is refused, too */
     c->status = c->b->table->test(c->stream, 0, &err);
-  while (c->status == OPIPE_E_INVALID);
+  } while (c->status == OPIPE_E_INVALID);
   while (atomic_load(&c->over) == 0)
     pause_a_while();
   return NULL;
@@ -449,9 +449,10 @@ static void test_options(void) {
   bench b;
   opipe_world *world = NULL;
   setup(&b, NULL, false);
-  for (size_t i = 0; i < OPI_COUNT(wrong); ++i)
+  for (size_t i = 0; i < OPI_COUNT(wrong); ++i) {
     OPI_ASSERT_ERROR(open_world(&b, wrong[i].options, &world), wrong[i].status, &b.err,
                      wrong[i].part);
+  }
   teardown(&b);
 }
 
