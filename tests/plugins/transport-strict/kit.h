@@ -22,7 +22,8 @@ typedef struct told {
 typedef struct bench {
   toy t;
   const opipe_transport *table;
-  opipe_instance *self;
+  opipe_instance *self, *other; /* other: the second world's, of another host */
+  opipe_host other_host;
   opipe_world *worlds[2]; /* the second: NULL, or one that meets the first; ranks 2 and 3 */
   opipe_device *device;
   opipe_queue *queue;
@@ -54,12 +55,13 @@ static inline const strict_counts *counted(void) {
   return OPIPE_PLUGIN_STATIC(transport_strict).get_interface(NULL, STRICT_COUNTS_ID);
 }
 
-static inline opipe_status open_world(bench *b, const char *options, opipe_world **out_world) {
+static inline opipe_status open_world(bench *b, opipe_instance *self, const char *options,
+                                      opipe_world **out_world) {
   const opipe_world_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
       .n_ranks = RANKS,
       .options = options};
-  return b->table->world_open(b->self, &params, out_world, &b->err);
+  return b->table->world_open(self, &params, out_world, &b->err);
 }
 
 static inline void open_rank(bench *b, uint32_t r) {
@@ -102,9 +104,12 @@ static inline void setup(bench *b, const char *options, bool meet) {
   OPI_ASSERT_OK_FATAL(toy_backend.device_open(b->t.backends[0].self, &open, &b->device, &b->err),
                       &b->err);
   OPI_ASSERT_OK_FATAL(toy_backend.queue_open(b->device, &b->queue, &b->err), &b->err);
-  OPI_ASSERT_OK_FATAL(open_world(b, options, &b->worlds[0]), &b->err);
+  b->other_host = b->t.host;
+  OPI_ASSERT_OK_FATAL(
+      OPIPE_PLUGIN_STATIC(transport_strict).open(&b->other_host, &b->other, &b->err), &b->err);
+  OPI_ASSERT_OK_FATAL(open_world(b, b->self, options, &b->worlds[0]), &b->err);
   if (meet)
-    OPI_ASSERT_OK_FATAL(open_world(b, options, &b->worlds[1]), &b->err);
+    OPI_ASSERT_OK_FATAL(open_world(b, b->other, options, &b->worlds[1]), &b->err);
   for (uint32_t r = 0; r < RANKS; ++r)
     open_rank(b, r);
 }
@@ -118,6 +123,7 @@ static inline void teardown(bench *b) {
   }
   b->table->world_close(b->worlds[0]);
   b->table->world_close(b->worlds[1]);
+  OPIPE_PLUGIN_STATIC(transport_strict).close(b->other);
   toy_backend.queue_close(b->queue);
   toy_backend.device_close(b->device);
   toy_end(&b->t);

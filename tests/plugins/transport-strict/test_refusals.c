@@ -450,7 +450,7 @@ static void test_options(void) {
   opipe_world *world = NULL;
   setup(&b, NULL, false);
   for (size_t i = 0; i < OPI_COUNT(wrong); ++i) {
-    OPI_ASSERT_ERROR(open_world(&b, wrong[i].options, &world), wrong[i].status, &b.err,
+    OPI_ASSERT_ERROR(open_world(&b, b.self, wrong[i].options, &world), wrong[i].status, &b.err,
                      wrong[i].part);
   }
   teardown(&b);

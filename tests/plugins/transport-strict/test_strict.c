@@ -2,6 +2,8 @@
 /* transport-strict by its table: messages through pipes, events, sums, worlds that meet. What it
  * refuses is in test_refusals.c. ctest: timeout=120
  */
+#include <pthread.h>
+
 #include "tests/plugins/transport-strict/kit.h"
 
 static void test_bytes_go_through_a_pipe(void) {
@@ -340,9 +342,9 @@ static void test_who_may_meet(void) {
                                .options = "meet=them"};
   OPI_ASSERT_ERROR(b.table->world_open(b.self, &params, &more, &b.err), OPIPE_E_INVALID, &b.err,
                    "meet=them: 5 ranks under rule 0, its peer has 4 under rule 0");
-  OPI_ASSERT_ERROR(open_world(&b, "rule=stream,meet=them", &more), OPIPE_E_INVALID, &b.err,
+  OPI_ASSERT_ERROR(open_world(&b, b.self, "rule=stream,meet=them", &more), OPIPE_E_INVALID, &b.err,
                    "4 ranks under rule 1, its peer has 4 under rule 0");
-  OPI_ASSERT_OK(open_world(&b, "meet=them", &more), &b.err);
+  OPI_ASSERT_OK(open_world(&b, b.self, "meet=them", &more), &b.err);
   const opipe_endpoint_params taken = {
       .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved), .rank = 3};
   OPI_ASSERT_ERROR(b.table->endpoint_open(more, &taken, &end, &b.err), OPIPE_E_STATE, &b.err,
@@ -351,17 +353,122 @@ static void test_who_may_meet(void) {
   /* what has ended is nobody's to come to; without a name nobody comes */
   const opipe_error why = {.struct_size = sizeof why, .status = OPIPE_E_CANCELLED};
   b.table->abort(b.worlds[0], 0, &why);
-  OPI_ASSERT_OK(open_world(&b, "meet=them", &more), &b.err);
+  OPI_ASSERT_OK(open_world(&b, b.self, "meet=them", &more), &b.err);
   OPI_ASSERT_OK(b.table->endpoint_open(more, &taken, &end, &b.err), &b.err);
   b.table->endpoint_close(end);
   b.table->world_close(more);
   for (uint32_t i = 0; i < 2; ++i) {
-    OPI_ASSERT_OK(open_world(&b, NULL, &alone[i]), &b.err);
+    OPI_ASSERT_OK(open_world(&b, b.self, NULL, &alone[i]), &b.err);
     OPI_ASSERT_OK(b.table->endpoint_open(alone[i], &taken, &end, &b.err), &b.err);
     b.table->endpoint_close(end);
   }
   b.table->world_close(alone[0]);
   b.table->world_close(alone[1]);
+  teardown(&b);
+}
+
+/* One of two halves of a ring of ranks, opened, run and closed by a thread of its own. */
+typedef struct half {
+  bench *b; /* device, buffers, backend */
+  opipe_instance *self;
+  uint32_t first; /* of its two ranks */
+  uint32_t n_good;
+  opipe_status status;
+  opipe_error err;
+  opipe_world *world;
+  opipe_endpoint *ends[2];
+  opipe_memory *memories[2];
+  opipe_stream *in[2], *out[2];
+} half;
+
+static opipe_status open_half(half *h) {
+  const opipe_transport *t = h->b->table;
+  const opipe_world_params world = {.struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
+                                    .n_ranks = RANKS,
+                                    .options = "meet=threads"};
+  opipe_status status = t->world_open(h->self, &world, &h->world, &h->err);
+  for (uint32_t i = 0; i < 2 && status == OPIPE_OK; ++i) {
+    const uint32_t r = h->first + i;
+    const opipe_stream_params in = stream_params((r + RANKS - 1) % RANKS, r, 1);
+    const opipe_stream_params out = stream_params(r, (r + 1) % RANKS, 1);
+    const opipe_endpoint_params end = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
+        .rank = r,
+        .backend = &h->b->backend,
+        .device = h->b->device};
+    status = t->endpoint_open(h->world, &end, &h->ends[i], &h->err);
+    if (status == OPIPE_OK) {
+      status = t->memory_register(h->ends[i], h->b->buffers[r], (uint64_t)SLOTS * BYTES,
+                                  &h->memories[i], &h->err);
+    }
+    if (status == OPIPE_OK)
+      status = t->stream_open(h->ends[i], &in, &h->in[i], &h->err);
+    if (status == OPIPE_OK)
+      status = t->stream_open(h->ends[i], &out, &h->out[i], &h->err);
+  }
+  for (uint32_t i = 0; i < 2 && status == OPIPE_OK; ++i)
+    AWAIT(status, t->endpoint_ready(h->ends[i], &h->err));
+  return status;
+}
+
+/* Slot 0 is sent, slot 1 receives. */
+static opipe_status go_round(half *h, uint64_t q) {
+  const opipe_transport *t = h->b->table;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < 2 && status == OPIPE_OK; ++i) {
+    const opipe_region to = slot(h->b, h->first + i, 1);
+    memset(host_of(h->b, h->first + i, 0), (int)(h->first + i + q) % 100, BYTES);
+    status = t->recv(h->in[i], q, &to, NULL, &h->err);
+  }
+  for (uint32_t i = 0; i < 2 && status == OPIPE_OK; ++i) {
+    const opipe_region from = slot(h->b, h->first + i, 0);
+    AWAIT(status, t->reserve(h->out[i], q, &h->err));
+    if (status == OPIPE_OK)
+      AWAIT(status, t->send(h->out[i], q, &from, NULL, NULL, &h->err));
+  }
+  for (uint32_t i = 0; i < 2 && status == OPIPE_OK; ++i) {
+    const uint32_t before = (h->first + i + RANKS - 1) % RANKS;
+    AWAIT(status, t->test(h->out[i], q, &h->err));
+    if (status == OPIPE_OK)
+      AWAIT(status, t->test(h->in[i], q, &h->err));
+    const char *got = host_of(h->b, h->first + i, 1);
+    h->n_good +=
+        status == OPIPE_OK && got[0] == (char)((before + q) % 100) && got[BYTES - 1] == got[0];
+  }
+  return status;
+}
+
+static void *run_half(void *arg) {
+  half *h = arg;
+  const opipe_transport *t = h->b->table;
+  h->err.struct_size = (uint32_t)sizeof h->err;
+  h->status = open_half(h);
+  for (uint64_t q = 0; q < 50 && h->status == OPIPE_OK; ++q)
+    h->status = go_round(h, q);
+  for (uint32_t i = 0; i < 2; ++i) {
+    t->stream_close(h->in[i]);
+    t->stream_close(h->out[i]);
+    t->memory_drop(h->memories[i]);
+    t->endpoint_close(h->ends[i]);
+  }
+  t->world_close(h->world);
+  return NULL;
+}
+
+static void test_halves_in_two_threads(void) {
+  bench b;
+  setup(&b, NULL, false);
+  const uint64_t refused = atomic_load(&counted()->refused);
+  half halves[2] = {{.b = &b, .self = b.self}, {.b = &b, .self = b.other, .first = 2}};
+  pthread_t threads[2];
+  for (uint32_t i = 0; i < 2; ++i)
+    OPI_ASSERT_FATAL(pthread_create(&threads[i], NULL, run_half, &halves[i]) == 0);
+  for (uint32_t i = 0; i < 2; ++i) {
+    (void)pthread_join(threads[i], NULL);
+    OPI_ASSERT_OK(halves[i].status, &halves[i].err);
+    OPI_ASSERT_INT(halves[i].n_good, 100);
+  }
+  OPI_ASSERT_INT(atomic_load(&counted()->refused) - refused, 0);
   teardown(&b);
 }
 
@@ -395,4 +502,5 @@ OPI_TEST_MAIN("transport-strict", OPI_TEST(test_bytes_go_through_a_pipe),
               OPI_TEST(test_ready_is_awaited), OPI_TEST(test_event_that_fails_ends_the_world),
               OPI_TEST(test_done_is_recorded), OPI_TEST(test_sums_rise),
               OPI_TEST(test_sums_wait_for_ready), OPI_TEST(test_two_worlds_are_one),
-              OPI_TEST(test_who_may_meet), OPI_TEST(test_stream_is_opened_again))
+              OPI_TEST(test_who_may_meet), OPI_TEST(test_halves_in_two_threads),
+              OPI_TEST(test_stream_is_opened_again))
