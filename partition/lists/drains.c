@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Before which records of their maker's rank messages have left their memory: those that make the
- * next tensor in it.
+ * next tensor in it; or before which POST, where that is received.
  */
 #include <string.h>
 
@@ -78,16 +78,31 @@ static int32_t lap_before(const opi_listing *l, const opi_occurrence *next) {
 
 /* A message must have left its memory before the next occurrence of the slot is made: round the
  * circle that may be of a later body. */
-static opipe_status find_left(opi_listing *l) {
+static opipe_status find_left_circle(opi_listing *l) {
   const uint32_t n_mb = l->plan->n_microbatches;
   const size_t n = (size_t)l->cut->n_cells * n_mb;
   for (size_t o = 0; o < n; ++o) {
     const opi_occurrence *next = &l->slots.occurrences[o];
     if (next->previous == OPIPE_NONE || l->cut->cells[o / n_mb].source != OPI_CELL_MADE)
       continue;
-    const int32_t lap = l->circle && l->forward ? lap_before(l, next) : 0;
-    OPI_TRY(l->circle && !l->forward ? leave_body(l, (uint32_t)o)
-                                     : note_left(l, next->previous, next->first_action, lap));
+    OPI_TRY(l->forward ? note_left(l, next->previous, next->first_action, lap_before(l, next))
+                       : leave_body(l, (uint32_t)o));
+  }
+  return OPIPE_OK;
+}
+
+/* The same where a list begins and ends: before what is made, copied or loaded there, or before
+ * the POST of what is received. */
+static opipe_status find_left_list(opi_listing *l) {
+  const uint32_t n_mb = l->plan->n_microbatches;
+  const size_t n = (size_t)l->cut->n_cells * n_mb;
+  for (size_t o = 0; o < n; ++o) {
+    const opi_occurrence *next = &l->slots.occurrences[o];
+    const opi_cell *cell = &l->cut->cells[o / n_mb];
+    const bool posted = cell->source == OPI_CELL_RECEIVED && !l->cut->routes[cell->route].within;
+    const uint32_t key = posted ? opi_listing_post_key(l, (uint32_t)o) : next->first_action;
+    for (uint32_t i = next->before; i != OPIPE_NONE; i = l->slots.before[i].next)
+      OPI_TRY(note_left(l, l->slots.before[i].occurrence, key, 0));
   }
   return OPIPE_OK;
 }
@@ -124,7 +139,9 @@ static opipe_status list_drains(opi_listing *l) {
     for (uint32_t k = left; k != OPIPE_NONE; k = l->left[k].next)
       OPI_TRY(add_drain(l, i, l->left[k].lap, l->left[k].before, &keys, &room));
   }
-  return opi_bucket_make(l, keys, l->n_drains, plan->n_actions + plan->n_ranks, &l->drains);
+  return opi_bucket_make(l, keys, l->n_drains,
+                         opi_listing_post_key(l, l->cut->n_cells * plan->n_microbatches),
+                         &l->drains);
 }
 
 opipe_status opi_listing_drains(opi_listing *l) {
@@ -133,6 +150,6 @@ opipe_status opi_listing_drains(opi_listing *l) {
   if (l->left_of == NULL)
     return opi_fail_nomem(l->err, n * sizeof *l->left_of, "messages");
   memset(l->left_of, 0xff, n * sizeof *l->left_of);
-  OPI_TRY(find_left(l));
+  OPI_TRY(l->circle ? find_left_circle(l) : find_left_list(l));
   return list_drains(l);
 }

@@ -20,7 +20,7 @@ typedef struct opi_credit {
 /* Before which record of its rank what an occurrence sends has left its memory, and of which body:
  * of so many after the record's mini-batch. */
 typedef struct opi_left {
-  uint32_t before; /* action */
+  uint32_t before; /* action, or opi_listing_post_key */
   int32_t lap;
   uint32_t next; /* of the same occurrence; OPIPE_NONE */
 } opi_left;
@@ -46,7 +46,7 @@ typedef struct opi_listing {
   opi_drain *drain_items;
   opi_credit *credits;                    /* [n_messages - first_credit] */
   opi_bucket sends, recvs, posts, routes; /* routes: by source stage */
-  opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail */
+  opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail; then by POST */
   opi_bucket ends;   /* by rank, strict: messages that it has an end of, by time */
   uint32_t room_messages, room_streams, room_steps, room_credits, room_left, room_drains;
   uint32_t n_left, n_drains;
@@ -65,6 +65,11 @@ static inline uint32_t opi_listing_replica(const opi_listing *l, uint32_t stage,
 static inline opi_occurrence *opi_listing_occurrence(const opi_listing *l, uint32_t cell,
                                                      uint32_t m) {
   return &l->slots.occurrences[(size_t)cell * l->plan->n_microbatches + m];
+}
+
+/* The key of drains that stand before the POST of an occurrence. */
+static inline uint32_t opi_listing_post_key(const opi_listing *l, uint32_t occurrence) {
+  return l->plan->n_actions + l->plan->n_ranks + occurrence;
 }
 
 /* messages.c. Which tensors travel, in the order in which the senders' lists make them; those of

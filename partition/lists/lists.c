@@ -61,20 +61,6 @@ static opipe_status add_message_step(opi_listing *l, uint32_t kind, uint32_t mes
   return OPIPE_OK;
 }
 
-static opipe_status add_messages(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key,
-                                 bool next) {
-  for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
-    if (is_next(l, kind, b->items[i]) == next)
-      OPI_TRY(add_message_step(l, kind, b->items[i], next));
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status add_bucket(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key) {
-  OPI_TRY(add_messages(l, kind, b, key, false));
-  return add_messages(l, kind, b, key, true);
-}
-
 static opipe_status add_drains(opi_listing *l, uint32_t key, bool next) {
   for (uint32_t i = l->drains.first[key]; i < l->drains.first[key + 1]; ++i) {
     const opi_drain *drain = &l->drain_items[l->drains.items[i]];
@@ -82,6 +68,30 @@ static opipe_status add_drains(opi_listing *l, uint32_t key, bool next) {
     l->lists->steps[l->lists->n_steps - 1].lap = drain->lap;
   }
   return OPIPE_OK;
+}
+
+/* An end of a message; what lay where it is received has left. */
+static opipe_status add_end(opi_listing *l, uint32_t kind, uint32_t message, bool next) {
+  const opi_list_message *m = &l->lists->messages[message];
+  if (kind == OPI_ACT_POST && !l->circle && m->route != OPI_ROUTE_CREDIT) {
+    const size_t dst = (size_t)l->cut->routes[m->route].dst_cell * l->plan->n_microbatches;
+    OPI_TRY(add_drains(l, opi_listing_post_key(l, (uint32_t)dst + m->microbatch), false));
+  }
+  return add_message_step(l, kind, message, next);
+}
+
+static opipe_status add_messages(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key,
+                                 bool next) {
+  for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
+    if (is_next(l, kind, b->items[i]) == next)
+      OPI_TRY(add_end(l, kind, b->items[i], next));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status add_bucket(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t key) {
+  OPI_TRY(add_messages(l, kind, b, key, false));
+  return add_messages(l, kind, b, key, true);
 }
 
 /* Steps of those messages of an action's maker that are written in place, or are not. */
@@ -146,10 +156,14 @@ static opipe_status add_copies(opi_listing *l, uint32_t a) {
 
 static opipe_status list_action(opi_listing *l, uint32_t a) {
   const opipe_action *action = &l->plan->actions[a];
+  const bool first = !l->reference && !l->circle; /* what is loaded may lie where a message did */
+  if (first)
+    OPI_TRY(add_drains(l, a, false));
   if (has_cell(l, action, false))
     OPI_TRY(add(l, OPI_ACT_LOAD, action, OPIPE_NONE));
   if (!l->reference) {
-    OPI_TRY(add_drains(l, a, opi_action_is_next(action)));
+    if (!first)
+      OPI_TRY(add_drains(l, a, opi_action_is_next(action)));
     if (l->slots.direct) /* while the rank waits for what it reads anyway */
       OPI_TRY(add_direct(l, OPI_ACT_RESERVE, a, true));
     OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
@@ -210,7 +224,7 @@ static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, uint
     const uint32_t kind = end % 2 == 0 ? OPI_ACT_SEND : OPI_ACT_POST;
     if (opi_listing_made_at(l, message) > until)
       return OPIPE_OK;
-    OPI_TRY(add_message_step(l, kind, message, is_next(l, kind, message)));
+    OPI_TRY(add_end(l, kind, message, is_next(l, kind, message)));
   }
   return OPIPE_OK;
 }
@@ -369,6 +383,26 @@ static void count_copies(opi_listing *l) {
   }
 }
 
+/* How many receives of a stream the lists have posted at once. */
+static opipe_status count_posted(opi_listing *l) {
+  opi_lists *lists = l->lists;
+  uint32_t *posted = OPI_ARENA_ARRAY(&l->scratch, uint32_t, lists->n_streams);
+  if (posted == NULL)
+    return opi_fail_nomem(l->err, lists->n_streams * sizeof *posted, "lists");
+  for (uint32_t i = 0; i < lists->n_steps; ++i) {
+    const opi_step *step = &lists->steps[i];
+    if (step->kind != OPI_ACT_POST && step->kind != OPI_ACT_RECV)
+      continue;
+    const uint32_t stream = lists->messages[step->route].stream;
+    if (lists->streams[stream].route == OPI_ROUTE_CREDIT) /* has as many as go ahead */
+      continue;
+    posted[stream] += step->kind == OPI_ACT_POST ? 1u : UINT32_MAX;
+    if (step->kind == OPI_ACT_POST && posted[stream] > lists->streams[stream].depth)
+      lists->streams[stream].depth = posted[stream];
+  }
+  return OPIPE_OK;
+}
+
 /* Are tensors made where they are read? Double-buffered bodies know no moment at which a reader's
  * place is free, and where messages are matched by order each has to meet its other end. */
 static bool is_direct(const opi_listing *l) {
@@ -412,6 +446,8 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
   if (l->strict)
     OPI_TRY(opi_listing_ends(l));
   OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));
+  if (!l->circle && !l->reference)
+    OPI_TRY(count_posted(l));
   if (!l->reference)
     OPI_TRY(opi_lists_prove(l->pieces, lists, l->cut, lists->arena.allocator, l->err));
   return keep_offsets(l);

@@ -176,14 +176,15 @@ static uint32_t maker_action(const opi_listing *l, uint32_t route, uint32_t m) {
       .phase_action[((size_t)r->src_stage * l->plan->n_microbatches + m) * OPI_PHASES + r->phase];
 }
 
-/* A receive is posted after the last use of what had its slot, and not before its stream's earlier
+/* A receive is posted after the last use of what had its bytes, and not before its stream's earlier
  * ones. */
 static void key_post(opi_listing *l, uint32_t i, uint32_t *last) {
   const opi_list_message *message = &l->lists->messages[i];
   const opi_occurrence *dst =
       opi_listing_occurrence(l, l->cut->routes[message->route].dst_cell, message->microbatch);
-  if (dst->previous != OPIPE_NONE) {
-    const uint32_t after = l->slots.occurrences[dst->previous].last_action;
+  for (uint32_t k = dst->before; k != OPIPE_NONE; k = l->slots.before[k].next) {
+    const opi_occurrence *had = &l->slots.occurrences[l->slots.before[k].occurrence];
+    const uint32_t after = l->plan->rank_first[dst->rank] + had->to;
     if (*last == OPIPE_NONE || after > *last)
       *last = after;
   }

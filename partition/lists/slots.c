@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots by modelled time: one pool of slots for every cell and rank, the lowest free slot for every
- * occurrence.
+/* Lifetimes of all tensors; and, round a circle, slots: one pool for every cell and rank, the
+ * lowest free slot for every occurrence. What has a beginning and an end is packed (pack.c).
  */
 #include "partition/lists/slots.h"
 
@@ -79,6 +79,7 @@ static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
   *o = (opi_occurrence){.rank = rank_of(s, cell->stage, m),
                         .home = OPIPE_NONE,
                         .previous = OPIPE_NONE,
+                        .before = OPIPE_NONE,
                         .first_action = OPIPE_NONE,
                         .last_action = OPIPE_NONE};
   for (uint32_t p = 0; p < OPI_PHASES; ++p) {
@@ -402,26 +403,6 @@ static uint32_t colour_circle(opi_slots *s, opi_timed *entries, uint32_t n, uint
   return c.n_slots;
 }
 
-/* Gives slots to the `n` occurrences of one pool; returns how many there are. */
-static uint32_t colour(opi_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
-                       uint32_t *occupant) {
-  uint32_t n_slots = 0;
-  qsort(entries, n, sizeof *entries, opi_by_time);
-  for (uint32_t i = 0; i < n; ++i) {
-    opi_occurrence *o = &s->occurrences[entries[i].index];
-    uint32_t k = 0;
-    while (k < n_slots && (s->reference || s->occurrences[occupant[k]].t1 > o->t0))
-      ++k;
-    if (k == n_slots)
-      ++n_slots;
-    else
-      o->previous = occupant[k];
-    occupant[k] = entries[i].index;
-    slot_of[i] = k;
-  }
-  return n_slots;
-}
-
 static opipe_status place_pool(opi_slots *s, uint32_t c, uint32_t rank, opi_timed *entries,
                                uint32_t *slot_of, uint32_t *occupant, uint32_t *opener,
                                uint64_t *ends, uint64_t *io_bytes) {
@@ -440,10 +421,7 @@ static opipe_status place_pool(opi_slots *s, uint32_t c, uint32_t rank, opi_time
       stride = s->cuts[k]->cells[c].n_bytes;
   }
   const uint64_t length = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
-  const uint32_t n_slots =
-      s->times->periodic && !s->reference
-          ? colour_circle(s, entries, n, slot_of, opener, occupant, ends, length)
-          : colour(s, entries, n, slot_of, occupant);
+  const uint32_t n_slots = colour_circle(s, entries, n, slot_of, opener, occupant, ends, length);
   if (opi_add_u64(stride, align - 1, &stride))
     goto overflow;
   stride = stride < align ? align : stride & ~(align - 1);
@@ -529,9 +507,12 @@ opipe_status opi_slots_build(opi_slots *s, opi_arena *scratch) {
       place_direct(s, c, m);
   }
   follow_routes(s);
-  if (s->times->periodic && !s->reference)
+  if (s->times->periodic && !s->reference) {
     OPI_TRY(bend(s));
-  OPI_TRY(place_all(s, scratch));
+    OPI_TRY(place_all(s, scratch));
+  } else {
+    OPI_TRY(opi_slots_pack(s, scratch));
+  }
   for (size_t i = 0; i < n; ++i) {
     opi_occurrence *o = &s->occurrences[i];
     o->lies_on = o->rank;

@@ -9,15 +9,23 @@
 typedef struct opi_occurrence {
   uint64_t t0, t1; /* modelled ns in which its memory is taken */
   uint64_t offset_bytes;
-  uint32_t rank;         /* of its stage */
-  uint32_t lies_on;      /* rank in whose buffer it is */
-  uint32_t home;         /* occurrence in whose memory it lies (a tensor between stages of one rank,
-                            rows of a tensor of the same stage, one that is written in place) */
-  uint32_t previous;     /* occurrence that had the slot before, OPIPE_NONE */
+  uint32_t rank;     /* of its stage */
+  uint32_t lies_on;  /* rank in whose buffer it is */
+  uint32_t home;     /* occurrence in whose memory it lies (a tensor between stages of one rank,
+                        rows of a tensor of the same stage, one that is written in place) */
+  uint32_t previous; /* round the circle: occurrence that had the slot before */
+  uint32_t before;   /* else: those that had its bytes before, index in opi_slots.before */
+  uint32_t from, to; /* and the first and last action of its rank that it is held for; the list's
+                        own length: to the end */
   uint32_t first_action; /* of its rank: the first that touches it; received: its first reader */
   uint32_t last_action;
-  uint32_t n_slots; /* of its pool */
+  uint32_t n_slots; /* of its pool; round the circle */
 } opi_occurrence;
+
+/* Had some of an occurrence's bytes last. */
+typedef struct opi_before {
+  uint32_t occurrence, next; /* next: OPIPE_NONE: the last */
+} opi_before;
 
 /* What begins when; for qsort by time, then index. */
 typedef struct opi_timed {
@@ -33,8 +41,9 @@ typedef struct opi_slots {
   const opi_times *times;
   const uint32_t *alignment;              /* [n_ranks] */
   opi_occurrence *occurrences;            /* [n_cells * n_microbatches], made here */
+  opi_before *before;                     /* [n_before] made here */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks] filled */
-  uint32_t n_classes;
+  uint32_t n_classes, n_before, room_before;
   bool reference; /* nothing shares a slot */
   bool strict;    /* receives are posted where their message is made, by the clock */
   bool direct;    /* what goes to other ranks alone is made where one of them reads it */
@@ -42,5 +51,7 @@ typedef struct opi_slots {
 } opi_slots;
 
 opipe_status opi_slots_build(opi_slots *slots, opi_arena *scratch);
+/* pack.c: offsets of what begins and ends with a mini-batch. */
+opipe_status opi_slots_pack(opi_slots *slots, opi_arena *scratch);
 
 #endif /* OPI_SLOTS_H */

@@ -148,6 +148,15 @@ static inline void w_attr_int(bytes *node, const char *name, int64_t value) {
   w_sub(node, 5, b);
 }
 
+static inline void w_attr_ints(bytes *node, const char *name, const int64_t *values, size_t n) {
+  bytes b = {0};
+  w_text(&b, 1, name);
+  for (size_t i = 0; i < n; ++i)
+    w_num(&b, 8, values[i]);
+  w_num(&b, 20, 7);
+  w_sub(node, 5, b);
+}
+
 static inline void w_attr_ref(bytes *node, const char *name, const char *of) {
   bytes b = {0};
   w_text(&b, 1, name);
