@@ -79,7 +79,8 @@ typedef struct opi_memory {
   uint64_t params_bytes;     /* in the backend's layouts */
   uint64_t activation_bytes; /* temporaries of programs */
   uint64_t workspace_bytes;  /* scratch of kernels */
-  uint64_t boundary_bytes;   /* slots of received tensors, request inputs and results */
+  uint64_t boundary_bytes;   /* of received tensors, request inputs and results: in a packed buffer
+                                what it has beside the stashes */
   uint64_t gradient_bytes, optimizer_bytes, version_bytes, stash_bytes; /* training */
   uint64_t total_bytes;  /* sum, each piece rounded as it is allocated */
   uint64_t cap_bytes;    /* UINT64_MAX: none */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
  *
- *   head posts | LOAD DRAIN.. RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. POST.. REDUCE.. | ... |
- *   REDUCE.. DRAIN.. UPDATE
+ *   head posts | DRAIN.. LOAD RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. (DRAIN.. POST)..
+ * REDUCE.. | ... | REDUCE.. DRAIN.. UPDATE
+ *
+ * (round a circle a POST needs no DRAIN, nor does a LOAD, which comes first)
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,23 +4,26 @@
  *
  *   compute records (the schedule's, proven) -> modelled times -> slots -> steps
  *
- * Slots are given by the modelled times: an occurrence of a cell (one micro-batch) takes its slot
- * from the start of the program that makes it (of a received one: that its sender runs) to
- * the end of its last reader (or to its delivery). Occurrences whose times do not meet share a
- * slot. Since every dependency, those through slots included, points forward in modelled time, no
- * order of arrivals can stop the ranks for ever. Receives are posted as soon as their slot is free,
- * sends wait in the background until the receive is posted, and are waited for before their memory
- * is used again. Where the transport matches by order, both stand where the sender ends in modelled
- * time instead, in the lists of both ranks, and a send holds its rank up until it is taken.
- * Double-buffered plans and streams of requests have no beginning and no end: their lists are the
- * body that repeats, times are positions in it, and slots are given round the circle. (A stream
- * over a transport that matches by order is one request after the other.) What a double-buffered
- * body sends is then received in the same body, by the clock of its records; prologue and epilogue
- * are parts of it, in the same order. A tensor between two stages of one rank is not copied: both
- * cells are one place; so they are where two ranks share memory, and a
- * RESERVE step waits for the place. Nor are the rows of one that pieces of a stage share, as long
- * as they begin where the device's alignment lets them; else a COPY step brings them to a place of
- * their own.
+ * Bytes are given by lifetimes in the rank's own order of actions: an occurrence of a cell (one
+ * micro-batch) has them from the program that makes it (a received one: from its POST) to its last
+ * reader (or to the action before which it has left); what does not meet there may share bytes, of
+ * whatever cells. Receives are posted as soon as what had their bytes is done with, sends wait in
+ * the background until then, and are waited for (DRAIN) before any of their bytes is filled again.
+ * The modelled times only say where: a POST stands behind an action that ends before the sender of
+ * its message starts to make it, a DRAIN behind or before an action at a time at which the message
+ * is delivered. So every wait, those for memory included, is for something earlier in modelled
+ * time, and no order of arrivals can stop the ranks for ever; where real times differ ranks wait,
+ * and nothing is overwritten, since what must come first stands first in the list or is waited for.
+ * Where the transport matches by order, both stand where the sender ends in modelled time instead,
+ * in the lists of both ranks, and a send holds its rank up until it is taken. Double-buffered plans
+ * and streams of requests have no beginning and no end: their lists are the body that repeats,
+ * times are positions in it, and slots are given round the circle. (A stream over a transport that
+ * matches by order is one request after the other.) What a double-buffered body sends is then
+ * received in the same body, by the clock of its records; prologue and epilogue are parts of it, in
+ * the same order. A tensor between two stages of one rank is not copied: both cells are one place;
+ * so they are where two ranks share memory, and a RESERVE step waits for
+ * the place. Nor are the rows of one that pieces of a stage share, as long as they begin where the
+ * device's alignment lets them; else a COPY step brings them to a place of their own.
  */
 #ifndef OPI_LISTS_H
 #define OPI_LISTS_H
@@ -58,7 +61,8 @@ typedef struct opi_lists {
   uint32_t *lies_on;     /* the same: the instance's, or that which reads it */
   uint32_t *freed_after; /* the same: action behind whose program nobody needs it; OPIPE_NONE: it
                             leaves the rank, or is another's, or the caller's */
-  uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum, boundaries first */
+  uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum. Packed: the most
+                                             that is kept at one time, and the rest */
   uint32_t n_steps, n_ranks, n_messages, n_streams, n_positions;
   uint32_t n_made_in_place,
       n_copied; /* tensors of a body that travel: where they are read, or not */

@@ -52,8 +52,9 @@ static uint32_t ended_by(const opi_slots *s, uint32_t rank, uint64_t ns, bool be
   return low - first;
 }
 
-/* A received tensor's place stands when its sender starts to make it, by the clock; where messages
- * are matched by order, when it is made. Anything else begins with the first record that has it. */
+/* A received tensor's place stands one record before its sender starts to make it, by the clock, as
+ * real times differ from modelled ones; where messages are matched by order, when it is made.
+ * Anything else begins with the first record that has it. */
 static void find_life(opi_slots *s, uint32_t c, uint32_t m) {
   const uint32_t n_mb = s->plan->n_microbatches;
   const opi_cell *cell = &s->cut->cells[c];
@@ -66,8 +67,9 @@ static void find_life(opi_slots *s, uint32_t c, uint32_t m) {
     const size_t made = ((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase;
     if (route->empty || route->within)
       continue;
-    const uint32_t posted = ended_by(
+    uint32_t posted = ended_by(
         s, o->rank, s->strict ? s->times->phase_end[made] : s->times->phase_start[made], false);
+    posted -= posted > 0 && !s->strict;
     o->from = posted < o->from ? posted : o->from;
   }
   o->to = ended_by(s, o->rank, o->t1, true);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many micro-batches a training plan keeps: the slots of every kept tensor are the most that
- * the schedule's records hold at once, and these are what the papers say, rank by rank, over ranks
- * and micro-batches. (The closed formulas over wide grids, without a model:
- * tests/plugins/schedules.) ctest: timeout=300 */
+/* How many micro-batches a training plan keeps: what it has room for is the most that the
+ * schedule's records hold at once, and these are what the papers say, rank by rank, over ranks and
+ * micro-batches; and no tensor lies where another is still read. (The closed formulas over wide
+ * grids, without a model: tests/plugins/schedules.) ctest: timeout=300 */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "partition/lists/lists.h"
 #include "partition/program/model.h"
@@ -182,6 +183,88 @@ static void check_cells(stashes *s) {
   }
 }
 
+/* ---- bodies that end: packed ---- */
+
+/* One micro-batch of a tensor, by the records: from the action that makes it to its last reader. */
+typedef struct life {
+  uint32_t rank, first, last, cell, microbatch;
+  uint64_t at, end; /* bytes */
+} life;
+
+static uint64_t bytes_of(const stashes *s, uint32_t c, uint32_t m) {
+  return s->model->cuts[opi_row_class_of(s->plan, m)]->cells[c].n_bytes;
+}
+
+static life life_of(const stashes *s, uint32_t c, uint32_t m) {
+  const opi_cell *cell = &s->model->cuts[0]->cells[c];
+  const uint64_t at = s->lists->offsets[(size_t)c * s->plan->n_microbatches + m];
+  life l = {.cell = c, .microbatch = m, .at = at, .end = at + bytes_of(s, c, m)};
+  for (uint32_t i = 0; i < s->plan->n_actions; ++i) {
+    const opipe_action *a = &s->plan->actions[i];
+    const uint32_t phases = opi_program_phases(opi_action_program(a));
+    if (a->stage != cell->stage || a->microbatch != m)
+      continue;
+    if ((phases & 1u << OPI_PHASE_F) != 0)
+      l.first = i;
+    if ((phases & cell->readers) != 0 && i > l.last)
+      l.last = i;
+    l.rank = a->rank;
+  }
+  return l;
+}
+
+static void check_disjoint(const stashes *s, const life *a, const life *b) {
+  const opi_cut *cut = s->model->cuts[0];
+  if (a->rank == b->rank && a->first <= b->last && b->first <= a->last && a->at < b->end &&
+      b->at < a->end) {
+    OPI_FAIL("%s, rank %u: '%s' of micro-batch %u lies in '%s' of micro-batch %u", s->what, a->rank,
+             cut->cells[a->cell].name, a->microbatch, cut->cells[b->cell].name, b->microbatch);
+  }
+}
+
+/* At every record what is live has bytes of its own. */
+static void check_lives(stashes *s) {
+  const opi_cut *cut = s->model->cuts[0];
+  const uint32_t n_mb = s->plan->n_microbatches;
+  life *lives = calloc((size_t)cut->n_cells * n_mb, sizeof *lives);
+  uint32_t n = 0;
+  OPI_ASSERT_FATAL(lives != NULL);
+  for (uint32_t c = 0; c < cut->n_cells; ++c) {
+    for (uint32_t m = 0; is_own(cut, c) && m < n_mb; ++m)
+      lives[n++] = life_of(s, c, m);
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t k = 0; k < i; ++k)
+      check_disjoint(s, &lives[i], &lives[k]);
+  }
+  s->n_checked += n;
+  free(lives);
+}
+
+/* Of every kept tensor there is room for no more micro-batches than the rank holds of its stage,
+ * and for one more that is on its way to it; what slices hand on may wait for all of them. */
+static void check_room(const stashes *s) {
+  const opi_cut *cut = s->model->cuts[0];
+  uint64_t most[8] = {0};
+  for (uint32_t c = 0; c < cut->n_cells; ++c) {
+    const opi_cell *cell = &cut->cells[c];
+    const uint64_t n_bytes = (bytes_of(s, c, 0) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    for (uint32_t replica = 0; cell->stash && replica < s->plan->n_replicas; ++replica) {
+      const uint32_t rank = opi_plan_rank(s->plan, cell->stage, replica);
+      const uint32_t held = held_most(s->plan, rank, cell->stage, replica, true);
+      const bool travels =
+          cell->state != 0 || cell->source == OPI_CELL_RECEIVED || cell->first_out != OPIPE_NONE;
+      most[rank] += n_bytes * (travels ? s->plan->n_microbatches : held);
+    }
+  }
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+    if (s->lists->stash_bytes[r] == 0 || s->lists->stash_bytes[r] > most[r]) {
+      OPI_FAIL("%s, rank %u: room for %llu bytes, the records hold %llu at most", s->what, r,
+               (unsigned long long)s->lists->stash_bytes[r], (unsigned long long)most[r]);
+    }
+  }
+}
+
 /* Read by one other stage, whole, and by nobody else. */
 static bool is_only_sent(const opi_cut *cut, uint32_t r) {
   const opi_route *route = &cut->routes[r];
@@ -238,7 +321,12 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   s.plan = &model->piece_plan.plan;
   OPI_ASSERT_OK_FATAL(
       opi_lists_build(model, alignment, false, opi_allocator_system(), &s.lists, &k->err), &k->err);
-  check_cells(&s);
+  if (s.plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
+    check_cells(&s);
+  } else {
+    check_lives(&s);
+    check_room(&s);
+  }
   check_copies(&s);
   check_formula(&s, rows[row].formula);
   OPI_ASSERT(s.n_checked > 0);
