@@ -198,19 +198,32 @@ static uint64_t bytes_of(const stashes *s, uint32_t c, uint32_t m) {
 static life life_of(const stashes *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->model->cuts[0]->cells[c];
   const uint64_t at = s->lists->offsets[(size_t)c * s->plan->n_microbatches + m];
-  life l = {.cell = c, .microbatch = m, .at = at, .end = at + bytes_of(s, c, m)};
+  const uint32_t made = cell->source == OPI_CELL_MADE ? 1u << cell->phase : 0;
+  life l = {.first = UINT32_MAX, .cell = c, .microbatch = m, .at = at};
+  l.end = at + bytes_of(s, c, m);
   for (uint32_t i = 0; i < s->plan->n_actions; ++i) {
     const opipe_action *a = &s->plan->actions[i];
     const uint32_t phases = opi_program_phases(opi_action_program(a));
-    if (a->stage != cell->stage || a->microbatch != m)
+    if (a->stage != cell->stage || a->microbatch != m || (phases & (cell->readers | made)) == 0)
       continue;
-    if ((phases & 1u << OPI_PHASE_F) != 0)
-      l.first = i;
-    if ((phases & cell->readers) != 0 && i > l.last)
-      l.last = i;
+    l.first = i < l.first ? i : l.first;
+    l.last = i > l.last ? i : l.last;
     l.rank = a->rank;
   }
   return l;
+}
+
+/* Does it lie on its stage's rank, in bytes of its own? */
+static bool is_placed(const stashes *s, uint32_t c, uint32_t m) {
+  const opi_cell *cell = &s->model->cuts[0]->cells[c];
+  const uint32_t n_mb = s->plan->n_microbatches, *of = s->lists->replica_of;
+  const uint32_t rank = opi_plan_rank(s->plan, cell->stage, of[cell->stage * n_mb + m]);
+  if (cell->source == OPI_CELL_RECEIVED) {
+    const uint32_t src = s->model->cuts[0]->routes[cell->route].src_stage;
+    if (opi_plan_rank(s->plan, src, of[src * n_mb + m]) == rank)
+      return false;
+  }
+  return s->lists->lies_on[(size_t)c * n_mb + m] == rank;
 }
 
 static void check_disjoint(const stashes *s, const life *a, const life *b) {
@@ -230,8 +243,10 @@ static void check_lives(stashes *s) {
   uint32_t n = 0;
   OPI_ASSERT_FATAL(lives != NULL);
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
-    for (uint32_t m = 0; is_own(cut, c) && m < n_mb; ++m)
-      lives[n++] = life_of(s, c, m);
+    for (uint32_t m = 0; m < n_mb; ++m) {
+      if (is_placed(s, c, m))
+        lives[n++] = life_of(s, c, m);
+    }
   }
   for (uint32_t i = 0; i < n; ++i) {
     for (uint32_t k = 0; k < i; ++k)
