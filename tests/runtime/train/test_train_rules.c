@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training over transports that match messages by the order in which ranks issue them: the lists
  * are proven under each rule and run over the emulated transport, which fails where two ranks do
- * not agree, or one begins what it may not. Bits are those of the plan's reference. ctest:
- * timeout=600 */
+ * not agree, or one begins what it may not. Bits are those of the plan's reference.
+ * ctest: timeout=600 */
 #include <stdio.h>
 #include <stdlib.h>
 
