@@ -391,9 +391,8 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
     p->ends[i] = (ends){NEVER, NEVER, NEVER};
-  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+  for (uint32_t rank = 0; rank < n_ranks; ++rank)
     p->step[rank] = p->lists->rank_first[rank];
-  }
   post_first(p);
   OPI_TRY(find_groups(p, scratch));
   return check_order(p, scratch);
