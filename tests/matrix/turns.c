@@ -502,9 +502,10 @@ void mx_turns(bool full, const char *transport, kit_tally *tally) {
     need(s.given, 2, "given times");
     /* else the memory of both shapes is hardly looked at; a cover has few, and declared times of
      * messages move cuts */
-    if (transport == NULL && s.alike <= (full ? 2 * s.unlike : s.unlike / 2))
+    if (transport == NULL && s.alike <= (full ? 2 * s.unlike : s.unlike / 2)) {
       OPI_FAIL("of two shapes in turn %u are alike and %u are not: their memory is hardly looked at",
                s.alike, s.unlike);
+    }
   }
   kit_tally_print("two shapes in turn", tally);
 }
