@@ -503,7 +503,7 @@ void mx_turns(bool full, const char *transport, kit_tally *tally) {
     /* else the memory of both shapes is hardly looked at; a cover has few, and declared times of
      * messages move cuts */
     if (transport == NULL && s.alike <= (full ? 2 * s.unlike : s.unlike / 2)) {
-      OPI_FAIL("of two shapes in turn %u are alike and %u are not: their memory is hardly looked at",
+      OPI_FAIL("two shapes in turn: %u are alike, %u are not: their memory is hardly looked at",
                s.alike, s.unlike);
     }
   }
