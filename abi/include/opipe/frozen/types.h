@@ -44,10 +44,12 @@ OPIPE_FREEZE(opipe_graph, n_scalars, 40, 0xa799d4c34cb6cf88)
   X(T, flops) X(T, bandwidth) X(T, launch_ns) X(T, memory_bytes) X(T, max_threads) \
   X(T, alignment) X(T, flags) X(T, domain)
 OPIPE_ORDER(opipe_device_description)
+OPIPE_FREEZE(opipe_device_description, domain, 48, 0xa6e94cc34c20fcc4)
 #define OPIPE_FIELDS_opipe_link_description(X, T) \
   X(T, struct_size) X(T, rule) X(T, thread_rule) X(T, flags) X(T, max_ranks) X(T, reserved) \
   X(T, latency_ns) X(T, bandwidth)
 OPIPE_ORDER(opipe_link_description)
+OPIPE_FREEZE(opipe_link_description, bandwidth, 40, 0xa7eb64c34cfc1b60)
 #define OPIPE_ROWS_TYPES \
   OPIPE_ROW(opipe_dtype, lanes, 0), \
   OPIPE_ROW(opipe_tensor, byte_offset, 0), \
