@@ -14,6 +14,7 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
   const uint32_t n = each * n_pieces, n_replicas = t->pieces->plan.n_replicas;
   if (r == OPIPE_NONE)
     return OPIPE_OK;
+  const bool elsewhere = !opi_rank_is_here(s, r);
   opipe_program **programs = OPI_ARENA_ARRAY(&t->arena, opipe_program *, n);
   uint32_t *params = NULL, n_params = 0;
   if (programs == NULL)
@@ -28,7 +29,9 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
   *out = (opi_weight_instance){.rank = r,
                                .stage = stage,
                                .replica = i % s->plan->n_replicas,
-                               .n_programs = n,
+                               .n_programs = elsewhere ? 0 : n,
+                               .elsewhere = elsewhere,
+                               .alignment = s->plan->devices[r].alignment,
                                .backend = &s->env.backends[r],
                                .device = s->ranks[r].device,
                                .device_index = s->plan->devices[r].index,
@@ -38,6 +41,11 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
                                .params = params,
                                .n_params = n_params};
   return OPIPE_OK;
+}
+
+static opipe_status share(void *ctx, uint32_t holder, void *data, uint64_t n_bytes,
+                          opipe_status had, opipe_error *io_err) {
+  return opi_peers_share(ctx, holder, data, n_bytes, had, io_err);
 }
 
 opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
@@ -63,7 +71,9 @@ opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
       .n_sources = cut->n_params,
       .n_versions = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
       .keep_gradients = (s->flags & OPIPE_SESSION_KEEP_GRADIENTS) != 0,
-      .hold = (s->flags & OPIPE_SESSION_HOLD) != 0};
+      .hold = (s->flags & OPIPE_SESSION_HOLD) != 0,
+      .share = s->n_here == s->plan->n_ranks ? NULL : share,
+      .share_ctx = t->session};
   return opi_weights_open(&options, &s->engine->weights, err);
 }
 
@@ -93,7 +103,8 @@ opipe_status opi_engine_build(opi_session *s, opipe_error *err) {
   for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
     s->ranks[r].cursor = &t->cursors[r];
   OPI_TRY(opi_shape_get(s, NULL, 0, &shape, err));
-  for (uint32_t r = 0; r < s->plan->n_ranks && opi_session_trains(s); ++r) {
+  for (uint32_t i = 0; i < s->n_here && opi_session_trains(s); ++i) {
+    const uint32_t r = s->here[i];
     t->cursors[r].reducing = OPI_ARENA_ARRAY(&t->arena, uint32_t, shape->compiled->n_instances);
     if (t->cursors[r].reducing == NULL)
       return opi_fail_nomem(err, shape->compiled->n_instances * sizeof(uint32_t), "sums");

@@ -36,8 +36,9 @@ struct opi_ticket {
   _Atomic uint64_t end_ns;
   int64_t *labels; /* shifted copy, kept from ticket to ticket */
   uint64_t labels_bytes;
-  opi_step_report report; /* rank 0's */
+  opi_step_report report; /* all ranks have the same */
   double loss;
+  _Atomic double told_loss; /* where rank 0 is in another session */
 };
 
 typedef struct opi_unit_binding {
@@ -161,6 +162,7 @@ typedef struct opi_compiled {
   struct opi_train_counter *counters;       /* [n_variants * n_slices]; count.c */
   int32_t token_axis;                       /* training, with slices: of labels and logits */
   opi_carry *output_carry;                  /* [session's outputs] training: 1, the logits */
+  uint8_t *made;                            /* [session's outputs] OPI_MADE_* */
   bool strict;                              /* opi_plan_is_strict */
   bool draws;                               /* inference: programs read the scalars of the run */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
@@ -251,6 +253,8 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err);
 opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err);
 void opi_compiled_stop(opi_shape *shape);
 void opi_compiled_free(opi_shape *shape);
+/* made.c: what of every result is made here */
+opipe_status opi_results_find(opi_compiled *shape, opipe_error *err);
 /* bind.c */
 opipe_status opi_bindings_make(opi_compiled *shape, opipe_error *err);
 /* feed.c */
@@ -309,6 +313,7 @@ opipe_status opi_reference_run(opi_session *session, opi_request *request, opipe
 void opi_train_let_finish(opi_request *request);
 /* The last rank is done. */
 void opi_train_finished(opi_request *request);
+double opi_train_loss(const opi_request *request); /* of all micro-batches, in their order */
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err); /* of a training session */
 void opi_ticket_free(opi_request *request);
 

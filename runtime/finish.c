@@ -8,14 +8,27 @@
 #include "loader/base/fp.h"
 #include "runtime/engine.h"
 
-bool opi_request_fail(opi_request *request, const opipe_error *why) {
-  uint32_t open = OPI_FATE_OPEN;
-  if (!atomic_compare_exchange_strong(&request->failed, &open, OPI_FATE_WRITTEN))
+static bool fail(opi_request *request, uint32_t from, uint32_t stage, const opipe_error *why) {
+  if (!atomic_compare_exchange_strong(&request->failed, &from, OPI_FATE_WRITTEN))
     return false;
   request->error = *why;
   request->error.struct_size = (uint32_t)sizeof request->error;
+  request->failed_stage = stage;
   atomic_store_explicit(&request->failed, OPI_FATE_FAILED, memory_order_release);
   return true;
+}
+
+bool opi_request_fail_at(opi_request *request, uint32_t stage, const opipe_error *why) {
+  return fail(request, OPI_FATE_OPEN, stage, why);
+}
+
+bool opi_request_fail(opi_request *request, const opipe_error *why) {
+  return opi_request_fail_at(request, OPIPE_NONE, why);
+}
+
+void opi_request_judge(opi_request *request, const opipe_error *why) {
+  if (!opi_request_fail(request, why))
+    (void)fail(request, OPI_FATE_SEALED, OPIPE_NONE, why);
 }
 
 void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage) {
@@ -32,7 +45,11 @@ void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint
                    "request %llu: its deadline passed %.3f ms before rank %u came to stage %u",
                    (unsigned long long)request->number, late_ms, rank->index, stage);
   }
-  if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN)
+  if (request->ticket == NULL)
+    (void)opi_request_fail(request, &why);
+  else if (!opi_rank_is_here(request->session, 0))
+    return; /* the session with rank 0 decides */
+  else if (request->ticket->kind == OPI_TICKET_TRAIN)
     (void)opi_step_leave_out(request, &why);
   else
     (void)opi_request_fail(request, &why);
@@ -170,8 +187,8 @@ void opi_request_passed(opi_request *request) {
 }
 
 static bool is_touched(opi_session *s) {
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) {
-    if (atomic_load(&s->ranks[r].touching) != 0)
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i) {
+    if (atomic_load(&s->ranks[s->here[i]].touching) != 0)
       return true;
   }
   return false;
@@ -225,7 +242,7 @@ void opi_session_fail(opi_session *s, uint32_t rank, opi_request *request, const
   if (request != NULL)
     (void)opi_request_fail(request, why);
   atomic_store(&s->failed, 1);
-  if (why->status != OPIPE_E_CANCELLED)
+  if (why->status != OPIPE_E_CANCELLED && !opi_peers_have_gone(s))
     opi_log(s->env.logger, OPIPE_LOG_ERROR, "session failed: %s", why->message);
   if (s->world != NULL)
     s->transport->abort(s->world, rank, why);

@@ -45,6 +45,15 @@ static void train_memory(const opi_session *s, uint32_t index, const opipe_devic
       boundaries - (info->stash_bytes < boundaries ? info->stash_bytes : boundaries);
 }
 
+opipe_status opi_rank_find(const opi_session *s, const char *call, uint32_t rank,
+                           opipe_error *err) {
+  if (opi_rank_is_here(s, rank))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_NOTFOUND, "%s: rank %u is in another session; the first of %u here is "
+                                         "rank %u",
+                  call, rank, s->n_here, s->here[0]);
+}
+
 opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_info *io_info,
                                 opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
@@ -54,6 +63,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   }
   if (index >= s->plan->n_ranks)
     return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index, s->plan->n_ranks);
+  OPI_TRY(opi_rank_find(s, "session_memory", index, err));
   opi_rank *rank = &s->ranks[index];
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
   OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));

@@ -116,7 +116,8 @@ void opi_request_begin(opi_request *request, const opipe_submit_params *params) 
   const bool told = OPIPE_HAS(params, opipe_submit_params, on_done_ctx);
   request->on_done = told ? params->on_done : NULL;
   request->on_done_ctx = told ? params->on_done_ctx : NULL;
-  atomic_store(&request->n_ranks_left, s->plan->n_ranks);
+  atomic_store(&request->n_ranks_left, s->n_here);
+  atomic_store(&request->n_reports_left, s->n_here);
   atomic_store(&request->failed, OPI_FATE_OPEN);
   atomic_store(&request->waiting, 0);
   atomic_store(&request->begun, OPI_BEGUN_NO);
@@ -252,6 +253,12 @@ opipe_status opi_request_cancel(opi_request *request, opipe_error *err) {
   OPI_TRY(check(request, err));
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu was cancelled",
                  (unsigned long long)request->number);
+  if (request->ticket != NULL && !opi_rank_is_here(request->session, 0)) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "request %llu cannot be cancelled here: whether a step begins is decided in the "
+                    "session with rank 0",
+                    (unsigned long long)request->number);
+  }
   if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN)
     return cancel_step(request, &why, err);
   if (opi_request_fail(request, &why)) {
@@ -286,6 +293,12 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
       result->data == NULL) { /* what the loss judges: of evaluations only */
     return opi_fail(err, OPIPE_E_NOTFOUND, "a training step has no output %u ('%s')", index,
                     s->output_names[index]);
+  }
+  if (result->made == OPI_MADE_NONE) {
+    return opi_fail(err, OPIPE_E_NOTFOUND,
+                    "output %u ('%s') is made by no rank of this session (the first of %u is rank "
+                    "%u): it is in the session of the rank that makes it",
+                    index, s->output_names[index], s->n_here, s->here[0]);
   }
   *out_tensor = (opipe_tensor){.data = result->data,
                                .device_type = OPIPE_DL_CPU,

@@ -50,13 +50,31 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   if ((p->flags & OPIPE_SESSION_NO_BACKEND_FUSE) != 0)
     s->compile_flags |= OPIPE_COMPILE_NO_FUSE;
   uint64_t n_threads = 0;
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
-    n_threads += s->plan->devices[r].threads == 0 ? 1 : s->plan->devices[r].threads;
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t threads = s->plan->devices[s->here[i]].threads;
+    n_threads += threads == 0 ? 1 : threads;
+  }
   const uint32_t cores = s->env.cores != 0 ? s->env.cores : opi_cores_allowed();
   const bool crowded = n_threads > cores, chosen = p->spin_us != UINT32_MAX;
   s->spin_us = chosen ? p->spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
   s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
   s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
+  return OPIPE_OK;
+}
+
+static opipe_status list_ranks(opi_session *s, opipe_error *err) {
+  const uint32_t n = s->plan->n_ranks;
+  bool *local = OPI_ARENA_ARRAY(&s->arena, bool, n);
+  uint32_t *here = OPI_ARENA_ARRAY(&s->arena, uint32_t, n);
+  if (local == NULL || here == NULL)
+    return opi_fail_nomem(err, n * sizeof *here, "ranks");
+  for (uint32_t r = 0; r < n; ++r) {
+    local[r] = s->env.local == NULL || s->env.local[r];
+    if (local[r])
+      here[s->n_here++] = r;
+  }
+  s->local = local;
+  s->here = here;
   return OPIPE_OK;
 }
 
@@ -147,7 +165,8 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
   s->ranks = opi_alloc_zero(s->allocator, s->plan->n_ranks, sizeof *s->ranks);
   if (s->ranks == NULL)
     return opi_fail_nomem(err, s->plan->n_ranks * sizeof *s->ranks, "ranks");
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     const opipe_status status = open_rank(s, r, err);
     if (status < 0) {
       (void)opi_error_prefix(err, "rank %u (device %s:%u): ", r, s->env.backends[r].id,
@@ -182,7 +201,8 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
       .n_ranks = s->plan->n_ranks,
       .options = s->env.transport_options};
   OPI_TRY(OPI_ASK_WIRE(s, world_open, err, s->env.transport.self, &params, &s->world));
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     const opipe_endpoint_params end = {
         .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
         .rank = r,
@@ -197,28 +217,28 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* In one process all ranks share the plan; those of others bring their own. */
+/* Ranks of one session share the plan; those of others bring their own. */
 static opipe_status agree(opi_session *s, opipe_error *err) {
-  const uint32_t n = s->plan->n_ranks;
+  const uint32_t n = s->n_here;
   opi_agree_rank *ranks = opi_alloc_zero(s->allocator, n, sizeof *ranks);
   if (ranks == NULL)
     return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
-  for (uint32_t r = 0; r < n; ++r) {
-    const opi_rank *rank = &s->ranks[r];
-    ranks[r] = (opi_agree_rank){.backend = opi_rank_backend(rank),
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_rank *rank = &s->ranks[s->here[i]];
+    ranks[i] = (opi_agree_rank){.backend = opi_rank_backend(rank),
                                 .device = rank->device,
                                 .queue = rank->queue,
                                 .event = rank->event,
                                 .endpoint = rank->endpoint,
                                 .plan = {s->plan->hash[0], s->plan->hash[1]},
-                                .index = r,
+                                .index = rank->index,
                                 .alignment = rank->alignment};
   }
   const opi_agree_params params = {.transport = &s->env.transport,
                                    .world = s->world,
                                    .ranks = ranks,
                                    .n_ranks_here = n,
-                                   .n_ranks = n,
+                                   .n_ranks = s->plan->n_ranks,
                                    .timeout_ns = s->watchdog_ns,
                                    .allocator = s->allocator};
   const opipe_status status = opi_agree(&params, err);
@@ -228,21 +248,21 @@ static opipe_status agree(opi_session *s, opipe_error *err) {
 
 static opipe_endpoint *endpoint_of(const void *ctx, uint32_t index) {
   const opi_session *s = ctx;
-  return s->ranks[index].endpoint;
+  return s->ranks[s->here[index]].endpoint;
 }
 
 opipe_status opi_session_ready(const opi_session *s, opipe_error *err) {
   const opi_ready what = {.transport = &s->env.transport,
                           .endpoint = endpoint_of,
                           .ctx = s,
-                          .n = s->plan->n_ranks,
+                          .n = s->n_here,
                           .timeout_ns = s->watchdog_ns};
   return s->reference ? OPIPE_OK : opi_endpoints_ready(&what, err);
 }
 
 static void close_world(opi_session *s) {
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
-    s->transport->endpoint_close(s->ranks[r].endpoint);
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    s->transport->endpoint_close(s->ranks[s->here[i]].endpoint);
   s->transport->world_close(s->world);
 }
 
@@ -265,7 +285,8 @@ static opipe_status open_requests(opi_session *s, opipe_error *err) {
 static opipe_status start_threads(opi_session *s, opipe_error *err) {
   if (s->threads == OPIPE_THREADS_HOST || s->reference)
     return OPIPE_OK;
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     char name[16];
     (void)snprintf(name, sizeof name, "opipe-r%u", r % 100000);
     OPI_TRY(opi_thread_start(&s->ranks[r].thread, name, opi_rank_thread, &s->ranks[r], err));
@@ -276,7 +297,9 @@ static opipe_status start_threads(opi_session *s, opipe_error *err) {
 /* ---- open and close ---- */
 
 static opipe_status open_all(opi_session *s, const opipe_session_params *params, opipe_error *err) {
+  OPI_TRY(list_ranks(s, err));
   OPI_TRY(read_params(s, params, err));
+  OPI_TRY(opi_peers_check(s, err));
   OPI_TRY(list_inputs(s, err));
   OPI_TRY(opi_engine_prepare(s, err));
   OPI_TRY(open_ranks(s, err));
@@ -285,9 +308,12 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
     OPI_TRY(agree(s, err));
   }
   OPI_TRY(open_shapes(s, err));
+  OPI_TRY(opi_peers_open(s, err));
   OPI_TRY(opi_session_ready(s, err));
+  OPI_TRY(opi_peers_begin(s, err));
   OPI_TRY(open_requests(s, err));
   opi_model_relax(s->env.model); /* packed weights have been read */
+  s->opened = true;
   return start_threads(s, err);
 }
 
@@ -339,11 +365,12 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
 
 void opi_session_stop(opi_session *s) {
   opipe_error why = OPIPE_ERROR_INIT;
+  opi_peers_leave(s);
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "the session was closed");
   atomic_store(&s->closing, 1);
   opi_session_fail(s, 0, NULL, &why);
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
-    opi_thread_join(&s->ranks[r].thread);
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    opi_thread_join(&s->ranks[s->here[i]].thread);
   opi_session_settle(s);
   while (atomic_load(&s->n_waiters) != 0) {
     opi_lock_take(&s->lock);
@@ -364,10 +391,11 @@ void opi_session_close(opi_session *s) {
       opi_shape_stop(s->shapes[i]);
   }
   opi_engine_stop(s);
+  opi_peers_close(s);
   close_world(s);
   opi_session_close_fds(s);
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r)
-    close_rank(&s->ranks[r]);
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    close_rank(&s->ranks[s->here[i]]);
   opi_shapes_free(s);
   opi_requests_free(s);
   opi_engine_free(s);

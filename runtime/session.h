@@ -45,6 +45,7 @@ typedef struct opi_session_env {
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
   uint64_t owner; /* handle of the context, to which its requests belong; 0: none */
+  const bool *local; /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
   uint32_t cores; /* cores that the ranks may use; 0: those the process is allowed */
 } opi_session_env;
 

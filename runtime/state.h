@@ -99,12 +99,18 @@ typedef struct opi_result {
   uint64_t own_bytes;
   uint64_t n_bytes;
   uint32_t rank;
+  uint32_t made; /* OPI_MADE_* */
   int64_t shape[OPIPE_MAX_RANK];
   opipe_fence ready, done;
 } opi_result;
 
+/* What of a result the ranks here make; of replicas of the last stage each makes some of the rows.
+ */
+enum { OPI_MADE_NONE = 0, OPI_MADE_SOME = 1, OPI_MADE_ALL = 2 };
+
 struct opi_ticket; /* runtime/engine.h */
 struct opi_engine;
+struct opi_peers; /* runtime/peers/peers.h */
 
 struct opi_request {
   opi_session *session;
@@ -119,7 +125,9 @@ struct opi_request {
   bool foremost;            /* of its stream, among those that wait for fences; submit_lock */
   _Atomic uint32_t state;   /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
   _Atomic uint32_t failed;  /* OPI_FATE_* */
-  _Atomic uint32_t n_ranks_left;
+  uint32_t failed_stage;    /* where, OPIPE_NONE: before any; behind `failed`, as `error` */
+  _Atomic uint32_t n_ranks_left;   /* of those here */
+  _Atomic uint32_t n_reports_left; /* the same, where other sessions are told */
   _Atomic uint32_t n_taking_left; /* of those that have a part in it, where others have none */
   _Atomic uint32_t waiting;       /* a thread is in request_wait */
   _Atomic uint32_t begun;         /* OPI_BEGUN_* */
@@ -236,7 +244,12 @@ struct opi_session {
   uint32_t n_batch_inputs;              /* that carry the batch */
   const opi_cut *master;                /* whose parameter table all shapes use */
   opipe_world *world;
-  opi_rank *ranks;
+  opi_rank *ranks;         /* [plan->n_ranks] those of other sessions are empty */
+  const bool *local;       /* [plan->n_ranks] is it here? */
+  const uint32_t *here;    /* [n_here] rising */
+  uint32_t n_here;
+  bool opened;             /* all of it: threads run */
+  struct opi_peers *peers; /* NULL: all ranks are here */
 
   opi_lock submit_lock;
   opi_lock shapes_lock;
@@ -271,6 +284,14 @@ struct opi_session {
   _Atomic uint64_t n_done, n_failed, n_shapes;
 };
 
+static inline bool opi_rank_is_here(const opi_session *session, uint32_t rank) {
+  return session->local[rank];
+}
+/* The rank that looks after what is the session's and no rank's. */
+static inline opi_rank *opi_session_first(const opi_session *session) {
+  return &session->ranks[session->here[0]];
+}
+
 /* Is it a training session? */
 static inline bool opi_session_trains(const opi_session *session) {
   return session->plan->train != NULL;
@@ -297,6 +318,10 @@ static inline opipe_status opi_buffer_host(const opi_rank *rank, opipe_buffer *b
                         "backend '%s': a buffer of a device with host memory has none",
                         opi_rank_backend(rank)->id);
 }
+
+/* NOTFOUND: the rank is in another session. info.c */
+opipe_status opi_rank_find(const opi_session *session, const char *call, uint32_t rank,
+                           opipe_error *err);
 
 /* ---- device.c: what every session does with a rank's device ---- */
 
@@ -388,6 +413,8 @@ opipe_status opi_shape_params(opi_shape *shape,
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err);
 /* Ranks that have a part in it; interpret.c */
 uint32_t opi_request_n_taking(const opi_request *request);
+/* The rank is done with it: the last of those here ends it. interpret.c */
+void opi_request_leave(const opi_rank *rank, opi_request *request);
 void *opi_rank_thread(void *arg);                 /* loop.c */
 void opi_session_close_fds(opi_session *session); /* drive.c */
 void opi_session_ring_finished(opi_session *session);
@@ -440,15 +467,42 @@ void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_
 /* Fails the session when a rank has been stuck for the watchdog's time. Any thread. */
 void opi_watch(opi_session *session);
 
+/* ---- peers/: ranks of other sessions; nothing to do where all are here ---- */
+
+/* Can the plan's ranks be in several sessions? UNSUPPORTED says why not. */
+opipe_status opi_peers_check(const opi_session *session, opipe_error *err);
+opipe_status opi_peers_open(opi_session *session, opipe_error *err); /* once streams can be */
+opipe_status opi_peers_begin(const opi_session *session, opipe_error *err); /* once they work */
+void opi_peers_close(opi_session *session);                          /* before the endpoints */
+/* What a rank hears and tells between its steps, on its thread. */
+opipe_status opi_peers_move(opi_rank *rank, opipe_error *err);
+/* May the rank begin what the ranks are given as number `number`? */
+bool opi_peers_let_begin(const opi_rank *rank, uint64_t number);
+/* The rank is done with a request but for the verdict. */
+void opi_peers_await(opi_rank *rank, opi_request *request);
+bool opi_peers_awaits(const opi_rank *rank);
+/* Does something move in other sessions, as far as they have told? Any thread. */
+bool opi_peers_move_elsewhere(const opi_session *session, uint64_t now_ns);
+/* Waits until the others have heard all that they have to, at most for the watchdog's time. */
+void opi_peers_leave(opi_session *session);
+bool opi_peers_have_gone(const opi_session *session); /* or go, as this one does */
+void opi_peers_drive(opi_session *session); /* ranks here that the host drives */
+/* data [n_bytes] of the session with rank `holder` is given to all others, between steps; `had`: how
+ * it was come by there, with its reason in *io_err. Blocks until all sessions have called it. */
+opipe_status opi_peers_share(opi_session *session, uint32_t holder, void *data, uint64_t n_bytes,
+                             opipe_status had, opipe_error *io_err);
+
 /* ---- request.c, finish.c ---- */
 
 static inline bool opi_request_failed(const opi_request *request) {
   const uint32_t fate = atomic_load_explicit(&request->failed, memory_order_acquire);
   return fate == OPI_FATE_WRITTEN || fate == OPI_FATE_FAILED;
 }
-bool opi_request_fail(
-    opi_request *request,
-    const opipe_error *why); /* the first reason stays; false: it was not this one */
+/* The first reason stays; false: it was not this one. */
+bool opi_request_fail(opi_request *request, const opipe_error *why);
+bool opi_request_fail_at(opi_request *request, uint32_t stage, const opipe_error *why);
+/* What has been sealed has failed elsewhere. */
+void opi_request_judge(opi_request *request, const opipe_error *why);
 /* rank NULL: the caller's side; stage OPIPE_NONE: the rank is about to begin. A training step that
  * has begun is done, however late. */
 void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage);

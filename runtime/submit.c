@@ -111,6 +111,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     opi_result *result = &request->results[o];
     result->data = NULL;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+    result->made = request->runs->made[o];
     OPI_TRY(result_shape(s, request, o, result, err));
     if (!opi_output_is_made(request->runs->model->cuts[0], o))
       request->has_plain = true;
@@ -125,8 +126,12 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    if (request->results[o].data == NULL)
-      OPI_TRY(opi_result_own(s, o, &request->results[o], err));
+    opi_result *result = &request->results[o];
+    if (result->data != NULL)
+      continue;
+    OPI_TRY(opi_result_own(s, o, result, err));
+    if (result->made == OPI_MADE_SOME)
+      memset(result->data, 0, (size_t)result->n_bytes);
   }
   return OPIPE_OK;
 }
@@ -160,9 +165,9 @@ static void publish(opi_session *s, opi_request *request) {
   s->rung_version = version;
   s->ring[request->order % s->ring_room] = request;
   atomic_store_explicit(&s->n_submitted, request->order + 1, memory_order_release);
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
-    if (all || t->seats[r].wakes[position])
-      s->transport->ring(s->ranks[r].endpoint);
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    if (all || t->seats[s->here[i]].wakes[position])
+      s->transport->ring(s->ranks[s->here[i]].endpoint);
   }
   if (opi_session_failed(s))
     opi_session_settle(s);
@@ -178,9 +183,10 @@ static bool is_readable(const opi_request *request) {
   return true;
 }
 
-/* The next of those that wait, from `at` on, that is of the stream; NULL: none. */
-static opi_request *next_of(opi_request *at, uint64_t stream) {
-  while (at != NULL && at->stream != stream)
+/* The next of those that wait, from `at` on, that is of the stream; NULL: none. Where sessions
+ * share the work all have one order, so all requests are of one stream. */
+static opi_request *next_of(const opi_session *s, opi_request *at, uint64_t stream) {
+  while (at != NULL && at->stream != stream && s->peers == NULL)
     at = at->next_fenced;
   return at;
 }
@@ -189,13 +195,13 @@ static opi_request *next_of(opi_request *at, uint64_t stream) {
  */
 static void hold(opi_session *s, opi_request *request) {
   opi_request **at = &s->fenced;
-  request->foremost = next_of(s->fenced, request->stream) == NULL;
+  request->foremost = next_of(s, s->fenced, request->stream) == NULL;
   while (*at != NULL)
     at = &(*at)->next_fenced;
   request->next_fenced = NULL;
   *at = request;
   atomic_fetch_add(&s->n_fenced, 1);
-  s->transport->ring(s->ranks[0].endpoint); /* which looks after them */
+  s->transport->ring(opi_session_first(s)->endpoint); /* which looks after them */
   if (opi_session_failed(s))
     opi_session_settle(s);
 }
@@ -206,16 +212,17 @@ static opi_request *admit(opi_session *s) {
   for (opi_request **at = &s->fenced; *at != NULL && !opi_session_failed(s);) {
     opi_request *request = *at;
     opi_request_check_deadline(request, NULL, 0);
-    if (!opi_request_failed(request) && !(request->foremost && is_readable(request))) {
+    const bool goes = opi_request_failed(request) && s->peers == NULL;
+    if (!goes && !(request->foremost && (opi_request_failed(request) || is_readable(request)))) {
       at = &request->next_fenced;
       continue;
     }
     *at = request->next_fenced;
-    opi_request *next = request->foremost ? next_of(*at, request->stream) : NULL;
+    opi_request *next = request->foremost ? next_of(s, *at, request->stream) : NULL;
     if (next != NULL)
       next->foremost = true;
     atomic_fetch_sub(&s->n_fenced, 1);
-    if (opi_request_failed(request)) {
+    if (goes) {
       request->next_fenced = ended;
       ended = request;
     } else {
@@ -278,7 +285,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (s->reference) {
     enqueue(s, request);
     run_now(s, request);
-  } else if (is_readable(request) && next_of(s->fenced, request->stream) == NULL) {
+  } else if (is_readable(request) && next_of(s, s->fenced, request->stream) == NULL) {
     publish(s, request);
   } else {
     hold(s, request);

@@ -64,7 +64,8 @@ struct opi_session_object {
   atomic_uint refs;
   opi_plan_object *plan; /* a reference */
   opi_session *session;
-  opi_backend_ref *backends; /* [n_ranks] */
+  opi_backend_ref *backends; /* [n_ranks] of ranks here */
+  bool *local;               /* [n_ranks] is it here? */
   uint32_t n_ranks;
 };
 

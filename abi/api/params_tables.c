@@ -238,7 +238,10 @@ static const opi_field session_params[] = {
     ANY(T, max_in_flight),
     ANY(T, watchdog_ns),
     ANY(T, spin_us),
-    ANY(T, max_shapes)};
+    ANY(T, max_shapes),
+    NUMBERS(T, local_ranks, n_local_ranks),
+    ANY(T, n_local_ranks),
+    ZERO(T, reserved)};
 const opi_struct opi_struct_session_params = STRUCT(T, session_params, OPIPE_END(T, flags));
 #undef T
 

@@ -15,6 +15,7 @@ void opi_session_unref(void *session) {
   const opipe_allocator *allocator = &plan->model->context->allocator;
   opi_session_close(s->session);
   opi_free(allocator, s->backends, s->n_ranks * sizeof(*s->backends));
+  opi_free(allocator, s->local, s->n_ranks * sizeof(*s->local));
   opi_free(allocator, s, sizeof(*s));
   opi_plan_unref(plan);
 }
@@ -35,8 +36,8 @@ static opipe_status meet_devices(opi_context_object *context, opi_plan_object *p
   if (plan->plan->counted)
     return OPIPE_OK;
   OPI_TRY(opi_plan_compare_link(&env, plan->plan, err));
-  if ((params->flags & OPIPE_SESSION_REFERENCE) != 0)
-    return OPIPE_OK;
+  if ((params->flags & OPIPE_SESSION_REFERENCE) != 0 || params->n_local_ranks != 0)
+    return OPIPE_OK; /* nor is it where devices are elsewhere: what is here is held to its device */
   return opi_plan_recount(&env, plan->plan, err);
 }
 
@@ -59,12 +60,12 @@ static void report_kernels(const opi_context_object *context, const opi_session_
   char own[32], before[32];
   for (uint32_t r = 0; r < s->n_ranks; ++r) {
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    if (opi_device_ask(&s->backends[r], devices[r].index, &info, NULL) < 0)
+    if (!s->local[r] || opi_device_ask(&s->backends[r], devices[r].index, &info, NULL) < 0)
       continue; /* opening it says why */
     find_kernels(devices[r].options, own);
     opi_log(&context->logger, OPIPE_LOG_INFO, "rank %u: device %s:%u, %s, kernels '%s'", r,
             devices[r].kind, devices[r].index, info.name, own[0] == '\0' ? "its choice" : own);
-    if (r == 0 || strcmp(devices[r].kind, devices[r - 1].kind) != 0)
+    if (r == 0 || !s->local[r - 1] || strcmp(devices[r].kind, devices[r - 1].kind) != 0)
       continue;
     find_kernels(devices[r - 1].options, before);
     if (strcmp(own, before) != 0) {
@@ -76,6 +77,21 @@ static void report_kernels(const opi_context_object *context, const opi_session_
   }
 }
 
+static opipe_status list_local(const opi_session_object *s, const opipe_session_params *params,
+                               opipe_error *err) {
+  for (uint32_t r = 0; r < s->n_ranks; ++r)
+    s->local[r] = params->n_local_ranks == 0;
+  for (uint32_t i = 0; i < params->n_local_ranks; ++i) {
+    const uint32_t r = params->local_ranks[i];
+    if (r >= s->n_ranks || s->local[r]) {
+      return opi_fail(err, OPIPE_E_INVALID, "session_open: local_ranks[%u] is %u: %s of the plan's %u",
+                      i, r, r >= s->n_ranks ? "no rank" : "given before; a rank", s->n_ranks);
+    }
+    s->local[r] = true;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
                                  const opipe_session_params *params, opipe_error *err) {
   const opi_plan *plan = s->plan->plan;
@@ -85,12 +101,16 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
                          .model = s->plan->model->file,
                          .plan = plan,
                          .backends = s->backends,
+                         .local = s->local,
                          .budget = context->budget,
                          .owner = context->handle,
                          .cores = context->cores};
+  OPI_TRY(list_local(s, params, err));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind, &s->backends[r],
-                                     err));
+    if (s->local[r]) {
+      OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind,
+                                       &s->backends[r], err));
+    }
   }
   OPI_TRY(opi_transport_split(plan->transport, id, &env.transport_options, err));
   OPI_TRY(context->plugins.transport(context->plugins.ctx, id, &env.transport, err));
@@ -118,9 +138,11 @@ static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan
   s->plan = plan;
   s->n_ranks = plan->plan->n_ranks;
   s->backends = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->backends));
+  s->local = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->local));
   const opipe_status status =
-      s->backends == NULL ? opi_fail_nomem(err, s->n_ranks * sizeof(*s->backends), "a session")
-                          : open_runtime(context, s, &own, err);
+      s->backends == NULL || s->local == NULL
+          ? opi_fail_nomem(err, s->n_ranks * sizeof(*s->backends), "a session")
+          : open_runtime(context, s, &own, err);
   if (status < 0) {
     opi_session_unref(s);
     return status;

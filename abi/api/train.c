@@ -300,10 +300,10 @@ opipe_status opi_api_session_save_model(opi_session_object *session, const char 
   OPI_TRY(rest(session, &weights, err));
   opi_arena_init(&arena, allocator_of(session), 0);
   opipe_status status = gather(weights, true, &arena, &list, &n, err);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK && opi_weights_leads(weights))
     status = opi_model_save(session->plan->model->file, list, n, path, err);
   opi_arena_release(&arena);
-  return status;
+  return opi_weights_agree(weights, status, err);
 }
 
 static opipe_status try_model(const opi_session_object *session, opi_weights *weights,
@@ -326,6 +326,8 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
     return opi_fail(err, OPIPE_E_INVALID, "session_try_save: the path is NULL");
   OPI_TRY(opi_choice_check("session_try_save", "what", what, OPIPE_SAVE_GRADIENTS, err));
   OPI_TRY(rest(session, &weights, err));
+  if (!opi_weights_leads(weights))
+    return OPIPE_OK; /* another session writes */
   switch (what) {
     case OPIPE_SAVE_CHECKPOINT:
       return opi_checkpoint_try(allocator_of(session), path, err);

@@ -81,7 +81,27 @@ static opipe_status list_state(const opi_weights *w, pieces *p, opipe_error *err
 
 typedef opipe_status (*list_fn)(const opi_weights *w, pieces *p, opipe_error *err);
 
-/* Writes what is listed; nothing is left of a file that could not be written whole. */
+/* Gets what is listed, for other sessions whose part in it this is. */
+static opipe_status serve(const opipe_allocator *allocator, opi_weights *w, list_fn list,
+                          opipe_error *err) {
+  pieces p = {.n = 0};
+  opi_arena_init(&p.arena, allocator, 0);
+  opipe_status status = list(w, &p, err);
+  void *data = opi_alloc(allocator, (size_t)p.largest + 1);
+  if (status == OPIPE_OK && data == NULL)
+    status = opi_fail_nomem(err, p.largest, "a tensor");
+  for (uint32_t i = 0; i < p.n && data != NULL; ++i) {
+    const opipe_status got = opi_weights_get(w, p.list[i].param, p.list[i].state, p.list[i].version,
+                                             data, p.entries[i].n_bytes, status < 0 ? NULL : err);
+    status = status < 0 ? status : got;
+  }
+  opi_free(allocator, data, data == NULL ? 0 : (size_t)p.largest + 1);
+  opi_arena_release(&p.arena);
+  return status;
+}
+
+/* Writes what is listed; nothing is left of a file that could not be written whole. All is got, even
+ * when nothing can be written any more: other sessions get it too. */
 static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *w, int dir,
                                  const char *file, pieces *p, opipe_error *err) {
   opi_tensors_writer *writer = NULL;
@@ -94,10 +114,12 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
   opipe_status status = opi_tensors_create(allocator, dir, file, p->entries, p->n, &writer, err);
   if (status == OPIPE_OK)
     p->header_hash = opi_tensors_header_hash(writer);
-  for (uint32_t i = 0; i < p->n && status == OPIPE_OK; ++i) {
+  for (uint32_t i = 0; i < p->n; ++i) {
     const uint64_t n_bytes = p->entries[i].n_bytes;
-    status = opi_weights_get(w, p->list[i].param, p->list[i].state, p->list[i].version, data,
-                             n_bytes, err);
+    const opipe_status got =
+        opi_weights_get(w, p->list[i].param, p->list[i].state, p->list[i].version, data, n_bytes,
+                        status < 0 ? NULL : err);
+    status = status < 0 ? status : got;
     p->hashes[i] = opi_tensors_hash(data, status == OPIPE_OK ? n_bytes : 0);
     if (status == OPIPE_OK)
       status = opi_tensors_add(writer, data, n_bytes, err);
@@ -113,8 +135,6 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
   return opi_error_prefix(err, "%s, %u tensors of %llu bytes: ", file, p->n,
                           (unsigned long long)p->total);
 }
-
-typedef opipe_status (*list_fn)(const opi_weights *w, pieces *p, opipe_error *err);
 
 /* The pieces' arena holds what they are known by; the caller releases it. */
 static opipe_status write_tensors(const opipe_allocator *allocator, opi_weights *w, list_fn list,
@@ -250,6 +270,8 @@ static opipe_status write_files(const opipe_allocator *allocator, opi_weights *w
   opi_arena_init(&state.arena, allocator, 0);
   if (status == OPIPE_OK)
     status = write_tensors(allocator, w, list_state, dir, m->state, &state, err);
+  else
+    (void)serve(allocator, w, list_state, NULL);
   if (status == OPIPE_OK && fsync(dir) != 0)
     status = opi_fail_errno(err, errno, "flushing the folder");
   if (status == OPIPE_OK) {
@@ -269,8 +291,10 @@ static opipe_status save(const opipe_allocator *allocator, opi_weights *w, int d
                          const uint64_t *position, opipe_error *err) {
   opi_manifest old = {.generation = 0}, m = {.generation = 1};
   bool damaged = false;
-  OPI_TRY(read_old(allocator, dir, &old, &damaged, err));
+  const opipe_status read = read_old(allocator, dir, &old, &damaged, err);
   opi_manifest_free(&old);
+  if (read < 0)
+    return opi_weights_agree(w, read, err);
   m.generation = old.generation + 1;
   m.moments = opi_weights_moments(w);
   m.versions = opi_weights_versions(w);
@@ -282,9 +306,22 @@ static opipe_status save(const opipe_allocator *allocator, opi_weights *w, int d
                  (unsigned long long)m.generation);
   if (!damaged)
     sweep(dir, &old);
-  OPI_TRY(write_files(allocator, w, dir, &m, err));
-  sweep(dir, &m);
-  return OPIPE_OK;
+  OPI_TRY(opi_weights_agree(w, OPIPE_OK, err));
+  const opipe_status status = write_files(allocator, w, dir, &m, err);
+  if (status == OPIPE_OK)
+    sweep(dir, &m);
+  return opi_weights_agree(w, status, err);
+}
+
+/* The part of a session that does not write: what the one that does calls for, in its order. */
+static opipe_status follow(const opipe_allocator *allocator, opi_weights *w, opipe_error *err) {
+  OPI_TRY(opi_weights_agree(w, OPIPE_OK, err));
+  opipe_status status = serve(allocator, w, list_weights, err);
+  const opipe_status second = serve(allocator, w, list_state, status < 0 ? NULL : err);
+  const opipe_status all =
+      opi_weights_agree(w, OPIPE_OK, status < 0 || second < 0 ? NULL : err);
+  status = status < 0 ? status : second;
+  return status < 0 ? status : all;
 }
 
 opipe_status opi_checkpoint_save(const opipe_allocator *allocator, opi_weights *weights,
@@ -294,9 +331,11 @@ opipe_status opi_checkpoint_save(const opipe_allocator *allocator, opi_weights *
   opipe_error *e = err == NULL ? &local : err;
   int dir = -1;
   bool made = false;
+  if (!opi_weights_leads(weights))
+    return follow(allocator, weights, e);
   opipe_status status = open_folder(folder, &dir, &made, e);
-  if (status == OPIPE_OK)
-    status = save(allocator, weights, dir, position, e);
+  status = status == OPIPE_OK ? save(allocator, weights, dir, position, e)
+                              : opi_weights_agree(weights, status, e);
   close_folder(folder, dir, made, status);
   return status < 0 ? opi_error_prefix(e, "saving the checkpoint %s: ", folder) : OPIPE_OK;
 }
@@ -326,6 +365,11 @@ opipe_status opi_checkpoint_gradients(const opipe_allocator *allocator, opi_weig
   opipe_error *e = err == NULL ? &local : err;
   pieces gradients;
   opi_text temp;
+  if (!opi_weights_leads(weights)) {
+    const opipe_status served = serve(allocator, weights, list_gradients, e);
+    const opipe_status all = opi_weights_agree(weights, OPIPE_OK, served < 0 ? NULL : e);
+    return served < 0 ? served : all;
+  }
   opi_text_init(&temp, allocator);
   opi_text_printf(&temp, "%s.%d.new", path, (int)getpid());
   if (temp.failed) {
@@ -341,5 +385,5 @@ opipe_status opi_checkpoint_gradients(const opipe_allocator *allocator, opi_weig
   if (status < 0)
     (void)unlink(temp.data);
   opi_text_release(&temp);
-  return status;
+  return opi_weights_agree(weights, status, e);
 }

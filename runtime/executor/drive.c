@@ -60,6 +60,7 @@ opipe_status opi_session_fd(opi_session *s, uint32_t rank, int32_t *out_fd, opip
     }
     if (rank >= s->plan->n_ranks)
       return opi_fail(err, OPIPE_E_INVALID, "session_fd: rank %u of %u", rank, s->plan->n_ranks);
+    OPI_TRY(opi_rank_find(s, "session_fd", rank, err));
     if (s->transport->notify == NULL) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
                       "session_fd: transport '%s' cannot tell when a rank has work; drive it with "
@@ -133,6 +134,7 @@ opipe_status opi_session_drive(opi_session *session, uint32_t index, uint64_t ti
     return opi_fail(err, OPIPE_E_INVALID, "session_drive: rank %u of %u", index,
                     session->plan->n_ranks);
   }
+  OPI_TRY(opi_rank_find(session, "session_drive", index, err));
   opi_rank *rank = &session->ranks[index];
   if (atomic_exchange(&rank->driving, 1) != 0)
     return opi_fail(err, OPIPE_E_STATE, "session_drive: another thread is driving rank %u", index);

@@ -15,30 +15,45 @@ static bool has_steps(const opi_rank *rank, const opi_request *request) {
 /* Where it has not, results that are inputs are still rank 0's to store. */
 static bool has_part(const opi_rank *rank, const opi_request *request) {
   return request->ticket != NULL || request->runs->lists->n_taking == NULL ||
-         has_steps(rank, request) || (rank->index == 0 && request->has_plain);
+         has_steps(rank, request) || (rank == opi_session_first(rank->session) && request->has_plain);
 }
 
 uint32_t opi_request_n_taking(const opi_request *request) {
   const opi_session *s = request->session;
   if (request->ticket != NULL || request->runs->lists->n_taking == NULL)
-    return s->plan->n_ranks;
+    return s->n_here;
   return request->runs->lists->n_taking[request->position] +
-         (request->has_plain && !has_steps(&s->ranks[0], request));
+         (request->has_plain && !has_steps(opi_session_first(s), request));
 }
 
-/* The last of those that have a part ends it for the caller, the last of all lets it go. */
-static void leave_request(const opi_rank *rank, opi_request *request) {
-  if (request->ticket == NULL && request->runs->lists->n_taking != NULL &&
+/* The last of those that have a part ends it for the caller, the last of all lets it go; where
+ * other sessions share it, their verdict has come before. */
+void opi_request_leave(const opi_rank *rank, opi_request *request) {
+  opi_session *s = rank->session;
+  if (request->ticket == NULL && request->runs->lists->n_taking != NULL && s->peers == NULL &&
       has_part(rank, request) && atomic_fetch_sub(&request->n_taking_left, 1) == 1)
     opi_request_finish(request);
-  if (atomic_fetch_sub(&request->n_ranks_left, 1) == 1)
+  const uint32_t left = atomic_fetch_sub(&request->n_ranks_left, 1);
+  if (left == 1)
     opi_request_passed(request);
+  else if (left == 2 && s->peers != NULL)
+    s->transport->ring(opi_session_first(s)->endpoint); /* it may have waited for the others */
+}
+
+/* Where all reports go through rank 0 its session's other ranks have nobody to tell. */
+static void leave_request(opi_rank *rank, opi_request *request) {
+  const opi_session *s = rank->session;
+  if (s->peers == NULL || (opi_rank_is_here(s, 0) && rank->index != 0))
+    opi_request_leave(rank, request);
+  else
+    opi_peers_await(rank, request);
 }
 
 static bool take_request(opi_rank *rank) {
   opi_session *s = rank->session;
   const uint64_t n = atomic_load_explicit(&rank->n_taken, memory_order_relaxed);
-  if (n >= atomic_load_explicit(&s->n_submitted, memory_order_acquire))
+  if (n >= atomic_load_explicit(&s->n_submitted, memory_order_acquire) ||
+      !opi_peers_let_begin(rank, n))
     return false;
   rank->request = s->ring[n % s->ring_room];
   uint32_t no = OPI_BEGUN_NO;
@@ -70,20 +85,25 @@ static opipe_status why_failed(opi_session *s, opipe_error *err) {
   return opi_fail(err, s->why.status, "%s", s->why.message);
 }
 
+static opipe_status settle_peers(opi_rank *rank, opipe_status settled, opipe_error *err) {
+  OPI_TRY(opi_peers_move(rank, err));
+  return settled;
+}
+
 opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
   opi_weights *weights = rank->session->engine->weights;
   opi_cursor *cursor = rank->cursor;
   const opipe_status status =
       weights == NULL ? OPIPE_OK : opi_weights_settle(weights, rank->index, err);
   opi_request *owed = cursor->owed;
-  if (status != OPIPE_OK || owed == NULL)
-    return status;
-  cursor->owed = NULL;
-  if (rank->index == 0)
-    opi_weights_report(weights, 0, &owed->ticket->report);
-  opi_count_on(&rank->n_moves);
-  leave_request(rank, owed);
-  return OPIPE_OK;
+  if (status == OPIPE_OK && owed != NULL) {
+    cursor->owed = NULL;
+    if (rank == opi_session_first(rank->session))
+      opi_weights_report(weights, rank->index, &owed->ticket->report);
+    opi_count_on(&rank->n_moves);
+    leave_request(rank, owed);
+  }
+  return status < 0 || rank->session->peers == NULL ? status : settle_peers(rank, status, err);
 }
 
 /* The rank is done with its list of a request; it lets go of a step when its norms are settled. */
@@ -100,7 +120,9 @@ static opipe_status idle(opi_rank *rank, opipe_error *err) {
   opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
   const opipe_status lags = opi_rank_settle(rank, err);
   const opipe_status sends = lags < 0 ? lags : opi_list_idle(rank, err);
-  return sends != OPIPE_OK ? sends : lags;
+  if (sends != OPIPE_OK || lags != OPIPE_OK)
+    return sends != OPIPE_OK ? sends : lags;
+  return opi_peers_awaits(rank) ? OPIPE_PENDING : OPIPE_OK;
 }
 
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
@@ -111,11 +133,10 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
-    if (rank->request == NULL && !take_request(rank)) {
-      status = idle(rank, &local);
-      if (status >= 0)
-        return status;
-    }
+    if (rank->request != NULL || take_request(rank))
+      status = opi_peers_move(rank, &local);
+    else if ((status = idle(rank, &local)) >= 0)
+      return status;
     if (status == OPIPE_OK)
       status = opi_list_run(rank, &local);
     if (status != OPIPE_OK)

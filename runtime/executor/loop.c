@@ -10,7 +10,7 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
   opi_session *s = rank->session;
   const bool polls =
       (!idle && rank->polls) ||
-      (rank->index == 0 && atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0);
+      (rank == opi_session_first(s) && atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0);
   uint64_t slice = polls ? OPI_POLL_NS : idle ? UINT64_C(10) * OPI_LOOK_NS : OPI_LOOK_NS;
   if (!idle && s->watchdog_ns / 4 < slice)
     slice = s->watchdog_ns / 4 + 1;
@@ -36,7 +36,7 @@ void *opi_rank_thread(void *arg) {
   (void)prctl(PR_SET_TIMERSLACK, 1UL);
   while (status >= 0) {
     const uint32_t seen = t->doorbell(rank->endpoint);
-    if (rank->index == 0)
+    if (rank == opi_session_first(rank->session))
       opi_session_admit(rank->session);
     status = opi_rank_advance(rank, NULL);
     if (status >= 0)

@@ -132,7 +132,7 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
                      status == OPIPE_E_INVALID ? NULL : err);
   if (status != OPIPE_E_INVALID)
     return status;
-  (void)opi_request_fail(request, &local);
+  (void)opi_request_fail_at(request, step->stage / t->model->n_pieces, &local);
   return OPIPE_OK;
 }
 
@@ -220,7 +220,8 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
                             opipe_error *err) {
   if (!opi_session_trains(rank->session)) {
     OPI_TRY(compute_request(rank, step, index, err));
-    return opi_messages_flush(rank, err);
+    OPI_TRY(opi_messages_flush(rank, err));
+    return opi_peers_move(rank, err);
   }
   OPI_TRY(opi_step_compute(rank, step, index, err));
   OPI_TRY(opi_messages_flush(rank, err));
@@ -254,8 +255,10 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
     end_sums(t, rank);
-  if (status == OPIPE_OK && rank->index == 0)
-    opi_weights_report(rank->session->engine->weights, 0, &rank->request->ticket->report);
+  if (status == OPIPE_OK && rank == opi_session_first(rank->session)) {
+    opi_weights_report(rank->session->engine->weights, rank->index,
+                       &rank->request->ticket->report);
+  }
   return status;
 }
 
@@ -442,7 +445,7 @@ static opipe_status run_request(opi_rank *rank, opipe_error *err) {
     begin_request(rank);
     status = run_list(rank, err);
   }
-  if (status == OPIPE_OK && rank->index == 0)
+  if (status == OPIPE_OK && rank == opi_session_first(rank->session))
     status = opi_store_plain(rank, rank->request, err);
   if (status == OPIPE_OK)
     end(rank);

@@ -42,7 +42,8 @@ static const char *program_name(const opi_session *s, uint32_t pass) {
 /* True when some rank stands still, and none that has work moves. */
 static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
   bool any = false;
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     opi_rank *rank = &s->ranks[r];
     const uint32_t doing = atomic_load_explicit(&rank->doing, memory_order_relaxed);
     const uint64_t since = atomic_load_explicit(&rank->doing_since_ns, memory_order_acquire);
@@ -54,7 +55,7 @@ static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
       *out_rank = r;
     any = true;
   }
-  return any;
+  return any && !opi_peers_move_elsewhere(s, now);
 }
 
 static bool has_work(opi_session *s, const opi_rank *rank) {
@@ -68,11 +69,13 @@ static bool is_still(opi_session *s, uint64_t now) {
   bool work = false;
   if (atomic_exchange(&s->watching, 1) != 0)
     return false; /* another thread is looking */
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
-    moves += atomic_load_explicit(&s->ranks[r].n_moves, memory_order_relaxed);
-    work = work || has_work(s, &s->ranks[r]);
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const opi_rank *rank = &s->ranks[s->here[i]];
+    moves += atomic_load_explicit(&rank->n_moves, memory_order_relaxed);
+    work = work || has_work(s, rank);
   }
-  if (!work || moves != s->watch_moves || now - s->watch_looked_ns > s->watchdog_ns / 2)
+  if (!work || moves != s->watch_moves || now - s->watch_looked_ns > s->watchdog_ns / 2 ||
+      opi_peers_move_elsewhere(s, now))
     s->watch_since_ns = now;
   s->watch_moves = moves;
   s->watch_looked_ns = now;
@@ -85,7 +88,8 @@ static bool is_still(opi_session *s, uint64_t now) {
 static uint32_t left_alone(opi_session *s, uint64_t now) {
   uint32_t found = OPIPE_NONE;
   uint64_t longest = s->watchdog_ns / 2;
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     const uint64_t driven = atomic_load(&s->ranks[r].driven_ns);
     if (atomic_load(&s->ranks[r].driving) != 0 || !has_work(s, &s->ranks[r]) || now < driven ||
         now - driven < longest)
@@ -98,10 +102,10 @@ static uint32_t left_alone(opi_session *s, uint64_t now) {
 
 /* A rank that stands at something. */
 static uint32_t first_busy(opi_session *s) {
-  uint32_t r = 0;
-  while (r + 1 < s->plan->n_ranks && atomic_load(&s->ranks[r].doing) == OPI_DOING_NOTHING)
-    ++r;
-  return r;
+  uint32_t i = 0;
+  while (i + 1 < s->n_here && atomic_load(&s->ranks[s->here[i]].doing) == OPI_DOING_NOTHING)
+    ++i;
+  return s->here[i];
 }
 
 /* From rank to the rank it waits for, until one that waits for nobody, or that has been seen. */
@@ -148,10 +152,11 @@ static void describe(opi_session *s, uint32_t r, uint32_t peer, uint64_t now, ch
   const int n = snprintf(text, room, "rank %u has been held up at %s of %s for %.3g s", r,
                          kind_name(atomic_load(&rank->doing_kind)), place, seconds);
   if (peer != OPIPE_NONE && n > 0 && (size_t)n < room) {
+    const bool idle = atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING;
     (void)snprintf(text + n, room - (size_t)n, ", waiting for rank %u%s", peer,
-                   atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING
-                       ? ", which has nothing left to do"
-                       : "");
+                   !opi_rank_is_here(s, peer) ? ", which is in another session"
+                   : idle                     ? ", which has nothing left to do"
+                                              : "");
   }
 }
 

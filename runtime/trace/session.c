@@ -59,7 +59,8 @@ static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_f
   *out_last = 0;
   *out_first_ns = UINT64_MAX;
   for (uint32_t pass = 0; pass < 2; ++pass) {
-    for (uint32_t r = 0; r < t->session->plan->n_ranks; ++r) {
+    for (uint32_t k = 0; k < t->session->n_here; ++k) {
+      const uint32_t r = t->session->here[k];
       for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
         const opi_ran *ran = opi_ran_at(t, r, i);
         if (pass == 0 && ran->request > *out_last)
@@ -74,7 +75,8 @@ static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_f
 static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
   uint64_t first = UINT64_MAX, last = 0;
   find_last(t, &last, &first);
-  for (uint32_t r = 0; r < t->session->plan->n_ranks; ++r) {
+  for (uint32_t k = 0; k < t->session->n_here; ++k) {
+    const uint32_t r = t->session->here[k];
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
       const opi_ran *ran = opi_ran_at(t, r, i);

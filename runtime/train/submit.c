@@ -38,17 +38,23 @@ void opi_ticket_free(opi_request *request) {
   opi_free(s->allocator, ticket, sizeof *ticket);
 }
 
-/* The losses are added in the order of micro-batches, whatever finished first. Of a request that
- * failed there is no loss, and other ranks may still be at work on it. */
+/* Whatever finished first. */
+double opi_train_loss(const opi_request *request) {
+  const size_t n = n_losses(request->session);
+  double loss = 0;
+  for (size_t m = 0; m < n; ++m)
+    loss += request->ticket->losses[m];
+  return loss;
+}
+
+/* Of a request that failed there is no loss, and other ranks may still be at work on it. */
 void opi_train_finished(opi_request *request) {
   struct opi_ticket *ticket = request->ticket;
-  const size_t n = n_losses(request->session);
   atomic_store(&ticket->end_ns, opi_clock_ns());
   if (opi_request_failed(request))
     return;
-  ticket->loss = 0;
-  for (size_t m = 0; m < n; ++m)
-    ticket->loss += ticket->losses[m];
+  ticket->loss = opi_rank_is_here(request->session, 0) ? opi_train_loss(request)
+                                                       : atomic_load(&ticket->told_loss);
   const float loss = (float)ticket->loss;
   if (request->results[0].data != NULL)
     memcpy(request->results[0].data, &loss, sizeof loss);
@@ -79,6 +85,7 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
     opi_result *result = &request->results[o];
     result->data = NULL;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+    result->made = t->made[o];
     result->rank = 0;
     result->n_bytes = o == 0 ? sizeof(float) : 0;
     if (o == 1 && !evaluate)
@@ -100,6 +107,8 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
       }
     }
     OPI_TRY(opi_result_own(s, o, result, err));
+    if (result->made == OPI_MADE_SOME)
+      memset(result->data, 0, (size_t)result->n_bytes);
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {
     uint32_t o = 0;
@@ -153,8 +162,8 @@ static void publish(opi_session *s, opi_request *current, opi_request *next, uin
                                           .shape = s->ring[k % s->ring_room]->shape->compiled,
                                           .kind = kind};
   atomic_store_explicit(&s->n_submitted, k + 1, memory_order_release);
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
-    s->transport->ring(s->ranks[r].endpoint);
+  for (uint32_t i = 0; i < s->n_here; ++i)
+    s->transport->ring(s->ranks[s->here[i]].endpoint);
 }
 
 /* What a double-buffered session has left over goes out. */

@@ -34,7 +34,9 @@ void opi_shape_free(opi_shape *shape) {
 }
 
 /* The shape that is neither the plan's own nor in use and was used longest ago; OPIPE_NONE: none.
- * *out_busy: a shape that is not the plan's own is in use, so that there will be one later. */
+ * *out_busy: a shape that is not the plan's own is in use, so that there will be one later. Where
+ * sessions share the work all must choose the same one: that which was used longest ago, as soon as
+ * it is not in use. */
 static uint32_t find_idle(const opi_session *session, bool *out_busy) {
   uint32_t oldest = OPIPE_NONE;
   *out_busy = false;
@@ -42,12 +44,14 @@ static uint32_t find_idle(const opi_session *session, bool *out_busy) {
     opi_shape *shape = session->shapes[i];
     if (shape == NULL || shape->keep)
       continue;
-    if (atomic_load(&shape->n_users) != 0)
-      *out_busy = true;
-    else if (oldest == OPIPE_NONE || shape->last_used < session->shapes[oldest]->last_used)
+    const bool busy = atomic_load(&shape->n_users) != 0;
+    *out_busy = *out_busy || busy;
+    if ((!busy || session->peers != NULL) &&
+        (oldest == OPIPE_NONE || shape->last_used < session->shapes[oldest]->last_used))
       oldest = i;
   }
-  return oldest;
+  return oldest != OPIPE_NONE && atomic_load(&session->shapes[oldest]->n_users) != 0 ? OPIPE_NONE
+                                                                                     : oldest;
 }
 
 static void evict(opi_session *session, uint32_t index) {
@@ -133,8 +137,8 @@ static opipe_status build_in_room(opi_session *session, const opi_request *reque
     opipe_status status = OPIPE_PENDING;
     while (status == OPIPE_PENDING)
       status = try_build(session, request, rows, index, out_shape, err);
-    if (status != OPIPE_E_LIMIT)
-      return status;
+    if (status != OPIPE_E_LIMIT || session->peers != NULL)
+      return status; /* what there is room for in one session another may refuse */
     const uint32_t idle = find_idle(session, &busy);
     if (idle == OPIPE_NONE)
       return busy ? OPIPE_PENDING : status;

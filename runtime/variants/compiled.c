@@ -18,7 +18,7 @@ static opipe_status compile_unit(opi_compiled *t, uint32_t instance, uint32_t cl
   if (program >= t->model->cuts[class]->n_kinds)
     return OPIPE_OK;
   unit->cut = opi_program_of(t->model->cuts[class], stage, program);
-  if (r == OPIPE_NONE || unit->cut->graph.n_nodes == 0)
+  if (r == OPIPE_NONE || !opi_rank_is_here(s, r) || unit->cut->graph.n_nodes == 0)
     return OPIPE_OK;
   const opi_rank *rank = &s->ranks[r];
   opi_seat *seat = &t->seats[r];
@@ -61,7 +61,8 @@ static opipe_status take_memory(opi_compiled *t, opipe_error *err) {
                          .arena_bytes = t->seats[r].arena_bytes};
   }
   OPI_TRY(opi_shape_memory(t->shape, needs, err));
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     opi_seat *seat = &t->seats[r];
     seat->room_waiting = 2 * t->lists->n_messages + 1;
     seat->shape = t;
@@ -118,9 +119,11 @@ static opipe_status open_ends(opi_compiled *t, uint32_t i, const opipe_stream_pa
                               opipe_error *err) {
   const opi_session *s = t->session;
   opi_wire *wire = &t->wires[i];
-  OPI_TRY(
-      OPI_ASK_WIRE(s, stream_open, err, s->ranks[params->src_rank].endpoint, params, &wire->src));
-  return OPI_ASK_WIRE(s, stream_open, err, s->ranks[params->dst_rank].endpoint, params, &wire->dst);
+  opipe_endpoint *src = s->ranks[params->src_rank].endpoint;
+  opipe_endpoint *dst = s->ranks[params->dst_rank].endpoint;
+  if (src != NULL)
+    OPI_TRY(OPI_ASK_WIRE(s, stream_open, err, src, params, &wire->src));
+  return dst == NULL ? OPIPE_OK : OPI_ASK_WIRE(s, stream_open, err, dst, params, &wire->dst);
 }
 
 static opipe_status open_credit(opi_compiled *t, uint32_t i, opipe_error *err) {
@@ -229,8 +232,10 @@ static opipe_status list_steps(opi_compiled *t, opipe_error *err) {
   t->seats = OPI_ARENA_ARRAY(&t->arena, opi_seat, n_ranks);
   if (alignment == NULL || t->seats == NULL)
     return opi_fail_nomem(err, n_ranks * sizeof *t->seats, "ranks");
-  for (uint32_t r = 0; r < n_ranks; ++r)
-    alignment[r] = s->ranks[r].alignment;
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    const uint32_t planned = s->plan->devices[r].alignment; /* that of what is here is the same */
+    alignment[r] = opi_rank_is_here(s, r) ? s->ranks[r].alignment : planned == 0 ? 1 : planned;
+  }
   OPI_TRY(opi_lists_build(t->model, alignment, s->reference, s->allocator, &t->lists, err));
   const bool alone = !s->reference && s->transport->batch_begin == NULL;
   for (uint32_t i = 0; i < t->lists->n_steps && alone; ++i)
@@ -255,8 +260,9 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   for (uint32_t i = 0; i < t->lists->n_streams && !s->reference; ++i)
     OPI_TRY(open_wire(t, i, err));
   OPI_TRY(place_messages(t, err));
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
-    OPI_TRY(prepare_seat(t, r, err));
+  OPI_TRY(opi_results_find(t, err));
+  for (uint32_t i = 0; i < s->n_here; ++i)
+    OPI_TRY(prepare_seat(t, s->here[i], err));
   return opi_session_ready(s, err);
 }
 

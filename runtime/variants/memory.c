@@ -41,7 +41,8 @@ opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opi
   for (uint32_t r = 0; r < n; ++r)
     arenas[r] = OPIPE_NONE;
   shape->arena_of_rank = arenas;
-  for (uint32_t r = 0; r < n; ++r) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     opi_rank *rank = &s->ranks[r];
     if (needs[r].arena_bytes != 0)
       OPI_TRY(take_arena(shape, rank, needs[r].arena_bytes, err));
@@ -55,7 +56,8 @@ opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opi
 
 void opi_shape_memory_free(opi_shape *shape) {
   opi_session *s = shape->session;
-  for (uint32_t r = 0; shape->arena_of_rank != NULL && r < s->plan->n_ranks; ++r) {
+  for (uint32_t i = 0; shape->arena_of_rank != NULL && i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
     opi_rank *rank = &s->ranks[r];
     opi_rank_give(rank, &shape->boundary[r]);
     if (shape->arena_of_rank[r] == OPIPE_NONE)

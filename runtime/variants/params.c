@@ -78,8 +78,8 @@ static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *
 
 opipe_status opi_shape_params(opi_shape *shape, opipe_error *err) {
   opi_session *s = shape->session;
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
-    opi_rank *rank = &s->ranks[r];
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    opi_rank *rank = &s->ranks[s->here[i]];
     if (s->master->n_params == 0)
       return OPIPE_OK;
     if (rank->params == NULL) {

@@ -41,7 +41,8 @@ static bool is_moment(uint32_t state) {
   return state >= OPI_STATE_FIRST && state < OPI_STATE_FIRST + OPIPE_MOMENTS_MOST;
 }
 
-/* The slot called `name` and the first instance that reads it; checks state, version and size. */
+/* The slot called `name` and the first instance that reads it, here or elsewhere; checks state,
+ * version and size. */
 static opipe_status find(const opi_weights *w, const char *name, uint32_t state, uint32_t version,
                          uint64_t n_bytes, uint32_t *out_slot, uint32_t *out_instance,
                          opipe_error *err) {
@@ -168,14 +169,10 @@ static opipe_status get_gradient(const opi_weights *w, opi_instance *instance, u
   return OPIPE_OK;
 }
 
-opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
-                             uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
-  uint32_t slot = 0, i = 0;
-  OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &i, err));
-  opi_instance *instance = &weights->instances[i];
+static opipe_status get_one(const opi_weights *weights, opi_instance *instance, uint32_t slot,
+                            uint32_t state, uint32_t version, void *dst, uint64_t n_bytes,
+                            opipe_error *err) {
   const opi_weight_param *p = trained_param(instance, slot);
-  if (n_bytes == 0)
-    return OPIPE_OK;
   if (state == OPI_STATE_WEIGHT) {
     const uint32_t set = opi_weights_set_of(weights, instance->env.rank, version);
     return OPI_ASK("backend", instance->env.backend, params_read, err, instance->sets[set], slot,
@@ -185,6 +182,21 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
     return get_gradient(weights, instance, slot, dst, n_bytes, err);
   return unpack(weights, instance, p, state_region(weights, instance, p, state, version), dst,
                 n_bytes, err);
+}
+
+opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
+                             uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
+  uint32_t slot = 0, i = 0;
+  opipe_status status = OPIPE_OK;
+  OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &i, err));
+  opi_instance *instance = &weights->instances[i];
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  if (instance->env.elsewhere == 0)
+    status = get_one(weights, instance, slot, state, version, dst, n_bytes, err);
+  return weights->share == NULL
+             ? status
+             : weights->share(weights->share_ctx, instance->env.rank, dst, n_bytes, status, err);
 }
 
 static opipe_status set_one(const opi_weights *w, opi_instance *instance, uint32_t slot,
@@ -216,7 +228,7 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
   uint32_t slot = 0, first = 0;
   OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &first, err));
   for (uint32_t i = first; n_bytes != 0 && i < weights->n_instances; ++i) {
-    if (reads(&weights->instances[i], slot))
+    if (weights->instances[i].env.elsewhere == 0 && reads(&weights->instances[i], slot))
       OPI_TRY(set_one(weights, &weights->instances[i], slot, state, version, src, n_bytes, err));
   }
   return OPIPE_OK;
@@ -226,12 +238,23 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
 
 opipe_params *opi_weights_params(opi_weights *weights, uint32_t instance, uint32_t set) {
   const uint32_t at = weights->instance_at[instance];
-  return at == OPIPE_NONE ? NULL : weights->instances[at].sets[set];
+  return at == OPIPE_NONE ? NULL : weights->instances[at].sets[set]; /* elsewhere: NULL */
 }
 
 opipe_params *opi_weights_gradients(opi_weights *weights, uint32_t instance) {
   const uint32_t at = weights->instance_at[instance];
   return at == OPIPE_NONE ? NULL : weights->instances[at].gradients;
+}
+
+static bool is_here(const opi_weight_rank *rank) {
+  return rank->n_instances != 0 && rank->instances[0]->env.elsewhere == 0;
+}
+
+static const opi_weight_rank *any_rank(const opi_weights *w) {
+  uint32_t r = 0;
+  while (r + 1 < w->n_ranks && !is_here(&w->ranks[r]))
+    ++r;
+  return &w->ranks[r];
 }
 
 bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info) {
@@ -240,15 +263,10 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
   const uint32_t slot = weights->used[index];
   *out_info =
       (opi_weight_info){.source = &weights->sources[slot], .trained = weights->trained[slot]};
-  uint32_t rank = 0;
-  for (uint32_t i = weights->n_instances; i-- > 0;) {
-    if (!reads(&weights->instances[i], slot))
-      continue;
-    ++out_info->n_copies;
-    rank = weights->instances[i].env.rank;
-  }
-  if (weights->trained[slot])
-    out_info->gradient_norm = weights->ranks[rank].norms_now[weights->trained_index[slot]];
+  for (uint32_t i = 0; i < weights->n_instances; ++i)
+    out_info->n_copies += reads(&weights->instances[i], slot) ? 1 : 0;
+  if (weights->trained[slot]) /* all ranks have those of all */
+    out_info->gradient_norm = any_rank(weights)->norms_now[weights->trained_index[slot]];
   return true;
 }
 
@@ -260,11 +278,13 @@ uint32_t opi_weights_versions(const opi_weights *weights) {
   return weights->n_versions;
 }
 
-static const opi_weight_rank *any_rank(const opi_weights *w) {
-  uint32_t r = 0;
-  while (r + 1 < w->n_ranks && w->ranks[r].n_instances == 0)
-    ++r;
-  return &w->ranks[r];
+bool opi_weights_leads(const opi_weights *weights) {
+  return weights->share == NULL || is_here(&weights->ranks[0]);
+}
+
+opipe_status opi_weights_agree(opi_weights *weights, opipe_status status, opipe_error *io_err) {
+  return weights->share == NULL ? status
+                                : weights->share(weights->share_ctx, 0, NULL, 0, status, io_err);
 }
 
 void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_clock) {

@@ -138,6 +138,11 @@ opipe_status opi_group_open(opi_weights *weights, opi_instance *const *instances
         "or norms of %u stages' instances",
         weights->transport.id, n);
   }
+  uint32_t n_here = 0;
+  for (uint32_t i = 0; i < n; ++i)
+    n_here += instances[i]->env.elsewhere == 0 ? 1 : 0;
+  if (n_here == 0)
+    return OPIPE_OK;
   uint32_t *ranks = opi_alloc_zero(weights->allocator, n, sizeof *ranks);
   if (ranks == NULL)
     return opi_fail_nomem(err, n * sizeof *ranks, "a group");
@@ -146,6 +151,8 @@ opipe_status opi_group_open(opi_weights *weights, opi_instance *const *instances
   opipe_status status = OPIPE_OK;
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     members[i]->index = i;
+    if (instances[i]->env.elsewhere != 0)
+      continue;
     status = OPI_ASK("transport", &weights->transport, group_open, err, instances[i]->env.endpoint,
                      ranks, n, n_bytes, &members[i]->group);
   }

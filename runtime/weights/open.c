@@ -35,8 +35,10 @@ static opipe_status make_places(opi_weights *w, opi_weight_query *query, opipe_e
     opi_instance *instance = &w->instances[i];
     const opi_weight_instance *env = &instance->env;
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    const opi_backend_ref *b = env->backend;
-    OPI_TRY(opi_device_ask(b, env->device_index, &info, err));
+    const opi_backend_ref *b = env->elsewhere != 0 ? NULL : env->backend;
+    info.alignment = env->alignment;
+    if (b != NULL)
+      OPI_TRY(opi_device_ask(b, env->device_index, &info, err));
     instance->alignment = info.alignment < sizeof(double) ? sizeof(double) : info.alignment;
     instance->synchronous = (info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
     holders[i] = (opi_weight_holder){.rank = env->rank,
@@ -45,7 +47,7 @@ static opipe_status make_places(opi_weights *w, opi_weight_query *query, opipe_e
                                      .alignment = instance->alignment,
                                      .n_programs = env->n_programs,
                                      .n_params = env->n_params,
-                                     .backend = env->backend,
+                                     .backend = b,
                                      .programs = env->programs,
                                      .params = env->params};
   }
@@ -216,6 +218,8 @@ static opipe_status make_instance(opi_weights *w, opi_instance *instance,
                                   const opi_weight_query *query, opi_weight_layout *const *layouts,
                                   opipe_error *err) {
   OPI_TRY(list_trained(w, instance, query, layouts, err));
+  if (instance->env.elsewhere != 0)
+    return OPIPE_OK;
   OPI_TRY(charge(w, instance, err));
   if (!instance->synchronous) {
     OPI_TRY(OPI_ASK("backend", instance->env.backend, event_create, err, instance->env.device,
@@ -237,6 +241,8 @@ static opipe_status make_instance(opi_weights *w, opi_instance *instance,
 }
 
 static void free_instance(opi_weights *w, opi_instance *instance) {
+  if (instance->env.elsewhere != 0)
+    return;
   const opipe_backend *b = opi_backend_of(instance);
   b->event_destroy(instance->done);
   b->event_destroy(instance->ready);
@@ -256,10 +262,13 @@ static void free_instance(opi_weights *w, opi_instance *instance) {
 /* One sum per parameter of a stage that has several instances; they all have the same ones. */
 static opipe_status open_stage(opi_weights *w, opi_instance **list, uint32_t n,
                                opi_member **members, opipe_error *err) {
+  uint32_t own = 0;
   for (uint32_t m = 0; m < n; ++m)
     list[m]->has_replicas = n > 1;
-  for (uint32_t k = 0; k < list[0]->n_trained && n > 1; ++k) {
-    const opi_weight_param *p = &list[0]->trained[k];
+  while (own < n && list[own]->env.elsewhere != 0)
+    ++own;
+  for (uint32_t k = 0; own < n && k < list[own]->n_trained && n > 1; ++k) {
+    const opi_weight_param *p = &list[own]->trained[k];
     if (p->tied)
       continue;
     for (uint32_t m = 0; m < n; ++m)
@@ -363,6 +372,8 @@ static opipe_status make_rank(opi_weights *w, uint32_t r, opipe_error *err) {
   const opi_instance *first = rank->instances[0];
   rank->stride = opi_align_up(sizeof(double), first->alignment);
   rank->table_bytes = rank->stride * (w->n_trained + 1);
+  if (first->env.elsewhere != 0)
+    return OPIPE_OK;
   rank->host_table = OPI_ARENA_ARRAY(&w->arena, char, rank->table_bytes);
   if (rank->host_table == NULL)
     return opi_fail_nomem(err, rank->table_bytes, "norms");
@@ -430,6 +441,8 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
   w->n_versions = options->n_versions;
   w->keep_gradients = options->keep_gradients != 0;
   w->hold = options->hold != 0;
+  w->share = options->share;
+  w->share_ctx = options->share_ctx;
   w->alone = options->n_ranks > 1 && options->n_versions > 1 && options->transport.table != NULL &&
              opi_optimizer_steps_alone(options->optimizer);
   opi_arena_init(&w->arena, options->allocator, 0);

@@ -105,6 +105,9 @@ struct opi_weights {
   uint32_t *instance_at;   /* [n_stages * n_replicas] OPIPE_NONE: no such instance */
   uint32_t n_sources, n_used, n_ties, n_trained, n_instances, n_ranks, n_versions, n_moments;
   bool keep_gradients, hold;
+  opipe_status (*share)(void *ctx, uint32_t holder, void *data, uint64_t n_bytes, opipe_status had,
+                        opipe_error *io_err); /* NULL: all instances are here */
+  void *share_ctx;
   bool alone;                 /* no rank waits for the norms of others: see update.c */
   opi_instance *instances;    /* [n_instances] */
   opi_weight_rank *ranks;     /* [n_ranks] */

@@ -24,6 +24,8 @@ typedef struct opi_weight_instance {
   const opi_backend_ref *backend; /* NULL: there is no such instance (unequal replicas) */
   opipe_device *device;
   uint32_t device_index; /* of the backend's devices: for budgets */
+  uint32_t alignment;    /* of the device, 0: not known; asked for only elsewhere */
+  uint32_t elsewhere;    /* 1: of another session; there is no device, queue, endpoint, program */
   uint32_t reserved;
   opipe_queue *queue;
   opipe_endpoint *endpoint;       /* NULL without a transport */
@@ -47,6 +49,11 @@ typedef struct opi_weights_options {
   uint32_t keep_gradients; /* 1: gradients of the last step can be read until the next */
   uint32_t hold;           /* 1: a step that is not finite ends all updates: OPI_SKIP_HELD */
   uint32_t reserved;
+  /* With instances elsewhere: `data` of rank `holder` comes to all sessions; `had`: how it was come
+   * by there. Else NULL. */
+  opipe_status (*share)(void *ctx, uint32_t holder, void *data, uint64_t n_bytes, opipe_status had,
+                        opipe_error *io_err);
+  void *share_ctx;
 } opi_weights_options;
 
 typedef struct opi_weights opi_weights;
@@ -147,6 +154,11 @@ void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock)
 /* Learning rate of update number `update` (0: the first). Warm-up: lr (update + 1) / warmup for the
  * first `warmup` updates; then constant, or falling to 0 at `total`: linear, or half a cosine. */
 double opi_optimizer_lr(const opi_optimizer *optimizer, uint64_t update);
+/* Where other sessions hold instances too, every get is made by all of them, in one order. Does this
+ * one write files for all: is rank 0 here? */
+bool opi_weights_leads(const opi_weights *weights);
+/* How it went in the session that leads, for all: its status, with its reason in *io_err. */
+opipe_status opi_weights_agree(opi_weights *weights, opipe_status status, opipe_error *io_err);
 /* Bytes of a rank by category, as made; opi_predict_weights says the same before. */
 void opi_weights_bytes(const opi_weights *weights, uint32_t rank, opi_weight_bytes *out_bytes);
 

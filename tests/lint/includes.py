@@ -37,6 +37,7 @@ ALLOWED = {
     "runtime/variants": ["runtime/variants", *SESSION],
     "runtime/executor": ["runtime/executor", *SESSION],
     "runtime/trace": ["runtime/trace", *SESSION],
+    "runtime/peers": ["runtime/peers", *SESSION],
     "runtime/train": ["runtime/train", "runtime/weights", *SESSION],
     "runtime": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
 }

@@ -321,6 +321,24 @@ typedef struct opipe_session_params {
   uint32_t spin_us;     /* how long a waiting rank spins before it sleeps; UINT32_MAX: the library's
                            choice */
   uint32_t max_shapes;  /* shape signatures kept compiled, 0: 8 */
+#if OPIPE_TARGET_MINOR >= 2
+  /* [n_local_ranks] The ranks of the plan that this session runs, in any order; none twice. The
+   * others are in sessions of their own, of this process or others, that hold the same plan and meet
+   * through the transport (by its options); their plugins need not be here. 0: all ranks.
+   *
+   * All sessions are given the same calls in the same order (submit, train_step, evaluate, flush,
+   * get, set, save, load), each with all inputs, and the same max_shapes. session_open, a request of
+   * a new shape, session_get and what saves return when the others have called them too, so each
+   * session needs a thread of its own. An output is in the session of the rank that makes it, loss
+   * and norm are in all; a request ends in all of them alike. Whether a step is cancelled or late is
+   * decided in the session with rank 0. A new shape for which a session has no room is refused
+   * (LIMIT) by that session alone: give room to all. Files are written by the session with rank 0.
+   * The transport's rule must be TAG or STREAM, else UNSUPPORTED; so is a plan in which a rank
+   * writes into the memory of a rank that is elsewhere. */
+  const uint32_t *local_ranks;
+  uint32_t n_local_ranks;
+  uint32_t reserved; /* 0 */
+#endif
 } opipe_session_params;
 
 /* A named tensor of a request. */

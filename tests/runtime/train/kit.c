@@ -162,10 +162,12 @@ opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {
                                .transport = k->transport,
                                .transport_options = k->transport_options,
                                .evaluator = k->evaluator,
+                               .local = k->local,
                                .budget = k->budget};
   const opipe_session_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
       .flags = flags,
+      .threads = k->threads,
       .max_in_flight = 16,
       .max_shapes = k->max_shapes,
       .watchdog_ns = k->watchdog_ns != 0 ? k->watchdog_ns : UINT64_C(5000000000),
@@ -262,10 +264,10 @@ opipe_status kit_evaluate(kit *k, opi_session *session, const kit_batch *batch, 
   status = opi_request_wait(ticket, UINT64_C(60000000000), &k->err);
   if (status == OPIPE_OK)
     status = opi_train_report(ticket, &result, &k->err);
+  *out_loss = status == OPIPE_OK ? result.loss : 0;
   if (status == OPIPE_OK)
     status = opi_request_output(ticket, 1, &logits, &k->err);
   if (status == OPIPE_OK) {
-    *out_loss = result.loss;
     *out_n = 1;
     for (int32_t d = 0; d < logits.rank; ++d)
       *out_n *= (size_t)logits.shape[d];

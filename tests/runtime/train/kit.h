@@ -31,6 +31,8 @@ typedef struct kit {
   uint64_t watchdog_ns; /* 0: 5 s */
   uint32_t max_shapes;  /* of sessions, 0: the library's */
   opi_budget *budget;   /* of sessions; NULL: none */
+  const bool *local;    /* [ranks] those of sessions, NULL: all */
+  uint32_t threads;     /* OPIPE_THREADS_* of sessions */
   opi_arena arena;
   opipe_error err;
 } kit;
@@ -89,9 +91,12 @@ typedef struct kit_outcome {
   size_t n;
 } kit_outcome;
 kit_case kit_case_of(const char *schedule, uint32_t n_ranks, uint32_t m, bool adam);
-/* Some seeded mini-batches, several in flight, one flush between them. */
+/* Some seeded mini-batches, several in flight, one flush between them, in a session of its own or in
+ * one that is open. */
 opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t flags,
                        kit_outcome *out);
+opipe_status kit_train_in(kit *k, opi_session *session, const kit_case *c, int64_t n_classes,
+                          kit_outcome *out);
 /* Fails the test where losses or weights are further apart, relative to the largest of b; 0: where
  * a bit differs. */
 void kit_compare(const char *what, const kit_outcome *a, const kit_outcome *b, double tolerance);

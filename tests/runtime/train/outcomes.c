@@ -7,12 +7,11 @@
 
 enum { STEPS = KIT_STEPS, FLUSHED = 2 };
 
-opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t flags,
-                       kit_outcome *out) {
-  opi_session *session = NULL;
+opipe_status kit_train_in(kit *k, opi_session *session, const kit_case *c, int64_t n_classes,
+                          kit_outcome *out) {
   kit_batch batch;
   opi_request *tickets[STEPS] = {NULL};
-  opipe_status status = kit_session(k, flags, &session);
+  opipe_status status = OPIPE_OK;
   for (uint32_t s = 0; s < STEPS && status == OPIPE_OK; ++s) {
     status = kit_batch_random(k, c, n_classes, 100 + s, &batch);
     const opipe_submit_params params = {
@@ -34,8 +33,16 @@ opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t fl
   }
   for (uint32_t s = 0; s < STEPS; ++s)
     opi_request_release(tickets[s]);
+  return status != OPIPE_OK ? status
+                            : kit_state(k, session, OPI_STATE_WEIGHT, &out->weights, &out->n);
+}
+
+opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t flags,
+                       kit_outcome *out) {
+  opi_session *session = NULL;
+  opipe_status status = kit_session(k, flags, &session);
   if (status == OPIPE_OK)
-    status = kit_state(k, session, OPI_STATE_WEIGHT, &out->weights, &out->n);
+    status = kit_train_in(k, session, c, n_classes, out);
   opi_session_close(session);
   return status;
 }

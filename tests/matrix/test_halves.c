@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A cover of plans that several sessions run, each with some of the ranks.
+ * ctest: timeout=240
+ */
+#include <stdio.h>
+
+#include "tests/matrix/halves.h"
+
+enum { ROWS = 8, MICROBATCHES = 4, ONE_IN = 8, SANITIZED_ONE_IN = 24 };
+static const char *const FORWARD[] = {"gpipe", "1f1b", "interleaved:chunks=2", "chimera", "zbv"};
+
+static void test_inference(void) {
+  const char *names[MX_FOLDERS];
+  const size_t n = mx_list(names), one_in = opi_test_is_sanitized() ? SANITIZED_ONE_IN : ONE_IN;
+  uint32_t passed = 0, refused = 0;
+  if (n == 0)
+    OPI_SKIP("there are no model folders");
+  const strict_seen before = strict_look();
+  for (size_t i = 0; i < n; ++i) {
+    mx_folder *folder = NULL;
+    opipe_error err = OPIPE_ERROR_INIT;
+    bool no = false;
+    if (!opi_test_covers(i, one_in))
+      continue;
+    OPI_ASSERT_OK_FATAL(mx_folder_read(names[i], &folder, &err), &err);
+    const mx_split *split = &mx_splits[i / one_in % mx_n_splits];
+    const char *schedule = FORWARD[i % OPI_COUNT(FORWARD)];
+    const char *wrong =
+        mx_halves_infer(folder, schedule, split->n_ranks, split, (uint32_t)i / 2 % 2, &no);
+    if (no) /* with one micro-batch it runs */
+      wrong = mx_halves_infer(folder, "gpipe", 1, split, (uint32_t)i % 2, &no);
+    if (wrong != NULL)
+      OPI_FAIL("%s under %s, split %zu: %s", names[i], schedule, i / one_in % mx_n_splits, wrong);
+    passed += wrong == NULL;
+    refused += no;
+    mx_folder_free(folder);
+  }
+  (void)printf("%u models in several sessions, %u refused\n", passed, refused);
+  OPI_ASSERT(passed > refused);
+  strict_judge(&before, false);
+}
+
+static void test_training(void) {
+  const strict_seen before = strict_look();
+  uint32_t passed = 0;
+  for (size_t s = 0; s < kit_n_schedules; ++s) {
+    const kit_schedule *schedule = &kit_schedules[s];
+    const mx_split *split = &mx_splits[1 + s % 6];
+    char name[600];
+    if ((schedule->traits & KIT_BOUNDED) != 0 || (opi_test_is_sanitized() && !opi_test_covers(s, 4)))
+      continue;
+    kit_schedule_name(schedule, split->n_ranks, MICROBATCHES, name, sizeof name);
+    const kit_case c = kit_case_of(name, split->n_ranks, MICROBATCHES, s / 2 % 2);
+    const char *wrong = mx_halves_train(&c, kit_subject_path(&kit_subjects[s % 2]), ROWS, split,
+                                        (uint32_t)s % 2);
+    if (wrong != NULL)
+      OPI_FAIL("%s, split %zu: %s", schedule->name, 1 + s % 6, wrong);
+    passed += wrong == NULL;
+  }
+  (void)printf("%u schedules trained in several sessions\n", passed);
+  OPI_ASSERT(passed > 0);
+  strict_judge(&before, true);
+}
+
+OPI_TEST_MAIN("plans in several sessions, cover", OPI_TEST(test_inference),
+              OPI_TEST(test_training))
