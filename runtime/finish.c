@@ -226,7 +226,9 @@ void opi_session_settle(opi_session *s) {
   opi_request *request = pool_entry(s, 0);
   for (uint32_t i = 0; request != NULL; request = pool_entry(s, ++i)) {
     const uint32_t phase = opi_request_progress(request);
-    if (phase == OPI_REQUEST_ACTIVE)
+    if (phase == OPI_REQUEST_ACTIVE && !opi_rank_is_here(s, 0))
+      opi_request_judge(request, &why); /* though well done here: the verdict has not come */
+    else if (phase == OPI_REQUEST_ACTIVE)
       (void)opi_request_fail(request, &why);
     if (phase == OPI_REQUEST_ACTIVE || phase == OPI_REQUEST_FINISHED)
       opi_request_passed(request);

@@ -282,9 +282,7 @@ static opipe_status open_requests(opi_session *s, opipe_error *err) {
   return opi_requests_make(s, s->max_in_flight < 64 ? s->max_in_flight : 64, err);
 }
 
-static opipe_status start_threads(opi_session *s, opipe_error *err) {
-  if (s->threads == OPIPE_THREADS_HOST || s->reference)
-    return OPIPE_OK;
+opipe_status opi_session_start(opi_session *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     char name[16];
@@ -310,11 +308,10 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
   OPI_TRY(open_shapes(s, err));
   OPI_TRY(opi_peers_open(s, err));
   OPI_TRY(opi_session_ready(s, err));
-  OPI_TRY(opi_peers_begin(s, err));
   OPI_TRY(open_requests(s, err));
   opi_model_relax(s->env.model); /* packed weights have been read */
   s->opened = true;
-  return start_threads(s, err);
+  return s->threads == OPIPE_THREADS_HOST || s->reference ? OPIPE_OK : opi_session_start(s, err);
 }
 
 static opipe_status open_locks(opi_session *s, opipe_error *err) {
@@ -368,7 +365,7 @@ void opi_session_stop(opi_session *s) {
   opi_peers_leave(s);
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "the session was closed");
   atomic_store(&s->closing, 1);
-  opi_session_fail(s, 0, NULL, &why);
+  opi_session_fail(s, s->n_here == 0 ? 0 : s->here[0], NULL, &why);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     opi_thread_join(&s->ranks[s->here[i]].thread);
   opi_session_settle(s);

@@ -128,9 +128,9 @@ struct opi_request {
   uint32_t failed_stage;    /* where, OPIPE_NONE: before any; behind `failed`, as `error` */
   _Atomic uint32_t n_ranks_left;   /* of those here */
   _Atomic uint32_t n_reports_left; /* the same, where other sessions are told */
-  _Atomic uint32_t n_taking_left; /* of those that have a part in it, where others have none */
-  _Atomic uint32_t waiting;       /* a thread is in request_wait */
-  _Atomic uint32_t begun;         /* OPI_BEGUN_* */
+  _Atomic uint32_t n_taking_left;  /* of those that have a part in it, where others have none */
+  _Atomic uint32_t waiting;        /* a thread is in request_wait */
+  _Atomic uint32_t begun;          /* OPI_BEGUN_* */
   void (*on_done)(void *ctx, opipe_request *request, opipe_status status); /* NULL: none */
   void *on_done_ctx;
   opipe_error error;
@@ -244,9 +244,9 @@ struct opi_session {
   uint32_t n_batch_inputs;              /* that carry the batch */
   const opi_cut *master;                /* whose parameter table all shapes use */
   opipe_world *world;
-  opi_rank *ranks;         /* [plan->n_ranks] those of other sessions are empty */
-  const bool *local;       /* [plan->n_ranks] is it here? */
-  const uint32_t *here;    /* [n_here] rising */
+  opi_rank *ranks;      /* [plan->n_ranks] those of other sessions are empty */
+  const bool *local;    /* [plan->n_ranks] is it here? */
+  const uint32_t *here; /* [n_here] rising */
   uint32_t n_here;
   bool opened;             /* all of it: threads run */
   struct opi_peers *peers; /* NULL: all ranks are here */
@@ -416,6 +416,7 @@ uint32_t opi_request_n_taking(const opi_request *request);
 /* The rank is done with it: the last of those here ends it. interpret.c */
 void opi_request_leave(const opi_rank *rank, opi_request *request);
 void *opi_rank_thread(void *arg);                 /* loop.c */
+opipe_status opi_session_start(opi_session *session, opipe_error *err); /* threads of all ranks */
 void opi_session_close_fds(opi_session *session); /* drive.c */
 void opi_session_ring_finished(opi_session *session);
 /* Waits until something may have changed, at most until `until_ns`; watches. */
@@ -472,8 +473,7 @@ void opi_watch(opi_session *session);
 /* Can the plan's ranks be in several sessions? UNSUPPORTED says why not. */
 opipe_status opi_peers_check(const opi_session *session, opipe_error *err);
 opipe_status opi_peers_open(opi_session *session, opipe_error *err); /* once streams can be */
-opipe_status opi_peers_begin(const opi_session *session, opipe_error *err); /* once they work */
-void opi_peers_close(opi_session *session);                          /* before the endpoints */
+void opi_peers_close(opi_session *session); /* before the endpoints */
 /* What a rank hears and tells between its steps, on its thread. */
 opipe_status opi_peers_move(opi_rank *rank, opipe_error *err);
 /* May the rank begin what the ranks are given as number `number`? */
@@ -486,9 +486,10 @@ bool opi_peers_move_elsewhere(const opi_session *session, uint64_t now_ns);
 /* Waits until the others have heard all that they have to, at most for the watchdog's time. */
 void opi_peers_leave(opi_session *session);
 bool opi_peers_have_gone(const opi_session *session); /* or go, as this one does */
-void opi_peers_drive(opi_session *session); /* ranks here that the host drives */
-/* data [n_bytes] of the session with rank `holder` is given to all others, between steps; `had`: how
- * it was come by there, with its reason in *io_err. Blocks until all sessions have called it. */
+void opi_peers_drive(opi_session *session);           /* ranks here that the host drives */
+/* data [n_bytes] of the session with rank `holder` is given to all others, between steps; `had`:
+ * how it was come by there, with its reason in *io_err. Blocks until all sessions have called it.
+ */
 opipe_status opi_peers_share(opi_session *session, uint32_t holder, void *data, uint64_t n_bytes,
                              opipe_status had, opipe_error *io_err);
 

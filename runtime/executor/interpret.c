@@ -15,7 +15,8 @@ static bool has_steps(const opi_rank *rank, const opi_request *request) {
 /* Where it has not, results that are inputs are still rank 0's to store. */
 static bool has_part(const opi_rank *rank, const opi_request *request) {
   return request->ticket != NULL || request->runs->lists->n_taking == NULL ||
-         has_steps(rank, request) || (rank == opi_session_first(rank->session) && request->has_plain);
+         has_steps(rank, request) ||
+         (rank == opi_session_first(rank->session) && request->has_plain);
 }
 
 uint32_t opi_request_n_taking(const opi_request *request) {
@@ -133,10 +134,14 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
-    if (rank->request != NULL || take_request(rank))
-      status = opi_peers_move(rank, &local);
-    else if ((status = idle(rank, &local)) >= 0)
-      return status;
+    status = opi_peers_move(rank, &local); /* it may let the rank take the next, */
+    if (status == OPIPE_OK && rank->request == NULL && !take_request(rank)) {
+      status = idle(rank, &local);
+      if (status >= 0)
+        return status;
+    } else if (status == OPIPE_OK) {
+      status = opi_peers_move(rank, &local); /* and others are told that it is taken */
+    }
     if (status == OPIPE_OK)
       status = opi_list_run(rank, &local);
     if (status != OPIPE_OK)

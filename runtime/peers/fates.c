@@ -148,8 +148,9 @@ static opipe_status hear_verdict(opi_peers *p, const opi_lane *lane, const opi_l
                                  opipe_error *err) {
   opi_request *request = foremost(p, lane->rank->index);
   if (request == NULL) {
-    return opi_fail(err, OPIPE_E_STATE, "rank %u hears how request %llu ended, which it has not had",
-                    lane->rank->index, (unsigned long long)letter->number);
+    return opi_fail(err, OPIPE_E_STATE,
+                    "rank %u hears how request %llu ended, which it has not had", lane->rank->index,
+                    (unsigned long long)letter->number);
   }
   OPI_TRY(check_number(lane, letter, request, err));
   if (letter->status < 0) {
@@ -163,8 +164,8 @@ static opipe_status hear_verdict(opi_peers *p, const opi_lane *lane, const opi_l
   return OPIPE_OK;
 }
 
-static void hear_bye(opi_peers *p, opi_lane *lane) {
-  lane->bye_got = true;
+static void hear_leave(opi_peers *p, opi_lane *lane) {
+  lane->leave_got = true;
   atomic_store(&p->gone, 1);
 }
 
@@ -186,14 +187,17 @@ opipe_status opi_fate_hear(opi_peers *p, opi_lane *lane, const opi_letter *lette
       status = hear_verdict(p, lane, letter, err);
       break;
     case OPI_LETTER_ALIVE:
-      ++p->n_heard;
+      atomic_fetch_add(&p->n_heard, 1);
       atomic_store(&p->heard_ns, opi_clock_ns());
       break;
     case OPI_LETTER_DATA:
       status = opi_share_hear(p, lane, letter, out_taken, err);
       break;
+    case OPI_LETTER_LEAVE:
+      hear_leave(p, lane);
+      break;
     default:
-      hear_bye(p, lane);
+      lane->bye_got = true;
       break;
   }
   return status;

@@ -71,10 +71,10 @@ void opi_lanes_close(opi_peers *p) {
 
 static opipe_region place_of(const opi_lane *lane, uint64_t number, bool goes) {
   const uint64_t at = number % OPI_LETTERS + (goes ? 0 : OPI_LETTERS);
-  return (opipe_region){.buffer = lane->block.buffer,
-                        .offset_bytes = at * lane->step_bytes,
-                        .n_bytes = goes ? lane->going_bytes[number % OPI_LETTERS]
-                                        : lane->place_bytes};
+  return (opipe_region){
+      .buffer = lane->block.buffer,
+      .offset_bytes = at * lane->step_bytes,
+      .n_bytes = goes ? lane->going_bytes[number % OPI_LETTERS] : lane->place_bytes};
 }
 
 bool opi_lane_has_room(const opi_lane *lane) {

@@ -35,19 +35,12 @@ opipe_status opi_peers_check(const opi_session *s, opipe_error *err) {
   }
   if (rule <= OPIPE_RULE_STREAM)
     return check_edges(s, err);
-  return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                  "session_open: %u of %u ranks: transport '%s' matches messages by the order in "
-                  "which ranks issue them (rule %u), and what sessions tell each other comes between: "
-                  "one of the rules tag (%d) and stream (%d) is needed",
-                  s->n_here, s->plan->n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG,
-                  OPIPE_RULE_STREAM);
-}
-
-static opipe_status say_hello(opi_peers *p, opipe_error *err) {
-  const opi_letter letter = {.kind = OPI_LETTER_HELLO, .leader = p->session->here[0]};
-  for (uint32_t i = 0; i < p->n_lanes && !p->owns; ++i)
-    OPI_TRY(opi_lane_write(&p->lanes[i], &letter, NULL, err));
-  return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_UNSUPPORTED,
+      "session_open: %u of %u ranks: transport '%s' matches messages by the order in "
+      "which ranks issue them (rule %u), and what sessions tell each other comes between: "
+      "one of the rules tag (%d) and stream (%d) is needed",
+      s->n_here, s->plan->n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG, OPIPE_RULE_STREAM);
 }
 
 opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
@@ -64,10 +57,6 @@ opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
   return opi_lanes_open(p, err);
 }
 
-opipe_status opi_peers_begin(const opi_session *s, opipe_error *err) {
-  return s->peers == NULL ? OPIPE_OK : say_hello(s->peers, err);
-}
-
 void opi_peers_close(opi_session *s) {
   opi_peers *p = s->peers;
   if (p == NULL)
@@ -82,7 +71,7 @@ void opi_peers_close(opi_session *s) {
 
 static uint64_t moves_of(const opi_peers *p) {
   const opi_session *s = p->session;
-  uint64_t moves = p->n_heard;
+  uint64_t moves = atomic_load_explicit(&p->n_heard, memory_order_relaxed);
   for (uint32_t i = 0; i < s->n_here; ++i)
     moves += atomic_load_explicit(&s->ranks[s->here[i]].n_moves, memory_order_relaxed);
   return moves;
@@ -110,42 +99,31 @@ bool opi_peers_move_elsewhere(const opi_session *s, uint64_t now) {
 
 /* ---- leaving ---- */
 
-/* Rank 0 answers the first that leaves when all others have heard of it: what they still had to
- * hear lies before. */
-static bool says_bye(const opi_peers *p, const opi_lane *lane) {
-  bool others_got = true, others_leave = atomic_load(&p->leaving) != 0;
-  if (!p->owns)
-    return others_leave || lane->bye_got;
-  for (uint32_t i = 0; i < p->n_lanes; ++i) {
-    if (&p->lanes[i] == lane)
-      continue;
-    others_got = others_got && p->lanes[i].bye_got;
-    others_leave = others_leave || p->lanes[i].bye_got;
-  }
-  return others_leave || (lane->bye_got && others_got);
+/* Who says LEAVE has heard all verdicts: a session that is closed, then all others, since rank 0
+ * passes it on. When all have said it rank 0 says BYE, and nobody is cut off by who goes first. */
+static opipe_status say(opi_lane *lane, uint32_t kind, bool when, bool *io_said, opipe_error *err) {
+  const opi_letter letter = {.kind = kind};
+  if (!when || *io_said || !opi_lane_has_room(lane))
+    return OPIPE_OK;
+  *io_said = true;
+  return opi_lane_write(lane, &letter, NULL, err);
 }
 
-static opipe_status tell_bye(opi_peers *p, opi_lane *lane, opipe_error *err) {
-  static const opi_letter letter = {.kind = OPI_LETTER_BYE};
-  if (!lane->bye_sent && says_bye(p, lane) && opi_lane_has_room(lane)) {
-    lane->bye_sent = true;
-    OPI_TRY(opi_lane_write(lane, &letter, NULL, err));
+static opipe_status tell_leave(opi_peers *p, opi_lane *lane, opipe_error *err) {
+  const bool may = !p->owns || !opi_peers_awaits(lane->rank);
+  bool any = atomic_load(&p->leaving) != 0 || lane->leave_got, all = p->owns && may;
+  for (uint32_t i = 0; p->owns && i < p->n_lanes; ++i) {
+    any = any || p->lanes[i].leave_got;
+    all = all && p->lanes[i].leave_got;
   }
-  if (lane->left || !lane->bye_sent || !lane->bye_got || lane->n_free != lane->n_written)
+  OPI_TRY(say(lane, OPI_LETTER_LEAVE, any && may, &lane->leave_sent, err));
+  OPI_TRY(say(lane, OPI_LETTER_BYE, all && lane->leave_sent, &lane->bye_sent, err));
+  const bool over = p->owns ? lane->bye_sent && lane->n_free == lane->n_written : lane->bye_got;
+  if (lane->left || !over)
     return OPIPE_OK;
   lane->left = true;
   atomic_fetch_add(&p->n_left, 1);
   return OPIPE_OK;
-}
-
-void opi_peers_drive(opi_session *s) {
-  for (uint32_t i = 0; s->threads == OPIPE_THREADS_HOST && i < s->n_here; ++i) {
-    opi_rank *rank = &s->ranks[s->here[i]];
-    if (atomic_exchange(&rank->driving, 1) != 0)
-      continue;
-    (void)opi_rank_advance(rank, NULL);
-    atomic_store(&rank->driving, 0);
-  }
 }
 
 void opi_peers_leave(opi_session *s) {
@@ -156,10 +134,11 @@ void opi_peers_leave(opi_session *s) {
     return;
   const uint64_t until = opi_later_ns(opi_clock_ns(), s->watchdog_ns);
   atomic_store(&p->leaving, 1);
+  if (s->threads == OPIPE_THREADS_HOST && opi_session_start(s, NULL) < 0)
+    return; /* the host drives no more */
   for (uint32_t i = 0; i < s->n_here; ++i)
     s->transport->ring(s->ranks[s->here[i]].endpoint);
   while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s) && opi_clock_ns() < until) {
-    opi_peers_drive(s);
     (void)nanosleep(&again, NULL);
   }
 }
@@ -170,6 +149,12 @@ bool opi_peers_have_gone(const opi_session *s) {
 }
 
 /* ---- a rank ---- */
+
+/* The first letter that rank 0 gets. */
+static opipe_status say_hello(const opi_peers *p, opi_lane *lane, opipe_error *err) {
+  const opi_letter letter = {.kind = OPI_LETTER_HELLO, .leader = p->session->here[0]};
+  return p->owns || lane->n_written != 0 ? OPIPE_OK : opi_lane_write(lane, &letter, NULL, err);
+}
 
 static opipe_status hear(opi_peers *p, opi_lane *lane, opipe_error *err) {
   const opi_letter *letter = NULL;
@@ -186,25 +171,38 @@ static opipe_status hear(opi_peers *p, opi_lane *lane, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_peers_move(opi_rank *rank, opipe_error *err) {
-  opi_peers *p = rank->session->peers;
-  for (uint32_t i = 0; p != NULL && i < p->n_lanes; ++i) {
+static opipe_status hear_all(opi_peers *p, const opi_rank *rank, opipe_error *err) {
+  for (uint32_t i = 0; i < p->n_lanes; ++i) {
     opi_lane *lane = &p->lanes[i];
     if (lane->rank != rank)
       continue;
+    OPI_TRY(say_hello(p, lane, err));
     OPI_TRY(opi_lane_move(lane, err));
     OPI_TRY(hear(p, lane, err));
   }
+  return OPIPE_OK;
+}
+
+/* Who has been judged makes room for the next, whose reports may have come long ago. */
+opipe_status opi_peers_move(opi_rank *rank, opipe_error *err) {
+  opi_peers *p = rank->session->peers;
+  const uint64_t *n_out = p == NULL ? NULL : &p->awaited[rank->index].n_out;
+  for (uint64_t before = 0; p != NULL;) {
+    before = *n_out;
+    OPI_TRY(hear_all(p, rank, err));
+    OPI_TRY(opi_fates_tell(p, rank, err));
+    if (*n_out == before)
+      break;
+  }
   if (p == NULL)
     return OPIPE_OK;
-  OPI_TRY(opi_fates_tell(p, rank, err));
   OPI_TRY(opi_share_tell(p, rank, err));
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     opi_lane *lane = &p->lanes[i];
     if (lane->rank != rank)
       continue;
     OPI_TRY(tell_alive(p, lane, err));
-    OPI_TRY(tell_bye(p, lane, err));
+    OPI_TRY(tell_leave(p, lane, err));
   }
   return OPIPE_OK;
 }

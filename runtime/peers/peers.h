@@ -7,7 +7,8 @@
  *   rank 0 ◄── REPORT n: how a rank's part of request n ended, its losses ── rank r
  *          ─── GO n: step n begins, or is left out ───────────────────────►
  *          ─── VERDICT n: how request n ended, its loss ──────────────────►
- *          ◄── ALIVE, DATA, BYE ──►
+ *          ◄── ALIVE, DATA, LEAVE ──►
+ *          ─── BYE: all have said LEAVE ──────────────────────────────────►
  *
  * A *lane* is the pair of control streams between rank 0 and a rank of another session. A rank that
  * is done with its list of a request goes on; the request ends for the callers of all sessions with
@@ -37,7 +38,8 @@ enum {
   OPI_LETTER_VERDICT = 4,
   OPI_LETTER_ALIVE = 5,
   OPI_LETTER_DATA = 6,
-  OPI_LETTER_BYE = 7
+  OPI_LETTER_LEAVE = 7,
+  OPI_LETTER_BYE = 8
 };
 
 typedef struct opi_letter {
@@ -59,7 +61,7 @@ typedef struct opi_lane {
   uint32_t far;    /* rank of the other end */
   uint32_t leader; /* owner: first rank of the far session; OPIPE_NONE: not heard of yet */
   opipe_stream *in, *out;
-  opi_block block; /* OPI_LETTERS places for what goes, as many for what comes */
+  opi_block block;                    /* OPI_LETTERS places for what goes, as many for what comes */
   char *going, *come;                 /* [place_bytes] on the host */
   uint64_t place_bytes, step_bytes;   /* of a letter with what follows it; from one to the next */
   uint64_t going_bytes[OPI_LETTERS];  /* of what lies in the places */
@@ -71,7 +73,7 @@ typedef struct opi_lane {
   uint64_t n_shared;                  /* bytes of the share that went */
   bool reported;                      /* owner: of the foremost request */
   bool shares;                        /* owner: the share has begun here */
-  bool bye_sent, bye_got, left;
+  bool leave_sent, leave_got, bye_sent, bye_got, left;
   uint64_t alive_ns, alive_moves; /* when ALIVE went last, and how many moves there were then */
 } opi_lane;
 
@@ -105,11 +107,11 @@ struct opi_peers {
   opi_letter first; /* the report that decides; status OPIPE_OK: none failed */
   uint64_t n_verdicts;
   opi_share share;
-  uint64_t n_heard;          /* ALIVEs */
+  _Atomic uint64_t n_heard;  /* ALIVEs */
   _Atomic uint64_t heard_ns; /* the last; 0: none */
   _Atomic uint32_t leaving;  /* this session is being closed */
   _Atomic uint32_t gone;     /* another one was */
-  _Atomic uint32_t n_left;   /* lanes on which both ends have said BYE */
+  _Atomic uint32_t n_left;   /* lanes on which BYE was said */
 };
 typedef struct opi_peers opi_peers;
 

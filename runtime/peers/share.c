@@ -44,8 +44,8 @@ static bool goes_to(const opi_peers *p, const opi_lane *lane) {
 
 /* ---- moving ---- */
 
-opipe_status opi_share_hear(opi_peers *p, opi_lane *lane, const opi_letter *letter,
-                            bool *out_taken, opipe_error *err) {
+opipe_status opi_share_hear(opi_peers *p, opi_lane *lane, const opi_letter *letter, bool *out_taken,
+                            opipe_error *err) {
   opi_share *share = &p->share;
   *out_taken = atomic_load_explicit(&share->state, memory_order_acquire) == OPI_SHARE_RUNS &&
                !(share->begun && share->n_there == share->n_bytes);
@@ -84,9 +84,10 @@ static opipe_status give(opi_share *share, opi_lane *lane, bool *io_all, opipe_e
                          .n_bytes = left < OPI_LETTER_MORE ? left : (uint64_t)OPI_LETTER_MORE};
     if (!opi_lane_has_room(lane) || !opi_rank_touch(lane->rank))
       break;
-    if (share->why.status < 0)
+    if (share->why.status < 0) {
       (void)snprintf(letter.text, sizeof letter.text, "%.*s", OPI_LETTER_TEXT - 1,
                      share->why.message);
+    }
     const opipe_status status = opi_lane_write(lane, &letter, share->data + lane->n_shared, err);
     opi_rank_let_go(lane->rank);
     OPI_TRY(status);
@@ -94,18 +95,17 @@ static opipe_status give(opi_share *share, opi_lane *lane, bool *io_all, opipe_e
     lane->shares = true;
     opi_count_on(&share->n_parts);
   }
-  *io_all = *io_all && lane->shares &&
-            (share->why.status < 0 || lane->n_shared == share->n_bytes);
+  *io_all = *io_all && lane->shares && (share->why.status < 0 || lane->n_shared == share->n_bytes);
   return OPIPE_OK;
 }
 
 opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err) {
   opi_share *share = &p->share;
-  bool all = share->begun && share->n_there == share->n_bytes;
   if (rank->index != p->session->here[0] ||
       atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARE_RUNS ||
       !all_are_known(p) || !share->begun)
     return OPIPE_OK;
+  bool all = share->n_there == share->n_bytes;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     if (goes_to(p, &p->lanes[i]))
       OPI_TRY(give(share, &p->lanes[i], &all, err));
@@ -122,13 +122,22 @@ opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err
 
 /* ---- for the host ---- */
 
+/* Where the host drives, the call itself drives the rank that speaks. */
+static void drive(opi_session *s) {
+  opi_rank *rank = opi_session_first(s);
+  if (s->threads != OPIPE_THREADS_HOST || atomic_exchange(&rank->driving, 1) != 0)
+    return;
+  (void)opi_rank_advance(rank, NULL);
+  atomic_store(&rank->driving, 0);
+}
+
 /* Until it is done, or the session has failed, or nothing has moved for the watchdog's time. */
 static void wait_for(opi_session *s, const opi_share *share) {
   const struct timespec again = {.tv_nsec = 20000};
   uint64_t since = opi_clock_ns(), parts = 0, now = since;
   while (atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARE_DONE &&
          !opi_session_failed(s) && now - since < s->watchdog_ns) {
-    opi_peers_drive(s);
+    drive(s);
     (void)nanosleep(&again, NULL);
     now = opi_clock_ns();
     if (atomic_load(&share->n_parts) != parts)
@@ -177,7 +186,7 @@ opipe_status opi_peers_share(opi_session *s, uint32_t holder, void *data, uint64
   atomic_store(&share->state, OPI_SHARE_NONE);
   if (had < 0)
     return had;
-  return share->why.status < 0 ? opi_fail(err, share->why.status, "rank %u: %s", holder,
-                                          share->why.message)
-                               : OPIPE_OK;
+  return share->why.status < 0
+             ? opi_fail(err, share->why.status, "rank %u: %s", holder, share->why.message)
+             : OPIPE_OK;
 }

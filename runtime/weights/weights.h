@@ -154,8 +154,8 @@ void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock)
 /* Learning rate of update number `update` (0: the first). Warm-up: lr (update + 1) / warmup for the
  * first `warmup` updates; then constant, or falling to 0 at `total`: linear, or half a cosine. */
 double opi_optimizer_lr(const opi_optimizer *optimizer, uint64_t update);
-/* Where other sessions hold instances too, every get is made by all of them, in one order. Does this
- * one write files for all: is rank 0 here? */
+/* Where other sessions hold instances too, all of them make every get, in one order. Does this one
+ * write files for all: is rank 0 here? */
 bool opi_weights_leads(const opi_weights *weights);
 /* How it went in the session that leads, for all: its status, with its reason in *io_err. */
 opipe_status opi_weights_agree(opi_weights *weights, opipe_status status, opipe_error *io_err);

@@ -9,7 +9,7 @@ from lib import tree
 CORE = ("loader/", "partition/", "runtime/")
 # How graphs, orders, lists and bytes are made, what is written of them, and what ranks do with them.
 PLACES = ("partition/json/", "partition/lists/", "partition/memory/", "partition/program/", "partition/schedule/", "partition/search/",
-          "runtime/executor/", "runtime/trace/", "runtime/train/", "runtime/variants/")
+          "runtime/executor/", "runtime/peers/", "runtime/trace/", "runtime/train/", "runtime/variants/")
 ASKS = re.compile(r"\btrain\s*(?:==|!=)\s*NULL|\bopi_session_trains\(")
 FIRST = re.compile(r"\bopi_plan_rank\([^()]*,\s*0\)")
 

@@ -146,8 +146,7 @@ static const char *open_parts(infer_part *parts, const mx_folder *folder, const 
       if (split->part[r] == p)
         parts[p].ranks[parts[p].n_ranks++] = r;
     }
-    if (mx_open(&parts[p].m, NULL, folder) != OPIPE_OK ||
-        mx_bind(&parts[p].m, 0, true) != OPIPE_OK)
+    if (mx_open(&parts[p].m, NULL, folder) != OPIPE_OK || mx_bind(&parts[p].m, 0, true) != OPIPE_OK)
       return parts[p].m.err.message;
   }
   return NULL;
@@ -245,7 +244,7 @@ typedef struct train_part {
   const char *path;
   const opi_test_text *plan;
   int64_t rows;
-  bool local[MX_RANKS], whole, opened;
+  bool local[MX_RANKS], whole;
   kit k;
   kit_outcome outcome;
   double evaluated;
@@ -266,8 +265,6 @@ static opipe_status evaluate(train_part *p, opi_session *session) {
 static void *train_thread(void *arg) {
   train_part *p = arg;
   opi_session *session = NULL;
-  p->status = kit_open(&p->k, p->path, p->rows, TOKENS);
-  p->opened = true;
   p->k.watchdog_ns = UINT64_C(20000000000);
   p->k.local = p->whole ? NULL : p->local;
   if (p->status == OPIPE_OK)
@@ -328,6 +325,7 @@ static const char *train_parts(const kit_case *c, const char *path, int64_t rows
     parts[p].whole = p == n;
     for (uint32_t r = 0; r < split->n_ranks; ++r)
       parts[p].local[r] = split->part[r] == p;
+    parts[p].status = kit_open(&parts[p].k, path, rows, TOKENS);
   }
   for (uint32_t p = 0; p <= n; ++p)
     (void)pthread_create(&parts[p].thread, NULL, train_thread, &parts[p]);
@@ -336,10 +334,8 @@ static const char *train_parts(const kit_case *c, const char *path, int64_t rows
   const char *found = judge(parts, n);
   if (found != NULL)
     wrong = keep(c->schedule, found);
-  for (uint32_t p = 0; p <= n; ++p) {
-    if (parts[p].opened)
-      kit_close(&parts[p].k);
-  }
+  for (uint32_t p = 0; p <= n; ++p)
+    kit_close(&parts[p].k);
   free(parts);
   return wrong;
 }

@@ -47,12 +47,13 @@ static void test_training(void) {
     const kit_schedule *schedule = &kit_schedules[s];
     const mx_split *split = &mx_splits[1 + s % 6];
     char name[600];
-    if ((schedule->traits & KIT_BOUNDED) != 0 || (opi_test_is_sanitized() && !opi_test_covers(s, 4)))
+    if ((schedule->traits & KIT_BOUNDED) != 0 ||
+        (opi_test_is_sanitized() && !opi_test_covers(s, 4)))
       continue;
     kit_schedule_name(schedule, split->n_ranks, MICROBATCHES, name, sizeof name);
     const kit_case c = kit_case_of(name, split->n_ranks, MICROBATCHES, s / 2 % 2);
-    const char *wrong = mx_halves_train(&c, kit_subject_path(&kit_subjects[s % 2]), ROWS, split,
-                                        (uint32_t)s % 2);
+    const char *wrong =
+        mx_halves_train(&c, kit_subject_path(&kit_subjects[s % 2]), ROWS, split, (uint32_t)s % 2);
     if (wrong != NULL)
       OPI_FAIL("%s, split %zu: %s", schedule->name, 1 + s % 6, wrong);
     passed += wrong == NULL;
@@ -62,5 +63,4 @@ static void test_training(void) {
   strict_judge(&before, true);
 }
 
-OPI_TEST_MAIN("plans in several sessions, cover", OPI_TEST(test_inference),
-              OPI_TEST(test_training))
+OPI_TEST_MAIN("plans in several sessions, cover", OPI_TEST(test_inference), OPI_TEST(test_training))

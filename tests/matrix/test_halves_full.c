@@ -55,9 +55,10 @@ static void one_schedule(size_t s, const mx_split *split, size_t turn, uint32_t 
   const kit_case c = kit_case_of(name, split->n_ranks, MICROBATCHES, turn / 2 % 2);
   const char *wrong = mx_halves_train(&c, kit_subject_path(&kit_subjects[turn % 2]), ROWS, split,
                                       (uint32_t)turn % 2);
-  if (wrong != NULL)
+  if (wrong != NULL) {
     OPI_FAIL("%s, %u ranks in %u sessions: %s", schedule->name, split->n_ranks, split->n_parts,
              wrong);
+  }
   *io_passed += wrong == NULL;
 }
 

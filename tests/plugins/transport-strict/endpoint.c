@@ -11,13 +11,22 @@
 
 /* ---- threads ---- */
 
+/* Never another thread's, as a pthread_t is once its thread has ended. */
+static uint64_t thread_number(void) {
+  static _Atomic uint64_t n_threads;
+  static _Thread_local uint64_t own;
+  if (own == 0)
+    own = atomic_fetch_add(&n_threads, 1) + 1;
+  return own;
+}
+
 static opipe_status check_thread(opipe_endpoint *e, const char *call, opipe_error *err) {
   const place *p = e->place;
-  const pthread_t self = pthread_self();
+  const uint64_t self = thread_number();
   char who[STRICT_WHO];
-  for (uint32_t r = 0; e->owned && !pthread_equal(e->owner, self) && r < p->n_ranks; ++r) {
+  for (uint32_t r = 0; e->owned && e->owner != self && r < p->n_ranks; ++r) {
     const opipe_endpoint *other = p->endpoints[r];
-    if (other == NULL || other == e || !other->owned || !pthread_equal(other->owner, self))
+    if (other == NULL || other == e || !other->owned || other->owner != self)
       continue;
     strict_who_rank(e, who);
     return strict_refuse(who, call, err,

@@ -147,7 +147,7 @@ struct opipe_endpoint {
   opipe_queue *queue;
   uint32_t rank;
   _Atomic uint32_t inside; /* 1: a thread is in a call of the rank's thread */
-  pthread_t owner;         /* who was last */
+  uint64_t owner;          /* the thread that was last */
   bool owned, closed;      /* closed: too early, it goes with the last of what it has */
   /* doorbell */
   uint32_t count;

@@ -91,8 +91,8 @@ typedef struct kit_outcome {
   size_t n;
 } kit_outcome;
 kit_case kit_case_of(const char *schedule, uint32_t n_ranks, uint32_t m, bool adam);
-/* Some seeded mini-batches, several in flight, one flush between them, in a session of its own or in
- * one that is open. */
+/* Some seeded mini-batches, several in flight, one flush between them, in a session of its own, or
+ * in one that is open. */
 opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t flags,
                        kit_outcome *out);
 opipe_status kit_train_in(kit *k, opi_session *session, const kit_case *c, int64_t n_classes,
