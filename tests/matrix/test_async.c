@@ -2,6 +2,7 @@
 /* A cover of both matrices on devices that do everything later; see async.h. ctest: timeout=240
  */
 #include "tests/matrix/async.h"
+#include "tests/matrix/copies.h"
 
 enum { ONE_IN = 12, SANITIZED_ONE_IN = 30, ROWS = 8, MICROBATCHES = 4 };
 
@@ -13,6 +14,16 @@ static void test_inference(void) {
     mx_count count;
     async_inference(&ASYNC[p], opi_test_is_sanitized() ? SANITIZED_ONE_IN : ONE_IN, &count);
   }
+}
+
+/* Every schedule's forward form, by copies of the pipeline. */
+static void test_inference_by_copies(void) {
+  const char *names[MX_FOLDERS];
+  mx_count count;
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  mx_copies(false, &ASYNC[1], &count);
+  OPI_ASSERT_INT(count.failed, 0);
 }
 
 /* Every schedule; places, rules and ranks in turn. */
@@ -56,4 +67,4 @@ static void test_replicas(void) {
 }
 
 OPI_TEST_MAIN("matrix on asynchronous devices, cover", OPI_TEST(test_inference),
-              OPI_TEST(test_training), OPI_TEST(test_replicas))
+              OPI_TEST(test_inference_by_copies), OPI_TEST(test_training), OPI_TEST(test_replicas))
