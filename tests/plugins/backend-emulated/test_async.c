@@ -219,7 +219,7 @@ static void test_queues_wait_for_each_other(void) {
   close_rig(&r);
 }
 
-/* Two queues hand a counter to and fro through the device's memory, a hundred times. */
+/* Two queues hand a counter back and forth through the device's memory, a hundred times. */
 static void test_queues_take_turns(void) {
   enum { TURNS = 100 };
   rig r;

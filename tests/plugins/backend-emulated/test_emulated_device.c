@@ -167,7 +167,7 @@ static void test_faults_end_the_session(void) {
     rig r;
     toy_request requests[4];
     opipe_error err = OPIPE_ERROR_INIT;
-    OPI_ASSERT_OK_FATAL(open_rig(&r, options[f], "time_us=1000", 0, &err), &err);
+    OPI_ASSERT_OK_FATAL(open_rig(&r, options[f], "time_us=10000", 0, &err), &err);
     for (uint32_t i = 0; i < 4; ++i) {
       const opipe_status status = toy_submit(&r.t, 4, 2, i, 0, 0, &requests[i], &err);
       OPI_ASSERT(status == OPIPE_OK || (i == 3 && status == OPIPE_E_STATE));

@@ -122,7 +122,7 @@ static opipe_status staged_memory_register(opipe_endpoint *endpoint, opipe_buffe
   m->mirror.n_bytes = n_bytes == 0 ? 1 : n_bytes;
   m->mirror.data = staged_zeroed(self, "a mirror", m->mirror.n_bytes, err);
   opipe_status status = m->mirror.data == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
-  if (status == OPIPE_OK) 
+  if (status == OPIPE_OK)
     status = self->inner->memory_register(endpoint->inner, &m->mirror, n_bytes, &m->inner, err);
   if (status < 0) {
     staged_free(self, m->mirror.data, m->mirror.n_bytes);
