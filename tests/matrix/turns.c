@@ -259,7 +259,8 @@ static opipe_status check_charge(running *r) {
                       (unsigned long long)m.total_bytes, (unsigned long long)p->total_bytes);
     }
   }
-  opi_budget_state(k->budget, "cpu", 0, &charged, &cap);
+  const opipe_device_choice device = kit_place_device(&r->b->place);
+  opi_budget_state(k->budget, device.kind, device.index, &charged, &cap);
   return charged == total ? OPIPE_OK
                           : opi_fail(&k->err, OPIPE_E_INTERNAL,
                                      "the context is charged %llu bytes, devices handed out %llu",
