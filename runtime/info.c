@@ -49,9 +49,9 @@ opipe_status opi_rank_find(const opi_session *s, const char *call, uint32_t rank
                            opipe_error *err) {
   if (opi_rank_is_here(s, rank))
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_NOTFOUND, "%s: rank %u is in another session; the first of %u here is "
-                                         "rank %u",
-                  call, rank, s->n_here, s->here[0]);
+  return opi_fail(err, OPIPE_E_NOTFOUND,
+                  "%s: rank %u is in another session; the first of %u here is rank %u", call, rank,
+                  s->n_here, s->here[0]);
 }
 
 opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_info *io_info,

@@ -255,8 +255,8 @@ opipe_status opi_request_cancel(opi_request *request, opipe_error *err) {
                  (unsigned long long)request->number);
   if (request->ticket != NULL && !opi_rank_is_here(request->session, 0)) {
     return opi_fail(err, OPIPE_E_STATE,
-                    "request %llu cannot be cancelled here: whether a step begins is decided in the "
-                    "session with rank 0",
+                    "request %llu cannot be cancelled here: whether a step begins is decided in "
+                    "the session with rank 0",
                     (unsigned long long)request->number);
   }
   if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN)

@@ -44,9 +44,9 @@ typedef struct opi_session_env {
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
-  uint64_t owner; /* handle of the context, to which its requests belong; 0: none */
+  uint64_t owner;    /* handle of the context, to which its requests belong; 0: none */
   const bool *local; /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
-  uint32_t cores; /* cores that the ranks may use; 0: those the process is allowed */
+  uint32_t cores;    /* cores that the ranks may use; 0: those the process is allowed */
 } opi_session_env;
 
 opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params,

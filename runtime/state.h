@@ -415,9 +415,9 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err);
 uint32_t opi_request_n_taking(const opi_request *request);
 /* The rank is done with it: the last of those here ends it. interpret.c */
 void opi_request_leave(const opi_rank *rank, opi_request *request);
-void *opi_rank_thread(void *arg);                 /* loop.c */
+void *opi_rank_thread(void *arg);                                       /* loop.c */
 opipe_status opi_session_start(opi_session *session, opipe_error *err); /* threads of all ranks */
-void opi_session_close_fds(opi_session *session); /* drive.c */
+void opi_session_close_fds(opi_session *session);                       /* drive.c */
 void opi_session_ring_finished(opi_session *session);
 /* Waits until something may have changed, at most until `until_ns`; watches. */
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
@@ -473,7 +473,7 @@ void opi_watch(opi_session *session);
 /* Can the plan's ranks be in several sessions? UNSUPPORTED says why not. */
 opipe_status opi_peers_check(const opi_session *session, opipe_error *err);
 opipe_status opi_peers_open(opi_session *session, opipe_error *err); /* once streams can be */
-void opi_peers_close(opi_session *session); /* before the endpoints */
+void opi_peers_close(opi_session *session);                          /* before the endpoints */
 /* What a rank hears and tells between its steps, on its thread. */
 opipe_status opi_peers_move(opi_rank *rank, opipe_error *err);
 /* May the rank begin what the ranks are given as number `number`? */

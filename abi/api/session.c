@@ -84,8 +84,9 @@ static opipe_status list_local(const opi_session_object *s, const opipe_session_
   for (uint32_t i = 0; i < params->n_local_ranks; ++i) {
     const uint32_t r = params->local_ranks[i];
     if (r >= s->n_ranks || s->local[r]) {
-      return opi_fail(err, OPIPE_E_INVALID, "session_open: local_ranks[%u] is %u: %s of the plan's %u",
-                      i, r, r >= s->n_ranks ? "no rank" : "given before; a rank", s->n_ranks);
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "session_open: local_ranks[%u] is %u, which is %s; the plan has %u ranks", i,
+                      r, r >= s->n_ranks ? "no rank" : "given twice", s->n_ranks);
     }
     s->local[r] = true;
   }
@@ -108,8 +109,8 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
   OPI_TRY(list_local(s, params, err));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     if (s->local[r]) {
-      OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind,
-                                       &s->backends[r], err));
+      OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind, &s->backends[r],
+                                       err));
     }
   }
   OPI_TRY(opi_transport_split(plan->transport, id, &env.transport_options, err));

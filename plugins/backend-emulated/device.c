@@ -10,10 +10,13 @@ void *emudev_alloc(const opipe_device *device, size_t n_bytes) {
   return ptr;
 }
 
-void emudev_free(const opipe_device *device, void *ptr, size_t n_bytes) {
-  const opipe_host *host = device->self->host;
+void emudev_give(const opipe_instance *self, void *ptr, size_t n_bytes) {
   if (ptr != NULL)
-    (void)host->realloc(host->ctx, ptr, n_bytes, 0, 16);
+    (void)self->host->realloc(self->host->ctx, ptr, n_bytes, 0, 16);
+}
+
+void emudev_free(const opipe_device *device, void *ptr, size_t n_bytes) {
+  emudev_give(device->self, ptr, n_bytes);
 }
 
 opipe_status emudev_nomem(size_t n_bytes, opipe_error *err) {
@@ -44,6 +47,8 @@ opipe_status emudev_device_query(opipe_instance *self, uint32_t index, opipe_dev
     return status;
   io_info->flags &= ~(uint32_t)OPIPE_DEVICE_SYNCHRONOUS;
   io_info->flags |= OPIPE_DEVICE_EMULATED;
+  if (index >= HOST_DEVICES)
+    io_info->flags &= ~(uint32_t)OPIPE_DEVICE_HOST_MEMORY;
   if (io_info->struct_size >= OPIPE_END(opipe_device_info, name))
     (void)snprintf(io_info->name, sizeof io_info->name, "emulated device %u", index);
   return OPIPE_OK;
@@ -72,6 +77,7 @@ opipe_status emudev_device_open(opipe_instance *self, const opipe_device_params 
     return emudev_nomem(sizeof *device, err);
   memset(device, 0, sizeof *device);
   device->self = self;
+  device->index = params->index;
   device->options = wanted;
   opipe_device_params inner = *params;
   inner.index = 0;
@@ -138,11 +144,18 @@ opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_
 void emudev_buffer_free(opipe_buffer *buffer) {
   if (buffer == NULL)
     return;
+  emudev_expect_idle(buffer->device, &(target){.buffer = buffer->inner}, "buffer_free");
   buffer->device->self->inner->buffer_free(buffer->inner);
   emudev_free(buffer->device, buffer, sizeof *buffer);
 }
 
 opipe_status emudev_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err) {
+  if (buffer->device->index >= HOST_DEVICES) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "emulated device %u: its memory has no host addresses (that of devices 0 to "
+                      "%d has)",
+                      buffer->device->index, HOST_DEVICES - 1);
+  }
   return buffer->device->self->inner->buffer_host(buffer->inner, out_data, err);
 }
 

@@ -5,20 +5,29 @@
  * cap, time is modelled: a run occupies its queue from max(now, the queue is free) for the modelled
  * time, and events complete when the clock comes there. Calls return at once. Every object wraps
  * the inner one and knows its device, since most calls are given nothing else.
+ *
+ * Every call with a queue makes a `work` and hands it to emudev_do: it is done within the call, or,
+ * where the device is asynchronous, later by the queue's thread. What the two share of queues and
+ * events is guarded by the instance's lock.
  */
 #ifndef OPIPE_BACKEND_EMULATED_H
 #define OPIPE_BACKEND_EMULATED_H
 
 #include <opipe/backend.h>
 #include <opipe/helpers.h>
+#include <opipe/threads.h>
 #include <stdatomic.h>
+#include <time.h>
 
-enum { DEVICES = 16, STAGES_MOST = 256 };
+/* Devices from HOST_DEVICES on have memory without host addresses. */
+enum { HOST_DEVICES = 16, DEVICES = 32, STAGES_MOST = 256, SCALARS_MOST = 24 };
+enum { QUEUED_MOST = 65536, QUEUED_PLAIN = 4096 };
 
 struct opipe_instance {
   const opipe_host *host;
   const opipe_backend *inner;
   opipe_instance *inner_self;
+  pthread_mutex_t lock; /* what asynchronous queues and their callers share */
 };
 
 /* One time for every program, or one for each stage of the plan. */
@@ -34,6 +43,8 @@ typedef struct options {
   double flops;                  /* per second; 0: not modelled */
   double bandwidth;              /* bytes per second; 0: not modelled */
   bool compute;                  /* do the arithmetic */
+  bool async;                    /* queues work by threads of their own */
+  uint32_t queued_most;          /* operations that wait in an asynchronous queue */
   uint64_t fail_run, fail_late, stall_run, fail_alloc; /* which one, counted from 1; 0: none */
   uint64_t stall_ns;
   char inner[256]; /* options for the inner device */
@@ -43,7 +54,9 @@ struct opipe_device {
   opipe_instance *self;
   opipe_device *inner;
   options options;
+  uint32_t index;
   _Atomic uint64_t n_runs, n_allocs;
+  opipe_queue *queues; /* the asynchronous ones that are open; lock */
 };
 
 struct opipe_buffer {
@@ -51,17 +64,56 @@ struct opipe_buffer {
   opipe_buffer *inner;
 };
 
+/* One operation of a queue. Regions are the inner backend's, sets and bindings ours. */
+typedef struct work work;
+struct work {
+  opipe_status (*act)(opipe_queue *queue, const work *w, opipe_error *err);
+  opipe_region regions[4];
+  opipe_binding *binding;
+  opipe_params *params;
+  opipe_event *event; /* recorded here */
+  opipe_queue *other; /* waited for, until it has done its operation number `count` */
+  const void *from;   /* host memory */
+  void *to;
+  const int64_t *scalars;
+  uint64_t count;     /* of a run: its number on the device */
+  uint64_t queued_ns; /* clock at the call */
+  uint64_t at_ns;     /* of a record that was done: clock when the event is complete */
+  uint32_t slot, n_scalars;
+  bool at_once; /* takes no place in modelled time */
+  union {
+    opipe_update update;
+    int64_t scalars[SCALARS_MOST]; /* where an asynchronous queue keeps them */
+  } copied;
+};
+
 struct opipe_queue {
+  opipe_instance *self;
   opipe_device *device;
   opipe_queue *inner;
-  uint64_t free_ns; /* clock when all queued work is done */
-  opipe_late late;
+  _Atomic uint64_t free_ns; /* clock when all work done so far has taken its time */
+  opipe_late late;          /* of whoever does the work */
+  /* asynchronous; lock */
+  opipe_queue *next;         /* of the device's */
+  work *ring;                /* [options.queued_most] number n is at n % queued_most */
+  uint64_t n_queued, n_done; /* since it was opened */
+  uint32_t n_users;          /* events recorded here, waits for it, its opener */
+  uint32_t n_hurries;        /* modelled time is not waited for */
+  bool closing;
+  pthread_cond_t posted; /* the thread sleeps here */
+  pthread_cond_t moved;  /* others do: an event has been recorded */
+  pthread_t thread;
 };
 
 struct opipe_event {
   opipe_device *device;
   _Atomic uint64_t at_ns; /* clock when it is complete; written last */
   opipe_late late;
+  /* of an asynchronous device; lock */
+  opipe_queue *queue; /* recorded on it as operation number `place`; NULL: never */
+  uint64_t place;
+  uint32_t n_users; /* records on their way, its owner */
+  bool pending;     /* the record has not been done */
 };
 
 struct opipe_program {
@@ -80,6 +132,7 @@ struct opipe_params {
 struct opipe_binding {
   opipe_device *device;
   opipe_binding *inner;
+  const opipe_params *params, *gradients; /* NULL: none */
   uint64_t time_ns;
 };
 
@@ -89,6 +142,7 @@ opipe_status emudev_options(const char *text, options *out, opipe_error *err);
 /* device.c */
 void *emudev_alloc(const opipe_device *device, size_t n_bytes); /* zeroed; NULL */
 void emudev_free(const opipe_device *device, void *ptr, size_t n_bytes);
+void emudev_give(const opipe_instance *self, void *ptr, size_t n_bytes); /* the same */
 opipe_status emudev_nomem(size_t n_bytes, opipe_error *err);
 opipe_status emudev_device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err);
 opipe_status emudev_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
@@ -104,8 +158,37 @@ void emudev_buffer_free(opipe_buffer *buffer);
 opipe_status emudev_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
 opipe_region emudev_region(const opipe_region *region); /* the same of the inner buffer */
 
+/* work.c */
+/* Does it, or queues a copy. NOMEM: as many operations wait as the queue has room for. */
+opipe_status emudev_do(opipe_queue *queue, const work *w, opipe_error *err);
+/* The same under the lock, of an asynchronous queue. */
+opipe_status emudev_push(opipe_queue *queue, const work *w, opipe_error *err);
+opipe_status emudev_thread_start(opipe_queue *queue, opipe_error *err);
+void emudev_thread_end(opipe_queue *queue); /* once all that is queued has been done */
+/* A user less, the last frees it; under the lock. */
+void emudev_queue_drop(opipe_queue *queue);
+void emudev_event_drop(opipe_event *event);
+
+/* idle.c: what the caller of a [control] call promises of an object: no queued work uses it. If
+ * some does, that is logged, and waited for. Fields that are NULL are not looked for. */
+typedef struct target {
+  const opipe_buffer *buffer; /* the inner one */
+  const opipe_binding *binding;
+  const opipe_params *params;
+} target;
+void emudev_expect_idle(opipe_device *device, const target *object, const char *call);
+
+/* events.c */
+opipe_status emudev_record_later(opipe_queue *queue, opipe_event *event, opipe_error *err);
+opipe_status emudev_wait_later(opipe_queue *queue, opipe_event *event, opipe_error *err);
+opipe_status emudev_poll_later(opipe_event *event, opipe_error *err);
+opipe_status emudev_sync_later(opipe_event *event, uint64_t until_ns, opipe_error *err);
+
 /* queue.c */
+enum { EMUDEV_WATCHED_NS = 100000 }; /* before an instant nobody sleeps any more */
 uint64_t emudev_now(void);
+struct timespec emudev_timespec(uint64_t ns);
+void emudev_sleep_until(uint64_t ns);
 opipe_status emudev_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err);
 void emudev_queue_close(opipe_queue *queue);
 opipe_status emudev_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err);

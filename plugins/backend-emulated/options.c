@@ -8,6 +8,8 @@
  *   flops=N bandwidth=N else: by the nodes' products and bytes at these rates (per second)
  *   compute=on|off      off: only the time passes; memory begins as zeros, outputs keep what was in
  *                       them
+ *   async=0|1           1: what a queue is given is done later, by a thread of the queue's own
+ *   queue=N             so many operations wait in such a queue, 1 to 65536
  *   fail_run=N          the Nth run of the device fails at once
  *   fail_late=N         it fails when its event completes
  *   stall_run=N:MS      the Nth run takes MS milliseconds longer
@@ -98,6 +100,19 @@ static opipe_status read_fault(const char *key, const char *value, options *out,
   return OPIPE_OK;
 }
 
+static opipe_status read_async(const char *key, const char *value, options *out, opipe_error *err) {
+  const char *rest = NULL;
+  uint64_t n = 0;
+  const bool counts = strcmp(key, "queue") == 0;
+  if (!read_count(value, '\0', &n, &rest) || n > (counts ? QUEUED_MOST : 1) || (counts && n == 0))
+    return malformed(key, value, counts ? "a whole number from 1 to 65536" : "0 or 1", err);
+  if (counts)
+    out->queued_most = (uint32_t)n;
+  else
+    out->async = n == 1;
+  return OPIPE_OK;
+}
+
 /* What is not ours is the inner backend's to accept or refuse. */
 static opipe_status pass_on(const char *key, const char *value, options *out, opipe_error *err) {
   const size_t used = strlen(out->inner);
@@ -134,6 +149,7 @@ static opipe_status read_option(const char *key, const char *value, options *out
   static const char *const rates[] = {"flops", "bandwidth"};
   static const char *const counts[] = {"memory", "fail_run", "fail_late", "stall_run",
                                        "fail_alloc"};
+  static const char *const queues[] = {"async", "queue"};
   times *by_stage = times_of(key, out);
   if (by_stage != NULL)
     return read_times(key, value, by_stage, err);
@@ -141,6 +157,8 @@ static opipe_status read_option(const char *key, const char *value, options *out
     return read_rate(key, value, out, err);
   if (is_one_of(key, counts, sizeof counts / sizeof counts[0]))
     return read_fault(key, value, out, err);
+  if (is_one_of(key, queues, sizeof queues / sizeof queues[0]))
+    return read_async(key, value, out, err);
   if (strcmp(key, "compute") != 0)
     return pass_on(key, value, out, err);
   if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
@@ -153,6 +171,7 @@ opipe_status emudev_options(const char *text, options *out, opipe_error *err) {
   char key[32], value[1024];
   memset(out, 0, sizeof *out);
   out->compute = true;
+  out->queued_most = QUEUED_PLAIN;
   for (;;) {
     const int more = opipe_option_next(&text, key, sizeof key, value, sizeof value);
     if (more == 0)

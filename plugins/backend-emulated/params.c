@@ -47,6 +47,7 @@ opipe_status emudev_params_create(opipe_device *device, const opipe_param_source
 void emudev_params_free(opipe_params *params) {
   if (params == NULL)
     return;
+  emudev_expect_idle(params->device, &(target){.params = params}, "params_free");
   params->device->self->inner->params_free(params->inner);
   discard(params);
 }
@@ -68,11 +69,13 @@ opipe_status emudev_params_clone(const opipe_params *params, opipe_params **out_
 
 opipe_status emudev_params_write(opipe_params *params, uint32_t slot, const void *src,
                                  uint64_t n_bytes, opipe_error *err) {
+  emudev_expect_idle(params->device, &(target){.params = params}, "params_write");
   return params->device->self->inner->params_write(params->inner, slot, src, n_bytes, err);
 }
 
 opipe_status emudev_params_read(const opipe_params *params, uint32_t slot, void *dst,
                                 uint64_t n_bytes, opipe_error *err) {
+  emudev_expect_idle(params->device, &(target){.params = params}, "params_read");
   return params->device->self->inner->params_read(params->inner, slot, dst, n_bytes, err);
 }
 

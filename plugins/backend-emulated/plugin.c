@@ -68,16 +68,19 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   self->host = host;
   const opipe_status status = lookup->find(host->ctx, "cpu", &self->inner, &self->inner_self, err);
   if (status < 0) {
-    (void)host->realloc(host->ctx, self, sizeof *self, 0, 16);
+    emudev_give(self, self, sizeof *self);
     return status;
   }
+  (void)pthread_mutex_init(&self->lock, NULL); /* cannot fail on Linux */
   *out_self = self;
   return OPIPE_OK;
 }
 
 static void close_plugin(opipe_instance *self) {
-  if (self != NULL)
-    (void)self->host->realloc(self->host->ctx, self, sizeof *self, 0, 16);
+  if (self == NULL)
+    return;
+  (void)pthread_mutex_destroy(&self->lock);
+  emudev_give(self, self, sizeof *self);
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {

@@ -8,12 +8,25 @@ opipe_status emudev_support(opipe_device *device, const opipe_graph *graph,
   return device->self->inner->support(device->inner, graph, out_support, err);
 }
 
+/* What a queue keeps of a run has its place there beforehand. */
+static opipe_status check_scalars(const opipe_device *device, const opipe_graph *graph,
+                                  opipe_error *err) {
+  const uint32_t n = OPIPE_HAS(graph, opipe_graph, n_scalars) ? graph->n_scalars : 0;
+  if (!device->options.async || n <= SCALARS_MOST)
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                    "emulated device %u: runs of a graph of %u scalars, at most %d are queued",
+                    device->index, n, SCALARS_MOST);
+}
+
 opipe_status emudev_compile(opipe_device *device, const opipe_compile_params *params,
                             opipe_program **out_program, opipe_error *err) {
   const uint32_t stage =
       OPIPE_HAS(params, opipe_compile_params, stage) ? params->stage : OPIPE_NONE;
   uint64_t time_ns = 0;
-  opipe_status status = emudev_graph_ns(&device->options, params->graph, stage, &time_ns, err);
+  opipe_status status = check_scalars(device, params->graph, err);
+  if (status == OPIPE_OK)
+    status = emudev_graph_ns(&device->options, params->graph, stage, &time_ns, err);
   opipe_program *program = status < 0 ? NULL : emudev_alloc(device, sizeof *program);
   if (program == NULL)
     return status < 0 ? status : emudev_nomem(sizeof *program, err);
@@ -71,6 +84,9 @@ opipe_status emudev_bind(opipe_device *device, const opipe_bind_params *params,
   inner.boundaries = regions;
   binding->device = device;
   binding->time_ns = params->program->time_ns;
+  binding->params = params->params;
+  if (inner.gradients != NULL)
+    binding->gradients = params->gradients;
   status = device->self->inner->bind(device->inner, &inner, &binding->inner, err);
 done:
   emudev_free(device, regions, regions_bytes);
@@ -85,39 +101,55 @@ done:
 void emudev_binding_free(opipe_binding *binding) {
   if (binding == NULL)
     return;
+  emudev_expect_idle(binding->device, &(target){.binding = binding}, "binding_free");
   binding->device->self->inner->binding_free(binding->inner);
   emudev_free(binding->device, binding, sizeof *binding);
 }
 
-opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
-                        uint32_t n_scalars, opipe_error *err) {
-  opipe_device *device = binding->device;
-  const options *o = &device->options;
-  const uint64_t count = atomic_fetch_add(&device->n_runs, 1) + 1;
-  const uint64_t now = emudev_now();
+/* A data error stays with the queue, as on a device that finishes later: what breaks a rule is
+ * found when the run is done. */
+static opipe_status run_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  const options *o = &queue->device->options;
   opipe_error why = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
-  if (count == o->fail_run) {
-    return opipe_fail(err, OPIPE_E_DEVICE, "emulated device: run %llu fails, as its options say",
-                      (unsigned long long)count);
+  if (o->compute) {
+    status =
+        queue->self->inner->run(w->binding->inner, queue->inner, w->scalars, w->n_scalars, &why);
   }
-  if (o->compute)
-    status = device->self->inner->run(binding->inner, queue->inner, scalars, n_scalars, &why);
-  /* As on a device that finishes later: what breaks a rule is found when the run is done. */
   if (status < 0 && !opipe_late_is_data(status)) {
     if (err != NULL)
       *err = why;
     return status;
   }
   opipe_late_add(&queue->late, status, &why);
-  if (queue->free_ns < now)
-    queue->free_ns = now;
-  queue->free_ns += binding->time_ns + (count == o->stall_run ? o->stall_ns : 0);
-  if (count == o->fail_late) {
+  uint64_t free_ns = atomic_load_explicit(&queue->free_ns, memory_order_relaxed);
+  if (free_ns < w->queued_ns)
+    free_ns = w->queued_ns;
+  free_ns += w->binding->time_ns + (w->count == o->stall_run ? o->stall_ns : 0);
+  atomic_store_explicit(&queue->free_ns, free_ns, memory_order_relaxed);
+  if (w->count == o->fail_late) {
     (void)opipe_fail(&why, OPIPE_E_DEVICE,
                      "emulated device: run %llu fails late, as its options say",
-                     (unsigned long long)count);
+                     (unsigned long long)w->count);
     opipe_late_add(&queue->late, why.status, &why);
   }
   return OPIPE_OK;
+}
+
+opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                        uint32_t n_scalars, opipe_error *err) {
+  opipe_device *device = binding->device;
+  const work w = {.act = run_now,
+                  .binding = binding,
+                  .scalars = scalars,
+                  .n_scalars = n_scalars,
+                  .count = atomic_fetch_add(&device->n_runs, 1) + 1,
+                  .queued_ns = emudev_now()};
+  if (w.count == device->options.fail_run) {
+    return opipe_fail(err, OPIPE_E_DEVICE, "emulated device: run %llu fails, as its options say",
+                      (unsigned long long)w.count);
+  }
+  if (device->options.async && n_scalars > SCALARS_MOST)
+    return opipe_fail(err, OPIPE_E_INVALID, "run: %u scalars, at most %d", n_scalars, SCALARS_MOST);
+  return emudev_do(queue, &w, err);
 }

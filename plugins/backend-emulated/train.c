@@ -55,62 +55,108 @@ opipe_status emudev_params_master(opipe_params *params, uint32_t slot, opipe_reg
   return status;
 }
 
+/* ---- what is queued ---- */
+
+static opipe_status fold_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->gradients_fold(w->params->inner, queue->inner, w->slot, err);
+}
+
 opipe_status emudev_gradients_fold(opipe_params *gradients, opipe_queue *queue, uint32_t slot,
                                    opipe_error *err) {
-  return gradients->device->self->inner->gradients_fold(gradients->inner, queue->inner, slot, err);
+  const work w = {.act = fold_now, .params = gradients, .slot = slot};
+  return emudev_do(queue, &w, err);
+}
+
+static opipe_status refresh_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->params_refresh(w->params->inner, queue->inner, w->slot, err);
 }
 
 opipe_status emudev_params_refresh(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                    opipe_error *err) {
-  return params->device->self->inner->params_refresh(params->inner, queue->inner, slot, err);
+  const work w = {.act = refresh_now, .params = params, .slot = slot};
+  return emudev_do(queue, &w, err);
+}
+
+static opipe_status export_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->params_export(w->params->inner, queue->inner, w->slot, &w->regions[0],
+                                           err);
 }
 
 opipe_status emudev_params_export(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                   const opipe_region *dst, opipe_error *err) {
-  const opipe_region to = emudev_region(dst);
-  return params->device->self->inner->params_export(params->inner, queue->inner, slot, &to, err);
+  const work w = {
+      .act = export_now, .params = params, .slot = slot, .regions = {emudev_region(dst)}};
+  return emudev_do(queue, &w, err);
+}
+
+static opipe_status import_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->params_import(w->params->inner, queue->inner, w->slot, &w->regions[0],
+                                           err);
 }
 
 opipe_status emudev_params_import(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                   const opipe_region *src, opipe_error *err) {
-  const opipe_region from = emudev_region(src);
-  return params->device->self->inner->params_import(params->inner, queue->inner, slot, &from, err);
+  const work w = {
+      .act = import_now, .params = params, .slot = slot, .regions = {emudev_region(src)}};
+  return emudev_do(queue, &w, err);
+}
+
+static opipe_status zero_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->fill_zero(queue->inner, &w->regions[0], err);
 }
 
 opipe_status emudev_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_error *err) {
-  const opipe_region to = emudev_region(dst);
+  const work w = {.act = zero_now, .regions = {emudev_region(dst)}};
   const opipe_status status = check_trains(queue->device, err);
-  return status < 0 ? status : queue->device->self->inner->fill_zero(queue->inner, &to, err);
+  return status < 0 ? status : emudev_do(queue, &w, err);
+}
+
+static opipe_status add_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->add(queue->inner, &w->regions[0], &w->regions[1], err);
 }
 
 opipe_status emudev_add(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
                         opipe_error *err) {
-  const opipe_region to = emudev_region(dst), from = emudev_region(src);
+  const work w = {.act = add_now, .regions = {emudev_region(dst), emudev_region(src)}};
   const opipe_status status = check_trains(queue->device, err);
-  return status < 0 ? status : queue->device->self->inner->add(queue->inner, &to, &from, err);
+  return status < 0 ? status : emudev_do(queue, &w, err);
+}
+
+static opipe_status sum_squares_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->sum_squares(queue->inner, &w->regions[0], &w->regions[1], err);
 }
 
 opipe_status emudev_sum_squares(opipe_queue *queue, const opipe_region *dst,
                                 const opipe_region *src, opipe_error *err) {
-  const opipe_region to = emudev_region(dst), from = emudev_region(src);
+  const work w = {.act = sum_squares_now, .regions = {emudev_region(dst), emudev_region(src)}};
   const opipe_status status = check_trains(queue->device, err);
-  return status < 0 ? status
-                    : queue->device->self->inner->sum_squares(queue->inner, &to, &from, err);
+  return status < 0 ? status : emudev_do(queue, &w, err);
+}
+
+/* The regions are the operation's. */
+static opipe_status update_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  opipe_update inner = w->copied.update;
+  inner.weight = w->regions[0];
+  inner.gradient = w->regions[1];
+  inner.first = w->regions[2];
+  inner.second = w->regions[3];
+  return queue->self->inner->update(queue->inner, &inner, err);
 }
 
 opipe_status emudev_update(opipe_queue *queue, const opipe_update *update, opipe_error *err) {
-  opipe_update inner;
-  const size_t known = sizeof inner < update->struct_size ? sizeof inner : update->struct_size;
+  work w = {.act = update_now};
+  opipe_update *copy = &w.copied.update;
+  const size_t known = sizeof *copy < update->struct_size ? sizeof *copy : update->struct_size;
   const opipe_status status = check_trains(queue->device, err);
   if (status < 0)
     return status;
   if (!OPIPE_HAS(update, opipe_update, decay))
     return opipe_fail(err, OPIPE_E_ABI, "update: struct_size %u is too small", update->struct_size);
-  memcpy(&inner, update, known);
-  inner.struct_size = (uint32_t)known;
-  inner.weight = emudev_region(&update->weight);
-  inner.gradient = emudev_region(&update->gradient);
-  inner.first = emudev_region(&update->first);
-  inner.second = emudev_region(&update->second);
-  return queue->device->self->inner->update(queue->inner, &inner, err);
+  memcpy(copy, update, known);
+  copy->struct_size = (uint32_t)known;
+  w.regions[0] = emudev_region(&update->weight);
+  w.regions[1] = emudev_region(&update->gradient);
+  w.regions[2] = emudev_region(&update->first);
+  w.regions[3] = emudev_region(&update->second);
+  return emudev_do(queue, &w, err);
 }

@@ -100,8 +100,8 @@ static opipe_status serve(const opipe_allocator *allocator, opi_weights *w, list
   return status;
 }
 
-/* Writes what is listed; nothing is left of a file that could not be written whole. All is got, even
- * when nothing can be written any more: other sessions get it too. */
+/* Writes what is listed; nothing is left of a file that could not be written whole. All is got,
+ * even when nothing can be written any more: other sessions get it too. */
 static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *w, int dir,
                                  const char *file, pieces *p, opipe_error *err) {
   opi_tensors_writer *writer = NULL;
@@ -318,8 +318,7 @@ static opipe_status follow(const opipe_allocator *allocator, opi_weights *w, opi
   OPI_TRY(opi_weights_agree(w, OPIPE_OK, err));
   opipe_status status = serve(allocator, w, list_weights, err);
   const opipe_status second = serve(allocator, w, list_state, status < 0 ? NULL : err);
-  const opipe_status all =
-      opi_weights_agree(w, OPIPE_OK, status < 0 || second < 0 ? NULL : err);
+  const opipe_status all = opi_weights_agree(w, OPIPE_OK, status < 0 || second < 0 ? NULL : err);
   status = status < 0 ? status : second;
   return status < 0 ? status : all;
 }

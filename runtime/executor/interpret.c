@@ -97,6 +97,8 @@ opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
   const opipe_status status =
       weights == NULL ? OPIPE_OK : opi_weights_settle(weights, rank->index, err);
   opi_request *owed = cursor->owed;
+  if (status == OPIPE_PENDING && rank->event != NULL)
+    rank->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK && owed != NULL) {
     cursor->owed = NULL;
     if (rank == opi_session_first(rank->session))

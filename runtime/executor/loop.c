@@ -9,8 +9,8 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
                            opipe_error *err) {
   opi_session *s = rank->session;
   const bool polls =
-      (!idle && rank->polls) ||
-      (rank == opi_session_first(s) && atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0);
+      (!idle && rank->polls) || (rank == opi_session_first(s) &&
+                                 atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0);
   uint64_t slice = polls ? OPI_POLL_NS : idle ? UINT64_C(10) * OPI_LOOK_NS : OPI_LOOK_NS;
   if (!idle && s->watchdog_ns / 4 < slice)
     slice = s->watchdog_ns / 4 + 1;

@@ -38,6 +38,7 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
       cursor->reducing[kept++] = index;
   }
   cursor->n_reducing = kept;
+  rank->polls = rank->polls || (kept != 0 && rank->event != NULL);
   return OPIPE_OK;
 }
 
@@ -251,14 +252,14 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   OPI_TRY(move_sums(rank, err));
   const opipe_status status =
       opi_weights_step(rank->session->engine->weights, rank->index, cursor->finite, err);
+  if (status == OPIPE_PENDING && rank->event != NULL)
+    rank->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
     end_sums(t, rank);
-  if (status == OPIPE_OK && rank == opi_session_first(rank->session)) {
-    opi_weights_report(rank->session->engine->weights, rank->index,
-                       &rank->request->ticket->report);
-  }
+  if (status == OPIPE_OK && rank == opi_session_first(rank->session))
+    opi_weights_report(rank->session->engine->weights, rank->index, &rank->request->ticket->report);
   return status;
 }
 

@@ -138,9 +138,8 @@ void opi_peers_leave(opi_session *s) {
     return; /* the host drives no more */
   for (uint32_t i = 0; i < s->n_here; ++i)
     s->transport->ring(s->ranks[s->here[i]].endpoint);
-  while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s) && opi_clock_ns() < until) {
+  while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s) && opi_clock_ns() < until)
     (void)nanosleep(&again, NULL);
-  }
 }
 
 bool opi_peers_have_gone(const opi_session *s) {

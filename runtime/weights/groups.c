@@ -173,16 +173,20 @@ opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_
     status = plain_start(weights, member, region, dtype, err);
   } else {
     const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
-    if (instance->ready != NULL) {
+    /* Once a round: recorded at every attempt it would always mean a place yet to come. */
+    if (instance->ready != NULL && !member->asked) {
       OPI_TRY(OPI_ASK("backend", instance->env.backend, event_record, err, instance->env.queue,
                       instance->ready));
+      member->asked = true;
     }
     status =
         OPI_POLL("transport", &weights->transport, all_reduce, err, member->group, member->round,
                  region, region->n_bytes / size, dtype, instance->ready, instance->done);
   }
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
     member->pending = 1;
+    member->asked = false;
+  }
   return status;
 }
 

@@ -131,8 +131,10 @@ static opipe_status start_tie(opi_weights *w, opi_instance *instance, opi_weight
   if (!p->dense)
     return opi_member_start(w, instance, &p->tie, &p->gradient, OPIPE_FLOAT, err);
   const opipe_region dense = dense_region(instance, p);
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_export, err, instance->gradients,
-                  instance->env.queue, p->slot, &dense));
+  if (!p->tie.asked) {
+    OPI_TRY(OPI_ASK("backend", instance->env.backend, params_export, err, instance->gradients,
+                    instance->env.queue, p->slot, &dense));
+  }
   return opi_member_start(w, instance, &p->tie, &dense, OPIPE_FLOAT, err);
 }
 

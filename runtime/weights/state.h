@@ -18,6 +18,7 @@ typedef struct opi_member {
   opi_plain_group *plain; /* without one */
   uint32_t index;         /* among the members */
   uint32_t pending;       /* 1: started, not finished */
+  bool asked;             /* `ready` stands behind what this round adds; it has not started yet */
   uint64_t round;
 } opi_member;
 

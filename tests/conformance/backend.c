@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conformance of backend plugins: conformance-backend PATH.so
+/* Conformance of backend plugins: conformance-backend PATH.so [BACKEND.so ...] [key=value,...]
+ * The last: options of the device; device=N is its number.
  *
  * Devices, memory under a cap, queues and events, copies, support and compile, exact memory needs,
  * parameter sets, bindings that run in any order with the same bits, and no allocation in the hot
@@ -23,25 +24,26 @@ static void check_devices(subject *s) {
   opipe_device *device = NULL;
   conf_case("devices");
   conf_ok(s->t->device_count(s->self, &n, &err), &err, "device_count");
-  conf_check(n > 0, "no device");
+  conf_check(n > s->index, "no device %u: there are %u", s->index, n);
   s->info.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name);
-  conf_ok(s->t->device_query(s->self, 0, &s->info, &err), &err, "device_query");
+  conf_ok(s->t->device_query(s->self, s->index, &s->info, &err), &err, "device_query");
   conf_check(s->info.memory_bytes > 0 && s->info.peak_flops > 0 && s->info.bandwidth > 0,
              "rates and memory must be known");
   conf_check((s->info.alignment & (s->info.alignment - 1)) == 0 && s->info.alignment > 0,
              "alignment %u", s->info.alignment);
   opipe_device_info shorter = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, memory_bytes),
                                .bandwidth = -7};
-  conf_ok(s->t->device_query(s->self, 0, &shorter, &err), &err, "device_query of a shorter struct");
+  conf_ok(s->t->device_query(s->self, s->index, &shorter, &err), &err,
+          "device_query of a shorter struct");
   conf_check(shorter.bandwidth == -7, "device_query writes beyond struct_size");
   err.message[0] = '\0';
   conf_check(s->t->device_query(s->self, n, &s->info, &err) < 0 && err.message[0] != '\0',
              "device %u of %u is described", n, n);
-  conf_ok(s->t->device_query(s->self, 0, &s->info, &err), &err, "device_query");
+  conf_ok(s->t->device_query(s->self, s->index, &s->info, &err), &err, "device_query");
   conf_check(open_device(s, 0, "no-such-option=1", &device) < 0 && err.message[0] != '\0',
              "an unknown option is accepted");
   conf_check(s->t->device_query(s->self, n, &s->info, NULL) < 0, "err NULL");
-  (void)s->t->device_query(s->self, 0, &s->info, &err);
+  (void)s->t->device_query(s->self, s->index, &s->info, &err);
   s->t->device_close(NULL);
   s->t->buffer_free(NULL);
   s->t->queue_close(NULL);
@@ -399,16 +401,28 @@ static void check_training(const subject *s) {
   close_trainee(s, &g);
 }
 
+/* device=N is the device's number, anything else with '=' its options; a path has none. */
+static void read_argument(const char *text, subject *s) {
+  if (strncmp(text, "device=", 7) == 0)
+    s->index = (uint32_t)strtoul(text + 7, NULL, 10);
+  else if (strchr(text, '=') != NULL)
+    s->options = text;
+  else
+    conf_lend(text);
+}
+
 int main(int argc, char **argv) {
   subject s;
   if (argc < 2) {
-    (void)fprintf(stderr, "usage: %s PATH.so [BACKEND.so that it stands on]...\n", argv[0]);
+    (void)fprintf(stderr,
+                  "usage: %s PATH.so [BACKEND.so that it stands on]... [device=N] [OPTIONS]\n",
+                  argv[0]);
     return 2;
   }
-  for (int i = 2; i < argc; ++i)
-    conf_lend(argv[i]);
-  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, OPIPE_BACKEND_ID);
   memset(&s, 0, sizeof(s));
+  for (int i = 2; i < argc; ++i)
+    read_argument(argv[i], &s);
+  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, OPIPE_BACKEND_ID);
   s.t = plugin.table;
   s.self = plugin.self;
   check_devices(&s);

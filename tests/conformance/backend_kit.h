@@ -15,6 +15,8 @@ enum { N = 48, RUNS = 20 };
 typedef struct subject {
   const opipe_backend *t;
   opipe_instance *self;
+  uint32_t index;      /* of the device */
+  const char *options; /* that it is opened with; NULL: none */
   opipe_device_info info;
   opipe_device *device;
   opipe_queue *queue;
@@ -30,8 +32,12 @@ static uint64_t aligned(const subject *s, uint64_t n) {
 
 static opipe_status open_device(const subject *s, uint64_t cap, const char *options,
                                 opipe_device **out) {
-  const opipe_device_params params = {
-      (uint32_t)OPIPE_END(opipe_device_params, options), 0, cap, 1, 0, options};
+  const opipe_device_params params = {(uint32_t)OPIPE_END(opipe_device_params, options),
+                                      s->index,
+                                      cap,
+                                      1,
+                                      0,
+                                      options == NULL ? s->options : options};
   err.message[0] = '\0';
   return s->t->device_open(s->self, &params, out, &err);
 }

@@ -78,6 +78,8 @@ typedef struct choice {
   uint32_t set, stages, microbatches, schedule;
   bool fuse;
   const char *transport;
+  const char *device, *device_options; /* NULL: "cpu" */
+  uint32_t device_index;
 } choice;
 
 static void say(mx_count *count, const mx_model *m, const choice *c, const char *what,
@@ -109,8 +111,11 @@ static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps
                               opipe_plan **out_plan) {
   opipe_device_choice devices[MX_RANKS];
   for (uint32_t r = 0; r < MX_RANKS; ++r) {
-    devices[r] = (opipe_device_choice){
-        .kind = "cpu", .threads = 1, .memory_bytes = caps == NULL ? 0 : caps[r]};
+    devices[r] = (opipe_device_choice){.kind = c->device == NULL ? "cpu" : c->device,
+                                       .index = c->device_index,
+                                       .options = c->device_options,
+                                       .threads = 1,
+                                       .memory_bytes = caps == NULL ? 0 : caps[r]};
   }
   const opipe_plan_params params = {.struct_size = sizeof params,
                                     .n_stages = c->stages,
@@ -252,7 +257,11 @@ static uint32_t cover_binding(mx_model *m, choice c, uint32_t turn, mx_count *co
 
 static void one_folder(const char *name, const mx_scope *scope, uint32_t turn, mx_count *count) {
   const bool full = scope->full;
-  const choice first = {.fuse = turn % 2 == 0, .transport = scope->transports[turn % 2]};
+  const choice first = {.fuse = turn % 2 == 0,
+                        .transport = scope->transports[turn % 2],
+                        .device = scope->device,
+                        .device_options = scope->device_options,
+                        .device_index = scope->device_index};
   opipe_error err = OPIPE_ERROR_INIT;
   mx_folder *folder = NULL;
   mx_model m = {.api = NULL};

@@ -18,6 +18,8 @@ typedef struct mx_scope {
                                 pairs, in turn */
   uint32_t one_in;           /* of so many models one is taken, others in each cover; 0: all are */
   const char *transports[2]; /* of plans, by model in turn; NULL: the library's choice */
+  const char *device, *device_options; /* of all ranks; NULL: "cpu" */
+  uint32_t device_index;
 } mx_scope;
 /* Fails the running test for each case that does not hold. */
 void mx_matrix(const mx_scope *scope, mx_count *count);

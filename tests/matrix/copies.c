@@ -32,7 +32,7 @@ typedef struct bench {
   mx_model m;
   mx_set sets[SIZES];
   mx_result uncut[SIZES];
-  const char *transport; /* of the plans, NULL: the library's choice */
+  kit_place place; /* of the plans */
   bool fuse;
 } bench;
 
@@ -54,7 +54,7 @@ static uint32_t microbatches_of(const choice *c) {
 static opipe_status make_plan(bench *b, const choice *c, opipe_plan **out_plan) {
   char name[600];
   const uint32_t copies = copies_of(c), n = microbatches_of(c);
-  const opipe_device_choice device = {.kind = "cpu", .threads = 1};
+  const opipe_device_choice device = kit_place_device(&b->place);
   kit_schedule_name(&kit_schedules[c->schedule], c->stages + 1, n < copies ? n : n / copies, name,
                     sizeof name);
   const opipe_plan_params params = {.struct_size = sizeof params,
@@ -65,7 +65,7 @@ static opipe_status make_plan(bench *b, const choice *c, opipe_plan **out_plan) 
                                     .n_microbatches = n,
                                     .replicas = copies,
                                     .schedule = name,
-                                    .transport = b->transport,
+                                    .transport = b->place.transport,
                                     .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};
   return b->m.api->plan_make(b->m.bound, &params, out_plan, &b->m.err);
 }
@@ -223,13 +223,13 @@ static void run_folder(bench *b, const choice *choices, size_t n, mx_count *coun
     (void)printf("%s is not split: %s\n", b->folder->name, b->m.err.message);
 }
 
-static void open_folder(const char *name, const char *transport, bool fuse, const choice *choices,
+static void open_folder(const char *name, const kit_place *place, bool fuse, const choice *choices,
                         size_t n, mx_count *count, seen *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   static bench b;
   memset(&b, 0, sizeof b);
   b.fuse = fuse;
-  b.transport = transport;
+  b.place = *place;
   if (mx_folder_read(name, &b.folder, &err) < 0 || mx_open(&b.m, NULL, b.folder) != OPIPE_OK) {
     ++count->failed;
     OPI_FAIL("%s: %s%s", name, err.message, b.m.err.message);
@@ -285,7 +285,7 @@ static void check_seen(const seen *s, bool full) {
   OPI_ASSERT(s->even > 0 && s->uneven > 0 && s->turns > 0);
 }
 
-void mx_copies(bool full, const char *transport, mx_count *count) {
+void mx_copies(bool full, const kit_place *place, mx_count *count) {
   enum { SEED = 20 };
   const char *names[MX_FOLDERS];
   choice choices[64];
@@ -307,7 +307,7 @@ void mx_copies(bool full, const char *transport, mx_count *count) {
     if (!full && !opi_test_covers(i, opi_test_is_sanitized() ? 3 : 2))
       continue;
     ++turn;
-    open_folder(names[i], transport, turn % 2 == 0, choices, n_choices, count, &s);
+    open_folder(names[i], place, turn % 2 == 0, choices, n_choices, count, &s);
   }
   check_seen(&s, full);
   (void)printf(

@@ -11,11 +11,12 @@
 #define TESTS_MATRIX_COPIES_H
 
 #include "tests/matrix/cases.h"
+#include "tests/runtime/train/kit.h"
 
 /* full: every model folder under every schedule, the other choices drawn by a fixed seed. Else a
  * cover: every other folder (third, under a sanitizer), each under one schedule, which takes them
  * all in turn. Fails the running test for each case that does not hold, and where a value of a
- * dimension never passed. transport: of the plans, NULL: the library's choice. */
-void mx_copies(bool full, const char *transport, mx_count *count);
+ * dimension never passed. place: of the plans. */
+void mx_copies(bool full, const kit_place *place, mx_count *count);
 
 #endif /* TESTS_MATRIX_COPIES_H */

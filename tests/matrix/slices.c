@@ -34,7 +34,7 @@ static const char *const SCHEDULES[] = {"terapipe:slices=2", "seq1f1b:slices=3",
 typedef struct choice {
   uint32_t set, schedule, stages, microbatches;
   bool fuse;
-  const char *transport;
+  kit_place place;
 } choice;
 
 static bool is_decoder(const char *name) {
@@ -68,11 +68,15 @@ static bool has_reason(const choice *c, const char *message) {
 
 /* False: it was refused. */
 static bool one_case(mx_model *m, const choice *c, const mx_result *uncut, mx_sliced *count) {
+  const opipe_device_choice device = kit_place_device(&c->place);
   const opipe_plan_params params = {.struct_size = sizeof params,
                                     .n_stages = c->stages,
+                                    .devices = &device,
+                                    .n_devices = c->place.device == NULL ? 0 : 1,
+                                    .devices_stride = sizeof device,
                                     .n_microbatches = c->microbatches,
                                     .schedule = SCHEDULES[c->schedule],
-                                    .transport = c->transport,
+                                    .transport = c->place.transport,
                                     .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};
   opipe_plan *plan = NULL;
   const bool made = m->api->plan_make(m->bound, &params, &plan, &m->err) == OPIPE_OK;
@@ -112,7 +116,7 @@ static bool one_binding(mx_model *m, choice c, bool full, uint32_t turn, mx_slic
   return any;
 }
 
-static void one_folder(const char *name, const char *transport, bool full, uint32_t turn,
+static void one_folder(const char *name, const kit_place *place, bool full, uint32_t turn,
                        mx_sliced *count) {
   opipe_error err = OPIPE_ERROR_INIT;
   mx_folder *folder = NULL;
@@ -124,8 +128,7 @@ static void one_folder(const char *name, const char *transport, bool full, uint3
   } else {
     const uint32_t n = full ? 2 * folder->n_sets : 1;
     for (uint32_t b = 0; b < n; ++b) {
-      const choice c = {
-          .set = b / 2, .fuse = full ? b % 2 == 0 : turn % 2 == 0, .transport = transport};
+      const choice c = {.set = b / 2, .fuse = full ? b % 2 == 0 : turn % 2 == 0, .place = *place};
       any = one_binding(&m, c, full, turn + b, count) || any;
     }
   }
@@ -134,13 +137,13 @@ static void one_folder(const char *name, const char *transport, bool full, uint3
   mx_folder_free(folder);
 }
 
-void mx_slices(bool full, const char *transport, mx_sliced *count) {
+void mx_slices(bool full, const kit_place *place, mx_sliced *count) {
   const char *names[MX_FOLDERS];
   const size_t n = mx_list(names);
   memset(count, 0, sizeof *count);
   for (size_t i = 0; i < n; ++i) {
     if (full || (is_decoder(names[i]) && opi_test_covers((uint32_t)i, 4)) || i % 16 == 5)
-      one_folder(names[i], transport, full, (uint32_t)i, count);
+      one_folder(names[i], place, full, (uint32_t)i, count);
   }
   (void)printf(
       "\n%u models in token slices: %u cases passed, %u failed, %u refused with a reason\n",

@@ -5,14 +5,15 @@
 #define TESTS_MATRIX_SLICES_H
 
 #include "tests/matrix/kit.h"
+#include "tests/runtime/train/kit.h"
 
 typedef struct mx_sliced {
   uint32_t passed, failed, refused, models; /* models: of which some case ran */
 } mx_sliced;
 
 /* full: all cases; else a cover. Fails the running test for each that does not hold, and for a
- * decoder of the shelf that is refused. transport: of the plans, NULL: the library's choice. */
-void mx_slices(bool full, const char *transport, mx_sliced *count);
+ * decoder of the shelf that is refused. place: of the plans. */
+void mx_slices(bool full, const kit_place *place, mx_sliced *count);
 /* Is a schedule with slices refused for a reason of the model's tokens? */
 bool mx_slices_refused(const char *message);
 

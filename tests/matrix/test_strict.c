@@ -34,7 +34,7 @@ static void test_training(void) {
     const uint32_t n_ranks = (kit_schedules[s].traits & KIT_FOUR) != 0 || s % 3 == 0 ? 4 : 2;
     if (opi_test_is_sanitized() && !opi_test_covers(s, 3))
       continue;
-    b.transport = STRICT[s % 2];
+    b.place.transport = STRICT[s % 2];
     kit_case_run(&b, &kit_schedules[s], n_ranks, MICROBATCHES, s / 2 % 2, &tally);
   }
   kit_bench_close(&b);

@@ -35,7 +35,7 @@ static void run_batch(const kit_subject *subject, size_t batch, kit_tally *tally
   OPI_ASSERT_OK(status, &b.k.err);
   for (size_t s = 0; s < kit_n_schedules && status == OPIPE_OK; ++s) {
     for (uint32_t c = 0; c < 2; ++c) {
-      b.transport = STRICT[(s + c) % 2];
+      b.place.transport = STRICT[(s + c) % 2];
       kit_case_run(&b, &kit_schedules[s], 2 + 2 * c, BATCHES[batch].microbatches,
                    (uint32_t)(s / 2 + c + batch) % 2, tally);
     }
@@ -62,7 +62,7 @@ static void test_copies(void) {
     OPI_SKIP("there are no model folders");
   const strict_seen before = strict_look();
   mx_count count;
-  mx_copies(true, STRICT[1], &count);
+  mx_copies(true, &(kit_place){.transport = STRICT[1]}, &count);
   OPI_ASSERT_INT(count.failed, 0);
   strict_judge(&before, false);
 }
@@ -73,7 +73,7 @@ static void test_slices(void) {
     OPI_SKIP("there are no model folders");
   const strict_seen before = strict_look();
   mx_sliced count;
-  mx_slices(true, STRICT[0], &count);
+  mx_slices(true, &(kit_place){.transport = STRICT[0]}, &count);
   OPI_ASSERT_INT(count.failed, 0);
   strict_judge(&before, false);
 }
@@ -81,7 +81,7 @@ static void test_slices(void) {
 static void test_two_shapes_in_turn(void) {
   const strict_seen before = strict_look();
   kit_tally tally;
-  mx_turns(true, STRICT[0], &tally);
+  mx_turns(true, &(kit_place){.transport = STRICT[0]}, &tally);
   OPI_ASSERT_INT(tally.failed, 0);
   strict_judge(&before, true);
 }

@@ -104,7 +104,7 @@ typedef struct bench {
   kit_batch batches[2][TURNS]; /* by shape: own, other */
   uncut uncut[2][2];           /* by shape, optimizer */
   opi_dim_binding dims[2][4];  /* by shape */
-  const char *transport;       /* of the cases' plans, NULL: the library's choice */
+  kit_place place;             /* of the cases' plans */
 } bench;
 
 static kit_case uncut_case(uint32_t optimizer) {
@@ -162,7 +162,10 @@ static opipe_status make_plan(bench *b, const choice *c) {
   k.spec.replicas = c->way->copies;
   k.spec.rank_replicas = listed ? c->way->list : NULL;
   k.spec.n_rank_replicas = listed ? 2 : 0;
-  k.transport = b->transport;
+  k.transport = b->place.transport;
+  k.device = b->place.device;
+  k.device_options = b->place.device_options;
+  k.device_index = b->place.device_index;
   return kit_plan(&b->k, &k);
 }
 
@@ -256,7 +259,8 @@ static opipe_status check_charge(running *r) {
                       (unsigned long long)m.total_bytes, (unsigned long long)p->total_bytes);
     }
   }
-  opi_budget_state(k->budget, "cpu", 0, &charged, &cap);
+  const opipe_device_choice device = kit_place_device(&r->b->place);
+  opi_budget_state(k->budget, device.kind, device.index, &charged, &cap);
   return charged == total ? OPIPE_OK
                           : opi_fail(&k->err, OPIPE_E_INTERNAL,
                                      "the context is charged %llu bytes, devices handed out %llu",
@@ -450,7 +454,7 @@ static void draw(opi_test_random *random, choice *c) {
 }
 
 /* The cases of a model with one other shape. */
-static void run_bench(uint32_t model, uint32_t other, bool full, const char *transport,
+static void run_bench(uint32_t model, uint32_t other, bool full, const kit_place *place,
                       const way *ways, size_t n_ways, kit_tally *tally, seen *s) {
   enum { SEED = 40 };
   static bench b;
@@ -458,7 +462,7 @@ static void run_bench(uint32_t model, uint32_t other, bool full, const char *tra
   const size_t n_models = kit_n_subjects;
   const opipe_status status = open_bench(&b, &kit_subjects[model], OTHERS[other]);
   OPI_ASSERT_OK(status, &b.k.err);
-  b.transport = transport;
+  b.place = *place;
   for (size_t w = 0; w < n_ways && status == OPIPE_OK; ++w) {
     for (uint32_t i = 0; i < (full ? 2u : 1u); ++i) {
       choice c = {.way = &ways[w], .model = model, .other = other};
@@ -473,7 +477,7 @@ static void run_bench(uint32_t model, uint32_t other, bool full, const char *tra
   close_bench(&b);
 }
 
-void mx_turns(bool full, const char *transport, kit_tally *tally) {
+void mx_turns(bool full, const kit_place *place, kit_tally *tally) {
   static way ways[WAYS_MOST];
   const size_t n_ways = list_ways(ways);
   seen s = {.starts = {0}};
@@ -487,7 +491,7 @@ void mx_turns(bool full, const char *transport, kit_tally *tally) {
     }
     for (uint32_t other = 0; other < OPI_COUNT(OTHERS); ++other) {
       if (full || opi_test_covers(model + other, OPI_COUNT(OTHERS)))
-        run_bench(model, other, full, transport, ways, n_ways, tally, &s);
+        run_bench(model, other, full, place, ways, n_ways, tally, &s);
     }
   }
   if (all && full)
@@ -502,7 +506,7 @@ void mx_turns(bool full, const char *transport, kit_tally *tally) {
     need(s.given, 2, "given times");
     /* else the memory of both shapes is hardly looked at; a cover has few, and declared times of
      * messages move cuts */
-    if (transport == NULL && s.alike <= (full ? 2 * s.unlike : s.unlike / 2)) {
+    if (place->transport == NULL && s.alike <= (full ? 2 * s.unlike : s.unlike / 2)) {
       OPI_FAIL("two shapes in turn: %u are alike, %u are not: their memory is hardly looked at",
                s.alike, s.unlike);
     }

@@ -316,25 +316,12 @@ typedef struct opipe_session_params {
   uint32_t threads;       /* OPIPE_THREADS_LIBRARY | _HOST */
   uint32_t flags;         /* OPIPE_SESSION_* */
   uint32_t max_in_flight; /* requests accepted before submit answers OPIPE_PENDING; 0: 2 x stages */
-  uint64_t watchdog_ns; /* a rank without progress for so long while it has work fails the session;
-                           0: 60 s */
-  uint32_t spin_us;     /* how long a waiting rank spins before it sleeps; UINT32_MAX: the library's
-                           choice */
+  uint64_t watchdog_ns; /* a rank that has work, and makes no progress so long, ends it; 0: 60 s */
+  uint32_t spin_us;     /* of a waiting rank, before it sleeps; UINT32_MAX: the library's choice */
   uint32_t max_shapes;  /* shape signatures kept compiled, 0: 8 */
 #if OPIPE_TARGET_MINOR >= 2
-  /* [n_local_ranks] The ranks of the plan that this session runs, in any order; none twice. The
-   * others are in sessions of their own, of this process or others, that hold the same plan and meet
-   * through the transport (by its options); their plugins need not be here. 0: all ranks.
-   *
-   * All sessions are given the same calls in the same order (submit, train_step, evaluate, flush,
-   * get, set, save, load), each with all inputs, and the same max_shapes. session_open, a request of
-   * a new shape, session_get and what saves return when the others have called them too, so each
-   * session needs a thread of its own. An output is in the session of the rank that makes it, loss
-   * and norm are in all; a request ends in all of them alike. Whether a step is cancelled or late is
-   * decided in the session with rank 0. A new shape for which a session has no room is refused
-   * (LIMIT) by that session alone: give room to all. Files are written by the session with rank 0.
-   * The transport's rule must be TAG or STREAM, else UNSUPPORTED; so is a plan in which a rank
-   * writes into the memory of a rank that is elsewhere. */
+  /* [n_local_ranks] of the plan, none twice; the others are in sessions of their own, given the
+   * same calls in the same order (guide: hosts, "Some of the ranks"). 0: all ranks. */
   const uint32_t *local_ranks;
   uint32_t n_local_ranks;
   uint32_t reserved; /* 0 */
@@ -499,18 +486,15 @@ typedef struct opipe_api {
    * first (cold). [any-thread] */
   opipe_status (*session_submit)(opipe_session *session, const opipe_submit_params *params,
                                  opipe_request **out_request, opipe_error *err);
-  opipe_status (*request_poll)(
-      opipe_request *request,
-      opipe_error *err); /* OK | PENDING | < 0 how it failed. [any-thread] */
+  /* OK | PENDING | < 0 how it failed. [any-thread] */
+  opipe_status (*request_poll)(opipe_request *request, opipe_error *err);
   /* Blocks; OPIPE_E_TIMEOUT after timeout_ns (UINT64_MAX: for ever), the request goes on. One
    * waiter at a time. Errors: how the request failed; PEER, the session failed in another one. */
   opipe_status (*request_wait)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
-  opipe_status (*request_cancel)(
-      opipe_request *request,
-      opipe_error *err); /* it then finishes with OPIPE_E_CANCELLED: at once if no rank has begun
-                            it, else when the ranks have passed it. Training steps: only before a
-                            rank has begun (else STATE), and never with double-buffered weights.
-                            [any-thread] */
+  /* It then finishes with OPIPE_E_CANCELLED: at once if no rank has begun it, else when the ranks
+   * have passed it. Training steps: only before a rank has begun (else STATE), and never with
+   * double-buffered weights. [any-thread] */
+  opipe_status (*request_cancel)(opipe_request *request, opipe_error *err);
   /* View of output `index` (model order) of a finished request; valid until request_release.
    * [any-thread] */
   opipe_status (*request_output)(opipe_request *request, uint32_t index, opipe_tensor *out_tensor,

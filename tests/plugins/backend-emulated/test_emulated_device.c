@@ -52,12 +52,16 @@ static void close_rig(rig *r) {
 }
 
 static void test_results_are_the_inner_ones(void) {
-  rig r;
-  opipe_error err = OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(open_rig(&r, "", "time_us=200", 0, &err), &err);
-  for (uint32_t i = 0; i < 6; ++i)
-    OPI_ASSERT(toy_round(&r.t, 1 + i, 1 + i % 2, i, TOY_STRIDED));
-  close_rig(&r);
+  static const char *const options[][2] = {
+      {"", "time_us=200"}, {"async=1", "async=1,time_us=200"}, {"async=1", ""}};
+  for (uint32_t o = 0; o < OPI_COUNT(options); ++o) {
+    rig r;
+    opipe_error err = OPIPE_ERROR_INIT;
+    OPI_ASSERT_OK_FATAL(open_rig(&r, options[o][0], options[o][1], 0, &err), &err);
+    for (uint32_t i = 0; i < 6; ++i)
+      OPI_ASSERT(toy_round(&r.t, 1 + i, 1 + i % 2, i, TOY_STRIDED));
+    close_rig(&r);
+  }
 }
 
 static uint64_t time_of(rig *r, uint32_t n) {
@@ -77,13 +81,16 @@ static uint64_t time_of(rig *r, uint32_t n) {
 }
 
 static void test_modelled_times_overlap_as_a_pipeline(void) {
-  rig r;
-  opipe_error err = OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(open_rig(&r, "time_us=20000", "time_us=20000", 0, &err), &err);
-  const uint64_t one = time_of(&r, 1), ten = time_of(&r, 10);
-  OPI_ASSERT(one >= 60000000);                     /* three stages, one after the other */
-  OPI_ASSERT(ten >= 240000000 && ten < 450000000); /* twelve turns; 600 ms without overlap */
-  close_rig(&r);
+  static const char *const options[2] = {"time_us=20000", "time_us=20000,async=1"};
+  for (uint32_t o = 0; o < 2; ++o) {
+    rig r;
+    opipe_error err = OPIPE_ERROR_INIT;
+    OPI_ASSERT_OK_FATAL(open_rig(&r, options[o], options[o], 0, &err), &err);
+    const uint64_t one = time_of(&r, 1), ten = time_of(&r, 10);
+    OPI_ASSERT(one >= 60000000);                     /* three stages, one after the other */
+    OPI_ASSERT(ten >= 240000000 && ten < 450000000); /* twelve turns; 600 ms without overlap */
+    close_rig(&r);
+  }
 }
 
 static void test_rates_give_times(void) {
@@ -154,12 +161,13 @@ static void test_declared_memory_is_a_limit(void) {
 }
 
 static void test_faults_end_the_session(void) {
-  static const char *const options[2] = {"fail_run=3", "fail_late=3"};
-  for (uint32_t f = 0; f < 2; ++f) {
+  static const char *const options[] = {"fail_run=3", "fail_late=3", "async=1,fail_run=3",
+                                        "async=1,fail_late=3"};
+  for (uint32_t f = 0; f < OPI_COUNT(options); ++f) {
     rig r;
     toy_request requests[4];
     opipe_error err = OPIPE_ERROR_INIT;
-    OPI_ASSERT_OK_FATAL(open_rig(&r, options[f], "time_us=1000", 0, &err), &err);
+    OPI_ASSERT_OK_FATAL(open_rig(&r, options[f], "time_us=10000", 0, &err), &err);
     for (uint32_t i = 0; i < 4; ++i) {
       const opipe_status status = toy_submit(&r.t, 4, 2, i, 0, 0, &requests[i], &err);
       OPI_ASSERT(status == OPIPE_OK || (i == 3 && status == OPIPE_E_STATE));
@@ -173,11 +181,11 @@ static void test_faults_end_the_session(void) {
   }
 }
 
-static void test_stalls_are_watched(void) {
+static void check_stall(const char *options) {
   rig r;
   toy_request request;
   opipe_error err = OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(open_rig(&r, "stall_run=2:60000", "", 300000000, &err), &err);
+  OPI_ASSERT_OK_FATAL(open_rig(&r, options, "", 300000000, &err), &err);
   OPI_ASSERT(toy_round(&r.t, 4, 2, 0, 0));
   OPI_ASSERT_OK(toy_submit(&r.t, 4, 2, 1, 0, 0, &request, &err), &err);
   const uint64_t start = toy_now_ns();
@@ -186,6 +194,11 @@ static void test_stalls_are_watched(void) {
   toy_release(&request);
   close_rig(&r); /* does not wait for the stalled minute */
   OPI_ASSERT(toy_now_ns() - start < UINT64_C(10000000000));
+}
+
+static void test_stalls_are_watched(void) {
+  check_stall("stall_run=2:60000");
+  check_stall("stall_run=2:60000,async=1");
 }
 
 static void test_wrong_options_are_refused(void) {

@@ -82,7 +82,10 @@ kit_case kit_bench_case(const kit_bench *b, const char *schedule, uint32_t n_ran
       .schedule = schedule,
       .n_ranks = n_ranks,
       .n_microbatches = m,
-      .transport = b->transport,
+      .transport = b->place.transport,
+      .device = b->place.device,
+      .device_options = b->place.device_options,
+      .device_index = b->place.device_index,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
                .optimizer = kit_optimizers[optimizer].spec,
                .compute = b->compute->dtype}};

@@ -88,7 +88,7 @@ typedef struct kit_bench {
   kit k;
   const kit_subject *subject;
   const kit_compute *compute;
-  const char *transport; /* of the cases' plans; NULL: the library's choice */
+  kit_place place; /* of the cases' plans */
   int64_t rows;
   kit_batch batches[KIT_TEN];
   kit_parameter params[KIT_PARAMS];

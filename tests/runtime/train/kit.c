@@ -101,6 +101,13 @@ static opipe_status find_plugins(kit *k) {
   return k->plugins.transport(k->plugins.ctx, id, &k->transport, &k->err);
 }
 
+opipe_device_choice kit_place_device(const kit_place *place) {
+  return (opipe_device_choice){.kind = place->device == NULL ? "cpu" : place->device,
+                               .index = place->device_index,
+                               .options = place->device_options,
+                               .threads = 1};
+}
+
 opipe_status kit_plan(kit *k, const kit_case *c) {
   const opi_bind_options bind = bind_options(k);
   const opi_plan_env env = {.allocator = opi_allocator_system(),
@@ -110,6 +117,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
                             .costs = c->stages,
                             .now_ns = now_ns};
   const opipe_device_choice device = {.kind = c->device == NULL ? "cpu" : c->device,
+                                      .index = c->device_index,
                                       .options = c->device_options,
                                       .memory_bytes = c->memory_bytes,
                                       .threads = 1};

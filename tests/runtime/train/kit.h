@@ -37,6 +37,15 @@ typedef struct kit {
   opipe_error err;
 } kit;
 
+/* Where plans run; what is NULL or 0 is the library's choice, or the test's. */
+typedef struct kit_place {
+  const char *transport;
+  const char *device, *device_options; /* of all ranks */
+  uint32_t device_index;
+} kit_place;
+/* The place's device for every rank, with one thread each; "cpu" without. */
+opipe_device_choice kit_place_device(const kit_place *place);
+
 /* What a case trains with. */
 typedef struct kit_case {
   const char *schedule;
@@ -47,6 +56,7 @@ typedef struct kit_case {
   uint32_t depth;          /* slots of boundary tensors; 0: the planner's */
   const uint64_t *caps;    /* [n_ranks] instead of memory_bytes, 0: none; NULL: all alike */
   const char *device, *device_options, *transport;
+  uint32_t device_index;
   const char *last_options; /* of the last rank's device, NULL: as the others */
   opi_train_spec spec;
 } kit_case;
