@@ -320,11 +320,9 @@ typedef struct opipe_session_params {
   uint32_t spin_us;     /* of a waiting rank, before it sleeps; UINT32_MAX: the library's choice */
   uint32_t max_shapes;  /* shape signatures kept compiled, 0: 8 */
 #if OPIPE_TARGET_MINOR >= 2
-  /* [n_local_ranks] of the plan, none twice; the others are in sessions of their own, given the
-   * same calls in the same order (guide: hosts, "Some of the ranks"). 0: all ranks. */
-  const uint32_t *local_ranks;
-  uint32_t n_local_ranks;
-  uint32_t reserved; /* 0 */
+  const uint32_t *local_ranks; /* [n_local_ranks] of the plan: guide, hosts, "Some of the ranks" */
+  uint32_t n_local_ranks;      /* 0: all */
+  uint32_t reserved;           /* 0 */
 #endif
 } opipe_session_params;
 
