@@ -77,26 +77,19 @@ void opi_rank_give(opi_rank *rank, opi_block *block) {
 /* ---- programs ---- */
 
 /* An asynchronous device is waited for in slices, so that an abort or the watchdog is never far. */
-opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err) {
+opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err) {
   if (rank->event == NULL)
     return OPIPE_OK;
   OPI_TRY(OPI_ASK_RANK(rank, event_record, err, rank->queue, rank->event));
   opipe_status status = OPIPE_E_TIMEOUT;
   while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->session)) {
-    bool more = false;
-    if (beside != NULL)
-      OPI_TRY(beside(rank, &more, err));
-    status = rank->backend->event_sync(rank->event, more ? OPI_BESIDE_NS : OPI_LOOK_NS, err);
+    status = rank->backend->event_sync(rank->event, OPI_LOOK_NS, err);
     if (status != OPIPE_E_TIMEOUT)
       status = opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
     if (status == OPIPE_E_TIMEOUT)
       opi_watch(rank->session);
   }
   return status;
-}
-
-opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err) {
-  return opi_rank_sync_beside(rank, NULL, err);
 }
 
 opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, uint32_t stage,
@@ -121,23 +114,6 @@ opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bin
   return status < 0 ? opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage) : OPIPE_OK;
 }
 
-opipe_status opi_rank_run(opi_rank *rank, const opi_step *step, opipe_binding *binding,
-                          const opi_running *how, opi_span *out_span, opipe_error *err) {
-  out_span->start_ns = opi_clock_ns();
-  opi_rank_note(rank, OPI_DOING_PROGRAM, step, out_span->start_ns);
-  opipe_status status =
-      OPI_ASK_RANK(rank, run, err, binding, rank->queue, how->scalars, how->n_scalars);
-  if (status == OPIPE_OK)
-    status = opi_rank_sync_beside(rank, how->beside, err);
-  out_span->end_ns = opi_clock_ns();
-  opi_rank_note(rank, OPI_DOING_STEP, step, 0);
-  atomic_store_explicit(&rank->busy_ns,
-                        atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) +
-                            (out_span->end_ns - out_span->start_ns),
-                        memory_order_relaxed);
-  return status;
-}
-
 /* ---- tensors ---- */
 
 static bool is_plain_host(const opi_rank *rank) {
@@ -148,14 +124,15 @@ static bool is_plain_host(const opi_rank *rank) {
 /* Ranks may be at work with what was there before: it is kept until the end. */
 opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err) {
   opi_session *s = rank->session;
+  n_bytes = rank->ahead == NULL ? n_bytes : 2 * n_bytes;
   if (is_plain_host(rank) || n_bytes <= rank->staging_bytes)
     return OPIPE_OK;
-  opi_staging *old = OPI_ARENA_NEW(&s->arena, opi_staging);
-  char *more = old == NULL ? NULL : opi_alloc(s->allocator, (size_t)n_bytes);
-  if (more == NULL)
+  opi_staging *more = OPI_ARENA_NEW(&s->arena, opi_staging);
+  char *data = more == NULL ? NULL : opi_alloc(s->allocator, (size_t)n_bytes);
+  if (data == NULL)
     return opi_fail_nomem(err, n_bytes, "staging memory");
-  *old = (opi_staging){.next = rank->stagings, .data = more, .n_bytes = n_bytes};
-  rank->stagings = old;
+  *more = (opi_staging){.next = rank->stagings, .data = data, .n_bytes = n_bytes};
+  rank->stagings = more;
   rank->staging_bytes = n_bytes;
   atomic_store_explicit(&rank->staging, more, memory_order_release);
   return OPIPE_OK;
@@ -171,7 +148,7 @@ opipe_status opi_rank_write(opi_rank *rank, const opi_view *view, const opipe_re
     return OPIPE_OK;
   }
   if (!opi_view_is_dense(view)) {
-    char *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
+    char *staging = opi_rank_staging(rank);
     opi_view_gather(view, staging);
     src = staging;
   }
@@ -184,7 +161,7 @@ opipe_status opi_rank_read(opi_rank *rank, const opipe_region *region, char *hos
   *out_data = host;
   if (is_plain_host(rank))
     return OPIPE_OK;
-  char *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
+  char *staging = opi_rank_staging(rank);
   OPI_TRY(OPI_ASK_RANK(rank, read, err, rank->queue, staging, region));
   *out_data = staging;
   return opi_rank_sync(rank, err);

@@ -78,7 +78,8 @@ typedef struct opi_ran {
 
 /* A send that waits for its receive, or for its memory to be free again. */
 typedef struct opi_waiting_send {
-  uint64_t number; /* of its stream, since that was opened */
+  uint64_t number;    /* of its stream, since that was opened */
+  opipe_event *ready; /* it is sent behind; NULL: its memory is valid */
   uint32_t message;
   bool sent;
 } opi_waiting_send;
@@ -117,7 +118,8 @@ typedef struct opi_cursor {
   opi_seat *busy;     /* shapes with sends that wait */
   uint32_t *reducing; /* [instances] REDUCE steps whose sums are under way */
   uint32_t n_reducing;
-  uint32_t end; /* step behind the last of the item */
+  uint32_t end;  /* step behind the last of the item */
+  uint32_t part; /* of the step that is being tried: inputs or results that are through */
   opi_item item;
   opi_request *owed; /* done with but for the norms of its step */
   bool begun;

@@ -158,7 +158,8 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &rank->queue));
   if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
     return OPIPE_OK;
-  return OPI_ASK_RANK(rank, event_create, err, rank->device, &rank->event);
+  OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &rank->event));
+  return opi_ahead_open(rank, err);
 }
 
 static opipe_status open_ranks(opi_session *s, opipe_error *err) {
@@ -181,6 +182,7 @@ static void close_rank(opi_rank *rank) {
   const opi_session *s = rank->session;
   if (s == NULL)
     return;
+  opi_ahead_close(rank);
   rank->backend->params_free(rank->params);
   rank->backend->event_destroy(rank->event);
   rank->backend->queue_close(rank->queue);
@@ -383,6 +385,8 @@ void opi_session_close(opi_session *s) {
   const opipe_allocator *allocator = s->allocator;
   opi_session_stop(s);
   opi_requests_shut(s); /* nobody is inside any more */
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    opi_ahead_end(&s->ranks[s->here[i]]);
   for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
     if (s->shapes[i] != NULL)
       opi_shape_stop(s->shapes[i]);

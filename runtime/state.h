@@ -31,7 +31,6 @@ typedef struct opi_block {
 
 enum {
   OPI_LOOK_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
-  OPI_BESIDE_NS = 200000,  /* while a device works: what waits beside it is tried again */
   OPI_POLL_NS = 50000      /* waits for something that rings no bell: host fences */
 };
 
@@ -173,7 +172,8 @@ typedef struct opi_rank {
   opipe_instance *instance;
   opipe_device *device;
   opipe_queue *queue;
-  opipe_event *event; /* NULL on synchronous devices */
+  opipe_event *event;      /* NULL on synchronous devices */
+  struct opi_ahead *ahead; /* what an asynchronous device has been given, NULL: it is synchronous */
   uint32_t device_flags;
   uint32_t alignment;
   opipe_params *params; /* NULL: the model has none */
@@ -182,7 +182,7 @@ typedef struct opi_rank {
   uint64_t charged_bytes; /* to the budget */
   opipe_endpoint *endpoint;
   opi_thread thread;
-  _Atomic(char *) staging;      /* for strided copies to and from devices without host memory */
+  _Atomic(opi_staging *) staging; /* for copies to and from devices without plain host memory */
   uint64_t staging_bytes;       /* submit_lock */
   struct opi_staging *stagings; /* all, for freeing */
   /* the interpreter's place: own thread */
@@ -341,25 +341,19 @@ opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, ui
                               opipe_program_info *out_info, opipe_error *err);
 opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bind_params *params,
                            opipe_binding **out_binding, opipe_error *err);
-/* Waits for the rank's queue on asynchronous devices; late errors come out here. `beside` (or NULL)
- * is called first, and again every OPI_BESIDE_NS as long as it asks for more. */
-typedef opipe_status (*opi_beside_fn)(opi_rank *rank, bool *out_more, opipe_error *err);
-opipe_status opi_rank_sync_beside(opi_rank *rank, opi_beside_fn beside, opipe_error *err);
+/* Waits for the rank's queue on asynchronous devices; late errors come out here. */
 opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err);
-typedef struct opi_running {
-  const int64_t *scalars; /* [n_scalars] */
-  uint32_t n_scalars;
-  opi_beside_fn beside; /* NULL: nothing */
-} opi_running;
 typedef struct opi_span {
   uint64_t start_ns, end_ns; /* 0: not yet */
 } opi_span;
-/* Runs a program and waits for it, for the watchdog and the counters to see. */
-opipe_status opi_rank_run(opi_rank *rank, const opi_step *step, opipe_binding *binding,
-                          const opi_running *how, opi_span *out_span, opipe_error *err);
-/* For tensors up to n_bytes, where the device is not plain host memory. Under submit_lock. */
+/* For tensors up to n_bytes, where the device is not plain host memory; room for two of them where
+ * it is asynchronous. Under submit_lock. */
 opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err);
-/* A view of host memory into a region, `host` its address where it has one; and a region's bytes,
+static inline char *opi_rank_staging(const opi_rank *rank) {
+  opi_staging *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
+  return staging == NULL ? NULL : staging->data;
+}
+/* Synchronous devices. A view of host memory into a region, `host` its address where it has one; and a region's bytes,
  * in place or in the rank's staging memory. */
 opipe_status opi_rank_write(opi_rank *rank, const opi_view *view, const opipe_region *region,
                             char *host, opipe_error *err);
@@ -463,6 +457,12 @@ opipe_status opi_result_own(const opi_session *session, uint32_t output, opi_res
 /* A caller's buffer for output `output`, checked against the result's shape. submit.c */
 opipe_status opi_result_take(const opi_session *session, uint32_t output,
                              const opipe_binding_io *io, opi_result *result, opipe_error *err);
+/* -- ahead.c: asynchronous devices; see executor/ahead.h -- */
+opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err);
+void opi_ahead_close(opi_rank *rank); /* accepts ranks without */
+/* What is queued is done, or the watchdog's time has passed. [control] */
+void opi_ahead_end(opi_rank *rank);
+
 /* Takes note of what the rank is doing, for the watchdog. watch.c */
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns);
 /* Fails the session when a rank has been stuck for the watchdog's time. Any thread. */

@@ -73,16 +73,17 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
     return OPIPE_OK;
   if (c->sent != sequence + 1 || c->posted != sequence + 1)
     return OPIPE_PENDING;
+  if (c->ready != NULL) {
+    const opipe_status ready = s->wire->src_backend->event_poll(c->ready, err);
+    if (ready == OPIPE_PENDING)
+      look_at(s->endpoint, now + AGAIN_NS);
+    if (ready != OPIPE_OK)
+      return ready;
+    c->ready = NULL;
+    c->at_ns = arrival(s->endpoint->world, s->wire, sequence, c->n_bytes);
+  }
   if (c->at_ns > now) {
     look_at(s->endpoint, c->at_ns);
-    return OPIPE_PENDING;
-  }
-  const opipe_status ready =
-      c->ready == NULL ? OPIPE_OK : s->wire->src_backend->event_poll(c->ready, err);
-  if (ready < 0)
-    return ready;
-  if (ready == OPIPE_PENDING) {
-    look_at(s->endpoint, now + AGAIN_NS);
     return OPIPE_PENDING;
   }
   if (c->n_bytes != 0)
@@ -115,7 +116,8 @@ opipe_status emutrans_meet(opipe_world *world, wire *w, cell *c, uint64_t sequen
                       (unsigned long long)sequence, (unsigned long long)c->n_bytes,
                       w->base.params.dst_rank, (unsigned long long)c->room_bytes);
   }
-  c->at_ns = arrival(world, w, sequence, c->n_bytes);
+  if (c->ready == NULL) /* else it leaves when that has completed */
+    c->at_ns = arrival(world, w, sequence, c->n_bytes);
   c->sent = sequence + 1;
   w->n_sent = sequence + 1;
   return OPIPE_OK;

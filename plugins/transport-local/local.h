@@ -52,6 +52,7 @@ typedef struct cell {
   /* sender */
   alignas(LINE_BYTES) _Atomic uint64_t sent; /* q + 1 once message q has been published */
   _Atomic uint64_t arrived; /* q + 1 once its data is there: `sent`, unless an event is awaited */
+  _Atomic uint64_t taken;   /* q + 1 once one side is about to copy what was awaited */
   opipe_event *ready;       /* awaited before the data is valid; NULL: none */
   const char *source;       /* to be copied once ready; NULL: in place */
   uint64_t n_bytes;

@@ -3,7 +3,8 @@
  *
  * In place: the sender's region is the posted one, and publishing is one store. Else the sender
  * copies before it publishes. When the data is ready only later (an event of the sender's device),
- * the message is published at once and the side that tests it finishes it.
+ * the message is published at once and the side that first finds it ready finishes it: a sender may
+ * wait for its memory while the receiver is at something else that waits for the sender.
  */
 #include "local.h"
 
@@ -58,8 +59,7 @@ static void copy_bytes(char *to, const char *from, uint64_t n_bytes) {
     memmove(to, from, (size_t)n_bytes);
 }
 
-/* The awaited event: OK once the data is valid, which is then published. Either side may come here,
- * both do the same. */
+/* The awaited event: OK once the data is valid, and there. */
 static opipe_status finish_late(opipe_stream *stream, cell *c, uint64_t sequence,
                                 opipe_error *err) {
   const wire *w = stream->wire;
@@ -68,12 +68,16 @@ static opipe_status finish_late(opipe_stream *stream, cell *c, uint64_t sequence
     stream->endpoint->unready = true;
   if (status != OPIPE_OK)
     return status;
-  if ((stream->sides & 2u) == 0)
-    return OPIPE_PENDING; /* the receiver copies and publishes: one writer */
+  uint64_t before = atomic_load_explicit(&c->taken, memory_order_relaxed);
+  if (before > sequence ||
+      !atomic_compare_exchange_strong_explicit(&c->taken, &before, sequence + 1,
+                                               memory_order_acquire, memory_order_relaxed))
+    return OPIPE_PENDING; /* the other side is at it, and rings */
   if (c->source != NULL)
     copy_bytes(c->target, c->source, c->n_bytes);
   atomic_store_explicit(&c->arrived, sequence + 1, memory_order_release);
   local_ring_rank(stream->endpoint->world, w->base.params.src_rank);
+  local_ring_rank(stream->endpoint->world, w->base.params.dst_rank);
   return OPIPE_OK;
 }
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/executor/ahead.h"
 
 /* ---- in ---- */
 
@@ -38,16 +38,42 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   int64_t shape[OPIPE_MAX_RANK];
   const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
   const opipe_region region = opi_cell_region(t, cell, microbatch);
-  return opi_rank_write(rank, &view, &region, opi_cell_host(t, cell, microbatch), err);
+  if (rank->ahead == NULL || region.n_bytes == 0)
+    return opi_rank_write(rank, &view, &region, opi_cell_host(t, cell, microbatch), err);
+  char *staged = opi_ahead_stage(rank, region.n_bytes);
+  if (staged == NULL)
+    return OPIPE_PENDING;
+  opi_view_gather(&view, staged);
+  return OPI_ASK_RANK(rank, write, err, rank->queue, &region, staged);
+}
+
+/* The request's inputs; those of the step that are in are counted. */
+static opipe_status load_cells(opi_rank *rank, const opi_request *request, const opi_step *step,
+                               opipe_error *err) {
+  const opi_cut *cut = opi_compiled_at(rank)->model->cuts[0];
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_DATA};
+  const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
+  uint32_t *part = &opi_cursor_of(rank)->part;
+  opipe_status status = OPIPE_OK;
+  const uint32_t before = *part;
+  while (status == OPIPE_OK && first + *part < end) {
+    if (cut->cells[first + *part].source == OPI_CELL_REQUEST)
+      status = load_cell(rank, request, first + *part, step->microbatch, err);
+    *part += status == OPIPE_OK;
+  }
+  if (status >= 0 && rank->ahead != NULL && *part != before)
+    OPI_TRY(opi_ahead_push(rank, &e, err));
+  return status;
 }
 
 opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[0];
   const opi_request *request = opi_step_request(rank, step);
-  opipe_status status = OPIPE_OK;
   if (request->ticket == NULL && opi_request_failed(request))
     return OPIPE_OK;
+  if (!opi_ahead_has_room(rank))
+    return OPIPE_PENDING;
   const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
   for (uint32_t c = first; c < end; ++c) {
     if (cut->cells[c].source != OPI_CELL_REQUEST)
@@ -61,10 +87,7 @@ opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *er
   }
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
-  for (uint32_t c = first; c < end && status == OPIPE_OK; ++c) {
-    if (cut->cells[c].source == OPI_CELL_REQUEST)
-      status = load_cell(rank, request, c, step->microbatch, err);
-  }
+  const opipe_status status = load_cells(rank, request, step, err);
   opi_rank_let_go(rank);
   return status;
 }
@@ -93,36 +116,72 @@ static const opi_value *value_of(const opi_compiled *t, const opi_cell *cell, ui
   return &opi_graphs_at(t, cell->stage, microbatch)->graph->values[cell->value];
 }
 
-static void put_output(const opi_compiled *t, const opi_request *request, const opi_cell *cell,
-                       uint32_t microbatch, const char *part) {
-  const opi_result *result = &request->results[1];
-  if (result->data != NULL && cell->n_bytes != 0) {
-    put_part(t, request, cell->stage, microbatch, value_of(t, cell, microbatch), 0,
-             &t->output_carry[1], result, part);
+/* What lies in `data` goes where it belongs. */
+void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
+  const opi_compiled *t = e->shape;
+  const opi_request *request = e->request;
+  const opi_cell *cell = &t->model->cuts[opi_class_at(t, e->step->microbatch)]->cells[e->cell];
+  const opi_result *result = &request->results[e->output];
+  const uint32_t n_pieces = t->model->n_pieces;
+  if (request->ticket != NULL && e->output == 0) {
+    float loss = 0;
+    memcpy(&loss, e->data, sizeof loss);
+    request->ticket->losses[e->step->microbatch * n_pieces + e->step->stage % n_pieces] =
+        (double)loss;
+    return;
   }
+  if ((request->ticket == NULL && opi_request_failed(request)) || !opi_rank_touch(rank))
+    return;
+  if (result->data != NULL && cell->n_bytes != 0) {
+    put_part(t, request, e->step->stage, e->step->microbatch,
+             value_of(t, cell, e->step->microbatch), request->ticket == NULL ? e->output : 0,
+             &t->output_carry[e->output], result, e->data);
+  }
+  opi_rank_let_go(rank);
 }
 
-/* A result that is the same for all micro-batches and slices is taken from the first. What is made
- * in place may lie in another rank's memory, which is then the host's. */
+/* Brings a cell to the host, then to its place. What is made in place may lie in another rank's
+ * memory, which is then the host's. */
+static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
+  const opi_compiled *t = e->shape;
+  const uint32_t m = e->step->microbatch;
+  const size_t occurrence = (size_t)e->cell * t->pieces->plan.n_microbatches + m;
+  const opipe_region region = opi_cell_region(t, e->cell, m);
+  const bool own = t->lists->lies_on[occurrence] == rank->index && region.n_bytes != 0;
+  e->kind = OPI_AHEAD_STORE;
+  e->data = opi_cell_host(t, e->cell, m);
+  if (!own && !opi_ahead_is_empty(rank))
+    return OPIPE_PENDING;
+  if (own && rank->ahead != NULL) {
+    char *staged = opi_ahead_has_room(rank) ? opi_ahead_stage(rank, region.n_bytes) : NULL;
+    if (staged == NULL)
+      return OPIPE_PENDING;
+    e->data = staged;
+    OPI_TRY(OPI_ASK_RANK(rank, read, err, rank->queue, staged, &region));
+    return opi_ahead_push(rank, e, err);
+  }
+  if (own)
+    OPI_TRY(opi_rank_read(rank, &region, opi_cell_host(t, e->cell, m), &e->data, err));
+  opi_step_stored(rank, e);
+  return OPIPE_OK;
+}
+
+/* A result that is the same for all micro-batches and slices is taken from the first. */
 static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
                                  opipe_error *err) {
-  const opi_compiled *t = opi_compiled_at(rank);
+  opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
-  const uint32_t cell = opi_output_cell_at(cut, output, step->stage);
   const opi_carry *carry = &t->output_carry[output];
   const opi_variant_slice *slice = opi_graphs_at(t, step->stage, step->microbatch);
-  const size_t occurrence = (size_t)cell * t->pieces->plan.n_microbatches + step->microbatch;
-  const opipe_region region = opi_cell_region(t, cell, step->microbatch);
-  const char *data = opi_cell_host(t, cell, step->microbatch);
+  opi_ahead_entry e = {.step = step,
+                       .request = rank->request,
+                       .shape = t,
+                       .cell = opi_output_cell_at(cut, output, step->stage),
+                       .output = output};
   if ((carry->axis < 0 && t->parts[step->microbatch].in_request != 0) ||
       (slice->first != 0 && slice->outputs[output].carry.axis < 0))
     return OPIPE_OK;
-  if (t->lists->lies_on[occurrence] == rank->index)
-    OPI_TRY(opi_rank_read(rank, &region, opi_cell_host(t, cell, step->microbatch), &data, err));
-  put_part(t, rank->request, step->stage, step->microbatch,
-           value_of(t, &cut->cells[cell], step->microbatch), output, carry,
-           &rank->request->results[output], data);
-  return OPIPE_OK;
+  return store(rank, &e, err);
 }
 
 static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output) {
@@ -142,13 +201,12 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
     opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
     return opi_request_failed(rank->request) ? OPIPE_OK : OPIPE_PENDING;
   }
-  if (!opi_rank_touch(rank))
-    return OPIPE_OK;
-  for (uint32_t o = 0; o < n && status == OPIPE_OK; ++o) {
-    if (makes_result(t, step->stage, o))
-      status = store_result(rank, step, o, err);
+  uint32_t *part = &opi_cursor_of(rank)->part;
+  while (status == OPIPE_OK && *part < n) {
+    if (makes_result(t, step->stage, *part))
+      status = store_result(rank, step, *part, err);
+    *part += status == OPIPE_OK;
   }
-  opi_rank_let_go(rank);
   return status;
 }
 
@@ -157,28 +215,23 @@ opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *e
     return store_results(rank, step, err);
   opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
-  const opi_request *request = opi_step_request(rank, step);
-  const struct opi_ticket *ticket = request->ticket;
-  for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {
-    const opi_cell *cell = &cut->cells[c];
-    const char *data = NULL;
-    if (cell->output == OPIPE_NONE || (cell->output > 0 && ticket->kind == OPI_TICKET_TRAIN))
-      continue;
-    const opipe_region region = opi_cell_region(t, c, step->microbatch);
-    OPI_TRY(opi_rank_read(rank, &region, opi_cell_host(t, c, step->microbatch), &data, err));
-    if (cell->output == 0) {
-      float loss = 0;
-      memcpy(&loss, data, sizeof loss);
-      ticket->losses[step->microbatch * t->model->n_pieces + step->stage % t->model->n_pieces] =
-          (double)loss;
-      continue;
-    }
-    if (!opi_rank_touch(rank))
-      return OPIPE_OK;
-    put_output(t, request, cell, step->microbatch, data);
-    opi_rank_let_go(rank);
+  opi_request *request = opi_step_request(rank, step);
+  const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
+  uint32_t *part = &opi_cursor_of(rank)->part;
+  opipe_status status = OPIPE_OK;
+  while (status == OPIPE_OK && first + *part < end) {
+    const opi_cell *cell = &cut->cells[first + *part];
+    opi_ahead_entry e = {.step = step,
+                         .request = request,
+                         .shape = t,
+                         .cell = first + *part,
+                         .output = cell->output};
+    if (cell->output == 0 ||
+        (cell->output != OPIPE_NONE && request->ticket->kind != OPI_TICKET_TRAIN))
+      status = store(rank, &e, err);
+    *part += status == OPIPE_OK;
   }
-  return OPIPE_OK;
+  return status;
 }
 
 bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint32_t rank) {

@@ -3,7 +3,7 @@
  * list of its shape. Its place is a few numbers, so that it can stop at any step and go on later,
  * on any thread.
  */
-#include "runtime/engine.h"
+#include "runtime/executor/ahead.h"
 
 /* Has the rank steps of it? Requests in turn are one copy of the pipeline's alone. */
 static bool has_steps(const opi_rank *rank, const opi_request *request) {
@@ -42,12 +42,21 @@ void opi_request_leave(const opi_rank *rank, opi_request *request) {
 }
 
 /* Where all reports go through rank 0 its session's other ranks have nobody to tell. */
-static void leave_request(opi_rank *rank, opi_request *request) {
+void opi_rank_leave(opi_rank *rank, opi_request *request) {
   const opi_session *s = rank->session;
   if (s->peers == NULL || (opi_rank_is_here(s, 0) && rank->index != 0))
     opi_request_leave(rank, request);
   else
     opi_peers_await(rank, request);
+}
+
+/* Once nothing of it is left on the device; there is always room for that. */
+static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_error *err) {
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_LEAVE, .request = request};
+  if (!opi_ahead_is_empty(rank))
+    return opi_ahead_push(rank, &e, err);
+  opi_rank_leave(rank, request);
+  return OPIPE_OK;
 }
 
 static bool take_request(opi_rank *rank) {
@@ -71,7 +80,11 @@ static bool take_request(opi_rank *rank) {
 
 /* Remembers since when the step has been blocked, or that it moves again. */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
-  if (rank->blocked_since_ns != 0)
+  if (!opi_ahead_is_empty(rank)) { /* its device has something to do */
+    rank->blocked_since_ns = 0;
+    opi_ahead_note(rank);
+  }
+  if (rank->blocked_since_ns != 0 || !opi_ahead_is_empty(rank))
     return;
   rank->blocked_since_ns = opi_clock_ns();
   opi_rank_note(rank, OPI_DOING_STEP, step, rank->blocked_since_ns);
@@ -97,35 +110,39 @@ opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
   const opipe_status status =
       weights == NULL ? OPIPE_OK : opi_weights_settle(weights, rank->index, err);
   opi_request *owed = cursor->owed;
-  if (status == OPIPE_PENDING && rank->event != NULL)
+  if (status == OPIPE_PENDING && rank->ahead != NULL)
     rank->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK && owed != NULL) {
     cursor->owed = NULL;
     if (rank == opi_session_first(rank->session))
       opi_weights_report(weights, rank->index, &owed->ticket->report);
     opi_count_on(&rank->n_moves);
-    leave_request(rank, owed);
+    OPI_TRY(leave_request(rank, owed, err));
   }
   return status < 0 || rank->session->peers == NULL ? status : settle_peers(rank, status, err);
 }
 
 /* The rank is done with its list of a request; it lets go of a step when its norms are settled. */
-static void end_request(opi_rank *rank, opi_request *request) {
+static opipe_status end_request(opi_rank *rank, opi_request *request, opipe_error *err) {
   if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
       opi_weights_lags(rank->session->engine->weights, rank->index))
     rank->cursor->owed = request;
   else
-    leave_request(rank, request);
+    return leave_request(rank, request, err);
+  return OPIPE_OK;
 }
 
 /* Nothing is submitted: what lags behind is moved on. */
 static opipe_status idle(opi_rank *rank, opipe_error *err) {
-  opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
+  if (opi_ahead_is_empty(rank))
+    opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
+  else
+    opi_ahead_note(rank);
   const opipe_status lags = opi_rank_settle(rank, err);
   const opipe_status sends = lags < 0 ? lags : opi_list_idle(rank, err);
   if (sends != OPIPE_OK || lags != OPIPE_OK)
     return sends != OPIPE_OK ? sends : lags;
-  return opi_peers_awaits(rank) ? OPIPE_PENDING : OPIPE_OK;
+  return opi_peers_awaits(rank) || !opi_ahead_is_empty(rank) ? OPIPE_PENDING : OPIPE_OK;
 }
 
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
@@ -136,8 +153,11 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
-    status = opi_peers_move(rank, &local); /* it may let the rank take the next, */
-    if (status == OPIPE_OK && rank->request == NULL && !take_request(rank)) {
+    status = opi_ahead_move(rank, &local);
+    if (status == OPIPE_OK)
+      status = opi_peers_move(rank, &local); /* it may let the rank take the next, */
+    if (status == OPIPE_OK && rank->request == NULL &&
+        (!opi_ahead_has_room(rank) || !take_request(rank))) {
       status = idle(rank, &local);
       if (status >= 0)
         return status;
@@ -152,7 +172,7 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
     rank->request = NULL;
     opi_count_on(&rank->n_moves);
     if (done != NULL)
-      end_request(rank, done);
+      status = end_request(rank, done, &local);
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/executor/ahead.h"
 
 /* A message's number in its stream since that was opened; false: it would be of before the first
  * body, or mini-batch. */
@@ -26,10 +26,14 @@ static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const 
 /* ---- the reader's end ---- */
 
 opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
-  uint64_t number = 0;
-  (void)number_of(opi_cursor_of(rank), m, step, false, &number);
-  return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, number, &m->to, NULL);
+  opi_compiled *t = opi_compiled_at(rank);
+  const opi_message_run *m = &t->messages[step->route];
+  opi_ahead_entry e = {.kind = OPI_AHEAD_POST, .shape = t, .message = step->route};
+  (void)number_of(opi_cursor_of(rank), m, step, false, &e.number);
+  if (opi_ahead_is_empty(rank))
+    return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, e.number, &m->to, NULL);
+  /* strict: nothing may be issued in front of it */
+  return t->strict || !opi_ahead_has_room(rank) ? OPIPE_PENDING : opi_ahead_push(rank, &e, err);
 }
 
 opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_error *err) {
@@ -37,6 +41,8 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
   uint64_t number = 0;
   if (!number_of(opi_cursor_of(rank), m, step, false, &number))
     return OPIPE_OK; /* a credit that needs none */
+  if (opi_ahead_posts(rank, m, number))
+    return OPIPE_PENDING;
   return OPI_POLL_WIRE(rank->session, test, err, m->wire->dst, number);
 }
 
@@ -58,24 +64,27 @@ static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, op
     if (!m->direct)
       status = OPI_POLL_WIRE(t->session, reserve, err, m->wire->src, waiting->number);
     if (status == OPIPE_OK) {
-      status =
-          OPI_POLL_WIRE(t->session, send, err, m->wire->src, waiting->number, &m->from, NULL, NULL);
+      status = OPI_POLL_WIRE(t->session, send, err, m->wire->src, waiting->number, &m->from,
+                             waiting->ready, NULL);
     }
     if (status != OPIPE_OK)
       return status;
     waiting->sent = true;
   }
-  return m->direct ? OPIPE_OK : OPI_POLL_WIRE(t->session, test, err, m->wire->src, waiting->number);
+  return m->direct && waiting->ready == NULL
+             ? OPIPE_OK
+             : OPI_POLL_WIRE(t->session, test, err, m->wire->src, waiting->number);
 }
 
 /* Tries what waits, the messages of one stream in their order. */
 static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err) {
   const opi_compiled *t = seat->shape;
+  opipe_status failed = OPIPE_OK;
   uint32_t kept = 0;
   for (uint32_t i = 0; i < seat->n_waiting; ++i) {
     opi_waiting_send waiting = seat->waiting[i];
     const uint32_t stream = t->messages[waiting.message].stream;
-    opipe_status status = OPIPE_OK;
+    opipe_status status = failed;
     for (uint32_t k = 0; k < kept && status == OPIPE_OK && !waiting.sent; ++k) {
       if (t->messages[seat->waiting[k].message].stream == stream && !seat->waiting[k].sent)
         status = OPIPE_PENDING;
@@ -83,14 +92,16 @@ static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err)
     if (status == OPIPE_OK)
       status = deliver(t, &waiting, err);
     if (status < 0)
-      return status;
-    if (status == OPIPE_PENDING)
+      failed = status;
+    if (status != OPIPE_OK)
       seat->waiting[kept++] = waiting;
+    else
+      opi_ahead_arrived(rank, waiting.ready);
   }
   if (kept != seat->n_waiting)
     opi_count_on(&rank->n_moves);
   seat->n_waiting = kept;
-  return OPIPE_OK;
+  return failed;
 }
 
 opipe_status opi_messages_try(opi_rank *rank, opipe_error *err) {
@@ -133,12 +144,22 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
   const bool strict = t->strict;
   opi_waiting_send waiting = {.message = step->route};
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
+  opipe_status status = opi_ahead_ready(rank, &waiting.ready, err);
+  if (status != OPIPE_OK)
+    return status;
   if (strict || seat->n_waiting == 0) {
-    const opipe_status status = deliver(t, &waiting, err);
+    status = deliver(t, &waiting, err);
+    if (status == OPIPE_OK)
+      opi_ahead_arrived(rank, waiting.ready);
+    if (status == OPIPE_OK)
+      opi_ahead_given(rank);
     if (status != OPIPE_PENDING || (strict && !waiting.sent))
       return status; /* strict: nothing may be issued in front of it */
   }
-  OPI_TRY(put_aside(rank, t, &waiting, err));
+  status = put_aside(rank, t, &waiting, err);
+  if (status != OPIPE_OK)
+    return status;
+  opi_ahead_given(rank);
   return seat->n_waiting > 1 ? opi_messages_flush(rank, err) : OPIPE_OK;
 }
 
@@ -164,6 +185,8 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cursor *cursor = opi_cursor_of(rank);
   const opi_seat *seat = &t->seats[rank->index];
+  if (!opi_ahead_is_empty(rank))
+    return OPIPE_PENDING; /* a receive has no event to wait for */
   if (seat->room_waiting - seat->n_waiting < n) {
     OPI_TRY(opi_messages_flush(rank, err));
     if (seat->room_waiting - seat->n_waiting < n)

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/executor/ahead.h"
 
 static opipe_status hand_on(opi_compiled *t, const opi_step *step, opipe_error *err) {
   opi_session *s = t->session;
@@ -48,7 +48,10 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
         status = opi_step_compute(rank, step, index, err);
         break;
     }
+    if (status >= 0)
+      OPI_TRY(opi_ahead_drain(rank, err));
   }
+  s->engine->cursors[rank->index].part = 0;
   rank->request = NULL;
   return status;
 }

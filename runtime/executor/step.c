@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/executor/ahead.h"
 
 static bool in_evaluate(const opi_step *step) {
   return step->kind != OPI_ACT_REDUCE && step->kind != OPI_ACT_UPDATE &&
@@ -38,7 +38,7 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
       cursor->reducing[kept++] = index;
   }
   cursor->n_reducing = kept;
-  rank->polls = rank->polls || (kept != 0 && rank->event != NULL);
+  rank->polls = rank->polls || (kept != 0 && rank->ahead != NULL);
   return OPIPE_OK;
 }
 
@@ -71,83 +71,102 @@ static void poison_freed(const opi_compiled *t, const opi_step *step) {
   }
 }
 
-/* While a program runs on an asynchronous device: sends and sums that wait are tried again, or they
- * would wait for the program's end. */
-static opipe_status beside_program(opi_rank *rank, bool *out_more, opipe_error *err) {
-  opi_cursor *cursor = opi_cursor_of(rank);
-  *out_more = cursor->n_reducing != 0;
-  OPI_TRY(opi_messages_flush(rank, err));
-  for (const opi_seat *seat = cursor->busy; seat != NULL; seat = seat->next_busy) {
-    for (uint32_t i = 0; i < seat->n_waiting; ++i)
-      *out_more = *out_more || !seat->waiting[i].sent;
-  }
-  return move_sums(rank, err);
-}
-
-static opipe_status name_failure(const opi_rank *rank, const opi_step *step, uint32_t program,
-                                 const opi_request *request, opipe_status status,
-                                 opipe_error *local, opipe_error *err) {
+static void name_failure(const opi_rank *rank, const opi_ahead_entry *run, opipe_error *io_err) {
   static const char *const names[] = {"forward", "backward", "input backward", "weight backward",
                                       "forward"};
-  const opi_compiled *t = opi_compiled_at(rank);
-  const uint32_t stage = step->stage / t->model->n_pieces;
-  const uint32_t m = t->parts[step->microbatch].in_request;
-  local->status = status;
-  if (request->ticket != NULL) {
-    (void)opi_error_prefix(local,
+  const opi_compiled *t = run->shape;
+  const uint32_t stage = run->step->stage / t->model->n_pieces;
+  const uint32_t m = t->parts[run->step->microbatch].in_request;
+  const unsigned long long number = run->request->number;
+  if (run->request->ticket != NULL) {
+    (void)opi_error_prefix(io_err,
                            "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index,
-                           stage, names[program], (unsigned long long)request->number, m);
+                           stage, names[run->program], number, m);
   } else {
-    (void)opi_error_prefix(local, "rank %u, stage %u, request %llu, micro-batch %u: ", rank->index,
-                           stage, (unsigned long long)request->number, m);
+    (void)opi_error_prefix(io_err, "rank %u, stage %u, request %llu, micro-batch %u: ", rank->index,
+                           stage, number, m);
   }
-  if (err != NULL)
-    *err = *local;
-  return status;
 }
 
 /* What a program says about a request's data (OPIPE_E_INVALID: a NaN with the check on, an index
- * out of range) fails the request; anything else fails the rank, and with it the session. */
+ * out of range) fails the request; anything else fails the rank, and with it the session. So does
+ * whatever goes wrong in a training step: gradients that miss a micro-batch are of no use. */
+opipe_status opi_step_ran(opi_rank *rank, const opi_ahead_entry *run, opipe_status status,
+                          opipe_error *local, opipe_error *err) {
+  const opi_session *s = rank->session;
+  const uint32_t stage = run->step->stage / run->shape->model->n_pieces;
+  const bool trains = run->request->ticket != NULL;
+  opi_span span = {run->since_ns, opi_clock_ns()};
+  if (rank->ahead != NULL && rank->ahead->moved_ns > span.start_ns)
+    span.start_ns = rank->ahead->moved_ns; /* it waited for the one before */
+  atomic_store_explicit(&rank->busy_ns,
+                        atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) +
+                            (span.end_ns - span.start_ns),
+                        memory_order_relaxed);
+  if (run->ran != NULL)
+    *run->ran = (opi_ran){span, run->ran_number};
+  if (status >= 0) {
+    if ((s->flags & OPIPE_SESSION_POISON) != 0)
+      poison_freed(run->shape, run->step);
+    return OPIPE_OK;
+  }
+  name_failure(rank, run, local);
+  local->status = status;
+  if (status == OPIPE_E_INVALID && !trains) {
+    (void)opi_request_fail_at(run->request, stage, local);
+    return OPIPE_OK;
+  }
+  *err = *local;
+  return status;
+}
+
+/* On an asynchronous device it ends later; an error may come at once all the same. */
+static opipe_status run(opi_rank *rank, opi_ahead_entry *e, opipe_binding *binding,
+                        uint32_t n_scalars, opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  e->kind = OPI_AHEAD_RUN;
+  e->since_ns = opi_clock_ns();
+  opi_rank_note(rank, rank->ahead == NULL ? OPI_DOING_PROGRAM : OPI_DOING_STEP, e->step,
+                rank->ahead == NULL ? e->since_ns : 0);
+  opipe_status status = OPI_ASK_RANK(rank, run, &local, binding, rank->queue,
+                                     opi_cursor_of(rank)->scalars, n_scalars);
+  if (rank->ahead == NULL)
+    opi_rank_note(rank, OPI_DOING_STEP, e->step, 0);
+  if (rank->ahead == NULL || status < 0)
+    return opi_step_ran(rank, e, status, &local, err);
+  status = opi_ahead_push(rank, e, err);
+  return status < 0 || (rank->session->flags & OPIPE_SESSION_POISON) == 0
+             ? status
+             : opi_ahead_drain(rank, err);
+}
+
 static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32_t index,
                                     opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_request *request = rank->request;
-  opipe_error local = OPIPE_ERROR_INIT;
+  opi_ahead_entry e = {.step = step,
+                       .request = request,
+                       .shape = t,
+                       .ran = opi_ran_at(t, rank->index, index),
+                       .ran_number = request->order + 1,
+                       .program = OPI_PROGRAM_F};
   if (request->deadline_ns != 0)
     opi_request_check_deadline(request, rank, step->stage / t->model->n_pieces);
   if (t->bound[index] == NULL || opi_request_failed(request))
     return OPIPE_OK;
-  int64_t *scalars = opi_cursor_of(rank)->scalars;
-  const opi_running how = {
-      .scalars = scalars, .n_scalars = t->draws ? OPI_SCALAR_TABLE : 0, .beside = beside_program};
   if (t->draws)
-    set_scalars(t, request, step->stage, step->microbatch, scalars);
-  opi_ran *ran = opi_ran_at(t, rank->index, index);
-  const opipe_status status = opi_rank_run(rank, step, t->bound[index], &how, &ran->span, &local);
-  ran->request = request->order + 1;
-  if (status >= 0 && (rank->session->flags & OPIPE_SESSION_POISON) != 0)
-    poison_freed(t, step);
-  if (status >= 0)
-    return OPIPE_OK;
-  (void)name_failure(rank, step, OPI_PROGRAM_F, request, status, &local,
-                     status == OPIPE_E_INVALID ? NULL : err);
-  if (status != OPIPE_E_INVALID)
-    return status;
-  (void)opi_request_fail_at(request, step->stage / t->model->n_pieces, &local);
-  return OPIPE_OK;
+    set_scalars(t, request, step->stage, step->microbatch, opi_cursor_of(rank)->scalars);
+  return run(rank, &e, t->bound[index], t->draws ? OPI_SCALAR_TABLE : 0, err);
 }
 
-/* Whatever goes wrong in a step ends the session: gradients that miss a micro-batch are of no use.
- */
 static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t index,
                                  opipe_error *err) {
   opi_session *s = rank->session;
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
   const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
-  const uint32_t class = opi_class_at(t, step->microbatch);
   uint32_t program = step->pass, binding = t->binding_of_step[index];
-  const opi_request *request = opi_step_request(rank, step);
+  opi_request *request = opi_step_request(rank, step);
   const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
   if (evaluate && t->eval_of_step[index] != OPIPE_NONE) {
     program = OPI_PROGRAM_E;
@@ -155,30 +174,27 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
   }
   if (binding == OPIPE_NONE)
     return OPIPE_OK;
-  const opi_program_unit *unit = opi_unit_at(t, instance, class, program);
+  const opi_program_unit *unit = opi_unit_at(t, instance, opi_class_at(t, step->microbatch), program);
   /* The first forwards after a pause see the weights as their backwards will: one step old. */
   uint32_t version = step->version;
   if (cursor->item.kind == OPI_ITEM_PROLOGUE ||
       (s->reference && s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED))
     version = 1;
-  const uint32_t set =
-      opi_weights_set_of(rank->session->engine->weights, rank->index, evaluate ? 0 : version);
-  opipe_error local = OPIPE_ERROR_INIT;
+  const uint32_t set = opi_weights_set_of(s->engine->weights, rank->index, evaluate ? 0 : version);
+  opi_ahead_entry e = {.step = step,
+                       .request = request,
+                       .shape = t,
+                       .ran = evaluate ? NULL : opi_ran_at(t, rank->index, index),
+                       .ran_number = request->number + 1,
+                       .program = program};
   set_scalars(t, request, step->stage, step->microbatch, cursor->scalars);
-  const opi_running how = {
-      .scalars = cursor->scalars, .n_scalars = OPI_SCALAR_TABLE, .beside = beside_program};
-  opi_span span;
-  const opipe_status status =
-      opi_rank_run(rank, step, unit->bindings[binding].sets[set], &how, &span, &local);
-  if (!evaluate)
-    *opi_ran_at(t, rank->index, index) = (opi_ran){span, request->number + 1};
-  if (status >= 0 && (s->flags & OPIPE_SESSION_POISON) != 0)
-    poison_freed(t, step);
-  return status >= 0 ? OPIPE_OK : name_failure(rank, step, program, request, status, &local, err);
+  return run(rank, &e, unit->bindings[binding].sets[set], OPI_SCALAR_TABLE, err);
 }
 
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                               opipe_error *err) {
+  if (!opi_ahead_has_room(rank))
+    return OPIPE_PENDING;
   return opi_session_trains(rank->session) ? compute_step(rank, step, index, err)
                                            : compute_request(rank, step, index, err);
 }
@@ -186,12 +202,15 @@ opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t ind
 /* Rows that a backward cannot read where they lie. */
 opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_DATA};
   opipe_region src, dst;
   opi_route_regions(t, step->route, step->microbatch, &src, &dst);
   if (src.n_bytes == 0)
     return OPIPE_OK;
+  if (!opi_ahead_has_room(rank))
+    return OPIPE_PENDING;
   OPI_TRY(OPI_ASK_RANK(rank, copy, err, rank->queue, &dst, &src));
-  return opi_rank_sync(rank, err);
+  return rank->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &e, err);
 }
 
 /* ---- the list ---- */
@@ -219,13 +238,13 @@ static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index,
 
 static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index,
                             opipe_error *err) {
-  if (!opi_session_trains(rank->session)) {
-    OPI_TRY(compute_request(rank, step, index, err));
-    OPI_TRY(opi_messages_flush(rank, err));
-    return opi_peers_move(rank, err);
-  }
-  OPI_TRY(opi_step_compute(rank, step, index, err));
+  const opipe_status status = opi_step_compute(rank, step, index, err);
+  if (status != OPIPE_OK)
+    return status;
   OPI_TRY(opi_messages_flush(rank, err));
+  OPI_TRY(opi_ahead_move(rank, err));
+  if (!opi_session_trains(rank->session))
+    return opi_peers_move(rank, err);
   const opipe_status settled = opi_rank_settle(rank, err);
   return settled < 0 ? settled : move_sums(rank, err);
 }
@@ -245,6 +264,8 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   const opipe_status settled = opi_rank_settle(rank, err); /* the step before */
   if (settled != OPIPE_OK)
     return settled;
+  if (opi_ahead_stores(rank)) /* the loss has not come */
+    return OPIPE_PENDING;
   if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
     *span = (opi_span){opi_clock_ns(), 0};
     cursor->finite = opi_train_is_finite(t, rank->request, rank->index);
@@ -252,7 +273,7 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   OPI_TRY(move_sums(rank, err));
   const opipe_status status =
       opi_weights_step(rank->session->engine->weights, rank->index, cursor->finite, err);
-  if (status == OPIPE_PENDING && rank->event != NULL)
+  if (status == OPIPE_PENDING && rank->ahead != NULL)
     rank->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
@@ -410,12 +431,14 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
       if (settled < 0)
         return settled;
       OPI_TRY(move_sums(rank, err));
+      OPI_TRY(opi_ahead_move(rank, err));
       rank->peer = peer_of(t, step);
       opi_rank_blocked(rank, step);
     }
     if (status != OPIPE_OK)
       return status;
     opi_rank_moves(rank, step);
+    opi_cursor_of(rank)->part = 0;
     i += batch != 0 ? batch : 1;
     rank->step = i;
     if (step->kind == OPI_ACT_COMPUTE && opi_session_failed(rank->session))

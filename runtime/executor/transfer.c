@@ -176,7 +176,7 @@ opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *
             (size_t)src->n_bytes);
     return OPIPE_OK;
   }
-  char *staging = atomic_load_explicit(&from->staging, memory_order_acquire);
+  char *staging = opi_rank_staging(from);
   if ((from->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
     OPI_TRY(opi_buffer_host(from, src->buffer, &a, err));
     staging = (char *)a + src->offset_bytes;

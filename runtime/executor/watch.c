@@ -7,23 +7,33 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/executor/ahead.h"
 
-void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
-  if (step != NULL && rank->request != NULL) {
-    const opi_request *request = opi_step_request(rank, step);
+static void note(opi_rank *rank, uint32_t doing, const opi_step *step, const opi_request *request,
+                 const opi_compiled *t, uint64_t since_ns) {
+  if (request != NULL) {
     atomic_store_explicit(&rank->doing_request, request->number, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_pass, step->pass, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_stage, step->stage, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_pieces, opi_compiled_at(rank)->model->n_pieces,
-                          memory_order_relaxed);
+    atomic_store_explicit(&rank->doing_pieces, t->model->n_pieces, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_microbatch, step->microbatch, memory_order_relaxed);
     atomic_store_explicit(&rank->doing_peer, doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->peer,
                           memory_order_relaxed);
   }
   atomic_store_explicit(&rank->doing, doing, memory_order_relaxed);
   atomic_store_explicit(&rank->doing_since_ns, since_ns, memory_order_release);
+}
+
+void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
+  if (step != NULL && rank->request != NULL)
+    note(rank, doing, step, opi_step_request(rank, step), opi_compiled_at(rank), since_ns);
+  else
+    note(rank, doing, NULL, NULL, NULL, since_ns);
+}
+
+void opi_rank_note_ahead(opi_rank *rank, const opi_ahead_entry *e, uint64_t since_ns) {
+  note(rank, OPI_DOING_PROGRAM, e->step, e->step == NULL ? NULL : e->request, e->shape, since_ns);
 }
 
 static const char *kind_name(uint32_t kind) {

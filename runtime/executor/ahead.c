@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/executor/ahead.h"
+
+/* ---- open and close ---- */
+
+opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err) {
+  struct opi_ahead *a = opi_alloc_zero(rank->session->allocator, 1, sizeof *a);
+  if (a == NULL)
+    return opi_fail_nomem(err, sizeof *a, "a queue");
+  rank->ahead = a;
+  for (uint32_t i = 0; i < OPI_AHEAD; ++i)
+    OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &a->entries[i].event));
+  for (uint32_t i = 0; i < OPI_AHEAD_SENDS; ++i) {
+    OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &a->sends[i]));
+    ++a->n_sends;
+  }
+  return OPIPE_OK;
+}
+
+/* Events of messages that never arrived are with those messages; their world has ended. */
+static void take_back(struct opi_ahead *a, opi_shape *const *shapes, uint32_t n, uint32_t rank) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_compiled *t = shapes[i] == NULL ? NULL : shapes[i]->compiled;
+    opi_seat *seat = t == NULL || t->seats == NULL ? NULL : &t->seats[rank];
+    for (uint32_t w = 0; seat != NULL && w < seat->n_waiting; ++w) {
+      if (seat->waiting[w].ready != NULL)
+        a->sends[a->n_sends++] = seat->waiting[w].ready;
+      seat->waiting[w].ready = NULL;
+    }
+  }
+  if (a->standing != NULL)
+    a->sends[a->n_sends++] = a->standing;
+  a->standing = NULL;
+}
+
+void opi_ahead_close(opi_rank *rank) {
+  const opi_session *s = rank->session;
+  struct opi_ahead *a = rank->ahead;
+  if (a == NULL)
+    return;
+  take_back(a, s->shapes, s->shapes == NULL ? 0 : s->n_places, rank->index);
+  for (uint32_t i = 0; i < OPI_AHEAD; ++i)
+    rank->backend->event_destroy(a->entries[i].event);
+  for (uint32_t i = 0; i < a->n_sends; ++i)
+    rank->backend->event_destroy(a->sends[i]);
+  opi_free(s->allocator, a, sizeof *a);
+  rank->ahead = NULL;
+}
+
+void opi_ahead_end(opi_rank *rank) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (rank->ahead == NULL || rank->event == NULL)
+    return;
+  opipe_status status = OPI_ASK_RANK(rank, event_record, &why, rank->queue, rank->event);
+  if (status == OPIPE_OK)
+    status = rank->backend->event_sync(rank->event, rank->session->watchdog_ns, &why);
+  if (status == OPIPE_E_TIMEOUT) {
+    opi_log(rank->session->env.logger, OPIPE_LOG_ERROR,
+            "rank %u: its device has not finished what was queued after %.3g s", rank->index,
+            (double)rank->session->watchdog_ns * 1e-9);
+  }
+}
+
+/* ---- entries ---- */
+
+bool opi_ahead_posts(const opi_rank *rank, const opi_message_run *message, uint64_t number) {
+  const struct opi_ahead *a = rank->ahead;
+  if (a == NULL || a->n_posts == 0)
+    return false;
+  for (uint64_t n = a->n_out; n < a->n_in; ++n) {
+    const opi_ahead_entry *e = &a->entries[n % OPI_AHEAD];
+    if (e->kind == OPI_AHEAD_POST && &e->shape->messages[e->message] == message &&
+        e->number == number)
+      return true;
+  }
+  return false;
+}
+
+opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_error *err) {
+  struct opi_ahead *a = rank->ahead;
+  opi_ahead_entry *e = &a->entries[a->n_in % OPI_AHEAD];
+  opipe_event *event = e->event;
+  *e = *entry;
+  e->event = event;
+  e->staging_end = a->staged_in;
+  if (a->n_in == a->n_out)
+    a->moved_ns = opi_clock_ns();
+  ++a->n_in;
+  a->n_stores += e->kind == OPI_AHEAD_STORE;
+  a->n_posts += e->kind == OPI_AHEAD_POST;
+  return e->kind >= OPI_AHEAD_POST
+             ? OPIPE_OK
+             : OPI_ASK_RANK(rank, event_record, err, rank->queue, event);
+}
+
+/* Memory that has grown is used from its beginning; what lies in the one before stays there. */
+char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes) {
+  struct opi_ahead *a = rank->ahead;
+  const opi_staging *now = atomic_load_explicit(&rank->staging, memory_order_acquire);
+  if (a->staging != now) {
+    a->staging = now;
+    a->staged_in = a->staged_out = 0;
+    a->staging_first = a->n_in;
+  }
+  const uint64_t at = a->staged_in % now->n_bytes;
+  const uint64_t skipped = at + n_bytes > now->n_bytes ? now->n_bytes - at : 0;
+  if (a->staged_in == a->staged_out)
+    a->staged_out += skipped;
+  if (a->staged_in + skipped + n_bytes - a->staged_out > now->n_bytes)
+    return NULL;
+  a->staged_in += skipped + n_bytes;
+  return now->data + (a->staged_in - n_bytes) % now->n_bytes;
+}
+
+static opipe_status post(const opi_rank *rank, const opi_ahead_entry *e, opipe_error *err) {
+  const opi_message_run *m = &e->shape->messages[e->message];
+  return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, e->number, &m->to, NULL);
+}
+
+/* What is due. OPIPE_PENDING: it is not yet. */
+static opipe_status act(opi_rank *rank, const opi_ahead_entry *e, opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  opipe_status status = OPIPE_OK;
+  if (e->kind < OPI_AHEAD_POST)
+    status = OPI_POLL("backend", opi_rank_backend(rank), event_poll, &local, e->event);
+  if (status == OPIPE_PENDING)
+    return status;
+  if (e->kind == OPI_AHEAD_RUN)
+    return opi_step_ran(rank, e, status, &local, err);
+  if (status < 0) {
+    (void)opi_error_prefix(&local, "rank %u: ", rank->index);
+    *err = local;
+    return status;
+  }
+  if (e->kind == OPI_AHEAD_STORE)
+    opi_step_stored(rank, e);
+  else if (e->kind == OPI_AHEAD_LEAVE)
+    opi_rank_leave(rank, e->request);
+  return e->kind == OPI_AHEAD_POST ? post(rank, e, err) : OPIPE_OK;
+}
+
+static void pop(struct opi_ahead *a, const opi_ahead_entry *e, uint64_t number) {
+  if (number >= a->staging_first && e->staging_end > a->staged_out)
+    a->staged_out = e->staging_end;
+  a->n_stores -= e->kind == OPI_AHEAD_STORE;
+  a->n_posts -= e->kind == OPI_AHEAD_POST;
+  a->n_out = number + 1;
+  a->moved_ns = opi_clock_ns();
+}
+
+opipe_status opi_ahead_move(opi_rank *rank, opipe_error *err) {
+  struct opi_ahead *a = rank->ahead;
+  opipe_status status = OPIPE_OK;
+  if (a == NULL)
+    return OPIPE_OK;
+  while (status == OPIPE_OK && a->n_out != a->n_in) {
+    const opi_ahead_entry *e = &a->entries[a->n_out % OPI_AHEAD];
+    status = act(rank, e, err);
+    if (status < 0 && e->request != NULL)
+      rank->request = e->request; /* whose failure it is */
+    if (status != OPIPE_OK)
+      break;
+    pop(a, e, a->n_out);
+    opi_count_on(&rank->n_moves);
+  }
+  rank->polls = rank->polls || a->n_out != a->n_in;
+  return status < 0 ? status : OPIPE_OK;
+}
+
+opipe_status opi_ahead_drain(opi_rank *rank, opipe_error *err) {
+  OPI_TRY(opi_ahead_move(rank, err));
+  while (!opi_ahead_is_empty(rank) && !opi_session_failed(rank->session)) {
+    opipe_error late = OPIPE_ERROR_INIT; /* comes with the entries */
+    (void)opi_rank_sync(rank, &late);
+    OPI_TRY(opi_ahead_move(rank, err));
+  }
+  return OPIPE_OK;
+}
+
+void opi_ahead_note(opi_rank *rank) {
+  const struct opi_ahead *a = rank->ahead;
+  opi_rank_note_ahead(rank, &a->entries[a->n_out % OPI_AHEAD], a->moved_ns);
+}
+
+/* ---- messages ---- */
+
+opipe_status opi_ahead_ready(opi_rank *rank, opipe_event **out, opipe_error *err) {
+  struct opi_ahead *a = rank->ahead;
+  *out = a == NULL ? NULL : a->standing;
+  if (a == NULL || a->standing != NULL || a->n_in == a->n_out)
+    return OPIPE_OK;
+  if (a->n_sends == 0)
+    return OPIPE_PENDING;
+  *out = a->standing = a->sends[--a->n_sends];
+  return OPI_ASK_RANK(rank, event_record, err, rank->queue, a->standing);
+}
