@@ -77,13 +77,14 @@ void opi_rank_give(opi_rank *rank, opi_block *block) {
 /* ---- programs ---- */
 
 /* An asynchronous device is waited for in slices, so that an abort or the watchdog is never far. */
-opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err) {
-  if (rank->event == NULL)
+opipe_status opi_queue_sync(const opi_rank *rank, opipe_queue *queue, opipe_event *event,
+                            opipe_error *err) {
+  if (event == NULL)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK_RANK(rank, event_record, err, rank->queue, rank->event));
+  OPI_TRY(OPI_ASK_RANK(rank, event_record, err, queue, event));
   opipe_status status = OPIPE_E_TIMEOUT;
   while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->session)) {
-    status = rank->backend->event_sync(rank->event, OPI_LOOK_NS, err);
+    status = rank->backend->event_sync(event, OPI_LOOK_NS, err);
     if (status != OPIPE_E_TIMEOUT)
       status = opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
     if (status == OPIPE_E_TIMEOUT)
@@ -124,7 +125,10 @@ static bool is_plain_host(const opi_rank *rank) {
 /* Ranks may be at work with what was there before: it is kept until the end. */
 opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err) {
   opi_session *s = rank->session;
-  n_bytes = rank->ahead == NULL ? n_bytes : 2 * n_bytes;
+  if (rank->ahead != NULL) {
+    const uint64_t many = OPI_STAGED * n_bytes, most = OPI_STAGING_BYTES;
+    n_bytes = many < most ? many : 2 * n_bytes > most ? 2 * n_bytes : most;
+  }
   if (is_plain_host(rank) || n_bytes <= rank->staging_bytes)
     return OPIPE_OK;
   opi_staging *more = OPI_ARENA_NEW(&s->arena, opi_staging);

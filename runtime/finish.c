@@ -18,8 +18,13 @@ static bool fail(opi_request *request, uint32_t from, uint32_t stage, const opip
   return true;
 }
 
+/* Bad data that has flowed on may be noticed downstream first, where devices tell late: the lowest
+ * stage is where it began. */
 bool opi_request_fail_at(opi_request *request, uint32_t stage, const opipe_error *why) {
-  return fail(request, OPI_FATE_OPEN, stage, why);
+  if (fail(request, OPI_FATE_OPEN, stage, why))
+    return true;
+  return why->status == OPIPE_E_INVALID && stage < request->failed_stage &&
+         request->failed_stage != OPIPE_NONE && fail(request, OPI_FATE_FAILED, stage, why);
 }
 
 bool opi_request_fail(opi_request *request, const opipe_error *why) {

@@ -31,7 +31,9 @@ typedef struct opi_block {
 
 enum {
   OPI_LOOK_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
-  OPI_POLL_NS = 50000      /* waits for something that rings no bell: host fences */
+  OPI_POLL_NS = 50000,     /* waits for something that rings no bell: host fences */
+  OPI_STAGED = 64,
+  OPI_STAGING_BYTES = 16 << 20
 };
 
 /* ---- shapes ---- */
@@ -124,7 +126,7 @@ struct opi_request {
   bool foremost;            /* of its stream, among those that wait for fences; submit_lock */
   _Atomic uint32_t state;   /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
   _Atomic uint32_t failed;  /* OPI_FATE_* */
-  uint32_t failed_stage;    /* where, OPIPE_NONE: before any; behind `failed`, as `error` */
+  _Atomic uint32_t failed_stage;   /* where, OPIPE_NONE: before any; behind `failed`, as `error` */
   _Atomic uint32_t n_ranks_left;   /* of those here */
   _Atomic uint32_t n_reports_left; /* the same, where other sessions are told */
   _Atomic uint32_t n_taking_left;  /* of those that have a part in it, where others have none */
@@ -183,8 +185,8 @@ typedef struct opi_rank {
   opipe_endpoint *endpoint;
   opi_thread thread;
   _Atomic(opi_staging *) staging; /* for copies to and from devices without plain host memory */
-  uint64_t staging_bytes;       /* submit_lock */
-  struct opi_staging *stagings; /* all, for freeing */
+  uint64_t staging_bytes;         /* submit_lock */
+  struct opi_staging *stagings;   /* all, for freeing */
   /* the interpreter's place: own thread */
   char pad_[128];
   struct opi_cursor *cursor; /* of the engine: what it is at */
@@ -341,20 +343,25 @@ opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, ui
                               opipe_program_info *out_info, opipe_error *err);
 opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bind_params *params,
                            opipe_binding **out_binding, opipe_error *err);
-/* Waits for the rank's queue on asynchronous devices; late errors come out here. */
-opipe_status opi_rank_sync(opi_rank *rank, opipe_error *err);
+/* Waits for a queue of the rank's device by `event`; late errors come out here. NULL: the device is
+ * synchronous. */
+opipe_status opi_queue_sync(const opi_rank *rank, opipe_queue *queue, opipe_event *event,
+                            opipe_error *err);
+static inline opipe_status opi_rank_sync(const opi_rank *rank, opipe_error *err) {
+  return opi_queue_sync(rank, rank->queue, rank->event, err);
+}
 typedef struct opi_span {
   uint64_t start_ns, end_ns; /* 0: not yet */
 } opi_span;
-/* For tensors up to n_bytes, where the device is not plain host memory; room for two of them where
- * it is asynchronous. Under submit_lock. */
+/* For tensors up to n_bytes, where the device is not plain host memory. Where it is asynchronous:
+ * for OPI_STAGED of them, or as many as OPI_STAGING_BYTES hold, at least two. Under submit_lock. */
 opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err);
 static inline char *opi_rank_staging(const opi_rank *rank) {
   opi_staging *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
   return staging == NULL ? NULL : staging->data;
 }
-/* Synchronous devices. A view of host memory into a region, `host` its address where it has one; and a region's bytes,
- * in place or in the rank's staging memory. */
+/* Synchronous devices. A view of host memory into a region, `host` its address where it has one;
+ * and a region's bytes, in place or in the rank's staging memory. */
 opipe_status opi_rank_write(opi_rank *rank, const opi_view *view, const opipe_region *region,
                             char *host, opipe_error *err);
 opipe_status opi_rank_read(opi_rank *rank, const opipe_region *region, char *host,
@@ -460,7 +467,7 @@ opipe_status opi_result_take(const opi_session *session, uint32_t output,
 /* -- ahead.c: asynchronous devices; see executor/ahead.h -- */
 opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err);
 void opi_ahead_close(opi_rank *rank); /* accepts ranks without */
-/* What is queued is done, or the watchdog's time has passed. [control] */
+/* Waits until all that is queued is done. [control] */
 void opi_ahead_end(opi_rank *rank);
 
 /* Takes note of what the rank is doing, for the watchdog. watch.c */

@@ -77,6 +77,8 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
     const opipe_status ready = s->wire->src_backend->event_poll(c->ready, err);
     if (ready == OPIPE_PENDING)
       look_at(s->endpoint, now + AGAIN_NS);
+    if (ready < 0 && (s->sides & 1u) == 0)
+      return OPIPE_PENDING; /* the sender's device has failed: its rank knows more about it */
     if (ready != OPIPE_OK)
       return ready;
     c->ready = NULL;

@@ -66,6 +66,8 @@ static opipe_status finish_late(opipe_stream *stream, cell *c, uint64_t sequence
   const opipe_status status = w->src_backend->event_poll(c->ready, err);
   if (status == OPIPE_PENDING)
     stream->endpoint->unready = true;
+  if (status < 0 && (stream->sides & 1u) == 0)
+    return OPIPE_PENDING; /* the sender's device has failed: its rank knows more about it */
   if (status != OPIPE_OK)
     return status;
   uint64_t before = atomic_load_explicit(&c->taken, memory_order_relaxed);

@@ -47,17 +47,22 @@ void opi_ahead_close(opi_rank *rank) {
   rank->ahead = NULL;
 }
 
+/* A device that the watchdog has given up on is not waited for once more: whoever frees what it is
+ * at waits then, or says so. */
 void opi_ahead_end(opi_rank *rank) {
+  const opi_session *s = rank->session;
   opipe_error why = OPIPE_ERROR_INIT;
   if (rank->ahead == NULL || rank->event == NULL)
     return;
+  const bool given_up = s->why.status == OPIPE_E_TIMEOUT && s->watchdog_ns > OPI_LOOK_NS;
+  const uint64_t patience_ns = given_up ? OPI_LOOK_NS : s->watchdog_ns;
   opipe_status status = OPI_ASK_RANK(rank, event_record, &why, rank->queue, rank->event);
   if (status == OPIPE_OK)
-    status = rank->backend->event_sync(rank->event, rank->session->watchdog_ns, &why);
+    status = rank->backend->event_sync(rank->event, patience_ns, &why);
   if (status == OPIPE_E_TIMEOUT) {
-    opi_log(rank->session->env.logger, OPIPE_LOG_ERROR,
-            "rank %u: its device has not finished what was queued after %.3g s", rank->index,
-            (double)rank->session->watchdog_ns * 1e-9);
+    opi_log(s->env.logger, OPIPE_LOG_ERROR,
+            "rank %u: its device has not finished what was queued, %.3g s after the session ended",
+            rank->index, (double)patience_ns * 1e-9);
   }
 }
 
@@ -88,9 +93,8 @@ opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_
   ++a->n_in;
   a->n_stores += e->kind == OPI_AHEAD_STORE;
   a->n_posts += e->kind == OPI_AHEAD_POST;
-  return e->kind >= OPI_AHEAD_POST
-             ? OPIPE_OK
-             : OPI_ASK_RANK(rank, event_record, err, rank->queue, event);
+  return e->kind >= OPI_AHEAD_SUM ? OPIPE_OK
+                                  : OPI_ASK_RANK(rank, event_record, err, rank->queue, event);
 }
 
 /* Memory that has grown is used from its beginning; what lies in the one before stays there. */
@@ -121,7 +125,7 @@ static opipe_status post(const opi_rank *rank, const opi_ahead_entry *e, opipe_e
 static opipe_status act(opi_rank *rank, const opi_ahead_entry *e, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
-  if (e->kind < OPI_AHEAD_POST)
+  if (e->kind < OPI_AHEAD_SUM)
     status = OPI_POLL("backend", opi_rank_backend(rank), event_poll, &local, e->event);
   if (status == OPIPE_PENDING)
     return status;
@@ -132,7 +136,9 @@ static opipe_status act(opi_rank *rank, const opi_ahead_entry *e, opipe_error *e
     *err = local;
     return status;
   }
-  if (e->kind == OPI_AHEAD_STORE)
+  if (e->kind == OPI_AHEAD_SUM)
+    opi_step_summing(e);
+  else if (e->kind == OPI_AHEAD_STORE)
     opi_step_stored(rank, e);
   else if (e->kind == OPI_AHEAD_LEAVE)
     opi_rank_leave(rank, e->request);

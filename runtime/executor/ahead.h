@@ -5,11 +5,12 @@
  *   RUN    a program: when it ended, what is wrong with its request's data
  *   DATA   inputs, copies: their staging memory is free again
  *   STORE  a result has come to staging memory: it goes to the request's
+ *   SUM    what a sum adds is there: it begins
  *   POST   what read the memory of a receive is done: it is posted
  *   LEAVE  nothing of a request is left on the device: the rank is done with it
  *
  * RUN, DATA and STORE record the entry's own event behind what they queued, so that a late error
- * comes with the one that it belongs to; POST and LEAVE are due when all entries before them are
+ * comes with the one that it belongs to; the others are due when all entries before them are
  * through. What is sent waits for an event of its own, which no error of data is reported by (see
  * "Late errors" in opipe/backend.h), so that a request that has failed flows on.
  *
@@ -30,8 +31,9 @@ enum {
   OPI_AHEAD_RUN = 0,
   OPI_AHEAD_DATA = 1,
   OPI_AHEAD_STORE = 2,
-  OPI_AHEAD_POST = 3,
-  OPI_AHEAD_LEAVE = 4
+  OPI_AHEAD_SUM = 3,
+  OPI_AHEAD_POST = 4,
+  OPI_AHEAD_LEAVE = 5
 };
 
 typedef struct opi_ahead_entry {
@@ -40,7 +42,7 @@ typedef struct opi_ahead_entry {
   const opi_step *step; /* RUN, STORE */
   opi_request *request; /* RUN, STORE, LEAVE */
   opi_compiled *shape;  /* RUN, STORE, POST */
-  opi_ran *ran;         /* RUN: where its times go, under */
+  opi_ran *ran;         /* RUN, SUM: where its times go, under */
   uint64_t ran_number;  /* this number; NULL: nowhere */
   uint32_t program;     /* RUN: for messages */
   uint32_t cell;        /* STORE */
@@ -72,8 +74,7 @@ static inline bool opi_ahead_is_empty(const opi_rank *rank) {
 }
 /* For one more entry, beside those that the end of a request needs. */
 static inline bool opi_ahead_has_room(const opi_rank *rank) {
-  return rank->ahead == NULL ||
-         rank->ahead->n_in - rank->ahead->n_out < OPI_AHEAD - OPI_AHEAD_KEPT;
+  return rank->ahead == NULL || rank->ahead->n_in - rank->ahead->n_out < OPI_AHEAD - OPI_AHEAD_KEPT;
 }
 /* Stores that have not been made. */
 static inline bool opi_ahead_stores(const opi_rank *rank) {
@@ -114,6 +115,7 @@ static inline void opi_ahead_arrived(opi_rank *rank, opipe_event *ready) {
  * run's event. */
 opipe_status opi_step_ran(opi_rank *rank, const opi_ahead_entry *run, opipe_status status,
                           opipe_error *local, opipe_error *err);
+void opi_step_summing(const opi_ahead_entry *sum);
 void opi_step_stored(opi_rank *rank, const opi_ahead_entry *store);
 void opi_rank_leave(opi_rank *rank, opi_request *request);
 

@@ -7,32 +7,29 @@
  */
 #include <errno.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "runtime/engine.h"
+#include "runtime/executor/ahead.h"
 
 /* ---- file descriptors ---- */
 
-static void make_readable(int fd) {
-  const uint64_t one = 1;
-  while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
-  }
-}
-
-static void make_unreadable(int fd) {
-  uint64_t n = 0;
-  while (read(fd, &n, sizeof n) < 0 && errno == EINTR) {
-  }
+/* A rank's is a timer, so that it can be looked after again soon; 0: it is not readable. */
+static void wake_in(int fd, long ns) {
+  const struct itimerspec t = {.it_value = {.tv_nsec = ns}};
+  (void)timerfd_settime(fd, 0, &t, NULL);
 }
 
 /* [callback of the transport: any thread] */
 static void ring_rank(void *ctx) {
   const opi_rank *rank = ctx;
-  make_readable(atomic_load_explicit(&rank->fd, memory_order_relaxed));
+  wake_in(atomic_load_explicit(&rank->fd, memory_order_relaxed), 1);
 }
 
 void opi_session_ring_finished(opi_session *s) {
-  make_readable(atomic_load(&s->finished_fd));
+  const uint64_t one = 1;
+  while (write(atomic_load(&s->finished_fd), &one, sizeof one) < 0 && errno == EINTR) {
+  }
 }
 
 /* Nothing is given up that somebody may have in a loop: made once, kept until the end. */
@@ -40,11 +37,15 @@ static opipe_status make_fd(opi_session *s, _Atomic int32_t *place, opipe_error 
   opipe_status status = OPIPE_OK;
   opi_lock_take(&s->lock);
   if (atomic_load(place) < 0) {
-    const int fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    const bool finished = place == &s->finished_fd;
+    const int fd = finished ? eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)
+                            : timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (fd < 0)
-      status = opi_fail_errno(err, errno, "session_fd: no eventfd could be made");
+      status = opi_fail_errno(err, errno, "session_fd: no file descriptor could be made");
     else
       atomic_store(place, fd);
+    if (fd >= 0 && !finished)
+      wake_in(fd, 1);
   }
   opi_lock_give(&s->lock);
   return status;
@@ -113,13 +114,15 @@ static opipe_status drive(opi_rank *rank, uint64_t timeout_ns, opipe_error *err)
   const int32_t fd = atomic_load_explicit(&rank->fd, memory_order_relaxed);
   uint32_t seen = 0;
   if (fd >= 0)
-    make_unreadable(fd);
+    wake_in(fd, 0);
   const opipe_status status = run(rank, timeout_ns, &seen, err);
   atomic_store_explicit(&rank->driven_ns, opi_clock_ns(), memory_order_relaxed);
   if (status == OPIPE_PENDING)
     opi_watch(s);
   if (fd >= 0 && status >= 0)
     s->transport->notify(rank->endpoint, seen, ring_rank, rank);
+  if (fd >= 0 && status >= 0 && rank->polls) /* nobody rings for what a device has done */
+    wake_in(fd, OPI_POLL_NS);
   return status;
 }
 

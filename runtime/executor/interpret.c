@@ -176,6 +176,9 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;
+  opipe_error before = OPIPE_ERROR_INIT; /* late errors come with whatever is asked next, too */
+  if (opi_ahead_move(rank, &before) < 0)
+    local = before;
   opi_session_fail(s, rank->index, rank->request, &local);
   return why_failed(s, err);
 }

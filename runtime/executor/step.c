@@ -99,10 +99,10 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_ahead_entry *run, opipe_stat
   opi_span span = {run->since_ns, opi_clock_ns()};
   if (rank->ahead != NULL && rank->ahead->moved_ns > span.start_ns)
     span.start_ns = rank->ahead->moved_ns; /* it waited for the one before */
-  atomic_store_explicit(&rank->busy_ns,
-                        atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) +
-                            (span.end_ns - span.start_ns),
-                        memory_order_relaxed);
+  atomic_store_explicit(
+      &rank->busy_ns,
+      atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) + (span.end_ns - span.start_ns),
+      memory_order_relaxed);
   if (run->ran != NULL)
     *run->ran = (opi_ran){span, run->ran_number};
   if (status >= 0) {
@@ -174,7 +174,8 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
   }
   if (binding == OPIPE_NONE)
     return OPIPE_OK;
-  const opi_program_unit *unit = opi_unit_at(t, instance, opi_class_at(t, step->microbatch), program);
+  const opi_program_unit *unit =
+      opi_unit_at(t, instance, opi_class_at(t, step->microbatch), program);
   /* The first forwards after a pause see the weights as their backwards will: one step old. */
   uint32_t version = step->version;
   if (cursor->item.kind == OPI_ITEM_PROLOGUE ||
@@ -226,11 +227,22 @@ static uint32_t peer_of(const opi_compiled *t, const opi_step *step) {
              : OPIPE_NONE;
 }
 
+/* Its members are queued, and it may even be over when that is seen. */
+void opi_step_summing(const opi_ahead_entry *e) {
+  const uint64_t now = opi_clock_ns(), end = e->ran->span.end_ns;
+  e->ran->span.start_ns = end != 0 && end < now ? end : now;
+}
+
 static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
   const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
-  opi_ran_at(t, rank->index, index)->span = (opi_span){opi_clock_ns(), 0};
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_SUM, .ran = opi_ran_at(t, rank->index, index)};
+  if (!opi_ahead_has_room(rank))
+    return OPIPE_PENDING;
+  if (!opi_ahead_is_empty(rank))
+    OPI_TRY(opi_ahead_push(rank, &e, err));
+  e.ran->span = (opi_span){opi_clock_ns(), 0};
   cursor->reducing[cursor->n_reducing++] = index;
   OPI_TRY(opi_weights_reduce(rank->session->engine->weights, opi_whole_instance(t, instance), err));
   return move_sums(rank, err);

@@ -204,6 +204,16 @@ static bool find_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
   return true;
 }
 
+/* What the rank is at: the last that it has taken, unless its device is behind. */
+static opi_request *request_at(const opi_session *s, const opi_rank *rank, uint64_t n_taken) {
+  const uint64_t number = atomic_load(&rank->doing_request);
+  uint64_t n = n_taken - 1;
+  while (rank->ahead != NULL && n != 0 && n_taken - n < s->ring_room &&
+         s->ring[n % s->ring_room]->number != number)
+    --n;
+  return s->ring[n % s->ring_room];
+}
+
 void opi_watch(opi_session *s) {
   const uint64_t now = opi_clock_ns();
   uint32_t rank = 0, waiter = OPIPE_NONE;
@@ -222,5 +232,5 @@ void opi_watch(opi_session *s) {
                  other);
   const uint64_t taken = atomic_load(&s->ranks[rank].n_taken);
   const bool counted = !s->engine->periodic && taken > 0; /* requests are the ring's entries */
-  opi_session_fail(s, rank, counted ? s->ring[(taken - 1) % s->ring_room] : NULL, &why);
+  opi_session_fail(s, rank, counted ? request_at(s, &s->ranks[rank], taken) : NULL, &why);
 }

@@ -35,6 +35,10 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opi
   OPI_TRY(opi_rank_take(lane->rank, 2 * OPI_LETTERS * lane->step_bytes, OPIPE_BUFFER_BOUNDARY,
                         "letters between sessions", &lane->block, err));
   OPI_TRY(opi_rank_register(lane->rank, &lane->block, err));
+  if (lane->rank->event != NULL) {
+    OPI_TRY(OPI_ASK_RANK(lane->rank, queue_open, err, lane->rank->device, &lane->queue));
+    OPI_TRY(OPI_ASK_RANK(lane->rank, event_create, err, lane->rank->device, &lane->event));
+  }
   OPI_TRY(open_stream(lane, own, lane->far, &lane->out, err));
   return open_stream(lane, lane->far, own, &lane->in, err);
 }
@@ -62,9 +66,15 @@ void opi_lanes_close(opi_peers *p) {
     opi_lane *lane = &p->lanes[i];
     t->stream_close(lane->in);
     t->stream_close(lane->out);
+    lane->rank->backend->event_destroy(lane->event);
+    lane->rank->backend->queue_close(lane->queue);
     opi_rank_give(lane->rank, &lane->block);
   }
   p->n_lanes = 0;
+}
+
+static opipe_queue *queue_of(const opi_lane *lane) {
+  return lane->queue == NULL ? lane->rank->queue : lane->queue;
 }
 
 /* ---- what goes ---- */
@@ -89,8 +99,8 @@ opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void
   memcpy(lane->going, letter, sizeof *letter);
   if (letter->n_bytes != 0 && more != lane->going + sizeof *letter)
     memcpy(lane->going + sizeof *letter, more, (size_t)letter->n_bytes);
-  OPI_TRY(OPI_ASK_RANK(lane->rank, write, err, lane->rank->queue, &place, lane->going));
-  OPI_TRY(opi_rank_sync(lane->rank, err));
+  OPI_TRY(OPI_ASK_RANK(lane->rank, write, err, queue_of(lane), &place, lane->going));
+  OPI_TRY(opi_queue_sync(lane->rank, lane->queue, lane->event, err));
   ++lane->n_written;
   return opi_lane_move(lane, err);
 }
@@ -152,8 +162,8 @@ opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *
         OPI_POLL_WIRE(lane->rank->session, test, err, lane->in, lane->n_read);
     if (status != OPIPE_OK)
       return status < 0 ? status : OPIPE_OK;
-    OPI_TRY(OPI_ASK_RANK(lane->rank, read, err, lane->rank->queue, lane->come, &place));
-    OPI_TRY(opi_rank_sync(lane->rank, err));
+    OPI_TRY(OPI_ASK_RANK(lane->rank, read, err, queue_of(lane), lane->come, &place));
+    OPI_TRY(opi_queue_sync(lane->rank, lane->queue, lane->event, err));
     OPI_TRY(check(lane, letter, err));
     letter->text[sizeof letter->text - 1] = '\0';
     lane->peeked = true;

@@ -61,10 +61,12 @@ typedef struct opi_lane {
   uint32_t far;    /* rank of the other end */
   uint32_t leader; /* owner: first rank of the far session; OPIPE_NONE: not heard of yet */
   opipe_stream *in, *out;
-  opi_block block;                    /* OPI_LETTERS places for what goes, as many for what comes */
-  char *going, *come;                 /* [place_bytes] on the host */
-  uint64_t place_bytes, step_bytes;   /* of a letter with what follows it; from one to the next */
-  uint64_t going_bytes[OPI_LETTERS];  /* of what lies in the places */
+  opipe_queue *queue;                /* of its own where the rank's may be at work for long, with */
+  opipe_event *event;                /* its event; NULL: the device is synchronous */
+  opi_block block;                   /* OPI_LETTERS places for what goes, as many for what comes */
+  char *going, *come;                /* [place_bytes] on the host */
+  uint64_t place_bytes, step_bytes;  /* of a letter with what follows it; from one to the next */
+  uint64_t going_bytes[OPI_LETTERS]; /* of what lies in the places */
   uint64_t n_written, n_sent, n_free; /* what goes; those below n_free have left */
   uint64_t n_posted, n_read;          /* what comes */
   bool peeked;                        /* letter n_read lies in `come` */

@@ -82,12 +82,18 @@ static void close_sides(side *sides, uint32_t first) {
   }
 }
 
-static void submit(side *sides, uint32_t i, uint32_t seed, uint64_t deadline_ns) {
-  for (uint32_t k = 0; k < SIDES; ++k) {
+static void submit_last(side *sides, uint32_t last, uint32_t i, uint32_t seed,
+                        uint64_t deadline_ns) {
+  for (uint32_t n = 1; n <= SIDES; ++n) {
+    const uint32_t k = (last + n) % SIDES;
     OPI_ASSERT_OK_FATAL(toy_submit(&sides[k].t, 5, 2, seed, 0, k == 1 ? deadline_ns : 0,
                                    &sides[k].r[i], &sides[k].err),
                         &sides[k].err);
   }
+}
+
+static void submit(side *sides, uint32_t i, uint32_t seed, uint64_t deadline_ns) {
+  submit_last(sides, SIDES - 1, i, seed, deadline_ns);
 }
 
 /* How request i ends, in both alike; the message of the second is that of the first. */
@@ -243,7 +249,7 @@ static void test_a_device_fails(void) {
     if (!open_sides(sides))
       return;
     submit(sides, 0, 0, 0);
-    submit(sides, 1, 1, 0);
+    submit_last(sides, where, 1, 1, 0); /* when it fails both have it */
     for (uint32_t k = 0; k < SIDES; ++k) {
       opipe_error err = OPIPE_ERROR_INIT;
       const opipe_status status = opi_request_wait(sides[k].r[1].request, DEADLINE_NS, &err);

@@ -5,7 +5,8 @@ if(OPI_HAVE_CUNIT)
   add_library(opi_runtime_toy STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_backend.c
     ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_model.c
-    ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_run.c)
+    ${CMAKE_CURRENT_SOURCE_DIR}/runtime/toy_run.c
+    ${CMAKE_CURRENT_SOURCE_DIR}/runtime/held.c)
   target_link_libraries(opi_runtime_toy PUBLIC opi_test_support)
   foreach(path plugins/transport-local plugins/transport-emulated plugins/backend-emulated
       tests/plugins/transport-strict)

@@ -187,13 +187,28 @@ static void test_late_events_hold_the_data_back(void) {
                  OPIPE_OK); /* comes back by itself to look again */
   memset(host_of(&p, 0, 0), 3, BYTES);
   atomic_store(&event_state, OPIPE_OK);
-  OPI_ASSERT_INT(p.table->test(src, 0, &err), OPIPE_PENDING); /* the receiver finishes it */
-  OPI_ASSERT_INT(p.table->test(dst, 0, &err), OPIPE_OK);
-  OPI_ASSERT_INT(p.table->test(src, 0, &err), OPIPE_OK);
+  OPI_ASSERT_INT(p.table->test(src, 0, &err), OPIPE_OK); /* whoever comes first finishes it */
   OPI_ASSERT_INT(host_of(&p, 1, 0)[0], 3);
+  OPI_ASSERT_INT(p.table->test(dst, 0, &err), OPIPE_OK);
   OPI_ASSERT_INT(p.table->recv(dst, 1, &slot, NULL, &err), OPIPE_OK);
+  atomic_store(&event_state, OPIPE_PENDING);
+  OPI_ASSERT_INT(p.table->send(src, 1, &own, ready, NULL, &err), OPIPE_OK);
+  memset(host_of(&p, 0, 0), 5, BYTES);
+  atomic_store(&event_state, OPIPE_OK);
+  OPI_ASSERT_INT(p.table->test(dst, 1, &err), OPIPE_OK);
+  OPI_ASSERT_INT(host_of(&p, 1, 0)[0], 5);
+  OPI_ASSERT_INT(p.table->test(src, 1, &err), OPIPE_OK);
+  OPI_ASSERT_INT(p.table->recv(dst, 2, &slot, NULL, &err), OPIPE_OK);
+  atomic_store(&event_state, OPIPE_PENDING);
+  OPI_ASSERT_INT(p.table->send(src, 2, &own, ready, NULL, &err), OPIPE_OK);
+  atomic_store(&event_state, OPIPE_E_DEVICE); /* the sender's to tell */
+  OPI_ASSERT_INT(p.table->test(dst, 2, &err), OPIPE_PENDING);
+  OPI_ASSERT_ERROR(p.table->test(src, 2, &err), OPIPE_E_DEVICE, &err, "told to fail");
+  atomic_store(&event_state, OPIPE_OK);
+  OPI_ASSERT_INT(p.table->test(dst, 2, &err), OPIPE_OK);
+  OPI_ASSERT_INT(p.table->recv(dst, 3, &slot, NULL, &err), OPIPE_OK);
   atomic_store(&event_state, OPIPE_E_DEVICE);
-  OPI_ASSERT_ERROR(p.table->send(src, 1, &own, ready, NULL, &err), OPIPE_E_DEVICE, &err,
+  OPI_ASSERT_ERROR(p.table->send(src, 3, &own, ready, NULL, &err), OPIPE_E_DEVICE, &err,
                    "told to fail");
   toy_backend.event_destroy(ready);
   p.table->stream_close(src);
