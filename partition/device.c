@@ -20,6 +20,18 @@ opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,
   return OPIPE_OK;
 }
 
+opipe_status opi_device_open(const opi_plan_env *env, const opi_device_spec *spec,
+                             opi_backend_ref *out_backend, opipe_device **out_device,
+                             opipe_error *err) {
+  const opipe_device_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+      .index = spec->index,
+      .threads = spec->threads,
+      .options = spec->options[0] == '\0' ? NULL : spec->options};
+  OPI_TRY(env->plugins->backend(env->plugins->ctx, spec->kind, out_backend, err));
+  return OPI_ASK("backend", out_backend, device_open, err, out_backend->self, &params, out_device);
+}
+
 void opi_options_decided(const char *options, opi_text *out_text) {
   static const char kernels[] = "kernels=";
   for (const char *at = options; *at != '\0';) {

@@ -171,13 +171,14 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   return opi_memory_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
 }
 
-/* Bytes of the largest stash that a micro-batch leaves in a stage of the rank. */
-static uint64_t largest_stash(const opi_plan *plan, uint32_t rank) {
+/* Bytes of the stashes that one micro-batch leaves on the rank. */
+static uint64_t stash_of_one(const opi_plan *plan, uint32_t rank) {
   uint64_t most = 0;
-  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
-    const uint64_t n = plan->stage_stash_bytes[i / plan->n_replicas];
-    if (plan->instance_rank[i] == rank && n > most)
-      most = n;
+  for (uint32_t k = 0; k < plan->n_replicas; ++k) {
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < plan->n_stages; ++s)
+      sum += opi_plan_rank(plan, s, k) == rank ? plan->stage_stash_bytes[s] : 0;
+    most = sum > most ? sum : most;
   }
   return most;
 }
@@ -191,7 +192,7 @@ static bool leave_for_stashes(const opi_plan *plan, const opi_memory *memory, ui
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &memory[r];
     const uint64_t excess = m->total_bytes > m->cap_bytes ? m->total_bytes - m->cap_bytes : 0;
-    const uint64_t others = m->total_bytes - m->stash_bytes, one = largest_stash(plan, r);
+    const uint64_t others = m->total_bytes - m->stash_bytes, one = stash_of_one(plan, r);
     uint64_t room = m->cap_bytes > others ? m->cap_bytes - others : 0;
     if (m->cap_bytes == UINT64_MAX)
       continue;
@@ -225,7 +226,7 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
     plan->free_bytes = left;
     const opipe_status status = ask_schedule(f);
     plan->free_bytes = NULL;
-    if (status == OPIPE_E_LIMIT) /* told by the caps */
+    if (status == OPIPE_E_LIMIT || status == OPIPE_E_INVALID) /* told by the caps */
       return OPIPE_OK;
     OPI_TRY(status);
     OPI_TRY(predict(f, alignment, memory));

@@ -58,6 +58,11 @@ opipe_status opi_link_describe(const opipe_link_description *description, const 
 opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,
                              opi_device_facts *out_facts, opipe_error *err);
 
+/* Errors: NOTFOUND; the backend's. */
+opipe_status opi_device_open(const opi_plan_env *env, const opi_device_spec *spec,
+                             opi_backend_ref *out_backend, opipe_device **out_device,
+                             opipe_error *err);
+
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
 void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 

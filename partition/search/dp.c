@@ -47,8 +47,7 @@ typedef struct dp {
 
 /* ---- what crosses ---- */
 
-static opipe_status find_live(dp *d) {
-  const opi_graph *g = d->problem->graph;
+static opipe_status find_live(dp *d, const opi_graph *g) {
   d->live_bytes = OPI_ARENA_ARRAY(&d->scratch, uint64_t, (size_t)d->n_nodes + 2);
   d->live_count = OPI_ARENA_ARRAY(&d->scratch, uint32_t, (size_t)d->n_nodes + 2);
   d->last_use = OPI_ARENA_ARRAY(&d->scratch, uint32_t, g->n_values);
@@ -267,7 +266,7 @@ static opipe_status report_overflow(dp *d, uint32_t *ends) {
 
 static opipe_status solve(dp *d, uint32_t *out_stage_of_node) {
   const uint32_t n_stages = d->problem->n_stages;
-  OPI_TRY(find_live(d));
+  OPI_TRY(find_live(d, d->problem->graph));
   OPI_TRY(choose_positions(d));
   if (d->n_nodes < n_stages) { /* fewer nodes than stages: the last ones stay empty */
     for (uint32_t n = 0; n < d->n_nodes; ++n)
@@ -296,5 +295,48 @@ opipe_status opi_cut_dp(const opi_cut_problem *problem, const opipe_allocator *a
   opi_arena_init(&d.scratch, allocator, 0);
   const opipe_status status = solve(&d, out_stage_of_node);
   opi_arena_release(&d.scratch);
+  return status;
+}
+
+/* ---- narrow positions ---- */
+
+/* Of the positions [first, end), which are all as wide. */
+static bool is_narrow(const dp *d, uint32_t first, uint32_t end) {
+  const uint64_t width = d->live_bytes[first];
+  return (first == 1 || d->live_bytes[first - 1] > width) &&
+         (end == d->n_nodes || d->live_bytes[end] > width);
+}
+
+static uint32_t list_narrow(const dp *d, uint32_t *out_positions) {
+  uint32_t n = 0;
+  for (uint32_t first = 1, end = 1; first < d->n_nodes; first = end) {
+    while (end < d->n_nodes && d->live_bytes[end] == d->live_bytes[first])
+      ++end;
+    for (uint32_t p = first; is_narrow(d, first, end) && p < end; ++p)
+      out_positions[n++] = p;
+  }
+  return n;
+}
+
+opipe_status opi_cut_narrow(const opi_graph *graph, uint32_t n_least, uint32_t n_most,
+                            opi_arena *arena, uint32_t **out_positions, uint32_t *out_n,
+                            opipe_error *err) {
+  dp d = {.n_nodes = graph->n_nodes, .err = err};
+  uint32_t *positions = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)graph->n_nodes + 1);
+  opi_arena_init(&d.scratch, arena->allocator, 0);
+  const opipe_status status = positions == NULL
+                                  ? opi_fail_nomem(err, graph->n_nodes, "positions of a cut")
+                                  : find_live(&d, graph);
+  uint32_t n = status == OPIPE_OK ? list_narrow(&d, positions) : 0;
+  if (status == OPIPE_OK && n < n_least) {
+    for (n = 0; n + 1 < graph->n_nodes; ++n)
+      positions[n] = n + 1;
+  }
+  const uint32_t kept = n < n_most ? n : n_most;
+  for (uint32_t k = 0; k < kept; ++k)
+    positions[k] = positions[((uint64_t)2 * k + 1) * n / (2 * (uint64_t)kept)];
+  opi_arena_release(&d.scratch);
+  *out_positions = positions;
+  *out_n = kept;
   return status;
 }

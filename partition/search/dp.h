@@ -34,4 +34,11 @@ opipe_status opi_cut_refine(const opi_cut_problem *problem, const opipe_allocato
 opipe_status opi_cut_times(const opi_cut_problem *problem, const uint32_t *stage_of_node,
                            const opipe_allocator *allocator, double *out_ns, opipe_error *err);
 
+/* Positions between nodes (a cut stands before that node) where less crosses than a little before
+ * and behind, as between the blocks of a transformer; all positions where that is fewer than
+ * n_least. Of more than n_most, so many, evenly. In `arena`. */
+opipe_status opi_cut_narrow(const opi_graph *graph, uint32_t n_least, uint32_t n_most,
+                            opi_arena *arena, uint32_t **out_positions, uint32_t *out_n,
+                            opipe_error *err);
+
 #endif /* OPI_DP_H */

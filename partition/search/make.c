@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner for streams: devices and layout first, then the cut (given, annotated or searched),
- * then opi_plan_finish.
- *
- * The search works on estimates of a stage's memory; the finished plan is exact. The best cut
- * without caps is tried first; where a rank turns out too large, its stages' estimates are held
- * down step by step and the search runs again; when nothing is found any more, the first exact
- * report is the answer.
+/* The planner for streams: devices and layout first, then the cut (given, annotated or searched
+ * under the caps: capped.h), then opi_plan_finish.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,10 +12,10 @@
 #include "partition/program/model.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/search/batch.h"
-#include "partition/search/dp.h"
+#include "partition/search/capped.h"
 #include "partition/spec.h"
 
-enum { ATTEMPTS = 24, STAGES_MOST = 4096 };
+enum { STAGES_MOST = 4096 };
 
 typedef struct planner {
   const opi_plan_env *env;
@@ -35,9 +30,10 @@ typedef struct planner {
   opi_device_facts *facts; /* [n_ranks] */
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
-  opi_profile **profiles;   /* [n_ranks] shared where devices are equal */
-  uint32_t *stages_of_rank; /* [n_ranks] */
-  uint32_t *profile_owner;  /* [n_ranks] the rank whose entry owns the profile */
+  opi_profile **profiles;     /* [n_ranks] shared where devices are equal */
+  uint32_t *profile_owner;    /* [n_ranks] the rank whose entry owns the profile */
+  const char **other_options; /* [n_ranks] devices' options with kernels, or without them */
+  bool kernels_chosen;        /* some rank's differ */
   opipe_error *err;
 } planner;
 
@@ -224,17 +220,6 @@ static bool same_device(const planner *p, uint32_t one, uint32_t other) {
          x->launch_ns == y->launch_ns && x->max_threads == y->max_threads;
 }
 
-static opipe_status open_device(planner *p, const opi_device_spec *spec, opi_backend_ref *backend,
-                                opipe_device **out_device) {
-  const opipe_device_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
-      .index = spec->index,
-      .threads = spec->threads,
-      .options = spec->options[0] == '\0' ? NULL : spec->options};
-  OPI_TRY(p->env->plugins->backend(p->env->plugins->ctx, spec->kind, backend, p->err));
-  return OPI_ASK("backend", backend, device_open, p->err, backend->self, &params, out_device);
-}
-
 static opipe_status profile_rank(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->devices[rank];
   for (uint32_t r = 0; r < rank; ++r) {
@@ -248,7 +233,7 @@ static opipe_status profile_rank(planner *p, uint32_t rank) {
   opi_profile_place place = {.facts = &p->facts[rank], .threads = spec->threads};
   if (!p->facts[rank].described) {
     place.backend = &backend;
-    OPI_TRY(open_device(p, spec, &backend, &place.device));
+    OPI_TRY(opi_device_open(p->env, spec, &backend, &place.device, p->err));
   }
   const opipe_status status =
       opi_profile_make(p->bound->graph, &place, p->params->cost, p->plan->allocator, p->env->now_ns,
@@ -270,7 +255,7 @@ static opipe_status measure_backward(planner *p, const opi_device_spec *spec, do
   double *ns = OPI_ARENA_ARRAY(&p->scratch, double, n);
   if (ns == NULL)
     return opi_fail_nomem(p->err, n * sizeof *ns, "costs");
-  OPI_TRY(open_device(p, spec, &backend, &device));
+  OPI_TRY(opi_device_open(p->env, spec, &backend, &device, p->err));
   const opipe_status status = opi_train_measure(p->training, &backend, device, p->plan->allocator,
                                                 p->env->now_ns, ns, p->err);
   backend.table->device_close(device);
@@ -405,78 +390,34 @@ static void take_given_times(planner *p) {
   plan->cost_kind = OPI_COST_GIVEN;
 }
 
-static opipe_status finish_cut(planner *p, const opi_cut_problem *problem) {
+/* Devices' options: those that decide, and all that were given. */
+static void swap_options(planner *p) {
+  for (uint32_t r = 0; r < p->plan->n_ranks; ++r) {
+    const char *now = p->plan->devices[r].options;
+    p->plan->devices[r].options = p->other_options[r];
+    p->other_options[r] = now;
+  }
+}
+
+/* Of the stages that the plan says: by decided options, then bytes and caps by the kernels that
+ * were asked for. */
+static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_error *err) {
+  planner *p = ctx;
   opi_cut_problem own = *problem;
   own.link_ns_per_byte = 0; /* no work of a stage */
   p->plan->actions = NULL;
-  OPI_TRY(
-      opi_cut_times(&own, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, p->err));
+  OPI_TRY(opi_cut_times(&own, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, err));
   if (p->spec != NULL)
     train_times(p);
   if (p->env->costs != NULL)
     take_given_times(p);
-  return opi_plan_finish(p->env, p->plan, p->bound, p->err);
-}
-
-/* The search's estimate of a stage's memory is on the high side (a backend aliases and fuses): a
- * rank that was exactly measured as too large gets its estimate held to twice its cap, then closer
- * step by step, then below it by what was missing. */
-static void tighten(const planner *p, uint64_t *caps, uint32_t *steps) {
-  static const double factors[] = {2.0, 1.5, 1.25, 1.0};
-  for (uint32_t s = 0; s < p->plan->n_stages; ++s) {
-    const uint32_t rank = opi_plan_rank(p->plan, s, 0);
-    const opi_memory *m = &p->plan->memory[rank];
-    if (m->total_bytes <= m->cap_bytes)
-      continue;
-    const double share = (double)m->cap_bytes / (double)p->stages_of_rank[rank];
-    const uint64_t over = (m->total_bytes - m->cap_bytes) + m->cap_bytes / 64 + 1;
-    if (steps[s] < OPI_COUNT(factors))
-      caps[s] = (uint64_t)(share * factors[steps[s]]);
-    else
-      caps[s] = caps[s] > over ? caps[s] - over : 0;
-    ++steps[s];
-  }
-}
-
-/* One cut under the caps as they stand: contiguous, refined if that fits, finished exactly. */
-static opipe_status try_cut(planner *p, const opi_cut_problem *problem) {
-  opi_plan *plan = p->plan;
-  uint32_t moves = 0;
-  OPI_TRY(opi_cut_dp(problem, plan->allocator, plan->stage_of_node, p->err));
-  uint32_t *contiguous =
-      opi_arena_copy(&p->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
-  if (contiguous == NULL)
-    return opi_fail_nomem(p->err, plan->n_nodes * sizeof(uint32_t), "a cut");
-  OPI_TRY(opi_cut_refine(problem, plan->allocator, plan->stage_of_node, &moves, p->err));
-  opipe_status status = finish_cut(p, problem);
-  if (status == OPIPE_E_LIMIT && moves != 0) {
-    memcpy(plan->stage_of_node, contiguous, plan->n_nodes * sizeof(uint32_t));
-    status = finish_cut(p, problem);
+  opipe_status status = opi_plan_finish(p->env, p->plan, p->bound, err);
+  if (status == OPIPE_OK && p->kernels_chosen) { /* it must fit by those too */
+    swap_options(p);
+    status = opi_plan_finish(p->env, p->plan, p->bound, err);
+    swap_options(p);
   }
   return status;
-}
-
-static opipe_status search_cut(planner *p, const opi_cut_problem *problem, uint64_t *caps) {
-  opipe_error first = OPIPE_ERROR_INIT;
-  uint32_t *steps = OPI_ARENA_ARRAY(&p->scratch, uint32_t, p->plan->n_stages);
-  if (steps == NULL)
-    return opi_fail_nomem(p->err, p->plan->n_stages * sizeof(*steps), "a cut");
-  for (uint32_t s = 0; s < p->plan->n_stages; ++s)
-    caps[s] = UINT64_MAX;
-  for (uint32_t attempt = 0; attempt < ATTEMPTS; ++attempt) {
-    p->plan->memory = NULL;
-    const opipe_status status = try_cut(p, problem);
-    if (status != OPIPE_E_LIMIT)
-      return status;
-    if (attempt == 0 && p->err != NULL)
-      first = *p->err;
-    if (p->plan->memory == NULL) /* the search itself found no cut under these caps */
-      break;
-    tighten(p, caps, steps);
-  }
-  if (p->err != NULL)
-    *p->err = first;
-  return OPIPE_E_LIMIT;
 }
 
 /* A profile in which every node takes its share of the time: replicas of the stage have the rest of
@@ -500,11 +441,8 @@ static opipe_status cut(planner *p) {
   opi_plan *plan = p->plan;
   uint64_t *caps = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_stages);
   const opi_profile **profiles = OPI_ARENA_ARRAY(&p->scratch, const opi_profile *, plan->n_stages);
-  p->stages_of_rank = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_ranks);
-  if (caps == NULL || profiles == NULL || p->stages_of_rank == NULL)
+  if (caps == NULL || profiles == NULL)
     return opi_fail_nomem(p->err, plan->n_stages, "a cut");
-  for (uint32_t s = 0; s < plan->n_stages; ++s)
-    ++p->stages_of_rank[opi_plan_rank(plan, s, 0)];
   for (uint32_t s = 0; s < plan->n_stages; ++s) {
     caps[s] = UINT64_MAX;
     profiles[s] = p->profiles[opi_plan_rank(plan, s, 0)];
@@ -522,53 +460,56 @@ static opipe_status cut(planner *p) {
   if (p->n_edges != 0) {
     OPI_TRY(opi_cut_given(p->bound, p->env->model->graph, p->edges, p->n_edges, plan->n_stages,
                           plan->allocator, plan->stage_of_node, p->err));
-    return finish_cut(p, &problem);
+    return finish_cut(p, &problem, p->err);
   }
   if (p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0 &&
       (uint32_t)p->env->model->n_stages == plan->n_stages) {
     OPI_TRY(opi_cut_annotated(p->bound->graph, plan->n_stages, plan->stage_of_node, p->err));
-    return finish_cut(p, &problem);
+    return finish_cut(p, &problem, p->err);
   }
-  return search_cut(p, &problem, caps);
+  const opi_capped c = {.env = p->env,
+                        .plan = plan,
+                        .bound = p->bound,
+                        .problem = &problem,
+                        .caps_bytes = caps,
+                        .same_device = p->profile_owner,
+                        .finish = finish_cut,
+                        .ctx = p};
+  return opi_cut_capped(&c, p->err);
 }
 
 /* Decides by what devices need whatever their kernels are: opened as they open without the choice.
- * *out_changed: some rank has one. Measured costs are those of the kernels that were asked for. */
-static opipe_status leave_kernels_out(planner *p, const char **real, bool *out_changed) {
+ * Measured costs are those of the kernels that were asked for. */
+static opipe_status leave_kernels_out(planner *p) {
   opi_plan *plan = p->plan;
-  *out_changed = false;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     opi_text kept;
-    real[r] = plan->devices[r].options;
-    if (strstr(real[r], "kernels=") == NULL || p->params->cost == OPIPE_COST_MEASURED)
+    const char *real = p->other_options[r] = plan->devices[r].options;
+    if (strstr(real, "kernels=") == NULL || p->params->cost == OPIPE_COST_MEASURED)
       continue;
     opi_text_init(&kept, plan->allocator);
-    opi_options_decided(real[r], &kept);
+    opi_options_decided(real, &kept);
     plan->devices[r].options = opi_arena_strdup(&p->scratch, kept.data == NULL ? "" : kept.data);
     const bool failed = kept.failed || plan->devices[r].options == NULL;
     opi_text_release(&kept);
     if (failed)
-      return opi_fail_nomem(p->err, strlen(real[r]), "devices");
-    *out_changed = true;
+      return opi_fail_nomem(p->err, strlen(real), "devices");
+    p->kernels_chosen = true;
   }
   return OPIPE_OK;
 }
 
-/* The cut by decided options, then bytes and caps by the kernels that were asked for. */
 static opipe_status cut_for_any_kernels(planner *p) {
-  opi_plan *plan = p->plan;
-  bool changed = false;
-  const char **real = OPI_ARENA_ARRAY(&p->scratch, const char *, plan->n_ranks);
-  if (real == NULL)
-    return opi_fail_nomem(p->err, plan->n_ranks * sizeof *real, "devices");
-  opipe_status status = leave_kernels_out(p, real, &changed);
+  p->other_options = OPI_ARENA_ARRAY(&p->scratch, const char *, p->plan->n_ranks);
+  if (p->other_options == NULL)
+    return opi_fail_nomem(p->err, p->plan->n_ranks * sizeof(char *), "devices");
+  opipe_status status = leave_kernels_out(p);
   if (status == OPIPE_OK)
     status = profile_ranks(p);
   if (status == OPIPE_OK)
     status = cut(p);
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
-    plan->devices[r].options = real[r];
-  return status == OPIPE_OK && changed ? opi_plan_finish(p->env, plan, p->bound, p->err) : status;
+  swap_options(p);
+  return status;
 }
 
 static opipe_status make(planner *p) {

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See parts.h. The parts are the stages of a plan of their own, each on a rank of its own, and
+ * what a rank takes is predicted as it always is; a run adds its parts up, less what they share.
+ */
+#include "partition/memory/parts.h"
+
+#include <string.h>
+
+#include "partition/memory/predict.h"
+
+typedef struct parts {
+  const opi_plan *plan; /* whose stages are the parts */
+  const opi_cut_model *model;
+  const opi_memory *memory; /* [n_parts] */
+  uint32_t **slots;         /* [n_parts] of the parameter table */
+  uint32_t *n_slots;        /* [n_parts] */
+  uint32_t *slot_seen;      /* [n_params] the run's first part + 1 */
+  uint32_t *value_seen;     /* [n_values] the same */
+  uint64_t rank_bytes;      /* of a rank's weights, whatever its stages are */
+  uint32_t alignment;
+} parts;
+
+/* ---- the plan of parts ---- */
+
+static opipe_status repeat_device(const opi_plan *from, uint32_t rank, uint32_t n,
+                                  opi_arena *scratch, opi_plan *plan, opipe_error *err) {
+  opi_device_spec *devices = OPI_ARENA_ARRAY(scratch, opi_device_spec, n);
+  opi_device_facts *facts = OPI_ARENA_ARRAY(scratch, opi_device_facts, n);
+  plan->instance_rank = OPI_ARENA_ARRAY(scratch, uint32_t, n);
+  plan->stage_ns = OPI_ARENA_ARRAY(scratch, double, n);
+  plan->input_ns = plan->weight_ns = plan->stage_ns;
+  if (devices == NULL || facts == NULL || plan->instance_rank == NULL || plan->stage_ns == NULL)
+    return opi_fail_nomem(err, n * sizeof *devices, "parts of a model");
+  for (uint32_t i = 0; i < n; ++i) {
+    devices[i] = from->devices[rank];
+    facts[i] = from->facts[rank];
+    plan->instance_rank[i] = i;
+  }
+  plan->devices = devices;
+  plan->facts = facts;
+  return OPIPE_OK;
+}
+
+/* A stage for every part, with F and B, on whole micro-batches. */
+static opipe_status plan_parts(const opi_plan *from, const opi_parts_place *place,
+                               opi_arena *scratch, opi_plan *plan, opipe_error *err) {
+  *plan = *from;
+  plan->stage_of_node =
+      opi_arena_copy(scratch, place->part_of_node, from->n_nodes * sizeof(uint32_t));
+  if (plan->stage_of_node == NULL)
+    return opi_fail_nomem(err, from->n_nodes * sizeof(uint32_t), "parts of a model");
+  plan->n_ranks = plan->n_stages = place->n_parts;
+  plan->n_replicas = 1;
+  plan->n_slices = plan->n_parts = 1;
+  plan->copies = 0;
+  plan->in_turn = false;
+  plan->shares = NULL;
+  plan->slice_lengths = NULL;
+  plan->actions = NULL;
+  plan->rank_first = NULL;
+  plan->n_actions = 0;
+  return repeat_device(from, place->rank, place->n_parts, scratch, plan, err);
+}
+
+/* ---- runs ---- */
+
+/* A parameter of several parts is held once: what a second one adds. */
+static uint64_t again_bytes(const parts *p, uint32_t slot) {
+  const opi_cut *cut = p->model->cuts[0];
+  const uint64_t once = opi_align_up(cut->sources[slot].n_bytes, p->alignment);
+  const uint32_t versions = p->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
+  if (p->plan->train == NULL)
+    return once;
+  const uint32_t moments = opi_optimizer_moments(&p->plan->train->optimizer);
+  return once * (versions + (cut->trained[slot] ? 1 + moments : 0));
+}
+
+static void fill_row(const parts *p, uint32_t from, opi_run *row) {
+  const opi_cut *cut = p->model->cuts[0];
+  opi_run sum = {.arena_bytes = 0};
+  for (uint32_t k = from; k < p->plan->n_stages; ++k) {
+    const opi_memory *m = &p->memory[k];
+    const uint64_t arena = m->activation_bytes + m->workspace_bytes;
+    uint64_t own =
+        m->params_bytes + m->gradient_bytes + m->optimizer_bytes + m->version_bytes - p->rank_bytes;
+    for (uint32_t i = 0; i < p->n_slots[k]; ++i) {
+      const uint32_t slot = p->slots[k][i];
+      const uint64_t again = p->slot_seen[slot] == from + 1 ? again_bytes(p, slot) : 0;
+      own -= again < own ? again : own;
+      p->slot_seen[slot] = from + 1;
+    }
+    for (uint32_t c = cut->cell_first[k]; c < cut->cell_first[k + 1]; ++c) {
+      const opi_cell *cell = &cut->cells[c];
+      if (!cell->stash || p->value_seen[cell->value] == from + 1)
+        continue;
+      p->value_seen[cell->value] = from + 1;
+      sum.stash_bytes += opi_align_up(cell->n_bytes, p->alignment);
+    }
+    sum.weight_bytes += own;
+    sum.arena_bytes = arena > sum.arena_bytes ? arena : sum.arena_bytes;
+    row[k + 1] = sum;
+  }
+}
+
+/* Norms of all parameters and the state of the loss: every rank has room for them. */
+static uint64_t rank_bytes(const parts *p) {
+  const opi_cut *cut = p->model->cuts[0];
+  uint64_t n_trained = 0;
+  for (uint32_t slot = 0; p->plan->train != NULL && slot < cut->n_params; ++slot)
+    n_trained += cut->trained[slot] ? 1 : 0;
+  return n_trained == 0 ? 0 : (n_trained + 1) * opi_align_up(sizeof(double), p->alignment);
+}
+
+static opipe_status fill_runs(parts *p, opi_arena *scratch, opi_run *runs, opipe_error *err) {
+  const uint32_t n = p->plan->n_stages;
+  const opi_cut *cut = p->model->cuts[0];
+  p->slots = OPI_ARENA_ARRAY(scratch, uint32_t *, n);
+  p->n_slots = OPI_ARENA_ARRAY(scratch, uint32_t, n);
+  p->slot_seen = OPI_ARENA_ARRAY(scratch, uint32_t, cut->n_params);
+  p->value_seen = OPI_ARENA_ARRAY(scratch, uint32_t, cut->graph->n_values);
+  if (p->slots == NULL || p->n_slots == NULL || p->slot_seen == NULL || p->value_seen == NULL)
+    return opi_fail_nomem(err, cut->graph->n_values * sizeof(uint32_t), "parts of a model");
+  for (uint32_t k = 0; k < n; ++k)
+    OPI_TRY(opi_stage_params(p->model, k, scratch, &p->slots[k], &p->n_slots[k], err));
+  p->rank_bytes = rank_bytes(p);
+  for (uint32_t from = 0; from < n; ++from)
+    fill_row(p, from, &runs[(size_t)from * (n + 1)]);
+  return OPIPE_OK;
+}
+
+static opipe_status predict(parts *p, const opi_rank_device *device, opi_arena *scratch,
+                            opi_run *runs, opipe_error *err) {
+  const uint32_t n = p->plan->n_stages;
+  opi_rank_device *devices = OPI_ARENA_ARRAY(scratch, opi_rank_device, n);
+  opi_memory *memory = OPI_ARENA_ARRAY(scratch, opi_memory, n);
+  uint64_t *nothing = OPI_ARENA_ARRAY(scratch, uint64_t, n);
+  if (devices == NULL || memory == NULL || nothing == NULL)
+    return opi_fail_nomem(err, n * sizeof *memory, "parts of a model");
+  for (uint32_t k = 0; k < n; ++k)
+    devices[k] = *device;
+  const opi_lists lists = {.boundary_bytes = nothing, .stash_bytes = nothing};
+  OPI_TRY(opi_memory_predict(p->plan, p->model, &lists, devices, 0, memory, err));
+  p->memory = memory;
+  return fill_runs(p, scratch, runs, err);
+}
+
+static opipe_status measure(const opi_plan_env *env, const opi_plan *plan, const opi_bound *bound,
+                            const opi_rank_device *device, opi_arena *scratch, opi_run *runs,
+                            opipe_error *err) {
+  const opi_cut_sources from = {.plan = plan,
+                                .file = env->model,
+                                .base = env->bind,
+                                .bound = plan->train == NULL ? bound : NULL};
+  opi_cut_model *model = NULL;
+  OPI_TRY(opi_cut_model_build(&from, &model, err));
+  parts p = {
+      .plan = plan, .model = model, .alignment = device->alignment == 0 ? 1 : device->alignment};
+  const opipe_status status = predict(&p, device, scratch, runs, err);
+  opi_cut_model_free(model);
+  return status;
+}
+
+opipe_status opi_parts_measure(const opi_plan_env *env, const opi_plan *plan,
+                               const opi_bound *bound, const opi_parts_place *place,
+                               opi_arena *arena, opi_run **out_runs, opipe_error *err) {
+  opi_plan own;
+  opi_arena scratch;
+  const size_t n = place->n_parts;
+  opi_run *runs = OPI_ARENA_ARRAY(arena, opi_run, n * (n + 1));
+  opi_arena_init(&scratch, plan->allocator, 0);
+  opipe_status status = runs == NULL ? opi_fail_nomem(err, n * sizeof *runs, "parts of a model")
+                                     : plan_parts(plan, place, &scratch, &own, err);
+  if (status == OPIPE_OK)
+    status = measure(env, &own, bound, place->device, &scratch, runs, err);
+  opi_arena_release(&scratch);
+  *out_runs = runs;
+  return status;
+}

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See capped.h. */
+#include "partition/search/capped.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "partition/memory/parts.h"
+#include "partition/search/fit.h"
+
+enum {
+  ATTEMPTS = 24,
+  PARTS_MOST = 48,         /* where every rank has one stage; of several: */
+  PARTS_OF_SHARED = 24,    /* or twice the stages */
+  JUDGMENTS_LEAST = 4,     /* of exact bytes, however large the model */
+  JUDGMENTS_MOST = 48,     /* and however small */
+  NODES_JUDGED = 40000,    /* in all of them together, about */
+  LOOKS_JUDGED = 20000000, /* at ends of stages, in all of them together, about */
+  STAGES_FITTED = 128,     /* more are not searched by exact bytes */
+  RAISES_MOST = 8
+};
+
+typedef struct capped {
+  const opi_capped *given;
+  opi_plan *plan;
+  opi_arena scratch;
+  uint32_t *stages_of_rank; /* [n_ranks] instances */
+  uint64_t *caps_bytes;     /* [n_ranks] the plan's, UINT64_MAX: none */
+  uint32_t *first_node;     /* [n_parts + 1] */
+  uint32_t n_parts;
+  const opi_run **runs;    /* [n_ranks] */
+  double *live;            /* [n_instances] micro-batches that wait for their backward */
+  uint32_t *first_cut;     /* [n_nodes] stages of what was tried first */
+  uint64_t first_overflow; /* of its fullest rank, in bytes */
+  opi_fit_problem fit;
+  opipe_error *err;
+} capped;
+
+/* ---- by estimates ---- */
+
+/* The search's estimate of a stage's memory is on the high side (a backend aliases and fuses): a
+ * rank that was exactly measured as too large gets its estimate held to twice its cap, then closer
+ * step by step, then below it by what was missing. */
+static void tighten(const capped *c, uint32_t *steps) {
+  static const double factors[] = {2.0, 1.5, 1.25, 1.0};
+  uint64_t *caps = c->given->caps_bytes;
+  for (uint32_t s = 0; s < c->plan->n_stages; ++s) {
+    const uint32_t rank = opi_plan_rank(c->plan, s, 0);
+    const opi_memory *m = &c->plan->memory[rank];
+    if (m->total_bytes <= m->cap_bytes)
+      continue;
+    const double share = (double)m->cap_bytes / (double)c->stages_of_rank[rank];
+    const uint64_t over = (m->total_bytes - m->cap_bytes) + m->cap_bytes / 64 + 1;
+    if (steps[s] < OPI_COUNT(factors))
+      caps[s] = (uint64_t)(share * factors[steps[s]]);
+    else
+      caps[s] = caps[s] > over ? caps[s] - over : 0;
+    ++steps[s];
+  }
+}
+
+/* One cut under the caps as they stand: contiguous, refined if that fits, finished exactly. */
+static opipe_status try_cut(capped *c) {
+  const opi_cut_problem *problem = c->given->problem;
+  opi_plan *plan = c->plan;
+  uint32_t moves = 0;
+  OPI_TRY(opi_cut_dp(problem, plan->allocator, plan->stage_of_node, c->err));
+  uint32_t *contiguous =
+      opi_arena_copy(&c->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
+  if (contiguous == NULL)
+    return opi_fail_nomem(c->err, plan->n_nodes * sizeof(uint32_t), "a cut");
+  OPI_TRY(opi_cut_refine(problem, plan->allocator, plan->stage_of_node, &moves, c->err));
+  opipe_status status = c->given->finish(c->given->ctx, problem, c->err);
+  if (status == OPIPE_E_LIMIT && moves != 0) {
+    memcpy(plan->stage_of_node, contiguous, plan->n_nodes * sizeof(uint32_t));
+    status = c->given->finish(c->given->ctx, problem, c->err);
+  }
+  return status;
+}
+
+static uint64_t overflow_of(const capped *c) {
+  uint64_t most = 0;
+  for (uint32_t r = 0; r < c->plan->n_ranks; ++r) {
+    const uint64_t bytes = c->plan->memory[r].total_bytes, cap = c->caps_bytes[r];
+    most = bytes > cap && bytes - cap > most ? bytes - cap : most;
+  }
+  return most;
+}
+
+/* c->first_cut not NULL: it was finished, and some rank is over its cap. */
+static opipe_status by_estimates(capped *c) {
+  opipe_error first = OPIPE_ERROR_INIT;
+  uint32_t *steps = OPI_ARENA_ARRAY(&c->scratch, uint32_t, c->plan->n_stages);
+  if (steps == NULL)
+    return opi_fail_nomem(c->err, c->plan->n_stages * sizeof(*steps), "a cut");
+  for (uint32_t s = 0; s < c->plan->n_stages; ++s)
+    c->given->caps_bytes[s] = UINT64_MAX;
+  for (uint32_t attempt = 0; attempt < ATTEMPTS; ++attempt) {
+    c->plan->memory = NULL;
+    const opipe_status status = try_cut(c);
+    if (status != OPIPE_E_LIMIT)
+      return status;
+    if (attempt == 0 && c->err != NULL)
+      first = *c->err;
+    if (c->plan->memory == NULL) /* the search itself found no cut under these caps */
+      break;
+    if (attempt == 0 && (c->first_overflow = overflow_of(c)) != 0) {
+      c->first_cut =
+          opi_arena_copy(&c->scratch, c->plan->stage_of_node, c->plan->n_nodes * sizeof(uint32_t));
+      if (c->first_cut == NULL)
+        return opi_fail_nomem(c->err, c->plan->n_nodes * sizeof(uint32_t), "a cut");
+    }
+    tighten(c, steps);
+  }
+  if (c->err != NULL)
+    *c->err = first;
+  return OPIPE_E_LIMIT;
+}
+
+/* ---- by exact bytes ---- */
+
+/* Every cap as it is, larger by `more`, or (`least`) so small that nothing fits: then schedules
+ * that heed them keep as little as they can. */
+static void set_caps(const capped *c, uint64_t more, bool least) {
+  for (uint32_t r = 0; r < c->plan->n_ranks; ++r) {
+    const uint64_t cap = c->caps_bytes[r];
+    if (cap != UINT64_MAX)
+      c->plan->devices[r].memory_bytes = least ? 1 : cap < UINT64_MAX - more ? cap + more : cap;
+  }
+}
+
+static void place_ends(const capped *c, const uint32_t *ends) {
+  for (uint32_t s = 0; s < c->plan->n_stages; ++s) {
+    for (uint32_t n = c->first_node[ends[s]]; n < c->first_node[ends[s + 1]]; ++n)
+      c->plan->stage_of_node[n] = s;
+  }
+}
+
+static opipe_status finish(const capped *c, opipe_error *err) {
+  c->plan->memory = NULL;
+  return c->given->finish(c->given->ctx, c->given->problem, err);
+}
+
+static const opi_run *run_of(const capped *c, uint32_t rank, const uint32_t *ends, uint32_t stage) {
+  return &c->runs[rank][(size_t)ends[stage] * (c->n_parts + 1) + ends[stage + 1]];
+}
+
+/* What one record changes: parts of micro-batches that an instance holds. */
+static double share_held(const opi_plan *plan, const opipe_action *action) {
+  const uint32_t n_slices = plan->n_slices > 1 ? plan->n_slices : 1;
+  const uint32_t n_shares = plan->shares != NULL ? plan->shares[action->stage] : 1;
+  const double one = 1.0 / n_slices / n_shares;
+  if (action->pass == OPIPE_PASS_FORWARD)
+    return one;
+  return action->pass == OPIPE_PASS_BACKWARD_INPUT ? 0
+                                                   : -one / (plan->n_parts > 1 ? plan->n_parts : 1);
+}
+
+/* Walks the order of the plan as it was judged last. */
+static void count_held(capped *c, const uint32_t *ends) {
+  const opi_plan *plan = c->plan;
+  const uint32_t n = plan->n_stages * plan->n_replicas;
+  memset(c->live, 0, n * sizeof *c->live);
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    double now = 0, most = 0;
+    for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
+      const opipe_action *action = &plan->actions[a];
+      const double change = share_held(plan, action);
+      c->live[action->stage * plan->n_replicas + action->replica] += change;
+      now += change * (double)run_of(c, r, ends, action->stage)->stash_bytes;
+      if (now <= most)
+        continue;
+      most = now;
+      for (uint32_t i = 0; i < n; ++i) {
+        if (plan->instance_rank[i] == r)
+          c->fit.held[i] = c->live[i];
+      }
+    }
+  }
+}
+
+static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, bool *out_fits,
+                          opipe_error *err) {
+  capped *c = ctx;
+  opi_plan *plan = c->plan;
+  opipe_error own = OPIPE_ERROR_INIT;
+  bool within = true, over = false;
+  place_ends(c, ends);
+  set_caps(c, 0, true);
+  opipe_status status = finish(c, &own);
+  set_caps(c, 0, false);
+  for (uint32_t r = 0; plan->memory != NULL && r < plan->n_ranks; ++r) {
+    out_bytes[r] = plan->memory[r].total_bytes;
+    over = over || out_bytes[r] > plan->memory[r].cap_bytes;
+    within = within && out_bytes[r] <= c->caps_bytes[r];
+  }
+  if (status == OPIPE_E_NOMEM)
+    return opi_fail(err, status, "%s", own.message);
+  if (status < 0 && !over)
+    return status == OPIPE_E_LIMIT ? OPIPE_E_INVALID : status;
+  if (plan->train != NULL)
+    count_held(c, ends);
+  status = within ? finish(c, &own) : OPIPE_E_LIMIT;
+  *out_fits = status == OPIPE_OK;
+  return status == OPIPE_E_NOMEM ? opi_fail(err, status, "%s", own.message) : OPIPE_OK;
+}
+
+/* ---- parts ---- */
+
+static bool is_shared(const capped *c) {
+  bool shared = false;
+  for (uint32_t r = 0; r < c->plan->n_ranks; ++r)
+    shared = shared || c->stages_of_rank[r] > 1;
+  return shared;
+}
+
+static opipe_status choose_parts(capped *c, uint32_t *part_of_node) {
+  const opi_graph *g = c->given->problem->graph;
+  const uint32_t n_stages = c->plan->n_stages;
+  const uint32_t usual = is_shared(c) ? PARTS_OF_SHARED : PARTS_MOST;
+  const uint32_t most = 2 * n_stages > usual ? 2 * n_stages : usual;
+  uint32_t *positions = NULL, n = 0;
+  OPI_TRY(opi_cut_narrow(g, n_stages, most - 1, &c->scratch, &positions, &n, c->err));
+  c->first_node = OPI_ARENA_ARRAY(&c->scratch, uint32_t, (size_t)n + 2);
+  if (c->first_node == NULL)
+    return opi_fail_nomem(c->err, n * sizeof(uint32_t), "parts of a model");
+  memcpy(&c->first_node[1], positions, n * sizeof *positions);
+  c->n_parts = n + 1;
+  c->first_node[c->n_parts] = g->n_nodes;
+  for (uint32_t k = 0; k < c->n_parts; ++k) {
+    for (uint32_t i = c->first_node[k]; i < c->first_node[k + 1]; ++i)
+      part_of_node[i] = k;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status measure_on(capped *c, uint32_t rank, const uint32_t *part_of_node) {
+  const opi_capped *given = c->given;
+  opi_backend_ref backend;
+  opi_run *runs = NULL;
+  opi_rank_device device = {.alignment = c->plan->devices[rank].alignment};
+  if (!c->plan->facts[rank].described) {
+    OPI_TRY(opi_device_open(given->env, &c->plan->devices[rank], &backend, &device.device, c->err));
+    device.backend = &backend;
+  }
+  const opi_parts_place place = {
+      .part_of_node = part_of_node, .n_parts = c->n_parts, .rank = rank, .device = &device};
+  const opipe_status status =
+      opi_parts_measure(given->env, c->plan, given->bound, &place, &c->scratch, &runs, c->err);
+  if (device.backend != NULL)
+    backend.table->device_close(device.device);
+  c->runs[rank] = runs;
+  return status;
+}
+
+static opipe_status measure(capped *c) {
+  const uint32_t n_ranks = c->plan->n_ranks;
+  uint32_t *part_of_node = OPI_ARENA_ARRAY(&c->scratch, uint32_t, c->plan->n_nodes);
+  c->runs = OPI_ARENA_ARRAY(&c->scratch, const opi_run *, n_ranks);
+  if (part_of_node == NULL || c->runs == NULL)
+    return opi_fail_nomem(c->err, c->plan->n_nodes * sizeof(uint32_t), "parts of a model");
+  OPI_TRY(choose_parts(c, part_of_node));
+  if (c->n_parts < c->plan->n_stages)
+    return OPIPE_OK;
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    const uint32_t same = c->given->same_device[r];
+    if (same == r)
+      OPI_TRY(measure_on(c, r, part_of_node));
+    c->runs[r] = c->runs[same];
+  }
+  return OPIPE_OK;
+}
+
+/* Of the parts before each, by the profile of the stage's device. */
+static opipe_status add_times(capped *c) {
+  const opi_cut_problem *problem = c->given->problem;
+  const uint32_t n_stages = c->plan->n_stages;
+  const double **before = OPI_ARENA_ARRAY(&c->scratch, const double *, n_stages);
+  for (uint32_t s = 0; before != NULL && s < n_stages; ++s) {
+    const double *ns = problem->profiles[s]->node_ns;
+    double *row = NULL;
+    if (s > 0 && problem->profiles[s] == problem->profiles[s - 1]) {
+      before[s] = before[s - 1];
+      continue;
+    }
+    row = OPI_ARENA_ARRAY(&c->scratch, double, (size_t)c->n_parts + 1);
+    before[s] = row;
+    if (row == NULL)
+      return opi_fail_nomem(c->err, c->n_parts * sizeof *row, "a cut");
+    for (uint32_t k = 0; k < c->n_parts; ++k) {
+      row[k + 1] = row[k];
+      for (uint32_t n = c->first_node[k]; n < c->first_node[k + 1]; ++n)
+        row[k + 1] += ns[n];
+    }
+  }
+  c->fit.ns_before = before;
+  return before == NULL ? opi_fail_nomem(c->err, n_stages * sizeof *before, "a cut") : OPIPE_OK;
+}
+
+static uint32_t count_judgments(const capped *c) {
+  const uint64_t looks = (uint64_t)c->plan->n_stages * c->n_parts * c->n_parts;
+  const uint64_t by_nodes = NODES_JUDGED / ((uint64_t)c->plan->n_nodes + 1);
+  const uint64_t by_looks = LOOKS_JUDGED / looks;
+  uint64_t n = by_nodes < by_looks ? by_nodes : by_looks;
+  n = n < JUDGMENTS_MOST ? n : JUDGMENTS_MOST;
+  return n > JUDGMENTS_LEAST ? (uint32_t)n : JUDGMENTS_LEAST;
+}
+
+static opipe_status search(capped *c, opi_fit_result *result) {
+  const opi_plan *plan = c->plan;
+  const uint32_t n = plan->n_stages * plan->n_replicas;
+  c->live = OPI_ARENA_ARRAY(&c->scratch, double, n);
+  result->ends = OPI_ARENA_ARRAY(&c->scratch, uint32_t, (size_t)plan->n_stages + 1);
+  c->fit = (opi_fit_problem){.allocator = plan->allocator,
+                             .n_parts = c->n_parts,
+                             .n_stages = plan->n_stages,
+                             .n_replicas = plan->n_replicas,
+                             .n_ranks = plan->n_ranks,
+                             .instance_rank = plan->instance_rank,
+                             .caps_bytes = c->caps_bytes,
+                             .runs = c->runs,
+                             .held = OPI_ARENA_ARRAY(&c->scratch, double, n),
+                             .judgments_most = count_judgments(c),
+                             .judge = judge,
+                             .ctx = c};
+  if (c->live == NULL || result->ends == NULL || c->fit.held == NULL)
+    return opi_fail_nomem(c->err, n * sizeof *c->live, "a cut");
+  OPI_TRY(add_times(c));
+  return opi_fit_search(&c->fit, result, c->err);
+}
+
+/* ---- the report ---- */
+
+/* By how much all caps must grow for the plan of the cut at hand: tried out, since a schedule may
+ * keep more where more is allowed. False: not found. */
+static bool find_raise(const capped *c, uint64_t *io_more) {
+  opipe_error own = OPIPE_ERROR_INIT;
+  opipe_status status = OPIPE_E_LIMIT;
+  for (uint32_t i = 0; i < RAISES_MOST && status == OPIPE_E_LIMIT; ++i) {
+    set_caps(c, *io_more, false);
+    status = finish(c, &own);
+    if (status == OPIPE_E_LIMIT && c->plan->memory != NULL) {
+      const uint64_t more = overflow_of(c);
+      *io_more = more > *io_more ? more : *io_more;
+    }
+  }
+  set_caps(c, 0, false);
+  return status == OPIPE_OK;
+}
+
+/* What the cut at hand, which comes closest, is over by, and what caps would do. */
+static opipe_status report(const capped *c, uint64_t more) {
+  opipe_error closest = OPIPE_ERROR_INIT;
+  bool alike = true;
+  const bool enough = find_raise(c, &more);
+  const opipe_status status = finish(c, &closest);
+  for (uint32_t r = 1; r < c->plan->n_ranks; ++r)
+    alike = alike && c->caps_bytes[r] == c->caps_bytes[0];
+  if (status != OPIPE_E_LIMIT || !enough)
+    return status < 0 ? opi_fail(c->err, status, "%s", closest.message) : status;
+  return alike ? opi_fail(c->err, status, "%s; the smallest cap found feasible is %llu bytes",
+                          closest.message, (unsigned long long)(c->caps_bytes[0] + more))
+               : opi_fail(c->err, status,
+                          "%s; the smallest caps found feasible are larger by %llu bytes each",
+                          closest.message, (unsigned long long)more);
+}
+
+static opipe_status by_exact_bytes(capped *c) {
+  opi_fit_result result = {.overflow = INFINITY};
+  opipe_status status = c->plan->n_stages > STAGES_FITTED ? OPIPE_E_LIMIT : measure(c);
+  if (status == OPIPE_OK && c->n_parts >= c->plan->n_stages)
+    status = search(c, &result);
+  if (status == OPIPE_E_NOMEM)
+    return status;
+  if (result.fits) {
+    place_ends(c, result.ends);
+    return finish(c, c->err);
+  }
+  if (result.overflow < (double)c->first_overflow) {
+    place_ends(c, result.ends);
+    return report(c, (uint64_t)result.overflow);
+  }
+  memcpy(c->plan->stage_of_node, c->first_cut, c->plan->n_nodes * sizeof(uint32_t));
+  return report(c, c->first_overflow);
+}
+
+static opipe_status prepare(capped *c) {
+  const opi_plan *plan = c->plan;
+  c->stages_of_rank = OPI_ARENA_ARRAY(&c->scratch, uint32_t, plan->n_ranks);
+  c->caps_bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, plan->n_ranks);
+  if (c->stages_of_rank == NULL || c->caps_bytes == NULL)
+    return opi_fail_nomem(c->err, plan->n_ranks * sizeof(uint64_t), "a cut");
+  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    ++c->stages_of_rank[opi_plan_rank(plan, s, 0)];
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const uint64_t cap = plan->devices[r].memory_bytes;
+    c->caps_bytes[r] = cap == 0 ? UINT64_MAX : cap;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_cut_capped(const opi_capped *given, opipe_error *err) {
+  capped c = {.given = given, .plan = given->plan, .err = err};
+  opi_arena_init(&c.scratch, given->plan->allocator, 0);
+  opipe_status status = prepare(&c);
+  if (status == OPIPE_OK)
+    status = by_estimates(&c);
+  if (status == OPIPE_E_LIMIT && c.first_cut != NULL)
+    status = by_exact_bytes(&c);
+  opi_arena_release(&c.scratch);
+  return status;
+}

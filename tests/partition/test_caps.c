@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Caps that some cut between blocks fits are met by the planner within 2 %, and what it calls the
+ * smallest cap in a refusal is accepted: a cover of test_caps_full, and two cases on the devices of
+ * this machine against all cuts.
+ * ctest: timeout=120
+ */
+#include "tests/partition/caps.h"
+
+enum { COVER = 5 };
+
+static void test_recorded(void) {
+  for (size_t i = 0; i < COVER; ++i) {
+    const uint64_t smallest = caps_recorded(&caps_cases[i]);
+    OPI_ASSERT_FATAL(smallest != 0);
+    caps_check(&caps_cases[i], smallest);
+  }
+}
+
+/* The file says what there is: its shortest case made anew. */
+static void test_the_file_is_true(void) {
+  for (size_t i = 0; i < caps_n_cases; ++i) {
+    const caps_case *c = &caps_cases[i];
+    if (strcmp(c->model->name, "encoder") == 0 && c->n_ranks == 3)
+      OPI_ASSERT_INT((int64_t)caps_smallest(c), (int64_t)caps_recorded(c));
+  }
+}
+
+static void test_here(void) {
+  for (size_t i = 0; i < 2; ++i) {
+    caps_case c = caps_cases[i];
+    c.here = true;
+    c.positions &= 0x5ff5;
+    const uint64_t smallest = caps_smallest(&c);
+    OPI_ASSERT_FATAL(smallest != 0);
+    caps_check(&c, smallest);
+  }
+}
+
+OPI_TEST_MAIN("caps", OPI_TEST(test_recorded), OPI_TEST(test_the_file_is_true), OPI_TEST(test_here))
