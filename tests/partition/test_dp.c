@@ -224,6 +224,29 @@ static void test_refinement_only_improves(void) {
   OPI_ASSERT(improved > 5);
 }
 
+static void test_narrow_positions(void) {
+  static const int64_t sizes[] = {8, 64, 4, 64, 64, 2, 2, 64};
+  static const uint32_t narrow[] = {1, 3, 6, 7}, spread[] = {3, 7};
+  toy t;
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t *positions = NULL, n = 0;
+  toy_open(&t);
+  uint32_t v = toy_input(&t, "x", 64);
+  for (uint32_t i = 0; i < OPI_COUNT(sizes); ++i) {
+    char name[16];
+    (void)snprintf(name, sizeof name, "v%u", i);
+    v = toy_node(&t, name, &v, 1, sizes[i]);
+  }
+  toy_output(&t, v);
+  OPI_ASSERT_OK_FATAL(opi_cut_narrow(t.graph, 4, 9, &t.arena, &positions, &n, &err), &err);
+  OPI_ASSERT(n == OPI_COUNT(narrow) && memcmp(positions, narrow, sizeof narrow) == 0);
+  OPI_ASSERT_OK_FATAL(opi_cut_narrow(t.graph, 4, 2, &t.arena, &positions, &n, &err), &err);
+  OPI_ASSERT(n == OPI_COUNT(spread) && memcmp(positions, spread, sizeof spread) == 0);
+  OPI_ASSERT_OK_FATAL(opi_cut_narrow(t.graph, 5, 9, &t.arena, &positions, &n, &err), &err);
+  OPI_ASSERT_INT(n, OPI_COUNT(sizes) - 1); /* too few: all of them */
+  toy_close(&t);
+}
+
 /* More nodes than positions that are looked at: those kept are spread over the whole order, and the
  * narrowest of their neighbourhood. Every hundredth value is small. */
 static void test_positions_of_a_long_chain(void) {
@@ -279,4 +302,5 @@ static void test_positions_of_a_long_chain(void) {
 OPI_TEST_MAIN("cut search", OPI_TEST(test_the_search_equals_brute_force),
               OPI_TEST(test_caps_force_another_cut),
               OPI_TEST(test_what_cannot_fit_says_by_how_much),
-              OPI_TEST(test_refinement_only_improves), OPI_TEST(test_positions_of_a_long_chain))
+              OPI_TEST(test_refinement_only_improves), OPI_TEST(test_narrow_positions),
+              OPI_TEST(test_positions_of_a_long_chain))
