@@ -217,6 +217,7 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
     return opi_fail_nomem(f->err, n_ranks * sizeof *memory, "a prediction");
   for (size_t r = 0; r < n_ranks; ++r)
     left[r] = UINT64_MAX;
+  plan->order_refused = false;
   OPI_TRY(ask_schedule(f));
   OPI_TRY(predict(f, alignment, plan->memory));
   if (plan->train == NULL)
@@ -226,7 +227,8 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
     plan->free_bytes = left;
     const opipe_status status = ask_schedule(f);
     plan->free_bytes = NULL;
-    if (status == OPIPE_E_LIMIT || status == OPIPE_E_INVALID) /* told by the caps */
+    plan->order_refused = status == OPIPE_E_LIMIT || status == OPIPE_E_INVALID;
+    if (plan->order_refused) /* told by the caps */
       return OPIPE_OK;
     OPI_TRY(status);
     OPI_TRY(predict(f, alignment, memory));

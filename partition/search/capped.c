@@ -17,6 +17,7 @@ enum {
   NODES_JUDGED = 40000,    /* in all of them together, about */
   LOOKS_JUDGED = 20000000, /* at ends of stages, in all of them together, about */
   STAGES_FITTED = 128,     /* more are not searched by exact bytes */
+  SHRINKS_MOST = 8,
   RAISES_MOST = 8
 };
 
@@ -179,30 +180,71 @@ static void count_held(capped *c, const uint32_t *ends) {
   }
 }
 
-static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, bool *out_fits,
-                          opipe_error *err) {
-  capped *c = ctx;
-  opi_plan *plan = c->plan;
-  opipe_error own = OPIPE_ERROR_INIT;
-  bool within = true, over = false;
-  place_ends(c, ends);
+/* Of the cut at hand, under caps that nothing fits: out_bytes [n_ranks]. OK: they were predicted.
+ */
+static opipe_status find_least(const capped *c, uint64_t *out_bytes, opipe_error *err) {
+  const opi_plan *plan = c->plan;
+  bool over = false;
   set_caps(c, 0, true);
-  opipe_status status = finish(c, &own);
+  const opipe_status status = finish(c, err);
   set_caps(c, 0, false);
   for (uint32_t r = 0; plan->memory != NULL && r < plan->n_ranks; ++r) {
     out_bytes[r] = plan->memory[r].total_bytes;
     over = over || out_bytes[r] > plan->memory[r].cap_bytes;
-    within = within && out_bytes[r] <= c->caps_bytes[r];
   }
-  if (status == OPIPE_E_NOMEM)
-    return opi_fail(err, status, "%s", own.message);
-  if (status < 0 && !over)
-    return status == OPIPE_E_LIMIT ? OPIPE_E_INVALID : status;
-  if (plan->train != NULL)
-    count_held(c, ends);
-  status = within ? finish(c, &own) : OPIPE_E_LIMIT;
-  *out_fits = status == OPIPE_OK;
-  return status == OPIPE_E_NOMEM ? opi_fail(err, status, "%s", own.message) : OPIPE_OK;
+  if (status == OPIPE_E_LIMIT)
+    return over ? OPIPE_OK : OPIPE_E_INVALID;
+  return status;
+}
+
+/* A schedule that finds no order where nothing fits may find one where a little is missing: asked
+ * for a byte less than there was, again and again. OK: the plan is made, within the caps; LIMIT:
+ * io_bytes [n_ranks] are the least that were found. */
+static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err) {
+  opi_plan *plan = c->plan;
+  opipe_status status = OPIPE_OK;
+  uint64_t over = overflow_of(c);
+  for (uint32_t i = 0; i < SHRINKS_MOST && status == OPIPE_OK && over > 0; ++i) {
+    set_caps(c, over - 1, false);
+    status = finish(c, err);
+    set_caps(c, 0, false);
+    if (status < 0)
+      break;
+    over = overflow_of(c);
+    for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+      io_bytes[r] = plan->memory[r].total_bytes;
+      plan->memory[r].cap_bytes = c->caps_bytes[r];
+    }
+  }
+  return status == OPIPE_OK && over > 0 ? OPIPE_E_LIMIT : status;
+}
+
+/* The plan of the cut at hand; where it does not fit and its schedule may keep less, in less. */
+static opipe_status make(const capped *c, uint64_t *bytes, opipe_error *err) {
+  opipe_status status = finish(c, err);
+  if (status != OPIPE_E_LIMIT || !c->plan->order_refused)
+    return status;
+  status = find_least(c, bytes, err);
+  return status == OPIPE_OK ? shrink(c, bytes, err) : status;
+}
+
+static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, bool *out_fits,
+                          opipe_error *err) {
+  capped *c = ctx;
+  opipe_error own = OPIPE_ERROR_INIT;
+  place_ends(c, ends);
+  opipe_status status = find_least(c, out_bytes, &own);
+  if (status == OPIPE_OK) {
+    if (c->plan->train != NULL)
+      count_held(c, ends);
+    if (overflow_of(c) == 0)
+      status = finish(c, &own);
+    else
+      status = c->plan->order_refused ? shrink(c, out_bytes, &own) : OPIPE_E_LIMIT;
+    *out_fits = status == OPIPE_OK;
+    status = status == OPIPE_E_NOMEM ? status : OPIPE_OK;
+  }
+  return status == OPIPE_E_NOMEM ? opi_fail(err, status, "%s", own.message) : status;
 }
 
 /* ---- parts ---- */
@@ -331,28 +373,34 @@ static opipe_status search(capped *c, opi_fit_result *result) {
 
 /* ---- the report ---- */
 
+static void raise_caps(const capped *c, uint64_t more) {
+  for (uint32_t r = 0; r < c->plan->n_ranks; ++r)
+    c->caps_bytes[r] += c->caps_bytes[r] == UINT64_MAX ? 0 : more;
+  set_caps(c, 0, false);
+}
+
 /* By how much all caps must grow for the plan of the cut at hand: tried out, since a schedule may
- * keep more where more is allowed. False: not found. */
-static bool find_raise(const capped *c, uint64_t *io_more) {
+ * keep more where more is allowed. judged: as it was judged, else as it was tried first. False: not
+ * found. */
+static bool find_raise(const capped *c, bool judged, uint64_t *bytes, uint64_t *io_more) {
   opipe_error own = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_E_LIMIT;
   for (uint32_t i = 0; i < RAISES_MOST && status == OPIPE_E_LIMIT; ++i) {
-    set_caps(c, *io_more, false);
-    status = finish(c, &own);
-    if (status == OPIPE_E_LIMIT && c->plan->memory != NULL) {
-      const uint64_t more = overflow_of(c);
-      *io_more = more > *io_more ? more : *io_more;
-    }
+    const uint64_t more = *io_more;
+    raise_caps(c, more);
+    status = judged ? make(c, bytes, &own) : finish(c, &own);
+    if (status == OPIPE_E_LIMIT && c->plan->memory != NULL)
+      *io_more += overflow_of(c);
+    raise_caps(c, -more);
   }
-  set_caps(c, 0, false);
   return status == OPIPE_OK;
 }
 
 /* What the cut at hand, which comes closest, is over by, and what caps would do. */
-static opipe_status report(const capped *c, uint64_t more) {
+static opipe_status report(const capped *c, bool judged, uint64_t *bytes, uint64_t more) {
   opipe_error closest = OPIPE_ERROR_INIT;
   bool alike = true;
-  const bool enough = find_raise(c, &more);
+  const bool enough = find_raise(c, judged, bytes, &more);
   const opipe_status status = finish(c, &closest);
   for (uint32_t r = 1; r < c->plan->n_ranks; ++r)
     alike = alike && c->caps_bytes[r] == c->caps_bytes[0];
@@ -367,6 +415,9 @@ static opipe_status report(const capped *c, uint64_t more) {
 
 static opipe_status by_exact_bytes(capped *c) {
   opi_fit_result result = {.overflow = INFINITY};
+  uint64_t *bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, c->plan->n_ranks);
+  if (bytes == NULL)
+    return opi_fail_nomem(c->err, c->plan->n_ranks * sizeof *bytes, "a cut");
   opipe_status status = c->plan->n_stages > STAGES_FITTED ? OPIPE_E_LIMIT : measure(c);
   if (status == OPIPE_OK && c->n_parts >= c->plan->n_stages)
     status = search(c, &result);
@@ -374,14 +425,14 @@ static opipe_status by_exact_bytes(capped *c) {
     return status;
   if (result.fits) {
     place_ends(c, result.ends);
-    return finish(c, c->err);
+    return make(c, bytes, c->err);
   }
   if (result.overflow < (double)c->first_overflow) {
     place_ends(c, result.ends);
-    return report(c, (uint64_t)result.overflow);
+    return report(c, true, bytes, (uint64_t)result.overflow);
   }
   memcpy(c->plan->stage_of_node, c->first_cut, c->plan->n_nodes * sizeof(uint32_t));
-  return report(c, c->first_overflow);
+  return report(c, false, bytes, c->first_overflow);
 }
 
 static opipe_status prepare(capped *c) {

@@ -13,13 +13,17 @@ enum {
   FASTER_MOST = 8       /* judgments that look for a faster cut once one fits */
 };
 
-/* What an estimate may be too high by: cuts that can only be better if theirs is are judged. */
-static const double DOUBT = 0.01;
+/* What estimates may be too high by: cuts that can only be better if theirs are, are judged. Twice
+ * what they were off by on average, and between these. */
+static const double DOUBT_LEAST = 0.01, DOUBT_MOST = 0.08;
+/* Bytes of a rank that differ by more where its stages are the same depend on all of the cut. */
+static const double SAME = 0.002;
 
 typedef struct judged {
   uint32_t *ends;
   uint64_t *bytes; /* [n_ranks] NULL: it is no cut */
-  double *error;   /* [n_ranks] bytes less the estimate without errors */
+  double *held;    /* [n_instances] the problem's, as it was then */
+  double *error;   /* [n_ranks] bytes less what runs come to with that */
 } judged;
 
 typedef struct value {
@@ -40,12 +44,14 @@ typedef struct search {
   uint32_t *first, *instances; /* instances of rank r: instances[first[r]] ... by stage */
   uint32_t *ends, *found;      /* [n_stages + 1] at hand; the best of this round */
   double *least_error;         /* [n_ranks] of all that were judged */
+  double *least_held;          /* [n_instances] the same */
   arrival *arrivals;           /* [n_stages + 1][n_parts + 1] */
   value best;
   uint32_t n_looks;
-  double doubt;
+  double doubt, sum_of_errors; /* shares: by which estimates were off */
   bool any_that_fits; /* what fits is as good as what fits by far: the faster one is better */
   bool any;
+  bool coupled; /* a rank's bytes depend on stages of others too, as their order does */
   opipe_error *err;
 } search;
 
@@ -55,42 +61,66 @@ static uint32_t stage_of(const search *f, uint32_t i) {
   return f->instances[i] / f->problem->n_replicas;
 }
 
-/* Of the rank's stages before `n_stages`, without what estimates are off by. */
-static double sum_runs(const search *f, uint32_t rank, const uint32_t *ends, uint32_t n_stages) {
-  const opi_fit_problem *p = f->problem;
+static const opi_run *run_of(const search *f, uint32_t rank, const uint32_t *ends, uint32_t i) {
+  const uint32_t s = stage_of(f, i);
+  return &f->problem->runs[rank][(size_t)ends[s] * (f->problem->n_parts + 1) + ends[s + 1]];
+}
+
+/* Of the rank's stages before `n_stages`, without what estimates are off by. held NULL: without
+ * stashes. */
+static double sum_runs(const search *f, uint32_t rank, const uint32_t *ends, uint32_t n_stages,
+                       const double *held) {
   double sum = 0;
   uint64_t arena = 0;
   for (uint32_t i = f->first[rank]; i < f->first[rank + 1] && stage_of(f, i) < n_stages; ++i) {
-    const uint32_t s = stage_of(f, i);
-    const opi_run *run = &p->runs[rank][(size_t)ends[s] * (p->n_parts + 1) + ends[s + 1]];
-    sum += (double)run->weight_bytes + p->held[f->instances[i]] * (double)run->stash_bytes;
+    const opi_run *run = run_of(f, rank, ends, i);
+    sum += (double)run->weight_bytes;
+    sum += held == NULL ? 0 : held[f->instances[i]] * (double)run->stash_bytes;
     arena = run->arena_bytes > arena ? run->arena_bytes : arena;
   }
   return sum + (double)arena;
+}
+
+static double stash_bytes(const search *f, uint32_t rank, const uint32_t *ends,
+                          const double *held) {
+  double sum = 0;
+  for (uint32_t i = f->first[rank]; i < f->first[rank + 1]; ++i)
+    sum += held[f->instances[i]] * (double)run_of(f, rank, ends, i)->stash_bytes;
+  return sum;
 }
 
 static uint32_t apart(uint32_t a, uint32_t b) {
   return a > b ? a - b : b - a;
 }
 
-/* All of the rank's stages; as much off as those of the nearest cut that was judged. */
-static double estimate(const search *f, uint32_t rank, const uint32_t *ends) {
-  const double sum = sum_runs(f, rank, ends, f->problem->n_stages);
-  uint32_t nearest = UINT32_MAX;
-  double error = 0;
-  for (uint32_t k = f->n_all; k-- > 0 && nearest != 0;) {
-    const judged *j = &f->all[k];
-    uint32_t distance = 0;
-    for (uint32_t i = f->first[rank]; j->bytes != NULL && i < f->first[rank + 1]; ++i) {
-      const uint32_t s = stage_of(f, i);
-      distance += apart(ends[s], j->ends[s]) + apart(ends[s + 1], j->ends[s + 1]);
-    }
-    if (j->bytes == NULL || distance >= nearest)
-      continue;
-    nearest = distance;
-    error = j->error[rank];
+/* How far the rank's stages are from those of a cut that was judged: in parts, all ends together.
+ */
+static uint32_t distance(const search *f, uint32_t rank, const uint32_t *ends, const judged *j) {
+  uint32_t sum = 0;
+  for (uint32_t i = f->first[rank]; i < f->first[rank + 1]; ++i) {
+    const uint32_t s = stage_of(f, i);
+    sum += apart(ends[s], j->ends[s]) + apart(ends[s + 1], j->ends[s + 1]);
   }
-  return nearest == 0 ? sum + error : (sum + error) * (1 - f->doubt);
+  return sum;
+}
+
+/* All of the rank's stages: what the cuts that were judged say together, the nearest ones most. */
+static double estimate(const search *f, uint32_t rank, const uint32_t *ends) {
+  double weights = 0, sum = 0;
+  for (uint32_t k = f->n_all; k-- > 0;) {
+    const judged *j = &f->all[k];
+    if (j->bytes == NULL)
+      continue;
+    const uint32_t d = distance(f, rank, ends, j) + (f->coupled ? 1 : 0);
+    if (d == 0)
+      return (double)j->bytes[rank];
+    const double weight = 1.0 / d / d;
+    weights += weight;
+    sum += weight * (stash_bytes(f, rank, ends, j->held) + j->error[rank]);
+  }
+  if (weights == 0)
+    return sum_runs(f, rank, ends, f->problem->n_stages, f->problem->held);
+  return (sum_runs(f, rank, ends, f->problem->n_stages, NULL) + sum / weights) * (1 - f->doubt);
 }
 
 static double over(const search *f, uint32_t rank, double bytes) {
@@ -122,10 +152,9 @@ static bool better(const search *f, value a, value b) {
   return x < y - 0.5 || (x <= y + 0.5 && a.ns < b.ns * (1 - 1e-9));
 }
 
-static bool is_no_cut(const search *f, const uint32_t *ends) {
+static bool was_judged(const search *f, const uint32_t *ends) {
   for (uint32_t k = 0; k < f->n_all; ++k) {
-    if (f->all[k].bytes == NULL &&
-        memcmp(f->all[k].ends, ends, (f->problem->n_stages + 1) * sizeof *ends) == 0)
+    if (memcmp(f->all[k].ends, ends, (f->problem->n_stages + 1) * sizeof *ends) == 0)
       return true;
   }
   return false;
@@ -174,7 +203,7 @@ static void find_by_ends(search *f) {
   }
   f->ends[0] = 0;
   const value v = f->arrivals[(size_t)p->n_stages * (n + 1) + n].value;
-  f->any = better(f, v, f->best) && !is_no_cut(f, f->ends);
+  f->any = better(f, v, f->best) && !was_judged(f, f->ends);
   if (f->any)
     memcpy(f->found, f->ends, (p->n_stages + 1) * sizeof *f->found);
 }
@@ -192,7 +221,8 @@ static double over_so_far(const search *f, uint32_t s) {
     const bool all = stage_of(f, f->first[rank + 1] - 1) == s;
     const double sum =
         all ? estimate(f, rank, f->ends)
-            : sum_runs(f, rank, f->ends, s + 1) * (1 - f->doubt) + f->least_error[rank];
+            : (sum_runs(f, rank, f->ends, s + 1, f->least_held) + f->least_error[rank]) *
+                  (1 - f->doubt);
     most = fmax(most, over(f, rank, sum));
   }
   return most;
@@ -201,7 +231,7 @@ static double over_so_far(const search *f, uint32_t s) {
 static void take(search *f, value v) {
   const opi_fit_problem *p = f->problem;
   v.ns = slowest_ns(f, f->ends);
-  if (!better(f, v, f->best) || is_no_cut(f, f->ends))
+  if (!better(f, v, f->best) || was_judged(f, f->ends))
     return;
   f->best = v;
   f->any = true;
@@ -246,20 +276,41 @@ static bool has_one_stage_each(const search *f) {
   return true;
 }
 
-static void find_errors(search *f) {
+/* What the cut that was judged last adds to what is known. */
+static void learn(search *f, judged *j) {
   const opi_fit_problem *p = f->problem;
-  for (uint32_t r = 0; r < p->n_ranks; ++r)
-    f->least_error[r] = 0;
+  const uint32_t n_instances = p->n_stages * p->n_replicas;
   bool first = true;
-  for (uint32_t k = 0; k < f->n_all; ++k) {
-    judged *j = &f->all[k];
-    for (uint32_t r = 0; j->bytes != NULL && r < p->n_ranks; ++r) {
-      j->error[r] = (double)j->bytes[r] - sum_runs(f, r, j->ends, p->n_stages);
-      f->least_error[r] =
-          first || j->error[r] < f->least_error[r] ? j->error[r] : f->least_error[r];
+  for (uint32_t k = 0; &f->all[k] != j; ++k)
+    first = first && f->all[k].bytes == NULL;
+  for (uint32_t k = 0; &f->all[k] != j; ++k) {
+    const judged *other = &f->all[k];
+    for (uint32_t r = 0; other->bytes != NULL && r < p->n_ranks; ++r) {
+      const double a = (double)j->bytes[r], b = (double)other->bytes[r];
+      f->coupled |= fabs(a - b) > SAME * b && distance(f, r, j->ends, other) == 0;
     }
-    first = first && j->bytes == NULL;
   }
+  memcpy(j->held, p->held, n_instances * sizeof *j->held);
+  for (uint32_t r = 0; r < p->n_ranks; ++r) {
+    j->error[r] = (double)j->bytes[r] - sum_runs(f, r, j->ends, p->n_stages, j->held);
+    if (first || j->error[r] < f->least_error[r])
+      f->least_error[r] = j->error[r];
+  }
+  for (uint32_t i = 0; i < n_instances; ++i) {
+    if (first || j->held[i] < f->least_held[i])
+      f->least_held[i] = j->held[i];
+  }
+}
+
+/* By what share the estimate was off, where it was so most. */
+static double find_error(search *f, const judged *j) {
+  double most = 0;
+  f->doubt = 0;
+  for (uint32_t r = 0; f->n_all > 0 && r < f->problem->n_ranks; ++r) {
+    if (j->bytes[r] != 0)
+      most = fmax(most, fabs(estimate(f, r, j->ends) / (double)j->bytes[r] - 1));
+  }
+  return most;
 }
 
 /* *out_any: there may be a better cut than `best`: in f->found. */
@@ -268,7 +319,8 @@ static opipe_status propose(search *f, const value *best, bool *out_any) {
   value *so_far = OPI_ARENA_ARRAY(&f->scratch, value, (size_t)p->n_stages + 1);
   if (so_far == NULL)
     return opi_fail_nomem(f->err, p->n_stages * sizeof *so_far, "a cut");
-  find_errors(f);
+  if (!f->any_that_fits)
+    f->doubt = fmin(fmax(2 * f->sum_of_errors / f->n_all, DOUBT_LEAST), DOUBT_MOST);
   f->best = *best;
   f->any = false;
   if (has_one_stage_each(f))
@@ -288,11 +340,16 @@ static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) 
   bool fits = false;
   *j = (judged){.ends = opi_arena_copy(&f->scratch, f->found, n_ends * sizeof(uint32_t)),
                 .bytes = OPI_ARENA_ARRAY(&f->scratch, uint64_t, p->n_ranks),
+                .held = OPI_ARENA_ARRAY(&f->scratch, double, (size_t)p->n_stages * p->n_replicas),
                 .error = OPI_ARENA_ARRAY(&f->scratch, double, p->n_ranks)};
-  if (j->ends == NULL || j->bytes == NULL || j->error == NULL)
+  if (j->ends == NULL || j->bytes == NULL || j->held == NULL || j->error == NULL)
     return opi_fail_nomem(f->err, p->n_ranks * sizeof(double), "a cut");
   ++io_result->n_judged;
   const opipe_status status = p->judge(p->ctx, j->ends, j->bytes, &fits, f->err);
+  if (status == OPIPE_OK) {
+    f->sum_of_errors += find_error(f, j);
+    learn(f, j);
+  }
   ++f->n_all;
   if (status == OPIPE_E_NOMEM)
     return status;
@@ -340,9 +397,10 @@ static opipe_status prepare(search *f) {
   f->ends = OPI_ARENA_ARRAY(&f->scratch, uint32_t, n_ends);
   f->found = OPI_ARENA_ARRAY(&f->scratch, uint32_t, n_ends);
   f->least_error = OPI_ARENA_ARRAY(&f->scratch, double, p->n_ranks);
+  f->least_held = OPI_ARENA_ARRAY(&f->scratch, double, n_instances);
   f->arrivals = OPI_ARENA_ARRAY(&f->scratch, arrival, n_ends * ((size_t)p->n_parts + 1));
   if (f->all == NULL || f->first == NULL || f->instances == NULL || f->ends == NULL ||
-      f->found == NULL || f->least_error == NULL || f->arrivals == NULL)
+      f->found == NULL || f->least_error == NULL || f->least_held == NULL || f->arrivals == NULL)
     return opi_fail_nomem(f->err, n_instances * sizeof(judged), "a cut");
   for (uint32_t r = 0; r < p->n_ranks; ++r) {
     for (uint32_t i = 0; i < n_instances; ++i) {
@@ -359,7 +417,6 @@ static opipe_status improve(search *f, opi_fit_result *io_result) {
   value best = {INFINITY, INFINITY};
   bool more = most > 0;
   uint32_t end = most;
-  f->doubt = DOUBT;
   cut_evenly(f);
   while (more) {
     OPI_TRY(judge(f, io_result, &best));

@@ -5,7 +5,7 @@
  * What a rank takes is estimated from the runs of parts that are its stages, plus what the exact
  * bytes of the nearest cut so far were off by, so that the estimate of what was asked is exact. The
  * search ends where the best estimate is one that was asked for: estimates of others are taken to
- * be a little too high.
+ * be too high by what they were too high by so far.
  */
 #ifndef OPI_FIT_H
 #define OPI_FIT_H

@@ -14,6 +14,8 @@ enum { ALL = 0xffff, MOST = 0xb7b7 };
 static const caps_model gpt = {"gpt", "tests/data/gpt_8block/model.onnx", "add_%d", 1, 3, 16, 32};
 static const caps_model gpt_short = {
     "gpt_short", "tests/data/gpt_8block/model.onnx", "add_%d", 4, 3, 16, 8};
+static const caps_model llama = {"llama", "tests/data/llama_8block/model.onnx", "add_%d", 5, 6, 8,
+                                 24};
 static const caps_model encoder = {
     "encoder", "tests/data/encoder/model.onnx", "layer_norm_%d", 1, 1, 4, 16};
 
@@ -58,6 +60,14 @@ const caps_case caps_cases[] = {
     {&gpt, "1f1b", 3, 3, ALL, true},
     {&gpt_short, "interleaved:chunks=3", 2, 6, ALL, true},
     {&gpt_short, "zbv", 2, 4, ALL, true},
+    LINE(llama, "1f1b", 4, ALL),
+    LINE(llama, "zb-auto", 4, ALL),
+    LINE(llama, "chimera", 4, ALL),
+    LINE(llama, "2bw", 4, ALL),
+    {&llama, "interleaved:chunks=2", 3, 6, ALL, true},
+    {&llama, "zbv", 3, 6, ALL, true},
+    {&llama, "v-half", 3, 6, ALL, true},
+    FORWARD(llama, "gpipe", 4, ALL),
     {&encoder, "1f1b", 3, 3, ALL, true},
     {&encoder, "zbv", 2, 4, ALL, true},
     {&encoder, "gpipe", 4, 4, ALL, false},
