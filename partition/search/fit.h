@@ -3,9 +3,9 @@
  * exact bytes, asked of the caller, which is best.
  *
  * What a rank takes is estimated from the runs of parts that are its stages, plus what the exact
- * bytes of the nearest cut so far were off by, so that the estimate of what was asked is exact. The
- * search ends where the best estimate is one that was asked for: estimates of others are taken to
- * be too high by what they were too high by so far.
+ * bytes of the cuts so far were off by, of the nearest ones most. A rank whose stages were judged
+ * is known, unless its bytes turn out to depend on the other ranks' stages. The search ends where
+ * no estimate of an unknown cut is better, even if it is too high by as much as estimates were off.
  */
 #ifndef OPI_FIT_H
 #define OPI_FIT_H
