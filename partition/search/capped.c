@@ -18,6 +18,7 @@ enum {
   LOOKS_JUDGED = 20000000, /* at ends of stages, in all of them together, about */
   STAGES_FITTED = 128,     /* more are not searched by exact bytes */
   SHRINKS_MOST = 8,
+  LOWERS_MOST = 4,
   RAISES_MOST = 8
 };
 
@@ -219,13 +220,35 @@ static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err
   return status == OPIPE_OK && over > 0 ? OPIPE_E_LIMIT : status;
 }
 
-/* The plan of the cut at hand; where it does not fit and its schedule may keep less, in less. */
+/* Of the cut at hand whose least bytes fit. A schedule may keep too much where it is told a cap, and
+ * little enough where it is told a smaller one. */
+static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *err) {
+  opi_plan *plan = c->plan;
+  opipe_status status = OPIPE_E_LIMIT;
+  for (uint32_t i = 0; i <= LOWERS_MOST && status == OPIPE_E_LIMIT; ++i) {
+    for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+      const uint64_t cap = c->caps_bytes[r];
+      if (cap != UINT64_MAX)
+        plan->devices[r].memory_bytes = cap - (cap - bytes[r]) / LOWERS_MOST * i;
+    }
+    status = finish(c, err);
+    set_caps(c, 0, false);
+  }
+  for (uint32_t r = 0; status == OPIPE_OK && r < plan->n_ranks; ++r)
+    plan->memory[r].cap_bytes = c->caps_bytes[r];
+  return status;
+}
+
+/* The plan of the cut at hand, whose least bytes were just found. */
+static opipe_status settle(const capped *c, uint64_t *io_bytes, opipe_error *err) {
+  if (overflow_of(c) == 0)
+    return lower(c, io_bytes, err);
+  return c->plan->order_refused ? shrink(c, io_bytes, err) : OPIPE_E_LIMIT;
+}
+
 static opipe_status make(const capped *c, uint64_t *bytes, opipe_error *err) {
-  opipe_status status = finish(c, err);
-  if (status != OPIPE_E_LIMIT || !c->plan->order_refused)
-    return status;
-  status = find_least(c, bytes, err);
-  return status == OPIPE_OK ? shrink(c, bytes, err) : status;
+  OPI_TRY(find_least(c, bytes, err));
+  return settle(c, bytes, err);
 }
 
 static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, bool *out_fits,
@@ -237,10 +260,7 @@ static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, 
   if (status == OPIPE_OK) {
     if (c->plan->train != NULL)
       count_held(c, ends);
-    if (overflow_of(c) == 0)
-      status = finish(c, &own);
-    else
-      status = c->plan->order_refused ? shrink(c, out_bytes, &own) : OPIPE_E_LIMIT;
+    status = settle(c, out_bytes, &own);
     *out_fits = status == OPIPE_OK;
     status = status == OPIPE_E_NOMEM ? status : OPIPE_OK;
   }

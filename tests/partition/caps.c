@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 8, CUT = 512, TRIES = 64, STAGES = 16 };
+enum { ROWS = 8, CUT = 512, TRIES = 64, STAGES = 16, UNLIKE = 4096 };
 /* Positions: all 16; 12 of them, where many stages make many cuts. */
 enum { ALL = 0xffff, MOST = 0xb7b7 };
 #define SMALLEST "tests/data/caps/smallest.txt"
@@ -268,6 +268,32 @@ static const char *must_fit(kit *k, const caps_case *c, uint64_t cap) {
   return most_of(k->plan) <= cap ? NULL : "the plan takes more than its cap";
 }
 
+/* Caps that are not alike, and hopeless: the refusal says what all must grow by. */
+static void check_unlike(kit *k, const caps_case *c, const char *name) {
+  uint64_t caps[CAPS_RANKS];
+  for (uint32_t r = 0; r < CAPS_RANKS; ++r)
+    caps[r] = 1 + r * UNLIKE;
+  const opipe_status status = plan(k, c, caps, NULL);
+  const uint64_t more = number_behind(k->err.message, "are larger by ");
+  for (uint32_t r = 0; r < CAPS_RANKS; ++r)
+    caps[r] += more;
+  if (status != OPIPE_E_LIMIT || more == 0 || plan(k, c, caps, NULL) != OPIPE_OK)
+    OPI_FAIL("%s, caps larger by %" PRIu64 " bytes: %s", name, more, k->err.message);
+}
+
+/* The smallest cap and all above it, of which some are tried. */
+static void check_all_above(kit *k, const caps_case *c, uint64_t smallest, const char *name) {
+  static const uint32_t percent[] = {2, 4, 7, 12, 20, 35, 60, 100};
+  for (size_t i = 0; i < OPI_COUNT(percent); ++i) {
+    const uint64_t cap = smallest + smallest / 100 * percent[i];
+    const char *wrong = must_fit(k, c, cap);
+    if (wrong != NULL) {
+      OPI_FAIL("%s, %" PRIu64 " bytes, where some cut fits %" PRIu64 ": %s", name, cap, smallest,
+               wrong);
+    }
+  }
+}
+
 void caps_check(const caps_case *c, uint64_t smallest) {
   char name[160];
   kit k;
@@ -277,19 +303,15 @@ void caps_check(const caps_case *c, uint64_t smallest) {
     kit_close(&k);
     return;
   }
-  const uint64_t enough = smallest + smallest / 50;
-  const char *wrong = must_fit(&k, c, enough);
-  if (wrong != NULL) {
-    OPI_FAIL("%s, %" PRIu64 " bytes, where some cut fits %" PRIu64 ": %s", name, enough, smallest,
-             wrong);
-  }
+  check_all_above(&k, c, smallest, name);
+  check_unlike(&k, c, name);
   const opipe_status status = plan_alike(&k, c, 1, NULL);
   const uint64_t stated = number_behind(k.err.message, "smallest cap found feasible is ");
-  if (status != OPIPE_E_LIMIT || stated == 0 || stated > enough) {
+  if (status != OPIPE_E_LIMIT || stated == 0 || stated > smallest + smallest / 50) {
     OPI_FAIL("%s, 1 byte: status %d, %s; a cut fits %" PRIu64, name, status, k.err.message,
              smallest);
   }
-  wrong = stated == 0 ? NULL : must_fit(&k, c, stated);
+  const char *wrong = stated == 0 ? NULL : must_fit(&k, c, stated);
   if (wrong != NULL)
     OPI_FAIL("%s, %" PRIu64 " bytes, as the refusal said: %s", name, stated, wrong);
   (void)printf("%s: %" PRIu64 " of %" PRIu64 " bytes (%.2f %%)\n", name, stated, smallest,

@@ -41,8 +41,9 @@ void caps_name(const caps_case *c, char *text, size_t room);
 uint64_t caps_smallest(const caps_case *c);
 /* The number of the file; 0: there is none. */
 uint64_t caps_recorded(const caps_case *c);
-/* Fails the running test unless a plan is made under 1.02 times the cap, a hopeless cap is refused
- * with a cap that is at most as large, and a plan is made under that one. */
+/* Fails the running test unless plans are made under 1.02 times the cap and larger ones, a hopeless
+ * cap is refused with a cap that is at most as large, and a plan is made under that one; the same
+ * of hopeless caps that are not alike. */
 void caps_check(const caps_case *c, uint64_t smallest);
 
 #endif /* TESTS_PARTITION_CAPS_H */
