@@ -217,7 +217,7 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
     return opi_fail_nomem(f->err, n_ranks * sizeof *memory, "a prediction");
   for (size_t r = 0; r < n_ranks; ++r)
     left[r] = UINT64_MAX;
-  plan->order_refused = false;
+  plan->order_bounded = plan->order_refused = false;
   OPI_TRY(ask_schedule(f));
   OPI_TRY(predict(f, alignment, plan->memory));
   if (plan->train == NULL)
@@ -225,6 +225,7 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
   memcpy(memory, plan->memory, n_ranks * sizeof *memory);
   for (uint32_t i = 0; i < ATTEMPTS && leave_for_stashes(plan, memory, left); ++i) {
     plan->free_bytes = left;
+    plan->order_bounded = true;
     const opipe_status status = ask_schedule(f);
     plan->free_bytes = NULL;
     plan->order_refused = status == OPIPE_E_LIMIT || status == OPIPE_E_INVALID;

@@ -254,7 +254,8 @@ typedef struct opi_plan {
       *weight_ns; /* [n_stages] training: backward of one micro-batch, its two halves */
   uint64_t *stage_stash_bytes; /* [n_stages] training: kept from F to B, one micro-batch */
   uint64_t *free_bytes; /* [n_ranks] training, while the schedule is asked: left for stashes */
-  bool order_refused;   /* training, while the plan is made: the schedule found no order in that */
+  /* training, while the plan is made: the schedule was told that; it found no order in it */
+  bool order_bounded, order_refused;
   /* Tensors between ranks in a mini-batch or request: made where they are read, and sent there. */
   uint32_t n_made_in_place, n_copied;
   uint64_t copied_bytes;

@@ -9,7 +9,6 @@
 #include "partition/search/fit.h"
 
 enum {
-  ATTEMPTS = 24,
   PARTS_MOST = 48,         /* where every rank has one stage; of several: */
   PARTS_OF_SHARED = 24,    /* or twice the stages */
   JUDGMENTS_LEAST = 4,     /* of exact bytes, however large the model */
@@ -26,40 +25,19 @@ typedef struct capped {
   const opi_capped *given;
   opi_plan *plan;
   opi_arena scratch;
-  uint32_t *stages_of_rank; /* [n_ranks] instances */
-  uint64_t *caps_bytes;     /* [n_ranks] the plan's, UINT64_MAX: none */
-  uint32_t *first_node;     /* [n_parts + 1] */
+  uint64_t *caps_bytes; /* [n_ranks] the plan's, UINT64_MAX: none */
+  uint32_t *first_node; /* [n_parts + 1] */
   uint32_t n_parts;
   const opi_run **runs;    /* [n_ranks] */
   double *live;            /* [n_instances] micro-batches that wait for their backward */
   uint32_t *first_cut;     /* [n_nodes] stages of what was tried first */
   uint64_t first_overflow; /* of its fullest rank, in bytes */
+  double first_ns;         /* of its plan; INFINITY: it does not fit */
   opi_fit_problem fit;
   opipe_error *err;
 } capped;
 
 /* ---- by estimates ---- */
-
-/* The search's estimate of a stage's memory is on the high side (a backend aliases and fuses): a
- * rank that was exactly measured as too large gets its estimate held to twice its cap, then closer
- * step by step, then below it by what was missing. */
-static void tighten(const capped *c, uint32_t *steps) {
-  static const double factors[] = {2.0, 1.5, 1.25, 1.0};
-  uint64_t *caps = c->given->caps_bytes;
-  for (uint32_t s = 0; s < c->plan->n_stages; ++s) {
-    const uint32_t rank = opi_plan_rank(c->plan, s, 0);
-    const opi_memory *m = &c->plan->memory[rank];
-    if (m->total_bytes <= m->cap_bytes)
-      continue;
-    const double share = (double)m->cap_bytes / (double)c->stages_of_rank[rank];
-    const uint64_t over = (m->total_bytes - m->cap_bytes) + m->cap_bytes / 64 + 1;
-    if (steps[s] < OPI_COUNT(factors))
-      caps[s] = (uint64_t)(share * factors[steps[s]]);
-    else
-      caps[s] = caps[s] > over ? caps[s] - over : 0;
-    ++steps[s];
-  }
-}
 
 /* One cut under the caps as they stand: contiguous, refined if that fits, finished exactly. */
 static opipe_status try_cut(capped *c) {
@@ -89,34 +67,21 @@ static uint64_t overflow_of(const capped *c) {
   return most;
 }
 
-/* c->first_cut not NULL: it was finished, and some rank is over its cap. */
+/* c->first_cut not NULL: some rank is over its cap, or its schedule was told to keep less, and
+ * another cut may be faster. */
 static opipe_status by_estimates(capped *c) {
-  opipe_error first = OPIPE_ERROR_INIT;
-  uint32_t *steps = OPI_ARENA_ARRAY(&c->scratch, uint32_t, c->plan->n_stages);
-  if (steps == NULL)
-    return opi_fail_nomem(c->err, c->plan->n_stages * sizeof(*steps), "a cut");
-  for (uint32_t s = 0; s < c->plan->n_stages; ++s)
-    c->given->caps_bytes[s] = UINT64_MAX;
-  for (uint32_t attempt = 0; attempt < ATTEMPTS; ++attempt) {
-    c->plan->memory = NULL;
-    const opipe_status status = try_cut(c);
-    if (status != OPIPE_E_LIMIT)
-      return status;
-    if (attempt == 0 && c->err != NULL)
-      first = *c->err;
-    if (c->plan->memory == NULL) /* the search itself found no cut under these caps */
-      break;
-    if (attempt == 0 && (c->first_overflow = overflow_of(c)) != 0) {
-      c->first_cut =
-          opi_arena_copy(&c->scratch, c->plan->stage_of_node, c->plan->n_nodes * sizeof(uint32_t));
-      if (c->first_cut == NULL)
-        return opi_fail_nomem(c->err, c->plan->n_nodes * sizeof(uint32_t), "a cut");
-    }
-    tighten(c, steps);
-  }
-  if (c->err != NULL)
-    *c->err = first;
-  return OPIPE_E_LIMIT;
+  opi_plan *plan = c->plan;
+  plan->memory = NULL;
+  const opipe_status status = try_cut(c);
+  if (status == OPIPE_OK ? !plan->order_bounded
+                         : status != OPIPE_E_LIMIT || plan->memory == NULL || overflow_of(c) == 0)
+    return status;
+  c->first_overflow = overflow_of(c);
+  c->first_ns = status == OPIPE_OK ? plan->interval_ns : INFINITY;
+  c->first_cut = opi_arena_copy(&c->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
+  if (c->first_cut == NULL)
+    return opi_fail_nomem(c->err, plan->n_nodes * sizeof(uint32_t), "a cut");
+  return status;
 }
 
 /* ---- by exact bytes ---- */
@@ -220,8 +185,8 @@ static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err
   return status == OPIPE_OK && over > 0 ? OPIPE_E_LIMIT : status;
 }
 
-/* Of the cut at hand whose least bytes fit. A schedule may keep too much where it is told a cap, and
- * little enough where it is told a smaller one. */
+/* Of the cut at hand whose least bytes fit. A schedule may keep too much where it is told a cap,
+ * and little enough where it is told a smaller one. */
 static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *err) {
   opi_plan *plan = c->plan;
   opipe_status status = OPIPE_E_LIMIT;
@@ -251,7 +216,7 @@ static opipe_status make(const capped *c, uint64_t *bytes, opipe_error *err) {
   return settle(c, bytes, err);
 }
 
-static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, bool *out_fits,
+static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, double *out_ns,
                           opipe_error *err) {
   capped *c = ctx;
   opipe_error own = OPIPE_ERROR_INIT;
@@ -261,7 +226,7 @@ static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, 
     if (c->plan->train != NULL)
       count_held(c, ends);
     status = settle(c, out_bytes, &own);
-    *out_fits = status == OPIPE_OK;
+    *out_ns = status == OPIPE_OK ? c->plan->interval_ns : INFINITY;
     status = status == OPIPE_E_NOMEM ? status : OPIPE_OK;
   }
   return status == OPIPE_E_NOMEM ? opi_fail(err, status, "%s", own.message) : status;
@@ -271,8 +236,10 @@ static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, 
 
 static bool is_shared(const capped *c) {
   bool shared = false;
-  for (uint32_t r = 0; r < c->plan->n_ranks; ++r)
-    shared = shared || c->stages_of_rank[r] > 1;
+  for (uint32_t s = 0; s < c->plan->n_stages; ++s) {
+    for (uint32_t before = 0; before < s; ++before)
+      shared = shared || opi_plan_rank(c->plan, before, 0) == opi_plan_rank(c->plan, s, 0);
+  }
   return shared;
 }
 
@@ -434,7 +401,7 @@ static opipe_status report(const capped *c, bool judged, uint64_t *bytes, uint64
 }
 
 static opipe_status by_exact_bytes(capped *c) {
-  opi_fit_result result = {.overflow = INFINITY};
+  opi_fit_result result = {.overflow = INFINITY, .ns = INFINITY};
   uint64_t *bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, c->plan->n_ranks);
   if (bytes == NULL)
     return opi_fail_nomem(c->err, c->plan->n_ranks * sizeof *bytes, "a cut");
@@ -443,26 +410,25 @@ static opipe_status by_exact_bytes(capped *c) {
     status = search(c, &result);
   if (status == OPIPE_E_NOMEM)
     return status;
-  if (result.fits) {
+  if (result.ns < c->first_ns) {
     place_ends(c, result.ends);
     return make(c, bytes, c->err);
   }
-  if (result.overflow < (double)c->first_overflow) {
+  if (c->first_overflow > 0 && result.overflow < (double)c->first_overflow) {
     place_ends(c, result.ends);
     return report(c, true, bytes, (uint64_t)result.overflow);
   }
   memcpy(c->plan->stage_of_node, c->first_cut, c->plan->n_nodes * sizeof(uint32_t));
+  if (c->first_overflow == 0)
+    return finish(c, c->err);
   return report(c, false, bytes, c->first_overflow);
 }
 
 static opipe_status prepare(capped *c) {
   const opi_plan *plan = c->plan;
-  c->stages_of_rank = OPI_ARENA_ARRAY(&c->scratch, uint32_t, plan->n_ranks);
   c->caps_bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, plan->n_ranks);
-  if (c->stages_of_rank == NULL || c->caps_bytes == NULL)
+  if (c->caps_bytes == NULL)
     return opi_fail_nomem(c->err, plan->n_ranks * sizeof(uint64_t), "a cut");
-  for (uint32_t s = 0; s < plan->n_stages; ++s)
-    ++c->stages_of_rank[opi_plan_rank(plan, s, 0)];
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint64_t cap = plan->devices[r].memory_bytes;
     c->caps_bytes[r] = cap == 0 ? UINT64_MAX : cap;
@@ -476,7 +442,7 @@ opipe_status opi_cut_capped(const opi_capped *given, opipe_error *err) {
   opipe_status status = prepare(&c);
   if (status == OPIPE_OK)
     status = by_estimates(&c);
-  if (status == OPIPE_E_LIMIT && c.first_cut != NULL)
+  if (c.first_cut != NULL && status != OPIPE_E_NOMEM)
     status = by_exact_bytes(&c);
   opi_arena_release(&c.scratch);
   return status;

@@ -2,10 +2,9 @@
 /* The cut of a plan under its ranks' caps.
  *
  * The search for the fastest cut works on estimates of a stage's memory; the finished plan is
- * exact. The best cut without caps is tried first; where a rank turns out too large, its stages'
- * estimates are held down step by step and the search runs again. When nothing is found any more,
- * cuts between blocks are judged by exact bytes (fit.h), and the fastest of those that fit is the
- * answer, or a report of the one that comes closest.
+ * exact. The best cut without caps is tried first; where a rank turns out too large, or its
+ * schedule has to keep less than it would, cuts between blocks are judged by exact bytes (fit.h).
+ * The fastest plan that fits is the answer, or a report of the cut that comes closest.
  */
 #ifndef OPI_CAPPED_H
 #define OPI_CAPPED_H
@@ -19,7 +18,6 @@ typedef struct opi_capped {
   opi_plan *plan; /* with all but a cut */
   const opi_bound *bound;
   const opi_cut_problem *problem;
-  uint64_t *caps_bytes;        /* [n_stages] the problem's */
   const uint32_t *same_device; /* [n_ranks] the first rank whose device is the same */
   /* Makes the plan of the stages in plan->stage_of_node. */
   opipe_status (*finish)(void *ctx, const opi_cut_problem *problem, opipe_error *err);

@@ -337,7 +337,7 @@ static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) 
   const size_t n_ends = (size_t)p->n_stages + 1;
   judged *j = &f->all[f->n_all];
   value v = {-INFINITY, 0};
-  bool fits = false;
+  double ns = INFINITY;
   *j = (judged){.ends = opi_arena_copy(&f->scratch, f->found, n_ends * sizeof(uint32_t)),
                 .bytes = OPI_ARENA_ARRAY(&f->scratch, uint64_t, p->n_ranks),
                 .held = OPI_ARENA_ARRAY(&f->scratch, double, (size_t)p->n_stages * p->n_replicas),
@@ -345,7 +345,7 @@ static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) 
   if (j->ends == NULL || j->bytes == NULL || j->held == NULL || j->error == NULL)
     return opi_fail_nomem(f->err, p->n_ranks * sizeof(double), "a cut");
   ++io_result->n_judged;
-  const opipe_status status = p->judge(p->ctx, j->ends, j->bytes, &fits, f->err);
+  const opipe_status status = p->judge(p->ctx, j->ends, j->bytes, &ns, f->err);
   if (status == OPIPE_OK) {
     f->sum_of_errors += find_error(f, j);
     learn(f, j);
@@ -356,14 +356,14 @@ static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) 
   for (uint32_t r = 0; status == OPIPE_OK && r < p->n_ranks; ++r)
     v.overflow = fmax(v.overflow, over(f, r, (double)j->bytes[r]));
   v.ns = slowest_ns(f, j->ends);
-  if (status < 0 || (v.overflow <= 0 && !fits)) { /* not to be proposed again */
+  if (status < 0 || (v.overflow <= 0 && isinf(ns))) { /* not to be proposed again */
     j->bytes = NULL;
     return OPIPE_OK;
   }
-  if (fits != io_result->fits ? fits : better(f, v, *io_best)) {
+  if (ns < io_result->ns || (isinf(io_result->ns) && better(f, v, *io_best))) {
     *io_best = v;
     io_result->overflow = v.overflow;
-    io_result->fits = fits;
+    io_result->ns = ns;
     memcpy(io_result->ends, j->ends, n_ends * sizeof(uint32_t));
   }
   return OPIPE_OK;
@@ -420,7 +420,7 @@ static opipe_status improve(search *f, opi_fit_result *io_result) {
   cut_evenly(f);
   while (more) {
     OPI_TRY(judge(f, io_result, &best));
-    if (io_result->fits && !f->any_that_fits) {
+    if (!isinf(io_result->ns) && !f->any_that_fits) {
       f->any_that_fits = true;
       f->doubt = 0;
       end = f->n_all + FASTER_MOST < most ? f->n_all + FASTER_MOST : most;
@@ -436,7 +436,7 @@ opipe_status opi_fit_search(const opi_fit_problem *problem, opi_fit_result *io_r
                             opipe_error *err) {
   search f = {.problem = problem, .err = err};
   io_result->overflow = INFINITY;
-  io_result->fits = false;
+  io_result->ns = INFINITY;
   io_result->n_judged = 0;
   opi_arena_init(&f.scratch, problem->allocator, 0);
   opipe_status status = prepare(&f);

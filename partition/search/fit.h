@@ -23,9 +23,9 @@ typedef struct opi_fit_problem {
                    rank is fullest. `judge` may write it */
   uint32_t judgments_most;
   /* Exact bytes of a cut: stage s has parts [ends[s], ends[s + 1]). out_bytes [n_ranks]: the least
-   * that the ranks can do with. *out_fits: it is within the caps and good. Errors: NOMEM ends the
-   * search, another one says that this is no cut. */
-  opipe_status (*judge)(void *ctx, const uint32_t *ends, uint64_t *out_bytes, bool *out_fits,
+   * that the ranks can do with. *out_ns: of its plan within the caps; INFINITY: there is none.
+   * Errors: NOMEM ends the search, another one says that this is no cut. */
+  opipe_status (*judge)(void *ctx, const uint32_t *ends, uint64_t *out_bytes, double *out_ns,
                         opipe_error *err);
   void *ctx;
 } opi_fit_problem;
@@ -33,7 +33,7 @@ typedef struct opi_fit_problem {
 typedef struct opi_fit_result {
   uint32_t *ends;  /* [n_stages + 1] the caller's */
   double overflow; /* of the fullest rank, in bytes; below 0: what is left. INFINITY: no cut */
-  bool fits;       /* then `ends` is the fastest of those that were found to fit */
+  double ns;       /* of the fastest plan that was found to fit; INFINITY: none was */
   uint32_t n_judged;
 } opi_fit_result;
 

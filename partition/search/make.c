@@ -471,7 +471,6 @@ static opipe_status cut(planner *p) {
                         .plan = plan,
                         .bound = p->bound,
                         .problem = &problem,
-                        .caps_bytes = caps,
                         .same_device = p->profile_owner,
                         .finish = finish_cut,
                         .ctx = p};
