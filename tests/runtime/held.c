@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Queues that note what they are given; see held.h. One lock for all: whoever polls goes on. */
 #include "tests/runtime/held.h"
 
 #include <opipe/helpers.h>
