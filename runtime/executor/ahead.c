@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queueing ahead: entries in the order of the device's work, events for messages, staging memory. */
+/* Queueing ahead: entries in the order of the work, events of messages, staging memory. */
 #include "runtime/executor/ahead.h"
 
 /* ---- open and close ---- */
