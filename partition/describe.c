@@ -101,6 +101,23 @@ static void describe_training(opi_text *t, const opi_plan *plan) {
   }
 }
 
+static void describe_states(opi_text *t, const opi_plan *plan) {
+  if (plan->n_states == 0)
+    return;
+  opi_text_printf(t, "streams: %u, each keeps %u tensor%s twice; bytes of one, by rank:",
+                  plan->n_streams, plan->n_states, plan->n_states == 1 ? "" : "s");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    bytes_text(t, plan->memory[r].stream_bytes);
+  opi_text_puts(t, "\n");
+  for (uint32_t i = 0; i < plan->n_states && i < CROSSINGS_MOST; ++i) {
+    const opi_state_pair *pair = &plan->states[i];
+    opi_text_printf(t, "state, stage %u: %s -> %s, %" PRIu64 " elements\n", pair->stage,
+                    pair->output, pair->input, pair->capacity);
+  }
+  if (plan->n_states > CROSSINGS_MOST)
+    opi_text_printf(t, "... and %u more\n", plan->n_states - CROSSINGS_MOST);
+}
+
 static void describe_messages(opi_text *t, const opi_plan *plan) {
   if (plan->n_made_in_place + plan->n_copied != 0) {
     opi_text_printf(t,
@@ -150,6 +167,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   opi_text_puts(&t, "\n");
   describe_ranks(&t, plan);
   describe_training(&t, plan);
+  describe_states(&t, plan);
   for (uint32_t i = 0; i < plan->n_crossings && i < CROSSINGS_MOST; ++i) {
     opi_text_printf(&t, "cut %u -> %u: ", plan->crossings[i].src_stage,
                     plan->crossings[i].dst_stage);

@@ -8,6 +8,7 @@
 #include "partition/make.h"
 #include "partition/memory/predict.h"
 #include "partition/program/records.h"
+#include "partition/program/states.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/spec.h"
 
@@ -248,6 +249,7 @@ static opipe_status finish_all(finish *f) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
     alignment[r] = plan->devices[r].alignment;
   OPI_TRY(check_batch(f));
+  OPI_TRY(opi_states_place(plan, f->bound->graph, f->err));
   OPI_TRY(open_devices(f));
   OPI_TRY(build_model(f));
   if (plan->train != NULL)

@@ -74,6 +74,16 @@ void opi_options_decided(const char *options, opi_text *out_text);
 /* Modelled time of a node on `threads` (0: all) of the device's threads. device.c */
 double opi_device_ns(const opi_device_facts *facts, uint32_t threads, double flops, double bytes);
 
+/* An output whose content a stream of requests keeps for an input of its next one. */
+typedef struct opi_state_pair {
+  const char *output, *input; /* as the model's file names them */
+  uint64_t capacity;          /* elements of each of a stream's two buffers */
+  /* what follows from the model and the cut (partition/program/states.h) */
+  uint32_t output_index, input_index; /* of the model's file */
+  uint32_t dtype;
+  uint32_t stage; /* that makes the one and reads the other */
+} opi_state_pair;
+
 /* Bytes of one rank by category. */
 typedef struct opi_memory {
   uint64_t params_bytes;     /* in the backend's layouts */
@@ -82,6 +92,8 @@ typedef struct opi_memory {
   uint64_t boundary_bytes;   /* of received tensors, request inputs and results: in a packed buffer
                                 what it has beside the stashes */
   uint64_t gradient_bytes, optimizer_bytes, version_bytes, stash_bytes; /* training */
+  uint64_t state_bytes;  /* of the plan's n_streams */
+  uint64_t stream_bytes; /* of one of them, where its home is; not in total */
   uint64_t total_bytes;  /* sum, each piece rounded as it is allocated */
   uint64_t cap_bytes;    /* UINT64_MAX: none */
   uint64_t mapped_bytes; /* of weight files used in place; not in total */
@@ -232,6 +244,9 @@ typedef struct opi_plan {
   uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans have no parts */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
   uint32_t *slice_lengths;     /* [n_slices] tokens; NULL: equal */
+  opi_state_pair *states;      /* [n_states] forward plans; a stream has a buffer of each twice */
+  uint32_t n_states;
+  uint32_t n_streams;          /* whose states the predicted bytes count; no decision */
   uint32_t depth;              /* slots of a boundary tensor between neighbours */
   const char *transport;       /* plugin id, or "id:key=value,..." */
   opi_link link;               /* what it declares */

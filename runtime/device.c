@@ -33,7 +33,8 @@ static opipe_status allocate(opi_rank *rank, uint64_t n_bytes, uint32_t kind, op
                              opipe_error *err) {
   void *host = NULL;
   OPI_TRY(OPI_ASK_RANK(rank, buffer_alloc, err, rank->device, n_bytes, kind, &out_block->buffer));
-  if (kind == OPIPE_BUFFER_BOUNDARY && (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0)
+  if ((kind == OPIPE_BUFFER_BOUNDARY || kind == OPIPE_BUFFER_STATE) &&
+      (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0)
     OPI_TRY(opi_buffer_host(rank, out_block->buffer, &host, err));
   out_block->host = host;
   return OPIPE_OK;

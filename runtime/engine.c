@@ -2,6 +2,7 @@
 /* Opens the training part of a session: weights, which all shapes share, and the plan's own shape;
  * and takes it down in reverse order.
  */
+#include "partition/program/states.h"
 #include "runtime/engine.h"
 
 /* ---- weights ---- */
@@ -90,6 +91,8 @@ opipe_status opi_engine_prepare(opi_session *s, opipe_error *err) {
   opi_arena_init(&t->arena, s->allocator, 0);
   s->engine = t;
   s->ring_room = opi_session_trains(s) ? 2 * s->max_in_flight + 2 : s->max_in_flight + 1;
+  if (s->plan->n_states != 0)
+    s->ring_room = s->max_in_flight * opi_states_homes(s->plan) + 1; /* with what fills gaps */
   t->items = OPI_ARENA_ARRAY(&t->arena, opi_item, s->ring_room);
   t->cursors = OPI_ARENA_ARRAY(&t->arena, opi_cursor, s->plan->n_ranks);
   return t->items == NULL || t->cursors == NULL

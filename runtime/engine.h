@@ -258,6 +258,10 @@ void opi_compiled_free(opi_shape *shape);
 /* made.c: what of every result is made here */
 opipe_status opi_results_find(opi_compiled *shape, opipe_error *err);
 /* bind.c */
+/* A program of inference with its boundaries in `regions`. */
+opipe_status opi_unit_bind(const opi_compiled *shape, const opi_program_unit *unit,
+                           uint32_t instance, const opipe_region *regions,
+                           opipe_binding **out_binding, opipe_error *err);
 opipe_status opi_bindings_make(opi_compiled *shape, opipe_error *err);
 /* feed.c */
 opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err);

@@ -14,6 +14,8 @@ static bool fail(opi_request *request, uint32_t from, uint32_t stage, const opip
   request->error = *why;
   request->error.struct_size = (uint32_t)sizeof request->error;
   request->failed_stage = stage;
+  if (request->stream_kept != NULL)
+    opi_stream_break(request);
   atomic_store_explicit(&request->failed, OPI_FATE_FAILED, memory_order_release);
   return true;
 }
@@ -146,7 +148,10 @@ void opi_request_finish(opi_request *request) {
     set_done(&request->feeds[i].done);
   for (uint32_t o = 0; o < s->n_outputs; ++o)
     set_done(&request->results[o].done);
-  atomic_fetch_add(opi_request_failed(request) ? &s->n_failed : &s->n_done, 1);
+  if (!request->is_gap)
+    atomic_fetch_add(opi_request_failed(request) ? &s->n_failed : &s->n_done, 1);
+  if (request->stream_kept != NULL)
+    opi_stream_finish(request);
   tell(request);
   set_phase(request, OPI_REQUEST_FINISHED); /* from here on it is the caller's */
   if (atomic_load_explicit(&s->finished_fd, memory_order_relaxed) >= 0)
@@ -182,6 +187,7 @@ void opi_request_passed(opi_request *request) {
     if (old == OPI_REQUEST_FREE || (old & OPI_REQUEST_PASSING) != 0)
       return;
   } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
+  opi_stream *kept = request->stream_kept;
   if (request->shape != NULL)
     atomic_fetch_sub(&request->shape->n_users, 1);
   const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */
@@ -189,6 +195,8 @@ void opi_request_passed(opi_request *request) {
   set_flag(request, OPI_REQUEST_PASSED);
   if (!withdrawn)
     opi_request_finish(request);
+  if (kept != NULL)
+    opi_stream_leave(kept);
 }
 
 static bool is_touched(opi_session *s) {

@@ -32,7 +32,8 @@ static const struct {
     [OPI_HANDLE_PLAN] = {"plan", "a plan", "destroyed"},
     [OPI_HANDLE_SESSION] = {"session", "a session", "closed"},
     [OPI_HANDLE_REQUEST] = {"request", "a request", "released, or its session closed,"},
-    [OPI_HANDLE_ORDER] = {"order", "an order", "destroyed"}};
+    [OPI_HANDLE_ORDER] = {"order", "an order", "destroyed"},
+    [OPI_HANDLE_STATE] = {"state", "a state", "closed, or its session,"}};
 
 const char *opi_handle_kind(uint32_t kind) {
   return kinds[kind < OPI_HANDLE_KINDS ? kind : 0].name;

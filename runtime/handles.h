@@ -29,7 +29,8 @@ enum {
   OPI_HANDLE_SESSION = 4,
   OPI_HANDLE_REQUEST = 5,
   OPI_HANDLE_ORDER = 6,
-  OPI_HANDLE_KINDS = 7
+  OPI_HANDLE_STATE = 7,
+  OPI_HANDLE_KINDS = 8
 };
 enum { OPI_SLOTS = 1024 /* of one chunk of the table */ };
 

@@ -3,6 +3,7 @@
  * out. */
 #include <string.h>
 
+#include "partition/program/states.h"
 #include "runtime/engine.h"
 
 /* Copies what the caller's struct has room for. */
@@ -65,13 +66,18 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
     return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index, s->plan->n_ranks);
   OPI_TRY(opi_rank_find(s, "session_memory", index, err));
   opi_rank *rank = &s->ranks[index];
+  uint32_t home = 0;
+  opi_streams_tidy(s);
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
   OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
   const uint64_t cap = s->plan->devices[index].memory_bytes;
   opipe_memory_info info = {.struct_size = io_info->struct_size,
                             .rank = index,
                             .cap_bytes = cap == 0 ? UINT64_MAX : cap,
-                            .mapped_bytes = usage.mapped_bytes};
+                            .mapped_bytes = usage.mapped_bytes,
+                            .state_bytes = usage.live_bytes[OPIPE_BUFFER_STATE],
+                            .stream_bytes =
+                                opi_stream_bytes(s->plan, index, rank->alignment, &home)};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
   opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
@@ -85,7 +91,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   if (info.workspace_bytes > arena)
     info.workspace_bytes = arena;
   info.activation_bytes = arena - info.workspace_bytes;
-  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, mapped_bytes));
+  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, stream_bytes));
   return OPIPE_OK;
 }
 

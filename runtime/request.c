@@ -70,6 +70,11 @@ opi_request *opi_request_new(opi_session *s, opipe_error *err) {
       s->pool[s->n_pool++] = request;
   }
   opi_lock_give(&s->lock);
+  if (request != NULL) {
+    request->stream_kept = NULL;
+    request->bound = NULL;
+    request->is_gap = false;
+  }
   return request;
 }
 
@@ -292,6 +297,11 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
   if (request->ticket != NULL &&
       result->data == NULL) { /* what the loss judges: of evaluations only */
     return opi_fail(err, OPIPE_E_NOTFOUND, "a training step has no output %u ('%s')", index,
+                    s->output_names[index]);
+  }
+  if (result->made == OPI_MADE_KEPT) {
+    return opi_fail(err, OPIPE_E_NOTFOUND,
+                    "output %u ('%s') is kept by the request's state: state_get reads it", index,
                     s->output_names[index]);
   }
   if (result->made == OPI_MADE_NONE) {

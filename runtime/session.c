@@ -307,6 +307,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
     OPI_TRY(open_world(s, err));
     OPI_TRY(agree(s, err));
   }
+  OPI_TRY(opi_streams_open(s, err));
   OPI_TRY(open_shapes(s, err));
   OPI_TRY(opi_peers_open(s, err));
   OPI_TRY(opi_session_ready(s, err));
@@ -387,6 +388,8 @@ void opi_session_close(opi_session *s) {
   opi_requests_shut(s); /* nobody is inside any more */
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     opi_ahead_end(&s->ranks[s->here[i]]);
+  opi_streams_shut(s);
+  opi_streams_stop(s);
   for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
     if (s->shapes[i] != NULL)
       opi_shape_stop(s->shapes[i]);
@@ -399,6 +402,7 @@ void opi_session_close(opi_session *s) {
     close_rank(&s->ranks[s->here[i]]);
   opi_shapes_free(s);
   opi_requests_free(s);
+  opi_streams_free(s);
   opi_engine_free(s);
   opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
   opi_lock_destroy(&s->shapes_lock);

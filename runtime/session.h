@@ -74,6 +74,16 @@ opipe_status opi_session_trace(opi_session *session, bool picture, opipe_write_f
                                opipe_error *err);
 opipe_status opi_session_info(opi_session *session, opipe_session_info *io_info, opipe_error *err);
 
+/* What a stream keeps (opipe/state.h). In `params->state` of a submit stands the opi_stream. */
+typedef struct opi_stream opi_stream;
+opipe_status opi_stream_open(opi_session *session, const opipe_state_params *params,
+                             opipe_state **out_state, opipe_error *err);
+opipe_status opi_stream_reset(opi_stream *stream, opipe_error *err);
+opipe_status opi_stream_copy(opi_stream *to, opi_stream *from, opipe_error *err);
+/* dst NULL: no content. */
+opipe_status opi_stream_get(opi_stream *stream, uint32_t pair, opipe_state_info *out_info,
+                            void *dst, uint64_t n_bytes, opipe_error *err);
+
 /* What the host holds in its place: stale once the request was released or its session stopped. */
 opipe_request *opi_request_handle(const opi_request *request);
 opipe_status opi_request_poll(opi_request *request, opipe_error *err);

@@ -107,10 +107,11 @@ typedef struct opi_result {
 
 /* What of a result the ranks here make; of replicas of the last stage each makes some of the rows.
  */
-enum { OPI_MADE_NONE = 0, OPI_MADE_SOME = 1, OPI_MADE_ALL = 2 };
+enum { OPI_MADE_NONE = 0, OPI_MADE_SOME = 1, OPI_MADE_ALL = 2, OPI_MADE_KEPT = 3 };
 
 struct opi_ticket; /* runtime/engine.h */
 struct opi_engine;
+struct opi_streams; /* runtime/streams/streams.h: what streams keep */
 struct opi_peers; /* runtime/peers/peers.h */
 
 struct opi_request {
@@ -143,6 +144,11 @@ struct opi_request {
   uint32_t position; /* and which of those of a body it is */
   int64_t rows;      /* of the whole request */
   uint32_t n_microbatches; /* that hold rows */
+  opi_stream *stream_kept; /* what its stream keeps; NULL: nothing. With it: */
+  opipe_binding **bound;   /* [steps of `runs`] in place of the shape's, NULL entries: those */
+  uint64_t sequence;       /* counts the requests of that stream */
+  uint32_t turn;           /* which buffers it reads */
+  bool is_gap;             /* nobody's: it takes the place of another replica's request */
   bool has_plain;          /* an output is an input or a known value */
   opi_feed *feeds;         /* [session->n_inputs] */
   opi_result *results;     /* [session->n_outputs] */
@@ -252,6 +258,7 @@ struct opi_session {
   uint32_t n_here;
   bool opened;             /* all of it: threads run */
   struct opi_peers *peers; /* NULL: all ranks are here */
+  struct opi_streams *streams; /* NULL: the plan has no pairs */
 
   opi_lock submit_lock;
   opi_lock shapes_lock;
@@ -499,6 +506,44 @@ void opi_peers_drive(opi_session *session);           /* ranks here that the hos
  */
 opipe_status opi_peers_share(opi_session *session, uint32_t holder, void *data, uint64_t n_bytes,
                              opipe_status had, opipe_error *io_err);
+
+/* ---- streams/: what streams of requests keep ---- */
+
+opipe_status opi_streams_open(opi_session *session, opipe_error *err); /* once devices are open */
+void opi_streams_shut(opi_session *session); /* handles become stale; nobody is inside any more */
+void opi_streams_stop(opi_session *session); /* what is the backends' */
+void opi_streams_free(opi_session *session);
+void opi_streams_tidy(opi_session *session); /* gives back what closed ones had */
+/* A compiled shape goes, and all bindings that were made of it. Under submit_lock. */
+void opi_streams_forget(const struct opi_compiled *shape);
+/* The pair that an input belongs to; OPIPE_NONE: to none. */
+uint32_t opi_stream_pair_in(const opi_session *session, uint32_t input);
+/* Does the request's stream keep the output? */
+bool opi_stream_keeps(const opi_request *request, uint32_t output);
+/* Submitting, in this order, under submit_lock: whose request it is; each input, given or
+ * (*out_kept) kept, with the shape of what is kept; the outputs' sizes against the room; the
+ * bindings; and, when nothing can fail any more, what the next request finds. */
+opipe_status opi_stream_begin(opi_session *session, const opipe_submit_params *params,
+                              opi_request *request, opipe_error *err);
+opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_feed *feed,
+                             bool *out_kept, opipe_error *err);
+opipe_status opi_stream_check_results(const opi_request *request, opipe_error *err);
+opipe_status opi_stream_bind(opi_request *request, opipe_error *err);
+void opi_stream_advance(opi_request *request);
+/* Requests that must stand before it so that its stream's replica takes it. */
+uint32_t opi_stream_gap(const opi_request *request);
+/* A rank comes to it: it fails if one before it in its stream has. */
+void opi_stream_look(opi_request *request);
+/* Where a given input goes instead; false: it is kept, there is nothing to load. */
+bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,
+                     char **io_host);
+void opi_stream_break(const opi_request *request);  /* it has failed */
+void opi_stream_finish(const opi_request *request); /* for the caller: no rank uses the stream */
+void opi_stream_leave(opi_stream *stream);          /* the ranks have passed a request of it */
+/* STATE: requests of it are unfinished; `whole`: or one has failed. */
+opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool whole,
+                             opipe_error *err);
+void opi_stream_clear(opi_stream *stream); /* as it was opened */
 
 /* ---- request.c, finish.c ---- */
 

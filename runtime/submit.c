@@ -115,6 +115,8 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     OPI_TRY(result_shape(s, request, o, result, err));
     if (!opi_output_is_made(request->runs->model->cuts[0], o))
       request->has_plain = true;
+    if (opi_stream_keeps(request, o))
+      result->made = OPI_MADE_KEPT;
   }
   for (uint32_t i = 0; i < params->n_outputs; ++i) {
     uint32_t o = 0;
@@ -123,11 +125,16 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     OPI_TRY(find_output(s, io.name, &o, err));
     if (request->results[o].data != NULL)
       return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
+    if (request->results[o].made == OPI_MADE_KEPT) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "output '%s' is kept by the request's state: no buffer is filled with it",
+                      s->output_names[o]);
+    }
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     opi_result *result = &request->results[o];
-    if (result->data != NULL)
+    if (result->data != NULL || result->made == OPI_MADE_KEPT)
       continue;
     OPI_TRY(opi_result_own(s, o, result, err));
     if (result->made == OPI_MADE_SOME)
@@ -156,7 +163,7 @@ static void enqueue(opi_session *s, opi_request *request) {
 }
 
 /* A rank whose first step is a receive is woken by the message. */
-static void publish(opi_session *s, opi_request *request) {
+static void publish_one(opi_session *s, opi_request *request) {
   const uint32_t version = atomic_load(&s->shapes_version);
   const bool all = request->has_plain || s->rung_version != version;
   const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
@@ -173,6 +180,47 @@ static void publish(opi_session *s, opi_request *request) {
     opi_session_settle(s);
 }
 
+/* A request that is nobody's, and does nothing, in the place of one for another replica than that
+ * of the stream which comes next. */
+static opipe_status publish_gap(opi_session *s, const opi_request *like, opipe_error *err) {
+  static const opipe_submit_params none = {.struct_size = sizeof none};
+  opipe_error why = OPIPE_ERROR_INIT;
+  opi_request *gap = opi_request_new(s, err);
+  if (gap == NULL)
+    return OPIPE_E_NOMEM;
+  for (uint32_t i = 0; i < s->n_inputs; ++i)
+    gap->feeds[i] = (opi_feed){.given = false};
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    gap->results[o].made = OPI_MADE_NONE;
+    gap->results[o].ready = gap->results[o].done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+  }
+  gap->is_gap = true;
+  gap->has_plain = false;
+  gap->shape = like->shape;
+  gap->runs = like->runs;
+  gap->rows = like->rows;
+  gap->n_microbatches = like->n_microbatches;
+  atomic_fetch_add(&gap->shape->n_users, 1);
+  number(s, gap, &none);
+  opi_request_begin(gap, &none);
+  (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu is a gap between replicas",
+                 (unsigned long long)gap->number);
+  (void)opi_request_fail(gap, &why);
+  publish_one(s, gap);
+  opi_request_let_go(gap);
+  return OPIPE_OK;
+}
+
+static void publish(opi_session *s, opi_request *request) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t n = opi_stream_gap(request); n > 0 && status == OPIPE_OK; --n)
+    status = publish_gap(s, request, &why);
+  publish_one(s, request);
+  if (status < 0) /* another replica would take it */
+    opi_session_fail(s, opi_session_first(s)->index, request, &why);
+}
+
 /* ---- inputs that are not there yet ---- */
 
 static bool is_readable(const opi_request *request) {
@@ -183,10 +231,14 @@ static bool is_readable(const opi_request *request) {
   return true;
 }
 
-/* The next of those that wait, from `at` on, that is of the stream; NULL: none. Where sessions
- * share the work all have one order, so all requests are of one stream. */
-static opi_request *next_of(const opi_session *s, opi_request *at, uint64_t stream) {
-  while (at != NULL && at->stream != stream && s->peers == NULL)
+static bool same_stream(const opi_request *a, const opi_request *b) {
+  return a->stream_kept == b->stream_kept && (a->stream_kept != NULL || a->stream == b->stream);
+}
+
+/* The next of those that wait, from `at` on, that is of the stream of `like`; NULL: none. Where
+ * sessions share the work all have one order, so all requests are of one stream. */
+static opi_request *next_of(const opi_session *s, opi_request *at, const opi_request *like) {
+  while (at != NULL && !same_stream(at, like) && s->peers == NULL)
     at = at->next_fenced;
   return at;
 }
@@ -195,7 +247,7 @@ static opi_request *next_of(const opi_session *s, opi_request *at, uint64_t stre
  */
 static void hold(opi_session *s, opi_request *request) {
   opi_request **at = &s->fenced;
-  request->foremost = next_of(s, s->fenced, request->stream) == NULL;
+  request->foremost = next_of(s, s->fenced, request) == NULL;
   while (*at != NULL)
     at = &(*at)->next_fenced;
   request->next_fenced = NULL;
@@ -218,7 +270,7 @@ static opi_request *admit(opi_session *s) {
       continue;
     }
     *at = request->next_fenced;
-    opi_request *next = request->foremost ? next_of(s, *at, request->stream) : NULL;
+    opi_request *next = request->foremost ? next_of(s, *at, request) : NULL;
     if (next != NULL)
       next->foremost = true;
     atomic_fetch_sub(&s->n_fenced, 1);
@@ -267,11 +319,17 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (request == NULL)
     return OPIPE_E_NOMEM;
   request->shape = NULL;
-  opipe_status status = opi_read_inputs(s, params, request, err);
+  opipe_status status = opi_stream_begin(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = opi_read_inputs(s, params, request, err);
   if (status == OPIPE_OK)
     status = opi_shape_find(s, request, err);
   if (status == OPIPE_OK)
     status = place_results(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = opi_stream_check_results(request, err);
+  if (status == OPIPE_OK)
+    status = opi_stream_bind(request, err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
     opi_request_drop_shape(request);
@@ -279,13 +337,14 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     return status;
   }
   number(s, request, params);
+  opi_stream_advance(request);
   opi_request_begin(request, params);
   *out_request = request;
   *out_handle = opi_request_handle(request); /* once published, an on_done may let go of it */
   if (s->reference) {
     enqueue(s, request);
     run_now(s, request);
-  } else if (is_readable(request) && next_of(s, s->fenced, request->stream) == NULL) {
+  } else if (is_readable(request) && next_of(s, s->fenced, request) == NULL) {
     publish(s, request);
   } else {
     hold(s, request);

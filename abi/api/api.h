@@ -164,6 +164,16 @@ opipe_status opi_api_session_trace(opi_session_object *session, uint32_t format,
                                    opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_api_session_info(opi_session_object *session, opipe_session_info *io_info,
                                   opipe_error *err);
+/* state.c */
+opipe_status opi_submit_to_state(opi_session_object *session, opipe_submit_params *params,
+                                 opipe_request **out_request, opipe_error *err);
+opipe_status opi_api_session_state_open(opi_session_object *session,
+                                        const opipe_state_params *params, opipe_state **out_state,
+                                        opipe_error *err);
+opipe_status opi_api_state_reset(opi_stream *stream, opipe_error *err);
+opipe_status opi_api_state_copy(opi_stream *stream, opipe_state *from, opipe_error *err);
+opipe_status opi_api_state_get(opi_stream *stream, uint32_t index, opipe_state_info *io_info,
+                               void *dst, uint64_t n_bytes, opipe_error *err);
 opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);

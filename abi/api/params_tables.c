@@ -195,6 +195,17 @@ static const opi_struct struct_link_description =
     STRUCT(T, link_description, OPIPE_END(T, bandwidth));
 #undef T
 
+#define T opipe_state_pair
+static const opi_field state_pair[] = {NEEDED(T, output), NEEDED(T, input), ANY(T, capacity)};
+static const opi_struct struct_state_pair = STRUCT(T, state_pair, OPIPE_END(T, capacity));
+#undef T
+
+#define T opipe_state_params
+static const opi_field state_params[] = {SIZE(T), ANY(T, n_capacities),
+                                         NUMBERS(T, capacities, n_capacities)};
+const opi_struct opi_struct_state_params = STRUCT(T, state_params, OPIPE_END(T, capacities));
+#undef T
+
 #define T opipe_plan_params
 static const opi_field plan_params[] = {
     SIZE(T),
@@ -224,7 +235,12 @@ static const opi_field plan_params[] = {
     OTHER(T, link, struct_link_description),
     NUMBERS(T, cluster, cluster_bytes),
     ANY(T, cluster_bytes),
-    ANY(T, cluster_name)};
+    ANY(T, cluster_name),
+    LIST(T, states, n_states, states_stride, struct_state_pair),
+    ANY(T, n_states),
+    ANY(T, states_stride),
+    ANY(T, n_streams),
+    ZERO(T, reserved2)};
 const opi_struct opi_struct_plan_params = STRUCT(T, plan_params, OPIPE_END(T, devices_stride));
 #undef T
 
@@ -255,7 +271,8 @@ static const opi_field submit_params[] = {SIZE(T),
                                           ANY(T, stream),
                                           ANY(T, deadline_ns),
                                           ANY(T, on_done),
-                                          ANY(T, on_done_ctx)};
+                                          ANY(T, on_done_ctx),
+                                          ANY(T, state)};
 const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T, outputs));
 #undef T
 
@@ -282,6 +299,7 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_device_description,
                                          &struct_link_description,
                                          &struct_binding_io,
+                                         &struct_state_pair,
                                          &opi_struct_context_params,
                                          &opi_struct_load_params,
                                          &opi_struct_bind_options,
@@ -292,4 +310,5 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_session_params,
                                          &opi_struct_submit_params,
                                          &opi_struct_order_params,
+                                         &opi_struct_state_params,
                                          NULL};

@@ -348,7 +348,9 @@ opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_mem
                                   .stash_bytes = m->stash_bytes,
                                   .total_bytes = m->total_bytes,
                                   .cap_bytes = m->cap_bytes,
-                                  .mapped_bytes = m->mapped_bytes};
+                                  .mapped_bytes = m->mapped_bytes,
+                                  .state_bytes = m->state_bytes,
+                                  .stream_bytes = m->stream_bytes};
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }

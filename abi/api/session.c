@@ -170,7 +170,8 @@ opipe_status opi_api_session_submit(opi_session_object *s, const opipe_submit_pa
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_submit", params, &own, err));
-  return opi_session_submit(s->session, &own, &request, out_request, err);
+  return own.state == NULL ? opi_session_submit(s->session, &own, &request, out_request, err)
+                           : opi_submit_to_state(s, &own, out_request, err);
 }
 
 opipe_status opi_api_request_poll(opi_request *request, opipe_error *err) {

@@ -39,6 +39,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
 #define SELF_SESSION opi_session_object
 #define SELF_REQUEST opi_request
 #define SELF_ORDER opi_order_object
+#define SELF_STATE opi_stream
 
 /* Of functions whose first parameter is `handle`, of kind `kind`. */
 #define ENTRY(kind, name, params, args)                                             \
@@ -239,10 +240,20 @@ ENTRY(SESSION, session_set_clock, (opipe_session *handle, const opipe_train_cloc
 ENTRY(SESSION, session_try_save, (opipe_session *handle, uint32_t what, const char *path,
       opipe_error *err),
       (self, what, path, err))
+ENTRY(SESSION, session_state_open, (opipe_session *handle, const opipe_state_params *params,
+      opipe_state **out_state, opipe_error *err),
+      (self, params, out_state, err))
+ENTRY_END(STATE, state_close, opipe_state)
+ENTRY(STATE, state_reset, (opipe_state *handle, opipe_error *err), (self, err))
+ENTRY(STATE, state_copy, (opipe_state *handle, opipe_state *from, opipe_error *err),
+      (self, from, err))
+ENTRY(STATE, state_get, (opipe_state *handle, uint32_t index, opipe_state_info *io_info, void *dst,
+      uint64_t n_bytes, opipe_error *err),
+      (self, index, io_info, dst, n_bytes, err))
 /* clang-format on */
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, session_try_save),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, state_get),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = OPIPE_VERSION,
@@ -304,6 +315,11 @@ static const opipe_api api = {
     .session_trace = session_trace,
     .session_clock = session_clock,
     .session_set_clock = session_set_clock,
+    .session_state_open = session_state_open,
+    .state_close = state_close,
+    .state_reset = state_reset,
+    .state_copy = state_copy,
+    .state_get = state_get,
     .session_try_save = session_try_save,
 };
 

@@ -12,9 +12,11 @@
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
 #include "partition/json/devices.h"
+#include "partition/json/states.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
 #include "partition/program/model.h"
+#include "partition/program/states.h"
 #include "partition/schedule/order.h"
 #include "partition/spec.h"
 
@@ -427,24 +429,30 @@ static opipe_status read_actions(reader *r) {
 
 static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t rank) {
   opi_memory *m = &r->plan->memory[rank];
+  const bool forward = r->plan->train == NULL, stateless = r->plan->n_states == 0;
   const struct {
     const char *name;
     uint64_t *to;
-    bool training;
+    bool left_out;
   } parts[] = {{"params_bytes", &m->params_bytes, false},
                {"activation_bytes", &m->activation_bytes, false},
                {"workspace_bytes", &m->workspace_bytes, false},
                {"boundary_bytes", &m->boundary_bytes, false},
-               {"gradient_bytes", &m->gradient_bytes, true},
-               {"optimizer_bytes", &m->optimizer_bytes, true},
-               {"version_bytes", &m->version_bytes, true},
-               {"stash_bytes", &m->stash_bytes, true}};
+               {"gradient_bytes", &m->gradient_bytes, forward},
+               {"optimizer_bytes", &m->optimizer_bytes, forward},
+               {"version_bytes", &m->version_bytes, forward},
+               {"stash_bytes", &m->stash_bytes, forward},
+               {"state_bytes", &m->state_bytes, stateless}};
   uint64_t sum = 0;
   for (size_t i = 0; i < OPI_COUNT(parts); ++i) {
-    if (parts[i].training && r->plan->train == NULL)
+    if (parts[i].left_out)
       continue;
     OPI_TRY(opi_json_get_u64(object, WHAT, parts[i].name, BYTES_MOST, parts[i].to, r->err));
     sum += *parts[i].to;
+  }
+  if (!stateless) {
+    OPI_TRY(
+        opi_json_get_u64(object, WHAT, "stream_bytes", BYTES_MOST, &m->stream_bytes, r->err));
   }
   OPI_TRY(opi_json_get_u64(object, WHAT, "mapped_bytes", BYTES_MOST, &m->mapped_bytes, r->err));
   OPI_TRY(opi_json_get_u64(object, WHAT, "total_bytes", INT64_MAX, &m->total_bytes, r->err));
@@ -528,6 +536,7 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(read_devices(r));
   OPI_TRY(read_schedule(r));
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
+  OPI_TRY(opi_json_read_states(r->root, r->plan, r->err));
   OPI_TRY(read_cost(r));
   const int64_t rows = r->plan->batch_dim == NULL
                            ? 0
@@ -537,6 +546,7 @@ static opipe_status read_all(reader *r) {
     OPI_TRY(opi_train_check_choice(r->plan, r->bound->graph, r->err));
   OPI_TRY(read_stages(r));
   OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
+  OPI_TRY(opi_states_check(r->plan, r->env->model->graph, r->bound->graph, r->err));
   OPI_TRY(opi_plan_check_link(r->plan, r->err)); /* by what the plan is for, and its layout */
   OPI_TRY(read_actions(r));
   OPI_TRY(read_memory(r));

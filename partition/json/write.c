@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "partition/json/devices.h"
+#include "partition/json/states.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
 #include "partition/schedule/compute_order.h"
@@ -151,6 +152,10 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
                       ", \"version_bytes\": %" PRIu64 ", \"stash_bytes\": %" PRIu64,
                       m->gradient_bytes, m->optimizer_bytes, m->version_bytes, m->stash_bytes);
     }
+    if (plan->n_states != 0) {
+      opi_text_printf(t, ", \"state_bytes\": %" PRIu64 ", \"stream_bytes\": %" PRIu64,
+                      m->state_bytes, m->stream_bytes);
+    }
     opi_text_puts(t, m->estimated ? ", \"estimated\": true}" : "}");
   }
   opi_text_puts(t, "\n  ],\n  \"request_ns\": ");
@@ -189,6 +194,7 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   write_binding(&t, plan);
   write_devices(&t, plan, decisions);
   write_schedule(&t, plan, decisions);
+  opi_json_write_states(&t, plan, decisions);
   opi_json_write_train(&t, plan, decisions);
   write_stages(&t, plan, decisions);
   write_actions(&t, plan);

@@ -9,6 +9,7 @@
 #include "partition/memory/layouts.h"
 #include "partition/memory/predict.h"
 #include "partition/memory/weights.h"
+#include "partition/program/states.h"
 
 typedef struct predict {
   const opi_plan *plan;
@@ -148,6 +149,20 @@ static opipe_status list_params(predict *p) {
   return OPIPE_OK;
 }
 
+/* What streams keep between requests; false: beyond 2^64. */
+static bool add_states(predict *p, uint32_t rank) {
+  const opi_plan *plan = p->plan;
+  const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
+  opi_memory *m = &p->memory[rank];
+  uint32_t home = 0;
+  if (plan->n_states == 0)
+    return true;
+  m->stream_bytes = opi_stream_bytes(plan, rank, align, &home);
+  const uint64_t n = opi_streams_at(plan, plan->n_streams, home);
+  m->state_bytes = n * m->stream_bytes;
+  return n == 0 || m->state_bytes / n == m->stream_bytes;
+}
+
 static opipe_status predict_all(predict *p, const opi_lists *lists) {
   const opi_plan *plan = p->plan;
   const uint32_t n = plan->n_stages * plan->n_replicas;
@@ -177,7 +192,8 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
     m->boundary_bytes = lists->boundary_bytes[r];
     m->stash_bytes = lists->stash_bytes[r];
     uint64_t total = m->gradient_bytes + m->optimizer_bytes + m->version_bytes + m->stash_bytes;
-    if (opi_add_u64(total, m->params_bytes, &total) ||
+    if (!add_states(p, r) || opi_add_u64(total, m->state_bytes, &total) ||
+        opi_add_u64(total, m->params_bytes, &total) ||
         opi_add_u64(total, m->boundary_bytes, &total) ||
         opi_add_u64(total, p->arena_bytes[r], &total))
       return beyond(p, r, "needs");

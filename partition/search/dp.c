@@ -85,6 +85,10 @@ static uint32_t count_positions(const dp *d) {
   return d->problem->n_stages == 1 ? 1 : n < d->n_nodes ? n : d->n_nodes;
 }
 
+static bool is_open(const dp *d, uint32_t position) {
+  return d->problem->closed == NULL || !d->problem->closed[position];
+}
+
 /* All positions, or of as many runs of nodes, equally long, the one with the smallest live set: in
  * the middle of equal ones. */
 static opipe_status choose_positions(dp *d) {
@@ -97,9 +101,12 @@ static opipe_status choose_positions(dp *d) {
     const uint32_t first = 1 + (uint32_t)((uint64_t)(d->n_nodes - 1) * k / (n - 1));
     const uint32_t end = 1 + (uint32_t)((uint64_t)(d->n_nodes - 1) * (k + 1) / (n - 1));
     uint32_t best = first + (end - first) / 2;
-    for (uint32_t p = first; p < end; ++p)
-      best = d->live_bytes[p] < d->live_bytes[best] ? p : best;
-    d->cuts[d->n_cuts++] = best;
+    for (uint32_t p = first; p < end; ++p) {
+      if (is_open(d, p) && (!is_open(d, best) || d->live_bytes[p] < d->live_bytes[best]))
+        best = p;
+    }
+    if (is_open(d, best))
+      d->cuts[d->n_cuts++] = best;
   }
   if (d->n_nodes > 0)
     d->cuts[d->n_cuts++] = d->n_nodes;
@@ -272,6 +279,12 @@ static opipe_status solve(dp *d, uint32_t *out_stage_of_node) {
     for (uint32_t n = 0; n < d->n_nodes; ++n)
       out_stage_of_node[n] = n;
     return OPIPE_OK;
+  }
+  if (d->n_cuts <= n_stages) {
+    return opi_fail(d->err, OPIPE_E_INVALID,
+                    "the pairs of outputs and inputs that streams keep leave %u place%s for a cut; "
+                    "%u stages need %u",
+                    d->n_cuts - 2, d->n_cuts == 3 ? "" : "s", n_stages, n_stages - 1);
   }
   d->segments = OPI_ARENA_ARRAY(&d->scratch, segment, (size_t)d->n_cuts * d->n_cuts);
   d->cells = OPI_ARENA_ARRAY(&d->scratch, cell, ((size_t)n_stages + 1) * d->n_cuts);

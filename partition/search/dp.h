@@ -10,6 +10,8 @@ typedef struct opi_cut_problem {
   const opi_graph *graph;
   const opi_profile *const *profiles; /* [n_stages] of the device each stage runs on (may repeat) */
   const uint64_t *caps_bytes;         /* [n_stages] memory a stage may take; UINT64_MAX: no cap */
+  const bool *closed; /* [n_nodes + 1] positions where no cut may stand; NULL: none is */
+  const bool *stays;  /* [n_nodes] nodes that refinement leaves where they are; NULL: none */
   uint32_t n_stages;
   uint32_t depth;          /* slots of a boundary tensor */
   double link_ns_per_byte; /* of the transport: a stage is held to receive as long as that takes */

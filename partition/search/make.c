@@ -10,6 +10,7 @@
 #include "partition/cut/given.h"
 #include "partition/make.h"
 #include "partition/program/model.h"
+#include "partition/program/states.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/search/batch.h"
 #include "partition/search/capped.h"
@@ -437,6 +438,20 @@ static opipe_status shared_profile(planner *p, const opi_profile *profile, uint3
   return OPIPE_OK;
 }
 
+/* Where the pairs of streams leave a cut, and which nodes they hold together. */
+static opipe_status tie_states(planner *p, opi_cut_problem *problem) {
+  const uint32_t n = p->plan->n_nodes;
+  if (p->plan->n_states == 0)
+    return OPIPE_OK;
+  bool *stays = OPI_ARENA_ARRAY(&p->scratch, bool, n);
+  bool *closed = OPI_ARENA_ARRAY(&p->scratch, bool, (size_t)n + 1);
+  if (stays == NULL || closed == NULL)
+    return opi_fail_nomem(p->err, n, "a cut");
+  problem->stays = stays;
+  problem->closed = closed;
+  return opi_states_tie(p->plan, p->bound->graph, stays, closed, p->err);
+}
+
 static opipe_status cut(planner *p) {
   opi_plan *plan = p->plan;
   uint64_t *caps = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_stages);
@@ -449,7 +464,7 @@ static opipe_status cut(planner *p) {
     if (plan->shares != NULL && plan->shares[s] > 1)
       OPI_TRY(shared_profile(p, profiles[s], plan->shares[s], &profiles[s]));
   }
-  const opi_cut_problem problem = {
+  opi_cut_problem problem = {
       .graph = p->bound->graph,
       .profiles = profiles,
       .caps_bytes = caps,
@@ -457,6 +472,7 @@ static opipe_status cut(planner *p) {
       .depth = opi_route_depth(plan),
       .link_ns_per_byte = plan->link.bytes_per_ns > 0 ? 1 / plan->link.bytes_per_ns : 0};
   plan->bound_ns = lower_bound(p);
+  OPI_TRY(tie_states(p, &problem));
   if (p->n_edges != 0) {
     OPI_TRY(opi_cut_given(p->bound, p->env->model->graph, p->edges, p->n_edges, plan->n_stages,
                           plan->allocator, plan->stage_of_node, p->err));
@@ -527,6 +543,7 @@ static opipe_status make(planner *p) {
                           p->err));
   }
   OPI_TRY(copy_dims(p));
+  OPI_TRY(opi_states_copy(plan, p->params, p->err));
   plan->copies = p->spec == NULL ? p->params->replicas : 0;
   if (p->spec != NULL) {
     plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
@@ -541,6 +558,7 @@ static opipe_status make(planner *p) {
   const int64_t rows =
       plan->batch_dim == NULL ? 0 : opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bound(p->env, plan, rows, &p->bound, &p->own_bound, p->err));
+  OPI_TRY(opi_states_check(plan, p->env->model->graph, p->bound->graph, p->err));
   OPI_TRY(name_nodes(p));
   return cut_for_any_kernels(p);
 }

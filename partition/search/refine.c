@@ -66,6 +66,8 @@ static void count_node(const refine *r, uint32_t node, double sign, double *ns) 
 static bool may_move(const refine *r, uint32_t node, uint32_t to) {
   const opi_graph *g = r->problem->graph;
   const opi_node *n = &g->nodes[node];
+  if (r->problem->stays != NULL && r->problem->stays[node])
+    return false;
   for (uint32_t i = 0; i < n->n_in; ++i) {
     if (n->in[i] == OPIPE_NONE)
       continue;

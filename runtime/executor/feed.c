@@ -37,9 +37,13 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   const opi_cell *c = &t->model->cuts[opi_class_at(t, microbatch)]->cells[cell];
   int64_t shape[OPIPE_MAX_RANK];
   const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
-  const opipe_region region = opi_cell_region(t, cell, microbatch);
+  const uint32_t input = opi_ports_at(t, opi_piece_at(t, c->stage, microbatch))->input[c->port];
+  opipe_region region = opi_cell_region(t, cell, microbatch);
+  char *host = opi_cell_host(t, cell, microbatch);
+  if (!opi_stream_load(request, input, &region, &host))
+    return OPIPE_OK;
   if (rank->ahead == NULL || region.n_bytes == 0)
-    return opi_rank_write(rank, &view, &region, opi_cell_host(t, cell, microbatch), err);
+    return opi_rank_write(rank, &view, &region, host, err);
   char *staged = opi_ahead_stage(rank, region.n_bytes);
   if (staged == NULL)
     return OPIPE_PENDING;
@@ -184,8 +188,11 @@ static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t 
   return store(rank, &e, err);
 }
 
-static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output) {
-  return opi_output_cell_at(t->model->cuts[0], output, stage) != OPIPE_NONE;
+/* What a stream keeps stays where it was made. */
+static bool makes_result(const opi_compiled *t, const opi_request *request, uint32_t stage,
+                         uint32_t output) {
+  return opi_output_cell_at(t->model->cuts[0], output, stage) != OPIPE_NONE &&
+         !opi_stream_keeps(request, output);
 }
 
 static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
@@ -195,7 +202,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   if (opi_request_failed(rank->request))
     return OPIPE_OK;
   for (uint32_t o = 0; o < n; ++o) {
-    if (!makes_result(t, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
+    if (!makes_result(t, rank->request, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
       continue;
     rank->polls = true;
     opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
@@ -203,7 +210,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   }
   uint32_t *part = &opi_cursor_of(rank)->part;
   while (status == OPIPE_OK && *part < n) {
-    if (makes_result(t, step->stage, *part))
+    if (makes_result(t, rank->request, step->stage, *part))
       status = store_result(rank, step, *part, err);
     *part += status == OPIPE_OK;
   }

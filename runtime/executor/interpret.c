@@ -44,6 +44,8 @@ void opi_request_leave(const opi_rank *rank, opi_request *request) {
 /* Where all reports go through rank 0 its session's other ranks have nobody to tell. */
 void opi_rank_leave(opi_rank *rank, opi_request *request) {
   const opi_session *s = rank->session;
+  if (request->stream_kept != NULL)
+    opi_stream_look(request); /* the one before may have failed since */
   if (s->peers == NULL || (opi_rank_is_here(s, 0) && rank->index != 0))
     opi_request_leave(rank, request);
   else
@@ -66,6 +68,8 @@ static bool take_request(opi_rank *rank) {
       !opi_peers_let_begin(rank, n))
     return false;
   rank->request = s->ring[n % s->ring_room];
+  if (rank->request->stream_kept != NULL)
+    opi_stream_look(rank->request);
   uint32_t no = OPI_BEGUN_NO;
   if (rank->request->ticket != NULL && rank->request->deadline_ns != 0)
     opi_request_check_deadline(rank->request, rank, OPIPE_NONE);

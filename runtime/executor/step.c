@@ -152,11 +152,14 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
                        .program = OPI_PROGRAM_F};
   if (request->deadline_ns != 0)
     opi_request_check_deadline(request, rank, step->stage / t->model->n_pieces);
-  if (t->bound[index] == NULL || opi_request_failed(request))
+  opipe_binding *bound = t->bound[index];
+  if (request->bound != NULL && request->bound[index] != NULL)
+    bound = request->bound[index]; /* with what its stream keeps */
+  if (bound == NULL || opi_request_failed(request))
     return OPIPE_OK;
   if (t->draws)
     set_scalars(t, request, step->stage, step->microbatch, opi_cursor_of(rank)->scalars);
-  return run(rank, &e, t->bound[index], t->draws ? OPI_SCALAR_TABLE : 0, err);
+  return run(rank, &e, bound, t->draws ? OPI_SCALAR_TABLE : 0, err);
 }
 
 static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t index,

@@ -5,19 +5,9 @@
 
 #include "runtime/engine.h"
 
-static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t instance,
-                              uint32_t microbatch, opi_unit_binding *binding, opipe_region *regions,
-                              opipe_error *err) {
-  const opi_session *s = t->session;
-  const uint32_t rank_index = t->pieces->plan.instance_rank[instance];
-  const uint32_t whole = opi_whole_instance(t, instance);
-  const opi_rank *rank = &s->ranks[rank_index];
-  const uint32_t arena = t->shape->arena_of_rank[rank_index];
-  const uint32_t n_sets = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
-  for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
-    regions[b] = opi_cell_region(t, unit->cut->cells[b], microbatch);
-    binding->key[b] = regions[b].offset_bytes;
-  }
+static opipe_bind_params params_of(const opi_compiled *t, const opi_program_unit *unit,
+                                   const opi_rank *rank, const opipe_region *regions) {
+  const uint32_t arena = t->shape->arena_of_rank[rank->index];
   opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
                               .n_boundaries = unit->cut->graph.n_boundaries,
                               .program = unit->program,
@@ -27,8 +17,34 @@ static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t 
     params.arena = (opipe_region){.buffer = rank->arenas[arena].block.buffer,
                                   .n_bytes = rank->arenas[arena].block.n_bytes};
   }
+  return params;
+}
+
+opipe_status opi_unit_bind(const opi_compiled *t, const opi_program_unit *unit, uint32_t instance,
+                           const opipe_region *regions, opipe_binding **out_binding,
+                           opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_rank *rank = &s->ranks[t->pieces->plan.instance_rank[instance]];
+  const opipe_bind_params params = params_of(t, unit, rank, regions);
+  return opi_rank_bind(rank, opi_whole_instance(t, instance) / s->plan->n_replicas, &params,
+                       out_binding, err);
+}
+
+static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t instance,
+                              uint32_t microbatch, opi_unit_binding *binding, opipe_region *regions,
+                              opipe_error *err) {
+  const opi_session *s = t->session;
+  const uint32_t rank_index = t->pieces->plan.instance_rank[instance];
+  const uint32_t whole = opi_whole_instance(t, instance);
+  const opi_rank *rank = &s->ranks[rank_index];
+  const uint32_t n_sets = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
+  for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
+    regions[b] = opi_cell_region(t, unit->cut->cells[b], microbatch);
+    binding->key[b] = regions[b].offset_bytes;
+  }
   if (!opi_session_trains(s))
-    return opi_rank_bind(rank, whole / s->plan->n_replicas, &params, &binding->sets[0], err);
+    return opi_unit_bind(t, unit, instance, regions, &binding->sets[0], err);
+  opipe_bind_params params = params_of(t, unit, rank, regions);
   params.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients);
   params.gradients = opi_weights_gradients(s->engine->weights, whole);
   for (uint32_t set = 0; set < n_sets; ++set) {

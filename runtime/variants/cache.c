@@ -95,6 +95,7 @@ static bool mark_valued(opi_session *session, const char *message) {
     const bool whole =
         opi_dtype_is_integer(input->value->dtype) || input->value->dtype == OPIPE_BOOL;
     if (n < 0 || (size_t)n >= sizeof quoted || input->valued || !whole ||
+        opi_stream_pair_in(session, i) != OPIPE_NONE || /* it has no value when it is submitted */
         strstr(at, quoted) == NULL)
       continue;
     input->valued = true;

@@ -280,6 +280,7 @@ void opi_compiled_stop(opi_shape *shape) {
     return;
   const opi_session *s = t->session;
   const uint32_t per_instance = t->n_classes * OPI_PROGRAMS;
+  opi_streams_forget(t);
   for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);

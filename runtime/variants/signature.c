@@ -122,7 +122,9 @@ opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
     OPI_TRY(read_feed(&s->inputs[index], &io, &request->feeds[index], err));
   }
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
-    if (request->feeds[i].given)
+    bool kept = false;
+    OPI_TRY(opi_stream_feed(request, i, &request->feeds[i], &kept, err));
+    if (request->feeds[i].given || kept)
       continue;
     if (s->inputs[i].pin == NULL) {
       return opi_fail(err, OPIPE_E_INVALID, "input '%s' is missing: %u of %u were given",

@@ -21,7 +21,7 @@ import tempfile
 ROOT = os.environ.get(
     "OPIPE_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 )
-HEADERS = ["abi", "types", "backend", "schedule", "transport", "train", "host"]
+HEADERS = ["abi", "types", "backend", "schedule", "transport", "train", "state", "host"]
 UNSETTLED = {"opipe_backend_lookup", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"
 INCLUDE = os.path.join(ROOT, "abi", "include")
 RELEASED = os.path.join(ROOT, "tests", "abi")

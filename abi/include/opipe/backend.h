@@ -94,6 +94,7 @@ enum {
   OPIPE_BUFFER_BOUNDARY = 1,
   OPIPE_BUFFER_PARAMS = 2,
   OPIPE_BUFFER_STAGING = 3,
+  OPIPE_BUFFER_STATE = 4, /* what streams of requests keep */
   OPIPE_BUFFER_KINDS = 16 /* how many there are room for */
 };
 

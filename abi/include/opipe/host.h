@@ -44,6 +44,7 @@
 
 #include <string.h>
 
+#include "state.h"
 #include "train.h"
 
 #ifdef __cplusplus
@@ -256,6 +257,13 @@ typedef struct opipe_plan_params {
   uint64_t cluster_bytes;
   const char *cluster_name; /* in messages; NULL: "the cluster" */
 #endif
+#if OPIPE_TARGET_MINOR >= 2
+  const opipe_state_pair *states; /* [n_states] what streams keep (state.h); inference, requests of
+                                     one micro-batch, no token slices */
+  uint32_t n_states, states_stride; /* bytes from pair to pair */
+  uint32_t n_streams; /* whose states the plan's bytes count and its caps hold; 0: none */
+  uint32_t reserved2; /* 0 */
+#endif
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u };
 
@@ -289,6 +297,10 @@ typedef struct opipe_memory_info {
   uint64_t total_bytes;
   uint64_t cap_bytes;    /* UINT64_MAX: none */
   uint64_t mapped_bytes; /* weight files used in place, not in total */
+#if OPIPE_TARGET_MINOR >= 2
+  uint64_t state_bytes;  /* what streams keep: of the plan's n_streams; of those that are open */
+  uint64_t stream_bytes; /* of one stream with the plan's capacities, where its replica is */
+#endif
 } opipe_memory_info;
 
 /* ---- sessions ---- */
@@ -355,6 +367,9 @@ typedef struct opipe_submit_params {
    * stale handle where the host has released it before. */
   void (*on_done)(void *ctx, opipe_request *request, opipe_status status);
   void *on_done_ctx;
+#if OPIPE_TARGET_MINOR >= 2
+  opipe_state *state; /* of the stream that the request is of, in place of `stream`; NULL: none */
+#endif
 } opipe_submit_params;
 
 typedef struct opipe_session_info {
@@ -620,46 +635,31 @@ typedef struct opipe_api {
    * training, so that it is not done for nothing; what it makes it removes. Errors: as theirs. */
   opipe_status (*session_try_save)(opipe_session *session, uint32_t what, const char *path,
                                    opipe_error *err);
+#if OPIPE_TARGET_MINOR >= 2
+  /* -- states (state.h); [any-thread] -- */
+  /* Takes the memory of a stream. params NULL: the plan's capacities. Replicas get streams in turn,
+   * and keep them. Errors: LIMIT (a cap, a budget), STATE (the plan has no pairs). */
+  opipe_status (*session_state_open)(opipe_session *session, const opipe_state_params *params,
+                                     opipe_state **out_state, opipe_error *err);
+  /* Its memory is free again, at the latest when its last request has passed. Accepts NULL. */
+  void (*state_close)(opipe_state *state);
+  /* As it was opened. Errors: STATE, requests of it are unfinished: wait for them. */
+  opipe_status (*state_reset)(opipe_state *state, opipe_error *err);
+  /* `state` becomes what `from` is, another one of the session. Errors: LIMIT, its capacity; STATE,
+   * requests of one of them are unfinished, or `from` is broken; UNSUPPORTED, they are on replicas
+   * of which this session has not all ranks. */
+  opipe_status (*state_copy)(opipe_state *state, opipe_state *from, opipe_error *err);
+  /* Pair `index` of the plan: io_info (may be NULL), then its content into dst [n_bytes] (NULL:
+   * none), dense, row-major, in host memory. Errors: NOTFOUND (past the last; content that is in
+   * another session), INVALID (n_bytes); for the content STATE: empty, broken, requests of it
+   * are unfinished. */
+  opipe_status (*state_get)(opipe_state *state, uint32_t index, opipe_state_info *io_info,
+                            void *dst, uint64_t n_bytes, opipe_error *err);
+#endif
 } opipe_api;
 
-/* ---- beginnings ---- */
-
-/* TYPE_init(): a struct in which struct_size and the strides of this compiler's view are set, and
- * where the plain choice is not 0 that choice; all else is 0. */
-#define OPIPE_INIT_(type, settings)         \
-  static inline type type##_init(void) {    \
-    type own;                               \
-    memset(&own, 0, sizeof own);            \
-    own.struct_size = (uint32_t)sizeof own; \
-    settings return own;                    \
-  }
-#define OPIPE_STRIDE_(array) own.array##_stride = (uint32_t)sizeof *own.array;
-OPIPE_INIT_(opipe_context_params, OPIPE_STRIDE_(budgets) own.log_level = OPIPE_LOG_WARN;)
-OPIPE_INIT_(opipe_load_params, OPIPE_STRIDE_(parameters))
-OPIPE_INIT_(opipe_bind_options, OPIPE_STRIDE_(dims) OPIPE_STRIDE_(pins))
-OPIPE_INIT_(opipe_train_options, OPIPE_STRIDE_(globs))
-OPIPE_INIT_(opipe_order_costs, )
-#if OPIPE_TARGET_MINOR >= 1
-OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices) OPIPE_STRIDE_(descriptions))
-#else
-OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices))
-#endif
-OPIPE_INIT_(opipe_link_description, own.thread_rule = 1;)
-OPIPE_INIT_(opipe_session_params, own.spin_us = UINT32_MAX;)
-OPIPE_INIT_(opipe_submit_params, own.io_stride = (uint32_t)sizeof *own.inputs;)
-OPIPE_INIT_(opipe_order_params, )
-OPIPE_INIT_(opipe_tensor_info, )
-OPIPE_INIT_(opipe_dim_info, )
-OPIPE_INIT_(opipe_model_info, )
-OPIPE_INIT_(opipe_plan_info, )
-OPIPE_INIT_(opipe_memory_info, )
-OPIPE_INIT_(opipe_session_info, )
-OPIPE_INIT_(opipe_parameter_info, )
-OPIPE_INIT_(opipe_train_report, )
-OPIPE_INIT_(opipe_train_clock, )
-OPIPE_INIT_(opipe_order_info, )
-#undef OPIPE_STRIDE_
-#undef OPIPE_INIT_
+/* TYPE_init(): structs to begin with. */
+#include "beginnings.h"
 
 /* ---- the way in ---- */
 
@@ -676,7 +676,7 @@ typedef struct opipe_view {
 
 #include "frozen/host.h"
 static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
-    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN, OPIPE_ROWS_HOST};
+    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN, OPIPE_ROWS_STATE, OPIPE_ROWS_HOST};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,

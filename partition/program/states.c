@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pairs of a plan: checked against the model, tied together for the cut, placed, counted. */
+#include "partition/program/states.h"
+
+#include <string.h>
+
+#include "partition/schedule/compute_order.h"
+
+enum { STREAMS_MOST = 1 << 20, PAIRS_MOST = 1 << 16 };
+static const uint64_t BYTES_MOST = UINT64_C(1) << 56;
+
+opipe_status opi_states_copy(opi_plan *plan, const opipe_plan_params *params, opipe_error *err) {
+  if (params->n_states == 0 && params->n_streams != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "plan_make: n_streams is %u, there are no states",
+                    params->n_streams);
+  }
+  if (params->n_states > PAIRS_MOST || params->n_streams > STREAMS_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT, "plan_make: %u states of %u streams: at most %d of %d",
+                    params->n_states, params->n_streams, PAIRS_MOST, STREAMS_MOST);
+  }
+  plan->states = OPI_ARENA_ARRAY(&plan->arena, opi_state_pair, params->n_states);
+  if (plan->states == NULL)
+    return opi_fail_nomem(err, params->n_states * sizeof *plan->states, "states");
+  for (uint32_t i = 0; i < params->n_states; ++i) {
+    opipe_state_pair given = {.capacity = 0};
+    opi_array_get(params->states, params->states_stride, i, &given, sizeof given);
+    plan->states[i] = (opi_state_pair){.output = opi_arena_strdup(&plan->arena, given.output),
+                                       .input = opi_arena_strdup(&plan->arena, given.input),
+                                       .capacity = given.capacity};
+    if (plan->states[i].output == NULL || plan->states[i].input == NULL)
+      return opi_fail_nomem(err, strlen(given.output), "states");
+  }
+  plan->n_states = params->n_states;
+  plan->n_streams = params->n_streams;
+  return OPIPE_OK;
+}
+
+/* ---- what the model says ---- */
+
+static uint32_t find(const opi_graph *g, const uint32_t *list, uint32_t n, const char *name) {
+  for (uint32_t i = 0; i < n; ++i) {
+    if (strcmp(g->values[list[i]].name, name) == 0)
+      return i;
+  }
+  return OPIPE_NONE;
+}
+
+/* What fills the output is behind the file's; an input keeps its name. */
+static uint32_t output_value(const opi_state_pair *pair, const opi_graph *bound) {
+  return bound->outputs[pair->output_index];
+}
+static uint32_t input_value(const opi_state_pair *pair, const opi_graph *bound) {
+  const uint32_t port = find(bound, bound->inputs, bound->n_inputs, pair->input);
+  return port == OPIPE_NONE ? OPIPE_NONE : bound->inputs[port];
+}
+
+static opipe_status find_names(opi_state_pair *pair, const opi_graph *file, opipe_error *err) {
+  pair->output_index = find(file, file->outputs, file->n_outputs, pair->output);
+  pair->input_index = find(file, file->inputs, file->n_inputs, pair->input);
+  if (pair->output_index == OPIPE_NONE) {
+    return opi_fail(err, OPIPE_E_NOTFOUND, "state '%s' -> '%s': the model has no output '%s'",
+                    pair->output, pair->input, pair->output);
+  }
+  if (pair->input_index == OPIPE_NONE) {
+    return opi_fail(err, OPIPE_E_NOTFOUND, "state '%s' -> '%s': the model has no input '%s'",
+                    pair->output, pair->input, pair->input);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status check_once(const opi_plan *plan, uint32_t index, const opi_graph *bound,
+                               opipe_error *err) {
+  const opi_state_pair *pair = &plan->states[index];
+  for (uint32_t i = 0; i < index; ++i) {
+    const opi_state_pair *other = &plan->states[i];
+    if (strcmp(other->input, pair->input) != 0 &&
+        output_value(other, bound) != output_value(pair, bound))
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "state '%s' -> '%s': pair %u, '%s' -> '%s', has the same %s already",
+                    pair->output, pair->input, i, other->output, other->input,
+                    strcmp(other->input, pair->input) == 0 ? "input" : "tensor");
+  }
+  return OPIPE_OK;
+}
+
+/* One output is made by a node, one input read by some, and neither is both. */
+static opipe_status check_made(const opi_state_pair *pair, const opi_graph *bound,
+                               opipe_error *err) {
+  const uint32_t in = input_value(pair, bound), out = output_value(pair, bound);
+  bool read = false;
+  if (bound->values[out].producer == OPIPE_NONE) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "state '%s' -> '%s': no node makes output '%s': it is an input or known",
+                    pair->output, pair->input, pair->output);
+  }
+  for (uint32_t n = 0; in != OPIPE_NONE && n < bound->n_nodes; ++n) {
+    for (uint32_t i = 0; i < bound->nodes[n].n_in; ++i)
+      read = read || bound->nodes[n].in[i] == in;
+  }
+  for (uint32_t o = 0; o < bound->n_outputs; ++o) {
+    read = read && bound->outputs[o] != in;
+    if (bound->outputs[o] != out || o == pair->output_index)
+      continue;
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "state '%s' -> '%s': outputs %u and %u are one tensor, which a stream cannot "
+                    "keep and hand out",
+                    pair->output, pair->input, pair->output_index, o);
+  }
+  if (read)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "state '%s' -> '%s': input '%s' must be read by nodes alone: it is pinned, an "
+                  "output too, or no node reads it",
+                  pair->output, pair->input, pair->input);
+}
+
+/* All dimensions are equal but one, which is free in the file. */
+static opipe_status check_shapes(opi_state_pair *pair, const opi_value *file,
+                                 const opi_graph *bound, opipe_error *err) {
+  char made[128], read[128];
+  const opi_value *in = &bound->values[input_value(pair, bound)];
+  const opi_value *out = &bound->values[output_value(pair, bound)];
+  uint64_t n_in = 1, n_out = 1;
+  uint32_t n_other = 0;
+  bool fits = in->rank == out->rank && in->rank <= OPIPE_MAX_RANK;
+  if (in->dtype != out->dtype || opi_dtype_bits(in->dtype) < 8) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "state '%s' -> '%s': the output is %s, the input %s; equal types of whole "
+                    "bytes are needed",
+                    pair->output, pair->input, opi_dtype_name(out->dtype),
+                    opi_dtype_name(in->dtype));
+  }
+  for (int32_t d = 0; fits && d < in->rank; ++d) {
+    const bool same = in->shape[d] == out->shape[d];
+    n_other += same ? 0 : 1;
+    fits = n_other <= 1 && (same || file->shape[d] < 0);
+    n_in *= (uint64_t)in->shape[d];
+    n_out *= (uint64_t)out->shape[d];
+  }
+  if (!fits) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "state '%s' -> '%s': the output has shape %s, the input %s; they may differ in "
+                    "one dimension, which is free in the input",
+                    pair->output, pair->input,
+                    opi_shape_text(made, sizeof made, out->shape, (uint32_t)out->rank),
+                    opi_shape_text(read, sizeof read, in->shape, (uint32_t)in->rank));
+  }
+  pair->dtype = in->dtype;
+  if (pair->capacity == 0)
+    pair->capacity = n_in > n_out ? n_in : n_out;
+  return OPIPE_OK;
+}
+
+static opipe_status check_plan(const opi_plan *plan, opipe_error *err) {
+  if (plan->train != NULL)
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "states: a plan for training keeps none");
+  if (plan->n_microbatches > 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "states: %u micro-batches; a request with states is one: several streams fill "
+                    "the pipeline",
+                    plan->n_microbatches);
+  }
+  if (plan->n_slices > 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "states: schedule '%s' cuts requests into %u token slices; parts of a prompt "
+                    "are requests of one stream instead",
+                    plan->schedule, plan->n_slices);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_states_check(opi_plan *plan, const opi_graph *file, const opi_graph *bound,
+                              opipe_error *err) {
+  uint64_t n_bytes = 0;
+  if (plan->n_states == 0)
+    return OPIPE_OK;
+  OPI_TRY(check_plan(plan, err));
+  for (uint32_t i = 0; i < plan->n_states; ++i) {
+    opi_state_pair *pair = &plan->states[i];
+    OPI_TRY(find_names(pair, file, err));
+    OPI_TRY(check_once(plan, i, bound, err));
+    OPI_TRY(check_made(pair, bound, err));
+    OPI_TRY(check_shapes(pair, &file->values[file->inputs[pair->input_index]], bound, err));
+    if (!opi_state_bytes(pair, pair->capacity, 1, &n_bytes)) {
+      return opi_fail(err, OPIPE_E_LIMIT, "state '%s' -> '%s': %llu elements exceed 2^56 bytes",
+                      pair->output, pair->input, (unsigned long long)pair->capacity);
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* ---- the cut ---- */
+
+/* Calls `visit` for the maker of the output and the readers of both. */
+typedef opipe_status (*visit_fn)(void *ctx, const opi_state_pair *pair, uint32_t node,
+                                 opipe_error *err);
+
+static opipe_status for_nodes(const opi_state_pair *pair, const opi_graph *bound, visit_fn visit,
+                              void *ctx, opipe_error *err) {
+  const uint32_t in = input_value(pair, bound), out = output_value(pair, bound);
+  OPI_TRY(visit(ctx, pair, bound->values[out].producer, err));
+  for (uint32_t n = 0; n < bound->n_nodes; ++n) {
+    bool reads = false;
+    for (uint32_t i = 0; i < bound->nodes[n].n_in; ++i)
+      reads = reads || bound->nodes[n].in[i] == in || bound->nodes[n].in[i] == out;
+    if (reads)
+      OPI_TRY(visit(ctx, pair, n, err));
+  }
+  return OPIPE_OK;
+}
+
+typedef struct tied {
+  bool *stays;
+  uint32_t first, last;
+} tied;
+
+static opipe_status tie_node(void *ctx, const opi_state_pair *pair, uint32_t node,
+                             opipe_error *err) {
+  tied *t = ctx;
+  (void)pair;
+  (void)err;
+  t->stays[node] = true;
+  t->first = node < t->first ? node : t->first;
+  t->last = node > t->last ? node : t->last;
+  return OPIPE_OK;
+}
+
+opipe_status opi_states_tie(const opi_plan *plan, const opi_graph *bound, bool *out_stays,
+                            bool *out_closed, opipe_error *err) {
+  for (uint32_t i = 0; i < plan->n_states; ++i) {
+    tied t = {.stays = out_stays, .first = OPIPE_NONE};
+    OPI_TRY(for_nodes(&plan->states[i], bound, tie_node, &t, err));
+    for (uint32_t p = t.first + 1; p <= t.last; ++p)
+      out_closed[p] = true;
+  }
+  return OPIPE_OK;
+}
+
+typedef struct placed {
+  const opi_plan *plan;
+  const opi_graph *bound;
+  uint32_t maker;
+} placed;
+
+static opipe_status place_node(void *ctx, const opi_state_pair *pair, uint32_t node,
+                               opipe_error *err) {
+  placed *p = ctx;
+  const uint32_t *stage = p->plan->stage_of_node;
+  if (p->maker == OPIPE_NONE)
+    p->maker = node;
+  if (stage[node] == stage[p->maker])
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "state '%s' -> '%s': stage %u makes the output (node '%s'), stage %u reads the "
+                  "pair (node '%s'); both must be one stage",
+                  pair->output, pair->input, stage[p->maker], p->bound->nodes[p->maker].name,
+                  stage[node], p->bound->nodes[node].name);
+}
+
+opipe_status opi_states_place(opi_plan *plan, const opi_graph *bound, opipe_error *err) {
+  for (uint32_t i = 0; i < plan->n_states; ++i) {
+    placed p = {.plan = plan, .bound = bound, .maker = OPIPE_NONE};
+    OPI_TRY(for_nodes(&plan->states[i], bound, place_node, &p, err));
+    plan->states[i].stage = plan->stage_of_node[p.maker];
+  }
+  return OPIPE_OK;
+}
+
+/* ---- where it lies ---- */
+
+uint32_t opi_states_homes(const opi_plan *plan) {
+  return plan->in_turn ? opi_plan_copies(plan) : 1;
+}
+
+uint32_t opi_state_rank(const opi_plan *plan, uint32_t index, uint32_t home) {
+  const uint32_t stage = plan->states[index].stage, n_homes = opi_states_homes(plan);
+  uint32_t replica = 0;
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    if (plan->actions[a].stage == stage)
+      replica = plan->actions[a].replica;
+  }
+  return opi_plan_rank(plan, stage, replica + home * (plan->n_replicas / n_homes));
+}
+
+bool opi_state_bytes(const opi_state_pair *pair, uint64_t n_elems, uint32_t alignment,
+                     uint64_t *out_bytes) {
+  const uint64_t each = opi_dtype_bits(pair->dtype) / 8;
+  if (n_elems > BYTES_MOST / each)
+    return false;
+  *out_bytes = opi_align_up(n_elems * each, alignment);
+  return true;
+}
+
+uint64_t opi_stream_bytes(const opi_plan *plan, uint32_t rank, uint32_t alignment,
+                          uint32_t *out_home) {
+  uint64_t sum = 0, one = 0;
+  *out_home = 0;
+  for (uint32_t i = 0; i < plan->n_states; ++i) {
+    for (uint32_t home = 0; home < opi_states_homes(plan); ++home) {
+      if (opi_state_rank(plan, i, home) != rank ||
+          !opi_state_bytes(&plan->states[i], plan->states[i].capacity, alignment, &one))
+        continue;
+      *out_home = home;
+      sum += 2 * one;
+    }
+  }
+  return sum;
+}
