@@ -9,7 +9,7 @@
 
 /* The pair that cell `index` of the shape is the input or (writes) the output of. */
 static uint32_t pair_of_cell(const opi_compiled *t, uint32_t index, bool *out_made) {
-  const opi_streams *streams = t->session->streams;
+  const struct opi_streams *streams = t->session->streams;
   const opi_cut *cut = t->model->cuts[0];
   const opi_cell *cell = &cut->cells[index];
   *out_made = cell->source == OPI_CELL_MADE;

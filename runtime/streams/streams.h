@@ -60,14 +60,14 @@ typedef struct opi_side {
   opipe_event *event;
 } opi_side;
 
-struct opi_streams {
+typedef struct opi_streams {
   opi_stream *list;         /* all ever made */
   uint32_t *pair_of_input;  /* [session->n_inputs] OPIPE_NONE: of none */
   uint32_t *pair_of_output; /* [session->n_outputs] */
   opi_side *sides;          /* [plan->n_ranks] */
   uint64_t n_opened;
   uint32_t n_homes;
-};
+} opi_streams;
 
 static inline opipe_region opi_kept_region(const opi_stream *stream, uint32_t pair, uint32_t turn,
                                            uint64_t n_bytes) {
