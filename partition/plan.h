@@ -246,10 +246,10 @@ typedef struct opi_plan {
   uint32_t *slice_lengths;     /* [n_slices] tokens; NULL: equal */
   opi_state_pair *states;      /* [n_states] forward plans; a stream has a buffer of each twice */
   uint32_t n_states;
-  uint32_t n_streams;          /* whose states the predicted bytes count; no decision */
-  uint32_t depth;              /* slots of a boundary tensor between neighbours */
-  const char *transport;       /* plugin id, or "id:key=value,..." */
-  opi_link link;               /* what it declares */
+  uint32_t n_streams;    /* whose states the predicted bytes count; no decision */
+  uint32_t depth;        /* slots of a boundary tensor between neighbours */
+  const char *transport; /* plugin id, or "id:key=value,..." */
+  opi_link link;         /* what it declares */
   /* where */
   const char **node_keys; /* [n_nodes] first present output's name of every node of the bound graph,
                              in order */

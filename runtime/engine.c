@@ -2,8 +2,8 @@
 /* Opens the training part of a session: weights, which all shapes share, and the plan's own shape;
  * and takes it down in reverse order.
  */
-#include "partition/program/states.h"
 #include "runtime/engine.h"
+#include "partition/program/states.h"
 
 /* ---- weights ---- */
 

@@ -71,13 +71,13 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
   OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
   const uint64_t cap = s->plan->devices[index].memory_bytes;
-  opipe_memory_info info = {.struct_size = io_info->struct_size,
-                            .rank = index,
-                            .cap_bytes = cap == 0 ? UINT64_MAX : cap,
-                            .mapped_bytes = usage.mapped_bytes,
-                            .state_bytes = usage.live_bytes[OPIPE_BUFFER_STATE],
-                            .stream_bytes =
-                                opi_stream_bytes(s->plan, index, rank->alignment, &home)};
+  opipe_memory_info info = {
+      .struct_size = io_info->struct_size,
+      .rank = index,
+      .cap_bytes = cap == 0 ? UINT64_MAX : cap,
+      .mapped_bytes = usage.mapped_bytes,
+      .state_bytes = usage.live_bytes[OPIPE_BUFFER_STATE],
+      .stream_bytes = opi_stream_bytes(s->plan, index, rank->alignment, &home)};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
   opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */

@@ -112,7 +112,7 @@ enum { OPI_MADE_NONE = 0, OPI_MADE_SOME = 1, OPI_MADE_ALL = 2, OPI_MADE_KEPT = 3
 struct opi_ticket; /* runtime/engine.h */
 struct opi_engine;
 struct opi_streams; /* runtime/streams/streams.h: what streams keep */
-struct opi_peers; /* runtime/peers/peers.h */
+struct opi_peers;   /* runtime/peers/peers.h */
 
 struct opi_request {
   opi_session *session;
@@ -256,8 +256,8 @@ struct opi_session {
   const bool *local;    /* [plan->n_ranks] is it here? */
   const uint32_t *here; /* [n_here] rising */
   uint32_t n_here;
-  bool opened;             /* all of it: threads run */
-  struct opi_peers *peers; /* NULL: all ranks are here */
+  bool opened;                 /* all of it: threads run */
+  struct opi_peers *peers;     /* NULL: all ranks are here */
   struct opi_streams *streams; /* NULL: the plan has no pairs */
 
   opi_lock submit_lock;

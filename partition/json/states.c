@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Pairs of a plan in its file: the names and the room of each, and how many streams are counted. */
 #include "partition/json/states.h"
 
 #include <inttypes.h>

@@ -202,7 +202,8 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   if (opi_request_failed(rank->request))
     return OPIPE_OK;
   for (uint32_t o = 0; o < n; ++o) {
-    if (!makes_result(t, rank->request, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
+    if (!makes_result(t, rank->request, step->stage, o) ||
+        opi_fence_set(&rank->request->results[o].ready))
       continue;
     rank->polls = true;
     opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);

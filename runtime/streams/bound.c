@@ -44,8 +44,7 @@ static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_ta
   const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
   const uint32_t rank = t->pieces->plan.instance_rank[instance];
   opi_program_unit *unit = opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
-  if (unit->program == NULL ||
-      !place(stream, t, unit, step->microbatch, table->turn, regions))
+  if (unit->program == NULL || !place(stream, t, unit, step->microbatch, table->turn, regions))
     return OPIPE_OK;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     bool made = false;
@@ -55,8 +54,8 @@ static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_ta
   }
   for (uint32_t i = 0; i < index; ++i) {
     const opi_step *other = &t->lists->steps[i];
-    if (table->bound[i] == NULL || other->stage != step->stage ||
-        other->replica != step->replica || t->binding_of_step[i] != t->binding_of_step[index])
+    if (table->bound[i] == NULL || other->stage != step->stage || other->replica != step->replica ||
+        t->binding_of_step[i] != t->binding_of_step[index])
       continue;
     table->bound[index] = table->bound[i];
     return OPIPE_OK;

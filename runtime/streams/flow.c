@@ -88,8 +88,7 @@ opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_fee
 opipe_status opi_stream_check_results(const opi_request *request, opipe_error *err) {
   const opi_stream *stream = request->stream_kept;
   for (uint32_t p = 0; stream != NULL && p < request->session->plan->n_states; ++p) {
-    const opi_result *result =
-        &request->results[request->session->plan->states[p].output_index];
+    const opi_result *result = &request->results[request->session->plan->states[p].output_index];
     OPI_TRY(check_room(stream, p, "output", result->shape, result->rank, err));
   }
   return OPIPE_OK;
@@ -116,8 +115,7 @@ void opi_stream_advance(opi_request *request) {
 }
 
 uint32_t opi_stream_gap(const opi_request *request) {
-  const uint32_t n_homes =
-      request->stream_kept == NULL ? 1 : request->session->streams->n_homes;
+  const uint32_t n_homes = request->stream_kept == NULL ? 1 : request->session->streams->n_homes;
   const opi_shape *shape = request->shape;
   if (n_homes == 1)
     return 0;

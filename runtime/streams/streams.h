@@ -43,10 +43,10 @@ struct opi_stream {
   uint32_t home; /* replica */
   uint32_t turn; /* the buffer that the next request reads, 0 or 1 */
   bool empty;
-  bool leased; /* the host has it */
-  bool filled; /* it has memory */
-  uint64_t sequence;          /* of its next request */
-  _Atomic uint64_t broken_at; /* of the first that has failed; UINT64_MAX: none */
+  bool leased;                   /* the host has it */
+  bool filled;                   /* it has memory */
+  uint64_t sequence;             /* of its next request */
+  _Atomic uint64_t broken_at;    /* of the first that has failed; UINT64_MAX: none */
   _Atomic uint32_t n_unfinished; /* requests, for the host */
   _Atomic uint32_t n_users;      /* requests, for the ranks */
   opi_kept *pairs;               /* [plan->n_states] */

@@ -7,10 +7,11 @@
 
 #include "tests/abi/host_kit.h"
 
-enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, KINDS };
+enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, STATE, KINDS };
 
 typedef struct bench {
-  host_kit k; /* for training */
+  host_kit k;    /* for training */
+  host_kit past; /* for inference, with a state */
   void *live[KINDS], *dead[KINDS];
 } bench;
 
@@ -117,6 +118,12 @@ SINK(session_trace, OPIPE_TRACE_CHROME, )
 INFO(session_clock, opipe_train_clock, )
 CALL(session_try_save, , return api->session_try_save(h, OPIPE_SAVE_MODEL, "", err);)
 CALL(session_set_clock, , return api->session_set_clock(h, &clock_zero, err);)
+MAKES(session_state_open, opipe_state, NULL, )
+ENDS(state_close)
+CALL(state_reset, , return api->state_reset(h, err);)
+CALL(state_copy, , return api->state_copy(h, b->live[STATE], err);)
+CALL(state_copy, _from, return api->state_copy(b->live[STATE], h, err);)
+CALL(state_get, , return api->state_get(h, 0, NULL, NULL, 0, err);)
 
 #define ROW(name, kind) \
   { #name, offsetof(opipe_api, name), kind, false, call_##name }
@@ -182,7 +189,13 @@ static const handle_call handle_calls[] = {
     ROW(session_trace, SESSION),
     ROW(session_clock, SESSION),
     ROW(session_set_clock, SESSION),
-    ROW(session_try_save, SESSION)};
+    ROW(session_try_save, SESSION),
+    ROW(session_state_open, SESSION),
+    ROW_VOID(state_close, STATE),
+    ROW(state_reset, STATE),
+    ROW(state_copy, STATE),
+    {"state_copy", offsetof(opipe_api, state_copy), STATE, false, call_state_copy_from},
+    ROW(state_get, STATE)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

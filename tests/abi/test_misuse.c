@@ -109,6 +109,19 @@ static opipe_request *train_step(host_kit *k) {
 }
 
 /* One of each kind that lives, one that does not. */
+/* A session whose streams keep something, and the state of one. */
+static opipe_state *open_past(host_kit *k) {
+  static const opipe_state_pair pair = {.output = "present_k_0", .input = "past_k_0"};
+  const opipe_plan_params params = {
+      .struct_size = sizeof params, .states = &pair, .n_states = 1, .states_stride = sizeof pair};
+  opipe_state *state = NULL;
+  OPI_ASSERT_OK_FATAL(kit_plan(k, &quiet, "tests/data/gpt_past/model.onnx", 1, 8, &params),
+                      &k->err);
+  OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->session_state_open(k->session, NULL, &state, &k->err), &k->err);
+  return state;
+}
+
 static void bench_open(bench *b) {
   host_kit *k = &b->k;
   const opipe_plan_params params = {
@@ -119,7 +132,8 @@ static void bench_open(bench *b) {
       &k->err);
   OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->order_make(k->context, &order_small, &order, &k->err), &k->err);
-  void *const live[KINDS] = {k->context, k->bound, k->plan, k->session, train_step(k), order};
+  void *const live[KINDS] = {k->context, k->bound,           k->plan, k->session, train_step(k),
+                             order,      open_past(&b->past)};
   memcpy(b->live, live, sizeof live);
   opipe_context *second = NULL;
   opipe_model *bound = NULL;
@@ -132,7 +146,9 @@ static void bench_open(bench *b) {
   OPI_ASSERT_OK_FATAL(k->api->plan_make(k->bound, &params, &plan, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->session_open(k->context, k->plan, NULL, &session, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->order_make(k->context, &order_small, &order, &k->err), &k->err);
-  void *const dead[KINDS] = {second, bound, plan, session, train_step(k), order};
+  opipe_state *state = NULL;
+  OPI_ASSERT_OK_FATAL(k->api->session_state_open(b->past.session, NULL, &state, &k->err), &k->err);
+  void *const dead[KINDS] = {second, bound, plan, session, train_step(k), order, state};
   memcpy(b->dead, dead, sizeof dead);
   k->api->context_destroy(second);
   k->api->model_destroy(bound);
@@ -140,11 +156,13 @@ static void bench_open(bench *b) {
   k->api->session_close(session);
   k->api->request_release(dead[REQUEST]);
   k->api->order_destroy(order);
+  k->api->state_close(state);
 }
 
 static void bench_close(bench *b) {
   b->k.api->request_release(b->live[REQUEST]);
   b->k.api->order_destroy(b->live[ORDER]);
+  kit_close(&b->past);
   kit_close(&b->k);
 }
 

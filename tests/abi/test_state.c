@@ -111,8 +111,8 @@ static bool open_at(host_kit *k, const place *at, bool states) {
   opipe_state_pair pairs[PAIRS];
   opipe_device_choice device;
   opipe_plan_params params = params_at(at, pairs, &device);
-  const opipe_session_params session = {.struct_size = sizeof session, .max_shapes = 64,
-                                        .max_in_flight = STREAMS * STEPS};
+  const opipe_session_params session = {
+      .struct_size = sizeof session, .max_shapes = 64, .max_in_flight = STREAMS * STEPS};
   if (!states)
     params.n_states = params.n_streams = 0;
   opipe_status status = kit_plan(k, NULL, MODEL, 1, 4, &params);
@@ -131,10 +131,10 @@ static void feed_back(const place *at, answer (*answers)[STEPS]) {
       int64_t first = 0;
       for (uint32_t i = 0; i < STEPS; ++i) {
         work w;
-        OPI_ASSERT_OK_FATAL(submit(&k, s, first, TOKENS[s][i], NULL,
-                                   i == 0 ? &nothing : &answers[s][i - 1], &answers[s][i], true,
-                                   &w),
-                            &k.err);
+        OPI_ASSERT_OK_FATAL(
+            submit(&k, s, first, TOKENS[s][i], NULL, i == 0 ? &nothing : &answers[s][i - 1],
+                   &answers[s][i], true, &w),
+            &k.err);
         OPI_ASSERT_OK_FATAL(finish(&k, &w), &k.err);
         first += TOKENS[s][i];
         answers[s][i].past = first;
@@ -378,8 +378,7 @@ static void test_plans_are_written_and_read(void) {
   written.n = again.n = plainly.n = 0;
   if (open_at(&k, &at, true) && open_at(&plain, &at, false)) {
     OPI_ASSERT_OK(k.api->plan_write(k.plan, take, &written, &k.err), &k.err);
-    OPI_ASSERT_OK_FATAL(k.api->plan_read(k.bound, written.data, written.n, &plan, &k.err),
-                        &k.err);
+    OPI_ASSERT_OK_FATAL(k.api->plan_read(k.bound, written.data, written.n, &plan, &k.err), &k.err);
     OPI_ASSERT_OK(k.api->plan_write(plan, take, &again, &k.err), &k.err);
     OPI_ASSERT(written.n == again.n && memcmp(written.data, again.data, written.n) == 0);
     OPI_ASSERT_OK(plain.api->plan_write(plain.plan, take, &plainly, &k.err), &k.err);
@@ -430,5 +429,4 @@ static void test_plans_that_cannot_be(void) {
 OPI_TEST_MAIN("states of streams", OPI_TEST(test_three_streams),
               OPI_TEST(test_close_to_the_whole_prompt), OPI_TEST(test_what_a_request_may_give),
               OPI_TEST(test_a_failure_breaks_the_stream), OPI_TEST(test_copies_and_bytes),
-              OPI_TEST(test_plans_are_written_and_read),
-              OPI_TEST(test_plans_that_cannot_be))
+              OPI_TEST(test_plans_are_written_and_read), OPI_TEST(test_plans_that_cannot_be))
