@@ -450,9 +450,8 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
     OPI_TRY(opi_json_get_u64(object, WHAT, parts[i].name, BYTES_MOST, parts[i].to, r->err));
     sum += *parts[i].to;
   }
-  if (!stateless) {
+  if (!stateless)
     OPI_TRY(opi_json_get_u64(object, WHAT, "stream_bytes", BYTES_MOST, &m->stream_bytes, r->err));
-  }
   OPI_TRY(opi_json_get_u64(object, WHAT, "mapped_bytes", BYTES_MOST, &m->mapped_bytes, r->err));
   OPI_TRY(opi_json_get_u64(object, WHAT, "total_bytes", INT64_MAX, &m->total_bytes, r->err));
   if (m->total_bytes != sum) {
