@@ -4,6 +4,7 @@
  * devices and replicas; what a state refuses, how it breaks, and what it takes. ctest: timeout=120
  */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "tests/abi/host_kit.h"
@@ -205,6 +206,99 @@ static void test_three_streams(void) {
     feed_back(&places[i], wanted);
     run_streams(&places[i], wanted);
   }
+}
+
+/* A session with one of two ranks, on a thread of its own. */
+typedef struct half {
+  const place *at;
+  uint32_t rank;
+  answer (*wanted)[STEPS];
+  answer got[STREAMS][STEPS];
+  work w[STREAMS][STEPS];
+  pthread_t thread;
+  uint32_t n_same, n_other, n_kept; /* answers with and without the bits wanted, pairs read */
+  opipe_status status;
+  host_kit k;
+} half;
+
+static opipe_status run_half(half *h, opipe_state **states) {
+  static answer nothing;
+  host_kit *k = &h->k;
+  opipe_state_pair pairs[PAIRS];
+  opipe_device_choice device;
+  const opipe_plan_params params = params_at(h->at, pairs, &device);
+  const opipe_session_params session = {.struct_size = sizeof session,
+                                        .max_shapes = 64,
+                                        .max_in_flight = STREAMS * STEPS,
+                                        .local_ranks = &h->rank,
+                                        .n_local_ranks = 1};
+  int64_t first[STREAMS] = {0};
+  opipe_status status = kit_plan(k, NULL, MODEL, 1, 4, &params);
+  if (status == OPIPE_OK)
+    status = kit_open(k, &session);
+  for (uint32_t s = 0; s < STREAMS && status == OPIPE_OK; ++s)
+    status = k->api->session_state_open(k->session, NULL, &states[s], &k->err);
+  for (uint32_t i = 0; i < STREAMS * STEPS && status == OPIPE_OK; ++i) {
+    const uint32_t s = i % STREAMS, t = i / STREAMS;
+    status = submit(k, s, first[s], TOKENS[s][t], states[s], t == 0 ? &nothing : NULL,
+                    &h->got[s][t], false, &h->w[s][t]);
+    first[s] += TOKENS[s][t];
+  }
+  for (uint32_t i = 0; i < STREAMS * STEPS && status == OPIPE_OK; ++i)
+    status = finish(k, &h->w[i % STREAMS][i / STREAMS]);
+  return status;
+}
+
+static void *half_thread(void *arg) {
+  static float kept[ROOM];
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  half *h = arg;
+  opipe_state *states[STREAMS] = {NULL};
+  h->status = run_half(h, states);
+  for (uint32_t i = 0; i < STREAMS * STEPS && h->status == OPIPE_OK; ++i) {
+    const uint32_t s = i % STREAMS, t = i / STREAMS;
+    const size_t n_bytes = (size_t)TOKENS[s][t] * CLASSES * sizeof(float);
+    if (memcmp(h->got[s][t].logits, h->wanted[s][t].logits, n_bytes) == 0)
+      ++h->n_same;
+    else
+      ++h->n_other;
+  }
+  (void)pthread_mutex_lock(&lock);
+  for (uint32_t i = 0; i < STREAMS * PAIRS && h->status == OPIPE_OK; ++i) {
+    const answer *last = &h->wanted[i / PAIRS][STEPS - 1];
+    const uint64_t n_bytes = (uint64_t)(HEADS * last->past * WIDTH) * sizeof(float);
+    const opipe_status status =
+        h->k.api->state_get(states[i / PAIRS], i % PAIRS, NULL, kept, n_bytes, &h->k.err);
+    if (status == OPIPE_OK && memcmp(kept, last->kept[i % PAIRS], n_bytes) == 0)
+      ++h->n_kept;
+    else if (status != OPIPE_E_NOTFOUND)
+      h->status = OPIPE_E_INTERNAL;
+  }
+  (void)pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+static void test_two_sessions(void) {
+  static const place at = {"cpu", NULL, "strict:meet=states", 0, 2, 2, 0, NULL};
+  static const place alone = {"cpu", NULL, NULL, 0, 2, 2, 0, NULL};
+  static answer wanted[STREAMS][STEPS];
+  static half halves[2];
+  feed_back(&alone, wanted);
+  for (uint32_t r = 0; r < 2; ++r) {
+    halves[r].at = &at;
+    halves[r].rank = r;
+    halves[r].wanted = wanted;
+    (void)pthread_create(&halves[r].thread, NULL, half_thread, &halves[r]);
+  }
+  for (uint32_t r = 0; r < 2; ++r)
+    (void)pthread_join(halves[r].thread, NULL);
+  for (uint32_t r = 0; r < 2; ++r) {
+    OPI_ASSERT_OK(halves[r].status, &halves[r].k.err);
+    kit_close(&halves[r].k);
+  }
+  OPI_ASSERT_INT(halves[1].n_same, STREAMS * STEPS); /* the last stage makes them */
+  OPI_ASSERT_INT(halves[0].n_kept + halves[1].n_kept, STREAMS * PAIRS);
+  OPI_ASSERT(halves[0].n_kept != 0 && halves[1].n_kept != 0);
 }
 
 /* Token by token is close to the whole prompt at once. */
@@ -426,7 +520,7 @@ static void test_plans_that_cannot_be(void) {
   refuse(&params, OPIPE_E_INVALID, "stage 1 makes the output");
 }
 
-OPI_TEST_MAIN("states of streams", OPI_TEST(test_three_streams),
+OPI_TEST_MAIN("states of streams", OPI_TEST(test_three_streams), OPI_TEST(test_two_sessions),
               OPI_TEST(test_close_to_the_whole_prompt), OPI_TEST(test_what_a_request_may_give),
               OPI_TEST(test_a_failure_breaks_the_stream), OPI_TEST(test_copies_and_bytes),
               OPI_TEST(test_plans_are_written_and_read), OPI_TEST(test_plans_that_cannot_be))
