@@ -323,6 +323,67 @@ static void test_close_to_the_whole_prompt(void) {
   kit_close(&k);
 }
 
+/* A state of one size, on two stages: a recurrence over rows of four numbers. */
+static void test_states_of_one_size(void) {
+  enum { ROWS = 2, IN = 4, SIZE = 6, OUT = 3, TURNS = 5 };
+  static const opipe_state_pair pairs[2] = {{"next0", "state0", 0}, {"next1", "state1", 0}};
+  static const int64_t x_shape[2] = {ROWS, IN}, shape[2] = {ROWS, SIZE}, y_shape[2] = {ROWS, OUT};
+  float x[TURNS][ROWS * IN], fed[TURNS + 1][2][ROWS * SIZE], y[2][TURNS][ROWS * OUT];
+  const opipe_plan_params params = {.struct_size = sizeof params,
+                                    .n_stages = 2,
+                                    .states = pairs,
+                                    .n_states = 2,
+                                    .states_stride = sizeof pairs[0]};
+  opipe_state *state = NULL;
+  host_kit k;
+  for (uint32_t i = 0; i < TURNS * ROWS * IN; ++i)
+    x[i / (ROWS * IN)][i % (ROWS * IN)] = (float)(i % 7) / 7 - 0.4F;
+  for (uint32_t i = 0; i < 2 * ROWS * SIZE; ++i)
+    fed[0][i / (ROWS * SIZE)][i % (ROWS * SIZE)] = (float)(i % 5) / 5;
+  const opipe_load_params load = {.struct_size = sizeof load,
+                                  .path = opi_test_source("tests/data/odd/recurrence/model.onnx")};
+  const opipe_dim rows = {"batch", ROWS};
+  const opipe_bind_options bind = {
+      .struct_size = sizeof bind, .dims = &rows, .n_dims = 1, .dims_stride = sizeof rows};
+  memset(&k, 0, sizeof k);
+  k.err.struct_size = sizeof k.err;
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k.api, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->context_create(NULL, &k.context, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->model_load(k.context, &load, &k.model, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->model_bind(k.model, &bind, &k.bound, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->plan_make(k.bound, &params, &k.plan, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->session_state_open(k.session, NULL, &state, &k.err), &k.err);
+  for (uint32_t t = 0; t < 2 * TURNS; ++t) {
+    const uint32_t own = t / TURNS, i = t % TURNS;
+    const opipe_binding_io in[3] = {
+        io_of("x", x[i], OPIPE_DL_FLOAT, 32, 2, x_shape),
+        io_of("state0", fed[own == 0 ? i : 0][0], OPIPE_DL_FLOAT, 32, 2, shape),
+        io_of("state1", fed[own == 0 ? i : 0][1], OPIPE_DL_FLOAT, 32, 2, shape)};
+    const opipe_binding_io out[3] = {io_of("y", y[own][i], OPIPE_DL_FLOAT, 32, 2, y_shape),
+                                     io_of("next0", fed[i + 1][0], OPIPE_DL_FLOAT, 32, 2, shape),
+                                     io_of("next1", fed[i + 1][1], OPIPE_DL_FLOAT, 32, 2, shape)};
+    const opipe_submit_params submit = {.struct_size = sizeof submit,
+                                        .n_inputs = own != 0 && i > 0 ? 1 : 3,
+                                        .n_outputs = own != 0 ? 1 : 3,
+                                        .io_stride = sizeof(opipe_binding_io),
+                                        .inputs = in,
+                                        .outputs = out,
+                                        .state = own != 0 ? state : NULL};
+    opipe_request *request = NULL;
+    OPI_ASSERT_OK_FATAL(k.api->session_submit(k.session, &submit, &request, &k.err), &k.err);
+    OPI_ASSERT_OK(k.api->request_wait(request, UINT64_MAX, &k.err), &k.err);
+    k.api->request_release(request);
+  }
+  OPI_ASSERT(memcmp(y[0], y[1], sizeof y[0]) == 0);
+  for (uint32_t p = 0; p < 2; ++p) {
+    float kept[ROWS * SIZE];
+    OPI_ASSERT_OK(k.api->state_get(state, p, NULL, kept, sizeof kept, &k.err), &k.err);
+    OPI_ASSERT(memcmp(kept, fed[TURNS][p], sizeof kept) == 0);
+  }
+  kit_close(&k);
+}
+
 static void test_what_a_request_may_give(void) {
   static const place at = {"cpu", NULL, NULL, 0, 2, 2, 0, NULL};
   static answer nothing, out;
@@ -410,6 +471,33 @@ static void test_a_failure_breaks_the_stream(void) {
     }
     kit_close(&k);
   }
+}
+
+/* So does one that is cancelled, and what is behind it. */
+static void test_a_cancelled_request_breaks_it(void) {
+  static const place at = {"emulated", "time_us=20000", NULL, 0, 2, 2, 0, NULL};
+  static answer nothing, out[3];
+  static work w[3];
+  opipe_state *state = NULL;
+  host_kit k;
+  if (open_at(&k, &at, true)) {
+    OPI_ASSERT_OK_FATAL(k.api->session_state_open(k.session, NULL, &state, &k.err), &k.err);
+    for (uint32_t i = 0; i < 3; ++i) {
+      OPI_ASSERT_OK_FATAL(
+          submit(&k, 0, i, 1, state, i == 0 ? &nothing : NULL, &out[i], false, &w[i]), &k.err);
+    }
+    OPI_ASSERT_ERROR(k.api->state_reset(state, &k.err), OPIPE_E_STATE, &k.err, "unfinished");
+    OPI_ASSERT_OK(k.api->request_cancel(w[1].request, &k.err), &k.err);
+    OPI_ASSERT_OK(finish(&k, &w[0]), &k.err);
+    OPI_ASSERT_INT(finish(&k, &w[1]), OPIPE_E_CANCELLED);
+    OPI_ASSERT_ERROR(finish(&k, &w[2]), OPIPE_E_STATE, &k.err, "reset the state");
+    OPI_ASSERT_ERROR(submit(&k, 0, 3, 1, state, NULL, &out[0], false, &w[0]), OPIPE_E_STATE, &k.err,
+                     "reset");
+    OPI_ASSERT_OK(k.api->state_reset(state, &k.err), &k.err);
+    OPI_ASSERT_OK_FATAL(submit(&k, 0, 0, 1, state, &nothing, &out[0], false, &w[0]), &k.err);
+    OPI_ASSERT_OK(finish(&k, &w[0]), &k.err);
+  }
+  kit_close(&k);
 }
 
 static void test_copies_and_bytes(void) {
@@ -521,6 +609,7 @@ static void test_plans_that_cannot_be(void) {
 }
 
 OPI_TEST_MAIN("states of streams", OPI_TEST(test_three_streams), OPI_TEST(test_two_sessions),
-              OPI_TEST(test_close_to_the_whole_prompt), OPI_TEST(test_what_a_request_may_give),
-              OPI_TEST(test_a_failure_breaks_the_stream), OPI_TEST(test_copies_and_bytes),
+              OPI_TEST(test_close_to_the_whole_prompt), OPI_TEST(test_states_of_one_size),
+              OPI_TEST(test_what_a_request_may_give), OPI_TEST(test_a_failure_breaks_the_stream),
+              OPI_TEST(test_a_cancelled_request_breaks_it), OPI_TEST(test_copies_and_bytes),
               OPI_TEST(test_plans_are_written_and_read), OPI_TEST(test_plans_that_cannot_be))

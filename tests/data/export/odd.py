@@ -364,7 +364,30 @@ def dropout_tokens():
     return Odd(causal(True), sets)
 
 
+def recurrence():
+    """Two layers that keep a state of one size from request to request, each read by nobody else."""
+    nodes, weights, inputs, outputs, read = [], [weight("head", 6, 3)], [value("x", ["batch", 4])], [], "x"
+    for layer, width in enumerate((4, 6)):
+        nodes += [
+            node("MatMul", f"{read} w{layer}", f"u{layer}"),
+            node("Mul", f"state{layer} decay{layer}", f"old{layer}"),
+            node("Add", f"u{layer} old{layer}", f"next{layer}"),
+            node("Tanh", f"next{layer}", f"h{layer}"),
+        ]
+        weights += [weight(f"w{layer}", width, 6), weight(f"decay{layer}", 6)]
+        inputs.append(value(f"state{layer}", ["batch", 6]))
+        outputs.append(value(f"next{layer}", ["batch", 6]))
+        read = f"h{layer}"
+    nodes.append(node("MatMul", f"{read} head", "y"))
+    sets = []
+    for seed, rows in ((41, 2), (44, 3)):
+        given = {"x": data(seed, rows, 4), "state0": data(seed + 1, rows, 6), "state1": data(seed + 2, rows, 6)}
+        sets.append((given, None))
+    return Odd(build(nodes, inputs, [value("y", ["batch", 3]), *outputs], weights), sets)
+
+
 MODELS = {
+    "recurrence": recurrence,
     "if_constant": if_constant,
     "if_shape": if_shape,
     "if_input": if_input,
