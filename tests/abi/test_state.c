@@ -5,6 +5,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "tests/abi/host_kit.h"
@@ -99,7 +100,12 @@ static opipe_status submit(host_kit *k, uint32_t stream, int64_t first, int64_t 
                                       .inputs = w->in,
                                       .outputs = w->out,
                                       .state = state};
-  return k->api->session_submit(k->session, &params, &w->request, &k->err);
+  opipe_status status = k->api->session_submit(k->session, &params, &w->request, &k->err);
+  while (status == OPIPE_PENDING) { /* as many are in flight as the session takes */
+    (void)sched_yield();
+    status = k->api->session_submit(k->session, &params, &w->request, &k->err);
+  }
+  return status;
 }
 
 static opipe_status finish(host_kit *k, work *w) {
