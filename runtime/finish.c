@@ -187,16 +187,13 @@ void opi_request_passed(opi_request *request) {
     if (old == OPI_REQUEST_FREE || (old & OPI_REQUEST_PASSING) != 0)
       return;
   } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
-  opi_stream *kept = request->stream_kept;
   if (request->shape != NULL)
     atomic_fetch_sub(&request->shape->n_users, 1);
   const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */
-  atomic_fetch_sub(&s->n_unfinished, 1);
+  atomic_fetch_sub(&s->n_unfinished, request->is_gap ? 0 : 1);
   set_flag(request, OPI_REQUEST_PASSED);
   if (!withdrawn)
     opi_request_finish(request);
-  if (kept != NULL)
-    opi_stream_leave(kept);
 }
 
 static bool is_touched(opi_session *s) {

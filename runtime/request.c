@@ -126,7 +126,7 @@ void opi_request_begin(opi_request *request, const opipe_submit_params *params) 
   atomic_store(&request->failed, OPI_FATE_OPEN);
   atomic_store(&request->waiting, 0);
   atomic_store(&request->begun, OPI_BEGUN_NO);
-  atomic_fetch_add(&s->n_unfinished, 1);
+  atomic_fetch_add(&s->n_unfinished, request->is_gap ? 0 : 1);
   request->handle = opi_handle_slot_arm(request->slot);
   atomic_store(&request->state, OPI_REQUEST_ACTIVE);
 }

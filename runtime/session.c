@@ -386,9 +386,9 @@ void opi_session_close(opi_session *s) {
   const opipe_allocator *allocator = s->allocator;
   opi_session_stop(s);
   opi_requests_shut(s); /* nobody is inside any more */
+  opi_streams_shut(s);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     opi_ahead_end(&s->ranks[s->here[i]]);
-  opi_streams_shut(s);
   opi_streams_stop(s);
   for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
     if (s->shapes[i] != NULL)

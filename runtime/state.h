@@ -538,8 +538,10 @@ void opi_stream_look(opi_request *request);
 bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,
                      char **io_host);
 void opi_stream_break(const opi_request *request);  /* it has failed */
-void opi_stream_finish(const opi_request *request); /* for the caller: no rank uses the stream */
-void opi_stream_leave(opi_stream *stream);          /* the ranks have passed a request of it */
+void opi_stream_finish(const opi_request *request); /* no rank uses the stream for it any more */
+/* Of an output that other stages read too: from its cell into what the stream keeps. */
+opipe_status opi_stream_store(opi_rank *rank, const opi_request *request, uint32_t output,
+                              uint32_t cell, uint32_t microbatch, opipe_error *err);
 /* STATE: requests of it are unfinished; `whole`: or one has failed. */
 opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool whole,
                              opipe_error *err);

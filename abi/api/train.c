@@ -74,6 +74,13 @@ opipe_status opi_train_options_read(const opipe_train_options *options, const ch
 
 /* ---- steps ---- */
 
+static opipe_status refuse_state(const opipe_submit_params *params, const char *call,
+                                 opipe_error *err) {
+  return params->state == NULL
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID, "%s: a state is given; training keeps none", call);
+}
+
 opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err) {
@@ -82,6 +89,7 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
   if (params == NULL || out_ticket == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
+  OPI_TRY(refuse_state(&own, "session_train_step", err));
   return opi_train_step(session->session, &own, &request, out_ticket, err);
 }
 
@@ -93,6 +101,7 @@ opipe_status opi_api_session_evaluate(opi_session_object *session,
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_evaluate: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_evaluate", params, &own, err));
+  OPI_TRY(refuse_state(&own, "session_evaluate", err));
   return opi_train_evaluate(session->session, &own, &request, out_request, err);
 }
 

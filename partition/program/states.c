@@ -192,7 +192,7 @@ opipe_status opi_states_check(opi_plan *plan, const opi_graph *file, const opi_g
 
 /* ---- the cut ---- */
 
-/* Calls `visit` for the maker of the output and the readers of both. */
+/* Calls `visit` for the maker of the output and the readers of the input. */
 typedef opipe_status (*visit_fn)(void *ctx, const opi_state_pair *pair, uint32_t node,
                                  opipe_error *err);
 
@@ -203,7 +203,7 @@ static opipe_status for_nodes(const opi_state_pair *pair, const opi_graph *bound
   for (uint32_t n = 0; n < bound->n_nodes; ++n) {
     bool reads = false;
     for (uint32_t i = 0; i < bound->nodes[n].n_in; ++i)
-      reads = reads || bound->nodes[n].in[i] == in || bound->nodes[n].in[i] == out;
+      reads = reads || bound->nodes[n].in[i] == in;
     if (reads)
       OPI_TRY(visit(ctx, pair, n, err));
   }
@@ -253,7 +253,7 @@ static opipe_status place_node(void *ctx, const opi_state_pair *pair, uint32_t n
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
                   "state '%s' -> '%s': stage %u makes the output (node '%s'), stage %u reads the "
-                  "pair (node '%s'); both must be one stage",
+                  "input (node '%s'); both must be one stage",
                   pair->output, pair->input, stage[p->maker], p->bound->nodes[p->maker].name,
                   stage[node], p->bound->nodes[node].name);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairs of a forward plan: what an output holds is the input of the same stream's next request, and
- * stays where its stage is. Whatever makes the output or reads it or the input is in one stage, so
- * that nothing of it ever travels.
+ * stays where its stage is. What makes the output and what reads the input is in one stage, so
+ * that what is kept never travels; stages behind may read the output too.
  */
 #ifndef OPI_STATES_H
 #define OPI_STATES_H

@@ -36,12 +36,12 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   opi_compiled *t = opi_compiled_at(rank);
   const opi_cell *c = &t->model->cuts[opi_class_at(t, microbatch)]->cells[cell];
   int64_t shape[OPIPE_MAX_RANK];
-  const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
-  const uint32_t input = opi_ports_at(t, opi_piece_at(t, c->stage, microbatch))->input[c->port];
   opipe_region region = opi_cell_region(t, cell, microbatch);
   char *host = opi_cell_host(t, cell, microbatch);
+  const uint32_t input = opi_ports_at(t, opi_piece_at(t, c->stage, microbatch))->input[c->port];
   if (!opi_stream_load(request, input, &region, &host))
     return OPIPE_OK;
+  const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
   if (rank->ahead == NULL || region.n_bytes == 0)
     return opi_rank_write(rank, &view, &region, host, err);
   char *staged = opi_ahead_stage(rank, region.n_bytes);
@@ -182,17 +182,16 @@ static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t 
                        .shape = t,
                        .cell = opi_output_cell_at(cut, output, step->stage),
                        .output = output};
+  if (opi_stream_keeps(rank->request, output))
+    return opi_stream_store(rank, rank->request, output, e.cell, step->microbatch, err);
   if ((carry->axis < 0 && t->parts[step->microbatch].in_request != 0) ||
       (slice->first != 0 && slice->outputs[output].carry.axis < 0))
     return OPIPE_OK;
   return store(rank, &e, err);
 }
 
-/* What a stream keeps stays where it was made. */
-static bool makes_result(const opi_compiled *t, const opi_request *request, uint32_t stage,
-                         uint32_t output) {
-  return opi_output_cell_at(t->model->cuts[0], output, stage) != OPIPE_NONE &&
-         !opi_stream_keeps(request, output);
+static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output) {
+  return opi_output_cell_at(t->model->cuts[0], output, stage) != OPIPE_NONE;
 }
 
 static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
@@ -202,8 +201,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   if (opi_request_failed(rank->request))
     return OPIPE_OK;
   for (uint32_t o = 0; o < n; ++o) {
-    if (!makes_result(t, rank->request, step->stage, o) ||
-        opi_fence_set(&rank->request->results[o].ready))
+    if (!makes_result(t, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
       continue;
     rank->polls = true;
     opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
@@ -211,7 +209,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   }
   uint32_t *part = &opi_cursor_of(rank)->part;
   while (status == OPIPE_OK && *part < n) {
-    if (makes_result(t, rank->request, step->stage, *part))
+    if (makes_result(t, step->stage, *part))
       status = store_result(rank, step, *part, err);
     *part += status == OPIPE_OK;
   }

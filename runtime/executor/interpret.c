@@ -45,7 +45,7 @@ void opi_request_leave(const opi_rank *rank, opi_request *request) {
 void opi_rank_leave(opi_rank *rank, opi_request *request) {
   const opi_session *s = rank->session;
   if (request->stream_kept != NULL)
-    opi_stream_look(request); /* the one before may have failed since */
+    opi_stream_look(request); /* queued ahead: what failed before it is known only now */
   if (s->peers == NULL || (opi_rank_is_here(s, 0) && rank->index != 0))
     opi_request_leave(rank, request);
   else

@@ -112,6 +112,8 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_ahead_entry *run, opipe_stat
   }
   name_failure(rank, run, local);
   local->status = status;
+  if (run->request->stream_kept != NULL)
+    opi_stream_look(run->request); /* it may have computed on what one before it left behind */
   if (status == OPIPE_E_INVALID && !trains) {
     (void)opi_request_fail_at(run->request, stage, local);
     return OPIPE_OK;

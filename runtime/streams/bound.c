@@ -7,9 +7,10 @@
 
 #include <string.h>
 
-/* The pair that cell `index` of the shape is the input or (writes) the output of. */
+/* The pair that cell `index` of the shape is the input or (*out_made) the output of; one that other
+ * stages read too is made for them, and copied (opi_stream_store). */
 static uint32_t pair_of_cell(const opi_compiled *t, uint32_t index, bool *out_made) {
-  const struct opi_streams *streams = t->session->streams;
+  const opi_streams *streams = t->session->streams;
   const opi_cut *cut = t->model->cuts[0];
   const opi_cell *cell = &cut->cells[index];
   *out_made = cell->source == OPI_CELL_MADE;
@@ -17,8 +18,9 @@ static uint32_t pair_of_cell(const opi_compiled *t, uint32_t index, bool *out_ma
     const uint32_t input = t->ports[0][0].input[cell->port];
     return input == OPIPE_NONE ? OPIPE_NONE : streams->pair_of_input[input];
   }
-  return *out_made && cell->output != OPIPE_NONE ? streams->pair_of_output[cell->output]
-                                                 : OPIPE_NONE;
+  return *out_made && cell->output != OPIPE_NONE && cell->first_out == OPIPE_NONE
+             ? streams->pair_of_output[cell->output]
+             : OPIPE_NONE;
 }
 
 /* Regions of a step's program with the stream's in place; false: none is. */

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "runtime/executor/ahead.h"
+
 uint32_t opi_stream_pair_in(const opi_session *s, uint32_t input) {
   return s->streams == NULL ? OPIPE_NONE : s->streams->pair_of_input[input];
 }
@@ -111,7 +113,6 @@ void opi_stream_advance(opi_request *request) {
   stream->empty = false;
   stream->turn ^= 1;
   atomic_fetch_add(&stream->n_unfinished, 1);
-  atomic_fetch_add(&stream->n_users, 1);
 }
 
 uint32_t opi_stream_gap(const opi_request *request) {
@@ -122,6 +123,32 @@ uint32_t opi_stream_gap(const opi_request *request) {
   const uint32_t position =
       (uint32_t)(shape->n_requests % request->runs->lists->n_positions); /* of n_homes a multiple */
   return (request->stream_kept->home + n_homes - position % n_homes) % n_homes;
+}
+
+opipe_status opi_stream_store(opi_rank *rank, const opi_request *request, uint32_t output,
+                              uint32_t cell, uint32_t microbatch, opipe_error *err) {
+  static const int64_t one = 1;
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_DATA};
+  const opi_compiled *t = opi_compiled_at(rank);
+  const uint32_t p = request->session->streams->pair_of_output[output];
+  const uint32_t turn = request->turn ^ 1;
+  const size_t occurrence = (size_t)cell * t->pieces->plan.n_microbatches + microbatch;
+  const opipe_region src = opi_cell_region(t, cell, microbatch);
+  const opipe_region dst = opi_kept_region(request->stream_kept, p, turn, src.n_bytes);
+  const int64_t n_bytes = (int64_t)src.n_bytes;
+  if (t->model->cuts[0]->cells[cell].first_out == OPIPE_NONE || n_bytes == 0)
+    return OPIPE_OK; /* it was made where it is kept */
+  const char *host = opi_cell_host(t, cell, microbatch);
+  const bool own = t->lists->lies_on[occurrence] == rank->index;
+  if (own ? !opi_ahead_has_room(rank) : !opi_ahead_is_empty(rank))
+    return OPIPE_PENDING;
+  if (own && (host == NULL || rank->ahead != NULL)) {
+    OPI_TRY(OPI_ASK_RANK(rank, copy, err, rank->queue, &dst, &src));
+    return rank->ahead == NULL ? opi_rank_sync(rank, err) : opi_ahead_push(rank, &e, err);
+  }
+  const opi_view view = {
+      .data = host, .shape = &n_bytes, .strides = &one, .rank = 1, .elem_bytes = 1};
+  return opi_rank_write(rank, &view, &dst, opi_kept_host(request->stream_kept, p, turn), err);
 }
 
 bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,

@@ -72,9 +72,8 @@ void opi_streams_free(opi_session *s) {
 }
 
 void opi_streams_reclaim(opi_session *s) {
-  for (opi_stream *at = s->streams->list; at != NULL; at = at->next) {
-    if (at->filled && !at->leased && atomic_load(&at->n_users) == 0 &&
-        atomic_load(&at->n_unfinished) == 0)
+  for (opi_stream *at = s->streams->list; at != NULL && !opi_session_failed(s); at = at->next) {
+    if (at->filled && !at->leased && atomic_load(&at->n_unfinished) == 0)
       give_memory(at);
   }
 }
@@ -264,8 +263,4 @@ void opi_stream_look(opi_request *request) {
 
 void opi_stream_finish(const opi_request *request) {
   atomic_fetch_sub(&request->stream_kept->n_unfinished, 1);
-}
-
-void opi_stream_leave(opi_stream *stream) {
-  atomic_fetch_sub(&stream->n_users, 1);
 }

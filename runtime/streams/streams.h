@@ -47,8 +47,7 @@ struct opi_stream {
   bool filled;                   /* it has memory */
   uint64_t sequence;             /* of its next request */
   _Atomic uint64_t broken_at;    /* of the first that has failed; UINT64_MAX: none */
-  _Atomic uint32_t n_unfinished; /* requests, for the host */
-  _Atomic uint32_t n_users;      /* requests, for the ranks */
+  _Atomic uint32_t n_unfinished; /* requests; one that is over is touched by no rank */
   opi_kept *pairs;               /* [plan->n_states] */
   opi_block *blocks;             /* [plan->n_ranks] */
   opi_stream_table *tables;
@@ -83,7 +82,8 @@ static inline char *opi_kept_host(const opi_stream *stream, uint32_t pair, uint3
   return host == NULL ? NULL : host + kept->offset_bytes + turn * kept->buffer_bytes;
 }
 
-/* streams.c: memory of those that were closed, once no request needs it. Under submit_lock. */
+/* streams.c: memory of those that were closed, once no request needs it. After a failure ranks may
+ * be at work with what is over: the session's end frees it. Under submit_lock. */
 void opi_streams_reclaim(opi_session *session);
 /* access.c: queues of the sides */
 opipe_status opi_sides_open(opi_session *session, opipe_error *err);

@@ -5,10 +5,10 @@
  *     "present" -> "past"                   state_reset, state_copy, state_get, state_close
  *
  * A pair says that an output is the same stream's input in its next request (keys and values of a
- * decoder, the state of a recurrence). It is a decision of the plan. Everything that makes the
- * output or reads either is in one stage: a cut that is searched keeps them together, one that is
- * given and does not is refused with both stages. What is kept lies on the device of that stage's
- * rank and never travels.
+ * decoder, the state of a recurrence). It is a decision of the plan. What makes the output and what
+ * reads the input are in one stage: a cut that is searched keeps them together, one that is given
+ * and does not is refused with both stages. What is kept lies on the device of that stage's rank
+ * and never travels (stages behind may read the output as any other tensor).
  *
  * A *state* is one stream: of every pair two buffers, of which a request reads one and writes the
  * other, so that the next one finds its input where it was made. Every request that names the state
