@@ -108,7 +108,6 @@ static opipe_request *train_step(host_kit *k) {
   return ticket;
 }
 
-/* One of each kind that lives, one that does not. */
 /* A session whose streams keep something, and the state of one. */
 static opipe_state *open_past(host_kit *k) {
   static const opipe_state_pair pair = {.output = "present_k_0", .input = "past_k_0"};
@@ -122,6 +121,7 @@ static opipe_state *open_past(host_kit *k) {
   return state;
 }
 
+/* One of each kind that lives, one that does not. */
 static void bench_open(bench *b) {
   host_kit *k = &b->k;
   const opipe_plan_params params = {
