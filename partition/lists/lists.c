@@ -306,8 +306,8 @@ static opipe_status list_ranks(opi_listing *l) {
   return l->forward ? count_taking(l) : OPIPE_OK;
 }
 
-/* Every forward, micro-batch after micro-batch; then the backwards of each stage in the order of
- * its own records. */
+/* Every forward, micro-batch after micro-batch; then the backwards, those of a rank in the order of
+ * its records, in which it adds gradients up. */
 static opipe_status list_reference(opi_listing *l) {
   const opi_plan *plan = l->plan;
   for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
@@ -317,12 +317,9 @@ static opipe_status list_reference(opi_listing *l) {
         OPI_TRY(list_action(l, a));
     }
   }
-  for (uint32_t s = plan->n_stages / l->pieces->n_pieces; s-- > 0;) {
-    for (uint32_t a = 0; a < plan->n_actions; ++a) {
-      if (plan->actions[a].stage / l->pieces->n_pieces == s &&
-          plan->actions[a].pass != OPIPE_PASS_FORWARD)
-        OPI_TRY(list_action(l, a));
-    }
+  for (uint32_t i = 0; plan->train != NULL && i < plan->n_actions; ++i) {
+    if (plan->actions[l->times.sequence[i]].pass != OPIPE_PASS_FORWARD)
+      OPI_TRY(list_action(l, l->times.sequence[i]));
   }
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
     OPI_TRY(list_tail(l, rank));

@@ -88,6 +88,8 @@ typedef struct opi_times {
   uint64_t *phase_start, *phase_end; /* [(stage * M + microbatch) * OPI_PHASES + phase] */
   uint32_t *phase_action;            /* the same index: the plan's action */
   uint32_t *replica_of;              /* [n_stages * M] */
+  uint32_t *sequence; /* [n_actions] in an order in which one thread could run them all, each rank's
+                         in its own; not of streams of requests */
   uint64_t *clock_start, *clock_end; /* [n_actions] ns, from when all ranks begin the mini-batch, or
                                         the body; not of streams of requests */
   bool periodic; /* positions in the own rank's list instead of ns: record i of a rank with n

@@ -21,6 +21,7 @@ typedef struct replay {
   pass missing;         /* what an action was last found to wait for */
   uint32_t *credit;     /* [n_actions] forward: action whose end gives the credit to start */
   uint32_t *next;       /* [n_ranks] action */
+  uint32_t n_run;
   uint64_t *free_at_ns; /* [n_ranks] */
   opipe_error *err;
 } replay;
@@ -205,6 +206,7 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
     r->t->phase_end[phase_index(plan, action->stage, action->microbatch, p)] = end;
   }
   r->free_at_ns[action->rank] = end;
+  r->t->sequence[r->n_run++] = a;
   ++r->next[action->rank];
 }
 
@@ -319,10 +321,11 @@ opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, o
   t->phase_end = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint64_t));
   t->phase_action = opi_arena_array(arena, places * OPI_PHASES, sizeof(uint32_t));
   t->replica_of = OPI_ARENA_ARRAY(arena, uint32_t, places);
+  t->sequence = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_actions);
   r.next = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_ranks);
   r.free_at_ns = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_ranks);
   if (t->start == NULL || t->end == NULL || t->phase_start == NULL || t->phase_end == NULL ||
-      t->phase_action == NULL || t->replica_of == NULL || r.next == NULL || r.free_at_ns == NULL)
+      t->phase_action == NULL || t->replica_of == NULL || t->sequence == NULL || r.next == NULL || r.free_at_ns == NULL)
     return opi_fail_nomem(err, places * OPI_PHASES * sizeof(uint64_t), "a schedule's times");
   memset(t->phase_end, 0xff, places * OPI_PHASES * sizeof(uint64_t));
   memset(t->phase_action, 0xff, places * OPI_PHASES * sizeof(uint32_t));

@@ -103,42 +103,47 @@ static opipe_status compile_all(predict *p) {
 static opipe_status add_weights(predict *p) {
   const opi_plan *plan = p->plan;
   const opi_cut *cut = p->model->cuts[0];
-  uint32_t n = plan->n_stages * plan->n_replicas;
-  opi_weight_holder *holders = OPI_ARENA_ARRAY(&p->scratch, opi_weight_holder, n);
-  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, n);
-  if (holders == NULL || bytes == NULL)
-    return opi_fail_nomem(p->err, n * sizeof *holders, "a prediction");
-  const uint32_t all = n;
-  n = 0;
+  const uint32_t all = plan->n_stages * plan->n_replicas;
+  opi_weight_reader *readers = OPI_ARENA_ARRAY(&p->scratch, opi_weight_reader, all);
+  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, plan->n_ranks);
+  opi_weight_holder *holders = NULL;
+  uint32_t n = 0, n_holders = 0;
+  if (readers == NULL || bytes == NULL)
+    return opi_fail_nomem(p->err, all * sizeof *readers, "a prediction");
   for (uint32_t i = 0; i < all; ++i) {
     const uint32_t stage = i / plan->n_replicas, rank = plan->instance_rank[i];
     if (rank == OPIPE_NONE)
       continue;
-    holders[n++] = (opi_weight_holder){.rank = rank,
+    readers[n++] = (opi_weight_reader){.rank = rank,
                                        .stage = stage,
-                                       .replica = i % plan->n_replicas,
-                                       .alignment = p->devices[rank].alignment,
                                        .n_programs = p->per_instance,
                                        .n_params = p->n_params[stage],
-                                       .backend = p->devices[rank].backend,
                                        .programs = &p->programs[i * p->per_instance],
                                        .params = p->params[stage]};
   }
+  OPI_TRY(opi_weight_holders(readers, n, plan->n_ranks, cut->n_params, &p->scratch, &holders,
+                             &n_holders, p->err));
+  for (uint32_t h = 0; h < n_holders; ++h) {
+    holders[h].alignment = p->devices[holders[h].rank].alignment;
+    holders[h].backend = p->devices[holders[h].rank].backend;
+  }
   const opi_weight_query query = {
+      .readers = readers,
       .holders = holders,
       .sources = cut->sources,
       .trained = cut->trained,
-      .n_holders = n,
+      .n_readers = n,
+      .n_holders = n_holders,
       .n_sources = cut->n_params,
       .n_versions = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
       .n_moments = opi_optimizer_moments(&plan->train->optimizer)};
   OPI_TRY(opi_predict_weights(&query, &p->scratch, NULL, bytes, p->err));
-  for (uint32_t i = 0; i < n; ++i) {
-    opi_memory *m = &p->memory[holders[i].rank];
-    m->params_bytes += bytes[i].params;
-    m->version_bytes += bytes[i].versions;
-    m->gradient_bytes += bytes[i].gradients;
-    m->optimizer_bytes += bytes[i].optimizer;
+  for (uint32_t h = 0; h < n_holders; ++h) {
+    opi_memory *m = &p->memory[holders[h].rank];
+    m->params_bytes += bytes[h].params;
+    m->version_bytes += bytes[h].versions;
+    m->gradient_bytes += bytes[h].gradients;
+    m->optimizer_bytes += bytes[h].optimizer;
   }
   return OPIPE_OK;
 }

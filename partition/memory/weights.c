@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of weights, gradients and optimizer state: sums over the layouts that programs ask for. A
- * layout that several programs of one instance want is counted once.
+ * layout that several programs of one rank want is counted once.
  */
 #include "partition/memory/weights.h"
+
+#include <string.h>
 
 #include "partition/memory/layouts.h"
 
@@ -21,6 +23,80 @@ uint32_t opi_weight_index(const opi_weight_holder *holder, uint32_t slot) {
 bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_bytes) {
   return opi_tensor_bytes(OPIPE_FLOAT, source->shape, source->rank, out_bytes);
 }
+
+/* ---- holders ---- */
+
+/* first [n_sources], n [n_sources]: by slot, of one rank's readers. */
+static void count_readers(const opi_weight_reader *readers, uint32_t n_readers, uint32_t rank,
+                          uint32_t *first, uint32_t *n, opi_weight_holder *holder) {
+  for (uint32_t i = 0; i < n_readers; ++i) {
+    if (readers[i].rank != rank)
+      continue;
+    holder->n_programs += readers[i].n_programs;
+    for (uint32_t k = 0; k < readers[i].n_params; ++k) {
+      const uint32_t slot = readers[i].params[k];
+      if (n[slot]++ > 0)
+        continue;
+      first[slot] = i;
+      ++holder->n_params;
+    }
+  }
+}
+
+static opipe_status fill_holder(const opi_weight_reader *readers, uint32_t n_readers,
+                                uint32_t n_sources, const uint32_t *first, const uint32_t *n,
+                                opi_arena *arena, opi_weight_holder *holder, opipe_error *err) {
+  uint32_t at = 0;
+  holder->programs = OPI_ARENA_ARRAY(arena, opipe_program *, holder->n_programs);
+  holder->params = OPI_ARENA_ARRAY(arena, uint32_t, holder->n_params);
+  holder->n_readers = OPI_ARENA_ARRAY(arena, uint32_t, holder->n_params);
+  holder->first = OPI_ARENA_ARRAY(arena, uint32_t, holder->n_params);
+  if (holder->programs == NULL || holder->params == NULL || holder->n_readers == NULL ||
+      holder->first == NULL)
+    return opi_fail_nomem(err, holder->n_params * sizeof(uint32_t), "parameters of a rank");
+  for (uint32_t i = 0; i < n_readers; ++i) {
+    for (uint32_t p = 0; readers[i].rank == holder->rank && p < readers[i].n_programs; ++p)
+      holder->programs[at++] = readers[i].programs[p];
+  }
+  at = 0;
+  for (uint32_t slot = 0; slot < n_sources; ++slot) {
+    if (n[slot] == 0)
+      continue;
+    holder->params[at] = slot;
+    holder->n_readers[at] = n[slot];
+    holder->first[at++] = first[slot];
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_weight_holders(const opi_weight_reader *readers, uint32_t n_readers,
+                                uint32_t n_ranks, uint32_t n_sources, opi_arena *arena,
+                                opi_weight_holder **out_holders, uint32_t *out_n_holders,
+                                opipe_error *err) {
+  opi_weight_holder *holders = OPI_ARENA_ARRAY(arena, opi_weight_holder, n_ranks);
+  uint32_t *first = OPI_ARENA_ARRAY(arena, uint32_t, n_sources);
+  uint32_t *n = OPI_ARENA_ARRAY(arena, uint32_t, n_sources);
+  uint32_t count = 0;
+  if (holders == NULL || first == NULL || n == NULL)
+    return opi_fail_nomem(err, n_ranks * sizeof *holders, "parameters of ranks");
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    bool any = false;
+    for (uint32_t i = 0; i < n_readers && !any; ++i)
+      any = readers[i].rank == rank;
+    if (!any)
+      continue;
+    opi_weight_holder *holder = &holders[count++];
+    *holder = (opi_weight_holder){.rank = rank};
+    memset(n, 0, n_sources * sizeof *n);
+    count_readers(readers, n_readers, rank, first, n, holder);
+    OPI_TRY(fill_holder(readers, n_readers, n_sources, first, n, arena, holder, err));
+  }
+  *out_holders = holders;
+  *out_n_holders = count;
+  return OPIPE_OK;
+}
+
+/* ---- layouts ---- */
 
 static bool is_training(const opi_backend_ref *backend) {
   return backend->table->struct_size >= OPIPE_END(opipe_backend, update) &&
@@ -70,7 +146,7 @@ typedef struct asked {
 static opipe_status ask_programs(const opi_weight_holder *holder, uint32_t index, asked *all,
                                  opipe_error *err) {
   if (!is_training(holder->backend)) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "stage %u: backend '%s' cannot train", holder->stage,
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "rank %u: backend '%s' cannot train", holder->rank,
                     holder->backend->id);
   }
   for (uint32_t p = 0; p < holder->n_programs; ++p) {
@@ -112,22 +188,26 @@ static opipe_status ask_holder(const opi_weight_query *query, uint32_t index, as
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "parameter '%s' is trained, and stage %u reads it without giving a gradient: "
                     "freeze it or cut elsewhere",
-                    query->sources[holder->params[k]].name, holder->stage);
+                    query->sources[holder->params[k]].name,
+                    query->readers[holder->first[k]].stage);
   }
   return OPIPE_OK;
 }
 
 bool opi_weight_tied(const opi_weight_query *query, uint32_t slot) {
-  uint32_t stage = OPIPE_NONE;
+  uint32_t stage = OPIPE_NONE, n = 0;
+  bool several = false;
   for (uint32_t i = 0; query->trained[slot] && i < query->n_holders; ++i) {
     const opi_weight_holder *holder = &query->holders[i];
-    if (opi_weight_index(holder, slot) == OPIPE_NONE)
+    const uint32_t k = opi_weight_index(holder, slot);
+    if (k == OPIPE_NONE)
       continue;
-    if (stage != OPIPE_NONE && stage != holder->stage)
-      return true;
-    stage = holder->stage;
+    const uint32_t reads = query->readers[holder->first[k]].stage;
+    several = several || holder->n_readers[k] > 1 || (n > 0 && reads != stage);
+    stage = reads;
+    ++n;
   }
-  return false;
+  return several && n > 1;
 }
 
 static bool same_backend(const opi_backend_ref *a, const opi_backend_ref *b) {
@@ -175,10 +255,7 @@ static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout 
   for (uint32_t i = 0; i < query->n_holders; ++i) {
     const opi_weight_holder *holder = &query->holders[i];
     uint64_t dense = 0, n_bytes = 0;
-    bool first = true;
-    for (uint32_t j = 0; j < i; ++j)
-      first = first && query->holders[j].rank != holder->rank;
-    if (first && n_trained != 0)
+    if (n_trained != 0)
       bytes[i].optimizer += (n_trained + 1) * opi_align_up(sizeof(double), holder->alignment);
     for (uint32_t k = 0; k < holder->n_params; ++k) {
       const uint32_t slot = holder->params[k];

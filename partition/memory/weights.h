@@ -3,30 +3,42 @@
  * gradients, optimizer state. Asked of compiled programs; nothing is allocated on a device.
  *
  * The planner predicts with these numbers and runtime/weights allocates by them, so that they
- * cannot differ. A parameter has one *master* layout per stage instance: of all layouts that the
- * instance's programs want, the one of the highest key below OPIPE_LAYOUT_DERIVED.
+ * cannot differ. A rank holds a parameter once, whichever of its stages read it. It has one
+ * *master* layout per rank: of all layouts that the rank's programs want, the one of the highest
+ * key below OPIPE_LAYOUT_DERIVED.
  */
 #ifndef OPI_MEMORY_WEIGHTS_H
 #define OPI_MEMORY_WEIGHTS_H
 
 #include "partition/plan.h"
 
-/* One stage instance, which holds parameters. All borrowed. */
-typedef struct opi_weight_holder {
-  uint32_t rank, stage, replica;
-  uint32_t alignment; /* of the rank's device */
+/* One stage instance, which reads parameters. All borrowed. */
+typedef struct opi_weight_reader {
+  uint32_t rank, stage;
   uint32_t n_programs, n_params;
-  const opi_backend_ref *backend; /* NULL: the device is described, bytes are estimates */
   opipe_program *const *programs; /* [n_programs] NULL entries: none */
   const uint32_t *params;         /* [n_params] rising: slots of the parameter table that the stage
                                      reads */
+} opi_weight_reader;
+
+/* One rank, which holds what its instances read. */
+typedef struct opi_weight_holder {
+  uint32_t rank;
+  uint32_t alignment; /* of the rank's device */
+  uint32_t n_programs, n_params;
+  const opi_backend_ref *backend; /* NULL: the device is described, bytes are estimates */
+  opipe_program **programs;       /* [n_programs] of all its instances, NULL entries: none */
+  uint32_t *params;               /* [n_params] rising: slots that any of them reads */
+  uint32_t *n_readers;            /* [n_params] instances of this rank that read it */
+  uint32_t *first;                /* [n_params] the first reader that does */
 } opi_weight_holder;
 
 typedef struct opi_weight_query {
-  const opi_weight_holder *holders;  /* [n_holders] ordered by (stage, replica) */
+  const opi_weight_reader *readers;  /* [n_readers] ordered by (stage, replica) */
+  opi_weight_holder *holders;        /* [n_holders] of different ranks, rising */
   const opipe_param_source *sources; /* [n_sources] */
   const bool *trained;               /* [n_sources] */
-  uint32_t n_holders, n_sources;
+  uint32_t n_readers, n_holders, n_sources;
   uint32_t n_versions; /* 1 or 2 */
   uint32_t n_moments;  /* of the optimizer: 0, 1 or 2 */
 } opi_weight_query;
@@ -42,6 +54,13 @@ typedef struct opi_weight_bytes {
   uint64_t params, versions, gradients, optimizer;
 } opi_weight_bytes;
 
+/* Brings readers [n_readers], ordered by (stage, replica), together by rank; out_holders [as many as
+ * there are ranks among them] in `arena`, whose backend and alignment are still to be filled in. */
+opipe_status opi_weight_holders(const opi_weight_reader *readers, uint32_t n_readers,
+                                uint32_t n_ranks, uint32_t n_sources, opi_arena *arena,
+                                opi_weight_holder **out_holders, uint32_t *out_n_holders,
+                                opipe_error *err);
+
 /* out_layouts [n_holders]: arrays [n_params] made in `arena`; out_bytes [n_holders]. Both optional.
  * Errors: what a backend says; UNSUPPORTED names a trained parameter that a stage reads without
  * giving a gradient. */
@@ -53,7 +72,8 @@ opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena
  * form. `layouts` as above. */
 bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *const *layouts,
                               uint32_t slot);
-/* Is the parameter trained, and read by more than one stage? */
+/* Is the parameter trained, held by several ranks, and read by more than one stage or by several
+ * instances of one rank? Then it is summed at the step. */
 bool opi_weight_tied(const opi_weight_query *query, uint32_t slot);
 /* Index of `slot` in the holder's params, OPIPE_NONE: it does not read it. */
 uint32_t opi_weight_index(const opi_weight_holder *holder, uint32_t slot);

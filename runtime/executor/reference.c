@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference: the plan's own programs in the submitting thread, one after the other, no
- * schedule, no transport, no other thread: all forwards, then the backwards of each stage from the
- * last. Every tensor has memory of its own; what travels is copied; gradients are added in the
- * order of each instance's records.
+ * schedule, no transport, no other thread: all forwards, then all backwards, those of a rank in the
+ * order of its records, so that gradients are added in that order. Every tensor has memory of its
+ * own; what travels is copied.
  */
 #include <string.h>
 

@@ -21,17 +21,9 @@ static opipe_status not_found(const opi_weights *w, const char *name, opipe_erro
                   w->n_used == 0 ? "" : w->sources[w->used[0]].name);
 }
 
-static opi_weight_param *trained_param(const opi_instance *instance, uint32_t slot) {
-  for (uint32_t k = 0; k < instance->n_trained; ++k) {
-    if (instance->trained[k].slot == slot)
-      return &instance->trained[k];
-  }
-  return NULL;
-}
-
-static bool reads(const opi_instance *instance, uint32_t slot) {
-  for (uint32_t k = 0; k < instance->env.n_params; ++k) {
-    if (instance->env.params[k] == slot)
+static bool reads(const opi_holder *holder, uint32_t slot) {
+  for (uint32_t k = 0; k < holder->env.n_params; ++k) {
+    if (holder->env.params[k] == slot)
       return true;
   }
   return false;
@@ -41,10 +33,10 @@ static bool is_moment(uint32_t state) {
   return state >= OPI_STATE_FIRST && state < OPI_STATE_FIRST + OPIPE_MOMENTS_MOST;
 }
 
-/* The slot called `name` and the first instance that reads it, here or elsewhere; checks state,
+/* The slot called `name` and the first rank that holds it, here or elsewhere; checks state,
  * version and size. */
 static opipe_status find(const opi_weights *w, const char *name, uint32_t state, uint32_t version,
-                         uint64_t n_bytes, uint32_t *out_slot, uint32_t *out_instance,
+                         uint64_t n_bytes, uint32_t *out_slot, uint32_t *out_holder,
                          opipe_error *err) {
   uint64_t want = 0;
   uint32_t u = 0, i = 0;
@@ -73,31 +65,31 @@ static opipe_status find(const opi_weights *w, const char *name, uint32_t state,
     return opi_fail(err, OPIPE_E_INVALID, "parameter '%s' has %llu bytes, the buffer %llu", name,
                     (unsigned long long)want, (unsigned long long)n_bytes);
   }
-  while (!reads(&w->instances[i], w->used[u]))
+  while (!reads(&w->holders[i], w->used[u]))
     ++i;
   *out_slot = w->used[u];
-  *out_instance = i;
+  *out_holder = i;
   return OPIPE_OK;
 }
 
 /* ---- through the accumulator ---- */
 
 typedef struct borrowed {
-  opi_instance *instance;
+  opi_holder *holder;
   const opi_weight_param *param;
   char *saved; /* what lay in the accumulator */
 } borrowed;
 
-static opipe_status borrow(const opi_weights *w, opi_instance *instance,
+static opipe_status borrow(const opi_weights *w, opi_holder *holder,
                            const opi_weight_param *param, borrowed *b, opipe_error *err) {
-  *b = (borrowed){.instance = instance, .param = param};
+  *b = (borrowed){.holder = holder, .param = param};
   b->saved = opi_alloc(w->allocator, (size_t)param->n_bytes);
   if (b->saved == NULL)
     return opi_fail_nomem(err, param->n_bytes, w->sources[param->slot].name);
-  opipe_status status = OPI_ASK("backend", instance->env.backend, read, err, instance->env.queue,
+  opipe_status status = OPI_ASK("backend", holder->env.backend, read, err, holder->env.queue,
                                 b->saved, &param->gradient);
   if (status == OPIPE_OK)
-    status = opi_instance_sync(instance, err);
+    status = opi_holder_sync(holder, err);
   if (status < 0)
     opi_free(w->allocator, b->saved, (size_t)param->n_bytes);
   return status;
@@ -106,81 +98,81 @@ static opipe_status borrow(const opi_weights *w, opi_instance *instance,
 static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status status,
                               opipe_error *err) {
   opipe_error *e = status < 0 ? NULL : err; /* the first error stays */
-  opipe_status back = OPI_ASK("backend", b->instance->env.backend, write, e, b->instance->env.queue,
+  opipe_status back = OPI_ASK("backend", b->holder->env.backend, write, e, b->holder->env.queue,
                               &b->param->gradient, b->saved);
   if (back == OPIPE_OK)
-    back = opi_instance_sync(b->instance, e);
+    back = opi_holder_sync(b->holder, e);
   opi_free(w->allocator, b->saved, (size_t)b->param->n_bytes);
   return status < 0 ? status : back;
 }
 
-static opipe_status unpack(const opi_weights *w, opi_instance *instance,
+static opipe_status unpack(const opi_weights *w, opi_holder *holder,
                            const opi_weight_param *param, const opipe_region *from, void *dst,
                            uint64_t n_bytes, opipe_error *err) {
   borrowed loan;
-  OPI_TRY(borrow(w, instance, param, &loan, err));
-  opipe_status status = OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue,
+  OPI_TRY(borrow(w, holder, param, &loan, err));
+  opipe_status status = OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue,
                                 &param->gradient, from);
   if (status == OPIPE_OK)
-    status = opi_instance_sync(instance, err);
+    status = opi_holder_sync(holder, err);
   if (status == OPIPE_OK) {
-    status = OPI_ASK("backend", instance->env.backend, params_read, err, instance->gradients,
+    status = OPI_ASK("backend", holder->env.backend, params_read, err, holder->gradients,
                      param->slot, dst, n_bytes);
   }
   return give_back(w, &loan, status, err);
 }
 
-static opipe_status pack(const opi_weights *w, opi_instance *instance,
+static opipe_status pack(const opi_weights *w, opi_holder *holder,
                          const opi_weight_param *param, const opipe_region *to, const void *src,
                          uint64_t n_bytes, opipe_error *err) {
   borrowed loan;
-  OPI_TRY(borrow(w, instance, param, &loan, err));
-  opipe_status status = OPI_ASK("backend", instance->env.backend, params_write, err,
-                                instance->gradients, param->slot, src, n_bytes);
+  OPI_TRY(borrow(w, holder, param, &loan, err));
+  opipe_status status = OPI_ASK("backend", holder->env.backend, params_write, err,
+                                holder->gradients, param->slot, src, n_bytes);
   if (status == OPIPE_OK)
-    status = OPI_ASK("backend", instance->env.backend, params_commit, err, instance->gradients);
+    status = OPI_ASK("backend", holder->env.backend, params_commit, err, holder->gradients);
   if (status == OPIPE_OK) {
-    status = OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue, to,
+    status = OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, to,
                      &param->gradient);
   }
   if (status == OPIPE_OK)
-    status = opi_instance_sync(instance, err);
+    status = opi_holder_sync(holder, err);
   return give_back(w, &loan, status, err);
 }
 
-static const opipe_region *state_region(const opi_weights *w, const opi_instance *instance,
+static const opipe_region *state_region(const opi_weights *w, const opi_holder *holder,
                                         const opi_weight_param *p, uint32_t state,
                                         uint32_t version) {
   if (is_moment(state))
     return &p->moments[state - OPI_STATE_FIRST];
-  return &p->weight[opi_weights_set_of(w, instance->env.rank, version)];
+  return &p->weight[opi_weights_set_of(w, holder->env.rank, version)];
 }
 
 /* ---- get and set ---- */
 
 /* The gradient as the step found it, without the loss scale. */
-static opipe_status get_gradient(const opi_weights *w, opi_instance *instance, uint32_t slot,
+static opipe_status get_gradient(const opi_weights *w, opi_holder *holder, uint32_t slot,
                                  float *dst, uint64_t n_bytes, opipe_error *err) {
-  const double scale = w->ranks[instance->env.rank].gradient_scale;
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_read, err, instance->gradients, slot,
+  const double scale = w->ranks[holder->env.rank].gradient_scale;
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_read, err, holder->gradients, slot,
                   dst, n_bytes));
   for (uint64_t i = 0; scale != 1 && i < n_bytes / sizeof *dst; ++i)
     dst[i] = (float)((double)dst[i] / scale);
   return OPIPE_OK;
 }
 
-static opipe_status get_one(const opi_weights *weights, opi_instance *instance, uint32_t slot,
+static opipe_status get_one(const opi_weights *weights, opi_holder *holder, uint32_t slot,
                             uint32_t state, uint32_t version, void *dst, uint64_t n_bytes,
                             opipe_error *err) {
-  const opi_weight_param *p = trained_param(instance, slot);
+  const opi_weight_param *p = opi_holder_param(holder, slot);
   if (state == OPI_STATE_WEIGHT) {
-    const uint32_t set = opi_weights_set_of(weights, instance->env.rank, version);
-    return OPI_ASK("backend", instance->env.backend, params_read, err, instance->sets[set], slot,
+    const uint32_t set = opi_weights_set_of(weights, holder->env.rank, version);
+    return OPI_ASK("backend", holder->env.backend, params_read, err, holder->sets[set], slot,
                    dst, n_bytes);
   }
   if (state == OPI_STATE_GRADIENT)
-    return get_gradient(weights, instance, slot, dst, n_bytes, err);
-  return unpack(weights, instance, p, state_region(weights, instance, p, state, version), dst,
+    return get_gradient(weights, holder, slot, dst, n_bytes, err);
+  return unpack(weights, holder, p, state_region(weights, holder, p, state, version), dst,
                 n_bytes, err);
 }
 
@@ -189,37 +181,37 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
   uint32_t slot = 0, i = 0;
   opipe_status status = OPIPE_OK;
   OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &i, err));
-  opi_instance *instance = &weights->instances[i];
+  opi_holder *holder = &weights->holders[i];
   if (n_bytes == 0)
     return OPIPE_OK;
-  if (instance->env.elsewhere == 0)
-    status = get_one(weights, instance, slot, state, version, dst, n_bytes, err);
+  if (holder->env.elsewhere == 0)
+    status = get_one(weights, holder, slot, state, version, dst, n_bytes, err);
   return weights->share == NULL
              ? status
-             : weights->share(weights->share_ctx, instance->env.rank, dst, n_bytes, status, err);
+             : weights->share(weights->share_ctx, holder->env.rank, dst, n_bytes, status, err);
 }
 
-static opipe_status set_one(const opi_weights *w, opi_instance *instance, uint32_t slot,
+static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t slot,
                             uint32_t state, uint32_t version, const void *src, uint64_t n_bytes,
                             opipe_error *err) {
-  const uint32_t set = opi_weights_set_of(w, instance->env.rank, version);
-  const opi_weight_param *p = trained_param(instance, slot);
+  const uint32_t set = opi_weights_set_of(w, holder->env.rank, version);
+  const opi_weight_param *p = opi_holder_param(holder, slot);
   if (state == OPI_STATE_WEIGHT) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, params_write, err, instance->sets[set], slot,
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->sets[set], slot,
                     src, n_bytes));
-    return OPI_ASK("backend", instance->env.backend, params_commit, err, instance->sets[set]);
+    return OPI_ASK("backend", holder->env.backend, params_commit, err, holder->sets[set]);
   }
   if (state == OPI_STATE_GRADIENT) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, params_write, err, instance->gradients, slot,
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->gradients, slot,
                     src, n_bytes));
-    return OPI_ASK("backend", instance->env.backend, params_commit, err, instance->gradients);
+    return OPI_ASK("backend", holder->env.backend, params_commit, err, holder->gradients);
   }
-  OPI_TRY(pack(w, instance, p, state_region(w, instance, p, state, version), src, n_bytes, err));
+  OPI_TRY(pack(w, holder, p, state_region(w, holder, p, state, version), src, n_bytes, err));
   if (state != OPI_STATE_MASTER)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_refresh, err, instance->sets[set],
-                  instance->env.queue, slot));
-  return opi_instance_sync(instance, err);
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_refresh, err, holder->sets[set],
+                  holder->env.queue, slot));
+  return opi_holder_sync(holder, err);
 }
 
 opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
@@ -227,9 +219,9 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
                              opipe_error *err) {
   uint32_t slot = 0, first = 0;
   OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &first, err));
-  for (uint32_t i = first; n_bytes != 0 && i < weights->n_instances; ++i) {
-    if (weights->instances[i].env.elsewhere == 0 && reads(&weights->instances[i], slot))
-      OPI_TRY(set_one(weights, &weights->instances[i], slot, state, version, src, n_bytes, err));
+  for (uint32_t i = first; n_bytes != 0 && i < weights->n_holders; ++i) {
+    if (weights->holders[i].env.elsewhere == 0 && reads(&weights->holders[i], slot))
+      OPI_TRY(set_one(weights, &weights->holders[i], slot, state, version, src, n_bytes, err));
   }
   return OPIPE_OK;
 }
@@ -237,17 +229,17 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
 /* ---- the rest ---- */
 
 opipe_params *opi_weights_params(opi_weights *weights, uint32_t instance, uint32_t set) {
-  const uint32_t at = weights->instance_at[instance];
-  return at == OPIPE_NONE ? NULL : weights->instances[at].sets[set]; /* elsewhere: NULL */
+  const opi_holder *holder = weights->parts[instance].holder;
+  return holder == NULL ? NULL : holder->sets[set]; /* elsewhere: NULL */
 }
 
 opipe_params *opi_weights_gradients(opi_weights *weights, uint32_t instance) {
-  const uint32_t at = weights->instance_at[instance];
-  return at == OPIPE_NONE ? NULL : weights->instances[at].gradients;
+  const opi_holder *holder = weights->parts[instance].holder;
+  return holder == NULL ? NULL : holder->gradients;
 }
 
 static bool is_here(const opi_weight_rank *rank) {
-  return rank->n_instances != 0 && rank->instances[0]->env.elsewhere == 0;
+  return rank->holder != NULL && rank->holder->env.elsewhere == 0;
 }
 
 static const opi_weight_rank *any_rank(const opi_weights *w) {
@@ -263,8 +255,8 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
   const uint32_t slot = weights->used[index];
   *out_info =
       (opi_weight_info){.source = &weights->sources[slot], .trained = weights->trained[slot]};
-  for (uint32_t i = 0; i < weights->n_instances; ++i)
-    out_info->n_copies += reads(&weights->instances[i], slot) ? 1 : 0;
+  for (uint32_t i = 0; i < weights->n_holders; ++i)
+    out_info->n_copies += reads(&weights->holders[i], slot) ? 1 : 0;
   if (weights->trained[slot]) /* all ranks have those of all */
     out_info->gradient_norm = any_rank(weights)->norms_now[weights->trained_index[slot]];
   return true;
@@ -299,12 +291,6 @@ void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock)
 }
 
 void opi_weights_bytes(const opi_weights *weights, uint32_t rank, opi_weight_bytes *out_bytes) {
-  *out_bytes = (opi_weight_bytes){0};
-  for (uint32_t i = 0; i < weights->ranks[rank].n_instances; ++i) {
-    const opi_weight_bytes *b = &weights->ranks[rank].instances[i]->bytes;
-    out_bytes->params += b->params;
-    out_bytes->versions += b->versions;
-    out_bytes->gradients += b->gradients;
-    out_bytes->optimizer += b->optimizer;
-  }
+  const opi_holder *holder = weights->ranks[rank].holder;
+  *out_bytes = holder == NULL ? (opi_weight_bytes){0} : holder->bytes;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums over instances: the transport's all-reduce, or, without a transport, a plain one that a
+/* Sums over ranks: the transport's all-reduce, or, without a transport, a plain one that a
  * single thread drives for all ranks: whoever gives the last part adds them up on the host, in the
  * order of members, and writes the sum to all of them. Both add alike.
  */
@@ -8,7 +8,7 @@
 #include "runtime/weights/state.h"
 
 typedef struct plain_part {
-  opi_instance *instance;
+  opi_holder *holder;
   opipe_region region;
 } plain_part;
 
@@ -43,7 +43,7 @@ static bool plain_room(opi_weights *w, uint64_t n_bytes) {
   return w->plain_scratch != NULL;
 }
 
-static opipe_status plain_open(opi_weights *w, opi_instance *const *instances, uint32_t n,
+static opipe_status plain_open(opi_weights *w, opi_holder *const *holders, uint32_t n,
                                uint64_t n_bytes, opi_member *const *members, opipe_error *err) {
   opi_plain_group *g = opi_alloc_zero(w->allocator, 1, sizeof *g);
   if (g == NULL)
@@ -53,10 +53,10 @@ static opipe_status plain_open(opi_weights *w, opi_instance *const *instances, u
   g->parts = opi_alloc_zero(w->allocator, n, sizeof *g->parts);
   if (g->parts == NULL || !plain_room(w, g->n_bytes)) {
     plain_free(w->allocator, g);
-    return opi_fail_nomem(err, 2 * n_bytes, "a sum over instances");
+    return opi_fail_nomem(err, 2 * n_bytes, "a sum over ranks");
   }
   for (uint32_t i = 0; i < n; ++i) {
-    g->parts[i].instance = instances[i];
+    g->parts[i].holder = holders[i];
     *members[i] = (opi_member){.plain = g, .index = i};
   }
   g->next = w->plain;
@@ -90,9 +90,9 @@ static void add_host(char *sum, const char *part, uint64_t n_bytes, uint32_t dty
 }
 
 static opipe_status fetch(const plain_part *part, char *dst, opipe_error *err) {
-  OPI_TRY(OPI_ASK("backend", part->instance->env.backend, read, err, part->instance->env.queue, dst,
+  OPI_TRY(OPI_ASK("backend", part->holder->env.backend, read, err, part->holder->env.queue, dst,
                   &part->region));
-  return opi_instance_sync(part->instance, err);
+  return opi_holder_sync(part->holder, err);
 }
 
 static opipe_status plain_sum(opi_weights *w, opi_plain_group *g, uint32_t dtype,
@@ -105,8 +105,8 @@ static opipe_status plain_sum(opi_weights *w, opi_plain_group *g, uint32_t dtype
   }
   for (uint32_t i = 0; i < g->n; ++i) {
     const plain_part *p = &g->parts[i];
-    OPI_TRY(opi_backend_of(p->instance)->write(p->instance->env.queue, &p->region, sum, err));
-    OPI_TRY(opi_instance_sync(p->instance, err));
+    OPI_TRY(opi_backend_of(p->holder)->write(p->holder->env.queue, &p->region, sum, err));
+    OPI_TRY(opi_holder_sync(p->holder, err));
   }
   g->n_given = 0;
   ++g->n_summed;
@@ -126,34 +126,34 @@ static opipe_status plain_start(opi_weights *w, opi_member *member, const opipe_
 
 /* ---- either ---- */
 
-opipe_status opi_group_open(opi_weights *weights, opi_instance *const *instances, uint32_t n,
+opipe_status opi_group_open(opi_weights *weights, opi_holder *const *holders, uint32_t n,
                             uint64_t n_bytes, opi_member *const *members, opipe_error *err) {
   const opipe_transport *t = weights->transport.table;
   if (t == NULL)
-    return plain_open(weights, instances, n, n_bytes, members, err);
+    return plain_open(weights, holders, n, n_bytes, members, err);
   if (t->group_open == NULL) {
     return opi_fail(
         err, OPIPE_E_UNSUPPORTED,
         "transport '%s' cannot reduce (OPIPE_TRANSPORT_REDUCES): training sums gradients "
-        "or norms of %u stages' instances",
+        "or norms of %u ranks",
         weights->transport.id, n);
   }
   uint32_t n_here = 0;
   for (uint32_t i = 0; i < n; ++i)
-    n_here += instances[i]->env.elsewhere == 0 ? 1 : 0;
+    n_here += holders[i]->env.elsewhere == 0 ? 1 : 0;
   if (n_here == 0)
     return OPIPE_OK;
   uint32_t *ranks = opi_alloc_zero(weights->allocator, n, sizeof *ranks);
   if (ranks == NULL)
     return opi_fail_nomem(err, n * sizeof *ranks, "a group");
   for (uint32_t i = 0; i < n; ++i)
-    ranks[i] = instances[i]->env.rank;
+    ranks[i] = holders[i]->env.rank;
   opipe_status status = OPIPE_OK;
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     members[i]->index = i;
-    if (instances[i]->env.elsewhere != 0)
+    if (holders[i]->env.elsewhere != 0)
       continue;
-    status = OPI_ASK("transport", &weights->transport, group_open, err, instances[i]->env.endpoint,
+    status = OPI_ASK("transport", &weights->transport, group_open, err, holders[i]->env.endpoint,
                      ranks, n, n_bytes, &members[i]->group);
   }
   opi_free(weights->allocator, ranks, n * sizeof *ranks);
@@ -166,7 +166,7 @@ void opi_member_close(const opi_weights *weights, opi_member *member) {
   member->group = NULL;
 }
 
-opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_member *member,
+opipe_status opi_member_start(opi_weights *weights, opi_holder *holder, opi_member *member,
                               const opipe_region *region, uint32_t dtype, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   if (member->plain != NULL) {
@@ -174,14 +174,14 @@ opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_
   } else {
     const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
     /* Once a round: recorded at every attempt it would always mean a place yet to come. */
-    if (instance->ready != NULL && !member->asked) {
-      OPI_TRY(OPI_ASK("backend", instance->env.backend, event_record, err, instance->env.queue,
-                      instance->ready));
+    if (holder->ready != NULL && !member->asked) {
+      OPI_TRY(OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
+                      holder->ready));
       member->asked = true;
     }
     status =
         OPI_POLL("transport", &weights->transport, all_reduce, err, member->group, member->round,
-                 region, region->n_bytes / size, dtype, instance->ready, instance->done);
+                 region, region->n_bytes / size, dtype, holder->ready, holder->done);
   }
   if (status == OPIPE_OK) {
     member->pending = 1;
@@ -190,7 +190,7 @@ opipe_status opi_member_start(opi_weights *weights, opi_instance *instance, opi_
   return status;
 }
 
-opipe_status opi_member_test(opi_weights *weights, opi_instance *instance, opi_member *member,
+opipe_status opi_member_test(opi_weights *weights, opi_holder *holder, opi_member *member,
                              opipe_error *err) {
   opipe_status status = OPIPE_OK;
   if (member->pending == 0)
@@ -200,9 +200,9 @@ opipe_status opi_member_test(opi_weights *weights, opi_instance *instance, opi_m
   } else {
     status =
         OPI_POLL("transport", &weights->transport, group_test, err, member->group, member->round);
-    if (status == OPIPE_OK && instance->done != NULL) {
-      status = OPI_ASK("backend", instance->env.backend, event_wait, err, instance->env.queue,
-                       instance->done);
+    if (status == OPIPE_OK && holder->done != NULL) {
+      status = OPI_ASK("backend", holder->env.backend, event_wait, err, holder->env.queue,
+                       holder->done);
     }
   }
   if (status != OPIPE_OK)

@@ -2,7 +2,6 @@
 /* Makes what a training session holds: sets, gradients, moments, groups; gives it back in reverse
  * order. Sizes come from partition/memory/weights.h and are charged before anything is allocated.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "runtime/weights/optimizer.h"
@@ -27,37 +26,63 @@ static opipe_status copy_optimizer(opi_weights *w, const opi_optimizer *optimize
   return OPIPE_OK;
 }
 
-static opipe_status make_places(opi_weights *w, opi_weight_query *query, opipe_error *err) {
-  opi_weight_holder *holders = OPI_ARENA_ARRAY(&w->arena, opi_weight_holder, w->n_instances);
-  if (holders == NULL)
-    return opi_fail_nomem(err, w->n_instances * sizeof *holders, "stage instances");
-  for (uint32_t i = 0; i < w->n_instances; ++i) {
-    opi_instance *instance = &w->instances[i];
-    const opi_weight_instance *env = &instance->env;
-    opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
-    const opi_backend_ref *b = env->elsewhere != 0 ? NULL : env->backend;
-    info.alignment = env->alignment;
-    if (b != NULL)
-      OPI_TRY(opi_device_ask(b, env->device_index, &info, err));
-    instance->alignment = info.alignment < sizeof(double) ? sizeof(double) : info.alignment;
-    instance->synchronous = (info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
-    holders[i] = (opi_weight_holder){.rank = env->rank,
-                                     .stage = env->stage,
-                                     .replica = env->replica,
-                                     .alignment = instance->alignment,
-                                     .n_programs = env->n_programs,
-                                     .n_params = env->n_params,
-                                     .backend = b,
-                                     .programs = env->programs,
-                                     .params = env->params};
+/* The ranks' instances brought together, as memory sees them. */
+static opipe_status make_query(opi_weights *w, const opi_weights_options *o,
+                               opi_weight_query *query, opipe_error *err) {
+  opi_weight_reader *readers = OPI_ARENA_ARRAY(&w->arena, opi_weight_reader, w->n_parts);
+  opi_weight_holder *holders = NULL;
+  uint32_t n = 0;
+  if (readers == NULL)
+    return opi_fail_nomem(err, w->n_parts * sizeof *readers, "stage instances");
+  for (uint32_t i = 0; i < w->n_parts; ++i) {
+    const opi_weight_instance *instance = &o->instances[i];
+    if (instance->backend == NULL)
+      continue;
+    readers[n++] = (opi_weight_reader){.rank = instance->rank,
+                                       .stage = instance->stage,
+                                       .n_programs = instance->n_programs,
+                                       .n_params = instance->n_params,
+                                       .programs = instance->programs,
+                                       .params = instance->params};
   }
-  *query = (opi_weight_query){.holders = holders,
+  OPI_TRY(opi_weight_holders(readers, n, o->n_ranks, w->n_sources, &w->arena, &holders,
+                             &w->n_holders, err));
+  w->holders = OPI_ARENA_ARRAY(&w->arena, opi_holder, w->n_holders);
+  if (w->holders == NULL)
+    return opi_fail_nomem(err, w->n_holders * sizeof *w->holders, "weights of ranks");
+  *query = (opi_weight_query){.readers = readers,
+                              .holders = holders,
                               .sources = w->sources,
                               .trained = w->trained,
-                              .n_holders = w->n_instances,
+                              .n_readers = n,
+                              .n_holders = w->n_holders,
                               .n_sources = w->n_sources,
                               .n_versions = w->n_versions,
                               .n_moments = w->n_moments};
+  return OPIPE_OK;
+}
+
+/* The device of a rank is that of its first instance. */
+static opipe_status place_holder(opi_weights *w, const opi_weights_options *o, uint32_t index,
+                                 opi_weight_holder *held, opipe_error *err) {
+  opi_holder *holder = &w->holders[index];
+  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+  uint32_t i = 0;
+  while (o->instances[i].backend == NULL || o->instances[i].rank != held->rank)
+    ++i;
+  holder->env = o->instances[i];
+  holder->env.n_programs = held->n_programs;
+  holder->env.programs = held->programs;
+  holder->env.n_params = held->n_params;
+  holder->env.params = held->params;
+  held->backend = holder->env.elsewhere != 0 ? NULL : holder->env.backend;
+  info.alignment = holder->env.alignment;
+  if (held->backend != NULL)
+    OPI_TRY(opi_device_ask(held->backend, holder->env.device_index, &info, err));
+  held->alignment = info.alignment < sizeof(double) ? sizeof(double) : info.alignment;
+  holder->alignment = held->alignment;
+  holder->synchronous = (info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
+  w->ranks[held->rank].holder = holder;
   return OPIPE_OK;
 }
 
@@ -84,53 +109,50 @@ static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, op
   return OPIPE_OK;
 }
 
-/* ---- instances ---- */
+/* ---- what a rank holds ---- */
 
-static opipe_status charge(opi_weights *w, opi_instance *instance, opipe_error *err) {
-  const opi_weight_bytes *b = &instance->bytes;
+static opipe_status charge(opi_weights *w, opi_holder *holder, opipe_error *err) {
+  const opi_weight_bytes *b = &holder->bytes;
   const uint64_t n_bytes = b->params + b->versions + b->gradients + b->optimizer;
-  char what[96];
   if (w->budget == NULL || n_bytes == 0)
     return OPIPE_OK;
-  (void)snprintf(what, sizeof what, "rank %u, stage %u, replica %u: weights and optimizer state",
-                 instance->env.rank, instance->env.stage, instance->env.replica);
-  OPI_TRY(opi_budget_charge(w->budget, instance->env.backend->id, instance->env.device_index,
-                            n_bytes, what, err));
-  instance->charged_bytes = n_bytes;
+  OPI_TRY(opi_budget_charge(w->budget, holder->env.backend->id, holder->env.device_index,
+                            n_bytes, "weights and optimizer state", err));
+  holder->charged_bytes = n_bytes;
   return OPIPE_OK;
 }
 
-static opipe_status make_sets(opi_weights *w, opi_instance *instance, opipe_error *err) {
-  const opi_weight_instance *env = &instance->env;
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_create_owned, err, env->device,
-                  w->sources, w->n_sources, &instance->sets[0]));
+static opipe_status make_sets(opi_weights *w, opi_holder *holder, opipe_error *err) {
+  const opi_weight_instance *env = &holder->env;
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_create_owned, err, env->device,
+                  w->sources, w->n_sources, &holder->sets[0]));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL) {
-      OPI_TRY(OPI_ASK("backend", instance->env.backend, params_prepare, err, instance->sets[0],
+      OPI_TRY(OPI_ASK("backend", holder->env.backend, params_prepare, err, holder->sets[0],
                       env->programs[p]));
     }
   }
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_commit, err, instance->sets[0]));
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, gradients_create, err, instance->sets[0],
-                  &instance->gradients));
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_commit, err, holder->sets[0]));
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, gradients_create, err, holder->sets[0],
+                  &holder->gradients));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL) {
-      OPI_TRY(OPI_ASK("backend", instance->env.backend, params_prepare, err, instance->gradients,
+      OPI_TRY(OPI_ASK("backend", holder->env.backend, params_prepare, err, holder->gradients,
                       env->programs[p]));
     }
   }
   return w->n_versions < 2 ? OPIPE_OK
-                           : OPI_ASK("backend", instance->env.backend, params_clone, err,
-                                     instance->sets[0], &instance->sets[1]);
+                           : OPI_ASK("backend", holder->env.backend, params_clone, err,
+                                     holder->sets[0], &holder->sets[1]);
 }
 
-static opipe_status find_masters(const opi_weights *w, const opi_instance *instance,
+static opipe_status find_masters(const opi_weights *w, const opi_holder *holder,
                                  opi_weight_param *p, opipe_error *err) {
   for (uint32_t v = 0; v < w->n_versions; ++v) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, params_master, err, instance->sets[v],
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_master, err, holder->sets[v],
                     p->slot, &p->weight[v]));
   }
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, params_master, err, instance->gradients,
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_master, err, holder->gradients,
                   p->slot, &p->gradient));
   for (uint32_t v = 0; v < w->n_versions; ++v) {
     if (p->weight[v].n_bytes == p->n_bytes && p->gradient.n_bytes == p->n_bytes)
@@ -138,7 +160,7 @@ static opipe_status find_masters(const opi_weights *w, const opi_instance *insta
     return opi_fail(err, OPIPE_E_INVALID,
                     "parameter '%s': backend '%s' has a master of %llu bytes and an accumulator of "
                     "%llu, its layout says %llu",
-                    w->sources[p->slot].name, instance->env.backend->id,
+                    w->sources[p->slot].name, holder->env.backend->id,
                     (unsigned long long)p->weight[v].n_bytes,
                     (unsigned long long)p->gradient.n_bytes, (unsigned long long)p->n_bytes);
   }
@@ -146,38 +168,58 @@ static opipe_status find_masters(const opi_weights *w, const opi_instance *insta
 }
 
 /* Moments: one buffer, parameter after parameter. */
-static opipe_status make_state(opi_weights *w, opi_instance *instance, opipe_error *err) {
+static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *err) {
   uint64_t n_bytes = 0;
-  for (uint32_t k = 0; k < instance->n_trained; ++k)
-    n_bytes += opi_align_up(instance->trained[k].n_bytes, instance->alignment) * w->n_moments;
+  for (uint32_t k = 0; k < holder->n_trained; ++k)
+    n_bytes += opi_align_up(holder->trained[k].n_bytes, holder->alignment) * w->n_moments;
   if (n_bytes == 0)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, buffer_alloc, err, instance->env.device,
-                  n_bytes, OPIPE_BUFFER_PARAMS, &instance->state));
-  const opipe_region all = {.buffer = instance->state, .n_bytes = n_bytes};
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, fill_zero, err, instance->env.queue, &all));
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device,
+                  n_bytes, OPIPE_BUFFER_PARAMS, &holder->state));
+  const opipe_region all = {.buffer = holder->state, .n_bytes = n_bytes};
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &all));
   uint64_t at = 0;
-  for (uint32_t k = 0; k < instance->n_trained; ++k) {
-    opi_weight_param *p = &instance->trained[k];
+  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+    opi_weight_param *p = &holder->trained[k];
     for (uint32_t m = 0; m < w->n_moments; ++m) {
       p->moments[m] =
-          (opipe_region){.buffer = instance->state, .offset_bytes = at, .n_bytes = p->n_bytes};
-      at += opi_align_up(p->n_bytes, instance->alignment);
+          (opipe_region){.buffer = holder->state, .offset_bytes = at, .n_bytes = p->n_bytes};
+      at += opi_align_up(p->n_bytes, holder->alignment);
     }
   }
   return OPIPE_OK;
 }
 
-/* Is this instance the first, by (stage, replica), that has the parameter? */
-static bool is_owner(const opi_weights *w, const opi_instance *instance, uint32_t slot) {
-  for (uint32_t i = 0; i < instance->index; ++i) {
-    const opi_weight_instance *env = &w->instances[i].env;
-    for (uint32_t k = 0; k < env->n_params; ++k) {
-      if (env->params[k] == slot)
-        return false;
+/* Of the ranks that hold a parameter, in the order of their first readers, number `n`; NULL: there
+ * are not so many. */
+static opi_holder *holder_of(const opi_weights *w, const opi_weight_query *query, uint32_t slot,
+                             uint32_t n) {
+  uint32_t after = 0;
+  opi_holder *found = NULL;
+  for (uint32_t i = 0; i <= n; ++i) {
+    uint32_t best = OPIPE_NONE;
+    found = NULL;
+    for (uint32_t h = 0; h < query->n_holders; ++h) {
+      const uint32_t k = opi_weight_index(&query->holders[h], slot);
+      if (k == OPIPE_NONE || query->holders[h].first[k] >= best ||
+          query->holders[h].first[k] < after)
+        continue;
+      best = query->holders[h].first[k];
+      found = &w->holders[h];
     }
+    if (found == NULL)
+      return NULL;
+    after = best + 1;
   }
-  return true;
+  return found;
+}
+
+opi_weight_param *opi_holder_param(const opi_holder *holder, uint32_t slot) {
+  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+    if (holder->trained[k].slot == slot)
+      return &holder->trained[k];
+  }
+  return NULL;
 }
 
 static bool is_tied(const opi_weights *w, uint32_t slot) {
@@ -188,135 +230,113 @@ static bool is_tied(const opi_weights *w, uint32_t slot) {
   return false;
 }
 
-static opipe_status list_trained(opi_weights *w, opi_instance *instance,
+static opipe_status list_trained(opi_weights *w, opi_holder *holder,
                                  const opi_weight_query *query, opi_weight_layout *const *layouts,
                                  opipe_error *err) {
-  const opi_weight_instance *env = &instance->env;
-  instance->trained = OPI_ARENA_ARRAY(&w->arena, opi_weight_param, env->n_params);
-  if (instance->trained == NULL)
-    return opi_fail_nomem(err, env->n_params * sizeof *instance->trained, "parameters");
+  const opi_weight_instance *env = &holder->env;
+  const uint32_t index = (uint32_t)(holder - w->holders);
+  const opi_weight_holder *held = &query->holders[index];
+  holder->trained = OPI_ARENA_ARRAY(&w->arena, opi_weight_param, env->n_params);
+  if (holder->trained == NULL)
+    return opi_fail_nomem(err, env->n_params * sizeof *holder->trained, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
-    const uint32_t k = opi_weight_index(&query->holders[instance->index], slot);
+    const uint32_t k = opi_weight_index(held, slot);
     if (k == OPIPE_NONE || !w->trained[slot])
       continue;
-    opi_weight_param *p = &instance->trained[instance->n_trained++];
+    opi_weight_param *p = &holder->trained[holder->n_trained++];
     *p = (opi_weight_param){.slot = slot,
-                            .owner = is_owner(w, instance, slot),
+                            .n_readers = held->n_readers[k],
+                            .owner = holder_of(w, query, slot, 0) == holder,
                             .tied = is_tied(w, slot),
                             .no_decay = !opi_optimizer_decays(&w->optimizer, w->sources[slot].name),
+                            .summed = true,
                             .trained_index = w->trained_index[slot],
-                            .n_bytes = layouts[instance->index][k].master_bytes};
+                            .n_bytes = layouts[index][k].master_bytes};
     (void)opi_weight_dense_bytes(&w->sources[slot], &p->dense_bytes);
     p->dense = p->tied && !opi_weight_layouts_equal(query, layouts, slot);
-    if (p->dense && p->dense_bytes > instance->dense_bytes)
-      instance->dense_bytes = p->dense_bytes;
+    if (p->dense && p->dense_bytes > holder->dense_bytes)
+      holder->dense_bytes = p->dense_bytes;
   }
   return OPIPE_OK;
 }
 
-static opipe_status make_instance(opi_weights *w, opi_instance *instance,
+static opipe_status make_holder(opi_weights *w, opi_holder *holder,
                                   const opi_weight_query *query, opi_weight_layout *const *layouts,
                                   opipe_error *err) {
-  OPI_TRY(list_trained(w, instance, query, layouts, err));
-  if (instance->env.elsewhere != 0)
+  OPI_TRY(list_trained(w, holder, query, layouts, err));
+  if (holder->env.elsewhere != 0)
     return OPIPE_OK;
-  OPI_TRY(charge(w, instance, err));
-  if (!instance->synchronous) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, event_create, err, instance->env.device,
-                    &instance->ready));
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, event_create, err, instance->env.device,
-                    &instance->done));
+  OPI_TRY(charge(w, holder, err));
+  if (!holder->synchronous) {
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, event_create, err, holder->env.device,
+                    &holder->ready));
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, event_create, err, holder->env.device,
+                    &holder->done));
   }
-  if (instance->env.n_params == 0)
+  if (holder->env.n_params == 0)
     return OPIPE_OK;
-  OPI_TRY(make_sets(w, instance, err));
-  for (uint32_t k = 0; k < instance->n_trained; ++k)
-    OPI_TRY(find_masters(w, instance, &instance->trained[k], err));
-  OPI_TRY(make_state(w, instance, err));
-  if (instance->dense_bytes != 0) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, buffer_alloc, err, instance->env.device,
-                    instance->dense_bytes, OPIPE_BUFFER_PARAMS, &instance->dense));
+  OPI_TRY(make_sets(w, holder, err));
+  for (uint32_t k = 0; k < holder->n_trained; ++k)
+    OPI_TRY(find_masters(w, holder, &holder->trained[k], err));
+  OPI_TRY(make_state(w, holder, err));
+  if (holder->dense_bytes != 0) {
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device,
+                    holder->dense_bytes, OPIPE_BUFFER_PARAMS, &holder->dense));
   }
   return OPIPE_OK;
 }
 
-static void free_instance(opi_weights *w, opi_instance *instance) {
-  if (instance->env.elsewhere != 0)
+static void free_holder(opi_weights *w, opi_holder *holder) {
+  if (holder->env.elsewhere != 0)
     return;
-  const opipe_backend *b = opi_backend_of(instance);
-  b->event_destroy(instance->done);
-  b->event_destroy(instance->ready);
-  b->buffer_free(instance->dense);
-  b->buffer_free(instance->state);
-  b->params_free(instance->gradients);
-  b->params_free(instance->sets[1]);
-  b->params_free(instance->sets[0]);
+  const opipe_backend *b = opi_backend_of(holder);
+  b->event_destroy(holder->done);
+  b->event_destroy(holder->ready);
+  b->buffer_free(holder->dense);
+  b->buffer_free(holder->state);
+  b->params_free(holder->gradients);
+  b->params_free(holder->sets[1]);
+  b->params_free(holder->sets[0]);
   if (w->budget != NULL) {
-    opi_budget_release(w->budget, instance->env.backend->id, instance->env.device_index,
-                       instance->charged_bytes);
+    opi_budget_release(w->budget, holder->env.backend->id, holder->env.device_index,
+                       holder->charged_bytes);
   }
 }
 
 /* ---- groups ---- */
 
-/* One sum per parameter of a stage that has several instances; they all have the same ones. */
-static opipe_status open_stage(opi_weights *w, opi_instance **list, uint32_t n,
-                               opi_member **members, opipe_error *err) {
-  uint32_t own = 0;
-  for (uint32_t m = 0; m < n; ++m)
-    list[m]->has_replicas = n > 1;
-  while (own < n && list[own]->env.elsewhere != 0)
-    ++own;
-  for (uint32_t k = 0; own < n && k < list[own]->n_trained && n > 1; ++k) {
-    const opi_weight_param *p = &list[own]->trained[k];
-    if (p->tied)
-      continue;
-    for (uint32_t m = 0; m < n; ++m)
-      members[m] = &list[m]->trained[k].replicas;
-    OPI_TRY(opi_group_open(w, list, n, p->n_bytes, members, err));
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status open_replicas(opi_weights *w, opi_instance **list, opi_member **members,
-                                  opipe_error *err) {
-  uint32_t i = 0;
-  while (i < w->n_instances) {
-    uint32_t n = 0;
-    for (; i < w->n_instances && (n == 0 || w->instances[i].env.stage == list[0]->env.stage); ++i)
-      list[n++] = &w->instances[i];
-    OPI_TRY(open_stage(w, list, n, members, err));
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status open_tie(opi_weights *w, uint32_t slot, opi_instance **list,
-                             opi_member **members, opipe_error *err) {
+/* The sum of a parameter over the ranks that hold it: at the step, or as soon as it is complete. */
+static opipe_status open_sum(opi_weights *w, const opi_weight_query *query, uint32_t slot,
+                             opi_holder **list, opi_member **members, opipe_error *err) {
   uint32_t n = 0;
   uint64_t n_bytes = 0;
-  for (uint32_t i = 0; i < w->n_instances; ++i) {
-    for (uint32_t k = 0; k < w->instances[i].n_trained; ++k) {
-      opi_weight_param *p = &w->instances[i].trained[k];
-      if (p->slot != slot)
-        continue;
-      list[n] = &w->instances[i];
-      members[n++] = &p->tie;
+  opi_holder *holder = holder_of(w, query, slot, 0);
+  for (; holder != NULL; holder = holder_of(w, query, slot, ++n)) {
+    opi_weight_param *p = opi_holder_param(holder, slot);
+    list[n] = holder;
+    members[n] = p->tied ? &p->tie : &p->replicas;
+    if (n == 0 || holder->env.elsewhere == 0) /* elsewhere: an estimate */
       n_bytes = p->dense ? p->dense_bytes : p->n_bytes;
-    }
+  }
+  if (n < 2)
+    return OPIPE_OK;
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_weight_param *p = opi_holder_param(list[i], slot);
+    p->replicated = !p->tied;
   }
   return opi_group_open(w, list, n, n_bytes, members, err);
 }
 
 /* The norms, over the ranks that hold anything. */
-static opipe_status open_norms(opi_weights *w, opi_instance **list, opi_member **members,
+static opipe_status open_norms(opi_weights *w, opi_holder **list, opi_member **members,
                                opipe_error *err) {
   uint32_t n = 0;
   uint64_t n_bytes = 0;
   for (uint32_t r = 0; r < w->n_ranks; ++r) {
     opi_weight_rank *rank = &w->ranks[r];
-    if (rank->n_instances == 0)
+    if (rank->holder == NULL)
       continue;
-    list[n] = rank->instances[0];
+    list[n] = rank->holder;
     members[n++] = &rank->norms;
     if (n_bytes != 0 && n_bytes != rank->table_bytes) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -328,26 +348,26 @@ static opipe_status open_norms(opi_weights *w, opi_instance **list, opi_member *
   return n < 2 || n_bytes == 0 ? OPIPE_OK : opi_group_open(w, list, n, n_bytes, members, err);
 }
 
-static opipe_status open_groups(opi_weights *w, opipe_error *err) {
-  const uint32_t most = w->n_instances > w->n_ranks ? w->n_instances : w->n_ranks;
-  opi_instance **list = OPI_ARENA_ARRAY(&w->arena, opi_instance *, most);
-  opi_member **members = OPI_ARENA_ARRAY(&w->arena, opi_member *, most);
+static opipe_status open_groups(opi_weights *w, const opi_weight_query *query, opipe_error *err) {
+  opi_holder **list = OPI_ARENA_ARRAY(&w->arena, opi_holder *, w->n_holders);
+  opi_member **members = OPI_ARENA_ARRAY(&w->arena, opi_member *, w->n_holders);
   if (list == NULL || members == NULL)
-    return opi_fail_nomem(err, most * sizeof *list, "groups");
-  OPI_TRY(open_replicas(w, list, members, err));
-  for (uint32_t t = 0; t < w->n_ties; ++t)
-    OPI_TRY(open_tie(w, w->ties[t], list, members, err));
+    return opi_fail_nomem(err, w->n_holders * sizeof *list, "groups");
+  for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
+    if (w->trained[slot])
+      OPI_TRY(open_sum(w, query, slot, list, members, err));
+  }
   OPI_TRY(open_norms(w, list, members, err));
   return opi_travel_register(w, err);
 }
 
 static void close_groups(opi_weights *w) {
-  for (uint32_t r = 0; r < w->n_ranks; ++r)
+  for (uint32_t r = 0; w->ranks != NULL && r < w->n_ranks; ++r)
     opi_member_close(w, &w->ranks[r].norms);
-  for (uint32_t i = 0; i < w->n_instances; ++i) {
-    for (uint32_t k = 0; k < w->instances[i].n_trained; ++k) {
-      opi_member_close(w, &w->instances[i].trained[k].replicas);
-      opi_member_close(w, &w->instances[i].trained[k].tie);
+  for (uint32_t i = 0; w->holders != NULL && i < w->n_holders; ++i) {
+    for (uint32_t k = 0; k < w->holders[i].n_trained; ++k) {
+      opi_member_close(w, &w->holders[i].trained[k].replicas);
+      opi_member_close(w, &w->holders[i].trained[k].tie);
     }
   }
   opi_travel_drop(w);
@@ -355,76 +375,84 @@ static void close_groups(opi_weights *w) {
 
 /* ---- ranks ---- */
 
-static opipe_status make_rank(opi_weights *w, uint32_t r, opipe_error *err) {
+static opipe_status make_part(opi_weights *w, const opi_weight_instance *env, opi_part *part,
+                              opipe_error *err) {
+  opi_weight_rank *rank = &w->ranks[env->rank];
+  *part = (opi_part){.holder = rank->holder, .stage = env->stage, .replica = env->replica};
+  part->trained = OPI_ARENA_ARRAY(&w->arena, uint32_t, env->n_params);
+  if (part->trained == NULL)
+    return opi_fail_nomem(err, env->n_params * sizeof *part->trained, "parameters");
+  for (uint32_t k = 0; k < env->n_params; ++k) {
+    const opi_weight_param *p = opi_holder_param(rank->holder, env->params[k]);
+    if (p != NULL)
+      part->trained[part->n_trained++] = (uint32_t)(p - rank->holder->trained);
+  }
+  rank->parts[rank->n_parts++] = part;
+  return OPIPE_OK;
+}
+
+static opipe_status make_rank(opi_weights *w, const opi_weights_options *o, uint32_t r,
+                              opipe_error *err) {
   opi_weight_rank *rank = &w->ranks[r];
   rank->clock.loss_scale = w->optimizer.loss_scaling != 0 ? 65536.0 : 1.0;
   rank->gradient_scale = 1;
-  rank->instances = OPI_ARENA_ARRAY(&w->arena, opi_instance *, w->n_instances);
+  rank->parts = OPI_ARENA_ARRAY(&w->arena, opi_part *, w->n_parts);
   rank->norms_now = OPI_ARENA_ARRAY(&w->arena, double, w->n_trained);
-  if (rank->instances == NULL || rank->norms_now == NULL)
-    return opi_fail_nomem(err, w->n_instances * sizeof *rank->instances, "ranks");
-  for (uint32_t i = 0; i < w->n_instances; ++i) {
-    if (w->instances[i].env.rank == r)
-      rank->instances[rank->n_instances++] = &w->instances[i];
+  if (rank->parts == NULL || rank->norms_now == NULL)
+    return opi_fail_nomem(err, w->n_parts * sizeof *rank->parts, "ranks");
+  for (uint32_t i = 0; i < w->n_parts; ++i) {
+    if (o->instances[i].backend != NULL && o->instances[i].rank == r)
+      OPI_TRY(make_part(w, &o->instances[i], &w->parts[i], err));
   }
-  if (rank->n_instances == 0 || w->n_trained == 0)
+  const opi_holder *holder = rank->holder;
+  if (holder == NULL || w->n_trained == 0)
     return OPIPE_OK;
-  const opi_instance *first = rank->instances[0];
-  rank->stride = opi_align_up(sizeof(double), first->alignment);
+  rank->stride = opi_align_up(sizeof(double), holder->alignment);
   rank->table_bytes = rank->stride * (w->n_trained + 1);
-  if (first->env.elsewhere != 0)
+  if (holder->env.elsewhere != 0)
     return OPIPE_OK;
   rank->host_table = OPI_ARENA_ARRAY(&w->arena, char, rank->table_bytes);
   if (rank->host_table == NULL)
     return opi_fail_nomem(err, rank->table_bytes, "norms");
-  return OPI_ASK("backend", first->env.backend, buffer_alloc, err, first->env.device,
+  return OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device,
                  rank->table_bytes, OPIPE_BUFFER_PARAMS, &rank->table);
 }
 
 /* ---- open and close ---- */
 
 static opipe_status take_options(opi_weights *w, const opi_weights_options *o, opipe_error *err) {
-  const uint32_t all = o->n_stages * o->n_replicas;
   OPI_TRY(copy_optimizer(w, o->optimizer, err));
+  w->n_parts = o->n_stages * o->n_replicas;
   w->trained = opi_arena_copy(&w->arena, o->trained, o->n_sources * sizeof *o->trained);
-  w->instances = OPI_ARENA_ARRAY(&w->arena, opi_instance, all);
-  w->instance_at = OPI_ARENA_ARRAY(&w->arena, uint32_t, all);
+  w->parts = OPI_ARENA_ARRAY(&w->arena, opi_part, w->n_parts);
   w->ranks = OPI_ARENA_ARRAY(&w->arena, opi_weight_rank, o->n_ranks);
-  if (w->trained == NULL || w->instances == NULL || w->ranks == NULL || w->instance_at == NULL)
-    return opi_fail_nomem(err, all * sizeof *w->instances, "stage instances");
+  if (w->trained == NULL || w->parts == NULL || w->ranks == NULL)
+    return opi_fail_nomem(err, w->n_parts * sizeof *w->parts, "stage instances");
   w->n_ranks = o->n_ranks;
-  for (uint32_t i = 0; i < all; ++i) {
-    w->instance_at[i] = OPIPE_NONE;
-    if (o->instances[i].backend == NULL)
-      continue;
-    w->instance_at[i] = w->n_instances;
-    w->instances[w->n_instances] = (opi_instance){.env = o->instances[i], .index = w->n_instances};
-    ++w->n_instances;
-  }
   return OPIPE_OK;
 }
 
 static opipe_status open_all(opi_weights *w, const opi_weights_options *o, opipe_error *err) {
   opi_weight_query query;
   OPI_TRY(take_options(w, o, err));
-  OPI_TRY(make_places(w, &query, err));
+  OPI_TRY(make_query(w, o, &query, err));
+  for (uint32_t i = 0; i < w->n_holders; ++i)
+    OPI_TRY(place_holder(w, o, i, &query.holders[i], err));
   OPI_TRY(list_slots(w, &query, err));
-  opi_weight_layout **layouts = OPI_ARENA_ARRAY(&w->arena, opi_weight_layout *, w->n_instances);
-  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&w->arena, opi_weight_bytes, w->n_instances);
+  opi_weight_layout **layouts = OPI_ARENA_ARRAY(&w->arena, opi_weight_layout *, w->n_holders);
+  opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&w->arena, opi_weight_bytes, w->n_holders);
   if (layouts == NULL || bytes == NULL)
-    return opi_fail_nomem(err, w->n_instances * sizeof *bytes, "sizes of weights");
+    return opi_fail_nomem(err, w->n_holders * sizeof *bytes, "sizes of weights");
   OPI_TRY(opi_predict_weights(&query, &w->arena, layouts, bytes, err));
-  for (uint32_t i = 0; i < w->n_instances; ++i) {
-    w->instances[i].bytes = bytes[i];
-    const opipe_status status = make_instance(w, &w->instances[i], &query, layouts, err);
-    if (status < 0) {
-      return opi_error_prefix(err, "rank %u, stage %u, replica %u: ", w->instances[i].env.rank,
-                              w->instances[i].env.stage, w->instances[i].env.replica);
-    }
+  for (uint32_t i = 0; i < w->n_holders; ++i) {
+    w->holders[i].bytes = bytes[i];
+    const opipe_status status = make_holder(w, &w->holders[i], &query, layouts, err);
+    if (status < 0)
+      return opi_error_prefix(err, "rank %u: ", w->holders[i].env.rank);
   }
   for (uint32_t r = 0; r < w->n_ranks; ++r)
-    OPI_TRY(make_rank(w, r, err));
-  return open_groups(w, err);
+    OPI_TRY(make_rank(w, o, r, err));
+  return open_groups(w, &query, err);
 }
 
 opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **out_weights,
@@ -463,19 +491,19 @@ void opi_weights_close(opi_weights *weights) {
   for (uint32_t r = 0; r < weights->n_ranks; ++r) {
     const opi_weight_rank *rank = &weights->ranks[r];
     if (rank->table != NULL)
-      opi_backend_of(rank->instances[0])->buffer_free(rank->table);
+      opi_backend_of(rank->holder)->buffer_free(rank->table);
   }
-  for (uint32_t i = weights->n_instances; i-- > 0;)
-    free_instance(weights, &weights->instances[i]);
+  for (uint32_t i = weights->holders == NULL ? 0 : weights->n_holders; i-- > 0;)
+    free_holder(weights, &weights->holders[i]);
   opi_groups_free(weights);
   opi_arena_release(&weights->arena);
   opi_free(allocator, weights, sizeof *weights);
 }
 
-opipe_status opi_instance_sync(opi_instance *instance, opipe_error *err) {
-  if (instance->done == NULL)
+opipe_status opi_holder_sync(opi_holder *holder, opipe_error *err) {
+  if (holder->done == NULL)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", instance->env.backend, event_record, err, instance->env.queue,
-                  instance->done));
-  return OPI_ASK("backend", instance->env.backend, event_sync, err, instance->done, UINT64_MAX);
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
+                  holder->done));
+  return OPI_ASK("backend", holder->env.backend, event_sync, err, holder->done, UINT64_MAX);
 }

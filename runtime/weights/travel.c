@@ -23,11 +23,11 @@ static opipe_status note(opi_weights *w, opipe_endpoint *endpoint, const opipe_r
   return OPIPE_OK;
 }
 
-static opipe_status note_instance(opi_weights *w, const opi_instance *instance, opipe_error *err) {
-  opipe_endpoint *endpoint = instance->env.endpoint;
-  for (uint32_t k = 0; k < instance->n_trained; ++k) {
-    const opi_weight_param *p = &instance->trained[k];
-    const opipe_region dense = {.buffer = instance->dense, .n_bytes = p->dense_bytes};
+static opipe_status note_holder(opi_weights *w, const opi_holder *holder, opipe_error *err) {
+  opipe_endpoint *endpoint = holder->env.endpoint;
+  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+    const opi_weight_param *p = &holder->trained[k];
+    const opipe_region dense = {.buffer = holder->dense, .n_bytes = p->dense_bytes};
     if (p->replicas.group != NULL)
       OPI_TRY(note(w, endpoint, &p->gradient, err));
     if (p->tie.group != NULL)
@@ -37,13 +37,13 @@ static opipe_status note_instance(opi_weights *w, const opi_instance *instance, 
 }
 
 opipe_status opi_travel_register(opi_weights *w, opipe_error *err) {
-  for (uint32_t i = 0; i < w->n_instances; ++i)
-    OPI_TRY(note_instance(w, &w->instances[i], err));
+  for (uint32_t i = 0; i < w->n_holders; ++i)
+    OPI_TRY(note_holder(w, &w->holders[i], err));
   for (uint32_t r = 0; r < w->n_ranks; ++r) {
     const opi_weight_rank *rank = &w->ranks[r];
     const opipe_region table = {.buffer = rank->table, .n_bytes = rank->table_bytes};
     if (rank->norms.group != NULL)
-      OPI_TRY(note(w, rank->instances[0]->env.endpoint, &table, err));
+      OPI_TRY(note(w, rank->holder->env.endpoint, &table, err));
   }
   for (uint32_t i = 0; i < w->n_travelling; ++i) {
     opi_travelling *t = &w->travelling[i];

@@ -3,7 +3,7 @@
  * awaited.
  *
  *   SUM -> TIES -> NORM (squares of the parameters that this rank owns, summed with all ranks')
- *       -> READ (on the host: norm, clip, is all finite) -> update of all instances, next version
+ *       -> READ (on the host: norm, clip, is all finite) -> update of all it holds, next version
  *
  * All ranks read the same table and so come to the same decision; a step whose loss or norm is not
  * finite changes nothing. With two sets the new version is written over the oldest one, which no
@@ -29,22 +29,19 @@ static const double CLIP_EPSILON = 1e-6;
 static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool finite,
                                opipe_error *err) {
   static const double one = 1;
-  const opi_instance *first = rank->instances[0];
+  const opi_holder *holder = rank->holder;
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
   if (rank->table == NULL)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", first->env.backend, fill_zero, err, first->env.queue, &all));
-  for (uint32_t i = 0; i < rank->n_instances; ++i) {
-    const opi_instance *instance = rank->instances[i];
-    for (uint32_t k = 0; k < instance->n_trained; ++k) {
-      const opi_weight_param *p = &instance->trained[k];
-      const opipe_region cell = {.buffer = rank->table,
-                                 .offset_bytes = p->trained_index * rank->stride,
-                                 .n_bytes = sizeof(double)};
-      if (p->owner) {
-        OPI_TRY(OPI_ASK("backend", instance->env.backend, sum_squares, err, instance->env.queue,
-                        &cell, &p->gradient));
-      }
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &all));
+  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+    const opi_weight_param *p = &holder->trained[k];
+    const opipe_region cell = {.buffer = rank->table,
+                               .offset_bytes = p->trained_index * rank->stride,
+                               .n_bytes = sizeof(double)};
+    if (p->owner) {
+      OPI_TRY(OPI_ASK("backend", holder->env.backend, sum_squares, err, holder->env.queue, &cell,
+                      &p->gradient));
     }
   }
   if (finite)
@@ -52,14 +49,14 @@ static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool
   const opipe_region loss = {.buffer = rank->table,
                              .offset_bytes = w->n_trained * rank->stride,
                              .n_bytes = sizeof(double)};
-  return OPI_ASK("backend", first->env.backend, write, err, first->env.queue, &loss, &one);
+  return OPI_ASK("backend", holder->env.backend, write, err, holder->env.queue, &loss, &one);
 }
 
 /* The table summed over all ranks (a parameter has one owner: its cell is a number and zeros). */
 static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, bool finite,
                               opipe_error *err) {
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
-  opi_instance *first = rank->instances[0];
+  opi_holder *holder = rank->holder;
   opipe_status status = OPIPE_OK;
   if (!rank->started) {
     OPI_TRY(fill_table(w, rank, finite, err));
@@ -68,31 +65,31 @@ static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, bool finite
   if (rank->table == NULL || w->n_ranks == 1)
     return OPIPE_OK;
   if (!rank->norms_given)
-    status = opi_member_start(w, first, &rank->norms, &all, OPIPE_DOUBLE, err);
+    status = opi_member_start(w, holder, &rank->norms, &all, OPIPE_DOUBLE, err);
   if (status != OPIPE_OK)
     return status;
   rank->norms_given = true;
-  return opi_member_test(w, first, &rank->norms, err);
+  return opi_member_test(w, holder, &rank->norms, err);
 }
 
 /* Queues the copy to the host, then asks whether it is there. */
 static opipe_status read_table(opi_weight_rank *rank, opipe_error *err) {
-  opi_instance *first = rank->instances[0];
+  opi_holder *holder = rank->holder;
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
   if (rank->table == NULL)
     return OPIPE_OK;
   if (!rank->started) {
-    OPI_TRY(OPI_ASK("backend", first->env.backend, read, err, first->env.queue, rank->host_table,
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, read, err, holder->env.queue, rank->host_table,
                     &all));
-    if (first->done != NULL) {
+    if (holder->done != NULL) {
       OPI_TRY(
-          OPI_ASK("backend", first->env.backend, event_record, err, first->env.queue, first->done));
+          OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue, holder->done));
     }
     rank->started = true;
   }
-  return first->done == NULL
+  return holder->done == NULL
              ? OPIPE_OK
-             : OPI_POLL("backend", first->env.backend, event_poll, err, first->done);
+             : OPI_POLL("backend", holder->env.backend, event_poll, err, holder->done);
 }
 
 /* Norm of all gradients as they are (loss scale in). */
@@ -124,8 +121,8 @@ static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double 
 
 /* A rank that is held leaves both versions as the step had them that was not finite. */
 static opipe_status update_param(const opi_weights *w, const opi_weight_rank *rank,
-                                 const opi_instance *instance, const opi_weight_param *p,
-                                 opipe_update *u, opipe_error *err) {
+                                 const opi_weight_param *p, opipe_update *u, opipe_error *err) {
+  const opi_holder *holder = rank->holder;
   const uint32_t to = (rank->newest + w->n_versions - 1) % w->n_versions;
   u->n_elems = p->n_bytes / sizeof(float);
   u->weight = p->weight[to];
@@ -134,19 +131,19 @@ static opipe_status update_param(const opi_weights *w, const opi_weight_rank *ra
   u->second = p->moments[1];
   u->decay = p->no_decay ? 0 : w->optimizer.decay;
   if (w->n_versions > 1 && !rank->held) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, copy, err, instance->env.queue,
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue,
                     &p->weight[to], &p->weight[rank->newest]));
   }
   if (rank->report.skipped == OPI_SKIP_NONE) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, update, err, instance->env.queue, u));
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, update, err, holder->env.queue, u));
   } else if (!w->keep_gradients) {
-    OPI_TRY(OPI_ASK("backend", instance->env.backend, fill_zero, err, instance->env.queue,
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue,
                     &p->gradient));
   }
   if (rank->held || (rank->report.skipped != OPI_SKIP_NONE && w->n_versions == 1))
     return OPIPE_OK;
-  return OPI_ASK("backend", instance->env.backend, params_refresh, err, instance->sets[to],
-                 instance->env.queue, p->slot);
+  return OPI_ASK("backend", holder->env.backend, params_refresh, err, holder->sets[to],
+                 holder->env.queue, p->slot);
 }
 
 static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, double scale,
@@ -155,11 +152,8 @@ static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, dou
   opi_optimizer_fill(&w->optimizer, rank->clock.n_updates, scale, &u);
   if (!w->keep_gradients)
     u.flags |= OPIPE_UPDATE_CLEAR;
-  for (uint32_t i = 0; i < rank->n_instances; ++i) {
-    const opi_instance *instance = rank->instances[i];
-    for (uint32_t k = 0; k < instance->n_trained; ++k)
-      OPI_TRY(update_param(w, rank, instance, &instance->trained[k], &u, err));
-  }
+  for (uint32_t k = 0; k < rank->holder->n_trained; ++k)
+    OPI_TRY(update_param(w, rank, &rank->holder->trained[k], &u, err));
   return OPIPE_OK;
 }
 
@@ -221,8 +215,8 @@ static opipe_status run_phase(opi_weights *w, opi_weight_rank *rank, bool finite
 static void end_step(opi_weight_rank *rank) {
   rank->phase = OPI_PHASE_SUM;
   rank->started = rank->norms_given = false;
-  for (uint32_t i = 0; i < rank->n_instances; ++i)
-    rank->instances[i]->sum = OPI_SUM_IDLE;
+  for (uint32_t i = 0; i < rank->n_parts; ++i)
+    rank->parts[i]->sum = OPI_SUM_IDLE;
 }
 
 /* Takes the rank's own part of the table to the host, then gives it to the sum. */
@@ -241,7 +235,7 @@ static opipe_status give_norms(opi_weights *w, opi_weight_rank *rank, bool finit
       return status;
     rank->norms_given = true;
   }
-  return opi_member_start(w, rank->instances[0], &rank->norms, &all, OPIPE_DOUBLE, err);
+  return opi_member_start(w, rank->holder, &rank->norms, &all, OPIPE_DOUBLE, err);
 }
 
 /* By its own part alone. */
@@ -271,7 +265,7 @@ opipe_status opi_weights_settle(opi_weights *w, uint32_t index, opipe_error *err
   opi_weight_rank *rank = &w->ranks[index];
   if (!rank->lags)
     return OPIPE_OK;
-  opipe_status status = opi_member_test(w, rank->instances[0], &rank->norms, err);
+  opipe_status status = opi_member_test(w, rank->holder, &rank->norms, err);
   if (status == OPIPE_OK)
     status = read_table(rank, err);
   if (status != OPIPE_OK)
@@ -287,16 +281,16 @@ opipe_status opi_weights_settle(opi_weights *w, uint32_t index, opipe_error *err
 
 opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite, opipe_error *err) {
   opi_weight_rank *rank = &weights->ranks[index];
-  if (weights->alone && rank->n_instances != 0)
+  if (weights->alone && rank->holder != NULL)
     return step_alone(weights, rank, finite, err);
-  while (rank->n_instances != 0 && rank->phase <= OPI_PHASE_READ) {
+  while (rank->holder != NULL && rank->phase <= OPI_PHASE_READ) {
     const opipe_status status = run_phase(weights, rank, finite, err);
     if (status != OPIPE_OK)
       return status;
     ++rank->phase;
     rank->started = false;
   }
-  if (rank->n_instances != 0)
+  if (rank->holder != NULL)
     OPI_TRY(opi_rank_update(weights, rank, err));
   end_step(rank);
   return OPIPE_OK;
@@ -304,12 +298,10 @@ opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite,
 
 opipe_status opi_weights_begin(opi_weights *weights, uint32_t index, opipe_error *err) {
   opi_weight_rank *rank = &weights->ranks[index];
-  for (uint32_t i = 0; rank->dirty && i < rank->n_instances; ++i) {
-    const opi_instance *instance = rank->instances[i];
-    for (uint32_t k = 0; k < instance->n_trained; ++k) {
-      OPI_TRY(OPI_ASK("backend", instance->env.backend, fill_zero, err, instance->env.queue,
-                      &instance->trained[k].gradient));
-    }
+  const opi_holder *holder = rank->holder;
+  for (uint32_t k = 0; rank->dirty && k < holder->n_trained; ++k) {
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue,
+                    &holder->trained[k].gradient));
   }
   rank->dirty = false;
   return OPIPE_OK;

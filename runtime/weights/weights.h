@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights of a training session: per stage instance (stage, replica) a parameter set (two of them
- * under double buffering), a gradient set and optimizer state; who sums what with whom; the step.
+/* Weights of a training session: per rank a parameter set (two of them under double buffering), a
+ * gradient set and optimizer state; who sums what with whom; the step.
  *
- * A parameter belongs to every instance whose stage reads it (replicas of a stage; ties between
- * stages). Each has its own copy, gradient and state; gradients are summed over all of them in the
- * order (stage, replica), then every copy is updated alike, so all copies keep equal bits. Sums run
- * through the transport's all_reduce, one member per instance in that order, on the layout that the
- * backend accumulates in; parameters that several stages read are summed once at the step, in dense
- * form where their layouts differ. The norm is added up parameter by parameter in the table's
+ * A parameter belongs to every rank with a stage instance that reads it (replicas of a stage; ties
+ * between stages), which holds it once: instances of one rank add to one gradient, in the order of
+ * the rank's records. Gradients are summed over all these ranks, in the order (stage, replica) of
+ * their first readers, then every copy is updated alike, so all copies keep equal bits. Sums run
+ * through the transport's all_reduce, one member per rank in that order, on the layout that the
+ * backend accumulates in; parameters that several stages, or several instances of a rank, read are
+ * summed once at the step, in dense form where their layouts differ. The norm is added up parameter by parameter in the table's
  * order, so that it does not depend on who holds what. Without a transport (the reference) one
  * thread calls for all ranks in turn until all are done.
  */
@@ -134,7 +135,7 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
 typedef struct opi_weight_info {
   const opipe_param_source *source;
   uint32_t trained; /* 1 */
-  uint32_t n_copies;
+  uint32_t n_copies; /* ranks that hold it */
   double gradient_norm; /* of the last step, before clipping */
 } opi_weight_info;
 bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info);

@@ -361,7 +361,7 @@ static void test_budget_and_refusals(void) {
   OPI_ASSERT_OK(opi_budget_cap(budget, "toy", 0, 900, &err), &err);
   t.options.budget = budget;
   OPI_ASSERT_ERROR(opi_weights_open(&t.options, &t.weights, &err), OPIPE_E_LIMIT, &err,
-                   "stage 1, replica 0");
+                   "rank 1: weights and optimizer state");
   t.options.budget = NULL;
   t.optimizer.beta1 = 1.5;
   OPI_ASSERT_ERROR(opi_weights_open(&t.options, &t.weights, &err), OPIPE_E_INVALID, &err,

@@ -6,7 +6,7 @@
  * (columns, each padded to 8 elements: another layout)
  *
  * Programs only say which layouts they want. Replica 1 runs the other way round: its stage s lies
- * on rank 1 - s, as Chimera does.
+ * on rank 1 - s, as Chimera does: both ranks then hold `tied` in both layouts.
  */
 #ifndef TESTS_RUNTIME_WEIGHTS_TOY_H
 #define TESTS_RUNTIME_WEIGHTS_TOY_H
@@ -19,7 +19,7 @@
 #include "tests/support/support.h"
 
 enum { TW_SLOTS = 4, TW_A = 0, TW_B = 1, TW_TIED = 2, TW_FROZEN = 3, TW_ALIGN = 64, TW_PAD = 8 };
-enum { TW_DENSE = 1, TW_COLUMNS = 2 };
+enum { TW_DENSE = 1, TW_COLUMNS = 2, TW_KEYS = 2 };
 enum { TW_RANKS = 2, TW_STAGES = 2, TW_MOST = 8 };
 
 struct opipe_device {
@@ -40,8 +40,7 @@ struct opipe_program {
 struct opipe_params {
   opipe_device *device;
   const opipe_param_source *sources;
-  opipe_buffer *copies[TW_SLOTS];
-  uint32_t keys[TW_SLOTS];
+  opipe_buffer *copies[TW_SLOTS][TW_KEYS]; /* by key - 1; the master is the last there is */
   bool gradients;
 };
 
@@ -154,24 +153,40 @@ static opipe_status tw_create(opipe_device *d, const opipe_param_source *sources
   return OPIPE_OK;
 }
 static void tw_params_free(opipe_params *p) {
-  for (uint32_t s = 0; p != NULL && s < TW_SLOTS; ++s)
-    tw_free(p->copies[s]);
+  for (uint32_t i = 0; p != NULL && i < TW_SLOTS * TW_KEYS; ++i)
+    tw_free(p->copies[i / TW_KEYS][i % TW_KEYS]);
   free(p);
 }
+/* The master's key, 0: there is none. */
+static uint32_t tw_key(const opipe_params *p, uint32_t slot) {
+  uint32_t key = TW_KEYS;
+  while (key > 0 && p->copies[slot][key - 1] == NULL)
+    --key;
+  return key;
+}
+static float *tw_copy_of(const opipe_params *p, uint32_t slot, uint32_t key) {
+  return key == 0 ? NULL : (float *)(void *)p->copies[slot][key - 1]->data;
+}
+/* Into all layouts; of gradients into the master, and nothing into the others. */
 static void tw_pack(const opipe_params *p, uint32_t slot, const float *dense) {
-  float *to = (float *)(void *)p->copies[slot]->data;
-  memset(to, 0, (size_t)tw_bytes(slot, p->keys[slot]));
-  for (uint32_t i = 0; dense != NULL && i < tw_elems(slot); ++i)
-    to[tw_place(slot, p->keys[slot], i)] = dense[i];
+  const uint32_t master = tw_key(p, slot);
+  for (uint32_t key = 1; key <= TW_KEYS; ++key) {
+    if (p->copies[slot][key - 1] == NULL)
+      continue;
+    float *to = tw_copy_of(p, slot, key);
+    memset(to, 0, (size_t)tw_bytes(slot, key));
+    for (uint32_t i = 0;
+         dense != NULL && (key == master || !p->gradients) && i < tw_elems(slot); ++i)
+      to[tw_place(slot, key, i)] = dense[i];
+  }
 }
 static opipe_status tw_prepare(opipe_params *p, const opipe_program *program, opipe_error *err) {
   for (uint32_t i = 0; i < program->n; ++i) {
-    const uint32_t slot = program->slots[i];
-    if (p->copies[slot] != NULL || (p->gradients && slot == TW_FROZEN))
+    const uint32_t slot = program->slots[i], key = program->keys[i];
+    if (p->copies[slot][key - 1] != NULL || (p->gradients && slot == TW_FROZEN))
       continue;
-    p->keys[slot] = program->keys[i];
-    const opipe_status status = tw_alloc(p->device, tw_bytes(slot, program->keys[i]),
-                                         OPIPE_BUFFER_PARAMS, &p->copies[slot], err);
+    const opipe_status status = tw_alloc(p->device, tw_bytes(slot, key), OPIPE_BUFFER_PARAMS,
+                                         &p->copies[slot][key - 1], err);
     if (status < 0)
       return status;
     tw_pack(p, slot, p->gradients ? NULL : p->sources[slot].data);
@@ -181,13 +196,14 @@ static opipe_status tw_prepare(opipe_params *p, const opipe_program *program, op
 static opipe_status tw_clone(const opipe_params *p, opipe_params **out, opipe_error *err) {
   opipe_params *c = calloc(1, sizeof *c);
   *c = *p;
-  for (uint32_t s = 0; s < TW_SLOTS; ++s) {
-    c->copies[s] = NULL;
-    if (p->copies[s] == NULL)
+  memset(c->copies, 0, sizeof c->copies);
+  for (uint32_t i = 0; i < TW_SLOTS * TW_KEYS; ++i) {
+    const uint32_t s = i / TW_KEYS, key = i % TW_KEYS + 1;
+    if (p->copies[s][key - 1] == NULL)
       continue;
-    const uint64_t n = tw_bytes(s, p->keys[s]);
-    OPI_TRY(tw_alloc(p->device, n, OPIPE_BUFFER_PARAMS, &c->copies[s], err));
-    memcpy(c->copies[s]->data, p->copies[s]->data, (size_t)n);
+    const uint64_t n = tw_bytes(s, key);
+    OPI_TRY(tw_alloc(p->device, n, OPIPE_BUFFER_PARAMS, &c->copies[s][key - 1], err));
+    memcpy(tw_copy_of(c, s, key), tw_copy_of(p, s, key), (size_t)n);
   }
   *out = c;
   return OPIPE_OK;
@@ -201,9 +217,10 @@ static opipe_status tw_params_write(opipe_params *p, uint32_t slot, const void *
 static opipe_status tw_params_read(const opipe_params *p, uint32_t slot, void *dst, uint64_t n,
                                    opipe_error *err) {
   (void)n, (void)err;
-  const float *from = (const float *)(const void *)p->copies[slot]->data;
+  const uint32_t key = tw_key(p, slot);
+  const float *from = tw_copy_of(p, slot, key);
   for (uint32_t i = 0; i < tw_elems(slot); ++i)
-    ((float *)dst)[i] = from[tw_place(slot, p->keys[slot], i)];
+    ((float *)dst)[i] = from[tw_place(slot, key, i)];
   return OPIPE_OK;
 }
 static opipe_status tw_commit(opipe_params *p, opipe_error *err) {
@@ -217,12 +234,29 @@ static opipe_status tw_gradients_create(opipe_params *p, opipe_params **out, opi
 }
 static opipe_status tw_master(opipe_params *p, uint32_t slot, opipe_region *out, opipe_error *err) {
   (void)err;
-  *out = (opipe_region){.buffer = p->copies[slot]};
-  out->n_bytes = p->copies[slot] == NULL ? 0 : tw_bytes(slot, p->keys[slot]);
+  const uint32_t key = tw_key(p, slot);
+  *out = (opipe_region){.buffer = key == 0 ? NULL : p->copies[slot][key - 1]};
+  out->n_bytes = key == 0 ? 0 : tw_bytes(slot, key);
   return OPIPE_OK;
 }
-static opipe_status tw_none(opipe_params *p, opipe_queue *q, uint32_t slot, opipe_error *err) {
-  (void)p, (void)q, (void)slot, (void)err;
+/* Adds the other accumulators to the master's and clears them. */
+static opipe_status tw_fold(opipe_params *p, opipe_queue *q, uint32_t slot, opipe_error *err) {
+  (void)q, (void)err;
+  const uint32_t master = tw_key(p, slot);
+  for (uint32_t key = 1; key < master; ++key) {
+    for (uint32_t i = 0; p->copies[slot][key - 1] != NULL && i < tw_elems(slot); ++i) {
+      float *part = &tw_copy_of(p, slot, key)[tw_place(slot, key, i)];
+      tw_copy_of(p, slot, master)[tw_place(slot, master, i)] += *part;
+      *part = 0;
+    }
+  }
+  return OPIPE_OK;
+}
+static opipe_status tw_refresh(opipe_params *p, opipe_queue *q, uint32_t slot, opipe_error *err) {
+  float dense[16];
+  (void)q;
+  OPI_TRY(tw_params_read(p, slot, dense, 0, err));
+  tw_pack(p, slot, dense);
   return OPIPE_OK;
 }
 static opipe_status tw_export(opipe_params *p, opipe_queue *q, uint32_t slot,
@@ -312,8 +346,8 @@ static const opipe_backend tw_backend = {.struct_size = (uint32_t)OPIPE_END(opip
                                          .gradients_create = tw_gradients_create,
                                          .program_gradients = tw_gradients_of,
                                          .params_master = tw_master,
-                                         .gradients_fold = tw_none,
-                                         .params_refresh = tw_none,
+                                         .gradients_fold = tw_fold,
+                                         .params_refresh = tw_refresh,
                                          .params_export = tw_export,
                                          .params_import = tw_import,
                                          .fill_zero = tw_zero,
@@ -421,10 +455,11 @@ static void tw_step(tw_place_set *t, uint32_t step, double scale) {
   for (uint32_t i = 0; i < n; ++i) {
     opipe_params *g = opi_weights_gradients(t->weights, i);
     for (uint32_t k = 0; k < t->instances[i].n_params; ++k) {
-      const uint32_t slot = t->instances[i].params[k];
-      float *at = g->copies[slot] == NULL ? NULL : (float *)(void *)g->copies[slot]->data;
-      for (uint32_t e = 0; at != NULL && e < tw_elems(slot); ++e)
-        at[tw_place(slot, g->keys[slot], e)] += (float)scale * tw_part(i, slot, e, step);
+      const uint32_t slot = t->instances[i].params[k], key = t->instances[i].programs[0]->keys[k];
+      for (uint32_t e = 0; slot != TW_FROZEN && e < tw_elems(slot); ++e) {
+        tw_copy_of(g, slot, key)[tw_place(slot, key, e)] +=
+            (float)scale * tw_part(i, slot, e, step);
+      }
     }
     if (i % 2 == 0) /* the others are reduced by the step */
       OPI_ASSERT_OK(opi_weights_reduce(t->weights, i, &err), &err);
