@@ -17,10 +17,10 @@ typedef struct replay {
   const opi_plan *plan;
   const opi_cut *cut;
   opi_times *t;
-  uint32_t n_pieces;    /* of a stage of the schedule's */
-  pass missing;         /* what an action was last found to wait for */
-  uint32_t *credit;     /* [n_actions] forward: action whose end gives the credit to start */
-  uint32_t *next;       /* [n_ranks] action */
+  uint32_t n_pieces; /* of a stage of the schedule's */
+  pass missing;      /* what an action was last found to wait for */
+  uint32_t *credit;  /* [n_actions] forward: action whose end gives the credit to start */
+  uint32_t *next;    /* [n_ranks] action */
   uint32_t n_run;
   uint64_t *free_at_ns; /* [n_ranks] */
   opipe_error *err;
@@ -325,7 +325,8 @@ opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, o
   r.next = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_ranks);
   r.free_at_ns = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_ranks);
   if (t->start == NULL || t->end == NULL || t->phase_start == NULL || t->phase_end == NULL ||
-      t->phase_action == NULL || t->replica_of == NULL || t->sequence == NULL || r.next == NULL || r.free_at_ns == NULL)
+      t->phase_action == NULL || t->replica_of == NULL || t->sequence == NULL || r.next == NULL ||
+      r.free_at_ns == NULL)
     return opi_fail_nomem(err, places * OPI_PHASES * sizeof(uint64_t), "a schedule's times");
   memset(t->phase_end, 0xff, places * OPI_PHASES * sizeof(uint64_t));
   memset(t->phase_action, 0xff, places * OPI_PHASES * sizeof(uint32_t));

@@ -188,8 +188,7 @@ static opipe_status ask_holder(const opi_weight_query *query, uint32_t index, as
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "parameter '%s' is trained, and stage %u reads it without giving a gradient: "
                     "freeze it or cut elsewhere",
-                    query->sources[holder->params[k]].name,
-                    query->readers[holder->first[k]].stage);
+                    query->sources[holder->params[k]].name, query->readers[holder->first[k]].stage);
   }
   return OPIPE_OK;
 }

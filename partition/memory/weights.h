@@ -54,8 +54,9 @@ typedef struct opi_weight_bytes {
   uint64_t params, versions, gradients, optimizer;
 } opi_weight_bytes;
 
-/* Brings readers [n_readers], ordered by (stage, replica), together by rank; out_holders [as many as
- * there are ranks among them] in `arena`, whose backend and alignment are still to be filled in. */
+/* Brings readers [n_readers], ordered by (stage, replica), together by rank; out_holders [as many
+ * as there are ranks among them] in `arena`, whose backend and alignment are still to be filled in.
+ */
 opipe_status opi_weight_holders(const opi_weight_reader *readers, uint32_t n_readers,
                                 uint32_t n_ranks, uint32_t n_sources, opi_arena *arena,
                                 opi_weight_holder **out_holders, uint32_t *out_n_holders,

@@ -80,8 +80,8 @@ typedef struct borrowed {
   char *saved; /* what lay in the accumulator */
 } borrowed;
 
-static opipe_status borrow(const opi_weights *w, opi_holder *holder,
-                           const opi_weight_param *param, borrowed *b, opipe_error *err) {
+static opipe_status borrow(const opi_weights *w, opi_holder *holder, const opi_weight_param *param,
+                           borrowed *b, opipe_error *err) {
   *b = (borrowed){.holder = holder, .param = param};
   b->saved = opi_alloc(w->allocator, (size_t)param->n_bytes);
   if (b->saved == NULL)
@@ -106,13 +106,13 @@ static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status st
   return status < 0 ? status : back;
 }
 
-static opipe_status unpack(const opi_weights *w, opi_holder *holder,
-                           const opi_weight_param *param, const opipe_region *from, void *dst,
-                           uint64_t n_bytes, opipe_error *err) {
+static opipe_status unpack(const opi_weights *w, opi_holder *holder, const opi_weight_param *param,
+                           const opipe_region *from, void *dst, uint64_t n_bytes,
+                           opipe_error *err) {
   borrowed loan;
   OPI_TRY(borrow(w, holder, param, &loan, err));
-  opipe_status status = OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue,
-                                &param->gradient, from);
+  opipe_status status =
+      OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, &param->gradient, from);
   if (status == OPIPE_OK)
     status = opi_holder_sync(holder, err);
   if (status == OPIPE_OK) {
@@ -122,9 +122,9 @@ static opipe_status unpack(const opi_weights *w, opi_holder *holder,
   return give_back(w, &loan, status, err);
 }
 
-static opipe_status pack(const opi_weights *w, opi_holder *holder,
-                         const opi_weight_param *param, const opipe_region *to, const void *src,
-                         uint64_t n_bytes, opipe_error *err) {
+static opipe_status pack(const opi_weights *w, opi_holder *holder, const opi_weight_param *param,
+                         const opipe_region *to, const void *src, uint64_t n_bytes,
+                         opipe_error *err) {
   borrowed loan;
   OPI_TRY(borrow(w, holder, param, &loan, err));
   opipe_status status = OPI_ASK("backend", holder->env.backend, params_write, err,
@@ -132,8 +132,8 @@ static opipe_status pack(const opi_weights *w, opi_holder *holder,
   if (status == OPIPE_OK)
     status = OPI_ASK("backend", holder->env.backend, params_commit, err, holder->gradients);
   if (status == OPIPE_OK) {
-    status = OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, to,
-                     &param->gradient);
+    status =
+        OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, to, &param->gradient);
   }
   if (status == OPIPE_OK)
     status = opi_holder_sync(holder, err);
@@ -154,8 +154,8 @@ static const opipe_region *state_region(const opi_weights *w, const opi_holder *
 static opipe_status get_gradient(const opi_weights *w, opi_holder *holder, uint32_t slot,
                                  float *dst, uint64_t n_bytes, opipe_error *err) {
   const double scale = w->ranks[holder->env.rank].gradient_scale;
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_read, err, holder->gradients, slot,
-                  dst, n_bytes));
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_read, err, holder->gradients, slot, dst,
+                  n_bytes));
   for (uint64_t i = 0; scale != 1 && i < n_bytes / sizeof *dst; ++i)
     dst[i] = (float)((double)dst[i] / scale);
   return OPIPE_OK;
@@ -167,13 +167,13 @@ static opipe_status get_one(const opi_weights *weights, opi_holder *holder, uint
   const opi_weight_param *p = opi_holder_param(holder, slot);
   if (state == OPI_STATE_WEIGHT) {
     const uint32_t set = opi_weights_set_of(weights, holder->env.rank, version);
-    return OPI_ASK("backend", holder->env.backend, params_read, err, holder->sets[set], slot,
-                   dst, n_bytes);
+    return OPI_ASK("backend", holder->env.backend, params_read, err, holder->sets[set], slot, dst,
+                   n_bytes);
   }
   if (state == OPI_STATE_GRADIENT)
     return get_gradient(weights, holder, slot, dst, n_bytes, err);
-  return unpack(weights, holder, p, state_region(weights, holder, p, state, version), dst,
-                n_bytes, err);
+  return unpack(weights, holder, p, state_region(weights, holder, p, state, version), dst, n_bytes,
+                err);
 }
 
 opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
@@ -191,19 +191,18 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
              : weights->share(weights->share_ctx, holder->env.rank, dst, n_bytes, status, err);
 }
 
-static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t slot,
-                            uint32_t state, uint32_t version, const void *src, uint64_t n_bytes,
-                            opipe_error *err) {
+static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t slot, uint32_t state,
+                            uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err) {
   const uint32_t set = opi_weights_set_of(w, holder->env.rank, version);
   const opi_weight_param *p = opi_holder_param(holder, slot);
   if (state == OPI_STATE_WEIGHT) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->sets[set], slot,
-                    src, n_bytes));
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->sets[set], slot, src,
+                    n_bytes));
     return OPI_ASK("backend", holder->env.backend, params_commit, err, holder->sets[set]);
   }
   if (state == OPI_STATE_GRADIENT) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->gradients, slot,
-                    src, n_bytes));
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->gradients, slot, src,
+                    n_bytes));
     return OPI_ASK("backend", holder->env.backend, params_commit, err, holder->gradients);
   }
   OPI_TRY(pack(w, holder, p, state_region(w, holder, p, state, version), src, n_bytes, err));

@@ -201,8 +201,8 @@ opipe_status opi_member_test(opi_weights *weights, opi_holder *holder, opi_membe
     status =
         OPI_POLL("transport", &weights->transport, group_test, err, member->group, member->round);
     if (status == OPIPE_OK && holder->done != NULL) {
-      status = OPI_ASK("backend", holder->env.backend, event_wait, err, holder->env.queue,
-                       holder->done);
+      status =
+          OPI_ASK("backend", holder->env.backend, event_wait, err, holder->env.queue, holder->done);
     }
   }
   if (status != OPIPE_OK)

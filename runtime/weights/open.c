@@ -116,16 +116,16 @@ static opipe_status charge(opi_weights *w, opi_holder *holder, opipe_error *err)
   const uint64_t n_bytes = b->params + b->versions + b->gradients + b->optimizer;
   if (w->budget == NULL || n_bytes == 0)
     return OPIPE_OK;
-  OPI_TRY(opi_budget_charge(w->budget, holder->env.backend->id, holder->env.device_index,
-                            n_bytes, "weights and optimizer state", err));
+  OPI_TRY(opi_budget_charge(w->budget, holder->env.backend->id, holder->env.device_index, n_bytes,
+                            "weights and optimizer state", err));
   holder->charged_bytes = n_bytes;
   return OPIPE_OK;
 }
 
 static opipe_status make_sets(opi_weights *w, opi_holder *holder, opipe_error *err) {
   const opi_weight_instance *env = &holder->env;
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_create_owned, err, env->device,
-                  w->sources, w->n_sources, &holder->sets[0]));
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_create_owned, err, env->device, w->sources,
+                  w->n_sources, &holder->sets[0]));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL) {
       OPI_TRY(OPI_ASK("backend", holder->env.backend, params_prepare, err, holder->sets[0],
@@ -149,11 +149,11 @@ static opipe_status make_sets(opi_weights *w, opi_holder *holder, opipe_error *e
 static opipe_status find_masters(const opi_weights *w, const opi_holder *holder,
                                  opi_weight_param *p, opipe_error *err) {
   for (uint32_t v = 0; v < w->n_versions; ++v) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_master, err, holder->sets[v],
-                    p->slot, &p->weight[v]));
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_master, err, holder->sets[v], p->slot,
+                    &p->weight[v]));
   }
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_master, err, holder->gradients,
-                  p->slot, &p->gradient));
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_master, err, holder->gradients, p->slot,
+                  &p->gradient));
   for (uint32_t v = 0; v < w->n_versions; ++v) {
     if (p->weight[v].n_bytes == p->n_bytes && p->gradient.n_bytes == p->n_bytes)
       continue;
@@ -174,8 +174,8 @@ static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *
     n_bytes += opi_align_up(holder->trained[k].n_bytes, holder->alignment) * w->n_moments;
   if (n_bytes == 0)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device,
-                  n_bytes, OPIPE_BUFFER_PARAMS, &holder->state));
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device, n_bytes,
+                  OPIPE_BUFFER_PARAMS, &holder->state));
   const opipe_region all = {.buffer = holder->state, .n_bytes = n_bytes};
   OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &all));
   uint64_t at = 0;
@@ -230,9 +230,8 @@ static bool is_tied(const opi_weights *w, uint32_t slot) {
   return false;
 }
 
-static opipe_status list_trained(opi_weights *w, opi_holder *holder,
-                                 const opi_weight_query *query, opi_weight_layout *const *layouts,
-                                 opipe_error *err) {
+static opipe_status list_trained(opi_weights *w, opi_holder *holder, const opi_weight_query *query,
+                                 opi_weight_layout *const *layouts, opipe_error *err) {
   const opi_weight_instance *env = &holder->env;
   const uint32_t index = (uint32_t)(holder - w->holders);
   const opi_weight_holder *held = &query->holders[index];
@@ -260,9 +259,8 @@ static opipe_status list_trained(opi_weights *w, opi_holder *holder,
   return OPIPE_OK;
 }
 
-static opipe_status make_holder(opi_weights *w, opi_holder *holder,
-                                  const opi_weight_query *query, opi_weight_layout *const *layouts,
-                                  opipe_error *err) {
+static opipe_status make_holder(opi_weights *w, opi_holder *holder, const opi_weight_query *query,
+                                opi_weight_layout *const *layouts, opipe_error *err) {
   OPI_TRY(list_trained(w, holder, query, layouts, err));
   if (holder->env.elsewhere != 0)
     return OPIPE_OK;
@@ -503,7 +501,7 @@ void opi_weights_close(opi_weights *weights) {
 opipe_status opi_holder_sync(opi_holder *holder, opipe_error *err) {
   if (holder->done == NULL)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
-                  holder->done));
+  OPI_TRY(
+      OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue, holder->done));
   return OPI_ASK("backend", holder->env.backend, event_sync, err, holder->done, UINT64_MAX);
 }

@@ -82,8 +82,8 @@ static opipe_status read_table(opi_weight_rank *rank, opipe_error *err) {
     OPI_TRY(OPI_ASK("backend", holder->env.backend, read, err, holder->env.queue, rank->host_table,
                     &all));
     if (holder->done != NULL) {
-      OPI_TRY(
-          OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue, holder->done));
+      OPI_TRY(OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
+                      holder->done));
     }
     rank->started = true;
   }
@@ -131,14 +131,14 @@ static opipe_status update_param(const opi_weights *w, const opi_weight_rank *ra
   u->second = p->moments[1];
   u->decay = p->no_decay ? 0 : w->optimizer.decay;
   if (w->n_versions > 1 && !rank->held) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue,
-                    &p->weight[to], &p->weight[rank->newest]));
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, &p->weight[to],
+                    &p->weight[rank->newest]));
   }
   if (rank->report.skipped == OPI_SKIP_NONE) {
     OPI_TRY(OPI_ASK("backend", holder->env.backend, update, err, holder->env.queue, u));
   } else if (!w->keep_gradients) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue,
-                    &p->gradient));
+    OPI_TRY(
+        OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &p->gradient));
   }
   if (rank->held || (rank->report.skipped != OPI_SKIP_NONE && w->n_versions == 1))
     return OPIPE_OK;

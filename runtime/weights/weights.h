@@ -8,9 +8,9 @@
  * their first readers, then every copy is updated alike, so all copies keep equal bits. Sums run
  * through the transport's all_reduce, one member per rank in that order, on the layout that the
  * backend accumulates in; parameters that several stages, or several instances of a rank, read are
- * summed once at the step, in dense form where their layouts differ. The norm is added up parameter by parameter in the table's
- * order, so that it does not depend on who holds what. Without a transport (the reference) one
- * thread calls for all ranks in turn until all are done.
+ * summed once at the step, in dense form where their layouts differ. The norm is added up parameter
+ * by parameter in the table's order, so that it does not depend on who holds what. Without a
+ * transport (the reference) one thread calls for all ranks in turn until all are done.
  */
 #ifndef OPI_WEIGHTS_H
 #define OPI_WEIGHTS_H
@@ -134,8 +134,8 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
 /* Parameter `index` that some stage reads, in the table's order; false past the last. */
 typedef struct opi_weight_info {
   const opipe_param_source *source;
-  uint32_t trained; /* 1 */
-  uint32_t n_copies; /* ranks that hold it */
+  uint32_t trained;     /* 1 */
+  uint32_t n_copies;    /* ranks that hold it */
   double gradient_norm; /* of the last step, before clipping */
 } opi_weight_info;
 bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info);

@@ -175,8 +175,8 @@ static void tw_pack(const opipe_params *p, uint32_t slot, const float *dense) {
       continue;
     float *to = tw_copy_of(p, slot, key);
     memset(to, 0, (size_t)tw_bytes(slot, key));
-    for (uint32_t i = 0;
-         dense != NULL && (key == master || !p->gradients) && i < tw_elems(slot); ++i)
+    for (uint32_t i = 0; dense != NULL && (key == master || !p->gradients) && i < tw_elems(slot);
+         ++i)
       to[tw_place(slot, key, i)] = dense[i];
   }
 }
