@@ -192,10 +192,11 @@ static bool leave_for_stashes(const opi_plan *plan, const opi_memory *memory, ui
   bool less = false;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &memory[r];
-    const uint64_t excess = m->total_bytes > m->cap_bytes ? m->total_bytes - m->cap_bytes : 0;
+    const uint64_t cap = plan->told_bytes == NULL ? m->cap_bytes : plan->told_bytes[r];
+    const uint64_t excess = m->total_bytes > cap ? m->total_bytes - cap : 0;
     const uint64_t others = m->total_bytes - m->stash_bytes, one = stash_of_one(plan, r);
-    uint64_t room = m->cap_bytes > others ? m->cap_bytes - others : 0;
-    if (m->cap_bytes == UINT64_MAX)
+    uint64_t room = cap > others ? cap - others : 0;
+    if (cap == UINT64_MAX)
       continue;
     if (io_free[r] < UINT64_MAX && excess > 0)
       room = io_free[r] > excess ? io_free[r] - excess : 0;

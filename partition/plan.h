@@ -269,6 +269,8 @@ typedef struct opi_plan {
       *weight_ns; /* [n_stages] training: backward of one micro-batch, its two halves */
   uint64_t *stage_stash_bytes; /* [n_stages] training: kept from F to B, one micro-batch */
   uint64_t *free_bytes; /* [n_ranks] training, while the schedule is asked: left for stashes */
+  const uint64_t *told_bytes; /* [n_ranks] training, while the plan is made: caps that it is asked
+                                 for where they are not the devices', UINT64_MAX: none; or NULL */
   /* training, while the plan is made: the schedule was told that; it found no order in it */
   bool order_bounded, order_refused;
   /* Tensors between ranks in a mini-batch or request: made where they are read, and sent there. */

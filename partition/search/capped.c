@@ -26,6 +26,7 @@ typedef struct capped {
   opi_plan *plan;
   opi_arena scratch;
   uint64_t *caps_bytes; /* [n_ranks] the plan's, UINT64_MAX: none */
+  uint64_t *told_bytes; /* [n_ranks] for schedules */
   uint32_t *first_node; /* [n_parts + 1] */
   uint32_t n_parts;
   const opi_run **runs;    /* [n_ranks] */
@@ -190,17 +191,18 @@ static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err
 static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *err) {
   opi_plan *plan = c->plan;
   opipe_status status = OPIPE_E_LIMIT;
-  for (uint32_t i = 0; i <= LOWERS_MOST && status == OPIPE_E_LIMIT; ++i) {
+  plan->told_bytes = c->told_bytes;
+  for (uint32_t i = 0; i <= LOWERS_MOST + 1 && status == OPIPE_E_LIMIT; ++i) {
     for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-      const uint64_t cap = c->caps_bytes[r];
-      if (cap != UINT64_MAX)
-        plan->devices[r].memory_bytes = cap - (cap - bytes[r]) / LOWERS_MOST * i;
+      const uint64_t cap = c->caps_bytes[r], less = (cap - bytes[r]) / LOWERS_MOST * i;
+      if (cap == UINT64_MAX)
+        c->told_bytes[r] = cap;
+      else
+        c->told_bytes[r] = i <= LOWERS_MOST ? cap - less : 1; /* 1: the least */
     }
     status = finish(c, err);
-    set_caps(c, 0, false);
   }
-  for (uint32_t r = 0; status == OPIPE_OK && r < plan->n_ranks; ++r)
-    plan->memory[r].cap_bytes = c->caps_bytes[r];
+  plan->told_bytes = NULL;
   return status;
 }
 
@@ -427,7 +429,8 @@ static opipe_status by_exact_bytes(capped *c) {
 static opipe_status prepare(capped *c) {
   const opi_plan *plan = c->plan;
   c->caps_bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, plan->n_ranks);
-  if (c->caps_bytes == NULL)
+  c->told_bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, plan->n_ranks);
+  if (c->caps_bytes == NULL || c->told_bytes == NULL)
     return opi_fail_nomem(c->err, plan->n_ranks * sizeof(uint64_t), "a cut");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint64_t cap = plan->devices[r].memory_bytes;
