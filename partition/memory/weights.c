@@ -108,15 +108,19 @@ static uint64_t held_bytes(const opipe_param_layout *layout) {
   return layout->n_bytes != 0 ? layout->n_bytes : layout->mapped_bytes;
 }
 
+/* Programs that read the master, whichever it is, come last: it is theirs where nothing else is. */
 static void add_params(const opi_weight_holder *holder, const opi_layout_set *wanted,
                        uint32_t first, opi_weight_layout *layouts) {
-  for (uint32_t i = first; i < wanted->n; ++i) {
-    const opipe_param_layout *w = &wanted->list[i].layout;
+  const uint32_t n = wanted->n - first;
+  for (uint32_t i = 0; i < 2 * n; ++i) {
+    const opipe_param_layout *w = &wanted->list[first + i % n].layout;
     const uint32_t k = opi_weight_index(holder, w->slot);
-    if (k == OPIPE_NONE)
+    const bool follows = w->key == OPIPE_LAYOUT_MASTER;
+    if (k == OPIPE_NONE || follows != (i >= n) || (follows && layouts[k].master_bytes != 0))
       continue;
     layouts[k].params_bytes += opi_align_up(held_bytes(w), holder->alignment);
-    if (w->key >= OPIPE_LAYOUT_DERIVED || (layouts[k].master_bytes != 0 && w->key < layouts[k].key))
+    if (!follows && (w->key >= OPIPE_LAYOUT_DERIVED ||
+                     (layouts[k].master_bytes != 0 && w->key < layouts[k].key)))
       continue;
     layouts[k].key = w->key;
     layouts[k].master_bytes = held_bytes(w);

@@ -53,8 +53,11 @@ static opipe_status bind_boundaries(opipe_binding *binding, const opipe_bind_par
 static opipe_status bind_param(opipe_binding *binding, cpu_tensor *tensor, const opipe_value *value,
                                uint32_t slot, uint32_t kind, opipe_error *err) {
   const opipe_params *set = binding->params;
-  if (set == NULL || slot >= cpu_params_count(set) ||
-      (cpu_params_data(set, slot, kind) == NULL && value->n_bytes > 0)) {
+  const bool known = set != NULL && slot < cpu_params_count(set);
+  const uint32_t held =
+      known && kind == CPU_LAYOUT_MASTER ? cpu_params_master_kind(set, slot) : kind;
+  if (!known || held == CPU_LAYOUT_MASTER ||
+      (cpu_params_data(set, slot, held) == NULL && value->n_bytes > 0)) {
     return opipe_fail(err, OPIPE_E_STATE,
                       "bind: parameter '%.80s' has not been prepared for this program",
                       value->name);

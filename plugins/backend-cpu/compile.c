@@ -267,7 +267,8 @@ static opipe_status list_layouts(const opipe_program *program, const cpu_layout 
     const uint64_t dense_bytes = program->graph->values[layout->value].n_bytes;
     /* what reads the parameter may be another program; a copy is what opipe_host_alloc takes */
     opipe_param_layout_put(
-        out_layouts, i, layout->slot, master ? OPIPE_LAYOUT_MASTER : layout->kind,
+        out_layouts, i, layout->slot,
+        master || layout->kind == CPU_LAYOUT_MASTER ? OPIPE_LAYOUT_MASTER : layout->kind,
         copied ? cpu_align_up(dense_bytes != 0 ? dense_bytes : 1, CPU_ALIGN_BYTES)
                : layout->n_bytes,
         raw && !copied ? dense_bytes : 0);

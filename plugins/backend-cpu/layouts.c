@@ -16,6 +16,7 @@ bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32
     case CPU_LAYOUT_RAW:
       return true;
     case CPU_LAYOUT_COPY:
+    case CPU_LAYOUT_MASTER: /* where no other program asks for one */
       return opipe_tensor_bytes(dtype, shape, rank, out_bytes);
     case CPU_LAYOUT_F32:
       return opipe_shape_elems(shape, rank, &n) && !__builtin_mul_overflow(n, 4ull, out_bytes);
@@ -206,12 +207,18 @@ static void sort_layouts(cpu_layout *layouts, uint32_t *io_n) {
 }
 
 /* In an owned set nothing lies in place, of fp32 parameters there is one dense form, and of panels
- * one: kernels multiply by them and by their transpose. */
-static void own_layout(const opipe_program *program, cpu_operand *operand) {
+ * one: kernels multiply by them and by their transpose. What can be read in either form is read in
+ * the master's, whichever programs of the set bring it: a tied table (hosts know it from 1.2 on).
+ */
+static void own_layout(const opipe_program *program, const cpu_step *step, uint32_t i) {
+  cpu_operand *operand = &step->in[i];
   const bool f32 = program->graph->values[operand->value].dtype == OPIPE_FLOAT;
+  const bool any = f32 && i < 32 && (step->panels >> i & 1u) != 0;
   if ((program->flags & OPIPE_COMPILE_OWNED) == 0)
     return;
-  if (operand->layout == CPU_LAYOUT_RAW || (f32 && operand->layout == CPU_LAYOUT_F32))
+  if (any && operand->layout < CPU_LAYOUT_PANEL && program->device->host->abi_minor >= 2)
+    operand->layout = CPU_LAYOUT_MASTER;
+  else if (operand->layout == CPU_LAYOUT_RAW || (f32 && operand->layout == CPU_LAYOUT_F32))
     operand->layout = CPU_LAYOUT_COPY;
   else if (operand->layout == CPU_LAYOUT_PANEL_T)
     operand->layout = CPU_LAYOUT_PANEL;
@@ -223,7 +230,8 @@ static uint32_t accumulator_kind(const opipe_program *program, uint32_t slot) {
   uint32_t kind = CPU_LAYOUT_COPY;
   for (uint32_t i = 0; i < program->n_layouts; ++i) {
     const cpu_layout *layout = &program->layouts[i];
-    kind = layout->slot == slot && layout->kind > kind ? layout->kind : kind;
+    if (layout->slot == slot && layout->kind > kind && layout->kind != CPU_LAYOUT_MASTER)
+      kind = layout->kind;
   }
   for (uint32_t s = 0; s < program->n_steps; ++s) {
     const cpu_operand *out = program->steps[s].out;
@@ -297,7 +305,7 @@ opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err) {
     for (uint32_t i = 0; i < step->n_in; ++i) {
       const uint32_t value = step->in[i].value;
       if (value != OPIPE_NONE && program->graph->values[value].role == OPIPE_VALUE_PARAMETER) {
-        own_layout(program, &step->in[i]);
+        own_layout(program, step, i);
         CPU_TRY(
             add_layout(program, program->layouts, &program->n_layouts, step, &step->in[i], err));
       }

@@ -191,7 +191,11 @@ static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, op
   const uint32_t kind = layout->kind;
   const uint64_t n_bytes = layout->n_bytes;
   param_state *state = &params->states[slot];
-  param_copy *copy = &state->copies[kind];
+  param_copy *copy = &state->copies[kind == CPU_LAYOUT_MASTER ? 0 : kind];
+  if (kind == CPU_LAYOUT_MASTER) {
+    state->followed = true;
+    return OPIPE_OK;
+  }
   if (copy->present)
     return OPIPE_OK;
   if (params->owned)
@@ -240,6 +244,7 @@ static opipe_status clone_state(opipe_params *copy, uint32_t slot, const param_s
     memcpy(fresh->own, state->own, (size_t)state->own_bytes);
   }
   fresh->dirty = state->dirty;
+  fresh->followed = state->followed;
   fresh->master = state->master;
   for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
     const param_copy *from = &state->copies[kind];
@@ -322,8 +327,9 @@ opipe_status cpu_params_read(const opipe_params *params, uint32_t slot, void *ds
 }
 
 opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
+  for (uint32_t i = 0; params->owned && params->of == NULL && i < params->n; ++i)
+    CPU_TRY(cpu_owned_settle(params, i, err));
   const cpu_exec exec = cpu_take_exec(params->device);
-  (void)err;
   for (uint32_t i = 0; i < params->n; ++i) {
     param_state *state = &params->states[i];
     for (uint32_t kind = CPU_LAYOUT_RAW + 1; state->dirty && kind < CPU_LAYOUT_COUNT; ++kind) {

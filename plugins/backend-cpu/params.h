@@ -20,6 +20,7 @@ typedef struct param_state {
   void *own; /* dense copy, once written */
   uint64_t own_bytes;
   bool dirty;      /* written since the last commit */
+  bool followed;   /* owned: a program reads the master, whichever it is */
   uint32_t master; /* owned: layout of the master, CPU_LAYOUT_MASTER: not chosen yet */
   param_copy copies[CPU_LAYOUT_COUNT];
 } param_state;
@@ -56,6 +57,9 @@ opipe_status cpu_owned_make_copy(opipe_params *params, uint32_t slot, uint32_t k
                                  uint64_t n_bytes, opipe_error *err);
 opipe_status cpu_owned_write(opipe_params *params, uint32_t slot, const void *src,
                              opipe_error *err);
+/* Once all programs are known: chooses the master that programs follow, and makes one where none of
+ * them has brought it. */
+opipe_status cpu_owned_settle(opipe_params *params, uint32_t slot, opipe_error *err);
 void cpu_owned_read(const opipe_params *params, uint32_t slot, void *dst);
 opipe_status cpu_gradients_prepare(opipe_params *gradients, const opipe_program *program,
                                    opipe_error *err);

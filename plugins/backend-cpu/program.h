@@ -22,7 +22,7 @@ enum {
   CPU_LAYOUT_PANEL = 3,   /* panels of B[K,N]: parameter stored [K,N] */
   CPU_LAYOUT_PANEL_T = 4, /* panels of B[K,N]: parameter stored [N,K] */
   CPU_LAYOUT_COUNT = 5,
-  CPU_LAYOUT_MASTER = 5 /* of accumulators: that of the parameter's master copy, whichever it is */
+  CPU_LAYOUT_MASTER = 5 /* that of the parameter's master copy, whichever it is */
 };
 
 /* A tensor as a kernel sees it. data NULL: absent. */

@@ -143,6 +143,18 @@ opipe_status cpu_owned_make_copy(opipe_params *params, uint32_t slot, uint32_t k
   return OPIPE_OK;
 }
 
+opipe_status cpu_owned_settle(opipe_params *params, uint32_t slot, opipe_error *err) {
+  param_state *state = &params->states[slot];
+  if (!state->followed)
+    return OPIPE_OK;
+  if (truth_of(state) == CPU_LAYOUT_MASTER) {
+    const uint64_t n_bytes = cpu_align_up(state->source.n_bytes, CPU_ALIGN_BYTES);
+    CPU_TRY(cpu_owned_make_copy(params, slot, CPU_LAYOUT_COPY, n_bytes, err));
+  }
+  (void)choose_master(state);
+  return OPIPE_OK;
+}
+
 opipe_status cpu_owned_write(opipe_params *params, uint32_t slot, const void *src,
                              opipe_error *err) {
   param_state *state = &params->states[slot];
@@ -191,6 +203,8 @@ opipe_status cpu_gradients_create(opipe_params *params, opipe_params **out_gradi
   opipe_params *gradients = NULL;
   if (!params->owned || params->of != NULL)
     return opipe_fail(err, OPIPE_E_STATE, "gradients_create: the set is not an owned one");
+  for (uint32_t i = 0; i < params->n; ++i)
+    CPU_TRY(cpu_owned_settle(params, i, err));
   opipe_status status = cpu_params_new(params->device, params->n, &gradients, err);
   for (uint32_t i = 0; status >= 0 && i < params->n; ++i) {
     opipe_param_source source = params->states[i].source;
@@ -224,6 +238,7 @@ static opipe_status prepare_accumulator(opipe_params *gradients, const cpu_layou
   uint64_t n_bytes = 0;
   if (state->master != CPU_LAYOUT_MASTER)
     return OPIPE_OK;
+  CPU_TRY(cpu_owned_settle(gradients->of, layout->slot, err));
   if (choose_master(weight) == CPU_LAYOUT_MASTER) {
     /* no program reads it, or as half type only: a dense master of its own */
     if (!cpu_layout_bytes(CPU_LAYOUT_F32, weight->source.shape, weight->source.rank, OPIPE_FLOAT,
@@ -266,6 +281,7 @@ static opipe_status check_slot(const opipe_params *params, uint32_t slot, const 
 opipe_status cpu_params_master(opipe_params *params, uint32_t slot, opipe_region *out_region,
                                opipe_error *err) {
   CPU_TRY(check_slot(params, slot, "params_master", err));
+  CPU_TRY(cpu_owned_settle(params, slot, err));
   param_state *state = &params->states[slot];
   const uint32_t kind = choose_master(state);
   memset(out_region, 0, sizeof *out_region);

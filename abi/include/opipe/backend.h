@@ -198,7 +198,9 @@ typedef struct opipe_bind_params {
 
 #define OPIPE_LAYOUT_DERIVED (UINT64_C(1) << 32) /* keys from here on are never a master */
 /* Of an accumulator: it is the master's, whichever that is; n_bytes: if no other program reads the
- * parameter. */
+ * parameter. Of a parameter of an owned set (1.2): the program reads the master, whichever that is;
+ * n_bytes: of the one that params_commit, or gradients_create, makes where the programs that were
+ * prepared want no other. A backend names it only to hosts whose abi_minor is 2 or more. */
 #define OPIPE_LAYOUT_MASTER UINT64_MAX
 
 enum {
