@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made from a bound model or read from JSON. */
 #include "abi/api/api.h"
+#include "partition/cluster/cluster.h"
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
-#include "partition/json/cluster.h"
 
 void opi_plan_unref(void *plan) {
   opi_plan_object *p = plan;

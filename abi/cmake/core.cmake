@@ -62,3 +62,11 @@ opi_export_only(onnxpipe ${PROJECT_SOURCE_DIR}/abi/cmake/library.map)
 # It stays when it was closed: threads of sessions, the table of handles and the host's late calls
 # need its code.
 target_link_options(onnxpipe PRIVATE -Wl,-z,nodelete)
+
+# Ready clusters lie beside the plugins, in the build tree too: --cluster finds them by name.
+file(GLOB ready_clusters CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/cluster/ready/*.json)
+foreach(cluster IN LISTS ready_clusters)
+  get_filename_component(name ${cluster} NAME)
+  configure_file(${cluster} ${PROJECT_BINARY_DIR}/lib/onnx-pipe/clusters/${name} COPYONLY)
+endforeach()
+install(FILES ${ready_clusters} DESTINATION ${CMAKE_INSTALL_LIBDIR}/onnx-pipe/clusters)

@@ -50,7 +50,8 @@ def changed(path, value, base=None):
 WRONG = [
     (changed(["format"], "onnx-pipe cluster 2"), "\"format\" is 'onnx-pipe cluster 2', this build reads"),
     (changed(["format"], None), "\"format\" must be a string"),
-    (changed(["nodes"], []), "\"nodes\" is no field of it; these are: format, devices, links"),
+    (changed(["nodes"], []), "\"devices\", and \"nodes\" that have their own: one of both"),
+    (changed(["racks"], 1), "\"racks\" is no field of it; these are: format, name, summary, nodes, devices, links"),
     (changed(["devices"], []), "\"devices\" is empty"),
     (changed(["devices"], {}), "\"devices\" must be an array"),
     (changed(["devices", 1], 7), "devices[1] must be an object"),

@@ -25,6 +25,7 @@ ALLOWED = {
     "loader": ["loader", "abi/include"],
     "partition/schedule": ["partition/schedule", "partition/simulate", "partition/json/json.h", *PLAN],
     "partition/simulate": ["partition/simulate", "partition/schedule", *PLAN],
+    "partition/cluster": ["partition/cluster", "partition/json", *PLAN],
     "partition/cut": ["partition/cut", *PLAN],
     "partition/program": ["partition/program", "partition/cut", "partition/schedule", "partition/simulate", *PLAN],
     "partition/lists": ["partition/lists", "partition/program", "partition/cut", "partition/schedule", *PLAN],
