@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the standard's node tests: load, bind, compile whole, run once, compare.
  *
- *   run_nodes [-v] [-o OPTIONS] [-x FILE] DATA_DIR LIST...
+ *   run_nodes [-v] [-a ATOL] [-o OPTIONS] [-x FILE] DATA_DIR LIST...
  *     LIST  a file of names, `kind/test_X` a line     -x FILE  names that are skipped
  *     -o    options of the CPU backend                -v       a line for every test
+ *     -a    absolute tolerance instead of 1e-7
  * Types and shapes must be exact, values within rtol 1e-3, atol 1e-7, a NaN equal to a NaN. Inputs
  * that decide a shape are pinned to their values, the others are fed. Programs are compiled with
  * poison and red zones. Prints every failure with its reason; the exit status is 0 without
@@ -27,6 +28,7 @@ typedef struct harness {
   opipe_device *device;
   opipe_queue *queue;
   opi_evaluator *evaluator;
+  double atol;
   bool verbose;
 } harness;
 
@@ -168,7 +170,8 @@ static opipe_status run_program(const harness *h, const test_case *c, const opip
 
 /* ---- comparing ---- */
 
-static opipe_status compare_values(const opi_value *wanted, const void *found, opipe_error *err) {
+static opipe_status compare_values(const opi_value *wanted, const void *found, double atol,
+                                   opipe_error *err) {
   uint64_t n = 0;
   (void)opi_shape_elems(wanted->shape, (uint32_t)wanted->rank, &n);
   if (opi_test_dtype_bytes(wanted->dtype) == 0 ||
@@ -181,7 +184,7 @@ static opipe_status compare_values(const opi_value *wanted, const void *found, o
     const double a = opi_test_element(found, i, wanted->dtype);
     const double b = opi_test_element(wanted->data, i, wanted->dtype);
     const bool same = a == b || (isnan(a) && isnan(b));
-    if (!same && !(fabs(a - b) <= 1e-7 + 1e-3 * fabs(b))) {
+    if (!same && !(fabs(a - b) <= atol + 1e-3 * fabs(b))) {
       return opi_fail(err, OPIPE_E_INVALID, "'%s': element %llu of %llu is %.9g, not %.9g",
                       wanted->name, (unsigned long long)i, (unsigned long long)n, a, b);
     }
@@ -220,7 +223,7 @@ static opipe_status compare_output(const harness *h, test_case *c, uint32_t i,
     OPI_TRY(h->backend->read(h->queue, copy, &regions[graph->n_inputs + i], err));
     found = copy;
   }
-  return compare_values(wanted, found, err);
+  return compare_values(wanted, found, h->atol, err);
 }
 
 static opipe_status compute(const harness *h, test_case *c, opipe_error *err) {
@@ -350,22 +353,23 @@ static opipe_status open_backend(harness *h, const char *options, opipe_error *e
 }
 
 int main(int argc, char **argv) {
-  harness h = {.allocator = opi_allocator_system()};
+  harness h = {.allocator = opi_allocator_system(), .atol = 1e-7};
   const char *options = NULL;
   char *excluded = NULL;
   size_t n_bytes = 0;
   tally sum = {0, 0, 0};
   opipe_error err = OPIPE_ERROR_INIT;
-  for (int flag = 0; (flag = getopt(argc, argv, "vo:x:")) != -1;) {
+  for (int flag = 0; (flag = getopt(argc, argv, "a:vo:x:")) != -1;) {
     h.verbose = h.verbose || flag == 'v';
     options = flag == 'o' ? optarg : options;
+    h.atol = flag == 'a' ? atof(optarg) : h.atol;
     if (flag == 'x')
       excluded = opi_test_read_file(optarg, &n_bytes);
     if (flag == '?')
       return 2;
   }
   if (argc - optind < 2) {
-    fprintf(stderr, "usage: run_nodes [-v] [-o OPTIONS] [-x FILE] DATA_DIR LIST...\n");
+    fprintf(stderr, "usage: run_nodes [-v] [-a ATOL] [-o OPTIONS] [-x FILE] DATA_DIR LIST...\n");
     return 2;
   }
   if (open_backend(&h, options, &err) < 0) {

@@ -240,6 +240,22 @@ static void packed_attention(maker *m) {
   bt_int(m->g, node, "is_causal", 1);
 }
 
+/* Along the last axis and along one before it; rows of three weights, the first element twice. */
+static void interpolation(maker *m) {
+  static const int64_t first[6] = {0, 0, 1, 2, 2, 0};
+  static const float weight[18] = {0.5f, 0.25f, 0.25f, 1, 0,     0,    0.1f, 0.2f,  0.7f,
+                                   0.3f, 0.3f,  0.4f,  0, -0.1f, 1.1f, 1.5f, -0.5f, 0.25f};
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t x = i == 0 ? rows_input(m, 5, 700) : m->g->graph.n_values - 1;
+    const uint32_t f = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, first, BT_SHAPE(6));
+    const uint32_t w = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_FLOAT, weight, BT_SHAPE(6, 3));
+    opipe_node *node = bt_node(m->g, "Interpolate", BT_IN(x, f, w),
+                               BT_OUT(rows_value(m, i == 1, 6, i == 0 ? 700 : 6)));
+    node->domain = "opipe";
+    bt_int(m->g, node, "axis", 1 + i);
+  }
+}
+
 static void convolution(maker *m) {
   static const int64_t pads[2] = {1, 1};
   const int64_t w_shape[3] = {8, 6, 3};
@@ -394,6 +410,7 @@ CASE(rotary, 2e-6)
 CASE(attention, 5e-6)
 CASE(packed_attention, 5e-6)
 CASE(convolution, 5e-6)
+CASE(interpolation, 2e-6)
 
 OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kernel),
               OPI_TEST(test_cut_tensors_are_not_swallowed), OPI_TEST(test_product),
@@ -402,4 +419,5 @@ OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kern
               OPI_TEST(test_through_views), OPI_TEST(test_layer_norm), OPI_TEST(test_rms_norm),
               OPI_TEST(test_softmax), OPI_TEST(test_log_softmax), OPI_TEST(test_reductions),
               OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
-              OPI_TEST(test_packed_attention), OPI_TEST(test_convolution))
+              OPI_TEST(test_packed_attention), OPI_TEST(test_convolution),
+              OPI_TEST(test_interpolation))
