@@ -208,9 +208,8 @@ static opipe_status read_roi(resizing *r, opipe_error *err) {
   const opi_value *roi = given(r, IN_ROI);
   if (r->by != BY_TF_CROP)
     return OPIPE_OK;
-  if (roi == NULL) {
+  if (roi == NULL)
     return opi_node_fail(r->b, r->node, err, OPIPE_E_INVALID, "tf_crop_and_resize lacks its roi");
-  }
   OPI_TRY(need_count(r, roi, 2, err));
   if (!opi_value_known(roi))
     return opi_need_value(r->b, r->node, r->node->in[IN_ROI], err);

@@ -362,7 +362,7 @@ int main(int argc, char **argv) {
   for (int flag = 0; (flag = getopt(argc, argv, "a:vo:x:")) != -1;) {
     h.verbose = h.verbose || flag == 'v';
     options = flag == 'o' ? optarg : options;
-    h.atol = flag == 'a' ? atof(optarg) : h.atol;
+    h.atol = flag == 'a' ? strtod(optarg, NULL) : h.atol;
     if (flag == 'x')
       excluded = opi_test_read_file(optarg, &n_bytes);
     if (flag == '?')

@@ -102,9 +102,10 @@ static opipe_status prepare_interpolate(cpu_prep *p) {
   if (plan == NULL)
     return cpu_nomem(p);
   if ((x->dtype != OPIPE_FLOAT && x->dtype != OPIPE_DOUBLE) || weight->dtype != x->dtype ||
-      weight->rank != 2)
+      weight->rank != 2) {
     return cpu_refuse(p, "does not take %s, weights of rank %u", opipe_dtype_name(x->dtype),
                       weight->rank);
+  }
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), x->rank, &axis));
   CPU_TRY(cpu_ints(p, 1, &first, &n));
   *plan = (interpolate_plan){
