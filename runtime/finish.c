@@ -127,6 +127,28 @@ static void tell(opi_request *request) {
   told = now.outer;
 }
 
+opipe_status opi_result_ask(const opi_session *s, const opipe_submit_params *params,
+                            uint32_t output, const opi_result *result, void **out_data,
+                            opipe_error *err) {
+  telling now = {.request = NULL, .outer = told};
+  const opipe_tensor tensor = {.device_type = OPIPE_DL_CPU,
+                               .rank = (int32_t)result->rank,
+                               .dtype = opi_dtype_to_dl(s->output_dtypes[output]),
+                               .shape = result->shape};
+  *out_data = NULL;
+  told = &now;
+  opi_fp_border *lent = opi_fp_lend();
+  const opipe_status status =
+      params->on_output(params->on_output_ctx, output, &tensor, result->n_bytes, out_data);
+  opi_fp_take(lent);
+  told = now.outer;
+  if (status == OPIPE_OK)
+    return OPIPE_OK;
+  return opi_fail(err, status < 0 ? status : OPIPE_E_INVALID,
+                  "output '%s': the host's on_output answered %d for its %llu bytes",
+                  s->output_names[output], (int)status, (unsigned long long)result->n_bytes);
+}
+
 /* ---- requests ---- */
 
 void opi_request_finish(opi_request *request) {
@@ -191,6 +213,7 @@ void opi_request_passed(opi_request *request) {
     atomic_fetch_sub(&request->shape->n_users, 1);
   const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */
   atomic_fetch_sub(&s->n_unfinished, request->is_gap ? 0 : 1);
+  opi_room_tell(s);
   set_flag(request, OPI_REQUEST_PASSED);
   if (!withdrawn)
     opi_request_finish(request);

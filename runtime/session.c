@@ -327,7 +327,12 @@ static opipe_status open_locks(opi_session *s, opipe_error *err) {
   status = opi_lock_init(&s->shapes_lock, err);
   if (status < 0)
     goto fail_submit_lock;
+  status = opi_lock_init(&s->room_lock, err);
+  if (status < 0)
+    goto fail_shapes_lock;
   return OPIPE_OK;
+fail_shapes_lock:
+  opi_lock_destroy(&s->shapes_lock);
 fail_submit_lock:
   opi_lock_destroy(&s->submit_lock);
 fail_lock:
@@ -373,6 +378,7 @@ void opi_session_stop(opi_session *s) {
     opi_thread_join(&s->ranks[s->here[i]].thread);
   opi_session_settle(s);
   while (atomic_load(&s->n_waiters) != 0) {
+    opi_room_tell(s);
     opi_lock_take(&s->lock);
     opi_lock_signal(&s->lock);
     opi_lock_wait(&s->lock, opi_clock_ns() + OPI_POLL_NS);
@@ -405,6 +411,7 @@ void opi_session_close(opi_session *s) {
   opi_streams_free(s);
   opi_engine_free(s);
   opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
+  opi_lock_destroy(&s->room_lock);
   opi_lock_destroy(&s->shapes_lock);
   opi_lock_destroy(&s->submit_lock);
   opi_lock_destroy(&s->lock);

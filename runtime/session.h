@@ -60,6 +60,7 @@ void opi_session_close(opi_session *session); /* accepts NULL */
 opipe_status opi_session_submit(opi_session *session, const opipe_submit_params *params,
                                 opi_request **out_request, opipe_request **out_handle,
                                 opipe_error *err);
+opipe_status opi_session_wait_room(opi_session *session, uint64_t timeout_ns, opipe_error *err);
 opipe_status opi_session_drive(opi_session *session, uint32_t rank, uint64_t timeout_ns,
                                opipe_error *err);
 /* rank: OPIPE_NONE, readable when a request has finished. */

@@ -274,6 +274,11 @@ struct opi_session {
   uint32_t rung_version; /* shapes_version when all ranks were last rung; submit_lock */
   _Atomic uint64_t n_submitted;
   _Atomic uint32_t n_unfinished;
+  opi_lock room_lock; /* sleep of those who wait for room; room.c */
+  _Atomic uint32_t n_room_waiters;
+  _Atomic uint64_t n_passed; /* requests, ever */
+  _Atomic uint64_t
+      full_at; /* 1 + n_passed when a submit found no room for its shape; 0: none has */
 
   opi_lock lock;
   opi_request **pool; /* all requests ever made */
@@ -577,6 +582,11 @@ static inline bool opi_request_withdrawn(const opi_request *request) {
 }
 void opi_request_passed(opi_request *request); /* the last rank is done with it: it finishes */
 void opi_request_let_go(opi_request *request); /* the caller is done with it */
+/* finish.c: asks the host for the memory of a result; NULL: it has none. Inside, this thread is as
+ * inside an on_done. */
+opipe_status opi_result_ask(const opi_session *session, const opipe_submit_params *params,
+                            uint32_t output, const opi_result *result, void **out_data,
+                            opipe_error *err);
 /* It is about to be published: open, ACTIVE, under a handle of its own. */
 void opi_request_begin(opi_request *request, const opipe_submit_params *params);
 /* Ends the session: the first reason stays; all ranks stop. `request`: whose step failed, NULL:
@@ -605,5 +615,10 @@ opipe_status opi_requests_make(opi_session *session, uint32_t n,
 /* All handles become stale; returns when nobody is inside. */
 void opi_requests_shut(opi_session *session);
 void opi_requests_free(opi_session *session);
+
+/* ---- room.c ---- */
+
+/* One request less is unfinished, or the session ends: wakes those who wait for room. */
+void opi_room_tell(opi_session *session);
 
 #endif /* OPI_RUNTIME_STATE_H */

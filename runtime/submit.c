@@ -132,10 +132,19 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     }
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
+  const bool asks =
+      OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     opi_result *result = &request->results[o];
+    void *given = NULL;
     if (result->data != NULL || result->made == OPI_MADE_KEPT)
       continue;
+    if (asks && result->made != OPI_MADE_NONE)
+      OPI_TRY(opi_result_ask(s, params, o, result, &given, err));
+    if (given != NULL) {
+      result->data = given;
+      continue;
+    }
     OPI_TRY(opi_result_own(s, o, result, err));
     if (result->made == OPI_MADE_SOME)
       memset(result->data, 0, (size_t)result->n_bytes);
@@ -319,6 +328,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (request == NULL)
     return OPIPE_E_NOMEM;
   request->shape = NULL;
+  const uint64_t passed = atomic_load(&s->n_passed); /* before what may find no room */
   opipe_status status = opi_stream_begin(s, params, request, err);
   if (status == OPIPE_OK)
     status = opi_read_inputs(s, params, request, err);
@@ -332,6 +342,8 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_stream_bind(request, err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
+    if (status == OPIPE_PENDING)
+      atomic_store(&s->full_at, passed + 1);
     opi_request_drop_shape(request);
     opi_request_recycle(request);
     return status;

@@ -112,6 +112,14 @@ opipe_status opi_api_context_register_static(opi_context_object *context,
 opipe_status opi_api_context_plugins(opi_context_object *context, uint32_t format,
                                      opipe_write_fn write, void *ctx, opipe_error *err);
 
+/* A model, for the host; takes `file` over, also on failure. on_release: once nothing needs what is
+ * lent to it any more; never when this fails. */
+opipe_status opi_model_hand_out(opi_context_object *context, opi_model *file,
+                                void (*on_release)(void *ctx), void *release_ctx,
+                                opipe_model **out_model, opipe_error *err);
+opipe_status opi_api_model_build(opi_context_object *context, const opipe_build_params *params,
+                                 opipe_model **out_model, opipe_error *err);
+opipe_status opi_api_model_write(opi_model_object *model, const char *path, opipe_error *err);
 opipe_status opi_api_model_load(opi_context_object *context, const opipe_load_params *params,
                                 opipe_model **out_model, opipe_error *err);
 opipe_status opi_api_model_bind(opi_model_object *model, const opipe_bind_options *options,
@@ -154,6 +162,8 @@ opipe_status opi_api_request_wait(opi_request *request, uint64_t timeout_ns, opi
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err);
 opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
                                     opipe_error *err);
+opipe_status opi_api_session_wait_room(opi_session_object *session, uint64_t timeout_ns,
+                                       opipe_error *err);
 opipe_status opi_api_session_drive(opi_session_object *session, uint32_t rank, uint64_t timeout_ns,
                                    opipe_error *err);
 opipe_status opi_api_session_fd(opi_session_object *session, uint32_t rank, int32_t *out_fd,

@@ -42,8 +42,20 @@ static opipe_status hand_out(opi_model_object *m, opipe_model **out_model, opipe
   return OPIPE_OK;
 }
 
+/* May the elements be read where they lie? */
+static bool is_dense(const opipe_tensor *t) {
+  int64_t dense = 1;
+  for (int32_t d = t->rank; d > 0 && t->strides != NULL; --d) {
+    if (t->shape[d - 1] > 1 && t->strides[d - 1] != dense)
+      return false;
+    dense *= t->shape[d - 1];
+  }
+  return true;
+}
+
 /* A graph input that becomes a parameter. */
-static opipe_status promote(opi_model_object *m, const opipe_pin *parameter, opipe_error *err) {
+static opipe_status promote(opi_model *file, const opipe_pin *parameter, bool borrow,
+                            opipe_error *err) {
   const opipe_tensor *t = &parameter->value;
   opi_replacement value = {.name = parameter->input, .shape = t->shape};
   value.dtype = opi_dtype_from_dl(t->dtype);
@@ -56,57 +68,84 @@ static opipe_status promote(opi_model_object *m, const opipe_pin *parameter, opi
                     "model_load: parameter '%s' has no valid type, shape or data in host memory",
                     value.name == NULL ? "(NULL)" : value.name);
   }
-  void *dense = opi_alloc(m->file->allocator, (size_t)value.n_bytes + 1);
+  if (borrow && !is_dense(t)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "model_load: parameter '%s' has strides of its own: only dense ones can be "
+                    "borrowed (OPIPE_LOAD_BORROW)",
+                    value.name);
+  }
+  if (borrow) {
+    value.data = t->data == NULL ? NULL : (const char *)t->data + t->byte_offset;
+    return opi_model_promote(file, &value, true, err);
+  }
+  void *dense = opi_alloc(file->allocator, (size_t)value.n_bytes + 1);
   if (dense == NULL)
     return opi_fail_nomem(err, value.n_bytes, value.name);
   opi_tensor_pack(t, dense);
   value.data = dense;
-  const opipe_status status = opi_model_promote(m->file, &value, err);
-  opi_free(m->file->allocator, dense, (size_t)value.n_bytes + 1);
+  const opipe_status status = opi_model_promote(file, &value, false, err);
+  opi_free(file->allocator, dense, (size_t)value.n_bytes + 1);
   return status;
 }
 
-static opipe_status load(opi_model_object *m, const opipe_load_params *params, opipe_error *err) {
+static opipe_status load(const opi_context_object *context, const opipe_load_params *params,
+                         opi_model **out_file, opipe_error *err) {
+  const uint32_t known =
+      OPIPE_LOAD_GRAPH_ONLY | OPIPE_LOAD_ALLOW_SYMLINKS | OPIPE_LOAD_ALLOW_HARDLINKS;
   const opi_load_params load = {.path = params->path,
                                 .data = params->data,
                                 .n_bytes = params->n_bytes,
                                 .base_dir = params->base_dir,
                                 .memory_budget_bytes = params->memory_budget_bytes,
-                                .flags = params->flags, /* the same bits */
-                                .allocator = &m->context->allocator,
-                                .logger = &m->context->logger};
+                                .flags = params->flags & known, /* the same bits */
+                                .allocator = &context->allocator,
+                                .logger = &context->logger};
   OPIPE_STATIC_ASSERT((int)OPIPE_LOAD_GRAPH_ONLY == (int)OPI_LOAD_GRAPH_ONLY &&
                           (int)OPIPE_LOAD_ALLOW_SYMLINKS == (int)OPI_LOAD_ALLOW_SYMLINKS &&
                           (int)OPIPE_LOAD_ALLOW_HARDLINKS == (int)OPI_LOAD_ALLOW_HARDLINKS,
                       "load flags agree");
-  OPI_TRY(opi_model_load(&load, &m->file, err));
-  for (uint32_t i = 0; i < params->n_parameters; ++i) {
+  opi_model *file = NULL;
+  opipe_status status = opi_model_load(&load, &file, err);
+  for (uint32_t i = 0; i < params->n_parameters && status >= 0; ++i) {
     opipe_pin parameter;
     opi_array_get(params->parameters, params->parameters_stride, i, &parameter, sizeof parameter);
-    OPI_TRY(promote(m, &parameter, err));
+    status = promote(file, &parameter, (params->flags & OPIPE_LOAD_BORROW) != 0, err);
   }
+  if (status < 0) {
+    opi_model_free(file);
+    return status;
+  }
+  *out_file = file;
+  return OPIPE_OK;
+}
+
+opipe_status opi_model_hand_out(opi_context_object *context, opi_model *file,
+                                void (*on_release)(void *ctx), void *release_ctx,
+                                opipe_model **out_model, opipe_error *err) {
+  opi_model_object *m = NULL;
+  const opipe_status status = new_model(context, &m, err);
+  if (status < 0) {
+    opi_model_free(file);
+    return status;
+  }
+  m->file = file;
+  OPI_TRY(hand_out(m, out_model, err));
+  m->on_release = on_release; /* from here on it is lent */
+  m->release_ctx = release_ctx;
   return OPIPE_OK;
 }
 
 opipe_status opi_api_model_load(opi_context_object *context, const opipe_load_params *params,
                                 opipe_model **out_model, opipe_error *err) {
   opipe_load_params own = {0};
-  opi_model_object *m = NULL;
+  opi_model *file = NULL;
   if (params == NULL || out_model == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "model_load: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_load_params, "model_load", params, &own, err));
   if (own.path == NULL && own.data == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "model_load: neither a path nor data is given");
-  OPI_TRY(new_model(context, &m, err));
-  const opipe_status status = load(m, &own, err);
-  if (status < 0) {
-    opi_model_unref(m);
-    return status;
-  }
-  OPI_TRY(hand_out(m, out_model, err));
-  m->on_release = own.on_release; /* from here on the bytes are lent */
-  m->release_ctx = own.release_ctx;
-  return OPIPE_OK;
+  OPI_TRY(load(context, &own, &file, err));
+  return opi_model_hand_out(context, file, own.on_release, own.release_ctx, out_model, err);
 }
 
 /* ---- binding ---- */

@@ -108,7 +108,9 @@ const opi_struct opi_struct_context_params = STRUCT(T, context_params, OPIPE_END
 #define T opipe_load_params
 static const opi_field load_params[] = {
     SIZE(T),
-    FLAGS(T, flags, OPIPE_LOAD_GRAPH_ONLY | OPIPE_LOAD_ALLOW_SYMLINKS | OPIPE_LOAD_ALLOW_HARDLINKS),
+    FLAGS(T, flags,
+          OPIPE_LOAD_GRAPH_ONLY | OPIPE_LOAD_ALLOW_SYMLINKS | OPIPE_LOAD_ALLOW_HARDLINKS |
+              OPIPE_LOAD_BORROW),
     ANY(T, path),
     NUMBERS(T, data, n_bytes),
     ANY(T, n_bytes),
@@ -272,7 +274,9 @@ static const opi_field submit_params[] = {SIZE(T),
                                           ANY(T, deadline_ns),
                                           ANY(T, on_done),
                                           ANY(T, on_done_ctx),
-                                          ANY(T, state)};
+                                          ANY(T, state),
+                                          ANY(T, on_output),
+                                          ANY(T, on_output_ctx)};
 const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T, outputs));
 #undef T
 
@@ -286,6 +290,80 @@ static const opi_field order_params[] = {SIZE(T),
                                          ANY(T, replicas),
                                          OTHER(T, costs, opi_struct_order_costs)};
 const opi_struct opi_struct_order_params = STRUCT(T, order_params, OPIPE_END(T, n_microbatches));
+#undef T
+
+/* ---- graphs ---- */
+
+#define T opipe_attr
+enum { ATTR_KINDS = (2u << OPIPE_ATTR_GRAPH) - (1u << OPIPE_ATTR_INT) };
+static const opi_field attr[] = {
+    NEEDED(T, name), ANY(T, data), ANY(T, i), ANY(T, f), ONE_OF(T, kind, ATTR_KINDS), ANY(T, n)};
+static const opi_struct struct_attr = STRUCT(T, attr, sizeof(T));
+#undef T
+#define T opipe_build_value
+static const opi_field build_value[] = {NEEDED(T, name),
+                                        FIELD(T, shape, NUMBERS, COUNT(T, rank), .is_signed = 1),
+                                        ANY(T, dim_names), ANY(T, dtype), ANY(T, rank)};
+static const opi_struct struct_build_value = STRUCT(T, build_value, OPIPE_END(T, rank));
+#undef T
+#define T opipe_build_tensor
+static const opi_field build_tensor[] = {
+    NEEDED(T, name),      NUMBERS(T, shape, rank), ANY(T, data),  ANY(T, file),
+    ANY(T, offset_bytes), ANY(T, n_bytes),         ANY(T, dtype), ANY(T, rank)};
+static const opi_struct struct_build_tensor = STRUCT(T, build_tensor, OPIPE_END(T, rank));
+#undef T
+#define T opipe_build_node
+static const opi_field build_node[] = {
+    ANY(T, name),
+    NEEDED(T, op),
+    ANY(T, domain),
+    NAMES(T, inputs, n_inputs),
+    NAMES(T, outputs, n_outputs),
+    FIELD(T, attrs, LIST, COUNT(T, n_attrs), .inner = &struct_attr),
+    ANY(T, n_inputs),
+    ANY(T, n_outputs),
+    ANY(T, n_attrs),
+    ZERO(T, reserved)};
+static const opi_struct struct_build_node = STRUCT(T, build_node, OPIPE_END(T, reserved));
+#undef T
+#define T opipe_build_opset
+static const opi_field build_opset[] = {ANY(T, domain), ANY(T, version)};
+static const opi_struct struct_build_opset = STRUCT(T, build_opset, OPIPE_END(T, version));
+#undef T
+
+#define T opipe_build_graph
+static const opi_field build_graph[] = {
+    SIZE(T),
+    ANY(T, n_inputs),
+    ANY(T, name),
+    LIST(T, inputs, n_inputs, values_stride, struct_build_value),
+    LIST(T, outputs, n_outputs, values_stride, struct_build_value),
+    LIST(T, tensors, n_tensors, tensors_stride, struct_build_tensor),
+    LIST(T, nodes, n_nodes, nodes_stride, struct_build_node),
+    ANY(T, n_outputs),
+    ANY(T, n_tensors),
+    ANY(T, n_nodes),
+    ANY(T, values_stride),
+    ANY(T, tensors_stride),
+    ANY(T, nodes_stride)};
+const opi_struct opi_struct_build_graph = STRUCT(T, build_graph, OPIPE_END(T, nodes_stride));
+#undef T
+
+#define T opipe_build_params
+static const opi_field build_params[] = {
+    SIZE(T),
+    FLAGS(T, flags, OPIPE_LOAD_ALLOW_SYMLINKS | OPIPE_LOAD_ALLOW_HARDLINKS),
+    OTHER(T, graph, opi_struct_build_graph),
+    LIST(T, opsets, n_opsets, opsets_stride, struct_build_opset),
+    ANY(T, base_dir),
+    ANY(T, memory_budget_bytes),
+    ANY(T, n_opsets),
+    ANY(T, opsets_stride),
+    ANY(T, ir_version),
+    ZERO(T, reserved),
+    ANY(T, on_release),
+    ANY(T, release_ctx)};
+const opi_struct opi_struct_build_params = STRUCT(T, build_params, OPIPE_END(T, release_ctx));
 #undef T
 
 const opi_struct *const opi_structs[] = {&struct_tensor,
@@ -311,4 +389,11 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_submit_params,
                                          &opi_struct_order_params,
                                          &opi_struct_state_params,
+                                         &struct_attr,
+                                         &struct_build_value,
+                                         &struct_build_tensor,
+                                         &struct_build_node,
+                                         &struct_build_opset,
+                                         &opi_struct_build_graph,
+                                         &opi_struct_build_params,
                                          NULL};

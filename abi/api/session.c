@@ -193,6 +193,11 @@ opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_
                             : opi_request_output(request, index, out_tensor, err);
 }
 
+opipe_status opi_api_session_wait_room(opi_session_object *s, uint64_t timeout_ns,
+                                       opipe_error *err) {
+  return opi_session_wait_room(s->session, timeout_ns, err);
+}
+
 opipe_status opi_api_session_drive(opi_session_object *s, uint32_t rank, uint64_t timeout_ns,
                                    opipe_error *err) {
   return opi_session_drive(s->session, rank, timeout_ns, err);

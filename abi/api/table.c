@@ -250,10 +250,17 @@ ENTRY(STATE, state_copy, (opipe_state *handle, opipe_state *from, opipe_error *e
 ENTRY(STATE, state_get, (opipe_state *handle, uint32_t index, opipe_state_info *io_info, void *dst,
       uint64_t n_bytes, opipe_error *err),
       (self, index, io_info, dst, n_bytes, err))
+ENTRY(SESSION, session_wait_room, (opipe_session *handle, uint64_t timeout_ns, opipe_error *err),
+      (self, timeout_ns, err))
+ENTRY(CONTEXT, model_build, (opipe_context *handle, const opipe_build_params *params,
+      opipe_model **out_model, opipe_error *err),
+      (self, params, out_model, err))
+ENTRY(MODEL, model_write, (opipe_model *handle, const char *path, opipe_error *err),
+      (self, path, err))
 /* clang-format on */
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, state_get),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, model_write),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = OPIPE_VERSION,
@@ -321,6 +328,9 @@ static const opipe_api api = {
     .state_copy = state_copy,
     .state_get = state_get,
     .session_try_save = session_try_save,
+    .session_wait_room = session_wait_room,
+    .model_build = model_build,
+    .model_write = model_write,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

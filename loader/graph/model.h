@@ -4,6 +4,8 @@
 #ifndef OPI_MODEL_H
 #define OPI_MODEL_H
 
+#include <opipe/build.h>
+
 #include "loader/graph/graph.h"
 
 enum {
@@ -17,12 +19,14 @@ typedef struct opi_load_params {
   const char *path; /* a file, or NULL with data */
   const void *data; /* the file's bytes, borrowed as long as the model lives */
   uint64_t n_bytes;
-  const char *base_dir;         /* with data: where external data lies; NULL: none allowed */
+  const char *base_dir;         /* with data: where external data lies; NULL: none allowed (built:
+                                   as the system finds it) */
   uint64_t memory_budget_bytes; /* of host metadata; 0: 64 MiB + 16 x the file without its tensors'
                                    content */
   uint32_t flags;               /* OPI_LOAD_* */
   const opipe_allocator *allocator;
-  const opi_logger *logger; /* warnings (unknown keys, newer IR); may be NULL */
+  const opi_logger *logger;       /* warnings (unknown keys, newer IR); may be NULL */
+  const opipe_build_graph *built; /* opi_model_build's: where external content really is */
 } opi_load_params;
 
 typedef struct opi_opset {
@@ -43,6 +47,7 @@ typedef struct opi_model {
   opi_graph *graph;      /* local functions inlined, sorted; If/Loop bodies as subgraphs */
   uint32_t n_file_nodes; /* nodes as the file counts them: main graph, functions expanded, subgraphs
                             included */
+  void *built;           /* `file`, where it was made from a host's tables; NULL: it was not */
   uint64_t external_bytes;      /* of external data in use */
   int32_t n_stages;             /* from pipeline_stage annotations: 1 + the largest; 0: none */
   struct opi_mapping *mappings; /* private to loader/wire */
@@ -83,18 +88,30 @@ typedef struct opi_replacement {
 
 /* Writes the model file to `path` with the values of `list` [n]: embedded ones in the field that
  * holds them, external ones into copies of the external files below the folder of `path`; all other
- * bytes survive. Nothing is left of what could not be written. Errors: IO with file and bytes;
- * INVALID (sizes; external files beside the model's own); UNSUPPORTED names a parameter without a
- * place in the file. */
+ * bytes survive. Of a built model all content is written: into the file, or where that would have 2
+ * GiB and more into PATH.data. Nothing is left of what could not be written. Errors: IO with file
+ * and bytes; INVALID (sizes; external files beside the model's own); UNSUPPORTED names a parameter
+ * without a place in the file. */
 opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
                             const char *path, opipe_error *err);
 /* Could it be saved there? `data` of the list is not looked at; nothing stays. */
 opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *list, uint32_t n,
                                 const char *path, opipe_error *err);
 
-/* Makes graph input `value->name` an initializer with the given content (copied), before the model
- * is shared. Errors: NOTFOUND lists the inputs; INVALID names types and shapes that differ. */
-opipe_status opi_model_promote(opi_model *model, const opi_replacement *value, opipe_error *err);
+/* A model from a host's tables, whose structs were checked one by one. `env`: base_dir, budget,
+ * flags, allocator and logger. Content in memory is borrowed as long as the model lives. Errors: as
+ * of opi_model_load; INVALID for what no file could say. */
+opipe_status opi_model_build(const opipe_build_params *params, const opi_load_params *env,
+                             opi_model **out_model, opipe_error *err);
+/* Writes the model to `path`: opi_model_save with what was given to it (promoted inputs; of a built
+ * model all content). */
+opipe_status opi_model_write(const opi_model *model, const char *path, opipe_error *err);
+
+/* Makes graph input `value->name` an initializer with the given content (copied, or borrowed as
+ * long as the model lives), before the model is shared. Errors: NOTFOUND lists the inputs; INVALID
+ * names types and shapes that differ. */
+opipe_status opi_model_promote(opi_model *model, const opi_replacement *value, bool borrow,
+                               opipe_error *err);
 
 /* Reads one serialised TensorProto (test data sets, --input x.pb): name, type, shape, data in
  * `arena`. */

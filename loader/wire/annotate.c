@@ -10,7 +10,7 @@
  */
 #include <string.h>
 
-#include "loader/wire/wire.h"
+#include "loader/wire/save.h"
 
 enum {
   MODEL_IR_VERSION = 1,
@@ -202,6 +202,12 @@ static opipe_status write_model(const annotator *a, uint64_t n_bytes) {
   return write_pair(a, MODEL_CONFIGURATION, CONFIGURATION_DEVICES, a->n_devices);
 }
 
+static opipe_status to_text(void *ctx, const void *data, size_t n_bytes) {
+  opi_text *text = ctx;
+  opi_text_add(text, data, n_bytes);
+  return text->failed ? OPIPE_E_NOMEM : OPIPE_OK;
+}
+
 opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
                                 opipe_write_fn write, void *ctx, opipe_error *err) {
@@ -216,14 +222,21 @@ opipe_status opi_model_annotate(const opi_model *model, const char *name,
     return opi_fail(err, OPIPE_E_INVALID, "node %u: stage %d is outside [-1, %d]", i,
                     stage_of_node[i], OPI_WIRE_MAX_STAGE);
   }
+  opi_text own;
+  opi_text_init(&own, model->allocator);
+  const bool built = model->built != NULL; /* content is put in when the bytes are there */
   const annotator a = {.file = model->file,
                        .name = name,
                        .n_name = strlen(name),
                        .stages = stage_of_node,
                        .n_nodes = n_nodes,
                        .n_devices = n_devices,
-                       .write = write,
-                       .ctx = ctx,
+                       .write = built ? to_text : write,
+                       .ctx = built ? &own : ctx,
                        .err = err};
-  return write_model(&a, model->file_bytes);
+  opipe_status status = write_model(&a, model->file_bytes);
+  if (built && status == OPIPE_OK)
+    status = opi_built_write(model, own.data, own.n, write, ctx, err);
+  opi_text_release(&own);
+  return status;
 }

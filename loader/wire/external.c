@@ -5,8 +5,6 @@
  * overflow, length against the tensor's own. Keys that are not known are warned about and otherwise
  * ignored; a checksum is not verified, which is said.
  */
-#include "loader/wire/wire.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,6 +14,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "loader/wire/build.h"
 
 /* ---- folders ---- */
 
@@ -55,6 +55,8 @@ opipe_status opi_external_begin(opi_load *load, const char *path, const char *ba
   char real[PATH_MAX];
   const char *where = path != NULL ? path : base_dir;
   load->dir = -1;
+  if (where == NULL && load->params->built != NULL)
+    return opi_map_create(load->allocator, &load->locations, err);
   if (where == NULL)
     return OPIPE_OK;
   if (realpath(where, real) == NULL) {
@@ -190,8 +192,9 @@ static opipe_status map_location(opi_load *load, const char *location, opi_mappi
   if (!opi_arena_grow(&load->parse, (void **)&load->mappings, &load->room_mappings, index + 1,
                       sizeof(*load->mappings)))
     return opi_fail_nomem(err, (uint64_t)(index + 1) * sizeof(*load->mappings), "mappings");
-  OPI_TRY(opi_external_open(load->dir, load->dir_path, load->link_path, location,
-                            load->params->flags, &fd, &n_bytes, err));
+  OPI_TRY(load->dir < 0 ? opi_wire_open(location, &fd, &n_bytes, err)
+                        : opi_external_open(load->dir, load->dir_path, load->link_path, location,
+                                            load->params->flags, &fd, &n_bytes, err));
   OPI_TRY(opi_mapping_create(load, fd, location, n_bytes, out_mapping, err));
   load->mappings[load->n_mappings++] = *out_mapping;
   return opi_map_set(load->locations, location, index, err);
@@ -283,13 +286,38 @@ static opipe_status check_range(const place *at, const opi_mapping *file, uint64
   return OPIPE_OK;
 }
 
+static opipe_status find_in_file(opi_load *load, const place *at, uint64_t n_bytes,
+                                 const uint8_t **out_data, opipe_error *err) {
+  opi_mapping *file = NULL;
+  OPI_TRY(map_location(load, at->location, &file, err));
+  OPI_TRY(check_range(at, file, n_bytes, err));
+  load->model->external_bytes += n_bytes;
+  *out_data = n_bytes != 0 ? file->bytes + at->offset : opi_arena_alloc(load->arena, 0);
+  return *out_data != NULL ? OPIPE_OK : opi_fail_nomem(err, 16, "a tensor");
+}
+
+/* Of a host's graph: the location is the index of the tensor there. */
+static opipe_status find_built(opi_load *load, const char *location, uint64_t n_bytes,
+                               const uint8_t **out_data, opipe_error *err) {
+  uint64_t index = 0;
+  if (!parse_u64(location, &index) || index >= load->params->built->n_tensors)
+    return opi_fail(err, OPIPE_E_INTERNAL, "no tensor '%.100s' was given", location);
+  const opipe_build_tensor t = opi_build_tensor_at(load->params->built, (uint32_t)index);
+  const place at = {.location = t.file, .offset = t.offset_bytes};
+  if (t.file != NULL)
+    return find_in_file(load, &at, n_bytes, out_data, err);
+  *out_data = n_bytes != 0 ? t.data : opi_arena_alloc(load->arena, 0);
+  return *out_data != NULL ? OPIPE_OK : opi_fail_nomem(err, 16, "a tensor");
+}
+
 static opipe_status find(opi_load *load, const OpiOnnx__TensorProto *tensor, uint64_t n_bytes,
                          const uint8_t **out_data, opipe_error *err) {
   const bool graph_only = load->params != NULL && (load->params->flags & OPI_LOAD_GRAPH_ONLY) != 0;
   place at;
-  opi_mapping *file = NULL;
   *out_data = NULL;
   OPI_TRY(read_place(load, tensor, &at, err));
+  if (load->params != NULL && load->params->built != NULL)
+    return find_built(load, at.location, n_bytes, out_data, err);
   if (load->dir < 0) {
     if (graph_only)
       return OPIPE_OK;
@@ -297,15 +325,8 @@ static opipe_status find(opi_load *load, const OpiOnnx__TensorProto *tensor, uin
                     "its content lies in '%.150s', and no folder for external data was given",
                     at.location);
   }
-  const opipe_status status = map_location(load, at.location, &file, err);
-  if (status == OPIPE_E_NOTFOUND && graph_only)
-    return OPIPE_OK;
-  if (status < 0)
-    return status;
-  OPI_TRY(check_range(&at, file, n_bytes, err));
-  load->model->external_bytes += n_bytes;
-  *out_data = n_bytes != 0 ? file->bytes + at.offset : opi_arena_alloc(load->arena, 0);
-  return *out_data != NULL ? OPIPE_OK : opi_fail_nomem(err, 16, "a tensor");
+  const opipe_status status = find_in_file(load, &at, n_bytes, out_data, err);
+  return status == OPIPE_E_NOTFOUND && graph_only ? OPIPE_OK : status;
 }
 
 opipe_status opi_external_find(opi_load *load, const OpiOnnx__TensorProto *tensor, uint64_t n_bytes,

@@ -5,33 +5,16 @@
  * Nothing here reads tensor contents, so the time and the memory that a load takes follow the size
  * of the graph, not that of the weights.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "loader/wire/wire.h"
 
 static opipe_status map_file(opi_load *load, const char *path, opipe_error *err) {
-  struct stat info;
   opi_mapping *mapping = NULL;
-  const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-  if (fd < 0) {
-    if (errno == ENOENT)
-      return opi_fail(err, OPIPE_E_NOTFOUND, "'%.300s' does not exist", path);
-    return opi_fail_errno(err, errno, "'%.300s'", path);
-  }
-  opipe_status status = OPIPE_OK;
-  if (fstat(fd, &info) != 0)
-    status = opi_fail_errno(err, errno, "'%.300s'", path);
-  else if (!S_ISREG(info.st_mode))
-    status = opi_fail(err, OPIPE_E_INVALID, "'%.300s' is not a regular file", path);
-  if (status < 0) {
-    (void)close(fd);
-    return status;
-  }
-  OPI_TRY(opi_mapping_create(load, fd, "", (uint64_t)info.st_size, &mapping, err));
+  uint64_t n_bytes = 0;
+  int fd = -1;
+  OPI_TRY(opi_wire_open(path, &fd, &n_bytes, err));
+  OPI_TRY(opi_mapping_create(load, fd, "", n_bytes, &mapping, err));
   load->file = mapping->bytes;
   load->file_bytes = mapping->n_bytes;
   load->model->path = opi_arena_strdup(load->arena, path);
@@ -150,6 +133,8 @@ void opi_model_free(opi_model *model) {
     return;
   const opipe_allocator *allocator = model->allocator;
   opi_mappings_free(model->mappings);
+  if (model->built != NULL)
+    opi_free(allocator, model->built, (size_t)model->file_bytes);
   opi_arena_release(&model->arena);
   opi_free(allocator, model, sizeof(*model));
 }

@@ -200,3 +200,25 @@ opipe_status opi_external_open(int dir, const char *dir_path, const char *link_p
   *out_fd = fd;
   return OPIPE_OK;
 }
+
+opipe_status opi_wire_open(const char *path, int *out_fd, uint64_t *out_bytes, opipe_error *err) {
+  struct stat info;
+  const int fd = open(path, OPEN_FLAGS);
+  if (fd < 0) {
+    if (errno == ENOENT)
+      return opi_fail(err, OPIPE_E_NOTFOUND, "'%.300s' does not exist", path);
+    return opi_fail_errno(err, errno, "'%.300s'", path);
+  }
+  opipe_status status = OPIPE_OK;
+  if (fstat(fd, &info) != 0)
+    status = opi_fail_errno(err, errno, "'%.300s'", path);
+  else if (!S_ISREG(info.st_mode))
+    status = opi_fail(err, OPIPE_E_INVALID, "'%.300s' is not a regular file", path);
+  if (status < 0) {
+    (void)close(fd);
+    return status;
+  }
+  *out_fd = fd;
+  *out_bytes = (uint64_t)info.st_size;
+  return OPIPE_OK;
+}

@@ -41,7 +41,8 @@ static opipe_status check(const opi_value *input, const opi_replacement *value, 
   return OPIPE_OK;
 }
 
-opipe_status opi_model_promote(opi_model *model, const opi_replacement *value, opipe_error *err) {
+opipe_status opi_model_promote(opi_model *model, const opi_replacement *value, bool borrow,
+                               opipe_error *err) {
   opi_graph *g = model->graph;
   uint32_t i = 0;
   while (i < g->n_inputs && strcmp(g->values[g->inputs[i]].name, value->name) != 0)
@@ -51,7 +52,9 @@ opipe_status opi_model_promote(opi_model *model, const opi_replacement *value, o
   opi_value *input = &g->values[g->inputs[i]];
   OPI_TRY(check(input, value, err));
   int64_t *shape = opi_arena_copy(&model->arena, value->shape, value->rank * sizeof *shape);
-  void *data = opi_arena_copy(&model->arena, value->data, (size_t)value->n_bytes);
+  const void *data = borrow && value->n_bytes != 0
+                         ? value->data
+                         : opi_arena_copy(&model->arena, value->data, (size_t)value->n_bytes);
   if (shape == NULL || data == NULL)
     return opi_fail_nomem(err, value->n_bytes, value->name);
   input->shape = shape;

@@ -6,7 +6,11 @@
  * typed field of its type), with the lengths around it. External content is not here: the files
  * that hold it are written by save_files.c. An input that was made a parameter gets an initializer
  * of its name behind the others. Two passes with the same decisions: lengths, then bytes.
+ *
+ * In the bytes of a built model external tensors are places in the host's memory: every one of them
+ * is replaced, by its content or by its place in a file of data.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "loader/wire/save.h"
@@ -23,6 +27,7 @@ enum {
   TENSOR_NAME = 8,
   TENSOR_RAW = 9,
   TENSOR_DOUBLES = 10,
+  TENSOR_EXTERNAL = 13,
   TENSOR_LOCATION = 14,
   SMALL = 32
 };
@@ -31,7 +36,8 @@ typedef struct saver {
   const opi_model *model;
   const uint8_t *file;
   const opi_replacement *list;
-  bool *seen; /* [n] found in the file */
+  const opi_model_data *data; /* NULL: content of built models is embedded */
+  bool *seen;                 /* [n] found in the file */
   uint32_t n;
   opipe_write_fn write;
   void *ctx;
@@ -68,6 +74,7 @@ typedef struct tensor_view {
   uint32_t index;              /* of `with` */
   uint32_t content;            /* field that holds the elements, 0: none (empty) */
   bool external;
+  bool lent; /* of a built model: all that says where its content is is replaced */
 } tensor_view;
 
 static bool is_content(uint32_t number) {
@@ -93,6 +100,9 @@ static opipe_status look(const saver *s, const opi_wire_field *tensor, tensor_vi
   }
   if (out->index != OPIPE_NONE)
     out->with = &s->list[out->index];
+  out->lent = out->external && s->model->built != NULL;
+  if (out->lent)
+    out->content = TENSOR_RAW;
   return OPIPE_OK;
 }
 
@@ -120,6 +130,50 @@ static opipe_status write_content(const saver *s, const opi_replacement *r, uint
   return OPIPE_OK;
 }
 
+/* Field of external_data: a key and its value. `out` NULL: measures. */
+static uint32_t put_entry(uint8_t *out, const char *key, const char *value) {
+  const uint32_t k = (uint32_t)strlen(key), v = (uint32_t)strlen(value);
+  const uint32_t body = put_head(NULL, 1, k) + k + put_head(NULL, 2, v) + v;
+  uint32_t n = put_head(out, TENSOR_EXTERNAL, body);
+  n += put_head(out == NULL ? NULL : out + n, 1, k);
+  if (out != NULL)
+    memcpy(out + n, key, k);
+  n += k;
+  n += put_head(out == NULL ? NULL : out + n, 2, v);
+  if (out != NULL)
+    memcpy(out + n, value, v);
+  return n + v;
+}
+
+/* Where in the file of data the content is; out [PLACE_ROOM] NULL: measures. */
+enum { PLACE_ROOM = OPI_DATA_NAME_MOST + 128 };
+static uint32_t put_place(uint8_t *out, const opi_model_data *data, uint32_t index,
+                          uint64_t n_bytes) {
+  char offset[24], length[24];
+  (void)snprintf(offset, sizeof offset, "%llu", (unsigned long long)data->offsets[index]);
+  (void)snprintf(length, sizeof length, "%llu", (unsigned long long)n_bytes);
+  uint32_t n = put_entry(out, "location", data->name);
+  n += put_entry(out == NULL ? NULL : out + n, "offset", offset);
+  n += put_entry(out == NULL ? NULL : out + n, "length", length);
+  n += opi_wire_put_varint(out == NULL ? NULL : out + n, TENSOR_LOCATION << 3);
+  return n + opi_wire_put_varint(out == NULL ? NULL : out + n, 1);
+}
+
+static opipe_status write_place(const saver *s, const tensor_view *view) {
+  uint8_t place[PLACE_ROOM];
+  return emit(s, place, put_place(place, s->data, view->index, view->with->n_bytes));
+}
+
+static bool is_apart(const saver *s, const tensor_view *view) {
+  return view->lent && s->data != NULL && s->data->offsets[view->index] != OPI_DATA_EMBEDDED;
+}
+
+/* Does the field say what the content is, or where? */
+static bool is_replaced(const tensor_view *view, uint32_t number) {
+  return is_content(number) ||
+         (view->lent && (number == TENSOR_EXTERNAL || number == TENSOR_LOCATION));
+}
+
 /* Size of the tensor's message afterwards. */
 static opipe_status measure_tensor(const saver *s, const opi_wire_field *tensor,
                                    const tensor_view *view, uint64_t *out_bytes) {
@@ -127,16 +181,17 @@ static opipe_status measure_tensor(const saver *s, const opi_wire_field *tensor,
   opi_wire_field f;
   while (at < tensor->end) {
     OPI_TRY(next_field(s, tensor->end, &at, &f));
-    if (!is_content(f.number))
+    if (!is_replaced(view, f.number))
       n += f.end - f.start;
   }
   const uint64_t content = content_bytes(view->with, view->content);
-  *out_bytes = n + put_head(NULL, view->content, content) + content;
+  *out_bytes = n + (is_apart(s, view) ? put_place(NULL, s->data, view->index, content)
+                                      : put_head(NULL, view->content, content) + content);
   return OPIPE_OK;
 }
 
 static bool is_kept(const tensor_view *view) {
-  return view->with == NULL || view->external || view->content == 0;
+  return view->with == NULL || (view->external && !view->lent) || view->content == 0;
 }
 
 /* The field `number` of a message, which holds a tensor. */
@@ -152,10 +207,11 @@ static opipe_status write_tensor(const saver *s, const opi_wire_field *tensor,
   OPI_TRY(emit(s, small, put_head(small, tensor->number, n)));
   while (at < tensor->end) {
     OPI_TRY(next_field(s, tensor->end, &at, &f));
-    if (!is_content(f.number)) {
+    if (!is_replaced(view, f.number)) {
       OPI_TRY(emit(s, s->file + f.start, f.end - f.start));
     } else if (!done) {
-      OPI_TRY(write_content(s, view->with, view->content));
+      OPI_TRY(is_apart(s, view) ? write_place(s, view)
+                                : write_content(s, view->with, view->content));
       done = true;
     }
   }
@@ -281,12 +337,14 @@ static opipe_status write_graph(const saver *s, const opi_wire_field *graph) {
 }
 
 opipe_status opi_model_replace(const opi_model *model, const opi_replacement *list, uint32_t n,
-                               opipe_write_fn write, void *ctx, opipe_error *err) {
+                               const opi_model_data *data, opipe_write_fn write, void *ctx,
+                               opipe_error *err) {
   uint64_t at = 0;
   opi_wire_field f;
   saver s = {.model = model,
              .file = model->file,
              .list = list,
+             .data = data,
              .n = n,
              .write = write,
              .ctx = ctx,
@@ -336,7 +394,6 @@ static opipe_status read_entry(const saver *s, const opi_wire_field *entry,
 
 static opipe_status place_of(const saver *s, const opi_wire_field *tensor,
                              opi_external_place *places) {
-  enum { TENSOR_EXTERNAL = 13 };
   uint64_t at = tensor->data;
   opi_wire_field f;
   tensor_view view;

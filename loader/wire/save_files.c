@@ -3,6 +3,7 @@
  *
  * Every file is written under another name and flushed; when all are whole they are renamed, the
  * model file last. What fails leaves nothing. The source's own external files are never written to.
+ * What was built from a host's tables has a file of data of its own, if any: built.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,24 +16,12 @@
 
 #include "loader/wire/save.h"
 
-typedef struct out_file {
-  char path[PATH_MAX], temp[PATH_MAX];
-  int fd;
-} out_file;
-
-/* All files of one saving, made under other names. */
-typedef struct out_files {
-  const opipe_allocator *allocator;
-  out_file *list; /* [room] */
-  uint32_t n, room;
-} out_files;
-
-static opipe_status begin(out_files *files, const char *folder, const char *name,
-                          out_file **out_file_at, opipe_error *err) {
+opipe_status opi_out_begin(opi_out_files *files, const char *folder, const char *name,
+                           opi_out_file **out_file, opipe_error *err) {
   const char *slash = folder[0] == '\0' ? "" : "/";
   if (files->n == files->room)
     return opi_fail(err, OPIPE_E_INTERNAL, "more than %u files of one model", files->room);
-  out_file *f = &files->list[files->n];
+  opi_out_file *f = &files->list[files->n];
   if (snprintf(f->path, sizeof f->path, "%s%s%s", folder, slash, name) >= PATH_MAX - 32)
     return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", name, PATH_MAX);
   (void)snprintf(f->temp, sizeof f->temp, "%.*s.%d.new", PATH_MAX - 32, f->path, (int)getpid());
@@ -41,12 +30,11 @@ static opipe_status begin(out_files *files, const char *folder, const char *name
   if (f->fd < 0)
     return opi_fail_errno(err, errno, "making %s", f->temp);
   ++files->n;
-  *out_file_at = f;
+  *out_file = f;
   return OPIPE_OK;
 }
 
-/* Flushed and closed; it still has its other name. */
-static opipe_status end(out_file *f, opipe_status status, opipe_error *err) {
+opipe_status opi_out_end(opi_out_file *f, opipe_status status, opipe_error *err) {
   if (status < 0)
     (void)opi_error_prefix(err, "%s: ", f->path);
   if (status == OPIPE_OK && fsync(f->fd) != 0)
@@ -57,10 +45,9 @@ static opipe_status end(out_file *f, opipe_status status, opipe_error *err) {
   return status;
 }
 
-/* Renames all, or removes all where something went wrong. The model file is the last. */
-static opipe_status end_all(out_files *files, opipe_status status, opipe_error *err) {
+opipe_status opi_out_rename(opi_out_files *files, opipe_status status, opipe_error *err) {
   for (uint32_t i = 0; i < files->n; ++i) {
-    const out_file *f = &files->list[i];
+    const opi_out_file *f = &files->list[i];
     if (status == OPIPE_OK && rename(f->temp, f->path) != 0)
       status = opi_fail_errno(err, errno, "renaming %s to %s", f->temp, f->path);
     if (status < 0)
@@ -104,18 +91,18 @@ static opipe_status patch(int fd, const opi_mapping *m, const opi_replacement *r
   return opi_write_all(fd, r->data, r->n_bytes, err);
 }
 
-static opipe_status write_external(out_files *files, const opi_mapping *m, const char *folder,
+static opipe_status write_external(opi_out_files *files, const opi_mapping *m, const char *folder,
                                    const opi_replacement *list, const opi_external_place *places,
                                    uint32_t n, opipe_error *err) {
-  out_file *f = NULL;
+  opi_out_file *f = NULL;
   OPI_TRY(make_folders(folder, m->location, err));
-  OPI_TRY(begin(files, folder, m->location, &f, err));
+  OPI_TRY(opi_out_begin(files, folder, m->location, &f, err));
   opipe_status status = opi_write_all(f->fd, m->bytes, m->n_bytes, err);
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     if (is_at(m, &places[i]))
       status = patch(f->fd, m, &list[i], &places[i], err);
   }
-  return end(f, status, err);
+  return opi_out_end(f, status, err);
 }
 
 /* Do both folders hold the same file of that name? */
@@ -134,8 +121,9 @@ static bool same_folder(const opi_model *model, const char *folder) {
 }
 
 /* files NULL: only whether it could be done. */
-static opipe_status write_externals(out_files *files, const opi_model *model, const char *folder,
-                                    const opi_replacement *list, uint32_t n, opipe_error *err) {
+static opipe_status write_externals(opi_out_files *files, const opi_model *model,
+                                    const char *folder, const opi_replacement *list, uint32_t n,
+                                    opipe_error *err) {
   opi_external_place *places = opi_alloc_zero(model->allocator, (size_t)n + 1, sizeof *places);
   if (places == NULL)
     return opi_fail_nomem(err, n * sizeof *places, "external files");
@@ -203,16 +191,16 @@ static opipe_status folder_of(const char *path, char folder[PATH_MAX], opipe_err
   return OPIPE_OK;
 }
 
-static opipe_status write_model(out_files *files, const opi_model *model,
-                                const opi_replacement *list, uint32_t n, const char *path,
-                                opipe_error *err) {
-  out_file *f = NULL;
-  OPI_TRY(begin(files, "", path, &f, err));
+opipe_status opi_out_model(opi_out_files *files, const opi_model *model,
+                           const opi_replacement *list, uint32_t n, const char *path,
+                           const opi_model_data *data, opipe_error *err) {
+  opi_out_file *f = NULL;
+  OPI_TRY(opi_out_begin(files, "", path, &f, err));
   sink out = {.fd = f->fd, .err = OPIPE_ERROR_INIT};
-  const opipe_status status = opi_model_replace(model, list, n, to_file, &out, err);
+  const opipe_status status = opi_model_replace(model, list, n, data, to_file, &out, err);
   if (status < 0 && out.err.status < 0)
     *err = out.err;
-  return end(f, status, err);
+  return opi_out_end(f, status, err);
 }
 
 opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
@@ -220,10 +208,12 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
   char folder[PATH_MAX];
-  out_files files = {.allocator = model->allocator, .room = 1};
+  opi_out_files files = {.allocator = model->allocator, .room = 1};
   OPI_TRY(opi_model_check_files(model, e));
   OPI_TRY(check_sizes(model, list, n, e));
   OPI_TRY(folder_of(path, folder, e));
+  if (model->built != NULL)
+    return opi_built_save(model, list, n, OPI_BUILT_MOST, path, e);
   for (const opi_mapping *m = model->mappings; m != NULL; m = m->next)
     ++files.room;
   files.list = opi_alloc_zero(model->allocator, files.room, sizeof *files.list);
@@ -231,8 +221,8 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
     return opi_fail_nomem(e, files.room * sizeof *files.list, "file names");
   opipe_status status = write_externals(&files, model, folder, list, n, e);
   if (status == OPIPE_OK)
-    status = write_model(&files, model, list, n, path, e);
-  return end_all(&files, status, e);
+    status = opi_out_model(&files, model, list, n, path, NULL, e);
+  return opi_out_rename(&files, status, e);
 }
 
 opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *list, uint32_t n,
@@ -242,6 +232,7 @@ opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *l
   char folder[PATH_MAX];
   OPI_TRY(check_sizes(model, list, n, e));
   OPI_TRY(folder_of(path, folder, e));
-  OPI_TRY(write_externals(NULL, model, folder, list, n, e));
+  if (model->built == NULL)
+    OPI_TRY(write_externals(NULL, model, folder, list, n, e));
   return opi_try_file(AT_FDCWD, path, e);
 }

@@ -109,6 +109,8 @@ enum { OPI_EXTERNAL_NO_OPENAT2 = 256u }; /* beside OPI_LOAD_*: the fall-back, fo
 opipe_status opi_external_open(int dir, const char *dir_path, const char *link_path,
                                const char *location, uint32_t flags, int *out_fd,
                                uint64_t *out_bytes, opipe_error *err);
+/* Opens a regular file that the caller names, for reading. Errors: NOTFOUND, IO, INVALID. */
+opipe_status opi_wire_open(const char *path, int *out_fd, uint64_t *out_bytes, opipe_error *err);
 /* Sets dir, dir_path and link_path for the model file at `path`, or for a base folder. */
 opipe_status opi_external_begin(opi_load *load, const char *path, const char *base_dir,
                                 opipe_error *err);

@@ -64,6 +64,10 @@ void opi_train_finished(opi_request *request) {
 
 static opipe_status check_params(const opi_session *s, const opipe_submit_params *params,
                                  uint32_t kind, opipe_error *err) {
+  if (OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "on_output: only session_submit asks for the memory of outputs");
+  }
   if (params->deadline_ns == 0 || !s->engine->periodic || kind != OPI_TICKET_TRAIN)
     return OPIPE_OK;
   return opi_fail(
@@ -221,8 +225,11 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   request->shape = NULL;
   request->ticket->kind = kind;
   request->ticket->step = t->n_steps;
+  const uint64_t passed = atomic_load(&s->n_passed);
   const opipe_status status = prepare(t, params, request, err);
   if (status != OPIPE_OK) {
+    if (status == OPIPE_PENDING)
+      atomic_store(&s->full_at, passed + 1);
     opi_request_drop_shape(request);
     opi_request_recycle(request);
     return status;

@@ -21,7 +21,18 @@ import tempfile
 ROOT = os.environ.get(
     "OPIPE_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 )
-HEADERS = ["abi", "types", "backend", "schedule", "transport", "train", "state", "host"]
+HEADERS = [
+    "abi",
+    "types",
+    "backend",
+    "schedule",
+    "transport",
+    "train",
+    "state",
+    "models",
+    "build",
+    "host",
+]
 UNSETTLED = {"opipe_backend_lookup", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"
 INCLUDE = os.path.join(ROOT, "abi", "include")
 RELEASED = os.path.join(ROOT, "tests", "abi")
@@ -69,6 +80,11 @@ def today():
     )
 
 
+def released_as(folder):
+    """{struct: fields} of a released minor, whichever header it stood in."""
+    return {name: fields for header in HEADERS for name, fields in structs_of(folder, header)}
+
+
 def wanted(anew=False):
     """{header: [(struct, minor, fields)]}; anew: today's minor as its headers are now."""
     lists = {}
@@ -79,7 +95,7 @@ def wanted(anew=False):
             minor = today()[1]
             for version in old_ones:
                 folder = os.path.join(RELEASED, "v%d.%d" % version)
-                old = dict(structs_of(folder, header)).get(struct)
+                old = released_as(folder).get(struct)
                 if old is not None:
                     minor, fields = version[1], old
             rows.append((struct, minor, fields))

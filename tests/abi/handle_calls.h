@@ -46,6 +46,9 @@ static opipe_status swallow(void *ctx, const void *data, size_t n_bytes) {
 #define ENDS(name) CALL(name, , (void)err; api->name(h); return OPIPE_OK;)
 
 static const opipe_load_params load_nothing = {.struct_size = sizeof load_nothing, .path = "none"};
+static const opipe_build_graph build_empty = {.struct_size = sizeof build_empty};
+static const opipe_build_params build_nothing = {.struct_size = sizeof build_nothing,
+                                                 .graph = &build_empty};
 static const opipe_submit_params submit_nothing = {.struct_size = sizeof submit_nothing};
 static const opipe_order_params order_small = {
     .struct_size = sizeof order_small, .schedule = "1f1b", .n_ranks = 2, .n_microbatches = 2};
@@ -124,6 +127,9 @@ CALL(state_reset, , return api->state_reset(h, err);)
 CALL(state_copy, , return api->state_copy(h, b->live[STATE], err);)
 CALL(state_copy, _from, return api->state_copy(b->live[STATE], h, err);)
 CALL(state_get, , return api->state_get(h, 0, NULL, NULL, 0, err);)
+CALL(session_wait_room, , return api->session_wait_room(h, 1000, err);)
+MAKES(model_build, opipe_model, &build_nothing, )
+CALL(model_write, , return api->model_write(h, "", err);)
 
 #define ROW(name, kind) \
   { #name, offsetof(opipe_api, name), kind, false, call_##name }
@@ -195,7 +201,10 @@ static const handle_call handle_calls[] = {
     ROW(state_reset, STATE),
     ROW(state_copy, STATE),
     {"state_copy", offsetof(opipe_api, state_copy), STATE, false, call_state_copy_from},
-    ROW(state_get, STATE)};
+    ROW(state_get, STATE),
+    ROW(session_wait_room, SESSION),
+    ROW(model_build, CONTEXT),
+    ROW(model_write, MODEL)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

@@ -76,7 +76,10 @@ static void test_every_struct_of_the_headers_has_rows(void) {
   uint32_t n_structs = 0;
   check_header("abi/include/opipe/host.h", &n_structs);
   check_header("abi/include/opipe/train.h", &n_structs);
-  OPI_ASSERT(n_structs > 20);
+  check_header("abi/include/opipe/state.h", &n_structs);
+  check_header("abi/include/opipe/models.h", &n_structs);
+  check_header("abi/include/opipe/build.h", &n_structs);
+  OPI_ASSERT(n_structs > 30);
 }
 
 /* ---- what is attacked ---- */
@@ -99,6 +102,13 @@ static opipe_status run_context(world *w, const void *params) {
 static opipe_status run_load(world *w, const void *params) {
   opipe_model *made = NULL;
   const opipe_status status = w->k.api->model_load(w->k.context, params, &made, &w->k.err);
+  w->k.api->model_destroy(made);
+  return status;
+}
+
+static opipe_status run_build(world *w, const void *params) {
+  opipe_model *made = NULL;
+  const opipe_status status = w->k.api->model_build(w->k.context, params, &made, &w->k.err);
   w->k.api->model_destroy(made);
   return status;
 }
@@ -527,6 +537,51 @@ static void test_sessions(void) {
   close_world(&w);
 }
 
+static void test_graphs(void) {
+  world w;
+  const int64_t shape[1] = {2}, axes[1] = {0};
+  const float content[2] = {1, 2};
+  const char *in[2] = {"x", "c"}, *out[1] = {"y"};
+  opipe_build_value x[1] = {{"x", shape, NULL, OPIPE_FLOAT, 1}},
+                    y[1] = {{"y", shape, NULL, OPIPE_FLOAT, 1}};
+  opipe_build_tensor tensors[1] = {{.name = "c",
+                                    .shape = shape,
+                                    .data = content,
+                                    .n_bytes = sizeof content,
+                                    .dtype = OPIPE_FLOAT,
+                                    .rank = 1}};
+  opipe_attr attrs[1] = {{"unknown", axes, 0, 0, OPIPE_ATTR_INTS, 1}};
+  opipe_build_node nodes[1] = {{.op = "Add",
+                                .inputs = in,
+                                .outputs = out,
+                                .attrs = attrs,
+                                .n_inputs = 2,
+                                .n_outputs = 1,
+                                .n_attrs = 1}};
+  opipe_build_opset opsets[1] = {{NULL, 17}};
+  open_world(&w);
+  ROOMY(opipe_build_graph) graph = {.v = opipe_build_graph_init()};
+  graph.v.inputs = x, graph.v.outputs = y, graph.v.n_inputs = graph.v.n_outputs = 1;
+  graph.v.tensors = tensors, graph.v.n_tensors = 1;
+  graph.v.nodes = nodes, graph.v.n_nodes = 1;
+  ROOMY(opipe_build_params) build = {.v = opipe_build_params_init()};
+  build.v.graph = &graph.v, build.v.opsets = opsets, build.v.n_opsets = 1;
+  OPI_ASSERT_OK(run_build(&w, &build.v), &w.k.err);
+  graph.v.outputs = NULL, graph.v.n_outputs = 0; /* one of the lists of one stride at a time */
+  attack(&w, "model_build", &opi_struct_build_params, &build, run_build);
+  graph.v.inputs = NULL, graph.v.n_inputs = 0;
+  graph.v.outputs = y, graph.v.n_outputs = 1;
+  attack(&w, "model_build", &opi_struct_build_params, &build, run_build);
+  ROOMY(opipe_build_graph) body = {.v = graph.v};
+  attrs[0] = (opipe_attr){"body", &body, 0, 0, OPIPE_ATTR_GRAPH, 1}; /* looked at all the same */
+  body.v.nodes = NULL, body.v.n_nodes = 0;
+  body.v.values_stride = 4;
+  w.run = run_build, w.call = "model_build", w.params = &build;
+  expect_refused(&w, "opipe_build_graph", "outputs", "a body with a short stride");
+  close_world(&w);
+}
+
 OPI_TEST_MAIN("params", OPI_TEST(test_rows_cover_their_structs),
               OPI_TEST(test_every_struct_of_the_headers_has_rows),
-              OPI_TEST(test_contexts_and_models), OPI_TEST(test_plans), OPI_TEST(test_sessions))
+              OPI_TEST(test_contexts_and_models), OPI_TEST(test_plans), OPI_TEST(test_sessions),
+              OPI_TEST(test_graphs))

@@ -22,6 +22,9 @@ extern "C" {
 #define OPIPE_STRIDE_(array) own.array##_stride = (uint32_t)sizeof *own.array;
 OPIPE_INIT_(opipe_context_params, OPIPE_STRIDE_(budgets) own.log_level = OPIPE_LOG_WARN;)
 OPIPE_INIT_(opipe_load_params, OPIPE_STRIDE_(parameters))
+OPIPE_INIT_(opipe_build_params, OPIPE_STRIDE_(opsets))
+OPIPE_INIT_(opipe_build_graph, OPIPE_STRIDE_(tensors) OPIPE_STRIDE_(nodes)
+                                   own.values_stride = (uint32_t)sizeof *own.inputs;)
 OPIPE_INIT_(opipe_bind_options, OPIPE_STRIDE_(dims) OPIPE_STRIDE_(pins))
 OPIPE_INIT_(opipe_train_options, OPIPE_STRIDE_(globs))
 OPIPE_INIT_(opipe_order_costs, )

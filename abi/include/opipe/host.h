@@ -44,6 +44,8 @@
 
 #include <string.h>
 
+#include "build.h"
+#include "models.h"
 #include "state.h"
 #include "train.h"
 
@@ -88,107 +90,6 @@ typedef struct opipe_context_params {
 } opipe_context_params;
 /* ONLY_STATIC: no file is searched or opened, only registered descriptors are used. */
 enum { OPIPE_CONTEXT_ONLY_STATIC = 1u };
-
-/* ---- models ---- */
-
-/* A tensor by name: an input that is fixed before constants are folded, or one that becomes a
- * parameter. */
-typedef struct opipe_pin {
-  const char *input;
-  opipe_tensor value; /* host memory; copied */
-} opipe_pin;
-
-enum {
-  OPIPE_LOAD_GRAPH_ONLY = 1u,
-  OPIPE_LOAD_ALLOW_SYMLINKS = 2u,
-  OPIPE_LOAD_ALLOW_HARDLINKS = 4u
-};
-
-typedef struct opipe_load_params {
-  uint32_t struct_size;
-  uint32_t flags;   /* OPIPE_LOAD_* */
-  const char *path; /* a .onnx file; or NULL and: */
-  const void *data; /* the bytes of one, borrowed: see on_release */
-  uint64_t n_bytes;
-  const char *base_dir;         /* with data: where external data lies, NULL: none allowed */
-  uint64_t memory_budget_bytes; /* host metadata, 0: 64 MiB + 16 x bytes beside tensors */
-  const opipe_pin *parameters;  /* [n_parameters] graph inputs that become initializers */
-  uint32_t n_parameters;
-  uint32_t parameters_stride; /* bytes from pin to pin */
-  /* With data: called once when the bytes are not needed any more, which is when the model and all
-   * that was made from it (bound models, plans, sessions) are gone; never when model_load failed.
-   * NULL: the caller knows it by itself. [callback: the thread that lets go of the last of them] */
-  void (*on_release)(void *ctx);
-  void *release_ctx;
-} opipe_load_params;
-
-/* The number of a free dimension, as it is given. */
-typedef struct opipe_dim {
-  const char *name; /* a dim_param of the file, or "INPUT.axis" */
-  int64_t value;    /* >= 0 */
-} opipe_dim;
-
-/* A dimension of a bound model that was free. Pointers belong to the model. */
-typedef struct opipe_dim_info {
-  uint32_t struct_size;
-  uint32_t flags; /* 0 */
-  const char *name;
-  int64_t value;
-} opipe_dim_info;
-
-enum {
-  OPIPE_BIND_NO_FUSE = 1u,  /* recognise no patterns */
-  OPIPE_BIND_DEFAULTS = 2u, /* free dimensions get stated defaults: default_batch, others 8 (less or
-                               more where only that fits); expressions are solved */
-  OPIPE_BIND_GRAPH_DROPOUT = 4u,  /* Dropout as the operator text says; without: identity */
-  OPIPE_BIND_DROPOUT_RATIO = 16u, /* every Dropout drops `dropout_ratio`, whatever the graph says */
-  OPIPE_BIND_TRAIN = 8u /* for training: no float initializer of more than one element is folded
-                           away, nor one of one element that a module named and that scales or
-                           shifts activations */
-};
-
-typedef struct opipe_bind_options {
-  uint32_t struct_size;
-  uint32_t flags; /* OPIPE_BIND_* */
-  const opipe_dim *dims;
-  const opipe_pin *pins;
-  uint32_t n_dims;
-  uint32_t n_pins;
-  uint32_t dims_stride;    /* bytes from dimension to dimension */
-  uint32_t pins_stride;    /* bytes from pin to pin */
-  const char *const *keep; /* names of tensors that no fusion may swallow; with OPIPE_BIND_TRAIN
-                              also other one-element initializers that are to be trained */
-  uint32_t n_keep;
-  uint32_t default_batch; /* rows of a batch that OPIPE_BIND_DEFAULTS chooses; 0: 1 */
-  double dropout_ratio;   /* of OPIPE_BIND_DROPOUT_RATIO, [0, 1) */
-} opipe_bind_options;
-
-/* An input or output. Pointers belong to the model (until model_destroy). */
-typedef struct opipe_tensor_info {
-  uint32_t struct_size;
-  uint32_t dtype; /* OPIPE_FLOAT ... */
-  const char *name;
-  const int64_t *shape;         /* [rank], -1: free (never in bound models) */
-  const char *const *dim_names; /* [rank], NULL entries: unnamed; NULL: none has a name */
-  uint32_t rank;
-  uint32_t flags;      /* 0 */
-  int64_t index_limit; /* integer inputs of bound models: values index extents no smaller than this;
-                          0: unknown */
-} opipe_tensor_info;
-
-typedef struct opipe_model_info {
-  uint32_t struct_size;
-  uint32_t bound; /* 1: made by model_bind */
-  uint32_t n_inputs;
-  uint32_t n_outputs;
-  uint32_t n_file_nodes;       /* as the file has them, functions expanded */
-  uint32_t n_nodes;            /* bound: what is left */
-  uint32_t n_annotated_stages; /* from IR-11 pipeline_stage, 0: none */
-  uint32_t n_dims;             /* bound: dimensions that were free */
-  uint64_t parameter_elems;
-  uint64_t parameter_bytes;
-  double flops; /* bound: of one request */
-} opipe_model_info;
 
 enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
 
@@ -369,6 +270,17 @@ typedef struct opipe_submit_params {
   void *on_done_ctx;
 #if OPIPE_TARGET_MINOR >= 2
   opipe_state *state; /* of the stream that the request is of, in place of `stream`; NULL: none */
+#endif
+#if OPIPE_TARGET_MINOR >= 3
+  /* NULL: none. Asked for the memory of each output, in model order, that is not among `outputs`
+   * and that ranks here make, once its shape is known; `tensor` has type and shape, dense, for the
+   * time of the call. Sets *out_data to room for it (n_bytes), borrowed as that of `outputs`, or
+   * leaves it NULL: the output stays the library's. < 0: submit fails with this status. A submit
+   * that fails or answers OPIPE_PENDING has written to nothing, and asks again the next time.
+   * [callback: inside session_submit; all functions of the table answer OPIPE_E_STATE there] */
+  opipe_status (*on_output)(void *ctx, uint32_t index, const opipe_tensor *tensor, uint64_t n_bytes,
+                            void **out_data);
+  void *on_output_ctx;
 #endif
 } opipe_submit_params;
 
@@ -656,6 +568,22 @@ typedef struct opipe_api {
   opipe_status (*state_get)(opipe_state *state, uint32_t index, opipe_state_info *io_info,
                             void *dst, uint64_t n_bytes, opipe_error *err);
 #endif
+#if OPIPE_TARGET_MINOR >= 3
+  /* Sleeps until submit may find room: fewer than max_in_flight requests are unfinished, and where
+   * a submit found none for its shape one has passed since. Another thread may be faster: then
+   * submit answers OPIPE_PENDING again. Errors: TIMEOUT, after timeout_ns (UINT64_MAX: for ever);
+   * how the session failed; STATE, inside an on_done. [any-thread] */
+  opipe_status (*session_wait_room)(opipe_session *session, uint64_t timeout_ns, opipe_error *err);
+  /* A model from tables (build.h). Errors: as model_load, and INVALID for what no file could say.
+   * [any-thread] */
+  opipe_status (*model_build)(opipe_context *context, const opipe_build_params *params,
+                              opipe_model **out_model, opipe_error *err);
+  /* Writes what was loaded or built (of a bound model too) to `path` as an ONNX file: a file's own
+   * bytes, with copies of its external files beside it; parameters that were given, and what was
+   * built, with content in the file, or where that would be 2 GiB and more in PATH.data. What fails
+   * leaves nothing. Errors: IO; INVALID, a file that is in use would be written over. */
+  opipe_status (*model_write)(opipe_model *model, const char *path, opipe_error *err);
+#endif
 } opipe_api;
 
 /* TYPE_init(): structs to begin with. */
@@ -676,7 +604,8 @@ typedef struct opipe_view {
 
 #include "frozen/host.h"
 static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
-    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN, OPIPE_ROWS_STATE, OPIPE_ROWS_HOST};
+    OPIPE_ROWS_ABI,    OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN, OPIPE_ROWS_STATE,
+    OPIPE_ROWS_MODELS, OPIPE_ROWS_BUILD, OPIPE_ROWS_HOST};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,

@@ -102,7 +102,9 @@ enum {
   OPIPE_ATTR_INTS = 4,
   OPIPE_ATTR_FLOATS = 5,
   OPIPE_ATTR_TENSOR = 6,
-  OPIPE_ATTR_STRINGS = 7
+  OPIPE_ATTR_STRINGS = 7,
+  OPIPE_ATTR_GRAPH =
+      8 /* 1.3: in build.h alone, no backend sees one: data is an opipe_build_graph */
 };
 
 /* A dense tensor literal in host memory. */

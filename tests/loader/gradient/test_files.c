@@ -431,7 +431,7 @@ static void test_published_losses(void) {
                                    .shape = tensor.shape,
                                    .data = tensor.data,
                                    .n_bytes = tensor.n_bytes};
-    ready = ready && OPI_ASSERT_OK(opi_model_promote(c->m.model, &value, &err), &err);
+    ready = ready && OPI_ASSERT_OK(opi_model_promote(c->m.model, &value, false, &err), &err);
   }
   for (uint32_t i = 0; ready && i < 2; ++i) {
     ready = OPI_ASSERT(

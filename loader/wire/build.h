@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside loader/wire: models from a host's tables (opipe/build.h). */
+#ifndef OPI_WIRE_BUILD_H
+#define OPI_WIRE_BUILD_H
+
+#include <opipe/build.h>
+
+#include "loader/wire/wire.h"
+
+/* The model as a file would have it, as a message: `out` NULL measures. Tensors of the main graph
+ * are external, at a location that is their index; all others hold their content. What the tables
+ * hold was checked. encode.c */
+uint64_t opi_build_encode(const opipe_build_params *params, uint8_t *out);
+
+/* Element `index` of a graph's tensors. */
+static inline opipe_build_tensor opi_build_tensor_at(const opipe_build_graph *graph,
+                                                     uint32_t index) {
+  opipe_build_tensor tensor;
+  opi_array_get(graph->tensors, graph->tensors_stride, index, &tensor, sizeof tensor);
+  return tensor;
+}
+
+#endif /* OPI_WIRE_BUILD_H */
