@@ -166,9 +166,10 @@ static opipe_status add_node(reader *r, const line *l, uint64_t number, const ch
   static const char separator[] = " -- ";
   node n = {.number = number, .line = l->number};
   const char *what_end = fields - (sizeof separator - 1);
-  if (r->n_nodes == OPI_LAYERS_MOST)
+  if (r->n_nodes == OPI_LAYERS_MOST) {
     return opi_fail(r->err, OPIPE_E_LIMIT, "'%.80s' has more than %d nodes", r->name,
                     OPI_LAYERS_MOST);
+  }
   trim(&what, &what_end);
   n.name = opi_arena_strndup(&r->arena, what, (size_t)(what_end - what));
   if (n.name == NULL ||

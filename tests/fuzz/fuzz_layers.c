@@ -58,14 +58,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size == 0)
     return 0;
   const uint32_t kind = data[0] % KINDS;
-  if (kind == TEXT)
+  if (kind == TEXT) {
     status = opi_layers_read_text("text", (const char *)data + 1, size - 1, 4,
                                   opi_allocator_system(), &layers, &err);
-  else if (kind == JSON)
+  } else if (kind == JSON) {
     status =
         opi_layers_read_json("json", data + 1, size - 1, opi_allocator_system(), &layers, &err);
-  else
+  } else {
     status = read_arch(data + 1, size - 1, &layers, &err);
+  }
   told(status, &err);
   if (status >= 0)
     use(layers);
