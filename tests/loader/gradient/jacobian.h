@@ -13,7 +13,7 @@
  *   c...     the same, constant                     f{..}   float constant
  *   i{0,1}[2]  int64 constant (without a shape: rank 1)   n{..}  int32   o{..}  bool
  *   i=3 c=0.5 d=0.5  rank 0                         -       absent
- * Attributes: name=1  name=0.5f  name=[1,2]  name=$text
+ * Attributes: name=1  name=0.5f  name=[1,2]  name=f[0.5,2]  name=$text  name=@text,text
  */
 #ifndef TESTS_LOADER_GRADIENT_JACOBIAN_H
 #define TESTS_LOADER_GRADIENT_JACOBIAN_H
@@ -205,7 +205,27 @@ static inline opipe_attr jac_attr(jac_case *c, const char **at) {
   name[n_name] = '\0';
   *at += n_name + 1;
   attr.name = name;
-  if (**at == '[') {
+  if (strncmp(*at, "f[", 2) == 0) {
+    ++*at;
+    attr.kind = OPIPE_ATTR_FLOATS;
+    attr.n = jac_list(at, ']', numbers);
+    float *floats = OPI_ARENA_ARRAY(&c->graph.arena, float, attr.n);
+    test_need(floats != NULL);
+    for (uint32_t i = 0; i < attr.n; ++i)
+      floats[i] = (float)numbers[i];
+    attr.data = floats;
+  } else if (**at == '@') {
+    const char **texts = OPI_ARENA_ARRAY(&c->graph.arena, const char *, JAC_ATTRS);
+    test_need(texts != NULL);
+    do {
+      const size_t n = strcspn(*at + 1, ", ");
+      texts[attr.n] = opi_arena_strndup(&c->graph.arena, *at + 1, n);
+      test_need(texts[attr.n++] != NULL && attr.n < JAC_ATTRS);
+      *at += 1 + n;
+    } while (**at == ',');
+    attr.kind = OPIPE_ATTR_STRINGS;
+    attr.data = texts;
+  } else if (**at == '[') {
     attr.kind = OPIPE_ATTR_INTS;
     attr.n = jac_list(at, ']', numbers);
     int64_t *ints = OPI_ARENA_ARRAY(&c->graph.arena, int64_t, attr.n);
