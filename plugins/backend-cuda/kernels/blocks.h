@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Argument blocks as kernels see them: where plan.c adds to what kernels.h says, it is here. */
+#ifndef OPIPE_BACKEND_CUDA_KERNELS_BLOCKS_H_
+#define OPIPE_BACKEND_CUDA_KERNELS_BLOCKS_H_
+
+#include "kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Division by d as a product and a shift (Granlund and Montgomery 1994, figure 4.1). */
+typedef struct cuda_divisor {
+  uint32_t factor, shift;
+} cuda_divisor;
+
+enum { CUDA_OPERANDS = 3 };
+
+/* A dense shape and what its elements are in strided operands. */
+typedef struct cuda_axes {
+  int64_t shape[CUDA_AXES];
+  int64_t stride[CUDA_OPERANDS][CUDA_AXES];
+  cuda_divisor divisor[CUDA_AXES];
+  uint32_t rank;  /* 1 or more */
+  uint32_t small; /* fewer than 2^31 elements: divisors are used */
+} cuda_axes;
+
+typedef struct cuda_map_block {
+  void *out;
+  const void *in[CUDA_OPERANDS];
+  int64_t n;
+  double alpha, beta, gamma;
+  cuda_status *status;
+  uint32_t node;
+  uint32_t op;
+  uint32_t in_dtype, out_dtype;
+  uint32_t size;   /* bytes of an element */
+  uint32_t is_u64; /* compared and divided without sign */
+  cuda_axes axes;
+} cuda_map_block;
+
+/* Operands without strides: element i is in[k][i % period[k]]; period 0: in[k][i] */
+typedef struct cuda_flat_block {
+  void *out;
+  const void *in[2];
+  int64_t n;
+  int64_t period[2];
+  double alpha;
+  uint32_t op;
+  uint32_t reserved;
+} cuda_flat_block;
+
+typedef struct cuda_move_block {
+  void *out;
+  const void *in;
+  int64_t n;
+  uint32_t size; /* bytes of an element: 1, 2, 4, 8, 16 */
+  uint32_t reserved;
+  cuda_axes axes; /* operand 0: in, 1: out */
+} cuda_move_block;
+
+/* out [batch, columns, rows] = in [batch, rows, columns]; strides in elements */
+typedef struct cuda_transpose_block {
+  void *out;
+  const void *in;
+  int64_t batch, rows, columns;
+  int64_t in_batch, out_batch, in_row, out_row;
+  uint32_t size;
+  uint32_t reserved;
+} cuda_transpose_block;
+
+typedef struct cuda_convert_block {
+  void *out;
+  const void *in;
+  int64_t n;
+} cuda_convert_block;
+
+typedef struct cuda_gather_block {
+  cuda_gather_args g; /* inner and size: in units of `unit` bytes */
+  uint32_t unit;
+  uint32_t reserved;
+} cuda_gather_block;
+
+typedef struct cuda_finite_block {
+  cuda_finite_args f;
+  uint32_t dtype;
+  uint32_t reserved;
+} cuda_finite_block;
+
+enum { CUDA_DEPTH = 256 }; /* of a head, for the plain attention: a thread an element */
+
+typedef struct cuda_typed_block { /* of kernels that choose the type as they run */
+  void *out;
+  const void *in;
+  int64_t outer, n, inner;
+  uint32_t dtype;
+  uint32_t flags;
+} cuda_typed_block;
+
+typedef struct cuda_reduce_block {
+  void *out;
+  const void *in;
+  int64_t n_out, n_in;
+  uint32_t op;
+  uint32_t flag;
+  uint32_t dtype;
+  uint32_t is_u64;
+  cuda_axes kept, reduced; /* operand 0: in */
+} cuda_reduce_block;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

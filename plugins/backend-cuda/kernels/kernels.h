@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The border between the CUDA backend's host code (C11) and its kernels (CUDA C): what is launched,
+ * with what.
+ *
+ *   host:   fills an argument block, cuda_plan_X chooses kernel, grid, block and shared memory
+ * (plan.c) device: every kernel takes one such block by value:  extern "C" __global__ void
+ * opipe_X(X_args)
+ *
+ * A launch is a value without device state: it is made when a program is bound and launched again
+ * in every run, on a GPU by name out of the module that nvcc compiled, on the doubles by the same
+ * name out of the sources that g++ compiled. Pointers are device addresses. Extents and strides are
+ * in elements. Kernels allocate nothing, write what the block says and nothing else, add in a fixed
+ * order, and a row's bits never depend on the number of rows.
+ */
+#ifndef OPIPE_BACKEND_CUDA_KERNELS_H_
+#define OPIPE_BACKEND_CUDA_KERNELS_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  CUDA_AXES = 8,         /* after neighbouring axes were merged */
+  CUDA_ARGS_BYTES = 768, /* the largest argument block */
+  CUDA_SCALARS = 64      /* numbers of a run */
+};
+
+typedef struct cuda_launch {
+  const char *kernel; /* name in the module: "opipe_softmax_f32" */
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t shared_bytes; /* dynamic */
+  uint32_t args_bytes;
+  union {
+    uint64_t align;
+    unsigned char args[CUDA_ARGS_BYTES];
+  } block_args;
+} cuda_launch;
+
+/* Where a kernel reports bad data; in the run's block. The first wins: atomicCAS of `code` from 0.
+ */
+enum {
+  CUDA_STATUS_OK = 0,
+  CUDA_STATUS_INDEX = 1,    /* value: the index, limit: the extent */
+  CUDA_STATUS_FINITE = 2,   /* value: position of the first element that is not finite, limit: 0 */
+  CUDA_STATUS_LABEL = 3,    /* value: the label, limit: classes */
+  CUDA_STATUS_POSITION = 4, /* rotary: value: the position, limit: rows of the caches */
+  CUDA_STATUS_DIVIDE = 5,   /* an integer was divided by 0; value: the dividend */
+  CUDA_STATUS_ZONE = 6      /* value: the first byte that a thread found changed, limit: bytes */
+};
+typedef struct cuda_status {
+  uint32_t code; /* CUDA_STATUS_* */
+  uint32_t node; /* of the graph: handed through from the argument block */
+  int64_t value;
+  int64_t limit;
+} cuda_status;
+
+/* One per binding, in its arena; written in stream order by the first launch of a run. */
+typedef struct cuda_run_block {
+  cuda_status status;
+  int64_t scalars[CUDA_SCALARS];
+} cuda_run_block;
+
+typedef struct cuda_begin_args { /* block->status = 0, block->scalars[0 .. n) = scalars */
+  cuda_run_block *block;
+  uint32_t n;
+  uint32_t reserved;
+  int64_t scalars[CUDA_SCALARS];
+} cuda_begin_args;
+bool cuda_plan_begin(const cuda_begin_args *args, cuda_launch *out);
+
+/* ---- element by element ---- */
+
+/* out dense [n] of shape [rank]; in[i] with strides (0: repeats). Unary: in[0]; binary: in[0],
+ * in[1]; WHERE: in[0] the condition (bool), then X, Y; CLIP: in[1], in[2] may be NULL. GRAD_*:
+ * in[0] = dY, in[1] = X. in: may equal out where strides are dense. Half types: computed in float,
+ * rounded once. */
+typedef enum cuda_map_op {
+  CUDA_MAP_COPY,
+  CUDA_MAP_CAST,
+  CUDA_MAP_ABS,
+  CUDA_MAP_NEG,
+  CUDA_MAP_SIGN,
+  CUDA_MAP_SQRT,
+  CUDA_MAP_RECIPROCAL,
+  CUDA_MAP_EXP,
+  CUDA_MAP_LOG,
+  CUDA_MAP_FLOOR,
+  CUDA_MAP_CEIL,
+  CUDA_MAP_ROUND,
+  CUDA_MAP_SIN,
+  CUDA_MAP_COS,
+  CUDA_MAP_TAN,
+  CUDA_MAP_ASIN,
+  CUDA_MAP_ACOS,
+  CUDA_MAP_ATAN,
+  CUDA_MAP_SINH,
+  CUDA_MAP_COSH,
+  CUDA_MAP_ASINH,
+  CUDA_MAP_ACOSH,
+  CUDA_MAP_ATANH,
+  CUDA_MAP_NOT,
+  CUDA_MAP_ISNAN,
+  CUDA_MAP_ISINF, /* ISINF: alpha detect_negative, beta detect_positive (0 or 1) */
+  CUDA_MAP_RELU,
+  CUDA_MAP_SIGMOID,
+  CUDA_MAP_TANH,
+  CUDA_MAP_ERF,
+  CUDA_MAP_SOFTPLUS,
+  CUDA_MAP_SOFTSIGN,
+  CUDA_MAP_MISH,
+  CUDA_MAP_HARDSWISH,
+  CUDA_MAP_GELU,
+  CUDA_MAP_GELU_TANH,
+  CUDA_MAP_SWISH,
+  CUDA_MAP_ELU,
+  CUDA_MAP_LEAKYRELU,
+  CUDA_MAP_THRESHOLDEDRELU,
+  CUDA_MAP_CELU,
+  CUDA_MAP_SELU,
+  CUDA_MAP_HARDSIGMOID, /* alpha, gamma / beta as the attributes */
+  CUDA_MAP_ADD,
+  CUDA_MAP_SUB,
+  CUDA_MAP_MUL,
+  CUDA_MAP_DIV,
+  CUDA_MAP_MOD,
+  CUDA_MAP_FMOD,
+  CUDA_MAP_POW,
+  CUDA_MAP_MAX,
+  CUDA_MAP_MIN,
+  CUDA_MAP_PRELU,
+  CUDA_MAP_EQUAL,
+  CUDA_MAP_GREATER,
+  CUDA_MAP_GREATEROREQUAL,
+  CUDA_MAP_LESS,
+  CUDA_MAP_LESSOREQUAL,
+  CUDA_MAP_AND,
+  CUDA_MAP_OR,
+  CUDA_MAP_XOR,
+  CUDA_MAP_WHERE,
+  CUDA_MAP_CLIP,
+  CUDA_MAP_GRAD_RELU,
+  CUDA_MAP_GRAD_SIGMOID,
+  CUDA_MAP_GRAD_TANH,
+  CUDA_MAP_GRAD_GELU,
+  CUDA_MAP_GRAD_GELUTANH,
+  CUDA_MAP_GRAD_QUICKGELU,
+  CUDA_MAP_GRAD_SWISH,
+  CUDA_MAP_GRAD_ERF,
+  CUDA_MAP_GRAD_ELU,
+  CUDA_MAP_GRAD_CELU,
+  CUDA_MAP_GRAD_SELU,
+  CUDA_MAP_GRAD_LEAKYRELU,
+  CUDA_MAP_GRAD_THRESHOLDEDRELU,
+  CUDA_MAP_GRAD_MISH,
+  CUDA_MAP_GRAD_HARDSWISH,
+  CUDA_MAP_GRAD_HARDSIGMOID,
+  CUDA_MAP_GRAD_SOFTPLUS,
+  CUDA_MAP_GRAD_SOFTSIGN,
+  CUDA_MAP_COUNT
+} cuda_map_op;
+typedef struct cuda_map_args {
+  void *out;
+  const void *in[3];
+  int64_t n;
+  int64_t shape[CUDA_AXES];
+  int64_t stride[3][CUDA_AXES];
+  double alpha, beta, gamma;
+  uint32_t rank;
+  uint32_t op;
+  cuda_status *status; /* may be NULL: an integer divided by 0 gives 0 */
+  uint32_t node;
+  uint32_t reserved;
+} cuda_map_args;
+/* dtypes: OPIPE_*. in_dtype: of in[0] (of X for WHERE); out_dtype differs for CAST and tests only.
+ * POW: exponent of in_dtype. false: this op has no kernel for these types. The answer does not
+ * depend on pointers (`support` asks with NULL). That holds for every cuda_plan_*. */
+bool cuda_plan_map(const cuda_map_args *args, uint32_t in_dtype, uint32_t out_dtype,
+                   cuda_launch *out);
+
+/* ---- moving ---- */
+
+/* out[i] = in[i] over shape, both with strides (any sign); elements of `size` bytes: 1, 2, 4, 8 */
+typedef struct cuda_move_args {
+  void *out;
+  const void *in;
+  int64_t n;
+  int64_t shape[CUDA_AXES], in_stride[CUDA_AXES], out_stride[CUDA_AXES];
+  uint32_t rank;
+  uint32_t size;
+} cuda_move_args;
+bool cuda_plan_move(const cuda_move_args *args, cuda_launch *out);
+
+typedef struct cuda_fill_args { /* n elements of `size` bytes: *value (a device address), or `bits`
+                                   where NULL */
+  void *out;
+  const void *value;
+  int64_t n;
+  uint64_t bits;
+  uint32_t size;
+  uint32_t reserved;
+} cuda_fill_args;
+bool cuda_plan_fill(const cuda_fill_args *args, cuda_launch *out);
+
+/* out [outer, n_indices, inner] = data [outer, extent, inner] at indices [n_indices] (negative:
+ * from the end) */
+typedef struct cuda_gather_args {
+  void *out;
+  const void *data;
+  const void *indices; /* int32 or int64 */
+  cuda_status *status;
+  int64_t outer, extent, n_indices, inner;
+  uint32_t size;        /* bytes of an element */
+  uint32_t index_bytes; /* 4 or 8 */
+  uint32_t node;
+  uint32_t reserved;
+} cuda_gather_args;
+bool cuda_plan_gather(const cuda_gather_args *args, cuda_launch *out);
+
+/* Trilu over [matrices, rows, columns]: keep column - row <= k (lower) or >= k (upper), else 0 */
+typedef struct cuda_trilu_args {
+  void *out;
+  const void *in;
+  int64_t matrices, rows, columns, k;
+  uint32_t upper;
+  uint32_t size;
+} cuda_trilu_args;
+bool cuda_plan_trilu(const cuda_trilu_args *args, cuda_launch *out);
+
+/* ---- rows ---- */
+
+/* x, y [outer, n, inner], along n. mode 0 softmax, 1 log softmax, 2 hardmax */
+typedef struct cuda_softmax_args {
+  void *y;
+  const void *x;
+  int64_t outer, n, inner;
+  uint32_t mode;
+  uint32_t reserved;
+} cuda_softmax_args;
+bool cuda_plan_softmax(const cuda_softmax_args *args, uint32_t dtype, cuda_launch *out);
+
+/* x, y [rows, n]; scale, bias [n]; bias, mean, inv_std [rows], residual, sum [rows, n] may be NULL.
+ * residual: x + residual is normalised, and written to sum. rms: no mean is taken */
+typedef struct cuda_norm_args {
+  void *y;
+  const void *x;
+  const void *residual;
+  void *sum;
+  const void *scale;
+  const void *bias;
+  void *mean;
+  void *inv_std;
+  int64_t rows, n;
+  double epsilon;
+  uint32_t rms;
+  uint32_t reserved;
+} cuda_norm_args;
+bool cuda_plan_norm(const cuda_norm_args *args, uint32_t dtype, uint32_t scale_dtype,
+                    cuda_launch *out);
+
+/* out dense [n_out] over kept axes; every one reduces n_in elements over reduced axes, in row-major
+ * order of chunks that depend on n_in alone. Strides of `in`. */
+typedef enum cuda_reduce_op {
+  CUDA_REDUCE_SUM,
+  CUDA_REDUCE_MEAN,
+  CUDA_REDUCE_MAX,
+  CUDA_REDUCE_MIN,
+  CUDA_REDUCE_PROD,
+  CUDA_REDUCE_L1,
+  CUDA_REDUCE_L2,
+  CUDA_REDUCE_SUMSQUARE,
+  CUDA_REDUCE_LOGSUM,
+  CUDA_REDUCE_LOGSUMEXP,
+  CUDA_REDUCE_ARGMAX,
+  CUDA_REDUCE_ARGMIN,
+  CUDA_REDUCE_COUNT /* ARG*: out int64, one reduced axis; flag: select_last_index */
+} cuda_reduce_op;
+typedef struct cuda_reduce_args {
+  void *out;
+  const void *in;
+  int64_t n_out, n_in;
+  int64_t kept_shape[CUDA_AXES], kept_stride[CUDA_AXES];
+  int64_t reduced_shape[CUDA_AXES], reduced_stride[CUDA_AXES];
+  uint32_t kept_rank, reduced_rank;
+  uint32_t op;
+  uint32_t flag;
+} cuda_reduce_args;
+bool cuda_plan_reduce(const cuda_reduce_args *args, uint32_t dtype, cuda_launch *out);
+
+/* y [outer, n, inner] = running sums along n */
+typedef struct cuda_cumsum_args {
+  void *y;
+  const void *x;
+  int64_t outer, n, inner;
+  uint32_t exclusive, reverse;
+} cuda_cumsum_args;
+bool cuda_plan_cumsum(const cuda_cumsum_args *args, uint32_t dtype, cuda_launch *out);
+
+/* ---- attention ---- */
+
+/* Element (b, h, s, d) of X is X[b * stride[0] + h * stride[1] + s * stride[2] + d]. Keys and
+ * values come in two pieces: positions [0, P) from past, [P, T) from K, V. Semantics of
+ * abi/guide/operators.md (softmax in float). */
+typedef struct cuda_attention_args {
+  const void *q, *k, *v, *past_k, *past_v;
+  void *y;
+  const void *mask;      /* NULL: none */
+  const int64_t *nonpad; /* [B] or NULL */
+  void *scores;          /* [B, Hq, S, T] of the type of q for `scores_mode` 0..3, or NULL */
+  int64_t q_stride[3], k_stride[3], v_stride[3], past_k_stride[3], past_v_stride[3], y_stride[3];
+  int64_t mask_stride[4]; /* (b, h, s, t), 0: repeats */
+  int64_t mask_keys;      /* keys from here on are masked (== T: none) */
+  int64_t batch, heads, kv_heads, queries, keys, past, depth, value_depth;
+  double scale, softcap;
+  uint32_t causal;
+  uint32_t mask_kind; /* 0 none, 1 bool, 2 added, of the type of q, 3 added, float */
+  uint32_t scores_mode;
+  uint32_t reserved;
+} cuda_attention_args;
+bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
+
+/* x, y element (b, h, s, d) at b * stride[0] + h * stride[1] + s * stride[2] + d. */
+typedef struct cuda_rotary_args {
+  void *y;
+  const void *x;
+  const void *cosines, *sines; /* [positions, turned / 2] */
+  const int64_t *ids; /* [batch, queries], or NULL: row s (+ b * queries where per_batch) */
+  cuda_status *status;
+  int64_t x_stride[3], y_stride[3];
+  int64_t batch, heads, queries, depth, turned, positions;
+  uint32_t interleaved;
+  uint32_t per_batch;
+  uint32_t node;
+  uint32_t reserved;
+} cuda_rotary_args;
+bool cuda_plan_rotary(const cuda_rotary_args *args, uint32_t dtype, uint32_t cache_dtype,
+                      cuda_launch *out);
+
+/* ---- checks ---- */
+typedef struct cuda_finite_args { /* reports FINITE where x [n] is not */
+  const void *x;
+  cuda_status *status;
+  int64_t n;
+  uint32_t node;
+  uint32_t reserved;
+} cuda_finite_args;
+bool cuda_plan_finite(const cuda_finite_args *args, uint32_t dtype, cuda_launch *out);
+
+/* bytes data [0, n) must all be 0xff */
+typedef struct cuda_zone_args {
+  const void *data;
+  cuda_status *status;
+  int64_t n;
+  uint32_t node;
+  uint32_t reserved;
+} cuda_zone_args;
+bool cuda_plan_zone(const cuda_zone_args *args, cuda_launch *out);
+
+typedef struct cuda_report_args { /* if (from->code != 0 && to->code == 0) *to = *from */
+  cuda_status *to;
+  const cuda_status *from;
+} cuda_report_args;
+bool cuda_plan_report(const cuda_report_args *args, cuda_launch *out);
+
+typedef struct cuda_take_args { /* *to = *from; from->code = 0 */
+  cuda_status *to;
+  cuda_status *from;
+} cuda_take_args;
+bool cuda_plan_take(const cuda_take_args *args, cuda_launch *out);
+
+/* ---- more of inference ---- */
+
+/* y [n] = f(x) z, f by op: SIGMOID RELU GELU GELU_TANH SWISH (alpha). Half types: rounded once. */
+typedef struct cuda_gate_args {
+  void *y;
+  const void *x, *z;
+  int64_t n;
+  double alpha;
+  uint32_t op; /* CUDA_MAP_* */
+  uint32_t reserved;
+} cuda_gate_args;
+bool cuda_plan_gate(const cuda_gate_args *args, uint32_t dtype, cuda_launch *out);
+
+/* y = normalised x [batch, channels, pixels] over groups of channels, scale and bias [channels] */
+typedef struct cuda_group_norm_args {
+  void *y;
+  const void *x;
+  const void *scale, *bias;
+  int64_t batch, channels, pixels, groups;
+  double epsilon;
+} cuda_group_norm_args;
+bool cuda_plan_group_norm(const cuda_group_norm_args *args, uint32_t dtype, uint32_t scale_dtype,
+                          cuda_launch *out);
+
+/* The k first of every line of x [outer, n, inner], in order: values [outer, k, inner] of x's type,
+ * indices int64; either may be NULL. ArgMax and ArgMin: cuda_plan_arg, indices [outer, inner], k
+ * unused; last: of equals the highest index. Any numbers. */
+typedef struct cuda_order_args {
+  void *values;
+  void *indices;
+  const void *x;
+  int64_t outer, n, inner, k;
+  uint32_t largest, last;
+  uint32_t dtype; /* set by the plan */
+  uint32_t reserved;
+} cuda_order_args;
+bool cuda_plan_topk(const cuda_order_args *args, uint32_t dtype, cuda_launch *out);
+bool cuda_plan_arg(const cuda_order_args *args, uint32_t dtype, cuda_launch *out);
+
+/* ---- training ----
+ *
+ * Some take several launches, one after the other on one stream: the answer is their number, 0: no
+ * kernel for these types. workspace: device memory of cuda_X_workspace bytes, aligned to 16. */
+enum { CUDA_LAUNCHES = 40, CUDA_CHUNK_ROWS = 128 };
+
+typedef struct cuda_accumulate_args { /* to fp32 [n] += x [n] */
+  void *to;
+  const void *x;
+  int64_t n;
+} cuda_accumulate_args;
+bool cuda_plan_accumulate(const cuda_accumulate_args *args, uint32_t dtype, cuda_launch *out);
+
+/* dx [outer, n, inner] of Softmax (mode 0) or LogSoftmax (1), from y and dy. dx may be y or dy. */
+typedef struct cuda_softmax_grad_args {
+  void *dx;
+  const void *dy, *y;
+  int64_t outer, n, inner;
+  uint32_t mode;
+  uint32_t reserved;
+} cuda_softmax_grad_args;
+bool cuda_plan_softmax_grad(const cuda_softmax_grad_args *args, uint32_t dtype, cuda_launch *out);
+
+/* dx [rows, n] of layer and RMS norm from dy, x and scale; residual [rows, n], may be NULL, is
+ * added (the gradient that goes past the norm). dx may be dy or residual. */
+typedef struct cuda_norm_grad_args {
+  void *dx;
+  const void *dy, *x, *scale, *residual;
+  int64_t rows, n;
+  double epsilon;
+  uint32_t rms;
+  uint32_t reserved;
+} cuda_norm_grad_args;
+bool cuda_plan_norm_grad(const cuda_norm_grad_args *args, uint32_t dtype, uint32_t scale_dtype,
+                         cuda_launch *out);
+
+/* dscale, dbias [n], either may be NULL: fp32, of double x and dy fp64. adds: to what is there. */
+typedef struct cuda_norm_scale_args {
+  void *dscale, *dbias;
+  const void *dy, *x;
+  void *workspace;
+  int64_t rows, n;
+  double epsilon;
+  uint32_t rms;
+  uint32_t adds;
+} cuda_norm_scale_args;
+uint64_t cuda_norm_scale_workspace(const cuda_norm_scale_args *args);
+uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, cuda_launch *out);
+
+/* out [n] = sums of the columns of x [rows, n] (gradients of biases). out of x's type, or fp32
+ * where `adds`: to what is there. */
+typedef struct cuda_columns_args {
+  void *out;
+  const void *x;
+  void *workspace;
+  int64_t rows, n;
+  uint32_t adds;
+  uint32_t reserved;
+} cuda_columns_args;
+uint64_t cuda_columns_workspace(const cuda_columns_args *args);
+uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_launch *out);
+
+/* Gradients of attention: forward's q, k, v, past, mask, nonpad and numbers (y and scores are not
+ * read), dy with strides as forward's y. Any output may be NULL. dmask is of the mask's shape and
+ * type, with its strides; a mask of floats only. */
+typedef struct cuda_attention_grad_args {
+  cuda_attention_args forward;
+  const void *dy;
+  void *dq, *dk, *dv, *dpast_k, *dpast_v, *dmask;
+  void *workspace;
+  int64_t dy_stride[3], dq_stride[3], dk_stride[3], dv_stride[3], dpast_k_stride[3],
+      dpast_v_stride[3];
+} cuda_attention_grad_args;
+uint64_t cuda_attention_grad_workspace(const cuda_attention_grad_args *args);
+uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t dtype,
+                                  cuda_launch *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPIPE_BACKEND_CUDA_KERNELS_H_ */

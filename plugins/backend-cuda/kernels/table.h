@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All kernels: name, argument block, threads of a block (at most). Launches, the shim's rows and
+ * the check of registers go through this list. */
+#ifndef OPIPE_BACKEND_CUDA_KERNELS_TABLE_H_
+#define OPIPE_BACKEND_CUDA_KERNELS_TABLE_H_
+
+#include "blocks.h"
+
+/* A kernel per type of elements; with double, and without. */
+#define CUDA_HALVES(X, name, type, threads) \
+  X(name##_f32, type, threads) X(name##_bf16, type, threads) X(name##_f16, type, threads)
+#define CUDA_FLOATS(X, name, type, threads) \
+  CUDA_HALVES(X, name, type, threads) X(name##_f64, type, threads)
+/* And per type of a second operand, which is of the elements' type or float. */
+#define CUDA_PAIRS(X, name, type, threads) \
+  CUDA_FLOATS(X, name, type, threads)      \
+  X(name##_bf16_f32, type, threads)        \
+  X(name##_f16_f32, type, threads) X(name##_f64_f32, type, threads)
+
+#define CUDA_KERNELS(X)                                                    \
+  X(opipe_begin, cuda_begin_args, 64)                                      \
+  X(opipe_report, cuda_report_args, 1)                                     \
+  X(opipe_take, cuda_take_args, 1)                                         \
+  X(opipe_finite, cuda_finite_block, 256)                                  \
+  X(opipe_zone, cuda_zone_args, 256)                                       \
+  X(opipe_fill, cuda_fill_args, 256)                                       \
+  CUDA_FLOATS(X, opipe_map, cuda_map_block, 256)                           \
+  X(opipe_map_int, cuda_map_block, 256)                                    \
+  X(opipe_map_test, cuda_map_block, 256)                                   \
+  X(opipe_map_where, cuda_map_block, 256)                                  \
+  X(opipe_map_cast, cuda_map_block, 256)                                   \
+  CUDA_HALVES(X, opipe_one, cuda_flat_block, 256)                          \
+  CUDA_HALVES(X, opipe_two, cuda_flat_block, 256)                          \
+  CUDA_HALVES(X, opipe_gate, cuda_flat_block, 256)                         \
+  X(opipe_convert_f32_bf16, cuda_convert_block, 256)                       \
+  X(opipe_convert_f32_f16, cuda_convert_block, 256)                        \
+  X(opipe_convert_bf16_f32, cuda_convert_block, 256)                       \
+  X(opipe_convert_f16_f32, cuda_convert_block, 256)                        \
+  X(opipe_convert_bf16_f16, cuda_convert_block, 256)                       \
+  X(opipe_convert_f16_bf16, cuda_convert_block, 256)                       \
+  CUDA_HALVES(X, opipe_accumulate, cuda_convert_block, 256)                \
+  X(opipe_move, cuda_move_block, 256)                                      \
+  X(opipe_transpose, cuda_transpose_block, 256)                            \
+  X(opipe_trilu, cuda_trilu_args, 256)                                     \
+  X(opipe_gather, cuda_gather_block, 256)                                  \
+  CUDA_FLOATS(X, opipe_softmax_warp, cuda_softmax_args, 256)               \
+  CUDA_FLOATS(X, opipe_softmax_block, cuda_softmax_args, 256)              \
+  CUDA_FLOATS(X, opipe_softmax_line, cuda_softmax_args, 256)               \
+  CUDA_FLOATS(X, opipe_softmax_grad_warp, cuda_softmax_grad_args, 256)     \
+  CUDA_FLOATS(X, opipe_softmax_grad_block, cuda_softmax_grad_args, 256)    \
+  CUDA_FLOATS(X, opipe_softmax_grad_line, cuda_softmax_grad_args, 256)     \
+  CUDA_PAIRS(X, opipe_norm_warp, cuda_norm_args, 256)                      \
+  CUDA_PAIRS(X, opipe_norm_block, cuda_norm_args, 256)                     \
+  CUDA_PAIRS(X, opipe_norm_grad_warp, cuda_norm_grad_args, 256)            \
+  CUDA_PAIRS(X, opipe_norm_grad_block, cuda_norm_grad_args, 256)           \
+  CUDA_FLOATS(X, opipe_norm_moments, cuda_norm_scale_args, 256)            \
+  CUDA_FLOATS(X, opipe_norm_chunks, cuda_norm_scale_args, 256)             \
+  X(opipe_norm_sums_f32, cuda_norm_scale_args, 256)                        \
+  X(opipe_norm_sums_f64, cuda_norm_scale_args, 256)                        \
+  CUDA_PAIRS(X, opipe_group_norm, cuda_group_norm_args, 256)               \
+  CUDA_FLOATS(X, opipe_reduce_thread, cuda_reduce_block, 256)              \
+  CUDA_FLOATS(X, opipe_reduce_warp, cuda_reduce_block, 256)                \
+  CUDA_FLOATS(X, opipe_reduce_block, cuda_reduce_block, 256)               \
+  X(opipe_reduce_int, cuda_reduce_block, 256)                              \
+  X(opipe_arg, cuda_order_args, 256)                                       \
+  X(opipe_topk, cuda_order_args, 256)                                      \
+  X(opipe_cumsum, cuda_typed_block, 256)                                   \
+  CUDA_FLOATS(X, opipe_column_chunks, cuda_columns_args, 256)              \
+  CUDA_FLOATS(X, opipe_column_sums, cuda_columns_args, 256)                \
+  CUDA_FLOATS(X, opipe_attention, cuda_attention_args, 256)                \
+  CUDA_FLOATS(X, opipe_attention_grad_rows, cuda_attention_grad_args, 256) \
+  CUDA_FLOATS(X, opipe_attention_grad_keys, cuda_attention_grad_args, 256) \
+  CUDA_FLOATS(X, opipe_attention_grad_mask, cuda_attention_grad_args, 256) \
+  CUDA_PAIRS(X, opipe_rotary, cuda_rotary_args, 256)
+
+#define CUDA_KERNEL_TYPES(name, type, threads) \
+  typedef type name##_block;                   \
+  enum { name##_threads = (threads) };
+CUDA_KERNELS(CUDA_KERNEL_TYPES)
+
+#define CUDA_KERNEL_ID(name, type, threads) CUDA_ID_##name,
+enum { CUDA_KERNELS(CUDA_KERNEL_ID) CUDA_N_KERNELS };
+
+#endif

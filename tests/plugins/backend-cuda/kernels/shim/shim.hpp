@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CUDA C for g++: the words of the language that the kernels use, as C++ on the host.
+ *
+ * Force-included (-include) before a kernel source. A block's threads are fibers of one host
+ * thread; a thread runs until it waits for others, so that kernels without barriers never switch.
+ * What the language promises, and no more, holds: other threads' writes are seen after a barrier,
+ * shared memory begins as poison, the order of threads is the seed's. What a device would leave
+ * undefined ends the process with a line on stderr: a barrier that not all threads reach or that
+ * they reach at different places, a shuffle without the lanes that its mask names, a write beyond
+ * shared memory, copies that nobody waited for. */
+#ifndef OPIPE_TESTS_CUDA_SHIM_H_
+#define OPIPE_TESTS_CUDA_SHIM_H_
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __restrict__ __restrict
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+
+struct shim_copy { /* cp.async: lands when it is waited for */
+  void *to;
+  const void *from;
+  uint32_t bytes; /* taken from `from`, the rest of `room` is 0 */
+  uint32_t room;
+  uint32_t group;
+};
+
+enum { SHIM_COPIES = 64 };
+
+struct shim_warp;
+struct shim_thread {
+  uint3 index;
+  unsigned lane;
+  shim_warp *warp;
+  void *fiber;          /* that it waits in; NULL: it has not begun, runs, or is done */
+  const char *waits_in; /* file and line of what it waits at; NULL: it does not wait */
+  int waits_at;
+  bool at_barrier, done;
+  uint32_t n_copies, group;
+  shim_copy copies[SHIM_COPIES];
+};
+
+struct shim_launch {
+  uint3 block_index, block_size, grid_size;
+};
+
+extern thread_local shim_thread *shim_self __attribute__((tls_model("initial-exec")));
+extern thread_local shim_launch shim_now __attribute__((tls_model("initial-exec")));
+
+#define threadIdx (shim_self->index)
+#define blockIdx (shim_now.block_index)
+#define blockDim (shim_now.block_size)
+#define gridDim (shim_now.grid_size)
+
+/* ---- waiting ---- */
+
+/* All lanes of `mask` meet here; the last one calls `all` with what each brought (slots [32]).
+ * `kind` and place must be the same for all. */
+void shim_meet(const char *kind, unsigned mask, void *slot,
+               void (*all)(void **slots, unsigned mask), const char *file, int line);
+void shim_barrier(const char *file, int line);
+[[noreturn]] void shim_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#define SHIM_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+static inline void __syncthreads(SHIM_PLACE) {
+  shim_barrier(file, line);
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu, SHIM_PLACE) {
+  shim_meet("__syncwarp", mask, NULL, NULL, file, line);
+}
+
+template <class T>
+struct shim_shuffle {
+  T in, out;
+  unsigned from; /* lane */
+};
+
+template <class T>
+static void shim_shuffle_all(void **slots, unsigned mask) {
+  for (unsigned i = 0; i < 32; ++i) {
+    if ((mask >> i & 1u) == 0)
+      continue;
+    shim_shuffle<T> *own = static_cast<shim_shuffle<T> *>(slots[i]);
+    if ((mask >> own->from & 1u) == 0)
+      shim_fault("lane %u takes a value of lane %u, which is not in mask %08x", i, own->from, mask);
+    own->out = static_cast<shim_shuffle<T> *>(slots[own->from])->in;
+  }
+}
+
+template <class T>
+static inline T shim_take(unsigned mask, T value, unsigned from, const char *file, int line) {
+  shim_shuffle<T> own = {value, value, from & 31u};
+  shim_meet("__shfl_sync", mask, &own, shim_shuffle_all<T>, file, line);
+  return own.out;
+}
+template <class T>
+static inline T __shfl_sync(unsigned mask, T value, int lane, SHIM_PLACE) {
+  return shim_take(mask, value, (unsigned)lane, file, line);
+}
+template <class T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int bits, SHIM_PLACE) {
+  return shim_take(mask, value, shim_self->lane ^ (unsigned)bits, file, line);
+}
+template <class T>
+static inline T __shfl_up_sync(unsigned mask, T value, unsigned by, SHIM_PLACE) {
+  const unsigned lane = shim_self->lane;
+  return shim_take(mask, value, lane >= by ? lane - by : lane, file, line);
+}
+template <class T>
+static inline T __shfl_down_sync(unsigned mask, T value, unsigned by, SHIM_PLACE) {
+  const unsigned lane = shim_self->lane;
+  return shim_take(mask, value, lane + by < 32 ? lane + by : lane, file, line);
+}
+
+struct shim_vote {
+  uint64_t in;
+  unsigned out;
+};
+void shim_ballot_all(void **slots, unsigned mask);
+void shim_match_all(void **slots, unsigned mask);
+
+static inline unsigned __ballot_sync(unsigned mask, int predicate, SHIM_PLACE) {
+  shim_vote own = {(uint64_t)(predicate != 0), 0};
+  shim_meet("__ballot_sync", mask, &own, shim_ballot_all, file, line);
+  return own.out;
+}
+static inline unsigned __match_any_sync(unsigned mask, unsigned value, SHIM_PLACE) {
+  shim_vote own = {value, 0};
+  shim_meet("__match_any_sync", mask, &own, shim_match_all, file, line);
+  return own.out;
+}
+
+/* ---- memory ---- */
+
+/* `bytes` of a block's shared memory, the same for all its threads. */
+void *shim_shared(uint32_t bytes);
+void *shim_dynamic(void);
+#define CUDA_SHARED(type, name) type &name = *static_cast<type *>(shim_shared(sizeof(type)))
+#define CUDA_DYNAMIC(name) unsigned char *name = static_cast<unsigned char *>(shim_dynamic())
+
+void shim_copy_begin(void *to, const void *from, uint32_t bytes, uint32_t room);
+void shim_copy_commit(void);
+void shim_copy_wait(uint32_t groups); /* all but the `groups` newest groups land */
+
+#define CUDA_KERNEL(name)                      \
+  extern "C" void name(const name##_block &a); \
+  extern "C" void name(const name##_block &a)
+
+template <class T>
+static inline T __ldg(const T *at) {
+  return *at;
+}
+static inline void __threadfence_system(void) {}
+
+/* Integers alone: sums of floats in no order have no place in a kernel. */
+static inline unsigned atomicAdd(unsigned *at, unsigned value) {
+  return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+static inline unsigned atomicCAS(unsigned *at, unsigned expected, unsigned wanted) {
+  __atomic_compare_exchange_n(at, &expected, wanted, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
+}
+
+/* ---- numbers ---- */
+
+template <class To, class From>
+static inline To shim_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bits of one size");
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+static inline unsigned __float_as_uint(float x) {
+  return shim_bits<unsigned>(x);
+}
+static inline float __uint_as_float(unsigned x) {
+  return shim_bits<float>(x);
+}
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+  return (unsigned)((uint64_t)a * b >> 32);
+}
+static inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+static inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+
+#endif

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention and rotary embedding with their gradients against plain loops in double: every form of
+ * mask, past, heads, depths and types. */
+#include "kit.h"
+
+typedef struct form {
+  int64_t batch, heads, kv_heads, queries, fresh, past, depth, value_depth;
+  uint32_t causal, mask_kind;
+  int mask_repeats;   /* bits: batch 1, heads 2, rows 4 */
+  int64_t mask_short; /* keys that the mask lacks */
+  double softcap;
+  bool nonpad;
+} form;
+
+typedef struct problem {
+  form f;
+  uint32_t dtype;
+  kit_tensor q, k, v, past_k, past_v, mask, nonpad, y, dy;
+  cuda_attention_args args;
+} problem;
+
+static void strides(int64_t *out, int64_t heads, int64_t rows,
+                    int64_t depth) { /* [B, rows, heads * depth] */
+  out[0] = heads * rows * depth;
+  out[1] = depth;
+  out[2] = heads * depth;
+}
+
+static problem make(const form *f, uint32_t dtype) {
+  problem p = {.f = *f, .dtype = dtype};
+  const int64_t keys = f->past + f->fresh, kv = f->batch * f->kv_heads;
+  p.q = kit_random(dtype, f->batch * f->heads * f->queries * f->depth, 1, -1, 1);
+  p.k = kit_random(dtype, kv * f->fresh * f->depth, 2, -1, 1);
+  p.v = kit_random(dtype, kv * f->fresh * f->value_depth, 3, -1, 1);
+  p.past_k = kit_random(dtype, kv * f->past * f->depth, 4, -1, 1);
+  p.past_v = kit_random(dtype, kv * f->past * f->value_depth, 5, -1, 1);
+  p.y = kit_new(dtype, f->batch * f->heads * f->queries * f->value_depth);
+  p.dy = kit_random(dtype, p.y.n, 6, -1, 1);
+  p.nonpad = kit_random(OPIPE_INT64, f->batch, 7, 0, (double)keys + 1);
+  cuda_attention_args *a = &p.args;
+  *a = (cuda_attention_args){.q = p.q.data,
+                             .k = p.k.data,
+                             .v = p.v.data,
+                             .y = p.y.data,
+                             .batch = f->batch,
+                             .heads = f->heads,
+                             .kv_heads = f->kv_heads,
+                             .queries = f->queries,
+                             .keys = keys,
+                             .past = f->past,
+                             .depth = f->depth,
+                             .value_depth = f->value_depth,
+                             .scale = 0.7,
+                             .softcap = f->softcap,
+                             .causal = f->causal,
+                             .mask_kind = f->mask_kind,
+                             .mask_keys = keys};
+  a->past_k = f->past > 0 ? p.past_k.data : NULL;
+  a->past_v = f->past > 0 ? p.past_v.data : NULL;
+  a->nonpad = f->nonpad ? p.nonpad.data : NULL;
+  strides(a->q_stride, f->heads, f->queries, f->depth);
+  strides(a->k_stride, f->kv_heads, f->fresh, f->depth);
+  strides(a->v_stride, f->kv_heads, f->fresh, f->value_depth);
+  strides(a->y_stride, f->heads, f->queries, f->value_depth);
+  strides(a->past_k_stride, f->kv_heads, f->past, f->depth);
+  strides(a->past_v_stride, f->kv_heads, f->past, f->value_depth);
+  if (f->mask_kind != 0) {
+    const int64_t extent[4] = {(f->mask_repeats & 1) != 0 ? 1 : f->batch,
+                               (f->mask_repeats & 2) != 0 ? 1 : f->heads,
+                               (f->mask_repeats & 4) != 0 ? 1 : f->queries, keys - f->mask_short};
+    int64_t n = 1;
+    for (int i = 3; i >= 0; --i) {
+      a->mask_stride[i] = extent[i] > 1 ? n : 0;
+      n *= extent[i];
+    }
+    a->mask_keys = extent[3];
+    p.mask = f->mask_kind == 1   ? kit_random(OPIPE_BOOL, n, 8, 0, 2)
+             : f->mask_kind == 2 ? kit_random(dtype, n, 8, -2, 2)
+                                 : kit_random(OPIPE_FLOAT, n, 8, -2, 2);
+    if (f->mask_kind > 1) { /* nothing, hardly anything, and sums that a half type rounds */
+      kit_set(&p.mask, 0, -(double)INFINITY);
+      kit_set(&p.mask, n / 2, -30000);
+    }
+    a->mask = p.mask.data;
+  }
+  return p;
+}
+
+static int64_t at_of(const int64_t *stride, int64_t b, int64_t h, int64_t s) {
+  return b * stride[0] + h * stride[1] + s * stride[2];
+}
+
+static double joined(const problem *p, bool values, int64_t b, int64_t kv, int64_t j, int64_t d) {
+  const cuda_attention_args *a = &p->args;
+  if (j < a->past) {
+    return values ? kit_get(&p->past_v, at_of(a->past_v_stride, b, kv, j) + d)
+                  : kit_get(&p->past_k, at_of(a->past_k_stride, b, kv, j) + d);
+  }
+  return values ? kit_get(&p->v, at_of(a->v_stride, b, kv, j - a->past) + d)
+                : kit_get(&p->k, at_of(a->k_stride, b, kv, j - a->past) + d);
+}
+
+static double mask_of(const problem *p, int64_t b, int64_t h, int64_t s, int64_t j, double score) {
+  const cuda_attention_args *a = &p->args;
+  if ((a->causal && j > s + a->past) || (p->f.nonpad && j >= (int64_t)kit_get(&p->nonpad, b)) ||
+      (a->mask_kind != 0 && j >= a->mask_keys))
+    return -(double)INFINITY;
+  if (a->mask_kind == 0)
+    return score;
+  const double m = kit_get(&p->mask, at_of(a->mask_stride, b, h, s) + j * a->mask_stride[3]);
+  if (a->mask_kind == 1)
+    return m != 0 ? score : -(double)INFINITY;
+  double sum = score + m;
+  if (a->mask_kind == 2 && (p->dtype == OPIPE_FLOAT16 || p->dtype == OPIPE_BFLOAT16) &&
+      sum < -1024 && sum > -1e30) {
+    const kit_tensor t = kit_new(p->dtype, 1);
+    kit_set(&t, 0, sum);
+    sum = kit_get(&t, 0);
+  }
+  return sum;
+}
+
+/* Scores at the four stages, [4][keys]; slope of the cap. */
+static void score_row(const problem *p, int64_t b, int64_t h, int64_t s, double *stage,
+                      double *slope) {
+  const cuda_attention_args *a = &p->args;
+  const int64_t n = a->keys, kv = h / (a->heads / a->kv_heads);
+  double top = -(double)INFINITY, sum = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    double x = 0;
+    for (int64_t d = 0; d < a->depth; ++d)
+      x += kit_get(&p->q, at_of(a->q_stride, b, h, s) + d) * joined(p, false, b, kv, j, d);
+    stage[j] = x * a->scale;
+    const double t = a->softcap > 0 ? tanh(stage[j] / a->softcap) : 0;
+    slope[j] = 1 - t * t;
+    stage[n + j] = a->softcap > 0 ? a->softcap * t : stage[j];
+    stage[2 * n + j] = mask_of(p, b, h, s, j, stage[n + j]);
+    top = stage[2 * n + j] > top ? stage[2 * n + j] : top;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    stage[3 * n + j] = top == -(double)INFINITY ? 0 : exp(stage[2 * n + j] - top);
+    sum += stage[3 * n + j];
+  }
+  for (int64_t j = 0; j < n; ++j)
+    stage[3 * n + j] = sum == 0 ? 0 : stage[3 * n + j] / sum;
+}
+
+static double tolerance(uint32_t dtype) {
+  return dtype == OPIPE_FLOAT     ? 2e-5
+         : dtype == OPIPE_DOUBLE  ? 1e-11
+         : dtype == OPIPE_FLOAT16 ? 2e-3
+                                  : 1e-2;
+}
+
+static void forward(const problem *p, const form *f, uint32_t mode) {
+  cuda_attention_args args = p->args;
+  const int64_t n = args.keys;
+  double *want = kit_doubles(p->y.n), *stage = kit_doubles(4 * n), *slope = kit_doubles(n);
+  const kit_tensor scores = kit_new(p->dtype, f->batch * f->heads * f->queries * n);
+  double *want_scores = kit_doubles(scores.n);
+  for (int64_t i = 0; i < f->batch * f->heads * f->queries; ++i) {
+    const int64_t b = i / f->queries / f->heads, h = i / f->queries % f->heads, s = i % f->queries;
+    score_row(p, b, h, s, stage, slope);
+    for (int64_t d = 0; d < f->value_depth; ++d) {
+      for (int64_t j = 0; j < n; ++j) {
+        want[at_of(args.y_stride, b, h, s) + d] +=
+            stage[3 * n + j] == 0
+                ? 0
+                : stage[3 * n + j] * joined(p, true, b, h / (f->heads / f->kv_heads), j, d);
+      }
+    }
+    memcpy(want_scores + i * n, stage + mode % 4 * n, (size_t)n * sizeof *stage);
+  }
+  args.scores = mode < 4 ? scores.data : NULL;
+  args.scores_mode = mode % 4;
+  cuda_launch launch;
+  OPI_ASSERT_FATAL(cuda_plan_attention(&args, p->dtype, &launch));
+  KIT_RUN(&launch, 1, &p->y, &scores);
+  KIT_CLOSE(p->y, want, tolerance(p->dtype));
+  if (mode < 4)
+    KIT_CLOSE(scores, want_scores, tolerance(p->dtype));
+}
+
+typedef struct sums {
+  double *dq, *dk, *dv, *dpk, *dpv, *dmask;
+} sums;
+
+static void add_joined(const problem *p, double *fresh, const int64_t *stride, double *past,
+                       const int64_t *past_stride, int64_t b, int64_t kv, int64_t j, int64_t d,
+                       double x) {
+  if (j < p->args.past)
+    past[at_of(past_stride, b, kv, j) + d] += x;
+  else
+    fresh[at_of(stride, b, kv, j - p->args.past) + d] += x;
+}
+
+static void grad_row(const problem *p, int64_t b, int64_t h, int64_t s, double *stage,
+                     double *slope, const sums *to) {
+  const cuda_attention_args *a = &p->args;
+  const int64_t n = a->keys, kv = h / (a->heads / a->kv_heads);
+  double *weight = stage + 3 * n, *dp = stage, weighted = 0;
+  score_row(p, b, h, s, stage, slope);
+  for (int64_t j = 0; j < n; ++j) {
+    dp[j] = 0;
+    for (int64_t d = 0; d < a->value_depth && weight[j] != 0; ++d) {
+      const double dy = kit_get(&p->dy, at_of(a->y_stride, b, h, s) + d);
+      dp[j] += dy * joined(p, true, b, kv, j, d);
+      add_joined(p, to->dv, a->v_stride, to->dpv, a->past_v_stride, b, kv, j, d, weight[j] * dy);
+    }
+    weighted += weight[j] * dp[j];
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    const double ds = weight[j] * (dp[j] - weighted);
+    if (a->mask_kind > 1 && j < a->mask_keys)
+      to->dmask[at_of(a->mask_stride, b, h, s) + j * a->mask_stride[3]] += ds;
+    for (int64_t d = 0; d < a->depth; ++d) {
+      const int64_t q = at_of(a->q_stride, b, h, s) + d;
+      to->dq[q] += ds * slope[j] * a->scale * joined(p, false, b, kv, j, d);
+      add_joined(p, to->dk, a->k_stride, to->dpk, a->past_k_stride, b, kv, j, d,
+                 ds * slope[j] * a->scale * kit_get(&p->q, q));
+    }
+  }
+}
+
+static void backward(const problem *p, const form *f) {
+  const kit_tensor dq = kit_new(p->dtype, p->q.n), dk = kit_new(p->dtype, p->k.n),
+                   dv = kit_new(p->dtype, p->v.n);
+  const kit_tensor dpk = kit_new(p->dtype, p->past_k.n), dpv = kit_new(p->dtype, p->past_v.n);
+  const bool masked = f->mask_kind > 1;
+  const kit_tensor dmask = masked ? kit_new(p->mask.dtype, p->mask.n) : kit_new(OPIPE_FLOAT, 0);
+  const int64_t n = p->args.keys;
+  double *stage = kit_doubles(4 * n), *slope = kit_doubles(n);
+  const sums to = {kit_doubles(dq.n),  kit_doubles(dk.n),  kit_doubles(dv.n),
+                   kit_doubles(dpk.n), kit_doubles(dpv.n), kit_doubles(dmask.n)};
+  for (int64_t i = 0; i < f->batch * f->heads * f->queries; ++i) {
+    grad_row(p, i / f->queries / f->heads, i / f->queries % f->heads, i % f->queries, stage, slope,
+             &to);
+  }
+  cuda_attention_grad_args args = {.forward = p->args,
+                                   .dy = p->dy.data,
+                                   .dq = dq.data,
+                                   .dk = dk.data,
+                                   .dv = dv.data,
+                                   .dpast_k = dpk.data,
+                                   .dpast_v = dpv.data,
+                                   .dmask = masked ? dmask.data : NULL};
+  memcpy(args.dy_stride, p->args.y_stride, sizeof args.dy_stride);
+  memcpy(args.dq_stride, p->args.q_stride, sizeof args.dq_stride);
+  memcpy(args.dk_stride, p->args.k_stride, sizeof args.dk_stride);
+  memcpy(args.dv_stride, p->args.v_stride, sizeof args.dv_stride);
+  memcpy(args.dpast_k_stride, p->args.past_k_stride, sizeof args.dpast_k_stride);
+  memcpy(args.dpast_v_stride, p->args.past_v_stride, sizeof args.dpast_v_stride);
+  args.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_attention_grad_workspace(&args)).data;
+  cuda_launch launches[CUDA_LAUNCHES];
+  const uint32_t count = cuda_plan_attention_grad(&args, p->dtype, launches);
+  OPI_ASSERT_FATAL(count > 0);
+  KIT_RUN(launches, count, &dq, &dk, &dv, &dpk, &dpv, &dmask);
+  const double tol = 2 * tolerance(p->dtype);
+  KIT_CLOSE(dq, to.dq, tol);
+  KIT_CLOSE(dk, to.dk, tol);
+  KIT_CLOSE(dv, to.dv, tol);
+  KIT_CLOSE(dpk, to.dpk, tol);
+  KIT_CLOSE(dpv, to.dpv, tol);
+  KIT_CLOSE(dmask, to.dmask, 2 * tolerance(dmask.dtype));
+}
+
+static const form forms[] = {
+    {1, 1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, false},
+    {2, 4, 2, 5, 5, 0, 16, 16, 1, 0, 0, 0, 0, false},
+    {1, 2, 2, 3, 300, 0, 8, 8, 0, 0, 0, 0, 0, false},
+    {2, 2, 1, 3, 4, 6, 8, 24, 1, 0, 0, 0, 0, false},
+    {2, 2, 2, 4, 6, 0, 8, 8, 0, 1, 0, 0, 0, false},
+    {2, 2, 2, 4, 6, 0, 8, 8, 0, 2, 2, 0, 0, false},
+    {2, 2, 1, 4, 6, 1, 8, 8, 1, 2, 7, 2, 5, false},
+    {2, 2, 1, 4, 6, 0, 8, 8, 0, 3, 5, 0, 0, false},
+    {3, 2, 2, 2, 9, 0, 64, 64, 0, 0, 0, 0, 2.5, true},
+    {1, 1, 1, 70, 70, 0, 64, 64, 1, 0, 0, 0, 0, false},
+    {1, 6, 3, 1, 1, 40, 32, 32, 1, 0, 0, 0, 0, false},
+    {2, 1, 1, 3, 5, 0, 4, 256, 0, 3, 3, 3, 0, false},
+};
+
+static void test_attention(void) {
+  for (size_t i = 0; i < sizeof forms / sizeof forms[0]; ++i) {
+    for (int t = 0; t < KIT_TYPES; ++t) {
+      const problem p = make(&forms[i], kit_types[t]);
+      forward(&p, &forms[i], (uint32_t)(i % 5));
+      kit_end();
+    }
+  }
+}
+
+static void test_attention_gradients(void) {
+  for (size_t i = 0; i < sizeof forms / sizeof forms[0]; ++i) {
+    for (int t = 0; t < KIT_TYPES; ++t) {
+      const problem p = make(&forms[i], kit_types[t]);
+      backward(&p, &forms[i]);
+      kit_end();
+    }
+  }
+}
+
+static void test_attention_limits(void) {
+  cuda_launch launches[CUDA_LAUNCHES];
+  cuda_attention_args args = {.batch = 1,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .queries = 1,
+                              .keys = 1,
+                              .depth = 257,
+                              .value_depth = 8};
+  OPI_ASSERT(!cuda_plan_attention(&args, OPIPE_FLOAT, launches));
+  cuda_attention_grad_args grad = {.forward = args};
+  OPI_ASSERT(cuda_plan_attention_grad(&grad, OPIPE_FLOAT, launches) == 0);
+  grad.forward.depth = 8;
+  OPI_ASSERT(cuda_plan_attention_grad(&grad, OPIPE_INT32, launches) == 0);
+}
+
+static void rotary_case(uint32_t dtype, uint32_t cache, bool interleaved, int positions,
+                        int64_t turned) {
+  const int64_t batch = 2, heads = 3, rows = 5, depth = 12, half = turned / 2,
+                table = positions == 2 ? 10 : 9;
+  const kit_tensor x = kit_random(dtype, batch * heads * rows * depth, 1, -1, 1),
+                   y = kit_new(dtype, x.n);
+  const kit_tensor c = kit_random(cache, table * half, 2, -1, 1),
+                   s = kit_random(cache, table * half, 3, -1, 1);
+  const kit_tensor ids = kit_random(OPIPE_INT64, batch * rows, 4, 0, 9);
+  double *want = kit_doubles(x.n);
+  cuda_rotary_args args = {.y = y.data,
+                           .x = x.data,
+                           .cosines = c.data,
+                           .sines = s.data,
+                           .ids = positions == 1 ? ids.data : NULL,
+                           .batch = batch,
+                           .heads = heads,
+                           .queries = rows,
+                           .depth = depth,
+                           .turned = turned,
+                           .positions = table,
+                           .interleaved = interleaved,
+                           .per_batch = positions == 2};
+  strides(args.x_stride, heads, rows, depth);
+  strides(args.y_stride, heads, rows, depth);
+  for (int64_t i = 0; i < x.n; ++i) {
+    const int64_t d = i % depth, r = i / depth / heads % rows, b = i / depth / heads / rows,
+                  first = i - d;
+    const int64_t at = positions == 1   ? (int64_t)kit_get(&ids, b * rows + r)
+                       : positions == 2 ? b * rows + r
+                                        : r;
+    const int64_t pair = interleaved ? d / 2 : d % half;
+    const bool second = interleaved ? d % 2 != 0 : d >= half;
+    want[i] = kit_get(&x, i);
+    if (d < turned) {
+      const double x1 = kit_get(&x, first + (interleaved ? 2 * pair : pair));
+      const double x2 = kit_get(&x, first + (interleaved ? 2 * pair + 1 : pair + half));
+      const double cosine = kit_get(&c, at * half + pair), sine = kit_get(&s, at * half + pair);
+      want[i] = second ? x1 * sine + x2 * cosine : x1 * cosine - x2 * sine;
+    }
+  }
+  cuda_launch launch;
+  OPI_ASSERT_FATAL(cuda_plan_rotary(&args, dtype, cache, &launch));
+  KIT_RUN(&launch, 1, &y);
+  KIT_CLOSE(y, want, 0);
+  kit_end();
+}
+
+static void test_rotary(void) {
+  for (int t = 0; t < 2 * KIT_TYPES; ++t) {
+    for (int positions = 0; positions < 3; ++positions) {
+      const uint32_t dtype = kit_types[t / 2], cache = t % 2 != 0 ? OPIPE_FLOAT : dtype;
+      rotary_case(dtype, cache, positions % 2 == 0, positions, 12);
+      rotary_case(dtype, cache, t % 3 == 0, positions, 8);
+    }
+  }
+}
+
+static void test_rotary_position_is_reported(void) {
+  const kit_tensor x = kit_random(OPIPE_FLOAT, 4, 1, -1, 1), y = kit_new(OPIPE_FLOAT, 4);
+  const kit_tensor cache = kit_random(OPIPE_FLOAT, 6, 2, -1, 1),
+                   ids = kit_random(OPIPE_INT64, 1, 3, 3, 4);
+  cuda_status status = {0, 0, 0, 0};
+  const cuda_rotary_args args = {.y = y.data,
+                                 .x = x.data,
+                                 .cosines = cache.data,
+                                 .sines = cache.data,
+                                 .ids = ids.data,
+                                 .status = &status,
+                                 .batch = 1,
+                                 .heads = 1,
+                                 .queries = 1,
+                                 .depth = 4,
+                                 .turned = 4,
+                                 .positions = 3,
+                                 .node = 8};
+  cuda_launch launch;
+  OPI_ASSERT_FATAL(cuda_plan_rotary(&args, OPIPE_FLOAT, OPIPE_FLOAT, &launch));
+  KIT_RUN(&launch, 1, &y);
+  OPI_ASSERT_INT(status.code, CUDA_STATUS_POSITION);
+  OPI_ASSERT_INT(status.node, 8);
+  OPI_ASSERT_INT(status.value, 3);
+  OPI_ASSERT_INT(status.limit, 3);
+  kit_end();
+}
+
+OPI_TEST_MAIN("cuda_attention", OPI_TEST(test_attention), OPI_TEST(test_attention_gradients),
+              OPI_TEST(test_attention_limits), OPI_TEST(test_rotary),
+              OPI_TEST(test_rotary_position_is_reported))

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA kernels as host functions (tests/plugins/backend-cuda/kernels/shim), and the tests that run them.
+set(OPI_CUDA_KERNELS ${PROJECT_SOURCE_DIR}/plugins/backend-cuda/kernels)
+set(OPI_CUDA_SHIM ${CMAKE_CURRENT_SOURCE_DIR}/plugins/backend-cuda/kernels/shim)
+if(CMAKE_CXX_COMPILER)
+  file(GLOB cuda_parts CONFIGURE_DEPENDS ${OPI_CUDA_KERNELS}/parts/*.cu)
+  set_source_files_properties(${cuda_parts} PROPERTIES LANGUAGE CXX
+    COMPILE_OPTIONS "-xc++;-include;${OPI_CUDA_SHIM}/shim.hpp")
+  add_library(opi_cuda_shim STATIC EXCLUDE_FROM_ALL
+    ${cuda_parts} ${OPI_CUDA_SHIM}/shim.cpp ${OPI_CUDA_SHIM}/rows.cpp)
+  target_include_directories(opi_cuda_shim
+    PUBLIC ${OPI_CUDA_KERNELS} PRIVATE ${OPI_CUDA_SHIM} ${OPI_INCLUDE_DIR})
+  target_link_libraries(opi_cuda_shim PRIVATE opi_flags PUBLIC Threads::Threads m)
+  # Sums and products are joined only where the sources say so; a -O0 build would take minutes to run.
+  target_compile_options(opi_cuda_shim PRIVATE -O2 -ffp-contract=off -Wno-conversion -Wno-float-conversion)
+  file(GLOB cuda_plans CONFIGURE_DEPENDS ${OPI_CUDA_KERNELS}/plan*.c)
+  file(GLOB cuda_kit CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/plugins/backend-cuda/kernels/kit*.c)
+  add_library(opi_cuda_kit STATIC EXCLUDE_FROM_ALL ${cuda_plans} ${cuda_kit})
+  target_include_directories(opi_cuda_kit PUBLIC ${OPI_CUDA_KERNELS})
+  target_link_libraries(opi_cuda_kit PRIVATE opi_flags PUBLIC opi_test_support opi_cuda_shim)
+endif()
+foreach(target IN LISTS OPI_TEST_TARGETS)
+  if(target MATCHES "^plugins-backend-cuda-kernels-")
+    if(CMAKE_CXX_COMPILER)
+      target_link_libraries(${target} PRIVATE opi_cuda_kit opi_cuda_shim)
+      set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+    else()
+      set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+      list(REMOVE_ITEM OPI_TEST_TARGETS ${target})
+    endif()
+  endif()
+endforeach()
