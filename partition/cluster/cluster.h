@@ -155,5 +155,11 @@ opipe_status opi_cluster_collective_ns(const opi_cluster *cluster, uint32_t op, 
                                        const opi_groups *groups, uint64_t n_bytes,
                                        const opipe_allocator *allocator, double *out_ns,
                                        opipe_error *err);
+/* The same; adds the bytes that leave by every port, and behind those of all ports the bytes that
+ * come in: io_use [2 * n_ports], or NULL. */
+opipe_status opi_cluster_collective_use(const opi_cluster *cluster, uint32_t op, uint32_t algorithm,
+                                        const opi_groups *groups, uint64_t n_bytes,
+                                        const opipe_allocator *allocator, double *out_ns,
+                                        double *io_use, opipe_error *err);
 
 #endif /* OPI_CLUSTER_H */

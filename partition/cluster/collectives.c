@@ -27,6 +27,7 @@ typedef struct meter {
                      the sets; OPIPE_NONE: none */
   double *bytes;  /* [devices] of it */
   uint32_t *load; /* [2 * n_ports] messages that leave by a port; that come in by it */
+  double *use;    /* [2 * n_ports] bytes that did in all rounds; NULL: not wanted */
   double total_ns;
 } meter;
 
@@ -67,6 +68,13 @@ static double message_ns(const meter *m, uint32_t src, uint32_t dst, double n_by
   return tier->collective_latency_ns + ns;
 }
 
+static void add_use(const meter *m, uint32_t src, uint32_t dst, double n_bytes) {
+  uint32_t ports[2 * OPI_TIERS_MOST], n_out = 0;
+  const uint32_t n = opi_cluster_path(m->cluster, src, dst, ports, &n_out);
+  for (uint32_t i = 0; i < n; ++i)
+    m->use[(i < n_out ? 0 : m->cluster->n_ports) + ports[i]] += n_bytes;
+}
+
 /* What m->dst and m->bytes say, `repeat` times. */
 static void play_round(meter *m, const sets *s, uint32_t repeat) {
   const uint32_t n = s->first[s->n];
@@ -84,6 +92,8 @@ static void play_round(meter *m, const sets *s, uint32_t repeat) {
   for (uint32_t i = 0; i < n; ++i) {
     if (m->dst[i] != OPIPE_NONE)
       add_load(m, s->devices[i], s->devices[m->dst[i]], 0, true);
+    if (m->dst[i] != OPIPE_NONE && m->use != NULL)
+      add_use(m, s->devices[i], s->devices[m->dst[i]], repeat * m->bytes[i]);
   }
   m->total_ns += repeat * slowest;
 }
@@ -353,10 +363,16 @@ static opipe_status run(meter *m, uint32_t op, uint32_t algorithm, const opi_gro
     *out_ns = play(m, &all, &parts, op, algorithm, n_bytes);
     return OPIPE_OK;
   }
+  double *use = m->use;
+  m->use = NULL;
   for (uint32_t a = OPI_COLLECTIVE_RING; a < OPI_COLLECTIVES; ++a) {
     const double ns = play(m, &all, &parts, op, a, n_bytes);
-    *out_ns = a == OPI_COLLECTIVE_RING || ns < *out_ns ? ns : *out_ns;
+    algorithm = a == OPI_COLLECTIVE_RING || ns < *out_ns ? a : algorithm;
+    *out_ns = algorithm == a ? ns : *out_ns;
   }
+  m->use = use;
+  if (use != NULL)
+    (void)play(m, &all, &parts, op, algorithm, n_bytes);
   return OPIPE_OK;
 }
 
@@ -364,7 +380,15 @@ opipe_status opi_cluster_collective_ns(const opi_cluster *cluster, uint32_t op, 
                                        const opi_groups *groups, uint64_t n_bytes,
                                        const opipe_allocator *allocator, double *out_ns,
                                        opipe_error *err) {
-  meter m = {.cluster = cluster};
+  return opi_cluster_collective_use(cluster, op, algorithm, groups, n_bytes, allocator, out_ns,
+                                    NULL, err);
+}
+
+opipe_status opi_cluster_collective_use(const opi_cluster *cluster, uint32_t op, uint32_t algorithm,
+                                        const opi_groups *groups, uint64_t n_bytes,
+                                        const opipe_allocator *allocator, double *out_ns,
+                                        double *io_use, opipe_error *err) {
+  meter m = {.cluster = cluster, .use = io_use};
   opi_arena arena;
   *out_ns = 0;
   if (op >= OPI_OPS || algorithm >= OPI_COLLECTIVES) {

@@ -6,8 +6,8 @@
  * micro-batches are cut between replicas, else 0. Forwards and whole backwards of a slice use part
  * 0 .. n_parts-1 alike (forwards part 0 alone). An event is a unit and a phase.
  */
-#ifndef OPI_PASSES_H
-#define OPI_PASSES_H
+#ifndef OPI_SCHEDULE_PASSES_H
+#define OPI_SCHEDULE_PASSES_H
 
 #include "partition/schedule/actions.h"
 
@@ -76,4 +76,4 @@ typedef struct opi_place {
 opi_place opi_place_of(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
                        uint32_t item);
 
-#endif /* OPI_PASSES_H */
+#endif /* OPI_SCHEDULE_PASSES_H */

@@ -21,7 +21,7 @@ enum { BODIES = 8 }; /* of a double-buffered schedule, to see its steady state *
 
 typedef struct timer {
   const opi_problem *problem;
-  double slices; /* all_slices */
+  double slices; /* opi_order_tokens */
   const opi_do_list *list;
   const uint32_t *step; /* [n_items] mini-batch, NULL: one */
   const opi_costs *costs;
@@ -73,8 +73,7 @@ static double stage_cost(const double *by_stage, double all, uint32_t stage) {
   return by_stage == NULL ? all : by_stage[stage];
 }
 
-/* Of a sequence in tokens; 0: not said. */
-static double all_slices(const opi_problem *p) {
+double opi_order_tokens(const opi_problem *p) {
   double total = 0;
   for (uint32_t i = 0; p->slice_lengths != NULL && i < p->n_slices; ++i)
     total += p->slice_lengths[i];
@@ -84,6 +83,13 @@ static double all_slices(const opi_problem *p) {
 /* What part of a micro-batch a slice is. */
 static double slice_part(const opi_problem *p, double total, uint32_t slice) {
   return total > 0 ? p->slice_lengths[slice] / total : 1.0 / p->n_slices;
+}
+
+double opi_compute_share(const opi_problem *p, double n_tokens, const opi_do *a) {
+  const double shares = p->stage_shares == NULL ? 1 : p->stage_shares[a->stage];
+  const double whole = shares / slice_part(p, n_tokens, a->slice);
+  const bool forward = a->kind == OPI_DO_F || a->kind == OPI_DO_R;
+  return forward ? 1 / whole : 1 / whole / p->n_parts;
 }
 
 static double cost_of(const timer *t, const opi_do *a) {
@@ -146,7 +152,7 @@ static opipe_status run(const opi_problem *problem, const opi_do_list *list, con
                         uint32_t n_steps, const opi_costs *costs, opi_arena *arena,
                         opi_timeline *out, opipe_error *err) {
   timer t = {.problem = problem,
-             .slices = all_slices(problem),
+             .slices = opi_order_tokens(problem),
              .list = list,
              .step = step,
              .costs = costs,
@@ -249,7 +255,7 @@ opipe_status opi_timeline_build(const opi_problem *problem, const opi_do_list *l
 /* ---- figures ---- */
 
 static void measure_stash(const opi_problem *p, const opi_do_list *list, double *peak) {
-  const double slices = all_slices(p);
+  const double slices = opi_order_tokens(p);
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
     double held = 0;
     peak[rank] = 0;
@@ -270,7 +276,7 @@ static void measure_stash(const opi_problem *p, const opi_do_list *list, double 
 /* Busy time from the costs, so that a body counts once. */
 static void measure_busy(const opi_problem *problem, const opi_do_list *list,
                          const opi_costs *costs, opi_simulation *result) {
-  const timer t = {.problem = problem, .slices = all_slices(problem), .costs = costs};
+  const timer t = {.problem = problem, .slices = opi_order_tokens(problem), .costs = costs};
   double total = 0;
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
     double busy = 0;

@@ -42,6 +42,11 @@ opipe_status opi_simulate_order(const opi_problem *problem, const opi_do_list *l
                                 const opi_costs *costs, const opipe_allocator *allocator,
                                 opi_simulation *io_result, opipe_error *err);
 
+/* Tokens of a sequence; 0: the order does not say. */
+double opi_order_tokens(const opi_problem *problem);
+/* What part of its phase of a whole micro-batch a compute is: slices, parts, shares. */
+double opi_compute_share(const opi_problem *problem, double n_tokens, const opi_do *item);
+
 /* A body unrolled: its flagged part, the body n_bodies times, the rest of the last mini-batch.
  * out_step [n_items of the result] in `arena`: the mini-batch of every item, from 0. */
 opipe_status opi_unroll(const opi_do_list *list, uint32_t n_bodies,

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Orders on a cluster: a lowered order with what its stages cost becomes a play. */
+#ifndef OPI_ORDER_PLAY_H
+#define OPI_ORDER_PLAY_H
+
+#include "partition/simulate/play.h"
+
+/* Of a stage (of one of its replicas, and of one of its tensor ranks); times and bytes of one whole
+ * micro-batch. */
+typedef struct opi_stage_load {
+  double forward_ns, input_ns, weight_ns;
+  double recompute_ns; /* 0: as the forward */
+  double step_ns;      /* of the optimizer */
+  double flops;        /* of forward and backward, without recomputation: for utilisation */
+  double send_bytes;   /* to each stage that reads it; gradients back are as large */
+  double stash_bytes;  /* from the forward (or what is computed again) to the end of the backward */
+  double input_bytes;  /* from a forward that is computed again to the end of the backward */
+  double fixed_bytes;  /* weights, gradients, optimizer's state */
+  double gradient_bytes; /* reduced over replicas */
+  uint32_t tensor_sums;  /* all-reduces over the tensor group in a forward, as many in a backward,
+                            and in the part of it that goes with the inputs (I) */
+  double tensor_bytes;   /* of each */
+} opi_stage_load;
+
+/* In which order ranks of the three kinds stand on the devices, from the nearest. */
+enum {
+  OPI_PLACE_TENSOR_DATA_PIPELINE = 0, /* as Megatron-LM places them */
+  OPI_PLACE_TENSOR_PIPELINE_DATA = 1,
+  OPI_PLACES = 2
+};
+
+typedef struct opi_order_play {
+  const opi_cluster *cluster;
+  const opi_stage_load *stages; /* [n_stages] */
+  uint32_t n_tensor, n_data;    /* 0: 1. Data: copies of the whole order, each with its own
+                                   micro-batches */
+  uint32_t place;               /* OPI_PLACE_* */
+  uint32_t collective;          /* OPI_COLLECTIVE_* of all */
+  uint32_t dtype;               /* of products, for utilisation: OPIPE_FLOAT, ... */
+  uint32_t n_bodies;            /* of a double-buffered order; 0: 8 */
+  bool waits_for_reductions;    /* a reduction holds its rank up; else it runs beside */
+  bool sharded;                 /* gradients are scattered, weights gathered behind the step */
+  bool scattered;               /* each tensor rank sends its part between stages, and the receivers
+                                   gather (Narayanan et al., SC'21, section 4.1) */
+  bool posted_late;             /* receives are posted where they stand in the list, and the rule of
+                                   the cluster's link holds; else there is room from the start */
+  bool apart;                   /* tests: every copy is played */
+} opi_order_play;
+
+typedef struct opi_order_played {
+  opi_play play; /* what was played; in the arena, as all below */
+  opi_played result;
+  uint32_t n_ranks;        /* of the cluster */
+  double step_ns;          /* of a mini-batch; double-buffered: in the steady state */
+  double bubble;           /* idle share of all ranks' time: 1 - busy / (ranks x step) */
+  double bubble_overhead;  /* idle over busy time of the busiest rank: (step - busy) / busy */
+  double flops;            /* per second, all ranks */
+  double utilisation;      /* of what large products of the type reach; 0 where that is not known */
+  double *fixed_bytes;     /* [lists] weights and what belongs to them */
+  const opi_do_list *list; /* the items that operations name: the order's, or unrolled */
+} opi_order_played;
+
+/* list: lowered, and proven. All in `arena`, but a list that is unrolled. Errors: INVALID, fewer
+ * devices than ranks, a cost out of range; LIMIT, more operations than 2^32; as opi_play_run. */
+opipe_status opi_order_play_run(const opi_problem *problem, const opi_do_list *list,
+                                const opi_order_play *how, opi_arena *arena,
+                                opi_order_played *out_played, opipe_error *err);
+/* Frees the unrolled list, where there is one; `list`: what was played. */
+void opi_order_played_release(opi_order_played *played, const opi_do_list *list);
+
+#endif /* OPI_ORDER_PLAY_H */
