@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of this folder share.
+ *
+ *   factory ── ep, one per ORT session: options, the library, a context
+ *                └── part, one per fused node: tables -> model -> plan -> session
+ */
+#ifndef HOST_ADAPTER_H
+#define HOST_ADAPTER_H
+
+#include <opipe/host.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "ort.h"
+
+#define EP_NAME "OnnxPipeExecutionProvider"
+
+#define ORT_TRY(expr)              \
+  do {                             \
+    ort_status *const s_ = (expr); \
+    if (s_ != NULL)                \
+      return s_;                   \
+  } while (0)
+
+/* ---- memory: ORT lends no allocator to providers ---- */
+
+void *ep_take(size_t n_bytes); /* zeroed; NULL: out of memory */
+void ep_give(void *memory);    /* accepts NULL */
+
+/* What goes together. */
+typedef struct pool {
+  struct pool_block *blocks;
+} pool;
+void *pool_take(pool *p, size_t n_bytes); /* zeroed; NULL: out of memory */
+char *pool_text(pool *p, const char *text);
+void pool_free(pool *p);
+
+/* ---- one ORT process, one ORT session ---- */
+
+typedef struct factory {
+  ort_ep_factory base;
+  const ort_table *ort, *ep_api;
+  uint32_t version; /* of the tables that were asked for */
+} factory;
+
+/* As ORT's session options say; texts are the pool's, NULL: not given. */
+typedef struct settings {
+  const char *library, *schedule, *transport, *plan, *trace, *bind;
+  uint64_t memory_bytes;
+  uint32_t n_stages, n_ranks, n_threads, n_microbatches, n_replicas, max_shapes;
+  bool in_parts, copies; /* partition=auto, weights=copy */
+} settings;
+
+typedef struct ep {
+  ort_ep base;
+  const factory *f;
+  const ort_logger *logger;
+  pool memory;
+  settings set;
+  const opipe_api *api;
+  opipe_context *context;
+  char *broken; /* why it cannot do anything; NULL: it can */
+} ep;
+
+/* An error of ORT's with the text of ours; doing NULL: as it is. */
+ort_status *ep_fail(const factory *f, const char *doing, const opipe_error *err);
+ort_status *ep_fail_text(const factory *f, int code, const char *fmt, ...) OPIPE_PRINTF(3, 4);
+void ep_log(const ep *e, int level, const char *fmt, ...) OPIPE_PRINTF(3, 4);
+
+/* options.c */
+ort_status *ep_read_settings(const factory *f, const ort_options *options, pool *p, settings *out);
+/* library.c: finds and opens libonnxpipe.so, makes the context. */
+ort_status *ep_open_library(ep *e);
+
+/* ---- tables.c: a graph of ORT's as tables of ours ---- */
+
+/* An initializer that is read where ORT has it. */
+typedef struct lent {
+  const char *name;
+  const void *data;
+} lent;
+
+enum { LENT_LEAST = 65536 /* bytes: smaller ones are copied */ };
+
+typedef struct tables {
+  pool memory; /* of all that is in the tables, names too */
+  opipe_build_graph graph;
+  opipe_build_params params;
+  lent *lent; /* [n_lent] */
+  size_t n_lent;
+  bool copies; /* lend nothing */
+} tables;
+
+/* `only` NULL: the whole graph; else that node alone, with its inputs and outputs. */
+ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node *only,
+                        tables *out);
+/* Values of a list of ORT's, in the pool: [*out_n] names, "" where one is absent. */
+ort_status *tables_names(const factory *f, pool *p, const ort_value_info *const *list, size_t n,
+                         const char ***out);
+
+/* claim.c */
+ort_status *ep_get_capability(ort_ep *self, const ort_graph *graph, ort_support *support);
+/* part.c, run.c */
+ort_status *ep_compile(ort_ep *self, const ort_graph **graphs, const ort_node **fused, size_t n,
+                       ort_compute **out, ort_node **context_nodes);
+void ep_release_computes(ort_ep *self, ort_compute **computes, size_t n);
+
+typedef struct port {
+  const char *name;
+  size_t index; /* among the fused node's inputs, or outputs */
+  uint32_t dtype, reserved;
+} port;
+
+typedef struct part {
+  ort_compute base;
+  ep *owner;
+  tables t; /* as long as the model: names, copied content */
+  port *inputs, *outputs;
+  uint32_t n_inputs, n_outputs;
+  size_t *lent_at; /* [t.n_lent] among the fused node's inputs */
+  opipe_model *model;
+  pthread_mutex_t opening;
+  _Atomic(opipe_session *) session; /* NULL: the first run opens it */
+  _Atomic bool verified;            /* what was lent is where it was */
+} part;
+
+/* Plan and session for a model that is bound as `bind` says. */
+opipe_status part_open(part *p, const opipe_bind_options *bind, opipe_error *err);
+ort_status *part_compute(ort_compute *self, void *state, ort_kernel *call);
+
+#endif /* HOST_ADAPTER_H */

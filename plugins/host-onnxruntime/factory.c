@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The library's two entry points, the factory that they give, and what all files use: errors, log,
+ * memory. The CPU is the device that is offered; which of ours compute is the plan's choice.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "adapter.h"
+
+/* ---- memory ---- */
+
+void *ep_take(size_t n_bytes) {
+  return calloc(1, n_bytes);
+}
+
+void ep_give(void *memory) {
+  free(memory);
+}
+
+struct pool_block {
+  struct pool_block *next;
+  max_align_t data[];
+};
+
+void *pool_take(pool *p, size_t n_bytes) {
+  struct pool_block *block = ep_take(sizeof *block + n_bytes);
+  if (block == NULL)
+    return NULL;
+  block->next = p->blocks;
+  p->blocks = block;
+  return block->data;
+}
+
+char *pool_text(pool *p, const char *text) {
+  const size_t n = strlen(text) + 1;
+  char *copy = pool_take(p, n);
+  if (copy != NULL)
+    memcpy(copy, text, n);
+  return copy;
+}
+
+void pool_free(pool *p) {
+  while (p->blocks != NULL) {
+    struct pool_block *next = p->blocks->next;
+    ep_give(p->blocks);
+    p->blocks = next;
+  }
+}
+
+/* ---- errors and log ---- */
+
+ort_status *ep_fail_text(const factory *f, int code, const char *fmt, ...) {
+  char text[1024];
+  va_list args;
+  va_start(args, fmt);
+  (void)vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  return ORT(f->ort, CreateStatus)(code, text);
+}
+
+ort_status *ep_fail(const factory *f, const char *doing, const opipe_error *err) {
+  const int code = err->status == OPIPE_E_INVALID    ? ORT_INVALID_ARGUMENT
+                   : err->status == OPIPE_E_NOTFOUND ? ORT_NO_FILE
+                                                     : ORT_EP_FAIL;
+  return ep_fail_text(f, code, "onnx-pipe: %s%s%s", doing == NULL ? "" : doing,
+                      doing == NULL ? "" : ": ", err->message);
+}
+
+void ep_log(const ep *e, int level, const char *fmt, ...) {
+  char text[2048];
+  va_list args;
+  va_start(args, fmt);
+  (void)vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  ort_status *status =
+      ORT(e->f->ort, Logger_LogMessage)(e->logger, level, text, "onnx-pipe", 0, EP_NAME);
+  if (status != NULL)
+    ORT(e->f->ort, ReleaseStatus)(status);
+}
+
+/* ---- the provider of one session ---- */
+
+static const char *get_ep_name(const ort_ep *self) {
+  (void)self;
+  return EP_NAME;
+}
+
+static ort_status *is_concurrent(ort_ep *self, bool *out) {
+  (void)self;
+  *out = true;
+  return NULL;
+}
+
+static void release_ep(ort_ep_factory *self, ort_ep *ep_base) {
+  ep *e = (ep *)ep_base;
+  (void)self;
+  if (e == NULL)
+    return;
+  if (e->api != NULL)
+    e->api->context_destroy(e->context);
+  pool_free(&e->memory);
+  ep_give(e);
+}
+
+/* What is wrong with the options, or the library, is said when the graph is compiled: ORT's Python
+ * goes on without a provider that cannot be made, up to some version. */
+static ort_status *create_ep(ort_ep_factory *self, const ort_device *const *devices,
+                             const ort_pairs *const *metadata, size_t n, const ort_options *options,
+                             const ort_logger *logger, ort_ep **out) {
+  const factory *f = (const factory *)self;
+  ep *e = ep_take(sizeof *e);
+  (void)devices, (void)metadata, (void)n;
+  if (e == NULL)
+    return ep_fail_text(f, ORT_FAIL, "onnx-pipe: out of memory");
+  e->base = (ort_ep){.version = f->version,
+                     .get_name = get_ep_name,
+                     .get_capability = ep_get_capability,
+                     .compile = ep_compile,
+                     .release_computes = ep_release_computes,
+                     .is_concurrent = is_concurrent};
+  e->f = f;
+  e->logger = logger;
+  ort_status *status = ep_read_settings(f, options, &e->memory, &e->set);
+  if (status == NULL)
+    status = ep_open_library(e);
+  if (status != NULL) {
+    e->broken = pool_text(&e->memory, ORT(f->ort, GetErrorMessage)(status));
+    ORT(f->ort, ReleaseStatus)(status);
+  }
+  *out = &e->base;
+  return NULL;
+}
+
+/* ---- the factory ---- */
+
+static const char *get_name(const ort_ep_factory *self) {
+  (void)self;
+  return EP_NAME;
+}
+
+static const char *get_vendor(const ort_ep_factory *self) {
+  (void)self;
+  return "onnx-pipe";
+}
+
+static uint32_t get_vendor_id(const ort_ep_factory *self) {
+  (void)self;
+  return 0;
+}
+
+static const char *get_version(const ort_ep_factory *self) {
+  (void)self;
+  return OPIPE_VERSION;
+}
+
+static ort_status *get_devices(ort_ep_factory *self, const ort_device *const *devices, size_t n,
+                               ort_ep_device **out, size_t room, size_t *out_n) {
+  const factory *f = (const factory *)self;
+  *out_n = 0;
+  for (size_t i = 0; i < n && *out_n < room; ++i) {
+    if (ORT(f->ort, HardwareDevice_Type)(devices[i]) != ORT_DEVICE_CPU)
+      continue;
+    ORT_TRY(ORT(f->ep_api, CreateEpDevice)(self, devices[i], NULL, NULL, &out[*out_n]));
+    ++*out_n;
+  }
+  return NULL;
+}
+
+/* NULL: ORT's own, which all tensors here are in. */
+static ort_status *create_allocator(ort_ep_factory *self, const void *memory,
+                                    const ort_pairs *options, void **out) {
+  (void)self, (void)memory, (void)options;
+  *out = NULL;
+  return NULL;
+}
+
+static void release_allocator(ort_ep_factory *self, void *allocator) {
+  (void)self, (void)allocator;
+}
+
+static ort_status *create_transfer(ort_ep_factory *self, void **out) {
+  (void)self;
+  *out = NULL;
+  return NULL;
+}
+
+static bool is_stream_aware(const ort_ep_factory *self) {
+  (void)self;
+  return false;
+}
+
+OPIPE_EXPORT ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *base,
+                                           const ort_logger *logger, ort_ep_factory **factories,
+                                           size_t room, size_t *out_n);
+OPIPE_EXPORT ort_status *ReleaseEpFactory(ort_ep_factory *self);
+
+ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *base,
+                              const ort_logger *logger, ort_ep_factory **factories, size_t room,
+                              size_t *out_n) {
+  const char *version = base->get_version();
+  char *end = NULL;
+  const unsigned long minor =
+      strncmp(version, "1.", 2) == 0 ? strtoul(version + 2, &end, 10) : ORT_KNOWN;
+  const uint32_t asked = minor < ORT_KNOWN ? (uint32_t)minor : (uint32_t)ORT_KNOWN;
+  const ort_table *ort = base->get_api(asked < ORT_OLDEST ? 1 : asked);
+  (void)registered_name, (void)logger;
+  *out_n = 0;
+  if (ort == NULL)
+    return NULL; /* nothing of it can be called, not even to say so: no factory */
+  if (asked < ORT_OLDEST || room < 1) {
+    return ORT(ort, CreateStatus)(
+        ORT_FAIL, "onnx-pipe: needs ONNX Runtime 1.23 or later, and room for one factory");
+  }
+  factory *f = ep_take(sizeof *f);
+  if (f == NULL)
+    return ORT(ort, CreateStatus)(ORT_FAIL, "onnx-pipe: out of memory");
+  *f = (factory){.base = {.version = asked,
+                          .get_name = get_name,
+                          .get_vendor = get_vendor,
+                          .get_devices = get_devices,
+                          .create_ep = create_ep,
+                          .release_ep = release_ep,
+                          .get_vendor_id = get_vendor_id,
+                          .get_version = get_version,
+                          .create_allocator = create_allocator,
+                          .release_allocator = release_allocator,
+                          .create_transfer = create_transfer,
+                          .is_stream_aware = is_stream_aware},
+                 .ort = ort,
+                 .ep_api = ORT(ort, GetEpApi)(),
+                 .version = asked};
+  factories[0] = &f->base;
+  *out_n = 1;
+  return NULL;
+}
+
+ort_status *ReleaseEpFactory(ort_ep_factory *self) {
+  ep_give(self);
+  return NULL;
+}
