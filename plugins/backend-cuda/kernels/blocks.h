@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Argument blocks as kernels see them: where plan.c adds to what kernels.h says, it is here. */
+/* Argument blocks as kernels see them: where plan.c adds to what kernels.h
+ * says, it is here. */
 #ifndef OPIPE_BACKEND_CUDA_KERNELS_BLOCKS_H_
 #define OPIPE_BACKEND_CUDA_KERNELS_BLOCKS_H_
 
@@ -9,7 +10,8 @@
 extern "C" {
 #endif
 
-/* Division by d as a product and a shift (Granlund and Montgomery 1994, figure 4.1). */
+/* Division by d as a product and a shift (Granlund and Montgomery 1994,
+ * figure 4.1). */
 typedef struct cuda_divisor {
   uint32_t factor, shift;
 } cuda_divisor;
@@ -39,7 +41,8 @@ typedef struct cuda_map_block {
   cuda_axes axes;
 } cuda_map_block;
 
-/* Operands without strides: element i is in[k][i % period[k]]; period 0: in[k][i] */
+/* Operands without strides: element i is in[k][i % period[k]]; period 0:
+ * in[k][i] */
 typedef struct cuda_flat_block {
   void *out;
   const void *in[2];
@@ -59,7 +62,8 @@ typedef struct cuda_move_block {
   cuda_axes axes; /* operand 0: in, 1: out */
 } cuda_move_block;
 
-/* out [batch, columns, rows] = in [batch, rows, columns]; strides in elements */
+/* out [batch, columns, rows] = in [batch, rows, columns]; strides in elements
+ */
 typedef struct cuda_transpose_block {
   void *out;
   const void *in;
@@ -89,13 +93,25 @@ typedef struct cuda_finite_block {
 
 enum { CUDA_DEPTH = 256 }; /* of a head, for the plain attention: a thread an element */
 
-typedef struct cuda_typed_block { /* of kernels that choose the type as they run */
+typedef struct cuda_typed_block { /* of kernels that choose the type as they run
+                                   */
   void *out;
   const void *in;
   int64_t outer, n, inner;
   uint32_t dtype;
   uint32_t flags;
 } cuda_typed_block;
+
+typedef struct cuda_scatter_block {
+  cuda_scatter_args s;
+  uint32_t *keys[2], *positions[2]; /* [n] each: before a pass of the sort, and after */
+  uint32_t *counts;                 /* [256][tiles] */
+  uint32_t from;                    /* which of the two holds what is sorted so far */
+  uint32_t shift;                   /* of the digit */
+  uint32_t dtype, size;
+} cuda_scatter_block;
+
+enum { CUDA_FEW_DEPTH = 512 }; /* rows of w that a block of a product of few rows takes */
 
 typedef struct cuda_reduce_block {
   void *out;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all kernels share: element types, vectors, sums over warps and blocks, index arithmetic,
- * faults.
+/* What all kernels share: element types, vectors, sums over warps and blocks,
+ * index arithmetic, faults.
  *
- * The same sources are compiled by nvcc and, with the shim force-included, by g++. Order of
- * additions: a thread adds its elements in rising order, lanes are added by a butterfly (16, 8, 4,
- * 2, 1), warps in rising order; which element is whose depends on the row's length alone.
+ * The same sources are compiled by nvcc and, with the shim force-included, by
+ * g++. Order of additions: a thread adds its elements in rising order, lanes
+ * are added by a butterfly (16, 8, 4, 2, 1), warps in rising order; which
+ * element is whose depends on the row's length alone.
  */
 #ifndef OPIPE_BACKEND_CUDA_KERNELS_DEVICE_CUH_
 #define OPIPE_BACKEND_CUDA_KERNELS_DEVICE_CUH_
@@ -123,7 +124,8 @@ CUDA_FN bool aligned16(const void *p) {
   return ((uintptr_t)p & 15u) == 0;
 }
 
-/* x[k] = row[i + k], k < lanes; 0 beyond n. whole: the row's vectors are aligned and complete. */
+/* x[k] = row[i + k], k < lanes; 0 beyond n. whole: the row's vectors are
+ * aligned and complete. */
 template <class T, class R>
 CUDA_FN void load_packet(const T *row, int64_t i, int64_t n, bool whole, R *x) {
   if (whole) {
@@ -137,7 +139,8 @@ CUDA_FN void load_packet(const T *row, int64_t i, int64_t n, bool whole, R *x) {
       x[k] = i + k < n ? (R)widen(row[i + k]) : (R)0;
   }
 }
-/* The same of a row of another type than the one that gives the length of a vector. */
+/* The same of a row of another type than the one that gives the length of a
+ * vector. */
 template <int N, class T, class R>
 CUDA_FN void load_run(const T *row, int64_t i, int64_t n, R *x) {
   CUDA_UNROLL
@@ -192,7 +195,8 @@ struct block_room {
   R part[CUDA_WARPS];
 };
 
-/* The same for all CUDA_THREADS threads of a block; every thread gets the result. */
+/* The same for all CUDA_THREADS threads of a block; every thread gets the
+ * result. */
 template <class R, class Op>
 CUDA_FN R block_all(R x, Op op, block_room<R> *room) {
   x = warp_all(x, op);
@@ -241,8 +245,8 @@ CUDA_FN int64_t element_step(void) {
   return (int64_t)gridDim.x * blockDim.x;
 }
 
-/* n / d and n % d by one multiplication (Granlund and Montgomery 1994, figure 4.1); the divisor was
- * made by cuda_divisor_of. n < 2^31. */
+/* n / d and n % d by one multiplication (Granlund and Montgomery 1994,
+ * figure 4.1); the divisor was made by cuda_divisor_of. n < 2^31. */
 CUDA_FN unsigned divide(unsigned n, cuda_divisor d) {
   return (__umulhi(n, d.factor) + n) >> d.shift;
 }
@@ -278,6 +282,28 @@ CUDA_FN void offsets(const cuda_axes &axes, int64_t i, int64_t *out) {
     out[k] += i * axes.stride[k][0];
 }
 
+/* ---- a row's threads, one at that ---- */
+
+template <class R>
+struct alone {
+  CUDA_FN int rank() const {
+    return 0;
+  }
+  CUDA_FN int size() const {
+    return 1;
+  }
+  CUDA_FN int64_t first_row() const {
+    return first_element();
+  }
+  CUDA_FN int64_t row_step() const {
+    return element_step();
+  }
+  template <class Op>
+  CUDA_FN R all(R x, Op) const {
+    return x;
+  }
+};
+
 /* ---- faults of the data ---- */
 
 /* The first one stays; kernels go on with a value that harms nothing. */
@@ -296,7 +322,8 @@ CUDA_FN int64_t index_at(const void *indices, uint32_t bytes, int64_t i) {
                     : static_cast<const int64_t *>(indices)[i];
 }
 
-/* Index i of [-n, n) as a place in [0, n); a bad one is reported and becomes 0. */
+/* Index i of [-n, n) as a place in [0, n); a bad one is reported and becomes 0.
+ */
 CUDA_FN int64_t place_of(int64_t i, int64_t n, cuda_status *status, uint32_t node, bool *out_good) {
   const int64_t at = i < 0 ? i + n : i;
   *out_good = at >= 0 && at < n;

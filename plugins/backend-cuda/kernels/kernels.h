@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The border between the CUDA backend's host code (C11) and its kernels (CUDA C): what is launched,
- * with what.
+/* The border between the CUDA backend's host code (C11) and its kernels (CUDA
+ * C): what is launched, with what.
  *
- *   host:   fills an argument block, cuda_plan_X chooses kernel, grid, block and shared memory
- * (plan.c) device: every kernel takes one such block by value:  extern "C" __global__ void
- * opipe_X(X_args)
+ *   host:   fills an argument block, cuda_plan_X chooses kernel, grid, block
+ * and shared memory (plan.c) device: every kernel takes one such block by
+ * value:  extern "C" __global__ void opipe_X(X_args)
  *
- * A launch is a value without device state: it is made when a program is bound and launched again
- * in every run, on a GPU by name out of the module that nvcc compiled, on the doubles by the same
- * name out of the sources that g++ compiled. Pointers are device addresses. Extents and strides are
- * in elements. Kernels allocate nothing, write what the block says and nothing else, add in a fixed
- * order, and a row's bits never depend on the number of rows.
+ * A launch is a value without device state: it is made when a program is bound
+ * and launched again in every run, on a GPU by name out of the module that nvcc
+ * compiled, on the doubles by the same name out of the sources that g++
+ * compiled. Pointers are device addresses. Extents and strides are in elements.
+ * Kernels allocate nothing, write what the block says and nothing else, add in
+ * a fixed order, and a row's bits never depend on the number of rows.
  */
 #ifndef OPIPE_BACKEND_CUDA_KERNELS_H_
 #define OPIPE_BACKEND_CUDA_KERNELS_H_
@@ -40,7 +41,8 @@ typedef struct cuda_launch {
   } block_args;
 } cuda_launch;
 
-/* Where a kernel reports bad data; in the run's block. The first wins: atomicCAS of `code` from 0.
+/* Where a kernel reports bad data; in the run's block. The first wins:
+ * atomicCAS of `code` from 0.
  */
 enum {
   CUDA_STATUS_OK = 0,
@@ -58,13 +60,15 @@ typedef struct cuda_status {
   int64_t limit;
 } cuda_status;
 
-/* One per binding, in its arena; written in stream order by the first launch of a run. */
+/* One per binding, in its arena; written in stream order by the first launch of
+ * a run. */
 typedef struct cuda_run_block {
   cuda_status status;
   int64_t scalars[CUDA_SCALARS];
 } cuda_run_block;
 
-typedef struct cuda_begin_args { /* block->status = 0, block->scalars[0 .. n) = scalars */
+typedef struct cuda_begin_args { /* block->status = 0, block->scalars[0 .. n) =
+                                    scalars */
   cuda_run_block *block;
   uint32_t n;
   uint32_t reserved;
@@ -74,10 +78,10 @@ bool cuda_plan_begin(const cuda_begin_args *args, cuda_launch *out);
 
 /* ---- element by element ---- */
 
-/* out dense [n] of shape [rank]; in[i] with strides (0: repeats). Unary: in[0]; binary: in[0],
- * in[1]; WHERE: in[0] the condition (bool), then X, Y; CLIP: in[1], in[2] may be NULL. GRAD_*:
- * in[0] = dY, in[1] = X. in: may equal out where strides are dense. Half types: computed in float,
- * rounded once. */
+/* out dense [n] of shape [rank]; in[i] with strides (0: repeats). Unary: in[0];
+ * binary: in[0], in[1]; WHERE: in[0] the condition (bool), then X, Y; CLIP:
+ * in[1], in[2] may be NULL. GRAD_*: in[0] = dY, in[1] = X. in: may equal out
+ * where strides are dense. Half types: computed in float, rounded once. */
 typedef enum cuda_map_op {
   CUDA_MAP_COPY,
   CUDA_MAP_CAST,
@@ -104,7 +108,8 @@ typedef enum cuda_map_op {
   CUDA_MAP_ATANH,
   CUDA_MAP_NOT,
   CUDA_MAP_ISNAN,
-  CUDA_MAP_ISINF, /* ISINF: alpha detect_negative, beta detect_positive (0 or 1) */
+  CUDA_MAP_ISINF, /* ISINF: alpha detect_negative, beta detect_positive (0 or 1)
+                   */
   CUDA_MAP_RELU,
   CUDA_MAP_SIGMOID,
   CUDA_MAP_TANH,
@@ -175,15 +180,17 @@ typedef struct cuda_map_args {
   uint32_t node;
   uint32_t reserved;
 } cuda_map_args;
-/* dtypes: OPIPE_*. in_dtype: of in[0] (of X for WHERE); out_dtype differs for CAST and tests only.
- * POW: exponent of in_dtype. false: this op has no kernel for these types. The answer does not
- * depend on pointers (`support` asks with NULL). That holds for every cuda_plan_*. */
+/* dtypes: OPIPE_*. in_dtype: of in[0] (of X for WHERE); out_dtype differs for
+ * CAST and tests only. POW: exponent of in_dtype. false: this op has no kernel
+ * for these types. The answer does not depend on pointers (`support` asks with
+ * NULL). That holds for every cuda_plan_*. */
 bool cuda_plan_map(const cuda_map_args *args, uint32_t in_dtype, uint32_t out_dtype,
                    cuda_launch *out);
 
 /* ---- moving ---- */
 
-/* out[i] = in[i] over shape, both with strides (any sign); elements of `size` bytes: 1, 2, 4, 8 */
+/* out[i] = in[i] over shape, both with strides (any sign); elements of `size`
+ * bytes: 1, 2, 4, 8 */
 typedef struct cuda_move_args {
   void *out;
   const void *in;
@@ -194,8 +201,8 @@ typedef struct cuda_move_args {
 } cuda_move_args;
 bool cuda_plan_move(const cuda_move_args *args, cuda_launch *out);
 
-typedef struct cuda_fill_args { /* n elements of `size` bytes: *value (a device address), or `bits`
-                                   where NULL */
+typedef struct cuda_fill_args { /* n elements of `size` bytes: *value (a device
+                                   address), or `bits` where NULL */
   void *out;
   const void *value;
   int64_t n;
@@ -205,8 +212,8 @@ typedef struct cuda_fill_args { /* n elements of `size` bytes: *value (a device 
 } cuda_fill_args;
 bool cuda_plan_fill(const cuda_fill_args *args, cuda_launch *out);
 
-/* out [outer, n_indices, inner] = data [outer, extent, inner] at indices [n_indices] (negative:
- * from the end) */
+/* out [outer, n_indices, inner] = data [outer, extent, inner] at indices
+ * [n_indices] (negative: from the end) */
 typedef struct cuda_gather_args {
   void *out;
   const void *data;
@@ -220,7 +227,8 @@ typedef struct cuda_gather_args {
 } cuda_gather_args;
 bool cuda_plan_gather(const cuda_gather_args *args, cuda_launch *out);
 
-/* Trilu over [matrices, rows, columns]: keep column - row <= k (lower) or >= k (upper), else 0 */
+/* Trilu over [matrices, rows, columns]: keep column - row <= k (lower) or >= k
+ * (upper), else 0 */
 typedef struct cuda_trilu_args {
   void *out;
   const void *in;
@@ -242,8 +250,9 @@ typedef struct cuda_softmax_args {
 } cuda_softmax_args;
 bool cuda_plan_softmax(const cuda_softmax_args *args, uint32_t dtype, cuda_launch *out);
 
-/* x, y [rows, n]; scale, bias [n]; bias, mean, inv_std [rows], residual, sum [rows, n] may be NULL.
- * residual: x + residual is normalised, and written to sum. rms: no mean is taken */
+/* x, y [rows, n]; scale, bias [n]; bias, mean, inv_std [rows], residual, sum
+ * [rows, n] may be NULL. residual: x + residual is normalised, and written to
+ * sum. rms: no mean is taken */
 typedef struct cuda_norm_args {
   void *y;
   const void *x;
@@ -261,8 +270,9 @@ typedef struct cuda_norm_args {
 bool cuda_plan_norm(const cuda_norm_args *args, uint32_t dtype, uint32_t scale_dtype,
                     cuda_launch *out);
 
-/* out dense [n_out] over kept axes; every one reduces n_in elements over reduced axes, in row-major
- * order of chunks that depend on n_in alone. Strides of `in`. */
+/* out dense [n_out] over kept axes; every one reduces n_in elements over
+ * reduced axes, in row-major order of chunks that depend on n_in alone. Strides
+ * of `in`. */
 typedef enum cuda_reduce_op {
   CUDA_REDUCE_SUM,
   CUDA_REDUCE_MEAN,
@@ -276,7 +286,8 @@ typedef enum cuda_reduce_op {
   CUDA_REDUCE_LOGSUMEXP,
   CUDA_REDUCE_ARGMAX,
   CUDA_REDUCE_ARGMIN,
-  CUDA_REDUCE_COUNT /* ARG*: out int64, one reduced axis; flag: select_last_index */
+  CUDA_REDUCE_COUNT /* ARG*: out int64, one reduced axis; flag:
+                       select_last_index */
 } cuda_reduce_op;
 typedef struct cuda_reduce_args {
   void *out;
@@ -301,15 +312,16 @@ bool cuda_plan_cumsum(const cuda_cumsum_args *args, uint32_t dtype, cuda_launch 
 
 /* ---- attention ---- */
 
-/* Element (b, h, s, d) of X is X[b * stride[0] + h * stride[1] + s * stride[2] + d]. Keys and
- * values come in two pieces: positions [0, P) from past, [P, T) from K, V. Semantics of
- * abi/guide/operators.md (softmax in float). */
+/* Element (b, h, s, d) of X is X[b * stride[0] + h * stride[1] + s * stride[2]
+ * + d]. Keys and values come in two pieces: positions [0, P) from past, [P, T)
+ * from K, V. Semantics of abi/guide/operators.md (softmax in float). */
 typedef struct cuda_attention_args {
   const void *q, *k, *v, *past_k, *past_v;
   void *y;
   const void *mask;      /* NULL: none */
   const int64_t *nonpad; /* [B] or NULL */
-  void *scores;          /* [B, Hq, S, T] of the type of q for `scores_mode` 0..3, or NULL */
+  void *scores;          /* [B, Hq, S, T] of the type of q for `scores_mode` 0..3, or
+                            NULL */
   int64_t q_stride[3], k_stride[3], v_stride[3], past_k_stride[3], past_v_stride[3], y_stride[3];
   int64_t mask_stride[4]; /* (b, h, s, t), 0: repeats */
   int64_t mask_keys;      /* keys from here on are masked (== T: none) */
@@ -322,12 +334,14 @@ typedef struct cuda_attention_args {
 } cuda_attention_args;
 bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
 
-/* x, y element (b, h, s, d) at b * stride[0] + h * stride[1] + s * stride[2] + d. */
+/* x, y element (b, h, s, d) at b * stride[0] + h * stride[1] + s * stride[2] +
+ * d. */
 typedef struct cuda_rotary_args {
   void *y;
   const void *x;
   const void *cosines, *sines; /* [positions, turned / 2] */
-  const int64_t *ids; /* [batch, queries], or NULL: row s (+ b * queries where per_batch) */
+  const int64_t *ids;          /* [batch, queries], or NULL: row s (+ b * queries where
+                                  per_batch) */
   cuda_status *status;
   int64_t x_stride[3], y_stride[3];
   int64_t batch, heads, queries, depth, turned, positions;
@@ -359,7 +373,8 @@ typedef struct cuda_zone_args {
 } cuda_zone_args;
 bool cuda_plan_zone(const cuda_zone_args *args, cuda_launch *out);
 
-typedef struct cuda_report_args { /* if (from->code != 0 && to->code == 0) *to = *from */
+typedef struct cuda_report_args { /* if (from->code != 0 && to->code == 0) *to =
+                                   *from */
   cuda_status *to;
   const cuda_status *from;
 } cuda_report_args;
@@ -373,7 +388,8 @@ bool cuda_plan_take(const cuda_take_args *args, cuda_launch *out);
 
 /* ---- more of inference ---- */
 
-/* y [n] = f(x) z, f by op: SIGMOID RELU GELU GELU_TANH SWISH (alpha). Half types: rounded once. */
+/* y [n] = f(x) z, f by op: SIGMOID RELU GELU GELU_TANH SWISH (alpha). Half
+ * types: rounded once. */
 typedef struct cuda_gate_args {
   void *y;
   const void *x, *z;
@@ -384,7 +400,8 @@ typedef struct cuda_gate_args {
 } cuda_gate_args;
 bool cuda_plan_gate(const cuda_gate_args *args, uint32_t dtype, cuda_launch *out);
 
-/* y = normalised x [batch, channels, pixels] over groups of channels, scale and bias [channels] */
+/* y = normalised x [batch, channels, pixels] over groups of channels, scale and
+ * bias [channels] */
 typedef struct cuda_group_norm_args {
   void *y;
   const void *x;
@@ -395,9 +412,10 @@ typedef struct cuda_group_norm_args {
 bool cuda_plan_group_norm(const cuda_group_norm_args *args, uint32_t dtype, uint32_t scale_dtype,
                           cuda_launch *out);
 
-/* The k first of every line of x [outer, n, inner], in order: values [outer, k, inner] of x's type,
- * indices int64; either may be NULL. ArgMax and ArgMin: cuda_plan_arg, indices [outer, inner], k
- * unused; last: of equals the highest index. Any numbers. */
+/* The k first of every line of x [outer, n, inner], in order: values [outer, k,
+ * inner] of x's type, indices int64; either may be NULL. ArgMax and ArgMin:
+ * cuda_plan_arg, indices [outer, inner], k unused; last: of equals the highest
+ * index. Any numbers. */
 typedef struct cuda_order_args {
   void *values;
   void *indices;
@@ -410,84 +428,9 @@ typedef struct cuda_order_args {
 bool cuda_plan_topk(const cuda_order_args *args, uint32_t dtype, cuda_launch *out);
 bool cuda_plan_arg(const cuda_order_args *args, uint32_t dtype, cuda_launch *out);
 
-/* ---- training ----
- *
- * Some take several launches, one after the other on one stream: the answer is their number, 0: no
- * kernel for these types. workspace: device memory of cuda_X_workspace bytes, aligned to 16. */
-enum { CUDA_LAUNCHES = 40, CUDA_CHUNK_ROWS = 128 };
-
-typedef struct cuda_accumulate_args { /* to fp32 [n] += x [n] */
-  void *to;
-  const void *x;
-  int64_t n;
-} cuda_accumulate_args;
-bool cuda_plan_accumulate(const cuda_accumulate_args *args, uint32_t dtype, cuda_launch *out);
-
-/* dx [outer, n, inner] of Softmax (mode 0) or LogSoftmax (1), from y and dy. dx may be y or dy. */
-typedef struct cuda_softmax_grad_args {
-  void *dx;
-  const void *dy, *y;
-  int64_t outer, n, inner;
-  uint32_t mode;
-  uint32_t reserved;
-} cuda_softmax_grad_args;
-bool cuda_plan_softmax_grad(const cuda_softmax_grad_args *args, uint32_t dtype, cuda_launch *out);
-
-/* dx [rows, n] of layer and RMS norm from dy, x and scale; residual [rows, n], may be NULL, is
- * added (the gradient that goes past the norm). dx may be dy or residual. */
-typedef struct cuda_norm_grad_args {
-  void *dx;
-  const void *dy, *x, *scale, *residual;
-  int64_t rows, n;
-  double epsilon;
-  uint32_t rms;
-  uint32_t reserved;
-} cuda_norm_grad_args;
-bool cuda_plan_norm_grad(const cuda_norm_grad_args *args, uint32_t dtype, uint32_t scale_dtype,
-                         cuda_launch *out);
-
-/* dscale, dbias [n], either may be NULL: fp32, of double x and dy fp64. adds: to what is there. */
-typedef struct cuda_norm_scale_args {
-  void *dscale, *dbias;
-  const void *dy, *x;
-  void *workspace;
-  int64_t rows, n;
-  double epsilon;
-  uint32_t rms;
-  uint32_t adds;
-} cuda_norm_scale_args;
-uint64_t cuda_norm_scale_workspace(const cuda_norm_scale_args *args);
-uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, cuda_launch *out);
-
-/* out [n] = sums of the columns of x [rows, n] (gradients of biases). out of x's type, or fp32
- * where `adds`: to what is there. */
-typedef struct cuda_columns_args {
-  void *out;
-  const void *x;
-  void *workspace;
-  int64_t rows, n;
-  uint32_t adds;
-  uint32_t reserved;
-} cuda_columns_args;
-uint64_t cuda_columns_workspace(const cuda_columns_args *args);
-uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_launch *out);
-
-/* Gradients of attention: forward's q, k, v, past, mask, nonpad and numbers (y and scores are not
- * read), dy with strides as forward's y. Any output may be NULL. dmask is of the mask's shape and
- * type, with its strides; a mask of floats only. */
-typedef struct cuda_attention_grad_args {
-  cuda_attention_args forward;
-  const void *dy;
-  void *dq, *dk, *dv, *dpast_k, *dpast_v, *dmask;
-  void *workspace;
-  int64_t dy_stride[3], dq_stride[3], dk_stride[3], dv_stride[3], dpast_k_stride[3],
-      dpast_v_stride[3];
-} cuda_attention_grad_args;
-uint64_t cuda_attention_grad_workspace(const cuda_attention_grad_args *args);
-uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t dtype,
-                                  cuda_launch *out);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include "kernels_train.h"
 #endif /* OPIPE_BACKEND_CUDA_KERNELS_H_ */

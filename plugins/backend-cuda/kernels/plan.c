@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches: names, grids, index arithmetic; and those of kernels that need no choice. */
+/* Launches: names, grids, index arithmetic; and those of kernels that need no
+ * choice. */
 #include "plan.h"
 
 #include <string.h>
@@ -293,7 +294,8 @@ uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_l
 
 /* ---- reductions and orders ---- */
 
-/* A thread, a warp or a block takes a result: by the number and the stride of its elements. */
+/* A thread, a warp or a block takes a result: by the number and the stride of
+ * its elements. */
 static uint32_t reduce_kernel(const cuda_reduce_args *args, uint32_t place) {
   const bool dense = args->reduced_rank == 0 || args->reduced_stride[args->reduced_rank - 1] == 1;
   if (args->n_in >= (dense ? 2048 : 4096))

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches of element-wise functions and of moves: which kernel takes which types and strides. */
+/* Launches of element-wise functions and of moves: which kernel takes which
+ * types and strides. */
 #include <string.h>
 
 #include "plan.h"
 
 /* ---- element by element ---- */
 
-/* What an operand is when the result is read in order: 0 read in order too, p > 0 it repeats every
- * p elements; -1 neither. */
+/* What an operand is when the result is read in order: 0 read in order too, p >
+ * 0 it repeats every p elements; -1 neither. */
 static int64_t period_of(const cuda_map_args *args, uint32_t operand) {
   int64_t dense = 1;
   bool repeats = false;
@@ -216,7 +217,8 @@ bool cuda_plan_accumulate(const cuda_accumulate_args *args, uint32_t dtype, cuda
 
 /* ---- moves ---- */
 
-/* A swap of two axes, at most one more axis around them, that tiles are worth while for. */
+/* A swap of two axes, at most one more axis around them, that tiles are worth
+ * while for. */
 static bool plan_transpose(const cuda_move_args *args, cuda_launch *out) {
   cuda_transpose_block block = {.out = args->out, .in = args->in, .batch = 1, .size = args->size};
   int from = -1, to = -1;
@@ -243,7 +245,8 @@ static bool plan_transpose(const cuda_move_args *args, cuda_launch *out) {
   return cuda_make_launch(CUDA_ID_opipe_transpose, &block, cuda_blocks(tiles, 1), 1, 0, out);
 }
 
-/* Elements of `unit` bytes instead of `size`, where the last axis is dense on both sides. */
+/* Elements of `unit` bytes instead of `size`, where the last axis is dense on
+ * both sides. */
 static bool widen_elements(cuda_move_args *io, uint32_t unit) {
   const uint32_t last = io->rank - 1;
   const int64_t by = unit / io->size;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels as host functions: what g++ makes of the sources that nvcc compiles for devices.
+/* The kernels as host functions: what g++ makes of the sources that nvcc
+ * compiles for devices.
  *
  * For tests and doubles only: the plugin itself has no such rows. */
 #ifndef OPIPE_BACKEND_CUDA_KERNELS_SHIM_ROWS_H_
@@ -11,11 +12,12 @@
 extern "C" {
 #endif
 
-/* run: executes all blocks of a launch on the caller's thread, args [args_bytes] as of a launch on
- * a device; any thread may call it, several at once. `seed` orders blocks and threads: 0 as they
- * are numbered, else at random. Pointers in `args` are host addresses. A kernel that breaks the
- * rules of the device (a barrier that not all threads reach, a write beyond its shared memory) is
- * named on stderr, and the process aborts. */
+/* run: executes all blocks of a launch on the caller's thread, args
+ * [args_bytes] as of a launch on a device; any thread may call it, several at
+ * once. `seed` orders blocks and threads: 0 as they are numbered, else at
+ * random. Pointers in `args` are host addresses. A kernel that breaks the rules
+ * of the device (a barrier that not all threads reach, a write beyond its
+ * shared memory) is named on stderr, and the process aborts. */
 typedef struct cuda_shim_row {
   const char *kernel;
   uint32_t args_bytes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All kernels: name, argument block, threads of a block (at most). Launches, the shim's rows and
- * the check of registers go through this list. */
+/* All kernels: name, argument block, threads of a block (at most). Launches,
+ * the shim's rows and the check of registers go through this list. */
 #ifndef OPIPE_BACKEND_CUDA_KERNELS_TABLE_H_
 #define OPIPE_BACKEND_CUDA_KERNELS_TABLE_H_
 
@@ -8,7 +8,8 @@
 
 /* A kernel per type of elements; with double, and without. */
 #define CUDA_HALVES(X, name, type, threads) \
-  X(name##_f32, type, threads) X(name##_bf16, type, threads) X(name##_f16, type, threads)
+  X(name##_f32, type, threads)              \
+  X(name##_bf16, type, threads) X(name##_f16, type, threads)
 #define CUDA_FLOATS(X, name, type, threads) \
   CUDA_HALVES(X, name, type, threads) X(name##_f64, type, threads)
 /* And per type of a second operand, which is of the elements' type or float. */
@@ -71,7 +72,32 @@
   CUDA_FLOATS(X, opipe_attention_grad_rows, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_keys, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_mask, cuda_attention_grad_args, 256) \
-  CUDA_PAIRS(X, opipe_rotary, cuda_rotary_args, 256)
+  CUDA_PAIRS(X, opipe_rotary, cuda_rotary_args, 256)                       \
+  CUDA_FLOATS(X, opipe_loss_block, cuda_loss_args, 256)                    \
+  CUDA_FLOATS(X, opipe_loss_line, cuda_loss_args, 256)                     \
+  CUDA_FLOATS(X, opipe_loss_sum, cuda_loss_args, 256)                      \
+  CUDA_FLOATS(X, opipe_loss_grad_block, cuda_loss_grad_args, 256)          \
+  CUDA_FLOATS(X, opipe_loss_grad_line, cuda_loss_grad_args, 256)           \
+  CUDA_FLOATS(X, opipe_dropout, cuda_dropout_args, 256)                    \
+  X(opipe_sort_keys, cuda_scatter_block, 256)                              \
+  X(opipe_sort_count, cuda_scatter_block, 256)                             \
+  X(opipe_sort_scan, cuda_scatter_block, 256)                              \
+  X(opipe_sort_place, cuda_scatter_block, 256)                             \
+  CUDA_FLOATS(X, opipe_scatter, cuda_scatter_block, 256)                   \
+  X(opipe_scatter_bf16_f32, cuda_scatter_block, 256)                       \
+  X(opipe_scatter_f16_f32, cuda_scatter_block, 256)                        \
+  X(opipe_scatter_int, cuda_scatter_block, 256)                            \
+  X(opipe_scatter_copy, cuda_scatter_block, 256)                           \
+  X(opipe_pick, cuda_pick_args, 256)                                       \
+  X(opipe_one_hot, cuda_one_hot_args, 256)                                 \
+  X(opipe_pad, cuda_pad_args, 256)                                         \
+  CUDA_FLOATS(X, opipe_few_columns, cuda_few_rows_args, 256)               \
+  CUDA_FLOATS(X, opipe_few_sums, cuda_few_rows_args, 256)                  \
+  CUDA_FLOATS(X, opipe_few_turned, cuda_few_rows_args, 256)                \
+  X(opipe_update, cuda_update_args, 256)                                   \
+  X(opipe_squares_chunks, cuda_squares_args, 256)                          \
+  X(opipe_squares_sum, cuda_squares_args, 256)                             \
+  X(opipe_clip, cuda_clip_args, 1)
 
 #define CUDA_KERNEL_TYPES(name, type, threads) \
   typedef type name##_block;                   \

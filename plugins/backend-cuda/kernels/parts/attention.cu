@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention, plainly: every form, any depth up to CUDA_DEPTH, a block a row. The measure of the
- * others.
+/* Attention, plainly: every form, any depth up to CUDA_DEPTH, a block a row.
+ * The measure of the others.
  *
- * Scores are made twice: for the largest and the sum, then for the weights. Gradients make them
- * again: rows   largest, 1 / sum and D = sum(p dP) of each query row, and dQ = sum(dS K) scale keys
- * dV = sum(p dY), dK = sum(dS Q) scale of each key row, over the heads that read it and their rows
- * in rising order mask   dS summed over what the mask repeats, in rising order with dS = p (dP -
- * D), times the slope of the cap. */
+ * Scores are made twice: for the largest and the sum, then for the weights.
+ * Gradients make them again: rows   largest, 1 / sum and D = sum(p dP) of each
+ * query row, and dQ = sum(dS K) scale keys dV = sum(p dY), dK = sum(dS Q) scale
+ * of each key row, over the heads that read it and their rows in rising order
+ * mask   dS summed over what the mask repeats, in rising order with dS = p (dP
+ * - D), times the slope of the cap. */
 #include "attention.cuh"
 
 template <class R>
@@ -24,7 +25,8 @@ CUDA_FN R score(const cuda_attention_args &a, const attention_place &at, const R
   return add_mask<T>(a, at, j, capped(a, *out_raw));
 }
 
-/* Largest score and 1 / sum of exponentials of a row; 0 where all of it is masked. */
+/* Largest score and 1 / sum of exponentials of a row; 0 where all of it is
+ * masked. */
 template <class T, class R>
 CUDA_FN void row_statistics(const cuda_attention_args &a, const attention_place &at, int64_t n,
                             attention_room<R> *room, R *out_top, R *out_inverse) {
@@ -53,7 +55,8 @@ CUDA_FN void write_scores(const cuda_attention_args &a, const attention_place &a
   }
 }
 
-/* out[d] = sum of weight[j] value[j][d] over the tiles of keys; `tile` fills the weights. */
+/* out[d] = sum of weight[j] value[j][d] over the tiles of keys; `tile` fills
+ * the weights. */
 template <class T>
 CUDA_FN void attend(const cuda_attention_args &a) {
   typedef typename real_of<T>::type R;
@@ -176,7 +179,8 @@ CUDA_FN T *grad_row(void *past, const int64_t *past_stride, void *fresh, const i
                                 (j - n_past) * stride[2];
 }
 
-/* Probability and gradient of the score of query row `at` for key j, from the rows' statistics. */
+/* Probability and gradient of the score of query row `at` for key j, from the
+ * rows' statistics. */
 template <class T, class R>
 CUDA_FN R score_gradient(const cuda_attention_grad_args &g, const attention_place &at, const T *key,
                          const T *value, int64_t j, R *out_p, R *out_slope) {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The element-wise functions that models spend time in, on dense operands, 16 bytes at a time.
+/* The element-wise functions that models spend time in, on dense operands, 16
+ * bytes at a time.
  *
- * An operand may repeat with a period (a bias, a scalar). The function is chosen once per thread;
- * bits are those of map.cu. Conversions between the float types, sums into gradients and fills are
- * here too. */
+ * An operand may repeat with a period (a bias, a scalar). The function is
+ * chosen once per thread; bits are those of map.cu. Conversions between the
+ * float types, sums into gradients and fills are here too. */
 #include "map_math.cuh"
 #include "numbers.cuh"
 
-/* y = f(x, z) on vectors. whole: see load_packet; of an operand with a period it is decided per
- * vector. */
+/* y = f(x, z) on vectors. whole: see load_packet; of an operand with a period
+ * it is decided per vector. */
 template <class T, class F>
 CUDA_FN void each(const cuda_flat_block &a, F f) {
   typedef typename real_of<T>::type R;

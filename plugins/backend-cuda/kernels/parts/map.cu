@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element by element, any strides: arithmetic, activations and their gradients, comparisons, Where,
- * Cast.
+/* Element by element, any strides: arithmetic, activations and their gradients,
+ * comparisons, Where, Cast.
  *
- * A thread makes one element at a time; the type is the kernel's for floats, and read as it runs
- * for integers, comparisons and conversions. What is hot and dense goes to flat.cu. */
+ * A thread makes one element at a time; the type is the kernel's for floats,
+ * and read as it runs for integers, comparisons and conversions. What is hot
+ * and dense goes to flat.cu. */
 #include "map_math.cuh"
 #include "numbers.cuh"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements that move: strided copies (Slice, Concat, Split, Expand, Tile ...), transposes, Trilu,
- * Gather. */
+/* Elements that move: strided copies (Slice, Concat, Split, Expand, Tile ...),
+ * transposes, Trilu, Gather. */
 #include "../device.cuh"
 
 template <class T>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LayerNormalization and RMSNormalization with a residual, GroupNormalization, and their gradients.
+/* LayerNormalization and RMSNormalization with a residual, GroupNormalization,
+ * and their gradients.
  *
- * With h = (x - mean) / s and g = dY scale (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019):
- *   dX = (g - mean(g) - h mean(g h)) / s, of RMS without the means of x and g
- *   dScale = sum over rows of dY h, dBias = sum over rows of dY: chunks of rows, then the chunks in
- * order */
+ * With h = (x - mean) / s and g = dY scale (Ba, Kiros and Hinton 2016; Zhang
+ * and Sennrich 2019): dX = (g - mean(g) - h mean(g h)) / s, of RMS without the
+ * means of x and g dScale = sum over rows of dY h, dBias = sum over rows of dY:
+ * chunks of rows, then the chunks in order */
 #include "map_math.cuh"
 
 /* Rows are read again for each sum: they are in the first-level cache. */
@@ -32,7 +33,8 @@ CUDA_FN void moments(const T *x, int64_t n, bool whole, bool rms, double epsilon
   *out_inverse = (R)1 / root_of(team.sum(square) / (R)n + (R)epsilon);
 }
 
-/* sum = x + residual, rounded as it is stored: what follows reads the stored row. */
+/* sum = x + residual, rounded as it is stored: what follows reads the stored
+ * row. */
 template <class T, bool BLOCK, class R>
 CUDA_FN void add_residual(const T *x, const T *residual, T *sum, int64_t n, bool whole,
                           const row_team<BLOCK, R> &team) {
@@ -58,8 +60,8 @@ CUDA_FN void norm_rows(const cuda_norm_args &a, const row_team<BLOCK, R> &team) 
     const T *x = static_cast<const T *>(a.x) + row * a.n;
     T *y = static_cast<T *>(a.y) + row * a.n;
     R mean, inverse;
-    if (a.residual !=
-        nullptr) { /* without `sum` it lies in y, which a thread reads before it writes */
+    if (a.residual != nullptr) { /* without `sum` it lies in y, which a thread
+                                    reads before it writes */
       T *sum = a.sum != nullptr ? static_cast<T *>(a.sum) + row * a.n : y;
       add_residual(x, static_cast<const T *>(a.residual) + row * a.n, sum, a.n, whole, team);
       x = sum; /* every thread reads back what it wrote itself */
@@ -147,8 +149,9 @@ CUDA_FN void write_moments(const cuda_norm_scale_args &a, const row_team<BLOCK, 
   }
 }
 
-/* A block sums CUDA_CHUNK_ROWS rows of 32 columns: eight threads a column, each every eighth row,
- * then the eight in order. partial [chunks][2][n] lies behind the statistics. */
+/* A block sums CUDA_CHUNK_ROWS rows of 32 columns: eight threads a column, each
+ * every eighth row, then the eight in order. partial [chunks][2][n] lies behind
+ * the statistics. */
 template <class R>
 struct scale_room {
   R part[2][8][32];
@@ -240,7 +243,8 @@ CUDA_KERNEL(opipe_norm_sums_f64) {
   scale_sums<double>(a);
 }
 
-/* ---- over groups of channels: x [batch, channels, pixels], a block a group ---- */
+/* ---- over groups of channels: x [batch, channels, pixels], a block a group
+ * ---- */
 
 template <class T, class S, class R>
 CUDA_FN void group_norm(const cuda_group_norm_args &a, block_room<R> *room) {

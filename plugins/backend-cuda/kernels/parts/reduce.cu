@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions: Reduce*, ArgMax, ArgMin, TopK, CumSum, sums of columns.
  *
- * The elements of one result are taken by a thread, a warp or a block, as their number and stride
- * say; a thread adds runs of CUDA_RUN elements to a total, so that long sums stay exact enough in
- * float. */
+ * The elements of one result are taken by a thread, a warp or a block, as their
+ * number and stride say; a thread adds runs of CUDA_RUN elements to a total, so
+ * that long sums stay exact enough in float. */
 #include "map_math.cuh"
 #include "numbers.cuh"
 
@@ -63,7 +63,8 @@ CUDA_FN int64_t reduced_offset(const cuda_reduce_block &a, int64_t k) {
   return at[0];
 }
 
-/* All elements of one result that this thread of `size` takes, in rising order. */
+/* All elements of one result that this thread of `size` takes, in rising order.
+ */
 template <class T, class R>
 CUDA_FN R gather_float(const cuda_reduce_block &a, uint32_t op, const T *from, int rank, int size,
                        R shift) {
@@ -98,26 +99,6 @@ CUDA_FN R finish_float(const cuda_reduce_block &a, R x, R shift) {
 }
 
 /* TEAM: row_team, or alone. */
-template <class R>
-struct alone {
-  CUDA_FN int rank() const {
-    return 0;
-  }
-  CUDA_FN int size() const {
-    return 1;
-  }
-  CUDA_FN int64_t first_row() const {
-    return first_element();
-  }
-  CUDA_FN int64_t row_step() const {
-    return element_step();
-  }
-  template <class Op>
-  CUDA_FN R all(R x, Op) const {
-    return x;
-  }
-};
-
 template <class T, class R, class TEAM>
 CUDA_FN void reduce_floats(const cuda_reduce_block &a, const TEAM &team) {
   for (int64_t i = team.first_row(); i < a.n_out; i += team.row_step()) {
@@ -207,7 +188,8 @@ CUDA_KERNEL(opipe_reduce_int) {
   }
 }
 
-/* ---- positions: a number that is none counts as the largest; of equals the lower index is first
+/* ---- positions: a number that is none counts as the largest; of equals the
+ * lower index is first
  * ---- */
 
 struct candidate {
@@ -237,7 +219,8 @@ CUDA_FN candidate candidate_at(const void *in, uint32_t dtype, int64_t offset, i
   return c;
 }
 
-/* Whether x stands before y: larger (or smaller), among equals the lower (or higher) index. */
+/* Whether x stands before y: larger (or smaller), among equals the lower (or
+ * higher) index. */
 CUDA_FN bool stands_before(bool floats, bool is_u64, bool largest, bool last, const candidate &x,
                            const candidate &y) {
   if (x.at < 0 || y.at < 0)
@@ -357,7 +340,8 @@ struct column_room {
   R part[8][32];
 };
 
-/* x [rows, n]; partial [chunks][n]. A thread takes every eighth row of a chunk. */
+/* x [rows, n]; partial [chunks][n]. A thread takes every eighth row of a chunk.
+ */
 template <class T, class R>
 CUDA_FN void column_chunks(const cuda_columns_args &a, column_room<R> *room) {
   const int lane = (int)(threadIdx.x % 32), slice = (int)(threadIdx.x / 32);

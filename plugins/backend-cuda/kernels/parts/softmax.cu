@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax, LogSoftmax, Hardmax and the gradients of the first two.
  *
- * Along the last axis a warp takes a row, or a block where the row is long; along another axis a
- * thread takes a line, its neighbours the neighbouring ones. A row of minus infinities gives NaN.
+ * Along the last axis a warp takes a row, or a block where the row is long;
+ * along another axis a thread takes a line, its neighbours the neighbouring
+ * ones. A row of minus infinities gives NaN.
  */
 #include "map_math.cuh"
 
@@ -72,8 +73,9 @@ CUDA_FN void softmax_lines(const cuda_softmax_args &a) {
   }
 }
 
-/* x [outer, n]: dX = Y (dY - sum(dY Y)), where an element with Y = 0 gives 0 whatever its dY is, a
- * row of NaN 0; of the logarithm dX = dY - exp(Y) sum(dY). */
+/* x [outer, n]: dX = Y (dY - sum(dY Y)), where an element with Y = 0 gives 0
+ * whatever its dY is, a row of NaN 0; of the logarithm dX = dY - exp(Y)
+ * sum(dY). */
 template <class T, bool BLOCK, class R>
 CUDA_FN void softmax_grad_rows(const cuda_softmax_grad_args &a, const row_team<BLOCK, R> &team) {
   const int V = lanes<T>::n;

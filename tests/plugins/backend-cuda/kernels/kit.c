@@ -6,7 +6,7 @@
 
 #include "shim_rows.h"
 
-enum { ZONE = 1024, MAX_TENSORS = 4096, MAX_OUTPUTS = 8 };
+enum { ZONE = 1024, MAX_TENSORS = 4096, MAX_OUTPUTS = 16 };
 
 const uint32_t kit_types[KIT_TYPES] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16, OPIPE_DOUBLE};
 int64_t kit_skew = 0;

@@ -196,6 +196,13 @@ static inline float __uint_as_float(unsigned x) {
 static inline unsigned __umulhi(unsigned a, unsigned b) {
   return (unsigned)((uint64_t)a * b >> 32);
 }
+/* Products and sums that nothing is joined with. */
+static inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+static inline float __fsub_rn(float a, float b) {
+  return a - b;
+}
 static inline int __popc(unsigned x) {
   return __builtin_popcount(x);
 }

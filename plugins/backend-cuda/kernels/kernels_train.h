@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The border of kernels.h, continued: gradients, losses, dropout, writing and reading by index,
+ * optimizers. */
+#ifndef OPIPE_BACKEND_CUDA_KERNELS_TRAIN_H_
+#define OPIPE_BACKEND_CUDA_KERNELS_TRAIN_H_
+
+#include "kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- training ----
+ *
+ * Some take several launches, one after the other on one stream: the answer is
+ * their number, 0: no kernel for these types. workspace: device memory of
+ * cuda_X_workspace bytes, aligned to 16. */
+enum { CUDA_LAUNCHES = 40, CUDA_CHUNK_ROWS = 128 };
+
+typedef struct cuda_accumulate_args { /* to fp32 [n] += x [n] */
+  void *to;
+  const void *x;
+  int64_t n;
+} cuda_accumulate_args;
+bool cuda_plan_accumulate(const cuda_accumulate_args *args, uint32_t dtype, cuda_launch *out);
+
+/* dx [outer, n, inner] of Softmax (mode 0) or LogSoftmax (1), from y and dy. dx
+ * may be y or dy. */
+typedef struct cuda_softmax_grad_args {
+  void *dx;
+  const void *dy, *y;
+  int64_t outer, n, inner;
+  uint32_t mode;
+  uint32_t reserved;
+} cuda_softmax_grad_args;
+bool cuda_plan_softmax_grad(const cuda_softmax_grad_args *args, uint32_t dtype, cuda_launch *out);
+
+/* dx [rows, n] of layer and RMS norm from dy, x and scale; residual [rows, n],
+ * may be NULL, is added (the gradient that goes past the norm). dx may be dy or
+ * residual. */
+typedef struct cuda_norm_grad_args {
+  void *dx;
+  const void *dy, *x, *scale, *residual;
+  int64_t rows, n;
+  double epsilon;
+  uint32_t rms;
+  uint32_t reserved;
+} cuda_norm_grad_args;
+bool cuda_plan_norm_grad(const cuda_norm_grad_args *args, uint32_t dtype, uint32_t scale_dtype,
+                         cuda_launch *out);
+
+/* dscale, dbias [n], either may be NULL: fp32, of double x and dy fp64. adds:
+ * to what is there. */
+typedef struct cuda_norm_scale_args {
+  void *dscale, *dbias;
+  const void *dy, *x;
+  void *workspace;
+  int64_t rows, n;
+  double epsilon;
+  uint32_t rms;
+  uint32_t adds;
+} cuda_norm_scale_args;
+uint64_t cuda_norm_scale_workspace(const cuda_norm_scale_args *args);
+uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, cuda_launch *out);
+
+/* out [n] = sums of the columns of x [rows, n] (gradients of biases). out of
+ * x's type, or fp32 where `adds`: to what is there. */
+typedef struct cuda_columns_args {
+  void *out;
+  const void *x;
+  void *workspace;
+  int64_t rows, n;
+  uint32_t adds;
+  uint32_t reserved;
+} cuda_columns_args;
+uint64_t cuda_columns_workspace(const cuda_columns_args *args);
+uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_launch *out);
+
+/* Gradients of attention: forward's q, k, v, past, mask, nonpad and numbers (y
+ * and scores are not read), dy with strides as forward's y. Any output may be
+ * NULL. dmask is of the mask's shape and type, with its strides; a mask of
+ * floats only. */
+typedef struct cuda_attention_grad_args {
+  cuda_attention_args forward;
+  const void *dy;
+  void *dq, *dk, *dv, *dpast_k, *dpast_v, *dmask;
+  void *workspace;
+  int64_t dy_stride[3], dq_stride[3], dk_stride[3], dv_stride[3], dpast_k_stride[3],
+      dpast_v_stride[3];
+} cuda_attention_grad_args;
+uint64_t cuda_attention_grad_workspace(const cuda_attention_grad_args *args);
+uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t dtype,
+                                  cuda_launch *out);
+
+/* ---- losses ---- */
+
+/* scores [rows, classes, inner] (rows: the batch; inner: what lies behind the
+ * classes), labels [rows, inner] of int32 or int64. loss: `reduction` 0 none:
+ * [rows, inner], 1 sum, 2 mean (by the weights of the labels that count): one
+ * element, of the scores' type. log_prob (like scores), weights [classes] of
+ * the scores' type: may be NULL. softmax 0: the scores are log-probabilities
+ * (NegativeLogLikelihoodLoss). */
+typedef struct cuda_loss_args {
+  void *loss;
+  void *log_prob;
+  const void *scores, *labels, *weights;
+  void *workspace;
+  cuda_status *status;
+  int64_t rows, classes, inner;
+  int64_t ignored; /* where `ignores` */
+  uint32_t ignores;
+  uint32_t reduction, softmax;
+  uint32_t label_bytes; /* 4 or 8 */
+  uint32_t node;
+  uint32_t reserved;
+} cuda_loss_args;
+uint64_t cuda_loss_workspace(const cuda_loss_args *args);
+uint32_t cuda_plan_loss(const cuda_loss_args *args, uint32_t dtype, cuda_launch *out);
+
+/* dx = dl (softmax(x) - one-hot), weighted and smoothed, of the loss above; dl:
+ * one element, or [rows, inner] where `dl_rows`. dx may be x: the gradient
+ * takes the place of the scores. */
+typedef struct cuda_loss_grad_args {
+  void *dx;
+  const void *x, *dl, *labels, *weights;
+  cuda_status *status;
+  int64_t rows, classes, inner;
+  int64_t ignored;
+  double smoothing;
+  uint32_t ignores;
+  uint32_t dl_rows;
+  uint32_t label_bytes;
+  uint32_t node;
+} cuda_loss_grad_args;
+bool cuda_plan_loss_grad(const cuda_loss_grad_args *args, uint32_t dtype, cuda_launch *out);
+
+/* ---- dropout ---- */
+
+/* An axis that holds outer * n * inner elements of which n counts samples or
+ * tokens; axis -1: none (n and inner 1). */
+typedef struct cuda_dropout_factor {
+  int64_t n, inner;
+  int32_t axis;
+  uint32_t reserved;
+} cuda_dropout_factor;
+
+/* y = x / (1 - ratio) where the counter of opipe.Dropout keeps the element,
+ * else 0; mask: bytes, may be NULL. seed, step, sample, token: device addresses
+ * of one int64 each. key: cuda_dropout_key of the node's `key`. y may be x. */
+typedef struct cuda_dropout_args {
+  void *y;
+  const void *x;
+  uint8_t *mask;
+  const int64_t *seed, *step, *sample, *token;
+  int64_t n;
+  int64_t shape[CUDA_AXES];
+  cuda_dropout_factor batch_part, token_part;
+  uint64_t key;
+  double ratio;
+  uint32_t rank;
+  uint32_t reserved;
+} cuda_dropout_args;
+uint64_t cuda_dropout_key(const char *key);
+bool cuda_plan_dropout(const cuda_dropout_args *args, uint32_t dtype, cuda_launch *out);
+
+/* ---- writing by index, in rising order of the index's position ---- */
+
+/* Where update i of n goes, by form:
+ *   AXIS      out [outer, extent, inner], updates [outer, n, inner], indices
+ * [n]: GatherGrad; every outer alike ELEMENTS  updates of index_shape [rank]:
+ * element i goes to its own position, along `axis` to indices[i]; out_shape
+ * [rank], inner 1 TUPLES        indices [n, tuple]: out_shape [tuple] are the axes
+ * that they count, inner elements behind each kind: 0 none (the last one
+ * stays), 1 add, 2 mul, 3 max, 4 min. `out` holds the data before. out_dtype of
+ * AXIS with add may be fp32 for any float updates (an accumulator); else out is
+ * of the updates' type. */
+enum { CUDA_SCATTER_AXIS, CUDA_SCATTER_ELEMENTS, CUDA_SCATTER_TUPLES };
+typedef struct cuda_scatter_args {
+  void *out;
+  const void *updates, *indices;
+  void *workspace;
+  cuda_status *status;
+  int64_t outer, extent, n, inner;
+  int64_t index_shape[CUDA_AXES], out_shape[CUDA_AXES];
+  uint32_t form, kind;
+  uint32_t rank, axis; /* ELEMENTS; TUPLES: rank is the tuple's length */
+  uint32_t index_bytes;
+  uint32_t node;
+} cuda_scatter_args;
+uint64_t cuda_scatter_workspace(const cuda_scatter_args *args);
+uint32_t cuda_plan_scatter(const cuda_scatter_args *args, uint32_t dtype, uint32_t out_dtype,
+                           cuda_launch *out);
+
+/* y of index_shape: ELEMENTS, data [out_shape], element i is data at its own
+ * position, along `axis` at indices[i]. TUPLES: y [outer, n, inner] = data [outer,
+ * out_shape ..., inner] at indices [outer, n, tuple] (GatherTUPLES; outer: the
+ * batch axes). size: bytes of an element. kind, workspace, extent are not read.
+ */
+typedef struct cuda_pick_args {
+  void *y;
+  const void *data, *indices;
+  cuda_status *status;
+  int64_t outer, n, inner;
+  int64_t index_shape[CUDA_AXES], out_shape[CUDA_AXES];
+  uint32_t form;
+  uint32_t rank, axis;
+  uint32_t index_bytes, size;
+  uint32_t node;
+} cuda_pick_args;
+bool cuda_plan_pick(const cuda_pick_args *args, cuda_launch *out);
+
+/* y [outer, depth, inner] = on where indices [outer, inner] (any numbers) name
+ * the place, else off; values: off, on, of `size` bytes each */
+typedef struct cuda_one_hot_args {
+  void *y;
+  const void *indices, *values;
+  int64_t outer, depth, inner;
+  uint32_t size;
+  uint32_t dtype; /* of indices; set by the plan */
+} cuda_one_hot_args;
+bool cuda_plan_one_hot(const cuda_one_hot_args *args, uint32_t dtype, cuda_launch *out);
+
+/* y of y_shape from x of x_shape, begin [rank] elements before it (negative:
+ * cut); value: one element or NULL (0) */
+enum { CUDA_PAD_CONSTANT, CUDA_PAD_REFLECT, CUDA_PAD_EDGE, CUDA_PAD_WRAP };
+typedef struct cuda_pad_args {
+  void *y;
+  const void *x, *value;
+  int64_t n; /* elements of y */
+  int64_t y_shape[CUDA_AXES], x_shape[CUDA_AXES], begin[CUDA_AXES];
+  uint32_t rank;
+  uint32_t mode;
+  uint32_t size;
+  uint32_t reserved;
+} cuda_pad_args;
+bool cuda_plan_pad(const cuda_pad_args *args, cuda_launch *out);
+
+/* ---- products of few rows ---- */
+
+/* y [m, n] = alpha x [m, k] w + bias + residual, m at most CUDA_FEW_ROWS; w [k,
+ * n], or [n, k] where `turned`; bias [n], residual [m, n]: may be NULL. Sums in
+ * float (double of double); a row's bits do not depend on m. */
+enum { CUDA_FEW_ROWS = 8 };
+typedef struct cuda_few_rows_args {
+  void *y;
+  const void *x, *w, *bias, *residual;
+  void *workspace;
+  int64_t m, n, k;
+  double alpha;
+  uint32_t turned;
+  uint32_t reserved;
+} cuda_few_rows_args;
+uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args);
+uint32_t cuda_plan_few_rows(const cuda_few_rows_args *args, uint32_t dtype, cuda_launch *out);
+
+/* ---- optimizers ---- */
+
+/* One parameter. half: a copy of the weight in `half_dtype` (OPIPE_BFLOAT16,
+ * OPIPE_FLOAT16), written with it; NULL: none */
+typedef struct cuda_update_item {
+  float *weight, *gradient, *first, *second;
+  void *half;
+  int64_t n;
+  uint32_t half_dtype;
+  uint32_t reserved;
+  double decay; /* of this parameter: backend.h's `decay` */
+} cuda_update_item;
+
+enum { CUDA_UPDATE_CHUNK = 4096 }; /* elements of a block */
+
+/* Chunk i of a step over many parameters: elements from first on of item
+ * `item`. Both lists are made by the caller (cuda_update_chunks) and lie on the
+ * device. */
+typedef struct cuda_update_chunk {
+  int64_t first;
+  uint32_t item;
+  uint32_t reserved;
+} cuda_update_chunk;
+/* Number of chunks of n_items; fills out [that number] where it is not NULL. */
+uint64_t cuda_update_chunks(const cuda_update_item *items, uint32_t n_items,
+                            cuda_update_chunk *out);
+
+/* The numbers of backend.h's opipe_update. A factor on the gradient that the
+ * device knows (clipping, loss scale): *scale, NULL: 1. skip: where *skip is
+ * not 0, nothing is changed (an overflow); NULL: never. items NULL: the one
+ * parameter `own`. */
+typedef struct cuda_update_args {
+  const cuda_update_item *items;
+  const cuda_update_chunk *chunks; /* [n_chunks] */
+  uint64_t n_chunks;
+  cuda_update_item own;
+  const double *scale;
+  const uint32_t *skip;
+  double gradient_scale, lr, momentum, beta1, beta2, correction1, correction2, epsilon;
+  uint32_t kind, flags; /* OPIPE_UPDATE_* */
+} cuda_update_args;
+bool cuda_plan_update(const cuda_update_args *args, cuda_launch *out);
+
+/* *sum = sum of squares of all gradients (of `items`' chunks, or of
+ * own.gradient), in fp64, in the order of chunks. */
+typedef struct cuda_squares_args {
+  const cuda_update_item *items;
+  const cuda_update_chunk *chunks;
+  uint64_t n_chunks;
+  cuda_update_item own;
+  double *sum;
+  void *workspace; /* fp64 per chunk */
+} cuda_squares_args;
+uint64_t cuda_squares_workspace(const cuda_squares_args *args);
+uint32_t cuda_plan_squares(const cuda_squares_args *args, cuda_launch *out);
+
+/* From a sum of squares of scaled gradients: *norm = sqrt(sum) / loss_scale;
+ * *scale = (clip > 0 and norm > clip ? clip / norm : 1) / loss_scale; *skip = 1
+ * where the norm is not finite, else 0. Any output may be NULL. */
+typedef struct cuda_clip_args {
+  const double *sum;
+  double *norm, *scale;
+  uint32_t *skip;
+  double clip, loss_scale;
+} cuda_clip_args;
+bool cuda_plan_clip(const cuda_clip_args *args, cuda_launch *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
