@@ -5,6 +5,7 @@
  * The graph is hostile until checked here: afterwards indices, ranks, sizes and roles can be relied
  * on. Operators check their own shapes.
  */
+#include "channels_last.h"
 #include "program.h"
 
 #include "ops/op.h"
@@ -215,6 +216,8 @@ opipe_status cpu_compile(opipe_device *device, const opipe_compile_params *param
   program->flags = params->flags;
   cpu_pool_init(&program->pool, device->host);
   status = check_graph(params->graph, &program->pool, err);
+  if (status >= 0 && device->mode == CPU_MODE_FAST && (params->flags & OPIPE_COMPILE_OWNED) == 0)
+    status = cpu_channels_last(program, err);
   if (status >= 0)
     status = cpu_build_steps(program, err);
   if (status >= 0)

@@ -61,6 +61,12 @@ static bool is_packed_product(const cpu_fuser *f, const opipe_node *node) {
          (a->dtype == OPIPE_FLOAT || cpu_is_half(a->dtype)) && (wide || a->dtype == b->dtype);
 }
 
+/* A convolution whose channels stand last: its epilogue is a product's, its bias an input. */
+static bool is_last_conv(const cpu_fuser *f, const opipe_node *node) {
+  return is_op(node, "Conv") && opipe_attr_int(node, "channels_last", 0) != 0 && node->n_out == 1 &&
+         node->out[0] != OPIPE_NONE && f->graph->values[node->out[0]].dtype == OPIPE_FLOAT;
+}
+
 /* [N] of the product's type, whatever the leading ones, while the product still has rows of N. */
 static bool is_bias(const opipe_value *bias, const opipe_value *product, int64_t n) {
   return bias->dtype == product->dtype && bias->rank >= 1 && bias->rank <= product->rank &&
@@ -141,14 +147,15 @@ static opipe_status match_product(cpu_fuser *f, uint32_t i) {
   const opipe_node *node = &f->graph->nodes[i];
   cpu_group *g = NULL;
   uint32_t last = i;
-  if (!is_packed_product(f, node))
+  const bool conv = is_last_conv(f, node);
+  if (!conv && !is_packed_product(f, node))
     return OPIPE_OK;
   CPU_TRY(new_group(f, node, node->out[0], &g));
   const bool has_c = is_op(node, "Gemm") && node->n_in > 2 && node->in[2] != OPIPE_NONE;
   if (has_c &&
       cpu_elems(&f->graph->values[node->in[2]]) != (uint64_t)f->graph->values[g->out].shape[1])
     return OPIPE_OK; /* C is more than a bias: it takes the residual's place */
-  int stage = has_c ? 1 : 0;
+  int stage = has_c || conv ? 1 : 0;
   for (;;) {
     const opipe_node *next = only_user(f, g->out);
     if (next == NULL || !(is_view_of(f, next, g->out) || absorb(f, g, next, &stage)))

@@ -8,6 +8,14 @@
 
 #include "ops/loop.h"
 
+/* Elements of a convolution's kernel. */
+static int64_t taps_of(const int64_t *shape, uint32_t rank) {
+  int64_t taps = 1;
+  for (uint32_t d = 2; d < rank; ++d)
+    taps *= shape[d];
+  return taps;
+}
+
 bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32_t dtype,
                       uint64_t *out_bytes) {
   uint64_t n = 0;
@@ -25,6 +33,8 @@ bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32
       return rank == 2 &&
              cpu_pack_bytes(CPU_PACK_F32_PANEL, shape[kind == CPU_LAYOUT_PANEL ? 0 : 1],
                             shape[kind == CPU_LAYOUT_PANEL ? 1 : 0], out_bytes);
+    case CPU_LAYOUT_CONV:
+      return rank > 2 && cpu_conv_pack_bytes(shape[0], shape[1], taps_of(shape, rank), out_bytes);
     default:
       return false;
   }
@@ -54,6 +64,9 @@ void cpu_layout_fill(const cpu_exec *exec, uint32_t kind, const opipe_param_sour
     memcpy(data, dense, (size_t)source->n_bytes);
   } else if (kind == CPU_LAYOUT_F32) {
     fill_f32(&alone, source, dense, data);
+  } else if (kind == CPU_LAYOUT_CONV) {
+    cpu_conv_pack(exec, cpu_storage_type(source->dtype), dense, source->shape[0], source->shape[1],
+                  taps_of(source->shape, source->rank), data);
   } else if (kind == CPU_LAYOUT_PANEL || kind == CPU_LAYOUT_PANEL_T) {
     const bool transposed = kind == CPU_LAYOUT_PANEL_T;
     const int64_t columns = source->shape[1];

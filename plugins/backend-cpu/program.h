@@ -21,8 +21,9 @@ enum {
   CPU_LAYOUT_F32 = 2,     /* fp32 from fp16, bf16 or fp32, aligned */
   CPU_LAYOUT_PANEL = 3,   /* panels of B[K,N]: parameter stored [K,N] */
   CPU_LAYOUT_PANEL_T = 4, /* panels of B[K,N]: parameter stored [N,K] */
-  CPU_LAYOUT_COUNT = 5,
-  CPU_LAYOUT_MASTER = 5 /* that of the parameter's master copy, whichever it is */
+  CPU_LAYOUT_CONV = 5,    /* panels of a convolution's [C_out, C_in, kernel], of one group */
+  CPU_LAYOUT_COUNT = 6,
+  CPU_LAYOUT_MASTER = 6 /* that of the parameter's master copy, whichever it is */
 };
 
 /* A tensor as a kernel sees it. data NULL: absent. */

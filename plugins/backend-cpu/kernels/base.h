@@ -27,7 +27,8 @@ typedef enum cpu_activation {
   CPU_ACT_SILU = 5,       /* x sigmoid(x) */
   CPU_ACT_TANH = 6,
   CPU_ACT_SIGMOID = 7,
-  CPU_ACT_COUNT = 8
+  CPU_ACT_HARD_SWISH = 8, /* x min(max(x/6 + 1/2, 0), 1) */
+  CPU_ACT_COUNT = 9
 } cpu_activation;
 
 #endif

@@ -24,6 +24,7 @@
 #include "attention_grad.h"
 #include "base.h"
 #include "conv.h"
+#include "conv_last.h"
 #include "elements.h"
 #include "matmul.h"
 #include "rowgrad.h"

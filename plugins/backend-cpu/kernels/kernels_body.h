@@ -7,6 +7,7 @@
 
 #include "attention_body.h"
 #include "attention_grad_body.h"
+#include "conv_last_body.h"
 #include "elements_body.h"
 #include "gradient_body.h"
 #include "matmul_body.h"
@@ -29,6 +30,7 @@
     .norm_statistics = norm_statistics_share, .norm_grad_scale = norm_grad_scale_share, \
     .softmax_grad = softmax_grad_share, .activation_grad = activation_grad_share,       \
     .loss_grad = loss_grad_share, .attention_grad = attention_grad_share,               \
+    .depthwise = depthwise_share, .pool = pool_share,                                   \
   }
 
 #endif

@@ -69,6 +69,7 @@ CPU_STATIC void unary_share(cpu_unary op, const float *in, float *out, int64_t n
     CPU_UNARY_CASE((cpu_unary)CPU_ACT_SILU);
     CPU_UNARY_CASE((cpu_unary)CPU_ACT_TANH);
     CPU_UNARY_CASE((cpu_unary)CPU_ACT_SIGMOID);
+    CPU_UNARY_CASE((cpu_unary)CPU_ACT_HARD_SWISH);
     CPU_UNARY_CASE(CPU_UNARY_EXP);
     CPU_UNARY_CASE(CPU_UNARY_LOG);
     CPU_UNARY_CASE(CPU_UNARY_ERF);

@@ -24,6 +24,8 @@ enum {
   CPU_DW_DEPTH = 4096  /* columns of X a block */
 };
 
+enum { CPU_CHANNEL_BLOCK = 64 }; /* channels that a unit of conv_last_body.h works on */
+
 /* Half-open ranges of what a share covers. */
 typedef struct cpu_range {
   int64_t begin, end;
@@ -71,6 +73,9 @@ struct cpu_kernels {
                          float *workspace);
   void (*loss_grad)(const cpu_loss_grad_args *args, cpu_range rows);
   void (*update)(const cpu_update_args *args, cpu_range share);
+  /* Units of conv_last_body.h. */
+  void (*depthwise)(const cpu_conv_last_args *args, const float *weights, cpu_range units);
+  void (*pool)(const cpu_pool_last_args *args, cpu_range units);
 };
 
 extern const cpu_kernels cpu_kernels_portable;

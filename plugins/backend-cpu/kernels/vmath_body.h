@@ -164,6 +164,12 @@ CPU_INLINE v16 v16_gelu_quick(v16 x) {
   return v16_div(x, v16_add(v16_set(1.0f), v16_exp_bounded(v16_mul(x, v16_set(-1.702f)))));
 }
 
+/* A NaN stays one. */
+CPU_INLINE v16 v16_hard_swish(v16 x) {
+  const v16 part = v16_fma(x, v16_set(1.0f / 6.0f), v16_set(0.5f));
+  return v16_mul(x, v16_min(v16_set(1.0f), v16_max(v16_zero(), part)));
+}
+
 CPU_INLINE v16 v16_activate(cpu_activation activation, v16 x) {
   switch (activation) {
     case CPU_ACT_RELU:
@@ -180,6 +186,8 @@ CPU_INLINE v16 v16_activate(cpu_activation activation, v16 x) {
       return v16_tanh(x);
     case CPU_ACT_SIGMOID:
       return v16_sigmoid(x);
+    case CPU_ACT_HARD_SWISH:
+      return v16_hard_swish(x);
     default:
       return x;
   }

@@ -70,7 +70,7 @@ static const cpu_map maps[] = {
     [LEAKY] = MAP(leaky_relu, "alpha", 0.01, NULL, 0, CPU_NO_FAST),
     [THRESHOLDED] = MAP(thresholded_relu, "alpha", 1.0, NULL, 0, CPU_NO_FAST),
     [MISH] = SIMPLE(mish, CPU_NO_FAST),
-    [HARD_SWISH] = SIMPLE(hard_swish, CPU_NO_FAST),
+    [HARD_SWISH] = SIMPLE(hard_swish, CPU_ACT_HARD_SWISH),
     [HARD_SIGMOID] = MAP(hard_sigmoid, "alpha", 0.2, "beta", 0.5, CPU_NO_FAST),
     [SOFTPLUS_] = SIMPLE(softplus, CPU_NO_FAST),
     [SOFTSIGN] = SIMPLE(softsign, CPU_NO_FAST),
@@ -101,7 +101,10 @@ cpu_activation cpu_activation_of(const opipe_node *node) {
   static const struct {
     const char *name;
     cpu_activation activation;
-  } plain[] = {{"Relu", CPU_ACT_RELU}, {"Tanh", CPU_ACT_TANH}, {"Sigmoid", CPU_ACT_SIGMOID}};
+  } plain[] = {{"Relu", CPU_ACT_RELU},
+               {"Tanh", CPU_ACT_TANH},
+               {"Sigmoid", CPU_ACT_SIGMOID},
+               {"HardSwish", CPU_ACT_HARD_SWISH}};
   for (uint32_t i = 0; i < CPU_COUNT_OF(plain); ++i) {
     if (strcmp(node->op, plain[i].name) == 0)
       return plain[i].activation;

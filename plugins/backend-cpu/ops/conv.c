@@ -129,6 +129,8 @@ static opipe_status check_shapes(cpu_prep *p, conv_plan *plan) {
 }
 
 static opipe_status prepare_conv(cpu_prep *p) {
+  if (cpu_is_last(p->node))
+    return cpu_prepare_conv_last(p);
   const opipe_value *in = cpu_in(p, 0);
   const opipe_value *weight = cpu_in(p, 1);
   conv_plan *plan = CPU_PLAN(p, conv_plan);

@@ -196,6 +196,39 @@ static opipe_status group_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* Planes (row, channel), normalised: times the channel's scale, plus its bias. */
+static void scale_planes(void *ctx, int64_t begin, int64_t end) {
+  const cpu_call *call = ctx;
+  const norm_plan *plan = call->plan;
+  for (int64_t plane = begin; plane < end; ++plane) {
+    const int64_t c = plane % plan->channels;
+    const float scale = ((const float *)call->in[1].data)[c];
+    const float bias = ((const float *)call->in[2].data)[c];
+    float *y = (float *)call->out[0].data + plane * plan->pixels;
+    for (int64_t i = 0; i < plan->pixels; ++i)
+      y[i] = y[i] * scale + bias;
+  }
+}
+
+/* fp32: a group is a row of the normalisation's kernel. */
+static opipe_status fast_group_kernel(const cpu_call *call, opipe_error *err) {
+  const norm_plan *plan = call->plan;
+  const int64_t n = plan->channels / plan->groups * plan->pixels;
+  const cpu_norm_args args = {.rows = plan->rows * plan->groups,
+                              .columns = n,
+                              .epsilon = (float)plan->epsilon,
+                              .in = call->in[0].data,
+                              .in_row = n,
+                              .out = call->out[0].data,
+                              .out_row = n};
+  cpu_call copy = *call;
+  (void)err;
+  cpu_norm(call->exec, &args);
+  cpu_parallel(call->exec, plan->rows * plan->channels, (int64_t)call->out[0].n, scale_planes,
+               &copy);
+  return OPIPE_OK;
+}
+
 /* [N, C, ...] */
 static opipe_status channel_shape(cpu_prep *p, norm_plan *plan) {
   const opipe_value *in = cpu_in(p, 0);
@@ -224,6 +257,12 @@ static opipe_status prepare_group(cpu_prep *p) {
                        (long long)plan->channels);
   }
   p->step->run = group_kernel;
+  if (p->fast && cpu_in(p, 0)->dtype == OPIPE_FLOAT && cpu_in(p, 1)->dtype == OPIPE_FLOAT &&
+      cpu_in(p, 2)->dtype == OPIPE_FLOAT && plan->pixels > 0) {
+    cpu_want_layout(p, 1, CPU_LAYOUT_COPY);
+    cpu_want_layout(p, 2, CPU_LAYOUT_COPY);
+    p->step->run = fast_group_kernel;
+  }
   return OPIPE_OK;
 }
 

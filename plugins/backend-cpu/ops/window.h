@@ -18,4 +18,12 @@ typedef struct cpu_window {
 opipe_status cpu_window_init(cpu_prep *p, cpu_window *window, const opipe_value *in,
                              const opipe_value *out, const int64_t *fallback_kernel);
 
+/* ---- conv_last.c: channels stand last, [N, spatial..., C] (channels_last.h) ---- */
+
+static inline bool cpu_is_last(const opipe_node *node) {
+  return opipe_attr_int(node, "channels_last", 0) != 0;
+}
+opipe_status cpu_prepare_conv_last(cpu_prep *p);
+opipe_status cpu_prepare_pool_last(cpu_prep *p);
+
 #endif

@@ -90,9 +90,181 @@ static void check(const setting *s) {
   free(in), free(weight), free(bias), free(first), free(out), free(exact);
 }
 
+/* [images, planes, pixels] to [images, pixels, planes]. */
+static float *channels_last(const float *from, int64_t images, int64_t planes, int64_t pixels) {
+  float *to = kernel_floats(images * planes * pixels);
+  for (int64_t i = 0; i < images * planes * pixels; ++i) {
+    const int64_t image = i / (planes * pixels), plane = i / pixels % planes;
+    to[(image * pixels + i % pixels) * planes + plane] = from[i];
+  }
+  return to;
+}
+
+/* Channels last: as the other form, beside it within rounding; packed before and in the call. */
+static void check_last(const setting *s) {
+  kernel_exec execs[KERNEL_EXECS];
+  int n = kernel_execs(execs);
+  cpu_conv_args g = {.images = s->images,
+                     .groups = s->groups,
+                     .c_in = s->c_in,
+                     .c_out = s->c_out,
+                     .in_size = {s->in[0], s->in[1]},
+                     .kernel = {s->kernel[0], s->kernel[1]},
+                     .stride = {s->stride[0], s->stride[1]},
+                     .dilation = {s->dilation[0], s->dilation[1]},
+                     .pad_begin = {s->pad[0], s->pad[1]}};
+  cpu_conv_last_args l = {.images = s->images,
+                          .groups = s->groups,
+                          .c_in = s->c_in,
+                          .c_out = s->c_out,
+                          .in_size = {s->in[0], s->in[1]},
+                          .kernel = {s->kernel[0], s->kernel[1]},
+                          .stride = {s->stride[0], s->stride[1]},
+                          .dilation = {s->dilation[0], s->dilation[1]},
+                          .pad_begin = {s->pad[0], s->pad[1]},
+                          .activation = s->activation};
+  for (int i = 0; i < 2; ++i) {
+    l.out_size[i] = g.out_size[i] =
+        (s->in[i] + s->pad[i] + s->pad_end[i] - s->dilation[i] * (s->kernel[i] - 1) - 1) /
+            s->stride[i] +
+        1;
+  }
+  g.activation = s->activation;
+  const int64_t taps = s->kernel[0] * s->kernel[1], k = s->c_in / s->groups * taps;
+  const int64_t pixels = g.out_size[0] * g.out_size[1], size = s->images * s->c_out * pixels;
+  float *in = kernel_random(s->images * s->c_in * s->in[0] * s->in[1], 1);
+  float *turned = channels_last(in, s->images, s->c_in, s->in[0] * s->in[1]);
+  float *weight = kernel_random(s->c_out * k, 2), *bias = kernel_random(s->c_out, 3);
+  float *residual = kernel_random(size, 4);
+  float *residual_last = channels_last(residual, s->images, s->c_out, pixels);
+  float *first = kernel_floats(size), *out = kernel_floats(size);
+  double *exact = kernel_memory((size_t)size * sizeof(double));
+  g.in = in;
+  g.weight = weight;
+  g.bias = l.bias = bias;
+  l.in = turned;
+  l.residual = residual_last;
+  for (int i = 0; i < 2 * n; ++i) {
+    const cpu_exec *x = &execs[i / 2].x;
+    uint64_t bytes = 0, packed_bytes = 0;
+    void *packed = NULL;
+    if (i % 2 == 1 && s->groups == 1) {
+      OPI_ASSERT(cpu_conv_pack_bytes(s->c_out, s->c_in, taps, &packed_bytes));
+      packed = kernel_memory(packed_bytes);
+      cpu_conv_pack(x, CPU_F32, weight, s->c_out, s->c_in, taps, packed);
+    }
+    l.weight = packed == NULL ? weight : NULL;
+    l.packed = packed;
+    OPI_ASSERT(cpu_conv_last_workspace(cpu_team_size(x->team), &l, &bytes));
+    l.workspace = kernel_memory(bytes);
+    l.out = i == 0 ? first : out;
+    memset(l.out, 0xff, (size_t)size * sizeof(float));
+    cpu_conv_last(x, &l);
+    free(l.workspace), free(packed);
+    if (i > 0)
+      kernel_same(out, first, size, "convolution, channels last", execs[i / 2].name);
+  }
+  for (int64_t i = 0; i < size; ++i) { /* i as channels stand last */
+    const int64_t image = i / (s->c_out * pixels), pixel = i / s->c_out % pixels;
+    exact[i] = exact_value(&g, image, i % s->c_out, pixel / g.out_size[1], pixel % g.out_size[1]) +
+               (double)residual_last[i];
+  }
+  kernel_close(first, exact, size, 2e-6, "convolution, channels last", "all");
+  free(in), free(turned), free(weight), free(bias), free(residual), free(residual_last);
+  free(first), free(out), free(exact);
+}
+
+static const setting more[] = {
+    {2, 40, 40, 40, {9, 13}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, CPU_ACT_RELU},
+    {1, 35, 35, 35, {14, 11}, {5, 5}, {2, 2}, {1, 1}, {2, 2}, {2, 2}, CPU_ACT_NONE},
+    {1, 16, 16, 16, {1, 50}, {1, 4}, {1, 1}, {1, 3}, {0, 5}, {0, 2}, CPU_ACT_SILU},
+    {3, 1, 70, 130, {5, 5}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, CPU_ACT_RELU},
+    {1, 1, 300, 70, {9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, CPU_ACT_NONE},
+    {1, 1, 20, 40, {11, 7}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, CPU_ACT_NONE},
+    {1, 3, 12, 66, {6, 6}, {2, 2}, {1, 1}, {1, 1}, {1, 0}, {0, 1}, CPU_ACT_NONE},
+};
+
+static void test_channels_last(void) {
+  for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
+    check_last(&settings[i]);
+  for (size_t i = 0; i < sizeof more / sizeof more[0]; ++i)
+    check_last(&more[i]);
+}
+
+/* One channel of one window in plain loops. */
+static double exact_pool(const cpu_pool_last_args *g, int64_t image, int64_t c, int64_t y,
+                         int64_t x) {
+  double most = -(double)INFINITY, sum = 0;
+  int64_t inside = 0, padded = 0;
+  for (int64_t t = 0; t < g->kernel[0] * g->kernel[1]; ++t) {
+    const int64_t r = y * g->stride[0] + t / g->kernel[1] * g->dilation[0] - g->pad_begin[0];
+    const int64_t q = x * g->stride[1] + t % g->kernel[1] * g->dilation[1] - g->pad_begin[1];
+    padded += r < g->in_size[0] + g->pad_end[0] && q < g->in_size[1] + g->pad_end[1];
+    if (r < 0 || r >= g->in_size[0] || q < 0 || q >= g->in_size[1])
+      continue;
+    const double v =
+        (double)g->in[((image * g->in_size[0] + r) * g->in_size[1] + q) * g->channels + c];
+    most = v > most ? v : most;
+    sum += v;
+    ++inside;
+  }
+  return g->average ? sum / (double)(g->count_pads ? padded : inside) : most;
+}
+
+static void check_pool(cpu_pool_last_args g) {
+  kernel_exec execs[KERNEL_EXECS];
+  const int n = kernel_execs(execs);
+  const int64_t pixels = g.out_size[0] * g.out_size[1], size = g.images * pixels * g.channels;
+  float *in = kernel_random(g.images * g.in_size[0] * g.in_size[1] * g.channels, 5);
+  float *first = kernel_floats(size), *out = kernel_floats(size);
+  double *exact = kernel_memory((size_t)size * sizeof(double));
+  g.in = in;
+  for (int i = 0; i < n; ++i) {
+    g.out = i == 0 ? first : out;
+    memset(g.out, 0xff, (size_t)size * sizeof(float));
+    cpu_pool_last(&execs[i].x, &g);
+    if (i > 0)
+      kernel_same(out, first, size, "pool", execs[i].name);
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t pixel = i / g.channels % pixels;
+    exact[i] = exact_pool(&g, i / g.channels / pixels, i % g.channels, pixel / g.out_size[1],
+                          pixel % g.out_size[1]);
+  }
+  kernel_close(first, exact, size, 2e-6, "pool", "all");
+  free(in), free(first), free(out), free(exact);
+}
+
+static void test_pools(void) {
+  cpu_pool_last_args g = {.images = 2,
+                          .channels = 70,
+                          .in_size = {9, 8},
+                          .out_size = {5, 4},
+                          .kernel = {3, 3},
+                          .stride = {2, 2},
+                          .dilation = {1, 1},
+                          .pad_begin = {1, 1},
+                          .pad_end = {1, 0}};
+  check_pool(g);
+  g.average = true;
+  check_pool(g);
+  g.count_pads = true;
+  check_pool(g);
+  g = (cpu_pool_last_args){.images = 1,
+                           .channels = 20,
+                           .in_size = {7, 7},
+                           .out_size = {1, 1},
+                           .kernel = {7, 7},
+                           .stride = {1, 1},
+                           .dilation = {1, 1},
+                           .average = true};
+  check_pool(g);
+}
+
 static void test_convolutions(void) {
   for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
     check(&settings[i]);
 }
 
-OPI_TEST_MAIN("kernel_conv", OPI_TEST(test_convolutions))
+OPI_TEST_MAIN("kernel_conv", OPI_TEST(test_convolutions), OPI_TEST(test_channels_last),
+              OPI_TEST(test_pools))

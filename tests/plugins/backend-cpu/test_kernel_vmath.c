@@ -9,6 +9,10 @@ static double exact_sigmoid(double x) {
   return 1.0 / (1.0 + exp(-x));
 }
 
+static double exact_hard_swish(double x) {
+  return x * fmin(fmax(x / 6 + 0.5, 0), 1);
+}
+
 static double exact_silu(double x) {
   return x / (1.0 + exp(-x));
 }
@@ -55,6 +59,7 @@ static const function_case cases[] = {
     {"gelu erf", CPU_ACT_GELU_ERF, exact_gelu_erf, -12.0, 10.0, 6.0, 3e-7},
     {"gelu tanh", CPU_ACT_GELU_TANH, exact_gelu_tanh, -8.0, 8.0, 100.0, 6e-7},
     {"gelu quick", CPU_ACT_GELU_QUICK, exact_gelu_quick, -20.0, 20.0, 45.0, 2e-6},
+    {"hard swish", CPU_ACT_HARD_SWISH, exact_hard_swish, -2.0, 10.0, 2.0, 3e-7},
     {"sqrt", CPU_UNARY_SQRT, sqrt, 0.0, 100.0, 0.51, 0.0},
     {"reciprocal", CPU_UNARY_RECIPROCAL, exact_reciprocal, 0.01, 100.0, 0.51, 0.0},
     {"rsqrt", CPU_UNARY_RSQRT, exact_rsqrt, 0.001, 100.0, 1.6, 0.0},

@@ -240,6 +240,97 @@ static void packed_attention(maker *m) {
   bt_int(m->g, node, "is_causal", 1);
 }
 
+static uint32_t image(maker *m, uint32_t role, int64_t c, int64_t h, int64_t w) {
+  const int64_t shape[4] = {m->rows, c, h, w}, n = c * h * w;
+  void *data = role == OPIPE_VALUE_OUTPUT ? m->out : NULL;
+  if (role == OPIPE_VALUE_INPUT)
+    data = numbers(m, m->first * n, m->rows * n, (ROWS - m->first - m->rows) * n);
+  return bt_value(m->g, role, m->dtype, data, 4, shape);
+}
+
+/* x [., c_in, ..] -> [., c_out, h, w], a square kernel, padded by half of it. */
+static uint32_t conv(maker *m, uint32_t x, int64_t c_out, int64_t c_in, int64_t kernel,
+                     int64_t stride, int64_t group, int64_t h, int64_t w) {
+  static const int64_t twice[2][2] = {{1, 1}, {2, 2}},
+                       kernels[4][2] = {{0}, {1, 1}, {2, 2}, {3, 3}};
+  static const int64_t pads[2][4] = {{0}, {1, 1, 1, 1}};
+  const int64_t shape[4] = {c_out, c_in / group, kernel, kernel};
+  const uint32_t weight =
+      bt_value(m->g, OPIPE_VALUE_PARAMETER, m->dtype,
+               numbers(m, 0, c_out * c_in / group * kernel * kernel, 0), 4, shape);
+  const uint32_t y = image(m, OPIPE_VALUE_TEMP, c_out, h, w);
+  opipe_node *node = bt_node(m->g, "Conv", BT_IN(x, weight, parameter(m, c_out, 0)), BT_OUT(y));
+  bt_ints(m->g, node, "kernel_shape", 2, kernels[kernel]);
+  bt_ints(m->g, node, "strides", 2, twice[stride - 1]);
+  bt_ints(m->g, node, "pads", 4, pads[kernel / 2]);
+  bt_int(m->g, node, "group", group);
+  return y;
+}
+
+static uint32_t same_image(maker *m, const char *op, uint32_t a, uint32_t b, int64_t c, int64_t h,
+                           int64_t w) {
+  const uint32_t y = image(m, OPIPE_VALUE_TEMP, c, h, w);
+  if (b == OPIPE_NONE)
+    bt_node(m->g, op, BT_IN(a), BT_OUT(y));
+  else
+    bt_node(m->g, op, BT_IN(a, b), BT_OUT(y));
+  return y;
+}
+
+/* What stands with channels last: convolutions of every kind, what may stand among them, and both
+ * ways out. */
+static void convolutions(maker *m) {
+  static const int64_t axes[2] = {2, 3}, perm[4] = {0, 2, 3, 1}, three[2] = {3, 3};
+  static const int64_t pads[4] = {1, 1, 1, 1}, one[2] = {1, 1};
+  const int64_t channels[3] = {24, 1, 1}, turned[4] = {m->rows, 5, 4, 8};
+  uint32_t x = image(m, OPIPE_VALUE_INPUT, 6, 9, 8);
+  x = same_image(m, "HardSwish", conv(m, x, 20, 6, 3, 1, 1, 9, 8), OPIPE_NONE, 20, 9, 8);
+  x = same_image(m, "Relu", conv(m, x, 20, 20, 3, 2, 20, 5, 4), OPIPE_NONE, 20, 5, 4);
+  x = conv(m, x, 24, 20, 1, 1, 1, 5, 4);
+  x = same_image(m, "Add", x, conv(m, x, 24, 24, 1, 1, 1, 5, 4), 24, 5, 4);
+  const uint32_t mean = image(m, OPIPE_VALUE_TEMP, 24, 1, 1);
+  const uint32_t at = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, axes, BT_SHAPE(2));
+  bt_int(m->g, bt_node(m->g, "ReduceMean", BT_IN(x, at), BT_OUT(mean)), "keepdims", 1);
+  const uint32_t gate =
+      same_image(m, "Sigmoid", conv(m, mean, 24, 24, 1, 1, 1, 1, 1), OPIPE_NONE, 24, 1, 1);
+  x = same_image(m, "Mul", x, gate, 24, 5, 4);
+  const uint32_t shift =
+      bt_value(m->g, OPIPE_VALUE_PARAMETER, m->dtype, numbers(m, 0, 24, 0), 3, channels);
+  x = same_image(m, "Sub", shift, x, 24, 5, 4);
+  const uint32_t pooled = same_image(m, "MaxPool", x, OPIPE_NONE, 24, 5, 4);
+  opipe_node *pool = &m->g->nodes[m->g->graph.n_nodes - 1];
+  bt_ints(m->g, pool, "kernel_shape", 2, three);
+  bt_ints(m->g, pool, "strides", 2, one);
+  bt_ints(m->g, pool, "pads", 4, pads);
+  const uint32_t both = image(m, OPIPE_VALUE_TEMP, 48, 5, 4);
+  bt_int(m->g, bt_node(m->g, "Concat", BT_IN(x, pooled), BT_OUT(both)), "axis", 1);
+  x = conv(m, both, 8, 48, 3, 1, 4, 5, 4);
+  const uint32_t y = bt_value(m->g, OPIPE_VALUE_OUTPUT, m->dtype, m->out, 4, turned);
+  bt_ints(m->g, bt_node(m->g, "Transpose", BT_IN(x), BT_OUT(y)), "perm", 4, perm);
+}
+
+/* Transposed in front, read elsewhere, the result a boundary. */
+static void convolution_between(maker *m) {
+  static const int64_t perm[4] = {0, 3, 1, 2}, shape[4] = {0, 7, 5, 9};
+  int64_t given[4];
+  memcpy(given, shape, sizeof given);
+  given[0] = m->rows;
+  const int64_t n = 7 * 5 * 9;
+  const uint32_t x =
+      bt_value(m->g, OPIPE_VALUE_INPUT, m->dtype,
+               numbers(m, m->first * n, m->rows * n, (ROWS - m->first - m->rows) * n), 4, given);
+  const uint32_t first = image(m, OPIPE_VALUE_TEMP, 9, 7, 5);
+  const uint32_t turned = bt_value(m->g, OPIPE_VALUE_TEMP, m->dtype, NULL, 4, given);
+  bt_node(m->g, "Relu", BT_IN(x), BT_OUT(turned));
+  bt_ints(m->g, bt_node(m->g, "Transpose", BT_IN(turned), BT_OUT(first)), "perm", 4, perm);
+  const uint32_t a = conv(m, first, 17, 9, 2, 1, 1, 8, 6);
+  const uint32_t b = conv(m, a, 17, 17, 1, 1, 1, 8, 6);
+  const uint32_t y = image(m, OPIPE_VALUE_OUTPUT, 17, 8, 6);
+  const uint32_t soft = image(m, OPIPE_VALUE_TEMP, 17, 8, 6);
+  bt_int(m->g, bt_node(m->g, "Softmax", BT_IN(b), BT_OUT(soft)), "axis", 3);
+  bt_node(m->g, "Mul", BT_IN(a, soft), BT_OUT(y));
+}
+
 /* Along the last axis and along one before it; rows of three weights, the first element twice. */
 static void interpolation(maker *m) {
   static const int64_t first[6] = {0, 0, 1, 2, 2, 0};
@@ -411,6 +502,8 @@ CASE(attention, 5e-6)
 CASE(packed_attention, 5e-6)
 CASE(convolution, 5e-6)
 CASE(interpolation, 2e-6)
+CASE(convolutions, 1e-5)
+CASE(convolution_between, 1e-5)
 
 OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kernel),
               OPI_TEST(test_cut_tensors_are_not_swallowed), OPI_TEST(test_product),
@@ -420,4 +513,5 @@ OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kern
               OPI_TEST(test_softmax), OPI_TEST(test_log_softmax), OPI_TEST(test_reductions),
               OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
               OPI_TEST(test_packed_attention), OPI_TEST(test_convolution),
-              OPI_TEST(test_interpolation))
+              OPI_TEST(test_interpolation), OPI_TEST(test_convolutions),
+              OPI_TEST(test_convolution_between))

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Depthwise convolution and pooling with channels last: lanes are channels. A unit is one line of
+ * output pixels by a block of CPU_CHANNEL_BLOCK channels. */
+#ifndef OPIPE_BACKEND_CPU_KERNELS_CONV_LAST_BODY_H_
+#define OPIPE_BACKEND_CPU_KERNELS_CONV_LAST_BODY_H_
+
+#include "table.h"
+#include "vmath_body.h"
+
+/* Taps [*begin, *end) of a window that begins at `first` and lie inside 0 .. n. */
+CPU_INLINE void taps_inside(int64_t first, int64_t kernel, int64_t dilation, int64_t n,
+                            int64_t *begin, int64_t *end) {
+  *begin = first < 0 ? (dilation - 1 - first) / dilation : 0;
+  *end = first < n ? (n - first + dilation - 1) / dilation : 0;
+  *end = *end < kernel ? *end : kernel;
+  *begin = *begin < *end ? *begin : *end;
+}
+
+CPU_INLINE v16 load_channels(const float *p, int64_t n) {
+  return n >= 16 ? v16_load(p) : v16_load_part(p, n);
+}
+
+/* Sixteen channels (n of them there) of `count` output pixels that read the same taps, kx[0] to
+ * kx[1]; w: of tap 0. Each pixel's sum is one chain, whatever the count. */
+CPU_INLINE void depthwise_pixels(const cpu_conv_last_args *g, const float *image, const float *w,
+                                 const int64_t at[2], const int64_t ky[2], const int64_t kx[2],
+                                 int64_t n, const int count, v16 *sum) {
+  const int64_t next = g->stride[1] * g->c_in;
+  CPU_UNROLL(4)
+  for (int i = 0; i < count; ++i)
+    sum[i] = v16_zero();
+  for (int64_t y = ky[0]; y < ky[1]; ++y) {
+    const float *line = image + (at[0] + y * g->dilation[0]) * g->in_size[1] * g->c_in;
+    for (int64_t x = kx[0]; x < kx[1]; ++x) {
+      const float *in = line + (at[1] + x * g->dilation[1]) * g->c_in;
+      const v16 by = load_channels(w + (y * g->kernel[1] + x) * g->c_in, n);
+      CPU_UNROLL(4)
+      for (int i = 0; i < count; ++i)
+        sum[i] = v16_fma(load_channels(in + i * next, n), by, sum[i]);
+    }
+  }
+}
+
+/* What a product's epilogue does, on channels. */
+CPU_INLINE v16 finish_channels(const cpu_conv_last_args *g, v16 v, int64_t c, int64_t at,
+                               int64_t n) {
+  if (g->bias != NULL)
+    v = v16_add(v, load_channels(g->bias + c, n));
+  if (g->activation != CPU_ACT_NONE)
+    v = v16_activate(g->activation, v);
+  if (g->multiplier != NULL)
+    v = v16_mul(v, load_channels(g->multiplier + at, n));
+  if (g->residual != NULL)
+    v = v16_add(v, load_channels(g->residual + at, n));
+  return v;
+}
+
+CPU_INLINE void store_channels(float *p, v16 v, int64_t n) {
+  if (n >= 16)
+    v16_store(p, v);
+  else
+    v16_store_part(p, n, v);
+}
+
+/* A line of output pixels, channels [c, c + n): pixels whose whole window lies inside the line four
+ * at a time. at[0]: the window's first line. */
+CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const float *image, const float *w,
+                               int64_t line, int64_t c, int64_t n) {
+  int64_t at[2] = {line % g->out_size[0] * g->stride[0] - g->pad_begin[0], 0}, ky[2], kx[2];
+  const int64_t reach = 3 * g->stride[1] + (g->kernel[1] - 1) * g->dilation[1];
+  v16 sum[4];
+  taps_inside(at[0], g->kernel[0], g->dilation[0], g->in_size[0], &ky[0], &ky[1]);
+  for (int64_t x = 0; x < g->out_size[1];) {
+    at[1] = x * g->stride[1] - g->pad_begin[1];
+    taps_inside(at[1], g->kernel[1], g->dilation[1], g->in_size[1], &kx[0], &kx[1]);
+    const bool four =
+        n == 16 && x + 4 <= g->out_size[1] && at[1] >= 0 && at[1] + reach < g->in_size[1];
+    if (four)
+      depthwise_pixels(g, image, w, at, ky, kx, 16, 4, sum);
+    else
+      depthwise_pixels(g, image, w, at, ky, kx, n, 1, sum);
+    for (int64_t i = 0; i < (four ? 4 : 1); ++i, ++x) {
+      const int64_t to = (line * g->out_size[1] + x) * g->c_in + c;
+      store_channels(g->out + to, finish_channels(g, sum[i], c, to, n), n);
+    }
+  }
+}
+
+/* weights [taps][channels] */
+CPU_STATIC void depthwise_share(const cpu_conv_last_args *g, const float *weights,
+                                cpu_range units) {
+  const int64_t blocks = (g->c_in + CPU_CHANNEL_BLOCK - 1) / CPU_CHANNEL_BLOCK;
+  for (int64_t u = units.begin; u < units.end; ++u) {
+    const int64_t line = u / blocks, first = u % blocks * CPU_CHANNEL_BLOCK;
+    const int64_t last = first + CPU_CHANNEL_BLOCK < g->c_in ? first + CPU_CHANNEL_BLOCK : g->c_in;
+    const float *image = g->in + line / g->out_size[0] * g->in_size[0] * g->in_size[1] * g->c_in;
+    for (int64_t c = first; c < last; c += 16)
+      depthwise_line(g, image + c, weights + c, line, c, last - c < 16 ? last - c : 16);
+  }
+}
+
+/* Largest or sum of the window at `at`. */
+CPU_INLINE v16 pool_pixel(const cpu_pool_last_args *g, const float *image, const int64_t at[2],
+                          const int64_t ky[2], const int64_t kx[2], int64_t n) {
+  v16 v = g->average ? v16_zero() : v16_set(-INFINITY);
+  for (int64_t y = ky[0]; y < ky[1]; ++y) {
+    const float *line = image + (at[0] + y * g->dilation[0]) * g->in_size[1] * g->channels;
+    for (int64_t x = kx[0]; x < kx[1]; ++x) {
+      const v16 in = load_channels(line + (at[1] + x * g->dilation[1]) * g->channels, n);
+      v = g->average ? v16_add(v, in) : v16_max_nan(v, in);
+    }
+  }
+  return v;
+}
+
+/* By how much a mean is divided. */
+CPU_INLINE float pool_count(const cpu_pool_last_args *g, const int64_t at[2], const int64_t ky[2],
+                            const int64_t kx[2]) {
+  int64_t begin, y, x;
+  if (!g->count_pads)
+    return (float)((ky[1] - ky[0]) * (kx[1] - kx[0]));
+  taps_inside(at[0] + g->pad_begin[0], g->kernel[0], g->dilation[0],
+              g->in_size[0] + g->pad_begin[0] + g->pad_end[0], &begin, &y);
+  taps_inside(at[1] + g->pad_begin[1], g->kernel[1], g->dilation[1],
+              g->in_size[1] + g->pad_begin[1] + g->pad_end[1], &begin, &x);
+  return (float)(y * x);
+}
+
+CPU_STATIC void pool_share(const cpu_pool_last_args *g, cpu_range units) {
+  const int64_t blocks = (g->channels + CPU_CHANNEL_BLOCK - 1) / CPU_CHANNEL_BLOCK;
+  for (int64_t u = units.begin; u < units.end; ++u) {
+    const int64_t line = u / blocks, first = u % blocks * CPU_CHANNEL_BLOCK;
+    const int64_t end = first + CPU_CHANNEL_BLOCK;
+    const int64_t last = end < g->channels ? end : g->channels;
+    const int64_t image = line / g->out_size[0];
+    const float *in = g->in + image * g->in_size[0] * g->in_size[1] * g->channels;
+    int64_t at[2] = {line % g->out_size[0] * g->stride[0] - g->pad_begin[0], 0}, ky[2], kx[2];
+    taps_inside(at[0], g->kernel[0], g->dilation[0], g->in_size[0], &ky[0], &ky[1]);
+    for (int64_t x = 0; x < g->out_size[1]; ++x) {
+      at[1] = x * g->stride[1] - g->pad_begin[1];
+      taps_inside(at[1], g->kernel[1], g->dilation[1], g->in_size[1], &kx[0], &kx[1]);
+      for (int64_t c = first; c < last; c += 16) {
+        const int64_t n = last - c < 16 ? last - c : 16;
+        float *to = g->out + (line * g->out_size[1] + x) * g->channels + c;
+        v16 v = pool_pixel(g, in + c, at, ky, kx, n);
+        if (g->average)
+          v = v16_div(v, v16_set(pool_count(g, at, ky, kx)));
+        store_channels(to, v, n);
+      }
+    }
+  }
+}
+
+#endif
